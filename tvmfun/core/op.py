@@ -1,0 +1,178 @@
+"""The op record: everything tvmfun knows about one operation, in one place, and the registry of them.
+
+An op is a function from arrays and static parameters to arrays. Its record says what shape comes out, how TVM
+computes it, how it is spelled in Relax, and what its derivative is. Transforms and lowering look the record
+up; nothing else in the project knows ops by name.
+
+Static parameters are plain and hashable: numbers, strings (dtypes by name), None and tuples of them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import tvm
+import tvm_ffi
+from tvm import relax
+from tvm.ir import _ffi_api as _ir_ffi
+
+from tvmfun import dtypes
+from tvmfun.core.array import Array, ShapeDtype
+from tvmfun.errors import ProgramError
+
+#: A derivative rule with respect to one argument: ``(g, out, *args, **params) -> cotangent``. For an op with
+#: several results ``g`` and ``out`` are tuples.
+VjpRule = Callable[..., Array]
+
+
+@dataclass(frozen=True)
+class Spelling:
+    """How an op is written in Relax: the operator's name and the way its arguments are laid out.
+
+    Args:
+        name: the Relax operator, e.g. ``"relax.sum"``.
+        write: ``(exprs, params) -> call``.
+        read: ``call -> (exprs, params)``, its inverse.
+    """
+
+    name: str
+    write: Callable[[Sequence[relax.Expr], dict], relax.Call]
+    read: Callable[[relax.Call], tuple[list[relax.Expr], dict]]
+
+
+@dataclass(frozen=True, eq=False)
+class Op:
+    """The record of one op.
+
+    Args:
+        name: its name, unique in the registry.
+        shape: ``(*avals, **params) -> ShapeDtype`` (or a tuple of them); raises a tvmfun error for bad input.
+        compute: the meaning, as a TE computation: ``(*te_tensors, **params) -> te_tensor`` (or a tuple).
+        vjp: one derivative rule per argument (``None``: this argument has no derivative), or one rule with a
+            leading ``argnum`` for ops with any number of arguments; ``None`` if nothing is differentiable.
+        spelling: how Relax writes it; by default an operator ``tvmfun.<name>`` with the params as attributes.
+        takes_scalars: whether ``compute`` accepts scalar expressions in place of 0-d tensors.
+    """
+
+    name: str
+    shape: Callable[..., ShapeDtype | tuple[ShapeDtype, ...]]
+    compute: Callable[..., Any]
+    vjp: tuple[VjpRule | None, ...] | VjpRule | None = None
+    spelling: Spelling = None  # type: ignore[assignment]  # filled in below
+    takes_scalars: bool = False
+
+    def __post_init__(self) -> None:
+        if self.spelling is None:
+            object.__setattr__(self, "spelling", own_spelling(f"tvmfun.{self.name}"))
+
+    def __call__(self, *args: Any, **params: Any) -> Any:
+        """Applies the op: adds it to the current trace, or runs it when there is none."""
+        return _bind(self, args, params)
+
+    def vjp_rule(self, argnum: int) -> VjpRule | None:
+        """The derivative rule with respect to one argument, or None."""
+        if self.vjp is None or isinstance(self.vjp, tuple):
+            return self.vjp[argnum] if self.vjp else None
+        rule = self.vjp
+        return lambda g, out, *args, **params: rule(argnum, g, out, *args, **params)
+
+    def __repr__(self) -> str:
+        return self.name
+
+
+#: Every op by name.
+REGISTRY: dict[str, Op] = {}
+_BY_RELAX_NAME: dict[str, Op] = {}
+
+_bind: Callable[[Op, tuple, dict], Any]
+
+
+def install_bind(bind: Callable[[Op, tuple, dict], Any]) -> None:
+    """Sets what applying an op does; called once, by ``core.trace``."""
+    global _bind
+    _bind = bind
+
+
+def register(op: Op) -> Op:
+    """Adds a record to the registry and returns it."""
+    if op.name in REGISTRY:
+        raise ProgramError("register", "an op of this name exists already", got=op.name)
+    if op.spelling.name.startswith("tvmfun."):
+        _register_relax_operator(op)
+    REGISTRY[op.name] = op
+    _BY_RELAX_NAME[op.spelling.name] = op
+    return op
+
+
+def of_call(call: relax.Call) -> Op | None:
+    """The record of the operator that a Relax call applies, or None."""
+    return _BY_RELAX_NAME.get(getattr(call.op, "name", ""))
+
+
+def own_spelling(name: str) -> Spelling:
+    """The spelling of operators that Relax does not have: arguments as they are, params as attributes."""
+
+    def write(exprs: Sequence[relax.Expr], params: dict) -> relax.Call:
+        attrs = tvm.ir.make_node("ir.DictAttrs", **params) if params else None
+        return relax.Call(tvm.ir.Op.get(name), list(exprs), attrs)
+
+    def read(call: relax.Call) -> tuple[list[relax.Expr], dict]:
+        attrs = call.attrs
+        return list(call.args), {key: plain(attrs[key]) for key in attrs.keys()} if attrs else {}  # noqa: SIM118
+
+    return Spelling(name, write, read)
+
+
+def relax_spelling(name: str, function: Callable[..., relax.Expr], *attrs: str) -> Spelling:
+    """The spelling of a Relax operator whose params are exactly its attributes ``attrs``."""
+
+    def write(exprs: Sequence[relax.Expr], params: dict) -> relax.Call:
+        return function(*exprs, **params)
+
+    def read(call: relax.Call) -> tuple[list[relax.Expr], dict]:
+        return list(call.args), {key: plain(getattr(call.attrs, key)) for key in attrs}
+
+    return Spelling(name, write, read)
+
+
+def plain(value: Any) -> Any:
+    """Turns a TVM attribute value into the plain Python value it stands for."""
+    if isinstance(value, tvm_ffi.Array | tuple | list):
+        return tuple(map(plain, value))
+    if isinstance(value, tvm.tirx.IntImm | tvm.tirx.FloatImm):
+        return value.value
+    return value
+
+
+def tensor_type(aval: ShapeDtype) -> relax.TensorType:
+    """The Relax type of an array."""
+    return relax.TensorType(aval.shape, dtypes.NAMES[aval.dtype])
+
+
+def relax_type(avals: ShapeDtype | tuple[ShapeDtype, ...]) -> relax.Type:
+    """The Relax type of the result of an op."""
+    return relax.TupleType([tensor_type(a) for a in avals]) if isinstance(avals, tuple) else tensor_type(avals)
+
+
+def aval_of_type(ty: relax.TensorType) -> ShapeDtype:
+    """The shape and dtype that a static Relax type stands for."""
+    if not isinstance(ty, relax.TensorType) or ty.shape is None:
+        raise ProgramError("Program", "only tensors of known shape can be traced", got=str(ty))
+    return ShapeDtype(tuple(plain(size) for size in ty.shape.values), str(ty.dtype.dtype))
+
+
+def _register_relax_operator(op: Op) -> None:
+    # The only use of TVM's private registration call: `tvm.ir.register_op_attr` cannot create an operator.
+    name = op.spelling.name
+    _ir_ffi.RegisterOp(name, f"tvmfun op {op.name}")
+    operator = tvm.ir.Op.get(name)
+    operator.set_num_inputs(-1)
+    operator.set_attr("FPurity", True)
+
+    def infer(call: relax.Call, builder: relax.BlockBuilder) -> relax.Type:
+        exprs, params = op.spelling.read(call)
+        return relax_type(op.shape(*(aval_of_type(e.ty) for e in exprs), **params))
+
+    operator.set_attr("FInferType", infer)

@@ -1,0 +1,346 @@
+"""``Program``: the one currency between tracing, transforms and lowering.
+
+A Program is a Relax function plus the tree structure of its arguments and results. Transforms read it as a
+list of equations, one per op; ``Program.function`` is the same thing as Relax, and ``Program.from_relax``
+reads Relax functions that were written elsewhere.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from itertools import count
+from typing import Any, NamedTuple
+
+import numpy as np
+import tvm
+from tvm import relax
+
+from tvmfun import dtypes, tree
+from tvmfun.core import op as ops
+from tvmfun.core.array import Array, DeviceArray, ShapeDtype, device_array
+from tvmfun.core.op import Op
+from tvmfun.errors import ProgramError, ShapeError
+
+
+class Variable:
+    """A value of a Program: an input or the result of an equation."""
+
+    __slots__ = ("aval",)
+
+    def __init__(self, aval: ShapeDtype) -> None:
+        self.aval = aval
+
+
+class Literal(NamedTuple):
+    """A scalar constant of a Program."""
+
+    value: np.generic
+
+    @property
+    def aval(self) -> ShapeDtype:
+        """The type of the constant; weak, because it adapts to the arrays it meets."""
+        return ShapeDtype((), self.value.dtype, weak=True)
+
+    def __str__(self) -> str:
+        return f"{self.value.item()!r}:{dtypes.NAMES[self.value.dtype]}"
+
+
+Atom = Variable | Literal
+
+
+class Equation(NamedTuple):
+    """One op applied to atoms: ``outputs = op(*inputs, **params)``; ``source`` is the user's ``file:line``."""
+
+    op: Op
+    inputs: tuple[Atom, ...]
+    params: dict[str, Any]
+    outputs: tuple[Variable, ...]
+    source: str = ""
+
+
+@dataclass(frozen=True, eq=False)
+class Program:
+    """A pure function on arrays, as data: inputs, equations, outputs and their trees.
+
+    Args:
+        inputs: the values it starts from: one per captured array, then one per leaf of ``in_tree``.
+        equations: the ops, in an order in which every value is computed before it is used.
+        outputs: one per leaf of ``out_tree``.
+        in_tree: the structure of ``(args, kwargs)``.
+        out_tree: the structure of the result.
+        captured: arrays the traced function used without being given them.
+        name: the function's name.
+
+    >>> import tvmfun
+    >>> tvmfun.trace(lambda x: x * 2.0 + 1.0)(tvmfun.ShapeDtype((3,), "float32")).show()
+    program <lambda>(a: float32[3]) {
+      b: float32[3] = multiply(a, 2.0:float32)
+      c: float32[3] = add(b, 1.0:float32)
+      return c
+    }
+    """
+
+    inputs: tuple[Variable, ...]
+    equations: tuple[Equation, ...]
+    outputs: tuple[Atom, ...]
+    in_tree: tree.Structure
+    out_tree: tree.Structure
+    captured: tuple[Array, ...] = field(default=(), repr=False)
+    name: str = "main"
+
+    @property
+    def in_avals(self) -> tuple[ShapeDtype, ...]:
+        """The types of the leaves of ``in_tree``."""
+        return tuple(v.aval for v in self.inputs[len(self.captured) :])
+
+    @property
+    def out_avals(self) -> tuple[ShapeDtype, ...]:
+        """The types of the leaves of ``out_tree``."""
+        return tuple(atom.aval for atom in self.outputs)
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        """Runs the equations on arrays, or adds them to the current trace.
+
+        Raises:
+            TreeError: if the arguments have another tree structure than the Program was traced with.
+            ShapeError: if a leaf has another shape or dtype.
+        """
+        leaves, structure = tree.flatten((args, kwargs))
+        if structure != self.in_tree:
+            expected = tree.unflatten(self.in_tree, self.in_avals)
+            tree.check_same_structure(self.name, expected, (args, kwargs), ("the traced arguments", "these arguments"))
+        for leaf, aval in zip(leaves, self.in_avals, strict=True):
+            got = leaf.aval if isinstance(leaf, Array) else device_array(np.asarray(leaf)).aval
+            if (got.shape, got.dtype) != (aval.shape, aval.dtype):
+                raise ShapeError(self.name, f"the Program was traced for {aval}", got=repr(got), hint="tracing again")
+        return tree.unflatten(self.out_tree, self.evaluate([*self.captured, *leaves]))
+
+    def evaluate(
+        self, values: Sequence[Any], apply: Callable[[Equation, list], Any] | None = None
+    ) -> list[Any]:
+        """Walks the equations in order, starting from one value per input.
+
+        This is the only walker: ``apply(equation, values)`` says what an equation does to the values of its
+        inputs, and by default applies its op.
+        """
+        env: dict[Variable, Any] = dict(zip(self.inputs, values, strict=True))
+
+        def read(atom: Atom) -> Any:
+            return atom.value if isinstance(atom, Literal) else env[atom]
+
+        for equation in self.equations:
+            arguments = [read(atom) for atom in equation.inputs]
+            if apply is None:
+                result = equation.op(*arguments, **equation.params)
+            else:
+                result = apply(equation, arguments)
+            env.update(zip(equation.outputs, result if isinstance(result, tuple) else (result,), strict=True))
+        return [read(atom) for atom in self.outputs]
+
+    def without_dead_code(self) -> Program:
+        """The same Program without the equations whose results nobody uses."""
+        live = {atom for atom in self.outputs if isinstance(atom, Variable)}
+        kept = []
+        for equation in reversed(self.equations):
+            if not live.isdisjoint(equation.outputs):
+                kept.append(equation)
+                live.update(atom for atom in equation.inputs if isinstance(atom, Variable))
+        return Program(
+            self.inputs, tuple(reversed(kept)), self.outputs, self.in_tree, self.out_tree, self.captured, self.name
+        )
+
+    # -- the Relax view ------------------------------------------------------------------------------------
+
+    @cached_property
+    def function(self) -> relax.Function:
+        """This Program as a Relax function that takes the inputs and returns the tuple of outputs."""
+        env: dict[Variable, relax.Expr] = {}
+        names = _names()
+        for variable in self.inputs:
+            env[variable] = relax.Var(next(names), ops.tensor_type(variable.aval))
+        parameters = list(env.values())
+        results = set(self.outputs)
+
+        def expr(atom: Atom) -> relax.Expr:
+            return relax_constant(atom.value) if isinstance(atom, Literal) else env[atom]
+
+        bindings = []
+
+        def bind(value: relax.Expr, ty: relax.Type, kind: type = relax.DataflowVar) -> relax.Var:
+            if value.ty.is_missing():
+                relax.expr._update_type(value, ty)
+            var = kind(next(names), ty)
+            bindings.append(relax.VarBinding(var, value))
+            return var
+
+        for equation in self.equations:
+            call = equation.op.spelling.write([expr(atom) for atom in equation.inputs], equation.params)
+            kinds = [relax.Var if out in results else relax.DataflowVar for out in equation.outputs]
+            types = [ops.tensor_type(out.aval) for out in equation.outputs]
+            if len(types) == 1:
+                env[equation.outputs[0]] = bind(call, types[0], kinds[0])
+                continue
+            packed = bind(call, relax.TupleType(types))
+            for i, (out, ty, kind) in enumerate(zip(equation.outputs, types, kinds, strict=True)):
+                env[out] = bind(relax.TupleGetItem(packed, i), ty, kind)
+        body = relax.Tuple([expr(atom) for atom in self.outputs])
+        blocks = [relax.DataflowBlock(bindings)] if bindings else []
+        sequence = relax.SeqExpr(blocks, body)
+        if sequence.ty.is_missing():
+            relax.expr._update_type(sequence, body.ty)
+        return relax.Function(parameters, sequence, body.ty).with_attr("global_symbol", "main")
+
+    @property
+    def module(self) -> tvm.IRModule:
+        """An IRModule whose ``main`` is this Program."""
+        return tvm.IRModule({"main": self.function})
+
+    @classmethod
+    def from_relax(cls, function: relax.Function, name: str = "main") -> Program:
+        """Reads a Relax function as a Program; its arguments become positional.
+
+        Raises:
+            ProgramError: if it calls an operator that the registry has no record of.
+        """
+        return _Reader().read(function, name)
+
+    def verify(self) -> Program:
+        """Checks that the Relax view is well formed and that every type is what its op says; returns ``self``.
+
+        Raises:
+            ProgramError: if it is not; the message quotes TVM's complaint.
+        """
+        defined = set(self.inputs)
+        for equation in self.equations:
+            for atom in equation.inputs:
+                if isinstance(atom, Variable) and atom not in defined:
+                    raise ProgramError("Program.verify", f"{equation.op} uses a value before it is defined")
+            expected = equation.op.shape(*(atom.aval for atom in equation.inputs), **equation.params)
+            expected = expected if isinstance(expected, tuple) else (expected,)
+            for variable, aval in zip(equation.outputs, expected, strict=True):
+                if (variable.aval.shape, variable.aval.dtype) != (aval.shape, aval.dtype):
+                    raise ProgramError("Program.verify", f"{equation.op} returns {aval}", got=repr(variable.aval))
+            defined.update(equation.outputs)
+        try:
+            well_formed = relax.analysis.well_formed(self.module)
+        except tvm.error.InternalError as error:
+            raise ProgramError("Program.verify", "the Relax function is not well formed", got=str(error)) from error
+        if well_formed is False:
+            raise ProgramError("Program.verify", "the Relax function is not well formed")
+        return self
+
+    # -- text ----------------------------------------------------------------------------------------------
+
+    @cached_property
+    def text(self) -> str:
+        """The Program as text: the same for equal Programs, so that it can serve as a cache key."""
+        names: dict[Variable, str] = {}
+        fresh = _names()
+
+        def define(variable: Variable) -> str:
+            names[variable] = next(fresh)
+            return f"{names[variable]}: {variable.aval}"
+
+        def use(atom: Atom) -> str:
+            return str(atom) if isinstance(atom, Literal) else names[atom]
+
+        lines = [f"program {self.name}({', '.join(map(define, self.inputs))}) {{"]
+        for equation in self.equations:
+            arguments = [use(atom) for atom in equation.inputs]
+            arguments += [f"{key}={value!r}" for key, value in equation.params.items()]
+            lines.append(f"  {', '.join(map(define, equation.outputs))} = {equation.op}({', '.join(arguments)})")
+        lines += [f"  return {', '.join(map(use, self.outputs))}", "}"]
+        return "\n".join(lines)
+
+    def __str__(self) -> str:
+        return self.text
+
+    def show(self) -> None:
+        """Prints the Program; ``Program.function.show()`` prints it as TVMScript."""
+        print(self.text)
+
+
+def _names() -> Iterator[str]:
+    """a, b, ..., z, aa, ab, ..."""
+    for number in count():
+        name = ""
+        number += 1
+        while number:
+            number, letter = divmod(number - 1, 26)
+            name = chr(97 + letter) + name
+        yield name
+
+
+def relax_constant(value: np.generic | np.ndarray) -> relax.Expr:
+    """A Relax constant with the bits of ``value``."""
+    return relax.const(tvm.runtime.tensor(np.asarray(value)), dtypes.NAMES[value.dtype])
+
+
+class _Reader:
+    """Reads a Relax function binding by binding."""
+
+    def __init__(self) -> None:
+        self.env: dict[relax.Var, Any] = {}
+        self.equations: list[Equation] = []
+        self.captured: dict[Variable, DeviceArray] = {}
+
+    def read(self, function: relax.Function, name: str) -> Program:
+        parameters = tuple(self.define(var) for var in function.params)
+        body = function.body
+        if isinstance(body, relax.SeqExpr):
+            for block in body.blocks:
+                for binding in block.bindings:
+                    self.bind(binding.var, binding.value)
+            body = body.body
+        result = self.value(body)
+        outputs, out_tree = tree.flatten(result)
+        return Program(
+            (*self.captured, *parameters),
+            tuple(self.equations),
+            tuple(outputs),
+            tree.structure((parameters, {})),
+            out_tree,
+            tuple(self.captured.values()),
+            name,
+        )
+
+    def define(self, var: relax.Var) -> Variable:
+        self.env[var] = variable = Variable(ops.aval_of_type(var.ty))
+        return variable
+
+    def bind(self, var: relax.Var, value: relax.Expr) -> None:
+        if not isinstance(value, relax.Call):
+            self.env[var] = self.value(value)
+            return
+        op = ops.of_call(value)
+        if op is None:
+            raise ProgramError(
+                "Program.from_relax", "no record describes this operator", got=getattr(value.op, "name", str(value.op))
+            )
+        exprs, params = op.spelling.read(value)
+        inputs = tuple(self.value(expr) for expr in exprs)
+        avals = op.shape(*(atom.aval for atom in inputs), **params)
+        if isinstance(avals, tuple):
+            self.env[var] = outputs = tuple(map(Variable, avals))
+        else:
+            self.env[var] = Variable(avals)
+            outputs = (self.env[var],)
+        self.equations.append(Equation(op, inputs, params, outputs))
+
+    def value(self, expr: relax.Expr) -> Any:
+        if isinstance(expr, relax.Tuple):
+            return tuple(self.value(field) for field in expr.fields)
+        if isinstance(expr, relax.TupleGetItem):
+            return self.value(expr.tuple_value)[expr.index]
+        if isinstance(expr, relax.Constant):
+            data = expr.data.numpy()
+            if not data.shape:
+                return Literal(data[()])
+            variable = Variable(ShapeDtype(data.shape, data.dtype))
+            self.captured[variable] = device_array(data)
+            return variable
+        if expr in self.env:
+            return self.env[expr]
+        raise ProgramError("Program.from_relax", "the expression is not a binding, tuple or constant", got=str(expr))

@@ -1,0 +1,248 @@
+"""Tracing: running a Python function on values without data and writing down the ops it applies.
+
+While a function is traced, every op it applies is added to the innermost trace, also when all its arguments
+have data: what the function does becomes part of the Program. Values of enclosing traces and arrays from
+outside are captured: they become leading inputs of the Program.
+"""
+
+from __future__ import annotations
+
+import sys
+import threading
+from collections.abc import Callable
+from functools import wraps
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from tvmfun import dtypes, tree
+from tvmfun.core import op as ops
+from tvmfun.core.array import Array, DeviceArray, ShapeDtype, device_array, explain_no_data
+from tvmfun.core.op import Op
+from tvmfun.core.program import Atom, Equation, Literal, Program, Variable
+from tvmfun.errors import DtypeError, LeakedTracerError
+
+_PACKAGE = str(Path(__file__).parent.parent)
+
+
+class Tracer(Array):
+    """A value that is being traced: a shape and a dtype, and the place in the trace it comes from."""
+
+    __slots__ = ("atom", "trace")
+
+    def __init__(self, trace: Trace, atom: Atom) -> None:
+        self.trace = trace
+        self.atom = atom
+        self.aval = atom.aval
+
+    def concrete(self, what: str) -> DeviceArray:
+        raise self.leak(what) if self.trace.ended else explain_no_data(self.aval, what, self.origin())
+
+    def origin(self) -> str:
+        """Where the value comes from, in words."""
+        return f"traced in {self.trace.name!r}"
+
+    def leak(self, what: str) -> LeakedTracerError:
+        """The error for a tracer that outlived its trace."""
+        return LeakedTracerError(
+            what,
+            "a traced value was used after its trace had ended",
+            got=f"{self.aval} {self.origin()}",
+            hint="returning it from the traced function instead of storing it outside",
+        )
+
+    def __repr__(self) -> str:
+        return f"Tracer({self.aval})"
+
+
+class Trace:
+    """The equations written down so far while one function is traced."""
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+        self.ended = False
+        self.equations: list[Equation] = []
+        self._captured: dict[int, tuple[Array, Variable]] = {}
+        self._converted: dict[int, tuple[np.ndarray, DeviceArray]] = {}
+
+    def input(self, aval: ShapeDtype) -> Tracer:
+        """A new input."""
+        return Tracer(self, Variable(aval))
+
+    def apply(self, op: Op, args: tuple, params: dict) -> Any:
+        """Adds an equation and returns its results."""
+        atoms = tuple(self.atom(arg, op.name) for arg in args)
+        avals = op.shape(*(atom.aval for atom in atoms), **params)
+        outputs = tuple(map(Variable, avals)) if isinstance(avals, tuple) else (Variable(avals),)
+        self.equations.append(Equation(op, atoms, params, outputs, _user_line()))
+        results = tuple(Tracer(self, out) for out in outputs)
+        return results if isinstance(avals, tuple) else results[0]
+
+    def atom(self, value: Any, where: str) -> Atom:
+        """The atom that stands for ``value`` in this trace; values from outside are captured."""
+        if isinstance(value, Tracer):
+            if value.trace is self:
+                return value.atom
+            if value.trace.ended:
+                raise value.leak(where)
+            return self._capture(value)
+        if isinstance(value, DeviceArray):
+            return self._capture(value)
+        if isinstance(value, np.ndarray) and value.ndim:
+            if id(value) not in self._converted:
+                self._converted[id(value)] = (value, device_array(value))
+            return self._capture(self._converted[id(value)][1])
+        return Literal(scalar(value))
+
+    def _capture(self, value: Array) -> Variable:
+        if id(value) not in self._captured:
+            self._captured[id(value)] = (value, Variable(value.aval))
+        return self._captured[id(value)][1]
+
+    def finish(
+        self, inputs: list[Tracer], outputs: list[Any], in_tree: tree.Structure, out_tree: tree.Structure
+    ) -> Program:
+        """The Program from ``inputs`` to ``outputs``, without the equations nobody needs."""
+        atoms = tuple(self.atom(value, self.name) for value in outputs)
+        captured = tuple(self._captured.values())
+        return Program(
+            (*(variable for _, variable in captured), *(tracer.atom for tracer in inputs)),
+            tuple(self.equations),
+            atoms,
+            in_tree,
+            out_tree,
+            tuple(value for value, _ in captured),
+            self.name,
+        ).without_dead_code()
+
+
+class _Stack(threading.local):
+    def __init__(self) -> None:
+        self.traces: list[Trace] = []
+
+
+_STACK = _Stack()
+_run_op: Callable[[Op, tuple, dict], Any]
+
+
+def install_eager(run_op: Callable[[Op, tuple, dict], Any]) -> None:
+    """Sets what applying an op outside any trace does; called once, by ``tvmfun.jit``."""
+    global _run_op
+    _run_op = run_op
+
+
+def bind(op: Op, args: tuple, params: dict) -> Any:
+    """Applies an op: in the innermost trace, or at once when nothing is traced."""
+    if _STACK.traces:
+        return _STACK.traces[-1].apply(op, args, params)
+    for arg in args:
+        if isinstance(arg, Tracer):
+            raise arg.leak(op.name)
+    return _run_op(op, args, params)
+
+
+ops.install_bind(bind)
+
+
+def is_tracing() -> bool:
+    """Whether a function is being traced in this thread."""
+    return bool(_STACK.traces)
+
+
+def scalar(value: Any) -> np.generic:
+    """The NumPy scalar for a Python scalar, NumPy scalar or 0-d array."""
+    if isinstance(value, bool | int | float):
+        return scalar_of(value, dtypes.of_scalar(value))
+    if isinstance(value, np.generic | np.ndarray):
+        return dtypes.canonical(value.dtype).type(value[()])
+    raise DtypeError("trace", "only arrays and numbers can be traced", got=type(value).__name__)
+
+
+def scalar_of(value: bool | int | float, dtype: np.dtype) -> np.generic:
+    """``value`` as a NumPy scalar of ``dtype``.
+
+    Raises:
+        DtypeError: if an integer does not fit.
+    """
+    try:
+        return dtype.type(value)
+    except OverflowError:
+        raise DtypeError(
+            "dtype", f"the Python integer does not fit {dtypes.NAMES[dtype]}", got=str(value), hint="a wider dtype"
+        ) from None
+
+
+def abstract(leaf: Any, where: str = "trace") -> ShapeDtype:
+    """The shape and dtype of anything that can be an array argument.
+
+    Raises:
+        DtypeError: if ``leaf`` is no array, scalar or ``ShapeDtype``.
+    """
+    if isinstance(leaf, Array):
+        return leaf.aval
+    if isinstance(leaf, ShapeDtype):
+        return leaf
+    if isinstance(leaf, bool | int | float):
+        return ShapeDtype((), dtypes.of_scalar(leaf), weak=True)
+    if hasattr(leaf, "shape") and hasattr(leaf, "dtype"):
+        return ShapeDtype(tuple(leaf.shape), dtypes.canonical(leaf.dtype))
+    raise DtypeError(
+        where,
+        "an argument is neither an array nor a number",
+        got=type(leaf).__name__,
+        hint="static_argnums for arguments that are not arrays",
+    )
+
+
+def trace(fun: Callable) -> Callable[..., Program]:
+    """Returns a function that traces ``fun`` on its arguments and returns the Program.
+
+    Args:
+        fun: a pure function of trees of arrays.
+
+    Returns:
+        A function with the arguments of ``fun``; leaves may be arrays, numbers or ``ShapeDtype``. Only their
+        shapes and dtypes matter.
+
+    Raises:
+        ConcretizationError: if ``fun`` needs the data of a traced value.
+        LeakedTracerError: if ``fun`` uses a value of a trace that has ended.
+
+    >>> import tvmfun
+    >>> program = trace(lambda x: x + x)(tvmfun.ShapeDtype((2,), "int32"))
+    >>> program.out_avals
+    (int32[2],)
+    """
+
+    @wraps(fun)
+    def traced(*args: Any, **kwargs: Any) -> Program:
+        leaves, in_tree = tree.flatten((args, kwargs))
+        name = getattr(fun, "__name__", type(fun).__name__)
+        return trace_flat(fun, [abstract(leaf, name) for leaf in leaves], in_tree, name)
+
+    return traced
+
+
+def trace_flat(fun: Callable, avals: list[ShapeDtype], in_tree: tree.Structure, name: str) -> Program:
+    """Traces ``fun`` for leaves of the given types in the tree ``in_tree`` of ``(args, kwargs)``."""
+    current = Trace(name)
+    inputs = [current.input(aval) for aval in avals]
+    _STACK.traces.append(current)
+    try:
+        args, kwargs = tree.unflatten(in_tree, inputs)
+        outputs, out_tree = tree.flatten(fun(*args, **kwargs))
+        for leaf in outputs:
+            abstract(leaf, f"the result of {name}")
+        return current.finish(inputs, outputs, in_tree, out_tree)
+    finally:
+        _STACK.traces.pop()
+        current.ended = True
+
+
+def _user_line() -> str:
+    """``file:line`` of the innermost frame outside this package."""
+    frame = sys._getframe(2)
+    while frame is not None and frame.f_code.co_filename.startswith(_PACKAGE):
+        frame = frame.f_back
+    return f"{frame.f_code.co_filename}:{frame.f_lineno}" if frame else ""

@@ -1,0 +1,150 @@
+"""Dtypes and the one promotion table.
+
+Dtypes are ``numpy.dtype`` objects (``bfloat16`` comes from ``ml_dtypes``). Promotion follows JAX's lattice,
+which agrees with the array API standard wherever the standard defines a result: Python scalars are *weak*
+(they take the dtype of the array they meet), an integer that meets a float becomes that float, and
+``float64`` and ``int64`` are honoured as given.
+"""
+
+from __future__ import annotations
+
+from functools import cache, reduce
+from typing import Any
+
+import ml_dtypes
+import numpy as np
+
+from tvmfun.errors import DtypeError
+
+bool_ = np.dtype(np.bool_)
+int8, int16, int32, int64 = (np.dtype(t) for t in (np.int8, np.int16, np.int32, np.int64))
+uint8, uint16, uint32, uint64 = (np.dtype(t) for t in (np.uint8, np.uint16, np.uint32, np.uint64))
+float16, float32, float64 = (np.dtype(t) for t in (np.float16, np.float32, np.float64))
+bfloat16 = np.dtype(ml_dtypes.bfloat16)
+
+SIGNED = (int8, int16, int32, int64)
+UNSIGNED = (uint8, uint16, uint32, uint64)
+INTEGERS = SIGNED + UNSIGNED
+FLOATS = (bfloat16, float16, float32, float64)
+ALL = (bool_, *INTEGERS, *FLOATS)
+
+#: dtype -> the name TVM knows it by; a dictionary because ``np.dtype.name`` is slow.
+NAMES: dict[np.dtype, str] = {d: d.name for d in ALL}
+
+DEFAULT_FLOAT = float32
+DEFAULT_INT = int32
+
+_SCALAR_DTYPES: dict[type, np.dtype] = {bool: bool_, int: DEFAULT_INT, float: DEFAULT_FLOAT}
+
+
+@cache
+def _canonical(dtype: Any) -> np.dtype:
+    if dtype in _SCALAR_DTYPES:
+        return _SCALAR_DTYPES[dtype]
+    try:
+        result = np.dtype(dtype)
+    except TypeError:
+        result = None
+    if result not in NAMES:
+        raise DtypeError(
+            "dtype",
+            "the dtype is not supported",
+            got=repr(dtype),
+            hint="one of " + ", ".join(NAMES.values()),
+        )
+    return result
+
+
+def canonical(dtype: Any) -> np.dtype:
+    """Returns the ``numpy.dtype`` that ``dtype`` (a dtype, name, NumPy or Python scalar type) means.
+
+    Raises:
+        DtypeError: if tvmfun has no such dtype (complex numbers, strings, objects).
+
+    >>> canonical("bfloat16"), canonical(float)
+    (dtype(bfloat16), dtype('float32'))
+    """
+    try:
+        return _canonical(dtype)
+    except TypeError as error:
+        if isinstance(error, DtypeError):
+            raise
+        raise DtypeError("dtype", "the dtype is not supported", got=repr(dtype)) from None
+
+
+def is_float(dtype: np.dtype) -> bool:
+    """Whether ``dtype`` is a floating-point dtype (``bfloat16`` included)."""
+    return dtype in FLOATS
+
+
+def is_integer(dtype: np.dtype) -> bool:
+    """Whether ``dtype`` is a signed or unsigned integer dtype (``bool`` is not)."""
+    return dtype in INTEGERS
+
+
+def of_scalar(value: bool | int | float) -> np.dtype:
+    """The default dtype of a Python scalar: ``bool``, ``int32`` or ``float32``."""
+    return _SCALAR_DTYPES[bool if isinstance(value, bool) else int if isinstance(value, int) else float]
+
+
+# The lattice: each type lists the types directly above it; a join is the lowest common upper bound.
+# ``int*`` and ``float*`` are the weak types of Python scalars.
+_ABOVE: dict[Any, tuple[Any, ...]] = {
+    bool_: ("int*",),
+    "int*": (uint8, int8),
+    uint8: (uint16, int16),
+    uint16: (uint32, int32),
+    uint32: (uint64, int64),
+    uint64: ("float*",),
+    int8: (int16,),
+    int16: (int32,),
+    int32: (int64,),
+    int64: ("float*",),
+    "float*": (bfloat16, float16),
+    bfloat16: (float32,),
+    float16: (float32,),
+    float32: (float64,),
+    float64: (),
+}
+
+
+@cache
+def _upper_bounds(node: Any) -> frozenset:
+    return frozenset([node]).union(*(_upper_bounds(above) for above in _ABOVE[node]))
+
+
+def _weak_node(dtype: np.dtype) -> Any:
+    return bool_ if dtype == bool_ else "int*" if is_integer(dtype) else "float*"
+
+
+@cache
+def _join(first: Any, second: Any) -> Any:
+    common = _upper_bounds(first) & _upper_bounds(second)
+    return next(node for node in common if common <= _upper_bounds(node))
+
+
+@cache
+def promote(*operands: tuple[np.dtype, bool]) -> tuple[np.dtype, bool]:
+    """Returns the common ``(dtype, weak)`` of operands given as ``(dtype, weak)`` pairs.
+
+    >>> promote((float32, False), (float64, True))
+    (dtype('float32'), False)
+    >>> promote((int8, False), (uint8, False))
+    (dtype('int16'), False)
+    """
+    nodes = [_weak_node(dtype) if weak else dtype for dtype, weak in operands]
+    node = reduce(_join, nodes)
+    if isinstance(node, str):
+        default = DEFAULT_INT if node == "int*" else DEFAULT_FLOAT
+        widest = max((d for d, _ in operands if _weak_node(d) == node), key=lambda d: d.itemsize, default=default)
+        return widest, all(weak for _, weak in operands)
+    return node, all(weak for _, weak in operands)
+
+
+def result_type(*dtypes: Any) -> np.dtype:
+    """Returns the dtype that arrays of the given dtypes promote to.
+
+    >>> result_type("int32", "bfloat16")
+    dtype(bfloat16)
+    """
+    return promote(*((canonical(d), False) for d in dtypes))[0]

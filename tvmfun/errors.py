@@ -1,0 +1,85 @@
+"""One exception class per kind of mistake; every message says where, what, got and try.
+
+The message always reads ``[where] what, got ... . Try ... .`` so that a user who meets one for the
+first time knows which call failed, which rule it broke, what arrived instead, and what to do next.
+"""
+
+from __future__ import annotations
+
+
+class TvmfunError(Exception):
+    """Base class of all errors raised by tvmfun.
+
+    Args:
+        where: the public function or op that found the mistake, e.g. ``"grad"``.
+        what: the rule that was broken, as a sentence without a full stop.
+        got: what arrived instead.
+        hint: what to do next, as an imperative without ``Try`` and without a full stop.
+
+    >>> print(ShapeError("reshape", "the sizes must agree", got="6 elements", hint="(2, 3)"))
+    [reshape] the sizes must agree, got 6 elements. Try (2, 3).
+    """
+
+    def __init__(self, where: str, what: str, *, got: str = "", hint: str = "") -> None:
+        message = f"[{where}] {what}"
+        if got:
+            message += f", got {got}"
+        message += "."
+        if hint:
+            message += f" Try {hint}."
+        super().__init__(message)
+        self.where = where
+        self.what = what
+        self.got = got
+        self.hint = hint
+
+    def __reduce__(self):
+        return _rebuild, (type(self), self.where, self.what, self.got, self.hint)
+
+
+def _rebuild(cls: type[TvmfunError], where: str, what: str, got: str, hint: str) -> TvmfunError:
+    return cls(where, what, got=got, hint=hint)
+
+
+class ShapeError(TvmfunError, ValueError):
+    """Shapes, axes or sizes that do not fit together."""
+
+
+class DtypeError(TvmfunError, TypeError):
+    """A dtype that is unknown, unsupported, or not allowed at this place."""
+
+
+class TreeError(TvmfunError, ValueError):
+    """Two pytrees that should have the same structure differ; the message names the key path."""
+
+
+class ArgumentError(TvmfunError, ValueError):
+    """An argument value outside what the function accepts."""
+
+
+class ConcretizationError(TvmfunError, TypeError):
+    """A traced value was used where Python needs a concrete one (``if``, ``float()``, ``np.asarray``)."""
+
+
+class LeakedTracerError(TvmfunError, RuntimeError):
+    """A traced value was used after its trace had ended."""
+
+
+class GradientError(TvmfunError, TypeError):
+    """Something that cannot be differentiated: a non-scalar loss, an integer argument, an op without a rule."""
+
+
+class DonatedArrayError(TvmfunError, RuntimeError):
+    """An array was used after its buffer had been donated to a compiled function."""
+
+
+class NanError(TvmfunError, FloatingPointError):
+    """``debug_nans`` found a NaN; the message names the op that made it."""
+
+
+class TargetError(TvmfunError, RuntimeError):
+    """A device or compilation target that this machine or this TVM cannot serve."""
+
+
+class ProgramError(TvmfunError, ValueError):
+    """A Program whose IR is not well formed, or holds an op the registry does not know."""
