@@ -11,9 +11,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal
 
 import tvm
+import tvm.te
 import tvm_ffi
 from tvm import relax
 from tvm.ir import _ffi_api as _ir_ffi
@@ -25,6 +26,13 @@ from tvmfun.errors import ProgramError
 #: A derivative rule with respect to one argument: ``(g, out, *args, **params) -> cotangent``. For an op with
 #: several results ``g`` and ``out`` are tuples.
 VjpRule = Callable[..., Array]
+
+
+#: - pointwise: one element from the elements at the same place, sizes of 1 repeated as in NumPy;
+#: - injective: each element is read from one place of the arguments (reshape, slice, gather);
+#: - reduction: elements are combined along axes; contraction: products are summed along axes;
+#: - opaque: anything else (scatter, sort), a loop program of its own.
+Kind = Literal["pointwise", "injective", "reduction", "contraction", "opaque"]
 
 
 @dataclass(frozen=True)
@@ -48,20 +56,24 @@ class Op:
 
     Args:
         name: its name, unique in the registry.
+        kind: how its result depends on its arguments, which is all that fusion has to know; see :data:`Kind`.
         shape: ``(*avals, **params) -> ShapeDtype`` (or a tuple of them); raises a tvmfun error for bad input.
-        compute: the meaning, as a TE computation: ``(*te_tensors, **params) -> te_tensor`` (or a tuple).
-        vjp: one derivative rule per argument (``None``: this argument has no derivative), or one rule with a
-            leading ``argnum`` for ops with any number of arguments; ``None`` if nothing is differentiable.
+        compute: the meaning. A pointwise op gives the formula of one element, ``(*scalars, **params) ->
+            scalar``; an opaque op the whole function, ``(*avals, **params) -> PrimFunc``; any other op a tensor
+            expression, ``(*tensors, **params) -> tensor``.
+        vjp: one derivative rule per argument (``None``: the derivative is 0), or one rule with a leading
+            ``argnum`` for ops with any number of arguments; ``None`` if there is no derivative.
         spelling: how Relax writes it; by default an operator ``tvmfun.<name>`` with the params as attributes.
-        takes_scalars: whether ``compute`` accepts scalar expressions in place of 0-d tensors.
+        inexpensive: whether fusion may compute an element more than once to save a trip through memory.
     """
 
     name: str
+    kind: Kind
     shape: Callable[..., ShapeDtype | tuple[ShapeDtype, ...]]
     compute: Callable[..., Any]
     vjp: tuple[VjpRule | None, ...] | VjpRule | None = None
     spelling: Spelling = None  # type: ignore[assignment]  # filled in below
-    takes_scalars: bool = False
+    inexpensive: bool = True
 
     def __post_init__(self) -> None:
         if self.spelling is None:
@@ -144,6 +156,11 @@ def plain(value: Any) -> Any:
     if isinstance(value, tvm.tirx.IntImm | tvm.tirx.FloatImm):
         return value.value
     return value
+
+
+def dtype_name(x: tvm.ir.Expr | tvm.te.Tensor) -> str:
+    """The dtype of a scalar expression or a tensor expression."""
+    return str(x.dtype if isinstance(x, tvm.te.Tensor) else x.ty)
 
 
 def tensor_type(aval: ShapeDtype) -> relax.TensorType:

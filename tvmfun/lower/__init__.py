@@ -1,0 +1,1 @@
+"""Lowering: Program -> kernels -> scheduled kernels -> one module, for whatever target."""

@@ -1,0 +1,180 @@
+"""CPU schedules: one fused PrimFunc in, parallel and vectorized loops out.
+
+`schedule` reads the function's blocks as *stages* (`stages`), decides which of them share loops (`fuse`),
+and lets the rule that fits each stage's structure build the loops: `contraction`, `reduction`,
+`elementwise`. What none of them understands stays as it was.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import tvm
+from tvm import tirx
+from tvm.s_tir.stmt import SBlock, SBlockRealize
+from tvm.tirx import AllocBuffer, Buffer, Stmt
+
+from . import build, fuse
+from .build import Axis, Env, volume
+from .contraction import emit_contraction, match, tile_count
+from .elementwise import emit_block, emit_maps
+from .fallback import parallelize
+from .fuse import Group
+from .machine import SERIAL_WORK, Machine
+from .reduction import along_reduced_axis, emit_reduction
+from .stages import AnyStage, Block, Opaque, Stage, parse, without_empty
+
+__all__ = ["schedule"]
+
+RULE = "tvmfun.rule"
+TASKS_PER_CORE = 8
+
+# Rough costs of a multiplication in a register tile (one over that) and of a function call, in additions.
+CONTRACTION_SPEED = 16
+CALL_COST = 8
+
+
+def schedule(func: tirx.PrimFunc, target: tvm.target.Target) -> tirx.PrimFunc:
+    """Make a function parallel, vectorized and fast on the CPU `target` describes.
+
+    Args:
+        func: a function of static shapes, as `relax.transform.FuseTIR` leaves it.
+        target: an `llvm` target; its features give the vector width and `num-cores` the cores.
+
+    Returns:
+        An equivalent function; its attribute `tvmfun.rule` names the rule that was used.
+    """
+    # Whatever goes wrong in here, an unscheduled function is slow but right.
+    try:
+        scheduled = _schedule(func, Machine.of(target))
+    except Exception:
+        return parallelize(func).with_attr(RULE, "fallback")
+    return scheduled
+
+
+def _schedule(func: tirx.PrimFunc, machine: Machine) -> tirx.PrimFunc:
+    stages, temps = parse(func)
+    if all(isinstance(stage, Opaque) for stage in stages):
+        return parallelize(func).with_attr(RULE, "fallback")
+    stages = without_empty(stages)
+    stages = fuse.inline_maps(stages, temps)
+    stages = fuse.attach_epilogues(stages, temps)
+    rule = _rule(stages)
+    stages, temps = _split(stages, temps, machine)
+    groups = fuse.group(stages, match, 2 * machine.cores)
+    private = [fuse.private_outputs(group, stages, temps) for group in groups]
+    nests = [_emit(group, own, machine) for group, own in zip(groups, private, strict=True)]
+    body = build.seq(*nests) if nests else tirx.Evaluate(0)
+    return func.with_body(_root(body, temps)).with_attr(RULE, rule)
+
+
+def _split(stages: Sequence[AnyStage], temps: Sequence[Buffer], machine: Machine):
+    """Cut long reductions that have few independent tasks."""
+    result: list[AnyStage] = []
+    temps = list(temps)
+    for stage in stages:
+        pieces = None
+        if isinstance(stage, Stage) and stage.combine is not None:
+            pieces = fuse.split_reduction(stage, _independent_tasks(stage, machine), f"{stage.name}_part")
+        if pieces is None:
+            result.append(stage)
+        else:
+            result.extend(pieces)
+            temps.append(pieces[0].output)
+    return result, temps
+
+
+def _independent_tasks(stage: Stage, machine: Machine) -> int:
+    contraction = match(stage)
+    if contraction is not None:
+        return tile_count(contraction, machine)
+    if along_reduced_axis(stage):
+        return volume(stage.space)
+    return volume(stage.space[:-1]) * -(-stage.space[-1].extent // machine.lanes(stage.dtype))
+
+
+def _root(body: Stmt, temps: Sequence[Buffer]) -> Stmt:
+    """The function's body: the intermediates still in use, allocated inside a root block.
+
+    Relax's passes expect the block. The allocations are statements because those of a block would be
+    moved into the loops, where sums that rest in memory between two iterations would be lost.
+    """
+    used = {var: var for var in build.variables(body)}
+    live = [AllocBuffer(buffer) for buffer in temps if buffer in used]
+    return SBlockRealize([], True, SBlock([], [], [], "root", build.seq(*live, body)))
+
+
+def _emit(group: Group, private: Sequence[Buffer], machine: Machine) -> Stmt:
+    """The loops of one group; intermediates in `private` need not outlive an iteration."""
+    work = sum(_work(stage) for stage in group.stages)
+    tasks = 1 if work < SERIAL_WORK else machine.cores * TASKS_PER_CORE
+    if len(group.stages) == 1:
+        return _emit_stage(group.stages[0], {}, 0, machine, tasks)
+    if fuse.is_pointwise(group):
+        return emit_maps(group.stages, {}, 0, machine, tasks, private)
+    shared = group.stages[0].space[: group.prefix]
+    small = []
+    for buffer in private:
+        group, scratch = fuse.shrink(group, buffer)
+        small.append(AllocBuffer(scratch))
+
+    def body(env: Env) -> Stmt:
+        bound = ((stage, _bind(stage, shared, env)) for stage in group.stages)
+        return build.seq(*small, *(_emit_stage(s, own, group.prefix, machine, 1) for s, own in bound))
+
+    return build.parallel_nest(shared, {}, body, tasks)
+
+
+def _bind(stage: Stage, shared: Sequence[Axis], env: Env) -> Env:
+    return {axis.var: env[lead.var] for axis, lead in zip(stage.space, shared, strict=False)}
+
+
+def _emit_stage(stage: AnyStage, env: Env, prefix: int, machine: Machine, tasks: int) -> Stmt:
+    if isinstance(stage, Opaque):
+        return stage.body
+    if isinstance(stage, Block):
+        return emit_block(stage, env, tasks)
+    if stage.combine is None:
+        return emit_maps([stage], env, prefix, machine, tasks)
+    contraction = match(stage)
+    if contraction is not None:
+        return emit_contraction(contraction, env, prefix, machine, tasks)
+    return emit_reduction(stage, env, prefix, machine, tasks)
+
+
+def _work(stage: AnyStage) -> int:
+    """The cost of a stage, in additions of one vector lane."""
+    if isinstance(stage, Opaque):
+        return 0
+    points = volume(stage.space + stage.reduce)
+    if match(stage) is not None:
+        return points // CONTRACTION_SPEED
+    body = stage.body if isinstance(stage, Block) else stage.value
+    return points * (1 + CALL_COST * build.count_calls(body))
+
+
+def _rule(stages: Sequence[AnyStage]) -> str:
+    """The name of the rule that governs the function."""
+    if any(isinstance(stage, Opaque) for stage in stages):
+        return "fallback"
+    if any(match(stage) for stage in stages):
+        return "contraction"
+    reductions = [stage for stage in stages if isinstance(stage, Block) or stage.combine is not None]
+    if any(isinstance(stage, Stage) and _is_window(stage) for stage in reductions):
+        return "window"
+    if reductions:
+        return "reduction"
+    return "scalar" if all(volume(stage.space) == 1 for stage in stages) else "elementwise"
+
+
+def _is_window(stage: Stage) -> bool:
+    """Whether some index moves with a reduced and with a remaining axis."""
+
+    def moves(index, axes: Sequence[Axis]) -> bool:
+        return any(build.uses(index, axis.var) for axis in axes)
+
+    return any(
+        moves(index, stage.space) and moves(index, stage.reduce)
+        for load in build.loads(stage.value)
+        for index in load.indices
+    )

@@ -1,0 +1,211 @@
+"""Small builders for TIR loops and expressions, shared by all rules."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import tvm
+import tvm_ffi
+from tvm import ir, tirx
+from tvm.sym import Analyzer
+from tvm.tirx import (
+    AllocBuffer,
+    Buffer,
+    BufferStore,
+    Cast,
+    For,
+    ForKind,
+    IfThenElse,
+    IntImm,
+    SeqStmt,
+    Stmt,
+    decl_buffer,
+)
+
+Expr = ir.Expr
+Env = dict[ir.Var, Expr]
+
+
+@dataclass(frozen=True, eq=False)
+class Axis:
+    """One loop axis: its variable, its constant bound, and the tighter run-time bound if it has one."""
+
+    var: ir.Var
+    extent: int
+    limit: Expr | None = None
+
+    @classmethod
+    def fresh(cls, like: Axis, extent: int, limit: Expr | None = None) -> Axis:
+        """A new axis with the index type of `like`."""
+        return cls(ir.Var(like.var.name, like.var.ty), extent, limit)
+
+    def bound(self, env: Env) -> Expr | int:
+        """The number of iterations, given the enclosing loops in `env`."""
+        return self.extent if self.limit is None else substitute(self.limit, env)
+
+
+def volume(axes: Sequence[Axis]) -> int:
+    """The number of points of an iteration domain."""
+    return math.prod(axis.extent for axis in axes)
+
+
+def substitute(value, env: Env):
+    """Replace variables in an expression or statement."""
+    if not env:
+        return value
+    return tvm_ffi.structural_map(value, (ir.Var, lambda var: env.get(var, var)))
+
+
+def replace_loads(value: Expr, buffer: Buffer, make: Callable[[Sequence[Expr]], Expr]) -> Expr:
+    """Replace each load of `buffer` by `make(indices)`."""
+
+    def visit(load):
+        return make(load.indices) if load.source.same_as(buffer) else load
+
+    return tvm_ffi.structural_map(value, (ir.TensorLoad, visit))
+
+
+def loads(value) -> list[ir.TensorLoad]:
+    """All buffer loads of an expression or statement, in order."""
+    found: list[ir.TensorLoad] = []
+    tvm_ffi.structural_walk(value, (ir.TensorLoad, lambda load: found.append(load)))
+    return found
+
+
+def uses(value, var: ir.Var) -> bool:
+    """Whether `var` occurs in `value`."""
+    return any(v.same_as(var) for v in variables(value))
+
+
+def variables(value) -> list[ir.Var]:
+    """All variables an expression mentions, buffers included."""
+    found: list[ir.Var] = []
+    tvm_ffi.structural_walk(value, (ir.Var, lambda var: found.append(var)))
+    return found
+
+
+def count_calls(value) -> int:
+    """The number of function calls in an expression or statement."""
+    found: list[ir.Call] = []
+    tvm_ffi.structural_walk(value, (ir.Call, lambda call: found.append(call)))
+    return len(found)
+
+
+def offset(buffer: Buffer, indices: Sequence[Expr]) -> Expr | int:
+    """The row-major element offset of `buffer[indices]`."""
+    total: Expr | int = 0
+    for size, index in zip(buffer.shape, indices, strict=True):
+        total = total * int(size) + index
+    return total
+
+
+def stride(buffer: Buffer, indices: Sequence[Expr], axis: Axis, domain: Sequence[Axis]) -> int | None:
+    """How far the offset moves when `axis` advances by one, or None when that varies."""
+    at = offset(buffer, indices)
+    if isinstance(at, int) or not uses(at, axis.var):
+        return 0
+    analyzer = Analyzer()
+    for other in domain:
+        analyzer.bind(other.var, ir.Range(0, other.extent))
+    step = analyzer.simplify(substitute(at, {axis.var: axis.var + 1}) - at)
+    return int(step) if isinstance(step, IntImm) else None
+
+
+def cast(value: Expr, dtype: str) -> Expr:
+    """`value` as `dtype`, without a node when it already is."""
+    if str(value.ty) == dtype:
+        return value
+    return value != zero(str(value.ty)) if dtype == "bool" else Cast(dtype, value)
+
+
+def seq(*stmts: Stmt | None) -> Stmt:
+    """The statements one after another; missing ones are left out."""
+    kept = [stmt for stmt in stmts if stmt is not None]
+    return kept[0] if len(kept) == 1 else SeqStmt(kept)
+
+
+def loop(like: Axis, extent, body: Callable[[Expr], Stmt], kind: ForKind = ForKind.SERIAL) -> Stmt:
+    """A loop from 0 to `extent` with a fresh variable; a single iteration needs no loop."""
+    if isinstance(extent, int) and extent == 1 and kind != ForKind.PARALLEL:
+        return body(index(like, 0))
+    var = ir.Var(like.var.name, like.var.ty)
+    return For(var, 0, extent, kind, body(var))
+
+
+def vectorized(like: Axis, width: int, body: Callable[[Expr], Stmt]) -> Stmt:
+    """A vectorized loop."""
+    return loop(like, width, body, ForKind.VECTORIZED)
+
+
+def unrolled(like: Axis, extent: int, body: Callable[[Expr], Stmt]) -> Stmt:
+    """A fully unrolled loop."""
+    return loop(like, extent, body, ForKind.UNROLLED)
+
+
+def nest(axes: Sequence[Axis], env: Env, body: Callable[[Env], Stmt]) -> Stmt:
+    """Serial loops over `axes` around `body`, which sees the loop variables through its environment."""
+    if not axes:
+        return body(env)
+    head, *rest = axes
+    return loop(head, head.bound(env), lambda i: nest(rest, {**env, head.var: i}, body))
+
+
+def parallel_nest(axes: Sequence[Axis], env: Env, body: Callable[[Env], Stmt], tasks: int) -> Stmt:
+    """Like `nest`, with as many leading axes as give `tasks` iterations fused into one parallel loop."""
+    count, size = 0, 1
+    while count < len(axes) and size < tasks and axes[count].limit is None:
+        size *= axes[count].extent
+        count += 1
+    if size == 1 or tasks <= 1:
+        return nest(axes, env, body)
+
+    def task(index: Expr) -> Stmt:
+        return nest(axes[count:], {**env, **unflatten(axes[:count], index)}, body)
+
+    return loop(axes[0], size, task, ForKind.PARALLEL)
+
+
+def unflatten(axes: Sequence[Axis], index: Expr) -> Env:
+    """The position on each axis of the row-major point `index`."""
+    env: Env = {}
+    inner = volume(axes)
+    for position, axis in enumerate(axes):
+        outer, inner = inner, inner // axis.extent
+        value = index if position == 0 else index % outer
+        env[axis.var] = value // inner if inner > 1 else value
+    return env
+
+
+def flatten(axes: Sequence[Axis], env: Env) -> Expr | int:
+    """The inverse of `unflatten`."""
+    total: Expr | int = 0
+    for axis in axes:
+        total = total * axis.extent + env[axis.var]
+    return total
+
+
+def index(like: Axis, value: int) -> Expr:
+    """A constant of the axis' index type."""
+    return IntImm(str(like.var.ty), value)
+
+
+def minimum(a, b) -> Expr:
+    """The smaller of two index expressions."""
+    return tirx.min(a, b)
+
+
+def zero(dtype: str) -> Expr:
+    """Zero of any element type."""
+    return tirx.const(0, dtype)
+
+
+def local(shape: Sequence[int], dtype: str, name: str) -> Buffer:
+    """A buffer private to one iteration; small ones become registers."""
+    return decl_buffer(shape, dtype, name=name, scope="local")
+
+
+def scratch(shape: Sequence[int], dtype: str, name: str) -> Buffer:
+    """A buffer private to one task that lives in memory."""
+    return decl_buffer(shape, dtype, name=name)

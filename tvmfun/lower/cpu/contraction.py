@@ -1,0 +1,359 @@
+"""Contractions: sums of products, as register tiles over packed or directly read operands.
+
+The output is covered by tiles of `rows` x `columns` elements. One axis that only the left operand has
+runs along the rows (its elements are broadcast), one that only the right operand has along the columns
+(vector lanes). All other axes are loops around the tile, the reduced ones innermost.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from tvm import tirx
+from tvm.tirx import AllocBuffer, Buffer, BufferStore, Stmt
+
+from . import build
+from .build import Axis, Env, Expr, volume
+from .fuse import accumulator
+from .machine import Machine
+from .stages import Stage
+
+# Bytes of one panel of the right operand: what the first-level cache holds next to the left operand.
+PANEL_BYTES = 40 << 10
+
+
+@dataclass(frozen=True)
+class Contraction:
+    """A stage seen as sum(left * right), with the axes of the register tile."""
+
+    stage: Stage
+    left: Expr
+    right: Expr
+    row: Axis
+    column: Axis
+
+
+def match(stage: Stage) -> Contraction | None:
+    """Recognise a sum of products with a free axis on either side."""
+    if not isinstance(stage, Stage) or stage.combine is not tirx.Add or not isinstance(stage.value, tirx.Mul):
+        return None
+    if not stage.space or stage.dtype == "bool":
+        return None
+    a, b = stage.value.a, stage.value.b
+    column = stage.space[-1]
+    if build.uses(a, column.var):
+        a, b = b, a
+    if build.uses(a, column.var) or not build.uses(b, column.var) or not build.loads(a):
+        return None
+    rows = [axis for axis in stage.space[:-1] if build.uses(a, axis.var) and not build.uses(b, axis.var)]
+    if not rows:
+        return None
+    row = max(reversed(rows), key=lambda axis: min(axis.extent, 8))
+    return Contraction(stage, a, b, row, column)
+
+
+@dataclass(frozen=True)
+class Tiling:
+    """Sizes of the register tile and of the blocks of the reduced axes."""
+
+    rows: int
+    columns: int
+    lanes: int
+    outer: tuple[Axis, ...]  # loops over blocks of the reduced axes
+    inner: tuple[Axis, ...]  # loops within a block
+    reduce_env: Env  # the reduced axes in terms of the two
+
+
+def plan(self: Contraction, machine: Machine) -> Tiling:
+    """Choose tile sizes."""
+    dtype = accumulator(self.stage.dtype)
+    lanes = machine.lanes(dtype)
+    registers = machine.registers - 4
+    wide = 4 if self.row.extent <= 6 else 2
+    vectors = min(wide, -(-self.column.extent // lanes))
+    most = max(1, registers // vectors - 1)
+    rows = _tile_size(self.row.extent, min(most, 14))
+    size = _bytes(dtype)
+    depth = max(1, PANEL_BYTES // (vectors * lanes * size))
+    outer, inner, env = _block_reduction(self.stage.reduce, depth)
+    return Tiling(rows, vectors * lanes, lanes, outer, inner, env)
+
+
+def _bytes(dtype: str) -> int:
+    """Bytes per element."""
+    return max(1, build.tvm.DataType(dtype).bits // 8)
+
+
+def _tile_size(extent: int, most: int) -> int:
+    """A tile no larger than `most` that divides `extent`, or else covers it in nearly equal parts."""
+    if extent <= most:
+        return extent
+    exact = [size for size in range(most, most // 2, -1) if extent % size == 0]
+    return exact[0] if exact else math.ceil(extent / math.ceil(extent / most))
+
+
+def _block_reduction(axes: Sequence[Axis], depth: int) -> tuple[tuple[Axis, ...], tuple[Axis, ...], Env]:
+    """Split the reduced axes in loops over blocks and loops within a block of at most `depth` terms."""
+    inner: list[Axis] = []
+    rest = list(axes)
+    while rest and volume(inner) * rest[-1].extent <= depth:
+        inner.insert(0, rest.pop())
+    env: Env = {axis.var: axis.var for axis in axes}
+    room = depth // volume(inner)
+    if rest and room > 1 and rest[-1].limit is None:
+        axis = rest.pop()
+        length = math.ceil(axis.extent / math.ceil(axis.extent / room))
+        block = Axis.fresh(axis, math.ceil(axis.extent / length))
+        start = block.var * length
+        even = axis.extent % length == 0
+        within = Axis.fresh(axis, length, None if even else tirx.min(length, axis.extent - start))
+        env[axis.var] = start + within.var
+        rest.append(block)
+        inner.insert(0, within)
+    return tuple(rest), tuple(inner), env
+
+
+def tile_count(self: Contraction, machine: Machine) -> int:
+    """How many independent register tiles the output has."""
+    tiling = plan(self, machine)
+    others = [axis for axis in self.stage.space if axis not in (self.row, self.column)]
+    return (
+        volume(others) * -(-self.row.extent // tiling.rows) * -(-self.column.extent // tiling.columns)
+    )
+
+
+def emit_contraction(self: Contraction, env: Env, prefix: int, machine: Machine, tasks: int) -> Stmt:
+    """The loop nest of a contraction whose first `prefix` axes are bound in `env`."""
+    return _Emitter(self, plan(self, machine), prefix, tasks, machine.cores).emit(env)
+
+
+class _Emitter:
+    """Builds one contraction's loops, from the tasks inwards to the register tile."""
+
+    def __init__(self, contraction: Contraction, tiling: Tiling, prefix: int, tasks: int, cores: int):
+        self.contraction, self.tiling = contraction, tiling
+        self.tasks, self.cores = tasks, cores
+        self.stage, self.row, self.column = contraction.stage, contraction.row, contraction.column
+        self.dtype = accumulator(self.stage.dtype)
+        free = [a for a in self.stage.space[prefix:] if a is not self.row and a is not self.column]
+        # Batch axes and further axes of the right operand, then further axes of the left operand.
+        self.around = [axis for axis in free if build.uses(contraction.right, axis.var)]
+        self.beside = [axis for axis in free if axis not in self.around]
+        self.panels = Axis.fresh(self.column, -(-self.column.extent // tiling.columns))
+        full = self.row.extent // tiling.rows
+        wanted = max(1, tasks // volume([*self.around, *self.beside]))
+        self.blocks = Axis.fresh(self.row, -(-full // -(-full // min(full, wanted))))
+        self.taken = self._choose_tasks()
+        if self.blocks not in self.taken:
+            self.blocks = Axis.fresh(self.row, 1)
+        self.blocked = bool(tiling.outer)
+        # Between blocks of the reduced axes the sums rest in the output, or beside it if it is narrower.
+        self.partial = self.stage.output
+        if self.blocked and self.dtype != self.stage.dtype:
+            self.partial = build.scratch(self.stage.output.shape, self.dtype, "partial")
+
+    def emit(self, env: Env) -> Stmt:
+        """All loops, the outer ones parallel."""
+        taken = self.taken
+        around = [axis for axis in self.around if axis not in taken]
+        beside = [axis for axis in self.beside if axis not in taken]
+        panels = [] if self.panels in taken else [self.panels]
+
+        def task(env: Env) -> Stmt:
+            return build.nest([*around, *panels], env, lambda env: self._panels(env, beside))
+
+        body = build.parallel_nest(taken, env, task, volume(taken) if self.tasks > 1 else 1)
+        if self.partial.same_as(self.stage.output):
+            return body
+        return build.seq(AllocBuffer(self.partial), body)
+
+    def _choose_tasks(self) -> list[Axis]:
+        """The axes to spread over cores: enough of them, those that split the larger operand first."""
+        left_size = volume([*self.beside, self.row])
+        along = [*self.beside, self.blocks]
+        if self.column.extent >= left_size:
+            axes = [*self.around, self.panels, *along]
+        else:
+            axes = [*self.around, *along, self.panels]
+        taken: list[Axis] = []
+        for axis in axes:
+            size = volume(taken)
+            if size >= self.tasks or (size > 1 and size % self.cores == 0):
+                break
+            taken.append(axis)
+        return taken
+
+    def _panels(self, env: Env, beside: Sequence[Axis]) -> Stmt:
+        """The panel of columns that `env` is at; the last one may be narrower."""
+        size = self.tiling.columns
+        full, tail = divmod(self.column.extent, size)
+        start = env[self.panels.var] * size
+        if not tail:
+            return self._panel(env, start, size, beside)
+        if not full:
+            return self._panel(env, start, tail, beside)
+        whole, part = (self._panel(env, start, width, beside) for width in (size, tail))
+        return build.IfThenElse(env[self.panels.var] < full, whole, part)
+
+    def _panel(self, env: Env, start: Expr, width: int, beside: Sequence[Axis]) -> Stmt:
+        """All rows of one panel of columns, block by block of the reduced axes."""
+        tiling = self.tiling
+        pads = width % tiling.lanes != 0
+        reuse = volume(beside) * -(-self.row.extent // (tiling.rows * self.blocks.extent))
+        packed = None
+        if pads or self._wants_packing(reuse):
+            padded = -(-width // tiling.lanes) * tiling.lanes
+            packed = build.scratch([volume(tiling.inner), padded], self.dtype, "panel")
+
+        def block(env: Env) -> Stmt:
+            rows = build.nest(beside, env, lambda env: self._rows(env, start, width, packed))
+            if packed is None:
+                return rows
+            return build.seq(AllocBuffer(packed), self._pack(env, start, width, packed), rows)
+
+        return build.nest(tiling.outer, env, block)
+
+    def _wants_packing(self, reuse: int) -> bool:
+        """Whether reading the right operand in place would be slow: strided, converted, or far apart."""
+        right = self.contraction.right
+        if not isinstance(right, build.ir.TensorLoad) or str(right.ty) != self.dtype:
+            return True
+        domain = self.stage.domain
+        if build.stride(right.source, right.indices, self.column, domain) != 1:
+            return True
+        if not self.tiling.inner or reuse < 4:
+            return False
+        step = build.stride(right.source, right.indices, self.stage.reduce[-1], domain)
+        return step is None or step * _bytes(self.dtype) > 1024
+
+    def _right(self, env: Env) -> Expr:
+        return build.cast(self._operand(self.contraction.right, env), self.dtype)
+
+    def _left(self, env: Env) -> Expr:
+        return build.cast(self._operand(self.contraction.left, env), self.dtype)
+
+    def _operand(self, value: Expr, env: Env) -> Expr:
+        """An operand at a point given by the loops, where the reduced axes are made of blocks."""
+        reduce = {var: build.substitute(at, env) for var, at in self.tiling.reduce_env.items()}
+        return build.substitute(value, {**env, **reduce})
+
+    def _pack(self, env: Env, start: Expr, width: int, packed: Buffer) -> Stmt:
+        """Copy the panel to contiguous memory, with zeros up to whole vectors."""
+        lanes = self.tiling.lanes
+
+        def line(env: Env) -> Stmt:
+            depth = build.flatten(self.tiling.inner, env)
+
+            def store(begin: int, k: Expr, value: Expr) -> Stmt:
+                return BufferStore(packed, value, [depth, begin + k])
+
+            def vector(begin: int, size: int) -> Stmt:
+                copy = build.vectorized(
+                    self.column,
+                    size,
+                    lambda k: store(begin, k, self._right({**env, self.column.var: start + begin + k})),
+                )
+                if size == lanes:
+                    return copy
+                fill = build.vectorized(
+                    self.column, lanes - size, lambda k: store(begin + size, k, build.zero(self.dtype))
+                )
+                return build.seq(copy, fill)
+
+            return build.seq(*(vector(begin, min(lanes, width - begin)) for begin in range(0, width, lanes)))
+
+        return build.nest(self.tiling.inner, env, line)
+
+    def _rows(self, env: Env, start: Expr, width: int, packed: Buffer | None) -> Stmt:
+        """The register tiles of one block of rows down one panel."""
+        rows = self.tiling.rows
+        full, tail = divmod(self.row.extent, rows)
+        per_block = -(-full // self.blocks.extent)
+        block = env.get(self.blocks.var, build.index(self.row, 0))
+        count = full if self.blocks.extent == 1 else build.minimum(per_block, full - block * per_block)
+
+        def tile(i: Expr) -> Stmt:
+            return self._tile(env, (block * per_block + i) * rows, rows, start, width, packed)
+
+        body = build.loop(self.row, count, tile)
+        if not tail:
+            return body
+        rest = self._tile(env, build.index(self.row, full * rows), tail, start, width, packed)
+        if self.blocks.extent > 1:
+            rest = build.IfThenElse(block == self.blocks.extent - 1, rest, None)
+        return build.seq(body, rest)
+
+    def _tile(self, env: Env, top: Expr, rows: int, start: Expr, width: int, packed: Buffer | None) -> Stmt:
+        """One register tile: clear it, run over the reduced axes, write it back."""
+        lanes = self.tiling.lanes
+        begins = range(0, width, lanes)
+        accs = [build.local([rows, lanes], self.dtype, "acc") for _ in begins]
+
+        def each(make) -> Stmt:
+            def of_row(i: Expr) -> Stmt:
+                return build.seq(*(make(i, begin, acc) for begin, acc in zip(begins, accs, strict=True)))
+
+            return build.unrolled(self.row, rows, of_row)
+
+        def lane(make, size: int = lanes) -> Stmt:
+            return build.vectorized(self.column, size, make)
+
+        clear = each(lambda i, _, acc: lane(lambda k: BufferStore(acc, build.zero(self.dtype), [i, k])))
+
+        def update(env: Env) -> Stmt:
+            def multiply(i: Expr, begin: int, acc: Buffer) -> Stmt:
+                left = self._left({**env, self.row.var: top + i})
+
+                def one(k: Expr) -> Stmt:
+                    if packed is None:
+                        right = self._right({**env, self.column.var: start + begin + k})
+                    else:
+                        right = packed[build.flatten(self.tiling.inner, env), begin + k]
+                    return BufferStore(acc, acc[i, k] + left * right, [i, k])
+
+                return lane(one)
+
+            return each(multiply)
+
+        def write(i: Expr, begin: int, acc: Buffer) -> Stmt:
+            size = min(lanes, width - begin)
+            at = {**env, self.row.var: top + i}
+            if size == lanes:
+                return self._write_back(at, start + begin, lanes, lambda k: acc[i, k])
+            # A partial vector goes through memory, which keeps the accumulators in registers.
+            spill = build.local([lanes], self.dtype, "spill")
+            copy = lane(lambda k: BufferStore(spill, acc[i, k], [k]))
+            return build.seq(
+                AllocBuffer(spill), copy, self._write_back(at, start + begin, size, lambda k: spill[k])
+            )
+
+        loops = build.nest(self.tiling.inner, env, update)
+        return build.seq(*map(AllocBuffer, accs), clear, loops, each(write))
+
+    def _write_back(self, env: Env, begin: Expr, size: int, acc) -> Stmt:
+        """Store a vector of sums: the final ones with their epilogues, others to where they rest."""
+
+        def final(k: Expr, carried: bool) -> Stmt:
+            at = {**env, self.column.var: begin + k}
+            total = self._resting(at) + acc(k) if carried else acc(k)
+            return self.stage.store(at, build.cast(total, self.stage.dtype))
+
+        def rest(k: Expr, carried: bool) -> Stmt:
+            at = {**env, self.column.var: begin + k}
+            total = self._resting(at) + acc(k) if carried else acc(k)
+            return BufferStore(self.partial, total, self.stage.at(at))
+
+        def vector(make, carried: bool) -> Stmt:
+            return build.vectorized(self.column, size, lambda k: make(k, carried))
+
+        if not self.blocked:
+            return vector(final, False)
+        block = build.flatten(self.tiling.outer, env)
+        last = volume(self.tiling.outer) - 1
+        later = build.IfThenElse(block == last, vector(final, True), vector(rest, True))
+        return build.IfThenElse(block == 0, vector(rest, False), later)
+
+    def _resting(self, env: Env) -> Expr:
+        return self.partial[tuple(self.stage.at(env))]

@@ -1,0 +1,135 @@
+"""Maps: each output element on its own, vectorized along the contiguous axis."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+from tvm.tirx import AllocBuffer, Buffer, BufferStore, Stmt
+
+from . import build
+from .build import Axis, Env, Expr, volume
+from .machine import Machine
+from .stages import Block, Stage
+
+CHUNK = 64  # vectors per task along a long contiguous axis
+
+
+def emit_maps(
+    stages: Sequence[Stage],
+    env: Env,
+    prefix: int,
+    machine: Machine,
+    tasks: int,
+    private: Sequence[Buffer] = (),
+) -> Stmt:
+    """One loop nest for maps over the same space, whose first `prefix` axes are bound in `env`.
+
+    The outputs in `private` are read nowhere else, and stay in registers.
+    """
+    lead = stages[0]
+    axes = list(lead.space[prefix:])
+    if not axes:
+        return _point(stages, env, private)
+    lanes = min(machine.lanes("int8" if stage.dtype == "bool" else stage.dtype) for stage in stages)
+    count = fusable(stages, axes)
+    outer, inner = axes[: len(axes) - count], axes[len(axes) - count :]
+    vectors, tail = divmod(volume(inner), lanes)
+    chunks = Axis.fresh(inner[0], max(1, -(-vectors // CHUNK)))
+
+    def vector(env: Env, position: Expr, width: int) -> Stmt:
+        def lane(k: Expr, make: Callable[[Env], Stmt]) -> Stmt:
+            return make({**env, **build.unflatten(inner, position + k)})
+
+        return _vector(stages, inner[0], width, lane, private)
+
+    def chunk(env: Env) -> Stmt:
+        start = env[chunks.var] * CHUNK
+        count = vectors if chunks.extent == 1 else build.minimum(CHUNK, vectors - start)
+        body = build.loop(inner[0], count, lambda i: vector(env, (start + i) * lanes, lanes)) if vectors else None
+        rest = vector(env, build.index(inner[0], vectors * lanes), tail) if tail else None
+        if rest is not None and chunks.extent > 1:
+            rest = build.IfThenElse(env[chunks.var] == chunks.extent - 1, rest, None)
+        return build.seq(body, rest)
+
+    return build.parallel_nest([*outer, chunks], env, chunk, tasks)
+
+
+def _vector(
+    stages: Sequence[Stage],
+    like: Axis,
+    width: int,
+    lane: Callable[[Expr, Callable[[Env], Stmt]], Stmt],
+    private: Sequence[Buffer],
+) -> Stmt:
+    """All stages on one vector, one after another; private results pass through registers."""
+    registers = {buffer: build.local([width], str(buffer.dtype), buffer.name) for buffer in private}
+    stmts = [AllocBuffer(register) for register in registers.values()]
+    for stage in stages:
+
+        def store(k: Expr, stage: Stage = stage) -> Stmt:
+            def make(env: Env) -> Stmt:
+                own = _aligned(stage, stages[0], env)
+                value = build.substitute(stage.value, own)
+                for buffer, register in registers.items():
+                    value = build.replace_loads(value, buffer, lambda _, register=register: register[k])
+                if stage.output in registers:
+                    return BufferStore(registers[stage.output], value, [k])
+                return stage.store(own, value)
+
+            return lane(k, make)
+
+        stmts.append(build.vectorized(like, width, store))
+    return build.seq(*stmts)
+
+
+def _point(stages: Sequence[Stage], env: Env, private: Sequence[Buffer]) -> Stmt:
+    """All stages on one element."""
+    point = Axis(build.ir.Var("point", build.ir.PrimType("int32")), 1)
+    return _vector(stages, point, 1, lambda _, make: make(env), private)
+
+
+def _aligned(stage: Stage, lead: Stage, env: Env) -> Env:
+    """The environment with the stage's own names for the axes of the leading stage."""
+    return {**env, **{axis.var: env[mine.var] for axis, mine in zip(stage.space, lead.space, strict=True)}}
+
+
+def fusable(stages: Sequence[Stage], axes: Sequence[Axis]) -> int:
+    """How many trailing axes every access of every stage walks as if they were one."""
+    count = 1
+    while count < len(axes):
+        outer = len(stages[0].space) - count - 1
+        if not all(_walks_as_one(stage, outer) for stage in stages):
+            break
+        count += 1
+    return count
+
+
+def _walks_as_one(stage: Stage, outer: int) -> bool:
+    first, second = stage.space[outer], stage.space[outer + 1]
+    accesses = [(load.source, load.indices) for load in build.loads(stage.value)]
+    if _outside_indices(stage.value, (first, second)):
+        return False
+    for buffer, indices in [*accesses, (stage.output, stage.index)]:
+        far = build.stride(buffer, indices, first, stage.space)
+        near = build.stride(buffer, indices, second, stage.space)
+        if far is None or near is None or far != near * second.extent:
+            return False
+    return True
+
+
+def _outside_indices(value, axes: Sequence[Axis]) -> bool:
+    """Whether the value depends on an axis other than through what it loads."""
+    bare = build.tvm_ffi.structural_map(
+        value, (build.ir.TensorLoad, lambda load: build.zero(str(load.ty)))
+    )
+    return any(build.uses(bare, axis.var) for axis in axes)
+
+
+def emit_block(block: Block, env: Env, tasks: int) -> Stmt:
+    """A block with several stores, parallel over its outputs' axes and otherwise as written."""
+
+    def point(env: Env) -> Stmt:
+        body = build.nest(block.reduce, env, lambda env: build.substitute(block.body, env))
+        return build.seq(None if block.init is None else build.substitute(block.init, env), body)
+
+    return build.parallel_nest(block.space, env, point, tasks)

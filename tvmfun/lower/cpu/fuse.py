@@ -1,0 +1,314 @@
+"""Which stages become one loop nest: inlining, epilogues, groups and split reductions."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+
+from tvm import ir, tirx
+from tvm.tirx import Buffer
+
+from . import build
+from .build import Axis, Env, Expr, volume
+from .stages import AnyStage, Block, Opaque, Stage
+
+# A long reduction with fewer independent tasks than MIN_TASKS is cut in pieces. Both numbers are fixed, so
+# results do not depend on the number of threads.
+MIN_TASKS = 16
+MAX_CHUNKS = 32
+SPLIT_WORK = 1 << 16
+CHEAP_LOADS = 6
+
+
+@dataclass(frozen=True)
+class Group:
+    """Stages that run one after another inside common loops over their first `prefix` axes."""
+
+    stages: tuple[AnyStage, ...]
+    prefix: int = 0
+
+
+def is_map(stage: AnyStage) -> bool:
+    """Whether a stage computes each output element on its own."""
+    return isinstance(stage, Stage) and stage.combine is None
+
+
+def written(stages: Sequence[AnyStage]) -> list[Buffer]:
+    """All buffers the stages write, with repetitions."""
+    return [buffer for stage in stages for buffer in stage.writes()]
+
+
+def _contains(buffers: Sequence[Buffer], buffer: Buffer) -> bool:
+    return any(b.same_as(buffer) for b in buffers)
+
+
+def _reads(stage: AnyStage, buffer: Buffer) -> list[ir.TensorLoad]:
+    if isinstance(stage, Opaque) and _contains(stage.buffers, buffer):
+        return stage.reads() or [None]
+    return [load for load in stage.reads() if load.source.same_as(buffer)]
+
+
+def inline_maps(stages: list[AnyStage], temps: Sequence[Buffer]) -> list[AnyStage]:
+    """Substitute intermediate maps into their readers where that repeats no expensive work."""
+    stages = list(stages)
+    position = 0
+    while position < len(stages):
+        if _can_inline(stages, position, temps):
+            producer = stages.pop(position)
+            stages = [_inline_into(stage, producer) for stage in stages]
+        else:
+            position += 1
+    return stages
+
+
+def _can_inline(stages: Sequence[AnyStage], position: int, temps: Sequence[Buffer]) -> bool:
+    producer = stages[position]
+    if not is_map(producer) or not _contains(temps, producer.output):
+        return False
+    if sum(b.same_as(producer.output) for b in written(stages)) != 1:
+        return False
+    sources = [load.source for load in producer.reads()]
+    points, last = 0, position
+    for later in range(position + 1, len(stages)):
+        stage = stages[later]
+        reads = _reads(stage, producer.output)
+        if not reads:
+            continue
+        if not isinstance(stage, Stage):
+            return False
+        points += len(reads) * volume(stage.domain)
+        last = later
+    between = written(stages[position + 1 : last])
+    if any(_contains(between, source) for source in sources):
+        return False
+    readers = [stage for stage in stages[position + 1 :] if _reads(stage, producer.output)]
+    reuse = points / max(1, volume(producer.space))
+    if _is_view(producer.value) or reuse <= 1:
+        return True
+    return _is_cheap(producer.value) and all(is_map(stage) for stage in readers)
+
+
+def _is_view(value: Expr) -> bool:
+    """A moved or converted element, or a constant."""
+    while isinstance(value, tirx.Cast):
+        value = value.value
+    return isinstance(value, ir.TensorLoad) or not build.loads(value)
+
+
+def _is_cheap(value: Expr) -> bool:
+    """A handful of additions and the like; no division or function call."""
+    costly: list[Expr] = []
+    build.tvm_ffi.structural_walk(
+        value, ((ir.Call, tirx.Div, tirx.FloorDiv, tirx.FloorMod, tirx.Mod), lambda node: costly.append(node))
+    )
+    return not costly and len(build.loads(value)) <= CHEAP_LOADS
+
+
+def _inline_into(stage: AnyStage, producer: Stage) -> AnyStage:
+    if not isinstance(stage, Stage) or not _reads(stage, producer.output):
+        return stage
+
+    def expand(indices: Sequence[Expr]) -> Expr:
+        env = {
+            var: build.cast(index, str(var.ty))
+            for var, index in zip(producer.index, indices, strict=True)
+            if isinstance(var, ir.Var)
+        }
+        return build.substitute(producer.value, env)
+
+    return replace(stage, value=build.replace_loads(stage.value, producer.output, expand))
+
+
+def attach_epilogues(stages: list[AnyStage], temps: Sequence[Buffer]) -> list[AnyStage]:
+    """Move pointwise readers of a reduction's result into its write-back."""
+    stages = list(stages)
+    position = 0
+    while position < len(stages):
+        stage = stages[position]
+        if isinstance(stage, Stage) and stage.combine is not None:
+            _attach(stages, position, temps)
+        position += 1
+    return stages
+
+
+def _attach(stages: list[AnyStage], position: int, temps: Sequence[Buffer]) -> None:
+    target: Stage = stages[position]
+    later = position + 1
+    while later < len(stages):
+        reader = stages[later]
+        between = stages[position + 1 : later]
+        if is_map(reader) and _is_epilogue(target, reader, between):
+            target = replace(target, epilogues=(*target.epilogues, reader))
+            del stages[later]
+        else:
+            later += 1
+    others = stages[:position] + stages[position + 1 :]
+    needed = not _contains(temps, target.output) or any(_reads(s, target.output) for s in others)
+    stages[position] = replace(target, keep=needed)
+
+
+def _is_epilogue(target: Stage, reader: Stage, between: Sequence[AnyStage]) -> bool:
+    if not _reads(reader, target.output) or not same_extents(target.space, reader.space):
+        return False
+    if any(_reads(stage, reader.output) for stage in between) or _contains(written(between), reader.output):
+        return False
+    own = [target, *target.epilogues]
+    fresh = written(between)
+    for load in reader.reads():
+        producer = next((stage for stage in own if stage.output.same_as(load.source)), None)
+        if producer is not None and not _is_aligned(producer, reader, load, len(target.space)):
+            return False
+        if producer is None and _contains(fresh, load.source):
+            return False
+    return True
+
+
+def same_extents(a: Sequence[Axis], b: Sequence[Axis]) -> bool:
+    """Whether two iteration spaces have the same shape."""
+    return [axis.extent for axis in a] == [axis.extent for axis in b]
+
+
+def _is_aligned(producer: Stage | Block, reader: Stage | Block, load: ir.TensorLoad, prefix: int) -> bool:
+    """Whether `load` reads the very point of the first `prefix` axes that `reader` is at."""
+    index = producer.index if isinstance(producer, Stage) else None
+    if index is None:
+        return False
+    position = {axis.var: i for i, axis in enumerate(producer.space[:prefix])}
+    for mine, theirs in zip(index, load.indices, strict=True):
+        if isinstance(mine, ir.Var) and mine in position:
+            expected = reader.space[position[mine]].var
+            if not (isinstance(theirs, ir.Var) and theirs.same_as(expected)):
+                return False
+    return True
+
+
+def split_reduction(stage: Stage, tasks: int, name: str) -> tuple[Stage, Stage] | None:
+    """Cut a long reduction with few tasks into a fixed number of partial ones and their sum, in order."""
+    if not stage.reduce or tasks >= MIN_TASKS or volume(stage.domain) < SPLIT_WORK:
+        return None
+    head, *rest = stage.reduce
+    chunks = min(head.extent, MAX_CHUNKS)
+    length = math.ceil(head.extent / chunks)
+    chunks = math.ceil(head.extent / length)
+    if chunks < 2:
+        return None
+    chunk = Axis.fresh(head, chunks)
+    start = chunk.var * length
+    even = head.extent % length == 0
+    inner = Axis.fresh(head, length, None if even else tirx.min(length, head.extent - start))
+    space = [Axis.fresh(axis, axis.extent) for axis in stage.space]
+    env: Env = {axis.var: new.var for axis, new in zip(stage.space, space, strict=True)}
+    env[head.var] = start + inner.var
+    shape = [chunks, *(axis.extent for axis in space)]
+    partial = tirx.decl_buffer(shape, accumulator(stage.dtype), name=name)
+    first = Stage(
+        name,
+        (chunk, *space),
+        (inner, *rest),
+        partial,
+        (chunk.var, *(axis.var for axis in space)),
+        build.cast(build.substitute(stage.value, env), accumulator(stage.dtype)),
+        stage.combine,
+        build.cast(stage.init, accumulator(stage.dtype)),
+    )
+    again = Axis.fresh(head, chunks)
+    total = partial[(again.var, *(axis.var for axis in stage.space))]
+    return first, replace(stage, reduce=(again,), value=build.cast(total, stage.dtype))
+
+
+def accumulator(dtype: str) -> str:
+    """The type to accumulate in: narrow floats in float32, truth values as numbers."""
+    return {"float16": "float32", "bfloat16": "float32", "bool": "int8"}.get(dtype, dtype)
+
+
+def group(stages: Sequence[AnyStage], match: Callable, min_prefix: int) -> list[Group]:
+    """Collect neighbouring stages that can share their outer loops.
+
+    Args:
+        stages: the stages in order.
+        match: recognises contractions. One may only end a group, and needs its tile axes for itself.
+        min_prefix: the parallel iterations that make it worthwhile to share loops.
+    """
+    groups: list[Group] = []
+    closed = False
+    for stage in stages:
+        contraction = match(stage)
+        limit = len(stage.space) if isinstance(stage, Stage) else 0
+        if contraction is not None:
+            limit = min(stage.space.index(contraction.row), stage.space.index(contraction.column))
+        joined = _join(groups[-1], stage, limit, min_prefix) if groups and not closed else None
+        if joined is None:
+            groups.append(Group((stage,)))
+        else:
+            groups[-1] = joined
+        closed = contraction is not None
+    return groups
+
+
+def _join(current: Group, stage: AnyStage, limit: int, min_prefix: int) -> Group | None:
+    members = current.stages
+    if not all(isinstance(s, Stage) for s in (*members, stage)):
+        return None
+    inputs = [load.source for member in members for load in member.reads()]
+    outputs = written(members)
+    if any(_contains(inputs + outputs, buffer) for buffer in stage.writes()):
+        return None
+    related = any(_contains(outputs, load.source) for load in stage.reads())
+    limit = min([limit, current.prefix or limit, *(len(member.space) for member in members)])
+    for prefix in range(limit, 0, -1):
+        if _shares(members, stage, prefix):
+            joined = Group((*members, stage), prefix)
+            if is_pointwise(joined) or (related and volume(stage.space[:prefix]) >= min_prefix):
+                return joined
+    return None
+
+
+def is_pointwise(group: Group) -> bool:
+    """Whether the group is maps over one common space."""
+    return all(is_map(stage) and len(stage.space) == group.prefix for stage in group.stages)
+
+
+def private_outputs(group: Group, stages: Sequence[AnyStage], temps: Sequence[Buffer]) -> list[Buffer]:
+    """The intermediates that no stage outside the group reads."""
+    others = [stage for stage in stages if not any(stage is member for member in group.stages)]
+    outputs = [b for b in written(group.stages) if _contains(temps, b)]
+    return [b for b in outputs if not any(_reads(stage, b) for stage in others)]
+
+
+def shrink(group: Group, buffer: Buffer) -> tuple[Group, Buffer]:
+    """Make an intermediate private to one iteration of the group's common loops."""
+    producer = next(s for member in group.stages for s in (member, *member.epilogues) if s.output.same_as(buffer))
+    shared = [axis.var for axis in producer.space[: group.prefix]]
+    fixed = [any(index.same_as(var) for var in shared) for index in producer.index]
+    shape = [1 if gone else size for gone, size in zip(fixed, buffer.shape, strict=True)]
+    small = tirx.decl_buffer(shape, str(buffer.dtype), name=buffer.name)
+
+    def at(indices: Sequence[Expr]) -> tuple[Expr, ...]:
+        zero = (tirx.const(0, str(index.ty)) for index in indices)
+        return tuple(z if gone else index for z, gone, index in zip(zero, fixed, indices, strict=True))
+
+    def move(stage: Stage) -> Stage:
+        value = build.replace_loads(stage.value, buffer, lambda indices: small[at(indices)])
+        stage = replace(stage, value=value, epilogues=tuple(move(part) for part in stage.epilogues))
+        if stage.output.same_as(buffer):
+            stage = replace(stage, output=small, index=at(stage.index))
+        return stage
+
+    return replace(group, stages=tuple(move(stage) for stage in group.stages)), small
+
+
+def _shares(members: Sequence[Stage], stage: Stage, prefix: int) -> bool:
+    if not same_extents(members[0].space[:prefix], stage.space[:prefix]):
+        return False
+    for load in stage.reads():
+        for member in members:
+            for part in (member, *member.epilogues):
+                if part.output.same_as(load.source) and not _is_aligned_all(part, stage, load, prefix):
+                    return False
+    return True
+
+
+def _is_aligned_all(producer: Stage, stage: Stage, load: ir.TensorLoad, prefix: int) -> bool:
+    readers = (stage, *stage.epilogues)
+    return any(_is_aligned(producer, reader, load, prefix) for reader in readers)

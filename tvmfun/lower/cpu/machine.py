@@ -1,0 +1,36 @@
+"""What the schedules need to know about the processor they compile for."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+
+import tvm
+from tvm.target.codegen import target_has_features
+
+# Work (in scalar operations) below which waking the thread pool costs more than it saves.
+SERIAL_WORK = 1 << 15
+
+
+@dataclass(frozen=True)
+class Machine:
+    """Vector width in bytes, number of vector registers and cores of a CPU target."""
+
+    vector_bytes: int
+    registers: int
+    cores: int
+
+    @classmethod
+    def of(cls, target: tvm.target.Target) -> Machine:
+        """Read the machine off a target's features; unknown processors count as 128-bit ones."""
+        cores = int(target.attrs.get("num-cores", 0)) or os.cpu_count() or 1
+        if "x86_64" in str(target.attrs.get("mtriple", "x86_64")):
+            for feature, width, registers in (("avx512f", 64, 32), ("avx2", 32, 16)):
+                if target_has_features(feature, target):
+                    return cls(width, registers, cores)
+            return cls(16, 16, cores)
+        return cls(16, 32, cores)
+
+    def lanes(self, dtype: str) -> int:
+        """How many elements of `dtype` one vector register holds."""
+        return max(1, self.vector_bytes * 8 // tvm.DataType(dtype).bits)

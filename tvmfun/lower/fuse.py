@@ -1,0 +1,274 @@
+"""Fusion: the equations of a Program grouped into kernels.
+
+The equations are visited from the last to the first; each joins a kernel of its users where that saves memory
+traffic and costs little recomputation. Reshapes never join a kernel: they are views.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from tvmfun.core.program import Atom, Equation, Literal, Program, Variable
+
+# A kernel larger than this gains nothing and takes long to compile.
+_MAX_EQUATIONS = 48
+# Copies of shared subexpressions a kernel may end up with when everything is inlined.
+_MAX_EXPANSION = 400
+# Elements computed more than once are fine if they are cheap and there are not too many of them.
+_MAX_RECOMPUTE = 2
+
+
+@dataclass(frozen=True)
+class Kernel:
+    """Equations that become one function.
+
+    Args:
+        equations: in order.
+        inputs: what it reads.
+        outputs: what it writes: results that other kernels or the caller need.
+    """
+
+    equations: tuple[Equation, ...]
+    inputs: tuple[Atom, ...]
+    outputs: tuple[Variable, ...]
+
+    @property
+    def is_view(self) -> bool:
+        """Whether it only gives its input another shape."""
+        return self.equations[0].op.name == "reshape"
+
+    @property
+    def name(self) -> str:
+        """The names of its ops, for people who read profiles."""
+        names = [equation.op.name for equation in self.equations if equation.op.name != "broadcast_to"]
+        return "_".join(names[:5]) or "broadcast_to"
+
+
+@dataclass(eq=False)
+class _Group:
+    """A kernel in the making."""
+
+    members: list[int] = field(default_factory=list)
+    core: int | None = None  # the reduction or contraction, if there is one
+    closed: bool = False  # views and opaque ops stay alone
+    domain: tuple[int, ...] = ()  # the shape of its results
+    expansion: dict[int, int] = field(default_factory=dict)
+
+
+class _Fusion:
+    def __init__(self, program: Program) -> None:
+        self.equations = program.equations
+        self.producer = {out: i for i, eq in enumerate(self.equations) for out in eq.outputs}
+        self.returned = {self.producer[a] for a in program.outputs if a in self.producer}
+        self.users: list[list[int]] = [[] for _ in self.equations]
+        for i, equation in enumerate(self.equations):
+            for j in dict.fromkeys(self.producer[a] for a in equation.inputs if a in self.producer):
+                self.users[j].append(i)
+        self.homes: list[list[_Group]] = [[] for _ in self.equations]
+
+    def run(self) -> list[Kernel]:
+        for i in reversed(range(len(self.equations))):
+            self.place(i)
+        groups = dict.fromkeys(group for homes in self.homes for group in homes)
+        return [self.kernel(group) for group in self.ordered(list(groups))]
+
+    # -- where an equation goes --------------------------------------------------------------------------------
+
+    def place(self, i: int) -> None:
+        kind = self.equations[i].op.kind
+        around = list(dict.fromkeys(group for user in self.users[i] for group in self.homes[user]))
+        if self.is_repetition(i):
+            self.repeat(i, around)
+        elif kind in ("reduction", "contraction"):
+            if not self.joins_as_core(i, around):
+                self.start(i)
+        elif kind == "opaque" or self.equations[i].op.name == "reshape" or not self.joins(i, around):
+            self.start(i)
+
+    def start(self, i: int) -> None:
+        op = self.equations[i].op
+        group = _Group(domain=self.shape(i))
+        group.closed = op.kind == "opaque" or op.name == "reshape"
+        group.core = i if op.kind in ("reduction", "contraction") else None
+        self.add(i, group)
+
+    def add(self, i: int, group: _Group) -> None:
+        group.members.append(i)
+        inside = [user for user in self.users[i] if group in self.homes[user]]
+        group.expansion[i] = max(1, sum(group.expansion[user] for user in inside))
+        self.homes[i].append(group)
+
+    def is_repetition(self, i: int) -> bool:
+        """Whether computing the equation again is cheaper than reading its result: iota, broadcast_to."""
+        equation = self.equations[i]
+        grows = all(atom.aval.size < equation.outputs[0].aval.size for atom in equation.inputs)
+        return equation.op.kind == "injective" and equation.op.inexpensive and grows and equation.op.name != "pad"
+
+    def repeat(self, i: int, around: list[_Group]) -> None:
+        """Puts a copy into every group that can take it; the others read a stored one."""
+        takers = [group for group in around if self.accepts(group, i)]
+        for group in takers:
+            self.add(i, group)
+        if len(takers) < len(around) or i in self.returned or not around:
+            self.start(i)
+
+    def joins(self, i: int, around: list[_Group]) -> bool:
+        """A pointwise or injective equation joins its users: all of them, or one that also writes its result."""
+        if not around or i in self.returned and not any(self.writes_along(group, i) for group in around):
+            return False
+        if len(around) == 1 and i not in self.returned:
+            if self.accepts(around[0], i):
+                self.add(i, around[0])
+                return True
+            return False
+        along = [group for group in around if self.writes_along(group, i) and self.accepts(group, i)]
+        if len(along) > 1:
+            along = self.merge_siblings(along)
+        for group in along:
+            if not any(self.reaches(other, group) for other in around if other is not group and other.members):
+                self.add(i, group)
+                return True
+        return False
+
+    def joins_as_core(self, i: int, around: list[_Group]) -> bool:
+        """A reduction or contraction takes the pointwise work on its result with it, if all of it is in one group."""
+        if len(around) != 1 or i in self.returned:
+            return False
+        (group,) = around
+        pure = group.core is None and not group.closed and group.domain == self.shape(i)
+        same_place = all(self.is_pointwise_over(group.domain, user) for user in self.users[i])
+        if not (pure and same_place and self.has_room(group) and self.output_count(group) == 1):
+            return False
+        group.core = i
+        self.add(i, group)
+        return True
+
+    def accepts(self, group: _Group, i: int) -> bool:
+        if group.closed or not self.has_room(group):
+            return False
+        expansion = 0
+        for user in self.users[i]:
+            if group not in self.homes[user]:
+                continue
+            op = self.equations[user].op
+            if op.kind == "contraction":
+                return False
+            reads = self.size(i) if op.kind == "reduction" else self.size(user)
+            expensive = not self.equations[i].op.inexpensive or op.name.startswith("window")
+            if expensive and (reads > _MAX_RECOMPUTE * self.size(i) or op.name.startswith("window")):
+                return False
+            if group.core is not None and self.feeds_core(group, user) and self.shape(i) == ():
+                return False  # a scalar is computed once, not in the innermost loop
+            expansion += group.expansion[user]
+        return expansion <= _MAX_EXPANSION
+
+    def writes_along(self, group: _Group, i: int) -> bool:
+        """Whether the group can write the result of the equation while it computes its own."""
+        users = (user for user in self.users[i] if group in self.homes[user])
+        same_place = all(self.is_pointwise_over(group.domain, user) for user in users)
+        return group.core is None and not group.closed and group.domain == self.shape(i) and same_place
+
+    def is_pointwise_over(self, domain: tuple[int, ...], i: int) -> bool:
+        return self.equations[i].op.kind == "pointwise" and self.shape(i) == domain
+
+    def feeds_core(self, group: _Group, user: int) -> bool:
+        return group.core is not None and user <= group.core
+
+    def has_room(self, group: _Group) -> bool:
+        return len(group.members) < _MAX_EQUATIONS
+
+    # -- merging -----------------------------------------------------------------------------------------------
+
+    def merge_siblings(self, groups: list[_Group]) -> list[_Group]:
+        """Merges groups over the same domain into the first one, where none has to wait for another."""
+        first, *others = groups
+        kept = [first]
+        for other in others:
+            small = len(first.members) + len(other.members) <= _MAX_EQUATIONS
+            if small and not self.waits(first, other) and not self.waits(other, first):
+                self.merge(first, other)
+            else:
+                kept.append(other)
+        return kept
+
+    def merge(self, into: _Group, group: _Group) -> None:
+        for i in group.members:
+            homes = [home for home in self.homes[i] if home is not group]
+            self.homes[i] = homes if into in homes else [*homes, into]
+            into.expansion[i] = group.expansion[i] + into.expansion.get(i, 0)
+        into.members = list(dict.fromkeys([*into.members, *group.members]))
+        group.members = []
+
+    def waits(self, late: _Group, early: _Group) -> bool:
+        """Whether ``late`` needs results of ``early`` through a third group, or at other places."""
+        return self.reaches(early, late, same_place_counts=False)
+
+    def reaches(self, source: _Group, target: _Group, same_place_counts: bool = True) -> bool:
+        last = max(target.members)
+        seen = {id(source)}
+        stack = [source]
+        while stack:
+            group = stack.pop()
+            for i in group.members:
+                for user in self.users[i]:
+                    for home in self.homes[user]:
+                        if home is target:
+                            at_once = group is source and self.is_pointwise_over(target.domain, user)
+                            if same_place_counts or not at_once:
+                                return True
+                        elif id(home) not in seen and min(home.members) < last:
+                            seen.add(id(home))
+                            stack.append(home)
+        return False
+
+    # -- the result --------------------------------------------------------------------------------------------
+
+    def outputs(self, group: _Group) -> list[int]:
+        return [i for i in group.members if self.homes[i][-1] is group and self.is_stored(i)]
+
+    def is_stored(self, i: int) -> bool:
+        """Whether some group reads the result without computing it."""
+        return i in self.returned or any(h not in self.homes[i] for user in self.users[i] for h in self.homes[user])
+
+    def output_count(self, group: _Group) -> int:
+        return len(self.outputs(group))
+
+    def ordered(self, groups: list[_Group]) -> list[_Group]:
+        """The groups so that each comes after those whose results it reads."""
+        home = {i: group for group in groups for i in self.outputs(group)}
+        done: dict[int, _Group] = {}
+
+        def visit(first: _Group) -> None:
+            stack: list[tuple[_Group, bool]] = [(first, False)]
+            while stack:
+                group, ready = stack.pop()
+                if ready:
+                    done[id(group)] = group
+                elif id(group) not in done:
+                    stack.append((group, True))
+                    reads = {self.producer[a] for i in group.members for a in self.equations[i].inputs if a in self.producer}
+                    stack += [(home[i], False) for i in sorted(reads.difference(group.members), reverse=True)]
+
+        for group in sorted(groups, key=lambda group: max(group.members)):
+            visit(group)
+        return list(done.values())
+
+    def kernel(self, group: _Group) -> Kernel:
+        members = sorted(group.members)
+        inside = {out for i in members for out in self.equations[i].outputs}
+        reads = dict.fromkeys(a for i in members for a in self.equations[i].inputs if a not in inside)
+        opaque = group.closed
+        inputs = tuple(a for a in reads if opaque or not isinstance(a, Literal))
+        outputs = tuple(out for i in sorted(self.outputs(group)) for out in self.equations[i].outputs)
+        return Kernel(tuple(self.equations[i] for i in members), inputs, outputs)
+
+    def shape(self, i: int) -> tuple[int, ...]:
+        return self.equations[i].outputs[0].aval.shape
+
+    def size(self, i: int) -> int:
+        return self.equations[i].outputs[0].aval.size
+
+
+def fuse(program: Program) -> list[Kernel]:
+    """Returns the kernels of a Program in an order in which each can run after those before it."""
+    return _Fusion(program).run()

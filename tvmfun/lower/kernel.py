@@ -1,0 +1,79 @@
+"""A kernel's meaning as a TIR function: the records' computations, put together and not yet scheduled."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+from tvm import te, tirx
+
+from tvmfun import dtypes
+from tvmfun.core.array import ShapeDtype
+from tvmfun.core.op import plain
+from tvmfun.core.program import Equation, Literal, Program, Variable
+from tvmfun.lower.fuse import Kernel
+
+
+def text(kernel: Kernel) -> str:
+    """The kernel as text, the same for kernels that compute the same."""
+    outputs = kernel.outputs
+    body = Program(
+        tuple(a if isinstance(a, Variable) else Variable(a.aval) for a in kernel.inputs),
+        kernel.equations,
+        outputs,
+        None,  # type: ignore[arg-type]  # a kernel has no trees
+        None,  # type: ignore[arg-type]
+    )
+    return body.text
+
+
+def constant(value: np.generic) -> tirx.Expr:
+    """A scalar expression with the value of a NumPy scalar."""
+    name = dtypes.NAMES[value.dtype]
+    if name == "bool":
+        return tirx.const(bool(value), "bool")
+    if dtypes.is_integer(value.dtype):
+        return tirx.const(int(value), name)
+    return tirx.const(float(value), name)
+
+
+def prim_func(kernel: Kernel) -> tirx.PrimFunc:
+    """The kernel as a function that takes the inputs and writes the outputs."""
+    first = kernel.equations[0]
+    if first.op.kind == "opaque":
+        return first.op.compute(*(atom.aval for atom in first.inputs), **first.params)
+    tensors: dict[Variable, te.Tensor] = {
+        a: te.placeholder(a.aval.shape, dtypes.NAMES[a.aval.dtype], name=f"x{i}") for i, a in enumerate(kernel.inputs)
+    }
+    for equation in kernel.equations:
+        tensors[equation.outputs[0]] = _compute(equation, tensors)
+    return te.create_prim_func([tensors[v] for v in (*kernel.inputs, *kernel.outputs)])
+
+
+def _compute(equation: Equation, tensors: dict[Variable, te.Tensor]) -> te.Tensor:
+    op, params, out = equation.op, equation.params, equation.outputs[0].aval
+    arguments = [constant(a.value) if isinstance(a, Literal) else tensors[a] for a in equation.inputs]
+    if op.kind == "pointwise":
+        return _pointwise(op.compute, arguments, params, out, op.name)
+    return op.compute(*(a if isinstance(a, te.Tensor) else _filled(a) for a in arguments), **params)
+
+
+def _filled(scalar: tirx.Expr) -> te.Tensor:
+    return te.compute((), lambda: scalar)
+
+
+def _pointwise(formula: Callable, arguments: list, params: dict[str, Any], out: ShapeDtype, name: str) -> te.Tensor:
+    rank = len(out.shape)
+
+    def element(*indices: tirx.Var) -> tirx.Expr:
+        values = []
+        for argument in arguments:
+            if isinstance(argument, te.Tensor):
+                own = indices[rank - argument.ndim :]
+                sizes = plain(tuple(argument.shape))
+                argument = argument(*(0 if n == 1 else i for i, n in zip(own, sizes, strict=True)))
+            values.append(argument)
+        return formula(*values, **params)
+
+    return te.compute(out.shape, element, name=name)

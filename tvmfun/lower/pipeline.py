@@ -1,0 +1,126 @@
+"""The pipeline: Program -> fused kernels -> scheduled kernels -> one Relax module -> one executable."""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+
+import numpy as np
+import tvm
+from tvm import relax, tirx
+from tvm.target import Target
+
+from tvmfun import dtypes
+from tvmfun.core.op import relax_type, tensor_type
+from tvmfun.core.program import Atom, Literal, Program, Variable, relax_constant
+from tvmfun.lower import kernel as kernels
+from tvmfun.lower.fuse import Kernel, fuse
+from tvmfun.lower.schedule import schedule
+
+# Scheduled kernels by their text: layers of a network share them, and so do Programs.
+_KERNELS: OrderedDict[tuple[str, str], tirx.PrimFunc] = OrderedDict()
+_KERNELS_KEPT = 4096
+
+
+def _scheduled(kernel: Kernel, target: Target) -> tirx.PrimFunc:
+    key = (kernels.text(kernel), str(target))
+    if key not in _KERNELS:
+        _KERNELS[key] = schedule(kernels.prim_func(kernel), target)
+        if len(_KERNELS) > _KERNELS_KEPT:
+            _KERNELS.popitem(last=False)
+    return _KERNELS[key]
+
+
+class _ModuleBuilder:
+    """Writes the Relax function that calls the kernels one after the other."""
+
+    def __init__(self, program: Program, target: Target) -> None:
+        self.program = program
+        self.target = target
+        self.functions: dict[tvm.ir.GlobalVar, relax.Function | tirx.PrimFunc] = {}
+        self.globals: dict[str, tvm.ir.GlobalVar] = {}
+        self.bindings: list[relax.VarBinding] = []
+        self.values: dict[Variable, relax.Expr] = {}
+
+    def build(self) -> tvm.IRModule:
+        parameters = []
+        for i, variable in enumerate(self.program.inputs):
+            self.values[variable] = relax.Var(f"a{i}", tensor_type(variable.aval))
+            parameters.append(self.values[variable])
+        for kernel in fuse(self.program):
+            self.call(kernel)
+        body = relax.Tuple([self.value(atom) for atom in self.program.outputs])
+        sequence = relax.SeqExpr([relax.DataflowBlock(self.bindings)] if self.bindings else [], body)
+        if sequence.ty.is_missing():
+            relax.expr._update_type(sequence, body.ty)
+        main = relax.Function(parameters, sequence, body.ty).with_attr("global_symbol", "main")
+        return tvm.IRModule({tvm.ir.GlobalVar("main"): main, **self.functions})
+
+    def value(self, atom: Atom) -> relax.Expr:
+        return relax_constant(atom.value) if isinstance(atom, Literal) else self.values[atom]
+
+    def call(self, kernel: Kernel) -> None:
+        if all(out.aval.size == 0 for out in kernel.outputs):
+            for out in kernel.outputs:
+                self.values[out] = relax_constant(np.empty(out.aval.shape, out.aval.dtype))
+            return
+        avals = tuple(out.aval for out in kernel.outputs)
+        if kernel.is_view:
+            value = relax.op.reshape(self.value(kernel.equations[0].inputs[0]), avals[0].shape)
+            self.values[kernel.outputs[0]] = self.bind(value, tensor_type(avals[0]))
+            return
+        result_type = relax_type(avals if len(avals) > 1 else avals[0])
+        arguments = relax.Tuple([self.value(atom) for atom in kernel.inputs])
+        call = relax.Call(
+            tvm.ir.Op.get("relax.call_tir"),
+            [self.function(kernel), arguments],
+            ty_args=[result_type],
+        )
+        result = self.bind(call, result_type)
+        for i, out in enumerate(kernel.outputs):
+            self.values[out] = result if len(avals) == 1 else self.bind(
+                relax.TupleGetItem(result, i), tensor_type(out.aval)
+            )
+
+    def bind(self, value: relax.Expr, ty: relax.Type) -> relax.Var:
+        if value.ty.is_missing():
+            relax.expr._update_type(value, ty)
+        var = relax.Var(f"v{len(self.bindings)}", ty)
+        self.bindings.append(relax.VarBinding(var, value))
+        return var
+
+    def function(self, kernel: Kernel) -> tvm.ir.GlobalVar:
+        """The function of the kernel; kernels that compute the same share one."""
+        key = kernels.text(kernel)
+        if key not in self.globals:
+            name = f"{kernel.name}_{len(self.globals)}"
+            self.globals[key] = var = tvm.ir.GlobalVar(name)
+            relax.expr._update_type(var, relax.FuncType.opaque_func(ret=relax.TupleType([])))
+            function = _scheduled(kernel, self.target)
+            self.functions[var] = function.with_attr("global_symbol", name)
+        return self.globals[key]
+
+
+def scheduled_module(program: Program, target: Target) -> tvm.IRModule:
+    """The Program as a module of scheduled kernels and a ``main`` that calls them."""
+    return _ModuleBuilder(program, target).build()
+
+
+def build(module: tvm.IRModule, target: Target) -> relax.VMExecutable:
+    """Plans memory, lowers and generates code."""
+    passes = tvm.transform.Sequential(
+        [
+            relax.transform.RewriteDataflowReshape(),
+            relax.transform.ToNonDataflow(),
+            relax.transform.RemovePurityChecking(),
+            relax.transform.CallTIRRewrite(),
+            relax.transform.StaticPlanBlockMemory(),
+            relax.transform.LowerAllocTensor(),
+            relax.transform.KillAfterLastUse(),
+            relax.transform.LowerRuntimeBuiltin(),
+            relax.transform.ComputePrimValue(),
+            relax.transform.VMShapeLower(),
+            relax.transform.AttachGlobalSymbol(),
+        ]
+    )
+    with target, tvm.transform.PassContext(opt_level=3):
+        return relax.build(module, target, relax_pipeline=passes)

@@ -1,0 +1,344 @@
+"""Convolution and pooling over channels-last arrays, and the ops their derivatives need.
+
+Arrays are (batch, *spatial, channels) and kernels (*spatial, input channels / groups, output channels), the
+layout in which the innermost loops run over contiguous channels.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+from tvm import te, tirx
+
+from tvmfun import dtypes
+from tvmfun.core.array import Array, ShapeDtype
+from tvmfun.core.op import Op, dtype_name, plain, register
+from tvmfun.errors import DtypeError, ShapeError
+from tvmfun.ops import pointwise as pw
+from tvmfun.ops import shape as shapes
+
+Ints = tuple[int, ...]
+Padding = tuple[tuple[int, int], ...]
+
+
+def _span(size: int, dilation: int) -> int:
+    """The places that ``size`` elements take with ``dilation - 1`` holes between them."""
+    return max(0, (size - 1) * dilation + 1)
+
+
+def _output_sizes(spatial: Ints, kernel: Ints, stride: Ints, padding: Padding, dilation: Ints, kernel_dilation: Ints):
+    sizes = []
+    for n, k, s, (low, high), d, kd in zip(spatial, kernel, stride, padding, dilation, kernel_dilation, strict=True):
+        room = _span(n, d) + low + high - _span(k, kd)
+        sizes.append(max(0, room // s + 1))
+    return tuple(sizes)
+
+
+def _with_margins(x: te.Tensor, padding: Padding, dilation: Ints) -> te.Tensor:
+    """``x`` with zeros around and between its spatial elements; negative padding crops."""
+    if not any(map(any, padding)) and all(d == 1 for d in dilation):
+        return x
+    low = (0, *(p[0] for p in padding), 0)
+    high = (0, *(p[1] for p in padding), 0)
+    interior = (0, *(d - 1 for d in dilation), 0)
+    sizes = [
+        _span(plain(n), inner + 1) + a + b for n, a, b, inner in zip(x.shape, low, high, interior, strict=True)
+    ]
+    zero = tirx.const(0, dtype_name(x))
+    return te.compute(sizes, lambda *i: shapes.padded(x, zero, low, high, interior, i), name="padded")
+
+
+def _accumulator(dtype: str) -> str:
+    return "float32" if dtype in ("float16", "bfloat16") else dtype
+
+
+def _rounded(total: te.Tensor, dtype: str) -> te.Tensor:
+    return total if dtype_name(total) == dtype else te.compute(total.shape, lambda *i: total(*i).astype(dtype))
+
+
+# -- conv ------------------------------------------------------------------------------------------------------
+
+
+def _conv_shape(x: ShapeDtype, w: ShapeDtype, *, stride, padding, dilation, kernel_dilation, groups) -> ShapeDtype:
+    if x.dtype != w.dtype or not dtypes.is_float(x.dtype):
+        raise DtypeError("conv", "the array and the kernel must have one float dtype", got=f"{x} and {w}")
+    if x.ndim != w.ndim or x.ndim < 3:
+        raise ShapeError("conv", "the array is (batch, *spatial, channels), the kernel (*spatial, in, out)", got=f"{x}, {w}")
+    if x.shape[-1] != w.shape[-2] * groups or w.shape[-1] % groups:
+        raise ShapeError(
+            "conv", f"the channels do not fit {groups} group(s)", got=f"{x} and {w}", hint="a kernel of (*spatial, in / groups, out)"
+        )
+    sizes = _output_sizes(x.shape[1:-1], w.shape[:-2], stride, padding, dilation, kernel_dilation)
+    return ShapeDtype((x.shape[0], *sizes, w.shape[-1]), x.dtype)
+
+
+def _conv(x: te.Tensor, w: te.Tensor, *, stride, padding, dilation, kernel_dilation, groups) -> te.Tensor:
+    kernel, (channels, features) = plain(tuple(w.shape))[:-2], plain(tuple(w.shape))[-2:]
+    sizes = _output_sizes(plain(tuple(x.shape))[1:-1], kernel, stride, padding, dilation, kernel_dilation)
+    source = _with_margins(x, padding, dilation)
+    window = [te.reduce_axis((0, k), f"k{i}") for i, k in enumerate(kernel)]
+    channel = te.reduce_axis((0, channels), "ci")
+    total = _accumulator(dtype_name(x))
+
+    def element(n, *rest):
+        *at, feature = rest
+        places = [i * s + k * d for i, s, k, d in zip(at, stride, window, kernel_dilation, strict=True)]
+        group = tirx.indexdiv(feature, features // groups) * channels if groups > 1 else 0
+        product = source(n, *places, group + channel).astype(total) * w(*window, channel, feature).astype(total)
+        return te.sum(product, axis=[*window, channel])
+
+    return _rounded(te.compute((x.shape[0], *sizes, features), element, name="conv"), dtype_name(x))
+
+
+def _conv_vjp_array(g: Array, out: Array, x: Array, w: Array, **params: Any) -> Array:
+    return _input_gradient(g, w, x.shape, **params)
+
+
+def _input_gradient(g: Array, w: Array, shape: Ints, *, stride, padding, dilation, kernel_dilation, groups) -> Array:
+    """A convolution of the cotangent, strides and dilation exchanged, with the flipped and transposed kernel."""
+    spatial = w.ndim - 2
+    flipped = shapes.flip(w, axes=tuple(range(spatial)))
+    sizes, channels, features = w.shape[:-2], w.shape[-2], w.shape[-1]
+    if groups > 1:  # (…, in/g, g, out/g) -> (…, out/g, g, in/g)
+        split = shapes.reshape(flipped, shape=(*sizes, channels, groups, features // groups))
+        lead = tuple(range(spatial))
+        swapped = shapes.permute_dims(split, axes=(*lead, spatial + 2, spatial + 1, spatial))
+        kernel = shapes.reshape(swapped, shape=(*sizes, features // groups, groups * channels))
+    else:
+        kernel = shapes.permute_dims(flipped, axes=(*range(spatial), spatial + 1, spatial))
+    margins = []
+    for n, k, s, (low, high), d, kd, m in zip(
+        shape[1:-1], sizes, stride, padding, dilation, kernel_dilation, g.shape[1:-1], strict=True
+    ):
+        below = _span(k, kd) - 1 - low
+        above = _span(n, d) + _span(k, kd) - 1 - _span(m, s) - below
+        margins.append((below, above))
+    return conv(
+        g,
+        kernel,
+        stride=dilation,
+        padding=tuple(margins),
+        dilation=stride,
+        kernel_dilation=kernel_dilation,
+        groups=groups,
+    )
+
+
+def _conv_vjp_kernel(g: Array, out: Array, x: Array, w: Array, **params: Any) -> Array:
+    return conv_kernel_gradient(x, g, kernel=w.shape[:-2], **params)
+
+
+#: ``conv(x, w, stride=, padding=, dilation=, kernel_dilation=, groups=)``: the cross-correlation every framework calls
+#: convolution. ``dilation`` puts holes between the elements of ``x`` (a transposed convolution).
+conv = register(Op("conv", "contraction", _conv_shape, _conv, (_conv_vjp_array, _conv_vjp_kernel), inexpensive=False))
+
+# -- conv_kernel_gradient: bilinear in the array and the cotangent, so conv and it are closed under derivatives --
+
+
+def _kernel_gradient_shape(x: ShapeDtype, g: ShapeDtype, *, kernel: Ints, groups: int, **params: Any) -> ShapeDtype:
+    return ShapeDtype((*kernel, x.shape[-1] // groups, g.shape[-1]), x.dtype)
+
+
+def _kernel_gradient(x: te.Tensor, g: te.Tensor, *, kernel, stride, padding, dilation, kernel_dilation, groups):
+    channels, features = plain(x.shape[-1]) // groups, plain(g.shape[-1])
+    source = _with_margins(x, padding, dilation)
+    n = te.reduce_axis((0, plain(x.shape[0])), "n")
+    at = [te.reduce_axis((0, plain(size)), f"o{i}") for i, size in enumerate(g.shape[1:-1])]
+    total = _accumulator(dtype_name(x))
+
+    def element(*indices):
+        *window, channel, feature = indices
+        places = [i * s + k * d for i, s, k, d in zip(at, stride, window, kernel_dilation, strict=True)]
+        group = tirx.indexdiv(feature, features // groups) * channels if groups > 1 else 0
+        product = source(n, *places, group + channel).astype(total) * g(n, *at, feature).astype(total)
+        return te.sum(product, axis=[n, *at])
+
+    return _rounded(te.compute((*kernel, channels, features), element, name="conv_kernel_gradient"), dtype_name(x))
+
+
+def _kernel_gradient_vjp_array(c: Array, out: Array, x: Array, g: Array, *, kernel: Ints, **params: Any) -> Array:
+    return _input_gradient(g, c, x.shape, **params)
+
+
+def _kernel_gradient_vjp_cotangent(c: Array, out: Array, x: Array, g: Array, *, kernel: Ints, **params: Any) -> Array:
+    return conv(x, c, **params)
+
+
+conv_kernel_gradient = register(
+    Op(
+        "conv_kernel_gradient",
+        "contraction",
+        _kernel_gradient_shape,
+        _kernel_gradient,
+        (_kernel_gradient_vjp_array, _kernel_gradient_vjp_cotangent),
+        inexpensive=False,
+    )
+)
+
+# -- pooling ---------------------------------------------------------------------------------------------------
+
+
+def _window_sizes(x: ShapeDtype | te.Tensor, window: Ints, stride: Ints, padding: Padding) -> Ints:
+    shape = plain(tuple(x.shape))
+    ones = (1,) * len(shape)
+    return _output_sizes(shape, window, stride, padding, ones, ones)
+
+
+def _window_shape(x: ShapeDtype, *, window: Ints, stride: Ints, padding: Padding) -> ShapeDtype:
+    if not len(window) == len(stride) == len(padding) == x.ndim:
+        raise ShapeError("reduce_window", "there must be one window size, stride and padding per axis", got=repr(x))
+    return ShapeDtype(_window_sizes(x, window, stride, padding), x.dtype)
+
+
+def _window_elements(x: te.Tensor, fill: Any, window: Ints, stride: Ints, padding: Padding):
+    """The reduce axes of a window and the function from output and window indices to the element there."""
+    low, high = (tuple(p[side] for p in padding) for side in (0, 1))
+    axes = {i: te.reduce_axis((0, k), f"k{i}") for i, k in enumerate(window) if k > 1}
+
+    def element(*at):
+        places = tuple(i * s + axes.get(a, 0) for a, (i, s) in enumerate(zip(at, stride, strict=True)))
+        return shapes.padded(x, fill, low, high, (0,) * x.ndim, places)
+
+    return axes, element
+
+
+def _window_max(x: te.Tensor, *, window: Ints, stride: Ints, padding: Padding) -> te.Tensor:
+    from tvmfun.ops.reduce import lowest, max_element
+
+    axes, element = _window_elements(x, lowest(dtype_name(x)), window, stride, padding)
+    sizes = _window_sizes(x, window, stride, padding)
+    reduced = list(axes.values())
+    return te.compute(sizes, lambda *i: max_element(element(*i), axis=reduced) if reduced else element(*i))
+
+
+def _window_max_vjp(g: Array, out: Array, x: Array, **params: Any) -> Array:
+    return window_put(g, window_argmax(x, out, **params), size=x.shape, **params)
+
+
+def _window_sum(x: te.Tensor, *, window: Ints, stride: Ints, padding: Padding) -> te.Tensor:
+    axes, element = _window_elements(x, tirx.const(0, dtype_name(x)), window, stride, padding)
+    sizes = _window_sizes(x, window, stride, padding)
+    reduced = list(axes.values())
+    return te.compute(sizes, lambda *i: te.sum(element(*i), axis=reduced) if reduced else element(*i))
+
+
+def _window_sum_vjp(g: Array, out: Array, x: Array, *, window: Ints, stride: Ints, padding: Padding) -> Array:
+    """Every element gets the cotangents of the windows it is in: a window sum over the spread-out cotangent."""
+    low = tuple(k - 1 - p[0] for k, p in zip(window, padding, strict=True))
+    interior = tuple(s - 1 for s in stride)
+    high = tuple(
+        n + k - 1 - (_span(m, s) + below)
+        for n, k, s, m, below in zip(x.shape, window, stride, g.shape, low, strict=True)
+    )
+    padded = shapes.pad(g, pw.constant(0, g), low=low, high=high, interior=interior)
+    return window_sum(padded, window=window, stride=(1,) * g.ndim, padding=((0, 0),) * g.ndim)
+
+
+window_max = register(
+    Op("window_max", "reduction", _window_shape, _window_max, (_window_max_vjp,), inexpensive=False)
+)
+window_sum = register(
+    Op("window_sum", "reduction", _window_shape, _window_sum, (_window_sum_vjp,), inexpensive=False)
+)
+
+
+def _offset(indices: list, window: Ints) -> Any:
+    return shapes.ravel_index(tuple(indices), window)
+
+
+def _window_argmax_shape(x: ShapeDtype, out: ShapeDtype, **params: Any) -> ShapeDtype:
+    return ShapeDtype(out.shape, dtypes.int32)
+
+
+def _window_argmax(x: te.Tensor, out: te.Tensor, *, window: Ints, stride: Ints, padding: Padding) -> te.Tensor:
+    low = tuple(p[0] for p in padding)
+    nowhere = tirx.const(math.prod(window), "int32")
+    shape = plain(tuple(x.shape))
+
+    # Unrolled over the window, which is small: the first offset whose element is the maximum.
+    def first(*at):
+        result = nowhere
+        for flat in reversed(range(math.prod(window))):
+            offset = [plain(o) for o in shapes.unravel_index(flat, window)]
+            places = [i * s + o - below for i, s, o, below in zip(at, stride, offset, low, strict=True)]
+            inside = tirx.all(
+                *(tirx.And(p >= 0, p < n) for p, n, pad in zip(places, shape, padding, strict=True) if any(pad))
+            ) if any(map(any, padding)) else tirx.const(True)
+            value = tirx.if_then_else(inside, x(*places), out(*at)) if any(map(any, padding)) else x(*places)
+            here = tirx.Or(tirx.EQ(value, out(*at)), tirx.NE(value, value))
+            result = tirx.Select(tirx.And(inside, here), tirx.const(flat, "int32"), result)
+        return result
+
+    return te.compute(out.shape, first)
+
+
+#: The offset in its window, row-major, of the first element of ``x`` that equals the window's maximum ``out``.
+window_argmax = register(Op("window_argmax", "injective", _window_argmax_shape, _window_argmax, inexpensive=False))
+
+
+def _window_put_shape(g: ShapeDtype, offset: ShapeDtype, *, size: Ints, **params: Any) -> ShapeDtype:
+    return ShapeDtype(size, g.dtype)
+
+
+def _window_put(g: te.Tensor, offset: te.Tensor, *, size: Ints, window: Ints, stride: Ints, padding: Padding):
+    """The sum over the windows that an element is in, of those that point at it."""
+    counts = [-(-k // s) for k, s in zip(window, stride, strict=True)]
+    axes = {i: te.reduce_axis((0, c), f"j{i}") for i, c in enumerate(counts) if c > 1}
+    sizes = plain(tuple(g.shape))
+    zero = tirx.const(0, dtype_name(g))
+
+    def element(*at):
+        windows, offsets, valid = [], [], []
+        for a, (i, k, s, (low, _), n) in enumerate(zip(at, window, stride, padding, sizes, strict=True)):
+            place = i + low
+            w = tirx.indexdiv(place, s) - axes.get(a, 0) if s > 1 or a in axes else place
+            o = place - w * s if k > 1 else 0
+            if k > 1 or s > 1:
+                valid.append(place - w * s < k)
+            if a in axes or low or (n - 1) * s + k < size[a] + low:
+                valid += [w >= 0, w < n]
+            windows.append(tirx.max(tirx.min(w, n - 1), 0) if len(valid) and (a in axes or low or True) else w)
+            offsets.append(o)
+        points = tirx.EQ(offset(*windows), tirx.Cast("int32", tirx.convert(_offset(offsets, window))))
+        return tirx.Select(tirx.all(*valid, points), g(*windows), zero)
+
+    if 0 in sizes:
+        return te.compute(size, lambda *i: zero)
+    reduced = list(axes.values())
+    return te.compute(size, lambda *i: te.sum(element(*i), axis=reduced) if reduced else element(*i))
+
+
+def _window_put_vjp(c: Array, out: Array, g: Array, offset: Array, *, size: Ints, **params: Any) -> Array:
+    return window_take(c, offset, **params)
+
+
+#: ``window_put(g, offset, size=, ...)``: zeros of shape ``size`` to which each window adds its ``g`` at its ``offset``.
+window_put = register(
+    Op("window_put", "reduction", _window_put_shape, _window_put, (_window_put_vjp, None), inexpensive=False)
+)
+
+
+def _window_take_shape(x: ShapeDtype, offset: ShapeDtype, **params: Any) -> ShapeDtype:
+    return ShapeDtype(offset.shape, x.dtype)
+
+
+def _window_take(x: te.Tensor, offset: te.Tensor, *, window: Ints, stride: Ints, padding: Padding) -> te.Tensor:
+    shape = plain(tuple(x.shape))
+
+    def element(*at):
+        offsets = shapes.unravel_index(offset(*at), window)
+        places = [i * s + o - low for i, s, o, (low, _) in zip(at, stride, offsets, padding, strict=True)]
+        return x(*(tirx.max(tirx.min(p, n - 1), 0) for p, n in zip(places, shape, strict=True)))
+
+    return te.compute(offset.shape, element)
+
+
+def _window_take_vjp(c: Array, out: Array, x: Array, offset: Array, **params: Any) -> Array:
+    return window_put(c, offset, size=x.shape, **params)
+
+
+#: ``window_take(x, offset, ...)``: the element at ``offset`` of each window; the transpose of ``window_put``.
+window_take = register(
+    Op("window_take", "injective", _window_take_shape, _window_take, (_window_take_vjp, None), inexpensive=False)
+)

@@ -1,0 +1,84 @@
+"""Products: ``dot_general`` contracts any axes of two arrays, with any axes in common."""
+
+from __future__ import annotations
+
+import numpy as np
+from tvm import te
+
+from tvmfun import dtypes
+from tvmfun.core.array import Array, ShapeDtype
+from tvmfun.core.op import Op, dtype_name, plain, register
+from tvmfun.errors import DtypeError, ShapeError
+from tvmfun.ops import shape as shapes
+
+Ints = tuple[int, ...]
+
+
+def _free(ndim: int, batch: Ints, contract: Ints) -> Ints:
+    return tuple(axis for axis in range(ndim) if axis not in batch and axis not in contract)
+
+
+def _dot_shape(x: ShapeDtype, y: ShapeDtype, *, contract: tuple[Ints, Ints], batch: tuple[Ints, Ints]) -> ShapeDtype:
+    if x.dtype != y.dtype or x.dtype == dtypes.bool_:
+        raise DtypeError("dot_general", "both arrays must have one numeric dtype", got=f"{x} and {y}")
+    for left, right in (contract, batch):
+        if tuple(x.shape[axis] for axis in left) != tuple(y.shape[axis] for axis in right):
+            raise ShapeError(
+                "dot_general", f"axes {left} and {right} must have the same sizes", got=f"{x} and {y}"
+            )
+    sizes = [x.shape[axis] for axis in batch[0]]
+    sizes += [x.shape[axis] for axis in _free(x.ndim, batch[0], contract[0])]
+    sizes += [y.shape[axis] for axis in _free(y.ndim, batch[1], contract[1])]
+    return ShapeDtype(tuple(sizes), x.dtype)
+
+
+def _dot(x: te.Tensor, y: te.Tensor, *, contract: tuple[Ints, Ints], batch: tuple[Ints, Ints]) -> te.Tensor:
+    free = _free(x.ndim, batch[0], contract[0]), _free(y.ndim, batch[1], contract[1])
+    sizes = [x.shape[a] for a in batch[0]] + [x.shape[a] for a in free[0]] + [y.shape[a] for a in free[1]]
+    reduced = [te.reduce_axis((0, plain(x.shape[axis])), "k") for axis in contract[0]]
+    half = dtype_name(x) in ("float16", "bfloat16")
+    total = "float32" if half else dtype_name(x)
+
+    def element(*i):
+        shared, first = i[: len(batch[0])], i[len(batch[0]) : len(batch[0]) + len(free[0])]
+        second = i[len(batch[0]) + len(free[0]) :]
+        places = []
+        for side, (tensor, own) in enumerate(((x, first), (y, second))):
+            at = dict(zip((*batch[side], *contract[side], *free[side]), (*shared, *reduced, *own), strict=True))
+            places.append(tensor(*(at[axis] for axis in range(tensor.ndim))))
+        product = places[0].astype(total) * places[1].astype(total)
+        return te.sum(product, axis=reduced) if reduced else product
+
+    # Half precision accumulates in float32 and rounds once.
+    result = te.compute(sizes, element)
+    return te.compute(sizes, lambda *i: result(*i).astype(dtype_name(x))) if half else result
+
+
+def _dot_vjp(side: int, g: Array, out: Array, x: Array, y: Array, *, contract, batch) -> Array:
+    """The cotangent of one factor contracts ``g`` with the free axes of the other."""
+    own, other = (x, y) if side == 0 else (y, x)
+    own_free = _free(own.ndim, batch[side], contract[side])
+    other_free = _free(other.ndim, batch[1 - side], contract[1 - side])
+    shared = len(batch[0])
+    g_batch = tuple(range(shared))
+    x_free_count = x.ndim - shared - len(contract[0])
+    begin = shared + (x_free_count if side == 0 else 0)
+    g_other = tuple(range(begin, begin + len(other_free)))
+    if side == 0:
+        result = dot_general(g, other, contract=(g_other, other_free), batch=(g_batch, batch[1]))
+        # The free axes of `other` that are left are its contracted ones, in ascending order.
+        left = sorted(contract[1])
+        matching = [contract[0][contract[1].index(axis)] for axis in left]
+        order = (*batch[0], *own_free, *matching)
+    else:
+        result = dot_general(other, g, contract=(other_free, g_other), batch=(batch[0], g_batch))
+        left = sorted(contract[0])
+        matching = [contract[1][contract[0].index(axis)] for axis in left]
+        order = (*batch[1], *matching, *own_free)
+    axes = tuple(map(int, np.argsort(order)))
+    return result if axes == tuple(range(own.ndim)) else shapes.permute_dims(result, axes=axes)
+
+
+#: ``dot_general(x, y, contract=, batch=)``: sums products over the paired axes ``contract``, for each index of the
+#: paired axes ``batch``. The result has the batch axes first, then the other axes of ``x``, then those of ``y``.
+dot_general = register(Op("dot_general", "contraction", _dot_shape, _dot, _dot_vjp, inexpensive=False))

@@ -1,0 +1,57 @@
+"""Building the loop programs of opaque ops: PrimFuncs of blocks that say along which axes they are independent."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from contextlib import ExitStack
+
+from tvm import tirx
+from tvm.script.ir_builder import IRBuilder
+from tvm.script.ir_builder import tirx as T
+
+from tvmfun import dtypes
+from tvmfun.core.array import ShapeDtype
+
+
+def loops(
+    inputs: Sequence[ShapeDtype],
+    output: ShapeDtype,
+    write: Callable[[Sequence[tirx.Buffer], tirx.Buffer], None],
+) -> tirx.PrimFunc:
+    """A PrimFunc whose body ``write(input_buffers, output_buffer)`` builds out of calls of :func:`block`."""
+    with IRBuilder() as builder:
+        with T.prim_func(s_tir=True):
+            T.func_name("main")
+            buffer = lambda aval: T.Buffer(aval.shape, dtypes.NAMES[aval.dtype])
+            sources = [T.arg(f"x{i}", buffer(aval)) for i, aval in enumerate(inputs)]
+            write(sources, T.arg("y", buffer(output)))
+    return builder.get()
+
+
+def block(
+    name: str,
+    reads: Sequence[tirx.Buffer],
+    writes: tirx.Buffer,
+    spatial: Sequence[int],
+    body: Callable[[tuple], None],
+    *,
+    ordered: Sequence[int] = (),
+) -> None:
+    """Loops over ``ordered`` and ``spatial`` around ``body(indices)``.
+
+    Schedules may run the points of ``spatial`` in any order and in parallel; those of ``ordered`` run one after
+    the other.
+    """
+    domain = (*ordered, *spatial)
+    with ExitStack() as stack:
+        variables = [stack.enter_context(T.serial(0, size)) for size in domain]
+        stack.enter_context(T.sblock(name))
+        kinds = [T.axis.reduce] * len(ordered) + [T.axis.spatial] * len(spatial)
+        indices = tuple(kind(size, var) for kind, size, var in zip(kinds, domain, variables, strict=True))
+        T.reads(*(_whole(buffer) for buffer in reads))
+        T.writes(_whole(writes))
+        body(indices)
+
+
+def _whole(buffer: tirx.Buffer) -> tirx.BufferRegion:
+    return buffer[tuple(slice(0, size) for size in buffer.shape)]

@@ -1,0 +1,489 @@
+"""Pointwise ops: one element of the result from the elements at the same place of the arguments.
+
+Arguments have one dtype and shapes that broadcast. Derivative rules are written as if shapes were equal; the
+registration sums cotangents over the axes along which an argument was repeated.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+from tvm import relax, tirx
+
+from tvmfun import dtypes
+from tvmfun.core.array import Array, ShapeDtype
+from tvmfun.core.op import Op, Spelling, dtype_name, register, relax_spelling
+from tvmfun.errors import DtypeError, ShapeError
+
+ANY = dtypes.ALL
+NUMBERS = dtypes.INTEGERS + dtypes.FLOATS
+FLOATS = dtypes.FLOATS
+INTEGERS = dtypes.INTEGERS
+BITS = (dtypes.bool_, *dtypes.INTEGERS)
+
+
+def broadcast_shapes(name: str, shapes: Sequence[tuple[int, ...]]) -> tuple[int, ...]:
+    """The shape that ``shapes`` broadcast to, or a ``ShapeError`` in the name of op ``name``."""
+    rank = max(map(len, shapes), default=0)
+    result = [1] * rank
+    for shape in shapes:
+        for axis, size in enumerate(shape, rank - len(shape)):
+            if size != 1:
+                if result[axis] not in (1, size):
+                    raise ShapeError(
+                        name,
+                        "the shapes do not broadcast",
+                        got=" and ".join(map(str, shapes)),
+                        hint="sizes that are equal or 1, counted from the last axis",
+                    )
+                result[axis] = size
+    return tuple(result)
+
+
+def sum_to(g: Array, shape: tuple[int, ...]) -> Array:
+    """Sums ``g`` over the axes along which ``shape`` was repeated: the transpose of broadcasting."""
+    from tvmfun.ops import reduce, shape as shapes
+
+    if g.shape == shape:
+        return g
+    added = g.ndim - len(shape)
+    axes = tuple(range(added)) + tuple(
+        added + axis for axis, size in enumerate(shape) if size == 1 and g.shape[added + axis] != 1
+    )
+    if axes:
+        g = reduce.sum(g, axis=axes)
+    return g if g.shape == shape else shapes.reshape(g, shape=shape)
+
+
+def constant(value: float, like: Array) -> np.generic:
+    """A scalar of the dtype of ``like``."""
+    return like.dtype.type(value)
+
+
+def _shape_rule(name: str, domain: Sequence[np.dtype], result: np.dtype | None) -> Callable[..., ShapeDtype]:
+    def shape(*avals: ShapeDtype) -> ShapeDtype:
+        dtype = avals[0].dtype
+        if any(aval.dtype != dtype for aval in avals):
+            raise DtypeError(
+                name, "the arguments must have one dtype", got=", ".join(map(str, avals)), hint="x.astype(y.dtype)"
+            )
+        if dtype not in domain:
+            allowed = ", ".join(dtypes.NAMES[d] for d in domain)
+            raise DtypeError(name, "the dtype is not supported", got=dtypes.NAMES[dtype], hint=f"one of {allowed}")
+        common = avals[0].shape if len(avals) == 1 else broadcast_shapes(name, [aval.shape for aval in avals])
+        return ShapeDtype(common, result or dtype, weak=result is None and all(aval.weak for aval in avals))
+
+    return shape
+
+
+def _unbroadcasting(argnum: int, rule: Callable[..., Array]) -> Callable[..., Array]:
+    def vjp(g: Array, out: Array, *args: Array, **params: Any) -> Array:
+        return sum_to(rule(g, out, *args, **params), args[argnum].shape)
+
+    return vjp
+
+
+def pointwise(
+    name: str,
+    formula: Callable[..., Any],
+    vjp: tuple[Callable[..., Array] | None, ...] | None = None,
+    *,
+    domain: Sequence[np.dtype] = NUMBERS,
+    result: np.dtype | None = None,
+    spelling: Callable[..., relax.Expr] | None = None,
+    relax_name: str = "",
+    inexpensive: bool = True,
+) -> Op:
+    """Registers a pointwise op whose arguments share one dtype out of ``domain``."""
+    return register(
+        Op(
+            name,
+            "pointwise",
+            _shape_rule(name, domain, result),
+            formula,
+            vjp and tuple(rule and _unbroadcasting(i, rule) for i, rule in enumerate(vjp)),
+            relax_spelling(f"relax.{relax_name or name}", spelling) if spelling else None,  # type: ignore[arg-type]
+            inexpensive,
+        )
+    )
+
+
+def _compute_in_float32(formula: Callable[..., Any]) -> Callable[..., Any]:
+    """Half-precision libm calls exist nowhere: compute in float32 and round once."""
+
+    def widened(*xs: Any) -> Any:
+        if dtype_name(xs[0]) in ("float16", "bfloat16"):
+            return formula(*(tirx.Cast("float32", x) for x in xs)).astype(dtype_name(xs[0]))
+        return formula(*xs)
+
+    return widened
+
+
+def _float_unary(name: str, formula: Callable, vjp: Callable | None, spelling: Callable | None = None) -> Op:
+    return pointwise(
+        name,
+        _compute_in_float32(formula),
+        (vjp,),
+        domain=FLOATS,
+        spelling=spelling,
+        inexpensive=False,
+    )
+
+
+def _one(x: Any) -> Any:
+    return tirx.const(1, dtype_name(x))
+
+
+# -- arithmetic ------------------------------------------------------------------------------------------------
+
+add = pointwise("add", lambda x, y: x + y, (lambda g, o, x, y: g, lambda g, o, x, y: g), spelling=relax.op.add)
+subtract = pointwise(
+    "subtract", lambda x, y: x - y, (lambda g, o, x, y: g, lambda g, o, x, y: negative(g)), spelling=relax.op.subtract
+)
+multiply = pointwise(
+    "multiply",
+    lambda x, y: x * y,
+    (lambda g, o, x, y: multiply(g, y), lambda g, o, x, y: multiply(g, x)),
+    spelling=relax.op.multiply,
+)
+divide = pointwise(
+    "divide",
+    lambda x, y: tirx.div(x, y),
+    (lambda g, o, x, y: divide(g, y), lambda g, o, x, y: negative(divide(multiply(g, o), y))),
+    domain=FLOATS,
+    spelling=relax.op.divide,
+)
+
+
+def _floor_divide(x: Any, y: Any) -> Any:
+    # Integer division by zero traps on a CPU; like NumPy, the result is 0.
+    if dtype_name(x) in map(str, dtypes.FLOATS):
+        return tirx.floor(tirx.div(x, y))
+    zero = tirx.const(0, dtype_name(y))
+    safe = tirx.Select(y == zero, _one(y), y)
+    return tirx.Select(y == zero, zero, tirx.floordiv(x, safe))
+
+
+def _remainder(x: Any, y: Any) -> Any:
+    if dtype_name(x) in map(str, dtypes.FLOATS):
+        rest = tirx.fmod(x, y)
+        zero = tirx.const(0, dtype_name(x))
+        return tirx.Select(tirx.And(rest != zero, (rest < zero) != (y < zero)), rest + y, rest)
+    zero = tirx.const(0, dtype_name(y))
+    safe = tirx.Select(y == zero, _one(y), y)
+    return tirx.Select(y == zero, zero, tirx.floormod(x, safe))
+
+
+floor_divide = pointwise("floor_divide", _floor_divide, (None, None), spelling=relax.op.floor_divide)
+remainder = pointwise(
+    "remainder",
+    _remainder,
+    (lambda g, o, x, y: g, lambda g, o, x, y: negative(multiply(g, floor(divide(x, y))))),
+    spelling=relax.op.floor_mod,
+    relax_name="floor_mod",
+)
+power = pointwise(
+    "power",
+    _compute_in_float32(tirx.power),
+    (
+        # 0 where y is 0, also at x = 0 where x**(y-1) is infinite.
+        lambda g, o, x, y: multiply(
+            g, where(equal(y, constant(0, y)), constant(0, x), multiply(y, power(x, subtract(y, constant(1, y)))))
+        ),
+        # 0 where x is 0, where log(x) is infinite.
+        lambda g, o, x, y: multiply(
+            g, multiply(o, log(where(equal(x, constant(0, x)), constant(1, x), x)))
+        ),
+    ),
+    domain=FLOATS,
+    spelling=relax.op.power,
+    inexpensive=False,
+)
+negative = pointwise("negative", lambda x: -x, (lambda g, o, x: negative(g),), spelling=relax.op.negative)
+abs = pointwise("abs", lambda x: tirx.abs(x), (lambda g, o, x: multiply(g, sign(x)),), spelling=relax.op.abs)
+
+
+def _sign(x: Any) -> Any:
+    zero = tirx.const(0, dtype_name(x))
+    signs = tirx.Select(x > zero, _one(x), tirx.Select(x < zero, tirx.const(-1, dtype_name(x)), x))
+    return tirx.Select(x > zero, _one(x), zero) if dtype_name(x).startswith("uint") else signs
+
+
+sign = pointwise("sign", _sign, (None,), spelling=relax.op.sign)
+
+
+def _ties_shared(g: Array, chosen: Array, other: Array, out: Array) -> Array:
+    """The cotangent of a maximum or minimum: all to the winner, half to each in a tie."""
+    share = where(equal(chosen, other), constant(0.5, g), constant(1, g))
+    return where(equal(chosen, out), multiply(g, share), constant(0, g))
+
+
+def _maximum(x: Any, y: Any) -> Any:
+    if dtype_name(x) not in map(str, dtypes.FLOATS):
+        return tirx.max(x, y)
+    return tirx.Select(tirx.Or(x > y, x != x), x, y)  # a NaN wins, wherever it is
+
+
+def _minimum(x: Any, y: Any) -> Any:
+    if dtype_name(x) not in map(str, dtypes.FLOATS):
+        return tirx.min(x, y)
+    return tirx.Select(tirx.Or(x < y, x != x), x, y)
+
+
+maximum = pointwise(
+    "maximum",
+    _maximum,
+    (lambda g, o, x, y: _ties_shared(g, x, y, o), lambda g, o, x, y: _ties_shared(g, y, x, o)),
+    spelling=relax.op.maximum,
+)
+minimum = pointwise(
+    "minimum",
+    _minimum,
+    (lambda g, o, x, y: _ties_shared(g, x, y, o), lambda g, o, x, y: _ties_shared(g, y, x, o)),
+    spelling=relax.op.minimum,
+)
+relu = pointwise(
+    "relu",
+    lambda x: tirx.Select(x <= tirx.const(0, dtype_name(x)), tirx.const(0, dtype_name(x)), x),
+    # Through the result, so that the argument need not be kept; 0 at 0, as everybody has it.
+    (lambda g, o, x: where(greater(o, constant(0, o)), g, constant(0, g)),),
+    spelling=relax.op.nn.relu,
+    relax_name="nn.relu",
+)
+
+# -- elementary functions --------------------------------------------------------------------------------------
+
+exp = _float_unary("exp", tirx.exp, lambda g, o, x: multiply(g, o), relax.op.exp)
+expm1 = _float_unary(
+    "expm1",
+    # Near 0 exp(x) - 1 cancels; (u - 1) * x / log(u) with u = exp(x) does not (Kahan).
+    lambda x: _expm1(x),
+    lambda g, o, x: multiply(g, add(o, constant(1, o))),
+)
+log = _float_unary("log", tirx.log, lambda g, o, x: divide(g, x), relax.op.log)
+log1p = _float_unary(
+    "log1p",
+    lambda x: _log1p(x),
+    lambda g, o, x: divide(g, add(x, constant(1, x))),
+)
+sqrt = _float_unary(
+    "sqrt", tirx.sqrt, lambda g, o, x: divide(multiply(g, constant(0.5, x)), o), relax.op.sqrt
+)
+rsqrt = _float_unary(
+    "rsqrt",
+    lambda x: _one(x) / tirx.sqrt(x),
+    lambda g, o, x: multiply(multiply(g, constant(-0.5, x)), divide(o, x)),
+    relax.op.rsqrt,
+)
+sin = _float_unary("sin", tirx.sin, lambda g, o, x: multiply(g, cos(x)), relax.op.sin)
+cos = _float_unary("cos", tirx.cos, lambda g, o, x: negative(multiply(g, sin(x))), relax.op.cos)
+tanh = _float_unary(
+    "tanh", tirx.tanh, lambda g, o, x: multiply(g, subtract(constant(1, o), multiply(o, o))), relax.op.tanh
+)
+sigmoid = _float_unary(
+    "sigmoid",
+    lambda x: _one(x) / (_one(x) + tirx.exp(-x)),
+    lambda g, o, x: multiply(g, multiply(o, subtract(constant(1, o), o))),
+    relax.op.sigmoid,
+)
+erf = _float_unary(
+    "erf",
+    tirx.erf,
+    lambda g, o, x: multiply(g, multiply(constant(2 / math.sqrt(math.pi), x), exp(negative(multiply(x, x))))),
+    relax.op.erf,
+)
+
+
+def _expm1(x: Any) -> Any:
+    u = tirx.exp(x)
+    one = _one(x)
+    near = (u - one) * x / tirx.log(u)
+    small = tirx.abs(x) < tirx.const(0.5, dtype_name(x))
+    return tirx.Select(u == one, x, tirx.Select(small, near, u - one))
+
+
+def _log1p(x: Any) -> Any:
+    one = _one(x)
+    u = one + x
+    near = tirx.log(u) * x / (u - one)
+    small = tirx.abs(x) < tirx.const(0.5, dtype_name(x))
+    return tirx.Select(u == one, x, tirx.Select(small, near, tirx.log(u)))
+
+
+# Giles, "Approximating the erfinv function" (2011): polynomials in w = -log(1 - x*x), highest power first.
+_ERF_INV_CENTRAL = (
+    2.81022636e-08, 3.43273939e-07, -3.5233877e-06, -4.39150654e-06, 0.00021858087,
+    -0.00125372503, -0.00417768164, 0.246640727, 1.50140941,
+)  # fmt: skip
+_ERF_INV_TAIL = (
+    -0.000200214257, 0.000100950558, 0.00134934322, -0.00367342844, 0.00573950773,
+    -0.0076224613, 0.00943887047, 1.00167406, 2.83297682,
+)  # fmt: skip
+
+
+def _erf_inv(x: Any) -> Any:
+    def polynomial(coefficients: tuple[float, ...], w: Any) -> Any:
+        result = tirx.const(coefficients[0], dtype_name(x))
+        for coefficient in coefficients[1:]:
+            result = result * w + tirx.const(coefficient, dtype_name(x))
+        return result
+
+    one = _one(x)
+    w = -_log1p(-x * x)
+    central = polynomial(_ERF_INV_CENTRAL, w - tirx.const(2.5, dtype_name(x)))
+    tail = polynomial(_ERF_INV_TAIL, tirx.sqrt(w) - tirx.const(3, dtype_name(x)))
+    value = tirx.Select(w < tirx.const(5, dtype_name(x)), central, tail) * x
+    if dtype_name(x) == "float64":  # single precision so far; two Newton steps double the digits twice
+        slope = tirx.const(math.sqrt(math.pi) / 2, dtype_name(x))
+        for _ in range(2):
+            value = value - (tirx.erf(value) - x) * slope * tirx.exp(value * value)
+    return tirx.Select(tirx.abs(x) == one, x * tirx.infinity(dtype_name(x)), value)
+
+
+erf_inv = _float_unary(
+    "erf_inv",
+    _erf_inv,
+    lambda g, o, x: multiply(g, multiply(constant(math.sqrt(math.pi) / 2, x), exp(multiply(o, o)))),
+)
+
+
+def _step(name: str, formula: Callable, spelling: Callable) -> Op:
+    """A piecewise constant function."""
+    return pointwise(name, _compute_in_float32(formula), (None,), domain=FLOATS, spelling=spelling)
+
+
+floor = _step("floor", tirx.floor, relax.op.floor)
+ceil = _step("ceil", tirx.ceil, relax.op.ceil)
+round = _step("round", tirx.nearbyint, relax.op.round)  # half to even
+trunc = _step("trunc", tirx.trunc, relax.op.trunc)
+
+# -- comparison and logic --------------------------------------------------------------------------------------
+
+
+def _comparison(name: str, formula: Callable, spelling: Callable) -> Op:
+    return pointwise(name, formula, domain=ANY, result=dtypes.bool_, spelling=spelling)
+
+
+equal = _comparison("equal", tirx.EQ, relax.op.equal)
+not_equal = _comparison("not_equal", tirx.NE, relax.op.not_equal)
+less = _comparison("less", lambda x, y: x < y, relax.op.less)
+less_equal = _comparison("less_equal", lambda x, y: x <= y, relax.op.less_equal)
+greater = _comparison("greater", lambda x, y: x > y, relax.op.greater)
+greater_equal = _comparison("greater_equal", lambda x, y: x >= y, relax.op.greater_equal)
+
+
+def _bitwise(name: str, on_bits: Callable, on_bools: Callable, spelling: Callable) -> Op:
+    formula = lambda *xs: on_bools(*xs) if dtype_name(xs[0]) == "bool" else on_bits(*xs)
+    return pointwise(name, formula, domain=BITS, spelling=spelling)
+
+
+bitwise_and = _bitwise("bitwise_and", lambda x, y: x & y, tirx.And, relax.op.bitwise_and)
+bitwise_or = _bitwise("bitwise_or", lambda x, y: x | y, tirx.Or, relax.op.bitwise_or)
+bitwise_xor = _bitwise("bitwise_xor", lambda x, y: x ^ y, lambda x, y: tirx.NE(x, y), relax.op.bitwise_xor)
+bitwise_not = _bitwise("bitwise_not", lambda x: ~x, tirx.Not, relax.op.bitwise_not)
+
+
+def _shift(name: str, formula: Callable) -> Op:
+    def shifted(x: Any, count: Any) -> Any:
+        # Shifting by the width or more is undefined in hardware; as in XLA, all bits are gone.
+        width = tirx.const(int(np.dtype(dtype_name(x)).itemsize * 8), dtype_name(x))
+        zero = tirx.const(0, dtype_name(x))
+        too_far = tirx.Or(count >= width, count < zero)
+        return tirx.Select(too_far, zero, formula(x, tirx.Select(too_far, zero, count)))
+
+    return pointwise(name, shifted, domain=INTEGERS)
+
+
+left_shift = _shift("left_shift", lambda x, n: x << n)
+right_shift = _shift("right_shift", lambda x, n: x >> n)
+
+isnan = pointwise("isnan", lambda x: tirx.NE(x, x), domain=FLOATS, result=dtypes.bool_, spelling=relax.op.isnan)
+isfinite = pointwise(
+    "isfinite",
+    lambda x: tirx.abs(x) < tirx.infinity(dtype_name(x)) if dtype_name(x) != "bfloat16" else _isfinite_bfloat16(x),
+    domain=FLOATS,
+    result=dtypes.bool_,
+    spelling=relax.op.isfinite,
+)
+
+
+def _isfinite_bfloat16(x: Any) -> Any:
+    wide = tirx.Cast("float32", x)
+    return tirx.abs(wide) < tirx.infinity("float32")
+
+
+def _where_shape(condition: ShapeDtype, x: ShapeDtype, y: ShapeDtype) -> ShapeDtype:
+    if condition.dtype != dtypes.bool_:
+        raise DtypeError("where", "the condition must be bool", got=repr(condition), hint="condition != 0")
+    if x.dtype != y.dtype:
+        raise DtypeError("where", "both branches must have one dtype", got=f"{x} and {y}", hint="x.astype(y.dtype)")
+    common = broadcast_shapes("where", [condition.shape, x.shape, y.shape])
+    return ShapeDtype(common, x.dtype, weak=x.weak and y.weak)
+
+
+where = register(
+    Op(
+        "where",
+        "pointwise",
+        _where_shape,
+        lambda c, x, y: tirx.Select(c, x, y),
+        (
+            None,
+            _unbroadcasting(1, lambda g, o, c, x, y: where(c, g, constant(0, g))),
+            _unbroadcasting(2, lambda g, o, c, x, y: where(c, constant(0, g), g)),
+        ),
+        relax_spelling("relax.where", relax.op.where),
+    )
+)
+
+# -- dtypes and identity ---------------------------------------------------------------------------------------
+
+
+def _astype_shape(x: ShapeDtype, *, dtype: str) -> ShapeDtype:
+    return ShapeDtype(x.shape, dtypes.canonical(dtype))
+
+
+def _astype(x: Any, *, dtype: str) -> Any:
+    if dtype == "bool":
+        return tirx.NE(x, tirx.const(0, dtype_name(x)))
+    if dtype_name(x) == "bool":  # LLVM's signed view of true is -1
+        return tirx.Select(x, tirx.const(1, dtype), tirx.const(0, dtype))
+    return x.astype(dtype)
+
+
+def _astype_vjp(g: Array, out: Array, x: Array, *, dtype: str) -> Array:
+    return astype(g, dtype=dtypes.NAMES[x.dtype])
+
+
+astype = register(
+    Op(
+        "astype",
+        "pointwise",
+        _astype_shape,
+        _astype,
+        (_astype_vjp,),
+        Spelling(
+            "relax.astype",
+            lambda exprs, params: relax.op.astype(*exprs, params["dtype"]),
+            lambda call: (list(call.args), {"dtype": str(call.attrs.dtype)}),
+        ),
+    )
+)
+
+
+def _bitcast_shape(x: ShapeDtype, *, dtype: str) -> ShapeDtype:
+    result = dtypes.canonical(dtype)
+    if result.itemsize != x.dtype.itemsize or dtypes.bool_ in (x.dtype, result):
+        raise DtypeError("bitcast", "both dtypes must have the same number of bits", got=f"{x.dtype} to {result}")
+    return ShapeDtype(x.shape, result)
+
+
+bitcast = register(
+    Op("bitcast", "pointwise", _bitcast_shape, lambda x, *, dtype: tirx.reinterpret(dtype, x))
+)
+stop_gradient = register(
+    Op("stop_gradient", "pointwise", lambda x: x, lambda x: x, (None,))
+)

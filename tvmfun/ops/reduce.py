@@ -1,0 +1,190 @@
+"""Reductions: elements combined along axes, and windows that slide over them."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import replace
+
+import numpy as np
+from tvm import relax, te, tirx
+
+from tvmfun import dtypes
+from tvmfun.core.array import Array, ShapeDtype
+from tvmfun.core.op import Op, Spelling, dtype_name, plain, register
+from tvmfun.errors import DtypeError, ShapeError
+from tvmfun.ops import pointwise as pw
+from tvmfun.ops import shape as shapes
+
+Ints = tuple[int, ...]
+
+
+def _kept(shape: Ints, axis: Ints) -> Ints:
+    """``shape`` with the reduced axes as size 1."""
+    return tuple(1 if i in axis else size for i, size in enumerate(shape))
+
+
+def spread(x: Array, shape: Ints, axis: Ints) -> Array:
+    """Repeats a reduced ``x`` along the axes it was reduced over."""
+    return shapes.broadcast_to(shapes.reshape(x, shape=_kept(shape, axis)), shape=shape)
+
+
+def _shape(name: str, needs_elements: bool) -> Callable[..., ShapeDtype]:
+    def rule(x: ShapeDtype, *, axis: Ints) -> ShapeDtype:
+        if len(set(axis)) != len(axis) or any(not 0 <= i < x.ndim for i in axis):
+            raise ShapeError(name, f"{axis} are no axes of the argument", got=repr(x))
+        if x.dtype == dtypes.bool_:
+            raise DtypeError(name, "bool has no such reduction", got=repr(x), hint="x.astype('int32')")
+        if needs_elements and any(x.shape[i] == 0 for i in axis):
+            raise ShapeError(name, "there is no result for zero elements", got=repr(x))
+        return replace(x, shape=tuple(size for i, size in enumerate(x.shape) if i not in axis))
+
+    return rule
+
+
+def _along(shape: Ints, axis: Ints, free: tuple, reduced: list) -> tuple:
+    """The full index made of the indices of the free and of the reduced axes."""
+    free_iter, reduced_iter = iter(free), iter(reduced)
+    return tuple(next(reduced_iter) if i in axis else next(free_iter) for i in range(len(shape)))
+
+
+def _reducer(combine: Callable) -> Callable[..., te.Tensor]:
+    def compute(x: te.Tensor, *, axis: Ints) -> te.Tensor:
+        shape = plain(tuple(x.shape))
+        free_shape = [size for i, size in enumerate(shape) if i not in axis]
+        if not axis:
+            return te.compute(shape, lambda *i: x(*i))
+        reduced = [te.reduce_axis((0, shape[i]), f"k{i}") for i in axis]
+        half = dtype_name(x) in ("float16", "bfloat16")
+        # Half precision keeps no running total: accumulate in float32 and round once.
+        element = lambda *i: x(*_along(shape, axis, i, reduced))
+        if not half:
+            return te.compute(free_shape, lambda *i: combine(element(*i), axis=reduced))
+        total = te.compute(free_shape, lambda *i: combine(element(*i).astype("float32"), axis=reduced))
+        return te.compute(free_shape, lambda *i: total(*i).astype(dtype_name(x)))
+
+    return compute
+
+
+def _spelling(name: str, function: Callable) -> Spelling:
+    def read(call: relax.Call):
+        rank = len(call.args[0].ty.shape.values)
+        axes = plain(call.attrs.axis)
+        axes = tuple(range(rank)) if axes is None else tuple(i % rank for i in axes)
+        return list(call.args), {"axis": axes}
+
+    return Spelling(name, lambda exprs, params: function(exprs[0], list(params["axis"])), read)
+
+
+def _sum_vjp(g: Array, out: Array, x: Array, *, axis: Ints) -> Array:
+    return spread(g, x.shape, axis)
+
+
+def _extremum_vjp(g: Array, out: Array, x: Array, *, axis: Ints) -> Array:
+    """Shared equally by all elements that attain the extremum."""
+    chosen = pw.astype(pw.equal(x, spread(out, x.shape, axis)), dtype=dtypes.NAMES[x.dtype])
+    share = pw.divide(g, sum(chosen, axis=axis))
+    return pw.multiply(spread(share, x.shape, axis), chosen)
+
+
+def _prod_vjp(g: Array, out: Array, x: Array, *, axis: Ints) -> Array:
+    """The product of all others, also where elements are 0: prefix products times suffix products."""
+    order = (*(i for i in range(x.ndim) if i not in axis), *axis)
+    rows = shapes.permute_dims(x, axes=order)
+    count = math.prod(x.shape[i] for i in axis)
+    free = tuple(x.shape[i] for i in order[: x.ndim - len(axis)])
+    flat = shapes.reshape(rows, shape=(*free, 1, count))
+    table = shapes.broadcast_to(flat, shape=(*free, count, count))
+    at = lambda k: shapes.iota(shape=(*free, count, count), axis=len(free) + k, dtype="int32")
+    others = prod(pw.where(pw.equal(at(0), at(1)), pw.constant(1, x), table), axis=(len(free) + 1,))
+    result = pw.multiply(others, shapes.reshape(g, shape=(*free, 1)))
+    result = shapes.reshape(result, shape=tuple(x.shape[i] for i in order))
+    return shapes.permute_dims(result, axes=tuple(map(int, np.argsort(order))))
+
+
+def max_element(*args, axis):
+    return _NAN_MAX(*args, axis=axis) if dtype_name(args[0]).startswith("float") else te.max(*args, axis=axis)
+
+
+def min_element(*args, axis):
+    return _NAN_MIN(*args, axis=axis) if dtype_name(args[0]).startswith("float") else te.min(*args, axis=axis)
+
+
+# `te.max` forgets a NaN that it meets first; these keep it.
+_NAN_MAX = te.comm_reducer(pw._maximum, lambda dtype: -tirx.infinity(dtype), name="max")
+_NAN_MIN = te.comm_reducer(pw._minimum, lambda dtype: tirx.infinity(dtype), name="min")
+_PRODUCT = te.comm_reducer(lambda x, y: x * y, lambda dtype: tirx.const(1, dtype), name="prod")
+
+
+def _reduction(name: str, combine: Callable, vjp: Callable, relax_function: Callable, needs_elements: bool) -> Op:
+    return register(
+        Op(
+            name,
+            "reduction",
+            _shape(name, needs_elements),
+            _reducer(combine),
+            (vjp,),
+            _spelling(f"relax.{name}", relax_function),
+            inexpensive=False,
+        )
+    )
+
+
+sum = _reduction("sum", te.sum, _sum_vjp, relax.op.sum, False)
+prod = _reduction("prod", _PRODUCT, _prod_vjp, relax.op.prod, False)
+max = _reduction("max", max_element, _extremum_vjp, relax.op.max, True)
+min = _reduction("min", min_element, _extremum_vjp, relax.op.min, True)
+
+# -- argmax, argmin --------------------------------------------------------------------------------------------
+
+
+def _arg_shape(name: str) -> Callable[..., ShapeDtype]:
+    def rule(x: ShapeDtype, *, axis: int) -> ShapeDtype:
+        if not 0 <= axis < x.ndim or x.shape[axis] == 0:
+            raise ShapeError(name, f"there are no elements along axis {axis}", got=repr(x))
+        return ShapeDtype(x.shape[:axis] + x.shape[axis + 1 :], dtypes.int32)
+
+    return rule
+
+
+def _arg_reducer(better: Callable, worst: Callable) -> Callable[..., te.Tensor]:
+    def combine(left, right):
+        (i, x), (j, y) = left, right
+        # The first of equals wins, and the first NaN wins over everything.
+        nan = (lambda v: tirx.NE(v, v)) if dtype_name(x).startswith(("float", "bfloat")) else (lambda v: tirx.const(False))
+        left_wins = tirx.any(
+            tirx.all(nan(x), tirx.any(tirx.Not(nan(y)), i < j)),
+            tirx.all(tirx.Not(nan(y)), better(x, y)),
+            tirx.all(tirx.EQ(x, y), i < j),
+        )
+        return tirx.Select(left_wins, i, j), tirx.Select(left_wins, x, y)
+
+    def identity(index_dtype, dtype):
+        return tirx.const(np.iinfo(np.int32).max, index_dtype), worst(dtype)
+
+    reducer = te.comm_reducer(combine, identity, name="arg")
+
+    def compute(x: te.Tensor, *, axis: int) -> te.Tensor:
+        shape = plain(tuple(x.shape))
+        free = [size for i, size in enumerate(shape) if i != axis]
+        k = te.reduce_axis((0, shape[axis]), "k")
+        pair = te.compute(free, lambda *i: reducer((k.var, x(*i[:axis], k, *i[axis:])), axis=k))
+        return te.compute(free, lambda *i: pair[0](*i))
+
+    return compute
+
+
+def lowest(dtype: str):
+    return -tirx.infinity(dtype) if dtype.startswith(("float", "bfloat")) else tirx.min_value(dtype)
+
+
+def highest(dtype: str):
+    return tirx.infinity(dtype) if dtype.startswith(("float", "bfloat")) else tirx.max_value(dtype)
+
+
+argmax = register(
+    Op("argmax", "reduction", _arg_shape("argmax"), _arg_reducer(lambda x, y: x > y, lowest), inexpensive=False)
+)
+argmin = register(
+    Op("argmin", "reduction", _arg_shape("argmin"), _arg_reducer(lambda x, y: x < y, highest), inexpensive=False)
+)

@@ -1,0 +1,107 @@
+"""Running compiled modules: devices, threads, and the call into the module."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from typing import Any
+
+import tvm
+from tvm.runtime import Device, Tensor
+from tvm.runtime.vm import VirtualMachine
+
+from tvmfun.errors import ArgumentError, TargetError
+
+
+def _configure_threads() -> None:
+    """Gives TVM's thread pool all CPUs this process may use; it would take half of them.
+
+    ``TVMFUN_NUM_THREADS`` overrides. Read by TVM at its first parallel loop.
+    """
+    wanted = os.environ.get("TVMFUN_NUM_THREADS")
+    if wanted is None:
+        affinity = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+        os.environ.setdefault("TVM_NUM_THREADS", str(affinity))
+        return
+    if not wanted.isdecimal() or int(wanted) < 1:
+        raise ArgumentError("TVMFUN_NUM_THREADS", "it must be a positive integer", got=repr(wanted))
+    os.environ["TVM_NUM_THREADS"] = wanted
+
+
+_configure_threads()
+
+
+class Counters:
+    """What the runtime has done so far; for tests and for the curious.
+
+    Attributes:
+        calls: calls into compiled modules.
+        compiles: modules compiled.
+        loads: modules loaded from the disk cache.
+    """
+
+    calls = 0
+    compiles = 0
+    loads = 0
+
+
+class Executable:
+    """A loaded module: call it with one tensor per input to get one tensor per output."""
+
+    def __init__(self, module: Any, device: Device) -> None:
+        self.device = device
+        self._machine = VirtualMachine(module, [device] if device == tvm.cpu() else [device, tvm.cpu()])
+        self._main = self._machine["main"]
+
+    def __call__(self, tensors: Sequence[Tensor]) -> Sequence[Tensor]:
+        """Runs ``main``."""
+        Counters.calls += 1
+        return self._main(*tensors)
+
+
+def device(name: str | Device = "cpu") -> Device:
+    """Returns a device by name: ``"cpu"``, ``"cuda"``, ``"cuda:1"``.
+
+    Raises:
+        TargetError: if this machine has no such device.
+
+    >>> device("cpu")
+    device(type='cpu', index=0)
+    """
+    if isinstance(name, Device):
+        return name
+    try:
+        found = tvm.device(name)
+    except (ValueError, RuntimeError):
+        found = None
+    if found is None or not exists(found):
+        raise TargetError(
+            "device", "this machine has no such device", got=repr(name), hint=" or ".join(map(repr, _names()))
+        )
+    return found
+
+
+def exists(candidate: Device) -> bool:
+    """Whether the device is there and TVM can use it."""
+    try:
+        return bool(candidate.exist)
+    except (AttributeError, RuntimeError, tvm.error.InternalError):
+        return False
+
+
+def devices(kind: str | None = None) -> list[Device]:
+    """Returns the devices of a kind (``"cpu"``, ``"cuda"``), or the best kind there is.
+
+    >>> devices("cpu")
+    [device(type='cpu', index=0)]
+    """
+    if kind == "cpu":
+        return [tvm.cpu()]
+    found = []
+    while len(found) < 64 and exists(tvm.cuda(len(found))):
+        found.append(tvm.cuda(len(found)))
+    return found or ([] if kind == "cuda" else [tvm.cpu()])
+
+
+def _names() -> list[str]:
+    return ["cpu", *("cuda" for _ in devices("cuda")[:1])]
