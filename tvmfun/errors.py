@@ -45,6 +45,10 @@ class ShapeError(TvmfunError, ValueError):
     """Shapes, axes or sizes that do not fit together."""
 
 
+class IndexingError(TvmfunError, IndexError):
+    """An index outside its axis, of a wrong kind, or one too many."""
+
+
 class DtypeError(TvmfunError, TypeError):
     """A dtype that is unknown, unsupported, or not allowed at this place."""
 

@@ -10,6 +10,7 @@ import tvm
 from tvm.runtime import Device, Tensor
 from tvm.runtime.vm import VirtualMachine
 
+from tvmfun.counters import counters
 from tvmfun.errors import ArgumentError, TargetError
 
 
@@ -31,32 +32,37 @@ def _configure_threads() -> None:
 _configure_threads()
 
 
-class Counters:
-    """What the runtime has done so far; for tests and for the curious.
+class Executable:
+    """A compiled module: call it with one tensor per input to get one tensor per output.
 
-    Attributes:
-        calls: calls into compiled modules.
-        compiles: modules compiled.
-        loads: modules loaded from the disk cache.
+    Args:
+        module: what the compiler made or what was loaded from disk.
+        device: where it runs; it need not exist until the first call.
     """
 
-    calls = 0
-    compiles = 0
-    loads = 0
-
-
-class Executable:
-    """A loaded module: call it with one tensor per input to get one tensor per output."""
-
     def __init__(self, module: Any, device: Device) -> None:
+        self.module = module
         self.device = device
-        self._machine = VirtualMachine(module, [device] if device == tvm.cpu() else [device, tvm.cpu()])
-        self._main = self._machine["main"]
+        self._main: Any = None
 
     def __call__(self, tensors: Sequence[Tensor]) -> Sequence[Tensor]:
         """Runs ``main``."""
-        Counters.calls += 1
+        counters.calls += 1
+        if self._main is None:
+            self._main = self._load()
         return self._main(*tensors)
+
+    def _load(self) -> Any:
+        if self.device == tvm.cpu():
+            return VirtualMachine(self.module, tvm.cpu())["main"]
+        if not exists(self.device):
+            raise TargetError("jit", "the program is compiled for a device this machine lacks", got=str(self.device))
+        return VirtualMachine(self.module, [self.device, tvm.cpu()])["main"]
+
+
+def device_of(target: tvm.target.Target) -> Device:
+    """The first device of the kind a target is for."""
+    return tvm.device(target.kind.name if target.kind.name != "llvm" else "cpu", 0)
 
 
 def device(name: str | Device = "cpu") -> Device:

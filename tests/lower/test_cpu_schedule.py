@@ -18,9 +18,7 @@ TARGETS = {
     "generic": {"kind": "llvm", "num-cores": 2},
     "avx2": {"kind": "llvm", "mcpu": "haswell", "num-cores": 2},
 }
-HOST = tvm.target.Target(
-    {"kind": "llvm", "mcpu": tvm.target.codegen.llvm_get_system_cpu(), "num-cores": 2}
-)
+HOST = tvm.target.Target({"kind": "llvm", "mcpu": tvm.target.codegen.llvm_get_system_cpu(), "num-cores": 2})
 TOLERANCE = {"float16": 2e-3, "bfloat16": 1e-2, "float32": 2e-6, "float64": 1e-13}
 NUMPY = {"bfloat16": ml_dtypes.bfloat16}
 
@@ -112,19 +110,28 @@ def test_matmul_in_all_layouts(m, n, k, layout):
 
 
 @settings(max_examples=25, deadline=None, derandomize=True)
-@given(m=st.integers(2, 70), n=st.integers(2, 90), k=st.integers(2, 50), layout=st.sampled_from(["nn", "nt", "tn"]))
+@given(
+    m=st.integers(2, 70),
+    n=st.integers(2, 90),
+    k=st.integers(2, 50),
+    layout=st.sampled_from(["nn", "nt", "tn"]),
+)
 def test_matmul_of_any_size(m, n, k, layout):
     tensors, inputs, reference = matmul(m, n, k, layout)
     check(tensors, inputs, [reference], "contraction")
 
 
-@pytest.mark.parametrize("m,n,k", [(64, 9216, 128), (9216, 128, 64), (64, 128, 9216), (128, 512, 785), (2000, 16, 300)])
+@pytest.mark.parametrize(
+    "m,n,k", [(64, 9216, 128), (9216, 128, 64), (64, 128, 9216), (128, 512, 785), (2000, 16, 300)]
+)
 def test_large_matmul(m, n, k):
     tensors, inputs, reference = matmul(m, n, k)
     check(tensors, inputs, [reference], "contraction")
 
 
-@pytest.mark.parametrize("m,n,k,rule", [(1, 40, 30, "reduction"), (40, 1, 30, "reduction"), (40, 30, 1, "elementwise")])
+@pytest.mark.parametrize(
+    "m,n,k,rule", [(1, 40, 30, "reduction"), (40, 1, 30, "reduction"), (40, 30, 1, "elementwise")]
+)
 def test_degenerate_matmul(m, n, k, rule):
     tensors, inputs, reference = matmul(m, n, k)
     check(tensors, inputs, [reference], rule)
@@ -179,13 +186,23 @@ def test_expensive_prologue_is_not_repeated():
     assert scheduled.script().count("T.exp(") <= 2  # whole vectors, and the rest of a row
 
 
+def test_operands_written_inside_the_sum_are_computed_once():
+    a, b = placeholder((64, 50), name="a"), placeholder((50, 64), name="b")
+    r = te.reduce_axis((0, 50), "k")
+    c = te.compute((64, 64), lambda i, j: te.sum(tirx.exp(a[i, r]) * tirx.max(b[r, j], zero()), axis=r), "c")
+    x, y = random((64, 50)), random((50, 64), seed=1)
+    check((a, b, c), (x, y), [np.exp(wide(x)) @ np.maximum(wide(y), 0)], "contraction")
+
+
 @pytest.mark.parametrize("transposed", [False, True])
 def test_batched_matmul(transposed):
     a = placeholder((6, 20, 30), name="a")
     b = placeholder((6, 25, 30) if transposed else (6, 30, 25), name="b")
     r = te.reduce_axis((0, 30), "k")
     c = te.compute(
-        (6, 20, 25), lambda g, i, j: te.sum(a[g, i, r] * (b[g, j, r] if transposed else b[g, r, j]), axis=r), "c"
+        (6, 20, 25),
+        lambda g, i, j: te.sum(a[g, i, r] * (b[g, j, r] if transposed else b[g, r, j]), axis=r),
+        "c",
     )
     x, y = random((6, 20, 30)), random(tuple(int(s) for s in b.shape), seed=1)
     right = wide(y).transpose(0, 2, 1) if transposed else wide(y)
@@ -195,9 +212,7 @@ def test_batched_matmul(transposed):
 def test_several_free_and_reduced_axes():
     a, b = placeholder((3, 7, 5, 4), name="a"), placeholder((5, 4, 6, 9), name="b")
     r, s = te.reduce_axis((0, 5), "r"), te.reduce_axis((0, 4), "s")
-    c = te.compute(
-        (3, 7, 6, 9), lambda i, j, h, e: te.sum(a[i, j, r, s] * b[r, s, h, e], axis=[r, s]), "c"
-    )
+    c = te.compute((3, 7, 6, 9), lambda i, j, h, e: te.sum(a[i, j, r, s] * b[r, s, h, e], axis=[r, s]), "c")
     x, y = random((3, 7, 5, 4)), random((5, 4, 6, 9), seed=1)
     check((a, b, c), (x, y), [np.einsum("ijrs,rshe->ijhe", wide(x), wide(y))], "contraction")
 
@@ -232,7 +247,8 @@ def conv(x, w, stride=1, dilation=1):
     return te.compute(
         (n, oh, ow, co),
         lambda b, i, j, k: te.sum(
-            x[b, i * stride + ky * dilation, j * stride + kx * dilation, r] * w[ky, kx, r, k], axis=[ky, kx, r]
+            x[b, i * stride + ky * dilation, j * stride + kx * dilation, r] * w[ky, kx, r, k],
+            axis=[ky, kx, r],
         ),
         "conv",
     )
@@ -288,7 +304,9 @@ def test_convolution_weight_gradient(n, size, ci, co):
     x, g = placeholder((n, size, size, ci), name="x"), placeholder((n, out, out, co), name="g")
     b, i, j = te.reduce_axis((0, n), "b"), te.reduce_axis((0, out), "i"), te.reduce_axis((0, out), "j")
     dw = te.compute(
-        (3, 3, ci, co), lambda ky, kx, r, k: te.sum(x[b, i + ky, j + kx, r] * g[b, i, j, k], axis=[b, i, j]), "dw"
+        (3, 3, ci, co),
+        lambda ky, kx, r, k: te.sum(x[b, i + ky, j + kx, r] * g[b, i, j, k], axis=[b, i, j]),
+        "dw",
     )
     xv, gv = random((n, size, size, ci)), random((n, out, out, co), seed=1)
     reference = np.array(
@@ -313,6 +331,8 @@ REDUCTIONS = [
     ((3, 100001), (1,)),
     ((100001, 3), (0,)),
     ((64, 26, 26, 4), None),
+    ((4, 3, 7, 7), (2, 3)),
+    ((4, 6, 1, 11), (1, 3)),
     ((1, 1), None),
     ((5,), (0,)),
 ]
@@ -343,7 +363,9 @@ def test_sum_dtypes(dtype, axis):
 def test_truth_values(name, shape, axis):
     x = placeholder(shape, "bool")
     value = np.random.default_rng(0).random(shape) > (0.97 if name == "any" else 0.03)
-    check((x, getattr(topi, name)(x, axis=axis)), (value,), [getattr(np, name)(value, axis=axis)], "reduction")
+    check(
+        (x, getattr(topi, name)(x, axis=axis)), (value,), [getattr(np, name)(value, axis=axis)], "reduction"
+    )
 
 
 @pytest.mark.parametrize("shape,axis", [((64, 10), 1), ((10, 64), 0), ((1, 5), 1), ((40, 1000), 1)])
@@ -351,7 +373,9 @@ def test_truth_values(name, shape, axis):
 def test_argument_of_extremum(name, shape, axis):
     x = placeholder(shape)
     value = random(shape)
-    check((x, getattr(topi, name)(x, axis=axis)), (value,), [getattr(np, name)(value, axis=axis)], "reduction")
+    check(
+        (x, getattr(topi, name)(x, axis=axis)), (value,), [getattr(np, name)(value, axis=axis)], "reduction"
+    )
 
 
 def test_reduction_of_nothing_is_its_identity():
@@ -434,7 +458,9 @@ def test_results_do_not_depend_on_cores(threads):
     summed = (x, topi.sum(x, axis=[0, 1]))
     product, inputs, _ = matmul(8, 20, 40000)
     for tensors, arrays, shape in ((summed, [random((50000, 5))], ()), (product, inputs, (8, 20))):
-        results = [run(compile_te(tensors, t)[1], arrays, [(shape, "float32")])[0] for t in (one, target, target)]
+        results = [
+            run(compile_te(tensors, t)[1], arrays, [(shape, "float32")])[0] for t in (one, target, target)
+        ]
         np.testing.assert_array_equal(results[0], results[1])
         np.testing.assert_array_equal(results[1], results[2])
 
@@ -504,7 +530,10 @@ def moved(x):
     yield topi.concatenate([x, x], axis=1), np.concatenate([X, X], 1)
     yield topi.nn.pad(x, [1, 2], [3, 1]), np.pad(X, ((1, 3), (2, 1)))
     yield te.compute((20, 11), lambda i, j: x[i * 2, 32 - j * 3]), X[:40:2, 32::-3]
-    yield te.compute((50, 33), lambda i, j: x[i, j] + (i * 33 + j).astype("float32")), X + np.arange(1650).reshape(50, 33)
+    yield (
+        te.compute((50, 33), lambda i, j: x[i, j] + (i * 33 + j).astype("float32")),
+        X + np.arange(1650).reshape(50, 33),
+    )
     yield te.compute((50, 33), lambda i, j: x[i, j] > zero()), X > 0
     yield te.compute((4, 50, 33), lambda _, i, j: x[i, j]), np.broadcast_to(X, (4, 50, 33))
     yield te.compute((), lambda: x[3, 4] * 2.0), np.asarray(X[3, 4] * 2)
@@ -594,5 +623,7 @@ def test_other_processors(name):
 @pytest.mark.parametrize("name", ["aarch64-linux-gnu"])
 def test_schedules_for_processors_we_cannot_run(name):
     tensors, _, _ = matmul(37, 41, 50)
-    scheduled = schedule(te.create_prim_func(list(tensors)), tvm.target.Target({"kind": "llvm", "mtriple": name}))
+    scheduled = schedule(
+        te.create_prim_func(list(tensors)), tvm.target.Target({"kind": "llvm", "mtriple": name})
+    )
     assert scheduled.attrs[RULE] == "contraction"

@@ -16,6 +16,7 @@ import tvm
 from tvm.runtime import Device
 
 from tvmfun import dtypes
+from tvmfun.counters import counters
 from tvmfun.errors import ConcretizationError, DonatedArrayError, ShapeError
 
 _ALIGNMENT = 64
@@ -240,6 +241,7 @@ class DeviceArray(Array):
     def numpy(self) -> np.ndarray:
         """Returns a read-only NumPy array: a zero-copy view on the CPU (a copy for bfloat16), a copy elsewhere."""
         tensor = self.tensor
+        counters.to_host += 1
         if tensor.device.dlpack_device_type() != tvm.cpu().dlpack_device_type() or self.dtype == dtypes.bfloat16:
             view = tensor.numpy()
         else:
@@ -274,6 +276,7 @@ def device_array(value: np.ndarray | np.generic, device: Device | None = None, *
     """
     dtype = dtypes.canonical(value.dtype)
     device = device or tvm.cpu()
+    counters.to_device += 1
     host = _host_tensor(np.asarray(value, dtype))
     tensor = host if device.dlpack_device_type() == tvm.cpu().dlpack_device_type() else _to_device(host, device)
     return DeviceArray(tensor, ShapeDtype(value.shape, dtype, weak))

@@ -21,7 +21,7 @@ from tvmfun import dtypes, tree
 from tvmfun.core import op as ops
 from tvmfun.core.array import Array, DeviceArray, ShapeDtype, device_array
 from tvmfun.core.op import Op
-from tvmfun.errors import ProgramError, ShapeError
+from tvmfun.errors import DtypeError, ProgramError, ShapeError
 
 
 class Variable:
@@ -101,21 +101,28 @@ class Program:
         return tuple(atom.aval for atom in self.outputs)
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        """Runs the equations on arrays, or adds them to the current trace.
+        """Runs the Program on arrays, compiled, or adds its equations to the current trace.
 
         Raises:
             TreeError: if the arguments have another tree structure than the Program was traced with.
             ShapeError: if a leaf has another shape or dtype.
         """
+        leaves = self.check_arguments(args, kwargs)
+        return tree.unflatten(self.out_tree, _run(self, leaves))
+
+    def check_arguments(self, args: tuple, kwargs: dict) -> list[Any]:
+        """Returns the leaves of the arguments if they are what the Program was traced for; raises otherwise."""
         leaves, structure = tree.flatten((args, kwargs))
         if structure != self.in_tree:
-            expected = tree.unflatten(self.in_tree, self.in_avals)
-            tree.check_same_structure(self.name, expected, (args, kwargs), ("the traced arguments", "these arguments"))
-        for leaf, aval in zip(leaves, self.in_avals, strict=True):
+            names = ("the arguments it was traced with", "these arguments")
+            tree.check_same_structure(self.name, self.in_tree, structure, names)
+        for i, (leaf, aval) in enumerate(zip(leaves, self.in_avals, strict=True)):
             got = leaf.aval if isinstance(leaf, Array) else device_array(np.asarray(leaf)).aval
             if (got.shape, got.dtype) != (aval.shape, aval.dtype):
-                raise ShapeError(self.name, f"the Program was traced for {aval}", got=repr(got), hint="tracing again")
-        return tree.unflatten(self.out_tree, self.evaluate([*self.captured, *leaves]))
+                path, _ = tree.flatten_with_path((args, kwargs))[0][i]
+                kind = ShapeError if got.shape != aval.shape else DtypeError
+                raise kind(self.name, f"{_argument(path)} must be {aval}", got=repr(got), hint="lowering it again")
+        return leaves
 
     def evaluate(
         self, values: Sequence[Any], apply: Callable[[Equation, list], Any] | None = None
@@ -260,6 +267,21 @@ class Program:
     def show(self) -> None:
         """Prints the Program; ``Program.function.show()`` prints it as TVMScript."""
         print(self.text)
+
+
+def _argument(path: tree.Path) -> str:
+    """The name of a leaf of ``(args, kwargs)`` in an error."""
+    kind, place, *rest = tree.keystr(path)[1:].split("]", 2)
+    return f"argument {place.removeprefix('[')}{''.join(rest)}" if kind == "0" else f"argument {place[1:]}{''.join(rest)}"
+
+
+_run: Callable[[Program, list], list]
+
+
+def install_runner(run: Callable[[Program, list], list]) -> None:
+    """Sets what calling a Program with leaves does; called once, by ``tvmfun.jit``."""
+    global _run
+    _run = run
 
 
 def _names() -> Iterator[str]:

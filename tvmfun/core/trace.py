@@ -75,7 +75,7 @@ class Trace:
         atoms = tuple(self.atom(arg, op.name) for arg in args)
         avals = op.shape(*(atom.aval for atom in atoms), **params)
         outputs = tuple(map(Variable, avals)) if isinstance(avals, tuple) else (Variable(avals),)
-        self.equations.append(Equation(op, atoms, params, outputs, _user_line()))
+        self.equations.append(Equation(op, atoms, params, outputs, user_line()))
         results = tuple(Tracer(self, out) for out in outputs)
         return results if isinstance(avals, tuple) else results[0]
 
@@ -240,7 +240,7 @@ def trace_flat(fun: Callable, avals: list[ShapeDtype], in_tree: tree.Structure, 
         current.ended = True
 
 
-def _user_line() -> str:
+def user_line() -> str:
     """``file:line`` of the innermost frame outside this package."""
     frame = sys._getframe(2)
     while frame is not None and frame.f_code.co_filename.startswith(_PACKAGE):

@@ -9,7 +9,6 @@ import tvm
 from tvm import relax, tirx
 from tvm.target import Target
 
-from tvmfun import dtypes
 from tvmfun.core.op import relax_type, tensor_type
 from tvmfun.core.program import Atom, Literal, Program, Variable, relax_constant
 from tvmfun.lower import kernel as kernels
@@ -28,6 +27,11 @@ def _scheduled(kernel: Kernel, target: Target) -> tirx.PrimFunc:
         if len(_KERNELS) > _KERNELS_KEPT:
             _KERNELS.popitem(last=False)
     return _KERNELS[key]
+
+
+def clear_cache() -> None:
+    """Forgets the scheduled kernels."""
+    _KERNELS.clear()
 
 
 class _ModuleBuilder:
@@ -77,8 +81,8 @@ class _ModuleBuilder:
         )
         result = self.bind(call, result_type)
         for i, out in enumerate(kernel.outputs):
-            self.values[out] = result if len(avals) == 1 else self.bind(
-                relax.TupleGetItem(result, i), tensor_type(out.aval)
+            self.values[out] = (
+                result if len(avals) == 1 else self.bind(relax.TupleGetItem(result, i), tensor_type(out.aval))
             )
 
     def bind(self, value: relax.Expr, ty: relax.Type) -> relax.Var:

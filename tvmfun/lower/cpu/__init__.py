@@ -14,6 +14,7 @@ from tvm import tirx
 from tvm.s_tir.stmt import SBlock, SBlockRealize
 from tvm.tirx import AllocBuffer, Buffer, Stmt
 
+from .. import intrinsics
 from . import build, fuse
 from .build import Axis, Env, volume
 from .contraction import emit_contraction, match, tile_count
@@ -48,8 +49,8 @@ def schedule(func: tirx.PrimFunc, target: tvm.target.Target) -> tirx.PrimFunc:
     try:
         scheduled = _schedule(func, Machine.of(target))
     except Exception:
-        return parallelize(func).with_attr(RULE, "fallback")
-    return scheduled
+        scheduled = parallelize(func).with_attr(RULE, "fallback")
+    return intrinsics.expand(scheduled)
 
 
 def _schedule(func: tirx.PrimFunc, machine: Machine) -> tirx.PrimFunc:
@@ -60,7 +61,7 @@ def _schedule(func: tirx.PrimFunc, machine: Machine) -> tirx.PrimFunc:
     stages = fuse.inline_maps(stages, temps)
     stages = fuse.attach_epilogues(stages, temps)
     rule = _rule(stages)
-    stages, temps = _split(stages, temps, machine)
+    stages, temps = _prepare(stages, temps, machine)
     groups = fuse.group(stages, match, 2 * machine.cores)
     private = [fuse.private_outputs(group, stages, temps) for group in groups]
     nests = [_emit(group, own, machine) for group, own in zip(groups, private, strict=True)]
@@ -68,20 +69,29 @@ def _schedule(func: tirx.PrimFunc, machine: Machine) -> tirx.PrimFunc:
     return func.with_body(_root(body, temps)).with_attr(RULE, rule)
 
 
-def _split(stages: Sequence[AnyStage], temps: Sequence[Buffer], machine: Machine):
-    """Cut long reductions that have few independent tasks."""
+def _prepare(stages: Sequence[AnyStage], temps: Sequence[Buffer], machine: Machine):
+    """Rewrite reductions into the form their rules want; new stages bring new intermediates."""
     result: list[AnyStage] = []
     temps = list(temps)
     for stage in stages:
-        pieces = None
+        pieces: list[AnyStage] = [stage]
         if isinstance(stage, Stage) and stage.combine is not None:
-            pieces = fuse.split_reduction(stage, _independent_tasks(stage, machine), f"{stage.name}_part")
-        if pieces is None:
-            result.append(stage)
-        else:
-            result.extend(pieces)
-            temps.append(pieces[0].output)
+            pieces = _prepare_reduction(stage, machine)
+            temps.extend(piece.output for piece in pieces[:-1])
+        result.extend(pieces)
     return result, temps
+
+
+def _prepare_reduction(stage: Stage, machine: Machine) -> list[AnyStage]:
+    """Hoist costly operands, join axes, and cut what is long but has few independent tasks."""
+    contraction = match(stage)
+    before: list[Stage] = []
+    if contraction is None:
+        stage = fuse.merge_reduced_axes(stage)
+    else:
+        before, stage = fuse.hoist_operands(stage, contraction)
+    pieces = fuse.split_reduction(stage, _independent_tasks(stage, machine), f"{stage.name}_part")
+    return [*before, *(pieces or (stage,))]
 
 
 def _independent_tasks(stage: Stage, machine: Machine) -> int:

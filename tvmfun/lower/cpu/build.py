@@ -11,13 +11,10 @@ import tvm_ffi
 from tvm import ir, tirx
 from tvm.sym import Analyzer
 from tvm.tirx import (
-    AllocBuffer,
     Buffer,
-    BufferStore,
     Cast,
     For,
     ForKind,
-    IfThenElse,
     IntImm,
     SeqStmt,
     Stmt,
@@ -201,11 +198,35 @@ def zero(dtype: str) -> Expr:
     return tirx.const(0, dtype)
 
 
-def local(shape: Sequence[int], dtype: str, name: str) -> Buffer:
-    """A buffer private to one iteration; small ones become registers."""
-    return decl_buffer(shape, dtype, name=name, scope="local")
-
-
 def scratch(shape: Sequence[int], dtype: str, name: str) -> Buffer:
-    """A buffer private to one task that lives in memory."""
+    """A buffer private to one iteration.
+
+    Up to 1 KiB of it lives on the stack, and in registers where all indices are constant once loops are
+    unrolled; more comes from the thread's workspace. (Scope "local" would always be workspace.)
+    """
     return decl_buffer(shape, dtype, name=name)
+
+
+def bits(dtype: str) -> int:
+    """The size of one element in bits."""
+    return tvm.DataType(dtype).bits
+
+
+def walks_as_one(
+    access: tuple[Buffer, Sequence[Expr]], first: Axis, second: Axis, domain: Sequence[Axis]
+) -> bool:
+    """Whether an access moves along two neighbouring axes as along one that joins them."""
+    far = stride(*access, first, domain)
+    near = stride(*access, second, domain)
+    return far is not None and near is not None and far == near * second.extent
+
+
+def accesses(value) -> list[tuple[Buffer, Sequence[Expr]]]:
+    """The buffer and indices of each load."""
+    return [(load.source, load.indices) for load in loads(value)]
+
+
+def is_only_in_indices(value, axes: Sequence[Axis]) -> bool:
+    """Whether the value depends on the axes through what it loads alone."""
+    bare = tvm_ffi.structural_map(value, (ir.TensorLoad, lambda load: zero(str(load.ty))))
+    return not any(uses(bare, axis.var) for axis in axes)

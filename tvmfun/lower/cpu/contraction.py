@@ -19,9 +19,14 @@ from .build import Axis, Env, Expr, volume
 from .fuse import accumulator
 from .machine import Machine
 from .stages import Stage
+from .transpose import is_row_readable, ramp, read_row, transpose_tile
 
 # Bytes of one panel of the right operand: what the first-level cache holds next to the left operand.
 PANEL_BYTES = 40 << 10
+
+# Lines of the right operand further apart than this are packed if they are used again: read in place,
+# they would fight over the same sets of the cache.
+FAR_BYTES = 1 << 10
 
 
 @dataclass(frozen=True)
@@ -75,15 +80,9 @@ def plan(self: Contraction, machine: Machine) -> Tiling:
     vectors = min(wide, -(-self.column.extent // lanes))
     most = max(1, registers // vectors - 1)
     rows = _tile_size(self.row.extent, min(most, 14))
-    size = _bytes(dtype)
-    depth = max(1, PANEL_BYTES // (vectors * lanes * size))
+    depth = max(1, PANEL_BYTES * 8 // (vectors * lanes * build.bits(dtype)))
     outer, inner, env = _block_reduction(self.stage.reduce, depth)
     return Tiling(rows, vectors * lanes, lanes, outer, inner, env)
-
-
-def _bytes(dtype: str) -> int:
-    """Bytes per element."""
-    return max(1, build.tvm.DataType(dtype).bits // 8)
 
 
 def _tile_size(extent: int, most: int) -> int:
@@ -119,9 +118,7 @@ def tile_count(self: Contraction, machine: Machine) -> int:
     """How many independent register tiles the output has."""
     tiling = plan(self, machine)
     others = [axis for axis in self.stage.space if axis not in (self.row, self.column)]
-    return (
-        volume(others) * -(-self.row.extent // tiling.rows) * -(-self.column.extent // tiling.columns)
-    )
+    return volume(others) * -(-self.row.extent // tiling.rows) * -(-self.column.extent // tiling.columns)
 
 
 def emit_contraction(self: Contraction, env: Env, prefix: int, machine: Machine, tasks: int) -> Stmt:
@@ -226,7 +223,7 @@ class _Emitter:
         if not self.tiling.inner or reuse < 4:
             return False
         step = build.stride(right.source, right.indices, self.stage.reduce[-1], domain)
-        return step is None or step * _bytes(self.dtype) > 1024
+        return step is None or step * build.bits(self.dtype) // 8 > FAR_BYTES
 
     def _right(self, env: Env) -> Expr:
         return build.cast(self._operand(self.contraction.right, env), self.dtype)
@@ -241,6 +238,8 @@ class _Emitter:
 
     def _pack(self, env: Env, start: Expr, width: int, packed: Buffer) -> Stmt:
         """Copy the panel to contiguous memory, with zeros up to whole vectors."""
+        if self._packs_transposed(width):
+            return self._pack_transposed(env, start, width, packed)
         lanes = self.tiling.lanes
 
         def line(env: Env) -> Stmt:
@@ -266,6 +265,56 @@ class _Emitter:
 
         return build.nest(self.tiling.inner, env, line)
 
+    def _packs_transposed(self, width: int) -> bool:
+        """Whether the right operand is contiguous along the innermost reduced axis, in whole tiles."""
+        right, stage, lanes = self.contraction.right, self.stage, self.tiling.lanes
+        if not self.tiling.inner or width % lanes or self.tiling.inner[-1].extent < lanes:
+            return False
+        return str(right.ty) == self.dtype and is_row_readable(right, stage.reduce[-1], stage.domain)
+
+    def _pack_transposed(self, env: Env, start: Expr, width: int, packed: Buffer) -> Stmt:
+        """Pack square tiles turned in registers, then the remaining lines one element at a time."""
+        *outer, last = self.tiling.inner
+        lanes = self.tiling.lanes
+
+        def at(env: Env, begin, position: Expr) -> Env:
+            env = {**env, self.column.var: start + begin, last.var: position}
+            return {**env, **{var: build.substitute(to, env) for var, to in self.tiling.reduce_env.items()}}
+
+        def tile(env: Env, begin: int, position: Expr) -> Stmt:
+            def write(line: int, vector: Expr) -> Stmt:
+                depth = build.flatten(self.tiling.inner, {**env, last.var: position + line})
+                return BufferStore(packed, vector, [depth, ramp(build.index(last, begin), lanes)])
+
+            def read(line: int) -> Expr:
+                return read_row(self.contraction.right, at(env, begin + line, position), lanes)
+
+            return transpose_tile(read, write, lanes, self.dtype)
+
+        def line(env: Env, position: Expr) -> Stmt:
+            depth = build.flatten(self.tiling.inner, {**env, last.var: position})
+
+            def element(k: Expr) -> Stmt:
+                value = build.substitute(self.contraction.right, at(env, k, position))
+                return BufferStore(packed, value, [depth, k])
+
+            return build.loop(last, width, element)
+
+        def lines(env: Env) -> Stmt:
+            bound = last.bound(env)
+            whole = bound // lanes
+
+            def tiles(i: Expr) -> Stmt:
+                return build.seq(*(tile(env, begin, i * lanes) for begin in range(0, width, lanes)))
+
+            rest = bound - whole * lanes
+            tail = None
+            if not isinstance(rest, int) or rest:
+                tail = build.loop(last, rest, lambda i: line(env, whole * lanes + i))
+            return build.seq(build.loop(last, whole, tiles), tail)
+
+        return build.nest(outer, env, lines)
+
     def _rows(self, env: Env, start: Expr, width: int, packed: Buffer | None) -> Stmt:
         """The register tiles of one block of rows down one panel."""
         rows = self.tiling.rows
@@ -289,7 +338,7 @@ class _Emitter:
         """One register tile: clear it, run over the reduced axes, write it back."""
         lanes = self.tiling.lanes
         begins = range(0, width, lanes)
-        accs = [build.local([rows, lanes], self.dtype, "acc") for _ in begins]
+        accs = [build.scratch([rows, lanes], self.dtype, "acc") for _ in begins]
 
         def each(make) -> Stmt:
             def of_row(i: Expr) -> Stmt:
@@ -323,7 +372,7 @@ class _Emitter:
             if size == lanes:
                 return self._write_back(at, start + begin, lanes, lambda k: acc[i, k])
             # A partial vector goes through memory, which keeps the accumulators in registers.
-            spill = build.local([lanes], self.dtype, "spill")
+            spill = build.scratch([lanes], self.dtype, "spill")
             copy = lane(lambda k: BufferStore(spill, acc[i, k], [k]))
             return build.seq(
                 AllocBuffer(spill), copy, self._write_back(at, start + begin, size, lambda k: spill[k])

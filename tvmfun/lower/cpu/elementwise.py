@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
+from tvm import tirx
 from tvm.tirx import AllocBuffer, Buffer, BufferStore, Stmt
 
 from . import build
 from .build import Axis, Env, Expr, volume
 from .machine import Machine
 from .stages import Block, Stage
+from .transpose import is_row_readable, ramp, read_row, transpose_tile
 
 CHUNK = 64  # vectors per task along a long contiguous axis
 
@@ -30,6 +32,10 @@ def emit_maps(
     axes = list(lead.space[prefix:])
     if not axes:
         return _point(stages, env, private)
+    if len(stages) == 1:
+        across = _transposed_load(stages[0], axes, machine)
+        if across is not None:
+            return _emit_transpose(stages[0], env, axes, across, machine, tasks)
     lanes = min(machine.lanes("int8" if stage.dtype == "bool" else stage.dtype) for stage in stages)
     count = fusable(stages, axes)
     outer, inner = axes[: len(axes) - count], axes[len(axes) - count :]
@@ -45,13 +51,76 @@ def emit_maps(
     def chunk(env: Env) -> Stmt:
         start = env[chunks.var] * CHUNK
         count = vectors if chunks.extent == 1 else build.minimum(CHUNK, vectors - start)
-        body = build.loop(inner[0], count, lambda i: vector(env, (start + i) * lanes, lanes)) if vectors else None
+        body = (
+            build.loop(inner[0], count, lambda i: vector(env, (start + i) * lanes, lanes))
+            if vectors
+            else None
+        )
         rest = vector(env, build.index(inner[0], vectors * lanes), tail) if tail else None
         if rest is not None and chunks.extent > 1:
             rest = build.IfThenElse(env[chunks.var] == chunks.extent - 1, rest, None)
         return build.seq(body, rest)
 
     return build.parallel_nest([*outer, chunks], env, chunk, tasks)
+
+
+def _transposed_load(stage: Stage, axes: Sequence[Axis], machine: Machine) -> tuple[Expr, Axis] | None:
+    """The one load that is contiguous along another axis than the output's last, and that axis."""
+    last = axes[-1]
+    crosswise = [
+        load
+        for load in build.loads(stage.value)
+        if build.stride(load.source, load.indices, last, stage.space) not in (0, 1)
+    ]
+    if len(crosswise) != 1 or len(axes) < 2:
+        return None
+    lanes = machine.lanes(str(crosswise[0].ty))
+    for axis in axes[:-1]:
+        if min(axis.extent, last.extent) >= lanes and is_row_readable(crosswise[0], axis, stage.space):
+            return crosswise[0], axis
+    return None
+
+
+def _emit_transpose(
+    stage: Stage,
+    env: Env,
+    axes: Sequence[Axis],
+    across: tuple[Expr, Axis],
+    machine: Machine,
+    tasks: int,
+) -> Stmt:
+    """Square tiles: read along one axis, transposed in registers, written along the other."""
+    load, axis = across
+    last = axes[-1]
+    lanes = machine.lanes(str(load.ty))
+    others = [a for a in axes if a is not axis and a is not last]
+    rows, columns = (Axis.fresh(a, -(-a.extent // lanes)) for a in (axis, last))
+
+    def tile(env: Env) -> Stmt:
+        # The last tiles overlap those before them, so that every tile is whole.
+        top = build.minimum(env[rows.var] * lanes, axis.extent - lanes)
+        left = build.minimum(env[columns.var] * lanes, last.extent - lanes)
+        turned = build.scratch([lanes, lanes], str(load.ty), "turned")
+
+        def read(row: int) -> Expr:
+            return read_row(load, {**env, axis.var: top, last.var: left + row}, lanes)
+
+        def keep(row: int, vector: Expr) -> Stmt:
+            index = tirx.const(row, "int32")
+            return BufferStore(turned, vector, [index, ramp(tirx.const(0, "int32"), lanes)])
+
+        def write(row: Expr) -> Stmt:
+            def lane(k: Expr) -> Stmt:
+                here = {**env, axis.var: top + row, last.var: left + k}
+                value = build.replace_loads(stage.value, load.source, lambda _: turned[row, k])
+                return stage.store(here, build.substitute(value, here))
+
+            return build.vectorized(last, lanes, lane)
+
+        turn = transpose_tile(read, keep, lanes, str(load.ty))
+        return build.seq(AllocBuffer(turned), turn, build.unrolled(last, lanes, write))
+
+    return build.parallel_nest([*others, rows, columns], env, tile, tasks)
 
 
 def _vector(
@@ -62,7 +131,7 @@ def _vector(
     private: Sequence[Buffer],
 ) -> Stmt:
     """All stages on one vector, one after another; private results pass through registers."""
-    registers = {buffer: build.local([width], str(buffer.dtype), buffer.name) for buffer in private}
+    registers = {buffer: build.scratch([width], str(buffer.dtype), buffer.name) for buffer in private}
     stmts = [AllocBuffer(register) for register in registers.values()]
     for stage in stages:
 
@@ -106,23 +175,10 @@ def fusable(stages: Sequence[Stage], axes: Sequence[Axis]) -> int:
 
 def _walks_as_one(stage: Stage, outer: int) -> bool:
     first, second = stage.space[outer], stage.space[outer + 1]
-    accesses = [(load.source, load.indices) for load in build.loads(stage.value)]
-    if _outside_indices(stage.value, (first, second)):
-        return False
-    for buffer, indices in [*accesses, (stage.output, stage.index)]:
-        far = build.stride(buffer, indices, first, stage.space)
-        near = build.stride(buffer, indices, second, stage.space)
-        if far is None or near is None or far != near * second.extent:
-            return False
-    return True
-
-
-def _outside_indices(value, axes: Sequence[Axis]) -> bool:
-    """Whether the value depends on an axis other than through what it loads."""
-    bare = build.tvm_ffi.structural_map(
-        value, (build.ir.TensorLoad, lambda load: build.zero(str(load.ty)))
+    accesses = [*build.accesses(stage.value), (stage.output, stage.index)]
+    return build.is_only_in_indices(stage.value, (first, second)) and all(
+        build.walks_as_one(access, first, second, stage.space) for access in accesses
     )
-    return any(build.uses(bare, axis.var) for axis in axes)
 
 
 def emit_block(block: Block, env: Env, tasks: int) -> Stmt:

@@ -19,6 +19,7 @@ MIN_TASKS = 16
 MAX_CHUNKS = 32
 SPLIT_WORK = 1 << 16
 CHEAP_LOADS = 6
+MIN_REUSE = 4
 
 
 @dataclass(frozen=True)
@@ -183,6 +184,47 @@ def _is_aligned(producer: Stage | Block, reader: Stage | Block, load: ir.TensorL
     return True
 
 
+def merge_reduced_axes(stage: Stage) -> Stage:
+    """Join neighbouring reduced axes that every load walks as one, for longer contiguous runs."""
+    done: list[Axis] = []
+    pending = list(stage.reduce)
+    while len(pending) > 1:
+        *rest, first, second = pending
+        alike = build.is_only_in_indices(stage.value, (first, second)) and all(
+            build.walks_as_one(access, first, second, stage.domain) for access in build.accesses(stage.value)
+        )
+        if alike:
+            joined = Axis.fresh(second, first.extent * second.extent)
+            env = build.unflatten((first, second), joined.var)
+            stage = replace(stage, value=build.substitute(stage.value, env), reduce=(*rest, joined, *done))
+            pending = [*rest, joined]
+        else:
+            done.insert(0, pending.pop())
+    return stage
+
+
+def hoist_operands(stage: Stage, contraction) -> tuple[list[Stage], Stage]:
+    """Compute the operands of a contraction that are more than views beforehand, once.
+
+    Left in place, they would be evaluated anew for each tile that uses them.
+    """
+    before: list[Stage] = []
+    operands = []
+    for name, value in (("left", contraction.left), ("right", contraction.right)):
+        axes = [axis for axis in stage.domain if build.uses(value, axis.var)]
+        reuse = volume(stage.domain) // max(1, volume(axes))
+        if _is_view(value) or reuse < MIN_REUSE:
+            operands.append(value)
+            continue
+        buffer = tirx.decl_buffer([axis.extent for axis in axes], str(value.ty), name=f"{stage.name}_{name}")
+        fresh = [Axis.fresh(axis, axis.extent) for axis in axes]
+        env: Env = {axis.var: new.var for axis, new in zip(axes, fresh, strict=True)}
+        index = tuple(axis.var for axis in fresh)
+        before.append(Stage(buffer.name, tuple(fresh), (), buffer, index, build.substitute(value, env)))
+        operands.append(buffer[tuple(axis.var for axis in axes)])
+    return before, replace(stage, value=operands[0] * operands[1])
+
+
 def split_reduction(stage: Stage, tasks: int, name: str) -> tuple[Stage, Stage] | None:
     """Cut a long reduction with few tasks into a fixed number of partial ones and their sum, in order."""
     if not stage.reduce or tasks >= MIN_TASKS or volume(stage.domain) < SPLIT_WORK:
@@ -278,7 +320,9 @@ def private_outputs(group: Group, stages: Sequence[AnyStage], temps: Sequence[Bu
 
 def shrink(group: Group, buffer: Buffer) -> tuple[Group, Buffer]:
     """Make an intermediate private to one iteration of the group's common loops."""
-    producer = next(s for member in group.stages for s in (member, *member.epilogues) if s.output.same_as(buffer))
+    producer = next(
+        s for member in group.stages for s in (member, *member.epilogues) if s.output.same_as(buffer)
+    )
     shared = [axis.var for axis in producer.space[: group.prefix]]
     fixed = [any(index.same_as(var) for var in shared) for index in producer.index]
     shape = [1 if gone else size for gone, size in zip(fixed, buffer.shape, strict=True)]

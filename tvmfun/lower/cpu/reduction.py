@@ -29,7 +29,9 @@ def along_reduced_axis(stage: Stage, prefix: int = 0) -> bool:
         return True
 
     def score(axis: Axis) -> int:
-        strides = [build.stride(load.source, load.indices, axis, stage.domain) for load in build.loads(stage.value)]
+        strides = [
+            build.stride(load.source, load.indices, axis, stage.domain) for load in build.loads(stage.value)
+        ]
         return sum(1 for step in strides if step == 1) * 2 - sum(1 for step in strides if step not in (0, 1))
 
     return score(stage.reduce[-1]) > score(stage.space[-1])
@@ -66,14 +68,16 @@ def _column_tile(stage: Stage, env: Env, last: Axis, parts: Sequence[tuple[int, 
         return build.seq(
             *(
                 build.vectorized(
-                    last, width, lambda k, i=i, begin=begin: make(i, buffers[i], k, {**env, last.var: start + begin + k})
+                    last,
+                    width,
+                    lambda k, i=i, begin=begin: make(i, buffers[i], k, {**env, last.var: start + begin + k}),
                 )
                 for i, (begin, width) in enumerate(parts)
             )
         )
 
     def registers(name: str) -> list[Buffer]:
-        return [build.local([width], dtype, name) for _, width in parts]
+        return [build.scratch([width], dtype, name) for _, width in parts]
 
     def clear(buffers: Sequence[Buffer]) -> Stmt:
         init = build.cast(stage.init, dtype)
@@ -128,7 +132,7 @@ def _row(stage: Stage, env: Env, machine: Machine) -> Stmt:
     dtype = accumulator(stage.dtype)
     lanes = machine.lanes(dtype)
     *outer, last = stage.reduce
-    total = build.local([1], dtype, "total")
+    total = build.scratch([1], dtype, "total")
     init = build.cast(stage.init, dtype)
 
     def term(env: Env, position: Expr) -> Expr:
@@ -143,14 +147,22 @@ def _row(stage: Stage, env: Env, machine: Machine) -> Stmt:
     def scalars(env: Env, start: Expr, count) -> Stmt:
         return build.loop(last, count, lambda i: add(total, [0], term(env, start + i)))
 
-    zero = build.index(last, 0)
+    def short(env: Env) -> Stmt:
+        """Fewer terms than lanes: computed as one vector, added up one by one."""
+        terms = build.scratch([last.extent], dtype, "terms")
+        fill = build.vectorized(last, last.extent, lambda k: BufferStore(terms, term(env, k), [k]))
+        fold = build.unrolled(last, last.extent, lambda k: add(total, [0], terms[k]))
+        return build.seq(AllocBuffer(terms), fill, fold)
+
     if last.limit is None and last.extent < lanes:
-        serial = build.nest(outer, env, lambda env: scalars(env, zero, last.extent))
+        serial = build.nest(outer, env, short)
         return build.seq(AllocBuffer(total), BufferStore(total, init, [0]), serial, finish())
 
     wide = min(WIDE, last.extent // lanes) if last.extent >= lanes else 1
-    acc = build.local([wide, lanes], dtype, "acc")
-    clear = build.unrolled(last, wide, lambda j: build.vectorized(last, lanes, lambda k: BufferStore(acc, init, [j, k])))
+    acc = build.scratch([wide, lanes], dtype, "acc")
+    clear = build.unrolled(
+        last, wide, lambda j: build.vectorized(last, lanes, lambda k: BufferStore(acc, init, [j, k]))
+    )
 
     def vectors(env: Env, start: Expr, count: int) -> Stmt:
         def one(j: Expr) -> Stmt:
@@ -168,13 +180,14 @@ def _row(stage: Stage, env: Env, machine: Machine) -> Stmt:
         if isinstance(bound, int):
             whole = rest // lanes
             single = vectors(env, build.index(last, done), whole) if whole else None
-            tail = scalars(env, build.index(last, done + whole * lanes), rest % lanes) if rest % lanes else None
+            tail = (
+                scalars(env, build.index(last, done + whole * lanes), rest % lanes) if rest % lanes else None
+            )
             return build.seq(body, single, tail)
         return build.seq(body, scalars(env, done, rest))
 
     combine = [
-        build.vectorized(last, lanes, lambda k, j=j: add(acc, [0, k], acc[j, k]))
-        for j in range(1, wide)
+        build.vectorized(last, lanes, lambda k, j=j: add(acc, [0, k], acc[j, k])) for j in range(1, wide)
     ]
     return build.seq(
         AllocBuffer(total),
@@ -194,7 +207,5 @@ def _across(acc: Buffer, lanes: int, like: Axis, add: Callable) -> list[Stmt]:
     steps = []
     while lanes > 1:
         lanes //= 2
-        steps.append(
-            build.vectorized(like, lanes, lambda k, half=lanes: add(acc, [0, k], acc[0, k + half]))
-        )
+        steps.append(build.vectorized(like, lanes, lambda k, half=lanes: add(acc, [0, k], acc[0, k + half])))
     return steps

@@ -14,6 +14,10 @@ from . import build
 from .build import Axis, Env, Expr, volume
 
 
+# What joins two partial results: a node class like tirx.Add, or a function.
+Combine = Callable[[Expr, Expr], Expr]
+
+
 @dataclass(frozen=True, eq=False)
 class Stage:
     """One block with a single output: a map (`combine` is None) or a reduction of `value`.
@@ -29,7 +33,7 @@ class Stage:
     output: Buffer
     index: tuple[Expr, ...]
     value: Expr
-    combine: type | None = None
+    combine: Combine | None = None
     init: Expr | None = None
     epilogues: tuple[Stage, ...] = ()
     keep: bool = True
@@ -200,14 +204,10 @@ def _single(name, space, reduce, store: BufferStore, init: Stmt | None) -> Stage
         return Stage(name, tuple(space), (), output, index, value)
     if not isinstance(init, BufferStore) or not init.buffer.same_as(output):
         return None
-    combine = type(value)
-    if combine not in IDENTITIES or not IDENTITIES[combine](init.value):
+    found = combiner(value, init.value, lambda e: isinstance(e, ir.TensorLoad) and e.source.same_as(output))
+    if found is None:
         return None
-    acc, term = value.a, value.b
-    if not (isinstance(acc, ir.TensorLoad) and acc.source.same_as(output)):
-        acc, term = term, acc
-    if not (isinstance(acc, ir.TensorLoad) and acc.source.same_as(output)):
-        return None
+    combine, term = found
     if any(load.source.same_as(output) for load in build.loads(term)):
         return None
     if not reduce:
@@ -215,6 +215,53 @@ def _single(name, space, reduce, store: BufferStore, init: Stmt | None) -> Stage
     # Truth values are accumulated as numbers, because vectors of them do not lower.
     combine = {tirx.And: tirx.Min, tirx.Or: tirx.Max}.get(combine, combine)
     return Stage(name, tuple(space), tuple(reduce), output, index, term, combine, init.value)
+
+
+def combiner(value: Expr, init: Expr, is_total: Callable[[Expr], bool]) -> tuple[Combine, Expr] | None:
+    """How `value` combines the running total with a new term, and the term.
+
+    None unless the combination may be regrouped, and partial results may start from `init`.
+    """
+    if isinstance(value, tirx.Select):
+        return _extremum(value, is_total) if _is_constant(init) else None
+    if type(value) not in IDENTITIES or not IDENTITIES[type(value)](init):
+        return None
+    total, term = (value.a, value.b) if is_total(value.a) else (value.b, value.a)
+    return (type(value), term) if is_total(total) else None
+
+
+def _extremum(value: tirx.Select, is_total: Callable[[Expr], bool]) -> tuple[Combine, Expr] | None:
+    """A maximum or minimum written out, with its own treatment of NaN: `total if total > term else term`."""
+    total, term = value.true_value, value.false_value
+    if not is_total(total):
+        return None
+    x, y = ir.Var("total", total.ty), ir.Var("term", total.ty)
+
+    def template(e: Expr) -> Expr | None:
+        if is_total(e):
+            return x
+        if tvm_ffi.structural_equal(e, term):
+            return y
+        if not isinstance(e, (*ORDERINGS, tirx.NE, tirx.Or)):
+            return None
+        a, b = template(e.a), template(e.b)
+        if a is None or b is None or (isinstance(e, tirx.NE) and not a.same_as(b)):
+            return None
+        return type(e)(a, b)
+
+    condition = template(value.condition)
+    if condition is None or not isinstance(condition, (*ORDERINGS, tirx.Or)):
+        return None
+
+    def combine(left: Expr, right: Expr) -> Expr:
+        a, b = ir.Var("a", left.ty), ir.Var("b", right.ty)
+        chosen = tirx.Select(build.substitute(condition, {x: a, y: b}), a, b)
+        return tirx.Let(a, left, tirx.Let(b, right, chosen))
+
+    return combine, term
+
+
+ORDERINGS = (tirx.GT, tirx.GE, tirx.LT, tirx.LE)
 
 
 def _order(indices: Sequence[Expr], space: Sequence[Axis]) -> list[Axis] | None:

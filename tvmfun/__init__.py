@@ -1,0 +1,46 @@
+"""tvmfun: functional, JAX-like training on Apache TVM.
+
+Pure functions over immutable trees of arrays are traced into Programs, transformed, and compiled, a whole training
+step at a time, into one TVM module.
+"""
+
+from importlib.metadata import PackageNotFoundError as _PackageNotFoundError
+from importlib.metadata import version as _version
+
+from tvmfun import errors, tree
+from tvmfun import numpy as numpy
+from tvmfun import lax as lax
+from tvmfun import random as random
+from tvmfun.core.array import Array, ShapeDtype
+from tvmfun.core.program import Program
+from tvmfun.core.trace import trace
+from tvmfun.jit import debug_nans, device_get, device_put, eval_shape, jit
+from tvmfun.runtime import devices
+from tvmfun.transforms import grad, jvp, value_and_grad, vjp
+
+try:
+    __version__ = _version("tvmfun")
+except _PackageNotFoundError:
+    __version__ = "0.0.0"
+
+__all__ = [
+    "Array",
+    "Program",
+    "ShapeDtype",
+    "debug_nans",
+    "device_get",
+    "device_put",
+    "devices",
+    "errors",
+    "eval_shape",
+    "grad",
+    "jit",
+    "jvp",
+    "lax",
+    "numpy",
+    "random",
+    "trace",
+    "tree",
+    "value_and_grad",
+    "vjp",
+]

@@ -1,0 +1,483 @@
+"""``jit``: whole functions compiled into one module; and how ops and Programs run when nothing is traced."""
+
+from __future__ import annotations
+
+import inspect
+from collections import OrderedDict
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from functools import cached_property, update_wrapper
+from threading import local
+from typing import Any
+
+import numpy as np
+import tvm
+from tvm.runtime import Device
+from tvm.target import Target
+
+from tvmfun import dtypes, runtime, tree
+from tvmfun.core import program as programs
+from tvmfun.core import trace as tracing
+from tvmfun.core.array import Array, DeviceArray, ShapeDtype, device_array, move
+from tvmfun.core.op import Op
+from tvmfun.core.program import Equation, Literal, Program, Variable
+from tvmfun.core.trace import Tracer, abstract, is_tracing, trace_flat
+from tvmfun.errors import ArgumentError, NanError, TargetError
+from tvmfun.lower import compile as compiling
+from tvmfun.lower import target as targets
+
+_CPU = tvm.cpu()
+
+
+# -- running a Program ---------------------------------------------------------------------------------------------
+
+
+def as_device_array(leaf: Any, where: str = "jit") -> DeviceArray:
+    """A leaf of the arguments as an array with data."""
+    if isinstance(leaf, DeviceArray):
+        return leaf
+    if isinstance(leaf, Tracer):
+        leaf.concrete(where)  # explains
+    if isinstance(leaf, bool | int | float):
+        return device_array(tracing.scalar(leaf), weak=True)
+    if isinstance(leaf, np.generic | np.ndarray):
+        return device_array(leaf)
+    abstract(leaf, where)  # explains what cannot be an array
+    return device_array(np.from_dlpack(leaf) if hasattr(leaf, "__dlpack__") else np.asarray(leaf))
+
+
+def _common_device(arrays: Sequence[DeviceArray], where: str) -> Device:
+    device = None
+    for array in arrays:
+        if device is None:
+            device = array.device
+        elif array.device != device:
+            raise TargetError(
+                where,
+                "all arrays must be on one device",
+                got=f"{device} and {array.device}",
+                hint="tvmfun.device_put(tree, device)",
+            )
+    return device or _CPU
+
+
+def _target_of(device: Device) -> Target:
+    return targets.host() if device == _CPU else targets.resolve(Target.from_device(device))
+
+
+class _Ready:
+    """A Program, compiled for a device, with its captured arrays on it."""
+
+    def __init__(self, program: Program, target: Target) -> None:
+        self.program = program
+        self.executable = compiling.compile_program(program, target)
+        self.device = self.executable.device
+        self.captured = [move(as_device_array(array), self.device) for array in program.captured]
+        self.out_avals = program.out_avals
+
+    def __call__(self, arrays: Sequence[DeviceArray]) -> list[DeviceArray]:
+        inputs = [*self.captured, *arrays]
+        results = self.executable([array.tensor for array in inputs])
+        outputs = [DeviceArray(tensor, aval) for tensor, aval in zip(results, self.out_avals, strict=True)]
+        if _STATE.debug_nans and any(map(_has_nan, outputs)):
+            _blame(self.program, inputs)
+        return outputs
+
+
+def _run_program(program: Program, leaves: list) -> list:
+    """Calls a Program: its equations become part of the current trace, or it is compiled and run."""
+    if is_tracing():
+        return program.evaluate([*program.captured, *leaves])
+    arrays = [as_device_array(leaf, program.name) for leaf in leaves]
+    device = _common_device(arrays, program.name)
+    return list(_Ready(program, _target_of(device))(arrays))
+
+
+# -- ops one by one -------------------------------------------------------------------------------------------------
+
+_OPS: OrderedDict[tuple, _Ready] = OrderedDict()
+_OPS_KEPT = 4096
+
+
+def _run_op(op: Op, args: tuple, params: dict) -> Any:
+    """Applies one op to arrays with data. Numbers are passed as arrays: another number needs no other module."""
+    arrays = [_operand(arg, op.name) for arg in args]
+    device = _common_device([array for array in arrays if array.shape] or arrays, op.name)
+    arrays = [move(array, device) for array in arrays]
+    key = (op.name, tuple(params.items()), tuple(array.aval for array in arrays), device)
+    ready = _OPS.get(key)
+    if ready is None:
+        avals = op.shape(*(array.aval for array in arrays), **params)
+        outputs = tuple(map(Variable, avals)) if isinstance(avals, tuple) else (Variable(avals),)
+        inputs = tuple(Variable(array.aval) for array in arrays)
+        program = Program(
+            inputs,
+            (Equation(op, inputs, params, outputs, tracing.user_line()),),
+            outputs,
+            tree.structure((inputs, {})),
+            tree.structure(outputs),
+            name=op.name,
+        )
+        _OPS[key] = ready = _Ready(program, _target_of(device))
+        if len(_OPS) > _OPS_KEPT:
+            _OPS.popitem(last=False)
+    results = ready(arrays)
+    return results[0] if len(results) == 1 else tuple(results)
+
+
+def _operand(value: Any, where: str) -> DeviceArray:
+    # Within the library a NumPy scalar stands for a Python scalar that has found its dtype.
+    if isinstance(value, np.generic):
+        return device_array(value, weak=True)
+    return as_device_array(value, where)
+
+
+tracing.install_eager(_run_op)
+programs.install_runner(_run_program)
+
+
+# -- NaNs -----------------------------------------------------------------------------------------------------------
+
+
+class _State(local):
+    debug_nans = False
+
+
+_STATE = _State()
+
+
+@contextmanager
+def debug_nans(enabled: bool = True) -> Iterator[None]:
+    """Within this context, a NaN in a result raises a ``NanError`` that names the op that made it.
+
+    A compiled function whose result has a NaN is run again op by op to find the culprit.
+
+    >>> import tvmfun.numpy as tnp
+    >>> with debug_nans():
+    ...     tnp.log(tnp.asarray(-1.0))
+    Traceback (most recent call last):
+    tvmfun.errors.NanError: [log] the op made a NaN, got arguments within [-1, -1]...
+    """
+    before, _STATE.debug_nans = _STATE.debug_nans, enabled
+    try:
+        yield
+    finally:
+        _STATE.debug_nans = before
+
+
+def _has_nan(array: DeviceArray) -> bool:
+    return dtypes.is_float(array.dtype) and bool(np.isnan(array.numpy().astype(np.float64, copy=False)).any())
+
+
+def _blame(program: Program, inputs: list[DeviceArray]) -> None:
+    """Runs the equations one by one and raises for the first that turns numbers into a NaN."""
+    for array, variable in zip(inputs, program.inputs, strict=True):
+        if _has_nan(array):
+            place = program.inputs.index(variable) - len(program.captured)
+            which = f"leaf {place} of the arguments" if place >= 0 else "a captured array"
+            raise NanError(program.name, f"{which} has a NaN already", got=repr(array.aval))
+
+    def check(equation: Equation, arguments: list) -> Any:
+        result = _run_op(equation.op, tuple(arguments), equation.params)
+        for array in result if isinstance(result, tuple) else (result,):
+            if _has_nan(array):
+                _raise_nan(equation, arguments)
+        return result
+
+    with debug_nans(False):
+        program.evaluate(inputs, check)
+
+
+def _raise_nan(equation: Equation, arguments: list) -> None:
+    values = [np.asarray(a, np.float64) for a in arguments if np.size(a)]
+    low, high = min(v.min() for v in values), max(v.max() for v in values)
+    source = f" at {equation.source}" if equation.source else ""
+    raise NanError(
+        equation.op.name,
+        "the op made a NaN",
+        got=f"arguments within [{low:g}, {high:g}]{source}",
+        hint="keeping its arguments in the op's domain",
+    )
+
+
+# -- jit ------------------------------------------------------------------------------------------------------------
+
+
+def jit(
+    fun: Callable | None = None,
+    *,
+    static_argnums: int | Sequence[int] = (),
+    static_argnames: str | Sequence[str] = (),
+    donate_argnums: int | Sequence[int] = (),
+    donate_argnames: str | Sequence[str] = (),
+    target: Any = None,
+) -> Any:
+    """Compiles a function as a whole: one module, one call, for each kind of arguments it meets.
+
+    Args:
+        fun: a pure function of trees of arrays. Without it, ``jit`` returns a decorator.
+        static_argnums: positions of arguments that are Python values, not arrays: hashable, part of the
+            function; another value compiles another module.
+        static_argnames: the same by name.
+        donate_argnums: positions of arguments the caller gives up: their memory may be used for the results, and
+            using them afterwards raises ``DonatedArrayError``.
+        donate_argnames: the same by name.
+        target: what to compile for, e.g. ``{"kind": "cuda", "arch": "sm_90"}``; by default the device the
+            arguments are on.
+
+    Returns:
+        A function with the arguments and results of ``fun``, and a method ``lower``.
+
+    Raises:
+        ConcretizationError: when called, if ``fun`` needs the data of a traced value.
+        ArgumentError: if an argument is named that ``fun`` does not have, or a static one is not hashable.
+
+    Source: follows ``jax.jit``.
+
+    >>> import tvmfun.numpy as tnp
+    >>> @jit
+    ... def norm(x):
+    ...     return tnp.sqrt(tnp.sum(x * x))
+    >>> float(norm(tnp.asarray([3.0, 4.0])))
+    5.0
+    """
+    options = {
+        "static_argnums": static_argnums,
+        "static_argnames": static_argnames,
+        "donate_argnums": donate_argnums,
+        "donate_argnames": donate_argnames,
+        "target": target,
+    }
+    if fun is None:
+        return lambda fun: Jitted(fun, **options)
+    return Jitted(fun, **options)
+
+
+def _tuple(value: Any) -> tuple:
+    return (value,) if isinstance(value, int | str) else tuple(value)
+
+
+class _Places:
+    """Arguments given by position or name, found wherever the caller puts them."""
+
+    def __init__(self, fun: Callable, nums: Any, names: Any, what: str) -> None:
+        self.nums = set(_tuple(nums))
+        self.names = set(_tuple(names))
+        try:
+            parameters = list(inspect.signature(fun).parameters.values())
+        except (TypeError, ValueError):
+            parameters = []
+        if not parameters:
+            return
+        positional = [p.name for p in parameters if p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD)]
+        variadic = {p.kind for p in parameters}
+        if not variadic & {inspect.Parameter.VAR_POSITIONAL}:
+            for num in self.nums:
+                if not -len(positional) <= num < len(positional):
+                    raise ArgumentError(
+                        "jit", f"{what}_argnums must be a position", got=str(num), hint=f"0 to {len(positional) - 1}"
+                    )
+        known = {p.name for p in parameters}
+        if not variadic & {inspect.Parameter.VAR_KEYWORD} and self.names - known:
+            raise ArgumentError(
+                "jit", f"{what}_argnames must be arguments of the function", got=", ".join(sorted(self.names - known))
+            )
+        self.nums = {num % len(positional) if num < 0 else num for num in self.nums}
+        # A position and a name are the same argument: the caller may use either.
+        self.names |= {positional[num] for num in self.nums if num < len(positional)}
+        self.nums |= {positional.index(name) for name in self.names if name in positional}
+
+    def __bool__(self) -> bool:
+        return bool(self.nums or self.names)
+
+    def split(self, args: tuple, kwargs: dict) -> tuple[tuple, dict, tuple]:
+        """The other arguments, and these as ``((place, value), ...)``."""
+        chosen = [(i, value) for i, value in enumerate(args) if i in self.nums]
+        chosen += [(name, kwargs[name]) for name in sorted(kwargs) if name in self.names]
+        rest = tuple(value for i, value in enumerate(args) if i not in self.nums)
+        return rest, {name: value for name, value in kwargs.items() if name not in self.names}, tuple(chosen)
+
+    def leaves(self, args: tuple, kwargs: dict) -> list[Any]:
+        """The leaves of these arguments."""
+        _, _, chosen = self.split(args, kwargs)
+        return [leaf for _, value in chosen for leaf in tree.leaves(value)]
+
+
+def _with_static(fun: Callable, static: tuple) -> Callable:
+    """``fun`` as a function of its other arguments only."""
+    if not static:
+        return fun
+    by_place = dict(static)
+    names = {name: value for name, value in static if isinstance(name, str)}
+
+    def rest_only(*args: Any, **kwargs: Any) -> Any:
+        others = iter(args)
+        count = len(args) + len(by_place) - len(names)
+        full = [by_place[i] if i in by_place else next(others) for i in range(count)]
+        return fun(*full, **kwargs, **names)
+
+    rest_only.__name__ = getattr(fun, "__name__", type(fun).__name__)
+    return rest_only
+
+
+class Jitted:
+    """A function that is compiled when it is called; made by :func:`jit`."""
+
+    def __init__(
+        self, fun: Callable, *, static_argnums: Any, static_argnames: Any, donate_argnums: Any, donate_argnames: Any, target: Any
+    ) -> None:
+        if not callable(fun):
+            raise ArgumentError("jit", "the first argument must be a function", got=type(fun).__name__)
+        self._fun = fun
+        self._static = _Places(fun, static_argnums, static_argnames, "static")
+        self._donated = _Places(fun, donate_argnums, donate_argnames, "donate")
+        self._target = None if target is None else targets.resolve(target)
+        self._programs: dict[tuple, Program] = {}
+        self._ready: dict[tuple, _Ready] = {}
+        update_wrapper(self, fun)
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        """Compiles the function for arguments like these unless that is done, and runs it."""
+        donated = self._donated.leaves(args, kwargs) if self._donated else ()
+        static: tuple = ()
+        if self._static:
+            args, kwargs, static = self._static.split(args, kwargs)
+        leaves, structure = tree.flatten((args, kwargs))
+        if is_tracing():
+            program = self._program(leaves, structure, static)
+            return tree.unflatten(program.out_tree, program.evaluate([*program.captured, *leaves]))
+        arrays = [as_device_array(leaf, self.__name__) for leaf in leaves]
+        key = (structure, static, tuple(array.aval for array in arrays), arrays[0].device if arrays else _CPU)
+        ready = self._ready.get(key) or self._prepare(key, arrays, structure, static)
+        outputs = ready([move(array, ready.device) for array in arrays] if self._target else arrays)
+        for leaf in donated:
+            if isinstance(leaf, DeviceArray):
+                leaf.delete()
+        return tree.unflatten(ready.program.out_tree, outputs)
+
+    def __get__(self, instance: Any, owner: type | None = None) -> Any:
+        # A jitted method: bind `self` as Python does for functions.
+        return self if instance is None else lambda *args, **kwargs: self(instance, *args, **kwargs)
+
+    def lower(self, *args: Any, **kwargs: Any) -> Lowered:
+        """Traces the function for arguments like these: arrays, numbers or ``ShapeDtype``."""
+        static: tuple = ()
+        if self._static:
+            args, kwargs, static = self._static.split(args, kwargs)
+        leaves, structure = tree.flatten((args, kwargs))
+        return Lowered(self._program(leaves, structure, static), self._target or targets.host())
+
+    def _program(self, leaves: list, structure: tree.Structure, static: tuple) -> Program:
+        avals = tuple(abstract(leaf, self.__name__) for leaf in leaves)
+        key = (structure, static, avals)
+        try:
+            if key in self._programs:
+                return self._programs[key]
+        except TypeError:
+            self._explain_unhashable(static)
+            raise
+        program = trace_flat(_with_static(self._fun, static), list(avals), structure, self.__name__)
+        if not any(isinstance(value, Tracer) for value in program.captured):
+            self._programs[key] = program  # values of an outer trace belong to that trace only
+        return program
+
+    def _prepare(self, key: tuple, arrays: list[DeviceArray], structure: tree.Structure, static: tuple) -> _Ready:
+        program = self._program(arrays, structure, static)
+        device = _common_device(arrays, self.__name__)
+        self._ready[key] = ready = _Ready(program, self._target or _target_of(device))
+        return ready
+
+    def _explain_unhashable(self, static: tuple) -> None:
+        for place, value in static:
+            try:
+                hash(value)
+            except TypeError:
+                raise ArgumentError(
+                    "jit",
+                    f"the static argument {place!r} must be hashable",
+                    got=type(value).__name__,
+                    hint="a tuple instead of a list, or passing it as an array",
+                ) from None
+
+
+class Lowered:
+    """A traced function, ready to be compiled; made by ``jit(f).lower(...)``."""
+
+    def __init__(self, program: Program, target: Target) -> None:
+        self.program = program
+        self.target = target
+
+    def as_text(self, dialect: str = "program") -> str:
+        """The Program as text: its equations, or (``dialect="relax"``) the Relax function as TVMScript."""
+        if dialect not in ("program", "relax"):
+            raise ArgumentError("as_text", "the dialect must be 'program' or 'relax'", got=repr(dialect))
+        return self.program.text if dialect == "program" else self.program.function.script()
+
+    def compile(self) -> Compiled:
+        """Generates code."""
+        return Compiled(self.program, self.target)
+
+
+class Compiled:
+    """A compiled function: takes exactly the arguments it was lowered for; made by ``Lowered.compile()``."""
+
+    def __init__(self, program: Program, target: Target) -> None:
+        self.program = program
+        self.target = target
+        self.executable = compiling.compile_program(program, target)
+
+    def as_text(self) -> str:
+        """The scheduled kernels and the function that calls them, as TVMScript."""
+        return compiling.text(self.program, self.target)
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        """Runs it.
+
+        Raises:
+            TreeError: if the arguments have another structure.
+            ShapeError: if a leaf has another shape or dtype.
+        """
+        leaves = self.program.check_arguments(args, kwargs)
+        arrays = [move(as_device_array(leaf), self._ready.device) for leaf in leaves]
+        return tree.unflatten(self.program.out_tree, self._ready(arrays))
+
+    @cached_property
+    def _ready(self) -> _Ready:
+        # Made at the first call: compiling for a device does not need the device.
+        return _Ready(self.program, self.target)
+
+
+def eval_shape(fun: Callable, *args: Any, **kwargs: Any) -> Any:
+    """Returns the tree of ``ShapeDtype`` that ``fun(*args, **kwargs)`` would return, without computing anything.
+
+    >>> import tvmfun.numpy as tnp
+    >>> eval_shape(lambda x: x @ x.T, ShapeDtype((2, 3), "float32"))
+    float32[2,2]
+    """
+    program = tracing.trace(fun)(*args, **kwargs)
+    return tree.unflatten(program.out_tree, program.out_avals)
+
+
+# -- devices ---------------------------------------------------------------------------------------------------------
+
+
+def device_put(values: Any, device: str | Device = "cpu") -> Any:
+    """Returns the tree with every leaf an array on ``device`` (``"cpu"``, ``"cuda"``, ``"cuda:1"``).
+
+    Raises:
+        TargetError: if this machine has no such device.
+
+    >>> device_put({"w": [1.0, 2.0]}, "cpu")["w"][1]
+    Array(2., dtype=float32)
+    """
+    place = runtime.device(device)
+    return tree.map(lambda leaf: move(as_device_array(leaf, "device_put"), place), values)
+
+
+def device_get(values: Any) -> Any:
+    """Returns the tree with every array as a NumPy array.
+
+    >>> device_get(device_put({"w": 1.5}))
+    {'w': array(1.5, dtype=float32)}
+    """
+    return tree.map(lambda leaf: leaf.concrete("device_get").numpy() if isinstance(leaf, Array) else leaf, values)

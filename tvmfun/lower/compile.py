@@ -1,0 +1,155 @@
+"""Compiling Programs, with a cache in this process and one on disk.
+
+Disk entries are shared libraries named by a hash of the Program's text, the target and the versions of tvm and
+tvmfun. A checksum at their end guards against truncation, and they appear under their name in one step, so any
+number of processes can share a directory. Linking needs a C compiler; without one only the cache in this
+process works.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import shutil
+import tempfile
+import time
+from collections import OrderedDict
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from threading import RLock
+
+import tvm
+from tvm.target import Target
+
+from tvmfun.core.program import Program
+from tvmfun.counters import counters
+from tvmfun.lower import pipeline
+from tvmfun.lower import target as targets
+from tvmfun.runtime import Executable, device_of
+
+_KEPT = 2048
+_EXECUTABLES: OrderedDict[str, Executable] = OrderedDict()
+# TVM's compiler is not thread-safe, and two threads must not compile the same Program twice.
+_LOCK = RLock()
+
+
+def compile_program(program: Program, target: Target) -> Executable:
+    """Returns the Program compiled for ``target``: from this process, from disk, or anew."""
+    key = _key(program, target)
+    with _LOCK:
+        if key in _EXECUTABLES:
+            _EXECUTABLES.move_to_end(key)
+            return _EXECUTABLES[key]
+        executable = _load(key, target) or _build(program, target, key)
+        _EXECUTABLES[key] = executable
+        if len(_EXECUTABLES) > _KEPT:
+            _EXECUTABLES.popitem(last=False)
+        return executable
+
+
+def clear_caches() -> None:
+    """Forgets everything compiled in this process; the disk cache stays."""
+    with _LOCK:
+        _EXECUTABLES.clear()
+        pipeline.clear_cache()
+
+
+def cache_directory() -> Path | None:
+    """Where compiled Programs are kept on disk, or None.
+
+    ``TVMFUN_CACHE_DIR`` names the directory; empty turns the disk cache off. By default it is ``tvmfun`` in the
+    user's cache directory.
+    """
+    configured = os.environ.get("TVMFUN_CACHE_DIR")
+    if configured == "":
+        return None
+    if configured:
+        return Path(configured)
+    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "tvmfun"
+
+
+def _own_version() -> str:
+    try:
+        return version("tvmfun")
+    except PackageNotFoundError:  # run from a source tree that is not installed
+        return "source"
+
+
+def _sources_digest() -> str:
+    """Changes whenever the lowering or an op record does, also between two releases."""
+    root = Path(__file__).parents[1]
+    digest = hashlib.sha256()
+    for folder in ("core", "ops", "lower"):
+        for path in sorted((root / folder).rglob("*.py")):
+            digest.update(path.read_bytes())
+    return digest.hexdigest()
+
+
+_VERSIONS: list[str] = []
+
+
+def _key(program: Program, target: Target) -> str:
+    if not _VERSIONS:
+        _VERSIONS.append(f"{tvm.__version__} {_own_version()} {_sources_digest()}")
+    parts = (program.text, str(target), str(target.host), _VERSIONS[0])
+    return hashlib.sha256("\n".join(parts).encode()).hexdigest()
+
+
+def _build(program: Program, target: Target, key: str) -> Executable:
+    started = time.perf_counter()
+    module = pipeline.build(pipeline.scheduled_module(program, target), target)
+    counters.compiles += 1
+    if time.perf_counter() - started >= float(os.environ.get("TVMFUN_CACHE_MIN_SECONDS", "0.5")):
+        _store(module, key)
+    return Executable(module, device_of(target))
+
+
+# -- the disk ----------------------------------------------------------------------------------------------------
+
+
+def _path(key: str) -> Path | None:
+    directory = cache_directory()
+    return directory / f"{key}.so" if directory else None
+
+
+def _load(key: str, target: Target) -> Executable | None:
+    path = _path(key)
+    if path is None or not path.is_file():
+        return None
+    try:
+        content = path.read_bytes()
+        intact = hashlib.sha256(content[:-32]).digest() == content[-32:]
+        # Loading a damaged library can crash the process, so the checksum comes first.
+        module = tvm.runtime.load_module(str(path)) if intact else None
+    except (OSError, RuntimeError):
+        module = None
+    if module is None:
+        path.unlink(missing_ok=True)
+        return None
+    counters.loads += 1
+    return Executable(module, device_of(target))
+
+
+def _store(module: tvm.relax.VMExecutable, key: str) -> None:
+    path = _path(key)
+    if path is None or not _has_linker():
+        return
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryDirectory(dir=path.parent) as folder:
+            partial = Path(folder, "module.so")
+            module.export_library(str(partial))
+            content = partial.read_bytes()
+            partial.write_bytes(content + hashlib.sha256(content).digest())
+            partial.replace(path)
+    except (OSError, RuntimeError):
+        return  # a full or read-only disk must not stop a computation
+
+
+def _has_linker() -> bool:
+    return any(shutil.which(name) for name in (os.environ.get("CXX", "g++"), "g++", "clang++", "c++"))
+
+
+def text(program: Program, target: Target | None = None) -> str:
+    """The scheduled module as TVMScript."""
+    return pipeline.scheduled_module(program, target or targets.host()).script(show_meta=False)

@@ -1,0 +1,116 @@
+"""Losses: how far predictions are from what they should be."""
+
+from __future__ import annotations
+
+from typing import Any, Literal, TypeAlias
+
+import tvmfun.numpy as tnp
+from tvmfun import dtypes
+from tvmfun.errors import ArgumentError, DtypeError, ShapeError
+from tvmfun.nn.functional import log_softmax
+
+__all__ = ["cross_entropy", "mse_loss", "nll_loss"]
+
+Reduction: TypeAlias = Literal["mean", "sum", "none"]
+
+
+def nll_loss(log_probs: Any, labels: Any, reduction: Reduction = "mean") -> Any:
+    """The negative log-likelihood of the labels: ``-log_probs[label]``.
+
+    Args:
+        log_probs: the logarithm of the probability of each class, of shape (..., classes).
+        labels: the right classes, integers of shape (...). A label out of range makes the loss NaN; negative labels
+            count from the end, as indices do.
+        reduction: ``"mean"`` or ``"sum"`` over all labels, or ``"none"`` for the loss of each.
+
+    Returns:
+        A 0-d array, or an array of the shape of ``labels``.
+
+    Raises:
+        DtypeError: if ``labels`` are not integers, or ``log_probs`` not floats.
+        ShapeError: if the shapes do not fit.
+        ArgumentError: if the reduction is unknown.
+
+    >>> log_probs = tnp.log(tnp.asarray([[0.25, 0.75], [0.5, 0.5]]))
+    >>> nll_loss(log_probs, tnp.asarray([1, 0]), reduction="none")
+    Array([0.28768206, 0.6931472 ], dtype=float32)
+    """
+    return _nll("nll_loss", log_probs, labels, reduction)
+
+
+def cross_entropy(logits: Any, labels: Any, reduction: Reduction = "mean") -> Any:
+    """The negative log-likelihood of the labels under the softmax: ``-log_softmax(logits)[label]``.
+
+    Args:
+        logits: a score for each class, of shape (..., classes).
+        labels: the right classes, integers of shape (...). A label out of range makes the loss NaN; negative labels
+            count from the end, as indices do.
+        reduction: ``"mean"`` or ``"sum"`` over all labels, or ``"none"`` for the loss of each.
+
+    Returns:
+        A 0-d array, or an array of the shape of ``labels``.
+
+    Raises:
+        DtypeError: if ``labels`` are not integers, or ``logits`` not floats.
+        ShapeError: if the shapes do not fit.
+        ArgumentError: if the reduction is unknown.
+
+    >>> f"{float(cross_entropy(tnp.zeros((3, 10)), tnp.asarray([0, 5, 9]))):.4f}"
+    '2.3026'
+    """
+    return _nll("cross_entropy", logits, labels, reduction, log_softmax)
+
+
+def mse_loss(predictions: Any, targets: Any, reduction: Reduction = "mean") -> Any:
+    """The squared error: ``(predictions - targets)**2``.
+
+    Args:
+        predictions: an array.
+        targets: an array of the same shape.
+        reduction: ``"mean"`` or ``"sum"`` over all elements, or ``"none"`` for the error of each.
+
+    Returns:
+        A 0-d array, or an array of the shape of the arguments.
+
+    Raises:
+        ShapeError: if the shapes differ.
+        ArgumentError: if the reduction is unknown.
+
+    >>> mse_loss(tnp.asarray([1.0, 2.0]), tnp.asarray([1.0, 4.0]))
+    Array(2., dtype=float32)
+    """
+    predictions, targets = tnp.asarray(predictions), tnp.asarray(targets)
+    if predictions.shape != targets.shape:
+        raise ShapeError(
+            "mse_loss",
+            "the predictions and the targets must have one shape",
+            got=f"{predictions.shape} and {targets.shape}",
+            hint="predictions[..., 0] if they have an axis of size 1 too many",
+        )
+    return _reduce("mse_loss", tnp.square(predictions - targets), reduction)
+
+
+def _nll(where: str, scores: Any, labels: Any, reduction: Reduction, normalize: Any = None) -> Any:
+    scores, labels = tnp.asarray(scores), tnp.asarray(labels)
+    if not dtypes.is_float(scores.dtype):
+        raise DtypeError(where, "the scores of the classes must be floats", got=str(scores.dtype))
+    if not dtypes.is_integer(labels.dtype):
+        hint = 'labels.argmax(axis=-1) for one-hot labels, or labels.astype("int32")'
+        raise DtypeError(where, "the labels must be integers", got=str(labels.dtype), hint=hint)
+    if not scores.ndim or labels.shape != scores.shape[:-1]:
+        raise ShapeError(
+            where,
+            "the labels must have the shape of the scores without the last axis",
+            got=f"{labels.shape} and {scores.shape}",
+            hint="labels[:, 0] if they have an axis of size 1 too many",
+        )
+    log_probs = normalize(scores) if normalize else scores
+    return _reduce(where, -tnp.take_along_axis(log_probs, labels[..., None], axis=-1)[..., 0], reduction)
+
+
+def _reduce(where: str, losses: Any, reduction: Reduction) -> Any:
+    if reduction == "none":
+        return losses
+    if reduction not in ("mean", "sum"):
+        raise ArgumentError(where, "the reduction is unknown", got=repr(reduction), hint='"mean", "sum" or "none"')
+    return tnp.mean(losses) if reduction == "mean" else tnp.sum(losses)
