@@ -136,7 +136,9 @@ def promote(*operands: tuple[np.dtype, bool]) -> tuple[np.dtype, bool]:
     node = reduce(_join, nodes)
     if isinstance(node, str):
         default = DEFAULT_INT if node == "int*" else DEFAULT_FLOAT
-        widest = max((d for d, _ in operands if _weak_node(d) == node), key=lambda d: d.itemsize, default=default)
+        widest = max(
+            (d for d, _ in operands if _weak_node(d) == node), key=lambda d: d.itemsize, default=default
+        )
         return widest, all(weak for _, weak in operands)
     return node, all(weak for _, weak in operands)
 

@@ -38,10 +38,10 @@ def as_device_array(leaf: Any, where: str = "jit") -> DeviceArray:
         return leaf
     if isinstance(leaf, Tracer):
         leaf.concrete(where)  # explains
-    if isinstance(leaf, bool | int | float):
-        return device_array(tracing.scalar(leaf), weak=True)
     if isinstance(leaf, np.generic | np.ndarray):
         return device_array(leaf)
+    if isinstance(leaf, bool | int | float):
+        return device_array(tracing.scalar(leaf), weak=True)
     abstract(leaf, where)  # explains what cannot be an array
     return device_array(np.from_dlpack(leaf) if hasattr(leaf, "__dlpack__") else np.asarray(leaf))
 

@@ -25,7 +25,9 @@ def stop_gradient(x: Any) -> Any:
     from tvmfun import dtypes, tree
 
     def stop(leaf: Any) -> Any:
-        return pointwise.stop_gradient(leaf) if isinstance(leaf, Array) and dtypes.is_float(leaf.dtype) else leaf
+        return (
+            pointwise.stop_gradient(leaf) if isinstance(leaf, Array) and dtypes.is_float(leaf.dtype) else leaf
+        )
 
     return tree.map(stop, x)
 
@@ -76,14 +78,19 @@ def dot_general(
     """
     (contract, batch) = dimension_numbers
     lhs, rhs = (tnp.asarray(x) for x in operands("dot_general", tnp.asarray(lhs), tnp.asarray(rhs)))
-    pairs = [tuple(tuple(axis % x.ndim for axis in axes) for axes, x in zip(p, (lhs, rhs), strict=True)) for p in (contract, batch)]
+    pairs = [
+        tuple(tuple(axis % x.ndim for axis in axes) for axes, x in zip(p, (lhs, rhs), strict=True))
+        for p in (contract, batch)
+    ]
     return linalg.dot_general(lhs, rhs, contract=pairs[0], batch=pairs[1])
 
 
 # -- convolution and windows -----------------------------------------------------------------------------------------
 
 
-def _paddings(name: str, padding: Padding, sizes: Sequence[int], window: Sequence[int], strides: Sequence[int]) -> tuple:
+def _paddings(
+    name: str, padding: Padding, sizes: Sequence[int], window: Sequence[int], strides: Sequence[int]
+) -> tuple:
     if not isinstance(padding, str):
         pairs = tuple((int(low), int(high)) for low, high in padding)
         if len(pairs) != len(sizes):
@@ -142,7 +149,11 @@ def conv_general_dilated(
     lhs, rhs = (tnp.asarray(x) for x in operands("conv", tnp.asarray(lhs), tnp.asarray(rhs), floating=True))
     spatial = lhs.ndim - 2
     if rhs.ndim != lhs.ndim or spatial < 1 or len(window_strides) != spatial:
-        raise ShapeError("conv", "the array, the kernel and the strides must have the same spatial axes", got=f"{lhs.aval}, {rhs.aval}, {tuple(window_strides)}")
+        raise ShapeError(
+            "conv",
+            "the array, the kernel and the strides must have the same spatial axes",
+            got=f"{lhs.aval}, {rhs.aval}, {tuple(window_strides)}",
+        )
     axes = "DHW"[-spatial:]
     lhs_spec, rhs_spec, out_spec = dimension_numbers or (f"NC{axes}", f"OI{axes}", f"NC{axes}")
     x = tnp.permute_dims(lhs, _layout("conv", lhs_spec, "N", "C"))
@@ -165,7 +176,9 @@ def conv_general_dilated(
     return tnp.permute_dims(result, tuple(back.index(i) for i in range(len(back))))
 
 
-def _window(kind: str, op: Any, x: Any, window: Sequence[int], strides: Sequence[int] | None, padding: Padding) -> Array:
+def _window(
+    kind: str, op: Any, x: Any, window: Sequence[int], strides: Sequence[int] | None, padding: Padding
+) -> Array:
     x = tnp.asarray(x)
     window = tuple(window)
     stride = tuple(strides or (1,) * len(window))
@@ -175,7 +188,9 @@ def _window(kind: str, op: Any, x: Any, window: Sequence[int], strides: Sequence
     return op(x, window=window, stride=stride, padding=pads)
 
 
-def max_window(x: Any, window: Sequence[int], strides: Sequence[int] | None = None, padding: Padding = "VALID") -> Array:
+def max_window(
+    x: Any, window: Sequence[int], strides: Sequence[int] | None = None, padding: Padding = "VALID"
+) -> Array:
     """Returns the maximum of each window; ``window`` and ``strides`` have one size per axis of ``x``.
 
     Its gradient goes to the first maximum of a window.
@@ -183,6 +198,8 @@ def max_window(x: Any, window: Sequence[int], strides: Sequence[int] | None = No
     return _window("max_window", conv_ops.window_max, x, window, strides, padding)
 
 
-def sum_window(x: Any, window: Sequence[int], strides: Sequence[int] | None = None, padding: Padding = "VALID") -> Array:
+def sum_window(
+    x: Any, window: Sequence[int], strides: Sequence[int] | None = None, padding: Padding = "VALID"
+) -> Array:
     """Returns the sum of each window; ``window`` and ``strides`` have one size per axis of ``x``."""
     return _window("sum_window", conv_ops.window_sum, x, window, strides, padding)

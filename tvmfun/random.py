@@ -51,7 +51,12 @@ def _counter(number: Any) -> Array:
 def _check_key(key: Any) -> Array:
     aval = abstract(key, "random")
     if aval.dtype != dtypes.uint32 or aval.shape[-1:] != (2,) or len(aval.shape) != 1:
-        raise ShapeError("random", "a key is uint32[2]", got=repr(aval), hint="tvmfun.random.key(seed), or one row of split")
+        raise ShapeError(
+            "random",
+            "a key is uint32[2]",
+            got=repr(aval),
+            hint="tvmfun.random.key(seed), or one row of split",
+        )
     return tnp.asarray(key)
 
 
@@ -91,7 +96,9 @@ def bits(key: Any, shape: Shape = (), dtype: Any = "uint32") -> Array:
     shape = as_shape(shape)
     if dtype == dtypes.uint64:
         high = tnp.astype(_blocks(key, shape, "first"), "uint64")
-        return tnp.bitwise_or(tnp.bitwise_left_shift(high, 32), tnp.astype(_blocks(key, shape, "second"), "uint64"))
+        return tnp.bitwise_or(
+            tnp.bitwise_left_shift(high, 32), tnp.astype(_blocks(key, shape, "second"), "uint64")
+        )
     return tnp.astype(_blocks(key, shape, "xor"), dtype)
 
 
@@ -106,7 +113,9 @@ def _float_dtype(name: str, dtype: Any) -> np.dtype:
 _MANTISSA = {dtypes.bfloat16: 7, dtypes.float16: 10, dtypes.float32: 23, dtypes.float64: 52}
 
 
-def uniform(key: Any, shape: Shape = (), dtype: Any = "float32", minval: Any = 0.0, maxval: Any = 1.0) -> Array:
+def uniform(
+    key: Any, shape: Shape = (), dtype: Any = "float32", minval: Any = 0.0, maxval: Any = 1.0
+) -> Array:
     r"""Returns floats uniform in :math:`[\text{minval}, \text{maxval})`.
 
     >>> uniform(key(0))
@@ -121,7 +130,11 @@ def uniform(key: Any, shape: Shape = (), dtype: Any = "float32", minval: Any = 0
     one = int(np.ones((), dtype).view(uint))
     pattern = tnp.bitwise_or(tnp.bitwise_right_shift(random, width - mantissa), one)
     unit = tnp.subtract(lax.bitcast_convert_type(pattern, dtype), 1.0)
-    span = tnp.subtract(high, low) if isinstance(high, Array) or isinstance(low, Array) else _rounded_difference(high, low, dtype)
+    span = (
+        tnp.subtract(high, low)
+        if isinstance(high, Array) or isinstance(low, Array)
+        else _rounded_difference(high, low, dtype)
+    )
     return tnp.maximum(low, tnp.add(tnp.multiply(unit, span), low))
 
 
@@ -161,7 +174,9 @@ def randint(key: Any, shape: Shape, minval: int, maxval: int, dtype: Any = "int3
         raise DtypeError("randint", "the dtype must be an integer", got=dtypes.NAMES[dtype])
     limits = np.iinfo(dtype)
     if not limits.min <= minval < maxval <= int(limits.max) + 1:
-        raise ArgumentError("randint", f"minval < maxval must fit {dtypes.NAMES[dtype]}", got=f"{minval}, {maxval}")
+        raise ArgumentError(
+            "randint", f"minval < maxval must fit {dtypes.NAMES[dtype]}", got=f"{minval}, {maxval}"
+        )
     uint = _UINTS[dtype.itemsize]
     first, second = split(key)
     span = maxval - minval

@@ -1,6 +1,7 @@
 """The CPU schedules against NumPy in float64: every rule, over layouts, odd, unit and empty sizes."""
 
 import os
+from contextlib import ExitStack
 
 os.environ.setdefault("TVM_NUM_THREADS", "2")
 
@@ -11,6 +12,8 @@ import tvm
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from tvm import te, tirx, topi
+from tvm.script.ir_builder import IRBuilder
+from tvm.script.ir_builder import tirx as T
 
 from tvmfun.lower.cpu import RULE, schedule
 
@@ -383,6 +386,27 @@ def test_reduction_of_nothing_is_its_identity():
     check((x, topi.sum(x, axis=0)), (random((0, 5)),), [np.zeros(5)], "elementwise")
 
 
+def nan_maximum():
+    def combine(x, y):
+        return tirx.Select(tirx.Or(x > y, x != x), x, y)
+
+    return te.comm_reducer(combine, lambda dtype: -tirx.infinity(dtype), name="max")
+
+
+@pytest.mark.parametrize("shape,axis", [((64, 128), 1), ((64, 128), 0), ((5, 7), 1), ((300001,), 0)])
+def test_maximum_written_out_to_keep_nan(shape, axis):
+    x = placeholder(shape)
+    r = te.reduce_axis((0, shape[axis]), "r")
+    free = shape[:axis] + shape[axis + 1 :]
+    out = te.compute(free, lambda *i: nan_maximum()(x(*i[:axis], r, *i[axis:]) * 2.0, axis=r), "out")
+    value = random(shape)
+    value[(2,) * len(shape)] = np.nan
+    rule, kernel = compile_te((x, out))
+    assert rule == "reduction"
+    result = run(kernel, [value], [(free, "float32")])[0]
+    np.testing.assert_array_equal(result, np.max(value * 2, axis))
+
+
 def test_maximum_keeps_infinities():
     x = placeholder((40,))
     value = np.full(40, -np.inf, "float32")
@@ -591,6 +615,86 @@ def test_scatter_add_stays_as_it_is_between_scheduled_stages():
 def test_scan_falls_back():
     x = placeholder((50, 33))
     check((x, topi.cumsum(x, axis=1)), (X,), [np.cumsum(wide(X), 1)], "fallback")
+
+
+def loop_block(inputs, output, ordered, spatial, body):
+    """A function of one block, independent along `spatial` and in order along `ordered`."""
+    with IRBuilder() as builder, T.prim_func(s_tir=True):
+        T.func_name("main")
+        sources = [T.arg(f"x{i}", T.Buffer(*kind)) for i, kind in enumerate(inputs)]
+        result = T.arg("y", T.Buffer(*output))
+        with ExitStack() as stack:
+            domain = (*ordered, *spatial)
+            loops = [stack.enter_context(T.serial(0, size)) for size in domain]
+            stack.enter_context(T.sblock("work"))
+            kinds = [T.axis.reduce] * len(ordered) + [T.axis.spatial] * len(spatial)
+            at = [kind(size, loop) for kind, size, loop in zip(kinds, domain, loops, strict=True)]
+            T.reads()
+            T.writes(result[tuple(slice(0, size) for size in result.shape)])
+            body(sources, result, at)
+    return builder.get()
+
+
+def run_block(func, inputs, output):
+    scheduled = schedule(func, HOST)
+    kernel = tvm.compile(tvm.IRModule({"main": scheduled}), target=HOST)["main"]
+    arrays = [tvm.runtime.tensor(array) for array in (*inputs, output)]
+    kernel(*arrays)
+    return scheduled.attrs[RULE], arrays[-1].numpy()
+
+
+@pytest.mark.parametrize("columns", [3, 100, 1000])
+def test_scatter_block_runs_its_updates_in_order(columns):
+    def update(sources, result, at):
+        i, j = at
+        where, new = sources
+        with T.If(where[i] >= 0), T.Then():
+            T.buffer_store(result, result[where[i], j] * 0.5 + new[i, j], [where[i], j])
+
+    func = loop_block(
+        [((40,), "int32"), ((40, columns), "float32")], ((7, columns), "float32"), [40], [columns], update
+    )
+    where, new = np.random.default_rng(0).integers(-1, 7, 40).astype("int32"), random((40, columns))
+    expected = np.ones((7, columns), "float32")
+    for place, row in zip(where, new, strict=True):
+        if place >= 0:
+            expected[place] = expected[place] * np.float32(0.5) + row
+    rule, result = run_block(func, [where, new], np.ones((7, columns), "float32"))
+    assert rule == "fallback"
+    np.testing.assert_allclose(result, expected, rtol=1e-5)
+
+
+@pytest.mark.parametrize("size", [1, 7, 16, 1000, 40003])
+def test_block_with_private_buffers_is_vectorized(size):
+    def body(sources, result, at):
+        (i,) = at
+        state = T.sblock_alloc_buffer((2,), "uint32", scope="local")
+        T.buffer_store(state, sources[0][i] + tirx.const(5, "uint32"), [0])
+        T.buffer_store(state, state[0] ^ tirx.const(77, "uint32"), [1])
+        T.buffer_store(state, state[0] + state[1] * tirx.const(3, "uint32"), [0])
+        T.buffer_store(result, state[0], [i])
+
+    func = loop_block([((size,), "uint32")], ((size,), "uint32"), [], [size], body)
+    x = np.arange(size, dtype="uint32") * np.uint32(2654435761)
+    rule, result = run_block(func, [x], np.zeros(size, "uint32"))
+    first = x + np.uint32(5)
+    np.testing.assert_array_equal(result, first + (first ^ np.uint32(77)) * np.uint32(3))
+    assert rule == ("scalar" if size == 1 else "elementwise")
+
+
+def test_block_with_inner_loops_and_private_buffers():
+    def body(sources, result, at):
+        (i,) = at
+        total = T.sblock_alloc_buffer((1,), "float32", scope="local")
+        T.buffer_store(total, zero(), [0])
+        with T.serial(0, 33) as j:
+            T.buffer_store(total, total[0] + sources[0][i, j], [0])
+            T.buffer_store(result, total[0], [i, j])
+
+    func = loop_block([((50, 33), "float32")], ((50, 33), "float32"), [], [50], body)
+    rule, result = run_block(func, [X], np.zeros((50, 33), "float32"))
+    assert rule == "fallback"
+    np.testing.assert_allclose(result, np.cumsum(X, 1), rtol=1e-4, atol=1e-5)
 
 
 def test_an_error_in_a_rule_falls_back(monkeypatch):

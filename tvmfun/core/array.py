@@ -162,7 +162,9 @@ class Array:
 
     def _scalar(self, what: str) -> Any:
         if self.size != 1:
-            raise ShapeError(what, "a Python scalar needs one element", got=repr(self.aval), hint="indexing first")
+            raise ShapeError(
+                what, "a Python scalar needs one element", got=repr(self.aval), hint="indexing first"
+            )
         return self.concrete(what).numpy().reshape(())[()]
 
     def item(self) -> bool | int | float:
@@ -242,7 +244,10 @@ class DeviceArray(Array):
         """Returns a read-only NumPy array: a zero-copy view on the CPU (a copy for bfloat16), a copy elsewhere."""
         tensor = self.tensor
         counters.to_host += 1
-        if tensor.device.dlpack_device_type() != tvm.cpu().dlpack_device_type() or self.dtype == dtypes.bfloat16:
+        if (
+            tensor.device.dlpack_device_type() != tvm.cpu().dlpack_device_type()
+            or self.dtype == dtypes.bfloat16
+        ):
             view = tensor.numpy()
         else:
             view = np.from_dlpack(tensor)
@@ -268,7 +273,9 @@ def _unpickle(value: np.ndarray, weak: bool) -> DeviceArray:
     return device_array(value, weak=weak)
 
 
-def device_array(value: np.ndarray | np.generic, device: Device | None = None, *, weak: bool = False) -> DeviceArray:
+def device_array(
+    value: np.ndarray | np.generic, device: Device | None = None, *, weak: bool = False
+) -> DeviceArray:
     """Copies a NumPy array of any layout into a new aligned buffer on ``device`` (default: the CPU).
 
     Raises:
@@ -278,7 +285,9 @@ def device_array(value: np.ndarray | np.generic, device: Device | None = None, *
     device = device or tvm.cpu()
     counters.to_device += 1
     host = _host_tensor(np.asarray(value, dtype))
-    tensor = host if device.dlpack_device_type() == tvm.cpu().dlpack_device_type() else _to_device(host, device)
+    tensor = (
+        host if device.dlpack_device_type() == tvm.cpu().dlpack_device_type() else _to_device(host, device)
+    )
     return DeviceArray(tensor, ShapeDtype(value.shape, dtype, weak))
 
 
@@ -315,5 +324,7 @@ def explain_no_data(aval: ShapeDtype, what: str, name: str) -> ConcretizationErr
         what,
         "a value that is being traced has a shape and a dtype but no data yet",
         got=f"{aval} ({name})",
-        hint=hints.get(what, "to keep the computation in tvmfun.numpy, or return the value from the jitted function"),
+        hint=hints.get(
+            what, "to keep the computation in tvmfun.numpy, or return the value from the jitted function"
+        ),
     )

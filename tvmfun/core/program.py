@@ -356,8 +356,8 @@ class _Reader:
             return tuple(self.value(field) for field in expr.fields)
         if isinstance(expr, relax.TupleGetItem):
             return self.value(expr.tuple_value)[expr.index]
-        if isinstance(expr, relax.Constant):
-            data = expr.data.numpy()
+        if isinstance(expr, tvm.ir.GenericConst):
+            data = expr.value.numpy()
             if not data.shape:
                 return Literal(data[()])
             variable = Variable(ShapeDtype(data.shape, data.dtype))

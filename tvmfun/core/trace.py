@@ -152,10 +152,10 @@ def is_tracing() -> bool:
 
 def scalar(value: Any) -> np.generic:
     """The NumPy scalar for a Python scalar, NumPy scalar or 0-d array."""
+    if isinstance(value, np.generic | np.ndarray):  # first, because numpy.float64 is a Python float too
+        return dtypes.canonical(value.dtype).type(value[()])
     if isinstance(value, bool | int | float):
         return scalar_of(value, dtypes.of_scalar(value))
-    if isinstance(value, np.generic | np.ndarray):
-        return dtypes.canonical(value.dtype).type(value[()])
     raise DtypeError("trace", "only arrays and numbers can be traced", got=type(value).__name__)
 
 
@@ -183,7 +183,7 @@ def abstract(leaf: Any, where: str = "trace") -> ShapeDtype:
         return leaf.aval
     if isinstance(leaf, ShapeDtype):
         return leaf
-    if isinstance(leaf, bool | int | float):
+    if isinstance(leaf, bool | int | float) and not isinstance(leaf, np.generic):
         return ShapeDtype((), dtypes.of_scalar(leaf), weak=True)
     if hasattr(leaf, "shape") and hasattr(leaf, "dtype"):
         return ShapeDtype(tuple(leaf.shape), dtypes.canonical(leaf.dtype))

@@ -9,125 +9,154 @@ bit patterns; infinities, NaN, zeros and denormal numbers come out as in C.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from typing import Any
 
 import tvm_ffi
 from tvm import ir, tirx
+from tvm.tirx import Bind, BufferStore, Stmt
 
-Expr = ir.Expr
+# TVM's node classes do not declare their operators in a way that type checkers understand.
+Expr = Any
+
+# Names an intermediate result, so that it is computed once.
+Name = Callable[[Expr], Expr]
 
 
-def expand(value):
-    """Replace float calls in an expression, statement or function by vectorizable arithmetic.
+def expand(func: tirx.PrimFunc) -> tirx.PrimFunc:
+    """Replace calls on floats in a function's stores by vectorizable arithmetic.
 
-    float16 and bfloat16 are computed in float32 and rounded; float64 is left to libm.
+    float16 and bfloat16 are computed in float32 and rounded; float64 is left to libm, and so are calls in a
+    branch of `if_then_else`, whose arguments may only be evaluated when that branch is taken.
     """
-    return tvm_ffi.structural_map(value, (ir.Call, _expand_call))
+    tests = ((tirx.NE, _expand_inequality), (ir.Call, _expand_is_nan))
+    body = tvm_ffi.structural_map(func.body, tests)
+    return func.with_body(tvm_ffi.structural_map(body, (BufferStore, _expand_store)))
 
 
-def _expand_call(call: ir.Call) -> Expr:
+def _expand_inequality(comparison: tirx.NE) -> Expr:
+    """`x != x` as a test for NaN: TVM simplifies as if floats were real numbers, and would make it false."""
+    same = str(comparison.a.ty) in FLOATS and tvm_ffi.structural_equal(comparison.a, comparison.b)
+    return _is_nan(comparison.a) if same else comparison
+
+
+def _expand_is_nan(call: ir.Call) -> Expr:
+    return _is_nan(call.args[0]) if getattr(call.op, "name", None) == "tirx.isnan" else call
+
+
+def _is_nan(x: Expr) -> Expr:
+    """Whether x is NaN, by its bits, as `tirx.isnan` does not vectorize."""
+    if str(x.ty) == "float64":
+        return tirx.reinterpret("int64", x) & tirx.const(2**63 - 1, "int64") > tirx.const(
+            0x7FF << 52, "int64"
+        )
+    return tirx.reinterpret("int32", _cast("float32", x)) & _i(0x7FFFFFFF) > _i(0x7F800000)
+
+
+def _expand_store(store: BufferStore) -> Stmt:
+    # Statements name the intermediate results. Let expressions would do, but CommonSubexprElim fails on
+    # subexpressions that two of them have in common.
+    bindings: list[Stmt] = []
+
+    def name(value: Expr) -> Expr:
+        if isinstance(value, ir.Var):
+            return value
+        var = ir.Var("t", value.ty)
+        bindings.append(Bind(var, value))
+        return var
+
+    guarded = _guarded_calls(store.value)
+
+    def visit(call: ir.Call) -> Expr:
+        return call if call in guarded else _expand_call(call, name)
+
+    value = tvm_ffi.structural_map(store.value, (ir.Call, visit))
+    if not bindings:
+        return store
+    return tirx.SeqStmt([*bindings, BufferStore(store.buffer, value, store.indices)])
+
+
+def _guarded_calls(value: Expr) -> set[ir.Call]:
+    """The calls inside the branches of `if_then_else`."""
+    guarded: set[ir.Call] = set()
+
+    def visit(call: ir.Call) -> None:
+        if getattr(call.op, "name", None) in ("prim.if_then_else", "tirx.if_then_else"):
+            for branch in call.args[1:]:
+                tvm_ffi.structural_walk(branch, (ir.Call, lambda inner: guarded.add(inner)))
+
+    tvm_ffi.structural_walk(value, (ir.Call, visit))
+    return guarded
+
+
+def _expand_call(call: ir.Call, name: Name) -> Expr:
     make = FUNCTIONS.get(getattr(call.op, "name", None))
     dtype = str(call.ty)
     if make is None or dtype not in ("float32", "float16", "bfloat16"):
         return call
-    result = make(*(_cast("float32", arg) for arg in call.args))
-    return _cast(dtype, result)
+    result = make(name(_cast("float32", call.args[0])), name)
+    return _cast(dtype, name(result))
 
 
-def exp(x: Expr) -> Expr:
-    """e**x, within 1 ulp."""
-
-    def body(x: Expr) -> Expr:
-        # At the bounds the result is already 0 or infinite. Comparisons let NaN through to `kept`, but
-        # not to `safe`, which is converted to an integer.
-        kept = tirx.Select(x > _f(89.5), _f(89.5), tirx.Select(x < _f(-105.0), _f(-105.0), x))
-        safe = tirx.Select(x > _f(-105.0), tirx.Select(x < _f(89.5), x, _f(89.5)), _f(-105.0))
-        return _let(tirx.floor(safe * _f(1.44269504088896341) + _f(0.5)), lambda n: reduced(kept, n))
-
-    def reduced(x: Expr, n: Expr) -> Expr:
-        rest = x - n * _f(0.693359375) + n * _f(2.12194440e-4)
-        return _let(rest, lambda r: _let(_cast("int32", n), lambda k: scaled(r, k)))
-
-    def scaled(r: Expr, k: Expr) -> Expr:
-        # Two factors, because 2**k alone leaves the range of float32 before the result does.
-        half = tirx.shift_right(k, _i(1))
-        return (_horner(r, EXP) * r * r + r + _f(1.0)) * _power_of_two(half) * _power_of_two(k - half)
-
-    return _let(x, body)
+def exp(x: Expr, name: Name) -> Expr:
+    """e**x, within 1.01 ulp."""
+    # At the bounds the result is already 0 or infinite. Comparisons let NaN through to `kept`, but not to
+    # `safe`, which is converted to an integer.
+    kept = name(tirx.Select(x > _f(89.5), _f(89.5), tirx.Select(x < _f(-105.0), _f(-105.0), x)))
+    safe = tirx.Select(x > _f(-105.0), tirx.Select(x < _f(89.5), x, _f(89.5)), _f(-105.0))
+    n = name(tirx.floor(safe * _f(1.44269504088896341) + _f(0.5)))
+    r = name(kept - n * _f(LN2_HIGH) - n * _f(LN2_LOW))
+    # Two factors, because 2**k alone leaves the range of float32 before the result does.
+    k = name(_cast("int32", n))
+    half = name(tirx.shift_right(k, _i(1)))
+    return (_horner(r, EXP) * r * r + r + _f(1.0)) * _power_of_two(half) * _power_of_two(k - half)
 
 
-def log(x: Expr) -> Expr:
+def log(x: Expr, name: Name) -> Expr:
     """The natural logarithm, within 1 ulp."""
-
-    def body(x: Expr) -> Expr:
-        tiny = x < _f(1.17549435e-38)
-        scaled = tirx.Select(tiny, x * _f(8388608.0), x)
-        bits = tirx.reinterpret("int32", scaled)
-        finite = _let(bits, lambda bits: split(bits, tirx.Select(tiny, _f(-23.0), _f(0.0))))
-        result = tirx.Select(x == _f(0.0), _f(float("-inf")), finite)
-        result = tirx.Select(x < _f(0.0), _f(float("nan")), result)
-        # Infinity and NaN are themselves; written so that NaN, which fails every comparison, gets here.
-        return tirx.Select(x < _f(float("inf")), result, x)
-
-    def split(bits: Expr, shift: Expr) -> Expr:
-        # x = 2**k * m with m in [sqrt(1/2), sqrt(2)).
-        k = tirx.shift_right(bits - _i(0x3F3504F3), _i(23))
-        return _let(k, lambda k: mantissa(bits - tirx.shift_left(k, _i(23)), _cast("float32", k) + shift))
-
-    def mantissa(bits: Expr, k: Expr) -> Expr:
-        return _let(tirx.reinterpret("float32", bits) - _f(1.0), lambda r: _let(k, lambda k: series(r, k)))
-
-    def series(r: Expr, k: Expr) -> Expr:
-        square = r * r
-        tail = r * square * _horner(r, LOG) - k * _f(2.12194440e-4) - _f(0.5) * square
-        return r + tail + k * _f(0.693359375)
-
-    return _let(x, body)
+    tiny = x < _f(1.17549435e-38)
+    bits = name(tirx.reinterpret("int32", name(tirx.Select(tiny, x * _f(8388608.0), x))))
+    # x = 2**k * m with m in [sqrt(1/2), sqrt(2)), and r = m - 1.
+    exponent = name(tirx.shift_right(bits - _i(0x3F3504F3), _i(23)))
+    k = name(_cast("float32", exponent) + tirx.Select(tiny, _f(-23.0), _f(0.0)))
+    r = name(tirx.reinterpret("float32", name(bits - tirx.shift_left(exponent, _i(23)))) - _f(1.0))
+    square = name(r * r)
+    tail = r * square * _horner(r, LOG) + k * _f(LN2_LOW) - _f(0.5) * square
+    result = tirx.Select(x == _f(0.0), _f(float("-inf")), r + tail + k * _f(LN2_HIGH))
+    result = tirx.Select(x < _f(0.0), _f(float("nan")), result)
+    # Infinity and NaN are themselves; written so that NaN, which fails every comparison, gets here.
+    return tirx.Select(x < _f(float("inf")), result, x)
 
 
-def log1p(x: Expr) -> Expr:
+def log1p(x: Expr, name: Name) -> Expr:
     """log(1 + x) without the rounding of 1 + x, within 3 ulp."""
-
-    def body(x: Expr) -> Expr:
-        return _let(x + _f(1.0), lambda u: corrected(x, u))
-
-    def corrected(x: Expr, u: Expr) -> Expr:
-        exact = tirx.any(u == _f(1.0), u == _f(float("inf")))
-        return tirx.Select(exact, x, log(u) * (x / (u - _f(1.0))))
-
-    return _let(x, body)
+    # Seen as bits, so that u - 1 is not simplified to x.
+    u = tirx.reinterpret("float32", name(tirx.reinterpret("int32", x + _f(1.0))))
+    exact = tirx.any(u == _f(1.0), u == _f(float("inf")))
+    return tirx.Select(exact, x, name(log(u, name)) * (x / (u - _f(1.0))))
 
 
-def tanh(x: Expr) -> Expr:
+def tanh(x: Expr, name: Name) -> Expr:
     """The hyperbolic tangent, within 5 ulp."""
-
-    def body(x: Expr) -> Expr:
-        near_zero = tirx.all(x > _f(-4e-4), x < _f(4e-4))
-        return tirx.Select(near_zero, x, _odd_rational(x, 7.90531110763549805, TANH))
-
-    return _let(x, body)
+    near_zero = tirx.all(x > _f(-4e-4), x < _f(4e-4))
+    return tirx.Select(near_zero, x, _odd_rational(x, 7.90531110763549805, TANH, name))
 
 
-def erf(x: Expr) -> Expr:
+def erf(x: Expr, name: Name) -> Expr:
     """The error function, within 6 ulp."""
-    return _odd_rational(x, 3.7439211627767994, ERF)
+    return _odd_rational(x, 3.7439211627767994, ERF, name)
 
 
-def sigmoid(x: Expr) -> Expr:
+def sigmoid(x: Expr, name: Name) -> Expr:
     """1 / (1 + exp(-x)), within 3 ulp where that is a normal number."""
-    return _f(1.0) / (_f(1.0) + exp(_f(0.0) - x))
+    return _f(1.0) / (_f(1.0) + exp(name(_f(0.0) - x), name))
 
 
-def _odd_rational(x: Expr, bound: float, tables: tuple[Sequence[float], Sequence[float]]) -> Expr:
-    """X * p(x**2) / q(x**2), with x held within +-bound."""
+def _odd_rational(x: Expr, bound: float, tables: tuple[Sequence[float], Sequence[float]], name: Name) -> Expr:
+    """Returns x * p(x**2) / q(x**2), with x held within +-bound."""
     numerator, denominator = tables
-
-    def body(x: Expr) -> Expr:
-        kept = tirx.Select(x > _f(bound), _f(bound), tirx.Select(x < _f(-bound), _f(-bound), x))
-        return _let(
-            kept, lambda x: _let(x * x, lambda s: x * _horner(s, numerator) / _horner(s, denominator))
-        )
-
-    return _let(x, body)
+    kept = name(tirx.Select(x > _f(bound), _f(bound), tirx.Select(x < _f(-bound), _f(-bound), x)))
+    square = name(kept * kept)
+    return kept * _horner(square, numerator) / _horner(square, denominator)
 
 
 def _power_of_two(k: Expr) -> Expr:
@@ -142,14 +171,6 @@ def _horner(x: Expr, coefficients: Sequence[float]) -> Expr:
     return total
 
 
-def _let(value: Expr, body: Callable[[Expr], Expr]) -> Expr:
-    """Compute `value` once and use it by name."""
-    if isinstance(value, ir.Var):
-        return body(value)
-    var = ir.Var("t", value.ty)
-    return tirx.Let(var, value, body(var))
-
-
 def _cast(dtype: str, value: Expr) -> Expr:
     return value if str(value.ty) == dtype else tirx.Cast(dtype, value)
 
@@ -161,6 +182,11 @@ def _f(value: float) -> Expr:
 def _i(value: int) -> Expr:
     return tirx.const(value, "int32")
 
+
+FLOATS = ("float16", "bfloat16", "float32", "float64")
+
+# log(2) in two parts, of which the first times any exponent is exact.
+LN2_HIGH, LN2_LOW = 0.693359375, -2.12194440e-4
 
 # exp and log: Cephes (S. Moshier), single precision. tanh and erf: the rational functions of Eigen and XLA.
 EXP = (1.9875691500e-4, 1.3981999507e-3, 8.3334519073e-3, 4.1665795894e-2, 1.6666665459e-1, 5.0000001201e-1)
@@ -206,7 +232,7 @@ ERF = (
     ),
 )
 
-FUNCTIONS: dict[str, Callable[..., Expr]] = {
+FUNCTIONS: dict[str, Callable[[Expr, Name], Expr]] = {
     "tirx.exp": exp,
     "tirx.log": log,
     "tirx.log1p": log1p,

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections import OrderedDict
 
-import numpy as np
 import tvm
 from tvm import relax, tirx
 from tvm.target import Target
 
+from tvmfun import dtypes
+from tvmfun.core.array import ShapeDtype
 from tvmfun.core.op import relax_type, tensor_type
 from tvmfun.core.program import Atom, Literal, Program, Variable, relax_constant
 from tvmfun.lower import kernel as kernels
@@ -27,6 +28,11 @@ def _scheduled(kernel: Kernel, target: Target) -> tirx.PrimFunc:
         if len(_KERNELS) > _KERNELS_KEPT:
             _KERNELS.popitem(last=False)
     return _KERNELS[key]
+
+
+def _nothing(aval: ShapeDtype) -> relax.Expr:
+    """An array without elements: memory of no bytes, which no kernel has to write."""
+    return relax.op.builtin.alloc_tensor(relax.ShapeExpr(aval.shape), dtypes.NAMES[aval.dtype], 0)
 
 
 def clear_cache() -> None:
@@ -65,7 +71,7 @@ class _ModuleBuilder:
     def call(self, kernel: Kernel) -> None:
         if all(out.aval.size == 0 for out in kernel.outputs):
             for out in kernel.outputs:
-                self.values[out] = relax_constant(np.empty(out.aval.shape, out.aval.dtype))
+                self.values[out] = self.bind(_nothing(out.aval), tensor_type(out.aval))
             return
         avals = tuple(out.aval for out in kernel.outputs)
         if kernel.is_view:

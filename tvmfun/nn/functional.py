@@ -31,7 +31,7 @@ Pair: TypeAlias = int | Sequence[int]
 Padding: TypeAlias = Pair | Sequence[Sequence[int]] | Literal["SAME", "VALID"]
 _Margins: TypeAlias = tuple[tuple[int, int], tuple[int, int]]
 
-# -- activations -----------------------------------------------------------------------------------------------
+# -- activations ---------------------------------------------------------------------------------------------
 
 
 def relu(x: Any) -> Any:
@@ -162,7 +162,7 @@ def one_hot(labels: Any, num_classes: int, dtype: Any = "float32") -> Any:
     return (labels[..., None] == tnp.arange(num_classes, dtype=labels.dtype)).astype(dtype)
 
 
-# -- linear maps -----------------------------------------------------------------------------------------------
+# -- linear maps ---------------------------------------------------------------------------------------------
 
 
 def linear(x: Any, weight: Any, bias: Any = None) -> Any:
@@ -211,7 +211,7 @@ def conv2d(
         bias: an array of shape (out,), or ``None``.
         stride: the step between windows, one for both axes or (vertical, horizontal).
         padding: zeros around the images: one number for all sides, (vertical, horizontal),
-            ((top, bottom), (left, right)), ``"SAME"`` for as many windows as strides fit, or ``"VALID"`` for none.
+            ((top, bottom), (left, right)), ``"SAME"`` for as many windows as strides fit, or ``"VALID"``.
         dilation: the step between the elements of a window.
         groups: into how many groups the channels are split; each output sees one group of inputs.
 
@@ -229,7 +229,7 @@ def conv2d(
     if weight.ndim != 4 or x.shape[-1] != weight.shape[2] * groups or weight.shape[3] % groups:
         raise ShapeError(
             "conv2d",
-            f"the images must be (batch, height, width, in) and the weight (height, width, in / {groups}, out)",
+            f"the images must be (batch, height, width, in), the weight (height, width, in / {groups}, out)",
             got=f"{x.shape} and {weight.shape}",
             hint="x.transpose(0, 2, 3, 1) for images with channels first",
         )
@@ -255,7 +255,7 @@ def _add_bias(where: str, y: Any, bias: Any) -> Any:
     return y + bias
 
 
-# -- pooling ---------------------------------------------------------------------------------------------------
+# -- pooling -------------------------------------------------------------------------------------------------
 
 
 def max_pool(x: Any, window: Pair, stride: Pair | None = None, padding: Padding = 0) -> Any:
@@ -325,15 +325,15 @@ def _windows(
     return sizes, geometry
 
 
-# -- dropout ---------------------------------------------------------------------------------------------------
+# -- dropout -------------------------------------------------------------------------------------------------
 
 
 def dropout(key: Any, x: Any, rate: float, train: bool = True) -> Any:
     """Zeroes elements at random and scales the others up: ``x / (1 - rate)`` with probability ``1 - rate``.
 
     Args:
-        key: a key of :mod:`tvmfun.random`; the same key drops the same elements. It may be ``None`` where nothing
-            is random: if not ``train``, or if ``rate`` is 0 or 1.
+        key: a key of :mod:`tvmfun.random`; the same key drops the same elements. It may be ``None`` where
+            nothing is random: if not ``train``, or if ``rate`` is 0 or 1.
         x: an array of floats.
         rate: the probability with which an element is zeroed.
         train: whether to do anything at all.
@@ -361,7 +361,7 @@ def dropout(key: Any, x: Any, rate: float, train: bool = True) -> Any:
     return tnp.where(keep, x * (1 / (1 - rate)), tnp.zeros_like(x))
 
 
-# -- arguments -------------------------------------------------------------------------------------------------
+# -- arguments -----------------------------------------------------------------------------------------------
 
 
 def check_rate(where: str, rate: float) -> None:
@@ -375,7 +375,10 @@ def pair(where: str, name: str, value: Pair) -> tuple[int, int]:
     numbers = (value, value) if isinstance(value, int) else tuple(value)
     if len(numbers) != 2 or not all(isinstance(number, int) and number > 0 for number in numbers):
         raise ArgumentError(
-            where, f"the {name} must be one positive integer or two", got=repr(value), hint=f"{name}=2 or (2, 2)"
+            where,
+            f"the {name} must be one positive integer or two",
+            got=repr(value),
+            hint=f"{name}=2 or (2, 2)",
         )
     return numbers
 
@@ -411,9 +414,13 @@ def _margins(
         top, left = (total // 2 for total in needed)
         return (top, needed[0] - top), (left, needed[1] - left)
     axes = (padding, padding) if isinstance(padding, int) else padding
-    sides = [(axis, axis) if isinstance(axis, int) else tuple(axis) for axis in axes]
+    sides: list[Any] = [(axis, axis) if isinstance(axis, int) else tuple(axis) for axis in axes]
     flat = [number for side in sides for number in side]
-    if len(flat) != 4 or len(sides) != 2 or not all(isinstance(number, int) and number >= 0 for number in flat):
+    if (
+        len(flat) != 4
+        or len(sides) != 2
+        or not all(isinstance(number, int) and number >= 0 for number in flat)
+    ):
         raise ArgumentError(
             where,
             "the padding must be an integer, a pair of integers or of pairs, or a name",

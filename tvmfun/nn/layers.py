@@ -59,9 +59,9 @@ class Linear:
 class Conv2d:
     """A convolution of images of shape (batch, height, width, channels).
 
-    The weight has the shape (height, width, in_channels / groups, out_channels). Weight and bias begin uniform
-    between ``-1 / sqrt(fan_in)`` and ``1 / sqrt(fan_in)`` with ``fan_in = height * width * in_channels / groups``, as
-    in PyTorch.
+    The weight has the shape (height, width, in_channels / groups, out_channels). Weight and bias begin
+    uniform between ``-1 / sqrt(fan_in)`` and ``1 / sqrt(fan_in)`` with
+    ``fan_in = height * width * in_channels / groups``, as in PyTorch.
 
     Args:
         in_channels: the number of channels of the argument.
@@ -69,7 +69,7 @@ class Conv2d:
         kernel_size: the size of the window, one for both axes or (height, width).
         stride: the step between windows, one for both axes or (vertical, horizontal).
         padding: zeros around the images: one number for all sides, (vertical, horizontal),
-            ((top, bottom), (left, right)), ``"SAME"`` for as many windows as strides fit, or ``"VALID"`` for none.
+            ((top, bottom), (left, right)), ``"SAME"`` for as many windows as strides fit, or ``"VALID"``.
         dilation: the step between the elements of a window.
         groups: into how many groups the channels are split; each output sees one group of inputs.
         bias: whether to add a bias.
@@ -174,7 +174,9 @@ def _set_parameters(
     """Gives a frozen layer its initial weight and bias."""
     where = type(layer).__name__
     if not dtypes.is_float(dtypes.canonical(dtype)):
-        raise DtypeError(where, "the dtype of the parameters must be a float", got=str(dtype), hint='"float32"')
+        raise DtypeError(
+            where, "the dtype of the parameters must be a float", got=str(dtype), hint='"float32"'
+        )
     bound = 1 / math.sqrt(fan_in)
     weight_key, bias_key = random.split(key)
     object.__setattr__(layer, "weight", random.uniform(weight_key, shape, dtype, -bound, bound))
@@ -182,7 +184,7 @@ def _set_parameters(
     object.__setattr__(layer, "bias", bias_array)
 
 
-def _hashable(padding: Padding) -> Padding:
+def _hashable(padding: Padding) -> Any:
     if isinstance(padding, int | str):
         return padding
     return tuple([axis if isinstance(axis, int) else tuple(axis) for axis in padding])

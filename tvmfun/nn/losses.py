@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any, Literal, TypeAlias
 
 import tvmfun.numpy as tnp
@@ -19,8 +20,8 @@ def nll_loss(log_probs: Any, labels: Any, reduction: Reduction = "mean") -> Any:
 
     Args:
         log_probs: the logarithm of the probability of each class, of shape (..., classes).
-        labels: the right classes, integers of shape (...). A label out of range makes the loss NaN; negative labels
-            count from the end, as indices do.
+        labels: the right classes, integers of shape (...). A label that is no class, such as -1, makes the
+            loss NaN and gets no gradient.
         reduction: ``"mean"`` or ``"sum"`` over all labels, or ``"none"`` for the loss of each.
 
     Returns:
@@ -43,8 +44,8 @@ def cross_entropy(logits: Any, labels: Any, reduction: Reduction = "mean") -> An
 
     Args:
         logits: a score for each class, of shape (..., classes).
-        labels: the right classes, integers of shape (...). A label out of range makes the loss NaN; negative labels
-            count from the end, as indices do.
+        labels: the right classes, integers of shape (...). A label that is no class, such as -1, makes the
+            loss NaN and gets no gradient.
         reduction: ``"mean"`` or ``"sum"`` over all labels, or ``"none"`` for the loss of each.
 
     Returns:
@@ -105,12 +106,17 @@ def _nll(where: str, scores: Any, labels: Any, reduction: Reduction, normalize: 
             hint="labels[:, 0] if they have an axis of size 1 too many",
         )
     log_probs = normalize(scores) if normalize else scores
-    return _reduce(where, -tnp.take_along_axis(log_probs, labels[..., None], axis=-1)[..., 0], reduction)
+    picked = tnp.take_along_axis(log_probs, labels[..., None], axis=-1)[..., 0]
+    # Indexing clamps, which would hide a wrong label.
+    is_class = tnp.logical_and(labels >= 0, labels < scores.shape[-1])
+    return _reduce(where, tnp.where(is_class, -picked, math.nan), reduction)
 
 
 def _reduce(where: str, losses: Any, reduction: Reduction) -> Any:
     if reduction == "none":
         return losses
     if reduction not in ("mean", "sum"):
-        raise ArgumentError(where, "the reduction is unknown", got=repr(reduction), hint='"mean", "sum" or "none"')
+        raise ArgumentError(
+            where, "the reduction is unknown", got=repr(reduction), hint='"mean", "sum" or "none"'
+        )
     return tnp.mean(losses) if reduction == "mean" else tnp.sum(losses)

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from tvmfun import dtypes, runtime
-from tvmfun.core.array import Array, DeviceArray, device_array, move
+from tvmfun.core.array import Array, device_array, move
 from tvmfun.core.trace import Tracer, is_tracing, scalar
 from tvmfun.errors import ArgumentError, DtypeError
 from tvmfun.numpy.elementwise import add, astype, greater_equal, less_equal, multiply, where
@@ -67,7 +67,9 @@ def asarray(value: Any, /, dtype: Any = None, *, copy: bool | None = None, devic
     elif isinstance(value, list | tuple):
         result = _from_sequence(value)
     else:
-        raise DtypeError("asarray", "it cannot become an array", got=type(value).__name__, hint="numbers or arrays")
+        raise DtypeError(
+            "asarray", "it cannot become an array", got=type(value).__name__, hint="numbers or arrays"
+        )
     if dtype is not None:
         result = astype(result, dtype)
     return result if device is None else move(result.concrete("asarray"), runtime.device(device))
@@ -76,7 +78,12 @@ def asarray(value: Any, /, dtype: Any = None, *, copy: bool | None = None, devic
 def _from_dlpack(value: Any) -> np.ndarray:
     try:
         return np.from_dlpack(value)
-    except (BufferError, RuntimeError, TypeError, ValueError):  # read-only, or a dtype NumPy's DLPack does not know
+    except (
+        BufferError,
+        RuntimeError,
+        TypeError,
+        ValueError,
+    ):  # read-only, or a dtype NumPy's DLPack does not know
         return np.asarray(value)
 
 
@@ -88,7 +95,9 @@ def _from_sequence(value: Sequence) -> Array:
             collect(part) if isinstance(part, list | tuple) else leaves.append(part)
 
     collect(value)
-    if any(isinstance(leaf, Tracer) for leaf in leaves) or any(isinstance(leaf, Array) and leaf.ndim for leaf in leaves):
+    if any(isinstance(leaf, Tracer) for leaf in leaves) or any(
+        isinstance(leaf, Array) and leaf.ndim for leaf in leaves
+    ):
         from tvmfun.numpy.manipulation import stack
 
         return stack([_from_sequence(v) if isinstance(v, list | tuple) else asarray(v) for v in value])
@@ -97,10 +106,20 @@ def _from_sequence(value: Sequence) -> Array:
     except ValueError:
         raise DtypeError("asarray", "nested sequences must have equal lengths", got="ragged ones") from None
     if all(isinstance(leaf, bool | int | float) for leaf in leaves):
-        default = {"b": dtypes.bool_, "i": dtypes.DEFAULT_INT, "u": dtypes.DEFAULT_INT, "f": dtypes.DEFAULT_FLOAT}
+        default = {
+            "b": dtypes.bool_,
+            "i": dtypes.DEFAULT_INT,
+            "u": dtypes.DEFAULT_INT,
+            "f": dtypes.DEFAULT_FLOAT,
+        }
         kind = result.dtype.kind
         if kind in "iu" and result.size and not -(2**31) <= result.min() <= result.max() < 2**31:
-            raise DtypeError("asarray", "Python integers are int32", got=str(value)[:40], hint="dtype='int64' on a NumPy array")
+            raise DtypeError(
+                "asarray",
+                "Python integers are int32",
+                got=str(value)[:40],
+                hint="dtype='int64' on a NumPy array",
+            )
         result = result.astype(default.get(kind, result.dtype))
     return device_array(result)
 
@@ -175,10 +194,14 @@ def arange(start: float, /, stop: float | None = None, step: float = 1, *, dtype
     if not is_tracing():  # nothing to compile for
         return device_array((first + step * np.arange(count)).astype(kind))
     steps = ops.iota(shape=(count,), axis=0, dtype=dtypes.NAMES[kind])
-    return add(multiply(steps, convert(step, kind)), convert(first, kind)) if (first, step) != (0, 1) else steps
+    return (
+        add(multiply(steps, convert(step, kind)), convert(first, kind)) if (first, step) != (0, 1) else steps
+    )
 
 
-def linspace(start: float, stop: float, /, num: int = 50, *, endpoint: bool = True, dtype: Any = None) -> Array:
+def linspace(
+    start: float, stop: float, /, num: int = 50, *, endpoint: bool = True, dtype: Any = None
+) -> Array:
     """Returns ``num`` evenly spaced numbers from ``start`` to ``stop``, with or without the end."""
     kind = dtype_or(dtype, dtypes.DEFAULT_FLOAT)
     return asarray(np.linspace(start, stop, num, endpoint=endpoint).astype(kind))
@@ -208,5 +231,3 @@ def triu(x: Any, /, *, k: int = 0) -> Array:
     """Returns matrices with zeros below the k-th diagonal."""
     x = asarray(x)
     return where(greater_equal(_diagonals(x), k), x, 0)
-
-

@@ -133,7 +133,9 @@ def _integer_power(x: Operand, exponent: int) -> Array:
     x = array(x, "power")
     if exponent < 0:
         if not dtypes.is_float(x.dtype):
-            raise DtypeError("power", "an integer to a negative power is no integer", got=str(exponent), hint="floats")
+            raise DtypeError(
+                "power", "an integer to a negative power is no integer", got=str(exponent), hint="floats"
+            )
         return divide(1.0, _integer_power(x, -exponent))
     result = None
     while exponent:
@@ -246,4 +248,8 @@ def astype(x: Operand, dtype: Any, /, *, copy: bool = True) -> Array:
     x = array(x, "astype")
     target = dtypes.canonical(dtype)
     is_weak = isinstance(x, Array) and x.weak_type
-    return x if isinstance(x, Array) and x.dtype == target and not is_weak else ops.astype(x, dtype=dtypes.NAMES[target])
+    return (
+        x
+        if isinstance(x, Array) and x.dtype == target and not is_weak
+        else ops.astype(x, dtype=dtypes.NAMES[target])
+    )

@@ -20,7 +20,9 @@ from tvmfun.ops import shape as shapes
 
 
 def _is_array_index(item: Any) -> bool:
-    return isinstance(item, Array | np.ndarray | list) and not (isinstance(item, np.ndarray) and item.ndim == 0)
+    return isinstance(item, Array | np.ndarray | list) and not (
+        isinstance(item, np.ndarray) and item.ndim == 0
+    )
 
 
 def _expand(index: Any, ndim: int) -> list[Any]:
@@ -29,7 +31,9 @@ def _expand(index: Any, ndim: int) -> list[Any]:
     expanded: list[Any] = []
     for item in items:
         if isinstance(item, bool | np.bool_):
-            raise IndexingError("index", "a single bool is no index", got=repr(item), hint="tvmfun.numpy.where")
+            raise IndexingError(
+                "index", "a single bool is no index", got=repr(item), hint="tvmfun.numpy.where"
+            )
         if isinstance(item, list):
             item = np.asarray(item) if item else np.zeros(0, np.int32)
         if _is_array_index(item) and abstract(item).dtype == dtypes.bool_:
@@ -45,7 +49,9 @@ def _expand(index: Any, ndim: int) -> list[Any]:
             expanded.append(item)
     named = sum(item is not None and item is not Ellipsis for item in expanded)
     if named > ndim:
-        raise IndexingError("index", f"an array with {ndim} axes takes at most {ndim} indices", got=str(named))
+        raise IndexingError(
+            "index", f"an array with {ndim} axes takes at most {ndim} indices", got=str(named)
+        )
     ellipses = [i for i, item in enumerate(expanded) if item is Ellipsis]
     if len(ellipses) > 1:
         raise IndexingError("index", "there can be one ellipsis", got=str(len(ellipses)))
@@ -65,10 +71,15 @@ def _check_masks(x: Array, index: Any) -> None:
             return
         if item is None:
             continue
-        if _is_array_index(item) and abstract(np.asarray(item) if isinstance(item, list) else item).dtype == dtypes.bool_:
+        if (
+            _is_array_index(item)
+            and abstract(np.asarray(item) if isinstance(item, list) else item).dtype == dtypes.bool_
+        ):
             shape = np.shape(item)
             if shape != x.shape[axis : axis + len(shape)]:
-                raise IndexingError("index", "the mask must have the shape of the array", got=f"{shape} for {x.aval}")
+                raise IndexingError(
+                    "index", "the mask must have the shape of the array", got=f"{shape} for {x.aval}"
+                )
             axis += len(shape)
         else:
             axis += 1
@@ -92,7 +103,11 @@ def getitem(x: Array, index: Any) -> Array:
         arrays = [axis for axis, item in enumerate(items) if not isinstance(item, slice)]
     x, dropped = _slice(x, items, arrays)
     if not arrays:
-        return reshape(x, tuple(size for axis, size in enumerate(x.shape) if axis not in dropped)) if dropped else x
+        return (
+            reshape(x, tuple(size for axis, size in enumerate(x.shape) if axis not in dropped))
+            if dropped
+            else x
+        )
     indices, shape = _joined([items[axis] for axis in arrays], [x.shape[axis] for axis in arrays])
     rest = [axis for axis in range(x.ndim) if axis not in arrays]
     taken = ops.gather(permute_dims(x, (*arrays, *rest)), indices, mode="clip")
@@ -121,7 +136,9 @@ def _slice(x: Array, items: list[Any], arrays: list[int]) -> tuple[Array, list[i
         else:
             place = _static_integer(item)
             if not -size <= place < size:
-                raise IndexingError("index", f"axis {axis} has {size} elements", got=f"index {place} into {x.aval}")
+                raise IndexingError(
+                    "index", f"axis {axis} has {size} elements", got=f"index {place} into {x.aval}"
+                )
             first = place % size
             last = first + 1
             dropped.append(axis)
@@ -144,7 +161,9 @@ def _indices(item: slice, size: int) -> tuple[int, int, int]:
             hint="a static argument, or tvmfun.numpy.take",
         ) from None
     except (TypeError, ValueError) as error:
-        raise IndexingError("index", "a slice takes integers and a step that is not 0", got=str(item)) from error
+        raise IndexingError(
+            "index", "a slice takes integers and a step that is not 0", got=str(item)
+        ) from error
 
 
 def _static_integer(item: Any) -> int:
@@ -215,7 +234,9 @@ class At:
         x = self._x
         _check_masks(x, self._index)
         items = _expand(self._index, x.ndim)
-        leading = [axis for axis, item in enumerate(items) if not isinstance(item, slice) and item is not None]
+        leading = [
+            axis for axis, item in enumerate(items) if not isinstance(item, slice) and item is not None
+        ]
         whole = all(item == slice(None) for item in items[len(leading) :])
         if leading and leading == list(range(len(leading))) and whole and None not in items[: len(leading)]:
             indices, lead = _joined([items[axis] for axis in leading], [x.shape[axis] for axis in leading])

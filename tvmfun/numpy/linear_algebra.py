@@ -33,11 +33,15 @@ def matmul(x1: Any, x2: Any, /) -> Array:
     """
     x1, x2 = _arrays("matmul", x1, x2)
     if not x1.ndim or not x2.ndim:
-        raise ShapeError("matmul", "0-d arrays have no matrix product", got=f"{x1.aval} and {x2.aval}", hint="x1 * x2")
+        raise ShapeError(
+            "matmul", "0-d arrays have no matrix product", got=f"{x1.aval} and {x2.aval}", hint="x1 * x2"
+        )
     inner = x2.ndim - 2 if x2.ndim > 1 else 0
     if x1.shape[-1] != x2.shape[inner]:
         raise ShapeError(
-            "matmul", "the last axis on the left and the last but one on the right must match", got=f"{x1.aval} @ {x2.aval}"
+            "matmul",
+            "the last axis on the left and the last but one on the right must match",
+            got=f"{x1.aval} @ {x2.aval}",
         )
     if x2.ndim <= 2:  # one matrix for all: contract at once, whatever axes are in front
         return dot_general(x1, x2, contract=((x1.ndim - 1,), (inner,)), batch=((), ()))

@@ -99,7 +99,9 @@ def moveaxis(x: Any, /, source: Axes, destination: Axes) -> Array:
     sources = [normalize_axis("moveaxis", axis, x.ndim) for axis in listed(source)]
     places = [normalize_axis("moveaxis", axis, x.ndim) for axis in listed(destination)]
     if len(sources) != len(places):
-        raise ArgumentError("moveaxis", "there must be one destination per source", got=f"{source} and {destination}")
+        raise ArgumentError(
+            "moveaxis", "there must be one destination per source", got=f"{source} and {destination}"
+        )
     order = [axis for axis in range(x.ndim) if axis not in sources]
     for place, axis in sorted(zip(places, sources, strict=True)):
         order.insert(place, axis)
@@ -164,7 +166,9 @@ def stack(arrays: Sequence[Any], /, *, axis: int = 0) -> Array:
     """Returns the arrays side by side along a new axis."""
     values = [asarray(x) for x in arrays]
     if len({x.shape for x in values}) > 1:
-        raise ShapeError("stack", "all arrays must have one shape", got=", ".join(repr(x.aval) for x in values))
+        raise ShapeError(
+            "stack", "all arrays must have one shape", got=", ".join(repr(x.aval) for x in values)
+        )
     return concat([expand_dims(x, axis) for x in values], axis=axis)
 
 

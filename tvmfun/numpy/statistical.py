@@ -9,7 +9,7 @@ from tvmfun import dtypes
 from tvmfun.core.array import Array
 from tvmfun.errors import ShapeError
 from tvmfun.numpy.creation import asarray
-from tvmfun.numpy.elementwise import astype, divide, logical_not, not_equal, square, subtract, sqrt
+from tvmfun.numpy.elementwise import astype, divide, logical_not, not_equal, sqrt, square, subtract
 from tvmfun.numpy.manipulation import Axes, normalize_axes, normalize_axis, reshape
 from tvmfun.ops import reduce as ops
 
@@ -80,14 +80,26 @@ def _count(x: Array, axes: tuple[int, ...]) -> int:
 def mean(x: Any, /, *, axis: Axes | None = None, dtype: Any = None, keepdims: bool = False) -> Array:
     r"""Returns :math:`\bar x = \frac{1}{n} \sum x`, a float."""
     x = asarray(x)
-    x = astype(x, dtype) if dtype is not None else x if dtypes.is_float(x.dtype) else astype(x, dtypes.DEFAULT_FLOAT)
+    x = (
+        astype(x, dtype)
+        if dtype is not None
+        else x
+        if dtypes.is_float(x.dtype)
+        else astype(x, dtypes.DEFAULT_FLOAT)
+    )
     axes = normalize_axes("mean", axis, x.ndim)
     count = _count(x, axes)
     return divide(sum(x, axis=axes, keepdims=keepdims), count or float("nan"))
 
 
 def var(
-    x: Any, /, *, axis: Axes | None = None, correction: float = 0, ddof: float | None = None, keepdims: bool = False
+    x: Any,
+    /,
+    *,
+    axis: Axes | None = None,
+    correction: float = 0,
+    ddof: float | None = None,
+    keepdims: bool = False,
 ) -> Array:
     r"""Returns :math:`\frac{1}{n - c} \sum (x - \bar x)^2` with :math:`c` the correction (NumPy's ``ddof``)."""
     x = asarray(x)
@@ -98,7 +110,13 @@ def var(
 
 
 def std(
-    x: Any, /, *, axis: Axes | None = None, correction: float = 0, ddof: float | None = None, keepdims: bool = False
+    x: Any,
+    /,
+    *,
+    axis: Axes | None = None,
+    correction: float = 0,
+    ddof: float | None = None,
+    keepdims: bool = False,
 ) -> Array:
     """Returns the square root of :func:`var`."""
     return sqrt(var(x, axis=axis, correction=correction, ddof=ddof, keepdims=keepdims))

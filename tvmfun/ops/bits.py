@@ -32,15 +32,16 @@ def _threefry(key: ShapeDtype, base: ShapeDtype, *, shape: tuple[int, ...], word
     def rounds(keys, bases, result, indices):
         batch = indices[: key.ndim - 1]
         position = ravel_index(indices[key.ndim - 1 :], shape) if shape else 0
-        position = tirx.Cast("uint32", tirx.convert(position))
+        position = tirx.convert(position)
         # A buffer, because the simplifier would inline let-bound rounds into an exponentially large formula.
         x = T.sblock_alloc_buffer((2,), "uint32", scope="local")
         first, second = keys[(*batch, 0)], keys[(*batch, 1)]
         schedule = (first, second, first ^ second ^ uint(_PARITY))
-        low = bases[(*batch, 1)] + position
-        carry = tirx.Select(low < position, uint(1), uint(0))
-        T.buffer_store(x, bases[(*batch, 0)] + carry + schedule[0], [0])
-        T.buffer_store(x, low + schedule[1], [1])
+        # In 64 bits: the simplifier assumes that narrower additions do not overflow.
+        wide = tirx.Cast("uint64", bases[(*batch, 0)]) << tirx.const(32, "uint64")
+        counter = (wide | tirx.Cast("uint64", bases[(*batch, 1)])) + tirx.Cast("uint64", position)
+        T.buffer_store(x, tirx.Cast("uint32", counter >> tirx.const(32, "uint64")) + schedule[0], [0])
+        T.buffer_store(x, tirx.Cast("uint32", counter) + schedule[1], [1])
         for group in range(5):
             for rotation in _ROTATIONS[group % 2]:
                 T.buffer_store(x, x[0] + x[1], [0])

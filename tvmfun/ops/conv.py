@@ -266,7 +266,7 @@ def _window_argmax(x: te.Tensor, out: te.Tensor, *, window: Ints, stride: Ints, 
                 *(tirx.And(p >= 0, p < n) for p, n, pad in zip(places, shape, padding, strict=True) if any(pad))
             ) if any(map(any, padding)) else tirx.const(True)
             value = tirx.if_then_else(inside, x(*places), out(*at)) if any(map(any, padding)) else x(*places)
-            here = tirx.Or(tirx.EQ(value, out(*at)), tirx.NE(value, value))
+            here = tirx.Or(tirx.EQ(value, out(*at)), pw.isnan_formula(value))
             result = tirx.Select(tirx.And(inside, here), tirx.const(flat, "int32"), result)
         return result
 

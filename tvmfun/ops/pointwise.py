@@ -158,20 +158,43 @@ divide = pointwise(
 )
 
 
+def _is_float(x: Any) -> bool:
+    return dtype_name(x).startswith(("float", "bfloat"))
+
+
+def isnan_formula(x: Any) -> Any:
+    """Whether a float is NaN, by its bits: TVM's simplifier takes ``x != x`` for false."""
+    if dtype_name(x) in ("float16", "bfloat16"):
+        x = tirx.Cast("float32", x)
+    uint, magnitude, infinity = {
+        "float32": ("uint32", 2**31 - 1, 0xFF << 23),
+        "float64": ("uint64", 2**63 - 1, 0x7FF << 52),
+    }[dtype_name(x)]
+    return (tirx.reinterpret(uint, x) & tirx.const(magnitude, uint)) > tirx.const(infinity, uint)
+
+
 def _floor_divide(x: Any, y: Any) -> Any:
     # Integer division by zero traps on a CPU; like NumPy, the result is 0.
-    if dtype_name(x) in map(str, dtypes.FLOATS):
+    if _is_float(x):
         return tirx.floor(tirx.div(x, y))
     zero = tirx.const(0, dtype_name(y))
     safe = tirx.Select(y == zero, _one(y), y)
     return tirx.Select(y == zero, zero, tirx.floordiv(x, safe))
 
 
+def _fmod(x: Any, y: Any) -> Any:
+    if dtype_name(x) == "float64":
+        return tirx.call_pure_extern("float64", "fmod", x, y)
+    wide = (tirx.Cast("float32", v) for v in (x, y))
+    return tirx.call_pure_extern("float32", "fmodf", *wide).astype(dtype_name(x))
+
+
 def _remainder(x: Any, y: Any) -> Any:
-    if dtype_name(x) in map(str, dtypes.FLOATS):
-        rest = tirx.fmod(x, y)
+    if _is_float(x):
+        rest = _fmod(x, y)
         zero = tirx.const(0, dtype_name(x))
-        return tirx.Select(tirx.And(rest != zero, (rest < zero) != (y < zero)), rest + y, rest)
+        opposite = tirx.Or(tirx.And(rest < zero, y > zero), tirx.And(rest > zero, y < zero))
+        return tirx.Select(opposite, rest + y, rest)
     zero = tirx.const(0, dtype_name(y))
     safe = tirx.Select(y == zero, _one(y), y)
     return tirx.Select(y == zero, zero, tirx.floormod(x, safe))
@@ -222,15 +245,15 @@ def _ties_shared(g: Array, chosen: Array, other: Array, out: Array) -> Array:
 
 
 def _maximum(x: Any, y: Any) -> Any:
-    if dtype_name(x) not in map(str, dtypes.FLOATS):
+    if not _is_float(x):
         return tirx.max(x, y)
-    return tirx.Select(tirx.Or(x > y, x != x), x, y)  # a NaN wins, wherever it is
+    return tirx.Select(tirx.Or(x > y, isnan_formula(x)), x, y)  # a NaN wins, wherever it is
 
 
 def _minimum(x: Any, y: Any) -> Any:
-    if dtype_name(x) not in map(str, dtypes.FLOATS):
+    if not _is_float(x):
         return tirx.min(x, y)
-    return tirx.Select(tirx.Or(x < y, x != x), x, y)
+    return tirx.Select(tirx.Or(x < y, isnan_formula(x)), x, y)
 
 
 maximum = pointwise(
@@ -364,11 +387,25 @@ trunc = _step("trunc", tirx.trunc, relax.op.trunc)
 
 
 def _comparison(name: str, formula: Callable, spelling: Callable) -> Op:
-    return pointwise(name, formula, domain=ANY, result=dtypes.bool_, spelling=spelling)
+    def compare(x: Any, y: Any) -> Any:
+        if dtype_name(x) == "bool":  # LLVM has no vectors of bools to compare
+            x, y = x.astype("int8"), y.astype("int8")
+        return formula(x, y)
+
+    return pointwise(name, compare, domain=ANY, result=dtypes.bool_, spelling=spelling)
 
 
-equal = _comparison("equal", tirx.EQ, relax.op.equal)
-not_equal = _comparison("not_equal", tirx.NE, relax.op.not_equal)
+def _equal(x: Any, y: Any) -> Any:
+    # Code for EQ and NE of floats is right for numbers only, and is simplified as if there were no NaN.
+    return tirx.And(tirx.Not(isnan_formula(x)), tirx.EQ(x, y)) if _is_float(x) else tirx.EQ(x, y)
+
+
+def _not_equal(x: Any, y: Any) -> Any:
+    return tirx.Or(tirx.Or(isnan_formula(x), isnan_formula(y)), tirx.NE(x, y)) if _is_float(x) else tirx.NE(x, y)
+
+
+equal = _comparison("equal", _equal, relax.op.equal)
+not_equal = _comparison("not_equal", _not_equal, relax.op.not_equal)
 less = _comparison("less", lambda x, y: x < y, relax.op.less)
 less_equal = _comparison("less_equal", lambda x, y: x <= y, relax.op.less_equal)
 greater = _comparison("greater", lambda x, y: x > y, relax.op.greater)
@@ -382,8 +419,11 @@ def _bitwise(name: str, on_bits: Callable, on_bools: Callable, spelling: Callabl
 
 bitwise_and = _bitwise("bitwise_and", lambda x, y: x & y, tirx.And, relax.op.bitwise_and)
 bitwise_or = _bitwise("bitwise_or", lambda x, y: x | y, tirx.Or, relax.op.bitwise_or)
-bitwise_xor = _bitwise("bitwise_xor", lambda x, y: x ^ y, lambda x, y: tirx.NE(x, y), relax.op.bitwise_xor)
-bitwise_not = _bitwise("bitwise_not", lambda x: ~x, tirx.Not, relax.op.bitwise_not)
+bitwise_xor = _bitwise("bitwise_xor", lambda x, y: x ^ y, lambda x, y: tirx.NE(x.astype("int8"), y.astype("int8")), relax.op.bitwise_xor)
+# Not of a comparison would be simplified to the opposite comparison, which is wrong for NaN.
+bitwise_not = _bitwise(
+    "bitwise_not", lambda x: ~x, lambda x: tirx.EQ(x.astype("int8"), tirx.const(0, "int8")), relax.op.bitwise_not
+)
 
 
 def _shift(name: str, formula: Callable) -> Op:
@@ -400,7 +440,7 @@ def _shift(name: str, formula: Callable) -> Op:
 left_shift = _shift("left_shift", lambda x, n: x << n)
 right_shift = _shift("right_shift", lambda x, n: x >> n)
 
-isnan = pointwise("isnan", lambda x: tirx.NE(x, x), domain=FLOATS, result=dtypes.bool_, spelling=relax.op.isnan)
+isnan = pointwise("isnan", isnan_formula, domain=FLOATS, result=dtypes.bool_, spelling=relax.op.isnan)
 isfinite = pointwise(
     "isfinite",
     lambda x: tirx.abs(x) < tirx.infinity(dtype_name(x)) if dtype_name(x) != "bfloat16" else _isfinite_bfloat16(x),

@@ -1,4 +1,4 @@
-"""Optimizers as pairs of pure functions, with optax's names: ``init`` makes the state, ``update`` the next step."""
+"""Optimizers as pairs of pure functions, with optax's names: ``init`` makes a state, ``update`` a step."""
 
 from tvmfun.optim.base import (
     EmptyState,
@@ -54,10 +54,10 @@ __all__ = [
     "TraceState",
     "Updates",
     "WeightDecaySchedule",
-    "add_decayed_weights",
     "adadelta",
     "adam",
     "adamw",
+    "add_decayed_weights",
     "apply_updates",
     "chain",
     "clip",

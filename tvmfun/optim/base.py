@@ -7,6 +7,8 @@ from typing import Any, NamedTuple, TypeAlias
 
 import tvmfun.numpy as tnp
 from tvmfun import tree
+from tvmfun.core.array import Array
+from tvmfun.core.trace import abstract
 from tvmfun.errors import ShapeError
 
 __all__ = [
@@ -26,7 +28,7 @@ Params: TypeAlias = Any
 Updates: TypeAlias = Any
 OptState: TypeAlias = Any
 Schedule: TypeAlias = Callable[[Any], Any]
-ScalarOrSchedule: TypeAlias = Any
+ScalarOrSchedule: TypeAlias = float | Array | Schedule
 
 
 class GradientTransformation(NamedTuple):
@@ -63,7 +65,9 @@ def stateless(f: Callable[[Updates, Params | None], Updates]) -> GradientTransfo
     def init(params: Params) -> EmptyState:
         return EmptyState()
 
-    def update(updates: Updates, state: EmptyState, params: Params | None = None) -> tuple[Updates, EmptyState]:
+    def update(
+        updates: Updates, state: EmptyState, params: Params | None = None
+    ) -> tuple[Updates, EmptyState]:
         return f(updates, params), state
 
     return GradientTransformation(init, update)
@@ -114,8 +118,8 @@ def apply_updates(params: Params, updates: Updates) -> Params:
         if result.shape != param.shape:
             raise ShapeError(
                 "apply_updates",
-                f"the update at {tree.keystr(path) or 'the root'} must have the shape {param.shape} of its parameter",
-                got=str(tnp.shape(update)),
+                f"the update at {tree.keystr(path) or 'the root'} must fit its parameter, {param.aval!r}",
+                got=repr(abstract(update)),
             )
         return result.astype(param.dtype)
 

@@ -25,8 +25,8 @@ def sgd(
 ) -> GradientTransformation:
     """Stochastic gradient descent, with momentum if asked for.
 
-    ``u = -learning_rate * g`` without momentum. With it, ``m' = g + momentum * m`` and ``u = -learning_rate * m'``,
-    or ``u = -learning_rate * (g + momentum * m')`` with ``nesterov``.
+    ``u = -learning_rate * g`` without momentum. With it, ``m' = g + momentum * m`` and
+    ``u = -learning_rate * m'``, or ``u = -learning_rate * (g + momentum * m')`` with ``nesterov``.
 
     Args:
         learning_rate: a number, a 0-d array or a schedule.
@@ -65,8 +65,8 @@ def adam(
 ) -> GradientTransformation:
     """Adam: steps of about the learning rate in every coordinate, whatever the scale of the gradient.
 
-    ``u = -learning_rate * m^ / (sqrt(v^ + eps_root) + eps)`` with the unbiased running means ``m^`` of the gradients
-    and ``v^`` of their squares; :func:`scale_by_adam` has the formulas.
+    ``u = -learning_rate * m^ / (sqrt(v^ + eps_root) + eps)`` with the unbiased running means ``m^`` of the
+    gradients and ``v^`` of their squares; :func:`scale_by_adam` has the formulas.
 
     Args:
         learning_rate: a number, a 0-d array or a schedule.
@@ -83,8 +83,8 @@ def adam(
     Raises:
         DtypeError: if ``mu_dtype`` is unknown.
 
-    References: Kingma and Ba, "Adam: A Method for Stochastic Optimization" (2014); Dozat, "Incorporating Nesterov
-    Momentum into Adam" (2016).
+    References: Kingma and Ba, "Adam: A Method for Stochastic Optimization" (2014); Dozat, "Incorporating
+    Nesterov Momentum into Adam" (2016).
 
     >>> import tvmfun.numpy as tnp
     >>> optimizer = adam(0.1)
@@ -113,8 +113,8 @@ def adamw(
 ) -> GradientTransformation:
     """Adam with weight decay that does not pass through the moments.
 
-    ``u = -learning_rate * (m^ / (sqrt(v^ + eps_root) + eps) + weight_decay * p)``; :func:`scale_by_adam` has the
-    formulas of ``m^`` and ``v^``.
+    ``u = -learning_rate * (m^ / (sqrt(v^ + eps_root) + eps) + weight_decay * p)``; :func:`scale_by_adam` has
+    the formulas of ``m^`` and ``v^``.
 
     Args:
         learning_rate: a number, a 0-d array or a schedule; it multiplies the weight decay, too.
@@ -159,8 +159,9 @@ def adadelta(
 ) -> GradientTransformation:
     """Adadelta: step sizes from the ratio of the sizes of past updates and gradients.
 
-    ``g' = g + weight_decay * p`` and ``u = -learning_rate * sqrt(X + eps) / sqrt(G + eps) * g'`` with the running
-    means ``G`` of squared gradients and ``X`` of squared updates; :func:`scale_by_adadelta` has the formulas.
+    ``g' = g + weight_decay * p`` and ``u = -learning_rate * sqrt(X + eps) / sqrt(G + eps) * g'`` with the
+    running means ``G`` of squared gradients and ``X`` of squared updates; :func:`scale_by_adadelta` has the
+    formulas.
 
     Args:
         learning_rate: a number, a 0-d array or a schedule; ``None`` for no scaling at all, not even by -1.

@@ -1,8 +1,8 @@
 """Schedules: functions from the number of updates so far to the value of a hyperparameter.
 
-A schedule takes a Python int or a (traced) 0-d integer array. It computes in float32, or in float64 for an array of
-64-bit integers. A decay in steps is an ``exponential_decay`` with ``staircase=True``, or a
-``piecewise_constant_schedule``.
+A schedule takes a Python int or a (traced) 0-d integer array. It computes in float32, or in float64 for an
+array of 64-bit integers; optimizers count in int32. A decay in steps is an ``exponential_decay`` with
+``staircase=True``, or a ``piecewise_constant_schedule``.
 """
 
 from __future__ import annotations
@@ -149,7 +149,7 @@ def exponential_decay(
             ``s(t) = init_value``.
         decay_rate: the factor; if it is 0, ``s(t) = init_value``.
         transition_begin: the count at which the decay begins; a negative one counts as 0.
-        staircase: whether to round the exponent down, so that the value changes every ``transition_steps`` only.
+        staircase: whether to round the exponent down, to change every ``transition_steps`` only.
         end_value: where the decay stops: a lower bound if ``decay_rate < 1``, else an upper bound.
 
     Returns:
@@ -178,7 +178,7 @@ def cosine_decay_schedule(
 ) -> Schedule:
     """Decay along half a cosine wave, down to ``alpha * init_value``.
 
-    ``s(t) = init_value * ((1 - alpha) * ((1 + cos(pi * t / decay_steps)) / 2)**exponent + alpha)``, and constant
+    ``s(t) = init_value * ((1 - alpha) * ((1 + cos(pi * t / decay_steps)) / 2)**exponent + alpha)``, constant
     from ``decay_steps`` on.
 
     Args:

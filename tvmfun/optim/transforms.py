@@ -67,7 +67,7 @@ def safe_increment(count: Any) -> Any:
     return tnp.minimum(count, np.iinfo(count.dtype).max - 1) + 1
 
 
-# -- scaling ---------------------------------------------------------------------------------------------------
+# -- scaling -------------------------------------------------------------------------------------------------
 
 
 class ScaleByScheduleState(NamedTuple):
@@ -99,8 +99,7 @@ def scale_by_schedule(step_size_fn: Schedule) -> GradientTransformation:
     """Multiplies the updates by the value of a schedule: ``u' = step_size_fn(count) * u``.
 
     Args:
-        step_size_fn: a function from the number of updates so far, a 0-d integer array, to a factor. The count is
-            an int64 array if there are float64 updates, so that the schedules of this package compute in float64.
+        step_size_fn: a function from the number of updates so far, a 0-d int32 array, to a factor.
 
     Returns:
         A transformation that counts its updates.
@@ -117,8 +116,8 @@ def scale_by_schedule(step_size_fn: Schedule) -> GradientTransformation:
         return ScaleByScheduleState(_zero_count())
 
     def update(updates: Updates, state: ScaleByScheduleState, params: Params | None = None) -> tuple:
-        factor = _scheduled(step_size_fn, state.count, updates)
-        scaled = tree.map(lambda u: tnp.asarray(factor).astype(abstract(u).dtype) * u, updates)
+        factor = step_size_fn(state.count)
+        scaled = tree.map(lambda u: _in_dtype_of(u, factor) * u, updates)
         return scaled, ScaleByScheduleState(safe_increment(state.count))
 
     return GradientTransformation(init, update)
@@ -147,7 +146,7 @@ def scale_by_learning_rate(
     return scale(sign * learning_rate)
 
 
-# -- momentum and moments --------------------------------------------------------------------------------------
+# -- momentum and moments ------------------------------------------------------------------------------------
 
 
 class TraceState(NamedTuple):
@@ -216,7 +215,9 @@ def trace(decay: Any, nesterov: bool = False, accumulator_dtype: Any = None) -> 
     def init(params: Params) -> TraceState:
         return TraceState(_zeros_like(params, dtype))
 
-    def update(updates: Updates, state: TraceState, params: Params | None = None) -> tuple[Updates, TraceState]:
+    def update(
+        updates: Updates, state: TraceState, params: Params | None = None
+    ) -> tuple[Updates, TraceState]:
         def accumulate(u: Any, m: Any) -> Any:
             return u + decay * m
 
@@ -238,7 +239,7 @@ def scale_by_adam(
 ) -> GradientTransformation:
     """Divides the mean of the updates by the root of the mean of their squares, as Adam does.
 
-    ``m' = b1 * m + (1 - b1) * u`` and ``v' = b2 * v + (1 - b2) * u**2``; with the biases towards the zeros they
+    ``m' = b1 * m + (1 - b1) * u`` and ``v' = b2 * v + (1 - b2) * u**2``; with the bias towards the zeros they
     start from removed, ``m^ = m' / (1 - b1**t)`` and ``v^ = v' / (1 - b2**t)``, the result is
     ``u' = m^ / (sqrt(v^ + eps_root) + eps)``. With ``nesterov``,
     ``m^ = b1 * m' / (1 - b1**(t+1)) + (1 - b1) * u / (1 - b1**t)``.
@@ -257,8 +258,8 @@ def scale_by_adam(
     Raises:
         DtypeError: if ``mu_dtype`` is unknown.
 
-    References: Kingma and Ba, "Adam: A Method for Stochastic Optimization" (2014); Dozat, "Incorporating Nesterov
-    Momentum into Adam" (2016).
+    References: Kingma and Ba, "Adam: A Method for Stochastic Optimization" (2014); Dozat, "Incorporating
+    Nesterov Momentum into Adam" (2016).
 
     >>> transform = scale_by_adam()
     >>> state = transform.init(tnp.asarray(0.0))
@@ -328,7 +329,7 @@ def scale_by_adadelta(rho: Any = 0.9, eps: Any = 1e-6) -> GradientTransformation
     return GradientTransformation(init, update)
 
 
-# -- weight decay ----------------------------------------------------------------------------------------------
+# -- weight decay --------------------------------------------------------------------------------------------
 
 
 class WeightDecaySchedule(NamedTuple):
@@ -373,10 +374,8 @@ def add_decayed_weights(weight_decay: ScalarOrSchedule = 0.0, mask: Any = None) 
                 hint="optimizer.update(grads, state, params)",
             )
         if callable(weight_decay):
-            rate = _scheduled(weight_decay, state.count, updates)
-            decayed = map_updates(
-                lambda u, p: u + tnp.asarray(rate).astype(abstract(p).dtype) * p, updates, params
-            )
+            rate = weight_decay(state.count)
+            decayed = map_updates(lambda u, p: u + _in_dtype_of(p, rate) * p, updates, params)
             return decayed, WeightDecaySchedule(safe_increment(state.count))
         if isinstance(weight_decay, int | float) and weight_decay == 0:
             return updates, state
@@ -386,7 +385,7 @@ def add_decayed_weights(weight_decay: ScalarOrSchedule = 0.0, mask: Any = None) 
     return transform if mask is None else masked(transform, mask)
 
 
-# -- clipping --------------------------------------------------------------------------------------------------
+# -- clipping ------------------------------------------------------------------------------------------------
 
 
 def global_norm(updates: Updates) -> Any:
@@ -437,12 +436,12 @@ def clip_by_global_norm(max_norm: Any) -> GradientTransformation:
     def limit(updates: Updates, params: Params | None) -> Updates:
         norm = global_norm(updates)
         factor = tnp.where(norm < max_norm, 1.0, max_norm / norm)
-        return tree.map(lambda u: u * factor.astype(abstract(u).dtype), updates)
+        return tree.map(lambda u: u * _in_dtype_of(u, factor), updates)
 
     return stateless(limit)
 
 
-# -- helpers ---------------------------------------------------------------------------------------------------
+# -- helpers -------------------------------------------------------------------------------------------------
 
 
 def _optional_dtype(dtype: Any) -> np.dtype | None:
@@ -461,6 +460,11 @@ def _cast(updates: Updates, dtype: np.dtype | None) -> Updates:
     return updates if dtype is None else tree.map(lambda u: u.astype(dtype), updates)
 
 
+def _in_dtype_of(leaf: Any, factor: Any) -> Any:
+    # Numbers stay numbers: they take the dtype of what they meet.
+    return factor if isinstance(factor, int | float) else tnp.asarray(factor).astype(abstract(leaf).dtype)
+
+
 def _bias_correction(moments: Updates, decay: Any, count: Any) -> Updates:
     def correct(m: Any) -> Any:
         # In half precision decay**count would round to 1, and the result be infinite.
@@ -468,9 +472,3 @@ def _bias_correction(moments: Updates, decay: Any, count: Any) -> Updates:
         return m / (1 - decay ** count.astype(wide)).astype(abstract(m).dtype)
 
     return map_updates(correct, moments)
-
-
-def _scheduled(schedule: Schedule, count: Any, updates: Updates) -> Any:
-    """The value of a schedule, in float64 if some update is."""
-    wide = any(abstract(leaf).dtype == dtypes.float64 for leaf in tree.leaves(updates))
-    return schedule(count.astype("int64") if wide else count)

@@ -117,7 +117,7 @@ def _as_arrays(values: Any) -> Any:
     """The tree with Python numbers as arrays, so that other numbers need no other module."""
     if is_tracing():
         return values
-    is_number = lambda leaf: isinstance(leaf, bool | int | float)
+    is_number = lambda leaf: isinstance(leaf, bool | int | float) and not isinstance(leaf, np.generic)
     return tree.map(lambda leaf: device_array(scalar(leaf), weak=True) if is_number(leaf) else leaf, values)
 
 

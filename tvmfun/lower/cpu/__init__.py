@@ -16,9 +16,10 @@ from tvm.tirx import AllocBuffer, Buffer, Stmt
 
 from .. import intrinsics
 from . import build, fuse
+from .block import emit_block, is_straight
 from .build import Axis, Env, volume
 from .contraction import emit_contraction, match, tile_count
-from .elementwise import emit_block, emit_maps
+from .elementwise import emit_maps
 from .fallback import parallelize
 from .fuse import Group
 from .machine import SERIAL_WORK, Machine
@@ -30,9 +31,11 @@ __all__ = ["schedule"]
 RULE = "tvmfun.rule"
 TASKS_PER_CORE = 8
 
-# Rough costs of a multiplication in a register tile (one over that) and of a function call, in additions.
+# Rough costs in additions: of a multiplication in a register tile (one over that), of a function call, and
+# of one point of a block that branches or loops.
 CONTRACTION_SPEED = 16
 CALL_COST = 8
+LOOP_COST = 256
 
 
 def schedule(func: tirx.PrimFunc, target: tvm.target.Target) -> tirx.PrimFunc:
@@ -143,7 +146,7 @@ def _emit_stage(stage: AnyStage, env: Env, prefix: int, machine: Machine, tasks:
     if isinstance(stage, Opaque):
         return stage.body
     if isinstance(stage, Block):
-        return emit_block(stage, env, tasks)
+        return emit_block(stage, machine, tasks)
     if stage.combine is None:
         return emit_maps([stage], env, prefix, machine, tasks)
     contraction = match(stage)
@@ -159,22 +162,28 @@ def _work(stage: AnyStage) -> int:
     points = volume(stage.space + stage.reduce)
     if match(stage) is not None:
         return points // CONTRACTION_SPEED
-    body = stage.body if isinstance(stage, Block) else stage.value
-    return points * (1 + CALL_COST * build.count_calls(body))
+    if isinstance(stage, Stage):
+        return points * (1 + CALL_COST * build.count_calls(stage.value))
+    return points * (1 if is_straight(stage) else LOOP_COST)
 
 
 def _rule(stages: Sequence[AnyStage]) -> str:
     """The name of the rule that governs the function."""
-    if any(isinstance(stage, Opaque) for stage in stages):
+    if any(isinstance(stage, Opaque) or _is_irregular(stage) for stage in stages):
         return "fallback"
     if any(match(stage) for stage in stages):
         return "contraction"
-    reductions = [stage for stage in stages if isinstance(stage, Block) or stage.combine is not None]
+    reductions = [stage for stage in stages if stage.init is not None]
     if any(isinstance(stage, Stage) and _is_window(stage) for stage in reductions):
         return "window"
     if reductions:
         return "reduction"
     return "scalar" if all(volume(stage.space) == 1 for stage in stages) else "elementwise"
+
+
+def _is_irregular(stage: Stage | Block) -> bool:
+    """Whether a stage is a block that is neither a map nor a reduction."""
+    return isinstance(stage, Block) and stage.init is None and (bool(stage.reduce) or not is_straight(stage))
 
 
 def _is_window(stage: Stage) -> bool:

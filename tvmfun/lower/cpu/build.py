@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import tvm
 import tvm_ffi
@@ -12,6 +13,7 @@ from tvm import ir, tirx
 from tvm.sym import Analyzer
 from tvm.tirx import (
     Buffer,
+    BufferStore,
     Cast,
     For,
     ForKind,
@@ -21,8 +23,9 @@ from tvm.tirx import (
     decl_buffer,
 )
 
-Expr = ir.Expr
-Env = dict[ir.Var, Expr]
+# TVM's node classes do not declare their operators and fields in a way that type checkers understand.
+Expr = Any
+Env = dict[Any, Expr]
 
 
 @dataclass(frozen=True, eq=False)
@@ -53,6 +56,30 @@ def substitute(value, env: Env):
     if not env:
         return value
     return tvm_ffi.structural_map(value, (ir.Var, lambda var: env.get(var, var)))
+
+
+def renewed(stmt: Stmt) -> Stmt:
+    """A copy of a statement that binds variables of its own, so that both copies may be in one function."""
+    env: Env = {}
+
+    def visit(definition) -> None:
+        var = definition.loop_var if isinstance(definition, For) else definition.var
+        env[var] = ir.Var(var.name, var.ty)
+
+    tvm_ffi.structural_walk(stmt, ((For, tirx.Bind, tirx.Let), visit))
+    return substitute(stmt, env)
+
+
+def replace_accesses(stmt: Stmt, buffer: Buffer, new: Buffer, move: Callable[[Sequence[Expr]], list]) -> Stmt:
+    """Make a statement use `new` at `move(indices)` wherever it uses `buffer`."""
+
+    def load(node: ir.TensorLoad) -> Expr:
+        return new[tuple(move(node.indices))] if node.source.same_as(buffer) else node
+
+    def store(node: BufferStore) -> Stmt:
+        return BufferStore(new, node.value, move(node.indices)) if node.buffer.same_as(buffer) else node
+
+    return tvm_ffi.structural_map(stmt, ((ir.TensorLoad, load), (BufferStore, store)))
 
 
 def replace_loads(value: Expr, buffer: Buffer, make: Callable[[Sequence[Expr]], Expr]) -> Expr:

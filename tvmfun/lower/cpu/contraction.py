@@ -11,8 +11,8 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from tvm import tirx
-from tvm.tirx import AllocBuffer, Buffer, BufferStore, Stmt
+from tvm import ir, tirx
+from tvm.tirx import AllocBuffer, Buffer, BufferStore, IfThenElse, Stmt
 
 from . import build
 from .build import Axis, Env, Expr, volume
@@ -192,7 +192,7 @@ class _Emitter:
         if not full:
             return self._panel(env, start, tail, beside)
         whole, part = (self._panel(env, start, width, beside) for width in (size, tail))
-        return build.IfThenElse(env[self.panels.var] < full, whole, part)
+        return IfThenElse(env[self.panels.var] < full, whole, part)
 
     def _panel(self, env: Env, start: Expr, width: int, beside: Sequence[Axis]) -> Stmt:
         """All rows of one panel of columns, block by block of the reduced axes."""
@@ -215,7 +215,7 @@ class _Emitter:
     def _wants_packing(self, reuse: int) -> bool:
         """Whether reading the right operand in place would be slow: strided, converted, or far apart."""
         right = self.contraction.right
-        if not isinstance(right, build.ir.TensorLoad) or str(right.ty) != self.dtype:
+        if not isinstance(right, ir.TensorLoad) or str(right.ty) != self.dtype:
             return True
         domain = self.stage.domain
         if build.stride(right.source, right.indices, self.column, domain) != 1:
@@ -331,7 +331,7 @@ class _Emitter:
             return body
         rest = self._tile(env, build.index(self.row, full * rows), tail, start, width, packed)
         if self.blocks.extent > 1:
-            rest = build.IfThenElse(block == self.blocks.extent - 1, rest, None)
+            rest = IfThenElse(block == self.blocks.extent - 1, rest, None)
         return build.seq(body, rest)
 
     def _tile(self, env: Env, top: Expr, rows: int, start: Expr, width: int, packed: Buffer | None) -> Stmt:
@@ -401,8 +401,8 @@ class _Emitter:
             return vector(final, False)
         block = build.flatten(self.tiling.outer, env)
         last = volume(self.tiling.outer) - 1
-        later = build.IfThenElse(block == last, vector(final, True), vector(rest, True))
-        return build.IfThenElse(block == 0, vector(rest, False), later)
+        later = IfThenElse(block == last, vector(final, True), vector(rest, True))
+        return IfThenElse(block == 0, vector(rest, False), later)
 
     def _resting(self, env: Env) -> Expr:
         return self.partial[tuple(self.stage.at(env))]

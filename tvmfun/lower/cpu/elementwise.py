@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from tvm import tirx
-from tvm.tirx import AllocBuffer, Buffer, BufferStore, Stmt
+from tvm import ir, tirx
+from tvm.tirx import AllocBuffer, Buffer, BufferStore, IfThenElse, Stmt
 
 from . import build
 from .build import Axis, Env, Expr, volume
 from .machine import Machine
-from .stages import Block, Stage
+from .stages import Stage
 from .transpose import is_row_readable, ramp, read_row, transpose_tile
 
 CHUNK = 64  # vectors per task along a long contiguous axis
@@ -58,7 +58,7 @@ def emit_maps(
         )
         rest = vector(env, build.index(inner[0], vectors * lanes), tail) if tail else None
         if rest is not None and chunks.extent > 1:
-            rest = build.IfThenElse(env[chunks.var] == chunks.extent - 1, rest, None)
+            rest = IfThenElse(env[chunks.var] == chunks.extent - 1, rest, None)
         return build.seq(body, rest)
 
     return build.parallel_nest([*outer, chunks], env, chunk, tasks)
@@ -153,7 +153,7 @@ def _vector(
 
 def _point(stages: Sequence[Stage], env: Env, private: Sequence[Buffer]) -> Stmt:
     """All stages on one element."""
-    point = Axis(build.ir.Var("point", build.ir.PrimType("int32")), 1)
+    point = Axis(ir.Var("point", ir.PrimType("int32")), 1)
     return _vector(stages, point, 1, lambda _, make: make(env), private)
 
 
@@ -179,13 +179,3 @@ def _walks_as_one(stage: Stage, outer: int) -> bool:
     return build.is_only_in_indices(stage.value, (first, second)) and all(
         build.walks_as_one(access, first, second, stage.space) for access in accesses
     )
-
-
-def emit_block(block: Block, env: Env, tasks: int) -> Stmt:
-    """A block with several stores, parallel over its outputs' axes and otherwise as written."""
-
-    def point(env: Env) -> Stmt:
-        body = build.nest(block.reduce, env, lambda env: build.substitute(block.body, env))
-        return build.seq(None if block.init is None else build.substitute(block.init, env), body)
-
-    return build.parallel_nest(block.space, env, point, tasks)

@@ -6,6 +6,7 @@ import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
+import tvm_ffi
 from tvm import ir, tirx
 from tvm.tirx import Buffer
 
@@ -100,7 +101,7 @@ def _is_view(value: Expr) -> bool:
 def _is_cheap(value: Expr) -> bool:
     """A handful of additions and the like; no division or function call."""
     costly: list[Expr] = []
-    build.tvm_ffi.structural_walk(
+    tvm_ffi.structural_walk(
         value, ((ir.Call, tirx.Div, tirx.FloorDiv, tirx.FloorMod, tirx.Mod), lambda node: costly.append(node))
     )
     return not costly and len(build.loads(value)) <= CHEAP_LOADS

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from tvm.tirx import AllocBuffer, Buffer, BufferStore, Stmt
+from tvm.tirx import AllocBuffer, Buffer, BufferStore, IfThenElse, Stmt
 
 from . import build
 from .build import Axis, Env, Expr, volume
@@ -55,7 +55,7 @@ def _columns(stage: Stage, env: Env, prefix: int, machine: Machine, tasks: int) 
             return piece(env, tile)
         if not full:
             return piece(env, tail)
-        return build.IfThenElse(env[tiles.var] < full, piece(env, tile), piece(env, tail))
+        return IfThenElse(env[tiles.var] < full, piece(env, tile), piece(env, tail))
 
     return build.parallel_nest([*outer, tiles], env, body, tasks)
 

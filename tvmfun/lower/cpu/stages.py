@@ -13,7 +13,6 @@ from tvm.tirx import Buffer, BufferStore, Stmt
 from . import build
 from .build import Axis, Env, Expr, volume
 
-
 # What joins two partial results: a node class like tirx.Add, or a function.
 Combine = Callable[[Expr, Expr], Expr]
 
@@ -75,7 +74,10 @@ class Stage:
 
 @dataclass(frozen=True, eq=False)
 class Block:
-    """A block with several stores per point (argmax, for one): parallel over `space`, else as it is."""
+    """A block with any body (argmax, scatter, sort): independent along `space`, in order along `reduce`.
+
+    The buffers in `private` belong to one point of `space`.
+    """
 
     name: str
     space: tuple[Axis, ...]
@@ -83,6 +85,7 @@ class Block:
     outputs: tuple[Buffer, ...]
     body: Stmt
     init: Stmt | None
+    private: tuple[Buffer, ...] = ()
 
     def writes(self) -> list[Buffer]:
         """The buffers this block fills."""
@@ -145,7 +148,7 @@ def _parse_nest(stmt: Stmt) -> AnyStage:
 
 def _parse_block(realize: SBlockRealize, extents: dict[ir.Var, int]) -> Stage | Block | None:
     block = realize.block
-    if block.alloc_buffers or block.match_buffers:
+    if block.match_buffers:
         return None
     axes: dict[str, list[Axis]] = {"space": [], "reduce": []}
     units: Env = {}
@@ -168,10 +171,35 @@ def _parse_block(realize: SBlockRealize, extents: dict[ir.Var, int]) -> Stage | 
         return None
     body = build.substitute(block.body, units)
     init = None if block.init is None else build.substitute(block.init, units)
-    return _make_stage(block.name_hint, axes["space"], axes["reduce"], body, init)
+    stage = None
+    if not block.alloc_buffers:
+        stage = _make_stage(block.name_hint, axes["space"], axes["reduce"], body, init)
+    if stage is None and init is None and block.iter_vars:
+        stage = _make_block(block.name_hint, axes["space"], axes["reduce"], body, tuple(block.alloc_buffers))
+    return stage
 
 
 IterVar = tirx.IterVar
+
+
+def _make_block(name, space, reduce, body: Stmt, private: tuple[Buffer, ...]) -> Block | None:
+    """A block that is none of the known kinds, but says along which axes it is independent."""
+    strange: list[Stmt] = []
+    # Calls for their effects, and nested blocks, may touch memory in ways that do not show.
+    tvm_ffi.structural_walk(body, ((tirx.Evaluate, SBlockRealize), lambda stmt: strange.append(stmt)))
+    written = _stored_buffers(body)
+    known = {**written, **{load.source: load.source for load in build.loads(body)}}
+    used = [var for var in build.variables(body) if tirx.is_buffer_var(var)]
+    if strange or any(buffer not in known for buffer in used):
+        return None
+    outputs = tuple(buffer for buffer in written if not any(buffer.same_as(own) for own in private))
+    return Block(name, tuple(space), tuple(reduce), outputs, body, None, private)
+
+
+def _stored_buffers(body: Stmt) -> dict[Buffer, Buffer]:
+    stores: list[BufferStore] = []
+    tvm_ffi.structural_walk(body, (BufferStore, lambda store: stores.append(store)))
+    return {store.buffer: store.buffer for store in stores}
 
 
 def _make_stage(name, space, reduce, body: Stmt, init: Stmt | None) -> Stage | Block | None:
@@ -254,9 +282,7 @@ def _extremum(value: tirx.Select, is_total: Callable[[Expr], bool]) -> tuple[Com
         return None
 
     def combine(left: Expr, right: Expr) -> Expr:
-        a, b = ir.Var("a", left.ty), ir.Var("b", right.ty)
-        chosen = tirx.Select(build.substitute(condition, {x: a, y: b}), a, b)
-        return tirx.Let(a, left, tirx.Let(b, right, chosen))
+        return build.substitute(tirx.Select(condition, x, y), {x: left, y: right})
 
     return combine, term
 

@@ -1,0 +1,46 @@
+"""The derivative check every op and transform has to pass: finite differences in float64, to order 2."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+import numpy as np
+
+import tvmfun
+from tvmfun import tree
+
+EPSILON = 1e-5
+
+
+def dot(left, right) -> float:
+    """The inner product of two trees."""
+    pairs = zip(tree.leaves(left), tree.leaves(right), strict=True)
+    return float(sum(np.vdot(np.asarray(x, np.float64), np.asarray(y, np.float64)) for x, y in pairs))
+
+
+def like(values, seed: int):
+    """A random tree of the shapes of ``values``, from -1 to 1."""
+    rng = np.random.default_rng(seed)
+    return tree.map(lambda x: rng.uniform(-1, 1, np.shape(x)).astype(np.float64), values)
+
+
+def check(function: Callable, arguments: Sequence[np.ndarray], order: int = 2, tolerance: float = 1e-6) -> None:
+    """Compares jvp with central differences and vjp with jvp, and for order 2 does so for the vjp itself."""
+    arguments = tuple(np.asarray(x, np.float64) for x in arguments)
+    direction = like(arguments, seed=order)
+    compiled = tvmfun.jit(function)
+    moved = [tree.map(lambda x, d, s=sign: x + s * EPSILON * d, arguments, direction) for sign in (1, -1)]
+    ahead, behind = (compiled(*point) for point in moved)
+    numerical = tree.map(lambda a, b: (np.asarray(a) - np.asarray(b)) / (2 * EPSILON), ahead, behind)
+
+    value, tangent = tvmfun.jvp(function, arguments, direction)
+    scale = 1 + max((float(np.abs(n).max()) for n in tree.leaves(numerical) if np.size(n)), default=0.0)
+    for expected, got in zip(tree.leaves(numerical), tree.leaves(tangent), strict=True):
+        np.testing.assert_allclose(np.asarray(got), expected, rtol=0, atol=tolerance * scale)
+
+    cotangent = like(value, seed=order + 10)
+    _, pull = tvmfun.vjp(function, *arguments)
+    np.testing.assert_allclose(dot(pull(cotangent), direction), dot(cotangent, tangent), rtol=1e-9, atol=1e-9)
+    if order > 1:
+        # A cotangent of its own, so that the cotangent's influence is differentiated too.
+        check(lambda c, *x: tvmfun.vjp(function, *x)[1](c), (cotangent, *arguments), order - 1, 10 * tolerance)

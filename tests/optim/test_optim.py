@@ -1,0 +1,331 @@
+"""Optimizers and schedules against optax, which is the oracle for numbers, dtypes and state."""
+
+import math
+from dataclasses import dataclass
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+import pytest
+
+import tvmfun
+import tvmfun.numpy as tnp
+from tvmfun import optim, tree
+from tvmfun.errors import ArgumentError, DtypeError, ShapeError, TreeError
+
+STEPS = 50
+SHAPES = {"scalar": (), "layer": {"bias": (5,), "kernel": (3, 4)}, "empty": (0, 2)}
+MASK = {"scalar": False, "layer": {"bias": False, "kernel": True}, "empty": True}
+TOLERANCE = {"float32": 1e-6, "float64": 1e-12}
+
+
+def _only_matrices(params):
+    # Used with either library, and both know dicts.
+    return {k: _only_matrices(v) if isinstance(v, dict) else len(np.shape(v)) > 1 for k, v in params.items()}
+
+
+def _schedule(lib):
+    return lib.exponential_decay(0.1, transition_steps=10, decay_rate=0.5)
+
+
+# Each takes the module, optax or tvmfun.optim, and makes the same optimizer from it.
+OPTIMIZERS = {
+    "sgd": lambda o: o.sgd(0.1),
+    "sgd_momentum": lambda o: o.sgd(0.1, momentum=0.9),
+    "sgd_nesterov_schedule": lambda o: o.sgd(_schedule(o), momentum=0.9, nesterov=True),
+    "sgd_accumulator": lambda o: o.sgd(0.1, momentum=0.9, accumulator_dtype="float32"),
+    "adam": lambda o: o.adam(1e-2),
+    "adam_options": lambda o: o.adam(1e-2, b1=0.8, b2=0.99, eps=1e-6, eps_root=1e-7, nesterov=True),
+    "adam_schedule": lambda o: o.adam(o.cosine_decay_schedule(1e-2, 40)),
+    "adamw_mask": lambda o: o.adamw(1e-2, weight_decay=0.1, mask=MASK, nesterov=True),
+    "adamw_mask_function": lambda o: o.adamw(1e-2, weight_decay=0.1, mask=_only_matrices),
+    "adamw_schedule": lambda o: o.adamw(1e-2, weight_decay=o.linear_schedule(0.1, 0.0, 30)),
+    "adadelta": lambda o: o.adadelta(1.0),
+    "adadelta_no_rate": lambda o: o.adadelta(rho=0.8, eps=1e-4, weight_decay=0.01, weight_decay_mask=MASK),
+    "clipped": lambda o: o.chain(o.clip(1.0), o.clip_by_global_norm(2.5), o.trace(0.9), o.scale(-0.1)),
+    "masked": lambda o: o.chain(o.masked(o.scale_by_adam(), MASK), o.scale(-0.1)),
+    "ascent": lambda o: o.chain(
+        o.identity(), o.scale_by_adam(), o.scale_by_learning_rate(0.1, flip_sign=False)
+    ),
+}
+
+
+def _random_tree(shapes: dict, rng: np.random.Generator, dtype: Any) -> dict:
+    return {
+        k: _random_tree(s, rng, dtype)
+        if isinstance(s, dict)
+        else np.asarray(rng.normal(size=s)).astype(dtype)
+        for k, s in shapes.items()
+    }
+
+
+def _trajectory(transform: Any, apply_updates: Any, jit: Any, dtype: Any, steps: int = STEPS) -> list:
+    """Each leaf of params and state, stacked over the steps."""
+    rng = np.random.default_rng(0)
+    params = _random_tree(SHAPES, rng, dtype)
+    state = transform.init(params)
+
+    @jit
+    def step(params, state, grads):
+        updates, state = transform.update(grads, state, params)
+        return apply_updates(params, updates), state
+
+    visited = []
+    for _ in range(steps):
+        params, state = step(params, state, _random_tree(SHAPES, rng, dtype))
+        visited.append([np.asarray(leaf) for leaf in jax.tree.leaves((params, tree.leaves(state)))])
+    return [np.stack(leaf) for leaf in zip(*visited, strict=True)]
+
+
+def _assert_close(actual: np.ndarray, expected: np.ndarray, tolerance: float) -> None:
+    """The largest error is small beside the largest element; a single element may pass close to zero."""
+    assert actual.dtype == expected.dtype and actual.shape == expected.shape
+    if expected.size:
+        actual, expected = actual.astype("float64"), expected.astype("float64")
+        assert np.abs(actual - expected).max() <= tolerance * np.abs(expected).max()
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+@pytest.mark.parametrize("name", OPTIMIZERS)
+def test_trajectories_are_optax_trajectories(name, dtype):
+    make = OPTIMIZERS[name]
+    with jax.enable_x64(dtype == "float64"):
+        expected = _trajectory(make(optax), optax.apply_updates, jax.jit, dtype)
+    actual = _trajectory(make(optim), optim.apply_updates, tvmfun.jit, dtype)
+    # Both compute schedules of the int32 count in float32, whatever the dtype of the params.
+    tolerance = max(TOLERANCE[dtype], 1e-7 if "schedule" in name else 0)
+    for leaf, oracle in zip(actual, expected, strict=True):
+        _assert_close(leaf, oracle, tolerance)
+
+
+@pytest.mark.parametrize("name", OPTIMIZERS)
+def test_eager_steps_equal_jitted_ones(name):
+    transform = OPTIMIZERS[name](optim)
+    eager = _trajectory(transform, optim.apply_updates, lambda f: f, "float32", steps=2)
+    jitted = _trajectory(transform, optim.apply_updates, tvmfun.jit, "float32", steps=2)
+    for leaf, oracle in zip(eager, jitted, strict=True):
+        _assert_close(leaf, oracle, 1e-6)
+
+
+@pytest.mark.parametrize("name", OPTIMIZERS)
+def test_states_have_the_structure_of_optax_states(name):
+    params = _random_tree(SHAPES, np.random.default_rng(0), "float32")
+    states = [OPTIMIZERS[name](lib).init(params) for lib in (optim, optax)]
+    ours, theirs = (
+        repr(jax.tree.map(np.shape, state, is_leaf=lambda x: hasattr(x, "dtype"))) for state in states
+    )
+    assert ours == theirs
+
+
+@pytest.mark.parametrize("dtype", ["bfloat16", "float16"])
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda o: o.adamw(_schedule(o), weight_decay=o.linear_schedule(0.1, 0.0, 5)),
+        lambda o: o.adam(1e-2, mu_dtype="float32"),
+        lambda o: o.sgd(0.1, momentum=0.9, nesterov=True, accumulator_dtype="float32"),
+        lambda o: o.adadelta(1.0),
+        lambda o: o.chain(o.clip(1.0), o.clip_by_global_norm(0.5)),
+    ],
+)
+def test_half_precision_keeps_its_dtypes(make, dtype):
+    expected = _trajectory(make(optax), optax.apply_updates, jax.jit, dtype, steps=2)
+    actual = _trajectory(make(optim), optim.apply_updates, tvmfun.jit, dtype, steps=2)
+    for leaf, oracle in zip(actual, expected, strict=True):
+        _assert_close(leaf, oracle, 0.02)
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64", "bfloat16"])
+def test_updates_keep_the_dtype_of_the_gradients(dtype):
+    optimizer = optim.adamw(1e-2, weight_decay=0.1)
+    params = {"w": tnp.ones((2,), dtype=dtype)}
+    updates, _ = tvmfun.jit(optimizer.update)(params, optimizer.init(params), params)
+    assert updates["w"].dtype == params["w"].dtype
+
+
+def test_hyperparameters_may_be_traced():
+    @tvmfun.jit
+    def step(rate, momentum, grads):
+        optimizer = optim.sgd(rate, momentum=momentum)
+        state = optimizer.init(grads)
+        for _ in range(2):
+            updates, state = optimizer.update(grads, state)
+        return updates
+
+    updates = step(np.float32(0.5), np.float32(0.25), {"w": np.ones(3, "float32")})
+    np.testing.assert_allclose(updates["w"], np.full(3, -0.625), rtol=1e-6)
+
+
+def test_a_training_step_learns():
+    x = np.linspace(-1, 1, 32, dtype="float32")[:, None]
+    optimizer = optim.chain(optim.clip_by_global_norm(1.0), optim.adam(0.1))
+    params = {"w": np.zeros((1, 1), "float32"), "b": np.zeros(1, "float32")}
+
+    def loss_fn(params):
+        return tnp.mean(tnp.square(x @ params["w"] + params["b"] - (3 * x - 1)))
+
+    @tvmfun.jit
+    def step(params, state):
+        loss, grads = tvmfun.value_and_grad(loss_fn)(params)
+        updates, state = optimizer.update(grads, state, params)
+        return optim.apply_updates(params, updates), state, loss
+
+    state = optimizer.init(params)
+    losses = []
+    for _ in range(150):
+        params, state, loss = step(params, state)
+        losses.append(float(loss))
+    assert losses[-1] < 1e-3 < losses[0]
+
+
+# -- pieces --------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("scale", [0.0, 0.1, 10.0])
+@pytest.mark.parametrize("max_norm", [1.0, math.inf])
+def test_clip_by_global_norm(scale, max_norm):
+    grads = tree.map(lambda g: scale * g, _random_tree(SHAPES, np.random.default_rng(1), "float32"))
+    clip = optim.clip_by_global_norm(max_norm)
+    ours = tree.leaves(tvmfun.jit(clip.update)(grads, clip.init(grads))[0])
+    theirs = jax.tree.leaves(optax.clip_by_global_norm(max_norm).update(grads, optax.EmptyState())[0])
+    for leaf, oracle in zip(ours, theirs, strict=True):
+        _assert_close(np.asarray(leaf), np.asarray(oracle), 1e-6)
+
+
+def test_zero_gradients_are_clipped_without_a_nan():
+    clip = optim.clip_by_global_norm(1.0)
+    with tvmfun.debug_nans():
+        updates, _ = tvmfun.jit(clip.update)({"w": np.zeros(3, "float32")}, optim.EmptyState())
+    assert not np.asarray(updates["w"]).any()
+
+
+def test_global_norm_of_an_empty_tree_is_zero():
+    assert float(optim.global_norm({})) == float(optax.global_norm({})) == 0
+
+
+def test_none_stands_for_no_update():
+    optimizer = optim.adam(0.1)
+    params = {"w": np.ones(2, "float32"), "frozen": np.ones(2, "float32"), "absent": None}
+    grads = {"w": np.ones(2, "float32"), "frozen": None, "absent": None}
+    updates, _ = optimizer.update(grads, optimizer.init(params), params)
+    new = optim.apply_updates(params, updates)
+    assert updates["frozen"] is None and new["absent"] is None
+    np.testing.assert_allclose(new["w"], 0.9 * np.ones(2), rtol=1e-5)
+    np.testing.assert_array_equal(new["frozen"], params["frozen"])
+
+
+@pytest.mark.parametrize("param", ["bfloat16", "float32", "float64", "int32"])
+@pytest.mark.parametrize("update", ["float32", "float64"])
+def test_apply_updates_keeps_the_dtypes_of_the_params(param, update):
+    params, updates = np.asarray([1, 2]).astype(jnp.dtype(param)), np.asarray([0.5, 1.25], update)
+    with jax.enable_x64(True):
+        expected = np.asarray(optax.apply_updates(params, updates))
+    actual = np.asarray(optim.apply_updates(params, updates))
+    assert actual.dtype == expected.dtype
+    np.testing.assert_array_equal(actual, expected)
+
+
+def test_apply_updates_names_what_does_not_fit():
+    params = {"layer": {"w": np.ones(2, "float32"), "b": np.ones(1, "float32")}}
+    with pytest.raises(
+        TreeError, match=r"^\[apply_updates\] the updates must .* Try adding \['layer'\]\['b'\]"
+    ):
+        optim.apply_updates(params, {"layer": {"w": np.ones(2, "float32")}})
+    with pytest.raises(
+        ShapeError, match=r"\['layer'\]\['b'\] must fit its parameter, float32\[1\], got float32\[3\]"
+    ):
+        optim.apply_updates(params, {"layer": {"w": np.ones(2, "float32"), "b": np.ones(3, "float32")}})
+
+
+def test_counts_do_not_overflow():
+    for count in (0, 41, 2**31 - 2, 2**31 - 1):
+        count = np.int32(count)
+        result = optim.safe_increment(count)
+        assert result.dtype == "int32" and int(result) == int(np.asarray(optax.safe_increment(count)))
+    assert float(optim.safe_increment(np.float32(1.5))) == 2.5
+    with pytest.raises(DtypeError, match=r"\[safe_increment\] .*, got bool"):
+        optim.safe_increment(np.bool_(True))
+
+
+def test_a_module_of_bools_is_a_mask_and_no_function():
+    @tree.register_dataclass
+    @dataclass(frozen=True)
+    class Scale:
+        factor: Any
+
+        def __call__(self, x):
+            return self.factor * x
+
+    decay = optim.add_decayed_weights(1.0, mask=Scale(True))
+    params = Scale(np.float32(3.0))
+    updates, _ = decay.update(Scale(np.float32(0.5)), decay.init(params), params)
+    assert float(updates.factor) == 3.5
+
+
+def test_mistakes_are_explained():
+    decay = optim.adamw(0.1)
+    grads = {"w": np.ones(2, "float32")}
+    state = decay.init(grads)
+    with pytest.raises(
+        ArgumentError, match=r"\[add_decayed_weights\] .*Try optimizer.update\(grads, state, params\)"
+    ):
+        decay.update(grads, state)
+    with pytest.raises(
+        ArgumentError, match=r"\[chain\] the state must be a tuple of 3 states, got .* length 2"
+    ):
+        decay.update(grads, state[:2], grads)
+    with pytest.raises(DtypeError):
+        optim.trace(0.9, accumulator_dtype="complex64")
+    with pytest.raises(TreeError):
+        optim.masked(optim.scale(1.0), {"v": True}).init(grads)
+
+
+# -- schedules -----------------------------------------------------------------------------------------------
+
+SCHEDULES = {
+    "constant": lambda o: o.constant_schedule(0.3),
+    "linear": lambda o: o.linear_schedule(0.1, 0.7, 20, transition_begin=5),
+    "linear_constant": lambda o: o.linear_schedule(0.1, 0.7, 0),
+    "polynomial": lambda o: o.polynomial_schedule(1.0, 0.01, power=2, transition_steps=30),
+    "polynomial_root": lambda o: o.polynomial_schedule(1.0, 0.01, 0.5, 30, transition_begin=-3),
+    "piecewise": lambda o: o.piecewise_constant_schedule(0.3, {20: 0.1, 5: 0.5, 21: 3.0}),
+    "piecewise_constant": lambda o: o.piecewise_constant_schedule(0.3),
+    "exponential": lambda o: o.exponential_decay(0.3, 10, 0.7),
+    "exponential_begin": lambda o: o.exponential_decay(0.3, 10, 0.7, transition_begin=6, end_value=0.1),
+    "exponential_growth": lambda o: o.exponential_decay(0.3, 10, 1.7, transition_begin=-6, end_value=2.0),
+    "staircase": lambda o: o.exponential_decay(0.3, 7, 0.7, transition_begin=3, staircase=True),
+    "exponential_constant": lambda o: o.exponential_decay(0.3, 10, 0.0),
+    "cosine": lambda o: o.cosine_decay_schedule(0.3, 25),
+    "cosine_options": lambda o: o.cosine_decay_schedule(0.3, 25, alpha=0.1, exponent=1.5),
+}
+COUNTS = [*range(40), 1000, 2**24 + 1, 2**31 - 1]
+
+
+@pytest.mark.parametrize(("dtype", "tolerance"), [("int32", 1e-6), ("int64", 1e-12)])
+@pytest.mark.parametrize("name", SCHEDULES)
+def test_schedules_are_optax_schedules(name, dtype, tolerance):
+    counts = np.asarray(COUNTS, dtype)
+    with jax.enable_x64(dtype == "int64"):
+        oracle = SCHEDULES[name](optax)
+        expected = np.asarray([oracle(jnp.asarray(count)) for count in counts])
+    # The product shows the value in full precision, also where a schedule returns a Python number.
+    one = np.ones((), expected.dtype)
+    ours = tvmfun.jit(lambda count: one * SCHEDULES[name](optim)(count))
+    actual = np.asarray([np.asarray(ours(count)) for count in counts])
+    np.testing.assert_allclose(actual, expected, rtol=tolerance, atol=tolerance / 10)
+
+
+@pytest.mark.parametrize("name", SCHEDULES)
+def test_schedules_take_python_integers(name):
+    ours, oracle = SCHEDULES[name](optim), SCHEDULES[name](optax)
+    for count in (0, 7, 100):
+        np.testing.assert_allclose(float(ours(count)), float(oracle(count)), rtol=1e-6, atol=1e-7)
+
+
+def test_schedules_reject_nonsense():
+    with pytest.raises(ArgumentError, match=r"\[cosine_decay_schedule\] decay_steps must be positive, got 0"):
+        optim.cosine_decay_schedule(0.1, 0)
+    with pytest.raises(ArgumentError, match=r"the scale at 5 must not be negative, got -1"):
+        optim.piecewise_constant_schedule(0.1, {5: -1})

@@ -1,0 +1,71 @@
+"""Blocks with any body: parallel along the axes they call independent, vectorized if they do not branch."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import tvm_ffi
+from tvm import tirx
+from tvm.tirx import AllocBuffer, Buffer, IfThenElse, Stmt
+
+from . import build
+from .build import Axis, Env, Expr
+from .machine import Machine
+from .stages import Block
+
+STRIP = 64  # neighbouring points handled together inside the ordered loops
+
+
+def emit_block(block: Block, machine: Machine, tasks: int) -> Stmt:
+    """The loops of a block: strips of its last independent axis, inside them the axes it keeps in order."""
+    if not block.space:
+        return _strip(block, {}, None, 1, lambda make: make(0))
+    *outer, last = block.space
+    vector = is_straight(block)
+    strip = machine.lanes("int32") if vector else STRIP if block.reduce else 1
+    strip = min(strip, last.extent)
+    full, tail = divmod(last.extent, strip)
+    strips = Axis.fresh(last, full + (tail > 0))
+
+    def piece(env: Env, width: int) -> Stmt:
+        def lanes(make: Callable[[Expr], Stmt]) -> Stmt:
+            return build.vectorized(last, width, make) if vector else build.loop(last, width, make)
+
+        return _strip(block, {**env, last.var: env[strips.var] * strip}, last, width if vector else 1, lanes)
+
+    def body(env: Env) -> Stmt:
+        if not tail:
+            return piece(env, strip)
+        return IfThenElse(env[strips.var] < full, piece(env, strip), piece(env, tail))
+
+    return build.parallel_nest([*outer, strips], {}, body, tasks)
+
+
+def _strip(
+    block: Block, env: Env, last: Axis | None, width: int, lanes: Callable[[Callable[[Expr], Stmt]], Stmt]
+) -> Stmt:
+    """The points of one strip; private buffers have one copy per lane of a vector."""
+    private = {
+        buffer: build.scratch([*(int(n) for n in buffer.shape), width], str(buffer.dtype), buffer.name)
+        for buffer in block.private
+    }
+
+    def point(stmt: Stmt, env: Env, k: Expr) -> Stmt:
+        here = env if last is None else {**env, last.var: env[last.var] + k}
+        stmt = build.renewed(build.substitute(stmt, here))
+        for buffer, own in private.items():
+            stmt = build.replace_accesses(stmt, buffer, own, lambda at: [*at, k if width > 1 else 0])
+        return stmt
+
+    init = None if block.init is None else lanes(lambda k: point(block.init, env, k))
+    body = build.nest(block.reduce, env, lambda env: lanes(lambda k: point(block.body, env, k)))
+    return build.seq(*map(AllocBuffer, private.values()), init, body)
+
+
+def is_straight(block: Block) -> bool:
+    """Whether the body is a plain sequence of stores that vectorizes."""
+    obstacles: list[object] = []
+    kinds = (tirx.For, tirx.While, tirx.IfThenElse, tirx.AttrStmt)
+    tvm_ffi.structural_walk(block.body, (kinds, lambda stmt: obstacles.append(stmt)))
+    written: list[Buffer] = [*block.outputs, *block.private]
+    return not obstacles and all(str(buffer.dtype) != "bool" for buffer in written)
