@@ -42,17 +42,18 @@ def _canonical(dtype: Any) -> np.dtype:
     if dtype in _SCALAR_DTYPES:
         return _SCALAR_DTYPES[dtype]
     try:
-        result = np.dtype(dtype)
+        # The byte order is how an array is stored, not what it is. NumPy takes None for float64; we do not.
+        result = None if dtype is None else np.dtype(dtype).newbyteorder("=")
     except TypeError:
         result = None
-    if result not in NAMES:
-        raise DtypeError(
-            "dtype",
-            "the dtype is not supported",
-            got=repr(dtype),
-            hint="one of " + ", ".join(NAMES.values()),
-        )
+    if result is None or result not in NAMES:
+        raise _unsupported(dtype)
     return result
+
+
+def _unsupported(dtype: Any) -> DtypeError:
+    names = ", ".join(NAMES.values())
+    return DtypeError("dtype", "the dtype is not supported", got=repr(dtype), hint=f"one of {names}")
 
 
 def canonical(dtype: Any) -> np.dtype:
@@ -66,10 +67,10 @@ def canonical(dtype: Any) -> np.dtype:
     """
     try:
         return _canonical(dtype)
-    except TypeError as error:
-        if isinstance(error, DtypeError):
-            raise
-        raise DtypeError("dtype", "the dtype is not supported", got=repr(dtype)) from None
+    except DtypeError:
+        raise
+    except TypeError:  # not hashable
+        raise _unsupported(dtype) from None
 
 
 def is_float(dtype: np.dtype) -> bool:
@@ -80,6 +81,15 @@ def is_float(dtype: np.dtype) -> bool:
 def is_integer(dtype: np.dtype) -> bool:
     """Whether ``dtype`` is a signed or unsigned integer dtype (``bool`` is not)."""
     return dtype in INTEGERS
+
+
+def is_scalar(value: Any) -> bool:
+    """Whether ``value`` is a Python number, whose dtype is weak; ``numpy.float64`` is one only to Python.
+
+    >>> is_scalar(1.0), is_scalar(np.float64(1.0))
+    (True, False)
+    """
+    return isinstance(value, bool | int | float) and not isinstance(value, np.generic)
 
 
 def of_scalar(value: bool | int | float) -> np.dtype:
@@ -136,10 +146,8 @@ def promote(*operands: tuple[np.dtype, bool]) -> tuple[np.dtype, bool]:
     node = reduce(_join, nodes)
     if isinstance(node, str):
         default = DEFAULT_INT if node == "int*" else DEFAULT_FLOAT
-        widest = max(
-            (d for d, _ in operands if _weak_node(d) == node), key=lambda d: d.itemsize, default=default
-        )
-        return widest, all(weak for _, weak in operands)
+        candidates = (dtype for dtype, _ in operands if _weak_node(dtype) == node)
+        return max(candidates, key=lambda d: d.itemsize, default=default), all(weak for _, weak in operands)
     return node, all(weak for _, weak in operands)
 
 

@@ -316,7 +316,6 @@ def _with_static(fun: Callable, static: tuple) -> Callable:
         full = [by_place[i] if i in by_place else next(others) for i in range(count)]
         return fun(*full, **kwargs, **names)
 
-    rest_only.__name__ = getattr(fun, "__name__", type(fun).__name__)
     return rest_only
 
 
@@ -329,6 +328,7 @@ class Jitted:
         if not callable(fun):
             raise ArgumentError("jit", "the first argument must be a function", got=type(fun).__name__)
         self._fun = fun
+        self._name = getattr(inspect.unwrap(getattr(fun, "func", fun)), "__name__", type(fun).__name__)
         self._static = _Places(fun, static_argnums, static_argnames, "static")
         self._donated = _Places(fun, donate_argnums, donate_argnames, "donate")
         self._target = None if target is None else targets.resolve(target)
@@ -346,7 +346,7 @@ class Jitted:
         if is_tracing():
             program = self._program(leaves, structure, static)
             return tree.unflatten(program.out_tree, program.evaluate([*program.captured, *leaves]))
-        arrays = [as_device_array(leaf, self.__name__) for leaf in leaves]
+        arrays = [as_device_array(leaf, self._name) for leaf in leaves]
         key = (structure, static, tuple(array.aval for array in arrays), arrays[0].device if arrays else _CPU)
         ready = self._ready.get(key) or self._prepare(key, arrays, structure, static)
         outputs = ready([move(array, ready.device) for array in arrays] if self._target else arrays)
@@ -368,7 +368,7 @@ class Jitted:
         return Lowered(self._program(leaves, structure, static), self._target or targets.host())
 
     def _program(self, leaves: list, structure: tree.Structure, static: tuple) -> Program:
-        avals = tuple(abstract(leaf, self.__name__) for leaf in leaves)
+        avals = tuple(abstract(leaf, self._name) for leaf in leaves)
         key = (structure, static, avals)
         try:
             if key in self._programs:
@@ -376,14 +376,14 @@ class Jitted:
         except TypeError:
             self._explain_unhashable(static)
             raise
-        program = trace_flat(_with_static(self._fun, static), list(avals), structure, self.__name__)
+        program = trace_flat(_with_static(self._fun, static), list(avals), structure, self._name)
         if not any(isinstance(value, Tracer) for value in program.captured):
             self._programs[key] = program  # values of an outer trace belong to that trace only
         return program
 
     def _prepare(self, key: tuple, arrays: list[DeviceArray], structure: tree.Structure, static: tuple) -> _Ready:
         program = self._program(arrays, structure, static)
-        device = _common_device(arrays, self.__name__)
+        device = _common_device(arrays, self._name)
         self._ready[key] = ready = _Ready(program, self._target or _target_of(device))
         return ready
 

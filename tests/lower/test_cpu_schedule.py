@@ -592,6 +592,15 @@ def test_mask_and_what_it_selects():
     check((x, mask, out), (X,), [inside, np.where(inside, X, 0)], "elementwise")
 
 
+@pytest.mark.parametrize("columns", [4, 33])
+def test_truth_values_kept_between_loops(columns):
+    x, y = placeholder((3, columns), "float64"), placeholder((columns,), "float64", "y")
+    known = te.compute((columns,), lambda j: tirx.all(y[j] > 0.0, tirx.sqrt(y[j]) < 1.0), "known")
+    out = te.compute((3, columns), lambda i, j: tirx.Select(tirx.Not(known[j]), x[i, j], zero("float64")))
+    a, b = random((3, columns), "float64"), np.abs(random((columns,), "float64"))
+    check((x, y, out), (a, b), [np.where((b > 0) & (np.sqrt(b) < 1), 0, a)], "elementwise")
+
+
 def test_small_work_is_serial():
     x = placeholder((64, 10))
     out = te.compute((64, 10), lambda i, j: x[i, j] * 2.0)

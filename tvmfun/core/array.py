@@ -1,15 +1,16 @@
 """Arrays: ``ShapeDtype`` describes one, ``Array`` is the interface, ``DeviceArray`` owns a buffer.
 
 Arrays are immutable. Data that comes in is copied into an aligned buffer that nobody else can write to;
-data goes out as read-only zero-copy views wherever NumPy and DLPack know the dtype.
+data goes out as read-only zero-copy views.
 """
 
 from __future__ import annotations
 
+import ctypes
 import math
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import tvm
@@ -17,9 +18,7 @@ from tvm.runtime import Device
 
 from tvmfun import dtypes
 from tvmfun.counters import counters
-from tvmfun.errors import ConcretizationError, DonatedArrayError, ShapeError
-
-_ALIGNMENT = 64
+from tvmfun.errors import ConcretizationError, DonatedArrayError, DtypeError, ShapeError
 
 
 @dataclass(frozen=True)
@@ -65,14 +64,11 @@ class ShapeDtype:
         return f"{dtypes.NAMES[self.dtype]}[{','.join(map(str, self.shape))}]"
 
 
-# Operators and methods of arrays are ordinary functions of `tvmfun.numpy`, which is built on this module;
-# it hands them over once, when it is imported.
-_METHODS: dict[str, Callable] = {}
+def install_methods(methods: dict[str, Any]) -> None:
+    """Makes functions of ``tvmfun.numpy`` operators and methods of every array.
 
-
-def install_methods(methods: dict[str, Callable]) -> None:
-    """Makes the functions of ``tvmfun.numpy`` available as operators and methods of every array."""
-    _METHODS.update(methods)
+    ``tvmfun.numpy`` is built on this module; it hands them over once, when it is imported.
+    """
     for name, method in methods.items():
         setattr(Array, name, method)
 
@@ -85,8 +81,25 @@ class Array:
     """
 
     __slots__ = ("__weakref__", "aval")
+    # A NumPy array on the left of an operator leaves it to the array on the right.
     __array_priority__ = 100
     aval: ShapeDtype
+
+    if TYPE_CHECKING:  # what `tvmfun.numpy` installs; other methods are found by `__getattr__`
+
+        def _unary(self) -> Array: ...
+        def _binary(self, other: Any, /) -> Array: ...
+
+        __neg__ = __pos__ = __abs__ = __invert__ = _unary
+        __add__ = __radd__ = __sub__ = __rsub__ = __mul__ = __rmul__ = __matmul__ = __rmatmul__ = _binary
+        __truediv__ = __rtruediv__ = __floordiv__ = __rfloordiv__ = __mod__ = __rmod__ = _binary
+        __pow__ = __rpow__ = __lshift__ = __rlshift__ = __rshift__ = __rrshift__ = _binary
+        __and__ = __rand__ = __or__ = __ror__ = __xor__ = __rxor__ = _binary
+        __lt__ = __le__ = __gt__ = __ge__ = __getitem__ = _binary
+
+        def __eq__(self, other: Any, /) -> Array: ...  # type: ignore[override]
+        def __ne__(self, other: Any, /) -> Array: ...  # type: ignore[override]
+        def __contains__(self, value: Any, /) -> bool: ...
 
     @property
     def shape(self) -> tuple[int, ...]:
@@ -107,6 +120,11 @@ class Array:
     def size(self) -> int:
         """The number of elements."""
         return self.aval.size
+
+    @property
+    def itemsize(self) -> int:
+        """The number of bytes an element takes."""
+        return self.aval.dtype.itemsize
 
     @property
     def nbytes(self) -> int:
@@ -135,7 +153,7 @@ class Array:
     __hash__ = None  # type: ignore[assignment]
 
     def __getattr__(self, name: str) -> Any:
-        # Reached only for names nobody defined; a table of names keeps the message helpful.
+        # Reached only for names nobody defined.
         raise AttributeError(f"[Array] there is no attribute {name!r}. Try a function of tvmfun.numpy.")
 
     def concrete(self, what: str) -> DeviceArray:
@@ -147,7 +165,7 @@ class Array:
             raise ShapeError(
                 "bool", "the truth value needs one element", got=repr(self.aval), hint="x.any() or x.all()"
             )
-        return bool(self.concrete("bool()").numpy().reshape(()))
+        return bool(self._scalar("bool()"))
 
     def __float__(self) -> float:
         return float(self._scalar("float()"))
@@ -183,30 +201,51 @@ class Array:
             return view.astype(dtype)
         return view.copy() if copy else view
 
-    def __dlpack__(self, **kwargs: Any) -> Any:
-        kwargs.pop("stream", None)
-        array = self.concrete("__dlpack__")
-        if kwargs.get("copy"):
-            array = device_array(array.numpy(), array.device)
-        if kwargs.get("max_version", (0,))[0] >= 1:
-            return array.tensor._to_dlpack_versioned()  # the capsule says who owns the buffer
-        return array.tensor._to_dlpack()
+    def __dlpack__(
+        self,
+        *,
+        stream: Any = None,
+        max_version: tuple[int, int] | None = None,
+        dl_device: tuple[int, int] | None = None,
+        copy: bool | None = None,
+    ) -> Any:
+        """Exports the buffer without a copy, marked read-only for consumers that ask for that."""
+        array = self.concrete("__dlpack__").block_until_ready()
+        if dl_device is not None and tuple(dl_device) != self.__dlpack_device__():
+            if tuple(dl_device) != _CPU_KEY or copy is False:
+                raise BufferError(f"[Array] the array cannot be exported to another device, got {dl_device}")
+            array = move(array, tvm.cpu())
+        elif copy:
+            array = DeviceArray(_copied(array.tensor, array.device), array.aval)
+        if max_version is None or max_version[0] < 1:
+            return array.tensor._to_dlpack()
+        capsule = array.tensor._to_dlpack_versioned()
+        if array is self:
+            _mark_read_only(capsule)
+        return capsule
 
     def __dlpack_device__(self) -> tuple[int, int]:
         return self.concrete("__dlpack_device__").tensor.__dlpack_device__()
 
     def __repr__(self) -> str:
-        body = np.array2string(self.concrete("repr").numpy(), separator=", ", prefix="Array(")
-        return f"Array({body}, dtype={dtypes.NAMES[self.dtype]})"
+        view = self.concrete("repr").numpy()
+        body = np.array2string(view, separator=", ", prefix="Array(")
+        shape = f", shape={self.shape}" if not self.size and self.shape != (0,) else ""
+        return f"Array({body}{shape}, dtype={dtypes.NAMES[self.dtype]})"
 
     def __format__(self, spec: str) -> str:
-        return format(self.item(), spec) if spec and not self.ndim else str(self) if not spec else repr(self)
+        if not spec:
+            return str(self)
+        if self.ndim:
+            raise TypeError(f"[Array] a format needs a 0-d array, got {spec!r} for {self.aval}")
+        return format(self.item(), spec)
 
 
 class DeviceArray(Array):
     """An array whose elements lie in a buffer on a device."""
 
     __slots__ = ("_tensor",)
+    _tensor: Any  # a TVM tensor, or None after donation
 
     def __init__(self, tensor: tvm.runtime.Tensor, aval: ShapeDtype) -> None:
         self.aval = aval
@@ -227,7 +266,7 @@ class DeviceArray(Array):
     @property
     def device(self) -> Device:
         """The device the buffer is on."""
-        return self.tensor.device
+        return self.tensor.device  # type: ignore[return-value]  # TVM's Device is the FFI's, extended
 
     def is_deleted(self) -> bool:
         """Whether the buffer has been donated."""
@@ -238,25 +277,20 @@ class DeviceArray(Array):
         self._tensor = None
 
     def concrete(self, what: str) -> DeviceArray:
+        """Returns the array itself: it has data."""
         return self
 
     def numpy(self) -> np.ndarray:
-        """Returns a read-only NumPy array: a zero-copy view on the CPU (a copy for bfloat16), a copy elsewhere."""
-        tensor = self.tensor
+        """Returns a read-only NumPy array: a zero-copy view on the CPU, a copy elsewhere."""
         counters.to_host += 1
-        if (
-            tensor.device.dlpack_device_type() != tvm.cpu().dlpack_device_type()
-            or self.dtype == dtypes.bfloat16
-        ):
-            view = tensor.numpy()
-        else:
-            view = np.from_dlpack(tensor)
+        view = _host_view(self.tensor, self.dtype) if is_on_cpu(self) else self.tensor.numpy()
         view.flags.writeable = False
         return view
 
     def block_until_ready(self) -> DeviceArray:
         """Waits until the device has computed the elements."""
-        self.device.sync()
+        if not is_on_cpu(self):
+            self.device.sync()
         return self
 
     def __reduce__(self):
@@ -273,36 +307,75 @@ def _unpickle(value: np.ndarray, weak: bool) -> DeviceArray:
     return device_array(value, weak=weak)
 
 
+_CPU_KEY = (int(tvm.cpu().dlpack_device_type()), 0)
+
+
+def is_on_cpu(array: DeviceArray) -> bool:
+    """Whether NumPy can see the buffer."""
+    return array.device.dlpack_device_type() == _CPU_KEY[0]
+
+
 def device_array(
     value: np.ndarray | np.generic, device: Device | None = None, *, weak: bool = False
 ) -> DeviceArray:
-    """Copies a NumPy array of any layout into a new aligned buffer on ``device`` (default: the CPU).
+    """Copies a NumPy array of any layout and byte order into a new aligned buffer (default: on the CPU).
 
     Raises:
         DtypeError: if tvmfun has no such dtype.
     """
     dtype = dtypes.canonical(value.dtype)
-    device = device or tvm.cpu()
     counters.to_device += 1
-    host = _host_tensor(np.asarray(value, dtype))
-    tensor = (
-        host if device.dlpack_device_type() == tvm.cpu().dlpack_device_type() else _to_device(host, device)
-    )
-    return DeviceArray(tensor, ShapeDtype(value.shape, dtype, weak))
+    host = tvm.runtime.empty(value.shape, dtypes.NAMES[dtype])
+    np.copyto(_host_view(host, dtype), value)
+    array = DeviceArray(host, ShapeDtype(value.shape, dtype, weak))
+    return array if device is None else move(array, device)
 
 
-def _host_tensor(value: np.ndarray) -> tvm.runtime.Tensor:
-    if value.dtype == dtypes.bfloat16:  # NumPy's DLPack does not know it: go through the same bits
-        return tvm.runtime.tensor(np.ascontiguousarray(value))
-    tensor = tvm.runtime.empty(value.shape, dtypes.NAMES[value.dtype])
-    np.copyto(np.from_dlpack(tensor), value)
-    return tensor
+def _host_view(tensor: tvm.runtime.Tensor, dtype: np.dtype) -> np.ndarray:
+    """A NumPy array that shares the memory of a tensor on the CPU."""
+    if dtype == dtypes.bfloat16:  # NumPy's DLPack does not know it: go through the same bits
+        return np.from_dlpack(tensor._create_view(tensor.shape, "uint16")).view(dtype)
+    return np.from_dlpack(tensor)
 
 
-def _to_device(tensor: tvm.runtime.Tensor, device: Device) -> tvm.runtime.Tensor:
-    moved = tvm.runtime.empty(tensor.shape, tensor.dtype, device)
-    tensor.copyto(moved)
-    return moved
+def foreign_array(value: Any, where: str) -> DeviceArray:
+    """Copies an array of another library, which speaks DLPack or ``__array__``.
+
+    Raises:
+        DtypeError: if it does not, or if tvmfun has no such dtype.
+    """
+    if hasattr(value, "__dlpack__"):
+        try:
+            return _from_dlpack(value)
+        except DtypeError:
+            raise
+        except (BufferError, RuntimeError, TypeError, ValueError):
+            pass  # what DLPack cannot say, `__array__` may
+    try:
+        view = np.asarray(value)
+    except (RuntimeError, TypeError, ValueError) as error:
+        raise DtypeError(
+            where, "the array cannot be read", got=f"{type(value).__name__}: {error}", hint="a NumPy array"
+        ) from error
+    return device_array(view)
+
+
+def _from_dlpack(value: Any) -> DeviceArray:
+    try:
+        view = np.from_dlpack(value)
+    except (BufferError, RuntimeError, TypeError, ValueError):
+        # Not on the CPU, or bfloat16: TVM reads both, but strides only if they are those of a dense array.
+        tensor = tvm.runtime.from_dlpack(value)
+        counters.to_device += 1
+        aval = ShapeDtype(tuple(tensor.shape), str(tensor.dtype))  # type: ignore[arg-type]
+        return DeviceArray(_copied(tensor, tensor.device), aval)
+    return device_array(view)
+
+
+def _copied(tensor: tvm.runtime.Tensor, device: Any) -> tvm.runtime.Tensor:
+    result = tvm.runtime.empty(tensor.shape, tensor.dtype, device)
+    tensor.copyto(result)
+    return result
 
 
 def move(array: DeviceArray, device: Device) -> DeviceArray:
@@ -310,8 +383,32 @@ def move(array: DeviceArray, device: Device) -> DeviceArray:
     if array.device == device:
         return array
     if tvm.cpu() in (array.device, device):
-        return DeviceArray(_to_device(array.tensor, device), array.aval)
+        return DeviceArray(_copied(array.tensor, device), array.aval)
     return move(move(array, tvm.cpu()), device)
+
+
+class _VersionedTensor(ctypes.Structure):
+    """The head of ``DLManagedTensorVersioned`` in DLPack 1.x."""
+
+    _fields_ = (
+        ("major", ctypes.c_uint32),
+        ("minor", ctypes.c_uint32),
+        ("manager", ctypes.c_void_p),
+        ("deleter", ctypes.c_void_p),
+        ("flags", ctypes.c_uint64),
+    )
+
+
+_READ_ONLY = 1
+_capsule_pointer: Callable[..., int] = ctypes.pythonapi.PyCapsule_GetPointer
+_capsule_pointer.restype = ctypes.c_void_p  # type: ignore[attr-defined]
+_capsule_pointer.argtypes = (ctypes.py_object, ctypes.c_char_p)  # type: ignore[attr-defined]
+
+
+def _mark_read_only(capsule: Any) -> None:
+    """Sets the flag that says so in a DLPack capsule; TVM has no way to."""
+    head = _VersionedTensor.from_address(_capsule_pointer(capsule, b"dltensor_versioned"))
+    head.flags |= _READ_ONLY
 
 
 def explain_no_data(aval: ShapeDtype, what: str, name: str) -> ConcretizationError:
@@ -320,11 +417,10 @@ def explain_no_data(aval: ShapeDtype, what: str, name: str) -> ConcretizationErr
         "bool()": "tvmfun.numpy.where(condition, x, y), or make the argument static with static_argnums",
         "np.asarray": "the same function of tvmfun.numpy",
     }
+    stay = "to keep the computation in tvmfun.numpy, or return the value from the jitted function"
     return ConcretizationError(
         what,
         "a value that is being traced has a shape and a dtype but no data yet",
         got=f"{aval} ({name})",
-        hint=hints.get(
-            what, "to keep the computation in tvmfun.numpy, or return the value from the jitted function"
-        ),
+        hint=hints.get(what, stay),
     )

@@ -7,43 +7,89 @@ from typing import Any
 import numpy as np
 
 from tvmfun import dtypes
-from tvmfun.core.array import Array, device_array
+from tvmfun.core.array import Array, device_array, foreign_array
 from tvmfun.core.trace import abstract, scalar_of
 from tvmfun.errors import DtypeError
 from tvmfun.ops import pointwise
 
 
-def convert(value: Any, dtype: np.dtype) -> Any:
-    """``value`` as an operand of ``dtype``: arrays are cast, Python numbers become constants."""
+def operand(name: str, value: Any) -> Any:
+    """``value`` if it is an array of ours, of NumPy, or a number; a copy of an array of another library.
+
+    Raises:
+        DtypeError: in the name of the function ``name``, if it is nothing of that.
+    """
+    if isinstance(value, Array | np.ndarray | np.generic | bool | int | float):
+        return value
+    if hasattr(value, "__dlpack__") or hasattr(value, "__array__"):
+        return foreign_array(value, name)
+    raise DtypeError(
+        name,
+        "an argument is neither an array nor a number",
+        got=type(value).__name__,
+        hint="tvmfun.numpy.asarray",
+    )
+
+
+def convert(name: str, value: Any, dtype: np.dtype) -> Any:
+    """An operand in ``dtype``: arrays are cast, numbers become constants."""
     if isinstance(value, Array):
         return value if value.dtype == dtype else pointwise.astype(value, dtype=dtypes.NAMES[dtype])
-    if isinstance(value, bool | int | float):
-        return scalar_of(value, dtype)
+    if dtypes.is_scalar(value):
+        try:
+            return scalar_of(value, dtype)
+        except DtypeError as error:
+            raise DtypeError(name, error.what, got=error.got, hint=error.hint) from None
+        except ValueError:  # a NaN as an integer
+            raise DtypeError(name, f"the number is no {dtypes.NAMES[dtype]}", got=repr(value)) from None
     if isinstance(value, np.generic):
         return dtype.type(value)
-    return device_array(np.asarray(value).astype(dtype))
+    return device_array(operand(name, value).astype(dtype))
 
 
 def operands(name: str, *values: Any, floating: bool = False) -> list[Any]:
     """The values in the dtype they promote to; integers become floats if ``floating``."""
+    values = tuple(operand(name, value) for value in values)
     avals = [abstract(value, name) for value in values]
-    dtype, _ = dtypes.promote(*((aval.dtype, aval.weak) for aval in avals))
+    dtype, weak = dtypes.promote(*((aval.dtype, aval.weak) for aval in avals))
     if floating and not dtypes.is_float(dtype):
         dtype = dtypes.DEFAULT_FLOAT
-    return [convert(value, dtype) for value in values]
+    converted = [convert(name, value, dtype) for value in values]
+    if not weak and all(isinstance(value, np.generic) for value in converted):
+        converted[0] = device_array(converted[0])  # ops take NumPy scalars alone for Python numbers
+    return converted
 
 
-def array(value: Any, where: str) -> Any:
-    """One operand as it is: an array, or a constant for a Python number."""
+def array(name: str, value: Any) -> Array:
+    """One operand as an array, with the dtype it has."""
+    value = operand(name, value)
     if isinstance(value, Array):
         return value
-    aval = abstract(value, where)
-    return convert(value, aval.dtype)
+    aval = abstract(value, name)
+    return device_array(np.asarray(value, aval.dtype), weak=aval.weak)
 
 
 def dtype_or(dtype: Any, default: np.dtype) -> np.dtype:
     """``dtype`` as a NumPy dtype, or the default if it is None."""
     return default if dtype is None else dtypes.canonical(dtype)
+
+
+def result_type(*arrays_and_dtypes: Any) -> np.dtype:
+    """Returns the dtype that arrays, numbers and dtypes promote to.
+
+    >>> result_type("int32", "bfloat16")
+    dtype(bfloat16)
+    >>> result_type(np.zeros(3, "float32"), 1.0)
+    dtype('float32')
+    """
+    pairs = []
+    for item in arrays_and_dtypes:
+        if isinstance(item, str | np.dtype | type):
+            pairs.append((dtypes.canonical(item), False))
+        else:
+            aval = abstract(operand("result_type", item), "result_type")
+            pairs.append((aval.dtype, aval.weak))
+    return dtypes.promote(*pairs)[0]
 
 
 def require_integer(name: str, value: Any) -> None:

@@ -62,6 +62,7 @@ def _schedule(func: tirx.PrimFunc, machine: Machine) -> tirx.PrimFunc:
         return parallelize(func).with_attr(RULE, "fallback")
     stages = without_empty(stages)
     stages = fuse.inline_maps(stages, temps)
+    stages, temps = fuse.store_truth_as_numbers(stages, temps)
     stages = fuse.attach_epilogues(stages, temps)
     rule = _rule(stages)
     stages, temps = _prepare(stages, temps, machine)

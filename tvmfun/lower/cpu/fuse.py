@@ -122,6 +122,30 @@ def _inline_into(stage: AnyStage, producer: Stage) -> AnyStage:
     return replace(stage, value=build.replace_loads(stage.value, producer.output, expand))
 
 
+def store_truth_as_numbers(
+    stages: Sequence[AnyStage], temps: Sequence[Buffer]
+) -> tuple[list[AnyStage], list[Buffer]]:
+    """Make int8 of bool intermediates: TVM's StorageRewrite loses the type of bool buffers used as vectors."""
+    stages, kept = list(stages), []
+    for buffer in temps:
+        users = [stage for stage in stages if _reads(stage, buffer) or _contains(stage.writes(), buffer)]
+        if str(buffer.dtype) != "bool" or not all(isinstance(stage, Stage) for stage in users):
+            kept.append(buffer)
+            continue
+        numbers = tirx.decl_buffer(buffer.shape, "int8", name=buffer.name)
+        stages = [_with_numbers(stage, buffer, numbers) if stage in users else stage for stage in stages]
+        kept.append(numbers)
+    return stages, kept
+
+
+def _with_numbers(stage: Stage, truth: Buffer, numbers: Buffer) -> Stage:
+    value = build.replace_loads(stage.value, truth, lambda at: build.cast(numbers[tuple(at)], "bool"))
+    if not stage.output.same_as(truth):
+        return replace(stage, value=value)
+    init = None if stage.init is None else build.cast(stage.init, "int8")
+    return replace(stage, value=build.cast(value, "int8"), init=init, output=numbers)
+
+
 def attach_epilogues(stages: list[AnyStage], temps: Sequence[Buffer]) -> list[AnyStage]:
     """Move pointwise readers of a reduction's result into its write-back."""
     stages = list(stages)
