@@ -21,7 +21,8 @@ from tvmfun.core import trace as tracing
 from tvmfun.core.array import Array, DeviceArray, ShapeDtype, device_array, move
 from tvmfun.core.op import Op
 from tvmfun.core.program import Equation, Literal, Program, Variable
-from tvmfun.core.trace import Tracer, abstract, is_tracing, trace_flat
+from tvmfun.core.leaf import abstract, scalar
+from tvmfun.core.trace import Tracer, is_tracing, trace_flat
 from tvmfun.errors import ArgumentError, NanError, TargetError
 from tvmfun.lower import compile as compiling
 from tvmfun.lower import target as targets
@@ -38,10 +39,10 @@ def as_device_array(leaf: Any, where: str = "jit") -> DeviceArray:
         return leaf
     if isinstance(leaf, Tracer):
         leaf.concrete(where)  # explains
+    if dtypes.is_scalar(leaf):
+        return device_array(scalar(leaf), weak=True)
     if isinstance(leaf, np.generic | np.ndarray):
         return device_array(leaf)
-    if isinstance(leaf, bool | int | float):
-        return device_array(tracing.scalar(leaf), weak=True)
     abstract(leaf, where)  # explains what cannot be an array
     return device_array(np.from_dlpack(leaf) if hasattr(leaf, "__dlpack__") else np.asarray(leaf))
 
@@ -334,7 +335,7 @@ class Jitted:
         self._target = None if target is None else targets.resolve(target)
         self._programs: dict[tuple, Program] = {}
         self._ready: dict[tuple, _Ready] = {}
-        update_wrapper(self, fun)
+        update_wrapper(self, fun, updated=())  # not the attributes: `fun` may be jitted itself
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """Compiles the function for arguments like these unless that is done, and runs it."""
@@ -348,6 +349,7 @@ class Jitted:
             return tree.unflatten(program.out_tree, program.evaluate([*program.captured, *leaves]))
         arrays = [as_device_array(leaf, self._name) for leaf in leaves]
         key = (structure, static, tuple(array.aval for array in arrays), arrays[0].device if arrays else _CPU)
+        self._check_hashable(static)
         ready = self._ready.get(key) or self._prepare(key, arrays, structure, static)
         outputs = ready([move(array, ready.device) for array in arrays] if self._target else arrays)
         for leaf in donated:
@@ -370,12 +372,9 @@ class Jitted:
     def _program(self, leaves: list, structure: tree.Structure, static: tuple) -> Program:
         avals = tuple(abstract(leaf, self._name) for leaf in leaves)
         key = (structure, static, avals)
-        try:
-            if key in self._programs:
-                return self._programs[key]
-        except TypeError:
-            self._explain_unhashable(static)
-            raise
+        self._check_hashable(static)
+        if key in self._programs:
+            return self._programs[key]
         program = trace_flat(_with_static(self._fun, static), list(avals), structure, self._name)
         if not any(isinstance(value, Tracer) for value in program.captured):
             self._programs[key] = program  # values of an outer trace belong to that trace only
@@ -387,7 +386,7 @@ class Jitted:
         self._ready[key] = ready = _Ready(program, self._target or _target_of(device))
         return ready
 
-    def _explain_unhashable(self, static: tuple) -> None:
+    def _check_hashable(self, static: tuple) -> None:
         for place, value in static:
             try:
                 hash(value)

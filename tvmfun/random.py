@@ -16,7 +16,7 @@ import numpy as np
 from tvmfun import dtypes, lax
 from tvmfun import numpy as tnp
 from tvmfun.core.array import Array
-from tvmfun.core.trace import abstract
+from tvmfun.core.leaf import abstract
 from tvmfun.errors import ArgumentError, DtypeError, ShapeError
 from tvmfun.numpy.creation import Shape, as_shape
 from tvmfun.ops.bits import threefry2x32

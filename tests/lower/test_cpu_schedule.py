@@ -386,23 +386,35 @@ def test_reduction_of_nothing_is_its_identity():
     check((x, topi.sum(x, axis=0)), (random((0, 5)),), [np.zeros(5)], "elementwise")
 
 
-def nan_maximum():
+def is_nan_by_inequality(x):
+    return x != x
+
+
+def is_nan_by_bits(x):
+    bits = tirx.reinterpret("uint32", x) & tirx.const(2**31 - 1, "uint32")
+    return bits > tirx.const(0xFF << 23, "uint32")
+
+
+def nan_maximum(is_nan):
     def combine(x, y):
-        return tirx.Select(tirx.Or(x > y, x != x), x, y)
+        return tirx.Select(tirx.Or(x > y, is_nan(x)), x, y)
 
     return te.comm_reducer(combine, lambda dtype: -tirx.infinity(dtype), name="max")
 
 
+@pytest.mark.parametrize("is_nan", [is_nan_by_inequality, is_nan_by_bits])
 @pytest.mark.parametrize("shape,axis", [((64, 128), 1), ((64, 128), 0), ((5, 7), 1), ((300001,), 0)])
-def test_maximum_written_out_to_keep_nan(shape, axis):
+def test_maximum_written_out_to_keep_nan(shape, axis, is_nan):
     x = placeholder(shape)
     r = te.reduce_axis((0, shape[axis]), "r")
     free = shape[:axis] + shape[axis + 1 :]
-    out = te.compute(free, lambda *i: nan_maximum()(x(*i[:axis], r, *i[axis:]) * 2.0, axis=r), "out")
+    out = te.compute(free, lambda *i: nan_maximum(is_nan)(x(*i[:axis], r, *i[axis:]) * 2.0, axis=r), "out")
     value = random(shape)
     value[(2,) * len(shape)] = np.nan
     rule, kernel = compile_te((x, out))
     assert rule == "reduction"
+    # Vectors mean that the combination was understood.
+    assert "T.vectorized" in schedule(te.create_prim_func([x, out]), HOST).script()
     result = run(kernel, [value], [(free, "float32")])[0]
     np.testing.assert_array_equal(result, np.max(value * 2, axis))
 

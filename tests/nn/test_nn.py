@@ -335,12 +335,16 @@ def test_a_label_that_is_no_class_makes_the_loss_nan(label, dtype):
     loss = np.asarray(losses.nll_loss(scores, labels, "none"))
     np.testing.assert_array_equal(np.isnan(loss), [False, True])
     assert np.isnan(float(losses.cross_entropy(scores, labels)))
+    grad = np.asarray(tvmfun.jit(tvmfun.grad(losses.cross_entropy))(scores, labels))
+    assert grad[0].any() and not grad[1].any()
 
 
-def test_labels_may_be_bytes():
-    scores = _normal(2, 3)
-    loss = losses.nll_loss(scores, np.asarray([2, 0], "uint8"), "none")
+@pytest.mark.parametrize("classes", [3, 300])
+def test_labels_may_be_bytes(classes):
+    scores, labels = _normal(2, classes), np.asarray([2, 0], "uint8")
+    loss = losses.nll_loss(scores, labels, "none")
     np.testing.assert_allclose(loss, [-scores[0, 2], -scores[1, 0]])
+    np.testing.assert_array_equal(F.one_hot(labels, classes), jax.nn.one_hot(labels, classes))
 
 
 # -- mistakes ------------------------------------------------------------------------------------------------

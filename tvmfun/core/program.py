@@ -20,6 +20,7 @@ from tvm import relax
 from tvmfun import dtypes, tree
 from tvmfun.core import op as ops
 from tvmfun.core.array import Array, DeviceArray, ShapeDtype, device_array
+from tvmfun.core.leaf import abstract
 from tvmfun.core.op import Op
 from tvmfun.errors import DtypeError, ProgramError, ShapeError
 
@@ -117,7 +118,7 @@ class Program:
             names = ("the arguments it was traced with", "these arguments")
             tree.check_same_structure(self.name, self.in_tree, structure, names)
         for i, (leaf, aval) in enumerate(zip(leaves, self.in_avals, strict=True)):
-            got = leaf.aval if isinstance(leaf, Array) else device_array(np.asarray(leaf)).aval
+            got = abstract(leaf, self.name)
             if (got.shape, got.dtype) != (aval.shape, aval.dtype):
                 path, _ = tree.flatten_with_path((args, kwargs))[0][i]
                 kind = ShapeError if got.shape != aval.shape else DtypeError

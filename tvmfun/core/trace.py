@@ -16,12 +16,13 @@ from typing import Any
 
 import numpy as np
 
-from tvmfun import dtypes, tree
+from tvmfun import tree
 from tvmfun.core import op as ops
 from tvmfun.core.array import Array, DeviceArray, ShapeDtype, device_array, explain_no_data
+from tvmfun.core.leaf import abstract, scalar
 from tvmfun.core.op import Op
 from tvmfun.core.program import Atom, Equation, Literal, Program, Variable
-from tvmfun.errors import DtypeError, LeakedTracerError
+from tvmfun.errors import LeakedTracerError
 
 _PACKAGE = str(Path(__file__).parent.parent)
 
@@ -148,51 +149,6 @@ ops.install_bind(bind)
 def is_tracing() -> bool:
     """Whether a function is being traced in this thread."""
     return bool(_STACK.traces)
-
-
-def scalar(value: Any) -> np.generic:
-    """The NumPy scalar for a Python scalar, NumPy scalar or 0-d array."""
-    if isinstance(value, np.generic | np.ndarray):  # first, because numpy.float64 is a Python float too
-        return dtypes.canonical(value.dtype).type(value[()])
-    if isinstance(value, bool | int | float):
-        return scalar_of(value, dtypes.of_scalar(value))
-    raise DtypeError("trace", "only arrays and numbers can be traced", got=type(value).__name__)
-
-
-def scalar_of(value: bool | int | float, dtype: np.dtype) -> np.generic:
-    """``value`` as a NumPy scalar of ``dtype``.
-
-    Raises:
-        DtypeError: if an integer does not fit.
-    """
-    try:
-        return dtype.type(value)
-    except OverflowError:
-        raise DtypeError(
-            "dtype", f"the Python integer does not fit {dtypes.NAMES[dtype]}", got=str(value), hint="a wider dtype"
-        ) from None
-
-
-def abstract(leaf: Any, where: str = "trace") -> ShapeDtype:
-    """The shape and dtype of anything that can be an array argument.
-
-    Raises:
-        DtypeError: if ``leaf`` is no array, scalar or ``ShapeDtype``.
-    """
-    if isinstance(leaf, Array):
-        return leaf.aval
-    if isinstance(leaf, ShapeDtype):
-        return leaf
-    if isinstance(leaf, bool | int | float) and not isinstance(leaf, np.generic):
-        return ShapeDtype((), dtypes.of_scalar(leaf), weak=True)
-    if hasattr(leaf, "shape") and hasattr(leaf, "dtype"):
-        return ShapeDtype(tuple(leaf.shape), dtypes.canonical(leaf.dtype))
-    raise DtypeError(
-        where,
-        "an argument is neither an array nor a number",
-        got=type(leaf).__name__,
-        hint="static_argnums for arguments that are not arrays",
-    )
 
 
 def trace(fun: Callable) -> Callable[..., Program]:

@@ -35,6 +35,8 @@ def constant(value: np.generic) -> tirx.Expr:
         return tirx.const(bool(value), "bool")
     if dtypes.is_integer(value.dtype):
         return tirx.const(int(value), name)
+    if name == "bfloat16":  # a constant of its own cannot be repeated along a vector
+        return tirx.Cast(name, tirx.const(float(value), "float32"))
     return tirx.const(float(value), name)
 
 

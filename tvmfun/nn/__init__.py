@@ -1,6 +1,5 @@
 """Neural networks: layers as immutable trees made with an explicit key, and called as pure functions.
 
->>> import tvmfun
 >>> import tvmfun.numpy as tnp
 >>> from tvmfun import nn, random
 >>> model = nn.Linear(3, 2, key=random.key(0))

@@ -159,7 +159,7 @@ def one_hot(labels: Any, num_classes: int, dtype: Any = "float32") -> Any:
         raise DtypeError(
             "one_hot", "the labels must be integers", got=str(labels.dtype), hint='labels.astype("int32")'
         )
-    return (labels[..., None] == tnp.arange(num_classes, dtype=labels.dtype)).astype(dtype)
+    return (labels[..., None] == tnp.arange(num_classes)).astype(dtype)
 
 
 # -- linear maps ---------------------------------------------------------------------------------------------

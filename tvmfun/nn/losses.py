@@ -5,6 +5,8 @@ from __future__ import annotations
 import math
 from typing import Any, Literal, TypeAlias
 
+import numpy as np
+
 import tvmfun.numpy as tnp
 from tvmfun import dtypes
 from tvmfun.errors import ArgumentError, DtypeError, ShapeError
@@ -107,8 +109,8 @@ def _nll(where: str, scores: Any, labels: Any, reduction: Reduction, normalize: 
         )
     log_probs = normalize(scores) if normalize else scores
     picked = tnp.take_along_axis(log_probs, labels[..., None], axis=-1)[..., 0]
-    # Indexing clamps, which would hide a wrong label.
-    is_class = tnp.logical_and(labels >= 0, labels < scores.shape[-1])
+    # Indexing clamps, which would hide a wrong label. The labels' dtype may be too small for the class count.
+    is_class = tnp.logical_and(labels >= 0, labels < np.int32(scores.shape[-1]))
     return _reduce(where, tnp.where(is_class, -picked, math.nan), reduction)
 
 

@@ -1,51 +1,61 @@
-"""Making arrays: from Python and NumPy values, and from nothing."""
+"""Making arrays: from Python and NumPy values, and from nothing.
+
+Outside a trace the elements are made by NumPy: there is nothing to compile for.
+"""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import numpy as np
 
 from tvmfun import dtypes, runtime
-from tvmfun.core.array import Array, device_array, move
-from tvmfun.core.trace import Tracer, is_tracing, scalar
-from tvmfun.errors import ArgumentError, DtypeError
-from tvmfun.numpy.elementwise import add, astype, greater_equal, less_equal, multiply, where
-from tvmfun.numpy.promotion import convert, dtype_or
+from tvmfun.core.array import Array, device_array, foreign_array, move
+from tvmfun.core.leaf import abstract, scalar
+from tvmfun.core.trace import Tracer, is_tracing
+from tvmfun.errors import ArgumentError, DtypeError, ShapeError
+from tvmfun.numpy.elementwise import add, astype, divide, equal, greater_equal, less_equal, multiply, subtract, where
+from tvmfun.numpy.promotion import convert, dtype_or, operand
+from tvmfun.ops import pointwise
 from tvmfun.ops import shape as ops
 
 Shape = int | Sequence[int]
 
 
-def as_shape(shape: Shape) -> tuple[int, ...]:
+def as_shape(name: str, shape: Shape) -> tuple[int, ...]:
     """A shape given as an integer or a sequence as a tuple.
 
     Raises:
-        ArgumentError: if a size is negative or no integer.
+        ArgumentError: in the name of the function ``name``, if a size is negative or no integer.
     """
-    sizes = (shape,) if isinstance(shape, int | np.integer) else shape
+    sizes = (shape,) if hasattr(shape, "__index__") and not getattr(shape, "ndim", 0) else shape
     try:
-        result = tuple(size.__index__() for size in sizes)
+        result = tuple(size.__index__() for size in sizes)  # type: ignore[union-attr]
     except (AttributeError, TypeError):
-        raise ArgumentError("shape", "sizes must be integers", got=repr(shape)) from None
+        raise ArgumentError(name, "the sizes must be integers", got=repr(shape)) from None
     if any(size < 0 for size in result):
-        raise ArgumentError("shape", "sizes must not be negative", got=repr(shape))
+        raise ArgumentError(name, "the sizes must not be negative", got=repr(shape))
     return result
+
+
+def _placed(name: str, x: Array, device: Any) -> Array:
+    return x if device is None else move(x.concrete(name), runtime.device(device))
 
 
 def asarray(value: Any, /, dtype: Any = None, *, copy: bool | None = None, device: Any = None) -> Array:
     """Returns an array with the elements of ``value``.
 
     Args:
-        value: an array of any library that speaks DLPack or ``__array__``, a number, or nested sequences of them.
+        value: an array of any library that speaks DLPack or ``__array__``, a number, or nested sequences.
         dtype: of the result. By default that of ``value``; Python numbers become bool, int32 or float32.
-        copy: for the array API; arrays are immutable, so a copy cannot be told from the original.
+        copy: False to insist on sharing memory, which works for arrays of this library only.
         device: where the result lies; by default the CPU.
 
     Raises:
         DtypeError: if tvmfun has no such dtype.
+        ArgumentError: if a copy is needed and forbidden.
 
     >>> asarray([[1, 2], [3, 4]])
     Array([[1, 2],
@@ -53,181 +63,228 @@ def asarray(value: Any, /, dtype: Any = None, *, copy: bool | None = None, devic
     >>> asarray(np.arange(2.0)).dtype
     dtype('float64')
     """
+    kind = None if dtype is None else dtypes.canonical(dtype)
+    if copy is False and not (isinstance(value, Array) and kind in (None, value.dtype)):
+        raise ArgumentError("asarray", "a copy is needed", got="copy=False", hint="copy=None")
     if isinstance(value, Array):
         result = value
-    elif isinstance(value, bool | int | float):
-        number = scalar(value) if dtype is None else convert(value, dtypes.canonical(dtype))
-        result = device_array(number, weak=dtype is None)
     elif isinstance(value, np.ndarray | np.generic):
-        result = device_array(value if dtype is None else value.astype(dtypes.canonical(dtype)))
-    elif hasattr(value, "__dlpack__"):
-        result = device_array(_from_dlpack(value))
-    elif hasattr(value, "__array__"):
-        result = device_array(np.asarray(value))
-    elif isinstance(value, list | tuple):
-        result = _from_sequence(value)
+        dtypes.canonical(value.dtype)  # complains about what `astype` would silently take, such as strings
+        result = device_array(value if kind is None else value.astype(kind))
+    elif isinstance(value, bool | int | float):
+        number = scalar(value) if kind is None else convert("asarray", value, kind)
+        result = device_array(number, weak=kind is None)
+    elif isinstance(value, list | tuple | range):
+        result = _from_sequence(value, kind)
+    elif hasattr(value, "__dlpack__") or hasattr(value, "__array__"):
+        result = foreign_array(value, "asarray")
     else:
         raise DtypeError(
             "asarray", "it cannot become an array", got=type(value).__name__, hint="numbers or arrays"
         )
-    if dtype is not None:
-        result = astype(result, dtype)
-    return result if device is None else move(result.concrete("asarray"), runtime.device(device))
+    return _placed("asarray", result if kind is None else astype(result, kind), device)
 
 
-def _from_dlpack(value: Any) -> np.ndarray:
+def _leaves(value: Sequence) -> Iterator[Any]:
+    for item in value:
+        if isinstance(item, list | tuple | range):
+            yield from _leaves(item)
+        else:
+            yield item
+
+
+def _from_sequence(value: Sequence, kind: np.dtype | None) -> Array:
+    leaves = list(_leaves(value))
+    if any(_must_be_stacked(leaf) for leaf in leaves):
+        return _stacked([asarray(item, kind) for item in value])
+    if kind is None:
+        avals = {abstract(leaf, "asarray") for leaf in leaves}
+        kind = dtypes.promote(*{(aval.dtype, aval.weak) for aval in avals})[0] if avals else dtypes.DEFAULT_FLOAT
     try:
-        return np.from_dlpack(value)
-    except (
-        BufferError,
-        RuntimeError,
-        TypeError,
-        ValueError,
-    ):  # read-only, or a dtype NumPy's DLPack does not know
-        return np.asarray(value)
+        return device_array(np.array(value, kind))
+    except OverflowError:
+        raise DtypeError(
+            "asarray",
+            f"a Python integer does not fit {dtypes.NAMES[kind]}",
+            got=f"{min(leaves)} to {max(leaves)}",
+            hint="dtype='int64'",
+        ) from None
+    except (TypeError, ValueError) as error:
+        raise DtypeError("asarray", "the sequence does not make an array", got=str(error)) from None
 
 
-def _from_sequence(value: Sequence) -> Array:
-    leaves: list[Any] = []
+def _must_be_stacked(leaf: Any) -> bool:
+    if isinstance(leaf, Array):
+        return isinstance(leaf, Tracer) or bool(leaf.ndim)
+    return hasattr(leaf, "__dlpack__") and not isinstance(leaf, np.ndarray | np.generic)
 
-    def collect(item: Any) -> None:
-        for part in item:
-            collect(part) if isinstance(part, list | tuple) else leaves.append(part)
 
-    collect(value)
-    if any(isinstance(leaf, Tracer) for leaf in leaves) or any(
-        isinstance(leaf, Array) and leaf.ndim for leaf in leaves
-    ):
-        from tvmfun.numpy.manipulation import stack
-
-        return stack([_from_sequence(v) if isinstance(v, list | tuple) else asarray(v) for v in value])
-    try:
-        result = np.asarray(value)
-    except ValueError:
-        raise DtypeError("asarray", "nested sequences must have equal lengths", got="ragged ones") from None
-    if all(isinstance(leaf, bool | int | float) for leaf in leaves):
-        default = {
-            "b": dtypes.bool_,
-            "i": dtypes.DEFAULT_INT,
-            "u": dtypes.DEFAULT_INT,
-            "f": dtypes.DEFAULT_FLOAT,
-        }
-        kind = result.dtype.kind
-        if kind in "iu" and result.size and not -(2**31) <= result.min() <= result.max() < 2**31:
-            raise DtypeError(
-                "asarray",
-                "Python integers are int32",
-                got=str(value)[:40],
-                hint="dtype='int64' on a NumPy array",
-            )
-        result = result.astype(default.get(kind, result.dtype))
-    return device_array(result)
+def _stacked(rows: list[Array]) -> Array:
+    # In terms of ops, because `manipulation.stack` is built on this module.
+    if len({row.shape for row in rows}) > 1:
+        shapes = ", ".join(repr(row.aval) for row in rows)
+        raise ShapeError("asarray", "all arrays in a sequence must have one shape", got=shapes)
+    dtype, _ = dtypes.promote(*((row.dtype, row.weak_type) for row in rows))
+    shape = (1, *rows[0].shape)
+    return ops.concat(*(ops.reshape(convert("asarray", row, dtype), shape=shape) for row in rows), axis=0)
 
 
 def array(value: Any, /, dtype: Any = None, **options: Any) -> Array:
-    """Returns an array with the elements of ``value``; the same as :func:`asarray`, since arrays never change."""
+    """Returns an array with the elements of ``value``; another name of :func:`asarray`: arrays never change."""
     return asarray(value, dtype, **options)
 
 
-def full(shape: Shape, fill_value: Any, *, dtype: Any = None, device: Any = None) -> Array:
+def full(shape: Shape, fill_value: Any, dtype: Any = None, *, device: Any = None) -> Array:
     """Returns an array of one value.
+
+    Args:
+        shape: an integer or a tuple of them.
+        fill_value: a number, or an array that broadcasts to ``shape``.
+        dtype: by default that of ``fill_value``.
+        device: where the result lies; by default the CPU.
 
     >>> full((2,), 7)
     Array([7, 7], dtype=int32)
     """
-    value = asarray(fill_value) if not isinstance(fill_value, Array) else fill_value
-    filling = convert(fill_value, dtype_or(dtype, value.dtype))
-    result = ops.broadcast_to(filling, shape=as_shape(shape))
+    sizes = as_shape("full", shape)
+    fill_value = operand("full", fill_value)
+    kind = dtype_or(dtype, abstract(fill_value, "full").dtype)
+    filling = convert("full", fill_value, kind)
+    if isinstance(filling, np.generic) and not is_tracing():
+        return _placed("full", device_array(np.full(sizes, filling, kind)), device)
     # The result has a dtype of its own, also when it is filled with a Python number.
-    result = astype(result, result.dtype)
-    return result if device is None else move(result.concrete("full"), runtime.device(device))
+    return _placed("full", astype(ops.broadcast_to(filling, shape=sizes), kind), device)
 
 
-def zeros(shape: Shape, *, dtype: Any = None, device: Any = None) -> Array:
+def zeros(shape: Shape, dtype: Any = None, *, device: Any = None) -> Array:
     """Returns an array of zeros, float32 by default."""
-    return full(shape, 0, dtype=dtype_or(dtype, dtypes.DEFAULT_FLOAT), device=device)
+    return full(shape, 0, dtype_or(dtype, dtypes.DEFAULT_FLOAT), device=device)
 
 
-def ones(shape: Shape, *, dtype: Any = None, device: Any = None) -> Array:
+def ones(shape: Shape, dtype: Any = None, *, device: Any = None) -> Array:
     """Returns an array of ones, float32 by default."""
-    return full(shape, 1, dtype=dtype_or(dtype, dtypes.DEFAULT_FLOAT), device=device)
+    return full(shape, 1, dtype_or(dtype, dtypes.DEFAULT_FLOAT), device=device)
 
 
-def empty(shape: Shape, *, dtype: Any = None, device: Any = None) -> Array:
+def empty(shape: Shape, dtype: Any = None, *, device: Any = None) -> Array:
     """Returns an array of zeros: what is in memory by chance is no function of the arguments."""
-    return zeros(shape, dtype=dtype, device=device)
+    return zeros(shape, dtype, device=device)
 
 
-def full_like(x: Any, /, fill_value: Any, *, dtype: Any = None) -> Array:
+def full_like(x: Any, /, fill_value: Any, dtype: Any = None, *, device: Any = None) -> Array:
     """Returns an array of one value with the shape and, by default, the dtype of ``x``."""
     x = asarray(x)
-    return full(x.shape, fill_value, dtype=dtype_or(dtype, x.dtype))
+    return full(x.shape, fill_value, dtype_or(dtype, x.dtype), device=device)
 
 
-def zeros_like(x: Any, /, *, dtype: Any = None) -> Array:
+def zeros_like(x: Any, /, dtype: Any = None, *, device: Any = None) -> Array:
     """Returns zeros with the shape and, by default, the dtype of ``x``."""
-    return full_like(x, 0, dtype=dtype)
+    return full_like(x, 0, dtype, device=device)
 
 
-def ones_like(x: Any, /, *, dtype: Any = None) -> Array:
+def ones_like(x: Any, /, dtype: Any = None, *, device: Any = None) -> Array:
     """Returns ones with the shape and, by default, the dtype of ``x``."""
-    return full_like(x, 1, dtype=dtype)
+    return full_like(x, 1, dtype, device=device)
 
 
-def empty_like(x: Any, /, *, dtype: Any = None) -> Array:
+def empty_like(x: Any, /, dtype: Any = None, *, device: Any = None) -> Array:
     """Returns zeros with the shape and, by default, the dtype of ``x``."""
-    return zeros_like(x, dtype=dtype)
+    return zeros_like(x, dtype, device=device)
 
 
-def arange(start: float, /, stop: float | None = None, step: float = 1, *, dtype: Any = None) -> Array:
+def arange(start: Any, stop: Any = None, step: Any = 1, dtype: Any = None, *, device: Any = None) -> Array:
     """Returns ``start, start + step, ...`` up to but without ``stop``.
+
+    Raises:
+        ArgumentError: if the step is 0.
+        ConcretizationError: for a traced argument, because they give the result its shape.
 
     >>> arange(1, 7, 2)
     Array([1, 3, 5], dtype=int32)
     """
     first, last = (0, start) if stop is None else (start, stop)
-    if step == 0:
+    avals = [abstract(operand("arange", value), "arange") for value in (first, last, step)]
+    kind = dtype_or(dtype, dtypes.promote(*((aval.dtype, aval.weak) for aval in avals))[0])
+    if kind == dtypes.bool_:
+        kind = dtypes.DEFAULT_INT
+    if all(dtypes.is_integer(aval.dtype) or aval.dtype == dtypes.bool_ for aval in avals):
+        first, last, step = int(first), int(last), int(step)
+        count = -(-(last - first) // step) if step else 0
+    else:
+        first, last, step = float(first), float(last), float(step)
+        count = math.ceil((last - first) / step) if step else 0
+    if not step:
         raise ArgumentError("arange", "the step must not be 0")
-    count = max(0, math.ceil((last - first) / step))
-    is_float = any(isinstance(v, float | np.floating) for v in (first, last, step))
-    kind = dtype_or(dtype, dtypes.DEFAULT_FLOAT if is_float else dtypes.DEFAULT_INT)
-    if not is_tracing():  # nothing to compile for
-        return device_array((first + step * np.arange(count)).astype(kind))
-    steps = ops.iota(shape=(count,), axis=0, dtype=dtypes.NAMES[kind])
-    return (
-        add(multiply(steps, convert(step, kind)), convert(first, kind)) if (first, step) != (0, 1) else steps
-    )
+    count = max(0, count)
+    if count and dtypes.is_integer(kind):
+        convert("arange", first, kind), convert("arange", first + (count - 1) * step, kind)  # must fit
+    if is_tracing() and isinstance(first, int):
+        counting = kind if dtypes.is_integer(kind) else dtypes.int64
+        numbers = ops.iota(shape=(count,), axis=0, dtype=dtypes.NAMES[counting])
+        return astype(numbers if (first, step) == (0, 1) else add(multiply(numbers, step), first), kind)
+    numbers = (first + step * np.arange(count)).astype(kind)
+    return _placed("arange", device_array(numbers), device)
 
 
 def linspace(
-    start: float, stop: float, /, num: int = 50, *, endpoint: bool = True, dtype: Any = None
+    start: Any, stop: Any, /, num: int = 50, endpoint: bool = True, *, dtype: Any = None, device: Any = None
 ) -> Array:
-    """Returns ``num`` evenly spaced numbers from ``start`` to ``stop``, with or without the end."""
+    """Returns ``num`` evenly spaced numbers from ``start`` to ``stop``, with or without the end.
+
+    >>> linspace(0, 1, 5)
+    Array([0.  , 0.25, 0.5 , 0.75, 1.  ], dtype=float32)
+    """
+    if num < 0:
+        raise ArgumentError("linspace", "the number of elements must not be negative", got=str(num))
+    ends = [operand("linspace", end) for end in (start, stop)]
+    avals = [abstract(end, "linspace") for end in ends]
+    common, _ = dtypes.promote(*((aval.dtype, aval.weak) for aval in avals), (dtypes.DEFAULT_FLOAT, True))
+    kind = dtype_or(dtype, common)
+    if any(isinstance(end, Tracer) for end in ends):
+        steps = max(num - 1 if endpoint else num, 1)
+        fraction = divide(ops.iota(shape=(num,), axis=0, dtype=dtypes.NAMES[common]), float(steps))
+        numbers = add(multiply(subtract(1.0, fraction), ends[0]), multiply(fraction, ends[1]))
+        return _placed("linspace", astype(numbers, kind), device)
+    first, last = (np.asarray(end, np.float64) for end in ends)
+    return _placed("linspace", device_array(np.linspace(first, last, num, endpoint).astype(kind)), device)
+
+
+def eye(
+    n_rows: int, n_cols: int | None = None, k: int = 0, dtype: Any = None, *, device: Any = None
+) -> Array:
+    """Returns a matrix with ones on the k-th diagonal and zeros elsewhere.
+
+    >>> eye(2, dtype="int32")
+    Array([[1, 0],
+           [0, 1]], dtype=int32)
+    """
     kind = dtype_or(dtype, dtypes.DEFAULT_FLOAT)
-    return asarray(np.linspace(start, stop, num, endpoint=endpoint).astype(kind))
+    sizes = as_shape("eye", (n_rows, n_rows if n_cols is None else n_cols))
+    if is_tracing():
+        return astype(equal(_diagonals(sizes), k), kind)
+    return _placed("eye", device_array(np.eye(*sizes, k=k, dtype=kind)), device)
 
 
-def eye(n_rows: int, n_cols: int | None = None, /, *, k: int = 0, dtype: Any = None) -> Array:
-    """Returns a matrix with ones on the k-th diagonal and zeros elsewhere."""
-    kind = dtype_or(dtype, dtypes.DEFAULT_FLOAT)
-    return asarray(np.eye(n_rows, n_cols, k=k, dtype=kind))
-
-
-def _diagonals(x: Array) -> Array:
+def _diagonals(shape: tuple[int, ...]) -> Array:
     """For each element of a matrix, the number of its diagonal."""
-    from tvmfun.numpy.elementwise import subtract
-
-    row = ops.iota(shape=x.shape[-2:], axis=0, dtype="int32")
-    return subtract(ops.iota(shape=x.shape[-2:], axis=1, dtype="int32"), row)
+    column = ops.iota(shape=shape, axis=1, dtype="int32")
+    return pointwise.subtract(column, ops.iota(shape=shape, axis=0, dtype="int32"))
 
 
-def tril(x: Any, /, *, k: int = 0) -> Array:
+def _matrices(name: str, x: Any) -> Array:
+    x = asarray(x)
+    if x.ndim < 2:
+        raise ShapeError(name, "there must be two axes", got=repr(x.aval), hint="x[None, :]")
+    return x
+
+
+def tril(x: Any, /, k: int = 0) -> Array:
     """Returns matrices with zeros above the k-th diagonal."""
-    x = asarray(x)
-    return where(less_equal(_diagonals(x), k), x, 0)
+    x = _matrices("tril", x)
+    return where(less_equal(_diagonals(x.shape[-2:]), k), x, 0)
 
 
-def triu(x: Any, /, *, k: int = 0) -> Array:
+def triu(x: Any, /, k: int = 0) -> Array:
     """Returns matrices with zeros below the k-th diagonal."""
-    x = asarray(x)
-    return where(greater_equal(_diagonals(x), k), x, 0)
+    x = _matrices("triu", x)
+    return where(greater_equal(_diagonals(x.shape[-2:]), k), x, 0)

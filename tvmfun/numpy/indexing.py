@@ -8,7 +8,8 @@ import numpy as np
 
 from tvmfun import dtypes
 from tvmfun.core.array import Array
-from tvmfun.core.trace import Tracer, abstract
+from tvmfun.core.leaf import abstract
+from tvmfun.core.trace import Tracer
 from tvmfun.errors import ConcretizationError, IndexingError, ShapeError
 from tvmfun.numpy.creation import asarray
 from tvmfun.numpy.elementwise import astype, multiply

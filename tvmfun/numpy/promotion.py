@@ -8,7 +8,7 @@ import numpy as np
 
 from tvmfun import dtypes
 from tvmfun.core.array import Array, device_array, foreign_array
-from tvmfun.core.trace import abstract, scalar_of
+from tvmfun.core.leaf import abstract, scalar_of
 from tvmfun.errors import DtypeError
 from tvmfun.ops import pointwise
 
@@ -60,13 +60,14 @@ def operands(name: str, *values: Any, floating: bool = False) -> list[Any]:
     return converted
 
 
-def array(name: str, value: Any) -> Array:
-    """One operand as an array, with the dtype it has."""
+def array(name: str, value: Any) -> Any:
+    """One operand with the dtype it has: an array, or a constant for a Python number."""
     value = operand(name, value)
     if isinstance(value, Array):
         return value
-    aval = abstract(value, name)
-    return device_array(np.asarray(value, aval.dtype), weak=aval.weak)
+    if dtypes.is_scalar(value):
+        return convert(name, value, dtypes.of_scalar(value))
+    return device_array(value)
 
 
 def dtype_or(dtype: Any, default: np.dtype) -> np.dtype:

@@ -176,7 +176,9 @@ def isnan_formula(x: Any) -> Any:
 def _floor_divide(x: Any, y: Any) -> Any:
     # Integer division by zero traps on a CPU; like NumPy, the result is 0.
     if _is_float(x):
-        return tirx.floor(tirx.div(x, y))
+        # Through the remainder: x / y may round up to the next integer.
+        exact = tirx.nearbyint(tirx.div(x - _remainder(x, y), y))
+        return tirx.Select(tirx.EQ(y, tirx.const(0, dtype_name(y))), tirx.div(x, y), exact)
     zero = tirx.const(0, dtype_name(y))
     safe = tirx.Select(y == zero, _one(y), y)
     return tirx.Select(y == zero, zero, tirx.floordiv(x, safe))
@@ -330,10 +332,11 @@ def _expm1(x: Any) -> Any:
 
 def _log1p(x: Any) -> Any:
     one = _one(x)
-    u = one + x
-    near = tirx.log(u) * x / (u - one)
+    # The maximum, which changes nothing for |x| < 0.5, keeps the simplifier from taking (1 + x) - 1 for x.
+    u = tirx.max(one + x, tirx.const(0.25, dtype_name(x)))
+    near = tirx.Select(tirx.EQ(u, one), x, tirx.log(u) * x / (u - one))
     small = tirx.abs(x) < tirx.const(0.5, dtype_name(x))
-    return tirx.Select(u == one, x, tirx.Select(small, near, tirx.log(u)))
+    return tirx.Select(small, near, tirx.log(one + x))
 
 
 # Giles, "Approximating the erfinv function" (2011): polynomials in w = -log(1 - x*x), highest power first.
@@ -355,7 +358,8 @@ def _erf_inv(x: Any) -> Any:
         return result
 
     one = _one(x)
-    w = -_log1p(-x * x)
+    # The maximum keeps x * x from being fused into 1 - x * x with another rounding.
+    w = -_log1p(tirx.max(-x * x, -one))
     central = polynomial(_ERF_INV_CENTRAL, w - tirx.const(2.5, dtype_name(x)))
     tail = polynomial(_ERF_INV_TAIL, tirx.sqrt(w) - tirx.const(3, dtype_name(x)))
     value = tirx.Select(w < tirx.const(5, dtype_name(x)), central, tail) * x

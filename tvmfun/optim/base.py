@@ -8,7 +8,7 @@ from typing import Any, NamedTuple, TypeAlias
 import tvmfun.numpy as tnp
 from tvmfun import tree
 from tvmfun.core.array import Array
-from tvmfun.core.trace import abstract
+from tvmfun.core.leaf import abstract
 from tvmfun.errors import ShapeError
 
 __all__ = [

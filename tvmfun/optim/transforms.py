@@ -8,7 +8,7 @@ import numpy as np
 
 import tvmfun.numpy as tnp
 from tvmfun import dtypes, tree
-from tvmfun.core.trace import abstract
+from tvmfun.core.leaf import abstract
 from tvmfun.errors import ArgumentError, DtypeError
 from tvmfun.optim.base import (
     EmptyState,

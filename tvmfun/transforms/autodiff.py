@@ -16,7 +16,8 @@ from tvmfun import dtypes, tree
 from tvmfun.core import trace as tracing
 from tvmfun.core.array import Array, ShapeDtype, device_array
 from tvmfun.core.program import Equation, Literal, Program, Variable
-from tvmfun.core.trace import abstract, is_tracing, scalar, trace_flat
+from tvmfun.core.leaf import abstract, scalar
+from tvmfun.core.trace import is_tracing, trace_flat
 from tvmfun.errors import ArgumentError, DtypeError, GradientError, ShapeError
 from tvmfun.ops import pointwise, shape
 
@@ -117,8 +118,8 @@ def _as_arrays(values: Any) -> Any:
     """The tree with Python numbers as arrays, so that other numbers need no other module."""
     if is_tracing():
         return values
-    is_number = lambda leaf: isinstance(leaf, bool | int | float) and not isinstance(leaf, np.generic)
-    return tree.map(lambda leaf: device_array(scalar(leaf), weak=True) if is_number(leaf) else leaf, values)
+    convert = lambda leaf: device_array(scalar(leaf), weak=True) if dtypes.is_scalar(leaf) else leaf
+    return tree.map(convert, values)
 
 
 # -- grad ------------------------------------------------------------------------------------------------------------

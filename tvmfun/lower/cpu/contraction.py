@@ -24,6 +24,9 @@ from .transpose import is_row_readable, ramp, read_row, transpose_tile
 # Bytes of one panel of the right operand: what the first-level cache holds next to the left operand.
 PANEL_BYTES = 40 << 10
 
+# Rows of the register tile: more vectors than this in one buffer would not fit on the stack.
+MAX_ROWS = 14
+
 # Lines of the right operand further apart than this are packed if they are used again: read in place,
 # they would fight over the same sets of the cache.
 FAR_BYTES = 1 << 10
@@ -71,17 +74,17 @@ class Tiling:
     reduce_env: Env  # the reduced axes in terms of the two
 
 
-def plan(self: Contraction, machine: Machine) -> Tiling:
+def plan(contraction: Contraction, machine: Machine) -> Tiling:
     """Choose tile sizes."""
-    dtype = accumulator(self.stage.dtype)
+    dtype = accumulator(contraction.stage.dtype)
     lanes = machine.lanes(dtype)
-    registers = machine.registers - 4
-    wide = 4 if self.row.extent <= 6 else 2
-    vectors = min(wide, -(-self.column.extent // lanes))
-    most = max(1, registers // vectors - 1)
-    rows = _tile_size(self.row.extent, min(most, 14))
+    # Few rows need more columns to keep both multipliers busy. Some registers hold the operands.
+    wide = 4 if contraction.row.extent <= 6 else 2
+    vectors = min(wide, -(-contraction.column.extent // lanes))
+    most = max(1, (machine.registers - 4) // vectors - 1)
+    rows = _tile_size(contraction.row.extent, min(most, MAX_ROWS))
     depth = max(1, PANEL_BYTES * 8 // (vectors * lanes * build.bits(dtype)))
-    outer, inner, env = _block_reduction(self.stage.reduce, depth)
+    outer, inner, env = _block_reduction(contraction.stage.reduce, depth)
     return Tiling(rows, vectors * lanes, lanes, outer, inner, env)
 
 
@@ -114,16 +117,17 @@ def _block_reduction(axes: Sequence[Axis], depth: int) -> tuple[tuple[Axis, ...]
     return tuple(rest), tuple(inner), env
 
 
-def tile_count(self: Contraction, machine: Machine) -> int:
+def tile_count(contraction: Contraction, machine: Machine) -> int:
     """How many independent register tiles the output has."""
-    tiling = plan(self, machine)
-    others = [axis for axis in self.stage.space if axis not in (self.row, self.column)]
-    return volume(others) * -(-self.row.extent // tiling.rows) * -(-self.column.extent // tiling.columns)
+    tiling = plan(contraction, machine)
+    row, column = contraction.row, contraction.column
+    others = [axis for axis in contraction.stage.space if axis not in (row, column)]
+    return volume(others) * -(-row.extent // tiling.rows) * -(-column.extent // tiling.columns)
 
 
-def emit_contraction(self: Contraction, env: Env, prefix: int, machine: Machine, tasks: int) -> Stmt:
+def emit_contraction(contraction: Contraction, env: Env, prefix: int, machine: Machine, tasks: int) -> Stmt:
     """The loop nest of a contraction whose first `prefix` axes are bound in `env`."""
-    return _Emitter(self, plan(self, machine), prefix, tasks, machine.cores).emit(env)
+    return _Emitter(contraction, plan(contraction, machine), prefix, tasks, machine.cores).emit(env)
 
 
 class _Emitter:

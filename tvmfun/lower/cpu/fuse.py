@@ -125,7 +125,7 @@ def _inline_into(stage: AnyStage, producer: Stage) -> AnyStage:
 def store_truth_as_numbers(
     stages: Sequence[AnyStage], temps: Sequence[Buffer]
 ) -> tuple[list[AnyStage], list[Buffer]]:
-    """Make int8 of bool intermediates: TVM's StorageRewrite loses the type of bool buffers used as vectors."""
+    """Make int8 of bool intermediates: StorageRewrite loses the type of bool buffers used as vectors."""
     stages, kept = list(stages), []
     for buffer in temps:
         users = [stage for stage in stages if _reads(stage, buffer) or _contains(stage.writes(), buffer)]

@@ -124,88 +124,91 @@ def _blocks(stage: Stage) -> tuple[list[Axis], list[Axis]]:
 
 def _rows(stage: Stage, env: Env, prefix: int, machine: Machine, tasks: int) -> Stmt:
     """The last reduced axis in the lanes of vector registers, combined across lanes at the end."""
-    outer = list(stage.space[prefix:])
-    return build.parallel_nest(outer, env, lambda env: _row(stage, env, machine), tasks)
+    row = _Row(stage, machine)
+    return build.parallel_nest(list(stage.space[prefix:]), env, row.emit, tasks)
 
 
-def _row(stage: Stage, env: Env, machine: Machine) -> Stmt:
-    dtype = accumulator(stage.dtype)
-    lanes = machine.lanes(dtype)
-    *outer, last = stage.reduce
-    total = build.scratch([1], dtype, "total")
-    init = build.cast(stage.init, dtype)
+class _Row:
+    """Builds the reduction to one output element."""
 
-    def term(env: Env, position: Expr) -> Expr:
-        return build.cast(build.substitute(stage.value, {**env, last.var: position}), dtype)
+    def __init__(self, stage: Stage, machine: Machine):
+        self.stage = stage
+        self.dtype = accumulator(stage.dtype)
+        self.lanes = machine.lanes(self.dtype)
+        *self.outer, self.last = stage.reduce
+        self.init = build.cast(stage.init, self.dtype)
+        self.total = build.scratch([1], self.dtype, "total")
+        self.wide = max(1, min(WIDE, self.last.extent // self.lanes))
+        self.acc = build.scratch([self.wide, self.lanes], self.dtype, "acc")
 
-    def add(buffer: Buffer, at: Sequence[Expr | int], value: Expr) -> Stmt:
-        return BufferStore(buffer, stage.combine(buffer[tuple(at)], value), list(at))
+    def emit(self, env: Env) -> Stmt:
+        """All steps: start, add up, combine, write."""
+        is_short = self.last.limit is None and self.last.extent < self.lanes
+        return build.seq(
+            AllocBuffer(self.total),
+            BufferStore(self.total, self.init, [0]),
+            self._add_short(env) if is_short else self._add_long(env),
+            self.stage.store(env, build.cast(self.total[0], self.stage.dtype)),
+        )
 
-    def finish() -> Stmt:
-        return stage.store(env, build.cast(total[0], stage.dtype))
-
-    def scalars(env: Env, start: Expr, count) -> Stmt:
-        return build.loop(last, count, lambda i: add(total, [0], term(env, start + i)))
-
-    def short(env: Env) -> Stmt:
+    def _add_short(self, env: Env) -> Stmt:
         """Fewer terms than lanes: computed as one vector, added up one by one."""
-        terms = build.scratch([last.extent], dtype, "terms")
-        fill = build.vectorized(last, last.extent, lambda k: BufferStore(terms, term(env, k), [k]))
-        fold = build.unrolled(last, last.extent, lambda k: add(total, [0], terms[k]))
-        return build.seq(AllocBuffer(terms), fill, fold)
+        terms = build.scratch([self.last.extent], self.dtype, "terms")
 
-    if last.limit is None and last.extent < lanes:
-        serial = build.nest(outer, env, short)
-        return build.seq(AllocBuffer(total), BufferStore(total, init, [0]), serial, finish())
+        def add(env: Env) -> Stmt:
+            fill = self._lanes(self.last.extent, lambda k: BufferStore(terms, self._term(env, k), [k]))
+            fold = build.unrolled(self.last, self.last.extent, lambda k: self._add(self.total, [0], terms[k]))
+            return build.seq(AllocBuffer(terms), fill, fold)
 
-    wide = min(WIDE, last.extent // lanes) if last.extent >= lanes else 1
-    acc = build.scratch([wide, lanes], dtype, "acc")
-    clear = build.unrolled(
-        last, wide, lambda j: build.vectorized(last, lanes, lambda k: BufferStore(acc, init, [j, k]))
-    )
+        return build.nest(self.outer, env, add)
 
-    def vectors(env: Env, start: Expr, count: int) -> Stmt:
+    def _add_long(self, env: Env) -> Stmt:
+        """Several vectors of partial results, combined at the end."""
+        acc, lanes = self.acc, self.lanes
+        clear = build.unrolled(
+            self.last, self.wide, lambda j: self._lanes(lanes, lambda k: BufferStore(acc, self.init, [j, k]))
+        )
+        steps = [
+            self._lanes(lanes, lambda k, j=j: self._add(acc, [0, k], acc[j, k])) for j in range(1, self.wide)
+        ]
+        while lanes > 1:
+            lanes //= 2
+            steps.append(self._lanes(lanes, lambda k, half=lanes: self._add(acc, [0, k], acc[0, k + half])))
+        sweep = build.nest(self.outer, env, self._sweep)
+        return build.seq(AllocBuffer(acc), clear, sweep, *steps, self._add(self.total, [0], acc[0, 0]))
+
+    def _sweep(self, env: Env) -> Stmt:
+        """Once along the last axis: rounds of several vectors, single vectors, single elements."""
+        bound = self.last.bound(env)
+        step = self.wide * self.lanes
+        rounds = bound // step
+        body = build.loop(self.last, rounds, lambda i: self._vectors(env, i * step, self.wide))
+        done = rounds * step
+        if not isinstance(bound, int):
+            return build.seq(body, self._elements(env, done, bound - done))
+        whole, tail = divmod(bound - done, self.lanes)
+        single = self._vectors(env, build.index(self.last, done), whole) if whole else None
+        rest = self._elements(env, build.index(self.last, bound - tail), tail) if tail else None
+        return build.seq(body, single, rest)
+
+    def _vectors(self, env: Env, start: Expr, count: int) -> Stmt:
         def one(j: Expr) -> Stmt:
-            return build.vectorized(last, lanes, lambda k: add(acc, [j, k], term(env, start + j * lanes + k)))
+            def lane(k: Expr) -> Stmt:
+                return self._add(self.acc, [j, k], self._term(env, start + j * self.lanes + k))
 
-        return build.unrolled(last, count, one)
+            return self._lanes(self.lanes, lane)
 
-    def sweep(env: Env) -> Stmt:
-        bound = last.bound(env)
-        step = wide * lanes
-        blocks = bound // step
-        body = build.loop(last, blocks, lambda i: vectors(env, i * step, wide))
-        done = blocks * step
-        rest = bound - done
-        if isinstance(bound, int):
-            whole = rest // lanes
-            single = vectors(env, build.index(last, done), whole) if whole else None
-            tail = (
-                scalars(env, build.index(last, done + whole * lanes), rest % lanes) if rest % lanes else None
-            )
-            return build.seq(body, single, tail)
-        return build.seq(body, scalars(env, done, rest))
+        return build.unrolled(self.last, count, one)
 
-    combine = [
-        build.vectorized(last, lanes, lambda k, j=j: add(acc, [0, k], acc[j, k])) for j in range(1, wide)
-    ]
-    return build.seq(
-        AllocBuffer(total),
-        AllocBuffer(acc),
-        BufferStore(total, init, [0]),
-        clear,
-        build.nest(outer, env, sweep),
-        *combine,
-        *_across(acc, lanes, last, add),
-        add(total, [0], acc[0, 0]),
-        finish(),
-    )
+    def _elements(self, env: Env, start: Expr, count: Expr | int) -> Stmt:
+        return build.loop(self.last, count, lambda i: self._add(self.total, [0], self._term(env, start + i)))
 
+    def _term(self, env: Env, position: Expr) -> Expr:
+        value = build.substitute(self.stage.value, {**env, self.last.var: position})
+        return build.cast(value, self.dtype)
 
-def _across(acc: Buffer, lanes: int, like: Axis, add: Callable) -> list[Stmt]:
-    """Fold the lanes of the first accumulator in halves."""
-    steps = []
-    while lanes > 1:
-        lanes //= 2
-        steps.append(build.vectorized(like, lanes, lambda k, half=lanes: add(acc, [0, k], acc[0, k + half])))
-    return steps
+    def _add(self, buffer: Buffer, at: Sequence[Expr | int], value: Expr) -> Stmt:
+        return BufferStore(buffer, self.stage.combine(buffer[tuple(at)], value), list(at))
+
+    def _lanes(self, width: int, make: Callable[[Expr], Stmt]) -> Stmt:
+        return build.vectorized(self.last, width, make)

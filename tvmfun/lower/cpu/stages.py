@@ -259,35 +259,24 @@ def combiner(value: Expr, init: Expr, is_total: Callable[[Expr], bool]) -> tuple
 
 
 def _extremum(value: tirx.Select, is_total: Callable[[Expr], bool]) -> tuple[Combine, Expr] | None:
-    """A maximum or minimum written out, with its own treatment of NaN: `total if total > term else term`."""
+    """A choice between total and term, such as a maximum with its own treatment of NaN.
+
+    That it may be regrouped is what the block says by calling its axes reduction axes.
+    """
     total, term = value.true_value, value.false_value
     if not is_total(total):
         return None
     x, y = ir.Var("total", total.ty), ir.Var("term", total.ty)
-
-    def template(e: Expr) -> Expr | None:
-        if is_total(e):
-            return x
-        if tvm_ffi.structural_equal(e, term):
-            return y
-        if not isinstance(e, (*ORDERINGS, tirx.NE, tirx.Or)):
-            return None
-        a, b = template(e.a), template(e.b)
-        if a is None or b is None or (isinstance(e, tirx.NE) and not a.same_as(b)):
-            return None
-        return type(e)(a, b)
-
-    condition = template(value.condition)
-    if condition is None or not isinstance(condition, (*ORDERINGS, tirx.Or)):
+    condition = build.replace_loads(value.condition, total.source, lambda _: x)
+    same = (type(term), lambda node: y if tvm_ffi.structural_equal(node, term) else node)
+    condition = tvm_ffi.structural_map(condition, same)
+    if any(not (var.same_as(x) or var.same_as(y)) for var in build.variables(condition)):
         return None
 
     def combine(left: Expr, right: Expr) -> Expr:
         return build.substitute(tirx.Select(condition, x, y), {x: left, y: right})
 
     return combine, term
-
-
-ORDERINGS = (tirx.GT, tirx.GE, tirx.LT, tirx.LE)
 
 
 def _order(indices: Sequence[Expr], space: Sequence[Axis]) -> list[Axis] | None:

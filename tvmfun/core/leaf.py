@@ -1,0 +1,56 @@
+"""Leaves: what the library accepts where an array is expected, and what that is in its terms."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from tvmfun import dtypes
+from tvmfun.core.array import Array, ShapeDtype
+from tvmfun.errors import DtypeError
+
+
+def scalar(value: Any) -> np.generic:
+    """The NumPy scalar for a Python scalar, NumPy scalar or 0-d array."""
+    if isinstance(value, np.generic | np.ndarray):  # first, because numpy.float64 is a Python float too
+        return dtypes.canonical(value.dtype).type(value[()])
+    if isinstance(value, bool | int | float):
+        return scalar_of(value, dtypes.of_scalar(value))
+    raise DtypeError("trace", "only arrays and numbers can be traced", got=type(value).__name__)
+
+
+def scalar_of(value: bool | int | float, dtype: np.dtype) -> np.generic:
+    """``value`` as a NumPy scalar of ``dtype``.
+
+    Raises:
+        DtypeError: if an integer does not fit.
+    """
+    try:
+        return dtype.type(value)
+    except OverflowError:
+        raise DtypeError(
+            "dtype", f"the Python integer does not fit {dtypes.NAMES[dtype]}", got=str(value), hint="a wider dtype"
+        ) from None
+
+
+def abstract(leaf: Any, where: str = "trace") -> ShapeDtype:
+    """The shape and dtype of anything that can be an array argument.
+
+    Raises:
+        DtypeError: if ``leaf`` is no array, scalar or ``ShapeDtype``.
+    """
+    if isinstance(leaf, Array):
+        return leaf.aval
+    if isinstance(leaf, ShapeDtype):
+        return leaf
+    if dtypes.is_scalar(leaf):
+        return ShapeDtype((), dtypes.of_scalar(leaf), weak=True)
+    if hasattr(leaf, "shape") and hasattr(leaf, "dtype"):
+        return ShapeDtype(tuple(leaf.shape), dtypes.canonical(leaf.dtype))
+    raise DtypeError(
+        where,
+        "an argument is neither an array nor a number",
+        got=type(leaf).__name__,
+        hint="static_argnums for arguments that are not arrays",
+    )
