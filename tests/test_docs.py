@@ -34,7 +34,7 @@ def run(page: Path) -> None:
     namespace: dict[str, Any] = {"__name__": page.stem}
     for line, source in blocks(page):
         if ">>>" not in source:
-            exec(compile("\n" * line + source, str(page), "exec"), namespace)
+            exec(compile("\n" * line + source, str(page), "exec", dont_inherit=True), namespace)
             continue
         test = doctest.DocTestParser().get_doctest(source, {}, page.name, str(page), line)
         test.globs = namespace

@@ -85,7 +85,7 @@ def dot_general(
     return linalg.dot_general(lhs, rhs, contract=pairs[0], batch=pairs[1])
 
 
-# -- convolution and windows -----------------------------------------------------------------------------------------
+# -- convolution and windows ---------------------------------------------------------------------------------
 
 
 def _paddings(

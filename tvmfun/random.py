@@ -1,7 +1,7 @@
 """Random numbers as pure functions of a key: Threefry-2x32 in counter mode.
 
-A key is an array ``uint32[2]``; using it twice gives the same numbers twice. The bits are those of JAX's default
-generator for the same key, shape and dtype.
+A key is an array ``uint32[2]``; using it twice gives the same numbers twice. The bits are those of JAX's
+default generator for the same key, shape and dtype.
 
 Source: Salmon et al., "Parallel random numbers: as easy as 1, 2, 3" (2011); layout as in ``jax.random``.
 """
@@ -27,36 +27,43 @@ _UINTS = {1: dtypes.uint8, 2: dtypes.uint16, 4: dtypes.uint32, 8: dtypes.uint64}
 def key(seed: Any) -> Array:
     """Returns the key of an integer seed: its high and low 32 bits.
 
+    Args:
+        seed: an integer of 32 or 64 bits. A Python integer has 32 bits if it fits, so that a negative one
+            gives the same key whether it is traced or not.
+
+    Raises:
+        ArgumentError: for a Python integer of more than 64 bits.
+        DtypeError: if the seed is no integer.
+
     >>> key(42)
     Array([ 0, 42], dtype=uint32)
     """
-    if isinstance(seed, int | np.integer) and not isinstance(seed, bool):
-        bits = int(seed) & 0xFFFFFFFFFFFFFFFF
-        return tnp.asarray(np.asarray([bits >> 32, bits & 0xFFFFFFFF], np.uint32))
+    if isinstance(seed, int) and not isinstance(seed, bool):
+        if not -(2**63) <= seed < 2**64:
+            raise ArgumentError("key", "the seed must have at most 64 bits", got=str(seed))
+        seed = np.uint64(seed % 2 ** (32 if -(2**31) <= seed < 2**31 else 64))
     aval = abstract(seed, "key")
     if not dtypes.is_integer(aval.dtype) or aval.shape:
         raise DtypeError("key", "the seed must be one integer", got=repr(aval))
-    return _counter(seed)
+    if isinstance(seed, Array):
+        return _words(seed)
+    number = int(seed) % 2 ** (64 if aval.dtype.itemsize == 8 else 32)
+    return tnp.asarray(np.asarray([number >> 32, number & 0xFFFFFFFF], np.uint32))
 
 
-def _counter(number: Any) -> Array:
-    """An integer as a pair of 32-bit words, high word first."""
-    number = tnp.asarray(number)
-    high = tnp.zeros((), dtype="uint32")
+def _words(number: Array) -> Array:
+    """An integer as a pair of 32-bit words, high word first; a narrower one has no high word."""
+    high = tnp.zeros((), "uint32")
     if number.dtype.itemsize == 8:
         high = tnp.astype(tnp.bitwise_right_shift(tnp.astype(number, "uint64"), 32), "uint32")
     return tnp.stack([high, tnp.astype(number, "uint32")])
 
 
-def _check_key(key: Any) -> Array:
-    aval = abstract(key, "random")
-    if aval.dtype != dtypes.uint32 or aval.shape[-1:] != (2,) or len(aval.shape) != 1:
-        raise ShapeError(
-            "random",
-            "a key is uint32[2]",
-            got=repr(aval),
-            hint="tvmfun.random.key(seed), or one row of split",
-        )
+def _check_key(name: str, key: Any) -> Array:
+    aval = abstract(key, name)
+    if aval.dtype != dtypes.uint32 or aval.shape != (2,):
+        hint = "tvmfun.random.key(seed), or one row of split"
+        raise ShapeError(name, "a key is uint32[2]", got=repr(aval), hint=hint)
     return tnp.asarray(key)
 
 
@@ -65,41 +72,42 @@ def _blocks(key: Array, shape: tuple[int, ...], word: str) -> Array:
 
 
 def split(key: Any, num: Shape = 2) -> Array:
-    """Returns new keys, as an array ``uint32[num, 2]`` to unpack or index; the old one should not be used again.
+    """Returns new keys to unpack or index, ``uint32[num, 2]``; the old one should not be used again.
 
     >>> first, second = split(key(0))
     >>> first
     Array([1797259609, 2579123966], dtype=uint32)
     """
-    key = _check_key(key)
-    shape = as_shape(num)
+    key = _check_key("split", key)
+    shape = as_shape("split", num)
     return tnp.stack([_blocks(key, shape, "first"), _blocks(key, shape, "second")], axis=-1)
 
 
 def fold_in(key: Any, data: Any) -> Array:
-    """Returns a new key that depends on the key and the 32-bit integer ``data``, such as a step number."""
-    key = _check_key(key)
+    """Returns a new key that depends on the key and the low 32 bits of an integer, such as a step number."""
+    key = _check_key("fold_in", key)
     if isinstance(data, int):
         data = np.uint32(data & 0xFFFFFFFF)
+    aval = abstract(data, "fold_in")
+    if not dtypes.is_integer(aval.dtype) or aval.shape:
+        raise DtypeError("fold_in", "the data must be one integer", got=repr(aval))
     low = tnp.astype(tnp.asarray(data), "uint32")
-    counter = tnp.stack([tnp.zeros((), dtype="uint32"), low])
-    words = [threefry2x32(key, counter, shape=(), word=word) for word in ("first", "second")]
-    return tnp.stack(words)
+    counter = tnp.stack([tnp.zeros((), "uint32"), low])
+    return tnp.stack([threefry2x32(key, counter, shape=(), word=word) for word in ("first", "second")])
 
 
 def bits(key: Any, shape: Shape = (), dtype: Any = "uint32") -> Array:
     """Returns uniform random bits as unsigned integers of 8, 16, 32 or 64 bits."""
-    key = _check_key(key)
+    key = _check_key("bits", key)
     dtype = dtypes.canonical(dtype)
     if dtype not in dtypes.UNSIGNED:
         raise DtypeError("bits", "the dtype must be an unsigned integer", got=dtypes.NAMES[dtype])
-    shape = as_shape(shape)
+    sizes = as_shape("bits", shape)
     if dtype == dtypes.uint64:
-        high = tnp.astype(_blocks(key, shape, "first"), "uint64")
-        return tnp.bitwise_or(
-            tnp.bitwise_left_shift(high, 32), tnp.astype(_blocks(key, shape, "second"), "uint64")
-        )
-    return tnp.astype(_blocks(key, shape, "xor"), dtype)
+        high = tnp.astype(_blocks(key, sizes, "first"), dtype)
+        low = tnp.astype(_blocks(key, sizes, "second"), dtype)
+        return tnp.bitwise_or(tnp.bitwise_left_shift(high, 32), low)
+    return tnp.astype(_blocks(key, sizes, "xor"), dtype)
 
 
 def _float_dtype(name: str, dtype: Any) -> np.dtype:
@@ -109,7 +117,7 @@ def _float_dtype(name: str, dtype: Any) -> np.dtype:
     return dtype
 
 
-# The bits of the mantissa: as many random bits as make a float in [1, 2).
+# The number of bits of the mantissa: so many random bits make a float in [1, 2).
 _MANTISSA = {dtypes.bfloat16: 7, dtypes.float16: 10, dtypes.float32: 23, dtypes.float64: 52}
 
 
@@ -118,29 +126,43 @@ def uniform(
 ) -> Array:
     r"""Returns floats uniform in :math:`[\text{minval}, \text{maxval})`.
 
+    Args:
+        key: the key.
+        shape: of the result.
+        dtype: of the result, a float.
+        minval: the lower bound, a number or an array that broadcasts to ``shape``.
+        maxval: the upper bound, likewise.
+
     >>> uniform(key(0))
     Array(0.947667, dtype=float32)
     """
+    key = _check_key("uniform", key)
     dtype = _float_dtype("uniform", dtype)
-    mantissa, width = _MANTISSA[dtype], dtype.itemsize * 8
-    low, high = (tnp.astype(tnp.asarray(v), dtype) if isinstance(v, Array) else v for v in (minval, maxval))
-    uint = _UINTS[dtype.itemsize]
-    # bfloat16 draws 16 bits like float16, so that the bits are those of JAX.
-    random = bits(key, shape, uint)
+    sizes = as_shape("uniform", shape)
+    mantissa, uint = _MANTISSA[dtype], _UINTS[dtype.itemsize]
+    # As in JAX, a mantissa that fits in 8 bits (that of bfloat16) is drawn as 8 bits.
+    drawn = dtypes.uint8 if mantissa < 8 else uint
+    random = tnp.astype(bits(key, sizes, drawn), uint)
     one = int(np.ones((), dtype).view(uint))
-    pattern = tnp.bitwise_or(tnp.bitwise_right_shift(random, width - mantissa), one)
+    pattern = tnp.bitwise_or(tnp.bitwise_right_shift(random, drawn.itemsize * 8 - mantissa), one)
     unit = tnp.subtract(lax.bitcast_convert_type(pattern, dtype), 1.0)
+    low, high = _bound("uniform", minval, dtype), _bound("uniform", maxval, dtype)
     span = (
-        tnp.subtract(high, low)
-        if isinstance(high, Array) or isinstance(low, Array)
-        else _rounded_difference(high, low, dtype)
+        high - low
+        if isinstance(high, np.generic) and isinstance(low, np.generic)
+        else tnp.subtract(high, low)
     )
-    return tnp.maximum(low, tnp.add(tnp.multiply(unit, span), low))
+    result = tnp.maximum(low, tnp.add(tnp.multiply(unit, span), low))
+    if result.shape != sizes:
+        raise ShapeError(
+            "uniform", f"the bounds must broadcast to {sizes}", got=f"a result of {result.shape}"
+        )
+    return result
 
 
-def _rounded_difference(high: float, low: float, dtype: np.dtype) -> Any:
-    """``high - low`` in the arithmetic of ``dtype``."""
-    return dtype.type(high) - dtype.type(low)
+def _bound(name: str, value: Any, dtype: np.dtype) -> Any:
+    """A bound in ``dtype``: an array, or a constant."""
+    return tnp.astype(value, dtype) if np.ndim(value) or isinstance(value, Array) else dtype.type(value)
 
 
 def normal(key: Any, shape: Shape = (), dtype: Any = "float32") -> Array:
@@ -149,59 +171,81 @@ def normal(key: Any, shape: Shape = (), dtype: Any = "float32") -> Array:
     >>> normal(key(0), (2,)).shape
     (2,)
     """
+    key = _check_key("normal", key)
     dtype = _float_dtype("normal", dtype)
     low = np.nextafter(dtype.type(-1), dtype.type(0), dtype=dtype)
-    u = uniform(key, shape, dtype, minval=low, maxval=1.0)
-    return tnp.multiply(dtype.type(math.sqrt(2)), lax.erf_inv(u))
+    return tnp.multiply(dtype.type(math.sqrt(2)), lax.erf_inv(uniform(key, shape, dtype, low, 1.0)))
 
 
 def bernoulli(key: Any, p: Any = 0.5, shape: Shape | None = None) -> Array:
     """Returns bools that are true with probability ``p``; by default of the shape of ``p``."""
+    key = _check_key("bernoulli", key)
     p = tnp.asarray(p)
     if not dtypes.is_float(p.dtype):
         p = tnp.astype(p, dtypes.DEFAULT_FLOAT)
-    return tnp.less(uniform(key, p.shape if shape is None else shape, p.dtype), p)
+    sizes = p.shape if shape is None else as_shape("bernoulli", shape)
+    return tnp.less(uniform(key, sizes, p.dtype), tnp.broadcast_to(p, sizes))
 
 
 def randint(key: Any, shape: Shape, minval: int, maxval: int, dtype: Any = "int32") -> Array:
-    """Returns integers uniform in ``[minval, maxval)``; both bounds are Python integers.
+    """Returns integers uniform in ``[minval, maxval)``, or ``minval`` if there are none.
 
-    Raises:
-        ArgumentError: if there is no integer in between.
+    Args:
+        key: the key.
+        shape: of the result.
+        minval: the lower bound, a Python integer; as the upper one, moved into the range of ``dtype``.
+        maxval: the upper bound, a Python integer; one more than the largest integer means all of them.
+        dtype: of the result, an integer.
+
+    >>> randint(key(0), (4,), 0, 10)
+    Array([6, 9, 4, 6], dtype=int32)
     """
+    key = _check_key("randint", key)
     dtype = dtypes.canonical(dtype)
     if not dtypes.is_integer(dtype):
         raise DtypeError("randint", "the dtype must be an integer", got=dtypes.NAMES[dtype])
+    try:
+        low, high = minval.__index__(), maxval.__index__()
+    except (AttributeError, TypeError):
+        raise ArgumentError("randint", "the bounds must be integers", got=f"{minval!r}, {maxval!r}") from None
     limits = np.iinfo(dtype)
-    if not limits.min <= minval < maxval <= int(limits.max) + 1:
-        raise ArgumentError(
-            "randint", f"minval < maxval must fit {dtypes.NAMES[dtype]}", got=f"{minval}, {maxval}"
-        )
-    uint = _UINTS[dtype.itemsize]
+    least, most = int(limits.min), int(limits.max)
+    low, high = min(max(low, least), most), min(max(high, least), most + 1)
+    # Narrow integers are drawn as 32 bits, which makes them more nearly uniform.
+    width = max(32, dtype.itemsize * 8)
+    span = max(high - low, 1)
     first, second = split(key)
-    span = maxval - minval
-    width = dtype.itemsize * 8
-    if span == 1 << width:
-        return tnp.astype(bits(second, shape, uint), dtype)
-    # Two draws make a number of twice the width, so that the remainder is nearly uniform.
-    multiplier = pow(pow(2, width // 2, span), 2, span)
-    high = tnp.remainder(bits(first, shape, uint), span)
-    low = tnp.remainder(bits(second, shape, uint), span)
-    offset = tnp.remainder(tnp.add(tnp.multiply(high, multiplier), low), span)
-    return tnp.add(tnp.astype(offset, dtype), minval)
+    offset = bits(second, shape, _UINTS[width // 8])
+    if span < 1 << width:
+        # Two draws make a number of twice the width, modulo span. In the arithmetic of one draw, as in JAX,
+        # the first counts only for spans of at most half the width.
+        multiplier = (2 ** (width // 2) % span) ** 2 % 2**width % span
+        offset = tnp.remainder(offset, span)
+        if multiplier:
+            higher = tnp.remainder(bits(first, shape, _UINTS[width // 8]), span)
+            offset = tnp.remainder(tnp.add(tnp.multiply(higher, multiplier), offset), span)
+    wrapped = low % 2**width
+    return tnp.astype(tnp.add(offset, wrapped), dtype) if wrapped else tnp.astype(offset, dtype)
 
 
 def permutation(key: Any, x: Any, axis: int = 0) -> Array:
-    """Returns the slices of ``x`` along an axis in random order; an integer stands for ``arange``."""
-    key = _check_key(key)
-    array = tnp.arange(x) if isinstance(x, int) else tnp.asarray(x)
+    """Returns the slices of ``x`` along an axis in random order; an integer stands for ``arange``.
+
+    >>> permutation(key(0), 4).shape
+    (4,)
+    """
+    key = _check_key("permutation", key)
+    array = tnp.arange(x) if isinstance(x, int | np.integer) else tnp.asarray(x)
     if not array.ndim:
         raise ShapeError("permutation", "there must be an axis to permute", got=repr(array.aval))
+    if not -array.ndim <= axis < array.ndim:
+        raise ShapeError("permutation", f"there is no axis {axis}", got=repr(array.aval))
     size = array.shape[axis]
     # Sorting by 32-bit keys shuffles; rounds make ties, which would keep the order, unlikely to matter.
     rounds = math.ceil(3 * math.log(max(1, size)) / math.log(np.iinfo(np.uint32).max))
-    order = tnp.arange(size)
+    order = None
     for _ in range(rounds):
         key, subkey = split(key)
-        order = tnp.take(order, tnp.argsort(bits(subkey, (size,))))
-    return tnp.take(array, order, axis=axis)
+        places = tnp.argsort(bits(subkey, (size,)))
+        order = places if order is None else tnp.take(order, places)
+    return array if order is None else tnp.take(array, order, axis)

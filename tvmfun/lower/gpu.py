@@ -1,10 +1,12 @@
-"""Schedules for GPUs: TVM's dlight rules, in the order in which they are most specific."""
+"""Schedules for GPUs: TVM's dlight rules, from the most specific to the most general, and one of ours."""
 
 from __future__ import annotations
 
+import math
+
 import tvm
 from tvm import tirx
-from tvm.s_tir import dlight
+from tvm.s_tir import SBlock, SBlockRealize, dlight
 from tvm.target import Target
 
 _RULES = {
@@ -13,6 +15,7 @@ _RULES = {
     "normalization": dlight.gpu.GeneralReduction,
     "fallback": dlight.gpu.Fallback,
 }
+_THREADS = 256
 
 
 def schedule(function: tirx.PrimFunc, target: Target) -> tirx.PrimFunc:
@@ -21,9 +24,54 @@ def schedule(function: tirx.PrimFunc, target: Target) -> tirx.PrimFunc:
         with target:
             try:
                 space = rule().apply(function, target, False)
-            except tvm.error.InternalError:
+            except (tvm.error.InternalError, tvm.s_tir.ScheduleError, ValueError, RuntimeError):
                 continue  # the rule met a form it does not expect: the next one is more general
         if space is not None:
             first = space[0] if isinstance(space, list) else space
-            return first.mod["main"].with_attr({"tvmfun.rule": name, "tirx.is_scheduled": True})
-    return function
+            scheduled = first.mod["main"]
+            if "threadIdx" in scheduled.script():
+                return scheduled.with_attr({"tvmfun.rule": name, "tirx.is_scheduled": True})
+    return _one_thread_per_point(function).with_attr({"tvmfun.rule": "opaque", "tirx.is_scheduled": True})
+
+
+def _one_thread_per_point(function: tirx.PrimFunc) -> tirx.PrimFunc:
+    """Gives each point of a block's spatial axes a thread that runs its ordered axes one after the other.
+
+    For blocks that schedule primitives refuse because they read what they write, such as scatter.
+    """
+    body = function.body
+    if isinstance(body, SBlockRealize) and body.block.name_hint == "root":
+        body = body.block.body
+    nests = list(body.seq) if isinstance(body, tirx.SeqStmt) else [body]
+    bound = [_bind(nest) for nest in nests]
+    root = SBlock([], [], [], "root", bound[0] if len(bound) == 1 else tirx.SeqStmt(bound))
+    return function.with_body(SBlockRealize([], tirx.const(True), root))
+
+
+def _bind(nest: tirx.Stmt) -> tirx.Stmt:
+    loops = []
+    while isinstance(nest, tirx.For):
+        loops.append(nest)
+        nest = nest.body
+    realize = nest
+    kinds = [axis.iter_type for axis in realize.block.iter_vars]
+    spatial = [loop for loop, kind in zip(loops, kinds, strict=True) if kind == tirx.IterVar.DataPar]
+    ordered = [loop for loop, kind in zip(loops, kinds, strict=True) if kind != tirx.IterVar.DataPar]
+    count = math.prod(int(loop.extent) for loop in spatial)
+    block_index, thread_index = tirx.Var("block", "int32"), tirx.Var("thread", "int32")
+    point = block_index * _THREADS + thread_index
+    places, rest = {}, point
+    for loop in reversed(spatial):
+        places[loop.loop_var] = tirx.indexmod(rest, int(loop.extent))
+        rest = tirx.indexdiv(rest, int(loop.extent))
+    values = [places.get(value, value) for value in realize.iter_values]  # loop variables, one per axis
+    body: tirx.Stmt = SBlockRealize(values, point < count, realize.block)
+    for loop in reversed(ordered):
+        body = tirx.For(loop.loop_var, loop.min, loop.extent, tirx.ForKind.SERIAL, body)
+    for variable, extent, tag in (
+        (thread_index, _THREADS, "threadIdx.x"),
+        (block_index, max(1, -(-count // _THREADS)), "blockIdx.x"),
+    ):
+        axis = tirx.IterVar(tvm.ir.Range(0, extent), tirx.Var(tag, "int32"), tirx.IterVar.ThreadIndex, tag)
+        body = tirx.For(variable, 0, extent, tirx.ForKind.THREAD_BINDING, body, axis)
+    return body

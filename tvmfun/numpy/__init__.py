@@ -1,11 +1,12 @@
-"""NumPy for programs: functions with the names and meanings of the array API standard, on arrays that can be traced.
+"""NumPy for programs: functions with the names and meanings of the array API standard, which can be traced.
 
-Dtypes promote as in JAX: Python numbers take the dtype of the array they meet, and default to int32 and float32.
+Dtypes promote as in JAX: Python numbers take the dtype of the array they meet and are int32 or float32 alone.
 """
 
 from __future__ import annotations
 
 import math
+import sys
 from collections.abc import Callable
 from functools import wraps
 from typing import Any
@@ -21,12 +22,12 @@ from tvmfun.dtypes import (
     int16,
     int32,
     int64,
-    result_type,
     uint8,
     uint16,
     uint32,
     uint64,
 )
+from tvmfun.errors import ArgumentError
 from tvmfun.numpy import indexing as _indexing
 from tvmfun.numpy.creation import (
     arange,
@@ -138,6 +139,7 @@ from tvmfun.numpy.manipulation import (
     unstack,
     vstack,
 )
+from tvmfun.numpy.promotion import result_type
 from tvmfun.numpy.statistical import (
     all,
     any,
@@ -294,7 +296,7 @@ __all__ = [
     "zeros_like",
 ]
 
-# -- operators and methods of arrays -------------------------------------------------------------------------------
+# -- operators and methods of arrays -------------------------------------------------------------------------
 
 
 def _operator(function: Callable, *, reflected: bool = False) -> Callable:
@@ -332,67 +334,92 @@ _COMPARISONS = {
 }
 
 
-def _positional_axis(function: Callable) -> Callable:
+def _reduction(function: Callable) -> Callable:
     @wraps(function)
-    def method(self: Array, axis: Any = None, **options: Any) -> Array:
-        return function(self, axis=axis, **options)
+    def method(self: Array, axis: Any = None, *args: Any, out: None = None, **options: Any) -> Array:
+        # `numpy.sum(x)` calls `x.sum(axis=None, dtype=None, out=None)`.
+        if out is not None:
+            raise ArgumentError(function.__name__, "arrays are immutable, so there is no out", got=repr(out))
+        return function(self, axis, *args, **options)
 
     return method
 
 
-def _reshape_method(self: Array, *shape: Any) -> Array:
+def _contains(self: Array, value: Any) -> bool:
+    """Returns whether an element equals ``value``."""
+    return bool(any(equal(self, value)))
+
+
+def _divmod(self: Array, other: Any) -> tuple[Array, Array]:
+    """Returns the floor division and its remainder."""
+    return floor_divide(self, other), remainder(self, other)
+
+
+def _rdivmod(self: Array, other: Any) -> tuple[Array, Array]:
+    """Returns the floor division of ``other`` and its remainder."""
+    return floor_divide(other, self), remainder(other, self)
+
+
+def _round(self: Array, decimals: int | None = None) -> Array:
+    """Returns the nearest number with so many decimals: Python's ``round``."""
+    return round(self, decimals or 0)
+
+
+def _reshape(self: Array, *shape: Any) -> Array:
     """Returns the elements, in row-major order, in another shape, given as a tuple or as integers."""
     return reshape(self, shape[0] if len(shape) == 1 else shape)
 
 
-def _transpose_method(self: Array, *axes: Any) -> Array:
+def _transpose(self: Array, *axes: Any) -> Array:
     """Returns the array with its axes in another order, by default reversed."""
     order = axes[0] if len(axes) == 1 and not isinstance(axes[0], int) else axes
     return transpose(self, order or None)
 
 
+def _to_device(self: Array, device: Any, /, *, stream: None = None) -> Array:
+    """Returns the array on a device: ``"cpu"``, ``"cuda"``, ``"cuda:1"``."""
+    return asarray(self, device=device)
+
+
 def _namespace(self: Array, *, api_version: str | None = None) -> Any:
     """Returns this module: the array API's way to find the functions for an array."""
-    import tvmfun.numpy
+    return sys.modules[__name__]
 
-    return tvmfun.numpy
 
+_REDUCTIONS = (sum, prod, mean, var, std, max, min, any, all, argmax, argmin)
 
 install_methods(
     {
         **{f"__{name}__": _operator(function) for name, function in (_BINARY | _COMPARISONS).items()},
         **{f"__r{name}__": _operator(function, reflected=True) for name, function in _BINARY.items()},
+        "__divmod__": _divmod,
+        "__rdivmod__": _rdivmod,
         "__neg__": negative,
         "__pos__": positive,
         "__abs__": abs,
         "__invert__": bitwise_invert,
+        "__round__": _round,
+        "__contains__": _contains,
         "__getitem__": _indexing.getitem,
         "__array_namespace__": _namespace,
         "at": property(_indexing.At),
         "T": property(transpose),
         "mT": property(matrix_transpose),
-        "reshape": _reshape_method,
-        "transpose": _transpose_method,
+        "reshape": _reshape,
+        "transpose": _transpose,
+        "to_device": _to_device,
         "astype": astype,
         "ravel": ravel,
         "flatten": ravel,
         "squeeze": squeeze,
         "swapaxes": swapaxes,
-        "sum": _positional_axis(sum),
-        "prod": _positional_axis(prod),
-        "mean": _positional_axis(mean),
-        "var": _positional_axis(var),
-        "std": _positional_axis(std),
-        "max": _positional_axis(max),
-        "min": _positional_axis(min),
-        "any": _positional_axis(any),
-        "all": _positional_axis(all),
-        "argmax": _positional_axis(argmax),
-        "argmin": _positional_axis(argmin),
+        "argsort": argsort,
         "clip": clip,
-        "round": round,
+        "copy": positive,
         "dot": dot,
-        "take": take,
         "repeat": repeat,
+        "round": round,
+        "take": take,
+        **{function.__name__: _reduction(function) for function in _REDUCTIONS},
     }
 )

@@ -13,10 +13,20 @@ import numpy as np
 
 from tvmfun import dtypes, runtime
 from tvmfun.core.array import Array, device_array, foreign_array, move
-from tvmfun.core.leaf import abstract, scalar
+from tvmfun.core.leaf import abstract
 from tvmfun.core.trace import Tracer, is_tracing
 from tvmfun.errors import ArgumentError, DtypeError, ShapeError
-from tvmfun.numpy.elementwise import add, astype, divide, equal, greater_equal, less_equal, multiply, subtract, where
+from tvmfun.numpy.elementwise import (
+    add,
+    astype,
+    divide,
+    equal,
+    greater_equal,
+    less_equal,
+    multiply,
+    subtract,
+    where,
+)
 from tvmfun.numpy.promotion import convert, dtype_or, operand
 from tvmfun.ops import pointwise
 from tvmfun.ops import shape as ops
@@ -72,7 +82,7 @@ def asarray(value: Any, /, dtype: Any = None, *, copy: bool | None = None, devic
         dtypes.canonical(value.dtype)  # complains about what `astype` would silently take, such as strings
         result = device_array(value if kind is None else value.astype(kind))
     elif isinstance(value, bool | int | float):
-        number = scalar(value) if kind is None else convert("asarray", value, kind)
+        number = convert("asarray", value, kind or dtypes.of_scalar(value))
         result = device_array(number, weak=kind is None)
     elif isinstance(value, list | tuple | range):
         result = _from_sequence(value, kind)
@@ -98,8 +108,10 @@ def _from_sequence(value: Sequence, kind: np.dtype | None) -> Array:
     if any(_must_be_stacked(leaf) for leaf in leaves):
         return _stacked([asarray(item, kind) for item in value])
     if kind is None:
-        avals = {abstract(leaf, "asarray") for leaf in leaves}
-        kind = dtypes.promote(*{(aval.dtype, aval.weak) for aval in avals})[0] if avals else dtypes.DEFAULT_FLOAT
+        avals = {abstract(operand("asarray", leaf), "asarray") for leaf in leaves}
+        kind = (
+            dtypes.promote(*{(aval.dtype, aval.weak) for aval in avals})[0] if avals else dtypes.DEFAULT_FLOAT
+        )
     try:
         return device_array(np.array(value, kind))
     except OverflowError:
@@ -130,7 +142,7 @@ def _stacked(rows: list[Array]) -> Array:
 
 
 def array(value: Any, /, dtype: Any = None, **options: Any) -> Array:
-    """Returns an array with the elements of ``value``; another name of :func:`asarray`: arrays never change."""
+    """Returns an array with the elements of ``value``: another name of :func:`asarray`."""
     return asarray(value, dtype, **options)
 
 

@@ -11,8 +11,8 @@ import numpy as np
 
 from tvmfun import dtypes
 from tvmfun.core.array import Array, DeviceArray
-from tvmfun.core.op import Op
 from tvmfun.core.leaf import abstract
+from tvmfun.core.op import Op
 from tvmfun.core.trace import is_tracing
 from tvmfun.errors import ArgumentError, DtypeError
 from tvmfun.numpy.promotion import array, operands

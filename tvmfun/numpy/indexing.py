@@ -1,4 +1,8 @@
-"""Indexing: ``x[...]``, ``x.at[...]``, and taking elements at computed places."""
+"""Indexing: ``x[...]``, ``x.at[...]``, and taking elements at computed places.
+
+Python integers outside an axis are errors. Places in index arrays may be known at run time only: reading
+clamps those outside the array to it, and updates of them are dropped.
+"""
 
 from __future__ import annotations
 
@@ -7,153 +11,92 @@ from typing import Any
 import numpy as np
 
 from tvmfun import dtypes
-from tvmfun.core.array import Array
-from tvmfun.core.leaf import abstract
-from tvmfun.core.trace import Tracer
+from tvmfun.core.array import Array, DeviceArray, ShapeDtype, device_array, is_on_cpu
+from tvmfun.core.trace import Tracer, abstract, is_tracing
 from tvmfun.errors import ConcretizationError, IndexingError, ShapeError
 from tvmfun.numpy.creation import asarray
-from tvmfun.numpy.elementwise import astype, multiply
-from tvmfun.numpy.manipulation import broadcast_to, normalize_axis, permute_dims, ravel, reshape
+from tvmfun.numpy.elementwise import add, astype, negative, where
+from tvmfun.numpy.manipulation import broadcast_to, expand_dims, normalize_axis, permute_dims, ravel, reshape
 from tvmfun.numpy.promotion import convert, require_integer
 from tvmfun.ops import index as ops
 from tvmfun.ops import pointwise
 from tvmfun.ops import shape as shapes
 
-
-def _is_array_index(item: Any) -> bool:
-    return isinstance(item, Array | np.ndarray | list) and not (
-        isinstance(item, np.ndarray) and item.ndim == 0
-    )
+# -- what an index means -------------------------------------------------------------------------------------
 
 
-def _expand(index: Any, ndim: int) -> list[Any]:
-    """The index with masks as integer arrays, the ellipsis written out and one entry per axis (or None)."""
-    items = list(index) if isinstance(index, tuple) else [index]
-    expanded: list[Any] = []
-    for item in items:
-        if isinstance(item, bool | np.bool_):
+_BOOL = ShapeDtype((), dtypes.bool_)
+
+
+def _is_array(item: Any) -> bool:
+    return isinstance(item, Array) or (isinstance(item, np.ndarray) and item.ndim > 0)
+
+
+def _normalized(x: Array, index: Any) -> list[Any]:
+    """The index as slices, integers, None and integer arrays: one per axis of ``x``, but for None."""
+    items: list[Any] = []
+    axis = 0  # of `x`, as long as there was no ellipsis
+    for item in index if isinstance(index, tuple) else (index,):
+        if isinstance(item, bool | np.bool_) or (isinstance(item, Array) and item.aval == _BOOL):
             raise IndexingError(
                 "index", "a single bool is no index", got=repr(item), hint="tvmfun.numpy.where"
             )
         if isinstance(item, list):
             item = np.asarray(item) if item else np.zeros(0, np.int32)
-        if _is_array_index(item) and abstract(item).dtype == dtypes.bool_:
-            if isinstance(item, Tracer):
-                raise ConcretizationError(
-                    "index",
-                    "a mask that is being traced selects an unknown number of elements",
-                    got=repr(item.aval),
-                    hint="tvmfun.numpy.where(mask, x, y)",
-                )
-            expanded += [_mask_indices(np.asarray(item), len(expanded))][0]
+        elif not isinstance(item, Array | np.ndarray) and hasattr(item, "__array__") and np.ndim(item):
+            item = asarray(item)  # of another library
+        if _is_array(item) and abstract(item, "index").dtype == dtypes.bool_:
+            items += _places_of(item, x, axis)
+            axis += np.ndim(item)
         else:
-            expanded.append(item)
-    named = sum(item is not None and item is not Ellipsis for item in expanded)
-    if named > ndim:
+            items.append(item)
+            axis = -1 - x.ndim if item is Ellipsis else axis + (item is not None)
+    ellipses = [i for i, item in enumerate(items) if item is Ellipsis]
+    named = sum(item is not None for item in items) - len(ellipses)
+    if named > x.ndim:
         raise IndexingError(
-            "index", f"an array with {ndim} axes takes at most {ndim} indices", got=str(named)
+            "index", f"an array with {x.ndim} axes takes at most {x.ndim} indices", got=str(named)
         )
-    ellipses = [i for i, item in enumerate(expanded) if item is Ellipsis]
     if len(ellipses) > 1:
         raise IndexingError("index", "there can be one ellipsis", got=str(len(ellipses)))
-    place = ellipses[0] if ellipses else len(expanded)
-    return expanded[:place] + [slice(None)] * (ndim - named) + expanded[place + len(ellipses) :]
+    place = ellipses[0] if ellipses else len(items)
+    return items[:place] + [slice(None)] * (x.ndim - named) + items[place + len(ellipses) :]
 
 
-def _mask_indices(mask: np.ndarray, axis: int) -> list[np.ndarray]:
+def _places_of(mask: Any, x: Array, axis: int) -> list[np.ndarray]:
+    """The places where a mask, which selects from ``axis`` and the following, is true."""
+    if isinstance(mask, Tracer):
+        raise ConcretizationError(
+            "index",
+            "a mask that is being traced selects an unknown number of elements",
+            got=repr(mask.aval),
+            hint="tvmfun.numpy.where(mask, x, y)",
+        )
+    mask = np.asarray(mask)
+    if axis >= 0 and mask.shape != x.shape[axis : axis + mask.ndim]:
+        raise IndexingError(
+            "index", "the mask must have the shape of the array", got=f"{mask.shape} for {x.aval}"
+        )
     return [places.astype(np.int32) for places in np.nonzero(mask)]
 
 
-def _check_masks(x: Array, index: Any) -> None:
-    """A mask must have the shape of the axes it selects from."""
-    axis = 0
-    for item in index if isinstance(index, tuple) else (index,):
-        if item is Ellipsis:
-            return
-        if item is None:
-            continue
-        if (
-            _is_array_index(item)
-            and abstract(np.asarray(item) if isinstance(item, list) else item).dtype == dtypes.bool_
-        ):
-            shape = np.shape(item)
-            if shape != x.shape[axis : axis + len(shape)]:
-                raise IndexingError(
-                    "index", "the mask must have the shape of the array", got=f"{shape} for {x.aval}"
-                )
-            axis += len(shape)
-        else:
-            axis += 1
-
-
-def getitem(x: Array, index: Any) -> Array:
-    """Returns ``x[index]`` with NumPy's meaning; places outside the array that are only known at run time are clamped.
-
-    Raises:
-        IndexingError: for a wrong kind of index, too many, or a Python integer outside its axis.
-        ConcretizationError: for a mask that is being traced.
-    """
-    _check_masks(x, index)
-    items = _expand(index, x.ndim)
-    if any(item is None for item in items):
-        sizes = iter(x.shape)
-        x = reshape(x, tuple(1 if item is None else next(sizes) for item in items))
-        items = [slice(None) if item is None else item for item in items]
-    arrays = [axis for axis, item in enumerate(items) if _is_array_index(item)]
-    if arrays:  # integers next to arrays are arrays, as in NumPy
-        arrays = [axis for axis, item in enumerate(items) if not isinstance(item, slice)]
-    x, dropped = _slice(x, items, arrays)
-    if not arrays:
-        return (
-            reshape(x, tuple(size for axis, size in enumerate(x.shape) if axis not in dropped))
-            if dropped
-            else x
-        )
-    indices, shape = _joined([items[axis] for axis in arrays], [x.shape[axis] for axis in arrays])
-    rest = [axis for axis in range(x.ndim) if axis not in arrays]
-    taken = ops.gather(permute_dims(x, (*arrays, *rest)), indices, mode="clip")
-    if arrays == list(range(arrays[0], arrays[0] + len(arrays))) and arrays[0]:
-        # Adjacent array indices: their result takes their place.
-        before, rank = arrays[0], len(shape)
-        order = (*range(rank, rank + before), *range(rank), *range(rank + before, taken.ndim))
-        taken = permute_dims(taken, order)
-    return taken
-
-
-def _slice(x: Array, items: list[Any], arrays: list[int]) -> tuple[Array, list[int]]:
-    """Applies slices and integers; returns the axes that integers leave behind with size 1."""
-    start, stop, step, flipped, dropped = [], [], [], [], []
-    for axis, (item, size) in enumerate(zip(items, x.shape, strict=True)):
-        first, last, stride = 0, size, 1
-        if axis in arrays:
-            pass
-        elif isinstance(item, slice):
-            first, last, stride = _indices(item, size)
-            if stride < 0:  # the same elements, read forwards and then flipped
-                count = max(0, -(-(last - first) // stride))
-                first, last, stride = first + (count - 1) * stride, first + 1, -stride
-                first, last = (0, 0) if not count else (first, last)
-                flipped.append(axis)
-        else:
-            place = _static_integer(item)
-            if not -size <= place < size:
-                raise IndexingError(
-                    "index", f"axis {axis} has {size} elements", got=f"index {place} into {x.aval}"
-                )
-            first = place % size
-            last = first + 1
-            dropped.append(axis)
-        start.append(first)
-        stop.append(max(first, last))
-        step.append(stride)
-    if any(start) or tuple(stop) != x.shape or any(s != 1 for s in step):
-        x = shapes.slice(x, start=tuple(start), stop=tuple(stop), step=tuple(step))
-    return (shapes.flip(x, axes=tuple(flipped)) if flipped else x), dropped
-
-
-def _indices(item: slice, size: int) -> tuple[int, int, int]:
+def _static_integer(item: Any, axis: int, x: Array) -> int:
+    """An integer of the index as a place, at least 0."""
     try:
-        return item.indices(size)
+        place = item.__index__()
+    except (AttributeError, TypeError):
+        kinds = "an integer, slice, None, ellipsis or integer array"
+        raise IndexingError("index", f"an index is {kinds}", got=repr(item)) from None
+    size = x.shape[axis]
+    if not -size <= place < size:
+        raise IndexingError("index", f"axis {axis} has {size} elements", got=f"index {place} into {x.aval}")
+    return place % size
+
+
+def _bounds(item: slice, size: int) -> tuple[int, int, int]:
+    """The first place, the number of places, and the step of a slice."""
+    try:
+        places = range(size)[item]
     except ConcretizationError:
         raise ConcretizationError(
             "index",
@@ -165,50 +108,144 @@ def _indices(item: slice, size: int) -> tuple[int, int, int]:
         raise IndexingError(
             "index", "a slice takes integers and a step that is not 0", got=str(item)
         ) from error
+    return places.start, len(places), places.step
 
 
-def _static_integer(item: Any) -> int:
-    try:
-        return item.__index__()
-    except (AttributeError, TypeError):
-        raise IndexingError(
-            "index", "an index is an integer, slice, None, ellipsis or integer array", got=repr(item)
-        ) from None
+def _is_immediate(x: Array) -> bool:
+    """Whether NumPy can do it at once: there is nothing to trace, and no module to compile for each index."""
+    return isinstance(x, DeviceArray) and not is_tracing() and is_on_cpu(x)
 
 
-def _joined(items: list[Any], sizes: list[int]) -> tuple[Array, tuple[int, ...]]:
-    """Index arrays broadcast together, non-negative, along a new last axis."""
-    arrays = []
-    for item, size in zip(items, sizes, strict=True):
-        if not isinstance(item, Array | np.ndarray):
-            item = np.asarray(_static_integer(item), np.int32)
-        require_integer("index", item)
-        if not isinstance(item, Tracer):
-            arrays.append(asarray(_wrapped(np.asarray(item), size)))
+# -- x[index] ------------------------------------------------------------------------------------------------
+
+
+def getitem(x: Array, index: Any) -> Array:
+    """Returns ``x[index]`` with NumPy's meaning; places in index arrays are clamped to ``x``.
+
+    Raises:
+        IndexingError: for a wrong kind of index, too many, or a Python integer outside its axis.
+        ConcretizationError: for a mask that is being traced.
+    """
+    items = _normalized(x, index)
+    if _is_immediate(x):
+        view = x.concrete("index").numpy()[_numpy_index(x, items)]
+        return device_array(view, weak=x.weak_type)
+    return _read(x, items, "clip")
+
+
+def _numpy_index(x: Array, items: list[Any]) -> tuple:
+    """The index for NumPy, with places inside the array."""
+    checked, axis = [], 0
+    for item in items:
+        if item is None:
+            checked.append(item)
             continue
-        item = item if item.dtype.itemsize >= 4 else astype(item, dtypes.int32)
-        if item.dtype not in dtypes.UNSIGNED:
-            item = pointwise.where(
-                pointwise.less(item, pointwise.constant(0, item)),
-                pointwise.add(item, pointwise.constant(size, item)),
-                item,
-            )
-        arrays.append(astype(item, dtypes.int64 if item.dtype.itemsize == 8 else dtypes.int32))
+        if isinstance(item, slice):
+            _bounds(item, x.shape[axis])
+        elif _is_array(item):
+            item = _wrapped(item, x.shape[axis])
+            if item.size and not x.shape[axis]:
+                raise IndexingError("index", f"axis {axis} has no elements", got=f"an index into {x.aval}")
+            item = np.clip(item, 0, max(x.shape[axis] - 1, 0))
+        else:
+            item = _static_integer(item, axis, x)
+        checked.append(item)
+        axis += 1
+    return tuple(checked)
+
+
+def _read(x: Array, items: list[Any], mode: str) -> Array:
+    """``x[items]`` as ops; ``mode`` is that of ``gather``."""
+    arrays = [axis for axis, item in enumerate(items) if _is_array(item)]
+    if arrays:  # integers next to arrays are arrays, as in NumPy
+        arrays = [axis for axis, item in enumerate(items) if not isinstance(item, slice | None)]
+    sizes = iter(x.shape)
+    if any(item is None for item in items):
+        x = reshape(x, tuple(1 if item is None else next(sizes) for item in items))
+        items = [slice(None) if item is None else item for item in items]
+    x, dropped = _sliced(x, items, arrays)
+    if not arrays:
+        return reshape(x, tuple(size for axis, size in enumerate(x.shape) if axis not in dropped))
+    indices, shape = _joined(x, items, arrays)
+    rest = [axis for axis in range(x.ndim) if axis not in arrays]
+    taken = ops.gather(permute_dims(x, (*arrays, *rest)), indices, mode=mode)
+    if arrays == list(range(arrays[0], arrays[0] + len(arrays))):
+        # Adjacent array indices: their result takes their place.
+        before, rank = arrays[0], len(shape)
+        taken = permute_dims(
+            taken, (*range(rank, rank + before), *range(rank), *range(rank + before, taken.ndim))
+        )
+    return taken
+
+
+def _sliced(x: Array, items: list[Any], arrays: list[int]) -> tuple[Array, list[int]]:
+    """Applies slices and integers; returns the axes that integers leave behind with size 1."""
+    start, stop, step, flipped, dropped = [], [], [], [], []
+    for axis, (item, size) in enumerate(zip(items, x.shape, strict=True)):
+        first, count, stride = 0, size, 1
+        if axis in arrays:
+            pass
+        elif isinstance(item, slice):
+            first, count, stride = _bounds(item, size)
+            if stride < 0:  # the same elements, read forwards and then flipped
+                first, stride = first + (count - 1) * stride, -stride
+                flipped.append(axis)
+        else:
+            first, count = _static_integer(item, axis, x), 1
+            dropped.append(axis)
+        start.append(first if count else 0)
+        stop.append(start[-1] + max(0, (count - 1) * stride + 1))
+        step.append(stride)
+    if any(start) or tuple(stop) != x.shape or any(stride != 1 for stride in step):
+        x = shapes.slice(x, start=tuple(start), stop=tuple(stop), step=tuple(step))
+    return (shapes.flip(x, axes=tuple(flipped)) if flipped else x), dropped
+
+
+def _joined(x: Array, items: list[Any], axes: list[int]) -> tuple[Array, tuple[int, ...]]:
+    """The index arrays of ``axes`` broadcast together, non-negative, along a new last axis; their shape."""
+    arrays = []
+    for axis in axes:
+        item, size = items[axis], x.shape[axis]
+        if not _is_array(item):
+            arrays.append(asarray(np.int32(_static_integer(item, axis, x))))
+        elif not isinstance(item, Tracer):
+            arrays.append(asarray(_wrapped(item, size)))
+        else:
+            require_integer("index", item)
+            item = item if item.dtype.itemsize >= 4 else astype(item, dtypes.int32)
+            if item.dtype not in dtypes.UNSIGNED:
+                item = where(item < 0, item + size, item)
+            arrays.append(astype(item, dtypes.int64 if item.dtype.itemsize == 8 else dtypes.int32))
     shape = pointwise.broadcast_shapes("index", [a.shape for a in arrays])
-    widest = max((a.dtype for a in arrays), key=lambda d: d.itemsize)
-    columns = [reshape(broadcast_to(astype(a, widest), shape), (*shape, 1)) for a in arrays]
+    widest = max((a.dtype for a in arrays), key=lambda dtype: dtype.itemsize)
+    columns = [expand_dims(broadcast_to(astype(a, widest), shape), -1) for a in arrays]
     return (columns[0] if len(columns) == 1 else shapes.concat(*columns, axis=len(shape))), shape
 
 
-def _wrapped(places: np.ndarray, size: int) -> np.ndarray:
-    wrapped = np.where(places < 0, places.astype(np.int64) + size, places.astype(np.int64))
-    return wrapped.astype(np.int32 if size <= np.iinfo(np.int32).max else np.int64)
+def _wrapped(item: Any, size: int) -> np.ndarray:
+    """An index array with data, places from the end counted from the start."""
+    require_integer("index", item)
+    places = np.asarray(item)
+    if places.dtype == dtypes.uint64:
+        places = np.minimum(places, np.uint64(np.iinfo(np.int64).max))
+    places = places.astype(np.int64)
+    places = np.where(places < 0, places + size, places)
+    # Places outside stay outside in 32 bits.
+    limit = np.iinfo(np.int32).max
+    return np.clip(places, -1, limit).astype(np.int32) if size <= limit else places
+
+
+# -- x.at[index] ---------------------------------------------------------------------------------------------
 
 
 class At:
-    """The places ``x.at[index]`` of an array, for functional updates: ``x.at[index].set(y)`` returns a new array."""
+    """The places ``x.at[index]`` of an array, for functional updates: they return a new array.
 
-    def __init__(self, x: Array, index: Any = None) -> None:
+    >>> asarray([1, 2, 3]).at[1:].set(0)
+    Array([1, 0, 0], dtype=int32)
+    """
+
+    def __init__(self, x: Array, index: Any = ()) -> None:
         self._x = x
         self._index = index
 
@@ -221,54 +258,130 @@ class At:
 
     def set(self, values: Any) -> Array:
         """Returns ``x`` with ``values`` at the places; of several for one place, the last stays."""
-        return self._scatter(values, "set")
+        return self._update(values, "set")
 
     def add(self, values: Any) -> Array:
         """Returns ``x`` with ``values`` added at the places, as often as a place is named."""
-        return self._scatter(values, "add")
+        return self._update(values, "add")
 
     def subtract(self, values: Any) -> Array:
         """Returns ``x`` with ``values`` subtracted at the places, as often as a place is named."""
-        return self._scatter(multiply(convert(values, self._x.dtype), -1), "add")
+        return self._update(negative(_values(self._x, values)), "add")
 
-    def _scatter(self, values: Any, mode: str) -> Array:
+    def _update(self, values: Any, mode: str) -> Array:
         x = self._x
-        _check_masks(x, self._index)
-        items = _expand(self._index, x.ndim)
-        leading = [
-            axis for axis, item in enumerate(items) if not isinstance(item, slice) and item is not None
-        ]
-        whole = all(item == slice(None) for item in items[len(leading) :])
-        if leading and leading == list(range(len(leading))) and whole and None not in items[: len(leading)]:
-            indices, lead = _joined([items[axis] for axis in leading], [x.shape[axis] for axis in leading])
-            return self._put(x, indices, values, lead + x.shape[len(leading) :], mode)
+        if isinstance(self._index, Tracer) and self._index.dtype == dtypes.bool_:
+            return _update_mask(x, self._index, values, mode)
+        items = _normalized(x, self._index)
+        values = _values(x, values)
+        arrays = [item for item in items if _is_array(item)]
+        if not arrays:
+            return _update_slices(x, items, values, mode)
+        leading = items[: len(arrays)]
+        if all(map(_is_array, leading)) and all(item == slice(None) for item in items[len(arrays) :]):
+            indices, shape = _joined(x, items, list(range(len(arrays))))
+            return _scatter(x, indices, values, shape + x.shape[len(arrays) :], mode)
         # Any other index: number the elements, index the numbers, and update the flattened array there.
-        numbers = asarray(np.arange(x.size, dtype=np.int32 if x.size < 2**31 else np.int64).reshape(x.shape))
-        places = getitem(numbers, self._index)
-        flat = self._put(ravel(x), reshape(places, (*places.shape, 1)), values, places.shape, mode)
-        return reshape(flat, x.shape)
-
-    @staticmethod
-    def _put(x: Array, indices: Array, values: Any, shape: tuple[int, ...], mode: str) -> Array:
-        updates = asarray(convert(values, x.dtype))
-        try:
-            updates = broadcast_to(updates, shape)
-        except ShapeError:
-            raise ShapeError(
-                "at", f"the values must broadcast to the places, {shape}", got=repr(updates.aval)
-            ) from None
-        return ops.scatter(x, indices, updates, mode=mode)
+        # Numbers count from 1, because 0 is what is read outside the array.
+        numbers = shapes.iota(shape=(x.size + 1,), axis=0, dtype="int32" if x.size < 2**31 else "int64")[1:]
+        places = _read(reshape(numbers, x.shape), items, "fill") - 1
+        return reshape(_scatter(ravel(x), expand_dims(places, -1), values, places.shape, mode), x.shape)
 
 
-def take(x: Any, indices: Any, /, *, axis: int | None = None) -> Array:
-    """Returns the elements at integer ``indices`` along an axis, or of the flattened array; outside is clamped."""
+def _values(x: Array, values: Any) -> Array:
+    """What to put into ``x``, in its dtype."""
+    return asarray(convert("at", asarray(values) if isinstance(values, list | tuple) else values, x.dtype))
+
+
+def _fitting(values: Array, shape: tuple[int, ...]) -> Array:
+    extra = values.ndim - len(shape)
+    if extra > 0 and values.shape[:extra] == (1,) * extra:  # as in NumPy's assignments
+        values = reshape(values, values.shape[extra:])
+    try:
+        return broadcast_to(values, shape)
+    except ShapeError:
+        raise ShapeError(
+            "at", f"the values must broadcast to the places, {shape}", got=repr(values.aval)
+        ) from None
+
+
+def _scatter(x: Array, indices: Array, values: Array, shape: tuple[int, ...], mode: str) -> Array:
+    return ops.scatter(x, indices, _fitting(values, shape), mode=mode)
+
+
+def _update_mask(x: Array, mask: Array, values: Any, mode: str) -> Array:
+    """Updates where a traced mask is true, with one value: nobody knows how many places there are."""
+    values = _values(x, values)
+    if values.ndim or mask.shape != x.shape[: mask.ndim]:
+        raise ConcretizationError(
+            "at",
+            "a mask that is being traced takes one value and has the shape of the array",
+            got=f"{mask.aval} for {x.aval}, values {values.aval}",
+            hint="tvmfun.numpy.where(mask, values, x)",
+        )
+    mask = reshape(mask, mask.shape + (1,) * (x.ndim - mask.ndim))
+    return where(mask, values if mode == "set" else add(x, values), x)
+
+
+def _update_slices(x: Array, items: list[Any], values: Array, mode: str) -> Array:
+    if _is_immediate(x) and _is_immediate(values):
+        view = np.array(x.concrete("at").numpy())
+        index = _numpy_index(x, items)
+        new = _fitting(values, view[index].shape).concrete("at").numpy()
+        view[index] = new if mode == "set" else view[index] + new
+        return device_array(view)
+    # The values, spread out and padded to the shape of `x`: a kernel without any index arrays.
+    low, high, interior, sizes, flipped, shape = [], [], [], [], [], []
+    axis = 0
+    for item in items:
+        if item is None:
+            shape.append(1)
+            continue
+        if isinstance(item, slice):
+            first, count, step = _bounds(item, x.shape[axis])
+            shape.append(count)
+            if step < 0:
+                first, step = first + (count - 1) * step, -step
+                flipped.append(axis)
+        else:
+            first, count, step = _static_integer(item, axis, x), 1, 1
+        sizes.append(count)
+        low.append(first)
+        high.append(x.shape[axis] - first - (count - 1) * step - 1)
+        interior.append(step - 1)
+        axis += 1
+    updates = reshape(_fitting(values, tuple(shape)), tuple(sizes))
+    if not updates.size:
+        return x
+    if flipped:
+        updates = shapes.flip(updates, axes=tuple(flipped))
+    margins = {"low": tuple(low), "high": tuple(high), "interior": tuple(interior)}
+    spread = shapes.pad(updates, x.dtype.type(0), **margins)
+    if mode == "add":
+        return add(x, spread)
+    here = shapes.broadcast_to(np.bool_(True), shape=tuple(sizes))
+    return where(shapes.pad(here, np.bool_(False), **margins), spread, x)
+
+
+# -- taking and sorting --------------------------------------------------------------------------------------
+
+
+def take(x: Any, indices: Any, /, axis: int | None = None) -> Array:
+    """Returns the elements at integer ``indices`` along an axis, or of the flattened array; clamps to it.
+
+    >>> take([[1, 2], [3, 4]], [1, 0], axis=1)
+    Array([[2, 1],
+           [4, 3]], dtype=int32)
+    """
     x = asarray(x)
     if axis is None:
         x, axis = ravel(x), 0
-    return getitem(x, (slice(None),) * normalize_axis("take", axis, x.ndim) + (asarray(indices),))
+    indices = asarray(indices)
+    require_integer("take", indices)
+    return getitem(x, (slice(None),) * normalize_axis("take", axis, x.ndim) + (indices,))
 
 
-def take_along_axis(x: Any, indices: Any, /, *, axis: int = -1) -> Array:
+def take_along_axis(x: Any, indices: Any, /, axis: int = -1) -> Array:
     """Returns, for each place of ``indices``, the element it names along an axis.
 
     Args:
@@ -281,6 +394,7 @@ def take_along_axis(x: Any, indices: Any, /, *, axis: int = -1) -> Array:
            [3.]], dtype=float32)
     """
     x, indices = asarray(x), asarray(indices)
+    require_integer("take_along_axis", indices)
     axis = normalize_axis("take_along_axis", axis, x.ndim)
     if indices.ndim != x.ndim:
         raise ShapeError("take_along_axis", f"the indices must have {x.ndim} axes", got=repr(indices.aval))
@@ -291,8 +405,18 @@ def take_along_axis(x: Any, indices: Any, /, *, axis: int = -1) -> Array:
     return getitem(x, grid)
 
 
-def argsort(x: Any, /, *, axis: int = -1, descending: bool = False) -> Array:
-    """Returns the int32 indices that sort ``x`` along an axis; equal elements keep their order, NaNs go last."""
+def argsort(x: Any, /, axis: int = -1, *, descending: bool = False, stable: bool = True) -> Array:
+    """Returns the int32 indices that sort ``x`` along an axis; equal elements keep their order, NaNs go last.
+
+    Args:
+        x: the array.
+        axis: the axis.
+        descending: whether the largest element comes first.
+        stable: for the array API; every sort is stable.
+
+    >>> argsort([3, 1, 2])
+    Array([1, 2, 0], dtype=int32)
+    """
     x = asarray(x)
     axis = normalize_axis("argsort", axis, x.ndim)
     order = [i for i in range(x.ndim) if i != axis] + [axis]
@@ -300,11 +424,12 @@ def argsort(x: Any, /, *, axis: int = -1, descending: bool = False) -> Array:
     if x.dtype == dtypes.bool_:
         rows = astype(rows, dtypes.uint8)
     if descending:
-        rows = pointwise.bitwise_not(rows) if dtypes.is_integer(rows.dtype) else pointwise.negative(rows)
+        rows = pointwise.negative(rows) if dtypes.is_float(rows.dtype) else pointwise.bitwise_not(rows)
     return permute_dims(ops.argsort(rows), tuple(map(int, np.argsort(order))))
 
 
-def sort(x: Any, /, *, axis: int = -1, descending: bool = False) -> Array:
-    """Returns ``x`` sorted along an axis; NaNs go last."""
+def sort(x: Any, /, axis: int = -1, *, descending: bool = False, stable: bool = True) -> Array:
+    """Returns ``x`` sorted along an axis; NaNs go last. The arguments are those of :func:`argsort`."""
     x = asarray(x)
-    return take_along_axis(x, argsort(x, axis=axis, descending=descending), axis=axis)
+    axis = normalize_axis("sort", axis, x.ndim)
+    return take_along_axis(x, argsort(x, axis, descending=descending, stable=stable), axis)

@@ -267,7 +267,10 @@ def roll(x: Any, /, shift: Axes, axis: Axes | None = None) -> Array:
         return reshape(roll(ravel(x), sum(map(int, _listed(shift))), 0), x.shape)
     shifts, axes = _listed(shift), _listed(axis)
     if 1 in (len(shifts), len(axes)):
-        shifts, axes = shifts * (len(axes) if len(shifts) == 1 else 1), axes * (len(shifts) if len(axes) == 1 else 1)
+        shifts, axes = (
+            shifts * (len(axes) if len(shifts) == 1 else 1),
+            axes * (len(shifts) if len(axes) == 1 else 1),
+        )
     if len(shifts) != len(axes):
         raise ArgumentError("roll", "there must be one shift per axis", got=f"{shift} and {axis}")
     for amount, place in zip(shifts, axes, strict=True):
@@ -329,8 +332,8 @@ def pad(x: Any, pad_width: Any, mode: str = "constant", *, constant_values: Any 
 
     Args:
         x: the array.
-        pad_width: how many, as for ``numpy.pad``: one number, ``(before, after)``, or such a pair per axis.
-        mode: ``"constant"``, or ``"edge"``, ``"reflect"``, ``"symmetric"`` or ``"wrap"`` for elements of ``x``.
+        pad_width: how many: a number, ``(before, after)``, or one such pair per axis.
+        mode: ``"constant"``, or one that repeats elements: ``"edge"``, ``"reflect"``, ``"symmetric"``, ``"wrap"``.
         constant_values: the value of mode ``"constant"``.
 
     Raises:

@@ -6,7 +6,6 @@ import math
 from collections.abc import Callable
 from typing import Any
 
-
 from tvmfun import dtypes
 from tvmfun.core.array import Array
 from tvmfun.core.op import Op
@@ -75,7 +74,7 @@ def min(x: Any, /, axis: Axes | None = None, *, keepdims: bool = False) -> Array
 
 
 def _averaged(name: str, x: Any, dtype: Any, average: Callable[[Array], Array]) -> Array:
-    """Computes an average in the dtype it is returned in; in float32 for narrower floats, whose sums overflow."""
+    """An average in the dtype of ``x``, or ``dtype``; computed in float32 for narrower floats, which overflow."""
     x = asarray(x)
     default = x.dtype if dtypes.is_float(x.dtype) else dtypes.DEFAULT_FLOAT
     kind = default if dtype is None else dtypes.canonical(dtype)
@@ -134,7 +133,9 @@ def var(
     def average(x: Array) -> Array:
         axes = normalize_axes("var", axis, x.ndim)
         squares = square(subtract(x, mean(x, axes, keepdims=True)))
-        return _over(sum(squares, axes, keepdims=keepdims), _count(x, axes) - (correction if ddof is None else ddof))
+        return _over(
+            sum(squares, axes, keepdims=keepdims), _count(x, axes) - (correction if ddof is None else ddof)
+        )
 
     return _averaged("var", x, dtype, average)
 

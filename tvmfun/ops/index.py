@@ -166,7 +166,7 @@ def _argsort(x: ShapeDtype) -> tirx.PrimFunc:
         (values,) = sources
 
         def sort_row(row):
-            order = T.sblock_alloc_buffer((2, max(n, 1)), "int32", scope="global")
+            order = T.sblock_alloc_buffer((2, max(n, 1)), "int32", scope="local")
             state = T.sblock_alloc_buffer((2,), "int32", scope="local")
             with T.serial(0, n) as i:
                 T.buffer_store(order, i, [0, i])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import cache
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -466,9 +467,10 @@ def _in_dtype_of(leaf: Any, factor: Any) -> Any:
 
 
 def _bias_correction(moments: Updates, decay: Any, count: Any) -> Updates:
-    def correct(m: Any) -> Any:
+    @cache  # one power for all leaves of a dtype
+    def missing(dtype: np.dtype) -> Any:
         # In half precision decay**count would round to 1, and the result be infinite.
-        wide = dtypes.result_type(abstract(m).dtype, "float32")
-        return m / (1 - decay ** count.astype(wide)).astype(abstract(m).dtype)
+        wide = dtypes.result_type(dtype, "float32")
+        return (1 - decay ** count.astype(wide)).astype(dtype)
 
-    return map_updates(correct, moments)
+    return map_updates(lambda m: m / missing(abstract(m).dtype), moments)

@@ -1,0 +1,96 @@
+"""The compile cache: in this process, on disk, shared, damaged."""
+
+import os
+import shutil
+import subprocess
+import sys
+import textwrap
+
+import numpy as np
+import pytest
+
+import tvmfun
+import tvmfun.numpy as tnp
+from tvmfun.counters import counted
+from tvmfun.lower import compile as compiling
+
+needs_linker = pytest.mark.skipif(not shutil.which("g++"), reason="storing a module needs a C++ compiler to link it")
+PROGRAM = textwrap.dedent(
+    """
+    import numpy as np, tvmfun, tvmfun.numpy as tnp
+    from tvmfun.counters import counters
+    f = tvmfun.jit(lambda x: tnp.tanh(x) @ x.T)
+    x = np.arange(6, dtype="float32").reshape(2, 3)
+    assert np.allclose(f(x), np.tanh(x) @ x.T, atol=1e-5)
+    print(counters.compiles, counters.loads)
+    """
+)
+
+
+def start(directory, threshold="0"):
+    environment = os.environ | {"TVMFUN_CACHE_DIR": str(directory), "TVMFUN_CACHE_MIN_SECONDS": threshold}
+    return subprocess.Popen([sys.executable, "-c", PROGRAM], stdout=subprocess.PIPE, text=True, env=environment)
+
+
+def finish(process):
+    output, _ = process.communicate(timeout=120)
+    assert process.returncode == 0
+    compiles, loads = map(int, output.split())
+    return compiles, loads
+
+
+def test_equal_programs_share_one_module():
+    make = lambda: tvmfun.jit(lambda x: tnp.sin(x) * 3.25)
+    x = np.ones(5, "float32")
+    make()(x)
+    with counted() as events:
+        make()(x)
+    assert events.compiles == 0
+
+
+def test_another_constant_is_another_module():
+    x = np.ones(5, "float32")
+    tvmfun.jit(lambda x: x * 1.5)(x)
+    np.testing.assert_array_equal(tvmfun.jit(lambda x: x * 2.5)(x), 2.5 * x)
+
+
+@needs_linker
+def test_processes_share_the_disk_and_survive_damage(tmp_path):
+    assert finish(start(tmp_path)) == (1, 0)
+    assert finish(start(tmp_path)) == (0, 1)
+    (entry,) = tmp_path.glob("*.so")
+    whole = entry.read_bytes()
+    for damage in (b"", whole[:100], whole[:-1], whole[:5000] + b"\0" + whole[5001:], b"text" * 1000):
+        entry.write_bytes(damage)
+        assert finish(start(tmp_path)) == (1, 0)
+        assert entry.read_bytes()[-32:] == whole[-32:] or finish(start(tmp_path)) == (0, 1)
+
+
+@needs_linker
+def test_processes_that_store_at_the_same_time(tmp_path):
+    processes = [start(tmp_path) for _ in range(3)]
+    results = [finish(process) for process in processes]
+    assert all(compiles + loads == 1 for compiles, loads in results)
+    assert len(list(tmp_path.iterdir())) == 1
+    assert finish(start(tmp_path)) == (0, 1)
+
+
+def test_quick_compiles_are_not_stored(tmp_path):
+    finish(start(tmp_path, threshold="1000"))
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_directory_that_cannot_be_written(tmp_path):
+    file = tmp_path / "file"
+    file.write_text("not a directory")
+    assert finish(start(file / "cache")) == (1, 0)
+
+
+def test_the_directory(monkeypatch, tmp_path):
+    monkeypatch.setenv("TVMFUN_CACHE_DIR", "")
+    assert compiling.cache_directory() is None
+    monkeypatch.setenv("TVMFUN_CACHE_DIR", str(tmp_path))
+    assert compiling.cache_directory() == tmp_path
+    monkeypatch.delenv("TVMFUN_CACHE_DIR")
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    assert compiling.cache_directory() == tmp_path / "tvmfun"

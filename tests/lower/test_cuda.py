@@ -1,0 +1,44 @@
+"""Compiling for a GPU that is not there."""
+
+from functools import partial
+
+import mnist
+import numpy as np
+import pytest
+
+import tvmfun
+import tvmfun.numpy as tnp
+from tvmfun import ShapeDtype, errors, random
+
+SM_90 = {"kind": "cuda", "arch": "sm_90"}
+
+
+def test_the_whole_mnist_step_becomes_one_module():
+    optimizer = mnist.make_optimizer(1.0, 0.7, 62)
+    state = tvmfun.eval_shape(partial(mnist.start, optimizer), random.key(0))
+    images, labels = ShapeDtype((64, 28, 28, 1), "float32"), ShapeDtype((64,), "int32")
+    step = tvmfun.jit(partial(mnist.train_step, optimizer), target=SM_90)
+    compiled = step.lower(state, images, labels).compile()
+    text = compiled.as_text()
+    assert text.count('thread="blockIdx.x"') > 20
+    assert "T.parallel" not in text
+    with pytest.raises(errors.TargetError, match="a device this machine lacks"):
+        compiled(state, images, labels)
+
+
+@pytest.mark.parametrize(
+    "function",
+    [
+        lambda x: x @ x.T,
+        lambda x: tnp.sum(x),
+        lambda x: tnp.sum(x, axis=0),
+        lambda x: tnp.argsort(x),
+        lambda x: x.at[np.asarray([0, 2])].add(1.0),
+        lambda x: random.permutation(random.key(0), x),
+        lambda x: x[:0],
+    ],
+)
+def test_every_kind_of_kernel_is_bound_to_threads(function):
+    compiled = tvmfun.jit(function, target=SM_90).lower(ShapeDtype((37, 5), "float32")).compile()
+    for part in compiled.as_text().split("@T.prim_func")[1:]:
+        assert "blockIdx.x" in part.split("@R.function")[0]

@@ -1,0 +1,85 @@
+"""Which equations share a kernel."""
+
+import numpy as np
+import pytest
+
+import tvmfun
+import tvmfun.numpy as tnp
+from tvmfun import ShapeDtype, nn, optim
+from tvmfun.lower.fuse import fuse
+
+MATRIX = ShapeDtype((8, 8), "float32")
+VECTOR = ShapeDtype((8,), "float32")
+
+
+def kernels(function, *specifications):
+    return [kernel.name for kernel in fuse(tvmfun.trace(function)(*specifications))]
+
+
+@pytest.mark.parametrize(
+    ("function", "expected"),
+    [
+        (lambda x: tnp.tanh(x * 2 + 1), ["multiply_add_tanh"]),
+        (lambda x: nn.functional.relu(x @ x + 1), ["dot_general_add_relu"]),
+        (lambda x: tnp.sum(x * x), ["multiply_sum"]),
+        (lambda x: tnp.mean(x * x), ["multiply_sum_divide"]),
+        (lambda x: tnp.exp(x) @ x, ["exp", "dot_general"]),
+        (lambda x: tnp.reshape(x, (64,)), ["reshape"]),
+        (lambda x: (x + 1, x + 2), ["add", "add"]),
+        (lambda x: (tnp.exp(x), tnp.exp(x) + 1), ["exp", "exp_add"]),
+        (lambda x: (lambda y: (y, y * 2))(tnp.exp(x)), ["exp_multiply"]),
+        (lambda x: (lambda y: tnp.sum(y) + tnp.sum(y * y))(tnp.exp(x)), ["exp_multiply", "sum", "sum_add"]),
+        (lambda x: x - tnp.max(x, axis=-1, keepdims=True), ["max", "reshape", "subtract"]),
+        (lambda x: tnp.zeros((8, 8)) + x, ["add"]),
+    ],
+)
+def test_kernels(function, expected):
+    assert sorted(kernels(function, MATRIX)) == sorted(expected)
+
+
+def test_one_kernel_updates_a_leaf_and_its_state():
+    optimizer = optim.adam(1e-3)
+    state = tvmfun.eval_shape(optimizer.init, MATRIX)
+
+    def step(gradient, state, params):
+        updates, state = optimizer.update(gradient, state, params)
+        return optim.apply_updates(params, updates), state
+
+    program = tvmfun.trace(step)(MATRIX, state, MATRIX)
+    large = [k for k in fuse(program) if k.outputs[0].aval.shape == (8, 8)]
+    assert [len(kernel.outputs) for kernel in large] == [3]
+
+
+def test_a_broadcast_is_never_stored():
+    for kernel in fuse(tvmfun.trace(tvmfun.grad(lambda w, x: tnp.sum(tnp.tanh(x * w))))(VECTOR, MATRIX)):
+        assert kernel.name != "broadcast_to"
+
+
+def test_kernels_run_in_an_order_that_works():
+    rng = np.random.default_rng(0)
+
+    def random_program(x):
+        values = [x, x + 1]
+        for _ in range(60):
+            a, b = (values[i] for i in rng.integers(0, len(values), 2))
+            choice = rng.integers(0, 6)
+            values.append(
+                [
+                    lambda: a + b,
+                    lambda: tnp.tanh(a) * b,
+                    lambda: a @ b / 8,
+                    lambda: a - tnp.mean(b, axis=0),
+                    lambda: tnp.reshape(tnp.reshape(a, (64,)), (8, 8)) + b.T,
+                    lambda: a[::-1] * 0.5,
+                ][choice]()
+            )
+        return values[-8:]
+
+    for seed in range(4):
+        rng = np.random.default_rng(seed)
+        program = tvmfun.trace(random_program)(MATRIX)
+        x = np.random.default_rng(seed).normal(size=(8, 8)).astype("float32")
+        fused = program(x)
+        one_by_one = program.evaluate([*program.captured, tnp.asarray(x)])
+        for a, b in zip(fused, one_by_one, strict=True):
+            np.testing.assert_allclose(a, b, rtol=2e-4, atol=1e-4)
