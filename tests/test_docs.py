@@ -26,14 +26,14 @@ def blocks(page: Path) -> Iterator[tuple[int, str]]:
 
 
 def run(page: Path) -> None:
-    """Runs the blocks of a page in order, in one namespace; blocks with ``>>>`` are doctests.
+    """Runs the blocks of a page in order, in one namespace; blocks that begin with ``>>>`` are doctests.
 
     Raises:
         AssertionError: if a doctest prints something else than the page says.
     """
     namespace: dict[str, Any] = {"__name__": page.stem}
     for line, source in blocks(page):
-        if ">>>" not in source:
+        if not source.startswith(">>>"):
             exec(compile("\n" * line + source, str(page), "exec", dont_inherit=True), namespace)
             continue
         test = doctest.DocTestParser().get_doctest(source, {}, page.name, str(page), line)

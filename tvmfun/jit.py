@@ -73,6 +73,10 @@ class _Ready:
         self.program = program
         self.executable = compiling.compile_program(program, target)
         self.device = self.executable.device
+        if not runtime.exists(self.device):
+            raise TargetError(
+                program.name, "it is compiled for a device this machine lacks", got=str(self.device), hint="target=None"
+            )
         self.captured = [move(as_device_array(array), self.device) for array in program.captured]
         self.out_avals = program.out_avals
 

@@ -55,8 +55,6 @@ class Executable:
     def _load(self) -> Any:
         if self.device == tvm.cpu():
             return VirtualMachine(self.module, tvm.cpu())["main"]
-        if not exists(self.device):
-            raise TargetError("jit", "the program is compiled for a device this machine lacks", got=str(self.device))
         return VirtualMachine(self.module, [self.device, tvm.cpu()])["main"]
 
 

@@ -25,11 +25,13 @@ Name = Callable[[Expr], Expr]
 def expand(func: tirx.PrimFunc) -> tirx.PrimFunc:
     """Replace calls on floats in a function's stores by vectorizable arithmetic.
 
-    float16 and bfloat16 are computed in float32 and rounded; float64 is left to libm, and so are calls in a
-    branch of `if_then_else`, whose arguments may only be evaluated when that branch is taken.
+    float16 is computed in float32 and rounded; float64 and functions of bfloat16 are left to libm, and so are
+    calls in a branch of `if_then_else`, whose arguments may only be evaluated when that branch is taken.
     """
     tests = ((tirx.NE, _expand_inequality), (ir.Call, _expand_is_nan))
     body = tvm_ffi.structural_map(func.body, tests)
+    if any(str(buffer.dtype) == "bfloat16" for buffer in func.buffer_map.values()):
+        return func.with_body(body)  # TVM's legalization of bfloat16 loses the variables that arithmetic is bound to
     return func.with_body(tvm_ffi.structural_map(body, (BufferStore, _expand_store)))
 
 

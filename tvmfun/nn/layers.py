@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 from tvmfun import dtypes, random, tree
 from tvmfun.core.array import Array
 from tvmfun.errors import ArgumentError, DtypeError
+from tvmfun.jit import jit
 from tvmfun.nn import functional
 from tvmfun.nn.functional import Padding, Pair
 
@@ -172,16 +174,23 @@ def _set_parameters(
     layer: Any, key: Any, shape: tuple[int, ...], fan_in: int, bias: bool, dtype: Any
 ) -> None:
     """Gives a frozen layer its initial weight and bias."""
-    where = type(layer).__name__
-    if not dtypes.is_float(dtypes.canonical(dtype)):
+    where, dtype = type(layer).__name__, dtypes.canonical(dtype)
+    if not dtypes.is_float(dtype):
         raise DtypeError(
             where, "the dtype of the parameters must be a float", got=str(dtype), hint='"float32"'
         )
+    weight, bias_array = _draw_parameters(key, shape=shape, fan_in=fan_in, bias=bias, dtype=dtype)
+    object.__setattr__(layer, "weight", weight)
+    object.__setattr__(layer, "bias", bias_array)
+
+
+# Compiled as a whole: op by op, each new shape would compile every op of the generator.
+@partial(jit, static_argnames=("shape", "fan_in", "bias", "dtype"))
+def _draw_parameters(key: Any, *, shape: tuple[int, ...], fan_in: int, bias: bool, dtype: Any) -> tuple:
     bound = 1 / math.sqrt(fan_in)
     weight_key, bias_key = random.split(key)
-    object.__setattr__(layer, "weight", random.uniform(weight_key, shape, dtype, -bound, bound))
-    bias_array = random.uniform(bias_key, shape[-1:], dtype, -bound, bound) if bias else None
-    object.__setattr__(layer, "bias", bias_array)
+    weight = random.uniform(weight_key, shape, dtype, -bound, bound)
+    return weight, random.uniform(bias_key, shape[-1:], dtype, -bound, bound) if bias else None
 
 
 def _hashable(padding: Padding) -> Any:

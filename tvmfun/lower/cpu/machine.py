@@ -32,5 +32,7 @@ class Machine:
         return cls(16, 32, cores)
 
     def lanes(self, dtype: str) -> int:
-        """How many elements of `dtype` one vector register holds."""
+        """How many elements of `dtype` to process as one vector."""
+        if dtype == "bfloat16":  # TVM cannot repeat one along a vector; LLVM vectorizes the scalar loop
+            return 1
         return max(1, self.vector_bytes * 8 // tvm.DataType(dtype).bits)
