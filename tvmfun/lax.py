@@ -5,9 +5,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+from tvmfun import dtypes, tree
 from tvmfun import numpy as tnp
 from tvmfun.core.array import Array
+from tvmfun.core.op import Op
 from tvmfun.errors import ArgumentError, ShapeError
+from tvmfun.numpy.manipulation import normalize_axis
 from tvmfun.numpy.promotion import operands
 from tvmfun.ops import conv as conv_ops
 from tvmfun.ops import linalg, pointwise
@@ -22,12 +25,10 @@ def stop_gradient(x: Any) -> Any:
     >>> float(tvmfun.grad(lambda x: x * stop_gradient(x))(3.0))
     3.0
     """
-    from tvmfun import dtypes, tree
 
     def stop(leaf: Any) -> Any:
-        return (
-            pointwise.stop_gradient(leaf) if isinstance(leaf, Array) and dtypes.is_float(leaf.dtype) else leaf
-        )
+        is_float = isinstance(leaf, Array) and dtypes.is_float(leaf.dtype)
+        return pointwise.stop_gradient(leaf) if is_float else leaf
 
     return tree.map(stop, x)
 
@@ -54,8 +55,6 @@ def logistic(x: Any) -> Array:
 
 def bitcast_convert_type(x: Any, new_dtype: Any) -> Array:
     """Returns the bits of ``x`` read as another dtype of the same width."""
-    from tvmfun import dtypes
-
     return pointwise.bitcast(tnp.asarray(x), dtype=dtypes.NAMES[dtypes.canonical(new_dtype)])
 
 
@@ -76,13 +75,20 @@ def dot_general(
 
     Source: ``jax.lax.dot_general``.
     """
-    (contract, batch) = dimension_numbers
+    contract, batch = dimension_numbers
     lhs, rhs = (tnp.asarray(x) for x in operands("dot_general", tnp.asarray(lhs), tnp.asarray(rhs)))
-    pairs = [
-        tuple(tuple(axis % x.ndim for axis in axes) for axes, x in zip(p, (lhs, rhs), strict=True))
-        for p in (contract, batch)
-    ]
-    return linalg.dot_general(lhs, rhs, contract=pairs[0], batch=pairs[1])
+    contract, batch = _axes(contract, lhs, rhs), _axes(batch, lhs, rhs)
+    return linalg.dot_general(lhs, rhs, contract=contract, batch=batch)
+
+
+def _axes(pair: tuple[Sequence[int], Sequence[int]], lhs: Array, rhs: Array) -> tuple:
+    """The axes of both sides, counted from the first."""
+    if len(pair[0]) != len(pair[1]):
+        raise ArgumentError("dot_general", "axes come in pairs", got=str(pair))
+    return tuple(
+        tuple(normalize_axis("dot_general", axis, x.ndim) for axis in axes)
+        for axes, x in zip(pair, (lhs, rhs), strict=True)
+    )
 
 
 # -- convolution and windows ---------------------------------------------------------------------------------
@@ -90,28 +96,33 @@ def dot_general(
 
 def _paddings(
     name: str, padding: Padding, sizes: Sequence[int], window: Sequence[int], strides: Sequence[int]
-) -> tuple:
+) -> tuple[tuple[int, int], ...]:
+    """The padding of each axis, given as pairs or by name."""
     if not isinstance(padding, str):
-        pairs = tuple((int(low), int(high)) for low, high in padding)
-        if len(pairs) != len(sizes):
+        if len(padding) != len(sizes) or any(len(pair) != 2 for pair in padding):
             raise ShapeError(name, f"there must be {len(sizes)} pairs of paddings", got=str(padding))
-        return pairs
-    if padding.upper() == "VALID":
+        return tuple((int(low), int(high)) for low, high in padding)
+    kind = padding.upper()
+    if kind == "VALID":
         return ((0, 0),) * len(sizes)
-    if padding.upper() != "SAME":
-        raise ArgumentError(name, "the padding must be 'SAME', 'VALID' or pairs", got=repr(padding))
+    if kind not in ("SAME", "SAME_LOWER"):
+        raise ArgumentError(
+            name, "the padding must be 'SAME', 'SAME_LOWER', 'VALID' or pairs", got=repr(padding)
+        )
     pairs = []
     for size, k, stride in zip(sizes, window, strides, strict=True):
         total = max(0, (-(-size // stride) - 1) * stride + k - size)
-        pairs.append((total // 2, total - total // 2))
+        less, more = total // 2, total - total // 2
+        pairs.append((less, more) if kind == "SAME" else (more, less))
     return tuple(pairs)
 
 
-def _layout(name: str, spec: str, first: str, last: str) -> tuple[int, ...]:
-    """The axes of ``spec`` in the order batch (or spatial), ..., channels that the op expects."""
-    spatial = [c for c in "DHW" if c in spec] or [c for c in spec if c not in first + last]
-    order = [*first, *spatial] if first != "I" else [*spatial, "I"]
-    return tuple(spec.index(c) for c in [*order, last])
+def _order(name: str, layout: str, *, kernel: bool, spatial: str) -> tuple[int, ...]:
+    """Which axis of ``layout`` is each axis that the op expects: ``N...C``, for kernels ``...IO``."""
+    wanted = f"{spatial}IO" if kernel else f"N{spatial}C"
+    if sorted(layout) != sorted(wanted):
+        raise ArgumentError(name, f"a layout is made of the letters {wanted}", got=repr(layout))
+    return tuple(layout.index(letter) for letter in wanted)
 
 
 def conv_general_dilated(
@@ -130,11 +141,11 @@ def conv_general_dilated(
         lhs: the array, float.
         rhs: the kernel, of the same dtype after promotion.
         window_strides: one per spatial axis.
-        padding: ``"SAME"``, ``"VALID"``, or ``(low, high)`` per spatial axis; may be negative.
+        padding: ``"SAME"``, ``"SAME_LOWER"``, ``"VALID"``, or ``(low, high)`` per spatial axis; may be negative.
         lhs_dilation: places between elements of ``lhs`` plus one, per spatial axis: a transposed convolution.
         rhs_dilation: the same for the kernel: an atrous convolution.
-        dimension_numbers: the layouts of ``lhs``, ``rhs`` and the result, such as ``("NHWC", "HWIO", "NHWC")``,
-            which is the fastest; by default channels come first: ``("NCHW", "OIHW", "NCHW")``.
+        dimension_numbers: the layouts of ``lhs``, ``rhs`` and the result. ``("NHWC", "HWIO", "NHWC")`` is
+            the fastest; by default channels come first: ``("NCHW", "OIHW", "NCHW")``.
         feature_group_count: the number of groups that channels are split into.
 
     Raises:
@@ -146,54 +157,71 @@ def conv_general_dilated(
     >>> conv_general_dilated(x, w, (1, 1), "VALID", dimension_numbers=("NHWC", "HWIO", "NHWC")).shape
     (1, 2, 2, 2)
     """
-    lhs, rhs = (tnp.asarray(x) for x in operands("conv", tnp.asarray(lhs), tnp.asarray(rhs), floating=True))
-    spatial = lhs.ndim - 2
-    if rhs.ndim != lhs.ndim or spatial < 1 or len(window_strides) != spatial:
-        raise ShapeError(
-            "conv",
-            "the array, the kernel and the strides must have the same spatial axes",
-            got=f"{lhs.aval}, {rhs.aval}, {tuple(window_strides)}",
-        )
-    axes = "DHW"[-spatial:]
-    lhs_spec, rhs_spec, out_spec = dimension_numbers or (f"NC{axes}", f"OI{axes}", f"NC{axes}")
-    x = tnp.permute_dims(lhs, _layout("conv", lhs_spec, "N", "C"))
-    w = tnp.permute_dims(rhs, _layout("conv", rhs_spec, "I", "O"))
-    ones = (1,) * spatial
-    dilation = tuple(lhs_dilation or ones)
+    name = "conv_general_dilated"
+    lhs, rhs = (tnp.asarray(x) for x in operands(name, tnp.asarray(lhs), tnp.asarray(rhs), floating=True))
+    rank = lhs.ndim - 2
+    ones = (1,) * rank
+    stride, dilation = tuple(window_strides), tuple(lhs_dilation or ones)
     kernel_dilation = tuple(rhs_dilation or ones)
+    if rank < 1 or rhs.ndim != lhs.ndim or not rank == len(stride) == len(dilation) == len(kernel_dilation):
+        raise ShapeError(
+            name,
+            "the array, the kernel, the strides and the dilations must have the same spatial axes",
+            got=f"{lhs.aval}, {rhs.aval}, strides {stride}, dilations {dilation} and {kernel_dilation}",
+        )
+    if min(*stride, *dilation, *kernel_dilation) < 1:
+        raise ArgumentError(
+            name, "strides and dilations are positive", got=f"{stride}, {dilation}, {kernel_dilation}"
+        )
+    letters = "DHW"[-rank:] if rank <= 3 else "".join(map(str, range(rank)))
+    layouts = dimension_numbers or (f"NC{letters}", f"OI{letters}", f"NC{letters}")
+    spatial = "".join(letter for letter in layouts[0] if letter not in "NC")
+    x = tnp.permute_dims(lhs, _order(name, layouts[0], kernel=False, spatial=spatial))
+    w = tnp.permute_dims(rhs, _order(name, layouts[1], kernel=True, spatial=spatial))
+    back = _order(name, layouts[2], kernel=False, spatial=spatial)
     sizes = [max(0, (n - 1) * d + 1) for n, d in zip(x.shape[1:-1], dilation, strict=True)]
     spans = [(k - 1) * d + 1 for k, d in zip(w.shape[:-2], kernel_dilation, strict=True)]
     result = conv_ops.conv(
         x,
         w,
-        stride=tuple(window_strides),
-        padding=_paddings("conv", padding, sizes, spans, window_strides),
+        stride=stride,
+        padding=_paddings(name, padding, sizes, spans, stride),
         dilation=dilation,
         kernel_dilation=kernel_dilation,
         groups=feature_group_count,
     )
-    back = _layout("conv", out_spec, "N", "C")
-    return tnp.permute_dims(result, tuple(back.index(i) for i in range(len(back))))
+    return tnp.permute_dims(result, tuple(back.index(axis) for axis in range(result.ndim)))
 
 
 def _window(
-    kind: str, op: Any, x: Any, window: Sequence[int], strides: Sequence[int] | None, padding: Padding
+    name: str, op: Op, x: Any, window: Sequence[int], strides: Sequence[int] | None, padding: Padding
 ) -> Array:
     x = tnp.asarray(x)
     window = tuple(window)
     stride = tuple(strides or (1,) * len(window))
-    pads = _paddings(kind, padding, x.shape, window, stride)
-    if any(max(pair) >= k for pair, k in zip(pads, window, strict=True) if max(pair)):
-        raise ShapeError(kind, "the padding must be smaller than the window", got=f"{pads} for {window}")
+    if not len(window) == len(stride) == x.ndim:
+        raise ShapeError(
+            name, "there must be one size and stride per axis", got=f"{window}, {stride} for {x.aval}"
+        )
+    pads = _paddings(name, padding, x.shape, window, stride)
+    if any(max(pair) >= max(k, 1) for pair, k in zip(pads, window, strict=True) if any(pair)):
+        raise ShapeError(name, "the padding must be smaller than the window", got=f"{pads} for {window}")
     return op(x, window=window, stride=stride, padding=pads)
 
 
 def max_window(
     x: Any, window: Sequence[int], strides: Sequence[int] | None = None, padding: Padding = "VALID"
 ) -> Array:
-    """Returns the maximum of each window; ``window`` and ``strides`` have one size per axis of ``x``.
+    """Returns the maximum of each window; its gradient goes to the first maximum of a window.
 
-    Its gradient goes to the first maximum of a window.
+    Args:
+        x: the array.
+        window: the size of the windows along each axis of ``x``.
+        strides: the distance between windows along each axis; by default 1.
+        padding: ``"SAME"``, ``"VALID"``, or ``(low, high)`` per axis, less than a window; never the maximum.
+
+    >>> max_window([1, 3, 2, 0], (2,), (2,))
+    Array([3, 2], dtype=int32)
     """
     return _window("max_window", conv_ops.window_max, x, window, strides, padding)
 
@@ -201,5 +229,5 @@ def max_window(
 def sum_window(
     x: Any, window: Sequence[int], strides: Sequence[int] | None = None, padding: Padding = "VALID"
 ) -> Array:
-    """Returns the sum of each window; ``window`` and ``strides`` have one size per axis of ``x``."""
+    """Returns the sum of each window; the arguments are those of :func:`max_window`."""
     return _window("sum_window", conv_ops.window_sum, x, window, strides, padding)

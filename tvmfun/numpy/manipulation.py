@@ -333,7 +333,7 @@ def pad(x: Any, pad_width: Any, mode: str = "constant", *, constant_values: Any 
     Args:
         x: the array.
         pad_width: how many: a number, ``(before, after)``, or one such pair per axis.
-        mode: ``"constant"``, or one that repeats elements: ``"edge"``, ``"reflect"``, ``"symmetric"``, ``"wrap"``.
+        mode: ``"constant"``, ``"edge"``, ``"reflect"``, ``"symmetric"`` or ``"wrap"``.
         constant_values: the value of mode ``"constant"``.
 
     Raises:

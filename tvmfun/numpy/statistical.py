@@ -74,7 +74,7 @@ def min(x: Any, /, axis: Axes | None = None, *, keepdims: bool = False) -> Array
 
 
 def _averaged(name: str, x: Any, dtype: Any, average: Callable[[Array], Array]) -> Array:
-    """An average in the dtype of ``x``, or ``dtype``; computed in float32 for narrower floats, which overflow."""
+    """An average in the dtype of ``x`` or ``dtype``; that of narrower floats is computed in float32."""
     x = asarray(x)
     default = x.dtype if dtypes.is_float(x.dtype) else dtypes.DEFAULT_FLOAT
     kind = default if dtype is None else dtypes.canonical(dtype)
