@@ -88,7 +88,7 @@ def save(path: Path, state: State, seed: int, epoch: int) -> None:
     arrays = {tree.keystr(place): np.asarray(leaf) for place, leaf in leaves}
     partial_file = path.with_name(path.name + ".partial")
     with open(partial_file, "wb") as file:
-        np.savez(file, **arrays, seed=seed, epoch=epoch)
+        np.savez(file, allow_pickle=False, **arrays, seed=np.asarray(seed), epoch=np.asarray(epoch))
     os.replace(partial_file, path)
 
 

@@ -12,7 +12,6 @@ from typing import Any
 
 import numpy as np
 import tvm
-from tvm.runtime import Device
 from tvm.target import Target
 
 from tvmfun import dtypes, runtime, tree
@@ -47,7 +46,7 @@ def as_device_array(leaf: Any, where: str = "jit") -> DeviceArray:
     return device_array(np.from_dlpack(leaf) if hasattr(leaf, "__dlpack__") else np.asarray(leaf))
 
 
-def _common_device(arrays: Sequence[DeviceArray], where: str) -> Device:
+def _common_device(arrays: Sequence[DeviceArray], where: str) -> Any:
     device = None
     for array in arrays:
         if device is None:
@@ -62,7 +61,7 @@ def _common_device(arrays: Sequence[DeviceArray], where: str) -> Device:
     return device or _CPU
 
 
-def _target_of(device: Device) -> Target:
+def _target_of(device: Any) -> Target:
     return targets.host() if device == _CPU else targets.resolve(Target.from_device(device))
 
 
@@ -464,7 +463,7 @@ def eval_shape(fun: Callable, *args: Any, **kwargs: Any) -> Any:
 # -- devices ---------------------------------------------------------------------------------------------------------
 
 
-def device_put(values: Any, device: str | Device = "cpu") -> Any:
+def device_put(values: Any, device: Any = "cpu") -> Any:
     """Returns the tree with every leaf an array on ``device`` (``"cpu"``, ``"cuda"``, ``"cuda:1"``).
 
     Raises:

@@ -141,7 +141,7 @@ def conv_general_dilated(
         lhs: the array, float.
         rhs: the kernel, of the same dtype after promotion.
         window_strides: one per spatial axis.
-        padding: ``"SAME"``, ``"SAME_LOWER"``, ``"VALID"``, or ``(low, high)`` per spatial axis; may be negative.
+        padding: ``"SAME"``, ``"SAME_LOWER"``, ``"VALID"``, or ``(low, high)`` per axis, also negative.
         lhs_dilation: places between elements of ``lhs`` plus one, per spatial axis: a transposed convolution.
         rhs_dilation: the same for the kernel: an atrous convolution.
         dimension_numbers: the layouts of ``lhs``, ``rhs`` and the result. ``("NHWC", "HWIO", "NHWC")`` is

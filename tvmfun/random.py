@@ -147,11 +147,9 @@ def uniform(
     pattern = tnp.bitwise_or(tnp.bitwise_right_shift(random, drawn.itemsize * 8 - mantissa), one)
     unit = tnp.subtract(lax.bitcast_convert_type(pattern, dtype), 1.0)
     low, high = _bound("uniform", minval, dtype), _bound("uniform", maxval, dtype)
-    span = (
-        high - low
-        if isinstance(high, np.generic) and isinstance(low, np.generic)
-        else tnp.subtract(high, low)
-    )
+    # The difference of two constants is one more constant.
+    constant = isinstance(high, np.generic) and isinstance(low, np.generic)
+    span = dtype.type(high - low) if constant else tnp.subtract(high, low)  # type: ignore[operator]
     result = tnp.maximum(low, tnp.add(tnp.multiply(unit, span), low))
     if result.shape != sizes:
         raise ShapeError(

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from typing import Any
 
 import tvm
-from tvm.runtime import Device, Tensor
+from tvm.runtime import Tensor
 from tvm.runtime.vm import VirtualMachine
 
 from tvmfun.counters import counters
@@ -40,7 +40,7 @@ class Executable:
         device: where it runs; it need not exist until the first call.
     """
 
-    def __init__(self, module: Any, device: Device) -> None:
+    def __init__(self, module: Any, device: Any) -> None:
         self.module = module
         self.device = device
         self._main: Any = None
@@ -53,17 +53,16 @@ class Executable:
         return self._main(*tensors)
 
     def _load(self) -> Any:
-        if self.device == tvm.cpu():
-            return VirtualMachine(self.module, tvm.cpu())["main"]
-        return VirtualMachine(self.module, [self.device, tvm.cpu()])["main"]
+        devices: Any = [self.device] if self.device == tvm.cpu() else [self.device, tvm.cpu()]
+        return VirtualMachine(self.module, devices)["main"]
 
 
-def device_of(target: tvm.target.Target) -> Device:
+def device_of(target: Any) -> Any:
     """The first device of the kind a target is for."""
     return tvm.device(target.kind.name if target.kind.name != "llvm" else "cpu", 0)
 
 
-def device(name: str | Device = "cpu") -> Device:
+def device(name: Any = "cpu") -> Any:
     """Returns a device by name: ``"cpu"``, ``"cuda"``, ``"cuda:1"``.
 
     Raises:
@@ -72,7 +71,7 @@ def device(name: str | Device = "cpu") -> Device:
     >>> device("cpu")
     device(type='cpu', index=0)
     """
-    if isinstance(name, Device):
+    if isinstance(name, tvm.runtime.Device):
         return name
     try:
         found = tvm.device(name)
@@ -85,7 +84,7 @@ def device(name: str | Device = "cpu") -> Device:
     return found
 
 
-def exists(candidate: Device) -> bool:
+def exists(candidate: Any) -> bool:
     """Whether the device is there and TVM can use it."""
     try:
         return bool(candidate.exist)
@@ -93,7 +92,7 @@ def exists(candidate: Device) -> bool:
         return False
 
 
-def devices(kind: str | None = None) -> list[Device]:
+def devices(kind: str | None = None) -> list[Any]:
     """Returns the devices of a kind (``"cpu"``, ``"cuda"``), or the best kind there is.
 
     >>> devices("cpu")

@@ -77,7 +77,12 @@ def floored(reference: Callable) -> list[Case]:
             return reference(x, y)
 
     zeros = (ints(6), np.zeros(6, np.int32))
-    return [Case(safe, (reals(3, 4), np.asarray([2.5, -3.1, 4.7, 2.2]))), *(Case(safe, p, exact=True) for p in (*INT_PAIRS, zeros))]
+    overflow = (np.full(2, np.iinfo(np.int32).min, np.int32), np.asarray([-1, 1], np.int32))
+    near = (np.asarray([1.0, -1.0, 0.3]), np.asarray([0.1, 0.1, 0.1]))
+    return [
+        Case(safe, (reals(3, 4), np.asarray([2.5, -3.1, 4.7, 2.2]))),
+        Case(safe, near, order=0), *(Case(safe, p, exact=True) for p in (*INT_PAIRS, zeros, overflow)),
+    ]
 
 
 def along(reference: Callable, data: Callable = reals) -> list[Case]:

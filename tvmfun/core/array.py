@@ -214,7 +214,7 @@ class Array:
         if dl_device is not None and tuple(dl_device) != self.__dlpack_device__():
             if tuple(dl_device) != _CPU_KEY or copy is False:
                 raise BufferError(f"[Array] the array cannot be exported to another device, got {dl_device}")
-            array = move(array, tvm.cpu())
+            array = move(array, _CPU)
         elif copy:
             array = DeviceArray(_copied(array.tensor, array.device), array.aval)
         if max_version is None or max_version[0] < 1:
@@ -307,7 +307,8 @@ def _unpickle(value: np.ndarray, weak: bool) -> DeviceArray:
     return device_array(value, weak=weak)
 
 
-_CPU_KEY = (int(tvm.cpu().dlpack_device_type()), 0)
+_CPU: Any = tvm.cpu()
+_CPU_KEY = (int(_CPU.dlpack_device_type()), 0)
 
 
 def is_on_cpu(array: DeviceArray) -> bool:
@@ -372,7 +373,7 @@ def _from_dlpack(value: Any) -> DeviceArray:
     return device_array(view)
 
 
-def _copied(tensor: tvm.runtime.Tensor, device: Any) -> tvm.runtime.Tensor:
+def _copied(tensor: Any, device: Any) -> tvm.runtime.Tensor:
     result = tvm.runtime.empty(tensor.shape, tensor.dtype, device)
     tensor.copyto(result)
     return result
@@ -382,9 +383,9 @@ def move(array: DeviceArray, device: Device) -> DeviceArray:
     """Returns ``array`` on ``device``, copied only if it is not there already."""
     if array.device == device:
         return array
-    if tvm.cpu() in (array.device, device):
+    if _CPU in (array.device, device):
         return DeviceArray(_copied(array.tensor, device), array.aval)
-    return move(move(array, tvm.cpu()), device)
+    return move(move(array, _CPU), device)
 
 
 class _VersionedTensor(ctypes.Structure):

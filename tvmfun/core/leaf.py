@@ -14,7 +14,7 @@ from tvmfun.errors import DtypeError
 def scalar(value: Any) -> np.generic:
     """The NumPy scalar for a Python scalar, NumPy scalar or 0-d array."""
     if isinstance(value, np.generic | np.ndarray):  # first, because numpy.float64 is a Python float too
-        return dtypes.canonical(value.dtype).type(value[()])
+        return dtypes.canonical(value.dtype).type(np.asarray(value)[()])
     if isinstance(value, bool | int | float):
         return scalar_of(value, dtypes.of_scalar(value))
     raise DtypeError("trace", "only arrays and numbers can be traced", got=type(value).__name__)

@@ -63,13 +63,15 @@ class Trace:
     def __init__(self, name: str) -> None:
         self.name = name
         self.ended = False
+        self.inputs: list[Variable] = []
         self.equations: list[Equation] = []
         self._captured: dict[int, tuple[Array, Variable]] = {}
         self._converted: dict[int, tuple[np.ndarray, DeviceArray]] = {}
 
     def input(self, aval: ShapeDtype) -> Tracer:
         """A new input."""
-        return Tracer(self, Variable(aval))
+        self.inputs.append(Variable(aval))
+        return Tracer(self, self.inputs[-1])
 
     def apply(self, op: Op, args: tuple, params: dict) -> Any:
         """Adds an equation and returns its results."""
@@ -101,14 +103,12 @@ class Trace:
             self._captured[id(value)] = (value, Variable(value.aval))
         return self._captured[id(value)][1]
 
-    def finish(
-        self, inputs: list[Tracer], outputs: list[Any], in_tree: tree.Structure, out_tree: tree.Structure
-    ) -> Program:
-        """The Program from ``inputs`` to ``outputs``, without the equations nobody needs."""
+    def finish(self, outputs: list[Any], in_tree: tree.Structure, out_tree: tree.Structure) -> Program:
+        """The Program from the inputs to ``outputs``, without the equations nobody needs."""
         atoms = tuple(self.atom(value, self.name) for value in outputs)
         captured = tuple(self._captured.values())
         return Program(
-            (*(variable for _, variable in captured), *(tracer.atom for tracer in inputs)),
+            (*(variable for _, variable in captured), *self.inputs),
             tuple(self.equations),
             atoms,
             in_tree,
@@ -190,7 +190,7 @@ def trace_flat(fun: Callable, avals: list[ShapeDtype], in_tree: tree.Structure, 
         outputs, out_tree = tree.flatten(fun(*args, **kwargs))
         for leaf in outputs:
             abstract(leaf, f"the result of {name}")
-        return current.finish(inputs, outputs, in_tree, out_tree)
+        return current.finish(outputs, in_tree, out_tree)
     finally:
         _STACK.traces.pop()
         current.ended = True

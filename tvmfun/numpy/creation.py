@@ -229,7 +229,8 @@ def arange(start: Any, stop: Any = None, step: Any = 1, dtype: Any = None, *, de
         raise ArgumentError("arange", "the step must not be 0")
     count = max(0, count)
     if count and dtypes.is_integer(kind):
-        convert("arange", first, kind), convert("arange", first + (count - 1) * step, kind)  # must fit
+        for value in (first, first + (count - 1) * step):
+            convert("arange", value, kind)  # complains if it does not fit
     if is_tracing() and isinstance(first, int):
         counting = kind if dtypes.is_integer(kind) else dtypes.int64
         numbers = ops.iota(shape=(count,), axis=0, dtype=dtypes.NAMES[counting])

@@ -241,7 +241,8 @@ def _wrapped(item: Any, size: int) -> np.ndarray:
 class At:
     """The places ``x.at[index]`` of an array, for functional updates: they return a new array.
 
-    >>> asarray([1, 2, 3]).at[1:].set(0)
+    >>> import tvmfun.numpy as tnp
+    >>> tnp.asarray([1, 2, 3]).at[1:].set(0)
     Array([1, 0, 0], dtype=int32)
     """
 

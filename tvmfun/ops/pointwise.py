@@ -174,14 +174,26 @@ def isnan_formula(x: Any) -> Any:
 
 
 def _floor_divide(x: Any, y: Any) -> Any:
-    # Integer division by zero traps on a CPU; like NumPy, the result is 0.
+    zero = tirx.const(0, dtype_name(y))
     if _is_float(x):
         # Through the remainder: x / y may round up to the next integer.
         exact = tirx.nearbyint(tirx.div(x - _remainder(x, y), y))
-        return tirx.Select(tirx.EQ(y, tirx.const(0, dtype_name(y))), tirx.div(x, y), exact)
-    zero = tirx.const(0, dtype_name(y))
-    safe = tirx.Select(y == zero, _one(y), y)
-    return tirx.Select(y == zero, zero, tirx.floordiv(x, safe))
+        return tirx.Select(tirx.EQ(y, zero), tirx.div(x, y), exact)
+    # Division of integers by zero is 0, as in NumPy.
+    quotient = tirx.Select(tirx.EQ(y, zero), zero, tirx.floordiv(x, _safe_divisor(y)))
+    return tirx.Select(tirx.EQ(y, tirx.const(-1, dtype_name(y))), -x, quotient) if _is_signed(y) else quotient
+
+
+def _is_signed(x: Any) -> bool:
+    return dtype_name(x).startswith("int")
+
+
+def _safe_divisor(y: Any) -> Any:
+    """A divisor that cannot trap: 0 traps, and so does -1 under the smallest integer."""
+    bad = tirx.EQ(y, tirx.const(0, dtype_name(y)))
+    if _is_signed(y):
+        bad = tirx.Or(bad, tirx.EQ(y, tirx.const(-1, dtype_name(y))))
+    return tirx.Select(bad, _one(y), y)
 
 
 def _fmod(x: Any, y: Any) -> Any:
@@ -198,8 +210,7 @@ def _remainder(x: Any, y: Any) -> Any:
         opposite = tirx.Or(tirx.And(rest < zero, y > zero), tirx.And(rest > zero, y < zero))
         return tirx.Select(opposite, rest + y, rest)
     zero = tirx.const(0, dtype_name(y))
-    safe = tirx.Select(y == zero, _one(y), y)
-    return tirx.Select(y == zero, zero, tirx.floormod(x, safe))
+    return tirx.Select(tirx.EQ(y, zero), zero, tirx.floormod(x, _safe_divisor(y)))
 
 
 floor_divide = pointwise("floor_divide", _floor_divide, (None, None), spelling=relax.op.floor_divide)
@@ -289,11 +300,7 @@ expm1 = _float_unary(
     lambda g, o, x: multiply(g, add(o, constant(1, o))),
 )
 log = _float_unary("log", tirx.log, lambda g, o, x: divide(g, x), relax.op.log)
-log1p = _float_unary(
-    "log1p",
-    lambda x: _log1p(x),
-    lambda g, o, x: divide(g, add(x, constant(1, x))),
-)
+log1p = _float_unary("log1p", tirx.log1p, lambda g, o, x: divide(g, add(x, constant(1, x))))
 sqrt = _float_unary(
     "sqrt", tirx.sqrt, lambda g, o, x: divide(multiply(g, constant(0.5, x)), o), relax.op.sqrt
 )
@@ -330,15 +337,6 @@ def _expm1(x: Any) -> Any:
     return tirx.Select(u == one, x, tirx.Select(small, near, u - one))
 
 
-def _log1p(x: Any) -> Any:
-    one = _one(x)
-    # The maximum, which changes nothing for |x| < 0.5, keeps the simplifier from taking (1 + x) - 1 for x.
-    u = tirx.max(one + x, tirx.const(0.25, dtype_name(x)))
-    near = tirx.Select(tirx.EQ(u, one), x, tirx.log(u) * x / (u - one))
-    small = tirx.abs(x) < tirx.const(0.5, dtype_name(x))
-    return tirx.Select(small, near, tirx.log(one + x))
-
-
 # Giles, "Approximating the erfinv function" (2011): polynomials in w = -log(1 - x*x), highest power first.
 _ERF_INV_CENTRAL = (
     2.81022636e-08, 3.43273939e-07, -3.5233877e-06, -4.39150654e-06, 0.00021858087,
@@ -359,7 +357,7 @@ def _erf_inv(x: Any) -> Any:
 
     one = _one(x)
     # The maximum keeps x * x from being fused into 1 - x * x with another rounding.
-    w = -_log1p(tirx.max(-x * x, -one))
+    w = -tirx.log1p(tirx.max(-x * x, -one))
     central = polynomial(_ERF_INV_CENTRAL, w - tirx.const(2.5, dtype_name(x)))
     tail = polynomial(_ERF_INV_TAIL, tirx.sqrt(w) - tirx.const(3, dtype_name(x)))
     value = tirx.Select(w < tirx.const(5, dtype_name(x)), central, tail) * x

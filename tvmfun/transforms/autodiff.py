@@ -53,7 +53,7 @@ class _Tape:
             sums[variable] = pointwise.add(sums[variable], cotangent) if variable in sums else cotangent
 
         for atom, cotangent in zip(self.program.outputs, cotangents, strict=True):
-            if atom in self.active and cotangent is not None:
+            if isinstance(atom, Variable) and atom in self.active and cotangent is not None:
                 accumulate(atom, cotangent)
         for equation in reversed(self.program.equations):
             arriving = [sums.pop(out, None) for out in equation.outputs]
