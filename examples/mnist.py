@@ -6,6 +6,8 @@ import argparse
 import os
 import sys
 import time
+import zipfile
+import zlib
 from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
@@ -101,7 +103,7 @@ def restore(path: Path, like: State, seed: int) -> tuple[State, int]:
     try:
         with np.load(path) as saved:
             arrays = {name: saved[name] for name in saved.files}
-    except (OSError, ValueError, EOFError) as error:
+    except (OSError, ValueError, EOFError, zipfile.BadZipFile, zlib.error) as error:
         raise SystemExit(f"{path} cannot be read ({error}). Try the file that --save wrote.") from None
     if int(arrays.get("seed", -1)) != seed:
         raise SystemExit(f"{path} was saved with --seed {arrays.get('seed')}. Try the same seed.")

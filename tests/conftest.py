@@ -3,4 +3,6 @@ import os
 # Each xdist worker has its own TVM thread pool; together they should fill the machine once.
 _workers = int(os.environ.get("PYTEST_XDIST_WORKER_COUNT", "1"))
 if _workers > 1:
-    os.environ.setdefault("TVM_NUM_THREADS", str(max(1, (os.cpu_count() or 1) // _workers)))
+    os.environ.setdefault("TVMFUN_NUM_THREADS", str(max(1, (os.cpu_count() or 1) // _workers)))
+# Tests must not see what earlier versions compiled.
+os.environ["TVMFUN_CACHE_DIR"] = ""

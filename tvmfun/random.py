@@ -196,7 +196,7 @@ def randint(key: Any, shape: Shape, minval: int, maxval: int, dtype: Any = "int3
         dtype: of the result, an integer.
 
     >>> randint(key(0), (4,), 0, 10)
-    Array([6, 9, 4, 6], dtype=int32)
+    Array([9, 0, 2, 3], dtype=int32)
     """
     key = _check_key("randint", key)
     dtype = dtypes.canonical(dtype)

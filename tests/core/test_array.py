@@ -370,8 +370,9 @@ def test_operators_in_both_orders_with_numpy_and_python(op):
         if op not in (operator.eq, operator.ne):
             with pytest.raises(TypeError):
                 op(a, bad)
-            with pytest.raises(TypeError):
-                op(bad, a)
+            if not (op is operator.mod and bad == "a"):  # which formats a string
+                with pytest.raises(TypeError):
+                    op(bad, a)
 
 
 def test_matmul_divmod_and_unary_operators(x, i):

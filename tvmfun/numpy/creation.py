@@ -74,7 +74,7 @@ def asarray(value: Any, /, dtype: Any = None, *, copy: bool | None = None, devic
     dtype('float64')
     """
     kind = None if dtype is None else dtypes.canonical(dtype)
-    if copy is False and not (isinstance(value, Array) and kind in (None, value.dtype)):
+    if copy is False and not (isinstance(value, Array) and (kind is None or kind == value.dtype)):
         raise ArgumentError("asarray", "a copy is needed", got="copy=False", hint="copy=None")
     if isinstance(value, Array):
         result = value
