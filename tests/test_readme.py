@@ -25,3 +25,9 @@ def test_the_example_runs(capsys):
 def test_a_section_gives_one_command(title):
     (block,) = blocks(section(title), "sh")
     assert len(block.splitlines()) == 1
+
+
+def test_links_lead_to_files():
+    links = re.findall(r"\]\(([^)#:\s]+)\)", README.read_text())
+    assert links
+    assert [link for link in links if not (README.parent / link).exists()] == []

@@ -294,7 +294,7 @@ def test_arrays_are_immutable_and_not_hashable(x):
     with pytest.raises(AttributeError):
         x.shape = (3, 2)
     with pytest.raises(AttributeError, match=r"no attribute 'foo'"):
-        x.foo  # noqa: B018
+        x.foo
 
 
 def test_attributes(x):
@@ -387,7 +387,7 @@ def test_matmul_divmod_and_unary_operators(x, i):
     same(~(i > 1), np.array([True, False, False]))
     same(round(tnp.asarray([0.5, 1.5])), np.array([0, 2], "float32"))
     with pytest.raises(TypeError):
-        [1, 2, 3] @ i  # noqa: B018
+        [1, 2, 3] @ i
 
 
 def test_wide_dtypes_are_honoured_and_python_numbers_do_not_widen():

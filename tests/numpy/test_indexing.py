@@ -8,12 +8,13 @@ from hypothesis.extra import numpy as hnp
 
 import tvmfun
 from tvmfun import numpy as tnp
+from tvmfun.counters import counted
 from tvmfun.errors import ConcretizationError, DtypeError, IndexingError, ShapeError
 
 SHAPE = (3, 1, 4)
 HOST = np.arange(12, dtype="float32").reshape(SHAPE)
 few = settings(max_examples=15, deadline=None, derandomize=True)
-many = settings(max_examples=100, deadline=None, derandomize=True)
+many = settings(max_examples=40, deadline=None, derandomize=True)
 
 basic = hnp.basic_indices(SHAPE, allow_newaxis=True, allow_ellipsis=True)
 arrays = hnp.integer_array_indices(SHAPE, result_shape=hnp.array_shapes(min_dims=0, max_dims=2, max_side=3))
@@ -178,13 +179,11 @@ def test_arrays_without_elements():
 
 
 def test_reading_one_element_after_the_other_compiles_nothing():
-    from tvmfun.counters import counted
-
     x = tnp.asarray(np.arange(5.0))
     with counted() as events:
         assert [float(v) for v in x] == [0, 1, 2, 3, 4]
-        x[1:3], x[::-1], x[x > 2], x[tnp.asarray([1, 2])], x.at[1:3].set(0), x.at[2].add(1)
-    assert events.compiles == events.loads == 1  # for x > 2
+        x[1:3], x[::-1], x[np.arange(5) > 2], x[tnp.asarray([1, 2])], x.at[1:3].set(0), x.at[2].add(1)
+    assert events.calls == 0
 
 
 def test_slices_in_a_trace_make_no_scatter():
@@ -198,7 +197,10 @@ def test_updates_have_derivatives():
         return tnp.sum(x.at[1:, ::-2].set(y) ** 2) + tnp.sum(x.at[np.array([0, 0])].add(y) ** 2)
 
     x, y = np.ones((3, 4), "float32"), np.full((2, 2), 2, "float32")
-    same(tvmfun.grad(lambda x: tnp.sum(x.at[1:, ::-2].set(y)))(x), 1 - np.array([[0, 0, 0, 0]] + [[0, 1, 0, 1]] * 2, "float32"))
+    same(
+        tvmfun.grad(lambda x: tnp.sum(x.at[1:, ::-2].set(y)))(x),
+        1 - np.array([[0, 0, 0, 0]] + [[0, 1, 0, 1]] * 2, "float32"),
+    )
     same(tvmfun.grad(lambda y: tnp.sum(tnp.asarray(x).at[1:, ::-2].set(y) * 3))(y), np.full((2, 2), 3, "float32"))
 
 
@@ -224,7 +226,10 @@ def test_take_along_axis():
     for axis in (0, 1, -1):
         order = host.argsort(axis)[..., :2] if axis == 1 else host.argsort(axis)
         same(tnp.take_along_axis(host, order, axis), np.take_along_axis(host, order, axis))
-        same(tvmfun.jit(lambda x, i, axis=axis: tnp.take_along_axis(x, i, axis))(host, order), np.take_along_axis(host, order, axis))
+        same(
+            tvmfun.jit(lambda x, i, axis=axis: tnp.take_along_axis(x, i, axis))(host, order),
+            np.take_along_axis(host, order, axis),
+        )
     with pytest.raises(ShapeError, match=r"\[take_along_axis\]"):
         tnp.take_along_axis(host, np.zeros(3, int), 0)
 

@@ -89,9 +89,7 @@ def asarray(value: Any, /, dtype: Any = None, *, copy: bool | None = None, devic
     elif hasattr(value, "__dlpack__") or hasattr(value, "__array__"):
         result = foreign_array(value, "asarray")
     else:
-        raise DtypeError(
-            "asarray", "it cannot become an array", got=type(value).__name__, hint="numbers or arrays"
-        )
+        raise DtypeError("asarray", "it cannot become an array", got=type(value).__name__, hint="numbers or arrays")
     return _placed("asarray", result if kind is None else astype(result, kind), device)
 
 
@@ -109,9 +107,7 @@ def _from_sequence(value: Sequence, kind: np.dtype | None) -> Array:
         return _stacked([asarray(item, kind) for item in value])
     if kind is None:
         avals = {abstract(operand("asarray", leaf), "asarray") for leaf in leaves}
-        kind = (
-            dtypes.promote(*{(aval.dtype, aval.weak) for aval in avals})[0] if avals else dtypes.DEFAULT_FLOAT
-        )
+        kind = dtypes.promote(*{(aval.dtype, aval.weak) for aval in avals})[0] if avals else dtypes.DEFAULT_FLOAT
     try:
         return device_array(np.array(value, kind))
     except OverflowError:
@@ -262,9 +258,7 @@ def linspace(
     return _placed("linspace", device_array(np.linspace(first, last, num, endpoint).astype(kind)), device)
 
 
-def eye(
-    n_rows: int, n_cols: int | None = None, k: int = 0, dtype: Any = None, *, device: Any = None
-) -> Array:
+def eye(n_rows: int, n_cols: int | None = None, k: int = 0, dtype: Any = None, *, device: Any = None) -> Array:
     """Returns a matrix with ones on the k-th diagonal and zeros elsewhere.
 
     >>> eye(2, dtype="int32")

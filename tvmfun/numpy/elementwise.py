@@ -78,9 +78,7 @@ bitwise_or = _binary("bitwise_or", ops.bitwise_or, "the bits that either has")
 bitwise_xor = _binary("bitwise_xor", ops.bitwise_xor, "the bits that exactly one has")
 bitwise_invert = _unary("bitwise_invert", ops.bitwise_not, "the other bits")
 bitwise_left_shift = _binary("bitwise_left_shift", ops.left_shift, r":math:`x_1 \cdot 2^{x_2}`")
-bitwise_right_shift = _binary(
-    "bitwise_right_shift", ops.right_shift, r":math:`\lfloor x_1 / 2^{x_2} \rfloor`"
-)
+bitwise_right_shift = _binary("bitwise_right_shift", ops.right_shift, r":math:`\lfloor x_1 / 2^{x_2} \rfloor`")
 
 
 def positive(x: Operand, /) -> Array:
@@ -155,9 +153,7 @@ def _static_power(x: Operand, exponent: int) -> Array:
     x = array("power", x)
     if exponent < 0:
         if not dtypes.is_float(x.dtype):
-            raise DtypeError(
-                "power", "an integer to a negative power is no integer", got=str(exponent), hint="floats"
-            )
+            raise DtypeError("power", "an integer to a negative power is no integer", got=str(exponent), hint="floats")
         return reciprocal(_static_power(x, -exponent))
     if exponent == 0:
         return shape.broadcast_to(x.dtype.type(1), shape=x.shape)

@@ -15,7 +15,7 @@ from tvmfun.core.array import Array, DeviceArray, ShapeDtype, device_array, is_o
 from tvmfun.core.trace import Tracer, abstract, is_tracing
 from tvmfun.errors import ConcretizationError, IndexingError, ShapeError
 from tvmfun.numpy.creation import asarray
-from tvmfun.numpy.elementwise import add, astype, negative, where
+from tvmfun.numpy.elementwise import add, astype, minimum, where
 from tvmfun.numpy.manipulation import broadcast_to, expand_dims, normalize_axis, permute_dims, ravel, reshape
 from tvmfun.numpy.promotion import convert, require_integer
 from tvmfun.ops import index as ops
@@ -38,9 +38,7 @@ def _normalized(x: Array, index: Any) -> list[Any]:
     axis = 0  # of `x`, as long as there was no ellipsis
     for item in index if isinstance(index, tuple) else (index,):
         if isinstance(item, bool | np.bool_) or (isinstance(item, Array) and item.aval == _BOOL):
-            raise IndexingError(
-                "index", "a single bool is no index", got=repr(item), hint="tvmfun.numpy.where"
-            )
+            raise IndexingError("index", "a single bool is no index", got=repr(item), hint="tvmfun.numpy.where")
         if isinstance(item, list):
             item = np.asarray(item) if item else np.zeros(0, np.int32)
         elif not isinstance(item, Array | np.ndarray) and hasattr(item, "__array__") and np.ndim(item):
@@ -54,9 +52,7 @@ def _normalized(x: Array, index: Any) -> list[Any]:
     ellipses = [i for i, item in enumerate(items) if item is Ellipsis]
     named = sum(item is not None for item in items) - len(ellipses)
     if named > x.ndim:
-        raise IndexingError(
-            "index", f"an array with {x.ndim} axes takes at most {x.ndim} indices", got=str(named)
-        )
+        raise IndexingError("index", f"an array with {x.ndim} axes takes at most {x.ndim} indices", got=str(named))
     if len(ellipses) > 1:
         raise IndexingError("index", "there can be one ellipsis", got=str(len(ellipses)))
     place = ellipses[0] if ellipses else len(items)
@@ -74,9 +70,7 @@ def _places_of(mask: Any, x: Array, axis: int) -> list[np.ndarray]:
         )
     mask = np.asarray(mask)
     if axis >= 0 and mask.shape != x.shape[axis : axis + mask.ndim]:
-        raise IndexingError(
-            "index", "the mask must have the shape of the array", got=f"{mask.shape} for {x.aval}"
-        )
+        raise IndexingError("index", "the mask must have the shape of the array", got=f"{mask.shape} for {x.aval}")
     return [places.astype(np.int32) for places in np.nonzero(mask)]
 
 
@@ -105,9 +99,7 @@ def _bounds(item: slice, size: int) -> tuple[int, int, int]:
             hint="a static argument, or tvmfun.numpy.take",
         ) from None
     except (TypeError, ValueError) as error:
-        raise IndexingError(
-            "index", "a slice takes integers and a step that is not 0", got=str(item)
-        ) from error
+        raise IndexingError("index", "a slice takes integers and a step that is not 0", got=str(item)) from error
     return places.start, len(places), places.step
 
 
@@ -172,9 +164,7 @@ def _read(x: Array, items: list[Any], mode: str) -> Array:
     if arrays == list(range(arrays[0], arrays[0] + len(arrays))):
         # Adjacent array indices: their result takes their place.
         before, rank = arrays[0], len(shape)
-        taken = permute_dims(
-            taken, (*range(rank, rank + before), *range(rank), *range(rank + before, taken.ndim))
-        )
+        taken = permute_dims(taken, (*range(rank, rank + before), *range(rank), *range(rank + before, taken.ndim)))
     return taken
 
 
@@ -212,10 +202,11 @@ def _joined(x: Array, items: list[Any], axes: list[int]) -> tuple[Array, tuple[i
             arrays.append(asarray(_wrapped(item, size)))
         else:
             require_integer("index", item)
-            item = item if item.dtype.itemsize >= 4 else astype(item, dtypes.int32)
-            if item.dtype not in dtypes.UNSIGNED:
-                item = where(item < 0, item + size, item)
-            arrays.append(astype(item, dtypes.int64 if item.dtype.itemsize == 8 else dtypes.int32))
+            signed = dtypes.int64 if item.dtype.itemsize == 8 else dtypes.int32
+            if item.dtype in dtypes.UNSIGNED and item.dtype.itemsize >= 4:  # what does not fit is outside
+                item = minimum(item, int(np.iinfo(signed).max))
+            item = astype(item, signed)
+            arrays.append(where(item < 0, item + size, item))
     shape = pointwise.broadcast_shapes("index", [a.shape for a in arrays])
     widest = max((a.dtype for a in arrays), key=lambda dtype: dtype.itemsize)
     columns = [expand_dims(broadcast_to(astype(a, widest), shape), -1) for a in arrays]
@@ -267,7 +258,7 @@ class At:
 
     def subtract(self, values: Any) -> Array:
         """Returns ``x`` with ``values`` subtracted at the places, as often as a place is named."""
-        return self._update(negative(_values(self._x, values)), "add")
+        return self._update(pointwise.negative(_values(self._x, values)), "add")
 
     def _update(self, values: Any, mode: str) -> Array:
         x = self._x
@@ -291,22 +282,24 @@ class At:
 
 def _values(x: Array, values: Any) -> Array:
     """What to put into ``x``, in its dtype."""
-    return asarray(convert("at", asarray(values) if isinstance(values, list | tuple) else values, x.dtype))
+    return convert("at", asarray(values) if isinstance(values, list | tuple) else values, x.dtype)
 
 
-def _fitting(values: Array, shape: tuple[int, ...]) -> Array:
+def _fitting(values: Any, shape: tuple[int, ...]) -> Any:
     extra = values.ndim - len(shape)
     if extra > 0 and values.shape[:extra] == (1,) * extra:  # as in NumPy's assignments
         values = reshape(values, values.shape[extra:])
+    if values.shape == shape:
+        return values
     try:
-        return broadcast_to(values, shape)
+        return shapes.broadcast_to(values, shape=shape)
     except ShapeError:
         raise ShapeError(
-            "at", f"the values must broadcast to the places, {shape}", got=repr(values.aval)
+            "at", f"the values must broadcast to the places, {shape}", got=repr(abstract(values))
         ) from None
 
 
-def _scatter(x: Array, indices: Array, values: Array, shape: tuple[int, ...], mode: str) -> Array:
+def _scatter(x: Array, indices: Array, values: Any, shape: tuple[int, ...], mode: str) -> Array:
     return ops.scatter(x, indices, _fitting(values, shape), mode=mode)
 
 
@@ -317,20 +310,16 @@ def _update_mask(x: Array, mask: Array, values: Any, mode: str) -> Array:
         raise ConcretizationError(
             "at",
             "a mask that is being traced takes one value and has the shape of the array",
-            got=f"{mask.aval} for {x.aval}, values {values.aval}",
+            got=f"{mask.aval} for {x.aval}, values {abstract(values)}",
             hint="tvmfun.numpy.where(mask, values, x)",
         )
     mask = reshape(mask, mask.shape + (1,) * (x.ndim - mask.ndim))
     return where(mask, values if mode == "set" else add(x, values), x)
 
 
-def _update_slices(x: Array, items: list[Any], values: Array, mode: str) -> Array:
-    if _is_immediate(x) and _is_immediate(values):
-        view = np.array(x.concrete("at").numpy())
-        index = _numpy_index(x, items)
-        new = _fitting(values, view[index].shape).concrete("at").numpy()
-        view[index] = new if mode == "set" else view[index] + new
-        return device_array(view)
+def _update_slices(x: Array, items: list[Any], values: Any, mode: str) -> Array:
+    if _is_immediate(x) and (isinstance(values, np.generic) or _is_immediate(values)):
+        return _update_now(x, _numpy_index(x, items), np.asarray(values), mode)
     # The values, spread out and padded to the shape of `x`: a kernel without any index arrays.
     low, high, interior, sizes, flipped, shape = [], [], [], [], [], []
     axis = 0
@@ -362,6 +351,16 @@ def _update_slices(x: Array, items: list[Any], values: Array, mode: str) -> Arra
         return add(x, spread)
     here = shapes.broadcast_to(np.bool_(True), shape=tuple(sizes))
     return where(shapes.pad(here, np.bool_(False), **margins), spread, x)
+
+
+def _update_now(x: Array, index: tuple, values: np.ndarray, mode: str) -> Array:
+    result = np.array(x.concrete("at").numpy())
+    try:
+        result[index] = values if mode == "set" else result[index] + values
+    except ValueError:
+        got = f"{dtypes.NAMES[x.dtype]}{list(values.shape)}"
+        raise ShapeError("at", f"the values must broadcast to the places, {result[index].shape}", got=got) from None
+    return device_array(result)
 
 
 # -- taking and sorting --------------------------------------------------------------------------------------

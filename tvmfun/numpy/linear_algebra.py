@@ -42,9 +42,7 @@ def matmul(x1: Any, x2: Any, /) -> Array:
     """
     x1, x2 = _arrays("matmul", x1, x2)
     if not x1.ndim or not x2.ndim:
-        raise ShapeError(
-            "matmul", "0-d arrays have no matrix product", got=f"{x1.aval} and {x2.aval}", hint="x1 * x2"
-        )
+        raise ShapeError("matmul", "0-d arrays have no matrix product", got=f"{x1.aval} and {x2.aval}", hint="x1 * x2")
     inner = max(x2.ndim - 2, 0)
     _require_match("matmul", x1, x1.ndim - 1, x2, inner)
     if x2.ndim <= 2:  # one matrix for all: contract at once, whatever axes are in front
@@ -87,8 +85,7 @@ def tensordot(x1: Any, x2: Any, /, axes: int | Sequence[Any] = 2) -> Array:
     if len(lists) != 2 or len(lists[0]) != len(lists[1]):
         raise ArgumentError("tensordot", "there must be as many axes on the left and right", got=str(axes))
     left, right = (
-        tuple(normalize_axis("tensordot", axis, x.ndim) for axis in own)
-        for own, x in zip(lists, (x1, x2), strict=True)
+        tuple(normalize_axis("tensordot", axis, x.ndim) for axis in own) for own, x in zip(lists, (x1, x2), strict=True)
     )
     for i, j in zip(left, right, strict=True):
         _require_match("tensordot", x1, i, x2, j)
@@ -98,9 +95,7 @@ def tensordot(x1: Any, x2: Any, /, axes: int | Sequence[Any] = 2) -> Array:
 def vecdot(x1: Any, x2: Any, /, axis: int = -1) -> Array:
     """Returns the dot products along an axis; the other axes broadcast."""
     x1, x2 = _arrays("vecdot", x1, x2)
-    _require_match(
-        "vecdot", x1, normalize_axis("vecdot", axis, x1.ndim), x2, normalize_axis("vecdot", axis, x2.ndim)
-    )
+    _require_match("vecdot", x1, normalize_axis("vecdot", axis, x1.ndim), x2, normalize_axis("vecdot", axis, x2.ndim))
     x1, x2 = moveaxis(x1, axis, -1), moveaxis(x2, axis, -1)
     common = pointwise.broadcast_shapes("vecdot", [x1.shape, x2.shape])
     x1, x2 = broadcast_to(x1, common), broadcast_to(x2, common)

@@ -128,9 +128,7 @@ def moveaxis(x: Any, /, source: Axes, destination: Axes) -> Array:
     sources = [normalize_axis("moveaxis", axis, x.ndim) for axis in _listed(source)]
     places = [normalize_axis("moveaxis", axis, x.ndim) for axis in _listed(destination)]
     if not len(sources) == len(places) == len(set(sources)) == len(set(places)):
-        raise ArgumentError(
-            "moveaxis", "there must be one destination per source", got=f"{source} and {destination}"
-        )
+        raise ArgumentError("moveaxis", "there must be one destination per source", got=f"{source} and {destination}")
     order = [axis for axis in range(x.ndim) if axis not in sources]
     for place, axis in sorted(zip(places, sources, strict=True)):
         order.insert(place, axis)
@@ -301,9 +299,7 @@ def repeat(x: Any, repeats: int | Sequence[int], /, axis: int | None = None) -> 
         raise ArgumentError("repeat", "the repeats must be non-negative integers", got=repr(repeats))
     if counts.size != 1:
         if counts.size != x.shape[axis]:
-            raise ShapeError(
-                "repeat", f"there must be {x.shape[axis]} numbers of repeats", got=str(counts.size)
-            )
+            raise ShapeError("repeat", f"there must be {x.shape[axis]} numbers of repeats", got=str(counts.size))
         return x[(slice(None),) * axis + (np.repeat(np.arange(counts.size), counts),)]
     count = int(counts.reshape(()))
     wide = broadcast_to(expand_dims(x, axis + 1), (*x.shape[: axis + 1], count, *x.shape[axis + 1 :]))

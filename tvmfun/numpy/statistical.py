@@ -133,9 +133,7 @@ def var(
     def average(x: Array) -> Array:
         axes = normalize_axes("var", axis, x.ndim)
         squares = square(subtract(x, mean(x, axes, keepdims=True)))
-        return _over(
-            sum(squares, axes, keepdims=keepdims), _count(x, axes) - (correction if ddof is None else ddof)
-        )
+        return _over(sum(squares, axes, keepdims=keepdims), _count(x, axes) - (correction if ddof is None else ddof))
 
     return _averaged("var", x, dtype, average)
 
