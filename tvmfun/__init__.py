@@ -8,8 +8,8 @@ from importlib.metadata import PackageNotFoundError as _PackageNotFoundError
 from importlib.metadata import version as _version
 
 from tvmfun import errors, tree
-from tvmfun import numpy as numpy
 from tvmfun import lax as lax
+from tvmfun import numpy as numpy
 from tvmfun import random as random
 from tvmfun.core.array import Array, ShapeDtype
 from tvmfun.core.program import Program

@@ -17,10 +17,10 @@ from tvm.target import Target
 from tvmfun import dtypes, runtime, tree
 from tvmfun.core import program as programs
 from tvmfun.core import trace as tracing
-from tvmfun.core.array import Array, DeviceArray, ShapeDtype, device_array, move
-from tvmfun.core.op import Op
-from tvmfun.core.program import Equation, Literal, Program, Variable
+from tvmfun.core.array import Array, DeviceArray, device_array, move
 from tvmfun.core.leaf import abstract, scalar
+from tvmfun.core.op import Op
+from tvmfun.core.program import Equation, Program, Variable
 from tvmfun.core.trace import Tracer, is_tracing, trace_flat
 from tvmfun.errors import ArgumentError, NanError, TargetError
 from tvmfun.lower import compile as compiling

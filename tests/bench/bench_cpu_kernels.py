@@ -93,7 +93,7 @@ def conv_input_gradient(n, size, ci, co):
         lambda b, i, j, k: te.sum(padded[b, i + ky, j + kx, r] * w[2 - ky, 2 - kx, k, r], axis=[ky, kx, r]),
     )
     gt, wt = channels_last(n, co, out), channels_last(co, ci, 3)
-    call = lambda: torch.nn.grad.conv2d_input((n, ci, size, size), wt, gt)  # noqa: E731
+    call = lambda: torch.nn.grad.conv2d_input((n, ci, size, size), wt, gt)
     return build([g, w], [dx]), call, 2 * n * size * size * ci * 9 * co
 
 
@@ -105,7 +105,7 @@ def conv_weight_gradient(n, size, ci, co):
         (3, 3, ci, co), lambda ky, kx, r, k: te.sum(x[b, i + ky, j + kx, r] * g[b, i, j, k], axis=[b, i, j])
     )
     xt, gt = channels_last(n, ci, size), channels_last(n, co, out)
-    call = lambda: torch.nn.grad.conv2d_weight(xt, (co, ci, 3, 3), gt)  # noqa: E731
+    call = lambda: torch.nn.grad.conv2d_weight(xt, (co, ci, 3, 3), gt)
     return build([x, g], [dw]), call, 2 * n * out * out * ci * 9 * co
 
 

@@ -5,6 +5,7 @@ import itertools
 import ml_dtypes
 import numpy as np
 import pytest
+from oracle import x64
 
 from tvmfun import dtypes
 from tvmfun import numpy as tnp
@@ -15,7 +16,7 @@ WEAK = {"bool": True, "int": 1, "float": 1.0}
 
 def test_every_pair_of_dtypes_promotes_as_in_jax():
     jax = pytest.importorskip("jax")
-    with jax.enable_x64(True):
+    with x64(True):
         for first, second in itertools.product(dtypes.ALL, dtypes.ALL):
             expected = jax.numpy.promote_types(first, second)
             if expected == np.float64 and dtypes.float64 not in (first, second):
@@ -27,7 +28,7 @@ def test_every_pair_of_dtypes_promotes_as_in_jax():
 @pytest.mark.parametrize("scalar", WEAK.values(), ids=WEAK)
 def test_every_pair_with_a_python_number_promotes_as_in_jax(scalar):
     jax = pytest.importorskip("jax")
-    with jax.enable_x64(True):
+    with x64(True):
         for dtype in dtypes.ALL:
             expected = jax.numpy.result_type(jax.numpy.zeros((), dtype), scalar)
             if dtypes.is_float(expected) and not dtypes.is_float(dtype):

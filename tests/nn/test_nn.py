@@ -7,6 +7,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from oracle import x64
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -28,7 +29,7 @@ def _normal(*shape, dtype="float32", seed=0):
 def _check(ours, oracle, *args):
     """Compares the results and all gradients of two functions of float arrays, jitted."""
     dtype = args[0].dtype
-    with jax.enable_x64(dtype == "float64"):
+    with x64(dtype == "float64"):
         expected, pull = jax.vjp(jax.jit(oracle), *args)
         weights = _normal(*expected.shape, dtype=dtype, seed=9)
         expected_grads = pull(weights)

@@ -68,7 +68,7 @@ def comparison(reference: Callable) -> list[Case]:
 
 def on_bits(reference: Callable, on_bools: Callable | None = None, count: int = 2) -> list[Case]:
     cases = [Case(reference, tuple(ints(3, 4) for _ in range(count)), exact=True)]
-    return cases + [Case(on_bools or reference, tuple(bools(5) for _ in range(count)), exact=True)]
+    return [*cases, Case(on_bools or reference, tuple(bools(5) for _ in range(count)), exact=True)]
 
 
 def floored(reference: Callable) -> list[Case]:

@@ -9,6 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 import pytest
+from oracle import x64
 
 import tvmfun
 import tvmfun.numpy as tnp
@@ -91,7 +92,7 @@ def _assert_close(actual: np.ndarray, expected: np.ndarray, tolerance: float) ->
 @pytest.mark.parametrize("name", OPTIMIZERS)
 def test_trajectories_are_optax_trajectories(name, dtype):
     make = OPTIMIZERS[name]
-    with jax.enable_x64(dtype == "float64"):
+    with x64(dtype == "float64"):
         expected = _trajectory(make(optax), optax.apply_updates, jax.jit, dtype)
     actual = _trajectory(make(optim), optim.apply_updates, tvmfun.jit, dtype)
     # Both compute schedules of the int32 count in float32, whatever the dtype of the params.
@@ -220,7 +221,7 @@ def test_none_stands_for_no_update():
 @pytest.mark.parametrize("update", ["float32", "float64"])
 def test_apply_updates_keeps_the_dtypes_of_the_params(param, update):
     params, updates = np.asarray([1, 2]).astype(jnp.dtype(param)), np.asarray([0.5, 1.25], update)
-    with jax.enable_x64(True):
+    with x64(True):
         expected = np.asarray(optax.apply_updates(params, updates))
     actual = np.asarray(optim.apply_updates(params, updates))
     assert actual.dtype == expected.dtype
@@ -307,7 +308,7 @@ COUNTS = [*range(40), 1000, 2**24 + 1, 2**31 - 1]
 @pytest.mark.parametrize("name", SCHEDULES)
 def test_schedules_are_optax_schedules(name, dtype, tolerance):
     counts = np.asarray(COUNTS, dtype)
-    with jax.enable_x64(dtype == "int64"):
+    with x64(dtype == "int64"):
         oracle = SCHEDULES[name](optax)
         expected = np.asarray([oracle(jnp.asarray(count)) for count in counts])
     # The product shows the value in full precision, also where a schedule returns a Python number.

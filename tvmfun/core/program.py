@@ -138,12 +138,10 @@ class Program:
         def read(atom: Atom) -> Any:
             return atom.value if isinstance(atom, Literal) else env[atom]
 
+        if apply is None:
+            apply = lambda equation, arguments: equation.op(*arguments, **equation.params)
         for equation in self.equations:
-            arguments = [read(atom) for atom in equation.inputs]
-            if apply is None:
-                result = equation.op(*arguments, **equation.params)
-            else:
-                result = apply(equation, arguments)
+            result = apply(equation, [read(atom) for atom in equation.inputs])
             env.update(zip(equation.outputs, result if isinstance(result, tuple) else (result,), strict=True))
         return [read(atom) for atom in self.outputs]
 
@@ -271,9 +269,10 @@ class Program:
 
 
 def _argument(path: tree.Path) -> str:
-    """The name of a leaf of ``(args, kwargs)`` in an error."""
-    kind, place, *rest = tree.keystr(path)[1:].split("]", 2)
-    return f"argument {place.removeprefix('[')}{''.join(rest)}" if kind == "0" else f"argument {place[1:]}{''.join(rest)}"
+    """The name of a leaf of ``(args, kwargs)`` in an error: ``argument 0['w']``, ``argument 'scale'``."""
+    _, place, *rest = tree.keystr(path).removeprefix("[").split("]", 2)
+    name = place.removeprefix("[")
+    return f"argument {name}{''.join(rest)}"
 
 
 _run: Callable[[Program, list], list]

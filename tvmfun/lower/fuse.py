@@ -114,7 +114,7 @@ class _Fusion:
 
     def joins(self, i: int, around: list[_Group]) -> bool:
         """A pointwise or injective equation joins its users: all of them, or one that also writes its result."""
-        if not around or i in self.returned and not any(self.writes_along(group, i) for group in around):
+        if not around or (i in self.returned and not any(self.writes_along(group, i) for group in around)):
             return False
         if len(around) == 1 and i not in self.returned:
             if self.accepts(around[0], i):

@@ -5,7 +5,8 @@ from __future__ import annotations
 from tvm import tirx
 from tvm.target import Target
 
-from tvmfun.lower import cpu, gpu, target as targets
+from tvmfun.lower import cpu, gpu
+from tvmfun.lower import target as targets
 
 
 def schedule(function: tirx.PrimFunc, target: Target) -> tirx.PrimFunc:

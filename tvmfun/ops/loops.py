@@ -19,12 +19,11 @@ def loops(
     write: Callable[[Sequence[tirx.Buffer], tirx.Buffer], None],
 ) -> tirx.PrimFunc:
     """A PrimFunc whose body ``write(input_buffers, output_buffer)`` builds out of calls of :func:`block`."""
-    with IRBuilder() as builder:
-        with T.prim_func(s_tir=True):
-            T.func_name("main")
-            buffer = lambda aval: T.Buffer(aval.shape, dtypes.NAMES[aval.dtype])
-            sources = [T.arg(f"x{i}", buffer(aval)) for i, aval in enumerate(inputs)]
-            write(sources, T.arg("y", buffer(output)))
+    with IRBuilder() as builder, T.prim_func(s_tir=True):
+        T.func_name("main")
+        buffer = lambda aval: T.Buffer(aval.shape, dtypes.NAMES[aval.dtype])
+        sources = [T.arg(f"x{i}", buffer(aval)) for i, aval in enumerate(inputs)]
+        write(sources, T.arg("y", buffer(output)))
     return builder.get()
 
 

@@ -45,7 +45,8 @@ def broadcast_shapes(name: str, shapes: Sequence[tuple[int, ...]]) -> tuple[int,
 
 def sum_to(g: Array, shape: tuple[int, ...]) -> Array:
     """Sums ``g`` over the axes along which ``shape`` was repeated: the transpose of broadcasting."""
-    from tvmfun.ops import reduce, shape as shapes
+    from tvmfun.ops import reduce
+    from tvmfun.ops import shape as shapes
 
     if g.shape == shape:
         return g

@@ -15,8 +15,8 @@ import numpy as np
 from tvmfun import dtypes, tree
 from tvmfun.core import trace as tracing
 from tvmfun.core.array import Array, ShapeDtype, device_array
-from tvmfun.core.program import Equation, Literal, Program, Variable
 from tvmfun.core.leaf import abstract, scalar
+from tvmfun.core.program import Equation, Literal, Program, Variable
 from tvmfun.core.trace import is_tracing, trace_flat
 from tvmfun.errors import ArgumentError, DtypeError, GradientError, ShapeError
 from tvmfun.ops import pointwise, shape
