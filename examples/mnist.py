@@ -48,9 +48,7 @@ def loss_fn(model: MnistCnn, key: Any, images: Any, labels: Any) -> Any:
     return nn.losses.nll_loss(model(images, key=key, train=True), labels)
 
 
-def train_step(
-    optimizer: optim.GradientTransformation, state: State, images: Any, labels: Any
-) -> tuple[State, Any]:
+def train_step(optimizer: optim.GradientTransformation, state: State, images: Any, labels: Any) -> tuple[State, Any]:
     """Forward, backward, update and the next random key: the state after one batch, and the loss."""
     dropout_key, key = random.split(state.key)
     loss, grads = tvmfun.value_and_grad(loss_fn)(state.model, dropout_key, images, labels)
@@ -64,9 +62,7 @@ def count_correct(model: MnistCnn, images: Any, labels: Any) -> Any:
     return tnp.sum(tnp.argmax(model(images), axis=-1) == labels)
 
 
-def batches(
-    data: mnist_data.Mnist, seed: int, epoch: int, size: int
-) -> Iterator[tuple[np.ndarray, np.ndarray]]:
+def batches(data: mnist_data.Mnist, seed: int, epoch: int, size: int) -> Iterator[tuple[np.ndarray, np.ndarray]]:
     """The training set in an order that depends on the seed and the epoch; an incomplete last batch is left out."""
     order = np.asarray(random.permutation(random.fold_in(random.key(seed), epoch), len(data.train_labels)))
     for first in range(0, len(order) - size + 1, size):
@@ -78,9 +74,7 @@ def accuracy(model: MnistCnn, data: mnist_data.Mnist, size: int = 1000) -> float
     """The share of test images the model gets right."""
     count = len(data.test_labels)
     parts = range(0, count, size)
-    correct = [
-        count_correct(model, data.test_images[i : i + size], data.test_labels[i : i + size]) for i in parts
-    ]
+    correct = [count_correct(model, data.test_images[i : i + size], data.test_labels[i : i + size]) for i in parts]
     return sum(map(int, correct)) / count
 
 

@@ -112,9 +112,7 @@ def _read_idx(directory: Path, stem: str, ndim: int) -> tuple[Path, np.ndarray]:
         raise MnistDataError(f"{path} must begin with the magic number {expected}, got {magic}. {AGAIN}")
     array = np.frombuffer(data, np.uint8, offset=header)
     if array.size != math.prod(shape):
-        raise MnistDataError(
-            f"{path} must have {math.prod(shape)} bytes after its header, got {array.size}. {AGAIN}"
-        )
+        raise MnistDataError(f"{path} must have {math.prod(shape)} bytes after its header, got {array.size}. {AGAIN}")
     return path, array.reshape(shape)
 
 

@@ -140,7 +140,7 @@ def test_results_keep_their_tree():
 
 
 def test_errors_inside_name_the_op():
-    with pytest.raises(errors.ShapeError, match=r"\[matmul\].*float32\[2,3\] @ float32\[2,3\]"):
+    with pytest.raises(errors.ShapeError, match=r"\[matmul\] axis 1 .* float32\[2,3\] and float32\[2,3\]"):
         jit(lambda a, b: a @ b)(X, X)
     with pytest.raises(errors.DtypeError, match="neither an array nor a number.*str.*static_argnums"):
         jit(lambda a: a)("text")
@@ -248,10 +248,7 @@ def test_a_wrong_number_of_threads(value):
 
 
 def test_all_cpus_are_used():
-    code = (
-        "import os, tvmfun, tvm; from tvm.runtime import num_threads as n\n"
-        "print(n(), len(os.sched_getaffinity(0)))"
-    )
+    code = "import os, tvmfun, tvm; from tvm.runtime import num_threads as n\nprint(n(), len(os.sched_getaffinity(0)))"
     environment = {"PATH": "/usr/bin", "HOME": "/tmp"}
     result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, env=environment)
     threads, cpus = result.stdout.split()

@@ -327,7 +327,14 @@ class Jitted:
     """A function that is compiled when it is called; made by :func:`jit`."""
 
     def __init__(
-        self, fun: Callable, *, static_argnums: Any, static_argnames: Any, donate_argnums: Any, donate_argnames: Any, target: Any
+        self,
+        fun: Callable,
+        *,
+        static_argnums: Any,
+        static_argnames: Any,
+        donate_argnums: Any,
+        donate_argnames: Any,
+        target: Any,
     ) -> None:
         if not callable(fun):
             raise ArgumentError("jit", "the first argument must be a function", got=type(fun).__name__)

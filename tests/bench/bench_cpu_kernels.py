@@ -18,9 +18,7 @@ from tvmfun.lower.cpu import schedule
 torch = pytest.importorskip("torch")
 
 CORES = len(os.sched_getaffinity(0))
-TARGET = tvm.target.Target(
-    {"kind": "llvm", "mcpu": tvm.target.codegen.llvm_get_system_cpu(), "num-cores": CORES}
-)
+TARGET = tvm.target.Target({"kind": "llvm", "mcpu": tvm.target.codegen.llvm_get_system_cpu(), "num-cores": CORES})
 F = torch.nn.functional
 
 

@@ -124,17 +124,13 @@ def test_matmul_of_any_size(m, n, k, layout):
     check(tensors, inputs, [reference], "contraction")
 
 
-@pytest.mark.parametrize(
-    "m,n,k", [(64, 9216, 128), (9216, 128, 64), (64, 128, 9216), (128, 512, 785), (2000, 16, 300)]
-)
+@pytest.mark.parametrize("m,n,k", [(64, 9216, 128), (9216, 128, 64), (64, 128, 9216), (128, 512, 785), (2000, 16, 300)])
 def test_large_matmul(m, n, k):
     tensors, inputs, reference = matmul(m, n, k)
     check(tensors, inputs, [reference], "contraction")
 
 
-@pytest.mark.parametrize(
-    "m,n,k,rule", [(1, 40, 30, "reduction"), (40, 1, 30, "reduction"), (40, 30, 1, "elementwise")]
-)
+@pytest.mark.parametrize("m,n,k,rule", [(1, 40, 30, "reduction"), (40, 1, 30, "reduction"), (40, 30, 1, "elementwise")])
 def test_degenerate_matmul(m, n, k, rule):
     tensors, inputs, reference = matmul(m, n, k)
     check(tensors, inputs, [reference], rule)
@@ -366,9 +362,7 @@ def test_sum_dtypes(dtype, axis):
 def test_truth_values(name, shape, axis):
     x = placeholder(shape, "bool")
     value = np.random.default_rng(0).random(shape) > (0.97 if name == "any" else 0.03)
-    check(
-        (x, getattr(topi, name)(x, axis=axis)), (value,), [getattr(np, name)(value, axis=axis)], "reduction"
-    )
+    check((x, getattr(topi, name)(x, axis=axis)), (value,), [getattr(np, name)(value, axis=axis)], "reduction")
 
 
 @pytest.mark.parametrize("shape,axis", [((64, 10), 1), ((10, 64), 0), ((1, 5), 1), ((40, 1000), 1)])
@@ -376,9 +370,7 @@ def test_truth_values(name, shape, axis):
 def test_argument_of_extremum(name, shape, axis):
     x = placeholder(shape)
     value = random(shape)
-    check(
-        (x, getattr(topi, name)(x, axis=axis)), (value,), [getattr(np, name)(value, axis=axis)], "reduction"
-    )
+    check((x, getattr(topi, name)(x, axis=axis)), (value,), [getattr(np, name)(value, axis=axis)], "reduction")
 
 
 def test_reduction_of_nothing_is_its_identity():
@@ -494,9 +486,7 @@ def test_results_do_not_depend_on_cores(threads):
     summed = (x, topi.sum(x, axis=[0, 1]))
     product, inputs, _ = matmul(8, 20, 40000)
     for tensors, arrays, shape in ((summed, [random((50000, 5))], ()), (product, inputs, (8, 20))):
-        results = [
-            run(compile_te(tensors, t)[1], arrays, [(shape, "float32")])[0] for t in (one, target, target)
-        ]
+        results = [run(compile_te(tensors, t)[1], arrays, [(shape, "float32")])[0] for t in (one, target, target)]
         np.testing.assert_array_equal(results[0], results[1])
         np.testing.assert_array_equal(results[1], results[2])
 
@@ -512,9 +502,7 @@ def test_max_pool_and_its_gradient(n, size, c):
     top = te.compute(half, lambda m, i, j, k: te.max(x[m, i * 2 + a, j * 2 + b, k], axis=[a, b]), "top")
     dx = te.compute(
         (n, size, size, c),
-        lambda m, i, j, k: tirx.Select(
-            x[m, i, j, k] == top[m, i // 2, j // 2, k], g[m, i // 2, j // 2, k], zero()
-        ),
+        lambda m, i, j, k: tirx.Select(x[m, i, j, k] == top[m, i // 2, j // 2, k], g[m, i // 2, j // 2, k], zero()),
         "dx",
     )
     value, cotangent = random((n, size, size, c)), random(half, seed=1)
@@ -748,7 +736,5 @@ def test_other_processors(name):
 @pytest.mark.parametrize("name", ["aarch64-linux-gnu"])
 def test_schedules_for_processors_we_cannot_run(name):
     tensors, _, _ = matmul(37, 41, 50)
-    scheduled = schedule(
-        te.create_prim_func(list(tensors)), tvm.target.Target({"kind": "llvm", "mtriple": name})
-    )
+    scheduled = schedule(te.create_prim_func(list(tensors)), tvm.target.Target({"kind": "llvm", "mtriple": name}))
     assert scheduled.attrs[RULE] == "contraction"

@@ -121,7 +121,5 @@ def test_functions_of_one_argument_in_several_statements():
     results = [tvm.runtime.tensor(np.zeros_like(values)) for _ in range(2)]
     kernel(tvm.runtime.tensor(values), *results)
     e = np.exp(values.astype("float64"))
-    np.testing.assert_allclose(
-        results[0].numpy(), e + e / (1 + e) + np.log(e.sum(1, keepdims=True)), rtol=1e-6
-    )
+    np.testing.assert_allclose(results[0].numpy(), e + e / (1 + e) + np.log(e.sum(1, keepdims=True)), rtol=1e-6)
     np.testing.assert_allclose(results[1].numpy(), e * np.tanh(e), rtol=1e-6)

@@ -7,9 +7,9 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from oracle import x64
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from oracle import x64
 
 import tvmfun
 import tvmfun.numpy as tnp

@@ -81,7 +81,8 @@ def floored(reference: Callable) -> list[Case]:
     near = (np.asarray([1.0, -1.0, 0.3]), np.asarray([0.1, 0.1, 0.1]))
     return [
         Case(safe, (reals(3, 4), np.asarray([2.5, -3.1, 4.7, 2.2]))),
-        Case(safe, near, order=0), *(Case(safe, p, exact=True) for p in (*INT_PAIRS, zeros, overflow)),
+        Case(safe, near, order=0),
+        *(Case(safe, p, exact=True) for p in (*INT_PAIRS, zeros, overflow)),
     ]
 
 
@@ -158,8 +159,7 @@ def conv_reference(x, w, stride, padding, dilation, kernel_dilation, groups):
         taken = slice(group * channels, (group + 1) * channels)
         for at in np.ndindex(*sizes):
             window = tuple(
-                slice(i * s, i * s + span, d)
-                for i, s, span, d in zip(at, stride, spans, kernel_dilation, strict=True)
+                slice(i * s, i * s + span, d) for i, s, span, d in zip(at, stride, spans, kernel_dilation, strict=True)
             )
             patch = source[(slice(None), *window, taken)].reshape(x.shape[0], -1)
             out[(slice(None), *at, into)] = patch @ w[..., into].reshape(-1, features)
@@ -398,9 +398,7 @@ CASES: dict[str, list[Case]] = {
         Case(gather_reference, (reals(4, 2), OUTSIDE), {"mode": "clip"}),
         Case(gather_reference, (reals(4, 2), OUTSIDE), {"mode": "fill"}),
     ],
-    "scatter": [
-        Case(scatter_reference, (reals(3, 4), INDICES, reals(4)), {"mode": mode}) for mode in ("add", "set")
-    ]
+    "scatter": [Case(scatter_reference, (reals(3, 4), INDICES, reals(4)), {"mode": mode}) for mode in ("add", "set")]
     + [Case(scatter_reference, (reals(4, 2), OUTSIDE, reals(2, 2, 2)), {"mode": mode}) for mode in ("add", "set")],
     "argsort": [
         Case(lambda x: np.argsort(x, axis=-1, kind="stable").astype(np.int32), (data,), exact=True)

@@ -125,9 +125,7 @@ class Program:
                 raise kind(self.name, f"{_argument(path)} must be {aval}", got=repr(got), hint="lowering it again")
         return leaves
 
-    def evaluate(
-        self, values: Sequence[Any], apply: Callable[[Equation, list], Any] | None = None
-    ) -> list[Any]:
+    def evaluate(self, values: Sequence[Any], apply: Callable[[Equation, list], Any] | None = None) -> list[Any]:
         """Walks the equations in order, starting from one value per input.
 
         This is the only walker: ``apply(equation, values)`` says what an equation does to the values of its

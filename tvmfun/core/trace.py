@@ -38,6 +38,7 @@ class Tracer(Array):
         self.aval = atom.aval
 
     def concrete(self, what: str) -> DeviceArray:
+        """Explains that there is no data."""
         raise self.leak(what) if self.trace.ended else explain_no_data(self.aval, what, self.origin())
 
     def origin(self) -> str:

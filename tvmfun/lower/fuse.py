@@ -246,7 +246,8 @@ class _Fusion:
                     done[id(group)] = group
                 elif id(group) not in done:
                     stack.append((group, True))
-                    reads = {self.producer[a] for i in group.members for a in self.equations[i].inputs if a in self.producer}
+                    atoms = (atom for i in group.members for atom in self.equations[i].inputs)
+                    reads = {self.producer[atom] for atom in atoms if atom in self.producer}
                     stack += [(home[i], False) for i in sorted(reads.difference(group.members), reverse=True)]
 
         for group in sorted(groups, key=lambda group: max(group.members)):

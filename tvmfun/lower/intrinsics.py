@@ -48,9 +48,7 @@ def _expand_is_nan(call: ir.Call) -> Expr:
 def _is_nan(x: Expr) -> Expr:
     """Whether x is NaN, by its bits, as `tirx.isnan` does not vectorize."""
     if str(x.ty) == "float64":
-        return tirx.reinterpret("int64", x) & tirx.const(2**63 - 1, "int64") > tirx.const(
-            0x7FF << 52, "int64"
-        )
+        return tirx.reinterpret("int64", x) & tirx.const(2**63 - 1, "int64") > tirx.const(0x7FF << 52, "int64")
     return tirx.reinterpret("int32", _cast("float32", x)) & _i(0x7FFFFFFF) > _i(0x7F800000)
 
 

@@ -231,8 +231,11 @@ def arange(start: Any, stop: Any = None, step: Any = 1, dtype: Any = None, *, de
         counting = kind if dtypes.is_integer(kind) else dtypes.int64
         numbers = ops.iota(shape=(count,), axis=0, dtype=dtypes.NAMES[counting])
         return astype(numbers if (first, step) == (0, 1) else add(multiply(numbers, step), first), kind)
-    numbers = (first + step * np.arange(count)).astype(kind)
-    return _placed("arange", device_array(numbers), device)
+    if isinstance(first, float):
+        numbers = np.arange(first, last, step)
+    else:
+        numbers = first + step * np.arange(count)
+    return _placed("arange", device_array(numbers.astype(kind)), device)
 
 
 def linspace(
@@ -288,10 +291,10 @@ def _matrices(name: str, x: Any) -> Array:
 def tril(x: Any, /, k: int = 0) -> Array:
     """Returns matrices with zeros above the k-th diagonal."""
     x = _matrices("tril", x)
-    return where(less_equal(_diagonals(x.shape[-2:]), k), x, 0)
+    return where(less_equal(_diagonals(x.shape[-2:]), k), x, x.dtype.type(0))
 
 
 def triu(x: Any, /, k: int = 0) -> Array:
     """Returns matrices with zeros below the k-th diagonal."""
     x = _matrices("triu", x)
-    return where(greater_equal(_diagonals(x.shape[-2:]), k), x, 0)
+    return where(greater_equal(_diagonals(x.shape[-2:]), k), x, x.dtype.type(0))

@@ -109,6 +109,12 @@ def mean(x: Any, /, axis: Axes | None = None, dtype: Any = None, *, keepdims: bo
     return _averaged("mean", x, dtype, average)
 
 
+def _variance(x: Array, axis: Axes | None, correction: float, keepdims: bool) -> Array:
+    axes = normalize_axes("var", axis, x.ndim)
+    squares = square(subtract(x, mean(x, axes, keepdims=True)))
+    return _over(sum(squares, axes, keepdims=keepdims), _count(x, axes) - correction)
+
+
 def var(
     x: Any,
     /,
@@ -129,13 +135,8 @@ def var(
         ddof: NumPy's name of ``correction``.
         keepdims: whether the axes stay, with size 1.
     """
-
-    def average(x: Array) -> Array:
-        axes = normalize_axes("var", axis, x.ndim)
-        squares = square(subtract(x, mean(x, axes, keepdims=True)))
-        return _over(sum(squares, axes, keepdims=keepdims), _count(x, axes) - (correction if ddof is None else ddof))
-
-    return _averaged("var", x, dtype, average)
+    correction = correction if ddof is None else ddof
+    return _averaged("var", x, dtype, lambda x: _variance(x, axis, correction, keepdims))
 
 
 def std(
@@ -149,7 +150,8 @@ def std(
     keepdims: bool = False,
 ) -> Array:
     """Returns the square root of :func:`var`, which takes the same arguments."""
-    return sqrt(var(x, axis, dtype, correction=correction, ddof=ddof, keepdims=keepdims))
+    correction = correction if ddof is None else ddof
+    return _averaged("std", x, dtype, lambda x: sqrt(_variance(x, axis, correction, keepdims)))
 
 
 def any(x: Any, /, axis: Axes | None = None, *, keepdims: bool = False) -> Array:

@@ -42,9 +42,7 @@ def _with_margins(x: te.Tensor, padding: Padding, dilation: Ints) -> te.Tensor:
     low = (0, *(p[0] for p in padding), 0)
     high = (0, *(p[1] for p in padding), 0)
     interior = (0, *(d - 1 for d in dilation), 0)
-    sizes = [
-        _span(plain(n), inner + 1) + a + b for n, a, b, inner in zip(x.shape, low, high, interior, strict=True)
-    ]
+    sizes = [_span(plain(n), inner + 1) + a + b for n, a, b, inner in zip(x.shape, low, high, interior, strict=True)]
     zero = tirx.const(0, dtype_name(x))
     return te.compute(sizes, lambda *i: shapes.padded(x, zero, low, high, interior, i), name="padded")
 
@@ -64,10 +62,15 @@ def _conv_shape(x: ShapeDtype, w: ShapeDtype, *, stride, padding, dilation, kern
     if x.dtype != w.dtype or not dtypes.is_float(x.dtype):
         raise DtypeError("conv", "the array and the kernel must have one float dtype", got=f"{x} and {w}")
     if x.ndim != w.ndim or x.ndim < 3:
-        raise ShapeError("conv", "the array is (batch, *spatial, channels), the kernel (*spatial, in, out)", got=f"{x}, {w}")
+        raise ShapeError(
+            "conv", "the array is (batch, *spatial, channels), the kernel (*spatial, in, out)", got=f"{x}, {w}"
+        )
     if x.shape[-1] != w.shape[-2] * groups or w.shape[-1] % groups:
         raise ShapeError(
-            "conv", f"the channels do not fit {groups} group(s)", got=f"{x} and {w}", hint="a kernel of (*spatial, in / groups, out)"
+            "conv",
+            f"the channels do not fit {groups} group(s)",
+            got=f"{x} and {w}",
+            hint="a kernel of (*spatial, in / groups, out)",
         )
     sizes = _output_sizes(x.shape[1:-1], w.shape[:-2], stride, padding, dilation, kernel_dilation)
     return ShapeDtype((x.shape[0], *sizes, w.shape[-1]), x.dtype)
@@ -108,7 +111,7 @@ def _input_gradient(g: Array, w: Array, shape: Ints, *, stride, padding, dilatio
     else:
         kernel = shapes.permute_dims(flipped, axes=(*range(spatial), spatial + 1, spatial))
     margins = []
-    for n, k, s, (low, high), d, kd, m in zip(
+    for n, k, s, (low, _), d, kd, m in zip(
         shape[1:-1], sizes, stride, padding, dilation, kernel_dilation, g.shape[1:-1], strict=True
     ):
         below = _span(k, kd) - 1 - low
@@ -235,12 +238,8 @@ def _window_sum_vjp(g: Array, out: Array, x: Array, *, window: Ints, stride: Int
     return window_sum(padded, window=window, stride=(1,) * g.ndim, padding=((0, 0),) * g.ndim)
 
 
-window_max = register(
-    Op("window_max", "reduction", _window_shape, _window_max, (_window_max_vjp,), inexpensive=False)
-)
-window_sum = register(
-    Op("window_sum", "reduction", _window_shape, _window_sum, (_window_sum_vjp,), inexpensive=False)
-)
+window_max = register(Op("window_max", "reduction", _window_shape, _window_max, (_window_max_vjp,), inexpensive=False))
+window_sum = register(Op("window_sum", "reduction", _window_shape, _window_sum, (_window_sum_vjp,), inexpensive=False))
 
 
 def _offset(indices: list, window: Ints) -> Any:
@@ -262,9 +261,13 @@ def _window_argmax(x: te.Tensor, out: te.Tensor, *, window: Ints, stride: Ints, 
         for flat in reversed(range(math.prod(window))):
             offset = [plain(o) for o in shapes.unravel_index(flat, window)]
             places = [i * s + o - below for i, s, o, below in zip(at, stride, offset, low, strict=True)]
-            inside = tirx.all(
-                *(tirx.And(p >= 0, p < n) for p, n, pad in zip(places, shape, padding, strict=True) if any(pad))
-            ) if any(map(any, padding)) else tirx.const(True)
+            inside = (
+                tirx.all(
+                    *(tirx.And(p >= 0, p < n) for p, n, pad in zip(places, shape, padding, strict=True) if any(pad))
+                )
+                if any(map(any, padding))
+                else tirx.const(True)
+            )
             value = tirx.if_then_else(inside, x(*places), out(*at)) if any(map(any, padding)) else x(*places)
             here = tirx.Or(tirx.EQ(value, out(*at)), pw.isnan_formula(value))
             result = tirx.Select(tirx.And(inside, here), tirx.const(flat, "int32"), result)
@@ -291,15 +294,15 @@ def _window_put(g: te.Tensor, offset: te.Tensor, *, size: Ints, window: Ints, st
     def element(*at):
         windows, offsets, valid = [], [], []
         for a, (i, k, s, (low, _), n) in enumerate(zip(at, window, stride, padding, sizes, strict=True)):
+            if k == s == 1 and not low and n == size[a]:  # an axis that is not pooled
+                windows.append(i)
+                offsets.append(0)
+                continue
             place = i + low
-            w = tirx.indexdiv(place, s) - axes.get(a, 0) if s > 1 or a in axes else place
-            o = place - w * s if k > 1 else 0
-            if k > 1 or s > 1:
-                valid.append(place - w * s < k)
-            if a in axes or low or (n - 1) * s + k < size[a] + low:
-                valid += [w >= 0, w < n]
-            windows.append(tirx.max(tirx.min(w, n - 1), 0) if len(valid) and (a in axes or low or True) else w)
-            offsets.append(o)
+            w = tirx.indexdiv(place, s) - axes.get(a, 0)
+            valid += [place - w * s < k, w >= 0, w < n]
+            windows.append(tirx.max(tirx.min(w, n - 1), 0))
+            offsets.append(place - w * s)
         points = tirx.EQ(offset(*windows), tirx.Cast("int32", tirx.convert(_offset(offsets, window))))
         return tirx.Select(tirx.all(*valid, points), g(*windows), zero)
 

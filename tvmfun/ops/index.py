@@ -143,9 +143,7 @@ def _scatter_vjp_updates(g: Array, out: Array, x: Array, indices: Array, updates
 
 #: ``scatter(x, indices, updates, mode=)``: ``x`` with ``updates`` put (mode ``set``; the last wins) or added (mode
 #: ``add``, one after the other) at the places :func:`gather` reads. Updates outside the array are dropped.
-scatter = register(
-    Op("scatter", "opaque", _scatter_shape, _scatter, (_scatter_vjp_array, None, _scatter_vjp_updates))
-)
+scatter = register(Op("scatter", "opaque", _scatter_shape, _scatter, (_scatter_vjp_array, None, _scatter_vjp_updates)))
 
 # -- argsort ---------------------------------------------------------------------------------------------------
 

@@ -23,9 +23,7 @@ def _dot_shape(x: ShapeDtype, y: ShapeDtype, *, contract: tuple[Ints, Ints], bat
         raise DtypeError("dot_general", "both arrays must have one numeric dtype", got=f"{x} and {y}")
     for left, right in (contract, batch):
         if tuple(x.shape[axis] for axis in left) != tuple(y.shape[axis] for axis in right):
-            raise ShapeError(
-                "dot_general", f"axes {left} and {right} must have the same sizes", got=f"{x} and {y}"
-            )
+            raise ShapeError("dot_general", f"axes {left} and {right} must have the same sizes", got=f"{x} and {y}")
     sizes = [x.shape[axis] for axis in batch[0]]
     sizes += [x.shape[axis] for axis in _free(x.ndim, batch[0], contract[0])]
     sizes += [y.shape[axis] for axis in _free(y.ndim, batch[1], contract[1])]

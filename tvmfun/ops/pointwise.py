@@ -231,9 +231,7 @@ power = pointwise(
             g, where(equal(y, constant(0, y)), constant(0, x), multiply(y, power(x, subtract(y, constant(1, y)))))
         ),
         # 0 where x is 0, where log(x) is infinite.
-        lambda g, o, x, y: multiply(
-            g, multiply(o, log(where(equal(x, constant(0, x)), constant(1, x), x)))
-        ),
+        lambda g, o, x, y: multiply(g, multiply(o, log(where(equal(x, constant(0, x)), constant(1, x), x)))),
     ),
     domain=FLOATS,
     spelling=relax.op.power,
@@ -302,9 +300,7 @@ expm1 = _float_unary(
 )
 log = _float_unary("log", tirx.log, lambda g, o, x: divide(g, x), relax.op.log)
 log1p = _float_unary("log1p", tirx.log1p, lambda g, o, x: divide(g, add(x, constant(1, x))))
-sqrt = _float_unary(
-    "sqrt", tirx.sqrt, lambda g, o, x: divide(multiply(g, constant(0.5, x)), o), relax.op.sqrt
-)
+sqrt = _float_unary("sqrt", tirx.sqrt, lambda g, o, x: divide(multiply(g, constant(0.5, x)), o), relax.op.sqrt)
 rsqrt = _float_unary(
     "rsqrt",
     lambda x: _one(x) / tirx.sqrt(x),
@@ -422,7 +418,9 @@ def _bitwise(name: str, on_bits: Callable, on_bools: Callable, spelling: Callabl
 
 bitwise_and = _bitwise("bitwise_and", lambda x, y: x & y, tirx.And, relax.op.bitwise_and)
 bitwise_or = _bitwise("bitwise_or", lambda x, y: x | y, tirx.Or, relax.op.bitwise_or)
-bitwise_xor = _bitwise("bitwise_xor", lambda x, y: x ^ y, lambda x, y: tirx.NE(x.astype("int8"), y.astype("int8")), relax.op.bitwise_xor)
+bitwise_xor = _bitwise(
+    "bitwise_xor", lambda x, y: x ^ y, lambda x, y: tirx.NE(x.astype("int8"), y.astype("int8")), relax.op.bitwise_xor
+)
 # Not of a comparison would be simplified to the opposite comparison, which is wrong for NaN.
 bitwise_not = _bitwise(
     "bitwise_not", lambda x: ~x, lambda x: tirx.EQ(x.astype("int8"), tirx.const(0, "int8")), relax.op.bitwise_not
@@ -524,9 +522,5 @@ def _bitcast_shape(x: ShapeDtype, *, dtype: str) -> ShapeDtype:
     return ShapeDtype(x.shape, result)
 
 
-bitcast = register(
-    Op("bitcast", "pointwise", _bitcast_shape, lambda x, *, dtype: tirx.reinterpret(dtype, x))
-)
-stop_gradient = register(
-    Op("stop_gradient", "pointwise", lambda x: x, lambda x: x, (None,))
-)
+bitcast = register(Op("bitcast", "pointwise", _bitcast_shape, lambda x, *, dtype: tirx.reinterpret(dtype, x)))
+stop_gradient = register(Op("stop_gradient", "pointwise", lambda x: x, lambda x: x, (None,)))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 from tvm import relax, te, tirx
@@ -102,11 +103,13 @@ def _prod_vjp(g: Array, out: Array, x: Array, *, axis: Ints) -> Array:
     return shapes.permute_dims(result, axes=tuple(map(int, np.argsort(order))))
 
 
-def max_element(*args, axis):
+def max_element(*args: Any, axis: list) -> Any:
+    """The maximum along reduce axes; NaN if there is one."""
     return _NAN_MAX(*args, axis=axis) if dtype_name(args[0]).startswith("float") else te.max(*args, axis=axis)
 
 
-def min_element(*args, axis):
+def min_element(*args: Any, axis: list) -> Any:
+    """The minimum along reduce axes; NaN if there is one."""
     return _NAN_MIN(*args, axis=axis) if dtype_name(args[0]).startswith("float") else te.min(*args, axis=axis)
 
 
@@ -174,11 +177,13 @@ def _arg_reducer(better: Callable, worst: Callable) -> Callable[..., te.Tensor]:
     return compute
 
 
-def lowest(dtype: str):
+def lowest(dtype: str) -> Any:
+    """The smallest value of a dtype."""
     return -tirx.infinity(dtype) if dtype.startswith(("float", "bfloat")) else tirx.min_value(dtype)
 
 
-def highest(dtype: str):
+def highest(dtype: str) -> Any:
+    """The largest value of a dtype."""
     return tirx.infinity(dtype) if dtype.startswith(("float", "bfloat")) else tirx.max_value(dtype)
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from dataclasses import replace
 from itertools import accumulate
+from typing import Any
 
 import numpy as np
 from tvm import relax, te, tirx
@@ -49,7 +50,8 @@ def ravel_index(indices: tuple, shape: Ints) -> tirx.Expr | int:
     return flat
 
 
-def unravel_index(flat, shape: Ints) -> tuple:
+def unravel_index(flat: Any, shape: Ints) -> tuple:
+    """The indices of the element at row-major position ``flat`` of ``shape``."""
     indices = []
     for size in reversed(shape):
         indices.append(tirx.indexmod(flat, size))
@@ -260,7 +262,10 @@ flip = register(
         "injective",
         lambda x, *, axes: x,
         lambda x, *, axes: te.compute(
-            x.shape, lambda *i: x(*(size - 1 - j if k in axes else j for k, (j, size) in enumerate(zip(i, x.shape))))
+            x.shape,
+            lambda *i: x(
+                *(size - 1 - j if k in axes else j for k, (j, size) in enumerate(zip(i, x.shape, strict=True)))
+            ),
         ),
         (lambda g, o, x, *, axes: flip(g, axes=axes),),
     )

@@ -125,9 +125,7 @@ def _as_arrays(values: Any) -> Any:
 # -- grad ------------------------------------------------------------------------------------------------------------
 
 
-def grad(
-    fun: Callable, argnums: int | Sequence[int] = 0, *, has_aux: bool = False
-) -> Callable[..., Any]:
+def grad(fun: Callable, argnums: int | Sequence[int] = 0, *, has_aux: bool = False) -> Callable[..., Any]:
     r"""Returns a function that computes the gradient of ``fun``, :math:`\nabla f`.
 
     Args:
@@ -159,9 +157,7 @@ def grad(
     return gradient
 
 
-def value_and_grad(
-    fun: Callable, argnums: int | Sequence[int] = 0, *, has_aux: bool = False
-) -> Callable[..., Any]:
+def value_and_grad(fun: Callable, argnums: int | Sequence[int] = 0, *, has_aux: bool = False) -> Callable[..., Any]:
     r"""Returns a function that computes ``fun`` and its gradient, :math:`(f, \nabla f)`.
 
     Args, result tree and errors are those of :func:`grad`; the function returns ``(value, gradient)``, and with
@@ -186,6 +182,7 @@ def value_and_grad(
         def both(*args: Any, **kwargs: Any) -> Any:
             chosen = [args[place] for place in places]
             leaves, structure = tree.flatten(chosen)
+
             def of_leaves(*leaves: Any) -> Any:
                 new = list(args)
                 for place, value in zip(places, tree.unflatten(structure, leaves), strict=True):
@@ -225,7 +222,10 @@ def _places(numbers: Sequence[int], count: int) -> list[int]:
     for number in numbers:
         if not -count <= number < count:
             raise ArgumentError(
-                "grad", f"argnums must be below the {count} positional arguments", got=str(number), hint="another argnums, or passing the argument by position"
+                "grad",
+                f"argnums must be below the {count} positional arguments",
+                got=str(number),
+                hint="another argnums, or passing the argument by position",
             )
     return [number % count for number in numbers]
 
@@ -248,7 +248,10 @@ def _check_loss(result: Any, has_aux: bool) -> Any:
     leaves = tree.leaves(loss)
     if len(leaves) != 1 or leaves[0] is not loss:
         raise GradientError(
-            "grad", "the loss must be one scalar", got=f"a tree of {len(leaves)} leaves", hint="has_aux=True for more results"
+            "grad",
+            "the loss must be one scalar",
+            got=f"a tree of {len(leaves)} leaves",
+            hint="has_aux=True for more results",
         )
     aval = abstract(loss, "grad")
     if aval.shape:

@@ -239,9 +239,7 @@ def bits(dtype: str) -> int:
     return tvm.DataType(dtype).bits
 
 
-def walks_as_one(
-    access: tuple[Buffer, Sequence[Expr]], first: Axis, second: Axis, domain: Sequence[Axis]
-) -> bool:
+def walks_as_one(access: tuple[Buffer, Sequence[Expr]], first: Axis, second: Axis, domain: Sequence[Axis]) -> bool:
     """Whether an access moves along two neighbouring axes as along one that joins them."""
     far = stride(*access, first, domain)
     near = stride(*access, second, domain)

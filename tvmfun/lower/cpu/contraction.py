@@ -378,9 +378,7 @@ class _Emitter:
             # A partial vector goes through memory, which keeps the accumulators in registers.
             spill = build.scratch([lanes], self.dtype, "spill")
             copy = lane(lambda k: BufferStore(spill, acc[i, k], [k]))
-            return build.seq(
-                AllocBuffer(spill), copy, self._write_back(at, start + begin, size, lambda k: spill[k])
-            )
+            return build.seq(AllocBuffer(spill), copy, self._write_back(at, start + begin, size, lambda k: spill[k]))
 
         loops = build.nest(self.tiling.inner, env, update)
         return build.seq(*map(AllocBuffer, accs), clear, loops, each(write))

@@ -51,11 +51,7 @@ def emit_maps(
     def chunk(env: Env) -> Stmt:
         start = env[chunks.var] * CHUNK
         count = vectors if chunks.extent == 1 else build.minimum(CHUNK, vectors - start)
-        body = (
-            build.loop(inner[0], count, lambda i: vector(env, (start + i) * lanes, lanes))
-            if vectors
-            else None
-        )
+        body = build.loop(inner[0], count, lambda i: vector(env, (start + i) * lanes, lanes)) if vectors else None
         rest = vector(env, build.index(inner[0], vectors * lanes), tail) if tail else None
         if rest is not None and chunks.extent > 1:
             rest = IfThenElse(env[chunks.var] == chunks.extent - 1, rest, None)

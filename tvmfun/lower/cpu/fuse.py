@@ -122,9 +122,7 @@ def _inline_into(stage: AnyStage, producer: Stage) -> AnyStage:
     return replace(stage, value=build.replace_loads(stage.value, producer.output, expand))
 
 
-def store_truth_as_numbers(
-    stages: Sequence[AnyStage], temps: Sequence[Buffer]
-) -> tuple[list[AnyStage], list[Buffer]]:
+def store_truth_as_numbers(stages: Sequence[AnyStage], temps: Sequence[Buffer]) -> tuple[list[AnyStage], list[Buffer]]:
     """Make int8 of bool intermediates: StorageRewrite loses the type of bool buffers used as vectors."""
     stages, kept = list(stages), []
     for buffer in temps:
@@ -345,9 +343,7 @@ def private_outputs(group: Group, stages: Sequence[AnyStage], temps: Sequence[Bu
 
 def shrink(group: Group, buffer: Buffer) -> tuple[Group, Buffer]:
     """Make an intermediate private to one iteration of the group's common loops."""
-    producer = next(
-        s for member in group.stages for s in (member, *member.epilogues) if s.output.same_as(buffer)
-    )
+    producer = next(s for member in group.stages for s in (member, *member.epilogues) if s.output.same_as(buffer))
     shared = [axis.var for axis in producer.space[: group.prefix]]
     fixed = [any(index.same_as(var) for var in shared) for index in producer.index]
     shape = [1 if gone else size for gone, size in zip(fixed, buffer.shape, strict=True)]

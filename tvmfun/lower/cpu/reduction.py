@@ -29,9 +29,7 @@ def along_reduced_axis(stage: Stage, prefix: int = 0) -> bool:
         return True
 
     def score(axis: Axis) -> int:
-        strides = [
-            build.stride(load.source, load.indices, axis, stage.domain) for load in build.loads(stage.value)
-        ]
+        strides = [build.stride(load.source, load.indices, axis, stage.domain) for load in build.loads(stage.value)]
         return sum(1 for step in strides if step == 1) * 2 - sum(1 for step in strides if step not in (0, 1))
 
     return score(stage.reduce[-1]) > score(stage.space[-1])
@@ -168,9 +166,7 @@ class _Row:
         clear = build.unrolled(
             self.last, self.wide, lambda j: self._lanes(lanes, lambda k: BufferStore(acc, self.init, [j, k]))
         )
-        steps = [
-            self._lanes(lanes, lambda k, j=j: self._add(acc, [0, k], acc[j, k])) for j in range(1, self.wide)
-        ]
+        steps = [self._lanes(lanes, lambda k, j=j: self._add(acc, [0, k], acc[j, k])) for j in range(1, self.wide)]
         while lanes > 1:
             lanes //= 2
             steps.append(self._lanes(lanes, lambda k, half=lanes: self._add(acc, [0, k], acc[0, k + half])))

@@ -32,9 +32,7 @@ def ramp(start: Expr, lanes: int) -> Expr:
     return tirx.Ramp(start, tirx.const(1, str(start.ty)), lanes)
 
 
-def transpose_tile(
-    read: Callable[[int], Expr], write: Callable[[int, Expr], Stmt], lanes: int, dtype: str
-) -> Stmt:
+def transpose_tile(read: Callable[[int], Expr], write: Callable[[int, Expr], Stmt], lanes: int, dtype: str) -> Stmt:
     """Transpose `lanes` vectors.
 
     Each step exchanges the off-diagonal blocks of half the size of the step before, with two shuffles
