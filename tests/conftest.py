@@ -1,4 +1,7 @@
+import gc
 import os
+
+import pytest
 
 # Each xdist worker has its own TVM thread pool; together they should fill the machine once.
 _workers = int(os.environ.get("PYTEST_XDIST_WORKER_COUNT", "1"))
@@ -6,3 +9,13 @@ if _workers > 1:
     os.environ.setdefault("TVMFUN_NUM_THREADS", str(max(1, (os.cpu_count() or 1) // _workers)))
 # Tests must not see what earlier versions compiled.
 os.environ["TVMFUN_CACHE_DIR"] = ""
+
+
+@pytest.fixture(scope="module", autouse=True)
+def modest_memory():
+    """Compiled modules take about a megabyte each: drop those of one file before the next."""
+    yield
+    import tvmfun
+
+    tvmfun.clear_caches()
+    gc.collect()

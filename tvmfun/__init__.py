@@ -14,7 +14,7 @@ from tvmfun import random as random
 from tvmfun.core.array import Array, ShapeDtype
 from tvmfun.core.program import Program
 from tvmfun.core.trace import trace
-from tvmfun.jit import debug_nans, device_get, device_put, eval_shape, jit
+from tvmfun.jit import clear_caches, debug_nans, device_get, device_put, eval_shape, jit
 from tvmfun.runtime import devices
 from tvmfun.transforms import grad, jvp, value_and_grad, vjp
 
@@ -27,6 +27,7 @@ __all__ = [
     "Array",
     "Program",
     "ShapeDtype",
+    "clear_caches",
     "debug_nans",
     "device_get",
     "device_put",

@@ -456,6 +456,15 @@ class Compiled:
         return _Ready(self.program, self.target)
 
 
+def clear_caches() -> None:
+    """Forgets what was compiled in this process for ops, Programs and kernels, and so frees its memory.
+
+    Functions made by :func:`jit` keep what they have compiled; the disk cache stays.
+    """
+    _OPS.clear()
+    compiling.clear_caches()
+
+
 def eval_shape(fun: Callable, *args: Any, **kwargs: Any) -> Any:
     """Returns the tree of ``ShapeDtype`` that ``fun(*args, **kwargs)`` would return, without computing anything.
 
