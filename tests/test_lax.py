@@ -160,7 +160,7 @@ def test_a_nan_is_the_largest_of_its_window():
 PRODUCTS = [
     ((2, 3), (3, 4), (((1,), (0,)), ((), ()))),
     ((5, 2, 3), (5, 3, 4), (((2,), (1,)), ((0,), (0,)))),
-    ((2, 5, 3), (3, 4, 5), (((-1,), (0,)), ((1,), (-1,)))),
+    ((2, 5, 3), (3, 4, 5), (((2,), (0,)), ((1,), (2,)))),
     ((2, 3, 4), (4, 3, 5), (((1, 2), (1, 0)), ((), ()))),
     ((2, 3), (4,), (((), ()), ((), ()))),
     ((2, 3), (2, 3), (((), ()), ((0, 1), (0, 1)))),
@@ -179,6 +179,11 @@ def test_dot_general(dtype, jax):
     )
     for pair, (_, _, numbers), actual in zip(pairs, PRODUCTS, together(pairs), strict=True):
         close(actual, jax.lax.dot_general(*pair, numbers), dtype)
+
+
+def test_dot_general_counts_axes_from_the_end_too():
+    x, y = operand((2, 3)), operand((4, 3))
+    np.testing.assert_allclose(lax.dot_general(x, y, (((-1,), (-1,)), ((), ()))), x @ y.T, rtol=1e-5, atol=1e-6)
 
 
 def test_dot_general_errors():

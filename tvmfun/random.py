@@ -19,6 +19,7 @@ from tvmfun.core.array import Array
 from tvmfun.core.leaf import abstract
 from tvmfun.errors import ArgumentError, DtypeError, ShapeError
 from tvmfun.numpy.creation import Shape, as_shape
+from tvmfun.numpy.promotion import convert, operand
 from tvmfun.ops.bits import threefry2x32
 
 _UINTS = {1: dtypes.uint8, 2: dtypes.uint16, 4: dtypes.uint32, 8: dtypes.uint64}
@@ -121,9 +122,7 @@ def _float_dtype(name: str, dtype: Any) -> np.dtype:
 _MANTISSA = {dtypes.bfloat16: 7, dtypes.float16: 10, dtypes.float32: 23, dtypes.float64: 52}
 
 
-def uniform(
-    key: Any, shape: Shape = (), dtype: Any = "float32", minval: Any = 0.0, maxval: Any = 1.0
-) -> Array:
+def uniform(key: Any, shape: Shape = (), dtype: Any = "float32", minval: Any = 0.0, maxval: Any = 1.0) -> Array:
     r"""Returns floats uniform in :math:`[\text{minval}, \text{maxval})`.
 
     Args:
@@ -152,9 +151,7 @@ def uniform(
     span = dtype.type(high - low) if constant else tnp.subtract(high, low)  # type: ignore[operator]
     result = tnp.maximum(low, tnp.add(tnp.multiply(unit, span), low))
     if result.shape != sizes:
-        raise ShapeError(
-            "uniform", f"the bounds must broadcast to {sizes}", got=f"a result of {result.shape}"
-        )
+        raise ShapeError("uniform", f"the bounds must broadcast to {sizes}", got=f"a result of {result.shape}")
     return result
 
 
@@ -178,11 +175,14 @@ def normal(key: Any, shape: Shape = (), dtype: Any = "float32") -> Array:
 def bernoulli(key: Any, p: Any = 0.5, shape: Shape | None = None) -> Array:
     """Returns bools that are true with probability ``p``; by default of the shape of ``p``."""
     key = _check_key("bernoulli", key)
-    p = tnp.asarray(p)
-    if not dtypes.is_float(p.dtype):
-        p = tnp.astype(p, dtypes.DEFAULT_FLOAT)
-    sizes = p.shape if shape is None else as_shape("bernoulli", shape)
-    return tnp.less(uniform(key, sizes, p.dtype), tnp.broadcast_to(p, sizes))
+    p = operand("bernoulli", p)
+    dtype = abstract(p, "bernoulli").dtype
+    dtype = dtype if dtypes.is_float(dtype) else dtypes.DEFAULT_FLOAT
+    sizes = np.shape(p) if shape is None else as_shape("bernoulli", shape)
+    result = tnp.less(uniform(key, sizes, dtype), convert("bernoulli", p, dtype))
+    if result.shape != sizes:
+        raise ShapeError("bernoulli", f"the probabilities must broadcast to {sizes}", got=str(np.shape(p)))
+    return result
 
 
 def randint(key: Any, shape: Shape, minval: int, maxval: int, dtype: Any = "int32") -> Array:
@@ -222,8 +222,14 @@ def randint(key: Any, shape: Shape, minval: int, maxval: int, dtype: Any = "int3
         if multiplier:
             higher = tnp.remainder(bits(first, shape, _UINTS[width // 8]), span)
             offset = tnp.remainder(tnp.add(tnp.multiply(higher, multiplier), offset), span)
-    wrapped = low % 2**width
-    return tnp.astype(tnp.add(offset, wrapped), dtype) if wrapped else tnp.astype(offset, dtype)
+    if dtype in dtypes.UNSIGNED and dtype.itemsize * 8 == width:
+        return tnp.add(offset, low)
+    signed = dtypes.int64 if width == 64 else dtypes.int32
+    if low >= 0:
+        return tnp.astype(tnp.add(tnp.astype(offset, signed), low), dtype)
+    # An offset may be larger than signed integers are: flipping its first bit subtracts half of their number.
+    half = 1 << (width - 1)
+    return tnp.astype(tnp.add(tnp.astype(tnp.bitwise_xor(offset, half), signed), low + half), dtype)
 
 
 def permutation(key: Any, x: Any, axis: int = 0) -> Array:

@@ -13,7 +13,7 @@ from typing import Any
 
 import tvm_ffi
 from tvm import ir, tirx
-from tvm.tirx import Bind, BufferStore, Stmt
+from tvm.tirx import AllocBuffer, Bind, BufferStore, For, ForKind, Stmt
 
 # TVM's node classes do not declare their operators in a way that type checkers understand.
 Expr = Any
@@ -32,7 +32,8 @@ def expand(func: tirx.PrimFunc) -> tirx.PrimFunc:
     body = tvm_ffi.structural_map(func.body, tests)
     if any(str(buffer.dtype) == "bfloat16" for buffer in func.params):
         return func.with_body(body)  # TVM's legalization of bfloat16 loses the variables that arithmetic is bound to
-    return func.with_body(tvm_ffi.structural_map(body, (BufferStore, _expand_store)))
+    body = tvm_ffi.structural_map(body, (For, _expand_vectorized))
+    return func.with_body(tvm_ffi.structural_map(body, (BufferStore, _expand_scalar)))
 
 
 def _expand_inequality(comparison: tirx.NE) -> Expr:
@@ -52,7 +53,26 @@ def _is_nan(x: Expr) -> Expr:
     return tirx.reinterpret("int32", _cast("float32", x)) & _i(0x7FFFFFFF) > _i(0x7F800000)
 
 
-def _expand_store(store: BufferStore) -> Stmt:
+def _expand_vectorized(loop: For) -> Stmt:
+    if loop.kind != ForKind.VECTORIZED:
+        return loop
+    registers: list[Stmt] = []
+    place = loop.loop_var - loop.min
+    body = tvm_ffi.structural_map(
+        loop.body, (BufferStore, lambda store: _expand_store(store, int(loop.extent), place, registers))
+    )
+    expanded = For(loop.loop_var, loop.min, loop.extent, loop.kind, body, loop.thread_binding, loop.annotations)
+    return tirx.SeqStmt([*registers, expanded]) if registers else expanded
+
+
+def _expand_scalar(store: BufferStore) -> Stmt:
+    registers: list[Stmt] = []
+    expanded = _expand_store(store, 1, _i(0), registers)
+    return tirx.SeqStmt([*registers, expanded]) if registers else expanded
+
+
+def _expand_store(store: BufferStore, lanes: int, lane: Expr, registers: list[Stmt]) -> Stmt:
+    """Expands the calls in one store; what has to be allocated around the loop over lanes goes to `registers`."""
     # Statements name the intermediate results. Let expressions would do, but CommonSubexprElim fails on
     # subexpressions that two of them have in common.
     bindings: list[Stmt] = []
@@ -64,15 +84,45 @@ def _expand_store(store: BufferStore) -> Stmt:
         bindings.append(Bind(var, value))
         return var
 
+    def keep(value: Expr) -> Expr:
+        # In memory, which LLVM turns into a register: TVM's simplifier would insert the whole formula wherever a
+        # variable is used, and that again in the next formula.
+        buffer = tirx.decl_buffer((lanes,), str(value.ty))
+        registers.append(AllocBuffer(buffer))
+        bindings.append(BufferStore(buffer, value, [lane]))
+        return buffer[lane]
+
     guarded = _guarded_calls(store.value)
+    several = len(_expandable_calls(store.value) - guarded) > 1
+    results: list[tuple[ir.Call, Expr]] = []
 
     def visit(call: ir.Call) -> Expr:
-        return call if call in guarded else _expand_call(call, name)
+        if call in guarded or not _is_expandable(call):
+            return call
+        for known, result in results:
+            if tvm_ffi.structural_equal(known, call):
+                return result
+        argument = call.args[0]
+        if several and not isinstance(argument, ir.TensorLoad):
+            argument = keep(argument)
+        result = _expand_call(call, argument, name)
+        results.append((call, keep(result) if several else result))
+        return results[-1][1]
 
     value = tvm_ffi.structural_map(store.value, (ir.Call, visit))
     if not bindings:
         return store
     return tirx.SeqStmt([*bindings, BufferStore(store.buffer, value, store.indices)])
+
+
+def _is_expandable(call: ir.Call) -> bool:
+    return getattr(call.op, "name", None) in FUNCTIONS and str(call.ty) in ("float32", "float16", "bfloat16")
+
+
+def _expandable_calls(value: Expr) -> set[ir.Call]:
+    found: set[ir.Call] = set()
+    tvm_ffi.structural_walk(value, (ir.Call, lambda call: found.add(call) if _is_expandable(call) else None))
+    return found
 
 
 def _guarded_calls(value: Expr) -> set[ir.Call]:
@@ -88,13 +138,9 @@ def _guarded_calls(value: Expr) -> set[ir.Call]:
     return guarded
 
 
-def _expand_call(call: ir.Call, name: Name) -> Expr:
-    make = FUNCTIONS.get(getattr(call.op, "name", None))
-    dtype = str(call.ty)
-    if make is None or dtype not in ("float32", "float16", "bfloat16"):
-        return call
-    result = make(name(_cast("float32", call.args[0])), name)
-    return _cast(dtype, name(result))
+def _expand_call(call: ir.Call, argument: Expr, name: Name) -> Expr:
+    result = FUNCTIONS[call.op.name](name(_cast("float32", argument)), name)
+    return _cast(str(call.ty), name(result))
 
 
 def exp(x: Expr, name: Name) -> Expr:

@@ -231,10 +231,8 @@ def arange(start: Any, stop: Any = None, step: Any = 1, dtype: Any = None, *, de
         counting = kind if dtypes.is_integer(kind) else dtypes.int64
         numbers = ops.iota(shape=(count,), axis=0, dtype=dtypes.NAMES[counting])
         return astype(numbers if (first, step) == (0, 1) else add(multiply(numbers, step), first), kind)
-    if isinstance(first, float):
-        numbers = np.arange(first, last, step)
-    else:
-        numbers = first + step * np.arange(count)
+    is_float = isinstance(first, float)
+    numbers = np.arange(first, last, step) if is_float else first + step * np.arange(count)
     return _placed("arange", device_array(numbers.astype(kind)), device)
 
 
