@@ -127,19 +127,22 @@ def test_fold_in_takes_an_integer(keys):
 # -- distributions -----------------------------------------------------------------------------------------
 
 
+def draws(function, key, dtype):
+    """Draws of all shapes in one compiled function, and one draw op by op."""
+    together = tvmfun.jit(lambda key: [function(key, shape, dtype) for shape in [*SHAPES, LARGE]])(key)
+    return [*zip([*SHAPES, LARGE], together, strict=True), ((2, 3, 4), function(key, (2, 3, 4), dtype))]
+
+
 @pytest.mark.parametrize("dtype", ["uint8", "uint16", "uint32", "uint64"])
 def test_bits(dtype, keys, jax):
-    for shape in [*SHAPES, LARGE]:
-        same(random.bits(keys[0], shape, dtype), jax.random.bits(keys[1], shape, dtype))
-    same(tvmfun.jit(lambda k: random.bits(k, (3,), dtype))(keys[0]), jax.random.bits(keys[1], (3,), dtype))
+    for shape, actual in draws(random.bits, keys[0], dtype):
+        same(actual, jax.random.bits(keys[1], shape, dtype))
 
 
 @pytest.mark.parametrize("dtype", FLOATS)
 def test_uniform(dtype, keys, jax):
-    kind = dtypes.canonical(dtype)
-    for shape in [*SHAPES, LARGE]:
-        same(random.uniform(keys[0], shape, dtype), jax.random.uniform(keys[1], shape, kind))
-    same(tvmfun.jit(lambda k: random.uniform(k, (3,), dtype))(keys[0]), jax.random.uniform(keys[1], (3,), kind))
+    for shape, actual in draws(random.uniform, keys[0], dtype):
+        same(actual, jax.random.uniform(keys[1], shape, dtypes.canonical(dtype)))
 
 
 @pytest.mark.parametrize("bounds", [(-3, 7), (0.1, 0.3), (1, 1), (5, 2), (-1e30, 1e30)], ids=str)
@@ -166,23 +169,16 @@ def test_uniform_bounds_may_be_arrays(keys, jax):
 
 @pytest.mark.parametrize("dtype", FLOATS)
 def test_normal(dtype, keys, jax):
-    kind = dtypes.canonical(dtype)
-    # XLA's polynomial for the inverse of erf in float32, ours in float64 is more accurate than XLA's.
-    ulps = {"float32": 4, "float16": 1, "bfloat16": 1, "float64": 5000}[dtype]
-    for shape in [*SHAPES, LARGE]:
-        actual = np.asarray(random.normal(keys[0], shape, dtype))
-        expected = np.asarray(jax.random.normal(keys[1], shape, kind))
+    # In float32 and below the polynomial is XLA's; in float64 ours is the more accurate one.
+    epsilon = {"bfloat16": 2.0**-7, "float16": 2.0**-10, "float32": 2.0**-23, "float64": 2.0**-52}[dtype]
+    tolerance = epsilon * {"float32": 4, "float16": 1, "bfloat16": 1, "float64": 5000}[dtype]
+    for shape, actual in draws(random.normal, keys[0], dtype):
+        actual, expected = np.asarray(actual), np.asarray(jax.random.normal(keys[1], shape, dtypes.canonical(dtype)))
         assert (actual.dtype, actual.shape) == (expected.dtype, expected.shape)
-        if actual.size:
-            epsilon = EPSILON[dtype]
-            np.testing.assert_allclose(
-                actual.astype(float), expected.astype(float), rtol=ulps * epsilon, atol=ulps * epsilon / 16
-            )
-            if dtype == "float32":
-                assert (actual == expected).mean() > 0.9 or actual.size < 100
-
-
-EPSILON = {"bfloat16": 2.0**-7, "float16": 2.0**-10, "float32": 2.0**-23, "float64": 2.0**-52}
+        np.testing.assert_allclose(actual.astype(float), expected.astype(float), rtol=tolerance, atol=tolerance / 16)
+        if dtype != "float64" and shape == LARGE:
+            # XLA keeps more than bfloat16 between the steps.
+            assert (actual == expected).mean() > (0.6 if dtype == "bfloat16" else 0.9)
 
 
 def test_normal_is_normal_when_compiled(keys, jax):

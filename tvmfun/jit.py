@@ -286,6 +286,8 @@ class _Places:
             raise ArgumentError(
                 "jit", f"{what}_argnames must be arguments of the function", got=", ".join(sorted(self.names - known))
             )
+        elif any(num < 0 for num in self.nums):
+            raise ArgumentError("jit", f"{what}_argnums must not be negative where *args has no end", got=str(nums))
         self.nums = {num % len(positional) if num < 0 else num for num in self.nums}
         # A position and a name are the same argument: the caller may use either.
         self.names |= {positional[num] for num in self.nums if num < len(positional)}
@@ -296,7 +298,7 @@ class _Places:
 
     def split(self, args: tuple, kwargs: dict) -> tuple[tuple, dict, tuple]:
         """The other arguments, and these as ``((place, value), ...)``."""
-        chosen = [(i, value) for i, value in enumerate(args) if i in self.nums]
+        chosen: list[tuple[Any, Any]] = [(i, value) for i, value in enumerate(args) if i in self.nums]
         chosen += [(name, kwargs[name]) for name in sorted(kwargs) if name in self.names]
         rest = tuple(value for i, value in enumerate(args) if i not in self.nums)
         return rest, {name: value for name, value in kwargs.items() if name not in self.names}, tuple(chosen)
@@ -358,7 +360,8 @@ class Jitted:
             program = self._program(leaves, structure, static)
             return tree.unflatten(program.out_tree, program.evaluate([*program.captured, *leaves]))
         arrays = [as_device_array(leaf, self._name) for leaf in leaves]
-        key = (structure, static, tuple(array.aval for array in arrays), arrays[0].device if arrays else _CPU)
+        kinds = tuple(type(value) for _, value in static)  # 1, 1.0 and True are equal, but not the same
+        key = (structure, static, kinds, tuple(array.aval for array in arrays), arrays[0].device if arrays else _CPU)
         self._check_hashable(static)
         ready = self._ready.get(key) or self._prepare(key, arrays, structure, static)
         outputs = ready([move(array, ready.device) for array in arrays] if self._target else arrays)
@@ -381,7 +384,7 @@ class Jitted:
 
     def _program(self, leaves: list, structure: tree.Structure, static: tuple) -> Program:
         avals = tuple(abstract(leaf, self._name) for leaf in leaves)
-        key = (structure, static, avals)
+        key = (structure, static, tuple(type(value) for _, value in static), avals)
         self._check_hashable(static)
         if key in self._programs:
             return self._programs[key]

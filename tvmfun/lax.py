@@ -106,9 +106,7 @@ def _paddings(
     if kind == "VALID":
         return ((0, 0),) * len(sizes)
     if kind not in ("SAME", "SAME_LOWER"):
-        raise ArgumentError(
-            name, "the padding must be 'SAME', 'SAME_LOWER', 'VALID' or pairs", got=repr(padding)
-        )
+        raise ArgumentError(name, "the padding must be 'SAME', 'SAME_LOWER', 'VALID' or pairs", got=repr(padding))
     pairs = []
     for size, k, stride in zip(sizes, window, strides, strict=True):
         total = max(0, (-(-size // stride) - 1) * stride + k - size)
@@ -170,9 +168,7 @@ def conv_general_dilated(
             got=f"{lhs.aval}, {rhs.aval}, strides {stride}, dilations {dilation} and {kernel_dilation}",
         )
     if min(*stride, *dilation, *kernel_dilation) < 1:
-        raise ArgumentError(
-            name, "strides and dilations are positive", got=f"{stride}, {dilation}, {kernel_dilation}"
-        )
+        raise ArgumentError(name, "strides and dilations are positive", got=f"{stride}, {dilation}, {kernel_dilation}")
     letters = "DHW"[-rank:] if rank <= 3 else "".join(map(str, range(rank)))
     layouts = dimension_numbers or (f"NC{letters}", f"OI{letters}", f"NC{letters}")
     spatial = "".join(letter for letter in layouts[0] if letter not in "NC")
@@ -193,16 +189,12 @@ def conv_general_dilated(
     return tnp.permute_dims(result, tuple(back.index(axis) for axis in range(result.ndim)))
 
 
-def _window(
-    name: str, op: Op, x: Any, window: Sequence[int], strides: Sequence[int] | None, padding: Padding
-) -> Array:
+def _window(name: str, op: Op, x: Any, window: Sequence[int], strides: Sequence[int] | None, padding: Padding) -> Array:
     x = tnp.asarray(x)
     window = tuple(window)
     stride = tuple(strides or (1,) * len(window))
     if not len(window) == len(stride) == x.ndim:
-        raise ShapeError(
-            name, "there must be one size and stride per axis", got=f"{window}, {stride} for {x.aval}"
-        )
+        raise ShapeError(name, "there must be one size and stride per axis", got=f"{window}, {stride} for {x.aval}")
     pads = _paddings(name, padding, x.shape, window, stride)
     if any(max(pair) >= max(k, 1) for pair, k in zip(pads, window, strict=True) if any(pair)):
         raise ShapeError(name, "the padding must be smaller than the window", got=f"{pads} for {window}")

@@ -192,6 +192,11 @@ def test_division_by_zero_and_overflow_do_not_crash(name, dtype):
     np.testing.assert_array_equal(getattr(tnp, name)(x, y), expected)
 
 
+def test_sums_with_constants_wrap_when_compiled():
+    x = np.array([2**31 + 5], "uint32")
+    assert tvmfun.jit(lambda x: x + 2**31)(x).tolist() == [5]
+
+
 @pytest.mark.parametrize("dtype", INTEGERS)
 def test_shifts_by_any_count(dtype):
     jax = pytest.importorskip("jax")

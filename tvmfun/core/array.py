@@ -145,9 +145,7 @@ class Array:
         return (self[i] for i in range(len(self)))
 
     def __setitem__(self, index: Any, value: Any) -> None:
-        raise TypeError(
-            "[Array] arrays are immutable, got an assignment to an index. Try x = x.at[index].set(value)."
-        )
+        raise TypeError("[Array] arrays are immutable, got an assignment to an index. Try x = x.at[index].set(value).")
 
     # Equality is elementwise, so arrays cannot be dictionary keys.
     __hash__ = None  # type: ignore[assignment]
@@ -180,9 +178,7 @@ class Array:
 
     def _scalar(self, what: str) -> Any:
         if self.size != 1:
-            raise ShapeError(
-                what, "a Python scalar needs one element", got=repr(self.aval), hint="indexing first"
-            )
+            raise ShapeError(what, "a Python scalar needs one element", got=repr(self.aval), hint="indexing first")
         return self.concrete(what).numpy().reshape(())[()]
 
     def item(self) -> bool | int | float:
@@ -316,9 +312,7 @@ def is_on_cpu(array: DeviceArray) -> bool:
     return array.device.dlpack_device_type() == _CPU_KEY[0]
 
 
-def device_array(
-    value: np.ndarray | np.generic, device: Device | None = None, *, weak: bool = False
-) -> DeviceArray:
+def device_array(value: np.ndarray | np.generic, device: Device | None = None, *, weak: bool = False) -> DeviceArray:
     """Copies a NumPy array of any layout and byte order into a new aligned buffer (default: on the CPU).
 
     Raises:

@@ -184,7 +184,9 @@ def log1p(x: Expr, name: Name) -> Expr:
 def tanh(x: Expr, name: Name) -> Expr:
     """The hyperbolic tangent, within 5 ulp."""
     near_zero = tirx.all(x > _f(-4e-4), x < _f(4e-4))
-    return tirx.Select(near_zero, x, _odd_rational(x, 7.90531110763549805, TANH, name))
+    result = tirx.Select(near_zero, x, _odd_rational(x, 7.90531110763549805, TANH, name))
+    # The rational function ends just below 1.
+    return tirx.Select(x > _f(9.0), _f(1.0), tirx.Select(x < _f(-9.0), _f(-1.0), result))
 
 
 def erf(x: Expr, name: Name) -> Expr:

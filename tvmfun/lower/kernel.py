@@ -13,6 +13,7 @@ from tvmfun.core.array import ShapeDtype
 from tvmfun.core.op import plain
 from tvmfun.core.program import Equation, Literal, Program, Variable
 from tvmfun.lower.fuse import Kernel
+from tvmfun.ops.pointwise import opaque
 
 
 def text(kernel: Kernel) -> str:
@@ -33,10 +34,14 @@ def constant(value: np.generic) -> tirx.Expr:
     name = dtypes.NAMES[value.dtype]
     if name == "bool":
         return tirx.const(bool(value), "bool")
+    if name in ("int64", "uint64") and value != 0:
+        return opaque(int(value), name)
     if dtypes.is_integer(value.dtype):
         return tirx.const(int(value), name)
     if name == "bfloat16":  # a constant of its own cannot be repeated along a vector
         return tirx.Cast(name, tirx.const(float(value), "float32"))
+    if value == 0 and name in ("float32", "float64"):
+        return opaque(float(value), name)
     return tirx.const(float(value), name)
 
 

@@ -29,6 +29,10 @@ def _threefry_shape(key: ShapeDtype, base: ShapeDtype, *, shape: tuple[int, ...]
 def _threefry(key: ShapeDtype, base: ShapeDtype, *, shape: tuple[int, ...], word: str) -> tirx.PrimFunc:
     uint = lambda value: tirx.const(value, "uint32")
 
+    def plus(*terms):
+        # Sums wrap around, for which TVM's code for 32 bits does not allow; LLVM narrows this to one addition.
+        return tirx.Cast("uint32", sum(tirx.Cast("uint64", term) for term in terms))
+
     def rounds(keys, bases, result, indices):
         batch = indices[: key.ndim - 1]
         position = ravel_index(indices[key.ndim - 1 :], shape) if shape else 0
@@ -40,15 +44,15 @@ def _threefry(key: ShapeDtype, base: ShapeDtype, *, shape: tuple[int, ...], word
         # In 64 bits: the simplifier assumes that narrower additions do not overflow.
         wide = tirx.Cast("uint64", bases[(*batch, 0)]) << tirx.const(32, "uint64")
         counter = (wide | tirx.Cast("uint64", bases[(*batch, 1)])) + tirx.Cast("uint64", position)
-        T.buffer_store(x, tirx.Cast("uint32", counter >> tirx.const(32, "uint64")) + schedule[0], [0])
-        T.buffer_store(x, tirx.Cast("uint32", counter) + schedule[1], [1])
+        T.buffer_store(x, plus(counter >> tirx.const(32, "uint64"), schedule[0]), [0])
+        T.buffer_store(x, plus(counter, schedule[1]), [1])
         for group in range(5):
             for rotation in _ROTATIONS[group % 2]:
-                T.buffer_store(x, x[0] + x[1], [0])
+                T.buffer_store(x, plus(x[0], x[1]), [0])
                 rotated = (x[1] << uint(rotation)) | (x[1] >> uint(32 - rotation))
                 T.buffer_store(x, rotated ^ x[0], [1])
-            T.buffer_store(x, x[0] + schedule[(group + 1) % 3], [0])
-            T.buffer_store(x, x[1] + schedule[(group + 2) % 3] + uint(group + 1), [1])
+            T.buffer_store(x, plus(x[0], schedule[(group + 1) % 3]), [0])
+            T.buffer_store(x, plus(x[1], schedule[(group + 2) % 3], uint(group + 1)), [1])
         T.buffer_store(result, {"first": x[0], "second": x[1], "xor": x[0] ^ x[1]}[word], list(indices))
 
     output = _threefry_shape(key, base, shape=shape, word=word)

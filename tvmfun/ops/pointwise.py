@@ -138,15 +138,62 @@ def _one(x: Any) -> Any:
     return tirx.const(1, dtype_name(x))
 
 
+def opaque(value: float, dtype: str) -> Any:
+    """A constant of whose value TVM's simplifier knows nothing, though LLVM does.
+
+    The simplifier takes floats for real numbers and integers for unbounded ones. It would make ``x * 0`` and
+    ``0 / x`` 0, also where ``x`` is NaN, ``x + 1 > x`` true, and fail at ``x / 0``.
+    """
+    kind = np.dtype(dtypes.canonical(dtype))
+    other = f"int{kind.itemsize * 8}" if dtype.startswith("uint") else f"uint{kind.itemsize * 8}"
+    bits = int(kind.type(value).view(other))
+    if dtype.startswith("float") and not bits:  # TVM refuses to reinterpret the integer 0
+        return opaque(-0.0, dtype) * tirx.const(-1, dtype)
+    return tirx.reinterpret(dtype, tirx.const(bits, other))
+
+
+def _wrapping(formula: Callable[..., Any]) -> Callable[..., Any]:
+    """Integers wrap around, for which TVM's simplifier and generated code do not allow: compute in 64 bits and cut.
+
+    LLVM narrows that to the plain instruction. 64-bit integers have nothing wider and must not overflow.
+    """
+
+    def wrapped(*xs: Any) -> Any:
+        dtype = dtype_name(xs[0])
+        if dtype not in ("int8", "int16", "int32", "uint8", "uint16", "uint32"):
+            return formula(*xs)
+        wide = "uint64" if dtype.startswith("uint") else "int64"
+        return tirx.Cast(dtype, formula(*(tirx.Cast(wide, x) for x in xs)))
+
+    return wrapped
+
+
+def _subtract(x: Any, y: Any) -> Any:
+    # x - x would be simplified to 0, also where x is infinite; LLVM makes a subtraction of this.
+    return x + opaque(-1.0, dtype_name(x)) * y if dtype_name(x) in ("float32", "float64") else x - y
+
+
+def _negative(x: Any) -> Any:
+    if not dtype_name(x).startswith("uint"):
+        return -x
+    one = _one(x)
+    return tirx.Select(tirx.EQ(x, tirx.const(0, dtype_name(x))), x, ~x + one)  # 0 - x would be taken for 0
+
+
 # -- arithmetic ------------------------------------------------------------------------------------------------
 
-add = pointwise("add", lambda x, y: x + y, (lambda g, o, x, y: g, lambda g, o, x, y: g), spelling=relax.op.add)
+add = pointwise(
+    "add", _wrapping(lambda x, y: x + y), (lambda g, o, x, y: g, lambda g, o, x, y: g), spelling=relax.op.add
+)
 subtract = pointwise(
-    "subtract", lambda x, y: x - y, (lambda g, o, x, y: g, lambda g, o, x, y: negative(g)), spelling=relax.op.subtract
+    "subtract",
+    _wrapping(_subtract),
+    (lambda g, o, x, y: g, lambda g, o, x, y: negative(g)),
+    spelling=relax.op.subtract,
 )
 multiply = pointwise(
     "multiply",
-    lambda x, y: x * y,
+    _wrapping(lambda x, y: x * y),
     (lambda g, o, x, y: multiply(g, y), lambda g, o, x, y: multiply(g, x)),
     spelling=relax.op.multiply,
 )
@@ -182,7 +229,11 @@ def _floor_divide(x: Any, y: Any) -> Any:
         return tirx.Select(tirx.EQ(y, zero), tirx.div(x, y), exact)
     # Division of integers by zero is 0, as in NumPy.
     quotient = tirx.Select(tirx.EQ(y, zero), zero, tirx.floordiv(x, _safe_divisor(y)))
-    return tirx.Select(tirx.EQ(y, tirx.const(-1, dtype_name(y))), -x, quotient) if _is_signed(y) else quotient
+    return (
+        tirx.Select(tirx.EQ(y, tirx.const(-1, dtype_name(y))), _wrapping(lambda x: -x)(x), quotient)
+        if _is_signed(y)
+        else quotient
+    )
 
 
 def _is_signed(x: Any) -> bool:
@@ -237,14 +288,20 @@ power = pointwise(
     spelling=relax.op.power,
     inexpensive=False,
 )
-negative = pointwise("negative", lambda x: -x, (lambda g, o, x: negative(g),), spelling=relax.op.negative)
+negative = pointwise(
+    "negative",
+    _wrapping(_negative),
+    (lambda g, o, x: negative(g),),
+    spelling=relax.op.negative,
+)
 abs = pointwise("abs", lambda x: tirx.abs(x), (lambda g, o, x: multiply(g, sign(x)),), spelling=relax.op.abs)
 
 
 def _sign(x: Any) -> Any:
     zero = tirx.const(0, dtype_name(x))
-    signs = tirx.Select(x > zero, _one(x), tirx.Select(x < zero, tirx.const(-1, dtype_name(x)), x))
-    return tirx.Select(x > zero, _one(x), zero) if dtype_name(x).startswith("uint") else signs
+    if dtype_name(x).startswith("uint"):
+        return tirx.Select(x > zero, _one(x), zero)
+    return tirx.Select(x > zero, _one(x), tirx.Select(x < zero, tirx.const(-1, dtype_name(x)), x))
 
 
 sign = pointwise("sign", _sign, (None,), spelling=relax.op.sign)
@@ -309,9 +366,14 @@ rsqrt = _float_unary(
 )
 sin = _float_unary("sin", tirx.sin, lambda g, o, x: multiply(g, cos(x)), relax.op.sin)
 cos = _float_unary("cos", tirx.cos, lambda g, o, x: negative(multiply(g, sin(x))), relax.op.cos)
-tanh = _float_unary(
-    "tanh", tirx.tanh, lambda g, o, x: multiply(g, subtract(constant(1, o), multiply(o, o))), relax.op.tanh
-)
+
+
+def _tanh(x: Any) -> Any:
+    # TVM's own formula for double precision cancels near 0.
+    return tirx.call_pure_extern("float64", "tanh", x) if dtype_name(x) == "float64" else tirx.tanh(x)
+
+
+tanh = _float_unary("tanh", _tanh, lambda g, o, x: multiply(g, subtract(constant(1, o), multiply(o, o))), relax.op.tanh)
 sigmoid = _float_unary(
     "sigmoid",
     lambda x: _one(x) / (_one(x) + tirx.exp(-x)),
@@ -362,7 +424,8 @@ def _erf_inv(x: Any) -> Any:
         slope = tirx.const(math.sqrt(math.pi) / 2, dtype_name(x))
         for _ in range(2):
             value = value - (tirx.erf(value) - x) * slope * tirx.exp(value * value)
-    return tirx.Select(tirx.abs(x) == one, x * tirx.infinity(dtype_name(x)), value)
+    edge = tirx.Select(tirx.EQ(tirx.abs(x), one), x * tirx.infinity(dtype_name(x)), tirx.const(math.nan, dtype_name(x)))
+    return tirx.Select(tirx.abs(x) < one, value, edge)
 
 
 erf_inv = _float_unary(
@@ -427,19 +490,22 @@ bitwise_not = _bitwise(
 )
 
 
-def _shift(name: str, formula: Callable) -> Op:
+def _shift(name: str, formula: Callable, signs_fill: bool) -> Op:
     def shifted(x: Any, count: Any) -> Any:
-        # Shifting by the width or more is undefined in hardware; as in XLA, all bits are gone.
-        width = tirx.const(int(np.dtype(dtype_name(x)).itemsize * 8), dtype_name(x))
-        zero = tirx.const(0, dtype_name(x))
-        too_far = tirx.Or(count >= width, count < zero)
+        # Shifting by the width or more is undefined in hardware. As in XLA all bits are gone, and where signs move
+        # in from the left, only they are left.
+        dtype = dtype_name(x)
+        zero, last = tirx.const(0, dtype), tirx.const(np.dtype(dtype).itemsize * 8 - 1, dtype)
+        too_far = tirx.Or(count > last, count < zero)
+        if signs_fill and _is_signed(x):
+            return formula(x, tirx.Select(too_far, last, count))
         return tirx.Select(too_far, zero, formula(x, tirx.Select(too_far, zero, count)))
 
     return pointwise(name, shifted, domain=INTEGERS)
 
 
-left_shift = _shift("left_shift", lambda x, n: x << n)
-right_shift = _shift("right_shift", lambda x, n: x >> n)
+left_shift = _shift("left_shift", lambda x, n: x << n, signs_fill=False)
+right_shift = _shift("right_shift", lambda x, n: x >> n, signs_fill=True)
 
 isnan = pointwise("isnan", isnan_formula, domain=FLOATS, result=dtypes.bool_, spelling=relax.op.isnan)
 isfinite = pointwise(
@@ -489,7 +555,7 @@ def _astype_shape(x: ShapeDtype, *, dtype: str) -> ShapeDtype:
 
 def _astype(x: Any, *, dtype: str) -> Any:
     if dtype == "bool":
-        return tirx.NE(x, tirx.const(0, dtype_name(x)))
+        return _not_equal(x, tirx.const(0, dtype_name(x)))
     if dtype_name(x) == "bool":  # LLVM's signed view of true is -1
         return tirx.Select(x, tirx.const(1, dtype), tirx.const(0, dtype))
     return x.astype(dtype)

@@ -171,7 +171,10 @@ def _arg_reducer(better: Callable, worst: Callable) -> Callable[..., te.Tensor]:
         shape = plain(tuple(x.shape))
         free = [size for i, size in enumerate(shape) if i != axis]
         k = te.reduce_axis((0, shape[axis]), "k")
-        pair = te.compute(free, lambda *i: reducer((k.var, x(*i[:axis], k, *i[axis:])), axis=k))
+        half = dtype_name(x) in ("float16", "bfloat16")
+        element = lambda i: x(*i[:axis], k, *i[axis:])
+        wide = (lambda i: element(i).astype("float32")) if half else element
+        pair = te.compute(free, lambda *i: reducer((k.var, wide(i)), axis=k))
         return te.compute(free, lambda *i: pair[0](*i))
 
     return compute

@@ -116,9 +116,8 @@ def _staged(fun: Callable, *args: Any, **kwargs: Any) -> Any:
 
 def _as_arrays(values: Any) -> Any:
     """The tree with Python numbers as arrays, so that other numbers need no other module."""
-    if is_tracing():
-        return values
-    convert = lambda leaf: device_array(scalar(leaf), weak=True) if dtypes.is_scalar(leaf) else leaf
+    number = scalar if is_tracing() else lambda leaf: device_array(scalar(leaf), weak=True)
+    convert = lambda leaf: number(leaf) if dtypes.is_scalar(leaf) else leaf
     return tree.map(convert, values)
 
 
@@ -227,7 +226,10 @@ def _places(numbers: Sequence[int], count: int) -> list[int]:
                 got=str(number),
                 hint="another argnums, or passing the argument by position",
             )
-    return [number % count for number in numbers]
+    places = [number % count for number in numbers]
+    if len(set(places)) < len(places):
+        raise ArgumentError("grad", "argnums must name an argument once", got=str(tuple(numbers)))
+    return places
 
 
 def _check_differentiable(argument: Any, place: int) -> None:

@@ -1,0 +1,89 @@
+"""Compiled arithmetic is that of floats and of integers that wrap, not that of numbers."""
+
+import numpy as np
+import pytest
+
+import tvmfun
+import tvmfun.numpy as tnp
+from tvmfun import lax, random
+
+SPECIAL = np.asarray([np.nan, np.inf, -np.inf, 0.0, 1.5], "float32")
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+@pytest.mark.parametrize(
+    "function",
+    [
+        lambda x: x * 0.0,
+        lambda x: 0.0 / x,
+        lambda x: x - x,
+        lambda x: 2 * x - 2 * x,
+        lambda x: x / 0.0,
+        lambda x: (x + 1) - x,
+        lambda x: x * (x * 0.0),
+        lambda x: (x != x) * 1.0,
+        lambda x: (x == x) * 1.0,
+        lambda x: ~(x < 1) * 1.0,
+    ],
+)
+def test_floats_at_special_values(function, dtype):
+    x = SPECIAL.astype(dtype)
+    with np.errstate(all="ignore"):
+        expected = function(x)
+    np.testing.assert_array_equal(tvmfun.jit(function)(x), expected)
+
+
+def test_zeros_that_are_arrays():
+    x = tvmfun.jit(lambda x: x * tnp.zeros(5) + tnp.where(x > 0, 0.0, 0.0) * x)(SPECIAL)
+    np.testing.assert_array_equal(x, [np.nan, np.nan, np.nan, 0, 0])
+
+
+@pytest.mark.parametrize("dtype", ["int8", "int16", "int32", "uint8", "uint16", "uint32"])
+@pytest.mark.parametrize(
+    "function",
+    [
+        lambda x: (x * 2) // 2,
+        lambda x: (x + 1) > x,
+        lambda x: (x - 1) < x,
+        lambda x: -x,
+        lambda x: (x * 4 + x * 4) // 4,
+        lambda x: np.dtype(x.dtype).type(1) - x,
+    ],
+)
+def test_integers_wrap_around(function, dtype):
+    limits = np.iinfo(dtype)
+    x = np.asarray([limits.min, limits.min + 1, 0, 1, limits.max // 2 + 1, limits.max], dtype)
+    with np.errstate(over="ignore"):
+        expected = function(x)
+    np.testing.assert_array_equal(tvmfun.jit(function)(x), expected)
+
+
+@pytest.mark.parametrize(
+    ("function", "reference"),
+    [
+        (lambda x: tnp.logaddexp(x, 0.5), lambda x: np.logaddexp(x, 0.5)),
+        (lambda x: tnp.log1p(tnp.exp(-tnp.abs(x))), lambda x: np.log1p(np.exp(-np.abs(x)))),
+        (lambda x: tnp.tanh(tnp.exp(tnp.tanh(x))), lambda x: np.tanh(np.exp(np.tanh(x)))),
+        (lambda x: tnp.expm1(x) * tnp.exp(x), lambda x: np.expm1(x) * np.exp(x)),
+        (lambda x: lax.erf(lax.erf_inv(x / 4)), lambda x: x / 4),
+    ],
+)
+def test_nested_transcendentals_compile_and_are_right(function, reference):
+    x = np.linspace(-3, 3, 1003).astype("float32")
+    np.testing.assert_allclose(tvmfun.jit(function)(x), reference(x.astype("float64")), rtol=3e-6, atol=1e-6)
+
+
+def test_bfloat16_functions():
+    x = tnp.asarray(np.linspace(-2, 2, 67), dtype="bfloat16")
+    for ours, theirs in ((tnp.exp, np.exp), (tnp.tanh, np.tanh), (lax.erf, None), (tnp.sin, np.sin)):
+        got = np.asarray(ours(x).astype("float32"))
+        if theirs is not None:
+            np.testing.assert_allclose(got, theirs(np.asarray(x, "float32")), rtol=1e-2, atol=1e-2)
+        assert np.isfinite(got).all()
+
+
+def test_the_same_bits_whatever_they_are_fused_with():
+    key = random.key(3)
+    alone = np.asarray(tvmfun.jit(lambda key: random.bits(key, (1000,)))(key))
+    mask = np.asarray(tvmfun.jit(lambda key: random.bits(key, (1000,)) < 2**31)(key))
+    np.testing.assert_array_equal(mask, alone < 2**31)
