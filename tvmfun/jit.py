@@ -100,7 +100,7 @@ def _run_program(program: Program, leaves: list) -> list:
 # -- ops one by one -------------------------------------------------------------------------------------------------
 
 _OPS: OrderedDict[tuple, _Ready] = OrderedDict()
-_OPS_KEPT = 4096
+_OPS_KEPT = 1024
 
 
 def _run_op(op: Op, args: tuple, params: dict) -> Any:
@@ -471,8 +471,8 @@ def clear_caches() -> None:
 def eval_shape(fun: Callable, *args: Any, **kwargs: Any) -> Any:
     """Returns the tree of ``ShapeDtype`` that ``fun(*args, **kwargs)`` would return, without computing anything.
 
-    >>> import tvmfun.numpy as tnp
-    >>> eval_shape(lambda x: x @ x.T, ShapeDtype((2, 3), "float32"))
+    >>> import tvmfun
+    >>> eval_shape(lambda x: x @ x.T, tvmfun.ShapeDtype((2, 3), "float32"))
     float32[2,2]
     """
     program = tracing.trace(fun)(*args, **kwargs)

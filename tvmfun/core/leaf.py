@@ -47,7 +47,9 @@ def abstract(leaf: Any, where: str = "trace") -> ShapeDtype:
     if dtypes.is_scalar(leaf):
         return ShapeDtype((), dtypes.of_scalar(leaf), weak=True)
     if hasattr(leaf, "shape") and hasattr(leaf, "dtype"):
-        return ShapeDtype(tuple(leaf.shape), dtypes.canonical(leaf.dtype))
+        # PyTorch's dtypes are no NumPy dtypes, but have their names.
+        dtype = leaf.dtype if isinstance(leaf.dtype, np.dtype | str) else str(leaf.dtype).rpartition(".")[2]
+        return ShapeDtype(tuple(leaf.shape), dtypes.canonical(dtype))
     raise DtypeError(
         where,
         "an argument is neither an array nor a number",

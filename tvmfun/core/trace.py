@@ -66,6 +66,7 @@ class Trace:
         self.ended = False
         self.inputs: list[Variable] = []
         self.equations: list[Equation] = []
+        self._known: dict[tuple, tuple[Variable, ...] | Variable] = {}
         self._captured: dict[int, tuple[Array, Variable]] = {}
         self._converted: dict[int, tuple[np.ndarray, DeviceArray]] = {}
 
@@ -75,13 +76,16 @@ class Trace:
         return Tracer(self, self.inputs[-1])
 
     def apply(self, op: Op, args: tuple, params: dict) -> Any:
-        """Adds an equation and returns its results."""
+        """Adds an equation, unless the same one is there already, and returns its results."""
         atoms = tuple(self.atom(arg, op.name) for arg in args)
-        avals = op.shape(*(atom.aval for atom in atoms), **params)
-        outputs = tuple(map(Variable, avals)) if isinstance(avals, tuple) else (Variable(avals),)
-        self.equations.append(Equation(op, atoms, params, outputs, user_line()))
-        results = tuple(Tracer(self, out) for out in outputs)
-        return results if isinstance(avals, tuple) else results[0]
+        key = (op, *map(_identity, atoms), *params.items())
+        if key not in self._known:
+            avals = op.shape(*(atom.aval for atom in atoms), **params)
+            outputs = tuple(map(Variable, avals)) if isinstance(avals, tuple) else (Variable(avals),)
+            self.equations.append(Equation(op, atoms, params, outputs, user_line()))
+            self._known[key] = outputs if isinstance(avals, tuple) else outputs[0]
+        known = self._known[key]
+        return tuple(Tracer(self, out) for out in known) if isinstance(known, tuple) else Tracer(self, known)
 
     def atom(self, value: Any, where: str) -> Atom:
         """The atom that stands for ``value`` in this trace; values from outside are captured."""
@@ -117,6 +121,11 @@ class Trace:
             tuple(value for value, _ in captured),
             self.name,
         ).without_dead_code()
+
+
+def _identity(atom: Atom) -> Any:
+    """What makes two atoms the same: literals by dtype and bits, so that 1 and 1.0, or 0.0 and -0.0, differ."""
+    return (atom.value.dtype, atom.value.tobytes()) if isinstance(atom, Literal) else atom
 
 
 class _Stack(threading.local):

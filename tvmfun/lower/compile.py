@@ -27,7 +27,8 @@ from tvmfun.lower import pipeline
 from tvmfun.lower import target as targets
 from tvmfun.runtime import Executable, device_of
 
-_KEPT = 2048
+# About a megabyte each.
+_KEPT = 512
 _EXECUTABLES: OrderedDict[str, Executable] = OrderedDict()
 # TVM's compiler is not thread-safe, and two threads must not compile the same Program twice.
 _LOCK = RLock()
