@@ -240,9 +240,7 @@ def test_function_form_returns_the_class():
 
 @pytest.mark.parametrize("value", [[1], np.ones(2), ([1],)])
 def test_unhashable_static_field(value):
-    message = (
-        r"\[Dense\] the static field 'activation' must be hashable, got (list|ndarray|tuple)\. Try a tuple"
-    )
+    message = r"\[Dense\] the static field 'activation' must be hashable, got (list|ndarray|tuple)\. Try a tuple"
     with pytest.raises(ArgumentError, match=message):
         tree.leaves(Dense(1, 2, value))
 
@@ -374,9 +372,7 @@ def test_map_passes_exceptions_on():
 
 def test_map_with_path():
     x = {"w": [1, 2], "b": None}
-    assert tree.map_with_path(
-        lambda path, a, b: (tree.keystr(path), a, b), x, {"w": [3, [4]], "b": None}
-    ) == {
+    assert tree.map_with_path(lambda path, a, b: (tree.keystr(path), a, b), x, {"w": [3, [4]], "b": None}) == {
         "w": [("['w'][0]", 1, 3), ("['w'][1]", 2, [4])],
         "b": None,
     }

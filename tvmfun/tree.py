@@ -85,9 +85,7 @@ def unflatten(structure: Structure, leaves: Iterable[Any]) -> Any:
     """
     leaves = list(leaves)
     if len(leaves) != structure.num_leaves:
-        raise TreeError(
-            "tree.unflatten", f"the structure has {structure.num_leaves} leaves", got=str(len(leaves))
-        )
+        raise TreeError("tree.unflatten", f"the structure has {structure.num_leaves} leaves", got=str(len(leaves)))
     return structure.unflatten(leaves)
 
 
@@ -185,9 +183,7 @@ def keystr(path: Path) -> str:
     return path.codify("")
 
 
-def reduce(
-    f: Callable[[Any, Any], Any], tree: Any, initializer: Any = _MISSING, is_leaf: _IsLeaf = None
-) -> Any:
+def reduce(f: Callable[[Any, Any], Any], tree: Any, initializer: Any = _MISSING, is_leaf: _IsLeaf = None) -> Any:
     """Combines all leaves with a function of two arguments, from the first leaf to the last.
 
     Args:
@@ -227,9 +223,7 @@ def transpose(outer: Structure, inner: Structure | None, tree: Any) -> Any:
     (subtrees,) = _columns(where, outer, [tree], ("outer", "the tree"))
     if inner is None:
         if not subtrees:
-            raise TreeError(
-                where, "the outer structure has no leaves", hint="the inner structure instead of None"
-            )
+            raise TreeError(where, "the outer structure has no leaves", hint="the inner structure instead of None")
         inner = structure(subtrees[0])
     rows = _columns(where, inner, subtrees, ("inner", "every subtree"))
     return inner.unflatten([outer.unflatten([row[i] for row in rows]) for i in range(inner.num_leaves)])
@@ -240,9 +234,7 @@ def register_dataclass(cls: type[_T], *, meta_fields: Sequence[str] = ()) -> typ
 
 
 @overload
-def register_dataclass(
-    cls: None = None, *, meta_fields: Sequence[str] = ()
-) -> Callable[[type[_T]], type[_T]]: ...
+def register_dataclass(cls: None = None, *, meta_fields: Sequence[str] = ()) -> Callable[[type[_T]], type[_T]]: ...
 
 
 def register_dataclass(cls: type | None = None, *, meta_fields: Sequence[str] = ()) -> Any:
@@ -282,9 +274,7 @@ def register_dataclass(cls: type | None = None, *, meta_fields: Sequence[str] = 
     fields = {field.name: field for field in dataclasses.fields(cls)}
     unknown = [name for name in meta_fields if name not in fields]
     if unknown:
-        raise ArgumentError(
-            where, f"meta_fields must name fields of {cls.__qualname__}", got=repr(unknown[0])
-        )
+        raise ArgumentError(where, f"meta_fields must name fields of {cls.__qualname__}", got=repr(unknown[0]))
     static = [name for name, field in fields.items() if name in meta_fields or field.metadata.get("static")]
     children = tuple(name for name in fields if name not in static)
 

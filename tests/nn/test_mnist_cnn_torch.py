@@ -68,8 +68,7 @@ def _torch_loss_and_grads(model, images, labels):
     loss = functional.nll_loss(scores, torch.tensor(labels))
     loss.backward()
     grads = {
-        name: (_from_torch(name, weight.grad.numpy()), bias.grad.numpy())
-        for name, (weight, bias) in parameters.items()
+        name: (_from_torch(name, weight.grad.numpy()), bias.grad.numpy()) for name, (weight, bias) in parameters.items()
     }
     return loss.item(), grads
 

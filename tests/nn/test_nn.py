@@ -156,9 +156,7 @@ def test_conv2d(name, dtype):
     kernel=st.tuples(st.integers(1, 3), st.integers(1, 3)),
     stride=st.tuples(st.integers(1, 3), st.integers(1, 3)),
     dilation=st.tuples(st.integers(1, 2), st.integers(1, 2)),
-    padding=st.tuples(
-        st.tuples(st.integers(0, 2), st.integers(0, 2)), st.tuples(st.integers(0, 2), st.integers(0, 2))
-    ),
+    padding=st.tuples(st.tuples(st.integers(0, 2), st.integers(0, 2)), st.tuples(st.integers(0, 2), st.integers(0, 2))),
     groups=st.sampled_from([1, 2]),
 )
 def test_conv2d_with_any_geometry(size, kernel, stride, dilation, padding, groups):
@@ -379,17 +377,13 @@ def test_wrong_arguments_are_explained():
         losses.mse_loss(x, x, "avg")  # pyright: ignore[reportArgumentType]
     with pytest.raises(ArgumentError, match=r"\[Linear\] out_features must be a positive integer, got 0"):
         nn.Linear(3, 0, key=key)
-    with pytest.raises(
-        DtypeError, match=r"\[Linear\] the dtype of the parameters must be a float, got int32"
-    ):
+    with pytest.raises(DtypeError, match=r"\[Linear\] the dtype of the parameters must be a float, got int32"):
         nn.Linear(3, 4, key=key, dtype="int32")
     with pytest.raises(ArgumentError, match=r"\[Conv2d\] 2 groups must divide the channels, got 3 and 8"):
         nn.Conv2d(3, 8, 3, groups=2, key=key)
     with pytest.raises(ArgumentError, match=r"\[conv2d\] the padding must be"):
         nn.Conv2d(3, 8, 3, padding="same", key=key)(x)  # pyright: ignore[reportArgumentType]
-    with pytest.raises(
-        ArgumentError, match=r"\[max_pool\] the stride must be one positive integer or two, got 0"
-    ):
+    with pytest.raises(ArgumentError, match=r"\[max_pool\] the stride must be one positive integer or two, got 0"):
         F.max_pool(x, 2, stride=0)
     with pytest.raises(ArgumentError, match=r"\[avg_pool\] the padding must be smaller than the window"):
         F.avg_pool(x, 2, padding=2)

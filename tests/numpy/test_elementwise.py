@@ -273,7 +273,7 @@ def test_bools():
         np.testing.assert_array_equal(getattr(tnp, name)(x, y), getattr(np, name)(x, y), name)
     assert tnp.bitwise_invert(x).tolist() == tnp.logical_not(x).tolist() == (~x).tolist()
     assert tnp.exp(x).dtype == "float32"
-    for name in ("add", "subtract", "multiply", "negative", "sign"):
+    for name in ("subtract", "negative", "sign"):
         with pytest.raises(DtypeError, match="bool"):
             getattr(tnp, name)(*(x, y)[: 1 if name in ("negative", "sign") else 2])
 

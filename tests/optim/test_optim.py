@@ -47,17 +47,13 @@ OPTIMIZERS = {
     "adadelta_no_rate": lambda o: o.adadelta(rho=0.8, eps=1e-4, weight_decay=0.01, weight_decay_mask=MASK),
     "clipped": lambda o: o.chain(o.clip(1.0), o.clip_by_global_norm(2.5), o.trace(0.9), o.scale(-0.1)),
     "masked": lambda o: o.chain(o.masked(o.scale_by_adam(), MASK), o.scale(-0.1)),
-    "ascent": lambda o: o.chain(
-        o.identity(), o.scale_by_adam(), o.scale_by_learning_rate(0.1, flip_sign=False)
-    ),
+    "ascent": lambda o: o.chain(o.identity(), o.scale_by_adam(), o.scale_by_learning_rate(0.1, flip_sign=False)),
 }
 
 
 def _random_tree(shapes: dict, rng: np.random.Generator, dtype: Any) -> dict:
     return {
-        k: _random_tree(s, rng, dtype)
-        if isinstance(s, dict)
-        else np.asarray(rng.normal(size=s)).astype(dtype)
+        k: _random_tree(s, rng, dtype) if isinstance(s, dict) else np.asarray(rng.normal(size=s)).astype(dtype)
         for k, s in shapes.items()
     }
 
@@ -114,9 +110,7 @@ def test_eager_steps_equal_jitted_ones(name):
 def test_states_have_the_structure_of_optax_states(name):
     params = _random_tree(SHAPES, np.random.default_rng(0), "float32")
     states = [OPTIMIZERS[name](lib).init(params) for lib in (optim, optax)]
-    ours, theirs = (
-        repr(jax.tree.map(np.shape, state, is_leaf=lambda x: hasattr(x, "dtype"))) for state in states
-    )
+    ours, theirs = (repr(jax.tree.map(np.shape, state, is_leaf=lambda x: hasattr(x, "dtype"))) for state in states)
     assert ours == theirs
 
 
@@ -230,13 +224,9 @@ def test_apply_updates_keeps_the_dtypes_of_the_params(param, update):
 
 def test_apply_updates_names_what_does_not_fit():
     params = {"layer": {"w": np.ones(2, "float32"), "b": np.ones(1, "float32")}}
-    with pytest.raises(
-        TreeError, match=r"^\[apply_updates\] the updates must .* Try adding \['layer'\]\['b'\]"
-    ):
+    with pytest.raises(TreeError, match=r"^\[apply_updates\] the updates must .* Try adding \['layer'\]\['b'\]"):
         optim.apply_updates(params, {"layer": {"w": np.ones(2, "float32")}})
-    with pytest.raises(
-        ShapeError, match=r"\['layer'\]\['b'\] must fit its parameter, float32\[1\], got float32\[3\]"
-    ):
+    with pytest.raises(ShapeError, match=r"\['layer'\]\['b'\] must fit its parameter, float32\[1\], got float32\[3\]"):
         optim.apply_updates(params, {"layer": {"w": np.ones(2, "float32"), "b": np.ones(3, "float32")}})
 
 
@@ -269,13 +259,9 @@ def test_mistakes_are_explained():
     decay = optim.adamw(0.1)
     grads = {"w": np.ones(2, "float32")}
     state = decay.init(grads)
-    with pytest.raises(
-        ArgumentError, match=r"\[add_decayed_weights\] .*Try optimizer.update\(grads, state, params\)"
-    ):
+    with pytest.raises(ArgumentError, match=r"\[add_decayed_weights\] .*Try optimizer.update\(grads, state, params\)"):
         decay.update(grads, state)
-    with pytest.raises(
-        ArgumentError, match=r"\[chain\] the state must be a tuple of 3 states, got .* length 2"
-    ):
+    with pytest.raises(ArgumentError, match=r"\[chain\] the state must be a tuple of 3 states, got .* length 2"):
         decay.update(grads, state[:2], grads)
     with pytest.raises(DtypeError):
         optim.trace(0.9, accumulator_dtype="complex64")

@@ -156,9 +156,7 @@ def one_hot(labels: Any, num_classes: int, dtype: Any = "float32") -> Any:
     """
     labels = tnp.asarray(labels)
     if not dtypes.is_integer(labels.dtype):
-        raise DtypeError(
-            "one_hot", "the labels must be integers", got=str(labels.dtype), hint='labels.astype("int32")'
-        )
+        raise DtypeError("one_hot", "the labels must be integers", got=str(labels.dtype), hint='labels.astype("int32")')
     return (labels[..., None] == tnp.arange(num_classes)).astype(dtype)
 
 
@@ -314,9 +312,7 @@ def _windows(
     margins = _margins(where, padding, x.shape[1:3], sizes, strides, (1, 1))
     for size, margin in zip(sizes, margins, strict=True):
         if max(margin) >= size:
-            raise ArgumentError(
-                where, f"the padding must be smaller than the window, {sizes}", got=str(margins)
-            )
+            raise ArgumentError(where, f"the padding must be smaller than the window, {sizes}", got=str(margins))
     geometry = {
         "window": (1, *sizes, 1),
         "stride": (1, *strides, 1),
@@ -416,11 +412,7 @@ def _margins(
     axes = (padding, padding) if isinstance(padding, int) else padding
     sides: list[Any] = [(axis, axis) if isinstance(axis, int) else tuple(axis) for axis in axes]
     flat = [number for side in sides for number in side]
-    if (
-        len(flat) != 4
-        or len(sides) != 2
-        or not all(isinstance(number, int) and number >= 0 for number in flat)
-    ):
+    if len(flat) != 4 or len(sides) != 2 or not all(isinstance(number, int) and number >= 0 for number in flat):
         raise ArgumentError(
             where,
             "the padding must be an integer, a pair of integers or of pairs, or a name",

@@ -115,9 +115,7 @@ class Conv2d:
             )
         kernel = functional.pair("Conv2d", "kernel_size", kernel_size)
         channels = in_channels // groups
-        _set_parameters(
-            self, key, (*kernel, channels, out_channels), math.prod(kernel) * channels, bias, dtype
-        )
+        _set_parameters(self, key, (*kernel, channels, out_channels), math.prod(kernel) * channels, bias, dtype)
         object.__setattr__(self, "stride", functional.pair("Conv2d", "stride", stride))
         object.__setattr__(self, "padding", _hashable(padding))
         object.__setattr__(self, "dilation", functional.pair("Conv2d", "dilation", dilation))
@@ -170,15 +168,11 @@ def _check_positive(where: str, **numbers: int) -> None:
             raise ArgumentError(where, f"{name} must be a positive integer", got=repr(number))
 
 
-def _set_parameters(
-    layer: Any, key: Any, shape: tuple[int, ...], fan_in: int, bias: bool, dtype: Any
-) -> None:
+def _set_parameters(layer: Any, key: Any, shape: tuple[int, ...], fan_in: int, bias: bool, dtype: Any) -> None:
     """Gives a frozen layer its initial weight and bias."""
     where, dtype = type(layer).__name__, dtypes.canonical(dtype)
     if not dtypes.is_float(dtype):
-        raise DtypeError(
-            where, "the dtype of the parameters must be a float", got=str(dtype), hint='"float32"'
-        )
+        raise DtypeError(where, "the dtype of the parameters must be a float", got=str(dtype), hint='"float32"')
     weight, bias_array = _draw_parameters(key, shape=shape, fan_in=fan_in, bias=bias, dtype=dtype)
     object.__setattr__(layer, "weight", weight)
     object.__setattr__(layer, "bias", bias_array)

@@ -118,7 +118,5 @@ def _reduce(where: str, losses: Any, reduction: Reduction) -> Any:
     if reduction == "none":
         return losses
     if reduction not in ("mean", "sum"):
-        raise ArgumentError(
-            where, "the reduction is unknown", got=repr(reduction), hint='"mean", "sum" or "none"'
-        )
+        raise ArgumentError(where, "the reduction is unknown", got=repr(reduction), hint='"mean", "sum" or "none"')
     return tnp.mean(losses) if reduction == "mean" else tnp.sum(losses)

@@ -15,7 +15,7 @@ from tvmfun import dtypes, runtime
 from tvmfun.core.array import Array, device_array, foreign_array, move
 from tvmfun.core.leaf import abstract
 from tvmfun.core.trace import Tracer, is_tracing
-from tvmfun.errors import ArgumentError, DtypeError, ShapeError
+from tvmfun.errors import ArgumentError, ConcretizationError, DtypeError, ShapeError
 from tvmfun.numpy.elementwise import (
     add,
     astype,
@@ -43,6 +43,13 @@ def as_shape(name: str, shape: Shape) -> tuple[int, ...]:
     sizes = (shape,) if hasattr(shape, "__index__") and not getattr(shape, "ndim", 0) else shape
     try:
         result = tuple(size.__index__() for size in sizes)  # type: ignore[union-attr]
+    except ConcretizationError:
+        raise ConcretizationError(
+            name,
+            "the sizes must not be traced, because they give the result its shape",
+            got=repr(shape),
+            hint="static_argnums, or x.shape",
+        ) from None
     except (AttributeError, TypeError):
         raise ArgumentError(name, "the sizes must be integers", got=repr(shape)) from None
     if any(size < 0 for size in result):

@@ -35,16 +35,21 @@ def _unary(name: str, op: Op, formula: str, *, floating: bool = False) -> Callab
     return _named(function, name, f"Returns {formula}, elementwise.")
 
 
-def _binary(name: str, op: Op, formula: str, *, floating: bool = False) -> Callable[..., Array]:
+def _binary(
+    name: str, op: Op, formula: str, *, floating: bool = False, of_bools: Op | None = None
+) -> Callable[..., Array]:
     def function(x1: Operand, x2: Operand, /) -> Array:
-        return op(*operands(name, x1, x2, floating=floating))
+        x1, x2 = operands(name, x1, x2, floating=floating)
+        return of_bools(x1, x2) if of_bools and x1.dtype == dtypes.bool_ else op(x1, x2)
 
     return _named(function, name, f"Returns {formula}, elementwise.")
 
 
-add = _binary("add", ops.add, ":math:`x_1 + x_2`")
+add = _binary("add", ops.add, ":math:`x_1 + x_2`; of bools, whether either is true", of_bools=ops.bitwise_or)
 subtract = _binary("subtract", ops.subtract, ":math:`x_1 - x_2`")
-multiply = _binary("multiply", ops.multiply, r":math:`x_1 \cdot x_2`")
+multiply = _binary(
+    "multiply", ops.multiply, r":math:`x_1 \cdot x_2`; of bools, whether both are true", of_bools=ops.bitwise_and
+)
 divide = _binary("divide", ops.divide, ":math:`x_1 / x_2`, a float", floating=True)
 floor_divide = _binary(
     "floor_divide", ops.floor_divide, r":math:`\lfloor x_1 / x_2 \rfloor`; integers divided by 0 give 0"
@@ -54,8 +59,8 @@ remainder = _binary(
     ops.remainder,
     "the remainder of the floor division, with the sign of :math:`x_2`; integers divided by 0 give 0",
 )
-maximum = _binary("maximum", ops.maximum, r":math:`\max(x_1, x_2)`, NaN where either is")
-minimum = _binary("minimum", ops.minimum, r":math:`\min(x_1, x_2)`, NaN where either is")
+maximum = _binary("maximum", ops.maximum, r":math:`\max(x_1, x_2)`, NaN where either is", of_bools=ops.bitwise_or)
+minimum = _binary("minimum", ops.minimum, r":math:`\min(x_1, x_2)`, NaN where either is", of_bools=ops.bitwise_and)
 negative = _unary("negative", ops.negative, ":math:`-x`")
 abs = _unary("abs", ops.abs, ":math:`|x|`")
 sign = _unary("sign", ops.sign, "-1, 0 or 1 by the sign of :math:`x`")

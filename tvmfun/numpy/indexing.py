@@ -229,6 +229,9 @@ def _wrapped(item: Any, size: int) -> np.ndarray:
 # -- x.at[index] ---------------------------------------------------------------------------------------------
 
 
+_NOWHERE = object()
+
+
 class At:
     """The places ``x.at[index]`` of an array, for functional updates: they return a new array.
 
@@ -237,7 +240,7 @@ class At:
     Array([1, 0, 0], dtype=int32)
     """
 
-    def __init__(self, x: Array, index: Any = ()) -> None:
+    def __init__(self, x: Array, index: Any = _NOWHERE) -> None:
         self._x = x
         self._index = index
 
@@ -246,7 +249,7 @@ class At:
 
     def get(self) -> Array:
         """Returns ``x[index]``."""
-        return getitem(self._x, self._index)
+        return self._x if self._index is _NOWHERE else getitem(self._x, self._index)
 
     def set(self, values: Any) -> Array:
         """Returns ``x`` with ``values`` at the places; of several for one place, the last stays."""
@@ -262,6 +265,8 @@ class At:
 
     def _update(self, values: Any, mode: str) -> Array:
         x = self._x
+        if self._index is _NOWHERE:
+            raise IndexingError("at", "an update needs places", got=f"x.at.{mode}", hint=f"x.at[...].{mode}(values)")
         if isinstance(self._index, Tracer) and self._index.dtype == dtypes.bool_:
             return _update_mask(x, self._index, values, mode)
         items = _normalized(x, self._index)

@@ -150,6 +150,15 @@ def _arg_shape(name: str) -> Callable[..., ShapeDtype]:
     return rule
 
 
+def _comparable(x: Any) -> Any:
+    """Half precision as float32; a bfloat16 by its bits, because TVM compares converted ones wrongly."""
+    if dtype_name(x) == "bfloat16":
+        return tirx.reinterpret(
+            "float32", tirx.Cast("uint32", tirx.reinterpret("uint16", x)) << tirx.const(16, "uint32")
+        )
+    return x.astype("float32") if dtype_name(x) == "float16" else x
+
+
 def _arg_reducer(better: Callable, worst: Callable) -> Callable[..., te.Tensor]:
     def combine(left, right):
         (i, x), (j, y) = left, right
@@ -171,10 +180,7 @@ def _arg_reducer(better: Callable, worst: Callable) -> Callable[..., te.Tensor]:
         shape = plain(tuple(x.shape))
         free = [size for i, size in enumerate(shape) if i != axis]
         k = te.reduce_axis((0, shape[axis]), "k")
-        half = dtype_name(x) in ("float16", "bfloat16")
-        element = lambda i: x(*i[:axis], k, *i[axis:])
-        wide = (lambda i: element(i).astype("float32")) if half else element
-        pair = te.compute(free, lambda *i: reducer((k.var, wide(i)), axis=k))
+        pair = te.compute(free, lambda *i: reducer((k.var, _comparable(x(*i[:axis], k, *i[axis:]))), axis=k))
         return te.compute(free, lambda *i: pair[0](*i))
 
     return compute
@@ -182,12 +188,12 @@ def _arg_reducer(better: Callable, worst: Callable) -> Callable[..., te.Tensor]:
 
 def lowest(dtype: str) -> Any:
     """The smallest value of a dtype."""
-    return -tirx.infinity(dtype) if dtype.startswith(("float", "bfloat")) else tirx.min_value(dtype)
+    return -tirx.infinity(dtype) if dtype.startswith("float") else tirx.min_value(dtype)
 
 
 def highest(dtype: str) -> Any:
     """The largest value of a dtype."""
-    return tirx.infinity(dtype) if dtype.startswith(("float", "bfloat")) else tirx.max_value(dtype)
+    return tirx.infinity(dtype) if dtype.startswith("float") else tirx.max_value(dtype)
 
 
 argmax = register(

@@ -65,9 +65,7 @@ def stateless(f: Callable[[Updates, Params | None], Updates]) -> GradientTransfo
     def init(params: Params) -> EmptyState:
         return EmptyState()
 
-    def update(
-        updates: Updates, state: EmptyState, params: Params | None = None
-    ) -> tuple[Updates, EmptyState]:
+    def update(updates: Updates, state: EmptyState, params: Params | None = None) -> tuple[Updates, EmptyState]:
         return f(updates, params), state
 
     return GradientTransformation(init, update)

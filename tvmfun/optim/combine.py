@@ -38,9 +38,7 @@ def chain(*transforms: GradientTransformation) -> GradientTransformation:
             raise ArgumentError(
                 "chain",
                 f"the state must be a tuple of {len(transforms)} states",
-                got=f"{type(state).__name__} of length {len(state)}"
-                if isinstance(state, tuple)
-                else repr(state),
+                got=f"{type(state).__name__} of length {len(state)}" if isinstance(state, tuple) else repr(state),
                 hint="the state that init returned",
             )
         states = []
@@ -94,9 +92,7 @@ def masked(inner: GradientTransformation, mask: Any | Callable[[Params], Any]) -
     def init(params: Params) -> MaskedState:
         return MaskedState(inner.init(select(params, mask(params) if is_function else mask)))
 
-    def update(
-        updates: Updates, state: MaskedState, params: Params | None = None
-    ) -> tuple[Updates, MaskedState]:
+    def update(updates: Updates, state: MaskedState, params: Params | None = None) -> tuple[Updates, MaskedState]:
         mask_tree = mask(updates) if is_function else mask
         chosen = None if params is None else select(params, mask_tree)
         inner_updates, inner_state = inner.update(select(updates, mask_tree), state.inner_state, chosen)

@@ -73,9 +73,7 @@ def polynomial_schedule(
     return schedule
 
 
-def linear_schedule(
-    init_value: Any, end_value: Any, transition_steps: int, transition_begin: int = 0
-) -> Schedule:
+def linear_schedule(init_value: Any, end_value: Any, transition_steps: int, transition_begin: int = 0) -> Schedule:
     """From one value to another along a line: ``s(t) = init_value + x * (end_value - init_value)``.
 
     ``x = (t - transition_begin) / transition_steps``, kept between 0 and 1.
@@ -96,9 +94,7 @@ def linear_schedule(
     return polynomial_schedule(init_value, end_value, 1, transition_steps, transition_begin)
 
 
-def piecewise_constant_schedule(
-    init_value: Any, boundaries_and_scales: Mapping[int, float] | None = None
-) -> Schedule:
+def piecewise_constant_schedule(init_value: Any, boundaries_and_scales: Mapping[int, float] | None = None) -> Schedule:
     """Constant between boundaries: ``init_value`` times the scales of all boundaries reached.
 
     Args:
@@ -173,9 +169,7 @@ def exponential_decay(
     return schedule
 
 
-def cosine_decay_schedule(
-    init_value: Any, decay_steps: int, alpha: Any = 0.0, exponent: Any = 1.0
-) -> Schedule:
+def cosine_decay_schedule(init_value: Any, decay_steps: int, alpha: Any = 0.0, exponent: Any = 1.0) -> Schedule:
     """Decay along half a cosine wave, down to ``alpha * init_value``.
 
     ``s(t) = init_value * ((1 - alpha) * ((1 + cos(pi * t / decay_steps)) / 2)**exponent + alpha)``, constant

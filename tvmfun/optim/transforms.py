@@ -216,9 +216,7 @@ def trace(decay: Any, nesterov: bool = False, accumulator_dtype: Any = None) -> 
     def init(params: Params) -> TraceState:
         return TraceState(_zeros_like(params, dtype))
 
-    def update(
-        updates: Updates, state: TraceState, params: Params | None = None
-    ) -> tuple[Updates, TraceState]:
+    def update(updates: Updates, state: TraceState, params: Params | None = None) -> tuple[Updates, TraceState]:
         def accumulate(u: Any, m: Any) -> Any:
             return u + decay * m
 
@@ -279,9 +277,7 @@ def scale_by_adam(
         nu = map_updates(lambda u, v: (1 - b2) * tnp.square(u) + b2 * v, updates, state.nu)
         if nesterov:
             ahead = _bias_correction(mu, b1, safe_increment(count))
-            mu_hat = map_updates(
-                lambda m, u: b1 * m + (1 - b1) * u, ahead, _bias_correction(updates, b1, count)
-            )
+            mu_hat = map_updates(lambda m, u: b1 * m + (1 - b1) * u, ahead, _bias_correction(updates, b1, count))
         else:
             mu_hat = _bias_correction(mu, b1, count)
         nu_hat = _bias_correction(nu, b2, count)
@@ -321,9 +317,7 @@ def scale_by_adadelta(rho: Any = 0.9, eps: Any = 1e-6) -> GradientTransformation
 
     def update(updates: Updates, state: ScaleByAdaDeltaState, params: Params | None = None) -> tuple:
         e_g = map_updates(mean_square, updates, state.e_g)
-        new_updates = map_updates(
-            lambda u, g, x: tnp.sqrt(x + eps) / tnp.sqrt(g + eps) * u, updates, e_g, state.e_x
-        )
+        new_updates = map_updates(lambda u, g, x: tnp.sqrt(x + eps) / tnp.sqrt(g + eps) * u, updates, e_g, state.e_x)
         e_x = map_updates(mean_square, new_updates, state.e_x)
         return new_updates, ScaleByAdaDeltaState(e_g, e_x)
 
