@@ -44,6 +44,11 @@ class ShapeDtype:
             raise ShapeError("ShapeDtype", "sizes must not be negative", got=str(shape))
         object.__setattr__(self, "shape", shape)
         object.__setattr__(self, "dtype", dtypes.canonical(self.dtype))
+        # Part of the key of every compiled call: computed once.
+        object.__setattr__(self, "_hash", hash((self.shape, self.dtype, self.weak)))
+
+    def __hash__(self) -> int:
+        return self._hash  # type: ignore[attr-defined]
 
     @property
     def ndim(self) -> int:

@@ -16,7 +16,7 @@ from tvmfun import dtypes, tree
 from tvmfun.core import trace as tracing
 from tvmfun.core.array import Array, ShapeDtype, device_array
 from tvmfun.core.leaf import abstract, scalar
-from tvmfun.core.program import Equation, Literal, Program, Variable
+from tvmfun.core.program import Atom, Equation, Literal, Program, Variable
 from tvmfun.core.trace import is_tracing, trace_flat
 from tvmfun.errors import ArgumentError, DtypeError, GradientError, ShapeError
 from tvmfun.ops import pointwise, shape
@@ -47,9 +47,9 @@ class _Tape:
 
     def backward(self, cotangents: Sequence[Any], wanted: Sequence[Variable]) -> list[Any]:
         """The cotangents of ``wanted`` for those of the outputs; None where there is no influence."""
-        sums: dict[Variable, Any] = {}
+        sums: dict[Atom, Any] = {}
 
-        def accumulate(variable: Variable, cotangent: Any) -> None:
+        def accumulate(variable: Atom, cotangent: Any) -> None:
             sums[variable] = pointwise.add(sums[variable], cotangent) if variable in sums else cotangent
 
         for atom, cotangent in zip(self.program.outputs, cotangents, strict=True):
