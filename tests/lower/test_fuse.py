@@ -80,3 +80,33 @@ def test_kernels_run_in_an_order_that_works():
         one_by_one = program.evaluate([*program.captured, tnp.asarray(x)])
         for a, b in zip(fused, one_by_one, strict=True):
             np.testing.assert_allclose(a, b, rtol=2e-4, atol=1e-4)
+
+
+def test_no_kernel_waits_for_itself():
+    """Merging and repeating once made cycles of kernels; every result is made before it is read, once."""
+    steps = [
+        lambda a, b: a + b,
+        lambda a, b: tnp.tanh(a) * b,
+        lambda a, b: a - tnp.mean(b, axis=0),
+        lambda a, b: tnp.reshape(tnp.reshape(a, (64,)), (8, 8)) + b.T,
+        lambda a, b: tnp.broadcast_to(tnp.sum(a, axis=0), (8, 8)) * tnp.exp(b),
+        lambda a, b: tnp.where(a > b, a, b) * tnp.arange(8),
+    ]
+    for seed in range(150):
+        rng = np.random.default_rng(seed)
+
+        def random_program(x, rng=rng):
+            values = [x, x + 1]
+            for _ in range(rng.integers(10, 80)):
+                a, b = (values[i] for i in rng.integers(max(0, len(values) - 12), len(values), 2))
+                values.append(steps[rng.integers(0, len(steps))](a, b))
+            return values[-int(rng.integers(1, 9)) :]
+
+        program = tvmfun.trace(random_program)(MATRIX)
+        known = set(program.inputs)
+        for kernel in fuse(program):
+            assert kernel.outputs
+            assert known.issuperset(kernel.inputs)
+            assert known.isdisjoint(kernel.outputs)
+            known.update(kernel.outputs)
+        assert known.issuperset(program.outputs)

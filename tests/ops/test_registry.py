@@ -477,9 +477,12 @@ def test_derivatives_to_order_two(op: Op, case: Case):
             full[i] = value
         return op(*map(tvmfun.numpy.asarray, full), **case.params)
 
-    if not dtypes.is_float(of_floats(*(case.arguments[i] for i in floats)).dtype):
+    result = of_floats(*(case.arguments[i] for i in floats))
+    if not dtypes.is_float(result.dtype):
         pytest.skip("the result is not a float")
-    derivatives.check(of_floats, [case.arguments[i] for i in floats], case.order)
+    # Pointwise formulas do not depend on the shape: the second order once is enough.
+    order = 1 if op.kind == "pointwise" and case is not CASES[op.name][0] else case.order
+    derivatives.check(of_floats, [case.arguments[i] for i in floats], order)
 
 
 @pytest.mark.parametrize(("op", "case"), [pytest.param(REGISTRY[name], CASES[name][0], id=name) for name in CASES])

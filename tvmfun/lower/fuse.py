@@ -7,6 +7,8 @@ traffic and costs little recomputation. Reshapes never join a kernel: they are v
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from graphlib import TopologicalSorter
+from heapq import heapify, heappop, heappush
 
 from tvmfun.core.program import Atom, Equation, Literal, Program, Variable
 
@@ -193,8 +195,8 @@ class _Fusion:
 
     def merge(self, into: _Group, group: _Group) -> None:
         for i in group.members:
-            homes = [home for home in self.homes[i] if home is not group]
-            self.homes[i] = homes if into in homes else [*homes, into]
+            # In its place: the last home of a repeated equation is the one that stores it.
+            self.homes[i] = list(dict.fromkeys(into if home is group else home for home in self.homes[i]))
             into.expansion[i] = group.expansion[i] + into.expansion.get(i, 0)
         into.members = list(dict.fromkeys([*into.members, *group.members]))
         group.members = []
@@ -204,7 +206,7 @@ class _Fusion:
         return self.reaches(early, late, same_place_counts=False)
 
     def reaches(self, source: _Group, target: _Group, same_place_counts: bool = True) -> bool:
-        last = max(target.members)
+        """Whether ``target`` has to wait for ``source``; a group waits for all it reads before it starts."""
         seen = {id(source)}
         stack = [source]
         while stack:
@@ -216,7 +218,7 @@ class _Fusion:
                             at_once = group is source and self.is_pointwise_over(target.domain, user)
                             if same_place_counts or not at_once:
                                 return True
-                        elif id(home) not in seen and min(home.members) < last:
+                        elif id(home) not in seen:
                             seen.add(id(home))
                             stack.append(home)
         return False
@@ -236,23 +238,25 @@ class _Fusion:
     def ordered(self, groups: list[_Group]) -> list[_Group]:
         """The groups so that each comes after those whose results it reads."""
         home = {i: group for group in groups for i in self.outputs(group)}
-        done: dict[int, _Group] = {}
-
-        def visit(first: _Group) -> None:
-            stack: list[tuple[_Group, bool]] = [(first, False)]
-            while stack:
-                group, ready = stack.pop()
-                if ready:
-                    done[id(group)] = group
-                elif id(group) not in done:
-                    stack.append((group, True))
-                    atoms = (atom for i in group.members for atom in self.equations[i].inputs)
-                    reads = {self.producer[atom] for atom in atoms if atom in self.producer}
-                    stack += [(home[i], False) for i in sorted(reads.difference(group.members), reverse=True)]
-
-        for group in sorted(groups, key=lambda group: max(group.members)):
-            visit(group)
-        return list(done.values())
+        needs = {}
+        for group in groups:
+            atoms = (atom for i in group.members for atom in self.equations[i].inputs)
+            reads = {self.producer[atom] for atom in atoms if atom in self.producer}
+            needs[group] = {home[i] for i in reads.difference(group.members)}
+        groups = sorted(groups, key=lambda group: max(group.members))
+        place = {group: i for i, group in enumerate(groups)}
+        # Of the groups that are ready, the first in the order of the Program: its results are needed soonest.
+        order = TopologicalSorter({place[group]: {place[g] for g in waited} for group, waited in needs.items()})
+        order.prepare()
+        ready, result = list(order.get_ready()), []
+        heapify(ready)
+        while ready:
+            first = heappop(ready)
+            result.append(groups[first])
+            order.done(first)
+            for following in order.get_ready():
+                heappush(ready, following)
+        return result
 
     def kernel(self, group: _Group) -> Kernel:
         members = sorted(group.members)
