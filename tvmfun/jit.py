@@ -17,7 +17,7 @@ from tvm.target import Target
 from tvmfun import dtypes, runtime, tree
 from tvmfun.core import program as programs
 from tvmfun.core import trace as tracing
-from tvmfun.core.array import Array, DeviceArray, device_array, move
+from tvmfun.core.array import Array, DeviceArray, device_array, foreign_array, move
 from tvmfun.core.leaf import abstract, scalar
 from tvmfun.core.op import Op
 from tvmfun.core.program import Equation, Program, Variable
@@ -43,7 +43,7 @@ def as_device_array(leaf: Any, where: str = "jit") -> DeviceArray:
     if isinstance(leaf, np.generic | np.ndarray):
         return device_array(leaf)
     abstract(leaf, where)  # explains what cannot be an array
-    return device_array(np.from_dlpack(leaf) if hasattr(leaf, "__dlpack__") else np.asarray(leaf))
+    return foreign_array(leaf, where)
 
 
 def _common_device(arrays: Sequence[DeviceArray], where: str) -> Any:
@@ -325,6 +325,21 @@ def _with_static(fun: Callable, static: tuple) -> Callable:
     return rest_only
 
 
+def _static_key(static: tuple) -> tuple:
+    """What makes static arguments the same: their places, values and types, because 1, 1.0 and True are equal."""
+    for place, value in static:
+        try:
+            hash(value)
+        except TypeError:
+            raise ArgumentError(
+                "jit",
+                f"the static argument {place!r} must be hashable",
+                got=type(value).__name__,
+                hint="a tuple instead of a list, or passing it as an array",
+            ) from None
+    return static, tuple(type(value) for _, value in static)
+
+
 class Jitted:
     """A function that is compiled when it is called; made by :func:`jit`."""
 
@@ -352,17 +367,13 @@ class Jitted:
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """Compiles the function for arguments like these unless that is done, and runs it."""
         donated = self._donated.leaves(args, kwargs) if self._donated else ()
-        static: tuple = ()
-        if self._static:
-            args, kwargs, static = self._static.split(args, kwargs)
-        leaves, structure = tree.flatten((args, kwargs))
+        leaves, structure, static = self._flatten(args, kwargs)
         if is_tracing():
             program = self._program(leaves, structure, static)
             return tree.unflatten(program.out_tree, program.evaluate([*program.captured, *leaves]))
         arrays = [as_device_array(leaf, self._name) for leaf in leaves]
-        kinds = tuple(type(value) for _, value in static)  # 1, 1.0 and True are equal, but not the same
-        key = (structure, static, kinds, tuple(array.aval for array in arrays), arrays[0].device if arrays else _CPU)
-        self._check_hashable(static)
+        avals = tuple(array.aval for array in arrays)
+        key = (structure, *_static_key(static), avals, arrays[0].device if arrays else _CPU)
         ready = self._ready.get(key) or self._prepare(key, arrays, structure, static)
         outputs = ready([move(array, ready.device) for array in arrays] if self._target else arrays)
         for leaf in donated:
@@ -376,16 +387,20 @@ class Jitted:
 
     def lower(self, *args: Any, **kwargs: Any) -> Lowered:
         """Traces the function for arguments like these: arrays, numbers or ``ShapeDtype``."""
+        leaves, structure, static = self._flatten(args, kwargs)
+        return Lowered(self._program(leaves, structure, static), self._target or targets.host())
+
+    def _flatten(self, args: tuple, kwargs: dict) -> tuple[list, tree.Structure, tuple]:
+        """The leaves and the structure of the arguments that are not static, and the static ones."""
         static: tuple = ()
         if self._static:
             args, kwargs, static = self._static.split(args, kwargs)
         leaves, structure = tree.flatten((args, kwargs))
-        return Lowered(self._program(leaves, structure, static), self._target or targets.host())
+        return leaves, structure, static
 
     def _program(self, leaves: list, structure: tree.Structure, static: tuple) -> Program:
         avals = tuple(abstract(leaf, self._name) for leaf in leaves)
-        key = (structure, static, tuple(type(value) for _, value in static), avals)
-        self._check_hashable(static)
+        key = (structure, *_static_key(static), avals)
         if key in self._programs:
             return self._programs[key]
         program = trace_flat(_with_static(self._fun, static), list(avals), structure, self._name)
@@ -398,18 +413,6 @@ class Jitted:
         device = _common_device(arrays, self._name)
         self._ready[key] = ready = _Ready(program, self._target or _target_of(device))
         return ready
-
-    def _check_hashable(self, static: tuple) -> None:
-        for place, value in static:
-            try:
-                hash(value)
-            except TypeError:
-                raise ArgumentError(
-                    "jit",
-                    f"the static argument {place!r} must be hashable",
-                    got=type(value).__name__,
-                    hint="a tuple instead of a list, or passing it as an array",
-                ) from None
 
 
 class Lowered:

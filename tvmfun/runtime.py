@@ -14,6 +14,11 @@ from tvmfun.counters import counters
 from tvmfun.errors import ArgumentError, TargetError
 
 
+def cpu_count() -> int:
+    """The number of CPUs this process may run on."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
 def _configure_threads() -> None:
     """Gives TVM's thread pool all CPUs this process may use; it would take half of them.
 
@@ -21,8 +26,7 @@ def _configure_threads() -> None:
     """
     wanted = os.environ.get("TVMFUN_NUM_THREADS")
     if wanted is None:
-        affinity = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-        os.environ.setdefault("TVM_NUM_THREADS", str(affinity))
+        os.environ.setdefault("TVM_NUM_THREADS", str(cpu_count()))
         return
     if not wanted.isdecimal() or int(wanted) < 1:
         raise ArgumentError("TVMFUN_NUM_THREADS", "it must be a positive integer", got=repr(wanted))

@@ -139,7 +139,7 @@ class _Fusion:
         (group,) = around
         pure = group.core is None and not group.closed and group.domain == self.shape(i)
         same_place = all(self.is_pointwise_over(group.domain, user) for user in self.users[i])
-        if not (pure and same_place and self.has_room(group) and self.output_count(group) == 1):
+        if not (pure and same_place and self.has_room(group) and len(self.outputs(group)) == 1):
             return False
         group.core = i
         self.add(i, group)
@@ -159,7 +159,7 @@ class _Fusion:
             expensive = not self.equations[i].op.inexpensive or op.name.startswith("window")
             if expensive and (reads > _MAX_RECOMPUTE * self.size(i) or op.name.startswith("window")):
                 return False
-            if group.core is not None and self.feeds_core(group, user) and self.shape(i) == ():
+            if self.feeds_core(group, user) and self.shape(i) == ():
                 return False  # a scalar is computed once, not in the innermost loop
             expansion += group.expansion[user]
         return expansion <= _MAX_EXPANSION
@@ -231,9 +231,6 @@ class _Fusion:
     def is_stored(self, i: int) -> bool:
         """Whether some group reads the result without computing it."""
         return i in self.returned or any(h not in self.homes[i] for user in self.users[i] for h in self.homes[user])
-
-    def output_count(self, group: _Group) -> int:
-        return len(self.outputs(group))
 
     def ordered(self, groups: list[_Group]) -> list[_Group]:
         """The groups so that each comes after those whose results it reads."""

@@ -10,10 +10,10 @@ from tvm import te, tirx
 
 from tvmfun import dtypes
 from tvmfun.core.array import ShapeDtype
-from tvmfun.core.op import plain
 from tvmfun.core.program import Equation, Literal, Program, Variable
 from tvmfun.lower.fuse import Kernel
 from tvmfun.ops.pointwise import opaque
+from tvmfun.ops.shape import repeated
 
 
 def text(kernel: Kernel) -> str:
@@ -71,16 +71,8 @@ def _filled(scalar: tirx.Expr) -> te.Tensor:
 
 
 def _pointwise(formula: Callable, arguments: list, params: dict[str, Any], out: ShapeDtype, name: str) -> te.Tensor:
-    rank = len(out.shape)
-
     def element(*indices: tirx.Var) -> tirx.Expr:
-        values = []
-        for argument in arguments:
-            if isinstance(argument, te.Tensor):
-                own = indices[rank - argument.ndim :]
-                sizes = plain(tuple(argument.shape))
-                argument = argument(*(0 if n == 1 else i for i, n in zip(own, sizes, strict=True)))
-            values.append(argument)
+        values = (repeated(a, out.shape, indices) if isinstance(a, te.Tensor) else a for a in arguments)
         return formula(*values, **params)
 
     return te.compute(out.shape, element, name=name)

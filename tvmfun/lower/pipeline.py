@@ -21,8 +21,8 @@ _KERNELS: OrderedDict[tuple[str, str], tirx.PrimFunc] = OrderedDict()
 _KERNELS_KEPT = 4096
 
 
-def _scheduled(kernel: Kernel, target: Target) -> tirx.PrimFunc:
-    key = (kernels.text(kernel), str(target))
+def _scheduled(kernel: Kernel, text: str, target: Target) -> tirx.PrimFunc:
+    key = (text, str(target))
     if key not in _KERNELS:
         _KERNELS[key] = schedule(kernels.prim_func(kernel), target)
         if len(_KERNELS) > _KERNELS_KEPT:
@@ -105,7 +105,7 @@ class _ModuleBuilder:
             name = f"{kernel.name}_{len(self.globals)}"
             self.globals[key] = var = tvm.ir.GlobalVar(name)
             relax.expr._update_type(var, relax.FuncType.opaque_func(ret=relax.TupleType([])))
-            function = _scheduled(kernel, self.target)
+            function = _scheduled(kernel, key, self.target)
             self.functions[var] = function.with_attr("global_symbol", name)
         return self.globals[key]
 

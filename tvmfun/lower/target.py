@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from functools import cache
 from typing import Any
 
@@ -10,11 +9,7 @@ import tvm
 from tvm.target import Target
 
 from tvmfun.errors import TargetError
-
-
-def cpu_count() -> int:
-    """The number of CPUs this process may run on."""
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+from tvmfun.runtime import cpu_count
 
 
 @cache

@@ -198,7 +198,7 @@ def _argsort(x: ShapeDtype) -> tirx.PrimFunc:
 
 def _not_after(a: Any, b: Any) -> Any:
     """Whether ``a`` may stay before ``b``; NaNs go last."""
-    if dtype_name(a).startswith(("float", "bfloat")):
+    if pw.is_float(a):
         return tirx.Or(a <= b, pw.isnan_formula(b))
     return a <= b
 

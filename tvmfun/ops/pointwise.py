@@ -206,7 +206,8 @@ divide = pointwise(
 )
 
 
-def _is_float(x: Any) -> bool:
+def is_float(x: Any) -> bool:
+    """Whether a scalar expression is a float."""
     return dtype_name(x).startswith(("float", "bfloat"))
 
 
@@ -223,7 +224,7 @@ def isnan_formula(x: Any) -> Any:
 
 def _floor_divide(x: Any, y: Any) -> Any:
     zero = tirx.const(0, dtype_name(y))
-    if _is_float(x):
+    if is_float(x):
         # Through the remainder: x / y may round up to the next integer.
         exact = tirx.nearbyint(tirx.div(x - _remainder(x, y), y))
         return tirx.Select(tirx.EQ(y, zero), tirx.div(x, y), exact)
@@ -256,7 +257,7 @@ def _fmod(x: Any, y: Any) -> Any:
 
 
 def _remainder(x: Any, y: Any) -> Any:
-    if _is_float(x):
+    if is_float(x):
         rest = _fmod(x, y)
         zero = tirx.const(0, dtype_name(x))
         opposite = tirx.Or(tirx.And(rest < zero, y > zero), tirx.And(rest > zero, y < zero))
@@ -314,13 +315,13 @@ def _ties_shared(g: Array, chosen: Array, other: Array, out: Array) -> Array:
 
 
 def _maximum(x: Any, y: Any) -> Any:
-    if not _is_float(x):
+    if not is_float(x):
         return tirx.max(x, y)
     return tirx.Select(tirx.Or(x > y, isnan_formula(x)), x, y)  # a NaN wins, wherever it is
 
 
 def _minimum(x: Any, y: Any) -> Any:
-    if not _is_float(x):
+    if not is_float(x):
         return tirx.min(x, y)
     return tirx.Select(tirx.Or(x < y, isnan_formula(x)), x, y)
 
@@ -459,11 +460,11 @@ def _comparison(name: str, formula: Callable, spelling: Callable) -> Op:
 
 def _equal(x: Any, y: Any) -> Any:
     # Code for EQ and NE of floats is right for numbers only, and is simplified as if there were no NaN.
-    return tirx.And(tirx.Not(isnan_formula(x)), tirx.EQ(x, y)) if _is_float(x) else tirx.EQ(x, y)
+    return tirx.And(tirx.Not(isnan_formula(x)), tirx.EQ(x, y)) if is_float(x) else tirx.EQ(x, y)
 
 
 def _not_equal(x: Any, y: Any) -> Any:
-    return tirx.Or(tirx.Or(isnan_formula(x), isnan_formula(y)), tirx.NE(x, y)) if _is_float(x) else tirx.NE(x, y)
+    return tirx.Or(tirx.Or(isnan_formula(x), isnan_formula(y)), tirx.NE(x, y)) if is_float(x) else tirx.NE(x, y)
 
 
 equal = _comparison("equal", _equal, relax.op.equal)

@@ -163,7 +163,7 @@ def _arg_reducer(better: Callable, worst: Callable) -> Callable[..., te.Tensor]:
     def combine(left, right):
         (i, x), (j, y) = left, right
         # The first of equals wins, and the first NaN wins over everything.
-        nan = pw.isnan_formula if dtype_name(x).startswith(("float", "bfloat")) else (lambda v: tirx.const(False))
+        nan = pw.isnan_formula if pw.is_float(x) else (lambda v: tirx.const(False))
         left_wins = tirx.any(
             tirx.all(nan(x), tirx.any(tirx.Not(nan(y)), i < j)),
             tirx.all(tirx.Not(nan(y)), better(x, y)),

@@ -25,12 +25,15 @@ from tvmfun.ops import pointwise, shape
 
 
 class _Tape:
-    """The values of a Program's variables and what is needed to walk it backwards."""
+    """A run of a Program on leaves: the values of its variables and what is needed to walk it backwards."""
 
-    def __init__(self, program: Program, values: Sequence[Any], active: Sequence[bool]) -> None:
+    def __init__(self, program: Program, leaves: Sequence[Any]) -> None:
         self.program = program
+        self.leaves = leaves
+        self.wanted = program.inputs[len(program.captured) :]
+        values = [*program.captured, *leaves]
         self.values: dict[Variable, Any] = dict(zip(program.inputs, values, strict=True))
-        self.active = {v for v, is_active in zip(program.inputs, active, strict=True) if is_active}
+        self.active = {variable for variable in self.wanted if dtypes.is_float(variable.aval.dtype)}
         self.outputs = program.evaluate(values, self._record)
 
     def _record(self, equation: Equation, arguments: list) -> Any:
@@ -45,8 +48,8 @@ class _Tape:
         rules = equation.op.vjp
         return atom in self.active and not (isinstance(rules, tuple) and rules[i] is None)
 
-    def backward(self, cotangents: Sequence[Any], wanted: Sequence[Variable]) -> list[Any]:
-        """The cotangents of ``wanted`` for those of the outputs; None where there is no influence."""
+    def backward(self, cotangents: Sequence[Any]) -> list[Any]:
+        """The cotangents of the leaves for those of the outputs (None for none); zeros without influence."""
         sums: dict[Atom, Any] = {}
 
         def accumulate(variable: Atom, cotangent: Any) -> None:
@@ -61,7 +64,8 @@ class _Tape:
                 continue
             for i, cotangent in self._step(equation, arriving):
                 accumulate(equation.inputs[i], cotangent)
-        return [sums.get(variable) for variable in wanted]
+        found = (sums.get(variable) for variable in self.wanted)
+        return [zeros(leaf) if g is None else g for g, leaf in zip(found, self.leaves, strict=True)]
 
     def _step(self, equation: Equation, arriving: list) -> list[tuple[int, Any]]:
         op = equation.op
@@ -190,14 +194,10 @@ def value_and_grad(fun: Callable, argnums: int | Sequence[int] = 0, *, has_aux: 
                 return _check_loss(result, has_aux)
 
             program = _trace_leaves(of_leaves, leaves, getattr(fun, "__name__", "fun"))
-            active = [False] * len(program.captured) + [_is_float(leaf) for leaf in leaves]
-            tape = _Tape(program, [*program.captured, *leaves], active)
+            tape = _Tape(program, leaves)
             loss, *_ = tape.outputs
-            wanted = program.inputs[len(program.captured) :]
             seeds = [loss.dtype.type(1)] + [None] * (len(tape.outputs) - 1)
-            cotangents = tape.backward(seeds, wanted)
-            gradients = [zeros(leaf) if g is None else g for g, leaf in zip(cotangents, leaves, strict=True)]
-            gradient = tree.unflatten(structure, gradients)
+            gradient = tree.unflatten(structure, tape.backward(seeds))
             value = tree.unflatten(program.out_tree, tape.outputs)
             return (value if has_aux else loss), (gradient[0] if isinstance(argnums, int) else tuple(gradient))
 
@@ -291,18 +291,13 @@ def vjp(fun: Callable, *primals: Any, has_aux: bool = False) -> tuple:
     leaves, structure = tree.flatten(_as_arrays(primals))
     name = getattr(fun, "__name__", "fun")
     program = _trace_leaves(lambda *leaves: fun(*tree.unflatten(structure, leaves)), leaves, name)
-    active = [False] * len(program.captured) + [_is_float(leaf) for leaf in leaves]
-    wanted = program.inputs[len(program.captured) :]
     result_tree, aux_count = program.out_tree, 0
     if has_aux:
         result_tree, aux_tree = _split_aux(program)
         aux_count = aux_tree.num_leaves
 
-    def values(leaves: Sequence[Any]) -> list[Any]:
-        return [*program.captured, *leaves]
-
     if is_tracing():
-        tape = _Tape(program, values(leaves), active)
+        tape = _Tape(program, leaves)
         outputs = tape.outputs
     else:
         tape = None
@@ -318,10 +313,9 @@ def vjp(fun: Callable, *primals: Any, has_aux: bool = False) -> tuple:
 
         def back(leaves: list, given: list) -> list:
             # Outside a trace the forward pass is compiled again with the backward pass, into one module.
-            own = tape if tape is not None and is_tracing() else _Tape(program, values(leaves), active)
+            own = tape if tape is not None and is_tracing() else _Tape(program, leaves)
             seeds = [_cast(g, out) for g, out in zip(given, results, strict=True)] + [None] * aux_count
-            cotangents = own.backward(seeds, wanted)
-            return [zeros(leaf) if g is None else g for g, leaf in zip(cotangents, leaves, strict=True)]
+            return own.backward(seeds)
 
         return tree.unflatten(structure, _staged(back, leaves, _as_arrays(given)))
 
