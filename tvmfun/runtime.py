@@ -47,14 +47,20 @@ class Executable:
     def __init__(self, module: Any, device: Any) -> None:
         self.module = module
         self.device = device
-        self._main: Any = None
+        # A virtual machine has one stack and runs one call at a time: each call takes an idle one, so that any
+        # number of threads may call. A call that fails does not bring its machine back.
+        self._idle: list[Any] = []
 
     def __call__(self, tensors: Sequence[Tensor]) -> Sequence[Tensor]:
         """Runs ``main``."""
         counters.calls += 1
-        if self._main is None:
-            self._main = self._load()
-        return self._main(*tensors)
+        try:
+            main = self._idle.pop()
+        except IndexError:
+            main = self._load()
+        results = main(*tensors)
+        self._idle.append(main)
+        return results
 
     def _load(self) -> Any:
         devices: Any = [self.device] if self.device == tvm.cpu() else [self.device, tvm.cpu()]
