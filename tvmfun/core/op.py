@@ -27,6 +27,10 @@ from tvmfun.errors import ProgramError
 #: several results ``g`` and ``out`` are tuples.
 VjpRule = Callable[..., Array]
 
+#: A batching rule: ``(batched, *args, **params) -> result``. The arguments whose flag in ``batched`` is set have one
+#: more axis in front, the batch, and so has every result.
+BatchRule = Callable[..., Any]
+
 
 #: - pointwise: one element from the elements at the same place, sizes of 1 repeated as in NumPy;
 #: - injective: each element is read from one place of the arguments (reshape, slice, gather);
@@ -65,6 +69,7 @@ class Op:
             ``argnum`` for ops with any number of arguments; ``None`` if there is no derivative.
         spelling: how Relax writes it; by default an operator ``tvmfun.<name>`` with the params as attributes.
         inexpensive: whether fusion may compute an element more than once to save a trip through memory.
+        batch: the batching rule; ``None`` if it has none.
     """
 
     name: str
@@ -74,6 +79,7 @@ class Op:
     vjp: tuple[VjpRule | None, ...] | VjpRule | None = None
     spelling: Spelling = None  # type: ignore[assignment]  # filled in below
     inexpensive: bool = True
+    batch: BatchRule | None = None
 
     def __post_init__(self) -> None:
         if self.spelling is None:
