@@ -7,7 +7,7 @@ from collections.abc import Callable
 import derivatives
 import numpy as np
 import pytest
-from cases import CASES, Case
+from op_cases import CASES, Case
 
 import tvmfun
 from tvmfun import dtypes
