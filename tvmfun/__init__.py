@@ -16,7 +16,18 @@ from tvmfun.core.program import Program
 from tvmfun.core.trace import trace
 from tvmfun.jit import clear_caches, debug_nans, device_get, device_put, eval_shape, jit
 from tvmfun.runtime import devices
-from tvmfun.transforms import grad, jvp, value_and_grad, vjp
+from tvmfun.transforms import (
+    grad,
+    hessian,
+    jacfwd,
+    jacrev,
+    jvp,
+    linear_transpose,
+    linearize,
+    value_and_grad,
+    vjp,
+    vmap,
+)
 
 try:
     __version__ = _version("tvmfun")
@@ -35,13 +46,19 @@ __all__ = [
     "errors",
     "eval_shape",
     "grad",
+    "hessian",
+    "jacfwd",
+    "jacrev",
     "jit",
     "jvp",
     "lax",
+    "linear_transpose",
+    "linearize",
     "numpy",
     "random",
     "trace",
     "tree",
     "value_and_grad",
     "vjp",
+    "vmap",
 ]

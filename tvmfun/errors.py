@@ -73,6 +73,10 @@ class GradientError(TvmfunError, TypeError):
     """Something that cannot be differentiated: a non-scalar loss, an integer argument, an op without a rule."""
 
 
+class BatchingError(TvmfunError, ValueError):
+    """Something that cannot be batched: axes that do not fit together, an op without a rule."""
+
+
 class DonatedArrayError(TvmfunError, RuntimeError):
     """An array was used after its buffer had been donated to a compiled function."""
 

@@ -31,12 +31,29 @@ VjpRule = Callable[..., Array]
 #: more axis in front, the batch, and so has every result.
 BatchRule = Callable[..., Any]
 
+#: What a collective does over a batch axis it names: ``(axis_name, size, batched, *args, **params) -> result``.
+AxisRule = Callable[..., Any]
+
+#: A simplification rule: ``(*args, **params) -> value | None``: an equal value with less work in it, or None. It
+#: must be exact in IEEE arithmetic, NaN, infinities and the sign of zero included.
+SimplifyRule = Callable[..., Any]
+
+#: Reverse mode through an op that contains Programs: ``(active, *args, **params) -> (results, pull)`` with
+#: ``pull(cotangents) -> [cotangent or None per argument]``. It may compute more in the forward pass, for later.
+PullbackRule = Callable[..., tuple[tuple, Callable[[Sequence[Any]], list]]]
+
+#: Forward mode through an op that contains Programs: ``(args, tangents, **params) -> (results, tangents)``; a
+#: tangent that is zero may be None.
+PushforwardRule = Callable[..., tuple[tuple, Sequence[Any]]]
+
 
 #: - pointwise: one element from the elements at the same place, sizes of 1 repeated as in NumPy;
 #: - injective: each element is read from one place of the arguments (reshape, slice, gather);
 #: - reduction: elements are combined along axes; contraction: products are summed along axes;
-#: - opaque: anything else (scatter, sort), a loop program of its own.
-Kind = Literal["pointwise", "injective", "reduction", "contraction", "opaque"]
+#: - opaque: anything else (scatter, sort), a loop program of its own;
+#: - control: a loop or branch around Programs;
+#: - call: a Program with rules of its own for transforms, which lowering puts in its place.
+Kind = Literal["pointwise", "injective", "reduction", "contraction", "opaque", "control", "call"]
 
 
 @dataclass(frozen=True)
@@ -63,13 +80,19 @@ class Op:
         kind: how its result depends on its arguments, which is all that fusion has to know; see :data:`Kind`.
         shape: ``(*avals, **params) -> ShapeDtype`` (or a tuple of them); raises a tvmfun error for bad input.
         compute: the meaning. A pointwise op gives the formula of one element, ``(*scalars, **params) ->
-            scalar``; an opaque op the whole function, ``(*avals, **params) -> PrimFunc``; any other op a tensor
-            expression, ``(*tensors, **params) -> tensor``.
+            scalar``; an opaque op the whole function, ``(*avals, **params) -> PrimFunc``; a control op the
+            statement around its Programs, ``(host, inputs, outputs, **params) -> Stmt``; a call the Program in
+            whose place it stands, ``(**params) -> Program``; any other op a tensor expression, ``(*tensors,
+            **params) -> tensor``.
         vjp: one derivative rule per argument (``None``: the derivative is 0), or one rule with a leading
             ``argnum`` for ops with any number of arguments; ``None`` if there is no derivative.
         spelling: how Relax writes it; by default an operator ``tvmfun.<name>`` with the params as attributes.
         inexpensive: whether fusion may compute an element more than once to save a trip through memory.
         batch: the batching rule; ``None`` if it has none.
+        simplify: the simplification rule, tried when the op is traced.
+        pullback: reverse mode for ops that contain Programs, instead of ``vjp``.
+        pushforward: forward mode for ops that contain Programs; other ops get theirs by transposing ``vjp``.
+        over_axis: for collectives, the batching rule over an axis that the parameter ``axis_names`` names.
     """
 
     name: str
@@ -80,6 +103,10 @@ class Op:
     spelling: Spelling = None  # type: ignore[assignment]  # filled in below
     inexpensive: bool = True
     batch: BatchRule | None = None
+    simplify: SimplifyRule | None = None
+    pullback: PullbackRule | None = None
+    pushforward: PushforwardRule | None = None
+    over_axis: AxisRule | None = None
 
     def __post_init__(self) -> None:
         if self.spelling is None:
@@ -133,7 +160,8 @@ def own_spelling(name: str) -> Spelling:
     """The spelling of operators that Relax does not have: arguments as they are, params as attributes."""
 
     def write(exprs: Sequence[relax.Expr], params: dict) -> relax.Call:
-        attrs = tvm.ir.make_node("ir.DictAttrs", **params) if params else None
+        attrs = {key: _attribute(value) for key, value in params.items() if value is not None}
+        attrs = tvm.ir.make_node("ir.DictAttrs", **attrs) if attrs else None
         return relax.Call(tvm.ir.Op.get(name), list(exprs), attrs)
 
     def read(call: relax.Call) -> tuple[list[relax.Expr], dict]:
@@ -155,8 +183,26 @@ def relax_spelling(name: str, function: Callable[..., relax.Expr], *attrs: str) 
     return Spelling(name, write, read)
 
 
+def _attribute(value: Any) -> Any:
+    """A parameter as a TVM attribute: Programs as Relax functions."""
+    if isinstance(value, tuple):
+        return tuple(map(_attribute, value))
+    return getattr(value, "function", value)
+
+
+_read_function: Callable[[relax.Function], Any]
+
+
+def install_reader(read: Callable[[relax.Function], Any]) -> None:
+    """Sets how a Relax function becomes a Program; called once, by ``core.program``."""
+    global _read_function
+    _read_function = read
+
+
 def plain(value: Any) -> Any:
     """Turns a TVM attribute value into the plain Python value it stands for."""
+    if isinstance(value, relax.Function):
+        return _read_function(value)
     if isinstance(value, tvm_ffi.Array | tuple | list):
         return tuple(map(plain, value))
     if isinstance(value, tvm.tirx.IntImm | tvm.tirx.FloatImm):

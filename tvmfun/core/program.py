@@ -101,6 +101,15 @@ class Program:
         """The types of the leaves of ``out_tree``."""
         return tuple(atom.aval for atom in self.outputs)
 
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, Program):
+            return NotImplemented
+        same = self is other or (self.text, self.in_tree, self.out_tree) == (other.text, other.in_tree, other.out_tree)
+        return same and tuple(map(id, self.captured)) == tuple(map(id, other.captured))
+
+    def __hash__(self) -> int:
+        return hash(self.text)
+
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """Runs the Program on arrays, compiled, or adds its equations to the current trace.
 
@@ -253,7 +262,7 @@ class Program:
         lines = [f"program {self.name}({', '.join(map(define, self.inputs))}) {{"]
         for equation in self.equations:
             arguments = [use(atom) for atom in equation.inputs]
-            arguments += [f"{key}={value!r}" for key, value in equation.params.items()]
+            arguments += [f"{key}={_show(value)}" for key, value in equation.params.items()]
             lines.append(f"  {', '.join(map(define, equation.outputs))} = {equation.op}({', '.join(arguments)})")
         lines += [f"  return {', '.join(map(use, self.outputs))}", "}"]
         return "\n".join(lines)
@@ -264,6 +273,15 @@ class Program:
     def show(self) -> None:
         """Prints the Program; ``Program.function.show()`` prints it as TVMScript."""
         print(self.text)
+
+
+def _show(value: Any) -> str:
+    """A parameter as text; Programs with their equations, indented."""
+    if isinstance(value, Program):
+        return value.text.replace("\n", "\n    ")
+    if isinstance(value, tuple):
+        return f"({', '.join(map(_show, value))}{',' if len(value) == 1 else ''})"
+    return repr(value)
 
 
 def _argument(path: tree.Path) -> str:
@@ -291,6 +309,9 @@ def _names() -> Iterator[str]:
             number, letter = divmod(number - 1, 26)
             name = chr(97 + letter) + name
         yield name
+
+
+ops.install_reader(lambda function: Program.from_relax(function))
 
 
 def relax_constant(value: np.generic | np.ndarray) -> relax.Expr:
@@ -342,11 +363,8 @@ class _Reader:
         exprs, params = op.spelling.read(value)
         inputs = tuple(self.value(expr) for expr in exprs)
         avals = op.shape(*(atom.aval for atom in inputs), **params)
-        if isinstance(avals, tuple):
-            self.env[var] = outputs = tuple(map(Variable, avals))
-        else:
-            self.env[var] = Variable(avals)
-            outputs = (self.env[var],)
+        outputs = tuple(map(Variable, avals)) if isinstance(avals, tuple) else (Variable(avals),)
+        self.env[var] = outputs if len(outputs) != 1 else outputs[0]
         self.equations.append(Equation(op, inputs, params, outputs))
 
     def value(self, expr: relax.Expr) -> Any:

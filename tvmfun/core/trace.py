@@ -9,7 +9,8 @@ from __future__ import annotations
 
 import sys
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from functools import wraps
 from pathlib import Path
 from typing import Any
@@ -22,7 +23,7 @@ from tvmfun.core.array import Array, DeviceArray, ShapeDtype, device_array, expl
 from tvmfun.core.leaf import abstract, scalar
 from tvmfun.core.op import Op
 from tvmfun.core.program import Atom, Equation, Literal, Program, Variable
-from tvmfun.errors import LeakedTracerError
+from tvmfun.errors import ArgumentError, LeakedTracerError
 
 _PACKAGE = str(Path(__file__).parent.parent)
 
@@ -66,6 +67,7 @@ class Trace:
         self.ended = False
         self.inputs: list[Variable] = []
         self.equations: list[Equation] = []
+        self.producers: dict[Variable, Equation] = {}
         self._known: dict[tuple, tuple[Variable, ...] | Variable] = {}
         self._captured: dict[int, tuple[Array, Variable]] = {}
         self._converted: dict[int, tuple[np.ndarray, DeviceArray]] = {}
@@ -76,16 +78,29 @@ class Trace:
         return Tracer(self, self.inputs[-1])
 
     def apply(self, op: Op, args: tuple, params: dict) -> Any:
-        """Adds an equation, unless the same one is there already, and returns its results."""
+        """Adds an equation, unless there is an equal or simpler one already, and returns its results."""
         atoms = tuple(self.atom(arg, op.name) for arg in args)
         key = (op, *map(_identity, atoms), *params.items())
         if key not in self._known:
-            avals = op.shape(*(atom.aval for atom in atoms), **params)
-            outputs = tuple(map(Variable, avals)) if isinstance(avals, tuple) else (Variable(avals),)
-            self.equations.append(Equation(op, atoms, params, outputs, user_line()))
-            self._known[key] = outputs if isinstance(avals, tuple) else outputs[0]
+            self._known[key] = self._add(op, atoms, params)
         known = self._known[key]
         return tuple(Tracer(self, out) for out in known) if isinstance(known, tuple) else Tracer(self, known)
+
+    def _add(self, op: Op, atoms: tuple[Atom, ...], params: dict) -> Atom | tuple[Variable, ...]:
+        avals = op.shape(*(atom.aval for atom in atoms), **params)
+        if op.simplify is not None and _STACK.simplify:
+            simpler = op.simplify(*(self.value(atom) for atom in atoms), **params)
+            if simpler is not None:
+                return self.atom(simpler, op.name)
+        outputs = tuple(map(Variable, avals)) if isinstance(avals, tuple) else (Variable(avals),)
+        equation = Equation(op, atoms, params, outputs, user_line())
+        self.equations.append(equation)
+        self.producers.update(dict.fromkeys(outputs, equation))
+        return outputs if isinstance(avals, tuple) else outputs[0]
+
+    def value(self, atom: Atom) -> Any:
+        """The tracer of a variable, the number of a literal."""
+        return atom.value if isinstance(atom, Literal) else Tracer(self, atom)
 
     def atom(self, value: Any, where: str) -> Atom:
         """The atom that stands for ``value`` in this trace; values from outside are captured."""
@@ -128,9 +143,25 @@ def _identity(atom: Atom) -> Any:
     return (atom.value.dtype, atom.value.tobytes()) if isinstance(atom, Literal) else atom
 
 
+def producer(value: Any) -> Equation | None:
+    """The equation of the innermost trace that made a value, if one did."""
+    if isinstance(value, Tracer) and _STACK.traces and value.trace is _STACK.traces[-1]:
+        return value.trace.producers.get(value.atom)  # type: ignore[arg-type]
+    return None
+
+
+def argument(value: Tracer, i: int) -> Any:
+    """Input ``i`` of the equation that made ``value``: a tracer or a number."""
+    equation = producer(value)
+    assert equation is not None
+    return value.trace.value(equation.inputs[i])
+
+
 class _Stack(threading.local):
     def __init__(self) -> None:
         self.traces: list[Trace] = []
+        self.simplify = True
+        self.axes: dict[str, Any] = {}
 
 
 _STACK = _Stack()
@@ -154,6 +185,39 @@ def bind(op: Op, args: tuple, params: dict) -> Any:
 
 
 ops.install_bind(bind)
+
+
+@contextmanager
+def unsimplified() -> Iterator[None]:
+    """Within this context, every op that is applied becomes an equation, to see what simplification does."""
+    before, _STACK.simplify = _STACK.simplify, False
+    try:
+        yield
+    finally:
+        _STACK.simplify = before
+
+
+@contextmanager
+def named_axis(name: str | None, size: Any) -> Iterator[None]:
+    """Within this context, collectives may name an axis of this size."""
+    before = _STACK.axes
+    _STACK.axes = before if name is None else {**before, name: size}
+    try:
+        yield
+    finally:
+        _STACK.axes = before
+
+
+def axis_size(name: str, where: str) -> Any:
+    """The size of the axis of that name.
+
+    Raises:
+        ArgumentError: if no enclosing transform has given an axis this name.
+    """
+    if name not in _STACK.axes:
+        known = ", ".join(map(repr, _STACK.axes)) or "none"
+        raise ArgumentError(where, f"no axis has the name {name!r} here", got=known, hint="vmap(f, axis_name=...)")
+    return _STACK.axes[name]
 
 
 def is_tracing() -> bool:

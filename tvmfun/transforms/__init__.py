@@ -1,5 +1,18 @@
 """Transforms: functions of Programs that are not op-specific; the records carry what is."""
 
-from tvmfun.transforms.autodiff import grad, jvp, value_and_grad, vjp
+from tvmfun.transforms.autodiff import grad, jvp, linear_transpose, linearize, value_and_grad, vjp
+from tvmfun.transforms.jacobian import hessian, jacfwd, jacrev
+from tvmfun.transforms.vmap import vmap
 
-__all__ = ["grad", "jvp", "value_and_grad", "vjp"]
+__all__ = [
+    "grad",
+    "hessian",
+    "jacfwd",
+    "jacrev",
+    "jvp",
+    "linear_transpose",
+    "linearize",
+    "value_and_grad",
+    "vjp",
+    "vmap",
+]

@@ -1,129 +1,23 @@
-"""Derivatives. One rule per op, in its record: reverse mode walks a Program backwards and applies them.
-
-Forward mode transposes twice: the vjp of a function is linear in the cotangent, so the vjp of that vjp is the
-jvp. What the detour computes in vain is dead code and is removed.
-"""
+"""Derivatives of functions: gradients, products with the Jacobian from either side, and linearization."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from functools import wraps
 from typing import Any
 
 import numpy as np
 
 from tvmfun import dtypes, tree
-from tvmfun.core import trace as tracing
-from tvmfun.core.array import Array, ShapeDtype, device_array
-from tvmfun.core.leaf import abstract, scalar
-from tvmfun.core.program import Atom, Equation, Literal, Program, Variable
-from tvmfun.core.trace import is_tracing, trace_flat
+from tvmfun.core.array import Array, ShapeDtype
+from tvmfun.core.derivative import Tape, partition, pushforward, trace_leaves, zeros
+from tvmfun.core.leaf import abstract
+from tvmfun.core.program import Program
+from tvmfun.core.trace import is_tracing
 from tvmfun.errors import ArgumentError, DtypeError, GradientError, ShapeError
-from tvmfun.ops import pointwise, shape
-
-# -- the backward walk ---------------------------------------------------------------------------------------------
-
-
-class _Tape:
-    """A run of a Program on leaves: the values of its variables and what is needed to walk it backwards."""
-
-    def __init__(self, program: Program, leaves: Sequence[Any]) -> None:
-        self.program = program
-        self.leaves = leaves
-        self.wanted = program.inputs[len(program.captured) :]
-        values = [*program.captured, *leaves]
-        self.values: dict[Variable, Any] = dict(zip(program.inputs, values, strict=True))
-        self.active = {variable for variable in self.wanted if dtypes.is_float(variable.aval.dtype)}
-        self.outputs = program.evaluate(values, self._record)
-
-    def _record(self, equation: Equation, arguments: list) -> Any:
-        result = equation.op(*arguments, **equation.params)
-        results = result if isinstance(result, tuple) else (result,)
-        self.values.update(zip(equation.outputs, results, strict=True))
-        if any(self._carries(i, atom, equation) for i, atom in enumerate(equation.inputs)):
-            self.active.update(out for out in equation.outputs if dtypes.is_float(out.aval.dtype))
-        return result
-
-    def _carries(self, i: int, atom: Any, equation: Equation) -> bool:
-        rules = equation.op.vjp
-        return atom in self.active and not (isinstance(rules, tuple) and rules[i] is None)
-
-    def backward(self, cotangents: Sequence[Any]) -> list[Any]:
-        """The cotangents of the leaves for those of the outputs (None for none); zeros without influence."""
-        sums: dict[Atom, Any] = {}
-
-        def accumulate(variable: Atom, cotangent: Any) -> None:
-            sums[variable] = pointwise.add(sums[variable], cotangent) if variable in sums else cotangent
-
-        for atom, cotangent in zip(self.program.outputs, cotangents, strict=True):
-            if isinstance(atom, Variable) and atom in self.active and cotangent is not None:
-                accumulate(atom, cotangent)
-        for equation in reversed(self.program.equations):
-            arriving = [sums.pop(out, None) for out in equation.outputs]
-            if all(g is None for g in arriving):
-                continue
-            for i, cotangent in self._step(equation, arriving):
-                accumulate(equation.inputs[i], cotangent)
-        found = (sums.get(variable) for variable in self.wanted)
-        return [zeros(leaf) if g is None else g for g, leaf in zip(found, self.leaves, strict=True)]
-
-    def _step(self, equation: Equation, arriving: list) -> list[tuple[int, Any]]:
-        op = equation.op
-        if op.vjp is None:
-            raise GradientError(
-                "grad",
-                f"{op} has no derivative",
-                got=f"an influence on the result through it at {equation.source or 'an unknown place'}",
-                hint="tvmfun.lax.stop_gradient where none should flow",
-            )
-        outs = [self.values[out] for out in equation.outputs]
-        arguments = [a.value if isinstance(a, Literal) else self.values[a] for a in equation.inputs]
-        if len(outs) == 1:
-            g, out = arriving[0], outs[0]
-        else:
-            g = tuple(zeros(o) if a is None else a for a, o in zip(arriving, outs, strict=True))
-            out = tuple(outs)
-        return [
-            (i, op.vjp_rule(i)(g, out, *arguments, **equation.params))  # type: ignore[misc]
-            for i, atom in enumerate(equation.inputs)
-            if self._carries(i, atom, equation)
-        ]
-
-
-def zeros(like: Any) -> Array:
-    """Zeros of the shape and dtype of ``like``."""
-    aval = abstract(like)
-    return shape.broadcast_to(aval.dtype.type(0), shape=aval.shape)
-
-
-def _staged(fun: Callable, *args: Any, **kwargs: Any) -> Any:
-    """Calls ``fun``: in the current trace, or traced and then compiled as a whole.
-
-    Only arrays are traced; other leaves (flags, names) stay the Python values they are.
-    """
-    if is_tracing():
-        return fun(*args, **kwargs)
-    leaves, structure = tree.flatten((args, kwargs))
-    places = [i for i, leaf in enumerate(leaves) if hasattr(leaf, "shape") and hasattr(leaf, "dtype")]
-
-    @wraps(fun)
-    def of_arrays(*arrays: Any) -> Any:
-        full = list(leaves)
-        for i, array in zip(places, arrays, strict=True):
-            full[i] = array
-        args, kwargs = tree.unflatten(structure, full)
-        return fun(*args, **kwargs)
-
-    arrays = [leaves[i] for i in places]
-    return tracing.trace(of_arrays)(*arrays)(*arrays)
-
-
-def _as_arrays(values: Any) -> Any:
-    """The tree with Python numbers as arrays, so that other numbers need no other module."""
-    number = scalar if is_tracing() else lambda leaf: device_array(scalar(leaf), weak=True)
-    convert = lambda leaf: number(leaf) if dtypes.is_scalar(leaf) else leaf
-    return tree.map(convert, values)
-
+from tvmfun.ops import pointwise
+from tvmfun.transforms.staging import as_arrays, staged
 
 # -- grad ------------------------------------------------------------------------------------------------------------
 
@@ -178,9 +72,9 @@ def value_and_grad(fun: Callable, argnums: int | Sequence[int] = 0, *, has_aux: 
 
     @wraps(fun)
     def value_and_gradient(*args: Any, **kwargs: Any) -> Any:
-        places = _places(numbers, len(args))
+        places = positions(numbers, len(args))
         for place in places:
-            _check_differentiable(args[place], place)
+            check_differentiable(args[place], place)
 
         def both(*args: Any, **kwargs: Any) -> Any:
             chosen = [args[place] for place in places]
@@ -193,31 +87,37 @@ def value_and_grad(fun: Callable, argnums: int | Sequence[int] = 0, *, has_aux: 
                 result = fun(*new, **kwargs)
                 return _check_loss(result, has_aux)
 
-            program = _trace_leaves(of_leaves, leaves, getattr(fun, "__name__", "fun"))
-            tape = _Tape(program, leaves)
+            program = _trace(of_leaves, leaves, _name(fun))
+            tape = Tape(program, leaves)
             loss, *_ = tape.outputs
             seeds = [loss.dtype.type(1)] + [None] * (len(tape.outputs) - 1)
-            gradient = tree.unflatten(structure, tape.backward(seeds))
+            gradient = tree.unflatten(structure, _filled(tape.backward(seeds), leaves))
             value = tree.unflatten(program.out_tree, tape.outputs)
             return (value if has_aux else loss), (gradient[0] if isinstance(argnums, int) else tuple(gradient))
 
         for place in places:
-            args = (*args[:place], _as_arrays(args[place]), *args[place + 1 :])
-        return _staged(both, *args, **kwargs)
+            args = (*args[:place], as_arrays(args[place]), *args[place + 1 :])
+        return staged(both, *args, **kwargs)
 
     return value_and_gradient
 
 
-def _trace_leaves(fun: Callable, leaves: Sequence[Any], name: str) -> Program:
+def _trace(fun: Callable, leaves: Sequence[Any], name: str) -> Program:
     """Traces a function of leaves, given as positional arguments."""
-    return trace_flat(fun, [abstract(leaf, name) for leaf in leaves], tree.structure((tuple(leaves), {})), name)
+    return trace_leaves(fun, [abstract(leaf, name) for leaf in leaves], name)
+
+
+def _filled(values: Sequence[Any], like: Sequence[Any]) -> list[Any]:
+    """The values, with zeros for those that are None."""
+    return [zeros(leaf) if value is None else value for value, leaf in zip(values, like, strict=True)]
 
 
 def _is_float(leaf: Any) -> bool:
     return dtypes.is_float(abstract(leaf).dtype)
 
 
-def _places(numbers: Sequence[int], count: int) -> list[int]:
+def positions(numbers: Sequence[int], count: int) -> list[int]:
+    """``argnums`` as positions among ``count`` arguments."""
     for number in numbers:
         if not -count <= number < count:
             raise ArgumentError(
@@ -232,12 +132,14 @@ def _places(numbers: Sequence[int], count: int) -> list[int]:
     return places
 
 
-def _check_differentiable(argument: Any, place: int) -> None:
+def check_differentiable(argument: Any, place: int, every_leaf: bool = False) -> None:
+    """Raises unless a leaf, or every leaf, of an argument is a float."""
     avals = [abstract(leaf, f"grad, argument {place}") for leaf in tree.leaves(argument)]
-    if avals and not any(dtypes.is_float(aval.dtype) for aval in avals):
+    floats = [dtypes.is_float(aval.dtype) for aval in avals]
+    if avals and not (all(floats) if every_leaf else any(floats)):
         raise GradientError(
             "grad",
-            f"argument {place} must have a float leaf",
+            f"argument {place} must have {'only float leaves' if every_leaf else 'a float leaf'}",
             got=", ".join(map(repr, avals[:3])),
             hint="x.astype('float32'), or another argnums",
         )
@@ -288,16 +190,15 @@ def vjp(fun: Callable, *primals: Any, has_aux: bool = False) -> tuple:
     >>> pull(tnp.asarray([1.0, 10.0]))
     (Array([ 2., 40.], dtype=float32),)
     """
-    leaves, structure = tree.flatten(_as_arrays(primals))
-    name = getattr(fun, "__name__", "fun")
-    program = _trace_leaves(lambda *leaves: fun(*tree.unflatten(structure, leaves)), leaves, name)
+    leaves, structure = tree.flatten(as_arrays(primals))
+    program = _trace(lambda *leaves: fun(*tree.unflatten(structure, leaves)), leaves, _name(fun))
     result_tree, aux_count = program.out_tree, 0
     if has_aux:
         result_tree, aux_tree = _split_aux(program)
         aux_count = aux_tree.num_leaves
 
     if is_tracing():
-        tape = _Tape(program, leaves)
+        tape = Tape(program, leaves)
         outputs = tape.outputs
     else:
         tape = None
@@ -313,11 +214,11 @@ def vjp(fun: Callable, *primals: Any, has_aux: bool = False) -> tuple:
 
         def back(leaves: list, given: list) -> list:
             # Outside a trace the forward pass is compiled again with the backward pass, into one module.
-            own = tape if tape is not None and is_tracing() else _Tape(program, leaves)
+            own = tape if tape is not None and is_tracing() else Tape(program, leaves)
             seeds = [_cast(g, out) for g, out in zip(given, results, strict=True)] + [None] * aux_count
-            return own.backward(seeds)
+            return _filled(own.backward(seeds), leaves)
 
-        return tree.unflatten(structure, _staged(back, leaves, _as_arrays(given)))
+        return tree.unflatten(structure, staged(back, leaves, as_arrays(given)))
 
     value = tree.unflatten(result_tree, results)
     if not has_aux:
@@ -339,7 +240,7 @@ def _check_tangent(where: str, what: str, got: ShapeDtype, expected: ShapeDtype)
         raise DtypeError(where, f"the {what} must have the dtype of {expected}", got=repr(got))
 
 
-def _cast(cotangent: Any, like: Array) -> Any:
+def _cast(cotangent: Any, like: Array | ShapeDtype) -> Any:
     """A cotangent as a value of the right dtype; None for results that are not floats."""
     if not dtypes.is_float(like.dtype):
         return None
@@ -381,23 +282,140 @@ def jvp(fun: Callable, primals: Sequence[Any], tangents: Sequence[Any], *, has_a
 
     def both(primals: Sequence[Any], tangents: Sequence[Any]) -> tuple:
         leaves, structure = tree.flatten(tuple(primals))
-        directions = tree.leaves(tuple(tangents))
-        value, pull, *aux = vjp(fun, *tree.unflatten(structure, leaves), has_aux=has_aux)
-        results, result_tree = tree.flatten(value)
-        is_input = [_is_float(leaf) for leaf in leaves]
-        is_output = [_is_float(result) for result in results]
+        directions = [_cast(d, leaf) for d, leaf in zip(tree.leaves(tuple(tangents)), leaves, strict=True)]
+        program = _trace(lambda *leaves: fun(*tree.unflatten(structure, leaves)), leaves, _name(fun))
+        outputs, moved = pushforward(program, leaves, directions)
+        moved = _filled(moved, outputs)
+        if not has_aux:
+            return tree.unflatten(program.out_tree, outputs), tree.unflatten(program.out_tree, moved)
+        result_tree, aux_tree = _split_aux(program)
+        count = result_tree.num_leaves
+        value, tangent = (tree.unflatten(result_tree, leaves[:count]) for leaves in (outputs, moved))
+        return value, tangent, tree.unflatten(aux_tree, outputs[count:])
 
-        def transposed(*cotangents: Any) -> list:
-            given = iter(cotangents)
-            full = [next(given) if f else zeros(r) for f, r in zip(is_output, results, strict=True)]
-            gradients = tree.leaves(pull(tree.unflatten(result_tree, full)))
-            return [g for f, g in zip(is_input, gradients, strict=True) if f]
+    return staged(both, as_arrays(primals), as_arrays(tangents))
 
-        # `transposed` is linear: where its own vjp is taken does not matter, and zeros vanish as dead code.
-        start = [zeros(result) for f, result in zip(is_output, results, strict=True) if f]
-        _, push = vjp(transposed, *start)
-        pushed = iter(push([_cast(d, leaf) for f, d, leaf in zip(is_input, directions, leaves, strict=True) if f]))
-        moved = [next(pushed) if f else zeros(r) for f, r in zip(is_output, results, strict=True)]
-        return (value, tree.unflatten(result_tree, moved), *aux)
 
-    return _staged(both, _as_arrays(primals), _as_arrays(tangents))
+def _name(fun: Callable) -> str:
+    return getattr(fun, "__name__", type(fun).__name__)
+
+
+# -- linear functions --------------------------------------------------------------------------------------------------
+
+
+def linearize(fun: Callable, *primals: Any, has_aux: bool = False) -> tuple:
+    r"""Returns ``fun(*primals)`` and the linear function :math:`\dot x \mapsto \partial f\, \dot x` at this point.
+
+    What does not depend on the tangents is computed once, however often the linear function is called.
+
+    Args:
+        fun: a function of trees of arrays.
+        primals: where to linearize it.
+        has_aux: whether ``fun`` returns ``(result, aux)``; ``linearize`` then returns ``(result, push, aux)``.
+
+    Returns:
+        The result, and a function from one tangent per primal to the tangent of the result.
+
+    Raises:
+        GradientError: if an op without derivative lies between.
+
+    Source: follows ``jax.linearize``.
+
+    >>> y, push = linearize(lambda x: x * x, 3.0)
+    >>> float(y), float(push(1.0)), float(push(10.0))
+    (9.0, 6.0, 60.0)
+    """
+    leaves, structure = tree.flatten(as_arrays(primals))
+    program = _trace(lambda *leaves: fun(*tree.unflatten(structure, leaves)), leaves, _name(fun))
+    moving = [i for i, leaf in enumerate(leaves) if _is_float(leaf)]
+    result_tree, aux_tree = _split_aux(program) if has_aux else (program.out_tree, None)
+    inputs = [*program.captured, *leaves]
+
+    def both(*values: Any) -> list:
+        values, tangents = values[: len(inputs)], values[len(inputs) :]  # type: ignore[assignment]
+        directions = dict(zip(moving, tangents, strict=True))
+        captured, given = values[: len(program.captured)], values[len(program.captured) :]
+        outputs, moved = pushforward(
+            replace(program, captured=tuple(captured)), given, [directions.get(i) for i in range(len(given))]
+        )
+        return [*outputs, *_filled(moved[: result_tree.num_leaves], outputs[: result_tree.num_leaves])]
+
+    joint = _trace(both, [*inputs, *(leaves[i] for i in moving)], program.name)
+    known = [True] * (len(joint.captured) + len(inputs)) + [False] * len(moving)
+    closed = replace(joint, captured=())
+    early, late, is_known = partition(closed, known)
+    values = replace(early, captured=())(*joint.captured, *inputs)
+    outputs, rest = values[: len(program.outputs)], values[len(program.outputs) :]
+    # A tangent that depends on no tangent, a zero, is among the values that are known.
+    constant = sum(is_known) - len(program.outputs)
+    fixed, residuals = rest[:constant], rest[constant:]
+
+    def push(*tangents: Any) -> Any:
+        given = as_arrays(tangents)
+        tree.check_same_structure("linearize", tuple(primals), given, ("the primals", "the tangents"))
+        directions = tree.leaves(given)
+        for leaf, direction in zip(leaves, directions, strict=True):
+            if _is_float(leaf):
+                _check_tangent("linearize", "tangent", abstract(direction, "linearize"), abstract(leaf))
+        moved = iter(late(*residuals, *(_cast(directions[i], leaves[i]) for i in moving)))
+        still = iter(fixed)
+        found = [next(still) if k else next(moved) for k in is_known[len(program.outputs) :]]
+        return tree.unflatten(result_tree, found)
+
+    value = tree.unflatten(result_tree, outputs[: result_tree.num_leaves])
+    if aux_tree is None:
+        return value, push
+    return value, push, tree.unflatten(aux_tree, outputs[result_tree.num_leaves :])
+
+
+def linear_transpose(fun: Callable, *primals: Any) -> Callable[[Any], tuple]:
+    r"""Returns the transpose of a linear function, :math:`\bar y \mapsto A^\top \bar y` for :math:`f(x) = A x`.
+
+    Args:
+        fun: a function of trees of arrays that is linear.
+        primals: arrays or ``ShapeDtype``; only shapes and dtypes matter.
+
+    Returns:
+        A function from a cotangent with the tree of the result to a tuple with one cotangent per primal.
+
+    Raises:
+        GradientError: if ``fun`` is not linear in its arguments where that can be seen: its transpose would need
+            their values.
+
+    Source: follows ``jax.linear_transpose``.
+
+    >>> import tvmfun.numpy as tnp
+    >>> transpose = linear_transpose(lambda x: 2.0 * x[1:], tnp.zeros(3))
+    >>> transpose(tnp.asarray([1.0, 2.0]))
+    (Array([0., 2., 4.], dtype=float32),)
+    """
+    avals, structure = tree.flatten(tree.map(abstract, primals))
+    program = _trace(lambda *leaves: fun(*tree.unflatten(structure, leaves)), avals, _name(fun))
+
+    def back(*values: Any) -> list:
+        given, cotangents = values[: len(avals)], values[len(avals) :]
+        return _filled(Tape(program, given).backward(cotangents), given)
+
+    outs = program.out_avals
+    joint = _trace(back, [*avals, *outs], program.name)
+    inputs = set(joint.inputs[len(joint.captured) : len(joint.captured) + len(avals)])
+    for equation in joint.equations:
+        if not inputs.isdisjoint(equation.inputs):
+            raise GradientError(
+                "linear_transpose",
+                "the function is not linear",
+                got=f"{equation.op} of an argument's value, at {equation.source or 'an unknown place'}",
+                hint="vjp, which differentiates at a point",
+            )
+
+    def transpose(cotangent: Any) -> tuple:
+        given, given_tree = tree.flatten(as_arrays(cotangent))
+        if given_tree != program.out_tree:
+            tree.check_same_structure("linear_transpose", program.out_tree, given_tree, ("the result", "the cotangent"))
+        for g, out in zip(given, outs, strict=True):
+            _check_tangent("linear_transpose", "cotangent", abstract(g, "linear_transpose"), out)
+        seeds = [_cast(g, out) if dtypes.is_float(out.dtype) else g for g, out in zip(given, outs, strict=True)]
+        primals = [zeros(aval) for aval in avals]
+        return tree.unflatten(structure, joint(*primals, *seeds))
+
+    return transpose

@@ -1,0 +1,82 @@
+"""Batching of Programs: every value gets a leading axis, or none where it is the same for all examples."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+from tvmfun.core.op import REGISTRY
+from tvmfun.core.program import Equation, Program
+from tvmfun.errors import BatchingError
+
+
+class Batched(NamedTuple):
+    """The results of a batching rule of which not all have the batch axis."""
+
+    results: tuple
+    flags: tuple[bool, ...]
+
+
+def batch(
+    program: Program, values: Sequence[Any], flags: Sequence[bool], axis_name: str | None = None, size: Any = None
+) -> tuple[list[Any], list[bool]]:
+    """Runs a Program on values, of which those with a flag have a batch axis in front.
+
+    Args:
+        program: what to run.
+        values: one per input, those of captured arrays first.
+        flags: which of them are batched.
+        axis_name: the name by which collectives know the batch axis.
+        size: its size.
+
+    Returns:
+        The outputs, and which of them are batched.
+    """
+    batched = {v for v, flag in zip(program.inputs, flags, strict=True) if flag}
+
+    def apply(equation: Equation, arguments: list) -> Any:
+        own = tuple(atom in batched for atom in equation.inputs)
+        named = axis_name is not None and axis_name in equation.params.get("axis_names", ())
+        if named:
+            result = equation.op.over_axis(axis_name, size, own, *arguments, **equation.params)  # type: ignore[misc]
+        elif not any(own):
+            return equation.op(*arguments, **equation.params)
+        elif equation.op.batch is None:
+            raise BatchingError(
+                "vmap",
+                f"{equation.op} has no batching rule",
+                got=f"a batched argument at {equation.source or 'an unknown place'}",
+            )
+        else:
+            result = equation.op.batch(own, *arguments, **equation.params)
+        if isinstance(result, Batched):
+            result, out_flags = result
+        else:
+            out_flags = (True,) * len(equation.outputs)
+        batched.update(out for out, flag in zip(equation.outputs, out_flags, strict=True) if flag)
+        return result
+
+    outputs = program.evaluate(values, apply)
+    return outputs, [atom in batched for atom in program.outputs]
+
+
+def repeat(value: Any, size: Any) -> Any:
+    """``value`` once per example."""
+    shape = getattr(value, "shape", ())
+    return REGISTRY["broadcast_to"](value, shape=(size, *shape))
+
+
+def move_front(value: Any, axis: int) -> Any:
+    """``value`` with ``axis`` in front."""
+    if axis == 0:
+        return value
+    order = (axis, *(i for i in range(value.ndim) if i != axis))
+    return REGISTRY["permute_dims"](value, axes=order)
+
+
+def move_from_front(value: Any, axis: int) -> Any:
+    """``value`` with its first axis at ``axis``."""
+    if axis == 0:
+        return value
+    order = (*range(1, axis + 1), 0, *range(axis + 1, value.ndim))
+    return REGISTRY["permute_dims"](value, axes=order)

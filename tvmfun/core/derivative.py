@@ -1,0 +1,261 @@
+"""Derivatives of Programs: the walk backwards, the walk forwards, and the split of a Program in two.
+
+Reverse mode applies the derivative rules of the records from the last equation to the first. Forward mode transposes
+them: the rule of an op is linear in the cotangent, so its own derivative with respect to the cotangent maps
+tangents to tangents. Ops that contain Programs have rules for both.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from tvmfun import dtypes, tree
+from tvmfun.core.array import Array, ShapeDtype
+from tvmfun.core.leaf import abstract
+from tvmfun.core.op import REGISTRY, Op
+from tvmfun.core.program import Atom, Equation, Literal, Program, Variable
+from tvmfun.core.trace import trace_flat
+from tvmfun.errors import GradientError
+
+
+def zeros(like: Any) -> Array:
+    """Zeros of the shape and dtype of ``like``."""
+    aval = abstract(like)
+    return REGISTRY["broadcast_to"](aval.dtype.type(0), shape=aval.shape)
+
+
+def add(x: Any, y: Any) -> Any:
+    """The sum of two cotangents or tangents, either of which may be None, a zero."""
+    if x is None or y is None:
+        return y if x is None else x
+    return REGISTRY["add"](x, y)
+
+
+def is_float(atom: Atom) -> bool:
+    """Whether a value has a derivative at all."""
+    return dtypes.is_float(atom.aval.dtype)
+
+
+def trace_leaves(fun: Callable, avals: Sequence[ShapeDtype], name: str) -> Program:
+    """Traces a function of arrays, given as positional arguments, that returns a tree of arrays."""
+    return trace_flat(fun, list(avals), tree.structure((tuple(avals), {})), name)
+
+
+def _no_derivative(equation: Equation) -> GradientError:
+    return GradientError(
+        "grad",
+        f"{equation.op} has no derivative",
+        got=f"an influence on the result through it at {equation.source or 'an unknown place'}",
+        hint="tvmfun.lax.stop_gradient where none should flow",
+    )
+
+
+# -- backwards ---------------------------------------------------------------------------------------------------------
+
+
+class Tape:
+    """A run of a Program on leaves: the values of its variables and what is needed to walk it backwards.
+
+    Args:
+        program: what to run.
+        leaves: one value per leaf of its arguments.
+        active: which leaves to differentiate with respect to; by default all floats.
+    """
+
+    def __init__(self, program: Program, leaves: Sequence[Any], active: Sequence[bool] | None = None) -> None:
+        self.program = program
+        self.leaves = leaves
+        self.wanted = program.inputs[len(program.captured) :]
+        values = [*program.captured, *leaves]
+        self.values: dict[Variable, Any] = dict(zip(program.inputs, values, strict=True))
+        chosen = [True] * len(self.wanted) if active is None else active
+        self.active = {v for v, wanted in zip(self.wanted, chosen, strict=True) if wanted and is_float(v)}
+        self._pulls: dict[int, Callable[[Sequence[Any]], list]] = {}
+        self.outputs = program.evaluate(values, self._record)
+
+    def _record(self, equation: Equation, arguments: list) -> Any:
+        carried = [self._carries(i, atom, equation) for i, atom in enumerate(equation.inputs)]
+        if equation.op.pullback is not None and any(carried):
+            result, pull = equation.op.pullback(tuple(carried), *arguments, **equation.params)
+            self._pulls[id(equation)] = pull
+        else:
+            result = equation.op(*arguments, **equation.params)
+        results = result if isinstance(result, tuple) else (result,)
+        self.values.update(zip(equation.outputs, results, strict=True))
+        if any(carried):
+            self.active.update(filter(is_float, equation.outputs))
+        return result
+
+    def _carries(self, i: int, atom: Any, equation: Equation) -> bool:
+        rules = equation.op.vjp
+        return atom in self.active and not (isinstance(rules, tuple) and rules[i] is None)
+
+    def backward(self, cotangents: Sequence[Any]) -> list[Any]:
+        """The cotangents of the leaves for those of the outputs; None stands for a zero in both."""
+        sums: dict[Atom, Any] = {}
+        for atom, cotangent in zip(self.program.outputs, cotangents, strict=True):
+            if isinstance(atom, Variable) and atom in self.active and cotangent is not None:
+                sums[atom] = add(sums.get(atom), cotangent)
+        for equation in reversed(self.program.equations):
+            arriving = [sums.pop(out, None) for out in equation.outputs]
+            if all(g is None for g in arriving):
+                continue
+            for i, cotangent in self._step(equation, arriving):
+                atom = equation.inputs[i]
+                sums[atom] = add(sums.get(atom), cotangent)
+        return [sums.get(variable) for variable in self.wanted]
+
+    def _step(self, equation: Equation, arriving: list) -> list[tuple[int, Any]]:
+        carried = [i for i, atom in enumerate(equation.inputs) if self._carries(i, atom, equation)]
+        if equation.op.pullback is not None:
+            found = self._pulls[id(equation)](arriving)
+            return [(i, found[i]) for i in carried if found[i] is not None]
+        if equation.op.vjp is None:
+            raise _no_derivative(equation)
+        results = [self.values[out] for out in equation.outputs]
+        arguments = [a.value if isinstance(a, Literal) else self.values[a] for a in equation.inputs]
+        gs = [zeros(out) if g is None else g for g, out in zip(arriving, results, strict=True)]
+        return [(i, _cotangent(equation.op, i, gs, results, arguments, equation.params)) for i in carried]
+
+
+def _cotangent(op: Op, i: int, gs: list, results: list, arguments: list, params: dict) -> Any:
+    """The derivative rule of ``op`` for its argument ``i``."""
+    rule = op.vjp_rule(i)
+    assert rule is not None
+    if len(results) == 1:
+        return rule(gs[0], results[0], *arguments, **params)
+    return rule(tuple(gs), tuple(results), *arguments, **params)
+
+
+# -- forwards ----------------------------------------------------------------------------------------------------------
+
+
+def pushforward(program: Program, leaves: Sequence[Any], tangents: Sequence[Any]) -> tuple[list[Any], list[Any]]:
+    """Runs a Program on leaves and tangents; None stands for a zero tangent, also in the result."""
+    wanted = program.inputs[len(program.captured) :]
+    moving = {v: t for v, t in zip(wanted, tangents, strict=True) if t is not None and is_float(v)}
+
+    def apply(equation: Equation, arguments: list) -> Any:
+        own = [moving.get(atom) if isinstance(atom, Variable) else None for atom in equation.inputs]
+        if all(t is None for t in own) or not any(map(is_float, equation.outputs)):
+            return equation.op(*arguments, **equation.params)
+        if equation.op.pushforward is not None:
+            result, found = equation.op.pushforward(tuple(arguments), tuple(own), **equation.params)
+        else:
+            result = equation.op(*arguments, **equation.params)
+            results = list(result) if isinstance(result, tuple) else [result]
+            found = _transposed(equation, arguments, results, own)
+        for out, tangent in zip(equation.outputs, found, strict=True):
+            if tangent is not None:
+                moving[out] = tangent
+        return result
+
+    outputs = program.evaluate([*program.captured, *leaves], apply)
+    return outputs, [moving.get(atom) if isinstance(atom, Variable) else None for atom in program.outputs]
+
+
+def _transposed(equation: Equation, arguments: list, results: list, tangents: list) -> list[Any]:
+    """The tangents of one equation's results: its derivative rules, transposed."""
+    op, params = equation.op, equation.params
+    if op.vjp is None:
+        raise _no_derivative(equation)
+    active = [i for i, t in enumerate(tangents) if t is not None and op.vjp_rule(i) is not None]
+    floats = [i for i, out in enumerate(equation.outputs) if is_float(out)]
+    if not active:
+        return [None] * len(results)
+
+    def rules(*gs: Any) -> list[Any]:
+        full = dict(zip(floats, gs, strict=True))
+        gs = [full[i] if i in full else zeros(out) for i, out in enumerate(results)]  # type: ignore[assignment]
+        return [_cotangent(op, i, gs, results, arguments, params) for i in active]  # type: ignore[arg-type]
+
+    linear = trace_leaves(rules, [equation.outputs[i].aval for i in floats], op.name)
+    found = Tape(linear, [zeros(results[i]) for i in floats]).backward([tangents[i] for i in active])
+    by_place = dict(zip(floats, found, strict=True))
+    return [by_place.get(i) for i in range(len(results))]
+
+
+# -- the split ---------------------------------------------------------------------------------------------------------
+
+
+def partition(
+    program: Program, known: Sequence[bool], free: Sequence[bool] | None = None
+) -> tuple[Program, Program, list[bool]]:
+    """Splits a closed Program into what needs only the known inputs, and the rest.
+
+    What is cheap to compute again from values that are kept anyway, or from fewer bytes, is computed again.
+
+    Args:
+        program: without captured arrays.
+        known: which inputs the first part gets.
+        free: which known inputs cost nothing to keep.
+
+    Returns:
+        The first Program, from the known inputs to the known outputs and then the residuals; the second, from the
+        residuals and then the other inputs to the other outputs; and which outputs are known.
+    """
+    first = {v for v, is_known in zip(program.inputs, known, strict=True) if is_known}
+    kept_free = {v for v, is_free in zip(program.inputs, free or [False] * len(program.inputs), strict=True) if is_free}
+    producer: dict[Variable, Equation] = {}
+    late: list[Equation] = []
+    for equation in program.equations:
+        if all(isinstance(atom, Literal) or atom in first for atom in equation.inputs):
+            first.update(equation.outputs)
+            producer.update(dict.fromkeys(equation.outputs, equation))
+        else:
+            late.append(equation)
+    is_known = [isinstance(atom, Literal) or atom in first for atom in program.outputs]
+    needed = dict.fromkeys(atom for equation in late for atom in equation.inputs if atom in first)
+    place = {out: i for i, equation in enumerate(program.equations) for out in equation.outputs}
+    again: set[int] = set()
+    waiting = sorted(needed, key=lambda v: place.get(v, -1))
+    while waiting:
+        variable = waiting.pop()
+        equation = producer.get(variable)
+        if equation is None or not _is_cheap(equation):
+            continue
+        sources = dict.fromkeys(atom for atom in equation.inputs if isinstance(atom, Variable))
+        new = [atom for atom in sources if atom not in needed and atom not in kept_free]
+        if sum(map(_bytes, new)) < _bytes(variable) or not new:
+            del needed[variable]
+            needed.update(sources)
+            again.add(id(equation))
+            waiting = sorted({*waiting, *sources}, key=lambda v: place.get(v, -1))
+    residuals = sorted(needed, key=lambda v: place.get(v, -1))
+    chosen = {id(equation) for equation in late} | again
+    outputs = zip(program.outputs, is_known, strict=True)
+    early_out = [atom for atom, is_early in zip(program.outputs, is_known, strict=True) if is_early]
+    late_out = [atom for atom, is_early in outputs if not is_early]
+    return (
+        _flat_program(
+            [v for v in program.inputs if v in first],
+            [equation for equation in program.equations if id(equation) not in {id(e) for e in late}],
+            [*early_out, *residuals],
+            program.name,
+        ),
+        _flat_program(
+            [*residuals, *(v for v in program.inputs if v not in first)],
+            [equation for equation in program.equations if id(equation) in chosen],
+            late_out,
+            program.name,
+        ),
+        is_known,
+    )
+
+
+def _is_cheap(equation: Equation) -> bool:
+    return equation.op.kind in ("pointwise", "injective") and equation.op.inexpensive and len(equation.outputs) == 1
+
+
+def _bytes(variable: Variable) -> int:
+    sizes = [size if isinstance(size, int) else 1024 for size in variable.aval.shape]
+    total = variable.aval.dtype.itemsize
+    for size in sizes:
+        total *= size
+    return total
+
+
+def _flat_program(inputs: list[Variable], equations: list[Equation], outputs: list[Atom], name: str) -> Program:
+    in_tree, out_tree = tree.structure((tuple(inputs), {})), tree.structure(list(outputs))
+    return Program(tuple(inputs), tuple(equations), tuple(outputs), in_tree, out_tree, name=name).without_dead_code()

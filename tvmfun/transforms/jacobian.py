@@ -1,0 +1,157 @@
+"""Whole Jacobians and Hessians: products with every unit vector at once."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from functools import wraps
+from typing import Any
+
+from tvmfun import dtypes, tree
+from tvmfun import numpy as tnp
+from tvmfun.core.leaf import abstract
+from tvmfun.errors import GradientError
+from tvmfun.transforms.autodiff import check_differentiable, linearize, positions, vjp
+from tvmfun.transforms.staging import as_arrays, staged
+from tvmfun.transforms.vmap import vmap
+
+
+def jacfwd(fun: Callable, argnums: int | Sequence[int] = 0, has_aux: bool = False) -> Callable[..., Any]:
+    r"""Returns a function that computes the Jacobian :math:`\partial f_i / \partial x_j`, column by column.
+
+    Forward mode: the work grows with the number of inputs, so this is for functions with more outputs than inputs.
+
+    Args:
+        fun: a function of trees of arrays.
+        argnums: the position, or positions, of the arguments to differentiate with respect to.
+        has_aux: whether ``fun`` returns ``(result, aux)``; the function then returns ``(jacobian, aux)``.
+
+    Returns:
+        A function with the arguments of ``fun``: for each leaf of the result a tree like the argument (or a tuple of
+        trees), whose leaves have the shape of the result's leaf followed by the shape of the argument's.
+
+    Raises:
+        GradientError: if an argument has leaves that are not floats.
+
+    Source: follows ``jax.jacfwd``.
+
+    >>> import tvmfun.numpy as tnp
+    >>> jacfwd(lambda x: x * x)(tnp.asarray([1.0, 2.0]))
+    Array([[2., 0.],
+           [0., 4.]], dtype=float32)
+    """
+
+    def columns(of_chosen: Callable, chosen: list, is_single: bool) -> Any:
+        value, push, *aux = linearize(of_chosen, *chosen, has_aux=has_aux)
+        leaves, structure = tree.flatten(tuple(chosen))
+        moved = vmap(lambda unit: push(*tree.unflatten(structure, unit)))(_units(leaves))
+        outputs, result_tree = tree.flatten(value)
+        blocks = []
+        for out, tangent in zip(outputs, tree.leaves(moved), strict=True):
+            parts = tnp.split(tangent, _ends(leaves)[:-1])
+            shaped = [
+                tnp.reshape(tnp.moveaxis(part, 0, -1), (*out.shape, *leaf.shape))
+                for part, leaf in zip(parts, leaves, strict=True)
+            ]
+            blocks.append(_chosen_tree(structure, shaped, is_single))
+        return tree.unflatten(result_tree, blocks), *aux
+
+    return _jacobian(fun, argnums, has_aux, columns)
+
+
+def jacrev(fun: Callable, argnums: int | Sequence[int] = 0, has_aux: bool = False) -> Callable[..., Any]:
+    r"""Returns a function that computes the Jacobian :math:`\partial f_i / \partial x_j`, row by row.
+
+    Reverse mode: the work grows with the number of outputs, so this is for functions with more inputs than outputs.
+    Arguments, results and errors are those of :func:`jacfwd`.
+
+    Source: follows ``jax.jacrev``.
+
+    >>> import tvmfun.numpy as tnp
+    >>> jacrev(lambda x: tnp.sum(x * x))(tnp.asarray([1.0, 2.0]))
+    Array([2., 4.], dtype=float32)
+    """
+
+    def rows(of_chosen: Callable, chosen: list, is_single: bool) -> Any:
+        value, pull, *aux = vjp(of_chosen, *chosen, has_aux=has_aux)
+        outputs, result_tree = tree.flatten(value)
+        for out in outputs:
+            if not dtypes.is_float(out.dtype):
+                raise GradientError("jacrev", "all results must be floats", got=repr(out.aval), hint="has_aux=True")
+        leaves, structure = tree.flatten(tuple(chosen))
+        pulled = vmap(lambda unit: pull(tree.unflatten(result_tree, unit)))(_units(outputs))
+        parts = [tnp.split(g, _ends(outputs)[:-1]) for g in tree.leaves(pulled)]
+        blocks = []
+        for i, out in enumerate(outputs):
+            shaped = [tnp.reshape(part[i], (*out.shape, *leaf.shape)) for part, leaf in zip(parts, leaves, strict=True)]
+            blocks.append(_chosen_tree(structure, shaped, is_single))
+        return tree.unflatten(result_tree, blocks), *aux
+
+    return _jacobian(fun, argnums, has_aux, rows)
+
+
+def hessian(fun: Callable, argnums: int | Sequence[int] = 0, has_aux: bool = False) -> Callable[..., Any]:
+    r"""Returns a function that computes the Hessian :math:`\partial^2 f / \partial x_i \partial x_j`.
+
+    Forward over reverse mode. Arguments, results and errors are those of :func:`jacfwd`, applied twice.
+
+    Source: follows ``jax.hessian``.
+
+    >>> import tvmfun.numpy as tnp
+    >>> hessian(lambda x: tnp.sum(x**3))(tnp.asarray([1.0, 2.0]))
+    Array([[ 6.,  0.],
+           [ 0., 12.]], dtype=float32)
+    """
+    return jacfwd(jacrev(fun, argnums, has_aux), argnums, has_aux)
+
+
+def _jacobian(fun: Callable, argnums: int | Sequence[int], has_aux: bool, compute: Callable) -> Callable[..., Any]:
+    numbers = (argnums,) if isinstance(argnums, int) else tuple(argnums)
+
+    @wraps(fun)
+    def jacobian(*args: Any, **kwargs: Any) -> Any:
+        places = positions(numbers, len(args))
+
+        def of_arrays(args: tuple, kwargs: dict) -> Any:
+            chosen = [args[place] for place in places]
+            for place, argument in zip(places, chosen, strict=True):
+                check_differentiable(argument, place, every_leaf=True)
+
+            def of_chosen(*chosen: Any) -> Any:
+                new = list(args)
+                for place, value in zip(places, chosen, strict=True):
+                    new[place] = value
+                return fun(*new, **kwargs)
+
+            result, *aux = compute(of_chosen, chosen, isinstance(argnums, int))
+            return (result, *aux) if has_aux else result
+
+        return staged(of_arrays, as_arrays(args), as_arrays(kwargs))
+
+    return jacobian
+
+
+def _ends(leaves: Sequence[Any]) -> list[int]:
+    """Where the part of each leaf ends among the unit vectors of all leaves."""
+    ends, total = [], 0
+    for leaf in leaves:
+        total += math.prod(abstract(leaf).shape)
+        ends.append(total)
+    return ends
+
+
+def _units(leaves: Sequence[Any]) -> list[Any]:
+    """All unit vectors of the space of the leaves: per leaf an array with one row per unit vector."""
+    ends = _ends(leaves)
+    units = []
+    for leaf, end in zip(leaves, ends, strict=True):
+        aval = abstract(leaf)
+        size = math.prod(aval.shape)
+        block = tnp.eye(ends[-1], size, k=size - end, dtype=aval.dtype)
+        units.append(tnp.reshape(block, (ends[-1], *aval.shape)))
+    return units
+
+
+def _chosen_tree(structure: tree.Structure, leaves: list, is_single: bool) -> Any:
+    chosen = tree.unflatten(structure, leaves)
+    return chosen[0] if is_single else chosen
