@@ -78,6 +78,7 @@ class _Ready:
             )
         self.captured = [move(as_device_array(array), self.device) for array in program.captured]
         self.out_avals = program.out_avals
+        self.single = program.out_tree.is_leaf()
 
     def __call__(self, arrays: Sequence[DeviceArray]) -> list[DeviceArray]:
         inputs = [*self.captured, *arrays]
@@ -119,14 +120,14 @@ def _run_op(op: Op, args: tuple, params: dict) -> Any:
             (Equation(op, inputs, params, outputs, tracing.user_line()),),
             outputs,
             tree.structure((inputs, {})),
-            tree.structure(outputs),
+            tree.structure(outputs if isinstance(avals, tuple) else outputs[0]),
             name=op.name,
         )
         _OPS[key] = ready = _Ready(program, _target_of(device))
         if len(_OPS) > _OPS_KEPT:
             _OPS.popitem(last=False)
     results = ready(arrays)
-    return results[0] if len(results) == 1 else tuple(results)
+    return results[0] if ready.single else tuple(results)
 
 
 def _operand(value: Any, where: str) -> DeviceArray:

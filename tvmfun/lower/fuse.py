@@ -16,6 +16,8 @@ from tvmfun.core.program import Atom, Equation, Literal, Program, Variable
 _MAX_EQUATIONS = 48
 # Copies of shared subexpressions a kernel may end up with when everything is inlined.
 _MAX_EXPANSION = 400
+# These stay alone.
+_CLOSED = ("opaque", "control")
 # Elements computed more than once are fine if they are cheap and there are not too many of them.
 _MAX_RECOMPUTE = 2
 
@@ -84,13 +86,13 @@ class _Fusion:
         elif kind in ("reduction", "contraction"):
             if not self.joins_as_core(i, around):
                 self.start(i)
-        elif kind == "opaque" or self.equations[i].op.name == "reshape" or not self.joins(i, around):
+        elif kind in _CLOSED or self.equations[i].op.name == "reshape" or not self.joins(i, around):
             self.start(i)
 
     def start(self, i: int) -> None:
         op = self.equations[i].op
         group = _Group(domain=self.shape(i))
-        group.closed = op.kind == "opaque" or op.name == "reshape"
+        group.closed = op.kind in _CLOSED or op.name == "reshape"
         group.core = i if op.kind in ("reduction", "contraction") else None
         self.add(i, group)
 
@@ -259,8 +261,8 @@ class _Fusion:
         members = sorted(group.members)
         inside = {out for i in members for out in self.equations[i].outputs}
         reads = dict.fromkeys(a for i in members for a in self.equations[i].inputs if a not in inside)
-        opaque = group.closed
-        inputs = tuple(a for a in reads if opaque or not isinstance(a, Literal))
+        whole = group.closed
+        inputs = tuple(a for a in reads if whole or not isinstance(a, Literal))
         outputs = tuple(out for i in sorted(self.outputs(group)) for out in self.equations[i].outputs)
         return Kernel(tuple(self.equations[i] for i in members), inputs, outputs)
 

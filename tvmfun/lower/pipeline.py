@@ -12,6 +12,7 @@ from tvmfun import dtypes
 from tvmfun.core.array import ShapeDtype
 from tvmfun.core.op import relax_type, tensor_type
 from tvmfun.core.program import Atom, Literal, Program, Variable, relax_constant
+from tvmfun.lower import control
 from tvmfun.lower import kernel as kernels
 from tvmfun.lower.fuse import Kernel, fuse
 from tvmfun.lower.schedule import schedule
@@ -24,7 +25,11 @@ _KERNELS_KEPT = 4096
 def _scheduled(kernel: Kernel, text: str, target: Target) -> tirx.PrimFunc:
     key = (text, str(target))
     if key not in _KERNELS:
-        _KERNELS[key] = schedule(kernels.prim_func(kernel), target)
+        if kernel.equations[0].op.kind == "control":
+            inner = lambda kernel: _scheduled(kernel, kernels.text(kernel), target)
+            _KERNELS[key] = control.prim_func(kernel, inner, target)
+        else:
+            _KERNELS[key] = schedule(kernels.prim_func(kernel), target)
         if len(_KERNELS) > _KERNELS_KEPT:
             _KERNELS.popitem(last=False)
     return _KERNELS[key]

@@ -3,6 +3,18 @@
 Importing this package fills the registry.
 """
 
-from tvmfun.ops import bits, conv, index, linalg, pointwise, reduce, shape
+from tvmfun.ops import bits, control, conv, decompositions, elementary, index, linalg, pointwise, reduce, search, shape
 
-__all__ = ["bits", "conv", "index", "linalg", "pointwise", "reduce", "shape"]
+__all__ = [
+    "bits",
+    "control",
+    "conv",
+    "decompositions",
+    "elementary",
+    "index",
+    "linalg",
+    "pointwise",
+    "reduce",
+    "search",
+    "shape",
+]

@@ -1,0 +1,186 @@
+"""Control flow as one function: loops and branches around the kernels of their Programs, which are put inline.
+
+A step costs its kernels and nothing else: no call, no allocation by a runtime, no recursion. State lives in the
+buffers of the results.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import tvm
+import tvm_ffi
+from tvm import ir, s_tir, tirx
+from tvm.s_tir import SBlock, SBlockRealize
+
+from tvmfun import dtypes
+from tvmfun.core.array import ShapeDtype
+from tvmfun.core.op import REGISTRY
+from tvmfun.core.program import Atom, Equation, Literal, Program, Variable
+from tvmfun.lower.cpu.build import replace_accesses, substitute
+from tvmfun.lower.fuse import Kernel, fuse
+from tvmfun.lower.kernel import constant
+
+#: Gives the scheduled function of a kernel.
+Scheduled = Callable[[Kernel], tirx.PrimFunc]
+
+
+@dataclass(frozen=True, eq=False)
+class Place:
+    """Where a value lies: a buffer, or one row of it."""
+
+    buffer: tirx.Buffer
+    aval: ShapeDtype
+    lead: tuple = ()
+
+    def row(self, index: Any) -> Place:
+        """The place of one row of a stacked value."""
+        return Place(self.buffer, ShapeDtype(self.aval.shape[1:], self.aval.dtype), (*self.lead, index))
+
+    def store(self, value: Any) -> tirx.Stmt:
+        """Writes a scalar."""
+        return tirx.BufferStore(self.buffer, value, list(self.lead))
+
+
+class Host:
+    """Writes the statements of a control op; its record says where the Programs go."""
+
+    def __init__(self, scheduled: Scheduled, target: tvm.target.Target) -> None:
+        self.scheduled = scheduled
+        self.target = target
+        self.buffers: list[tirx.Buffer] = []
+
+    # -- values ------------------------------------------------------------------------------------------------
+
+    def parameter(self, aval: ShapeDtype, name: str) -> Place:
+        """An argument of the function."""
+        return Place(tirx.decl_buffer(aval.shape, dtypes.NAMES[aval.dtype], name=name), aval)
+
+    def new(self, aval: ShapeDtype) -> Place:
+        """Memory that lives as long as the function runs."""
+        place = self.parameter(aval, f"v{len(self.buffers)}")
+        self.buffers.append(place.buffer)
+        return place
+
+    def size(self, length: Any) -> Any:
+        """A number of steps as an expression."""
+        return tirx.const(length, "int32")
+
+    def read(self, place: Place) -> Any:
+        """The value of a scalar, which must be in the memory of the host."""
+        return place.buffer[place.lead]
+
+    # -- statements --------------------------------------------------------------------------------------------
+
+    def copy(self, source: Place, target: Place) -> tirx.Stmt:
+        """Copies a value."""
+        x, y = Variable(source.aval), Variable(target.aval)
+        equation = Equation(REGISTRY["reshape"], (x,), {"shape": target.aval.shape}, (y,))
+        return self._inline(Kernel((equation,), (x,), (y,)), [source, target])
+
+    def fill(self, target: Place, value: float) -> tirx.Stmt:
+        """Writes a number to every element."""
+        y = Variable(target.aval)
+        number = Literal(target.aval.dtype.type(value))
+        equation = Equation(REGISTRY["broadcast_to"], (number,), {"shape": target.aval.shape}, (y,))
+        return self._inline(Kernel((equation,), (), (y,)), [target])
+
+    def run(self, program: Program, inputs: Sequence[Place], outputs: Sequence[Place]) -> list[tirx.Stmt]:
+        """The kernels of a closed Program; ``outputs`` may be places of ``inputs``, which then change at the end."""
+        places: dict[Variable, Place] = dict(zip(program.inputs, inputs, strict=True))
+        read = {(place.buffer, place.lead) for place in inputs}
+        for atom, target in zip(program.outputs, outputs, strict=True):
+            changes = any(target.buffer.same_as(buffer) for buffer, _ in read)
+            if isinstance(atom, Variable) and atom not in places and not changes:
+                places[atom] = target
+        statements: list[tirx.Stmt] = []
+        for kernel in fuse(program):
+            for out in kernel.outputs:
+                if out not in places:
+                    places[out] = self.new(out.aval)
+            statements += self._kernel(kernel, places)
+        return [*statements, *self._results(program.outputs, outputs, places)]
+
+    def _results(
+        self, atoms: Sequence[Atom], targets: Sequence[Place], places: dict[Variable, Place]
+    ) -> list[tirx.Stmt]:
+        """Copies the results that are not in place yet, those that other copies would overwrite first."""
+        moves = []
+        for atom, target in zip(atoms, targets, strict=True):
+            if isinstance(atom, Literal):
+                moves.append((None, target, target.store(constant(atom.value))))
+            elif not _is_same(places[atom], target):
+                moves.append((places[atom], target, None))
+        overwritten = [target for _, target, _ in moves]
+        first, then = [], []
+        for source, target, statement in moves:
+            if statement is None and any(_is_same(source, other) for other in overwritten):
+                kept = self.new(source.aval)
+                first.append(self.copy(source, kept))
+                source = kept
+            then.append(statement if statement is not None else self.copy(source, target))
+        return [*first, *then]
+
+    def _kernel(self, kernel: Kernel, places: dict[Variable, Place]) -> list[tirx.Stmt]:
+        if all(out.aval.size == 0 for out in kernel.outputs):
+            return []
+        statements, given = [], []
+        for atom in kernel.inputs:
+            if isinstance(atom, Literal):
+                place = self.new(atom.aval)
+                statements.append(place.store(constant(atom.value)))
+            else:
+                place = places[atom]
+            given.append(place)
+        results = [places[out] for out in kernel.outputs]
+        equation = kernel.equations[0]
+        if equation.op.kind == "control":
+            return [*statements, equation.op.compute(self, given, results, **equation.params)]
+        return [*statements, self._inline(kernel, [*given, *results])]
+
+    def _inline(self, kernel: Kernel, places: Sequence[Place]) -> tirx.Stmt:
+        """The body of a kernel's function, working on ``places`` instead of its parameters."""
+        if kernel.outputs[0].aval.size == 0:
+            return tirx.Evaluate(tirx.const(0, "int32"))
+        function = s_tir.renew_defs(self.scheduled(kernel))
+        body = function.body
+        for parameter, place in zip(function.params, places, strict=True):
+            body = _redirected(body, parameter, place)
+        return body
+
+
+def _is_same(source: Place, target: Place) -> bool:
+    same_row = len(source.lead) == len(target.lead) and all(
+        tvm_ffi.structural_equal(a, b) for a, b in zip(source.lead, target.lead, strict=True)
+    )
+    return source.buffer.same_as(target.buffer) and same_row
+
+
+def _redirected(body: tirx.Stmt, parameter: Any, place: Place) -> tirx.Stmt:
+    if not place.lead:
+        return substitute(body, {parameter: place.buffer})
+    lead = list(place.lead)
+
+    def region(node: ir.TensorRegion) -> Any:
+        if not node.source.same_as(parameter):
+            return node
+        rows = [ir.Range.from_min_extent(index, 1) for index in lead]
+        return tirx.BufferRegion(place.buffer, [*rows, *node.region])
+
+    body = replace_accesses(body, parameter, place.buffer, lambda indices: [*lead, *indices])
+    return tvm_ffi.structural_map(body, (ir.TensorRegion, region))
+
+
+def prim_func(kernel: Kernel, scheduled: Scheduled, target: tvm.target.Target) -> tirx.PrimFunc:
+    """The function of a control op."""
+    host = Host(scheduled, target)
+    inputs = [host.parameter(atom.aval, f"x{i}") for i, atom in enumerate(kernel.inputs)]
+    outputs = [host.parameter(out.aval, f"y{i}") for i, out in enumerate(kernel.outputs)]
+    equation = kernel.equations[0]
+    body = equation.op.compute(host, inputs, outputs, **equation.params)
+    block = SBlock([], [], [], "root", body, alloc_buffers=host.buffers)
+    parameters = [place.buffer for place in (*inputs, *outputs)]
+    function = tirx.PrimFunc(parameters, SBlockRealize([], tirx.const(True), block))
+    return function.with_attrs({"s_tir": True, "tirx.noalias": True, "tvmfun.rule": "control"})
