@@ -17,6 +17,11 @@ from tvmfun.core.trace import trace
 from tvmfun.jit import clear_caches, debug_nans, device_get, device_put, eval_shape, jit
 from tvmfun.runtime import devices
 from tvmfun.transforms import (
+    checkpoint,
+    checkpoint_name,
+    checkpoint_policies,
+    custom_jvp,
+    custom_vjp,
     grad,
     hessian,
     jacfwd,
@@ -38,7 +43,12 @@ __all__ = [
     "Array",
     "Program",
     "ShapeDtype",
+    "checkpoint",
+    "checkpoint_name",
+    "checkpoint_policies",
     "clear_caches",
+    "custom_jvp",
+    "custom_vjp",
     "debug_nans",
     "device_get",
     "device_put",

@@ -17,6 +17,7 @@ import tvm
 from tvm.runtime import Device
 
 from tvmfun import dtypes
+from tvmfun.core import dims
 from tvmfun.counters import counters
 from tvmfun.errors import ConcretizationError, DonatedArrayError, DtypeError, ShapeError
 
@@ -26,12 +27,14 @@ class ShapeDtype:
     """The shape and dtype of an array: everything a trace knows about a value.
 
     Args:
-        shape: the sizes of the axes.
+        shape: the sizes of the axes: integers, and names or Dims for those that are known at call time only.
         dtype: a dtype or its name.
         weak: whether the dtype gives way in promotion, as that of a Python scalar does.
 
     >>> ShapeDtype((2, 3), "float32")
     float32[2,3]
+    >>> ShapeDtype(("b", 3), "float32").size
+    3*b
     """
 
     shape: tuple[int, ...]
@@ -39,7 +42,7 @@ class ShapeDtype:
     weak: bool = False
 
     def __post_init__(self) -> None:
-        shape = tuple(map(int, self.shape))
+        shape = tuple(map(dims.size, self.shape))
         if any(size < 0 for size in shape):
             raise ShapeError("ShapeDtype", "sizes must not be negative", got=str(shape))
         object.__setattr__(self, "shape", shape)
@@ -217,7 +220,7 @@ class Array:
                 raise BufferError(f"[Array] the array cannot be exported to another device, got {dl_device}")
             array = move(array, _CPU)
         elif copy:
-            array = DeviceArray(_copied(array.tensor, array.device), array.aval)
+            array = duplicate(array)
         if max_version is None or max_version[0] < 1:
             return array.tensor._to_dlpack()
         capsule = array.tensor._to_dlpack_versioned()
@@ -376,6 +379,11 @@ def _copied(tensor: Any, device: Any) -> tvm.runtime.Tensor:
     result = tvm.runtime.empty(tensor.shape, tensor.dtype, device)
     tensor.copyto(result)
     return result
+
+
+def duplicate(array: DeviceArray) -> DeviceArray:
+    """Returns the array with a buffer of its own."""
+    return DeviceArray(_copied(array.tensor, array.device), array.aval)
 
 
 def move(array: DeviceArray, device: Device) -> DeviceArray:

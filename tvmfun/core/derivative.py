@@ -61,9 +61,16 @@ class Tape:
         program: what to run.
         leaves: one value per leaf of its arguments.
         active: which leaves to differentiate with respect to; by default all floats.
+        known: variables whose values need not be computed.
     """
 
-    def __init__(self, program: Program, leaves: Sequence[Any], active: Sequence[bool] | None = None) -> None:
+    def __init__(
+        self,
+        program: Program,
+        leaves: Sequence[Any],
+        active: Sequence[bool] | None = None,
+        known: dict[Variable, Any] | None = None,
+    ) -> None:
         self.program = program
         self.leaves = leaves
         self.wanted = program.inputs[len(program.captured) :]
@@ -71,6 +78,7 @@ class Tape:
         self.values: dict[Variable, Any] = dict(zip(program.inputs, values, strict=True))
         chosen = [True] * len(self.wanted) if active is None else active
         self.active = {v for v, wanted in zip(self.wanted, chosen, strict=True) if wanted and is_float(v)}
+        self._known = known or {}
         self._pulls: dict[int, Callable[[Sequence[Any]], list]] = {}
         self.outputs = program.evaluate(values, self._record)
 
@@ -79,6 +87,8 @@ class Tape:
         if equation.op.pullback is not None and any(carried):
             result, pull = equation.op.pullback(tuple(carried), *arguments, **equation.params)
             self._pulls[id(equation)] = pull
+        elif equation.outputs[0] in self._known:
+            result = tuple(self._known[out] for out in equation.outputs)
         else:
             result = equation.op(*arguments, **equation.params)
         results = result if isinstance(result, tuple) else (result,)
@@ -184,7 +194,8 @@ def partition(
 ) -> tuple[Program, Program, list[bool]]:
     """Splits a closed Program into what needs only the known inputs, and the rest.
 
-    What is cheap to compute again from values that are kept anyway, or from fewer bytes, is computed again.
+    What is cheap to compute again from values that are kept anyway, or from fewer bytes, is computed again, and so
+    is what comes after a barrier.
 
     Args:
         program: without captured arrays.
@@ -200,7 +211,8 @@ def partition(
     producer: dict[Variable, Equation] = {}
     late: list[Equation] = []
     for equation in program.equations:
-        if all(isinstance(atom, Literal) or atom in first for atom in equation.inputs):
+        early = all(isinstance(atom, Literal) or atom in first for atom in equation.inputs)
+        if early and equation.op.kind != "barrier":
             first.update(equation.outputs)
             producer.update(dict.fromkeys(equation.outputs, equation))
         else:

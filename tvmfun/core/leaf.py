@@ -8,6 +8,7 @@ import numpy as np
 
 from tvmfun import dtypes
 from tvmfun.core.array import Array, ShapeDtype
+from tvmfun.core.dims import Dim
 from tvmfun.errors import DtypeError
 
 
@@ -46,6 +47,8 @@ def abstract(leaf: Any, where: str = "trace") -> ShapeDtype:
         return leaf
     if dtypes.is_scalar(leaf):
         return ShapeDtype((), dtypes.of_scalar(leaf), weak=True)
+    if isinstance(leaf, Dim):
+        return ShapeDtype((), dtypes.DEFAULT_INT, weak=True)
     if hasattr(leaf, "shape") and hasattr(leaf, "dtype"):
         # PyTorch's dtypes are no NumPy dtypes, but have their names.
         dtype = leaf.dtype if isinstance(leaf.dtype, np.dtype | str) else str(leaf.dtype).rpartition(".")[2]

@@ -20,6 +20,7 @@ from tvm import relax
 from tvm.ir import _ffi_api as _ir_ffi
 
 from tvmfun import dtypes
+from tvmfun.core import dims
 from tvmfun.core.array import Array, ShapeDtype
 from tvmfun.errors import ProgramError
 
@@ -51,9 +52,10 @@ PushforwardRule = Callable[..., tuple[tuple, Sequence[Any]]]
 #: - injective: each element is read from one place of the arguments (reshape, slice, gather);
 #: - reduction: elements are combined along axes; contraction: products are summed along axes;
 #: - opaque: anything else (scatter, sort), a loop program of its own;
+#: - barrier: the argument itself, at which nothing is shared, fused or kept for later;
 #: - control: a loop or branch around Programs;
 #: - call: a Program with rules of its own for transforms, which lowering puts in its place.
-Kind = Literal["pointwise", "injective", "reduction", "contraction", "opaque", "control", "call"]
+Kind = Literal["pointwise", "injective", "reduction", "contraction", "opaque", "barrier", "control", "call"]
 
 
 @dataclass(frozen=True)
@@ -207,7 +209,14 @@ def plain(value: Any) -> Any:
         return tuple(map(plain, value))
     if isinstance(value, tvm.tirx.IntImm | tvm.tirx.FloatImm):
         return value.value
-    return value
+    return dims.of_expr(value, foreign=True) if isinstance(value, tvm.ir.Expr) else value
+
+
+def in_relax(params: Any) -> Any:
+    """Parameters with dynamic sizes as the expressions that Relax has for them."""
+    if isinstance(params, dict):
+        return {name: in_relax(value) for name, value in params.items()}
+    return tuple(map(in_relax, params)) if isinstance(params, tuple) else dims.expr(params, "int64")
 
 
 def dtype_name(x: tvm.ir.Expr | tvm.te.Tensor) -> str:
@@ -217,7 +226,7 @@ def dtype_name(x: tvm.ir.Expr | tvm.te.Tensor) -> str:
 
 def tensor_type(aval: ShapeDtype) -> relax.TensorType:
     """The Relax type of an array."""
-    return relax.TensorType(aval.shape, dtypes.NAMES[aval.dtype])
+    return relax.TensorType(in_relax(aval.shape), dtypes.NAMES[aval.dtype])
 
 
 def relax_type(avals: ShapeDtype | tuple[ShapeDtype, ...]) -> relax.Type:
@@ -226,7 +235,7 @@ def relax_type(avals: ShapeDtype | tuple[ShapeDtype, ...]) -> relax.Type:
 
 
 def aval_of_type(ty: relax.TensorType) -> ShapeDtype:
-    """The shape and dtype that a static Relax type stands for."""
+    """The shape and dtype that a Relax type stands for."""
     if not isinstance(ty, relax.TensorType) or ty.shape is None:
         raise ProgramError("Program", "only tensors of known shape can be traced", got=str(ty))
     return ShapeDtype(tuple(plain(size) for size in ty.shape.values), str(ty.dtype.dtype))

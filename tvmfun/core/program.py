@@ -7,8 +7,8 @@ reads Relax functions that were written elsewhere.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from itertools import count
 from typing import Any, NamedTuple
@@ -18,8 +18,10 @@ import tvm
 from tvm import relax
 
 from tvmfun import dtypes, tree
+from tvmfun.core import dims
 from tvmfun.core import op as ops
 from tvmfun.core.array import Array, DeviceArray, ShapeDtype, device_array
+from tvmfun.core.dims import Dim
 from tvmfun.core.leaf import abstract
 from tvmfun.core.op import Op
 from tvmfun.errors import DtypeError, ProgramError, ShapeError
@@ -128,11 +130,63 @@ class Program:
             tree.check_same_structure(self.name, self.in_tree, structure, names)
         for i, (leaf, aval) in enumerate(zip(leaves, self.in_avals, strict=True)):
             got = abstract(leaf, self.name)
-            if (got.shape, got.dtype) != (aval.shape, aval.dtype):
-                path, _ = tree.flatten_with_path((args, kwargs))[0][i]
-                kind = ShapeError if got.shape != aval.shape else DtypeError
-                raise kind(self.name, f"{_argument(path)} must be {aval}", got=repr(got), hint="lowering it again")
+            fits = len(got.shape) == aval.ndim and all(
+                n == m or isinstance(n, Dim) for n, m in zip(aval.shape, got.shape, strict=True)
+            )
+            if not fits or got.dtype != aval.dtype:
+                kind = DtypeError if fits else ShapeError
+                what = f"{self._argument(i)} must be {aval}"
+                raise kind(self.name, what, got=repr(got), hint="lowering it again")
         return leaves
+
+    def _argument(self, leaf: int) -> str:
+        """The name of a leaf of the arguments in an error."""
+        return _argument(self.in_tree.accessors()[leaf])
+
+    # -- dynamic sizes -------------------------------------------------------------------------------------
+
+    @cached_property
+    def sizes(self) -> dict[str, Dim]:
+        """The dynamic sizes that have a name, by it."""
+        shapes = (v.aval.shape for v in (*self.inputs, *(out for e in self.equations for out in e.outputs)))
+        return dims.names(*shapes, *(value for e in self.equations for value in e.params.values()))
+
+    def solve(self, avals: Sequence[ShapeDtype]) -> dict[str, Any]:
+        """The values of the dynamic sizes for arguments of the given types.
+
+        Raises:
+            ShapeError: if two axes disagree about a size, or one is out of its bounds.
+        """
+        if not self.sizes:
+            return {}
+        patterns = [aval.shape for aval in self.in_avals]
+        return dims.solve(patterns, [aval.shape for aval in avals], self.name, self._argument)
+
+    def with_sizes(self, sizes: Mapping[str, Any]) -> Program:
+        """The same Program with values for its dynamic sizes."""
+        renamed: dict[Variable, Variable] = {}
+
+        def define(variables: Sequence[Variable]) -> tuple[Variable, ...]:
+            for variable in variables:
+                aval = variable.aval
+                renamed[variable] = Variable(replace(aval, shape=dims.at(aval.shape, sizes)))
+            return tuple(renamed[variable] for variable in variables)
+
+        def use(atoms: Sequence[Atom]) -> tuple[Atom, ...]:
+            return tuple(atom if isinstance(atom, Literal) else renamed[atom] for atom in atoms)
+
+        inputs = define(self.inputs)
+        equations = tuple(
+            Equation(
+                equation.op,
+                use(equation.inputs),
+                {name: dims.at(value, sizes) for name, value in equation.params.items()},
+                define(equation.outputs),
+                equation.source,
+            )
+            for equation in self.equations
+        )
+        return replace(self, inputs=inputs, equations=equations, outputs=use(self.outputs))
 
     def evaluate(self, values: Sequence[Any], apply: Callable[[Equation, list], Any] | None = None) -> list[Any]:
         """Walks the equations in order, starting from one value per input.
@@ -170,7 +224,7 @@ class Program:
     def function(self) -> relax.Function:
         """This Program as a Relax function that takes the inputs and returns the tuple of outputs."""
         env: dict[Variable, relax.Expr] = {}
-        names = _names()
+        names = (name for name in _names() if name not in self.sizes)
         for variable in self.inputs:
             env[variable] = relax.Var(next(names), ops.tensor_type(variable.aval))
         parameters = list(env.values())
@@ -189,7 +243,8 @@ class Program:
             return var
 
         for equation in self.equations:
-            call = equation.op.spelling.write([expr(atom) for atom in equation.inputs], equation.params)
+            params = ops.in_relax(equation.params)
+            call = equation.op.spelling.write([expr(atom) for atom in equation.inputs], params)
             kinds = [relax.Var if out in results else relax.DataflowVar for out in equation.outputs]
             types = [ops.tensor_type(out.aval) for out in equation.outputs]
             if len(types) == 1:
@@ -250,7 +305,7 @@ class Program:
     def text(self) -> str:
         """The Program as text: the same for equal Programs, so that it can serve as a cache key."""
         names: dict[Variable, str] = {}
-        fresh = _names()
+        fresh = (name for name in _names() if name not in self.sizes)
 
         def define(variable: Variable) -> str:
             names[variable] = next(fresh)
@@ -259,7 +314,8 @@ class Program:
         def use(atom: Atom) -> str:
             return str(atom) if isinstance(atom, Literal) else names[atom]
 
-        lines = [f"program {self.name}({', '.join(map(define, self.inputs))}) {{"]
+        bounds = dims.bounds_text(self.sizes.values())
+        lines = [f"program {self.name}({', '.join(map(define, self.inputs))}){bounds} {{"]
         for equation in self.equations:
             arguments = [use(atom) for atom in equation.inputs]
             arguments += [f"{key}={_show(value)}" for key, value in equation.params.items()]

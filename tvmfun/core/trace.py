@@ -7,25 +7,23 @@ outside are captured: they become leading inputs of the Program.
 
 from __future__ import annotations
 
-import sys
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import wraps
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from tvmfun import tree
+from tvmfun.core import dims
 from tvmfun.core import op as ops
 from tvmfun.core.array import Array, DeviceArray, ShapeDtype, device_array, explain_no_data
 from tvmfun.core.leaf import abstract, scalar
 from tvmfun.core.op import Op
 from tvmfun.core.program import Atom, Equation, Literal, Program, Variable
+from tvmfun.core.source import user_line
 from tvmfun.errors import ArgumentError, LeakedTracerError
-
-_PACKAGE = str(Path(__file__).parent.parent)
 
 
 class Tracer(Array):
@@ -68,7 +66,7 @@ class Trace:
         self.inputs: list[Variable] = []
         self.equations: list[Equation] = []
         self.producers: dict[Variable, Equation] = {}
-        self._known: dict[tuple, tuple[Variable, ...] | Variable] = {}
+        self._known: dict[tuple, tuple[Variable, ...] | Atom] = {}
         self._captured: dict[int, tuple[Array, Variable]] = {}
         self._converted: dict[int, tuple[np.ndarray, DeviceArray]] = {}
 
@@ -84,7 +82,9 @@ class Trace:
         if key not in self._known:
             self._known[key] = self._add(op, atoms, params)
         known = self._known[key]
-        return tuple(Tracer(self, out) for out in known) if isinstance(known, tuple) else Tracer(self, known)
+        if isinstance(known, Variable | Literal):
+            return Tracer(self, known)
+        return tuple(Tracer(self, out) for out in known)
 
     def _add(self, op: Op, atoms: tuple[Atom, ...], params: dict) -> Atom | tuple[Variable, ...]:
         avals = op.shape(*(atom.aval for atom in atoms), **params)
@@ -116,6 +116,8 @@ class Trace:
             if id(value) not in self._converted:
                 self._converted[id(value)] = (value, device_array(value))
             return self._capture(self._converted[id(value)][1])
+        if isinstance(value, dims.Dim):
+            return self.atom(dims.as_array(value), where)
         return Literal(scalar(value))
 
     def _capture(self, value: Array) -> Variable:
@@ -268,11 +270,3 @@ def trace_flat(fun: Callable, avals: list[ShapeDtype], in_tree: tree.Structure, 
     finally:
         _STACK.traces.pop()
         current.ended = True
-
-
-def user_line() -> str:
-    """``file:line`` of the innermost frame outside this package."""
-    frame = sys._getframe(2)
-    while frame is not None and frame.f_code.co_filename.startswith(_PACKAGE):
-        frame = frame.f_back
-    return f"{frame.f_code.co_filename}:{frame.f_lineno}" if frame else ""

@@ -15,7 +15,6 @@ from tvmfun import dtypes, tree
 from tvmfun import numpy as tnp
 from tvmfun.core.array import Array, ShapeDtype
 from tvmfun.core.derivative import trace_leaves
-from tvmfun.core.leaf import abstract
 from tvmfun.core.program import Program
 from tvmfun.errors import ArgumentError, DtypeError, ShapeError, TreeError
 from tvmfun.ops import control, pointwise
@@ -152,8 +151,8 @@ def _with_dtypes(program: Program, wanted: Sequence[ShapeDtype]) -> Program:
     def convert(*leaves: Any) -> Any:
         results = program.evaluate([*program.captured, *leaves])
         converted = [
-            pointwise.astype(x, dtype=dtypes.NAMES[aval.dtype]) if abstract(x).weak else x
-            for x, aval in zip(results, wanted, strict=False)
+            pointwise.astype(x, dtype=dtypes.NAMES[aval.dtype]) if out.weak else x
+            for x, out, aval in zip(results, outs, wanted, strict=False)
         ]
         return tree.unflatten(program.out_tree, [*converted, *results[len(wanted) :]])
 
@@ -254,7 +253,7 @@ def while_loop(
 
 def _check_predicate(where: str, avals: Sequence[ShapeDtype]) -> None:
     if len(avals) != 1 or avals[0].shape or avals[0].dtype != dtypes.bool_:
-        got = ", ".join(map(repr, avals))
+        got = ", ".join(repr(aval) for aval in avals)
         raise DtypeError(where, "the condition must return one scalar bool", got=got, hint="(x < 3).all()")
 
 

@@ -19,7 +19,7 @@ from tvmfun import dtypes
 from tvmfun.core.array import ShapeDtype
 from tvmfun.core.op import REGISTRY
 from tvmfun.core.program import Atom, Equation, Literal, Program, Variable
-from tvmfun.lower.cpu.build import replace_accesses, substitute
+from tvmfun.lower.cpu.build import substitute
 from tvmfun.lower.fuse import Kernel, fuse
 from tvmfun.lower.kernel import constant
 
@@ -39,9 +39,20 @@ class Place:
         """The place of one row of a stacked value."""
         return Place(self.buffer, ShapeDtype(self.aval.shape[1:], self.aval.dtype), (*self.lead, index))
 
-    def store(self, value: Any) -> tirx.Stmt:
-        """Writes a scalar."""
-        return tirx.BufferStore(self.buffer, value, list(self.lead))
+    def load(self, indices: Sequence[Any] = ()) -> Any:
+        """The element at ``indices``."""
+        value = self.buffer[(*self.lead, *indices)]
+        return tirx.Cast("bool", value) if self.is_widened else value
+
+    def store(self, value: Any, indices: Sequence[Any] = ()) -> tirx.Stmt:
+        """Writes the element at ``indices``."""
+        value = value.astype("int8") if self.is_widened else value
+        return tirx.BufferStore(self.buffer, value, [*self.lead, *indices])
+
+    @property
+    def is_widened(self) -> bool:
+        """Whether bools lie there as int8: passes of TVM mix the two up in vectors of bools inside a function."""
+        return self.aval.dtype == dtypes.bool_ and str(self.buffer.dtype) != "bool"
 
 
 class Host:
@@ -60,9 +71,9 @@ class Host:
 
     def new(self, aval: ShapeDtype) -> Place:
         """Memory that lives as long as the function runs."""
-        place = self.parameter(aval, f"v{len(self.buffers)}")
-        self.buffers.append(place.buffer)
-        return place
+        dtype = "int8" if aval.dtype == dtypes.bool_ else dtypes.NAMES[aval.dtype]
+        self.buffers.append(tirx.decl_buffer(aval.shape, dtype, name=f"v{len(self.buffers)}"))
+        return Place(self.buffers[-1], aval)
 
     def size(self, length: Any) -> Any:
         """A number of steps as an expression."""
@@ -70,7 +81,7 @@ class Host:
 
     def read(self, place: Place) -> Any:
         """The value of a scalar, which must be in the memory of the host."""
-        return place.buffer[place.lead]
+        return place.load()
 
     # -- statements --------------------------------------------------------------------------------------------
 
@@ -97,6 +108,10 @@ class Host:
                 places[atom] = target
         statements: list[tirx.Stmt] = []
         for kernel in fuse(program):
+            first = kernel.equations[0]
+            if first.op.kind == "barrier" and kernel.outputs[0] not in places and first.inputs[0] in places:
+                places[kernel.outputs[0]] = places[first.inputs[0]]  # the same value at the same place
+                continue
             for out in kernel.outputs:
                 if out not in places:
                     places[out] = self.new(out.aval)
@@ -159,17 +174,23 @@ def _is_same(source: Place, target: Place) -> bool:
 
 
 def _redirected(body: tirx.Stmt, parameter: Any, place: Place) -> tirx.Stmt:
-    if not place.lead:
+    """``body`` with ``place`` where it uses ``parameter``."""
+    if not place.lead and not place.is_widened:
         return substitute(body, {parameter: place.buffer})
-    lead = list(place.lead)
+
+    def load(node: ir.TensorLoad) -> Any:
+        return place.load(node.indices) if node.source.same_as(parameter) else node
+
+    def store(node: tirx.BufferStore) -> Any:
+        return place.store(node.value, node.indices) if node.buffer.same_as(parameter) else node
 
     def region(node: ir.TensorRegion) -> Any:
         if not node.source.same_as(parameter):
             return node
-        rows = [ir.Range.from_min_extent(index, 1) for index in lead]
+        rows = [ir.Range.from_min_extent(index, 1) for index in place.lead]
         return tirx.BufferRegion(place.buffer, [*rows, *node.region])
 
-    body = replace_accesses(body, parameter, place.buffer, lambda indices: [*lead, *indices])
+    body = tvm_ffi.structural_map(body, ((ir.TensorLoad, load), (tirx.BufferStore, store)))
     return tvm_ffi.structural_map(body, (ir.TensorRegion, region))
 
 

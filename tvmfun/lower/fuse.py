@@ -7,9 +7,12 @@ traffic and costs little recomputation. Reshapes never join a kernel: they are v
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from functools import cached_property
 from graphlib import TopologicalSorter
 from heapq import heapify, heappop, heappush
 
+from tvmfun.core import dims
+from tvmfun.core.dims import Dim, typical
 from tvmfun.core.program import Atom, Equation, Literal, Program, Variable
 
 # A kernel larger than this gains nothing and takes long to compile.
@@ -36,16 +39,26 @@ class Kernel:
     inputs: tuple[Atom, ...]
     outputs: tuple[Variable, ...]
 
+    @cached_property
+    def sizes(self) -> tuple[Dim, ...]:
+        """The dynamic sizes that it is given besides its inputs."""
+        shapes = (atom.aval.shape for e in self.equations for atom in (*e.inputs, *e.outputs))
+        return tuple(dims.names(*shapes, *(value for e in self.equations for value in e.params.values())).values())
+
     @property
     def is_view(self) -> bool:
         """Whether it only gives its input another shape."""
-        return self.equations[0].op.name == "reshape"
+        return _is_view(self.equations[0])
 
     @property
     def name(self) -> str:
         """The names of its ops, for people who read profiles."""
         names = [equation.op.name for equation in self.equations if equation.op.name != "broadcast_to"]
         return "_".join(names[:5]) or "broadcast_to"
+
+
+def _is_view(equation: Equation) -> bool:
+    return equation.op.name == "reshape" or equation.op.kind == "barrier"
 
 
 @dataclass(eq=False)
@@ -86,13 +99,13 @@ class _Fusion:
         elif kind in ("reduction", "contraction"):
             if not self.joins_as_core(i, around):
                 self.start(i)
-        elif kind in _CLOSED or self.equations[i].op.name == "reshape" or not self.joins(i, around):
+        elif kind in _CLOSED or _is_view(self.equations[i]) or not self.joins(i, around):
             self.start(i)
 
     def start(self, i: int) -> None:
         op = self.equations[i].op
         group = _Group(domain=self.shape(i))
-        group.closed = op.kind in _CLOSED or op.name == "reshape"
+        group.closed = op.kind in _CLOSED or _is_view(self.equations[i])
         group.core = i if op.kind in ("reduction", "contraction") else None
         self.add(i, group)
 
@@ -105,7 +118,7 @@ class _Fusion:
     def is_repetition(self, i: int) -> bool:
         """Whether computing the equation again is cheaper than reading its result: iota, broadcast_to."""
         equation = self.equations[i]
-        grows = all(atom.aval.size < equation.outputs[0].aval.size for atom in equation.inputs)
+        grows = all(typical(atom.aval.size) < self.size(i) for atom in equation.inputs)
         return equation.op.kind == "injective" and equation.op.inexpensive and grows and equation.op.name != "pad"
 
     def repeat(self, i: int, around: list[_Group]) -> None:
@@ -260,9 +273,11 @@ class _Fusion:
     def kernel(self, group: _Group) -> Kernel:
         members = sorted(group.members)
         inside = {out for i in members for out in self.equations[i].outputs}
-        reads = dict.fromkeys(a for i in members for a in self.equations[i].inputs if a not in inside)
-        whole = group.closed
-        inputs = tuple(a for a in reads if whole or not isinstance(a, Literal))
+        if group.closed:  # a function with one parameter per argument, also where two are the same
+            inputs = self.equations[members[0]].inputs
+        else:
+            reads = dict.fromkeys(a for i in members for a in self.equations[i].inputs if a not in inside)
+            inputs = tuple(a for a in reads if not isinstance(a, Literal))
         outputs = tuple(out for i in sorted(self.outputs(group)) for out in self.equations[i].outputs)
         return Kernel(tuple(self.equations[i] for i in members), inputs, outputs)
 
@@ -270,7 +285,8 @@ class _Fusion:
         return self.equations[i].outputs[0].aval.shape
 
     def size(self, i: int) -> int:
-        return self.equations[i].outputs[0].aval.size
+        """The number of elements of a result, dynamic sizes taken for typical ones."""
+        return typical(self.equations[i].outputs[0].aval.size)
 
 
 def fuse(program: Program) -> list[Kernel]:

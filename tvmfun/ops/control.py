@@ -358,26 +358,15 @@ def _loop_batch(batched, *operands, body, cond, length, reverse, counted, consts
     flags = _roles(batched, consts, carry, counted)
     size = next(x.shape[0] for x, flag in zip(operands, batched, strict=True) if flag)
 
-    def out_flags(program: Program, in_flags: Sequence[bool]) -> list[bool]:
-        """Which outputs are batched if these inputs are."""
-        found: list[bool] = []
-
-        def run(*values: Any) -> list:
-            outputs, found[:] = batch(program, values, in_flags)
-            return outputs
-
-        trace_leaves(run, [_batched(v.aval, flag, size) for v, flag in zip(program.inputs, in_flags, strict=True)], "")
-        return found
-
     def grow(now: list[bool]) -> list[bool]:
-        return out_flags(body, [*flags.consts, *now, *flags.xs])[:carry]
+        return _batched_outputs(body, [*flags.consts, *now, *flags.xs], size)[:carry]
 
     live = _fixpoint(flags.carry, grow)
-    masked = any(flags.count) or (cond is not None and out_flags(cond, [*flags.consts, *live])[0])
+    masked = any(flags.count) or (cond is not None and _batched_outputs(cond, [*flags.consts, *live], size)[0])
     if masked:
         live = [True] * carry
     in_flags = [*flags.consts, *live, *flags.xs]
-    y_flags = [True] * (len(body.outputs) - carry) if masked else out_flags(body, in_flags)[carry:]
+    y_flags = [True] * (len(body.outputs) - carry) if masked else _batched_outputs(body, in_flags, size)[carry:]
     has_steps = cond is not None and length is not None
     by_count = masked and any(flags.count)
     zero = dtypes.int32.type(0)
@@ -464,8 +453,17 @@ def _loop_batch(batched, *operands, body, cond, length, reverse, counted, consts
     return Batched((*found[:carry], *ys, *steps), (*live, *y_flags, *(masked for _ in steps)))
 
 
-def _batched(aval: ShapeDtype, flag: bool, size: Any) -> ShapeDtype:
-    return _stack(aval, size) if flag else _strong(aval)
+def _batched_outputs(program: Program, flags: Sequence[bool], size: Any) -> list[bool]:
+    """Which outputs of a Program are batched if these inputs are."""
+    found: list[bool] = []
+
+    def run(*values: Any) -> list:
+        outputs, found[:] = batch(program, values, flags)
+        return outputs
+
+    avals = [_stack(v.aval, size) if flag else v.aval for v, flag in zip(program.inputs, flags, strict=True)]
+    trace_leaves(run, avals, program.name)
+    return found
 
 
 def _swapped(x: Any) -> Any:
@@ -632,16 +630,23 @@ def _switch_batch(batched, index, *operands, branches):
     size = next(x.shape[0] for x, flag in zip((index, *operands), batched, strict=True) if flag)
     flags = batched[1:]
 
-    def run(branch: Program) -> Callable:
+    every = (True,) * len(branches[0].outputs)
+
+    def run(branch: Program, wanted: Sequence[bool] = every) -> Callable:
         def of_values(*values: Any) -> list:
-            outputs, is_batched = batch(branch, values, flags)
-            return [out if has else repeat(out, size) for out, has in zip(outputs, is_batched, strict=True)]
+            outputs, found = batch(branch, values, flags)
+            return [
+                repeat(out, size) if flag and not has else out
+                for out, flag, has in zip(outputs, wanted, found, strict=True)
+            ]
 
         return of_values
 
     if not batched[0]:
-        programs, more = closed_branches([run(b) for b in branches], [abstract(x) for x in operands], "branch")
-        return switch(index, *more, *operands, branches=programs)
+        wanted = [any(f) for f in zip(*(_batched_outputs(branch, flags, size) for branch in branches), strict=True)]
+        functions = [run(branch, wanted) for branch in branches]
+        programs, more = closed_branches(functions, [abstract(x) for x in operands], branches[0].name)
+        return Batched(switch(index, *more, *operands, branches=programs), tuple(wanted))
     results = run(branches[0])(*operands)
     for i, branch in enumerate(branches[1:], 1):
         here = pw.greater_equal(index, index.dtype.type(i))

@@ -1,10 +1,17 @@
 """Transforms: functions of Programs that are not op-specific; the records carry what is."""
 
 from tvmfun.transforms.autodiff import grad, jvp, linear_transpose, linearize, value_and_grad, vjp
+from tvmfun.transforms.checkpoint import checkpoint, checkpoint_name, checkpoint_policies
+from tvmfun.transforms.custom import custom_jvp, custom_vjp
 from tvmfun.transforms.jacobian import hessian, jacfwd, jacrev
 from tvmfun.transforms.vmap import vmap
 
 __all__ = [
+    "checkpoint",
+    "checkpoint_name",
+    "checkpoint_policies",
+    "custom_jvp",
+    "custom_vjp",
     "grad",
     "hessian",
     "jacfwd",

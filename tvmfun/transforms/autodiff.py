@@ -329,26 +329,28 @@ def linearize(fun: Callable, *primals: Any, has_aux: bool = False) -> tuple:
     program = _trace(lambda *leaves: fun(*tree.unflatten(structure, leaves)), leaves, _name(fun))
     moving = [i for i, leaf in enumerate(leaves) if _is_float(leaf)]
     result_tree, aux_tree = _split_aux(program) if has_aux else (program.out_tree, None)
+    count = result_tree.num_leaves
     inputs = [*program.captured, *leaves]
 
     def both(*values: Any) -> list:
-        values, tangents = values[: len(inputs)], values[len(inputs) :]  # type: ignore[assignment]
-        directions = dict(zip(moving, tangents, strict=True))
-        captured, given = values[: len(program.captured)], values[len(program.captured) :]
-        outputs, moved = pushforward(
-            replace(program, captured=tuple(captured)), given, [directions.get(i) for i in range(len(given))]
-        )
-        return [*outputs, *_filled(moved[: result_tree.num_leaves], outputs[: result_tree.num_leaves])]
+        """The outputs, and the transpose of the reverse mode applied to the tangents."""
+        captured, given = values[: len(program.captured)], values[len(program.captured) : len(inputs)]
+        tape = Tape(replace(program, captured=tuple(captured)), given)
+        results = tape.outputs[:count]
+        backward = _trace(lambda *gs: _filled(tape.backward([*gs, *aux_zeros]), given), results, program.name)
+        directions = dict(zip(moving, values[len(inputs) :], strict=True))
+        moved = Tape(backward, [zeros(x) for x in results]).backward([directions.get(i) for i in range(len(given))])
+        return [*tape.outputs, *_filled(moved, results)]
 
+    aux_zeros = [None] * (len(program.outputs) - count)
     joint = _trace(both, [*inputs, *(leaves[i] for i in moving)], program.name)
     known = [True] * (len(joint.captured) + len(inputs)) + [False] * len(moving)
-    closed = replace(joint, captured=())
-    early, late, is_known = partition(closed, known)
-    values = replace(early, captured=())(*joint.captured, *inputs)
-    outputs, rest = values[: len(program.outputs)], values[len(program.outputs) :]
-    # A tangent that depends on no tangent, a zero, is among the values that are known.
-    constant = sum(is_known) - len(program.outputs)
-    fixed, residuals = rest[:constant], rest[constant:]
+    early, late, is_known = partition(replace(joint, captured=()), known)
+    values = early(*joint.captured, *inputs)
+    # A tangent that depends on no other tangent, a zero, is among the values that are known.
+    constant = sum(is_known)
+    outputs, fixed = values[: len(program.outputs)], values[len(program.outputs) : constant]
+    residuals = values[constant:]
 
     def push(*tangents: Any) -> Any:
         given = as_arrays(tangents)

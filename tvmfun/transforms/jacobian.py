@@ -11,7 +11,7 @@ from tvmfun import dtypes, tree
 from tvmfun import numpy as tnp
 from tvmfun.core.leaf import abstract
 from tvmfun.errors import GradientError
-from tvmfun.transforms.autodiff import check_differentiable, linearize, positions, vjp
+from tvmfun.transforms.autodiff import check_differentiable, jvp, positions, vjp
 from tvmfun.transforms.staging import as_arrays, staged
 from tvmfun.transforms.vmap import vmap
 
@@ -42,9 +42,12 @@ def jacfwd(fun: Callable, argnums: int | Sequence[int] = 0, has_aux: bool = Fals
     """
 
     def columns(of_chosen: Callable, chosen: list, is_single: bool) -> Any:
-        value, push, *aux = linearize(of_chosen, *chosen, has_aux=has_aux)
         leaves, structure = tree.flatten(tuple(chosen))
-        moved = vmap(lambda unit: push(*tree.unflatten(structure, unit)))(_units(leaves))
+
+        def column(unit: list) -> tuple:
+            return jvp(of_chosen, chosen, tree.unflatten(structure, unit), has_aux=has_aux)
+
+        value, moved, *aux = vmap(column, out_axes=(None, 0, None)[: 2 + has_aux])(_units(leaves))
         outputs, result_tree = tree.flatten(value)
         blocks = []
         for out, tangent in zip(outputs, tree.leaves(moved), strict=True):

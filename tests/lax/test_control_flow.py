@@ -1,0 +1,347 @@
+"""Control flow against JAX: values, both modes of differentiation, batching, and all of them composed."""
+
+from __future__ import annotations
+
+import numpy as np
+import oracle
+import pytest
+
+import tvmfun
+from tvmfun import lax, tree
+from tvmfun import numpy as tnp
+from tvmfun.errors import ArgumentError, DtypeError, GradientError, ShapeError, TreeError
+
+jax = pytest.importorskip("jax")
+jnp = jax.numpy
+RNG = np.random.default_rng(3)
+W = RNG.normal(size=(3, 3)) / 2
+XS = RNG.normal(size=(5, 3))
+X = RNG.normal(size=3)
+
+
+class Ours:
+    np, lax, ops = tnp, lax, tvmfun
+
+
+class Theirs:
+    np, lax, ops = jnp, jax.lax, jax
+
+
+def rnn(m, w, xs, h):
+    """A carry, stacked results, a captured matrix."""
+
+    def step(h, x):
+        h = m.np.tanh(w @ h + x)
+        return h, {"h": h, "sum": m.np.sum(h)}
+
+    h, ys = m.lax.scan(step, h, xs)
+    return m.np.sum(h * h) + m.np.sum(ys["h"] ** 3) * m.np.sum(ys["sum"])
+
+
+def backwards(m, w, xs, h):
+    h, ys = m.lax.scan(lambda h, x: (m.np.sin(w @ h) * x, h), h, xs, reverse=True)
+    return m.np.sum(h) + m.np.sum(ys**2)
+
+
+def without_xs(m, w, xs, h):
+    h, ys = m.lax.scan(lambda h, _: (m.np.sin(w @ h) + m.np.sum(xs), None), h, None, length=4)
+    assert ys is None
+    return m.np.sum(h)
+
+
+def swapping(m, w, xs, h):
+    """Carries that change places, one that never changes, and one the result ignores."""
+    start = (h, h * 2, m.np.sum(h), m.np.zeros(2))
+    (a, b, c, _), ys = m.lax.scan(lambda s, x: ((s[1], s[0] + x, s[2], s[3] + 1), s[2] * x), start, xs)
+    return m.np.sum(a * b) * c + m.np.sum(ys)
+
+
+def unrolled(m, w, xs, h):
+    h, ys = m.lax.scan(lambda h, x: (m.np.tanh(w @ h + x), h), h, xs, unroll=2)
+    return m.np.sum(h) + m.np.sum(ys**2)
+
+
+def integers(m, w, xs, h):
+    """An integer carry that picks rows."""
+
+    def step(carry, x):
+        i, h = carry
+        return (i + 1, h * m.np.asarray(xs)[i] + m.np.sum(x)), i
+
+    (_, h), order = m.lax.scan(step, (m.np.asarray(0, dtype="int32"), h), xs)
+    return m.np.sum(h * h) + m.np.sum(order * 1.0)
+
+
+def fori(m, w, xs, h):
+    return m.np.sum(m.lax.fori_loop(0, 4, lambda i, h: m.np.sin(w @ h) * (i + 1), h))
+
+
+def branch(m, w, xs, h):
+    first = m.lax.cond(m.np.sum(h) > 0.0, lambda h: m.np.sin(w @ h), lambda h: h * h * 2, h)
+    second = m.lax.switch(2, [lambda x: x, m.np.cos, lambda x: m.np.exp(x) * m.np.sum(h)], xs)
+    return m.np.sum(first) + m.np.sum(second)
+
+
+def branch_in_scan(m, w, xs, h):
+    """A branch that differs from step to step, also between examples of a batch."""
+
+    def step(h, x):
+        h = m.lax.cond(m.np.sum(h * x) > 0.0, lambda h: w @ h + x, lambda h: m.np.sin(h) * x, h)
+        return h, m.lax.cond(x[0] > 0.0, lambda: m.np.sum(h), lambda: 0.0)
+
+    h, ys = m.lax.scan(step, h, xs)
+    return m.np.sum(h) + m.np.sum(ys)
+
+
+def nested(m, w, xs, h):
+    """Loops three deep."""
+
+    def outer(h, x):
+        def middle(h, y):
+            h = m.lax.fori_loop(0, 2, lambda i, h: m.np.sin(w @ h) + y, h)
+            return h, m.np.sum(h)
+
+        h, sums = m.lax.scan(middle, h, x * h)
+        return h, sums * x
+
+    h, ys = m.lax.scan(outer, h, xs)
+    return m.np.sum(h) + m.np.sum(ys)
+
+
+def mapped(m, w, xs, h):
+    return m.np.sum(m.lax.map(lambda x: m.np.sin(w @ x) * h, xs) ** 2)
+
+
+def prefixes(m, w, xs, h):
+    ys = m.lax.associative_scan(lambda a, b: a * b + a, xs * w[0, 0])
+    zs = m.lax.associative_scan(m.np.maximum, xs, axis=1, reverse=True)
+    return m.np.sum(ys * ys) + m.np.sum(zs * xs) * m.np.sum(h)
+
+
+LOSSES = [
+    rnn, backwards, without_xs, swapping, unrolled, integers, fori, branch, branch_in_scan, nested, mapped, prefixes,
+]  # fmt: skip
+
+
+def both(loss, transform, *arguments):
+    """What a transform of the loss gives with tvmfun, jitted and not, and with JAX."""
+    make = lambda m: transform(m, lambda *a: loss(m, *a))
+    ours = make(Ours)
+    got = tvmfun.jit(ours)(*arguments)
+    eager = ours(*arguments)
+    with oracle.x64():
+        expected = jax.jit(make(Theirs))(*arguments)
+    for a, b, c in zip(tree.leaves(got), tree.leaves(eager), jax.tree_util.tree_leaves(expected), strict=True):
+        assert a.shape == b.shape == c.shape
+        np.testing.assert_allclose(np.asarray(a), np.asarray(c), rtol=1e-9, atol=1e-11)
+        np.testing.assert_allclose(np.asarray(b), np.asarray(c), rtol=1e-9, atol=1e-11)
+
+
+def tangents(arguments):
+    return tuple(np.cos(np.arange(a.size)).reshape(a.shape) for a in arguments)
+
+
+TRANSFORMS = {
+    "value": lambda m, f: f,
+    "grad": lambda m, f: m.ops.value_and_grad(f, argnums=(0, 1, 2)),
+    "jvp": lambda m, f: lambda *a: m.ops.jvp(f, a, tangents(a)),
+    "hessian": lambda m, f: m.ops.hessian(f, argnums=2),
+    "reverse over forward": lambda m, f: m.ops.grad(lambda *a: m.ops.jvp(f, a, tangents(a))[1], argnums=(0, 1, 2)),
+}
+
+
+@pytest.mark.parametrize("transform", TRANSFORMS)
+@pytest.mark.parametrize("loss", LOSSES, ids=lambda f: f.__name__)
+def test_transforms(loss, transform):
+    both(loss, TRANSFORMS[transform], W, XS, X)
+
+
+BATCHES = {
+    "xs": ((None, 0, None), (W, RNG.normal(size=(4, 5, 3)), X)),
+    "carry": ((None, None, 0), (W, XS, RNG.normal(size=(4, 3)))),
+    "consts": ((2, None, None), (RNG.normal(size=(3, 3, 4)) / 2, XS, X)),
+    "all": ((0, 1, 0), (RNG.normal(size=(4, 3, 3)) / 2, RNG.normal(size=(5, 4, 3)), RNG.normal(size=(4, 3)))),
+}
+
+
+@pytest.mark.parametrize("batch", BATCHES)
+@pytest.mark.parametrize("loss", LOSSES, ids=lambda f: f.__name__)
+def test_batched_value_and_gradient(loss, batch):
+    axes, arguments = BATCHES[batch]
+    both(loss, lambda m, f: m.ops.vmap(m.ops.value_and_grad(f, argnums=(0, 1, 2)), axes), *arguments)
+
+
+def test_scan_inside_vmap_inside_grad():
+    def loss(m, w, xs, h):
+        return m.np.sum(m.ops.vmap(lambda h: rnn(m, w, xs, h))(m.np.stack([h, h * 2])))
+
+    both(loss, TRANSFORMS["grad"], W, XS, X)
+
+
+# -- while_loop --------------------------------------------------------------------------------------------------------
+
+
+def growing(m, w, h, **bound):
+    """As many steps as it takes, which depends on the data."""
+    _, h = m.lax.while_loop(
+        lambda s: m.np.sum(s[1] ** 2) < 50.0, lambda s: (s[0] + 1, s[1] * 1.5 + m.np.sin(w @ s[1])), (0, h), **bound
+    )
+    return h
+
+
+def test_while_loop_value_forward_mode_and_batching():
+    starts = np.stack([X, X * 3, X * 20, X * 0.1])
+    both(growing, TRANSFORMS["value"], W, X)
+    both(growing, TRANSFORMS["jvp"], W, X)
+    both(growing, lambda m, f: m.ops.vmap(f, (None, 0)), W, starts)
+    both(growing, lambda m, f: m.ops.vmap(lambda *a: m.ops.jvp(f, a, tangents(a)), (None, 0)), W, starts)
+
+
+def test_while_loop_whose_bound_is_batched_but_whose_carry_is_not():
+    def f(m, bound):
+        return m.lax.while_loop(lambda i: i < bound, lambda i: i + 2, m.np.asarray(0, dtype="int32"))
+
+    both(f, lambda m, f: m.ops.vmap(f), np.asarray([0, 3, 10, -4], np.int32))
+
+
+def fixed_steps(w, h, steps):
+    """The same computation with a number of steps that is known, for JAX, which cannot reverse ``while``."""
+    for _ in range(steps):
+        h = h * 1.5 + jnp.sin(w @ h)
+    return h
+
+
+def steps_taken(h):
+    steps = 0
+    while np.sum(h**2) < 50:
+        h, steps = h * 1.5 + np.sin(W @ h), steps + 1
+    return steps
+
+
+@pytest.mark.parametrize("start", [X, X * 20])
+def test_reverse_mode_through_while_loop(start):
+    steps = steps_taken(start)
+    loss = lambda w, h: tnp.sum(growing(Ours, w, h, max_steps=30) ** 3)
+    value, gradients = tvmfun.jit(tvmfun.value_and_grad(loss, (0, 1)))(W, start)
+    twice = tvmfun.jit(tvmfun.hessian(loss, 1))(W, start)
+    with oracle.x64():
+        reference = lambda w, h: jnp.sum(fixed_steps(w, h, steps) ** 3)
+        expected, expected_gradients = jax.value_and_grad(reference, (0, 1))(W, start)
+        expected_twice = jax.hessian(reference, 1)(W, start)
+    np.testing.assert_allclose(np.asarray(value), expected, rtol=1e-10)
+    for got, want in zip(gradients, expected_gradients, strict=True):
+        np.testing.assert_allclose(np.asarray(got), want, rtol=1e-9)
+    np.testing.assert_allclose(np.asarray(twice), expected_twice, rtol=1e-8)
+
+
+def test_batched_reverse_mode_through_while_loop():
+    starts = np.stack([X, X * 3, X * 20])
+    loss = lambda h: tnp.sum(growing(Ours, W, h, max_steps=30) ** 3)
+    got = tvmfun.vmap(tvmfun.grad(loss))(starts)
+    summed = tvmfun.grad(lambda hs: tnp.sum(tvmfun.vmap(loss)(hs)))(starts)
+    with oracle.x64():
+        for row, other, start in zip(np.asarray(got), np.asarray(summed), starts, strict=True):
+            want = jax.grad(lambda h, n=steps_taken(start): jnp.sum(fixed_steps(W, h, n) ** 3))(start)
+            np.testing.assert_allclose(row, want, rtol=1e-9)
+            np.testing.assert_allclose(other, want, rtol=1e-9)
+
+
+def test_reverse_mode_without_a_bound_is_refused():
+    with pytest.raises(GradientError, match="max_steps"):
+        tvmfun.grad(lambda h: tnp.sum(growing(Ours, W, h)))(X)
+
+
+def test_max_steps_ends_the_loop():
+    assert int(lax.while_loop(lambda x: x < 100, lambda x: x + 1, 0, max_steps=7)) == 7
+
+
+def test_fori_loop_with_traced_bounds():
+    def f(m, lower, upper):
+        return m.lax.fori_loop(lower, upper, lambda i, t: t + i * i, 0)
+
+    for pair in ((2, 6), (3, 3), (5, 2)):
+        both(f, TRANSFORMS["value"], *map(np.int32, pair))
+    loss = lambda x, n: lax.fori_loop(0, n, lambda i, x: x * x * (i + 1), x, max_steps=10)
+    assert float(tvmfun.grad(loss)(1.5, np.int32(2))) == pytest.approx(4 * 2 * 1.5**3)
+
+
+# -- size --------------------------------------------------------------------------------------------------------------
+
+
+def test_a_million_steps():
+    f = tvmfun.jit(lambda n: lax.while_loop(lambda s: s[0] < n, lambda s: (s[0] + 1, s[1] * 0.5 + 1.0), (0, 0.0)))
+    steps, value = f(np.int32(1_000_000))
+    assert int(steps) == 1_000_000
+    assert float(value) == 2.0
+
+
+def test_gradient_of_ten_thousand_steps():
+    xs = np.random.default_rng(0).normal(size=(10_000, 3))
+    loss = lambda m, w, xs: m.np.sum(m.lax.scan(lambda h, x: (m.np.tanh(w @ h + x),) * 2, m.np.zeros(3) * xs[0], xs)[1])
+    both(loss, lambda m, f: m.ops.grad(f, argnums=(0, 1)), W, xs)
+
+
+def test_the_compiled_program_does_not_grow_with_the_steps():
+    text = lambda n: tvmfun.jit(tvmfun.grad(lambda x: lax.fori_loop(0, n, lambda i, x: tnp.sin(x), x))).lower(1.0)
+    assert len(text(1000).as_text()) - len(text(10).as_text()) < 100
+
+
+@pytest.mark.parametrize("length", [0, 1])
+def test_short_loops(length):
+    both(rnn, TRANSFORMS["grad"], W, XS[:length], X)
+
+
+def test_zero_sized_rows():
+    carry, ys = lax.scan(lambda c, x: (c + 1, x * 2), 0, np.zeros((4, 0, 3)))
+    assert int(carry) == 4
+    assert ys.shape == (4, 0, 3)
+
+
+def test_module_keeps_its_loop():
+    text = tvmfun.jit(lambda xs: lax.scan(lambda c, x: (c + x, c), 0.0, xs)).lower(np.zeros(9, np.float32)).compile()
+    assert "for i in range(9)" in text.as_text()
+
+
+# -- carries and errors ------------------------------------------------------------------------------------------------
+
+
+def test_a_python_number_as_carry_takes_the_dtype_it_gets():
+    carry, _ = lax.scan(lambda c, x: (c + x, None), 0, np.ones(3, np.float32))
+    assert carry.dtype == np.float32
+    assert float(carry) == 3.0
+    assert lax.while_loop(lambda c: c < 3, lambda c: c + np.float64(1), 0.0).dtype == np.float64
+
+
+def test_errors():
+    ones = np.ones((3, 2), np.float32)
+    with pytest.raises(TreeError, match="scan"):
+        lax.scan(lambda c, x: ((c, c), x), tnp.zeros(2), ones)
+    with pytest.raises(TreeError, match="pair"):
+        lax.scan(lambda c, x: c, tnp.zeros(2), ones)
+    with pytest.raises(ShapeError, match=r"leaf \['a'\] of the carry must stay float32\[2\], got float32\[1\]"):
+        lax.scan(lambda c, x: ({"a": c["a"][:1]}, x), {"a": tnp.zeros(2)}, ones)
+    with pytest.raises(DtypeError, match="the carry must stay float32"):
+        lax.scan(lambda c, x: (c.astype("int32"), x), tnp.zeros(2), ones)
+    with pytest.raises(ShapeError, match="3 rows"):
+        lax.scan(lambda c, x: (c, x), 0.0, (ones, ones[:2]))
+    with pytest.raises(ArgumentError, match="number of steps"):
+        lax.scan(lambda c, x: (c, x), 0.0)
+    with pytest.raises(DtypeError, match="scalar bool"):
+        lax.while_loop(lambda c: c, lambda c: c + 1, 0)
+    with pytest.raises(TreeError, match="branch 1"):
+        lax.cond(True, lambda: (1.0, 2.0), lambda: 1.0)
+    with pytest.raises(DtypeError, match="all branches must return the dtype"):
+        lax.cond(True, lambda: tnp.zeros(2), lambda: tnp.zeros(2, dtype="int32"))
+    with pytest.raises(ShapeError, match="scalar"):
+        lax.cond(np.asarray([True]), lambda: 1.0, lambda: 2.0)
+
+
+def test_branches_clamp_the_index():
+    branches = [lambda: 10.0, lambda: 20.0, lambda: 30.0]
+    assert [float(lax.switch(np.int32(i), branches)) for i in (-5, 0, 1, 2, 9)] == [10, 10, 20, 30, 30]
+    assert [float(lax.switch(np.uint8(i), branches)) for i in (0, 2, 200)] == [10, 30, 30]
+
+
+def test_only_the_chosen_branch_runs():
+    hang = lambda: lax.while_loop(lambda x: x > 0, lambda x: x + 1.0, 1.0)
+    assert float(lax.cond(False, hang, lambda: 5.0)) == 5.0

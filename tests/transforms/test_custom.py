@@ -1,0 +1,216 @@
+"""Custom derivatives and checkpoints against JAX, in every composition."""
+
+from __future__ import annotations
+
+import numpy as np
+import oracle
+import pytest
+
+import tvmfun
+from tvmfun import checkpoint_policies as policies
+from tvmfun import lax, tree
+from tvmfun import numpy as tnp
+from tvmfun.errors import GradientError, TreeError
+
+jax = pytest.importorskip("jax")
+jnp = jax.numpy
+RNG = np.random.default_rng(5)
+X, W = RNG.normal(size=(2, 3)), RNG.normal(size=(3, 3))
+
+
+class Ours:
+    np, ops, lax = tnp, tvmfun, lax
+
+
+class Theirs:
+    np, ops, lax = jnp, jax, jax.lax
+
+
+def same(make, *arguments):
+    got = make(Ours)
+    with oracle.x64():
+        expected = tree.leaves(jax.device_get(make(Theirs)(*arguments)))
+    for run in (got, tvmfun.jit(got)):
+        for a, b in zip(tree.leaves(run(*arguments)), expected, strict=True):
+            np.testing.assert_allclose(np.asarray(a), b, rtol=1e-10, atol=1e-12)
+
+
+def by_vjp(m):
+    """A function with a wrong derivative, so that one sees which is used, a residual tree and a static argument."""
+
+    @lambda f: m.ops.custom_vjp(f, nondiff_argnums=(0,))
+    def f(power, p, x):
+        return {"y": p["w"] @ x**power, "z": m.np.sum(x)}
+
+    def fwd(power, p, x):
+        return f(power, p, x), (p["w"], {"x": x})
+
+    def bwd(power, residuals, g):
+        w, kept = residuals
+        return {"w": 3.0 * m.np.outer(g["y"], kept["x"])}, power * (w.T @ g["y"]) * kept["x"] + 2.0 * g["z"]
+
+    f.defvjp(fwd, bwd)
+    return lambda w, x: (lambda r: m.np.sum(m.np.sin(r["y"])) * r["z"])(f(2, {"w": w}, x))
+
+
+def by_jvp(m):
+    @m.ops.custom_jvp
+    def f(w, x):
+        return m.np.tanh(w @ x), m.np.sum(x)
+
+    @f.defjvp
+    def rule(primals, tangents):
+        (w, x), (dw, dx) = primals, tangents
+        y, s = f(w, x)
+        return (y, s), ((1 + y) * (dw @ x + w @ dx), 5.0 * m.np.sum(dx * x))
+
+    return lambda w, x: (lambda r: m.np.sum(r[0] ** 2) * r[1])(f(w, x))
+
+
+def by_jvps(m):
+    f = m.ops.custom_jvp(lambda a, b: m.np.sin(a) * b)
+    f.defjvps(lambda da, y, a, b: 2.0 * da * b, lambda db, y, a, b: db * y)
+    return lambda w, x: m.np.sum(f(w[0], x))
+
+
+def in_loop(m):
+    @m.ops.custom_vjp
+    def f(h):
+        return m.np.sin(h)
+
+    f.defvjp(lambda h: (f(h), h), lambda h, g: (7.0 * g * h,))
+    return lambda w, x: m.np.sum(m.lax.scan(lambda h, _: (f(w @ h), h), x, None, length=3)[1] ** 2)
+
+
+@pytest.mark.parametrize("function", [by_vjp, by_jvp, by_jvps, in_loop], ids=lambda f: f.__name__)
+def test_custom_rules(function):
+    x = X[0]
+    same(function, W, x)
+    same(lambda m: m.ops.value_and_grad(function(m), argnums=(0, 1)), W, x)
+    same(lambda m: m.ops.vmap(m.ops.grad(function(m), argnums=(0, 1)), (None, 0)), W, X)
+    same(lambda m: m.ops.grad(lambda w, x: m.np.sum(m.ops.vmap(function(m), (None, 0))(w, x)), (0, 1)), W, X)
+    same(lambda m: m.ops.jacrev(m.ops.grad(function(m), 1), 1), W, x)
+
+
+@pytest.mark.parametrize("function", [by_jvp, by_jvps], ids=lambda f: f.__name__)
+def test_forward_mode_of_custom_jvp(function):
+    same(lambda m: lambda w, x: m.ops.jvp(function(m), (w, x), (w * 2, x)), W, X[0])
+    same(lambda m: m.ops.jacfwd(m.ops.jacrev(function(m), 1), 1), W, X[0])
+
+
+def test_forward_mode_of_custom_vjp_is_the_transpose_of_its_rule():
+    # JAX has no forward mode here; the Jacobian by rows is the oracle.
+    f = by_vjp(Ours)
+    _, got = tvmfun.jvp(f, (W, X[0]), (W * 2, X[1]))
+    gw, gx = tvmfun.grad(f, (0, 1))(W, X[0])
+    np.testing.assert_allclose(float(got), np.sum(gw * W * 2) + np.sum(gx * X[1]), rtol=1e-12)
+    np.testing.assert_allclose(tvmfun.jacfwd(f, 1)(W, X[0]), tvmfun.jacrev(f, 1)(W, X[0]), rtol=1e-12)
+
+
+def test_errors_of_custom_rules():
+    f = tvmfun.custom_vjp(lambda x: x * 2)
+    with pytest.raises(GradientError, match="defvjp"):
+        tvmfun.grad(f)(1.0)
+    f.defvjp(lambda x: (x * 2, None), lambda _, g: g)
+    with pytest.raises(GradientError, match="tuple with one cotangent"):
+        tvmfun.grad(f)(1.0)
+    f.defvjp(lambda x: (x * 2, None), lambda _, g: (tnp.zeros(3) * g,))
+    with pytest.raises(GradientError, match="shape of float32"):
+        tvmfun.grad(f)(1.0)
+    f.defvjp(lambda x: ((x, x), None), lambda _, g: (g,))
+    with pytest.raises(TreeError, match="result of fwd"):
+        tvmfun.grad(f)(1.0)
+
+    def closing_over(y):
+        g = tvmfun.custom_vjp(lambda x: x * y)
+        g.defvjp(lambda x: (x * y, None), lambda _, c: (c,))
+        return g(2.0)
+
+    with pytest.raises(GradientError, match="from outside"):
+        tvmfun.grad(closing_over)(1.0)
+
+
+# -- checkpoint --------------------------------------------------------------------------------------------------------
+
+
+def layer(m, w, x):
+    return m.np.sin(m.np.tanh(w @ x) * x)
+
+
+def plain(m, **options):
+    return lambda w, x: m.np.sum(layer(m, w, layer(m, w, x)) ** 2)
+
+
+def checkpointed(m, **options):
+    one = m.ops.checkpoint(lambda w, x: layer(m, w, x), **options)
+    return lambda w, x: m.np.sum(one(w, one(w, x)) ** 2)
+
+
+@pytest.mark.parametrize(
+    "policy",
+    [None, policies.dots_saveable, policies.everything_saveable, policies.dots_with_no_batch_dims_saveable],
+    ids=["none", "dots", "everything", "dots without batch"],
+)
+def test_checkpoint_changes_no_number(policy):
+    make = lambda m: checkpointed(m, policy=policy) if m is Ours else plain(m)
+    x = X[0]
+    same(lambda m: m.ops.value_and_grad(make(m), (0, 1)), W, x)
+    same(lambda m: m.ops.hessian(make(m), 1), W, x)
+    same(lambda m: m.ops.vmap(m.ops.grad(make(m)), (None, 0)), W, X)
+    same(lambda m: lambda w, x: m.ops.jvp(make(m), (w, x), (w, x)), W, x)
+
+
+def count(program, name):
+    return sum(e.op.name == name for e in program.equations)
+
+
+def test_checkpoint_computes_again_what_its_policy_does_not_keep():
+    counts = {}
+    for label, options in {
+        "nothing": {},
+        "dots": {"policy": policies.dots_saveable},
+        "everything": {"policy": policies.everything_saveable},
+    }.items():
+        program = tvmfun.jit(tvmfun.grad(checkpointed(Ours, **options))).lower(W, X[0]).program
+        from tvmfun.core.inline import inlined
+
+        program = inlined(program)
+        counts[label] = (count(program, "dot_general"), count(program, "tanh"))
+    assert counts["everything"][1] < counts["dots"][1] == counts["nothing"][1]
+    assert counts["everything"][0] == counts["dots"][0] < counts["nothing"][0]
+
+
+def test_named_values_are_kept():
+    @lambda f: tvmfun.checkpoint(f, policy=policies.save_only_these_names("hidden"))
+    def f(x):
+        return tnp.sin(tvmfun.checkpoint_name(tnp.exp(tnp.cos(x)), "hidden"))
+
+    from tvmfun.core.inline import inlined
+
+    program = inlined(tvmfun.trace(tvmfun.grad(f))(1.0))
+    assert count(program, "exp") == 1  # kept, not computed again
+    assert float(tvmfun.grad(f)(0.5)) == pytest.approx(float(jax.grad(lambda x: jnp.sin(jnp.exp(jnp.cos(x))))(0.5)))
+
+
+def stacked_bytes(program):
+    """The memory that loops hand from the forward to the backward pass."""
+    loop = next(e for e in program.equations if e.op.name == "loop")
+    return sum(out.aval.size * out.aval.dtype.itemsize for out in loop.outputs[loop.params["carry"] :])
+
+
+def test_checkpointed_steps_keep_only_the_carry():
+    def loss(step, w, xs):
+        return tnp.sum(lax.scan(lambda h, x: (step(w, h, x), None), xs[0], xs)[0])
+
+    def step(w, h, x):
+        for _ in range(3):
+            h = tnp.tanh(w @ h + x) * tnp.sin(h)
+        return h
+
+    xs = np.ones((1000, 3))
+    gradients = [tvmfun.grad(lambda w, s=s: loss(s, w, xs)) for s in (step, tvmfun.checkpoint(step))]
+    programs = [tvmfun.trace(gradient)(W) for gradient in gradients]
+    carry = 1000 * 3 * 8
+    assert stacked_bytes(programs[1]) == carry
+    assert stacked_bytes(programs[0]) >= 6 * carry
+    np.testing.assert_allclose(programs[0](W), programs[1](W), rtol=1e-12)

@@ -1,0 +1,50 @@
+"""Programs in place of the calls of them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+from typing import Any
+
+from tvmfun import tree
+from tvmfun.core.program import Equation, Program
+from tvmfun.core.trace import trace_flat
+
+
+def inlined(program: Program) -> Program:
+    """The Program with the equations of every call in its place, also in the Programs of loops and branches."""
+    if not _has_calls(program):
+        return program
+    avals = [variable.aval for variable in program.inputs]
+    flat = trace_flat(lambda *values: _run(program, values), avals, tree.structure((tuple(avals), {})), program.name)
+    return replace(flat, in_tree=program.in_tree, out_tree=program.out_tree, captured=program.captured)
+
+
+def _run(program: Program, values: Any) -> list:
+    def apply(equation: Equation, arguments: list) -> Any:
+        if equation.op.kind == "call":
+            return tuple(_run(equation.op.compute(**equation.params), arguments))
+        return equation.op(*arguments, **{key: _inlined_in(value) for key, value in equation.params.items()})
+
+    return program.evaluate(values, apply)
+
+
+def _inlined_in(value: Any) -> Any:
+    if isinstance(value, Program):
+        return inlined(value)
+    return tuple(map(_inlined_in, value)) if isinstance(value, tuple) else value
+
+
+def _has_calls(program: Program) -> bool:
+    return any(
+        equation.op.kind == "call" or any(map(_has_calls, _programs(tuple(equation.params.values()))))
+        for equation in program.equations
+    )
+
+
+def _programs(value: Any) -> Iterator[Program]:
+    if isinstance(value, Program):
+        yield value
+    elif isinstance(value, tuple):
+        for item in value:
+            yield from _programs(item)

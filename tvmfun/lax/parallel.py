@@ -1,0 +1,161 @@
+"""Collectives: what the examples of an axis that ``vmap`` gave a name exchange."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from tvmfun import numpy as tnp
+from tvmfun import tree
+from tvmfun.core.array import Array
+from tvmfun.core.trace import axis_size as _axis_size
+from tvmfun.errors import ArgumentError
+from tvmfun.numpy.manipulation import normalize_axis
+from tvmfun.ops import collective
+
+AxisName = str | Sequence[str]
+
+
+def _names(where: str, axis_name: AxisName) -> tuple[str, ...]:
+    names = (axis_name,) if isinstance(axis_name, str) else tuple(axis_name)
+    for name in names:
+        _axis_size(name, where)  # explains a name that nobody gave
+    return names
+
+
+def _each(where: str, x: Any, axis_name: AxisName, function: Any) -> Any:
+    names = _names(where, axis_name)
+    return tree.map(lambda leaf: function(tnp.asarray(leaf), names), x)
+
+
+def psum(x: Any, axis_name: AxisName) -> Any:
+    """Returns the sum of ``x`` over all examples of the named axis, for each of them.
+
+    Args:
+        x: a tree of arrays.
+        axis_name: the name that ``vmap(..., axis_name=)`` gave the axis, or several.
+
+    Raises:
+        ArgumentError: if no axis has this name.
+
+    Source: follows ``jax.lax.psum``; so do the others here.
+
+    >>> import tvmfun
+    >>> tvmfun.vmap(lambda x: x / psum(x, "i"), axis_name="i")(tnp.asarray([1.0, 3.0]))
+    Array([0.25, 0.75], dtype=float32)
+    """
+    return _each("psum", x, axis_name, lambda leaf, names: collective.psum(leaf, axis_names=names))
+
+
+def pmean(x: Any, axis_name: AxisName) -> Any:
+    """Returns the mean of ``x`` over all examples of the named axis, for each of them."""
+    count = axis_size(axis_name)
+    return tree.map(lambda leaf: leaf / count, psum(x, axis_name))
+
+
+def pmax(x: Any, axis_name: AxisName) -> Any:
+    """Returns the maximum of ``x`` over all examples of the named axis, for each of them; has no derivative."""
+    return _each("pmax", x, axis_name, lambda leaf, names: collective.pmax(leaf, axis_names=names))
+
+
+def pmin(x: Any, axis_name: AxisName) -> Any:
+    """Returns the minimum of ``x`` over all examples of the named axis, for each of them; has no derivative."""
+    return _each("pmin", x, axis_name, lambda leaf, names: collective.pmin(leaf, axis_names=names))
+
+
+def axis_size(axis_name: AxisName) -> Any:
+    """Returns the number of examples of the named axis."""
+    total = 1
+    for name in (axis_name,) if isinstance(axis_name, str) else axis_name:
+        total = total * _axis_size(name, "axis_size")
+    return total
+
+
+def axis_index(axis_name: str) -> Array:
+    """Returns the position of the example along the named axis, int32.
+
+    >>> import tvmfun
+    >>> tvmfun.vmap(lambda x: x * axis_index("i"), axis_name="i")(tnp.asarray([5.0, 5.0]))
+    Array([0., 5.], dtype=float32)
+    """
+    return collective.axis_index(axis_names=_names("axis_index", axis_name))
+
+
+def all_gather(x: Any, axis_name: str, *, axis: int = 0, tiled: bool = False) -> Any:
+    """Returns the values of all examples of the named axis, for each of them.
+
+    Args:
+        x: a tree of arrays.
+        axis_name: the name of the axis.
+        axis: where the examples are counted in the result.
+        tiled: whether to put them one after the other along an old axis instead of a new one.
+    """
+
+    def gather(leaf: Array, names: tuple[str, ...]) -> Array:
+        place = normalize_axis("all_gather", axis, leaf.ndim + (not tiled))
+        return collective.all_gather(leaf, axis_names=names, size=axis_size(axis_name), axis=place, tiled=tiled)
+
+    return _each("all_gather", x, axis_name, gather)
+
+
+def psum_scatter(x: Any, axis_name: str, *, scatter_dimension: int = 0, tiled: bool = False) -> Any:
+    """Returns for each example its part of the sum over all of them.
+
+    Args:
+        x: a tree of arrays.
+        axis_name: the name of the axis.
+        scatter_dimension: the axis of ``x`` along which the parts lie.
+        tiled: whether that axis stays, with a part of its size, instead of going away.
+    """
+
+    def scatter(leaf: Array, names: tuple[str, ...]) -> Array:
+        place = normalize_axis("psum_scatter", scatter_dimension, leaf.ndim)
+        return collective.psum_scatter(leaf, axis_names=names, size=axis_size(axis_name), axis=place, tiled=tiled)
+
+    return _each("psum_scatter", x, axis_name, scatter)
+
+
+reduce_scatter = psum_scatter
+
+
+def ppermute(x: Any, axis_name: str, perm: Sequence[tuple[int, int]]) -> Any:
+    """Returns for each example the value that another one sent it.
+
+    Args:
+        x: a tree of arrays.
+        axis_name: the name of the axis.
+        perm: pairs ``(from, to)`` of positions; an example that gets nothing gets zeros.
+    """
+    size = axis_size(axis_name)
+    pairs = tuple((int(origin), int(target)) for origin, target in perm)
+    for side in zip(*pairs, strict=True):
+        if len(set(side)) < len(side) or any(not 0 <= i < size for i in side):
+            raise ArgumentError("ppermute", f"each position below {size} may send and get once", got=str(pairs))
+    return _each("ppermute", x, axis_name, lambda leaf, names: collective.ppermute(leaf, axis_names=names, perm=pairs))
+
+
+def all_to_all(x: Any, axis_name: str, split_axis: int, concat_axis: int, *, tiled: bool = False) -> Any:
+    """Returns for each example the parts that all examples cut off for it.
+
+    Args:
+        x: a tree of arrays.
+        axis_name: the name of the axis.
+        split_axis: the axis that is cut into one part per example.
+        concat_axis: the axis along which the parts that arrive are put one after the other.
+        tiled: whether ``split_axis`` stays, with a part of its size; otherwise it must have one entry per example
+            and goes away, and ``concat_axis`` is a new axis.
+    """
+
+    def exchange(leaf: Array, names: tuple[str, ...]) -> Array:
+        split = normalize_axis("all_to_all", split_axis, leaf.ndim)
+        concat = normalize_axis("all_to_all", concat_axis, leaf.ndim)
+        size = axis_size(axis_name)
+        if not tiled:
+            leaf = tnp.moveaxis(leaf, split, concat)
+            split = concat
+            leaf = tnp.expand_dims(leaf, axis=concat + 1)
+            parts = collective.all_to_all(leaf, axis_names=names, size=size, split=split, concat=concat + 1)
+            return tnp.squeeze(parts, axis=split)
+        return collective.all_to_all(leaf, axis_names=names, size=size, split=split, concat=concat)
+
+    return _each("all_to_all", x, axis_name, exchange)

@@ -1,0 +1,300 @@
+"""Calls: Programs with rules of their own for transforms. Lowering puts the Program in place of the call.
+
+``custom_vjp`` and ``custom_jvp`` carry the user's derivative, ``checkpoint`` computes again in the backward pass what
+it did not keep, and ``barrier`` keeps the second computation from being taken for the first.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from tvm import te
+
+from tvmfun import tree
+from tvmfun.core.array import ShapeDtype
+from tvmfun.core.batching import Batched, batch, repeat
+from tvmfun.core.derivative import Tape, is_float, pushforward, trace_leaves, zeros
+from tvmfun.core.leaf import abstract
+from tvmfun.core.op import Op, register
+from tvmfun.core.program import Equation, Program
+from tvmfun.errors import GradientError
+from tvmfun.ops import pointwise as pw
+from tvmfun.ops import reduce as reductions
+from tvmfun.ops.control import closed
+
+
+@dataclass(frozen=True)
+class Rule:
+    """A Python function as a parameter of an op; flat: it takes and returns lists of arrays."""
+
+    function: Callable[..., Any]
+
+    def __call__(self, *args: Any) -> Any:
+        """Calls the function."""
+        return self.function(*args)
+
+    def __repr__(self) -> str:
+        return getattr(self.function, "__name__", "rule")
+
+
+def _shape(*avals: ShapeDtype, program: Program, **params: Any) -> tuple:
+    return program.out_avals
+
+
+def _program(*, program: Program, **params: Any) -> Program:
+    return program
+
+
+def _batched_function(program: Program, flags: Sequence[bool], size: Any) -> Callable:
+    """A function of batched values whose results are all batched."""
+
+    def run(*values: Any) -> list:
+        outputs, found = batch(program, [*program.captured, *values], [False] * len(program.captured) + list(flags))
+        return [out if has else repeat(out, size) for out, has in zip(outputs, found, strict=True)]
+
+    return run
+
+
+def _example(value: Any, flag: bool) -> ShapeDtype:
+    aval = abstract(value)
+    return ShapeDtype(aval.shape[1:], aval.dtype) if flag else ShapeDtype(aval.shape, aval.dtype)
+
+
+def _batched_rule(rule: Rule, flags: Sequence[bool], size: Any) -> Callable:
+    """A flat rule for batched values: traced for one example, then batched."""
+
+    def run(*values: Any) -> list:
+        own = [True] * (len(values) - len(flags)) if len(values) > len(flags) else []
+        every = [*flags, *own]
+        examples = [_example(x, flag) for x, flag in zip(values, every, strict=True)]
+        return _batched_function(trace_leaves(rule, examples, repr(rule)), every, size)(*values)
+
+    return run
+
+
+# -- custom_vjp --------------------------------------------------------------------------------------------------------
+
+
+def _refuse_captured(name: str, active: Sequence[bool], captured: int) -> None:
+    if any(active[:captured]):
+        raise GradientError(
+            name,
+            "the function uses a value from outside that is being differentiated",
+            got="a closure",
+            hint="passing the value as an argument",
+        )
+
+
+def _vjp_pullback(active, *args, program, forward, backward, captured):
+    _refuse_captured("custom_vjp", active, captured)
+    given = args[captured:]
+    values = list(forward(*given))
+    count = len(program.outputs)
+    results, residuals = values[:count], values[count:]
+
+    def pull(gs: Sequence[Any]) -> list:
+        filled = [zeros(out) if g is None else g for g, out in zip(gs, results, strict=True)]
+        return [None] * captured + list(backward(*residuals, *filled))
+
+    return tuple(results), pull
+
+
+def _vjp_pushforward(args, tangents, *, program, forward, backward, captured):
+    """The rule is linear in the cotangent: its transpose maps tangents to tangents."""
+    _refuse_captured("custom_vjp", [t is not None for t in tangents], captured)
+    results, pull = _vjp_pullback((False,) * len(args), *args, program=program, forward=forward, backward=backward,
+                                  captured=captured)  # fmt: skip
+    floats = [i for i, out in enumerate(program.outputs) if is_float(out)]
+    moving = [i for i, t in enumerate(tangents) if t is not None]
+
+    def linear(*gs: Any) -> list:
+        full = dict(zip(floats, gs, strict=True))
+        found = pull([full.get(i) for i in range(len(results))])
+        return [zeros(args[i]) if found[i] is None else found[i] for i in moving]
+
+    transposed = trace_leaves(linear, [program.out_avals[i] for i in floats], program.name)
+    seeds = [zeros(results[i]) for i in floats]
+    moved = dict(zip(floats, Tape(transposed, seeds).backward([tangents[i] for i in moving]), strict=True))
+    return results, [moved.get(i) for i in range(len(results))]
+
+
+def _vjp_batch(batched, *args, program, forward, backward, captured):
+    size = next(x.shape[0] for x, flag in zip(args, batched, strict=True) if flag)
+    own, more = closed(_batched_function(program, batched, size), [abstract(x) for x in args], program.name)
+    flags = batched[captured:]
+    run_backward = _batched_rule(backward, (), size)
+
+    def unbatched_sums(*values: Any) -> list:
+        """Cotangents of arguments that are the same for all examples are sums over the examples."""
+        found = run_backward(*values)
+        return [g if flag else reductions.sum(g, axis=(0,)) for g, flag in zip(found, flags, strict=True)]
+
+    return custom_vjp_call(
+        *more,
+        *args,
+        program=own,
+        forward=Rule(_batched_rule(forward, flags, size)),
+        backward=Rule(unbatched_sums),
+        captured=len(more) + captured,
+    )
+
+
+#: ``custom_vjp_call(*captured, *args, program=, forward=, backward=, captured=)``: the flat function ``program`` with
+#: the derivative ``forward(*args) -> (*results, *residuals)``, ``backward(*residuals, *cotangents) -> cotangents``.
+custom_vjp_call = register(
+    Op(
+        "custom_vjp_call",
+        "call",
+        _shape,
+        _program,
+        batch=_vjp_batch,
+        pullback=_vjp_pullback,
+        pushforward=_vjp_pushforward,
+    )
+)
+
+# -- custom_jvp --------------------------------------------------------------------------------------------------------
+
+
+def _jvp_pushforward(args, tangents, *, program, rule, captured):
+    _refuse_captured("custom_jvp", [t is not None for t in tangents], captured)
+    given = args[captured:]
+    directions = [zeros(x) if t is None else t for x, t in zip(given, tangents[captured:], strict=True)]
+    values = list(rule(*given, *directions))
+    count = len(program.outputs)
+    return tuple(values[:count]), values[count:]
+
+
+def _jvp_pullback(active, *args, program, rule, captured):
+    """The rule is linear in the tangents: reverse mode is its transpose."""
+    _refuse_captured("custom_jvp", active, captured)
+    given = args[captured:]
+    moving = [i for i, flag in enumerate(active[captured:]) if flag]
+    count = len(program.outputs)
+
+    def linear(*tangents: Any) -> list:
+        full = dict(zip(moving, tangents, strict=True))
+        return list(rule(*given, *(full[i] if i in full else zeros(x) for i, x in enumerate(given))))
+
+    traced = trace_leaves(linear, [_example(given[i], False) for i in moving], program.name)
+    tape = Tape(traced, [zeros(given[i]) for i in moving])
+
+    def pull(gs: Sequence[Any]) -> list:
+        found = dict(zip(moving, tape.backward([*(None for _ in range(count)), *gs]), strict=True))
+        return [None] * captured + [found.get(i) for i in range(len(given))]
+
+    return tuple(tape.outputs[:count]), pull
+
+
+def _jvp_batch(batched, *args, program, rule, captured):
+    size = next(x.shape[0] for x, flag in zip(args, batched, strict=True) if flag)
+    own, more = closed(_batched_function(program, batched, size), [abstract(x) for x in args], program.name)
+    flags = batched[captured:]
+
+    def run(*values: Any) -> list:
+        # Tangents of arguments that are the same for all examples are the same, too.
+        return _batched_rule(rule, (*flags, *flags), size)(*values)
+
+    return custom_jvp_call(*more, *args, program=own, rule=Rule(run), captured=len(more) + captured)
+
+
+#: ``custom_jvp_call(*captured, *args, program=, rule=, captured=)``: the flat function ``program`` with the derivative
+#: ``rule(*args, *tangents) -> (*results, *result_tangents)``.
+custom_jvp_call = register(
+    Op(
+        "custom_jvp_call",
+        "call",
+        _shape,
+        _program,
+        batch=_jvp_batch,
+        pullback=_jvp_pullback,
+        pushforward=_jvp_pushforward,
+    )
+)
+
+# -- checkpoint --------------------------------------------------------------------------------------------------------
+
+#: Which results of a checkpointed function are kept for the backward pass.
+Policy = Callable[[Equation], bool]
+
+
+def _checkpoint_pullback(active, *args, program, policy):
+    kept = [e for e in program.equations if policy is not None and policy(e)]
+    saved_variables = [out for e in kept for out in e.outputs]
+    outputs = (*program.outputs, *saved_variables)
+    forward = replace(program, outputs=outputs, out_tree=tree.structure([0] * len(outputs)))
+    values = checkpoint(*args, program=forward, policy=policy)
+    count = len(program.outputs)
+    results, saved = values[:count], dict(zip(saved_variables, values[count:], strict=True))
+
+    def pull(gs: Sequence[Any]) -> list:
+        known = {variable: barrier(x) for variable, x in saved.items()}
+        # A name is another one for the same value.
+        known |= {e.inputs[0]: known[e.outputs[0]] for e in kept if e.op is name}
+        tape = Tape(program, [barrier(x) for x in args], active, known)
+        return tape.backward(gs)
+
+    return tuple(results), pull
+
+
+def _checkpoint_pushforward(args, tangents, *, program, policy):
+    moving = [i for i, t in enumerate(tangents) if t is not None]
+    present: list[int] = []
+
+    def both(*values: Any) -> list:
+        full = dict(zip(moving, values[len(args) :], strict=True))
+        outputs, moved = pushforward(program, values[: len(args)], [full.get(i) for i in range(len(args))])
+        present[:] = [i for i, t in enumerate(moved) if t is not None]
+        return [*outputs, *(moved[i] for i in present)]
+
+    types = [_example(x, False) for x in (*args, *(tangents[i] for i in moving))]
+    own, more = closed(both, types, program.name)
+    values = checkpoint(*more, *args, *(tangents[i] for i in moving), program=own, policy=policy)
+    count = len(program.outputs)
+    found = dict(zip(present, values[count:], strict=True))
+    return tuple(values[:count]), [found.get(i) for i in range(count)]
+
+
+def _checkpoint_batch(batched, *args, program, policy):
+    flags: list[bool] = []
+
+    def run(*values: Any) -> list:
+        outputs, flags[:] = batch(program, values, batched)
+        return outputs
+
+    own, captured = closed(run, [abstract(x) for x in args], program.name)
+    return Batched(checkpoint(*captured, *args, program=own, policy=policy), tuple(flags))
+
+
+#: ``checkpoint(*args, program=, policy=)``: the closed Program, of which the backward pass keeps only the arguments
+#: and the results of the equations that the policy picks, and computes the rest again.
+checkpoint = register(
+    Op(
+        "checkpoint",
+        "call",
+        _shape,
+        _program,
+        batch=_checkpoint_batch,
+        pullback=_checkpoint_pullback,
+        pushforward=_checkpoint_pushforward,
+    )
+)
+
+#: ``barrier(x)``: ``x``, which no simplification sees through: equations after it are not shared with those before.
+barrier = register(
+    Op(
+        "barrier",
+        "barrier",
+        lambda x: x,
+        lambda x: te.compute(x.shape, lambda *i: x(*i)),
+        (lambda g, o, x: g,),
+        batch=lambda batched, x: barrier(x),
+    )
+)
+
+#: ``name(x, name=)``: ``x``, which checkpointing policies know by the name.
+name = pw.register_pointwise(
+    Op("name", "pointwise", lambda x, *, name: x, lambda x, *, name: x, (lambda g, o, x, *, name: g,))
+)

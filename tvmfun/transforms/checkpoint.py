@@ -1,0 +1,109 @@
+"""``checkpoint``: less memory for the backward pass, by computing again what it needs."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import wraps
+from typing import Any
+
+from tvmfun import numpy as tnp
+from tvmfun import tree
+from tvmfun.core.array import Array
+from tvmfun.core.derivative import trace_leaves
+from tvmfun.core.leaf import abstract
+from tvmfun.core.program import Equation
+from tvmfun.core.trace import is_tracing
+from tvmfun.ops import calls
+from tvmfun.ops.control import closing
+
+
+def checkpoint(fun: Callable | None = None, *, policy: calls.Policy | None = None) -> Any:
+    """Returns ``fun``, of which the backward pass keeps only the arguments and computes the rest again.
+
+    Args:
+        fun: a function of trees of arrays. Without it, ``checkpoint`` returns a decorator.
+        policy: which results inside ``fun`` to keep all the same, one of :mod:`tvmfun.checkpoint_policies`; by
+            default none.
+
+    Source: follows ``jax.checkpoint``; Chen et al., "Training deep nets with sublinear memory cost" (2016).
+
+    >>> import tvmfun
+    >>> import tvmfun.numpy as tnp
+    >>> layer = checkpoint(lambda x: tnp.sin(tnp.sin(x)))
+    >>> float(tvmfun.grad(layer)(0.0))
+    1.0
+    """
+    if fun is None:
+        return lambda fun: checkpoint(fun, policy=policy)
+
+    @wraps(fun)
+    def checkpointed(*args: Any, **kwargs: Any) -> Any:
+        if not is_tracing():
+            return fun(*args, **kwargs)
+        leaves, structure = tree.flatten((args, kwargs))
+        places = [i for i, leaf in enumerate(leaves) if isinstance(leaf, Array) or hasattr(leaf, "dtype")]
+        name = getattr(fun, "__name__", "fun")
+
+        def run(*arrays: Any) -> Any:
+            full = list(leaves)
+            for i, array in zip(places, arrays, strict=True):
+                full[i] = array
+            args, kwargs = tree.unflatten(structure, full)
+            return fun(*args, **kwargs)
+
+        traced = trace_leaves(run, [abstract(leaves[i], name) for i in places], name)
+        program, captured = closing(traced)
+        results = calls.checkpoint(*captured, *(leaves[i] for i in places), program=program, policy=policy)
+        return tree.unflatten(traced.out_tree, results)
+
+    return checkpointed
+
+
+def checkpoint_name(x: Any, name: str) -> Array:
+    """Returns ``x``, known to the policies of :func:`checkpoint` by a name.
+
+    Source: follows ``jax.ad_checkpoint.checkpoint_name``.
+    """
+    return calls.name(tnp.asarray(x), name=name)
+
+
+class checkpoint_policies:  # a namespace, as in JAX
+    """What :func:`checkpoint` may keep: functions from an equation to a bool.
+
+    Source: ``jax.checkpoint_policies``.
+    """
+
+    @staticmethod
+    def everything_saveable(equation: Equation) -> bool:
+        """Keeps everything, as if there were no checkpoint."""
+        return True
+
+    @staticmethod
+    def nothing_saveable(equation: Equation) -> bool:
+        """Keeps the arguments only."""
+        return False
+
+    @staticmethod
+    def dots_saveable(equation: Equation) -> bool:
+        """Keeps the results of products and convolutions, which are the dearest to compute again."""
+        return equation.op.kind == "contraction"
+
+    @staticmethod
+    def dots_with_no_batch_dims_saveable(equation: Equation) -> bool:
+        """Keeps the results of products without batch axes: of weights, not of attention scores."""
+        return equation.op.kind == "contraction" and not any(map(len, equation.params.get("batch", ((), ()))))
+
+    @staticmethod
+    def save_only_these_names(*names: str) -> calls.Policy:
+        """Keeps the values that :func:`checkpoint_name` gave one of these names."""
+        return lambda equation: equation.op is calls.name and equation.params["name"] in names
+
+    @staticmethod
+    def save_anything_except_these_names(*names: str) -> calls.Policy:
+        """Keeps everything but the values of these names."""
+        return lambda equation: not (equation.op is calls.name and equation.params["name"] in names)
+
+    @staticmethod
+    def save_from_both_policies(first: calls.Policy, second: calls.Policy) -> calls.Policy:
+        """Keeps what either policy keeps."""
+        return lambda equation: first(equation) or second(equation)
