@@ -162,7 +162,7 @@ def own_spelling(name: str) -> Spelling:
     """The spelling of operators that Relax does not have: arguments as they are, params as attributes."""
 
     def write(exprs: Sequence[relax.Expr], params: dict) -> relax.Call:
-        attrs = {key: _attribute(value) for key, value in params.items() if value is not None}
+        attrs = {key: _attribute(value) for key, value in params.items()}
         attrs = tvm.ir.make_node("ir.DictAttrs", **attrs) if attrs else None
         return relax.Call(tvm.ir.Op.get(name), list(exprs), attrs)
 
@@ -230,8 +230,10 @@ def tensor_type(aval: ShapeDtype) -> relax.TensorType:
 
 
 def relax_type(avals: ShapeDtype | tuple[ShapeDtype, ...]) -> relax.Type:
-    """The Relax type of the result of an op."""
-    return relax.TupleType([tensor_type(a) for a in avals]) if isinstance(avals, tuple) else tensor_type(avals)
+    """The Relax type of the result of an op; a tuple of one is that one."""
+    if isinstance(avals, tuple) and len(avals) != 1:
+        return relax.TupleType([tensor_type(a) for a in avals])
+    return tensor_type(avals[0] if isinstance(avals, tuple) else avals)
 
 
 def aval_of_type(ty: relax.TensorType) -> ShapeDtype:
