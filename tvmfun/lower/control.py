@@ -19,6 +19,8 @@ from tvmfun import dtypes
 from tvmfun.core.array import ShapeDtype
 from tvmfun.core.op import REGISTRY
 from tvmfun.core.program import Atom, Equation, Literal, Program, Variable
+from tvmfun.errors import TargetError
+from tvmfun.lower import target as targets
 from tvmfun.lower.cpu.build import substitute
 from tvmfun.lower.fuse import Kernel, fuse
 from tvmfun.lower.kernel import constant
@@ -80,7 +82,18 @@ class Host:
         return tirx.const(length, "int32")
 
     def read(self, place: Place) -> Any:
-        """The value of a scalar, which must be in the memory of the host."""
+        """The value of a scalar, for the loops and branches themselves.
+
+        Raises:
+            TargetError: if it is in the memory of a device, where the host cannot look.
+        """
+        if not targets.is_cpu(self.target):
+            raise TargetError(
+                "compile",
+                "a branch or a number of steps that depends on data needs its data on the host",
+                got=self.target.kind.name,
+                hint="scan or fori_loop with a fixed number of steps, or where",
+            )
         return place.load()
 
     # -- statements --------------------------------------------------------------------------------------------
@@ -100,17 +113,19 @@ class Host:
 
     def run(self, program: Program, inputs: Sequence[Place], outputs: Sequence[Place]) -> list[tirx.Stmt]:
         """The kernels of a closed Program; ``outputs`` may be places of ``inputs``, which then change at the end."""
+        kernels = fuse(program)
         places: dict[Variable, Place] = dict(zip(program.inputs, inputs, strict=True))
-        read = {(place.buffer, place.lead) for place in inputs}
         for atom, target in zip(program.outputs, outputs, strict=True):
-            changes = any(target.buffer.same_as(buffer) for buffer, _ in read)
-            if isinstance(atom, Variable) and atom not in places and not changes:
+            if (
+                isinstance(atom, Variable)
+                and atom not in places
+                and self._may_write(atom, target, program, inputs, kernels)
+            ):
                 places[atom] = target
         statements: list[tirx.Stmt] = []
-        for kernel in fuse(program):
-            first = kernel.equations[0]
-            if first.op.kind == "barrier" and kernel.outputs[0] not in places and first.inputs[0] in places:
-                places[kernel.outputs[0]] = places[first.inputs[0]]  # the same value at the same place
+        for kernel in kernels:
+            if _is_alias(kernel) and kernel.outputs[0] not in places and kernel.inputs[0] in places:
+                places[kernel.outputs[0]] = places[kernel.inputs[0]]  # type: ignore[index]
                 continue
             for out in kernel.outputs:
                 if out not in places:
@@ -118,25 +133,77 @@ class Host:
             statements += self._kernel(kernel, places)
         return [*statements, *self._results(program.outputs, outputs, places)]
 
+    def _may_write(
+        self, atom: Variable, target: Place, program: Program, inputs: Sequence[Place], kernels: Sequence[Kernel]
+    ) -> bool:
+        """Whether a result may be written to its place at once: nobody needs what is there, then or later."""
+        there = {v for v, place in zip(program.inputs, inputs, strict=True) if place.buffer.same_as(target.buffer)}
+        for kernel in kernels:
+            if _is_alias(kernel) and kernel.inputs[0] in there:
+                there.update(kernel.outputs)
+        if not there:
+            return True
+        if atom in there or not there.isdisjoint(program.outputs):
+            return False
+        writer = next(i for i, kernel in enumerate(kernels) if atom in kernel.outputs)
+        readers = [
+            i for i, kernel in enumerate(kernels) if not _is_alias(kernel) and not there.isdisjoint(kernel.inputs)
+        ]
+        if any(i > writer for i in readers):
+            return False
+        return writer not in readers or self._is_in_step(kernels[writer], there, atom)
+
+    def _is_in_step(self, kernel: Kernel, read: set[Variable], written: Variable) -> bool:
+        """Whether the kernel reads each element only before it writes the one at the same place, and writes it once."""
+        if kernel.equations[0].op.kind == "control":
+            return False
+        function = self.scheduled(kernel)
+        atoms = (*kernel.inputs, *kernel.outputs)
+        sources = [p for p, atom in zip(function.params, atoms, strict=True) if atom in read]
+        result = next(p for p, atom in zip(function.params, atoms, strict=True) if atom is written)
+        loads: list[Any] = []
+        safe = True
+
+        def load(node: ir.TensorLoad) -> None:
+            nonlocal safe
+            if node.source.same_as(result):
+                safe = False
+            elif any(node.source.same_as(source) for source in sources):
+                loads.append(node.indices)
+
+        def store(node: tirx.BufferStore) -> None:
+            # Loads come first in this walk: those not stored yet must be of this very place.
+            nonlocal safe
+            if node.buffer.same_as(result):
+                here = [at for at in loads if tvm_ffi.structural_equal(at, node.indices, map_free_vars=False)]
+                safe = safe and bool(here) and len(here) == len(loads)
+                loads.clear()
+
+        tvm_ffi.structural_walk(function.body, ((ir.TensorLoad, load), (tirx.BufferStore, store)))
+        return safe and not loads
+
     def _results(
         self, atoms: Sequence[Atom], targets: Sequence[Place], places: dict[Variable, Place]
     ) -> list[tirx.Stmt]:
-        """Copies the results that are not in place yet, those that other copies would overwrite first."""
-        moves = []
+        """Copies the results that are not in place yet, in an order that overwrites nothing that is still needed."""
+        statements, waiting = [], []
         for atom, target in zip(atoms, targets, strict=True):
-            if isinstance(atom, Literal):
-                moves.append((None, target, target.store(constant(atom.value))))
-            elif not _is_same(places[atom], target):
-                moves.append((places[atom], target, None))
-        overwritten = [target for _, target, _ in moves]
-        first, then = [], []
-        for source, target, statement in moves:
-            if statement is None and any(_is_same(source, other) for other in overwritten):
+            if isinstance(atom, Literal) or not _is_same(places[atom], target):
+                waiting.append((atom if isinstance(atom, Literal) else places[atom], target))
+        while waiting:
+            needed = [source for source, _ in waiting if isinstance(source, Place)]
+            free = (i for i, (_, target) in enumerate(waiting) if not any(_is_same(s, target) for s in needed))
+            place = next(free, None)
+            if place is None:  # a cycle, as where two carries change places
+                source, target = waiting[0]
                 kept = self.new(source.aval)
-                first.append(self.copy(source, kept))
-                source = kept
-            then.append(statement if statement is not None else self.copy(source, target))
-        return [*first, *then]
+                statements.append(self.copy(source, kept))  # type: ignore[arg-type]
+                waiting[0] = (kept, target)
+                continue
+            source, target = waiting.pop(place)
+            is_number = isinstance(source, Literal)
+            statements.append(target.store(constant(source.value)) if is_number else self.copy(source, target))
+        return statements
 
     def _kernel(self, kernel: Kernel, places: dict[Variable, Place]) -> list[tirx.Stmt]:
         if all(out.aval.size == 0 for out in kernel.outputs):
@@ -164,6 +231,11 @@ class Host:
         for parameter, place in zip(function.params, places, strict=True):
             body = _redirected(body, parameter, place)
         return body
+
+
+def _is_alias(kernel: Kernel) -> bool:
+    """Whether the result is the argument itself."""
+    return kernel.equations[0].op.kind == "barrier"
 
 
 def _is_same(source: Place, target: Place) -> bool:
