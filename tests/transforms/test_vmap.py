@@ -285,3 +285,27 @@ def test_an_imported_program_keeps_its_loops():
         np.testing.assert_allclose(program(x)[0], written(x), rtol=1e-12)
         expected = tvmfun.jacrev(written)(x)
         np.testing.assert_allclose(tvmfun.jacrev(lambda x: program(x)[0])(x), expected, rtol=1e-12)
+
+
+def test_an_imported_if_is_a_branch():
+    from tvm.script import relax as R
+
+    @R.function
+    def written(x: R.Tensor((3,), "float64"), w: R.Tensor((3, 3), "float64"), p: R.Tensor((), "bool")):
+        y = R.sin(x)
+        if p:
+            a = R.sum(R.multiply(w, y), axis=[1])
+            z = R.add(a, x)
+        else:
+            z = R.multiply(y, R.const(2.0, "float64"))
+        return R.exp(z)
+
+    program = Program.from_relax(written)
+    w = RNG.normal(size=(3, 3))
+    for p in (True, False):
+        f = lambda x, w, p=p: jnp.exp(w @ jnp.sin(x) + x if p else jnp.sin(x) * 2)
+        with oracle.x64():
+            expected = jax.jacrev(f, (0, 1))(V, w)
+        got = tvmfun.jit(tvmfun.jacrev(program, (0, 1)))(V, w, np.asarray(p))
+        for a, b in zip(got, expected, strict=True):
+            np.testing.assert_allclose(a, b, rtol=1e-10)

@@ -376,23 +376,18 @@ def relax_constant(value: np.generic | np.ndarray) -> relax.Expr:
 
 
 class _Reader:
-    """Reads a Relax function binding by binding."""
+    """Reads a Relax function binding by binding; a branch of it knows the reader of what is around it."""
 
-    def __init__(self) -> None:
+    def __init__(self, around: _Reader | None = None) -> None:
+        self.around = around
+        self.outer: dict[Variable, Variable] = {}
         self.env: dict[relax.Var, Any] = {}
         self.equations: list[Equation] = []
         self.captured: dict[Variable, DeviceArray] = {}
 
     def read(self, function: relax.Function, name: str) -> Program:
         parameters = tuple(self.define(var) for var in function.params)
-        body = function.body
-        if isinstance(body, relax.SeqExpr):
-            for block in body.blocks:
-                for binding in block.bindings:
-                    self.bind(binding.var, binding.value)
-            body = body.body
-        result = self.value(body)
-        outputs, out_tree = tree.flatten(result)
+        outputs, out_tree = tree.flatten(self.body(function.body))
         return Program(
             (*self.captured, *parameters),
             tuple(self.equations),
@@ -403,11 +398,42 @@ class _Reader:
             name,
         )
 
+    def body(self, body: relax.Expr) -> Any:
+        """The value of a function's or a branch's body."""
+        if isinstance(body, relax.SeqExpr):
+            for block in body.blocks:
+                for binding in block.bindings:
+                    self.bind(binding.var, binding.value)
+            body = body.body
+        return self.value(body)
+
+    def branch(self, var: relax.Var, value: relax.If) -> None:
+        """``If`` becomes a switch; what its branches use from outside becomes their arguments."""
+        readers = [_Reader(self), _Reader(self)]
+        bodies = (value.false_branch, value.true_branch)
+        results = [tree.flatten(reader.body(body)) for reader, body in zip(readers, bodies, strict=True)]
+        operands = tuple(dict.fromkeys(outer for reader in readers for outer in reader.outer))
+        programs = []
+        for reader, (outputs, out_tree) in zip(readers, results, strict=True):
+            inputs = tuple(reader.outer.get(outer) or Variable(outer.aval) for outer in operands)
+            in_tree = tree.structure((inputs, {}))
+            programs.append(Program(inputs, tuple(reader.equations), tuple(outputs), in_tree, out_tree, name="branch"))
+        index = Variable(ShapeDtype((), dtypes.int32))
+        condition = self.value(value.cond)
+        self.equations.append(Equation(ops.REGISTRY["astype"], (condition,), {"dtype": "int32"}, (index,)))
+        found = tuple(Variable(aval) for aval in programs[0].out_avals)
+        params = {"branches": tuple(programs)}
+        self.equations.append(Equation(ops.REGISTRY["switch"], (index, *operands), params, found))
+        self.env[var] = tree.unflatten(results[0][1], found)
+
     def define(self, var: relax.Var) -> Variable:
         self.env[var] = variable = Variable(ops.aval_of_type(var.ty))
         return variable
 
     def bind(self, var: relax.Var, value: relax.Expr) -> None:
+        if isinstance(value, relax.If):
+            self.branch(var, value)
+            return
         if not isinstance(value, relax.Call):
             self.env[var] = self.value(value)
             return
@@ -423,6 +449,14 @@ class _Reader:
         self.env[var] = outputs if len(outputs) != 1 else outputs[0]
         self.equations.append(Equation(op, inputs, params, outputs))
 
+    def from_outside(self, value: Any) -> Any:
+        """The values inside a branch for those around it."""
+
+        def enter(atom: Atom) -> Atom:
+            return atom if isinstance(atom, Literal) else self.outer.setdefault(atom, Variable(atom.aval))
+
+        return tuple(map(self.from_outside, value)) if type(value) is tuple else enter(value)
+
     def value(self, expr: relax.Expr) -> Any:
         if isinstance(expr, relax.Tuple):
             return tuple(self.value(field) for field in expr.fields)
@@ -432,9 +466,14 @@ class _Reader:
             data = expr.value.numpy()
             if not data.shape:
                 return Literal(data[()])
+            if self.around is not None:
+                return self.from_outside(self.around.value(expr))
             variable = Variable(ShapeDtype(data.shape, data.dtype))
             self.captured[variable] = device_array(data)
             return variable
         if expr in self.env:
+            return self.env[expr]
+        if self.around is not None:
+            self.env[expr] = self.from_outside(self.around.value(expr))
             return self.env[expr]
         raise ProgramError("Program.from_relax", "the expression is not a binding, tuple or constant", got=str(expr))

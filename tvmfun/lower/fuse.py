@@ -82,6 +82,10 @@ class _Fusion:
             for j in dict.fromkeys(self.producer[a] for a in equation.inputs if a in self.producer):
                 self.users[j].append(i)
         self.homes: list[list[_Group]] = [[] for _ in self.equations]
+        self.repetitions: set[int] = set()
+        for i in range(len(self.equations)):
+            if self.is_repetition(i):
+                self.repetitions.add(i)
 
     def run(self) -> list[Kernel]:
         for i in reversed(range(len(self.equations))):
@@ -94,7 +98,7 @@ class _Fusion:
     def place(self, i: int) -> None:
         kind = self.equations[i].op.kind
         around = list(dict.fromkeys(group for user in self.users[i] for group in self.homes[user]))
-        if self.is_repetition(i):
+        if i in self.repetitions:
             self.repeat(i, around)
         elif kind in ("reduction", "contraction"):
             if not self.joins_as_core(i, around):
@@ -116,10 +120,15 @@ class _Fusion:
         self.homes[i].append(group)
 
     def is_repetition(self, i: int) -> bool:
-        """Whether computing the equation again is cheaper than reading its result: iota, broadcast_to."""
-        equation = self.equations[i]
-        grows = all(typical(atom.aval.size) < self.size(i) for atom in equation.inputs)
-        return equation.op.kind == "injective" and equation.op.inexpensive and grows and equation.op.name != "pad"
+        """Whether computing the equation again is cheaper than reading its result.
+
+        So it is with iota and broadcast_to, and with cheap work on smaller arrays and on such: a one-hot matrix.
+        """
+        op, inputs = self.equations[i].op, self.equations[i].inputs
+        if op.kind not in ("injective", "pointwise") or not op.inexpensive or op.name == "pad":
+            return False
+        known = self.repetitions if op.kind == "pointwise" else ()
+        return all(typical(a.aval.size) < self.size(i) or self.producer.get(a) in known for a in inputs)
 
     def repeat(self, i: int, around: list[_Group]) -> None:
         """Puts a copy into every group that can take it; the others read a stored one."""
