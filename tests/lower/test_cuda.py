@@ -8,7 +8,7 @@ import pytest
 
 import tvmfun
 import tvmfun.numpy as tnp
-from tvmfun import ShapeDtype, errors, random
+from tvmfun import ShapeDtype, errors, lax, random
 
 SM_90 = {"kind": "cuda", "arch": "sm_90"}
 
@@ -44,3 +44,18 @@ def test_every_kind_of_kernel_is_bound_to_threads(function):
     compiled = tvmfun.jit(function, target=SM_90).lower(ShapeDtype((37, 5), "float32")).compile()
     for part in compiled.as_text().split("@T.prim_func")[1:]:
         assert "blockIdx.x" in part.split("@R.function")[0]
+
+
+def test_a_loop_stays_a_loop_around_launches():
+    loss = lambda w, h, xs: tnp.sum(lax.scan(lambda h, x: (tnp.tanh(h @ w + x),) * 2, h, xs)[1] ** 2)
+    spec = lambda *shape: tvmfun.ShapeDtype(shape, "float32")
+    lowered = tvmfun.jit(tvmfun.grad(loss), target=SM_90).lower(spec(16, 16), spec(4, 16), spec(10, 4, 16))
+    text = lowered.compile().as_text()
+    assert "for i in range(10)" in text
+    assert "threadIdx.x" in text
+
+
+def test_a_condition_in_the_memory_of_the_device_is_refused():
+    count = tvmfun.jit(lambda x: lax.while_loop(lambda x: x < 3.0, lambda x: x + 1.0, x), target=SM_90)
+    with pytest.raises(errors.TargetError, match="needs its data on the host"):
+        count.lower(1.0).compile()
