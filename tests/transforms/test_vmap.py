@@ -309,3 +309,44 @@ def test_an_imported_if_is_a_branch():
         got = tvmfun.jit(tvmfun.jacrev(program, (0, 1)))(V, w, np.asarray(p))
         for a, b in zip(got, expected, strict=True):
             np.testing.assert_allclose(a, b, rtol=1e-10)
+
+
+# -- nothing to differentiate ------------------------------------------------------------------------------------------
+
+
+def test_empty_arrays_in_every_transform():
+    f = lambda m: lambda x: m.np.sin(x) * m.np.sum(x)
+    for shape in ((0,), (2, 0)):
+        empty = np.zeros(shape)
+        same(lambda m: m.ops.jacfwd(f(m)), empty)
+        same(lambda m: m.ops.jacrev(f(m)), empty)
+        same(lambda m: m.ops.hessian(lambda x: m.np.sum(f(m)(x))), empty)
+        same(lambda m: m.ops.vmap(m.ops.grad(lambda x: m.np.sum(f(m)(x)))), np.zeros((3, *shape)))
+        same(lambda m: m.ops.vmap(m.ops.grad(lambda x: m.np.sum(f(m)(x)))), np.zeros((0, *shape)))
+        same(lambda m: lambda x: m.ops.jvp(f(m), (x,), (x,)), empty)
+        same(lambda m: m.ops.grad(lambda x: m.np.sum(m.lax.map(f(m), x))), np.zeros((2, *shape)))
+
+
+def test_results_that_do_not_depend_on_the_argument():
+    f = lambda m: lambda x: (m.np.ones(2), m.np.sum(x * 0.0 + 1.0), x > 0)
+    same(lambda m: lambda x: m.ops.jvp(lambda x: f(m)(x)[:2], (x,), (x,)), V)
+    same(lambda m: m.ops.jacfwd(lambda x: f(m)(x)[:2]), V)
+    same(lambda m: m.ops.jacrev(lambda x: f(m)(x)[:2]), V)
+    same(lambda m: lambda x: m.ops.linearize(lambda x: f(m)(x)[:2], x)[1](x), V)
+    # Where JAX has its float0, integer results have integer zeros for tangents.
+    _, tangent = tvmfun.jvp(f(Ours), (V,), (V,))
+    assert tangent[2].dtype == bool
+    assert not np.asarray(tangent[2]).any()
+
+
+def test_integers_among_the_arguments():
+    f = lambda p: tnp.sum(p["x"] * p["i"]) + p["i"][0]
+    p = {"x": V, "i": np.arange(1, 4)}
+    gradient = tvmfun.grad(f)(p)
+    np.testing.assert_array_equal(gradient["x"], [1, 2, 3])
+    assert gradient["i"].dtype == np.int64
+    assert not np.asarray(gradient["i"]).any()
+    _, tangent = tvmfun.jvp(f, (p,), ({"x": V, "i": np.zeros(3, int)},))
+    np.testing.assert_allclose(tangent, V @ [1, 2, 3])
+    gradients = tvmfun.vmap(tvmfun.grad(f))({"x": X, "i": np.ones((4, 3), int)})
+    np.testing.assert_array_equal(gradients["x"], np.ones((4, 3)))
