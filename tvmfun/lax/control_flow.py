@@ -14,6 +14,7 @@ import numpy as np
 from tvmfun import dtypes, tree
 from tvmfun import numpy as tnp
 from tvmfun.core.array import Array, ShapeDtype
+from tvmfun.core.batching import batch, repeat
 from tvmfun.core.derivative import trace_leaves
 from tvmfun.core.program import Program
 from tvmfun.errors import ArgumentError, DtypeError, ShapeError, TreeError
@@ -63,11 +64,11 @@ def scan(
     """
     rows, rows_tree = tree.flatten(xs)
     rows = [tnp.asarray(row) for row in rows]
-    length = _length(rows, length)
-    if unroll is True or (unroll is not False and isinstance(length, int) and unroll >= length > 1):
-        return _unrolled(f, init, rows, rows_tree, length, reverse)
+    steps = _length(rows, length)
+    if unroll is True or (unroll is not False and isinstance(steps, int) and unroll >= steps > 1):
+        return _unrolled(f, init, rows, rows_tree, steps, reverse)
     if not isinstance(unroll, bool) and unroll > 1:
-        return _partly_unrolled(f, init, rows, rows_tree, length, reverse, unroll)
+        return _partly_unrolled(f, init, rows, rows_tree, steps, reverse, unroll)
     one = [ShapeDtype(row.shape[1:], row.dtype) for row in rows]
     start, init_tree = _carry_leaves(init)
 
@@ -86,7 +87,7 @@ def scan(
         *rows,
         body=body,
         cond=None,
-        length=length,
+        length=steps,
         reverse=bool(reverse),
         counted=False,
         consts=len(captured),
@@ -416,21 +417,31 @@ def map(f: Callable, xs: Any, *, batch_size: int | None = None) -> Any:
     """
     if batch_size is None:
         return scan(lambda _, x: (None, f(x)), None, xs)[1]
-    from tvmfun.transforms import vmap
-
     rows, structure = tree.flatten(xs)
     rows = [tnp.asarray(row) for row in rows]
     length = _length(rows, None)
     groups, rest = divmod(length, batch_size)
     cut = groups * batch_size
     grouped = [tnp.reshape(row[:cut], (groups, batch_size, *row.shape[1:])) for row in rows]
-    many = vmap(f)
+    many = lambda rows: _batched(f, rows)
     done = map(many, tree.unflatten(structure, grouped))
     done = tree.map(lambda y: tnp.reshape(y, (cut, *y.shape[2:])), done)
     if not rest:
         return done
     left = many(tree.unflatten(structure, [row[cut:] for row in rows]))
     return tree.map(lambda a, b: tnp.concat([a, b]), done, left)
+
+
+def _batched(f: Callable, xs: Any) -> Any:
+    """``f`` of every row of ``xs`` at once."""
+    rows, structure = tree.flatten(xs)
+    size = rows[0].shape[0]
+    one = [ShapeDtype(row.shape[1:], row.dtype) for row in rows]
+    program = trace_leaves(lambda *leaves: f(tree.unflatten(structure, leaves)), one, "map")
+    flags = [False] * len(program.captured) + [True] * len(rows)
+    outputs, is_batched = batch(program, [*program.captured, *rows], flags)
+    every = [out if flag else repeat(out, size) for out, flag in zip(outputs, is_batched, strict=True)]
+    return tree.unflatten(program.out_tree, every)
 
 
 def associative_scan(fn: Callable[[Any, Any], Any], elems: Any, reverse: bool = False, axis: int = 0) -> Any:

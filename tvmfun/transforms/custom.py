@@ -30,6 +30,10 @@ class _Custom:
         self._static = sorted(numbers)
         update_wrapper(self, fun, updated=())
 
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        """Calls the function; derivatives of it are the given ones."""
+        raise NotImplementedError
+
     def __get__(self, instance: Any, owner: type | None = None) -> Any:
         return self if instance is None else lambda *args, **kwargs: self(instance, *args, **kwargs)
 
@@ -258,11 +262,11 @@ class custom_jvp(_Custom):  # the field's name
                 raise GradientError("custom_jvp", "the rule must return (result, tangent)", got=type(pair).__name__)
             found = []
             for part, what in zip(pair, ("result", "tangent"), strict=True):
-                values, got = tree.flatten(part)
+                leaves_of_part, got = tree.flatten(part)
                 if got != out_tree:
                     names = ("the result of the function", f"the {what} from the rule")
                     tree.check_same_structure("custom_jvp", out_tree, got, names)
-                found.append(values)
+                found.append(leaves_of_part)
             return [*found[0], *(_fitted("custom_jvp", *p) for p in zip(found[1], avals, strict=True))]
 
         results = calls.custom_jvp_call(
