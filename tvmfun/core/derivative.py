@@ -240,13 +240,13 @@ def partition(
     early_out = [atom for atom, is_early in zip(program.outputs, is_known, strict=True) if is_early]
     late_out = [atom for atom, is_early in outputs if not is_early]
     return (
-        _flat_program(
+        flat_program(
             [v for v in program.inputs if v in first],
             [equation for equation in program.equations if id(equation) not in {id(e) for e in late}],
             [*early_out, *residuals],
             program.name,
         ),
-        _flat_program(
+        flat_program(
             [*residuals, *(v for v in program.inputs if v not in first)],
             [equation for equation in program.equations if id(equation) in chosen],
             late_out,
@@ -268,6 +268,9 @@ def _bytes(variable: Variable) -> int:
     return total
 
 
-def _flat_program(inputs: list[Variable], equations: list[Equation], outputs: list[Atom], name: str) -> Program:
+def flat_program(
+    inputs: Sequence[Variable], equations: Sequence[Equation], outputs: Sequence[Atom], name: str
+) -> Program:
+    """A closed Program of positional arguments that returns a list, without dead code."""
     in_tree, out_tree = tree.structure((tuple(inputs), {})), tree.structure(list(outputs))
     return Program(tuple(inputs), tuple(equations), tuple(outputs), in_tree, out_tree, name=name).without_dead_code()

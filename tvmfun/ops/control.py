@@ -14,7 +14,7 @@ from tvm import ir, tirx
 from tvmfun import dtypes
 from tvmfun.core.array import ShapeDtype
 from tvmfun.core.batching import Batched, batch, repeat
-from tvmfun.core.derivative import Tape, is_float, partition, pushforward, trace_leaves, zeros
+from tvmfun.core.derivative import Tape, flat_program, is_float, partition, pushforward, trace_leaves, zeros
 from tvmfun.core.leaf import abstract
 from tvmfun.core.op import Op, register
 from tvmfun.core.program import Program
@@ -186,13 +186,8 @@ def _loop_pullback(active, *operands, body, cond, length, reverse, counted, cons
     outside = dict(zip(both.inputs, (*captured, *fixed), strict=False))
     rows = dict(zip(both.inputs[n + consts + carry :], xs, strict=False))
     kept = [v for v in residuals if v not in outside and v not in rows]
-    forward = Program(
-        both.inputs[: n + len(avals)],
-        early.equations,
-        (*both.outputs[: len(body.outputs)], *kept),
-        *_flat_trees(n + len(avals), len(body.outputs) + len(kept)),
-        name=body.name,
-    )
+    outputs = [*both.outputs[: len(body.outputs)], *kept]
+    forward = flat_program(both.inputs[: n + len(avals)], early.equations, outputs, body.name)
     results = loop(
         *count,
         *captured,
@@ -264,12 +259,6 @@ def _loop_pullback(active, *operands, body, cond, length, reverse, counted, cons
         return [*(None for _ in count), *(cotangents.get(i) for i in range(len(avals)))]
 
     return (*results[:visible], *(results[-1:] if has_steps else ())), pull
-
-
-def _flat_trees(inputs: int, outputs: int) -> tuple:
-    from tvmfun import tree
-
-    return tree.structure(((0,) * inputs, {})), tree.structure([0] * outputs)
 
 
 def _with_more_consts(cond: Program, avals: Sequence[ShapeDtype]) -> Program:
@@ -380,15 +369,12 @@ def _loop_batch(batched, *operands, body, cond, length, reverse, counted, consts
         extra = [shapes.broadcast_to(zero, shape=(size,))]
     per_example = [count[0]] if by_count else []
 
-    def running(values: Sequence[Any], places: Sequence[Any]) -> Any:
+    def running(own: Sequence[Any], counts: Sequence[Any], places: Sequence[Any]) -> Any:
         """Which examples take part in this step."""
         if by_count:
-            return pw.less(shapes.broadcast_to(places[0], shape=(size,)), per_example_value(values))
-        outputs, is_batched = batch(cond, values[: consts + carry], in_flags[: consts + carry])  # type: ignore[arg-type]
+            return pw.less(shapes.broadcast_to(places[0], shape=(size,)), counts[0])
+        outputs, is_batched = batch(cond, own[: consts + carry], in_flags[: consts + carry])  # type: ignore[arg-type]
         return outputs[0] if is_batched[0] else repeat(outputs[0], size)
-
-    def per_example_value(values: Sequence[Any]) -> Any:
-        return values[-1]
 
     def step(*values: Any) -> list:
         it = iter(values)
@@ -403,7 +389,7 @@ def _loop_batch(batched, *operands, body, cond, length, reverse, counted, consts
         ]
         if not masked:
             return outs
-        going = running([*own, *own_count], places)
+        going = running(own, own_count, places)
         carries = [_select(going, new, old) for new, old in zip(outs[:carry], own_carry, strict=True)]
         ys = [_select(going, y, zeros(y)) for y in outs[carry:]]
         if by_count:
@@ -548,13 +534,8 @@ def _switch_pullback(active, index, *operands, branches):
         residuals = late.inputs[: len(late.inputs) - len(seeds)]
         given = dict(zip(both.inputs, (*captured, *operands), strict=False))
         kept = [v for v in residuals if v not in given]
-        forward = Program(
-            both.inputs[: len(captured) + len(avals)],
-            early.equations,
-            (*both.outputs[: len(branch.outputs)], *kept),
-            *_flat_trees(len(captured) + len(avals), len(branch.outputs) + len(kept)),
-            name=branch.name,
-        )
+        outputs = [*both.outputs[: len(branch.outputs)], *kept]
+        forward = flat_program(both.inputs[: len(captured) + len(avals)], early.equations, outputs, branch.name)
         parts.append((forward, captured, late, residuals, given, kept, backward))
     visible = len(branches[0].outputs)
     all_kept = [[v.aval for v in part[5]] for part in parts]
