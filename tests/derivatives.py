@@ -26,7 +26,7 @@ def like(values, seed: int):
 
 def check(function: Callable, arguments: Sequence[np.ndarray], order: int = 2, tolerance: float = 1e-6) -> None:
     """Compares jvp with central differences and vjp with jvp, and for order 2 does so for the vjp itself."""
-    arguments = tuple(np.asarray(x, np.float64) for x in arguments)
+    arguments = tree.map(lambda x: np.asarray(x, np.float64), tuple(arguments))
     direction = like(arguments, seed=order)
     compiled = tvmfun.jit(function)
     moved = [tree.map(lambda x, d, s=sign: x + s * EPSILON * d, arguments, direction) for sign in (1, -1)]

@@ -69,25 +69,6 @@ def pad_reference(x, value, low, high, interior):
     return full[crop]
 
 
-def gather_reference(x, indices, mode):
-    out = np.zeros(indices.shape[:-1] + x.shape[indices.shape[-1] :], x.dtype)
-    for place in np.ndindex(*indices.shape[:-1]):
-        at = indices[place]
-        inside = all(0 <= i < n for i, n in zip(at, x.shape, strict=False))
-        if inside or mode == "clip":
-            out[place] = x[tuple(np.clip(i, 0, n - 1) for i, n in zip(at, x.shape, strict=False))]
-    return out
-
-
-def scatter_reference(x, indices, updates, mode):
-    out = x.copy()
-    for place in np.ndindex(*indices.shape[:-1]):
-        at = tuple(indices[place])
-        if all(0 <= i < n for i, n in zip(at, x.shape, strict=False)):
-            out[at] = updates[place] if mode == "set" else out[at] + updates[place]
-    return out
-
-
 def dot_reference(x, y, contract, batch):
     letters = iter("abcdefghijklmnop")
     left: dict[int, str] = {}
@@ -239,8 +220,6 @@ def argmax_case(x: np.ndarray, offset: np.ndarray, params: dict) -> Case:
     return Case(lambda x, out, **params: offset, (x, out), params, order=0, exact=True)
 
 
-INDICES = np.asarray([[0, 1], [2, 0], [0, 1], [1, 3]], np.int32)
-OUTSIDE = np.asarray([[[1], [5]], [[-1], [0]]], np.int32)
 KEYS = np.asarray([[1, 2], [0, 0xFFFFFFFF]], np.uint32)
 TIES = np.asarray([[3.0, 1.0, 3.0], [np.nan, 5.0, np.nan]])
 
@@ -299,6 +278,8 @@ CASES: dict[str, list[Case]] = {
         Case(lambda x, dtype: x.view(dtype), (reals(4),), {"dtype": "int64"}, order=0, exact=True),
         Case(lambda x, dtype: x.view(dtype), (ints(4),), {"dtype": "float32"}, order=0),
     ],
+    "barrier": [Case(lambda x: x, (reals(2, 3),)), Case(lambda x: x, (bools(3),), exact=True)],
+    "name": [Case(lambda x, name: x, (reals(2, 3),), {"name": "hidden"})],
     "stop_gradient": [Case(lambda x: x, (reals(3),), order=0)],
     "reshape": [
         Case(lambda x, shape: x.reshape(shape), (reals(*a),), {"shape": b})
@@ -339,6 +320,7 @@ CASES: dict[str, list[Case]] = {
         )
         for axis, dtype in ((0, "int32"), (1, "float64"))
     ],
+    "dim_size": [Case(lambda size, dtype: np.asarray(size, dtype), (), {"size": 7, "dtype": "int32"}, exact=True)],
     "threefry2x32": [
         Case(threefry_reference, (KEYS, KEYS[::-1].copy()), {"shape": (2, 3), "word": word}, exact=True)
         for word in ("first", "second", "xor")
@@ -354,17 +336,6 @@ CASES: dict[str, list[Case]] = {
         )
     ),
     "window_take": offset_cases(lambda x, offset, params: Case(window_take_reference, (x, offset), params)),
-    "gather": [
-        Case(gather_reference, (reals(3, 4), INDICES), {"mode": "clip"}),
-        Case(gather_reference, (reals(4, 2), OUTSIDE), {"mode": "clip"}),
-        Case(gather_reference, (reals(4, 2), OUTSIDE), {"mode": "fill"}),
-    ],
-    "scatter": [Case(scatter_reference, (reals(3, 4), INDICES, reals(4)), {"mode": mode}) for mode in ("add", "set")]
-    + [Case(scatter_reference, (reals(4, 2), OUTSIDE, reals(2, 2, 2)), {"mode": mode}) for mode in ("add", "set")],
-    "argsort": [
-        Case(lambda x: np.argsort(x, axis=-1, kind="stable").astype(np.int32), (data,), exact=True)
-        for data in (ints(3, 17), TIES, reals(1), ints(2, 0), ints(33).astype(np.uint32))
-    ],
     "dot_general": [
         Case(dot_reference, (reals(3, 4), reals(4, 5)), DENSE),
         Case(dot_reference, (reals(4), reals(4)), {"contract": ((0,), (0,)), "batch": ((), ())}),

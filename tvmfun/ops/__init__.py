@@ -3,12 +3,31 @@
 Importing this package fills the registry.
 """
 
-from tvmfun.ops import bits, control, conv, decompositions, elementary, index, linalg, pointwise, reduce, search, shape
+from tvmfun.ops import (
+    bits,
+    calls,
+    collective,
+    control,
+    conv,
+    cumulative,
+    decompositions,
+    elementary,
+    index,
+    linalg,
+    pointwise,
+    reduce,
+    search,
+    shape,
+    spectral,
+)
 
 __all__ = [
     "bits",
+    "calls",
+    "collective",
     "control",
     "conv",
+    "cumulative",
     "decompositions",
     "elementary",
     "index",
@@ -17,4 +36,5 @@ __all__ = [
     "reduce",
     "search",
     "shape",
+    "spectral",
 ]

@@ -6,11 +6,11 @@ from tvm import tirx
 from tvm.script.ir_builder import tirx as T
 
 from tvmfun import dtypes
-from tvmfun.core.array import ShapeDtype
+from tvmfun.core.array import Array, ShapeDtype
 from tvmfun.core.op import Op, register
 from tvmfun.errors import DtypeError, ShapeError
 from tvmfun.ops.loops import block, loops
-from tvmfun.ops.shape import ravel_index
+from tvmfun.ops.shape import ravel_index, repeat_unbatched
 
 _ROTATIONS = ((13, 15, 26, 6), (17, 29, 16, 24))
 _PARITY = 0x1BD11BDA
@@ -63,7 +63,11 @@ def _threefry(key: ShapeDtype, base: ShapeDtype, *, shape: tuple[int, ...], word
     return loops([key, base], output, write)
 
 
+def _threefry_batch(batched: tuple[bool, ...], *args: Array, shape: tuple[int, ...], word: str) -> Array:
+    return threefry2x32(*repeat_unbatched(batched, args), shape=shape, word=word)
+
+
 #: ``threefry2x32(key, base, shape=, word=)``: block ``base + i`` of ``key`` for the i-th element of ``shape``. Keys and
 #: counters are pairs of 32-bit words, high word first; ``word`` picks the ``first`` or ``second`` word of a
 #: block, or their ``xor``.
-threefry2x32 = register(Op("threefry2x32", "opaque", _threefry_shape, _threefry, (None, None)))
+threefry2x32 = register(Op("threefry2x32", "opaque", _threefry_shape, _threefry, (None, None), batch=_threefry_batch))

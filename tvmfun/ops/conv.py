@@ -7,13 +7,15 @@ layout in which the innermost loops run over contiguous channels.
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from typing import Any
 
 from tvm import te, tirx
 
 from tvmfun import dtypes
+from tvmfun.core import dims
 from tvmfun.core.array import Array, ShapeDtype
-from tvmfun.core.op import Op, dtype_name, plain, register
+from tvmfun.core.op import Kind, Op, dtype_name, plain, register
 from tvmfun.errors import DtypeError, ShapeError
 from tvmfun.ops import pointwise as pw
 from tvmfun.ops import shape as shapes
@@ -24,20 +26,24 @@ Padding = tuple[tuple[int, int], ...]
 
 def _span(size: int, dilation: int) -> int:
     """The places that ``size`` elements take with ``dilation - 1`` holes between them."""
-    return max(0, (size - 1) * dilation + 1)
+    return dims.maximum(0, (size - 1) * dilation + 1)
 
 
 def _output_sizes(spatial: Ints, kernel: Ints, stride: Ints, padding: Padding, dilation: Ints, kernel_dilation: Ints):
     sizes = []
     for n, k, s, (low, high), d, kd in zip(spatial, kernel, stride, padding, dilation, kernel_dilation, strict=True):
         room = _span(n, d) + low + high - _span(k, kd)
-        sizes.append(max(0, room // s + 1))
+        sizes.append(dims.maximum(0, room // s + 1))
     return tuple(sizes)
+
+
+def _has_margins(padding: Padding) -> bool:
+    return any(pair != (0, 0) for pair in padding)
 
 
 def _with_margins(x: te.Tensor, padding: Padding, dilation: Ints) -> te.Tensor:
     """``x`` with zeros around and between its spatial elements; negative padding crops."""
-    if not any(map(any, padding)) and all(d == 1 for d in dilation):
+    if not _has_margins(padding) and all(d == 1 for d in dilation):
         return x
     low = (0, *(p[0] for p in padding), 0)
     high = (0, *(p[1] for p in padding), 0)
@@ -53,6 +59,33 @@ def _accumulator(dtype: str) -> str:
 
 def _rounded(total: te.Tensor, dtype: str) -> te.Tensor:
     return total if dtype_name(total) == dtype else te.compute(total.shape, lambda *i: total(*i).astype(dtype))
+
+
+# -- batching: the batch joins an axis that every convolution has ------------------------------------------------
+
+
+def _merged(x: Array, axis: int, groups: int = 1) -> Array:
+    """``x`` with its first axis merged into ``axis`` of the others, inside each of the ``groups`` of that axis."""
+    size, *rest = x.shape
+    split = [groups, rest[axis] // groups] if groups > 1 else [rest[axis]]
+    parts = shapes.reshape(x, shape=(size, *rest[:axis], *split, *rest[axis + 1 :]))
+    moved = shapes.move_axis(parts, 0, axis + len(split) - 1)
+    return shapes.reshape(moved, shape=(*rest[:axis], size * rest[axis], *rest[axis + 1 :]))
+
+
+def _parted(x: Array, axis: int, size: int, groups: int = 1) -> Array:
+    """The inverse of :func:`_merged` for a first axis of ``size``."""
+    before, inner, after = x.shape[:axis], x.shape[axis] // size, x.shape[axis + 1 :]
+    split = (groups, size, inner // groups) if groups > 1 else (size, inner)
+    parts = shapes.reshape(x, shape=(*before, *split, *after))
+    moved = shapes.move_axis(parts, axis + len(split) - 2, 0)
+    return shapes.reshape(moved, shape=(size, *before, inner, *after))
+
+
+def _no_results(rule: Callable[..., ShapeDtype], batched: tuple[bool, ...], args: tuple, params: dict) -> Array:
+    """The results for a batch of no examples, whose axis cannot be parted from the one it would join."""
+    avals = [ShapeDtype(x.shape[flag:], x.dtype) for flag, x in zip(batched, args, strict=True)]
+    return shapes.broadcast_to(pw.constant(0, args[0]), shape=(0, *rule(*avals, **params).shape))
 
 
 # -- conv ------------------------------------------------------------------------------------------------------
@@ -132,9 +165,30 @@ def _conv_vjp_kernel(g: Array, out: Array, x: Array, w: Array, **params: Any) ->
     return conv_kernel_gradient(x, g, kernel=w.shape[:-2], **params)
 
 
+def _conv_batch(batched: tuple[bool, ...], x: Array, w: Array, *, groups: int, **params: Any) -> Array:
+    size, last = (x if batched[0] else w).shape[0], x.ndim - 1 - batched[0]
+    if size == 0:
+        return _no_results(_conv_shape, batched, (x, w), {"groups": groups, **params})
+    if not batched[1]:
+        return _parted(conv(_merged(x, 0), w, groups=groups, **params), 0, size)
+    if not batched[0]:
+        return _parted(conv(x, _merged(w, last, groups), groups=groups, **params), last, size, groups)
+    return _parted(conv(_merged(x, last), _merged(w, last), groups=size * groups, **params), last, size)
+
+
 #: ``conv(x, w, stride=, padding=, dilation=, kernel_dilation=, groups=)``: the cross-correlation every framework calls
 #: convolution. ``dilation`` puts holes between the elements of ``x`` (a transposed convolution).
-conv = register(Op("conv", "contraction", _conv_shape, _conv, (_conv_vjp_array, _conv_vjp_kernel), inexpensive=False))
+conv = register(
+    Op(
+        "conv",
+        "contraction",
+        _conv_shape,
+        _conv,
+        (_conv_vjp_array, _conv_vjp_kernel),
+        inexpensive=False,
+        batch=_conv_batch,
+    )
+)
 
 # -- conv_kernel_gradient: bilinear in the array and the cotangent, so conv and it are closed under derivatives --
 
@@ -168,6 +222,20 @@ def _kernel_gradient_vjp_cotangent(c: Array, out: Array, x: Array, g: Array, *, 
     return conv(x, c, **params)
 
 
+def _kernel_gradient_batch(batched: tuple[bool, ...], x: Array, g: Array, *, groups: int, **params: Any) -> Array:
+    size, last = (x if batched[0] else g).shape[0], x.ndim - 1 - batched[0]
+    if size == 0:
+        return _no_results(_kernel_gradient_shape, batched, (x, g), {"groups": groups, **params})
+    if not batched[1]:
+        gradient = conv_kernel_gradient(_merged(x, last, groups), g, groups=groups, **params)
+        return _parted(gradient, last - 1, size)
+    if not batched[0]:
+        gradient = conv_kernel_gradient(x, _merged(g, last, groups), groups=groups, **params)
+        return _parted(gradient, last, size, groups)
+    gradient = conv_kernel_gradient(_merged(x, last), _merged(g, last), groups=size * groups, **params)
+    return _parted(gradient, last, size)
+
+
 conv_kernel_gradient = register(
     Op(
         "conv_kernel_gradient",
@@ -176,6 +244,7 @@ conv_kernel_gradient = register(
         _kernel_gradient,
         (_kernel_gradient_vjp_array, _kernel_gradient_vjp_cotangent),
         inexpensive=False,
+        batch=_kernel_gradient_batch,
     )
 )
 
@@ -204,6 +273,19 @@ def _window_elements(x: te.Tensor, fill: Any, window: Ints, stride: Ints, paddin
         return shapes.padded(x, fill, low, high, (0,) * x.ndim, places)
 
     return axes, element
+
+
+def _window_op(name: str, kind: Kind, shape: Callable, compute: Callable, vjp: tuple | None = None) -> Op:
+    """Registers an op on windows. For batching, the batch is one more axis, with windows of one element."""
+
+    def batch(batched: tuple[bool, ...], *args: Array, window: Ints, stride: Ints, padding: Padding, **params) -> Array:
+        full = shapes.repeat_unbatched(batched, args)
+        if "size" in params:
+            params["size"] = (full[0].shape[0], *params["size"])
+        return op(*full, window=(1, *window), stride=(1, *stride), padding=((0, 0), *padding), **params)
+
+    op = register(Op(name, kind, shape, compute, vjp, inexpensive=False, batch=batch))
+    return op
 
 
 def _window_max(x: te.Tensor, *, window: Ints, stride: Ints, padding: Padding) -> te.Tensor:
@@ -238,8 +320,8 @@ def _window_sum_vjp(g: Array, out: Array, x: Array, *, window: Ints, stride: Int
     return window_sum(padded, window=window, stride=(1,) * g.ndim, padding=((0, 0),) * g.ndim)
 
 
-window_max = register(Op("window_max", "reduction", _window_shape, _window_max, (_window_max_vjp,), inexpensive=False))
-window_sum = register(Op("window_sum", "reduction", _window_shape, _window_sum, (_window_sum_vjp,), inexpensive=False))
+window_max = _window_op("window_max", "reduction", _window_shape, _window_max, (_window_max_vjp,))
+window_sum = _window_op("window_sum", "reduction", _window_shape, _window_sum, (_window_sum_vjp,))
 
 
 def _offset(indices: list, window: Ints) -> Any:
@@ -263,12 +345,16 @@ def _window_argmax(x: te.Tensor, out: te.Tensor, *, window: Ints, stride: Ints, 
             places = [i * s + o - below for i, s, o, below in zip(at, stride, offset, low, strict=True)]
             inside = (
                 tirx.all(
-                    *(tirx.And(p >= 0, p < n) for p, n, pad in zip(places, shape, padding, strict=True) if any(pad))
+                    *(
+                        tirx.And(p >= 0, p < n)
+                        for p, n, pad in zip(places, shape, padding, strict=True)
+                        if pad != (0, 0)
+                    )
                 )
-                if any(map(any, padding))
+                if _has_margins(padding)
                 else tirx.const(True)
             )
-            value = tirx.if_then_else(inside, x(*places), out(*at)) if any(map(any, padding)) else x(*places)
+            value = tirx.if_then_else(inside, x(*places), out(*at)) if _has_margins(padding) else x(*places)
             here = tirx.Or(tirx.EQ(value, out(*at)), pw.isnan_formula(value))
             result = tirx.Select(tirx.And(inside, here), tirx.const(flat, "int32"), result)
         return result
@@ -277,7 +363,7 @@ def _window_argmax(x: te.Tensor, out: te.Tensor, *, window: Ints, stride: Ints, 
 
 
 #: The offset in its window, row-major, of the first element of ``x`` that equals the window's maximum ``out``.
-window_argmax = register(Op("window_argmax", "injective", _window_argmax_shape, _window_argmax, inexpensive=False))
+window_argmax = _window_op("window_argmax", "injective", _window_argmax_shape, _window_argmax)
 
 
 def _window_put_shape(g: ShapeDtype, offset: ShapeDtype, *, size: Ints, **params: Any) -> ShapeDtype:
@@ -317,9 +403,7 @@ def _window_put_vjp(c: Array, out: Array, g: Array, offset: Array, *, size: Ints
 
 
 #: ``window_put(g, offset, size=, ...)``: zeros of shape ``size`` to which each window adds its ``g`` at its ``offset``.
-window_put = register(
-    Op("window_put", "reduction", _window_put_shape, _window_put, (_window_put_vjp, None), inexpensive=False)
-)
+window_put = _window_op("window_put", "reduction", _window_put_shape, _window_put, (_window_put_vjp, None))
 
 
 def _window_take_shape(x: ShapeDtype, offset: ShapeDtype, **params: Any) -> ShapeDtype:
@@ -342,6 +426,4 @@ def _window_take_vjp(c: Array, out: Array, x: Array, offset: Array, **params: An
 
 
 #: ``window_take(x, offset, ...)``: the element at ``offset`` of each window; the transpose of ``window_put``.
-window_take = register(
-    Op("window_take", "injective", _window_take_shape, _window_take, (_window_take_vjp, None), inexpensive=False)
-)
+window_take = _window_op("window_take", "injective", _window_take_shape, _window_take, (_window_take_vjp, None))

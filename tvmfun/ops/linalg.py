@@ -77,6 +77,27 @@ def _dot_vjp(side: int, g: Array, out: Array, x: Array, y: Array, *, contract, b
     return result if axes == tuple(range(own.ndim)) else shapes.permute_dims(result, axes=axes)
 
 
+def _dot_batch(batched: tuple[bool, ...], x: Array, y: Array, *, contract, batch) -> Array:
+    shifted = [tuple(axis + flag for axis in axes) for axes, flag in zip(contract, batched, strict=True)]
+    shared = [tuple(axis + flag for axis in axes) for axes, flag in zip(batch, batched, strict=True)]
+    if all(batched):
+        return dot_general(x, y, contract=tuple(shifted), batch=((0, *shared[0]), (0, *shared[1])))
+    free = len(_free(np.ndim(x), shared[0], shifted[0])), len(_free(np.ndim(y), shared[1], shifted[1]))
+    # The batch is one more free axis. Of the array in front it is the first one; the order of the others is kept if
+    # one of the arrays has no others.
+    place = len(shared[0])
+    if batched[0]:
+        result = dot_general(x, y, contract=tuple(shifted), batch=tuple(shared))
+    elif free[0] == 0 or free[1] == 1:
+        result = dot_general(y, x, contract=tuple(reversed(shifted)), batch=tuple(reversed(shared)))
+    else:
+        result = dot_general(x, y, contract=tuple(shifted), batch=tuple(shared))
+        place += free[0]
+    return shapes.move_axis(result, place, 0)
+
+
 #: ``dot_general(x, y, contract=, batch=)``: sums products over the paired axes ``contract``, for each index of the
 #: paired axes ``batch``. The result has the batch axes first, then the other axes of ``x``, then those of ``y``.
-dot_general = register(Op("dot_general", "contraction", _dot_shape, _dot, _dot_vjp, inexpensive=False))
+dot_general = register(
+    Op("dot_general", "contraction", _dot_shape, _dot, _dot_vjp, inexpensive=False, batch=_dot_batch)
+)

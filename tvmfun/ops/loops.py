@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
+from typing import Any
 
 from tvm import tirx
 from tvm.script.ir_builder import IRBuilder
@@ -15,22 +16,28 @@ from tvmfun.core.array import ShapeDtype
 
 def loops(
     inputs: Sequence[ShapeDtype],
-    output: ShapeDtype,
-    write: Callable[[Sequence[tirx.Buffer], tirx.Buffer], None],
+    output: ShapeDtype | tuple[ShapeDtype, ...],
+    write: Callable[[Sequence[tirx.Buffer], Any], None],
 ) -> tirx.PrimFunc:
-    """A PrimFunc whose body ``write(input_buffers, output_buffer)`` builds out of calls of :func:`block`."""
+    """A PrimFunc whose body ``write(input_buffers, output_buffer)`` builds out of calls of :func:`block`.
+
+    For a tuple of outputs ``write`` gets a list of buffers.
+    """
     with IRBuilder() as builder, T.prim_func(s_tir=True):
         T.func_name("main")
         buffer = lambda aval: T.Buffer(aval.shape, dtypes.NAMES[aval.dtype])
         sources = [T.arg(f"x{i}", buffer(aval)) for i, aval in enumerate(inputs)]
-        write(sources, T.arg("y", buffer(output)))
+        if isinstance(output, tuple):
+            write(sources, [T.arg(f"y{i}", buffer(aval)) for i, aval in enumerate(output)])
+        else:
+            write(sources, T.arg("y", buffer(output)))
     return builder.get()
 
 
 def block(
     name: str,
     reads: Sequence[tirx.Buffer],
-    writes: tirx.Buffer,
+    writes: tirx.Buffer | Sequence[tirx.Buffer],
     spatial: Sequence[int],
     body: Callable[[tuple], None],
     *,
@@ -42,14 +49,17 @@ def block(
     the other.
     """
     domain = (*ordered, *spatial)
+    count = len(domain)
+    if not domain:  # schedules know what to do with blocks that have axes
+        domain = spatial = (1,)
     with ExitStack() as stack:
         variables = [stack.enter_context(T.serial(0, size)) for size in domain]
         stack.enter_context(T.sblock(name))
         kinds = [T.axis.reduce] * len(ordered) + [T.axis.spatial] * len(spatial)
         indices = tuple(kind(size, var) for kind, size, var in zip(kinds, domain, variables, strict=True))
         T.reads(*(_whole(buffer) for buffer in reads))
-        T.writes(_whole(writes))
-        body(indices)
+        T.writes(*(_whole(buffer) for buffer in (writes if isinstance(writes, list | tuple) else [writes])))
+        body(indices[:count])
 
 
 def _whole(buffer: tirx.Buffer) -> tirx.BufferRegion:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -15,8 +16,10 @@ from tvm import relax, tirx
 
 from tvmfun import dtypes
 from tvmfun.core.array import Array, ShapeDtype
-from tvmfun.core.op import Op, Spelling, dtype_name, register, relax_spelling
+from tvmfun.core.op import Op, SimplifyRule, Spelling, dtype_name, register, relax_spelling
+from tvmfun.core.trace import argument
 from tvmfun.errors import DtypeError, ShapeError
+from tvmfun.ops.simplify import Exact, by_numpy, cast, is_number, made_by, number, pointwise_rule, same
 
 ANY = dtypes.ALL
 NUMBERS = dtypes.INTEGERS + dtypes.FLOATS
@@ -87,6 +90,35 @@ def _unbroadcasting(argnum: int, rule: Callable[..., Array]) -> Callable[..., Ar
     return vjp
 
 
+def _with_equal_ranks(batched: tuple[bool, ...], args: tuple[Array, ...]) -> list[Array]:
+    """Arguments whose batch axes broadcast against each other: axes of size 1 after a batch that has too few."""
+    from tvmfun.ops import shape as shapes
+
+    rank = max(np.ndim(x) - flag for flag, x in zip(batched, args, strict=True))
+    return [
+        shapes.reshape(x, shape=(x.shape[0], *(1,) * (rank + 1 - x.ndim), *x.shape[1:]))
+        if flag and x.ndim <= rank
+        else x
+        for flag, x in zip(batched, args, strict=True)
+    ]
+
+
+def register_pointwise(op: Op, exact: Exact | None = None) -> Op:
+    """Registers a pointwise op with the rules that they all share.
+
+    Args:
+        op: the record; its simplification rule is what holds for this op only.
+        exact: NumPy's version of the op for numbers, where it gives the same bits.
+    """
+
+    def batch(batched: tuple[bool, ...], *args: Array, **params: Any) -> Array:
+        return completed(*_with_equal_ranks(batched, args), **params)
+
+    rule = pointwise_rule(lambda: completed, op.simplify, exact)
+    completed = replace(op, batch=batch, simplify=rule)
+    return register(completed)
+
+
 def pointwise(
     name: str,
     formula: Callable[..., Any],
@@ -97,9 +129,14 @@ def pointwise(
     spelling: Callable[..., relax.Expr] | None = None,
     relax_name: str = "",
     inexpensive: bool = True,
+    simplify: SimplifyRule | None = None,
+    exact: Callable[..., Any] | None = None,
 ) -> Op:
-    """Registers a pointwise op whose arguments share one dtype out of ``domain``."""
-    return register(
+    """Registers a pointwise op whose arguments share one dtype out of ``domain``.
+
+    ``simplify`` is a simplification rule of its own, and ``exact`` NumPy's function with the same bits.
+    """
+    return register_pointwise(
         Op(
             name,
             "pointwise",
@@ -108,11 +145,13 @@ def pointwise(
             vjp and tuple(rule and _unbroadcasting(i, rule) for i, rule in enumerate(vjp)),
             relax_spelling(f"relax.{relax_name or name}", spelling) if spelling else None,  # type: ignore[arg-type]
             inexpensive,
-        )
+            simplify=simplify,
+        ),
+        by_numpy(exact) if exact else None,
     )
 
 
-def _compute_in_float32(formula: Callable[..., Any]) -> Callable[..., Any]:
+def compute_in_float32(formula: Callable[..., Any]) -> Callable[..., Any]:
     """Half-precision libm calls exist nowhere: compute in float32 and round once."""
 
     def widened(*xs: Any) -> Any:
@@ -126,7 +165,7 @@ def _compute_in_float32(formula: Callable[..., Any]) -> Callable[..., Any]:
 def _float_unary(name: str, formula: Callable, vjp: Callable | None, spelling: Callable | None = None) -> Op:
     return pointwise(
         name,
-        _compute_in_float32(formula),
+        compute_in_float32(formula),
         (vjp,),
         domain=FLOATS,
         spelling=spelling,
@@ -182,20 +221,41 @@ def _negative(x: Any) -> Any:
 
 # -- arithmetic ------------------------------------------------------------------------------------------------
 
+
+def _neutral(value: float) -> SimplifyRule:
+    """The rule of a commutative op for which ``value`` does nothing, on either side."""
+    return lambda x, y: x if is_number(y, value) else y if is_number(x, value) else None
+
+
+def _multiply_simplify(x: Any, y: Any) -> Any:
+    if dtypes.is_integer(x.dtype) and (is_number(x, 0) or is_number(y, 0)):
+        return constant(0, x)  # 0 times a float may be -0 or NaN
+    return _neutral(1)(x, y)
+
+
 add = pointwise(
-    "add", _wrapping(lambda x, y: x + y), (lambda g, o, x, y: g, lambda g, o, x, y: g), spelling=relax.op.add
+    "add",
+    _wrapping(lambda x, y: x + y),
+    (lambda g, o, x, y: g, lambda g, o, x, y: g),
+    spelling=relax.op.add,
+    simplify=_neutral(-0.0),  # -0.0 + 0.0 is 0.0
+    exact=np.add,
 )
 subtract = pointwise(
     "subtract",
     _wrapping(_subtract),
     (lambda g, o, x, y: g, lambda g, o, x, y: negative(g)),
     spelling=relax.op.subtract,
+    simplify=lambda x, y: x if is_number(y, 0) else None,
+    exact=np.subtract,
 )
 multiply = pointwise(
     "multiply",
     _wrapping(lambda x, y: x * y),
     (lambda g, o, x, y: multiply(g, y), lambda g, o, x, y: multiply(g, x)),
     spelling=relax.op.multiply,
+    simplify=_multiply_simplify,
+    exact=np.multiply,
 )
 divide = pointwise(
     "divide",
@@ -203,6 +263,8 @@ divide = pointwise(
     (lambda g, o, x, y: divide(g, y), lambda g, o, x, y: negative(divide(multiply(g, o), y))),
     domain=FLOATS,
     spelling=relax.op.divide,
+    simplify=lambda x, y: x if is_number(y, 1) else None,
+    exact=np.divide,
 )
 
 
@@ -223,11 +285,9 @@ def isnan_formula(x: Any) -> Any:
 
 
 def _floor_divide(x: Any, y: Any) -> Any:
-    zero = tirx.const(0, dtype_name(y))
     if is_float(x):
-        # Through the remainder: x / y may round up to the next integer.
-        exact = tirx.nearbyint(tirx.div(x - _remainder(x, y), y))
-        return tirx.Select(tirx.EQ(y, zero), tirx.div(x, y), exact)
+        return compute_in_float32(_float_floor_divide)(x, y)
+    zero = tirx.const(0, dtype_name(y))
     # Division of integers by zero is 0, as in NumPy.
     quotient = tirx.Select(tirx.EQ(y, zero), zero, tirx.floordiv(x, _safe_divisor(y)))
     return (
@@ -235,6 +295,25 @@ def _floor_divide(x: Any, y: Any) -> Any:
         if _is_signed(y)
         else quotient
     )
+
+
+def _float_floor_divide(x: Any, y: Any) -> Any:
+    dtype = dtype_name(x)
+    plain = tirx.div(x, y)
+    rest = _fmod(x, y)
+    # Through the remainder: x / y may round up to the next integer.
+    whole = tirx.nearbyint(tirx.div(_subtract(x, rest), y))
+    whole = tirx.Select(_is_opposite(rest, y), whole - _one(x), whole)
+    whole = tirx.Select(tirx.EQ(whole, tirx.const(0, dtype)), plain * opaque(0.0, dtype), whole)  # 0 with its sign
+    # Also where the quotient is infinite, or NaN because both are.
+    at_once = tirx.Or(tirx.EQ(y, tirx.const(0, dtype)), tirx.abs(x) >= tirx.infinity(dtype))
+    return tirx.Select(at_once, plain, whole)
+
+
+def _is_opposite(rest: Any, y: Any) -> Any:
+    """Whether a remainder has another sign than the divisor, and is not 0."""
+    zero = tirx.const(0, dtype_name(y))
+    return tirx.Or(tirx.And(rest < zero, y > zero), tirx.And(rest > zero, y < zero))
 
 
 def _is_signed(x: Any) -> bool:
@@ -259,9 +338,9 @@ def _fmod(x: Any, y: Any) -> Any:
 def _remainder(x: Any, y: Any) -> Any:
     if is_float(x):
         rest = _fmod(x, y)
-        zero = tirx.const(0, dtype_name(x))
-        opposite = tirx.Or(tirx.And(rest < zero, y > zero), tirx.And(rest > zero, y < zero))
-        return tirx.Select(opposite, rest + y, rest)
+        zero = tirx.Select(y < tirx.const(0, dtype_name(y)), opaque(-0.0, dtype_name(y)), opaque(0.0, dtype_name(y)))
+        nonzero = tirx.Select(_is_opposite(rest, y), rest + y, rest)
+        return tirx.Select(tirx.EQ(rest, tirx.const(0, dtype_name(x))), zero, nonzero)
     zero = tirx.const(0, dtype_name(y))
     return tirx.Select(tirx.EQ(y, zero), zero, tirx.floormod(x, _safe_divisor(y)))
 
@@ -276,7 +355,7 @@ remainder = pointwise(
 )
 power = pointwise(
     "power",
-    _compute_in_float32(tirx.power),
+    compute_in_float32(tirx.power),
     (
         # 0 where y is 0, also at x = 0 where x**(y-1) is infinite.
         lambda g, o, x, y: multiply(
@@ -294,6 +373,8 @@ negative = pointwise(
     _wrapping(_negative),
     (lambda g, o, x: negative(g),),
     spelling=relax.op.negative,
+    simplify=lambda x: argument(x, 0) if made_by(x, "negative") else None,
+    exact=np.negative,
 )
 abs = pointwise("abs", lambda x: tirx.abs(x), (lambda g, o, x: multiply(g, sign(x)),), spelling=relax.op.abs)
 
@@ -302,7 +383,8 @@ def _sign(x: Any) -> Any:
     zero = tirx.const(0, dtype_name(x))
     if dtype_name(x).startswith("uint"):
         return tirx.Select(x > zero, _one(x), zero)
-    return tirx.Select(x > zero, _one(x), tirx.Select(x < zero, tirx.const(-1, dtype_name(x)), x))
+    neither = tirx.Select(isnan_formula(x), x, zero) if is_float(x) else zero
+    return tirx.Select(x > zero, _one(x), tirx.Select(x < zero, tirx.const(-1, dtype_name(x)), neither))
 
 
 sign = pointwise("sign", _sign, (None,), spelling=relax.op.sign)
@@ -438,7 +520,7 @@ erf_inv = _float_unary(
 
 def _step(name: str, formula: Callable, spelling: Callable) -> Op:
     """A piecewise constant function."""
-    return pointwise(name, _compute_in_float32(formula), (None,), domain=FLOATS, spelling=spelling)
+    return pointwise(name, compute_in_float32(formula), (None,), domain=FLOATS, spelling=spelling)
 
 
 floor = _step("floor", tirx.floor, relax.op.floor)
@@ -449,13 +531,13 @@ trunc = _step("trunc", tirx.trunc, relax.op.trunc)
 # -- comparison and logic --------------------------------------------------------------------------------------
 
 
-def _comparison(name: str, formula: Callable, spelling: Callable) -> Op:
+def _comparison(name: str, formula: Callable, spelling: Callable, exact: Callable) -> Op:
     def compare(x: Any, y: Any) -> Any:
         if dtype_name(x) == "bool":  # LLVM has no vectors of bools to compare
             x, y = x.astype("int8"), y.astype("int8")
         return formula(x, y)
 
-    return pointwise(name, compare, domain=ANY, result=dtypes.bool_, spelling=spelling)
+    return pointwise(name, compare, domain=ANY, result=dtypes.bool_, spelling=spelling, exact=exact)
 
 
 def _equal(x: Any, y: Any) -> Any:
@@ -467,12 +549,12 @@ def _not_equal(x: Any, y: Any) -> Any:
     return tirx.Or(tirx.Or(isnan_formula(x), isnan_formula(y)), tirx.NE(x, y)) if is_float(x) else tirx.NE(x, y)
 
 
-equal = _comparison("equal", _equal, relax.op.equal)
-not_equal = _comparison("not_equal", _not_equal, relax.op.not_equal)
-less = _comparison("less", lambda x, y: x < y, relax.op.less)
-less_equal = _comparison("less_equal", lambda x, y: x <= y, relax.op.less_equal)
-greater = _comparison("greater", lambda x, y: x > y, relax.op.greater)
-greater_equal = _comparison("greater_equal", lambda x, y: x >= y, relax.op.greater_equal)
+equal = _comparison("equal", _equal, relax.op.equal, np.equal)
+not_equal = _comparison("not_equal", _not_equal, relax.op.not_equal, np.not_equal)
+less = _comparison("less", lambda x, y: x < y, relax.op.less, np.less)
+less_equal = _comparison("less_equal", lambda x, y: x <= y, relax.op.less_equal, np.less_equal)
+greater = _comparison("greater", lambda x, y: x > y, relax.op.greater, np.greater)
+greater_equal = _comparison("greater_equal", lambda x, y: x >= y, relax.op.greater_equal, np.greater_equal)
 
 
 def _bitwise(name: str, on_bits: Callable, on_bools: Callable, spelling: Callable) -> Op:
@@ -532,7 +614,15 @@ def _where_shape(condition: ShapeDtype, x: ShapeDtype, y: ShapeDtype) -> ShapeDt
     return ShapeDtype(common, x.dtype, weak=x.weak and y.weak)
 
 
-where = register(
+def _where_simplify(condition: Any, x: Any, y: Any) -> Any:
+    if same(x, y):
+        known = number(x)
+        return x if known is None else known
+    chosen = number(condition)
+    return None if chosen is None else x if chosen else y
+
+
+where = register_pointwise(
     Op(
         "where",
         "pointwise",
@@ -544,6 +634,7 @@ where = register(
             _unbroadcasting(2, lambda g, o, c, x, y: where(c, constant(0, g), g)),
         ),
         relax_spelling("relax.where", relax.op.where),
+        simplify=_where_simplify,
     )
 )
 
@@ -566,7 +657,16 @@ def _astype_vjp(g: Array, out: Array, x: Array, *, dtype: str) -> Array:
     return astype(g, dtype=dtypes.NAMES[x.dtype])
 
 
-astype = register(
+def _astype_simplify(x: Any, *, dtype: str) -> Any:
+    return x if isinstance(x, Array) and x.dtype == dtype else None
+
+
+def _astype_exact(x: np.generic, *, dtype: str) -> np.generic | None:
+    # To the same dtype it stays an equation: it is how a number gets a dtype that does not give way.
+    return None if x.dtype == dtype else cast(x, dtype=dtype)
+
+
+astype = register_pointwise(
     Op(
         "astype",
         "pointwise",
@@ -578,7 +678,9 @@ astype = register(
             lambda exprs, params: relax.op.astype(*exprs, params["dtype"]),
             lambda call: (list(call.args), {"dtype": str(call.attrs.dtype)}),
         ),
-    )
+        simplify=_astype_simplify,
+    ),
+    _astype_exact,
 )
 
 
@@ -589,5 +691,5 @@ def _bitcast_shape(x: ShapeDtype, *, dtype: str) -> ShapeDtype:
     return ShapeDtype(x.shape, result)
 
 
-bitcast = register(Op("bitcast", "pointwise", _bitcast_shape, lambda x, *, dtype: tirx.reinterpret(dtype, x)))
-stop_gradient = register(Op("stop_gradient", "pointwise", lambda x: x, lambda x: x, (None,)))
+bitcast = register_pointwise(Op("bitcast", "pointwise", _bitcast_shape, lambda x, *, dtype: tirx.reinterpret(dtype, x)))
+stop_gradient = register_pointwise(Op("stop_gradient", "pointwise", lambda x: x, lambda x: x, (None,)))

@@ -11,11 +11,14 @@ import numpy as np
 from tvm import relax, te, tirx
 
 from tvmfun import dtypes
+from tvmfun.core import dims
 from tvmfun.core.array import Array, ShapeDtype
 from tvmfun.core.op import Op, Spelling, dtype_name, plain, register
+from tvmfun.core.trace import argument
 from tvmfun.errors import DtypeError, ShapeError
 from tvmfun.ops import pointwise as pw
 from tvmfun.ops import shape as shapes
+from tvmfun.ops.simplify import made_by
 
 Ints = tuple[int, ...]
 
@@ -120,7 +123,13 @@ _PRODUCT = te.comm_reducer(lambda x, y: x * y, lambda dtype: tirx.const(1, dtype
 
 
 def _reduction(name: str, combine: Callable, vjp: Callable, relax_function: Callable, needs_elements: bool) -> Op:
-    return register(
+    def batch(batched: tuple[bool, ...], x: Array, *, axis: Ints) -> Array:
+        return op(x, axis=tuple(i + 1 for i in axis))
+
+    def simplify(x: Any, *, axis: Ints) -> Any:
+        return _reduce_simplify(op, x, axis)
+
+    op = register(
         Op(
             name,
             "reduction",
@@ -129,8 +138,42 @@ def _reduction(name: str, combine: Callable, vjp: Callable, relax_function: Call
             (vjp,),
             _spelling(f"relax.{name}", relax_function),
             inexpensive=False,
+            batch=batch,
+            simplify=simplify,
         )
     )
+    return op
+
+
+def _reduce_simplify(op: Op, x: Any, axis: Ints) -> Any:
+    """Reduces what a repetition repeats, not the repetitions."""
+    if not axis:
+        return x
+    if not made_by(x, "broadcast_to"):
+        return None
+    inner = argument(x, 0)
+    added = x.ndim - np.ndim(inner)
+    own = (1,) * added + np.shape(inner)
+    single = [i for i in axis if own[i] == 1]
+    count = math.prod(x.shape[i] for i in single)
+    if (op is sum and single and not _is_counted(count, x.dtype)) or (op is prod and count != 1):
+        return None
+    kept = [i for i in range(added, x.ndim) if i not in single]
+    rest = tuple(place for place, i in enumerate(kept) if i in axis)
+    result = op(shapes.reshape(inner, shape=tuple(own[i] for i in kept)), axis=rest)
+    if op is sum and single:
+        result = pw.multiply(result, np.asarray(count).astype(x.dtype)[()])
+        if not rest and dtypes.is_float(x.dtype):
+            result = pw.add(result, pw.constant(0, x))  # a sum is never -0
+    return shapes.broadcast_to(result, shape=tuple(n for i, n in enumerate(x.shape) if i not in axis))
+
+
+def _is_counted(count: Any, dtype: np.dtype) -> bool:
+    """Whether the sum of ``count`` equal values is a product; for floats it rounds once, not ``count`` times."""
+    if dims.is_dynamic(count):
+        return False
+    with np.errstate(over="ignore"):
+        return dtypes.is_integer(dtype) or (count > 0 and float(dtype.type(count)) == count)
 
 
 sum = _reduction("sum", te.sum, _sum_vjp, relax.op.sum, False)
@@ -196,9 +239,13 @@ def highest(dtype: str) -> Any:
     return tirx.infinity(dtype) if dtype.startswith("float") else tirx.max_value(dtype)
 
 
-argmax = register(
-    Op("argmax", "reduction", _arg_shape("argmax"), _arg_reducer(lambda x, y: x > y, lowest), inexpensive=False)
-)
-argmin = register(
-    Op("argmin", "reduction", _arg_shape("argmin"), _arg_reducer(lambda x, y: x < y, highest), inexpensive=False)
-)
+def _arg_reduction(name: str, better: Callable, worst: Callable) -> Op:
+    def batch(batched: tuple[bool, ...], x: Array, *, axis: int) -> Array:
+        return op(x, axis=axis + 1)
+
+    op = register(Op(name, "reduction", _arg_shape(name), _arg_reducer(better, worst), inexpensive=False, batch=batch))
+    return op
+
+
+argmax = _arg_reduction("argmax", lambda x, y: x > y, lowest)
+argmin = _arg_reduction("argmin", lambda x, y: x < y, highest)

@@ -8,24 +8,34 @@ from itertools import accumulate
 from typing import Any
 
 import numpy as np
+import tvm
 from tvm import relax, te, tirx
 
 from tvmfun import dtypes
+from tvmfun.core import dims
 from tvmfun.core.array import Array, ShapeDtype
 from tvmfun.core.op import Op, Spelling, dtype_name, plain, register, relax_spelling
+from tvmfun.core.trace import argument, producer
 from tvmfun.errors import ShapeError
 from tvmfun.ops import pointwise
+from tvmfun.ops.simplify import made_by
 
 Ints = tuple[int, ...]
 
 
-def _with_shape_argument(name: str, function) -> Spelling:
-    """Relax passes some shapes as an argument and not as an attribute."""
+def _with_shape_argument(name: str) -> Spelling:
+    """Relax passes some shapes as an argument and not as an attribute; its functions take a 0 for an abbreviation."""
     return Spelling(
         name,
-        lambda exprs, params: function(exprs[0], params["shape"]),
+        lambda exprs, params: relax.Call(tvm.ir.Op.get(name), [exprs[0], relax.ShapeExpr(params["shape"])]),
         lambda call: ([call.args[0]], {"shape": plain(tuple(call.args[1].values))}),
     )
+
+
+def repeat_unbatched(batched: tuple[bool, ...], args: tuple[Array, ...]) -> list[Array]:
+    """The arguments with a batch axis in front, along which those that have none are repeated."""
+    size = next(x.shape[0] for flag, x in zip(batched, args, strict=True) if flag)
+    return [x if flag else broadcast_to(x, shape=(size, *np.shape(x))) for flag, x in zip(batched, args, strict=True)]
 
 
 # -- reshape ---------------------------------------------------------------------------------------------------
@@ -72,7 +82,7 @@ def _reshape_places(shape: Ints, source: Ints, indices: tuple) -> tuple:
         while True:
             if left == right and (i > first_i or j > first_j) and left != 1:
                 break
-            if left <= right and i < len(shape):
+            if dims.typical(left) <= dims.typical(right) and i < len(shape):
                 left *= shape[i]
                 i += 1
             elif j < len(source):
@@ -98,6 +108,26 @@ def _reshape(x: te.Tensor, *, shape: Ints) -> te.Tensor:
     return te.compute(shape, lambda *i: x(*_reshape_places(shape, source, i)))
 
 
+def _reshape_simplify(x: Any, *, shape: Ints) -> Any:
+    if np.shape(x) == shape:
+        return x
+    if isinstance(x, np.generic):
+        return broadcast_to(x, shape=shape)
+    if made_by(x, "reshape"):
+        return reshape(argument(x, 0), shape=shape)
+    if made_by(x, "broadcast_to"):
+        # Where only axes of size 1 come or go, reshape what is repeated.
+        inner = argument(x, 0)
+        own = (1,) * (x.ndim - np.ndim(inner)) + np.shape(inner)
+        if math.prod(own) == 1:
+            return broadcast_to(reshape(inner, shape=()), shape=shape)
+        if [n for n in x.shape if n != 1] == [n for n in shape if n != 1]:
+            sizes = iter([size for size, n in zip(own, x.shape, strict=True) if n != 1])
+            kept = tuple(1 if n == 1 else next(sizes) for n in shape)
+            return broadcast_to(reshape(inner, shape=kept), shape=shape)
+    return None
+
+
 reshape = register(
     Op(
         "reshape",
@@ -105,7 +135,9 @@ reshape = register(
         _reshape_shape,
         _reshape,
         (lambda g, o, x, *, shape: reshape(g, shape=x.shape),),
-        _with_shape_argument("relax.reshape", relax.op.reshape),
+        _with_shape_argument("relax.reshape"),
+        batch=lambda batched, x, *, shape: reshape(x, shape=(x.shape[0], *shape)),
+        simplify=_reshape_simplify,
     )
 )
 
@@ -124,6 +156,24 @@ def repeated(x: te.Tensor, shape: Ints, indices: tuple) -> tirx.Expr:
     return x(*(0 if plain(size) == 1 else i for i, size in zip(own, x.shape, strict=True)))
 
 
+def _broadcast_batch(batched: tuple[bool, ...], x: Array, *, shape: Ints) -> Array:
+    added = len(shape) + 1 - x.ndim
+    kept = reshape(x, shape=(x.shape[0], *(1,) * added, *x.shape[1:])) if added else x
+    return broadcast_to(kept, shape=(x.shape[0], *shape))
+
+
+def _broadcast_simplify(x: Any, *, shape: Ints) -> Any:
+    if np.shape(x) == shape:
+        return x
+    if made_by(x, "broadcast_to"):
+        return broadcast_to(argument(x, 0), shape=shape)
+    if made_by(x, "reshape"):
+        inner = argument(x, 0)
+        if x.ndim > inner.ndim and x.shape == (1,) * (x.ndim - inner.ndim) + inner.shape:
+            return broadcast_to(inner, shape=shape)
+    return None
+
+
 broadcast_to = register(
     Op(
         "broadcast_to",
@@ -131,7 +181,9 @@ broadcast_to = register(
         _broadcast_shape,
         lambda x, *, shape: te.compute(shape, lambda *i: repeated(x, shape, i)),
         (lambda g, o, x, *, shape: pointwise.sum_to(g, x.shape),),
-        _with_shape_argument("relax.broadcast_to", relax.op.broadcast_to),
+        _with_shape_argument("relax.broadcast_to"),
+        batch=_broadcast_batch,
+        simplify=_broadcast_simplify,
     )
 )
 
@@ -144,6 +196,15 @@ def _permute_shape(x: ShapeDtype, *, axes: Ints) -> ShapeDtype:
     return replace(x, shape=tuple(x.shape[axis] for axis in axes))
 
 
+def _permute_simplify(x: Any, *, axes: Ints) -> Any:
+    if axes == tuple(range(len(axes))):
+        return x
+    if made_by(x, "permute_dims"):
+        inner, order = argument(x, 0), producer(x).params["axes"]
+        return permute_dims(inner, axes=tuple(order[axis] for axis in axes))
+    return None
+
+
 permute_dims = register(
     Op(
         "permute_dims",
@@ -154,8 +215,18 @@ permute_dims = register(
         ),
         (lambda g, o, x, *, axes: permute_dims(g, axes=tuple(map(int, np.argsort(axes)))),),
         relax_spelling("relax.permute_dims", relax.op.permute_dims, "axes"),
+        batch=lambda batched, x, *, axes: permute_dims(x, axes=(0, *(axis + 1 for axis in axes))),
+        simplify=_permute_simplify,
     )
 )
+
+
+def move_axis(x: Array, source: int, target: int) -> Array:
+    """``x`` with axis ``source`` moved to place ``target``."""
+    axes = [axis for axis in range(x.ndim) if axis != source]
+    axes.insert(target, source)
+    return x if source == target else permute_dims(x, axes=tuple(axes))
+
 
 # -- slice and pad: each other's transposes --------------------------------------------------------------------
 
@@ -165,28 +236,39 @@ def _slice_shape(x: ShapeDtype, *, start: Ints, stop: Ints, step: Ints) -> Shape
     for size, first, last, stride in zip(x.shape, start, stop, step, strict=True):
         if not (0 <= first <= size and 0 <= last <= size and stride > 0):
             raise ShapeError("slice", f"[{first}:{last}:{stride}] is outside an axis of size {size}", got=repr(x))
-        sizes.append(max(0, -(-(last - first) // stride)))
+        sizes.append(dims.maximum(0, -(-(last - first) // stride)))
     return replace(x, shape=tuple(sizes))
 
 
 def _slice(x: te.Tensor, *, start: Ints, stop: Ints, step: Ints) -> te.Tensor:
-    sizes = [max(0, -(-(last - first) // stride)) for first, last, stride in zip(start, stop, step, strict=True)]
+    spans = zip(start, stop, step, strict=True)
+    sizes = [dims.maximum(0, -(-(last - first) // stride)) for first, last, stride in spans]
     places = lambda i: (first + j * stride for first, j, stride in zip(start, i, step, strict=True))
     return te.compute(sizes, lambda *i: x(*places(i)))
 
 
 def _slice_vjp(g: Array, out: Array, x: Array, *, start: Ints, stop: Ints, step: Ints) -> Array:
     interior = tuple(stride - 1 for stride in step)
-    spans = (max(0, n * (stride - 1) + n - (stride - 1)) for n, stride in zip(g.shape, step, strict=True))
+    spans = (dims.maximum(0, n * (stride - 1) + n - (stride - 1)) for n, stride in zip(g.shape, step, strict=True))
     high = tuple(size - first - span for size, first, span in zip(x.shape, start, spans, strict=True))
     return pad(g, pointwise.constant(0, g), low=start, high=high, interior=interior)
 
 
-slice = register(Op("slice", "injective", _slice_shape, _slice, (_slice_vjp,)))
+def _slice_batch(batched: tuple[bool, ...], x: Array, *, start: Ints, stop: Ints, step: Ints) -> Array:
+    return slice(x, start=(0, *start), stop=(x.shape[0], *stop), step=(1, *step))
+
+
+def _slice_simplify(x: Any, **params: Ints) -> Any:
+    return x if _slice_shape(x.aval, **params).shape == x.shape else None
+
+
+slice = register(
+    Op("slice", "injective", _slice_shape, _slice, (_slice_vjp,), batch=_slice_batch, simplify=_slice_simplify)
+)
 
 
 def _padded_sizes(shape: Ints, low: Ints, high: Ints, interior: Ints) -> Ints:
-    spans = (max(0, size + (size - 1) * inner) for size, inner in zip(shape, interior, strict=True))
+    spans = (dims.maximum(0, size + (size - 1) * inner) for size, inner in zip(shape, interior, strict=True))
     return tuple(below + span + above for below, span, above in zip(low, spans, high, strict=True))
 
 
@@ -203,11 +285,11 @@ def padded(x: te.Tensor, value, low: Ints, high: Ints, interior: Ints, indices: 
     """The element at ``indices`` of ``x`` after padding with ``value`` around and between its elements."""
     inside, places = [], []
     for i, size, below, above, inner in zip(indices, plain(tuple(x.shape)), low, high, interior, strict=True):
-        offset = i - below if below else i
+        offset = i - below if below != 0 else i
         span = size + (size - 1) * inner
-        if below > 0:
+        if not dims.always_le(below, 0):
             inside.append(i >= below)
-        if above > 0:
+        if not dims.always_le(above, 0):
             inside.append(i < below + span)
         if inner:
             inside.append(tirx.EQ(tirx.indexmod(offset, inner + 1), 0))
@@ -224,9 +306,9 @@ def _pad(x: te.Tensor, value: te.Tensor, *, low: Ints, high: Ints, interior: Int
 
 
 def _unpad(g: Array, low: Ints, high: Ints, interior: Ints) -> Array:
-    g = pad_or_crop(g, tuple(min(0, -n) for n in low), tuple(min(0, -n) for n in high))
-    grown = tuple(max(0, -n) for n in low), tuple(max(0, -n) for n in high)
-    if any(map(any, grown)):  # negative padding cut elements off: their cotangent is 0
+    g = pad_or_crop(g, tuple(dims.minimum(0, -n) for n in low), tuple(dims.minimum(0, -n) for n in high))
+    grown = tuple(dims.maximum(0, -n) for n in low), tuple(dims.maximum(0, -n) for n in high)
+    if any(n != 0 for side in grown for n in side):  # negative padding cut elements off: their cotangent is 0
         g = pad(g, pointwise.constant(0, g), low=grown[0], high=grown[1], interior=(0,) * g.ndim)
     if any(interior):
         g = slice(g, start=(0,) * g.ndim, stop=g.shape, step=tuple(inner + 1 for inner in interior))
@@ -235,9 +317,10 @@ def _unpad(g: Array, low: Ints, high: Ints, interior: Ints) -> Array:
 
 def pad_or_crop(x: Array, low: Ints, high: Ints) -> Array:
     """Crops ``x`` where ``low`` and ``high`` are negative."""
-    start = tuple(max(0, -n) for n in low)
-    stop = tuple(size - max(0, -n) for size, n in zip(x.shape, high, strict=True))
-    return slice(x, start=start, stop=stop, step=(1,) * x.ndim) if any(start) or stop != x.shape else x
+    start = tuple(dims.maximum(0, -n) for n in low)
+    stop = tuple(size - dims.maximum(0, -n) for size, n in zip(x.shape, high, strict=True))
+    crops = any(n != 0 for n in start) or stop != x.shape
+    return slice(x, start=start, stop=stop, step=(1,) * x.ndim) if crops else x
 
 
 def _pad_value_vjp(g: Array, out: Array, x: Array, value: Array, **params: Ints) -> Array:
@@ -249,12 +332,49 @@ def _pad_value_vjp(g: Array, out: Array, x: Array, value: Array, **params: Ints)
 
 
 def _pad_vjp(g: Array, out: Array, x: Array, value: Array, **params: Ints) -> Array:
-    return _unpad(g, **params) if x.size else broadcast_to(pointwise.constant(0, g), shape=x.shape)
+    return _unpad(g, **params) if x.size != 0 else broadcast_to(pointwise.constant(0, g), shape=x.shape)
 
 
-pad = register(Op("pad", "injective", _pad_shape, _pad, (_pad_vjp, _pad_value_vjp)))
+def _pad_batch(batched: tuple[bool, ...], x: Array, value: Array, *, low: Ints, high: Ints, interior: Ints) -> Array:
+    params = {"low": low, "high": high, "interior": interior}
+    lead = {key: (0, *amounts) for key, amounts in params.items()} if batched[0] else params
+    if not batched[1]:
+        return pad(x, value, **lead)
+    # There is one padding value per call: pad with anything, and put the values of the examples there.
+    own = broadcast_to(np.bool_(True), shape=x.shape[batched[0] :])
+    padded_x = pad(x, pointwise.constant(0, x), **lead)
+    values = reshape(value, shape=(value.shape[0], *(1,) * len(low)))
+    return pointwise.where(pad(own, np.bool_(False), **params), padded_x, values)
+
+
+def _pad_simplify(x: Any, value: Any, *, low: Ints, high: Ints, interior: Ints) -> Any:
+    spread = (inner for inner, size in zip(interior, np.shape(x), strict=True) if size not in (0, 1))
+    return x if all(n == 0 for n in (*low, *high, *spread)) else None
+
+
+pad = register(
+    Op(
+        "pad",
+        "injective",
+        _pad_shape,
+        _pad,
+        (_pad_vjp, _pad_value_vjp),
+        batch=_pad_batch,
+        simplify=_pad_simplify,
+    )
+)
 
 # -- flip ------------------------------------------------------------------------------------------------------
+
+
+def _flip_simplify(x: Any, *, axes: Ints) -> Any:
+    if not axes:
+        return x
+    if made_by(x, "flip"):
+        before = producer(x).params["axes"]
+        return flip(argument(x, 0), axes=tuple(axis for axis in range(x.ndim) if (axis in axes) != (axis in before)))
+    return None
+
 
 flip = register(
     Op(
@@ -268,6 +388,8 @@ flip = register(
             ),
         ),
         (lambda g, o, x, *, axes: flip(g, axes=axes),),
+        batch=lambda batched, x, *, axes: flip(x, axes=tuple(axis + 1 for axis in axes)),
+        simplify=_flip_simplify,
     )
 )
 
@@ -309,6 +431,13 @@ def _concat_vjp(argnum: int, g: Array, out: Array, *xs: Array, axis: int) -> Arr
     return slice(g, start=tuple(start), stop=tuple(stop), step=(1,) * g.ndim)
 
 
+def _concat_simplify(*xs: Any, axis: int) -> Any:
+    parts = [x for x in xs if x.shape[axis] != 0] or xs[:1]
+    if len(parts) == 1:
+        return None if parts[0].weak_type else parts[0]
+    return concat(*parts, axis=axis) if len(parts) < len(xs) else None
+
+
 concat = register(
     Op(
         "concat",
@@ -321,6 +450,8 @@ concat = register(
             lambda exprs, params: relax.op.concat(list(exprs), params["axis"]),
             lambda call: (list(call.args[0].fields), {"axis": plain(call.attrs.axis)}),
         ),
+        batch=lambda batched, *xs, axis: concat(*repeat_unbatched(batched, xs), axis=axis + 1),
+        simplify=_concat_simplify,
     )
 )
 
@@ -339,3 +470,22 @@ iota = register(
         lambda *, shape, axis, dtype: te.compute(shape, lambda *i: tirx.Cast(dtype, i[axis])),
     )
 )
+
+# -- dim_size --------------------------------------------------------------------------------------------------
+
+
+def _dim_size_shape(*, size: int, dtype: str) -> ShapeDtype:
+    return ShapeDtype((), dtypes.canonical(dtype), weak=True)
+
+
+#: ``dim_size(size=, dtype=)``: the value of a dynamic size, which gives way in promotion as a Python integer does.
+dim_size = register(
+    Op(
+        "dim_size",
+        "injective",
+        _dim_size_shape,
+        lambda *, size, dtype: te.compute((), lambda: tirx.Cast(dtype, tirx.convert(size))),
+    )
+)
+
+dims.install_as_array(lambda size: dim_size(size=size, dtype="int32"))

@@ -1,0 +1,155 @@
+"""Walks the registry: the batching rule of every op against the op applied to one example after the other."""
+
+from __future__ import annotations
+
+from itertools import product
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from op_cases import CASES, Case
+from op_cases.basic import conv_reference, dot_reference, kernel_gradient_reference
+
+import tvmfun
+import tvmfun.numpy as tnp
+from tvmfun.core.op import REGISTRY, Op
+from tvmfun.ops import conv, linalg
+
+SIZES = (3, 1, 0)
+
+
+def examples(x: np.ndarray) -> np.ndarray:
+    """Three arguments like ``x``, one behind the other: the same elements in another order, floats also smaller."""
+    others = [np.roll(x.reshape(-1), k).reshape(x.shape) for k in range(3)]
+    return np.stack([y * (1 - k / 8) if y.dtype.kind == "f" else y for k, y in enumerate(others)]).astype(x.dtype)
+
+
+def choices(case: Case) -> list[tuple[bool, ...]]:
+    """Which arguments are batched: every choice, or one and all of them where there are many."""
+    count = len(case.arguments)
+    if count <= 3:
+        return [flags for flags in product((False, True), repeat=count) if any(flags)]
+    return [tuple(i == j for j in range(count)) for i in range(count)] + [(True,) * count]
+
+
+def results(value) -> tuple:
+    return value if isinstance(value, tuple) else (value,)
+
+
+def is_needed(op: Op, i: int, case: Case) -> bool:
+    """Pointwise ops share one rule: those with one argument need one case."""
+    return len(case.arguments) > 1 or (len(case.arguments) == 1 and (op.kind != "pointwise" or i == 0))
+
+
+@pytest.mark.parametrize(
+    ("op", "case"),
+    [
+        pytest.param(REGISTRY[name], case, id=f"{name}-{i}")
+        for name in CASES
+        for i, case in enumerate(CASES[name])
+        if is_needed(REGISTRY[name], i, case)
+    ],
+)
+def test_rule_is_the_op_on_each_example(op: Op, case: Case):
+    assert op.batch is not None
+    full = [examples(x) for x in case.arguments]
+    plans = [(flags, size) for flags in choices(case) for size in SIZES]
+
+    def applied(*stacks):
+        by_size = dict(zip(SIZES, stacks, strict=True))
+        for flags, size in plans:
+            args = [batch if flag else x for flag, batch, x in zip(flags, by_size[size], case.arguments, strict=True)]
+            yield results(op.batch(flags, *args, **case.params))
+
+    got = tvmfun.jit(lambda *stacks: list(applied(*stacks)))(*([x[:size] for x in full] for size in SIZES))
+    known: dict[tuple[int, ...], list[np.ndarray]] = {}
+
+    def example(places: tuple[int, ...]) -> list[np.ndarray]:
+        if places not in known:
+            value = op(*(tnp.asarray(x[i]) for x, i in zip(full, places, strict=True)), **case.params)
+            known[places] = [np.asarray(part) for part in results(value)]
+        return known[places]
+
+    for (flags, size), parts in zip(plans, got, strict=True):
+        for k, part in enumerate(parts):
+            expected = [example(tuple(i * flag for flag in flags))[k] for i in range(size)]
+            like = example((0,) * len(flags))[k]
+            assert part.shape == (size, *like.shape)
+            assert part.dtype == like.dtype
+            for row, value in zip(np.asarray(part), expected, strict=True):
+                if case.exact:
+                    np.testing.assert_array_equal(row, value)
+                else:
+                    np.testing.assert_allclose(row, value, rtol=1e-12, atol=1e-13)
+
+
+def test_every_op_with_arguments_has_a_rule():
+    with_arguments = {name for name in CASES if any(case.arguments for case in CASES[name])}
+    assert [name for name in sorted(with_arguments) if REGISTRY[name].batch is None] == []
+
+
+def test_a_matrix_times_each_vector_is_one_product():
+    program = tvmfun.trace(
+        lambda w, x: linalg.dot_general.batch((False, True), w, x, contract=((1,), (0,)), batch=((), ()))
+    )(np.ones((3, 4)), np.ones((5, 4)))
+    assert [str(equation.op) for equation in program.equations] == ["dot_general"]
+    assert program.out_avals[0].shape == (5, 3)
+
+
+# -- random shapes ---------------------------------------------------------------------------------------------
+
+ONE_OR_BOTH = st.sampled_from([(True, False), (False, True), (True, True)])
+
+
+def against(reference, op: Op, flags, size: int, arguments, params) -> None:
+    """Compares the rule with the reference for each example; ``arguments`` are those of one example."""
+    rng = np.random.default_rng(size)
+    full = [rng.normal(size=(size, *x) if flag else x) for flag, x in zip(flags, arguments, strict=True)]
+    got = tvmfun.jit(lambda *xs: op.batch(flags, *xs, **params))(*full)
+    rows = [[x[i] if flag else x for flag, x in zip(flags, full, strict=True)] for i in range(size)]
+    expected = np.stack([reference(*row, **params) for row in rows])
+    assert got.shape == expected.shape
+    np.testing.assert_allclose(np.asarray(got), expected, rtol=1e-12, atol=1e-12)
+
+
+@settings(max_examples=20, deadline=None)
+@given(flags=ONE_OR_BOTH, size=st.integers(1, 3), data=st.data())
+def test_products_of_any_axes(flags, size: int, data):
+    sizes = [data.draw(st.lists(st.integers(1, 3), max_size=2), label) for label in ("shared", "summed", "x", "y")]
+    shared, summed, left, right = sizes
+    orders = [data.draw(st.permutations(range(len(shared) + len(summed) + len(own)))) for own in (left, right)]
+    arguments, places = [], []
+    for own, order in zip((left, right), orders, strict=True):
+        full = [*shared, *summed, *own]
+        arguments.append(tuple(full[i] for i in order))
+        places.append([order.index(i) for i in range(len(full))])
+    batch = tuple(tuple(p[: len(shared)]) for p in places)
+    contract = tuple(tuple(p[len(shared) : len(shared) + len(summed)]) for p in places)
+    against(dot_reference, linalg.dot_general, flags, size, arguments, {"contract": contract, "batch": batch})
+
+
+@settings(max_examples=15, deadline=None)
+@given(
+    flags=ONE_OR_BOTH,
+    size=st.integers(1, 3),
+    groups=st.integers(1, 3),
+    channels=st.tuples(st.integers(1, 2), st.integers(1, 2)),
+    stride=st.integers(1, 2),
+    padding=st.tuples(st.integers(-1, 2), st.integers(-1, 2)),
+    dilation=st.integers(1, 2),
+    kernel_dilation=st.integers(1, 2),
+)
+def test_convolutions_with_any_groups(flags, size, groups, channels, stride, padding, dilation, kernel_dilation):
+    params = {
+        "stride": (stride,),
+        "padding": (padding,),
+        "dilation": (dilation,),
+        "kernel_dilation": (kernel_dilation,),
+        "groups": groups,
+    }
+    x, w = (2, 5, channels[0] * groups), (2, channels[0], channels[1] * groups)
+    against(conv_reference, conv.conv, flags, size, (x, w), params)
+    g = conv_reference(np.zeros(x), np.zeros(w), **params).shape
+    gradient = {"kernel": w[:1], **params}
+    against(kernel_gradient_reference, conv.conv_kernel_gradient, flags, size, (x, g), gradient)

@@ -1,0 +1,266 @@
+"""Running sums, products, extrema and the like along one axis, and linear recurrences, their derivatives.
+
+A loop program goes along the axis, in parallel over the others.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+from tvm import tirx
+from tvm.script.ir_builder import tirx as T
+
+from tvmfun import dtypes
+from tvmfun.core.array import Array, ShapeDtype
+from tvmfun.core.op import Op, dtype_name, register
+from tvmfun.errors import DtypeError, ShapeError
+from tvmfun.ops import index, reduce
+from tvmfun.ops import pointwise as pw
+from tvmfun.ops import shape as shapes
+from tvmfun.ops.loops import block, loops
+
+# Neighbouring columns that are handled together.
+_WIDTH = 32
+
+#: ``step(k, is_first, values) -> result``: takes the elements ``values`` of column ``k`` and returns what to store.
+Step = Callable[[Any, Any, list], Any]
+
+
+def _walk(inputs: tuple[ShapeDtype, ...], output: ShapeDtype, axis: int, reverse: bool, start: Callable[[int], Step]):
+    """A loop program along ``axis``; ``start(width)`` allocates what is kept for the columns of a strip."""
+    shape = output.shape
+    n, rest = shape[axis], shape[axis + 1 :]
+
+    def write(sources, result):
+        def strip(point: tuple, first: int, width: int) -> None:
+            *outer, number = point
+            step = start(width)
+            with T.serial(0, n) as i, T.serial(0, width) as k:
+                place = n - 1 - i if reverse else i
+                at = (*outer[:axis], place, *outer[axis:])
+                at = (*at, first + number * width + k) if rest else at
+                T.buffer_store(result, step(k, tirx.EQ(i, 0), [x[at] for x in sources]), list(at))
+
+        columns = rest[-1] if rest else 1
+        full, tail = divmod(columns, _WIDTH)
+        for first, width, count in ((0, _WIDTH, full), (full * _WIDTH, tail, 1)):
+            if width and count:
+                body = lambda point, first=first, width=width: strip(point, first, width)
+                block("walk", sources, result, (*shape[:axis], *rest[:-1], count), body)
+
+    return loops(inputs, output, write)
+
+
+def _kept(width: int, dtype: str, value: Any) -> tirx.Buffer:
+    """One variable per column, with its first value."""
+    buffer = T.sblock_alloc_buffer((width,), dtype, scope="local")
+    with T.serial(0, width) as k:
+        T.buffer_store(buffer, value, [k])
+    return buffer
+
+
+def _wide(dtype: str) -> str:
+    """The dtype of a running result: half precision would lose it."""
+    return "float32" if dtype in ("float16", "bfloat16") else dtype
+
+
+def _check_axis(name: str, x: ShapeDtype, axis: int) -> None:
+    if not 0 <= axis < x.ndim:
+        raise ShapeError(name, f"{axis} is no axis of the argument", got=repr(x))
+
+
+def _cumulative(name: str, combine: Callable, identity: Callable[[str], Any], vjp: Callable, floats: bool) -> Op:
+    def shape(x: ShapeDtype, *, axis: int, reverse: bool) -> ShapeDtype:
+        _check_axis(name, x, axis)
+        if x.dtype == dtypes.bool_ or (floats and not dtypes.is_float(x.dtype)):
+            kind = "a float" if floats else "a number"
+            raise DtypeError(name, f"the argument must be {kind}", got=repr(x), hint="x.astype('float32')")
+        return replace(x, weak=False)
+
+    def compute(x: ShapeDtype, *, axis: int, reverse: bool) -> tirx.PrimFunc:
+        dtype = dtypes.NAMES[x.dtype]
+        wide = _wide(dtype)
+
+        def start(width: int) -> Step:
+            total, value = _kept(width, wide, identity(wide)), _kept(width, wide, tirx.const(0, wide))
+
+            def step(k: Any, is_first: Any, values: list) -> Any:
+                T.buffer_store(value, values[0].astype(wide), [k])
+                T.buffer_store(total, combine(total[k], value[k]), [k])
+                return total[k].astype(dtype)
+
+            return step
+
+        return _walk((x,), x, axis, reverse, start)
+
+    def batch(batched: tuple[bool, ...], x: Array, *, axis: int, reverse: bool) -> Array:
+        return op(x, axis=axis + 1, reverse=reverse)
+
+    op = register(Op(name, "opaque", shape, compute, (vjp,), batch=batch))
+    return op
+
+
+def _earlier(x: Array, axis: int, reverse: bool, fill: float) -> Array:
+    """The element before each one in the direction of the walk, ``fill`` for the first."""
+    low = tuple((-1 if reverse else 1) if i == axis else 0 for i in range(x.ndim))
+    if not x.size:
+        return x
+    return shapes.pad(x, pw.constant(fill, x), low=low, high=tuple(-n for n in low), interior=(0,) * x.ndim)
+
+
+# -- linear_recurrence -----------------------------------------------------------------------------------------
+
+
+def _recurrence_shape(a: ShapeDtype, b: ShapeDtype, *, axis: int, reverse: bool) -> ShapeDtype:
+    _check_axis("linear_recurrence", a, axis)
+    if (a.shape, a.dtype) != (b.shape, b.dtype) or not dtypes.is_float(a.dtype):
+        raise ShapeError("linear_recurrence", "both arrays must be floats of one shape and dtype", got=f"{a} and {b}")
+    return replace(b, weak=False)
+
+
+def _recurrence(a: ShapeDtype, b: ShapeDtype, *, axis: int, reverse: bool) -> tirx.PrimFunc:
+    dtype = dtypes.NAMES[b.dtype]
+    wide = _wide(dtype)
+
+    def start(width: int) -> Step:
+        state = _kept(width, wide, tirx.const(0, wide))
+
+        def step(k: Any, is_first: Any, values: list) -> Any:
+            factor, new = (value.astype(wide) for value in values)
+            T.buffer_store(state, tirx.Select(is_first, new, factor * state[k] + new), [k])
+            return state[k].astype(dtype)
+
+        return step
+
+    return _walk((a, b), b, axis, reverse, start)
+
+
+def _recurrence_vjp_factor(g: Array, out: Array, a: Array, b: Array, *, axis: int, reverse: bool) -> Array:
+    return pw.multiply(_adjoint(g, a, axis, reverse), _earlier(out, axis, reverse, 0))
+
+
+def _recurrence_vjp_term(g: Array, out: Array, a: Array, b: Array, *, axis: int, reverse: bool) -> Array:
+    return _adjoint(g, a, axis, reverse)
+
+
+def _adjoint(g: Array, factors: Array, axis: int, reverse: bool) -> Array:
+    """``s[i] = g[i] + factors[i + 1] * s[i + 1]``: what a change of element ``i`` does to all that follow."""
+    return linear_recurrence(_earlier(factors, axis, not reverse, 0), g, axis=axis, reverse=not reverse)
+
+
+def _recurrence_batch(batched: tuple[bool, ...], a: Array, b: Array, *, axis: int, reverse: bool) -> Array:
+    return linear_recurrence(*shapes.repeat_unbatched(batched, (a, b)), axis=axis + 1, reverse=reverse)
+
+
+#: ``linear_recurrence(a, b, axis=, reverse=)``: ``y[i] = a[i] * y[i - 1] + b[i]`` along an axis, from its end if
+#: ``reverse``; the first element of ``a`` is not used.
+linear_recurrence = register(
+    Op(
+        "linear_recurrence",
+        "opaque",
+        _recurrence_shape,
+        _recurrence,
+        (_recurrence_vjp_factor, _recurrence_vjp_term),
+        batch=_recurrence_batch,
+    )
+)
+
+# -- cumsum, cumprod, cumlogsumexp -----------------------------------------------------------------------------
+
+
+def _cumsum_vjp(g: Array, out: Array, x: Array, *, axis: int, reverse: bool) -> Array:
+    return cumsum(g, axis=axis, reverse=not reverse)
+
+
+def _cumprod_vjp(g: Array, out: Array, x: Array, *, axis: int, reverse: bool) -> Array:
+    # Without a division, so that it is right where elements are 0.
+    return pw.multiply(_earlier(out, axis, reverse, 1), _adjoint(g, x, axis, reverse))
+
+
+def _add_logs(x: Any, y: Any) -> Any:
+    dtype = dtype_name(x)
+    largest = pw.maximum.compute(x, y)
+    apart = tirx.Select(x > y, y + pw.opaque(-1.0, dtype) * x, x + pw.opaque(-1.0, dtype) * y)
+    # The difference of infinities is NaN.
+    infinite = tirx.abs(largest) >= tirx.infinity(dtype)
+    return tirx.Select(infinite, largest, largest + tirx.log1p(tirx.exp(apart)))
+
+
+def _cumlogsumexp_vjp(g: Array, out: Array, x: Array, *, axis: int, reverse: bool) -> Array:
+    # exp(x[i]) * sum of g[k] / exp(out[k]) over k >= i, with factors that are at most 1.
+    zero, one = pw.constant(0, x), pw.constant(1, x)
+    finite = pw.where(pw.isfinite(out), out, zero)
+    decay = pw.where(pw.isfinite(out), pw.exp(pw.subtract(_earlier(out, axis, reverse, 0), finite)), one)
+    return pw.multiply(pw.exp(pw.subtract(x, finite)), _adjoint(g, decay, axis, reverse))
+
+
+#: ``cumsum(x, axis=, reverse=)``: the sum of all elements up to each one, from the end of the axis if ``reverse``.
+cumsum = _cumulative("cumsum", pw.add.compute, lambda dtype: tirx.const(0, dtype), _cumsum_vjp, False)
+#: ``cumprod(x, axis=, reverse=)``: the product of all elements up to each one.
+cumprod = _cumulative("cumprod", pw.multiply.compute, lambda dtype: tirx.const(1, dtype), _cumprod_vjp, False)
+#: ``cumlogsumexp(x, axis=, reverse=)``: the logarithm of the sum of the exponentials of all elements up to each one.
+cumlogsumexp = _cumulative("cumlogsumexp", _add_logs, reduce.lowest, _cumlogsumexp_vjp, True)
+
+# -- cummax, cummin --------------------------------------------------------------------------------------------
+
+
+def _place_shape(x: ShapeDtype, *, axis: int, reverse: bool, largest: bool) -> ShapeDtype:
+    _check_axis("cumulative_place", x, axis)
+    return ShapeDtype(x.shape, dtypes.int32)
+
+
+def _place(x: ShapeDtype, *, axis: int, reverse: bool, largest: bool) -> tirx.PrimFunc:
+    dtype = dtypes.NAMES[x.dtype]
+    wide = _wide(dtype)
+    n = x.shape[axis]
+
+    def start(width: int) -> Step:
+        zero, none = tirx.const(0, wide), tirx.const(0, "int32")
+        best, value = _kept(width, wide, zero), _kept(width, wide, zero)
+        place, count = _kept(width, "int32", none), _kept(width, "int32", none)
+
+        def step(k: Any, is_first: Any, values: list) -> Any:
+            T.buffer_store(value, values[0].astype(wide), [k])
+            better = value[k] > best[k] if largest else value[k] < best[k]
+            if pw.is_float(value[k]):  # the first NaN stays
+                better = tirx.Or(better, pw.isnan_formula(value[k]))
+                better = tirx.And(better, tirx.Not(pw.isnan_formula(best[k])))
+            better = tirx.Or(is_first, better)
+            here = n - 1 - count[k] if reverse else count[k]
+            T.buffer_store(place, tirx.Select(better, here, place[k]), [k])
+            T.buffer_store(best, tirx.Select(better, value[k], best[k]), [k])
+            T.buffer_store(count, count[k] + 1, [k])
+            return place[k]
+
+        return step
+
+    return _walk((x,), _place_shape(x, axis=axis, reverse=reverse, largest=largest), axis, reverse, start)
+
+
+def _place_batch(batched: tuple[bool, ...], x: Array, *, axis: int, reverse: bool, largest: bool) -> Array:
+    return cumulative_place(x, axis=axis + 1, reverse=reverse, largest=largest)
+
+
+#: ``cumulative_place(x, axis=, reverse=, largest=)``: where along the axis the largest or smallest element up to each
+#: one is, the first in the direction of the walk.
+cumulative_place = register(Op("cumulative_place", "opaque", _place_shape, _place, (None,), batch=_place_batch))
+
+
+def _extremum_vjp(largest: bool) -> Callable[..., Array]:
+    def rule(g: Array, out: Array, x: Array, *, axis: int, reverse: bool) -> Array:
+        place = cumulative_place(x, axis=axis, reverse=reverse, largest=largest)
+        last = x.ndim - 1
+        rows, places = (shapes.move_axis(y, axis, last) for y in (g, place))
+        places = shapes.reshape(places, shape=(*places.shape, 1))
+        summed = index.scatter(index.zeros_like(rows), places, rows, mode="add", batch=last)
+        return shapes.move_axis(summed, last, axis)
+
+    return rule
+
+
+#: ``cummax(x, axis=, reverse=)``: the largest element up to each one. The gradient goes to the first of equals.
+cummax = _cumulative("cummax", pw.maximum.compute, reduce.lowest, _extremum_vjp(True), False)
+#: ``cummin(x, axis=, reverse=)``: the smallest element up to each one. The gradient goes to the first of equals.
+cummin = _cumulative("cummin", pw.minimum.compute, reduce.highest, _extremum_vjp(False), False)

@@ -1,0 +1,136 @@
+"""What simplification rules are made of: what is known about a value, and the rule that pointwise ops share.
+
+Every rule is exact, NaN, infinities and the sign of zero included; only the sum of a repeated float, now a product,
+rounds once instead of at every step. A rule also keeps the type, weakness included, because promotion depends on it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from tvmfun import dtypes
+from tvmfun.core.array import ShapeDtype
+from tvmfun.core.op import REGISTRY, Op, SimplifyRule
+from tvmfun.core.program import Literal
+from tvmfun.core.trace import Tracer, argument, producer
+
+_HALF = (dtypes.float16, dtypes.bfloat16)
+
+#: NumPy's version of an op for numbers, or None where it may differ.
+Exact = Callable[..., np.generic | None]
+
+
+def made_by(value: Any, name: str) -> bool:
+    """Whether the op of this name made ``value``."""
+    equation = producer(value)
+    return equation is not None and equation.op.name == name
+
+
+def number(value: Any) -> np.generic | None:
+    """The number that every element of ``value`` is, or None if that is not known."""
+    if isinstance(value, np.generic):
+        return value
+    equation = producer(value)
+    if equation is None or equation.op.name not in ("broadcast_to", "reshape", "astype"):
+        return None
+    inner = number(argument(value, 0))
+    return inner if inner is None or equation.op.name != "astype" else cast(inner, **equation.params)
+
+
+def is_number(value: Any, expected: float) -> bool:
+    """Whether every element of ``value`` is known to be ``expected``; 0.0 and -0.0 differ."""
+    known = number(value)
+    return known is not None and known.tobytes() == known.dtype.type(expected).tobytes()
+
+
+def same(x: Any, y: Any) -> bool:
+    """Whether two values are known to be the same, element by element."""
+    if isinstance(x, Tracer) and isinstance(y, Tracer) and x.atom is y.atom:
+        return True
+    left, right = number(x), number(y)
+    return left is not None and right is not None and left.tobytes() == right.tobytes()
+
+
+def cast(x: np.generic, *, dtype: str) -> np.generic | None:
+    """A number in another dtype, unless that rounds to half precision or does not fit an integer."""
+    target = dtypes.canonical(dtype)
+    if target == x.dtype:
+        return x
+    if target in _HALF:
+        return None
+    if dtypes.is_float(x.dtype) and dtypes.is_integer(target):
+        limits = np.iinfo(target)
+        if not (np.isfinite(x) and limits.min <= int(x) <= limits.max):
+            return None
+    with np.errstate(all="ignore"):
+        return x.astype(target)
+
+
+def by_numpy(function: Callable[..., np.generic]) -> Exact:
+    """``function`` for numbers; half precision is left to the compiler, and so is what kind of NaN comes out."""
+
+    def exact(*numbers: np.generic) -> np.generic | None:
+        if any(n.dtype in _HALF for n in numbers):
+            return None
+        with np.errstate(all="ignore"):
+            value = function(*numbers)
+        return None if np.isnan(value) else value
+
+    return exact
+
+
+def _aval(value: Any) -> ShapeDtype:
+    return Literal(value).aval if isinstance(value, np.generic) else value.aval
+
+
+def _source(value: Any) -> Any:
+    """What ``value`` repeats; itself if it repeats nothing."""
+    return argument(value, 0) if made_by(value, "broadcast_to") else value
+
+
+def as_result(value: Any, aval: ShapeDtype) -> Any:
+    """``value`` repeated to the shape of ``aval``, or None if it is weaker or stronger than that."""
+    if isinstance(value, np.generic) and not aval.weak:
+        value = REGISTRY["astype"](value, dtype=dtypes.NAMES[value.dtype])
+    if _aval(value).weak != aval.weak:
+        return None
+    return value if np.shape(value) == aval.shape else REGISTRY["broadcast_to"](value, shape=aval.shape)
+
+
+def pointwise_rule(op: Callable[[], Op], own: SimplifyRule | None, exact: Exact | None) -> SimplifyRule:
+    """The rule of a pointwise op.
+
+    Args:
+        op: returns the op.
+        own: what holds for this op only; the result may lack repetitions.
+        exact: its version for numbers.
+
+    Returns:
+        The rule: numbers are computed right away, and where arguments are repeated, the op is applied before they
+        are; that leaves nothing to repeat if the other arguments have the shape of the result.
+    """
+
+    def simplify(*args: Any, **params: Any) -> Any:
+        numbers = [number(x) for x in args]
+        value = None
+        if exact is not None and all(n is not None for n in numbers):
+            value = exact(*numbers, **params)
+        if value is None and own is not None:
+            value = own(*args, **params)
+        sources = [_source(x) for x in args]
+        leaner = [source if known is None else known for source, known in zip(sources, numbers, strict=True)]
+        if value is None and all(x is y for x, y in zip(leaner, args, strict=True)):
+            return None
+        aval = op().shape(*map(_aval, args), **params)
+        if value is not None and (result := as_result(value, aval)) is not None:
+            return result
+        for choice in (leaner, sources):
+            changed = any(x is not y for x, y in zip(choice, args, strict=True))
+            if changed and op().shape(*map(_aval, choice), **params).weak == aval.weak:
+                return as_result(op()(*choice, **params), aval)
+        return None
+
+    return simplify
