@@ -112,6 +112,10 @@ def mapped(m, w, xs, h):
     return m.np.sum(m.lax.map(lambda x: m.np.sin(w @ x) * h, xs) ** 2)
 
 
+def mapped_in_batches(m, w, xs, h):
+    return m.np.sum(m.lax.map(lambda x: m.np.sin(w @ x) * h, xs, batch_size=2) ** 2)
+
+
 def prefixes(m, w, xs, h):
     ys = m.lax.associative_scan(lambda a, b: a * b + a, xs * w[0, 0])
     zs = m.lax.associative_scan(m.np.maximum, xs, axis=1, reverse=True)
@@ -119,7 +123,8 @@ def prefixes(m, w, xs, h):
 
 
 LOSSES = [
-    rnn, backwards, without_xs, swapping, unrolled, integers, fori, branch, branch_in_scan, nested, mapped, prefixes,
+    rnn, backwards, without_xs, swapping, unrolled, integers, fori, branch, branch_in_scan, nested, mapped,
+    mapped_in_batches, prefixes,
 ]  # fmt: skip
 
 
@@ -241,7 +246,8 @@ def test_batched_reverse_mode_through_while_loop():
     summed = tvmfun.grad(lambda hs: tnp.sum(tvmfun.vmap(loss)(hs)))(starts)
     with oracle.x64():
         for row, other, start in zip(np.asarray(got), np.asarray(summed), starts, strict=True):
-            want = jax.grad(lambda h, n=steps_taken(start): jnp.sum(fixed_steps(W, h, n) ** 3))(start)
+            steps = steps_taken(start)
+            want = jax.grad(lambda h, n=steps: jnp.sum(fixed_steps(W, h, n) ** 3))(start)
             np.testing.assert_allclose(row, want, rtol=1e-9)
             np.testing.assert_allclose(other, want, rtol=1e-9)
 

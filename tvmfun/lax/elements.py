@@ -1,17 +1,24 @@
-"""Functions of single elements, products, and what stops a gradient."""
+"""Functions of single elements, and what stops a gradient.
+
+Operands are promoted to one dtype and broadcast, which is more than JAX does.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import enum
+from collections.abc import Callable
 from typing import Any
+
+import numpy as np
 
 from tvmfun import dtypes, tree
 from tvmfun import numpy as tnp
 from tvmfun.core.array import Array
-from tvmfun.errors import ArgumentError
-from tvmfun.numpy.manipulation import normalize_axis
+from tvmfun.core.leaf import abstract
+from tvmfun.core.op import Op
+from tvmfun.errors import ArgumentError, DtypeError
 from tvmfun.numpy.promotion import operands
-from tvmfun.ops import linalg, pointwise
+from tvmfun.ops import elementary, pointwise
 
 
 def stop_gradient(x: Any) -> Any:
@@ -29,24 +36,185 @@ def stop_gradient(x: Any) -> Any:
     return tree.map(stop, x)
 
 
-def erf(x: Any) -> Array:
-    r"""Returns :math:`\frac{2}{\sqrt\pi} \int_0^x e^{-t^2} dt`, elementwise."""
-    return pointwise.erf(*operands("erf", x, floating=True))
+def _named(function: Callable[..., Array], name: str, formula: str) -> Callable[..., Array]:
+    function.__name__ = function.__qualname__ = name
+    function.__doc__ = f"Returns {formula}, elementwise."
+    return function
 
 
-def erf_inv(x: Any) -> Array:
-    """Returns the inverse of :func:`erf`, elementwise."""
-    return pointwise.erf_inv(*operands("erf_inv", x, floating=True))
+def _unary(name: str, op: Op, formula: str, *, floating: bool = True) -> Callable[[Any], Array]:
+    def function(x: Any) -> Array:
+        return op(*operands(name, x, floating=floating))
+
+    return _named(function, name, formula)
 
 
-def rsqrt(x: Any) -> Array:
-    r"""Returns :math:`1 / \sqrt x`, elementwise."""
-    return pointwise.rsqrt(*operands("rsqrt", x, floating=True))
+def _binary(name: str, op: Op, formula: str, *, floating: bool = False) -> Callable[[Any, Any], Array]:
+    def function(x: Any, y: Any) -> Array:
+        return op(*operands(name, x, y, floating=floating))
+
+    return _named(function, name, formula)
 
 
-def logistic(x: Any) -> Array:
-    r"""Returns :math:`1 / (1 + e^{-x})`, elementwise."""
-    return pointwise.sigmoid(*operands("logistic", x, floating=True))
+abs = _unary("abs", pointwise.abs, ":math:`|x|`", floating=False)
+acos = _unary("acos", elementary.acos, r":math:`\arccos x`")
+acosh = _unary("acosh", elementary.acosh, r":math:`\operatorname{arcosh} x`")
+asin = _unary("asin", elementary.asin, r":math:`\arcsin x`")
+asinh = _unary("asinh", elementary.asinh, r":math:`\operatorname{arsinh} x`")
+atan = _unary("atan", elementary.atan, r":math:`\arctan x`")
+atanh = _unary("atanh", elementary.atanh, r":math:`\operatorname{artanh} x`")
+bitwise_not = _unary(
+    "bitwise_not", pointwise.bitwise_not, "the opposite of every bit of an integer or bool", floating=False
+)
+cbrt = _unary("cbrt", elementary.cbrt, r":math:`\sqrt[3] x`")
+ceil = _unary("ceil", pointwise.ceil, r":math:`\lceil x \rceil`")
+cos = _unary("cos", pointwise.cos, r":math:`\cos x`")
+cosh = _unary("cosh", elementary.cosh, r":math:`\cosh x`")
+erf = _unary("erf", pointwise.erf, r":math:`\frac{2}{\sqrt\pi} \int_0^x e^{-t^2} dt`")
+erf_inv = _unary("erf_inv", pointwise.erf_inv, "the inverse of :func:`erf`")
+erfc = _unary("erfc", elementary.erfc, "``1 - erf(x)``, accurate where that is small")
+exp = _unary("exp", pointwise.exp, ":math:`e^x`")
+exp2 = _unary("exp2", elementary.exp2, ":math:`2^x`")
+expm1 = _unary("expm1", pointwise.expm1, ":math:`e^x - 1`, accurate near 0")
+floor = _unary("floor", pointwise.floor, r":math:`\lfloor x \rfloor`")
+is_finite = _unary("is_finite", pointwise.isfinite, "whether an element is neither infinite nor NaN")
+lgamma = _unary("lgamma", elementary.lgamma, r":math:`\ln |\Gamma(x)|`")
+log = _unary("log", pointwise.log, r":math:`\ln x`")
+log1p = _unary("log1p", pointwise.log1p, r":math:`\ln(1 + x)`, accurate near 0")
+logistic = _unary("logistic", pointwise.sigmoid, r":math:`1 / (1 + e^{-x})`")
+neg = _unary("neg", pointwise.negative, ":math:`-x`", floating=False)
+rsqrt = _unary("rsqrt", pointwise.rsqrt, r":math:`1 / \sqrt x`")
+sign = _unary("sign", pointwise.sign, "-1, 0 or 1 with the sign of :math:`x`", floating=False)
+sin = _unary("sin", pointwise.sin, r":math:`\sin x`")
+sinh = _unary("sinh", elementary.sinh, r":math:`\sinh x`")
+sqrt = _unary("sqrt", pointwise.sqrt, r":math:`\sqrt x`")
+tan = _unary("tan", elementary.tan, r":math:`\tan x`")
+tanh = _unary("tanh", pointwise.tanh, r":math:`\tanh x`")
+
+add = _binary("add", pointwise.add, ":math:`x + y`")
+atan2 = _binary("atan2", elementary.atan2, "the angle of the point :math:`(y, x)`", floating=True)
+bitwise_and = _binary("bitwise_and", pointwise.bitwise_and, "the bits that are set in both integers or bools")
+bitwise_or = _binary("bitwise_or", pointwise.bitwise_or, "the bits that are set in either integer or bool")
+bitwise_xor = _binary("bitwise_xor", pointwise.bitwise_xor, "the bits that are set in one of two integers or bools")
+eq = _binary("eq", pointwise.equal, ":math:`x = y`")
+ge = _binary("ge", pointwise.greater_equal, r":math:`x \ge y`")
+gt = _binary("gt", pointwise.greater, ":math:`x > y`")
+le = _binary("le", pointwise.less_equal, r":math:`x \le y`")
+lt = _binary("lt", pointwise.less, ":math:`x < y`")
+max = _binary("max", pointwise.maximum, "the larger of :math:`x` and :math:`y`, NaN if either is")
+min = _binary("min", pointwise.minimum, "the smaller of :math:`x` and :math:`y`, NaN if either is")
+mul = _binary("mul", pointwise.multiply, r":math:`x \cdot y`")
+ne = _binary("ne", pointwise.not_equal, r":math:`x \ne y`")
+pow = _named(lambda x, y: tnp.power(x, y), "pow", ":math:`x^y`")
+shift_left = _binary("shift_left", pointwise.left_shift, r":math:`x \cdot 2^y` for integers")
+shift_right_arithmetic = _binary(
+    "shift_right_arithmetic",
+    pointwise.right_shift,
+    "the bits of an integer moved right, copies of the sign on the left",
+)
+sub = _binary("sub", pointwise.subtract, ":math:`x - y`")
+
+
+def shift_right_logical(x: Any, y: Any) -> Array:
+    """Returns the bits of an integer moved right, zeros on the left, elementwise."""
+    x, y = operands("shift_right_logical", x, y)
+    if x.dtype not in dtypes.SIGNED:
+        return pointwise.right_shift(x, y)
+    name = dtypes.NAMES[x.dtype]
+    x, y = (pointwise.bitcast(value, dtype=f"u{name}") for value in (x, y))
+    return pointwise.bitcast(pointwise.right_shift(x, y), dtype=name)
+
+
+def div(x: Any, y: Any) -> Array:
+    """Returns :math:`x / y`, elementwise; of integers the part before the point.
+
+    Integers divided by 0 are -1, the largest number if there is no sign.
+    """
+    x, y = operands("div", x, y)
+    if dtypes.is_float(x.dtype):
+        return pointwise.divide(x, y)
+    quotient = pointwise.floor_divide(x, y)
+    zero, one = x.dtype.type(0), x.dtype.type(1)
+    if x.dtype in dtypes.SIGNED:
+        inexact = pointwise.not_equal(pointwise.remainder(x, y), zero)
+        signs_differ = pointwise.not_equal(pointwise.less(x, zero), pointwise.less(y, zero))
+        up = pointwise.bitwise_and(inexact, signs_differ)
+        quotient = pointwise.where(up, pointwise.add(quotient, one), quotient)
+    return pointwise.where(pointwise.equal(y, zero), np.invert(zero), quotient)
+
+
+def rem(x: Any, y: Any) -> Array:
+    """Returns what :func:`div`, rounded towards 0, leaves: with the sign of :math:`x`, elementwise.
+
+    Integers divided by 0 are left as they are.
+    """
+    x, y = operands("rem", x, y)
+    zero = x.dtype.type(0)
+    if dtypes.is_float(x.dtype):
+        size = pointwise.remainder(pointwise.abs(x), pointwise.abs(y))
+        return pointwise.where(pointwise.less(x, zero), pointwise.negative(size), size)
+    floored = pointwise.remainder(x, y)
+    if x.dtype in dtypes.SIGNED:
+        inexact = pointwise.not_equal(floored, zero)
+        signs_differ = pointwise.not_equal(pointwise.less(x, zero), pointwise.less(y, zero))
+        down = pointwise.bitwise_and(inexact, signs_differ)
+        floored = pointwise.where(down, pointwise.subtract(floored, y), floored)
+    return pointwise.where(pointwise.equal(y, zero), x, floored)
+
+
+def square(x: Any) -> Array:
+    """Returns :math:`x^2`, elementwise."""
+    return tnp.square(x)
+
+
+def reciprocal(x: Any) -> Array:
+    """Returns :math:`1 / x`, elementwise."""
+    return tnp.reciprocal(x)
+
+
+def integer_pow(x: Any, y: int) -> Array:
+    """Returns :math:`x^y` for a static integer :math:`y`, by multiplications, elementwise."""
+    return tnp.power(x, y)
+
+
+def digamma(x: Any) -> Array:
+    r"""Returns :math:`\frac{d}{dx} \ln \Gamma(x)`, elementwise."""
+    return elementary.polygamma(*operands("digamma", x, floating=True), order=0)
+
+
+def polygamma(m: int, x: Any) -> Array:
+    r"""Returns the derivative of order ``m``, a static integer, of :func:`digamma`, elementwise."""
+    return elementary.polygamma(*operands("polygamma", x, floating=True), order=m)
+
+
+class RoundingMethod(enum.IntEnum):
+    """Where halves are rounded to."""
+
+    AWAY_FROM_ZERO = 0
+    TO_NEAREST_EVEN = 1
+
+
+def round(x: Any, rounding_method: RoundingMethod = RoundingMethod.AWAY_FROM_ZERO) -> Array:
+    """Returns the nearest integer, elementwise.
+
+    Args:
+        x: floats.
+        rounding_method: where halves go; by default away from 0.
+
+    >>> round(np.asarray([0.5, 2.5, -0.5])).tolist()
+    [1.0, 3.0, -1.0]
+    """
+    (x,) = operands("round", x, floating=True)
+    if rounding_method == RoundingMethod.TO_NEAREST_EVEN:
+        return pointwise.round(x)
+    whole = pointwise.trunc(x)
+    is_up = pointwise.greater_equal(pointwise.abs(pointwise.subtract(x, whole)), x.dtype.type(0.5))
+    return pointwise.where(is_up, pointwise.add(whole, pointwise.sign(x)), whole)
+
+
+def convert_element_type(operand: Any, new_dtype: Any) -> Array:
+    """Returns the array in another dtype; floats become integers by leaving out what is behind the point."""
+    return tnp.astype(tnp.asarray(operand), new_dtype)
 
 
 def bitcast_convert_type(x: Any, new_dtype: Any) -> Array:
@@ -54,37 +222,39 @@ def bitcast_convert_type(x: Any, new_dtype: Any) -> Array:
     return pointwise.bitcast(tnp.asarray(x), dtype=dtypes.NAMES[dtypes.canonical(new_dtype)])
 
 
-def dot_general(
-    lhs: Any,
-    rhs: Any,
-    dimension_numbers: tuple[tuple[Sequence[int], Sequence[int]], tuple[Sequence[int], Sequence[int]]],
-) -> Array:
-    """Returns the product summed over pairs of contracted axes, for each index of the paired batch axes.
+def select(pred: Any, on_true: Any, on_false: Any) -> Array:
+    """Returns ``on_true`` where ``pred`` is true and ``on_false`` elsewhere."""
+    return tnp.where(pred, on_true, on_false)
+
+
+def select_n(which: Any, *cases: Any) -> Array:
+    """Returns for each element that of the case whose number ``which`` holds.
 
     Args:
-        lhs: the left array.
-        rhs: the right array, of the same dtype after promotion.
-        dimension_numbers: ``((lhs_contracting, rhs_contracting), (lhs_batch, rhs_batch))``.
+        which: bools for two cases, the first for False; or integers, clamped to the number of cases.
+        cases: arrays of the shape of ``which``, or ``which`` is a scalar.
 
-    Returns:
-        An array with the batch axes first, then the other axes of ``lhs``, then those of ``rhs``.
-
-    Source: ``jax.lax.dot_general``.
+    >>> select_n(np.asarray([2, 0, 1]), np.zeros(3), np.ones(3), 2 * np.ones(3)).tolist()
+    [2.0, 0.0, 1.0]
     """
-    contract, batch = dimension_numbers
-    lhs, rhs = (tnp.asarray(x) for x in operands("dot_general", tnp.asarray(lhs), tnp.asarray(rhs)))
-    contract, batch = _axes(contract, lhs, rhs), _axes(batch, lhs, rhs)
-    return linalg.dot_general(lhs, rhs, contract=contract, batch=batch)
+    if not cases:
+        raise ArgumentError("select_n", "there must be a case", got="none")
+    which = tnp.asarray(which)
+    if which.dtype == dtypes.bool_:
+        if len(cases) > 2:
+            raise ArgumentError("select_n", "a bool selects from two cases", got=str(len(cases)))
+        return tnp.asarray(cases[0]) if len(cases) == 1 else tnp.where(which, cases[1], cases[0])
+    if not dtypes.is_integer(which.dtype):
+        raise DtypeError("select_n", "which is made of bools or integers", got=repr(which.aval))
+    values = operands("select_n", *cases)
+    result = values[0]
+    for number, value in enumerate(values[1:], 1):
+        result = pointwise.where(pointwise.greater_equal(which, which.dtype.type(number)), value, result)
+    return tnp.asarray(result)
 
 
-def _axes(pair: tuple[Sequence[int], Sequence[int]], lhs: Array, rhs: Array) -> tuple:
-    """The axes of both sides, counted from the first."""
-    if len(pair[0]) != len(pair[1]):
-        raise ArgumentError("dot_general", "axes come in pairs", got=str(pair))
-    return tuple(
-        tuple(normalize_axis("dot_general", axis, x.ndim) for axis in axes)
-        for axes, x in zip(pair, (lhs, rhs), strict=True)
-    )
-
-
-# -- convolution and windows ---------------------------------------------------------------------------------
+def clamp(min: Any, x: Any, max: Any) -> Array:
+    """Returns ``x`` moved into the interval from ``min`` to ``max``, elementwise."""
+    dtype = abstract(tnp.asarray(x), "clamp").dtype
+    low, x, high = (tnp.asarray(value, dtype) for value in (min, x, max))
+    return pointwise.minimum(pointwise.maximum(x, low), high)

@@ -1,0 +1,81 @@
+"""Products against JAX."""
+
+import numpy as np
+import oracle
+import pytest
+from agreement import agree
+
+import tvmfun
+from tvmfun import lax
+from tvmfun.errors import ArgumentError, ShapeError
+
+RNG = np.random.default_rng(0)
+
+
+@pytest.fixture(scope="module", autouse=True)
+def jax():
+    jax = pytest.importorskip("jax")
+    with oracle.x64():
+        yield jax
+
+
+def operand(shape, dtype="float32"):
+    return RNG.normal(size=shape).astype(dtype)
+
+
+def close(actual, expected, dtype="float32"):
+    assert (actual.dtype, actual.shape) == (np.dtype(dtype), expected.shape)
+    tolerance = 1e-12 if dtype == "float64" else 2e-5
+    np.testing.assert_allclose(actual, expected, rtol=tolerance, atol=tolerance)
+
+
+# -- dot_general -------------------------------------------------------------------------------------------
+
+PRODUCTS = [
+    ((2, 3), (3, 4), (((1,), (0,)), ((), ()))),
+    ((5, 2, 3), (5, 3, 4), (((2,), (1,)), ((0,), (0,)))),
+    ((2, 5, 3), (3, 4, 5), (((2,), (0,)), ((1,), (2,)))),
+    ((2, 3, 4), (4, 3, 5), (((1, 2), (1, 0)), ((), ()))),
+    ((2, 3), (4,), (((), ()), ((), ()))),
+    ((2, 3), (2, 3), (((), ()), ((0, 1), (0, 1)))),
+    ((2, 3), (2, 3), (((0, 1), (0, 1)), ((), ()))),
+    ((2, 0), (0, 3), (((1,), (0,)), ((), ()))),
+]
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64", "int32"])
+def test_dot_general(dtype, jax):
+    pairs = [(operand(a, dtype), operand(b, dtype)) for a, b, _ in PRODUCTS]
+    if dtype == "int32":
+        pairs = [tuple(RNG.integers(-9, 9, v.shape).astype(dtype) for v in pair) for pair in pairs]
+    together = tvmfun.jit(
+        lambda pairs: [lax.dot_general(*pair, case[2]) for pair, case in zip(pairs, PRODUCTS, strict=True)]
+    )
+    for pair, (_, _, numbers), actual in zip(pairs, PRODUCTS, together(pairs), strict=True):
+        close(actual, jax.lax.dot_general(*pair, numbers), dtype)
+
+
+def test_dot_general_counts_axes_from_the_end_too():
+    x, y = operand((2, 3)), operand((4, 3))
+    np.testing.assert_allclose(lax.dot_general(x, y, (((-1,), (-1,)), ((), ()))), x @ y.T, rtol=1e-5, atol=1e-6)
+
+
+def test_dot_general_errors():
+    x = np.ones((2, 3))
+    for numbers in [(((0,), (1,)), ((), ())), (((2,), (0,)), ((), ())), (((0,), ()), ((), ()))]:
+        with pytest.raises((ShapeError, ArgumentError), match=r"^\[dot_general\] "):
+            lax.dot_general(x, x, numbers)
+
+
+@pytest.mark.parametrize("shapes", [((3,), (3,)), ((2, 3), (3,)), ((3,), (3, 2)), ((2, 3), (3, 4))])
+def test_dot(shapes):
+    agree(lambda lax, x, y: lax.dot(x, y), *(operand(shape, "float64") for shape in shapes))
+
+
+def test_batch_matmul():
+    agree(lambda lax, x, y: lax.batch_matmul(x, y), operand((2, 3, 4), "float64"), operand((2, 4, 5), "float64"))
+    for shapes in [((3,), (3,)), ((2, 3, 4), (4, 5))]:
+        with pytest.raises(ShapeError, match=r"^\[batch_matmul\] "):
+            lax.batch_matmul(*map(np.ones, shapes))
+    with pytest.raises(ShapeError, match=r"^\[dot\] "):
+        lax.dot(np.ones((2, 3, 4)), np.ones((4, 5)))

@@ -1,0 +1,210 @@
+"""Arrays from nothing and from other arrays: constants, shapes, slices and padding."""
+
+from __future__ import annotations
+
+import builtins
+import math
+from collections.abc import Sequence
+from typing import Any
+
+from tvmfun import dtypes
+from tvmfun import numpy as tnp
+from tvmfun.core.array import Array
+from tvmfun.errors import ArgumentError, ShapeError
+from tvmfun.numpy.manipulation import normalize_axes, normalize_axis
+from tvmfun.numpy.promotion import convert
+from tvmfun.ops import pointwise
+from tvmfun.ops import shape as ops
+
+Ints = Sequence[int]
+
+# -- from nothing ----------------------------------------------------------------------------------------------
+
+
+def full(shape: Ints, fill_value: Any, dtype: Any = None) -> Array:
+    """Returns an array of one value, by default of the value's dtype."""
+    return tnp.full(tuple(shape), fill_value, dtype)
+
+
+def full_like(x: Any, fill_value: Any, dtype: Any = None, shape: Ints | None = None) -> Array:
+    """Returns an array of one value with the shape and dtype of ``x``, unless others are given."""
+    x = tnp.asarray(x)
+    return tnp.full(x.shape if shape is None else tuple(shape), fill_value, dtype or x.dtype)
+
+
+def iota(dtype: Any, size: int) -> Array:
+    """Returns ``0, 1, ..., size - 1``.
+
+    >>> iota("int32", 3)
+    Array([0, 1, 2], dtype=int32)
+    """
+    return broadcasted_iota(dtype, (size,), 0)
+
+
+def broadcasted_iota(dtype: Any, shape: Ints, dimension: int) -> Array:
+    """Returns an array whose elements are their own places along the axis ``dimension``."""
+    shape = tuple(shape)
+    axis = normalize_axis("broadcasted_iota", dimension, len(shape))
+    return ops.iota(shape=shape, axis=axis, dtype=dtypes.NAMES[dtypes.canonical(dtype)])
+
+
+# -- shapes ----------------------------------------------------------------------------------------------------
+
+
+def reshape(operand: Any, new_sizes: Ints, dimensions: Ints | None = None) -> Array:
+    """Returns the elements in another shape, after permuting the axes to the order ``dimensions`` if that is given."""
+    operand = tnp.asarray(operand)
+    return tnp.reshape(operand if dimensions is None else tnp.permute_dims(operand, dimensions), tuple(new_sizes))
+
+
+def collapse(operand: Any, start_dimension: int, stop_dimension: int | None = None) -> Array:
+    """Returns the array with its axes from ``start_dimension`` up to but without ``stop_dimension`` made one.
+
+    >>> collapse(tnp.zeros((2, 3, 4)), 0, 2).shape
+    (6, 4)
+    """
+    operand = tnp.asarray(operand)
+    first, last, _ = builtins.slice(start_dimension, stop_dimension).indices(operand.ndim)
+    size = math.prod(operand.shape[first:last])
+    return tnp.reshape(operand, (*operand.shape[:first], size, *operand.shape[max(first, last) :]))
+
+
+def squeeze(array: Any, dimensions: Ints) -> Array:
+    """Returns the array without the axes ``dimensions``, whose size is 1."""
+    return tnp.squeeze(array, tuple(dimensions))
+
+
+def expand_dims(array: Any, dimensions: Ints) -> Array:
+    """Returns the array with axes of size 1 at the places ``dimensions`` of the result."""
+    return tnp.expand_dims(array, tuple(dimensions))
+
+
+def transpose(operand: Any, permutation: Ints) -> Array:
+    """Returns the array with its axes in another order."""
+    return tnp.permute_dims(operand, tuple(permutation))
+
+
+def broadcast(operand: Any, sizes: Ints) -> Array:
+    """Returns the array repeated along new axes of the given sizes in front."""
+    operand = tnp.asarray(operand)
+    return ops.broadcast_to(operand, shape=(*sizes, *operand.shape))
+
+
+def broadcast_in_dim(operand: Any, shape: Ints, broadcast_dimensions: Ints) -> Array:
+    """Returns the array repeated to ``shape``; its axis ``i`` becomes the axis ``broadcast_dimensions[i]``.
+
+    >>> broadcast_in_dim(iota("int32", 2), (2, 3), (0,)).tolist()
+    [[0, 0, 0], [1, 1, 1]]
+    """
+    operand, shape, axes = tnp.asarray(operand), tuple(shape), tuple(broadcast_dimensions)
+    if len(axes) != operand.ndim or list(axes) != sorted(set(axes)) or any(not 0 <= i < len(shape) for i in axes):
+        raise ArgumentError(
+            "broadcast_in_dim", "there must be one axis of the result per axis, in order", got=f"{axes} for {shape}"
+        )
+    sizes = [1] * len(shape)
+    for axis, size in zip(axes, operand.shape, strict=True):
+        sizes[axis] = size
+    return ops.broadcast_to(tnp.reshape(operand, tuple(sizes)), shape=shape)
+
+
+def rev(operand: Any, dimensions: Ints) -> Array:
+    """Returns the array with the elements along ``dimensions`` in reverse order."""
+    operand = tnp.asarray(operand)
+    return ops.flip(operand, axes=normalize_axes("rev", tuple(dimensions), operand.ndim))
+
+
+def concatenate(operands: Sequence[Any], dimension: int) -> Array:
+    """Returns the arrays one behind the other along ``dimension``."""
+    return tnp.concat(operands, axis=dimension)
+
+
+def split(operand: Any, sizes: Ints, axis: int = 0) -> list[Array]:
+    """Returns the parts of the given sizes into which the array falls along ``axis``."""
+    operand = tnp.asarray(operand)
+    if sum(sizes) != operand.shape[normalize_axis("split", axis, operand.ndim)]:
+        raise ShapeError("split", f"the sizes must add up to that of axis {axis}", got=f"{tuple(sizes)} of {operand}")
+    ends = [sum(sizes[: i + 1]) for i in range(len(sizes) - 1)]
+    return tnp.split(operand, ends, axis=axis)
+
+
+def tile(operand: Any, reps: Ints) -> Array:
+    """Returns the array repeated ``reps[i]`` times along each axis ``i``."""
+    return tnp.tile(operand, tuple(reps))
+
+
+# -- slices and padding ----------------------------------------------------------------------------------------
+
+
+def slice(operand: Any, start_indices: Ints, limit_indices: Ints, strides: Ints | None = None) -> Array:
+    """Returns ``operand[start:limit:stride]`` along each axis.
+
+    Args:
+        operand: the array.
+        start_indices: the first place along each axis, inside the array.
+        limit_indices: the place after the last one.
+        strides: distances, at least 1; by default 1.
+
+    Raises:
+        ShapeError: if a place is outside the array.
+    """
+    operand = tnp.asarray(operand)
+    steps = (1,) * operand.ndim if strides is None else tuple(strides)
+    start, stop = tuple(start_indices), tuple(limit_indices)
+    if not len(start) == len(stop) == len(steps) == operand.ndim:
+        raise ShapeError(
+            "slice", "there must be one place per axis", got=f"{start}, {stop}, {steps} for {operand.aval}"
+        )
+    return ops.slice(operand, start=start, stop=stop, step=steps)
+
+
+def slice_in_dim(
+    operand: Any, start_index: int | None, limit_index: int | None, stride: int = 1, axis: int = 0
+) -> Array:
+    """Returns ``operand[start_index:limit_index:stride]`` along one axis; places may be counted from the end."""
+    operand = tnp.asarray(operand)
+    axis = normalize_axis("slice_in_dim", axis, operand.ndim)
+    if stride < 1:
+        raise ArgumentError("slice_in_dim", "the stride is at least 1", got=str(stride), hint="rev")
+    first, last, _ = builtins.slice(start_index, limit_index).indices(operand.shape[axis])
+    start, stop, step = [0] * operand.ndim, list(operand.shape), [1] * operand.ndim
+    start[axis], stop[axis], step[axis] = first, max(first, last), stride
+    return ops.slice(operand, start=tuple(start), stop=tuple(stop), step=tuple(step))
+
+
+def index_in_dim(operand: Any, index: int, axis: int = 0, keepdims: bool = True) -> Array:
+    """Returns the elements at a static place along one axis, which stays with size 1 if ``keepdims``."""
+    operand = tnp.asarray(operand)
+    axis = normalize_axis("index_in_dim", axis, operand.ndim)
+    size = operand.shape[axis]
+    if not -size <= index < size:
+        raise ArgumentError("index_in_dim", f"axis {axis} has {size} elements", got=str(index))
+    result = slice_in_dim(operand, index % size, index % size + 1, axis=axis)
+    return result if keepdims else tnp.squeeze(result, axis)
+
+
+def pad(operand: Any, padding_value: Any, padding_config: Sequence[tuple[int, int, int]]) -> Array:
+    """Returns the array with a value put around and between its elements.
+
+    Args:
+        operand: the array.
+        padding_value: a scalar of its dtype.
+        padding_config: ``(low, high, interior)`` per axis: how many values go before, after and between elements.
+            Negative ones cut elements off.
+
+    >>> pad(iota("int32", 3), 9, [(1, 0, 1)])
+    Array([9, 0, 9, 1, 9, 2], dtype=int32)
+    """
+    operand = tnp.asarray(operand)
+    if len(padding_config) != operand.ndim or any(len(entry) != 3 for entry in padding_config):
+        raise ShapeError("pad", "there must be (low, high, interior) per axis", got=f"{padding_config} for {operand}")
+    low, high, interior = (tuple(entry[i] for entry in padding_config) for i in range(3))
+    return ops.pad(operand, convert("pad", padding_value, operand.dtype), low=low, high=high, interior=interior)
+
+
+def broadcast_shapes(*shapes: Ints) -> tuple[int, ...]:
+    """Returns the shape that shapes broadcast to.
+
+    >>> broadcast_shapes((2, 1), (3,))
+    (2, 3)
+    """
+    return pointwise.broadcast_shapes("broadcast_shapes", [tuple(shape) for shape in shapes])

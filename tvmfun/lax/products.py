@@ -1,0 +1,63 @@
+"""Products of arrays."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from tvmfun import numpy as tnp
+from tvmfun.core.array import Array
+from tvmfun.errors import ArgumentError, ShapeError
+from tvmfun.numpy.manipulation import normalize_axis
+from tvmfun.numpy.promotion import operands
+from tvmfun.ops import linalg
+
+
+def dot_general(
+    lhs: Any,
+    rhs: Any,
+    dimension_numbers: tuple[tuple[Sequence[int], Sequence[int]], tuple[Sequence[int], Sequence[int]]],
+) -> Array:
+    """Returns the product summed over pairs of contracted axes, for each index of the paired batch axes.
+
+    Args:
+        lhs: the left array.
+        rhs: the right array, of the same dtype after promotion.
+        dimension_numbers: ``((lhs_contracting, rhs_contracting), (lhs_batch, rhs_batch))``.
+
+    Returns:
+        An array with the batch axes first, then the other axes of ``lhs``, then those of ``rhs``.
+
+    Source: ``jax.lax.dot_general``.
+    """
+    contract, batch = dimension_numbers
+    lhs, rhs = (tnp.asarray(x) for x in operands("dot_general", tnp.asarray(lhs), tnp.asarray(rhs)))
+    contract, batch = _axes(contract, lhs, rhs), _axes(batch, lhs, rhs)
+    return linalg.dot_general(lhs, rhs, contract=contract, batch=batch)
+
+
+def _axes(pair: tuple[Sequence[int], Sequence[int]], lhs: Array, rhs: Array) -> tuple:
+    """The axes of both sides, counted from the first."""
+    if len(pair[0]) != len(pair[1]):
+        raise ArgumentError("dot_general", "axes come in pairs", got=str(pair))
+    return tuple(
+        tuple(normalize_axis("dot_general", axis, x.ndim) for axis in axes)
+        for axes, x in zip(pair, (lhs, rhs), strict=True)
+    )
+
+
+def dot(lhs: Any, rhs: Any) -> Array:
+    """Returns the product of vectors or matrices, summed over the last axis of ``lhs`` and the first of ``rhs``."""
+    lhs, rhs = tnp.asarray(lhs), tnp.asarray(rhs)
+    if not 1 <= lhs.ndim <= 2 or not 1 <= rhs.ndim <= 2:
+        raise ShapeError("dot", "both arrays must be vectors or matrices", got=f"{lhs.aval} and {rhs.aval}")
+    return dot_general(lhs, rhs, (((lhs.ndim - 1,), (0,)), ((), ())))
+
+
+def batch_matmul(lhs: Any, rhs: Any) -> Array:
+    """Returns the matrix products of two stacks of matrices with the same leading axes."""
+    lhs, rhs = tnp.asarray(lhs), tnp.asarray(rhs)
+    if lhs.ndim < 2 or lhs.ndim != rhs.ndim:
+        raise ShapeError("batch_matmul", "both arrays must be stacks of matrices", got=f"{lhs.aval} and {rhs.aval}")
+    lead = tuple(range(lhs.ndim - 2))
+    return dot_general(lhs, rhs, (((lhs.ndim - 1,), (rhs.ndim - 2,)), (lead, lead)))

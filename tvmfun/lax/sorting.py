@@ -1,0 +1,110 @@
+"""Sorting and searching along an axis."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from tvmfun import dtypes
+from tvmfun import numpy as tnp
+from tvmfun.core.array import Array
+from tvmfun.errors import ArgumentError, ShapeError
+from tvmfun.numpy.manipulation import normalize_axis
+from tvmfun.ops import index as ops
+from tvmfun.ops import pointwise as pw
+from tvmfun.ops import reduce
+from tvmfun.ops import shape as shapes
+
+
+def _taken(x: Array, order: Array) -> Array:
+    """``x`` at places along the last axis."""
+    return ops.gather(x, tnp.expand_dims(order, -1), mode="clip", batch=x.ndim - 1)
+
+
+def _order(keys: Sequence[Array]) -> Array:
+    """The stable order along the last axis by the first key, then the second, and so on."""
+    order = ops.argsort(keys[-1])
+    for key in reversed(keys[:-1]):
+        order = _taken(order, ops.argsort(_taken(key, order)))
+    return order
+
+
+def sort(operand: Any, dimension: int = -1, is_stable: bool = True, num_keys: int = 1) -> Array | tuple[Array, ...]:
+    """Returns arrays sorted along an axis, all in the same order.
+
+    Args:
+        operand: an array, or a tuple of arrays of one shape.
+        dimension: the axis.
+        is_stable: whether equal elements must keep their order; they always do.
+        num_keys: how many arrays of the tuple decide: the first, where that is equal the second, and so on.
+
+    Returns:
+        An array, or a tuple of as many arrays. NaNs are last. Gradients go where the elements came from.
+
+    Source: ``jax.lax.sort``.
+
+    >>> keys, values = sort((tnp.asarray([3, 1, 2]), tnp.asarray([30, 10, 20])))
+    >>> values
+    Array([10, 20, 30], dtype=int32)
+    """
+    several = isinstance(operand, tuple | list)
+    arrays = [tnp.asarray(x) for x in (operand if several else (operand,))]
+    if not 1 <= num_keys <= len(arrays):
+        raise ArgumentError("sort", f"there can be 1 to {len(arrays)} keys", got=str(num_keys))
+    if any(x.shape != arrays[0].shape for x in arrays):
+        raise ShapeError("sort", "the arrays must have one shape", got=", ".join(str(x.aval) for x in arrays))
+    axis, last = normalize_axis("sort", dimension, arrays[0].ndim), arrays[0].ndim - 1
+    rows = [shapes.move_axis(x, axis, last) for x in arrays]
+    order = _order(rows[:num_keys])
+    result = tuple(shapes.move_axis(_taken(x, order), last, axis) for x in rows)
+    return result if several else result[0]
+
+
+def sort_key_val(keys: Any, values: Any, dimension: int = -1, is_stable: bool = True) -> tuple[Array, Array]:
+    """Returns ``keys`` sorted along an axis, and ``values`` in the same order."""
+    sorted_keys, sorted_values = sort((keys, values), dimension, is_stable)
+    return sorted_keys, sorted_values
+
+
+def top_k(operand: Any, k: int, *, axis: int = -1) -> tuple[Array, Array]:
+    """Returns the ``k`` largest elements along an axis, the largest first, and their places.
+
+    Args:
+        operand: the array.
+        k: how many, at most the size of the axis.
+        axis: the axis.
+
+    Returns:
+        ``(values, places)``. Of equal elements the first comes first; NaNs are larger than numbers.
+
+    Raises:
+        ArgumentError: if there are fewer elements.
+
+    Source: ``jax.lax.top_k``.
+
+    >>> values, places = top_k(tnp.asarray([3.0, 1.0, 7.0]), 2)
+    >>> values.tolist(), places.tolist()
+    ([7.0, 3.0], [2, 0])
+    """
+    x = tnp.asarray(operand)
+    axis, last = normalize_axis("top_k", axis, x.ndim), x.ndim - 1
+    size = x.shape[axis]
+    if not 0 <= k <= size:
+        raise ArgumentError("top_k", f"there are {size} elements along axis {axis}", got=str(k))
+    rows = shapes.move_axis(x, axis, last)
+    # Backwards twice: the largest come first, and of equal ones the one that was first.
+    order = shapes.flip(ops.argsort(shapes.flip(rows, axes=(last,))), axes=(last,))
+    places = pw.subtract(dtypes.int32.type(max(size - 1, 0)), order)[..., :k]
+    return tuple(shapes.move_axis(y, last, axis) for y in (_taken(rows, places), places))  # type: ignore[return-value]
+
+
+def argmax(operand: Any, axis: int, index_dtype: Any = "int32") -> Array:
+    """Returns the place of the largest element along an axis, the first of equals; the first NaN if there is one."""
+    operand = tnp.asarray(operand)
+    return tnp.astype(reduce.argmax(operand, axis=normalize_axis("argmax", axis, operand.ndim)), index_dtype)
+
+
+def argmin(operand: Any, axis: int, index_dtype: Any = "int32") -> Array:
+    """Returns the place of the smallest element along an axis, the first of equals; the first NaN if there is one."""
+    operand = tnp.asarray(operand)
+    return tnp.astype(reduce.argmin(operand, axis=normalize_axis("argmin", axis, operand.ndim)), index_dtype)
