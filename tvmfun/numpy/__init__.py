@@ -1,17 +1,17 @@
-"""NumPy for programs: functions with the names and meanings of the array API standard, which can be traced.
+"""NumPy for programs: the array API standard, and the functions of NumPy that people use daily, which can be traced.
 
-Dtypes promote as in JAX: Python numbers take the dtype of the array they meet and are int32 or float32 alone.
+Dtypes promote as in JAX: Python numbers take the dtype of the array they meet and are int32 or float32 alone. There
+are no complex numbers, because TVM has none: no ``real``, ``imag`` and ``conj``, and no ``fft``.
 """
 
 from __future__ import annotations
 
 import math
-import sys
-from collections.abc import Callable
-from functools import wraps
 from typing import Any
 
-from tvmfun.core.array import Array, install_methods
+import numpy as _numpy
+
+from tvmfun.core.array import Array
 from tvmfun.dtypes import (
     bfloat16,
     bool_,
@@ -27,29 +27,57 @@ from tvmfun.dtypes import (
     uint32,
     uint64,
 )
-from tvmfun.errors import ArgumentError
-from tvmfun.numpy import indexing as _indexing
+from tvmfun.numpy import linalg, methods
+from tvmfun.numpy.contractions import (
+    einsum,
+    einsum_path,
+)
 from tvmfun.numpy.creation import (
-    arange,
     array,
     asarray,
+    copy,
     empty,
     empty_like,
     eye,
+    from_dlpack,
     full,
     full_like,
-    linspace,
+    identity,
     ones,
     ones_like,
+    tri,
     tril,
     triu,
     zeros,
     zeros_like,
 )
+from tvmfun.numpy.cumulative import (
+    cumprod,
+    cumsum,
+    cumulative_prod,
+    cumulative_sum,
+    nancumprod,
+    nancumsum,
+)
+from tvmfun.numpy.data_types import (
+    astype,
+    can_cast,
+    finfo,
+    iinfo,
+    isdtype,
+    issubdtype,
+    promote_types,
+)
 from tvmfun.numpy.elementwise import (
     abs,
+    acos,
+    acosh,
     add,
-    astype,
+    asin,
+    asinh,
+    atan,
+    atan2,
+    atanh,
     bitwise_and,
     bitwise_invert,
     bitwise_left_shift,
@@ -58,7 +86,9 @@ from tvmfun.numpy.elementwise import (
     bitwise_xor,
     ceil,
     clip,
+    copysign,
     cos,
+    cosh,
     divide,
     equal,
     exp,
@@ -67,6 +97,7 @@ from tvmfun.numpy.elementwise import (
     floor_divide,
     greater,
     greater_equal,
+    hypot,
     isfinite,
     isinf,
     isnan,
@@ -85,142 +116,440 @@ from tvmfun.numpy.elementwise import (
     minimum,
     multiply,
     negative,
+    nextafter,
     not_equal,
     positive,
-    power,
+    pow,
     reciprocal,
     remainder,
     round,
     sign,
+    signbit,
     sin,
+    sinh,
     sqrt,
     square,
     subtract,
     tan,
     tanh,
     trunc,
-    where,
+)
+from tvmfun.numpy.histograms import (
+    bincount,
+    corrcoef,
+    cov,
+    histogram,
+    histogram_bin_edges,
 )
 from tvmfun.numpy.indexing import (
-    argsort,
-    sort,
     take,
     take_along_axis,
 )
-from tvmfun.numpy.linear_algebra import (
-    dot,
-    matmul,
-    outer,
-    tensordot,
-    vecdot,
+from tvmfun.numpy.info import (
+    __array_namespace_info__,
 )
-from tvmfun.numpy.manipulation import (
-    broadcast_arrays,
-    broadcast_to,
+from tvmfun.numpy.joining import (
+    append,
+    array_split,
+    block,
+    column_stack,
     concat,
     concatenate,
-    expand_dims,
-    flip,
+    dsplit,
+    dstack,
+    hsplit,
     hstack,
-    matrix_transpose,
-    moveaxis,
-    pad,
-    permute_dims,
-    ravel,
-    repeat,
-    reshape,
-    roll,
     split,
-    squeeze,
     stack,
-    swapaxes,
-    tile,
-    transpose,
     unstack,
+    vsplit,
     vstack,
 )
-from tvmfun.numpy.promotion import result_type
-from tvmfun.numpy.statistical import (
-    all,
-    any,
+from tvmfun.numpy.linear_algebra import (
+    cross,
+    diag,
+    diagflat,
+    diagonal,
+    dot,
+    fill_diagonal,
+    inner,
+    kron,
+    matmul,
+    matvec,
+    outer,
+    tensordot,
+    trace,
+    vdot,
+    vecdot,
+    vecmat,
+)
+from tvmfun.numpy.manipulation import (
+    atleast_1d,
+    atleast_2d,
+    atleast_3d,
+    broadcast_arrays,
+    broadcast_shapes,
+    broadcast_to,
+    expand_dims,
+    flip,
+    fliplr,
+    flipud,
+    matrix_transpose,
+    moveaxis,
+    permute_dims,
+    ravel,
+    reshape,
+    rot90,
+    squeeze,
+    swapaxes,
+    transpose,
+)
+from tvmfun.numpy.mathematical import (
+    cbrt,
+    deg2rad,
+    divmod,
+    exp2,
+    float_power,
+    fmax,
+    fmin,
+    fmod,
+    heaviside,
+    isneginf,
+    isposinf,
+    ldexp,
+    modf,
+    nan_to_num,
+    rad2deg,
+    sinc,
+)
+from tvmfun.numpy.names import (
+    absolute,
+    amax,
+    amin,
+    arccos,
+    arccosh,
+    arcsin,
+    arcsinh,
+    arctan,
+    arctan2,
+    arctanh,
+    around,
+    bitwise_not,
+    degrees,
+    invert,
+    left_shift,
+    mod,
+    power,
+    radians,
+    right_shift,
+    rint,
+    true_divide,
+)
+from tvmfun.numpy.nan_functions import (
+    nanargmax,
+    nanargmin,
+    nanmax,
+    nanmean,
+    nanmin,
+    nanprod,
+    nanstd,
+    nansum,
+    nanvar,
+)
+from tvmfun.numpy.order_statistics import (
+    median,
+    nanmedian,
+    nanpercentile,
+    nanquantile,
+    percentile,
+    quantile,
+)
+from tvmfun.numpy.places import (
+    diag_indices,
+    diag_indices_from,
+    indices,
+    ix_,
+    ravel_multi_index,
+    tril_indices,
+    tril_indices_from,
+    triu_indices,
+    triu_indices_from,
+    unravel_index,
+)
+from tvmfun.numpy.promotion import (
+    result_type,
+)
+from tvmfun.numpy.ranges import (
+    arange,
+    geomspace,
+    linspace,
+    logspace,
+    meshgrid,
+)
+from tvmfun.numpy.repetition import (
+    delete,
+    insert,
+    pad,
+    repeat,
+    resize,
+    roll,
+    tile,
+)
+from tvmfun.numpy.searching import (
     argmax,
     argmin,
+    argwhere,
     count_nonzero,
+    digitize,
+    flatnonzero,
+    isin,
+    nonzero,
+    piecewise,
+    searchsorted,
+    select,
+    where,
+)
+from tvmfun.numpy.sets import (
+    intersect1d,
+    setdiff1d,
+    setxor1d,
+    union1d,
+    unique,
+    unique_all,
+    unique_counts,
+    unique_inverse,
+    unique_values,
+)
+from tvmfun.numpy.signals import (
+    convolve,
+    correlate,
+    gradient,
+    interp,
+    polyval,
+    trapezoid,
+    unwrap,
+    vander,
+)
+from tvmfun.numpy.sorting import (
+    argpartition,
+    argsort,
+    lexsort,
+    partition,
+    sort,
+)
+from tvmfun.numpy.statistical import (
+    average,
     max,
     mean,
     min,
     prod,
+    ptp,
     std,
     sum,
     var,
 )
+from tvmfun.numpy.utility import (
+    all,
+    allclose,
+    any,
+    array_equal,
+    array_equiv,
+    diff,
+    ediff1d,
+    isclose,
+    isscalar,
+    ndim,
+    shape,
+    size,
+)
 
+__array_api_version__ = methods.API_VERSION
+
+bool = bool_
 pi = math.pi
 e = math.e
 inf = math.inf
 nan = math.nan
+euler_gamma = _numpy.euler_gamma
 newaxis = None
+# Classes of dtypes, for `issubdtype`.
+number = _numpy.number
+integer = _numpy.integer
+signedinteger = _numpy.signedinteger
+unsignedinteger = _numpy.unsignedinteger
+inexact = _numpy.inexact
+floating = _numpy.floating
 
 __all__ = [
     "Array",
+    "__array_api_version__",
+    "__array_namespace_info__",
     "abs",
+    "absolute",
+    "acos",
+    "acosh",
     "add",
     "all",
+    "allclose",
+    "amax",
+    "amin",
     "any",
+    "append",
     "arange",
+    "arccos",
+    "arccosh",
+    "arcsin",
+    "arcsinh",
+    "arctan",
+    "arctan2",
+    "arctanh",
     "argmax",
     "argmin",
+    "argpartition",
     "argsort",
+    "argwhere",
+    "around",
     "array",
+    "array_equal",
+    "array_equiv",
+    "array_split",
     "asarray",
+    "asin",
+    "asinh",
     "astype",
+    "atan",
+    "atan2",
+    "atanh",
+    "atleast_1d",
+    "atleast_2d",
+    "atleast_3d",
+    "average",
     "bfloat16",
+    "bincount",
     "bitwise_and",
     "bitwise_invert",
     "bitwise_left_shift",
+    "bitwise_not",
     "bitwise_or",
     "bitwise_right_shift",
     "bitwise_xor",
+    "block",
+    "bool",
     "bool_",
     "broadcast_arrays",
+    "broadcast_shapes",
     "broadcast_to",
+    "can_cast",
+    "cbrt",
     "ceil",
     "clip",
+    "column_stack",
     "concat",
     "concatenate",
+    "convolve",
+    "copy",
+    "copysign",
+    "corrcoef",
+    "correlate",
     "cos",
+    "cosh",
     "count_nonzero",
+    "cov",
+    "cross",
+    "cumprod",
+    "cumsum",
+    "cumulative_prod",
+    "cumulative_sum",
+    "deg2rad",
+    "degrees",
+    "delete",
+    "diag",
+    "diag_indices",
+    "diag_indices_from",
+    "diagflat",
+    "diagonal",
+    "diff",
+    "digitize",
     "divide",
+    "divmod",
     "dot",
+    "dsplit",
+    "dstack",
     "e",
+    "ediff1d",
+    "einsum",
+    "einsum_path",
     "empty",
     "empty_like",
     "equal",
+    "euler_gamma",
     "exp",
+    "exp2",
     "expand_dims",
     "expm1",
     "eye",
+    "fill_diagonal",
+    "finfo",
+    "flatnonzero",
     "flip",
+    "fliplr",
+    "flipud",
     "float16",
     "float32",
     "float64",
+    "float_power",
+    "floating",
     "floor",
     "floor_divide",
+    "fmax",
+    "fmin",
+    "fmod",
+    "from_dlpack",
     "full",
     "full_like",
+    "geomspace",
+    "gradient",
     "greater",
     "greater_equal",
+    "heaviside",
+    "histogram",
+    "histogram_bin_edges",
+    "hsplit",
     "hstack",
+    "hypot",
+    "identity",
+    "iinfo",
+    "indices",
+    "inexact",
     "inf",
+    "inner",
+    "insert",
     "int8",
     "int16",
     "int32",
     "int64",
+    "integer",
+    "interp",
+    "intersect1d",
+    "invert",
+    "isclose",
+    "isdtype",
     "isfinite",
+    "isin",
     "isinf",
     "isnan",
+    "isneginf",
+    "isposinf",
+    "isscalar",
+    "issubdtype",
+    "ix_",
+    "kron",
+    "ldexp",
+    "left_shift",
     "less",
     "less_equal",
+    "lexsort",
+    "linalg",
     "linspace",
     "log",
     "log1p",
@@ -231,38 +560,88 @@ __all__ = [
     "logical_not",
     "logical_or",
     "logical_xor",
+    "logspace",
     "matmul",
     "matrix_transpose",
+    "matvec",
     "max",
     "maximum",
     "mean",
+    "median",
+    "meshgrid",
     "min",
     "minimum",
+    "mod",
+    "modf",
     "moveaxis",
     "multiply",
     "nan",
+    "nan_to_num",
+    "nanargmax",
+    "nanargmin",
+    "nancumprod",
+    "nancumsum",
+    "nanmax",
+    "nanmean",
+    "nanmedian",
+    "nanmin",
+    "nanpercentile",
+    "nanprod",
+    "nanquantile",
+    "nanstd",
+    "nansum",
+    "nanvar",
+    "ndim",
     "negative",
     "newaxis",
+    "nextafter",
+    "nonzero",
     "not_equal",
+    "number",
     "ones",
     "ones_like",
     "outer",
     "pad",
+    "partition",
+    "percentile",
     "permute_dims",
     "pi",
+    "piecewise",
+    "polyval",
     "positive",
+    "pow",
     "power",
     "prod",
+    "promote_types",
+    "ptp",
+    "quantile",
+    "rad2deg",
+    "radians",
     "ravel",
+    "ravel_multi_index",
     "reciprocal",
     "remainder",
     "repeat",
     "reshape",
+    "resize",
     "result_type",
+    "right_shift",
+    "rint",
     "roll",
+    "rot90",
     "round",
+    "searchsorted",
+    "select",
+    "setdiff1d",
+    "setxor1d",
+    "shape",
     "sign",
+    "signbit",
+    "signedinteger",
     "sin",
+    "sinc",
+    "sinh",
+    "size",
     "sort",
     "split",
     "sqrt",
@@ -279,147 +658,48 @@ __all__ = [
     "tanh",
     "tensordot",
     "tile",
+    "trace",
     "transpose",
+    "trapezoid",
+    "tri",
     "tril",
+    "tril_indices",
+    "tril_indices_from",
     "triu",
+    "triu_indices",
+    "triu_indices_from",
+    "true_divide",
     "trunc",
     "uint8",
     "uint16",
     "uint32",
     "uint64",
+    "union1d",
+    "unique",
+    "unique_all",
+    "unique_counts",
+    "unique_inverse",
+    "unique_values",
+    "unravel_index",
+    "unsignedinteger",
     "unstack",
+    "unwrap",
+    "vander",
     "var",
+    "vdot",
     "vecdot",
+    "vecmat",
+    "vsplit",
     "vstack",
     "where",
     "zeros",
     "zeros_like",
-]
+]  # fmt: skip
 
-# -- operators and methods of arrays -------------------------------------------------------------------------
-
-
-def _operator(function: Callable, *, reflected: bool = False) -> Callable:
-    @wraps(function)
-    def method(self: Array, other: Any) -> Any:
-        if not hasattr(other, "dtype") and not isinstance(other, bool | int | float):
-            return NotImplemented  # let the other operand try, and Python explain
-        return function(other, self) if reflected else function(self, other)
-
-    return method
+_COMPLEX = ("angle", "complex64", "complex128", "conj", "conjugate", "fft", "imag", "iscomplex", "iscomplexobj", "real")
 
 
-_BINARY = {
-    "add": add,
-    "sub": subtract,
-    "mul": multiply,
-    "truediv": divide,
-    "floordiv": floor_divide,
-    "mod": remainder,
-    "pow": power,
-    "matmul": matmul,
-    "and": bitwise_and,
-    "or": bitwise_or,
-    "xor": bitwise_xor,
-    "lshift": bitwise_left_shift,
-    "rshift": bitwise_right_shift,
-}
-_COMPARISONS = {
-    "eq": equal,
-    "ne": not_equal,
-    "lt": less,
-    "le": less_equal,
-    "gt": greater,
-    "ge": greater_equal,
-}
-
-
-def _reduction(function: Callable) -> Callable:
-    @wraps(function)
-    def method(self: Array, axis: Any = None, *args: Any, out: None = None, **options: Any) -> Array:
-        # `numpy.sum(x)` calls `x.sum(axis=None, dtype=None, out=None)`.
-        if out is not None:
-            raise ArgumentError(function.__name__, "arrays are immutable, so there is no out", got=repr(out))
-        return function(self, axis, *args, **options)
-
-    return method
-
-
-def _contains(self: Array, value: Any) -> bool:
-    """Returns whether an element equals ``value``."""
-    return bool(any(equal(self, value)))
-
-
-def _divmod(self: Array, other: Any) -> tuple[Array, Array]:
-    """Returns the floor division and its remainder."""
-    return floor_divide(self, other), remainder(self, other)
-
-
-def _rdivmod(self: Array, other: Any) -> tuple[Array, Array]:
-    """Returns the floor division of ``other`` and its remainder."""
-    return floor_divide(other, self), remainder(other, self)
-
-
-def _round(self: Array, decimals: int | None = None) -> Array:
-    """Returns the nearest number with so many decimals: Python's ``round``."""
-    return round(self, decimals or 0)
-
-
-def _reshape(self: Array, *shape: Any) -> Array:
-    """Returns the elements, in row-major order, in another shape, given as a tuple or as integers."""
-    return reshape(self, shape[0] if len(shape) == 1 else shape)
-
-
-def _transpose(self: Array, *axes: Any) -> Array:
-    """Returns the array with its axes in another order, by default reversed."""
-    order = axes[0] if len(axes) == 1 and not isinstance(axes[0], int) else axes
-    return transpose(self, order or None)
-
-
-def _to_device(self: Array, device: Any, /, *, stream: None = None) -> Array:
-    """Returns the array on a device: ``"cpu"``, ``"cuda"``, ``"cuda:1"``."""
-    return asarray(self, device=device)
-
-
-def _namespace(self: Array, *, api_version: str | None = None) -> Any:
-    """Returns this module: the array API's way to find the functions for an array."""
-    return sys.modules[__name__]
-
-
-_REDUCTIONS = (sum, prod, mean, var, std, max, min, any, all, argmax, argmin)
-
-install_methods(
-    {
-        **{f"__{name}__": _operator(function) for name, function in (_BINARY | _COMPARISONS).items()},
-        **{f"__r{name}__": _operator(function, reflected=True) for name, function in _BINARY.items()},
-        "__divmod__": _divmod,
-        "__rdivmod__": _rdivmod,
-        "__neg__": negative,
-        "__pos__": positive,
-        "__abs__": abs,
-        "__invert__": bitwise_invert,
-        "__round__": _round,
-        "__contains__": _contains,
-        "__getitem__": _indexing.getitem,
-        "__array_namespace__": _namespace,
-        "at": property(_indexing.At),
-        "T": property(transpose),
-        "mT": property(matrix_transpose),
-        "reshape": _reshape,
-        "transpose": _transpose,
-        "to_device": _to_device,
-        "astype": astype,
-        "ravel": ravel,
-        "flatten": ravel,
-        "squeeze": squeeze,
-        "swapaxes": swapaxes,
-        "argsort": argsort,
-        "clip": clip,
-        "copy": positive,
-        "dot": dot,
-        "repeat": repeat,
-        "round": round,
-        "take": take,
-        **{function.__name__: _reduction(function) for function in _REDUCTIONS},
-    }
-)
+def __getattr__(name: str) -> Any:
+    if name in _COMPLEX:
+        raise AttributeError(f"[numpy] there are no complex numbers, because TVM has none, and so no {name!r}.")
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

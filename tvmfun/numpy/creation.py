@@ -5,29 +5,21 @@ Outside a trace the elements are made by NumPy: there is nothing to compile for.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator, Sequence
 from typing import Any
 
 import numpy as np
 
-from tvmfun import dtypes, runtime
-from tvmfun.core.array import Array, device_array, foreign_array, move
+from tvmfun import dtypes
+from tvmfun.core import dims
+from tvmfun.core.array import Array, DeviceArray, device_array, duplicate, foreign_array
+from tvmfun.core.dims import Dim
 from tvmfun.core.leaf import abstract
 from tvmfun.core.trace import Tracer, is_tracing
 from tvmfun.errors import ArgumentError, ConcretizationError, DtypeError, ShapeError
-from tvmfun.numpy.elementwise import (
-    add,
-    astype,
-    divide,
-    equal,
-    greater_equal,
-    less_equal,
-    multiply,
-    subtract,
-    where,
-)
-from tvmfun.numpy.promotion import convert, dtype_or, operand
+from tvmfun.numpy.data_types import astype, placed
+from tvmfun.numpy.elementwise import equal, greater_equal, less_equal, where
+from tvmfun.numpy.promotion import convert, dtype_or, operand, operands
 from tvmfun.ops import pointwise
 from tvmfun.ops import shape as ops
 
@@ -42,7 +34,7 @@ def as_shape(name: str, shape: Shape) -> tuple[int, ...]:
     """
     sizes = (shape,) if hasattr(shape, "__index__") and not getattr(shape, "ndim", 0) else shape
     try:
-        result = tuple(size.__index__() for size in sizes)  # type: ignore[union-attr]
+        result = tuple(map(dims.index, sizes))  # type: ignore[arg-type]
     except ConcretizationError:
         raise ConcretizationError(
             name,
@@ -50,15 +42,11 @@ def as_shape(name: str, shape: Shape) -> tuple[int, ...]:
             got=repr(shape),
             hint="static_argnums, or x.shape",
         ) from None
-    except (AttributeError, TypeError):
+    except TypeError:
         raise ArgumentError(name, "the sizes must be integers", got=repr(shape)) from None
     if any(size < 0 for size in result):
         raise ArgumentError(name, "the sizes must not be negative", got=repr(shape))
     return result
-
-
-def _placed(name: str, x: Array, device: Any) -> Array:
-    return x if device is None else move(x.concrete(name), runtime.device(device))
 
 
 def asarray(value: Any, /, dtype: Any = None, *, copy: bool | None = None, device: Any = None) -> Array:
@@ -67,7 +55,8 @@ def asarray(value: Any, /, dtype: Any = None, *, copy: bool | None = None, devic
     Args:
         value: an array of any library that speaks DLPack or ``__array__``, a number, or nested sequences.
         dtype: of the result. By default that of ``value``; Python numbers become bool, int32 or float32.
-        copy: False to insist on sharing memory, which works for arrays of this library only.
+        copy: True for a buffer of its own, which nobody else can donate; False to insist on sharing memory, which
+            works for arrays of this library only.
         device: where the result lies; by default the CPU.
 
     Raises:
@@ -84,7 +73,9 @@ def asarray(value: Any, /, dtype: Any = None, *, copy: bool | None = None, devic
     if copy is False and not (isinstance(value, Array) and (kind is None or kind == value.dtype)):
         raise ArgumentError("asarray", "a copy is needed", got="copy=False", hint="copy=None")
     if isinstance(value, Array):
-        result = value
+        result = duplicate(value) if copy and isinstance(value, DeviceArray) and not is_tracing() else value
+    elif isinstance(value, Dim):
+        result = dims.as_array(value)
     elif isinstance(value, np.ndarray | np.generic):
         dtypes.canonical(value.dtype)  # complains about what `astype` would silently take, such as strings
         result = device_array(value if kind is None else value.astype(kind))
@@ -97,7 +88,7 @@ def asarray(value: Any, /, dtype: Any = None, *, copy: bool | None = None, devic
         result = foreign_array(value, "asarray")
     else:
         raise DtypeError("asarray", "it cannot become an array", got=type(value).__name__, hint="numbers or arrays")
-    return _placed("asarray", result if kind is None else astype(result, kind), device)
+    return placed("asarray", result if kind is None else astype(result, kind), device)
 
 
 def _leaves(value: Sequence) -> Iterator[Any]:
@@ -144,9 +135,44 @@ def _stacked(rows: list[Array]) -> Array:
     return ops.concat(*(ops.reshape(convert("asarray", row, dtype), shape=shape) for row in rows), axis=0)
 
 
-def array(value: Any, /, dtype: Any = None, **options: Any) -> Array:
-    """Returns an array with the elements of ``value``: another name of :func:`asarray`."""
-    return asarray(value, dtype, **options)
+def arrays(name: str, *values: Any, floating: bool = False) -> list[Array]:
+    """The values, lists among them, as arrays of the dtype they promote to; integers become floats if ``floating``.
+
+    Python numbers keep their precision until it is known.
+    """
+    values = tuple(asarray(value) if isinstance(value, list | tuple | range) else value for value in values)
+    return [asarray(value) for value in operands(name, *values, floating=floating)]
+
+
+def array(value: Any, /, dtype: Any = None, *, copy: bool | None = True, device: Any = None) -> Array:
+    """Returns an array with the elements of ``value`` and, by default, a buffer of its own; see :func:`asarray`."""
+    return asarray(value, dtype, copy=copy, device=device)
+
+
+def copy(x: Any, /) -> Array:
+    """Returns the array with a buffer of its own, which nobody else can donate."""
+    return asarray(x, copy=True)
+
+
+def from_dlpack(x: Any, /, *, device: Any = None, copy: bool | None = None) -> Array:
+    """Returns an array with the elements of one that speaks DLPack; they are copied.
+
+    Args:
+        x: an array of any library with ``__dlpack__``.
+        device: where the result lies; by default where ``x`` does.
+        copy: False to insist on sharing memory, which works for arrays of this library only.
+
+    Raises:
+        DtypeError: if ``x`` does not speak DLPack, or tvmfun has no such dtype.
+        ArgumentError: if a copy is needed and forbidden.
+    """
+    if not hasattr(x, "__dlpack__"):
+        raise DtypeError("from_dlpack", "the argument does not speak DLPack", got=type(x).__name__, hint="asarray")
+    if isinstance(x, Array):
+        return asarray(x, copy=copy, device=device)
+    if copy is False:
+        raise ArgumentError("from_dlpack", "a copy is needed", got="copy=False", hint="copy=None")
+    return placed("from_dlpack", foreign_array(x, "from_dlpack"), device)
 
 
 def full(shape: Shape, fill_value: Any, dtype: Any = None, *, device: Any = None) -> Array:
@@ -166,9 +192,9 @@ def full(shape: Shape, fill_value: Any, dtype: Any = None, *, device: Any = None
     kind = dtype_or(dtype, abstract(fill_value, "full").dtype)
     filling = convert("full", fill_value, kind)
     if isinstance(filling, np.generic) and not is_tracing():
-        return _placed("full", device_array(np.full(sizes, filling, kind)), device)
+        return placed("full", device_array(np.full(sizes, filling, kind)), device)
     # The result has a dtype of its own, also when it is filled with a Python number.
-    return _placed("full", astype(ops.broadcast_to(filling, shape=sizes), kind), device)
+    return placed("full", astype(ops.broadcast_to(filling, shape=sizes), kind), device)
 
 
 def zeros(shape: Shape, dtype: Any = None, *, device: Any = None) -> Array:
@@ -207,65 +233,6 @@ def empty_like(x: Any, /, dtype: Any = None, *, device: Any = None) -> Array:
     return zeros_like(x, dtype, device=device)
 
 
-def arange(start: Any, stop: Any = None, step: Any = 1, dtype: Any = None, *, device: Any = None) -> Array:
-    """Returns ``start, start + step, ...`` up to but without ``stop``.
-
-    Raises:
-        ArgumentError: if the step is 0.
-        ConcretizationError: for a traced argument, because they give the result its shape.
-
-    >>> arange(1, 7, 2)
-    Array([1, 3, 5], dtype=int32)
-    """
-    first, last = (0, start) if stop is None else (start, stop)
-    avals = [abstract(operand("arange", value), "arange") for value in (first, last, step)]
-    kind = dtype_or(dtype, dtypes.promote(*((aval.dtype, aval.weak) for aval in avals))[0])
-    if kind == dtypes.bool_:
-        kind = dtypes.DEFAULT_INT
-    if all(dtypes.is_integer(aval.dtype) or aval.dtype == dtypes.bool_ for aval in avals):
-        first, last, step = int(first), int(last), int(step)
-        count = -(-(last - first) // step) if step else 0
-    else:
-        first, last, step = float(first), float(last), float(step)
-        count = math.ceil((last - first) / step) if step else 0
-    if not step:
-        raise ArgumentError("arange", "the step must not be 0")
-    count = max(0, count)
-    if count and dtypes.is_integer(kind):
-        for value in (first, first + (count - 1) * step):
-            convert("arange", value, kind)  # complains if it does not fit
-    if is_tracing() and isinstance(first, int):
-        counting = kind if dtypes.is_integer(kind) else dtypes.int64
-        numbers = ops.iota(shape=(count,), axis=0, dtype=dtypes.NAMES[counting])
-        return astype(numbers if (first, step) == (0, 1) else add(multiply(numbers, step), first), kind)
-    is_float = isinstance(first, float)
-    numbers = np.arange(first, last, step) if is_float else first + step * np.arange(count)
-    return _placed("arange", device_array(numbers.astype(kind)), device)
-
-
-def linspace(
-    start: Any, stop: Any, /, num: int = 50, endpoint: bool = True, *, dtype: Any = None, device: Any = None
-) -> Array:
-    """Returns ``num`` evenly spaced numbers from ``start`` to ``stop``, with or without the end.
-
-    >>> linspace(0, 1, 5)
-    Array([0.  , 0.25, 0.5 , 0.75, 1.  ], dtype=float32)
-    """
-    if num < 0:
-        raise ArgumentError("linspace", "the number of elements must not be negative", got=str(num))
-    ends = [operand("linspace", end) for end in (start, stop)]
-    avals = [abstract(end, "linspace") for end in ends]
-    common, _ = dtypes.promote(*((aval.dtype, aval.weak) for aval in avals), (dtypes.DEFAULT_FLOAT, True))
-    kind = dtype_or(dtype, common)
-    if any(isinstance(end, Tracer) for end in ends):
-        steps = max(num - 1 if endpoint else num, 1)
-        fraction = divide(ops.iota(shape=(num,), axis=0, dtype=dtypes.NAMES[common]), float(steps))
-        numbers = add(multiply(subtract(1.0, fraction), ends[0]), multiply(fraction, ends[1]))
-        return _placed("linspace", astype(numbers, kind), device)
-    first, last = (np.asarray(end, np.float64) for end in ends)
-    return _placed("linspace", device_array(np.linspace(first, last, num, endpoint).astype(kind)), device)
-
-
 def eye(n_rows: int, n_cols: int | None = None, k: int = 0, dtype: Any = None, *, device: Any = None) -> Array:
     """Returns a matrix with ones on the k-th diagonal and zeros elsewhere.
 
@@ -277,7 +244,7 @@ def eye(n_rows: int, n_cols: int | None = None, k: int = 0, dtype: Any = None, *
     sizes = as_shape("eye", (n_rows, n_rows if n_cols is None else n_cols))
     if is_tracing():
         return astype(equal(_diagonals(sizes), k), kind)
-    return _placed("eye", device_array(np.eye(*sizes, k=k, dtype=kind)), device)
+    return placed("eye", device_array(np.eye(*sizes, k=k, dtype=kind)), device)
 
 
 def _diagonals(shape: tuple[int, ...]) -> Array:
@@ -303,3 +270,13 @@ def triu(x: Any, /, k: int = 0) -> Array:
     """Returns matrices with zeros below the k-th diagonal."""
     x = _matrices("triu", x)
     return where(greater_equal(_diagonals(x.shape[-2:]), k), x, x.dtype.type(0))
+
+
+def identity(n: int, dtype: Any = None) -> Array:
+    """Returns the square matrix with ones on its diagonal."""
+    return eye(n, dtype=dtype)
+
+
+def tri(n_rows: int, n_cols: int | None = None, k: int = 0, dtype: Any = None) -> Array:
+    """Returns a matrix with ones up to the k-th diagonal and zeros above it."""
+    return tril(ones((n_rows, n_rows if n_cols is None else n_cols), dtype), k)

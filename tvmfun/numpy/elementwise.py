@@ -1,4 +1,4 @@
-"""Elementwise functions: operands are promoted to one dtype and broadcast."""
+"""The elementwise functions of the array API: operands are promoted to one dtype and broadcast."""
 
 from __future__ import annotations
 
@@ -16,74 +16,98 @@ from tvmfun.core.op import Op
 from tvmfun.core.trace import is_tracing
 from tvmfun.errors import ArgumentError, DtypeError
 from tvmfun.numpy.promotion import array, operands
+from tvmfun.ops import elementary, shape
 from tvmfun.ops import pointwise as ops
-from tvmfun.ops import shape
 
 Operand = Any
 
 
-def _named(function: Callable[..., Array], name: str, doc: str) -> Callable[..., Array]:
+def named(function: Callable[..., Array], name: str, doc: str, module: str = __name__) -> Callable[..., Array]:
+    """Gives a function its public name and docstring, and the module in which it has that name."""
     function.__name__ = function.__qualname__ = name
+    function.__module__ = module
     function.__doc__ = doc
     return function
 
 
-def _unary(name: str, op: Op, formula: str, *, floating: bool = False) -> Callable[..., Array]:
+def unary(name: str, op: Op, formula: str, *, floating: bool = False, module: str = __name__) -> Callable[..., Array]:
+    """A function that applies an op to one operand; integers become floats if ``floating``."""
+
     def function(x: Operand, /) -> Array:
         return op(*operands(name, x, floating=floating))
 
-    return _named(function, name, f"Returns {formula}, elementwise.")
+    return named(function, name, f"Returns {formula}, elementwise.", module)
 
 
-def _binary(
+def binary(
     name: str, op: Op, formula: str, *, floating: bool = False, of_bools: Op | None = None
 ) -> Callable[..., Array]:
+    """A function that applies an op to two operands, of bools another one; integers become floats if ``floating``."""
+
     def function(x1: Operand, x2: Operand, /) -> Array:
         x1, x2 = operands(name, x1, x2, floating=floating)
         return of_bools(x1, x2) if of_bools and x1.dtype == dtypes.bool_ else op(x1, x2)
 
-    return _named(function, name, f"Returns {formula}, elementwise.")
+    return named(function, name, f"Returns {formula}, elementwise.")
 
 
-add = _binary("add", ops.add, ":math:`x_1 + x_2`; of bools, whether either is true", of_bools=ops.bitwise_or)
-subtract = _binary("subtract", ops.subtract, ":math:`x_1 - x_2`")
-multiply = _binary(
+add = binary("add", ops.add, ":math:`x_1 + x_2`; of bools, whether either is true", of_bools=ops.bitwise_or)
+subtract = binary("subtract", ops.subtract, ":math:`x_1 - x_2`")
+multiply = binary(
     "multiply", ops.multiply, r":math:`x_1 \cdot x_2`; of bools, whether both are true", of_bools=ops.bitwise_and
 )
-divide = _binary("divide", ops.divide, ":math:`x_1 / x_2`, a float", floating=True)
-floor_divide = _binary(
+divide = binary("divide", ops.divide, ":math:`x_1 / x_2`, a float", floating=True)
+floor_divide = binary(
     "floor_divide", ops.floor_divide, r":math:`\lfloor x_1 / x_2 \rfloor`; integers divided by 0 give 0"
 )
-remainder = _binary(
+remainder = binary(
     "remainder",
     ops.remainder,
     "the remainder of the floor division, with the sign of :math:`x_2`; integers divided by 0 give 0",
 )
-maximum = _binary("maximum", ops.maximum, r":math:`\max(x_1, x_2)`, NaN where either is", of_bools=ops.bitwise_or)
-minimum = _binary("minimum", ops.minimum, r":math:`\min(x_1, x_2)`, NaN where either is", of_bools=ops.bitwise_and)
-negative = _unary("negative", ops.negative, ":math:`-x`")
-abs = _unary("abs", ops.abs, ":math:`|x|`")
-sign = _unary("sign", ops.sign, "-1, 0 or 1 by the sign of :math:`x`")
-exp = _unary("exp", ops.exp, ":math:`e^x`", floating=True)
-expm1 = _unary("expm1", ops.expm1, ":math:`e^x - 1`, accurate near 0", floating=True)
-log = _unary("log", ops.log, r":math:`\ln x`", floating=True)
-log1p = _unary("log1p", ops.log1p, r":math:`\ln(1 + x)`, accurate near 0", floating=True)
-sqrt = _unary("sqrt", ops.sqrt, r":math:`\sqrt x`", floating=True)
-sin = _unary("sin", ops.sin, r":math:`\sin x`", floating=True)
-cos = _unary("cos", ops.cos, r":math:`\cos x`", floating=True)
-tanh = _unary("tanh", ops.tanh, r":math:`\tanh x`", floating=True)
-equal = _binary("equal", ops.equal, "whether :math:`x_1 = x_2`")
-not_equal = _binary("not_equal", ops.not_equal, r"whether :math:`x_1 \ne x_2`")
-less = _binary("less", ops.less, "whether :math:`x_1 < x_2`")
-less_equal = _binary("less_equal", ops.less_equal, r"whether :math:`x_1 \le x_2`")
-greater = _binary("greater", ops.greater, "whether :math:`x_1 > x_2`")
-greater_equal = _binary("greater_equal", ops.greater_equal, r"whether :math:`x_1 \ge x_2`")
-bitwise_and = _binary("bitwise_and", ops.bitwise_and, "the bits that both have")
-bitwise_or = _binary("bitwise_or", ops.bitwise_or, "the bits that either has")
-bitwise_xor = _binary("bitwise_xor", ops.bitwise_xor, "the bits that exactly one has")
-bitwise_invert = _unary("bitwise_invert", ops.bitwise_not, "the other bits")
-bitwise_left_shift = _binary("bitwise_left_shift", ops.left_shift, r":math:`x_1 \cdot 2^{x_2}`")
-bitwise_right_shift = _binary("bitwise_right_shift", ops.right_shift, r":math:`\lfloor x_1 / 2^{x_2} \rfloor`")
+maximum = binary("maximum", ops.maximum, r":math:`\max(x_1, x_2)`, NaN where either is", of_bools=ops.bitwise_or)
+minimum = binary("minimum", ops.minimum, r":math:`\min(x_1, x_2)`, NaN where either is", of_bools=ops.bitwise_and)
+negative = unary("negative", ops.negative, ":math:`-x`")
+abs = unary("abs", ops.abs, ":math:`|x|`")
+sign = unary("sign", ops.sign, "-1, 0 or 1 by the sign of :math:`x`")
+exp = unary("exp", ops.exp, ":math:`e^x`", floating=True)
+expm1 = unary("expm1", ops.expm1, ":math:`e^x - 1`, accurate near 0", floating=True)
+log = unary("log", ops.log, r":math:`\ln x`", floating=True)
+log1p = unary("log1p", ops.log1p, r":math:`\ln(1 + x)`, accurate near 0", floating=True)
+log2 = unary("log2", elementary.log2, r":math:`\log_2 x`", floating=True)
+log10 = unary("log10", elementary.log10, r":math:`\log_{10} x`", floating=True)
+sqrt = unary("sqrt", ops.sqrt, r":math:`\sqrt x`", floating=True)
+sin = unary("sin", ops.sin, r":math:`\sin x`", floating=True)
+cos = unary("cos", ops.cos, r":math:`\cos x`", floating=True)
+tan = unary("tan", elementary.tan, r":math:`\tan x`", floating=True)
+asin = unary("asin", elementary.asin, r":math:`\arcsin x`, NaN outside :math:`[-1, 1]`", floating=True)
+acos = unary("acos", elementary.acos, r":math:`\arccos x`, NaN outside :math:`[-1, 1]`", floating=True)
+atan = unary("atan", elementary.atan, r":math:`\arctan x`", floating=True)
+atan2 = binary(
+    "atan2",
+    elementary.atan2,
+    "the angle of the point :math:`(x_2, x_1)`",
+    floating=True,
+)
+sinh = unary("sinh", elementary.sinh, r":math:`\sinh x`", floating=True)
+cosh = unary("cosh", elementary.cosh, r":math:`\cosh x`", floating=True)
+tanh = unary("tanh", ops.tanh, r":math:`\tanh x`", floating=True)
+asinh = unary("asinh", elementary.asinh, r":math:`\operatorname{arsinh} x`", floating=True)
+acosh = unary("acosh", elementary.acosh, r":math:`\operatorname{arcosh} x`, NaN below 1", floating=True)
+atanh = unary("atanh", elementary.atanh, r":math:`\operatorname{artanh} x`, NaN outside :math:`[-1, 1]`", floating=True)
+hypot = binary("hypot", elementary.hypot, r":math:`\sqrt{x_1^2 + x_2^2}` without overflow", floating=True)
+equal = binary("equal", ops.equal, "whether :math:`x_1 = x_2`")
+not_equal = binary("not_equal", ops.not_equal, r"whether :math:`x_1 \ne x_2`")
+less = binary("less", ops.less, "whether :math:`x_1 < x_2`")
+less_equal = binary("less_equal", ops.less_equal, r"whether :math:`x_1 \le x_2`")
+greater = binary("greater", ops.greater, "whether :math:`x_1 > x_2`")
+greater_equal = binary("greater_equal", ops.greater_equal, r"whether :math:`x_1 \ge x_2`")
+bitwise_and = binary("bitwise_and", ops.bitwise_and, "the bits that both have")
+bitwise_or = binary("bitwise_or", ops.bitwise_or, "the bits that either has")
+bitwise_xor = binary("bitwise_xor", ops.bitwise_xor, "the bits that exactly one has")
+bitwise_invert = unary("bitwise_invert", ops.bitwise_not, "the other bits")
+bitwise_left_shift = binary("bitwise_left_shift", ops.left_shift, r":math:`x_1 \cdot 2^{x_2}`")
+bitwise_right_shift = binary("bitwise_right_shift", ops.right_shift, r":math:`\lfloor x_1 / 2^{x_2} \rfloor`")
 
 
 def positive(x: Operand, /) -> Array:
@@ -97,7 +121,7 @@ def _rounding(name: str, op: Op, formula: str) -> Callable[..., Array]:
         x = array(name, x)
         return op(x) if dtypes.is_float(x.dtype) else positive(x)
 
-    return _named(function, name, f"Returns {formula}, elementwise; integers stay as they are.")
+    return named(function, name, f"Returns {formula}, elementwise; integers stay as they are.")
 
 
 floor = _rounding("floor", ops.floor, r":math:`\lfloor x \rfloor`")
@@ -136,30 +160,36 @@ def reciprocal(x: Operand, /) -> Array:
     return ops.divide(x.dtype.type(1), x)
 
 
-def power(x1: Operand, x2: Operand, /) -> Array:
+def pow(x1: Operand, x2: Operand, /) -> Array:
     """Returns :math:`x_1^{x_2}`, elementwise.
 
-    A Python integer as the exponent is computed by multiplications, for integers and floats. Integers to a
-    negative power are 0 unless the base is 1 or -1.
+    A Python integer as the exponent is computed by multiplications, of floats up to the eighth power. Integers to
+    a negative power are 0 unless the base is 1 or -1.
 
     Raises:
         DtypeError: for an integer base with a negative Python integer as the exponent.
 
-    >>> power(np.asarray([1, 2, 3]), 3)
+    >>> pow(np.asarray([1, 2, 3]), 3)
     Array([ 1,  8, 27], dtype=int64)
     """
+    return to_power("pow", x1, x2)
+
+
+def to_power(name: str, x1: Operand, x2: Operand) -> Array:
+    """:func:`pow` in the name of the function ``name``."""
     if isinstance(x2, int) and not isinstance(x2, bool):
-        return _static_power(x1, x2)
-    base, exponent = operands("power", x1, x2)
-    return ops.power(base, exponent) if dtypes.is_float(base.dtype) else _integer_power(base, exponent)
+        x = array(name, x1)
+        if builtins.abs(x2) <= 8 or not dtypes.is_float(x.dtype):
+            return _static_power(name, x, x2)
+    base, exponent = operands(name, x1, x2)
+    return ops.power(base, exponent) if dtypes.is_float(base.dtype) else _integer_power(name, base, exponent)
 
 
-def _static_power(x: Operand, exponent: int) -> Array:
-    x = array("power", x)
+def _static_power(name: str, x: Any, exponent: int) -> Array:
     if exponent < 0:
         if not dtypes.is_float(x.dtype):
-            raise DtypeError("power", "an integer to a negative power is no integer", got=str(exponent), hint="floats")
-        return reciprocal(_static_power(x, -exponent))
+            raise DtypeError(name, "an integer to a negative power is no integer", got=str(exponent), hint="floats")
+        return reciprocal(_static_power(name, x, -exponent))
     if exponent == 0:
         return shape.broadcast_to(x.dtype.type(1), shape=x.shape)
     result = None
@@ -172,11 +202,11 @@ def _static_power(x: Operand, exponent: int) -> Array:
         x = ops.multiply(x, x)
 
 
-def _integer_power(base: Any, exponent: Any) -> Array:
+def _integer_power(name: str, base: Any, exponent: Any) -> Array:
     """By squaring, bit by bit of the exponent."""
     dtype = base.dtype
     if dtype == dtypes.bool_:
-        raise DtypeError("power", "bools have no powers", got="bool", hint="x.astype('int32')")
+        raise DtypeError(name, "bools have no powers", got="bool", hint="x.astype('int32')")
     bits = dtype.itemsize * 8 - (dtype in dtypes.SIGNED)
     if not is_tracing() and isinstance(exponent, DeviceArray | np.generic):
         bits = int(np.max(np.asarray(exponent), initial=0)).bit_length()
@@ -193,26 +223,8 @@ def _integer_power(base: Any, exponent: Any) -> Array:
         by_sign = ops.where(ops.equal(base, one), one, ops.where(odd, minus, one))
         unit = ops.bitwise_or(ops.equal(base, one), ops.equal(base, minus))
         result = ops.where(ops.less(exponent, zero), ops.where(unit, by_sign, zero), result)
-    common = ops.broadcast_shapes("power", [base.shape, exponent.shape])
+    common = ops.broadcast_shapes(name, [base.shape, exponent.shape])
     return shape.broadcast_to(result, shape=common) if result.shape != common else positive(result)
-
-
-def tan(x: Operand, /) -> Array:
-    r"""Returns :math:`\tan x`, elementwise."""
-    (x,) = operands("tan", x, floating=True)
-    return ops.divide(ops.sin(x), ops.cos(x))
-
-
-def log2(x: Operand, /) -> Array:
-    r"""Returns :math:`\log_2 x`, elementwise."""
-    (x,) = operands("log2", x, floating=True)
-    return ops.divide(ops.log(x), x.dtype.type(math.log(2)))
-
-
-def log10(x: Operand, /) -> Array:
-    r"""Returns :math:`\log_{10} x`, elementwise."""
-    (x,) = operands("log10", x, floating=True)
-    return ops.divide(ops.log(x), x.dtype.type(math.log(10)))
 
 
 def logaddexp(x1: Operand, x2: Operand, /) -> Array:
@@ -230,7 +242,7 @@ def _float_test(name: str, op: Op, formula: str, otherwise: bool) -> Callable[..
             return op(x)
         return ops.equal(x, x) if otherwise else ops.not_equal(x, x)
 
-    return _named(function, name, f"Returns whether {formula}, elementwise.")
+    return named(function, name, f"Returns whether {formula}, elementwise.")
 
 
 isnan = _float_test("isnan", ops.isnan, "an element is NaN", False)
@@ -243,6 +255,40 @@ def isinf(x: Operand, /) -> Array:
     if not dtypes.is_float(x.dtype):
         return ops.not_equal(x, x)
     return ops.equal(ops.abs(x), x.dtype.type(math.inf))
+
+
+def signbit(x: Operand, /) -> Array:
+    """Returns whether an element is negative, elementwise; true for -0.0."""
+    x = array("signbit", x)
+    if not dtypes.is_float(x.dtype):
+        return ops.less(x, x.dtype.type(0)) if x.dtype in dtypes.SIGNED else ops.not_equal(x, x)
+    signed = f"int{x.dtype.itemsize * 8}"
+    bits = ops.bitcast(ops.stop_gradient(x), dtype=signed)
+    return ops.less(bits, bits.dtype.type(0))
+
+
+def copysign(x1: Operand, x2: Operand, /) -> Array:
+    """Returns the size of ``x1`` with the sign of ``x2``, elementwise."""
+    x1, x2 = operands("copysign", x1, x2, floating=True)
+    return ops.where(ops.equal(signbit(x1), signbit(x2)), x1, ops.negative(x1))
+
+
+def nextafter(x1: Operand, x2: Operand, /) -> Array:
+    """Returns the next float after ``x1`` in the direction of ``x2``, elementwise.
+
+    >>> nextafter(np.float32(0), 1)
+    Array(1.e-45, dtype=float32)
+    """
+    x1, x2 = operands("nextafter", x1, x2, floating=True)
+    zero, kind = x1.dtype.type(0), dtypes.NAMES[x1.dtype]
+    # Floats of one sign are ordered as their bits are.
+    bits = ops.bitcast(x1, dtype=f"int{x1.dtype.itemsize * 8}")
+    one = bits.dtype.type(1)
+    away = ops.equal(ops.less(x1, x2), ops.less(zero, x1))
+    moved = ops.bitcast(ops.add(bits, ops.where(away, one, -one)), dtype=kind)
+    moved = ops.where(ops.equal(x1, zero), copysign(one.view(x1.dtype), x2), moved)
+    moved = ops.where(ops.equal(x1, x2), x2, moved)
+    return ops.where(ops.bitwise_or(ops.isnan(x1), ops.isnan(x2)), x1.dtype.type(math.nan), moved)
 
 
 def _truth(name: str, x: Operand) -> Any:
@@ -259,7 +305,7 @@ def _logical(name: str, op: Op, formula: str) -> Callable[..., Array]:
     def function(x1: Operand, x2: Operand, /) -> Array:
         return op(_truth(name, x1), _truth(name, x2))
 
-    return _named(function, name, f"Returns whether {formula} non-zero, elementwise.")
+    return named(function, name, f"Returns whether {formula} non-zero, elementwise.")
 
 
 logical_and = _logical("logical_and", ops.bitwise_and, "both are")
@@ -295,24 +341,3 @@ def _representable(x: Operand, bound: Operand) -> Operand:
         limits = np.iinfo(dtype)
         return builtins.min(builtins.max(bound, int(limits.min)), int(limits.max))
     return bound
-
-
-def astype(x: Operand, dtype: Any, /, *, copy: bool = True) -> Array:
-    """Returns ``x`` with elements of another dtype; floats lose their fraction in integers.
-
-    Args:
-        x: the array.
-        dtype: a dtype or its name.
-        copy: for the array API; arrays are immutable, so a copy cannot be told from the original.
-
-    Raises:
-        DtypeError: if tvmfun has no such dtype.
-
-    >>> astype(np.asarray([1.7, -1.7]), "int32")
-    Array([ 1, -1], dtype=int32)
-    """
-    x = array("astype", x)
-    target = dtypes.canonical(dtype)
-    if isinstance(x, Array) and x.dtype == target and not x.weak_type:
-        return x
-    return ops.astype(x, dtype=dtypes.NAMES[target])

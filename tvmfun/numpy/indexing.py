@@ -1,22 +1,33 @@
-"""Indexing: ``x[...]``, ``x.at[...]``, and taking elements at computed places.
+"""Indexing: ``x[...]``, and taking elements at computed places.
 
-Python integers outside an axis are errors. Places in index arrays may be known at run time only: reading
-clamps those outside the array to it, and updates of them are dropped.
+Python integers outside an axis are errors. Places in index arrays may be known at run time only: those outside the
+array are clamped to it, unless a mode says otherwise.
 """
 
 from __future__ import annotations
 
+import functools
 from typing import Any
 
 import numpy as np
 
 from tvmfun import dtypes
+from tvmfun.core import dims
 from tvmfun.core.array import Array, DeviceArray, ShapeDtype, device_array, is_on_cpu
 from tvmfun.core.trace import Tracer, abstract, is_tracing
-from tvmfun.errors import ConcretizationError, IndexingError, ShapeError
+from tvmfun.errors import ArgumentError, ConcretizationError, IndexingError, ShapeError
 from tvmfun.numpy.creation import asarray
-from tvmfun.numpy.elementwise import add, astype, minimum, where
-from tvmfun.numpy.manipulation import broadcast_to, expand_dims, normalize_axis, permute_dims, ravel, reshape
+from tvmfun.numpy.data_types import astype
+from tvmfun.numpy.elementwise import add, clip, logical_and, minimum, remainder, where
+from tvmfun.numpy.manipulation import (
+    broadcast_to,
+    expand_dims,
+    moveaxis,
+    normalize_axis,
+    permute_dims,
+    ravel,
+    reshape,
+)
 from tvmfun.numpy.promotion import convert, require_integer
 from tvmfun.ops import index as ops
 from tvmfun.ops import pointwise
@@ -28,11 +39,12 @@ from tvmfun.ops import shape as shapes
 _BOOL = ShapeDtype((), dtypes.bool_)
 
 
-def _is_array(item: Any) -> bool:
+def is_array(item: Any) -> bool:
+    """Whether an item of an index is an array of places."""
     return isinstance(item, Array) or (isinstance(item, np.ndarray) and item.ndim > 0)
 
 
-def _normalized(x: Array, index: Any) -> list[Any]:
+def normalized(x: Array, index: Any) -> list[Any]:
     """The index as slices, integers, None and integer arrays: one per axis of ``x``, but for None."""
     items: list[Any] = []
     axis = 0  # of `x`, as long as there was no ellipsis
@@ -43,7 +55,7 @@ def _normalized(x: Array, index: Any) -> list[Any]:
             item = np.asarray(item) if item else np.zeros(0, np.int32)
         elif not isinstance(item, Array | np.ndarray) and hasattr(item, "__array__") and np.ndim(item):
             item = asarray(item)  # of another library
-        if _is_array(item) and abstract(item, "index").dtype == dtypes.bool_:
+        if is_array(item) and abstract(item, "index").dtype == dtypes.bool_:
             items += _places_of(item, x, axis)
             axis += np.ndim(item)
         else:
@@ -74,21 +86,23 @@ def _places_of(mask: Any, x: Array, axis: int) -> list[np.ndarray]:
     return [places.astype(np.int32) for places in np.nonzero(mask)]
 
 
-def _static_integer(item: Any, axis: int, x: Array) -> int:
+def static_integer(item: Any, axis: int, x: Array) -> int:
     """An integer of the index as a place, at least 0."""
     try:
-        place = item.__index__()
-    except (AttributeError, TypeError):
+        place = dims.index(item)
+    except TypeError:
         kinds = "an integer, slice, None, ellipsis or integer array"
         raise IndexingError("index", f"an index is {kinds}", got=repr(item)) from None
     size = x.shape[axis]
     if not -size <= place < size:
         raise IndexingError("index", f"axis {axis} has {size} elements", got=f"index {place} into {x.aval}")
-    return place % size
+    return place + size if place < 0 else place
 
 
-def _bounds(item: slice, size: int) -> tuple[int, int, int]:
+def bounds(item: slice, size: int) -> tuple[int, int, int]:
     """The first place, the number of places, and the step of a slice."""
+    if dims.is_dynamic((item.start, item.stop, item.step, size)):
+        return _dynamic_bounds(item, size)
     try:
         places = range(size)[item]
     except ConcretizationError:
@@ -103,7 +117,26 @@ def _bounds(item: slice, size: int) -> tuple[int, int, int]:
     return places.start, len(places), places.step
 
 
-def _is_immediate(x: Array) -> bool:
+def _dynamic_bounds(item: slice, size: Any) -> tuple[Any, Any, Any]:
+    """What :func:`bounds` returns, where the slice or the axis has a dynamic size."""
+    step = 1 if item.step is None else dims.index(item.step)
+    if step == 0:
+        raise IndexingError("index", "a slice takes integers and a step that is not 0", got=str(item))
+    low, high = (0, size) if step > 0 else (-1, size - 1)
+
+    def end(place: Any, default: Any) -> Any:
+        if place is None:
+            return default
+        place = dims.index(place)
+        place = place + size if place < 0 else place
+        return dims.minimum(dims.maximum(place, low), high)
+
+    start, stop = end(item.start, low if step > 0 else high), end(item.stop, high if step > 0 else low)
+    span = stop - start if step > 0 else start - stop
+    return start, dims.maximum(0, -(-span // abs(step))), step
+
+
+def is_immediate(x: Any) -> bool:
     """Whether NumPy can do it at once: there is nothing to trace, and no module to compile for each index."""
     return isinstance(x, DeviceArray) and not is_tracing() and is_on_cpu(x)
 
@@ -118,14 +151,14 @@ def getitem(x: Array, index: Any) -> Array:
         IndexingError: for a wrong kind of index, too many, or a Python integer outside its axis.
         ConcretizationError: for a mask that is being traced.
     """
-    items = _normalized(x, index)
-    if _is_immediate(x):
-        view = x.concrete("index").numpy()[_numpy_index(x, items)]
+    items = normalized(x, index)
+    if is_immediate(x):
+        view = x.concrete("index").numpy()[numpy_index(x, items)]
         return device_array(view, weak=x.weak_type)
-    return _read(x, items, "clip")
+    return read(x, items, "clip")
 
 
-def _numpy_index(x: Array, items: list[Any]) -> tuple:
+def numpy_index(x: Array, items: list[Any]) -> tuple:
     """The index for NumPy, with places inside the array."""
     checked, axis = [], 0
     for item in items:
@@ -133,22 +166,22 @@ def _numpy_index(x: Array, items: list[Any]) -> tuple:
             checked.append(item)
             continue
         if isinstance(item, slice):
-            _bounds(item, x.shape[axis])
-        elif _is_array(item):
-            item = _wrapped(item, x.shape[axis])
+            bounds(item, x.shape[axis])
+        elif is_array(item):
+            item = wrapped(item, x.shape[axis])
             if item.size and not x.shape[axis]:
                 raise IndexingError("index", f"axis {axis} has no elements", got=f"an index into {x.aval}")
             item = np.clip(item, 0, max(x.shape[axis] - 1, 0))
         else:
-            item = _static_integer(item, axis, x)
+            item = static_integer(item, axis, x)
         checked.append(item)
         axis += 1
     return tuple(checked)
 
 
-def _read(x: Array, items: list[Any], mode: str) -> Array:
-    """``x[items]`` as ops; ``mode`` is that of ``gather``."""
-    arrays = [axis for axis, item in enumerate(items) if _is_array(item)]
+def read(x: Array, items: list[Any], mode: str, fill_value: Any = None) -> Array:
+    """``x[items]`` as ops, with the places of index arrays treated by ``mode``."""
+    arrays = [axis for axis, item in enumerate(items) if is_array(item)]
     if arrays:  # integers next to arrays are arrays, as in NumPy
         arrays = [axis for axis, item in enumerate(items) if not isinstance(item, slice | None)]
     sizes = iter(x.shape)
@@ -158,14 +191,48 @@ def _read(x: Array, items: list[Any], mode: str) -> Array:
     x, dropped = _sliced(x, items, arrays)
     if not arrays:
         return reshape(x, tuple(size for axis, size in enumerate(x.shape) if axis not in dropped))
-    indices, shape = _joined(x, items, arrays)
+    places, shape = joined(x, items, arrays)
     rest = [axis for axis in range(x.ndim) if axis not in arrays]
-    taken = ops.gather(permute_dims(x, (*arrays, *rest)), indices, mode=mode)
+    front = permute_dims(x, (*arrays, *rest))
+    taken = gathered(front, places, mode, fill_value)
     if arrays == list(range(arrays[0], arrays[0] + len(arrays))):
         # Adjacent array indices: their result takes their place.
         before, rank = arrays[0], len(shape)
         taken = permute_dims(taken, (*range(rank, rank + before), *range(rank), *range(rank + before, taken.ndim)))
     return taken
+
+
+def gathered(x: Array, places: list[Array], mode: str, fill_value: Any = None, batch: int = 0) -> Array:
+    """The elements of ``x`` at places along the axes that follow the first ``batch`` ones, common to all."""
+    shape = places[0].shape
+    indices = stacked(places)
+    if mode != "fill":
+        return ops.gather(x, indices, mode="clip", batch=batch)
+    if fill_value is None:
+        fill_value = missing(x.dtype)
+    taken = ops.gather(x, indices, mode="fill", batch=batch)
+    if isinstance(fill_value, int) and fill_value == 0:
+        return taken
+    here = [logical_and(p >= 0, p < size) for p, size in zip(places, x.shape[batch : batch + len(places)], strict=True)]
+    inside = functools.reduce(logical_and, here)
+    inside = reshape(inside, shape + (1,) * (taken.ndim - len(shape)))
+    return where(inside, taken, convert("index", fill_value, x.dtype))
+
+
+def stacked(places: list[Array]) -> Array:
+    """Places along several axes, of one shape, with a new last axis for the axes."""
+    columns = [expand_dims(p, -1) for p in places]
+    return columns[0] if len(columns) == 1 else shapes.concat(*columns, axis=places[0].ndim)
+
+
+def missing(dtype: np.dtype) -> Any:
+    """What stands for an element that is not there: NaN, or the integer that is farthest from 0."""
+    if dtypes.is_float(dtype):
+        return np.nan
+    if dtype == dtypes.bool_:
+        return True
+    limits = np.iinfo(dtype)
+    return int(limits.max) if dtype in dtypes.UNSIGNED else int(limits.min)
 
 
 def _sliced(x: Array, items: list[Any], arrays: list[int]) -> tuple[Array, list[int]]:
@@ -176,203 +243,105 @@ def _sliced(x: Array, items: list[Any], arrays: list[int]) -> tuple[Array, list[
         if axis in arrays:
             pass
         elif isinstance(item, slice):
-            first, count, stride = _bounds(item, size)
+            first, count, stride = bounds(item, size)
             if stride < 0:  # the same elements, read forwards and then flipped
                 first, stride = first + (count - 1) * stride, -stride
                 flipped.append(axis)
         else:
-            first, count = _static_integer(item, axis, x), 1
+            first, count = static_integer(item, axis, x), 1
             dropped.append(axis)
-        start.append(first if count else 0)
-        stop.append(start[-1] + max(0, (count - 1) * stride + 1))
+        start.append(first if count != 0 else 0)
+        stop.append(start[-1] + dims.maximum(0, (count - 1) * stride + 1))
         step.append(stride)
-    if any(start) or tuple(stop) != x.shape or any(stride != 1 for stride in step):
+    if any(first != 0 for first in start) or tuple(stop) != x.shape or any(stride != 1 for stride in step):
         x = shapes.slice(x, start=tuple(start), stop=tuple(stop), step=tuple(step))
     return (shapes.flip(x, axes=tuple(flipped)) if flipped else x), dropped
 
 
-def _joined(x: Array, items: list[Any], axes: list[int]) -> tuple[Array, tuple[int, ...]]:
-    """The index arrays of ``axes`` broadcast together, non-negative, along a new last axis; their shape."""
-    arrays = []
-    for axis in axes:
-        item, size = items[axis], x.shape[axis]
-        if not _is_array(item):
-            arrays.append(asarray(np.int32(_static_integer(item, axis, x))))
-        elif not isinstance(item, Tracer):
-            arrays.append(asarray(_wrapped(item, size)))
-        else:
-            require_integer("index", item)
-            signed = dtypes.int64 if item.dtype.itemsize == 8 else dtypes.int32
-            if item.dtype in dtypes.UNSIGNED and item.dtype.itemsize >= 4:  # what does not fit is outside
-                item = minimum(item, int(np.iinfo(signed).max))
-            item = astype(item, signed)
-            arrays.append(where(item < 0, item + size, item))
+def joined(x: Array, items: list[Any], axes: list[int]) -> tuple[list[Array], tuple[int, ...]]:
+    """The index arrays of ``axes`` broadcast together, places from the end counted from the start; their shape."""
+    arrays = [
+        counted(item, x.shape[axis]) if is_array(item) else asarray(np.int32(static_integer(item, axis, x)))
+        for item, axis in ((items[axis], axis) for axis in axes)
+    ]
     shape = pointwise.broadcast_shapes("index", [a.shape for a in arrays])
     widest = max((a.dtype for a in arrays), key=lambda dtype: dtype.itemsize)
-    columns = [expand_dims(broadcast_to(astype(a, widest), shape), -1) for a in arrays]
-    return (columns[0] if len(columns) == 1 else shapes.concat(*columns, axis=len(shape))), shape
+    return [broadcast_to(astype(a, widest), shape) for a in arrays], shape
 
 
-def _wrapped(item: Any, size: int) -> np.ndarray:
+def counted(item: Any, size: int) -> Array:
+    """An index array as int32 or int64, places from the end counted from the start."""
+    if not isinstance(item, Tracer):
+        return asarray(wrapped(item, size))
+    require_integer("index", item)
+    signed = dtypes.int64 if item.dtype.itemsize == 8 else dtypes.int32
+    if item.dtype in dtypes.UNSIGNED and item.dtype.itemsize >= 4:  # what does not fit is outside
+        item = minimum(item, int(np.iinfo(signed).max))
+    item = astype(item, signed)
+    return where(item < 0, item + size, item)
+
+
+def wrapped(item: Any, size: int) -> Any:
     """An index array with data, places from the end counted from the start."""
     require_integer("index", item)
     places = np.asarray(item)
     if places.dtype == dtypes.uint64:
         places = np.minimum(places, np.uint64(np.iinfo(np.int64).max))
     places = places.astype(np.int64)
+    if dims.is_dynamic(size):
+        places = np.clip(places, -(2**31), np.iinfo(np.int32).max).astype(np.int32)
+        return where(places < 0, add(places, size), places) if (places < 0).any() else places
     places = np.where(places < 0, places + size, places)
     # Places outside stay outside in 32 bits.
     limit = np.iinfo(np.int32).max
     return np.clip(places, -1, limit).astype(np.int32) if size <= limit else places
 
 
-# -- x.at[index] ---------------------------------------------------------------------------------------------
+# -- taking --------------------------------------------------------------------------------------------------
 
 
-_NOWHERE = object()
+def check_mode(name: str, mode: str | None, default: str) -> str:
+    """The treatment of places outside the array: ``clip``, ``fill``, ``drop`` or ``wrap``.
 
-
-class At:
-    """The places ``x.at[index]`` of an array, for functional updates: they return a new array.
-
-    >>> import tvmfun.numpy as tnp
-    >>> tnp.asarray([1, 2, 3]).at[1:].set(0)
-    Array([1, 0, 0], dtype=int32)
+    Raises:
+        ArgumentError: in the name of the function ``name``, if there is no such mode.
     """
-
-    def __init__(self, x: Array, index: Any = _NOWHERE) -> None:
-        self._x = x
-        self._index = index
-
-    def __getitem__(self, index: Any) -> At:
-        return At(self._x, index)
-
-    def get(self) -> Array:
-        """Returns ``x[index]``."""
-        return self._x if self._index is _NOWHERE else getitem(self._x, self._index)
-
-    def set(self, values: Any) -> Array:
-        """Returns ``x`` with ``values`` at the places; of several for one place, the last stays."""
-        return self._update(values, "set")
-
-    def add(self, values: Any) -> Array:
-        """Returns ``x`` with ``values`` added at the places, as often as a place is named."""
-        return self._update(values, "add")
-
-    def subtract(self, values: Any) -> Array:
-        """Returns ``x`` with ``values`` subtracted at the places, as often as a place is named."""
-        return self._update(pointwise.negative(_values(self._x, values)), "add")
-
-    def _update(self, values: Any, mode: str) -> Array:
-        x = self._x
-        if self._index is _NOWHERE:
-            raise IndexingError("at", "an update needs places", got=f"x.at.{mode}", hint=f"x.at[...].{mode}(values)")
-        if isinstance(self._index, Tracer) and self._index.dtype == dtypes.bool_:
-            return _update_mask(x, self._index, values, mode)
-        items = _normalized(x, self._index)
-        values = _values(x, values)
-        arrays = [item for item in items if _is_array(item)]
-        if not arrays:
-            return _update_slices(x, items, values, mode)
-        leading = items[: len(arrays)]
-        if all(map(_is_array, leading)) and all(item == slice(None) for item in items[len(arrays) :]):
-            indices, shape = _joined(x, items, list(range(len(arrays))))
-            return _scatter(x, indices, values, shape + x.shape[len(arrays) :], mode)
-        # Any other index: number the elements, index the numbers, and update the flattened array there.
-        # Numbers count from 1, because 0 is what is read outside the array.
-        numbers = shapes.iota(shape=(x.size + 1,), axis=0, dtype="int32" if x.size < 2**31 else "int64")[1:]
-        places = _read(reshape(numbers, x.shape), items, "fill") - 1
-        return reshape(_scatter(ravel(x), expand_dims(places, -1), values, places.shape, mode), x.shape)
+    if mode is None or mode == "promise_in_bounds":
+        return default
+    if mode not in ("clip", "fill", "drop", "wrap"):
+        modes = "'fill', 'drop', 'clip', 'wrap' or 'promise_in_bounds'"
+        raise ArgumentError(name, f"the mode must be {modes}", got=repr(mode))
+    return "fill" if mode == "drop" else mode
 
 
-def _values(x: Array, values: Any) -> Array:
-    """What to put into ``x``, in its dtype."""
-    return convert("at", asarray(values) if isinstance(values, list | tuple) else values, x.dtype)
+def _taking(name: str, x: Array, indices: Array, size: int, mode: str | None) -> tuple[Array, str]:
+    """The indices, and how to read: by clamping where that is all the same."""
+    require_integer(name, indices)
+    if mode == "clip":
+        return clip(indices, 0, dims.maximum(size - 1, 0)), mode
+    mode = check_mode(name, mode, "fill" if mode is None else "clip")
+    if mode == "wrap":
+        return remainder(astype(indices, dtypes.int64 if indices.dtype.itemsize == 8 else dtypes.int32), size), "clip"
+    if mode == "fill" and not dims.is_dynamic(size) and isinstance(indices, DeviceArray) and is_on_cpu(indices):
+        host = indices.numpy()
+        if not host.size or (host.max() < size and (host.dtype.kind == "u" or host.min() >= -size)):
+            return indices, "clip"
+    return indices, mode
 
 
-def _fitting(values: Any, shape: tuple[int, ...]) -> Any:
-    extra = values.ndim - len(shape)
-    if extra > 0 and values.shape[:extra] == (1,) * extra:  # as in NumPy's assignments
-        values = reshape(values, values.shape[extra:])
-    if values.shape == shape:
-        return values
-    try:
-        return shapes.broadcast_to(values, shape=shape)
-    except ShapeError:
-        raise ShapeError(
-            "at", f"the values must broadcast to the places, {shape}", got=repr(abstract(values))
-        ) from None
+def take(x: Any, indices: Any, /, axis: int | None = None, *, mode: str | None = None, fill_value: Any = None) -> Array:
+    """Returns the elements at integer ``indices`` along an axis, or of the flattened array.
 
+    Args:
+        x: the array.
+        indices: which elements; negative ones count from the end.
+        axis: the axis.
+        mode: what becomes of indices outside the array: ``"fill"``, the default, gives ``fill_value``, ``"clip"``
+            the nearest element, for negative ones the first, ``"wrap"`` the element at the remainder.
+            ``"promise_in_bounds"`` says that there are none.
+        fill_value: by default NaN, for integers the one farthest from 0.
 
-def _scatter(x: Array, indices: Array, values: Any, shape: tuple[int, ...], mode: str) -> Array:
-    return ops.scatter(x, indices, _fitting(values, shape), mode=mode)
-
-
-def _update_mask(x: Array, mask: Array, values: Any, mode: str) -> Array:
-    """Updates where a traced mask is true, with one value: nobody knows how many places there are."""
-    values = _values(x, values)
-    if values.ndim or mask.shape != x.shape[: mask.ndim]:
-        raise ConcretizationError(
-            "at",
-            "a mask that is being traced takes one value and has the shape of the array",
-            got=f"{mask.aval} for {x.aval}, values {abstract(values)}",
-            hint="tvmfun.numpy.where(mask, values, x)",
-        )
-    mask = reshape(mask, mask.shape + (1,) * (x.ndim - mask.ndim))
-    return where(mask, values if mode == "set" else add(x, values), x)
-
-
-def _update_slices(x: Array, items: list[Any], values: Any, mode: str) -> Array:
-    if _is_immediate(x) and (isinstance(values, np.generic) or _is_immediate(values)):
-        return _update_now(x, _numpy_index(x, items), np.asarray(values), mode)
-    # The values, spread out and padded to the shape of `x`: a kernel without any index arrays.
-    low, high, interior, sizes, flipped, shape = [], [], [], [], [], []
-    axis = 0
-    for item in items:
-        if item is None:
-            shape.append(1)
-            continue
-        if isinstance(item, slice):
-            first, count, step = _bounds(item, x.shape[axis])
-            shape.append(count)
-            if step < 0:
-                first, step = first + (count - 1) * step, -step
-                flipped.append(axis)
-        else:
-            first, count, step = _static_integer(item, axis, x), 1, 1
-        sizes.append(count)
-        low.append(first)
-        high.append(x.shape[axis] - first - (count - 1) * step - 1)
-        interior.append(step - 1)
-        axis += 1
-    updates = reshape(_fitting(values, tuple(shape)), tuple(sizes))
-    if not updates.size:
-        return x
-    if flipped:
-        updates = shapes.flip(updates, axes=tuple(flipped))
-    margins = {"low": tuple(low), "high": tuple(high), "interior": tuple(interior)}
-    spread = shapes.pad(updates, x.dtype.type(0), **margins)
-    if mode == "add":
-        return add(x, spread)
-    here = shapes.broadcast_to(np.bool_(True), shape=tuple(sizes))
-    return where(shapes.pad(here, np.bool_(False), **margins), spread, x)
-
-
-def _update_now(x: Array, index: tuple, values: np.ndarray, mode: str) -> Array:
-    result = np.array(x.concrete("at").numpy())
-    try:
-        result[index] = values if mode == "set" else result[index] + values
-    except ValueError:
-        got = f"{dtypes.NAMES[x.dtype]}{list(values.shape)}"
-        raise ShapeError("at", f"the values must broadcast to the places, {result[index].shape}", got=got) from None
-    return device_array(result)
-
-
-# -- taking and sorting --------------------------------------------------------------------------------------
-
-
-def take(x: Any, indices: Any, /, axis: int | None = None) -> Array:
-    """Returns the elements at integer ``indices`` along an axis, or of the flattened array; clamps to it.
+    Source: ``jax.numpy.take``.
 
     >>> take([[1, 2], [3, 4]], [1, 0], axis=1)
     Array([[2, 1],
@@ -381,60 +350,42 @@ def take(x: Any, indices: Any, /, axis: int | None = None) -> Array:
     x = asarray(x)
     if axis is None:
         x, axis = ravel(x), 0
-    indices = asarray(indices)
-    require_integer("take", indices)
-    return getitem(x, (slice(None),) * normalize_axis("take", axis, x.ndim) + (indices,))
+    axis = normalize_axis("take", axis, x.ndim)
+    indices, mode = _taking("take", x, asarray(indices), x.shape[axis], mode)
+    index = (slice(None),) * axis + (indices,)
+    if mode == "clip":
+        return getitem(x, index)
+    return read(x, normalized(x, index), mode, fill_value)
 
 
-def take_along_axis(x: Any, indices: Any, /, axis: int = -1) -> Array:
+def take_along_axis(
+    x: Any, indices: Any, /, axis: int | None = -1, *, mode: str | None = None, fill_value: Any = None
+) -> Array:
     """Returns, for each place of ``indices``, the element it names along an axis.
 
     Args:
         x: the array.
-        indices: integers; the shape of ``x`` but for ``axis``, where sizes may differ.
-        axis: the axis.
+        indices: integers; the shape of ``x`` but for ``axis``, or one that broadcasts to that.
+        axis: the axis; None for the flattened array.
+        mode: as for :func:`take`.
+        fill_value: as for :func:`take`.
 
     >>> take_along_axis([[1.0, 2.0], [3.0, 4.0]], [[1], [0]], axis=1)
     Array([[2.],
            [3.]], dtype=float32)
     """
     x, indices = asarray(x), asarray(indices)
-    require_integer("take_along_axis", indices)
+    if axis is None:
+        x, axis = ravel(x), 0
     axis = normalize_axis("take_along_axis", axis, x.ndim)
     if indices.ndim != x.ndim:
         raise ShapeError("take_along_axis", f"the indices must have {x.ndim} axes", got=repr(indices.aval))
-    grid = tuple(
-        indices if i == axis else np.arange(size).reshape([-1 if j == i else 1 for j in range(x.ndim)])
-        for i, size in enumerate(x.shape)
-    )
-    return getitem(x, grid)
-
-
-def argsort(x: Any, /, axis: int = -1, *, descending: bool = False, stable: bool = True) -> Array:
-    """Returns the int32 indices that sort ``x`` along an axis; equal elements keep their order, NaNs go last.
-
-    Args:
-        x: the array.
-        axis: the axis.
-        descending: whether the largest element comes first.
-        stable: for the array API; every sort is stable.
-
-    >>> argsort([3, 1, 2])
-    Array([1, 2, 0], dtype=int32)
-    """
-    x = asarray(x)
-    axis = normalize_axis("argsort", axis, x.ndim)
-    order = [i for i in range(x.ndim) if i != axis] + [axis]
-    rows = permute_dims(x, order)
-    if x.dtype == dtypes.bool_:
-        rows = astype(rows, dtypes.uint8)
-    if descending:
-        rows = pointwise.negative(rows) if dtypes.is_float(rows.dtype) else pointwise.bitwise_not(rows)
-    return permute_dims(ops.argsort(rows), tuple(map(int, np.argsort(order))))
-
-
-def sort(x: Any, /, axis: int = -1, *, descending: bool = False, stable: bool = True) -> Array:
-    """Returns ``x`` sorted along an axis; NaNs go last. The arguments are those of :func:`argsort`."""
-    x = asarray(x)
-    axis = normalize_axis("sort", axis, x.ndim)
-    return take_along_axis(x, argsort(x, axis, descending=descending, stable=stable), axis)
+    indices, mode = _taking("take_along_axis", x, indices, x.shape[axis], mode)
+    if mode == "clip" and is_immediate(x) and is_immediate(indices) and x.shape[axis]:
+        places = np.clip(wrapped(indices, x.shape[axis]), 0, x.shape[axis] - 1)
+        return device_array(np.take_along_axis(x.concrete("take").numpy(), places, axis), weak=x.weak_type)
+    x, indices = moveaxis(x, axis, -1), moveaxis(indices, axis, -1)
+    lead = pointwise.broadcast_shapes("take_along_axis", [x.shape[:-1], indices.shape[:-1]])
+    x, indices = broadcast_to(x, (*lead, x.shape[-1])), broadcast_to(indices, (*lead, indices.shape[-1]))
+    taken = gathered(x, [counted(indices, x.shape[-1])], mode, fill_value, batch=len(lead))
+    return moveaxis(taken, -1, axis)

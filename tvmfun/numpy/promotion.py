@@ -7,7 +7,9 @@ from typing import Any
 import numpy as np
 
 from tvmfun import dtypes
+from tvmfun.core import dims
 from tvmfun.core.array import Array, device_array, foreign_array
+from tvmfun.core.dims import Dim
 from tvmfun.core.leaf import abstract, scalar_of
 from tvmfun.errors import DtypeError
 from tvmfun.ops import pointwise
@@ -21,6 +23,8 @@ def operand(name: str, value: Any) -> Any:
     """
     if isinstance(value, Array | np.ndarray | np.generic | bool | int | float):
         return value
+    if isinstance(value, Dim):
+        return dims.as_array(value)
     if hasattr(value, "__dlpack__") or hasattr(value, "__array__"):
         return foreign_array(value, name)
     raise DtypeError(
@@ -33,6 +37,8 @@ def operand(name: str, value: Any) -> Any:
 
 def convert(name: str, value: Any, dtype: np.dtype) -> Any:
     """An operand in ``dtype``: arrays are cast, numbers become constants."""
+    if isinstance(value, Dim):
+        value = dims.as_array(value)
     if isinstance(value, Array):
         return value if value.dtype == dtype else pointwise.astype(value, dtype=dtypes.NAMES[dtype])
     if dtypes.is_scalar(value):

@@ -1,4 +1,4 @@
-"""Reductions over some axes or all of them."""
+"""Sums, products, extrema and averages over some axes or all of them."""
 
 from __future__ import annotations
 
@@ -7,73 +7,137 @@ from collections.abc import Callable
 from typing import Any
 
 from tvmfun import dtypes
+from tvmfun.core import dims
 from tvmfun.core.array import Array
+from tvmfun.core.dims import Dim
 from tvmfun.core.op import Op
-from tvmfun.errors import DtypeError, ShapeError
+from tvmfun.errors import ArgumentError, DtypeError
+from tvmfun.numpy import elementwise
 from tvmfun.numpy.creation import asarray
-from tvmfun.numpy.elementwise import astype, divide, logical_not, not_equal, sqrt, square, subtract
-from tvmfun.numpy.manipulation import Axes, normalize_axes, normalize_axis, reshape
+from tvmfun.numpy.data_types import astype
+from tvmfun.numpy.elementwise import add, divide, maximum, minimum, multiply, sqrt, square, subtract
+from tvmfun.numpy.manipulation import Axes, broadcast_to, normalize_axes, reshape
+from tvmfun.numpy.promotion import convert
 from tvmfun.ops import reduce as ops
 
 
-def _keep(result: Array, x: Array, axes: tuple[int, ...], keepdims: bool) -> Array:
+def keep(result: Array, x: Array, axes: tuple[int, ...], keepdims: bool) -> Array:
+    """A reduced ``x``, if wanted with its reduced axes as size 1."""
     if not keepdims:
         return result
     return reshape(result, tuple(1 if i in axes else size for i, size in enumerate(x.shape)))
 
 
-def _accumulated(x: Array, dtype: Any) -> Array:
+def selected(x: Array, where: Any, otherwise: Any) -> Array:
+    """``x`` with a neutral element where a mask, if there is one, is false."""
+    return x if where is None else elementwise.where(where, x, convert("where", otherwise, x.dtype))
+
+
+def accumulated(x: Array, dtype: Any) -> Array:
     """``x`` in the dtype of its sum: sums of narrow integers are 32 bits wide."""
     if dtype is None and x.dtype.itemsize < 4 and not dtypes.is_float(x.dtype):
         dtype = dtypes.uint32 if x.dtype in dtypes.UNSIGNED else dtypes.int32
     return x if dtype is None else astype(x, dtype)
 
 
-def sum(x: Any, /, axis: Axes | None = None, dtype: Any = None, *, keepdims: bool = False) -> Array:
+def sum(
+    x: Any,
+    /,
+    axis: Axes | None = None,
+    dtype: Any = None,
+    *,
+    keepdims: bool = False,
+    initial: Any = None,
+    where: Any = None,
+) -> Array:
     r"""Returns :math:`\sum x`; narrow integers and bools are summed as 32 bits.
+
+    Args:
+        x: the array.
+        axis: one axis or several; by default all.
+        dtype: in which to sum.
+        keepdims: whether the axes stay, with size 1.
+        initial: what to add to the sum.
+        where: a mask of the elements to sum; by default all.
 
     >>> sum([[1, 2], [3, 4]], axis=0)
     Array([4, 6], dtype=int32)
     """
-    x = _accumulated(asarray(x), dtype)
+    x = accumulated(asarray(x), dtype)
     axes = normalize_axes("sum", axis, x.ndim)
-    return _keep(ops.sum(x, axis=axes), x, axes, keepdims)
+    result = keep(ops.sum(selected(x, where, 0), axis=axes), x, axes, keepdims)
+    return result if initial is None else add(result, convert("sum", initial, x.dtype))
 
 
-def prod(x: Any, /, axis: Axes | None = None, dtype: Any = None, *, keepdims: bool = False) -> Array:
-    r"""Returns :math:`\prod x`; narrow integers and bools are multiplied as 32 bits."""
-    x = _accumulated(asarray(x), dtype)
+def prod(
+    x: Any,
+    /,
+    axis: Axes | None = None,
+    dtype: Any = None,
+    *,
+    keepdims: bool = False,
+    initial: Any = None,
+    where: Any = None,
+) -> Array:
+    r"""Returns :math:`\prod x`; narrow integers and bools are multiplied as 32 bits. See :func:`sum`."""
+    x = accumulated(asarray(x), dtype)
     axes = normalize_axes("prod", axis, x.ndim)
-    return _keep(ops.prod(x, axis=axes), x, axes, keepdims)
+    result = keep(ops.prod(selected(x, where, 1), axis=axes), x, axes, keepdims)
+    return result if initial is None else multiply(result, convert("prod", initial, x.dtype))
 
 
-def _extremum(op: Op, x: Any, axis: Axes | None, keepdims: bool) -> Array:
+def _extremum(op: Op, join: Callable, x: Any, axis: Axes | None, keepdims: bool, initial: Any, where: Any) -> Array:
     x = asarray(x)
-    axes = normalize_axes(op.name, axis, x.ndim)
+    if where is not None and initial is None:
+        raise ArgumentError(op.name, "a mask needs an initial value, in case it is false everywhere", hint="initial=")
     if x.dtype == dtypes.bool_:
-        return astype(_keep(op(astype(x, dtypes.uint8), axis=axes), x, axes, keepdims), dtypes.bool_)
-    return _keep(op(x, axis=axes), x, axes, keepdims)
+        start = None if initial is None else int(initial)
+        return astype(_extremum(op, join, astype(x, dtypes.uint8), axis, keepdims, start, where), dtypes.bool_)
+    axes = normalize_axes(op.name, axis, x.ndim)
+    if initial is None:
+        return keep(op(x, axis=axes), x, axes, keepdims)
+    start = convert(op.name, initial, x.dtype)
+    shape = tuple(size for i, size in enumerate(x.shape) if i not in axes)
+    if math.prod(x.shape[i] for i in axes):
+        start = join(op(selected(x, where, start), axis=axes), start)
+    return keep(broadcast_to(start, shape), x, axes, keepdims)
 
 
-def max(x: Any, /, axis: Axes | None = None, *, keepdims: bool = False) -> Array:
+def max(
+    x: Any, /, axis: Axes | None = None, *, keepdims: bool = False, initial: Any = None, where: Any = None
+) -> Array:
     """Returns the largest element; NaN if there is one.
 
-    Raises:
-        ShapeError: if there are no elements.
-    """
-    return _extremum(ops.max, x, axis, keepdims)
-
-
-def min(x: Any, /, axis: Axes | None = None, *, keepdims: bool = False) -> Array:
-    """Returns the smallest element; NaN if there is one.
+    Args:
+        x: the array.
+        axis: one axis or several; by default all.
+        keepdims: whether the axes stay, with size 1.
+        initial: the result is not less; needed if there may be no element.
+        where: a mask of the elements to look at; by default all.
 
     Raises:
-        ShapeError: if there are no elements.
+        ShapeError: if there are no elements and no ``initial``.
     """
-    return _extremum(ops.min, x, axis, keepdims)
+    return _extremum(ops.max, maximum, x, axis, keepdims, initial, where)
 
 
-def _averaged(name: str, x: Any, dtype: Any, average: Callable[[Array], Array]) -> Array:
+def min(
+    x: Any, /, axis: Axes | None = None, *, keepdims: bool = False, initial: Any = None, where: Any = None
+) -> Array:
+    """Returns the smallest element; NaN if there is one. The arguments are those of :func:`max`.
+
+    Raises:
+        ShapeError: if there are no elements and no ``initial``.
+    """
+    return _extremum(ops.min, minimum, x, axis, keepdims, initial, where)
+
+
+def ptp(x: Any, /, axis: Axes | None = None, *, keepdims: bool = False) -> Array:
+    """Returns the difference of the largest and the smallest element."""
+    return subtract(max(x, axis, keepdims=keepdims), min(x, axis, keepdims=keepdims))
+
+
+def averaged(name: str, x: Any, dtype: Any, average: Callable[[Array], Array]) -> Array:
     """An average in the dtype of ``x`` or ``dtype``; that of narrower floats is computed in float32."""
     x = asarray(x)
     default = x.dtype if dtypes.is_float(x.dtype) else dtypes.DEFAULT_FLOAT
@@ -86,17 +150,30 @@ def _averaged(name: str, x: Any, dtype: Any, average: Callable[[Array], Array]) 
     return result if result.dtype == kind else astype(result, kind)
 
 
-def _over(total: Array, count: float) -> Array:
+def _over(total: Array, count: Any) -> Array:
     """The total divided by a number of elements, NaN if there are none."""
+    if isinstance(count, Array) or (isinstance(count, Dim) and not dims.always_le(1, count)):
+        return divide(total, elementwise.where(asarray(count) > 0, count, math.nan))
     return divide(total, count if count > 0 else math.nan)
 
 
-def _count(x: Array, axes: tuple[int, ...]) -> int:
-    return math.prod(x.shape[i] for i in axes)
+def _count(x: Array, axes: tuple[int, ...], where: Any, keepdims: bool) -> Any:
+    """The number of elements along the axes, for each place if a mask selects them."""
+    if where is None:
+        return math.prod(x.shape[i] for i in axes)
+    mask = broadcast_to(elementwise.where(where, x.dtype.type(1), x.dtype.type(0)), x.shape)
+    return sum(mask, axes, keepdims=keepdims)
 
 
-def mean(x: Any, /, axis: Axes | None = None, dtype: Any = None, *, keepdims: bool = False) -> Array:
+def mean(x: Any, /, axis: Axes | None = None, dtype: Any = None, *, keepdims: bool = False, where: Any = None) -> Array:
     r"""Returns :math:`\bar x = \frac{1}{n} \sum x`, a float.
+
+    Args:
+        x: the array.
+        axis: one axis or several; by default all.
+        dtype: of the result.
+        keepdims: whether the axes stay, with size 1.
+        where: a mask of the elements to average; by default all.
 
     >>> mean([[1, 2], [3, 5]], axis=1)
     Array([1.5, 4. ], dtype=float32)
@@ -104,15 +181,16 @@ def mean(x: Any, /, axis: Axes | None = None, dtype: Any = None, *, keepdims: bo
 
     def average(x: Array) -> Array:
         axes = normalize_axes("mean", axis, x.ndim)
-        return _over(sum(x, axes, keepdims=keepdims), _count(x, axes))
+        return _over(sum(x, axes, keepdims=keepdims, where=where), _count(x, axes, where, keepdims))
 
-    return _averaged("mean", x, dtype, average)
+    return averaged("mean", x, dtype, average)
 
 
-def _variance(x: Array, axis: Axes | None, correction: float, keepdims: bool) -> Array:
+def _variance(x: Array, axis: Axes | None, correction: float, keepdims: bool, where: Any) -> Array:
     axes = normalize_axes("var", axis, x.ndim)
-    squares = square(subtract(x, mean(x, axes, keepdims=True)))
-    return _over(sum(squares, axes, keepdims=keepdims), _count(x, axes) - correction)
+    # What is masked may be NaN: it must not get as far as the square.
+    centred = selected(subtract(x, mean(x, axes, keepdims=True, where=where)), where, 0)
+    return _over(sum(square(centred), axes, keepdims=keepdims), _count(x, axes, where, keepdims) - correction)
 
 
 def var(
@@ -124,6 +202,7 @@ def var(
     correction: float = 0,
     ddof: float | None = None,
     keepdims: bool = False,
+    where: Any = None,
 ) -> Array:
     r"""Returns :math:`\frac{1}{n - c} \sum (x - \bar x)^2`, a float.
 
@@ -134,9 +213,10 @@ def var(
         correction: the number :math:`c`; 1 makes the estimate unbiased.
         ddof: NumPy's name of ``correction``.
         keepdims: whether the axes stay, with size 1.
+        where: a mask of the elements to look at; by default all.
     """
     correction = correction if ddof is None else ddof
-    return _averaged("var", x, dtype, lambda x: _variance(x, axis, correction, keepdims))
+    return averaged("var", x, dtype, lambda x: _variance(x, axis, correction, keepdims, where))
 
 
 def std(
@@ -148,63 +228,44 @@ def std(
     correction: float = 0,
     ddof: float | None = None,
     keepdims: bool = False,
+    where: Any = None,
 ) -> Array:
     """Returns the square root of :func:`var`, which takes the same arguments."""
     correction = correction if ddof is None else ddof
-    return _averaged("std", x, dtype, lambda x: sqrt(_variance(x, axis, correction, keepdims)))
+    return averaged("std", x, dtype, lambda x: sqrt(_variance(x, axis, correction, keepdims, where)))
 
 
-def any(x: Any, /, axis: Axes | None = None, *, keepdims: bool = False) -> Array:
-    """Returns whether an element is non-zero; false if there are none."""
-    x = asarray(x)
-    axes = normalize_axes("any", axis, x.ndim)
-    count = ops.sum(astype(not_equal(x, 0), dtypes.int32), axis=axes)
-    return _keep(not_equal(count, 0), x, axes, keepdims)
+def average(
+    x: Any, /, axis: Axes | None = None, weights: Any = None, returned: bool = False, *, keepdims: bool = False
+) -> Any:
+    r"""Returns :math:`\sum w x / \sum w`.
 
+    Args:
+        x: the array.
+        axis: one axis or several; by default all.
+        weights: of the shape of ``x``, or a vector along one axis; by default all are 1.
+        returned: whether to return the sum of the weights as well.
+        keepdims: whether the axes stay, with size 1.
 
-def all(x: Any, /, axis: Axes | None = None, *, keepdims: bool = False) -> Array:
-    """Returns whether all elements are non-zero; true if there are none."""
-    x = asarray(x)
-    axes = normalize_axes("all", axis, x.ndim)
-    return logical_not(any(logical_not(x), axes, keepdims=keepdims))
-
-
-def _arg(op: Op, x: Any, axis: int | None, keepdims: bool) -> Array:
-    x = asarray(x)
-    if x.dtype == dtypes.bool_:
-        x = astype(x, dtypes.uint8)
-    if axis is None:
-        if not x.size:
-            raise ShapeError(op.name, "there is no element", got=repr(x.aval))
-        flat = op(reshape(x, (-1,)), axis=0)
-        return reshape(flat, (1,) * x.ndim) if keepdims else flat
-    place = normalize_axis(op.name, axis, x.ndim)
-    return _keep(op(x, axis=place), x, (place,), keepdims)
-
-
-def argmax(x: Any, /, axis: int | None = None, *, keepdims: bool = False) -> Array:
-    """Returns the int32 index of the first largest element, along an axis or of the flattened array.
-
-    Raises:
-        ShapeError: if there are no elements.
-
-    >>> argmax([1, 3, 3])
-    Array(1, dtype=int32)
+    >>> average([1.0, 4.0], weights=[2, 1])
+    Array(2., dtype=float32)
     """
-    return _arg(ops.argmax, x, axis, keepdims)
-
-
-def argmin(x: Any, /, axis: int | None = None, *, keepdims: bool = False) -> Array:
-    """Returns the int32 index of the first smallest element, along an axis or of the flattened array.
-
-    Raises:
-        ShapeError: if there are no elements.
-    """
-    return _arg(ops.argmin, x, axis, keepdims)
-
-
-def count_nonzero(x: Any, /, axis: Axes | None = None, *, keepdims: bool = False) -> Array:
-    """Returns the number of elements that are not 0, as int32."""
     x = asarray(x)
-    axes = normalize_axes("count_nonzero", axis, x.ndim)
-    return sum(not_equal(x, 0), axes, keepdims=keepdims)
+    axes = normalize_axes("average", axis, x.ndim)
+    if weights is None:
+        result = mean(x, axes, keepdims=keepdims)
+        total = broadcast_to(asarray(result.dtype.type(math.prod(x.shape[i] for i in axes))), result.shape)
+        return (result, total) if returned else result
+    weights = asarray(weights)
+    if weights.shape != x.shape:
+        if len(axes) != 1 or weights.shape != (x.shape[axes[0]],):
+            raise ArgumentError(
+                "average", "the weights have the shape of the array, or of the axis", got=f"{weights.aval}, {x.aval}"
+            )
+        weights = reshape(weights, (-1,) + (1,) * (x.ndim - axes[0] - 1))
+    products = multiply(x, weights)
+    kind = products.dtype if dtypes.is_float(products.dtype) else dtypes.DEFAULT_FLOAT
+    weights = broadcast_to(astype(weights, kind), x.shape)
+    total = sum(weights, axes, keepdims=keepdims)
+    result = divide(sum(astype(products, kind), axes, keepdims=keepdims), total)
+    return (result, total) if returned else result

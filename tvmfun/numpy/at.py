@@ -1,0 +1,286 @@
+"""``x.at[index]``: updates of some elements of an array, which return a new array."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from tvmfun import dtypes
+from tvmfun.core import dims
+from tvmfun.core.array import Array, device_array
+from tvmfun.core.leaf import abstract
+from tvmfun.core.trace import Tracer
+from tvmfun.errors import ArgumentError, ConcretizationError, IndexingError, ShapeError
+from tvmfun.numpy.creation import asarray, ones_like
+from tvmfun.numpy.elementwise import add, clip, divide, maximum, minimum, multiply, negative, pow, where
+from tvmfun.numpy.indexing import (
+    bounds,
+    check_mode,
+    getitem,
+    is_array,
+    is_immediate,
+    joined,
+    normalized,
+    numpy_index,
+    read,
+    stacked,
+    static_integer,
+)
+from tvmfun.numpy.manipulation import expand_dims, ravel, reshape
+from tvmfun.numpy.promotion import convert
+from tvmfun.ops import index as ops
+from tvmfun.ops import pointwise
+from tvmfun.ops import shape as shapes
+
+_NOWHERE = object()
+
+# How an update combines what is there with a value, by the mode of `scatter`.
+_COMBINE: dict[str, Callable[[Any, Any], Array]] = {
+    "set": lambda old, new: new,
+    "add": add,
+    "mul": multiply,
+    "min": minimum,
+    "max": maximum,
+}
+_AT_ONCE: dict[str, Callable[[Any, Any], Any]] = {
+    "set": lambda old, new: new,
+    "add": np.add,
+    "mul": np.multiply,
+    "min": np.minimum,
+    "max": np.maximum,
+}
+
+
+class At:
+    """The places ``x.at[index]`` of an array, for functional updates: they return a new array.
+
+    Every update takes these options:
+
+    - ``mode``: what becomes of places in index arrays that are outside the array: ``"drop"`` or ``"fill"``, the
+      default, leaves them out; ``"clip"`` takes the nearest element; ``"promise_in_bounds"`` says there are none.
+    - ``unique_indices``: a promise that no place is named twice, so that all are updated in parallel.
+    - ``indices_are_sorted``: JAX's promise, which makes no difference here.
+
+    Where a place is named several times, ``set`` keeps the last value, and the other updates are all made.
+
+    Source: ``jax.numpy.ndarray.at``.
+
+    >>> import tvmfun.numpy as tnp
+    >>> tnp.asarray([1, 2, 3]).at[1:].set(0)
+    Array([1, 0, 0], dtype=int32)
+    >>> tnp.asarray([1, 2, 3]).at[np.asarray([0, 0, 9])].add(10)
+    Array([21,  2,  3], dtype=int32)
+    """
+
+    def __init__(self, x: Array, index: Any = _NOWHERE) -> None:
+        self._x = x
+        self._index = index
+
+    def __getitem__(self, index: Any) -> At:
+        return At(self._x, index)
+
+    def get(self, *, mode: str | None = None, fill_value: Any = None, **promises: bool) -> Array:
+        """Returns ``x[index]``.
+
+        Args:
+            mode: what becomes of places outside the array: ``"clip"``, the default, gives the nearest element,
+                ``"fill"`` or ``"drop"`` gives ``fill_value``.
+            fill_value: by default NaN, for integers the one farthest from 0.
+            promises: ``unique_indices`` and ``indices_are_sorted``, which make no difference.
+        """
+        _check_promises("get", promises)
+        how = check_mode("at", mode, "clip")
+        if self._index is _NOWHERE:
+            return self._x
+        if how != "fill":
+            return getitem(self._x, self._index)
+        return read(self._x, normalized(self._x, self._index), how, fill_value)
+
+    def set(self, values: Any, **options: Any) -> Array:
+        """Returns ``x`` with ``values`` at the places."""
+        return self._update("set", values, "set", **options)
+
+    def add(self, values: Any, **options: Any) -> Array:
+        """Returns ``x`` with ``values`` added at the places."""
+        return self._update("add", values, "add", **options)
+
+    def subtract(self, values: Any, **options: Any) -> Array:
+        """Returns ``x`` with ``values`` subtracted at the places."""
+        return self._update("subtract", negative(_values(self._x, values)), "add", **options)
+
+    def multiply(self, values: Any, **options: Any) -> Array:
+        """Returns ``x`` multiplied by ``values`` at the places."""
+        return self._update("multiply", values, "mul", **options)
+
+    mul = multiply
+
+    def divide(self, values: Any, **options: Any) -> Array:
+        """Returns ``x`` divided by ``values`` at the places."""
+        return divide(self._x, self._product("divide", values, **options))
+
+    def power(self, values: Any, **options: Any) -> Array:
+        """Returns ``x`` to the power of ``values`` at the places."""
+        return pow(self._x, self._product("power", values, **options))
+
+    def min(self, values: Any, **options: Any) -> Array:
+        """Returns the minimum of ``x`` and ``values`` at the places."""
+        return self._update("min", values, "min", **options)
+
+    def max(self, values: Any, **options: Any) -> Array:
+        """Returns the maximum of ``x`` and ``values`` at the places."""
+        return self._update("max", values, "max", **options)
+
+    def apply(self, function: Callable[[Array], Array], **options: Any) -> Array:
+        """Returns ``x`` with an elementwise function applied at the places, once also to those named twice."""
+        if _is_traced_mask(self._index):
+            return where(_mask_of(self._x, self._index), function(self._x), self._x)
+        mode = check_mode("at", options.get("mode"), "fill")
+        current = getitem(self._x, self._index) if self._index is not _NOWHERE else self._x
+        return self._update("apply", function(current), "set", **{**options, "mode": mode})
+
+    def _product(self, name: str, values: Any, **options: Any) -> Array:
+        """The product of all values for each place, 1 where there are none."""
+        return At(ones_like(self._x), self._index)._update(name, values, "mul", **options)
+
+    def _update(
+        self,
+        name: str,
+        values: Any,
+        combine: str,
+        *,
+        mode: str | None = None,
+        unique_indices: bool = False,
+        **rest: Any,
+    ) -> Array:
+        x = self._x
+        _check_promises(name, rest)
+        if self._index is _NOWHERE:
+            raise IndexingError("at", "an update needs places", got=f"x.at.{name}", hint=f"x.at[...].{name}(values)")
+        how = check_mode("at", mode, "fill")
+        if how == "wrap":
+            raise ArgumentError("at", "updates do not wrap around", got=repr(mode), hint="index % size")
+        if _is_traced_mask(self._index):
+            return _update_mask(x, self._index, values, combine)
+        items = normalized(x, self._index)
+        values = _values(x, values)
+        arrays = [item for item in items if is_array(item)]
+        if not arrays:
+            return _update_slices(x, items, values, combine)
+        leading = items[: len(arrays)]
+        if all(map(is_array, leading)) and all(item == slice(None) for item in items[len(arrays) :]):
+            places, shape = joined(x, items, list(range(len(arrays))))
+            if how == "clip":
+                places = [clip(p, 0, size - 1) for p, size in zip(places, x.shape, strict=False)]
+            return _scatter(x, stacked(places), values, shape + x.shape[len(arrays) :], combine, unique_indices)
+        # Any other index: number the elements, index the numbers, and update the flattened array there.
+        # Numbers count from 1, because 0 is what is read outside the array.
+        numbers = shapes.iota(shape=(x.size + 1,), axis=0, dtype="int64" if dims.always_le(2**31, x.size) else "int32")[
+            1:
+        ]
+        places = read(reshape(numbers, x.shape), items, how, 0) - 1
+        flat = _scatter(ravel(x), expand_dims(places, -1), values, places.shape, combine, unique_indices)
+        return reshape(flat, x.shape)
+
+
+def _check_promises(name: str, promises: dict[str, Any]) -> None:
+    unknown = promises.keys() - {"indices_are_sorted", "unique_indices"}
+    if unknown:
+        raise TypeError(f"[at] x.at[...].{name} got an unexpected argument {sorted(unknown)[0]!r}")
+
+
+def _values(x: Array, values: Any) -> Array:
+    """What to put into ``x``, in its dtype."""
+    return convert("at", asarray(values) if isinstance(values, list | tuple) else values, x.dtype)
+
+
+def _fitting(values: Any, shape: tuple[int, ...]) -> Any:
+    extra = values.ndim - len(shape)
+    if extra > 0 and values.shape[:extra] == (1,) * extra:  # as in NumPy's assignments
+        values = reshape(values, values.shape[extra:])
+    if values.shape == shape:
+        return values
+    try:
+        return shapes.broadcast_to(values, shape=shape)
+    except ShapeError:
+        raise ShapeError(
+            "at", f"the values must broadcast to the places, {shape}", got=repr(abstract(values))
+        ) from None
+
+
+def _scatter(x: Array, indices: Array, values: Any, shape: tuple[int, ...], combine: str, unique: bool) -> Array:
+    if x.dtype == dtypes.bool_ and combine != "set":
+        numbers = pointwise.astype(x, dtype="uint8"), pointwise.astype(values, dtype="uint8")
+        result = _scatter(
+            numbers[0], indices, numbers[1], shape, {"add": "max", "mul": "min"}.get(combine, combine), unique
+        )
+        return pointwise.astype(result, dtype="bool")
+    return ops.scatter(x, indices, _fitting(values, shape), mode=combine, unique=unique)
+
+
+def _is_traced_mask(index: Any) -> bool:
+    return isinstance(index, Tracer) and index.dtype == dtypes.bool_
+
+
+def _mask_of(x: Array, mask: Array) -> Array:
+    return reshape(mask, mask.shape + (1,) * (x.ndim - mask.ndim))
+
+
+def _update_mask(x: Array, mask: Array, values: Any, combine: str) -> Array:
+    """Updates where a traced mask is true, with one value: nobody knows how many places there are."""
+    values = _values(x, values)
+    if values.ndim or mask.shape != x.shape[: mask.ndim]:
+        raise ConcretizationError(
+            "at",
+            "a mask that is being traced takes one value and has the shape of the array",
+            got=f"{mask.aval} for {x.aval}, values {abstract(values)}",
+            hint="tvmfun.numpy.where(mask, values, x)",
+        )
+    return where(_mask_of(x, mask), _COMBINE[combine](x, values), x)
+
+
+def _update_slices(x: Array, items: list[Any], values: Any, combine: str) -> Array:
+    if is_immediate(x) and (isinstance(values, np.generic) or is_immediate(values)):
+        return _update_now(x, numpy_index(x, items), np.asarray(values), combine)
+    # The values, spread out and padded to the shape of `x`: a kernel without any index arrays.
+    low, high, interior, sizes, flipped, shape = [], [], [], [], [], []
+    axis = 0
+    for item in items:
+        if item is None:
+            shape.append(1)
+            continue
+        if isinstance(item, slice):
+            first, count, step = bounds(item, x.shape[axis])
+            shape.append(count)
+            if step < 0:
+                first, step = first + (count - 1) * step, -step
+                flipped.append(axis)
+        else:
+            first, count, step = static_integer(item, axis, x), 1, 1
+        sizes.append(count)
+        low.append(first)
+        high.append(x.shape[axis] - first - (count - 1) * step - 1)
+        interior.append(step - 1)
+        axis += 1
+    updates = reshape(_fitting(values, tuple(shape)), tuple(sizes))
+    if updates.size == 0:
+        return x
+    if flipped:
+        updates = shapes.flip(updates, axes=tuple(flipped))
+    margins = {"low": tuple(low), "high": tuple(high), "interior": tuple(interior)}
+    spread = shapes.pad(updates, x.dtype.type(0), **margins)
+    if combine == "add":
+        return add(x, spread)
+    here = shapes.broadcast_to(np.bool_(True), shape=tuple(sizes))
+    return where(shapes.pad(here, np.bool_(False), **margins), _COMBINE[combine](x, spread), x)
+
+
+def _update_now(x: Array, index: tuple, values: np.ndarray, combine: str) -> Array:
+    result = np.array(x.concrete("at").numpy())
+    try:
+        result[index] = _AT_ONCE[combine](result[index], values)
+    except ValueError:
+        got = f"{dtypes.NAMES[x.dtype]}{list(values.shape)}"
+        raise ShapeError("at", f"the values must broadcast to the places, {result[index].shape}", got=got) from None
+    return device_array(result)

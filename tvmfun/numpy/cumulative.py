@@ -1,0 +1,92 @@
+"""Running sums and products."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from tvmfun import dtypes
+from tvmfun.core.array import Array
+from tvmfun.core.op import Op
+from tvmfun.errors import ArgumentError
+from tvmfun.numpy.creation import asarray, full
+from tvmfun.numpy.elementwise import isnan, where
+from tvmfun.numpy.joining import concat
+from tvmfun.numpy.manipulation import normalize_axis, ravel
+from tvmfun.numpy.statistical import accumulated
+from tvmfun.ops import cumulative as ops
+
+
+def _running(name: str, op: Op, x: Any, axis: int | None, dtype: Any) -> Array:
+    x = asarray(x)
+    if axis is None:
+        x, axis = ravel(x), 0
+    return op(accumulated(x, dtype), axis=normalize_axis(name, axis, x.ndim), reverse=False)
+
+
+def _with_initial(name: str, op: Op, start: int, x: Any, axis: int | None, dtype: Any, include: bool) -> Array:
+    x = asarray(x)
+    if axis is None:
+        if x.ndim != 1:
+            raise ArgumentError(name, "an array with several axes needs one to run along", got=repr(x.aval))
+        axis = 0
+    result = _running(name, op, x, axis, dtype)
+    if not include:
+        return result
+    axis = normalize_axis(name, axis, x.ndim)
+    first = full((*x.shape[:axis], 1, *x.shape[axis + 1 :]), start, result.dtype)
+    return concat([first, result], axis)
+
+
+def cumulative_sum(x: Any, /, *, axis: int | None = None, dtype: Any = None, include_initial: bool = False) -> Array:
+    """Returns the sums of all elements up to each one along an axis.
+
+    Args:
+        x: the array; narrow integers and bools are summed as 32 bits.
+        axis: the axis; may be missing for a vector.
+        dtype: in which to sum.
+        include_initial: whether 0 comes first.
+
+    >>> cumulative_sum([1, 2, 3], include_initial=True)
+    Array([0, 1, 3, 6], dtype=int32)
+    """
+    return _with_initial("cumulative_sum", ops.cumsum, 0, x, axis, dtype, include_initial)
+
+
+def cumulative_prod(x: Any, /, *, axis: int | None = None, dtype: Any = None, include_initial: bool = False) -> Array:
+    """Returns the products of all elements up to each one along an axis.
+
+    Args:
+        x: the array; narrow integers and bools are multiplied as 32 bits.
+        axis: the axis; may be missing for a vector.
+        dtype: in which to multiply.
+        include_initial: whether 1 comes first.
+
+    >>> cumulative_prod([1, 2, 3])
+    Array([1, 2, 6], dtype=int32)
+    """
+    return _with_initial("cumulative_prod", ops.cumprod, 1, x, axis, dtype, include_initial)
+
+
+def cumsum(x: Any, /, axis: int | None = None, dtype: Any = None) -> Array:
+    """Returns the sums of all elements up to each one along an axis, by default of the flattened array."""
+    return _running("cumsum", ops.cumsum, x, axis, dtype)
+
+
+def cumprod(x: Any, /, axis: int | None = None, dtype: Any = None) -> Array:
+    """Returns the products of all elements up to each one along an axis, by default of the flattened array."""
+    return _running("cumprod", ops.cumprod, x, axis, dtype)
+
+
+def _without_nan(x: Any, otherwise: int) -> Array:
+    x = asarray(x)
+    return where(isnan(x), otherwise, x) if dtypes.is_float(x.dtype) else x
+
+
+def nancumsum(x: Any, /, axis: int | None = None, dtype: Any = None) -> Array:
+    """Returns the running sums with NaN as 0; see :func:`cumsum`."""
+    return cumsum(_without_nan(x, 0), axis, dtype)
+
+
+def nancumprod(x: Any, /, axis: int | None = None, dtype: Any = None) -> Array:
+    """Returns the running products with NaN as 1; see :func:`cumprod`."""
+    return cumprod(_without_nan(x, 1), axis, dtype)

@@ -1,0 +1,141 @@
+"""Dtypes: what they hold, what may become what, and converting arrays."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import ml_dtypes
+import numpy as np
+
+from tvmfun import dtypes, runtime
+from tvmfun.core.array import Array, move
+from tvmfun.core.leaf import abstract
+from tvmfun.errors import ArgumentError, DtypeError
+from tvmfun.numpy.promotion import array, operand
+from tvmfun.ops import pointwise as ops
+
+KINDS: dict[str, tuple[np.dtype, ...]] = {
+    "bool": (dtypes.bool_,),
+    "signed integer": dtypes.SIGNED,
+    "unsigned integer": dtypes.UNSIGNED,
+    "integral": dtypes.INTEGERS,
+    "real floating": dtypes.FLOATS,
+    "complex floating": (),
+    "numeric": dtypes.INTEGERS + dtypes.FLOATS,
+}
+
+
+def astype(x: Any, dtype: Any, /, *, copy: bool = True, device: Any = None) -> Array:
+    """Returns ``x`` with elements of another dtype; floats lose their fraction in integers.
+
+    Args:
+        x: the array.
+        dtype: a dtype or its name.
+        copy: for the array API; arrays are immutable, so a copy cannot be told from the original.
+        device: where the result lies; by default where ``x`` is.
+
+    Raises:
+        DtypeError: if tvmfun has no such dtype.
+
+    >>> astype(np.asarray([1.7, -1.7]), "int32")
+    Array([ 1, -1], dtype=int32)
+    """
+    x = array("astype", x)
+    target = dtypes.canonical(dtype)
+    if not (isinstance(x, Array) and x.dtype == target and not x.weak_type):
+        x = ops.astype(x, dtype=dtypes.NAMES[target])
+    return placed("astype", x, device)
+
+
+def placed(name: str, x: Array, device: Any) -> Array:
+    """``x`` on a device given by name, or where it is if that is None."""
+    return x if device is None else move(x.concrete(name), runtime.device(device))
+
+
+def _dtype_of(name: str, item: Any) -> np.dtype:
+    """The dtype of an array, or the dtype that ``item`` means."""
+    if isinstance(item, str | np.dtype | type):
+        return dtypes.canonical(item)
+    return abstract(operand(name, item), name).dtype
+
+
+def can_cast(from_: Any, to: Any, /) -> bool:
+    """Returns whether every value of a dtype, or that of an array, has a place in another dtype.
+
+    >>> can_cast("int32", "int64"), can_cast("int32", "float32")
+    (True, False)
+    """
+    return bool(np.can_cast(_dtype_of("can_cast", from_), dtypes.canonical(to)))
+
+
+def finfo(type: Any, /) -> Any:
+    """Returns the limits of a float dtype, or of that of an array: ``bits``, ``eps``, ``max``, ``min``, ...
+
+    Raises:
+        DtypeError: if the dtype is no float.
+
+    >>> float(finfo("bfloat16").eps)
+    0.0078125
+    """
+    dtype = _dtype_of("finfo", type)
+    if not dtypes.is_float(dtype):
+        raise DtypeError("finfo", "the dtype must be a float", got=dtypes.NAMES[dtype], hint="iinfo")
+    return ml_dtypes.finfo(dtype)
+
+
+def iinfo(type: Any, /) -> np.iinfo:
+    """Returns the limits of an integer dtype, or of that of an array: ``bits``, ``max``, ``min``.
+
+    Raises:
+        DtypeError: if the dtype is no integer.
+
+    >>> iinfo("int8").max
+    127
+    """
+    dtype = _dtype_of("iinfo", type)
+    if not dtypes.is_integer(dtype):
+        raise DtypeError("iinfo", "the dtype must be an integer", got=dtypes.NAMES[dtype], hint="finfo")
+    return np.iinfo(dtype)
+
+
+def isdtype(dtype: Any, kind: Any) -> bool:
+    """Returns whether a dtype is of a kind.
+
+    Args:
+        dtype: a dtype or its name.
+        kind: ``"bool"``, ``"signed integer"``, ``"unsigned integer"``, ``"integral"``, ``"real floating"``,
+            ``"complex floating"``, ``"numeric"``, a dtype, or a tuple of these.
+
+    >>> isdtype("bfloat16", "real floating"), isdtype("int8", ("bool", "int16"))
+    (True, False)
+    """
+    if isinstance(kind, tuple):
+        return any(isdtype(dtype, one) for one in kind)
+    if isinstance(kind, str) and kind in KINDS:
+        return dtypes.canonical(dtype) in KINDS[kind]
+    try:
+        return dtypes.canonical(dtype) == dtypes.canonical(kind)
+    except DtypeError as error:
+        raise ArgumentError("isdtype", f"a kind is a dtype or one of {', '.join(KINDS)}", got=repr(kind)) from error
+
+
+def issubdtype(dtype: Any, kind: Any, /) -> bool:
+    """Returns whether a dtype is another one, or belongs to a class of NumPy's such as ``numpy.floating``.
+
+    >>> issubdtype("bfloat16", np.floating), issubdtype("int8", np.floating)
+    (True, False)
+    """
+    dtype = dtypes.canonical(dtype)
+    is_class = isinstance(kind, type) and kind in (np.generic, np.number, np.inexact, np.floating)
+    if dtype == dtypes.bfloat16 and is_class:  # NumPy does not take it for a float
+        return True
+    return bool(np.issubdtype(dtype, kind))
+
+
+def promote_types(type1: Any, type2: Any, /) -> np.dtype:
+    """Returns the dtype that two dtypes promote to.
+
+    >>> promote_types("int8", "uint8")
+    dtype('int16')
+    """
+    return dtypes.result_type(type1, type2)

@@ -1,0 +1,510 @@
+"""Linear algebra: the array API's extension, and NumPy's functions beyond it.
+
+Matrices are float32 or float64, of any number: they lie along the last two axes, and the axes before those number them.
+Integers become float32.
+"""
+
+from __future__ import annotations
+
+import builtins
+import math
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from tvmfun.core.array import Array
+from tvmfun.errors import ArgumentError, DtypeError, ShapeError
+from tvmfun.numpy import linear_algebra
+from tvmfun.numpy.contractions import einsum
+from tvmfun.numpy.creation import arrays, asarray, eye, ones
+from tvmfun.numpy.data_types import astype, finfo
+from tvmfun.numpy.elementwise import (
+    abs,
+    divide,
+    greater,
+    log,
+    multiply,
+    not_equal,
+    pow,
+    reciprocal,
+    remainder,
+    sign,
+    sqrt,
+    square,
+    where,
+)
+from tvmfun.numpy.indexing import take_along_axis
+from tvmfun.numpy.linear_algebra import matmul, outer, tensordot, vecdot
+from tvmfun.numpy.manipulation import (
+    Axes,
+    broadcast_to,
+    expand_dims,
+    matrix_transpose,
+    moveaxis,
+    normalize_axes,
+    reshape,
+)
+from tvmfun.numpy.statistical import max, min, prod, sum
+from tvmfun.ops import decompositions as ops
+from tvmfun.ops import pointwise, spectral
+
+__all__ = [
+    "cholesky",
+    "cond",
+    "cross",
+    "det",
+    "diagonal",
+    "eigh",
+    "eigvalsh",
+    "inv",
+    "lstsq",
+    "matmul",
+    "matrix_norm",
+    "matrix_power",
+    "matrix_rank",
+    "matrix_transpose",
+    "multi_dot",
+    "norm",
+    "outer",
+    "pinv",
+    "qr",
+    "slogdet",
+    "solve",
+    "svd",
+    "svdvals",
+    "tensordot",
+    "trace",
+    "vecdot",
+    "vector_norm",
+]
+
+
+class EighResult(NamedTuple):
+    """What :func:`eigh` returns."""
+
+    eigenvalues: Array
+    eigenvectors: Array
+
+
+class QRResult(NamedTuple):
+    """What :func:`qr` returns."""
+
+    Q: Array
+    R: Array
+
+
+class SVDResult(NamedTuple):
+    """What :func:`svd` returns."""
+
+    U: Array
+    S: Array
+    Vh: Array
+
+
+class SlogdetResult(NamedTuple):
+    """What :func:`slogdet` returns."""
+
+    sign: Array
+    logabsdet: Array
+
+
+def _floats(name: str, *values: Any) -> list[Array]:
+    """The arrays in one dtype, a float."""
+    return arrays(name, *values, floating=True)
+
+
+def _matrix(name: str, x: Any, *, square: bool = False) -> Array:
+    (x,) = _floats(name, x)
+    if x.ndim < 2:
+        raise ShapeError(name, "there must be two axes", got=repr(x.aval), hint="x[None, :]")
+    if square and x.shape[-1] != x.shape[-2]:
+        raise ShapeError(name, "the matrix must be square", got=repr(x.aval))
+    return x
+
+
+def _symmetrized(x: Array) -> Array:
+    return multiply(x + matrix_transpose(x), 0.5)
+
+
+# -- decompositions ------------------------------------------------------------------------------------------
+
+
+def cholesky(x: Any, /, *, upper: bool = False, symmetrize_input: bool = True) -> Array:
+    r"""Returns the lower triangular :math:`L` with :math:`L L^T = x`, or with ``upper`` its transpose.
+
+    Args:
+        x: symmetric positive definite matrices; NaN comes out of others.
+        upper: whether to return an upper triangular matrix.
+        symmetrize_input: whether to take :math:`(x + x^T) / 2`, which makes the gradient symmetric; otherwise only the
+            lower triangle is read.
+
+    Source: ``jax.numpy.linalg.cholesky``.
+
+    >>> cholesky([[4.0, 2.0], [2.0, 5.0]])
+    Array([[2., 0.],
+           [1., 2.]], dtype=float32)
+    """
+    x = _matrix("cholesky", x, square=True)
+    result = ops.cholesky(_symmetrized(x) if symmetrize_input else x)
+    return matrix_transpose(result) if upper else result
+
+
+def qr(x: Any, /, *, mode: str = "reduced") -> Any:
+    """Returns matrices with orthonormal columns and upper triangular ones whose product is ``x``.
+
+    Args:
+        x: the matrices.
+        mode: ``"reduced"`` for as many columns as the smaller side has, ``"complete"`` for a square matrix, ``"r"``
+            for the triangular one alone.
+    """
+    if mode not in ("reduced", "complete", "r"):
+        raise ArgumentError("qr", "the mode is 'reduced', 'complete' or 'r'", got=repr(mode))
+    q, r = ops.qr(_matrix("qr", x), full=mode == "complete")
+    return r if mode == "r" else QRResult(q, r)
+
+
+def eigh(x: Any, /, UPLO: str = "L", *, symmetrize_input: bool = True) -> EighResult:
+    """Returns the eigenvalues of symmetric matrices, in ascending order, and their eigenvectors as columns.
+
+    Args:
+        x: the matrices.
+        UPLO: the triangle that is read, ``"L"`` or ``"U"``, if the matrices are not symmetrized.
+        symmetrize_input: whether to take the mean of the matrix and its transpose first.
+    """
+    x = _matrix("eigh", x, square=True)
+    if UPLO not in ("L", "U"):
+        raise ArgumentError("eigh", "the triangle is 'L' or 'U'", got=repr(UPLO))
+    x = _symmetrized(x) if symmetrize_input else matrix_transpose(x) if UPLO == "U" else x
+    return EighResult(*spectral.eigh(x))
+
+
+def eigvalsh(x: Any, /, UPLO: str = "L", *, symmetrize_input: bool = True) -> Array:
+    """Returns the eigenvalues of symmetric matrices, in ascending order; see :func:`eigh`."""
+    return eigh(x, UPLO, symmetrize_input=symmetrize_input).eigenvalues
+
+
+def svd(x: Any, /, full_matrices: bool = True, compute_uv: bool = True) -> Any:
+    r"""Returns the singular value decomposition :math:`x = U \operatorname{diag}(S) V^T`.
+
+    Args:
+        x: the matrices.
+        full_matrices: whether :math:`U` and :math:`V` are square; otherwise they have as many columns as there are
+            singular values. Square ones have no derivative, unless ``x`` is square.
+        compute_uv: whether to return all three, or just the singular values.
+    """
+    x = _matrix("svd", x)
+    if not compute_uv:
+        return svdvals(x)
+    return SVDResult(*spectral.svd(x, full=full_matrices))
+
+
+def svdvals(x: Any, /) -> Array:
+    """Returns the singular values, in descending order."""
+    return spectral.svd(_matrix("svdvals", x), full=False)[1]
+
+
+# -- solving -------------------------------------------------------------------------------------------------
+
+
+def _with_equal_lead(x1: Array, x2: Array, name: str) -> tuple[Array, Array]:
+    """Matrices whose leading axes are broadcast."""
+    lead = pointwise.broadcast_shapes(name, [x1.shape[:-2], x2.shape[:-2]])
+    return broadcast_to(x1, (*lead, *x1.shape[-2:])), broadcast_to(x2, (*lead, *x2.shape[-2:]))
+
+
+def solve(x1: Any, x2: Any, /) -> Array:
+    """Returns the solutions :math:`x` of :math:`x_1 x = x_2`.
+
+    Args:
+        x1: square matrices.
+        x2: one vector for all of them, or matrices with one column for each system.
+
+    >>> solve([[2.0, 0.0], [0.0, 4.0]], [2.0, 2.0])
+    Array([1. , 0.5], dtype=float32)
+    """
+    x1, x2 = _floats("solve", x1, x2)
+    x1 = _matrix("solve", x1, square=True)
+    is_vector = x2.ndim == 1
+    if is_vector:
+        x2 = expand_dims(x2, -1)
+    if x2.ndim < 2 or x2.shape[-2] != x1.shape[-1]:
+        raise ShapeError("solve", "both sides must have the same number of rows", got=f"{x1.aval} and {x2.aval}")
+    x1, x2 = _with_equal_lead(x1, x2, "solve")
+    factors, _, permutation = ops.lu(x1)
+    x = take_along_axis(x2, expand_dims(permutation, -1), -2, mode="promise_in_bounds")
+    x = ops.triangular_solve(factors, x, lower=True, transpose_a=False, unit_diagonal=True)
+    x = ops.triangular_solve(factors, x, lower=False, transpose_a=False, unit_diagonal=False)
+    return x[..., 0] if is_vector else x
+
+
+def inv(x: Any, /) -> Array:
+    """Returns the inverse matrices; infinite or NaN where there are none."""
+    x = _matrix("inv", x, square=True)
+    return solve(x, eye(x.shape[-1], dtype=x.dtype))
+
+
+def det(x: Any, /) -> Array:
+    """Returns the determinants.
+
+    >>> det([[1.0, 2.0], [3.0, 4.0]])
+    Array(-2., dtype=float32)
+    """
+    x = _matrix("det", x, square=True)
+    size = x.shape[-1]
+    if size == 0:
+        return ones(x.shape[:-2], x.dtype)
+    if size <= 3:  # exact derivatives, also of singular matrices
+        at = lambda i, j: x[..., i, j]
+        minor = lambda i, j: at(1, i) * at(2, j) - at(1, j) * at(2, i)
+        if size == 1:
+            return at(0, 0)
+        if size == 2:
+            return at(0, 0) * at(1, 1) - at(0, 1) * at(1, 0)
+        return at(0, 0) * minor(1, 2) - at(0, 1) * minor(0, 2) + at(0, 2) * minor(0, 1)
+    factors, pivots, _ = ops.lu(x)
+    return multiply(prod(diagonal(factors), -1), _parity(pivots, x.dtype))
+
+
+def _parity(pivots: Array, dtype: np.dtype) -> Array:
+    """1 or -1 by the number of rows that were exchanged."""
+    moved = sum(not_equal(pivots, np.arange(pivots.shape[-1], dtype=np.int32)), -1)
+    return astype(1 - 2 * remainder(moved, 2), dtype)
+
+
+def slogdet(x: Any, /) -> SlogdetResult:
+    """Returns the signs of the determinants and the logarithms of their absolute values."""
+    x = _matrix("slogdet", x, square=True)
+    factors, pivots, _ = ops.lu(x)
+    values = diagonal(factors)
+    return SlogdetResult(multiply(prod(sign(values), -1), _parity(pivots, x.dtype)), sum(log(abs(values)), -1))
+
+
+def _cutoff(x: Array, s: Array, rtol: Any, scale: float) -> Array:
+    """The size up to which singular values count as zero, for each matrix."""
+    if rtol is None:
+        rtol = builtins.max(x.shape[-2:]) * float(finfo(x.dtype).eps) * scale
+    if np.ndim(rtol):
+        rtol = expand_dims(rtol, -1)
+    return multiply(rtol, max(s, -1, keepdims=True, initial=0))
+
+
+def matrix_rank(x: Any, /, *, rtol: Any = None) -> Array:
+    """Returns, as int32, the number of singular values above ``rtol`` times the largest.
+
+    Args:
+        x: the matrices.
+        rtol: by default the machine epsilon times the larger side.
+    """
+    x = _matrix("matrix_rank", x)
+    s = svdvals(x)
+    return sum(greater(s, _cutoff(x, s, rtol, 1)), -1)
+
+
+def pinv(x: Any, /, *, rtol: Any = None) -> Array:
+    """Returns the Moore-Penrose inverses.
+
+    Args:
+        x: the matrices.
+        rtol: singular values up to ``rtol`` times the largest count as zero; by default ten times the machine
+            epsilon times the larger side.
+
+    Source: ``jax.numpy.linalg.pinv``.
+    """
+    x = _matrix("pinv", x)
+    u, s, vh = svd(x, full_matrices=False)
+    large = greater(s, _cutoff(x, s, rtol, 10))
+    inverse = where(large, reciprocal(where(large, s, 1)), 0)
+    return matmul(matrix_transpose(vh) * expand_dims(inverse, -2), matrix_transpose(u))
+
+
+def lstsq(x1: Any, x2: Any, /, rcond: Any = None) -> tuple[Array, Array, Array, Array]:
+    """Returns the least-squares solution of ``x1 @ x = x2``, of smallest norm if there are several.
+
+    Args:
+        x1: a matrix with a row for each equation.
+        x2: a vector, or a matrix with a column for each system.
+        rcond: singular values up to ``rcond`` times the largest count as zero; by default the machine epsilon times
+            the larger side.
+
+    Returns:
+        The solution, the sums of squared residuals, the rank of ``x1`` and its singular values.
+
+    Source: ``jax.numpy.linalg.lstsq``.
+    """
+    x1, x2 = _floats("lstsq", x1, x2)
+    if x1.ndim != 2 or x2.ndim not in (1, 2) or x1.shape[0] != x2.shape[0]:
+        raise ShapeError("lstsq", "there must be a matrix and as many right sides", got=f"{x1.aval} and {x2.aval}")
+    columns = x2 if x2.ndim == 2 else expand_dims(x2, -1)
+    u, s, vh = svd(x1, full_matrices=False)
+    large = greater(s, _cutoff(x1, s, rcond, 1))
+    inverse = where(large, reciprocal(where(large, s, 1)), 0)
+    x = matmul(matrix_transpose(vh), expand_dims(inverse, -1) * matmul(matrix_transpose(u), columns))
+    residuals = sum(square(columns - matmul(x1, x)), 0)
+    if x2.ndim == 1:
+        x, residuals = x[:, 0], residuals[0]
+    return x, residuals, sum(large), s
+
+
+# -- norms ---------------------------------------------------------------------------------------------------
+
+
+def vector_norm(x: Any, /, *, axis: Axes | None = None, keepdims: bool = False, ord: Any = 2) -> Array:
+    r"""Returns :math:`(\sum |x|^p)^{1/p}`.
+
+    Args:
+        x: the array.
+        axis: one axis or several; by default all.
+        keepdims: whether the axes stay, with size 1.
+        ord: the number :math:`p`; infinity for the largest absolute value, minus infinity for the smallest, 0 for the
+            number of elements that are not 0.
+    """
+    (x,) = _floats("vector_norm", x)
+    axes = normalize_axes("vector_norm", axis, x.ndim)
+    size = abs(x)
+    if isinstance(ord, str):
+        raise ArgumentError("vector_norm", "the order is a number", got=repr(ord))
+    if ord == math.inf:
+        return max(size, axes, keepdims=keepdims)
+    if ord == -math.inf:
+        return min(size, axes, keepdims=keepdims)
+    if ord == 0:
+        return sum(not_equal(x, 0), axes, x.dtype, keepdims=keepdims)
+    if ord == 1:
+        return sum(size, axes, keepdims=keepdims)
+    if ord == 2:
+        return sqrt(sum(square(x), axes, keepdims=keepdims))
+    return pow(sum(pow(size, ord), axes, keepdims=keepdims), 1 / ord)
+
+
+def matrix_norm(x: Any, /, *, keepdims: bool = False, ord: Any = "fro") -> Array:
+    """Returns the norms of matrices.
+
+    Args:
+        x: the matrices.
+        keepdims: whether the last two axes stay, with size 1.
+        ord: ``"fro"`` for the root of the sum of squares, ``"nuc"`` for the sum of the singular values, 2 and -2 for
+            the largest and smallest of them, 1 and -1 for the largest and smallest sum of absolute values of a column,
+            plus and minus infinity for those of a row.
+    """
+    x = _matrix("matrix_norm", x)
+    if ord is None or ord == "fro":
+        return vector_norm(x, axis=(-2, -1), keepdims=keepdims)
+    if ord in (2, -2, "nuc"):
+        s = svdvals(x)
+        result = sum(s, -1) if ord == "nuc" else max(s, -1) if ord == 2 else min(s, -1)
+    elif ord in (1, -1, math.inf, -math.inf):
+        sums = sum(abs(x), -2 if builtins.abs(ord) == 1 else -1)
+        result = max(sums, -1) if ord > 0 else min(sums, -1)
+    else:
+        raise ArgumentError("matrix_norm", "the order is 'fro', 'nuc', 1, -1, 2, -2, inf or -inf", got=repr(ord))
+    return reshape(result, (*result.shape, 1, 1)) if keepdims else result
+
+
+def norm(x: Any, /, ord: Any = None, axis: Axes | None = None, keepdims: bool = False) -> Array:
+    """Returns a norm of vectors or matrices.
+
+    Args:
+        x: the array.
+        ord: as for :func:`vector_norm` or :func:`matrix_norm`; by default the root of the sum of squares.
+        axis: one axis for vectors, two for matrices; by default all.
+        keepdims: whether the axes stay, with size 1.
+
+    Source: ``numpy.linalg.norm``.
+
+    >>> norm([3.0, 4.0])
+    Array(5., dtype=float32)
+    """
+    (x,) = _floats("norm", x)
+    if ord is None:
+        return vector_norm(x, axis=axis, keepdims=keepdims)
+    axes = (axis,) if isinstance(axis, int) else tuple(range(x.ndim)) if axis is None else tuple(axis)
+    if len(axes) == 1:
+        return vector_norm(x, axis=axes, keepdims=keepdims, ord=ord)
+    if len(axes) != 2:
+        raise ArgumentError("norm", "an order needs one axis or two", got=f"{len(axes)}", hint="axis=")
+    result = matrix_norm(moveaxis(x, axes, (-2, -1)), ord=ord)
+    if not keepdims:
+        return result
+    reduced = normalize_axes("norm", axes, x.ndim)
+    return reshape(result, tuple(1 if i in reduced else size for i, size in enumerate(x.shape)))
+
+
+def cond(x: Any, /, p: Any = None) -> Array:
+    """Returns the condition numbers: the norm of the matrix times that of its inverse.
+
+    Args:
+        x: the matrices.
+        p: the norm, as for :func:`matrix_norm`; by default 2, for which the matrices need not be square.
+    """
+    x = _matrix("cond", x)
+    if p is None or p in (2, -2):
+        s = svdvals(x)
+        return divide(s[..., 0], s[..., -1]) if p != -2 else divide(s[..., -1], s[..., 0])
+    return multiply(matrix_norm(x, ord=p), matrix_norm(inv(x), ord=p))
+
+
+# -- products and diagonals ----------------------------------------------------------------------------------
+
+
+def matrix_power(x: Any, n: int, /) -> Array:
+    """Returns square matrices multiplied ``n`` times; a negative number of times, their inverses."""
+    x = asarray(x)
+    if x.ndim < 2 or x.shape[-1] != x.shape[-2]:
+        raise ShapeError("matrix_power", "the matrix must be square", got=repr(x.aval))
+    try:
+        n = n.__index__()
+    except AttributeError:
+        raise DtypeError("matrix_power", "the power is an integer", got=repr(n)) from None
+    if n < 0:
+        x, n = inv(x), -n
+    if n == 0:
+        return broadcast_to(eye(x.shape[-1], dtype=x.dtype), x.shape)
+    result = None
+    while True:
+        if n & 1:
+            result = x if result is None else matmul(result, x)
+        n >>= 1
+        if not n:
+            return asarray(result)
+        x = matmul(x, x)
+
+
+def multi_dot(matrices: Sequence[Any], /) -> Array:
+    """Returns the product of matrices in the order that takes the fewest multiplications; the ends may be vectors.
+
+    >>> multi_dot([[1, 2], [[1, 0], [0, 1]], [3, 4]])
+    Array(11, dtype=int32)
+    """
+    values = [asarray(x) for x in matrices]
+    ends = (0, len(values) - 1)
+    if len(values) < 2 or any(x.ndim != 2 and not (i in ends and x.ndim == 1) for i, x in enumerate(values)):
+        got = ", ".join(repr(x.aval) for x in values)
+        raise ShapeError("multi_dot", "there must be at least two matrices; the ends may be vectors", got=got)
+    inner = list(range(1, len(values)))  # the axes that neighbours share
+    terms = [[*([0] if i > 0 or x.ndim == 2 else []), 1] for i, x in enumerate(values)]
+    terms = [[i + k for k in term] for i, term in enumerate(terms)]
+    if values[-1].ndim == 1:
+        terms[-1] = [len(values) - 1]
+    free = [axis for term in terms for axis in term if axis not in inner]
+    operands = [part for x, term in zip(values, terms, strict=True) for part in (x, term)]
+    return einsum(*operands, free, optimize="dp")
+
+
+def cross(x1: Any, x2: Any, /, *, axis: int = -1) -> Array:
+    """Returns the vector products along an axis of size 3; the other axes broadcast."""
+    x1, x2 = asarray(x1), asarray(x2)
+    for x in (x1, x2):
+        if not x.ndim or x.shape[axis] != 3:
+            raise ShapeError("cross", f"axis {axis} must have size 3", got=f"{x1.aval} and {x2.aval}")
+    return linear_algebra.cross(x1, x2, axis)
+
+
+def diagonal(x: Any, /, *, offset: int = 0) -> Array:
+    """Returns the diagonals of matrices."""
+    return linear_algebra.diagonal(x, offset, -2, -1)
+
+
+def trace(x: Any, /, *, offset: int = 0, dtype: Any = None) -> Array:
+    """Returns the sums of the diagonals of matrices."""
+    return linear_algebra.trace(x, offset, -2, -1, dtype)

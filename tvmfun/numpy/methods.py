@@ -1,0 +1,200 @@
+"""The operators and methods of arrays, which are functions of ``tvmfun.numpy``."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from functools import wraps
+from typing import Any
+
+from tvmfun.core.array import Array, install_methods
+from tvmfun.core.dims import Dim
+from tvmfun.errors import ArgumentError
+from tvmfun.numpy.at import At
+from tvmfun.numpy.creation import asarray, copy
+from tvmfun.numpy.cumulative import cumprod, cumsum
+from tvmfun.numpy.data_types import astype
+from tvmfun.numpy.elementwise import (
+    abs,
+    add,
+    bitwise_and,
+    bitwise_invert,
+    bitwise_left_shift,
+    bitwise_or,
+    bitwise_right_shift,
+    bitwise_xor,
+    clip,
+    divide,
+    equal,
+    floor_divide,
+    greater,
+    greater_equal,
+    less,
+    less_equal,
+    multiply,
+    negative,
+    not_equal,
+    positive,
+    remainder,
+    round,
+    subtract,
+)
+from tvmfun.numpy.indexing import getitem, take
+from tvmfun.numpy.linear_algebra import diagonal, dot, matmul, trace
+from tvmfun.numpy.manipulation import matrix_transpose, ravel, reshape, squeeze, swapaxes, transpose
+from tvmfun.numpy.names import power
+from tvmfun.numpy.repetition import repeat
+from tvmfun.numpy.searching import argmax, argmin, nonzero, searchsorted
+from tvmfun.numpy.sorting import argpartition, argsort, partition, sort
+from tvmfun.numpy.statistical import max, mean, min, prod, ptp, std, sum, var
+from tvmfun.numpy.utility import all, any
+
+API_VERSION = "2024.12"
+
+
+def _operator(function: Callable, *, reflected: bool = False) -> Callable:
+    @wraps(function)
+    def method(self: Array, other: Any) -> Any:
+        if not hasattr(other, "dtype") and not isinstance(other, bool | int | float | Dim):
+            return NotImplemented  # let the other operand try, and Python explain
+        return function(other, self) if reflected else function(self, other)
+
+    return method
+
+
+_BINARY = {
+    "add": add,
+    "sub": subtract,
+    "mul": multiply,
+    "truediv": divide,
+    "floordiv": floor_divide,
+    "mod": remainder,
+    "pow": power,
+    "matmul": matmul,
+    "and": bitwise_and,
+    "or": bitwise_or,
+    "xor": bitwise_xor,
+    "lshift": bitwise_left_shift,
+    "rshift": bitwise_right_shift,
+}
+_COMPARISONS = {
+    "eq": equal,
+    "ne": not_equal,
+    "lt": less,
+    "le": less_equal,
+    "gt": greater,
+    "ge": greater_equal,
+}
+
+
+def _reduction(function: Callable) -> Callable:
+    @wraps(function)
+    def method(self: Array, axis: Any = None, *args: Any, out: None = None, **options: Any) -> Array:
+        # `numpy.sum(x)` calls `x.sum(axis=None, dtype=None, out=None)`.
+        if out is not None:
+            raise ArgumentError(function.__name__, "arrays are immutable, so there is no out", got=repr(out))
+        return function(self, axis, *args, **options)
+
+    return method
+
+
+def _contains(self: Array, value: Any) -> bool:
+    """Returns whether an element equals ``value``."""
+    return bool(any(equal(self, value)))
+
+
+def _divmod(self: Array, other: Any) -> tuple[Array, Array]:
+    """Returns the floor division and its remainder."""
+    return floor_divide(self, other), remainder(self, other)
+
+
+def _rdivmod(self: Array, other: Any) -> tuple[Array, Array]:
+    """Returns the floor division of ``other`` and its remainder."""
+    return floor_divide(other, self), remainder(other, self)
+
+
+def _round(self: Array, decimals: int | None = None) -> Array:
+    """Returns the nearest number with so many decimals: Python's ``round``."""
+    return round(self, decimals or 0)
+
+
+def _reshape(self: Array, *shape: Any) -> Array:
+    """Returns the elements, in row-major order, in another shape, given as a tuple or as integers."""
+    return reshape(self, shape[0] if len(shape) == 1 else shape)
+
+
+def _transpose(self: Array, *axes: Any) -> Array:
+    """Returns the array with its axes in another order, by default reversed."""
+    order = axes[0] if len(axes) == 1 and not isinstance(axes[0], int) else axes
+    return transpose(self, order or None)
+
+
+def _to_device(self: Array, device: Any, /, *, stream: None = None) -> Array:
+    """Returns the array on a device: ``"cpu"``, ``"cuda"``, ``"cuda:1"``."""
+    return asarray(self, device=device)
+
+
+def _namespace(self: Array, /, *, api_version: str | None = None) -> Any:
+    """Returns ``tvmfun.numpy``: the array API's way to find the functions for an array.
+
+    Raises:
+        ArgumentError: for a version of the array API later than 2024.12, or an unknown one.
+    """
+    if api_version not in (None, "2021.12", "2022.12", "2023.12", API_VERSION):
+        raise ArgumentError("Array", f"the array API is that of {API_VERSION}", got=repr(api_version))
+    return sys.modules["tvmfun.numpy"]
+
+
+def _complex(self: Array) -> complex:
+    """Returns the only element as a Python complex number."""
+    return complex(float(self))
+
+
+_REDUCTIONS = (sum, prod, mean, var, std, max, min, ptp, any, all, argmax, argmin, cumsum, cumprod)
+_METHODS = (
+    argpartition,
+    argsort,
+    astype,
+    clip,
+    copy,
+    diagonal,
+    dot,
+    nonzero,
+    partition,
+    ravel,
+    repeat,
+    round,
+    searchsorted,
+    sort,
+    squeeze,
+    swapaxes,
+    take,
+    trace,
+)
+
+install_methods(
+    {
+        **{f"__{name}__": _operator(function) for name, function in (_BINARY | _COMPARISONS).items()},
+        **{f"__r{name}__": _operator(function, reflected=True) for name, function in _BINARY.items()},
+        "__divmod__": _divmod,
+        "__rdivmod__": _rdivmod,
+        "__neg__": negative,
+        "__pos__": positive,
+        "__abs__": abs,
+        "__invert__": bitwise_invert,
+        "__complex__": _complex,
+        "__round__": _round,
+        "__contains__": _contains,
+        "__getitem__": getitem,
+        "__array_namespace__": _namespace,
+        "at": property(At),
+        "T": property(transpose),
+        "mT": property(matrix_transpose),
+        "reshape": _reshape,
+        "transpose": _transpose,
+        "to_device": _to_device,
+        "flatten": ravel,
+        **{function.__name__: function for function in _METHODS},
+        **{function.__name__: _reduction(function) for function in _REDUCTIONS},
+    }
+)

@@ -1,0 +1,214 @@
+"""Evenly spaced numbers, and grids of them."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+
+from tvmfun import dtypes
+from tvmfun.core import dims
+from tvmfun.core.array import Array, device_array
+from tvmfun.core.dims import Dim
+from tvmfun.core.leaf import abstract
+from tvmfun.core.trace import Tracer, is_tracing
+from tvmfun.errors import ArgumentError, ShapeError
+from tvmfun.numpy.creation import asarray
+from tvmfun.numpy.data_types import astype, placed
+from tvmfun.numpy.elementwise import (
+    abs,
+    add,
+    divide,
+    floor,
+    log10,
+    multiply,
+    pow,
+    sign,
+    subtract,
+    where,
+)
+from tvmfun.numpy.manipulation import broadcast_to, expand_dims, moveaxis, reshape
+from tvmfun.numpy.promotion import convert, dtype_or, operand
+from tvmfun.ops import shape as ops
+
+
+def arange(start: Any, stop: Any = None, step: Any = 1, dtype: Any = None, *, device: Any = None) -> Array:
+    """Returns ``start, start + step, ...`` up to but without ``stop``.
+
+    Raises:
+        ArgumentError: if the step is 0.
+        ConcretizationError: for a traced argument, because they give the result its shape.
+
+    >>> arange(1, 7, 2)
+    Array([1, 3, 5], dtype=int32)
+    """
+    first, last = (0, start) if stop is None else (start, stop)
+    avals = [abstract(operand("arange", value), "arange") for value in (first, last, step)]
+    kind = dtype_or(dtype, dtypes.promote(*((aval.dtype, aval.weak) for aval in avals))[0])
+    if kind == dtypes.bool_:
+        kind = dtypes.DEFAULT_INT
+    if all(dtypes.is_integer(aval.dtype) or aval.dtype == dtypes.bool_ for aval in avals):
+        first, last, step = (n if isinstance(n, Dim) else int(n) for n in (first, last, step))
+        count = -(-(last - first) // step) if step else 0
+    else:
+        first, last, step = float(first), float(last), float(step)
+        count = math.ceil((last - first) / step) if step else 0
+    if not step:
+        raise ArgumentError("arange", "the step must not be 0")
+    count = dims.maximum(0, count)
+    if count != 0 and dtypes.is_integer(kind):
+        for value in (first, first + (count - 1) * step):
+            if not isinstance(value, Dim):
+                convert("arange", value, kind)  # complains if it does not fit
+    if is_tracing() and not isinstance(first, float):
+        counting = kind if dtypes.is_integer(kind) else dtypes.int64
+        numbers = ops.iota(shape=(count,), axis=0, dtype=dtypes.NAMES[counting])
+        return astype(numbers if (first, step) == (0, 1) else add(multiply(numbers, step), first), kind)
+    is_float = isinstance(first, float)
+    numbers = np.arange(first, last, step) if is_float else first + step * np.arange(count)
+    return placed("arange", device_array(numbers.astype(kind)), device)
+
+
+def _is_traced(*values: Any) -> bool:
+    return any(isinstance(value, Tracer) for value in values)
+
+
+def _numbers(value: Any) -> np.ndarray:
+    return np.asarray(value, np.float64)
+
+
+def _kind(name: str, dtype: Any, *ends: Any) -> np.dtype:
+    """The dtype of numbers between two ends: a float, unless it is given."""
+    avals = [abstract(operand(name, end), name) for end in ends]
+    common, _ = dtypes.promote(*((aval.dtype, aval.weak) for aval in avals), (dtypes.DEFAULT_FLOAT, True))
+    return dtype_or(dtype, common)
+
+
+def linspace(
+    start: Any,
+    stop: Any,
+    /,
+    num: int = 50,
+    endpoint: bool = True,
+    retstep: bool = False,
+    dtype: Any = None,
+    axis: int = 0,
+    *,
+    device: Any = None,
+) -> Any:
+    """Returns ``num`` evenly spaced numbers from ``start`` to ``stop``, with or without the end.
+
+    Args:
+        start: the first number, or an array of them.
+        stop: the last one, or an array.
+        num: how many.
+        endpoint: whether ``stop`` is among them.
+        retstep: whether to return the distance between them as well.
+        dtype: of the result; integers are rounded down.
+        axis: the axis of the result along which the numbers of arrays are spaced.
+        device: where the result lies; by default the CPU.
+
+    >>> linspace(0, 1, 5)
+    Array([0.  , 0.25, 0.5 , 0.75, 1.  ], dtype=float32)
+    """
+    if num < 0:
+        raise ArgumentError("linspace", "the number of elements must not be negative", got=str(num))
+    first, last = (operand("linspace", end) for end in (start, stop))
+    common = _kind("linspace", None, first, last)
+    kind = dtype_or(dtype, common)
+    parts = num - 1 if endpoint else num
+    if _is_traced(first, last):
+        first, last = (asarray(convert("linspace", end, common)) for end in (first, last))
+        step = divide(subtract(last, first), parts or math.nan)
+        fraction = divide(ops.iota(shape=(num,), axis=0, dtype=dtypes.NAMES[common]), float(max(parts, 1)))
+        fraction = reshape(fraction, (num,) + (1,) * max(first.ndim, last.ndim))
+        numbers = moveaxis(add(multiply(subtract(1.0, fraction), first), multiply(fraction, last)), 0, axis)
+        result = astype(floor(numbers) if dtypes.is_integer(kind) else numbers, kind)
+    else:
+        first, last = map(_numbers, (first, last))
+        numbers = np.linspace(first, last, num, endpoint, axis=axis)
+        numbers = np.floor(numbers) if dtypes.is_integer(kind) else numbers
+        result = device_array(numbers.astype(kind))
+        step = asarray((last - first) / parts if parts else np.full_like(last - first, np.nan), common)
+    result = placed("linspace", result, device)
+    return (result, step) if retstep else result
+
+
+def logspace(
+    start: Any, stop: Any, num: int = 50, endpoint: bool = True, base: Any = 10.0, dtype: Any = None, axis: int = 0
+) -> Array:
+    """Returns ``base`` to the power of evenly spaced exponents from ``start`` to ``stop``.
+
+    >>> logspace(0, 3, 4)
+    Array([   1.,   10.,  100., 1000.], dtype=float32)
+    """
+    if not _is_traced(start, stop, base):
+        numbers = np.logspace(*map(_numbers, (start, stop)), num, endpoint, _numbers(base), axis=axis)
+        return device_array(numbers.astype(_kind("logspace", dtype, start, stop)))
+    result = pow(base, linspace(start, stop, num, endpoint, axis=axis))
+    return result if dtype is None else astype(result, dtype)
+
+
+def geomspace(start: Any, stop: Any, num: int = 50, endpoint: bool = True, dtype: Any = None, axis: int = 0) -> Array:
+    """Returns ``num`` numbers from ``start`` to ``stop`` of which neighbours have the same ratio.
+
+    Args:
+        start: the first number, or an array of them.
+        stop: the last one, or an array; of the same sign.
+        num: how many.
+        endpoint: whether ``stop`` is among them.
+        dtype: of the result.
+        axis: the axis of the result along which the numbers of arrays are spaced.
+
+    >>> geomspace(1, 8, 4)
+    Array([1., 2., 4., 8.], dtype=float32)
+    """
+    if not _is_traced(start, stop):
+        numbers = np.geomspace(*map(_numbers, (start, stop)), num, endpoint, axis=axis)
+        return device_array(numbers.astype(_kind("geomspace", dtype, start, stop)))
+    first, last = multiply(start, 1.0), multiply(stop, 1.0)
+    exponents = linspace(log10(abs(first)), log10(abs(last)), num, endpoint, axis=axis)
+    axis = axis % exponents.ndim
+    spaced = lambda end: expand_dims(broadcast_to(end, exponents.shape[:axis] + exponents.shape[axis + 1 :]), axis)
+    first, last = spaced(first), spaced(last)
+    numbers = multiply(pow(10.0, exponents), sign(first))
+    # The ends are exact.
+    place = ops.iota(shape=exponents.shape, axis=axis, dtype="int32")
+    numbers = where(place == 0, first, numbers)
+    if endpoint and num > 1:
+        numbers = where(place == num - 1, last, numbers)
+    return numbers if dtype is None else astype(numbers, dtype)
+
+
+def meshgrid(*arrays: Any, indexing: str = "xy", sparse: bool = False) -> list[Array]:
+    """Returns the coordinates of a grid, one array for each of its axes.
+
+    Args:
+        arrays: the coordinates along each axis: vectors or numbers.
+        indexing: ``"xy"`` if the first two axes of the results are exchanged, as in plots; otherwise ``"ij"``.
+        sparse: whether the results have size 1 along the other axes, to be broadcast.
+
+    Raises:
+        ShapeError: if an array has more than one axis.
+
+    >>> meshgrid([1, 2], [3, 4, 5])[0]
+    Array([[1, 2],
+           [1, 2],
+           [1, 2]], dtype=int32)
+    """
+    values = [asarray(x) for x in arrays]
+    if indexing not in ("xy", "ij"):
+        raise ArgumentError("meshgrid", "the indexing is 'xy' or 'ij'", got=repr(indexing))
+    if any(x.ndim > 1 for x in values):
+        got = ", ".join(repr(x.aval) for x in values)
+        raise ShapeError("meshgrid", "the arrays must be vectors", got=got, hint="x.ravel()")
+    order = list(range(len(values)))
+    if indexing == "xy" and len(values) > 1:
+        order[:2] = 1, 0
+    sizes = [0] * len(values)
+    for x, axis in zip(values, order, strict=True):
+        sizes[axis] = x.size
+    own = lambda axis: tuple(size if i == axis else 1 for i, size in enumerate(sizes))
+    spread = [reshape(x, own(axis)) for x, axis in zip(values, order, strict=True)]
+    return spread if sparse else [broadcast_to(x, tuple(sizes)) for x in spread]

@@ -1,0 +1,178 @@
+"""The different elements of arrays."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from tvmfun import dtypes
+from tvmfun.core.array import Array, device_array
+from tvmfun.core.trace import Tracer
+from tvmfun.errors import ArgumentError
+from tvmfun.numpy.creation import arrays, asarray, ones, zeros
+from tvmfun.numpy.cumulative import cumulative_sum
+from tvmfun.numpy.data_types import astype
+from tvmfun.numpy.elementwise import isnan, less, logical_and, logical_not, not_equal, where
+from tvmfun.numpy.indexing import take
+from tvmfun.numpy.joining import append, concat
+from tvmfun.numpy.manipulation import ravel, reshape
+from tvmfun.numpy.searching import flatnonzero, unknown_size
+from tvmfun.numpy.sorting import argsort
+
+
+class UniqueAll(NamedTuple):
+    """What :func:`unique_all` returns."""
+
+    values: Array
+    indices: Array
+    inverse_indices: Array
+    counts: Array
+
+
+class UniqueCounts(NamedTuple):
+    """What :func:`unique_counts` returns."""
+
+    values: Array
+    counts: Array
+
+
+class UniqueInverse(NamedTuple):
+    """What :func:`unique_inverse` returns."""
+
+    values: Array
+    inverse_indices: Array
+
+
+def unique(
+    x: Any,
+    /,
+    return_index: bool = False,
+    return_inverse: bool = False,
+    return_counts: bool = False,
+    axis: int | None = None,
+    *,
+    equal_nan: bool = True,
+    size: int | None = None,
+    fill_value: Any = None,
+) -> Any:
+    """Returns the different elements, sorted, and what is known about them.
+
+    Args:
+        x: the array.
+        return_index: whether to return the first place of each in the flattened array.
+        return_inverse: whether to return, for each element of ``x``, its place in the result.
+        return_counts: whether to return how often each occurs.
+        axis: the axis whose slices are compared; by default elements are. Not together with ``size``.
+        equal_nan: whether all NaNs are one element.
+        size: how many to return, which must be given when ``x`` is traced; if there are more, the largest are left
+            out.
+        fill_value: what stands for missing ones; by default the smallest element.
+
+    Returns:
+        The elements, or a tuple of them and of int32 arrays.
+
+    Raises:
+        ConcretizationError: for a traced array without ``size``.
+
+    Source: ``jax.numpy.unique``.
+
+    >>> unique([3, 1, 3], return_counts=True)
+    (Array([1, 3], dtype=int32), Array([1, 2], dtype=int32))
+    """
+    x = asarray(x)
+    wanted = (True, return_index, return_inverse, return_counts)
+    if size is not None:
+        if axis is not None:
+            raise ArgumentError("unique", "slices cannot be compared with a size", got=f"axis={axis}, size={size}")
+        results = _sized(x, size, fill_value, equal_nan)
+    else:
+        results = _at_once("unique", x, axis, equal_nan)
+    chosen = tuple(result for result, want in zip(results, wanted, strict=True) if want)
+    return chosen if len(chosen) > 1 else chosen[0]
+
+
+def _at_once(name: str, x: Array, axis: int | None, equal_nan: bool) -> list[Array]:
+    if isinstance(x, Tracer):
+        raise unknown_size(name, x)
+    host = x.concrete(name).numpy()
+    if x.dtype == dtypes.bfloat16:  # sorting is not defined for it
+        host = host.astype(np.float32)
+    values, *numbers = np.unique(host, True, True, True, axis, equal_nan=equal_nan)
+    numbers[1] = numbers[1].reshape(x.shape) if axis is None else numbers[1].reshape(-1)
+    return [device_array(values.astype(x.dtype)), *(device_array(n.astype(np.int32)) for n in numbers)]
+
+
+def _sized(x: Array, size: int, fill_value: Any, equal_nan: bool) -> list[Array]:
+    flat = ravel(x)
+    if not flat.size:
+        nowhere = zeros((size,), dtypes.int32)
+        fill = 0 if fill_value is None else fill_value
+        return [take(asarray([fill], x.dtype), nowhere), nowhere, zeros(x.shape, dtypes.int32), nowhere]
+    order = argsort(flat)
+    rows = take(flat, order, mode="promise_in_bounds")
+    differs = not_equal(rows[1:], rows[:-1])
+    if equal_nan and dtypes.is_float(x.dtype):
+        differs = logical_and(differs, logical_not(logical_and(isnan(rows[1:]), isnan(rows[:-1]))))
+    is_first = concat([ones((1,), dtypes.bool_), differs])
+    numbers = cumulative_sum(astype(is_first, dtypes.int32)) - 1
+    begins = flatnonzero(is_first, size=size + 1, fill_value=flat.size)
+    first = begins[:-1]
+    exists = less(first, flat.size)
+    place = where(exists, first, 0)
+    values = take(rows, place, mode="promise_in_bounds")
+    if fill_value is not None:
+        values = where(exists, values, asarray(fill_value, x.dtype))
+    inverse = reshape(zeros(flat.shape, dtypes.int32).at[order].set(numbers, unique_indices=True), x.shape)
+    return [values, take(order, place, mode="promise_in_bounds"), inverse, begins[1:] - first]
+
+
+def unique_values(x: Any, /, *, size: int | None = None, fill_value: Any = None) -> Array:
+    """Returns the different elements, sorted, every NaN as one of its own; see :func:`unique` for ``size``."""
+    return unique(x, equal_nan=False, size=size, fill_value=fill_value)
+
+
+def unique_counts(x: Any, /, *, size: int | None = None, fill_value: Any = None) -> UniqueCounts:
+    """Returns the different elements and how often each occurs; see :func:`unique_values`."""
+    return UniqueCounts(*unique(x, return_counts=True, equal_nan=False, size=size, fill_value=fill_value))
+
+
+def unique_inverse(x: Any, /, *, size: int | None = None, fill_value: Any = None) -> UniqueInverse:
+    """Returns the different elements and the place of each element of ``x`` among them; see :func:`unique_values`."""
+    return UniqueInverse(*unique(x, return_inverse=True, equal_nan=False, size=size, fill_value=fill_value))
+
+
+def unique_all(x: Any, /, *, size: int | None = None, fill_value: Any = None) -> UniqueAll:
+    """Returns the different elements, their first places, their places for each element, and their counts."""
+    return UniqueAll(*unique(x, True, True, True, equal_nan=False, size=size, fill_value=fill_value))
+
+
+def _of_two(name: str, x1: Any, x2: Any, function: Callable[[np.ndarray, np.ndarray], np.ndarray]) -> Array:
+    x1, x2 = arrays(name, x1, x2)
+    for x in (x1, x2):
+        if isinstance(x, Tracer):
+            raise unknown_size(name, x)
+    wide = np.float32 if x1.dtype == dtypes.bfloat16 else x1.dtype
+    values = function(*(x.concrete(name).numpy().astype(wide) for x in (x1, x2)))
+    return device_array(values.astype(x1.dtype))
+
+
+def union1d(x1: Any, x2: Any, /, *, size: int | None = None, fill_value: Any = None) -> Array:
+    """Returns the elements of either array, sorted; see :func:`unique` for ``size``."""
+    return unique(append(x1, x2), size=size, fill_value=fill_value)
+
+
+def intersect1d(x1: Any, x2: Any, /) -> Array:
+    """Returns the elements of both arrays, sorted; not of traced arrays."""
+    return _of_two("intersect1d", x1, x2, np.intersect1d)
+
+
+def setdiff1d(x1: Any, x2: Any, /) -> Array:
+    """Returns the elements of ``x1`` that are none of ``x2``, sorted; not of traced arrays."""
+    return _of_two("setdiff1d", x1, x2, np.setdiff1d)
+
+
+def setxor1d(x1: Any, x2: Any, /) -> Array:
+    """Returns the elements of exactly one of the arrays, sorted; not of traced arrays."""
+    return _of_two("setxor1d", x1, x2, np.setxor1d)
