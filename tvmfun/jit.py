@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import inspect
-from collections import OrderedDict
+from collections import OrderedDict, deque
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from copy import copy
+from dataclasses import replace
 from functools import cached_property, update_wrapper
 from threading import local
 from typing import Any
@@ -15,13 +17,16 @@ import tvm
 from tvm.target import Target
 
 from tvmfun import dtypes, runtime, tree
+from tvmfun.core import dims
 from tvmfun.core import program as programs
 from tvmfun.core import trace as tracing
-from tvmfun.core.array import Array, DeviceArray, device_array, foreign_array, move
+from tvmfun.core.array import Array, DeviceArray, ShapeDtype, device_array, foreign_array, move
+from tvmfun.core.dims import Dim
 from tvmfun.core.leaf import abstract, scalar
 from tvmfun.core.op import Op
 from tvmfun.core.program import Equation, Program, Variable
 from tvmfun.core.trace import Tracer, is_tracing, trace_flat
+from tvmfun.dynamic import DynamicShapes
 from tvmfun.errors import ArgumentError, NanError, TargetError
 from tvmfun.lower import compile as compiling
 from tvmfun.lower import target as targets
@@ -42,6 +47,8 @@ def as_device_array(leaf: Any, where: str = "jit") -> DeviceArray:
         return device_array(scalar(leaf), weak=True)
     if isinstance(leaf, np.generic | np.ndarray):
         return device_array(leaf)
+    if isinstance(leaf, Dim):
+        int(leaf)  # explains
     abstract(leaf, where)  # explains what cannot be an array
     return foreign_array(leaf, where)
 
@@ -79,23 +86,35 @@ class _Ready:
         self.captured = [move(as_device_array(array), self.device) for array in program.captured]
         self.out_avals = program.out_avals
         self.single = program.out_tree.is_leaf()
+        self.sizes: dict[str, int] = {}
+
+    def at(self, sizes: dict[str, int]) -> _Ready:
+        """The same, for arguments that give the dynamic sizes these values."""
+        if not sizes:
+            return self
+        compiling.check_sizes(self.program, sizes)
+        ready = copy(self)
+        ready.sizes = sizes
+        ready.out_avals = tuple(replace(a, shape=dims.at(a.shape, sizes)) for a in self.out_avals)
+        return ready
 
     def __call__(self, arrays: Sequence[DeviceArray]) -> list[DeviceArray]:
         inputs = [*self.captured, *arrays]
         results = self.executable([array.tensor for array in inputs])
         outputs = [DeviceArray(tensor, aval) for tensor, aval in zip(results, self.out_avals, strict=True)]
         if _STATE.debug_nans and any(map(_has_nan, outputs)):
-            _blame(self.program, inputs)
+            _blame(self.program.with_sizes(self.sizes), inputs)
         return outputs
 
 
 def _run_program(program: Program, leaves: list) -> list:
     """Calls a Program: its equations become part of the current trace, or it is compiled and run."""
+    sizes = program.solve([abstract(leaf, program.name) for leaf in leaves]) if program.sizes else {}
     if is_tracing():
-        return program.evaluate([*program.captured, *leaves])
+        return (program.with_sizes(sizes) if sizes else program).evaluate([*program.captured, *leaves])
     arrays = [as_device_array(leaf, program.name) for leaf in leaves]
     device = _common_device(arrays, program.name)
-    return list(_Ready(program, _target_of(device))(arrays))
+    return list(_Ready(program, _target_of(device)).at(sizes)(arrays))
 
 
 # -- ops one by one -------------------------------------------------------------------------------------------------
@@ -215,6 +234,7 @@ def jit(
     static_argnames: str | Sequence[str] = (),
     donate_argnums: int | Sequence[int] = (),
     donate_argnames: str | Sequence[str] = (),
+    dynamic_shapes: Any = None,
     target: Any = None,
 ) -> Any:
     """Compiles a function as a whole: one module, one call, for each kind of arguments it meets.
@@ -227,6 +247,10 @@ def jit(
         donate_argnums: positions of arguments the caller gives up: their memory may be used for the results, and
             using them afterwards raises ``DonatedArrayError``.
         donate_argnames: the same by name.
+        dynamic_shapes: axes whose size is known at call time only, so that one module serves every size: by argument
+            name, ``{"images": {0: "b"}, "labels": {0: "b"}}``, or one item per positional argument. An item is
+            None, ``{axis: name}``, a tuple with a name or None per axis, or a tree of such items that the argument's
+            tree begins with. Equal names are equal sizes; ``Dim("b", min=2)`` is a name with bounds.
         target: what to compile for, e.g. ``{"kind": "cuda", "arch": "sm_90"}``; by default the device the
             arguments are on.
 
@@ -236,8 +260,10 @@ def jit(
     Raises:
         ConcretizationError: when called, if ``fun`` needs the data of a traced value.
         ArgumentError: if an argument is named that ``fun`` does not have, or a static one is not hashable.
+        DimensionError: if ``fun`` needs to know a dynamic size better than its bounds tell.
+        ShapeError: if arguments disagree about a dynamic size.
 
-    Source: follows ``jax.jit``.
+    Source: follows ``jax.jit``; ``dynamic_shapes`` follows ``torch.export.export``.
 
     >>> import tvmfun.numpy as tnp
     >>> @jit
@@ -251,6 +277,7 @@ def jit(
         "static_argnames": static_argnames,
         "donate_argnums": donate_argnums,
         "donate_argnames": donate_argnames,
+        "dynamic_shapes": dynamic_shapes,
         "target": target,
     }
     if fun is None:
@@ -341,6 +368,10 @@ def _static_key(static: tuple) -> tuple:
     return static, tuple(type(value) for _, value in static)
 
 
+# Combinations of dynamic sizes that a function remembers the types of the results for.
+_SIZES_KEPT = 1024
+
+
 class Jitted:
     """A function that is compiled when it is called; made by :func:`jit`."""
 
@@ -352,6 +383,7 @@ class Jitted:
         static_argnames: Any,
         donate_argnums: Any,
         donate_argnames: Any,
+        dynamic_shapes: Any,
         target: Any,
     ) -> None:
         if not callable(fun):
@@ -361,8 +393,10 @@ class Jitted:
         self._static = _Places(fun, static_argnums, static_argnames, "static")
         self._donated = _Places(fun, donate_argnums, donate_argnames, "donate")
         self._target = None if target is None else targets.resolve(target)
+        self._dynamic = None if dynamic_shapes is None else DynamicShapes(fun, dynamic_shapes)
         self._programs: dict[tuple, Program] = {}
         self._ready: dict[tuple, _Ready] = {}
+        self._sizes_seen: deque[tuple] = deque()
         update_wrapper(self, fun, updated=())  # not the attributes: `fun` may be jitted itself
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
@@ -370,7 +404,7 @@ class Jitted:
         donated = self._donated.leaves(args, kwargs) if self._donated else ()
         leaves, structure, static = self._flatten(args, kwargs)
         if is_tracing():
-            program = self._program(leaves, structure, static)
+            program = self._program(self._checked(self._avals(leaves), structure, static), structure, static)
             return tree.unflatten(program.out_tree, program.evaluate([*program.captured, *leaves]))
         arrays = [as_device_array(leaf, self._name) for leaf in leaves]
         avals = tuple(array.aval for array in arrays)
@@ -389,7 +423,8 @@ class Jitted:
     def lower(self, *args: Any, **kwargs: Any) -> Lowered:
         """Traces the function for arguments like these: arrays, numbers or ``ShapeDtype``."""
         leaves, structure, static = self._flatten(args, kwargs)
-        return Lowered(self._program(leaves, structure, static), self._target or targets.host())
+        avals = self._general(self._avals(leaves), structure, static)
+        return Lowered(self._program(avals, structure, static), self._target or targets.host())
 
     def _flatten(self, args: tuple, kwargs: dict) -> tuple[list, tree.Structure, tuple]:
         """The leaves and the structure of the arguments that are not static, and the static ones."""
@@ -399,8 +434,22 @@ class Jitted:
         leaves, structure = tree.flatten((args, kwargs))
         return leaves, structure, static
 
-    def _program(self, leaves: list, structure: tree.Structure, static: tuple) -> Program:
-        avals = tuple(abstract(leaf, self._name) for leaf in leaves)
+    def _avals(self, leaves: Sequence[Any]) -> tuple[ShapeDtype, ...]:
+        return tuple(abstract(leaf, self._name) for leaf in leaves)
+
+    def _general(self, avals: tuple[ShapeDtype, ...], structure: tree.Structure, static: tuple) -> tuple:
+        """The types of the leaves that one Program serves: with names for dynamic sizes."""
+        return self._dynamic.named(avals, structure, [place for place, _ in static]) if self._dynamic else avals
+
+    def _checked(self, avals: tuple[ShapeDtype, ...], structure: tree.Structure, static: tuple) -> tuple:
+        """The types of the leaves, if equal names in ``dynamic_shapes`` are equal sizes."""
+        patterns = [aval.shape for aval in self._general(avals, structure, static)] if self._dynamic else []
+        shapes = [aval.shape for aval in avals]
+        if patterns:
+            dims.solve(patterns, shapes, self._name, lambda i: programs.argument_name(structure.accessors()[i]))
+        return avals
+
+    def _program(self, avals: tuple[ShapeDtype, ...], structure: tree.Structure, static: tuple) -> Program:
         key = (structure, *_static_key(static), avals)
         if key in self._programs:
             return self._programs[key]
@@ -410,9 +459,19 @@ class Jitted:
         return program
 
     def _prepare(self, key: tuple, arrays: list[DeviceArray], structure: tree.Structure, static: tuple) -> _Ready:
-        program = self._program(arrays, structure, static)
-        device = _common_device(arrays, self._name)
-        self._ready[key] = ready = _Ready(program, self._target or _target_of(device))
+        given = self._avals(arrays)
+        avals = self._general(given, structure, static)
+        general = (structure, *_static_key(static), avals, key[-1])
+        ready = self._ready.get(general)
+        if ready is None:
+            program = self._program(avals, structure, static)
+            device = _common_device(arrays, self._name)
+            self._ready[general] = ready = _Ready(program, self._target or _target_of(device))
+        if ready.program.sizes:
+            self._ready[key] = ready = ready.at(ready.program.solve(given))
+            self._sizes_seen.append(key)
+            if len(self._sizes_seen) > _SIZES_KEPT:
+                self._ready.pop(self._sizes_seen.popleft(), None)
         return ready
 
 
@@ -455,7 +514,10 @@ class Compiled:
         """
         leaves = self.program.check_arguments(args, kwargs)
         arrays = [move(as_device_array(leaf), self._ready.device) for leaf in leaves]
-        return tree.unflatten(self.program.out_tree, self._ready(arrays))
+        ready = self._ready
+        if self.program.sizes:
+            ready = ready.at(self.program.solve([array.aval for array in arrays]))
+        return tree.unflatten(self.program.out_tree, ready(arrays))
 
     @cached_property
     def _ready(self) -> _Ready:

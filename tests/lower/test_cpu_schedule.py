@@ -578,6 +578,12 @@ def test_transpose(shape):
     check((x, topi.transpose(x, order)), (value,), [value.transpose(order)], "elementwise")
 
 
+def test_an_array_next_to_its_transpose():
+    x, value = placeholder((37, 37)), random((37, 37))
+    total = te.compute((37, 37), lambda i, j: x[i, j] + x[j, i])
+    check((x, total), (value,), [value + value.T], "elementwise")
+
+
 def test_gather():
     x, at = placeholder((50, 33)), placeholder((7, 9), "int64", "at")
     out = te.compute((7, 9, 33), lambda a, b, c: x[at[a, b], c])

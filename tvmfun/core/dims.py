@@ -12,14 +12,15 @@ from __future__ import annotations
 
 import math
 import operator
+from bisect import bisect_left
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from functools import cache, reduce
+from functools import cache, lru_cache, reduce
 from typing import Any, NamedTuple
 
 import numpy as np
 from tvm import ir, tirx
 
-from tvmfun.core.source import user_line
+from tvmfun.core.source import raised_at, user_line
 from tvmfun.errors import ArgumentError, DimensionError, ShapeError
 
 #: A size: static or dynamic.
@@ -107,7 +108,7 @@ class Dim:
     @property
     def bounds(self) -> tuple[float, float]:
         """The smallest and the largest value it may have, as far as that is easy to see."""
-        return _lower(self._terms), -_lower(_scaled(self._terms, -1))
+        return _lower(self), -_lower(-self)
 
     def __eq__(self, other: object) -> bool:
         return self._terms == other._terms if isinstance(other, Dim) else False
@@ -123,7 +124,8 @@ class Dim:
         for monomial, factor in self._terms.items():
             sign = (" - " if factor < 0 else " + ") if text else ("-" if factor < 0 else "")
             parts = [*([] if abs(factor) == 1 and monomial else [str(abs(factor))]), *map(str, monomial)]
-            text += sign + "*".join(f"({part})" if " " in part and len(parts) > 1 else part for part in parts)
+            bare = len(parts) == 1 and sign != "-"
+            text += sign + "*".join(part if bare or " " not in part else f"({part})" for part in parts)
         return text
 
     __repr__ = __str__
@@ -228,8 +230,8 @@ class Dim:
             return found
         needed = _bound_that_decides(self, other, holds)
         raise DimensionError(
-            f"{self!r} {sign} {other!r}",
-            "it depends on the call whether this holds",
+            "Dim",
+            f"it depends on the call whether {self} {sign} {other}",
             got=_described([self, other]),
             hint=f"{needed}, or a static size" if needed else "a static size",
         )
@@ -250,8 +252,8 @@ class Dim:
 
     def _no_number(self, what: str) -> DimensionError:
         return DimensionError(
-            repr(self),
-            f"a dynamic size is known at call time only, and Python needs {what}",
+            "Dim",
+            f"{self} is known at call time only, and Python needs {what}",
             got=_described([self]),
             hint=f"a static size, or tvmfun.numpy.asarray({self!r}) to compute with it",
         )
@@ -319,6 +321,10 @@ def _divide(left: _Terms, right: _Terms) -> _Terms:
             raise ZeroDivisionError("integer division or modulo by zero")
         if divisor < 0:
             return _divide(_scaled(left, -1), {(): -divisor})
+        left = _terms_of(_polynomial(left))
+        lead = next(iter(left.values()))
+        if lead < 0 and 2 * (lead % divisor) > divisor:  # -x // q with small numbers: -((x + q - 1) // q)
+            return _scaled(_divide(_add(_scaled(left, -1), {(): divisor - 1}), right), -1)
         even = {m: c // divisor for m, c in left.items()}
         rest = _polynomial({m: c % divisor for m, c in left.items()})
         common = math.gcd(divisor, *_terms_of(rest).values())
@@ -364,8 +370,9 @@ def _quotient(dividend: Any, divisor: Any) -> Any:
         return dividend // divisor
     if _is_int(dividend) and not dividend:
         return 0
-    if always_le(0, dividend) and always_le(dividend + 1, divisor):
-        return 0
+    for result in (0, -1):
+        if always_le(result * divisor, dividend) and always_le(dividend + 1, (result + 1) * divisor):
+            return result
     return _of_atom(_Quotient(dividend, divisor))
 
 
@@ -376,16 +383,17 @@ def _remainder(left: _Terms, right: _Terms) -> _Terms:
 # -- bounds ----------------------------------------------------------------------------------------------------------
 
 
-def _lower(terms: _Terms) -> float:
-    """A number that the polynomial is never below."""
+@lru_cache(maxsize=1 << 14)
+def _lower(size: Any) -> float:
+    """A number that a size is never below."""
+    terms = _terms_of(size)
     best = _sum_of_bounds(_from_lowest(terms))
     for monomial, factor in terms.items():
         # (p - q + 1) / q <= p // q <= p / q, which lets p cancel against other terms.
         if len(monomial) == 1 and isinstance(monomial[0], _Quotient) and _is_int(monomial[0].divisor):
             dividend, divisor = monomial[0]
-            rest = {m: c for m, c in terms.items() if m != monomial}
-            p = _terms_of(dividend) if factor < 0 else _terms_of(dividend - (divisor - 1))
-            low = _lower(_terms_of(_polynomial(_add(_scaled(rest, divisor), _scaled(p, factor)))))
+            p = dividend if factor < 0 else dividend - (divisor - 1)
+            low = _lower((size - _polynomial({monomial: factor})) * divisor + p * factor)
             best = max(best, low if math.isinf(low) else -(-int(low) // divisor))
     return best
 
@@ -466,25 +474,47 @@ def minimum(a: Any, b: Any) -> Any:
 def _bound_that_decides(left: Any, right: Any, holds: Callable) -> str:
     """A minimum for one of the names that would decide a comparison, as a hint."""
     for atom in sorted(_atoms((left, right))):
-        for least in (*range(atom.low + 1, 65), *(2**n for n in range(7, 21))):
-            if least <= atom.high:
-                known = {atom.name: Dim(atom.name, least, None if math.isinf(atom.high) else int(atom.high))}
-                if _decide(at(left, known), at(right, known), holds) is not None:
-                    return f"Dim({atom.name!r}, min={least})"
+
+        def decides(least: int, atom: _Name = atom) -> bool:
+            known = {atom.name: _of_atom(_Name(atom.name, least, atom.high))}
+            return _decide(at(left, known), at(right, known), holds) is not None
+
+        enough = bisect_left(range(1 << 20), True, lo=atom.low, key=decides)
+        if enough < min(1 << 20, atom.high):
+            return f"Dim({atom.name!r}, min={enough})"
     return ""
 
 
 def _described(values: Iterable[Any]) -> str:
     """The named sizes and their bounds, and where that came up, for an error."""
-    names = ", ".join(described(atom) for atom in sorted(_atoms(tuple(values))))
+    names = " and ".join(f"{atom}, {described(atom)}" for atom in sorted(_atoms(tuple(values))))
     line = user_line()
     return f"{names}{f' at {line}' if line else ''}"
 
 
+def blamed(error: DimensionError, op: str, source: str = "") -> DimensionError:
+    """An error about a dynamic size as one of an op, which was traced at ``source``."""
+    got = f"{error.got.rpartition(' at ')[0]} at {source}" if source else error.got
+    return DimensionError(op, error.what, got=got, hint=error.hint)
+
+
+def explained(error: Any, shapes: tuple) -> Any:
+    """An error of a function that has dynamic sizes: what they are, and the line of the user that it came from."""
+    atoms = sorted(_atoms(shapes))
+    if not atoms or isinstance(error, DimensionError) or hasattr(error, "explained"):
+        return error
+    line = raised_at(error)
+    source = f" at {line}" if line else ""
+    sizes = " and ".join(f"{atom} is {described(atom)}" for atom in atoms)
+    result = type(error)(error.where, error.what, got=f"{error.got}{source}, where {sizes}", hint=error.hint)
+    result.explained = True
+    return result.with_traceback(error.__traceback__)
+
+
 def described(atom: _Name) -> str:
-    """A named size in words."""
+    """What a named size is, in words."""
     limit = f"at least {atom.low}" if math.isinf(atom.high) else f"{atom.low} to {atom.high}"
-    return f"{atom.name}, a dynamic size of {limit}"
+    return f"a dynamic size of {limit}"
 
 
 # -- sizes wherever they are -----------------------------------------------------------------------------------------
@@ -538,7 +568,7 @@ def names(*values: Any) -> dict[str, Dim]:
     found: dict[str, _Name] = {}
     for atom in sorted(_atoms(values)):
         if found.setdefault(atom.name, atom) != atom:
-            both = f"{described(found[atom.name])}, and {described(atom)}"
+            both = f"{atom} as {described(found[atom.name])} and as {described(atom)}"
             raise ArgumentError("Dim", "a name must have the same bounds everywhere", got=both)
     return {name: _of_atom(atom) for name, atom in found.items()}
 
@@ -616,7 +646,8 @@ def solve(
         if isinstance(atom, _Name) and atom.name not in found:
             if not (always_le(atom.low, got) and bounds(got)[1] <= atom.high):
                 hint = f"Dim({atom.name!r}, min={got})" if bounds(got)[1] < atom.low else "a size within the bounds"
-                raise ShapeError(where, f"{axis.format(place(i))} must be {described(atom)}", got=str(got), hint=hint)
+                what = f"{axis.format(place(i))} must be {atom}, {described(atom)}"
+                raise ShapeError(where, what, got=str(got), hint=hint)
             found[atom.name] = got, axis.format(place(i))
     values = {name: got for name, (got, _) in found.items()}
     for pattern, got, axis, i in pairs:

@@ -141,7 +141,7 @@ class Program:
 
     def _argument(self, leaf: int) -> str:
         """The name of a leaf of the arguments in an error."""
-        return _argument(self.in_tree.accessors()[leaf])
+        return argument_name(self.in_tree.accessors()[leaf])
 
     # -- dynamic sizes -------------------------------------------------------------------------------------
 
@@ -340,7 +340,7 @@ def _show(value: Any) -> str:
     return repr(value)
 
 
-def _argument(path: tree.Path) -> str:
+def argument_name(path: tree.Path) -> str:
     """The name of a leaf of ``(args, kwargs)`` in an error: ``argument 0['w']``, ``argument 'scale'``."""
     _, place, *rest = tree.keystr(path).removeprefix("[").split("]", 2)
     name = place.removeprefix("[")

@@ -23,7 +23,7 @@ from tvmfun.core.leaf import abstract, scalar
 from tvmfun.core.op import Op
 from tvmfun.core.program import Atom, Equation, Literal, Program, Variable
 from tvmfun.core.source import user_line
-from tvmfun.errors import ArgumentError, LeakedTracerError
+from tvmfun.errors import ArgumentError, DimensionError, IndexingError, LeakedTracerError, ShapeError
 
 
 class Tracer(Array):
@@ -87,7 +87,10 @@ class Trace:
         return tuple(Tracer(self, out) for out in known)
 
     def _add(self, op: Op, atoms: tuple[Atom, ...], params: dict) -> Atom | tuple[Variable, ...]:
-        avals = op.shape(*(atom.aval for atom in atoms), **params)
+        try:
+            avals = op.shape(*(atom.aval for atom in atoms), **params)
+        except DimensionError as error:
+            raise dims.blamed(error, op.name) from None
         if op.simplify is not None and _STACK.simplify:
             simpler = op.simplify(*(self.value(atom) for atom in atoms), **params)
             if simpler is not None:
@@ -97,6 +100,11 @@ class Trace:
         self.equations.append(equation)
         self.producers.update(dict.fromkeys(outputs, equation))
         return outputs if isinstance(avals, tuple) else outputs[0]
+
+    def variables(self) -> Iterator[Variable]:
+        """What the traced function got, as arguments or from outside."""
+        yield from self.inputs
+        yield from (variable for _, variable in self._captured.values())
 
     def value(self, atom: Atom) -> Any:
         """The tracer of a variable, the number of a literal."""
@@ -267,6 +275,8 @@ def trace_flat(fun: Callable, avals: list[ShapeDtype], in_tree: tree.Structure, 
         for leaf in outputs:
             abstract(leaf, f"the result of {name}")
         return current.finish(outputs, in_tree, out_tree)
+    except (ShapeError, IndexingError) as error:
+        raise dims.explained(error, tuple(v.aval.shape for v in current.variables())) from error.__cause__
     finally:
         _STACK.traces.pop()
         current.ended = True

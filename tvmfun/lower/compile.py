@@ -14,6 +14,7 @@ import shutil
 import tempfile
 import time
 from collections import OrderedDict
+from collections.abc import Mapping
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from threading import RLock
@@ -21,8 +22,11 @@ from threading import RLock
 import tvm
 from tvm.target import Target
 
+from tvmfun.core import dims
+from tvmfun.core.inline import inlined
 from tvmfun.core.program import Program
 from tvmfun.counters import counters
+from tvmfun.errors import DimensionError, ShapeError
 from tvmfun.lower import pipeline
 from tvmfun.lower import target as targets
 from tvmfun.runtime import Executable, device_of
@@ -36,6 +40,12 @@ _LOCK = RLock()
 
 def compile_program(program: Program, target: Target) -> Executable:
     """Returns the Program compiled for ``target``: from this process, from disk, or anew."""
+    program = inlined(program)
+    unknown = [name for name in program.sizes if name not in dims.known(aval.shape for aval in program.in_avals)]
+    if unknown:
+        raise DimensionError(
+            program.name, "a dynamic size must be the size of an axis of an argument", got=", ".join(unknown)
+        )
     key = _key(program, target)
     with _LOCK:
         if key in _EXECUTABLES:
@@ -46,6 +56,21 @@ def compile_program(program: Program, target: Target) -> Executable:
         if len(_EXECUTABLES) > _KEPT:
             _EXECUTABLES.popitem(last=False)
         return executable
+
+
+def check_sizes(program: Program, sizes: Mapping[str, int]) -> None:
+    """Checks that no value of a Program is too large for the 32-bit indices of kernels with dynamic sizes.
+
+    Raises:
+        ShapeError: if one is.
+    """
+    variables = (*program.inputs, *(out for equation in program.equations for out in equation.outputs))
+    for aval in dict.fromkeys(variable.aval for variable in variables):
+        if dims.at(aval.size, sizes) >= 2**31:
+            given = ", ".join(f"{name} = {size}" for name, size in sizes.items())
+            raise ShapeError(
+                program.name, f"{aval} must have less than 2**31 elements", got=given, hint="smaller sizes"
+            )
 
 
 def clear_caches() -> None:
@@ -98,7 +123,7 @@ def _key(program: Program, target: Target) -> str:
 
 def _build(program: Program, target: Target, key: str) -> Executable:
     started = time.perf_counter()
-    module = pipeline.build(pipeline.scheduled_module(program, target), target)
+    module = pipeline.build(pipeline.scheduled_module(program, target), target, dynamic=bool(program.sizes))
     counters.compiles += 1
     if time.perf_counter() - started >= float(os.environ.get("TVMFUN_CACHE_MIN_SECONDS", "0.5")):
         _store(module, key)
@@ -153,4 +178,4 @@ def _has_linker() -> bool:
 
 def text(program: Program, target: Target | None = None) -> str:
     """The scheduled module as TVMScript."""
-    return pipeline.scheduled_module(program, target or targets.host()).script(show_meta=False)
+    return pipeline.scheduled_module(inlined(program), target or targets.host()).script(show_meta=False)

@@ -16,12 +16,13 @@ from tvm import ir, s_tir, tirx
 from tvm.s_tir import SBlock, SBlockRealize
 
 from tvmfun import dtypes
+from tvmfun.core import dims
 from tvmfun.core.array import ShapeDtype
 from tvmfun.core.op import REGISTRY
 from tvmfun.core.program import Atom, Equation, Literal, Program, Variable
 from tvmfun.errors import TargetError
 from tvmfun.lower import target as targets
-from tvmfun.lower.cpu.build import substitute
+from tvmfun.lower.cpu.build import buffer, substitute
 from tvmfun.lower.fuse import Kernel, fuse
 from tvmfun.lower.kernel import constant
 
@@ -69,17 +70,17 @@ class Host:
 
     def parameter(self, aval: ShapeDtype, name: str) -> Place:
         """An argument of the function."""
-        return Place(tirx.decl_buffer(aval.shape, dtypes.NAMES[aval.dtype], name=name), aval)
+        return Place(buffer(aval.shape, dtypes.NAMES[aval.dtype], name), aval)
 
     def new(self, aval: ShapeDtype) -> Place:
         """Memory that lives as long as the function runs."""
         dtype = "int8" if aval.dtype == dtypes.bool_ else dtypes.NAMES[aval.dtype]
-        self.buffers.append(tirx.decl_buffer(aval.shape, dtype, name=f"v{len(self.buffers)}"))
+        self.buffers.append(buffer(aval.shape, dtype, f"v{len(self.buffers)}"))
         return Place(self.buffers[-1], aval)
 
     def size(self, length: Any) -> Any:
         """A number of steps as an expression."""
-        return tirx.const(length, "int32")
+        return dims.scalar(length, "int32")
 
     def read(self, place: Place) -> Any:
         """The value of a scalar, for the loops and branches themselves.
@@ -159,8 +160,9 @@ class Host:
             return False
         function = self.scheduled(kernel)
         atoms = (*kernel.inputs, *kernel.outputs)
-        sources = [p for p, atom in zip(function.params, atoms, strict=True) if atom in read]
-        result = next(p for p, atom in zip(function.params, atoms, strict=True) if atom is written)
+        buffers = [p for p in function.params if tirx.is_buffer_var(p)]
+        sources = [p for p, atom in zip(buffers, atoms, strict=True) if atom in read]
+        result = next(p for p, atom in zip(buffers, atoms, strict=True) if atom is written)
         loads: list[Any] = []
         safe = True
 
@@ -227,8 +229,10 @@ class Host:
         if kernel.outputs[0].aval.size == 0:
             return tirx.Evaluate(tirx.const(0, "int32"))
         function = s_tir.renew_defs(self.scheduled(kernel))
-        body = function.body
-        for parameter, place in zip(function.params, places, strict=True):
+        buffers = [p for p in function.params if tirx.is_buffer_var(p)]
+        sizes = [p for p in function.params if not tirx.is_buffer_var(p)]
+        body = substitute(function.body, dict(zip(sizes, map(dims.expr, kernel.sizes), strict=True)))
+        for parameter, place in zip(buffers, places, strict=True):
             body = _redirected(body, parameter, place)
         return body
 
@@ -274,6 +278,7 @@ def prim_func(kernel: Kernel, scheduled: Scheduled, target: tvm.target.Target) -
     equation = kernel.equations[0]
     body = equation.op.compute(host, inputs, outputs, **equation.params)
     block = SBlock([], [], [], "root", body, alloc_buffers=host.buffers)
-    parameters = [place.buffer for place in (*inputs, *outputs)]
+    parameters = [*(place.buffer for place in inputs), *map(dims.expr, kernel.sizes)]
+    parameters += [place.buffer for place in outputs]
     function = tirx.PrimFunc(parameters, SBlockRealize([], tirx.const(True), block))
     return function.with_attrs({"s_tir": True, "tirx.noalias": True, "tvmfun.rule": "control"})

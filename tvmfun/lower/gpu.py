@@ -5,9 +5,13 @@ from __future__ import annotations
 import math
 
 import tvm
+import tvm_ffi
 from tvm import tirx
 from tvm.s_tir import SBlock, SBlockRealize, dlight
 from tvm.target import Target
+
+from tvmfun.core import dims
+from tvmfun.errors import TargetError
 
 _RULES = {
     "contraction": dlight.gpu.Matmul,
@@ -19,7 +23,12 @@ _THREADS = 256
 
 
 def schedule(function: tirx.PrimFunc, target: Target) -> tirx.PrimFunc:
-    """Returns the kernel with its loops bound to blocks and threads."""
+    """Returns the kernel with its loops bound to blocks and threads.
+
+    Raises:
+        TargetError: if a thread would need memory of a dynamic size.
+    """
+    _check_private_memory(function)
     for name, rule in _RULES.items():
         with target:
             try:
@@ -32,6 +41,19 @@ def schedule(function: tirx.PrimFunc, target: Target) -> tirx.PrimFunc:
             if "threadIdx" in scheduled.script():
                 return scheduled.with_attr({"tvmfun.rule": name, "tirx.is_scheduled": True})
     return _one_thread_per_point(function).with_attr({"tvmfun.rule": "opaque", "tirx.is_scheduled": True})
+
+
+def _check_private_memory(function: tirx.PrimFunc) -> None:
+    blocks: list[SBlock] = []
+    tvm_ffi.structural_walk(function.body, (SBlock, lambda block: blocks.append(block)))
+    for buffer in (buffer for block in blocks for buffer in block.alloc_buffers):
+        if buffer.scope() == "local" and not all(isinstance(size, tirx.IntImm) for size in buffer.shape):
+            raise TargetError(
+                "compile",
+                "a thread of a GPU cannot keep an array of dynamic size, as sorting along a dynamic axis does",
+                got=str(list(buffer.shape)),
+                hint="a static size of that axis",
+            )
 
 
 def _one_thread_per_point(function: tirx.PrimFunc) -> tirx.PrimFunc:
@@ -57,20 +79,21 @@ def _bind(nest: tirx.Stmt) -> tirx.Stmt:
     kinds = [axis.iter_type for axis in realize.block.iter_vars]
     spatial = [loop for loop, kind in zip(loops, kinds, strict=True) if kind == tirx.IterVar.DataPar]
     ordered = [loop for loop, kind in zip(loops, kinds, strict=True) if kind != tirx.IterVar.DataPar]
-    count = math.prod(int(loop.extent) for loop in spatial)
+    count = math.prod(dims.of_expr(loop.extent) for loop in spatial)
+    blocks = max(1, -(-count // _THREADS)) if isinstance(count, int) else count // _THREADS + 1
     block_index, thread_index = tirx.Var("block", "int32"), tirx.Var("thread", "int32")
     point = block_index * _THREADS + thread_index
     places, rest = {}, point
     for loop in reversed(spatial):
-        places[loop.loop_var] = tirx.indexmod(rest, int(loop.extent))
-        rest = tirx.indexdiv(rest, int(loop.extent))
+        places[loop.loop_var] = tirx.indexmod(rest, loop.extent)
+        rest = tirx.indexdiv(rest, loop.extent)
     values = [places.get(value, value) for value in realize.iter_values]  # loop variables, one per axis
     body: tirx.Stmt = SBlockRealize(values, point < count, realize.block)
     for loop in reversed(ordered):
         body = tirx.For(loop.loop_var, loop.min, loop.extent, tirx.ForKind.SERIAL, body)
     for variable, extent, tag in (
         (thread_index, _THREADS, "threadIdx.x"),
-        (block_index, max(1, -(-count // _THREADS)), "blockIdx.x"),
+        (block_index, blocks, "blockIdx.x"),
     ):
         axis = tirx.IterVar(tvm.ir.Range(0, extent), tirx.Var(tag, "int32"), tirx.IterVar.ThreadIndex, tag)
         body = tirx.For(variable, 0, extent, tirx.ForKind.THREAD_BINDING, body, axis)

@@ -30,7 +30,7 @@ def expand(func: tirx.PrimFunc) -> tirx.PrimFunc:
     """
     tests = ((tirx.NE, _expand_inequality), (ir.Call, _expand_is_nan))
     body = tvm_ffi.structural_map(func.body, tests)
-    if any(str(buffer.dtype) == "bfloat16" for buffer in func.params):
+    if any(tirx.is_buffer_var(param) and str(param.dtype) == "bfloat16" for param in func.params):
         return func.with_body(body)  # TVM's legalization of bfloat16 loses the variables that arithmetic is bound to
     body = tvm_ffi.structural_map(body, (For, _expand_vectorized))
     return func.with_body(tvm_ffi.structural_map(body, (BufferStore, _expand_scalar)))

@@ -9,8 +9,10 @@ import numpy as np
 from tvm import te, tirx
 
 from tvmfun import dtypes
+from tvmfun.core import dims
 from tvmfun.core.array import ShapeDtype
 from tvmfun.core.program import Equation, Literal, Program, Variable
+from tvmfun.errors import DimensionError
 from tvmfun.lower.fuse import Kernel
 from tvmfun.ops.pointwise import opaque
 from tvmfun.ops.shape import repeated
@@ -46,10 +48,19 @@ def constant(value: np.generic) -> tirx.Expr:
 
 
 def prim_func(kernel: Kernel) -> tirx.PrimFunc:
-    """The kernel as a function that takes the inputs and writes the outputs."""
+    """The kernel as a function that takes the inputs and the dynamic sizes, and writes the outputs."""
+    function = _function(kernel)
+    if not kernel.sizes:
+        return function
+    inputs, outputs = function.params[: len(kernel.inputs)], function.params[len(kernel.inputs) :]
+    params = [*inputs, *map(dims.expr, kernel.sizes), *outputs]
+    return tirx.PrimFunc(params, function.body, function.ret_type, function.attrs)
+
+
+def _function(kernel: Kernel) -> tirx.PrimFunc:
     first = kernel.equations[0]
     if first.op.kind == "opaque":
-        return first.op.compute(*(atom.aval for atom in first.inputs), **first.params)
+        return _applied(first, [atom.aval for atom in first.inputs])
     tensors: dict[Variable, te.Tensor] = {
         a: te.placeholder(a.aval.shape, dtypes.NAMES[a.aval.dtype], name=f"x{i}") for i, a in enumerate(kernel.inputs)
     }
@@ -63,7 +74,15 @@ def _compute(equation: Equation, tensors: dict[Variable, te.Tensor]) -> te.Tenso
     arguments = [constant(a.value) if isinstance(a, Literal) else tensors[a] for a in equation.inputs]
     if op.kind == "pointwise":
         return _pointwise(op.compute, arguments, params, out, op.name)
-    return op.compute(*(a if isinstance(a, te.Tensor) else _filled(a) for a in arguments), **params)
+    return _applied(equation, [a if isinstance(a, te.Tensor) else _filled(a) for a in arguments])
+
+
+def _applied(equation: Equation, arguments: list) -> Any:
+    """The computation of an equation."""
+    try:
+        return equation.op.compute(*arguments, **equation.params)
+    except DimensionError as error:
+        raise dims.blamed(error, equation.op.name, equation.source) from None
 
 
 def _filled(scalar: tirx.Expr) -> te.Tensor:

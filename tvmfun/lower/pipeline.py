@@ -10,10 +10,11 @@ from tvm.target import Target
 
 from tvmfun import dtypes
 from tvmfun.core.array import ShapeDtype
-from tvmfun.core.op import relax_type, tensor_type
+from tvmfun.core.op import in_relax, relax_type, tensor_type
 from tvmfun.core.program import Atom, Literal, Program, Variable, relax_constant
 from tvmfun.lower import control
 from tvmfun.lower import kernel as kernels
+from tvmfun.lower import target as targets
 from tvmfun.lower.fuse import Kernel, fuse
 from tvmfun.lower.schedule import schedule
 
@@ -37,7 +38,7 @@ def _scheduled(kernel: Kernel, text: str, target: Target) -> tirx.PrimFunc:
 
 def _nothing(aval: ShapeDtype) -> relax.Expr:
     """An array without elements: memory of no bytes, which no kernel has to write."""
-    return relax.op.builtin.alloc_tensor(relax.ShapeExpr(aval.shape), dtypes.NAMES[aval.dtype], 0)
+    return relax.op.builtin.alloc_tensor(relax.ShapeExpr(in_relax(aval.shape)), dtypes.NAMES[aval.dtype], 0)
 
 
 def clear_cache() -> None:
@@ -80,11 +81,11 @@ class _ModuleBuilder:
             return
         avals = tuple(out.aval for out in kernel.outputs)
         if kernel.is_view:
-            value = relax.op.reshape(self.value(kernel.equations[0].inputs[0]), avals[0].shape)
+            value = relax.op.reshape(self.value(kernel.equations[0].inputs[0]), in_relax(avals[0].shape))
             self.values[kernel.outputs[0]] = self.bind(value, tensor_type(avals[0]))
             return
         result_type = relax_type(avals if len(avals) > 1 else avals[0])
-        arguments = relax.Tuple([self.value(atom) for atom in kernel.inputs])
+        arguments = relax.Tuple([*map(self.value, kernel.inputs), *in_relax(kernel.sizes)])
         call = relax.Call(
             tvm.ir.Op.get("relax.call_tir"),
             [self.function(kernel), arguments],
@@ -120,8 +121,8 @@ def scheduled_module(program: Program, target: Target) -> tvm.IRModule:
     return _ModuleBuilder(program, target).build()
 
 
-def build(module: tvm.IRModule, target: Target) -> relax.VMExecutable:
-    """Plans memory, lowers and generates code."""
+def build(module: tvm.IRModule, target: Target, dynamic: bool = False) -> relax.VMExecutable:
+    """Plans memory, lowers and generates code; ``dynamic`` says that there are dynamic sizes."""
     passes = tvm.transform.Sequential(
         [
             relax.transform.RewriteDataflowReshape(),
@@ -137,5 +138,8 @@ def build(module: tvm.IRModule, target: Target) -> relax.VMExecutable:
             relax.transform.AttachGlobalSymbol(),
         ]
     )
-    with target, tvm.transform.PassContext(opt_level=3):
+    # This pass writes down how large a buffer may become, which a dynamic size lets exceed the int32 of indices. Our
+    # schedules for the CPU have nothing for it to do.
+    skipped = ["s_tir.CompactBufferAllocation"] if dynamic and targets.is_cpu(target) else []
+    with target, tvm.transform.PassContext(opt_level=3, disabled_pass=skipped):
         return relax.build(module, target, relax_pipeline=passes)

@@ -14,10 +14,12 @@ from tvm import tirx
 from tvm.s_tir.stmt import SBlock, SBlockRealize
 from tvm.tirx import AllocBuffer, Buffer, Stmt
 
+from tvmfun.core import dims
+
 from .. import intrinsics
 from . import build, fuse
 from .block import emit_block, is_straight
-from .build import Axis, Env, volume
+from .build import Axis, Env, Size, volume
 from .contraction import emit_contraction, match, tile_count
 from .elementwise import emit_maps
 from .fallback import parallelize
@@ -42,7 +44,7 @@ def schedule(func: tirx.PrimFunc, target: tvm.target.Target) -> tirx.PrimFunc:
     """Make a function parallel, vectorized and fast on the CPU `target` describes.
 
     Args:
-        func: a function of static shapes, as `relax.transform.FuseTIR` leaves it.
+        func: a function of static shapes or with Dims in them, as `relax.transform.FuseTIR` leaves it.
         target: an `llvm` target; its features give the vector width and `num-cores` the cores.
 
     Returns:
@@ -99,12 +101,16 @@ def _prepare_reduction(stage: Stage, machine: Machine) -> list[AnyStage]:
 
 
 def _independent_tasks(stage: Stage, machine: Machine) -> int:
+    return dims.typical(_task_count(stage, machine))
+
+
+def _task_count(stage: Stage, machine: Machine) -> Size:
     contraction = match(stage)
     if contraction is not None:
         return tile_count(contraction, machine)
     if along_reduced_axis(stage):
         return volume(stage.space)
-    return volume(stage.space[:-1]) * -(-stage.space[-1].extent // machine.lanes(stage.dtype))
+    return volume(stage.space[:-1]) * build.ceil_div(stage.space[-1].extent, machine.lanes(stage.dtype))
 
 
 def _root(body: Stmt, temps: Sequence[Buffer]) -> Stmt:
@@ -160,7 +166,7 @@ def _work(stage: AnyStage) -> int:
     """The cost of a stage, in additions of one vector lane."""
     if isinstance(stage, Opaque):
         return 0
-    points = volume(stage.space + stage.reduce)
+    points = build.points(stage.space + stage.reduce)
     if match(stage) is not None:
         return points // CONTRACTION_SPEED
     if isinstance(stage, Stage):

@@ -8,6 +8,8 @@ import tvm_ffi
 from tvm import tirx
 from tvm.tirx import AllocBuffer, Buffer, IfThenElse, Stmt
 
+from tvmfun.core import dims
+
 from . import build
 from .build import Axis, Env, Expr
 from .machine import Machine
@@ -23,9 +25,9 @@ def emit_block(block: Block, machine: Machine, tasks: int) -> Stmt:
     *outer, last = block.space
     vector = is_straight(block)
     strip = machine.lanes("int32") if vector else STRIP if block.reduce else 1
-    strip = min(strip, last.extent)
+    strip = min(strip, last.extent) if isinstance(last.extent, int) else strip
     full, tail = divmod(last.extent, strip)
-    strips = Axis.fresh(last, full + (tail > 0))
+    strips = Axis.fresh(last, build.ceil_div(last.extent, strip))
 
     def piece(env: Env, width: int) -> Stmt:
         def lanes(make: Callable[[Expr], Stmt]) -> Stmt:
@@ -33,10 +35,16 @@ def emit_block(block: Block, machine: Machine, tasks: int) -> Stmt:
 
         return _strip(block, {**env, last.var: env[strips.var] * strip}, last, width if vector else 1, lanes)
 
+    def rest(env: Env) -> Stmt:
+        if isinstance(tail, int):
+            return piece(env, tail)
+        start = env[strips.var] * strip
+        return build.loop(last, tail, lambda i: _strip(block, {**env, last.var: start + i}, None, 1, lambda at: at(0)))
+
     def body(env: Env) -> Stmt:
-        if not tail:
+        if tail == 0:
             return piece(env, strip)
-        return IfThenElse(env[strips.var] < full, piece(env, strip), piece(env, tail))
+        return IfThenElse(env[strips.var] < full, piece(env, strip), rest(env))
 
     return build.parallel_nest([*outer, strips], {}, body, tasks)
 
@@ -46,7 +54,7 @@ def _strip(
 ) -> Stmt:
     """The points of one strip; private buffers have one copy per lane of a vector."""
     private = {
-        buffer: build.scratch([*(int(n) for n in buffer.shape), width], str(buffer.dtype), buffer.name)
+        buffer: build.scratch([*map(dims.of_expr, buffer.shape), width], str(buffer.dtype), buffer.name)
         for buffer in block.private
     }
 

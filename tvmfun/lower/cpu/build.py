@@ -17,38 +17,52 @@ from tvm.tirx import (
     Cast,
     For,
     ForKind,
-    IntImm,
     SeqStmt,
     Stmt,
     decl_buffer,
 )
 
+from tvmfun.core import dims
+from tvmfun.errors import ShapeError
+
 # TVM's node classes do not declare their operators and fields in a way that type checkers understand.
 Expr = Any
 Env = dict[Any, Expr]
+# An integer, or a Dim where it is known at call time only.
+Size = Any
 
 
 @dataclass(frozen=True, eq=False)
 class Axis:
-    """One loop axis: its variable, its constant bound, and the tighter run-time bound if it has one."""
+    """One loop axis: its variable, its size, and the tighter run-time bound if it has one."""
 
     var: ir.Var
-    extent: int
+    extent: Size
     limit: Expr | None = None
 
     @classmethod
-    def fresh(cls, like: Axis, extent: int, limit: Expr | None = None) -> Axis:
+    def fresh(cls, like: Axis, extent: Size, limit: Expr | None = None) -> Axis:
         """A new axis with the index type of `like`."""
         return cls(ir.Var(like.var.name, like.var.ty), extent, limit)
 
-    def bound(self, env: Env) -> Expr | int:
+    def bound(self, env: Env) -> Expr | Size:
         """The number of iterations, given the enclosing loops in `env`."""
         return self.extent if self.limit is None else substitute(self.limit, env)
 
 
-def volume(axes: Sequence[Axis]) -> int:
+def volume(axes: Sequence[Axis]) -> Size:
     """The number of points of an iteration domain."""
     return math.prod(axis.extent for axis in axes)
+
+
+def points(axes: Sequence[Axis]) -> int:
+    """The number of points where only speed depends on it: dynamic sizes are taken for typical ones."""
+    return dims.typical(volume(axes))
+
+
+def ceil_div(size: Size, by: Size) -> Size:
+    """How many times `by` it takes to reach `size`."""
+    return -(-size // by)
 
 
 def substitute(value, env: Env):
@@ -110,6 +124,18 @@ def variables(value) -> list[ir.Var]:
     return found
 
 
+def divisors(value, var: ir.Var) -> list[int]:
+    """The constants by which an expression divides what depends on `var`."""
+    found: list[int] = []
+
+    def visit(node) -> None:
+        if isinstance(node.b, tirx.IntImm) and uses(node.a, var):
+            found.append(int(node.b))
+
+    tvm_ffi.structural_walk(value, ((tirx.FloorDiv, tirx.FloorMod), visit))
+    return found
+
+
 def count_calls(value) -> int:
     """The number of function calls in an expression or statement."""
     found: list[ir.Call] = []
@@ -121,11 +147,11 @@ def offset(buffer: Buffer, indices: Sequence[Expr]) -> Expr | int:
     """The row-major element offset of `buffer[indices]`."""
     total: Expr | int = 0
     for size, index in zip(buffer.shape, indices, strict=True):
-        total = total * int(size) + index
+        total = total * dims.of_expr(size) + index
     return total
 
 
-def stride(buffer: Buffer, indices: Sequence[Expr], axis: Axis, domain: Sequence[Axis]) -> int | None:
+def stride(buffer: Buffer, indices: Sequence[Expr], axis: Axis, domain: Sequence[Axis]) -> Size | None:
     """How far the offset moves when `axis` advances by one, or None when that varies."""
     at = offset(buffer, indices)
     if isinstance(at, int) or not uses(at, axis.var):
@@ -134,7 +160,10 @@ def stride(buffer: Buffer, indices: Sequence[Expr], axis: Axis, domain: Sequence
     for other in domain:
         analyzer.bind(other.var, ir.Range(0, other.extent))
     step = analyzer.simplify(substitute(at, {axis.var: axis.var + 1}) - at)
-    return int(step) if isinstance(step, IntImm) else None
+    try:
+        return dims.of_expr(step)
+    except ShapeError:
+        return None
 
 
 def cast(value: Expr, dtype: str) -> Expr:
@@ -179,7 +208,7 @@ def nest(axes: Sequence[Axis], env: Env, body: Callable[[Env], Stmt]) -> Stmt:
 def parallel_nest(axes: Sequence[Axis], env: Env, body: Callable[[Env], Stmt], tasks: int) -> Stmt:
     """Like `nest`, with as many leading axes as give `tasks` iterations fused into one parallel loop."""
     count, size = 0, 1
-    while count < len(axes) and size < tasks and axes[count].limit is None:
+    while count < len(axes) and dims.typical(size) < tasks and axes[count].limit is None:
         size *= axes[count].extent
         count += 1
     if size == 1 or tasks <= 1:
@@ -196,13 +225,13 @@ def unflatten(axes: Sequence[Axis], index: Expr) -> Env:
     env: Env = {}
     inner = volume(axes)
     for position, axis in enumerate(axes):
-        outer, inner = inner, inner // axis.extent
+        outer, inner = inner, volume(axes[position + 1 :])
         value = index if position == 0 else index % outer
-        env[axis.var] = value // inner if inner > 1 else value
+        env[axis.var] = value // inner if inner != 1 else value
     return env
 
 
-def flatten(axes: Sequence[Axis], env: Env) -> Expr | int:
+def flatten(axes: Sequence[Axis], env: Env) -> Expr | Size:
     """The inverse of `unflatten`."""
     total: Expr | int = 0
     for axis in axes:
@@ -210,9 +239,9 @@ def flatten(axes: Sequence[Axis], env: Env) -> Expr | int:
     return total
 
 
-def index(like: Axis, value: int) -> Expr:
-    """A constant of the axis' index type."""
-    return IntImm(str(like.var.ty), value)
+def index(like: Axis, value: Size) -> Expr:
+    """A size in the axis' index type."""
+    return dims.scalar(value, str(like.var.ty))
 
 
 def minimum(a, b) -> Expr:
@@ -225,13 +254,18 @@ def zero(dtype: str) -> Expr:
     return tirx.const(0, dtype)
 
 
-def scratch(shape: Sequence[int], dtype: str, name: str) -> Buffer:
+def buffer(shape: Sequence[Size], dtype: str, name: str) -> Buffer:
+    """A buffer."""
+    return decl_buffer([dims.expr(size) for size in shape], dtype, name=name)
+
+
+def scratch(shape: Sequence[Size], dtype: str, name: str) -> Buffer:
     """A buffer private to one iteration.
 
     Up to 1 KiB of it lives on the stack, and in registers where all indices are constant once loops are
     unrolled; more comes from the thread's workspace. (Scope "local" would always be workspace.)
     """
-    return decl_buffer(shape, dtype, name=name)
+    return buffer(shape, dtype, name)
 
 
 def bits(dtype: str) -> int:

@@ -14,8 +14,10 @@ from dataclasses import dataclass
 from tvm import ir, tirx
 from tvm.tirx import AllocBuffer, Buffer, BufferStore, IfThenElse, Stmt
 
+from tvmfun.core import dims
+
 from . import build
-from .build import Axis, Env, Expr, volume
+from .build import Axis, Env, Expr, Size, volume
 from .fuse import accumulator
 from .machine import Machine
 from .stages import Stage
@@ -49,6 +51,8 @@ def match(stage: Stage) -> Contraction | None:
         return None
     if not stage.space or stage.dtype == "bool":
         return None
+    if not dims.always_le(1, volume(stage.reduce)):
+        return None  # the tiles would write nothing where there is nothing to add
     a, b = stage.value.a, stage.value.b
     column = stage.space[-1]
     if build.uses(a, column.var):
@@ -58,8 +62,23 @@ def match(stage: Stage) -> Contraction | None:
     rows = [axis for axis in stage.space[:-1] if build.uses(a, axis.var) and not build.uses(b, axis.var)]
     if not rows:
         return None
-    row = max(reversed(rows), key=lambda axis: min(axis.extent, 8))
+    row = max(reversed(rows), key=lambda axis: min(build.points([axis]), 8))
     return Contraction(stage, a, b, row, column)
+
+
+@dataclass(frozen=True)
+class Panel:
+    """Columns that are computed together: `width` from `start` on, of which only `valid` exist if that is given."""
+
+    start: Expr
+    width: int
+    valid: Size | None = None
+
+    def size(self, begin: int, lanes: int) -> Expr | int:
+        """How many columns the vector at `begin` has."""
+        if self.valid is None:
+            return min(lanes, self.width - begin)
+        return tirx.max(tirx.min(dims.scalar(self.valid - begin, "int32"), lanes), 0)
 
 
 @dataclass(frozen=True)
@@ -79,8 +98,8 @@ def plan(contraction: Contraction, machine: Machine) -> Tiling:
     dtype = accumulator(contraction.stage.dtype)
     lanes = machine.lanes(dtype)
     # Few rows need more columns to keep both multipliers busy. Some registers hold the operands.
-    wide = 4 if contraction.row.extent <= 6 else 2
-    vectors = min(wide, -(-contraction.column.extent // lanes))
+    wide = 4 if build.points([contraction.row]) <= 6 else 2
+    vectors = min(wide, build.ceil_div(build.points([contraction.column]), lanes))
     most = max(1, (machine.registers - 4) // vectors - 1)
     rows = _tile_size(contraction.row.extent, min(most, MAX_ROWS))
     depth = max(1, PANEL_BYTES * 8 // (vectors * lanes * build.bits(dtype)))
@@ -88,8 +107,13 @@ def plan(contraction: Contraction, machine: Machine) -> Tiling:
     return Tiling(rows, vectors * lanes, lanes, outer, inner, env)
 
 
-def _tile_size(extent: int, most: int) -> int:
-    """A tile no larger than `most` that divides `extent`, or else covers it in nearly equal parts."""
+def _tile_size(extent: Size, most: int) -> int:
+    """A tile no larger than `most` that divides `extent`, or else covers it in nearly equal parts.
+
+    For a dynamic extent it is a power of two: then the rest is made of smaller powers.
+    """
+    if not isinstance(extent, int):
+        return 1 << (most.bit_length() - 1)
     if extent <= most:
         return extent
     exact = [size for size in range(most, most // 2, -1) if extent % size == 0]
@@ -100,14 +124,15 @@ def _block_reduction(axes: Sequence[Axis], depth: int) -> tuple[tuple[Axis, ...]
     """Split the reduced axes in loops over blocks and loops within a block of at most `depth` terms."""
     inner: list[Axis] = []
     rest = list(axes)
-    while rest and volume(inner) * rest[-1].extent <= depth:
+    while rest and isinstance(rest[-1].extent, int) and volume(inner) * rest[-1].extent <= depth:
         inner.insert(0, rest.pop())
     env: Env = {axis.var: axis.var for axis in axes}
     room = depth // volume(inner)
     if rest and room > 1 and rest[-1].limit is None:
         axis = rest.pop()
-        length = math.ceil(axis.extent / math.ceil(axis.extent / room))
-        block = Axis.fresh(axis, math.ceil(axis.extent / length))
+        parts = build.ceil_div(axis.extent, room)
+        length = build.ceil_div(axis.extent, parts) if isinstance(parts, int) else room
+        block = Axis.fresh(axis, build.ceil_div(axis.extent, length))
         start = block.var * length
         even = axis.extent % length == 0
         within = Axis.fresh(axis, length, None if even else tirx.min(length, axis.extent - start))
@@ -117,12 +142,12 @@ def _block_reduction(axes: Sequence[Axis], depth: int) -> tuple[tuple[Axis, ...]
     return tuple(rest), tuple(inner), env
 
 
-def tile_count(contraction: Contraction, machine: Machine) -> int:
+def tile_count(contraction: Contraction, machine: Machine) -> Size:
     """How many independent register tiles the output has."""
     tiling = plan(contraction, machine)
     row, column = contraction.row, contraction.column
     others = [axis for axis in contraction.stage.space if axis not in (row, column)]
-    return volume(others) * -(-row.extent // tiling.rows) * -(-column.extent // tiling.columns)
+    return volume(others) * build.ceil_div(row.extent, tiling.rows) * build.ceil_div(column.extent, tiling.columns)
 
 
 def emit_contraction(contraction: Contraction, env: Env, prefix: int, machine: Machine, tasks: int) -> Stmt:
@@ -142,14 +167,21 @@ class _Emitter:
         # Batch axes and further axes of the right operand, then further axes of the left operand.
         self.around = [axis for axis in free if build.uses(contraction.right, axis.var)]
         self.beside = [axis for axis in free if axis not in self.around]
-        self.panels = Axis.fresh(self.column, -(-self.column.extent // tiling.columns))
+        self.panels = Axis.fresh(self.column, build.ceil_div(self.column.extent, tiling.columns))
         full = self.row.extent // tiling.rows
-        wanted = max(1, tasks // volume([*self.around, *self.beside]))
-        self.blocks = Axis.fresh(self.row, -(-full // -(-full // min(full, wanted))))
+        usual = max(1, dims.typical(full))
+        wanted = max(1, tasks // build.points([*self.around, *self.beside]))
+        self.per_block = build.ceil_div(usual, min(usual, wanted))
+        if isinstance(full, int):
+            self.blocks = Axis.fresh(self.row, build.ceil_div(full, self.per_block))
+        else:  # one more, for the rest
+            self.blocks = Axis.fresh(self.row, full // self.per_block + 1)
         self.taken = self._choose_tasks()
         if self.blocks not in self.taken:
             self.blocks = Axis.fresh(self.row, 1)
         self.blocked = bool(tiling.outer)
+        # Where the number of blocks is dynamic, the sums of the blocks before are loaded and not added.
+        self.carries = self.blocked and not isinstance(volume(tiling.outer), int)
         # Between blocks of the reduced axes the sums rest in the output, or beside it if it is narrower.
         self.partial = self.stage.output
         if self.blocked and self.dtype != self.stage.dtype:
@@ -165,22 +197,22 @@ class _Emitter:
         def task(env: Env) -> Stmt:
             return build.nest([*around, *panels], env, lambda env: self._panels(env, beside))
 
-        body = build.parallel_nest(taken, env, task, volume(taken) if self.tasks > 1 else 1)
+        body = build.parallel_nest(taken, env, task, build.points(taken) if self.tasks > 1 else 1)
         if self.partial.same_as(self.stage.output):
             return body
         return build.seq(AllocBuffer(self.partial), body)
 
     def _choose_tasks(self) -> list[Axis]:
         """The axes to spread over cores: enough of them, those that split the larger operand first."""
-        left_size = volume([*self.beside, self.row])
+        left_size = build.points([*self.beside, self.row])
         along = [*self.beside, self.blocks]
-        if self.column.extent >= left_size:
+        if build.points([self.column]) >= left_size:
             axes = [*self.around, self.panels, *along]
         else:
             axes = [*self.around, *along, self.panels]
         taken: list[Axis] = []
         for axis in axes:
-            size = volume(taken)
+            size = build.points(taken)
             if size >= self.tasks or (size > 1 and size % self.cores == 0):
                 break
             taken.append(axis)
@@ -191,28 +223,30 @@ class _Emitter:
         size = self.tiling.columns
         full, tail = divmod(self.column.extent, size)
         start = env[self.panels.var] * size
-        if not tail:
-            return self._panel(env, start, size, beside)
-        if not full:
-            return self._panel(env, start, tail, beside)
-        whole, part = (self._panel(env, start, width, beside) for width in (size, tail))
+        if tail == 0:
+            return self._panel(env, Panel(start, size), beside)
+        if full == 0:
+            return self._panel(env, Panel(start, tail), beside)
+        last = Panel(start, tail) if isinstance(tail, int) else Panel(start, size, tail)
+        whole, part = (self._panel(env, panel, beside) for panel in (Panel(start, size), last))
         return IfThenElse(env[self.panels.var] < full, whole, part)
 
-    def _panel(self, env: Env, start: Expr, width: int, beside: Sequence[Axis]) -> Stmt:
+    def _panel(self, env: Env, panel: Panel, beside: Sequence[Axis]) -> Stmt:
         """All rows of one panel of columns, block by block of the reduced axes."""
-        tiling = self.tiling
-        pads = width % tiling.lanes != 0
-        reuse = volume(beside) * -(-self.row.extent // (tiling.rows * self.blocks.extent))
+        tiling, width = self.tiling, panel.width
+        pads = width % tiling.lanes != 0 or panel.valid is not None
+        rows = tiling.rows * dims.typical(self.blocks.extent)
+        reuse = build.points(beside) * build.ceil_div(build.points([self.row]), rows)
         packed = None
         if pads or self._wants_packing(reuse):
             padded = -(-width // tiling.lanes) * tiling.lanes
             packed = build.scratch([volume(tiling.inner), padded], self.dtype, "panel")
 
         def block(env: Env) -> Stmt:
-            rows = build.nest(beside, env, lambda env: self._rows(env, start, width, packed))
+            rows = build.nest(beside, env, lambda env: self._rows(env, panel, packed))
             if packed is None:
                 return rows
-            return build.seq(AllocBuffer(packed), self._pack(env, start, width, packed), rows)
+            return build.seq(AllocBuffer(packed), self._pack(env, panel, packed), rows)
 
         return build.nest(tiling.outer, env, block)
 
@@ -227,7 +261,7 @@ class _Emitter:
         if not self.tiling.inner or reuse < 4:
             return False
         step = build.stride(right.source, right.indices, self.stage.reduce[-1], domain)
-        return step is None or step * build.bits(self.dtype) // 8 > FAR_BYTES
+        return step is None or dims.typical(step) * build.bits(self.dtype) // 8 > FAR_BYTES
 
     def _right(self, env: Env) -> Expr:
         return build.cast(self._operand(self.contraction.right, env), self.dtype)
@@ -240,17 +274,21 @@ class _Emitter:
         reduce = {var: build.substitute(at, env) for var, at in self.tiling.reduce_env.items()}
         return build.substitute(value, {**env, **reduce})
 
-    def _pack(self, env: Env, start: Expr, width: int, packed: Buffer) -> Stmt:
+    def _pack(self, env: Env, panel: Panel, packed: Buffer) -> Stmt:
         """Copy the panel to contiguous memory, with zeros up to whole vectors."""
-        if self._packs_transposed(width):
-            return self._pack_transposed(env, start, width, packed)
-        lanes = self.tiling.lanes
+        if self._packs_transposed(panel):
+            return self._pack_transposed(env, panel, packed)
+        lanes, start, width = self.tiling.lanes, panel.start, panel.width
 
         def line(env: Env) -> Stmt:
             depth = build.flatten(self.tiling.inner, env)
 
             def store(begin: int, k: Expr, value: Expr) -> Stmt:
                 return BufferStore(packed, value, [depth, begin + k])
+
+            def element(k: Expr) -> Stmt:
+                right = self._right({**env, self.column.var: start + k})
+                return store(0, k, tirx.if_then_else(k < panel.valid, right, build.zero(self.dtype)))
 
             def vector(begin: int, size: int) -> Stmt:
                 copy = build.vectorized(
@@ -265,21 +303,25 @@ class _Emitter:
                 )
                 return build.seq(copy, fill)
 
+            if panel.valid is not None:
+                return build.loop(self.column, width, element)
             return build.seq(*(vector(begin, min(lanes, width - begin)) for begin in range(0, width, lanes)))
 
         return build.nest(self.tiling.inner, env, line)
 
-    def _packs_transposed(self, width: int) -> bool:
+    def _packs_transposed(self, panel: Panel) -> bool:
         """Whether the right operand is contiguous along the innermost reduced axis, in whole tiles."""
         right, stage, lanes = self.contraction.right, self.stage, self.tiling.lanes
-        if not self.tiling.inner or width % lanes or self.tiling.inner[-1].extent < lanes:
+        if not self.tiling.inner or panel.width % lanes or self.tiling.inner[-1].extent < lanes:
+            return False
+        if panel.valid is not None:
             return False
         return str(right.ty) == self.dtype and is_row_readable(right, stage.reduce[-1], stage.domain)
 
-    def _pack_transposed(self, env: Env, start: Expr, width: int, packed: Buffer) -> Stmt:
+    def _pack_transposed(self, env: Env, panel: Panel, packed: Buffer) -> Stmt:
         """Pack square tiles turned in registers, then the remaining lines one element at a time."""
         *outer, last = self.tiling.inner
-        lanes = self.tiling.lanes
+        lanes, start, width = self.tiling.lanes, panel.start, panel.width
 
         def at(env: Env, begin, position: Expr) -> Env:
             env = {**env, self.column.var: start + begin, last.var: position}
@@ -319,28 +361,41 @@ class _Emitter:
 
         return build.nest(outer, env, lines)
 
-    def _rows(self, env: Env, start: Expr, width: int, packed: Buffer | None) -> Stmt:
+    def _rows(self, env: Env, panel: Panel, packed: Buffer | None) -> Stmt:
         """The register tiles of one block of rows down one panel."""
         rows = self.tiling.rows
         full, tail = divmod(self.row.extent, rows)
-        per_block = -(-full // self.blocks.extent)
+        per_block = build.ceil_div(full, self.blocks.extent) if isinstance(full, int) else self.per_block
         block = env.get(self.blocks.var, build.index(self.row, 0))
         count = full if self.blocks.extent == 1 else build.minimum(per_block, full - block * per_block)
 
         def tile(i: Expr) -> Stmt:
-            return self._tile(env, (block * per_block + i) * rows, rows, start, width, packed)
+            return self._tile(env, (block * per_block + i) * rows, rows, panel, packed)
 
         body = build.loop(self.row, count, tile)
-        if not tail:
+        if tail == 0:
             return body
-        rest = self._tile(env, build.index(self.row, full * rows), tail, start, width, packed)
-        if self.blocks.extent > 1:
+        if isinstance(tail, int):
+            rest = self._tile(env, build.index(self.row, full * rows), tail, panel, packed)
+        else:
+            rest = self._fewer_rows(env, panel, packed)
+        if self.blocks.extent != 1:
             rest = IfThenElse(block == self.blocks.extent - 1, rest, None)
         return build.seq(body, rest)
 
-    def _tile(self, env: Env, top: Expr, rows: int, start: Expr, width: int, packed: Buffer | None) -> Stmt:
+    def _fewer_rows(self, env: Env, panel: Panel, packed: Buffer | None) -> Stmt:
+        """The rows that a dynamic number of them leaves, in tiles of half the rows, a quarter, ..., one."""
+        extent, rows = self.row.extent, self.tiling.rows
+        tiles = []
+        while rows > 1:
+            left, rows = extent % rows, rows // 2
+            tile = self._tile(env, build.index(self.row, extent - left), rows, panel, packed)
+            tiles.append(IfThenElse(build.index(self.row, left) >= rows, tile, None))
+        return build.seq(*tiles)
+
+    def _tile(self, env: Env, top: Expr, rows: int, panel: Panel, packed: Buffer | None) -> Stmt:
         """One register tile: clear it, run over the reduced axes, write it back."""
-        lanes = self.tiling.lanes
+        lanes, start, width = self.tiling.lanes, panel.start, panel.width
         begins = range(0, width, lanes)
         accs = [build.scratch([rows, lanes], self.dtype, "acc") for _ in begins]
 
@@ -354,6 +409,17 @@ class _Emitter:
             return build.vectorized(self.column, size, make)
 
         clear = each(lambda i, _, acc: lane(lambda k: BufferStore(acc, build.zero(self.dtype), [i, k])))
+
+        def load(i: Expr, begin: int, acc: Buffer) -> Stmt:
+            def resting(k: Expr) -> Stmt:
+                at = {**env, self.row.var: top + i, self.column.var: start + begin + k}
+                return BufferStore(acc, self._resting(at), [i, k])
+
+            return self._columns(panel.size(begin, lanes), resting)
+
+        if self.carries:
+            later = build.flatten(self.tiling.outer, env) != 0
+            clear = build.seq(clear, IfThenElse(later, each(load), None))
 
         def update(env: Env) -> Stmt:
             def multiply(i: Expr, begin: int, acc: Buffer) -> Stmt:
@@ -371,9 +437,9 @@ class _Emitter:
             return each(multiply)
 
         def write(i: Expr, begin: int, acc: Buffer) -> Stmt:
-            size = min(lanes, width - begin)
+            size = panel.size(begin, lanes)
             at = {**env, self.row.var: top + i}
-            if size == lanes:
+            if isinstance(size, int) and size == lanes:
                 return self._write_back(at, start + begin, lanes, lambda k: acc[i, k])
             # A partial vector goes through memory, which keeps the accumulators in registers.
             spill = build.scratch([lanes], self.dtype, "spill")
@@ -383,7 +449,11 @@ class _Emitter:
         loops = build.nest(self.tiling.inner, env, update)
         return build.seq(*map(AllocBuffer, accs), clear, loops, each(write))
 
-    def _write_back(self, env: Env, begin: Expr, size: int, acc) -> Stmt:
+    def _columns(self, size: Expr | int, make) -> Stmt:
+        """A loop over the columns of one vector of the tile."""
+        return (build.vectorized if isinstance(size, int) else build.loop)(self.column, size, make)
+
+    def _write_back(self, env: Env, begin: Expr, size: Expr | int, acc) -> Stmt:
         """Store a vector of sums: the final ones with their epilogues, others to where they rest."""
 
         def final(k: Expr, carried: bool) -> Stmt:
@@ -397,12 +467,14 @@ class _Emitter:
             return BufferStore(self.partial, total, self.stage.at(at))
 
         def vector(make, carried: bool) -> Stmt:
-            return build.vectorized(self.column, size, lambda k: make(k, carried))
+            return self._columns(size, lambda k: make(k, carried))
 
         if not self.blocked:
             return vector(final, False)
         block = build.flatten(self.tiling.outer, env)
         last = volume(self.tiling.outer) - 1
+        if self.carries:
+            return IfThenElse(block == last, vector(final, False), vector(rest, False))
         later = IfThenElse(block == last, vector(final, True), vector(rest, True))
         return IfThenElse(block == 0, vector(rest, False), later)
 

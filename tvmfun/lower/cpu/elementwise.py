@@ -4,8 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
+import tvm_ffi
 from tvm import ir, tirx
 from tvm.tirx import AllocBuffer, Buffer, BufferStore, IfThenElse, Stmt
+
+from tvmfun.core import dims
 
 from . import build
 from .build import Axis, Env, Expr, volume
@@ -35,12 +38,24 @@ def emit_maps(
     if len(stages) == 1:
         across = _transposed_load(stages[0], axes, machine)
         if across is not None:
-            return _emit_transpose(stages[0], env, axes, across, machine, tasks)
+            tiles = _emit_transpose(stages[0], env, axes, across, machine, tasks)
+            small = _too_small([across[1], axes[-1]], machine.lanes(str(across[0].ty)))
+            if small is None:
+                return tiles
+            return IfThenElse(small, _emit_along(stages, env, axes, machine, tasks, private), tiles)
+    return _emit_along(stages, env, axes, machine, tasks, private)
+
+
+def _emit_along(
+    stages: Sequence[Stage], env: Env, axes: list[Axis], machine: Machine, tasks: int, private: Sequence[Buffer]
+) -> Stmt:
+    """Vectors along the trailing axes, as far as every access walks them as if they were one."""
     lanes = min(machine.lanes("int8" if stage.dtype == "bool" else stage.dtype) for stage in stages)
     count = fusable(stages, axes)
     outer, inner = axes[: len(axes) - count], axes[len(axes) - count :]
     vectors, tail = divmod(volume(inner), lanes)
-    chunks = Axis.fresh(inner[0], max(1, -(-vectors // CHUNK)))
+    static = isinstance(vectors, int)
+    chunks = Axis.fresh(inner[0], max(1, -(-vectors // CHUNK)) if static else vectors // CHUNK + 1)
 
     def vector(env: Env, position: Expr, width: int) -> Stmt:
         def lane(k: Expr, make: Callable[[Env], Stmt]) -> Stmt:
@@ -51,9 +66,13 @@ def emit_maps(
     def chunk(env: Env) -> Stmt:
         start = env[chunks.var] * CHUNK
         count = vectors if chunks.extent == 1 else build.minimum(CHUNK, vectors - start)
-        body = build.loop(inner[0], count, lambda i: vector(env, (start + i) * lanes, lanes)) if vectors else None
-        rest = vector(env, build.index(inner[0], vectors * lanes), tail) if tail else None
-        if rest is not None and chunks.extent > 1:
+        body = build.loop(inner[0], count, lambda i: vector(env, (start + i) * lanes, lanes)) if vectors != 0 else None
+        rest = None
+        if tail != 0:
+            done = build.index(inner[0], vectors * lanes)
+            single = lambda i: vector(env, done + i, 1)
+            rest = vector(env, done, tail) if isinstance(tail, int) else build.loop(inner[0], tail, single)
+        if rest is not None and chunks.extent != 1:
             rest = IfThenElse(env[chunks.var] == chunks.extent - 1, rest, None)
         return build.seq(body, rest)
 
@@ -72,9 +91,16 @@ def _transposed_load(stage: Stage, axes: Sequence[Axis], machine: Machine) -> tu
         return None
     lanes = machine.lanes(str(crosswise[0].ty))
     for axis in axes[:-1]:
-        if min(axis.extent, last.extent) >= lanes and is_row_readable(crosswise[0], axis, stage.space):
+        fits = all(dims.bounds(a.extent)[1] >= lanes for a in (axis, last))
+        if fits and is_row_readable(crosswise[0], axis, stage.space):
             return crosswise[0], axis
     return None
+
+
+def _too_small(axes: Sequence[Axis], lanes: int) -> Expr | None:
+    """Whether one of two axes is shorter than a tile, where that is known at call time only."""
+    tests = [build.index(a, a.extent) < lanes for a in axes if not dims.always_le(lanes, a.extent)]
+    return tirx.any(*tests) if tests else None
 
 
 def _emit_transpose(
@@ -90,7 +116,7 @@ def _emit_transpose(
     last = axes[-1]
     lanes = machine.lanes(str(load.ty))
     others = [a for a in axes if a is not axis and a is not last]
-    rows, columns = (Axis.fresh(a, -(-a.extent // lanes)) for a in (axis, last))
+    rows, columns = (Axis.fresh(a, build.ceil_div(a.extent, lanes)) for a in (axis, last))
 
     def tile(env: Env) -> Stmt:
         # The last tiles overlap those before them, so that every tile is whole.
@@ -108,7 +134,9 @@ def _emit_transpose(
         def write(row: Expr) -> Stmt:
             def lane(k: Expr) -> Stmt:
                 here = {**env, axis.var: top + row, last.var: left + k}
-                value = build.replace_loads(stage.value, load.source, lambda _: turned[row, k])
+                # Not the loads of the same buffer at other places, as in x + x.T.
+                turn = lambda other: turned[row, k] if tvm_ffi.structural_equal(other, load) else other
+                value = tvm_ffi.structural_map(stage.value, (ir.TensorLoad, turn))
                 return stage.store(here, build.substitute(value, here))
 
             return build.vectorized(last, lanes, lane)

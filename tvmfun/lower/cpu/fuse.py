@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
@@ -10,8 +9,10 @@ import tvm_ffi
 from tvm import ir, tirx
 from tvm.tirx import Buffer
 
+from tvmfun.core import dims
+
 from . import build
-from .build import Axis, Env, Expr, volume
+from .build import Axis, Env, Expr
 from .stages import AnyStage, Block, Opaque, Stage
 
 # A long reduction with fewer independent tasks than MIN_TASKS is cut in pieces. Both numbers are fixed, so
@@ -79,13 +80,13 @@ def _can_inline(stages: Sequence[AnyStage], position: int, temps: Sequence[Buffe
             continue
         if not isinstance(stage, Stage):
             return False
-        points += len(reads) * volume(stage.domain)
+        points += len(reads) * build.points(stage.domain)
         last = later
     between = written(stages[position + 1 : last])
     if any(_contains(between, source) for source in sources):
         return False
     readers = [stage for stage in stages[position + 1 :] if _reads(stage, producer.output)]
-    reuse = points / max(1, volume(producer.space))
+    reuse = points / max(1, build.points(producer.space))
     if _is_view(producer.value) or reuse <= 1:
         return True
     return _is_cheap(producer.value) and all(is_map(stage) for stage in readers)
@@ -235,11 +236,11 @@ def hoist_operands(stage: Stage, contraction) -> tuple[list[Stage], Stage]:
     operands = []
     for name, value in (("left", contraction.left), ("right", contraction.right)):
         axes = [axis for axis in stage.domain if build.uses(value, axis.var)]
-        reuse = volume(stage.domain) // max(1, volume(axes))
+        reuse = build.points(stage.domain) // max(1, build.points(axes))
         if _is_view(value) or reuse < MIN_REUSE:
             operands.append(value)
             continue
-        buffer = tirx.decl_buffer([axis.extent for axis in axes], str(value.ty), name=f"{stage.name}_{name}")
+        buffer = build.buffer([axis.extent for axis in axes], str(value.ty), f"{stage.name}_{name}")
         fresh = [Axis.fresh(axis, axis.extent) for axis in axes]
         env: Env = {axis.var: new.var for axis, new in zip(axes, fresh, strict=True)}
         index = tuple(axis.var for axis in fresh)
@@ -250,13 +251,17 @@ def hoist_operands(stage: Stage, contraction) -> tuple[list[Stage], Stage]:
 
 def split_reduction(stage: Stage, tasks: int, name: str) -> tuple[Stage, Stage] | None:
     """Cut a long reduction with few tasks into a fixed number of partial ones and their sum, in order."""
-    if not stage.reduce or tasks >= MIN_TASKS or volume(stage.domain) < SPLIT_WORK:
+    if not stage.reduce or tasks >= MIN_TASKS or build.points(stage.domain) < SPLIT_WORK:
         return None
     head, *rest = stage.reduce
-    chunks = min(head.extent, MAX_CHUNKS)
-    length = math.ceil(head.extent / chunks)
-    chunks = math.ceil(head.extent / length)
-    if chunks < 2:
+    chunks = min(build.points([head]), MAX_CHUNKS)
+    length = build.ceil_div(head.extent, chunks)
+    if not dims.always_le(1, length):  # which may be 0
+        length = head.extent // chunks + 1
+    if isinstance(length, int):
+        length = _matching(length, build.divisors(stage.value, head.var))
+    chunks = build.ceil_div(head.extent, length)
+    if chunks == 1:
         return None
     chunk = Axis.fresh(head, chunks)
     start = chunk.var * length
@@ -266,7 +271,7 @@ def split_reduction(stage: Stage, tasks: int, name: str) -> tuple[Stage, Stage] 
     env: Env = {axis.var: new.var for axis, new in zip(stage.space, space, strict=True)}
     env[head.var] = start + inner.var
     shape = [chunks, *(axis.extent for axis in space)]
-    partial = tirx.decl_buffer(shape, accumulator(stage.dtype), name=name)
+    partial = build.buffer(shape, accumulator(stage.dtype), name)
     first = Stage(
         name,
         (chunk, *space),
@@ -280,6 +285,18 @@ def split_reduction(stage: Stage, tasks: int, name: str) -> tuple[Stage, Stage] 
     again = Axis.fresh(head, chunks)
     total = partial[(again.var, *(axis.var for axis in stage.space))]
     return first, replace(stage, reduce=(again,), value=build.cast(total, stage.dtype))
+
+
+def _matching(length: int, divisors: Sequence[int]) -> int:
+    """A length near ``length`` whose pieces end where the rows of a joined axis end, so that reads stay contiguous."""
+    for divisor in sorted(divisors, reverse=True):
+        if divisor <= length:
+            return build.ceil_div(length, divisor) * divisor
+        least = build.ceil_div(divisor, length)
+        parts = next((n for n in range(least, 4 * least) if divisor % n == 0), None)
+        if parts is not None:
+            return divisor // parts
+    return length
 
 
 def accumulator(dtype: str) -> str:
@@ -324,7 +341,7 @@ def _join(current: Group, stage: AnyStage, limit: int, min_prefix: int) -> Group
     for prefix in range(limit, 0, -1):
         if _shares(members, stage, prefix):
             joined = Group((*members, stage), prefix)
-            if is_pointwise(joined) or (related and volume(stage.space[:prefix]) >= min_prefix):
+            if is_pointwise(joined) or (related and build.points(stage.space[:prefix]) >= min_prefix):
                 return joined
     return None
 

@@ -6,8 +6,10 @@ from collections.abc import Callable, Sequence
 
 from tvm.tirx import AllocBuffer, Buffer, BufferStore, IfThenElse, Stmt
 
+from tvmfun.core import dims
+
 from . import build
-from .build import Axis, Env, Expr, volume
+from .build import Axis, Env, Expr
 from .fuse import accumulator
 from .machine import Machine
 from .stages import Stage
@@ -32,28 +34,36 @@ def along_reduced_axis(stage: Stage, prefix: int = 0) -> bool:
         strides = [build.stride(load.source, load.indices, axis, stage.domain) for load in build.loads(stage.value)]
         return sum(1 for step in strides if step == 1) * 2 - sum(1 for step in strides if step not in (0, 1))
 
-    return score(stage.reduce[-1]) > score(stage.space[-1])
+    rows, columns = score(stage.reduce[-1]), score(stage.space[-1])
+    return rows > columns or rows == columns < 0
 
 
 def _columns(stage: Stage, env: Env, prefix: int, machine: Machine, tasks: int) -> Stmt:
     """Neighbouring outputs in the lanes of vector registers, reduced axes in serial loops."""
     *outer, last = stage.space[prefix:]
     lanes = machine.lanes(accumulator(stage.dtype))
-    tile = lanes * min(WIDE, max(1, last.extent // lanes))
+    static = isinstance(last.extent, int)
+    tile = lanes * min(WIDE, max(1, last.extent // lanes)) if static else lanes
     full, tail = divmod(last.extent, tile)
-    tiles = Axis.fresh(last, full + (tail > 0))
+    tiles = Axis.fresh(last, build.ceil_div(last.extent, tile))
 
     def piece(env: Env, width: int) -> Stmt:
         start = env[tiles.var] * tile
         parts = [(begin, min(lanes, width - begin)) for begin in range(0, width, lanes)]
         return _column_tile(stage, {**env, last.var: start}, last, parts)
 
-    def body(env: Env) -> Stmt:
-        if not tail:
-            return piece(env, tile)
-        if not full:
+    def rest(env: Env) -> Stmt:
+        if static:
             return piece(env, tail)
-        return IfThenElse(env[tiles.var] < full, piece(env, tile), piece(env, tail))
+        start = env[tiles.var] * tile
+        return build.loop(last, tail, lambda i: _column_tile(stage, {**env, last.var: start + i}, last, [(0, 1)]))
+
+    def body(env: Env) -> Stmt:
+        if tail == 0:
+            return piece(env, tile)
+        if full == 0:
+            return rest(env)
+        return IfThenElse(env[tiles.var] < full, piece(env, tile), rest(env))
 
     return build.parallel_nest([*outer, tiles], env, body, tasks)
 
@@ -110,11 +120,11 @@ def _column_tile(stage: Stage, env: Env, last: Axis, parts: Sequence[tuple[int, 
 
 def _blocks(stage: Stage) -> tuple[list[Axis], list[Axis]]:
     """The reduced axes as outer loops over blocks of about BLOCK terms, when there are more than that."""
-    if volume(stage.reduce) <= 2 * BLOCK:
+    if build.points(stage.reduce) <= 2 * BLOCK:
         return [], list(stage.reduce)
     inner: list[Axis] = []
     for axis in reversed(stage.reduce):
-        if inner and volume(inner) * axis.extent > BLOCK:
+        if inner and build.points([*inner, axis]) > BLOCK:
             break
         inner.insert(0, axis)
     return list(stage.reduce[: len(stage.reduce) - len(inner)]), inner
@@ -136,12 +146,13 @@ class _Row:
         *self.outer, self.last = stage.reduce
         self.init = build.cast(stage.init, self.dtype)
         self.total = build.scratch([1], self.dtype, "total")
-        self.wide = max(1, min(WIDE, self.last.extent // self.lanes))
+        self.wide = max(1, min(WIDE, build.points([self.last]) // self.lanes))
         self.acc = build.scratch([self.wide, self.lanes], self.dtype, "acc")
 
     def emit(self, env: Env) -> Stmt:
         """All steps: start, add up, combine, write."""
-        is_short = self.last.limit is None and self.last.extent < self.lanes
+        static = self.last.limit is None and isinstance(self.last.extent, int)
+        is_short = static and self.last.extent < self.lanes
         return build.seq(
             AllocBuffer(self.total),
             BufferStore(self.total, self.init, [0]),
@@ -180,6 +191,11 @@ class _Row:
         rounds = bound // step
         body = build.loop(self.last, rounds, lambda i: self._vectors(env, i * step, self.wide))
         done = rounds * step
+        if isinstance(bound, dims.Dim):
+            vectors = (bound - done) // self.lanes
+            single = build.loop(self.last, vectors, lambda i: self._vectors(env, done + i * self.lanes, 1))
+            done = bound // self.lanes * self.lanes
+            return build.seq(body, single, self._elements(env, build.index(self.last, done), bound - done))
         if not isinstance(bound, int):
             return build.seq(body, self._elements(env, done, bound - done))
         whole, tail = divmod(bound - done, self.lanes)

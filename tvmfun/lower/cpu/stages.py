@@ -10,8 +10,11 @@ from tvm import ir, tirx
 from tvm.s_tir.stmt import SBlockRealize
 from tvm.tirx import Buffer, BufferStore, Stmt
 
+from tvmfun.core import dims
+from tvmfun.errors import ShapeError
+
 from . import build
-from .build import Axis, Env, Expr, volume
+from .build import Axis, Env, Expr, Size, volume
 
 # What joins two partial results: a node class like tirx.Add, or a function.
 Combine = Callable[[Expr, Expr], Expr]
@@ -134,19 +137,28 @@ def _opaque(stmt: Stmt) -> Opaque:
 
 
 def _parse_nest(stmt: Stmt) -> AnyStage:
-    extents: dict[ir.Var, int] = {}
+    extents: dict[ir.Var, Size] = {}
     inner = stmt
     while isinstance(inner, tirx.For):
-        if inner.kind != tirx.ForKind.SERIAL or not _is_int(inner.min, 0) or not _is_int(inner.extent):
+        extent = _size(inner.extent)
+        if inner.kind != tirx.ForKind.SERIAL or not _is_int(inner.min, 0) or extent is None:
             return _opaque(stmt)
-        extents[inner.loop_var] = int(inner.extent)
+        extents[inner.loop_var] = extent
         inner = inner.body
     if not isinstance(inner, SBlockRealize) or not _is_int(inner.predicate, 1):
         return _opaque(stmt)
     return _parse_block(inner, extents) or _opaque(stmt)
 
 
-def _parse_block(realize: SBlockRealize, extents: dict[ir.Var, int]) -> Stage | Block | None:
+def _size(value: Expr) -> Size | None:
+    """The size that an expression is, if it is one."""
+    try:
+        return dims.of_expr(value)
+    except ShapeError:
+        return None
+
+
+def _parse_block(realize: SBlockRealize, extents: dict[ir.Var, Size]) -> Stage | Block | None:
     block = realize.block
     if block.match_buffers:
         return None
@@ -154,9 +166,9 @@ def _parse_block(realize: SBlockRealize, extents: dict[ir.Var, int]) -> Stage | 
     units: Env = {}
     bound: set[ir.Var] = set()
     for iter_var, value in zip(block.iter_vars, realize.iter_values, strict=True):
-        if not _is_int(iter_var.dom.extent):
+        extent = _size(iter_var.dom.extent)
+        if extent is None:
             return None
-        extent = int(iter_var.dom.extent)
         if extent == 1:
             units[iter_var.var] = tirx.IntImm(str(iter_var.var.ty), 0)
             continue
