@@ -12,6 +12,7 @@ from tvmfun import lax as lax
 from tvmfun import numpy as numpy
 from tvmfun import random as random
 from tvmfun.core.array import Array, ShapeDtype
+from tvmfun.core.dims import Dim
 from tvmfun.core.program import Program
 from tvmfun.core.trace import trace
 from tvmfun.jit import clear_caches, debug_nans, device_get, device_put, eval_shape, jit
@@ -41,6 +42,7 @@ except _PackageNotFoundError:
 
 __all__ = [
     "Array",
+    "Dim",
     "Program",
     "ShapeDtype",
     "checkpoint",

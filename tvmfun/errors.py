@@ -45,6 +45,10 @@ class ShapeError(TvmfunError, ValueError):
     """Shapes, axes or sizes that do not fit together."""
 
 
+class DimensionError(ShapeError):
+    """A dynamic size where a static one is needed, or a comparison of one that depends on the call."""
+
+
 class IndexingError(TvmfunError, IndexError):
     """An index outside its axis, of a wrong kind, or one too many."""
 

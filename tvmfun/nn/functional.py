@@ -8,6 +8,7 @@ from typing import Any, Literal, TypeAlias
 
 import tvmfun.numpy as tnp
 from tvmfun import dtypes, lax, random
+from tvmfun.core import dims
 from tvmfun.errors import ArgumentError, DtypeError, ShapeError
 from tvmfun.ops import conv, pointwise
 
@@ -311,7 +312,7 @@ def _windows(
     strides = sizes if stride is None else pair(where, "stride", stride)
     margins = _margins(where, padding, x.shape[1:3], sizes, strides, (1, 1))
     for size, margin in zip(sizes, margins, strict=True):
-        if max(margin) >= size:
+        if any(side >= size for side in margin):
             raise ArgumentError(where, f"the padding must be smaller than the window, {sizes}", got=str(margins))
     geometry = {
         "window": (1, *sizes, 1),
@@ -404,7 +405,7 @@ def _margins(
         return (0, 0), (0, 0)
     if padding == "SAME":
         needed = [
-            max(0, (-(-n // s) - 1) * s + (k - 1) * d + 1 - n)
+            dims.maximum(0, (-(-n // s) - 1) * s + (k - 1) * d + 1 - n)
             for n, k, s, d in zip(sizes, window, strides, dilation, strict=True)
         ]
         top, left = (total // 2 for total in needed)
