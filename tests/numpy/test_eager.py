@@ -134,29 +134,29 @@ def test_wrapped_diagonals():
 
 
 @pytest.mark.parametrize(
-    ("ours", "theirs"),
+    "function",
     [
-        (lambda xp: xp.tril_indices(3, 1, 4), None),
-        (lambda xp: xp.triu_indices(3), None),
-        (lambda xp: xp.tril_indices_from(X, -1), None),
-        (lambda xp: xp.triu_indices_from(X), None),
-        (lambda xp: xp.diag_indices(3, 3), None),
-        (lambda xp: xp.diag_indices_from(X[:, :3]), None),
-        (lambda xp: xp.indices((2, 3)), None),
-        (lambda xp: xp.indices((2, 3), sparse=True), None),
-        (lambda xp: xp.ix_([1, 2], [True, False, True]), None),
-        (lambda xp: xp.tri(3, 4, -1), None),
-        (lambda xp: xp.identity(3), None),
-        (lambda xp: xp.logspace(0, 2, 5, base=2.0), None),
-        (lambda xp: xp.geomspace(-1, -8, 4), None),
-        (lambda xp: xp.linspace([0.0, 1.0] if xp is np else np.asarray([0.0, 1.0]), 2, 3, axis=1), None),
-        (lambda xp: xp.linspace(0, 1, 4, retstep=True), None),
-        (lambda xp: xp.linspace(0, 5, 4, dtype="int32"), None),
-        (lambda xp: xp.broadcast_shapes((3, 1), (2,)), None),
+        lambda xp: xp.tril_indices(3, 1, 4),
+        lambda xp: xp.triu_indices(3),
+        lambda xp: xp.tril_indices_from(X, -1),
+        lambda xp: xp.triu_indices_from(X),
+        lambda xp: xp.diag_indices(3, 3),
+        lambda xp: xp.diag_indices_from(X[:, :3]),
+        lambda xp: xp.indices((2, 3)),
+        lambda xp: xp.indices((2, 3), sparse=True),
+        lambda xp: xp.ix_([1, 2], [True, False, True]),
+        lambda xp: xp.tri(3, 4, -1),
+        lambda xp: xp.identity(3),
+        lambda xp: xp.logspace(0, 2, 5, base=2.0),
+        lambda xp: xp.geomspace(-1, -8, 4),
+        lambda xp: xp.linspace([0.0, 1.0] if xp is np else np.asarray([0.0, 1.0]), 2, 3, axis=1),
+        lambda xp: xp.linspace(0, 1, 4, retstep=True),
+        lambda xp: xp.linspace(0, 5, 4, dtype="int32"),
+        lambda xp: xp.broadcast_shapes((3, 1), (2,)),
     ],
 )
-def test_places_and_grids(ours: Any, theirs: None):
-    same(ours(tnp), ours(np))
+def test_places_and_grids(function: Any):
+    same(function(tnp), function(np))
 
 
 def test_grids_compile_nothing():

@@ -287,10 +287,11 @@ def reduce_window(
             "there must be one size, stride and dilation per axis",
             got=f"{window}, {stride}, {dilation}, {holes} for {arrays[0].aval}",
         )
-    if min(*window, *stride, *dilation, *holes, 1) < 1:
+    if min((*window, *stride, *dilation, *holes, 1)) < 1:
         raise ArgumentError(name, "sizes, strides and dilations are positive", got=f"{window}, {stride}, {dilation}")
     spans = tuple((k - 1) * d + 1 for k, d in zip(window, holes, strict=True))
-    low, high = (tuple(side) for side in zip(*_paddings(name, padding, shape, spans, stride), strict=True))
+    paddings = _paddings(name, padding, shape, spans, stride)
+    low, high = (tuple(pair[side] for pair in paddings) for side in (0, 1))
     interior = tuple(d - 1 for d in dilation)
     padded = [
         shapes.pad(x, s, low=low, high=high, interior=interior) if any((*low, *high, *interior)) else x
