@@ -79,6 +79,7 @@ class DynamicShapes:
             for axes in _axes_in(item):
                 if id(axes) not in used:
                     raise ArgumentError("jit", f"{_WHERE} is not a prefix of the argument {name!r}", got=repr(axes))
+        dims.names(*(aval.shape for aval in result))  # complains about a name with different bounds
         return tuple(result)
 
     def _top(self, place: Any, inner: list) -> tuple[str, Any, list]:

@@ -205,11 +205,14 @@ def test_solving_for_sizes():
     place = lambda i: f"argument {i}"
     assert dims.solve([(A, 3), (2 * A, B)], [(5, 3), (10, 4)], "f", place) == {"a": 5, "b": 4}
     with pytest.raises(
-        ShapeError, match=r"axis 0 of argument 1 must be 2\*a with a = 5 as axis 0 of argument 0, got 9"
+        ShapeError, match=r"axis 0 of argument 1 must be 2\*a with a = 5 from axis 0 of argument 0, got 9"
     ):
         dims.solve([(A,), (2 * A,)], [(5,), (9,)], "f", place)
     with pytest.raises(ShapeError, match=r"a dynamic size of at least 1, got 0. Try Dim\('a', min=0\)"):
         dims.solve([(A,)], [(0,)], "f", place)
+    assert dims.solve([(3 * A + 1,)], [(7,)], "f", place) == {"a": 2}
+    with pytest.raises(ShapeError, match=r"must be 3\*a for an integer a, got 7"):
+        dims.solve([(3 * A,)], [(7,)], "f", place)
     with pytest.raises(ShapeError, match="a dynamic size of 0 to 9, got 10"):
         dims.solve([(C,)], [(10,)], "f", place)
     assert dims.solve([(A,)], [(B,)], "f", place) == {"a": B}

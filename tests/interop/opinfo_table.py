@@ -361,7 +361,7 @@ def diagonal_scatter(x: Any, src: Any, offset: int = 0, dim1: int = 0, dim2: int
 
 
 def block_diag(*arrays: Any) -> Any:
-    arrays = [tnp.atleast_2d(x) for x in arrays]
+    arrays = [tnp.atleast_2d(x) for x in arrays]  # type: ignore[reportAssignmentType]
     found = tnp.zeros((sum(x.shape[0] for x in arrays), sum(x.shape[1] for x in arrays)), "float64")
     row = column = 0
     for x in arrays:

@@ -292,11 +292,6 @@ def test_reduce_window_of_trees():
     np.testing.assert_array_equal(companion, np.take_along_axis(others, place, -1)[..., 0])
 
 
-def test_reduce_window_starts_anywhere():
-    x = operand((6,), "float64")
-    agree(lambda lax, x: lax.reduce_window(x, 2.5, lax.add, (3,), (1,), ((1, 1),)), x, derivatives=False)
-
-
 def test_reduce_window_errors():
     x = np.ones((4, 4))
     for arguments in [((2,),), ((2, 2), (1,))]:

@@ -194,7 +194,7 @@ def promotion_table() -> list[tuple[str, str, str]]:
                 (f"int{signed}", f"uint{unsigned}", f"int{joined}"),
                 (f"uint{unsigned}", f"int{signed}", f"int{joined}"),
             ]
-    return table
+    return table  # type: ignore[reportReturnType]
 
 
 @pytest.mark.parametrize(("first", "second", "joined"), promotion_table())

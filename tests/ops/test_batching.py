@@ -60,7 +60,7 @@ def test_rule_is_the_op_on_each_example(op: Op, case: Case):
         by_size = dict(zip(SIZES, stacks, strict=True))
         for flags, size in plans:
             args = [batch if flag else x for flag, batch, x in zip(flags, by_size[size], case.arguments, strict=True)]
-            yield results(op.batch(flags, *args, **case.params))
+            yield results(op.batch(flags, *args, **case.params))  # type: ignore[reportOptionalCall]
 
     got = tvmfun.jit(lambda *stacks: list(applied(*stacks)))(*([x[:size] for x in full] for size in SIZES))
     known: dict[tuple[int, ...], list[np.ndarray]] = {}
@@ -91,7 +91,7 @@ def test_every_op_with_arguments_has_a_rule():
 
 def test_a_matrix_times_each_vector_is_one_product():
     program = tvmfun.trace(
-        lambda w, x: linalg.dot_general.batch((False, True), w, x, contract=((1,), (0,)), batch=((), ()))
+        lambda w, x: linalg.dot_general.batch((False, True), w, x, contract=((1,), (0,)), batch=((), ()))  # type: ignore[reportOptionalCall]
     )(np.ones((3, 4)), np.ones((5, 4)))
     assert [str(equation.op) for equation in program.equations] == ["dot_general"]
     assert program.out_avals[0].shape == (5, 3)
@@ -106,7 +106,7 @@ def against(reference, op: Op, flags, size: int, arguments, params) -> None:
     """Compares the rule with the reference for each example; ``arguments`` are those of one example."""
     rng = np.random.default_rng(size)
     full = [rng.normal(size=(size, *x) if flag else x) for flag, x in zip(flags, arguments, strict=True)]
-    got = tvmfun.jit(lambda *xs: op.batch(flags, *xs, **params))(*full)
+    got = tvmfun.jit(lambda *xs: op.batch(flags, *xs, **params))(*full)  # type: ignore[reportOptionalCall]
     rows = [[x[i] if flag else x for flag, x in zip(flags, full, strict=True)] for i in range(size)]
     expected = np.stack([reference(*row, **params) for row in rows])
     assert got.shape == expected.shape

@@ -291,7 +291,7 @@ def test_an_imported_if_is_a_branch():
     from tvm.script import relax as R
 
     @R.function
-    def written(x: R.Tensor((3,), "float64"), w: R.Tensor((3, 3), "float64"), p: R.Tensor((), "bool")):
+    def written(x: R.Tensor((3,), "float64"), w: R.Tensor((3, 3), "float64"), p: R.Tensor((), "bool")):  # type: ignore
         y = R.sin(x)
         if p:
             a = R.sum(R.multiply(w, y), axis=[1])

@@ -573,9 +573,31 @@ def names(*values: Any) -> dict[str, Dim]:
     return {name: _of_atom(atom) for name, atom in found.items()}
 
 
-def known(shapes: Iterable[tuple]) -> set[str]:
-    """The named sizes that arrays of these shapes tell."""
-    return {size.name for shape in shapes for size in shape if isinstance(size, Dim) and size.name}
+def linear(size: Any) -> tuple[str, int, int] | None:
+    """The name, the factor and the term of a size like ``4*b + 1``, which tells ``b``."""
+    if not isinstance(size, Dim):
+        return None
+    ((monomial, factor), *rest) = size._terms.items()
+    plain = len(monomial) == 1 and isinstance(monomial[0], _Name) and factor > 0
+    if not plain or any(other for other, _ in rest):
+        return None
+    return monomial[0].name, factor, rest[0][1] if rest else 0
+
+
+def told_by(size: Dim, value: Any) -> Any:
+    """The named size for which a size like ``4*b + 1`` has the given value; less the remainder if there is none."""
+    _, factor, term = linear(size)  # type: ignore[misc]
+    return (value - term) // factor
+
+
+def known(shapes: Iterable[tuple]) -> dict[str, Dim]:
+    """The sizes of axes that tell the named ones, by their names; the names themselves where they are axes."""
+    found: dict[str, Dim] = {}
+    for size in (size for shape in shapes for size in shape):
+        form = linear(size)
+        if form and (form[0] not in found or size.name):
+            found[form[0]] = size
+    return found
 
 
 def bounds_text(sizes: Iterable[Dim]) -> str:
@@ -641,22 +663,27 @@ def solve(
         for axis, (pattern, got) in enumerate(zip(sizes, shape, strict=True))
         if isinstance(pattern, Dim)
     ]
-    for pattern, got, axis, i in pairs:
-        atom = pattern._atom()
-        if isinstance(atom, _Name) and atom.name not in found:
-            if not (always_le(atom.low, got) and bounds(got)[1] <= atom.high):
-                hint = f"Dim({atom.name!r}, min={got})" if bounds(got)[1] < atom.low else "a size within the bounds"
-                what = f"{axis.format(place(i))} must be {atom}, {described(atom)}"
-                raise ShapeError(where, what, got=str(got), hint=hint)
-            found[atom.name] = got, axis.format(place(i))
+    for pattern, got, axis, i in sorted(pairs, key=lambda pair: pair[0].name is None):
+        form = linear(pattern)
+        if form is None or form[0] in found:
+            continue
+        (atom,), (name, factor, term) = _atoms(pattern), form
+        value, rest = divmod(got - term, factor)
+        if rest != 0:
+            raise ShapeError(where, f"{axis.format(place(i))} must be {pattern} for an integer {name}", got=str(got))
+        if not (always_le(atom.low, value) and bounds(value)[1] <= atom.high):
+            hint = f"Dim({name!r}, min={value})" if bounds(value)[1] < atom.low else "a size within the bounds"
+            named = f"{name}, " if pattern.name else f"{pattern}, where {name} is "
+            what = f"{axis.format(place(i))} must be {named}{described(atom)}"
+            raise ShapeError(where, what, got=str(got), hint=hint)
+        found[name] = value, axis.format(place(i))
     values = {name: got for name, (got, _) in found.items()}
     for pattern, got, axis, i in pairs:
         expected = at(pattern, values)
         if expected != got:
-            because = " and ".join(f"{name} = {found[name][0]} as {found[name][1]}" for name in names(pattern))
-            raise ShapeError(
-                where, f"{axis.format(place(i))} must be {pattern!r} with {because}", got=str(got), hint="equal sizes"
-            )
+            because = " and ".join(f"{name} = {found[name][0]} from {found[name][1]}" for name in names(pattern))
+            what = f"{axis.format(place(i))} must be {pattern} with {because}"
+            raise ShapeError(where, what, got=str(got), hint="equal sizes")
     return values
 
 
@@ -688,7 +715,7 @@ def expr(value: Any, dtype: str = "int32") -> Any:
         if total is None:
             total = product if factor > 0 else product * tirx.const(-1, dtype)  # type: ignore[operator]
         else:
-            total = total + product if factor > 0 else total - product
+            total = total + product if factor > 0 else total - product  # type: ignore[reportOperatorIssue]
     return total
 
 

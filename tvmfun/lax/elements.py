@@ -107,22 +107,28 @@ mul = _binary("mul", pointwise.multiply, r":math:`x \cdot y`")
 ne = _binary("ne", pointwise.not_equal, r":math:`x \ne y`")
 pow = _named(lambda x, y: tnp.power(x, y), "pow", ":math:`x^y`")
 shift_left = _binary("shift_left", pointwise.left_shift, r":math:`x \cdot 2^y` for integers")
-shift_right_arithmetic = _binary(
-    "shift_right_arithmetic",
-    pointwise.right_shift,
-    "the bits of an integer moved right, copies of the sign on the left",
-)
 sub = _binary("sub", pointwise.subtract, ":math:`x - y`")
+
+
+def shift_right_arithmetic(x: Any, y: Any) -> Array:
+    """Returns the bits of an integer moved right, copies of the first one on the left, elementwise."""
+    return _shift_right("shift_right_arithmetic", x, y, dtypes.SIGNED)
 
 
 def shift_right_logical(x: Any, y: Any) -> Array:
     """Returns the bits of an integer moved right, zeros on the left, elementwise."""
-    x, y = operands("shift_right_logical", x, y)
-    if x.dtype not in dtypes.SIGNED:
+    return _shift_right("shift_right_logical", x, y, dtypes.UNSIGNED)
+
+
+def _shift_right(name: str, x: Any, y: Any, kinds: tuple[np.dtype, ...]) -> Array:
+    """Shifts the bits as those of one of the ``kinds``."""
+    x, y = operands(name, x, y)
+    own = dtypes.NAMES[x.dtype]
+    if x.dtype in kinds or not dtypes.is_integer(x.dtype):
         return pointwise.right_shift(x, y)
-    name = dtypes.NAMES[x.dtype]
-    x, y = (pointwise.bitcast(value, dtype=f"u{name}") for value in (x, y))
-    return pointwise.bitcast(pointwise.right_shift(x, y), dtype=name)
+    other = dtypes.NAMES[next(kind for kind in kinds if kind.itemsize == x.dtype.itemsize)]
+    shifted = pointwise.right_shift(*(pointwise.bitcast(value, dtype=other) for value in (x, y)))
+    return pointwise.bitcast(shifted, dtype=own)
 
 
 def div(x: Any, y: Any) -> Array:
@@ -243,7 +249,7 @@ def select_n(which: Any, *cases: Any) -> Array:
     if which.dtype == dtypes.bool_:
         if len(cases) > 2:
             raise ArgumentError("select_n", "a bool selects from two cases", got=str(len(cases)))
-        return tnp.asarray(cases[0]) if len(cases) == 1 else tnp.where(which, cases[1], cases[0])
+        return tnp.asarray(cases[0]) if len(cases) == 1 else tnp.where(which, cases[1], cases[0])  # type: ignore[reportGeneralTypeIssues]
     if not dtypes.is_integer(which.dtype):
         raise DtypeError("select_n", "which is made of bools or integers", got=repr(which.aval))
     values = operands("select_n", *cases)

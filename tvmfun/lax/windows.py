@@ -258,8 +258,8 @@ def reduce_window(
 
     Args:
         operand: an array, or a tree of arrays of one shape.
-        init_value: a scalar, or such a tree of them, that changes nothing when it is combined with an element. It is
-            also what an array is padded with.
+        init_value: a scalar, or such a tree of them, that changes nothing when it is combined with an element: what
+            an array is padded with.
         computation: ``(x, y) -> result``, elementwise; x, y and the result are trees as ``operand``. For ``lax.add``,
             ``max`` and ``min`` on windows without holes there is one op; others are applied along one axis after the
             other.
@@ -297,7 +297,7 @@ def reduce_window(
         shapes.pad(x, s, low=low, high=high, interior=interior) if any((*low, *high, *interior)) else x
         for x, s in zip(arrays, starts, strict=True)
     ]
-    known = _known_window(computation, starts[0]) if len(arrays) == 1 and holes == ones else None
+    known = _known_window(computation, starts[0]) if rank and len(arrays) == 1 and holes == ones else None
     if known is not None:
         return tree.unflatten(structure, [known(padded[0], window=window, stride=stride, padding=((0, 0),) * rank)])
     combine = lambda x, y: tree.leaves(computation(tree.unflatten(structure, x), tree.unflatten(structure, y)))
@@ -306,7 +306,7 @@ def reduce_window(
         length = (count - 1) * step + 1 if count else 0
         parts = [[slice_in_dim(x, i * hole, i * hole + length, step, axis) for x in padded] for i in range(k)]
         padded = reduce(combine, parts)
-    return tree.unflatten(structure, combine([tnp.full(padded[0].shape, s, s.dtype) for s in starts], padded))
+    return tree.unflatten(structure, padded)
 
 
 def _known_window(computation: Callable, start: Any) -> Callable[..., Array] | None:

@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 from collections import OrderedDict
+from dataclasses import replace
+from typing import Any
 
 import tvm
 from tvm import relax, tirx
 from tvm.target import Target
 
 from tvmfun import dtypes
+from tvmfun.core import dims
 from tvmfun.core.array import ShapeDtype
-from tvmfun.core.op import in_relax, relax_type, tensor_type
+from tvmfun.core.dims import Dim
+from tvmfun.core.op import in_relax, tensor_type
 from tvmfun.core.program import Atom, Literal, Program, Variable, relax_constant
 from tvmfun.lower import control
 from tvmfun.lower import kernel as kernels
@@ -36,11 +40,6 @@ def _scheduled(kernel: Kernel, text: str, target: Target) -> tirx.PrimFunc:
     return _KERNELS[key]
 
 
-def _nothing(aval: ShapeDtype) -> relax.Expr:
-    """An array without elements: memory of no bytes, which no kernel has to write."""
-    return relax.op.builtin.alloc_tensor(relax.ShapeExpr(in_relax(aval.shape)), dtypes.NAMES[aval.dtype], 0)
-
-
 def clear_cache() -> None:
     """Forgets the scheduled kernels."""
     _KERNELS.clear()
@@ -56,11 +55,18 @@ class _ModuleBuilder:
         self.globals: dict[str, tvm.ir.GlobalVar] = {}
         self.bindings: list[relax.VarBinding] = []
         self.values: dict[Variable, relax.Expr] = {}
+        # Relax needs an axis of size b to know b: that of size 4*b gets a name of its own, and b becomes a quotient.
+        known = dims.known(variable.aval.shape for variable in program.inputs)
+        forms = {name: size for name, size in known.items() if size.name is None}
+        self.axes = {size: Dim(f"{name}_axis", min=0) for name, size in forms.items()}
+        self.sizes = {name: dims.told_by(size, self.axes[size]) for name, size in forms.items()}
 
     def build(self) -> tvm.IRModule:
         parameters = []
+        axes = dict(self.axes)
         for i, variable in enumerate(self.program.inputs):
-            self.values[variable] = relax.Var(f"a{i}", tensor_type(variable.aval))
+            shape = tuple(axes.pop(size, size) for size in variable.aval.shape)
+            self.values[variable] = relax.Var(f"a{i}", self.type(replace(variable.aval, shape=shape)))
             parameters.append(self.values[variable])
         for kernel in fuse(self.program):
             self.call(kernel)
@@ -71,31 +77,43 @@ class _ModuleBuilder:
         main = relax.Function(parameters, sequence, body.ty).with_attr("global_symbol", "main")
         return tvm.IRModule({tvm.ir.GlobalVar("main"): main, **self.functions})
 
+    def relax(self, value: Any) -> Any:
+        """Sizes as expressions of those that Relax knows."""
+        return in_relax(dims.at(value, self.sizes))
+
+    def type(self, aval: ShapeDtype) -> relax.Type:
+        """The type of a value."""
+        return tensor_type(replace(aval, shape=dims.at(aval.shape, self.sizes)))
+
     def value(self, atom: Atom) -> relax.Expr:
         return relax_constant(atom.value) if isinstance(atom, Literal) else self.values[atom]
 
     def call(self, kernel: Kernel) -> None:
         if all(out.aval.size == 0 for out in kernel.outputs):
             for out in kernel.outputs:
-                self.values[out] = self.bind(_nothing(out.aval), tensor_type(out.aval))
+                self.values[out] = self.bind(self.nothing(out.aval), self.type(out.aval))
             return
-        avals = tuple(out.aval for out in kernel.outputs)
+        types = [self.type(out.aval) for out in kernel.outputs]
         if kernel.is_view:
-            value = relax.op.reshape(self.value(kernel.equations[0].inputs[0]), in_relax(avals[0].shape))
-            self.values[kernel.outputs[0]] = self.bind(value, tensor_type(avals[0]))
+            shape = self.relax(kernel.outputs[0].aval.shape)
+            value = relax.op.reshape(self.value(kernel.equations[0].inputs[0]), shape)
+            self.values[kernel.outputs[0]] = self.bind(value, types[0])
             return
-        result_type = relax_type(avals if len(avals) > 1 else avals[0])
-        arguments = relax.Tuple([*map(self.value, kernel.inputs), *in_relax(kernel.sizes)])
+        result_type = relax.TupleType(types) if len(types) > 1 else types[0]
+        arguments = relax.Tuple([*map(self.value, kernel.inputs), *self.relax(kernel.sizes)])
         call = relax.Call(
             tvm.ir.Op.get("relax.call_tir"),
             [self.function(kernel), arguments],
             ty_args=[result_type],
         )
         result = self.bind(call, result_type)
-        for i, out in enumerate(kernel.outputs):
-            self.values[out] = (
-                result if len(avals) == 1 else self.bind(relax.TupleGetItem(result, i), tensor_type(out.aval))
-            )
+        for i, (out, ty) in enumerate(zip(kernel.outputs, types, strict=True)):
+            self.values[out] = result if len(types) == 1 else self.bind(relax.TupleGetItem(result, i), ty)
+
+    def nothing(self, aval: ShapeDtype) -> relax.Expr:
+        """An array without elements: memory of no bytes, which no kernel has to write."""
+        shape = relax.ShapeExpr(self.relax(aval.shape))
+        return relax.op.builtin.alloc_tensor(shape, dtypes.NAMES[aval.dtype], 0)
 
     def bind(self, value: relax.Expr, ty: relax.Type) -> relax.Var:
         if value.ty.is_missing():

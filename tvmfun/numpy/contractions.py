@@ -78,7 +78,7 @@ def _parsed(subscripts: Any, operands: Sequence[Any]) -> tuple[list[str], str, l
         for i, x in zip(places, tensors, strict=True):
             values[i] = x
     try:
-        left, result, _ = opt_einsum.parser.parse_einsum_input(tuple(values))
+        left, result, _ = opt_einsum.parser.parse_einsum_input(tuple(values))  # type: ignore[reportAttributeAccessIssue]
     except (IndexError, TypeError, ValueError) as error:
         raise ArgumentError("einsum", "the subscripts do not fit the arrays", got=str(error)) from error
     inputs = left.split(",")
@@ -104,7 +104,7 @@ def _order(inputs: Sequence[str], result: str, sizes: dict[str, int], optimize: 
     shapes = [tuple(sizes[letter] for letter in term) for term in inputs]
     if isinstance(optimize, list | tuple):  # NumPy's begins with a word
         optimize = [pair for pair in optimize if not isinstance(pair, str)]
-    return opt_einsum.contract_path(f"{','.join(inputs)}->{result}", *shapes, shapes=True, optimize=optimize)[0]
+    return opt_einsum.contract_path(f"{','.join(inputs)}->{result}", *shapes, shapes=True, optimize=optimize)[0]  # type: ignore[reportReturnType]
 
 
 Term = tuple[str, Array]

@@ -80,7 +80,7 @@ def indices(dimensions: Shape, dtype: Any = None, sparse: bool = False) -> Any:
     shape = as_shape("indices", dimensions)
     kind = dtypes.DEFAULT_INT if dtype is None else dtypes.canonical(dtype)
     grid = np.indices(shape, sparse=sparse)
-    return tuple(device_array(places.astype(kind)) for places in grid) if sparse else device_array(grid.astype(kind))
+    return tuple(device_array(places.astype(kind)) for places in grid) if sparse else device_array(grid.astype(kind))  # type: ignore[reportAttributeAccessIssue]
 
 
 def ix_(*arrays: Any) -> tuple[Array, ...]:

@@ -66,7 +66,7 @@ def arange(start: Any, stop: Any = None, step: Any = 1, dtype: Any = None, *, de
         numbers = ops.iota(shape=(count,), axis=0, dtype=dtypes.NAMES[counting])
         return astype(numbers if (first, step) == (0, 1) else add(multiply(numbers, step), first), kind)
     is_float = isinstance(first, float)
-    numbers = np.arange(first, last, step) if is_float else first + step * np.arange(count)
+    numbers = np.arange(first, last, step) if is_float else first + step * np.arange(count)  # type: ignore[reportArgumentType, reportCallIssue]
     return placed("arange", device_array(numbers.astype(kind)), device)
 
 
@@ -144,7 +144,7 @@ def logspace(
     Array([   1.,   10.,  100., 1000.], dtype=float32)
     """
     if not _is_traced(start, stop, base):
-        numbers = np.logspace(*map(_numbers, (start, stop)), num, endpoint, _numbers(base), axis=axis)
+        numbers = np.logspace(*map(_numbers, (start, stop)), num, endpoint, _numbers(base), axis=axis)  # type: ignore[reportCallIssue]
         return device_array(numbers.astype(_kind("logspace", dtype, start, stop)))
     result = pow(base, linspace(start, stop, num, endpoint, axis=axis))
     return result if dtype is None else astype(result, dtype)
@@ -165,7 +165,7 @@ def geomspace(start: Any, stop: Any, num: int = 50, endpoint: bool = True, dtype
     Array([1., 2., 4., 8.], dtype=float32)
     """
     if not _is_traced(start, stop):
-        numbers = np.geomspace(*map(_numbers, (start, stop)), num, endpoint, axis=axis)
+        numbers = np.geomspace(*map(_numbers, (start, stop)), num, endpoint, axis=axis)  # type: ignore[reportCallIssue]
         return device_array(numbers.astype(_kind("geomspace", dtype, start, stop)))
     first, last = multiply(start, 1.0), multiply(stop, 1.0)
     exponents = linspace(log10(abs(first)), log10(abs(last)), num, endpoint, axis=axis)

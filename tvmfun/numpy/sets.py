@@ -90,7 +90,7 @@ def unique(
     else:
         results = _at_once("unique", x, axis, equal_nan)
     chosen = tuple(result for result, want in zip(results, wanted, strict=True) if want)
-    return chosen if len(chosen) > 1 else chosen[0]
+    return chosen if len(chosen) > 1 else chosen[0]  # type: ignore[reportGeneralTypeIssues]
 
 
 def _at_once(name: str, x: Array, axis: int | None, equal_nan: bool) -> list[Array]:

@@ -45,8 +45,9 @@ def _walk(inputs: tuple[ShapeDtype, ...], output: ShapeDtype, axis: int, reverse
 
         columns = rest[-1] if rest else 1
         full, tail = divmod(columns, _WIDTH)
-        for first, width, count in ((0, _WIDTH, full), (full * _WIDTH, tail, 1)):
-            if width and count:
+        last = (tail, 1) if isinstance(tail, int) else (1, tail)  # one by one, if it depends on the call how many
+        for first, width, count in ((0, _WIDTH, full), (full * _WIDTH, *last)):
+            if width != 0 and count != 0:
                 body = lambda point, first=first, width=width: strip(point, first, width)
                 block("walk", sources, result, (*shape[:axis], *rest[:-1], count), body)
 
@@ -105,7 +106,7 @@ def _cumulative(name: str, combine: Callable, identity: Callable[[str], Any], vj
 def _earlier(x: Array, axis: int, reverse: bool, fill: float) -> Array:
     """The element before each one in the direction of the walk, ``fill`` for the first."""
     low = tuple((-1 if reverse else 1) if i == axis else 0 for i in range(x.ndim))
-    if not x.size:
+    if x.size == 0:
         return x
     return shapes.pad(x, pw.constant(fill, x), low=low, high=tuple(-n for n in low), interior=(0,) * x.ndim)
 

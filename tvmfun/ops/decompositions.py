@@ -366,7 +366,7 @@ def divide_right(x: Array, u: Array) -> Array:
 def _lu_vjp(g: tuple[Array, ...], out: tuple[Array, ...], a: Array) -> Array:
     # With p @ a = l @ u: l^-1 @ dl is strictly lower and du @ u^-1 upper triangular, and their sum is
     # l^-1 @ p @ da @ u^-1. What follows transposes that; the part of a matrix that is not square is linear.
-    (lu, _, permutation), g = out, g[0]
+    (lu, _, permutation), g = out, g[0]  # type: ignore[reportAssignmentType]
     m, n = a.shape[-2:]
     k = min(m, n)
     square, g_square = rows(columns(lu, 0, k), 0, k), rows(columns(g, 0, k), 0, k)
