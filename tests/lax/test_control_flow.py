@@ -155,8 +155,17 @@ TRANSFORMS = {
 }
 
 
-@pytest.mark.parametrize("transform", TRANSFORMS)
-@pytest.mark.parametrize("loss", LOSSES, ids=lambda f: f.__name__)
+def combinations(others, dear):
+    """Every loss with every one of the others; the dear ones with a few losses, and with all once in a while."""
+    few = (rnn, branch_in_scan, nested)
+    return [
+        pytest.param(loss, other, marks=[pytest.mark.slow] if other in dear and loss not in few else [])
+        for loss in LOSSES
+        for other in others
+    ]
+
+
+@pytest.mark.parametrize(("loss", "transform"), combinations(TRANSFORMS, ("hessian", "reverse over forward")))
 def test_transforms(loss, transform):
     both(loss, TRANSFORMS[transform], W, XS, X)
 
@@ -169,8 +178,7 @@ BATCHES = {
 }
 
 
-@pytest.mark.parametrize("batch", BATCHES)
-@pytest.mark.parametrize("loss", LOSSES, ids=lambda f: f.__name__)
+@pytest.mark.parametrize(("loss", "batch"), combinations(BATCHES, ("xs", "consts")))
 def test_batched_value_and_gradient(loss, batch):
     axes, arguments = BATCHES[batch]
     both(loss, lambda m, f: m.ops.vmap(m.ops.value_and_grad(f, argnums=(0, 1, 2)), axes), *arguments)

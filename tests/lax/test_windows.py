@@ -224,9 +224,9 @@ REDUCED = {
     "padding of a window and more": ((5, 6), (2, 3), {"padding": ((3, 2), (0, 4))}),
     "holes between elements": ((4, 5), (3, 2), {"base_dilation": (2, 3), "padding": ((2, 1), (0, 2))}),
     "nothing": ((3,), (5,), {}),
-    "no axes": ((), (), {}),
 }
 HOLES = {
+    "no axes": ((), (), {}),
     "negative padding": ((6, 7), (2, 2), {"padding": ((-1, 0), (2, -2))}),
     "holes in the window": ((7, 8), (3, 2), {"window_dilation": (2, 3), "window_strides": (1, 2)}),
     "all of it": (

@@ -39,17 +39,13 @@ BINARY = words("""
 """)
 REDUCTIONS = words("""
     sum prod mean var std max min ptp any all count_nonzero argmax argmin nansum nanmean nanmax nanmin nanvar nanargmax
-    median cumsum cumprod sort argsort
+    median cumsum cumprod cumulative_sum sort argsort
 """)
-# Deliberate differences. The standard says that rounding keeps integers, and what bools do is left open.
-DIFFERENT = {
-    *(
-        (name, dtype)
-        for name in ("subtract", "negative", "pow", "floor_divide", "remainder", "fmod")
-        for dtype in ["bool"]
-    ),
-    *((name, "bool") for name in ("sign", "square", "positive", "abs", "ptp")),
-}
+# What functions that are about numbers do with bools is left open by the standard.
+OF_NUMBERS = words("""
+    abs bitwise_left_shift bitwise_right_shift floor_divide fmod negative positive pow ptp remainder round sign square
+    subtract
+""")
 
 
 def described(function: Any, library: Any, *avals: Any) -> Any:
@@ -67,7 +63,7 @@ def compare(name: str, shapes: Any, kinds: Any, **options: Any) -> None:
     with x64(False):
         like = [jax.ShapeDtypeStruct(s, jnp.dtype(d)) for s, d in specs]
         theirs = described(lambda *x: getattr(jnp, name)(*x, **options), jax, *like)
-    if not any((name, kind) in DIFFERENT for kind in kinds):
+    if not (name in OF_NUMBERS and set(kinds) == {"bool"}):
         assert ours == theirs, (name, specs, options)
 
 
@@ -80,6 +76,8 @@ def test_dtypes_of_functions_of_one_array(dtype: str):
 @pytest.mark.parametrize("first", DTYPES)
 def test_dtypes_of_functions_of_two_arrays(first: str):
     for second in DTYPES:
+        if dtypes.result_type(first, second).itemsize > 4:
+            continue
         for name in BINARY:
             compare(name, [(2, 1), (3,)], [first, second])
 

@@ -218,6 +218,19 @@ def test_python_numbers_take_the_dtype_of_the_array():
                 assert tvmfun.eval_shape(tnp.maximum, left, right).dtype == name
 
 
+def test_sums_of_narrow_integers_are_wider():
+    for function in (tnp.sum, tnp.prod, tnp.cumulative_sum, tnp.cumulative_prod):
+        for name, wide in (
+            ("bool", "int32"),
+            ("int8", "int32"),
+            ("uint16", "uint32"),
+            ("int64", "int64"),
+            ("uint64", "uint64"),
+        ):
+            assert tvmfun.eval_shape(function, tnp.ones(2, name)).dtype == wide
+        assert function(tnp.ones(2, "int8"), dtype="float64").dtype == "float64"
+
+
 def test_can_cast():
     assert tnp.can_cast("int8", "int16") and not tnp.can_cast("int16", "int8")
     assert tnp.can_cast(tnp.ones(2, "float32"), "float64") and not tnp.can_cast("float32", "int64")

@@ -45,7 +45,13 @@ def is_needed(op: Op, i: int, case: Case) -> bool:
 @pytest.mark.parametrize(
     ("op", "case"),
     [
-        pytest.param(REGISTRY[name], case, id=f"{name}-{i}")
+        # One rule serves all pointwise ops: one case of each, and the rest of them once in a while.
+        pytest.param(
+            REGISTRY[name],
+            case,
+            id=f"{name}-{i}",
+            marks=[pytest.mark.slow] if i and REGISTRY[name].kind == "pointwise" else [],
+        )
         for name in CASES
         for i, case in enumerate(CASES[name])
         if is_needed(REGISTRY[name], i, case)

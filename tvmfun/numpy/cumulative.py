@@ -9,6 +9,7 @@ from tvmfun.core.array import Array
 from tvmfun.core.op import Op
 from tvmfun.errors import ArgumentError
 from tvmfun.numpy.creation import asarray, full
+from tvmfun.numpy.data_types import astype
 from tvmfun.numpy.elementwise import isnan, where
 from tvmfun.numpy.joining import concat
 from tvmfun.numpy.manipulation import normalize_axis, ravel
@@ -20,7 +21,10 @@ def _running(name: str, op: Op, x: Any, axis: int | None, dtype: Any) -> Array:
     x = asarray(x)
     if axis is None:
         x, axis = ravel(x), 0
-    return op(accumulated(x, dtype), axis=normalize_axis(name, axis, x.ndim), reverse=False)
+    if dtype is None and x.dtype == dtypes.bool_:
+        dtype = dtypes.DEFAULT_INT
+    x = x if dtype is None else astype(x, dtype)
+    return op(x, axis=normalize_axis(name, axis, x.ndim), reverse=False)
 
 
 def _with_initial(name: str, op: Op, start: int, x: Any, axis: int | None, dtype: Any, include: bool) -> Array:
@@ -29,7 +33,7 @@ def _with_initial(name: str, op: Op, start: int, x: Any, axis: int | None, dtype
         if x.ndim != 1:
             raise ArgumentError(name, "an array with several axes needs one to run along", got=repr(x.aval))
         axis = 0
-    result = _running(name, op, x, axis, dtype)
+    result = _running(name, op, accumulated(x, dtype), axis, None)
     if not include:
         return result
     axis = normalize_axis(name, axis, x.ndim)
@@ -68,12 +72,18 @@ def cumulative_prod(x: Any, /, *, axis: int | None = None, dtype: Any = None, in
 
 
 def cumsum(x: Any, /, axis: int | None = None, dtype: Any = None) -> Array:
-    """Returns the sums of all elements up to each one along an axis, by default of the flattened array."""
+    """Returns the sums of all elements up to each one along an axis, by default of the flattened array.
+
+    The dtype stays, unless another one is given; bools are summed as int32.
+    """
     return _running("cumsum", ops.cumsum, x, axis, dtype)
 
 
 def cumprod(x: Any, /, axis: int | None = None, dtype: Any = None) -> Array:
-    """Returns the products of all elements up to each one along an axis, by default of the flattened array."""
+    """Returns the products of all elements up to each one along an axis, by default of the flattened array.
+
+    The dtype stays, unless another one is given; bools are multiplied as int32.
+    """
     return _running("cumprod", ops.cumprod, x, axis, dtype)
 
 
