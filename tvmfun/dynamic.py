@@ -63,14 +63,12 @@ class DynamicShapes:
         Raises:
             ArgumentError: if the names are for another tree, or for axes that an array does not have.
         """
-        positions = (i for i in range(structure.num_children + len(static) + structure.num_leaves) if i not in static)
-        place = dict(enumerate(positions))
         used: set[int] = set()
         tops: dict[str, Any] = {}
         result = []
         for path, aval in zip(structure.accessors(), avals, strict=True):
             kind, first, *inner = (entry.entry for entry in path)
-            name, item, inner = self._top(place[first] if kind == 0 else first, inner)
+            name, item, inner = self._top(_position(first, static) if kind == 0 else first, inner)
             tops[name] = item
             axes = _descend(item, inner, name)
             used.add(id(axes))
@@ -92,6 +90,13 @@ class DynamicShapes:
         if place in self.items or not self.keywords:
             return place, self.items.get(place), inner
         return self.keywords, self.items.get(self.keywords), [place, *inner]
+
+
+def _position(place: int, static: Sequence[Any]) -> int:
+    """The position of the argument at ``place`` among those that are not static."""
+    for taken in sorted(taken for taken in static if isinstance(taken, int)):
+        place += taken <= place
+    return place
 
 
 def _is_axes(item: Any) -> bool:

@@ -48,6 +48,8 @@ class ShapeError(TvmfunError, ValueError):
 class DimensionError(ShapeError):
     """A dynamic size where a static one is needed, or a comparison of one that depends on the call."""
 
+    values: tuple = ()
+
 
 class IndexingError(TvmfunError, IndexError):
     """An index outside its axis, of a wrong kind, or one too many."""

@@ -15,7 +15,9 @@ import numpy as np
 
 from tvmfun import dtypes, lax
 from tvmfun import numpy as tnp
+from tvmfun.core import dims
 from tvmfun.core.array import Array
+from tvmfun.core.dims import Dim
 from tvmfun.core.leaf import abstract
 from tvmfun.errors import ArgumentError, DtypeError, ShapeError
 from tvmfun.numpy.creation import Shape, as_shape
@@ -239,14 +241,16 @@ def permutation(key: Any, x: Any, axis: int = 0) -> Array:
     (4,)
     """
     key = _check_key("permutation", key)
-    array = tnp.arange(x) if isinstance(x, int | np.integer) else tnp.asarray(x)
+    array = tnp.arange(x) if isinstance(x, int | np.integer | Dim) else tnp.asarray(x)
     if not array.ndim:
         raise ShapeError("permutation", "there must be an axis to permute", got=repr(array.aval))
     if not -array.ndim <= axis < array.ndim:
         raise ShapeError("permutation", f"there is no axis {axis}", got=repr(array.aval))
     size = array.shape[axis]
     # Sorting by 32-bit keys shuffles; rounds make ties, which would keep the order, unlikely to matter.
-    rounds = math.ceil(3 * math.log(max(1, size)) / math.log(np.iinfo(np.uint32).max))
+    # Their number depends on the size; for a dynamic one it is that of the largest size, as in JAX.
+    most = size if isinstance(size, int) else min(dims.bounds(size)[1], 2**31)
+    rounds = math.ceil(3 * math.log(max(1, most)) / math.log(np.iinfo(np.uint32).max))
     order = None
     for _ in range(rounds):
         key, subkey = split(key)

@@ -344,7 +344,7 @@ def test_errors():
         lax.while_loop(lambda c: c, lambda c: c + 1, 0)
     with pytest.raises(TreeError, match="branch 1"):
         lax.cond(True, lambda: (1.0, 2.0), lambda: 1.0)
-    with pytest.raises(DtypeError, match="all branches must return the dtype"):
+    with pytest.raises(DtypeError, match="branches must have one dtype"):
         lax.cond(True, lambda: tnp.zeros(2), lambda: tnp.zeros(2, dtype="int32"))
     with pytest.raises(ShapeError, match="scalar"):
         lax.cond(np.asarray([True]), lambda: 1.0, lambda: 2.0)

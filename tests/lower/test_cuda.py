@@ -8,7 +8,7 @@ import pytest
 
 import tvmfun
 import tvmfun.numpy as tnp
-from tvmfun import ShapeDtype, errors, lax, random
+from tvmfun import ShapeDtype, errors, lax, nn, random
 
 SM_90 = {"kind": "cuda", "arch": "sm_90"}
 
@@ -59,3 +59,35 @@ def test_a_condition_in_the_memory_of_the_device_is_refused():
     count = tvmfun.jit(lambda x: lax.while_loop(lambda x: x < 3.0, lambda x: x + 1.0, x), target=SM_90)
     with pytest.raises(errors.TargetError, match="needs its data on the host"):
         count.lower(1.0).compile()
+
+
+@pytest.mark.parametrize(
+    "function",
+    [
+        lambda x, w: nn.functional.relu(x @ w),
+        lambda x, w: tnp.sum(tnp.exp(x), axis=1) + tnp.mean(w),
+        lambda x, w: tvmfun.grad(lambda w: tnp.mean((x @ w) ** 2))(w),
+        lambda x, w: nn.functional.softmax(x[:, None] + w[0]),
+        lambda x, w: x.at[np.asarray([0, 0])].add(1.0),
+        lambda x, w: random.normal(random.key(0), x.shape),
+    ],
+)
+def test_dynamic_sizes_become_sizes_of_the_grid(function):
+    spec = lambda *shape: ShapeDtype(shape, "float32")
+    compiled = tvmfun.jit(function, target=SM_90).lower(spec("b", 64), spec(64, 32)).compile()
+    for part in compiled.as_text().split("@T.prim_func")[1:]:
+        assert "blockIdx.x" in part.split("@R.function")[0]
+
+
+def test_the_mnist_step_for_every_batch_size():
+    optimizer = mnist.make_optimizer(1.0, 0.7, 62)
+    state = tvmfun.eval_shape(partial(mnist.start, optimizer), random.key(0))
+    images, labels = ShapeDtype(("b", 28, 28, 1), "float32"), ShapeDtype(("b",), "int32")
+    compiled = tvmfun.jit(partial(mnist.train_step, optimizer), target=SM_90).lower(state, images, labels).compile()
+    assert "T.parallel" not in compiled.as_text()
+
+
+def test_a_thread_has_no_memory_of_dynamic_size():
+    sort = tvmfun.jit(lambda x: tnp.sort(x), target=SM_90)
+    with pytest.raises(errors.TargetError, match="dynamic size"):
+        sort.lower(ShapeDtype((3, "b"), "float32")).compile()

@@ -99,11 +99,15 @@ def test_no_outer_product_is_made_to_be_summed(program):
 
 
 def test_nothing_is_repeated_in_memory(program):
-    """No kernel writes a broadcast, a counter or a one-hot matrix: all its work would be writing."""
+    """No kernel writes a broadcast, a counter or a one-hot matrix: all its work would be writing.
+
+    But for the zeros into which the gradient of the embedding is scattered.
+    """
+    filled = {e.inputs[0] for e in program.equations if e.op.name == "scatter"}
     trivial = {"broadcast_to", "iota", "equal", "astype", "reshape", "where"}
     for kernel in fuse(program):
         names = {e.op.name for e in kernel.equations}
-        if kernel.is_view or not names <= trivial:
+        if kernel.is_view or not names <= trivial or filled.issuperset(kernel.outputs):
             continue
         written = sum(out.aval.size for out in kernel.outputs)
         assert written <= sum(atom.aval.size for atom in kernel.inputs), names
@@ -112,8 +116,9 @@ def test_nothing_is_repeated_in_memory(program):
 def test_the_program_grows_by_the_same_for_every_layer():
     sizes = [len(gradient(layers).equations) for layers in (2, 4, 8)]
     assert sizes[2] - sizes[1] == 2 * (sizes[1] - sizes[0])
-    per_layer = (sizes[2] - sizes[1]) / 4
-    assert per_layer < 140
+    loss, params, tokens = transformer(8)
+    forward = len(tvmfun.trace(loss)(params, tokens).equations)
+    assert sizes[2] < 3 * forward
 
 
 def test_the_forward_pass_is_not_computed_twice(program):

@@ -42,7 +42,7 @@ class ShapeDtype:
     weak: bool = False
 
     def __post_init__(self) -> None:
-        shape = tuple(map(dims.size, self.shape))
+        shape = tuple([size if type(size) is int else dims.size(size) for size in self.shape])
         if any(size < 0 for size in shape):
             raise ShapeError("ShapeDtype", "sizes must not be negative", got=str(shape))
         object.__setattr__(self, "shape", shape)

@@ -14,7 +14,8 @@ import math
 import operator
 from bisect import bisect_left
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from functools import cache, lru_cache, reduce
+from functools import lru_cache, reduce
+from threading import Lock
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -22,9 +23,6 @@ from tvm import ir, tirx
 
 from tvmfun.core.source import raised_at, user_line
 from tvmfun.errors import ArgumentError, DimensionError, ShapeError
-
-#: A size: static or dynamic.
-Size = "int | Dim"
 
 # What a size is taken for where only speed depends on it.
 _TYPICAL = 64
@@ -111,7 +109,9 @@ class Dim:
         return _lower(self), -_lower(-self)
 
     def __eq__(self, other: object) -> bool:
-        return self._terms == other._terms if isinstance(other, Dim) else False
+        if isinstance(other, Dim):
+            return self._terms == other._terms
+        return False if _is_int(other) else NotImplemented
 
     def __hash__(self) -> int:
         return self._hash
@@ -132,32 +132,50 @@ class Dim:
 
     # -- arithmetic: that of integers with integers and Dims, that of an array with other numbers ---------------
 
+    def _combine(self, other: Any, of_numbers: Callable, of_terms: Callable, swapped: bool) -> Any:
+        if isinstance(other, Dim) or _is_int(other):
+            left, right = _terms_of(self), _terms_of(other)
+            return _polynomial(of_terms(right, left) if swapped else of_terms(left, right))
+        if isinstance(other, ir.Expr):
+            mine = scalar(self, str(other.ty))
+            return of_numbers(other, mine) if swapped else of_numbers(mine, other)
+        if isinstance(other, float | np.floating):
+            return self._as_number(other, of_numbers, swapped)
+        return NotImplemented
+
+    def _as_number(self, other: Any, operation: Callable, swapped: bool = False) -> Any:
+        """Arithmetic on the value of the size, which is an array."""
+        if not isinstance(other, Dim | int | float | np.generic):
+            return NotImplemented
+        value = _as_array(self)
+        return operation(other, value) if swapped else operation(value, other)
+
     def __add__(self, other: Any) -> Any:
-        return self._combine(other, operator.add, _add)
+        return self._combine(other, operator.add, _add, swapped=False)
 
     def __radd__(self, other: Any) -> Any:
         return self._combine(other, operator.add, _add, swapped=True)
 
     def __sub__(self, other: Any) -> Any:
-        return self._combine(other, operator.sub, _subtract)
+        return self._combine(other, operator.sub, _subtract, swapped=False)
 
     def __rsub__(self, other: Any) -> Any:
         return self._combine(other, operator.sub, _subtract, swapped=True)
 
     def __mul__(self, other: Any) -> Any:
-        return self._combine(other, operator.mul, _multiply)
+        return self._combine(other, operator.mul, _multiply, swapped=False)
 
     def __rmul__(self, other: Any) -> Any:
         return self._combine(other, operator.mul, _multiply, swapped=True)
 
     def __floordiv__(self, other: Any) -> Any:
-        return self._combine(other, operator.floordiv, _divide)
+        return self._combine(other, operator.floordiv, _divide, swapped=False)
 
     def __rfloordiv__(self, other: Any) -> Any:
         return self._combine(other, operator.floordiv, _divide, swapped=True)
 
     def __mod__(self, other: Any) -> Any:
-        return self._combine(other, operator.mod, _remainder)
+        return self._combine(other, operator.mod, _remainder, swapped=False)
 
     def __rmod__(self, other: Any) -> Any:
         return self._combine(other, operator.mod, _remainder, swapped=True)
@@ -188,24 +206,6 @@ class Dim:
     def __pos__(self) -> Dim:
         return self
 
-    def _combine(self, other: Any, of_numbers: Callable, of_terms: Callable, swapped: bool = False) -> Any:
-        if isinstance(other, Dim) or _is_int(other):
-            left, right = _terms_of(self), _terms_of(other)
-            return _polynomial(of_terms(right, left) if swapped else of_terms(left, right))
-        if isinstance(other, ir.Expr):
-            mine = scalar(self, str(other.ty))
-            return of_numbers(other, mine) if swapped else of_numbers(mine, other)
-        if isinstance(other, float | np.floating):
-            return self._as_number(other, of_numbers, swapped)
-        return NotImplemented
-
-    def _as_number(self, other: Any, operation: Callable, swapped: bool = False) -> Any:
-        """Arithmetic on the value of the size, which is an array."""
-        if not isinstance(other, Dim | int | float | np.generic):
-            return NotImplemented
-        value = _as_array(self)
-        return operation(other, value) if swapped else operation(value, other)
-
     # -- comparisons: decided by the bounds ---------------------------------------------------------------------
 
     def __lt__(self, other: Any) -> bool:
@@ -229,12 +229,8 @@ class Dim:
         if found is not None:
             return found
         needed = _bound_that_decides(self, other, holds)
-        raise DimensionError(
-            "Dim",
-            f"it depends on the call whether {self} {sign} {other}",
-            got=_described([self, other]),
-            hint=f"{needed}, or a static size" if needed else "a static size",
-        )
+        hint = f"{needed}, or a static size" if needed else "a static size"
+        raise _unknown(f"it depends on the call whether {self} {sign} {other}", (self, other), hint)
 
     def __bool__(self) -> bool:
         low, high = self.bounds
@@ -251,12 +247,8 @@ class Dim:
         raise self._no_number("a float")
 
     def _no_number(self, what: str) -> DimensionError:
-        return DimensionError(
-            "Dim",
-            f"{self} is known at call time only, and Python needs {what}",
-            got=_described([self]),
-            hint=f"a static size, or tvmfun.numpy.asarray({self!r}) to compute with it",
-        )
+        hint = f"a static size, or tvmfun.numpy.asarray({self}) to compute with it"
+        return _unknown(f"{self} is known at call time only, and Python needs {what}", (self,), hint)
 
     def __tvm_ffi_object__(self) -> ir.Expr:
         return expr(self)
@@ -485,17 +477,22 @@ def _bound_that_decides(left: Any, right: Any, holds: Callable) -> str:
     return ""
 
 
-def _described(values: Iterable[Any]) -> str:
-    """The named sizes and their bounds, and where that came up, for an error."""
-    names = " and ".join(f"{atom}, {described(atom)}" for atom in sorted(_atoms(tuple(values))))
-    line = user_line()
-    return f"{names}{f' at {line}' if line else ''}"
+def _unknown(what: str, values: tuple, hint: str) -> DimensionError:
+    """The error for a question about sizes that has no answer before the call."""
+    return blamed("Dim", what, values, user_line(), hint)
 
 
-def blamed(error: DimensionError, op: str, source: str = "") -> DimensionError:
-    """An error about a dynamic size as one of an op, which was traced at ``source``."""
-    got = f"{error.got.rpartition(' at ')[0]} at {source}" if source else error.got
-    return DimensionError(op, error.what, got=got, hint=error.hint)
+def blamed(where: str, what: str, values: tuple, line: str, hint: str) -> DimensionError:
+    """An error about the sizes in ``values``, at a line of the user."""
+    names = " and ".join(f"{atom}, {described(atom)}" for atom in sorted(_atoms(values)))
+    error = DimensionError(where, what, got=f"{names} at {line}" if line else names, hint=hint)
+    error.values = values
+    return error
+
+
+def blame_op(error: DimensionError, op: str, line: str = "") -> DimensionError:
+    """The error as one of an op, which was traced at ``line``; by default here."""
+    return blamed(op, error.what, error.values, line or user_line(), error.hint)
 
 
 def explained(error: Any, shapes: tuple) -> Any:
@@ -689,14 +686,18 @@ def solve(
 
 # -- TVM -------------------------------------------------------------------------------------------------------------
 
+_VARIABLES: dict[tuple[_Name, str], ir.Var] = {}
 _NAME_OF: dict[ir.Var, _Name] = {}
+_LOCK = Lock()
 
 
-@cache
 def _variable(atom: _Name, dtype: str) -> ir.Var:
-    var = ir.Var(atom.name, ir.PrimType(dtype))
-    _NAME_OF[var] = atom
-    return var
+    """The one variable that stands for a named size."""
+    with _LOCK:
+        if (atom, dtype) not in _VARIABLES:
+            _VARIABLES[atom, dtype] = var = ir.Var(atom.name, ir.PrimType(dtype))
+            _NAME_OF[var] = atom
+        return _VARIABLES[atom, dtype]
 
 
 def expr(value: Any, dtype: str = "int32") -> Any:

@@ -90,7 +90,7 @@ class Trace:
         try:
             avals = op.shape(*(atom.aval for atom in atoms), **params)
         except DimensionError as error:
-            raise dims.blamed(error, op.name) from None
+            raise dims.blame_op(error, op.name) from None
         if op.simplify is not None and _STACK.simplify:
             simpler = op.simplify(*(self.value(atom) for atom in atoms), **params)
             if simpler is not None:

@@ -82,7 +82,7 @@ def _applied(equation: Equation, arguments: list) -> Any:
     try:
         return equation.op.compute(*arguments, **equation.params)
     except DimensionError as error:
-        raise dims.blamed(error, equation.op.name, equation.source) from None
+        raise dims.blame_op(error, equation.op.name, equation.source) from None
 
 
 def _filled(scalar: tirx.Expr) -> te.Tensor:

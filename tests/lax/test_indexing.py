@@ -1,0 +1,290 @@
+"""Dynamic slices, gather and scatter against JAX, and segments against `jax.ops`."""
+
+from __future__ import annotations
+
+import jax
+import numpy as np
+import oracle
+import pytest
+from agreement import agree, close
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import tvmfun
+from tvmfun import lax
+from tvmfun import numpy as tnp
+from tvmfun.errors import ArgumentError, ConcretizationError, DtypeError, ShapeError
+
+RNG = np.random.default_rng(0)
+
+
+def data(*shape: int) -> np.ndarray:
+    return RNG.permutation(int(np.prod(shape))).reshape(shape) / 7
+
+
+# -- dynamic slices --------------------------------------------------------------------------------------------
+
+STARTS = [(0, 0, 0), (1, 2, 0), (9, -1, 1), (-9, -2, -1)]
+
+
+@pytest.mark.parametrize("start", STARTS)
+@pytest.mark.parametrize("dtype", ["int32", "int64", "int8"])
+def test_dynamic_slice(start, dtype):
+    x, starts = data(4, 5, 3), [np.asarray(s, dtype) for s in start]
+    agree(lambda lax, x, *s: lax.dynamic_slice(x, s, (2, 3, 1)), x, *starts)
+    agree(lambda lax, x: lax.dynamic_slice(x, start, (2, 3, 1)), x)  # places that are known
+
+
+@pytest.mark.parametrize("start", STARTS)
+def test_dynamic_update_slice(start):
+    x, update, starts = data(4, 5, 3), -data(2, 5, 1), [np.asarray(s, "int32") for s in start]
+    agree(lambda lax, x, u, *s: lax.dynamic_update_slice(x, u, s), x, update, *starts)
+    agree(lambda lax, x, u: lax.dynamic_update_slice(x, u, start), x, update)
+
+
+def test_places_in_one_array():
+    x, start = data(4, 5), np.asarray([1, 3], "int32")
+    agree(lambda lax, x, s: lax.dynamic_slice(x, s, (2, 2)), x, start)
+    agree(lambda lax, x, u, s: lax.dynamic_update_slice(x, u, s), x, -data(2, 2), start)
+
+
+@pytest.mark.parametrize("axis", [0, 1, -1])
+@pytest.mark.parametrize("place", [0, 2, -1, 7])
+def test_along_one_axis(axis, place):
+    x, i = data(4, 5, 3), np.asarray(place, "int32")
+    agree(lambda lax, x, i: lax.dynamic_slice_in_dim(x, i, 2, axis), x, i)
+    agree(lambda lax, x, i: lax.dynamic_index_in_dim(x, i, axis, keepdims=False), x, i)
+    agree(lambda lax, x, i: lax.dynamic_index_in_dim(x, i, axis), x, i)
+    update = -data(*(2 if k == axis % 3 else n for k, n in enumerate(x.shape)))
+    agree(lambda lax, x, u, i: lax.dynamic_update_slice_in_dim(x, u, i, axis), x, update, i)
+    whole, flat = np.take(update, [0], axis), np.take(update, 0, axis)
+    agree(lambda lax, x, u, i: lax.dynamic_update_index_in_dim(x, u, i, axis), x, whole, i)
+    agree(lambda lax, x, u, i: lax.dynamic_update_index_in_dim(x, u, i, axis), x, flat, i)
+
+
+@pytest.mark.parametrize("in_axes", [(0, None, None), (None, 0, None), (0, 0, None), (None, 0, 1), (0, 0, 0)])
+def test_dynamic_slices_in_vmap(in_axes):
+    x, u = (data(3, 4, 5) if axis == 0 else data(4, 5) for axis in in_axes[::2])
+    u = {None: data(2, 3), 0: data(3, 2, 3), 1: data(2, 3, 3)}[in_axes[2]]
+    x = data(3, 4, 5) if in_axes[0] == 0 else data(4, 5)
+    i = np.asarray([1, 9, -1] if in_axes[1] == 0 else 1, "int32")
+
+    def both(of):
+        def f(x, i, u):
+            return of.dynamic_slice(x, (i, 2), (2, 3)), of.dynamic_update_slice(x, u, (i, 1))
+
+        return f
+
+    ours = tvmfun.jit(tvmfun.vmap(both(lax), in_axes))(x, i, u)
+    with oracle.x64():
+        close(ours, jax.vmap(both(jax.lax), in_axes)(x, i, u), 0)
+
+
+def test_a_dynamic_slice_fuses():
+    from tvmfun.lower.fuse import fuse
+
+    program = tvmfun.trace(lambda x, i: tnp.exp(lax.dynamic_slice(x * 2, (i,), (3,))))(np.ones(9), np.int32(1))
+    assert len(fuse(program)) == 1
+
+
+def test_dynamic_slice_errors():
+    x, i = np.ones((3, 4)), tnp.asarray(1)
+    for call in (
+        lambda: lax.dynamic_slice(x, (i,), (1, 1)),
+        lambda: lax.dynamic_slice(x, (i, i), (4, 1)),
+        lambda: lax.dynamic_slice(x, (i, i), (1,)),
+        lambda: lax.dynamic_slice(x, (i, tnp.ones(2, "int32")), (1, 1)),
+    ):
+        with pytest.raises(ShapeError, match=r"^\[dynamic_slice\] "):
+            call()
+    for update in (np.ones((1,)), np.ones((4, 1))):
+        with pytest.raises(ShapeError, match=r"^\[dynamic_update_slice\] "):
+            lax.dynamic_update_slice(x, update, (i, i))
+    with pytest.raises(DtypeError, match=r"^\[dynamic_slice\] "):
+        lax.dynamic_slice(x, (0.5, i), (1, 1))
+
+
+def test_index_take():
+    x = data(3, 4, 5)
+    i, j = np.asarray([2, 0, 1, 2], "int32"), np.asarray([0, 4, 2, 2], "int32")
+    agree(lambda lax, x, i, j: lax.index_take(x, (i, j), (0, 2)), x, i, j)
+    agree(lambda lax, x, i: lax.index_take(x, (i,), (1,)), x, i)
+    with pytest.raises(ArgumentError, match=r"^\[index_take\] "):
+        lax.index_take(x, (i,), (0, 1))
+
+
+# -- gather and scatter ----------------------------------------------------------------------------------------
+
+# The operand, the indices, the dimension numbers of a gather, and the sizes of a slice.
+GATHERS = {
+    "rows": ((5, 3), [[1], [4], [1]], ((1,), (0,), (0,)), (1, 3)),
+    "columns": ((5, 3), [[1], [2]], ((0,), (1,), (1,)), (5, 1)),
+    "elements": ((4, 5), [[1, 2], [3, 0]], ((), (0, 1), (0, 1)), (1, 1)),
+    "windows": ((6, 7), [[1, 2], [3, 4], [0, 0]], ((1, 2), (), (0, 1)), (2, 3)),
+    "windows in front": ((6, 7), [[1, 2], [3, 4], [0, 0]], ((0, 2), (), (1, 0)), (2, 3)),
+    "windows of one axis": ((6, 7), [[[1], [4]], [[0], [2]]], ((1, 3), (), (1,)), (6, 3)),
+    "windows that begin at 0": ((6, 7), [[1], [3]], ((1,), (0,), (0,)), (1, 4)),
+    "a kept axis of size 1": ((6, 7), [[1], [3]], ((1, 2), (), (0,)), (1, 7)),
+    "one place": ((6, 7), [2], ((0,), (0,), (0,)), (1, 7)),
+    "no index": ((3, 2), np.zeros((4, 0), int), ((1, 2), (), ()), (3, 2)),
+    "no places": ((3, 2), np.zeros((0, 1), int), ((1,), (0,), (0,)), (1, 2)),
+    "batches": ((3, 5, 2), [[[1], [4]], [[0], [2]], [[3], [3]]], ((2,), (1,), (1,), (0,), (0,)), (1, 1, 2)),
+    "batches behind": (
+        (5, 3, 2),
+        [[[1], [4], [0]], [[2], [0], [2]]],
+        ((0,), (0,), (0,), (1,), (1,)),
+        (1, 1, 2),
+    ),
+    "windows of batches": ((3, 6, 4), [[1, 2], [4, 0], [2, 1]], ((1, 2), (), (1, 2), (0,), (0,)), (1, 3, 2)),
+}
+
+
+def outside(indices, shape) -> np.ndarray:
+    """The indices with some of them moved out of the array."""
+    indices = np.asarray(indices, "int32").copy()
+    if indices.size:
+        indices.reshape(-1)[0] = -2
+        indices.reshape(-1)[-1] = 50
+    return indices
+
+
+def gather_numbers(lax, numbers):
+    return lax.GatherDimensionNumbers(*numbers)
+
+
+def scatter_numbers(lax, numbers):
+    return lax.ScatterDimensionNumbers(*numbers)
+
+
+@pytest.mark.parametrize("mode", [None, "fill", "clip"])
+@pytest.mark.parametrize("case", GATHERS.values(), ids=GATHERS)
+def test_gather(case, mode):
+    shape, indices, numbers, sizes = case
+    call = lambda lax, x, i: lax.gather(x, i, gather_numbers(lax, numbers), sizes, mode=mode, fill_value=0.5)
+    x = data(*shape)
+    agree(call, x, np.asarray(indices, "int32"))
+    agree(call, x, outside(indices, shape))
+
+
+@pytest.mark.parametrize("dtype", ["float32", "int8", "uint16", "bool"])
+def test_what_fills(dtype):
+    x = np.asarray([1, 0, 1], dtype)
+    call = lambda lax, x, i: lax.gather(x, i, gather_numbers(lax, ((), (0,), (0,))), (1,))
+    agree(call, x, np.asarray([[0], [3], [-1]], "int64"))
+
+
+@pytest.mark.parametrize("mode", [None, "drop", "clip"])
+@pytest.mark.parametrize("name", ["scatter", "scatter_add", "scatter_sub", "scatter_mul", "scatter_min", "scatter_max"])
+@pytest.mark.parametrize("case", GATHERS.values(), ids=GATHERS)
+def test_scatter(case, name, mode):
+    shape, indices, numbers, sizes = case
+    x, indices = data(*shape), np.asarray(indices, "int32")
+    slices = jax.lax.gather(x, indices, gather_numbers(jax.lax, numbers), sizes, mode="clip")
+    updates = np.asarray(RNG.permutation(slices.size).reshape(slices.shape) / 5 + 0.03)
+    call = lambda lax, x, i, u: getattr(lax, name)(x, i, u, scatter_numbers(lax, numbers), mode=mode)
+    # JAX has no derivative of a product with places that are named twice.
+    agree(call, x, outside(indices, shape), updates, derivatives=name != "scatter_mul")
+
+
+@pytest.mark.parametrize("name", ["scatter", "scatter_add", "scatter_mul", "scatter_min", "scatter_max"])
+def test_unique_places(name):
+    x, indices, updates = data(6, 3), np.asarray([[4], [0], [5]], "int32"), -data(3, 3) - 0.01
+    numbers = ((1,), (0,), (0,))
+    call = lambda lax, x, i, u: getattr(lax, name)(x, i, u, scatter_numbers(lax, numbers), unique_indices=True)
+    agree(call, x, indices, updates)
+
+
+def test_ties_share_the_gradient():
+    x, updates = np.asarray([2.0, 5.0, 1.0]), np.asarray([2.0, 2.0, 7.0, 0.0])
+    indices = np.asarray([[0], [0], [2], [1]], "int32")
+    for name in ("scatter_max", "scatter_min"):
+        agree(
+            lambda lax, x, i, u, n=name: getattr(lax, n)(x, i, u, scatter_numbers(lax, ((), (0,), (0,)))),
+            x,
+            indices,
+            updates,
+        )
+
+
+@settings(max_examples=25, deadline=None)
+@given(st.data())
+def test_any_gather_and_scatter(draw):
+    rank = draw.draw(st.integers(1, 3))
+    shape = tuple(draw.draw(st.lists(st.integers(1, 4), min_size=rank, max_size=rank)))
+    sizes = tuple(draw.draw(st.integers(1, n)) for n in shape)
+    index_map = tuple(draw.draw(st.permutations(range(rank)))[: draw.draw(st.integers(0, rank))])
+    collapsed = tuple(sorted(i for i in range(rank) if sizes[i] == 1 and draw.draw(st.booleans())))
+    lead = tuple(draw.draw(st.lists(st.integers(1, 3), max_size=2)))
+    kept = rank - len(collapsed)
+    offsets = tuple(sorted(draw.draw(st.permutations(range(len(lead) + kept)))[:kept]))
+    mode = draw.draw(st.sampled_from(["clip", "fill"]))
+    indices = RNG.integers(-2, 5, (*lead, len(index_map))).astype("int32")
+    x, numbers = data(*shape), (offsets, collapsed, index_map)
+    taken = agree(
+        lambda lax, x, i: lax.gather(x, i, gather_numbers(lax, numbers), sizes, mode=mode, fill_value=-1.0), x, indices
+    )
+    updates = np.asarray(RNG.integers(0, 99, taken.shape) / 1.0)
+    agree(lambda lax, x, i, u: lax.scatter_add(x, i, u, scatter_numbers(lax, numbers), mode=mode), x, indices, updates)
+
+
+def test_gather_and_scatter_errors():
+    x, i = np.ones((3, 4)), np.zeros((2, 1), "int32")
+    rows = lax.GatherDimensionNumbers((1,), (0,), (0,))
+    for sizes, indices, numbers in [
+        ((1, 5), i, rows),
+        ((1,), i, rows),
+        ((2, 4), i, rows),
+        ((1, 4), np.zeros((2, 2), "int32"), rows),
+        ((1, 4), i, lax.GatherDimensionNumbers((1, 2), (0,), (0,))),
+    ]:
+        with pytest.raises(ShapeError, match=r"^\[gather\] "):
+            lax.gather(x, indices, numbers, sizes)
+    with pytest.raises(ArgumentError, match=r"^\[gather\] "):
+        lax.gather(x, i, rows, (1, 4), mode="wrap")
+    with pytest.raises(DtypeError, match=r"^\[gather\] "):
+        lax.gather(x, i * 0.5, rows, (1, 4))
+    numbers = lax.ScatterDimensionNumbers((1,), (0,), (0,))
+    for updates in (np.ones((2, 5)), np.ones((3, 4)), np.ones(4)):
+        with pytest.raises(ShapeError, match=r"^\[scatter_add\] "):
+            lax.scatter_add(x, i, updates, numbers)
+    with pytest.raises(DtypeError, match=r"^\[scatter_add\] "):
+        lax.scatter_add(x > 0, i, np.ones((2, 4), bool), numbers)
+
+
+# -- segments --------------------------------------------------------------------------------------------------
+
+IDS = np.asarray([2, 0, 2, -1, 5, 3, 2, 9], "int32")
+
+
+@pytest.mark.parametrize("name", ["segment_sum", "segment_prod", "segment_max", "segment_min"])
+@pytest.mark.parametrize("rest", [(), (3,), (2, 0)])
+def test_segments(name, rest):
+    x = np.asarray(RNG.normal(size=(8, *rest)))
+    of = lambda m: getattr(lax if m is lax else jax.ops, name)
+    agree(lambda m, x, i: of(m)(x, i, 6), x, IDS, derivatives=name != "segment_prod")
+    agree(lambda m, x, i: of(m)(x, i, 6, mode="clip"), x, IDS, derivatives=False)
+
+
+@pytest.mark.parametrize("name", ["segment_sum", "segment_prod", "segment_max", "segment_min"])
+def test_segments_of_integers(name):
+    x = RNG.integers(-5, 6, (8, 2)).astype("int32")
+    with oracle.x64(False):
+        close(getattr(lax, name)(x, IDS), getattr(jax.ops, name)(x, IDS), 0)
+        close(getattr(lax, name)(x, np.maximum(IDS, 0)), getattr(jax.ops, name)(x, np.maximum(IDS, 0)), 0)
+
+
+def test_numbers_of_segments_with_several_axes():
+    x, ids = data(2, 3, 4), np.asarray([[0, 1, 0], [2, 2, 1]], "int32")
+    agree(lambda m, x, i: (lax if m is lax else jax.ops).segment_sum(x, i, 3), x, ids)
+
+
+def test_segment_errors():
+    x, ids = np.ones((4, 2)), np.zeros(4, "int32")
+    with pytest.raises(ConcretizationError, match=r"^\[segment_sum\] "):
+        tvmfun.jit(lambda x, i: lax.segment_sum(x, i))(x, ids)
+    with pytest.raises(ShapeError, match=r"^\[segment_max\] "):
+        lax.segment_max(x, ids[:3], 2)
+    with pytest.raises(DtypeError, match=r"^\[segment_sum\] "):
+        lax.segment_sum(x > 0, ids, 2)
+    with pytest.raises(DtypeError, match=r"^\[segment_sum\] "):
+        lax.segment_sum(x, ids * 0.5, 2)

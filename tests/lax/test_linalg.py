@@ -1,0 +1,280 @@
+"""Decompositions against JAX and NumPy: batches, shapes, hard cases, and derivatives."""
+
+from __future__ import annotations
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import oracle
+import pytest
+from agreement import agree
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import tvmfun
+from tvmfun.errors import DtypeError, GradientError, ShapeError
+from tvmfun.lax import linalg
+
+RNG = np.random.default_rng(0)
+
+
+def matrices(*shape: int) -> np.ndarray:
+    return RNG.normal(size=shape)
+
+
+def positive(*shape: int) -> np.ndarray:
+    x = matrices(*shape)
+    return x @ np.swapaxes(x, -1, -2) + np.eye(shape[-1])
+
+
+def symmetric(*shape: int) -> np.ndarray:
+    x = matrices(*shape)
+    return x + np.swapaxes(x, -1, -2)
+
+
+def check(function, *arguments, tolerance=1e-9, **options):
+    """Compares ``function(linalg, ...)`` of our module and of JAX's."""
+    return agree(lambda lax, *args: function(lax.linalg, *args), *arguments, tolerance=tolerance, **options)
+
+
+# -- against JAX -----------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("shape", [(4, 4), (2, 3, 3), (1, 1), (2, 0, 0), (0, 3, 3), (40, 40)])
+@pytest.mark.parametrize("symmetrize", [True, False])
+def test_cholesky(shape, symmetrize):
+    x = positive(*shape)
+    check(lambda m, x: m.cholesky(x, symmetrize_input=symmetrize), x, derivatives=symmetrize)
+
+
+@pytest.mark.parametrize("left_side", [True, False])
+@pytest.mark.parametrize("lower", [True, False])
+@pytest.mark.parametrize("transpose_a", [True, False])
+@pytest.mark.parametrize("unit_diagonal", [True, False])
+def test_triangular_solve(left_side, lower, transpose_a, unit_diagonal):
+    flags = {"left_side": left_side, "lower": lower, "transpose_a": transpose_a, "unit_diagonal": unit_diagonal}
+    a, b = matrices(2, 4, 4) + 3 * np.eye(4), matrices(2, 4, 3) if left_side else matrices(2, 3, 4)
+    check(lambda m, a, b: m.triangular_solve(a, b, **flags), a, b)
+
+
+def test_triangular_solve_of_a_vector():
+    a, b = matrices(4, 4) + 3 * np.eye(4), matrices(4)
+    for left_side in (True, False):
+        x = linalg.triangular_solve(a, b, left_side=left_side, lower=True)
+        np.testing.assert_allclose(x, np.linalg.solve(np.tril(a) if left_side else np.tril(a).T, b), rtol=1e-12)
+
+
+@pytest.mark.parametrize("shape", [(4, 4), (2, 3, 3), (3, 5), (5, 3), (1, 1), (2, 3, 0), (0, 4), (45, 40), (33, 70)])
+def test_lu(shape):
+    check(lambda m, x: m.lu(x), matrices(*shape))
+
+
+@pytest.mark.parametrize("pivots", [[2, 2, 2], [0, 1, 2], [3, 3], []])
+def test_lu_pivots_to_permutation(pivots):
+    check(lambda m, p: m.lu_pivots_to_permutation(p, 4), np.asarray(pivots, "int32"))
+    check(lambda m, p: m.lu_pivots_to_permutation(p, 4), np.asarray([pivots, pivots[::-1]], "int32").reshape(2, -1))
+
+
+@pytest.mark.parametrize(
+    ("shape", "full"),
+    [((4, 4), True), ((2, 3, 3), False), ((3, 5), True), ((3, 5), False), ((5, 3), False), ((1, 1), True)],
+)
+def test_qr(shape, full):
+    check(lambda m, x: m.qr(x, full_matrices=full), matrices(*shape), derivatives=shape[-2] >= shape[-1])
+
+
+@pytest.mark.parametrize("shape", [(5, 3), (2, 6, 4), (3, 0), (0, 3)])
+def test_full_qr(shape):
+    check(lambda m, x: m.qr(x, full_matrices=True), matrices(*shape), derivatives=False)
+
+
+def invariant(v, w):
+    """A function of eigenvectors that does not depend on their signs."""
+    return (v[..., None, :, :] * v[..., :, None, :] * w[..., None, None, :]).sum(-1), (v**4).sum(-2)
+
+
+@pytest.mark.parametrize("shape", [(4, 4), (2, 3, 3), (1, 1), (2, 0, 0), (30, 30)])
+@pytest.mark.parametrize("options", [{}, {"symmetrize_input": False}, {"symmetrize_input": False, "lower": False}])
+def test_eigh(shape, options):
+    def both(m, x):
+        v, w = m.eigh(x, **options)
+        return w, *invariant(v, w)
+
+    check(both, symmetric(*shape), derivatives=not options)
+
+
+@pytest.mark.parametrize("shape", [(4, 4), (2, 3, 3), (5, 3), (3, 5), (1, 1), (3, 0), (20, 30)])
+def test_svd(shape):
+    def both(m, x):
+        u, s, vt = m.svd(x, full_matrices=False)
+        pairs = u[..., :, None, :] * jnp.swapaxes(vt, -1, -2)[..., None, :, :] if m is not linalg else None
+        if pairs is None:
+            pairs = u[..., :, None, :] * tvmfun.numpy.matrix_transpose(vt)[..., None, :, :]
+        return s, (pairs * s[..., None, None, :] ** 2).sum(-1), (u**4).sum(-2), (vt**4).sum(-1)
+
+    check(both, matrices(*shape))
+    check(lambda m, x: m.svd(x, compute_uv=False), matrices(*shape))
+
+
+@pytest.mark.parametrize("shape", [(5, 3), (3, 5), (2, 4, 4), (3, 0)])
+def test_full_svd(shape):
+    x = matrices(*shape)
+    u, s, vt = (np.asarray(part) for part in linalg.svd(x))
+    k = min(shape[-2:])
+    np.testing.assert_allclose(u[..., :k] * s[..., None, :] @ vt[..., :k, :], x, atol=1e-13)
+    for q in (u, np.swapaxes(vt, -1, -2)):
+        np.testing.assert_allclose(
+            np.swapaxes(q, -1, -2) @ q, np.broadcast_to(np.eye(q.shape[-1]), q.shape), atol=1e-14
+        )
+
+
+# -- hard cases ------------------------------------------------------------------------------------------------
+
+
+def hilbert(n: int) -> np.ndarray:
+    return 1 / (1 + np.add.outer(np.arange(n), np.arange(n)))
+
+
+def is_orthogonal(q, tolerance):
+    q = np.asarray(q, np.float64)
+    return np.abs(np.swapaxes(q, -1, -2) @ q - np.eye(q.shape[-1])).max(initial=0) < tolerance
+
+
+HARD = {
+    "hilbert": hilbert(10),
+    "zeros": np.zeros((5, 5)),
+    "ones": np.ones((6, 6)),
+    "identity": np.eye(5),
+    "diagonal of many sizes": np.diag(10.0 ** np.arange(-15, 15, 3)),
+    "tiny": 1e-300 * (m := RNG.normal(size=(6, 6))) @ m.T,
+    "huge": 1e300 * (m / 10) @ (m / 10).T,
+    "rank 1": np.outer(m[0], m[0]),
+    "repeated": (q := np.linalg.qr(m)[0]) * [1, 1, 1, 2, 2, 3] @ q.T,
+    "tridiagonal": np.diag(np.ones(19), 1) + np.diag(np.ones(19), -1) - 2 * np.eye(20),
+    "wilkinson": np.diag(np.abs(np.arange(-10.0, 11))) + np.diag(np.ones(20), 1) + np.diag(np.ones(20), -1),
+}
+
+
+@pytest.mark.parametrize("dtype", ["float64", "float32"])
+@pytest.mark.parametrize("name", HARD)
+def test_hard_cases(name, dtype):
+    if dtype == "float32" and name in ("tiny", "huge"):
+        x = (HARD[name] * (1e262 if name == "tiny" else 1e-263)).astype(dtype)
+    else:
+        x = HARD[name].astype(dtype)
+    epsilon = 50 * float(np.finfo(dtype).eps) * len(x)
+    scale = float(np.abs(x).max()) or 1.0
+    wide = x.astype(np.float64) / scale
+    v, w = linalg.eigh(x)
+    assert is_orthogonal(v, epsilon)
+    np.testing.assert_allclose(np.asarray(w, np.float64) / scale, np.linalg.eigvalsh(wide), rtol=0, atol=epsilon)
+    u, s, vt = (np.asarray(part, np.float64) for part in linalg.svd(x))
+    assert is_orthogonal(u, epsilon)
+    assert is_orthogonal(vt.T, epsilon)
+    np.testing.assert_allclose(s / scale, np.linalg.svd(wide, compute_uv=False), rtol=0, atol=epsilon)
+    np.testing.assert_allclose(u * (s / scale) @ vt, wide, rtol=0, atol=epsilon)
+    q, r = (np.asarray(part, np.float64) for part in linalg.qr(x))
+    assert is_orthogonal(q, epsilon)
+    np.testing.assert_allclose(q @ (r / scale), wide, rtol=0, atol=epsilon)
+    lu, _, order = (np.asarray(part, np.float64) for part in linalg.lu(x))
+    product = (np.tril(lu, -1) + np.eye(len(x))) @ (np.triu(lu) / scale)
+    np.testing.assert_allclose(product, wide[order.astype(int)], rtol=0, atol=epsilon)
+
+
+def test_small_singular_values_of_a_graded_matrix_are_accurate():
+    # Of rows of very different sizes one-sided rotations find all digits; their product is the determinant.
+    sizes, x = 10.0 ** -np.arange(0, 30, 3), np.eye(10) + 0.1 * RNG.normal(size=(10, 10))
+    s = np.asarray(linalg.svd(sizes[:, None] * x, compute_uv=False))
+    assert np.prod(s) == pytest.approx(np.prod(sizes) * abs(np.linalg.det(x)), rel=1e-12)
+
+
+def test_not_positive_definite():
+    x = np.stack([np.eye(3), -np.eye(3), np.eye(3)])
+    x[2, 2, 2] = np.nan
+    found = np.asarray(linalg.cholesky(x))
+    np.testing.assert_array_equal(found[0], np.eye(3))
+    for other in found[1:]:
+        assert np.isnan(other[np.tril_indices(3)]).all()
+
+
+@pytest.mark.parametrize("bad", [np.nan, np.inf, -np.inf])
+def test_nan_comes_out_as_nan(bad):
+    x = np.stack([np.eye(4), symmetric(4, 4)])
+    x[1, 2, 1] = bad
+    for result in (*linalg.eigh(x, symmetrize_input=False), *linalg.svd(x)):
+        assert np.isfinite(np.asarray(result)[0]).all()
+        assert np.isnan(np.asarray(result)[1]).all()
+
+
+def test_singular_systems_divide_by_zero():
+    a = np.asarray([[1.0, 0.0], [2.0, 0.0]])
+    x = np.asarray(linalg.triangular_solve(a, np.ones((2, 1)), left_side=True, lower=True))
+    assert x[0] == 1
+    assert np.isinf(x[1])
+    lu, pivots, _ = linalg.lu(np.zeros((3, 3)))
+    assert np.asarray(lu).tolist() == np.zeros((3, 3)).tolist()
+    assert pivots.tolist() == [0, 1, 2]
+
+
+@settings(max_examples=15, deadline=None)
+@given(st.integers(0, 2**32 - 1), st.integers(1, 3), st.integers(1, 8), st.integers(1, 8))
+def test_any_matrix(seed, batch, m, n):
+    x = np.random.default_rng(seed).normal(size=(batch, m, n))
+    q, r = (np.asarray(part) for part in linalg.qr(x, full_matrices=False))
+    np.testing.assert_allclose(q @ r, x, atol=1e-13)
+    u, s, vt = (np.asarray(part) for part in linalg.svd(x, full_matrices=False))
+    np.testing.assert_allclose(u * s[:, None] @ vt, x, atol=1e-13)
+    np.testing.assert_allclose(s, np.linalg.svd(x, compute_uv=False), atol=1e-13)
+
+
+# -- derivatives of functions of them --------------------------------------------------------------------------
+
+
+def test_derivatives_where_vectors_are_not_determined():
+    # Functions of all eigenvectors together have derivatives also where eigenvalues are equal.
+    x = np.eye(3)
+    total = lambda x: (linalg.eigh(x)[1] ** 2).sum()
+    np.testing.assert_allclose(tvmfun.grad(total)(x), 2 * np.eye(3), atol=1e-14)
+    nuclear = lambda x: linalg.svd(x, full_matrices=False)[1].sum()
+    np.testing.assert_allclose(tvmfun.grad(nuclear)(np.diag([2.0, 2.0, 1.0])), np.eye(3), atol=1e-14)
+    x = np.outer([1.0, 2.0, 3.0], [1.0, 0.0]) / np.sqrt(14)
+    largest = lambda x: linalg.svd(x, full_matrices=False)[1][0]
+    np.testing.assert_allclose(tvmfun.grad(largest)(x), x, atol=1e-14)
+
+
+@pytest.mark.parametrize("call", [lambda x: linalg.qr(x)[0].sum(), lambda x: linalg.svd(x)[0].sum()])
+def test_completed_columns_have_no_derivative(call):
+    with pytest.raises(GradientError, match="full_matrices=False"):
+        tvmfun.grad(call)(matrices(4, 2))
+
+
+def test_in_vmap():
+    x, b = positive(3, 4, 4), matrices(3, 4, 2)
+
+    def both(m, x, b):
+        factor = m.cholesky(x)
+        return factor, m.triangular_solve(factor, b, left_side=True, lower=True), *m.lu(x), *m.qr(x)
+
+    with oracle.x64():
+        expected = jax.vmap(lambda x, b: both(jax.lax.linalg, x, b))(x, b)
+    found = tvmfun.jit(tvmfun.vmap(lambda x, b: both(linalg, x, b)))(x, b)
+    for ours, theirs in zip(found, expected, strict=True):
+        np.testing.assert_allclose(ours, theirs, atol=1e-12)
+    shared = tvmfun.vmap(lambda b: linalg.triangular_solve(x[0], b, left_side=True))(b)
+    np.testing.assert_allclose(shared, np.linalg.solve(np.triu(x[0]), b), atol=1e-12)
+
+
+def test_errors():
+    x = np.ones((3, 4))
+    for name, arguments in (("cholesky", (x,)), ("eigh", (x,)), ("triangular_solve", (x, x))):
+        with pytest.raises(ShapeError, match=rf"^\[{name}\] "):
+            getattr(linalg, name)(*arguments)
+    for name in ("cholesky", "eigh", "lu", "qr", "svd"):
+        with pytest.raises(ShapeError, match=rf"^\[{name}\] "):
+            getattr(linalg, name)(x[0])
+    with pytest.raises(ShapeError, match=r"^\[triangular_solve\] "):
+        linalg.triangular_solve(np.eye(3), np.ones((4, 2)), left_side=True)
+    with pytest.raises(DtypeError, match=r"^\[lu\] .*float16"):
+        linalg.lu(np.ones((2, 2), "float16"))
+    with pytest.raises(ShapeError, match=r"^\[lu_pivots_to_permutation\] "):
+        linalg.lu_pivots_to_permutation(np.zeros(3, "int32"), 2)

@@ -1,0 +1,87 @@
+"""Sorting against JAX and NumPy."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from agreement import agree
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from hypothesis.extra import numpy as arrays
+
+from tvmfun import lax
+from tvmfun import numpy as tnp
+from tvmfun.errors import ArgumentError, ShapeError
+
+RNG = np.random.default_rng(0)
+SPECIAL = np.asarray([3.0, np.nan, -np.inf, 0.0, -0.0, np.inf, np.nan, -1.0])
+
+
+@pytest.mark.parametrize("axis", [0, 1, -1])
+def test_sort(axis):
+    x = RNG.normal(size=(4, 60, 3))
+    agree(lambda lax, x: lax.sort(x, dimension=axis), x)
+
+
+def test_sort_of_special_values():
+    agree(lambda lax, x: lax.sort(x), SPECIAL, derivatives=False)
+    agree(lambda lax, x: lax.sort(x), np.tile(SPECIAL, 10), derivatives=False)
+
+
+@pytest.mark.parametrize("num_keys", [1, 2, 3])
+@pytest.mark.parametrize("axis", [0, 1])
+def test_sort_of_several_arrays(num_keys, axis):
+    keys = RNG.integers(0, 3, (7, 5)).astype("int32"), RNG.integers(0, 2, (7, 5)).astype("float32")
+    values = RNG.normal(size=(7, 5))
+    call = lambda lax, *xs: lax.sort(xs, dimension=axis, num_keys=num_keys)
+    agree(call, *keys, values)
+
+
+def test_sort_key_val():
+    keys, values = RNG.integers(0, 4, (3, 9)).astype("int32"), RNG.normal(size=(3, 9))
+    agree(lambda lax, k, v: lax.sort_key_val(k, v, dimension=0), keys, values)
+    agree(lambda lax, k, v: lax.sort_key_val(k, v), values, values * 2)
+
+
+@settings(max_examples=40, deadline=None)
+@given(
+    arrays.arrays(
+        st.sampled_from(["float32", "float64", "int8", "uint16", "int32", "uint64", "bool"]),
+        st.tuples(st.integers(0, 3), st.integers(0, 70)),
+    )
+)
+def test_any_sort(x):
+    np.testing.assert_array_equal(np.asarray(lax.sort(x)), np.sort(x, axis=-1, kind="stable"))
+
+
+@pytest.mark.parametrize("dtype", ["float64", "int32", "uint8"])
+@pytest.mark.parametrize("k", [0, 1, 4])
+def test_top_k(dtype, k):
+    x = RNG.integers(0, 5, (3, 7)).astype(dtype)
+    agree(lambda lax, x: lax.top_k(x, k), x)
+    agree(lambda lax, x: lax.top_k(x, min(k, 3), axis=0), x)
+
+
+def test_top_k_of_special_values():
+    values, places = lax.top_k(np.asarray([1.0, np.nan, np.inf, 3.0]), 3)
+    np.testing.assert_array_equal(values, [np.nan, np.inf, 3.0])
+    assert places.tolist() == [1, 2, 3]
+
+
+@pytest.mark.parametrize("name", ["argmax", "argmin"])
+def test_arg_extrema(name):
+    x = RNG.integers(0, 4, (5, 6)).astype("float64")
+    for axis in (0, 1):
+        agree(lambda lax, x, axis=axis: getattr(lax, name)(x, axis, "int32"), x, derivatives=False)
+    assert getattr(lax, name)(SPECIAL, 0).tolist() == 1
+    assert getattr(lax, name)(x, -1, "int64").dtype == tnp.int64
+
+
+def test_errors():
+    x = np.ones((3, 4))
+    with pytest.raises(ArgumentError, match=r"^\[sort\] "):
+        lax.sort((x, x), num_keys=3)
+    with pytest.raises(ShapeError, match=r"^\[sort\] "):
+        lax.sort((x, x[:2]))
+    with pytest.raises(ArgumentError, match=r"^\[top_k\] "):
+        lax.top_k(x, 5)
