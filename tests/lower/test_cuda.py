@@ -67,7 +67,7 @@ def test_a_condition_in_the_memory_of_the_device_is_refused():
         lambda x, w: nn.functional.relu(x @ w),
         lambda x, w: tnp.sum(tnp.exp(x), axis=1) + tnp.mean(w),
         lambda x, w: tvmfun.grad(lambda w: tnp.mean((x @ w) ** 2))(w),
-        lambda x, w: nn.functional.softmax(x[:, None] + w[0]),
+        lambda x, w: nn.functional.softmax(x[:, None] + w[:, 0]),
         lambda x, w: x.at[np.asarray([0, 0])].add(1.0),
         lambda x, w: random.normal(random.key(0), x.shape),
     ],
