@@ -30,7 +30,9 @@ def agree(function: Callable, *arguments: Any, tolerance: float = 1e-11, derivat
             return value
         rng = np.random.default_rng(0)
         seeds = [
-            rng.normal(size=x.shape) if x.dtype == np.float64 else np.zeros(x.shape, jax.dtypes.float0)
+            rng.normal(size=x.shape).astype(x.dtype)
+            if np.dtype(x.dtype).kind == "f"
+            else np.zeros(x.shape, jax.dtypes.float0)
             for x in jax.tree.leaves(expected)
         ]
         own_seeds = [np.zeros(x.shape) if x.dtype == jax.dtypes.float0 else x for x in seeds]

@@ -120,6 +120,8 @@ def lu_pivots_to_permutation(pivots: Any, permutation_size: int) -> Array:
         raise ShapeError("lu_pivots_to_permutation", "there are more pivots than rows", got=repr(pivots.aval))
     columns = arrays.iota("int32", permutation_size)
     first = arrays.broadcast(columns, pivots.shape[:-1])
+    if not pivots.shape[-1]:
+        return first
 
     def exchange(i: Any, rows: Array) -> Array:
         pivot = indexing.dynamic_slice_in_dim(pivots, i, 1, -1)

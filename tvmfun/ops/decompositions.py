@@ -239,7 +239,8 @@ def _cholesky(a: ShapeDtype) -> tirx.PrimFunc:
                         T.buffer_store(u, total[k], [i, strip * width + k])
                 pivot = local((1,), dtype)
                 T.buffer_store(pivot, u[i, i], [0])
-                with branch(tirx.Not(pivot[0] > number(0, dtype))):
+                # Not `not pivot > 0`: TVM takes that for `pivot <= 0`, which NaN is not.
+                with branch(tirx.Or(pivot[0] <= number(0, dtype), pw.isnan_formula(pivot[0]))):
                     T.buffer_store(failed, number(1, "int32"), [0])
                 T.buffer_store(pivot, tirx.sqrt(pivot[0]), [0])
                 with T.serial(i, n) as j:

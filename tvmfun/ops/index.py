@@ -51,7 +51,8 @@ def _clamp(index: Any, last: int) -> Any:
 
 
 def _inside(places: list, sizes: Ints) -> Any:
-    return tirx.all(*(tirx.And(p >= 0, p < size) for p, size in zip(places, sizes, strict=True)))
+    conditions = [tirx.And(p >= 0, p < size) for p, size in zip(places, sizes, strict=True)]
+    return tirx.all(*conditions) if conditions else tirx.const(True, "bool")
 
 
 def _nothing(shape: Ints, dtype: str) -> te.Tensor:
