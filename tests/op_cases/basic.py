@@ -283,7 +283,14 @@ CASES: dict[str, list[Case]] = {
     "stop_gradient": [Case(lambda x: x, (reals(3),), order=0)],
     "reshape": [
         Case(lambda x, shape: x.reshape(shape), (reals(*a),), {"shape": b})
-        for a, b in (((3, 4), (2, 6)), ((2, 3, 4), (6, 4)), ((), (1, 1)), ((0, 3), (0,)), ((1, 6), (3, 2)))
+        for a, b in (
+            ((3, 4), (2, 6)),
+            ((2, 3, 4), (6, 4)),
+            ((3, 4), (3, 2, 2)),
+            ((), (1, 1)),
+            ((0, 3), (0,)),
+            ((1, 6), (3, 2)),
+        )
     ],
     "broadcast_to": [
         Case(lambda x, shape: np.broadcast_to(x, shape), (reals(*a),), {"shape": b})

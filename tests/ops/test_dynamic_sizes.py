@@ -5,22 +5,18 @@ Run with ``-s`` for a table of what ran and what was refused.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
 import pytest
 from op_cases import CASES, Case
+from op_cases.dynamic import can_be_dynamic, grown, traced, variants
 
 import tvmfun
 import tvmfun.numpy as tnp
-from tvmfun import Dim, Program, ShapeDtype, errors, tree
+from tvmfun import Program, errors, tree
 from tvmfun.core import dims
 from tvmfun.core.op import REGISTRY
-
-B = Dim("b")
-# Parameters that are sizes: where the axis is dynamic, so are they.
-SIZES = ("shape", "size", "sizes", "stop")
 
 # What needs to know more about the size than that it is at least 1, and what it says.
 REFUSED = {
@@ -29,39 +25,8 @@ REFUSED = {
 }
 
 
-def grown(case: Case, places: list[tuple[int, ...]], n: int) -> tuple[np.ndarray, ...]:
-    """The arguments with ``n`` elements along the dynamic axes, repeated or left out."""
-    result = []
-    for x, axes in zip(case.arguments, places, strict=True):
-        for axis in axes:
-            x = np.take(x, np.arange(n) % x.shape[axis], axis=axis)
-        result.append(x)
-    return tuple(result)
-
-
-def variants(case: Case) -> Iterator[tuple[list[tuple[int, ...]], dict[str, Any]]]:
-    """Which axes to make dynamic, beginning with the first of all arguments, and the parameters for that."""
-    size = case.arguments[0].shape[0]
-    lead = [(0,) if x.ndim and x.shape[0] == size else () for x in case.arguments]
-    first = [(0,), *(() for _ in case.arguments[1:])]
-    every = [tuple(i for i, n in enumerate(x.shape) if n == size) for x in case.arguments]
-    sizes = {key: value for key, value in case.params.items() if key in SIZES and isinstance(value, tuple)}
-    named = {key: (B, *value[1:]) if value[:1] == (size,) else value for key, value in sizes.items()}
-    for places in (lead, first, every):
-        for params in (case.params, {**case.params, **named}):
-            yield places, params
-
-
-def traced(op: Any, case: Case, places: list, params: dict) -> Program:
-    specs = []
-    for x, axes in zip(case.arguments, places, strict=True):
-        shape = tuple(B if i in axes else n for i, n in enumerate(x.shape))
-        specs.append(ShapeDtype(shape, x.dtype))
-    return tvmfun.trace(lambda *arguments: op(*arguments, **params))(*specs).verify()
-
-
 def eligible(name: str) -> list[Case]:
-    return [case for case in CASES[name] if case.arguments and case.arguments[0].ndim and case.arguments[0].shape[0]]
+    return [case for case in CASES[name] if can_be_dynamic(case)]
 
 
 @pytest.mark.parametrize("name", [name for name in CASES if eligible(name)])
@@ -71,10 +36,11 @@ def test_every_op_serves_every_size(name: str):
         for places, params in variants(case):
             try:
                 program = traced(op, case, places, params)
+                compiled = tvmfun.jit(program).lower(*program.in_avals).compile()
             except errors.TvmfunError as error:
                 refusals.append(str(error))
                 continue
-            check(op, case, places, params, program)
+            check(op, case, places, params, program, compiled)
             print(f"\n{name}: {', '.join(map(str, program.in_avals))} -> {', '.join(map(str, program.out_avals))}")
             return
     print(f"\n{name}: {refusals[0]}")
@@ -83,8 +49,7 @@ def test_every_op_serves_every_size(name: str):
         traced(op, case, *next(variants(case)))
 
 
-def check(op: Any, case: Case, places: list, params: dict, program: Program) -> None:
-    compiled = tvmfun.jit(program).lower(*program.in_avals).compile()
+def check(op: Any, case: Case, places: list, params: dict, program: Program, compiled: Any) -> None:
     for n in (1, case.arguments[0].shape[0], 11):
         arguments = grown(case, places, n)
         actual = {key: dims.at(value, {"b": n}) for key, value in params.items()}

@@ -194,6 +194,8 @@ conv = register(
 
 
 def _kernel_gradient_shape(x: ShapeDtype, g: ShapeDtype, *, kernel: Ints, groups: int, **params: Any) -> ShapeDtype:
+    if x.dtype != g.dtype or not dtypes.is_float(x.dtype):
+        raise DtypeError("conv_kernel_gradient", "both arrays must have one float dtype", got=f"{x} and {g}")
     return ShapeDtype((*kernel, x.shape[-1] // groups, g.shape[-1]), x.dtype)
 
 
@@ -257,9 +259,15 @@ def _window_sizes(x: ShapeDtype | te.Tensor, window: Ints, stride: Ints, padding
     return _output_sizes(shape, window, stride, padding, ones, ones)
 
 
+def _require_numbers(name: str, x: ShapeDtype) -> None:
+    if x.dtype == dtypes.bool_:
+        raise DtypeError(name, "bool has no such reduction", got=repr(x), hint="x.astype('int32')")
+
+
 def _window_shape(x: ShapeDtype, *, window: Ints, stride: Ints, padding: Padding) -> ShapeDtype:
     if not len(window) == len(stride) == len(padding) == x.ndim:
         raise ShapeError("reduce_window", "there must be one window size, stride and padding per axis", got=repr(x))
+    _require_numbers("reduce_window", x)
     return ShapeDtype(_window_sizes(x, window, stride, padding), x.dtype)
 
 
@@ -329,6 +337,7 @@ def _offset(indices: list, window: Ints) -> Any:
 
 
 def _window_argmax_shape(x: ShapeDtype, out: ShapeDtype, **params: Any) -> ShapeDtype:
+    _require_numbers("window_argmax", x)
     return ShapeDtype(out.shape, dtypes.int32)
 
 
@@ -355,7 +364,9 @@ def _window_argmax(x: te.Tensor, out: te.Tensor, *, window: Ints, stride: Ints, 
                 else tirx.const(True)
             )
             value = tirx.if_then_else(inside, x(*places), out(*at)) if _has_margins(padding) else x(*places)
-            here = tirx.Or(tirx.EQ(value, out(*at)), pw.isnan_formula(value))
+            here = tirx.EQ(value, out(*at))
+            if pw.is_float(value):
+                here = tirx.Or(here, pw.isnan_formula(value))
             result = tirx.Select(tirx.And(inside, here), tirx.const(flat, "int32"), result)
         return result
 
@@ -367,6 +378,7 @@ window_argmax = _window_op("window_argmax", "injective", _window_argmax_shape, _
 
 
 def _window_put_shape(g: ShapeDtype, offset: ShapeDtype, *, size: Ints, **params: Any) -> ShapeDtype:
+    _require_numbers("window_put", g)
     return ShapeDtype(size, g.dtype)
 
 

@@ -116,8 +116,10 @@ def _earlier(x: Array, axis: int, reverse: bool, fill: float) -> Array:
 
 def _recurrence_shape(a: ShapeDtype, b: ShapeDtype, *, axis: int, reverse: bool) -> ShapeDtype:
     _check_axis("linear_recurrence", a, axis)
-    if (a.shape, a.dtype) != (b.shape, b.dtype) or not dtypes.is_float(a.dtype):
-        raise ShapeError("linear_recurrence", "both arrays must be floats of one shape and dtype", got=f"{a} and {b}")
+    if a.dtype != b.dtype or not dtypes.is_float(a.dtype):
+        raise DtypeError("linear_recurrence", "both arrays must have one float dtype", got=f"{a} and {b}")
+    if a.shape != b.shape:
+        raise ShapeError("linear_recurrence", "both arrays must have one shape", got=f"{a} and {b}")
     return replace(b, weak=False)
 
 
@@ -209,6 +211,8 @@ cumlogsumexp = _cumulative("cumlogsumexp", _add_logs, reduce.lowest, _cumlogsume
 
 def _place_shape(x: ShapeDtype, *, axis: int, reverse: bool, largest: bool) -> ShapeDtype:
     _check_axis("cumulative_place", x, axis)
+    if x.dtype == dtypes.bool_:
+        raise DtypeError("cumulative_place", "the argument must be a number", got=repr(x), hint="x.astype('int8')")
     return ShapeDtype(x.shape, dtypes.int32)
 
 

@@ -397,12 +397,16 @@ def _ties_shared(g: Array, chosen: Array, other: Array, out: Array) -> Array:
 
 
 def _maximum(x: Any, y: Any) -> Any:
+    if dtype_name(x) == "bool":
+        return tirx.Or(x, y)
     if not is_float(x):
         return tirx.max(x, y)
     return tirx.Select(tirx.Or(x > y, isnan_formula(x)), x, y)  # a NaN wins, wherever it is
 
 
 def _minimum(x: Any, y: Any) -> Any:
+    if dtype_name(x) == "bool":
+        return tirx.And(x, y)
     if not is_float(x):
         return tirx.min(x, y)
     return tirx.Select(tirx.Or(x < y, isnan_formula(x)), x, y)
@@ -412,12 +416,14 @@ maximum = pointwise(
     "maximum",
     _maximum,
     (lambda g, o, x, y: _ties_shared(g, x, y, o), lambda g, o, x, y: _ties_shared(g, y, x, o)),
+    domain=dtypes.ALL,
     spelling=relax.op.maximum,
 )
 minimum = pointwise(
     "minimum",
     _minimum,
     (lambda g, o, x, y: _ties_shared(g, x, y, o), lambda g, o, x, y: _ties_shared(g, y, x, o)),
+    domain=dtypes.ALL,
     spelling=relax.op.minimum,
 )
 relu = pointwise(

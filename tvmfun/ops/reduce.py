@@ -194,7 +194,9 @@ def _arg_shape(name: str) -> Callable[..., ShapeDtype]:
 
 
 def _comparable(x: Any) -> Any:
-    """Half precision as float32; a bfloat16 by its bits, because TVM compares converted ones wrongly."""
+    """What TVM can compare: half precision as float32 (a bfloat16 by its bits: TVM converts them wrongly here)."""
+    if dtype_name(x) == "bool":
+        return x.astype("int8")
     if dtype_name(x) == "bfloat16":
         return tirx.reinterpret(
             "float32", tirx.Cast("uint32", tirx.reinterpret("uint16", x)) << tirx.const(16, "uint32")

@@ -1,0 +1,198 @@
+"""Every op with every dtype against JAX, on drawn shapes: values, jvp, vjp and vmap; eager, compiled and dynamic.
+
+What was checked, and what was refused, is printed as a table after the tests.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import derivatives
+import jax
+import jax.numpy as jnp
+import numpy as np
+import oracle
+import pytest
+from hypothesis import Phase, given, settings
+from hypothesis import strategies as st
+from op_cases.case import Case
+from op_cases.dynamic import can_be_dynamic, traced, variants
+from op_cases.oracles import ELSEWHERE, ORACLES, Draw
+
+import tvmfun
+from tvmfun import dtypes, errors
+from tvmfun import numpy as tnp
+from tvmfun.core.op import REGISTRY
+
+TOLERANCES = {"bfloat16": 4e-2, "float16": 5e-3, "float32": 2e-4}
+#: What has float results and no derivative.
+NOT_DIFFERENTIABLE = {"bitcast"}
+
+
+def test_every_op_has_an_oracle():
+    assert {*ORACLES, *ELSEWHERE} == set(REGISTRY)
+
+
+def parts(result: Any) -> tuple:
+    return tuple(result) if isinstance(result, tuple | list) else (result,)
+
+
+def floats(arguments: Any) -> list[int]:
+    return [i for i, x in enumerate(arguments) if dtypes.is_float(np.dtype(x.dtype))]
+
+
+def derivatives_of(module: Any, cos: Callable, call: Callable, arguments: Any, tangents: Any) -> tuple:
+    """The tangents of the float results, and the float arguments' cotangents for the cosines of the results."""
+    places = floats(arguments)
+
+    def of_floats(*values: Any) -> tuple:
+        full = list(arguments)
+        for i, value in zip(places, values, strict=True):
+            full[i] = value
+        return tuple(part for part in parts(call(*full)) if dtypes.is_float(np.dtype(part.dtype)))
+
+    values = [arguments[i] for i in places]
+    results, pull = module.vjp(of_floats, *values)
+    pulled = pull(tuple(cos(part) for part in results))
+    return module.jvp(of_floats, tuple(values), tuple(tangents))[1], pulled
+
+
+class Comparison:
+    """One op with one dtype: the calls that are drawn, and in which forms they agreed."""
+
+    def __init__(self, name: str, dtype: np.dtype) -> None:
+        self.op, self.oracle, self.dtype = REGISTRY[name], ORACLES[name], dtype
+        self.forms: dict[str, int] = {}
+        self.refusal = ""
+        self.static: set[str] = set()
+
+    def __call__(self, draw: Draw) -> None:
+        arguments, params = self.oracle.call(draw)
+        try:
+            self.op.shape(*(tvmfun.ShapeDtype(x.shape, x.dtype) for x in arguments), **params)
+        except errors.DtypeError as error:
+            self.refusal = error.args[0]
+            with pytest.raises(errors.DtypeError):
+                self.op(*map(tnp.asarray, arguments), **params)
+            return
+        ours = lambda *xs: self.oracle.view(self.op(*xs, **params))
+        theirs = lambda *xs: self.oracle.view(self.oracle.function(*xs, **params))
+        tangents = [derivatives.like(arguments[i], seed=i).astype(arguments[i].dtype) for i in floats(arguments)]
+        stacked = [np.stack([x, x / x.dtype.type(2) if dtypes.is_float(x.dtype) else x]) for x in arguments]
+
+        with oracle.x64():
+            expected = parts(jax.eval_shape(theirs, *map(jnp.asarray, arguments)))
+            results = [part for part in expected if dtypes.is_float(np.dtype(part.dtype))]
+            self.differentiable = bool(tangents and results) and self.op.name not in NOT_DIFFERENTIABLE
+            compute = jax.jit(lambda *args: (*self.whole(jax, jnp.cos, theirs, *args[:2]), jax.vmap(theirs)(*args[2])))
+            value, moved, batched = compute(*jax.tree.map(self.widened, (arguments, tangents, stacked)))
+
+        self.agree("eager", parts(ours(*map(tnp.asarray, arguments))), value, expected)
+        both = lambda *args: (*self.whole(tvmfun, tnp.cos, ours, *args[:2]), tvmfun.vmap(ours)(*args[2]))
+        got = tvmfun.jit(both)(arguments, tangents, stacked)
+        self.agree("jit", got[0], value, expected)
+        self.agree_on_derivatives("", got[1], moved)
+        self.agree("vmap", parts(got[2]), parts(batched), None)
+        self.dynamic(params, arguments, tangents, value, moved)
+
+    def widened(self, x: np.ndarray) -> Any:
+        """What is compared with: half precision in float32, so that only our error counts."""
+        half = self.dtype.itemsize == 2 and dtypes.is_float(self.dtype) and self.op.name != "bitcast"
+        return jnp.asarray(x, jnp.float32) if half and x.dtype == self.dtype else jnp.asarray(x)
+
+    def whole(self, module: Any, cos: Callable, call: Callable, arguments: Any, tangents: Any) -> tuple:
+        moved = derivatives_of(module, cos, call, arguments, tangents) if self.differentiable else ()
+        return parts(call(*arguments)), moved
+
+    def agree_on_derivatives(self, form: str, got: Any, expected: Any) -> None:
+        if self.differentiable:
+            self.agree(f"{form}jvp", got[0], expected[0], None)
+            self.agree(f"{form}vjp", got[1], expected[1], None)
+
+    def agree(self, form: str, got: tuple, expected: tuple, avals: tuple | None) -> None:
+        for x, y, aval in zip(got, expected, avals or expected, strict=True):
+            assert x.shape == y.shape, form
+            kinds = np.dtype(x.dtype).kind, np.dtype(aval.dtype).kind
+            if avals is not None:  # JAX's integers may be wider than ours
+                assert x.dtype == aval.dtype or kinds == ("i", "i"), form
+            reference = np.asarray(y, np.float64)
+            finite = np.abs(reference[np.isfinite(reference)])
+            tolerance = TOLERANCES.get(dtypes.NAMES[self.dtype], 1e-9) if dtypes.is_float(np.dtype(x.dtype)) else 0
+            scale = tolerance * max(1.0, finite.max(initial=0.0))
+            np.testing.assert_allclose(np.asarray(x, np.float64), reference, tolerance, scale, err_msg=form)
+        self.forms[form] = self.forms.get(form, 0) + 1
+
+    def dynamic(self, params: dict, arguments: tuple, tangents: list, value: tuple, moved: tuple) -> None:
+        """The same with a dynamic axis, if there is one for which a program can be written."""
+        case = Case(lambda: None, arguments, params)
+        if not can_be_dynamic(case):
+            return
+        places = floats(arguments)
+
+        def call(*args: Any, **params: Any) -> tuple:
+            of = lambda *xs: self.oracle.view(self.op(*xs, **params))
+            return self.whole(tvmfun, tnp.cos, of, args[: len(arguments)], args[len(arguments) :])
+
+        for axes, named in variants(case):
+            full = Case(case.reference, (*arguments, *tangents), params)
+            try:
+                program = traced(call, full, [*axes, *(axes[i] for i in places)], named)
+                compiled = tvmfun.jit(program).lower(*program.in_avals).compile()
+            except errors.TvmfunError as error:
+                self.static.add(str(error))
+                continue
+            got = compiled(*full.arguments)
+            self.agree("dynamic", got[0], value, None)
+            self.agree_on_derivatives("dynamic ", got[1], moved)
+            return
+
+
+def drawn(check: Callable[[Draw], None], dtype: np.dtype, examples: int, plain: bool = False) -> None:
+    """Calls ``check`` with as many draws; a failure is not made smaller, which would take minutes."""
+
+    @settings(max_examples=examples, deadline=None, database=None, phases=[Phase.generate])
+    @given(st.data())
+    def run(data: Any) -> None:
+        check(Draw(data.draw, dtype, plain))
+
+    run()
+
+
+#: The dtypes of every run; the rest of them once in a while.
+OFTEN = (dtypes.float64, dtypes.bfloat16, dtypes.int32, dtypes.bool_)
+EVERY = [
+    pytest.param(name, dtype, id=f"{name}-{dtype}", marks=[] if dtype in OFTEN else [pytest.mark.slow])
+    for name in ORACLES
+    for dtype in dtypes.ALL
+]
+
+
+@pytest.mark.parametrize(("name", "dtype"), EVERY)
+def test_agrees_with_jax(name: str, dtype: np.dtype, record_property: Callable):
+    comparison = Comparison(name, dtype)
+    drawn(comparison, dtype, examples=1, plain=True)
+    if dtype == np.float64:
+        drawn(comparison, dtype, examples=2)
+    refusals = [comparison.refusal] if comparison.refusal else sorted(comparison.static)[:1]
+    record_property("against_jax", (name, dtypes.NAMES[dtype], comparison.forms, *refusals))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", [name for name in ORACLES if REGISTRY[name].vjp or REGISTRY[name].pullback])
+def test_finite_differences_on_drawn_shapes(name: str):
+    op, oracle = REGISTRY[name], ORACLES[name]
+
+    def check(draw: Draw) -> None:
+        arguments, params = oracle.call(draw)
+        places = floats(arguments)
+
+        def of_floats(*values: Any) -> tuple:
+            full = list(map(tnp.asarray, arguments))
+            for i, value in zip(places, values, strict=True):
+                full[i] = value
+            return tuple(part for part in parts(oracle.view(op(*full, **params))) if dtypes.is_float(part.dtype))
+
+        derivatives.check(of_floats, [arguments[i] for i in places])
+
+    drawn(check, np.dtype("float64"), examples=3)
