@@ -123,12 +123,14 @@ def cov(
         fweights: how often each observation occurred.
         aweights: the weight of each observation.
 
+    Returns:
+        A square matrix, or the variance of a single variable.
+
     >>> cov([[0.0, 1.0, 2.0], [2.0, 1.0, 0.0]])
     Array([[ 1., -1.],
            [-1.,  1.]], dtype=float32)
     """
     rows = [_observations("cov", m, rowvar)]
-    single = asarray(m).ndim < 2 and y is None
     if y is not None:
         rows.append(_observations("cov", y, rowvar))
     x = concat(rows, 0)
@@ -156,7 +158,7 @@ def cov(
             norm = subtract(total, divide(multiply(ddof, statistical.sum(own)), total))
         weighted = multiply(centred, weights)
     result = divide(matmul(weighted, matrix_transpose(centred)), norm)
-    return result[0, 0] if single else result
+    return result[0, 0] if x.shape[0] == 1 else result
 
 
 def _observations(name: str, x: Any, rowvar: bool) -> Array:
