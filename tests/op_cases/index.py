@@ -30,7 +30,9 @@ def gather_reference(x, indices, mode, batch=0):
     return out
 
 
-def scatter_reference(x, indices, updates, mode, batch=0, unique=False):
+def scatter_reference(x, indices, updates, mode, batch=0, unique=False, size=None):
+    if size is not None:
+        x = np.full(size, x)
     if batch:
         parts = zip(x, indices, updates, strict=True)
         return np.stack([scatter_reference(y, i, u, mode, batch - 1) for y, i, u in parts])
@@ -97,6 +99,10 @@ CASES: dict[str, list[Case]] = {
         ),
         *(
             Case(scatter_reference, (apart(4, 2), DISTINCT, apart(3, 2) + 0.01), {"mode": mode, "unique": True})
+            for mode in COMBINE
+        ),
+        *(
+            Case(scatter_reference, (np.asarray(0.7), OUTSIDE, apart(2, 2, 2) + 0.01), {"mode": mode, "size": (4, 2)})
             for mode in COMBINE
         ),
         Case(scatter_reference, (np.zeros(3), INDICES[:, :1], np.asarray([0.0, 2.0, 3.0, 0.0])), {"mode": "mul"}, 1),

@@ -264,7 +264,11 @@ def _gather(d: Draw) -> Call:
     return (d.reals(shape), places), {"mode": d.choose("clip", "fill"), "batch": batch}
 
 
-def scatter(x: Any, places: Any, updates: Any, mode: str, batch: int = 0, unique: bool = False) -> Any:
+def scatter(
+    x: Any, places: Any, updates: Any, mode: str, batch: int = 0, unique: bool = False, size: Shape | None = None
+) -> Any:
+    if size is not None:
+        x = jnp.full(size, x)
     if batch:
         return jax.vmap(lambda *rows: scatter(*rows, mode, batch - 1, unique))(x, places, updates)
     at = []
@@ -290,7 +294,10 @@ def _scatter(d: Draw) -> Call:
     else:
         places = _places(d, shape[batch : batch + indexed], (*shape[:batch], *d.shape(high=2)), d.choose(0, 2))
     updates = (*places.shape[:-1], *shape[batch + indexed :])
-    return (d.apart(shape), places, d.apart(updates, by=0.45)), {"mode": mode, "batch": batch, "unique": unique}
+    params = {"mode": mode, "batch": batch, "unique": unique}
+    if d.choose(False, True):
+        return (d.reals(()), places, d.apart(updates, by=0.45)), {**params, "size": shape}
+    return (d.apart(shape), places, d.apart(updates, by=0.45)), params
 
 
 def dynamic_slice(x: Any, *starts: Any, sizes: Shape) -> Any:

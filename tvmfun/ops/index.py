@@ -18,10 +18,12 @@ from tvmfun import dtypes
 from tvmfun.core import dims
 from tvmfun.core.array import Array, ShapeDtype
 from tvmfun.core.op import Op, dtype_name, plain, register
+from tvmfun.core.trace import argument
 from tvmfun.errors import ArgumentError, DtypeError, ShapeError
 from tvmfun.ops import pointwise as pw
 from tvmfun.ops import shape as shapes
 from tvmfun.ops.loops import block, loops
+from tvmfun.ops.simplify import made_by, number
 
 Ints = tuple[int, ...]
 
@@ -157,11 +159,22 @@ _COMBINE = {
 
 
 def _scatter_shape(
-    x: ShapeDtype, indices: ShapeDtype, updates: ShapeDtype, *, mode: str, batch: int = 0, unique: bool = False
+    x: ShapeDtype,
+    indices: ShapeDtype,
+    updates: ShapeDtype,
+    *,
+    mode: str,
+    batch: int = 0,
+    unique: bool = False,
+    size: Ints | None = None,
 ) -> ShapeDtype:
     _check_indices("scatter", indices)
     if mode not in _COMBINE:
         raise ArgumentError("scatter", f"the mode is one of {', '.join(_COMBINE)}", got=repr(mode))
+    if size is not None:
+        if x.shape:
+            raise ShapeError("scatter", "what fills an array is a scalar", got=repr(x))
+        x = replace(x, shape=size)
     depth = indices.shape[-1]
     if x.shape[:batch] != indices.shape[:-1][:batch]:
         raise ShapeError("scatter", f"the first {batch} axes must agree", got=f"{x} and {indices}")
@@ -174,35 +187,55 @@ def _scatter_shape(
 
 
 def _scatter(
-    x: ShapeDtype, indices: ShapeDtype, updates: ShapeDtype, *, mode: str, batch: int = 0, unique: bool = False
+    x: ShapeDtype,
+    indices: ShapeDtype,
+    updates: ShapeDtype,
+    *,
+    mode: str,
+    batch: int = 0,
+    unique: bool = False,
+    size: Ints | None = None,
 ) -> tirx.PrimFunc:
+    full = x if size is None else replace(x, shape=size)
     depth = indices.shape[-1]
-    sizes = x.shape[batch : batch + depth]
-    common, lead, rest = indices.shape[:batch], indices.shape[batch:-1], x.shape[batch + depth :]
+    sizes = full.shape[batch : batch + depth]
+    common, lead, rest = indices.shape[:batch], indices.shape[batch:-1], full.shape[batch + depth :]
 
     def write(sources, result):
         old, where, new = sources
 
         def copy(point):
-            T.buffer_store(result, old[point], list(point))
+            T.buffer_store(result, old[point if size is None else ()], list(point))
 
         def update(point):
             if not unique:  # ordered axes come first
                 point = (*point[len(lead) : len(lead) + batch], *point[: len(lead)], *point[len(lead) + batch :])
             at, column = point[: batch + len(lead)], point[batch + len(lead) :]
             places = [_signed(where[(*at, k)]) for k in range(depth)]
-            clamped = (_clamp(p, size - 1) for p, size in zip(places, sizes, strict=True))
+            clamped = (_clamp(p, n - 1) for p, n in zip(places, sizes, strict=True))
             target = [*at[:batch], *clamped, *column]
             with T.If(_inside(places, sizes)), T.Then():
                 T.buffer_store(result, _COMBINE[mode](result[tuple(target)], new[point]), target)
 
-        block("copy", [old], result, x.shape, copy)
-        if x.size != 0 and unique:
+        block("copy", [old], result, full.shape, copy)
+        if full.size != 0 and unique:
             block("update", [where, new, result], result, (*common, *lead, *rest), update)
-        elif x.size != 0:
+        elif full.size != 0:
             block("update", [where, new, result], result, (*common, *rest), update, ordered=lead)
 
-    return loops([x, indices, updates], x, write)
+    return loops([x, indices, updates], full, write)
+
+
+def _filled(x: Array, size: Ints | None) -> Array:
+    """The array that updates go into."""
+    return x if size is None else shapes.broadcast_to(x, shape=size)
+
+
+def _scatter_simplify(x: Any, indices: Any, updates: Any, *, size: Ints | None = None, **params: Any) -> Any:
+    """What is filled with a number is not first written to memory and then copied."""
+    if size is None and np.ndim(x) and made_by(x, "broadcast_to") and number(argument(x, 0)) is not None:
+        return scatter(number(argument(x, 0)), indices, updates, size=np.shape(x), **params)
+    return None
 
 
 def _chosen(x: Array, extremum: Array) -> Array:
@@ -218,20 +251,40 @@ def _extremum_share(g: Array, out: Array, x: Array, indices: Array, updates: Arr
 
 
 def _scatter_vjp_array(
-    g: Array, out: Array, x: Array, indices: Array, updates: Array, *, mode: str, batch: int = 0, unique: bool = False
+    g: Array,
+    out: Array,
+    x: Array,
+    indices: Array,
+    updates: Array,
+    *,
+    mode: str,
+    batch: int = 0,
+    unique: bool = False,
+    size: Ints | None = None,
 ) -> Array:
-    if mode == "add":
-        return g
+    shape, x = x.shape, _filled(x, size)
     if mode == "set":
-        return scatter(g, indices, zeros_like(updates), mode="set", batch=batch, unique=unique)
-    if mode == "mul":
-        return scatter(g, indices, updates, mode="mul", batch=batch, unique=unique)
-    return pw.multiply(_extremum_share(g, out, x, indices, updates, mode, batch), _chosen(x, out))
+        g = scatter(g, indices, zeros_like(updates), mode="set", batch=batch, unique=unique)
+    elif mode == "mul":
+        g = scatter(g, indices, updates, mode="mul", batch=batch, unique=unique)
+    elif mode != "add":
+        g = pw.multiply(_extremum_share(g, out, x, indices, updates, mode, batch), _chosen(x, out))
+    return pw.sum_to(g, shape)
 
 
 def _scatter_vjp_updates(
-    g: Array, out: Array, x: Array, indices: Array, updates: Array, *, mode: str, batch: int = 0, unique: bool = False
+    g: Array,
+    out: Array,
+    x: Array,
+    indices: Array,
+    updates: Array,
+    *,
+    mode: str,
+    batch: int = 0,
+    unique: bool = False,
+    size: Ints | None = None,
 ) -> Array:
+    x = _filled(x, size)
     take = lambda y: gather(y, indices, mode="fill", batch=batch)
     if mode == "add" or (mode == "set" and unique):
         return take(g)
@@ -274,7 +327,14 @@ def _scatter_batch(
     mode: str,
     batch: int = 0,
     unique: bool = False,
+    size: Ints | None = None,
 ) -> Array:
+    if size is not None and not batched[0]:
+        rest = shapes.repeat_unbatched(batched[1:], (indices, updates))
+        return scatter(x, *rest, mode=mode, batch=batch + 1, unique=unique, size=(rest[0].shape[0], *size))
+    if size is not None:
+        x = shapes.reshape(x, shape=(x.shape[0], *(1,) * len(size)))
+        x = shapes.broadcast_to(x, shape=(x.shape[0], *size))
     full = shapes.repeat_unbatched(batched, (x, indices, updates))
     return scatter(*full, mode=mode, batch=batch + 1, unique=unique)
 
@@ -282,7 +342,8 @@ def _scatter_batch(
 #: ``scatter(x, indices, updates, mode=, batch=0, unique=False)``: ``x`` with ``updates`` combined into the places that
 #: :func:`gather` reads: put there (mode ``set``; the last wins), added (``add``), multiplied (``mul``), or the smaller
 #: or larger kept (``min``, ``max``), one after the other. Updates outside the array are dropped. ``unique`` promises
-#: that no place is named twice, so that updates can run in parallel.
+#: that no place is named twice, so that updates can run in parallel. With ``size``, a shape, ``x`` is a scalar that
+#: fills an array.
 #:
 #: Ties of ``min`` and ``max`` share the cotangent. The second derivative of ``mul`` is right where no update is 0.
 scatter = register(
@@ -293,6 +354,7 @@ scatter = register(
         _scatter,
         (_scatter_vjp_array, None, _scatter_vjp_updates),
         batch=_scatter_batch,
+        simplify=_scatter_simplify,
     )
 )
 
