@@ -11,6 +11,11 @@ if _workers > 1:
 os.environ["TVMFUN_CACHE_DIR"] = ""
 
 
+def pytest_configure(config: pytest.Config) -> None:
+    # A kernel without a schedule is slow but right: only here is that an error.
+    config.addinivalue_line("filterwarnings", "error::tvmfun.errors.PerformanceWarning")
+
+
 @pytest.fixture(scope="module", autouse=True)
 def modest_memory():
     """Compiled modules take about a megabyte each: drop those of one file before the next."""

@@ -97,3 +97,7 @@ class TargetError(TvmfunError, RuntimeError):
 
 class ProgramError(TvmfunError, ValueError):
     """A Program whose IR is not well formed, or holds an op the registry does not know."""
+
+
+class PerformanceWarning(UserWarning):
+    """Something works, but slower than it should."""

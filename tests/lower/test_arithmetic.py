@@ -58,6 +58,16 @@ def test_integers_wrap_around(function, dtype):
     np.testing.assert_array_equal(tvmfun.jit(function)(x), expected)
 
 
+@pytest.mark.parametrize("name", ["floor_divide", "remainder"])
+@pytest.mark.parametrize("dtype", ["uint8", "uint16", "uint32", "int8", "int64"])
+def test_divisors_known_not_to_be_negative(dtype, name):
+    # The compiler dropped the guard of the division where it knew the sign, and the processor trapped.
+    x, y = np.full(70, 7, "int64"), np.arange(70).astype(dtype) % 4
+    got = tvmfun.jit(lambda x, y: getattr(tnp, name)(x, y & y.dtype.type(3)))(x, y)
+    wide = y.astype("int64")
+    np.testing.assert_array_equal(got, np.where(wide, getattr(np, name)(x, np.maximum(wide, 1)), 0))
+
+
 @pytest.mark.parametrize(
     ("function", "reference"),
     [

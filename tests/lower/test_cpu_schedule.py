@@ -15,6 +15,7 @@ from tvm import te, tirx, topi
 from tvm.script.ir_builder import IRBuilder
 from tvm.script.ir_builder import tirx as T
 
+from tvmfun.errors import PerformanceWarning
 from tvmfun.lower.cpu import RULE, schedule
 
 TARGETS = {
@@ -718,7 +719,8 @@ def test_an_error_in_a_rule_falls_back(monkeypatch):
 
     monkeypatch.setattr("tvmfun.lower.cpu._schedule", broken)
     tensors, inputs, reference = matmul(64, 64, 64)
-    check(tensors, inputs, [reference], "fallback")
+    with pytest.warns(PerformanceWarning, match=r"^\[schedule\] .* slow: ValueError: broken on purpose"):
+        check(tensors, inputs, [reference], "fallback")
 
 
 def test_attributes_and_signature_survive():

@@ -102,6 +102,7 @@ for power in (-3, 0, 1, 2, 5, 20, 2.5):
 case("divmod", X, np.asarray([2.5, -3.1, 4.7, 2.2]), differentiable=False)
 case("heaviside", X, ROW)
 case("ldexp", X, ints(3, 4, low=-3, high=4))
+case("ldexp", np.zeros(2), np.asarray([5000, -5000], np.int32), differentiable=False)
 case("modf", X)
 case("clip", X, -0.5, 1.0)
 case("clip", X, ROW - 1, ROW + 1)

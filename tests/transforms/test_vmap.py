@@ -104,6 +104,48 @@ def test_collectives(name):
     same(lambda m: m.ops.vmap(each(m)), np.stack([data, data * 2]))
 
 
+def with_custom_vjp(m, x):
+    @m.ops.custom_vjp
+    def f(u):
+        return m.lax.psum(u, "i") * u
+
+    f.defvjp(lambda u: (f(u), u), lambda r, g: (m.lax.pmean(g, "i") * r,))
+    return f(x)
+
+
+def with_custom_jvp(m, x):
+    @m.ops.custom_jvp
+    def f(u):
+        return m.lax.psum(u, "i") * u
+
+    f.defjvp(lambda primals, tangents: (f(*primals), m.lax.pmean(tangents[0], "i")))
+    return m.ops.jvp(f, (x,), (x,))
+
+
+INSIDE = {
+    "scan": lambda m, x: m.lax.scan(lambda c, _: (m.lax.psum(c, "i") * 0.5 + x, c.sum()), x, None, length=3),
+    "gradient of scan": lambda m, x: m.ops.grad(
+        lambda u: m.lax.scan(lambda c, _: (m.np.sin(m.lax.pmean(c, "i")) + u, c.sum()), u, None, length=3)[1].sum()
+    )(x),
+    "while_loop": lambda m, x: m.lax.while_loop(
+        lambda c: c[0] < 4, lambda c: (c[0] + 1, c[1] + m.lax.pmax(c[1], "i")), (0, x)
+    ),
+    "cond": lambda m, x: m.lax.cond(m.lax.psum(x, "i").sum() > 0.5, lambda u: m.lax.pmean(u, "i"), lambda u: u - 1, x),
+    "of nothing that is batched": lambda m, x: m.lax.fori_loop(0, 2, lambda k, c: c + m.lax.axis_index("i"), 0) + 0 * x,
+    "checkpoint": lambda m, x: m.ops.checkpoint(lambda u: m.np.sin(m.lax.psum(u, "i")))(x),
+    "custom_vjp": with_custom_vjp,
+    "gradient of custom_vjp": lambda m, x: m.ops.grad(lambda u: with_custom_vjp(m, u).sum())(x),
+    "custom_jvp": with_custom_jvp,
+}
+
+
+@pytest.mark.parametrize("name", INSIDE)
+def test_collectives_inside_control_flow_and_rules(name):
+    each = lambda m: m.ops.vmap(lambda x: INSIDE[name](m, x), axis_name="i")
+    same(each, X)
+    same(lambda m: m.ops.vmap(each(m)), np.stack([X, X * 2]))
+
+
 def test_pmax_and_pmin_and_partial_permutations():
     same(lambda m: m.ops.vmap(lambda x: m.lax.pmax(x, "i") - m.lax.pmin(x, "i") + 0 * x, axis_name="i"), X)
     got = tvmfun.vmap(lambda x: lax.ppermute(x, "i", [(0, 2), (3, 0)]), axis_name="i")(np.arange(1.0, 5.0))

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextvars import ContextVar
 from typing import Any, NamedTuple
 
+from tvmfun.core.inline import subprograms
 from tvmfun.core.op import REGISTRY
 from tvmfun.core.program import Equation, Program
 from tvmfun.errors import BatchingError
@@ -17,8 +19,23 @@ class Batched(NamedTuple):
     flags: tuple[bool, ...]
 
 
+class Axis(NamedTuple):
+    """The batch axis: its size, and the name by which collectives know it."""
+
+    size: Any
+    name: str | None = None
+
+
+_AXIS: ContextVar[Axis] = ContextVar("batch axis")
+
+
+def current_axis() -> Axis:
+    """The axis along which a batching rule is to batch; for what it leaves until later, it keeps it."""
+    return _AXIS.get()
+
+
 def batch(
-    program: Program, values: Sequence[Any], flags: Sequence[bool], axis_name: str | None = None, size: Any = None
+    program: Program, values: Sequence[Any], flags: Sequence[bool], axis: Axis | None = None
 ) -> tuple[list[Any], list[bool]]:
     """Runs a Program on values, of which those with a flag have a batch axis in front.
 
@@ -26,20 +43,19 @@ def batch(
         program: what to run.
         values: one per input, those of captured arrays first.
         flags: which of them are batched.
-        axis_name: the name by which collectives know the batch axis.
-        size: its size.
+        axis: the batch axis; inside a batching rule, by default the current one.
 
     Returns:
         The outputs, and which of them are batched.
     """
+    axis = axis or current_axis()
     batched = {v for v, flag in zip(program.inputs, flags, strict=True) if flag}
 
     def apply(equation: Equation, arguments: list) -> Any:
         own = tuple(atom in batched for atom in equation.inputs)
-        named = axis_name is not None and axis_name in equation.params.get("axis_names", ())
-        if named:
-            result = equation.op.over_axis(axis_name, size, own, *arguments, **equation.params)  # type: ignore[misc]
-        elif not any(own):
+        if axis.name is not None and axis.name in equation.params.get("axis_names", ()):
+            result = equation.op.over_axis(axis.name, axis.size, own, *arguments, **equation.params)  # type: ignore[misc]
+        elif not any(own) and not _mentions(equation, axis.name):
             return equation.op(*arguments, **equation.params)
         elif equation.op.batch is None:
             raise BatchingError(
@@ -56,8 +72,21 @@ def batch(
         batched.update(out for out, flag in zip(equation.outputs, out_flags, strict=True) if flag)
         return result
 
-    outputs = program.evaluate(values, apply)
+    token = _AXIS.set(axis)
+    try:
+        outputs = program.evaluate(values, apply)
+    finally:
+        _AXIS.reset(token)
     return outputs, [atom in batched for atom in program.outputs]
+
+
+def _mentions(equation: Equation, name: str | None) -> bool:
+    """Whether a Program inside an equation has a collective over the axis of this name."""
+    return name is not None and any(
+        name in inner.params.get("axis_names", ()) or _mentions(inner, name)
+        for program in subprograms(tuple(equation.params.values()))
+        for inner in program.equations
+    )
 
 
 def repeat(value: Any, size: Any) -> Any:

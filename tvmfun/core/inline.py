@@ -37,14 +37,15 @@ def _inlined_in(value: Any) -> Any:
 
 def _has_calls(program: Program) -> bool:
     return any(
-        equation.op.kind == "call" or any(map(_has_calls, _programs(tuple(equation.params.values()))))
+        equation.op.kind == "call" or any(map(_has_calls, subprograms(tuple(equation.params.values()))))
         for equation in program.equations
     )
 
 
-def _programs(value: Any) -> Iterator[Program]:
+def subprograms(value: Any) -> Iterator[Program]:
+    """The Programs among an equation's parameters, or in a tuple of them."""
     if isinstance(value, Program):
         yield value
     elif isinstance(value, tuple):
         for item in value:
-            yield from _programs(item)
+            yield from subprograms(item)

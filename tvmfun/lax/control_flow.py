@@ -14,7 +14,7 @@ import numpy as np
 from tvmfun import dtypes, tree
 from tvmfun import numpy as tnp
 from tvmfun.core.array import Array, ShapeDtype
-from tvmfun.core.batching import batch, repeat
+from tvmfun.core.batching import Axis, batch, repeat
 from tvmfun.core.derivative import trace_leaves
 from tvmfun.core.program import Program
 from tvmfun.errors import ArgumentError, DtypeError, ShapeError, TreeError
@@ -439,7 +439,7 @@ def _batched(f: Callable, xs: Any) -> Any:
     one = [ShapeDtype(row.shape[1:], row.dtype) for row in rows]
     program = trace_leaves(lambda *leaves: f(tree.unflatten(structure, leaves)), one, "map")
     flags = [False] * len(program.captured) + [True] * len(rows)
-    outputs, is_batched = batch(program, [*program.captured, *rows], flags)
+    outputs, is_batched = batch(program, [*program.captured, *rows], flags, Axis(size))
     every = [out if flag else repeat(out, size) for out, flag in zip(outputs, is_batched, strict=True)]
     return tree.unflatten(program.out_tree, every)
 

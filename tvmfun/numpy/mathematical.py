@@ -121,7 +121,7 @@ def ldexp(x1: Any, x2: Any, /) -> Array:
     wide = x1.dtype if x1.dtype.itemsize >= 4 else dtypes.float32
     result = ops.astype(x1, dtype=dtypes.NAMES[wide])
     # One factor would leave the range of the dtype before the result does.
-    limit = 4 * finfo(wide).maxexp
+    limit = 4 * (finfo(wide).maxexp - 4)
     left = ops.astype(clip(x2, -limit, limit), dtype="int32")
     four = left.dtype.type(4)
     part = ops.astype(ops.floor_divide(left, four), dtype=dtypes.NAMES[wide])

@@ -14,11 +14,12 @@ from tvm import te
 
 from tvmfun import tree
 from tvmfun.core.array import ShapeDtype
-from tvmfun.core.batching import Batched, batch, repeat
+from tvmfun.core.batching import Axis, Batched, batch, current_axis, repeat
 from tvmfun.core.derivative import Tape, is_float, pushforward, trace_leaves, zeros
 from tvmfun.core.leaf import abstract
 from tvmfun.core.op import Op, register
 from tvmfun.core.program import Equation, Program
+from tvmfun.core.trace import named_axis
 from tvmfun.errors import GradientError
 from tvmfun.ops import pointwise as pw
 from tvmfun.ops import reduce as reductions
@@ -47,12 +48,13 @@ def _program(*, program: Program, **params: Any) -> Program:
     return program
 
 
-def _batched_function(program: Program, flags: Sequence[bool], size: Any) -> Callable:
+def _batched_function(program: Program, flags: Sequence[bool], axis: Axis) -> Callable:
     """A function of batched values whose results are all batched."""
 
     def run(*values: Any) -> list:
-        outputs, found = batch(program, [*program.captured, *values], [False] * len(program.captured) + list(flags))
-        return [out if has else repeat(out, size) for out, has in zip(outputs, found, strict=True)]
+        every = [False] * len(program.captured) + list(flags)
+        outputs, found = batch(program, [*program.captured, *values], every, axis)
+        return [out if has else repeat(out, axis.size) for out, has in zip(outputs, found, strict=True)]
 
     return run
 
@@ -62,14 +64,16 @@ def _example(value: Any, flag: bool) -> ShapeDtype:
     return ShapeDtype(aval.shape[1:], aval.dtype) if flag else ShapeDtype(aval.shape, aval.dtype)
 
 
-def _batched_rule(rule: Rule, flags: Sequence[bool], size: Any) -> Callable:
+def _batched_rule(rule: Rule, flags: Sequence[bool], axis: Axis) -> Callable:
     """A flat rule for batched values: traced for one example, then batched."""
 
     def run(*values: Any) -> list:
         own = [True] * (len(values) - len(flags)) if len(values) > len(flags) else []
         every = [*flags, *own]
         examples = [_example(x, flag) for x, flag in zip(values, every, strict=True)]
-        return _batched_function(trace_leaves(rule, examples, repr(rule)), every, size)(*values)
+        with named_axis(axis.name, axis.size):
+            program = trace_leaves(rule, examples, repr(rule))
+        return _batched_function(program, every, axis)(*values)
 
     return run
 
@@ -121,10 +125,10 @@ def _vjp_pushforward(args, tangents, *, program, forward, backward, captured):
 
 
 def _vjp_batch(batched, *args, program, forward, backward, captured):
-    size = next(x.shape[0] for x, flag in zip(args, batched, strict=True) if flag)
-    own, more = closed(_batched_function(program, batched, size), [abstract(x) for x in args], program.name)
+    axis = current_axis()
+    own, more = closed(_batched_function(program, batched, axis), [abstract(x) for x in args], program.name)
     flags = batched[captured:]
-    run_backward = _batched_rule(backward, (), size)
+    run_backward = _batched_rule(backward, (), axis)
 
     def unbatched_sums(*values: Any) -> list:
         """Cotangents of arguments that are the same for all examples are sums over the examples."""
@@ -135,7 +139,7 @@ def _vjp_batch(batched, *args, program, forward, backward, captured):
         *more,
         *args,
         program=own,
-        forward=Rule(_batched_rule(forward, flags, size)),
+        forward=Rule(_batched_rule(forward, flags, axis)),
         backward=Rule(unbatched_sums),
         captured=len(more) + captured,
     )
@@ -189,13 +193,13 @@ def _jvp_pullback(active, *args, program, rule, captured):
 
 
 def _jvp_batch(batched, *args, program, rule, captured):
-    size = next(x.shape[0] for x, flag in zip(args, batched, strict=True) if flag)
-    own, more = closed(_batched_function(program, batched, size), [abstract(x) for x in args], program.name)
+    axis = current_axis()
+    own, more = closed(_batched_function(program, batched, axis), [abstract(x) for x in args], program.name)
     flags = batched[captured:]
 
     def run(*values: Any) -> list:
         # Tangents of arguments that are the same for all examples are the same, too.
-        return _batched_rule(rule, (*flags, *flags), size)(*values)
+        return _batched_rule(rule, (*flags, *flags), axis)(*values)
 
     return custom_jvp_call(*more, *args, program=own, rule=Rule(run), captured=len(more) + captured)
 

@@ -13,7 +13,7 @@ from tvm import ir, tirx
 
 from tvmfun import dtypes
 from tvmfun.core.array import ShapeDtype
-from tvmfun.core.batching import Batched, batch, repeat
+from tvmfun.core.batching import Batched, batch, current_axis, repeat
 from tvmfun.core.derivative import Tape, flat_program, is_float, partition, pushforward, trace_leaves, zeros
 from tvmfun.core.leaf import abstract
 from tvmfun.core.op import Op, register
@@ -345,7 +345,7 @@ def _loop_batch(batched, *operands, body, cond, length, reverse, counted, consts
     """A loop over batched carries; examples whose own loop has ended stay as they are until the last one ends."""
     count, fixed, start, xs = _roles(operands, consts, carry, counted)
     flags = _roles(batched, consts, carry, counted)
-    size = next(x.shape[0] for x, flag in zip(operands, batched, strict=True) if flag)
+    size = current_axis().size
 
     def grow(now: list[bool]) -> list[bool]:
         return _batched_outputs(body, [*flags.consts, *now, *flags.xs], size)[:carry]
@@ -608,7 +608,7 @@ def _switch_pushforward(operands, tangents, *, branches):
 
 def _switch_batch(batched, index, *operands, branches):
     """One branch for all examples; or, where they differ, every branch and a choice per example."""
-    size = next(x.shape[0] for x, flag in zip((index, *operands), batched, strict=True) if flag)
+    size = current_axis().size
     flags = batched[1:]
 
     every = (True,) * len(branches[0].outputs)

@@ -126,7 +126,7 @@ def pointwise(
     *,
     domain: Sequence[np.dtype] = NUMBERS,
     result: np.dtype | None = None,
-    spelling: Callable[..., relax.Expr] | None = None,
+    spelling: Callable[..., relax.Expr] | Spelling | None = None,
     relax_name: str = "",
     inexpensive: bool = True,
     simplify: SimplifyRule | None = None,
@@ -143,7 +143,9 @@ def pointwise(
             _shape_rule(name, domain, result),
             formula,
             vjp and tuple(rule and _unbroadcasting(i, rule) for i, rule in enumerate(vjp)),
-            relax_spelling(f"relax.{relax_name or name}", spelling) if spelling else None,  # type: ignore[arg-type]
+            spelling
+            if isinstance(spelling, Spelling) or spelling is None
+            else relax_spelling(f"relax.{relax_name or name}", spelling),  # type: ignore[arg-type]
             inexpensive,
             simplify=simplify,
         ),
@@ -257,12 +259,19 @@ multiply = pointwise(
     simplify=_multiply_simplify,
     exact=np.multiply,
 )
+
+
+def _divide_read(call: relax.Call):
+    # Relax divides integers, too: towards 0.
+    return (list(call.args), {}) if str(call.ty.dtype.dtype).startswith(("float", "bfloat")) else None
+
+
 divide = pointwise(
     "divide",
     lambda x, y: tirx.div(x, y),
     (lambda g, o, x, y: divide(g, y), lambda g, o, x, y: negative(divide(multiply(g, o), y))),
     domain=FLOATS,
-    spelling=relax.op.divide,
+    spelling=Spelling("relax.divide", lambda exprs, params: relax.op.divide(*exprs), _divide_read),
     simplify=lambda x, y: x if is_number(y, 1) else None,
     exact=np.divide,
 )
@@ -322,9 +331,11 @@ def _is_signed(x: Any) -> bool:
 
 def _safe_divisor(y: Any) -> Any:
     """A divisor that cannot trap: 0 traps, and so does -1 under the smallest integer."""
-    bad = tirx.EQ(y, tirx.const(0, dtype_name(y)))
+    # The simplifier would drop a plain test for 0 below one that is around the division, which runs in any case.
+    turned = y ^ opaque(1, dtype_name(y))
+    bad = tirx.EQ(turned, tirx.const(1, dtype_name(y)))
     if _is_signed(y):
-        bad = tirx.Or(bad, tirx.EQ(y, tirx.const(-1, dtype_name(y))))
+        bad = tirx.Or(bad, tirx.EQ(turned, tirx.const(-2, dtype_name(y))))
     return tirx.Select(bad, _one(y), y)
 
 

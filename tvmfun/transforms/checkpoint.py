@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import wraps
 from typing import Any
 
@@ -17,13 +17,16 @@ from tvmfun.ops import calls
 from tvmfun.ops.control import closing
 
 
-def checkpoint(fun: Callable | None = None, *, policy: calls.Policy | None = None) -> Any:
+def checkpoint(
+    fun: Callable | None = None, *, policy: calls.Policy | None = None, static_argnums: int | Sequence[int] = ()
+) -> Any:
     """Returns ``fun``, of which the backward pass keeps only the arguments and computes the rest again.
 
     Args:
         fun: a function of trees of arrays. Without it, ``checkpoint`` returns a decorator.
         policy: which results inside ``fun`` to keep all the same, one of :mod:`tvmfun.checkpoint_policies`; by
             default none.
+        static_argnums: which positional arguments ``fun`` gets as they are. Leaves that are no arrays are so anyway.
 
     Source: follows ``jax.checkpoint``; Chen et al., "Training deep nets with sublinear memory cost" (2016).
 
@@ -34,13 +37,16 @@ def checkpoint(fun: Callable | None = None, *, policy: calls.Policy | None = Non
     1.0
     """
     if fun is None:
-        return lambda fun: checkpoint(fun, policy=policy)
+        return lambda fun: checkpoint(fun, policy=policy, static_argnums=static_argnums)
+    static = (static_argnums,) if isinstance(static_argnums, int) else tuple(static_argnums)
 
     @wraps(fun)
     def checkpointed(*args: Any, **kwargs: Any) -> Any:
         if not is_tracing():
             return fun(*args, **kwargs)
-        leaves, structure = tree.flatten((args, kwargs))
+        fixed = {i % len(args): args[i] for i in static}
+        moving = [arg for i, arg in enumerate(args) if i not in fixed]
+        leaves, structure = tree.flatten((moving, kwargs))
         places = [i for i, leaf in enumerate(leaves) if isinstance(leaf, Array) or hasattr(leaf, "dtype")]
         name = getattr(fun, "__name__", "fun")
 
@@ -48,8 +54,9 @@ def checkpoint(fun: Callable | None = None, *, policy: calls.Policy | None = Non
             full = list(leaves)
             for i, array in zip(places, arrays, strict=True):
                 full[i] = array
-            args, kwargs = tree.unflatten(structure, full)
-            return fun(*args, **kwargs)
+            moving, kwargs = tree.unflatten(structure, full)
+            rest = iter(moving)
+            return fun(*(fixed[i] if i in fixed else next(rest) for i in range(len(args))), **kwargs)
 
         traced = trace_leaves(run, [abstract(leaves[i], name) for i in places], name)
         program, captured = closing(traced)
@@ -102,6 +109,11 @@ class checkpoint_policies:  # a namespace, as in JAX
     def save_anything_except_these_names(*names: str) -> calls.Policy:
         """Keeps everything but the values of these names."""
         return lambda equation: not (equation.op is calls.name and equation.params["name"] in names)
+
+    @staticmethod
+    def save_any_names_but_these(*names: str) -> calls.Policy:
+        """Keeps the values that have another name than these."""
+        return lambda equation: equation.op is calls.name and equation.params["name"] not in names
 
     @staticmethod
     def save_from_both_policies(first: calls.Policy, second: calls.Policy) -> calls.Policy:

@@ -8,7 +8,7 @@ from typing import Any
 
 from tvmfun import tree
 from tvmfun.core.array import ShapeDtype
-from tvmfun.core.batching import batch, move_from_front, move_front, repeat
+from tvmfun.core.batching import Axis, batch, move_from_front, move_front, repeat
 from tvmfun.core.derivative import trace_leaves
 from tvmfun.core.leaf import abstract
 from tvmfun.core.trace import named_axis
@@ -79,7 +79,7 @@ def vmap(
                 program = trace_leaves(of_leaves, one, name)
             values = [leaf if axis is None else move_front(leaf, axis) for leaf, axis in zip(leaves, axes, strict=True)]
             flags = [False] * len(program.captured) + [axis is not None for axis in axes]
-            outputs, is_batched = batch(program, [*program.captured, *values], flags, axis_name, size)
+            outputs, is_batched = batch(program, [*program.captured, *values], flags, Axis(size, axis_name))
             result = tree.unflatten(program.out_tree, outputs)
             places = _axes("out_axes", out_axes, result)
             moved = [_placed(*item, size) for item in zip(outputs, is_batched, places, strict=True)]

@@ -7,6 +7,7 @@ and lets the rule that fits each stage's structure build the loops: `contraction
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Sequence
 
 import tvm
@@ -15,6 +16,7 @@ from tvm.s_tir.stmt import SBlock, SBlockRealize
 from tvm.tirx import AllocBuffer, Buffer, Stmt
 
 from tvmfun.core import dims
+from tvmfun.errors import PerformanceWarning
 
 from .. import intrinsics
 from . import build, fuse
@@ -49,11 +51,16 @@ def schedule(func: tirx.PrimFunc, target: tvm.target.Target) -> tirx.PrimFunc:
 
     Returns:
         An equivalent function; its attribute `tvmfun.rule` names the rule that was used.
+
+    Warns:
+        PerformanceWarning: if a schedule could not be made, which is a defect of this package.
     """
-    # Whatever goes wrong in here, an unscheduled function is slow but right.
     try:
         scheduled = _schedule(func, Machine.of(target))
-    except Exception:
+    except Exception as error:
+        # Whatever goes wrong in here, an unscheduled function is slow but right.
+        text = f"[schedule] a kernel is compiled without a schedule, and slow: {type(error).__name__}: {error}"
+        warnings.warn(text, PerformanceWarning, stacklevel=2)
         scheduled = parallelize(func).with_attr(RULE, "fallback")
     return intrinsics.expand(scheduled)
 
