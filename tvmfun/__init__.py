@@ -15,6 +15,7 @@ from tvmfun.core.array import Array, ShapeDtype
 from tvmfun.core.dims import Dim
 from tvmfun.core.program import Program
 from tvmfun.core.trace import trace
+from tvmfun.interop import relax as _relax  # noqa: F401  # Program.from_relax asks it
 from tvmfun.jit import clear_caches, debug_nans, device_get, device_put, eval_shape, jit
 from tvmfun.runtime import devices
 from tvmfun.transforms import (

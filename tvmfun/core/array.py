@@ -42,7 +42,11 @@ class ShapeDtype:
     weak: bool = False
 
     def __post_init__(self) -> None:
-        shape = tuple([size if type(size) is int else dims.size(size) for size in self.shape])
+        try:
+            shape = tuple([size if type(size) is int else dims.size(size) for size in self.shape])
+        except TypeError:
+            hint = "integers, Dims, and names of Dims"
+            raise ShapeError("ShapeDtype", "a shape is a tuple of sizes", got=repr(self.shape), hint=hint) from None
         if any(size < 0 for size in shape):
             raise ShapeError("ShapeDtype", "sizes must not be negative", got=str(shape))
         object.__setattr__(self, "shape", shape)

@@ -65,12 +65,12 @@ class Spelling:
     Args:
         name: the Relax operator, e.g. ``"relax.sum"``.
         write: ``(exprs, params) -> call``.
-        read: ``call -> (exprs, params)``, its inverse.
+        read: ``call -> (exprs, params)``, its inverse; None for a call of the operator that the op does not describe.
     """
 
     name: str
     write: Callable[[Sequence[relax.Expr], dict], relax.Call]
-    read: Callable[[relax.Call], tuple[list[relax.Expr], dict]]
+    read: Callable[[relax.Call], tuple[list[relax.Expr], dict] | None]
 
 
 @dataclass(frozen=True, eq=False)
@@ -252,7 +252,9 @@ def _register_relax_operator(op: Op) -> None:
     operator.set_attr("FPurity", True)
 
     def infer(call: relax.Call, builder: relax.BlockBuilder) -> relax.Type:
-        exprs, params = op.spelling.read(call)
+        described = op.spelling.read(call)
+        assert described is not None, name
+        exprs, params = described
         return relax_type(op.shape(*(aval_of_type(e.ty) for e in exprs), **params))
 
     operator.set_attr("FInferType", infer)

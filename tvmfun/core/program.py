@@ -270,8 +270,14 @@ class Program:
         """Reads a Relax function as a Program; its arguments become positional.
 
         Raises:
-            ProgramError: if it calls an operator that the registry has no record of.
+            ProgramError: if it calls an operator that the registry has no record and ``tvmfun.interop.relax`` no
+                translation of.
         """
+        if not isinstance(function, relax.Function):
+            hint = 'module["main"]'
+            raise ProgramError(
+                "Program.from_relax", "it reads a relax.Function", got=type(function).__name__, hint=hint
+            )
         return _Reader().read(function, name)
 
     def verify(self) -> Program:
@@ -356,6 +362,19 @@ def install_runner(run: Callable[[Program, list], list]) -> None:
     _run = run
 
 
+_translate: Callable[[relax.Call, tuple], Program]
+
+
+def install_translator(translate: Callable[[relax.Call, tuple], Program]) -> None:
+    """Sets how a call of an operator without a record is read; called once, by ``tvmfun.interop.relax``.
+
+    ``translate(call, arguments)`` gets a ``ShapeDtype`` for each array among the arguments, and the others as plain
+    values; it returns a Program of the arrays.
+    """
+    global _translate
+    _translate = translate
+
+
 def _names() -> Iterator[str]:
     """a, b, ..., z, aa, ab, ..."""
     for number in count():
@@ -437,17 +456,50 @@ class _Reader:
         if not isinstance(value, relax.Call):
             self.env[var] = self.value(value)
             return
+        if value.op == tvm.ir.Op.get("relax.shape_of"):
+            self.env[var] = self.value(value.args[0]).aval.shape
+            return
         op = ops.of_call(value)
-        if op is None:
-            raise ProgramError(
-                "Program.from_relax", "no record describes this operator", got=getattr(value.op, "name", str(value.op))
-            )
-        exprs, params = op.spelling.read(value)
+        found = op.spelling.read(value) if op is not None else None
+        if found is None:
+            self.translated(var, value)
+            return
+        exprs, params = found
         inputs = tuple(self.value(expr) for expr in exprs)
         avals = op.shape(*(atom.aval for atom in inputs), **params)
         outputs = tuple(map(Variable, avals)) if isinstance(avals, tuple) else (Variable(avals),)
         self.env[var] = outputs if len(outputs) != 1 else outputs[0]
         self.equations.append(Equation(op, inputs, params, outputs))
+
+    def translated(self, var: relax.Var, call: relax.Call) -> None:
+        """The equations of a translation in place of the call."""
+        operands: list[Variable] = []
+
+        def abstracted(value: Any) -> Any:
+            if isinstance(value, Variable):
+                operands.append(value)
+                return value.aval
+            if isinstance(value, Literal):
+                return value.value
+            return tuple(map(abstracted, value)) if type(value) is tuple else value
+
+        program = _translate(call, tuple(abstracted(self.value(arg)) for arg in call.args))
+        atoms: dict[Atom, Atom] = {}
+        for variable, array in zip(program.inputs, program.captured, strict=False):
+            atoms[variable] = self.capture(array)
+        atoms.update(zip(program.inputs[len(program.captured) :], operands, strict=True))
+        for equation in program.equations:
+            inputs = tuple(atoms.get(atom, atom) for atom in equation.inputs)
+            self.equations.append(equation._replace(inputs=inputs, source=""))
+        self.env[var] = tree.unflatten(program.out_tree, [atoms.get(atom, atom) for atom in program.outputs])
+
+    def capture(self, array: DeviceArray) -> Variable:
+        """The input for an array that the function holds itself."""
+        if self.around is not None:
+            return self.from_outside(self.around.capture(array))
+        variable = Variable(array.aval)
+        self.captured[variable] = array
+        return variable
 
     def from_outside(self, value: Any) -> Any:
         """The values inside a branch for those around it."""
@@ -466,11 +518,11 @@ class _Reader:
             data = expr.value.numpy()
             if not data.shape:
                 return Literal(data[()])
-            if self.around is not None:
-                return self.from_outside(self.around.value(expr))
-            variable = Variable(ShapeDtype(data.shape, data.dtype))
-            self.captured[variable] = device_array(data)
-            return variable
+            return self.capture(device_array(data))
+        if isinstance(expr, relax.ShapeExpr):
+            return ops.plain(expr.values)
+        if tvm.ir.is_prim_expr(expr):
+            return ops.plain(expr)
         if expr in self.env:
             return self.env[expr]
         if self.around is not None:

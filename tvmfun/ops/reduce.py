@@ -72,6 +72,8 @@ def _reducer(combine: Callable) -> Callable[..., te.Tensor]:
 
 def _spelling(name: str, function: Callable) -> Spelling:
     def read(call: relax.Call):
+        if call.attrs.keepdims:
+            return None
         rank = len(call.args[0].ty.shape.values)
         axes = plain(call.attrs.axis)
         axes = tuple(range(rank)) if axes is None else tuple(i % rank for i in axes)

@@ -14,7 +14,7 @@ from tvm import relax, te, tirx
 from tvmfun import dtypes
 from tvmfun.core import dims
 from tvmfun.core.array import Array, ShapeDtype
-from tvmfun.core.op import Op, Spelling, dtype_name, plain, register, relax_spelling
+from tvmfun.core.op import Op, Spelling, dtype_name, plain, register
 from tvmfun.core.trace import argument, producer
 from tvmfun.errors import ShapeError
 from tvmfun.ops import pointwise
@@ -25,10 +25,15 @@ Ints = tuple[int, ...]
 
 def _with_shape_argument(name: str) -> Spelling:
     """Relax passes some shapes as an argument and not as an attribute; its functions take a 0 for an abbreviation."""
+
+    def read(call: relax.Call):
+        data, shape = call.args
+        return ([data], {"shape": plain(tuple(shape.values))}) if isinstance(shape, relax.ShapeExpr) else None
+
     return Spelling(
         name,
         lambda exprs, params: relax.Call(tvm.ir.Op.get(name), [exprs[0], relax.ShapeExpr(params["shape"])]),
-        lambda call: ([call.args[0]], {"shape": plain(tuple(call.args[1].values))}),
+        read,
     )
 
 
@@ -205,6 +210,10 @@ def _permute_simplify(x: Any, *, axes: Ints) -> Any:
     return None
 
 
+def _in_order(axes: Any) -> bool:
+    return axes is not None and all(axis >= 0 for axis in plain(axes))
+
+
 permute_dims = register(
     Op(
         "permute_dims",
@@ -214,7 +223,11 @@ permute_dims = register(
             [x.shape[axis] for axis in axes], lambda *i: x(*(i[axes.index(axis)] for axis in range(len(axes))))
         ),
         (lambda g, o, x, *, axes: permute_dims(g, axes=tuple(map(int, np.argsort(axes)))),),
-        relax_spelling("relax.permute_dims", relax.op.permute_dims, "axes"),
+        Spelling(
+            "relax.permute_dims",
+            lambda exprs, params: relax.op.permute_dims(exprs[0], params["axes"]),
+            lambda call: (list(call.args), {"axes": plain(call.attrs.axes)}) if _in_order(call.attrs.axes) else None,
+        ),
         batch=lambda batched, x, *, axes: permute_dims(x, axes=(0, *(axis + 1 for axis in axes))),
         simplify=_permute_simplify,
     )
@@ -438,6 +451,10 @@ def _concat_simplify(*xs: Any, axis: int) -> Any:
     return concat(*parts, axis=axis) if len(parts) < len(xs) else None
 
 
+def _is_plain(call: relax.Call) -> bool:
+    return isinstance(call.args[0], relax.Tuple) and call.attrs.axis is not None and call.attrs.axis >= 0
+
+
 concat = register(
     Op(
         "concat",
@@ -448,7 +465,7 @@ concat = register(
         Spelling(
             "relax.concat",
             lambda exprs, params: relax.op.concat(list(exprs), params["axis"]),
-            lambda call: (list(call.args[0].fields), {"axis": plain(call.attrs.axis)}),
+            lambda call: (list(call.args[0].fields), {"axis": plain(call.attrs.axis)}) if _is_plain(call) else None,
         ),
         batch=lambda batched, *xs, axis: concat(*repeat_unbatched(batched, xs), axis=axis + 1),
         simplify=_concat_simplify,

@@ -1,0 +1,37 @@
+"""Reading Relax: the operators without a record of their own become compositions of ops.
+
+``Program.from_relax`` asks this package about them. The table of all operators is in ``docs/ops.md``.
+"""
+
+from tvmfun.interop.relax import (
+    arrays,
+    elements,
+    gradients,
+    image,
+    indexing,
+    layers,
+    products,
+    reductions,
+    vision,
+    windows,
+)
+from tvmfun.interop.relax.table import LEFT_OUT, TRANSLATIONS, by_record, legalizable, markdown, translate
+
+__all__ = [
+    "LEFT_OUT",
+    "TRANSLATIONS",
+    "arrays",
+    "by_record",
+    "elements",
+    "gradients",
+    "image",
+    "indexing",
+    "layers",
+    "legalizable",
+    "markdown",
+    "products",
+    "reductions",
+    "translate",
+    "vision",
+    "windows",
+]
