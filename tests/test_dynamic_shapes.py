@@ -183,6 +183,22 @@ PROGRAMS = {
     ),
     "vmap": (lambda x, w: vmap(lambda row: tnp.tanh(row @ w))(x), lambda n: (floats(n, 3), floats(3, 3)), (B,)),
     "half": (lambda x, w: x @ w, lambda n: (floats(n, 6).astype("float16"), floats(6, 7).astype("float16")), (B,)),
+    "counted loop": (
+        lambda x: lax.fori_loop(0, x.shape[0], lambda i, c: c * 0.5 + x[i], x[0]),
+        lambda n: (floats(n, 3),),
+        (B,),
+    ),
+    "solve": (
+        lambda x: tnp.linalg.solve(2 * np.eye(4, dtype="float32") + tnp.eye(4, k=1), x.T),
+        lambda n: (floats(n, 4),),
+        (B,),
+    ),
+    "slice at a known place": (
+        lambda x: lax.dynamic_slice(tnp.concat([x, x]), (1, 0), (1, 3)),
+        lambda n: (floats(n, 3),),
+        (B,),
+    ),
+    "median": (lambda x: [tnp.median(x, axis=0), tnp.quantile(x, 0.3)], lambda n: (floats(n, 3),), (B,)),
     "two sizes": (lambda x, y: x[:, None] + y, lambda n: (floats(n), floats(2 * n + 1)), ({0: "m"}, {0: "n"})),
 }
 MEDIUM = (1, 2, 7, 33)

@@ -348,6 +348,12 @@ def test_errors():
         lax.cond(True, lambda: tnp.zeros(2), lambda: tnp.zeros(2, dtype="int32"))
     with pytest.raises(ShapeError, match="scalar"):
         lax.cond(np.asarray([True]), lambda: 1.0, lambda: 2.0)
+    with pytest.raises(ArgumentError, match="max_steps must be an integer"):
+        lax.while_loop(lambda c: c < 3, lambda c: c + 1, 0, max_steps="many")
+
+
+def test_a_scan_without_any_array_has_no_result():
+    assert lax.scan(lambda c, x: (None, None), None, None, length=2) == (None, None)
 
 
 def test_branches_clamp_the_index():

@@ -136,6 +136,8 @@ def test_update_values_broadcast_and_are_cast():
     same(x.at[0, 0].get(), np.float32(1))
     with pytest.raises(ShapeError, match=r"\[at\] the values must broadcast to the places, \(3,\)"):
         x.at[0].set(np.ones(2))
+    with pytest.raises(ShapeError, match="broadcast"):
+        tnp.zeros((3, 4))[[0, 1], [0, 1, 2]]
     with pytest.raises(IndexingError, match="2 elements"):
         x.at[2].set(0)
     with pytest.raises(DtypeError, match=r"\[at\]"):

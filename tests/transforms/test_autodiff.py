@@ -85,6 +85,12 @@ def test_integer_target_is_an_error():
         grad(lambda x: tnp.sum(x))(np.arange(3, dtype="int32"))
 
 
+@pytest.mark.parametrize("argnums", ["x", 1.0, (0, "x"), True])
+def test_argnums_that_are_no_integers(argnums):
+    with pytest.raises(errors.ArgumentError, match=r"\[grad\] argnums must be an integer, or a tuple of integers"):
+        grad(lambda x: tnp.sum(x), argnums)(X)
+
+
 @pytest.mark.parametrize(
     ("loss", "message"),
     [

@@ -13,6 +13,7 @@ import numpy as np
 
 from tvmfun import dtypes, tree
 from tvmfun import numpy as tnp
+from tvmfun.core import dims
 from tvmfun.core.array import Array, ShapeDtype
 from tvmfun.core.batching import Axis, batch, repeat
 from tvmfun.core.derivative import trace_leaves
@@ -80,6 +81,8 @@ def scan(
         return tuple(result)
 
     program, start = _traced_step("scan", step, start, init_tree, one)
+    if not program.outputs:
+        return tree.unflatten(program.out_tree, ())
     body, captured = control.closing(program)
     results = control.loop(
         *captured,
@@ -232,8 +235,8 @@ def while_loop(
     program, start = _traced_step("while_loop", step, start, init_tree, ())
     test = trace_leaves(lambda *leaves: cond_fun(tree.unflatten(init_tree, leaves)), [x.aval for x in start], "cond")
     _check_predicate("while_loop", test.out_avals)
-    if max_steps is not None and max_steps < 0:
-        raise ArgumentError("while_loop", "max_steps must not be negative", got=str(max_steps))
+    if max_steps is not None and (not isinstance(max_steps, int | np.integer) or max_steps < 0):
+        raise ArgumentError("while_loop", "max_steps must be an integer that is not negative", got=repr(max_steps))
     body, own = control.closing(program)
     cond, tested = control.closing(test)
     body, cond = _sharing_consts(body, len(own), cond, len(tested))
@@ -298,6 +301,9 @@ def fori_loop(
     """
     if isinstance(lower, int | np.integer) and isinstance(upper, int | np.integer):
         indices = tnp.arange(int(lower), max(int(lower), int(upper)), dtype="int32")
+        return scan(lambda val, i: (body_fun(i, val), None), init_val, indices, unroll=unroll)[0]
+    if all(isinstance(bound, int | np.integer | dims.Dim) for bound in (lower, upper)) and dims.always_le(lower, upper):
+        indices = tnp.arange(lower, upper, dtype="int32")
         return scan(lambda val, i: (body_fun(i, val), None), init_val, indices, unroll=unroll)[0]
     lower, upper = tnp.asarray(lower), tnp.asarray(upper)
     for bound in (lower, upper):

@@ -39,7 +39,7 @@ def _starts(name: str, operand: Array, starts: Any) -> list[Any]:
     result = []
     for start, size in zip(starts, operand.shape, strict=True):
         require_integer(name, start)
-        if isinstance(start, int | np.integer):
+        if isinstance(start, int | np.integer) and isinstance(size, int):
             result.append(np.int32(np.clip(start + size if start < 0 else start, 0, size)))
             continue
         start = tnp.asarray(start)
@@ -48,7 +48,8 @@ def _starts(name: str, operand: Array, starts: Any) -> list[Any]:
         if start.dtype in dtypes.SIGNED:
             wide = start.dtype if start.dtype.itemsize >= 4 else dtypes.int32
             start = tnp.astype(start, wide)
-            start = pw.where(pw.less(start, wide.type(0)), pw.add(start, wide.type(size)), start)
+            whole = wide.type(size) if isinstance(size, int) else tnp.asarray(size, wide)
+            start = pw.where(pw.less(start, wide.type(0)), pw.add(start, whole), start)
         result.append(start)
     return result
 
@@ -348,6 +349,8 @@ def gather(
     """
     operand, indices, sizes = tnp.asarray(operand), tnp.asarray(start_indices), tuple(slice_sizes)
     numbers, how = dimension_numbers, _mode("gather", mode)
+    if not isinstance(numbers, GatherDimensionNumbers):
+        raise ArgumentError("gather", "dimension_numbers must be GatherDimensionNumbers", got=repr(numbers))
     batching, index_batching = tuple(numbers.operand_batching_dims), tuple(numbers.start_indices_batching_dims)
     index_map, dropped = tuple(numbers.start_index_map), tuple(numbers.collapsed_slice_dims)
     windows = _windows("gather", operand, indices, sizes, index_map, batching, index_batching)
@@ -388,6 +391,8 @@ def _scatter(
     if operand.dtype == dtypes.bool_ and combine != "set":
         raise DtypeError(name, "bools are only set", got=repr(operand.aval), hint="x.astype('int32')")
     how = _mode(name, mode)
+    if not isinstance(numbers, ScatterDimensionNumbers):
+        raise ArgumentError(name, "dimension_numbers must be ScatterDimensionNumbers", got=repr(numbers))
     batching, index_batching = tuple(numbers.operand_batching_dims), tuple(numbers.scatter_indices_batching_dims)
     index_map, inserted = tuple(numbers.scatter_dims_to_operand_dims), tuple(numbers.inserted_window_dims)
     window_axes = tuple(numbers.update_window_dims)

@@ -69,7 +69,7 @@ def einsum_path(subscripts: Any, /, *operands: Any, optimize: Any = "auto") -> t
 def _parsed(subscripts: Any, operands: Sequence[Any]) -> tuple[list[str], str, list[Array]]:
     """The letters of each array and of the result, without ellipses, and the arrays in one dtype."""
     if isinstance(subscripts, str):
-        tensors = arrays("einsum", *operands)
+        tensors = arrays("einsum", *operands) if operands else []
         values = (subscripts, *tensors)
     else:
         values = [subscripts, *operands]
@@ -77,6 +77,8 @@ def _parsed(subscripts: Any, operands: Sequence[Any]) -> tuple[list[str], str, l
         tensors = arrays("einsum", *(values[i] for i in places))
         for i, x in zip(places, tensors, strict=True):
             values[i] = x
+    if not tensors:
+        raise ArgumentError("einsum", "there must be an array for each term", got="none")
     try:
         left, result, _ = opt_einsum.parser.parse_einsum_input(tuple(values))  # type: ignore[reportAttributeAccessIssue]
     except (IndexError, TypeError, ValueError) as error:

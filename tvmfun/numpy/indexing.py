@@ -153,7 +153,11 @@ def getitem(x: Array, index: Any) -> Array:
     """
     items = normalized(x, index)
     if is_immediate(x):
-        view = x.concrete("index").numpy()[numpy_index(x, items)]
+        places = numpy_index(x, items)
+        try:
+            view = x.concrete("index").numpy()[places]
+        except IndexError as error:
+            raise ShapeError("index", "the index arrays do not broadcast", got=str(error)) from None
         return device_array(view, weak=x.weak_type)
     return read(x, items, "clip")
 

@@ -39,10 +39,11 @@ def _quantile(
     shape = tuple(x.shape[i] for i in free)
     rows = sort(reshape(moveaxis(x, free, range(len(free))), (*shape, count)))
     # What is known is computed at once, in double precision.
-    known = not isinstance(q, Tracer) and not ignore_nan
+    known = not isinstance(q, Tracer) and not ignore_nan and isinstance(count, int)
     wide = dtypes.float64 if x.dtype == dtypes.float64 else dtypes.float32
     q = np.asarray(q, np.float64) if known else asarray(q, wide)
-    last: Any = count - 1
+    most: Any = count - 1 if isinstance(count, int) else astype(asarray(count - 1), wide)
+    last = most
     if ignore_nan:
         numbers = sum(astype(logical_not(isnan(rows)), dtypes.int32), -1, keepdims=True)
         last = astype(numbers - 1, wide)
@@ -52,7 +53,7 @@ def _quantile(
     weight = astype(asarray(place - low), x.dtype)
     if method == "nearest":
         low = high = library.round(place)
-    low, high = (astype(asarray(library.clip(p, 0, count - 1)), dtypes.int32) for p in (low, high))
+    low, high = (astype(asarray(library.clip(p, 0, most)), dtypes.int32) for p in (low, high))
     pick = take_along_axis if ignore_nan else lambda rows, p, axis: take(rows, p, axis, mode="promise_in_bounds")
     if ignore_nan:
         low, high = (broadcast_to(p, (*shape, p.shape[-1])) for p in (low, high))

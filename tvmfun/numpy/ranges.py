@@ -117,6 +117,8 @@ def linspace(
     first, last = (operand("linspace", end) for end in (start, stop))
     common = _kind("linspace", None, first, last)
     kind = dtype_or(dtype, common)
+    if isinstance(num, bool) or not isinstance(num, int | np.integer | Dim):
+        raise ArgumentError("linspace", "the number of points must be an integer", got=repr(num))
     parts = num - 1 if endpoint else num
     if _is_traced(first, last):
         first, last = (asarray(convert("linspace", end, common)) for end in (first, last))

@@ -10,7 +10,7 @@ import numpy as np
 
 from tvmfun.core.array import Array
 from tvmfun.core.trace import Tracer
-from tvmfun.errors import ArgumentError, ConcretizationError, IndexingError, ShapeError
+from tvmfun.errors import ArgumentError, ConcretizationError, DimensionError, IndexingError, ShapeError
 from tvmfun.numpy.creation import Shape, as_shape, asarray, zeros
 from tvmfun.numpy.cumulative import cumulative_sum
 from tvmfun.numpy.indexing import take
@@ -173,6 +173,9 @@ def _pad_with_elements(x: Array, widths: list, mode: str) -> Array:
         if any(pair):
             if not x.shape[axis]:
                 raise ShapeError("pad", f"axis {axis} has no elements to pad with", got=repr(x.aval))
+            if not isinstance(x.shape[axis], int):
+                what = f"mode {mode!r} needs to know the size of axis {axis}"
+                raise DimensionError("pad", what, got=repr(x.aval), hint="a static size, or mode 'constant'")
             # NumPy pads the numbers of the elements; they say which ones to take.
             places = np.pad(np.arange(x.shape[axis]), pair, mode)  # type: ignore[call-overload]
             x = x[(slice(None),) * axis + (places,)]

@@ -15,6 +15,7 @@ from tvm import tirx
 from tvm.script.ir_builder import tirx as T
 
 from tvmfun import dtypes
+from tvmfun.core import dims
 from tvmfun.core.array import Array, ShapeDtype
 from tvmfun.core.op import Op, register
 from tvmfun.errors import DtypeError, GradientError, ShapeError
@@ -125,8 +126,13 @@ def branch(condition: Any) -> Iterator[None]:
 
 
 def strips(size: int) -> list[tuple[int, int, int]]:
-    """``size`` columns cut into strips: ``(first column, width, count)`` of the full strips, and of the rest."""
+    """``size`` columns cut into strips: ``(first column, width, count)`` of the full strips, and of the rest.
+
+    The rest of a dynamic size is one column at a time.
+    """
     count, rest = divmod(size, WIDTH)
+    if dims.is_dynamic(size):
+        return [(0, WIDTH, count), (count * WIDTH, 1, rest)]
     return [(0, WIDTH, count)] * (count > 0) + [(count * WIDTH, rest, 1)] * (rest > 0)
 
 

@@ -68,7 +68,7 @@ def value_and_grad(fun: Callable, argnums: int | Sequence[int] = 0, *, has_aux: 
     """
     if not callable(fun):
         raise ArgumentError("grad", "the first argument must be a function", got=type(fun).__name__)
-    numbers = (argnums,) if isinstance(argnums, int) else tuple(argnums)
+    numbers = argument_numbers(argnums)
 
     @wraps(fun)
     def value_and_gradient(*args: Any, **kwargs: Any) -> Any:
@@ -114,6 +114,14 @@ def _filled(values: Sequence[Any], like: Sequence[Any]) -> list[Any]:
 
 def _is_float(leaf: Any) -> bool:
     return dtypes.is_float(abstract(leaf).dtype)
+
+
+def argument_numbers(argnums: Any) -> tuple[int, ...]:
+    """``argnums`` as a tuple."""
+    numbers = tuple(argnums) if isinstance(argnums, tuple | list) else (argnums,)
+    if any(isinstance(number, bool) or not isinstance(number, int | np.integer) for number in numbers):
+        raise ArgumentError("grad", "argnums must be an integer, or a tuple of integers", got=repr(argnums))
+    return numbers
 
 
 def positions(numbers: Sequence[int], count: int) -> list[int]:

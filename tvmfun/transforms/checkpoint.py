@@ -13,6 +13,7 @@ from tvmfun.core.derivative import trace_leaves
 from tvmfun.core.leaf import abstract
 from tvmfun.core.program import Equation
 from tvmfun.core.trace import is_tracing
+from tvmfun.errors import ArgumentError
 from tvmfun.ops import calls
 from tvmfun.ops.control import closing
 
@@ -38,6 +39,9 @@ def checkpoint(
     """
     if fun is None:
         return lambda fun: checkpoint(fun, policy=policy, static_argnums=static_argnums)
+    if policy is not None and not callable(policy):
+        hint = "one of tvmfun.checkpoint_policies"
+        raise ArgumentError("checkpoint", "the policy must be a function", got=repr(policy), hint=hint)
     static = (static_argnums,) if isinstance(static_argnums, int) else tuple(static_argnums)
 
     @wraps(fun)
