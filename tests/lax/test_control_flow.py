@@ -350,6 +350,26 @@ def test_errors():
         lax.cond(np.asarray([True]), lambda: 1.0, lambda: 2.0)
     with pytest.raises(ArgumentError, match="max_steps must be an integer"):
         lax.while_loop(lambda c: c < 3, lambda c: c + 1, 0, max_steps="many")
+    for length in (-1, 2.5):
+        with pytest.raises(ArgumentError, match="the length must be"):
+            lax.scan(lambda c, x: (c, c), 0.0, length=length)
+    with pytest.raises(ArgumentError, match="unroll must be"):
+        lax.scan(lambda c, x: (c, c), 0.0, length=3, unroll=0)
+    with pytest.raises(ShapeError, match="associative_scan"):
+        lax.associative_scan(tnp.add, ones, axis=5)
+
+
+def test_python_numbers_keep_their_kind():
+    # A carry or a result that began as a float is not cut to an integer, or a number to a bool.
+    carry, ys = lax.scan(lambda c, x: (tnp.where(x > 1, 1, 0), c), 0.5, np.asarray([0.0, 2, 3]))
+    np.testing.assert_array_equal(ys, [0.5, 0, 1])
+    assert float(lax.fori_loop(0, 0, lambda i, c: 1, 2.5)) == 2.5
+    assert float(lax.while_loop(lambda c: c < 0, lambda c: 3, 0.75)) == 0.75
+    assert float(lax.cond(True, lambda: 5, lambda: 2.5)) == 5
+    with pytest.raises(DtypeError, match="branches must have one dtype"):
+        lax.cond(True, lambda: 5, lambda: np.bool_(False))
+    with pytest.raises(DtypeError, match=r"\[switch\] the Python integer does not fit int8, got 300"):
+        lax.switch(1, [lambda: np.int8(1), lambda: 300])
 
 
 def test_a_scan_without_any_array_has_no_result():

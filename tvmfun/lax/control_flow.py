@@ -19,6 +19,8 @@ from tvmfun.core.batching import Axis, batch, repeat
 from tvmfun.core.derivative import trace_leaves
 from tvmfun.core.program import Program
 from tvmfun.errors import ArgumentError, DtypeError, ShapeError, TreeError
+from tvmfun.numpy.manipulation import normalize_axis
+from tvmfun.numpy.promotion import convert
 from tvmfun.ops import control, pointwise
 from tvmfun.ops.shape import slice as slice_op
 
@@ -66,6 +68,8 @@ def scan(
     rows, rows_tree = tree.flatten(xs)
     rows = [tnp.asarray(row) for row in rows]
     steps = _length(rows, length)
+    if not isinstance(unroll, int) or (unroll < 1 and unroll is not False):
+        raise ArgumentError("scan", "unroll must be a bool or a positive integer", got=repr(unroll))
     if unroll is True or (unroll is not False and isinstance(steps, int) and unroll >= steps > 1):
         return _unrolled(f, init, rows, rows_tree, steps, reverse)
     if not isinstance(unroll, bool) and unroll > 1:
@@ -110,6 +114,8 @@ def _length(rows: Sequence[Array], length: Any) -> Any:
             raise ShapeError("scan", f"all leaves of xs must have {length} rows", got=repr(row.aval))
     if length is None:
         raise ArgumentError("scan", "without xs the number of steps must be given", got="None", hint="length=10")
+    if not isinstance(length, int | np.integer | dims.Dim) or (not isinstance(length, dims.Dim) and length < 0):
+        raise ArgumentError("scan", "the length must be an integer that is not negative", got=repr(length))
     return length
 
 
@@ -130,13 +136,15 @@ def _traced_step(
             tree.check_same_structure(where, init_tree, carry_tree, ("the first carry", "the next carry"))
         got = program.out_avals[: len(start)]
         adapted = [
-            tnp.astype(x, aval.dtype) if x.aval.weak and x.dtype != aval.dtype and x.shape == aval.shape else x
+            tnp.astype(x, aval.dtype)
+            if x.dtype != aval.dtype and x.shape == aval.shape and _adapts(x.aval, aval)
+            else x
             for x, aval in zip(start, got, strict=True)
         ]
         if all(a is x for a, x in zip(adapted, start, strict=True)):
             break
         start = adapted
-    program = _with_dtypes(program, [x.aval for x in start])
+    program = _with_dtypes(where, program, [x.aval for x in start])
     paths = [path for path, _ in tree.flatten_with_path(tree.unflatten(init_tree, start))[0]]
     for x, aval, path in zip(start, program.out_avals, paths, strict=False):
         if (x.shape, x.dtype) != (aval.shape, aval.dtype):
@@ -146,21 +154,37 @@ def _traced_step(
     return program, start
 
 
-def _with_dtypes(program: Program, wanted: Sequence[ShapeDtype]) -> Program:
-    """The Program with leading results that are weakly typed converted to the dtypes wanted."""
+def _adapts(aval: ShapeDtype, other: ShapeDtype) -> bool:
+    """Whether it is weakly typed and may get the dtype of the other: a float does not become an integer."""
+    return aval.weak and _rank(aval.dtype) <= _rank(other.dtype)
+
+
+def _rank(dtype: np.dtype) -> int:
+    return 2 if dtypes.is_float(dtype) else int(dtype != dtypes.bool_)
+
+
+def _with_dtypes(where: str, program: Program, wanted: Sequence[ShapeDtype]) -> Program:
+    """The Program with leading results that are weakly typed converted to the dtypes wanted, where they may be."""
     outs = program.out_avals[: len(wanted)]
-    if all(not out.weak or out.dtype == aval.dtype for out, aval in zip(outs, wanted, strict=True)):
+    changing = [out.dtype != aval.dtype and _adapts(out, aval) for out, aval in zip(outs, wanted, strict=True)]
+    if not any(changing):
         return program
 
     def convert(*leaves: Any) -> Any:
         results = program.evaluate([*program.captured, *leaves])
         converted = [
-            pointwise.astype(x, dtype=dtypes.NAMES[aval.dtype]) if out.weak else x
-            for x, out, aval in zip(results, outs, wanted, strict=False)
+            _converted(where, x, aval.dtype) if flag else x
+            for x, flag, aval in zip(results, changing, wanted, strict=False)
         ]
         return tree.unflatten(program.out_tree, [*converted, *results[len(wanted) :]])
 
     return trace_leaves(convert, program.in_avals, program.name)
+
+
+def _converted(where: str, x: Any, dtype: np.dtype) -> Any:
+    if isinstance(x, np.generic):
+        return convert(where, x.item(), dtype)
+    return pointwise.astype(x, dtype=dtypes.NAMES[dtype])
 
 
 def _unrolled(f: Callable, init: Any, rows: list, rows_tree: Any, length: int, reverse: bool) -> tuple[Any, Any]:
@@ -384,7 +408,7 @@ def _branch(where: str, index: Any, functions: Sequence[Callable], operands: tup
         if other.out_tree != first.out_tree:
             tree.check_same_structure(where, first.out_tree, other.out_tree, ("branch 0", f"branch {i}"))
     wanted = [_common(where, avals) for avals in zip(*(p.out_avals for p in programs), strict=True)]
-    closed = [control.closing(_with_dtypes(program, wanted)) for program in programs]
+    closed = [control.closing(_with_dtypes(where, program, wanted)) for program in programs]
     functions = [lambda *x, p=p, c=c: p.evaluate([*c, *x]) for p, c in closed]
     branches, captured = control.closed_branches(functions, avals, where)
     results = control.switch(index, *captured, *leaves, branches=branches)
@@ -393,13 +417,13 @@ def _branch(where: str, index: Any, functions: Sequence[Callable], operands: tup
 
 def _common(where: str, avals: Sequence[ShapeDtype]) -> ShapeDtype:
     """The type of one result of all branches; weakly typed ones adapt to the others."""
-    strong = next((aval for aval in avals if not aval.weak), None) or max(avals, key=lambda a: dtypes.is_float(a.dtype))
+    strong = next((aval for aval in avals if not aval.weak), None) or max(avals, key=lambda a: _rank(a.dtype))
     for i, aval in enumerate(avals):
         if aval.shape != strong.shape:
             raise ShapeError(
                 where, f"the results of the branches must have one shape, {strong}", got=f"{aval}, branch {i}"
             )
-        if aval.dtype != strong.dtype and not aval.weak:
+        if aval.dtype != strong.dtype and not _adapts(aval, strong):
             raise DtypeError(
                 where, f"the results of the branches must have one dtype, {strong}", got=f"{aval}, branch {i}"
             )
@@ -470,7 +494,7 @@ def associative_scan(fn: Callable[[Any, Any], Any], elems: Any, reverse: bool = 
     arrays = [tnp.asarray(leaf) for leaf in leaves]
     if not arrays:
         return elems
-    axis = axis % arrays[0].ndim if arrays[0].ndim else axis
+    axis = normalize_axis("associative_scan", axis, arrays[0].ndim)
     if any(x.ndim <= axis or x.shape[axis] != arrays[0].shape[axis] for x in arrays):
         got = ", ".join(repr(x.aval) for x in arrays)
         raise ShapeError("associative_scan", f"all leaves must have one size along axis {axis}", got=got)
