@@ -361,13 +361,13 @@ def test_errors():
 
 def test_python_numbers_keep_their_kind():
     # A carry or a result that began as a float is not cut to an integer, or a number to a bool.
-    carry, ys = lax.scan(lambda c, x: (tnp.where(x > 1, 1, 0), c), 0.5, np.asarray([0.0, 2, 3]))
+    _, ys = lax.scan(lambda c, x: (tnp.where(x > 1, 1, 0), c), 0.5, np.asarray([0.0, 2, 3]))
     np.testing.assert_array_equal(ys, [0.5, 0, 1])
     assert float(lax.fori_loop(0, 0, lambda i, c: 1, 2.5)) == 2.5
     assert float(lax.while_loop(lambda c: c < 0, lambda c: 3, 0.75)) == 0.75
     assert float(lax.cond(True, lambda: 5, lambda: 2.5)) == 5
     with pytest.raises(DtypeError, match="branches must have one dtype"):
-        lax.cond(True, lambda: 5, lambda: np.bool_(False))
+        lax.cond(True, lambda: 5, lambda: tnp.zeros((), "bool"))
     with pytest.raises(DtypeError, match=r"\[switch\] the Python integer does not fit int8, got 300"):
         lax.switch(1, [lambda: np.int8(1), lambda: 300])
 
