@@ -58,6 +58,21 @@ def test_integers_wrap_around(function, dtype):
     np.testing.assert_array_equal(tvmfun.jit(function)(x), expected)
 
 
+@pytest.mark.parametrize("dtype", ["uint8", "uint16", "uint32", "uint64"])
+def test_a_difference_below_zero_of_unsigned_integers(dtype):
+    x = np.asarray([0, 1, 2, np.iinfo(dtype).max], dtype)
+    with np.errstate(over="ignore"):
+        for function in (lambda x: 0 - x, lambda x: x * 0 - x, lambda x: (0 - x) & x, lambda x: 1 - x, lambda x: x - 3):
+            np.testing.assert_array_equal(tvmfun.jit(function)(x), function(x))
+
+
+@pytest.mark.parametrize("dtype", ["int8", "int16", "int32", "int64"])
+def test_the_magnitude_of_the_smallest_integer(dtype):
+    x = np.asarray([np.iinfo(dtype).min] * 9, dtype)
+    for function in (lambda abs, x: 2 // abs(x), lambda abs, x: abs(x) < 3, lambda abs, x: abs(x) >= 0):
+        np.testing.assert_array_equal(tvmfun.jit(lambda x, f=function: f(tnp.abs, x))(x), function(np.abs, x))
+
+
 @pytest.mark.parametrize("name", ["floor_divide", "remainder"])
 @pytest.mark.parametrize("dtype", ["uint8", "uint16", "uint32", "int8", "int64"])
 def test_divisors_known_not_to_be_negative(dtype, name):

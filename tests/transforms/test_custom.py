@@ -214,3 +214,16 @@ def test_checkpointed_steps_keep_only_the_carry():
     assert stacked_bytes(programs[1]) == carry
     assert stacked_bytes(programs[0]) >= 6 * carry
     np.testing.assert_allclose(programs[0](W), programs[1](W), rtol=1e-12)
+
+
+def test_custom_rules_of_an_imported_program():
+    twice, thrice = tvmfun.custom_vjp(lambda x: x * 2), tvmfun.custom_jvp(lambda x: x * 3)
+    twice.defvjp(lambda x: (twice(x), x), lambda residuals, g: (g * 5,))
+    thrice.defjvp(lambda primals, tangents: (thrice(*primals), tangents[0] * 7))
+    imported = tvmfun.Program.from_relax(tvmfun.trace(lambda x: tnp.sum(twice(x) + thrice(x)))(np.ones(3)).function)
+    value, gradient = tvmfun.value_and_grad(lambda x: imported(x)[0])(np.ones(3))
+    assert float(value) == 15
+    np.testing.assert_array_equal(gradient, [12, 12, 12])
+    np.testing.assert_array_equal(
+        tvmfun.vmap(tvmfun.grad(lambda x: imported(x)[0]))(np.ones((2, 3))), np.full((2, 3), 12)
+    )

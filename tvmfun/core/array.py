@@ -427,7 +427,7 @@ def explain_no_data(aval: ShapeDtype, what: str, name: str) -> ConcretizationErr
     """The error for a traced value used where Python needs data."""
     hints = {
         "bool()": "tvmfun.numpy.where(condition, x, y), or make the argument static with static_argnums",
-        "np.asarray": "the same function of tvmfun.numpy",
+        "np.asarray": "the same function of tvmfun.numpy, or x.astype(dtype)",
     }
     stay = "to keep the computation in tvmfun.numpy, or return the value from the jitted function"
     return ConcretizationError(

@@ -1,7 +1,8 @@
 """NumPy for programs: the array API standard, and the functions of NumPy that people use daily, which can be traced.
 
-Dtypes promote as in JAX: Python numbers take the dtype of the array they meet and are int32 or float32 alone. There
-are no complex numbers, because TVM has none: no ``real``, ``imag`` and ``conj``, and no ``fft``.
+Dtypes promote as in JAX: Python numbers take the dtype of the array they meet and are int32 or float32 alone. Their
+names are NumPy's scalar types: ``float32(0.5)`` is a number of that dtype. There are no complex numbers, because TVM
+has none: no ``real``, ``imag`` and ``conj``, and no ``fft``.
 """
 
 from __future__ import annotations
@@ -10,10 +11,8 @@ import math
 from typing import Any
 
 import numpy as _numpy
-
-from tvmfun.core.array import Array
-from tvmfun.dtypes import (
-    bfloat16,
+from ml_dtypes import bfloat16
+from numpy import (
     bool_,
     float16,
     float32,
@@ -27,6 +26,8 @@ from tvmfun.dtypes import (
     uint32,
     uint64,
 )
+
+from tvmfun.core.array import Array
 from tvmfun.numpy import linalg, methods
 from tvmfun.numpy.contractions import (
     einsum,

@@ -28,16 +28,15 @@ from tvmfun.ops.control import closed
 
 @dataclass(frozen=True)
 class Rule:
-    """A Python function as a parameter of an op; flat: it takes and returns lists of arrays."""
+    """A Python function as a parameter of an op; flat: it takes and returns lists of arrays.
 
-    function: Callable[..., Any]
+    Not callable itself: TVM would make a function of its own of it, which could not be traced.
+    """
 
-    def __call__(self, *args: Any) -> Any:
-        """Calls the function."""
-        return self.function(*args)
+    call: Callable[..., Any]
 
     def __repr__(self) -> str:
-        return getattr(self.function, "__name__", "rule")
+        return getattr(self.call, "__name__", "rule")
 
 
 def _shape(*avals: ShapeDtype, program: Program, **params: Any) -> tuple:
@@ -72,7 +71,7 @@ def _batched_rule(rule: Rule, flags: Sequence[bool], axis: Axis) -> Callable:
         every = [*flags, *own]
         examples = [_example(x, flag) for x, flag in zip(values, every, strict=True)]
         with named_axis(axis.name, axis.size):
-            program = trace_leaves(rule, examples, repr(rule))
+            program = trace_leaves(rule.call, examples, repr(rule))
         return _batched_function(program, every, axis)(*values)
 
     return run
@@ -94,13 +93,13 @@ def _refuse_captured(name: str, active: Sequence[bool], captured: int) -> None:
 def _vjp_pullback(active, *args, program, forward, backward, captured):
     _refuse_captured("custom_vjp", active, captured)
     given = args[captured:]
-    values = list(forward(*given))
+    values = list(forward.call(*given))
     count = len(program.outputs)
     results, residuals = values[:count], values[count:]
 
     def pull(gs: Sequence[Any]) -> list:
         filled = [zeros(out) if g is None else g for g, out in zip(gs, results, strict=True)]
-        return [None] * captured + list(backward(*residuals, *filled))
+        return [None] * captured + list(backward.call(*residuals, *filled))
 
     return tuple(results), pull
 
@@ -166,7 +165,7 @@ def _jvp_pushforward(args, tangents, *, program, rule, captured):
     _refuse_captured("custom_jvp", [t is not None for t in tangents], captured)
     given = args[captured:]
     directions = [zeros(x) if t is None else t for x, t in zip(given, tangents[captured:], strict=True)]
-    values = list(rule(*given, *directions))
+    values = list(rule.call(*given, *directions))
     count = len(program.outputs)
     return tuple(values[:count]), values[count:]
 
@@ -180,7 +179,7 @@ def _jvp_pullback(active, *args, program, rule, captured):
 
     def linear(*tangents: Any) -> list:
         full = dict(zip(moving, tangents, strict=True))
-        return list(rule(*given, *(full[i] if i in full else zeros(x) for i, x in enumerate(given))))
+        return list(rule.call(*given, *(full[i] if i in full else zeros(x) for i, x in enumerate(given))))
 
     traced = trace_leaves(linear, [_example(given[i], False) for i in moving], program.name)
     tape = Tape(traced, [zeros(given[i]) for i in moving])

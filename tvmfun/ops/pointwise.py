@@ -210,8 +210,15 @@ def _wrapping(formula: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _subtract(x: Any, y: Any) -> Any:
-    # x - x would be simplified to 0, also where x is infinite; LLVM makes a subtraction of this.
-    return x + opaque(-1.0, dtype_name(x)) * y if dtype_name(x) in ("float32", "float64") else x - y
+    dtype = dtype_name(x)
+    if dtype in ("float32", "float64"):
+        # x - x would be simplified to 0, also where x is infinite; LLVM makes a subtraction of this.
+        return x + opaque(-1.0, dtype) * y
+    if dtype in ("uint8", "uint16", "uint32"):
+        return tirx.Cast(dtype, tirx.Cast("int64", x) - tirx.Cast("int64", y))
+    if dtype == "uint64":  # 0 - x would be taken for 0
+        return tirx.Select(x >= y, x - y, ~(y - x) + _one(x))
+    return _wrapping(lambda x, y: x - y)(x, y)
 
 
 def _negative(x: Any) -> Any:
@@ -245,7 +252,7 @@ add = pointwise(
 )
 subtract = pointwise(
     "subtract",
-    _wrapping(_subtract),
+    _subtract,
     (lambda g, o, x, y: g, lambda g, o, x, y: negative(g)),
     spelling=relax.op.subtract,
     simplify=lambda x, y: x if is_number(y, 0) else None,
@@ -387,7 +394,19 @@ negative = pointwise(
     simplify=lambda x: argument(x, 0) if made_by(x, "negative") else None,
     exact=np.negative,
 )
-abs = pointwise("abs", lambda x: tirx.abs(x), (lambda g, o, x: multiply(g, sign(x)),), spelling=relax.op.abs)
+
+
+def _abs(x: Any) -> Any:
+    if not _is_signed(x):
+        return tirx.abs(x)
+    # That of the smallest integer is negative. Neither LLVM may see an overflow, nor the simplifier a magnitude.
+    dtype = dtype_name(x)
+    below = x < tirx.const(0, dtype)
+    size = tirx.Cast(f"u{dtype}", tirx.Select(below, ~x, x)) + tirx.Cast(f"u{dtype}", below)
+    return (tirx.Cast(dtype, size) ^ opaque(1, dtype)) ^ tirx.const(1, dtype)
+
+
+abs = pointwise("abs", _abs, (lambda g, o, x: multiply(g, sign(x)),), spelling=relax.op.abs)
 
 
 def _sign(x: Any) -> Any:

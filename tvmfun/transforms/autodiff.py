@@ -163,7 +163,7 @@ def _check_loss(result: Any, has_aux: bool) -> Any:
             "grad",
             "the loss must be one scalar",
             got=f"a tree of {len(leaves)} leaves",
-            hint="has_aux=True for more results",
+            hint="to return the scalar alone, or has_aux=True for more results",
         )
     aval = abstract(loss, "grad")
     if aval.shape:
