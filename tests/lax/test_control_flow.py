@@ -357,6 +357,8 @@ def test_errors():
         lax.scan(lambda c, x: (c, c), 0.0, length=3, unroll=0)
     with pytest.raises(ShapeError, match="associative_scan"):
         lax.associative_scan(tnp.add, ones, axis=5)
+    with pytest.raises(ShapeError, match="the shapes it gets"):
+        lax.associative_scan(lambda a, b: a[:1], np.ones((6, 2)))
 
 
 def test_python_numbers_keep_their_kind():

@@ -227,3 +227,11 @@ def test_custom_rules_of_an_imported_program():
     np.testing.assert_array_equal(
         tvmfun.vmap(tvmfun.grad(lambda x: imported(x)[0]))(np.ones((2, 3))), np.full((2, 3), 12)
     )
+
+
+def test_a_rule_that_is_not_linear_is_an_error():
+    f = tvmfun.custom_jvp(lambda x: x * 1)
+    f.defjvp(lambda primals, tangents: (f(*primals), tangents[0] ** 2))
+    assert float(tvmfun.jvp(f, (3.0,), (2.0,))[1]) == 4
+    with pytest.raises(GradientError, match=r"\[custom_jvp\] the function is not linear, got multiply"):
+        tvmfun.grad(f)(3.0)

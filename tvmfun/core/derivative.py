@@ -129,6 +129,32 @@ class Tape:
         return [(i, _cotangent(equation.op, i, gs, results, arguments, equation.params)) for i in carried]
 
 
+def transposed(program: Program, avals: Sequence[ShapeDtype], seeds: Sequence[ShapeDtype], where: str) -> Program:
+    """The Program of ``(*leaves, *cotangents) -> cotangents`` of a linear one, in which the leaves do not matter.
+
+    Raises:
+        GradientError: if they do.
+    """
+
+    def back(*values: Any) -> list:
+        given, cotangents = values[: len(avals)], values[len(avals) :]
+        missing = [None] * (len(program.outputs) - len(seeds))
+        found = Tape(program, given).backward([*missing, *cotangents])
+        return [zeros(leaf) if g is None else g for g, leaf in zip(found, given, strict=True)]
+
+    joint = trace_leaves(back, [*avals, *seeds], program.name)
+    leaves = set(joint.inputs[len(joint.captured) : len(joint.captured) + len(avals)])
+    for equation in joint.equations:
+        if not leaves.isdisjoint(equation.inputs):
+            raise GradientError(
+                where,
+                "the function is not linear",
+                got=f"{equation.op} of an argument's value, at {equation.source or 'an unknown place'}",
+                hint="vjp, which differentiates at a point" if where == "linear_transpose" else "",
+            )
+    return joint
+
+
 def _cotangent(op: Op, i: int, gs: list, results: list, arguments: list, params: dict) -> Any:
     """The derivative rule of ``op`` for its argument ``i``."""
     rule = op.vjp_rule(i)

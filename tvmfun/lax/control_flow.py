@@ -502,7 +502,11 @@ def associative_scan(fn: Callable[[Any, Any], Any], elems: Any, reverse: bool = 
         arrays = [tnp.flip(x, axis=axis) for x in arrays]
 
     def combine(a: list, b: list) -> list:
-        return [tnp.asarray(x) for x in tree.leaves(fn(tree.unflatten(structure, a), tree.unflatten(structure, b)))]
+        found = [tnp.asarray(x) for x in tree.leaves(fn(tree.unflatten(structure, a), tree.unflatten(structure, b)))]
+        if [x.shape for x in found] != [x.shape for x in a]:
+            got = ", ".join(repr(x.aval) for x in found)
+            raise ShapeError("associative_scan", "the function must return arrays of the shapes it gets", got=got)
+        return found
 
     def part(x: Array, begin: int, end: int, step: int = 1) -> Array:
         start, stop, steps = [0] * x.ndim, list(x.shape), [1] * x.ndim

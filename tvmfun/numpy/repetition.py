@@ -39,6 +39,8 @@ def roll(x: Any, /, shift: Axes | Array, axis: Axes | None = None) -> Array:
     """
     x = asarray(x)
     shifts = list(shift) if isinstance(shift, Array) and shift.ndim else listed(shift)
+    if any(not isinstance(amount, Tracer) and not hasattr(amount, "__index__") for amount in shifts):
+        raise ArgumentError("roll", "the shifts must be integers", got=repr(shift))
     if axis is None:
         return reshape(roll(ravel(x), sum(shifts), 0), x.shape)
     axes = listed(axis)

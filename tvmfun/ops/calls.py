@@ -15,7 +15,7 @@ from tvm import te
 from tvmfun import tree
 from tvmfun.core.array import ShapeDtype
 from tvmfun.core.batching import Axis, Batched, batch, current_axis, repeat
-from tvmfun.core.derivative import Tape, is_float, pushforward, trace_leaves, zeros
+from tvmfun.core.derivative import Tape, is_float, pushforward, trace_leaves, transposed, zeros
 from tvmfun.core.leaf import abstract
 from tvmfun.core.op import Op, register
 from tvmfun.core.program import Equation, Program
@@ -181,7 +181,9 @@ def _jvp_pullback(active, *args, program, rule, captured):
         full = dict(zip(moving, tangents, strict=True))
         return list(rule.call(*given, *(full[i] if i in full else zeros(x) for i, x in enumerate(given))))
 
-    traced = trace_leaves(linear, [_example(given[i], False) for i in moving], program.name)
+    avals = [_example(given[i], False) for i in moving]
+    traced = trace_leaves(linear, avals, program.name)
+    transposed(traced, avals, traced.out_avals[count:], "custom_jvp")  # raises where the rule is not linear
     tape = Tape(traced, [zeros(given[i]) for i in moving])
 
     def pull(gs: Sequence[Any]) -> list:

@@ -11,7 +11,7 @@ import numpy as np
 
 from tvmfun import dtypes, tree
 from tvmfun.core.array import Array, ShapeDtype
-from tvmfun.core.derivative import Tape, partition, pushforward, trace_leaves, zeros
+from tvmfun.core.derivative import Tape, partition, pushforward, trace_leaves, transposed, zeros
 from tvmfun.core.leaf import abstract
 from tvmfun.core.program import Program
 from tvmfun.core.trace import is_tracing
@@ -401,22 +401,8 @@ def linear_transpose(fun: Callable, *primals: Any) -> Callable[[Any], tuple]:
     """
     avals, structure = tree.flatten(tree.map(abstract, primals))
     program = _trace(lambda *leaves: fun(*tree.unflatten(structure, leaves)), avals, _name(fun))
-
-    def back(*values: Any) -> list:
-        given, cotangents = values[: len(avals)], values[len(avals) :]
-        return _filled(Tape(program, given).backward(cotangents), given)
-
     outs = program.out_avals
-    joint = _trace(back, [*avals, *outs], program.name)
-    inputs = set(joint.inputs[len(joint.captured) : len(joint.captured) + len(avals)])
-    for equation in joint.equations:
-        if not inputs.isdisjoint(equation.inputs):
-            raise GradientError(
-                "linear_transpose",
-                "the function is not linear",
-                got=f"{equation.op} of an argument's value, at {equation.source or 'an unknown place'}",
-                hint="vjp, which differentiates at a point",
-            )
+    joint = transposed(program, avals, outs, "linear_transpose")
 
     def transpose(cotangent: Any) -> tuple:
         given, given_tree = tree.flatten(as_arrays(cotangent))
