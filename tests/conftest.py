@@ -1,5 +1,6 @@
 import gc
 import os
+import sys
 
 import pytest
 
@@ -18,9 +19,11 @@ def pytest_configure(config: pytest.Config) -> None:
 
 @pytest.fixture(scope="module", autouse=True)
 def modest_memory():
-    """Compiled modules take about a megabyte each: drop those of one file before the next."""
+    """Compiled modules take about a megabyte each, also JAX's: drop those of one file before the next."""
     yield
     import tvmfun
 
     tvmfun.clear_caches()
+    if "jax" in sys.modules:
+        sys.modules["jax"].clear_caches()
     gc.collect()

@@ -403,8 +403,8 @@ def ids() -> list[Any]:
     params = []
     for one in CASES:
         count = seen[one.name] = seen.get(one.name, -1) + 1
-        # Two ways to call each function every time, the others once in a while.
-        params.append(pytest.param(one, id=f"{one.name}-{count}", marks=[pytest.mark.slow] if count > 1 else []))
+        # One way to call each function every time, the others once in a while.
+        params.append(pytest.param(one, id=f"{one.name}-{count}", marks=[pytest.mark.slow] if count else []))
     return params
 
 

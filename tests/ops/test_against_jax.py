@@ -173,7 +173,7 @@ def test_agrees_with_jax(name: str, dtype: np.dtype, record_property: Callable):
     comparison = Comparison(name, dtype)
     drawn(comparison, dtype, examples=1, plain=True)
     if dtype == np.float64:
-        drawn(comparison, dtype, examples=2)
+        drawn(comparison, dtype, examples=1)
     refusals = [comparison.refusal] if comparison.refusal else sorted(comparison.static)[:1]
     record_property("against_jax", (name, dtypes.NAMES[dtype], comparison.forms, *refusals))
 
