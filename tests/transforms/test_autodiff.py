@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from oracle import x64
 
 import tvmfun.numpy as tnp
-from tvmfun import errors, grad, jit, jvp, lax, value_and_grad, vjp
+from tvmfun import errors, grad, jacfwd, jacrev, jit, jvp, lax, value_and_grad, vjp
 
 X = np.asarray([0.5, -1.0, 2.0])
 
@@ -89,6 +89,16 @@ def test_integer_target_is_an_error():
 def test_argnums_that_are_no_integers(argnums):
     with pytest.raises(errors.ArgumentError, match=r"\[grad\] argnums must be an integer, or a tuple of integers"):
         grad(lambda x: tnp.sum(x), argnums)(X)
+    with pytest.raises(errors.ArgumentError, match="argnums must be an integer"):
+        jacfwd(lambda x: x, argnums)(X)
+
+
+def test_argnums_that_are_integers_of_numpy_and_ranges():
+    f = lambda x, y: tnp.sum(x * y)
+    np.testing.assert_array_equal(grad(f, np.int64(1))(X, 2 * X), X)
+    assert len(grad(f, range(2))(X, X)) == 2
+    assert jacrev(lambda x: x * 2, np.int64(0))(X).shape == (3, 3)
+    assert len(jacfwd(f, range(2))(X, X)) == 2
 
 
 @pytest.mark.parametrize(

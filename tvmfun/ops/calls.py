@@ -183,14 +183,16 @@ def _jvp_pullback(active, *args, program, rule, captured):
 
     avals = [_example(given[i], False) for i in moving]
     traced = trace_leaves(linear, avals, program.name)
-    transposed(traced, avals, traced.out_avals[count:], "custom_jvp")  # raises where the rule is not linear
-    tape = Tape(traced, [zeros(given[i]) for i in moving])
+    seeds = traced.out_avals[count:]
+    backward = transposed(traced, avals, seeds, "custom_jvp")
+    nowhere = [zeros(aval) for aval in avals]
 
     def pull(gs: Sequence[Any]) -> list:
-        found = dict(zip(moving, tape.backward([*(None for _ in range(count)), *gs]), strict=True))
+        own = [zeros(seed) if g is None else g for g, seed in zip(gs, seeds, strict=True)]
+        found = dict(zip(moving, backward.evaluate([*backward.captured, *nowhere, *own]), strict=True))
         return [None] * captured + [found.get(i) for i in range(len(given))]
 
-    return tuple(tape.outputs[:count]), pull
+    return tuple(traced.evaluate([*traced.captured, *nowhere])[:count]), pull
 
 
 def _jvp_batch(batched, *args, program, rule, captured):

@@ -93,7 +93,7 @@ def value_and_grad(fun: Callable, argnums: int | Sequence[int] = 0, *, has_aux: 
             seeds = [loss.dtype.type(1)] + [None] * (len(tape.outputs) - 1)
             gradient = tree.unflatten(structure, _filled(tape.backward(seeds), leaves))
             value = tree.unflatten(program.out_tree, tape.outputs)
-            return (value if has_aux else loss), (gradient[0] if isinstance(argnums, int) else tuple(gradient))
+            return (value if has_aux else loss), (tuple(gradient) if isinstance(argnums, Sequence) else gradient[0])
 
         for place in places:
             args = (*args[:place], as_arrays(args[place]), *args[place + 1 :])
@@ -118,7 +118,7 @@ def _is_float(leaf: Any) -> bool:
 
 def argument_numbers(argnums: Any) -> tuple[int, ...]:
     """``argnums`` as a tuple."""
-    numbers = tuple(argnums) if isinstance(argnums, tuple | list) else (argnums,)
+    numbers = tuple(argnums) if isinstance(argnums, Sequence) else (argnums,)
     if any(isinstance(number, bool) or not isinstance(number, int | np.integer) for number in numbers):
         raise ArgumentError("grad", "argnums must be an integer, or a tuple of integers", got=repr(argnums))
     return numbers

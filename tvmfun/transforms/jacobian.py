@@ -11,7 +11,7 @@ from tvmfun import dtypes, tree
 from tvmfun import numpy as tnp
 from tvmfun.core.leaf import abstract
 from tvmfun.errors import GradientError
-from tvmfun.transforms.autodiff import check_differentiable, jvp, positions, vjp
+from tvmfun.transforms.autodiff import argument_numbers, check_differentiable, jvp, positions, vjp
 from tvmfun.transforms.staging import as_arrays, staged
 from tvmfun.transforms.vmap import vmap
 
@@ -109,7 +109,7 @@ def hessian(fun: Callable, argnums: int | Sequence[int] = 0, has_aux: bool = Fal
 
 
 def _jacobian(fun: Callable, argnums: int | Sequence[int], has_aux: bool, compute: Callable) -> Callable[..., Any]:
-    numbers = (argnums,) if isinstance(argnums, int) else tuple(argnums)
+    numbers = argument_numbers(argnums)
 
     @wraps(fun)
     def jacobian(*args: Any, **kwargs: Any) -> Any:
@@ -126,7 +126,7 @@ def _jacobian(fun: Callable, argnums: int | Sequence[int], has_aux: bool, comput
                     new[place] = value
                 return fun(*new, **kwargs)
 
-            result, *aux = compute(of_chosen, chosen, isinstance(argnums, int))
+            result, *aux = compute(of_chosen, chosen, not isinstance(argnums, Sequence))
             return (result, *aux) if has_aux else result
 
         return staged(of_arrays, as_arrays(args), as_arrays(kwargs))
