@@ -8,8 +8,10 @@ from tvm import te
 from tvmfun import dtypes
 from tvmfun.core.array import Array, ShapeDtype
 from tvmfun.core.op import Op, dtype_name, plain, register
+from tvmfun.core.trace import argument, producer
 from tvmfun.errors import DtypeError, ShapeError
 from tvmfun.ops import shape as shapes
+from tvmfun.ops.simplify import made_by
 
 Ints = tuple[int, ...]
 
@@ -62,19 +64,35 @@ def _dot_vjp(side: int, g: Array, out: Array, x: Array, y: Array, *, contract, b
     x_free_count = x.ndim - shared - len(contract[0])
     begin = shared + (x_free_count if side == 0 else 0)
     g_other = tuple(range(begin, begin + len(other_free)))
-    if side == 0:
-        result = dot_general(g, other, contract=(g_other, other_free), batch=(g_batch, batch[1]))
-        # The free axes of `other` that are left are its contracted ones, in ascending order.
-        left = sorted(contract[1])
-        matching = [contract[0][contract[1].index(axis)] for axis in left]
-        order = (*batch[0], *own_free, *matching)
-    else:
-        result = dot_general(other, g, contract=(other_free, g_other), batch=(batch[0], g_batch))
-        left = sorted(contract[0])
-        matching = [contract[1][contract[0].index(axis)] for axis in left]
-        order = (*batch[1], *matching, *own_free)
-    axes = tuple(map(int, np.argsort(order)))
-    return result if axes == tuple(range(own.ndim)) else shapes.permute_dims(result, axes=axes)
+    # The free axes of `other` that are left are its contracted ones, in ascending order.
+    matching = [contract[side][contract[1 - side].index(axis)] for axis in sorted(contract[1 - side])]
+    by_factor = {0: (*batch[side], *own_free, *matching), 1: (*batch[side], *matching, *own_free)}
+    natural = tuple(range(own.ndim))
+    # The factors in the order that leaves nothing to permute, if there is one.
+    first = next((place for place, order in by_factor.items() if order == natural), side)
+    factors = ((g, g_other, g_batch), (other, other_free, batch[1 - side]))
+    (left, left_contract, left_batch), (right, right_contract, right_batch) = factors if first == 0 else factors[::-1]
+    result = dot_general(left, right, contract=(left_contract, right_contract), batch=(left_batch, right_batch))
+    axes = tuple(map(int, np.argsort(by_factor[first])))
+    return result if axes == natural else shapes.permute_dims(result, axes=axes)
+
+
+def _dot_simplify(x: Array, y: Array, *, contract, batch) -> Array | None:
+    """Permuted factors are read where they lie, if that keeps the order of the axes of the result."""
+    for side, factor in enumerate((x, y)):
+        if not made_by(factor, "permute_dims"):
+            continue
+        order = producer(factor).params["axes"]
+        free = [order[axis] for axis in _free(factor.ndim, batch[side], contract[side])]
+        if free != sorted(free):
+            continue
+        factors = (argument(x, 0), y) if side == 0 else (x, argument(y, 0))
+        contract, batch = (
+            tuple(tuple(order[a] for a in axes) if i == side else axes for i, axes in enumerate(pair))
+            for pair in (contract, batch)
+        )
+        return dot_general(*factors, contract=contract, batch=batch)
+    return None
 
 
 def _dot_batch(batched: tuple[bool, ...], x: Array, y: Array, *, contract, batch) -> Array:
@@ -99,5 +117,14 @@ def _dot_batch(batched: tuple[bool, ...], x: Array, y: Array, *, contract, batch
 #: ``dot_general(x, y, contract=, batch=)``: sums products over the paired axes ``contract``, for each index of the
 #: paired axes ``batch``. The result has the batch axes first, then the other axes of ``x``, then those of ``y``.
 dot_general = register(
-    Op("dot_general", "contraction", _dot_shape, _dot, _dot_vjp, inexpensive=False, batch=_dot_batch)
+    Op(
+        "dot_general",
+        "contraction",
+        _dot_shape,
+        _dot,
+        _dot_vjp,
+        inexpensive=False,
+        batch=_dot_batch,
+        simplify=_dot_simplify,
+    )
 )
