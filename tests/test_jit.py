@@ -1,17 +1,26 @@
 import subprocess
 import sys
 import threading
+from collections import OrderedDict, defaultdict
 from functools import partial
+from typing import Any, NamedTuple
 
 import numpy as np
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 import tvmfun
 import tvmfun.numpy as tnp
-from tvmfun import ShapeDtype, errors, jit
+from tvmfun import ShapeDtype, errors, jit, tree
 from tvmfun.counters import counted
 
 X = np.arange(6, dtype="float32").reshape(2, 3)
+
+
+class Point(NamedTuple):
+    x: Any
+    y: Any
 
 
 def test_traces_once_per_kind_of_argument():
@@ -70,6 +79,8 @@ def test_static_arguments():
 def test_arguments_that_do_not_exist():
     with pytest.raises(errors.ArgumentError, match="static_argnums"):
         jit(lambda x: x, static_argnums=2)
+    with pytest.raises(errors.ArgumentError, match="static_argnums must not be negative"):
+        jit(lambda *x: x, static_argnums=-1)
     with pytest.raises(errors.ArgumentError, match="donate_argnames.*y"):
         jit(lambda x: x, donate_argnames="y")
     with pytest.raises(errors.ArgumentError, match="function"):
@@ -97,6 +108,194 @@ def test_donation_by_name_and_of_what_comes_back_unchanged():
     same, _ = f(y=X, x=x)
     assert x.is_deleted()
     np.testing.assert_array_equal(same, X)
+
+
+@pytest.mark.parametrize("rounds", [1, 3])
+@pytest.mark.parametrize(
+    "options, args, kwargs, gone",
+    [
+        ({"donate_argnums": 1}, "abc", "", "b"),
+        ({"donate_argnums": (0, 2)}, "abc", "", "ac"),
+        ({"donate_argnums": 1}, "a", "bc", "b"),
+        ({"donate_argnames": ("c", "a")}, "ab", "c", "ac"),
+        ({"donate_argnums": 2, "static_argnums": 0}, "abc", "", "c"),
+        ({"donate_argnums": -1, "static_argnums": (0, 1)}, "abc", "", "c"),
+        ({"donate_argnames": "b", "static_argnames": "a"}, "a", "cb", "b"),
+        ({"donate_argnums": 1, "static_argnames": "c"}, "", "abc", "b"),
+    ],
+)
+def test_donated_are_the_leaves_of_these_arguments(options, args, kwargs, gone, rounds):
+    f = jit(lambda a, b, c: [tree.map(lambda x: x + 1, value) for value in (a, b, c) if value != "static"], **options)
+    static = {"abc"[i] for i in np.atleast_1d(options.get("static_argnums", ()))} | {options.get("static_argnames")}
+    for _ in range(rounds):
+        given = {
+            name: "static" if name in static else {"x": tnp.asarray(X), "y": (tnp.asarray(X), None, X)}
+            for name in "abc"
+        }
+        f(*(given[name] for name in args), **{name: given[name] for name in kwargs})
+        for name in set("abc") - static:
+            x, (y, _, array) = given[name]["x"], given[name]["y"]
+            assert (x.is_deleted(), y.is_deleted()) == (name in gone, name in gone)
+            np.testing.assert_array_equal(array, X)
+
+
+def test_an_array_donated_twice():
+    f = jit(lambda a, b: a + b, donate_argnums=(0, 1))
+    x = tnp.asarray(X)
+    np.testing.assert_array_equal(f(x, x), 2 * X)
+    with pytest.raises(errors.DonatedArrayError):
+        f(x, tnp.asarray(X))
+
+
+# -- the next call -----------------------------------------------------------------------------------------------
+
+RELATED = {
+    "dict": {"a": X, "b": X},
+    "another order": {"b": X, "a": X},
+    "OrderedDict": OrderedDict(a=X, b=X),
+    "defaultdict": defaultdict(list, a=X, b=X),
+    "tuple": (X, X),
+    "list": [X, X],
+    "named tuple": Point(X, X),
+    "dtype": {"a": X, "b": X.astype("float64")},
+    "shape": {"a": X, "b": X[:1]},
+    "weak": {"a": X, "b": 1.0},
+    "None": {"a": X, "b": None},
+    "nested": {"a": X, "b": (X, X)},
+    "one leaf": X,
+    "nothing": (),
+}
+
+
+@settings(max_examples=20)
+@given(st.lists(st.sampled_from(sorted(RELATED)), min_size=2, max_size=12), st.booleans())
+def test_a_call_that_resembles_another(names, on_device):
+    traced = []
+
+    def function(x):
+        traced.append((tree.structure(x), [(leaf.shape, leaf.dtype, leaf.weak_type) for leaf in tree.leaves(x)]))
+        return {"x": x}
+
+    f = jit(function)
+    kinds = []
+    for name in names:
+        x = tvmfun.device_put(RELATED[name]) if on_device else RELATED[name]
+        result = f(x)["x"]
+        assert type(result) is (tvmfun.Array if name == "one leaf" else type(x)) or isinstance(result, tvmfun.Array)
+        assert tree.structure(result) == tree.structure(x)
+        for got, expected in zip(tree.leaves(result), tree.leaves(RELATED[name]), strict=True):
+            np.testing.assert_array_equal(got, expected)
+            assert got.weak_type == (name == "weak" and isinstance(expected, float))
+        kinds.append((tree.structure(x), [(np.shape(leaf), np.asarray(leaf).dtype) for leaf in tree.leaves(x)]))
+    assert all(before not in traced[:i] for i, before in enumerate(traced))
+    assert len(traced) <= len(set(names))
+
+
+def test_static_values_that_are_equal_but_not_the_same():
+    f = jit(lambda x, n: x * n, static_argnums=1)
+    x = tnp.asarray(np.arange(3))
+    for _ in range(2):
+        assert [f(x, n).dtype for n in (1, 1.0, True)] == [(x * n).dtype for n in (1, 1.0, True)]
+
+
+def test_kinds_of_calls_beyond_those_recognized_at_a_glance():
+    traces = []
+
+    @jit
+    def f(x):
+        traces.append(x.shape)
+        return x * 2
+
+    for _ in range(3):
+        for n in range(12):
+            np.testing.assert_array_equal(f(np.arange(n)), 2 * np.arange(n))
+    assert len(traces) == 12
+
+
+def test_results_are_recognized_as_arguments():
+    step = jit(lambda state, x: {name: value + x for name, value in state.items()})
+    state = tvmfun.device_put({"a": X, "b": X})
+    for _ in range(3):
+        state = step(state, X)
+    assert state["a"].aval is state["b"].aval is tnp.asarray(X).aval
+    np.testing.assert_array_equal(state["a"], 4 * X)
+
+
+def test_arrays_that_are_gone_among_good_ones():
+    f = jit(lambda a, b: (a, b))
+    x, y = tnp.asarray(X), tnp.asarray(X)
+    f(x, y)
+    y.delete()
+    for _ in range(2):
+        with pytest.raises(errors.DonatedArrayError, match=r"float32\[2,3\]"):
+            f(x, y)
+    np.testing.assert_array_equal(f(x, x)[1], X)
+
+
+def test_tracers_that_outlive_their_trace():
+    leaked = []
+    f = jit(lambda a: a + 1)
+    f(tnp.asarray(X))
+    jit(lambda x: leaked.append(x) or x)(tnp.asarray(X))
+    with pytest.raises(errors.LeakedTracerError):
+        f(leaked[0])
+
+
+def test_what_is_no_array_after_a_good_call():
+    f = jit(lambda x: x["a"])
+    f({"a": tnp.asarray(X)})
+    with pytest.raises(errors.DtypeError, match="static_argnums"):
+        f({"a": "text"})
+    with pytest.raises(errors.DtypeError, match="static_argnums"):
+        f({"a": object()})
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        np.ones((2, 4), "float32"),
+        np.ones(6, "float32"),
+        np.ones((2, 3), "float64"),
+        np.ones((2, 3), "int32"),
+        np.ones((0, 3), "float32"),
+    ],
+)
+def test_kernels_check_what_reaches_them(wrong):
+    """No call gets here with wrong tensors; if one did, it must not read memory that is not there."""
+    compiled = jit(lambda x, y: (x @ y.T, tnp.exp(x) + y, x.reshape(3, 2) * 2)).lower(X, X).compile()
+    good, bad = tnp.asarray(X).tensor, tnp.asarray(wrong).tensor
+    assert len(compiled.executable([good, good])) == 3
+    for tensors in ([bad, good], [good, bad], [good, None], [good]):
+        with pytest.raises((RuntimeError, TypeError, ValueError)):
+            compiled.executable(tensors)
+    assert len(compiled.executable([good, good])) == 3
+
+
+def test_threads_with_arguments_of_their_own():
+    f = jit(lambda x, scale: tree.map(lambda leaf: leaf * scale, x), donate_argnums=0)
+    wrong = []
+
+    def work(n):
+        shape = (n % 3 + 1, 2)
+        make = (lambda a: {"a": a}, lambda a: [a], lambda a: Point(a, None), lambda a: OrderedDict(a=a))[n % 4]
+        for i in range(100):
+            x = np.full(shape, i, "float32")
+            given = make(tnp.asarray(x) if n % 2 else x)
+            result = f(given, 2.0)
+            if type(result) is not type(given) or not np.array_equal(tree.leaves(result)[0], 2 * x):
+                wrong.append(n)
+
+    interval = sys.getswitchinterval()
+    sys.setswitchinterval(1e-6)
+    try:
+        threads = [threading.Thread(target=work, args=(n,)) for n in range(8)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+    finally:
+        sys.setswitchinterval(interval)
+    assert not wrong
 
 
 def test_nested_functions_are_inlined():

@@ -415,3 +415,115 @@ def test_transpose_errors():
 def test_structures_can_be_pickled():
     structure = tree.structure({"layers": [Dense(1), None]})
     assert pickle.loads(pickle.dumps(structure)) == structure
+
+
+# -- a flattener of trees that come again ---
+
+
+@given(st.lists(trees, max_size=6), st.data())
+def test_a_flattener_flattens(several, data):
+    flattener = tree.Flattener()
+    for x in [*several, *several, *(data.draw(st.permutations(several)))]:
+        assert flattener(x) == tree.flatten(x)
+
+
+@given(trees, trees)
+def test_a_flattener_that_knows_a_tree_is_not_fooled_by_another(x, y):
+    flattener = tree.Flattener()
+    _, structure = flattener(x)
+    again = flattener(tree.map(lambda leaf: -leaf, x))[1]
+    assert again is structure or (again == structure and has_unknown(structure))
+    assert flattener(y) == tree.flatten(y)
+    assert flattener(x) == tree.flatten(x)
+
+
+UNKNOWN = (OrderedDict, defaultdict, Chex)
+
+
+def has_unknown(structure):
+    return structure.type in UNKNOWN or any(map(has_unknown, structure.children()))
+
+
+class Reversed(NamedTuple):
+    left: Any
+    right: Any
+
+    def __iter__(self):
+        return iter((self.right, self.left))
+
+
+@tree.register_dataclass
+@dataclass
+class Norm:
+    scale: Any
+    axis: Any = field(default=0, metadata={"static": True})
+    eps: Any = field(default=1e-6, metadata={"static": True})
+
+
+@pytest.mark.parametrize(
+    "known, other",
+    [
+        ({"a": 1, "b": 2}, OrderedDict(a=1, b=2)),
+        ({"a": 1, "b": 2}, defaultdict(int, a=1, b=2)),
+        ({"a": 1, "b": 2}, {"a": 1, "c": 2}),
+        ({"a": 1}, {"a": 1, "b": 2}),
+        ({"a": 1, "b": 2}, {"b": 1, "a": 2}),
+        ((1, 2), [1, 2]),
+        ((1, 2), Pair(1, 2)),
+        (Pair(1, 2), Reversed(1, 2)),
+        (Reversed(1, 2), Reversed(3, 4)),
+        ((1, 2), (1, 2, 3)),
+        ((1, 2), (1, (2, 3))),
+        ((1, 2), (1, None)),
+        ((1, None), (1, 2)),
+        ((1, ()), (1, [])),
+        (Dense(1), Dense(1, 2)),
+        (Dense(1, activation="relu"), Dense(1, activation="tanh")),
+        (Dense(1), Norm(1)),
+        (Norm(1), Norm(1, axis=1)),
+        (Norm(1), Norm(1, eps=0.5)),
+        (1, [1]),
+        (1, None),
+        ({}, []),
+        ((), None),
+        ({"w": deque([1])}, {"w": deque([1, 2])}),
+    ],
+)
+def test_a_flattener_sees_the_difference(known, other):
+    flattener = tree.Flattener()
+    for x in (known, known, other, other, known):
+        assert flattener(x) == tree.flatten(x)
+
+
+def test_a_flattener_meets_more_structures_than_it_remembers():
+    flattener = tree.Flattener()
+    several = [list(range(n)) for n in range(20)]
+    for x in (*several, *several):
+        assert flattener(x) == tree.flatten(x)
+
+
+def test_a_flattener_leaves_mistakes_to_flatten():
+    flattener = tree.Flattener()
+    flattener(Norm(1))
+    with pytest.raises(ArgumentError, match=r"static field 'axis' must be hashable, got list"):
+        flattener(Norm(1, axis=[0]))
+    assert flattener(Norm(1, axis=(0,))) == tree.flatten(Norm(1, axis=(0,)))
+
+
+def test_a_flattener_takes_deep_trees_apart():
+    deep = 1
+    for _ in range(900):
+        deep = [deep]
+    flattener = tree.Flattener()
+    assert [flattener(deep)[0] for _ in range(2)] == [[1], [1]]
+
+
+def test_a_flattener_meets_a_class_that_jax_learns_later():
+    class Late:
+        def __init__(self, value):
+            self.value = value
+
+    flattener = tree.Flattener()
+    assert len(flattener([Late(1)])[0]) == 1
+    jax.tree_util.register_pytree_node(Late, lambda late: ((late.value, late.value), None), lambda _, c: Late(c[0]))
+    assert flattener([Late(1)])[0] == flattener([Late(1)])[0] == [1, 1]

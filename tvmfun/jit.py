@@ -3,24 +3,27 @@
 from __future__ import annotations
 
 import inspect
+import itertools
 from collections import OrderedDict, deque
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from copy import copy
 from dataclasses import replace
 from functools import cached_property, update_wrapper
+from operator import attrgetter
 from threading import local
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import tvm
+from tvm.runtime import Tensor
 from tvm.target import Target
 
 from tvmfun import dtypes, runtime, tree
 from tvmfun.core import dims
 from tvmfun.core import program as programs
 from tvmfun.core import trace as tracing
-from tvmfun.core.array import Array, DeviceArray, ShapeDtype, device_array, foreign_array, move
+from tvmfun.core.array import Array, DeviceArray, ShapeDtype, device_array, foreign_array, interned, move
 from tvmfun.core.dims import Dim
 from tvmfun.core.leaf import abstract, scalar
 from tvmfun.core.op import Op
@@ -32,6 +35,7 @@ from tvmfun.lower import compile as compiling
 from tvmfun.lower import target as targets
 
 _CPU = tvm.cpu()
+_AVAL, _TENSOR = attrgetter("aval"), attrgetter("_tensor")
 
 
 # -- running a Program ---------------------------------------------------------------------------------------------
@@ -84,8 +88,9 @@ class _Ready:
                 program.name, "it is compiled for a device this machine lacks", got=str(self.device), hint="target=None"
             )
         self.captured = [move(as_device_array(array), self.device) for array in program.captured]
-        self.out_avals = program.out_avals
+        self.out_avals = tuple(map(interned, program.out_avals))
         self.single = program.out_tree.is_leaf()
+        self.unflatten = program.out_tree.unflatten
         self.sizes: dict[str, int] = {}
 
     def at(self, sizes: dict[str, int]) -> _Ready:
@@ -95,15 +100,16 @@ class _Ready:
         compiling.check_sizes(self.program, sizes)
         ready = copy(self)
         ready.sizes = sizes
-        ready.out_avals = tuple(replace(a, shape=dims.at(a.shape, sizes)) for a in self.out_avals)
+        ready.out_avals = tuple(interned(replace(a, shape=dims.at(a.shape, sizes))) for a in self.out_avals)
         return ready
 
-    def __call__(self, arrays: Sequence[DeviceArray]) -> list[DeviceArray]:
-        inputs = [*self.captured, *arrays]
-        results = self.executable([array.tensor for array in inputs])
-        outputs = [DeviceArray(tensor, aval) for tensor, aval in zip(results, self.out_avals, strict=True)]
+    def __call__(self, tensors: list[Tensor]) -> list[DeviceArray]:
+        if self.captured:
+            tensors = [array.tensor for array in self.captured] + tensors
+        outputs = list(map(DeviceArray, self.executable(tensors), self.out_avals))
         if _STATE.debug_nans and any(map(_has_nan, outputs)):
-            _blame(self.program.with_sizes(self.sizes), inputs)
+            program = self.program.with_sizes(self.sizes)
+            _blame(program, [DeviceArray(tensor, v.aval) for tensor, v in zip(tensors, program.inputs, strict=True)])
         return outputs
 
 
@@ -114,7 +120,7 @@ def _run_program(program: Program, leaves: list) -> list:
         return (program.with_sizes(sizes) if sizes else program).evaluate([*program.captured, *leaves])
     arrays = [as_device_array(leaf, program.name) for leaf in leaves]
     device = _common_device(arrays, program.name)
-    return list(_Ready(program, _target_of(device)).at(sizes)(arrays))
+    return _Ready(program, _target_of(device)).at(sizes)([array.tensor for array in arrays])
 
 
 # -- ops one by one -------------------------------------------------------------------------------------------------
@@ -126,8 +132,10 @@ _OPS_KEPT = 1024
 def _run_op(op: Op, args: tuple, params: dict) -> Any:
     """Applies one op to arrays with data. Numbers are passed as arrays: another number needs no other module."""
     arrays = [_operand(arg, op.name) for arg in args]
-    device = _common_device([array for array in arrays if array.shape] or arrays, op.name)
-    arrays = [move(array, device) for array in arrays]
+    device = arrays[0].device if arrays else _CPU
+    if any(array.device != device for array in arrays[1:]):
+        device = _common_device([array for array in arrays if array.shape] or arrays, op.name)
+        arrays = [move(array, device) for array in arrays]
     key = (op.name, tuple(params.items()), tuple(array.aval for array in arrays), device)
     ready = _OPS.get(key)
     if ready is None:
@@ -145,7 +153,7 @@ def _run_op(op: Op, args: tuple, params: dict) -> Any:
         _OPS[key] = ready = _Ready(program, _target_of(device))
         if len(_OPS) > _OPS_KEPT:
             _OPS.popitem(last=False)
-    results = ready(arrays)
+    results = ready([array.tensor for array in arrays])
     return results[0] if ready.single else tuple(results)
 
 
@@ -309,13 +317,13 @@ class _Places:
                     raise ArgumentError(
                         "jit", f"{what}_argnums must be a position", got=str(num), hint=f"0 to {len(positional) - 1}"
                     )
+        elif any(num < 0 for num in self.nums):
+            raise ArgumentError("jit", f"{what}_argnums must not be negative where *args has no end", got=str(nums))
         known = {p.name for p in parameters}
         if not variadic & {inspect.Parameter.VAR_KEYWORD} and self.names - known:
             raise ArgumentError(
                 "jit", f"{what}_argnames must be arguments of the function", got=", ".join(sorted(self.names - known))
             )
-        elif any(num < 0 for num in self.nums):
-            raise ArgumentError("jit", f"{what}_argnums must not be negative where *args has no end", got=str(nums))
         self.nums = {num % len(positional) if num < 0 else num for num in self.nums}
         # A position and a name are the same argument: the caller may use either.
         self.names |= {positional[num] for num in self.nums if num < len(positional)}
@@ -331,10 +339,19 @@ class _Places:
         rest = tuple(value for i, value in enumerate(args) if i not in self.nums)
         return rest, {name: value for name, value in kwargs.items() if name not in self.names}, tuple(chosen)
 
-    def leaves(self, args: tuple, kwargs: dict) -> list[Any]:
-        """The leaves of these arguments."""
-        _, _, chosen = self.split(args, kwargs)
-        return [leaf for _, value in chosen for leaf in tree.leaves(value)]
+    def leaves(self, structure: tree.Structure, static: tuple) -> list[int]:
+        """Which leaves belong to these arguments, given the structure of all that are not static."""
+        positional, by_name = structure.children()
+        taken = {place for place, _ in static}
+        positions = (i for i in itertools.count() if i not in taken)
+        found: list[int] = []
+        start = 0
+        for places, arguments in ((positions, positional), (by_name.entries(), by_name)):
+            for place, argument in zip(places, arguments.children(), strict=False):
+                if place in self.nums or place in self.names:
+                    found += range(start, start + argument.num_leaves)
+                start += argument.num_leaves
+        return found
 
 
 def _with_static(fun: Callable, static: tuple) -> Callable:
@@ -355,6 +372,8 @@ def _with_static(fun: Callable, static: tuple) -> Callable:
 
 def _static_key(static: tuple) -> tuple:
     """What makes static arguments the same: their places, values and types, because 1, 1.0 and True are equal."""
+    if not static:
+        return ()
     for place, value in static:
         try:
             hash(value)
@@ -367,6 +386,20 @@ def _static_key(static: tuple) -> tuple:
             ) from None
     return static, tuple(type(value) for _, value in static)
 
+
+class _Kind(NamedTuple):
+    """What tells that a call is like an earlier one, and what such a call does."""
+
+    structure: tree.Structure
+    static: tuple
+    avals: list[ShapeDtype]
+    device: Any
+    ready: _Ready
+    donated: list[int]
+
+
+# Kinds of calls that a function recognizes by looking at them one by one; the others are found by their hash.
+_KINDS_KEPT = 4
 
 # Combinations of dynamic sizes that a function remembers the types of the results for.
 _SIZES_KEPT = 1024
@@ -397,24 +430,35 @@ class Jitted:
         self._programs: dict[tuple, Program] = {}
         self._ready: dict[tuple, _Ready] = {}
         self._sizes_seen: deque[tuple] = deque()
+        # Replaced as a whole: other threads may be looking.
+        self._kinds: tuple[_Kind, ...] = ()
+        self._flattener = tree.Flattener()
         update_wrapper(self, fun, updated=())  # not the attributes: `fun` may be jitted itself
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """Compiles the function for arguments like these unless that is done, and runs it."""
-        donated = self._donated.leaves(args, kwargs) if self._donated else ()
         leaves, structure, static = self._flatten(args, kwargs)
         if is_tracing():
             program = self._program(self._checked(self._avals(leaves), structure, static), structure, static)
             return tree.unflatten(program.out_tree, program.evaluate([*program.captured, *leaves]))
-        arrays = [as_device_array(leaf, self._name) for leaf in leaves]
-        avals = tuple(array.aval for array in arrays)
-        key = (structure, *_static_key(static), avals, arrays[0].device if arrays else _CPU)
-        ready = self._ready.get(key) or self._prepare(key, arrays, structure, static)
-        outputs = ready([move(array, ready.device) for array in arrays] if self._target else arrays)
-        for leaf in donated:
-            if isinstance(leaf, DeviceArray):
-                leaf.delete()
-        return tree.unflatten(ready.program.out_tree, outputs)
+        try:
+            avals, tensors = list(map(_AVAL, leaves)), list(map(_TENSOR, leaves))
+        except AttributeError:  # numbers, arrays of other libraries, and arrays that are gone
+            leaves = [as_device_array(leaf, self._name) for leaf in leaves]
+            avals, tensors = list(map(_AVAL, leaves)), [array.tensor for array in leaves]
+        key = _static_key(static)
+        device = tensors[0].device if tensors else _CPU
+        for kind in self._kinds:
+            if kind.avals == avals and kind.structure == structure and kind.static == key and kind.device == device:
+                break
+        else:
+            kind = self._kind(leaves, structure, static, device)
+        if self._target:
+            tensors = [move(array, kind.ready.device).tensor for array in leaves]
+        outputs = kind.ready(tensors)
+        for i in kind.donated:
+            leaves[i].delete()
+        return kind.ready.unflatten(outputs)
 
     def __get__(self, instance: Any, owner: type | None = None) -> Any:
         # A jitted method: bind `self` as Python does for functions.
@@ -431,7 +475,7 @@ class Jitted:
         static: tuple = ()
         if self._static:
             args, kwargs, static = self._static.split(args, kwargs)
-        leaves, structure = tree.flatten((args, kwargs))
+        leaves, structure = self._flattener((args, kwargs))
         return leaves, structure, static
 
     def _avals(self, leaves: Sequence[Any]) -> tuple[ShapeDtype, ...]:
@@ -457,6 +501,16 @@ class Jitted:
         if not any(isinstance(value, Tracer) for value in program.captured):
             self._programs[key] = program  # values of an outer trace belong to that trace only
         return program
+
+    def _kind(self, arrays: list[DeviceArray], structure: tree.Structure, static: tuple, device: Any) -> _Kind:
+        """The kind of a call, now the first to be recognized."""
+        avals = [array.aval for array in arrays]
+        key = (structure, *_static_key(static), tuple(avals), device)
+        ready = self._ready.get(key) or self._prepare(key, arrays, structure, static)
+        donated = self._donated.leaves(structure, static) if self._donated else []
+        kind = _Kind(structure, _static_key(static), avals, device, ready, donated)
+        self._kinds = (kind, *self._kinds[: _KINDS_KEPT - 1])
+        return kind
 
     def _prepare(self, key: tuple, arrays: list[DeviceArray], structure: tree.Structure, static: tuple) -> _Ready:
         given = self._avals(arrays)
@@ -517,7 +571,7 @@ class Compiled:
         ready = self._ready
         if self.program.sizes:
             ready = ready.at(self.program.solve([array.aval for array in arrays]))
-        return tree.unflatten(self.program.out_tree, ready(arrays))
+        return ready.unflatten(ready([array.tensor for array in arrays]))
 
     @cached_property
     def _ready(self) -> _Ready:

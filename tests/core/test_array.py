@@ -312,6 +312,18 @@ def test_donated_arrays_say_so(x):
     with pytest.raises(DonatedArrayError, match="donated"):
         np.asarray(x)
     assert x.shape == (2, 3)
+    x.delete()
+    assert x.is_deleted()
+
+
+def test_types_are_one_object_while_they_are_equal(x):
+    assert tnp.asarray(np.array(x)).aval is (x + x).aval is x.aval
+    assert tnp.asarray(np.ones((2, 3), "int8")).aval is not x.aval
+    for n in range(5000):  # more than are remembered
+        tnp.asarray(np.zeros((0, n), x.dtype))
+    again = tnp.asarray(np.array(x))
+    assert again.aval == x.aval
+    np.testing.assert_array_equal(again + x, 2 * np.asarray(x))
 
 
 @pytest.mark.parametrize(

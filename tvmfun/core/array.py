@@ -76,6 +76,18 @@ class ShapeDtype:
         return f"{dtypes.NAMES[self.dtype]}[{','.join(map(str, self.shape))}]"
 
 
+# One object for equal shapes and dtypes of arrays with data: a call then sees at a glance that it is like another.
+_INTERNED: dict[ShapeDtype, ShapeDtype] = {}
+_INTERNED_KEPT = 4096
+
+
+def interned(aval: ShapeDtype) -> ShapeDtype:
+    """The same object for every aval that is equal."""
+    if len(_INTERNED) >= _INTERNED_KEPT:
+        _INTERNED.clear()
+    return _INTERNED.setdefault(aval, aval)
+
+
 def install_methods(methods: dict[str, Any]) -> None:
     """Makes functions of ``tvmfun.numpy`` operators and methods of every array.
 
@@ -253,7 +265,7 @@ class DeviceArray(Array):
     """An array whose elements lie in a buffer on a device."""
 
     __slots__ = ("_tensor",)
-    _tensor: Any  # a TVM tensor, or None after donation
+    _tensor: Any  # a TVM tensor; no such attribute after donation
 
     def __init__(self, tensor: tvm.runtime.Tensor, aval: ShapeDtype) -> None:
         self.aval = aval
@@ -262,14 +274,15 @@ class DeviceArray(Array):
     @property
     def tensor(self) -> tvm.runtime.Tensor:
         """The TVM tensor; raises ``DonatedArrayError`` after donation."""
-        if self._tensor is None:
+        try:
+            return self._tensor
+        except AttributeError:
             raise DonatedArrayError(
                 "Array",
                 "the buffer was donated to a compiled function and is gone",
                 got=repr(self.aval),
                 hint="the array that function returned, or call it without donate_argnums",
-            )
-        return self._tensor
+            ) from None
 
     @property
     def device(self) -> Device:
@@ -278,11 +291,12 @@ class DeviceArray(Array):
 
     def is_deleted(self) -> bool:
         """Whether the buffer has been donated."""
-        return self._tensor is None
+        return not hasattr(self, "_tensor")
 
     def delete(self) -> None:
         """Gives up the buffer; later uses of this array raise ``DonatedArrayError``."""
-        self._tensor = None
+        if hasattr(self, "_tensor"):
+            del self._tensor
 
     def concrete(self, what: str) -> DeviceArray:
         """Returns the array itself: it has data."""
@@ -334,7 +348,7 @@ def device_array(value: np.ndarray | np.generic, device: Device | None = None, *
     counters.to_device += 1
     host = tvm.runtime.empty(value.shape, dtypes.NAMES[dtype])
     np.copyto(_host_view(host, dtype), value)
-    array = DeviceArray(host, ShapeDtype(value.shape, dtype, weak))
+    array = DeviceArray(host, interned(ShapeDtype(value.shape, dtype, weak)))
     return array if device is None else move(array, device)
 
 
@@ -375,7 +389,7 @@ def _from_dlpack(value: Any) -> DeviceArray:
         tensor = tvm.runtime.from_dlpack(value)
         counters.to_device += 1
         aval = ShapeDtype(tuple(tensor.shape), str(tensor.dtype))  # type: ignore[arg-type]
-        return DeviceArray(_copied(tensor, tensor.device), aval)
+        return DeviceArray(_copied(tensor, tensor.device), interned(aval))
     return device_array(view)
 
 
