@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import inspect
 import itertools
-from collections import OrderedDict, deque
+from collections import Counter, OrderedDict, deque
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from copy import copy
@@ -23,8 +23,9 @@ from tvmfun import dtypes, runtime, tree
 from tvmfun.core import dims
 from tvmfun.core import program as programs
 from tvmfun.core import trace as tracing
-from tvmfun.core.array import Array, DeviceArray, ShapeDtype, device_array, foreign_array, interned, move
+from tvmfun.core.array import Array, DeviceArray, ShapeDtype, device_array, duplicate, foreign_array, interned, move
 from tvmfun.core.dims import Dim
+from tvmfun.core.inline import inlined
 from tvmfun.core.leaf import abstract, scalar
 from tvmfun.core.op import Op
 from tvmfun.core.program import Equation, Program, Variable
@@ -33,9 +34,10 @@ from tvmfun.dynamic import DynamicShapes
 from tvmfun.errors import ArgumentError, NanError, TargetError
 from tvmfun.lower import compile as compiling
 from tvmfun.lower import target as targets
+from tvmfun.lower.fuse import is_view
 
 _CPU = tvm.cpu()
-_AVAL, _TENSOR = attrgetter("aval"), attrgetter("_tensor")
+_AVAL, _TENSOR, _SHARED = attrgetter("aval"), attrgetter("_tensor"), attrgetter("shared")
 
 
 # -- running a Program ---------------------------------------------------------------------------------------------
@@ -77,11 +79,18 @@ def _target_of(device: Any) -> Target:
 
 
 class _Ready:
-    """A Program, compiled for a device, with its captured arrays on it."""
+    """A Program, compiled for a device, with its captured arrays on it.
 
-    def __init__(self, program: Program, target: Target) -> None:
+    Args:
+        program: what to compile.
+        target: what for.
+        donated: the places of leaves of the arguments whose buffers may be overwritten.
+    """
+
+    def __init__(self, program: Program, target: Target, donated: Sequence[int] = ()) -> None:
         self.program = program
-        self.executable = compiling.compile_program(program, target)
+        self.donated = list(donated)
+        self.executable = compile_with_donation(program, target, donated)
         self.device = self.executable.device
         if not runtime.exists(self.device):
             raise TargetError(
@@ -91,6 +100,7 @@ class _Ready:
         self.out_avals = tuple(map(interned, program.out_avals))
         self.single = program.out_tree.is_leaf()
         self.unflatten = program.out_tree.unflatten
+        self.aliases = list(_aliases(program, donated))
         self.sizes: dict[str, int] = {}
 
     def at(self, sizes: dict[str, int]) -> _Ready:
@@ -103,14 +113,58 @@ class _Ready:
         ready.out_avals = tuple(interned(replace(a, shape=dims.at(a.shape, sizes))) for a in self.out_avals)
         return ready
 
-    def __call__(self, tensors: list[Tensor]) -> list[DeviceArray]:
+    def __call__(self, arrays: Sequence[DeviceArray], tensors: list[Tensor]) -> list[DeviceArray]:
+        """Runs the Program on arrays whose tensors are given besides; buffers of donated ones are gone then."""
+        if self.donated:
+            self._unshare(arrays, tensors)
         if self.captured:
             tensors = [array.tensor for array in self.captured] + tensors
         outputs = list(map(DeviceArray, self.executable(tensors), self.out_avals))
+        for output, source in self.aliases:
+            outputs[output].shared = True
+            if source is not None:
+                [*self.captured, *arrays][source].shared = True
         if _STATE.debug_nans and any(map(_has_nan, outputs)):
             program = self.program.with_sizes(self.sizes)
-            _blame(program, [DeviceArray(tensor, v.aval) for tensor, v in zip(tensors, program.inputs, strict=True)])
+            _blame(program, [*self.captured, *arrays])
         return outputs
+
+    def _unshare(self, arrays: Sequence[DeviceArray], tensors: list[Tensor]) -> None:
+        """Puts copies in the place of donated tensors that something else may read later."""
+        twice = len(set(map(id, arrays))) < len(arrays)
+        if twice or _STATE.debug_nans or any(map(_SHARED, [arrays[i] for i in self.donated])):
+            for i in self.donated:
+                others = sum(array is arrays[i] for array in arrays) if twice else 1
+                if others > 1 or arrays[i].shared or _STATE.debug_nans:
+                    tensors[i] = duplicate(arrays[i]).tensor
+
+
+def compile_with_donation(program: Program, target: Target, donated: Sequence[int]) -> runtime.Executable:
+    """The Program compiled, where ``donated`` counts the leaves of the arguments and not the captured arrays."""
+    return compiling.compile_program(program, target, [len(program.captured) + i for i in donated])
+
+
+def _aliases(program: Program, donated: Sequence[int]) -> Iterator[tuple[int, int | None]]:
+    """Results that lie in the same buffer as an input which is not donated, or as another result.
+
+    Yields:
+        The place of the result, and that of the input or None.
+    """
+    program = inlined(program)
+    source = {equation.outputs[0]: equation.inputs[0] for equation in program.equations if is_view(equation)}
+    places = {variable: i for i, variable in enumerate(program.inputs)}
+    gone = {program.inputs[len(program.captured) + i] for i in donated}
+    roots = []
+    for atom in program.outputs:
+        while atom in source:
+            atom = source[atom]
+        roots.append(atom)
+    uses = Counter(root for root in roots if isinstance(root, Variable))
+    for output, root in enumerate(roots):
+        if root in places and root not in gone:
+            yield output, places[root]
+        elif uses[root] > 1:
+            yield output, None
 
 
 def _run_program(program: Program, leaves: list) -> list:
@@ -120,7 +174,7 @@ def _run_program(program: Program, leaves: list) -> list:
         return (program.with_sizes(sizes) if sizes else program).evaluate([*program.captured, *leaves])
     arrays = [as_device_array(leaf, program.name) for leaf in leaves]
     device = _common_device(arrays, program.name)
-    return _Ready(program, _target_of(device)).at(sizes)([array.tensor for array in arrays])
+    return _Ready(program, _target_of(device)).at(sizes)(arrays, [array.tensor for array in arrays])
 
 
 # -- ops one by one -------------------------------------------------------------------------------------------------
@@ -153,7 +207,7 @@ def _run_op(op: Op, args: tuple, params: dict) -> Any:
         _OPS[key] = ready = _Ready(program, _target_of(device))
         if len(_OPS) > _OPS_KEPT:
             _OPS.popitem(last=False)
-    results = ready([array.tensor for array in arrays])
+    results = ready(arrays, [array.tensor for array in arrays])
     return results[0] if ready.single else tuple(results)
 
 
@@ -198,7 +252,7 @@ def debug_nans(enabled: bool = True) -> Iterator[None]:
 
 
 def _has_nan(array: DeviceArray) -> bool:
-    return dtypes.is_float(array.dtype) and bool(np.isnan(array.numpy().astype(np.float64, copy=False)).any())
+    return dtypes.is_float(array.dtype) and bool(np.isnan(array.peek().astype(np.float64, copy=False)).any())
 
 
 def _blame(program: Program, inputs: list[DeviceArray]) -> None:
@@ -453,9 +507,11 @@ class Jitted:
                 break
         else:
             kind = self._kind(leaves, structure, static, device)
+        arrays = leaves
         if self._target:
-            tensors = [move(array, kind.ready.device).tensor for array in leaves]
-        outputs = kind.ready(tensors)
+            arrays = [move(array, kind.ready.device) for array in leaves]
+            tensors = [array.tensor for array in arrays]
+        outputs = kind.ready(arrays, tensors)
         for i in kind.donated:
             leaves[i].delete()
         return kind.ready.unflatten(outputs)
@@ -468,7 +524,11 @@ class Jitted:
         """Traces the function for arguments like these: arrays, numbers or ``ShapeDtype``."""
         leaves, structure, static = self._flatten(args, kwargs)
         avals = self._general(self._avals(leaves), structure, static)
-        return Lowered(self._program(avals, structure, static), self._target or targets.host())
+        program = self._program(avals, structure, static)
+        return Lowered(program, self._target or targets.host(), self._donated_leaves(structure, static))
+
+    def _donated_leaves(self, structure: tree.Structure, static: tuple) -> list[int]:
+        return self._donated.leaves(structure, static) if self._donated else []
 
     def _flatten(self, args: tuple, kwargs: dict) -> tuple[list, tree.Structure, tuple]:
         """The leaves and the structure of the arguments that are not static, and the static ones."""
@@ -507,8 +567,7 @@ class Jitted:
         avals = [array.aval for array in arrays]
         key = (structure, *_static_key(static), tuple(avals), device)
         ready = self._ready.get(key) or self._prepare(key, arrays, structure, static)
-        donated = self._donated.leaves(structure, static) if self._donated else []
-        kind = _Kind(structure, _static_key(static), avals, device, ready, donated)
+        kind = _Kind(structure, _static_key(static), avals, device, ready, self._donated_leaves(structure, static))
         self._kinds = (kind, *self._kinds[: _KINDS_KEPT - 1])
         return kind
 
@@ -520,7 +579,8 @@ class Jitted:
         if ready is None:
             program = self._program(avals, structure, static)
             device = _common_device(arrays, self._name)
-            self._ready[general] = ready = _Ready(program, self._target or _target_of(device))
+            donated = self._donated_leaves(structure, static)
+            self._ready[general] = ready = _Ready(program, self._target or _target_of(device), donated)
         if ready.program.sizes:
             self._ready[key] = ready = ready.at(ready.program.solve(given))
             self._sizes_seen.append(key)
@@ -532,9 +592,10 @@ class Jitted:
 class Lowered:
     """A traced function, ready to be compiled; made by ``jit(f).lower(...)``."""
 
-    def __init__(self, program: Program, target: Target) -> None:
+    def __init__(self, program: Program, target: Target, donated: Sequence[int] = ()) -> None:
         self.program = program
         self.target = target
+        self.donated = donated
 
     def as_text(self, dialect: str = "program") -> str:
         """The Program as text: its equations, or (``dialect="relax"``) the Relax function as TVMScript."""
@@ -544,20 +605,22 @@ class Lowered:
 
     def compile(self) -> Compiled:
         """Generates code."""
-        return Compiled(self.program, self.target)
+        return Compiled(self.program, self.target, self.donated)
 
 
 class Compiled:
     """A compiled function: takes exactly the arguments it was lowered for; made by ``Lowered.compile()``."""
 
-    def __init__(self, program: Program, target: Target) -> None:
+    def __init__(self, program: Program, target: Target, donated: Sequence[int] = ()) -> None:
         self.program = program
         self.target = target
-        self.executable = compiling.compile_program(program, target)
+        self.donated = donated
+        self.executable = compile_with_donation(program, target, donated)
 
     def as_text(self) -> str:
         """The scheduled kernels and the function that calls them, as TVMScript."""
-        return compiling.text(self.program, self.target)
+        places = [len(self.program.captured) + i for i in self.donated]
+        return compiling.text(self.program, self.target, places)
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """Runs it.
@@ -567,16 +630,20 @@ class Compiled:
             ShapeError: if a leaf has another shape or dtype.
         """
         leaves = self.program.check_arguments(args, kwargs)
-        arrays = [move(as_device_array(leaf), self._ready.device) for leaf in leaves]
+        given = [as_device_array(leaf) for leaf in leaves]
         ready = self._ready
+        arrays = [move(array, ready.device) for array in given]
         if self.program.sizes:
             ready = ready.at(self.program.solve([array.aval for array in arrays]))
-        return ready.unflatten(ready([array.tensor for array in arrays]))
+        outputs = ready(arrays, [array.tensor for array in arrays])
+        for i in self.donated:
+            given[i].delete()
+        return ready.unflatten(outputs)
 
     @cached_property
     def _ready(self) -> _Ready:
         # Made at the first call: compiling for a device does not need the device.
-        return _Ready(self.program, self.target)
+        return _Ready(self.program, self.target, self.donated)
 
 
 def clear_caches() -> None:

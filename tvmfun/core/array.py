@@ -203,7 +203,7 @@ class Array:
     def _scalar(self, what: str) -> Any:
         if self.size != 1:
             raise ShapeError(what, "a Python scalar needs one element", got=repr(self.aval), hint="indexing first")
-        return self.concrete(what).numpy().reshape(())[()]
+        return self.concrete(what).peek().reshape(())[()]
 
     def item(self) -> bool | int | float:
         """Returns the only element as a Python scalar."""
@@ -211,15 +211,15 @@ class Array:
 
     def tolist(self) -> Any:
         """Returns the elements as nested Python lists."""
-        return self.concrete("tolist()").numpy().tolist()
+        return self.concrete("tolist()").peek().tolist()
 
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> np.ndarray:
-        view = self.concrete("np.asarray").numpy()
-        if dtype is not None and np.dtype(dtype) != view.dtype:
+        array = self.concrete("np.asarray")
+        if dtype is not None and np.dtype(dtype) != array.dtype:
             if copy is False:
                 raise ValueError("[Array] a dtype conversion needs a copy, got copy=False")
-            return view.astype(dtype)
-        return view.copy() if copy else view
+            return array.peek().astype(dtype)
+        return array.peek().copy() if copy else array.numpy()
 
     def __dlpack__(
         self,
@@ -237,6 +237,7 @@ class Array:
             array = move(array, _CPU)
         elif copy:
             array = duplicate(array)
+        array.shared = True
         if max_version is None or max_version[0] < 1:
             return array.tensor._to_dlpack()
         capsule = array.tensor._to_dlpack_versioned()
@@ -248,7 +249,7 @@ class Array:
         return self.concrete("__dlpack_device__").tensor.__dlpack_device__()
 
     def __repr__(self) -> str:
-        view = self.concrete("repr").numpy()
+        view = self.concrete("repr").peek()
         body = np.array2string(view, separator=", ", prefix="Array(")
         shape = f", shape={self.shape}" if not self.size and self.shape != (0,) else ""
         return f"Array({body}{shape}, dtype={dtypes.NAMES[self.dtype]})"
@@ -264,12 +265,14 @@ class Array:
 class DeviceArray(Array):
     """An array whose elements lie in a buffer on a device."""
 
-    __slots__ = ("_tensor",)
+    __slots__ = ("_tensor", "shared")
     _tensor: Any  # a TVM tensor; no such attribute after donation
+    shared: bool  # whether something else may read the buffer later, so that nothing must overwrite it
 
     def __init__(self, tensor: tvm.runtime.Tensor, aval: ShapeDtype) -> None:
         self.aval = aval
         self._tensor = tensor
+        self.shared = False
 
     @property
     def tensor(self) -> tvm.runtime.Tensor:
@@ -304,6 +307,11 @@ class DeviceArray(Array):
 
     def numpy(self) -> np.ndarray:
         """Returns a read-only NumPy array: a zero-copy view on the CPU, a copy elsewhere."""
+        self.shared = True
+        return self.peek()
+
+    def peek(self) -> np.ndarray:
+        """Returns the same as :meth:`numpy`, for the caller to read at once and not to keep."""
         counters.to_host += 1
         view = _host_view(self.tensor, self.dtype) if is_on_cpu(self) else self.tensor.numpy()
         view.flags.writeable = False
@@ -316,7 +324,7 @@ class DeviceArray(Array):
         return self
 
     def __reduce__(self):
-        return _unpickle, (np.array(self.numpy()), self.aval.weak)
+        return _unpickle, (np.array(self.peek()), self.aval.weak)
 
     def __deepcopy__(self, memo: dict) -> DeviceArray:
         return self

@@ -14,7 +14,7 @@ import shutil
 import tempfile
 import time
 from collections import OrderedDict
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from threading import RLock
@@ -38,20 +38,26 @@ _EXECUTABLES: OrderedDict[str, Executable] = OrderedDict()
 _LOCK = RLock()
 
 
-def compile_program(program: Program, target: Target) -> Executable:
-    """Returns the Program compiled for ``target``: from this process, from disk, or anew."""
+def compile_program(program: Program, target: Target, donated: Sequence[int] = ()) -> Executable:
+    """Returns the Program compiled for ``target``: from this process, from disk, or anew.
+
+    Args:
+        program: what to compile.
+        target: what for.
+        donated: the places of inputs that may be overwritten with results.
+    """
     program = inlined(program)
     unknown = [name for name in program.sizes if name not in dims.known(aval.shape for aval in program.in_avals)]
     if unknown:
         raise DimensionError(
             program.name, "a dynamic size must be the size of an axis of an argument", got=", ".join(unknown)
         )
-    key = _key(program, target)
+    key = _key(program, target, donated)
     with _LOCK:
         if key in _EXECUTABLES:
             _EXECUTABLES.move_to_end(key)
             return _EXECUTABLES[key]
-        executable = _load(key, target) or _build(program, target, key)
+        executable = _load(key, target) or _build(program, target, donated, key)
         _EXECUTABLES[key] = executable
         if len(_EXECUTABLES) > _KEPT:
             _EXECUTABLES.popitem(last=False)
@@ -114,16 +120,17 @@ def _sources_digest() -> str:
 _VERSIONS: list[str] = []
 
 
-def _key(program: Program, target: Target) -> str:
+def _key(program: Program, target: Target, donated: Sequence[int]) -> str:
     if not _VERSIONS:
         _VERSIONS.append(f"{tvm.__version__} {_own_version()} {_sources_digest()}")
-    parts = (program.text, str(target), str(target.host), _VERSIONS[0])
+    parts = (program.text, str(target), str(target.host), str(tuple(donated)), _VERSIONS[0])
     return hashlib.sha256("\n".join(parts).encode()).hexdigest()
 
 
-def _build(program: Program, target: Target, key: str) -> Executable:
+def _build(program: Program, target: Target, donated: Sequence[int], key: str) -> Executable:
     started = time.perf_counter()
-    module = pipeline.build(pipeline.scheduled_module(program, target), target, dynamic=bool(program.sizes))
+    module = pipeline.scheduled_module(program, target, donated)
+    module = pipeline.build(module, target, dynamic=bool(program.sizes))
     counters.compiles += 1
     if time.perf_counter() - started >= float(os.environ.get("TVMFUN_CACHE_MIN_SECONDS", "0.5")):
         _store(module, key)
@@ -176,6 +183,6 @@ def _has_linker() -> bool:
     return any(shutil.which(name) for name in (os.environ.get("CXX", "g++"), "g++", "clang++", "c++"))
 
 
-def text(program: Program, target: Target | None = None) -> str:
+def text(program: Program, target: Target | None = None, donated: Sequence[int] = ()) -> str:
     """The scheduled module as TVMScript."""
-    return pipeline.scheduled_module(inlined(program), target or targets.host()).script(show_meta=False)
+    return pipeline.scheduled_module(inlined(program), target or targets.host(), donated).script(show_meta=False)

@@ -48,7 +48,17 @@ class Kernel:
     @property
     def is_view(self) -> bool:
         """Whether it only gives its input another shape."""
-        return _is_view(self.equations[0])
+        return is_view(self.equations[0])
+
+    def reads_in_step(self, variable: Atom) -> bool:
+        """Whether each element of an input is read only where the same element of the results is computed."""
+        shape, depends = variable.aval.shape, {variable}
+        for equation in self.equations:
+            if depends.intersection(equation.inputs):
+                if equation.op.kind != "pointwise" or equation.outputs[0].aval.shape != shape:
+                    return False
+                depends.update(equation.outputs)
+        return all(out.aval.shape == shape for out in self.outputs)
 
     @property
     def name(self) -> str:
@@ -57,7 +67,8 @@ class Kernel:
         return "_".join(names[:5]) or "broadcast_to"
 
 
-def _is_view(equation: Equation) -> bool:
+def is_view(equation: Equation) -> bool:
+    """Whether the result of an equation is its argument in another shape."""
     return equation.op.name == "reshape" or equation.op.kind == "barrier"
 
 
@@ -103,13 +114,13 @@ class _Fusion:
         elif kind in ("reduction", "contraction"):
             if not self.joins_as_core(i, around):
                 self.start(i)
-        elif kind in _CLOSED or _is_view(self.equations[i]) or not self.joins(i, around):
+        elif kind in _CLOSED or is_view(self.equations[i]) or not self.joins(i, around):
             self.start(i)
 
     def start(self, i: int) -> None:
         op = self.equations[i].op
         group = _Group(domain=self.shape(i))
-        group.closed = op.kind in _CLOSED or _is_view(self.equations[i])
+        group.closed = op.kind in _CLOSED or is_view(self.equations[i])
         group.core = i if op.kind in ("reduction", "contraction") else None
         self.add(i, group)
 

@@ -33,7 +33,7 @@ def schedule(function: tirx.PrimFunc, target: Target) -> tirx.PrimFunc:
         with target:
             try:
                 space = rule().apply(function, target, False)
-            except (tvm.error.InternalError, tvm.s_tir.ScheduleError, ValueError, RuntimeError):
+            except (tvm.error.InternalError, tvm.s_tir.ScheduleError, AssertionError, ValueError, RuntimeError):
                 continue  # the rule met a form it does not expect: the next one is more general
         if space is not None:
             first = space[0] if isinstance(space, list) else space

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections import OrderedDict
+from collections import OrderedDict, deque
+from collections.abc import Collection
 from dataclasses import replace
 from typing import Any
 
@@ -20,17 +21,25 @@ from tvmfun.lower import control
 from tvmfun.lower import kernel as kernels
 from tvmfun.lower import target as targets
 from tvmfun.lower.fuse import Kernel, fuse
-from tvmfun.lower.schedule import schedule
+from tvmfun.lower.schedule import schedule, schedule_in_place
+
+# Pairs of the places of an input and of the output that is written over it.
+InPlace = tuple[tuple[int, int], ...]
 
 # Scheduled kernels by their text: layers of a network share them, and so do Programs.
-_KERNELS: OrderedDict[tuple[str, str], tirx.PrimFunc] = OrderedDict()
+_KERNELS: OrderedDict[tuple[str, str, InPlace], tirx.PrimFunc | None] = OrderedDict()
 _KERNELS_KEPT = 4096
 
 
-def _scheduled(kernel: Kernel, text: str, target: Target) -> tirx.PrimFunc:
-    key = (text, str(target))
+def _scheduled(kernel: Kernel, text: str, target: Target, in_place: InPlace = ()) -> tirx.PrimFunc | None:
+    """The scheduled kernel; None if it cannot write the outputs that are to be ``in_place`` over inputs."""
+    key = (text, str(target), in_place)
     if key not in _KERNELS:
-        if kernel.equations[0].op.kind == "control":
+        if in_place:
+            first = len(kernel.inputs) + len(kernel.sizes)
+            places = [(source, first + output) for source, output in in_place]
+            _KERNELS[key] = schedule_in_place(kernels.prim_func(kernel), target, places)
+        elif kernel.equations[0].op.kind == "control":
             inner = lambda kernel: _scheduled(kernel, kernels.text(kernel), target)
             _KERNELS[key] = control.prim_func(kernel, inner, target)
         else:
@@ -45,14 +54,20 @@ def clear_cache() -> None:
     _KERNELS.clear()
 
 
+def _kind(atom: Atom) -> tuple:
+    return atom.aval.shape, atom.aval.dtype
+
+
 class _ModuleBuilder:
     """Writes the Relax function that calls the kernels one after the other."""
 
-    def __init__(self, program: Program, target: Target) -> None:
+    def __init__(self, program: Program, target: Target, donated: Collection[int]) -> None:
         self.program = program
         self.target = target
+        self.donated = {program.inputs[i] for i in donated}
+        self.places = self.usual_places(donated)
         self.functions: dict[tvm.ir.GlobalVar, relax.Function | tirx.PrimFunc] = {}
-        self.globals: dict[str, tvm.ir.GlobalVar] = {}
+        self.globals: dict[tuple[str, InPlace], tvm.ir.GlobalVar] = {}
         self.bindings: list[relax.VarBinding] = []
         self.values: dict[Variable, relax.Expr] = {}
         # Relax needs an axis of size b to know b: that of size 4*b gets a name of its own, and b becomes a quotient.
@@ -68,8 +83,14 @@ class _ModuleBuilder:
             shape = tuple(axes.pop(size, size) for size in variable.aval.shape)
             self.values[variable] = relax.Var(f"a{i}", self.type(replace(variable.aval, shape=shape)))
             parameters.append(self.values[variable])
-        for kernel in fuse(self.program):
-            self.call(kernel)
+        kernels = fuse(self.program)
+        self.last_use = {atom: i for i, kernel in enumerate(kernels) for atom in kernel.inputs}
+        # What a view shows is not to be overwritten, nor what is returned as it is.
+        self.donated.difference_update(atom for kernel in kernels if kernel.is_view for atom in kernel.inputs)
+        self.returned = set(self.program.outputs)
+        self.donated -= self.returned
+        for i, kernel in enumerate(kernels):
+            self.call(kernel, self.in_place(kernel, i))
         body = relax.Tuple([self.value(atom) for atom in self.program.outputs])
         sequence = relax.SeqExpr([relax.DataflowBlock(self.bindings)] if self.bindings else [], body)
         if sequence.ty.is_missing():
@@ -88,7 +109,29 @@ class _ModuleBuilder:
     def value(self, atom: Atom) -> relax.Expr:
         return relax_constant(atom.value) if isinstance(atom, Literal) else self.values[atom]
 
-    def call(self, kernel: Kernel) -> None:
+    def in_place(self, kernel: Kernel, position: int) -> InPlace:
+        """The donated inputs that nothing needs after this kernel, and the results that it can write over them."""
+        dead = [i for i, a in enumerate(kernel.inputs) if a in self.donated and self.last_use[a] == position]
+        pairs = []
+        for output, variable in enumerate(kernel.outputs):
+            if variable not in self.returned:
+                continue
+            fitting = [i for i in dead if _kind(kernel.inputs[i]) == _kind(variable)]
+            fitting = [i for i in fitting if kernel.reads_in_step(kernel.inputs[i])]
+            if fitting:
+                source = min(fitting, key=lambda i: kernel.inputs[i] is not self.places.get(variable))
+                dead.remove(source)
+                pairs.append((source, output))
+        return tuple(pairs)
+
+    def usual_places(self, donated: Collection[int]) -> dict[Atom, Variable]:
+        """For each result the input that it probably replaces: the first is for the first of the same kind."""
+        unused: dict[tuple, deque[Variable]] = {}
+        for i in donated:
+            unused.setdefault(_kind(self.program.inputs[i]), deque()).append(self.program.inputs[i])
+        return {out: queue.popleft() for out in self.program.outputs if (queue := unused.get(_kind(out)))}
+
+    def call(self, kernel: Kernel, in_place: InPlace = ()) -> None:
         if all(out.aval.size == 0 for out in kernel.outputs):
             for out in kernel.outputs:
                 self.values[out] = self.bind(self.nothing(out.aval), self.type(out.aval))
@@ -101,11 +144,15 @@ class _ModuleBuilder:
             return
         result_type = relax.TupleType(types) if len(types) > 1 else types[0]
         arguments = relax.Tuple([*map(self.value, kernel.inputs), *self.relax(kernel.sizes)])
-        call = relax.Call(
-            tvm.ir.Op.get("relax.call_tir"),
-            [self.function(kernel), arguments],
-            ty_args=[result_type],
-        )
+        function = self.function(kernel, in_place) if in_place else None
+        if function is not None:
+            sources = {output: source for source, output in in_place}
+            over = [sources.get(output, -1) for output in range(len(types))]
+            call = relax.op.call_tir_inplace(function, arguments, over, types)
+        else:
+            call = relax.Call(
+                tvm.ir.Op.get("relax.call_tir"), [self.function(kernel), arguments], ty_args=[result_type]
+            )
         result = self.bind(call, result_type)
         for i, (out, ty) in enumerate(zip(kernel.outputs, types, strict=True)):
             self.values[out] = result if len(types) == 1 else self.bind(relax.TupleGetItem(result, i), ty)
@@ -122,21 +169,29 @@ class _ModuleBuilder:
         self.bindings.append(relax.VarBinding(var, value))
         return var
 
-    def function(self, kernel: Kernel) -> tvm.ir.GlobalVar:
-        """The function of the kernel; kernels that compute the same share one."""
-        key = kernels.text(kernel)
+    def function(self, kernel: Kernel, in_place: InPlace = ()) -> tvm.ir.GlobalVar | None:
+        """The function of the kernel; kernels that compute the same share one. None if it cannot be ``in_place``."""
+        key = (kernels.text(kernel), in_place)
         if key not in self.globals:
+            function = _scheduled(kernel, key[0], self.target, in_place)
+            if function is None:
+                return None
             name = f"{kernel.name}_{len(self.globals)}"
             self.globals[key] = var = tvm.ir.GlobalVar(name)
             relax.expr._update_type(var, relax.FuncType.opaque_func(ret=relax.TupleType([])))
-            function = _scheduled(kernel, key, self.target)
             self.functions[var] = function.with_attr("global_symbol", name)
         return self.globals[key]
 
 
-def scheduled_module(program: Program, target: Target) -> tvm.IRModule:
-    """The Program as a module of scheduled kernels and a ``main`` that calls them."""
-    return _ModuleBuilder(program, target).build()
+def scheduled_module(program: Program, target: Target, donated: Collection[int] = ()) -> tvm.IRModule:
+    """The Program as a module of scheduled kernels and a ``main`` that calls them.
+
+    Args:
+        program: what to compile.
+        target: what for.
+        donated: the places of inputs that may be overwritten with results.
+    """
+    return _ModuleBuilder(program, target, donated).build()
 
 
 def build(module: tvm.IRModule, target: Target, dynamic: bool = False) -> relax.VMExecutable:
@@ -156,8 +211,14 @@ def build(module: tvm.IRModule, target: Target, dynamic: bool = False) -> relax.
             relax.transform.AttachGlobalSymbol(),
         ]
     )
+    if not dynamic:
+        # Every call would check every argument again. Whoever calls knows their types, and the kernels check, too.
+        name = module.get_global_var("main")
+        module = tvm.IRModule({**module.functions, name: module[name].with_attr("num_input", 0)})
     # This pass writes down how large a buffer may become, which a dynamic size lets exceed the int32 of indices. Our
     # schedules for the CPU have nothing for it to do.
     skipped = ["s_tir.CompactBufferAllocation"] if dynamic and targets.is_cpu(target) else []
-    with target, tvm.transform.PassContext(opt_level=3, disabled_pass=skipped):
+    # Buffers that share memory must be in memory: accumulators would not become registers.
+    options = {"tirx.disable_storage_rewrite": True}
+    with target, tvm.transform.PassContext(opt_level=3, disabled_pass=skipped, config=options):
         return relax.build(module, target, relax_pipeline=passes)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from tvm import tirx
 from tvm.target import Target
 
@@ -12,3 +14,23 @@ from tvmfun.lower import target as targets
 def schedule(function: tirx.PrimFunc, target: Target) -> tirx.PrimFunc:
     """Returns the kernel with loops arranged for the target; the attribute ``tvmfun.rule`` says by which rule."""
     return (cpu if targets.is_cpu(target) else gpu).schedule(function, target)
+
+
+def schedule_in_place(
+    function: tirx.PrimFunc, target: Target, in_place: Sequence[tuple[int, int]]
+) -> tirx.PrimFunc | None:
+    """Returns the kernel with some outputs written over inputs, and no parameters for these outputs.
+
+    Args:
+        function: the kernel.
+        target: what to compile for.
+        in_place: the places, among the parameters, of inputs and of the outputs to write over them. Each element of
+            such an input is read only where the same element of its output is computed.
+
+    Returns:
+        The scheduled kernel, or None if an output would be written too early, or on a GPU.
+    """
+    if not targets.is_cpu(target):
+        return None
+    params = function.params
+    return cpu.schedule(function, target, [(params[source], params[output]) for source, output in in_place])

@@ -69,7 +69,7 @@ def _dot_vjp(side: int, g: Array, out: Array, x: Array, y: Array, *, contract, b
     by_factor = {0: (*batch[side], *own_free, *matching), 1: (*batch[side], *matching, *own_free)}
     natural = tuple(range(own.ndim))
     # The factors in the order that leaves nothing to permute, if there is one.
-    first = next((place for place, order in by_factor.items() if order == natural), side)
+    first = next((place for place in (side, 1 - side) if by_factor[place] == natural), side)
     factors = ((g, g_other, g_batch), (other, other_free, batch[1 - side]))
     (left, left_contract, left_batch), (right, right_contract, right_batch) = factors if first == 0 else factors[::-1]
     result = dot_general(left, right, contract=(left_contract, right_contract), batch=(left_batch, right_batch))

@@ -23,7 +23,7 @@ from . import build, fuse
 from .block import emit_block, is_straight
 from .build import Axis, Env, Size, volume
 from .contraction import emit_contraction, match, tile_count
-from .elementwise import emit_maps
+from .elementwise import computes_twice, emit_maps
 from .fallback import parallelize
 from .fuse import Group
 from .machine import SERIAL_WORK, Machine
@@ -42,33 +42,38 @@ CALL_COST = 8
 LOOP_COST = 256
 
 
-def schedule(func: tirx.PrimFunc, target: tvm.target.Target) -> tirx.PrimFunc:
+def schedule(
+    func: tirx.PrimFunc, target: tvm.target.Target, in_place: Sequence[tuple[Buffer, Buffer]] = ()
+) -> tirx.PrimFunc | None:
     """Make a function parallel, vectorized and fast on the CPU `target` describes.
 
     Args:
         func: a function of static shapes or with Dims in them, as `relax.transform.FuseTIR` leaves it.
         target: an `llvm` target; its features give the vector width and `num-cores` the cores.
+        in_place: inputs, and the outputs to write where they lie. Each element of such an input is read only where
+            the same element of its output is computed.
 
     Returns:
-        An equivalent function; its attribute `tvmfun.rule` names the rule that was used.
+        An equivalent function; its attribute `tvmfun.rule` names the rule that was used. None if an output would be
+        written before its input is read for the last time.
 
     Warns:
         PerformanceWarning: if a schedule could not be made, which is a defect of this package.
     """
     try:
-        scheduled = _schedule(func, Machine.of(target))
+        scheduled = _schedule(func, Machine.of(target), in_place)
     except Exception as error:
         # Whatever goes wrong in here, an unscheduled function is slow but right.
         text = f"[schedule] a kernel is compiled without a schedule, and slow: {type(error).__name__}: {error}"
         warnings.warn(text, PerformanceWarning, stacklevel=2)
-        scheduled = parallelize(func).with_attr(RULE, "fallback")
-    return intrinsics.expand(scheduled)
+        scheduled = None if in_place else parallelize(func).with_attr(RULE, "fallback")
+    return scheduled and intrinsics.expand(scheduled)
 
 
-def _schedule(func: tirx.PrimFunc, machine: Machine) -> tirx.PrimFunc:
+def _schedule(func: tirx.PrimFunc, machine: Machine, in_place: Sequence[tuple[Buffer, Buffer]]) -> tirx.PrimFunc | None:
     stages, temps = parse(func)
     if all(isinstance(stage, Opaque) for stage in stages):
-        return parallelize(func).with_attr(RULE, "fallback")
+        return None if in_place else parallelize(func).with_attr(RULE, "fallback")
     stages = without_empty(stages)
     stages = fuse.inline_maps(stages, temps)
     stages, temps = fuse.store_truth_as_numbers(stages, temps)
@@ -76,10 +81,23 @@ def _schedule(func: tirx.PrimFunc, machine: Machine) -> tirx.PrimFunc:
     rule = _rule(stages)
     stages, temps = _prepare(stages, temps, machine)
     groups = fuse.group(stages, match, 2 * machine.cores)
+    if not all(fuse.may_overwrite(groups, *pair) for pair in in_place):
+        return None
+    if in_place and any(fuse.is_map(stage) and computes_twice(stage, machine) for stage in stages):
+        return None
     private = [fuse.private_outputs(group, stages, temps) for group in groups]
     nests = [_emit(group, own, machine) for group, own in zip(groups, private, strict=True)]
     body = build.seq(*nests) if nests else tirx.Evaluate(0)
-    return func.with_body(_root(body, temps)).with_attr(RULE, rule)
+    return _overwriting(func.with_body(_root(body, temps)), in_place).with_attr(RULE, rule)
+
+
+def _overwriting(func: tirx.PrimFunc, in_place: Sequence[tuple[Buffer, Buffer]]) -> tirx.PrimFunc:
+    """The function without the outputs that are written over inputs."""
+    body, params = func.body, list(func.params)
+    for source, output in in_place:
+        body = build.replace_accesses(body, output, source, list)
+        params = [param for param in params if not param.same_as(output)]
+    return tirx.PrimFunc(params, body, func.ret_type, func.attrs)
 
 
 def _prepare(stages: Sequence[AnyStage], temps: Sequence[Buffer], machine: Machine):

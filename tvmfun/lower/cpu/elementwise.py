@@ -97,6 +97,15 @@ def _transposed_load(stage: Stage, axes: Sequence[Axis], machine: Machine) -> tu
     return None
 
 
+def computes_twice(stage: Stage, machine: Machine) -> bool:
+    """Whether some elements are computed again, because they are in two tiles of a transposition."""
+    across = _transposed_load(stage, stage.space, machine) if stage.space else None
+    if across is None:
+        return False
+    lanes = machine.lanes(str(across[0].ty))
+    return any(axis.extent % lanes != 0 for axis in (across[1], stage.space[-1]))
+
+
 def _too_small(axes: Sequence[Axis], lanes: int) -> Expr | None:
     """Whether one of two axes is shorter than a tile, where that is known at call time only."""
     tests = [build.index(a, a.extent) < lanes for a in axes if not dims.always_le(lanes, a.extent)]
@@ -154,8 +163,13 @@ def _vector(
     lane: Callable[[Expr, Callable[[Env], Stmt]], Stmt],
     private: Sequence[Buffer],
 ) -> Stmt:
-    """All stages on one vector, one after another; private results pass through registers."""
-    registers = {buffer: build.scratch([width], str(buffer.dtype), buffer.name) for buffer in private}
+    """All stages on one vector: first all results, in registers, and then the stores.
+
+    So an output may lie where an input does, and results that are `private` are not stored.
+    """
+    # A vector of truth values cannot be a register.
+    buffers = [stage.output for stage in stages if str(stage.output.dtype) != "bool"] if len(stages) > 1 else []
+    registers = {buffer: build.scratch([width], str(buffer.dtype), buffer.name) for buffer in buffers}
     stmts = [AllocBuffer(register) for register in registers.values()]
     for stage in stages:
 
@@ -172,6 +186,14 @@ def _vector(
             return lane(k, make)
 
         stmts.append(build.vectorized(like, width, store))
+    for stage in stages:
+        if stage.output in registers and not any(stage.output.same_as(buffer) for buffer in private):
+
+            def copy(k: Expr, stage: Stage = stage) -> Stmt:
+                value = registers[stage.output][k]
+                return lane(k, lambda env: stage.store(_aligned(stage, stages[0], env), value))
+
+            stmts.append(build.vectorized(like, width, copy))
     return build.seq(*stmts)
 
 

@@ -338,7 +338,7 @@ def _join(current: Group, stage: AnyStage, limit: int, min_prefix: int) -> Group
         return None
     related = any(_contains(outputs, load.source) for load in stage.reads())
     limit = min([limit, current.prefix or limit, *(len(member.space) for member in members)])
-    for prefix in range(limit, 0, -1):
+    for prefix in range(limit, -1, -1):
         if _shares(members, stage, prefix):
             joined = Group((*members, stage), prefix)
             if is_pointwise(joined) or (related and build.points(stage.space[:prefix]) >= min_prefix):
@@ -349,6 +349,23 @@ def _join(current: Group, stage: AnyStage, limit: int, min_prefix: int) -> Group
 def is_pointwise(group: Group) -> bool:
     """Whether the group is maps over one common space."""
     return all(is_map(stage) and len(stage.space) == group.prefix for stage in group.stages)
+
+
+def may_overwrite(groups: Sequence[Group], source: Buffer, output: Buffer) -> bool:
+    """Whether every element of an input is read for the last time before that element of an output is written.
+
+    Where it is read at all, it is where the same element of the output is computed.
+    """
+    if len(groups) == 1 and is_pointwise(groups[0]):
+        return True  # stores come after all computations
+    stages = [stage for group in groups for stage in group.stages]
+    parts = [part for stage in stages for part in (stage, *getattr(stage, "epilogues", ()))]
+    readers = [part for part in parts if any(load.source.same_as(source) for load in _own_reads(part))]
+    return all(isinstance(part, Stage) and is_map(part) and part.output.same_as(output) for part in readers)
+
+
+def _own_reads(part: AnyStage) -> list[ir.TensorLoad]:
+    return build.loads(part.value) if isinstance(part, Stage) else part.reads()
 
 
 def private_outputs(group: Group, stages: Sequence[AnyStage], temps: Sequence[Buffer]) -> list[Buffer]:

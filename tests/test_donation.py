@@ -1,0 +1,195 @@
+"""Donated buffers: results are written over them, and nobody who still looks at one sees it change."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import tvmfun
+import tvmfun.numpy as tnp
+from tvmfun import jit, optim, tree
+from tvmfun.errors import DonatedArrayError
+
+
+def address(array) -> int:
+    return array.tensor.__dlpack_device__() and np.from_dlpack(array.tensor).ctypes.data
+
+
+def addresses(values) -> list[int]:
+    return [address(leaf) for leaf in tree.leaves(values)]
+
+
+OPTIMIZERS = {
+    "sgd": optim.sgd(0.1),
+    "momentum": optim.sgd(0.1, momentum=0.9, nesterov=True),
+    "adam": optim.adam(1e-2),
+    "adamw": optim.adamw(1e-2),
+    "adadelta": optim.adadelta(1.0),
+    "clipped": optim.chain(optim.clip_by_global_norm(1.0), optim.adam(1e-2)),
+}
+
+
+@pytest.mark.parametrize("name", OPTIMIZERS)
+def test_parameters_and_state_stay_where_they_are(name):
+    optimizer = OPTIMIZERS[name]
+    rng = np.random.default_rng(0)
+    shapes = {"w": (70, 33), "b": (33,), "s": (), "t": (3, 17, 19)}
+    params = {key: tnp.asarray(rng.normal(size=shape).astype("float32")) for key, shape in shapes.items()}
+    grads = {key: tnp.asarray(rng.normal(size=shape).astype("float32")) for key, shape in shapes.items()}
+
+    def step(carry, grads):
+        params, state = carry
+        updates, state = optimizer.update(grads, state, params)
+        return optim.apply_updates(params, updates), state
+
+    plain, donating = jit(step), jit(step, donate_argnums=0)
+    expected = (params, optimizer.init(params))
+    carry = tree.map(lambda leaf: tnp.asarray(np.array(leaf)), expected)
+    before = addresses(carry)
+    for _ in range(3):
+        expected, carry = plain(expected, grads), donating(carry, grads)
+    assert addresses(carry) == before
+    for got, want in zip(tree.leaves(carry), tree.leaves(expected), strict=True):
+        np.testing.assert_array_equal(got, want)
+
+
+def test_a_matrix_that_is_updated_with_a_transposed_one():
+    # Tiles of a transposition overlap at the edges: an element must not be updated twice.
+    x, y = np.random.default_rng(0).normal(size=(2, 37, 37)).astype("float32")
+    f = lambda x, y: x + y.T * 2
+    got = jit(f, donate_argnums=0)(tnp.asarray(x), tnp.asarray(y))
+    np.testing.assert_array_equal(got, jit(f)(x, y))
+
+
+FORMS = {
+    "read elsewhere": lambda x, y: (x[::-1] + y, x * 2),
+    "reversed": lambda x, y: x[::-1] * 2,
+    "with its own sum": lambda x, y: x - tnp.sum(x * y),
+    "with sums of rows": lambda x, y: x - tnp.sum(x, axis=1, keepdims=True),
+    "with its transpose": lambda x, y: x + x.T,
+    "two of each other": lambda x, y: (x + y, x - y),
+    "a chain": lambda x, y: (x * y + 1, tnp.sin(x * y + 1) + x),
+    "a product": lambda x, y: x @ y,
+    "a product added": lambda x, y: x + x @ y,
+    "a product of the other added": lambda x, y: x - 0.1 * (y @ y),
+    "rows gathered": lambda x, y: x[tnp.asarray([3, 1, 1, 0, 2])] + y,
+    "rows added": lambda x, y: x.at[tnp.asarray([3, 1, 1])].add(y[:3]),
+    "returned as it is": lambda x, y: (x, x + 1),
+    "reshaped and changed": lambda x, y: (x.reshape(-1), x + y),
+    "in a loop": lambda x, y: tvmfun.lax.fori_loop(0, 3, lambda i, x: x * y + i, x),
+    "used twice": lambda x, y: (tnp.cumsum(x, axis=0), x + y),
+    "compared": lambda x, y: (x > y, tnp.where(x > y, x, y)),
+}
+
+
+@pytest.mark.parametrize("form", FORMS)
+@pytest.mark.parametrize("donated", [(0,), (0, 1)], ids=str)
+def test_the_same_results_as_without_donation(form, donated):
+    x, y = np.random.default_rng(1).normal(size=(2, 5, 5)).astype("float32")
+    f = FORMS[form]
+    expected = jit(f)(x, y)
+    got = jit(f, donate_argnums=donated)(tnp.asarray(x), tnp.asarray(y))
+    for a, b in zip(tree.leaves(got), tree.leaves(expected), strict=True):
+        np.testing.assert_array_equal(a, b)
+
+
+@settings(max_examples=12, deadline=None)
+@given(st.lists(st.integers(0, 40), max_size=3), st.sampled_from(["float64", "int32", "bool", "bfloat16"]))
+def test_shapes_and_dtypes(shape, dtype):
+    x = np.random.default_rng(0).normal(size=shape) * 3
+    x = tnp.asarray(x).astype(dtype)
+    f = lambda x, y: (tnp.where(y > 0, x, y), x == y)
+    expected = jit(f)(x, x)
+    got = jit(f, donate_argnums=(0, 1))(tnp.asarray(np.array(x), dtype=dtype), tnp.asarray(np.array(x), dtype=dtype))
+    for a, b in zip(got, expected, strict=True):
+        np.testing.assert_array_equal(a, b)
+
+
+class TestWhoStillLooks:
+    add = staticmethod(jit(lambda x: x + 1, donate_argnums=0))
+
+    def test_a_numpy_view(self):
+        x = tnp.arange(5.0)
+        view = np.asarray(x)
+        y = self.add(x)
+        np.testing.assert_array_equal(view, np.arange(5))
+        np.testing.assert_array_equal(y, np.arange(5) + 1)
+
+    def test_a_dlpack_view(self):
+        x = tnp.arange(5.0)
+        view = np.from_dlpack(x)
+        self.add(x)
+        np.testing.assert_array_equal(view, np.arange(5))
+
+    def test_another_shape_of_the_array(self):
+        x = tnp.arange(6.0)
+        y = x.reshape(2, 3)
+        self.add(x)
+        np.testing.assert_array_equal(y, np.arange(6).reshape(2, 3))
+        x = tnp.arange(6.0)
+        y = x.reshape(2, 3)
+        self.add(y)
+        np.testing.assert_array_equal(x, np.arange(6))
+
+    def test_the_same_array_returned(self):
+        x = tnp.arange(5.0)
+        y, z = jit(lambda x: (x, x.reshape(5, 1)))(x)
+        self.add(y)
+        np.testing.assert_array_equal(x, np.arange(5))
+        np.testing.assert_array_equal(z, np.arange(5)[:, None])
+
+    def test_one_result_in_two_places(self):
+        y, z = jit(lambda x: (lambda r: (r, r))(x * 2))(np.arange(3.0))
+        self.add(y)
+        np.testing.assert_array_equal(z, np.arange(3) * 2)
+
+    def test_an_array_given_twice(self):
+        x = tnp.arange(5.0)
+        y, z = jit(lambda x, y: (x + 1, y * 2), donate_argnums=0)(x, x)
+        np.testing.assert_array_equal(y, np.arange(5) + 1)
+        np.testing.assert_array_equal(z, np.arange(5) * 2)
+        x = tnp.arange(5.0)
+        y, z = jit(lambda x, y: (x + y, x * y), donate_argnums=(0, 1))(x, x)
+        np.testing.assert_array_equal(y, np.arange(5) * 2)
+        np.testing.assert_array_equal(z, np.arange(5) ** 2)
+
+    def test_a_captured_array(self):
+        w = tnp.arange(5.0)
+        f = jit(lambda x: x + w)
+        f(w)
+        self.add(w)
+        with pytest.raises(DonatedArrayError):
+            f(tnp.ones(5))
+
+    def test_a_search_for_nans(self):
+        f = jit(lambda x: (tnp.log(x), x - 2)[0] + (x - 2), donate_argnums=0)
+        with tvmfun.debug_nans(), pytest.raises(tvmfun.errors.NanError, match="log"):
+            f(tnp.asarray([1.0, -1.0]))
+
+    def test_reading_a_number_is_not_looking(self):
+        x = tnp.asarray(2.0)
+        place = address(x)
+        assert float(x) == 2.0 and x.tolist() == 2.0 and repr(x)
+        assert address(self.add(x)) == place
+
+
+def test_a_compiled_function_donates_too():
+    x = tnp.arange(5.0)
+    place = address(x)
+    compiled = jit(lambda x: x * 2, donate_argnums=0).lower(x).compile()
+    assert "call_tir_inplace" in compiled.as_text()
+    y = compiled(x)
+    assert x.is_deleted() and address(y) == place
+    np.testing.assert_array_equal(y, np.arange(5) * 2)
+
+
+def test_dynamic_sizes():
+    f = jit(lambda x, y: x + y, donate_argnums=0, dynamic_shapes={"x": ("n", None), "y": ("n", None)})
+    for n in (1, 7, 64):
+        x = tnp.ones((n, 3))
+        place = address(x)
+        y = f(x, tnp.ones((n, 3)))
+        assert address(y) == place
+        np.testing.assert_array_equal(y, np.full((n, 3), 2))
