@@ -15,6 +15,7 @@ from .build import Axis, Env, Expr, volume
 from .machine import Machine
 from .stages import Stage
 from .transpose import is_row_readable, ramp, read_row, transpose_tile
+from .transpose import rows as registers
 
 CHUNK = 64  # vectors per task along a long contiguous axis
 
@@ -131,27 +132,26 @@ def _emit_transpose(
         # The last tiles overlap those before them, so that every tile is whole.
         top = build.minimum(env[rows.var] * lanes, axis.extent - lanes)
         left = build.minimum(env[columns.var] * lanes, last.extent - lanes)
-        turned = build.scratch([lanes, lanes], str(load.ty), "turned")
+        turned = registers(lanes, str(load.ty), "turned")
 
         def read(row: int) -> Expr:
             return read_row(load, {**env, axis.var: top, last.var: left + row}, lanes)
 
         def keep(row: int, vector: Expr) -> Stmt:
-            index = tirx.const(row, "int32")
-            return BufferStore(turned, vector, [index, ramp(tirx.const(0, "int32"), lanes)])
+            return BufferStore(turned[row], vector, [ramp(tirx.const(0, "int32"), lanes)])
 
-        def write(row: Expr) -> Stmt:
+        def write(row: int) -> Stmt:
             def lane(k: Expr) -> Stmt:
                 here = {**env, axis.var: top + row, last.var: left + k}
                 # Not the loads of the same buffer at other places, as in x + x.T.
-                turn = lambda other: turned[row, k] if tvm_ffi.structural_equal(other, load) else other
+                turn = lambda other: turned[row][k] if tvm_ffi.structural_equal(other, load) else other
                 value = tvm_ffi.structural_map(stage.value, (ir.TensorLoad, turn))
                 return stage.store(here, build.substitute(value, here))
 
             return build.vectorized(last, lanes, lane)
 
         turn = transpose_tile(read, keep, lanes, str(load.ty))
-        return build.seq(AllocBuffer(turned), turn, build.unrolled(last, lanes, write))
+        return build.seq(*map(AllocBuffer, turned), turn, *map(write, range(lanes)))
 
     return build.parallel_nest([*others, rows, columns], env, tile, tasks)
 

@@ -32,40 +32,41 @@ def ramp(start: Expr, lanes: int) -> Expr:
     return tirx.Ramp(start, tirx.const(1, str(start.ty)), lanes)
 
 
+def rows(lanes: int, dtype: str, name: str) -> list[Buffer]:
+    """A register for each row of a tile; one buffer for all would be too large for the stack."""
+    return [build.scratch([lanes], dtype, name) for _ in range(lanes)]
+
+
 def transpose_tile(read: Callable[[int], Expr], write: Callable[[int, Expr], Stmt], lanes: int, dtype: str) -> Stmt:
     """Transpose `lanes` vectors.
 
     Each step exchanges the off-diagonal blocks of half the size of the step before, with two shuffles
     per pair of rows. The rows pass through local buffers, which become registers.
     """
-    tile = build.scratch([lanes, lanes], dtype, "tile")
-    stmts: list[Stmt] = [AllocBuffer(tile)]
-    stmts += [BufferStore(tile, read(row), _row_index(row, lanes)) for row in range(lanes)]
+    whole = [ramp(tirx.const(0, "int32"), lanes)]
+    tile = rows(lanes, dtype, "tile")
+    stmts: list[Stmt] = list(map(AllocBuffer, tile))
+    stmts += [BufferStore(row, read(i), whole) for i, row in enumerate(tile)]
     step = lanes // 2
     while step:
-        following = build.scratch([lanes, lanes], dtype, "tile")
-        stmts.append(AllocBuffer(following))
-        stmts += _exchange(tile, following, step, lanes)
+        following = rows(lanes, dtype, "tile")
+        stmts += map(AllocBuffer, following)
+        for upper in (row for row in range(lanes) if not row & step):
+            lower = upper + step
+            pair = [tile[upper][whole[0]], tile[lower][whole[0]]]
+            for row, order in ((upper, _upper(step, lanes)), (lower, _lower(step, lanes))):
+                mixed = tirx.Shuffle(pair, [tirx.const(c, "int32") for c in order])
+                stmts.append(BufferStore(following[row], mixed, whole))
         tile = following
         step //= 2
-    stmts += [write(row, tile[tuple(_row_index(row, lanes))]) for row in range(lanes)]
+    stmts += [write(i, row[whole[0]]) for i, row in enumerate(tile)]
     return build.seq(*stmts)
 
 
-def _exchange(source: Buffer, target: Buffer, step: int, lanes: int) -> list[Stmt]:
-    stmts = []
-    for upper in range(lanes):
-        lower = upper + step
-        if upper & step:
-            continue
-        rows = [source[tuple(_row_index(row, lanes))] for row in (upper, lower)]
-        first = [c if not c & step else lanes + c - step for c in range(lanes)]
-        second = [c + step if not c & step else lanes + c for c in range(lanes)]
-        for row, order in ((upper, first), (lower, second)):
-            mixed = tirx.Shuffle(rows, [tirx.const(c, "int32") for c in order])
-            stmts.append(BufferStore(target, mixed, _row_index(row, lanes)))
-    return stmts
+def _upper(step: int, lanes: int) -> list[int]:
+    """Of two rows one after the other, what the upper one gets: the first of each two blocks."""
+    return [c if not c & step else lanes + c - step for c in range(lanes)]
 
 
-def _row_index(row: int, lanes: int) -> list[Expr]:
-    return [tirx.const(row, "int32"), ramp(tirx.const(0, "int32"), lanes)]
+def _lower(step: int, lanes: int) -> list[int]:
+    return [c + step if not c & step else lanes + c for c in range(lanes)]
