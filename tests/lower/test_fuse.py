@@ -55,6 +55,18 @@ def test_a_broadcast_is_never_stored():
         assert kernel.name != "broadcast_to"
 
 
+def test_cheap_intermediates_are_computed_again():
+    """The gradient of gelu keeps its argument and the tanh; what else it needs is cheaper to compute than to read."""
+    step = tvmfun.value_and_grad(lambda x, w: tnp.sum(nn.functional.gelu(x @ w) @ w))
+    kernels = fuse(tvmfun.trace(step)(MATRIX, MATRIX))
+    ops = {kernel: {equation.op.name for equation in kernel.equations} for kernel in kernels}
+    (forward,) = (kernel for kernel in kernels if "tanh" in ops[kernel])
+    (backward,) = (kernel for kernel in kernels if "subtract" in ops[kernel])
+    assert [out.aval.shape for out in forward.outputs] == [(8, 8)] * 2
+    kept = set(backward.inputs).intersection((*forward.inputs, *forward.outputs))
+    assert len(kept) == 2
+
+
 def test_kernels_run_in_an_order_that_works():
     steps = [
         lambda a, b: a + b,

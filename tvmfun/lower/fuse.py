@@ -114,8 +114,13 @@ class _Fusion:
         elif kind in ("reduction", "contraction"):
             if not self.joins_as_core(i, around):
                 self.start(i)
-        elif kind in _CLOSED or is_view(self.equations[i]) or not self.joins(i, around):
+        elif kind in _CLOSED or is_view(self.equations[i]):
             self.start(i)
+        else:
+            around, copied = self.recompute(i, around)
+            done = copied and not around and i not in self.returned
+            if not done and not self.joins(i, around):
+                self.start(i)
 
     def start(self, i: int) -> None:
         op = self.equations[i].op
@@ -148,6 +153,40 @@ class _Fusion:
             self.add(i, group)
         if len(takers) < len(around) or i in self.returned or not around:
             self.start(i)
+
+    def recompute(self, i: int, around: list[_Group]) -> tuple[list[_Group], bool]:
+        """Puts copies of a cheap pointwise equation into users where that moves less memory than storing its result.
+
+        Returns:
+            The users that still have to get the result from elsewhere, and whether there are copies.
+        """
+        op = self.equations[i].op
+        readers = len(around) + (i in self.returned)
+        if op.kind != "pointwise" or not op.inexpensive or readers < 2:
+            return around, False
+        takers = [group for group in around if self.accepts(group, i)]
+        along = [group for group in takers if self.writes_along(group, i)]
+        if len(along) > 1:
+            self.merge_siblings(along)
+            around, takers = ([group for group in groups if group.members] for groups in (around, takers))
+        cost = {id(group): self.new_reads(group, i) for group in takers}
+        if len(takers) == readers > 1:
+            stored = min(cost.values()) + readers * self.nbytes(i)
+            chosen = takers if sum(cost.values()) < stored else [g for g in takers if cost[id(g)] == 0]
+        else:
+            chosen = [group for group in takers if cost[id(group)] == 0]
+        if len(chosen) == len(around) == 1:
+            return around, False  # an ordinary member, which the group may also store
+        for group in chosen:
+            self.add(i, group)
+        return [group for group in around if group not in chosen], bool(chosen)
+
+    def new_reads(self, group: _Group, i: int) -> int:
+        """The bytes that a group has to read in addition if it computes an equation itself."""
+        members = [self.equations[member] for member in group.members]
+        known = {atom for equation in members for atom in (*equation.inputs, *equation.outputs)}
+        reads = {a for a in self.equations[i].inputs if isinstance(a, Variable) and a not in known}
+        return sum(typical(a.aval.nbytes) for a in reads if self.producer.get(a) not in self.repetitions)
 
     def joins(self, i: int, around: list[_Group]) -> bool:
         """A pointwise or injective equation joins its users: all of them, or one that also writes its result."""
@@ -230,8 +269,9 @@ class _Fusion:
 
     def merge(self, into: _Group, group: _Group) -> None:
         for i in group.members:
-            # In its place: the last home of a repeated equation is the one that stores it.
-            self.homes[i] = list(dict.fromkeys(into if home is group else home for home in self.homes[i]))
+            # The last home of a repeated equation is the one that stores it, and stays the last.
+            homes = [into if home is group else home for home in self.homes[i]]
+            self.homes[i] = list(dict.fromkeys(reversed(homes)))[::-1]
             into.expansion[i] = group.expansion[i] + into.expansion.get(i, 0)
         into.members = list(dict.fromkeys([*into.members, *group.members]))
         group.members = []
@@ -246,9 +286,12 @@ class _Fusion:
         stack = [source]
         while stack:
             group = stack.pop()
-            for i in group.members:
+            # Of a repeated equation the others read what its last home stores, unless they compute it, too.
+            for i in (member for member in group.members if self.homes[member][-1] is group):
                 for user in self.users[i]:
                     for home in self.homes[user]:
+                        if home in self.homes[i]:
+                            continue
                         if home is target:
                             at_once = group is source and self.is_pointwise_over(target.domain, user)
                             if same_place_counts or not at_once:
@@ -303,6 +346,10 @@ class _Fusion:
 
     def shape(self, i: int) -> tuple[int, ...]:
         return self.equations[i].outputs[0].aval.shape
+
+    def nbytes(self, i: int) -> int:
+        """The bytes of a result, dynamic sizes taken for typical ones."""
+        return typical(self.equations[i].outputs[0].aval.nbytes)
 
     def size(self, i: int) -> int:
         """The number of elements of a result, dynamic sizes taken for typical ones."""
