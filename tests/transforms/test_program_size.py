@@ -122,3 +122,41 @@ def test_the_forward_pass_is_not_computed_twice(program):
     assert counts["erf"] == 12
     assert counts["exp"] <= 2 * 12 + 1  # the softmax, and the density in the derivative of erf
     assert counts["gather"] <= 2
+
+
+def test_a_lstm_keeps_its_gates_and_multiplies_for_the_weight_after_the_loop():
+    width, batch, length = 8, 4, 6
+
+    def loss(w, xs):
+        def cell(carry, x):
+            h, c = carry
+            i, f, g, o = tnp.split(x + h @ w, 4, axis=-1)
+            c = lax.logistic(f) * c + lax.logistic(i) * tnp.tanh(g)
+            return (lax.logistic(o) * tnp.tanh(c), c), None
+
+        start = tnp.zeros((batch, width), xs.dtype)
+        (h, _), _ = lax.scan(cell, (start, start), xs)
+        return tnp.sum(h)
+
+    w, xs = tvmfun.ShapeDtype((width, 4 * width), "float32"), tvmfun.ShapeDtype((length, batch, 4 * width), "float32")
+    program = tvmfun.trace(tvmfun.grad(loss))(w, xs)
+    forward, backward = (e for e in program.equations if e.op.name == "loop")
+    # Both carries, what they were before, the four gates, and the tanh of the cell.
+    assert len(forward.outputs) == 2 + 2 + 4 + 1
+    bodies = [Counter(e.op.name for e in loop.params["body"].equations) for loop in (forward, backward)]
+    assert [body["dot_general"] for body in bodies] == [1, 1]
+    shapes = [e.outputs[0].aval.shape for e in program.equations if e.op.name == "dot_general"]
+    assert shapes == [(width, 4 * width)]
+    rng = np.random.default_rng(0)
+    values = [rng.normal(size=spec.shape).astype("float32") for spec in (w, xs)]
+    check_gradient(loss, values)
+
+
+def check_gradient(loss, values):
+    """Against a difference quotient in a random direction, in float64."""
+    values = [value.astype("float64") for value in values]
+    direction = np.random.default_rng(1).normal(size=values[0].shape)
+    step = 1e-6
+    ahead, behind = (float(loss(values[0] + sign * step * direction, *values[1:])) for sign in (1, -1))
+    slope = float(np.vdot(np.asarray(tvmfun.grad(loss)(*values)), direction))
+    np.testing.assert_allclose(slope, (ahead - behind) / (2 * step), rtol=1e-6)

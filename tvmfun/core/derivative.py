@@ -7,7 +7,7 @@ tangents to tangents. Ops that contain Programs have rules for both.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any
 
 from tvmfun import dtypes, tree
@@ -253,12 +253,12 @@ def partition(
         equation = producer.get(variable)
         if equation is None or not _is_cheap(equation):
             continue
-        sources = dict.fromkeys(atom for atom in equation.inputs if isinstance(atom, Variable))
+        equations, sources = _recipe(equation, producer, {*needed, *kept_free})
         new = [atom for atom in sources if atom not in needed and atom not in kept_free]
         if sum(map(_bytes, new)) < _bytes(variable) or not new:
             del needed[variable]
             needed.update(sources)
-            again.add(id(equation))
+            again.update(map(id, equations))
             waiting = sorted({*waiting, *sources}, key=lambda v: place.get(v, -1))
     residuals = sorted(needed, key=lambda v: place.get(v, -1))
     chosen = {id(equation) for equation in late} | again
@@ -280,6 +280,36 @@ def partition(
         ),
         is_known,
     )
+
+
+# Equations that one value is recomputed with, at most.
+_RECIPE = 8
+
+
+def _recipe(
+    equation: Equation, producer: Mapping[Variable, Equation], given: Collection[Variable]
+) -> tuple[list[Equation], dict[Variable, None]]:
+    """Cheap equations that compute the result of a cheap one from what is ``given``, as far as there are such.
+
+    Returns:
+        The equations, and their inputs.
+    """
+    equations: list[Equation] = []
+    sources: dict[Variable, None] = {}
+    pending = [equation]
+    while pending:
+        equation = pending.pop()
+        equations.append(equation)
+        for atom in equation.inputs:
+            if not isinstance(atom, Variable) or atom in sources:
+                continue
+            maker = producer.get(atom)
+            follow = atom not in given and maker is not None and _is_cheap(maker)
+            if follow and len(equations) + len(pending) < _RECIPE:
+                pending.append(maker)
+            else:
+                sources[atom] = None
+    return equations, sources
 
 
 def _is_cheap(equation: Equation) -> bool:

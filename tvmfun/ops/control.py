@@ -6,7 +6,7 @@ of a loop is another loop around a transformed body.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from typing import Any, NamedTuple
 
 from tvm import ir, tirx
@@ -15,13 +15,15 @@ from tvmfun import dtypes
 from tvmfun.core.array import ShapeDtype
 from tvmfun.core.batching import Batched, batch, current_axis, repeat
 from tvmfun.core.derivative import Tape, flat_program, is_float, partition, pushforward, trace_leaves, zeros
+from tvmfun.core.dims import typical
 from tvmfun.core.leaf import abstract
 from tvmfun.core.op import Op, register
-from tvmfun.core.program import Program
+from tvmfun.core.program import Equation, Program, Variable
 from tvmfun.errors import GradientError
 from tvmfun.ops import pointwise as pw
 from tvmfun.ops import reduce as reductions
 from tvmfun.ops import shape as shapes
+from tvmfun.ops.linalg import dot_general
 
 _INT = ShapeDtype((), dtypes.int32)
 
@@ -211,7 +213,13 @@ def _loop_pullback(active, *operands, body, cond, length, reverse, counted, cons
         given = [zeros(x) if g is None else g for g, x in zip(gs, results, strict=False)]
         g_carry = [g for g, flag in zip(given[:carry], live_carry, strict=True) if flag]
         g_ys = [g for g, flag in zip(given[carry:visible], live_out[carry:], strict=True) if flag]
-        summed = [i for i in backward if i < consts]
+        # Sums of products of small factors: the factors are kept, and multiplied all at once after the loop.
+        products = {} if has_steps else _products(late, {i: k for k, i in enumerate(backward) if i < consts}, outside)
+        factors = {
+            a: None for equation in products.values() for a in equation.inputs if a not in rows and a not in saved
+        }
+        late_and_factors = flat_program(late.inputs, late.equations, [*late.outputs, *factors], late.name)
+        summed = [i for i in backward if i < consts and i not in products]
         flowing = [consts + i for i, flag in enumerate(live_carry) if flag]
         stacked = [i for i in backward if i >= consts + carry]
         invariant = [v for v in residuals if v in outside]
@@ -223,13 +231,14 @@ def _loop_pullback(active, *operands, body, cond, length, reverse, counted, cons
             cotangents = [next(it) for _ in flowing]
             sums = [next(it) for _ in summed]
             env.update((v, next(it)) for v in varying)
-            found = late.evaluate([*(env[v] for v in residuals), *cotangents, *it])
-            by_input = dict(zip(backward, found, strict=True))
+            found = late_and_factors.evaluate([*(env[v] for v in residuals), *cotangents, *it])
+            by_input = dict(zip(backward, found, strict=False))
             moved = [by_input[i] if i in by_input else zeros(c) for i, c in zip(flowing, cotangents, strict=True)]
             return [
                 *moved,
                 *(pw.add(s, by_input[i]) for i, s in zip(summed, sums, strict=True)),
                 *(by_input[i] for i in stacked),
+                *found[len(backward) :],
             ]
 
         streams = [rows[v] if v in rows else saved[v] for v in varying]
@@ -255,10 +264,41 @@ def _loop_pullback(active, *operands, body, cond, length, reverse, counted, cons
             consts=len(more) + len(invariant),
             carry=len(flowing) + len(summed),
         )
-        cotangents: dict[int, Any] = dict(zip([*flowing, *summed, *stacked], found, strict=True))
+        cotangents: dict[int, Any] = dict(zip([*flowing, *summed, *stacked], found, strict=False))
+        stacks = {**rows, **saved, **dict(zip(factors, found[len(found) - len(factors) :], strict=True))}
+        cotangents.update((i, _product_over_steps(equation, stacks)) for i, equation in products.items())
         return [*(None for _ in count), *(cotangents.get(i) for i in range(len(avals)))]
 
     return (*results[:visible], *(results[-1:] if has_steps else ())), pull
+
+
+def _products(late: Program, outputs: dict[int, int], fixed: Collection[Variable]) -> dict[int, Equation]:
+    """The matrix products that make some outputs of a Program, where what would have to be kept of a step is smaller.
+
+    Args:
+        late: a Program that a loop runs at every step.
+        outputs: the places of outputs, by any name.
+        fixed: the inputs that are the same at every step.
+    """
+    makers = {out: equation for equation in late.equations for out in equation.outputs}
+    products = {}
+    for name, place in outputs.items():
+        equation = makers.get(late.outputs[place])
+        if equation is None or equation.op is not dot_general or any(atom in fixed for atom in equation.inputs):
+            continue
+        kept = sum(typical(atom.aval.nbytes) for atom in equation.inputs if atom in makers)
+        if kept <= typical(equation.outputs[0].aval.nbytes):
+            products[name] = equation
+    return products
+
+
+def _product_over_steps(equation: Equation, stacks: dict) -> Any:
+    """The sum over all steps of a matrix product, given its factors with the steps as their first axis."""
+    contract, batch = (
+        tuple(tuple(a + 1 for a in axes) for axes in equation.params[name]) for name in ("contract", "batch")
+    )
+    left, right = (stacks[atom] for atom in equation.inputs)
+    return dot_general(left, right, contract=((0, *contract[0]), (0, *contract[1])), batch=batch)
 
 
 def _with_more_consts(cond: Program, avals: Sequence[ShapeDtype]) -> Program:

@@ -1,0 +1,29 @@
+"""Whole training steps beside JAX's and PyTorch's: the same model, batch, optimizer and threads in one run.
+
+Run with ``nox -s bench -- -k models``; ``--json FILE`` keeps the figures.
+"""
+
+import gc
+
+import numpy as np
+import pytest
+from bench.frameworks import Jax, Ours, Torch, TorchCompiled
+from bench.harness import compare
+from bench.models import dlrm, lstm, mlp, mnist_cnn, resnet, transformer
+
+CASES = [mlp.CASE, mnist_cnn.CASE, resnet.CASE, lstm.CASE, dlrm.CASE, *transformer.CASES]
+FRAMEWORKS = [Ours, Jax, Torch, TorchCompiled]
+
+
+@pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
+def test_step(case, report):
+    """The same loss in all, and then the time of a step."""
+    runners = [framework(case) for framework in FRAMEWORKS if framework is not TorchCompiled or case.torch_compiles]
+    losses = [runner.loss() for runner in runners]
+    np.testing.assert_allclose(losses, losses[0], rtol=1e-4)
+    compiled = {runner.name: runner.compile() for runner in runners}
+    bytes_moved = case.traffic * sum(value.nbytes for value in case.params(np.random.default_rng(0)).values())
+    row = compare(case.name, [(runner.name, runner.step) for runner in runners], case.flop, bytes_moved)
+    report.add({**row, "compile s": compiled})
+    del runners
+    gc.collect()

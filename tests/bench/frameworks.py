@@ -1,0 +1,188 @@
+"""One case in three frameworks: the same mathematics, parameters and batch, ready to be timed step by step.
+
+tvmfun and JAX run the very same code, written against a `Namespace`; PyTorch has a version of its own.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import jax
+import numpy as np
+import optax
+import torch
+
+import tvmfun
+import tvmfun.lax
+import tvmfun.numpy
+from tvmfun import optim, random
+from tvmfun.nn import functional
+
+Tree = dict[str, Any]
+
+
+@dataclass(frozen=True)
+class Namespace:
+    """The modules that a functional model is written against."""
+
+    np: Any
+    lax: Any
+    nn: Any
+    random: Any
+
+
+OURS = Namespace(tvmfun.numpy, tvmfun.lax, functional, random)
+JAX = Namespace(jax.numpy, jax.lax, jax.nn, jax.random)
+
+
+@dataclass(frozen=True)
+class Case:
+    """A training step to be timed.
+
+    Args:
+        name: what the table calls it.
+        params: parameters from a NumPy generator. Names that begin with ``conv`` are kernels in HWIO order and
+            with ``dense`` matrices in (in, out) order: PyTorch gets them in its own.
+        batch: the arrays of one batch.
+        loss: ``(namespace, params, state, batch, key) -> (loss, state)``; without a key nothing is dropped.
+        torch_loss: ``(params, state, batch, train) -> loss``; the state is updated in place.
+        optimizer: the update, given ``tvmfun.optim`` or ``optax``.
+        torch_optimizer: the same in PyTorch.
+        flop: multiplications and additions of the matrix products and convolutions of a step.
+        traffic: how many times each parameter's bytes have to move for the update.
+        state: what is neither parameter nor gradient: the statistics of batch normalization.
+        torch_compiles: whether PyTorch can compile it.
+    """
+
+    name: str
+    params: Callable[[np.random.Generator], Tree]
+    batch: Callable[[np.random.Generator], Tree]
+    loss: Callable
+    torch_loss: Callable
+    optimizer: Callable[[Any], Any]
+    torch_optimizer: Callable[[list], torch.optim.Optimizer]
+    flop: float
+    traffic: int
+    state: Callable[[], Tree] = dict
+    torch_compiles: bool = True
+
+    def arrays(self) -> tuple[Tree, Tree, Tree]:
+        """The parameters, the state and the batch, the same at each call."""
+        rng = np.random.default_rng(0)
+        return self.params(rng), self.state(), self.batch(rng)
+
+
+class Functional:
+    """The step of a case in tvmfun or in JAX: one compiled function, its state donated."""
+
+    def __init__(self, case: Case) -> None:
+        params, state, self.batch = map(self.put, case.arrays())
+        self.transform = case.optimizer(self.optimizers)
+        key = self.namespace.random.key(0)
+        self.carry = (params, state, self.compiled(self.transform.init)(params), key)
+        namespace, apply = self.namespace, self.optimizers.apply_updates
+
+        def step(carry, batch):
+            params, state, opt_state, key = carry
+            dropout, key = namespace.random.split(key)
+            loss = lambda params: case.loss(namespace, params, state, batch, dropout)
+            (value, state), grads = self.value_and_grad(loss, has_aux=True)(params)
+            updates, opt_state = self.transform.update(grads, opt_state, params)
+            return (apply(params, updates), state, opt_state, key), value
+
+        self.run = self.compiled(step, donate_argnums=0)
+        self.value = self.compiled(lambda params, state, batch: case.loss(namespace, params, state, batch, None)[0])
+
+    def compile(self) -> float:
+        """Compiles the step from nothing, and returns the seconds that took."""
+        started = time.perf_counter()
+        self.run.lower(self.carry, self.batch).compile()
+        return time.perf_counter() - started
+
+    def step(self) -> float:
+        """One step; returns the loss."""
+        self.carry, loss = self.run(self.carry, self.batch)
+        return float(loss)
+
+    def loss(self) -> float:
+        """The loss without dropout."""
+        return float(self.value(self.carry[0], self.carry[1], self.batch))
+
+
+class Ours(Functional):
+    """tvmfun."""
+
+    name = "tvmfun"
+    namespace, optimizers = OURS, optim
+    compiled, value_and_grad = staticmethod(tvmfun.jit), staticmethod(tvmfun.value_and_grad)
+    put = staticmethod(tvmfun.device_put)
+
+
+class Jax(Functional):
+    """JAX with optax."""
+
+    name = "JAX"
+    namespace, optimizers = JAX, optax
+    compiled, value_and_grad = staticmethod(jax.jit), staticmethod(jax.value_and_grad)
+    put = staticmethod(lambda values: jax.tree.map(jax.numpy.asarray, values))
+
+
+def _to_torch(name: str, value: np.ndarray) -> torch.Tensor:
+    tensor = torch.from_numpy(value)
+    if name.startswith("conv"):
+        return tensor.permute(3, 2, 0, 1).contiguous(memory_format=torch.channels_last)
+    if name.startswith("dense"):
+        return tensor.t().contiguous()
+    return tensor.clone()
+
+
+class Torch:
+    """PyTorch, eager."""
+
+    name = "PyTorch"
+
+    def __init__(self, case: Case) -> None:
+        params, state, batch = case.arrays()
+        self.params = {name: _to_torch(name, value).requires_grad_() for name, value in params.items()}
+        self.state = {name: torch.from_numpy(value) for name, value in state.items()}
+        self.batch = {name: torch.from_numpy(value) for name, value in batch.items()}
+        self.optimizer = case.torch_optimizer(list(self.params.values()))
+        self.forward = self.wrapped(case.torch_loss)
+        self.evaluate = case.torch_loss
+
+    def wrapped(self, loss: Callable) -> Callable:
+        """What is called at each step."""
+        return loss
+
+    def compile(self) -> float:
+        """Nothing to compile but what the first step does."""
+        started = time.perf_counter()
+        self.step()
+        return time.perf_counter() - started
+
+    def step(self) -> float:
+        """One step; returns the loss."""
+        self.optimizer.zero_grad(set_to_none=True)
+        loss = self.forward(self.params, self.state, self.batch, True)
+        loss.backward()
+        self.optimizer.step()
+        return loss.item()
+
+    def loss(self) -> float:
+        """The loss without dropout."""
+        with torch.no_grad():
+            return float(self.evaluate(self.params, dict(self.state), self.batch, False))
+
+
+class TorchCompiled(Torch):
+    """PyTorch, compiled."""
+
+    name = "PyTorch, compiled"
+
+    def wrapped(self, loss: Callable) -> Callable:
+        """The loss, compiled with its gradient; the update is PyTorch's fused one."""
+        torch._dynamo.reset()
+        return torch.compile(loss)
