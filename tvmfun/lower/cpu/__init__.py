@@ -77,6 +77,7 @@ def _schedule(func: tirx.PrimFunc, machine: Machine, in_place: Sequence[tuple[Bu
     stages = without_empty(stages)
     stages = fuse.inline_maps(stages, temps)
     stages, temps = fuse.store_truth_as_numbers(stages, temps)
+    stages = fuse.scalars_first(stages)
     stages = fuse.attach_epilogues(stages, temps)
     rule = _rule(stages)
     stages, temps = _prepare(stages, temps, machine)

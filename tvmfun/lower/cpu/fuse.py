@@ -102,9 +102,13 @@ def _is_view(value: Expr) -> bool:
 def _is_cheap(value: Expr) -> bool:
     """A handful of additions and the like; no division or function call."""
     costly: list[Expr] = []
-    tvm_ffi.structural_walk(
-        value, ((ir.Call, tirx.Div, tirx.FloorDiv, tirx.FloorMod, tirx.Mod), lambda node: costly.append(node))
-    )
+
+    def visit(node) -> None:
+        # The bits of a constant as a number are a constant.
+        if not (isinstance(node, ir.Call) and not build.variables(node)):
+            costly.append(node)
+
+    tvm_ffi.structural_walk(value, ((ir.Call, tirx.Div, tirx.FloorDiv, tirx.FloorMod, tirx.Mod), visit))
     return not costly and len(build.loads(value)) <= CHEAP_LOADS
 
 
@@ -121,6 +125,16 @@ def _inline_into(stage: AnyStage, producer: Stage) -> AnyStage:
         return build.substitute(producer.value, env)
 
     return replace(stage, value=build.replace_loads(stage.value, producer.output, expand))
+
+
+def scalars_first(stages: Sequence[AnyStage]) -> list[AnyStage]:
+    """Compute single numbers before everything that does not make them, so that they do not come between maps."""
+    first: list[AnyStage] = []
+    others: list[AnyStage] = []
+    for stage in stages:
+        needs_others = any(_contains(written(others), load.source) for load in stage.reads())
+        (others if not is_map(stage) or stage.space or needs_others else first).append(stage)
+    return [*first, *others]
 
 
 def store_truth_as_numbers(stages: Sequence[AnyStage], temps: Sequence[Buffer]) -> tuple[list[AnyStage], list[Buffer]]:
@@ -356,11 +370,13 @@ def may_overwrite(groups: Sequence[Group], source: Buffer, output: Buffer) -> bo
 
     Where it is read at all, it is where the same element of the output is computed.
     """
-    if len(groups) == 1 and is_pointwise(groups[0]):
-        return True  # stores come after all computations
-    stages = [stage for group in groups for stage in group.stages]
-    parts = [part for stage in stages for part in (stage, *getattr(stage, "epilogues", ()))]
-    readers = [part for part in parts if any(load.source.same_as(source) for load in _own_reads(part))]
+    readers = []
+    for group in groups:
+        parts = [part for stage in group.stages for part in (stage, *getattr(stage, "epilogues", ()))]
+        reading = [part for part in parts if any(load.source.same_as(source) for load in _own_reads(part))]
+        # Here all stores come after all computations.
+        if not (is_pointwise(group) and _contains(written(group.stages), output)):
+            readers += reading
     return all(isinstance(part, Stage) and is_map(part) and part.output.same_as(output) for part in readers)
 
 
