@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 from bench.frameworks import Jax, Ours, Torch, TorchCompiled
 from bench.harness import compare
+from bench.memory import in_a_new_process
 from bench.models import dlrm, lstm, mlp, mnist_cnn, resnet, transformer
 
 CASES = [mlp.CASE, mnist_cnn.CASE, resnet.CASE, lstm.CASE, dlrm.CASE, *transformer.CASES]
@@ -24,6 +25,7 @@ def test_step(case, report):
     compiled = {runner.name: runner.compile() for runner in runners}
     bytes_moved = case.traffic * sum(value.nbytes for value in case.params(np.random.default_rng(0)).values())
     row = compare(case.name, [(runner.name, runner.step) for runner in runners], case.flop, bytes_moved)
-    report.add({**row, "compile s": compiled})
+    memory = {framework.name: in_a_new_process(case.name, framework.name) for framework in (Ours, Jax, Torch)}
+    report.add({**row, "compile s": compiled, "memory": memory})
     del runners
     gc.collect()

@@ -102,6 +102,15 @@ class Functional:
         self.run.lower(self.carry, self.batch).compile()
         return time.perf_counter() - started
 
+    def planned_bytes(self) -> int:
+        """What the compiler says a step takes, its arguments included. The step is compiled when this returns."""
+        self.run = self.run.lower(self.carry, self.batch).compile()
+        return self.bytes_of(self.run.memory_analysis())
+
+    def state_bytes(self) -> int:
+        """What the parameters, the state and the batch take."""
+        return sum(leaf.nbytes for leaf in tvmfun.tree.leaves((self.carry, self.batch)))
+
     def step(self) -> float:
         """One step; returns the loss."""
         self.carry, loss = self.run(self.carry, self.batch)
@@ -119,6 +128,7 @@ class Ours(Functional):
     namespace, optimizers = OURS, optim
     compiled, value_and_grad = staticmethod(tvmfun.jit), staticmethod(tvmfun.value_and_grad)
     put = staticmethod(tvmfun.device_put)
+    bytes_of = staticmethod(lambda plan: plan.peak)
 
 
 class Jax(Functional):
@@ -128,6 +138,12 @@ class Jax(Functional):
     namespace, optimizers = JAX, optax
     compiled, value_and_grad = staticmethod(jax.jit), staticmethod(jax.value_and_grad)
     put = staticmethod(lambda values: jax.tree.map(jax.numpy.asarray, values))
+
+    @staticmethod
+    def bytes_of(plan: Any) -> int:
+        """The sum of XLA's plan; donated arguments count once."""
+        outputs = plan.output_size_in_bytes - plan.alias_size_in_bytes
+        return plan.argument_size_in_bytes + outputs + plan.temp_size_in_bytes
 
 
 def _to_torch(name: str, value: np.ndarray) -> torch.Tensor:
@@ -162,6 +178,17 @@ class Torch:
         started = time.perf_counter()
         self.step()
         return time.perf_counter() - started
+
+    def planned_bytes(self) -> None:
+        """Nobody knows; the optimizer's state is there when this returns."""
+        self.step()
+        self.optimizer.zero_grad(set_to_none=True)
+
+    def state_bytes(self) -> int:
+        """What the parameters, the optimizer's state and the batch take."""
+        states = [value for state in self.optimizer.state.values() for value in state.values()]
+        tensors = [x for x in (*states, *self.params.values(), *self.batch.values()) if isinstance(x, torch.Tensor)]
+        return sum(tensor.nbytes for tensor in tensors)
 
     def step(self) -> float:
         """One step; returns the loss."""

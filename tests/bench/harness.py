@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from bench.picture import svg
 
 import tvmfun
 import tvmfun.numpy as tnp
@@ -113,6 +114,7 @@ class Report:
             known = json.loads(self.path.read_text())["rows"] if self.path.exists() else []
             rows = {row["case"]: row for row in [*known, *self.rows]}
             self.path.write_text(json.dumps({"machine": machine, "rows": list(rows.values())}, indent=1) + "\n")
+            self.path.with_suffix(".svg").write_text(svg(list(rows.values())))
 
 
 def geometric_mean(rows: Sequence[dict]) -> float:

@@ -1,5 +1,7 @@
 """DLRM: 13 numbers and 26 categories with 10,000 rows each, their products, SGD, batch 256."""
 
+from itertools import pairwise
+
 import torch
 from bench.frameworks import Case
 from bench.models import common
@@ -14,7 +16,7 @@ def params(rng):
     """Tables of uniform scale, He-normal matrices."""
     result = {f"table{i}": common.normal(rng, (ROWS, WIDTH), ROWS**-0.5) for i in range(TABLES)}
     for part, sizes in (("bottom", BOTTOM), ("top", TOP)):
-        for i, (rows, columns) in enumerate(zip(sizes, sizes[1:], strict=False)):
+        for i, (rows, columns) in enumerate(pairwise(sizes)):
             result[f"dense_{part}{i}"] = common.normal(rng, (rows, columns), (2 / rows) ** 0.5)
             result[f"bias_{part}{i}"] = common.zeros((columns,))
     return result
@@ -68,7 +70,7 @@ def torch_loss(params, state, batch, train):
     return F.binary_cross_entropy_with_logits(z, batch["y"])
 
 
-_PRODUCTS = [a * b for sizes in (BOTTOM, TOP) for a, b in zip(sizes, sizes[1:], strict=False)]
+_PRODUCTS = [a * b for sizes in (BOTTOM, TOP) for a, b in pairwise(sizes)]
 
 CASE = Case(
     "DLRM",

@@ -1,5 +1,7 @@
 """A multilayer perceptron, 784-512-512-10, Adam, batch 128."""
 
+from itertools import pairwise
+
 import torch
 from bench.frameworks import Case
 from bench.models import common
@@ -11,7 +13,7 @@ SIZES = [784, 512, 512, 10]
 def params(rng):
     """He-normal matrices and zero biases."""
     result = {}
-    for i, (rows, columns) in enumerate(zip(SIZES, SIZES[1:], strict=False)):
+    for i, (rows, columns) in enumerate(pairwise(SIZES)):
         result[f"dense{i}"] = common.normal(rng, (rows, columns), (2 / rows) ** 0.5)
         result[f"bias{i}"] = common.zeros((columns,))
     return result
@@ -41,7 +43,7 @@ def torch_loss(params, state, batch, train):
     return F.cross_entropy(x, batch["y"].long())
 
 
-_PRODUCTS = [a * b for a, b in zip(SIZES, SIZES[1:], strict=False)]
+_PRODUCTS = [a * b for a, b in pairwise(SIZES)]
 
 CASE = Case(
     "MLP",
