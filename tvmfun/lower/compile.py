@@ -27,7 +27,7 @@ from tvmfun.core.inline import inlined
 from tvmfun.core.program import Program
 from tvmfun.counters import counters
 from tvmfun.errors import DimensionError, ShapeError
-from tvmfun.lower import pipeline
+from tvmfun.lower import native, pipeline
 from tvmfun.lower import target as targets
 from tvmfun.runtime import Executable, device_of
 
@@ -132,9 +132,12 @@ def _build(program: Program, target: Target, donated: Sequence[int], key: str) -
     module = pipeline.scheduled_module(program, target, donated)
     module = pipeline.build(module, target, dynamic=bool(program.sizes))
     counters.compiles += 1
+    stored = None
     if time.perf_counter() - started >= float(os.environ.get("TVMFUN_CACHE_MIN_SECONDS", "0.5")):
-        _store(module, key)
-    return Executable(module, device_of(target))
+        stored = _store(module, key)
+    if stored is None and isinstance(module, native.NativeExecutable):
+        module.generate()
+    return Executable(stored or module, device_of(target))
 
 
 # -- the disk ----------------------------------------------------------------------------------------------------
@@ -149,13 +152,7 @@ def _load(key: str, target: Target) -> Executable | None:
     path = _path(key)
     if path is None or not path.is_file():
         return None
-    try:
-        content = path.read_bytes()
-        intact = hashlib.sha256(content[:-32]).digest() == content[-32:]
-        # Loading a damaged library can crash the process, so the checksum comes first.
-        module = tvm.runtime.load_module(str(path)) if intact else None
-    except (OSError, RuntimeError):
-        module = None
+    module = _read(path)
     if module is None:
         path.unlink(missing_ok=True)
         return None
@@ -163,10 +160,21 @@ def _load(key: str, target: Target) -> Executable | None:
     return Executable(module, device_of(target))
 
 
-def _store(module: tvm.relax.VMExecutable, key: str) -> None:
+def _read(path: Path) -> tvm.runtime.Module | None:
+    try:
+        content = path.read_bytes()
+        intact = hashlib.sha256(content[:-32]).digest() == content[-32:]
+        # Loading a damaged library can crash the process, so the checksum comes first.
+        return tvm.runtime.load_module(str(path)) if intact else None
+    except (OSError, RuntimeError):
+        return None
+
+
+def _store(module: tvm.relax.VMExecutable, key: str) -> tvm.runtime.Module | None:
+    """Writes the module to disk and reads it back, if there is a place for it."""
     path = _path(key)
     if path is None or not _has_linker():
-        return
+        return None
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryDirectory(dir=path.parent) as folder:
@@ -175,8 +183,9 @@ def _store(module: tvm.relax.VMExecutable, key: str) -> None:
             content = partial.read_bytes()
             partial.write_bytes(content + hashlib.sha256(content).digest())
             partial.replace(path)
+        return _read(path)
     except (OSError, RuntimeError):
-        return  # a full or read-only disk must not stop a computation
+        return None  # a full or read-only disk must not stop a computation
 
 
 def _has_linker() -> bool:

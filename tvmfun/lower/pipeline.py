@@ -17,10 +17,11 @@ from tvmfun.core.array import ShapeDtype
 from tvmfun.core.dims import Dim
 from tvmfun.core.op import in_relax, tensor_type
 from tvmfun.core.program import Atom, Literal, Program, Variable, relax_constant
-from tvmfun.lower import control
+from tvmfun.lower import control, native
 from tvmfun.lower import kernel as kernels
 from tvmfun.lower import target as targets
 from tvmfun.lower.fuse import Kernel, fuse
+from tvmfun.lower.rows import merge_rows
 from tvmfun.lower.schedule import schedule, schedule_in_place
 
 # Pairs of the places of an input and of the output that is written over it.
@@ -84,6 +85,8 @@ class _ModuleBuilder:
             self.values[variable] = relax.Var(f"a{i}", self.type(replace(variable.aval, shape=shape)))
             parameters.append(self.values[variable])
         kernels = fuse(self.program)
+        if targets.is_cpu(self.target):
+            kernels = merge_rows(kernels, self.program.outputs)
         self.last_use = {atom: i for i, kernel in enumerate(kernels) for atom in kernel.inputs}
         # What a view shows is not to be overwritten, nor what is returned as it is.
         self.donated.difference_update(atom for kernel in kernels if kernel.is_view for atom in kernel.inputs)
@@ -212,13 +215,17 @@ def build(module: tvm.IRModule, target: Target, dynamic: bool = False) -> relax.
         ]
     )
     if not dynamic:
-        # Every call would check every argument again. Whoever calls knows their types, and the kernels check, too.
+        # Every call would check every argument again. Whoever calls knows their types.
         name = module.get_global_var("main")
         module = tvm.IRModule({**module.functions, name: module[name].with_attr("num_input", 0)})
-    # This pass writes down how large a buffer may become, which a dynamic size lets exceed the int32 of indices. Our
-    # schedules for the CPU have nothing for it to do.
-    skipped = ["s_tir.CompactBufferAllocation"] if dynamic and targets.is_cpu(target) else []
     # Buffers that share memory must be in memory: accumulators would not become registers.
     options = {"tirx.disable_storage_rewrite": True}
-    with target, tvm.transform.PassContext(opt_level=3, disabled_pass=skipped, config=options):
-        return relax.build(module, target, relax_pipeline=passes)
+    with target, tvm.transform.PassContext(opt_level=3, config=options):
+        if not targets.is_cpu(target):
+            return relax.build(module, target, relax_pipeline=passes)
+        module = passes(module)
+        builder = relax.ExecBuilder()
+        constants = module.get_attr("const_name_to_constant") or {}
+        module = tvm.get_global_func("relax.VMCodeGen")(builder, module)
+    functions = {name: function for name, function in module.functions.items() if isinstance(function, tirx.PrimFunc)}
+    return native.link(builder, functions, dict(constants), target)
