@@ -35,6 +35,7 @@ from tvmfun.errors import ArgumentError, NanError, TargetError
 from tvmfun.lower import compile as compiling
 from tvmfun.lower import target as targets
 from tvmfun.lower.fuse import is_view
+from tvmfun.lower.memory import MemoryAnalysis
 
 _CPU = tvm.cpu()
 _AVAL, _TENSOR, _SHARED = attrgetter("aval"), attrgetter("_tensor"), attrgetter("shared")
@@ -619,8 +620,30 @@ class Compiled:
 
     def as_text(self) -> str:
         """The scheduled kernels and the function that calls them, as TVMScript."""
-        places = [len(self.program.captured) + i for i in self.donated]
-        return compiling.text(self.program, self.target, places)
+        return compiling.text(self.program, self.target, self._places)
+
+    def memory_analysis(self) -> MemoryAnalysis:
+        """The bytes that a call takes, known before the first one.
+
+        Raises:
+            TargetError: for a GPU, or where sizes are dynamic.
+
+        Source: follows ``jax.stages.Compiled.memory_analysis``.
+
+        >>> import tvmfun
+        >>> step = jit(lambda w, x: w - 0.5 * (x.T @ (x @ w)), donate_argnums=0)
+        >>> w, x = tvmfun.ShapeDtype((64, 8), "float32"), tvmfun.ShapeDtype((32, 64), "float32")
+        >>> step.lower(w, x).compile().memory_analysis()
+        MemoryAnalysis(arguments=10240, outputs=0, aliased=2048, temporaries=1024)
+        """
+        if self.program.sizes or not targets.is_cpu(self.target):
+            raise TargetError("memory_analysis", "memory is planned by us for the CPU and static sizes only")
+        return compiling.memory_analysis(self.program, self.target, self._places)
+
+    @property
+    def _places(self) -> list[int]:
+        """The places of donated leaves among all inputs."""
+        return [len(self.program.captured) + i for i in self.donated]
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """Runs it.

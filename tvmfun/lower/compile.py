@@ -27,7 +27,7 @@ from tvmfun.core.inline import inlined
 from tvmfun.core.program import Program
 from tvmfun.counters import counters
 from tvmfun.errors import DimensionError, ShapeError
-from tvmfun.lower import native, pipeline
+from tvmfun.lower import memory, native, pipeline
 from tvmfun.lower import target as targets
 from tvmfun.runtime import Executable, device_of
 
@@ -190,6 +190,11 @@ def _store(module: tvm.relax.VMExecutable, key: str) -> tvm.runtime.Module | Non
 
 def _has_linker() -> bool:
     return any(shutil.which(name) for name in (os.environ.get("CXX", "g++"), "g++", "clang++", "c++"))
+
+
+def memory_analysis(program: Program, target: Target, donated: Sequence[int] = ()) -> memory.MemoryAnalysis:
+    """What a call of the compiled Program takes; for the CPU, and static sizes."""
+    return memory.planned(pipeline.scheduled_module(inlined(program), target, donated))[1]
 
 
 def text(program: Program, target: Target | None = None, donated: Sequence[int] = ()) -> str:

@@ -33,6 +33,7 @@ class _Field(IntEnum):
     AXES = 4
     DTYPE_CODE = 5
     DTYPE_BITS = 6
+    BYTE_OFFSET = 8
     DEVICE = 10
     KIND = 13
     VALUE = 15
@@ -204,7 +205,9 @@ def _packed(function: tirx.PrimFunc) -> tirx.PrimFunc:
         ]
         given = field(tensor, 0, _Field.SHAPE, arguments.ty)
         sizes += [field(given, k, _Field.SIZE, "int64") == size.astype("int64") for k, size in enumerate(shape)]
-        data = field(tensor, 0, _Field.DATA, arguments.ty)
+        # Intermediates lie somewhere in one block.
+        offset = field(tensor, 0, _Field.BYTE_OFFSET, "uint64").astype("int64")
+        data = tirx.handle_add_byte_offset(field(tensor, 0, _Field.DATA, arguments.ty), offset)
         pointer = ir.PointerType(parameter.ty.dtype, "global")
         buffers.append(tirx.DeclBuffer(parameter, data=tirx.reinterpret(pointer, data)))
     checks = [_check(conditions, name) for conditions in (kinds, types, sizes)]

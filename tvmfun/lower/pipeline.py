@@ -17,7 +17,7 @@ from tvmfun.core.array import ShapeDtype
 from tvmfun.core.dims import Dim
 from tvmfun.core.op import in_relax, tensor_type
 from tvmfun.core.program import Atom, Literal, Program, Variable, relax_constant
-from tvmfun.lower import control, native
+from tvmfun.lower import control, memory, native
 from tvmfun.lower import kernel as kernels
 from tvmfun.lower import target as targets
 from tvmfun.lower.fuse import Kernel, fuse
@@ -186,6 +186,16 @@ class _ModuleBuilder:
         return self.globals[key]
 
 
+# Reuses memory of values that are no longer needed, also where sizes are dynamic; its kernels need no offsets.
+_PLAN_OF_TVM = [
+    relax.transform.RewriteDataflowReshape(),
+    relax.transform.ToNonDataflow(),
+    relax.transform.RemovePurityChecking(),
+    relax.transform.CallTIRRewrite(),
+    relax.transform.StaticPlanBlockMemory(),
+]
+
+
 def scheduled_module(program: Program, target: Target, donated: Collection[int] = ()) -> tvm.IRModule:
     """The Program as a module of scheduled kernels and a ``main`` that calls them.
 
@@ -199,13 +209,12 @@ def scheduled_module(program: Program, target: Target, donated: Collection[int] 
 
 def build(module: tvm.IRModule, target: Target, dynamic: bool = False) -> relax.VMExecutable:
     """Plans memory, lowers and generates code; ``dynamic`` says that there are dynamic sizes."""
+    own_plan = targets.is_cpu(target) and not dynamic
+    if own_plan:
+        module, _ = memory.planned(module)
     passes = tvm.transform.Sequential(
         [
-            relax.transform.RewriteDataflowReshape(),
-            relax.transform.ToNonDataflow(),
-            relax.transform.RemovePurityChecking(),
-            relax.transform.CallTIRRewrite(),
-            relax.transform.StaticPlanBlockMemory(),
+            *([] if own_plan else _PLAN_OF_TVM),
             relax.transform.LowerAllocTensor(),
             relax.transform.KillAfterLastUse(),
             relax.transform.LowerRuntimeBuiltin(),
@@ -217,7 +226,7 @@ def build(module: tvm.IRModule, target: Target, dynamic: bool = False) -> relax.
     if not dynamic:
         # Every call would check every argument again. Whoever calls knows their types.
         name = module.get_global_var("main")
-        module = tvm.IRModule({**module.functions, name: module[name].with_attr("num_input", 0)})
+        module = tvm.IRModule({**module.functions, name: module[name].with_attr("num_input", 0)}, attrs=module.attrs)
     # Buffers that share memory must be in memory: accumulators would not become registers.
     options = {"tirx.disable_storage_rewrite": True}
     with target, tvm.transform.PassContext(opt_level=3, config=options):
