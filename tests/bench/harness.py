@@ -35,12 +35,11 @@ def interleaved(calls: Sequence[Callable[[], Any]], rounds: int = ROUNDS) -> np.
     once = [min(seconds(call) for _ in range(2)) for call in calls]
     repeat = [max(1, int(ROUND_SECONDS / t)) for t in once]
     rows = []
-    for _ in range(rounds if sum(once) < 3 else rounds // 2):
+    for _ in range(rounds if sum(once) < 3 else rounds // 3):
         row = []
         for call, count in zip(calls, repeat, strict=True):
             time.sleep(SETTLE_SECONDS)
-            if count > 1:
-                call()
+            call()  # memory that was idle for long has to be fetched, too
             row.append(seconds(call, count))
         rows.append(row)
     return np.asarray(rows)
