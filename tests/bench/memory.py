@@ -31,6 +31,7 @@ def _measure(case_name: str, framework_name: str) -> dict[str, float | None]:
     planned = runner.planned_bytes()
     state = runner.state_bytes()
     before = _status("VmRSS")
+    runner.step()  # copies what it is given and may not overwrite
     Path("/proc/self/clear_refs").write_text("5")  # the peak starts anew
     runner.step()
     runner.step()

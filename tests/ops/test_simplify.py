@@ -17,8 +17,8 @@ from tvmfun.core.op import Op
 from tvmfun.core.program import Literal, Program
 from tvmfun.core.trace import unsimplified
 from tvmfun.errors import DtypeError
-from tvmfun.ops import pointwise as pw
 from tvmfun.ops import linalg, reduce, shape
+from tvmfun.ops import pointwise as pw
 
 SPECIAL = np.asarray([np.nan, np.inf, -np.inf, 0.0, -0.0, 1.0, -3.0, 0.5], np.float32)
 WHOLE = np.asarray([0, 1, -1, 7, -8, 2**31 - 1, -(2**31), 5], np.int32)

@@ -33,4 +33,5 @@ def schedule_in_place(
     if not targets.is_cpu(target):
         return None
     params = function.params
-    return cpu.schedule(function, target, [(params[source], params[output]) for source, output in in_place])
+    pairs = [(params[source], params[output]) for source, output in in_place]
+    return cpu.schedule_in_place(function, target, pairs)

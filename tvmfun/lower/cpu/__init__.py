@@ -30,7 +30,7 @@ from .machine import SERIAL_WORK, Machine
 from .reduction import along_reduced_axis, emit_reduction
 from .stages import AnyStage, Block, Opaque, Stage, parse, without_empty
 
-__all__ = ["schedule"]
+__all__ = ["schedule", "schedule_in_place"]
 
 RULE = "tvmfun.rule"
 TASKS_PER_CORE = 8
@@ -42,38 +42,51 @@ CALL_COST = 8
 LOOP_COST = 256
 
 
-def schedule(
-    func: tirx.PrimFunc, target: tvm.target.Target, in_place: Sequence[tuple[Buffer, Buffer]] = ()
-) -> tirx.PrimFunc | None:
+def schedule(func: tirx.PrimFunc, target: tvm.target.Target) -> tirx.PrimFunc:
     """Make a function parallel, vectorized and fast on the CPU `target` describes.
 
     Args:
         func: a function of static shapes or with Dims in them, as `relax.transform.FuseTIR` leaves it.
         target: an `llvm` target; its features give the vector width and `num-cores` the cores.
-        in_place: inputs, and the outputs to write where they lie. Each element of such an input is read only where
-            the same element of its output is computed.
 
     Returns:
-        An equivalent function; its attribute `tvmfun.rule` names the rule that was used. None if an output would be
-        written before its input is read for the last time.
+        An equivalent function; its attribute `tvmfun.rule` names the rule that was used.
 
     Warns:
         PerformanceWarning: if a schedule could not be made, which is a defect of this package.
     """
     try:
-        scheduled = _schedule(func, Machine.of(target), in_place)
+        scheduled = _schedule(func, Machine.of(target), ())
     except Exception as error:
         # Whatever goes wrong in here, an unscheduled function is slow but right.
         text = f"[schedule] a kernel is compiled without a schedule, and slow: {type(error).__name__}: {error}"
         warnings.warn(text, PerformanceWarning, stacklevel=2)
-        scheduled = None if in_place else parallelize(func).with_attr(RULE, "fallback")
+        scheduled = None
+    return intrinsics.expand(scheduled or parallelize(func).with_attr(RULE, "fallback"))
+
+
+def schedule_in_place(
+    func: tirx.PrimFunc, target: tvm.target.Target, in_place: Sequence[tuple[Buffer, Buffer]]
+) -> tirx.PrimFunc | None:
+    """The same with outputs that lie where inputs do, and are no parameters any more.
+
+    Args:
+        func: the function.
+        target: what for.
+        in_place: inputs, and the outputs to write over them. Each element of such an input is read only where the
+            same element of its output is computed.
+
+    Returns:
+        The function, or None if an output would be written before its input is read for the last time.
+    """
+    scheduled = _schedule(func, Machine.of(target), in_place)
     return scheduled and intrinsics.expand(scheduled)
 
 
 def _schedule(func: tirx.PrimFunc, machine: Machine, in_place: Sequence[tuple[Buffer, Buffer]]) -> tirx.PrimFunc | None:
     stages, temps = parse(func)
     if all(isinstance(stage, Opaque) for stage in stages):
-        return None if in_place else parallelize(func).with_attr(RULE, "fallback")
+        return None
     stages = without_empty(stages)
     stages = fuse.inline_maps(stages, temps)
     stages, temps = fuse.store_truth_as_numbers(stages, temps)
