@@ -107,10 +107,6 @@ class Functional:
         self.run = self.run.lower(self.carry, self.batch).compile()
         return self.bytes_of(self.run.memory_analysis())
 
-    def state_bytes(self) -> int:
-        """What the parameters, the state and the batch take."""
-        return sum(leaf.nbytes for leaf in tvmfun.tree.leaves((self.carry, self.batch)))
-
     def step(self) -> float:
         """One step; returns the loss."""
         self.carry, loss = self.run(self.carry, self.batch)
@@ -183,12 +179,6 @@ class Torch:
         """Nobody knows; the optimizer's state is there when this returns."""
         self.step()
         self.optimizer.zero_grad(set_to_none=True)
-
-    def state_bytes(self) -> int:
-        """What the parameters, the optimizer's state and the batch take."""
-        states = [value for state in self.optimizer.state.values() for value in state.values()]
-        tensors = [x for x in (*states, *self.params.values(), *self.batch.values()) if isinstance(x, torch.Tensor)]
-        return sum(tensor.nbytes for tensor in tensors)
 
     def step(self) -> float:
         """One step; returns the loss."""

@@ -102,8 +102,9 @@ class _Planner:
         if _is_kernel(value):
             owners = [self.owner(i, ty, source) for ty, source in zip(_types(var), _sources(value), strict=True)]
             self.owners[var] = owners if isinstance(var.ty, relax.TupleType) else owners[0]
-        else:  # a view, or memory of no bytes
-            self.owners[var] = self.owners[value.args[0]] if value.op.name == "relax.reshape" else var
+        else:  # a view, also of a constant, or memory of no bytes
+            shown = value.args[0] if value.op.name == "relax.reshape" else None
+            self.owners[var] = self.owners[shown] if isinstance(shown, ir.Var) else var
 
     def owner(self, i: int, ty: relax.TensorType, source: ir.Var | None) -> ir.Var:
         """Whose memory a result of the kernel at ``i`` lies in: that of a donated parameter, or its own."""
