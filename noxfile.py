@@ -70,7 +70,8 @@ def examples(session: nox.Session) -> None:
 def bench(session: nox.Session) -> None:
     """The timed comparisons; run them on an otherwise idle machine."""
     install(session, "test,interop")
-    options = ["-o", "python_files=bench_*.py", "-o", "norecursedirs=", "-s"]
+    # PyTorch's compiler logs so much that capturing it would be timed, too.
+    options = ["-o", "python_files=bench_*.py", "-o", "norecursedirs=", "-s", "-p", "no:logging"]
     session.run("pytest", *options, "tests/bench", *session.posargs)
 
 
