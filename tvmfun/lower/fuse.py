@@ -16,7 +16,7 @@ from tvmfun.core.dims import Dim, typical
 from tvmfun.core.program import Atom, Equation, Literal, Program, Variable
 
 # A kernel larger than this gains nothing and takes long to compile.
-_MAX_EQUATIONS = 48
+MAX_EQUATIONS = 48
 # Copies of shared subexpressions a kernel may end up with when everything is inlined.
 _MAX_EXPANSION = 400
 # These stay alone.
@@ -251,7 +251,7 @@ class _Fusion:
         return group.core is not None and user <= group.core
 
     def has_room(self, group: _Group) -> bool:
-        return len(group.members) < _MAX_EQUATIONS
+        return len(group.members) < MAX_EQUATIONS
 
     # -- merging -----------------------------------------------------------------------------------------------
 
@@ -260,7 +260,7 @@ class _Fusion:
         first, *others = groups
         kept = [first]
         for other in others:
-            small = len(first.members) + len(other.members) <= _MAX_EQUATIONS
+            small = len(first.members) + len(other.members) <= MAX_EQUATIONS
             if small and not self.waits(first, other) and not self.waits(other, first):
                 self.merge(first, other)
             else:

@@ -227,9 +227,7 @@ def build(module: tvm.IRModule, target: Target, dynamic: bool = False) -> relax.
         # Every call would check every argument again. Whoever calls knows their types.
         name = module.get_global_var("main")
         module = tvm.IRModule({**module.functions, name: module[name].with_attr("num_input", 0)}, attrs=module.attrs)
-    # Buffers that share memory must be in memory: accumulators would not become registers.
-    options = {"tirx.disable_storage_rewrite": True}
-    with target, tvm.transform.PassContext(opt_level=3, config=options):
+    with target, tvm.transform.PassContext(opt_level=3):
         if not targets.is_cpu(target):
             return relax.build(module, target, relax_pipeline=passes)
         module = passes(module)

@@ -6,15 +6,14 @@ lies between the passes is never stored.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
 from tvmfun.core.dims import typical
 from tvmfun.core.program import Atom, Equation, Variable
-from tvmfun.lower.fuse import Kernel
+from tvmfun.lower.fuse import MAX_EQUATIONS, Kernel
 
-# As for the kernels themselves: larger ones gain nothing and take long to compile.
-_MAX_EQUATIONS = 48
 # Fewer rows do not keep the cores busy, and longer rows do not stay in the cache.
 _MIN_ROWS = 16
 _MAX_ROW = 1 << 16
@@ -65,12 +64,12 @@ class _Cluster:
             return False
         if not self.members:
             return not kernel.is_view
-        if not self.made.intersection(kernel.inputs) or len({**self.equations, **added}) > _MAX_EQUATIONS:
+        if not self.made.intersection(kernel.inputs) or len({**self.equations, **added}) > MAX_EQUATIONS:
             return False
         rows = _rows(kernel) if self.rows is None else self.rows
         if rows is None:  # nothing but a reduction starts a merger
             return False
-        if typical(_product(rows)) < _MIN_ROWS:
+        if typical(math.prod(rows)) < _MIN_ROWS:
             return False
         made = self.made.union(out for equation in kernel.equations for out in equation.outputs)
         return all(_stays_in_rows(equation, rows, made) for equation in {**self.equations, **added}.values())
@@ -136,14 +135,7 @@ def _is_regular(equation: Equation) -> bool:
 
 
 def _row_size(shape: tuple[int, ...], axis: tuple[int, ...]) -> bool:
-    return 1 < _product(shape[min(axis) :]) <= _MAX_ROW
-
-
-def _product(sizes: Sequence[int]) -> int:
-    total = 1
-    for size in sizes:
-        total *= size
-    return total
+    return 1 < math.prod(shape[min(axis) :]) <= _MAX_ROW
 
 
 def _stays_in_rows(equation: Equation, rows: tuple[int, ...], made: set[Variable]) -> bool:

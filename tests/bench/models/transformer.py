@@ -63,8 +63,21 @@ def batch(sizes):
     return make
 
 
+def layers(sizes, x, drop, norm, attention, feed):
+    """All layers around their parts, in any framework: GPT-2 normalizes before each part, BERT after it."""
+    x = x if sizes.causal else drop(norm(x, ""))
+    for i in range(sizes.layers):
+        if sizes.causal:
+            x = x + attention(norm(x, f"_a{i}"), i)
+            x = x + feed(norm(x, f"_b{i}"), i)
+        else:
+            x = norm(x + attention(x, i), f"_a{i}")
+            x = norm(x + feed(x, i), f"_b{i}")
+    return norm(x, "") if sizes.causal else x
+
+
 def loss(sizes):
-    """Cross-entropy over the vocabulary; GPT-2 normalizes before each part, BERT after it."""
+    """Cross-entropy over the vocabulary."""
     head = sizes.width // sizes.heads
 
     def call(ns, params, state, batch, key):
@@ -85,15 +98,7 @@ def loss(sizes):
 
         feed = lambda x, i: drop(dense(nn.gelu(dense(x, f"up{i}")), f"down{i}"))
         x = params["words"][batch["words"]] + params["places"]
-        x = x if sizes.causal else drop(norm(x, ""))
-        for i in range(sizes.layers):
-            if sizes.causal:
-                x = x + attention(norm(x, f"_a{i}"), i)
-                x = x + feed(norm(x, f"_b{i}"), i)
-            else:
-                x = norm(x + attention(x, i), f"_a{i}")
-                x = norm(x + feed(x, i), f"_b{i}")
-        x = norm(x, "") if sizes.causal else x
+        x = layers(sizes, x, drop, norm, attention, feed)
         logits = x @ params["words"].T + params["bias_words"]
         return common.cross_entropy(ns, logits, batch["targets"], batch["counts"]), state
 
@@ -119,15 +124,7 @@ def torch_loss(sizes):
 
         feed = lambda x, i: drop(dense(F.gelu(dense(x, f"up{i}"), approximate="tanh"), f"down{i}"))
         x = F.embedding(batch["words"], params["words"]) + params["places"]
-        x = x if sizes.causal else drop(norm(x, ""))
-        for i in range(sizes.layers):
-            if sizes.causal:
-                x = x + attention(norm(x, f"_a{i}"), i)
-                x = x + feed(norm(x, f"_b{i}"), i)
-            else:
-                x = norm(x + attention(x, i), f"_a{i}")
-                x = norm(x + feed(x, i), f"_b{i}")
-        x = norm(x, "") if sizes.causal else x
+        x = layers(sizes, x, drop, norm, attention, feed)
         logits = F.linear(x, params["words"], params["bias_words"])
         each = F.cross_entropy(logits.flatten(0, 1), batch["targets"].flatten().long(), reduction="none")
         counts = batch["counts"].flatten()
