@@ -163,6 +163,12 @@ class TestWhoStillLooks:
         with pytest.raises(DonatedArrayError):
             f(tnp.ones(5))
 
+    def test_a_captured_array_given_as_an_argument(self):
+        w = tnp.arange(5.0)
+        y, z = jit(lambda x: (x + 1, tnp.cumsum(w)), donate_argnums=0)(w)
+        np.testing.assert_array_equal(y, np.arange(5) + 1)
+        np.testing.assert_array_equal(z, np.cumsum(np.arange(5)))
+
     def test_a_search_for_nans(self):
         f = jit(lambda x: (tnp.log(x), x - 2)[0] + (x - 2), donate_argnums=0)
         with tvmfun.debug_nans(), pytest.raises(tvmfun.errors.NanError, match="log"):

@@ -91,7 +91,7 @@ class _Ready:
     def __init__(self, program: Program, target: Target, donated: Sequence[int] = ()) -> None:
         self.program = program
         self.donated = list(donated)
-        self.executable = compile_with_donation(program, target, donated)
+        self.executable = compiling.compile_program(program, target, _places(program, donated))
         self.device = self.executable.device
         if not runtime.exists(self.device):
             raise TargetError(
@@ -132,17 +132,18 @@ class _Ready:
 
     def _unshare(self, arrays: Sequence[DeviceArray], tensors: list[Tensor]) -> None:
         """Puts copies in the place of donated tensors that something else may read later."""
-        twice = len(set(map(id, arrays))) < len(arrays)
+        everything = [*self.captured, *arrays]
+        twice = len(set(map(id, everything))) < len(everything)
         if twice or _STATE.debug_nans or any(map(_SHARED, [arrays[i] for i in self.donated])):
             for i in self.donated:
-                others = sum(array is arrays[i] for array in arrays) if twice else 1
+                others = sum(array is arrays[i] for array in everything) if twice else 1
                 if others > 1 or arrays[i].shared or _STATE.debug_nans:
                     tensors[i] = duplicate(arrays[i]).tensor
 
 
-def compile_with_donation(program: Program, target: Target, donated: Sequence[int]) -> runtime.Executable:
-    """The Program compiled, where ``donated`` counts the leaves of the arguments and not the captured arrays."""
-    return compiling.compile_program(program, target, [len(program.captured) + i for i in donated])
+def _places(program: Program, donated: Sequence[int]) -> list[int]:
+    """The places of leaves of the arguments among all inputs: those after the captured arrays."""
+    return [len(program.captured) + i for i in donated]
 
 
 def _aliases(program: Program, donated: Sequence[int]) -> Iterator[tuple[int, int | None]]:
@@ -154,7 +155,7 @@ def _aliases(program: Program, donated: Sequence[int]) -> Iterator[tuple[int, in
     program = inlined(program)
     source = {equation.outputs[0]: equation.inputs[0] for equation in program.equations if is_view(equation)}
     places = {variable: i for i, variable in enumerate(program.inputs)}
-    gone = {program.inputs[len(program.captured) + i] for i in donated}
+    gone = {program.inputs[i] for i in _places(program, donated)}
     roots = []
     for atom in program.outputs:
         while atom in source:
@@ -616,11 +617,11 @@ class Compiled:
         self.program = program
         self.target = target
         self.donated = donated
-        self.executable = compile_with_donation(program, target, donated)
+        self.executable = compiling.compile_program(program, target, _places(program, donated))
 
     def as_text(self) -> str:
         """The scheduled kernels and the function that calls them, as TVMScript."""
-        return compiling.text(self.program, self.target, self._places)
+        return compiling.text(self.program, self.target, _places(self.program, self.donated))
 
     def memory_analysis(self) -> MemoryAnalysis:
         """The bytes that a call takes, known before the first one.
@@ -638,12 +639,7 @@ class Compiled:
         """
         if self.program.sizes or not targets.is_cpu(self.target):
             raise TargetError("memory_analysis", "memory is planned by us for the CPU and static sizes only")
-        return compiling.memory_analysis(self.program, self.target, self._places)
-
-    @property
-    def _places(self) -> list[int]:
-        """The places of donated leaves among all inputs."""
-        return [len(self.program.captured) + i for i in self.donated]
+        return compiling.memory_analysis(self.program, self.target, _places(self.program, self.donated))
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """Runs it.
