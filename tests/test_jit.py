@@ -15,6 +15,21 @@ import tvmfun.numpy as tnp
 from tvmfun import ShapeDtype, errors, jit, tree
 from tvmfun.counters import counted
 
+
+def in_threads(work) -> None:
+    """Runs ``work(0)`` to ``work(7)`` in as many threads, which take turns as often as they can."""
+    interval = sys.getswitchinterval()
+    sys.setswitchinterval(1e-6)
+    try:
+        threads = [threading.Thread(target=work, args=(n,)) for n in range(8)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+    finally:
+        sys.setswitchinterval(interval)
+
+
 X = np.arange(6, dtype="float32").reshape(2, 3)
 
 
@@ -285,16 +300,7 @@ def test_threads_with_arguments_of_their_own():
             if type(result) is not type(given) or not np.array_equal(tree.leaves(result)[0], 2 * x):
                 wrong.append(n)
 
-    interval = sys.getswitchinterval()
-    sys.setswitchinterval(1e-6)
-    try:
-        threads = [threading.Thread(target=work, args=(n,)) for n in range(8)]
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            thread.join()
-    finally:
-        sys.setswitchinterval(interval)
+    in_threads(work)
     assert not wrong
 
 
@@ -423,16 +429,7 @@ def test_from_several_threads():
             if not np.allclose(got, np.tanh(np.tanh(x) @ x.T) @ x, atol=1e-5):
                 failures.append(seed)
 
-    interval = sys.getswitchinterval()
-    sys.setswitchinterval(1e-6)
-    try:
-        threads = [threading.Thread(target=work, args=(seed,)) for seed in range(8)]
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            thread.join()
-    finally:
-        sys.setswitchinterval(interval)
+    in_threads(work)
     assert not failures
 
 
