@@ -25,6 +25,7 @@ def loops(
     """
     with IRBuilder() as builder, T.prim_func(s_tir=True):
         T.func_name("main")
+        T.func_attr({"tirx.noalias": True})
         buffer = lambda aval: T.Buffer(aval.shape, dtypes.NAMES[aval.dtype])
         sources = [T.arg(f"x{i}", buffer(aval)) for i, aval in enumerate(inputs)]
         if isinstance(output, tuple):

@@ -88,6 +88,7 @@ def _schedule(func: tirx.PrimFunc, machine: Machine, in_place: Sequence[tuple[Bu
     if all(isinstance(stage, Opaque) for stage in stages):
         return None
     stages = without_empty(stages)
+    stages = [stage for stage in stages if not any(fuse.is_copy(stage, *pair) for pair in in_place)]
     stages = fuse.inline_maps(stages, temps)
     stages, temps = fuse.store_truth_as_numbers(stages, temps)
     stages = fuse.scalars_first(stages)

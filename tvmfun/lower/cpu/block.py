@@ -24,7 +24,7 @@ def emit_block(block: Block, machine: Machine, tasks: int) -> Stmt:
         return _strip(block, {}, None, 1, lambda make: make(0))
     *outer, last = block.space
     vector = is_straight(block)
-    strip = machine.lanes("int32") if vector else STRIP if block.reduce else 1
+    strip = STRIP if block.reduce else machine.lanes("int32") if vector else 1
     strip = min(strip, last.extent) if isinstance(last.extent, int) else strip
     full, tail = divmod(last.extent, strip)
     strips = Axis.fresh(last, build.ceil_div(last.extent, strip))
@@ -65,15 +65,34 @@ def _strip(
             stmt = build.replace_accesses(stmt, buffer, own, lambda at: [*at, k if width > 1 else 0])
         return stmt
 
+    conditions, inner = _guarded(block)
+
+    def step(env: Env) -> Stmt:
+        stmt = lanes(lambda k: point(inner, env, k))
+        for condition in reversed(conditions):
+            stmt = IfThenElse(build.substitute(condition, env), stmt, None)
+        return stmt
+
     init = None if block.init is None else lanes(lambda k: point(block.init, env, k))
-    body = build.nest(block.reduce, env, lambda env: lanes(lambda k: point(block.body, env, k)))
-    return build.seq(*map(AllocBuffer, private.values()), init, body)
+    return build.seq(*map(AllocBuffer, private.values()), init, build.nest(block.reduce, env, step))
+
+
+def _guarded(block: Block) -> tuple[list[Expr], Stmt]:
+    """The conditions around the body that neighbouring points have in common, and what is inside."""
+    conditions, body = [], block.body
+    changing = [*(axis.var for axis in block.space[-1:]), *block.private]
+    while isinstance(body, IfThenElse) and body.else_case is None:
+        if any(build.uses(body.condition, var) for var in changing):
+            break
+        conditions.append(body.condition)
+        body = body.then_case
+    return conditions, body
 
 
 def is_straight(block: Block) -> bool:
-    """Whether the body is a plain sequence of stores that vectorizes."""
+    """Whether the body, but for conditions around it, is a plain sequence of stores that vectorizes."""
     obstacles: list[object] = []
     kinds = (tirx.For, tirx.While, tirx.IfThenElse, tirx.AttrStmt)
-    tvm_ffi.structural_walk(block.body, (kinds, lambda stmt: obstacles.append(stmt)))
+    tvm_ffi.structural_walk(_guarded(block)[1], (kinds, lambda stmt: obstacles.append(stmt)))
     written: list[Buffer] = [*block.outputs, *block.private]
     return not obstacles and all(str(buffer.dtype) != "bool" for buffer in written)

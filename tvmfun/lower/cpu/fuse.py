@@ -365,6 +365,14 @@ def is_pointwise(group: Group) -> bool:
     return all(is_map(stage) and len(stage.space) == group.prefix for stage in group.stages)
 
 
+def is_copy(stage: AnyStage, source: Buffer, output: Buffer) -> bool:
+    """Whether a stage does nothing but copy one buffer to another."""
+    if not is_map(stage) or not stage.output.same_as(output) or not isinstance(stage.value, ir.TensorLoad):
+        return False
+    place = [axis.var for axis in stage.space]
+    return stage.value.source.same_as(source) and list(stage.value.indices) == list(stage.index) == place
+
+
 def may_overwrite(groups: Sequence[Group], source: Buffer, output: Buffer) -> bool:
     """Whether every element of an input is read for the last time before that element of an output is written.
 
