@@ -24,6 +24,7 @@ from tvmfun.lower.fuse import Kernel, fuse
 from tvmfun.lower.rows import merge_rows
 from tvmfun.lower.schedule import schedule, schedule_in_place
 from tvmfun.lower.sparse import sparse_updates
+from tvmfun.lower.strided import without_holes
 
 # Pairs of the places of an input and of the output that is written over it.
 InPlace = tuple[tuple[int, int], ...]
@@ -85,7 +86,7 @@ class _ModuleBuilder:
             shape = tuple(axes.pop(size, size) for size in variable.aval.shape)
             self.values[variable] = relax.Var(f"a{i}", self.type(replace(variable.aval, shape=shape)))
             parameters.append(self.values[variable])
-        kernels = fuse(sparse_updates(self.program))
+        kernels = fuse(without_holes(sparse_updates(self.program)))
         if targets.is_cpu(self.target):
             kernels = merge_rows(kernels, self.program.outputs)
         self.last_use = {atom: i for i, kernel in enumerate(kernels) for atom in kernel.inputs}

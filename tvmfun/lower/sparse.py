@@ -29,14 +29,11 @@ def sparse_updates(program: Program) -> Program:
     updates = {equation.outputs[0]: update for equation in program.equations if (update := reader.update(equation))}
     if not updates:
         return program
-    dense = {out for update in updates.values() for out in update.dense()}
     equations: list[Equation] = []
     for equation in program.equations:
-        if equation.outputs[0] in updates:
-            equations += updates[equation.outputs[0]].equations()
-        elif equation.outputs[0] not in dense:
-            equations.append(equation)
-    return replace(program, equations=tuple(equations))
+        update = updates.get(equation.outputs[0])
+        equations += update.equations() if update else [equation]
+    return replace(program, equations=tuple(equations)).without_dead_code()
 
 
 @dataclass
@@ -47,10 +44,6 @@ class _Update:
     result: Variable
     scatter: Equation
     links: list[tuple[Equation, int]]
-
-    def dense(self) -> list[Variable]:
-        """The large values that nothing needs any more."""
-        return [equation.outputs[0] for equation in (self.scatter, *(link for link, _ in self.links))]
 
     def equations(self) -> list[Equation]:
         """The links for the updates, and one scatter."""

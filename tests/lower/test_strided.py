@@ -1,0 +1,92 @@
+"""Convolutions over arrays with holes: as several without, which give the same."""
+
+from __future__ import annotations
+
+import jax
+import numpy as np
+import pytest
+from hypothesis import assume, given, settings
+from hypothesis import strategies as st
+
+import tvmfun
+import tvmfun.numpy as tnp
+from tvmfun import jit
+from tvmfun.lower.strided import without_holes
+from tvmfun.ops.conv import conv
+
+LAYOUT = {1: ("NWC", "WIO", "NWC"), 2: ("NHWC", "HWIO", "NHWC"), 3: ("NDHWC", "DHWIO", "NDHWC")}
+
+
+def theirs(x, w, padding, dilation, groups):
+    """The same in JAX."""
+    ones = (1,) * len(dilation)
+    return jax.lax.conv_general_dilated(
+        x,
+        w,
+        ones,
+        padding,
+        lhs_dilation=dilation,
+        dimension_numbers=LAYOUT[len(dilation)],
+        feature_group_count=groups,
+        precision="highest",
+    )
+
+
+@settings(max_examples=60, deadline=None)
+@given(data=st.data())
+def test_any_convolution_with_holes(data):
+    rank = data.draw(st.integers(1, 3))
+    each = lambda strategy: tuple(data.draw(strategy) for _ in range(rank))
+    sizes, kernel, dilation = each(st.integers(1, 5)), each(st.integers(1, 4)), each(st.integers(1, 3))
+    padding = tuple((data.draw(st.integers(-2, 4)), data.draw(st.integers(-2, 4))) for _ in range(rank))
+    groups, batch = data.draw(st.sampled_from([1, 2])), data.draw(st.integers(1, 3))
+    spans = [(n - 1) * d + 1 + low + high for n, d, (low, high) in zip(sizes, dilation, padding, strict=True)]
+    assume(all(span >= k for span, k in zip(spans, kernel, strict=True)))
+    assume(all((n - 1) * d + 1 + min(p) > 0 for n, d, p in zip(sizes, dilation, padding, strict=True)))
+    rng = np.random.default_rng(0)
+    x = rng.normal(size=(batch, *sizes, 2 * groups))
+    w = rng.normal(size=(*kernel, 2, 3 * groups))
+    ones = (1,) * rank
+    ours = jit(
+        lambda x, w: conv(x, w, stride=ones, padding=padding, dilation=dilation, kernel_dilation=ones, groups=groups)
+    )
+    with jax.enable_x64(True):
+        expected = theirs(x, w, padding, dilation, groups)
+    np.testing.assert_allclose(ours(x, w), expected, rtol=1e-12, atol=1e-12)
+
+
+@pytest.mark.parametrize("size", [7, 8])
+@pytest.mark.parametrize("stride", [2, 3])
+@pytest.mark.parametrize("kernel", [1, 2, 3, 5])
+def test_gradient_of_a_strided_convolution(kernel, stride, size):
+    """No kernel is left that multiplies with zeros, and derivatives of order two are those of JAX."""
+    rng = np.random.default_rng(0)
+    x, w = rng.normal(size=(2, size, size, 3)), rng.normal(size=(kernel, kernel, 3, 4))
+    low = kernel // 2
+    padding = ((low, low), (low, low))
+    strides = (stride, stride)
+
+    def ours(x, w):
+        y = conv(x, w, stride=strides, padding=padding, dilation=(1, 1), kernel_dilation=(1, 1), groups=1)
+        return tnp.sum(tnp.sin(y))
+
+    def expected(x, w):
+        y = jax.lax.conv_general_dilated(x, w, strides, padding, dimension_numbers=LAYOUT[2], precision="highest")
+        return jax.numpy.sum(jax.numpy.sin(y))
+
+    program = tvmfun.trace(tvmfun.grad(ours))(x, w)
+    for before, count in ((program, 1), (without_holes(program), 0)):
+        holes = [e for e in before.equations if e.op.name == "conv" and max(e.params["dilation"]) > 1]
+        assert len(holes) == count
+    second = lambda module, f: module.grad(lambda x, w: module.numpy.sum(module.grad(f)(x, w) ** 2), argnums=(0, 1))
+    with jax.enable_x64(True):
+        for got, want in zip(jit(second(tvmfun, ours))(x, w), second(jax, expected)(x, w), strict=True):
+            np.testing.assert_allclose(got, want, rtol=1e-10, atol=1e-10)
+
+
+def test_dynamic_sizes_stay():
+    n = tvmfun.Dim("n", min=2)
+    x, w = tvmfun.ShapeDtype((1, n, n, 2), "float32"), tvmfun.ShapeDtype((3, 3, 2, 2), "float32")
+    params = {"stride": (1, 1), "padding": ((1, 1), (1, 1)), "kernel_dilation": (1, 1), "groups": 1}
+    program = tvmfun.trace(lambda x, w: conv(x, w, dilation=(2, 2), **params))(x, w)
+    assert without_holes(program) is program

@@ -1,0 +1,96 @@
+"""Convolutions over arrays with holes, as several convolutions without.
+
+The gradient of a convolution of stride ``s`` for its images, and a transposed convolution, go over an array with
+``s - 1`` zeros between its elements: of ``s`` products along each axis, all but one are with zeros. The results at
+places ``o, o + s, o + 2 * s, ...`` all meet the same part of the kernel: each of these *phases* is a convolution of the
+array without holes and of that part.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from functools import reduce
+from itertools import product
+from typing import Any
+
+from tvmfun import tree
+from tvmfun.core import dims
+from tvmfun.core.array import Array
+from tvmfun.core.program import Equation, Literal, Program, Variable
+from tvmfun.core.trace import trace_flat
+from tvmfun.ops import pointwise as pw
+from tvmfun.ops import shape as shapes
+from tvmfun.ops.conv import conv
+
+Ints = tuple[int, ...]
+
+
+def without_holes(program: Program) -> Program:
+    """Returns the Program with convolutions of static sizes over arrays with holes replaced by their phases.
+
+    Args:
+        program: without calls.
+    """
+    if not any(map(_has_holes, program.equations)):
+        return program
+    equations: list[Equation] = []
+    for equation in program.equations:
+        equations += _phases(equation) if _has_holes(equation) else [equation]
+    return replace(program, equations=tuple(equations))
+
+
+def _has_holes(equation: Equation) -> bool:
+    if equation.op.name != "conv":
+        return False
+    params, (x, w) = equation.params, (atom.aval for atom in equation.inputs)
+    simple = all(s == kd == 1 for s, kd in zip(params["stride"], params["kernel_dilation"], strict=True))
+    sizes = (*x.shape, *w.shape, *equation.outputs[0].aval.shape)
+    return simple and not dims.is_dynamic(sizes) and 0 not in sizes and any(d > 1 for d in params["dilation"])
+
+
+def _phases(equation: Equation) -> list[Equation]:
+    """The equations that compute the result of one with holes."""
+    shape = equation.outputs[0].aval.shape
+    avals = [atom.aval for atom in equation.inputs]
+    convolve = lambda x, w: _convolved(x, w, shape, **equation.params)
+    part = trace_flat(convolve, avals, tree.structure((tuple(avals), {})), "phases")
+    known: dict[Variable, Any] = dict(zip(part.inputs, equation.inputs, strict=True))
+    known[part.outputs[0]] = equation.outputs[0]  # type: ignore[index]  # not a constant
+    use = lambda atom: atom if isinstance(atom, Literal) else known.get(atom, atom)
+    return [
+        each._replace(
+            inputs=tuple(map(use, each.inputs)), outputs=tuple(map(use, each.outputs)), source=equation.source
+        )
+        for each in part.equations
+    ]
+
+
+def _convolved(
+    x: Array, w: Array, shape: Ints, *, dilation: Ints, padding: Sequence, groups: int, **params: Any
+) -> Array:
+    """The phases of a convolution, each put in its places.
+
+    Along an axis, result ``o`` is the sum over ``k`` of ``holes[o + k - low] * w[k]``, and ``holes[p]`` is ``x[p / d]``
+    where ``d`` divides ``p``. For ``o = d * q + r`` these are the ``k = first + d * j`` with
+    ``first = (low - r) mod d``, and then ``p / d = q + (r + first - low) / d + j``.
+    """
+    spatial = shape[1:-1]
+    ones = (1,) * len(spatial)
+    parts = []
+    for phase in product(*map(range, dilation)):
+        starts, margins, highs = [], [], []
+        for r, d, (low, _), k, n, size in zip(phase, dilation, padding, w.shape, x.shape[1:], spatial, strict=False):
+            count = -(-(size - r) // d)
+            first = min((low - r) % d, k)
+            taps, below = -(-(k - first) // d), (low - r - first) // d
+            starts.append(first)
+            margins.append((below, count - n - below + taps - 1))
+            highs.append(size - r - (count - 1) * d - 1)
+        part = shapes.slice(w, start=(*starts, 0, 0), stop=w.shape, step=(*dilation, 1, 1))
+        if 0 in part.shape or any(r >= size for r, size in zip(phase, spatial, strict=True)):
+            continue
+        y = conv(x, part, padding=tuple(margins), dilation=ones, groups=groups, **params)
+        interior = (0, *(d - 1 for d in dilation), 0)
+        parts.append(shapes.pad(y, pw.constant(0, y), low=(0, *phase, 0), high=(0, *highs, 0), interior=interior))
+    return reduce(pw.add, parts) if parts else shapes.broadcast_to(pw.constant(0, x), shape=shape)
