@@ -32,7 +32,7 @@ def theirs(x, w, padding, dilation, groups):
     )
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=25, deadline=None)
 @given(data=st.data())
 def test_any_convolution_with_holes(data):
     rank = data.draw(st.integers(1, 3))

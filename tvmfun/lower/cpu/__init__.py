@@ -19,7 +19,7 @@ from tvmfun.core import dims
 from tvmfun.errors import PerformanceWarning
 
 from .. import intrinsics
-from . import build, fuse
+from . import build, fuse, winograd
 from .block import emit_block, is_straight
 from .build import Axis, Env, Size, volume
 from .contraction import emit_contraction, match, tile_count
@@ -29,6 +29,7 @@ from .fuse import Group
 from .machine import SERIAL_WORK, Machine
 from .reduction import along_reduced_axis, emit_reduction
 from .stages import AnyStage, Block, Opaque, Stage, parse, without_empty
+from .winograd import Winograd, emit_winograd
 
 __all__ = ["schedule", "schedule_in_place"]
 
@@ -93,9 +94,10 @@ def _schedule(func: tirx.PrimFunc, machine: Machine, in_place: Sequence[tuple[Bu
     stages, temps = fuse.store_truth_as_numbers(stages, temps)
     stages = fuse.scalars_first(stages)
     stages = fuse.attach_epilogues(stages, temps)
+    stages = winograd.fold(stages, temps, machine)
     rule = _rule(stages)
     stages, temps = _prepare(stages, temps, machine)
-    groups = fuse.group(stages, match, 2 * machine.cores)
+    groups = fuse.group(stages, match, along_reduced_axis, 2 * machine.cores)
     if not all(fuse.may_overwrite(groups, *pair) for pair in in_place):
         return None
     if in_place and any(fuse.is_map(stage) and computes_twice(stage, machine) for stage in stages):
@@ -194,6 +196,8 @@ def _emit_stage(stage: AnyStage, env: Env, prefix: int, machine: Machine, tasks:
         return stage.body
     if isinstance(stage, Block):
         return emit_block(stage, machine, tasks)
+    if isinstance(stage, Winograd):
+        return emit_winograd(stage, machine, tasks)
     if stage.combine is None:
         return emit_maps([stage], env, prefix, machine, tasks)
     contraction = match(stage)
@@ -206,6 +210,8 @@ def _work(stage: AnyStage) -> int:
     """The cost of a stage, in additions of one vector lane."""
     if isinstance(stage, Opaque):
         return 0
+    if isinstance(stage, Winograd):
+        return _work(stage.conv)
     points = build.points(stage.space + stage.reduce)
     if match(stage) is not None:
         return points // CONTRACTION_SPEED
@@ -218,9 +224,11 @@ def _rule(stages: Sequence[AnyStage]) -> str:
     """The name of the rule that governs the function."""
     if any(isinstance(stage, Opaque) or _is_irregular(stage) for stage in stages):
         return "fallback"
+    if any(isinstance(stage, Winograd) for stage in stages):
+        return "winograd"
     if any(match(stage) for stage in stages):
         return "contraction"
-    reductions = [stage for stage in stages if stage.init is not None]
+    reductions = [stage for stage in stages if not isinstance(stage, Winograd) and stage.init is not None]
     if any(isinstance(stage, Stage) and _is_window(stage) for stage in reductions):
         return "window"
     if reductions:

@@ -318,12 +318,16 @@ def accumulator(dtype: str) -> str:
     return {"float16": "float32", "bfloat16": "float32", "bool": "int8"}.get(dtype, dtype)
 
 
-def group(stages: Sequence[AnyStage], match: Callable, min_prefix: int) -> list[Group]:
+def group(
+    stages: Sequence[AnyStage], match: Callable, along_reduced_axis: Callable[[Stage], bool], min_prefix: int
+) -> list[Group]:
     """Collect neighbouring stages that can share their outer loops.
 
     Args:
         stages: the stages in order.
         match: recognises contractions. One may only end a group, and needs its tile axes for itself.
+        along_reduced_axis: tells which reductions have lanes along an axis they reduce. The others need their last
+            axis for itself.
         min_prefix: the parallel iterations that make it worthwhile to share loops.
     """
     groups: list[Group] = []
@@ -333,6 +337,8 @@ def group(stages: Sequence[AnyStage], match: Callable, min_prefix: int) -> list[
         limit = len(stage.space) if isinstance(stage, Stage) else 0
         if contraction is not None:
             limit = min(stage.space.index(contraction.row), stage.space.index(contraction.column))
+        elif isinstance(stage, Stage) and stage.combine is not None and not along_reduced_axis(stage):
+            limit -= 1
         joined = _join(groups[-1], stage, limit, min_prefix) if groups and not closed else None
         if joined is None:
             groups.append(Group((stage,)))

@@ -1,0 +1,161 @@
+"""3x3 convolutions with fewer multiplications: the same results, for the convolutions that gain by it."""
+
+from __future__ import annotations
+
+import jax
+import numpy as np
+import pytest
+import tvm
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import tvmfun
+import tvmfun.numpy as tnp
+from tvmfun import jit
+from tvmfun.ops.conv import conv
+
+LAYOUT = ("NHWC", "HWIO", "NHWC")
+ONE = (1, 1)
+
+
+def convolve(x, w, padding=((1, 1), (1, 1)), **params):
+    return conv(
+        x, w, **{"stride": ONE, "dilation": ONE, "kernel_dilation": ONE, "groups": 1, **params}, padding=padding
+    )
+
+
+def exact(x, w, padding=((1, 1), (1, 1))):
+    with jax.enable_x64(True):
+        y = jax.lax.conv_general_dilated(
+            x.astype("float64"), w.astype("float64"), ONE, padding, dimension_numbers=LAYOUT, precision="highest"
+        )
+        return np.asarray(y)
+
+
+def rules(function, *arguments, target=None) -> set[str]:
+    """The names of the rules by which the kernels are scheduled."""
+    lowered = tvmfun.jit(function, target=target).lower(*arguments)
+    text = lowered.compile().as_text()
+    return {line.split('"tvmfun.rule": "')[1].split('"')[0] for line in text.splitlines() if "tvmfun.rule" in line}
+
+
+def operands(images, rows, columns, channels, features, dtype="float32"):
+    rng = np.random.default_rng(0)
+    x = rng.normal(size=(images, rows, columns, channels)).astype(dtype)
+    return x, rng.normal(size=(3, 3, channels, features)).astype(dtype)
+
+
+def close(got, expected):
+    # A result is a sum of terms of both signs: its error is to be compared with the largest.
+    np.testing.assert_allclose(got, expected, rtol=0, atol=2e-6 * np.abs(expected).max())
+
+
+@settings(max_examples=15, deadline=None)
+@given(
+    images=st.sampled_from([1, 2, 3, 8]),
+    rows=st.integers(4, 9),
+    columns=st.integers(4, 9),
+    channels=st.sampled_from([32, 48, 64]),
+    features=st.sampled_from([32, 64]),
+    padding=st.tuples(*[st.tuples(st.integers(-1, 2), st.integers(-1, 2))] * 2),
+)
+def test_any_size(images, rows, columns, channels, features, padding):
+    x, w = operands(images, 2 * rows, 2 * columns, channels, features)
+    close(jit(lambda x, w: convolve(x, w, padding))(x, w), exact(x, w, padding))
+
+
+@pytest.mark.parametrize(
+    ("images", "size", "channels", "features", "padding"),
+    [
+        (32, 32, 64, 64, 1),
+        (32, 16, 128, 128, 1),
+        (32, 8, 256, 256, 1),
+        (32, 4, 512, 512, 1),
+        (64, 26, 32, 64, 0),
+        (64, 24, 64, 32, 2),
+        (1, 56, 64, 64, 1),
+    ],
+)
+def test_the_convolutions_of_networks_use_it(images, size, channels, features, padding):
+    x = tvmfun.ShapeDtype((images, size, size, channels), "float32")
+    w = tvmfun.ShapeDtype((3, 3, channels, features), "float32")
+    assert rules(lambda x, w: convolve(x, w, ((padding, padding),) * 2), x, w) == {"winograd"}
+
+
+OTHERS = {
+    "odd sizes": (((8, 15, 15, 32), (3, 3, 32, 32)), {}, "float32"),
+    "few channels": (((8, 16, 16, 3), (3, 3, 3, 32)), {}, "float32"),
+    "few patches": (((1, 8, 8, 64), (3, 3, 64, 64)), {}, "float32"),
+    "another kernel": (((8, 16, 16, 32), (5, 5, 32, 32)), {"padding": ((2, 2), (2, 2))}, "float32"),
+    "groups": (((8, 16, 16, 64), (3, 3, 32, 64)), {"groups": 2}, "float32"),
+    "strides": (((8, 32, 32, 32), (3, 3, 32, 32)), {"stride": (2, 2)}, "float32"),
+    "holes in the kernel": (((8, 16, 16, 32), (3, 3, 32, 32)), {"kernel_dilation": (2, 2)}, "float32"),
+    "double precision": (((8, 16, 16, 32), (3, 3, 32, 32)), {}, "float64"),
+    "half precision": (((8, 16, 16, 32), (3, 3, 32, 32)), {}, "float16"),
+    "one axis": (((8, 64, 32), (3, 32, 32)), {}, "float32"),
+}
+
+
+@pytest.mark.parametrize("name", OTHERS)
+def test_others_do_not(name):
+    shapes, params, dtype = OTHERS[name]
+    x, w = (tvmfun.ShapeDtype(shape, dtype) for shape in shapes)
+    axes = len(shapes[0]) - 2
+    defaults = {
+        "stride": ONE[:axes],
+        "dilation": ONE[:axes],
+        "kernel_dilation": ONE[:axes],
+        "padding": ((1, 1),) * axes,
+    }
+    assert "winograd" not in rules(lambda x, w: conv(x, w, **{**defaults, "groups": 1, **params}), x, w)
+
+
+def test_what_follows_joins_it():
+    """Bias, residual and relu are applied before the results are stored; the array before the bias may be kept, too."""
+    x, w = operands(8, 16, 16, 32, 32)
+    bias, residual = np.random.default_rng(1).normal(size=32).astype("float32"), 0.5 * x
+
+    def layer(x, w, bias, residual):
+        y = convolve(x, w)
+        return tnp.maximum(y + bias + residual, 0)
+
+    assert rules(layer, x, w, bias, residual) == {"winograd"}
+    close(jit(layer)(x, w, bias, residual), np.maximum(exact(x, w) + bias + residual, 0))
+    both = jit(lambda x, w: (lambda y: (y, y * 2))(convolve(x, w)))
+    for got, factor in zip(both(x, w), (1, 2), strict=True):
+        close(got, factor * exact(x, w))
+
+
+def test_an_array_with_a_margin_that_others_read():
+    x, w = operands(8, 16, 16, 32, 32)
+
+    def function(x, w):
+        padded = tnp.pad(x, ((0, 0), (1, 1), (1, 1), (0, 0)))
+        return convolve(padded, w, ((0, 0), (0, 0))), tnp.sum(padded * padded)
+
+    y, total = jit(function)(x, w)
+    close(y, exact(x, w))
+    np.testing.assert_allclose(total, np.sum(x.astype("float64") ** 2), rtol=1e-6)
+
+
+def test_the_gradient_for_the_images():
+    x, w = operands(8, 16, 16, 32, 64)
+    g = np.random.default_rng(1).normal(size=(8, 16, 16, 64)).astype("float32")
+    gradient = lambda x, w, g: tvmfun.vjp(lambda x: convolve(x, w), x)[1](g)[0]
+    assert "winograd" in rules(gradient, x, w, g)
+    turned = np.flip(w, (0, 1)).transpose(0, 1, 3, 2)
+    close(jit(gradient)(x, w, g), exact(g, turned))
+
+
+@pytest.mark.parametrize("mcpu", ["x86-64", "haswell"])
+def test_narrower_vectors(mcpu):
+    target = tvm.target.Target({"kind": "llvm", "mcpu": mcpu, "num-cores": 2})
+    x, w = operands(8, 16, 16, 32, 32)
+    assert rules(convolve, x, w, target=target) == {"winograd"}
+    close(jit(convolve, target=target)(x, w), exact(x, w))
+
+
+def test_it_is_reproducible():
+    x, w = operands(8, 16, 16, 64, 64)
+    function = jit(convolve)
+    np.testing.assert_array_equal(function(x, w), function(x, w))
