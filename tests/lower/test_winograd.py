@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 import tvmfun
 import tvmfun.numpy as tnp
 from tvmfun import jit
-from tvmfun.ops.conv import conv
+from tvmfun.ops.conv import conv, conv_kernel_gradient
 
 LAYOUT = ("NHWC", "HWIO", "NHWC")
 ONE = (1, 1)
@@ -138,6 +138,53 @@ def test_an_array_with_a_margin_that_others_read():
     np.testing.assert_allclose(total, np.sum(x.astype("float64") ** 2), rtol=1e-6)
 
 
+def exact_gradient(x, g, padding):
+    with jax.enable_x64(True):
+        w = np.zeros((3, 3, x.shape[-1], g.shape[-1]))
+        y = lambda w: jax.lax.conv_general_dilated(
+            x.astype("float64"), w, ONE, padding, dimension_numbers=LAYOUT, precision="highest"
+        )
+        return np.asarray(jax.vjp(y, w)[1](g.astype("float64"))[0])
+
+
+def kernel_gradient(x, g, padding):
+    params = {"stride": ONE, "dilation": ONE, "kernel_dilation": ONE, "groups": 1}
+    return conv_kernel_gradient(x, g, kernel=(3, 3), padding=padding, **params)
+
+
+@settings(max_examples=15, deadline=None)
+@given(
+    images=st.sampled_from([1, 2, 3, 8]),
+    rows=st.integers(4, 9),
+    columns=st.integers(4, 9),
+    channels=st.sampled_from([32, 48, 64]),
+    features=st.sampled_from([32, 64]),
+    padding=st.tuples(*[st.tuples(st.integers(-1, 2), st.integers(-1, 2))] * 2),
+)
+def test_the_gradient_for_the_kernel(images, rows, columns, channels, features, padding):
+    x, _ = operands(images, 2 * rows, 2 * columns, channels, features)
+    sizes = [2 * n + sum(pair) - 2 for n, pair in zip((rows, columns), padding, strict=True)]
+    g = np.random.default_rng(1).normal(size=(images, *sizes, features)).astype("float32")
+    close(jit(lambda x, g: kernel_gradient(x, g, padding))(x, g), exact_gradient(x, g, padding))
+
+
+@pytest.mark.parametrize(
+    ("images", "size", "channels", "features"),
+    [(32, 32, 64, 64), (32, 16, 128, 128), (32, 8, 256, 256), (32, 4, 512, 512), (64, 24, 32, 64), (1, 56, 64, 64)],
+)
+def test_the_gradients_of_networks_use_it(images, size, channels, features):
+    x, g = (tvmfun.ShapeDtype((images, size, size, n), "float32") for n in (channels, features))
+    assert rules(lambda x, g: kernel_gradient(x, g, ((1, 1), (1, 1))), x, g) == {"winograd"}
+
+
+def test_an_update_joins_the_gradient():
+    x, w = operands(8, 16, 16, 32, 32)
+    g = np.random.default_rng(1).normal(size=(8, 16, 16, 32)).astype("float32")
+    step = lambda w, x, g: w - 0.1 * kernel_gradient(x, g, ((1, 1), (1, 1)))
+    assert rules(step, w, x, g) == {"winograd"}
+    close(jit(step, donate_argnums=0)(tnp.asarray(w), x, g), w - 0.1 * exact_gradient(x, g, ((1, 1), (1, 1))))
+
+
 def test_the_gradient_for_the_images():
     x, w = operands(8, 16, 16, 32, 64)
     g = np.random.default_rng(1).normal(size=(8, 16, 16, 64)).astype("float32")
@@ -153,9 +200,11 @@ def test_narrower_vectors(mcpu):
     x, w = operands(8, 16, 16, 32, 32)
     assert rules(convolve, x, w, target=target) == {"winograd"}
     close(jit(convolve, target=target)(x, w), exact(x, w))
+    gradient = jit(lambda x, g: kernel_gradient(x, g, ((1, 1), (1, 1))), target=target)
+    close(gradient(x, x), exact_gradient(x, x, ((1, 1), (1, 1))))
 
 
 def test_it_is_reproducible():
     x, w = operands(8, 16, 16, 64, 64)
-    function = jit(convolve)
-    np.testing.assert_array_equal(function(x, w), function(x, w))
+    for function in (jit(convolve), jit(lambda x, w: tvmfun.grad(lambda w: tnp.sum(convolve(x, w) ** 2))(w))):
+        np.testing.assert_array_equal(function(x, w), function(x, w))

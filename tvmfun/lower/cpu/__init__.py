@@ -211,7 +211,7 @@ def _work(stage: AnyStage) -> int:
     if isinstance(stage, Opaque):
         return 0
     if isinstance(stage, Winograd):
-        return _work(stage.conv)
+        return _work(stage.stage)
     points = build.points(stage.space + stage.reduce)
     if match(stage) is not None:
         return points // CONTRACTION_SPEED

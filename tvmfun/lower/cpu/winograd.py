@@ -5,16 +5,18 @@ The result is cut in tiles of 2x2, each computed from a patch of 4x4 of the arra
     y = A^T ((G w G^T) * (B^T d B)) A        (* element by element, summed over the input channels)
 
 For each of the 16 places in a patch that sum is a matrix product of all patches and the kernel. Blocks of patches are
-transformed, multiplied and transformed back one after the other, so that what is between stays in the cache.
+transformed, multiplied and transformed back one after the other, so that what is between stays in the cache. The
+gradient for the kernel is summed over patches instead, of which the same transforms are needed.
 
-Source: Lavin and Gray, Fast Algorithms for Convolutional Neural Networks, 2015, F(2x2, 3x3).
+Source: Lavin and Gray, Fast Algorithms for Convolutional Neural Networks, 2015, F(2x2, 3x3) and F(3x3, 2x2).
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
 from itertools import product
+from typing import Any
 
 import tvm_ffi
 from tvm import ir, tirx
@@ -33,38 +35,68 @@ PLACES = PATCH * PATCH
 # Patches of a block: so many that the kernel is read seldom, and so few that they stay in the second-level cache.
 PATCHES = range(24, 97)
 BLOCK_BYTES = 1 << 20
+DEPTHS = range(64, 321)
 # With fewer patches, transforming the kernel takes longer than it saves.
 MIN_PATCHES = 96
 MIN_CHANNELS = 32
 
 
+@dataclass(frozen=True)
+class Axes:
+    """The axes of a convolution, wherever they are summed over; there is none for a single image."""
+
+    images: tuple[Axis, ...]
+    row: Axis
+    column: Axis
+    down: Axis
+    across: Axis
+    channel: Axis
+    feature: Axis
+
+    def fit(self, array: ir.TensorLoad, other: ir.TensorLoad, is_kernel: bool) -> bool:
+        """Whether an array, and a kernel or a cotangent, are read at the places that these axes tell."""
+        images = [axis.var for axis in self.images]
+        places = [*images, self.row.var + self.down.var, self.column.var + self.across.var, self.channel.var]
+        by_kernel = [self.down.var, self.across.var, self.channel.var, self.feature.var]
+        by_place = [*images, self.row.var, self.column.var, self.feature.var]
+        return _reads_at(array, places) and _reads_at(other, by_kernel if is_kernel else by_place)
+
+    @property
+    def tiles(self) -> list[Axis]:
+        """The axes of the tiles of 2x2."""
+        return [*self.images, *(Axis.fresh(axis, axis.extent // OUT) for axis in (self.row, self.column))]
+
+
 @dataclass(frozen=True, eq=False)
 class Winograd:
-    """A convolution to compute this way, and the map that puts a margin around its array, if there is one.
+    """A convolution, or its gradient for the kernel, to compute this way.
 
-    `row`, `column` and `feature` are axes of the result, `image` too, unless there is one image only.
+    `other` is the kernel or the cotangent, `margin` the map that puts zeros around the array, if there is one, and
+    `block` the number of patches to transform at a time.
     """
 
-    conv: Stage
-    margin: Stage | None
+    stage: Stage
+    axes: Axes
     array: ir.TensorLoad
-    kernel: ir.TensorLoad
+    other: ir.TensorLoad
     block: int
+    margin: Stage | None = None
 
     @property
     def epilogues(self) -> tuple[Stage, ...]:
         """The maps on each finished element."""
-        return self.conv.epilogues
+        return self.stage.epilogues
 
     def writes(self) -> list[Buffer]:
         """The buffers this stage fills."""
-        return self.conv.writes()
+        return self.stage.writes()
 
     def reads(self) -> list[ir.TensorLoad]:
         """All loads but those of the margin's result, which is never stored."""
+        own = self.stage.reads()
         if self.margin is None:
-            return self.conv.reads()
-        return [*self.margin.reads(), *(load for load in self.conv.reads() if load is not self.array)]
+            return own
+        return [*self.margin.reads(), *(load for load in own if not load.source.same_as(self.array.source))]
 
 
 def fold(stages: Sequence[AnyStage], temps: Sequence[Buffer], machine: Machine) -> list[AnyStage]:
@@ -72,18 +104,15 @@ def fold(stages: Sequence[AnyStage], temps: Sequence[Buffer], machine: Machine) 
     result: list[AnyStage] = []
     for stage in stages:
         found = _match(stage, machine)
-        if found is None:
-            result.append(stage)
-            continue
-        conv, array, kernel, block = found
-        margin = next((s for s in result if is_map(s) and s.output.same_as(array.source)), None)
-        users = [load for s in stages for load in s.reads() if load.source.same_as(array.source)]
-        is_private = any(buffer.same_as(array.source) for buffer in temps) and len(users) == 1
-        if margin is not None and is_private and _guard(margin) is not None:
-            result.remove(margin)
-        else:
-            margin = None
-        result.append(Winograd(conv, margin, array, kernel, block))
+        if found is not None:
+            source = found.array.source
+            margin = next((s for s in result if is_map(s) and s.output.same_as(source)), None)
+            readers = [load for s in stages for load in s.reads() if load.source.same_as(source)]
+            is_private = any(buffer.same_as(source) for buffer in temps) and len(readers) == 1
+            if margin is not None and is_private and _guard(margin) is not None:
+                result.remove(margin)
+                found = replace(found, margin=margin)
+        result.append(found or stage)
     return result
 
 
@@ -97,31 +126,36 @@ def _guard(margin: Stage) -> tuple[Expr, Expr] | None:
     return (condition, inside) if plain else None
 
 
-def _match(stage: AnyStage, machine: Machine) -> tuple[Stage, ir.TensorLoad, ir.TensorLoad, int] | None:
-    """The operands of a 3x3 convolution that is large enough, and how many patches make a block."""
+def _match(stage: AnyStage, machine: Machine) -> Winograd | None:
+    """A convolution with a 3x3 kernel, or the gradient of one for its kernel, that is large enough."""
     contraction = match(stage) if isinstance(stage, Stage) else None
-    if contraction is None or stage.dtype != "float32" or len(stage.reduce) != 3 or len(stage.space) not in (3, 4):
+    if contraction is None or stage.dtype != "float32":
         return None
-    array, kernel = contraction.left, contraction.right
-    loads = isinstance(array, ir.TensorLoad) and isinstance(kernel, ir.TensorLoad)
-    if not loads or str(array.ty) != "float32" or str(kernel.ty) != "float32":
+    array, other = contraction.left, contraction.right
+    if any(not isinstance(load, ir.TensorLoad) or str(load.ty) != "float32" for load in (array, other)):
         return None
-    *images, row, column, feature = stage.space
-    down, across, channel = stage.reduce
-    sizes = [axis.extent for axis in stage.domain]
-    if not all(isinstance(size, int) for size in sizes) or down.extent != TAPS or across.extent != TAPS:
+    axes = next((axes for axes in _readings(stage) if axes.fit(array, other, axes.row in stage.space)), None)
+    if axes is None or not all(isinstance(axis.extent, int) for axis in stage.domain):
         return None
-    if row.extent % OUT or column.extent % OUT or channel.extent < MIN_CHANNELS or feature.extent < MIN_CHANNELS:
+    if axes.down.extent != TAPS or axes.across.extent != TAPS or axes.row.extent % OUT or axes.column.extent % OUT:
         return None
-    lanes = machine.lanes("float32")
-    if channel.extent % lanes or feature.extent % _width(machine):
+    if min(axes.channel.extent, axes.feature.extent) < MIN_CHANNELS:
         return None
-    places = [*(axis.var for axis in images), row.var + down.var, column.var + across.var, channel.var]
-    if not _reads_at(array, places) or not _reads_at(kernel, [down.var, across.var, channel.var, feature.var]):
+    if axes.channel.extent % machine.lanes("float32") or axes.feature.extent % _width(machine):
         return None
-    patches = build.points([*images, row, column]) // (OUT * OUT)
-    block = _block(patches, channel.extent + feature.extent, machine)
-    return None if block is None or patches < MIN_PATCHES else (stage, array, kernel, block)
+    patches = build.points(axes.tiles)
+    block = _block(axes, patches, machine) if axes.row in stage.space else _depth(patches)
+    return None if block is None or patches < MIN_PATCHES else Winograd(stage, axes, array, other, block)
+
+
+def _readings(stage: Stage) -> Iterator[Axes]:
+    """The axes of a sum of products, read as a convolution and as the gradient of one."""
+    if len(stage.reduce) == 3 and len(stage.space) in (3, 4):
+        *images, row, column, feature = stage.space
+        yield Axes(tuple(images), row, column, *stage.reduce, feature)
+    if len(stage.space) == 4 and len(stage.reduce) in (2, 3):
+        *images, row, column = stage.reduce
+        yield Axes(tuple(images), row, column, *stage.space)
 
 
 def _reads_at(load: ir.TensorLoad, places: Sequence[Expr]) -> bool:
@@ -135,71 +169,50 @@ def _width(machine: Machine) -> int:
     return 2 * machine.lanes("float32")
 
 
-def _block(patches: int, channels: int, machine: Machine) -> int | None:
-    """How many patches to transform at a time, so that all cores have as many blocks."""
+def _block(axes: Axes, patches: int, machine: Machine) -> int | None:
+    """How many patches of a convolution to transform at a time, so that all cores have as many blocks."""
     fitting = [n for n in PATCHES if patches % n == 0 and patches // n % machine.cores == 0]
-    small = [n for n in fitting if PLACES * n * channels * build.bits("float32") // 8 <= BLOCK_BYTES]
-    return max(small) if small else min(fitting, default=None)
+    nbytes = PLACES * (axes.channel.extent + axes.feature.extent) * build.bits("float32") // 8
+    return max((n for n in fitting if n * nbytes <= BLOCK_BYTES), default=min(fitting, default=None))
 
 
-def emit_winograd(stage: Winograd, machine: Machine, tasks: int) -> Stmt:
-    """The kernel transformed, then block after block of patches."""
-    return _Emitter(stage, machine).emit(tasks)
+def _depth(patches: int) -> int | None:
+    """How many patches of a gradient to add up at a time: no more than the register tiles take in one go."""
+    return max((n for n in DEPTHS if patches % n == 0), default=None)
+
+
+def emit_winograd(found: Winograd, machine: Machine, tasks: int) -> Stmt:
+    """All loops."""
+    emitter = _Convolution if found.axes.row in found.stage.space else _KernelGradient
+    return emitter(found, machine, tasks).emit()
 
 
 class _Emitter:
-    def __init__(self, stage: Winograd, machine: Machine) -> None:
-        self.stage, self.conv, self.block = stage, stage.conv, stage.block
-        self.machine, self.lanes, self.width = machine, machine.lanes("float32"), _width(machine)
-        *self.images, self.row, self.column, self.feature = self.conv.space
-        self.down, self.across, self.channel = self.conv.reduce
-        channels, features = self.channel.extent, self.feature.extent
-        # In panels of columns, as the register tiles read them.
-        self.kernel = build.buffer([PLACES, features // self.width, channels, self.width], "float32", "kernel")
-        # One patch more than needed, or the places would lie a power of two apart and share a few lines of the cache.
-        self.patches = build.scratch([PLACES, self.block + 1, channels], "float32", "patches")
-        self.products = build.scratch([PLACES, self.block + 1, features], "float32", "products")
+    """What both have in common: patches, and transforms in registers."""
 
-    def emit(self, tasks: int) -> Stmt:
-        """All loops."""
-        tiles = [*self.images, *(Axis.fresh(axis, axis.extent // OUT) for axis in (self.row, self.column))]
-        blocks = Axis.fresh(self.row, build.volume(tiles) // self.block)
+    def __init__(self, found: Winograd, machine: Machine, tasks: int) -> None:
+        self.found, self.stage, self.axes, self.block = found, found.stage, found.axes, found.block
+        self.machine, self.tasks = machine, tasks
+        self.lanes, self.width = machine.lanes("float32"), _width(machine)
+        self.channels, self.features = self.axes.channel.extent, self.axes.feature.extent
+        self.tiles = self.axes.tiles
+        self.blocks = Axis.fresh(self.axes.row, build.volume(self.tiles) // self.block)
+        # One more patch than needed, or the places would lie a power of two apart and share a few lines of the cache.
+        self.patches = build.scratch([PLACES, self.block + 1, self.channels], "float32", "patches")
 
-        def place(env: Env, i: Expr) -> Env:
-            """Which image a patch is of, and where it begins."""
-            at = build.unflatten(tiles, env[blocks.var] * self.block + i)
-            *images, row, column = (at[axis.var] for axis in tiles)
-            ours = zip((axis.var for axis in self.images), images, strict=True)
-            return {**dict(ours), self.row.var: row * OUT, self.column.var: column * OUT}
+    def place(self, block: Expr, i: Expr) -> Env:
+        """Which image the patch ``i`` of a block is of, and where it begins."""
+        at = build.unflatten(self.tiles, block * self.block + i)
+        *images, row, column = (at[axis.var] for axis in self.tiles)
+        named = dict(zip((axis.var for axis in self.axes.images), images, strict=True))
+        return {**named, self.axes.row.var: row * OUT, self.axes.column.var: column * OUT}
 
-        def each(env: Env, make: Callable[[Expr, Env], Stmt]) -> Stmt:
-            return build.loop(self.row, self.block, lambda i: make(i, place(env, i)))
+    def offset(self, a: int, b: int) -> Env:
+        """A place in the kernel."""
+        axes = self.axes
+        return {axes.down.var: build.index(axes.down, a), axes.across.var: build.index(axes.across, b)}
 
-        def task(env: Env) -> Stmt:
-            scratch = [AllocBuffer(self.patches), AllocBuffer(self.products)]
-            return build.seq(*scratch, each(env, self._patch), self._multiply(), each(env, self._results))
-
-        body = build.parallel_nest([blocks], {}, task, tasks)
-        return build.seq(AllocBuffer(self.kernel), self._kernel(tasks), body)
-
-    def _kernel(self, tasks: int) -> Stmt:
-        """G w G^T, channel by channel."""
-
-        def vector(env: Env, begin: Expr) -> Stmt:
-            def load(a: int, b: int, k: Expr) -> Expr:
-                at = {self.down.var: build.index(self.down, a), self.across.var: build.index(self.across, b)}
-                return build.substitute(self.stage.kernel, {**env, **at, self.feature.var: begin + k})
-
-            def write(a: int, b: int, k: Expr, value: Expr) -> Stmt:
-                where = [a * PATCH + b, begin // self.width, env[self.channel.var], begin % self.width + k]
-                return BufferStore(self.kernel, value, where)
-
-            return self._transformed(TAPS, load, _kernel_line, write)
-
-        body = lambda env: self._vectors(self.feature, lambda begin: vector(env, begin))
-        return build.parallel_nest([self.channel], {}, body, tasks)
-
-    def _patch(self, i: Expr, at: Env) -> Stmt:
+    def patch(self, i: Expr, at: Env) -> Stmt:
         """B^T d B of a patch."""
 
         def load(begin: Expr, value: Expr) -> Callable[[int, int, Expr], Expr]:
@@ -209,59 +222,29 @@ class _Emitter:
             return lambda a, b, k, value: BufferStore(self.patches, value, [a * PATCH + b, i, begin + k])
 
         def read(value: Expr) -> Stmt:
-            transformed = lambda begin: self._transformed(PATCH, load(begin, value), _patch_line, write(begin))
-            return self._vectors(self.channel, transformed)
+            transformed = lambda begin: self.transformed(PATCH, load(begin, value), _patch_line, write(begin))
+            return self.vectors(self.axes.channel, transformed)
 
-        if self.stage.margin is None:
-            return read(self.stage.array)
-        condition, inside = _guard(self.stage.margin)  # type: ignore[misc]  # it has one, or it would not be here
-        first, last = (self._array(condition, at, k, k, build.index(self.row, 0)) for k in (0, PATCH - 1))
-        return IfThenElse(tirx.And(first, last), read(inside), read(self.stage.margin.value))
+        if self.found.margin is None:
+            return read(self.found.array)
+        condition, inside = _guard(self.found.margin)  # type: ignore[misc]  # it has one, or it would not be here
+        first, last = (self._array(condition, at, k, k, build.index(self.axes.row, 0)) for k in (0, PATCH - 1))
+        return IfThenElse(tirx.And(first, last), read(inside), read(self.found.margin.value))
 
     def _array(self, value: Expr, at: Env, a: int, b: int, channel: Expr) -> Expr:
         """An expression of the margin's axes, or the array itself, at a place of a patch."""
-        offset = {self.down.var: build.index(self.down, a), self.across.var: build.index(self.across, b)}
-        here = {**at, **offset, self.channel.var: channel}
-        if self.stage.margin is None:
+        here = {**at, **self.offset(a, b), self.axes.channel.var: channel}
+        if self.found.margin is None:
             return build.substitute(value, here)
-        pairs = zip(self.stage.margin.index, self.stage.array.indices, strict=True)
+        pairs = zip(self.found.margin.index, self.found.array.indices, strict=True)
         axes = {axis: build.substitute(index, here) for axis, index in pairs if isinstance(axis, ir.Var)}
         return build.substitute(value, axes)
 
-    def _multiply(self) -> Stmt:
-        """For each place, the matrix product of patches and kernel."""
-        place, panel = Axis.fresh(self.row, PLACES), Axis.fresh(self.row, self.feature.extent // self.width)
-        patch, column = Axis.fresh(self.row, self.block), Axis.fresh(self.feature, self.width)
-        channel = Axis.fresh(self.channel, self.channel.extent)
-        left = self.patches[place.var, patch.var, channel.var]
-        right = self.kernel[place.var, panel.var, channel.var, column.var]
-        index = (place.var, patch.var, panel.var * self.width + column.var)
-        product = Stage(
-            "products", (place, panel, patch, column), (channel,), self.products, index, left * right, tirx.Add,
-            build.zero("float32"),
-        )  # fmt: skip
-        return emit_contraction(match(product), {}, 0, self.machine, 1)  # type: ignore[arg-type]  # it is one
-
-    def _results(self, i: Expr, at: Env) -> Stmt:
-        """A^T m A of a patch, and what the epilogues make of it."""
-
-        def vector(begin: Expr) -> Stmt:
-            def load(a: int, b: int, k: Expr) -> Expr:
-                return self.products[a * PATCH + b, i, begin + k]
-
-            def write(a: int, b: int, k: Expr, value: Expr) -> Stmt:
-                row, column = at[self.row.var] + a, at[self.column.var] + b
-                here = {**at, self.row.var: row, self.column.var: column, self.feature.var: begin + k}
-                return self.conv.store(here, value)
-
-            return self._transformed(PATCH, load, _result_line, write)
-
-        return self._vectors(self.feature, vector)
-
-    def _vectors(self, axis: Axis, make: Callable[[Expr], Stmt]) -> Stmt:
+    def vectors(self, axis: Axis, make: Callable[[Expr], Stmt]) -> Stmt:
+        """A loop over vectors along an axis."""
         return build.loop(axis, axis.extent // self.lanes, lambda i: make(i * self.lanes))
 
-    def _transformed(
+    def transformed(
         self,
         size: int,
         load: Callable[[int, int, Expr], Expr],
@@ -269,7 +252,7 @@ class _Emitter:
         write: Callable[[int, int, Expr, Expr], Stmt],
     ) -> Stmt:
         """Vectors of a square, transformed along its columns and then along its rows, in registers."""
-        lane = lambda make: build.vectorized(self.feature, self.lanes, make)
+        lane = lambda make: build.vectorized(self.axes.feature, self.lanes, make)
         register = lambda: build.scratch([self.lanes], "float32", "line")
         given = [[register() for _ in range(size)] for _ in range(size)]
         count = len(line([build.zero("float32")] * size))
@@ -294,6 +277,166 @@ class _Emitter:
         return build.seq(*allocations, *fill, *turn, *store)
 
 
+class _Convolution(_Emitter):
+    """The kernel transformed, then block after block of patches: read, multiplied, and written back."""
+
+    def __init__(self, found: Winograd, machine: Machine, tasks: int) -> None:
+        super().__init__(found, machine, tasks)
+        # In panels of columns, as the register tiles read them.
+        shape = [PLACES, self.features // self.width, self.channels, self.width]
+        self.kernel = build.buffer(shape, "float32", "kernel")
+        self.products = build.scratch([PLACES, self.block + 1, self.features], "float32", "products")
+
+    def emit(self) -> Stmt:
+        """All loops."""
+
+        def task(env: Env) -> Stmt:
+            each = lambda make: build.loop(
+                self.axes.row, self.block, lambda i: make(i, self.place(env[self.blocks.var], i))
+            )
+            scratch = [AllocBuffer(self.patches), AllocBuffer(self.products)]
+            return build.seq(*scratch, each(self.patch), self._multiply(), each(self._results))
+
+        blocks = build.parallel_nest([self.blocks], {}, task, self.tasks)
+        return build.seq(AllocBuffer(self.kernel), self._transform_kernel(), blocks)
+
+    def _transform_kernel(self) -> Stmt:
+        """G w G^T, channel by channel."""
+        channel, feature = self.axes.channel, self.axes.feature
+
+        def vector(env: Env, begin: Expr) -> Stmt:
+            def load(a: int, b: int, k: Expr) -> Expr:
+                return build.substitute(self.found.other, {**env, **self.offset(a, b), feature.var: begin + k})
+
+            def write(a: int, b: int, k: Expr, value: Expr) -> Stmt:
+                where = [a * PATCH + b, begin // self.width, env[channel.var], begin % self.width + k]
+                return BufferStore(self.kernel, value, where)
+
+            return self.transformed(TAPS, load, _kernel_line, write)
+
+        body = lambda env: self.vectors(feature, lambda begin: vector(env, begin))
+        return build.parallel_nest([channel], {}, body, self.tasks)
+
+    def _multiply(self) -> Stmt:
+        """For each place, the product of patches and kernel."""
+        place, panel = Axis.fresh(self.axes.row, PLACES), Axis.fresh(self.axes.row, self.features // self.width)
+        patch, column = Axis.fresh(self.axes.row, self.block), Axis.fresh(self.axes.feature, self.width)
+        channel = Axis.fresh(self.axes.channel, self.channels)
+        left = self.patches[place.var, patch.var, channel.var]
+        right = self.kernel[place.var, panel.var, channel.var, column.var]
+        space, index = (place, panel, patch, column), (place.var, patch.var, panel.var * self.width + column.var)
+        return _product(space, (channel,), self.products, index, left * right, self.machine, 1)
+
+    def _results(self, i: Expr, at: Env) -> Stmt:
+        """A^T m A of a patch, and what the epilogues make of it."""
+        row, column, feature = (axis.var for axis in (self.axes.row, self.axes.column, self.axes.feature))
+
+        def vector(begin: Expr) -> Stmt:
+            def load(a: int, b: int, k: Expr) -> Expr:
+                return self.products[a * PATCH + b, i, begin + k]
+
+            def write(a: int, b: int, k: Expr, value: Expr) -> Stmt:
+                return self.stage.store({**at, row: at[row] + a, column: at[column] + b, feature: begin + k}, value)
+
+            return self.transformed(PATCH, load, _result_line, write)
+
+        return self.vectors(self.axes.feature, vector)
+
+
+class _KernelGradient(_Emitter):
+    """Block after block, patches and tiles of the cotangent are transformed by all cores, multiplied and added up.
+
+    With the transforms of F(3x3, 2x2): the cotangent's tiles are the kernels, and there are 3x3 results.
+    """
+
+    def __init__(self, found: Winograd, machine: Machine, tasks: int) -> None:
+        super().__init__(found, machine, tasks)
+        shape = [PLACES, self.features // self.width, self.block + 1, self.width]
+        self.cotangents = build.buffer(shape, "float32", "cotangents")
+        self.products = build.buffer([PLACES, self.channels, self.features], "float32", "products")
+
+    def emit(self) -> Stmt:
+        """All loops."""
+        patch = Axis.fresh(self.axes.row, self.block)
+
+        def block(env: Env) -> Stmt:
+            def transform(inner: Env) -> Stmt:
+                i, at = inner[patch.var], self.place(env[self.blocks.var], inner[patch.var])
+                return build.seq(self.patch(i, at), self._cotangent(i, at))
+
+            return build.seq(build.parallel_nest([patch], env, transform, self.tasks), self._multiply(env))
+
+        buffers = map(AllocBuffer, (self.patches, self.cotangents, self.products))
+        return build.seq(*buffers, build.nest([self.blocks], {}, block), self._results())
+
+    def _cotangent(self, i: Expr, at: Env) -> Stmt:
+        """G g G^T of a tile of the cotangent."""
+        row, column, feature = (axis.var for axis in (self.axes.row, self.axes.column, self.axes.feature))
+
+        def vector(begin: Expr) -> Stmt:
+            def load(a: int, b: int, k: Expr) -> Expr:
+                here = {**at, row: at[row] + a, column: at[column] + b, feature: begin + k}
+                return build.substitute(self.found.other, here)
+
+            def write(a: int, b: int, k: Expr, value: Expr) -> Stmt:
+                where = [a * PATCH + b, begin // self.width, i, begin % self.width + k]
+                return BufferStore(self.cotangents, value, where)
+
+            return self.transformed(OUT, load, _cotangent_line, write)
+
+        return self.vectors(self.axes.feature, vector)
+
+    def _multiply(self, env: Env) -> Stmt:
+        """For each place, the product of patches and cotangents, stored for the first block and then added."""
+        place, panel = Axis.fresh(self.axes.row, PLACES), Axis.fresh(self.axes.row, self.features // self.width)
+        channel, column = (Axis.fresh(self.axes.channel, n) for n in (self.channels, self.width))
+        patch = Axis.fresh(self.axes.row, self.block)
+        left = self.patches[place.var, patch.var, channel.var]
+        right = self.cotangents[place.var, panel.var, patch.var, column.var]
+        space, index = (place, panel, channel, column), (place.var, channel.var, panel.var * self.width + column.var)
+        multiply = lambda output, **options: _product(
+            space, (patch,), output, index, left * right, self.machine, self.tasks, **options
+        )
+        if self.blocks.extent == 1:
+            return multiply(self.products)
+        fresh = build.buffer(self.products.shape, "float32", "fresh")
+        total = fresh[index] + self.products[index]
+        add = Stage("total", space, (), self.products, index, total)
+        first = multiply(self.products)
+        return IfThenElse(env[self.blocks.var] == 0, first, multiply(fresh, epilogues=(add,), keep=False))
+
+    def _results(self) -> Stmt:
+        """A^T m A, channel by channel, and what the epilogues make of it."""
+        channel, feature = self.axes.channel, self.axes.feature
+
+        def vector(env: Env, begin: Expr) -> Stmt:
+            def load(a: int, b: int, k: Expr) -> Expr:
+                return self.products[a * PATCH + b, env[channel.var], begin + k]
+
+            def write(a: int, b: int, k: Expr, value: Expr) -> Stmt:
+                return self.stage.store({**env, **self.offset(a, b), feature.var: begin + k}, value)
+
+            return self.transformed(PATCH, load, _gradient_line, write)
+
+        body = lambda env: self.vectors(feature, lambda begin: vector(env, begin))
+        return build.parallel_nest([channel], {}, body, self.tasks)
+
+
+def _product(
+    space: tuple[Axis, ...],
+    reduce: tuple[Axis, ...],
+    output: Buffer,
+    index: tuple[Expr, ...],
+    value: Expr,
+    machine: Machine,
+    tasks: int,
+    **options: Any,
+) -> Stmt:
+    """The loops of a product of matrices."""
+    stage = Stage("product", space, reduce, output, index, value, tirx.Add, build.zero("float32"), **options)
+    return emit_contraction(match(stage), {}, 0, machine, tasks)  # type: ignore[arg-type]  # it is one
+
+
 def _kernel_line(g: Sequence[Expr]) -> list[Expr]:
     """G."""
     half = tirx.const(0.5, "float32")
@@ -308,3 +451,14 @@ def _patch_line(d: Sequence[Expr]) -> list[Expr]:
 def _result_line(m: Sequence[Expr]) -> list[Expr]:
     """A^T."""
     return [m[0] + m[1] + m[2], m[1] - m[2] - m[3]]
+
+
+def _cotangent_line(g: Sequence[Expr]) -> list[Expr]:
+    """G of F(3, 2)."""
+    half = tirx.const(0.5, "float32")
+    return [g[0], (g[0] + g[1]) * half, (g[0] - g[1]) * half, g[1]]
+
+
+def _gradient_line(m: Sequence[Expr]) -> list[Expr]:
+    """A^T of F(3, 2)."""
+    return [m[0] + m[1] + m[2], m[1] - m[2], m[1] + m[2] - m[3]]
