@@ -21,6 +21,7 @@ from tvmfun.lower import control, memory, native
 from tvmfun.lower import kernel as kernels
 from tvmfun.lower import target as targets
 from tvmfun.lower.fuse import Kernel, fuse
+from tvmfun.lower.loops import with_panels
 from tvmfun.lower.rows import merge_rows
 from tvmfun.lower.schedule import schedule, schedule_in_place
 from tvmfun.lower.sparse import sparse_updates
@@ -86,9 +87,11 @@ class _ModuleBuilder:
             shape = tuple(axes.pop(size, size) for size in variable.aval.shape)
             self.values[variable] = relax.Var(f"a{i}", self.type(replace(variable.aval, shape=shape)))
             parameters.append(self.values[variable])
-        kernels = fuse(without_holes(sparse_updates(self.program)))
+        program = without_holes(sparse_updates(self.program))
         if targets.is_cpu(self.target):
-            kernels = merge_rows(kernels, self.program.outputs)
+            kernels = merge_rows(fuse(with_panels(program, self.target)), program.outputs)
+        else:
+            kernels = fuse(program)
         self.last_use = {atom: i for i, kernel in enumerate(kernels) for atom in kernel.inputs}
         # What a view shows is not to be overwritten, nor what is returned as it is.
         self.donated.difference_update(atom for kernel in kernels if kernel.is_view for atom in kernel.inputs)

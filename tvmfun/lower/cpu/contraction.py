@@ -256,7 +256,12 @@ class _Emitter:
         if not isinstance(right, ir.TensorLoad) or str(right.ty) != self.dtype:
             return True
         domain = self.stage.domain
-        if build.stride(right.source, right.indices, self.column, domain) != 1:
+        # Within a panel: from one to the next there may be a step.
+        size = self.tiling.columns
+        inner = Axis.fresh(self.column, max(1, size - 1))
+        split = {self.column.var: self.panels.var * size + inner.var}
+        indices = [build.substitute(index, split) for index in right.indices]
+        if build.stride(right.source, indices, inner, [*domain, self.panels, inner]) != 1:
             return True
         if not self.tiling.inner or reuse < 4:
             return False
