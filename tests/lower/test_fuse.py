@@ -121,3 +121,43 @@ def test_no_kernel_waits_for_itself():
             assert known.isdisjoint(kernel.outputs)
             known.update(kernel.outputs)
         assert known.issuperset(program.outputs)
+
+
+def deep_step(optimizer, layers):
+    """A training step of as many square layers, and its arguments."""
+    params = [ShapeDtype((64, 64), "float32")] * layers
+    state = tvmfun.eval_shape(optimizer.init, params)
+
+    def loss(params, x):
+        for w in params:
+            x = tnp.tanh(x @ w)
+        return tnp.sum(x)
+
+    def step(params, state, x):
+        updates, state = optimizer.update(tvmfun.grad(loss)(params, x), state, params)
+        return optim.apply_updates(params, updates), state
+
+    return step, (params, state, ShapeDtype((2, 64), "float32"))
+
+
+@pytest.mark.parametrize("optimizer", [optim.sgd(0.1), optim.sgd(0.1, momentum=0.9), optim.adamw(1e-3)])
+def test_gradients_do_not_outlive_their_updates(optimizer):
+    step, arguments = deep_step(optimizer, 12)
+    memory = tvmfun.jit(step, donate_argnums=(0, 1)).lower(*arguments).compile().memory_analysis()
+    matrix = 64 * 64 * 4
+    assert memory.temporaries < 3 * matrix  # of 12 gradients
+    state = tvmfun.tree.leaves(arguments[:2])
+    assert memory.aliased == sum(leaf.nbytes for leaf in state)
+
+
+def test_updates_wait_for_what_still_reads_the_old_values():
+    """Two results that both read both inputs: only the last one may write over its input."""
+
+    def step(a, b):
+        return a + 2 * b, b + 3 * a, tnp.sum(tnp.exp(a))
+
+    a, b = np.random.default_rng(0).normal(size=(2, 8, 8)).astype("float32")
+    new_a, new_b, total = tvmfun.jit(step, donate_argnums=(0, 1))(tnp.asarray(a), tnp.asarray(b))
+    np.testing.assert_allclose(new_a, a + 2 * b, rtol=1e-6)
+    np.testing.assert_allclose(new_b, b + 3 * a, rtol=1e-6)
+    np.testing.assert_allclose(total, np.exp(a).sum(), rtol=1e-5)

@@ -89,6 +89,7 @@ class _Group:
 class _Fusion:
     def __init__(self, program: Program) -> None:
         self.equations = program.equations
+        self.inputs = set(program.inputs)
         self.producer = {out: i for i, eq in enumerate(self.equations) for out in eq.outputs}
         self.returned = {self.producer[a] for a in program.outputs if a in self.producer}
         self.users: list[list[int]] = [[] for _ in self.equations]
@@ -314,15 +315,28 @@ class _Fusion:
         return i in self.returned or any(h not in self.homes[i] for user in self.users[i] for h in self.homes[user])
 
     def ordered(self, groups: list[_Group]) -> list[_Group]:
-        """The groups so that each comes after those whose results it reads."""
+        """The groups so that each comes after those whose results it reads.
+
+        Updates come as soon as they can: what they read is in a cache then, and need not be kept any longer.
+        """
         home = {i: group for group in groups for i in self.outputs(group)}
+        reads = {group: {atom for i in group.members for atom in self.equations[i].inputs} for group in groups}
         needs = {}
         for group in groups:
-            atoms = (atom for i in group.members for atom in self.equations[i].inputs)
-            reads = {self.producer[atom] for atom in atoms if atom in self.producer}
-            needs[group] = {home[i] for i in reads.difference(group.members)}
-        groups = sorted(groups, key=lambda group: max(group.members))
+            known = {self.producer[atom] for atom in reads[group] if atom in self.producer}
+            needs[group] = {home[i] for i in known.difference(group.members)}
+        replaced = {group: self.replaced(group, reads[group]) for group in groups}
+        # Single numbers come first: updates need them.
+        is_early = lambda group: replaced[group] or all(self.size(i) == 1 for i in self.outputs(group))
+        groups = sorted(groups, key=lambda group: (not is_early(group), max(group.members)))
         place = {group: i for i, group in enumerate(groups)}
+        readers: dict[Atom, list[_Group]] = {}
+        for group in groups:
+            for atom in reads[group].intersection(self.inputs):
+                readers.setdefault(atom, []).append(group)
+        for group in groups:  # what is written over must have been read by all others
+            others = (other for atom in replaced[group] for other in readers[atom])
+            needs[group].update(g for g in others if not replaced[g] or place[g] < place[group])
         # Of the groups that are ready, the first in the order of the Program: its results are needed soonest.
         order = TopologicalSorter({place[group]: {place[g] for g in waited} for group, waited in needs.items()})
         order.prepare()
@@ -335,6 +349,14 @@ class _Fusion:
             for following in order.get_ready():
                 heappush(ready, following)
         return result
+
+    def replaced(self, group: _Group, reads: set[Atom]) -> set[Atom]:
+        """The inputs of the Program that a group probably writes its results over, if nothing else needs these."""
+        outputs = self.outputs(group)
+        if any(user not in group.members for i in outputs for user in self.users[i]):
+            return set()
+        kinds = {self.equations[i].outputs[0].aval for i in outputs if i in self.returned}
+        return {atom for atom in reads.intersection(self.inputs) if atom.aval in kinds}
 
     def kernel(self, group: _Group) -> Kernel:
         members = sorted(group.members)
