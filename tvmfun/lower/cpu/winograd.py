@@ -109,21 +109,19 @@ def fold(stages: Sequence[AnyStage], temps: Sequence[Buffer], machine: Machine) 
             margin = next((s for s in result if is_map(s) and s.output.same_as(source)), None)
             readers = [load for s in stages for load in s.reads() if load.source.same_as(source)]
             is_private = any(buffer.same_as(source) for buffer in temps) and len(readers) == 1
-            if margin is not None and is_private and _guard(margin) is not None:
+            if margin is not None and is_private and _is_margin(margin):
                 result.remove(margin)
                 found = replace(found, margin=margin)
         result.append(found or stage)
     return result
 
 
-def _guard(margin: Stage) -> tuple[Expr, Expr] | None:
-    """Where a map that adds a margin of zeros reads its array, and what it reads."""
-    value = margin.value
+def _is_margin(stage: Stage) -> bool:
+    """Whether a map reads an array, or has a constant where that ends."""
+    value = stage.value
     if not isinstance(value, ir.Call) or value.op.name != "prim.if_then_else":
-        return None
-    condition, inside, outside = value.args
-    plain = isinstance(inside, ir.TensorLoad) and isinstance(outside, tirx.FloatImm) and outside.value == 0
-    return (condition, inside) if plain else None
+        return False
+    return isinstance(value.args[1], ir.TensorLoad) and isinstance(value.args[2], tirx.FloatImm)
 
 
 def _match(stage: AnyStage, machine: Machine) -> Winograd | None:
@@ -200,12 +198,15 @@ class _Emitter:
         # One more patch than needed, or the places would lie a power of two apart and share a few lines of the cache.
         self.patches = build.scratch([PLACES, self.block + 1, self.channels], "float32", "patches")
 
-    def place(self, block: Expr, i: Expr) -> Env:
-        """Which image the patch ``i`` of a block is of, and where it begins."""
+    def at(self, block: Expr, i: Expr, make: Callable[[Expr, Env], Stmt]) -> Stmt:
+        """What ``make`` does with a patch of a block, given which image it is of and where it begins."""
         at = build.unflatten(self.tiles, block * self.block + i)
         *images, row, column = (at[axis.var] for axis in self.tiles)
-        named = dict(zip((axis.var for axis in self.axes.images), images, strict=True))
-        return {**named, self.axes.row.var: row * OUT, self.axes.column.var: column * OUT}
+        places = {self.axes.row.var: row * OUT, self.axes.column.var: column * OUT}
+        places.update(zip((axis.var for axis in self.axes.images), images, strict=True))
+        # As variables: they occur in hundreds of places.
+        known = {var: ir.Var(var.name, var.ty) for var in places}
+        return build.seq(*(tirx.Bind(known[var], value) for var, value in places.items()), make(i, known))
 
     def offset(self, a: int, b: int) -> Env:
         """A place in the kernel."""
@@ -215,30 +216,25 @@ class _Emitter:
     def patch(self, i: Expr, at: Env) -> Stmt:
         """B^T d B of a patch."""
 
-        def load(begin: Expr, value: Expr) -> Callable[[int, int, Expr], Expr]:
-            return lambda a, b, k: self._array(value, at, a, b, begin + k)
+        def vector(begin: Expr) -> Stmt:
+            def load(a: int, b: int, k: Expr) -> Expr:
+                return self._array({**at, **self.offset(a, b), self.axes.channel.var: begin + k})
 
-        def write(begin: Expr) -> Callable[[int, int, Expr, Expr], Stmt]:
-            return lambda a, b, k, value: BufferStore(self.patches, value, [a * PATCH + b, i, begin + k])
+            def write(a: int, b: int, k: Expr, value: Expr) -> Stmt:
+                return BufferStore(self.patches, value, [a * PATCH + b, i, begin + k])
 
-        def read(value: Expr) -> Stmt:
-            transformed = lambda begin: self.transformed(PATCH, load(begin, value), _patch_line, write(begin))
-            return self.vectors(self.axes.channel, transformed)
+            return self.transformed(PATCH, load, _patch_line, write)
 
-        if self.found.margin is None:
-            return read(self.found.array)
-        condition, inside = _guard(self.found.margin)  # type: ignore[misc]  # it has one, or it would not be here
-        first, last = (self._array(condition, at, k, k, build.index(self.axes.row, 0)) for k in (0, PATCH - 1))
-        return IfThenElse(tirx.And(first, last), read(inside), read(self.found.margin.value))
+        return self.vectors(self.axes.channel, vector)
 
-    def _array(self, value: Expr, at: Env, a: int, b: int, channel: Expr) -> Expr:
-        """An expression of the margin's axes, or the array itself, at a place of a patch."""
-        here = {**at, **self.offset(a, b), self.axes.channel.var: channel}
-        if self.found.margin is None:
-            return build.substitute(value, here)
-        pairs = zip(self.found.margin.index, self.found.array.indices, strict=True)
+    def _array(self, here: Env) -> Expr:
+        """The array at a place of a patch, or what the margin has there."""
+        margin = self.found.margin
+        if margin is None:
+            return build.substitute(self.found.array, here)
+        pairs = zip(margin.index, self.found.array.indices, strict=True)
         axes = {axis: build.substitute(index, here) for axis, index in pairs if isinstance(axis, ir.Var)}
-        return build.substitute(value, axes)
+        return build.substitute(margin.value, axes)
 
     def vectors(self, axis: Axis, make: Callable[[Expr], Stmt]) -> Stmt:
         """A loop over vectors along an axis."""
@@ -291,9 +287,7 @@ class _Convolution(_Emitter):
         """All loops."""
 
         def task(env: Env) -> Stmt:
-            each = lambda make: build.loop(
-                self.axes.row, self.block, lambda i: make(i, self.place(env[self.blocks.var], i))
-            )
+            each = lambda make: build.loop(self.axes.row, self.block, lambda i: self.at(env[self.blocks.var], i, make))
             scratch = [AllocBuffer(self.patches), AllocBuffer(self.products)]
             return build.seq(*scratch, each(self.patch), self._multiply(), each(self._results))
 
@@ -361,8 +355,8 @@ class _KernelGradient(_Emitter):
 
         def block(env: Env) -> Stmt:
             def transform(inner: Env) -> Stmt:
-                i, at = inner[patch.var], self.place(env[self.blocks.var], inner[patch.var])
-                return build.seq(self.patch(i, at), self._cotangent(i, at))
+                both = lambda i, at: build.seq(self.patch(i, at), self._cotangent(i, at))
+                return self.at(env[self.blocks.var], inner[patch.var], both)
 
             return build.seq(build.parallel_nest([patch], env, transform, self.tasks), self._multiply(env))
 
