@@ -22,6 +22,13 @@ Expr = Any
 Name = Callable[[Expr], Expr]
 
 
+def is_heavy(value: Expr) -> bool:
+    """Whether an expression has a call that becomes many instructions."""
+    found: list[ir.Call] = []
+    tvm_ffi.structural_walk(value, (ir.Call, lambda call: found.append(call)))
+    return any(getattr(call.op, "name", None) in FUNCTIONS for call in found)
+
+
 def expand(func: tirx.PrimFunc) -> tirx.PrimFunc:
     """Replace calls on floats in a function's stores by vectorizable arithmetic.
 

@@ -16,6 +16,7 @@ from tvm.tirx import AllocBuffer, Buffer, BufferStore, IfThenElse, Stmt
 
 from tvmfun.core import dims
 
+from .. import intrinsics
 from . import build
 from .build import Axis, Env, Expr, Size, volume
 from .fuse import accumulator
@@ -180,6 +181,7 @@ class _Emitter:
         if self.blocks not in self.taken:
             self.blocks = Axis.fresh(self.row, 1)
         self.blocked = bool(tiling.outer)
+        self.is_heavy = any(intrinsics.is_heavy(epilogue.value) for epilogue in self.stage.epilogues)
         # Where the number of blocks is dynamic, the sums of the blocks before are loaded and not added.
         self.carries = self.blocked and not isinstance(volume(tiling.outer), int)
         # Between blocks of the reduced axes the sums rest in the output, or beside it if it is narrower.
@@ -444,15 +446,25 @@ class _Emitter:
         def write(i: Expr, begin: int, acc: Buffer) -> Stmt:
             size = panel.size(begin, lanes)
             at = {**env, self.row.var: top + i}
-            if isinstance(size, int) and size == lanes:
-                return self._write_back(at, start + begin, lanes, lambda k: acc[i, k])
+            if not any(acc is own for own in accs) or (isinstance(size, int) and size == lanes):
+                return self._write_back(at, start + begin, size, lambda k: acc[i, k])
             # A partial vector goes through memory, which keeps the accumulators in registers.
             spill = build.scratch([lanes], self.dtype, "spill")
             copy = lane(lambda k: BufferStore(spill, acc[i, k], [k]))
             return build.seq(AllocBuffer(spill), copy, self._write_back(at, start + begin, size, lambda k: spill[k]))
 
+        def finish() -> Stmt:
+            if not self.is_heavy:
+                return each(write)
+            # So do all if what follows is long: unrolled, it would not fit the cache for instructions.
+            spilled = [build.scratch([rows, lanes], self.dtype, "spilled") for _ in begins]
+            to = dict(zip(begins, spilled, strict=True))
+            copy = each(lambda i, begin, acc: lane(lambda k: BufferStore(to[begin], acc[i, k], [i, k])))
+            one = lambda i: build.seq(*(write(i, *pair) for pair in zip(begins, spilled, strict=True)))
+            return build.seq(*map(AllocBuffer, spilled), copy, build.loop(self.row, rows, one))
+
         loops = build.nest(self.tiling.inner, env, update)
-        return build.seq(*map(AllocBuffer, accs), clear, loops, each(write))
+        return build.seq(*map(AllocBuffer, accs), clear, loops, finish())
 
     def _columns(self, size: Expr | int, make) -> Stmt:
         """A loop over the columns of one vector of the tile."""
