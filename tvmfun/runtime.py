@@ -3,16 +3,21 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from array import array
+from collections.abc import Callable, Iterator, Sequence
 from itertools import repeat
-from typing import Any
+from operator import attrgetter, itemgetter
+from typing import TYPE_CHECKING, Any
 
 import tvm
-from tvm.runtime import Tensor
+import tvm_ffi
 from tvm.runtime.vm import VirtualMachine
 
 from tvmfun.counters import counters
 from tvmfun.errors import ArgumentError, TargetError
+
+if TYPE_CHECKING:
+    from tvmfun.lower.memory import Plan
 
 
 def cpu_count() -> int:
@@ -37,13 +42,126 @@ def _configure_threads() -> None:
 _configure_threads()
 
 
-# Reads an array of the FFI. Letting other threads run meanwhile, as calls do by default, costs more than the reading.
-_item = tvm.get_global_func("ffi.ArrayGetItem")
-_item.release_gil = False
+def _quick(name: str) -> Any:
+    """A function of the FFI that takes less time than it takes to let other threads run meanwhile."""
+    function = tvm.get_global_func(name)
+    function.release_gil = False
+    return function
+
+
+_item = _quick("ffi.ArrayGetItem")
+_allocate = _quick("runtime.TVMTensorAllocWithScope")
+_BYTE = tvm_ffi.dtype("uint8")
+_CPU = tvm.cpu()
+_MEMORY, _TENSOR, _ADDRESS = attrgetter("memory"), attrgetter("tensor"), attrgetter("address")
+
+
+class Memory:
+    """What arrays lie in, given back when none of them is left.
+
+    Args:
+        tensor: has it as its elements.
+        aval: the type of an array with just these elements; None for bytes on the CPU.
+    """
+
+    __slots__ = ("address", "aval", "tensor")
+
+    def __init__(self, tensor: tvm.runtime.Tensor, aval: Any = None) -> None:
+        self.tensor = tensor
+        self.aval = aval
+        # Negative on other devices than the CPU, so that nothing is read there.
+        self.address = tensor.data_ptr() if aval is None or tensor.device == _CPU else ~tensor.data_ptr()
+
+
+def allocated(shape: tvm_ffi.Shape) -> Memory:
+    """New memory on the CPU for this number of bytes."""
+    return Memory(_allocate(shape, _BYTE, _CPU, None))
+
+
+Results = tuple[Sequence[Memory], Sequence[int]]
+
+# Small results of a call lie in common blocks, because an allocation costs more than all else that is done for a
+# result. A small result that is kept keeps its block, so blocks must be small as well.
+_SMALL, _BLOCK = 1024, 4096
+_ALIGNMENT = 64
+
+
+class NativeExecutable:
+    """A compiled ``main`` that takes a table of addresses.
+
+    Args:
+        module: what the compiler made or what was loaded from disk.
+        plan: what is in the table.
+    """
+
+    device = _CPU
+
+    def __init__(self, module: Any, plan: Plan) -> None:
+        self.module = module
+        self.plan = plan
+        self._main: Any = None
+        self._results = getter(plan.results)
+        self._reuses = any(place < plan.inputs for place in plan.results)
+        self._blocks = [(tvm_ffi.Shape([size]), offsets) for size, offsets in _blocks(plan.fresh)]
+        # Blocks for the intermediates of one call each, so that any number of threads may call.
+        self._idle: list[Memory] = []
+
+    def __call__(self, arrays: Sequence[Any], addresses: list[int], avals: Sequence[Any]) -> Results:
+        """Runs ``main`` on arrays that are at these addresses; returns the memory and the address of each result."""
+        counters.calls += 1
+        main = self._main or self._load()
+        owners: list[Any] = list(map(_MEMORY, arrays)) if self._reuses else [None] * len(arrays)
+        table = addresses.copy()
+        for shape, offsets in self._blocks:
+            block = allocated(shape)
+            start = block.address
+            table += [start + offset for offset in offsets]
+            owners += [block] * len(offsets)
+        block = self._intermediates()
+        table.append(block.address)
+        try:
+            words = array("Q", table)
+        except OverflowError:
+            raise TargetError(
+                "jit", "all arrays must be on the CPU", got="one that is elsewhere", hint="tvmfun.device_put(tree)"
+            ) from None
+        main(words.buffer_info()[0])
+        self._idle.append(block)
+        return self._results(owners), self._results(table)
+
+    def _load(self) -> Any:
+        self._main = self.module["main"]
+        return self._main
+
+    def _intermediates(self) -> Memory:
+        try:
+            return self._idle.pop()
+        except IndexError:
+            return allocated(tvm_ffi.Shape([self.plan.analysis.temporaries]))
+
+
+def getter(places: Sequence[int]) -> Callable[[Sequence[Any]], Sequence[Any]]:
+    """A function that returns what a sequence has at these places."""
+    if len(places) > 1:
+        return itemgetter(*places)
+    return lambda values: [values[place] for place in places]
+
+
+def _blocks(sizes: Sequence[int]) -> Iterator[tuple[int, list[int]]]:
+    """The bytes of each block, and the offsets of what lies there; the smallest pieces come first."""
+    total, offsets = 0, []
+    for size in sizes:
+        if offsets and (size > _SMALL or total + size > _BLOCK):
+            yield total, offsets
+            total, offsets = 0, []
+        offsets.append(total)
+        total += max(1, -(-size // _ALIGNMENT)) * _ALIGNMENT
+    if offsets:
+        yield total, offsets
 
 
 class Executable:
-    """A compiled module: call it with one tensor per input to get one tensor per output.
+    """A module for TVM's virtual machine: for sizes that are known at call time only, and for GPUs.
 
     Args:
         module: what the compiler made or what was loaded from disk.
@@ -56,23 +174,21 @@ class Executable:
         # A virtual machine has one stack and runs one call at a time: each call takes an idle one, so that any
         # number of threads may call. A call that fails does not bring its machine back.
         self._idle: list[Any] = []
-        self._places: range | None = None
 
-    def __call__(self, tensors: Sequence[Tensor]) -> list[Tensor]:
-        """Runs ``main``."""
+    def __call__(self, arrays: Sequence[Any], addresses: list[int], avals: Sequence[Any]) -> Results:
+        """Runs ``main`` on arrays; returns the memory and the address of each result, which are of these types."""
         counters.calls += 1
         try:
             main = self._idle.pop()
         except IndexError:
             main = self._load()
-        results = main(*tensors)
+        results = main(*map(_TENSOR, arrays))
         self._idle.append(main)
-        if self._places is None:
-            self._places = range(len(results))
-        return list(map(_item, repeat(results), self._places))
+        memories = list(map(Memory, map(_item, repeat(results), range(len(results))), avals))
+        return memories, list(map(_ADDRESS, memories))
 
     def _load(self) -> Any:
-        devices: Any = [self.device] if self.device == tvm.cpu() else [self.device, tvm.cpu()]
+        devices: Any = [self.device] if self.device == _CPU else [self.device, _CPU]
         return VirtualMachine(self.module, devices)["main"]
 
 
