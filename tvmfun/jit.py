@@ -503,6 +503,7 @@ class Jitted:
         self._fun = fun
         self._name = getattr(inspect.unwrap(getattr(fun, "func", fun)), "__name__", type(fun).__name__)
         self._static = _Places(fun, static_argnums, static_argnames, "static")
+        self._has_static = bool(self._static)
         self._donated = _Places(fun, donate_argnums, donate_argnames, "donate")
         self._target = None if target is None else targets.resolve(target)
         self._dynamic = None if dynamic_shapes is None else DynamicShapes(fun, dynamic_shapes)
@@ -516,7 +517,10 @@ class Jitted:
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """Compiles the function for arguments like these unless that is done, and runs it."""
-        leaves, structure, static = self._flatten(args, kwargs)
+        static: tuple = ()
+        if self._has_static:
+            args, kwargs, static = self._static.split(args, kwargs)
+        leaves, structure = self._flattener((args, kwargs))
         if is_tracing():
             program = self._program(self._checked(self._avals(leaves), structure, static), structure, static)
             return tree.unflatten(program.out_tree, program.evaluate([*program.captured, *leaves]))
@@ -525,10 +529,15 @@ class Jitted:
         except AttributeError:  # numbers, arrays of other libraries, and arrays that are gone
             leaves = [as_device_array(leaf, self._name) for leaf in leaves]
             avals, addresses = list(map(_AVAL, leaves)), _addresses(leaves)
-        key = _static_key(static)
-        device = leaves[0].device if leaves else _CPU
+        key = _static_key(static) if static else ()
+        device = leaves[0].device if addresses and addresses[0] < 0 else _CPU
         for kind in self._kinds:
-            if kind.avals == avals and kind.structure == structure and kind.static == key and kind.device == device:
+            if (
+                kind.avals == avals
+                and (kind.structure is structure or kind.structure == structure)
+                and kind.static == key
+                and (kind.device is device or kind.device == device)
+            ):
                 break
         else:
             kind = self._kind(leaves, structure, static, device)
@@ -558,7 +567,7 @@ class Jitted:
     def _flatten(self, args: tuple, kwargs: dict) -> tuple[list, tree.Structure, tuple]:
         """The leaves and the structure of the arguments that are not static, and the static ones."""
         static: tuple = ()
-        if self._static:
+        if self._has_static:
             args, kwargs, static = self._static.split(args, kwargs)
         leaves, structure = self._flattener((args, kwargs))
         return leaves, structure, static

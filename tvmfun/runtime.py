@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from array import array
 from collections.abc import Callable, Iterator, Sequence
-from itertools import repeat
+from itertools import accumulate, repeat
 from operator import attrgetter, itemgetter
 from typing import TYPE_CHECKING, Any
 
@@ -73,17 +73,55 @@ class Memory:
         self.address = tensor.data_ptr() if aval is None or tensor.device == _CPU else ~tensor.data_ptr()
 
 
-def allocated(shape: tvm_ffi.Shape) -> Memory:
-    """New memory on the CPU for this number of bytes."""
-    return Memory(_allocate(shape, _BYTE, _CPU, None))
-
-
 Results = tuple[Sequence[Memory], Sequence[int]]
 
-# Small results of a call lie in common blocks, because an allocation costs more than all else that is done for a
-# result. A small result that is kept keeps its block, so blocks must be small as well.
-_SMALL, _BLOCK = 1024, 4096
+# Small results lie in common memory, because an allocation costs more than all else that is done for a result.
+# A small result that is kept keeps that memory, so it must be small as well.
+_SMALL, _COMMON = 1024, 4096
 _ALIGNMENT = 64
+
+
+class _Fresh:
+    """Memory for a few results of every call.
+
+    Args:
+        sizes: the bytes of each result.
+    """
+
+    def __init__(self, sizes: Sequence[int]) -> None:
+        ends = list(accumulate(max(1, -(-size // _ALIGNMENT)) * _ALIGNMENT for size in sizes))
+        calls = max(1, _COMMON // ends[-1]) if ends[-1] <= _SMALL else 1
+        self.offsets = [0, *ends[:-1]]
+        self._others = [ends[-1] * i for i in range(1, calls)]
+        self._shape = tvm_ffi.Shape([ends[-1] * calls])
+        self._spare: list[tuple[Memory, int]] = []
+
+    def take(self) -> tuple[Memory, int]:
+        """Memory that nobody uses, and the address where it may be used."""
+        try:
+            return self._spare.pop()
+        except IndexError:
+            memory = Memory(_allocate(self._shape, _BYTE, _CPU, None))
+            address = memory.address
+            if self._others:
+                self._spare += [(memory, address + start) for start in self._others]
+            return memory, address
+
+    def give_back(self, taken: tuple[Memory, int]) -> None:
+        """Nobody uses it any more."""
+        self._spare.append(taken)
+
+
+def _fresh(sizes: Sequence[int]) -> Iterator[_Fresh]:
+    """Memory for results of these sizes, the smallest first."""
+    together: list[int] = []
+    for size in sizes:
+        if together and (size > _SMALL or sum(together) + len(together) * _ALIGNMENT + size > _COMMON):
+            yield _Fresh(together)
+            together = []
+        together.append(size)
+    if together:
+        yield _Fresh(together)
 
 
 class NativeExecutable:
@@ -102,9 +140,9 @@ class NativeExecutable:
         self._main: Any = None
         self._results = getter(plan.results)
         self._reuses = any(place < plan.inputs for place in plan.results)
-        self._blocks = [(tvm_ffi.Shape([size]), offsets) for size, offsets in _blocks(plan.fresh)]
-        # Blocks for the intermediates of one call each, so that any number of threads may call.
-        self._idle: list[Memory] = []
+        self._fresh = list(_fresh(plan.fresh))
+        # Memory for the intermediates of one call at a time, so that any number of threads may call.
+        self._idle = _Fresh([plan.analysis.temporaries])
 
     def __call__(self, arrays: Sequence[Any], addresses: list[int], avals: Sequence[Any]) -> Results:
         """Runs ``main`` on arrays that are at these addresses; returns the memory and the address of each result."""
@@ -112,13 +150,16 @@ class NativeExecutable:
         main = self._main or self._load()
         owners: list[Any] = list(map(_MEMORY, arrays)) if self._reuses else [None] * len(arrays)
         table = addresses.copy()
-        for shape, offsets in self._blocks:
-            block = allocated(shape)
-            start = block.address
-            table += [start + offset for offset in offsets]
-            owners += [block] * len(offsets)
-        block = self._intermediates()
-        table.append(block.address)
+        for fresh in self._fresh:
+            memory, start = fresh.take()
+            if len(fresh.offsets) == 1:
+                table.append(start)
+                owners.append(memory)
+            else:
+                table += [start + offset for offset in fresh.offsets]
+                owners += [memory] * len(fresh.offsets)
+        block = self._idle.take()
+        table.append(block[1])
         try:
             words = array("Q", table)
         except OverflowError:
@@ -126,38 +167,19 @@ class NativeExecutable:
                 "jit", "all arrays must be on the CPU", got="one that is elsewhere", hint="tvmfun.device_put(tree)"
             ) from None
         main(words.buffer_info()[0])
-        self._idle.append(block)
+        self._idle.give_back(block)
         return self._results(owners), self._results(table)
 
     def _load(self) -> Any:
         self._main = self.module["main"]
         return self._main
 
-    def _intermediates(self) -> Memory:
-        try:
-            return self._idle.pop()
-        except IndexError:
-            return allocated(tvm_ffi.Shape([self.plan.analysis.temporaries]))
-
 
 def getter(places: Sequence[int]) -> Callable[[Sequence[Any]], Sequence[Any]]:
-    """A function that returns what a sequence has at these places."""
-    if len(places) > 1:
+    """A function that returns what a list has at these places."""
+    if len(places) > 1 and list(places) != list(range(places[0], places[0] + len(places))):
         return itemgetter(*places)
-    return lambda values: [values[place] for place in places]
-
-
-def _blocks(sizes: Sequence[int]) -> Iterator[tuple[int, list[int]]]:
-    """The bytes of each block, and the offsets of what lies there; the smallest pieces come first."""
-    total, offsets = 0, []
-    for size in sizes:
-        if offsets and (size > _SMALL or total + size > _BLOCK):
-            yield total, offsets
-            total, offsets = 0, []
-        offsets.append(total)
-        total += max(1, -(-size // _ALIGNMENT)) * _ALIGNMENT
-    if offsets:
-        yield total, offsets
+    return itemgetter(slice(places[0], places[0] + len(places)) if places else slice(0))
 
 
 class Executable:

@@ -9,7 +9,6 @@ from __future__ import annotations
 import ctypes
 import math
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -360,8 +359,10 @@ class DeviceArray(Array):
 def delete(arrays: Iterable[DeviceArray]) -> None:
     """Gives up the buffers of arrays; later uses of them raise ``DonatedArrayError``."""
     for array in arrays:
-        with suppress(AttributeError):  # gone already: it was given twice
+        try:
             del array.memory, array.address
+        except AttributeError:
+            continue  # gone already: it was given twice
 
 
 def on_device(tensor: tvm.runtime.Tensor, aval: ShapeDtype) -> DeviceArray:
