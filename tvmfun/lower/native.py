@@ -19,6 +19,8 @@ from tvmfun.runtime import cpu_count
 
 # Less than this many kernels are not worth a module, and a thread, of their own.
 _KERNELS_OF_A_PART = 4
+# With no more steps than this, ``main`` is compiled together with its kernels if these are one part.
+_FEW_STEPS = 32
 
 # Names of the FFI's C header. An argument is a structure whose last field is a number or a pointer.
 _SYMBOL_PREFIX = "__tvm_ffi_"
@@ -51,39 +53,44 @@ class NativeModule:
         items = list(functions.items())
         # Options for LLVM's command line are global.
         threads = 1 if target.attrs.get("cl-opt") else cpu_count()
-        count = max(1, min(threads, -(-len(items) // _KERNELS_OF_A_PART)))
+        count = min(threads, -(-len(items) // _KERNELS_OF_A_PART))
         # Neighbours resemble each other: deal them out.
         parts = [dict(items[i::count]) for i in range(count)]
-        self._kernels = [next((name.name_hint for name in part), "main") for part in parts]
-        if count == 1:
-            parts[0] |= self._main(_linked)
-        self.parts = _in_threads(partial(compiled, target), parts)
+        # A module of its own takes LLVM some milliseconds.
+        self._is_joined = count <= 1 and len(steps) <= _FEW_STEPS
+        if self._is_joined:
+            parts = [self._main(_linked) | dict(items)]
+        self._names = [*(next(iter(part)).name_hint for part in parts), "main"]
+        self._parts = _in_threads(partial(compiled, target), parts)
 
     def load(self) -> Any:
         """The module with ``main`` in memory; machine code is generated now if it is for this machine."""
-        if len(self.parts) == 1:
-            (module,) = self.parts
-        else:
-            module = compiled(self._target, self._main(_imported))
-            for part in self.parts:
-                module.import_module(part)
+        modules = self._modules(_imported)
+        *others, main = modules
+        for module in others:
+            main.import_module(module)
         if "mtriple" not in self._target.attrs:
-            libraries, names = [*self.parts, module], [*self._kernels, "main"]
-            _in_threads(lambda library, name: library.get_function(name), libraries, names)
-        return module
+            _in_threads(lambda module, name: module.get_function(name), modules, self._names)
+        return main
 
     def export(self, path: str) -> None:
         """Writes a shared library; the machine code for it is generated in threads."""
+        modules = self._modules(_linked)
         with TemporaryDirectory() as folder:
-            files = [f"{folder}/{i}.o" for i in range(len(self.parts))]
-            _in_threads(lambda part, file: part.write_to_file(file), self.parts, files)
-            if len(self.parts) > 1:
-                files.append(f"{folder}/main.o")
-                compiled(self._target, self._main(_linked)).write_to_file(files[-1])
+            files = [f"{folder}/{i}.o" for i in range(len(modules))]
+            _in_threads(lambda module, file: module.write_to_file(file), modules, files)
             cc.create_shared(path, files)
 
-    def _main(self, call: _CallOf) -> dict:
+    def _main(self, call: _CallOf) -> dict[ir.GlobalVar, tirx.PrimFunc]:
         return {ir.GlobalVar("main"): _main(self._steps, self._places, call)}
+
+    def _modules(self, call: _CallOf) -> list[Any]:
+        """All modules; ``main`` is in the last one."""
+        if self._is_joined:
+            return self._parts
+        # It takes many steps, and each once: optimizing them would take longer than it ever saves.
+        target = Target({**self._target.export(), "opt-level": 0})
+        return [*self._parts, compiled(target, self._main(call))]
 
 
 def _in_threads(function: Callable, *arguments: Sequence) -> list:
