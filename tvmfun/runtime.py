@@ -42,6 +42,26 @@ def _configure_threads() -> None:
 _configure_threads()
 
 
+def _after_fork() -> None:
+    """Has the thread that forked run parallel loops alone in the new process.
+
+    TVM's pool of threads was not copied with it, and a parallel loop would wait for them for ever. The number of
+    threads is TVM's for each thread of the process, so that others get pools of their own.
+    """
+    if not counters.calls:
+        return  # no loop has run, so there is no pool
+    bound = os.environ.get("TVM_BIND_THREADS")
+    os.environ["TVM_BIND_THREADS"] = "0"  # the threads that are not there cannot be bound to CPUs
+    tvm.get_global_func("runtime.config_threadpool")(0, 1, ["0"])
+    del os.environ["TVM_BIND_THREADS"]
+    if bound is not None:
+        os.environ["TVM_BIND_THREADS"] = bound
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_after_fork)
+
+
 def _quick(name: str) -> Any:
     """A function of the FFI that takes less time than it takes to let other threads run meanwhile."""
     function = tvm.get_global_func(name)
