@@ -72,7 +72,7 @@ def _quick(name: str) -> Any:
 _item = _quick("ffi.ArrayGetItem")
 _allocate = _quick("runtime.TVMTensorAllocWithScope")
 _BYTE = tvm_ffi.dtype("uint8")
-_CPU = tvm.cpu()
+_CPU: Any = tvm.cpu()
 _MEMORY, _TENSOR, _ADDRESS = attrgetter("memory"), attrgetter("tensor"), attrgetter("address")
 
 
@@ -113,7 +113,7 @@ class _Fresh:
         calls = max(1, _COMMON // ends[-1]) if ends[-1] <= _SMALL else 1
         self.offsets = [0, *ends[:-1]]
         self._others = [ends[-1] * i for i in range(1, calls)]
-        self._shape = tvm_ffi.Shape([ends[-1] * calls])
+        self._shape = tvm_ffi.Shape((ends[-1] * calls,))
         self._spare: list[tuple[Memory, int]] = []
 
     def take(self) -> tuple[Memory, int]:

@@ -59,7 +59,8 @@ def compile_program(program: Program, target: Target, donated: Sequence[int] = (
         if key in _EXECUTABLES:
             _EXECUTABLES.move_to_end(key)
             return _EXECUTABLES[key]
-        executable = _load(key, target) or _build(program, target, donated, key)
+        native = targets.is_cpu(target) and not program.sizes
+        executable = _load(key, target, native) or _build(program, target, donated, key, native)
         _EXECUTABLES[key] = executable
         if len(_EXECUTABLES) > _KEPT:
             _EXECUTABLES.popitem(last=False)
@@ -129,11 +130,13 @@ def _key(program: Program, target: Target, donated: Sequence[int]) -> str:
     return hashlib.sha256("\n".join(parts).encode()).hexdigest()
 
 
-def _build(program: Program, target: Target, donated: Sequence[int], key: str) -> Executable | NativeExecutable:
+def _build(
+    program: Program, target: Target, donated: Sequence[int], key: str, native: bool
+) -> Executable | NativeExecutable:
     started = time.perf_counter()
     module = pipeline.scheduled_module(program, target, donated)
     plan = None
-    if targets.is_cpu(target) and not program.sizes:
+    if native:
         built, plan = pipeline.build(module, target)
         export, load = built.export, built.load
     else:
@@ -159,11 +162,11 @@ def _path(key: str) -> Path | None:
     return directory / f"{key}.so" if directory else None
 
 
-def _load(key: str, target: Target) -> Executable | NativeExecutable | None:
+def _load(key: str, target: Target, native: bool) -> Executable | NativeExecutable | None:
     path = _path(key)
     if path is None or not path.is_file():
         return None
-    executable = _read(path, target)
+    executable = _read(path, target, native)
     if executable is None:
         path.unlink(missing_ok=True)
         return None
@@ -182,7 +185,7 @@ def _trailer(content: bytes, plan: memory.Plan | None) -> bytes:
     return trailer + hashlib.sha256(content + trailer).digest()
 
 
-def _read(path: Path, target: Target) -> Executable | NativeExecutable | None:
+def _read(path: Path, target: Target, native: bool) -> Executable | NativeExecutable | None:
     """What was stored, unless it is damaged or of another form."""
     try:
         content, checksum = (whole := path.read_bytes())[:-_CHECKSUM_BYTES], whole[-_CHECKSUM_BYTES:]
@@ -191,7 +194,7 @@ def _read(path: Path, target: Target) -> Executable | NativeExecutable | None:
             return None
         end = len(content) - _SIZE.size
         text = content[end - _SIZE.unpack_from(content, end)[0] : end]
-        plan = memory.Plan.parse(text.decode()) if text else None
+        plan = memory.Plan.parse(text.decode()) if native else None
         return _executable(tvm.runtime.load_module(str(path)), plan, target)
     except (OSError, RuntimeError, ValueError, KeyError, TypeError, struct.error):
         return None
@@ -212,7 +215,7 @@ def _store(
             content = partial.read_bytes()
             partial.write_bytes(content + _trailer(content, plan))
             partial.replace(path)
-        return _read(path, target)
+        return _read(path, target, plan is not None)
     except (OSError, RuntimeError):
         return None  # a full or read-only disk must not stop a computation
 
