@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import os
 from array import array
 from collections.abc import Callable, Iterator, Sequence
@@ -43,19 +44,14 @@ _configure_threads()
 
 
 def _after_fork() -> None:
-    """Has the thread that forked run parallel loops alone in the new process.
+    """Starts the threads of TVM's pool anew.
 
-    TVM's pool of threads was not copied with it, and a parallel loop would wait for them for ever. The number of
-    threads is TVM's for each thread of the process, so that others get pools of their own.
+    They are not copied with the process, and a parallel loop would wait for them for ever. The FFI has no function
+    for this, but TVM's runtime, whose symbols are global, exports one of C++.
     """
-    if not counters.calls:
-        return  # no loop has run, so there is no pool
-    bound = os.environ.get("TVM_BIND_THREADS")
-    os.environ["TVM_BIND_THREADS"] = "0"  # the threads that are not there cannot be bound to CPUs
-    tvm.get_global_func("runtime.config_threadpool")(0, 1, ["0"])
-    del os.environ["TVM_BIND_THREADS"]
-    if bound is not None:
-        os.environ["TVM_BIND_THREADS"] = bound
+    restart = getattr(ctypes.CDLL(None), "_ZN3tvm7runtime9threading15ResetThreadPoolEv", None)
+    if restart is not None and counters.calls:  # before the first call there is no pool
+        restart()
 
 
 if hasattr(os, "register_at_fork"):

@@ -1,5 +1,6 @@
 """Machine code for the CPU: the kernels' calling convention, parts that are compiled in threads, shared libraries."""
 
+import ctypes
 import re
 import shutil
 
@@ -200,3 +201,26 @@ def test_what_goes_wrong_in_a_kernel_is_an_exception(parts, tmp_path, way):
     x[1] = 3
     main(table.ctypes.data)
     assert x.tolist() == [1, 1]
+
+
+@pytest.mark.parametrize("count", [1, 8])
+def test_the_table_may_begin_at_any_address(count):
+    """Only what it points to is aligned."""
+    inputs = [np.asarray(tnp.full((3,), float(n))) for n in range(8)]
+    module, plan = pipeline.build(
+        pipeline.scheduled_module(
+            tvmfun.trace(lambda *xs: [xs[i] * 2 + xs[-i] for i in range(count)])(*inputs), targets.host()
+        ),
+        targets.host(),
+    )
+    main = module.load()["main"]
+    results = [np.asarray(tnp.zeros(3)) for _ in plan.fresh]
+    words = np.zeros(64, "uint64")
+    for start in range(8):
+        table = words[start : start + plan.block + 1]
+        table[:-1] = [x.ctypes.data for x in (*inputs, *results)]
+        main(table.ctypes.data)
+        got = [results[place - plan.inputs] for place in plan.results]
+        np.testing.assert_array_equal(got, [inputs[i] * 2 + inputs[-i] for i in range(count)])
+        for result in results:
+            ctypes.memset(result.ctypes.data, 0, result.nbytes)

@@ -30,8 +30,8 @@ _CPU = 1
 
 _ARGUMENT_BYTES = 16
 
-# The dtype of addresses in the table.
-_ADDRESS = "uint64"
+# The dtype of addresses in the table, and its size.
+_ADDRESS, _ADDRESS_BYTES = "uint64", 8
 
 # Writes the call of a kernel, given its name, the stack of arguments, and where the arguments begin and end.
 _CallOf = Callable[[str, tirx.Var, int, int], tirx.Stmt]
@@ -184,7 +184,7 @@ def _packed(function: tirx.PrimFunc) -> tirx.PrimFunc:
 
 def _main(steps: Sequence[Call | Store], places: int, call: _CallOf) -> tirx.PrimFunc:
     """The function that takes the steps; ``call`` writes the call of a kernel whose arguments are on the stack."""
-    table = buffer((places,), _ADDRESS, "table")
+    table = tirx.decl_buffer((places,), _ADDRESS, name="table", data_alignment=_ADDRESS_BYTES)
     pointer = lambda address: tirx.handle_add_byte_offset(
         tirx.reinterpret("handle", table[address.place]), address.offset
     )
