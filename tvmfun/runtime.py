@@ -8,7 +8,7 @@ from array import array
 from collections.abc import Callable, Iterator, Sequence
 from itertools import accumulate, repeat
 from operator import attrgetter, itemgetter
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import tvm
 import tvm_ffi
@@ -16,9 +16,6 @@ from tvm.runtime.vm import VirtualMachine
 
 from tvmfun.counters import counters
 from tvmfun.errors import ArgumentError, TargetError
-
-if TYPE_CHECKING:
-    from tvmfun.lower.memory import Plan
 
 
 def cpu_count() -> int:
@@ -145,12 +142,12 @@ class NativeExecutable:
 
     Args:
         module: what the compiler made or what was loaded from disk.
-        plan: what is in the table.
+        plan: what is in the table: a ``Plan`` of the lowering.
     """
 
     device = _CPU
 
-    def __init__(self, module: Any, plan: Plan) -> None:
+    def __init__(self, module: Any, plan: Any) -> None:
         self.module = module
         self.plan = plan
         self._main: Any = None
