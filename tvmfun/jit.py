@@ -16,14 +16,23 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import tvm
-from tvm.runtime import Tensor
 from tvm.target import Target
 
 from tvmfun import dtypes, runtime, tree
 from tvmfun.core import dims
 from tvmfun.core import program as programs
 from tvmfun.core import trace as tracing
-from tvmfun.core.array import Array, DeviceArray, ShapeDtype, device_array, duplicate, foreign_array, interned, move
+from tvmfun.core.array import (
+    Array,
+    DeviceArray,
+    ShapeDtype,
+    delete,
+    device_array,
+    duplicate,
+    foreign_array,
+    interned,
+    move,
+)
 from tvmfun.core.dims import Dim
 from tvmfun.core.inline import inlined
 from tvmfun.core.leaf import abstract, scalar
@@ -38,7 +47,7 @@ from tvmfun.lower.fuse import is_view
 from tvmfun.lower.memory import MemoryAnalysis
 
 _CPU = tvm.cpu()
-_AVAL, _TENSOR, _SHARED = attrgetter("aval"), attrgetter("_tensor"), attrgetter("shared")
+_AVAL, _ADDRESS, _SHARED = attrgetter("aval"), attrgetter("address"), attrgetter("shared")
 
 
 # -- running a Program ---------------------------------------------------------------------------------------------
@@ -90,8 +99,9 @@ class _Ready:
 
     def __init__(self, program: Program, target: Target, donated: Sequence[int] = ()) -> None:
         self.program = program
-        self.donated = list(donated)
-        self.executable = compiling.compile_program(program, target, _places(program, donated))
+        self.donated = _places(program, donated)
+        self.pick_donated = runtime.getter(self.donated)
+        self.executable = compiling.compile_program(program, target, self.donated)
         self.device = self.executable.device
         if not runtime.exists(self.device):
             raise TargetError(
@@ -114,31 +124,43 @@ class _Ready:
         ready.out_avals = tuple(interned(replace(a, shape=dims.at(a.shape, sizes))) for a in self.out_avals)
         return ready
 
-    def __call__(self, arrays: Sequence[DeviceArray], tensors: list[Tensor]) -> list[DeviceArray]:
-        """Runs the Program on arrays whose tensors are given besides; buffers of donated ones are gone then."""
-        if self.donated:
-            self._unshare(arrays, tensors)
+    def __call__(self, arrays: list[DeviceArray], addresses: list[int]) -> list[DeviceArray]:
+        """Runs the Program on arrays whose addresses are given besides; what donated ones held is lost then."""
         if self.captured:
-            tensors = [array.tensor for array in self.captured] + tensors
-        outputs = list(map(DeviceArray, self.executable(tensors), self.out_avals))
+            arrays, addresses = self.captured + arrays, _addresses(self.captured) + addresses
+        given = arrays
+        if self.donated:
+            arrays, addresses = self._unshared(arrays, addresses)
+        memories, places = self.executable(arrays, addresses, self.out_avals)
+        outputs = list(map(DeviceArray, memories, places, self.out_avals))
         for output, source in self.aliases:
             outputs[output].shared = True
             if source is not None:
-                [*self.captured, *arrays][source].shared = True
+                given[source].shared = True
         if _STATE.debug_nans and any(map(_has_nan, outputs)):
             program = self.program.with_sizes(self.sizes)
-            _blame(program, [*self.captured, *arrays])
+            _blame(program, given)
         return outputs
 
-    def _unshare(self, arrays: Sequence[DeviceArray], tensors: list[Tensor]) -> None:
-        """Puts copies in the place of donated tensors that something else may read later."""
-        everything = [*self.captured, *arrays]
-        twice = len(set(map(id, everything))) < len(everything)
-        if twice or _STATE.debug_nans or any(map(_SHARED, [arrays[i] for i in self.donated])):
+    def _unshared(self, arrays: list[DeviceArray], addresses: list[int]) -> tuple[list[DeviceArray], list[int]]:
+        """The same with copies in the places of donated arrays that something else may read later."""
+        twice = len(set(addresses)) < len(addresses)
+        if twice or _STATE.debug_nans or any(map(_SHARED, self.pick_donated(arrays))):
+            uses = Counter(addresses)
+            arrays = arrays.copy()
             for i in self.donated:
-                others = sum(array is arrays[i] for array in everything) if twice else 1
-                if others > 1 or arrays[i].shared or _STATE.debug_nans:
-                    tensors[i] = duplicate(arrays[i]).tensor
+                if uses[addresses[i]] > 1 or arrays[i].shared or _STATE.debug_nans:
+                    arrays[i] = duplicate(arrays[i])
+            addresses = _addresses(arrays)
+        return arrays, addresses
+
+
+def _addresses(arrays: Sequence[DeviceArray]) -> list[int]:
+    try:
+        return list(map(_ADDRESS, arrays))
+    except AttributeError:
+        _ = [array.tensor for array in arrays]  # explains
+        raise
 
 
 def _places(program: Program, donated: Sequence[int]) -> list[int]:
@@ -176,7 +198,7 @@ def _run_program(program: Program, leaves: list) -> list:
         return (program.with_sizes(sizes) if sizes else program).evaluate([*program.captured, *leaves])
     arrays = [as_device_array(leaf, program.name) for leaf in leaves]
     device = _common_device(arrays, program.name)
-    return _Ready(program, _target_of(device)).at(sizes)(arrays, [array.tensor for array in arrays])
+    return _Ready(program, _target_of(device)).at(sizes)(arrays, _addresses(arrays))
 
 
 # -- ops one by one -------------------------------------------------------------------------------------------------
@@ -209,7 +231,7 @@ def _run_op(op: Op, args: tuple, params: dict) -> Any:
         _OPS[key] = ready = _Ready(program, _target_of(device))
         if len(_OPS) > _OPS_KEPT:
             _OPS.popitem(last=False)
-    results = ready(arrays, [array.tensor for array in arrays])
+    results = ready(arrays, _addresses(arrays))
     return results[0] if ready.single else tuple(results)
 
 
@@ -452,6 +474,7 @@ class _Kind(NamedTuple):
     device: Any
     ready: _Ready
     donated: list[int]
+    pick_donated: Callable[[Sequence[DeviceArray]], Sequence[DeviceArray]]
 
 
 # Kinds of calls that a function recognizes by looking at them one by one; the others are found by their hash.
@@ -480,6 +503,7 @@ class Jitted:
         self._fun = fun
         self._name = getattr(inspect.unwrap(getattr(fun, "func", fun)), "__name__", type(fun).__name__)
         self._static = _Places(fun, static_argnums, static_argnames, "static")
+        self._has_static = bool(self._static)
         self._donated = _Places(fun, donate_argnums, donate_argnames, "donate")
         self._target = None if target is None else targets.resolve(target)
         self._dynamic = None if dynamic_shapes is None else DynamicShapes(fun, dynamic_shapes)
@@ -493,29 +517,37 @@ class Jitted:
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """Compiles the function for arguments like these unless that is done, and runs it."""
-        leaves, structure, static = self._flatten(args, kwargs)
+        static: tuple = ()
+        if self._has_static:
+            args, kwargs, static = self._static.split(args, kwargs)
+        leaves, structure = self._flattener((args, kwargs))
         if is_tracing():
             program = self._program(self._checked(self._avals(leaves), structure, static), structure, static)
             return tree.unflatten(program.out_tree, program.evaluate([*program.captured, *leaves]))
         try:
-            avals, tensors = list(map(_AVAL, leaves)), list(map(_TENSOR, leaves))
+            avals, addresses = list(map(_AVAL, leaves)), list(map(_ADDRESS, leaves))
         except AttributeError:  # numbers, arrays of other libraries, and arrays that are gone
             leaves = [as_device_array(leaf, self._name) for leaf in leaves]
-            avals, tensors = list(map(_AVAL, leaves)), [array.tensor for array in leaves]
-        key = _static_key(static)
-        device = tensors[0].device if tensors else _CPU
+            avals, addresses = list(map(_AVAL, leaves)), _addresses(leaves)
+        key = _static_key(static) if static else ()
+        device = leaves[0].device if addresses and addresses[0] < 0 else _CPU
         for kind in self._kinds:
-            if kind.avals == avals and kind.structure == structure and kind.static == key and kind.device == device:
+            if (
+                kind.avals == avals
+                and (kind.structure is structure or kind.structure == structure)
+                and kind.static == key
+                and (kind.device is device or kind.device == device)
+            ):
                 break
         else:
             kind = self._kind(leaves, structure, static, device)
         arrays = leaves
         if self._target:
             arrays = [move(array, kind.ready.device) for array in leaves]
-            tensors = [array.tensor for array in arrays]
-        outputs = kind.ready(arrays, tensors)
-        for i in kind.donated:
-            leaves[i].delete()
+            addresses = _addresses(arrays)
+        outputs = kind.ready(arrays, addresses)
+        if kind.donated:
+            delete(kind.pick_donated(leaves))
         return kind.ready.unflatten(outputs)
 
     def __get__(self, instance: Any, owner: type | None = None) -> Any:
@@ -535,7 +567,7 @@ class Jitted:
     def _flatten(self, args: tuple, kwargs: dict) -> tuple[list, tree.Structure, tuple]:
         """The leaves and the structure of the arguments that are not static, and the static ones."""
         static: tuple = ()
-        if self._static:
+        if self._has_static:
             args, kwargs, static = self._static.split(args, kwargs)
         leaves, structure = self._flattener((args, kwargs))
         return leaves, structure, static
@@ -569,7 +601,8 @@ class Jitted:
         avals = [array.aval for array in arrays]
         key = (structure, *_static_key(static), tuple(avals), device)
         ready = self._ready.get(key) or self._prepare(key, arrays, structure, static)
-        kind = _Kind(structure, _static_key(static), avals, device, ready, self._donated_leaves(structure, static))
+        donated = self._donated_leaves(structure, static)
+        kind = _Kind(structure, _static_key(static), avals, device, ready, donated, runtime.getter(donated))
         self._kinds = (kind, *self._kinds[: _KINDS_KEPT - 1])
         return kind
 
@@ -637,9 +670,9 @@ class Compiled:
         >>> step.lower(w, x).compile().memory_analysis()
         MemoryAnalysis(arguments=10240, outputs=0, aliased=2048, temporaries=1024)
         """
-        if self.program.sizes or not targets.is_cpu(self.target):
+        if not isinstance(self.executable, runtime.NativeExecutable):
             raise TargetError("memory_analysis", "memory is planned by us for the CPU and static sizes only")
-        return compiling.memory_analysis(self.program, self.target, _places(self.program, self.donated))
+        return self.executable.plan.analysis
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """Runs it.
@@ -654,9 +687,8 @@ class Compiled:
         arrays = [move(array, ready.device) for array in given]
         if self.program.sizes:
             ready = ready.at(self.program.solve([array.aval for array in arrays]))
-        outputs = ready(arrays, [array.tensor for array in arrays])
-        for i in self.donated:
-            given[i].delete()
+        outputs = ready(arrays, _addresses(arrays))
+        delete(given[i] for i in self.donated)
         return ready.unflatten(outputs)
 
     @cached_property

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import ctypes
 import os
-from collections.abc import Sequence
-from itertools import repeat
+from array import array
+from collections.abc import Callable, Iterator, Sequence
+from itertools import accumulate, repeat
+from operator import attrgetter, itemgetter
 from typing import Any
 
 import tvm
-from tvm.runtime import Tensor
+import tvm_ffi
 from tvm.runtime.vm import VirtualMachine
 
 from tvmfun.counters import counters
@@ -37,13 +40,163 @@ def _configure_threads() -> None:
 _configure_threads()
 
 
-# Reads an array of the FFI. Letting other threads run meanwhile, as calls do by default, costs more than the reading.
-_item = tvm.get_global_func("ffi.ArrayGetItem")
-_item.release_gil = False
+def _after_fork() -> None:
+    """Starts the threads of TVM's pool anew.
+
+    They are not copied with the process, and a parallel loop would wait for them for ever. The FFI has no function
+    for this, but TVM's runtime, whose symbols are global, exports one of C++.
+    """
+    restart = getattr(ctypes.CDLL(None), "_ZN3tvm7runtime9threading15ResetThreadPoolEv", None)
+    if restart is not None and counters.calls:  # before the first call there is no pool
+        restart()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_after_fork)
+
+
+def _quick(name: str) -> Any:
+    """A function of the FFI that takes less time than it takes to let other threads run meanwhile."""
+    function = tvm.get_global_func(name)
+    function.release_gil = False
+    return function
+
+
+_item = _quick("ffi.ArrayGetItem")
+_allocate = _quick("runtime.TVMTensorAllocWithScope")
+_BYTE = tvm_ffi.dtype("uint8")
+_CPU: Any = tvm.cpu()
+_MEMORY, _TENSOR, _ADDRESS = attrgetter("memory"), attrgetter("tensor"), attrgetter("address")
+
+
+class Memory:
+    """What arrays lie in, given back when none of them is left.
+
+    Args:
+        tensor: has it as its elements.
+        aval: the type of an array with just these elements; None for bytes on the CPU.
+    """
+
+    __slots__ = ("address", "aval", "tensor")
+
+    def __init__(self, tensor: tvm.runtime.Tensor, aval: Any = None) -> None:
+        self.tensor = tensor
+        self.aval = aval
+        # Negative on other devices than the CPU, so that nothing is read there.
+        self.address = tensor.data_ptr() if aval is None or tensor.device == _CPU else ~tensor.data_ptr()
+
+
+Results = tuple[Sequence[Memory], Sequence[int]]
+
+# Small results lie in common memory, because an allocation costs more than all else that is done for a result.
+# A small result that is kept keeps that memory, so it must be small as well.
+_SMALL, _COMMON = 1024, 4096
+_ALIGNMENT = 64
+
+
+class _Fresh:
+    """Memory for a few results of every call.
+
+    Args:
+        sizes: the bytes of each result.
+    """
+
+    def __init__(self, sizes: Sequence[int]) -> None:
+        ends = list(accumulate(max(1, -(-size // _ALIGNMENT)) * _ALIGNMENT for size in sizes))
+        calls = max(1, _COMMON // ends[-1]) if ends[-1] <= _SMALL else 1
+        self.offsets = [0, *ends[:-1]]
+        self._others = [ends[-1] * i for i in range(1, calls)]
+        self._shape = tvm_ffi.Shape((ends[-1] * calls,))
+        self._spare: list[tuple[Memory, int]] = []
+
+    def take(self) -> tuple[Memory, int]:
+        """Memory that nobody uses, and the address where it may be used."""
+        try:
+            return self._spare.pop()
+        except IndexError:
+            memory = Memory(_allocate(self._shape, _BYTE, _CPU, None))
+            address = memory.address
+            if self._others:
+                self._spare += [(memory, address + start) for start in self._others]
+            return memory, address
+
+    def give_back(self, taken: tuple[Memory, int]) -> None:
+        """Nobody uses it any more."""
+        self._spare.append(taken)
+
+
+def _fresh(sizes: Sequence[int]) -> Iterator[_Fresh]:
+    """Memory for results of these sizes, the smallest first."""
+    together: list[int] = []
+    for size in sizes:
+        if together and (size > _SMALL or sum(together) + len(together) * _ALIGNMENT + size > _COMMON):
+            yield _Fresh(together)
+            together = []
+        together.append(size)
+    if together:
+        yield _Fresh(together)
+
+
+class NativeExecutable:
+    """A compiled ``main`` that takes a table of addresses.
+
+    Args:
+        module: what the compiler made or what was loaded from disk.
+        plan: what is in the table: a ``Plan`` of the lowering.
+    """
+
+    device = _CPU
+
+    def __init__(self, module: Any, plan: Any) -> None:
+        self.module = module
+        self.plan = plan
+        self._main: Any = None
+        self._results = getter(plan.results)
+        self._reuses = any(place < plan.inputs for place in plan.results)
+        self._fresh = list(_fresh(plan.fresh))
+        # Memory for the intermediates of one call at a time, so that any number of threads may call.
+        self._idle = _Fresh([plan.analysis.temporaries])
+
+    def __call__(self, arrays: Sequence[Any], addresses: list[int], avals: Sequence[Any]) -> Results:
+        """Runs ``main`` on arrays that are at these addresses; returns the memory and the address of each result."""
+        counters.calls += 1
+        main = self._main or self._load()
+        owners: list[Any] = list(map(_MEMORY, arrays)) if self._reuses else [None] * len(arrays)
+        table = addresses.copy()
+        for fresh in self._fresh:
+            memory, start = fresh.take()
+            if len(fresh.offsets) == 1:
+                table.append(start)
+                owners.append(memory)
+            else:
+                table += [start + offset for offset in fresh.offsets]
+                owners += [memory] * len(fresh.offsets)
+        block = self._idle.take()
+        table.append(block[1])
+        try:
+            words = array("Q", table)
+        except OverflowError:
+            raise TargetError(
+                "jit", "all arrays must be on the CPU", got="one that is elsewhere", hint="tvmfun.device_put(tree)"
+            ) from None
+        main(words.buffer_info()[0])
+        self._idle.give_back(block)
+        return self._results(owners), self._results(table)
+
+    def _load(self) -> Any:
+        self._main = self.module["main"]
+        return self._main
+
+
+def getter(places: Sequence[int]) -> Callable[[Sequence[Any]], Sequence[Any]]:
+    """A function that returns what a list has at these places."""
+    if len(places) > 1 and list(places) != list(range(places[0], places[0] + len(places))):
+        return itemgetter(*places)
+    return itemgetter(slice(places[0], places[0] + len(places)) if places else slice(0))
 
 
 class Executable:
-    """A compiled module: call it with one tensor per input to get one tensor per output.
+    """A module for TVM's virtual machine: for sizes that are known at call time only, and for GPUs.
 
     Args:
         module: what the compiler made or what was loaded from disk.
@@ -56,23 +209,21 @@ class Executable:
         # A virtual machine has one stack and runs one call at a time: each call takes an idle one, so that any
         # number of threads may call. A call that fails does not bring its machine back.
         self._idle: list[Any] = []
-        self._places: range | None = None
 
-    def __call__(self, tensors: Sequence[Tensor]) -> list[Tensor]:
-        """Runs ``main``."""
+    def __call__(self, arrays: Sequence[Any], addresses: list[int], avals: Sequence[Any]) -> Results:
+        """Runs ``main`` on arrays; returns the memory and the address of each result, which are of these types."""
         counters.calls += 1
         try:
             main = self._idle.pop()
         except IndexError:
             main = self._load()
-        results = main(*tensors)
+        results = main(*map(_TENSOR, arrays))
         self._idle.append(main)
-        if self._places is None:
-            self._places = range(len(results))
-        return list(map(_item, repeat(results), self._places))
+        memories = list(map(Memory, map(_item, repeat(results), range(len(results))), avals))
+        return memories, list(map(_ADDRESS, memories))
 
     def _load(self) -> Any:
-        devices: Any = [self.device] if self.device == tvm.cpu() else [self.device, tvm.cpu()]
+        devices: Any = [self.device] if self.device == _CPU else [self.device, _CPU]
         return VirtualMachine(self.module, devices)["main"]
 
 

@@ -1,7 +1,9 @@
 """The compile cache: in this process, on disk, shared, damaged."""
 
+import hashlib
 import os
 import shutil
+import struct
 import subprocess
 import sys
 import textwrap
@@ -94,3 +96,48 @@ def test_the_directory(monkeypatch, tmp_path):
     monkeypatch.delenv("TVMFUN_CACHE_DIR")
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     assert compiling.cache_directory() == tmp_path / "tvmfun"
+
+
+STEP = textwrap.dedent(
+    """
+    import hashlib, numpy as np, tvmfun, tvmfun.numpy as tnp
+    from tvmfun.counters import counters
+    def step(w, x):
+        for n in range(4):
+            w = tnp.tanh(w @ x + n) - tnp.mean(w, axis=n % 2, keepdims=True)
+        return w, tnp.sum(w), w.reshape(-1), 1.5, x
+    x = np.random.default_rng(0).normal(size=(33, 33)).astype("float32")
+    compiled = tvmfun.jit(step, donate_argnums=0).lower(x, x).compile()
+    results = compiled(tvmfun.device_put(x), x)
+    digest = hashlib.sha256(b"".join(np.asarray(result).tobytes() for result in results)).hexdigest()
+    print(counters.compiles, counters.loads, digest, compiled.memory_analysis())
+    """
+)
+
+
+def run_step(directory):
+    environment = os.environ | {"TVMFUN_CACHE_DIR": str(directory), "TVMFUN_CACHE_MIN_SECONDS": "0"}
+    result = subprocess.run([sys.executable, "-c", STEP], capture_output=True, text=True, env=environment, check=True)
+    compiles, loads, said = result.stdout.split(maxsplit=2)
+    return int(compiles), int(loads), said
+
+
+@needs_linker
+def test_another_process_has_the_same_results_and_the_same_plan(tmp_path):
+    compiles, loads, expected = run_step(tmp_path)
+    assert (compiles, loads) == (1, 0) and "temporaries=" in expected
+    assert run_step(tmp_path) == (0, 1, expected)
+
+
+@needs_linker
+def test_what_was_stored_in_another_form_is_compiled_again(tmp_path):
+    expected = run_step(tmp_path)
+    (entry,) = tmp_path.glob("*.so")
+    whole = entry.read_bytes()[: -compiling._CHECKSUM_BYTES]
+    (size,) = struct.unpack("<Q", whole[-8:])
+    library, plan = whole[: -8 - size], whole[-8 - size : -8]
+    assert b'"fresh"' in plan
+    others = (plan.replace(b'"fresh"', b'"other"'), b"")
+    for content in (library, *(library + other + struct.pack("<Q", len(other)) for other in others)):
+        entry.write_bytes(content + hashlib.sha256(content).digest())
+        assert run_step(tmp_path) == expected

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import ctypes
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -20,6 +20,7 @@ from tvmfun import dtypes
 from tvmfun.core import dims
 from tvmfun.counters import counters
 from tvmfun.errors import ConcretizationError, DonatedArrayError, DtypeError, ShapeError
+from tvmfun.runtime import Memory
 
 
 @dataclass(frozen=True)
@@ -265,20 +266,37 @@ class Array:
 class DeviceArray(Array):
     """An array whose elements lie in a buffer on a device."""
 
-    __slots__ = ("_tensor", "shared")
-    _tensor: Any  # a TVM tensor; no such attribute after donation
-    shared: bool  # whether something else may read the buffer later, so that nothing must overwrite it
+    # Neither memory nor an address is left after donation.
+    __slots__ = ("address", "memory", "shared")
+    memory: Memory
+    address: int  # of the first element; negative on other devices than the CPU
+    shared: bool  # whether something else may read the elements later, so that nothing must overwrite them
 
-    def __init__(self, tensor: tvm.runtime.Tensor, aval: ShapeDtype) -> None:
+    def __init__(self, memory: Memory, address: int, aval: ShapeDtype) -> None:
         self.aval = aval
-        self._tensor = tensor
+        self.memory = memory
+        self.address = address
         self.shared = False
 
     @property
     def tensor(self) -> tvm.runtime.Tensor:
-        """The TVM tensor; raises ``DonatedArrayError`` after donation."""
+        """The elements as a TVM tensor; raises ``DonatedArrayError`` after donation."""
+        memory = self._memory()
+        if memory.aval is not self.aval and memory.aval != self.aval:
+            elements = tvm.runtime.from_dlpack(self._elements(memory))
+            tensor = elements._create_view(self.shape, dtypes.NAMES[self.dtype])
+            self.memory = memory = Memory(tensor, self.aval)
+        return memory.tensor
+
+    def _elements(self, memory: Memory) -> np.ndarray:
+        """The bytes of the elements, in memory on the CPU that is not just these."""
+        view = _host_view(memory.tensor, memory.aval.dtype if memory.aval else dtypes.uint8)
+        offset = self.address - memory.address
+        return view.reshape(-1).view(np.uint8)[offset : offset + self.nbytes]
+
+    def _memory(self) -> Memory:
         try:
-            return self._tensor
+            return self.memory
         except AttributeError:
             raise DonatedArrayError(
                 "Array",
@@ -290,16 +308,16 @@ class DeviceArray(Array):
     @property
     def device(self) -> Device:
         """The device the buffer is on."""
-        return self.tensor.device  # type: ignore[return-value]  # TVM's Device is the FFI's, extended
+        memory = self._memory()
+        return _CPU if self.address >= 0 else memory.tensor.device  # type: ignore[return-value]  # TVM extends it
 
     def is_deleted(self) -> bool:
         """Whether the buffer has been donated."""
-        return not hasattr(self, "_tensor")
+        return not hasattr(self, "memory")
 
     def delete(self) -> None:
         """Gives up the buffer; later uses of this array raise ``DonatedArrayError``."""
-        if hasattr(self, "_tensor"):
-            del self._tensor
+        delete([self])
 
     def concrete(self, what: str) -> DeviceArray:
         """Returns the array itself: it has data."""
@@ -313,7 +331,12 @@ class DeviceArray(Array):
     def peek(self) -> np.ndarray:
         """Returns the same as :meth:`numpy`, for the caller to read at once and not to keep."""
         counters.to_host += 1
-        view = _host_view(self.tensor, self.dtype) if is_on_cpu(self) else self.tensor.numpy()
+        memory = self._memory()
+        if memory.aval is None:
+            offset = self.address - memory.address
+            view = np.ndarray(self.shape, self.dtype, np.from_dlpack(memory.tensor), offset)  # type: ignore[arg-type]
+        else:
+            view = _host_view(self.tensor, self.dtype) if is_on_cpu(self) else self.tensor.numpy()
         view.flags.writeable = False
         return view
 
@@ -331,6 +354,21 @@ class DeviceArray(Array):
 
     def __copy__(self) -> DeviceArray:
         return self
+
+
+def delete(arrays: Iterable[DeviceArray]) -> None:
+    """Gives up the buffers of arrays; later uses of them raise ``DonatedArrayError``."""
+    for array in arrays:
+        try:
+            del array.memory, array.address
+        except AttributeError:
+            continue  # gone already: it was given twice
+
+
+def on_device(tensor: tvm.runtime.Tensor, aval: ShapeDtype) -> DeviceArray:
+    """The array whose elements a TVM tensor has."""
+    memory = Memory(tensor, aval)
+    return DeviceArray(memory, memory.address, aval)
 
 
 def _unpickle(value: np.ndarray, weak: bool) -> DeviceArray:
@@ -356,7 +394,7 @@ def device_array(value: np.ndarray | np.generic, device: Device | None = None, *
     counters.to_device += 1
     host = tvm.runtime.empty(value.shape, dtypes.NAMES[dtype])
     np.copyto(_host_view(host, dtype), value)
-    array = DeviceArray(host, interned(ShapeDtype(value.shape, dtype, weak)))
+    array = on_device(host, interned(ShapeDtype(value.shape, dtype, weak)))
     return array if device is None else move(array, device)
 
 
@@ -397,7 +435,7 @@ def _from_dlpack(value: Any) -> DeviceArray:
         tensor = tvm.runtime.from_dlpack(value)
         counters.to_device += 1
         aval = ShapeDtype(tuple(tensor.shape), str(tensor.dtype))  # type: ignore[arg-type]
-        return DeviceArray(_copied(tensor, tensor.device), interned(aval))
+        return on_device(_copied(tensor, tensor.device), interned(aval))
     return device_array(view)
 
 
@@ -409,7 +447,7 @@ def _copied(tensor: Any, device: Any) -> tvm.runtime.Tensor:
 
 def duplicate(array: DeviceArray) -> DeviceArray:
     """Returns the array with a buffer of its own."""
-    return DeviceArray(_copied(array.tensor, array.device), array.aval)
+    return on_device(_copied(array.tensor, array.device), array.aval)
 
 
 def move(array: DeviceArray, device: Device) -> DeviceArray:
@@ -417,7 +455,7 @@ def move(array: DeviceArray, device: Device) -> DeviceArray:
     if array.device == device:
         return array
     if _CPU in (array.device, device):
-        return DeviceArray(_copied(array.tensor, device), array.aval)
+        return on_device(_copied(array.tensor, device), array.aval)
     return move(move(array, _CPU), device)
 
 

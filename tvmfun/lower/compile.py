@@ -11,13 +11,15 @@ from __future__ import annotations
 import hashlib
 import os
 import shutil
+import struct
 import tempfile
 import time
 from collections import OrderedDict
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from threading import RLock
+from typing import Any
 
 import tvm
 from tvm.target import Target
@@ -27,18 +29,18 @@ from tvmfun.core.inline import inlined
 from tvmfun.core.program import Program
 from tvmfun.counters import counters
 from tvmfun.errors import DimensionError, ShapeError
-from tvmfun.lower import memory, native, pipeline
+from tvmfun.lower import memory, pipeline
 from tvmfun.lower import target as targets
-from tvmfun.runtime import Executable, device_of
+from tvmfun.runtime import Executable, NativeExecutable, device_of
 
 # About a megabyte each.
 _KEPT = 512
-_EXECUTABLES: OrderedDict[str, Executable] = OrderedDict()
+_EXECUTABLES: OrderedDict[str, Executable | NativeExecutable] = OrderedDict()
 # TVM's compiler is not thread-safe, and two threads must not compile the same Program twice.
 _LOCK = RLock()
 
 
-def compile_program(program: Program, target: Target, donated: Sequence[int] = ()) -> Executable:
+def compile_program(program: Program, target: Target, donated: Sequence[int] = ()) -> Executable | NativeExecutable:
     """Returns the Program compiled for ``target``: from this process, from disk, or anew.
 
     Args:
@@ -57,7 +59,8 @@ def compile_program(program: Program, target: Target, donated: Sequence[int] = (
         if key in _EXECUTABLES:
             _EXECUTABLES.move_to_end(key)
             return _EXECUTABLES[key]
-        executable = _load(key, target) or _build(program, target, donated, key)
+        native = targets.is_cpu(target) and not program.sizes
+        executable = _load(key, target, native) or _build(program, target, donated, key, native)
         _EXECUTABLES[key] = executable
         if len(_EXECUTABLES) > _KEPT:
             _EXECUTABLES.popitem(last=False)
@@ -127,17 +130,28 @@ def _key(program: Program, target: Target, donated: Sequence[int]) -> str:
     return hashlib.sha256("\n".join(parts).encode()).hexdigest()
 
 
-def _build(program: Program, target: Target, donated: Sequence[int], key: str) -> Executable:
+def _build(
+    program: Program, target: Target, donated: Sequence[int], key: str, native: bool
+) -> Executable | NativeExecutable:
     started = time.perf_counter()
     module = pipeline.scheduled_module(program, target, donated)
-    module = pipeline.build(module, target, dynamic=bool(program.sizes))
+    plan = None
+    if native:
+        built, plan = pipeline.build(module, target)
+        export, load = built.export, built.load
+    else:
+        built = pipeline.build_for_vm(module, target, dynamic=bool(program.sizes))
+        export, load = built.export_library, lambda: built
     counters.compiles += 1
-    stored = None
     if time.perf_counter() - started >= float(os.environ.get("TVMFUN_CACHE_MIN_SECONDS", "0.5")):
-        stored = _store(module, key)
-    if stored is None and isinstance(module, native.NativeExecutable):
-        module.generate()
-    return Executable(stored or module, device_of(target))
+        stored = _store(export, plan, key, target)
+        if stored is not None:
+            return stored
+    return _executable(load(), plan, target)
+
+
+def _executable(module: Any, plan: memory.Plan | None, target: Target) -> Executable | NativeExecutable:
+    return NativeExecutable(module, plan) if plan else Executable(module, device_of(target))
 
 
 # -- the disk ----------------------------------------------------------------------------------------------------
@@ -148,29 +162,47 @@ def _path(key: str) -> Path | None:
     return directory / f"{key}.so" if directory else None
 
 
-def _load(key: str, target: Target) -> Executable | None:
+def _load(key: str, target: Target, native: bool) -> Executable | NativeExecutable | None:
     path = _path(key)
     if path is None or not path.is_file():
         return None
-    module = _read(path)
-    if module is None:
+    executable = _read(path, target, native)
+    if executable is None:
         path.unlink(missing_ok=True)
         return None
     counters.loads += 1
-    return Executable(module, device_of(target))
+    return executable
 
 
-def _read(path: Path) -> tvm.runtime.Module | None:
+# What follows the library's bytes: its plan, the number of bytes of that, and the checksum of everything.
+_SIZE = struct.Struct("<Q")
+_CHECKSUM_BYTES = 32
+
+
+def _trailer(content: bytes, plan: memory.Plan | None) -> bytes:
+    text = plan.text.encode() if plan else b""
+    trailer = text + _SIZE.pack(len(text))
+    return trailer + hashlib.sha256(content + trailer).digest()
+
+
+def _read(path: Path, target: Target, native: bool) -> Executable | NativeExecutable | None:
+    """What was stored, unless it is damaged or of another form."""
     try:
-        content = path.read_bytes()
-        intact = hashlib.sha256(content[:-32]).digest() == content[-32:]
+        content, checksum = (whole := path.read_bytes())[:-_CHECKSUM_BYTES], whole[-_CHECKSUM_BYTES:]
         # Loading a damaged library can crash the process, so the checksum comes first.
-        return tvm.runtime.load_module(str(path)) if intact else None
-    except (OSError, RuntimeError):
+        if hashlib.sha256(content).digest() != checksum:
+            return None
+        end = len(content) - _SIZE.size
+        text = content[end - _SIZE.unpack_from(content, end)[0] : end]
+        plan = memory.Plan.parse(text.decode()) if native else None
+        return _executable(tvm.runtime.load_module(str(path)), plan, target)
+    except (OSError, RuntimeError, ValueError, KeyError, TypeError, struct.error):
         return None
 
 
-def _store(module: tvm.relax.VMExecutable, key: str) -> tvm.runtime.Module | None:
+def _store(
+    export: Callable[[str], None], plan: memory.Plan | None, key: str, target: Target
+) -> Executable | NativeExecutable | None:
     """Writes the module to disk and reads it back, if there is a place for it."""
     path = _path(key)
     if path is None or not _has_linker():
@@ -179,22 +211,17 @@ def _store(module: tvm.relax.VMExecutable, key: str) -> tvm.runtime.Module | Non
         path.parent.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryDirectory(dir=path.parent) as folder:
             partial = Path(folder, "module.so")
-            module.export_library(str(partial))
+            export(str(partial))
             content = partial.read_bytes()
-            partial.write_bytes(content + hashlib.sha256(content).digest())
+            partial.write_bytes(content + _trailer(content, plan))
             partial.replace(path)
-        return _read(path)
+        return _read(path, target, plan is not None)
     except (OSError, RuntimeError):
         return None  # a full or read-only disk must not stop a computation
 
 
 def _has_linker() -> bool:
     return any(shutil.which(name) for name in (os.environ.get("CXX", "g++"), "g++", "clang++", "c++"))
-
-
-def memory_analysis(program: Program, target: Target, donated: Sequence[int] = ()) -> memory.MemoryAnalysis:
-    """What a call of the compiled Program takes; for the CPU, and static sizes."""
-    return memory.planned(pipeline.scheduled_module(inlined(program), target, donated))[1]
 
 
 def text(program: Program, target: Target | None = None, donated: Sequence[int] = ()) -> str:

@@ -1,14 +1,14 @@
-"""The memory plan: every intermediate of a module gets a place in one block of memory, before anything runs."""
+"""The memory plan: where every value of a ``main`` lies, decided before anything runs."""
 
 from __future__ import annotations
 
+import json
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import Any
+from dataclasses import asdict, dataclass
+from typing import Any, NamedTuple
 
 import numpy as np
-import tvm
 from tvm import ir, relax
 
 from tvmfun import dtypes
@@ -42,7 +42,63 @@ class MemoryAnalysis:
         return self.arguments + self.outputs + self.temporaries
 
 
-@dataclass
+@dataclass(frozen=True)
+class Plan:
+    """What ``main`` finds in the table of addresses that it is called with, and what comes of it.
+
+    The table has the addresses of the inputs, of fresh memory for results, and of the block of intermediates.
+
+    Args:
+        inputs: how many there are.
+        fresh: the bytes of each piece of fresh memory, the smallest first.
+        results: for each result the place in the table of where it lies.
+        analysis: the bytes that a call takes.
+    """
+
+    inputs: int
+    fresh: tuple[int, ...]
+    results: tuple[int, ...]
+    analysis: MemoryAnalysis
+
+    @property
+    def block(self) -> int:
+        """The place in the table of the block of intermediates: the last."""
+        return self.inputs + len(self.fresh)
+
+    @property
+    def text(self) -> str:
+        """The plan as JSON."""
+        return json.dumps(asdict(self))
+
+    @classmethod
+    def parse(cls, text: str) -> Plan:
+        """The plan that :attr:`text` says."""
+        said = json.loads(text)
+        return cls(said["inputs"], tuple(said["fresh"]), tuple(said["results"]), MemoryAnalysis(**said["analysis"]))
+
+
+class Address(NamedTuple):
+    """An address: that at a place of the table, and some bytes further."""
+
+    place: int
+    offset: int = 0
+
+
+class Call(NamedTuple):
+    """A step of ``main``: a kernel runs."""
+
+    kernel: str
+    arguments: list[Address]
+
+
+class Store(NamedTuple):
+    """A step of ``main``: a constant is written, here as the integer of its bits."""
+
+    address: Address
+    bits: np.integer
+
+
+@dataclass(eq=False)
 class _Buffer:
     """A piece of memory that is in use from one binding to another."""
 
@@ -52,150 +108,116 @@ class _Buffer:
     offset: int = 0
 
 
-def planned(module: tvm.IRModule) -> tuple[tvm.IRModule, MemoryAnalysis]:
-    """Writes down where every intermediate of ``main`` lies.
+# Whose memory a value lies in: that of an input, by its number, or its own.
+_Owner = int | _Buffer
+
+
+def planned(main: relax.Function) -> tuple[Plan, list[Call | Store]]:
+    """Decides where every value of ``main`` lies.
 
     Args:
-        module: kernels, and a ``main`` of static shapes that calls them with ``call_tir`` and ``call_tir_inplace``.
+        main: calls kernels with ``call_tir`` and ``call_tir_inplace``; all its shapes are static.
 
     Returns:
-        The module with a ``main`` that takes one block of memory and calls the kernels directly, and what it takes.
+        The plan, and the steps to take.
     """
-    name = module.get_global_var("main")
-    planner = _Planner(module[name])
-    return tvm.IRModule({**module.functions, name: planner.rewritten()}, attrs=module.attrs), planner.analysis()
+    planner = _Planner(main)
+    return planner.plan, planner.steps()
 
 
 class _Planner:
-    """Reads ``main`` once to see how long each value is in use, and writes it anew."""
+    """Reads ``main`` once to see how long each value is in use."""
 
     def __init__(self, main: relax.Function) -> None:
-        self.main = main
-        self.bindings = [binding for block in main.body.blocks for binding in block.bindings]
-        # The variable in whose memory a value lies; a tuple has one per field.
-        self.owners: dict[ir.Var, Any] = {parameter: parameter for parameter in main.params}
-        self.buffers: dict[ir.Var, _Buffer] = {}
-        self.aliased: set[ir.Var] = set()
-        for i, binding in enumerate(self.bindings):
+        self.owners: dict[ir.Var, Any] = {parameter: i for i, parameter in enumerate(main.params)}
+        self.buffers: list[_Buffer] = []
+        self.calls: list[tuple[int, str, list[_Owner]]] = []
+        self.constants: list[tuple[int, _Buffer, ir.GenericConst]] = []
+        self.aliased: dict[_Owner, int] = {}
+        bindings = [binding for block in main.body.blocks for binding in block.bindings]
+        for i, binding in enumerate(bindings):
             self.read(i, binding)
-        returned = [field for field in main.body.body.fields if isinstance(field, ir.Var)]
-        results = {self.owners[field] for field in returned}.intersection(self.buffers)
-        self.results = [self.buffers.pop(owner) for owner in results]
-        self.total = _place(list(self.buffers.values()))
-
-    def analysis(self) -> MemoryAnalysis:
-        """What a call takes."""
-        arguments = sum(_nbytes(parameter.ty) for parameter in self.main.params)
-        aliased = sum(_nbytes(owner.ty) for owner in self.aliased)
-        return MemoryAnalysis(arguments, sum(result.size for result in self.results), aliased, self.total)
+        results = [self.owner(len(bindings), field) for field in main.body.body.fields]
+        fresh = sorted({r: None for r in results if isinstance(r, _Buffer)}, key=lambda buffer: buffer.size)
+        kept = set(fresh)
+        intermediates = [buffer for buffer in self.buffers if buffer not in kept]
+        temporaries, inputs = _place(intermediates), len(main.params)
+        self.addresses = {buffer: Address(inputs + k) for k, buffer in enumerate(fresh)}
+        self.addresses |= {buffer: Address(inputs + len(fresh), buffer.offset) for buffer in intermediates}
+        sizes = tuple(buffer.size for buffer in fresh)
+        arguments = sum(_nbytes(parameter.ty) for parameter in main.params)
+        analysis = MemoryAnalysis(arguments, sum(sizes), sum(self.aliased.values()), temporaries)
+        self.plan = Plan(inputs, sizes, tuple(self.address(result).place for result in results), analysis)
 
     def read(self, i: int, binding: relax.VarBinding) -> None:
         """Notes who owns what a binding makes, and that it uses its arguments."""
         var, value = binding.var, binding.value
         if isinstance(value, relax.TupleGetItem):
             self.owners[var] = self.owners[value.tuple_value][value.index]
-            return
-        for argument in _arguments(value):
-            owner = self.owners.get(argument) if isinstance(argument, ir.Var) else None
-            if owner in self.buffers:
-                self.buffers[owner].last = i
-        if _is_kernel(value):
-            owners = [self.owner(i, ty, source) for ty, source in zip(_types(var), _sources(value), strict=True)]
-            self.owners[var] = owners if isinstance(var.ty, relax.TupleType) else owners[0]
-        else:  # a view, also of a constant, or memory of no bytes
-            shown = value.args[0] if value.op.name == "relax.reshape" else None
-            self.owners[var] = self.owners[shown] if isinstance(shown, ir.Var) else var
+        elif _is_kernel(value):
+            arguments = [self.owner(i, argument) for argument in value.args[1].fields]
+            results: list[_Owner] = []
+            passed = list(arguments)
+            for ty, source in zip(_types(var), _sources(value), strict=True):
+                if source is None:
+                    results.append(self.new(i, ty))
+                    passed.append(results[-1])
+                else:
+                    results.append(arguments[source])
+                    self.aliased[arguments[source]] = _nbytes(ty)
+            self.calls.append((i, value.args[0].name_hint, passed))
+            self.owners[var] = results if isinstance(var.ty, relax.TupleType) else results[0]
+        elif value.op.name == "relax.reshape":
+            self.owners[var] = self.owner(i, value.args[0])
+        else:  # memory of no bytes
+            self.owners[var] = self.new(i, var.ty)
 
-    def owner(self, i: int, ty: relax.TensorType, source: ir.Var | None) -> ir.Var:
-        """Whose memory a result of the kernel at ``i`` lies in: that of a donated parameter, or its own."""
-        if source is not None:
-            self.aliased.add(self.owners[source])
-            return self.owners[source]
-        owner = relax.Var(f"m{len(self.buffers)}", ty)
-        self.buffers[owner] = _Buffer(_nbytes(ty), i, i)
+    def new(self, i: int, ty: relax.TensorType) -> _Buffer:
+        """Memory for what the binding at ``i`` makes."""
+        self.buffers.append(_Buffer(_nbytes(ty), i, i))
+        return self.buffers[-1]
+
+    def owner(self, i: int, value: relax.Expr) -> _Owner:
+        """Whose memory a value lies in that the binding at ``i`` uses; constants are written just before."""
+        if isinstance(value, ir.GenericConst):
+            self.constants.append((i, self.new(i, value.ty), value))
+            return self.buffers[-1]
+        owner = self.owners[value]
+        if isinstance(owner, _Buffer):
+            owner.last = i
         return owner
 
-    def rewritten(self) -> relax.Function:
-        """``main`` with its memory made explicit."""
-        body = _Bindings()
-        if self.total:
-            size = relax.ShapeExpr([self.total])
-            storage = relax.op.memory.alloc_storage(size, 0, "global", "uint8")
-            self.block = body.add("block", storage, relax.AnyType())
-        values: dict[ir.Var, Any] = {}
-        for binding in self.bindings:
-            var, value = binding.var, binding.value
-            if isinstance(value, relax.TupleGetItem):
-                values[var] = values[value.tuple_value][value.index]
-                continue
-            arguments = [values.get(a, a) if isinstance(a, ir.Var) else a for a in _arguments(value)]
-            if _is_kernel(value):
-                values[var] = self.call(body, var, value, arguments)
-            else:
-                again = relax.Call(value.op, arguments, value.attrs, value.ty_args)
-                values[var] = body.add(var.name, again, var.ty)
-        fields = [values.get(f, f) if isinstance(f, ir.Var) else f for f in self.main.body.body.fields]
-        sequence = relax.SeqExpr([relax.BindingBlock(body.bindings)] if body.bindings else [], relax.Tuple(fields))
-        if sequence.ty.is_missing():
-            relax.expr._update_type(sequence, self.main.ret_ty)
-        attributes = {**dict(self.main.attrs), "relax.force_pure": True}
-        main = relax.Function(self.main.params, sequence, self.main.ret_ty, is_pure=False)
-        return main.with_attrs(attributes)
+    def address(self, owner: _Owner) -> Address:
+        """Where the memory lies."""
+        return Address(owner) if isinstance(owner, int) else self.addresses[owner]
 
-    def call(self, body: _Bindings, var: ir.Var, value: relax.Call, arguments: list) -> Any:
-        """Calls a kernel on its arguments and on new memory for the results that have none; returns the results."""
-        results, fresh = [], []
-        for ty, source, owner in zip(_types(var), _sources(value), _listed(self.owners[var]), strict=True):
-            if source is not None:
-                results.append(owner)
-                continue
-            shape, dtype = ty.shape, str(ty.dtype)
-            if owner in self.buffers:
-                offset = self.buffers[owner].offset
-                memory = relax.op.memory.alloc_tensor(self.block, offset, shape, dtype)
-            else:
-                memory = relax.op.builtin.alloc_tensor(shape, dtype, 0)
-            fresh.append(body.add(owner.name, memory, ty))
-            results.append(fresh[-1])
-        body.add("_", relax.Call(value.args[0], [*arguments, *fresh]), relax.TupleType([]))
-        return results if isinstance(var.ty, relax.TupleType) else results[0]
+    def steps(self) -> list[Call | Store]:
+        """What ``main`` does."""
+        stores = [(i, Store(self.address(buffer), _bits(value))) for i, buffer, value in self.constants]
+        calls = [(i, Call(kernel, list(map(self.address, owners)))) for i, kernel, owners in self.calls]
+        return [step for _, step in sorted([*stores, *calls], key=lambda item: item[0])]
 
 
-class _Bindings:
-    def __init__(self) -> None:
-        self.bindings: list[relax.VarBinding] = []
-
-    def add(self, name: str, value: relax.Expr, ty: ir.Type) -> relax.Var:
-        """Binds a value to a new variable."""
-        if value.ty.is_missing():
-            relax.expr._update_type(value, ty)
-        var = relax.Var(name, ty)
-        self.bindings.append(relax.VarBinding(var, value))
-        return var
+def _bits(constant: ir.GenericConst) -> np.integer:
+    """The bits of a scalar constant."""
+    size = 8 * dtypes.canonical(str(constant.ty.dtype)).itemsize
+    return np.from_dlpack(constant.value._create_view((), f"int{size}"))[()]
 
 
 def _is_kernel(value: relax.Call) -> bool:
     return value.op.name in ("relax.call_tir", "relax.call_tir_inplace")
 
 
-def _arguments(value: relax.Call) -> Sequence[Any]:
-    return value.args[1].fields if _is_kernel(value) else value.args
-
-
 def _types(var: ir.Var) -> Sequence[relax.TensorType]:
     return var.ty.fields if isinstance(var.ty, relax.TupleType) else [var.ty]
 
 
-def _listed(owners: Any) -> list:
-    return owners if isinstance(owners, list) else [owners]
-
-
-def _sources(value: relax.Call) -> list[ir.Var | None]:
-    """For each result of a kernel the argument that it is written over, or None."""
+def _sources(value: relax.Call) -> list[int | None]:
+    """For each result of a kernel the place of the argument that it is written over, or None."""
     if value.op.name == "relax.call_tir":
         results = value.ty_args[0]
         return [None] * (len(results.fields) if isinstance(results, relax.TupleType) else 1)
-    return [value.args[1].fields[i] if i >= 0 else None for i in map(int, value.attrs.inplace_indices)]
+    return [i if i >= 0 else None for i in map(int, value.attrs.inplace_indices)]
 
 
 def _nbytes(ty: relax.TensorType) -> int:

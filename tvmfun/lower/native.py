@@ -4,105 +4,93 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from enum import IntEnum
-from functools import partial, reduce
+from functools import partial
 from tempfile import TemporaryDirectory
 from typing import Any
 
 import tvm
-from tvm import ir, relax, s_tir, tirx
+from tvm import ir, s_tir, tirx
+from tvm.support import cc
 from tvm.target import Target
 
+from tvmfun.lower.cpu.build import buffer
+from tvmfun.lower.memory import Call, Store
 from tvmfun.runtime import cpu_count
 
 # Less than this many kernels are not worth a module, and a thread, of their own.
 _KERNELS_OF_A_PART = 4
+# With no more steps than this, ``main`` is compiled together with its kernels if these are one part.
+_FEW_STEPS = 32
 
-# Names of the FFI's C header, and the fields of its structures. An argument is a kind, and a number or a pointer.
-# That of a tensor points at an object, whose header is followed by a DLTensor.
+# Names of the FFI's C header. An argument is a structure whose last field is a number or a pointer.
 _SYMBOL_PREFIX = "__tvm_ffi_"
 _C_PACKED_FUNC = 1
-_INTEGER, _TENSOR = 1, 70
-_OBJECT_HEADER_BYTES = 24
+_VALUE, _KIND = 15, 13
 _CPU = 1
 
+_ARGUMENT_BYTES = 16
 
-class _Field(IntEnum):
-    DATA = 1
-    SHAPE = 2
-    AXES = 4
-    DTYPE_CODE = 5
-    DTYPE_BITS = 6
-    BYTE_OFFSET = 8
-    DEVICE = 10
-    KIND = 13
-    VALUE = 15
-    SIZE = 17
+# The dtype of addresses in the table, and its size.
+_ADDRESS, _ADDRESS_BYTES = "uint64", 8
+
+# Writes the call of a kernel, given its name, the stack of arguments, and where the arguments begin and end.
+_CallOf = Callable[[str, tirx.Var, int, int], tirx.Stmt]
 
 
-class NativeExecutable(relax.VMExecutable):
-    """An executable of Relax whose kernels are several LLVM modules; machine code is generated when it is needed.
+class NativeModule:
+    """A ``main`` that takes a table of addresses, and its kernels, as LLVM modules that were optimized in threads.
 
     Args:
-        module: the virtual machine's instructions, with the LLVM modules imported.
-        kernels: of each LLVM module, the name of a kernel.
-        target: what they are for.
-    """
-
-    def __init__(self, module: Any, kernels: list[str], target: Target) -> None:
-        super().__init__(module)
-        self._kernels = kernels
-        self._target = target
-
-    def generate(self) -> None:
-        """Generates the machine code in memory, if it is for this machine.
-
-        The first call would do it, one module after the other.
-        """
-        if "mtriple" not in self._target.attrs:
-            _in_threads(lambda library, kernel: library.get_function(kernel), self.mod.imports, self._kernels)
-
-    def export_library(self, file_name: str, **options: Any) -> None:
-        """Writes a shared library; the machine code for it is generated in threads."""
-        libraries = list(self.mod.imports)
-        with TemporaryDirectory() as folder:
-            files = [f"{folder}/{kernel}.o" for kernel in self._kernels]
-            _in_threads(lambda library, file: library.write_to_file(file), libraries, files)
-            objects = [tvm.runtime.load_static_library(file, []) for file in files] or libraries
-            try:
-                self._import(objects)
-                super().export_library(file_name, **options)
-            finally:
-                self._import(libraries)
-
-    def _import(self, libraries: list) -> None:
-        self.mod.clear_imports()
-        for library in libraries:
-            self.mod.import_module(library)
-
-
-def link(builder: relax.ExecBuilder, functions: dict, constants: dict, target: Target) -> NativeExecutable:
-    """Lowers kernels and has LLVM optimize them, in one thread per part of about equal size.
-
-    Args:
-        builder: the virtual machine's instructions.
         functions: the kernels by name.
-        constants: what they were called with that is not in the instructions.
+        steps: what ``main`` does.
+        places: the size of the table.
         target: a CPU.
     """
-    if "opt-level" not in target.attrs:
-        # LLVM's highest level takes a third longer, and its code for our kernels is no faster: they have their loops.
-        target = Target({**target.export(), "opt-level": 2})
-    items = list(functions.items())
-    # Options for LLVM's command line are global.
-    threads = 1 if target.attrs.get("cl-opt") else cpu_count()
-    count = min(threads, -(-len(items) // _KERNELS_OF_A_PART))
-    # Neighbours resemble each other: deal them out.
-    parts = [dict(items[i::count]) for i in range(count)]
-    libraries = _in_threads(partial(_compile, target), parts)
-    first, *others = libraries or [None]
-    module = tvm.get_global_func("relax.VMLink")(builder, target, first, others, constants)
-    return NativeExecutable(module, [name.name_hint for name, _ in items[:count]], target)
+
+    def __init__(self, functions: dict, steps: Sequence[Call | Store], places: int, target: Target) -> None:
+        self._target = target
+        self._steps, self._places = steps, places
+        items = list(functions.items())
+        # Options for LLVM's command line are global.
+        threads = 1 if target.attrs.get("cl-opt") else cpu_count()
+        count = min(threads, -(-len(items) // _KERNELS_OF_A_PART))
+        # Neighbours resemble each other: deal them out.
+        parts = [dict(items[i::count]) for i in range(count)]
+        # A module of its own takes LLVM some milliseconds.
+        self._is_joined = count <= 1 and len(steps) <= _FEW_STEPS
+        if self._is_joined:
+            parts = [self._main(_linked) | dict(items)]
+        self._names = [*(next(iter(part)).name_hint for part in parts), "main"]
+        self._parts = _in_threads(partial(compiled, target), parts)
+
+    def load(self) -> Any:
+        """The module with ``main`` in memory; machine code is generated now if it is for this machine."""
+        modules = self._modules(_imported)
+        *others, main = modules
+        for module in others:
+            main.import_module(module)
+        if "mtriple" not in self._target.attrs:
+            _in_threads(lambda module, name: module.get_function(name), modules, self._names)
+        return main
+
+    def export(self, path: str) -> None:
+        """Writes a shared library; the machine code for it is generated in threads."""
+        modules = self._modules(_linked)
+        with TemporaryDirectory() as folder:
+            files = [f"{folder}/{i}.o" for i in range(len(modules))]
+            _in_threads(lambda module, file: module.write_to_file(file), modules, files)
+            cc.create_shared(path, files)
+
+    def _main(self, call: _CallOf) -> dict[ir.GlobalVar, tirx.PrimFunc]:
+        return {ir.GlobalVar("main"): _main(self._steps, self._places, call)}
+
+    def _modules(self, call: _CallOf) -> list[Any]:
+        """All modules; ``main`` is in the last one."""
+        if self._is_joined:
+            return self._parts
+        # It takes many steps, and each once: optimizing them would take longer than it ever saves.
+        target = Target({**self._target.export(), "opt-level": 0})
+        return [*self._parts, compiled(target, self._main(call))]
 
 
 def _in_threads(function: Callable, *arguments: Sequence) -> list:
@@ -113,13 +101,17 @@ def _in_threads(function: Callable, *arguments: Sequence) -> list:
         return list(pool.map(function, *arguments))
 
 
-def _compile(target: Target, functions: dict) -> Any:
+def compiled(target: Target, functions: dict, pointers: bool = True) -> Any:
+    """One LLVM module of scheduled functions that take ``pointers``, or tensors as the virtual machine wants it."""
+    if "opt-level" not in target.attrs:
+        # LLVM's highest level takes a third longer, and its code for our kernels is no faster: they have their loops.
+        target = Target({**target.export(), "opt-level": 2})
     with target, tvm.transform.PassContext(opt_level=3):
         module = tirx.transform.BindTarget(target.with_host(target))(tvm.IRModule(functions))
-        return tvm.get_global_func("target.build.llvm")(_lowering()(module), target)
+        return tvm.get_global_func("target.build.llvm")(_lowering(pointers)(module), target)
 
 
-def _lowering() -> tvm.transform.Pass:
+def _lowering(pointers: bool) -> tvm.transform.Pass:
     """What scheduled kernels for the CPU need of TVM's pipeline for schedules (``tvm.s_tir.pipeline``), in its order.
 
     Left out are the passes for GPUs and accelerators, and those that change nothing in kernels that our schedules
@@ -149,7 +141,7 @@ def _lowering() -> tvm.transform.Pass:
             s_tir.transform.RewriteUnsafeSelect(),
             # Inlined formulas are large; LLVM would spend longer on finding what is equal.
             tirx.transform.CommonSubexprElim(),
-            _make_packed,
+            *([_make_packed] if pointers else []),
             tirx.transform.MakePackedAPI(),
             tirx.transform.BF16StorageLegalize(),
             tirx.transform.LowerTVMBuiltin(),
@@ -160,73 +152,76 @@ def _lowering() -> tvm.transform.Pass:
 
 @tvm.transform.module_pass(opt_level=0, name="tvmfun.MakePacked")
 def _make_packed(module: tvm.IRModule, context: tvm.transform.PassContext) -> tvm.IRModule:
-    """Gives each kernel the calling convention of the FFI, with three checks.
+    """Gives functions of buffers the calling convention of the FFI, with pointers for arguments.
 
-    TVM's pass for this, ``MakePackedAPI``, makes every call check each part of the type of each argument, with a
-    message of its own. That is more code than most kernels have. Only ``main`` calls our kernels, and its callers
-    know the types, so what is wrong need not be told; but no wrong argument may be read.
-
-    It is left the functions of Relax that return a number.
+    TVM's pass for this, ``MakePackedAPI``, passes tensors and makes every call check each part of the type of each one.
+    That is more code than most kernels have. Only ``main`` calls our kernels, and its caller knows the types.
     """
-    functions = {
-        name: function if isinstance(function.ret_type, ir.PrimType) else _packed(function)
-        for name, function in module.functions.items()
-    }
-    return tvm.IRModule(functions, attrs=module.attrs)
+    return tvm.IRModule({name: _packed(function) for name, function in module.functions.items()}, attrs=module.attrs)
 
 
 def _packed(function: tirx.PrimFunc) -> tirx.PrimFunc:
     name = str(function.attrs["global_symbol"])
     self_handle, arguments, result = (tirx.Var(word, "handle") for word in ("self_handle", "args", "result"))
-    count = tirx.Var("num_args", "int32")
-    integer = partial(tirx.IntImm, "int32")
-    field = tirx.tvm_struct_get
-    numbers: list[tirx.Bind] = []
-    handles: list[tirx.Bind] = []
-    buffers: list[tirx.DeclBuffer] = []
-    # Each list of conditions must hold before the next may be looked at.
-    kinds, types, sizes = [], [], []
+    buffers = []
     for i, parameter in enumerate(function.params):
-        if not isinstance(parameter.ty, tirx.BufferType):
-            value = field(arguments, i, _Field.VALUE, "int64")
-            kinds.append(field(arguments, i, _Field.KIND, "int32") == _INTEGER)
-            numbers.append(tirx.Bind(parameter, value.astype(parameter.ty.dtype)))
-            continue
-        kinds.append(field(arguments, i, _Field.KIND, "int32") == _TENSOR)
-        tensor = tirx.Var(f"{parameter.name}_tensor", "handle")
-        value = field(arguments, i, _Field.VALUE, arguments.ty)
-        handles.append(tirx.Bind(tensor, tirx.handle_add_byte_offset(value, _OBJECT_HEADER_BYTES)))
-        shape, dtype = parameter.ty.shape, parameter.ty.dtype.dtype
-        types += [
-            field(tensor, 0, _Field.AXES, "int32") == len(shape),
-            field(tensor, 0, _Field.DTYPE_CODE, "uint8") == tirx.IntImm("uint8", dtype.type_code),
-            field(tensor, 0, _Field.DTYPE_BITS, "uint8") == tirx.IntImm("uint8", dtype.bits),
-            field(tensor, 0, _Field.DEVICE, "int32") == _CPU,
-        ]
-        given = field(tensor, 0, _Field.SHAPE, arguments.ty)
-        sizes += [field(given, k, _Field.SIZE, "int64") == size.astype("int64") for k, size in enumerate(shape)]
-        # Intermediates lie somewhere in one block.
-        offset = field(tensor, 0, _Field.BYTE_OFFSET, "uint64").astype("int64")
-        data = tirx.handle_add_byte_offset(field(tensor, 0, _Field.DATA, arguments.ty), offset)
         pointer = ir.PointerType(parameter.ty.dtype, "global")
-        buffers.append(tirx.DeclBuffer(parameter, data=tirx.reinterpret(pointer, data)))
-    checks = [_check(conditions, name) for conditions in (kinds, types, sizes)]
+        value = tirx.tvm_struct_get(arguments, i, _VALUE, arguments.ty)
+        buffers.append(tirx.DeclBuffer(parameter, data=tirx.reinterpret(pointer, value)))
     # The body becomes a function of its own, because only parameters can be marked as not overlapping.
     body = tirx.AttrStmt(0, "compute_scope", ir.StringImm(f"{name}_compute_"), function.body)
-    body = tirx.SeqStmt([checks[0], *numbers, *handles, *checks[1:], *buffers, body, tirx.Return(integer(0))])
+    body = tirx.SeqStmt([*buffers, body, tirx.Return(_integer(0))])
     # Large buffers of the body are allocated on this device.
-    body = tirx.AttrStmt("default", "device_type", integer(_CPU), body)
-    body = tirx.AttrStmt("default", "device_id", integer(0), body)
+    body = tirx.AttrStmt("default", "device_type", _integer(_CPU), body)
+    body = tirx.AttrStmt("default", "device_id", _integer(0), body)
     for declared in buffers:
-        alignment = integer(declared.buffer.ty.data_alignment)
+        alignment = _integer(declared.buffer.ty.data_alignment)
         body = tirx.AttrStmt(declared.buffer, "storage_alignment", alignment, body)
+    count = tirx.Var("num_args", "int32")
     packed = tirx.PrimFunc([self_handle, arguments, count, result], body, ir.PrimType("int32"), function.attrs)
     return packed.with_attr({"calling_conv": _C_PACKED_FUNC, "global_symbol": _SYMBOL_PREFIX + name})
 
 
-def _check(conditions: list[tirx.Expr], name: str) -> tirx.Stmt:
-    if not conditions:
-        return tirx.Evaluate(tirx.IntImm("int32", 0))
-    message = ir.StringImm(f"{name}: an argument does not have the type that it was compiled for")
-    # The names of its first two parameters are exchanged.
-    return tirx.AssertStmt(reduce(tirx.And, conditions), ir.StringImm("TypeError"), [message])
+def _main(steps: Sequence[Call | Store], places: int, call: _CallOf) -> tirx.PrimFunc:
+    """The function that takes the steps; ``call`` writes the call of a kernel whose arguments are on the stack."""
+    table = tirx.decl_buffer((places,), _ADDRESS, name="table", data_alignment=_ADDRESS_BYTES)
+    pointer = lambda address: tirx.handle_add_byte_offset(
+        tirx.reinterpret("handle", table[address.place]), address.offset
+    )
+    most = max((len(step.arguments) for step in steps if isinstance(step, Call)), default=0)
+    stack = tirx.Var("stack", "handle")
+    # After the arguments, a place for a result: there is none, but it must not be taken for an object.
+    body = [
+        tirx.Bind(stack, tirx.call_intrin("handle", "tirx.tvm_stack_alloca", "tvm_ffi_any", most + 1)),
+        tirx.Evaluate(tirx.tvm_struct_set(stack, most, _KIND, _integer(0))),
+    ]
+    for i, step in enumerate(steps):
+        if isinstance(step, Store):
+            constant = buffer((), str(step.bits.dtype), f"constant{i}")
+            data = tirx.reinterpret(ir.PointerType(constant.ty.dtype, "global"), pointer(step.address))
+            body += [
+                tirx.DeclBuffer(constant, data=data),
+                tirx.BufferStore(constant, tirx.const(int(step.bits), constant.dtype), []),
+            ]
+            continue
+        for k, argument in enumerate(step.arguments, most - len(step.arguments)):
+            body.append(tirx.Evaluate(tirx.tvm_struct_set(stack, k, _VALUE, pointer(argument))))
+        body.append(call(step.kernel, stack, most - len(step.arguments), most))
+    function = tirx.PrimFunc([table], tirx.SeqStmt(body))
+    return function.with_attrs({"global_symbol": "main", "s_tir": True, "tirx.noalias": True})
+
+
+def _linked(kernel: str, stack: tirx.Var, begin: int, end: int) -> tirx.Stmt:
+    """The call of a kernel that the linker finds."""
+    null = tirx.reinterpret("handle", tirx.const(0, _ADDRESS))
+    arguments, result = (tirx.handle_add_byte_offset(stack, _ARGUMENT_BYTES * place) for place in (begin, end))
+    failed = tirx.call_extern("int32", _SYMBOL_PREFIX + kernel, null, arguments, end - begin, result) != 0
+    return tirx.IfThenElse(failed, tirx.Evaluate(tirx.call_intrin("int32", "tirx.tvm_throw_last_error")), None)
+
+
+def _imported(kernel: str, stack: tirx.Var, begin: int, end: int) -> tirx.Stmt:
+    """The call of a kernel of another module, that the FFI finds."""
+    return tirx.Evaluate(tirx.call_packed_lowered(kernel, stack, begin, end))
+
+
+_integer = partial(tirx.IntImm, "int32")

@@ -212,14 +212,17 @@ def scheduled_module(program: Program, target: Target, donated: Collection[int] 
     return _ModuleBuilder(program, target, donated).build()
 
 
-def build(module: tvm.IRModule, target: Target, dynamic: bool = False) -> relax.VMExecutable:
-    """Plans memory, lowers and generates code; ``dynamic`` says that there are dynamic sizes."""
-    own_plan = targets.is_cpu(target) and not dynamic
-    if own_plan:
-        module, _ = memory.planned(module)
+def build(module: tvm.IRModule, target: Target) -> tuple[native.NativeModule, memory.Plan]:
+    """Plans memory, lowers and generates code, for a CPU and static sizes."""
+    plan, steps = memory.planned(module["main"])
+    return native.NativeModule(_kernels(module), steps, plan.block + 1, target), plan
+
+
+def build_for_vm(module: tvm.IRModule, target: Target, dynamic: bool) -> relax.VMExecutable:
+    """The same for TVM's virtual machine; ``dynamic`` says that there are dynamic sizes."""
     passes = tvm.transform.Sequential(
         [
-            *([] if own_plan else _PLAN_OF_TVM),
+            *_PLAN_OF_TVM,
             relax.transform.LowerAllocTensor(),
             relax.transform.KillAfterLastUse(),
             relax.transform.LowerRuntimeBuiltin(),
@@ -237,7 +240,11 @@ def build(module: tvm.IRModule, target: Target, dynamic: bool = False) -> relax.
             return relax.build(module, target, relax_pipeline=passes)
         module = passes(module)
         builder = relax.ExecBuilder()
-        constants = module.get_attr("const_name_to_constant") or {}
+        constants = dict(module.get_attr("const_name_to_constant") or {})
         module = tvm.get_global_func("relax.VMCodeGen")(builder, module)
-    functions = {name: function for name, function in module.functions.items() if isinstance(function, tirx.PrimFunc)}
-    return native.link(builder, functions, dict(constants), target)
+    library = native.compiled(target, _kernels(module), pointers=False)
+    return relax.VMExecutable(tvm.get_global_func("relax.VMLink")(builder, target, library, [], constants))
+
+
+def _kernels(module: tvm.IRModule) -> dict[tvm.ir.GlobalVar, tirx.PrimFunc]:
+    return {name: function for name, function in module.functions.items() if isinstance(function, tirx.PrimFunc)}
