@@ -19,7 +19,8 @@ FRAMEWORKS = [Ours, Jax, Torch, TorchCompiled]
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
 def test_step(case, report):
     """The same loss in all, and then the time of a step."""
-    runners = [framework(case) for framework in FRAMEWORKS if framework is not TorchCompiled or case.torch_compiles]
+    frameworks = [framework for framework in FRAMEWORKS if framework is not TorchCompiled or case.torch_compiles]
+    runners = [framework(case).load() for framework in frameworks]
     losses = [runner.loss() for runner in runners]
     np.testing.assert_allclose(losses, losses[0], rtol=1e-4)
     compiled = {runner.name: runner.compile() for runner in runners}

@@ -15,6 +15,7 @@ import tempfile
 import time
 from collections import OrderedDict
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from threading import RLock
@@ -27,7 +28,7 @@ from tvmfun.core.inline import inlined
 from tvmfun.core.program import Program
 from tvmfun.counters import counters
 from tvmfun.errors import DimensionError, ShapeError
-from tvmfun.lower import memory, native, pipeline
+from tvmfun.lower import memory, native, pipeline, workspaces
 from tvmfun.lower import target as targets
 from tvmfun.runtime import Executable, device_of
 
@@ -194,7 +195,8 @@ def _has_linker() -> bool:
 
 def memory_analysis(program: Program, target: Target, donated: Sequence[int] = ()) -> memory.MemoryAnalysis:
     """What a call of the compiled Program takes; for the CPU, and static sizes."""
-    return memory.planned(pipeline.scheduled_module(inlined(program), target, donated))[1]
+    module = pipeline.scheduled_module(inlined(program), target, donated)
+    return replace(memory.planned(module)[1], workspaces=workspaces.workspaces(module, target))
 
 
 def text(program: Program, target: Target | None = None, donated: Sequence[int] = ()) -> str:

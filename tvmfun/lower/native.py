@@ -115,8 +115,23 @@ def _in_threads(function: Callable, *arguments: Sequence) -> list:
 
 def _compile(target: Target, functions: dict) -> Any:
     with target, tvm.transform.PassContext(opt_level=3):
-        module = tirx.transform.BindTarget(target.with_host(target))(tvm.IRModule(functions))
-        return tvm.get_global_func("target.build.llvm")(_lowering()(module), target)
+        return tvm.get_global_func("target.build.llvm")(_lowered(target, functions), target)
+
+
+def bodies(functions: dict, target: Target) -> dict[str, tirx.Stmt]:
+    """The kernels as LLVM gets them, by name.
+
+    Args:
+        functions: the kernels by name.
+        target: a CPU.
+    """
+    with target, tvm.transform.PassContext(opt_level=3):
+        module = _lowered(target, functions)
+    return {name.name_hint.removeprefix(_SYMBOL_PREFIX): kernel.body for name, kernel in module.functions.items()}
+
+
+def _lowered(target: Target, functions: dict) -> tvm.IRModule:
+    return _lowering()(tirx.transform.BindTarget(target.with_host(target))(tvm.IRModule(functions)))
 
 
 def _lowering() -> tvm.transform.Pass:

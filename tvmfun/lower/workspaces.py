@@ -1,0 +1,108 @@
+"""What kernels allocate for themselves while they run: panels of packed factors, padded images, partial sums."""
+
+from __future__ import annotations
+
+import math
+from bisect import bisect_left, insort
+from collections.abc import Iterable, Iterator
+
+import tvm
+import tvm_ffi
+from tvm import ir, relax, tirx
+from tvm.s_tir import SBlock
+from tvm.target import Target
+
+from tvmfun.lower import native
+
+# Of the runtime: what is smaller is on the stack, and the rest is rounded up to pages.
+_SMALLEST = 1024
+_PAGE = 4096
+_ALLOCATE = "tirx.TVMBackendAllocWorkspace"
+
+# An allocation of so many bytes in so many threads, or (None) that the last one is given up.
+_Event = tuple[int, int] | None
+
+
+def workspaces(module: tvm.IRModule, target: Target) -> int:
+    """Returns the bytes that the threads of one caller keep for the kernels that ``main`` calls.
+
+    Each thread has a pool of its own, which grows to what is in use at a time and never shrinks.
+
+    Args:
+        module: kernels, and a ``main`` that calls them with ``call_tir`` and ``call_tir_inplace``.
+        target: a CPU.
+    """
+    functions = {name: function for name, function in module.functions.items() if _may_allocate(function)}
+    threads = int(target.attrs.get("num-cores", 1))
+    events = {name: list(_events(body, threads)) for name, body in native.bodies(functions, target).items()}
+    order = [event for name in _called(module["main"]) for event in events.get(name, ())]
+    return sum(_kept(order, thread) for thread in range(threads))
+
+
+def _may_allocate(function: ir.BaseFunc) -> bool:
+    buffers: list[tirx.Buffer] = []
+    if isinstance(function, tirx.PrimFunc):
+        tvm_ffi.structural_walk(function.body, (SBlock, lambda block: buffers.extend(block.alloc_buffers)))
+        tvm_ffi.structural_walk(function.body, (tirx.AllocBuffer, lambda stmt: buffers.append(stmt.buffer)))
+    return any(_nbytes(buffer) >= _SMALLEST for buffer in buffers)
+
+
+def _nbytes(buffer: tirx.Buffer) -> int:
+    return math.prod(map(int, buffer.shape)) * tvm.DataType(str(buffer.dtype)).itemsize
+
+
+def _called(main: relax.Function) -> Iterator[str]:
+    """The names of the kernels in the order of their calls."""
+    for block in main.body.blocks:
+        for binding in block.bindings:
+            value = binding.value
+            if isinstance(value, relax.Call) and value.op.name.startswith("relax.call_tir"):
+                yield value.args[0].name_hint
+
+
+def _events(stmt: tirx.Stmt, threads: int, at_work: int = 1) -> Iterator[_Event]:
+    """What a lowered kernel allocates, in order; an iteration of a loop leaves nothing behind."""
+    if isinstance(stmt, tirx.SeqStmt):
+        allocated = 0
+        for part in stmt.seq:
+            call = part.data if isinstance(part, tirx.DeclBuffer) else None
+            if isinstance(call, ir.Call) and call.op.name == _ALLOCATE:
+                allocated += 1
+                yield int(call.args[2]), at_work
+            yield from _events(part, threads, at_work)
+        yield from [None] * allocated
+    elif isinstance(stmt, tirx.For):
+        if stmt.kind == tirx.ForKind.PARALLEL:
+            extent = int(stmt.extent)
+            at_work = min(threads, extent and -(-extent // -(-extent // threads)))
+        yield from _events(stmt.body, threads, at_work)
+    elif isinstance(stmt, tirx.AttrStmt | tirx.While):
+        yield from _events(stmt.body, threads, at_work)
+    elif isinstance(stmt, tirx.IfThenElse):
+        for case in (stmt.then_case, stmt.else_case):
+            if case is not None:
+                yield from _events(case, threads, at_work)
+
+
+def _kept(events: Iterable[_Event], thread: int) -> int:
+    """The bytes in the pool of a thread at the end: it hands out the smallest piece that fits, or grows the largest."""
+    idle: list[int] = []
+    in_use: list[int | None] = []
+    for event in events:
+        if event is None:
+            piece = in_use.pop()
+            if piece is not None:
+                insort(idle, piece)
+            continue
+        size, at_work = event
+        if thread >= at_work:
+            in_use.append(None)
+            continue
+        size = -(-size // _PAGE) * _PAGE
+        place = bisect_left(idle, size)
+        if place < len(idle):
+            size = idle.pop(place)
+        elif idle:
+            idle.pop()
+        in_use.append(size)
+    return sum(idle)
