@@ -635,7 +635,7 @@ class Compiled:
         >>> step = jit(lambda w, x: w - 0.5 * (x.T @ (x @ w)), donate_argnums=0)
         >>> w, x = tvmfun.ShapeDtype((64, 8), "float32"), tvmfun.ShapeDtype((32, 64), "float32")
         >>> step.lower(w, x).compile().memory_analysis()
-        MemoryAnalysis(arguments=10240, outputs=0, aliased=2048, temporaries=1024, workspaces=0)
+        MemoryAnalysis(arguments=10240, outputs=0, aliased=2048, temporaries=1024, workspaces=...)
         """
         if self.program.sizes or not targets.is_cpu(self.target):
             raise TargetError("memory_analysis", "memory is planned by us for the CPU and static sizes only")

@@ -9,7 +9,6 @@ import tvm
 from tvm.s_tir.analysis import estimate_tir_flops
 
 import tvmfun
-import tvmfun.numpy as tnp
 from tvmfun import ShapeDtype, lax
 from tvmfun.core.inline import inlined
 from tvmfun.lower import kernel as kernels

@@ -36,7 +36,7 @@ def workspaces(module: tvm.IRModule, target: Target) -> int:
     threads = int(target.attrs.get("num-cores", 1))
     events = {name: list(_events(body, threads)) for name, body in native.bodies(functions, target).items()}
     order = [event for name in _called(module["main"]) for event in events.get(name, ())]
-    return sum(_kept(order, thread) for thread in range(threads))
+    return sum(kept(order, thread) for thread in range(threads))
 
 
 def _may_allocate(function: ir.BaseFunc) -> bool:
@@ -84,7 +84,7 @@ def _events(stmt: tirx.Stmt, threads: int, at_work: int = 1) -> Iterator[_Event]
                 yield from _events(case, threads, at_work)
 
 
-def _kept(events: Iterable[_Event], thread: int) -> int:
+def kept(events: Iterable[_Event], thread: int) -> int:
     """The bytes in the pool of a thread at the end: it hands out the smallest piece that fits, or grows the largest."""
     idle: list[int] = []
     in_use: list[int | None] = []
