@@ -4,6 +4,7 @@ Run with ``nox -s bench -- -k models``; ``--json FILE`` keeps the figures.
 """
 
 import gc
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -13,6 +14,14 @@ from bench.memory import in_a_new_process
 from bench.models import dlrm, lstm, mlp, mnist_cnn, resnet, transformer
 
 CASES = [mlp.CASE, mnist_cnn.CASE, resnet.CASE, lstm.CASE, dlrm.CASE, *transformer.CASES]
+# With a batch of any size.
+BATCHED = {
+    "ResNet-18": resnet.case,
+    **{
+        name: lambda batch, name=name: transformer.case(name, replace(transformer.SIZES[name], batch=batch))
+        for name in ("BERT, 4 layers", "GPT-2 mini")
+    },
+}
 FRAMEWORKS = [Ours, Jax, Torch, TorchCompiled]
 
 
