@@ -33,7 +33,7 @@ def test_dispatch(leaves, report):
     peer = jax.jit(lambda p: {name: value + 1 for name, value in p.items()})
     np.testing.assert_array_equal(step(ours)["w0"], peer(theirs)["w0"])
     a, b = microseconds(lambda: step(ours), lambda: jax.block_until_ready(peer(theirs)))
-    report.add(call_row(f"a call with {leaves} leaves", a, b))
+    report.add(call_row(f"a call, leaves: {leaves}", a, b))
     arguments, flatten = ((ours,), {}), tvmfun.tree.Flattener()
     ready = step.lower(ours).compile()._ready
     tensors = [array.tensor for array in ours.values()]
@@ -64,7 +64,7 @@ def test_dataclasses(report):
     )
     np.testing.assert_array_equal(step(ours)[0].kernel, peer(theirs)[0].kernel)
     a, b = microseconds(lambda: step(ours), lambda: jax.block_until_ready(peer(theirs)))
-    report.add(call_row("a call with 100 dataclasses", a, b))
+    report.add(call_row("a call, dataclasses: 100", a, b))
 
 
 def test_eager_op(report):

@@ -1,6 +1,6 @@
 """How much memory a step takes, in a process of its own: ``python -m bench.memory CASE FRAMEWORK [BATCH]``.
 
-``python -m bench.memory --fit MIB`` tells the largest batches for which that is enough.
+``python -m bench.memory --fit MIB [CASE ...]`` tells the largest batches for which that is enough.
 """
 
 from __future__ import annotations
@@ -95,12 +95,12 @@ def _takes(case: str, framework: str, batch: int) -> float:
     return 1e6 * in_a_new_process(case, framework, str(batch))["measured MB"]
 
 
-def _fit(mebibytes: int) -> dict[str, dict[str, int]]:
+def _fit(mebibytes: int, *cases: str) -> dict[str, dict[str, int]]:
     """The largest batch by the plans of tvmfun and JAX, and by what PyTorch takes."""
     from bench.bench_models import BATCHED
 
     found = {}
-    for case in BATCHED:
+    for case in cases or BATCHED:
         frameworks = ("tvmfun", "JAX", "PyTorch")
         found[case] = {name: largest(partial(_takes, case, name), mebibytes << 20, 8) for name in frameworks}
         print(case, found[case], file=sys.stderr, flush=True)
@@ -109,7 +109,7 @@ def _fit(mebibytes: int) -> dict[str, dict[str, int]]:
 
 def _main(*arguments: str) -> dict:
     if arguments[0] == "--fit":
-        return _fit(int(arguments[1]))
+        return _fit(int(arguments[1]), *arguments[2:])
     return (_measure if ENVIRONMENT.items() <= os.environ.items() else in_a_new_process)(*arguments)
 
 
