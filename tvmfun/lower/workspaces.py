@@ -73,8 +73,7 @@ def _events(stmt: tirx.Stmt, threads: int, at_work: int = 1) -> Iterator[_Event]
         yield from [None] * allocated
     elif isinstance(stmt, tirx.For):
         if stmt.kind == tirx.ForKind.PARALLEL:
-            extent = int(stmt.extent)
-            at_work = min(threads, extent and -(-extent // -(-extent // threads)))
+            at_work = _at_work(stmt.extent, threads)
         yield from _events(stmt.body, threads, at_work)
     elif isinstance(stmt, tirx.AttrStmt | tirx.While):
         yield from _events(stmt.body, threads, at_work)
@@ -82,6 +81,14 @@ def _events(stmt: tirx.Stmt, threads: int, at_work: int = 1) -> Iterator[_Event]
         for case in (stmt.then_case, stmt.else_case):
             if case is not None:
                 yield from _events(case, threads, at_work)
+
+
+def _at_work(extent: tirx.Expr, threads: int) -> int:
+    """How many threads the runtime gives a share of a parallel loop."""
+    if not isinstance(extent, tirx.IntImm):
+        return threads
+    share = -(-int(extent) // threads)
+    return -(-int(extent) // share) if share else 0
 
 
 def kept(events: Iterable[_Event], thread: int) -> int:
