@@ -668,7 +668,7 @@ class Compiled:
         >>> step = jit(lambda w, x: w - 0.5 * (x.T @ (x @ w)), donate_argnums=0)
         >>> w, x = tvmfun.ShapeDtype((64, 8), "float32"), tvmfun.ShapeDtype((32, 64), "float32")
         >>> step.lower(w, x).compile().memory_analysis()
-        MemoryAnalysis(arguments=10240, outputs=0, aliased=2048, temporaries=1024)
+        MemoryAnalysis(arguments=10240, outputs=0, aliased=2048, temporaries=1024, workspaces=...)
         """
         if not isinstance(self.executable, runtime.NativeExecutable):
             raise TargetError("memory_analysis", "memory is planned by us for the CPU and static sizes only")

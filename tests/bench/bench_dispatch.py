@@ -1,6 +1,6 @@
 """What a call costs in Python: a step that does next to nothing, with many leaves, beside JAX's.
 
-Run with ``nox -s bench -- -k dispatch``.
+Run with ``nox -s bench -- -k dispatch``; ``-k "models or dispatch" --json FILE`` keeps the figures with those of steps.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from bench.harness import call_row
 
 import tvmfun
 import tvmfun.numpy as tnp
@@ -25,13 +26,14 @@ def microseconds(*calls, number: int = 100, repeat: int = 25) -> list[float]:
 
 
 @pytest.mark.parametrize("leaves", [1, 10, 100, 400])
-def test_dispatch(leaves):
+def test_dispatch(leaves, report):
     params = {f"w{i}": np.ones(4, "float32") for i in range(leaves)}
     ours, theirs = tvmfun.device_put(params), {name: jnp.asarray(value) for name, value in params.items()}
     step = tvmfun.jit(lambda p: {name: value + 1 for name, value in p.items()})
     peer = jax.jit(lambda p: {name: value + 1 for name, value in p.items()})
     np.testing.assert_array_equal(step(ours)["w0"], peer(theirs)["w0"])
     a, b = microseconds(lambda: step(ours), lambda: jax.block_until_ready(peer(theirs)))
+    report.add(call_row(f"a call, leaves: {leaves}", a, b))
     arguments, flatten = ((ours,), {}), tvmfun.tree.Flattener()
     ready = step.lower(ours).compile()._ready
     arrays = list(ours.values())
@@ -55,7 +57,7 @@ class Layer:
     bias: Any
 
 
-def test_dataclasses():
+def test_dataclasses(report):
     """A model of 100 layers."""
     layers = [Layer(np.ones(4, "float32"), np.ones(4, "float32")) for _ in range(100)]
     ours, theirs = tvmfun.device_put(layers), jax.device_put(layers)
@@ -64,10 +66,10 @@ def test_dataclasses():
     )
     np.testing.assert_array_equal(step(ours)[0].kernel, peer(theirs)[0].kernel)
     a, b = microseconds(lambda: step(ours), lambda: jax.block_until_ready(peer(theirs)))
-    print(f"\n100 layers as dataclasses: tvmfun {a:.1f} us, JAX {b:.1f} us")
+    report.add(call_row("a call, dataclasses: 100", a, b))
 
 
-def test_eager_op():
+def test_eager_op(report):
     ours, theirs = tnp.ones(4), jnp.ones(4)
     a, b = microseconds(lambda: ours + ours, lambda: (theirs + theirs).block_until_ready())
-    print(f"\none eager addition: tvmfun {a:.1f} us, JAX {b:.1f} us")
+    report.add(call_row("an eager addition", a, b))

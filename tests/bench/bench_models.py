@@ -4,6 +4,7 @@ Run with ``nox -s bench -- -k models``; ``--json FILE`` keeps the figures.
 """
 
 import gc
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -13,13 +14,22 @@ from bench.memory import in_a_new_process
 from bench.models import dlrm, lstm, mlp, mnist_cnn, resnet, transformer
 
 CASES = [mlp.CASE, mnist_cnn.CASE, resnet.CASE, lstm.CASE, dlrm.CASE, *transformer.CASES]
+# With a batch of any size.
+BATCHED = {
+    "ResNet-18": resnet.case,
+    **{
+        name: lambda batch, name=name: transformer.case(name, replace(transformer.SIZES[name], batch=batch))
+        for name in ("BERT, 4 layers", "GPT-2 mini")
+    },
+}
 FRAMEWORKS = [Ours, Jax, Torch, TorchCompiled]
 
 
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
 def test_step(case, report):
     """The same loss in all, and then the time of a step."""
-    runners = [framework(case) for framework in FRAMEWORKS if framework is not TorchCompiled or case.torch_compiles]
+    frameworks = [framework for framework in FRAMEWORKS if framework is not TorchCompiled or case.torch_compiles]
+    runners = [framework(case).load() for framework in frameworks]
     losses = [runner.loss() for runner in runners]
     np.testing.assert_allclose(losses, losses[0], rtol=1e-4)
     compiled = {runner.name: runner.compile() for runner in runners}

@@ -79,10 +79,8 @@ class Functional:
     """The step of a case in tvmfun or in JAX: one compiled function, its state donated."""
 
     def __init__(self, case: Case) -> None:
-        params, state, self.batch = map(self.put, case.arrays())
+        self.case = case
         self.transform = case.optimizer(self.optimizers)
-        key = self.namespace.random.key(0)
-        self.carry = (params, state, self.compiled(self.transform.init)(params), key)
         namespace, apply = self.namespace, self.optimizers.apply_updates
 
         def step(carry, batch):
@@ -96,16 +94,35 @@ class Functional:
         self.run = self.compiled(step, donate_argnums=0)
         self.value = self.compiled(lambda params, state, batch: case.loss(namespace, params, state, batch, None)[0])
 
+    def load(self) -> Functional:
+        """Makes the parameters, the state, the optimizer's state and the batch."""
+        params, state, self.batch = map(self.put, self.case.arrays())
+        self.carry = (params, state, self.compiled(self.transform.init)(params), self.namespace.random.key(0))
+        return self
+
     def compile(self) -> float:
         """Compiles the step from nothing, and returns the seconds that took."""
         started = time.perf_counter()
         self.run.lower(self.carry, self.batch).compile()
         return time.perf_counter() - started
 
-    def planned_bytes(self) -> int:
-        """What the compiler says a step takes, its arguments included. The step is compiled when this returns."""
-        self.run = self.run.lower(self.carry, self.batch).compile()
+    def types(self) -> tuple:
+        """The types of the step's arguments, without the arguments."""
+        spec = lambda array: self.spec(array.shape, array.dtype)
+        params, state, batch = (self.map(spec, values) for values in self.case.arrays())
+        opt_state = self.eval_shape(self.transform.init, params)
+        return (params, state, opt_state, self.eval_shape(lambda: self.namespace.random.key(0))), batch
+
+    def plan(self) -> int:
+        """Compiles the step without its arguments; returns the bytes that a call takes, with the arguments."""
+        self.run = self.run.lower(*self.types()).compile()
         return self.bytes_of(self.run.memory_analysis())
+
+    def fill(self) -> None:
+        """Makes the arguments, of ones."""
+        (*carry, _), batch = self.types()
+        carry, self.batch = self.map(lambda spec: self.put(np.ones(spec.shape, spec.dtype)), (carry, batch))
+        self.carry = (*carry, self.namespace.random.key(0))
 
     def step(self) -> float:
         """One step; returns the loss."""
@@ -124,6 +141,7 @@ class Ours(Functional):
     namespace, optimizers = OURS, optim
     compiled, value_and_grad = staticmethod(tvmfun.jit), staticmethod(tvmfun.value_and_grad)
     put = staticmethod(tvmfun.device_put)
+    eval_shape, spec, map = staticmethod(tvmfun.eval_shape), tvmfun.ShapeDtype, staticmethod(tvmfun.tree.map)
     bytes_of = staticmethod(lambda plan: plan.peak)
 
 
@@ -134,6 +152,7 @@ class Jax(Functional):
     namespace, optimizers = JAX, optax
     compiled, value_and_grad = staticmethod(jax.jit), staticmethod(jax.value_and_grad)
     put = staticmethod(lambda values: jax.tree.map(jax.numpy.asarray, values))
+    eval_shape, spec, map = staticmethod(jax.eval_shape), jax.ShapeDtypeStruct, staticmethod(jax.tree.map)
 
     @staticmethod
     def bytes_of(plan: Any) -> int:
@@ -157,13 +176,17 @@ class Torch:
     name = "PyTorch"
 
     def __init__(self, case: Case) -> None:
-        params, state, batch = case.arrays()
+        self.case = case
+        self.forward = self.wrapped(case.torch_loss)
+
+    def load(self) -> Torch:
+        """Makes the parameters, the state and the batch."""
+        params, state, batch = self.case.arrays()
         self.params = {name: _to_torch(name, value).requires_grad_() for name, value in params.items()}
         self.state = {name: torch.from_numpy(value) for name, value in state.items()}
         self.batch = {name: torch.from_numpy(value) for name, value in batch.items()}
-        self.optimizer = case.torch_optimizer(list(self.params.values()))
-        self.forward = self.wrapped(case.torch_loss)
-        self.evaluate = case.torch_loss
+        self.optimizer = self.case.torch_optimizer(list(self.params.values()))
+        return self
 
     def wrapped(self, loss: Callable) -> Callable:
         """What is called at each step."""
@@ -175,10 +198,12 @@ class Torch:
         self.step()
         return time.perf_counter() - started
 
-    def planned_bytes(self) -> None:
-        """Nobody knows; the optimizer's state is there when this returns."""
-        self.step()
-        self.optimizer.zero_grad(set_to_none=True)
+    def plan(self) -> None:
+        """Nobody knows what a step will take."""
+
+    def fill(self) -> None:
+        """Makes the arguments."""
+        self.load()
 
     def step(self) -> float:
         """One step; returns the loss."""
@@ -191,7 +216,7 @@ class Torch:
     def loss(self) -> float:
         """The loss without dropout."""
         with torch.no_grad():
-            return float(self.evaluate(self.params, dict(self.state), self.batch, False))
+            return float(self.case.torch_loss(self.params, dict(self.state), self.batch, False))
 
 
 class TorchCompiled(Torch):

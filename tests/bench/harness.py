@@ -90,6 +90,19 @@ def compare(name: str, runners: Sequence[tuple[str, Callable[[], Any]]], flop: f
     }  # fmt: skip
 
 
+def call_row(name: str, ours: float, theirs: float) -> dict:
+    """A row for the cost of a call itself, in microseconds, which has no part in the mean over steps."""
+    return {
+        "case": name,
+        "ms": {"tvmfun": ours / 1e3, "JAX": theirs / 1e3},
+        "ratio": theirs / ours,
+        "best peer": "JAX",
+        "floor ms": 0.0,
+        "share of GEMM peak": None,
+        "a call": True,
+    }
+
+
 class Report:
     """The rows of a run, shown as they come and merged into a file."""
 
@@ -108,7 +121,9 @@ class Report:
             return
         machine = {"GEMM GFLOP/s": round(gemm_peak() / 1e9), "copy GB/s": round(bandwidth() / 1e9, 1)}
         print("\n\n" + "\n".join([header(), *map(line, self.rows)]))
-        print(f"geometric mean of the ratios: {geometric_mean(self.rows):.2f}   machine: {machine}")
+        steps = [row for row in self.rows if "a call" not in row]
+        mean = f"geometric mean of the ratios: {geometric_mean(steps):.2f}   " if steps else ""
+        print(f"{mean}machine: {machine}")
         if self.path is not None:
             known = json.loads(self.path.read_text())["rows"] if self.path.exists() else []
             rows = {row["case"]: row for row in [*known, *self.rows]}
@@ -132,7 +147,7 @@ def header() -> str:
 
 def line(row: dict) -> str:
     """A row of the table."""
-    cells = "".join(f"{row['ms'][name]:13.3f}" if name in row["ms"] else " " * 13 for name in COLUMNS)
+    cells = "".join(f"{row['ms'][name]:13.4g}" if name in row["ms"] else " " * 13 for name in COLUMNS)
     share = f"{row['share of GEMM peak']:6.0%}" if row["share of GEMM peak"] else " " * 6
     compiled = "  ".join(f"{value:.2f}" for value in row.get("compile s", {}).values())
     return f"{row['case']:34s}{cells}{row['ratio']:7.2f}{row['floor ms']:9.3f}{share}  {compiled}"

@@ -26,6 +26,7 @@ class MemoryAnalysis:
         outputs: of the results that do not lie in donated arguments.
         aliased: of the results that lie in donated arguments.
         temporaries: of the block that all intermediates share.
+        workspaces: of what kernels allocate while they run, in all threads.
 
     >>> MemoryAnalysis(arguments=4096, outputs=8, aliased=2048, temporaries=1024).peak
     5128
@@ -35,11 +36,12 @@ class MemoryAnalysis:
     outputs: int
     aliased: int
     temporaries: int
+    workspaces: int = 0
 
     @property
     def peak(self) -> int:
         """The most that is in use at a time."""
-        return self.arguments + self.outputs + self.temporaries
+        return self.arguments + self.outputs + self.temporaries + self.workspaces
 
 
 @dataclass(frozen=True)

@@ -15,6 +15,7 @@ from tvm.target import Target
 
 from tvmfun.lower.cpu.build import buffer
 from tvmfun.lower.memory import Call, Store
+from tvmfun.lower.workspaces import Event, events, workspaces
 from tvmfun.runtime import cpu_count
 
 # Less than this many kernels are not worth a module, and a thread, of their own.
@@ -61,7 +62,12 @@ class NativeModule:
         if self._is_joined:
             parts = [self._main(_linked) | dict(items)]
         self._names = [*(next(iter(part)).name_hint for part in parts), "main"]
-        self._parts = _in_threads(partial(compiled, target), parts)
+        compiled_parts = _in_threads(partial(_compiled, target), parts)
+        self._parts = [module for module, _ in compiled_parts]
+        allocated = {name: found for _, part in compiled_parts for name, found in part.items()}
+        called = [step.kernel for step in steps if isinstance(step, Call)]
+        #: The bytes that kernels take while they run, in all threads.
+        self.workspaces = workspaces([event for name in called for event in allocated.get(name, ())], target)
 
     def load(self) -> Any:
         """The module with ``main`` in memory; machine code is generated now if it is for this machine."""
@@ -103,12 +109,18 @@ def _in_threads(function: Callable, *arguments: Sequence) -> list:
 
 def compiled(target: Target, functions: dict, pointers: bool = True) -> Any:
     """One LLVM module of scheduled functions that take ``pointers``, or tensors as the virtual machine wants it."""
+    return _compiled(target, functions, pointers)[0]
+
+
+def _compiled(target: Target, functions: dict, pointers: bool = True) -> tuple[Any, dict[str, list[Event]]]:
+    """The same, and what each function allocates while it runs."""
     if "opt-level" not in target.attrs:
         # LLVM's highest level takes a third longer, and its code for our kernels is no faster: they have their loops.
         target = Target({**target.export(), "opt-level": 2})
     with target, tvm.transform.PassContext(opt_level=3):
-        module = tirx.transform.BindTarget(target.with_host(target))(tvm.IRModule(functions))
-        return tvm.get_global_func("target.build.llvm")(_lowering(pointers)(module), target)
+        module = _lowering(pointers)(tirx.transform.BindTarget(target.with_host(target))(tvm.IRModule(functions)))
+        allocated = events(module, functions, target) if pointers else {}  # sizes are dynamic otherwise
+        return tvm.get_global_func("target.build.llvm")(module, target), allocated
 
 
 def _lowering(pointers: bool) -> tvm.transform.Pass:

@@ -215,7 +215,8 @@ def scheduled_module(program: Program, target: Target, donated: Collection[int] 
 def build(module: tvm.IRModule, target: Target) -> tuple[native.NativeModule, memory.Plan]:
     """Plans memory, lowers and generates code, for a CPU and static sizes."""
     plan, steps = memory.planned(module["main"])
-    return native.NativeModule(_kernels(module), steps, plan.block + 1, target), plan
+    built = native.NativeModule(_kernels(module), steps, plan.block + 1, target)
+    return built, replace(plan, analysis=replace(plan.analysis, workspaces=built.workspaces))
 
 
 def build_for_vm(module: tvm.IRModule, target: Target, dynamic: bool) -> relax.VMExecutable:

@@ -4,7 +4,6 @@ import torch
 from bench.frameworks import Case
 from bench.models import common
 
-BATCH = 32
 # Width, stride and input width of each block; the stem is a 3x3 convolution.
 BLOCKS = [(64, 1, 64), (64, 1, 64), (128, 2, 64), (128, 1, 128), (256, 2, 128), (256, 1, 256), (512, 2, 256), (512, 1, 512)]  # fmt: skip # noqa: E501
 
@@ -40,9 +39,9 @@ def state():
     return result
 
 
-def batch(rng):
+def batch(size):
     """Images, channels last, and labels."""
-    return {"x": common.normal(rng, (BATCH, 32, 32, 3)), "y": rng.integers(0, 10, BATCH).astype("int32")}
+    return lambda rng: {"x": common.normal(rng, (size, 32, 32, 3)), "y": rng.integers(0, 10, size).astype("int32")}
 
 
 def loss(ns, params, state, batch, key):
@@ -89,22 +88,28 @@ def torch_loss(params, state, batch, train):
     return F.cross_entropy(F.linear(x.mean((2, 3)), params["dense"], params["bias"]), batch["y"].long())
 
 
-def _flop():
+def flop():
+    """Multiplications and additions for one image."""
     total = 3 * 512 * 10
     for name, ((h, w, inputs, outputs), _, size) in kernels().items():
         total += (2 if name == "conv_stem" else 3) * h * w * inputs * outputs * size * size
-    return 2 * BATCH * total
+    return 2 * total
 
 
-CASE = Case(
-    "ResNet-18",
-    params,
-    batch,
-    loss,
-    torch_loss,
-    lambda optim: optim.sgd(0.1, momentum=0.9),
-    lambda params: torch.optim.SGD(params, 0.1, momentum=0.9, fused=True),
-    flop=_flop(),
-    traffic=5,
-    state=state,
-)
+def case(size):
+    """A step with a batch of this size."""
+    return Case(
+        "ResNet-18",
+        params,
+        batch(size),
+        loss,
+        torch_loss,
+        lambda optim: optim.sgd(0.1, momentum=0.9),
+        lambda params: torch.optim.SGD(params, 0.1, momentum=0.9, fused=True),
+        flop=size * flop(),
+        traffic=5,
+        state=state,
+    )
+
+
+CASE = case(32)

@@ -150,9 +150,10 @@ def case(name, sizes):
     )
 
 
-CASES = [
-    case("BERT, 4 layers", Sizes(4, 256, 4, 8192, 128, 8, rate=0.1)),
-    case("GPT-2 mini", Sizes(6, 384, 6, 8192, 256, 8, causal=True)),
-    case("BERT-base", Sizes(12, 768, 12, 30522, 128, 4, rate=0.1)),
-    case("GPT-2 124M", Sizes(12, 768, 12, 50257, 128, 1, causal=True)),
-]
+SIZES = {
+    "BERT, 4 layers": Sizes(4, 256, 4, 8192, 128, 8, rate=0.1),
+    "GPT-2 mini": Sizes(6, 384, 6, 8192, 256, 8, causal=True),
+    "BERT-base": Sizes(12, 768, 12, 30522, 128, 4, rate=0.1),
+    "GPT-2 124M": Sizes(12, 768, 12, 50257, 128, 1, causal=True),
+}
+CASES = [case(name, sizes) for name, sizes in SIZES.items()]

@@ -1,0 +1,132 @@
+"""What the time of training goes into is scheduled as intended: register tiles, in the models that are timed too."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+import tvm
+from tvm.s_tir.analysis import estimate_tir_flops
+
+import tvmfun
+from tvmfun import ShapeDtype, lax
+from tvmfun.core.inline import inlined
+from tvmfun.lower import kernel as kernels
+from tvmfun.lower import pipeline
+from tvmfun.lower import target as targets
+
+VECTORS = {"x86-64-v3": "ymm", "x86-64-v4": "zmm"}
+
+
+def target(mcpu):
+    return targets.resolve({"kind": "llvm", "mcpu": mcpu, "mtriple": "x86_64-linux-gnu", "num-cores": 2})
+
+
+def float32(*shape):
+    return ShapeDtype(shape, "float32")
+
+
+def convolution(x, w):
+    return lax.conv_general_dilated(x, w, (1, 1), "SAME", dimension_numbers=("NHWC", "HWIO", "NHWC"))
+
+
+def kernel_gradient(x, w, g):
+    return tvmfun.vjp(lambda w: convolution(x, w), w)[1](g)[0]
+
+
+def image_gradient(x, w, g):
+    return tvmfun.vjp(lambda x: convolution(x, w), x)[1](g)[0]
+
+
+X, W, G = float32(4, 16, 16, 32), float32(3, 3, 32, 64), float32(4, 16, 16, 64)
+PRODUCTS = {
+    "product": (lambda a, b: a @ b, float32(256, 384), float32(384, 512)),
+    "product with a transposed factor": (lambda a, b: a @ b.T, float32(256, 384), float32(512, 384)),
+    "product of the gradient": (lambda a, b: a.T @ b, float32(256, 384), float32(256, 512)),
+    "convolution": (convolution, X, W),
+    "gradient for the images": (image_gradient, X, W, G),
+    "gradient for the kernel": (kernel_gradient, X, W, G),
+}
+
+
+def basic_blocks(code):
+    """The pieces of an assembly program without jumps or labels inside."""
+    block = []
+    for line in code.splitlines():
+        line = line.split("#")[0].strip()
+        if line.endswith(":"):
+            yield block
+            block = []
+        elif line:
+            block.append(line)
+            if line.startswith("j"):
+                yield block
+                block = []
+    yield block
+
+
+def operands(instruction):
+    """The operands in AT&T's order: what is written comes last."""
+    return re.split(r",\s*(?![^()]*\))", instruction.split(maxsplit=1)[1])
+
+
+@pytest.mark.parametrize("mcpu", VECTORS)
+@pytest.mark.parametrize("name", PRODUCTS)
+def test_the_innermost_loop_of_a_product_stores_nothing(name, mcpu):
+    """A sum that is kept in memory makes it several times slower, and every result stays right."""
+    function, *specifications = PRODUCTS[name]
+    compiled = tvmfun.jit(function, target=target(mcpu)).lower(*specifications).compile()
+    code = "\n".join(library.inspect_source("asm") for library in compiled.executable.module.mod.imports)
+    hot = max(basic_blocks(code), key=lambda block: sum(line.startswith("vfmadd") for line in block))
+    products = [operands(line) for line in hot if line.startswith("vfmadd")]
+    assert len(products) >= 8 and hot[-1].startswith("j")
+    sums = {written for *_, written in products}
+    assert len(sums) >= 8 and all(re.fullmatch(rf"%{VECTORS[mcpu]}\d+", register) for register in sums)
+    stores = [line for line in hot if line.startswith("v") and "(" in operands(line)[-1]]
+    assert not stores and not any("(%rsp)" in line for line in hot)
+
+
+# Operations of a kernel that deserves a register tile.
+HOT = 1 << 20
+# What has no schedule, because one thread has to do it.
+SCATTERS = {"scatter"}
+FAST = ["MLP", "MNIST CNN", "ResNet-18", "LSTM", "DLRM", "BERT, 4 layers", "GPT-2 mini"]
+LARGE = ["BERT-base", "GPT-2 124M"]
+
+
+@pytest.mark.parametrize("mcpu", VECTORS)
+@pytest.mark.parametrize("name", [*FAST, *(pytest.param(name, marks=pytest.mark.slow) for name in LARGE)])
+def test_training_steps_are_scheduled_as_intended(name, mcpu, monkeypatch):
+    pytest.importorskip("torch")  # the models have a version for it
+    pytest.importorskip("optax")
+    from bench.bench_models import CASES
+    from bench.frameworks import Ours
+
+    assert [case.name for case in CASES] == [*FAST, *LARGE]
+    runner = Ours(next(case for case in CASES if case.name == name))
+    program = inlined(runner.run.lower(*runner.types()).program)
+    scheduled = []
+
+    def recorded(kernel, *arguments):
+        function = schedule(kernel, *arguments)
+        scheduled.append((kernel, function))
+        return function
+
+    schedule = pipeline._scheduled
+    pipeline.clear_cache()
+    monkeypatch.setattr(pipeline, "_scheduled", recorded)  # also sees the kernels within loops
+    pipeline.scheduled_module(program, target(mcpu))
+    rules = [(kernel, str(function.attrs["tvmfun.rule"])) for kernel, function in scheduled]
+    assert {
+        equation.op.name for kernel, rule in rules if rule == "fallback" for equation in kernel.equations
+    } <= SCATTERS
+    hot = [rule for kernel, rule in rules if has_products(kernel) and operations(kernel) > HOT]
+    assert len(hot) >= 4 and set(hot) == {"contraction"}
+
+
+def has_products(kernel):
+    return any(equation.op.kind == "contraction" for equation in kernel.equations)
+
+
+def operations(kernel):
+    return estimate_tir_flops(tvm.IRModule({"main": kernels.prim_func(kernel)}))
