@@ -138,7 +138,7 @@ def _prepare_reduction(stage: Stage, machine: Machine) -> list[AnyStage]:
         stage = fuse.merge_reduced_axes(stage)
     else:
         before, stage = fuse.hoist_operands(stage, contraction)
-    pieces = fuse.split_reduction(stage, _independent_tasks(stage, machine), f"{stage.name}_part")
+    pieces = fuse.split_reduction(stage, _independent_tasks(stage, machine), _work(stage), f"{stage.name}_part")
     return [*before, *(pieces or (stage,))]
 
 

@@ -263,9 +263,9 @@ def hoist_operands(stage: Stage, contraction) -> tuple[list[Stage], Stage]:
     return before, replace(stage, value=operands[0] * operands[1])
 
 
-def split_reduction(stage: Stage, tasks: int, name: str) -> tuple[Stage, Stage] | None:
+def split_reduction(stage: Stage, tasks: int, work: int, name: str) -> tuple[Stage, Stage] | None:
     """Cut a long reduction with few tasks into a fixed number of partial ones and their sum, in order."""
-    if not stage.reduce or tasks >= MIN_TASKS or build.points(stage.domain) < SPLIT_WORK:
+    if not stage.reduce or tasks >= MIN_TASKS or work < SPLIT_WORK:
         return None
     head, *rest = stage.reduce
     chunks = min(build.points([head]), MAX_CHUNKS)
