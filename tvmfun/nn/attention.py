@@ -15,6 +15,7 @@ from tvmfun.core import dims
 from tvmfun.core.array import Array
 from tvmfun.errors import ArgumentError, DtypeError, ShapeError
 from tvmfun.ops.bits import threefry2x32
+from tvmfun.ops.calls import barrier
 from tvmfun.transforms import custom_vjp, vjp
 
 __all__ = ["dot_product_attention"]
@@ -55,7 +56,7 @@ def dot_product_attention(
 
     Args:
         query: floats of shape (B, T, N, H): batch, length, heads, elements; or without the batch.
-        key: an array of shape (B, S, K, H). K must divide N; each head of it serves N / K neighbouring heads of queries.
+        key: an array of shape (B, S, K, H). K must divide N: each of its heads serves N / K heads of queries.
         value: an array of the shape of ``key``.
         bias: an array to add to the scores, of four axes that broadcast to (B, N, T, S); or of three.
         mask: bools likewise; a score counts where it is true.
@@ -268,6 +269,8 @@ class _Blocks:
         self.pieces = min(1 << (pieces - 1).bit_length(), blocks)
         self.column_blocks = -(-blocks // self.pieces) * self.pieces
         self.columns = _block_size(self.keys, self.column_blocks, 16)
+        self.whole = self.rows * self.row_blocks, self.columns * self.column_blocks
+        self.bias, self.mask = self.flat(arrays.bias), self.flat(arrays.mask)
 
     # -- forwards --------------------------------------------------------------------------------------------------
 
@@ -340,7 +343,7 @@ class _Blocks:
         return self.queries_of(along_query), self.keys_of(along_key), self.keys_of(along_value), along_bias
 
     def backward_of_head(self, parts: tuple) -> tuple:
-        """The cotangents of one head; pieces of the keys are independent, and their cotangents of the queries add up."""
+        """The cotangents of one head. Pieces of the keys are independent; what they give the queries adds up."""
         queries, gs, sums, dots, keys, values, h = parts
         lengths = self.lengths(h)
         rows = tnp.arange(queries.shape[0])
@@ -379,44 +382,49 @@ class _Blocks:
         per_batch, per_head, per_query, per_key = (size != 1 for size in self.arrays.bias.shape)
         batch, groups, blocks, rows = self.batch, self.groups, self.column_blocks, self.row_blocks
         by_row = [x.reshape(batch, groups, -1, rows, *x.shape[2:]) for x in (queries, gs, sums, dots)]
-        by_column = [tnp.permute_dims(x, (1, 0, 3, 2)).reshape(blocks, batch, groups, *x.shape[:1:-1]) for x in (keys, values)]
+        turned = [tnp.permute_dims(x, (1, 0, 3, 2)) for x in (keys, values)]
+        by_column = [x.reshape(blocks, batch, groups, *x.shape[2:]) for x in turned]
 
-        def columns(part: tuple) -> Any:
+        own = (self.rows if per_query else 1, self.columns if per_key else 1)
+        of_group = (rows, *own) if per_query else own
+        of_head = (self.heads // groups, *of_group) if per_head else of_group
+        of_example = (groups, *of_head) if per_head else of_head
+        of_column = (batch, *of_example) if per_batch else of_example
+
+        def column(part: tuple) -> Any:
             key, value, j = part
 
             def example(part: tuple) -> Any:
-                def head(part: tuple) -> Any:
-                    *by_row, key, value, h = part
-                    lengths = self.lengths(h)
+                return _over(head, part, per_head, of_head)
 
-                    def group(part: tuple) -> Any:
-                        *by_row, first = part
+            def head(part: tuple) -> Any:
+                *by_row, key, value, h = part
+                lengths = self.lengths(h)
 
-                        def block(part: tuple) -> Any:
-                            *by_row, i = part
-                            along = self.pulled(*by_row, key, value, h, first * rows + i, j, lengths)[1]
-                            along = along if per_query else tnp.sum(along, axis=0, keepdims=True)
-                            return along if per_key else tnp.sum(along, axis=1, keepdims=True)
+                def group(part: tuple) -> Any:
+                    *by_row, g = part
 
-                        return _over(block, (*by_row, tnp.arange(rows)), per_query)
+                    def block(part: tuple) -> Any:
+                        *by_row, i = part
+                        along = self.pulled(*by_row, key, value, h, g * rows + i, j, lengths)[1]
+                        along = along if per_query else tnp.sum(along, axis=0, keepdims=True)
+                        return along if per_key else tnp.sum(along, axis=1, keepdims=True)
 
-                    return _over(group, (*by_row, tnp.arange(self.heads // groups)), per_head)
+                    return _over(block, (*by_row, tnp.arange(rows)), per_query, own)
 
-                return _over(head, part, per_head)
+                return _over(group, (*by_row, tnp.arange(self.heads // groups)), per_head, of_group)
 
             heads = tnp.arange(batch * groups).reshape(batch, groups)
-            return _over(example, (*by_row, key, value, heads), per_batch)
+            return _over(example, (*by_row, key, value, heads), per_batch, of_example)
 
-        found = _over(columns, (*by_column, tnp.arange(blocks)), per_key)
-        # Axes: columns' blocks, batch, heads, groups, rows' blocks, rows, columns; those that were summed are missing.
-        present = (per_key, per_batch, per_head, per_head, per_query, True, True)
-        sizes = iter(found.shape)
-        found = found.reshape([next(sizes) if has else 1 for has in present])
+        found = _over(column, (*by_column, tnp.arange(blocks)), per_key, of_column)
+        # Blocks of columns, batch, heads of keys, their heads of queries, blocks of rows, rows, columns.
+        stacked = (per_key, per_batch, per_head, per_head, per_query, True, True)
+        found_sizes = iter(found.shape)
+        found = found.reshape([next(found_sizes) if has else 1 for has in stacked])
         found = tnp.permute_dims(found, (1, 2, 3, 4, 5, 0, 6))
-        found = found.reshape(
-            found.shape[0], found.shape[1] * found.shape[2], found.shape[3] * found.shape[4], -1
-        )
         sizes = self.arrays.bias.shape
+        found = found.reshape(sizes[0], sizes[1], found.shape[3] * found.shape[4], -1)
         return found[:, :, : sizes[2], : sizes[3]]
 
     def pulled(
@@ -429,19 +437,25 @@ class _Blocks:
     # -- one block -------------------------------------------------------------------------------------------------
 
     def scores(self, query: Any, key: Any, h: Any, r: Any, j: Any, lengths: tuple) -> Any:
-        """The scores of the block of rows ``r`` and columns ``j`` of head ``h``, with -inf where they do not count."""
+        """The scores of the block of rows ``r`` and columns ``j`` of head ``h``, with -inf where they do not count.
+
+        Barriers: a matrix product that looks up the place of each vector of a bias or mask would be slow.
+        """
         arrays = self.arrays
         scores = query @ key
+        nothing = scores.dtype.type(-math.inf)
         if arrays.bias is not None:
-            scores = scores + self.block_of(arrays.bias, h, r, j)
+            scores = scores + barrier(self.block_of(self.bias, arrays.bias.shape, h, r, j))
         t, s = self.places(r, j)
         conditions = [self.rule.visible(t, s, arrays, *lengths)]
         if self.keys % self.columns:
             conditions.append(s < self.keys)
-        if arrays.mask is not None:
-            conditions.append(self.block_of(arrays.mask, h, r, j))
         visible = _all([x for x in conditions if x is not None])
-        return scores if visible is None else tnp.where(visible, scores, scores.dtype.type(-math.inf))
+        scores = scores if visible is None else tnp.where(visible, scores, nothing)
+        if arrays.mask is None:
+            return scores
+        seen = self.block_of(self.mask, arrays.mask.shape, h, r, j)
+        return scores + barrier(tnp.where(seen, tnp.zeros(seen.shape, scores.dtype), nothing))
 
     def places(self, r: Any, j: Any) -> tuple[Any, Any]:
         """The places of rows, as a column, and of columns."""
@@ -469,19 +483,24 @@ class _Blocks:
         needed = _all(conditions)
         return update(state) if needed is None else lax.cond(needed, update, lambda state: state, state)
 
-    def block_of(self, x: Any, h: Any, r: Any, j: Any) -> Any:
-        """A block of a bias or mask, of one row or column where it has no more."""
-        batch, heads, length, keys = x.shape
-        rows, columns = (self.rows if length != 1 else 1), (self.columns if keys != 1 else 1)
-        length_ = self.rows * self.row_blocks if length != 1 else 1
-        keys_ = self.columns * self.column_blocks if keys != 1 else 1
-        x = tnp.pad(x, ((0, 0), (0, 0), (0, length_ - length), (0, keys_ - keys)))
+    def flat(self, x: Any) -> Any:
+        """A bias or mask as rows of keys, filled up to whole blocks; outside of all loops."""
+        if x is None:
+            return None
+        length, keys = (1 if size == 1 else full for size, full in zip(x.shape[2:], self.whole, strict=True))
+        x = tnp.pad(x, ((0, 0), (0, 0), (0, length - x.shape[2]), (0, keys - x.shape[3])))
+        return x.reshape(-1, keys)
+
+    def block_of(self, flat: Any, shape: tuple, h: Any, r: Any, j: Any) -> Any:
+        """A block of a bias or mask of a shape, of one row or column where it has no more."""
+        batch, heads, length, keys = shape
         place = self.head_of(h, r) if heads != 1 else tnp.zeros((), "int32")
         if batch != 1:
             place = place + h // self.groups * heads
-        top = place * length_ + (r % self.row_blocks * rows if length != 1 else 0)
-        left = j * columns if keys != 1 else tnp.zeros((), "int32")
-        return lax.dynamic_slice(x.reshape(-1, keys_), (top, left), (rows, columns))
+        top = place if length == 1 else place * self.whole[0] + r % self.row_blocks * self.rows
+        left = j * self.columns if keys != 1 else tnp.zeros((), "int32")
+        sizes = (1 if length == 1 else self.rows, 1 if keys == 1 else self.columns)
+        return lax.dynamic_slice(flat, (top, left), sizes)
 
     def head_of(self, h: Any, r: Any) -> Any:
         """The head of a block of queries."""
@@ -495,7 +514,8 @@ class _Blocks:
         row = wide(h // self.groups * self.heads + self.head_of(h, r)) * self.length
         row = row + wide(r % self.row_blocks * self.rows) + wide(tnp.arange(self.rows))
         first = row * self.keys + wide(j * self.columns)
-        words = tnp.stack([tnp.astype(tnp.bitwise_right_shift(first, 32), "uint32"), tnp.astype(first, "uint32")], axis=-1)
+        high, low = (tnp.astype(word, "uint32") for word in (tnp.bitwise_right_shift(first, 32), first))
+        words = tnp.stack([high, low], axis=-1)
         keys = tnp.broadcast_to(self.arrays.dropout_key, words.shape)
         bits = threefry2x32(keys, words, shape=(self.columns,), word="xor")
         # Its uniform numbers are made of the first 23 bits.
@@ -539,12 +559,11 @@ def _block_size(size: int, blocks: int, unit: int) -> int:
     return -(-size // (blocks * unit)) * unit
 
 
-def _over(function: Callable, xs: Any, stacks: bool) -> Any:
-    """The results of a function of rows, stacked or summed."""
+def _over(function: Callable, xs: Any, stacks: bool, shape: tuple) -> Any:
+    """The results of a function of rows, arrays of a shape, stacked or summed."""
     if stacks:
         return lax.map(function, xs)
-    first, rest = (tuple(x[part] for x in xs) for part in (0, slice(1, None)))
-    return lax.scan(lambda total, row: (total + function(row), None), function(first), rest)[0]
+    return lax.scan(lambda total, row: (total + function(row), None), tnp.zeros(shape, xs[0].dtype), xs)[0]
 
 
 # -- arguments -------------------------------------------------------------------------------------------------
@@ -564,7 +583,8 @@ def _check_arrays(query: Array, key: Array, value: Array) -> None:
         raise ShapeError("dot_product_attention", text, got=got)
     if not dtypes.is_float(query.dtype) or not query.dtype == key.dtype == value.dtype:
         hint = "x.astype(query.dtype)"
-        raise DtypeError("dot_product_attention", "query, key and value must be floats of one dtype", got=got, hint=hint)
+        text = "query, key and value must be floats of one dtype"
+        raise DtypeError("dot_product_attention", text, got=got, hint=hint)
 
 
 def _of_scores(name: str, x: Any, query: Array, key: Array) -> Array:
