@@ -69,7 +69,8 @@ def dot_product_attention(
         dropout_key: a key of :mod:`tvmfun.random`; the same key drops the same weights.
 
     Returns:
-        An array like ``query``. A query for which no key counts gets the mean of all values.
+        An array like ``query``. A query for which no key counts gets the mean of all values, or zeros if there are
+        none.
 
     Raises:
         ShapeError: if the shapes do not fit.
@@ -100,12 +101,15 @@ def dot_product_attention(
     )
     window = (local_window_size,) * 2 if isinstance(local_window_size, int) else local_window_size
     rule = _Rule(bool(is_causal), None if window is None else tuple(window), float(dropout_rate))
-    scale = query.shape[3] ** -0.5 if scale is None else scale
+    scale = max(query.shape[3], 1) ** -0.5 if scale is None else scale
+    scale = tnp.astype(scale, wide) if isinstance(scale, Array) else wide.type(scale)
+    if not arrays.key.shape[1]:
+        return tnp.zeros(shape, dtype)
     if _is_long(rule, arrays):
-        scaled = arrays._replace(query=arrays.query * tnp.astype(scale, wide))
+        scaled = arrays._replace(query=arrays.query * scale)
         result = _in_blocks(rule, scaled)
     else:
-        result = _written_out(rule, arrays, tnp.astype(scale, wide))
+        result = _written_out(rule, arrays, scale)
     if query_seq_lengths is not None:
         counts = tnp.arange(query.shape[1])[:, None, None] < _column(arrays.query_lengths)
         result = tnp.where(counts, result, tnp.zeros_like(result))
@@ -156,7 +160,7 @@ class _Rule:
 def _is_long(rule: _Rule, arrays: _Arrays) -> bool:
     _, length, _, width = arrays.query.shape
     scores = length * arrays.key.shape[1]
-    if not isinstance(scores, int) or not width:
+    if not isinstance(scores, int) or not scores or not width:
         return False
     return scores >= (_MANY_SCORES if not rule.is_causal and rule.window is None else _MANY_MASKED_SCORES)
 
