@@ -81,7 +81,7 @@ def dot_product_attention(
     (2021); Dao et al., "FlashAttention" (2022).
 
     >>> x = tnp.asarray([[[1.0, 0.0]], [[0.0, 1.0]]])
-    >>> dot_product_attention(x, x, x, is_causal=True, scale=100.0)
+    >>> dot_product_attention(x, x, x, is_causal=True, scale=1000.0)
     Array([[[1., 0.]],
     <BLANKLINE>
            [[0., 1.]]], dtype=float32)
@@ -91,16 +91,19 @@ def dot_product_attention(
     query, key, value = (_with_batch(x) for x in (query, key, value))
     _check_arrays(query, key, value)
     wide = dtypes.float64 if dtype == dtypes.float64 else dtypes.float32
-    lengths = (query_seq_lengths, key_value_seq_lengths)
     arrays = _Arrays(
-        *(tnp.astype(x, wide) for x in (query, key, value)),
+        tnp.astype(query, wide),
+        tnp.astype(key, wide),
+        tnp.astype(value, wide),
         None if bias is None else tnp.astype(_of_scores("bias", bias, query, key), wide),
         None if mask is None else _of_scores("mask", mask, query, key),
-        *(None if x is None else _lengths(x, query) for x in lengths),
+        _lengths(query_seq_lengths, query),
+        _lengths(key_value_seq_lengths, query),
         _dropout_key(dropout_rate, dropout_key),
     )
-    window = (local_window_size,) * 2 if isinstance(local_window_size, int) else local_window_size
-    rule = _Rule(bool(is_causal), None if window is None else tuple(window), float(dropout_rate))
+    window = local_window_size
+    window = (window, window) if isinstance(window, int) else window
+    rule = _Rule(bool(is_causal), window, float(dropout_rate))
     scale = max(query.shape[3], 1) ** -0.5 if scale is None else scale
     scale = tnp.astype(scale, wide) if isinstance(scale, Array) else wide.type(scale)
     if not arrays.key.shape[1]:
@@ -258,6 +261,15 @@ def _in_blocks(rule: _Rule, arrays: _Arrays) -> Any:
     return attention(*arrays[:4], tuple(arrays[4:]))
 
 
+class _Block(NamedTuple):
+    """Which block: its head of keys, its rows among those of all queries of the head, its columns, and the lengths."""
+
+    head: Any
+    rows: Any
+    columns: Any
+    lengths: tuple[Any, Any]
+
+
 class _Blocks:
     """Queries in blocks of rows, keys in blocks of columns, by head of keys; the last blocks are filled with zeros."""
 
@@ -297,16 +309,18 @@ class _Blocks:
                 def step(carry: tuple, part: tuple) -> tuple[tuple, None]:
                     key, value, j = part
 
+                    at = _Block(h, r, j, lengths)
+
                     def update(carry: tuple) -> tuple:
                         total, largest, weight = carry
-                        scores = self.scores(query, key, h, r, j, lengths)
+                        scores = self.scores(query, key, at)
                         new = tnp.maximum(largest, tnp.max(scores, axis=-1))
                         exponentials = tnp.exp(scores - new[:, None])
                         shrunk = tnp.exp(largest - new)
                         weight = weight * shrunk + tnp.sum(exponentials, axis=-1)
-                        return total * shrunk[:, None] + self.kept(exponentials, h, r, j) @ value, new, weight
+                        return total * shrunk[:, None] + self.kept(exponentials, at) @ value, new, weight
 
-                    return self.where_needed(update, carry, r, j, lengths), None
+                    return self.where_needed(update, carry, at), None
 
                 start = (tnp.zeros((rows, width), dtype), tnp.full((rows,), _lowest(dtype)), tnp.zeros((rows,), dtype))
                 indices = tnp.arange(self.column_blocks)
@@ -358,14 +372,15 @@ class _Blocks:
 
             def step(carry: tuple, part: tuple) -> tuple[tuple, Any]:
                 query, g, total, dot, along_query, r = part
+                at = _Block(h, r, j, lengths)
 
                 def update(state: tuple) -> tuple:
                     (along_key, along_value), along_query = state
-                    weights, along_scores = self.pulled(query, g, total, dot, *turned, h, r, j, lengths)
-                    along_value = along_value + self.kept(weights, h, r, j).T @ g
+                    weights, along_scores = self.pulled((query, g, total, dot), *turned, at)
+                    along_value = along_value + self.kept(weights, at).T @ g
                     return (along_key + along_scores.T @ query, along_value), along_query + along_scores @ key
 
-                return self.where_needed(update, (carry, along_query), r, j, lengths)
+                return self.where_needed(update, (carry, along_query), at)
 
             start = tnp.zeros_like(key), tnp.zeros_like(value)
             carry, along_queries = lax.scan(step, start, (queries, gs, sums, dots, along_queries, rows))
@@ -410,7 +425,7 @@ class _Blocks:
 
                     def block(part: tuple) -> Any:
                         *by_row, i = part
-                        along = self.pulled(*by_row, key, value, h, g * rows + i, j, lengths)[1]
+                        along = self.pulled(by_row, key, value, _Block(h, g * rows + i, j, lengths))[1]
                         along = along if per_query else tnp.sum(along, axis=0, keepdims=True)
                         return along if per_key else tnp.sum(along, axis=1, keepdims=True)
 
@@ -431,17 +446,16 @@ class _Blocks:
         found = found.reshape(sizes[0], sizes[1], found.shape[3] * found.shape[4], -1)
         return found[:, :, : sizes[2], : sizes[3]]
 
-    def pulled(
-        self, query: Any, g: Any, total: Any, dot: Any, key: Any, value: Any, h: Any, r: Any, j: Any, lengths: tuple
-    ) -> tuple[Any, Any]:
+    def pulled(self, by_row: Sequence[Any], key: Any, value: Any, at: _Block) -> tuple[Any, Any]:
         """The weights of a block again, and the cotangents of its scores; ``key`` and ``value`` are transposed."""
-        weights = tnp.exp(self.scores(query, key, h, r, j, lengths) - total[:, None])
-        return weights, weights * (self.kept(g @ value, h, r, j) - dot[:, None])
+        query, g, total, dot = by_row
+        weights = tnp.exp(self.scores(query, key, at) - total[:, None])
+        return weights, weights * (self.kept(g @ value, at) - dot[:, None])
 
     # -- one block -------------------------------------------------------------------------------------------------
 
-    def scores(self, query: Any, key: Any, h: Any, r: Any, j: Any, lengths: tuple) -> Any:
-        """The scores of the block of rows ``r`` and columns ``j`` of head ``h``, with -inf where they do not count.
+    def scores(self, query: Any, key: Any, at: _Block) -> Any:
+        """The scores of a block, with -inf where they do not count; ``key`` is transposed.
 
         Barriers: a matrix product that looks up the place of each vector of a bias or mask would be slow.
         """
@@ -449,33 +463,33 @@ class _Blocks:
         scores = query @ key
         nothing = scores.dtype.type(-math.inf)
         if arrays.bias is not None:
-            scores = scores + barrier(self.block_of(self.bias, arrays.bias.shape, h, r, j))
-        t, s = self.places(r, j)
-        conditions = [self.rule.visible(t, s, arrays, *lengths)]
+            scores = scores + barrier(self.block_of(self.bias, arrays.bias.shape, at))
+        first_t, first_s = self.first(at)
+        t, s = first_t + tnp.arange(self.rows)[:, None], first_s + tnp.arange(self.columns)
+        conditions = [self.rule.visible(t, s, arrays, *at.lengths)]
         if self.keys % self.columns:
             conditions.append(s < self.keys)
         visible = _all([x for x in conditions if x is not None])
         scores = scores if visible is None else tnp.where(visible, scores, nothing)
         if arrays.mask is None:
             return scores
-        seen = self.block_of(self.mask, arrays.mask.shape, h, r, j)
+        seen = self.block_of(self.mask, arrays.mask.shape, at)
         return scores + barrier(tnp.where(seen, tnp.zeros(seen.shape, scores.dtype), nothing))
 
-    def places(self, r: Any, j: Any) -> tuple[Any, Any]:
-        """The places of rows, as a column, and of columns."""
-        first_t, first_s = r % self.row_blocks * self.rows, j * self.columns
-        return first_t + tnp.arange(self.rows)[:, None], first_s + tnp.arange(self.columns)
+    def first(self, at: _Block) -> tuple[Any, Any]:
+        """The places of the first row and the first column."""
+        return at.rows % self.row_blocks * self.rows, at.columns * self.columns
 
     def lengths(self, h: Any) -> tuple[Any, Any]:
         """The lengths of queries and keys for a head."""
-        both = self.arrays.query_lengths, self.arrays.key_lengths
-        return tuple(None if x is None else x[h // self.groups] for x in both)
+        of_head = lambda lengths: None if lengths is None else lengths[h // self.groups]
+        return of_head(self.arrays.query_lengths), of_head(self.arrays.key_lengths)
 
-    def where_needed(self, update: Callable, state: tuple, r: Any, j: Any, lengths: tuple) -> tuple:
+    def where_needed(self, update: Callable, state: tuple, at: _Block) -> tuple:
         """``update(state)``, or ``state`` if the places of a block tell that none of its scores counts."""
-        first_t, first_s = r % self.row_blocks * self.rows, j * self.columns
+        first_t, first_s = self.first(at)
         last_t, last_s = first_t + (self.rows - 1), first_s + (self.columns - 1)
-        query_length, key_length = lengths
+        query_length, key_length = at.lengths
         conditions = [last_t >= first_s] if self.rule.is_causal else []
         if self.rule.window is not None:
             before, behind = self.rule.window
@@ -495,29 +509,31 @@ class _Blocks:
         x = tnp.pad(x, ((0, 0), (0, 0), (0, length - x.shape[2]), (0, keys - x.shape[3])))
         return x.reshape(-1, keys)
 
-    def block_of(self, flat: Any, shape: tuple, h: Any, r: Any, j: Any) -> Any:
+    def block_of(self, flat: Any, shape: tuple, at: _Block) -> Any:
         """A block of a bias or mask of a shape, of one row or column where it has no more."""
         batch, heads, length, keys = shape
-        place = self.head_of(h, r) if heads != 1 else tnp.zeros((), "int32")
+        first_t, first_s = self.first(at)
+        place = self.head_of(at) if heads != 1 else tnp.zeros((), "int32")
         if batch != 1:
-            place = place + h // self.groups * heads
-        top = place if length == 1 else place * self.whole[0] + r % self.row_blocks * self.rows
-        left = j * self.columns if keys != 1 else tnp.zeros((), "int32")
+            place = place + at.head // self.groups * heads
+        top = place if length == 1 else place * self.whole[0] + first_t
+        left = first_s if keys != 1 else tnp.zeros((), "int32")
         sizes = (1 if length == 1 else self.rows, 1 if keys == 1 else self.columns)
         return lax.dynamic_slice(flat, (top, left), sizes)
 
-    def head_of(self, h: Any, r: Any) -> Any:
+    def head_of(self, at: _Block) -> Any:
         """The head of a block of queries."""
-        return h % self.groups * (self.heads // self.groups) + r // self.row_blocks
+        return at.head % self.groups * (self.heads // self.groups) + at.rows // self.row_blocks
 
-    def kept(self, x: Any, h: Any, r: Any, j: Any) -> Any:
+    def kept(self, x: Any, at: _Block) -> Any:
         """A block without the elements that are dropped: those that :func:`random.bernoulli` drops of all weights."""
         if not self.rule.rate:
             return x
         wide = lambda number: tnp.astype(number, "uint64")
-        row = wide(h // self.groups * self.heads + self.head_of(h, r)) * self.length
-        row = row + wide(r % self.row_blocks * self.rows) + wide(tnp.arange(self.rows))
-        first = row * self.keys + wide(j * self.columns)
+        first_t, first_s = self.first(at)
+        row = wide(at.head // self.groups * self.heads + self.head_of(at)) * self.length
+        row = row + wide(first_t + tnp.arange(self.rows))
+        first = row * self.keys + wide(first_s)
         high, low = (tnp.astype(word, "uint32") for word in (tnp.bitwise_right_shift(first, 32), first))
         words = tnp.stack([high, low], axis=-1)
         keys = tnp.broadcast_to(self.arrays.dropout_key, words.shape)
@@ -603,7 +619,9 @@ def _of_scores(name: str, x: Any, query: Array, key: Array) -> Array:
     return x
 
 
-def _lengths(x: Any, query: Array) -> Array:
+def _lengths(x: Any, query: Array) -> Array | None:
+    if x is None:
+        return None
     x = tnp.asarray(x)
     if not dtypes.is_integer(x.dtype):
         raise DtypeError("dot_product_attention", "lengths must be integers", got=str(x.aval))
