@@ -6,6 +6,8 @@ buffers of the results.
 
 from __future__ import annotations
 
+import math
+from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -14,20 +16,27 @@ import tvm
 import tvm_ffi
 from tvm import ir, s_tir, tirx
 from tvm.s_tir import SBlock, SBlockRealize
+from tvm.target import Target
 
 from tvmfun import dtypes
 from tvmfun.core import dims
 from tvmfun.core.array import ShapeDtype
+from tvmfun.core.inline import subprograms
 from tvmfun.core.op import REGISTRY
 from tvmfun.core.program import Atom, Equation, Literal, Program, Variable
 from tvmfun.errors import TargetError
 from tvmfun.lower import target as targets
 from tvmfun.lower.cpu.build import buffer, substitute
+from tvmfun.lower.cpu.machine import SERIAL_WORK, Machine
 from tvmfun.lower.fuse import Kernel, fuse
 from tvmfun.lower.kernel import constant
 
-#: Gives the scheduled function of a kernel.
-Scheduled = Callable[[Kernel], tirx.PrimFunc]
+#: Gives the function of a kernel, scheduled for a target.
+Scheduled = Callable[[Kernel, Target], tirx.PrimFunc]
+
+# Bytes that the intermediates of one step may take if steps run at the same time: about what a core's caches hold.
+# Steps that need more have kernels that keep all cores busy, and people loop over such steps to save memory.
+_STEP_BYTES = 4 << 20
 
 
 @dataclass(frozen=True, eq=False)
@@ -61,10 +70,15 @@ class Place:
 class Host:
     """Writes the statements of a control op; its record says where the Programs go."""
 
-    def __init__(self, scheduled: Scheduled, target: tvm.target.Target) -> None:
-        self.scheduled = scheduled
+    def __init__(self, scheduled: Scheduled, target: Target) -> None:
+        self._schedule = scheduled
         self.target = target
         self.buffers: list[tirx.Buffer] = []
+        self.is_serial = False
+
+    def scheduled(self, kernel: Kernel) -> tirx.PrimFunc:
+        """The scheduled function of a kernel."""
+        return self._schedule(kernel, self.target)
 
     # -- values ------------------------------------------------------------------------------------------------
 
@@ -97,6 +111,42 @@ class Host:
             )
         return place.load()
 
+    # -- loops -------------------------------------------------------------------------------------------------
+
+    def loop(self, length: Any, extent: Any, step: Callable[[Any], tirx.Stmt], program: Program | None) -> tirx.Stmt:
+        """A loop around ``step(i)``, for ``i`` below ``extent``.
+
+        Args:
+            length: the number of steps.
+            extent: the same as an expression.
+            step: writes a step.
+            program: what a step runs, if no step needs another one; None if they have to run in order.
+        """
+        i = ir.Var("i", ir.PrimType("int32"))
+        if program is not None and self._keeps_cores_busy(length, program):
+            body, buffers = self._in_one_thread(lambda: step(i))
+            if sum(_nbytes(own) for own in buffers) <= _STEP_BYTES:
+                body = tirx.SeqStmt([*map(tirx.AllocBuffer, buffers), body]) if buffers else body
+                return tirx.For(i, 0, extent, tirx.ForKind.PARALLEL, body)
+        return tirx.For(i, 0, extent, tirx.ForKind.SERIAL, step(i))
+
+    def _keeps_cores_busy(self, length: Any, program: Program) -> bool:
+        """Whether there is enough to do, and it can be dealt out evenly."""
+        if self.is_serial or not targets.is_cpu(self.target):
+            return False
+        steps, cores = dims.typical(length), Machine.of(self.target).cores
+        even = steps >= 4 * cores or (steps >= cores and steps % cores == 0)
+        return cores > 1 and even and steps * _work(program) >= SERIAL_WORK
+
+    def _in_one_thread(self, make: Callable[[], tirx.Stmt]) -> tuple[tirx.Stmt, list[tirx.Buffer]]:
+        """What ``make`` writes for one core, and the memory for it."""
+        before = self.target, self.buffers
+        self.target, self.buffers, self.is_serial = Target({**self.target.export(), "num-cores": 1}), [], True
+        try:
+            return _without_threads(make()), self.buffers
+        finally:
+            (self.target, self.buffers), self.is_serial = before, False
+
     # -- statements --------------------------------------------------------------------------------------------
 
     def copy(self, source: Place, target: Place) -> tirx.Stmt:
@@ -123,14 +173,21 @@ class Host:
                 and self._may_write(atom, target, program, inputs, kernels)
             ):
                 places[atom] = target
+        states = _states(program, kernels)
         statements: list[tirx.Stmt] = []
         for kernel in kernels:
             if _is_alias(kernel) and kernel.outputs[0] not in places and kernel.inputs[0] in places:
                 places[kernel.outputs[0]] = places[kernel.inputs[0]]  # type: ignore[index]
                 continue
             for out in kernel.outputs:
-                if out not in places:
-                    places[out] = self.new(out.aval)
+                if out in places:
+                    continue
+                state = states.get(out)
+                if state in places and any(place.buffer.same_as(places[state].buffer) for place in inputs):
+                    state = None  # what lies there may still be needed
+                places[out] = places[state] if state in places else self.new(out.aval)
+                if state is not None:
+                    places[state] = places[out]
             statements += self._kernel(kernel, places)
         return [*statements, *self._results(program.outputs, outputs, places)]
 
@@ -156,8 +213,10 @@ class Host:
 
     def _is_in_step(self, kernel: Kernel, read: set[Variable], written: Variable) -> bool:
         """Whether the kernel reads each element only before it writes the one at the same place, and writes it once."""
-        if kernel.equations[0].op.kind == "control":
-            return False
+        equation = kernel.equations[0]
+        if equation.op.kind == "control":
+            sources = {i for i, atom in enumerate(kernel.inputs) if atom in read}
+            return _may_lie_in_place(equation, sources, kernel.outputs.index(written))
         function = self.scheduled(kernel)
         atoms = (*kernel.inputs, *kernel.outputs)
         buffers = [p for p in function.params if tirx.is_buffer_var(p)]
@@ -237,6 +296,68 @@ class Host:
         return body
 
 
+def _states(program: Program, kernels: Sequence[Kernel]) -> dict[Variable, Variable]:
+    """The last carries of loops by their first ones, where nobody else reads these: both may lie at one place."""
+    readers = Counter(atom for kernel in kernels for atom in kernel.inputs)
+    readers.update(program.outputs)
+    states = {}
+    for kernel in kernels:
+        equation = kernel.equations[0]
+        if equation.op.name == "loop":
+            first = equation.params["counted"] + equation.params["consts"]
+            starts = kernel.inputs[first : first + equation.params["carry"]]
+            pairs = zip(starts, kernel.outputs, strict=False)
+            states.update((start, out) for start, out in pairs if readers[start] == 1)
+    return states
+
+
+def _may_lie_in_place(equation: Equation, sources: set[int], output: int) -> bool:
+    """Whether a result of a control op may be written to where only these arguments lie.
+
+    A branch is written such that its results may lie where its arguments do. A loop reads a first carry before it
+    writes the last one, and a row before the one at the same place.
+    """
+    if equation.op.name == "switch":
+        return True
+    params = equation.params
+    first = params["counted"] + params["consts"]
+    carry = params["carry"]
+    if output < carry:
+        return sources == {first + output}
+    fills = params["counted"] or params["cond"] is not None
+    return not fills and min(sources) >= first + carry
+
+
+def _work(program: Program) -> int:
+    """About how many elements a Program computes, those of matrix products counted by their terms."""
+    total = 0
+    for equation in program.equations:
+        inner = [_work(own) for own in subprograms(tuple(equation.params.values()))]
+        terms = 1
+        if equation.op.kind == "contraction":
+            left, right = (dims.typical(atom.aval.size) for atom in equation.inputs[:2])
+            result = dims.typical(equation.outputs[0].aval.size)
+            terms = max(1, math.isqrt(left * right // max(1, result)))
+        steps = dims.typical(equation.params.get("length") or 1)
+        total += steps * sum(inner) + terms * sum(dims.typical(out.aval.size) for out in equation.outputs)
+    return total
+
+
+def _nbytes(own: tirx.Buffer) -> int:
+    return math.prod(map(int, own.shape)) * tvm.DataType(str(own.dtype)).bits // 8
+
+
+def _without_threads(body: tirx.Stmt) -> tirx.Stmt:
+    """``body`` with serial loops where it has parallel ones, for which it is too deep inside another one."""
+
+    def serial(loop: tirx.For) -> tirx.Stmt:
+        if loop.kind != tirx.ForKind.PARALLEL:
+            return loop
+        return tirx.For(loop.loop_var, loop.min, loop.extent, tirx.ForKind.SERIAL, loop.body)
+
+    return tvm_ffi.structural_map(body, (tirx.For, serial))
+
+
 def _is_alias(kernel: Kernel) -> bool:
     """Whether the result is the argument itself."""
     return kernel.equations[0].op.kind == "barrier"
@@ -270,7 +391,7 @@ def _redirected(body: tirx.Stmt, parameter: Any, place: Place) -> tirx.Stmt:
     return tvm_ffi.structural_map(body, (ir.TensorRegion, region))
 
 
-def prim_func(kernel: Kernel, scheduled: Scheduled, target: tvm.target.Target) -> tirx.PrimFunc:
+def prim_func(kernel: Kernel, scheduled: Scheduled, target: Target) -> tirx.PrimFunc:
     """The function of a control op."""
     host = Host(scheduled, target)
     inputs = [host.parameter(atom.aval, f"x{i}") for i, atom in enumerate(kernel.inputs)]

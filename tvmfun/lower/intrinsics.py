@@ -153,15 +153,17 @@ def _expand_call(call: ir.Call, argument: Expr, name: Name) -> Expr:
 def exp(x: Expr, name: Name) -> Expr:
     """e**x, within 1.01 ulp."""
     # At the bounds the result is already 0 or infinite. Comparisons let NaN through to `kept`, but not to
-    # `safe`, which is converted to an integer.
-    kept = name(tirx.Select(x > _f(89.5), _f(89.5), tirx.Select(x < _f(-105.0), _f(-105.0), x)))
-    safe = tirx.Select(x > _f(-105.0), tirx.Select(x < _f(89.5), x, _f(89.5)), _f(-105.0))
+    # `safe`, which is converted to an integer. Arithmetic on numbers below the normal ones is slow, and a mask makes
+    # many zeros: these are not computed, but chosen.
+    kept = name(tirx.Select(x > _f(89.5), _f(89.5), tirx.Select(x < _f(-104.0), _f(0.0), x)))
+    safe = tirx.Select(x >= _f(-104.0), tirx.Select(x < _f(89.5), x, _f(89.5)), _f(0.0))
     n = name(tirx.floor(safe * _f(1.44269504088896341) + _f(0.5)))
     r = name(kept - n * _f(LN2_HIGH) - n * _f(LN2_LOW))
     # Two factors, because 2**k alone leaves the range of float32 before the result does.
     k = name(_cast("int32", n))
     half = name(tirx.shift_right(k, _i(1)))
-    return (_horner(r, EXP) * r * r + r + _f(1.0)) * _power_of_two(half) * _power_of_two(k - half)
+    result = (_horner(r, EXP) * r * r + r + _f(1.0)) * _power_of_two(half) * _power_of_two(k - half)
+    return tirx.Select(x < _f(-104.0), _f(0.0), result)
 
 
 def log(x: Expr, name: Name) -> Expr:

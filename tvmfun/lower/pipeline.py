@@ -44,7 +44,7 @@ def _scheduled(kernel: Kernel, text: str, target: Target, in_place: InPlace = ()
             places = [(source, first + output) for source, output in in_place]
             _KERNELS[key] = schedule_in_place(kernels.prim_func(kernel), target, places)
         elif kernel.equations[0].op.kind == "control":
-            inner = lambda kernel: _scheduled(kernel, kernels.text(kernel), target)
+            inner = lambda kernel, target: _scheduled(kernel, kernels.text(kernel), target)
             _KERNELS[key] = control.prim_func(kernel, inner, target)
         else:
             _KERNELS[key] = schedule(kernels.prim_func(kernel), target)

@@ -10,11 +10,13 @@ import tvmfun.numpy as tnp
 from tvmfun import dtypes, lax, random
 from tvmfun.core import dims
 from tvmfun.errors import ArgumentError, DtypeError, ShapeError
+from tvmfun.nn.attention import dot_product_attention
 from tvmfun.ops import conv, pointwise
 
 __all__ = [
     "avg_pool",
     "conv2d",
+    "dot_product_attention",
     "dropout",
     "gelu",
     "linear",

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Sequence
 from typing import Any, NamedTuple
 
-from tvm import ir, tirx
+from tvm import tirx
 
 from tvmfun import dtypes
 from tvmfun.core.array import ShapeDtype
@@ -123,10 +123,9 @@ def _loop(host: Any, inputs: list, outputs: list, *, body, cond, length, reverse
 
     if cond is None:
         extent = host.read(count[0]) if counted else host.size(length)
-        i = ir.Var("i", ir.PrimType("int32"))
-        statement = _sequence(step(extent - 1 - i if reverse else i))
-        statements.append(tirx.For(i, 0, extent, tirx.ForKind.SERIAL, statement))
-        return _sequence(statements)
+        run = lambda i: _sequence(step(extent - 1 - i if reverse else i))
+        program = None if carry else body
+        return _sequence([*statements, host.loop(length, extent, run, program)])
 
     going = host.new(ShapeDtype((), dtypes.bool_))
     test = host.run(cond, [*fixed, *state], [going])

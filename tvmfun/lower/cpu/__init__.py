@@ -169,7 +169,7 @@ def _root(body: Stmt, temps: Sequence[Buffer]) -> Stmt:
 def _emit(group: Group, private: Sequence[Buffer], machine: Machine) -> Stmt:
     """The loops of one group; intermediates in `private` need not outlive an iteration."""
     work = sum(_work(stage) for stage in group.stages)
-    tasks = 1 if work < SERIAL_WORK else machine.cores * TASKS_PER_CORE
+    tasks = 1 if work < SERIAL_WORK or machine.cores == 1 else machine.cores * TASKS_PER_CORE
     if len(group.stages) == 1:
         return _emit_stage(group.stages[0], {}, 0, machine, tasks)
     if fuse.is_pointwise(group):
