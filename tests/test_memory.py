@@ -6,6 +6,7 @@ import json
 import os
 import subprocess
 import sys
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import numpy as np
@@ -14,7 +15,7 @@ from bench.memory import ENVIRONMENT, grown
 
 import tvmfun
 import tvmfun.numpy as tnp
-from tvmfun import ShapeDtype, lax, optim
+from tvmfun import ShapeDtype, jit, lax, optim, runtime
 from tvmfun.lower.workspaces import kept
 
 TRANSFORM = optim.adam(1e-3)
@@ -101,3 +102,51 @@ def test_a_pool_hands_out_the_smallest_that_fits_and_grows_the_largest():
 
 if __name__ == "__main__":
     print(json.dumps(measured()))
+
+
+class TestLargeResults:
+    """What large results lie in is used again, but never while anybody can see it."""
+
+    double = staticmethod(jit(lambda x: 2 * x))
+
+    def given(self, nbytes=2 << 20):
+        runtime.clear_memory()
+        return tnp.asarray(np.arange(nbytes // 4, dtype="float32"))
+
+    def test_memory_is_used_again(self):
+        x = self.given()
+        first = self.double(x)
+        address = first.address
+        second = self.double(x)
+        assert second.address != address  # the first is still there
+        del first
+        assert self.double(x).address == address
+
+    @pytest.mark.parametrize("look", [np.asarray, np.from_dlpack, lambda y: y.tensor, lambda y: y[:1].at[0].set(3)])
+    def test_what_somebody_sees_is_not(self, look):
+        x = self.given()
+        result = self.double(x)
+        seen = look(result)
+        before = np.array(seen.numpy() if hasattr(seen, "numpy") else seen)
+        del result
+        others = [self.double(x + i) for i in range(3)]
+        np.testing.assert_array_equal(np.array(seen.numpy() if hasattr(seen, "numpy") else seen), before)
+        np.testing.assert_array_equal(others[2], 2 * (np.asarray(x) + 2))
+
+    def test_there_is_a_limit(self, monkeypatch):
+        monkeypatch.setattr(runtime, "_KEPT", 8 << 20)
+        for nbytes in (2 << 20, 3 << 20, 4 << 20, 16 << 20):
+            self.double(tnp.asarray(np.zeros(nbytes // 4, "float32")))
+            kept = sum(size * len(pieces) for size, pieces in runtime._GIVEN_BACK.items())
+            assert 0 < kept <= 8 << 20
+
+    def test_threads(self):
+        x = self.given()
+
+        def work(i):
+            for _ in range(20):
+                y = self.double(x + float(i))
+                np.testing.assert_array_equal(np.asarray(y[:5]), 2 * (np.arange(5) + i))
+
+        with ThreadPoolExecutor(4) as pool:
+            list(pool.map(work, range(4)))

@@ -704,6 +704,7 @@ def clear_caches() -> None:
     """
     _OPS.clear()
     compiling.clear_caches()
+    runtime.clear_memory()
 
 
 def eval_shape(fun: Callable, *args: Any, **kwargs: Any) -> Any:

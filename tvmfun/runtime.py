@@ -82,13 +82,53 @@ class Memory:
         aval: the type of an array with just these elements; None for bytes on the CPU.
     """
 
-    __slots__ = ("address", "aval", "tensor")
+    __slots__ = ("_tensor", "address", "aval", "is_seen")
 
     def __init__(self, tensor: tvm.runtime.Tensor, aval: Any = None) -> None:
-        self.tensor = tensor
+        self._tensor = tensor
         self.aval = aval
+        self.is_seen = False
         # Negative on other devices than the CPU, so that nothing is read there.
         self.address = tensor.data_ptr() if aval is None or tensor.device == _CPU else ~tensor.data_ptr()
+
+    @property
+    def tensor(self) -> tvm.runtime.Tensor:
+        """The tensor; whoever has seen it may keep it longer than this."""
+        self.is_seen = True
+        return self._tensor
+
+
+# New memory costs more than most kernels that fill it, because the system hands it out page by page, cleared. So large
+# pieces that are given back are kept for results of the same size, up to a limit.
+_LARGE, _KEPT = 1 << 20, 256 << 20
+_GIVEN_BACK: dict[int, list[tvm.runtime.Tensor]] = {}
+
+
+class _LargeMemory(Memory):
+    """Bytes on the CPU that are kept for the next result of this size when no array needs them."""
+
+    __slots__ = ("nbytes",)
+
+    def __init__(self, shape: tvm_ffi.Shape) -> None:
+        self.nbytes, self.is_seen = shape[0], True  # until there is something to give back
+        try:
+            tensor = _GIVEN_BACK[self.nbytes].pop()
+        except (KeyError, IndexError):
+            tensor = _allocate(shape, _BYTE, _CPU, None)
+        super().__init__(tensor)
+
+    def __del__(self) -> None:
+        # Without a lock: this runs whenever Python likes. Each step is one that threads do not divide.
+        if self.is_seen or self.nbytes > _KEPT:
+            return
+        if self.nbytes + sum(size * len(kept) for size, kept in list(_GIVEN_BACK.items())) > _KEPT:
+            _GIVEN_BACK.clear()
+        _GIVEN_BACK.setdefault(self.nbytes, []).append(self._tensor)
+
+
+def clear_memory() -> None:
+    """Gives memory that is kept for later results back to the system."""
+    _GIVEN_BACK.clear()
 
 
 Results = tuple[Sequence[Memory], Sequence[int]]
@@ -119,7 +159,10 @@ class _Fresh:
         try:
             return self._spare.pop()
         except IndexError:
-            memory = Memory(_allocate(self._shape, _BYTE, _CPU, None))
+            if self._shape[0] >= _LARGE:
+                memory = _LargeMemory(self._shape)
+            else:
+                memory = Memory(_allocate(self._shape, _BYTE, _CPU, None))
             address = memory.address
             if self._others:
                 self._spare += [(memory, address + start) for start in self._others]
