@@ -161,3 +161,17 @@ def test_updates_wait_for_what_still_reads_the_old_values():
     np.testing.assert_allclose(new_a, a + 2 * b, rtol=1e-6)
     np.testing.assert_allclose(new_b, b + 3 * a, rtol=1e-6)
     np.testing.assert_allclose(total, np.exp(a).sum(), rtol=1e-5)
+
+
+def test_a_count_that_is_returned_and_used():
+    """The new count is stored by one kernel and read by others, which have to come after it."""
+
+    def step(count, x):
+        following = tnp.minimum(count, 10) + 1
+        rate = 0.5 ** following.astype("float32")
+        return following, x * rate, x / (1 + rate)
+
+    count, x = np.int32(3), np.arange(6, dtype="float32")
+    got = tvmfun.jit(step, donate_argnums=0)(tnp.asarray(count), x)
+    for a, b in zip(got, (4, x / 16, x / (1 + 1 / 16)), strict=True):
+        np.testing.assert_allclose(a, b, rtol=1e-6)

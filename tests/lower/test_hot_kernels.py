@@ -70,13 +70,18 @@ def operands(instruction):
     return re.split(r",\s*(?![^()]*\))", instruction.split(maxsplit=1)[1])
 
 
+def modules(module):
+    """A module and those that it imports."""
+    return [module, *(inner for imported in module.imports for inner in modules(imported))]
+
+
 @pytest.mark.parametrize("mcpu", VECTORS)
 @pytest.mark.parametrize("name", PRODUCTS)
 def test_the_innermost_loop_of_a_product_stores_nothing(name, mcpu):
     """A sum that is kept in memory makes it several times slower, and every result stays right."""
     function, *specifications = PRODUCTS[name]
     compiled = tvmfun.jit(function, target=target(mcpu)).lower(*specifications).compile()
-    code = "\n".join(library.inspect_source("asm") for library in compiled.executable.module.mod.imports)
+    code = "\n".join(library.inspect_source("asm") for library in modules(compiled.executable.module))
     hot = max(basic_blocks(code), key=lambda block: sum(line.startswith("vfmadd") for line in block))
     products = [operands(line) for line in hot if line.startswith("vfmadd")]
     assert len(products) >= 8 and hot[-1].startswith("j")
@@ -121,7 +126,8 @@ def test_training_steps_are_scheduled_as_intended(name, mcpu, monkeypatch):
         equation.op.name for kernel, rule in rules if rule == "fallback" for equation in kernel.equations
     } <= SCATTERS
     hot = [rule for kernel, rule in rules if has_products(kernel) and operations(kernel) > HOT]
-    assert len(hot) >= 4 and set(hot) == {"contraction"}
+    convolves = {"winograd"} if name in ("MNIST CNN", "ResNet-18") else set()
+    assert len(hot) >= 4 and set(hot) == {"contraction"} | convolves
 
 
 def has_products(kernel):

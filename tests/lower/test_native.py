@@ -30,9 +30,7 @@ def chain(x):
 
 
 def built(function=chain, x=X, target=None):
-    target = target or targets.host()
-    module = pipeline.scheduled_module(tvmfun.trace(function)(x), target)
-    return pipeline.build(module, target)
+    return pipeline.build(tvmfun.trace(function)(x), target or targets.host())
 
 
 def run(module, plan, x=X):
@@ -54,7 +52,8 @@ def bits(arrays):
 def parts(monkeypatch):
     def choose(count):
         monkeypatch.setattr(native, "cpu_count", lambda: count)
-        monkeypatch.setattr(native, "_KERNELS_OF_A_PART", 1)
+        monkeypatch.setattr(native, "_KERNELS_OF_A_PART", 1000)
+        monkeypatch.setattr(native, "_FEW_KERNELS", 1 if count > 1 else 1000)
 
     return choose
 
@@ -78,7 +77,20 @@ def test_results_do_not_depend_on_the_number_of_parts(parts):
 def test_parts_are_not_smaller_than_worth_a_thread(monkeypatch):
     monkeypatch.setattr(native, "cpu_count", lambda: 64)
     kernels = len(pipeline.scheduled_module(tvmfun.trace(chain)(X), targets.host()).functions) - 1
-    assert len(built()[0].load().imports) == -(-kernels // native._KERNELS_OF_A_PART) < kernels
+    assert len(built()[0].load().imports) == -(-kernels // native._FEW_KERNELS) < kernels
+
+
+def test_threads_compile_while_others_are_scheduled(monkeypatch):
+    expected = bits(run((first := built())[0].load(), first[1]))
+    monkeypatch.setattr(native, "_KERNELS_OF_A_PART", 2)
+    monkeypatch.setattr(native, "_FEW_KERNELS", 1)
+    monkeypatch.setattr(native, "cpu_count", lambda: 3)
+    started = []
+    compiled = native._compiled
+    monkeypatch.setattr(native, "_compiled", lambda *given: started.append(len(given[1])) or compiled(*given))
+    module, plan = built()
+    assert started.count(2) >= 3
+    assert bits(run(module.load(), plan)) == expected
 
 
 def test_many_builds_in_threads_agree(parts):
@@ -153,7 +165,7 @@ def test_a_level_in_the_target_is_kept(given, level):
 def test_options_of_llvm_are_for_one_thread(parts):
     parts(4)
     target = targets.resolve({"kind": "llvm", "mcpu": targets.host().attrs["mcpu"], "cl-opt": ["-unroll-count:uint=2"]})
-    assert len(built(target=target)[0].load().imports) == 0
+    assert len(built(target=target)[0].load().imports) == 1
 
 
 def test_code_for_another_machine_is_only_made():
@@ -190,7 +202,10 @@ def test_what_goes_wrong_in_a_kernel_is_an_exception(parts, tmp_path, way):
     parts(1 if way == "one module" else 2)
     kernels = {ir.GlobalVar(name): failing(name) for name in ("first", "second")}
     steps = [memory.Call("first", [memory.Address(0)]), memory.Call("second", [memory.Address(1)])]
-    module = native.NativeModule(kernels, steps, 2, targets.host())
+    coming = native.Kernels(targets.host())
+    for name, kernel in kernels.items():
+        coming.add(name, kernel)
+    module = native.NativeModule(coming, steps, 2, targets.host())
     module.export(str(tmp_path / "module.so"))
     main = (tvm.runtime.load_module(str(tmp_path / "module.so")) if way == "library" else module.load())["main"]
     x = np.array([2, -2], "float32")
@@ -208,10 +223,7 @@ def test_the_table_may_begin_at_any_address(count):
     """Only what it points to is aligned."""
     inputs = [np.asarray(tnp.full((3,), float(n))) for n in range(8)]
     module, plan = pipeline.build(
-        pipeline.scheduled_module(
-            tvmfun.trace(lambda *xs: [xs[i] * 2 + xs[-i] for i in range(count)])(*inputs), targets.host()
-        ),
-        targets.host(),
+        tvmfun.trace(lambda *xs: [xs[i] * 2 + xs[-i] for i in range(count)])(*inputs), targets.host()
     )
     loaded = module.load()
     assert not re.search(r'"align"\(ptr %table, i64 (?!8\))', loaded.inspect_source("ll"))

@@ -134,12 +134,12 @@ def _build(
     program: Program, target: Target, donated: Sequence[int], key: str, native: bool
 ) -> Executable | NativeExecutable:
     started = time.perf_counter()
-    module = pipeline.scheduled_module(program, target, donated)
     plan = None
     if native:
-        built, plan = pipeline.build(module, target)
+        built, plan = pipeline.build(program, target, donated)
         export, load = built.export, built.load
     else:
+        module = pipeline.scheduled_module(program, target, donated)
         built = pipeline.build_for_vm(module, target, dynamic=bool(program.sizes))
         export, load = built.export_library, lambda: built
     counters.compiles += 1

@@ -311,8 +311,12 @@ class _Fusion:
         return [i for i in group.members if self.homes[i][-1] is group and self.is_stored(i)]
 
     def is_stored(self, i: int) -> bool:
+        """Whether the caller or some group needs the result without computing it."""
+        return i in self.returned or self.is_read(i)
+
+    def is_read(self, i: int) -> bool:
         """Whether some group reads the result without computing it."""
-        return i in self.returned or any(h not in self.homes[i] for user in self.users[i] for h in self.homes[user])
+        return any(home not in self.homes[i] for user in self.users[i] for home in self.homes[user])
 
     def ordered(self, groups: list[_Group]) -> list[_Group]:
         """The groups so that each comes after those whose results it reads.
@@ -353,7 +357,7 @@ class _Fusion:
     def replaced(self, group: _Group, reads: set[Atom]) -> set[Atom]:
         """The inputs of the Program that a group probably writes its results over, if nothing else needs these."""
         outputs = self.outputs(group)
-        if any(user not in group.members for i in outputs for user in self.users[i]):
+        if any(self.is_read(i) for i in outputs):
             return set()
         kinds = {self.equations[i].outputs[0].aval for i in outputs if i in self.returned}
         return {atom for atom in reads.intersection(self.inputs) if atom.aval in kinds}

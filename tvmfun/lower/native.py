@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 from functools import partial
 from tempfile import TemporaryDirectory
-from typing import Any
+from typing import Any, NamedTuple
 
 import tvm
 from tvm import ir, s_tir, tirx
@@ -18,8 +18,8 @@ from tvmfun.lower.memory import Call, Store
 from tvmfun.lower.workspaces import Event, events, workspaces
 from tvmfun.runtime import cpu_count
 
-# Less than this many kernels are not worth a module, and a thread, of their own.
-_KERNELS_OF_A_PART = 4
+# So many kernels become one LLVM module, and fewer than the second number are not worth one, and a thread.
+_KERNELS_OF_A_PART, _FEW_KERNELS = 12, 4
 # With no more steps than this, ``main`` is compiled together with its kernels if these are one part.
 _FEW_STEPS = 32
 
@@ -38,33 +38,77 @@ _ADDRESS, _ADDRESS_BYTES = "uint64", 8
 _CallOf = Callable[[str, tirx.Var, int, int], tirx.Stmt]
 
 
-class NativeModule:
-    """A ``main`` that takes a table of addresses, and its kernels, as LLVM modules that were optimized in threads.
+class Kernels:
+    """Kernels on their way to LLVM modules: threads compile the first ones while others are still being scheduled.
 
     Args:
-        functions: the kernels by name.
+        target: a CPU.
+    """
+
+    def __init__(self, target: Target) -> None:
+        self._target = target
+        # Options for LLVM's command line are global.
+        self._threads = 1 if target.attrs.get("cl-opt") else cpu_count()
+        self._pool: ThreadPoolExecutor | None = None
+        self._parts: list[tuple[str, Future]] = []
+        self.waiting: dict[ir.GlobalVar, tirx.PrimFunc] = {}
+
+    def add(self, name: ir.GlobalVar, function: tirx.PrimFunc) -> None:
+        """One more kernel."""
+        self.waiting[name] = function
+        if len(self.waiting) == _KERNELS_OF_A_PART:
+            self._start(self.waiting)
+            self.waiting = {}
+
+    def _start(self, part: dict[ir.GlobalVar, tirx.PrimFunc]) -> None:
+        self._pool = self._pool or ThreadPoolExecutor(self._threads)
+        self._parts.append((next(iter(part)).name_hint, self._pool.submit(_compiled, self._target, part)))
+
+    @property
+    def is_small(self) -> bool:
+        """Whether all are few enough for one module."""
+        return not self._parts and len(self.waiting) <= _FEW_KERNELS
+
+    def finish(self, main: dict[ir.GlobalVar, tirx.PrimFunc]) -> list[_Part]:
+        """All modules; where kernels are few, one, with a ``main`` if it is given."""
+        if self.is_small:
+            functions = main | self.waiting
+            return [_Part(next(iter(functions)).name_hint, *_compiled(self._target, functions))] if functions else []
+        items = list(self.waiting.items())
+        count = min(self._threads, -(-len(items) // _FEW_KERNELS))
+        for i in range(count):
+            self._start(dict(items[i::count]))
+        with self._pool:  # type: ignore[union-attr]  # it has been started
+            return [_Part(name, *part.result()) for name, part in self._parts]
+
+
+class _Part(NamedTuple):
+    """An LLVM module, the name of a function in it, and what its functions allocate while they run."""
+
+    name: str
+    module: Any
+    allocated: dict[str, list[Event]]
+
+
+class NativeModule:
+    """A ``main`` that takes a table of addresses, and its kernels, as LLVM modules.
+
+    Args:
+        kernels: all of them.
         steps: what ``main`` does.
         places: the size of the table.
         target: a CPU.
     """
 
-    def __init__(self, functions: dict, steps: Sequence[Call | Store], places: int, target: Target) -> None:
+    def __init__(self, kernels: Kernels, steps: Sequence[Call | Store], places: int, target: Target) -> None:
         self._target = target
         self._steps, self._places = steps, places
-        items = list(functions.items())
-        # Options for LLVM's command line are global.
-        threads = 1 if target.attrs.get("cl-opt") else cpu_count()
-        count = min(threads, -(-len(items) // _KERNELS_OF_A_PART))
-        # Neighbours resemble each other: deal them out.
-        parts = [dict(items[i::count]) for i in range(count)]
         # A module of its own takes LLVM some milliseconds.
-        self._is_joined = count <= 1 and len(steps) <= _FEW_STEPS
-        if self._is_joined:
-            parts = [self._main(_linked) | dict(items)]
-        self._names = [*(next(iter(part)).name_hint for part in parts), "main"]
-        compiled_parts = _in_threads(partial(_compiled, target), parts)
-        self._parts = [module for module, _ in compiled_parts]
-        allocated = {name: found for _, part in compiled_parts for name, found in part.items()}
+        self._is_joined = kernels.is_small and len(steps) <= _FEW_STEPS
+        parts = kernels.finish(self._main(_linked) if self._is_joined else {})
+        self._names = [*(part.name for part in parts), "main"]
+        self._parts = [part.module for part in parts]
+        allocated = {name: found for part in parts for name, found in part.allocated.items()}
         called = [step.kernel for step in steps if isinstance(step, Call)]
         #: The bytes that kernels take while they run, in all threads.
         self.workspaces = workspaces([event for name in called for event in allocated.get(name, ())], target)

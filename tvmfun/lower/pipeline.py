@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import OrderedDict, deque
-from collections.abc import Collection
+from collections.abc import Callable, Collection
 from dataclasses import replace
 from typing import Any
 
@@ -65,7 +65,14 @@ def _kind(atom: Atom) -> tuple:
 class _ModuleBuilder:
     """Writes the Relax function that calls the kernels one after the other."""
 
-    def __init__(self, program: Program, target: Target, donated: Collection[int]) -> None:
+    def __init__(
+        self,
+        program: Program,
+        target: Target,
+        donated: Collection[int],
+        scheduled: Callable[[tvm.ir.GlobalVar, tirx.PrimFunc], None] = lambda name, kernel: None,
+    ) -> None:
+        self.scheduled = scheduled  # is told of each kernel
         self.program = program
         self.target = target
         self.donated = {program.inputs[i] for i in donated}
@@ -187,7 +194,8 @@ class _ModuleBuilder:
             name = f"{kernel.name}_{len(self.globals)}"
             self.globals[key] = var = tvm.ir.GlobalVar(name)
             relax.expr._update_type(var, relax.FuncType.opaque_func(ret=relax.TupleType([])))
-            self.functions[var] = function.with_attr("global_symbol", name)
+            self.functions[var] = function = function.with_attr("global_symbol", name)
+            self.scheduled(var, function)
         return self.globals[key]
 
 
@@ -212,10 +220,12 @@ def scheduled_module(program: Program, target: Target, donated: Collection[int] 
     return _ModuleBuilder(program, target, donated).build()
 
 
-def build(module: tvm.IRModule, target: Target) -> tuple[native.NativeModule, memory.Plan]:
-    """Plans memory, lowers and generates code, for a CPU and static sizes."""
+def build(program: Program, target: Target, donated: Collection[int] = ()) -> tuple[native.NativeModule, memory.Plan]:
+    """Schedules the Program, plans memory, lowers and generates code, for a CPU and static sizes."""
+    kernels = native.Kernels(target)
+    module = _ModuleBuilder(program, target, donated, kernels.add).build()
     plan, steps = memory.planned(module["main"])
-    built = native.NativeModule(_kernels(module), steps, plan.block + 1, target)
+    built = native.NativeModule(kernels, steps, plan.block + 1, target)
     return built, replace(plan, analysis=replace(plan.analysis, workspaces=built.workspaces))
 
 
