@@ -168,6 +168,16 @@ def test_rows_of_several_axes_and_batches():
     np.testing.assert_allclose(jit(step, donate_argnums=0)(tnp.asarray(table), indices, updates), expected, rtol=1e-14)
 
 
+def test_a_table_of_dynamic_size():
+    table, indices, updates, c = example()
+    step = lambda t, i, u: t - c * gradient(i, u, t)
+    shapes = {"t": {0: "n"}, "i": {0: "b"}, "u": {0: "b"}}
+    dynamic = jit(step, dynamic_shapes=shapes, donate_argnums=0)
+    for rows in (ROWS, 9):
+        got = dynamic(tnp.asarray(table[:rows]), indices, updates)
+        np.testing.assert_allclose(got, jit(step)(table[:rows], indices, updates), rtol=1e-14)
+
+
 def test_factors_that_are_not_numbers_stay_in_their_rows():
     """The one difference: a dense update would spread a NaN over the whole table."""
     table, indices, updates, _ = example()

@@ -32,7 +32,7 @@ def theirs(x, w, padding, dilation, groups):
     )
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=12, deadline=None)
 @given(data=st.data())
 def test_any_convolution_with_holes(data):
     rank = data.draw(st.integers(1, 3))
@@ -55,9 +55,10 @@ def test_any_convolution_with_holes(data):
     np.testing.assert_allclose(ours(x, w), expected, rtol=1e-12, atol=1e-12)
 
 
-@pytest.mark.parametrize("size", [7, 8])
-@pytest.mark.parametrize("stride", [2, 3])
-@pytest.mark.parametrize("kernel", [1, 2, 3, 5])
+@pytest.mark.parametrize(
+    ("kernel", "stride", "size"),
+    [(1, 2, 8), (2, 2, 7), (3, 2, 7), (3, 2, 8), (3, 3, 8), (5, 2, 8), (5, 3, 7), (2, 3, 8)],
+)
 def test_gradient_of_a_strided_convolution(kernel, stride, size):
     """No kernel is left that multiplies with zeros, and derivatives of order two are those of JAX."""
     rng = np.random.default_rng(0)

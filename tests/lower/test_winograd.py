@@ -50,15 +50,20 @@ def close(got, expected):
     np.testing.assert_allclose(got, expected, rtol=0, atol=2e-6 * np.abs(expected).max())
 
 
-@settings(max_examples=15, deadline=None)
-@given(
-    images=st.sampled_from([1, 2, 3, 8]),
-    rows=st.integers(4, 9),
-    columns=st.integers(4, 9),
-    channels=st.sampled_from([32, 48, 64]),
-    features=st.sampled_from([32, 64]),
-    padding=st.tuples(*[st.tuples(st.integers(-1, 2), st.integers(-1, 2))] * 2),
-)
+def for_any_size(test):
+    margin = st.tuples(st.integers(-1, 2), st.integers(-1, 2))
+    sizes = given(
+        images=st.sampled_from([1, 2, 3, 8]),
+        rows=st.integers(4, 9),
+        columns=st.integers(4, 9),
+        channels=st.sampled_from([32, 48, 64]),
+        features=st.sampled_from([32, 64]),
+        padding=st.tuples(margin, margin),
+    )
+    return settings(max_examples=15, deadline=None)(sizes(test))
+
+
+@for_any_size
 def test_any_size(images, rows, columns, channels, features, padding):
     x, w = operands(images, 2 * rows, 2 * columns, channels, features)
     close(jit(lambda x, w: convolve(x, w, padding))(x, w), exact(x, w, padding))
@@ -152,15 +157,7 @@ def kernel_gradient(x, g, padding):
     return conv_kernel_gradient(x, g, kernel=(3, 3), padding=padding, **params)
 
 
-@settings(max_examples=15, deadline=None)
-@given(
-    images=st.sampled_from([1, 2, 3, 8]),
-    rows=st.integers(4, 9),
-    columns=st.integers(4, 9),
-    channels=st.sampled_from([32, 48, 64]),
-    features=st.sampled_from([32, 64]),
-    padding=st.tuples(*[st.tuples(st.integers(-1, 2), st.integers(-1, 2))] * 2),
-)
+@for_any_size
 def test_the_gradient_for_the_kernel(images, rows, columns, channels, features, padding):
     x, _ = operands(images, 2 * rows, 2 * columns, channels, features)
     sizes = [2 * n + sum(pair) - 2 for n, pair in zip((rows, columns), padding, strict=True)]
