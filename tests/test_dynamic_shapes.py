@@ -20,6 +20,13 @@ from tvmfun.nn import functional as F
 
 SIZES = (1, 2, 3, 7, 64, 100)
 RNG = np.random.default_rng(3)
+START = RNG.bit_generator.state
+
+
+@pytest.fixture(autouse=True)
+def same_numbers():
+    """Each test draws the same numbers, whichever ran before it."""
+    RNG.bit_generator.state = START
 
 
 def floats(*shape: int) -> np.ndarray:
@@ -82,7 +89,9 @@ def test_a_step_of_the_mnist_network_with_dropout_and_adadelta():
     state = jit(partial(mnist.start, optimizer))(random.key(0))
     arguments = lambda n: (state, floats(n, 28, 28, 1), labels(n))
     spec = {"images": {0: "b"}, "labels": {0: "b"}}
-    agrees(partial(mnist.train_step, optimizer), arguments, spec, tolerance=1e-5)
+    # Static convolutions are computed by Winograd's algorithm and round differently; where an activation is nearly 0, that
+    # decides about its gradient, and the first step of Adadelta is as large for small gradients as for large ones.
+    agrees(partial(mnist.train_step, optimizer), arguments, spec, tolerance=1e-3)
 
 
 def test_several_steps_with_batches_of_several_sizes():
