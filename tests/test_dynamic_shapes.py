@@ -89,8 +89,8 @@ def test_a_step_of_the_mnist_network_with_dropout_and_adadelta():
     state = jit(partial(mnist.start, optimizer))(random.key(0))
     arguments = lambda n: (state, floats(n, 28, 28, 1), labels(n))
     spec = {"images": {0: "b"}, "labels": {0: "b"}}
-    # Static convolutions are computed by Winograd's algorithm and round differently; where an activation is nearly 0, that
-    # decides about its gradient, and the first step of Adadelta is as large for small gradients as for large ones.
+    # Static convolutions are computed by Winograd's algorithm and round differently; where an activation is nearly 0,
+    # that decides about its gradient, and the first step of Adadelta is as large for small gradients as for large ones.
     agrees(partial(mnist.train_step, optimizer), arguments, spec, tolerance=1e-3)
 
 
