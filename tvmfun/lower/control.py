@@ -12,7 +12,6 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-import tvm
 import tvm_ffi
 from tvm import ir, s_tir, tirx
 from tvm.s_tir import SBlock, SBlockRealize
@@ -26,7 +25,7 @@ from tvmfun.core.op import REGISTRY
 from tvmfun.core.program import Atom, Equation, Literal, Program, Variable
 from tvmfun.errors import TargetError
 from tvmfun.lower import target as targets
-from tvmfun.lower.cpu.build import buffer, substitute
+from tvmfun.lower.cpu.build import buffer, nbytes, substitute
 from tvmfun.lower.cpu.machine import SERIAL_WORK, Machine
 from tvmfun.lower.fuse import Kernel, fuse
 from tvmfun.lower.kernel import constant
@@ -125,7 +124,7 @@ class Host:
         i = ir.Var("i", ir.PrimType("int32"))
         if program is not None and self._keeps_cores_busy(length, program):
             body, buffers = self._in_one_thread(lambda: step(i))
-            if sum(_nbytes(own) for own in buffers) <= _STEP_BYTES:
+            if sum(map(nbytes, buffers)) <= _STEP_BYTES:
                 body = tirx.SeqStmt([*map(tirx.AllocBuffer, buffers), body]) if buffers else body
                 return tirx.For(i, 0, extent, tirx.ForKind.PARALLEL, body)
         return tirx.For(i, 0, extent, tirx.ForKind.SERIAL, step(i))
@@ -341,10 +340,6 @@ def _work(program: Program) -> int:
         steps = dims.typical(equation.params.get("length") or 1)
         total += steps * sum(inner) + terms * sum(dims.typical(out.aval.size) for out in equation.outputs)
     return total
-
-
-def _nbytes(own: tirx.Buffer) -> int:
-    return math.prod(map(int, own.shape)) * tvm.DataType(str(own.dtype)).bits // 8
 
 
 def _without_threads(body: tirx.Stmt) -> tirx.Stmt:

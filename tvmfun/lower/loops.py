@@ -83,7 +83,7 @@ def _loop_with_panels(loop: Equation, machine: Machine) -> list[Equation]:
         x, matrix = equation.inputs
         key = matrix, contract
         if key not in inner:
-            params_of_panels = {"contract": contract, "width": _width(matrix.aval, machine)}
+            params_of_panels = {"contract": contract, "width": machine.tile_columns(dtypes.NAMES[matrix.aval.dtype])}
             aval = _panels_shape(matrix.aval, **params_of_panels)
             before[key] = Equation(panels, (outside[matrix],), params_of_panels, (Variable(aval),), loop.source)
             inner[key] = Variable(aval)
@@ -99,11 +99,6 @@ def _loop_with_panels(loop: Equation, machine: Machine) -> list[Equation]:
     ]
 
 
-def _width(matrix: ShapeDtype, machine: Machine) -> int:
-    """The columns of a register tile."""
-    return 2 * machine.lanes(dtypes.NAMES[matrix.dtype])
-
-
 def _contracted(equation: Equation, machine: Machine) -> int | None:
     """The axis of its matrix that an equation contracts with the last one of rows, if panels are of use to it."""
     if equation.op.name != "dot_general":
@@ -114,5 +109,5 @@ def _contracted(equation: Equation, machine: Machine) -> int | None:
         return None
     if matrix.dtype not in (dtypes.float32, dtypes.float64) or dims.is_dynamic((*x.shape, *matrix.shape)):
         return None
-    fits = matrix.shape[1 - theirs[0]] % _width(matrix, machine) == 0
+    fits = matrix.shape[1 - theirs[0]] % machine.tile_columns(dtypes.NAMES[matrix.dtype]) == 0
     return theirs[0] if fits and x.size // x.shape[-1] >= _MIN_ROWS else None

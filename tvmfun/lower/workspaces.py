@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from bisect import bisect_left, insort
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 
@@ -11,6 +10,8 @@ import tvm_ffi
 from tvm import ir, tirx
 from tvm.s_tir import SBlock
 from tvm.target import Target
+
+from tvmfun.lower.cpu.build import nbytes
 
 # Of the runtime: what is smaller is on the stack, and the rest is rounded up to pages.
 _SMALLEST = 1024
@@ -55,11 +56,7 @@ def _may_allocate(function: tirx.PrimFunc) -> bool:
     tvm_ffi.structural_walk(function.body, (SBlock, lambda block: buffers.extend(block.alloc_buffers)))
     tvm_ffi.structural_walk(function.body, (tirx.AllocBuffer, lambda stmt: buffers.append(stmt.buffer)))
     static = (buffer for buffer in buffers if all(isinstance(size, tirx.IntImm) for size in buffer.shape))
-    return any(_nbytes(buffer) >= _SMALLEST for buffer in static)
-
-
-def _nbytes(buffer: tirx.Buffer) -> int:
-    return math.prod(map(int, buffer.shape)) * tvm.DataType(str(buffer.dtype)).itemsize
+    return any(nbytes(buffer) >= _SMALLEST for buffer in static)
 
 
 def _events(stmt: tirx.Stmt, threads: int, at_work: int = 1) -> Iterator[Event]:

@@ -273,6 +273,11 @@ def bits(dtype: str) -> int:
     return tvm.DataType(dtype).bits
 
 
+def nbytes(buffer: Buffer) -> int:
+    """The size of a buffer of static shape."""
+    return math.prod(map(int, buffer.shape)) * bits(str(buffer.dtype)) // 8
+
+
 def walks_as_one(access: tuple[Buffer, Sequence[Expr]], first: Axis, second: Axis, domain: Sequence[Axis]) -> bool:
     """Whether an access moves along two neighbouring axes as along one that joins them."""
     far = stride(*access, first, domain)

@@ -31,6 +31,10 @@ class Machine:
             return cls(16, 16, cores)
         return cls(16, 32, cores)
 
+    def tile_columns(self, dtype: str) -> int:
+        """The usual columns of a register tile of sums of `dtype`."""
+        return 2 * self.lanes(dtype)
+
     def lanes(self, dtype: str) -> int:
         """How many elements of `dtype` to process as one vector."""
         if dtype == "bfloat16":  # TVM cannot repeat one along a vector; LLVM vectorizes the scalar loop

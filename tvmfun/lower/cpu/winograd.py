@@ -139,7 +139,7 @@ def _match(stage: AnyStage, machine: Machine) -> Winograd | None:
         return None
     if min(axes.channel.extent, axes.feature.extent) < MIN_CHANNELS:
         return None
-    if axes.channel.extent % machine.lanes("float32") or axes.feature.extent % _width(machine):
+    if axes.channel.extent % machine.lanes("float32") or axes.feature.extent % machine.tile_columns("float32"):
         return None
     patches = build.points(axes.tiles)
     block = _block(axes, patches, machine) if axes.row in stage.space else _depth(patches)
@@ -160,11 +160,6 @@ def _reads_at(load: ir.TensorLoad, places: Sequence[Expr]) -> bool:
     """Whether a load has these indices, but for axes of size one."""
     indices = [index for index in load.indices if not isinstance(index, tirx.IntImm)]
     return len(indices) == len(places) and all(map(tvm_ffi.structural_equal, indices, places))
-
-
-def _width(machine: Machine) -> int:
-    """The columns of a register tile."""
-    return 2 * machine.lanes("float32")
 
 
 def _block(axes: Axes, patches: int, machine: Machine) -> int | None:
@@ -191,7 +186,7 @@ class _Emitter:
     def __init__(self, found: Winograd, machine: Machine, tasks: int) -> None:
         self.found, self.stage, self.axes, self.block = found, found.stage, found.axes, found.block
         self.machine, self.tasks = machine, tasks
-        self.lanes, self.width = machine.lanes("float32"), _width(machine)
+        self.lanes, self.width = machine.lanes("float32"), machine.tile_columns("float32")
         self.channels, self.features = self.axes.channel.extent, self.axes.feature.extent
         self.tiles = self.axes.tiles
         self.blocks = Axis.fresh(self.axes.row, build.volume(self.tiles) // self.block)
