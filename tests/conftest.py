@@ -2,7 +2,14 @@ import gc
 import os
 import sys
 
+import hypothesis
 import pytest
+
+# Examples that a property is tried on are the same in each run; ``--hypothesis-profile random`` draws others.
+# There is no deadline, because an example may have to be compiled.
+hypothesis.settings.register_profile("fixed", deadline=None, derandomize=True)
+hypothesis.settings.register_profile("random", deadline=None)
+hypothesis.settings.load_profile("fixed")
 
 # Each xdist worker has its own TVM thread pool; together they should fill the machine once.
 _workers = int(os.environ.get("PYTEST_XDIST_WORKER_COUNT", "1"))

@@ -95,7 +95,7 @@ def test_the_same_results_as_without_donation(form, donated):
         np.testing.assert_array_equal(a, b)
 
 
-@settings(max_examples=12, deadline=None)
+@settings(max_examples=12)
 @given(st.lists(st.integers(0, 40), max_size=3), st.sampled_from(["float64", "int32", "bool", "bfloat16"]))
 def test_shapes_and_dtypes(shape, dtype):
     x = np.random.default_rng(0).normal(size=shape) * 3

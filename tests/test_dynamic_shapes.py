@@ -249,7 +249,7 @@ def test_transforms_loops_and_functions_of_numpy(function):
     agrees(function, lambda n: (floats(n, 5),), (B,), (1, 2, 7, 70), tolerance=1e-4)
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=25)
 @given(data=st.data())
 def test_products(data):
     """Any of the sizes of a product may be dynamic, the summed one included."""
@@ -270,7 +270,7 @@ def test_products(data):
         np.testing.assert_allclose(np.asarray(compiled(x, y, bias)), expected, rtol=1e-4, atol=1e-3)
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=25)
 @given(data=st.data())
 def test_maps_and_reductions(data):
     rank = data.draw(st.integers(1, 4), label="rank")

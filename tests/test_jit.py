@@ -297,13 +297,16 @@ def test_threads_that_share_a_function():
 
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="there is no fork")
-def test_a_call_after_a_fork():
+@pytest.mark.parametrize("idle", [0, 0.2])
+def test_a_call_after_a_fork(idle):
     code = """if True:
-        import os, signal, threading, numpy as np, tvmfun, tvmfun.numpy as tnp
+        import os, signal, threading, time, numpy as np, tvmfun, tvmfun.numpy as tnp
         f = tvmfun.jit(lambda x: tnp.tanh(x @ x) + 1)
         x = np.random.default_rng(0).normal(size=(600, 600)).astype("float32")
         expected = np.array(f(x))
         assert "T.parallel" in f.lower(x).compile().as_text()
+        f(x)
+        time.sleep(IDLE)  # for some milliseconds the threads of the pool are awake
         child = os.fork()
         if not child:
             signal.alarm(60)  # ends a process that waits for ever
@@ -314,7 +317,7 @@ def test_a_call_after_a_fork():
             raise SystemExit(0 if all(np.array_equal(result, expected) for result in results) else 1)
         assert os.waitpid(child, 0)[1] == 0
         assert np.array_equal(f(x), expected)
-    """
+    """.replace("IDLE", str(idle))
     environment = os.environ | {"TVMFUN_NUM_THREADS": "2"}
     subprocess.run([sys.executable, "-c", code], env=environment, check=True, timeout=120)
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import os
+import threading
 from array import array
 from collections.abc import Callable, Iterator, Sequence
 from itertools import accumulate, repeat
@@ -45,19 +46,37 @@ def _configure_threads() -> None:
 _configure_threads()
 
 
-def _after_fork() -> None:
-    """Starts the threads of TVM's pool anew.
+class _Fork(threading.local):
+    """Keeps TVM's thread pool usable in the process that a fork makes.
 
-    They are not copied with the process, and a parallel loop would wait for them for ever. The FFI has no function
-    for this, but TVM's runtime, whose symbols are global, exports one of C++.
+    The threads of the pool are not copied: a parallel loop would wait for them for ever. They can be started anew, but
+    whoever ends a pool waits for its locks, which threads hold that sleep or go to sleep. Before the fork they are
+    therefore restarted on the caller's CPU, where they have yielded to it for seconds before they would sleep. The FFI
+    has no function that restarts them, but TVM's runtime exports one of C++.
     """
-    restart = getattr(ctypes.CDLL(None), "_ZN3tvm7runtime9threading15ResetThreadPoolEv", None)
-    if restart is not None and counters.calls:  # before the first call there is no pool
-        restart()
+
+    def __init__(self) -> None:
+        self.restart = getattr(ctypes.CDLL(None), "_ZN3tvm7runtime9threading15ResetThreadPoolEv", lambda: None)
+        self.cpus: set[int] | None = None
+
+    def before(self) -> None:
+        """Wakes the pool, if there is one."""
+        if counters.calls:
+            self.cpus = os.sched_getaffinity(0)
+            os.sched_setaffinity(0, {min(self.cpus)})
+            self.restart()
+
+    def after(self) -> None:
+        """Starts the threads anew, on all CPUs."""
+        if self.cpus is not None:
+            os.sched_setaffinity(0, self.cpus)
+            self.cpus = None
+            self.restart()
 
 
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_after_fork)
+if hasattr(os, "register_at_fork") and hasattr(os, "sched_setaffinity"):
+    _fork = _Fork()
+    os.register_at_fork(before=_fork.before, after_in_parent=_fork.after, after_in_child=_fork.after)
 
 
 def _quick(name: str) -> Any:

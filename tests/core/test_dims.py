@@ -8,7 +8,7 @@ import pickle
 
 import numpy as np
 import pytest
-from hypothesis import assume, given, settings
+from hypothesis import assume, given
 from hypothesis import strategies as st
 from tvm import ir, relax, tirx
 from tvm.sym import Analyzer
@@ -37,7 +37,6 @@ ARITHMETIC = st.sampled_from([operator.add, operator.sub, operator.mul, operator
 COMPARISONS = st.sampled_from([operator.lt, operator.le, operator.gt, operator.ge])
 
 
-@settings(deadline=None)
 @given(SIZES, SIZES, VALUES, ARITHMETIC)
 def test_arithmetic_is_that_of_integers(left, right, values, operation):
     x, y = dims.at(left, values), dims.at(right, values)
@@ -46,14 +45,12 @@ def test_arithmetic_is_that_of_integers(left, right, values, operation):
     assert dims.at(operation(left, right), values) == operation(x, y)
 
 
-@settings(deadline=None)
 @given(SIZES, VALUES)
 def test_bounds_hold(size, values):
     low, high = dims.bounds(size)
     assert low <= dims.at(size, values) <= high
 
 
-@settings(deadline=None)
 @given(SIZES, SIZES, SIZES)
 def test_equal_polynomials_are_equal(x, y, z):
     assert x * (y + z) == x * y + x * z
@@ -62,7 +59,6 @@ def test_equal_polynomials_are_equal(x, y, z):
     assert x + y - y == x
 
 
-@settings(deadline=None)
 @given(SIZES, VALUES)
 def test_expressions_of_tvm_read_back_and_have_the_same_value(size, values):
     assume(isinstance(size, Dim))
@@ -78,7 +74,6 @@ def test_expressions_of_tvm_read_back_and_have_the_same_value(size, values):
 BOUNDS = {"a": (1, None), "b": (2, None), "c": (0, 9)}
 
 
-@settings(deadline=None)
 @given(SIZES, SIZES, VALUES, COMPARISONS)
 def test_a_comparison_is_right_or_an_error(left, right, values, holds):
     assume(isinstance(left, Dim))
@@ -90,7 +85,6 @@ def test_a_comparison_is_right_or_an_error(left, right, values, holds):
         assert decided == holds(dims.at(left, values), dims.at(right, values))
 
 
-@settings(deadline=None)
 @given(SIZES, VALUES)
 def test_maximum_and_minimum(size, values):
     try:
@@ -240,7 +234,6 @@ def test_sizes_in_expressions_of_tvm():
     assert dims.of_expr(relax.Var("n", ir.PrimType("int64")), foreign=True) == Dim("n")
 
 
-@settings(deadline=None)
 @given(st.integers(1, 9))
 def test_other_arithmetic_gives_arrays(count):
     def function(x):

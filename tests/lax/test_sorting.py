@@ -43,7 +43,7 @@ def test_sort_key_val():
     agree(lambda lax, k, v: lax.sort_key_val(k, v), values, values * 2)
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 @given(
     arrays.arrays(
         st.sampled_from(["float32", "float64", "int8", "uint16", "int32", "uint64", "bool"]),

@@ -113,7 +113,7 @@ def test_matmul_in_all_layouts(m, n, k, layout):
     check(tensors, inputs, [reference], "contraction")
 
 
-@settings(max_examples=25, deadline=None, derandomize=True)
+@settings(max_examples=25)
 @given(
     m=st.integers(2, 70),
     n=st.integers(2, 90),

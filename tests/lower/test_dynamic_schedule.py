@@ -225,7 +225,7 @@ def test_the_sizes_are_arguments_between_inputs_and_outputs():
     assert all(str(param.ty) == "int32" for param in function.params[2:4])
 
 
-@settings(max_examples=20, deadline=None)
+@settings(max_examples=20)
 @given(
     shape=st.lists(st.integers(1, 40), min_size=1, max_size=3),
     dynamic=st.integers(0, 2),

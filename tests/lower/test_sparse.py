@@ -107,7 +107,7 @@ def test_a_table_that_is_returned_as_well():
     assert not np.array_equal(after, table)
 
 
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=30)
 @given(
     rows=st.integers(0, 9),
     width=st.sampled_from([(), (1,), (5,), (64,), (70,), (3, 4), (0,)]),

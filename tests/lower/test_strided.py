@@ -32,7 +32,7 @@ def theirs(x, w, padding, dilation, groups):
     )
 
 
-@settings(max_examples=12, deadline=None)
+@settings(max_examples=12)
 @given(data=st.data())
 def test_any_convolution_with_holes(data):
     rank = data.draw(st.integers(1, 3))

@@ -60,7 +60,7 @@ def for_any_size(test):
         features=st.sampled_from([32, 64]),
         padding=st.tuples(margin, margin),
     )
-    return settings(max_examples=15, deadline=None)(sizes(test))
+    return settings(max_examples=15)(sizes(test))
 
 
 @for_any_size

@@ -150,7 +150,7 @@ def test_conv2d(name, dtype):
     _check(lambda x, w, b: F.conv2d(x, w, b, **ours), _jax_conv(**oracle), x, w, b)
 
 
-@settings(max_examples=5, deadline=None)
+@settings(max_examples=5)
 @given(
     size=st.tuples(st.integers(5, 9), st.integers(5, 9)),
     kernel=st.tuples(st.integers(1, 3), st.integers(1, 3)),

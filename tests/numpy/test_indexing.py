@@ -13,8 +13,8 @@ from tvmfun.errors import ConcretizationError, DtypeError, IndexingError, ShapeE
 
 SHAPE = (3, 1, 4)
 HOST = np.arange(12, dtype="float32").reshape(SHAPE)
-few = settings(max_examples=15, deadline=None, derandomize=True)
-many = settings(max_examples=25, deadline=None, derandomize=True)
+few = settings(max_examples=15)
+many = settings(max_examples=25)
 
 basic = hnp.basic_indices(SHAPE, allow_newaxis=True, allow_ellipsis=True)
 arrays = hnp.integer_array_indices(SHAPE, result_shape=hnp.array_shapes(min_dims=0, max_dims=2, max_side=3))

@@ -20,7 +20,7 @@ from tvmfun.errors import ConcretizationError, TvmfunError
 
 # JAX's defaults depend on whether it has 64-bit numbers; ours are those without.
 DTYPES = [name for dtype, name in dtypes.NAMES.items() if dtype.itemsize <= 4]
-many = settings(max_examples=60, deadline=None, derandomize=True)
+many = settings(max_examples=60)
 
 
 def words(text: str) -> list[str]:

@@ -151,7 +151,7 @@ class Comparison:
 def drawn(check: Callable[[Draw], None], dtype: np.dtype, examples: int, plain: bool = False) -> None:
     """Calls ``check`` with as many draws; a failure is not made smaller, which would take minutes."""
 
-    @settings(max_examples=examples, deadline=None, database=None, phases=[Phase.generate])
+    @settings(max_examples=examples, database=None, phases=[Phase.generate])
     @given(st.data())
     def run(data: Any) -> None:
         check(Draw(data.draw, dtype, plain))

@@ -119,7 +119,7 @@ def against(reference, op: Op, flags, size: int, arguments, params) -> None:
     np.testing.assert_allclose(np.asarray(got), expected, rtol=1e-12, atol=1e-12)
 
 
-@settings(max_examples=20, deadline=None)
+@settings(max_examples=20)
 @given(flags=ONE_OR_BOTH, size=st.integers(1, 3), data=st.data())
 def test_products_of_any_axes(flags, size: int, data):
     sizes = [data.draw(st.lists(st.integers(1, 3), max_size=2), label) for label in ("shared", "summed", "x", "y")]
@@ -135,7 +135,7 @@ def test_products_of_any_axes(flags, size: int, data):
     against(dot_reference, linalg.dot_general, flags, size, arguments, {"contract": contract, "batch": batch})
 
 
-@settings(max_examples=15, deadline=None)
+@settings(max_examples=15)
 @given(
     flags=ONE_OR_BOTH,
     size=st.integers(1, 3),

@@ -590,7 +590,7 @@ def arguments_of(node) -> list[np.ndarray]:
 
 
 @pytest.mark.parametrize("kind", ["float32", "int32"])
-@settings(max_examples=50, deadline=None, derandomize=True)
+@settings(max_examples=50)
 @given(data=st.data())
 def test_random_programs_give_the_same_bits(kind: str, data):
     tree = data.draw(st.recursive(leaves(np.dtype(kind)), nodes, max_leaves=6))

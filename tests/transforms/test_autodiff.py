@@ -240,7 +240,7 @@ def test_mlp_to_order_two():
     derivatives.check(lambda x, *p: mlp([(p[0], p[1]), (p[2], p[3])], x), [x, *flat])
 
 
-@settings(max_examples=15, deadline=None)
+@settings(max_examples=15)
 @given(
     st.lists(st.integers(0, 3), min_size=1, max_size=3),
     st.sampled_from(["left", "right", "both"]),

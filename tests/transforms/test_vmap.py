@@ -159,7 +159,7 @@ def test_per_example_keys_give_the_bits_of_jax():
     np.testing.assert_array_equal(np.asarray(got), expected)
 
 
-@hypothesis.settings(max_examples=15, deadline=None)
+@hypothesis.settings(max_examples=15)
 @hypothesis.given(st.data())
 def test_vmap_is_the_loop_over_examples(data):
     """Random small programs: vmap gives what stacking the results of single examples gives."""

@@ -29,6 +29,7 @@ from tvmfun.lower.cpu.build import buffer, nbytes, substitute
 from tvmfun.lower.cpu.machine import SERIAL_WORK, Machine
 from tvmfun.lower.fuse import Kernel, fuse
 from tvmfun.lower.kernel import constant
+from tvmfun.lower.structure import find, rewrite
 
 #: Gives the function of a kernel, scheduled for a target.
 Scheduled = Callable[[Kernel, Target], tirx.PrimFunc]
@@ -222,25 +223,18 @@ class Host:
         sources = [p for p, atom in zip(buffers, atoms, strict=True) if atom in read]
         result = next(p for p, atom in zip(buffers, atoms, strict=True) if atom is written)
         loads: list[Any] = []
-        safe = True
-
-        def load(node: ir.TensorLoad) -> None:
-            nonlocal safe
-            if node.source.same_as(result):
-                safe = False
-            elif any(node.source.same_as(source) for source in sources):
-                loads.append(node.indices)
-
-        def store(node: tirx.BufferStore) -> None:
-            # Loads come first in this walk: those not stored yet must be of this very place.
-            nonlocal safe
-            if node.buffer.same_as(result):
-                here = [at for at in loads if tvm_ffi.structural_equal(at, node.indices, map_free_vars=False)]
-                safe = safe and bool(here) and len(here) == len(loads)
+        for node in find(function.body, ir.TensorLoad, tirx.BufferStore):
+            if isinstance(node, ir.TensorLoad):
+                if node.source.same_as(result):
+                    return False
+                if any(node.source.same_as(source) for source in sources):
+                    loads.append(node.indices)
+            elif node.buffer.same_as(result):
+                # Loads come first in this walk: those not stored yet must be of this very place.
+                if not loads or not all(_is_same_place(at, node.indices) for at in loads):
+                    return False
                 loads.clear()
-
-        tvm_ffi.structural_walk(function.body, ((ir.TensorLoad, load), (tirx.BufferStore, store)))
-        return safe and not loads
+        return not loads
 
     def _results(
         self, atoms: Sequence[Atom], targets: Sequence[Place], places: dict[Variable, Place]
@@ -350,7 +344,11 @@ def _without_threads(body: tirx.Stmt) -> tirx.Stmt:
             return loop
         return tirx.For(loop.loop_var, loop.min, loop.extent, tirx.ForKind.SERIAL, loop.body)
 
-    return tvm_ffi.structural_map(body, (tirx.For, serial))
+    return rewrite(body, (tirx.For, serial))
+
+
+def _is_same_place(one: Any, other: Any) -> bool:
+    return tvm_ffi.structural_equal(one, other, map_free_vars=False)
 
 
 def _is_alias(kernel: Kernel) -> bool:
@@ -382,8 +380,8 @@ def _redirected(body: tirx.Stmt, parameter: Any, place: Place) -> tirx.Stmt:
         rows = [ir.Range.from_min_extent(index, 1) for index in place.lead]
         return tirx.BufferRegion(place.buffer, [*rows, *node.region])
 
-    body = tvm_ffi.structural_map(body, ((ir.TensorLoad, load), (tirx.BufferStore, store)))
-    return tvm_ffi.structural_map(body, (ir.TensorRegion, region))
+    body = rewrite(body, (ir.TensorLoad, load), (tirx.BufferStore, store))
+    return rewrite(body, (ir.TensorRegion, region))
 
 
 def prim_func(kernel: Kernel, scheduled: Scheduled, target: Target) -> tirx.PrimFunc:

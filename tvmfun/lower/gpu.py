@@ -5,13 +5,13 @@ from __future__ import annotations
 import math
 
 import tvm
-import tvm_ffi
 from tvm import tirx
 from tvm.s_tir import SBlock, SBlockRealize, dlight
 from tvm.target import Target
 
 from tvmfun.core import dims
 from tvmfun.errors import TargetError
+from tvmfun.lower.structure import find
 
 _RULES = {
     "contraction": dlight.gpu.Matmul,
@@ -44,9 +44,7 @@ def schedule(function: tirx.PrimFunc, target: Target) -> tirx.PrimFunc:
 
 
 def _check_private_memory(function: tirx.PrimFunc) -> None:
-    blocks: list[SBlock] = []
-    tvm_ffi.structural_walk(function.body, (SBlock, lambda block: blocks.append(block)))
-    for buffer in (buffer for block in blocks for buffer in block.alloc_buffers):
+    for buffer in (buffer for block in find(function.body, SBlock) for buffer in block.alloc_buffers):
         if buffer.scope() == "local" and not all(isinstance(size, tirx.IntImm) for size in buffer.shape):
             raise TargetError(
                 "compile",

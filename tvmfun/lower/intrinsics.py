@@ -15,6 +15,8 @@ import tvm_ffi
 from tvm import ir, tirx
 from tvm.tirx import AllocBuffer, Bind, BufferStore, For, ForKind, Stmt
 
+from tvmfun.lower.structure import find, rewrite
+
 # TVM's node classes do not declare their operators in a way that type checkers understand.
 Expr = Any
 
@@ -24,9 +26,7 @@ Name = Callable[[Expr], Expr]
 
 def is_heavy(value: Expr) -> bool:
     """Whether an expression has a call that becomes many instructions."""
-    found: list[ir.Call] = []
-    tvm_ffi.structural_walk(value, (ir.Call, lambda call: found.append(call)))
-    return any(getattr(call.op, "name", None) in FUNCTIONS for call in found)
+    return any(getattr(call.op, "name", None) in FUNCTIONS for call in find(value, ir.Call))
 
 
 def expand(func: tirx.PrimFunc) -> tirx.PrimFunc:
@@ -35,12 +35,11 @@ def expand(func: tirx.PrimFunc) -> tirx.PrimFunc:
     float16 is computed in float32 and rounded; float64 and functions of bfloat16 are left to libm, and so are
     calls in a branch of `if_then_else`, whose arguments may only be evaluated when that branch is taken.
     """
-    tests = ((tirx.NE, _expand_inequality), (ir.Call, _expand_is_nan))
-    body = tvm_ffi.structural_map(func.body, tests)
+    body = rewrite(func.body, (tirx.NE, _expand_inequality), (ir.Call, _expand_is_nan))
     if any(tirx.is_buffer_var(param) and str(param.dtype) == "bfloat16" for param in func.params):
         return func.with_body(body)  # TVM's legalization of bfloat16 loses the variables that arithmetic is bound to
-    body = tvm_ffi.structural_map(body, (For, _expand_vectorized))
-    return func.with_body(tvm_ffi.structural_map(body, (BufferStore, _expand_scalar)))
+    body = rewrite(body, (For, _expand_vectorized))
+    return func.with_body(rewrite(body, (BufferStore, _expand_scalar)))
 
 
 def _expand_inequality(comparison: tirx.NE) -> Expr:
@@ -65,9 +64,7 @@ def _expand_vectorized(loop: For) -> Stmt:
         return loop
     registers: list[Stmt] = []
     place = loop.loop_var - loop.min
-    body = tvm_ffi.structural_map(
-        loop.body, (BufferStore, lambda store: _expand_store(store, int(loop.extent), place, registers))
-    )
+    body = rewrite(loop.body, (BufferStore, lambda store: _expand_store(store, int(loop.extent), place, registers)))
     expanded = For(loop.loop_var, loop.min, loop.extent, loop.kind, body, loop.thread_binding, loop.annotations)
     return tirx.SeqStmt([*registers, expanded]) if registers else expanded
 
@@ -116,7 +113,7 @@ def _expand_store(store: BufferStore, lanes: int, lane: Expr, registers: list[St
         results.append((call, keep(result) if several else result))
         return results[-1][1]
 
-    value = tvm_ffi.structural_map(store.value, (ir.Call, visit))
+    value = rewrite(store.value, (ir.Call, visit))
     if not bindings:
         return store
     return tirx.SeqStmt([*bindings, BufferStore(store.buffer, value, store.indices)])
@@ -127,22 +124,14 @@ def _is_expandable(call: ir.Call) -> bool:
 
 
 def _expandable_calls(value: Expr) -> set[ir.Call]:
-    found: set[ir.Call] = set()
-    tvm_ffi.structural_walk(value, (ir.Call, lambda call: found.add(call) if _is_expandable(call) else None))
-    return found
+    return {call for call in find(value, ir.Call) if _is_expandable(call)}
 
 
 def _guarded_calls(value: Expr) -> set[ir.Call]:
     """The calls inside the branches of `if_then_else`."""
-    guarded: set[ir.Call] = set()
-
-    def visit(call: ir.Call) -> None:
-        if getattr(call.op, "name", None) in ("prim.if_then_else", "tirx.if_then_else"):
-            for branch in call.args[1:]:
-                tvm_ffi.structural_walk(branch, (ir.Call, lambda inner: guarded.add(inner)))
-
-    tvm_ffi.structural_walk(value, (ir.Call, visit))
-    return guarded
+    choices = ("prim.if_then_else", "tirx.if_then_else")
+    calls = [call for call in find(value, ir.Call) if getattr(call.op, "name", None) in choices]
+    return {inner for call in calls for branch in call.args[1:] for inner in find(branch, ir.Call)}
 
 
 def _expand_call(call: ir.Call, argument: Expr, name: Name) -> Expr:

@@ -6,12 +6,12 @@ from bisect import bisect_left, insort
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 import tvm
-import tvm_ffi
 from tvm import ir, tirx
 from tvm.s_tir import SBlock
 from tvm.target import Target
 
 from tvmfun.lower.cpu.build import nbytes
+from tvmfun.lower.structure import find
 
 # Of the runtime: what is smaller is on the stack, and the rest is rounded up to pages.
 _SMALLEST = 1024
@@ -52,9 +52,8 @@ def _threads(target: Target) -> int:
 
 
 def _may_allocate(function: tirx.PrimFunc) -> bool:
-    buffers: list[tirx.Buffer] = []
-    tvm_ffi.structural_walk(function.body, (SBlock, lambda block: buffers.extend(block.alloc_buffers)))
-    tvm_ffi.structural_walk(function.body, (tirx.AllocBuffer, lambda stmt: buffers.append(stmt.buffer)))
+    buffers = [buffer for block in find(function.body, SBlock) for buffer in block.alloc_buffers]
+    buffers += [stmt.buffer for stmt in find(function.body, tirx.AllocBuffer)]
     static = (buffer for buffer in buffers if all(isinstance(size, tirx.IntImm) for size in buffer.shape))
     return any(nbytes(buffer) >= _SMALLEST for buffer in static)
 

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-import tvm_ffi
 from tvm import tirx
 from tvm.tirx import AllocBuffer, Buffer, IfThenElse, Stmt
 
 from tvmfun.core import dims
+from tvmfun.lower.structure import find
 
 from . import build
 from .build import Axis, Env, Expr
@@ -91,8 +91,6 @@ def _guarded(block: Block) -> tuple[list[Expr], Stmt]:
 
 def is_straight(block: Block) -> bool:
     """Whether the body, but for conditions around it, is a plain sequence of stores that vectorizes."""
-    obstacles: list[object] = []
-    kinds = (tirx.For, tirx.While, tirx.IfThenElse, tirx.AttrStmt)
-    tvm_ffi.structural_walk(_guarded(block)[1], (kinds, lambda stmt: obstacles.append(stmt)))
+    obstacles = find(_guarded(block)[1], tirx.For, tirx.While, tirx.IfThenElse, tirx.AttrStmt)
     written: list[Buffer] = [*block.outputs, *block.private]
     return not obstacles and all(str(buffer.dtype) != "bool" for buffer in written)

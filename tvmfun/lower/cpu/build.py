@@ -8,7 +8,6 @@ from dataclasses import dataclass
 from typing import Any
 
 import tvm
-import tvm_ffi
 from tvm import ir, tirx
 from tvm.sym import Analyzer
 from tvm.tirx import (
@@ -24,6 +23,7 @@ from tvm.tirx import (
 
 from tvmfun.core import dims
 from tvmfun.errors import ShapeError
+from tvmfun.lower.structure import find, rewrite
 
 # TVM's node classes do not declare their operators and fields in a way that type checkers understand.
 Expr = Any
@@ -69,19 +69,14 @@ def substitute(value, env: Env):
     """Replace variables in an expression or statement."""
     if not env:
         return value
-    return tvm_ffi.structural_map(value, (ir.Var, lambda var: env.get(var, var)))
+    return rewrite(value, (ir.Var, lambda var: env.get(var, var)))
 
 
 def renewed(stmt: Stmt) -> Stmt:
     """A copy of a statement that binds variables of its own, so that both copies may be in one function."""
-    env: Env = {}
-
-    def visit(definition) -> None:
-        var = definition.loop_var if isinstance(definition, For) else definition.var
-        env[var] = ir.Var(var.name, var.ty)
-
-    tvm_ffi.structural_walk(stmt, ((For, tirx.Bind, tirx.Let), visit))
-    return substitute(stmt, env)
+    definitions = find(stmt, For, tirx.Bind, tirx.Let)
+    variables = [node.loop_var if isinstance(node, For) else node.var for node in definitions]
+    return substitute(stmt, {var: ir.Var(var.name, var.ty) for var in variables})
 
 
 def replace_accesses(stmt: Stmt, buffer: Buffer, new: Buffer, move: Callable[[Sequence[Expr]], list]) -> Stmt:
@@ -93,7 +88,7 @@ def replace_accesses(stmt: Stmt, buffer: Buffer, new: Buffer, move: Callable[[Se
     def store(node: BufferStore) -> Stmt:
         return BufferStore(new, node.value, move(node.indices)) if node.buffer.same_as(buffer) else node
 
-    return tvm_ffi.structural_map(stmt, ((ir.TensorLoad, load), (BufferStore, store)))
+    return rewrite(stmt, (ir.TensorLoad, load), (BufferStore, store))
 
 
 def replace_loads(value: Expr, buffer: Buffer, make: Callable[[Sequence[Expr]], Expr]) -> Expr:
@@ -102,14 +97,12 @@ def replace_loads(value: Expr, buffer: Buffer, make: Callable[[Sequence[Expr]], 
     def visit(load):
         return make(load.indices) if load.source.same_as(buffer) else load
 
-    return tvm_ffi.structural_map(value, (ir.TensorLoad, visit))
+    return rewrite(value, (ir.TensorLoad, visit))
 
 
 def loads(value) -> list[ir.TensorLoad]:
     """All buffer loads of an expression or statement, in order."""
-    found: list[ir.TensorLoad] = []
-    tvm_ffi.structural_walk(value, (ir.TensorLoad, lambda load: found.append(load)))
-    return found
+    return find(value, ir.TensorLoad)
 
 
 def uses(value, var: ir.Var) -> bool:
@@ -119,28 +112,18 @@ def uses(value, var: ir.Var) -> bool:
 
 def variables(value) -> list[ir.Var]:
     """All variables an expression mentions, buffers included."""
-    found: list[ir.Var] = []
-    tvm_ffi.structural_walk(value, (ir.Var, lambda var: found.append(var)))
-    return found
+    return find(value, ir.Var)
 
 
 def divisors(value, var: ir.Var) -> list[int]:
     """The constants by which an expression divides what depends on `var`."""
-    found: list[int] = []
-
-    def visit(node) -> None:
-        if isinstance(node.b, tirx.IntImm) and uses(node.a, var):
-            found.append(int(node.b))
-
-    tvm_ffi.structural_walk(value, ((tirx.FloorDiv, tirx.FloorMod), visit))
-    return found
+    quotients = find(value, tirx.FloorDiv, tirx.FloorMod)
+    return [int(node.b) for node in quotients if isinstance(node.b, tirx.IntImm) and uses(node.a, var)]
 
 
 def count_calls(value) -> int:
     """The number of function calls in an expression or statement."""
-    found: list[ir.Call] = []
-    tvm_ffi.structural_walk(value, (ir.Call, lambda call: found.append(call)))
-    return len(found)
+    return len(find(value, ir.Call))
 
 
 def offset(buffer: Buffer, indices: Sequence[Expr]) -> Expr | int:
@@ -292,5 +275,5 @@ def accesses(value) -> list[tuple[Buffer, Sequence[Expr]]]:
 
 def is_only_in_indices(value, axes: Sequence[Axis]) -> bool:
     """Whether the value depends on the axes through what it loads alone."""
-    bare = tvm_ffi.structural_map(value, (ir.TensorLoad, lambda load: zero(str(load.ty))))
+    bare = rewrite(value, (ir.TensorLoad, lambda load: zero(str(load.ty))))
     return not any(uses(bare, axis.var) for axis in axes)

@@ -9,6 +9,7 @@ from tvm import ir, tirx
 from tvm.tirx import AllocBuffer, Buffer, BufferStore, IfThenElse, Stmt
 
 from tvmfun.core import dims
+from tvmfun.lower.structure import rewrite
 
 from . import build
 from .build import Axis, Env, Expr, volume
@@ -145,7 +146,7 @@ def _emit_transpose(
                 here = {**env, axis.var: top + row, last.var: left + k}
                 # Not the loads of the same buffer at other places, as in x + x.T.
                 turn = lambda other: turned[row][k] if tvm_ffi.structural_equal(other, load) else other
-                value = tvm_ffi.structural_map(stage.value, (ir.TensorLoad, turn))
+                value = rewrite(stage.value, (ir.TensorLoad, turn))
                 return stage.store(here, build.substitute(value, here))
 
             return build.vectorized(last, lanes, lane)

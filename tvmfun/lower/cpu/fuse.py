@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
-import tvm_ffi
 from tvm import ir, tirx
 from tvm.tirx import Buffer
 
 from tvmfun.core import dims
+from tvmfun.lower.structure import find
 
 from . import build
 from .build import Axis, Env, Expr
@@ -101,14 +101,9 @@ def _is_view(value: Expr) -> bool:
 
 def _is_cheap(value: Expr) -> bool:
     """A handful of additions and the like; no division or function call."""
-    costly: list[Expr] = []
-
-    def visit(node) -> None:
-        # The bits of a constant as a number are a constant.
-        if not (isinstance(node, ir.Call) and not build.variables(node)):
-            costly.append(node)
-
-    tvm_ffi.structural_walk(value, ((ir.Call, tirx.Div, tirx.FloorDiv, tirx.FloorMod, tirx.Mod), visit))
+    candidates = find(value, ir.Call, tirx.Div, tirx.FloorDiv, tirx.FloorMod, tirx.Mod)
+    # The bits of a constant as a number are a constant.
+    costly = any(not isinstance(node, ir.Call) or build.variables(node) for node in candidates)
     return not costly and len(build.loads(value)) <= CHEAP_LOADS
 
 

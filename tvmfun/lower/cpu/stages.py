@@ -12,6 +12,7 @@ from tvm.tirx import Buffer, BufferStore, Stmt
 
 from tvmfun.core import dims
 from tvmfun.errors import ShapeError
+from tvmfun.lower.structure import find, rewrite
 
 from . import build
 from .build import Axis, Env, Expr, Size, volume
@@ -196,9 +197,8 @@ IterVar = tirx.IterVar
 
 def _make_block(name, space, reduce, body: Stmt, private: tuple[Buffer, ...]) -> Block | None:
     """A block that is none of the known kinds, but says along which axes it is independent."""
-    strange: list[Stmt] = []
     # Calls for their effects, and nested blocks, may touch memory in ways that do not show.
-    tvm_ffi.structural_walk(body, ((tirx.Evaluate, SBlockRealize), lambda stmt: strange.append(stmt)))
+    strange = find(body, tirx.Evaluate, SBlockRealize)
     written = _stored_buffers(body)
     known = {**written, **{load.source: load.source for load in build.loads(body)}}
     used = [var for var in build.variables(body) if tirx.is_buffer_var(var)]
@@ -209,14 +209,11 @@ def _make_block(name, space, reduce, body: Stmt, private: tuple[Buffer, ...]) ->
 
 
 def _stored_buffers(body: Stmt) -> dict[Buffer, Buffer]:
-    stores: list[BufferStore] = []
-    tvm_ffi.structural_walk(body, (BufferStore, lambda store: stores.append(store)))
-    return {store.buffer: store.buffer for store in stores}
+    return {store.buffer: store.buffer for store in find(body, BufferStore)}
 
 
 def _make_stage(name, space, reduce, body: Stmt, init: Stmt | None) -> Stage | Block | None:
-    stores: list[BufferStore] = []
-    tvm_ffi.structural_walk(body, (BufferStore, lambda store: stores.append(store)))
+    stores = find(body, BufferStore)
     orders = [_order(store.indices, space) for store in stores]
     if not stores or any(order is None for order in orders):
         return None
@@ -281,7 +278,7 @@ def _extremum(value: tirx.Select, is_total: Callable[[Expr], bool]) -> tuple[Com
     x, y = ir.Var("total", total.ty), ir.Var("term", total.ty)
     condition = build.replace_loads(value.condition, total.source, lambda _: x)
     same = (type(term), lambda node: y if tvm_ffi.structural_equal(node, term) else node)
-    condition = tvm_ffi.structural_map(condition, same)
+    condition = rewrite(condition, same)
     if any(not (var.same_as(x) or var.same_as(y)) for var in build.variables(condition)):
         return None
 
