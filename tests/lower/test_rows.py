@@ -89,15 +89,24 @@ STEPS = [
 ]
 
 
-# In the last one a kernel computes again what the kernel before it reads.
-@pytest.mark.parametrize("seed", [*range(6), 125])
-def test_random_programs(seed):
+NUMBERS = [
+    lambda a, b: a * (tnp.sum(b, axis=1) > 0)[:, None],
+    lambda a, b: a - tnp.mean(tnp.max(b, axis=1)),
+    lambda a, b: a + tnp.sum(b, axis=1)[::-1, None] * 0.1,
+]
+
+
+# In the seventh a kernel computes again what the kernel before it reads.
+@pytest.mark.parametrize(
+    ("steps", "seed"), [*((STEPS, seed) for seed in (*range(6), 125)), *((STEPS + NUMBERS, seed) for seed in range(6))]
+)
+def test_random_programs(steps, seed):
     def random_program(x):
         rng = np.random.default_rng(seed)
         values = [x, x + 1]
         for _ in range(40):
             a, b = (values[i] for i in rng.integers(max(0, len(values) - 8), len(values), 2))
-            values.append(STEPS[rng.integers(0, len(STEPS))](a, b))
+            values.append(steps[rng.integers(0, len(steps))](a, b))
         return values[-6:]
 
     x = np.random.default_rng(seed).normal(size=(32, 24)).astype("float32")
@@ -111,3 +120,37 @@ def test_random_programs(seed):
     one_by_one = program.evaluate([*program.captured, tnp.asarray(x)])
     for got, expected in zip(program(x), one_by_one, strict=True):
         np.testing.assert_allclose(got, expected, rtol=2e-3, atol=1e-3)
+
+
+def test_a_cross_entropy_and_its_gradient_store_no_probabilities():
+    def value_and_gradient(logits, labels):
+        return tvmfun.value_and_grad(nn.losses.cross_entropy)(logits, labels)
+
+    specifications = ShapeDtype((64, 1000), "float32"), ShapeDtype((64,), "int32")
+    matrices = lambda kernel: [out.aval.shape for out in kernel.outputs].count((64, 1000))
+    (gradient,) = [kernel for kernel in kernels(value_and_gradient, *specifications) if matrices(kernel)]
+    assert {"max", "exp", "sum"} <= {equation.op.name for equation in gradient.equations}
+    assert matrices(gradient) == 1
+    analysis = tvmfun.jit(value_and_gradient).lower(*specifications).compile().memory_analysis()
+    # What is kept is some numbers per row, and a row per thread.
+    assert analysis.temporaries + analysis.workspaces < specifications[0].nbytes / 2
+
+
+def test_what_does_not_fit_into_rows_does_not_part_them():
+    def function(x, labels):
+        exponentials = tnp.exp(x - tnp.max(x, axis=1, keepdims=True))
+        totals = tnp.sum(exponentials, axis=1)
+        mean = tnp.mean(tnp.log(totals))  # over all rows, and not needed for what follows
+        return mean, exponentials / totals[:, None] * labels.astype("float32")[:, None], mean * 2 + labels[0]
+
+    x = np.random.default_rng(0).normal(size=MATRIX.shape).astype("float32")
+    labels = np.arange(64, dtype="int32")
+    program = tvmfun.trace(function)(x, labels)
+    (rows,) = [kernel for kernel in kernels(function, MATRIX, ShapeDtype((64,), "int32")) if len(kernel.equations) > 5]
+    assert {"max", "sum", "divide"} <= {equation.op.name for equation in rows.equations}
+    exponentials = np.exp(x - x.max(axis=1, keepdims=True))
+    totals = exponentials.sum(axis=1)
+    mean = np.log(totals).mean()
+    expected = mean, exponentials / totals[:, None] * labels[:, None], mean * 2
+    for got, value in zip(program(x, labels), expected, strict=True):
+        np.testing.assert_allclose(got, value, rtol=1e-5)

@@ -36,16 +36,35 @@ def merge_rows(kernels: Sequence[Kernel], returned: Sequence[Atom]) -> list[Kern
     for atom in returned:
         readers.setdefault(atom, set()).add(len(kernels))
     result: list[Kernel] = []
-    cluster = _Cluster()
+    cluster, aside = _Cluster(), _Aside()
     for i, kernel in enumerate(kernels):
-        if not cluster.accepts(kernel):
-            result += cluster.merged(readers)
-            cluster = _Cluster()
+        if not cluster.accepts(kernel) or aside.after_made.intersection(kernel.inputs):
+            if cluster.may_wait_for(kernel):
+                aside.add(kernel, cluster.made)
+                continue
+            result += [*aside.before, *cluster.merged(readers), *aside.after]
+            cluster, aside = _Cluster(), _Aside()
             if not cluster.accepts(kernel):
                 result.append(kernel)
                 continue
         cluster.add(i, kernel)
-    return [*result, *cluster.merged(readers)]
+    return [*result, *aside.before, *cluster.merged(readers), *aside.after]
+
+
+@dataclass
+class _Aside:
+    """Small kernels between the members of a cluster: those that do not need it go before it, the others after."""
+
+    before: list[Kernel] = field(default_factory=list)
+    after: list[Kernel] = field(default_factory=list)
+    after_made: set[Variable] = field(default_factory=set)
+
+    def add(self, kernel: Kernel, made: set[Variable]) -> None:
+        if (made | self.after_made).intersection(kernel.inputs):
+            self.after.append(kernel)
+            self.after_made.update(kernel.outputs)
+        else:
+            self.before.append(kernel)
 
 
 @dataclass
@@ -71,14 +90,24 @@ class _Cluster:
             return False
         if typical(math.prod(rows)) < _MIN_ROWS:
             return False
-        made = self.made.union(out for equation in kernel.equations for out in equation.outputs)
+        made = self.made.union(_made(kernel))
         return all(_stays_in_rows(equation, rows, made) for equation in {**self.equations, **added}.values())
+
+    def may_wait_for(self, kernel: Kernel) -> bool:
+        """Whether others may become members after a kernel that does not: one with a number per row at the most.
+
+        The labels of a cross-entropy stand between the softmax and its gradient, and its mean does.
+        """
+        if self.rows is None:
+            return False
+        small = all(typical(out.aval.size) <= typical(math.prod(self.rows)) for out in kernel.outputs)
+        return small and all(equation.op.kind not in ("contraction", "control") for equation in kernel.equations)
 
     def add(self, i: int, kernel: Kernel) -> None:
         """Makes a kernel the next member."""
         self.members[i] = kernel
         self.equations.update((id(equation), equation) for equation in kernel.equations)
-        self.made.update(out for equation in kernel.equations for out in equation.outputs)
+        self.made.update(_made(kernel))
         self.rows = _rows(kernel) if self.rows is None else self.rows
 
     def merged(self, readers: dict[Atom, set[int]]) -> list[Kernel]:
@@ -115,6 +144,11 @@ def _in_order(equations: Iterable[Equation]) -> list[Equation]:
     return list(placed.values())
 
 
+def _made(kernel: Kernel) -> set[Variable]:
+    """What a kernel computes, except for iota, which is the same wherever it is used."""
+    return {out for equation in kernel.equations if equation.op.name != "iota" for out in equation.outputs}
+
+
 def _rows(kernel: Kernel) -> tuple[int, ...] | None:
     """The axes before those that a kernel reduces; None if it reduces none."""
     for equation in kernel.equations:
@@ -145,6 +179,8 @@ def _stays_in_rows(equation: Equation, rows: tuple[int, ...], made: set[Variable
     needed = [atom.aval.shape for atom in equation.inputs if atom in made]
     if shape == ():
         return not needed and equation.op.kind == "pointwise"
+    if equation.op.name == "iota":
+        return True
     if shape[:count] != rows or any(own[:count] != rows for own in needed):
         return False
     if equation.op.kind == "reduction":

@@ -8,9 +8,8 @@ from typing import Any, Literal, TypeAlias
 import numpy as np
 
 import tvmfun.numpy as tnp
-from tvmfun import dtypes
+from tvmfun import dtypes, lax
 from tvmfun.errors import ArgumentError, DtypeError, ShapeError
-from tvmfun.nn.functional import log_softmax
 
 __all__ = ["cross_entropy", "mse_loss", "nll_loss"]
 
@@ -38,7 +37,7 @@ def nll_loss(log_probs: Any, labels: Any, reduction: Reduction = "mean") -> Any:
     >>> nll_loss(log_probs, tnp.asarray([1, 0]), reduction="none")
     Array([0.28768206, 0.6931472 ], dtype=float32)
     """
-    return _nll("nll_loss", log_probs, labels, reduction)
+    return _nll("nll_loss", log_probs, labels, reduction, are_normalized=True)
 
 
 def cross_entropy(logits: Any, labels: Any, reduction: Reduction = "mean") -> Any:
@@ -61,7 +60,7 @@ def cross_entropy(logits: Any, labels: Any, reduction: Reduction = "mean") -> An
     >>> f"{float(cross_entropy(tnp.zeros((3, 10)), tnp.asarray([0, 5, 9]))):.4f}"
     '2.3026'
     """
-    return _nll("cross_entropy", logits, labels, reduction, log_softmax)
+    return _nll("cross_entropy", logits, labels, reduction, are_normalized=False)
 
 
 def mse_loss(predictions: Any, targets: Any, reduction: Reduction = "mean") -> Any:
@@ -93,7 +92,7 @@ def mse_loss(predictions: Any, targets: Any, reduction: Reduction = "mean") -> A
     return _reduce("mse_loss", tnp.square(predictions - targets), reduction)
 
 
-def _nll(where: str, scores: Any, labels: Any, reduction: Reduction, normalize: Any = None) -> Any:
+def _nll(where: str, scores: Any, labels: Any, reduction: Reduction, are_normalized: bool) -> Any:
     scores, labels = tnp.asarray(scores), tnp.asarray(labels)
     if not dtypes.is_float(scores.dtype):
         raise DtypeError(where, "the scores of the classes must be floats", got=str(scores.dtype))
@@ -107,11 +106,15 @@ def _nll(where: str, scores: Any, labels: Any, reduction: Reduction, normalize: 
             got=f"{labels.shape} and {scores.shape}",
             hint="labels[:, 0] if they have an axis of size 1 too many",
         )
-    log_probs = normalize(scores) if normalize else scores
-    picked = tnp.take_along_axis(log_probs, labels[..., None], axis=-1)[..., 0]
-    # Indexing clamps, which would hide a wrong label. The labels' dtype may be too small for the class count.
+    if not are_normalized:
+        scores = scores - lax.stop_gradient(tnp.max(scores, axis=-1, keepdims=True))
+    # Indexing would hide a wrong label. The labels' dtype may be too small for the class count.
     is_class = tnp.logical_and(labels >= 0, labels < np.int32(scores.shape[-1]))
-    return _reduce(where, tnp.where(is_class, -picked, math.nan), reduction)
+    places = tnp.where(is_class, labels, 0)
+    losses = -tnp.take_along_axis(scores, places[..., None], axis=-1, mode="fill", fill_value=0)[..., 0]
+    if not are_normalized:  # the logarithm is not subtracted from all of which one element is needed
+        losses = tnp.log(tnp.sum(tnp.exp(scores), axis=-1)) + losses
+    return _reduce(where, tnp.where(is_class, losses, math.nan), reduction)
 
 
 def _reduce(where: str, losses: Any, reduction: Reduction) -> Any:

@@ -92,7 +92,7 @@ def _schedule(func: tirx.PrimFunc, machine: Machine, in_place: Sequence[tuple[Bu
     stages = [stage for stage in stages if not any(fuse.is_copy(stage, *pair) for pair in in_place)]
     stages = fuse.inline_maps(stages, temps)
     stages, temps = fuse.store_truth_as_numbers(stages, temps)
-    stages = fuse.scalars_first(stages)
+    stages = fuse.small_first(stages)
     stages = fuse.attach_epilogues(stages, temps)
     stages = winograd.fold(stages, temps, machine)
     rule = _rule(stages)

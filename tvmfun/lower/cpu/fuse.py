@@ -22,6 +22,8 @@ MAX_CHUNKS = 32
 SPLIT_WORK = 1 << 16
 CHEAP_LOADS = 6
 MIN_REUSE = 4
+# What has so many times as many elements is rows of something.
+SHORT_ROW = 16
 
 
 @dataclass(frozen=True)
@@ -122,13 +124,16 @@ def _inline_into(stage: AnyStage, producer: Stage) -> AnyStage:
     return replace(stage, value=build.replace_loads(stage.value, producer.output, expand))
 
 
-def scalars_first(stages: Sequence[AnyStage]) -> list[AnyStage]:
-    """Compute single numbers before everything that does not make them, so that they do not come between maps."""
+def small_first(stages: Sequence[AnyStage]) -> list[AnyStage]:
+    """Compute single numbers, and one per row, before what does not make them, so that they do not part its loops."""
+    known = [stage for stage in stages if not isinstance(stage, Opaque)]
+    most = max((build.points(stage.space + stage.reduce) for stage in known), default=0)
     first: list[AnyStage] = []
     others: list[AnyStage] = []
     for stage in stages:
+        is_small = is_map(stage) and build.points(stage.space) <= max(1, most // SHORT_ROW)
         needs_others = any(_contains(written(others), load.source) for load in stage.reads())
-        (others if not is_map(stage) or stage.space or needs_others else first).append(stage)
+        (first if is_small and not needs_others else others).append(stage)
     return [*first, *others]
 
 
