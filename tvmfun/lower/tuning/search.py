@@ -50,6 +50,9 @@ class Outcome:
 class Worker:
     """A process that does tasks, and another one when it is gone. To be used as a context."""
 
+    #: What it runs.
+    command = (sys.executable, "-m", "tvmfun.lower.tuning.worker")
+
     def __init__(self) -> None:
         self._process: subprocess.Popen | None = None
         self._errors: Any = None
@@ -68,7 +71,7 @@ class Worker:
             environment["PYTHONPATH"] += os.pathsep + os.environ["PYTHONPATH"]
         environment.pop("TVMFUN_TUNING", None)
         return subprocess.Popen(
-            [sys.executable, "-m", "tvmfun.lower.tuning.worker"],
+            self.command,
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=self._errors,
