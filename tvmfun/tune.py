@@ -138,7 +138,7 @@ def tune(
     lowered = (fun if isinstance(fun, Jitted) else jit(fun)).lower(*args, **kwargs)
     goal = lowered.target if target is None else targets.resolve(target)
     if not targets.is_cpu(goal):
-        raise TargetError("tune", "kernels are tuned on CPUs only", got=goal.kind.name, hint="the rules, on GPUs")
+        raise TargetError("tune", "kernels are tuned on CPUs only", got=str(goal.kind), hint="the rules, on GPUs")
     donated = [len(lowered.program.captured) + i for i in lowered.donated]
     with using(None):
         scheduled = pipeline.scheduled_kernels(inlined(lowered.program), goal, donated)

@@ -252,7 +252,7 @@ def test_a_crash_and_an_endless_loop_cost_a_trial_each():
         outcome = search(breaking, function, 2, targets.host(), trials=4, seconds=120, seed=0)
     assert outcome.trials >= 4
     assert outcome.rejected == 2
-    assert outcome.before is not None and outcome.before >= outcome.after > 0
+    assert outcome.before and outcome.after and outcome.before >= outcome.after
 
 
 def test_code_that_cannot_run_here_is_an_error():
@@ -275,7 +275,7 @@ def test_tune_finds_something_faster_and_writes_nothing_else(found):
     assert kernel.trials == 6
     assert kernel.ratio > 1.05
     assert kernel.before / kernel.after == kernel.ratio
-    assert str(report).splitlines()[0].split() == "kernel rule before after ratio trials rejected".split()
+    assert str(report).splitlines()[0].split() == ["kernel", "rule", "before", "after", "ratio", "trials", "rejected"]
     (record,) = Database.read(folder / "tuning.jsonl", "test").records.values()
     assert record.ratio == pytest.approx(kernel.ratio)
     assert record.target == str(targets.host())
@@ -356,10 +356,11 @@ def test_what_cannot_be_tuned_says_why(tmp_path):
         return lax.fori_loop(0, 3, lambda i, y: y @ x, x)
 
     square = ShapeDtype((8, 8), "float32")
-    report = lambda function, *arguments: tune(function, *arguments, database=tmp_path / "t.jsonl", rules="all")
+    path = tmp_path / "tuning.jsonl"
+    report = lambda function, *arguments, rules="all": tune(function, *arguments, database=path, rules=rules)
     (kernel,) = report(lambda x: tnp.cumulative_sum(x, axis=0), square).kernels
     assert kernel.note == "written as loops, whose order is part of what it computes"
-    (kernel,) = report(looped, square).kernels
+    (kernel,) = report(looped, square, rules=("control",)).kernels
     assert kernel.note == "kernels inside of control flow are scheduled by rules"
     (kernel,) = report(jit(lambda x: x + 1, dynamic_shapes=({0: "b"},)), square).kernels
     assert kernel.note == "its sizes are dynamic"
@@ -372,7 +373,7 @@ def test_kernels_in_loops_and_in_place_keep_their_rules():
     function = lambda x: lax.fori_loop(0, 3, lambda i, y: y @ x, x)
     with using(Database(records(lambda x: x @ x, square))):
         assert rules(jit(lambda x: x @ x).lower(square).compile()) == ["tuned"]
-        assert rules(jit(function).lower(square).compile()) == ["control"]
+        assert "tuned" not in rules(jit(function).lower(square).compile())
     plain = jit(lambda x: x + 1)
     with using(Database(records(lambda x: x + 1, square))):
         assert rules(plain.lower(square).compile()) == ["tuned"]

@@ -32,7 +32,7 @@ from tvmfun.lower.tuning import database
 InPlace = tuple[tuple[int, int], ...]
 
 # Scheduled kernels by their text: layers of a network share them, and so do Programs.
-_KERNELS: OrderedDict[tuple[str, str, InPlace, str], tirx.PrimFunc | None] = OrderedDict()
+_KERNELS: OrderedDict[tuple[str, str, InPlace, database.Record | None], tirx.PrimFunc | None] = OrderedDict()
 _KERNELS_KEPT = 4096
 
 
@@ -42,7 +42,7 @@ def _scheduled(
     """The scheduled kernel; None if it cannot write the outputs that are to be ``in_place`` over inputs."""
     # What shares memory or loops with other values needs to know in which order the rules write.
     record = database.find(text, target) if may_be_tuned and not in_place else None
-    key = (text, str(target), in_place, record.schedule if record else "")
+    key = (text, str(target), in_place, record)
     if key not in _KERNELS:
         if in_place:
             first = len(kernel.inputs) + len(kernel.sizes)

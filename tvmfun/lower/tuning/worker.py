@@ -73,7 +73,8 @@ class Bench:
         self._data = [self._filled(types, np.random.default_rng([seed, k]), k) for k in range(2)]
         self._rule = self._compiled(schedule(function, target))
         self._expected = [self._results(self._rule, data) for data in self._data]
-        self.before = self._time(self._rule)
+        #: The shortest time of our rule's schedule.
+        self.before = self._time(self._rule, repeat=2)
 
     def _filled(self, types: Sequence[tuple], random: np.random.Generator, kind: int) -> list[np.ndarray]:
         smallest = min((size for shape, _ in types for size in shape if size > 1), default=2)
@@ -117,8 +118,9 @@ class Bench:
         if once > 4 * self.before:
             return self.before / once
         number = max(1, int(_MEASUREMENT / max(once, 1e-9)))
-        self.before = self._time(self._rule, _QUICK, number)
-        return self.before / self._time(module, _QUICK, number)
+        before = self._time(self._rule, _QUICK, number)
+        self.before = min(before, self.before)
+        return before / self._time(module, _QUICK, number)
 
     def times(self, module: Any) -> tuple[float, float, float]:
         """The median seconds of our rule's schedule and of this one, in turns, and the median of the ratios."""
@@ -185,11 +187,18 @@ def run(task: dict[str, Any], say: Say) -> None:
     """Does a task: says which schedules it tries and how fast they are, and in the end which one is best.
 
     Args:
-        task: the kernel as TVMScript (``function``), how many parameters are ``inputs``, the ``target`` and the ``seed``;
-            how many ``trials`` there are, and ``seconds`` for them; schedules that are ``known``, and those that are not
-            to be tried, because they ``broke`` this process before.
+        task: the kernel as TVMScript (``function``), how many parameters are ``inputs``, the ``target`` and the
+            ``seed``; how many ``trials`` there are, and ``seconds`` for them; schedules that are ``known``, and those
+            that are not to be tried, because they ``broke`` this process before.
         say: gets messages with a ``kind``.
     """
+    try:
+        _run(task, say)
+    finally:
+        faulthandler.cancel_dump_traceback_later()
+
+
+def _run(task: dict[str, Any], say: Say) -> None:
     _watch()
     function = tvm.script.from_source(task["function"])
     target = Target(task["target"])
@@ -206,9 +215,7 @@ def run(task: dict[str, Any], say: Say) -> None:
     known = list(task["known"])
     trials = barren = 0
     say({"kind": "ready"})
-    while known or (
-        trials < task["trials"] and barren < _BARREN and time.monotonic() - started < task["seconds"]
-    ):
+    while known or (trials < task["trials"] and barren < _BARREN and time.monotonic() - started < task["seconds"]):
         _watch()
         schedule, trace = _next(known, tried, options, random)
         if trace is None or schedule in seen:
@@ -264,7 +271,6 @@ def main() -> None:
             run(json.loads(line), say)
         except Exception as error:
             say({"kind": "failed", "reason": f"{type(error).__name__}: {str(error).strip().splitlines()[-1:]}"})
-        faulthandler.cancel_dump_traceback_later()
 
 
 if __name__ == "__main__":
