@@ -11,15 +11,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import tvm
-
 from tvmfun.core.inline import inlined
 from tvmfun.errors import ArgumentError, TargetError
 from tvmfun.jit import Jitted, jit
 from tvmfun.lower import kernel as kernels
 from tvmfun.lower import pipeline
 from tvmfun.lower import target as targets
-from tvmfun.lower.tuning.database import Database, Record, code, merge, using
+from tvmfun.lower.tuning.database import Database, Record, merge, using
 from tvmfun.lower.tuning.search import Outcome, Worker, search
 
 #: The rules that leave the order of a kernel's loops as it was written.
@@ -157,9 +155,10 @@ def tune(
                 continue
             share = (deadline - time.monotonic()) / (len(chosen) - i) if seconds else 1e9
             earlier = known.find(one.text, goal)
+            function = kernels.prim_func(one.kernel)
             outcome = search(
                 worker,
-                kernels.prim_func(one.kernel),
+                function,
                 len(one.kernel.inputs),
                 goal,
                 trials=trials,
@@ -169,8 +168,11 @@ def tune(
             )
             found.append(_told(one, outcome))
             if outcome.schedule:
+                result = {"trials": outcome.trials, "schedule": outcome.schedule}
+                times = {"before": found[-1].before, "after": found[-1].after}
+                record = Record.of(function, goal, kernel=one.text, rule=_rule(one), **times, **result)
                 # At once: a search that is interrupted keeps what it has.
-                merge(database, [_record(one, goal, outcome)], "tune")
+                merge(database, [record], "tune")
     return TuningReport(tuple(found), others)
 
 
@@ -203,21 +205,6 @@ def _told(scheduled: pipeline.Scheduled, outcome: Outcome) -> TunedKernel:
     before, after = (None if s is None else s * 1e6 for s in (outcome.before, outcome.after))
     name = scheduled.kernel.name
     return TunedKernel(name, _rule(scheduled), before, after, outcome.trials, outcome.rejected, outcome.note)
-
-
-def _record(scheduled: pipeline.Scheduled, target: tvm.target.Target, outcome: Outcome) -> Record:
-    assert outcome.before and outcome.after and outcome.schedule
-    return Record(
-        kernel=scheduled.text,
-        target=str(target),
-        tvm=tvm.__version__,
-        code=code(kernels.prim_func(scheduled.kernel)),
-        rule=_rule(scheduled),
-        before=outcome.before * 1e6,
-        after=outcome.after * 1e6,
-        trials=outcome.trials,
-        schedule=outcome.schedule,
-    )
 
 
 @contextmanager

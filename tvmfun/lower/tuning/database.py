@@ -18,6 +18,7 @@ from dataclasses import asdict, dataclass, fields
 from functools import cached_property
 from pathlib import Path
 from threading import local
+from typing import Any
 
 import tvm
 from tvm import tirx
@@ -54,6 +55,11 @@ class Record:
     after: float
     trials: int
     schedule: str
+
+    @classmethod
+    def of(cls, function: tirx.PrimFunc, target: Target, **known: Any) -> Record:
+        """A record of a kernel, which is not scheduled, for this version of TVM."""
+        return cls(target=str(target), tvm=tvm.__version__, code=code(function), **known)
 
     @property
     def ratio(self) -> float:

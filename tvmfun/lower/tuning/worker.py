@@ -32,7 +32,7 @@ from tvmfun.lower.tuning import space
 Say = Callable[[dict[str, Any]], None]
 
 # A schedule that compiles and runs longer is given up, and this process with it.
-PATIENCE = 60.0
+PATIENCE = 30.0
 # Seconds of one measurement, how many there are in a comparison, and how many when it counts.
 _MEASUREMENT, _QUICK, _THOROUGH = 0.001, 3, 21
 # Only what is faster than our rule by this factor is worth a record.
