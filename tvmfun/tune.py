@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import os
 import time
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -17,6 +18,7 @@ from tvmfun.jit import Jitted, jit
 from tvmfun.lower import kernel as kernels
 from tvmfun.lower import pipeline
 from tvmfun.lower import target as targets
+from tvmfun.lower.cpu import RULES
 from tvmfun.lower.tuning.database import Database, Record, merge, using
 from tvmfun.lower.tuning.search import Outcome, Worker, search
 
@@ -140,11 +142,12 @@ def tune(
     donated = [len(lowered.program.captured) + i for i in lowered.donated]
     with using(None):
         scheduled = pipeline.scheduled_kernels(inlined(lowered.program), goal, donated)
-    chosen = [one for one in scheduled if rules == "all" or _rule(one) in rules]
-    others: dict[str, int] = {}
+    chosen, others = [], Counter()
     for one in scheduled:
-        if one not in chosen:
-            others[_rule(one)] = others.get(_rule(one), 0) + 1
+        if rules == "all" or _rule(one) in rules:
+            chosen.append(one)
+        else:
+            others[_rule(one)] += 1
     deadline = math.inf if seconds is None else time.monotonic() + seconds
     found = []
     with Worker() as worker:
@@ -172,8 +175,8 @@ def tune(
                 times = {"before": found[-1].before, "after": found[-1].after}
                 record = Record.of(function, goal, kernel=one.text, rule=_rule(one), **times, **result)
                 # At once: a search that is interrupted keeps what it has.
-                merge(database, [record], "tune")
-    return TuningReport(tuple(found), others)
+                merge(database, [record], "tune", replaced=earlier)
+    return TuningReport(tuple(found), dict(others))
 
 
 def _check(trials: int, seconds: float | None, rules: str | Sequence[str]) -> None:
@@ -181,8 +184,9 @@ def _check(trials: int, seconds: float | None, rules: str | Sequence[str]) -> No
         raise ArgumentError("tune", "trials must be a positive integer", got=repr(trials))
     if seconds is not None and not seconds > 0:
         raise ArgumentError("tune", "seconds must be positive", got=repr(seconds), hint="None, for no limit")
-    if isinstance(rules, str) and rules != "all":
-        raise ArgumentError("tune", "rules must be names of rules, or 'all'", got=repr(rules), hint=f"({rules!r},)")
+    if rules != "all" and (isinstance(rules, str) or not {*RULES, "control"}.issuperset(rules)):
+        hint = f"some of {', '.join(RULES)}, as a tuple"
+        raise ArgumentError("tune", "rules must be names of rules, or 'all'", got=repr(rules), hint=hint)
 
 
 def _rule(scheduled: pipeline.Scheduled) -> str:

@@ -141,8 +141,14 @@ def _record(line: str, number: int) -> Record:
     return Record(**given)
 
 
-def merge(path: str | os.PathLike, records: Iterable[Record], where: str) -> None:
+def merge(path: str | os.PathLike, records: Iterable[Record], where: str, replaced: Record | None = None) -> None:
     """Adds records to a file; of processes that do this at the same time, one waits for the other.
+
+    Args:
+        path: the file.
+        records: what to add. If there is a record for the same already, that with the larger gain stays.
+        where: for errors.
+        replaced: a record that is to go, because what is added was compared with it.
 
     Raises:
         ArgumentError: if the file exists and is no database.
@@ -151,7 +157,8 @@ def merge(path: str | os.PathLike, records: Iterable[Record], where: str) -> Non
     path.parent.mkdir(parents=True, exist_ok=True)
     with _alone_in(path.parent):
         known = Database.read(path, where) if path.exists() else Database()
-        Database([*known.records.values(), *records]).write(path)
+        kept = (record for record in known.records.values() if record != replaced)
+        Database([*kept, *records]).write(path)
 
 
 @contextmanager
