@@ -86,6 +86,11 @@ class Worker:
         self._process.communicate()
         self._process = None
 
+    def last_words(self) -> str:
+        """The last line that a process wrote to its standard error."""
+        self._errors.seek(0)
+        return next((line.strip() for line in reversed(self._errors.readlines()) if line.strip()), "nothing said")
+
     def messages(self, task: dict[str, Any]) -> Iterator[dict[str, Any]]:
         """What the process says about a task; the last message says that it is done, failed, or that it broke."""
         self._process = self._process or self._start()
@@ -96,6 +101,8 @@ class Worker:
         finished = False
         try:
             for line in self._process.stdout:
+                if not line.endswith("\n"):  # it broke while it wrote
+                    break
                 message = json.loads(line)
                 finished = message["kind"] in ("done", "failed")
                 yield message
@@ -179,7 +186,7 @@ def search(
             raise TargetError(
                 "tune",
                 "a kernel crashed, or never ended, with the schedule of our rules",
-                got=str(target),
+                got=f"{target} ({worker.last_words()})",
                 hint="a target that this machine can run",
             )
         if not schedule:
