@@ -123,7 +123,7 @@ class Bench:
         return before / self._time(module, _QUICK, number)
 
     def times(self, module: Any) -> tuple[float, float, bool]:
-        """In turns: the median seconds of our rule's schedule, the median ratio, and whether 3 of 4 ratios are gains."""
+        """In turns: the median seconds of our rule's schedule, the median ratio, and whether 3 of 4 are gains."""
         number = max(1, int(2 * _MEASUREMENT / max(self.before, 1e-9)))
         count = max(5, min(_THOROUGH, int(4 / self.before)))
         pairs = []
