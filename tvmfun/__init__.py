@@ -35,6 +35,7 @@ from tvmfun.transforms import (
     vjp,
     vmap,
 )
+from tvmfun.tune import tune, tuned
 
 try:
     __version__ = _version("tvmfun")
@@ -71,6 +72,8 @@ __all__ = [
     "random",
     "trace",
     "tree",
+    "tune",
+    "tuned",
     "value_and_grad",
     "vjp",
     "vmap",

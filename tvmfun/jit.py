@@ -45,6 +45,7 @@ from tvmfun.lower import compile as compiling
 from tvmfun.lower import target as targets
 from tvmfun.lower.fuse import is_view
 from tvmfun.lower.memory import MemoryAnalysis
+from tvmfun.lower.tuning.database import ACTIVE, using
 
 _CPU = tvm.cpu()
 _AVAL, _ADDRESS, _SHARED = attrgetter("aval"), attrgetter("address"), attrgetter("shared")
@@ -214,7 +215,7 @@ def _run_op(op: Op, args: tuple, params: dict) -> Any:
     if any(array.device != device for array in arrays[1:]):
         device = _common_device([array for array in arrays if array.shape] or arrays, op.name)
         arrays = [move(array, device) for array in arrays]
-    key = (op.name, tuple(params.items()), tuple(array.aval for array in arrays), device)
+    key = (op.name, tuple(params.items()), tuple(array.aval for array in arrays), device, ACTIVE.key)
     ready = _OPS.get(key)
     if ready is None:
         avals = op.shape(*(array.aval for array in arrays), **params)
@@ -472,6 +473,7 @@ class _Kind(NamedTuple):
     static: tuple
     avals: list[ShapeDtype]
     device: Any
+    tuning: str
     ready: _Ready
     donated: list[int]
     pick_donated: Callable[[Sequence[DeviceArray]], Sequence[DeviceArray]]
@@ -537,6 +539,7 @@ class Jitted:
                 and (kind.structure is structure or kind.structure == structure)
                 and kind.static == key
                 and (kind.device is device or kind.device == device)
+                and kind.tuning == ACTIVE.key
             ):
                 break
         else:
@@ -599,17 +602,17 @@ class Jitted:
     def _kind(self, arrays: list[DeviceArray], structure: tree.Structure, static: tuple, device: Any) -> _Kind:
         """The kind of a call, now the first to be recognized."""
         avals = [array.aval for array in arrays]
-        key = (structure, *_static_key(static), tuple(avals), device)
+        key = (structure, *_static_key(static), tuple(avals), device, ACTIVE.key)
         ready = self._ready.get(key) or self._prepare(key, arrays, structure, static)
         donated = self._donated_leaves(structure, static)
-        kind = _Kind(structure, _static_key(static), avals, device, ready, donated, runtime.getter(donated))
+        kind = _Kind(structure, _static_key(static), avals, device, ACTIVE.key, ready, donated, runtime.getter(donated))
         self._kinds = (kind, *self._kinds[: _KINDS_KEPT - 1])
         return kind
 
     def _prepare(self, key: tuple, arrays: list[DeviceArray], structure: tree.Structure, static: tuple) -> _Ready:
         given = self._avals(arrays)
         avals = self._general(given, structure, static)
-        general = (structure, *_static_key(static), avals, key[-1])
+        general = (structure, *_static_key(static), avals, *key[-2:])
         ready = self._ready.get(general)
         if ready is None:
             program = self._program(avals, structure, static)
@@ -650,11 +653,13 @@ class Compiled:
         self.program = program
         self.target = target
         self.donated = donated
+        self._tuning = ACTIVE.database
         self.executable = compiling.compile_program(program, target, _places(program, donated))
 
     def as_text(self) -> str:
         """The scheduled kernels and the function that calls them, as TVMScript."""
-        return compiling.text(self.program, self.target, _places(self.program, self.donated))
+        with using(self._tuning):
+            return compiling.text(self.program, self.target, _places(self.program, self.donated))
 
     def memory_analysis(self) -> MemoryAnalysis:
         """The bytes that a call takes, known before the first one.
@@ -694,7 +699,8 @@ class Compiled:
     @cached_property
     def _ready(self) -> _Ready:
         # Made at the first call: compiling for a device does not need the device.
-        return _Ready(self.program, self.target, self.donated)
+        with using(self._tuning):
+            return _Ready(self.program, self.target, self.donated)
 
 
 def clear_caches() -> None:

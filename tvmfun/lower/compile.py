@@ -1,9 +1,9 @@
 """Compiling Programs, with a cache in this process and one on disk.
 
-Disk entries are shared libraries named by a hash of the Program's text, the target and the versions of tvm and
-tvmfun. A checksum at their end guards against truncation, and they appear under their name in one step, so any
-number of processes can share a directory. Linking needs a C compiler; without one only the cache in this
-process works.
+Disk entries are shared libraries named by a hash of the Program's text, the target, the versions of tvm and
+tvmfun, and the database of tuned schedules in use. A checksum at their end guards against truncation, and they appear
+under their name in one step, so any number of processes can share a directory. Linking needs a C compiler; without
+one only the cache in this process works.
 """
 
 from __future__ import annotations
@@ -31,6 +31,7 @@ from tvmfun.counters import counters
 from tvmfun.errors import DimensionError, ShapeError
 from tvmfun.lower import memory, pipeline
 from tvmfun.lower import target as targets
+from tvmfun.lower.tuning import database
 from tvmfun.runtime import Executable, NativeExecutable, device_of
 
 # About a megabyte each.
@@ -126,7 +127,7 @@ _VERSIONS: list[str] = []
 def _key(program: Program, target: Target, donated: Sequence[int]) -> str:
     if not _VERSIONS:
         _VERSIONS.append(f"{tvm.__version__} {_own_version()} {_sources_digest()}")
-    parts = (program.text, str(target), str(target.host), str(tuple(donated)), _VERSIONS[0])
+    parts = (program.text, str(target), str(target.host), str(tuple(donated)), _VERSIONS[0], database.ACTIVE.key)
     return hashlib.sha256("\n".join(parts).encode()).hexdigest()
 
 

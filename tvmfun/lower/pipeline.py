@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import OrderedDict, deque
 from collections.abc import Callable, Collection
 from dataclasses import replace
-from typing import Any
+from typing import Any, NamedTuple
 
 import tvm
 from tvm import relax, tirx
@@ -26,28 +26,35 @@ from tvmfun.lower.rows import merge_rows
 from tvmfun.lower.schedule import schedule, schedule_in_place
 from tvmfun.lower.sparse import sparse_updates
 from tvmfun.lower.strided import without_holes
+from tvmfun.lower.tuning import database
 
 # Pairs of the places of an input and of the output that is written over it.
 InPlace = tuple[tuple[int, int], ...]
 
 # Scheduled kernels by their text: layers of a network share them, and so do Programs.
-_KERNELS: OrderedDict[tuple[str, str, InPlace], tirx.PrimFunc | None] = OrderedDict()
+_KERNELS: OrderedDict[tuple[str, str, InPlace, database.Record | None], tirx.PrimFunc | None] = OrderedDict()
 _KERNELS_KEPT = 4096
 
 
-def _scheduled(kernel: Kernel, text: str, target: Target, in_place: InPlace = ()) -> tirx.PrimFunc | None:
+def _scheduled(
+    kernel: Kernel, text: str, target: Target, in_place: InPlace = (), may_be_tuned: bool = True
+) -> tirx.PrimFunc | None:
     """The scheduled kernel; None if it cannot write the outputs that are to be ``in_place`` over inputs."""
-    key = (text, str(target), in_place)
+    # What shares memory or loops with other values needs to know in which order the rules write.
+    record = database.find(text, target) if may_be_tuned and not in_place else None
+    key = (text, str(target), in_place, record)
     if key not in _KERNELS:
         if in_place:
             first = len(kernel.inputs) + len(kernel.sizes)
             places = [(source, first + output) for source, output in in_place]
             _KERNELS[key] = schedule_in_place(kernels.prim_func(kernel), target, places)
         elif kernel.equations[0].op.kind == "control":
-            inner = lambda kernel, target: _scheduled(kernel, kernels.text(kernel), target)
+            inner = lambda kernel, target: _scheduled(kernel, kernels.text(kernel), target, may_be_tuned=False)
             _KERNELS[key] = control.prim_func(kernel, inner, target)
         else:
-            _KERNELS[key] = schedule(kernels.prim_func(kernel), target)
+            function = kernels.prim_func(kernel)
+            tuned = database.tuned(record, function) if record else None
+            _KERNELS[key] = tuned or schedule(function, target)
         if len(_KERNELS) > _KERNELS_KEPT:
             _KERNELS.popitem(last=False)
     return _KERNELS[key]
@@ -60,6 +67,15 @@ def clear_cache() -> None:
 
 def _kind(atom: Atom) -> tuple:
     return atom.aval.shape, atom.aval.dtype
+
+
+class Scheduled(NamedTuple):
+    """A kernel, its text, its schedule, and whether it writes results over arguments."""
+
+    kernel: Kernel
+    text: str
+    function: tirx.PrimFunc
+    is_in_place: bool
 
 
 class _ModuleBuilder:
@@ -79,6 +95,7 @@ class _ModuleBuilder:
         self.places = self.usual_places(donated)
         self.functions: dict[tvm.ir.GlobalVar, relax.Function | tirx.PrimFunc] = {}
         self.globals: dict[tuple[str, InPlace], tvm.ir.GlobalVar] = {}
+        self.kernels: list[Scheduled] = []
         self.bindings: list[relax.VarBinding] = []
         self.values: dict[Variable, relax.Expr] = {}
         # Relax needs an axis of size b to know b: that of size 4*b gets a name of its own, and b becomes a quotient.
@@ -195,6 +212,7 @@ class _ModuleBuilder:
             self.globals[key] = var = tvm.ir.GlobalVar(name)
             relax.expr._update_type(var, relax.FuncType.opaque_func(ret=relax.TupleType([])))
             self.functions[var] = function = function.with_attr("global_symbol", name)
+            self.kernels.append(Scheduled(kernel, key[0], function, bool(in_place)))
             self.scheduled(var, function)
         return self.globals[key]
 
@@ -218,6 +236,13 @@ def scheduled_module(program: Program, target: Target, donated: Collection[int] 
         donated: the places of inputs that may be overwritten with results.
     """
     return _ModuleBuilder(program, target, donated).build()
+
+
+def scheduled_kernels(program: Program, target: Target, donated: Collection[int] = ()) -> list[Scheduled]:
+    """The kernels of the Program, each once; those inside of control flow are part of its kernels."""
+    builder = _ModuleBuilder(program, target, donated)
+    builder.build()
+    return builder.kernels
 
 
 def build(program: Program, target: Target, donated: Collection[int] = ()) -> tuple[native.NativeModule, memory.Plan]:

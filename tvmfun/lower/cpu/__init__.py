@@ -34,6 +34,8 @@ from .winograd import Winograd, emit_winograd
 __all__ = ["schedule", "schedule_in_place"]
 
 RULE = "tvmfun.rule"
+#: The rules' names, for kernels that are not control flow.
+RULES = ("fallback", "winograd", "contraction", "window", "reduction", "scalar", "elementwise")
 TASKS_PER_CORE = 8
 
 # Rough costs in additions: of a multiplication in a register tile (one over that), of a function call, and

@@ -1,0 +1,231 @@
+"""The database of tuned schedules: a file of JSON lines, and which one is in use.
+
+The first line says what the file is; each other one is a record. Records are found by the text of a kernel and the
+target, and say how the kernel was written in TIR and which TVM it was: what is written differently now, and what
+comes from another TVM, is passed over with a warning.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import tempfile
+import warnings
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass, fields
+from functools import cached_property
+from pathlib import Path
+from threading import local
+from typing import Any
+
+import tvm
+from tvm import tirx
+from tvm.target import Target
+
+from tvmfun.errors import ArgumentError, PerformanceWarning
+from tvmfun.lower.tuning import space
+
+_HEADER = {"format": "tvmfun tuning", "version": 1}
+
+
+@dataclass(frozen=True)
+class Record:
+    """A schedule that was measured to be faster than that of our rules.
+
+    Args:
+        kernel: what it computes, as text.
+        target: what it was tuned for, as text.
+        tvm: the version of TVM.
+        code: the hash of the kernel in TIR, not scheduled.
+        rule: the rule that it was faster than.
+        before: the microseconds that the kernel took with the schedule of this rule.
+        after: those with this schedule, in the same runs.
+        trials: how many schedules were tried.
+        schedule: the trace of the schedule as JSON.
+    """
+
+    kernel: str
+    target: str
+    tvm: str
+    code: str
+    rule: str
+    before: float
+    after: float
+    trials: int
+    schedule: str
+
+    @classmethod
+    def of(cls, function: tirx.PrimFunc, target: Target, **known: Any) -> Record:
+        """A record of a kernel, which is not scheduled, for this version of TVM."""
+        return cls(target=str(target), tvm=tvm.__version__, code=code(function), **known)
+
+    @property
+    def ratio(self) -> float:
+        """How many times as fast it is."""
+        return self.before / self.after
+
+
+def code(function: tirx.PrimFunc) -> str:
+    """The hash of a kernel that is not scheduled."""
+    return hashlib.sha256(space.source(function).encode()).hexdigest()
+
+
+class Database:
+    """Records by the kernel and the target.
+
+    Args:
+        records: of several for the same, that with the largest gain counts.
+    """
+
+    def __init__(self, records: Iterable[Record] = ()) -> None:
+        self.records: dict[tuple[str, str], Record] = {}
+        for record in records:
+            key = (record.kernel, record.target)
+            if key not in self.records or record.ratio > self.records[key].ratio:
+                self.records[key] = record
+
+    @classmethod
+    def read(cls, path: str | os.PathLike, where: str) -> Database:
+        """What a file has.
+
+        Raises:
+            ArgumentError: if it cannot be read, or is no such file.
+        """
+        try:
+            lines = Path(path).read_text(encoding="utf-8").splitlines()
+        except (OSError, UnicodeDecodeError) as error:
+            raise ArgumentError(where, "the database cannot be read", got=f"{path} ({error})") from error
+        try:
+            if not lines or json.loads(lines[0]) != _HEADER:
+                raise ValueError("line 1 is not its header")
+            return cls(_record(line, number) for number, line in enumerate(lines[1:], 2))
+        except ValueError as error:
+            raise ArgumentError(
+                where,
+                "this file is no database of this version, or it is damaged",
+                got=f"{path} ({error})",
+                hint="another path; tune writes a new file",
+            ) from error
+
+    def find(self, kernel: str, target: Target) -> Record | None:
+        """The record of a kernel, if there is one for this target."""
+        return self.records.get((kernel, str(target)))
+
+    @cached_property
+    def key(self) -> str:
+        """Tells databases apart."""
+        return hashlib.sha256(self._text().encode()).hexdigest()
+
+    def _text(self) -> str:
+        lines = [_HEADER, *(asdict(record) for _, record in sorted(self.records.items()))]
+        return "".join(json.dumps(line, ensure_ascii=False) + "\n" for line in lines)
+
+    def write(self, path: Path) -> None:
+        """Writes a file, in one step."""
+        with tempfile.TemporaryDirectory(dir=path.parent) as folder:
+            partial = Path(folder, path.name)
+            partial.write_text(self._text(), encoding="utf-8")
+            partial.replace(path)
+
+
+def _record(line: str, number: int) -> Record:
+    given = json.loads(line)
+    kinds = {field.name: field.type for field in fields(Record)}
+    if not isinstance(given, dict) or given.keys() != kinds.keys():
+        raise ValueError(f"line {number} is not a record")
+    for name, value in given.items():
+        if type(value).__name__ != kinds[name] or (kinds[name] == "float" and not value > 0):
+            raise ValueError(f"line {number} has a wrong {name!r}")
+    return Record(**given)
+
+
+def merge(path: str | os.PathLike, records: Iterable[Record], where: str, replaced: Record | None = None) -> None:
+    """Adds records to a file; of processes that do this at the same time, one waits for the other.
+
+    Args:
+        path: the file.
+        records: what to add. If there is a record for the same already, that with the larger gain stays.
+        where: for errors.
+        replaced: a record that is to go, because what is added was compared with it.
+
+    Raises:
+        ArgumentError: if the file exists and is no database.
+    """
+    path = Path(path).absolute()
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with _alone_in(path.parent):
+        known = Database.read(path, where) if path.exists() else Database()
+        kept = (record for record in known.records.values() if record != replaced)
+        Database([*kept, *records]).write(path)
+
+
+@contextmanager
+def _alone_in(folder: Path) -> Iterator[None]:
+    """Holds a lock on a folder: it needs no file that would be left behind."""
+    try:
+        import fcntl
+    except ImportError:  # not on Windows
+        yield
+        return
+    handle = os.open(folder, os.O_RDONLY)
+    try:
+        fcntl.flock(handle, fcntl.LOCK_EX)
+        yield
+    finally:
+        os.close(handle)
+
+
+# -- which one is in use ---------------------------------------------------------------------------------------------
+
+
+def _of_the_environment() -> Database | None:
+    path = os.environ.get("TVMFUN_TUNING")
+    return Database.read(path, "TVMFUN_TUNING") if path else None
+
+
+class _Active(local):
+    """The database in use in a thread; ``key`` tells it apart, and is empty if there is none."""
+
+    database = _of_the_environment()
+    key = database.key if database else ""
+
+
+ACTIVE = _Active()
+
+
+@contextmanager
+def using(database: Database | None) -> Iterator[None]:
+    """What is compiled in this thread meanwhile has the schedules of a database, or of none."""
+    before = ACTIVE.database, ACTIVE.key
+    ACTIVE.database, ACTIVE.key = database, database.key if database else ""
+    try:
+        yield
+    finally:
+        ACTIVE.database, ACTIVE.key = before
+
+
+def find(kernel: str, target: Target) -> Record | None:
+    """The record of a kernel in the database in use."""
+    return ACTIVE.database.find(kernel, target) if ACTIVE.database else None
+
+
+def tuned(record: Record, function: tirx.PrimFunc) -> tirx.PrimFunc | None:
+    """The kernel with the schedule of a record, or None.
+
+    Warns:
+        PerformanceWarning: if the record is for another TVM, or for a kernel that was written differently.
+    """
+    if record.tvm != tvm.__version__:
+        reason = f"it is from TVM {record.tvm}, and this is {tvm.__version__}"
+    elif record.code != code(function):
+        reason = "the kernel was written differently then"
+    else:
+        try:
+            return space.applied(function, record.schedule)
+        except (RuntimeError, ValueError, TypeError, KeyError, IndexError) as error:
+            reason = f"the schedule does not fit the kernel ({type(error).__name__})"
+    text = f"[tuned] a record of the database is passed over: {reason}. Try tune again."
+    warnings.warn(text, PerformanceWarning, stacklevel=2)
+    return None

@@ -1,0 +1,217 @@
+"""Searching for the schedule of a kernel: the side that asks, which survives whatever a schedule does."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import tvm
+import tvm_ffi
+from tvm import tirx
+from tvm.target import Target
+
+from tvmfun.errors import TargetError
+from tvmfun.lower.tuning import space
+
+# A kernel that breaks so many processes is given up.
+_BREAKS = 8
+
+
+@dataclass
+class Outcome:
+    """What came of a search.
+
+    Args:
+        trials: how many schedules were tried.
+        rejected: how many of them computed something else, could not be compiled, crashed or never ended.
+        before: the seconds that our rule's schedule took, if it was timed.
+        after: those of the best schedule, in the same runs.
+        schedule: the best one, if it was faster.
+        note: why there was nothing to try.
+    """
+
+    trials: int = 0
+    rejected: int = 0
+    before: float | None = None
+    after: float | None = None
+    schedule: str | None = None
+    note: str = ""
+
+
+class Worker:
+    """A process that does tasks, and another one when it is gone. To be used as a context."""
+
+    #: What it runs.
+    command = (sys.executable, "-m", "tvmfun.lower.tuning.worker")
+
+    def __init__(self) -> None:
+        self._process: subprocess.Popen | None = None
+        self._errors: Any = None
+
+    def __enter__(self) -> Worker:
+        self._errors = tempfile.TemporaryFile("w+")
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._end()
+        self._errors.close()
+
+    def _start(self) -> subprocess.Popen:
+        environment = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[3])}
+        if "PYTHONPATH" in os.environ:
+            environment["PYTHONPATH"] += os.pathsep + os.environ["PYTHONPATH"]
+        environment.pop("TVMFUN_TUNING", None)
+        return subprocess.Popen(
+            self.command,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=self._errors,
+            text=True,
+            env=environment,
+        )
+
+    def _end(self) -> None:
+        if self._process is None:
+            return
+        self._process.kill()
+        self._process.communicate()
+        self._process = None
+
+    def last_words(self) -> str:
+        """The last line that a process wrote to its standard error."""
+        self._errors.seek(0)
+        return next((line.strip() for line in reversed(self._errors.readlines()) if line.strip()), "nothing said")
+
+    def messages(self, task: dict[str, Any]) -> Iterator[dict[str, Any]]:
+        """What the process says about a task; the last message says that it is done, failed, or that it broke."""
+        self._process = self._process or self._start()
+        assert self._process.stdin and self._process.stdout
+        with suppress(BrokenPipeError):
+            self._process.stdin.write(json.dumps(task) + "\n")
+            self._process.stdin.flush()
+        finished = False
+        try:
+            for line in self._process.stdout:
+                if not line.endswith("\n"):  # it broke while it wrote
+                    break
+                message = json.loads(line)
+                finished = message["kind"] in ("done", "failed")
+                yield message
+                if finished:
+                    return
+        finally:
+            if not finished:
+                self._end()
+        yield {"kind": "broke"}
+
+
+def search(
+    worker: Worker,
+    function: tirx.PrimFunc,
+    inputs: int,
+    target: Target,
+    *,
+    trials: int,
+    seconds: float,
+    seed: int,
+    known: str | None = None,
+) -> Outcome:
+    """Looks for a schedule that is faster than that of our rule.
+
+    Args:
+        worker: tries them.
+        function: the kernel, not scheduled.
+        inputs: how many of its parameters are.
+        target: a CPU.
+        trials: how many schedules to try.
+        seconds: how long to try.
+        seed: of the draws and of the data.
+        known: a schedule to begin with.
+
+    Raises:
+        TargetError: if code for the target does not run here.
+    """
+    text = space.source(function)
+    if not _reads_back(text, function):
+        return Outcome(note="cannot be written as TVMScript")
+    outcome = Outcome()
+    deadline = time.monotonic() + seconds
+    best: list[tuple[float, str]] = []
+    broke: list[str] = []
+    schedule, is_ready = "", False
+    for attempt in range(_BREAKS):
+        task = {
+            "function": text,
+            "inputs": inputs,
+            "target": _plain(target.export()),
+            "trials": trials - outcome.trials,
+            "seconds": max(0.0, deadline - time.monotonic()),
+            "seed": seed + attempt,
+            "known": [s for _, s in sorted(best)[-3:]] or [s for s in [known] if s and not attempt],
+            "broke": broke,
+        }
+        for message in worker.messages(task):
+            kind = message["kind"]
+            is_ready = is_ready or kind == "ready"
+            if kind == "try":
+                schedule = message["schedule"]
+            elif kind in ("tried", "rejected"):
+                outcome.trials += 1
+                outcome.rejected += kind == "rejected"
+                if kind == "tried":
+                    best.append((message["ratio"], schedule))
+            elif kind == "failed":
+                outcome.note = message["reason"]
+                return outcome
+            elif kind == "done":
+                outcome.before = outcome.after = message["before"]
+                if message["best"]:
+                    found = message["best"]
+                    outcome.before, outcome.after, outcome.schedule = (
+                        found["before"],
+                        found["after"],
+                        found["schedule"],
+                    )
+                return outcome
+        if not is_ready:
+            raise TargetError(
+                "tune",
+                "a kernel crashed, or never ended, with the schedule of our rules",
+                got=f"{target} ({worker.last_words()})",
+                hint="a target that this machine can run",
+            )
+        if not schedule:
+            outcome.note = "TVM's rules crash on it"
+            return outcome
+        outcome.trials += 1
+        outcome.rejected += 1
+        broke.append(schedule)
+        best = [(ratio, tried) for ratio, tried in best if tried != schedule]
+    outcome.note = "too many schedules crashed"
+    return outcome
+
+
+def _reads_back(text: str, function: tirx.PrimFunc) -> bool:
+    """Whether TVMScript says all of the kernel."""
+    try:
+        read = tvm.script.from_source(text)
+    except Exception:  # of the parser, which has many kinds
+        return False
+    return bool(tvm_ffi.structural_equal(read, function.with_attr("global_symbol", "main")))
+
+
+def _plain(value: Any) -> Any:
+    if hasattr(value, "items"):
+        return {str(name): _plain(item) for name, item in value.items()}
+    if isinstance(value, str | int):
+        return str(value) if isinstance(value, str) else int(value)
+    return [_plain(item) for item in value]

@@ -1,0 +1,165 @@
+"""The schedules that TVM's meta-schedule rules allow for a kernel: draws, variations, and how to apply one."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from random import Random
+from typing import Any
+
+import tvm
+from tvm import s_tir, tirx
+from tvm.s_tir import SBlock, SBlockRealize, Schedule
+from tvm.s_tir import meta_schedule as ms
+from tvm.s_tir.meta_schedule import _ffi_api
+from tvm.s_tir.meta_schedule import schedule_rule as rules
+from tvm.s_tir.schedule import Trace
+from tvm.target import Target
+
+from tvmfun.lower import intrinsics
+from tvmfun.lower.cpu import RULE
+
+#: The name of the rule of a tuned kernel.
+NAME = "tuned"
+
+# What may be parallel, in tasks per core: many, one, and nothing (which is what small kernels want).
+_TASKS_PER_CORE = (16, 1, -1)
+_LONGEST_VECTOR = 64
+_UNROLLED = (0, 16, 64, 512)
+
+
+def source(function: tirx.PrimFunc) -> str:
+    """The kernel, not scheduled, as TVMScript."""
+    return function.with_attr("global_symbol", "main").script(show_meta=True)
+
+
+def applied(function: tirx.PrimFunc, schedule: str) -> tirx.PrimFunc:
+    """The kernel with a schedule, in the form that our rules give theirs.
+
+    Args:
+        function: the kernel, not scheduled.
+        schedule: the trace of the schedule as JSON.
+
+    Raises:
+        RuntimeError, ValueError, TypeError: of several classes of TVM's, if it is not one of this kernel.
+    """
+    made = Schedule(_module(function), error_render_level="none")
+    Trace.apply_json_to_schedule(json.loads(schedule), made)
+    scheduled = _without_blocks(made.mod)["main"]
+    body = SBlockRealize([], True, SBlock([], [], [], "root", scheduled.body))
+    return intrinsics.expand(scheduled.with_body(body).with_attr(RULE, NAME))
+
+
+# As our rules write them: loops, and buffers where they are needed and as large as they have to be.
+_without_blocks = tvm.transform.Sequential(
+    [
+        s_tir.transform.LowerInitBlock(),
+        s_tir.transform.PlanAndUpdateBufferAllocationLocation(),
+        s_tir.transform.ConvertBlocksToOpaque(),
+        s_tir.transform.LowerMatchBuffer(),
+        s_tir.transform.CompactBufferAllocation(),
+        s_tir.transform.LowerOpaqueBlock(),
+    ]
+)
+
+
+def _module(function: tirx.PrimFunc) -> tvm.IRModule:
+    # A copy: a schedule may change what it was made of.
+    return tvm.IRModule({"main": s_tir.renew_defs(function).with_attr("global_symbol", "main")})
+
+
+class _Context(ms.TuneContext):
+    """A context without the tensor intrinsics that its base class imports: they take longer than most searches."""
+
+    def __init__(self, module: tvm.IRModule, target: Target, generator: ms.SpaceGenerator) -> None:
+        arguments = (module, target, generator, None, "main", 1, -1, None)
+        self.__init_handle_by_constructor__(_ffi_api.TuneContext, *arguments)  # type: ignore[attr-defined]
+        _ffi_api.TuneContextInitialize(self)  # type: ignore[attr-defined]
+
+
+class Space:
+    """All schedules of a kernel that the rules of meta-schedule allow.
+
+    Args:
+        function: the kernel, not scheduled.
+        target: a CPU.
+
+    Raises:
+        RuntimeError, ValueError: of several classes of TVM's, if its rules cannot handle the kernel.
+    """
+
+    def __init__(self, function: tirx.PrimFunc, target: Target) -> None:
+        self._module = _module(function)
+        self._families: list[Trace] = []
+        for tasks in _TASKS_PER_CORE:
+            generator = ms.space_generator.PostOrderApply(
+                sch_rules=_rules(tasks),
+                postprocs=ms.postproc.Postproc.create("llvm"),
+                # Ours are below: those of TVM 0.27, and its search strategies, write modules as JSON, and that crashes.
+                mutator_probs={},
+            )
+            # It has to outlive the post-processors, which ask it.
+            self._context = _Context(self._module, target, generator)
+            self._families += [family.trace for family in self._context.generate_design_space()]
+        self._finish: Sequence[ms.postproc.Postproc] = generator.postprocs
+
+    def draw(self, random: Random) -> Trace | None:
+        """Some schedule; None if the draw was none."""
+        return self._completed(random.choice(self._families), {}, random)
+
+    def vary(self, trace: Trace, random: Random) -> Trace | None:
+        """A schedule that decides one or two things differently; None if the draw was none."""
+        decisions = dict(trace.decisions.items())
+        if not decisions:
+            return None
+        for _ in range(random.choice((1, 1, 2))):
+            if decisions:
+                del decisions[random.choice(list(decisions))]
+        return self._completed(trace, decisions, random)
+
+    def parsed(self, schedule: str) -> Trace:
+        """The schedule of a trace as JSON."""
+        made = Schedule(self._module, error_render_level="none")
+        Trace.apply_json_to_schedule(json.loads(schedule), made)
+        return made.trace
+
+    def _completed(self, trace: Trace, decisions: dict, random: Random) -> Trace | None:
+        """The schedule whose open decisions are drawn."""
+        made = Schedule(self._module, seed=random.randrange(1, 2**30), error_render_level="none")
+        try:
+            Trace(trace.insts, decisions).apply_to_schedule(made, remove_postproc=True)
+            made.enter_postproc()
+            return made.trace if all(step.apply(made) for step in self._finish) else None
+        except (RuntimeError, ValueError, TypeError):  # such as tiles that do not fit what was drawn
+            return None
+
+
+def _rules(tasks_per_core: int) -> list:
+    chosen = []
+    for rule in rules.ScheduleRule.create("llvm"):
+        if isinstance(rule, rules.ParallelizeVectorizeUnroll):
+            rule = rules.ParallelizeVectorizeUnroll(
+                max_jobs_per_core=tasks_per_core,
+                max_vectorize_extent=_LONGEST_VECTOR,
+                unroll_max_steps=list(_UNROLLED),
+                unroll_explicit=True,
+            )
+        chosen.append(rule)
+    return chosen
+
+
+def as_json(trace: Trace) -> str:
+    """The trace as JSON: a list of instructions, and one of the decisions that were drawn."""
+    return json.dumps(_plain(trace.as_json()), separators=(",", ":"))
+
+
+def _plain(value: Any) -> Any:
+    if value is None or isinstance(value, bool):
+        return value
+    if isinstance(value, str):
+        return str(value)
+    if isinstance(value, int | tirx.IntImm):
+        return int(value)
+    if isinstance(value, float | tirx.FloatImm):
+        return float(value.value if isinstance(value, tirx.FloatImm) else value)
+    return [_plain(item) for item in value]

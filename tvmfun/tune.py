@@ -1,0 +1,234 @@
+"""``tune``: a search for faster schedules of a function's kernels; ``tuned``: their use."""
+
+from __future__ import annotations
+
+import math
+import os
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from tvmfun.core.inline import inlined
+from tvmfun.errors import ArgumentError, TargetError
+from tvmfun.jit import Jitted, jit
+from tvmfun.lower import kernel as kernels
+from tvmfun.lower import pipeline
+from tvmfun.lower import target as targets
+from tvmfun.lower.cpu import RULES
+from tvmfun.lower.tuning.database import Database, Record, merge, using
+from tvmfun.lower.tuning.search import Outcome, Worker, search
+
+#: The rules that leave the order of a kernel's loops as it was written.
+UNCOVERED = ("fallback", "window")
+
+
+@dataclass(frozen=True)
+class TunedKernel:
+    """What came of tuning a kernel.
+
+    Args:
+        name: its ops.
+        rule: the rule that schedules it.
+        before: the microseconds that it takes with the schedule of this rule; None if it was not timed.
+        after: those with the best schedule; the same if none is faster.
+        trials: how many schedules were tried.
+        rejected: how many of them were wrong, or crashed.
+        note: why it could not be tuned.
+    """
+
+    name: str
+    rule: str
+    before: float | None = None
+    after: float | None = None
+    trials: int = 0
+    rejected: int = 0
+    note: str = ""
+
+    @property
+    def ratio(self) -> float:
+        """How many times as fast the kernel became."""
+        return self.before / self.after if self.before and self.after else 1.0
+
+
+@dataclass(frozen=True, repr=False)
+class TuningReport:
+    """What came of tuning a function: its kernels that were chosen. Printing it shows a table.
+
+    Args:
+        kernels: one by one.
+        others: how many kernels were not chosen, by rule.
+    """
+
+    kernels: tuple[TunedKernel, ...]
+    others: dict[str, int]
+
+    def __repr__(self) -> str:
+        head = ("kernel", "rule", "before", "after", "ratio", "trials", "rejected", "")
+        rows = [head, *map(_row, self.kernels)]
+        widths = [max(len(row[i]) for row in rows) for i in range(len(head))]
+        lines = [
+            "  ".join(f"{cell:{'<' if i in (0, 1, 7) else '>'}{widths[i]}}" for i, cell in enumerate(row)).rstrip()
+            for row in rows
+        ]
+        if not self.kernels:
+            lines = ["nothing to tune"]
+        if self.others:
+            lines.append("not tuned: " + ", ".join(f"{n} {rule}" for rule, n in sorted(self.others.items())))
+        return "\n".join(lines)
+
+
+def _row(kernel: TunedKernel) -> tuple[str, ...]:
+    name = kernel.name if len(kernel.name) <= 40 else kernel.name[:37] + "..."
+    if kernel.before is None or kernel.after is None:
+        return name, kernel.rule, "", "", "", str(kernel.trials), str(kernel.rejected), kernel.note
+    times = f"{kernel.before:.1f} us", f"{kernel.after:.1f} us", f"{kernel.ratio:.2f}"
+    return name, kernel.rule, *times, str(kernel.trials), str(kernel.rejected), kernel.note
+
+
+def tune(
+    fun: Callable,
+    *args: Any,
+    database: str | os.PathLike,
+    trials: int = 64,
+    seconds: float | None = None,
+    rules: str | Sequence[str] = UNCOVERED,
+    target: Any = None,
+    seed: int = 0,
+    **kwargs: Any,
+) -> TuningReport:
+    """Looks for faster schedules of the kernels of a function, and adds what it finds to a database.
+
+    Schedules come from TVM's meta-schedule rules. Each is tried in another process, and is kept only if it computes
+    what our rule's schedule computes, on random data, and was at least 1.05 times as fast in runs that took turns.
+
+    Args:
+        fun: a function that could be jitted, or one that is.
+        *args: arguments like those it will be called with: arrays, numbers or ``ShapeDtype``.
+        database: a file. If it exists, what it has stays, unless something faster is found.
+        trials: how many schedules to try for each kernel.
+        seconds: how long to try, all kernels together; what is left is divided among the kernels to come.
+        rules: which kernels to tune: those that these rules schedule, or ``"all"``. The usual ones are those that
+            leave loops in the order in which an op is written.
+        target: what to tune for: a CPU like this one. By default what ``fun`` is jitted for, or this CPU.
+        seed: of the draws and of the data. Times differ from run to run, and so do the schedules that are found.
+        **kwargs: more arguments of ``fun``; those with the names of these options are given by position.
+
+    Returns:
+        For each kernel its times before and after.
+
+    Raises:
+        TargetError: if the target is not a CPU that this machine can be.
+        ArgumentError: if an option is none, or the file is no database.
+
+    Source: the search space is that of Shao et al. (2022), "Tensor program optimization with probabilistic programs".
+
+    >>> import tempfile, tvmfun, tvmfun.numpy as tnp
+    >>> x = tvmfun.ShapeDtype((8, 4), "float32")
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     tune(tnp.exp, x, database=f"{folder}/tuning.jsonl")
+    nothing to tune
+    not tuned: 1 elementwise
+    """
+    _check(trials, seconds, rules)
+    known = Database.read(database, "tune") if Path(database).exists() else Database()
+    lowered = (fun if isinstance(fun, Jitted) else jit(fun)).lower(*args, **kwargs)
+    goal = lowered.target if target is None else targets.resolve(target)
+    if not targets.is_cpu(goal):
+        raise TargetError("tune", "kernels are tuned on CPUs only", got=str(goal.kind), hint="the rules, on GPUs")
+    donated = [len(lowered.program.captured) + i for i in lowered.donated]
+    with using(None):
+        scheduled = pipeline.scheduled_kernels(inlined(lowered.program), goal, donated)
+    chosen, others = [], Counter()
+    for one in scheduled:
+        if rules == "all" or _rule(one) in rules:
+            chosen.append(one)
+        else:
+            others[_rule(one)] += 1
+    deadline = math.inf if seconds is None else time.monotonic() + seconds
+    found = []
+    with Worker() as worker:
+        for i, one in enumerate(chosen):
+            note = _obstacle(one)
+            if note:
+                found.append(TunedKernel(one.kernel.name, _rule(one), note=note))
+                continue
+            share = (deadline - time.monotonic()) / (len(chosen) - i) if seconds else 1e9
+            earlier = known.find(one.text, goal)
+            function = kernels.prim_func(one.kernel)
+            outcome = search(
+                worker,
+                function,
+                len(one.kernel.inputs),
+                goal,
+                trials=trials,
+                seconds=share,
+                seed=seed,
+                known=earlier.schedule if earlier else None,
+            )
+            found.append(_told(one, outcome))
+            if outcome.schedule:
+                result = {"trials": outcome.trials, "schedule": outcome.schedule}
+                times = {"before": found[-1].before, "after": found[-1].after}
+                record = Record.of(function, goal, kernel=one.text, rule=_rule(one), **times, **result)
+                # At once: a search that is interrupted keeps what it has.
+                merge(database, [record], "tune", replaced=earlier)
+    return TuningReport(tuple(found), dict(others))
+
+
+def _check(trials: int, seconds: float | None, rules: str | Sequence[str]) -> None:
+    if not isinstance(trials, int) or trials < 1:
+        raise ArgumentError("tune", "trials must be a positive integer", got=repr(trials))
+    if seconds is not None and not seconds > 0:
+        raise ArgumentError("tune", "seconds must be positive", got=repr(seconds), hint="None, for no limit")
+    if rules != "all" and (isinstance(rules, str) or not {*RULES, "control"}.issuperset(rules)):
+        hint = f"some of {', '.join(RULES)}, as a tuple"
+        raise ArgumentError("tune", "rules must be names of rules, or 'all'", got=repr(rules), hint=hint)
+
+
+def _rule(scheduled: pipeline.Scheduled) -> str:
+    return str(scheduled.function.attrs["tvmfun.rule"])
+
+
+def _obstacle(scheduled: pipeline.Scheduled) -> str:
+    """Why a kernel cannot be tuned; empty if it can."""
+    kind = scheduled.kernel.equations[0].op.kind
+    if kind == "control":
+        return "kernels inside of control flow are scheduled by rules"
+    if kind == "opaque":
+        return "written as loops, whose order is part of what it computes"
+    if scheduled.kernel.sizes:
+        return "its sizes are dynamic"
+    return "writes over a donated argument" if scheduled.is_in_place else ""
+
+
+def _told(scheduled: pipeline.Scheduled, outcome: Outcome) -> TunedKernel:
+    before, after = (None if s is None else s * 1e6 for s in (outcome.before, outcome.after))
+    name = scheduled.kernel.name
+    return TunedKernel(name, _rule(scheduled), before, after, outcome.trials, outcome.rejected, outcome.note)
+
+
+@contextmanager
+def tuned(database: str | os.PathLike) -> Iterator[None]:
+    """Within this context, what this thread compiles has the schedules of a database, where it has some.
+
+    A jitted function that was called before is compiled again, and has its earlier code again afterwards. Kernels
+    that write over donated arguments, those inside of control flow, and all that the database does not know for the
+    target are scheduled by rules. The environment variable ``TVMFUN_TUNING`` names a database for a whole process.
+
+    Args:
+        database: a file that :func:`tune` wrote.
+
+    Raises:
+        ArgumentError: if the file cannot be read, or is no database.
+
+    >>> with tuned("none.jsonl"):
+    ...     pass
+    Traceback (most recent call last):
+    tvmfun.errors.ArgumentError: [tuned] the database cannot be read, got none.jsonl ...
+    """
+    with using(Database.read(database, "tuned")):
+        yield
