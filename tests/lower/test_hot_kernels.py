@@ -91,6 +91,19 @@ def test_the_innermost_loop_of_a_product_stores_nothing(name, mcpu):
     assert not stores and not any("(%rsp)" in line for line in hot)
 
 
+@pytest.mark.parametrize("mcpu", VECTORS)
+def test_vectors_of_a_grouped_convolution_stay_in_a_group(mcpu):
+    """A vector over two groups of channels takes its factors from places that are apart, one by one."""
+    grouped = lambda x, w: lax.conv_general_dilated(
+        x, w, (1, 1), "VALID", dimension_numbers=("NHWC", "HWIO", "NHWC"), feature_group_count=4
+    )
+    compiled = tvmfun.jit(grouped, target=target(mcpu)).lower(X, float32(3, 3, 8, 32)).compile()
+    code = "\n".join(library.inspect_source("asm") for library in modules(compiled.executable.module))
+    hot = max(basic_blocks(code), key=lambda block: sum(line.startswith("vfmadd") for line in block))
+    assert sum(line.startswith("vfmadd") and "%ymm" in line for line in hot) >= 4
+    assert not any(line.startswith(("vgather", "vinsertps", "vunpck", "vmovlhps")) for line in hot)
+
+
 # Operations of a kernel that deserves a register tile.
 HOT = 1 << 20
 # What has no schedule, because one thread has to do it.

@@ -15,6 +15,7 @@ from .machine import Machine
 from .stages import Stage
 
 WIDE = 4  # vectors accumulated side by side, to hide the latency of one addition
+LEAST_LANES = 4  # of a vector that is shorter than it could be
 BLOCK = 512  # terms added up before they join the total: keeps the error of long sums small
 
 
@@ -41,7 +42,7 @@ def along_reduced_axis(stage: Stage, prefix: int = 0) -> bool:
 def _columns(stage: Stage, env: Env, prefix: int, machine: Machine, tasks: int) -> Stmt:
     """Neighbouring outputs in the lanes of vector registers, reduced axes in serial loops."""
     *outer, last = stage.space[prefix:]
-    lanes = machine.lanes(accumulator(stage.dtype))
+    lanes = _lanes_of_one_group(stage, machine.lanes(accumulator(stage.dtype)))
     static = isinstance(last.extent, int)
     tile = lanes * min(WIDE, max(1, last.extent // lanes)) if static else lanes
     full, tail = divmod(last.extent, tile)
@@ -66,6 +67,12 @@ def _columns(stage: Stage, env: Env, prefix: int, machine: Machine, tasks: int) 
         return IfThenElse(env[tiles.var] < full, piece(env, tile), rest(env))
 
     return build.parallel_nest([*outer, tiles], env, body, tasks)
+
+
+def _lanes_of_one_group(stage: Stage, lanes: int) -> int:
+    """The lanes of a vector that does not reach over groups of channels, whose loads would be scattered."""
+    groups = build.divisors(stage.value, stage.space[-1].var)
+    return min([lanes, *(size for size in groups if size >= LEAST_LANES and lanes % size == 0)])
 
 
 def _column_tile(stage: Stage, env: Env, last: Axis, parts: Sequence[tuple[int, int]]) -> Stmt:
