@@ -23,6 +23,7 @@ from . import build, fuse, winograd
 from .block import emit_block, is_straight
 from .build import Axis, Env, Size, volume
 from .contraction import emit_contraction, match, tile_count
+from .dots import with_words
 from .elementwise import computes_twice, emit_maps
 from .fallback import parallelize
 from .fuse import Group
@@ -137,7 +138,8 @@ def _prepare_reduction(stage: Stage, machine: Machine) -> list[AnyStage]:
     if contraction is None:
         stage = fuse.merge_reduced_axes(stage)
     else:
-        before, stage = fuse.hoist_operands(stage, contraction)
+        words = with_words(stage, contraction.left, contraction.right, machine)
+        before, stage = words or fuse.hoist_operands(stage, contraction)
     pieces = fuse.split_reduction(stage, _independent_tasks(stage, machine), _work(stage), f"{stage.name}_part")
     return [*before, *(pieces or (stage,))]
 

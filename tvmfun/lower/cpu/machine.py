@@ -11,24 +11,29 @@ from tvm.target.codegen import target_has_features
 # Work (in scalar operations) below which waking the thread pool costs more than it saves.
 SERIAL_WORK = 1 << 15
 
+# What instructions for products of narrow numbers need.
+FEATURES = ("avx512bf16", "avx512vnni", "avxvnni", "avx512bw", "avx2", "sse2")
+
 
 @dataclass(frozen=True)
 class Machine:
-    """Vector width in bytes, number of vector registers and cores of a CPU target."""
+    """Vector width in bytes, number of vector registers and cores of a CPU target, and what it has of `FEATURES`."""
 
     vector_bytes: int
     registers: int
     cores: int
+    features: frozenset[str] = frozenset()
 
     @classmethod
     def of(cls, target: tvm.target.Target) -> Machine:
         """Read the machine off a target's features; unknown processors count as 128-bit ones."""
         cores = int(target.attrs.get("num-cores", 0)) or os.cpu_count() or 1
         if "x86_64" in str(target.attrs.get("mtriple", "x86_64")):
+            features = frozenset(name for name in FEATURES if target_has_features(name, target))
             for feature, width, registers in (("avx512f", 64, 32), ("avx2", 32, 16)):
                 if target_has_features(feature, target):
-                    return cls(width, registers, cores)
-            return cls(16, 16, cores)
+                    return cls(width, registers, cores, features)
+            return cls(16, 16, cores, features)
         return cls(16, 32, cores)
 
     def tile_columns(self, dtype: str) -> int:

@@ -12,19 +12,44 @@ from .build import Axis, Env, Expr
 
 
 def is_row_readable(load: Expr, axis: Axis, domain: Sequence[Axis]) -> bool:
-    """Whether `read_row` can read neighbours of `load` along `axis` as one vector."""
+    """Whether `read_row` can read neighbours of `load` along `axis` as one vector.
+
+    It is an element, or the bits of several that lie one after the other as one number.
+    """
     # A tile of narrower elements would be more than registers hold.
-    if not isinstance(load, ir.TensorLoad) or build.bits(str(load.ty)) < 32 or not load.indices:
+    if build.bits(str(load.ty)) < 32:
         return False
-    if any(build.uses(index, axis.var) for index in load.indices[:-1]):
+    load, parts = _parts(load)
+    if not isinstance(load, ir.TensorLoad) or not load.indices:
         return False
-    return build.stride(load.source, load.indices, axis, domain) == 1
+    *outer, last = load.indices
+    if any(build.uses(index, axis.var) for index in outer):
+        return False
+    return build.stride(load.source, (*outer, last if parts == 1 else last.base), axis, domain) == parts
 
 
-def read_row(load: ir.TensorLoad, env: Env, lanes: int) -> Expr:
+def read_row(load: Expr, env: Env, lanes: int) -> Expr:
     """The vector of `lanes` elements that starts where `load` reads at `env`, along its last dimension."""
+    dtype = str(load.ty)
+    load, parts = _parts(load)
     *outer, last = (build.substitute(index, env) for index in load.indices)
-    return load.source[(*outer, ramp(last, lanes))]
+    if parts == 1:
+        return load.source[(*outer, ramp(last, lanes))]
+    return tirx.reinterpret(f"{dtype}x{lanes}", load.source[(*outer, ramp(last.base, lanes * parts))])
+
+
+def is_vector_read(load: Expr) -> bool:
+    """Whether it is the bits of several elements."""
+    return _parts(load)[1] > 1
+
+
+def _parts(load: Expr) -> tuple[Expr, int]:
+    """What is loaded, and how many elements make one number."""
+    if not isinstance(load, ir.Call) or load.op.name != "tirx.reinterpret":
+        return load, 1
+    (inner,) = load.args
+    is_vector = isinstance(inner, ir.TensorLoad) and isinstance(inner.indices[-1], tirx.Ramp)
+    return (inner, int(inner.indices[-1].lanes)) if is_vector else (load, 1)
 
 
 def ramp(start: Expr, lanes: int) -> Expr:
