@@ -11,6 +11,7 @@ from functools import cached_property
 from graphlib import TopologicalSorter
 from heapq import heapify, heappop, heappush
 
+from tvmfun import dtypes
 from tvmfun.core import dims
 from tvmfun.core.dims import Dim, typical
 from tvmfun.core.program import Atom, Equation, Literal, Program, Variable
@@ -23,6 +24,11 @@ _MAX_EXPANSION = 400
 _CLOSED = ("opaque", "control")
 # Elements computed more than once are fine if they are cheap and there are not too many of them.
 _MAX_RECOMPUTE = 2
+# Conversions that products do while they read.
+_WIDENINGS = {
+    *((name, "float32") for name in ("bfloat16", "float16")),
+    *((name, "int32") for name in ("int8", "uint8", "int16")),
+}
 
 
 @dataclass(frozen=True)
@@ -232,7 +238,7 @@ class _Fusion:
                 continue
             op = self.equations[user].op
             if op.kind == "contraction":
-                return False
+                return op.name == "dot_general" and self.is_widening(i)
             reads = self.size(i) if op.kind == "reduction" else self.size(user)
             expensive = not self.equations[i].op.inexpensive or op.name.startswith("window")
             if expensive and (reads > _MAX_RECOMPUTE * self.size(i) or op.name.startswith("window")):
@@ -241,6 +247,13 @@ class _Fusion:
                 return False  # a scalar is computed once, not in the innermost loop
             expansion += group.expansion[user]
         return expansion <= _MAX_EXPANSION
+
+    def is_widening(self, i: int) -> bool:
+        """Whether the equation only converts what a product reads as it is: narrow numbers, to sum in wider ones."""
+        equation = self.equations[i]
+        return equation.op.name == "astype" and (
+            (dtypes.NAMES[equation.inputs[0].aval.dtype], equation.params["dtype"]) in _WIDENINGS
+        )
 
     def writes_along(self, group: _Group, i: int) -> bool:
         """Whether the group can write the result of the equation while it computes its own."""
