@@ -92,6 +92,7 @@ class Dot:
         if build.bits(str(value.ty)) < self.bits:
             value = build.cast(value, wide)
         bits = f"uint{self.bits}"
+        value = build.bits_read(value)
         value = value if str(value.ty) == bits else tirx.reinterpret(bits, value)
         return value ^ tirx.const(1 << (self.bits - 1), bits) if is_left and self.shifted else value
 
@@ -172,14 +173,24 @@ def factors(value: Expr) -> tuple[Expr, Expr, Dot | None] | None:
     return None
 
 
-def with_words(stage: Stage, left: Expr, right: Expr, machine: Machine) -> tuple[list[Stage], Stage] | None:
+def with_words(
+    stage: Stage, contraction, machine: Machine, promoted: Sequence[tirx.Buffer]
+) -> tuple[list[Stage], Stage] | None:
     """A contraction of narrow numbers as one of words.
+
+    Args:
+        stage: the sum.
+        contraction: its operands.
+        machine: what for.
+        promoted: buffers whose numbers are wider than their dtype says.
 
     Returns:
         What has to be computed before, and the contraction; None if no instruction fits.
     """
-    sides = _narrow(left), _narrow(right)
+    sides = _narrow(contraction.left), _narrow(contraction.right)
     if sides[0] is None or sides[1] is None:
+        return None
+    if any(load.source.same_as(buffer) for side in sides for load in build.loads(side) for buffer in promoted):
         return None
     for dot in DOTS:
         if not dot.runs_on(machine) or not dot.takes(*(str(side.ty) for side in sides), stage.dtype):
@@ -226,9 +237,10 @@ class _Array:
 
 def _arrays(stage: Stage, value: Expr):
     """The arrays that an operand may be seen as."""
-    if isinstance(value, ir.TensorLoad):
-        shape = tuple(map(dims.of_expr, value.source.shape))
-        yield _Array(shape, tuple(value.indices), lambda at: value.source[tuple(at)], value.source)
+    load = build.bits_read(value)
+    if isinstance(load, ir.TensorLoad):
+        shape = tuple(map(dims.of_expr, load.source.shape))
+        yield _Array(shape, tuple(load.indices), lambda at: load.source[tuple(at)], load.source)
     axes = [axis for axis in stage.domain if build.uses(value, axis.var)]
     loaded = sum(dims.typical(math.prod(map(dims.of_expr, load.source.shape))) for load in build.loads(value))
     if build.points(axes) <= MAX_COPY * loaded:
