@@ -261,7 +261,7 @@ class _Emitter:
                 return rows
             pack = self._pack(env, panel, packed)
             if self.start is not None:
-                pack = build.seq(pack, AllocBuffer(self.start), self._correct(packed, self.start))
+                pack = build.seq(pack, AllocBuffer(self.start), self._correct(env, packed, self.start))
             return build.seq(AllocBuffer(packed), pack, rows)
 
         return build.nest(tiling.outer, env, block)
@@ -330,21 +330,20 @@ class _Emitter:
 
         return build.nest(self.tiling.inner, env, line)
 
-    def _correct(self, packed: Buffer, start: Buffer) -> Stmt:
+    def _correct(self, env: Env, packed: Buffer, start: Buffer) -> Stmt:
         """What the sums of a panel start from: minus the products with what was added to the left terms."""
-        depth, padded = map(int, packed.shape)
         lanes = self.tiling.lanes
-        vectors = [[ramp(build.index(self.column, begin), lanes)] for begin in range(0, padded, lanes)]
-        zeros = tirx.Broadcast(build.zero(self.dtype), lanes)
-        offset = tirx.Broadcast(self.dot.offset, lanes)
+        vectors = [ramp(build.index(self.column, begin), lanes) for begin in range(0, int(start.shape[0]), lanes)]
+        zeros, offset = (tirx.Broadcast(value, lanes) for value in (build.zero(self.dtype), self.dot.offset))
 
-        def line(k: Expr) -> Stmt:
-            add = lambda at: self.dot.add(start[at[0]], offset, packed[k, at[0]], lanes)
-            return build.seq(*(BufferStore(start, add(at), at) for at in vectors))
+        def line(env: Env) -> Stmt:
+            depth = build.flatten(self.tiling.inner, env)
+            add = lambda at: self.dot.add(start[at], offset, packed[depth, at], lanes)
+            return build.seq(*(BufferStore(start, add(at), [at]) for at in vectors))
 
-        clear = (BufferStore(start, zeros, at) for at in vectors)
-        negate = (BufferStore(start, zeros - start[at[0]], at) for at in vectors)
-        return build.seq(*clear, build.loop(self.column, depth, line), *negate)
+        clear = (BufferStore(start, zeros, [at]) for at in vectors)
+        negate = (BufferStore(start, zeros - start[at], [at]) for at in vectors)
+        return build.seq(*clear, build.nest(self.tiling.inner, env, line), *negate)
 
     def _along_columns(self):
         """The kind of loop over columns of the right operand: words read as vectors cannot be in a vector."""
