@@ -307,8 +307,8 @@ class _Packing:
         lies = place == len(array.shape) - 1
         size = self.words.extent * self.dot.depth if lies else self.words.extent
         sizes = _with(array.shape, place, size)
-        axes = [Axis(ir.Var(f"i{i}", ir.PrimType(str(index.ty))), s) for i, (index, s) in enumerate(zip(array.index, sizes, strict=True))]
-        at = tuple(axis.var for axis in axes)
+        axes = [Axis(ir.Var("i", index.ty), extent) for index, extent in zip(array.index, sizes, strict=True)]
+        at = tuple(build.index(axis, 0) if axis.extent == 1 else axis.var for axis in axes)
         term = lambda k: array.read(_with(at, place, k))
         value = self._term(term, at[place], is_left) if lies else self._joined(term, at[place], is_left)
         name = f"{self.stage.name}_{'left' if is_left else 'right'}"
