@@ -23,13 +23,16 @@ from .dots import WORD, Dot, factors
 from .fuse import accumulator
 from .machine import Machine
 from .stages import Stage
-from .transpose import is_row_readable, is_vector_read, ramp, read_row, transpose_tile
+from .transpose import is_row_readable, reads_several, ramp, read_row, transpose_tile
 
 # Bytes of one panel of the right operand: what the first-level cache holds next to the left operand.
 PANEL_BYTES = 40 << 10
 
 # Rows of the register tile: more vectors than this in one buffer would not fit on the stack.
 MAX_ROWS = 14
+
+# Up to so many rows, panels of words are as wide as two lines of the cache, which memory delivers faster.
+FEW_ROWS_OF_WORDS = 16
 
 # Lines of the right operand further apart than this are packed if they are used again: read in place,
 # they would fight over the same sets of the cache.
@@ -102,7 +105,10 @@ def plan(contraction: Contraction, machine: Machine) -> Tiling:
     dtype = accumulator(contraction.stage.dtype)
     lanes = machine.lanes(dtype)
     # Few rows need more columns to keep both multipliers busy. Some registers hold the operands.
-    wide = 4 if build.points([contraction.row]) <= 6 else 2
+    few = 6
+    if contraction.dot is not None and not reads_several(contraction.right):
+        few = FEW_ROWS_OF_WORDS
+    wide = 4 if build.points([contraction.row]) <= few else 2
     vectors = min(wide, build.ceil_div(build.points([contraction.column]), lanes))
     most = max(1, (machine.registers - 4) // vectors - 1)
     rows = _tile_size(contraction.row.extent, min(most, MAX_ROWS))
@@ -342,12 +348,14 @@ class _Emitter:
             return build.seq(*(BufferStore(start, add(at), [at]) for at in vectors))
 
         clear = (BufferStore(start, zeros, [at]) for at in vectors)
-        negate = (BufferStore(start, zeros - start[at], [at]) for at in vectors)
+        # In unsigned numbers, which wrap around.
+        negated = lambda at: tirx.Broadcast(build.zero(WORD), lanes) - tirx.reinterpret(f"{WORD}x{lanes}", start[at])
+        negate = (BufferStore(start, tirx.reinterpret(str(zeros.ty), negated(at)), [at]) for at in vectors)
         return build.seq(*clear, build.nest(self.tiling.inner, env, line), *negate)
 
     def _along_columns(self):
         """The kind of loop over columns of the right operand: words read as vectors cannot be in a vector."""
-        return build.loop if is_vector_read(self.contraction.right) else build.vectorized
+        return build.loop if reads_several(self.contraction.right) else build.vectorized
 
     def _packs_transposed(self, panel: Panel) -> bool:
         """Whether the right operand is contiguous along the innermost reduced axis, in whole tiles."""

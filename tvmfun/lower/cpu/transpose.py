@@ -11,45 +11,48 @@ from . import build
 from .build import Axis, Env, Expr
 
 
-def is_row_readable(load: Expr, axis: Axis, domain: Sequence[Axis]) -> bool:
-    """Whether `read_row` can read neighbours of `load` along `axis` as one vector.
+def is_row_readable(value: Expr, axis: Axis, domain: Sequence[Axis]) -> bool:
+    """Whether `read_row` can read neighbours of `value` along `axis` as one vector.
 
-    It is an element, or the bits of several that lie one after the other as one number.
+    It is an element, an element of another type, or the bits of several neighbours as one number.
     """
     # A tile of narrower elements would be more than registers hold.
-    if build.bits(str(load.ty)) < 32:
+    if build.bits(str(value.ty)) < 32:
         return False
-    load, parts = _parts(load)
+    load, parts = _loaded(value)
     if not isinstance(load, ir.TensorLoad) or not load.indices:
         return False
     *outer, last = load.indices
     if any(build.uses(index, axis.var) for index in outer):
         return False
-    return build.stride(load.source, (*outer, last if parts == 1 else last.base), axis, domain) == parts
+    return build.stride(load.source, (*outer, _first(last)), axis, domain) == parts
 
 
-def read_row(load: Expr, env: Env, lanes: int) -> Expr:
-    """The vector of `lanes` elements that starts where `load` reads at `env`, along its last dimension."""
-    dtype = str(load.ty)
-    load, parts = _parts(load)
+def read_row(value: Expr, env: Env, lanes: int) -> Expr:
+    """The vector of `lanes` elements that starts where `value` reads at `env`, along its last dimension."""
+    load, parts = _loaded(value)
     *outer, last = (build.substitute(index, env) for index in load.indices)
-    if parts == 1:
-        return load.source[(*outer, ramp(last, lanes))]
-    return tirx.reinterpret(f"{dtype}x{lanes}", load.source[(*outer, ramp(last.base, lanes * parts))])
+    vector = load.source[(*outer, ramp(_first(last), lanes * parts))]
+    dtype = f"{value.ty}x{lanes}"
+    if isinstance(value, tirx.Cast):
+        return tirx.Cast(dtype, vector)
+    return vector if parts == 1 else tirx.reinterpret(dtype, vector)
 
 
-def is_vector_read(load: Expr) -> bool:
+def reads_several(value: Expr) -> bool:
     """Whether it is the bits of several elements."""
-    return _parts(load)[1] > 1
+    return _loaded(value)[1] > 1
 
 
-def _parts(load: Expr) -> tuple[Expr, int]:
+def _loaded(value: Expr) -> tuple[Expr, int]:
     """What is loaded, and how many elements make one number."""
-    if not isinstance(load, ir.Call) or load.op.name != "tirx.reinterpret":
-        return load, 1
-    (inner,) = load.args
-    is_vector = isinstance(inner, ir.TensorLoad) and isinstance(inner.indices[-1], tirx.Ramp)
-    return (inner, int(inner.indices[-1].lanes)) if is_vector else (load, 1)
+    load = value.value if isinstance(value, tirx.Cast) else build.bits_read(value)
+    last = load.indices[-1] if isinstance(load, ir.TensorLoad) and load.indices else None
+    return load, int(last.lanes) if isinstance(last, tirx.Ramp) else 1
+
+
+def _first(index: Expr) -> Expr:
+    return index.base if isinstance(index, tirx.Ramp) else index
 
 
 def ramp(start: Expr, lanes: int) -> Expr:
