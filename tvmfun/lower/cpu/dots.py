@@ -18,15 +18,13 @@ from tvmfun.core import dims
 
 from . import build
 from .build import Axis, Expr, Size
+from .fuse import MIN_REUSE
 from .machine import Machine
 from .stages import Stage
 from .transpose import ramp
 
 WORD = "uint32"
 WORD_BITS = 32
-
-# A copy of an operand has to be read so often, on average.
-MIN_REUSE = 16
 
 # At most so many times as many terms as there are, to fill the last word.
 MAX_WASTE = 1.5
