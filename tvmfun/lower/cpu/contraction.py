@@ -348,9 +348,10 @@ class _Emitter:
             return build.seq(*(BufferStore(start, add(at), [at]) for at in vectors))
 
         clear = (BufferStore(start, zeros, [at]) for at in vectors)
-        # In unsigned numbers, which wrap around.
-        negated = lambda at: tirx.Broadcast(build.zero(WORD), lanes) - tirx.reinterpret(f"{WORD}x{lanes}", start[at])
-        negate = (BufferStore(start, tirx.reinterpret(str(zeros.ty), negated(at)), [at]) for at in vectors)
+        # In more bits: overflow is undefined to LLVM.
+        wide = tirx.Broadcast(build.zero("int64"), lanes)
+        negated = lambda at: tirx.Cast(str(zeros.ty), wide - tirx.Cast(str(wide.ty), start[at]))
+        negate = (BufferStore(start, negated(at), [at]) for at in vectors)
         return build.seq(*clear, build.nest(self.tiling.inner, env, line), *negate)
 
     def _along_columns(self):
