@@ -299,3 +299,17 @@ def test_gradients_through_sums_in_float32_have_the_dtypes_of_the_arrays():
         assert mine.dtype == other.dtype == np.dtype(ml_dtypes.bfloat16)
         other = other.astype("float32")
         np.testing.assert_allclose(mine.astype("float32"), other, rtol=2.0**-7, atol=2.0**-7 * abs(other).max())
+
+
+def test_products_in_a_loop_and_of_what_was_just_computed():
+    rng = np.random.default_rng(0)
+    x, w = normal(rng, (40, 64), BFLOAT16), normal(rng, (64, 64), BFLOAT16)
+
+    def in_a_loop(x, w):
+        step = lambda c, _: (tnp.tanh(c @ w[:48, :48]), None)
+        return lax.scan(step, x[:, :48], None, length=3)[0]
+
+    for f in (in_a_loop, lambda x, w: dot(tnp.maximum(x, 0) * 2, tnp.pad(w[:32], ((0, 32), (0, 0))), "float32")):
+        at_once = np.asarray(tvmfun.jit(f)(x, w)).astype("float32")
+        one_by_one = np.asarray(f(tnp.asarray(x), tnp.asarray(w))).astype("float32")
+        np.testing.assert_allclose(at_once, one_by_one, rtol=2.0**-7, atol=1e-5)

@@ -93,7 +93,8 @@ class _Group:
 
 
 class _Fusion:
-    def __init__(self, program: Program) -> None:
+    def __init__(self, program: Program, widens: bool) -> None:
+        self.widens = widens
         self.equations = program.equations
         self.inputs = set(program.inputs)
         self.producer = {out: i for i, eq in enumerate(self.equations) for out in eq.outputs}
@@ -237,8 +238,10 @@ class _Fusion:
             if group not in self.homes[user]:
                 continue
             op = self.equations[user].op
-            if op.kind == "contraction":
-                return op.name == "dot_general" and self.is_widening(i)
+            if op.kind == "contraction" and not (self.widens and op.name == "dot_general" and self.is_widening(i)):
+                return False
+            if self.feeds_core(group, user) and any(self.equations[j].op.name == "dot_general" for j in self.users[user]):
+                return False  # what a product reads is an array
             reads = self.size(i) if op.kind == "reduction" else self.size(user)
             expensive = not self.equations[i].op.inexpensive or op.name.startswith("window")
             if expensive and (reads > _MAX_RECOMPUTE * self.size(i) or op.name.startswith("window")):
@@ -398,6 +401,11 @@ class _Fusion:
         return typical(self.equations[i].outputs[0].aval.size)
 
 
-def fuse(program: Program) -> list[Kernel]:
-    """Returns the kernels of a Program in an order in which each can run after those before it."""
-    return _Fusion(program).run()
+def fuse(program: Program, widens: bool = False) -> list[Kernel]:
+    """Returns the kernels of a Program in an order in which each can run after those before it.
+
+    Args:
+        program: without calls.
+        widens: whether products convert narrow numbers while they read them.
+    """
+    return _Fusion(program, widens).run()

@@ -93,7 +93,8 @@ def _schedule(func: tirx.PrimFunc, machine: Machine, in_place: Sequence[tuple[Bu
     stages = [stage for stage in stages if not any(fuse.is_copy(stage, *pair) for pair in in_place)]
     stages = fuse.inline_maps(stages, temps)
     stages, temps = fuse.store_truth_as_numbers(stages, temps)
-    stages, temps = fuse.store_factors_as_bits(stages, temps, match)
+    if "avx512bf16" in machine.features:
+        stages, temps = fuse.store_factors_as_bits(stages, temps, match)
     stages = fuse.scalars_first(stages)
     stages = fuse.attach_epilogues(stages, temps)
     stages = winograd.fold(stages, temps, machine)

@@ -23,7 +23,7 @@ from .dots import WORD, Dot, factors
 from .fuse import accumulator
 from .machine import Machine
 from .stages import Stage
-from .transpose import is_row_readable, reads_several, ramp, read_row, transpose_tile
+from .transpose import is_row_readable, ramp, read_row, reads_several, transpose_tile
 
 # Bytes of one panel of the right operand: what the first-level cache holds next to the left operand.
 PANEL_BYTES = 40 << 10
@@ -258,8 +258,8 @@ class _Emitter:
         if pads or self._wants_packing(reuse):
             padded = -(-width // tiling.lanes) * tiling.lanes
             packed = build.scratch([volume(tiling.inner), padded], self.term, "panel")
-        if self.dot is not None and self.dot.shifted:
-            self.start = build.scratch([padded], self.dtype, "start")
+            if self.dot is not None and self.dot.shifted:
+                self.start = build.scratch([padded], self.dtype, "start")
 
         def block(env: Env) -> Stmt:
             rows = build.nest(beside, env, lambda env: self._rows(env, panel, packed))
@@ -267,7 +267,7 @@ class _Emitter:
                 return rows
             pack = self._pack(env, panel, packed)
             if self.start is not None:
-                pack = build.seq(pack, AllocBuffer(self.start), self._correct(env, packed, self.start))
+                pack = build.seq(pack, AllocBuffer(self.start), self._correct(env, self.dot, packed, self.start))
             return build.seq(AllocBuffer(packed), pack, rows)
 
         return build.nest(tiling.outer, env, block)
@@ -336,15 +336,15 @@ class _Emitter:
 
         return build.nest(self.tiling.inner, env, line)
 
-    def _correct(self, env: Env, packed: Buffer, start: Buffer) -> Stmt:
+    def _correct(self, env: Env, dot: Dot, packed: Buffer, start: Buffer) -> Stmt:
         """What the sums of a panel start from: minus the products with what was added to the left terms."""
         lanes = self.tiling.lanes
         vectors = [ramp(build.index(self.column, begin), lanes) for begin in range(0, int(start.shape[0]), lanes)]
-        zeros, offset = (tirx.Broadcast(value, lanes) for value in (build.zero(self.dtype), self.dot.offset))
+        zeros, offset = (tirx.Broadcast(value, lanes) for value in (build.zero(self.dtype), dot.offset))
 
         def line(env: Env) -> Stmt:
             depth = build.flatten(self.tiling.inner, env)
-            add = lambda at: self.dot.add(start[at], offset, packed[depth, at], lanes)
+            add = lambda at: dot.add(start[at], offset, packed[depth, at], lanes)
             return build.seq(*(BufferStore(start, add(at), [at]) for at in vectors))
 
         clear = (BufferStore(start, zeros, [at]) for at in vectors)
@@ -476,7 +476,7 @@ class _Emitter:
         def update(env: Env) -> Stmt:
             def multiply(i: Expr, begin: int, acc: Buffer) -> Stmt:
                 left = self._left({**env, self.row.var: top + i})
-                if self.dot is not None:
+                if self.dot is not None and packed is not None:
                     right = packed[build.flatten(self.tiling.inner, env), ramp(build.index(self.column, begin), lanes)]
                     whole = [i, ramp(build.index(self.row, 0), lanes)]
                     total = self.dot.add(acc[whole[0], whole[1]], tirx.Broadcast(left, lanes), right, lanes)

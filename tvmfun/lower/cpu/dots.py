@@ -96,10 +96,9 @@ class Dot:
 
     def word(self, terms: Sequence[Expr]) -> Expr:
         """Terms in one word, the first in its lowest bits."""
-        parts = [build.cast(term, WORD) << tirx.const(i * self.bits, WORD) for i, term in enumerate(terms)]
         total = build.cast(terms[0], WORD)
-        for part in parts[1:]:
-            total = total | part
+        for i, term in enumerate(terms[1:], 1):
+            total = total | build.cast(term, WORD) << tirx.const(i * self.bits, WORD)
         return total
 
     def value(self, left: Expr, right: Expr) -> Expr:
@@ -135,11 +134,11 @@ _LLVM = {"float32": "float", "bfloat16": "bfloat"}
 _WITHIN = {"int16": ("int8", "uint8")}
 
 _BF16 = {64: ("avx512bf16", "llvm.x86.avx512bf16.dpbf16ps.512")}
-_BYTES = {
+_QUADS = {
     32: ("avxvnni", "llvm.x86.avx512.vpdpbusd.256"),
     64: ("avx512vnni", "llvm.x86.avx512.vpdpbusd.512"),
 }
-_WORDS = {
+_ADDED_PAIRS = {
     32: ("avxvnni", "llvm.x86.avx512.vpdpwssd.256"),
     64: ("avx512vnni", "llvm.x86.avx512.vpdpwssd.512"),
 }
@@ -152,9 +151,9 @@ _PAIRS = {
 # The fastest first. Those of integers are exact modulo 2**32.
 DOTS = (
     Dot("dpbf16ps", "bfloat16", "bfloat16", "float32", _BF16),
-    Dot("dpbusd", "uint8", "int8", "int32", _BYTES),
-    Dot("dpbusd_shifted", "uint8", "int8", "int32", _BYTES, shifted=True),
-    Dot("dpwssd", "int16", "int16", "int32", _WORDS),
+    Dot("dpbusd", "uint8", "int8", "int32", _QUADS),
+    Dot("dpbusd_shifted", "uint8", "int8", "int32", _QUADS, shifted=True),
+    Dot("dpwssd", "int16", "int16", "int32", _ADDED_PAIRS),
     Dot("pmaddwd", "int16", "int16", "int32", _PAIRS, adds=False),
 )
 _BY_NAME = {PREFIX + dot.name: dot for dot in DOTS}
@@ -205,7 +204,8 @@ def _packed(stage: Stage, dot: Dot, axis: Axis, left: Expr, right: Expr) -> tupl
     """The words to copy, the copies, and the contraction."""
     packing = _Packing(stage, dot, axis)
     sides = packing.operand(left, True), packing.operand(right, False)
-    if packing.waste > MAX_WASTE or sides[0] is None or sides[1] is None:
+    useful = packing.waste <= MAX_WASTE and dims.always_le(1, packing.words.extent)
+    if not useful or sides[0] is None or sides[1] is None:
         return None
     reduce = tuple(packing.words if other is axis else other for other in stage.reduce)
     narrow = replace(stage, reduce=reduce, value=dot.value(*(side.word for side in sides)))
@@ -220,7 +220,7 @@ def _narrow(value: Expr) -> Expr | None:
 
 @dataclass(frozen=True)
 class _Array:
-    """An operand as an array, and the place that is read: that array itself, or a new one over the axes it varies with."""
+    """An operand as an array, and the place that is read: what it loads from, or a new one over its own axes."""
 
     shape: tuple[Size, ...]
     index: tuple[Expr, ...]
@@ -279,7 +279,9 @@ class _Packing:
             return None
         ways = [way for array in _arrays(self.stage, value) for way in self._ways(array, value, is_left)]
         if not ways and not is_left:
-            ways.append(_Words(self._joined(lambda k: build.substitute(value, {self.axis.var: k}), self.words.var, False)))
+            ways.append(
+                _Words(self._joined(lambda k: build.substitute(value, {self.axis.var: k}), self.words.var, False))
+            )
         return min(ways, key=lambda way: way.cost) if ways else None
 
     def _ways(self, array: _Array, value: Expr, is_left: bool):

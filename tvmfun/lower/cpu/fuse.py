@@ -168,7 +168,7 @@ def store_factors_as_bits(
             continue
         bits = tirx.decl_buffer(buffer.shape, "uint16", name=buffer.name)
         users = [*readers, *writers]
-        stages = [_stored_as(stage, buffer, bits, _reinterpreted) if stage in users else stage for stage in stages]
+        stages = [_stored_as(stage, buffer, bits, bits_of) if stage in users else stage for stage in stages]
         kept.append(bits)
     return stages, kept
 
@@ -184,13 +184,17 @@ def _is_choice(value: Expr) -> bool:
     return isinstance(value, ir.Call) and getattr(value.op, "name", None) == "prim.if_then_else"
 
 
-def _reinterpreted(value: Expr, dtype: str) -> Expr:
-    """The bits of a bfloat16 that is only moved, or the number that bits are."""
+def bits_of(value: Expr, dtype: str) -> Expr:
+    """The bits of a number that is only moved, as another type; also the number that bits are."""
+    if str(value.ty) == dtype:
+        return value
     if _is_choice(value):
         condition, *parts = value.args
-        return tirx.if_then_else(condition, *(_reinterpreted(part, dtype) for part in parts))
-    if isinstance(value, tirx.FloatImm):
+        return tirx.if_then_else(condition, *(bits_of(part, dtype) for part in parts))
+    if isinstance(value, tirx.FloatImm) and str(value.ty) == "bfloat16":
         return tirx.const(int(np.array(value.value, dtypes.bfloat16).view(np.uint16)), dtype)
+    if isinstance(value, ir.Call) and getattr(value.op, "name", None) == "tirx.reinterpret":
+        return bits_of(value.args[0], dtype)
     return tirx.reinterpret(dtype, value)
 
 
