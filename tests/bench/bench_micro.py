@@ -69,7 +69,7 @@ def gemm(m: int, k: int, n: int, dtype: str = "float32") -> Micro:
     if dtype == "int8":
         axes = ((1,), (0,)), ((), ())
         product = lambda ns, x, y: ns.lax.dot_general(x, y, axes, preferred_element_type="int32")
-        peer = torch._int_mm
+        peer = torch._int_mm  # type: ignore[attr-defined]
     name = f"GEMM {m} x {k} x {n}" + (f", {dtype}" if dtype != "float32" else "")
     return Micro(name, ((m, k), (k, n)), product, peer, 2 * m * k * n, dtype)
 

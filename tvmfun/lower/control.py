@@ -389,7 +389,9 @@ def _redirected(body: tirx.Stmt, parameter: Any, place: Place) -> tirx.Stmt:
 
 def _with_bits(body: tirx.Stmt, buffers: Sequence[tirx.Buffer]) -> tuple[tirx.Stmt, list[tirx.Buffer]]:
     """The same with uint16 for bfloat16, of which TVM would make float32, while kernels read and write bits."""
-    bits = {b: buffer(list(map(dims.of_expr, b.shape)), "uint16", b.name) for b in buffers if str(b.dtype) == "bfloat16"}
+    bits = {
+        b: buffer(list(map(dims.of_expr, b.shape)), "uint16", b.name) for b in buffers if str(b.dtype) == "bfloat16"
+    }
     if not bits:
         return body, list(buffers)
 

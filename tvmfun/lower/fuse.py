@@ -240,7 +240,9 @@ class _Fusion:
             op = self.equations[user].op
             if op.kind == "contraction" and not (self.widens and op.name == "dot_general" and self.is_widening(i)):
                 return False
-            if self.feeds_core(group, user) and any(self.equations[j].op.name == "dot_general" for j in self.users[user]):
+            if self.feeds_core(group, user) and any(
+                self.equations[j].op.name == "dot_general" for j in self.users[user]
+            ):
                 return False  # what a product reads is an array
             reads = self.size(i) if op.kind == "reduction" else self.size(user)
             expensive = not self.equations[i].op.inexpensive or op.name.startswith("window")
