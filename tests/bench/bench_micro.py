@@ -18,6 +18,7 @@ from bench.frameworks import JAX, OURS
 from bench.harness import compare
 
 import tvmfun
+from tvmfun import dtypes
 
 F = torch.nn.functional
 
@@ -32,6 +33,7 @@ class Micro:
         function: ``(namespace, *arrays)``, for tvmfun and JAX.
         torch_function: ``(*tensors)``.
         flop: operations, of products alone.
+        dtype: of the arrays that are not of integers below a number.
     """
 
     name: str
@@ -39,6 +41,12 @@ class Micro:
     function: Callable
     torch_function: Callable
     flop: float = 0
+    dtype: str = "float32"
+
+    @property
+    def tolerance(self) -> float:
+        """How far results may be apart, beside the largest."""
+        return {"float32": 1e-4, "bfloat16": 2**-7}.get(self.dtype, 0)
 
     def arrays(self) -> list[np.ndarray]:
         """The arguments, the same at each call."""
@@ -47,15 +55,23 @@ class Micro:
         def one(spec: Any) -> np.ndarray:
             if isinstance(spec[0], tuple):
                 return rng.integers(0, spec[1], spec[0]).astype("int32")
-            return rng.standard_normal(spec, dtype="float32")
+            if self.dtype == "int8":
+                return rng.integers(-128, 128, spec).astype("int8")
+            return rng.standard_normal(spec, dtype="float32").astype(dtypes.canonical(self.dtype))
 
         return [one(spec) for spec in self.shapes]
 
 
-def gemm(m: int, k: int, n: int) -> Micro:
-    """A product of matrices."""
+def gemm(m: int, k: int, n: int, dtype: str = "float32") -> Micro:
+    """A product of matrices; int8 is summed in int32."""
     product = lambda ns, x, y: ns.np.matmul(x, y)
-    return Micro(f"GEMM {m} x {k} x {n}", ((m, k), (k, n)), product, torch.matmul, 2 * m * k * n)
+    peer = torch.matmul
+    if dtype == "int8":
+        axes = ((1,), (0,)), ((), ())
+        product = lambda ns, x, y: ns.lax.dot_general(x, y, axes, preferred_element_type="int32")
+        peer = torch._int_mm  # type: ignore[attr-defined]
+    name = f"GEMM {m} x {k} x {n}" + (f", {dtype}" if dtype != "float32" else "")
+    return Micro(name, ((m, k), (k, n)), product, peer, 2 * m * k * n, dtype)
 
 
 def convolution(size: int, inputs: int, outputs: int) -> list[Micro]:
@@ -111,8 +127,11 @@ GEMMS = [
     (33, 65, 129),
 ]
 
+NARROW_GEMMS = [(1024, 1024, 1024), (512, 768, 3072), (511, 513, 509), (8, 4096, 4096)]
+
 MICROS = [
     *(gemm(*sizes) for sizes in GEMMS),
+    *(gemm(*sizes, dtype) for dtype in ("bfloat16", "int8") for sizes in NARROW_GEMMS),
     Micro(
         "batched GEMM 96 x (128 x 64 x 128)",
         ((96, 128, 64), (96, 64, 128)),
@@ -147,8 +166,15 @@ MICROS = [
 
 
 def as_torch(x: np.ndarray) -> torch.Tensor:
-    """A tensor; indices are 64 bits wide there."""
+    """A tensor; indices are 64 bits wide there, and NumPy's bfloat16 is unknown."""
+    if x.dtype == dtypes.bfloat16:
+        return torch.from_numpy(x.view("int16")).view(torch.bfloat16)
     return torch.from_numpy(x.astype("int64") if x.dtype == np.int32 else x)
+
+
+def as_numbers(x: Any) -> np.ndarray:
+    """An array of numbers that can be compared without rounding."""
+    return np.asarray(x).astype("float64")
 
 
 @pytest.mark.parametrize("micro", MICROS, ids=lambda micro: micro.name)
@@ -159,21 +185,22 @@ def test_micro(micro, report):
     tensors = list(map(as_torch, arrays))
     f = tvmfun.jit(lambda *x: micro.function(OURS, *x))
     g = jax.jit(lambda *x: micro.function(JAX, *x))
-    expected = np.asarray(g(*theirs))
-    scale = np.abs(expected).max()
-    np.testing.assert_allclose(np.asarray(f(*ours)), expected, atol=1e-4 * scale)
+    result = g(*theirs)
+    expected = as_numbers(result)
+    tolerance = micro.tolerance * np.abs(expected).max()
+    np.testing.assert_allclose(as_numbers(f(*ours)), expected, atol=tolerance)
     with torch.no_grad():
         peer = micro.torch_function(*tensors)
         if peer.ndim == 4:
             order = (0, 2, 3, 1) if peer.shape[0] == arrays[0].shape[0] else (2, 3, 1, 0)
             peer = peer.permute(order)
-        np.testing.assert_allclose(peer.numpy(), expected, atol=1e-4 * scale)
+        np.testing.assert_allclose(peer.double().numpy(), expected, atol=tolerance)
         runners = [
             ("tvmfun", lambda: f(*ours)),
             ("JAX", lambda: g(*theirs).block_until_ready()),
             ("PyTorch", lambda: micro.torch_function(*tensors)),
         ]
-        moved = sum(x.nbytes for x in arrays) + expected.nbytes
+        moved = sum(x.nbytes for x in arrays) + result.nbytes
         report.add(compare(micro.name, runners, micro.flop, moved))
 
 

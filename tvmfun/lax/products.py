@@ -17,6 +17,8 @@ def dot_general(
     lhs: Any,
     rhs: Any,
     dimension_numbers: tuple[tuple[Sequence[int], Sequence[int]], tuple[Sequence[int], Sequence[int]]],
+    *,
+    preferred_element_type: Any = None,
 ) -> Array:
     """Returns the product summed over pairs of contracted axes, for each index of the paired batch axes.
 
@@ -24,14 +26,26 @@ def dot_general(
         lhs: the left array.
         rhs: the right array, of the same dtype after promotion.
         dimension_numbers: ``((lhs_contracting, rhs_contracting), (lhs_batch, rhs_batch))``.
+        preferred_element_type: the dtype to multiply, to sum and to return in; ``None`` for that of the arrays, where
+            half precision is summed in float32 and rounded once. Narrow arrays are read as they are: int8 for sums in
+            int32, which wrap around, bfloat16 for sums in float32. Both may then have different dtypes.
 
     Returns:
         An array with the batch axes first, then the other axes of ``lhs``, then those of ``rhs``.
 
     Source: ``jax.lax.dot_general``.
+
+    >>> x = tnp.full((2, 3), 100, dtype="int8")
+    >>> dot_general(x, x, (((1,), (1,)), ((), ())), preferred_element_type="int32")
+    Array([[30000, 30000],
+           [30000, 30000]], dtype=int32)
     """
     contract, batch = dimension_numbers
-    lhs, rhs = (tnp.asarray(x) for x in operands("dot_general", tnp.asarray(lhs), tnp.asarray(rhs)))
+    lhs, rhs = tnp.asarray(lhs), tnp.asarray(rhs)
+    if preferred_element_type is None:
+        lhs, rhs = (tnp.asarray(x) for x in operands("dot_general", lhs, rhs))
+    else:
+        lhs, rhs = (tnp.astype(x, preferred_element_type) for x in (lhs, rhs))
     contract, batch = _axes(contract, lhs, rhs), _axes(batch, lhs, rhs)
     return linalg.dot_general(lhs, rhs, contract=contract, batch=batch)
 

@@ -26,6 +26,7 @@ from tvmfun.core.program import Atom, Equation, Literal, Program, Variable
 from tvmfun.errors import TargetError
 from tvmfun.lower import target as targets
 from tvmfun.lower.cpu.build import buffer, nbytes, substitute
+from tvmfun.lower.cpu.fuse import bits_of
 from tvmfun.lower.cpu.machine import SERIAL_WORK, Machine
 from tvmfun.lower.fuse import Kernel, fuse
 from tvmfun.lower.kernel import constant
@@ -384,6 +385,32 @@ def _redirected(body: tirx.Stmt, parameter: Any, place: Place) -> tirx.Stmt:
     return rewrite(body, (ir.TensorRegion, region))
 
 
+def _with_bits(body: tirx.Stmt, buffers: Sequence[tirx.Buffer]) -> tuple[tirx.Stmt, list[tirx.Buffer]]:
+    """The same with uint16 for bfloat16, of which TVM would make float32, while kernels read and write bits."""
+    bits = {
+        b: buffer(list(map(dims.of_expr, b.shape)), "uint16", b.name) for b in buffers if str(b.dtype) == "bfloat16"
+    }
+    if not bits:
+        return body, list(buffers)
+
+    def load(node: ir.TensorLoad) -> tirx.Expr:
+        if node.source not in bits:
+            return node
+        return tirx.reinterpret(str(node.ty), bits[node.source][tuple(node.indices)])
+
+    def read(call: ir.Call) -> tirx.Expr:
+        return bits_of(call.args[0], str(call.ty)) if getattr(call.op, "name", None) == "tirx.reinterpret" else call
+
+    def store(node: tirx.BufferStore) -> tirx.Stmt:
+        if node.buffer not in bits:
+            return node
+        return tirx.BufferStore(bits[node.buffer], bits_of(node.value, "uint16"), node.indices)
+
+    for change in ((ir.TensorLoad, load), (ir.Call, read), (tirx.BufferStore, store)):
+        body = rewrite(body, change)
+    return body, [bits.get(b, b) for b in buffers]
+
+
 def prim_func(kernel: Kernel, scheduled: Scheduled, target: Target) -> tirx.PrimFunc:
     """The function of a control op."""
     host = Host(scheduled, target)
@@ -391,7 +418,8 @@ def prim_func(kernel: Kernel, scheduled: Scheduled, target: Target) -> tirx.Prim
     outputs = [host.parameter(out.aval, f"y{i}") for i, out in enumerate(kernel.outputs)]
     equation = kernel.equations[0]
     body = equation.op.compute(host, inputs, outputs, **equation.params)
-    block = SBlock([], [], [], "root", body, alloc_buffers=host.buffers)
+    body, buffers = _with_bits(body, host.buffers)
+    block = SBlock([], [], [], "root", body, alloc_buffers=buffers)
     parameters = [*(place.buffer for place in inputs), *map(dims.expr, kernel.sizes)]
     parameters += [place.buffer for place in outputs]
     function = tirx.PrimFunc(parameters, SBlockRealize([], tirx.const(True), block))

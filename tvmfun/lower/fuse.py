@@ -11,6 +11,7 @@ from functools import cached_property
 from graphlib import TopologicalSorter
 from heapq import heapify, heappop, heappush
 
+from tvmfun import dtypes
 from tvmfun.core import dims
 from tvmfun.core.dims import Dim, typical
 from tvmfun.core.program import Atom, Equation, Literal, Program, Variable
@@ -23,6 +24,11 @@ _MAX_EXPANSION = 400
 _CLOSED = ("opaque", "control")
 # Elements computed more than once are fine if they are cheap and there are not too many of them.
 _MAX_RECOMPUTE = 2
+# Conversions that products do while they read.
+_WIDENINGS = {
+    *((name, "float32") for name in ("bfloat16", "float16")),
+    *((name, "int32") for name in ("int8", "uint8", "int16")),
+}
 
 
 @dataclass(frozen=True)
@@ -87,7 +93,8 @@ class _Group:
 
 
 class _Fusion:
-    def __init__(self, program: Program) -> None:
+    def __init__(self, program: Program, widens: bool) -> None:
+        self.widens = widens
         self.equations = program.equations
         self.inputs = set(program.inputs)
         self.producer = {out: i for i, eq in enumerate(self.equations) for out in eq.outputs}
@@ -231,8 +238,12 @@ class _Fusion:
             if group not in self.homes[user]:
                 continue
             op = self.equations[user].op
-            if op.kind == "contraction":
+            if op.kind == "contraction" and not (self.widens and op.name == "dot_general" and self.is_widening(i)):
                 return False
+            if self.feeds_core(group, user) and any(
+                self.equations[j].op.name == "dot_general" for j in self.users[user]
+            ):
+                return False  # what a product reads is an array
             reads = self.size(i) if op.kind == "reduction" else self.size(user)
             expensive = not self.equations[i].op.inexpensive or op.name.startswith("window")
             if expensive and (reads > _MAX_RECOMPUTE * self.size(i) or op.name.startswith("window")):
@@ -241,6 +252,13 @@ class _Fusion:
                 return False  # a scalar is computed once, not in the innermost loop
             expansion += group.expansion[user]
         return expansion <= _MAX_EXPANSION
+
+    def is_widening(self, i: int) -> bool:
+        """Whether the equation only converts what a product reads as it is: narrow numbers, to sum in wider ones."""
+        equation = self.equations[i]
+        return equation.op.name == "astype" and (
+            (dtypes.NAMES[equation.inputs[0].aval.dtype], equation.params["dtype"]) in _WIDENINGS
+        )
 
     def writes_along(self, group: _Group, i: int) -> bool:
         """Whether the group can write the result of the equation while it computes its own."""
@@ -385,6 +403,11 @@ class _Fusion:
         return typical(self.equations[i].outputs[0].aval.size)
 
 
-def fuse(program: Program) -> list[Kernel]:
-    """Returns the kernels of a Program in an order in which each can run after those before it."""
-    return _Fusion(program).run()
+def fuse(program: Program, widens: bool = False) -> list[Kernel]:
+    """Returns the kernels of a Program in an order in which each can run after those before it.
+
+    Args:
+        program: without calls.
+        widens: whether products convert narrow numbers while they read them.
+    """
+    return _Fusion(program, widens).run()

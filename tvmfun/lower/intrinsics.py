@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
+import tvm
 import tvm_ffi
 from tvm import ir, tirx
 from tvm.tirx import AllocBuffer, Bind, BufferStore, For, ForKind, Stmt
@@ -32,13 +33,14 @@ def is_heavy(value: Expr) -> bool:
 def expand(func: tirx.PrimFunc) -> tirx.PrimFunc:
     """Replace calls on floats in a function's stores by vectorizable arithmetic.
 
-    float16 is computed in float32 and rounded; float64 and functions of bfloat16 are left to libm, and so are
-    calls in a branch of `if_then_else`, whose arguments may only be evaluated when that branch is taken.
+    Half precision is computed in float32 and rounded; float64 is left to libm, and so are calls in a branch of
+    `if_then_else`, whose arguments may only be evaluated when that branch is taken.
     """
-    body = rewrite(func.body, (tirx.NE, _expand_inequality), (ir.Call, _expand_is_nan))
+    func = func.with_body(rewrite(func.body, (tirx.NE, _expand_inequality), (ir.Call, _expand_is_nan)))
+    # TVM's legalization of bfloat16 loses variables that arithmetic is bound to: it comes before there are any.
     if any(tirx.is_buffer_var(param) and str(param.dtype) == "bfloat16" for param in func.params):
-        return func.with_body(body)  # TVM's legalization of bfloat16 loses the variables that arithmetic is bound to
-    body = rewrite(body, (For, _expand_vectorized))
+        func = tirx.transform.BF16ComputeLegalize()(tvm.IRModule({"main": func}))["main"]
+    body = rewrite(func.body, (For, _expand_vectorized))
     return func.with_body(rewrite(body, (BufferStore, _expand_scalar)))
 
 

@@ -113,7 +113,7 @@ class _ModuleBuilder:
             parameters.append(self.values[variable])
         program = without_holes(sparse_updates(self.program))
         if targets.is_cpu(self.target):
-            kernels = merge_rows(fuse(with_panels(program, self.target)), program.outputs)
+            kernels = merge_rows(fuse(with_panels(program, self.target), widens=True), program.outputs)
         else:
             kernels = fuse(program)
         self.last_use = {atom: i for i, kernel in enumerate(kernels) for atom in kernel.inputs}

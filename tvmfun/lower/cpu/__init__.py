@@ -23,6 +23,7 @@ from . import build, fuse, winograd
 from .block import emit_block, is_straight
 from .build import Axis, Env, Size, volume
 from .contraction import emit_contraction, match, tile_count
+from .dots import with_words
 from .elementwise import computes_twice, emit_maps
 from .fallback import parallelize
 from .fuse import Group
@@ -94,6 +95,8 @@ def _schedule(func: tirx.PrimFunc, machine: Machine, in_place: Sequence[tuple[Bu
     stages = [stage for stage in stages if not any(fuse.is_copy(stage, *pair) for pair in in_place)]
     stages = fuse.inline_maps(stages, temps)
     stages, temps = fuse.store_truth_as_numbers(stages, temps)
+    if "avx512bf16" in machine.features:
+        stages, temps = fuse.store_factors_as_bits(stages, temps, match)
     stages = fuse.small_first(stages)
     stages = fuse.attach_epilogues(stages, temps)
     stages = winograd.fold(stages, temps, machine)
@@ -123,23 +126,27 @@ def _prepare(stages: Sequence[AnyStage], temps: Sequence[Buffer], machine: Machi
     """Rewrite reductions into the form their rules want; new stages bring new intermediates."""
     result: list[AnyStage] = []
     temps = list(temps)
+    promoted = [buffer for buffer in temps if str(buffer.dtype) == "bfloat16"]
     for stage in stages:
         pieces: list[AnyStage] = [stage]
         if isinstance(stage, Stage) and stage.combine is not None:
-            pieces = _prepare_reduction(stage, machine)
+            pieces = _prepare_reduction(stage, machine, promoted)
             temps.extend(piece.output for piece in pieces[:-1])
         result.extend(pieces)
     return result, temps
 
 
-def _prepare_reduction(stage: Stage, machine: Machine) -> list[AnyStage]:
-    """Hoist costly operands, join axes, and cut what is long but has few independent tasks."""
+def _prepare_reduction(stage: Stage, machine: Machine, promoted: Sequence[Buffer]) -> list[AnyStage]:
+    """Hoist costly operands, join axes, and cut what is long but has few independent tasks.
+
+    The buffers in `promoted` will be of wider numbers than they say.
+    """
     contraction = match(stage)
     before: list[Stage] = []
     if contraction is None:
         stage = fuse.merge_reduced_axes(stage)
     else:
-        before, stage = fuse.hoist_operands(stage, contraction)
+        before, stage = with_words(stage, contraction, machine, promoted) or fuse.hoist_operands(stage, contraction)
     pieces = fuse.split_reduction(stage, _independent_tasks(stage, machine), _work(stage), f"{stage.name}_part")
     return [*before, *(pieces or (stage,))]
 

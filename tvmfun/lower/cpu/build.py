@@ -156,6 +156,14 @@ def cast(value: Expr, dtype: str) -> Expr:
     return value != zero(str(value.ty)) if dtype == "bool" else Cast(dtype, value)
 
 
+def bits_read(value: Expr) -> Expr:
+    """The element whose bits an expression is, or the expression."""
+    if isinstance(value, ir.Call) and getattr(value.op, "name", None) == "tirx.reinterpret":
+        (inner,) = value.args
+        return inner if isinstance(inner, ir.TensorLoad) else value
+    return value
+
+
 def seq(*stmts: Stmt | None) -> Stmt:
     """The statements one after another; missing ones are left out."""
     kept = [stmt for stmt in stmts if stmt is not None]

@@ -19,16 +19,20 @@ from tvmfun.core import dims
 from .. import intrinsics
 from . import build
 from .build import Axis, Env, Expr, Size, volume
+from .dots import WORD, Dot, factors
 from .fuse import accumulator
 from .machine import Machine
 from .stages import Stage
-from .transpose import is_row_readable, ramp, read_row, transpose_tile
+from .transpose import is_row_readable, ramp, read_row, reads_several, transpose_tile
 
 # Bytes of one panel of the right operand: what the first-level cache holds next to the left operand.
 PANEL_BYTES = 40 << 10
 
 # Rows of the register tile: more vectors than this in one buffer would not fit on the stack.
 MAX_ROWS = 14
+
+# Up to so many rows, panels of words are as wide as two lines of the cache, which memory delivers faster.
+FEW_ROWS_OF_WORDS = 16
 
 # Lines of the right operand further apart than this are packed if they are used again: read in place,
 # they would fight over the same sets of the cache.
@@ -37,24 +41,26 @@ FAR_BYTES = 1 << 10
 
 @dataclass(frozen=True)
 class Contraction:
-    """A stage seen as sum(left * right), with the axes of the register tile."""
+    """A stage seen as sum(left * right), with the axes of the register tile; `dot` multiplies words."""
 
     stage: Stage
     left: Expr
     right: Expr
     row: Axis
     column: Axis
+    dot: Dot | None
 
 
 def match(stage: Stage) -> Contraction | None:
     """Recognise a sum of products with a free axis on either side."""
-    if not isinstance(stage, Stage) or stage.combine is not tirx.Add or not isinstance(stage.value, tirx.Mul):
+    if not isinstance(stage, Stage) or stage.combine is not tirx.Add:
         return None
-    if not stage.space or stage.dtype == "bool":
+    product = factors(stage.value)
+    if product is None or not stage.space or stage.dtype == "bool":
         return None
     if not dims.always_le(1, volume(stage.reduce)):
         return None  # the tiles would write nothing where there is nothing to add
-    a, b = stage.value.a, stage.value.b
+    a, b, dot = product
     column = stage.space[-1]
     if build.uses(a, column.var):
         a, b = b, a
@@ -64,7 +70,7 @@ def match(stage: Stage) -> Contraction | None:
     if not rows:
         return None
     row = max(reversed(rows), key=lambda axis: min(build.points([axis]), 8))
-    return Contraction(stage, a, b, row, column)
+    return Contraction(stage, a, b, row, column, dot)
 
 
 @dataclass(frozen=True)
@@ -99,7 +105,10 @@ def plan(contraction: Contraction, machine: Machine) -> Tiling:
     dtype = accumulator(contraction.stage.dtype)
     lanes = machine.lanes(dtype)
     # Few rows need more columns to keep both multipliers busy. Some registers hold the operands.
-    wide = 4 if build.points([contraction.row]) <= 6 else 2
+    few = 6
+    if contraction.dot is not None and not reads_several(contraction.right):
+        few = FEW_ROWS_OF_WORDS
+    wide = 4 if build.points([contraction.row]) <= few else 2
     vectors = min(wide, build.ceil_div(build.points([contraction.column]), lanes))
     most = max(1, (machine.registers - 4) // vectors - 1)
     rows = _tile_size(contraction.row.extent, min(most, MAX_ROWS))
@@ -153,7 +162,9 @@ def tile_count(contraction: Contraction, machine: Machine) -> Size:
 
 def emit_contraction(contraction: Contraction, env: Env, prefix: int, machine: Machine, tasks: int) -> Stmt:
     """The loop nest of a contraction whose first `prefix` axes are bound in `env`."""
-    return _Emitter(contraction, plan(contraction, machine), prefix, tasks, machine.cores).emit(env)
+    tiling = plan(contraction, machine)
+    nest = _Emitter(contraction, tiling, prefix, tasks, machine.cores).emit(env)
+    return nest if contraction.dot is None else contraction.dot.with_definition(nest, tiling.lanes)
 
 
 class _Emitter:
@@ -164,6 +175,10 @@ class _Emitter:
         self.tasks, self.cores = tasks, cores
         self.stage, self.row, self.column = contraction.stage, contraction.row, contraction.column
         self.dtype = accumulator(self.stage.dtype)
+        self.dot = contraction.dot
+        self.term = self.dtype if self.dot is None else WORD
+        # What the sums of a panel start from, if that is not 0.
+        self.start: Buffer | None = None
         free = [a for a in self.stage.space[prefix:] if a is not self.row and a is not self.column]
         # Batch axes and further axes of the right operand, then further axes of the left operand.
         self.around = [axis for axis in free if build.uses(contraction.right, axis.var)]
@@ -242,20 +257,25 @@ class _Emitter:
         packed = None
         if pads or self._wants_packing(reuse):
             padded = -(-width // tiling.lanes) * tiling.lanes
-            packed = build.scratch([volume(tiling.inner), padded], self.dtype, "panel")
+            packed = build.scratch([volume(tiling.inner), padded], self.term, "panel")
+            if self.dot is not None and self.dot.shifted:
+                self.start = build.scratch([padded], self.dtype, "start")
 
         def block(env: Env) -> Stmt:
             rows = build.nest(beside, env, lambda env: self._rows(env, panel, packed))
             if packed is None:
                 return rows
-            return build.seq(AllocBuffer(packed), self._pack(env, panel, packed), rows)
+            pack = self._pack(env, panel, packed)
+            if self.start is not None:
+                pack = build.seq(pack, AllocBuffer(self.start), self._correct(env, self.dot, packed, self.start))
+            return build.seq(AllocBuffer(packed), pack, rows)
 
         return build.nest(tiling.outer, env, block)
 
     def _wants_packing(self, reuse: int) -> bool:
         """Whether reading the right operand in place would be slow: strided, converted, or far apart."""
         right = self.contraction.right
-        if not isinstance(right, ir.TensorLoad) or str(right.ty) != self.dtype:
+        if not isinstance(right, ir.TensorLoad) or str(right.ty) != self.term or self.dot is not None:
             return True
         domain = self.stage.domain
         # Within a panel: from one to the next there may be a step.
@@ -271,10 +291,10 @@ class _Emitter:
         return step is None or dims.typical(step) * build.bits(self.dtype) // 8 > FAR_BYTES
 
     def _right(self, env: Env) -> Expr:
-        return build.cast(self._operand(self.contraction.right, env), self.dtype)
+        return build.cast(self._operand(self.contraction.right, env), self.term)
 
     def _left(self, env: Env) -> Expr:
-        return build.cast(self._operand(self.contraction.left, env), self.dtype)
+        return build.cast(self._operand(self.contraction.left, env), self.term)
 
     def _operand(self, value: Expr, env: Env) -> Expr:
         """An operand at a point given by the loops, where the reduced axes are made of blocks."""
@@ -295,10 +315,10 @@ class _Emitter:
 
             def element(k: Expr) -> Stmt:
                 right = self._right({**env, self.column.var: start + k})
-                return store(0, k, tirx.if_then_else(k < panel.valid, right, build.zero(self.dtype)))
+                return store(0, k, tirx.if_then_else(k < panel.valid, right, build.zero(self.term)))
 
             def vector(begin: int, size: int) -> Stmt:
-                copy = build.vectorized(
+                copy = self._along_columns()(
                     self.column,
                     size,
                     lambda k: store(begin, k, self._right({**env, self.column.var: start + begin + k})),
@@ -306,7 +326,7 @@ class _Emitter:
                 if size == lanes:
                     return copy
                 fill = build.vectorized(
-                    self.column, lanes - size, lambda k: store(begin + size, k, build.zero(self.dtype))
+                    self.column, lanes - size, lambda k: store(begin + size, k, build.zero(self.term))
                 )
                 return build.seq(copy, fill)
 
@@ -316,6 +336,28 @@ class _Emitter:
 
         return build.nest(self.tiling.inner, env, line)
 
+    def _correct(self, env: Env, dot: Dot, packed: Buffer, start: Buffer) -> Stmt:
+        """What the sums of a panel start from: minus the products with what was added to the left terms."""
+        lanes = self.tiling.lanes
+        vectors = [ramp(build.index(self.column, begin), lanes) for begin in range(0, int(start.shape[0]), lanes)]
+        zeros, offset = (tirx.Broadcast(value, lanes) for value in (build.zero(self.dtype), dot.offset))
+
+        def line(env: Env) -> Stmt:
+            depth = build.flatten(self.tiling.inner, env)
+            add = lambda at: dot.add(start[at], offset, packed[depth, at], lanes)
+            return build.seq(*(BufferStore(start, add(at), [at]) for at in vectors))
+
+        clear = (BufferStore(start, zeros, [at]) for at in vectors)
+        # In more bits: overflow is undefined to LLVM.
+        wide = tirx.Broadcast(build.zero("int64"), lanes)
+        negated = lambda at: tirx.Cast(str(zeros.ty), wide - tirx.Cast(str(wide.ty), start[at]))
+        negate = (BufferStore(start, negated(at), [at]) for at in vectors)
+        return build.seq(*clear, build.nest(self.tiling.inner, env, line), *negate)
+
+    def _along_columns(self):
+        """The kind of loop over columns of the right operand: words read as vectors cannot be in a vector."""
+        return build.loop if reads_several(self.contraction.right) else build.vectorized
+
     def _packs_transposed(self, panel: Panel) -> bool:
         """Whether the right operand is contiguous along the innermost reduced axis, in whole tiles."""
         right, stage, lanes = self.contraction.right, self.stage, self.tiling.lanes
@@ -323,7 +365,7 @@ class _Emitter:
             return False
         if panel.valid is not None:
             return False
-        return str(right.ty) == self.dtype and is_row_readable(right, stage.reduce[-1], stage.domain)
+        return str(right.ty) == self.term and is_row_readable(right, stage.reduce[-1], stage.domain)
 
     def _pack_transposed(self, env: Env, panel: Panel, packed: Buffer) -> Stmt:
         """Pack square tiles turned in registers, then the remaining lines one element at a time."""
@@ -342,7 +384,7 @@ class _Emitter:
             def read(line: int) -> Expr:
                 return read_row(self.contraction.right, at(env, begin + line, position), lanes)
 
-            return transpose_tile(read, write, lanes, self.dtype)
+            return transpose_tile(read, write, lanes, self.term)
 
         def line(env: Env, position: Expr) -> Stmt:
             depth = build.flatten(self.tiling.inner, {**env, last.var: position})
@@ -415,7 +457,10 @@ class _Emitter:
         def lane(make, size: int = lanes) -> Stmt:
             return build.vectorized(self.column, size, make)
 
-        clear = each(lambda i, _, acc: lane(lambda k: BufferStore(acc, build.zero(self.dtype), [i, k])))
+        def first(begin: int, k: Expr) -> Expr:
+            return build.zero(self.dtype) if self.start is None else self.start[begin + k]
+
+        clear = each(lambda i, begin, acc: lane(lambda k: BufferStore(acc, first(begin, k), [i, k])))
 
         def load(i: Expr, begin: int, acc: Buffer) -> Stmt:
             def resting(k: Expr) -> Stmt:
@@ -431,6 +476,11 @@ class _Emitter:
         def update(env: Env) -> Stmt:
             def multiply(i: Expr, begin: int, acc: Buffer) -> Stmt:
                 left = self._left({**env, self.row.var: top + i})
+                if self.dot is not None and packed is not None:
+                    right = packed[build.flatten(self.tiling.inner, env), ramp(build.index(self.column, begin), lanes)]
+                    whole = [i, ramp(build.index(self.row, 0), lanes)]
+                    total = self.dot.add(acc[whole[0], whole[1]], tirx.Broadcast(left, lanes), right, lanes)
+                    return BufferStore(acc, total, whole)
 
                 def one(k: Expr) -> Stmt:
                     if packed is None:

@@ -5,9 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
+import numpy as np
 from tvm import ir, tirx
 from tvm.tirx import Buffer
 
+from tvmfun import dtypes
 from tvmfun.core import dims
 from tvmfun.lower.structure import find
 
@@ -98,6 +100,7 @@ def _is_view(value: Expr) -> bool:
     """A moved or converted element, or a constant."""
     while isinstance(value, tirx.Cast):
         value = value.value
+    value = build.bits_read(value)
     return isinstance(value, ir.TensorLoad) or not build.loads(value)
 
 
@@ -146,17 +149,62 @@ def store_truth_as_numbers(stages: Sequence[AnyStage], temps: Sequence[Buffer]) 
             kept.append(buffer)
             continue
         numbers = tirx.decl_buffer(buffer.shape, "int8", name=buffer.name)
-        stages = [_with_numbers(stage, buffer, numbers) if stage in users else stage for stage in stages]
+        stages = [_stored_as(stage, buffer, numbers, build.cast) if stage in users else stage for stage in stages]
         kept.append(numbers)
     return stages, kept
 
 
-def _with_numbers(stage: Stage, truth: Buffer, numbers: Buffer) -> Stage:
-    value = build.replace_loads(stage.value, truth, lambda at: build.cast(numbers[tuple(at)], "bool"))
-    if not stage.output.same_as(truth):
+def store_factors_as_bits(
+    stages: Sequence[AnyStage], temps: Sequence[Buffer], match: Callable
+) -> tuple[list[AnyStage], list[Buffer]]:
+    """Make uint16 of bfloat16 intermediates that contractions read, of which BF16ComputeLegalize makes float32."""
+    stages, kept = list(stages), []
+    for buffer in temps:
+        readers = [stage for stage in stages if _reads(stage, buffer)]
+        writers = [stage for stage in stages if _contains(stage.writes(), buffer)]
+        moved = all(is_map(stage) and _only_moves(stage.value, temps) for stage in writers)
+        if str(buffer.dtype) != "bfloat16" or not moved or not all(map(match, readers)):
+            kept.append(buffer)
+            continue
+        bits = tirx.decl_buffer(buffer.shape, "uint16", name=buffer.name)
+        users = [*readers, *writers]
+        stages = [_stored_as(stage, buffer, bits, bits_of) if stage in users else stage for stage in stages]
+        kept.append(bits)
+    return stages, kept
+
+
+def _only_moves(value: Expr, temps: Sequence[Buffer]) -> bool:
+    """Whether a bfloat16 is an element of an input, a constant, or a choice of these."""
+    if _is_choice(value):
+        return all(_only_moves(part, temps) for part in value.args[1:])
+    return isinstance(value, tirx.FloatImm) or (isinstance(value, ir.TensorLoad) and not _contains(temps, value.source))
+
+
+def _is_choice(value: Expr) -> bool:
+    return isinstance(value, ir.Call) and getattr(value.op, "name", None) == "prim.if_then_else"
+
+
+def bits_of(value: Expr, dtype: str) -> Expr:
+    """The bits of a number that is only moved, as another type; also the number that bits are."""
+    if str(value.ty) == dtype:
+        return value
+    if _is_choice(value):
+        condition, *parts = value.args
+        return tirx.if_then_else(condition, *(bits_of(part, dtype) for part in parts))
+    if isinstance(value, tirx.FloatImm) and str(value.ty) == "bfloat16":
+        return tirx.const(int(np.array(value.value, dtypes.bfloat16).view(np.uint16)), dtype)
+    if isinstance(value, ir.Call) and getattr(value.op, "name", None) == "tirx.reinterpret":
+        return bits_of(value.args[0], dtype)
+    return tirx.reinterpret(dtype, value)
+
+
+def _stored_as(stage: Stage, buffer: Buffer, other: Buffer, convert: Callable[[Expr, str], Expr]) -> Stage:
+    """The stage with another buffer, of another dtype, in place of one."""
+    value = build.replace_loads(stage.value, buffer, lambda at: convert(other[tuple(at)], str(buffer.dtype)))
+    if not stage.output.same_as(buffer):
         return replace(stage, value=value)
-    init = None if stage.init is None else build.cast(stage.init, "int8")
-    return replace(stage, value=build.cast(value, "int8"), init=init, output=numbers)
+    init = None if stage.init is None else convert(stage.init, str(other.dtype))
+    return replace(stage, value=convert(value, str(other.dtype)), init=init, output=other)
 
 
 def attach_epilogues(stages: list[AnyStage], temps: Sequence[Buffer]) -> list[AnyStage]:

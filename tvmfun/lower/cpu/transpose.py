@@ -11,20 +11,48 @@ from . import build
 from .build import Axis, Env, Expr
 
 
-def is_row_readable(load: Expr, axis: Axis, domain: Sequence[Axis]) -> bool:
-    """Whether `read_row` can read neighbours of `load` along `axis` as one vector."""
+def is_row_readable(value: Expr, axis: Axis, domain: Sequence[Axis]) -> bool:
+    """Whether `read_row` can read neighbours of `value` along `axis` as one vector.
+
+    It is an element, an element of another type, or the bits of several neighbours as one number.
+    """
     # A tile of narrower elements would be more than registers hold.
-    if not isinstance(load, ir.TensorLoad) or build.bits(str(load.ty)) < 32 or not load.indices:
+    if build.bits(str(value.ty)) < 32:
         return False
-    if any(build.uses(index, axis.var) for index in load.indices[:-1]):
+    load, parts = _loaded(value)
+    if not isinstance(load, ir.TensorLoad) or not load.indices:
         return False
-    return build.stride(load.source, load.indices, axis, domain) == 1
+    *outer, last = load.indices
+    if any(build.uses(index, axis.var) for index in outer):
+        return False
+    return build.stride(load.source, (*outer, _first(last)), axis, domain) == parts
 
 
-def read_row(load: ir.TensorLoad, env: Env, lanes: int) -> Expr:
-    """The vector of `lanes` elements that starts where `load` reads at `env`, along its last dimension."""
+def read_row(value: Expr, env: Env, lanes: int) -> Expr:
+    """The vector of `lanes` elements that starts where `value` reads at `env`, along its last dimension."""
+    load, parts = _loaded(value)
     *outer, last = (build.substitute(index, env) for index in load.indices)
-    return load.source[(*outer, ramp(last, lanes))]
+    vector = load.source[(*outer, ramp(_first(last), lanes * parts))]
+    dtype = f"{value.ty}x{lanes}"
+    if isinstance(value, tirx.Cast):
+        return tirx.Cast(dtype, vector)
+    return vector if parts == 1 else tirx.reinterpret(dtype, vector)
+
+
+def reads_several(value: Expr) -> bool:
+    """Whether it is the bits of several elements."""
+    return _loaded(value)[1] > 1
+
+
+def _loaded(value: Expr) -> tuple[Expr, int]:
+    """What is loaded, and how many elements make one number."""
+    load = value.value if isinstance(value, tirx.Cast) else build.bits_read(value)
+    last = load.indices[-1] if isinstance(load, ir.TensorLoad) and load.indices else None
+    return load, int(last.lanes) if isinstance(last, tirx.Ramp) else 1
+
+
+def _first(index: Expr) -> Expr:
+    return index.base if isinstance(index, tirx.Ramp) else index
 
 
 def ramp(start: Expr, lanes: int) -> Expr:
