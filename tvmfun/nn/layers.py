@@ -9,10 +9,11 @@ from typing import Any
 
 from tvmfun import dtypes, random, tree
 from tvmfun.core.array import Array
-from tvmfun.errors import ArgumentError, DtypeError
+from tvmfun.errors import ArgumentError, DtypeError, ShapeError
 from tvmfun.jit import jit
 from tvmfun.nn import functional
 from tvmfun.nn.functional import Padding, Pair
+from tvmfun.nn.init import Initializer
 
 __all__ = ["Conv2d", "Dropout", "Linear"]
 
@@ -31,6 +32,8 @@ class Linear:
         key: a key of :mod:`tvmfun.random`.
         bias: whether to add a bias.
         dtype: the dtype of the parameters.
+        weight_init: an initializer of :mod:`tvmfun.nn.init` for the weight, instead of PyTorch's.
+        bias_init: one for the bias.
 
     Raises:
         ArgumentError: if a number of features is not positive.
@@ -45,11 +48,19 @@ class Linear:
     bias: Array | None
 
     def __init__(
-        self, in_features: int, out_features: int, *, key: Any, bias: bool = True, dtype: Any = "float32"
+        self,
+        in_features: int,
+        out_features: int,
+        *,
+        key: Any,
+        bias: bool = True,
+        dtype: Any = "float32",
+        weight_init: Initializer | None = None,
+        bias_init: Initializer | None = None,
     ) -> None:
         _check_positive("Linear", in_features=in_features, out_features=out_features)
         shape = (in_features, out_features)
-        _set_parameters(self, key, shape, in_features, bias, dtype)
+        _set_parameters(self, key, shape, in_features, bias, dtype, weight_init, bias_init)
 
     def __call__(self, x: Any) -> Any:
         """Maps an array of shape (..., in_features) to one of shape (..., out_features)."""
@@ -77,6 +88,8 @@ class Conv2d:
         bias: whether to add a bias.
         key: a key of :mod:`tvmfun.random`.
         dtype: the dtype of the parameters.
+        weight_init: an initializer of :mod:`tvmfun.nn.init` for the weight, instead of PyTorch's.
+        bias_init: one for the bias.
 
     Raises:
         ArgumentError: if a number is not positive, or the groups do not divide the channels.
@@ -107,6 +120,8 @@ class Conv2d:
         bias: bool = True,
         key: Any,
         dtype: Any = "float32",
+        weight_init: Initializer | None = None,
+        bias_init: Initializer | None = None,
     ) -> None:
         _check_positive("Conv2d", in_channels=in_channels, out_channels=out_channels, groups=groups)
         if in_channels % groups or out_channels % groups:
@@ -115,7 +130,8 @@ class Conv2d:
             )
         kernel = functional.pair("Conv2d", "kernel_size", kernel_size)
         channels = in_channels // groups
-        _set_parameters(self, key, (*kernel, channels, out_channels), math.prod(kernel) * channels, bias, dtype)
+        shape = (*kernel, channels, out_channels)
+        _set_parameters(self, key, shape, math.prod(kernel) * channels, bias, dtype, weight_init, bias_init)
         object.__setattr__(self, "stride", functional.pair("Conv2d", "stride", stride))
         object.__setattr__(self, "padding", _hashable(padding))
         object.__setattr__(self, "dilation", functional.pair("Conv2d", "dilation", dilation))
@@ -168,23 +184,44 @@ def _check_positive(where: str, **numbers: int) -> None:
             raise ArgumentError(where, f"{name} must be a positive integer", got=repr(number))
 
 
-def _set_parameters(layer: Any, key: Any, shape: tuple[int, ...], fan_in: int, bias: bool, dtype: Any) -> None:
+def _set_parameters(
+    layer: Any,
+    key: Any,
+    shape: tuple[int, ...],
+    fan_in: int,
+    bias: bool,
+    dtype: Any,
+    weight_init: Initializer | None,
+    bias_init: Initializer | None,
+) -> None:
     """Gives a frozen layer its initial weight and bias."""
     where, dtype = type(layer).__name__, dtypes.canonical(dtype)
     if not dtypes.is_float(dtype):
         raise DtypeError(where, "the dtype of the parameters must be a float", got=str(dtype), hint='"float32"')
-    weight, bias_array = _draw_parameters(key, shape=shape, fan_in=fan_in, bias=bias, dtype=dtype)
-    object.__setattr__(layer, "weight", weight)
-    object.__setattr__(layer, "bias", bias_array)
+    drawn = {"weight": weight_init is None, "bias": bias and bias_init is None}
+    weight, bias_array = _draw_parameters(key, shape=shape, fan_in=fan_in, dtype=dtype, **drawn)
+    if weight_init is not None:
+        weight = weight_init(random.split(key)[0], shape, dtype)
+    if bias and bias_init is not None:
+        bias_array = bias_init(random.split(key)[1], shape[-1:], dtype)
+    for name, array, expected in (("weight", weight, shape), ("bias", bias_array, shape[-1:])):
+        if array is not None and array.shape != expected:
+            raise ShapeError(where, f"the initializer must make a {name} of shape {expected}", got=str(array.shape))
+        object.__setattr__(layer, name, array)
 
 
 # Compiled as a whole: op by op, each new shape would compile every op of the generator.
-@partial(jit, static_argnames=("shape", "fan_in", "bias", "dtype"))
-def _draw_parameters(key: Any, *, shape: tuple[int, ...], fan_in: int, bias: bool, dtype: Any) -> tuple:
+@partial(jit, static_argnames=("shape", "fan_in", "weight", "bias", "dtype"))
+def _draw_parameters(
+    key: Any, *, shape: tuple[int, ...], fan_in: int, weight: bool, bias: bool, dtype: Any
+) -> tuple[Array | None, Array | None]:
     bound = 1 / math.sqrt(fan_in)
-    weight_key, bias_key = random.split(key)
-    weight = random.uniform(weight_key, shape, dtype, -bound, bound)
-    return weight, random.uniform(bias_key, shape[-1:], dtype, -bound, bound) if bias else None
+    keys = random.split(key)
+    shapes = (shape if weight else None, shape[-1:] if bias else None)
+    draws = [
+        None if s is None else random.uniform(k, s, dtype, -bound, bound) for k, s in zip(keys, shapes, strict=True)
+    ]
+    return draws[0], draws[1]
 
 
 def _hashable(padding: Padding) -> Any:
