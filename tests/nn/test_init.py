@@ -120,13 +120,14 @@ def test_layers_take_initializers():
     np.testing.assert_array_equal(layer.bias, np.full(3, 0.5, "float32"))
     half = nn.Linear(4, 3, key=key, bias_init=init.zeros, dtype="bfloat16")
     np.testing.assert_array_equal(half.weight, nn.Linear(4, 3, key=key, dtype="bfloat16").weight)
-    assert half.bias.dtype == "bfloat16" and not np.asarray(half.bias).any()
+    bias = np.asarray(half.bias)
+    assert bias.dtype == "bfloat16" and not bias.any()
     plain, conv = nn.Conv2d(2, 4, 3, key=key), nn.Conv2d(2, 4, 3, key=key, weight_init=init.delta_orthogonal())
     np.testing.assert_array_equal(conv.bias, plain.bias)
     assert np.count_nonzero(np.asarray(conv.weight).any(axis=(2, 3))) == 1
     assert nn.Linear(4, 3, key=key, bias=False, bias_init=init.ones).bias is None
     with pytest.raises(ShapeError, match=r"\[Linear\] the initializer must make a weight of shape \(4, 3\)"):
-        nn.Linear(4, 3, key=key, weight_init=lambda key, shape, dtype: tnp.zeros(shape[::-1], dtype))
+        nn.Linear(4, 3, key=key, weight_init=lambda key, shape, dtype: tnp.zeros((3, 4), dtype))
 
 
 @pytest.mark.parametrize(
