@@ -24,6 +24,12 @@ def pytest_configure(config: pytest.Config) -> None:
     config.addinivalue_line("filterwarnings", "error::tvmfun.errors.PerformanceWarning")
 
 
+@pytest.fixture
+def same_numbers(request: pytest.FixtureRequest) -> None:
+    """Each test of a module draws the same numbers from its RNG, whichever ran before it."""
+    request.module.RNG.bit_generator.state = request.module.START
+
+
 @pytest.fixture(scope="module", autouse=True)
 def modest_memory():
     """Compiled modules take about a megabyte each, also JAX's: drop those of one file before the next."""

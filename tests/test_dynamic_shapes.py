@@ -21,12 +21,7 @@ from tvmfun.nn import functional as F
 SIZES = (1, 2, 3, 7, 64, 100)
 RNG = np.random.default_rng(3)
 START = RNG.bit_generator.state
-
-
-@pytest.fixture(autouse=True)
-def same_numbers():
-    """Each test draws the same numbers, whichever ran before it."""
-    RNG.bit_generator.state = START
+pytestmark = pytest.mark.usefixtures("same_numbers")
 
 
 def floats(*shape: int) -> np.ndarray:

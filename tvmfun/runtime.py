@@ -51,30 +51,36 @@ class _Fork(threading.local):
 
     The threads of the pool are not copied: a parallel loop would wait for them for ever. They can be started anew, but
     whoever ends a pool waits for its locks, which threads hold that sleep or go to sleep. Before the fork they are
-    therefore restarted on the caller's CPU, where they have yielded to it for seconds before they would sleep. The FFI
-    has no function that restarts them, but TVM's runtime exports one of C++.
+    therefore restarted on the caller's CPU, where they have yielded to it for seconds before they would sleep; where
+    the system cannot tie threads to CPUs, they are awake for a moment at least. The FFI has no function that restarts
+    them, but TVM's runtime exports one of C++.
     """
 
     def __init__(self) -> None:
         self.restart = getattr(ctypes.CDLL(None), "_ZN3tvm7runtime9threading15ResetThreadPoolEv", lambda: None)
-        self.cpus: set[int] | None = None
+        self.ties = hasattr(os, "sched_setaffinity")
+        self.cpus: set[int] = set()
+        self.is_awake = False
 
     def before(self) -> None:
         """Wakes the pool, if there is one."""
         if counters.calls:
-            self.cpus = os.sched_getaffinity(0)
-            os.sched_setaffinity(0, {min(self.cpus)})
+            if self.ties:
+                self.cpus = os.sched_getaffinity(0)
+                os.sched_setaffinity(0, {min(self.cpus)})
             self.restart()
+            self.is_awake = True
 
     def after(self) -> None:
         """Starts the threads anew, on all CPUs."""
-        if self.cpus is not None:
-            os.sched_setaffinity(0, self.cpus)
-            self.cpus = None
+        if self.is_awake:
+            if self.ties:
+                os.sched_setaffinity(0, self.cpus)
             self.restart()
+            self.is_awake = False
 
 
-if hasattr(os, "register_at_fork") and hasattr(os, "sched_setaffinity"):
+if hasattr(os, "register_at_fork"):
     _fork = _Fork()
     os.register_at_fork(before=_fork.before, after_in_parent=_fork.after, after_in_child=_fork.after)
 

@@ -24,12 +24,7 @@ TARGETS = {
 B, M = Dim("b"), Dim("m")
 RNG = np.random.default_rng(11)
 START = RNG.bit_generator.state
-
-
-@pytest.fixture(autouse=True)
-def same_numbers():
-    """Each test draws the same numbers, whichever ran before it."""
-    RNG.bit_generator.state = START
+pytestmark = pytest.mark.usefixtures("same_numbers")
 
 
 def random(*shape: int, dtype: str = "float32") -> np.ndarray:

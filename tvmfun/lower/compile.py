@@ -12,7 +12,6 @@ import hashlib
 import os
 import shutil
 import struct
-import tempfile
 import time
 from collections import OrderedDict
 from collections.abc import Callable, Mapping, Sequence
@@ -31,6 +30,7 @@ from tvmfun.counters import counters
 from tvmfun.errors import DimensionError, ShapeError
 from tvmfun.lower import memory, pipeline
 from tvmfun.lower import target as targets
+from tvmfun.lower.files import written
 from tvmfun.lower.tuning import database
 from tvmfun.runtime import Executable, NativeExecutable, device_of
 
@@ -213,12 +213,10 @@ def _store(
         return None
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        with tempfile.TemporaryDirectory(dir=path.parent) as folder:
-            partial = Path(folder, "module.so")
+        with written(path) as partial:
             export(str(partial))
             content = partial.read_bytes()
             partial.write_bytes(content + _trailer(content, plan))
-            partial.replace(path)
         return _read(path, target, plan is not None)
     except (OSError, RuntimeError):
         return None  # a full or read-only disk must not stop a computation

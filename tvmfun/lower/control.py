@@ -30,7 +30,7 @@ from tvmfun.lower.cpu.fuse import bits_of
 from tvmfun.lower.cpu.machine import SERIAL_WORK, Machine
 from tvmfun.lower.fuse import Kernel, fuse
 from tvmfun.lower.kernel import constant
-from tvmfun.lower.structure import find, rewrite
+from tvmfun.lower.structure import called, find, rewrite
 
 #: Gives the function of a kernel, scheduled for a target.
 Scheduled = Callable[[Kernel, Target], tirx.PrimFunc]
@@ -399,7 +399,7 @@ def _with_bits(body: tirx.Stmt, buffers: Sequence[tirx.Buffer]) -> tuple[tirx.St
         return tirx.reinterpret(str(node.ty), bits[node.source][tuple(node.indices)])
 
     def read(call: ir.Call) -> tirx.Expr:
-        return bits_of(call.args[0], str(call.ty)) if getattr(call.op, "name", None) == "tirx.reinterpret" else call
+        return bits_of(call.args[0], str(call.ty)) if called(call) == "tirx.reinterpret" else call
 
     def store(node: tirx.BufferStore) -> tirx.Stmt:
         if node.buffer not in bits:

@@ -16,7 +16,7 @@ import tvm_ffi
 from tvm import ir, tirx
 from tvm.tirx import AllocBuffer, Bind, BufferStore, For, ForKind, Stmt
 
-from tvmfun.lower.structure import find, rewrite
+from tvmfun.lower.structure import called, find, rewrite
 
 # TVM's node classes do not declare their operators in a way that type checkers understand.
 Expr = Any
@@ -27,7 +27,7 @@ Name = Callable[[Expr], Expr]
 
 def is_heavy(value: Expr) -> bool:
     """Whether an expression has a call that becomes many instructions."""
-    return any(getattr(call.op, "name", None) in FUNCTIONS for call in find(value, ir.Call))
+    return any(called(call) in FUNCTIONS for call in find(value, ir.Call))
 
 
 def expand(func: tirx.PrimFunc) -> tirx.PrimFunc:
@@ -51,7 +51,7 @@ def _expand_inequality(comparison: tirx.NE) -> Expr:
 
 
 def _expand_is_nan(call: ir.Call) -> Expr:
-    return _is_nan(call.args[0]) if getattr(call.op, "name", None) == "tirx.isnan" else call
+    return _is_nan(call.args[0]) if called(call) == "tirx.isnan" else call
 
 
 def _is_nan(x: Expr) -> Expr:
@@ -79,12 +79,17 @@ def _expand_scalar(store: BufferStore) -> Stmt:
 
 def _expand_store(store: BufferStore, lanes: int, lane: Expr, registers: list[Stmt]) -> Stmt:
     """Expands the calls in one store; what has to be allocated around the loop over lanes goes to `registers`."""
+    calls = find(store.value, ir.Call)
+    guarded = _guarded_calls(calls)
+    expandable = {call for call in calls if _is_expandable(call)} - guarded
+    if not expandable:
+        return store
     # Statements name the intermediate results. Let expressions would do, but CommonSubexprElim fails on
     # subexpressions that two of them have in common.
     bindings: list[Stmt] = []
 
     # A store that becomes a loop over the lanes reads nothing but memory: variables would be of the last lane.
-    in_memory = lanes > 1 and any(map(_parts_lanes, find(store.value, ir.Call)))
+    in_memory = lanes > 1 and any(map(_parts_lanes, calls))
 
     def name(value: Expr) -> Expr:
         if in_memory:
@@ -103,8 +108,7 @@ def _expand_store(store: BufferStore, lanes: int, lane: Expr, registers: list[St
         bindings.append(BufferStore(buffer, value, [lane]))
         return buffer[lane]
 
-    guarded = _guarded_calls(store.value)
-    several = len(_expandable_calls(store.value) - guarded) > 1
+    several = len(expandable) > 1
     results: list[tuple[ir.Call, Expr]] = []
 
     def visit(call: ir.Call) -> Expr:
@@ -135,18 +139,13 @@ def _parts_lanes(call: ir.Call) -> bool:
 
 
 def _is_expandable(call: ir.Call) -> bool:
-    return getattr(call.op, "name", None) in FUNCTIONS and str(call.ty) in ("float32", "float16", "bfloat16")
+    return called(call) in FUNCTIONS and str(call.ty) in ("float32", "float16", "bfloat16")
 
 
-def _expandable_calls(value: Expr) -> set[ir.Call]:
-    return {call for call in find(value, ir.Call) if _is_expandable(call)}
-
-
-def _guarded_calls(value: Expr) -> set[ir.Call]:
-    """The calls inside the branches of `if_then_else`."""
-    choices = ("prim.if_then_else", "tirx.if_then_else")
-    calls = [call for call in find(value, ir.Call) if getattr(call.op, "name", None) in choices]
-    return {inner for call in calls for branch in call.args[1:] for inner in find(branch, ir.Call)}
+def _guarded_calls(calls: Sequence[ir.Call]) -> set[ir.Call]:
+    """Those among the calls of an expression that are inside the branches of `if_then_else`."""
+    choices = [call for call in calls if called(call) in ("prim.if_then_else", "tirx.if_then_else")]
+    return {inner for call in choices for branch in call.args[1:] for inner in find(branch, ir.Call)}
 
 
 def _expand_call(call: ir.Call, argument: Expr, name: Name) -> Expr:

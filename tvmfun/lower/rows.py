@@ -36,48 +36,40 @@ def merge_rows(kernels: Sequence[Kernel], returned: Sequence[Atom]) -> list[Kern
     for atom in returned:
         readers.setdefault(atom, set()).add(len(kernels))
     result: list[Kernel] = []
-    cluster, aside = _Cluster(), _Aside()
+    cluster = _Cluster()
     for i, kernel in enumerate(kernels):
-        if not cluster.accepts(kernel) or aside.after_made.intersection(kernel.inputs):
+        if not cluster.accepts(kernel):
             if cluster.may_wait_for(kernel):
-                aside.add(kernel, cluster.made)
+                cluster.set_aside(kernel)
                 continue
-            result += [*aside.before, *cluster.merged(readers), *aside.after]
-            cluster, aside = _Cluster(), _Aside()
+            result += cluster.merged(readers)
+            cluster = _Cluster()
             if not cluster.accepts(kernel):
                 result.append(kernel)
                 continue
         cluster.add(i, kernel)
-    return [*result, *aside.before, *cluster.merged(readers), *aside.after]
-
-
-@dataclass
-class _Aside:
-    """Small kernels between the members of a cluster: those that do not need it go before it, the others after."""
-
-    before: list[Kernel] = field(default_factory=list)
-    after: list[Kernel] = field(default_factory=list)
-    after_made: set[Variable] = field(default_factory=set)
-
-    def add(self, kernel: Kernel, made: set[Variable]) -> None:
-        if (made | self.after_made).intersection(kernel.inputs):
-            self.after.append(kernel)
-            self.after_made.update(kernel.outputs)
-        else:
-            self.before.append(kernel)
+    return result + cluster.merged(readers)
 
 
 @dataclass
 class _Cluster:
-    """Kernels to be merged, and views of their results in between."""
+    """Kernels to be merged, views of their results in between, and small kernels that wait.
+
+    Of those that wait, those that do not need the members go before them, the others after.
+    """
 
     members: dict[int, Kernel] = field(default_factory=dict)
     equations: dict[int, Equation] = field(default_factory=dict)
     made: set[Variable] = field(default_factory=set)
     rows: tuple[int, ...] | None = None  # the axes along which nothing is reduced; None before the first reduction
+    before: list[Kernel] = field(default_factory=list)
+    after: list[Kernel] = field(default_factory=list)
+    made_after: set[Variable] = field(default_factory=set)
 
     def accepts(self, kernel: Kernel) -> bool:
         """Whether a kernel can be the next member."""
+        if self.made_after.intersection(kernel.inputs):
+            return False
         added = {id(equation): equation for equation in kernel.equations}
         if not all(_is_regular(equation) for equation in kernel.equations):
             return False
@@ -110,8 +102,19 @@ class _Cluster:
         self.made.update(_made(kernel))
         self.rows = _rows(kernel) if self.rows is None else self.rows
 
+    def set_aside(self, kernel: Kernel) -> None:
+        """Makes a kernel wait."""
+        if (self.made | self.made_after).intersection(kernel.inputs):
+            self.after.append(kernel)
+            self.made_after.update(kernel.outputs)
+        else:
+            self.before.append(kernel)
+
     def merged(self, readers: dict[Atom, set[int]]) -> list[Kernel]:
-        """The members as one kernel, and the views that others need."""
+        """The members as one kernel and the views that others need, between those that waited."""
+        return [*self.before, *self._merged_members(readers), *self.after]
+
+    def _merged_members(self, readers: dict[Atom, set[int]]) -> list[Kernel]:
         kernels = [kernel for kernel in self.members.values() if not kernel.is_view]
         if len(kernels) < 2:
             return list(self.members.values())

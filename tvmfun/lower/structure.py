@@ -31,6 +31,11 @@ def find(value: Any, *kinds: type) -> list[Any]:
     return found
 
 
+def called(value: Any) -> str | None:
+    """The name of the operator that an expression is a call of; None if it is no such call."""
+    return getattr(getattr(value, "op", None), "name", None)
+
+
 def rewrite(value: Any, *rules: tuple[type, Callable[[Any], Any]]) -> Any:
     """The value with each node of a rule's kind replaced by what the rule makes of it, inner ones first."""
     return _MAP(value, [(_index(kind), rule) for kind, rule in rules], [], _POSTORDER)

@@ -23,7 +23,7 @@ from tvm.tirx import (
 
 from tvmfun.core import dims
 from tvmfun.errors import ShapeError
-from tvmfun.lower.structure import find, rewrite
+from tvmfun.lower.structure import called, find, rewrite
 
 # TVM's node classes do not declare their operators and fields in a way that type checkers understand.
 Expr = Any
@@ -158,7 +158,7 @@ def cast(value: Expr, dtype: str) -> Expr:
 
 def bits_read(value: Expr) -> Expr:
     """The element whose bits an expression is, or the expression."""
-    if isinstance(value, ir.Call) and getattr(value.op, "name", None) == "tirx.reinterpret":
+    if called(value) == "tirx.reinterpret":
         (inner,) = value.args
         return inner if isinstance(inner, ir.TensorLoad) else value
     return value

@@ -15,6 +15,7 @@ from tvm import ir, tirx
 from tvm.tirx import AttrStmt, Stmt
 
 from tvmfun.core import dims
+from tvmfun.lower.structure import called
 
 from . import build
 from .build import Axis, Expr, Size
@@ -163,7 +164,7 @@ def factors(value: Expr) -> tuple[Expr, Expr, Dot | None] | None:
     """The operands of a product: of numbers, or of words by an instruction."""
     if isinstance(value, tirx.Mul):
         return value.a, value.b, None
-    if isinstance(value, ir.Call) and getattr(value.op, "name", None) == "tirx.call_pure_extern":
+    if called(value) == "tirx.call_pure_extern":
         name, *words = value.args
         dot = _BY_NAME.get(name.value)
         return None if dot is None else (*words, dot)

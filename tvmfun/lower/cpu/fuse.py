@@ -11,7 +11,7 @@ from tvm.tirx import Buffer
 
 from tvmfun import dtypes
 from tvmfun.core import dims
-from tvmfun.lower.structure import find
+from tvmfun.lower.structure import called, find
 
 from . import build
 from .build import Axis, Env, Expr
@@ -181,7 +181,7 @@ def _only_moves(value: Expr, temps: Sequence[Buffer]) -> bool:
 
 
 def _is_choice(value: Expr) -> bool:
-    return isinstance(value, ir.Call) and getattr(value.op, "name", None) == "prim.if_then_else"
+    return called(value) == "prim.if_then_else"
 
 
 def bits_of(value: Expr, dtype: str) -> Expr:
@@ -193,7 +193,7 @@ def bits_of(value: Expr, dtype: str) -> Expr:
         return tirx.if_then_else(condition, *(bits_of(part, dtype) for part in parts))
     if isinstance(value, tirx.FloatImm) and str(value.ty) == "bfloat16":
         return tirx.const(int(np.array(value.value, dtypes.bfloat16).view(np.uint16)), dtype)
-    if isinstance(value, ir.Call) and getattr(value.op, "name", None) == "tirx.reinterpret":
+    if called(value) == "tirx.reinterpret":
         return bits_of(value.args[0], dtype)
     return tirx.reinterpret(dtype, value)
 

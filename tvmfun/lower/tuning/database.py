@@ -10,7 +10,6 @@ from __future__ import annotations
 import hashlib
 import json
 import os
-import tempfile
 import warnings
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
@@ -25,6 +24,7 @@ from tvm import tirx
 from tvm.target import Target
 
 from tvmfun.errors import ArgumentError, PerformanceWarning
+from tvmfun.lower.files import written
 from tvmfun.lower.tuning import space
 
 _HEADER = {"format": "tvmfun tuning", "version": 1}
@@ -124,10 +124,8 @@ class Database:
 
     def write(self, path: Path) -> None:
         """Writes a file, in one step."""
-        with tempfile.TemporaryDirectory(dir=path.parent) as folder:
-            partial = Path(folder, path.name)
+        with written(path) as partial:
             partial.write_text(self._text(), encoding="utf-8")
-            partial.replace(path)
 
 
 def _record(line: str, number: int) -> Record:

@@ -69,7 +69,7 @@ class Bench:
 
     def __init__(self, function: tirx.PrimFunc, inputs: int, target: Target, seed: int) -> None:
         self.function, self._inputs, self._target = function, inputs, target
-        types = [([int(size) for size in p.shape], np.dtype(_numpy(str(p.dtype)))) for p in function.params]
+        types = [([int(size) for size in p.shape], dtypes.canonical(str(p.dtype))) for p in function.params]
         self._data = [self._filled(types, np.random.default_rng([seed, k]), k) for k in range(2)]
         self._rule = self._compiled(schedule(function, target))
         self._expected = [self._results(self._rule, data) for data in self._data]
@@ -136,10 +136,6 @@ class Bench:
             pairs.append((before, after))
         ratios = [before / after for before, after in pairs]
         return median(before for before, _ in pairs), median(ratios), quantiles(ratios, n=4)[0] > 1
-
-
-def _numpy(dtype: str) -> Any:
-    return next(known for known, name in dtypes.NAMES.items() if name == dtype)
 
 
 def _array(shape: Sequence[int], dtype: np.dtype, random: np.random.Generator, kind: int, smallest: int) -> np.ndarray:

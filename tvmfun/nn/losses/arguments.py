@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import Any, TypeAlias
+from typing import Any, Literal, TypeAlias
 
 import tvmfun.numpy as tnp
 from tvmfun import dtypes, lax
 from tvmfun.core.array import Array
-from tvmfun.errors import DtypeError, ShapeError
+from tvmfun.errors import ArgumentError, DtypeError, ShapeError
 from tvmfun.transforms import custom_jvp
 
 Axes: TypeAlias = int | Sequence[int] | None
+Reduction: TypeAlias = Literal["mean", "sum", "none"]
 
 
 def floats(where: str, name: str, value: Any) -> Array:
@@ -41,6 +42,15 @@ def errors(where: str, predictions: Any, targets: Any) -> Array:
     """The predictions less the targets, if there are any."""
     predictions = floats(where, "predictions", predictions)
     return predictions if targets is None else predictions - tnp.asarray(targets)
+
+
+def reduced(where: str, losses: Any, reduction: Reduction, axis: Axes = None) -> Any:
+    """The mean or the sum of losses, or all of them."""
+    if reduction == "none":
+        return losses
+    if reduction not in ("mean", "sum"):
+        raise ArgumentError(where, "the reduction is unknown", got=repr(reduction), hint='"mean", "sum" or "none"')
+    return tnp.mean(losses, axis=axis) if reduction == "mean" else tnp.sum(losses, axis=axis)
 
 
 def mask(where: Any, like: Array, axis: Any) -> Array | None:

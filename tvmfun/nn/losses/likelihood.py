@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 import math
-from typing import Any, Literal, TypeAlias
+from typing import Any
 
 import numpy as np
 
 import tvmfun.numpy as tnp
 from tvmfun import dtypes, lax
-from tvmfun.errors import ArgumentError, DtypeError, ShapeError
-
-Reduction: TypeAlias = Literal["mean", "sum", "none"]
+from tvmfun.errors import DtypeError, ShapeError
+from tvmfun.nn.losses.arguments import Reduction, reduced
 
 
 def nll_loss(log_probs: Any, labels: Any, reduction: Reduction = "mean") -> Any:
@@ -87,7 +86,7 @@ def mse_loss(predictions: Any, targets: Any, reduction: Reduction = "mean") -> A
             got=f"{predictions.shape} and {targets.shape}",
             hint="predictions[..., 0] if they have an axis of size 1 too many",
         )
-    return _reduce("mse_loss", tnp.square(predictions - targets), reduction)
+    return reduced("mse_loss", tnp.square(predictions - targets), reduction)
 
 
 def _nll(where: str, scores: Any, labels: Any, reduction: Reduction, are_normalized: bool) -> Any:
@@ -112,12 +111,4 @@ def _nll(where: str, scores: Any, labels: Any, reduction: Reduction, are_normali
     losses = -tnp.take_along_axis(scores, places[..., None], axis=-1, mode="fill", fill_value=0)[..., 0]
     if not are_normalized:  # the logarithm is not subtracted from all of which one element is needed
         losses = tnp.log(tnp.sum(tnp.exp(scores), axis=-1)) + losses
-    return _reduce(where, tnp.where(is_class, losses, math.nan), reduction)
-
-
-def _reduce(where: str, losses: Any, reduction: Reduction) -> Any:
-    if reduction == "none":
-        return losses
-    if reduction not in ("mean", "sum"):
-        raise ArgumentError(where, "the reduction is unknown", got=repr(reduction), hint='"mean", "sum" or "none"')
-    return tnp.mean(losses) if reduction == "mean" else tnp.sum(losses)
+    return reduced(where, tnp.where(is_class, losses, math.nan), reduction)

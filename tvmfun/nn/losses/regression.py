@@ -24,9 +24,7 @@ def squared_error(predictions: Any, targets: Any = None) -> Any:
     >>> squared_error(tnp.asarray([1.0, 2.0]), tnp.asarray([1.0, 4.0]))
     Array([0., 4.], dtype=float32)
     """
-    if targets is not None:
-        same_shape("squared_error", "predictions and targets", tnp.asarray(predictions), tnp.asarray(targets))
-    return tnp.square(errors("squared_error", predictions, targets))
+    return _squared("squared_error", predictions, targets)
 
 
 def l2_loss(predictions: Any, targets: Any = None) -> Any:
@@ -43,9 +41,7 @@ def l2_loss(predictions: Any, targets: Any = None) -> Any:
     >>> l2_loss(tnp.asarray([1.0, 2.0]), tnp.asarray([1.0, 4.0]))
     Array([0., 2.], dtype=float32)
     """
-    if targets is not None:
-        same_shape("l2_loss", "predictions and targets", tnp.asarray(predictions), tnp.asarray(targets))
-    return 0.5 * tnp.square(errors("l2_loss", predictions, targets))
+    return 0.5 * _squared("l2_loss", predictions, targets)
 
 
 def huber_loss(predictions: Any, targets: Any = None, *, delta: Any = 1.0) -> Any:
@@ -96,3 +92,9 @@ def _log_cosh(x: Any) -> Any:
 def _log_cosh_jvp(primals: Any, tangents: Any) -> Any:
     (x,), (dx,) = primals, tangents
     return _log_cosh(x), dx * tnp.tanh(x)
+
+
+def _squared(where: str, predictions: Any, targets: Any) -> Any:
+    if targets is not None:
+        same_shape(where, "predictions and targets", tnp.asarray(predictions), tnp.asarray(targets))
+    return tnp.square(errors(where, predictions, targets))

@@ -5,10 +5,9 @@ from __future__ import annotations
 from typing import Any
 
 import tvmfun.numpy as tnp
-from tvmfun.errors import ArgumentError, ShapeError
+from tvmfun.errors import ShapeError
 from tvmfun.nn.functional import sigmoid, softmax
-from tvmfun.nn.losses.arguments import Axes, floats, same_shape
-from tvmfun.nn.losses.likelihood import Reduction
+from tvmfun.nn.losses.arguments import Axes, Reduction, floats, reduced, same_shape
 
 
 def dice_loss(
@@ -126,8 +125,6 @@ def _dice(
     axis: Axes,
 ) -> Any:
     predictions, targets = floats(where, "predictions", predictions), tnp.asarray(targets)
-    if reduction not in ("mean", "sum", "none"):
-        raise ArgumentError(where, "the reduction is unknown", got=repr(reduction), hint='"mean", "sum" or "none"')
     if predictions.ndim == targets.ndim - 1:
         predictions = predictions[..., None]
     if targets.ndim == predictions.ndim - 1:
@@ -146,6 +143,4 @@ def _dice(
         losses = losses * class_weights
     if ignore_background and predictions.shape[-1] > 1:
         losses = losses[..., 1:]
-    if reduction == "none":
-        return losses
-    return tnp.mean(losses, axis=-1) if reduction == "mean" else tnp.sum(losses, axis=-1)
+    return reduced(where, losses, reduction, axis=-1)
