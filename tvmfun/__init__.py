@@ -19,6 +19,8 @@ from tvmfun.interop import relax as _relax  # noqa: F401  # Program.from_relax a
 from tvmfun.jit import clear_caches, debug_nans, device_get, device_put, eval_shape, jit
 from tvmfun.runtime import devices
 from tvmfun.transforms import (
+    PrecisionPolicy,
+    amp,
     checkpoint,
     checkpoint_name,
     checkpoint_policies,
@@ -45,8 +47,10 @@ except _PackageNotFoundError:
 __all__ = [
     "Array",
     "Dim",
+    "PrecisionPolicy",
     "Program",
     "ShapeDtype",
+    "amp",
     "checkpoint",
     "checkpoint_name",
     "checkpoint_policies",

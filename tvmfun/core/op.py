@@ -58,6 +58,13 @@ PushforwardRule = Callable[..., tuple[tuple, Sequence[Any]]]
 Kind = Literal["pointwise", "injective", "reduction", "contraction", "opaque", "barrier", "control", "call"]
 
 
+#: - low: much faster on float16 and bfloat16 and about as good, as it sums in float32 and rounds once: convolutions;
+#: - summing: like that, and it need not round: converting its arguments to float32 first costs nothing: products;
+#: - high: needs float32: sums, and functions that are steep somewhere or leave the range of float16;
+#: - either: whatever the arguments have.
+Precision = Literal["low", "summing", "high", "either"]
+
+
 @dataclass(frozen=True)
 class Spelling:
     """How an op is written in Relax: the operator's name and the way its arguments are laid out.
@@ -95,6 +102,8 @@ class Op:
         pullback: reverse mode for ops that contain Programs, instead of ``vjp``.
         pushforward: forward mode for ops that contain Programs; other ops get theirs by transposing ``vjp``.
         over_axis: for collectives, the batching rule over an axis that the parameter ``axis_names`` names.
+        precision: what mixed precision makes of it; see :data:`Precision`. By default low for contractions, high
+            for reductions, opaque ops and expensive functions, and either for the others.
     """
 
     name: str
@@ -109,10 +118,19 @@ class Op:
     pullback: PullbackRule | None = None
     pushforward: PushforwardRule | None = None
     over_axis: AxisRule | None = None
+    precision: Precision = None  # type: ignore[assignment]  # filled in below
 
     def __post_init__(self) -> None:
+        if self.precision is None:
+            object.__setattr__(self, "precision", self._usual_precision())
         if self.spelling is None:
             object.__setattr__(self, "spelling", own_spelling(f"tvmfun.{self.name}"))
+
+    def _usual_precision(self) -> Precision:
+        if self.kind == "contraction":
+            return "low"
+        steep = self.kind in ("reduction", "opaque") or (self.kind == "pointwise" and not self.inexpensive)
+        return "high" if steep else "either"
 
     def __call__(self, *args: Any, **params: Any) -> Any:
         """Applies the op: adds it to the current trace, or runs it when there is none."""

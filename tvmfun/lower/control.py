@@ -144,7 +144,7 @@ class Host:
         before = self.target, self.buffers
         self.target, self.buffers, self.is_serial = Target({**self.target.export(), "num-cores": 1}), [], True
         try:
-            return _without_threads(make()), self.buffers
+            return _with_bits(_without_threads(make()), self.buffers)
         finally:
             (self.target, self.buffers), self.is_serial = before, False
 
@@ -165,7 +165,7 @@ class Host:
 
     def run(self, program: Program, inputs: Sequence[Place], outputs: Sequence[Place]) -> list[tirx.Stmt]:
         """The kernels of a closed Program; ``outputs`` may be places of ``inputs``, which then change at the end."""
-        kernels = fuse(program)
+        kernels = fuse(program, widens=targets.is_cpu(self.target))
         places: dict[Variable, Place] = dict(zip(program.inputs, inputs, strict=True))
         for atom, target in zip(program.outputs, outputs, strict=True):
             if (

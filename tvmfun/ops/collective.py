@@ -65,6 +65,7 @@ psum = _collective(
     _reducing("psum", reductions.sum, _times),
     lambda g, o, x, *, axis_names: psum(g, axis_names=axis_names),
     lambda batched, x, *, axis_names: psum(x, axis_names=axis_names),
+    precision="high",
 )
 #: ``pmax(x, axis_names=)``: the maximum over all examples of the named axes.
 pmax = _collective(
@@ -146,6 +147,7 @@ psum_scatter = _collective(
     _scatter_over,
     lambda g, o, x, **params: all_gather(g, **params),
     lambda batched, x, *, axis, **params: psum_scatter(x, axis=axis + 1, **params),
+    precision="high",
 )
 
 # -- ppermute, all_to_all ----------------------------------------------------------------------------------------------

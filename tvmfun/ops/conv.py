@@ -283,7 +283,9 @@ def _window_elements(x: te.Tensor, fill: Any, window: Ints, stride: Ints, paddin
     return axes, element
 
 
-def _window_op(name: str, kind: Kind, shape: Callable, compute: Callable, vjp: tuple | None = None) -> Op:
+def _window_op(
+    name: str, kind: Kind, shape: Callable, compute: Callable, vjp: tuple | None = None, **fields: Any
+) -> Op:
     """Registers an op on windows. For batching, the batch is one more axis, with windows of one element."""
 
     def batch(batched: tuple[bool, ...], *args: Array, window: Ints, stride: Ints, padding: Padding, **params) -> Array:
@@ -292,7 +294,7 @@ def _window_op(name: str, kind: Kind, shape: Callable, compute: Callable, vjp: t
             params["size"] = (full[0].shape[0], *params["size"])
         return op(*full, window=(1, *window), stride=(1, *stride), padding=((0, 0), *padding), **params)
 
-    op = register(Op(name, kind, shape, compute, vjp, inexpensive=False, batch=batch))
+    op = register(Op(name, kind, shape, compute, vjp, inexpensive=False, batch=batch, **fields))
     return op
 
 
@@ -328,7 +330,7 @@ def _window_sum_vjp(g: Array, out: Array, x: Array, *, window: Ints, stride: Int
     return window_sum(padded, window=window, stride=(1,) * g.ndim, padding=((0, 0),) * g.ndim)
 
 
-window_max = _window_op("window_max", "reduction", _window_shape, _window_max, (_window_max_vjp,))
+window_max = _window_op("window_max", "reduction", _window_shape, _window_max, (_window_max_vjp,), precision="either")
 window_sum = _window_op("window_sum", "reduction", _window_shape, _window_sum, (_window_sum_vjp,))
 
 

@@ -126,5 +126,6 @@ dot_general = register(
         inexpensive=False,
         batch=_dot_batch,
         simplify=_dot_simplify,
+        precision="summing",
     )
 )

@@ -16,7 +16,7 @@ from tvm import relax, tirx
 
 from tvmfun import dtypes
 from tvmfun.core.array import Array, ShapeDtype
-from tvmfun.core.op import Op, SimplifyRule, Spelling, dtype_name, register, relax_spelling
+from tvmfun.core.op import Op, Precision, SimplifyRule, Spelling, dtype_name, register, relax_spelling
 from tvmfun.core.trace import argument
 from tvmfun.errors import DtypeError, ShapeError
 from tvmfun.ops.simplify import Exact, by_numpy, cast, is_number, made_by, number, pointwise_rule, same
@@ -131,6 +131,7 @@ def pointwise(
     inexpensive: bool = True,
     simplify: SimplifyRule | None = None,
     exact: Callable[..., Any] | None = None,
+    precision: Precision | None = None,
 ) -> Op:
     """Registers a pointwise op whose arguments share one dtype out of ``domain``.
 
@@ -148,6 +149,7 @@ def pointwise(
             else relax_spelling(f"relax.{relax_name or name}", spelling),  # type: ignore[arg-type]
             inexpensive,
             simplify=simplify,
+            precision=precision,  # type: ignore[arg-type]
         ),
         by_numpy(exact) if exact else None,
     )
@@ -164,7 +166,13 @@ def compute_in_float32(formula: Callable[..., Any]) -> Callable[..., Any]:
     return widened
 
 
-def _float_unary(name: str, formula: Callable, vjp: Callable | None, spelling: Callable | None = None) -> Op:
+def _float_unary(
+    name: str,
+    formula: Callable,
+    vjp: Callable | None,
+    spelling: Callable | None = None,
+    precision: Precision | None = None,
+) -> Op:
     return pointwise(
         name,
         compute_in_float32(formula),
@@ -172,6 +180,7 @@ def _float_unary(name: str, formula: Callable, vjp: Callable | None, spelling: C
         domain=FLOATS,
         spelling=spelling,
         inexpensive=False,
+        precision=precision,
     )
 
 
@@ -492,18 +501,26 @@ def _tanh(x: Any) -> Any:
     return tirx.call_pure_extern("float64", "tanh", x) if dtype_name(x) == "float64" else tirx.tanh(x)
 
 
-tanh = _float_unary("tanh", _tanh, lambda g, o, x: multiply(g, subtract(constant(1, o), multiply(o, o))), relax.op.tanh)
+tanh = _float_unary(
+    "tanh",
+    _tanh,
+    lambda g, o, x: multiply(g, subtract(constant(1, o), multiply(o, o))),
+    relax.op.tanh,
+    precision="either",
+)
 sigmoid = _float_unary(
     "sigmoid",
     lambda x: _one(x) / (_one(x) + tirx.exp(-x)),
     lambda g, o, x: multiply(g, multiply(o, subtract(constant(1, o), o))),
     relax.op.sigmoid,
+    precision="either",
 )
 erf = _float_unary(
     "erf",
     tirx.erf,
     lambda g, o, x: multiply(g, multiply(constant(2 / math.sqrt(math.pi), x), exp(negative(multiply(x, x))))),
     relax.op.erf,
+    precision="either",
 )
 
 
@@ -737,5 +754,5 @@ def _bitcast(x: Any, *, dtype: str) -> Any:
     return tirx.reinterpret(dtype, (rounded >> unsigned(16)).astype("uint16"))
 
 
-bitcast = register_pointwise(Op("bitcast", "pointwise", _bitcast_shape, _bitcast))
+bitcast = register_pointwise(Op("bitcast", "pointwise", _bitcast_shape, _bitcast, precision="high"))
 stop_gradient = register_pointwise(Op("stop_gradient", "pointwise", lambda x: x, lambda x: x, (None,)))

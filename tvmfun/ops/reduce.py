@@ -142,6 +142,7 @@ def _reduction(name: str, combine: Callable, vjp: Callable, relax_function: Call
             inexpensive=False,
             batch=batch,
             simplify=simplify,
+            precision="either" if needs_elements else "high",  # one of the elements, or something of them all
         )
     )
     return op
@@ -247,7 +248,17 @@ def _arg_reduction(name: str, better: Callable, worst: Callable) -> Op:
     def batch(batched: tuple[bool, ...], x: Array, *, axis: int) -> Array:
         return op(x, axis=axis + 1)
 
-    op = register(Op(name, "reduction", _arg_shape(name), _arg_reducer(better, worst), inexpensive=False, batch=batch))
+    op = register(
+        Op(
+            name,
+            "reduction",
+            _arg_shape(name),
+            _arg_reducer(better, worst),
+            inexpensive=False,
+            batch=batch,
+            precision="either",
+        )
+    )
     return op
 
 

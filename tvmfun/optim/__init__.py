@@ -13,6 +13,7 @@ from tvmfun.optim.base import (
     stateless,
 )
 from tvmfun.optim.combine import MaskedNode, MaskedState, chain, masked
+from tvmfun.optim.loss_scaling import DynamicLossScale, StaticLossScale, all_finite, select_tree
 from tvmfun.optim.optimizers import adadelta, adam, adamw, sgd
 from tvmfun.optim.schedules import (
     constant_schedule,
@@ -42,6 +43,7 @@ from tvmfun.optim.transforms import (
 )
 
 __all__ = [
+    "DynamicLossScale",
     "EmptyState",
     "GradientTransformation",
     "MaskedNode",
@@ -53,6 +55,7 @@ __all__ = [
     "ScaleByAdamState",
     "ScaleByScheduleState",
     "Schedule",
+    "StaticLossScale",
     "TraceState",
     "Updates",
     "WeightDecaySchedule",
@@ -60,6 +63,7 @@ __all__ = [
     "adam",
     "adamw",
     "add_decayed_weights",
+    "all_finite",
     "apply_updates",
     "chain",
     "clip",
@@ -79,6 +83,7 @@ __all__ = [
     "scale_by_adam",
     "scale_by_learning_rate",
     "scale_by_schedule",
+    "select_tree",
     "sgd",
     "stateless",
     "trace",

@@ -1,5 +1,6 @@
 """Transforms: functions of Programs that are not op-specific; the records carry what is."""
 
+from tvmfun.transforms.amp import PrecisionPolicy, amp
 from tvmfun.transforms.autodiff import grad, jvp, linear_transpose, linearize, value_and_grad, vjp
 from tvmfun.transforms.checkpoint import checkpoint, checkpoint_name, checkpoint_policies
 from tvmfun.transforms.custom import custom_jvp, custom_vjp
@@ -7,6 +8,8 @@ from tvmfun.transforms.jacobian import hessian, jacfwd, jacrev
 from tvmfun.transforms.vmap import vmap
 
 __all__ = [
+    "PrecisionPolicy",
+    "amp",
     "checkpoint",
     "checkpoint_name",
     "checkpoint_policies",

@@ -1,0 +1,210 @@
+"""``amp``: mixed precision, as a transform of Programs that follows the classes of the op records."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import lru_cache, wraps
+from typing import Any
+
+import numpy as np
+
+from tvmfun import dtypes, tree
+from tvmfun.core.array import Array
+from tvmfun.core.derivative import trace_leaves
+from tvmfun.core.inline import subprograms
+from tvmfun.core.leaf import abstract
+from tvmfun.core.program import Equation, Program
+from tvmfun.errors import ArgumentError
+from tvmfun.ops import calls
+from tvmfun.ops.pointwise import astype
+from tvmfun.transforms.custom import custom_vjp
+from tvmfun.transforms.staging import staged
+
+_WIDE = dtypes.float32
+
+
+@dataclass(frozen=True)
+class PrecisionPolicy:
+    """What :func:`amp` computes in half precision.
+
+    Args:
+        dtype: ``"bfloat16"``, which has the range of float32 but 8 bits of precision, or ``"float16"``, which has 11
+            but overflows beyond 65504 and needs a loss scale, such as :class:`tvmfun.optim.DynamicLossScale`.
+        only_products: whether products alone read half precision, and return float32. Otherwise their results, and
+            what is made of those, stay in half precision up to the next op that needs float32: sums and
+            normalizations, exponentials, logarithms and the like.
+
+    Raises:
+        ArgumentError: if the dtype is another one.
+
+    >>> PrecisionPolicy("float16", only_products=False).dtype
+    dtype('float16')
+    """
+
+    dtype: Any = "bfloat16"
+    only_products: bool = True
+
+    def __post_init__(self) -> None:
+        dtype = dtypes.canonical(self.dtype)
+        if dtype not in (dtypes.float16, dtypes.bfloat16):
+            raise ArgumentError(
+                "amp", "the dtype must be half precision", got=str(dtype), hint='"bfloat16" or "float16"'
+            )
+        object.__setattr__(self, "dtype", dtype)
+
+
+def amp(fun: Callable | None = None, policy: PrecisionPolicy | str = "bfloat16") -> Any:
+    """Returns ``fun`` in mixed precision: products of float32 arrays are computed from half precision.
+
+    Arguments and results keep their dtypes, so that parameters stay in float32 as the master weights that an optimizer
+    updates. Products read numbers rounded to half precision and sum in float32, and so do the products of their
+    derivatives, whether ``amp`` is inside of ``grad`` or around it; convolutions also round their sums. What the user
+    gave another dtype than float32 is left alone. Loops, branches, checkpoints and functions with derivatives of their
+    own are transformed inside. Leaves that are no arrays reach ``fun`` as they are.
+
+    Args:
+        fun: a function of trees of arrays. Without it, ``amp`` returns a decorator.
+        policy: a :class:`PrecisionPolicy`, or a dtype for the one in which only products are in half precision.
+
+    Raises:
+        ArgumentError: if the policy is unknown.
+
+    Reference: Micikevicius et al., "Mixed Precision Training" (2018).
+
+    >>> import tvmfun.numpy as tnp
+    >>> x = tnp.asarray([[1.0, 1 / 512]])
+    >>> amp(lambda x: x @ x.T)(1 + x)  # 1 + 1 / 512 is 1 in bfloat16
+    Array([[5.]], dtype=float32)
+    """
+    if fun is None:
+        return lambda fun: amp(fun, policy)
+    if not isinstance(policy, PrecisionPolicy | str):
+        hint = 'a PrecisionPolicy, "bfloat16" or "float16"'
+        raise ArgumentError("amp", "the policy is unknown", got=repr(policy), hint=hint)
+    chosen = policy if isinstance(policy, PrecisionPolicy) else PrecisionPolicy(policy)
+    name = getattr(fun, "__name__", type(fun).__name__)
+
+    @wraps(fun)
+    def mixed(*args: Any, **kwargs: Any) -> Any:
+        def of_arrays(args: tuple, kwargs: dict) -> Any:
+            leaves, structure = tree.flatten((args, kwargs))
+            places = [i for i, leaf in enumerate(leaves) if isinstance(leaf, Array) or hasattr(leaf, "dtype")]
+
+            def of_leaves(*arrays: Any) -> Any:
+                full = list(leaves)
+                for i, array in zip(places, arrays, strict=True):
+                    full[i] = array
+                args, kwargs = tree.unflatten(structure, full)
+                return fun(*args, **kwargs)
+
+            program = trace_leaves(of_leaves, [abstract(leaves[i], name) for i in places], name)
+            outputs = _run(program, [*program.captured, *(leaves[i] for i in places)], chosen)
+            return tree.unflatten(program.out_tree, outputs)
+
+        return staged(of_arrays, args, kwargs)
+
+    return mixed
+
+
+@dataclass(frozen=True)
+class _Value:
+    """A value in a mixed Program.
+
+    What is in float32 is so on purpose, because an op needs it, or because nobody has rounded it yet, like a parameter:
+    then it is free to be rounded where it meets half precision.
+    """
+
+    array: Any
+    is_free: bool = True
+
+
+def _run(program: Program, values: Sequence[Any], policy: PrecisionPolicy) -> list:
+    """The outputs of a Program, computed in mixed precision; they have the dtypes that they would have had."""
+
+    def apply(equation: Equation, arguments: list) -> Any:
+        given = [x if isinstance(x, _Value) else _literal(x, policy) for x in arguments]
+        results, is_free = _apply(equation, given, policy)
+        return tuple([_Value(out, is_free) for out in (results if isinstance(results, tuple) else (results,))])
+
+    outputs = program.evaluate([_Value(x) for x in values], apply)
+    return [
+        _as(out.array, atom.aval.dtype) if isinstance(out, _Value) else out
+        for out, atom in zip(outputs, program.outputs, strict=True)
+    ]
+
+
+def _literal(x: np.generic, policy: PrecisionPolicy) -> _Value:
+    """A number: one that half precision does not hold, like a large mask, stays in float32."""
+    with np.errstate(over="ignore"):
+        overflows = x.dtype == _WIDE and np.isfinite(x) and not np.isfinite(x.astype(policy.dtype))
+    return _Value(x, is_free=not overflows)
+
+
+def _apply(equation: Equation, values: Sequence[_Value], policy: PrecisionPolicy) -> tuple[Any, bool]:
+    """The results of an equation, and whether they are free to be rounded."""
+    op, params = equation.op, equation.params
+    wide = [atom.aval.dtype == _WIDE for atom in equation.inputs]
+
+    def operands(change: Callable[[Any], Any]) -> list:
+        return [change(v.array) if flag else v.array for v, flag in zip(values, wide, strict=True)]
+
+    as_traced = lambda x: _as(x, _WIDE)
+    if any(True for _ in subprograms(tuple(params.values()))):
+        inner = {key: _inside(value, policy) for key, value in params.items()}
+        return op(*operands(as_traced), **inner), True
+    as_half = lambda x: _as(x, policy.dtype)
+    if op.precision == "summing" and policy.only_products and all(wide):
+        rounded, rounding_cotangents = _roundings(policy.dtype)
+        return rounding_cotangents(op(*operands(lambda x: rounded(as_traced(x))), **params)), False
+    if op.precision in ("low", "summing") and all(wide):
+        product = op(*operands(as_half), **params)
+        return (as_traced(product), False) if policy.only_products else (product, True)
+    floats = [v for v, flag in zip(values, wide, strict=True) if flag]
+    is_free = op.precision != "high" and all(v.is_free for v in floats)
+    if is_free and any(v.array.dtype == policy.dtype for v in floats):
+        return op(*operands(as_half), **params), True
+    return op(*operands(as_traced), **params), is_free
+
+
+def _as(x: Any, dtype: np.dtype) -> Any:
+    if x.dtype == dtype:
+        return x
+    return x.astype(dtype) if isinstance(x, np.generic) else astype(x, dtype=dtypes.NAMES[dtype])
+
+
+def _inside(param: Any, policy: PrecisionPolicy) -> Any:
+    """A parameter of an op with its Programs and rules in mixed precision."""
+    if isinstance(param, Program):
+        return trace_leaves(lambda *values: _run(param, values, policy), [v.aval for v in param.inputs], param.name)
+    if isinstance(param, calls.Rule):
+
+        def rule(*arrays: Any) -> list:
+            program = trace_leaves(param.call, [abstract(x) for x in arrays], repr(param))
+            return _run(program, [*program.captured, *arrays], policy)
+
+        return calls.Rule(rule)
+    return tuple([_inside(item, policy) for item in param]) if isinstance(param, tuple) else param
+
+
+@lru_cache(maxsize=2)
+def _roundings(dtype: np.dtype) -> tuple[Callable, Callable]:
+    """Rounding to half precision that cotangents pass unchanged, and nothing done but to cotangents, which it rounds.
+
+    With both, each of the products of a derivative reads half precision and gives float32.
+    """
+
+    def narrow(x: Any) -> Any:
+        return _as(_as(x, dtype), _WIDE)
+
+    @custom_vjp
+    def rounded(x: Any) -> Any:
+        return narrow(x)
+
+    @custom_vjp
+    def rounding_cotangents(x: Any) -> Any:
+        return x
+
+    rounded.defvjp(lambda x: (narrow(x), None), lambda _, g: (g,))
+    rounding_cotangents.defvjp(lambda x: (x, None), lambda _, g: (narrow(g),))
+    return rounded, rounding_cotangents
