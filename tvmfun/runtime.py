@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import ctypes
+import mmap
 import os
+import sys
 import threading
 from array import array
 from collections.abc import Callable, Iterator, Sequence
@@ -123,6 +125,20 @@ class Memory:
         return self._tensor
 
 
+# Without large pages most of the time that it takes to read scattered rows is spent to find out where they lie.
+_HUGE_PAGE, _MADV_HUGEPAGE = 2 << 20, 14
+_advise = getattr(ctypes.CDLL(None), "madvise", None) if sys.platform == "linux" else None
+
+
+def with_huge_pages(tensor: tvm.runtime.Tensor, nbytes: int) -> tvm.runtime.Tensor:
+    """The tensor, of which nothing has been written yet, in large pages if it is large and the system has them."""
+    if _advise is not None and nbytes >= 2 * _HUGE_PAGE:
+        first = -(-tensor.data_ptr() // mmap.PAGESIZE) * mmap.PAGESIZE
+        length = (tensor.data_ptr() + nbytes - first) // mmap.PAGESIZE * mmap.PAGESIZE
+        _advise(ctypes.c_void_p(first), ctypes.c_size_t(length), _MADV_HUGEPAGE)
+    return tensor
+
+
 # New memory costs more than most kernels that fill it, because the system hands it out page by page, cleared. So large
 # pieces that are given back are kept for results of the same size, up to a limit.
 _LARGE, _KEPT = 1 << 20, 256 << 20
@@ -139,7 +155,7 @@ class _LargeMemory(Memory):
         try:
             tensor = _GIVEN_BACK[self.nbytes].pop()
         except (KeyError, IndexError):
-            tensor = _allocate(shape, _BYTE, _CPU, None)
+            tensor = with_huge_pages(_allocate(shape, _BYTE, _CPU, None), self.nbytes)
         super().__init__(tensor)
 
     def __del__(self) -> None:

@@ -20,7 +20,7 @@ from tvmfun import dtypes
 from tvmfun.core import dims
 from tvmfun.counters import counters
 from tvmfun.errors import ConcretizationError, DonatedArrayError, DtypeError, ShapeError
-from tvmfun.runtime import Memory
+from tvmfun.runtime import Memory, with_huge_pages
 
 
 @dataclass(frozen=True)
@@ -392,7 +392,7 @@ def device_array(value: np.ndarray | np.generic, device: Device | None = None, *
     """
     dtype = dtypes.canonical(value.dtype)
     counters.to_device += 1
-    host = tvm.runtime.empty(value.shape, dtypes.NAMES[dtype])
+    host = with_huge_pages(tvm.runtime.empty(value.shape, dtypes.NAMES[dtype]), value.nbytes)
     np.copyto(_host_view(host, dtype), value)
     array = on_device(host, interned(ShapeDtype(value.shape, dtype, weak)))
     return array if device is None else move(array, device)
@@ -441,6 +441,8 @@ def _from_dlpack(value: Any) -> DeviceArray:
 
 def _copied(tensor: Any, device: Any) -> tvm.runtime.Tensor:
     result = tvm.runtime.empty(tensor.shape, tensor.dtype, device)
+    if result.device == _CPU:
+        with_huge_pages(result, math.prod(tensor.shape) * tensor.dtype.itemsize)
     tensor.copyto(result)
     return result
 

@@ -8,7 +8,7 @@ tangents to tangents. Ops that contain Programs have rules for both.
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 from tvmfun import dtypes, tree
 from tvmfun.core.array import Array, ShapeDtype
@@ -52,6 +52,15 @@ def _no_derivative(equation: Equation) -> GradientError:
 
 
 # -- backwards ---------------------------------------------------------------------------------------------------------
+
+
+class Use(NamedTuple):
+    """Where a variable is an argument, and the cotangents that arrive there."""
+
+    equation: Equation
+    place: int
+    arguments: list
+    cotangents: list
 
 
 class Tape:
@@ -101,9 +110,13 @@ class Tape:
         rules = equation.op.vjp
         return atom in self.active and not (isinstance(rules, tuple) and rules[i] is None)
 
-    def backward(self, cotangents: Sequence[Any]) -> list[Any]:
-        """The cotangents of the leaves for those of the outputs; None stands for a zero in both."""
-        sums: dict[Atom, Any] = {}
+    def backward(self, cotangents: Sequence[Any], apart: Collection[Variable] = ()) -> list[Any]:
+        """The cotangents of the leaves for those of the outputs; None stands for a zero in both.
+
+        Of the leaves whose variables are ``apart``, the result has not the sum of what arrives at them, but a list of
+        :class:`Use`.
+        """
+        sums: dict[Atom, Any] = {variable: [] for variable in apart}
         for atom, cotangent in zip(self.program.outputs, cotangents, strict=True):
             if isinstance(atom, Variable) and atom in self.active and cotangent is not None:
                 sums[atom] = add(sums.get(atom), cotangent)
@@ -111,20 +124,27 @@ class Tape:
             arriving = [sums.pop(out, None) for out in equation.outputs]
             if all(g is None for g in arriving):
                 continue
-            for i, cotangent in self._step(equation, arriving):
+            carried = [i for i, atom in enumerate(equation.inputs) if self._carries(i, atom, equation)]
+            for i in carried:
+                if equation.inputs[i] in apart:
+                    sums[equation.inputs[i]].append(Use(equation, i, self._arguments(equation), arriving))
+            carried = [i for i in carried if equation.inputs[i] not in apart]
+            for i, cotangent in self._step(equation, carried, arriving) if carried else ():
                 atom = equation.inputs[i]
                 sums[atom] = add(sums.get(atom), cotangent)
         return [sums.get(variable) for variable in self.wanted]
 
-    def _step(self, equation: Equation, arriving: list) -> list[tuple[int, Any]]:
-        carried = [i for i, atom in enumerate(equation.inputs) if self._carries(i, atom, equation)]
+    def _arguments(self, equation: Equation) -> list:
+        return [a.value if isinstance(a, Literal) else self.values[a] for a in equation.inputs]
+
+    def _step(self, equation: Equation, carried: list[int], arriving: list) -> list[tuple[int, Any]]:
         if equation.op.pullback is not None:
             found = self._pulls[id(equation)](arriving)
             return [(i, found[i]) for i in carried if found[i] is not None]
         if equation.op.vjp is None:
             raise _no_derivative(equation)
         results = [self.values[out] for out in equation.outputs]
-        arguments = [a.value if isinstance(a, Literal) else self.values[a] for a in equation.inputs]
+        arguments = self._arguments(equation)
         gs = [zeros(out) if g is None else g for g, out in zip(arriving, results, strict=True)]
         return [(i, _cotangent(equation.op, i, gs, results, arguments, equation.params)) for i in carried]
 

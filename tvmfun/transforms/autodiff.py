@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from tvmfun import dtypes, tree
+from tvmfun import dtypes, sparse, tree
 from tvmfun.core.array import Array, ShapeDtype
 from tvmfun.core.derivative import Tape, partition, pushforward, trace_leaves, transposed, zeros
 from tvmfun.core.leaf import abstract
@@ -91,7 +91,13 @@ def value_and_grad(fun: Callable, argnums: int | Sequence[int] = 0, *, has_aux: 
             tape = Tape(program, leaves)
             loss, *_ = tape.outputs
             seeds = [loss.dtype.type(1)] + [None] * (len(tape.outputs) - 1)
-            gradient = tree.unflatten(structure, _filled(tape.backward(seeds), leaves))
+            nodes, node_structure = tree.flatten(chosen, is_leaf=sparse.is_table)
+            tables = [variable for variable, node in zip(tape.wanted, nodes, strict=True) if sparse.is_table(node)]
+            found = [
+                sparse.gradient(leaf, own) if sparse.is_table(node) else zeros(leaf) if own is None else own
+                for node, leaf, own in zip(nodes, leaves, tape.backward(seeds, apart=tables), strict=True)
+            ]
+            gradient = tree.unflatten(node_structure, found)
             value = tree.unflatten(program.out_tree, tape.outputs)
             return (value if has_aux else loss), (tuple(gradient) if isinstance(argnums, Sequence) else gradient[0])
 

@@ -1,0 +1,167 @@
+"""Row-sparse gradients: of a table, only the rows that were looked up.
+
+The gradient of an embedding is as large as its table, and zero but for the rows that a batch looked up. A table that
+lies in a tree of parameters as a :class:`RowTable` gets a :class:`RowSparse` gradient instead: :func:`tvmfun.grad`
+never makes the large one, and an optimizer in :func:`tvmfun.optim.lazy` reads and writes these rows only.
+
+>>> import tvmfun
+>>> from tvmfun import sparse
+>>> table = sparse.RowTable(tnp.zeros((1000, 2)))
+>>> ids = tnp.asarray([7, 3, 7])
+>>> gradient = tvmfun.grad(lambda table: tnp.sum(table[ids]))(table)
+>>> gradient
+RowSparse(indices=Array([   3,    7, 1000], dtype=int32), rows=Array([[1., 1.],
+       [2., 2.],
+       [0., 0.]], dtype=float32), num_rows=1000)
+>>> gradient.dense().shape
+(1000, 2)
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+import tvmfun.numpy as tnp
+from tvmfun import dtypes, tree
+from tvmfun.core.array import Array
+from tvmfun.core.derivative import Use
+from tvmfun.core.leaf import abstract
+from tvmfun.errors import DtypeError, GradientError, ShapeError
+from tvmfun.ops import index
+
+__all__ = ["RowSparse", "RowTable"]
+
+
+@tree.register_dataclass
+@dataclass(frozen=True, eq=False)
+class RowTable:
+    """A table of rows that asks for a row-sparse gradient.
+
+    Args:
+        array: floats of shape (rows, ...).
+
+    Raises:
+        ShapeError: if the array has no axis of rows.
+        DtypeError: if it has no floats.
+
+    >>> RowTable(tnp.asarray([[1.0, 2.0], [3.0, 4.0]]))[tnp.asarray([1, 1])]
+    Array([[3., 4.],
+           [3., 4.]], dtype=float32)
+    """
+
+    array: Any
+
+    def __post_init__(self) -> None:
+        aval = abstract(self.array, "RowTable")
+        if not aval.ndim:
+            raise ShapeError("RowTable", "the table must have an axis of rows", got=repr(aval))
+        if not dtypes.is_float(aval.dtype):
+            raise DtypeError("RowTable", "the rows must be floats", got=repr(aval))
+
+    @property
+    def shape(self) -> tuple:
+        """The shape of the table."""
+        return self.array.shape
+
+    @property
+    def dtype(self) -> np.dtype:
+        """The dtype of the rows."""
+        return self.array.dtype
+
+    def __getitem__(self, indices: Any) -> Array:
+        """The rows at an array of integers of any shape; negative ones count from the end."""
+        return self.array[tnp.asarray(indices)]
+
+
+@tree.register_dataclass
+@dataclass(frozen=True, eq=False)
+class RowSparse:
+    """Some rows of a table; the others are zero.
+
+    Args:
+        indices: integers of shape (n,), each row once, in ascending order; ``num_rows`` where there are fewer rows.
+        rows: the rows at these places, of shape (n, ...).
+        num_rows: how many rows the table has.
+    """
+
+    indices: Any
+    rows: Any
+    num_rows: int = field(metadata={"static": True})
+
+    @property
+    def shape(self) -> tuple:
+        """The shape of the table."""
+        return (self.num_rows, *self.rows.shape[1:])
+
+    def dense(self) -> Array:
+        """The whole table, zeros included."""
+        return tnp.zeros(self.shape, self.rows.dtype).at[self.indices].add(self.rows, mode="drop")
+
+
+def is_table(node: Any) -> bool:
+    """Whether a node of a tree is a table."""
+    return isinstance(node, RowTable)
+
+
+def is_row_sparse(node: Any) -> bool:
+    """Whether a node of a tree is a row-sparse gradient."""
+    return isinstance(node, RowSparse)
+
+
+def summed(indices: Array, rows: Array, num_rows: int) -> RowSparse:
+    """Rows of which several may be at one place, added up.
+
+    Args:
+        indices: integers of shape (n,); rows at places outside of the table are dropped.
+        rows: floats of shape (n, ...).
+        num_rows: how many rows the table has.
+    """
+    count = indices.shape[0]
+    inside = (indices >= 0) & (indices < num_rows)
+    indices = tnp.where(inside, indices, num_rows)
+    if not count:
+        return RowSparse(indices, rows, num_rows)
+    order = tnp.argsort(indices)
+    ordered = indices[order]
+    begins = tnp.concat([tnp.ones(1, "int32"), tnp.astype(ordered[1:] != ordered[:-1], "int32")])
+    place = tnp.zeros(count, "int32").at[order].set(tnp.cumulative_sum(begins) - 1)
+    unique = tnp.full(count, num_rows, indices.dtype).at[place].set(indices)
+    totals = tnp.zeros_like(rows).at[place].add(rows)
+    return RowSparse(unique, totals, num_rows)
+
+
+def gradient(table: Any, uses: Sequence[Use]) -> RowSparse:
+    """The gradient of a table from the places where it is used.
+
+    Args:
+        table: the array.
+        uses: where it is an argument.
+
+    Raises:
+        GradientError: if the table is used other than by looking up rows.
+    """
+    aval = abstract(table)
+    count = aval.shape[0]
+    indices, rows = [], []
+    for equation, place, arguments, cotangents in uses:
+        params = equation.params
+        looked_up = equation.op is index.gather and place == 0 and not params.get("batch")
+        if not looked_up or arguments[1].shape[-1] != 1:
+            raise GradientError(
+                "grad",
+                "the rows of a RowTable must be looked up by one array of integers, not inside a loop or checkpoint",
+                got=f"{equation.op} at {equation.source or 'an unknown place'}",
+                hint="table[ids], or a plain array as the parameter for a dense gradient",
+            )
+        at = tnp.reshape(arguments[1], (-1,))
+        if params["mode"] == "clip":
+            at = tnp.clip(at, 0, count - 1)
+        indices.append(tnp.astype(at, "int32" if count < 2**31 else "int64"))
+        rows.append(tnp.reshape(cotangents[0], (-1, *aval.shape[1:])))
+    if not uses:
+        return RowSparse(tnp.zeros(0, "int32"), tnp.zeros((0, *aval.shape[1:]), aval.dtype), count)
+    return summed(tnp.concat(indices), tnp.concat(rows), count)
