@@ -33,13 +33,18 @@ class Stream(Iterator[Any]):
         """
 
 
-def same_origin(state: Any, own: Any, size: str) -> Any:
-    """A state with the fields of another one, of which the size of the data and the key must be the same."""
+def with_fields(state: Any, own: Any) -> Any:
+    """A state as the tuple that another one is, of which it must have the fields."""
     try:
-        result = type(own)(*state)
+        return type(own)(*state)
     except TypeError:
-        got = f"{state!r}"
-        raise DataError("restore", f"the state must have the fields {', '.join(own._fields)}", got=got) from None
+        what = f"the state must have the fields {', '.join(own._fields)}"
+        raise DataError("restore", what, got=repr(state), hint="the state of such a stream") from None
+
+
+def same_origin(state: Any, own: Any, size: str) -> Any:
+    """A state like another one, of which the size of the data and the key must be the same."""
+    result = with_fields(state, own)
     if result.size != own.size:
         what, hint = f"the state must be of {own.size} {size}", "the data it was saved with"
         raise DataError("restore", what, got=str(result.size), hint=hint)

@@ -12,7 +12,7 @@ import numpy as np
 from tvmfun import tree
 from tvmfun.data.batching import Key, Last, check_last, key_words, padded, permutation
 from tvmfun.data.sources import positive
-from tvmfun.data.streams import Stream, same_origin
+from tvmfun.data.streams import Stream, same_origin, with_fields
 from tvmfun.errors import DataError, ShapeError
 
 __all__ = ["TextSource", "pack", "shuffle", "stack"]
@@ -29,7 +29,7 @@ class TextState(NamedTuple):
 
 
 class TextSource(Stream):
-    """The lines of text files, one after another, as bytes with their line ends; or pieces of equal size.
+    r"""The lines of text files, one after another, as bytes with their line ends; or pieces of equal size.
 
     Bytes are tokens already: there are 256 of them, and UTF-8 needs no others. :func:`pack` takes any other tokenizer.
 
@@ -47,10 +47,10 @@ class TextSource(Stream):
 
     >>> import tempfile
     >>> with tempfile.NamedTemporaryFile() as file:
-    ...     _ = file.write("ein Bär\\nzwei\\n".encode())
+    ...     _ = file.write("ein Bär\nzwei\n".encode())
     ...     file.flush()
     ...     [line.decode() for line in TextSource(file.name)], list(TextSource(file.name, chunk=8))
-    (['ein Bär\\n', 'zwei\\n'], [b'ein B\\xc3\\xa4r', b'\\nzwei\\n'])
+    (['ein Bär\n', 'zwei\n'], [b'ein B\xc3\xa4r', b'\nzwei\n'])
     """
 
     _open: IO[bytes] | None = None
@@ -91,7 +91,7 @@ class TextSource(Stream):
     def __next__(self) -> bytes:
         while self._epochs is None or self._epoch < self._epochs:
             if self._open is None:
-                self._open = open(self._path(), "rb")
+                self._open = open(self._path(), "rb")  # noqa: SIM115  # it stays open until the next file
                 self._open.seek(self._offset)
             piece = self._open.readline() if self._chunk is None else self._open.read(self._chunk)
             if piece:
@@ -141,10 +141,12 @@ def shuffle(stream: Stream, size: int, *, key: Any) -> Stream:
 
 
 class ShuffleState(NamedTuple):
-    """The number of the block, how many of its items were taken, and where the stream was when it began."""
+    """The block, how many of its items were taken, the size of blocks, the key's words, the stream at its beginning."""
 
     block: int
     taken: int
+    size: int
+    key: Key
     stream: Any
 
 
@@ -160,10 +162,10 @@ class _Shuffle(Stream):
 
     @property
     def state(self) -> ShuffleState:
-        return ShuffleState(self._block, self._taken, self._start)
+        return ShuffleState(self._block, self._taken, self._size, self._key, self._start)
 
     def restore(self, state: Any) -> None:
-        block, taken, start = state
+        block, taken, _, _, start = same_origin(state, self.state, "items in a block")
         self._stream.restore(start)
         self._go_to(int(block), int(taken))
 
@@ -187,7 +189,7 @@ def _utf8(text: bytes) -> np.ndarray:
 
 
 def pack(stream: Stream, length: int, *, tokenize: Callable[[Any], Any] = _utf8) -> Stream:
-    """Windows of ``length + 1`` tokens from the items of a stream, put together without gaps.
+    r"""Windows of ``length + 1`` tokens from the items of a stream, put together without gaps.
 
     Windows follow each other with one token in common, as those of :class:`tvmfun.data.Windows` do. What does not fill
     a window at the end is left out.
@@ -204,10 +206,10 @@ def pack(stream: Stream, length: int, *, tokenize: Callable[[Any], Any] = _utf8)
 
     >>> import tempfile
     >>> with tempfile.NamedTemporaryFile() as file:
-    ...     _ = file.write(b"ab\\ncdef\\n")
+    ...     _ = file.write(b"ab\ncdef\n")
     ...     file.flush()
     ...     [bytes(window) for window in pack(TextSource(file.name), 3)]
-    [b'ab\\nc', b'cdef']
+    [b'ab\nc', b'cdef']
     """
     return _Pack(stream, positive("pack", "length", length), tokenize)
 
@@ -235,7 +237,7 @@ class _Pack(Stream):
         return PackState(self._skip, self._pieces[0][0] if self._pieces else self._stream.state)
 
     def restore(self, state: Any) -> None:
-        skip, start = state
+        skip, start = with_fields(state, self.state)
         self._stream.restore(start)
         self._go_to(int(skip))
 
