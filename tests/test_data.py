@@ -508,8 +508,9 @@ def wait_for_no_threads():
 @pytest.fixture(autouse=True)
 def no_thread_is_left():
     yield
-    gc.collect()
-    wait_for_no_threads()
+    if threads():
+        gc.collect()
+        wait_for_no_threads()
 
 
 def counting(stop=None):
@@ -555,7 +556,7 @@ def test_the_thread_ends_when_the_loop_is_left():
 def test_the_thread_ends_when_the_loop_fails():
     with pytest.raises(ZeroDivisionError), prefetch(counting()[0]) as stream:
         for item in stream:
-            1 / item
+            assert 1 / item
     assert not threads()
     assert list(stream) == []
     stream.close()

@@ -1,7 +1,6 @@
 """Progress, logs that survive kills, early stopping, and evaluation over batches of unequal size."""
 
 import csv
-import itertools
 import json
 import math
 import os
@@ -132,7 +131,7 @@ for step in itertools.count():
 def test_a_killed_process_leaves_whole_rows(tmp_path):
     path = tmp_path / "log.csv"
     with subprocess.Popen([sys.executable, "-c", WRITER, path], stdout=subprocess.PIPE) as process:
-        process.stdout.readline()
+        assert process.stdout and process.stdout.readline() == b"ready\n"
         process.send_signal(signal.SIGKILL)
     before = path.read_bytes()
     CSVLogger(path).close()
@@ -225,21 +224,21 @@ def fields(message):
 
     def varint():
         nonlocal place
-        number = 0
-        for shift in itertools.count(0, 7):
+        number = shift = 0
+        while True:
             byte = message[place]
             place += 1
             number |= (byte & 0x7F) << shift
+            shift += 7
             if byte < 0x80:
                 return number
 
     while place < len(message):
         tag = varint()
-        size = {1: 8, 5: 4}.get(tag & 7)
         if tag & 7 == 0:
             yield tag >> 3, varint()
             continue
-        size = varint() if size is None else size
+        size = {1: 8, 5: 4}.get(tag & 7) or varint()
         yield tag >> 3, message[place : place + size]
         place += size
 
@@ -257,8 +256,8 @@ def read_events(path):
         for number, value in fields(content):
             if number == 5:
                 for _, scalar in fields(value):
-                    tag, simple = (part for _, part in fields(scalar))
-                    event[tag.decode()] = struct.unpack("<f", simple)[0]
+                    parts = dict(fields(scalar))
+                    event[parts[1].decode()] = struct.unpack("<f", parts[2])[0]
             else:
                 event[{1: "time", 2: "step", 3: "version"}[number]] = value
         events.append(event)
