@@ -131,6 +131,17 @@ def test_memory_maps(tmp_path):
         whole[0] = 1
 
 
+def test_either_order_of_bytes(tmp_path):
+    numbers = np.arange(300, dtype=">u2")
+    numbers.tofile(tmp_path / "a.bin")
+    np.save(tmp_path / "a.npy", numbers)
+    for array in (memory_map(tmp_path / "a.bin", ">u2"), memory_map(tmp_path / "a.npy"), numbers):
+        assert identical(ArraySource(array).read(np.asarray([299, 1])), np.asarray([299, 1], "uint16"))
+        assert identical(Windows(array, 1).read(np.asarray([298])), np.asarray([[298, 299]], "uint16"))
+    np.asarray(tnp.asarray([1.5, 2], "bfloat16")).tofile(tmp_path / "b.bin")
+    assert memory_map(tmp_path / "b.bin", "bfloat16").astype("float32").tolist() == [1.5, 2.0]
+
+
 def test_memory_maps_are_read_where_it_is_asked(tmp_path):
     with open(tmp_path / "large.bin", "wb") as file:
         file.truncate(2**33)  # 8 GiB of nothing

@@ -77,7 +77,7 @@ class ArraySource:
 
     def read(self, places: np.ndarray) -> Any:
         """Returns the rows at some places; see :meth:`Source.read`."""
-        return self._structure.unflatten([np.asarray(array[places]) for array in self._arrays])
+        return self._structure.unflatten([_native(array[places]) for array in self._arrays])
 
 
 def _array(name: str, leaf: Any) -> np.ndarray:
@@ -87,6 +87,11 @@ def _array(name: str, leaf: Any) -> np.ndarray:
     if not array.ndim:
         raise ShapeError("ArraySource", f"{name} must have an axis of examples", got=f"a scalar, {leaf!r}")
     return _checked("ArraySource", name, array)
+
+
+def _native(array: np.ndarray) -> np.ndarray:
+    """The elements in this machine's order of bytes; files may have the other."""
+    return np.asarray(array, dtypes.canonical(array.dtype))
 
 
 def _checked(where: str, name: str, array: np.ndarray) -> np.ndarray:
@@ -141,7 +146,7 @@ class Windows:
 
     def read(self, places: np.ndarray) -> np.ndarray:
         """Returns the windows at some places, of shape ``(n, length + 1)``; see :meth:`Source.read`."""
-        return np.asarray(self._tokens[np.asarray(places)[:, None] * self._stride + np.arange(self._length + 1)])
+        return _native(self._tokens[np.asarray(places)[:, None] * self._stride + np.arange(self._length + 1)])
 
 
 def memory_map(path: Any, dtype: Any = None, shape: Sequence[int] = ()) -> np.ndarray:
@@ -149,7 +154,7 @@ def memory_map(path: Any, dtype: Any = None, shape: Sequence[int] = ()) -> np.nd
 
     Args:
         path: a ``.npy`` file, or with a ``dtype`` a file of nothing but elements.
-        dtype: of the elements of a raw file, such as ``"uint16"`` for tokens.
+        dtype: of the elements of a raw file, such as ``"uint16"`` for tokens, or ``">u2"`` with the high byte first.
         shape: of a row of a raw file; ``()`` for a file of tokens.
 
     Returns:
@@ -176,12 +181,14 @@ def memory_map(path: Any, dtype: Any = None, shape: Sequence[int] = ()) -> np.nd
         if not isinstance(array, np.ndarray):
             raise DataError("memory_map", f"{path} is no .npy file", got="an archive of several", hint="np.load")
         return _checked("memory_map", str(path), array)
-    dtype = dtypes.canonical(dtype)
-    row = dtype.itemsize
+    dtypes.canonical(dtype)
+    # The canonical dtype has forgotten the order of bytes.
+    elements = np.dtype(dtype)
+    row = elements.itemsize
     for size in shape:
         row *= positive("memory_map", "size of an axis", size)
     size = os.path.getsize(path)
     if not size or size % row:
         what = f"{path} must have rows of {row} bytes, and at least one"
         raise DataError("memory_map", what, got=f"{size} bytes", hint="the dtype and shape it was written with")
-    return np.memmap(path, dtype, "r", shape=(size // row, *shape))
+    return np.memmap(path, elements, "r", shape=(size // row, *shape))
