@@ -3,23 +3,21 @@
 from __future__ import annotations
 
 import argparse
-import os
 import sys
 import time
-import zipfile
-import zlib
-from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import mnist_data
 import numpy as np
-from tqdm import tqdm
 
 import tvmfun
-import tvmfun.numpy as tnp
-from tvmfun import nn, optim, random, tree
+from tvmfun import checkpoints, nn, optim, random
+from tvmfun.data import ArraySource, Batches, batches
+from tvmfun.errors import DataError, TvmfunError
+from tvmfun.loops import evaluate, progress
+from tvmfun.metrics import Mean, correct
 from tvmfun.models import MnistCnn
 
 
@@ -56,59 +54,37 @@ def train_step(optimizer: optim.GradientTransformation, state: State, images: An
     return State(optim.apply_updates(state.model, updates), opt_state, key), loss
 
 
+def training_batches(data: mnist_data.Mnist, seed: int, size: int) -> Batches:
+    """The training set, in another order in each epoch; an incomplete last batch is left out."""
+    return batches(ArraySource((data.train_images, data.train_labels)), size, key=random.key(seed), epochs=None)
+
+
 @tvmfun.jit
-def count_correct(model: MnistCnn, images: Any, labels: Any) -> Any:
-    """The number of images the model gets right."""
-    return tnp.sum(tnp.argmax(model(images), axis=-1) == labels)
+def eval_step(model: MnistCnn, batch: tuple[Any, Any]) -> Mean:
+    """How many of the batch the model gets right."""
+    images, labels = batch
+    return Mean.init().add(correct(model(images), labels))
 
 
-def batches(data: mnist_data.Mnist, seed: int, epoch: int, size: int) -> Iterator[tuple[np.ndarray, np.ndarray]]:
-    """The training set in an order that depends on the seed and the epoch; an incomplete last batch is left out."""
-    order = np.asarray(random.permutation(random.fold_in(random.key(seed), epoch), len(data.train_labels)))
-    for first in range(0, len(order) - size + 1, size):
-        chosen = order[first : first + size]
-        yield data.train_images[chosen], data.train_labels[chosen]
-
-
-def accuracy(model: MnistCnn, data: mnist_data.Mnist, size: int = 1000) -> float:
+def accuracy(model: MnistCnn, data: mnist_data.Mnist) -> float:
     """The share of test images the model gets right."""
-    count = len(data.test_labels)
-    parts = range(0, count, size)
-    correct = [count_correct(model, data.test_images[i : i + size], data.test_labels[i : i + size]) for i in parts]
-    return sum(map(int, correct)) / count
+    return evaluate(eval_step, model, batches(ArraySource((data.test_images, data.test_labels)), 1000, last="keep"))
 
 
-def save(path: Path, state: State, seed: int, epoch: int) -> None:
-    """Writes the state under its key paths; a file of this name is replaced in one step."""
-    leaves, _ = tree.flatten_with_path(state)
-    arrays = {tree.keystr(place): np.asarray(leaf) for place, leaf in leaves}
-    partial_file = path.with_name(path.name + ".partial")
-    with open(partial_file, "wb") as file:
-        np.savez(file, allow_pickle=False, **arrays, seed=np.asarray(seed), epoch=np.asarray(epoch))
-    os.replace(partial_file, path)
-
-
-def restore(path: Path, like: State, seed: int) -> tuple[State, int]:
-    """Reads what :func:`save` wrote: the state and the number of epochs it has seen.
+def resume(path: Path, state: State, stream: Batches, seed: int) -> State:
+    """Reads what ``--save`` wrote: brings the batches to their place, and returns the state.
 
     Raises:
-        SystemExit: if the file is missing, damaged, or of another seed or model.
+        SystemExit: if the file is missing, damaged, or of another seed, model or training set.
     """
     try:
-        with np.load(path) as saved:
-            arrays = {name: saved[name] for name in saved.files}
-    except (OSError, ValueError, EOFError, zipfile.BadZipFile, zlib.error) as error:
+        saved = checkpoints.load(path, like={"state": state, "batches": stream.state, "seed": seed})
+        if saved["seed"] != seed:
+            raise SystemExit(f"{path} was saved with --seed {saved['seed']}. Try the same seed.")
+        stream.restore(saved["batches"])
+    except (OSError, TvmfunError) as error:
         raise SystemExit(f"{path} cannot be read ({error}). Try the file that --save wrote.") from None
-    if int(arrays.get("seed", -1)) != seed:
-        raise SystemExit(f"{path} was saved with --seed {arrays.get('seed')}. Try the same seed.")
-
-    def leaf(place: tree.Path, old: Any) -> Any:
-        found = arrays.get(tree.keystr(place))
-        if found is None or found.shape != old.shape or found.dtype != old.dtype:
-            raise SystemExit(f"{path} has no {old.aval} at {tree.keystr(place)}. Try a file of this model.")
-        return tnp.asarray(found)
-
-    return tree.map_with_path(leaf, like), int(arrays["epoch"])
+    return saved["state"]
 
 
 def parse(arguments: list[str] | None) -> argparse.Namespace:
@@ -136,38 +112,34 @@ def main(arguments: list[str] | None = None) -> State:
     options = parse(arguments)
     try:
         data = mnist_data.load(options.data)
-    except mnist_data.MnistDataError as error:
+        stream = training_batches(data, options.seed, options.batch_size)
+    except (mnist_data.MnistDataError, DataError) as error:
         raise SystemExit(str(error)) from None
-    steps = len(data.train_labels) // options.batch_size
-    if not steps:
-        raise SystemExit(f"There are fewer than --batch-size {options.batch_size} training images.")
+    steps = stream.batches_per_epoch
     optimizer = make_optimizer(options.lr, options.gamma, steps)
     # The old state is given up to the step, which may reuse its memory.
     step = tvmfun.jit(partial(train_step, optimizer), donate_argnums=0)
-    state, first_epoch = tvmfun.jit(partial(start, optimizer))(random.key(options.seed)), 0
+    state = tvmfun.jit(partial(start, optimizer))(random.key(options.seed))
     if options.resume:
-        state, first_epoch = restore(options.resume, state, options.seed)
+        state = resume(options.resume, state, stream, options.seed)
     state = tvmfun.device_put(state, options.device)
 
-    for epoch in range(first_epoch, options.epochs):
+    for epoch in range(stream.state.epoch + 1, options.epochs + 1):
         started, losses = time.perf_counter(), []
-        epoch_batches = batches(data, options.seed, epoch, options.batch_size)
-        with tqdm(total=steps, desc=f"epoch {epoch + 1}", disable=options.no_progress, leave=False) as bar:
-            for batch in epoch_batches:
-                state, loss = step(state, *tvmfun.device_put(batch, options.device))
-                losses.append(loss)
-                bar.update()
-                if len(losses) % 16 == 0:
-                    bar.set_postfix(loss=f"{float(loss):.4f}")
+        bar = progress(stream.epoch(), f"epoch {epoch}", total=steps, disable=options.no_progress)
+        for batch in bar:
+            state, loss = step(state, *tvmfun.device_put(batch, options.device))
+            losses.append(loss)
+            bar.show(loss=loss)
         mean_loss = np.mean([float(loss) for loss in losses])
         seconds = time.perf_counter() - started
         print(
-            f"epoch {epoch + 1:2d}  loss {mean_loss:.4f}  test accuracy {accuracy(state.model, data):.2%}"
+            f"epoch {epoch:2d}  loss {mean_loss:.4f}  test accuracy {accuracy(state.model, data):.2%}"
             f"  {steps * options.batch_size / seconds:,.0f} images/s",
             flush=True,
         )
         if options.save:
-            save(options.save, state, options.seed, epoch + 1)
+            checkpoints.save(options.save, {"state": state, "batches": stream.state, "seed": options.seed})
     return state
 
 

@@ -71,6 +71,10 @@ class CheckpointError(TvmfunError, ValueError):
     """A checkpoint file that is damaged, or holds what no array of tvmfun can."""
 
 
+class DataError(TvmfunError, ValueError):
+    """Training data that is missing, damaged, or not what a state was saved with."""
+
+
 class ConcretizationError(TvmfunError, TypeError):
     """A traced value was used where Python needs a concrete one (``if``, ``float()``, ``np.asarray``)."""
 

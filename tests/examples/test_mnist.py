@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 import tvmfun
-from tvmfun import random, tree
+from tvmfun import checkpoints, random, tree
 from tvmfun.counters import counted
 
 STEPS = 3
@@ -51,12 +51,30 @@ def test_the_whole_step_is_one_call_and_parameters_stay_on_the_device(data):
 def test_the_same_seed_gives_the_same_bits_and_resume_goes_on(train, tmp_path, capsys):
     whole = train("--epochs", 2)
     assert_identical(whole, train("--epochs", 2))
-    file = tmp_path / "state.npz"
+    file = tmp_path / "state.safetensors"
     train("--epochs", 1, "--save", file)
     assert_identical(whole, train("--epochs", 2, "--resume", file))
-    assert [path.name for path in tmp_path.iterdir()] == ["state.npz"]
+    assert [path.name for path in tmp_path.iterdir()] == ["state.safetensors"]
     lines = capsys.readouterr().out.splitlines()
     assert all(word in lines[0] for word in ("epoch  1", "loss", "test accuracy", "images/s"))
+
+
+def test_training_goes_on_in_the_middle_of_an_epoch(data, tmp_path):
+    optimizer = mnist.make_optimizer(1.0, 0.7, STEPS)
+    step = tvmfun.jit(partial(mnist.train_step, optimizer))
+
+    def run(state, stream, count):
+        for _, batch in zip(range(count), stream, strict=False):
+            state, _ = step(state, *batch)
+        return {"state": state, "batches": stream.state}
+
+    start = lambda: (mnist.start(optimizer, random.key(1)), mnist.training_batches(data, 1, 8))
+    whole = run(*start(), 2 * STEPS - 1)
+    checkpoints.save(tmp_path / "half", run(*start(), STEPS - 1))
+    state, stream = start()
+    half = checkpoints.load(tmp_path / "half", like={"state": state, "batches": stream.state})
+    stream.restore(half["batches"])
+    assert_identical(whole, run(half["state"], stream, STEPS))
 
 
 def test_another_seed_gives_other_parameters(train):
@@ -64,13 +82,17 @@ def test_another_seed_gives_other_parameters(train):
     assert not np.array_equal(first.model.conv1.weight, second.model.conv1.weight)
 
 
-def test_files_that_cannot_be_resumed(train, tmp_path):
-    file = tmp_path / "state.npz"
+def test_files_that_cannot_be_resumed(train, data, tmp_path, monkeypatch):
+    shorter = {"train_images": data.train_images[1:], "train_labels": data.train_labels[1:]}
+    file = tmp_path / "state.safetensors"
     with pytest.raises(SystemExit, match="cannot be read"):
         train("--resume", file)
     train("--epochs", 1, "--save", file)
     with pytest.raises(SystemExit, match="--seed 1"):
         train("--resume", file, "--seed", 5)
+    with pytest.raises(SystemExit, match=r"cannot be read .*must be of 26 examples, got 27.*--save"):
+        monkeypatch.setattr(mnist_data, "load", lambda directory: data._replace(**shorter))
+        train("--resume", file)
     file.write_bytes(file.read_bytes()[:1000])
     with pytest.raises(SystemExit, match=r"cannot be read.*--save"):
         train("--resume", file)

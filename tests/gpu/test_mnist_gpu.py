@@ -22,7 +22,7 @@ def losses(device: str, steps: int) -> list[float]:
     state = tvmfun.device_put(tvmfun.jit(partial(mnist.start, optimizer))(random.key(1)), device)
     step = tvmfun.jit(partial(mnist.train_step, optimizer), donate_argnums=0)
     result = []
-    for _, batch in zip(range(steps), mnist.batches(data, 1, 0, 64), strict=False):
+    for _, batch in zip(range(steps), mnist.training_batches(data, 1, 64), strict=False):
         state, loss = step(state, *tvmfun.device_put(batch, device))
         result.append(float(loss))
     return result

@@ -1,0 +1,41 @@
+"""Batches of examples for training loops: shuffled from a key, resumable at every batch, read ahead by a thread.
+
+What has examples at places is a *source*: :class:`ArraySource`, :class:`Windows`, or any object with ``__len__`` and
+``read``. What yields one thing after another and knows where it is is a :class:`Stream`: :func:`batches` of a source,
+:class:`TextSource`, and what :func:`shuffle`, :func:`pack`, :func:`stack` and :func:`prefetch` make of streams. The
+``state`` of a stream is a small tree of integers. A checkpoint keeps it beside the parameters, and ``restore`` goes on
+from it without reading again what has been read.
+
+>>> import numpy as np
+>>> from tvmfun import random
+>>> source = ArraySource({"x": np.arange(10.0), "y": np.arange(10)})
+>>> stream = batches(source, 4, key=random.key(0), epochs=2)
+>>> next(stream)["y"]
+array([9, 1, 7, 0])
+>>> state = stream.state
+>>> rest = [batch["y"].tolist() for batch in stream]
+>>> stream.restore(state)
+>>> [batch["y"].tolist() for batch in stream] == rest
+True
+"""
+
+from tvmfun.data.batching import Batches, Padded, batches
+from tvmfun.data.sources import ArraySource, Source, Windows, memory_map
+from tvmfun.data.streams import Stream, prefetch
+from tvmfun.data.text import TextSource, pack, shuffle, stack
+
+__all__ = [
+    "ArraySource",
+    "Batches",
+    "Padded",
+    "Source",
+    "Stream",
+    "TextSource",
+    "Windows",
+    "batches",
+    "memory_map",
+    "pack",
+    "prefetch",
+    "shuffle",
+    "stack",
+]

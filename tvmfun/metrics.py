@@ -1,0 +1,308 @@
+"""Metrics: pure functions of predictions and labels, and a mean that adds up over batches of any size.
+
+They work on arrays inside and outside :func:`tvmfun.jit`. What has a ``where`` leaves out the elements at which that is
+False, such as those that fill up the last batch.
+
+>>> import tvmfun.numpy as tnp
+>>> logits = tnp.asarray([[2.0, 1.0, 0.0], [0.0, 1.0, 2.0], [0.0, 2.0, 1.0]])
+>>> labels = tnp.asarray([0, 1, 1])
+>>> accuracy(logits, labels), top_k_accuracy(logits, labels, 2)
+(Array(0.6666667, dtype=float32), Array(1., dtype=float32))
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any, NamedTuple
+
+import tvmfun.numpy as tnp
+from tvmfun.core.array import Array
+from tvmfun.data.sources import positive
+from tvmfun.errors import ShapeError
+from tvmfun.nn.losses import cross_entropy
+from tvmfun.nn.losses.arguments import floats, integers, same_shape
+
+__all__ = [
+    "Mean",
+    "accuracy",
+    "confusion_matrix",
+    "correct",
+    "f1_score",
+    "mean_absolute_error",
+    "mean_squared_error",
+    "perplexity",
+    "precision",
+    "recall",
+    "roc_auc",
+    "top_k_accuracy",
+]
+
+
+class Mean(NamedTuple):
+    r"""A running mean, :math:`\sum_i x_i / n`, of all values that were ever added.
+
+    It is a tree, so that it goes through ``jit`` and ``scan``. The sum of two means, leaf by leaf, is the mean of the
+    values of both: see :func:`tvmfun.loops.evaluate`.
+
+    Attributes:
+        total: the sum of the values, ``float64``.
+        count: how many there are, ``int64``.
+
+    >>> mean = Mean.init().add(tnp.asarray([1.0, 2.0, 6.0])).add(tnp.asarray([7.0]))
+    >>> mean.result()
+    Array(4., dtype=float32)
+    """
+
+    total: Any
+    count: Any
+
+    @staticmethod
+    def init() -> Mean:
+        """The mean of nothing."""
+        return Mean(tnp.zeros((), "float64"), tnp.zeros((), "int64"))
+
+    def add(self, values: Any, where: Any = None) -> Mean:
+        """The mean of these values, too.
+
+        Args:
+            values: numbers or bools of any shape.
+            where: bools that broadcast to the shape of the values: those to count.
+        """
+        values = tnp.asarray(values)
+        if where is None:
+            return Mean(self.total + tnp.sum(values, dtype="float64"), self.count + values.size)
+        where = tnp.broadcast_to(tnp.asarray(where), values.shape)
+        total = tnp.sum(values, dtype="float64", where=where)
+        return Mean(self.total + total, self.count + tnp.sum(where, dtype="int64"))
+
+    def result(self) -> Array:
+        """The mean, ``float32``; NaN if there are no values."""
+        return tnp.astype(self.total / self.count, "float32")
+
+
+# -- classes ---
+
+
+def correct(logits: Any, labels: Any, k: int = 1) -> Array:
+    """Whether the label is among the k classes with the highest scores; of equal scores, those of lower classes count.
+
+    Args:
+        logits: a score for each class, floats of shape (..., classes).
+        labels: the right classes, integers of shape (...). One that is no class, such as -1, is never right.
+        k: how many guesses there are.
+
+    Returns:
+        ``bool[...]``.
+
+    Raises:
+        DtypeError: if the logits are not floats, or the labels not integers.
+        ShapeError: if the shapes do not fit.
+        ArgumentError: if ``k`` is not positive.
+
+    >>> correct(tnp.asarray([[0.1, 0.7, 0.2], [0.5, 0.2, 0.3]]), tnp.asarray([1, 2]))
+    Array([ True, False], dtype=bool)
+    """
+    logits, labels = floats("correct", "logits", logits), integers("correct", "labels", labels)
+    positive("correct", "k", k)
+    if not logits.ndim or logits.shape[:-1] != labels.shape:
+        what = "the logits must have the shape of the labels and an axis of classes"
+        raise ShapeError("correct", what, got=f"{logits.shape} and {labels.shape}")
+    classes, label = tnp.arange(logits.shape[-1]), labels[..., None]
+    score = tnp.max(tnp.where(classes == label, logits, -math.inf), axis=-1, keepdims=True, initial=-math.inf)
+    # A NaN is before every number, as in a sort.
+    before = ~(logits <= score) | ((logits == score) & (classes < label))
+    return (tnp.sum(before, axis=-1) < k) & tnp.any(classes == label, axis=-1)
+
+
+def accuracy(logits: Any, labels: Any, where: Any = None) -> Array:
+    """The share of examples whose label has the highest score; see :func:`correct`.
+
+    >>> accuracy(tnp.asarray([[0.1, 0.9], [0.8, 0.2]]), tnp.asarray([1, 1]))
+    Array(0.5, dtype=float32)
+    """
+    return tnp.mean(correct(logits, labels), where=where)
+
+
+def top_k_accuracy(logits: Any, labels: Any, k: int, where: Any = None) -> Array:
+    """The share of examples whose label is among the k highest scores; see :func:`correct`.
+
+    >>> top_k_accuracy(tnp.asarray([[0.1, 0.7, 0.2], [0.5, 0.2, 0.3]]), tnp.asarray([1, 2]), 2)
+    Array(1., dtype=float32)
+    """
+    return tnp.mean(correct(logits, labels, k), where=where)
+
+
+def confusion_matrix(predictions: Any, labels: Any, num_classes: int, where: Any = None) -> Array:
+    """How often examples of each class (the row) were taken for each class (the column).
+
+    The matrices of batches add up to that of all examples.
+
+    Args:
+        predictions: the predicted classes, integers of shape (...).
+        labels: the right ones, of the same shape.
+        num_classes: their number. An example with a prediction or a label that is no class is left out.
+        where: bools of the same shape: the examples to count.
+
+    Returns:
+        ``int32[num_classes, num_classes]``.
+
+    Raises:
+        DtypeError: if the predictions or the labels are not integers.
+        ShapeError: if their shapes differ.
+        ArgumentError: if ``num_classes`` is not positive.
+
+    >>> confusion_matrix(tnp.asarray([0, 1, 1]), tnp.asarray([0, 0, 1]), 2)
+    Array([[1, 1],
+           [0, 1]], dtype=int32)
+    """
+    place = "confusion_matrix"
+    columns, rows = integers(place, "predictions", predictions), integers(place, "labels", labels)
+    same_shape(place, "predictions and the labels", columns, rows)
+    positive(place, "number of classes", num_classes)
+    counted = (columns >= 0) & (columns < num_classes) & (rows >= 0) & (rows < num_classes)
+    if where is not None:
+        counted = counted & tnp.asarray(where)
+    cells = tnp.where(counted, tnp.astype(rows, "int32") * num_classes + tnp.astype(columns, "int32"), num_classes**2)
+    counts = tnp.bincount(tnp.reshape(cells, (-1,)), length=num_classes**2 + 1)
+    return tnp.reshape(tnp.astype(counts[:-1], "int32"), (num_classes, num_classes))
+
+
+def precision(confusion: Any) -> Array:
+    """The share of right ones among what was taken for each class; 0 where nothing was.
+
+    Args:
+        confusion: what :func:`confusion_matrix` returns, or a sum of such matrices.
+
+    Returns:
+        ``float32[num_classes]``. Its mean is the macro average; the micro average is the accuracy.
+
+    >>> precision(tnp.asarray([[1, 1], [0, 1]]))
+    Array([1. , 0.5], dtype=float32)
+    """
+    confusion = _square("precision", confusion)
+    return _share(tnp.diagonal(confusion), tnp.sum(confusion, axis=0))
+
+
+def recall(confusion: Any) -> Array:
+    """The share of the examples of each class that were found; 0 where there are none. See :func:`precision`.
+
+    >>> recall(tnp.asarray([[1, 1], [0, 1]]))
+    Array([0.5, 1. ], dtype=float32)
+    """
+    confusion = _square("recall", confusion)
+    return _share(tnp.diagonal(confusion), tnp.sum(confusion, axis=1))
+
+
+def f1_score(confusion: Any) -> Array:
+    r"""The harmonic mean of precision and recall, :math:`2 TP / (2 TP + FP + FN)`; 0 for a class that never occurs.
+
+    >>> f1_score(tnp.asarray([[1, 1], [0, 1]]))
+    Array([0.6666667, 0.6666667], dtype=float32)
+    """
+    confusion = _square("f1_score", confusion)
+    return _share(2 * tnp.diagonal(confusion), tnp.sum(confusion, axis=0) + tnp.sum(confusion, axis=1))
+
+
+def _square(where: str, confusion: Any) -> Array:
+    matrix = tnp.asarray(confusion)
+    if matrix.ndim != 2 or matrix.shape[0] != matrix.shape[1]:
+        raise ShapeError(where, "the confusion matrix must be square", got=str(matrix.shape), hint="confusion_matrix")
+    return tnp.astype(matrix, "float64")
+
+
+def _share(part: Array, whole: Array) -> Array:
+    return tnp.astype(part / tnp.maximum(whole, 1), "float32")
+
+
+def roc_auc(scores: Any, labels: Any, where: Any = None) -> Array:
+    r"""The area under the ROC curve: how often a positive example has a higher score than a negative one.
+
+    It is :math:`P(s^+ > s^-) + \frac 1 2 P(s^+ = s^-)` over all pairs, found by sorting.
+
+    Args:
+        scores: of shape ``(n,)``, floats.
+        labels: of the same shape; bools, or integers of which 0 is negative.
+        where: bools of the same shape: the examples to count.
+
+    Returns:
+        A 0-d ``float32``; NaN without a positive or without a negative example, or if a score is NaN.
+
+    Raises:
+        DtypeError: if the scores are not floats.
+        ShapeError: if there is more than one axis, or the shapes differ.
+
+    Source: Fawcett, "An introduction to ROC analysis" (2006), section 7.
+
+    >>> roc_auc(tnp.asarray([0.1, 0.4, 0.35, 0.8]), tnp.asarray([0, 0, 1, 1]))
+    Array(0.75, dtype=float32)
+    """
+    scores, labels = floats("roc_auc", "scores", scores), tnp.asarray(labels)
+    same_shape("roc_auc", "scores and the labels", scores, labels)
+    if scores.ndim != 1:
+        raise ShapeError("roc_auc", "the scores must have one axis", got=str(scores.shape), hint="reshape(-1)")
+    counted = tnp.ones(scores.shape, "bool") if where is None else tnp.asarray(where)
+    order = tnp.argsort(scores)
+    scores, positives, counted = scores[order], labels[order] != 0, counted[order]
+    negatives = tnp.astype(counted & ~positives, "int32")
+    # Entry i is the number of negatives before place i.
+    below = tnp.concatenate([tnp.zeros(1, "int32"), tnp.cumsum(negatives)])
+    less, up_to = (below[tnp.searchsorted(scores, scores, side=side)] for side in ("left", "right"))
+    total = tnp.sum(less + up_to, dtype="float64", where=counted & positives)
+    pairs = tnp.sum(negatives, dtype="float64") * tnp.sum(counted & positives, dtype="float64")
+    area = tnp.where(tnp.any(tnp.isnan(scores) & counted), math.nan, total / (2 * pairs))
+    return tnp.astype(area, "float32")
+
+
+# -- numbers ---
+
+
+def perplexity(logits: Any, labels: Any, where: Any = None) -> Array:
+    r"""The perplexity of a language model, :math:`\exp` of the mean cross entropy per token.
+
+    Over several batches: :math:`\exp` of a :class:`Mean` of ``cross_entropy(..., reduction="none")``.
+
+    Args:
+        logits: a score for each token, floats of shape (..., tokens).
+        labels: the tokens that came, integers of shape (...).
+        where: bools of the shape of the labels: the tokens to count.
+
+    Raises:
+        DtypeError: if the logits are not floats, or the labels not integers.
+        ShapeError: if the shapes do not fit.
+
+    >>> perplexity(tnp.zeros((2, 5, 4)), tnp.zeros((2, 5), "int32"))
+    Array(4., dtype=float32)
+    """
+    return tnp.exp(tnp.mean(cross_entropy(logits, labels, reduction="none"), where=where))
+
+
+def mean_squared_error(predictions: Any, targets: Any, where: Any = None) -> Array:
+    """The mean of the squared differences of two arrays of one shape.
+
+    Raises:
+        DtypeError: if the predictions are not floats.
+        ShapeError: if the shapes differ.
+
+    >>> mean_squared_error(tnp.asarray([1.0, 2.0]), tnp.asarray([1.0, 4.0]))
+    Array(2., dtype=float32)
+    """
+    return tnp.mean(tnp.square(_differences("mean_squared_error", predictions, targets)), where=where)
+
+
+def mean_absolute_error(predictions: Any, targets: Any, where: Any = None) -> Array:
+    """The mean of the absolute differences of two arrays of one shape.
+
+    Raises:
+        DtypeError: if the predictions are not floats.
+        ShapeError: if the shapes differ.
+
+    >>> mean_absolute_error(tnp.asarray([1.0, 2.0]), tnp.asarray([1.0, 4.0]))
+    Array(1., dtype=float32)
+    """
+    return tnp.mean(tnp.abs(_differences("mean_absolute_error", predictions, targets)), where=where)
+
+
+def _differences(where: str, predictions: Any, targets: Any) -> Array:
+    predictions, targets = floats(where, "predictions", predictions), tnp.asarray(targets)
+    same_shape(where, "predictions and the targets", predictions, targets)
+    return predictions - targets
