@@ -9,8 +9,8 @@ from hypothesis import strategies as st
 
 import tvmfun
 import tvmfun.numpy as tnp
-from tvmfun import grad, jit, sparse
-from tvmfun.errors import DtypeError, GradientError, ShapeError
+from tvmfun import grad, jit, optim, sparse, tree
+from tvmfun.errors import ArgumentError, DtypeError, GradientError, ShapeError
 
 RNG = np.random.default_rng(0)
 
@@ -110,3 +110,160 @@ def test_tables_are_checked():
         sparse.RowTable(np.float32(1))
     with pytest.raises(DtypeError, match="floats"):
         sparse.RowTable(np.arange(3))
+
+
+# -- optimizers ----------------------------------------------------------------------------------------------------
+
+
+def _loss(params, ids, y):
+    looked_up = tnp.sum(params["table"][ids] @ params["weight"], axis=1)
+    return tnp.mean(tnp.square(looked_up - y))
+
+
+def _trained(optimizer, params, batches, steps_apart: bool = False):
+    def step(params, state, ids, y):
+        grads = grad(_loss)(params, ids, y)
+        updates, state = optimizer.update(grads, state, params)
+        return optim.apply_updates(params, updates), state
+
+    state = optimizer.init(params)
+    run = jit(step, donate_argnums=(0, 1))
+    params, state = tree.map(lambda x: tnp.asarray(x).copy(), (params, state))
+    for ids, y in batches:
+        params, state = run(params, state, ids, y)
+    return params, state
+
+
+def _batches(rows: int, count: int, seed: int = 0) -> list:
+    rng = np.random.default_rng(seed)
+    return [
+        (rng.integers(0, rows, (8, 3)).astype(np.int32), rng.standard_normal((8, 2)).astype(np.float32))
+        for _ in range(count)
+    ]
+
+
+@pytest.mark.parametrize("name", ["sgd", "adagrad"])
+def test_optimizers_without_momentum_do_what_the_dense_gradient_does(name):
+    optimizer = {"sgd": optim.sgd(0.1), "adagrad": optim.adagrad(0.1)}[name]
+    params = {"table": table(20, 4), "weight": table(4, 2)}
+    marked = params | {"table": sparse.RowTable(params["table"])}
+    batches = _batches(20, 30)
+    expected, expected_state = _trained(optimizer, params, batches)
+    got, state = _trained(optim.lazy(optimizer), marked, batches)
+    np.testing.assert_allclose(np.asarray(got["table"].array), np.asarray(expected["table"]), rtol=1e-4, atol=1e-5)
+    np.testing.assert_allclose(np.asarray(got["weight"]), np.asarray(expected["weight"]), rtol=1e-4, atol=1e-5)
+    for ours, reference in zip(tree.leaves(state), tree.leaves(expected_state), strict=True):
+        np.testing.assert_allclose(np.asarray(ours), np.asarray(reference), rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize(
+    "make", [lambda: optim.sgd(0.1, momentum=0.9), lambda: optim.adam(0.1), lambda: optim.adamw(0.1, weight_decay=0.1)]
+)
+def test_rows_wait_until_they_are_looked_up(make):
+    """The reference keeps the rows of a step in place of the table, by hand in NumPy."""
+    rows, inner = 12, make()
+    params = {"table": sparse.RowTable(table(rows, 4)), "weight": table(4, 2)}
+    batches = _batches(rows, 6, seed=1)
+    got, state = _trained(optim.lazy(inner), params, batches)
+    plain = {"table": np.array(params["table"].array), "weight": params["weight"]}
+    kept = tree.map(np.array, inner.init(plain))
+    for ids, y in batches:
+        dense = tree.map(np.asarray, grad(_loss)(plain, ids, y))
+        at = np.unique(ids)
+        part = lambda x: x[at] if np.shape(x)[:1] == (rows,) else x  # noqa: B023
+        grads = {"table": dense["table"][at], "weight": dense["weight"]}
+        own = {"table": plain["table"][at], "weight": plain["weight"]}
+        updates, new = inner.update(grads, tree.map(part, kept), own)
+        new_params = optim.apply_updates(own, updates)
+        plain["table"][at] = np.asarray(new_params["table"])
+        plain["weight"] = np.asarray(new_params["weight"])
+
+        def put(old, value):
+            if np.shape(old)[:1] != (rows,):
+                return np.asarray(value)
+            old[at] = np.asarray(value)  # noqa: B023
+            return old
+
+        kept = tree.map(put, kept, new)
+    np.testing.assert_allclose(np.asarray(got["table"].array), plain["table"], rtol=1e-4, atol=1e-5)
+    np.testing.assert_allclose(np.asarray(got["weight"]), plain["weight"], rtol=1e-4, atol=1e-5)
+    for ours, reference in zip(tree.leaves(state), tree.leaves(kept), strict=True):
+        np.testing.assert_allclose(np.asarray(ours), reference, rtol=1e-4, atol=1e-5)
+
+
+def test_lazy_adam_is_pytorchs_sparse_adam():
+    torch = pytest.importorskip("torch")
+    values = table(9, 3)
+    weight = torch.nn.Parameter(torch.from_numpy(values.copy()))
+    theirs = torch.optim.SparseAdam([weight], lr=0.1)
+    optimizer = optim.lazy(optim.adam(0.1))
+    params = sparse.RowTable(values)
+    state = optimizer.init(params)
+    loss = lambda t, ids: tnp.sum(tnp.square(t[ids] - 1.0))
+
+    @jit
+    def step(params, state, ids):
+        updates, state = optimizer.update(grad(loss)(params, ids), state, params)
+        return optim.apply_updates(params, updates), state
+
+    for ids, _ in _batches(9, 8, seed=2):
+        params, state = step(params, state, ids)
+        theirs.zero_grad()
+        looked_up = torch.nn.functional.embedding(torch.from_numpy(ids).long(), weight, sparse=True)
+        torch.square(looked_up - 1.0).sum().backward()
+        theirs.step()
+    np.testing.assert_allclose(np.asarray(params.array), weight.detach().numpy(), rtol=1e-4, atol=1e-5)
+
+
+def test_norms_are_those_of_the_whole_gradient():
+    params = {"table": table(50, 2), "weight": table(2, 2)}
+    marked = params | {"table": sparse.RowTable(params["table"])}
+    optimizer = optim.chain(optim.clip_by_global_norm(0.01), optim.sgd(1.0))
+    batches = _batches(50, 4)
+    expected, _ = _trained(optimizer, params, batches)
+    got, _ = _trained(optim.lazy(optimizer), marked, batches)
+    np.testing.assert_allclose(np.asarray(got["table"].array), np.asarray(expected["table"]), rtol=1e-5, atol=1e-6)
+
+
+def test_a_step_takes_the_same_memory_whatever_the_table():
+    optimizer = optim.lazy(optim.adam(0.1))
+    plans = []
+    for rows in (100, 1_000_000):
+        params = {
+            "table": sparse.RowTable(tvmfun.ShapeDtype((rows, 4), "float32")),
+            "weight": tvmfun.ShapeDtype((4, 2), "float32"),
+        }
+
+        def step(params, state, ids, y):
+            updates, state = optimizer.update(grad(_loss)(params, ids, y), state, params)
+            return optim.apply_updates(params, updates), state
+
+        state = tvmfun.eval_shape(optimizer.init, params)
+        compiled = jit(step, donate_argnums=(0, 1)).lower(params, state, *_batches(rows, 1)[0]).compile()
+        plans.append(compiled.memory_analysis())
+    small, large = plans
+    assert (small.temporaries, small.outputs, small.workspaces) == (large.temporaries, large.outputs, large.workspaces)
+    assert large.aliased == large.arguments - sum(x.nbytes for x in _batches(100, 1)[0])
+
+
+def test_several_tables_of_one_size_and_without_tables():
+    params = {name: sparse.RowTable(table(6, 2)) for name in ("a", "b")}
+    loss = lambda p: tnp.sum(p["a"][np.asarray([1, 1])]) + tnp.sum(tnp.square(p["b"][np.asarray([5])]))
+    optimizer = optim.lazy(optim.sgd(1.0, momentum=0.9))
+    updates, state = optimizer.update(grad(loss)(params), optimizer.init(params), params)
+    new = optim.apply_updates(params, updates)
+    change = np.asarray(new["a"].array) - np.asarray(params["a"].array)
+    np.testing.assert_allclose(change, -2.0 * (np.arange(6) == 1)[:, None] * np.ones(2), atol=1e-6)
+    assert not np.asarray(state[0].trace["b"])[:5].any() and np.asarray(state[0].trace["b"])[5].all()
+    plain = optim.lazy(optim.sgd(1.0))
+    assert float(plain.update(tnp.asarray(2.0), plain.init(tnp.asarray(0.0)))[0]) == -2.0
+
+
+def test_optimizers_that_mix_rows_are_refused():
+    mixing = optim.GradientTransformation(
+        lambda params: tree.map(lambda p: tnp.zeros((2, p.shape[0])), params), lambda u, s, p=None: (u, s)
+    )
+    optimizer, params = optim.lazy(mixing), sparse.RowTable(table(6, 2))
+    gradient = grad(lambda t: tnp.sum(t[np.asarray([1])]))(params)
+    with pytest.raises(ArgumentError, match="first axis of its state"):
+        optimizer.update(gradient, optimizer.init(params), params)

@@ -13,6 +13,7 @@ from tvmfun.optim.base import (
     stateless,
 )
 from tvmfun.optim.combine import MaskedNode, MaskedState, chain, masked
+from tvmfun.optim.lazy import lazy
 from tvmfun.optim.loss_scaling import DynamicLossScale, StaticLossScale, all_finite, select_tree
 from tvmfun.optim.optimizers import adadelta, adam, adamw, sgd
 from tvmfun.optim.schedules import (
@@ -73,6 +74,7 @@ __all__ = [
     "exponential_decay",
     "global_norm",
     "identity",
+    "lazy",
     "linear_schedule",
     "masked",
     "piecewise_constant_schedule",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any, NamedTuple, TypeAlias
 
 import tvmfun.numpy as tnp
@@ -10,6 +11,7 @@ from tvmfun import tree
 from tvmfun.core.array import Array
 from tvmfun.core.leaf import abstract
 from tvmfun.errors import ShapeError
+from tvmfun.sparse import is_row_sparse, is_table
 
 __all__ = [
     "EmptyState",
@@ -105,12 +107,14 @@ def apply_updates(params: Params, updates: Updates) -> Params:
     >>> apply_updates({"w": tnp.asarray(1.0), "b": None}, {"w": tnp.asarray(0.5), "b": None})
     {'w': Array(1.5, dtype=float32), 'b': None}
     """
-    structures = [tree.structure(t, is_leaf=_is_none) for t in (params, updates)]
+    structures = [tree.structure(t, is_leaf=_is_part) for t in (params, updates)]
     tree.check_same_structure("apply_updates", *structures, names=("the params", "the updates"))
 
     def apply(path: tree.Path, param: Any, update: Any) -> Any:
         if param is None or update is None:
             return param
+        if is_table(param):
+            return replace(param, array=_updated(param.array, update))
         param = tnp.asarray(param)
         result = tnp.add(param, update)
         if result.shape != param.shape:
@@ -121,7 +125,19 @@ def apply_updates(params: Params, updates: Updates) -> Params:
             )
         return result.astype(param.dtype)
 
-    return tree.map_with_path(apply, params, updates, is_leaf=_is_none)
+    return tree.map_with_path(apply, params, updates, is_leaf=_is_part)
+
+
+def _updated(table: Any, update: Any) -> Any:
+    """A table and an update of some rows, or of all."""
+    if is_row_sparse(update):
+        rows = update.rows.astype(table.dtype)
+        return tnp.asarray(table).at[update.indices].add(rows, mode="drop", unique_indices=True)
+    return table + (update.array if is_table(update) else update).astype(table.dtype)
+
+
+def _is_part(node: Any) -> bool:
+    return node is None or is_table(node) or is_row_sparse(node)
 
 
 def _is_none(node: Any) -> bool:

@@ -1,0 +1,121 @@
+"""Optimizers of tables of which a step touches only some rows."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import tvmfun.numpy as tnp
+from tvmfun import tree
+from tvmfun.core.array import ShapeDtype
+from tvmfun.core.leaf import abstract
+from tvmfun.errors import ArgumentError
+from tvmfun.jit import eval_shape
+from tvmfun.optim.base import GradientTransformation, OptState, Params, Updates
+from tvmfun.sparse import RowSparse, is_row_sparse, is_table
+
+__all__ = ["lazy"]
+
+
+def lazy(inner: GradientTransformation) -> GradientTransformation:
+    """An optimizer that reads and writes only those rows of a table, and of its state, that a gradient has.
+
+    Gradients of a :class:`tvmfun.sparse.RowTable` are :class:`tvmfun.sparse.RowSparse`. The inner optimizer sees their
+    rows, and those of the parameters and of its own state, as if there were no others. So a step takes as long for a
+    table of ten million rows as for one of ten thousand. Everything else in the tree is updated as usual.
+
+    Rows that a batch does not look up stay as they are: for ``sgd`` and ``adagrad`` that is what the dense gradient
+    gives, too. Momentum, decay of weights and second moments wait until a row is looked up again, as in PyTorch's
+    ``SparseAdam``; counts of steps are those of the whole tree. Norms are over the rows of the gradient.
+
+    Args:
+        inner: an optimizer that treats each row alone, as all elementwise ones do.
+
+    Returns:
+        A transformation with the state that ``inner`` has for plain arrays. Updates of tables are row-sparse;
+        ``apply_updates`` adds them.
+
+    Raises:
+        ArgumentError: when it updates, if the state of ``inner`` has rows of a table elsewhere than along its first
+            axis.
+
+    >>> import tvmfun
+    >>> import tvmfun.numpy as tnp
+    >>> from tvmfun import optim, sparse
+    >>> optimizer = lazy(optim.adam(0.1))
+    >>> params = {"table": sparse.RowTable(tnp.zeros((1000, 2))), "scale": tnp.asarray(1.0)}
+    >>> loss = lambda params, ids: tnp.sum((params["table"][ids] - 1.0) ** 2) * params["scale"]
+    >>> @tvmfun.jit
+    ... def step(params, state, ids):
+    ...     updates, state = optimizer.update(tvmfun.grad(loss)(params, ids), state, params)
+    ...     return optim.apply_updates(params, updates), state
+    >>> params, _ = step(params, optimizer.init(params), tnp.asarray([3, 7, 3]))
+    >>> tnp.round(params["table"].array[2:5], 4)
+    Array([[0. , 0. ],
+           [0.1, 0.1],
+           [0. , 0. ]], dtype=float32)
+    """
+
+    def init(params: Params) -> OptState:
+        return inner.init(_arrays(params))
+
+    def update(updates: Updates, state: OptState, params: Params | None = None, **extra_args: Any) -> tuple:
+        nodes, structure = tree.flatten(updates, is_leaf=is_row_sparse)
+        tables = [node for node in nodes if is_row_sparse(node)]
+        owners = _owners(inner, nodes, structure)
+        leaves, state_structure = tree.flatten(state)
+        rows = [leaf if k is None else _taken(leaf, tables[k]) for leaf, k in zip(leaves, owners, strict=True)]
+        given = tree.unflatten(structure, [node.rows if is_row_sparse(node) else node for node in nodes])
+        if params is not None:
+            values, _ = tree.flatten(_arrays(params))
+            taken = [
+                _taken(value, node) if is_row_sparse(node) else value for value, node in zip(values, nodes, strict=True)
+            ]
+            params = tree.unflatten(structure, taken)
+        new_updates, new_state = inner.update(given, tree.unflatten(state_structure, rows), params, **extra_args)
+        results = [
+            RowSparse(node.indices, new, node.num_rows) if is_row_sparse(node) else new
+            for node, new in zip(nodes, tree.leaves(new_updates), strict=True)
+        ]
+        kept = [
+            new if k is None else tnp.asarray(old).at[tables[k].indices].set(new, mode="drop", unique_indices=True)
+            for old, new, k in zip(leaves, tree.leaves(new_state), owners, strict=True)
+        ]
+        return tree.unflatten(structure, results), tree.unflatten(state_structure, kept)
+
+    return GradientTransformation(init, update)
+
+
+def _arrays(params: Params) -> Params:
+    """The parameters with arrays in place of tables."""
+    return tree.map(lambda node: node.array if is_table(node) else node, params, is_leaf=is_table)
+
+
+def _taken(array: Any, node: RowSparse) -> Any:
+    """The rows of an array that a gradient has; zeros where it has none."""
+    return tnp.asarray(array).at[node.indices].get(mode="fill", fill_value=0)
+
+
+def _owners(inner: GradientTransformation, nodes: list, structure: tree.Structure) -> list[int | None]:
+    """For each leaf of the state the table whose rows it has, or None.
+
+    The optimizer is asked what its state would be if each table had a number of rows that is nobody else's size.
+    """
+    avals = [abstract(node.rows if is_row_sparse(node) else node) for node in nodes]
+    unused = 1 + max([size for aval in avals for size in aval.shape if isinstance(size, int)], default=0)
+    unused = max([unused, *(node.num_rows for node in nodes if is_row_sparse(node))])
+    marks: dict[int, int] = {}
+    imagined = []
+    for node, aval in zip(nodes, avals, strict=True):
+        if is_row_sparse(node):
+            unused += 1
+            aval = ShapeDtype((unused, *aval.shape[1:]), aval.dtype)
+            marks[unused] = len(marks)
+        imagined.append(aval)
+    owners = []
+    for leaf in tree.leaves(eval_shape(inner.init, tree.unflatten(structure, imagined))):
+        if any(size in marks for size in leaf.shape[1:]):
+            what = "the optimizer must keep the rows of a table along the first axis of its state"
+            hint = "another optimizer for tables"
+            raise ArgumentError("optim.lazy", what, got=repr(leaf), hint=hint)
+        owners.append(marks.get(leaf.shape[0]) if leaf.shape else None)
+    return owners
