@@ -191,8 +191,8 @@ def group_norm(x: Any, num_groups: int, weight: Any = None, bias: Any = None, *,
     axes = (*range(1, x.ndim - 1), x.ndim)
     centred = wide - tnp.mean(wide, axis=axes, keepdims=True)
     y = centred * lax.rsqrt(tnp.mean(centred * centred, axis=axes, keepdims=True) + eps)
-    y = y.reshape(x.shape)
-    return _moved(y if weight is None else y * weight, bias).astype(x.dtype)
+    weight, bias = (None if p is None else tnp.asarray(p).reshape(wide.shape[-2:]) for p in (weight, bias))
+    return _moved(y if weight is None else y * weight, bias).astype(x.dtype).reshape(x.shape)
 
 
 def instance_norm(x: Any, weight: Any = None, bias: Any = None, *, eps: float = 1e-5) -> Any:
