@@ -292,6 +292,7 @@ def test_normalizations_with_running_statistics():
             "sequences": running_case(nn.BatchNorm(4, affine=False, momentum=0.3), True, normal(2, 3, 4)),
             "images": running_case(nn.BatchNorm(4, eps=1e-3), True, normal(2, 3, 5, 4)),
             "volumes": running_case(nn.BatchNorm(2), True, normal(2, 3, 2, 2, 2)),
+            "empty": running_case(nn.BatchNorm(4), True, normal(0, 3, 4)),
             "fixed": running_case(nn.BatchNorm(4), False, normal(2, 3, 5, 4)),
             "fixed_empty": running_case(nn.BatchNorm(4), False, normal(0, 3, 5, 4)),
             "instance": running_case(

@@ -16,6 +16,7 @@ from tvmfun.core.program import Equation, Program
 from tvmfun.core.trace import equations, trace
 from tvmfun.errors import ArgumentError
 from tvmfun.nn.layers.containers import Function
+from tvmfun.nn.state import has_state
 from tvmfun.nn.walk import children, is_layer
 
 __all__ = ["LayerSummary", "Summary", "summary"]
@@ -27,7 +28,8 @@ class LayerSummary(NamedTuple):
     Args:
         path: where the layer is in the model, such as ``"layers.0"``; empty for the model.
         kind: the name of its class.
-        output: the shapes and dtypes of what it returned when it was called last, a tree; ``None`` if it was not.
+        output: the shapes and dtypes of what it returned when it was called last, a tree, without its state; ``None``
+            if it was not.
         parameters: the number of elements of its arrays.
         bytes: how much memory these take.
         flops: the additions, multiplications and other floating-point operations of all calls.
@@ -102,7 +104,7 @@ def summary(model: Any, *args: Any, **kwargs: Any) -> Summary:
     --------------------------------------------------------------------------
     total     Sequential  float32[128,10]      407,050  1,628,200  104,203,520
     """
-    if not callable(model):
+    if not is_layer(model):
         raise ArgumentError("summary", "the model must be a layer that can be called", got=type(model).__name__)
     leaves, structure = tree.flatten((args, kwargs))
     is_array = [hasattr(leaf, "shape") and hasattr(leaf, "dtype") for leaf in leaves]
@@ -111,7 +113,7 @@ def summary(model: Any, *args: Any, **kwargs: Any) -> Summary:
 
     def run(model: Any, arrays: list) -> Any:
         places = dict(_layers(model))
-        calls.update({path: _Calls() for path in places})
+        calls.update({path: _Calls(has_state(layer)) for path, layer in places.items()})
         remaining = iter(arrays)
         values = [next(remaining) if flag else leaf for leaf, flag in zip(leaves, is_array, strict=True)]
         args, kwargs = tree.unflatten(structure, values)
@@ -121,7 +123,7 @@ def summary(model: Any, *args: Any, **kwargs: Any) -> Summary:
     shapes = tree.map(abstract, model)
     program = trace(run)(shapes, arrays)
     rows = [_row(path, layer, calls[path].output, calls[path].flops) for path, layer in _layers(shapes)]
-    output = tree.unflatten(program.out_tree, program.out_avals)
+    output = calls[""].result(tree.unflatten(program.out_tree, program.out_avals))
     total = _row("", model, output, sum(map(_flops, program.equations)))
     return Summary(tuple(row for row in rows if row.path), total)
 
@@ -150,9 +152,16 @@ def _kind(layer: Any) -> str:
 class _Calls:
     """What is known about the calls of a layer."""
 
-    def __init__(self) -> None:
+    def __init__(self, has_state: bool) -> None:
+        self._has_state = has_state
         self.output: Any = None
         self.flops: Any = 0
+
+    def result(self, value: Any) -> Any:
+        """The shapes and dtypes of what was returned, without the state."""
+        if self._has_state and isinstance(value, tuple) and len(value) == 2:
+            value = value[0]
+        return tree.map(_strong, value)
 
 
 class _Observed:
@@ -183,7 +192,7 @@ class _Observed:
             made = equations()[self._starts.pop(frame) :]
             calls = self._calls.get(id(frame.f_locals.get(frame.f_code.co_varnames[0])))
             if calls is not None:
-                calls.output = tree.map(_strong, value)
+                calls.output = calls.result(value)
                 calls.flops = calls.flops + sum(map(_flops, made))
 
 

@@ -74,7 +74,7 @@ def batch_norm(
             of the whole batch.
 
     Returns:
-        The normalized array, and the running mean and variance, which get no gradient.
+        The normalized array, and the running mean and variance, which get no gradient; an empty batch changes neither.
 
     Raises:
         ShapeError: if the shapes do not fit.
@@ -91,19 +91,18 @@ def batch_norm(
     channels = _check_parameters(
         "batch_norm", x, running_mean=running_mean, running_var=running_var, weight=weight, bias=bias
     )
-    wide = _wide(x)
-    if not train:
+    wide, axes, count = _wide(x), tuple(range(x.ndim - 1)), x.size // max(channels, 1)
+    count = count if axis_name is None else count * lax.axis_size(axis_name)
+    if not train or (isinstance(count, int) and count == 0):
         y = (wide - running_mean) * _scale(running_var, weight, eps)
         return _moved(y, bias).astype(x.dtype), running_mean, running_var
-    axes, count = tuple(range(x.ndim - 1)), x.size // max(channels, 1)
+    if isinstance(count, int) and count == 1:
+        what = "there must be more than one value per channel to train with"
+        raise ArgumentError("batch_norm", what, got=str(x.shape), hint="train=False, or a larger batch")
     mean = _mean(wide, axes, axis_name)
     centred = wide - mean
     var = _mean(centred * centred, axes, axis_name)
     y = _moved(centred * _scale(var, weight, eps), bias).astype(x.dtype)
-    count = count if axis_name is None else count * lax.axis_size(axis_name)
-    if isinstance(count, int) and count == 1:
-        what = "there must be more than one value per channel to train with"
-        raise ArgumentError("batch_norm", what, got=str(x.shape), hint="train=False, or a larger batch")
     unbiased = var * _unbiasing(count, wide.dtype)
     running = [
         (old * (1 - momentum) + momentum * lax.stop_gradient(new)).astype(old.dtype)

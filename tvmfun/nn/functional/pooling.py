@@ -188,9 +188,11 @@ def adaptive_max_pool(x: Any, output_size: int | Sequence[int | None] | None) ->
 def _adaptive(where: str, x: Any, output_size: Any, pool: Callable, reduce: Callable) -> Any:
     x = channels_last(where, x)
     sizes = x.shape[1:-1]
-    given = (output_size,) * len(sizes) if output_size is None or isinstance(output_size, int) else tuple(output_size)
-    wanted = tuple(n if m is None else m for n, m in zip(sizes, given, strict=False))
-    wanted = per_axis(where, "output_size", wanted if len(given) == len(sizes) else given, len(sizes))
+    if output_size is None or isinstance(output_size, int):
+        output_size = (output_size,) * len(sizes)
+    if len(output_size) == len(sizes):
+        output_size = tuple(n if m is None else m for n, m in zip(sizes, output_size, strict=True))
+    wanted = per_axis(where, "output_size", output_size, len(sizes))
     if all(m == 1 for m in wanted):
         return reduce(x, axis=tuple(range(1, x.ndim - 1)), keepdims=True)
     if all(n % m == 0 for n, m in zip(sizes, wanted, strict=True)):

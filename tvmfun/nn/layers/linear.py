@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import field
+from functools import partial
 from typing import Any
-
-import numpy as np
 
 import tvmfun.numpy as tnp
 from tvmfun.core.array import Array
 from tvmfun.errors import ShapeError
+from tvmfun.jit import jit
 from tvmfun.nn import functional
 from tvmfun.nn.functional.linear import row_index
 from tvmfun.nn.init import Initializer, normal
@@ -164,7 +164,7 @@ class Embedding:
             what = f"the initializer must make a weight of shape {shape}"
             raise ShapeError("Embedding", what, got=str(weight.shape))
         if padding_idx is not None and weight_init is None:
-            weight = tnp.where(np.arange(num_embeddings)[:, None] == padding_idx, tnp.zeros_like(weight), weight)
+            weight = _without_row(weight, padding_idx)
         set_fields(self, weight=weight, padding_idx=padding_idx)
 
     def __call__(self, indices: Any) -> Any:
@@ -193,3 +193,8 @@ class Identity:
     def __call__(self, x: Any) -> Any:
         """Returns ``x``."""
         return x
+
+
+@partial(jit, static_argnames="row")
+def _without_row(weight: Any, row: int) -> Any:
+    return weight.at[row].set(0)

@@ -303,7 +303,7 @@ class InstanceNorm:
             hint = "state=layer.init_state()"
             raise ArgumentError("InstanceNorm", "running statistics need a state", got="none", hint=hint)
         if not train:
-            y, *_ = functional.batch_norm(x, *state, self.weight, self.bias, train=False, eps=self.eps)
+            y, *_ = functional.batch_norm(x, state.mean, state.var, self.weight, self.bias, train=False, eps=self.eps)
             return y, state
         y, x = functional.instance_norm(x, self.weight, self.bias, eps=self.eps), lax.stop_gradient(tnp.asarray(x))
         axes = tuple(range(1, x.ndim - 1))

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import field
+from functools import partial
 from typing import Any, NamedTuple
 
 import tvmfun.numpy as tnp
 from tvmfun import lax, random
 from tvmfun.core.array import Array
 from tvmfun.errors import ArgumentError
+from tvmfun.jit import jit
 from tvmfun.nn.layers.parameters import check_positive, layer, set_fields, with_fields
 
 __all__ = ["SpectralNorm", "SpectralNormState", "WeightNorm"]
@@ -24,6 +26,7 @@ def _weight(where: str, layer: Any, name: str, dim: int | None = None) -> Any:
     return weight
 
 
+@partial(jit, static_argnames="dim")
 def _norm(weight: Any, dim: int | None) -> Any:
     """The norm over all axes but ``dim``, which stay with size 1."""
     axes = tuple(axis for axis in range(weight.ndim) if dim is None or axis != dim % weight.ndim)
@@ -121,11 +124,7 @@ class SpectralNorm:
 
     def init_state(self) -> SpectralNormState:
         """Fifteen steps of the power method from the same random vectors."""
-        matrix = self._matrix()
-        keys = random.split(random.key(0))
-        vectors = (random.normal(key, (n,), matrix.dtype) for key, n in zip(keys, matrix.shape, strict=True))
-        state = SpectralNormState(*(self._normalized(vector) for vector in vectors))
-        return self._iterated(matrix, state, 15)
+        return _first_vectors(self)
 
     def __call__(self, x: Any, state: SpectralNormState, *, train: bool = True) -> tuple[Any, SpectralNormState]:
         """Calls the layer with its weight, and returns the result and the new state."""
@@ -148,3 +147,12 @@ class SpectralNorm:
             u = self._normalized(matrix @ state.v)
             state = SpectralNormState(u, self._normalized(u @ matrix))
         return state
+
+
+@jit
+def _first_vectors(norm: SpectralNorm) -> SpectralNormState:
+    matrix = norm._matrix()
+    keys = random.split(random.key(0))
+    vectors = (random.normal(key, (n,), matrix.dtype) for key, n in zip(keys, matrix.shape, strict=True))
+    state = SpectralNormState(*(norm._normalized(vector) for vector in vectors))
+    return norm._iterated(matrix, state, 15)
