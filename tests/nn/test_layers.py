@@ -3,6 +3,7 @@
 import math
 import pickle
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import jax
@@ -29,22 +30,19 @@ def normal(*shape, seed=0, dtype="float32"):
 def check(cases):
     """Compares results and gradients of pairs of functions of float arrays: all as one program, in float64."""
     args = {name: [np.asarray(x, "float64") for x in case[2:]] for name, case in cases.items()}
-    weights, expected = {}, {}
-    with x64(True):
-        for name, (_, oracle, *_) in cases.items():
-            y, pull = jax.vjp(oracle, *args[name])
-            weights[name] = normal(*y.shape, seed=9, dtype="float64")
-            expected[name] = [np.asarray(leaf) for leaf in (y, *pull(weights[name]))]
 
-    @tvmfun.jit
-    def run(args, weights):
+    def run(vjp, which, args, weights):
         results = {}
-        for name, (ours, *_) in cases.items():
-            y, pull = tvmfun.vjp(ours, *args[name])
+        for name, functions in cases.items():
+            y, pull = vjp(functions[which], *args[name])
             results[name] = [y, *pull(weights[name])]
         return results
 
-    actual = run(args, weights)
+    with x64(True):
+        shapes = {name: jax.eval_shape(oracle, *args[name]).shape for name, (_, oracle, *_) in cases.items()}
+        weights = {name: normal(*shape, seed=9, dtype="float64") for name, shape in shapes.items()}
+        expected = jax.tree.map(np.asarray, jax.jit(partial(run, jax.vjp, 1))(args, weights))
+    actual = tvmfun.jit(partial(run, tvmfun.vjp, 0))(args, weights)
     for name, references in expected.items():
         for ours, reference in zip(actual[name], references, strict=True):
             assert ours.dtype == reference.dtype and ours.shape == reference.shape, name
@@ -242,18 +240,38 @@ def test_a_batch_spread_over_an_axis_is_normalized_as_one():
 
 
 def test_sizes_that_are_known_when_called():
-    """One compile serves every batch size, also the unbiased variance."""
-    model = nn.Sequential(nn.Linear(3, 4, key=KEY), nn.BatchNorm(4), F.relu)
-    step = lambda model, state, x: model(x, state)
-    run = tvmfun.jit(step, dynamic_shapes={"x": {0: Dim("b", min=2)}})
-    for size in (2, 5):
-        x = normal(size, 3)
-        for ours, reference in zip(
-            tree.leaves(run(model, nn.init_state(model), x)),
-            tree.leaves(step(model, nn.init_state(model), x)),
-            strict=True,
-        ):
+    """One compile serves every batch size, also the unbiased variance and the counts of pooling."""
+    model = nn.Sequential(
+        nn.Conv1d(3, 4, 3, key=KEY),
+        nn.BatchNorm(4),
+        F.relu,
+        nn.AvgPool1d(2, ceil_mode=True, count_include_pad=False),
+        nn.Dropout1d(0.5),
+        nn.GroupNorm(2, 4),
+        nn.ConvTranspose1d(4, 2, 2, stride=2, key=KEY),
+        nn.AdaptiveAvgPool1d(4),
+        nn.Flatten(),
+    )
+    step = lambda model, state, x: model(x, state, key=KEY)
+    run = tvmfun.jit(step, dynamic_shapes={"x": {0: Dim("b", min=1)}})
+    for size in (1, 3):
+        x, state = normal(size, 7, 3), nn.init_state(model)
+        found, expected = tree.leaves(run(model, state, x)), tree.leaves(tvmfun.jit(step)(model, state, x))
+        for ours, reference in zip(found, expected, strict=True):
             np.testing.assert_allclose(ours, reference, rtol=1e-5, atol=1e-6)
+    table = nn.summary(model, ShapeDtype(("b", 7, 3), "float32"), nn.init_state(model), train=False)
+    assert str(table.total.flops) == "720*b + 12"
+
+
+def test_an_ensemble_of_models():
+    make = lambda key: nn.Sequential(nn.Conv1d(3, 4, 3, key=key), nn.InstanceNorm(4, affine=True), nn.PReLU(4))
+    models = tvmfun.jit(tvmfun.vmap(make))(random.split(KEY, 2))
+    x = normal(2, 6, 3)
+    y = tvmfun.jit(tvmfun.vmap(lambda model, x: model(x), in_axes=(0, None)))(models, x)
+    single = tvmfun.jit(lambda model, x: model(x))
+    for i in range(2):
+        expected = single(tree.map(lambda leaf, i=i: leaf[i], models), x)
+        np.testing.assert_allclose(y[i], expected, rtol=1e-4, atol=1e-5)
 
 
 @pytest.mark.parametrize("dtype", ["float16", "bfloat16"])

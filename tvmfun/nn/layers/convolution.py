@@ -4,16 +4,21 @@ from __future__ import annotations
 
 import math
 from dataclasses import field
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Literal
 
+import tvmfun.numpy as tnp
 from tvmfun.core.array import Array
 from tvmfun.errors import ArgumentError
 from tvmfun.nn import functional
-from tvmfun.nn.functional.arguments import Padding, Sizes, hashable_padding, per_axis
+from tvmfun.nn.functional.arguments import Padding, Sizes, channels_last, hashable_padding, margins_of, per_axis
 from tvmfun.nn.init import Initializer
 from tvmfun.nn.layers.parameters import check_positive, layer, set_fields, set_parameters
 
 __all__ = ["Conv1d", "Conv2d", "Conv3d", "ConvTranspose1d", "ConvTranspose2d", "ConvTranspose3d"]
+
+PaddingMode = Literal["zeros", "reflect", "replicate", "circular"]
+# As NumPy calls them.
+_PADDING_MODES = {"zeros": "constant", "reflect": "reflect", "replicate": "edge", "circular": "wrap"}
 
 
 @layer
@@ -27,6 +32,7 @@ class _Conv:
     padding: Padding = field(metadata={"static": True})
     dilation: Sizes = field(metadata={"static": True})
     groups: int = field(metadata={"static": True})
+    padding_mode: PaddingMode = field(metadata={"static": True})
 
     def __init__(
         self,
@@ -39,6 +45,7 @@ class _Conv:
         dilation: Sizes = 1,
         groups: int = 1,
         bias: bool = True,
+        padding_mode: PaddingMode = "zeros",
         key: Any,
         dtype: Any = "float32",
         weight_init: Initializer | None = None,
@@ -46,6 +53,9 @@ class _Conv:
     ) -> None:
         where, rank = type(self).__name__, self.rank
         _check_channels(where, in_channels, out_channels, groups)
+        if padding_mode not in _PADDING_MODES:
+            modes = ", ".join(map(repr, _PADDING_MODES))
+            raise ArgumentError(where, f"padding_mode must be one of {modes}", got=repr(padding_mode))
         kernel = per_axis(where, "kernel_size", kernel_size, rank)
         channels = in_channels // groups
         shape = (*kernel, channels, out_channels)
@@ -56,17 +66,25 @@ class _Conv:
             padding=hashable_padding(padding),
             dilation=per_axis(where, "dilation", dilation, rank),
             groups=groups,
+            padding_mode=padding_mode,
         )
 
     def __call__(self, x: Any) -> Any:
         """Convolves an array of shape (batch, spatial axes, in_channels)."""
         convolve = (functional.conv1d, functional.conv2d, functional.conv3d)[self.rank - 1]
+        padding = self.padding
+        if self.padding_mode != "zeros":
+            where = type(self).__name__
+            x, window = channels_last(where, x, self.rank), self.weight.shape[: self.rank]
+            strides, holes = (per_axis(where, "stride", sizes, self.rank) for sizes in (self.stride, self.dilation))
+            margins = margins_of(where, padding, x.shape[1:-1], window, strides, holes)
+            x, padding = tnp.pad(x, ((0, 0), *margins, (0, 0)), _PADDING_MODES[self.padding_mode]), 0
         return convolve(
             x,
             self.weight,
             self.bias,
             stride=self.stride,
-            padding=self.padding,
+            padding=padding,
             dilation=self.dilation,
             groups=self.groups,
         )
@@ -90,13 +108,14 @@ class Conv2d(_Conv):
         dilation: the step between the elements of a window.
         groups: into how many groups the channels are split; each output sees one group of inputs.
         bias: whether to add a bias.
+        padding_mode: what the padding is made of: ``"zeros"``, ``"reflect"``, ``"replicate"`` or ``"circular"``.
         key: a key of :mod:`tvmfun.random`.
         dtype: the dtype of the parameters.
         weight_init: an initializer of :mod:`tvmfun.nn.init` for the weight, instead of PyTorch's.
         bias_init: one for the bias.
 
     Raises:
-        ArgumentError: if a number is not positive, or the groups do not divide the channels.
+        ArgumentError: if a number is not positive, the groups do not divide the channels, or the mode is unknown.
         DtypeError: if ``dtype`` is not a float.
 
     >>> from tvmfun import random

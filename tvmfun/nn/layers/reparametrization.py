@@ -12,6 +12,7 @@ from tvmfun.core.array import Array
 from tvmfun.errors import ArgumentError
 from tvmfun.jit import jit
 from tvmfun.nn.layers.parameters import check_positive, layer, set_fields, with_fields
+from tvmfun.nn.state import init_state
 
 __all__ = ["SpectralNorm", "SpectralNormState", "WeightNorm"]
 
@@ -64,6 +65,10 @@ class WeightNorm:
 
     def __init__(self, layer: Any, name: str = "weight", dim: int | None = -1) -> None:
         set_fields(self, layer=layer, scale=_norm(_weight("WeightNorm", layer, name, dim), dim), name=name, dim=dim)
+
+    def init_state(self) -> Any:
+        """The first state of the layer."""
+        return init_state(self.layer)
 
     @property
     def weight(self) -> Any:
