@@ -303,6 +303,32 @@ def test_normalizations_are_few_kernels():
     assert len(in_training) == 3  # the mean, the variance, the result
 
 
+def test_layers_of_no_examples():
+    x = np.zeros((0, 6, 6, 4), "float32")
+    layers = [
+        nn.GroupNorm(2, 4),
+        nn.InstanceNorm(4, affine=True),
+        nn.RMSNorm(4),
+        nn.PReLU(4),
+        nn.WeightNorm(nn.Conv2d(4, 3, 3, key=KEY)),
+        nn.Upsample(size=9, mode="bilinear"),
+        nn.AdaptiveAvgPool2d(4),
+        nn.AdaptiveMaxPool2d(1),
+        nn.PixelShuffle(2),
+        nn.DropPath(0.5),
+    ]
+
+    @tvmfun.jit
+    def run(layers, x):
+        call = lambda layer, x: layer(x, key=KEY) if isinstance(layer, nn.DropPath) else layer(x)
+        loss = lambda layers: sum(tnp.sum(call(layer, x) ** 2) for layer in layers)
+        return [call(layer, x) for layer in layers], tvmfun.grad(loss)(layers)
+
+    results, gradients = run(layers, x)
+    assert all(y.shape[0] == 0 for y in results)
+    assert not any(np.asarray(leaf).any() for leaf in tree.leaves(gradients))
+
+
 # -- dropout ---------------------------------------------------------------------------------------------------
 
 

@@ -375,7 +375,7 @@ def test_pooling():
             partial(T.lp_pool1d, norm_type=4, kernel_size=3, stride=2, ceil_mode=True),
             line,
         ),
-        "norm2": (nn.LPPool2d(2, (2, 3)), partial(T.lp_pool2d, norm_type=2, kernel_size=(2, 3)), image),
+        "norm2": (nn.LPPool2d(2.0, (2, 3)), partial(T.lp_pool2d, norm_type=2.0, kernel_size=(2, 3)), image),
         "norm3": (nn.LPPool3d(2, 2), partial(T.lp_pool3d, norm_type=2, kernel_size=2), volume),
         "mean1": (nn.AdaptiveAvgPool1d(4), partial(T.adaptive_avg_pool1d, output_size=4), line),
         "mean2": (nn.AdaptiveAvgPool2d((3, None)), partial(T.adaptive_avg_pool2d, output_size=(3, None)), image),
@@ -506,6 +506,17 @@ def test_shapes_for_any_geometry(sizes, kernel, stride, padding, dilation, ceil_
         except RuntimeError:
             continue
         assert tvmfun.eval_shape(ours, tvmfun.ShapeDtype((1, *sizes, 1), "float32")).shape == expected
+
+
+def test_the_nearest_for_any_sizes():
+    """The places are rounded as PyTorch does, which computes them in float32."""
+    for n in (1, 3, 7, 10):
+        x = np.arange(n, dtype="float32").reshape(1, n, 1)
+        wanted = [*range(1, 24), 41]
+        ours = tvmfun.jit(lambda x, wanted=wanted: [F.interpolate(x, m) for m in wanted])(x)
+        for m, y in zip(wanted, ours, strict=True):
+            expected = torch.nn.functional.interpolate(first(torch.tensor(x)), m)
+            np.testing.assert_array_equal(y, last(expected))
 
 
 # -- whole models ----------------------------------------------------------------------------------------------

@@ -110,7 +110,8 @@ def lp_pool(x: Any, norm_type: float, window: Sizes, stride: Sizes | None = None
     geometry = _geometry(sizes, strides, _with_extra(margins, extra))
     if math.isinf(norm_type):
         return conv.window_max(tnp.abs(x), **geometry)
-    total = conv.window_sum(x**norm_type, **geometry)
+    exponent = int(norm_type) if norm_type == int(norm_type) else norm_type  # powers of negative numbers are exact
+    total = conv.window_sum(x**exponent, **geometry)
     is_zero = total == 0
     return tnp.where(is_zero, tnp.zeros_like(total), tnp.where(is_zero, 1, total) ** (1 / norm_type))
 

@@ -120,7 +120,7 @@ def interpolate(
     for axis, (n, m, step) in enumerate(zip(sizes, wanted, steps, strict=True), 1):
         if mode == "nearest":
             if n != m:
-                places = np.minimum((np.arange(m) * np.float32(step)).astype("int32"), n - 1)
+                places = np.minimum((np.arange(m, dtype="float32") * np.float32(step)).astype("int32"), n - 1)
                 x = tnp.take(x, places, axis=axis)
             continue
         weights = _weights(n, m, step, mode == "bicubic", align_corners).astype(x.dtype)
