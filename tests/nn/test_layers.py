@@ -637,6 +637,14 @@ def test_a_summary_of_loops_and_repeated_layers():
     inner, unused = table.layers
     assert inner.flops == 2 * (2 * 3 * 4 * 4) and table.total.flops == 12 * (2 * 3 * 4 * 4)
     assert (unused.output, unused.flops, unused.parameters) == (None, 0, 20)
+    branches = lambda y: tvmfun.lax.cond(True, lambda y: y @ y.swapaxes(-1, -2), lambda y: y[..., :2], y)
+    parts = nn.Sequential(branches, tvmfun.checkpoint(lambda y: 2 * y))
+    table = nn.summary(parts, ShapeDtype((5, 2, 8), "float32"))
+    assert [row.flops for row in table.layers] == [2 * (5 * 2 * 2) * 8, 5 * 2 * 2]
+    attention = nn.Sequential(lambda x: F.dot_product_attention(x, x, x, is_causal=True))
+    length, width = 1024, 32  # long enough for blocks in loops
+    flops = nn.summary(attention, ShapeDtype((1, length, 1, width), "float32")).total.flops
+    assert 1 < flops / (2 * 2 * length * length * width) < 1.1
     with pytest.raises(ArgumentError, match=r"\[summary\] the model must be a layer that can be called, got dict"):
         nn.summary({"a": model})
 
