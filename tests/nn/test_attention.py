@@ -10,8 +10,7 @@ import tvmfun
 import tvmfun.numpy as tnp
 from tvmfun import random
 from tvmfun.errors import ArgumentError, DtypeError, ShapeError
-from tvmfun.nn import attention
-from tvmfun.nn.functional import dot_product_attention
+from tvmfun.nn.functional import attention, dot_product_attention
 
 jax = pytest.importorskip("jax")
 jnp = jax.numpy

@@ -359,8 +359,10 @@ def test_wrong_shapes_are_explained():
         nn.Conv2d(4, 8, 3, key=key)(x)
     with pytest.raises(ShapeError, match=r"\[conv2d\] the images must be .* got \(4, 4, 3\)"):
         nn.Conv2d(3, 8, 3, key=key)(x[0])
-    with pytest.raises(ShapeError, match=r"\[max_pool\] the images must be"):
-        F.max_pool(x[0], 2)
+    with pytest.raises(ShapeError, match=r"\[MaxPool2d\] the images must be .* got \(4, 4, 3\)"):
+        nn.MaxPool2d(2)(x[0])
+    with pytest.raises(ShapeError, match=r"\[max_pool\] the array must be .* got \(4, 3\)"):
+        F.max_pool(x[0, 0], 2)
     with pytest.raises(ShapeError, match=r"\[nll_loss\] the labels must have the shape"):
         losses.nll_loss(_normal(2, 3), np.zeros((2, 1), "int32"))
     with pytest.raises(ShapeError, match=r"\[mse_loss\] .*got \(2, 1\) and \(2,\)"):

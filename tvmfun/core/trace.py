@@ -235,6 +235,11 @@ def is_tracing() -> bool:
     return bool(_STACK.traces)
 
 
+def equations() -> list[Equation]:
+    """The equations written down so far in the innermost trace."""
+    return _STACK.traces[-1].equations
+
+
 def trace(fun: Callable) -> Callable[..., Program]:
     """Returns a function that traces ``fun`` on its arguments and returns the Program.
 

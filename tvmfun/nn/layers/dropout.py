@@ -1,19 +1,39 @@
-"""Dropout."""
+"""Dropout in its kinds; none has parameters."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
-from typing import Any
+from collections.abc import Callable
+from dataclasses import field
+from typing import Any, ClassVar
 
-from tvmfun import tree
 from tvmfun.nn import functional
+from tvmfun.nn.functional.arguments import channels_last, check_rate
+from tvmfun.nn.layers.parameters import layer, set_fields
 
-__all__ = ["Dropout"]
+__all__ = ["AlphaDropout", "DropPath", "Dropout", "Dropout1d", "Dropout2d", "Dropout3d"]
 
 
-@tree.register_dataclass
-@dataclass(frozen=True)
-class Dropout:
+@layer
+class _Dropout:
+    """A layer of a function of a key, an array and a rate."""
+
+    function: ClassVar[Callable[..., Any]]
+    rank: ClassVar[int | None] = None
+    rate: float = field(metadata={"static": True})
+
+    def __init__(self, rate: float) -> None:
+        check_rate(type(self).__name__, rate)
+        set_fields(self, rate=rate)
+
+    def __call__(self, x: Any, *, key: Any = None, train: bool = True) -> Any:
+        """Applies dropout; the key is needed only if ``train``, and the same key drops the same elements."""
+        if self.rank is not None:
+            x = channels_last(type(self).__name__, x, self.rank)
+        return type(self).function(key, x, self.rate, train)
+
+
+@layer
+class Dropout(_Dropout):
     """Zeroes elements at random while training and scales the others up; has no parameters.
 
     Args:
@@ -29,11 +49,86 @@ class Dropout:
     Array([1., 2.], dtype=float32)
     """
 
-    rate: float = field(metadata={"static": True})
+    function: ClassVar[Callable[..., Any]] = functional.dropout
 
-    def __post_init__(self) -> None:
-        functional.check_rate("Dropout", self.rate)
 
-    def __call__(self, x: Any, *, key: Any = None, train: bool = True) -> Any:
-        """Applies dropout; the key is needed only if ``train``, and the same key drops the same elements."""
-        return functional.dropout(key, x, self.rate, train)
+@layer
+class Dropout1d(_Dropout):
+    """Zeroes whole channels of sequences (batch, length, channels) at random while training; has no parameters.
+
+    Args:
+        rate: the probability with which a channel of an example is zeroed.
+
+    Raises:
+        ArgumentError: if ``rate`` is not between 0 and 1.
+
+    Reference: Tompson et al., "Efficient Object Localization Using Convolutional Networks" (2015).
+
+    >>> Dropout1d(0.5)
+    Dropout1d(rate=0.5)
+    """
+
+    function: ClassVar[Callable[..., Any]] = functional.channel_dropout
+    rank: ClassVar[int | None] = 1
+
+
+@layer
+class Dropout2d(_Dropout):
+    """Zeroes whole channels of images (batch, height, width, channels); otherwise as :class:`Dropout1d`.
+
+    >>> Dropout2d(0.5)
+    Dropout2d(rate=0.5)
+    """
+
+    function: ClassVar[Callable[..., Any]] = functional.channel_dropout
+    rank: ClassVar[int | None] = 2
+
+
+@layer
+class Dropout3d(_Dropout):
+    """Zeroes whole channels of volumes (batch, depth, height, width, channels); otherwise as :class:`Dropout1d`.
+
+    >>> Dropout3d(0.5)
+    Dropout3d(rate=0.5)
+    """
+
+    function: ClassVar[Callable[..., Any]] = functional.channel_dropout
+    rank: ClassVar[int | None] = 3
+
+
+@layer
+class AlphaDropout(_Dropout):
+    """Dropout that keeps mean and variance in networks of :func:`functional.selu`; has no parameters.
+
+    Args:
+        rate: the probability with which an element is dropped.
+
+    Raises:
+        ArgumentError: if ``rate`` is not between 0 and 1.
+
+    Reference: Klambauer et al., "Self-Normalizing Neural Networks" (2017).
+
+    >>> AlphaDropout(0.1)
+    AlphaDropout(rate=0.1)
+    """
+
+    function: ClassVar[Callable[..., Any]] = functional.alpha_dropout
+
+
+@layer
+class DropPath(_Dropout):
+    """Zeroes whole examples at random while training (stochastic depth); has no parameters.
+
+    Args:
+        rate: the probability with which an example is zeroed.
+
+    Raises:
+        ArgumentError: if ``rate`` is not between 0 and 1.
+
+    Reference: Huang et al., "Deep Networks with Stochastic Depth" (2016).
+
+    >>> DropPath(0.1)
+    DropPath(rate=0.1)
+    """
+
+    function: ClassVar[Callable[..., Any]] = functional.drop_path

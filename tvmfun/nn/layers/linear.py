@@ -1,21 +1,24 @@
-"""Affine maps."""
+"""Affine and bilinear maps, tables, and the identity."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import field
+from functools import partial
 from typing import Any
 
-from tvmfun import tree
+import tvmfun.numpy as tnp
 from tvmfun.core.array import Array
+from tvmfun.errors import ShapeError
+from tvmfun.jit import jit
 from tvmfun.nn import functional
-from tvmfun.nn.init import Initializer
-from tvmfun.nn.layers.parameters import check_positive, set_parameters
+from tvmfun.nn.functional.linear import row_index
+from tvmfun.nn.init import Initializer, normal
+from tvmfun.nn.layers.parameters import check_positive, float_dtype, layer, set_fields, set_parameters
 
-__all__ = ["Linear"]
+__all__ = ["Bilinear", "Embedding", "Identity", "Linear"]
 
 
-@tree.register_dataclass
-@dataclass(frozen=True, init=False, eq=False)
+@layer
 class Linear:
     """An affine map of the last axis: ``x @ weight + bias``.
 
@@ -36,9 +39,8 @@ class Linear:
         DtypeError: if ``dtype`` is not a float.
 
     >>> from tvmfun import random
-    >>> layer = Linear(784, 512, key=random.key(0))
-    >>> layer.weight.shape, layer.bias.shape
-    ((784, 512), (512,))
+    >>> Linear(784, 512, key=random.key(0))
+    Linear(weight=float32[784,512], bias=float32[512])
     """
 
     weight: Array
@@ -62,3 +64,137 @@ class Linear:
     def __call__(self, x: Any) -> Any:
         """Maps an array of shape (..., in_features) to one of shape (..., out_features)."""
         return functional.linear(x, self.weight, self.bias)
+
+
+@layer
+class Bilinear:
+    """A bilinear map of the last axes of two arrays: ``y[k] = sum_ij x1[i] * weight[i, j, k] * x2[j] + bias[k]``.
+
+    The weight has the shape (in1_features, in2_features, out_features). Weight and bias begin uniform between
+    ``-1 / sqrt(in1_features)`` and ``1 / sqrt(in1_features)``, as in PyTorch.
+
+    Args:
+        in1_features: the size of the last axis of the first argument.
+        in2_features: the size of the last axis of the second argument.
+        out_features: the size of the last axis of the result.
+        key: a key of :mod:`tvmfun.random`.
+        bias: whether to add a bias.
+        dtype: the dtype of the parameters.
+        weight_init: an initializer of :mod:`tvmfun.nn.init` for the weight, instead of PyTorch's.
+        bias_init: one for the bias.
+
+    Raises:
+        ArgumentError: if a number of features is not positive.
+        DtypeError: if ``dtype`` is not a float.
+
+    >>> from tvmfun import random
+    >>> Bilinear(3, 4, 5, key=random.key(0))
+    Bilinear(weight=float32[3,4,5], bias=float32[5])
+    """
+
+    weight: Array
+    bias: Array | None
+
+    def __init__(
+        self,
+        in1_features: int,
+        in2_features: int,
+        out_features: int,
+        *,
+        key: Any,
+        bias: bool = True,
+        dtype: Any = "float32",
+        weight_init: Initializer | None = None,
+        bias_init: Initializer | None = None,
+    ) -> None:
+        check_positive("Bilinear", in1_features=in1_features, in2_features=in2_features, out_features=out_features)
+        shape = (in1_features, in2_features, out_features)
+        set_parameters(self, key, shape, in1_features, bias, dtype, weight_init, bias_init)
+
+    def __call__(self, x1: Any, x2: Any) -> Any:
+        """Maps arrays of shapes (..., in1_features) and (..., in2_features) to one of shape (..., out_features)."""
+        return functional.bilinear(x1, x2, self.weight, self.bias)
+
+
+@layer
+class Embedding:
+    """A table of vectors, looked up by integers.
+
+    The weight has the shape (num_embeddings, embedding_dim) and begins normal, with zeros in the row ``padding_idx``,
+    as in PyTorch.
+
+    Args:
+        num_embeddings: the number of rows.
+        embedding_dim: the size of a row.
+        padding_idx: a row that begins with zeros and gets no gradient.
+        key: a key of :mod:`tvmfun.random`.
+        dtype: the dtype of the table.
+        weight_init: an initializer of :mod:`tvmfun.nn.init` for the table, instead of PyTorch's.
+
+    Raises:
+        ArgumentError: if a size is not positive, or there is no row ``padding_idx``.
+        DtypeError: if ``dtype`` is not a float.
+
+    >>> from tvmfun import random
+    >>> tokens = Embedding(100, 8, key=random.key(0))
+    >>> x = tokens(tnp.asarray([[1, 2, 3]]))
+    >>> x.shape, tokens.attend(x).shape
+    ((1, 3, 8), (1, 3, 100))
+    """
+
+    weight: Array
+    padding_idx: int | None = field(metadata={"static": True})
+
+    def __init__(
+        self,
+        num_embeddings: int,
+        embedding_dim: int,
+        *,
+        padding_idx: int | None = None,
+        key: Any,
+        dtype: Any = "float32",
+        weight_init: Initializer | None = None,
+    ) -> None:
+        check_positive("Embedding", num_embeddings=num_embeddings, embedding_dim=embedding_dim)
+        dtype, shape = float_dtype("Embedding", dtype), (num_embeddings, embedding_dim)
+        if padding_idx is not None:
+            padding_idx = row_index("Embedding", padding_idx, num_embeddings)
+        weight = (normal(1.0) if weight_init is None else weight_init)(key, shape, dtype)
+        if weight.shape != shape:
+            what = f"the initializer must make a weight of shape {shape}"
+            raise ShapeError("Embedding", what, got=str(weight.shape))
+        if padding_idx is not None and weight_init is None:
+            weight = _without_row(weight, padding_idx)
+        set_fields(self, weight=weight, padding_idx=padding_idx)
+
+    def __call__(self, indices: Any) -> Any:
+        """The rows at integers of any shape (...): an array of shape (..., embedding_dim)."""
+        return functional.embedding(indices, self.weight, padding_idx=self.padding_idx)
+
+    def attend(self, x: Any) -> Any:
+        """The products of vectors (..., embedding_dim) with all rows: scores of shape (..., num_embeddings).
+
+        So a model can use one table for its first and its last layer: weights that are tied are one leaf.
+        """
+        return functional.linear(x, tnp.permute_dims(self.weight, (1, 0)))
+
+
+@layer
+class Identity:
+    """Returns its argument.
+
+    >>> Identity()(3)
+    3
+    """
+
+    def __init__(self) -> None:
+        pass
+
+    def __call__(self, x: Any) -> Any:
+        """Returns ``x``."""
+        return x
+
+
+@partial(jit, static_argnames="row")
+def _without_row(weight: Any, row: int) -> Any:
+    return weight.at[row].set(0)

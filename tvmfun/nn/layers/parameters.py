@@ -1,18 +1,66 @@
-"""What layers need to make their parameters."""
+"""What layers have in common: how they are made, and how they are shown."""
 
 from __future__ import annotations
 
+import dataclasses
 import math
 from functools import partial
-from typing import Any
+from typing import Any, TypeVar
 
-from tvmfun import dtypes, random
-from tvmfun.core.array import Array
+import numpy as np
+
+from tvmfun import dtypes, random, tree
+from tvmfun.core.array import Array, ShapeDtype
 from tvmfun.errors import ArgumentError, DtypeError, ShapeError
 from tvmfun.jit import jit
 from tvmfun.nn.init import Initializer
 
-__all__ = ["check_positive", "set_parameters"]
+__all__ = ["check_positive", "float_dtype", "layer", "set_fields", "set_parameters", "with_fields"]
+
+_T = TypeVar("_T")
+
+
+def layer(cls: type[_T]) -> type[_T]:
+    """Makes a class with annotated fields a layer: an immutable tree that shows the types of its arrays."""
+    if "__repr__" not in vars(cls):
+        cls.__repr__ = _show
+    return tree.register_dataclass(dataclasses.dataclass(frozen=True, init=False, eq=False, repr=False)(cls))
+
+
+def _show(self: Any) -> str:
+    fields = (f"{field.name}={_described(getattr(self, field.name))}" for field in dataclasses.fields(self))
+    return f"{type(self).__name__}({', '.join(fields)})"
+
+
+def _described(value: Any) -> str:
+    if isinstance(value, Array):
+        return repr(ShapeDtype(value.shape, value.dtype))
+    return dtypes.NAMES[value] if isinstance(value, np.dtype) else repr(value)
+
+
+def set_fields(layer: Any, /, **fields: Any) -> None:
+    """Sets fields of a frozen layer that is being made."""
+    for name, value in fields.items():
+        object.__setattr__(layer, name, value)
+
+
+def with_fields(layer: _T, /, **fields: Any) -> _T:
+    """The same layer with other values for some fields."""
+    new = object.__new__(type(layer))
+    set_fields(new, **{**vars(layer), **fields})
+    return new
+
+
+def float_dtype(where: str, dtype: Any) -> Any:
+    """The dtype of parameters.
+
+    Raises:
+        DtypeError: if it is not a float.
+    """
+    dtype = dtypes.canonical(dtype)
+    if not dtypes.is_float(dtype):
+        raise DtypeError(where, "the dtype of the parameters must be a float", got=str(dtype), hint='"float32"')
+    return dtype
 
 
 def check_positive(where: str, **numbers: int) -> None:
@@ -33,9 +81,8 @@ def set_parameters(
     bias_init: Initializer | None,
 ) -> None:
     """Gives a frozen layer its initial weight and bias."""
-    where, dtype = type(layer).__name__, dtypes.canonical(dtype)
-    if not dtypes.is_float(dtype):
-        raise DtypeError(where, "the dtype of the parameters must be a float", got=str(dtype), hint='"float32"')
+    where = type(layer).__name__
+    dtype = float_dtype(where, dtype)
     drawn = {"weight": weight_init is None, "bias": bias and bias_init is None}
     weight, bias_array = _draw_parameters(key, shape=shape, fan_in=fan_in, dtype=dtype, **drawn)
     if weight_init is not None:

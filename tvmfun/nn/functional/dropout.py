@@ -1,0 +1,132 @@
+"""Dropout: zeros at random while training."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import tvmfun.numpy as tnp
+from tvmfun import random
+from tvmfun.errors import ArgumentError
+from tvmfun.nn.functional.arguments import channels_last, check_rate
+
+__all__ = ["alpha_dropout", "channel_dropout", "drop_path", "dropout"]
+
+# What SELU tends to for large negative numbers.
+_SATURATION = -1.0507009873554804934193349852946 * 1.6732632423543772848170429916717
+
+
+def dropout(key: Any, x: Any, rate: float, train: bool = True) -> Any:
+    """Zeroes elements at random and scales the others up: ``x / (1 - rate)`` with probability ``1 - rate``.
+
+    Args:
+        key: a key of :mod:`tvmfun.random`; the same key drops the same elements. It may be ``None`` where
+            nothing is random: if not ``train``, or if ``rate`` is 0 or 1.
+        x: an array of floats.
+        rate: the probability with which an element is zeroed.
+        train: whether to do anything at all.
+
+    Returns:
+        An array like ``x``.
+
+    Raises:
+        ArgumentError: if ``rate`` is not between 0 and 1, or the key is missing.
+
+    Reference: Srivastava et al., "Dropout: A Simple Way to Prevent Neural Networks from Overfitting" (2014).
+
+    >>> dropout(None, tnp.asarray([1.0, 2.0]), 0.5, train=False)
+    Array([1., 2.], dtype=float32)
+    """
+    x = tnp.asarray(x)
+    return _dropped("dropout", key, x, rate, train, x.shape)
+
+
+def channel_dropout(key: Any, x: Any, rate: float, train: bool = True) -> Any:
+    """Zeroes whole channels of examples at random and scales the others up; otherwise as :func:`dropout`.
+
+    Args:
+        key: a key of :mod:`tvmfun.random`.
+        x: floats of shape ``(batch, *spatial, channels)`` with one to three spatial axes.
+        rate: the probability with which a channel is zeroed.
+        train: whether to do anything at all.
+
+    Raises:
+        ShapeError: if ``x`` does not have three to five axes.
+        ArgumentError: if ``rate`` is not between 0 and 1, or the key is missing.
+
+    Reference: Tompson et al., "Efficient Object Localization Using Convolutional Networks" (2015).
+
+    >>> y = channel_dropout(random.key(0), tnp.ones((1, 5, 8)), 0.5)
+    >>> bool(tnp.all(y == y[:, :1]))
+    True
+    """
+    x = channels_last("channel_dropout", x)
+    return _dropped("channel_dropout", key, x, rate, train, (x.shape[0], *(1,) * (x.ndim - 2), x.shape[-1]))
+
+
+def drop_path(key: Any, x: Any, rate: float, train: bool = True) -> Any:
+    """Zeroes whole examples at random and scales the others up (stochastic depth); otherwise as :func:`dropout`.
+
+    It is meant for what is added to a residual connection.
+
+    Args:
+        key: a key of :mod:`tvmfun.random`.
+        x: floats of shape (batch, ...).
+        rate: the probability with which an example is zeroed.
+        train: whether to do anything at all.
+
+    Raises:
+        ArgumentError: if ``rate`` is not between 0 and 1, or the key is missing.
+
+    Reference: Huang et al., "Deep Networks with Stochastic Depth" (2016).
+
+    >>> y = drop_path(random.key(0), tnp.ones((8, 5)), 0.5)
+    >>> bool(tnp.all(y == y[:, :1]))
+    True
+    """
+    x = tnp.asarray(x)
+    return _dropped("drop_path", key, x, rate, train, (*x.shape[:1], *(1,) * (x.ndim - 1)))
+
+
+def alpha_dropout(key: Any, x: Any, rate: float, train: bool = True) -> Any:
+    """Dropout that keeps mean 0 and variance 1, for networks of :func:`selu`.
+
+    What is dropped becomes what SELU tends to for large negative numbers, and the result is scaled and moved.
+
+    Args:
+        key: a key of :mod:`tvmfun.random`.
+        x: an array of floats.
+        rate: the probability with which an element is dropped.
+        train: whether to do anything at all.
+
+    Raises:
+        ArgumentError: if ``rate`` is not between 0 and 1, or the key is missing.
+
+    Reference: Klambauer et al., "Self-Normalizing Neural Networks" (2017).
+
+    >>> alpha_dropout(None, tnp.asarray([1.0, 2.0]), 0.5, train=False)
+    Array([1., 2.], dtype=float32)
+    """
+    x = tnp.asarray(x)
+    keep = _kept("alpha_dropout", key, rate, train, x.shape)
+    if keep is None:
+        return x if not train or rate == 0 else tnp.zeros_like(x)
+    scale = 1 / math.sqrt((1 - rate) * (1 + rate * _SATURATION**2))
+    return tnp.where(keep, scale * x, _SATURATION * scale) - scale * rate * _SATURATION
+
+
+def _dropped(where: str, key: Any, x: Any, rate: float, train: bool, shape: tuple[int, ...]) -> Any:
+    keep = _kept(where, key, rate, train, shape)
+    if keep is None:
+        return x if not train or rate == 0 else tnp.zeros_like(x)
+    return tnp.where(keep, x * (1 / (1 - rate)), tnp.zeros_like(x))
+
+
+def _kept(where: str, key: Any, rate: float, train: bool, shape: tuple[int, ...]) -> Any:
+    """What is kept, or None where nothing is random."""
+    check_rate(where, rate)
+    if not train or rate in (0, 1):
+        return None
+    if key is None:
+        raise ArgumentError(where, "a key is needed for training", got="None", hint="key=random.key(0)")
+    return random.bernoulli(key, 1 - rate, shape)

@@ -1,0 +1,273 @@
+"""Normalizations: mean 0 and variance 1 over some of the axes."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+import tvmfun.numpy as tnp
+from tvmfun import dtypes, lax
+from tvmfun.core import dims
+from tvmfun.errors import ArgumentError, ShapeError
+
+__all__ = ["batch_norm", "group_norm", "instance_norm", "layer_norm", "rms_norm", "standardize"]
+
+
+def standardize(
+    x: Any,
+    axis: int | Sequence[int] = -1,
+    mean: Any = None,
+    variance: Any = None,
+    epsilon: float = 1e-5,
+) -> Any:
+    """Mean 0 and variance 1 over some axes: ``(x - mean) / sqrt(variance + epsilon)``.
+
+    Args:
+        x: an array of floats.
+        axis: the axis or axes to take mean and variance over.
+        mean: the mean, of a shape that broadcasts, if it is known.
+        variance: the variance, if it is known.
+        epsilon: a small number against division by zero.
+
+    >>> standardize(tnp.asarray([1.0, 3.0]), epsilon=0.0)
+    Array([-1.,  1.], dtype=float32)
+    """
+    x = tnp.asarray(x)
+    axes = axis if isinstance(axis, int) else tuple(axis)
+    wide = _wide(x)
+    centred = wide - (tnp.mean(wide, axis=axes, keepdims=True) if mean is None else mean)
+    if variance is None:
+        variance = tnp.mean(centred * centred, axis=axes, keepdims=True)
+    return (centred * lax.rsqrt(variance + epsilon)).astype(x.dtype)
+
+
+def batch_norm(
+    x: Any,
+    running_mean: Any,
+    running_var: Any,
+    weight: Any = None,
+    bias: Any = None,
+    *,
+    train: bool = True,
+    momentum: float = 0.1,
+    eps: float = 1e-5,
+    axis_name: str | None = None,
+) -> tuple[Any, Any, Any]:
+    """Batch normalization: mean 0 and variance 1 of every channel, over the batch and the spatial axes.
+
+    It computes ``(x - mean) / sqrt(var + eps) * weight + bias``, while training with the statistics of the batch, and
+    else with the running ones.
+
+    Args:
+        x: floats of shape ``(batch, *spatial, channels)``.
+        running_mean: an array of shape (channels,).
+        running_var: an array of shape (channels,).
+        weight: an array of shape (channels,), or ``None``.
+        bias: an array of shape (channels,), or ``None``.
+        train: whether to use, and to learn, the statistics of the batch.
+        momentum: the part of the new in ``(1 - momentum) * running + momentum * new``; the new variance is the
+            unbiased one.
+        eps: a small number against division by zero.
+        axis_name: the name of an axis of :func:`tvmfun.vmap` over which the batch is spread: its statistics are those
+            of the whole batch.
+
+    Returns:
+        The normalized array, and the running mean and variance, which get no gradient; an empty batch changes neither.
+
+    Raises:
+        ShapeError: if the shapes do not fit.
+        ArgumentError: if there is only one value per channel to train with.
+
+    Reference: Ioffe and Szegedy, "Batch Normalization: Accelerating Deep Network Training by Reducing Internal
+    Covariate Shift" (2015).
+
+    >>> y, mean, var = batch_norm(tnp.asarray([[1.0], [3.0]]), tnp.zeros(1), tnp.ones(1))
+    >>> y.ravel(), mean, var
+    (Array([-0.999995,  0.999995], dtype=float32), Array([0.2], dtype=float32), Array([1.1], dtype=float32))
+    """
+    x, running_mean, running_var = tnp.asarray(x), tnp.asarray(running_mean), tnp.asarray(running_var)
+    channels = _check_parameters(
+        "batch_norm", x, running_mean=running_mean, running_var=running_var, weight=weight, bias=bias
+    )
+    wide, axes, count = _wide(x), tuple(range(x.ndim - 1)), x.size // max(channels, 1)
+    count = count if axis_name is None else count * lax.axis_size(axis_name)
+    if not train or (isinstance(count, int) and count == 0):
+        y = (wide - running_mean) * _scale(running_var, weight, eps)
+        return _moved(y, bias).astype(x.dtype), running_mean, running_var
+    if isinstance(count, int) and count == 1:
+        what = "there must be more than one value per channel to train with"
+        raise ArgumentError("batch_norm", what, got=str(x.shape), hint="train=False, or a larger batch")
+    mean = _mean(wide, axes, axis_name)
+    centred = wide - mean
+    var = _mean(centred * centred, axes, axis_name)
+    y = _moved(centred * _scale(var, weight, eps), bias).astype(x.dtype)
+    unbiased = var * _unbiasing(count, wide.dtype)
+    running = [
+        (old * (1 - momentum) + momentum * lax.stop_gradient(new)).astype(old.dtype)
+        for old, new in ((running_mean, mean), (running_var, unbiased))
+    ]
+    return y, *running
+
+
+def layer_norm(
+    x: Any, normalized_shape: int | Sequence[int], weight: Any = None, bias: Any = None, *, eps: float = 1e-5
+) -> Any:
+    """Layer normalization: mean 0 and variance 1 over the last axes, ``(x - mean) / sqrt(var + eps) * weight + bias``.
+
+    Args:
+        x: floats of shape ``(..., *normalized_shape)``.
+        normalized_shape: the sizes of the last axes.
+        weight: an array of shape ``normalized_shape``, or ``None``.
+        bias: an array of shape ``normalized_shape``, or ``None``.
+        eps: a small number against division by zero.
+
+    Raises:
+        ShapeError: if the shapes do not fit.
+
+    Reference: Ba, Kiros and Hinton, "Layer Normalization" (2016).
+
+    >>> layer_norm(tnp.asarray([[1.0, 3.0]]), 2, eps=0.0)
+    Array([[-1.,  1.]], dtype=float32)
+    """
+    x = tnp.asarray(x)
+    axes = _last_axes("layer_norm", x, normalized_shape, weight, bias)
+    wide = _wide(x)
+    centred = wide - tnp.mean(wide, axis=axes, keepdims=True)
+    y = centred * lax.rsqrt(tnp.mean(centred * centred, axis=axes, keepdims=True) + eps)
+    return _moved(y if weight is None else y * weight, bias).astype(x.dtype)
+
+
+def rms_norm(x: Any, normalized_shape: int | Sequence[int], weight: Any = None, *, eps: float | None = None) -> Any:
+    """Normalization by the root of the mean square over the last axes: ``x / sqrt(mean(x**2) + eps) * weight``.
+
+    Args:
+        x: floats of shape ``(..., *normalized_shape)``.
+        normalized_shape: the sizes of the last axes.
+        weight: an array of shape ``normalized_shape``, or ``None``.
+        eps: a small number against division by zero; by default that of the dtype of ``x``.
+
+    Raises:
+        ShapeError: if the shapes do not fit.
+
+    Reference: Zhang and Sennrich, "Root Mean Square Layer Normalization" (2019).
+
+    >>> rms_norm(tnp.asarray([[3.0, 3.0]]), 2)
+    Array([[1., 1.]], dtype=float32)
+    """
+    x = tnp.asarray(x)
+    axes = _last_axes("rms_norm", x, normalized_shape, weight)
+    wide = _wide(x)
+    eps = float(tnp.finfo(x.dtype).eps) if eps is None else eps
+    y = wide * lax.rsqrt(tnp.mean(wide * wide, axis=axes, keepdims=True) + eps)
+    return (y if weight is None else y * weight).astype(x.dtype)
+
+
+def group_norm(x: Any, num_groups: int, weight: Any = None, bias: Any = None, *, eps: float = 1e-5) -> Any:
+    """Group normalization: mean 0 and variance 1 over the spatial axes and the channels of a group.
+
+    Args:
+        x: floats of shape ``(batch, *spatial, channels)``.
+        num_groups: the number of groups of channels.
+        weight: an array of shape (channels,), or ``None``.
+        bias: an array of shape (channels,), or ``None``.
+        eps: a small number against division by zero.
+
+    Raises:
+        ShapeError: if the shapes do not fit, or the groups do not divide the channels.
+
+    Reference: Wu and He, "Group Normalization" (2018).
+
+    >>> group_norm(tnp.asarray([[1.0, 3.0, 5.0, 5.0]]), 2, eps=0.0)[0, :2]
+    Array([-1.,  1.], dtype=float32)
+    """
+    x = tnp.asarray(x)
+    channels = _check_parameters("group_norm", x, weight=weight, bias=bias)
+    if num_groups < 1 or channels % num_groups:
+        raise ShapeError("group_norm", f"{num_groups} groups must divide the channels", got=str(x.shape))
+    wide = _wide(x).reshape(*x.shape[:-1], num_groups, channels // num_groups)
+    axes = (*range(1, x.ndim - 1), x.ndim)
+    centred = wide - tnp.mean(wide, axis=axes, keepdims=True)
+    y = centred * lax.rsqrt(tnp.mean(centred * centred, axis=axes, keepdims=True) + eps)
+    weight, bias = (None if p is None else tnp.asarray(p).reshape(wide.shape[-2:]) for p in (weight, bias))
+    return _moved(y if weight is None else y * weight, bias).astype(x.dtype).reshape(x.shape)
+
+
+def instance_norm(x: Any, weight: Any = None, bias: Any = None, *, eps: float = 1e-5) -> Any:
+    """Instance normalization: mean 0 and variance 1 over the spatial axes of every example and channel.
+
+    Args:
+        x: floats of shape ``(batch, *spatial, channels)``.
+        weight: an array of shape (channels,), or ``None``.
+        bias: an array of shape (channels,), or ``None``.
+        eps: a small number against division by zero.
+
+    Raises:
+        ShapeError: if the shapes do not fit.
+
+    Reference: Ulyanov, Vedaldi and Lempitsky, "Instance Normalization: The Missing Ingredient for Fast Stylization"
+    (2016).
+
+    >>> instance_norm(tnp.asarray([[[1.0], [3.0]]]), eps=0.0).ravel()
+    Array([-1.,  1.], dtype=float32)
+    """
+    x = tnp.asarray(x)
+    _check_parameters("instance_norm", x, weight=weight, bias=bias)
+    if x.ndim < 3:
+        what = "the array must be (batch, *spatial, channels) with a spatial axis"
+        raise ShapeError("instance_norm", what, got=str(x.shape))
+    wide = _wide(x)
+    axes = tuple(range(1, x.ndim - 1))
+    centred = wide - tnp.mean(wide, axis=axes, keepdims=True)
+    y = centred * _scale(tnp.mean(centred * centred, axis=axes, keepdims=True), weight, eps)
+    return _moved(y, bias).astype(x.dtype)
+
+
+def _wide(x: Any) -> Any:
+    """``x`` in float32 at least: sums of squares need its range and precision."""
+    return x.astype("float32") if x.dtype.itemsize < 4 else x
+
+
+def _scale(variance: Any, weight: Any, eps: float) -> Any:
+    scale = lax.rsqrt(variance + eps)
+    return scale if weight is None else scale * weight
+
+
+def _moved(x: Any, bias: Any) -> Any:
+    return x if bias is None else x + bias
+
+
+def _mean(x: Any, axes: tuple[int, ...], axis_name: str | None) -> Any:
+    mean = tnp.mean(x, axis=axes)
+    return mean if axis_name is None else lax.pmean(mean, axis_name)
+
+
+def _unbiasing(count: Any, dtype: np.dtype) -> Any:
+    """``count / (count - 1)``, also for a count that is known at call time only."""
+    if isinstance(count, int):
+        return count / (count - 1)
+    count = tnp.asarray(dims.as_array(count) if isinstance(count, dims.Dim) else count).astype(dtype)
+    return count / (count - 1)
+
+
+def _check_parameters(where: str, x: Any, **parameters: Any) -> int:
+    """The number of channels; every parameter must have one number for each."""
+    if x.ndim < 2 or not dtypes.is_float(x.dtype):
+        raise ShapeError(where, "the array must be floats of shape (batch, ..., channels)", got=f"{x.dtype}{x.shape}")
+    channels = x.shape[-1]
+    for name, value in parameters.items():
+        if value is not None and tnp.asarray(value).shape != (channels,):
+            what = f"{name} must have the shape ({channels},) for an array of shape {x.shape}"
+            raise ShapeError(where, what, got=str(tnp.asarray(value).shape))
+    return channels
+
+
+def _last_axes(where: str, x: Any, normalized_shape: int | Sequence[int], *parameters: Any) -> tuple[int, ...]:
+    shape = (normalized_shape,) if isinstance(normalized_shape, int) else tuple(normalized_shape)
+    if not shape or x.shape[-len(shape) :] != shape:
+        raise ShapeError(where, f"the array must have the shape (..., {', '.join(map(str, shape))})", got=str(x.shape))
+    for parameter in parameters:
+        if parameter is not None and tnp.asarray(parameter).shape != shape:
+            raise ShapeError(where, f"weight and bias must have the shape {shape}", got=str(parameter.shape))
+    return tuple(range(x.ndim - len(shape), x.ndim))

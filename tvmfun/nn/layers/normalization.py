@@ -1,0 +1,321 @@
+"""Normalizations, channels last."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import field
+from typing import Any, NamedTuple
+
+import tvmfun.numpy as tnp
+from tvmfun import lax
+from tvmfun.core.array import Array
+from tvmfun.errors import ArgumentError
+from tvmfun.nn import functional
+from tvmfun.nn.layers.parameters import check_positive, float_dtype, layer, set_fields
+
+__all__ = ["BatchNorm", "GroupNorm", "InstanceNorm", "LayerNorm", "RMSNorm", "RunningStatistics"]
+
+
+class RunningStatistics(NamedTuple):
+    """The state of a normalization: mean and variance of every channel as they were while training."""
+
+    mean: Any
+    var: Any
+
+
+def _set_affine(layer: Any, shape: tuple[int, ...], weight: bool, bias: bool, dtype: Any) -> None:
+    dtype = float_dtype(type(layer).__name__, dtype)
+    set_fields(
+        layer,
+        weight=tnp.ones(shape, dtype=dtype) if weight else None,
+        bias=tnp.zeros(shape, dtype=dtype) if bias else None,
+    )
+
+
+@layer
+class BatchNorm:
+    """Batch normalization: mean 0 and variance 1 of every channel, over the batch and all spatial axes.
+
+    It has a state, the running mean and variance: ``y, state = layer(x, state, train=True)``. Weights begin with 1,
+    biases with 0, the running mean with 0 and the running variance with 1.
+
+    Args:
+        num_features: the number of channels.
+        eps: a small number against division by zero.
+        momentum: the part of the new in the running statistics: ``(1 - momentum) * running + momentum * new``.
+        affine: whether to multiply with a weight and add a bias.
+        axis_name: the name of an axis of :func:`tvmfun.vmap` over which the batch is spread.
+        dtype: the dtype of parameters and state.
+
+    Raises:
+        ArgumentError: if the number of channels is not positive.
+        DtypeError: if ``dtype`` is not a float.
+
+    Reference: Ioffe and Szegedy, "Batch Normalization: Accelerating Deep Network Training by Reducing Internal
+    Covariate Shift" (2015).
+
+    >>> norm = BatchNorm(1)
+    >>> y, state = norm(tnp.asarray([[1.0], [3.0]]), norm.init_state())
+    >>> y.ravel(), state.mean, state.var
+    (Array([-0.999995,  0.999995], dtype=float32), Array([0.2], dtype=float32), Array([1.1], dtype=float32))
+    >>> norm(tnp.asarray([[1.2]]), state, train=False)[0]
+    Array([[0.9534583]], dtype=float32)
+    """
+
+    weight: Array | None
+    bias: Array | None
+    num_features: int = field(metadata={"static": True})
+    eps: float = field(metadata={"static": True})
+    momentum: float = field(metadata={"static": True})
+    axis_name: str | None = field(metadata={"static": True})
+    dtype: Any = field(metadata={"static": True})
+
+    def __init__(
+        self,
+        num_features: int,
+        *,
+        eps: float = 1e-5,
+        momentum: float = 0.1,
+        affine: bool = True,
+        axis_name: str | None = None,
+        dtype: Any = "float32",
+    ) -> None:
+        check_positive("BatchNorm", num_features=num_features)
+        _set_affine(self, (num_features,), affine, affine, dtype)
+        dtype = float_dtype("BatchNorm", dtype)
+        set_fields(self, num_features=num_features, eps=eps, momentum=momentum, axis_name=axis_name, dtype=dtype)
+
+    def init_state(self) -> RunningStatistics:
+        """The mean 0 and the variance 1."""
+        shape = (self.num_features,)
+        return RunningStatistics(tnp.zeros(shape, dtype=self.dtype), tnp.ones(shape, dtype=self.dtype))
+
+    def __call__(self, x: Any, state: RunningStatistics, *, train: bool = True) -> tuple[Any, RunningStatistics]:
+        """Normalizes an array of shape (batch, spatial axes, channels), and returns it with the new state."""
+        y, mean, var = functional.batch_norm(
+            x,
+            state.mean,
+            state.var,
+            self.weight,
+            self.bias,
+            train=train,
+            momentum=self.momentum,
+            eps=self.eps,
+            axis_name=self.axis_name,
+        )
+        return y, RunningStatistics(mean, var)
+
+
+@layer
+class LayerNorm:
+    """Layer normalization: mean 0 and variance 1 over the last axes. Weights begin with 1, biases with 0.
+
+    Args:
+        normalized_shape: the sizes of the last axes.
+        eps: a small number against division by zero.
+        elementwise_affine: whether to multiply with a weight and add a bias.
+        bias: whether to add a bias, if there is a weight.
+        dtype: the dtype of the parameters.
+
+    Raises:
+        ArgumentError: if a size is not positive.
+        DtypeError: if ``dtype`` is not a float.
+
+    Reference: Ba, Kiros and Hinton, "Layer Normalization" (2016).
+
+    >>> LayerNorm(2, eps=0.0)(tnp.asarray([1.0, 3.0]))
+    Array([-1.,  1.], dtype=float32)
+    """
+
+    weight: Array | None
+    bias: Array | None
+    normalized_shape: tuple[int, ...] = field(metadata={"static": True})
+    eps: float = field(metadata={"static": True})
+
+    def __init__(
+        self,
+        normalized_shape: int | Sequence[int],
+        *,
+        eps: float = 1e-5,
+        elementwise_affine: bool = True,
+        bias: bool = True,
+        dtype: Any = "float32",
+    ) -> None:
+        shape = _shape("LayerNorm", normalized_shape)
+        _set_affine(self, shape, elementwise_affine, elementwise_affine and bias, dtype)
+        set_fields(self, normalized_shape=shape, eps=eps)
+
+    def __call__(self, x: Any) -> Any:
+        """Normalizes an array of shape (..., normalized_shape)."""
+        return functional.layer_norm(x, self.normalized_shape, self.weight, self.bias, eps=self.eps)
+
+
+@layer
+class RMSNorm:
+    """Normalization by the root of the mean square over the last axes. Weights begin with 1.
+
+    Args:
+        normalized_shape: the sizes of the last axes.
+        eps: a small number against division by zero; by default that of the dtype of the argument.
+        elementwise_affine: whether to multiply with a weight.
+        dtype: the dtype of the parameters.
+
+    Raises:
+        ArgumentError: if a size is not positive.
+        DtypeError: if ``dtype`` is not a float.
+
+    Reference: Zhang and Sennrich, "Root Mean Square Layer Normalization" (2019).
+
+    >>> RMSNorm(2)(tnp.asarray([3.0, 3.0]))
+    Array([1., 1.], dtype=float32)
+    """
+
+    weight: Array | None
+    normalized_shape: tuple[int, ...] = field(metadata={"static": True})
+    eps: float | None = field(metadata={"static": True})
+
+    def __init__(
+        self,
+        normalized_shape: int | Sequence[int],
+        *,
+        eps: float | None = None,
+        elementwise_affine: bool = True,
+        dtype: Any = "float32",
+    ) -> None:
+        shape, dtype = _shape("RMSNorm", normalized_shape), float_dtype("RMSNorm", dtype)
+        weight = tnp.ones(shape, dtype=dtype) if elementwise_affine else None
+        set_fields(self, weight=weight, normalized_shape=shape, eps=eps)
+
+    def __call__(self, x: Any) -> Any:
+        """Normalizes an array of shape (..., normalized_shape)."""
+        return functional.rms_norm(x, self.normalized_shape, self.weight, eps=self.eps)
+
+
+@layer
+class GroupNorm:
+    """Group normalization: mean 0 and variance 1 over the spatial axes and the channels of a group.
+
+    Weights begin with 1, biases with 0.
+
+    Args:
+        num_groups: the number of groups of channels.
+        num_channels: the number of channels.
+        eps: a small number against division by zero.
+        affine: whether to multiply with a weight and add a bias.
+        dtype: the dtype of the parameters.
+
+    Raises:
+        ArgumentError: if a number is not positive, or the groups do not divide the channels.
+        DtypeError: if ``dtype`` is not a float.
+
+    Reference: Wu and He, "Group Normalization" (2018).
+
+    >>> GroupNorm(2, 4)(tnp.ones((1, 3, 3, 4))).shape
+    (1, 3, 3, 4)
+    """
+
+    weight: Array | None
+    bias: Array | None
+    num_groups: int = field(metadata={"static": True})
+    eps: float = field(metadata={"static": True})
+
+    def __init__(
+        self, num_groups: int, num_channels: int, *, eps: float = 1e-5, affine: bool = True, dtype: Any = "float32"
+    ) -> None:
+        check_positive("GroupNorm", num_groups=num_groups, num_channels=num_channels)
+        if num_channels % num_groups:
+            raise ArgumentError("GroupNorm", f"{num_groups} groups must divide the channels", got=str(num_channels))
+        _set_affine(self, (num_channels,), affine, affine, dtype)
+        set_fields(self, num_groups=num_groups, eps=eps)
+
+    def __call__(self, x: Any) -> Any:
+        """Normalizes an array of shape (batch, spatial axes, channels)."""
+        return functional.group_norm(x, self.num_groups, self.weight, self.bias, eps=self.eps)
+
+
+@layer
+class InstanceNorm:
+    """Instance normalization: mean 0 and variance 1 over the spatial axes, for every example and channel.
+
+    With ``track_running_stats`` it has a state, the running mean and variance, which it uses instead where it does not
+    train: ``y, state = layer(x, state, train=True)``.
+
+    Args:
+        num_features: the number of channels.
+        eps: a small number against division by zero.
+        momentum: the part of the new in the running statistics: ``(1 - momentum) * running + momentum * new``.
+        affine: whether to multiply with a weight, which begins with 1, and add a bias, which begins with 0.
+        track_running_stats: whether there are running statistics.
+        dtype: the dtype of parameters and state.
+
+    Raises:
+        ArgumentError: if the number of channels is not positive.
+        DtypeError: if ``dtype`` is not a float.
+
+    Reference: Ulyanov, Vedaldi and Lempitsky, "Instance Normalization: The Missing Ingredient for Fast Stylization"
+    (2016).
+
+    >>> InstanceNorm(1, eps=0.0)(tnp.asarray([[[1.0], [3.0]]])).ravel()
+    Array([-1.,  1.], dtype=float32)
+    """
+
+    weight: Array | None
+    bias: Array | None
+    num_features: int = field(metadata={"static": True})
+    eps: float = field(metadata={"static": True})
+    momentum: float = field(metadata={"static": True})
+    track_running_stats: bool = field(metadata={"static": True})
+    dtype: Any = field(metadata={"static": True})
+
+    def __init__(
+        self,
+        num_features: int,
+        *,
+        eps: float = 1e-5,
+        momentum: float = 0.1,
+        affine: bool = False,
+        track_running_stats: bool = False,
+        dtype: Any = "float32",
+    ) -> None:
+        check_positive("InstanceNorm", num_features=num_features)
+        _set_affine(self, (num_features,), affine, affine, dtype)
+        set_fields(
+            self,
+            num_features=num_features,
+            eps=eps,
+            momentum=momentum,
+            track_running_stats=track_running_stats,
+            dtype=float_dtype("InstanceNorm", dtype),
+        )
+
+    def init_state(self) -> RunningStatistics | tuple[()]:
+        """The mean 0 and the variance 1; nothing without running statistics."""
+        if not self.track_running_stats:
+            return ()
+        shape = (self.num_features,)
+        return RunningStatistics(tnp.zeros(shape, dtype=self.dtype), tnp.ones(shape, dtype=self.dtype))
+
+    def __call__(self, x: Any, state: Any = (), *, train: bool = True) -> Any:
+        """Normalizes an array of shape (batch, spatial axes, channels); with statistics it returns the state, too."""
+        if not self.track_running_stats:
+            return functional.instance_norm(x, self.weight, self.bias, eps=self.eps)
+        if not state:
+            hint = "state=layer.init_state()"
+            raise ArgumentError("InstanceNorm", "running statistics need a state", got="none", hint=hint)
+        if not train:
+            y, *_ = functional.batch_norm(x, state.mean, state.var, self.weight, self.bias, train=False, eps=self.eps)
+            return y, state
+        y, x = functional.instance_norm(x, self.weight, self.bias, eps=self.eps), lax.stop_gradient(tnp.asarray(x))
+        axes = tuple(range(1, x.ndim - 1))
+        new = tnp.mean(x, axis=(0, *axes)), tnp.mean(tnp.var(x, axis=axes, correction=1), axis=0)
+        running = [old * (1 - self.momentum) + self.momentum * value for old, value in zip(state, new, strict=True)]
+        return y, RunningStatistics(*running)
+
+
+def _shape(where: str, normalized_shape: int | Sequence[int]) -> tuple[int, ...]:
+    shape = (normalized_shape,) if isinstance(normalized_shape, int) else tuple(normalized_shape)
+    if not shape:
+        raise ArgumentError(where, "normalized_shape must have a size", got="()")
+    for size in shape:
+        check_positive(where, normalized_shape=size)
+    return shape
