@@ -8,6 +8,51 @@
 """
 
 from tvmfun.nn import functional, init, losses
-from tvmfun.nn.layers import Conv2d, Dropout, Linear
+from tvmfun.nn.layers import (
+    GRU,
+    LSTM,
+    RNN,
+    Conv2d,
+    DecoderCache,
+    Dropout,
+    GRUCell,
+    KVCache,
+    LayerNorm,
+    Linear,
+    LSTMCell,
+    MultiHeadAttention,
+    RNNCell,
+    RotaryEmbedding,
+    Stacked,
+    Transformer,
+    TransformerDecoder,
+    TransformerDecoderLayer,
+    TransformerEncoder,
+    TransformerEncoderLayer,
+)
 
-__all__ = ["Conv2d", "Dropout", "Linear", "functional", "init", "losses"]
+__all__ = [
+    "GRU",
+    "LSTM",
+    "RNN",
+    "Conv2d",
+    "DecoderCache",
+    "Dropout",
+    "GRUCell",
+    "KVCache",
+    "LSTMCell",
+    "LayerNorm",
+    "Linear",
+    "MultiHeadAttention",
+    "RNNCell",
+    "RotaryEmbedding",
+    "Stacked",
+    "Transformer",
+    "TransformerDecoder",
+    "TransformerDecoderLayer",
+    "TransformerEncoder",
+    "TransformerEncoderLayer",
+    "functional",
+    "init",
+    "losses",
+]
