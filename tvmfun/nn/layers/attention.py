@@ -7,13 +7,14 @@ from itertools import accumulate
 from typing import Any, NamedTuple
 
 import tvmfun.numpy as tnp
-from tvmfun import lax, random, tree
+from tvmfun import random, tree
 from tvmfun.core.array import Array
 from tvmfun.errors import ArgumentError, ShapeError
 from tvmfun.nn import functional, init, rotary
 from tvmfun.nn.init import Initializer
 from tvmfun.nn.layers.linear import Linear
 from tvmfun.nn.layers.parameters import check_positive
+from tvmfun.transforms import vmap
 
 __all__ = ["KVCache", "MultiHeadAttention", "RotaryEmbedding"]
 
@@ -52,9 +53,11 @@ class RotaryEmbedding:
 
 
 class KVCache(NamedTuple):
-    """Keys and values of the positions so far: (batch, length, heads, elements), and how many there are.
+    """Keys and values of the positions so far, (batch, length, heads, elements), and how many there are.
 
-    The index is an array, so that one compiled step serves all positions.
+    The index is an array, so that one compiled step serves all positions: one int32 for all sequences, or one for
+    each, (batch,). After prompts of different lengths, padded at the end, ``cache._replace(index=lengths)`` goes on
+    behind each.
     """
 
     key: Any
@@ -205,6 +208,9 @@ class MultiHeadAttention:
             ArgumentError: if the key of the dropout is missing.
         """
         query = tnp.asarray(query)
+        if train and self.dropout and key is None:
+            hint = "key=random.key(0), or train=False"
+            raise ArgumentError("MultiHeadAttention", "a key is needed for training", got="None", hint=hint)
         of_itself = context is None
         k, v = self._keys_and_values(query if of_itself else context, value, positions if of_itself else None)
         return self._attend(
@@ -254,13 +260,13 @@ class MultiHeadAttention:
     ) -> tuple[Any, KVCache]:
         """Causal self-attention of the next positions of sequences whose earlier ones are in a cache.
 
-        All sizes are static, so one compiled function serves all positions. It writes the cache in place where it is
-        donated, and in a loop.
+        All sizes are static, so one compiled function serves all positions. Where the cache is donated, only the new
+        positions are written.
 
         Args:
             x: floats of shape (batch, new positions, embed_dim): one position, or the whole beginning at once.
-            cache: from :meth:`init_cache`, or from the last call. There must be room: behind the last position
-                nothing can be written, and results would be wrong.
+            cache: from :meth:`init_cache`, or from the last call. There must be room: what does not fit is
+                not written, and not seen later.
             mask: bools that broadcast to (batch, num_heads, new positions, length of the cache), besides causality.
             bias: floats likewise, which are added to the scores.
             local_window_size: how many places before its own a position sees.
@@ -280,18 +286,16 @@ class MultiHeadAttention:
         if x.ndim != 3 or x.shape[0] != cache.key.shape[0] or x.shape[1] > length:
             text = f"the new positions must be (batch, length, features) for a cache of {cache.key.shape[:2]}"
             raise ShapeError("MultiHeadAttention.decode", text, got=str(x.shape))
-        positions = cache.index + tnp.arange(x.shape[1], dtype="int32")
-        news, start = self._keys_and_values(x, None, positions), (0, cache.index, 0, 0)
-        k, v = (
-            lax.dynamic_update_slice(old, tnp.astype(new, old.dtype), start)
-            for old, new in zip(cache[:2], news, strict=True)
-        )
-        t, s = positions[:, None], tnp.arange(length, dtype="int32")
+        positions = cache.index[..., None] + tnp.arange(x.shape[1], dtype="int32")
+        news = self._keys_and_values(x, None, positions)
+        k, v = (_written(old, new, positions) for old, new in zip(cache[:2], news, strict=True))
+        t, s = positions[..., None], tnp.arange(length, dtype="int32")
         seen = s <= t
         if local_window_size is not None:
             before = local_window_size if isinstance(local_window_size, int) else local_window_size[0]
             seen = tnp.logical_and(seen, s >= t - before)
-        seen = _of_scores(seen) if mask is None else tnp.logical_and(seen, _of_scores(mask))
+        seen = seen.reshape(-1, 1, *seen.shape[-2:])
+        seen = seen if mask is None else tnp.logical_and(seen, _of_scores(mask))
         y = self._attend(x, positions, tnp.astype(k, x.dtype), tnp.astype(v, x.dtype), bias, seen)
         return y, KVCache(k, v, cache.index + x.shape[1])
 
@@ -310,6 +314,12 @@ class MultiHeadAttention:
 
 def _heads(x: Array, heads: int) -> Array:
     return x.reshape(*x.shape[:-1], heads, -1)
+
+
+def _written(old: Any, new: Any, positions: Any) -> Any:
+    """A cache with rows of each sequence replaced: a scatter, which touches nothing else of a donated array."""
+    write = lambda old, new, positions: old.at[positions].set(new)
+    return vmap(write, in_axes=(0, 0, 0 if positions.ndim == 2 else None))(old, tnp.astype(new, old.dtype), positions)
 
 
 def _of_scores(x: Any) -> Any:
