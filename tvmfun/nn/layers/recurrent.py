@@ -83,21 +83,20 @@ class _Cell:
             raise ShapeError(
                 where, "the input must be (batch, input_size) or (input_size,)", got=str(x.shape), hint=hint
             )
-        dtype = self.weight_hh.dtype
-        return _states(where, hx, [(*x.shape[:-1], size) for size in self.state_sizes], dtype)
+        return _states(where, hx, [(*x.shape[:-1], size) for size in self.state_sizes], x, self.weight_hh)
 
 
-def _states(where: str, hx: Any, shapes: Sequence[tuple], dtype: Any) -> tuple:
-    """The arrays of a state, each of its shape; zeros where there is none."""
+def _states(where: str, hx: Any, shapes: Sequence[tuple], *others: Any) -> tuple:
+    """The arrays of a state, each of its shape, zeros if none are given; of the dtype that a step returns."""
     if hx is None:
-        return tuple(tnp.zeros(shape, dtype) for shape in shapes)
+        return tuple(tnp.zeros(shape, tnp.result_type(*others)) for shape in shapes)
     if len(shapes) > 1 and (not isinstance(hx, tuple | list) or len(hx) != len(shapes)):
         raise ArgumentError(where, "the state must be a pair (h, c)", got=type(hx).__name__, hint="hx=(h, c)")
-    arrays = tuple(tnp.asarray(array) for array in (hx if len(shapes) > 1 else (hx,)))
+    arrays = [tnp.asarray(array) for array in (hx if len(shapes) > 1 else (hx,))]
     for array, shape in zip(arrays, shapes, strict=True):
         if array.shape != shape:
             raise ShapeError(where, f"the state must have the shape {shape}", got=str(array.shape))
-    return arrays
+    return tuple(tnp.astype(array, tnp.result_type(*arrays, *others)) for array in arrays)
 
 
 # Compiled as a whole: op by op, each new shape would compile every op of the generator.
@@ -346,7 +345,7 @@ class _Recurrent:
             raise ShapeError(where, text, got=str(x.shape), hint="x.transpose(1, 0, 2) for time first")
         count = sum(map(len, self.cells))
         shapes = [(count, *x.shape[:-2], size) for size in first.state_sizes]
-        states = _states(where, hx, shapes, first.weight_hh.dtype)
+        states = _states(where, hx, shapes, x, first.weight_hh)
         runs = None if seq_lengths is None else self._runs(x, seq_lengths)
         rows = tnp.moveaxis(x, -2, 0)
         last, at = [], 0
