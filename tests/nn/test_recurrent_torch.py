@@ -14,12 +14,13 @@ B, T, F, H = 3, 5, 4, 6
 
 SETTINGS = {
     "RNN": (nn.RNN, torch.nn.RNN, {}),
-    "RNN, relu, no bias": (nn.RNN, torch.nn.RNN, {"nonlinearity": "relu", "bias": False, "num_layers": 2}),
+    "RNN, relu, lengths": (nn.RNN, torch.nn.RNN, {"nonlinearity": "relu", "bias": False, "num_layers": 2}),
     "LSTM": (nn.LSTM, torch.nn.LSTM, {}),
-    "LSTM, deep": (nn.LSTM, torch.nn.LSTM, {"num_layers": 2, "bidirectional": True, "proj_size": 3}),
+    "LSTM, deep, lengths": (nn.LSTM, torch.nn.LSTM, {"num_layers": 2, "bidirectional": True, "proj_size": 3}),
     "GRU": (nn.GRU, torch.nn.GRU, {}),
-    "GRU, deep": (nn.GRU, torch.nn.GRU, {"num_layers": 2, "bidirectional": True, "bias": False}),
+    "GRU, deep, lengths": (nn.GRU, torch.nn.GRU, {"bidirectional": True, "bias": False}),
 }
+LENGTHS = np.asarray([2, T, 3])
 
 
 def normal(*shape, seed=0, dtype="float64"):
@@ -33,38 +34,24 @@ def states(settings, is_lstm, dtype):
     return (h, normal(count, B, H, seed=2, dtype=dtype)) if is_lstm else (h,)
 
 
-CASES = [(name, "float64") for name in SETTINGS] + [("LSTM, deep", "float32"), ("GRU", "float32")]
+def packed(layer, x, hx):
+    """PyTorch's layer over sequences of different lengths."""
+    pad = torch.nn.utils.rnn
+    y, state = layer(pad.pack_padded_sequence(x, torch.tensor(LENGTHS), True, enforce_sorted=False), hx)
+    return pad.pad_packed_sequence(y, True)[0], state
 
 
-@pytest.mark.parametrize(("name", "dtype"), CASES)
+@pytest.mark.parametrize(("name", "dtype"), [*((name, "float64") for name in SETTINGS), ("LSTM", "float32")])
 def test_layers(name, dtype):
     ours, theirs, settings = SETTINGS[name]
-    is_lstm = ours is nn.LSTM
+    is_lstm, has_lengths = ours is nn.LSTM, "lengths" in name
+    of_torch = packed if has_lengths else lambda layer, x, hx: layer(x, hx)
     torch_layers.check(
         ours(F, H, **settings, key=random.key(0), dtype=dtype),
         theirs(F, H, **settings, batch_first=True),
         (normal(B, T, F, dtype=dtype), *states(settings, is_lstm, dtype)),
-        lambda layer, x, *hx: layer(x, hx if is_lstm else hx[0]),
-        lambda layer, x, *hx: layer(x, hx if is_lstm else hx[0]),
-    )
-
-
-@pytest.mark.parametrize("name", ["RNN", "LSTM, deep", "GRU, deep"])
-def test_lengths_are_those_of_packed_sequences(name):
-    ours, theirs, settings = SETTINGS[name]
-    lengths, pad = np.asarray([2, T, 3]), torch.nn.utils.rnn
-
-    def packed(layer, x):
-        y, state = layer(pad.pack_padded_sequence(x, torch.tensor(lengths), True, enforce_sorted=False))
-        return pad.pad_packed_sequence(y, True)[0], state
-
-    torch_layers.check(
-        ours(F, H, **settings, key=random.key(0), dtype="float64"),
-        theirs(F, H, **settings, batch_first=True),
-        (normal(B, T, F),),
-        lambda layer, x: layer(x, seq_lengths=lengths),
-        packed,
-        steps=1,
+        lambda layer, x, *hx: layer(x, hx if is_lstm else hx[0], seq_lengths=LENGTHS if has_lengths else None),
+        lambda layer, x, *hx: of_torch(layer, x, hx if is_lstm else hx[0]),
     )
 
 

@@ -423,9 +423,8 @@ class Stacked:
     def __init__(self, layers: Sequence[Any], *, checkpoint: bool = False) -> None:
         if not layers:
             raise ArgumentError("Stacked", "there must be layers", got=repr(layers))
-        first = tree.structure(layers[0])
         for i, layer in enumerate(layers):
-            tree.check_same_structure("Stacked", first, tree.structure(layer), ("the first layer", f"layer {i}"))
+            tree.check_same_structure("Stacked", layers[0], layer, ("the first layer", f"layer {i}"))
         object.__setattr__(self, "layer", tree.map(lambda *leaves: tnp.stack(leaves), *layers))
         object.__setattr__(self, "count", len(layers))
         object.__setattr__(self, "checkpoint", checkpoint)
