@@ -22,7 +22,8 @@ __all__ = ["KVCache", "MultiHeadAttention", "RotaryEmbedding"]
 @tree.register_dataclass
 @dataclass(frozen=True)
 class RotaryEmbedding:
-    """Turns queries and keys by their positions; has no parameters. The formula is that of :func:`apply_rotary`.
+    """Turns queries and keys by their positions; has no parameters. The formula is that of
+    :func:`tvmfun.nn.rotary.apply_rotary`.
 
     Args:
         dim: how many elements of a head are turned, the first ones.
