@@ -22,8 +22,7 @@ __all__ = ["KVCache", "MultiHeadAttention", "RotaryEmbedding"]
 @tree.register_dataclass
 @dataclass(frozen=True)
 class RotaryEmbedding:
-    """Turns queries and keys by their positions; has no parameters. The formula is that of
-    :func:`tvmfun.nn.rotary.apply_rotary`.
+    """Turns queries and keys by their positions, with :func:`tvmfun.nn.rotary.apply_rotary`; has no parameters.
 
     Args:
         dim: how many elements of a head are turned, the first ones.
