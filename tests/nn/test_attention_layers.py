@@ -362,9 +362,10 @@ def test_stacked_layers_are_layers_one_by_one():
 
     @tvmfun.jit
     def others(x):
+        """Layers that take neither key nor train."""
         along = lambda f: tvmfun.grad(lambda x: (f(x) ** 3).sum())(x)
         lean = nn.Stacked(maps, checkpoint=True)
-        return along(lean), along(lambda x: maps[1](maps[0](x)))
+        return along(lambda x: lean(x, key=key, train=False)), along(lambda x: maps[1](maps[0](x)))
 
     lean, plain = others(x)
     near(lean, plain)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
+from inspect import signature
 from typing import Any, NamedTuple
 
 import tvmfun.numpy as tnp
@@ -430,9 +431,11 @@ class Stacked:
         object.__setattr__(self, "count", len(layers))
         object.__setattr__(self, "checkpoint", checkpoint)
 
-    def __call__(self, x: Any, *args: Any, key: Any = None, **settings: Any) -> Any:
-        """Calls ``layer(x, *args, key=..., **settings)`` of each layer; without a key, none is passed on."""
-        keys = None if key is None else random.split(key, self.count)
+    def __call__(self, x: Any, *args: Any, key: Any = None, train: bool = True, **settings: Any) -> Any:
+        """Calls ``layer(x, *args, **settings)`` of each, with a key of its own and ``train`` if layers take them."""
+        takes = signature(self.layer).parameters
+        settings |= {"train": train} if "train" in takes else {}
+        keys = None if key is None or "key" not in takes else random.split(key, self.count)
 
         def step(x: Any, part: tuple) -> tuple[Any, None]:
             layer, key = part
@@ -493,9 +496,9 @@ class TransformerEncoder(_Stack):
     (1, 5, 8)
     """
 
-    def __call__(self, x: Any, *, key: Any = None, **settings: Any) -> Any:
+    def __call__(self, x: Any, *, key: Any = None, train: bool = True, **settings: Any) -> Any:
         """Calls one layer after the other, with arguments as for :class:`TransformerEncoderLayer`."""
-        return self._run(x, key=key, **settings)
+        return self._run(x, key=key, train=train, **settings)
 
     def init_cache(self, batch: int, length: int, dtype: Any = None) -> tuple[KVCache, ...]:
         """Empty caches for :meth:`decode`, for so many sequences and positions."""
@@ -521,9 +524,9 @@ class TransformerDecoder(_Stack):
     (1, 5, 8)
     """
 
-    def __call__(self, x: Any, memory: Any, *, key: Any = None, **settings: Any) -> Any:
+    def __call__(self, x: Any, memory: Any, *, key: Any = None, train: bool = True, **settings: Any) -> Any:
         """Calls one layer after the other, with arguments as for :class:`TransformerDecoderLayer`."""
-        return self._run(x, memory, key=key, **settings)
+        return self._run(x, memory, key=key, train=train, **settings)
 
     def init_cache(self, memory: Any, length: int, dtype: Any = None) -> tuple[DecoderCache, ...]:
         """Caches for :meth:`decode` of so many positions, with the keys and values of the memory in them."""
