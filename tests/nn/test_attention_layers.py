@@ -286,6 +286,15 @@ def test_a_step_takes_no_memory_for_the_cache():
     assert taken[1] - taken[0] <= 512 * (2 * 4 * B * N + 1)
 
 
+def test_a_loop_keeps_one_cache():
+    layer, length = nn.MultiHeadAttention(64, 4, num_kv_heads=2, key=random.key(0)), 2048
+    loop = lambda x: steps(layer.decode, layer.init_cache(1, length), x)
+    analysis = tvmfun.jit(loop).lower(tvmfun.ShapeDtype((1, T, 64), "float32")).compile().memory_analysis()
+    half = 4 * length * 2 * 16
+    assert 2 * half <= analysis.outputs < 2.1 * half
+    assert analysis.workspaces < half
+
+
 def test_sequences_at_different_places():
     """Prompts of different lengths, padded at the end, and then two more positions of each."""
     layer, x, lengths = attention(rotary=nn.RotaryEmbedding(HEAD), dtype="float64"), normal(B, T, E), [2, 5]
