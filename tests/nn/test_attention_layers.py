@@ -319,6 +319,7 @@ def test_a_cache_of_another_dtype():
     layer, x = attention(), normal(B, T, E, dtype="float32")
     both = lambda layer, x: (layer(x, is_causal=True), *layer.decode(x, layer.init_cache(B, T, "bfloat16")))
     whole, y, cache = tvmfun.jit(both)(layer, x)
+    assert layer.decode(tnp.asarray(x, dtype="bfloat16"), layer.init_cache(B, T))[0].dtype == np.float32
     assert cache.key.dtype == tnp.bfloat16 and y.dtype == np.float32
     near(y, whole, 2e-2)
 

@@ -286,7 +286,7 @@ class MultiHeadAttention:
         if x.ndim != 3 or x.shape[0] != cache.key.shape[0] or x.shape[1] > length:
             text = f"the new positions must be (batch, length, features) for a cache of {cache.key.shape[:2]}"
             raise ShapeError("MultiHeadAttention.decode", text, got=str(x.shape))
-        positions = cache.index[..., None] + tnp.arange(x.shape[1], dtype="int32")
+        positions = tnp.asarray(cache.index)[..., None] + tnp.arange(x.shape[1], dtype="int32")
         news = self._keys_and_values(x, None, positions)
         k, v = (_written(old, new, positions) for old, new in zip(cache[:2], news, strict=True))
         t, s = positions[..., None], tnp.arange(length, dtype="int32")
@@ -296,7 +296,7 @@ class MultiHeadAttention:
             seen = tnp.logical_and(seen, s >= t - before)
         seen = seen.reshape(-1, 1, *seen.shape[-2:])
         seen = seen if mask is None else tnp.logical_and(seen, _of_scores(mask))
-        y = self._attend(x, positions, tnp.astype(k, x.dtype), tnp.astype(v, x.dtype), bias, seen)
+        y = self._attend(x, positions, *(tnp.astype(cached, news[0].dtype) for cached in (k, v)), bias, seen)
         return y, KVCache(k, v, cache.index + x.shape[1])
 
     def context_cache(self, context: Any, value: Any = None) -> KVCache:
