@@ -296,7 +296,8 @@ class MultiHeadAttention:
             seen = tnp.logical_and(seen, s >= t - before)
         seen = seen.reshape(-1, 1, *seen.shape[-2:])
         seen = seen if mask is None else tnp.logical_and(seen, _of_scores(mask))
-        y = self._attend(x, positions, *(tnp.astype(cached, news[0].dtype) for cached in (k, v)), bias, seen)
+        wide = news[0].dtype
+        y = self._attend(x, positions, tnp.astype(k, wide), tnp.astype(v, wide), bias, seen)
         return y, KVCache(k, v, cache.index + x.shape[1])
 
     def context_cache(self, context: Any, value: Any = None) -> KVCache:
