@@ -108,3 +108,59 @@ def test_carries_that_change_places_in_a_loop_in_a_loop():
         for _ in range(3):
             a, b = b, a + x
     np.testing.assert_allclose([np.asarray(x) for x in got], [a, b])
+
+
+LENGTH = 4096
+UPDATES = {
+    "rows set": lambda x, i, u: x.at[i].set(u),
+    "rows added": lambda x, i, u: x.at[i].add(u),
+}
+COPIES = {
+    "of a view": lambda x, i, u: x.reshape(-1).at[2 * i + 1].multiply(u[:, 0]).reshape(LENGTH, 2),
+    "with itself": lambda x, i, u: x.at[i].set(u + x[i[::-1]]),
+    "by itself": lambda x, i, u: x.at[(tnp.abs(x[:3, 0]) * 9).astype("int32")].set(u),
+    "read later": lambda x, i, u: (y := x.at[i].set(u)) * (y[1, 1] + 2),
+    "old one kept": lambda x, i, u: x.at[i].set(u) + x,
+}
+
+
+@pytest.mark.parametrize("name", [*UPDATES, *COPIES])
+def test_scattering_into_a_carry(name):
+    """Writes the named rows alone, unless what was there is still needed."""
+    update = (UPDATES | COPIES)[name]
+    x, us = RNG.normal(size=(LENGTH, 2)).astype("float32"), RNG.normal(size=(5, 3, 2)).astype("float32")
+    places = np.asarray([[0, 1, 2], [5, 5, 7], [1, LENGTH, -1], [3, 2, 1], [9, 9, 9]], "int32")
+
+    def loop(x, places, us):
+        return lax.scan(lambda x, row: (update(x, *row), None), x, (places, us))[0]
+
+    compiled = tvmfun.jit(loop).lower(x, places, us).compile()
+    expected = tnp.asarray(x)
+    step = tvmfun.jit(update)
+    for i, u in zip(places, us, strict=True):
+        expected = step(expected, i, u)
+    np.testing.assert_array_equal(np.asarray(compiled(x, places, us)), np.asarray(expected))
+    if name in UPDATES:
+        assert compiled.memory_analysis().workspaces < x.nbytes
+
+
+def test_scattering_bools_and_two_carries_that_change_places():
+    flags, x = np.zeros(70, bool), np.arange(70.0, dtype="float32")
+
+    def loop(flags, x, y):
+        def step(carry, i):
+            flags, x, y = carry
+            return (flags.at[i].set(~flags[i]), y.at[i].add(1), x.at[i].add(flags[i] * 10.0)), tnp.sum(flags)
+
+        return lax.scan(step, (flags, x, y), np.asarray([3, 5, 3, 8], "int32"))
+
+    (flags, a, b), counts = tvmfun.jit(loop)(flags, x, -x)
+    p, q, seen, sums = x.copy(), -x, np.zeros(70, bool), []
+    for i in (3, 5, 3, 8):
+        sums.append(seen.sum())
+        q[i] += 1
+        p[i] += 10 * seen[i]
+        p, q = q, p
+        seen[i] = not seen[i]
+    for got, want in zip((flags, a, b, counts), (seen, p, q, sums), strict=True):
+        np.testing.assert_array_equal(np.asarray(got), want)

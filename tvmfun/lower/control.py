@@ -32,8 +32,8 @@ from tvmfun.lower.fuse import Kernel, fuse
 from tvmfun.lower.kernel import constant
 from tvmfun.lower.structure import called, find, rewrite
 
-#: Gives the function of a kernel, scheduled for a target.
-Scheduled = Callable[[Kernel, Target], tirx.PrimFunc]
+#: Gives the function of a kernel, scheduled for a target, with some outputs written over inputs, or None if it cannot.
+Scheduled = Callable[[Kernel, Target, tuple[tuple[int, int], ...]], Any]
 
 # Bytes that the intermediates of one step may take if steps run at the same time: about what a core's caches hold.
 # Steps that need more have kernels that keep all cores busy, and people loop over such steps to save memory.
@@ -79,7 +79,12 @@ class Host:
 
     def scheduled(self, kernel: Kernel) -> tirx.PrimFunc:
         """The scheduled function of a kernel."""
-        return self._schedule(kernel, self.target)
+        return self._schedule(kernel, self.target, ())
+
+    def scattering(self, kernel: Kernel) -> tirx.PrimFunc | None:
+        """The function of a scatter that writes into its array, or None if there is none."""
+        source = kernel.inputs.index(kernel.equations[0].inputs[0])
+        return self._schedule(kernel, self.target, ((source, 0),))
 
     # -- values ------------------------------------------------------------------------------------------------
 
@@ -218,6 +223,9 @@ class Host:
         if equation.op.kind == "control":
             sources = {i for i, atom in enumerate(kernel.inputs) if atom in read}
             return _may_lie_in_place(equation, sources, kernel.outputs.index(written))
+        if _is_scatter(kernel):
+            array, *others = equation.inputs
+            return array in read and read.isdisjoint(others) and self.scattering(kernel) is not None
         function = self.scheduled(kernel)
         atoms = (*kernel.inputs, *kernel.outputs)
         buffers = [p for p in function.params if tirx.is_buffer_var(p)]
@@ -281,7 +289,14 @@ class Host:
         """The body of a kernel's function, working on ``places`` instead of its parameters."""
         if kernel.outputs[0].aval.size == 0:
             return tirx.Evaluate(tirx.const(0, "int32"))
-        function = s_tir.renew_defs(self.scheduled(kernel))
+        function = None
+        if _is_scatter(kernel) and _is_same(places[kernel.inputs.index(kernel.equations[0].inputs[0])], places[-1]):
+            function = self.scattering(kernel)
+        if function is None:
+            function = self.scheduled(kernel)
+        else:
+            places = places[:-1]
+        function = s_tir.renew_defs(function)
         buffers = [p for p in function.params if tirx.is_buffer_var(p)]
         sizes = [p for p in function.params if not tirx.is_buffer_var(p)]
         body = substitute(function.body, dict(zip(sizes, map(dims.expr, kernel.sizes), strict=True)))
@@ -303,6 +318,12 @@ def _states(program: Program, kernels: Sequence[Kernel]) -> dict[Variable, Varia
             pairs = zip(starts, kernel.outputs, strict=False)
             states.update((start, out) for start, out in pairs if readers[start] == 1)
     return states
+
+
+def _is_scatter(kernel: Kernel) -> bool:
+    """Whether a kernel is nothing but a scatter into an array."""
+    equation = kernel.equations[0]
+    return len(kernel.equations) == 1 and equation.op.name == "scatter" and equation.inputs[0] in kernel.inputs
 
 
 def _may_lie_in_place(equation: Equation, sources: set[int], output: int) -> bool:

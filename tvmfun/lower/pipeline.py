@@ -49,7 +49,10 @@ def _scheduled(
             places = [(source, first + output) for source, output in in_place]
             _KERNELS[key] = schedule_in_place(kernels.prim_func(kernel), target, places)
         elif kernel.equations[0].op.kind == "control":
-            inner = lambda kernel, target: _scheduled(kernel, kernels.text(kernel), target, may_be_tuned=False)
+
+            def inner(kernel: Kernel, target: Target, in_place: InPlace) -> tirx.PrimFunc | None:
+                return _scheduled(kernel, kernels.text(kernel), target, in_place, may_be_tuned=False)
+
             _KERNELS[key] = control.prim_func(kernel, inner, target)
         else:
             function = kernels.prim_func(kernel)

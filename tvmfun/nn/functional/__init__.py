@@ -48,12 +48,14 @@ from tvmfun.nn.functional.normalization import (
 )
 from tvmfun.nn.functional.pooling import adaptive_avg_pool, adaptive_max_pool, avg_pool, lp_pool, max_pool
 from tvmfun.nn.functional.resizing import interpolate, pixel_shuffle, pixel_unshuffle
+from tvmfun.nn.functional.rotary import apply_rotary
 from tvmfun.nn.functional.softmax import log_softmax, logsumexp, one_hot, softmax
 
 __all__ = [
     "adaptive_avg_pool",
     "adaptive_max_pool",
     "alpha_dropout",
+    "apply_rotary",
     "avg_pool",
     "batch_norm",
     "bilinear",

@@ -1,6 +1,7 @@
 """Layers: parameters that know what to compute. Each is an immutable tree of arrays and static settings."""
 
 from tvmfun.nn.layers.activation import PReLU
+from tvmfun.nn.layers.attention import KVCache, MultiHeadAttention, RotaryEmbedding
 from tvmfun.nn.layers.containers import Residual, Sequential
 from tvmfun.nn.layers.convolution import Conv1d, Conv2d, Conv3d, ConvTranspose1d, ConvTranspose2d, ConvTranspose3d
 from tvmfun.nn.layers.dropout import AlphaDropout, Dropout, Dropout1d, Dropout2d, Dropout3d, DropPath
@@ -30,10 +31,23 @@ from tvmfun.nn.layers.pooling import (
     MaxPool2d,
     MaxPool3d,
 )
+from tvmfun.nn.layers.recurrent import GRU, LSTM, RNN, GRUCell, LSTMCell, RNNCell
 from tvmfun.nn.layers.reparametrization import SpectralNorm, SpectralNormState, WeightNorm
 from tvmfun.nn.layers.shapes import Flatten, PixelShuffle, PixelUnshuffle, Upsample
+from tvmfun.nn.layers.transformer import (
+    DecoderCache,
+    Stacked,
+    Transformer,
+    TransformerDecoder,
+    TransformerDecoderLayer,
+    TransformerEncoder,
+    TransformerEncoderLayer,
+)
 
 __all__ = [
+    "GRU",
+    "LSTM",
+    "RNN",
     "AdaptiveAvgPool1d",
     "AdaptiveAvgPool2d",
     "AdaptiveAvgPool3d",
@@ -52,6 +66,7 @@ __all__ = [
     "ConvTranspose1d",
     "ConvTranspose2d",
     "ConvTranspose3d",
+    "DecoderCache",
     "DropPath",
     "Dropout",
     "Dropout1d",
@@ -59,26 +74,38 @@ __all__ = [
     "Dropout3d",
     "Embedding",
     "Flatten",
+    "GRUCell",
     "GroupNorm",
     "Identity",
     "InstanceNorm",
+    "KVCache",
     "LPPool1d",
     "LPPool2d",
     "LPPool3d",
+    "LSTMCell",
     "LayerNorm",
     "Linear",
     "MaxPool1d",
     "MaxPool2d",
     "MaxPool3d",
+    "MultiHeadAttention",
     "PReLU",
     "PixelShuffle",
     "PixelUnshuffle",
     "RMSNorm",
+    "RNNCell",
     "Residual",
+    "RotaryEmbedding",
     "RunningStatistics",
     "Sequential",
     "SpectralNorm",
     "SpectralNormState",
+    "Stacked",
+    "Transformer",
+    "TransformerDecoder",
+    "TransformerDecoderLayer",
+    "TransformerEncoder",
+    "TransformerEncoderLayer",
     "Upsample",
     "WeightNorm",
 ]
