@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 import tvmfun
 import tvmfun.numpy as tnp
-from tvmfun import grad, jit, optim, sparse, tree
+from tvmfun import grad, jit, nn, optim, random, sparse, tree
 from tvmfun.errors import ArgumentError, DtypeError, GradientError, ShapeError
 
 RNG = np.random.default_rng(0)
@@ -267,3 +267,16 @@ def test_optimizers_that_mix_rows_are_refused():
     gradient = grad(lambda t: tnp.sum(t[np.asarray([1])]))(params)
     with pytest.raises(ArgumentError, match="first axis of its state"):
         optimizer.update(gradient, optimizer.init(params), params)
+
+
+def test_an_embedding_asks_for_a_sparse_gradient():
+    ids = np.asarray([[3, 0, 3], [1, 0, 9]], np.int32)
+    dense, marked = (nn.Embedding(10, 4, padding_idx=0, sparse=flag, key=random.key(0)) for flag in (False, True))
+    assert "RowTable" in repr(marked) and tree.structure(dense) != tree.structure(marked)
+    loss = lambda model: tnp.sum(tnp.square(model(ids) - 1.0))
+    (value, expected), (same, got) = (tvmfun.value_and_grad(loss)(model) for model in (dense, marked))
+    assert float(value) == float(same)
+    np.testing.assert_allclose(np.asarray(got.weight.dense()), np.asarray(expected.weight), rtol=1e-6)
+    np.testing.assert_array_equal(np.asarray(got.weight.indices), [0, 1, 3, 9, 10, 10])
+    with pytest.raises(ArgumentError, match="needs all rows"):
+        marked.attend(tnp.ones((1, 4)))

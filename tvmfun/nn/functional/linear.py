@@ -8,6 +8,7 @@ import tvmfun.numpy as tnp
 from tvmfun import dtypes, lax
 from tvmfun.errors import ArgumentError, DtypeError, ShapeError
 from tvmfun.nn.functional.arguments import add_bias
+from tvmfun.sparse import is_table
 
 __all__ = ["bilinear", "embedding", "linear"]
 
@@ -76,7 +77,7 @@ def embedding(indices: Any, weight: Any, *, padding_idx: int | None = None) -> A
 
     Args:
         indices: an array of integers; negative ones count from the end.
-        weight: the table, of shape (rows, features).
+        weight: the table, of shape (rows, features), or a :class:`tvmfun.sparse.RowTable` of it.
         padding_idx: a row that gets no gradient.
 
     Returns:
@@ -91,7 +92,7 @@ def embedding(indices: Any, weight: Any, *, padding_idx: int | None = None) -> A
     Array([[2.],
            [0.]], dtype=float32)
     """
-    indices, weight = tnp.asarray(indices), tnp.asarray(weight)
+    indices, weight = tnp.asarray(indices), tnp.asarray(weight.array if is_table(weight) else weight)
     if not dtypes.is_integer(indices.dtype):
         hint = 'indices.astype("int32")'
         raise DtypeError("embedding", "the indices must be integers", got=str(indices.dtype), hint=hint)

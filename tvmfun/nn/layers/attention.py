@@ -14,7 +14,7 @@ from tvmfun.nn import functional, init
 from tvmfun.nn.functional.arguments import check_rate
 from tvmfun.nn.init import Initializer
 from tvmfun.nn.layers.linear import Linear
-from tvmfun.nn.layers.parameters import check_positive
+from tvmfun.nn.layers.parameters import check_positive, layer
 from tvmfun.transforms import vmap
 
 __all__ = ["KVCache", "MultiHeadAttention", "RotaryEmbedding"]
@@ -66,8 +66,7 @@ class KVCache(NamedTuple):
     index: Any
 
 
-@tree.register_dataclass
-@dataclass(frozen=True, init=False, eq=False)
+@layer
 class MultiHeadAttention:
     r"""Attention of several heads side by side, with maps before and behind it.
 

@@ -8,12 +8,13 @@ from typing import Any
 
 import tvmfun.numpy as tnp
 from tvmfun.core.array import Array
-from tvmfun.errors import ShapeError
+from tvmfun.errors import ArgumentError, ShapeError
 from tvmfun.jit import jit
 from tvmfun.nn import functional
 from tvmfun.nn.functional.linear import row_index
 from tvmfun.nn.init import Initializer, normal
 from tvmfun.nn.layers.parameters import check_positive, float_dtype, layer, set_fields, set_parameters
+from tvmfun.sparse import RowTable, is_table
 
 __all__ = ["Bilinear", "Embedding", "Identity", "Linear"]
 
@@ -127,6 +128,8 @@ class Embedding:
         num_embeddings: the number of rows.
         embedding_dim: the size of a row.
         padding_idx: a row that begins with zeros and gets no gradient.
+        sparse: whether the gradient has only the rows that were looked up; then the weight is a
+            :class:`tvmfun.sparse.RowTable`, and :func:`tvmfun.optim.lazy` makes an optimizer for it.
         key: a key of :mod:`tvmfun.random`.
         dtype: the dtype of the table.
         weight_init: an initializer of :mod:`tvmfun.nn.init` for the table, instead of PyTorch's.
@@ -142,7 +145,7 @@ class Embedding:
     ((1, 3, 8), (1, 3, 100))
     """
 
-    weight: Array
+    weight: Array | RowTable
     padding_idx: int | None = field(metadata={"static": True})
 
     def __init__(
@@ -151,6 +154,7 @@ class Embedding:
         embedding_dim: int,
         *,
         padding_idx: int | None = None,
+        sparse: bool = False,
         key: Any,
         dtype: Any = "float32",
         weight_init: Initializer | None = None,
@@ -165,7 +169,7 @@ class Embedding:
             raise ShapeError("Embedding", what, got=str(weight.shape))
         if padding_idx is not None and weight_init is None:
             weight = _without_row(weight, padding_idx)
-        set_fields(self, weight=weight, padding_idx=padding_idx)
+        set_fields(self, weight=RowTable(weight) if sparse else weight, padding_idx=padding_idx)
 
     def __call__(self, indices: Any) -> Any:
         """The rows at integers of any shape (...): an array of shape (..., embedding_dim)."""
@@ -175,7 +179,12 @@ class Embedding:
         """The products of vectors (..., embedding_dim) with all rows: scores of shape (..., num_embeddings).
 
         So a model can use one table for its first and its last layer: weights that are tied are one leaf.
+
+        Raises:
+            ArgumentError: if the gradient is to be sparse, as that of a product is not.
         """
+        if is_table(self.weight):
+            raise ArgumentError("Embedding.attend", "a product needs all rows", got="sparse=True", hint="sparse=False")
         return functional.linear(x, tnp.permute_dims(self.weight, (1, 0)))
 
 

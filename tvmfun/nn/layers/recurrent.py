@@ -12,13 +12,13 @@ from functools import partial
 from typing import Any, ClassVar
 
 import tvmfun.numpy as tnp
-from tvmfun import dtypes, lax, random, tree
+from tvmfun import dtypes, lax, random
 from tvmfun.core.array import Array
 from tvmfun.errors import ArgumentError, DtypeError, ShapeError
 from tvmfun.jit import jit
 from tvmfun.nn import functional
 from tvmfun.nn.functional.arguments import check_rate
-from tvmfun.nn.layers.parameters import check_positive
+from tvmfun.nn.layers.parameters import check_positive, layer
 
 __all__ = ["GRU", "LSTM", "RNN", "GRUCell", "LSTMCell", "RNNCell"]
 
@@ -107,8 +107,7 @@ def _draw(key: Any, *, shapes: tuple[tuple[int, ...], ...], bound: float, dtype:
     return [random.uniform(keys[i], shape, dtype, -bound, bound) for i, shape in enumerate(shapes)]
 
 
-@tree.register_dataclass
-@dataclass(frozen=True, init=False, eq=False)
+@layer
 class RNNCell(_Cell):
     r"""One step of Elman's recurrent network.
 
@@ -167,8 +166,7 @@ class RNNCell(_Cell):
         return self.step(self._start(x, hx), self.project(x))[0]
 
 
-@tree.register_dataclass
-@dataclass(frozen=True, init=False, eq=False)
+@layer
 class LSTMCell(_Cell):
     r"""One step of a long short-term memory.
 
@@ -243,8 +241,7 @@ class LSTMCell(_Cell):
         return h, c
 
 
-@tree.register_dataclass
-@dataclass(frozen=True, init=False, eq=False)
+@layer
 class GRUCell(_Cell):
     r"""One step of a gated recurrent unit.
 
@@ -389,8 +386,7 @@ def _over_time(cell: Any, rows: Array, start: tuple, runs: Array | None, reverse
     return lax.scan(step, start, (cell.project(rows), runs), reverse=reverse)
 
 
-@tree.register_dataclass
-@dataclass(frozen=True, init=False, eq=False)
+@layer
 class RNN(_Recurrent):
     """Elman's recurrent network over sequences of shape (batch, length, features).
 
@@ -459,8 +455,7 @@ class RNN(_Recurrent):
         return y, h
 
 
-@tree.register_dataclass
-@dataclass(frozen=True, init=False, eq=False)
+@layer
 class LSTM(_Recurrent):
     """Long short-term memories over sequences of shape (batch, length, features).
 
@@ -529,8 +524,7 @@ class LSTM(_Recurrent):
         return y, (h, c)
 
 
-@tree.register_dataclass
-@dataclass(frozen=True, init=False, eq=False)
+@layer
 class GRU(_Recurrent):
     """Gated recurrent units over sequences of shape (batch, length, features).
 

@@ -15,7 +15,7 @@ from tvmfun.nn.init import Initializer
 from tvmfun.nn.layers.attention import KVCache, MultiHeadAttention, RotaryEmbedding
 from tvmfun.nn.layers.linear import Linear
 from tvmfun.nn.layers.normalization import LayerNorm
-from tvmfun.nn.layers.parameters import check_positive
+from tvmfun.nn.layers.parameters import check_positive, layer
 from tvmfun.transforms import checkpoint as rematerialized
 
 __all__ = [
@@ -113,8 +113,7 @@ class _Layer:
         return self.linear2(hidden)
 
 
-@tree.register_dataclass
-@dataclass(frozen=True, init=False, eq=False)
+@layer
 class TransformerEncoderLayer(_Layer):
     """Self-attention and a feed-forward network, each with a residual connection and a layer normalization.
 
@@ -245,8 +244,7 @@ class DecoderCache(NamedTuple):
     memory: KVCache
 
 
-@tree.register_dataclass
-@dataclass(frozen=True, init=False, eq=False)
+@layer
 class TransformerDecoderLayer(_Layer):
     """Self-attention, attention to a memory and a feed-forward network, each with a residual and a normalization.
 
@@ -395,8 +393,7 @@ class TransformerDecoderLayer(_Layer):
 # -- stacks ----------------------------------------------------------------------------------------------------
 
 
-@tree.register_dataclass
-@dataclass(frozen=True, init=False, eq=False)
+@layer
 class Stacked:
     """Equal layers one after the other, as one layer whose parameters are stacked along a new first axis.
 
@@ -425,8 +422,8 @@ class Stacked:
     def __init__(self, layers: Sequence[Any], *, checkpoint: bool = False) -> None:
         if not layers:
             raise ArgumentError("Stacked", "there must be layers", got=repr(layers))
-        for i, layer in enumerate(layers):
-            tree.check_same_structure("Stacked", layers[0], layer, ("the first layer", f"layer {i}"))
+        for i, part in enumerate(layers):
+            tree.check_same_structure("Stacked", layers[0], part, ("the first layer", f"layer {i}"))
         object.__setattr__(self, "layer", tree.map(lambda *leaves: tnp.stack(leaves), *layers))
         object.__setattr__(self, "count", len(layers))
         object.__setattr__(self, "checkpoint", checkpoint)
@@ -474,14 +471,13 @@ class _Stack:
 
     def _decode(self, x: Any, caches: Sequence[Any], settings: dict[str, Any]) -> tuple[Any, tuple]:
         news = []
-        for layer, cache in zip(self.layers, caches, strict=True):
-            x, new = layer.decode(x, cache, **settings)
+        for part, cache in zip(self.layers, caches, strict=True):
+            x, new = part.decode(x, cache, **settings)
             news.append(new)
         return x if self.norm is None else self.norm(x), tuple(news)
 
 
-@tree.register_dataclass
-@dataclass(frozen=True, init=False, eq=False)
+@layer
 class TransformerEncoder(_Stack):
     """Encoder layers one after the other.
 
@@ -509,8 +505,7 @@ class TransformerEncoder(_Stack):
         return self._decode(x, caches, settings)
 
 
-@tree.register_dataclass
-@dataclass(frozen=True, init=False, eq=False)
+@layer
 class TransformerDecoder(_Stack):
     """Decoder layers one after the other.
 
@@ -537,8 +532,7 @@ class TransformerDecoder(_Stack):
         return self._decode(x, caches, settings)
 
 
-@tree.register_dataclass
-@dataclass(frozen=True, init=False, eq=False)
+@layer
 class Transformer:
     """An encoder and a decoder that looks at its results, both with a normalization at the end.
 
