@@ -286,6 +286,21 @@ SCHEDULES = {
     "exponential_constant": lambda o: o.exponential_decay(0.3, 10, 0.0),
     "cosine": lambda o: o.cosine_decay_schedule(0.3, 25),
     "cosine_options": lambda o: o.cosine_decay_schedule(0.3, 25, alpha=0.1, exponent=1.5),
+    "join": lambda o: o.join_schedules([o.constant_schedule(0.3), _schedule(o), o.linear_schedule(1.0, 0, 9)], [8, 20]),
+    "interpolate_linear": lambda o: o.piecewise_interpolate_schedule("linear", 0.3, {9: 0.5, 20: 3.0, 25: 0.1}),
+    "interpolate_cosine": lambda o: o.piecewise_interpolate_schedule("cosine", 0.3, {0: 2.0, 9: 0.5, 20: 3.0}),
+    "interpolate_constant": lambda o: o.piecewise_interpolate_schedule("cosine", 0.3),
+    "onecycle_linear": lambda o: o.linear_onecycle_schedule(30, 0.3),
+    "onecycle_linear_options": lambda o: o.linear_onecycle_schedule(30, 0.3, 0.2, 0.5, 10.0, 50.0),
+    "onecycle_cosine": lambda o: o.cosine_onecycle_schedule(30, 0.3),
+    "onecycle_cosine_options": lambda o: o.cosine_onecycle_schedule(30, 0.3, 0.5, 10.0, 50.0),
+    "warmup_constant": lambda o: o.warmup_constant_schedule(0.01, 0.3, 10),
+    "warmup_cosine": lambda o: o.warmup_cosine_decay_schedule(0.01, 0.3, 10, 30, end_value=0.05, exponent=1.2),
+    "warmup_cosine_zero": lambda o: o.warmup_cosine_decay_schedule(0.1, 0.0, 10, 30),
+    "warmup_exponential": lambda o: o.warmup_exponential_decay_schedule(0.01, 0.3, 10, 5, 0.7, 3, True, 0.1),
+    "sgdr": lambda o: o.sgdr_schedule(
+        {"init_value": 0.0, "peak_value": 0.3 / n, "decay_steps": 4 * n, "warmup_steps": n} for n in (2, 3, 5)
+    ),
 }
 COUNTS = [*range(40), 1000, 2**24 + 1, 2**31 - 1]
 
@@ -295,7 +310,7 @@ COUNTS = [*range(40), 1000, 2**24 + 1, 2**31 - 1]
 def test_schedules_are_optax_schedules(name, dtype, tolerance):
     counts = np.asarray(COUNTS, dtype)
     with x64(dtype == "int64"):
-        oracle = SCHEDULES[name](optax)
+        oracle = jax.jit(lambda count: jnp.asarray(SCHEDULES[name](optax)(count)))
         expected = np.asarray([oracle(jnp.asarray(count)) for count in counts])
     # The product shows the value in full precision, also where a schedule returns a Python number.
     one = np.ones((), expected.dtype)
@@ -316,3 +331,11 @@ def test_schedules_reject_nonsense():
         optim.cosine_decay_schedule(0.1, 0)
     with pytest.raises(ArgumentError, match=r"the scale at 5 must not be negative, got -1"):
         optim.piecewise_constant_schedule(0.1, {5: -1})
+    with pytest.raises(ArgumentError, match=r"the scale at 5 must not be negative, got -1"):
+        optim.piecewise_interpolate_schedule("linear", 0.1, {5: -1})
+    with pytest.raises(ArgumentError, match=r"must be 'linear' or 'cosine', got 'cubic'"):
+        optim.piecewise_interpolate_schedule("cubic", 0.1)
+    with pytest.raises(ArgumentError, match=r"2 schedules meet at 1 boundaries, got \[3, 4\]"):
+        optim.join_schedules([optim.constant_schedule(1.0)] * 2, [3, 4])
+    with pytest.raises(ArgumentError, match=r"decay_steps - warmup_steps must be positive, got -1"):
+        optim.warmup_cosine_decay_schedule(0.0, 0.1, 4, 3)
