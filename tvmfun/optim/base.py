@@ -58,11 +58,11 @@ class GradientTransformationExtraArgs(GradientTransformation):
     """
 
 
-def with_extra_args_support(transform: GradientTransformation) -> GradientTransformationExtraArgs:
+def with_extra_args_support(tx: GradientTransformation) -> GradientTransformationExtraArgs:
     """Makes a transformation ignore further keyword arguments, unless it takes them already.
 
     Args:
-        transform: any transformation.
+        tx: any transformation.
 
     Returns:
         A transformation that does the same.
@@ -70,13 +70,13 @@ def with_extra_args_support(transform: GradientTransformation) -> GradientTransf
     >>> with_extra_args_support(identity()).update({"w": 1.0}, EmptyState(), value=0.5)
     ({'w': 1.0}, EmptyState())
     """
-    if isinstance(transform, GradientTransformationExtraArgs):
-        return transform
+    if isinstance(tx, GradientTransformationExtraArgs):
+        return tx
 
     def update(updates: Updates, state: OptState, params: Params | None = None, **extra_args: Any) -> tuple:
-        return transform.update(updates, state, params)
+        return tx.update(updates, state, params)
 
-    return GradientTransformationExtraArgs(transform.init, update)
+    return GradientTransformationExtraArgs(tx.init, update)
 
 
 class EmptyState(NamedTuple):

@@ -826,7 +826,7 @@ def rprop(
     >>> params = {"w": tnp.asarray(2.0)}
     >>> updates, state = optimizer.update({"w": tnp.asarray(4.0)}, optimizer.init(params), params)
     >>> round(float(updates["w"]), 6)
-    -0.1
+    -0.0
     """
     scaling = scale_by_rprop(learning_rate, eta_minus, eta_plus, min_step_size, max_step_size)
     return chain(scaling, scale(-1.0))

@@ -336,8 +336,9 @@ def scale_by_rprop(
 ) -> GradientTransformation:
     """Steps along the sign of each element, larger ones while the sign stays, smaller ones when it changes.
 
-    Where ``u * u_before > 0`` the step size is multiplied by ``eta_plus``, where it is negative by ``eta_minus``, and
-    the step is left out; elsewhere the size stays. ``u' = size * sign(u)``.
+    Where ``u * s > 0`` with the step ``s`` before, the step size is multiplied by ``eta_plus``, where it is negative by
+    ``eta_minus``, and ``s' = 0``; else ``s' = size * sign(u)``. Steps are taken one update late, once the sign of the
+    next is known: ``u' = s``, or 0 where it has changed.
 
     Args:
         learning_rate: the size of the first steps.
@@ -353,9 +354,13 @@ def scale_by_rprop(
     algorithm" (1993).
 
     >>> transform = scale_by_rprop(0.5)
-    >>> updates, state = transform.update(tnp.asarray(3.0), transform.init(tnp.asarray(2.0)))
-    >>> round(float(updates), 6)
+    >>> state = transform.init(tnp.asarray(2.0))
+    >>> for _ in range(3):
+    ...     updates, state = transform.update(tnp.asarray(3.0), state)
+    ...     print(round(float(updates), 6))
+    0.0
     0.5
+    0.6
     """
 
     def init(params: Params) -> ScaleByRpropState:
@@ -374,7 +379,10 @@ def scale_by_rprop(
         steps = map_updates(
             lambda a, u, size: tnp.where(a < 0, tnp.zeros_like(u), size * tnp.sign(u)), agreement, updates, sizes
         )
-        return steps, ScaleByRpropState(sizes, steps)
+        new_updates = map_updates(
+            lambda a, step: tnp.where(a < 0, tnp.zeros_like(step), step), agreement, state.prev_updates
+        )
+        return new_updates, ScaleByRpropState(sizes, steps)
 
     return GradientTransformation(init, update)
 
@@ -491,7 +499,7 @@ def scale_by_distance_over_gradients(
 
     >>> transform = scale_by_distance_over_gradients(0.5)
     >>> updates, state = transform.update(tnp.asarray(3.0), transform.init(tnp.asarray(2.0)), tnp.asarray(2.0))
-    >>> round(float(updates[0]), 6)
+    >>> round(float(updates), 6)
     1.5
     """
     dtype = dtypes.canonical(param_dtype)
@@ -510,7 +518,8 @@ def scale_by_distance_over_gradients(
         need_params("scale_by_distance_over_gradients", params)
         max_dist = tree.map(lambda d, p, p0: tnp.maximum(d, norm(p - p0)), state.max_dist, params, state.init_params)
         total = tree.map(lambda s, u: s + tnp.sum(tnp.square(u)), state.grad_sum_of_squares, updates)
-        step = lambda u, d, s: global_scale * (d / tnp.sqrt(s + eps)) * u
+        # The sum has one axis, which a 0-d update must not get.
+        step = lambda u, d, s: (global_scale * (d / tnp.sqrt(s + eps)) * u).reshape(tnp.shape(u))
         new_updates = map_updates(step, updates, max_dist, total)
         return new_updates, ScaleByDistanceOverGradientsState(max_dist, total, state.init_params)
 

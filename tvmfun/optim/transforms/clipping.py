@@ -41,6 +41,7 @@ def clip(max_delta: Any) -> GradientTransformation:
     Returns:
         A transformation with an empty state.
 
+    >>> from tvmfun.optim import EmptyState
     >>> clip(1.0).update(tnp.asarray([-3.0, 0.5]), EmptyState())[0]
     Array([-1. ,  0.5], dtype=float32)
     """
@@ -58,6 +59,7 @@ def clip_by_global_norm(max_norm: Any) -> GradientTransformation:
 
     Reference: Pascanu et al., "On the difficulty of training Recurrent Neural Networks" (2012).
 
+    >>> from tvmfun.optim import EmptyState
     >>> clip_by_global_norm(1.0).update(tnp.asarray([6.0, 8.0]), EmptyState())[0]
     Array([0.6, 0.8], dtype=float32)
     """
@@ -81,6 +83,7 @@ def clip_by_block_rms(threshold: Any) -> GradientTransformation:
 
     Reference: Shazeer and Stern, "Adafactor: Adaptive Learning Rates with Sublinear Memory Cost" (2018).
 
+    >>> from tvmfun.optim import EmptyState
     >>> clip_by_block_rms(1.0).update(tnp.asarray([3.0, -3.0]), EmptyState())[0]
     Array([ 1., -1.], dtype=float32)
     """
@@ -107,6 +110,7 @@ def adaptive_grad_clip(clipping: Any, eps: Any = 1e-3, axis: Any = None) -> Grad
 
     Reference: Brock et al., "High-Performance Large-Scale Image Recognition Without Normalization" (2021).
 
+    >>> from tvmfun.optim import EmptyState
     >>> adaptive_grad_clip(0.5).update(tnp.asarray([6.0, 8.0]), EmptyState(), tnp.asarray([0.0, 2.0]))[0]
     Array([0.6, 0.8], dtype=float32)
     """

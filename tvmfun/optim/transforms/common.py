@@ -73,7 +73,7 @@ def safe_norm(x: Any, min_norm: Any, ord: Any = None, axis: Any = None, keepdims
     x = tnp.asarray(x)
     small = tnp.linalg.norm(x, ord, axis, True) <= min_norm
     norm = tnp.linalg.norm(tnp.where(small, tnp.ones_like(x), x), ord, axis, keepdims)
-    return tnp.where(small.reshape(norm.shape), tnp.asarray(min_norm).astype(norm.dtype), norm)
+    return tnp.where(small.reshape(norm.shape), in_dtype_of(norm, min_norm), norm)
 
 
 def safe_root_mean_squares(x: Any, min_rms: Any) -> Any:
@@ -92,7 +92,7 @@ def safe_root_mean_squares(x: Any, min_rms: Any) -> Any:
     x = tnp.asarray(x)
     small = root_mean_square(x) <= min_rms
     rms = root_mean_square(tnp.where(small, tnp.ones_like(x), x))
-    return tnp.where(small, tnp.asarray(min_rms).astype(rms.dtype), rms)
+    return tnp.where(small, in_dtype_of(rms, min_rms), rms)
 
 
 # -- for other modules, without the argument checks of public functions ---------------------------------------

@@ -44,6 +44,7 @@ def centralize() -> GradientTransformation:
 
     Reference: Yong et al., "Gradient Centralization: A New Optimization Technique for Deep Neural Networks" (2020).
 
+    >>> from tvmfun.optim import EmptyState
     >>> centralize().update(tnp.asarray([[1.0, 3.0]]), EmptyState())[0]
     Array([[-1.,  1.]], dtype=float32)
     """
@@ -63,6 +64,7 @@ def keep_params_nonnegative() -> GradientTransformation:
     Raises:
         ArgumentError: on ``update``, if it gets no ``params``.
 
+    >>> from tvmfun.optim import EmptyState
     >>> keep_params_nonnegative().update(tnp.asarray(-3.0), EmptyState(), tnp.asarray(2.0))[0]
     Array(-2., dtype=float32)
     """
