@@ -255,7 +255,8 @@ def test_every_name_of_optax_is_in_the_table():
     functions = {
         name
         for name in dir(optax)
-        if (not name.startswith("_") and inspect.isfunction(getattr(optax, name))) or name in ("nadam", "nadamw", "bias_correction")
+        if (not name.startswith("_") and inspect.isfunction(getattr(optax, name)))
+        or name in ("nadam", "nadamw", "bias_correction")
     }
     assert functions - LOSSES == (built | OLD | NOT_YET) - {"MultiSteps"}
     assert built <= set(optim.__all__) and not NOT_YET & set(optim.__all__)

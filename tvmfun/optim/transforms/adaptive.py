@@ -370,9 +370,8 @@ def scale_by_rprop(
         agreement = map_updates(lambda u, before: u * before, updates, state.prev_updates)
 
         def resize(a: Any, size: Any) -> Any:
-            resized = tnp.clip(
-                size * tnp.where(a > 0, eta_plus, eta_minus).astype(size.dtype), min_step_size, max_step_size
-            )
+            # Not a choice between the factors, whose dtype would be float32.
+            resized = tnp.clip(tnp.where(a > 0, size * eta_plus, size * eta_minus), min_step_size, max_step_size)
             return tnp.where(a == 0, size, resized.astype(size.dtype))
 
         sizes = map_updates(resize, agreement, state.step_sizes)
