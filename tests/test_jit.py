@@ -322,6 +322,36 @@ def test_a_call_after_a_fork(idle):
     subprocess.run([sys.executable, "-c", code], env=environment, check=True, timeout=120)
 
 
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="there is no fork")
+def test_a_fork_while_another_thread_compiles():
+    code = """if True:
+        import os, signal, threading, numpy as np, tvmfun, tvmfun.numpy as tnp
+        x = np.ones((8, 8), "float32")
+        started, ended = threading.Event(), threading.Event()
+
+        def compile_many():
+            n = 0
+            while not ended.is_set():
+                n += 1
+                tvmfun.jit(lambda a: tnp.exp(a) * n)(x)
+                started.set()
+
+        thread = threading.Thread(target=compile_many)
+        thread.start()
+        started.wait()
+        for n in range(3):
+            child = os.fork()
+            if not child:
+                signal.alarm(30)  # ends a process that waits for ever
+                right = np.allclose(tvmfun.jit(lambda a: a @ a - n)(x), 8 - n)
+                os._exit(0 if right else 1)
+            assert os.waitpid(child, 0)[1] == 0
+        ended.set()
+        thread.join()
+    """
+    subprocess.run([sys.executable, "-W", "ignore", "-c", code], check=True, timeout=120)
+
+
 def test_threads_with_arguments_of_their_own():
     f = jit(lambda x, scale: tree.map(lambda leaf: leaf * scale, x), donate_argnums=0)
     wrong = []

@@ -67,6 +67,10 @@ class ArgumentError(TvmfunError, ValueError):
     """An argument value outside what the function accepts."""
 
 
+class CheckpointError(TvmfunError, ValueError):
+    """A checkpoint file that is damaged, or holds what no array of tvmfun can."""
+
+
 class ConcretizationError(TvmfunError, TypeError):
     """A traced value was used where Python needs a concrete one (``if``, ``float()``, ``np.asarray``)."""
 

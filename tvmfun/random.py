@@ -174,6 +174,44 @@ def normal(key: Any, shape: Shape = (), dtype: Any = "float32") -> Array:
     return tnp.multiply(dtype.type(math.sqrt(2)), lax.erf_inv(uniform(key, shape, dtype, low, 1.0)))
 
 
+def truncated_normal(key: Any, lower: Any, upper: Any, shape: Shape | None = None, dtype: Any = "float32") -> Array:
+    r"""Returns floats of the standard normal distribution within the open interval from ``lower`` to ``upper``.
+
+    They are :math:`\sqrt 2 \operatorname{erf}^{-1}(u)` with :math:`u` uniform between
+    :math:`\operatorname{erf}(\text{lower} / \sqrt 2)` and :math:`\operatorname{erf}(\text{upper} / \sqrt 2)`.
+
+    Args:
+        key: the key.
+        lower: the lower bound, a number or an array that broadcasts to ``shape``.
+        upper: the upper bound, likewise.
+        shape: of the result; by default that of the bounds together.
+        dtype: of the result, a float.
+
+    Raises:
+        ShapeError: if the bounds do not broadcast to the shape.
+
+    >>> values = truncated_normal(key(0), -1.0, 1.0, (100,))
+    >>> bool(tnp.all(tnp.abs(values) < 1))
+    True
+    """
+    key = _check_key("truncated_normal", key)
+    dtype = _float_dtype("truncated_normal", dtype)
+    ends = _bound("truncated_normal", lower, dtype), _bound("truncated_normal", upper, dtype)
+    sizes = np.broadcast_shapes(*map(np.shape, ends)) if shape is None else as_shape("truncated_normal", shape)
+    root = dtype.type(math.sqrt(2))
+    low, high = (tnp.broadcast_to(lax.erf(tnp.divide(end, root)), sizes) for end in ends)
+    values = tnp.multiply(root, lax.erf_inv(uniform(key, sizes, dtype, low, high)))
+    # Rounding may reach the bounds, which do not belong to the interval.
+    return tnp.clip(values, _next(ends[0], dtype.type(math.inf)), _next(ends[1], dtype.type(-math.inf)))
+
+
+def _next(bound: Any, direction: np.generic) -> Any:
+    """The next float in a direction: a constant if the bound is one."""
+    if isinstance(bound, np.generic):
+        return np.nextafter(bound, direction)
+    return tnp.nextafter(lax.stop_gradient(bound), direction)
+
+
 def bernoulli(key: Any, p: Any = 0.5, shape: Shape | None = None) -> Array:
     """Returns bools that are true with probability ``p``; by default of the shape of ``p``."""
     key = _check_key("bernoulli", key)

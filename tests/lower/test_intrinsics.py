@@ -11,6 +11,8 @@ import pytest
 import tvm
 from tvm import te, tirx
 
+import tvmfun.numpy as tnp
+from tvmfun import jit, lax, nn
 from tvmfun.lower import intrinsics
 from tvmfun.lower.cpu import schedule
 
@@ -123,3 +125,83 @@ def test_functions_of_one_argument_in_several_statements():
     e = np.exp(values.astype("float64"))
     np.testing.assert_allclose(results[0].numpy(), e + e / (1 + e) + np.log(e.sum(1, keepdims=True)), rtol=1e-6)
     np.testing.assert_allclose(results[1].numpy(), e * np.tanh(e), rtol=1e-6)
+
+
+EXPANDED = {
+    "exp": tnp.exp,
+    "log": lambda x: tnp.log(tnp.abs(x) + 1),
+    "log1p": lambda x: tnp.log1p(tnp.abs(x)),
+    "tanh": tnp.tanh,
+    "erf": lax.erf,
+    "sigmoid": nn.functional.sigmoid,
+}
+# TVM makes no vectors of most of these, but loops over the lanes.
+OTHERS = {
+    **{
+        name: getattr(tnp, name)
+        for name in ("round", "tan", "sinh", "cosh", "arctan", "arcsinh", "exp2", "expm1", "sin")
+    },
+    "log2": lambda x: tnp.log2(tnp.abs(x) + 1),
+    "log10": lambda x: tnp.log10(tnp.abs(x) + 1),
+    "cbrt": lax.cbrt,
+    "rsqrt": lambda x: lax.rsqrt(tnp.abs(x) + 1),
+    "remainder": lambda x: x % 0.3,
+    "floor_divide": lambda x: x // 0.3,
+    "fmod": lambda x: tnp.fmod(x, 0.3),
+    "arctan2": lambda x: tnp.arctan2(x, 1 + x * x),
+    "power": lambda x: tnp.abs(x) ** 1.7,
+    "concat": lambda x: tnp.concat([x[:8], x[3:]], axis=0),
+    "pad": lambda x: tnp.pad(x, ((3, 2),)),
+    "roll": lambda x: tnp.roll(x, 3),
+    "set": lambda x: x.at[2:9].set(0.25),
+}
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float16", "bfloat16"])
+@pytest.mark.parametrize("name", EXPANDED)
+def test_beside_what_does_not_become_vectors(name, dtype):
+    function = EXPANDED[name]
+    x = np.random.default_rng(0).normal(size=37)
+    x[abs(x / 0.3 - np.round(x / 0.3)) < 0.05] = 0.4  # beside a jump roundings decide
+
+    def both(x):
+        inside = [function(other(x)) for other in OTHERS.values()]
+        outside = [other(function(x)) for other in OTHERS.values()]
+        sums = [tnp.sum(function(other(x))) for other in OTHERS.values()]
+        return inside, outside, sums
+
+    array = tnp.asarray(x.astype("float32")).astype(dtype)
+    inside, outside, sums = jit(both)(array)
+    tolerance = {"float32": 2e-5, "float16": 1e-2, "bfloat16": 6e-2}[dtype]
+    close = lambda got, expected: np.testing.assert_allclose(
+        np.asarray(got, "float32"), np.asarray(expected, "float32"), rtol=tolerance, atol=tolerance
+    )
+    for i, other in enumerate(OTHERS.values()):  # what is computed one op after the other is computed alone
+        close(inside[i], function(other(array)))
+        close(sums[i], tnp.sum(function(other(array)).astype("float32")))
+    steps = {"round", "remainder", "floor_divide", "fmod"}
+    for got, (label, other) in zip(outside, OTHERS.items(), strict=True):
+        if label in steps:
+            jumps = np.asarray(got, "float32") - np.asarray(other(function(array)), "float32")
+            assert np.mean(np.abs(jumps) > tolerance) <= 0.1, label
+        else:
+            close(got, other(function(array)))
+
+
+@pytest.mark.parametrize("name", EXPANDED)
+def test_of_numbers_that_are_bfloat16_for_a_moment(name):
+    """TVM's legalization of bfloat16 used to lose what the formulas are bound to, and to crash.
+
+    Within a kernel such numbers are float32 that need not be rounded, as in XLA.
+    """
+    function, rounded = EXPANDED[name], lambda x: x.astype("bfloat16").astype("float32")
+    x = tnp.asarray(np.random.default_rng(0).normal(size=37).astype("float32"))
+    inside, outside = jit(lambda x: (function(rounded(x)), rounded(function(x) + 0.05)))(x)
+    np.testing.assert_allclose(inside, function(rounded(x)), rtol=1e-2)
+    np.testing.assert_allclose(outside, rounded(function(x) + 0.05), rtol=1e-2)
+
+
+def test_the_bits_of_a_sum_of_bfloat16():
+    x = tnp.asarray(np.random.default_rng(0).normal(size=(2, 999)).astype("float32")).astype("bfloat16")
+    got = jit(lambda x: lax.bitcast_convert_type(x[0] + x[1], "int16"))(x)
+    np.testing.assert_array_equal(got, np.asarray(x[0] + x[1]).view("int16"))

@@ -39,6 +39,9 @@ _KEPT = 512
 _EXECUTABLES: OrderedDict[str, Executable | NativeExecutable] = OrderedDict()
 # TVM's compiler is not thread-safe, and two threads must not compile the same Program twice.
 _LOCK = RLock()
+# The child of a fork would wait for ever for a thread that compiles, or find TVM's compiler in the middle of something.
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(before=_LOCK.acquire, after_in_parent=_LOCK.release, after_in_child=_LOCK.release)
 
 
 def compile_program(program: Program, target: Target, donated: Sequence[int] = ()) -> Executable | NativeExecutable:

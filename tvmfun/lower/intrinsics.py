@@ -38,7 +38,7 @@ def expand(func: tirx.PrimFunc) -> tirx.PrimFunc:
     """
     func = func.with_body(rewrite(func.body, (tirx.NE, _expand_inequality), (ir.Call, _expand_is_nan)))
     # TVM's legalization of bfloat16 loses variables that arithmetic is bound to: it comes before there are any.
-    if any(tirx.is_buffer_var(param) and str(param.dtype) == "bfloat16" for param in func.params):
+    if any(str(node.ty) == "bfloat16" for node in find(func.body, tirx.Cast, ir.TensorLoad)):
         func = tirx.transform.BF16ComputeLegalize()(tvm.IRModule({"main": func}))["main"]
     body = rewrite(func.body, (For, _expand_vectorized))
     return func.with_body(rewrite(body, (BufferStore, _expand_scalar)))
@@ -83,7 +83,12 @@ def _expand_store(store: BufferStore, lanes: int, lane: Expr, registers: list[St
     # subexpressions that two of them have in common.
     bindings: list[Stmt] = []
 
+    # A store that becomes a loop over the lanes reads nothing but memory: variables would be of the last lane.
+    in_memory = lanes > 1 and any(map(_parts_lanes, find(store.value, ir.Call)))
+
     def name(value: Expr) -> Expr:
+        if in_memory:
+            return value if isinstance(value, ir.TensorLoad) else keep(value)
         if isinstance(value, ir.Var):
             return value
         var = ir.Var("t", value.ty)
@@ -119,6 +124,14 @@ def _expand_store(store: BufferStore, lanes: int, lane: Expr, registers: list[St
     if not bindings:
         return store
     return tirx.SeqStmt([*bindings, BufferStore(store.buffer, value, store.indices)])
+
+
+def _parts_lanes(call: ir.Call) -> bool:
+    """Whether TVM cannot make a vector of a call, but makes a loop of the statement that it is in."""
+    if _is_expandable(call):
+        return False
+    op = call.op
+    return not isinstance(op, ir.Op) or not (op.name in VECTORS or op.get_attr("TVectorizable"))
 
 
 def _is_expandable(call: ir.Call) -> bool:
@@ -230,6 +243,9 @@ def _f(value: float) -> Expr:
 def _i(value: int) -> Expr:
     return tirx.const(value, "int32")
 
+
+# Calls of which TVM makes vectors without saying so.
+VECTORS = ("tirx.reinterpret",)
 
 FLOATS = ("float16", "bfloat16", "float32", "float64")
 

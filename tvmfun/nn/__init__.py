@@ -7,7 +7,7 @@
 (4, 2)
 """
 
-from tvmfun.nn import functional, losses
+from tvmfun.nn import functional, init, losses
 from tvmfun.nn.layers import Conv2d, Dropout, Linear
 
-__all__ = ["Conv2d", "Dropout", "Linear", "functional", "losses"]
+__all__ = ["Conv2d", "Dropout", "Linear", "functional", "init", "losses"]

@@ -727,5 +727,15 @@ def _bitcast_shape(x: ShapeDtype, *, dtype: str) -> ShapeDtype:
     return ShapeDtype(x.shape, result)
 
 
-bitcast = register_pointwise(Op("bitcast", "pointwise", _bitcast_shape, lambda x, *, dtype: tirx.reinterpret(dtype, x)))
+def _bitcast(x: Any, *, dtype: str) -> Any:
+    if dtype_name(x) != "bfloat16":
+        return tirx.reinterpret(dtype, x)
+    # A result of bfloat16 is a float32 that is not rounded yet where it is used in the same kernel.
+    bits = tirx.reinterpret("uint32", x.astype("float32"))
+    unsigned = lambda value: tirx.const(value, "uint32")
+    rounded = bits + unsigned(0x7FFF) + (bits >> unsigned(16) & unsigned(1))
+    return tirx.reinterpret(dtype, (rounded >> unsigned(16)).astype("uint16"))
+
+
+bitcast = register_pointwise(Op("bitcast", "pointwise", _bitcast_shape, _bitcast))
 stop_gradient = register_pointwise(Op("stop_gradient", "pointwise", lambda x: x, lambda x: x, (None,)))

@@ -1,4 +1,4 @@
-"""Losses: how far predictions are from what they should be."""
+"""Losses over a batch: likelihoods of classes, and squared errors."""
 
 from __future__ import annotations
 
@@ -10,8 +10,6 @@ import numpy as np
 import tvmfun.numpy as tnp
 from tvmfun import dtypes, lax
 from tvmfun.errors import ArgumentError, DtypeError, ShapeError
-
-__all__ = ["cross_entropy", "mse_loss", "nll_loss"]
 
 Reduction: TypeAlias = Literal["mean", "sum", "none"]
 

@@ -1,0 +1,405 @@
+r"""Initializers: functions ``(key, shape, dtype)`` that make the parameters a network begins with.
+
+Names, arguments and numbers are those of ``jax.nn.initializers``. Weights have their inputs on the axis before the
+last and their outputs on the last one, unless ``in_axis`` and ``out_axis`` say otherwise.
+
+>>> weight = he_normal()(random.key(0), (784, 512))
+>>> weight.shape, f"{float(tnp.std(weight)):.4f}"
+((784, 512), '0.0505')
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from functools import partial
+from typing import Any, Literal, Protocol, TypeAlias
+
+import numpy as np
+
+import tvmfun.numpy as tnp
+from tvmfun import dtypes, random
+from tvmfun.core.array import Array
+from tvmfun.errors import ArgumentError, DtypeError, ShapeError
+from tvmfun.jit import jit
+from tvmfun.numpy.creation import Shape, as_shape
+
+__all__ = [
+    "Initializer",
+    "constant",
+    "delta_orthogonal",
+    "glorot_normal",
+    "glorot_uniform",
+    "he_normal",
+    "he_uniform",
+    "kaiming_normal",
+    "kaiming_uniform",
+    "lecun_normal",
+    "lecun_uniform",
+    "normal",
+    "ones",
+    "orthogonal",
+    "truncated_normal",
+    "uniform",
+    "variance_scaling",
+    "xavier_normal",
+    "xavier_uniform",
+    "zeros",
+]
+
+Axis: TypeAlias = int | Sequence[int]
+Mode: TypeAlias = Literal["fan_in", "fan_out", "fan_avg", "fan_geo_avg"]
+Distribution: TypeAlias = Literal["truncated_normal", "normal", "uniform"]
+
+# The standard deviation of a standard normal variable cut off at -2 and 2.
+_STDDEV_WITHIN_2 = 0.87962566103423978
+
+
+class Initializer(Protocol):
+    """What every initializer is: a function of a key, a shape and a dtype that returns an array.
+
+    Without a dtype it is the one the initializer was made with, or float32.
+    """
+
+    def __call__(self, key: Any, shape: Shape, dtype: Any = None) -> Array:
+        """Makes an array of a shape and a dtype from a key."""
+        ...
+
+
+def zeros(key: Any, shape: Shape, dtype: Any = None) -> Array:
+    """Returns zeros; the key is not used.
+
+    >>> zeros(random.key(0), (2,))
+    Array([0., 0.], dtype=float32)
+    """
+    return tnp.zeros(shape, dtypes.DEFAULT_FLOAT if dtype is None else dtype)
+
+
+def ones(key: Any, shape: Shape, dtype: Any = None) -> Array:
+    """Returns ones; the key is not used.
+
+    >>> ones(random.key(0), (2,), "bfloat16").dtype
+    dtype(bfloat16)
+    """
+    return tnp.ones(shape, dtypes.DEFAULT_FLOAT if dtype is None else dtype)
+
+
+def constant(value: Any, dtype: Any = None) -> Initializer:
+    """An initializer of one value everywhere.
+
+    Args:
+        value: a number, or an array that broadcasts to the shape.
+        dtype: of the results by default.
+
+    >>> constant(0.1)(random.key(0), (2,))
+    Array([0.1, 0.1], dtype=float32)
+    """
+
+    def init(key: Any, shape: Shape, dtype: Any = dtype) -> Array:
+        return tnp.full(shape, value, dtypes.DEFAULT_FLOAT if dtype is None else dtype)
+
+    return init
+
+
+def uniform(scale: float = 1e-2, dtype: Any = None) -> Initializer:
+    r"""An initializer uniform in :math:`[0, \text{scale})`.
+
+    Args:
+        scale: the upper bound.
+        dtype: of the results by default.
+
+    >>> uniform(1.0)(random.key(0), (2, 3)).shape
+    (2, 3)
+    """
+    return _scaled("uniform", "unit", scale, dtype)
+
+
+def normal(stddev: float = 1e-2, dtype: Any = None) -> Initializer:
+    """An initializer that is normal with mean zero.
+
+    Args:
+        stddev: the standard deviation.
+        dtype: of the results by default.
+
+    >>> normal(1.0)(random.key(0), (2, 3)).shape
+    (2, 3)
+    """
+    return _scaled("normal", "normal", stddev, dtype)
+
+
+def truncated_normal(stddev: float = 1e-2, dtype: Any = None, lower: float = -2.0, upper: float = 2.0) -> Initializer:
+    """An initializer that is normal and cut off.
+
+    Args:
+        stddev: the standard deviation before the cut.
+        dtype: of the results by default.
+        lower: the lower bound, in standard deviations.
+        upper: the upper bound, in standard deviations.
+
+    >>> bool(tnp.max(truncated_normal(1.0, upper=0.5)(random.key(0), (100,))) < 0.5)
+    True
+    """
+    return _scaled("truncated_normal", "truncated_normal", stddev, dtype, float(lower), float(upper))
+
+
+def variance_scaling(
+    scale: float,
+    mode: Mode,
+    distribution: Distribution,
+    in_axis: Axis = -2,
+    out_axis: Axis = -1,
+    batch_axis: Axis = (),
+    dtype: Any = None,
+) -> Initializer:
+    r"""An initializer of mean zero and variance :math:`\text{scale} / n`, so that activations keep their size.
+
+    Args:
+        scale: a positive number.
+        mode: what :math:`n` is: the number of inputs of an output (``"fan_in"``), of outputs of an input
+            (``"fan_out"``), or their arithmetic or geometric mean.
+        distribution: ``"truncated_normal"`` is cut off at two standard deviations.
+        in_axis: the axis or axes of the inputs.
+        out_axis: the axis or axes of the outputs.
+        batch_axis: axes that belong to neither and count in neither; all others are a receptive field.
+        dtype: of the results by default.
+
+    Raises:
+        ArgumentError: if the mode or the distribution is unknown.
+        ShapeError: from the initializer, if the shape lacks the axes.
+
+    Reference: He et al., "Delving Deep into Rectifiers" (2015); Glorot and Bengio, "Understanding the difficulty of
+    training deep feedforward neural networks" (2010).
+
+    >>> variance_scaling(1.0, "fan_avg", "uniform")(random.key(0), (3, 3, 16, 32)).shape
+    (3, 3, 16, 32)
+    """
+    where = "variance_scaling"
+    if mode not in ("fan_in", "fan_out", "fan_avg", "fan_geo_avg"):
+        hint = '"fan_in", "fan_out", "fan_avg" or "fan_geo_avg"'
+        raise ArgumentError(where, "the mode is unknown", got=repr(mode), hint=hint)
+    if distribution not in ("truncated_normal", "normal", "uniform"):
+        hint = '"truncated_normal", "normal" or "uniform"'
+        raise ArgumentError(where, "the distribution is unknown", got=repr(distribution), hint=hint)
+
+    def init(key: Any, shape: Shape, dtype: Any = dtype) -> Array:
+        sizes, kind = as_shape(where, shape), _float_dtype(where, dtype)
+        fan_in, fan_out = _fans(where, sizes, in_axis, out_axis, batch_axis)
+        size = {
+            "fan_in": fan_in,
+            "fan_out": fan_out,
+            "fan_avg": (fan_in + fan_out) / 2,
+            "fan_geo_avg": math.sqrt(fan_in * fan_out),
+        }[mode]
+        # Rounded after every step, as in JAX. Where there are no inputs there are no elements to scale either.
+        variance = np.asarray(scale / size if size else 0.0, kind)
+        if distribution == "uniform":
+            return _draw(key, np.sqrt(kind.type(3) * variance), distribution="symmetric", shape=sizes, dtype=kind)
+        stddev = np.sqrt(variance)
+        if distribution == "normal":
+            return _draw(key, stddev, distribution="normal", shape=sizes, dtype=kind)
+        stddev = stddev / kind.type(_STDDEV_WITHIN_2)
+        return _draw(key, stddev, distribution="truncated_normal", shape=sizes, dtype=kind)
+
+    return init
+
+
+def glorot_uniform(in_axis: Axis = -2, out_axis: Axis = -1, batch_axis: Axis = (), dtype: Any = None) -> Initializer:
+    """An initializer uniform with variance 1 over the mean of inputs and outputs; also ``xavier_uniform``.
+
+    >>> glorot_uniform()(random.key(0), (4, 5)).shape
+    (4, 5)
+    """
+    return variance_scaling(1.0, "fan_avg", "uniform", in_axis, out_axis, batch_axis, dtype)
+
+
+def glorot_normal(in_axis: Axis = -2, out_axis: Axis = -1, batch_axis: Axis = (), dtype: Any = None) -> Initializer:
+    """An initializer truncated normal with variance 1 over the mean of inputs and outputs; also ``xavier_normal``.
+
+    >>> glorot_normal()(random.key(0), (4, 5)).shape
+    (4, 5)
+    """
+    return variance_scaling(1.0, "fan_avg", "truncated_normal", in_axis, out_axis, batch_axis, dtype)
+
+
+def lecun_uniform(in_axis: Axis = -2, out_axis: Axis = -1, batch_axis: Axis = (), dtype: Any = None) -> Initializer:
+    """An initializer uniform with variance 1 over the number of inputs.
+
+    >>> lecun_uniform()(random.key(0), (4, 5)).shape
+    (4, 5)
+    """
+    return variance_scaling(1.0, "fan_in", "uniform", in_axis, out_axis, batch_axis, dtype)
+
+
+def lecun_normal(in_axis: Axis = -2, out_axis: Axis = -1, batch_axis: Axis = (), dtype: Any = None) -> Initializer:
+    """An initializer truncated normal with variance 1 over the number of inputs.
+
+    >>> lecun_normal()(random.key(0), (4, 5)).shape
+    (4, 5)
+    """
+    return variance_scaling(1.0, "fan_in", "truncated_normal", in_axis, out_axis, batch_axis, dtype)
+
+
+def he_uniform(in_axis: Axis = -2, out_axis: Axis = -1, batch_axis: Axis = (), dtype: Any = None) -> Initializer:
+    """An initializer uniform with variance 2 over the number of inputs, for relu; also ``kaiming_uniform``.
+
+    >>> he_uniform()(random.key(0), (4, 5)).shape
+    (4, 5)
+    """
+    return variance_scaling(2.0, "fan_in", "uniform", in_axis, out_axis, batch_axis, dtype)
+
+
+def he_normal(in_axis: Axis = -2, out_axis: Axis = -1, batch_axis: Axis = (), dtype: Any = None) -> Initializer:
+    """An initializer truncated normal with variance 2 over the number of inputs, for relu; also ``kaiming_normal``.
+
+    >>> he_normal()(random.key(0), (4, 5)).shape
+    (4, 5)
+    """
+    return variance_scaling(2.0, "fan_in", "truncated_normal", in_axis, out_axis, batch_axis, dtype)
+
+
+# The two names of each in the field, as JAX has them.
+xavier_uniform, xavier_normal = glorot_uniform, glorot_normal
+kaiming_uniform, kaiming_normal = he_uniform, he_normal
+
+
+def orthogonal(scale: float = 1.0, column_axis: int = -1, dtype: Any = None) -> Initializer:
+    """An initializer of matrices with orthonormal columns, or rows if there are fewer of those.
+
+    Args:
+        scale: multiplies the matrix.
+        column_axis: the axis of the columns; all others together are the rows.
+        dtype: of the results by default.
+
+    Raises:
+        ShapeError: from the initializer, for a shape of fewer than two axes, or without the axis.
+
+    Reference: Saxe et al., "Exact solutions to the nonlinear dynamics of learning in deep linear neural networks"
+    (2013).
+
+    >>> q = orthogonal()(random.key(0), (4, 3))
+    >>> tnp.round(tnp.abs(q.T @ q), 5)
+    Array([[1., 0., 0.],
+           [0., 1., 0.],
+           [0., 0., 1.]], dtype=float32)
+    """
+    where = "orthogonal"
+
+    def init(key: Any, shape: Shape, dtype: Any = dtype) -> Array:
+        sizes, kind = as_shape(where, shape), _float_dtype(where, dtype)
+        if len(sizes) < 2:
+            raise ShapeError(where, "the shape must have two axes or more", got=str(sizes))
+        column = _axis(where, sizes, column_axis)
+        if 0 in sizes:
+            return tnp.zeros(sizes, kind)
+        return _draw_orthogonal(key, np.asarray(scale, kind), shape=sizes, column=column, dtype=kind)
+
+    return init
+
+
+def delta_orthogonal(scale: float = 1.0, column_axis: int = -1, dtype: Any = None) -> Initializer:
+    """An initializer of convolutions that keep the size of what passes: orthogonal in the middle, zero elsewhere.
+
+    Args:
+        scale: multiplies the matrix in the middle.
+        column_axis: the axis of the columns of that matrix.
+        dtype: of the results by default.
+
+    Raises:
+        ShapeError: from the initializer, for a shape that is not (..., inputs, outputs) with one to three axes of a
+            window, or with more inputs than outputs.
+
+    Reference: Xiao et al., "Dynamical Isometry and a Mean Field Theory of CNNs" (2018).
+
+    >>> delta_orthogonal()(random.key(0), (3, 1, 1))[:, 0, 0]
+    Array([0., 1., 0.], dtype=float32)
+    """
+    where = "delta_orthogonal"
+
+    def init(key: Any, shape: Shape, dtype: Any = dtype) -> Array:
+        sizes, kind = as_shape(where, shape), _float_dtype(where, dtype)
+        if len(sizes) not in (3, 4, 5):
+            raise ShapeError(where, "the shape must have three, four or five axes", got=str(sizes))
+        if sizes[-1] < sizes[-2]:
+            raise ShapeError(where, "there must be no more inputs than outputs", got=str(sizes))
+        weight = tnp.zeros(sizes, kind)
+        if 0 in sizes:
+            return weight
+        middle = tuple([(size - 1) // 2 for size in sizes[:-2]])
+        return weight.at[middle].set(orthogonal(scale, column_axis, kind)(key, sizes[-2:]))
+
+    return init
+
+
+def _float_dtype(where: str, dtype: Any) -> np.dtype:
+    dtype = dtypes.DEFAULT_FLOAT if dtype is None else dtypes.canonical(dtype)
+    if not dtypes.is_float(dtype):
+        raise DtypeError(where, "the dtype must be a float", got=str(dtype), hint='"float32"')
+    return dtype
+
+
+def _axis(where: str, shape: tuple[int, ...], axis: int) -> int:
+    if not -len(shape) <= axis < len(shape):
+        raise ShapeError(where, f"the shape must have the axis {axis}", got=str(shape), hint="in_axis and out_axis")
+    return axis % len(shape)
+
+
+def _fans(
+    where: str, shape: tuple[int, ...], in_axis: Axis, out_axis: Axis, batch_axis: Axis
+) -> tuple[int | float, int | float]:
+    """How many inputs an output has, and outputs an input, counting the receptive field."""
+    inputs, outputs, batch = (
+        math.prod([shape[_axis(where, shape, i)] for i in ((axis,) if isinstance(axis, int) else axis)])
+        for axis in (in_axis, out_axis, batch_axis)
+    )
+    if 0 in shape:
+        return 0, 0
+    # In floats, because axes may be counted twice: an in_axis that is an out_axis, too.
+    field = math.prod(shape) / inputs / outputs / batch
+    return inputs * field, outputs * field
+
+
+def _scaled(
+    where: str, distribution: str, scale: float, dtype: Any, lower: float = -2.0, upper: float = 2.0
+) -> Initializer:
+    def init(key: Any, shape: Shape, dtype: Any = dtype) -> Array:
+        sizes, kind = as_shape(where, shape), _float_dtype(where, dtype)
+        factor = np.asarray(scale, kind)
+        return _draw(key, factor, distribution=distribution, shape=sizes, dtype=kind, lower=lower, upper=upper)
+
+    return init
+
+
+# Compiled as a whole: op by op, each new shape would compile every op of the generator.
+@partial(jit, static_argnames=("distribution", "shape", "dtype", "lower", "upper"))
+def _draw(
+    key: Any,
+    scale: Any,
+    *,
+    distribution: str,
+    shape: tuple[int, ...],
+    dtype: np.dtype,
+    lower: float = -2.0,
+    upper: float = 2.0,
+) -> Array:
+    if distribution == "unit":
+        return random.uniform(key, shape, dtype) * scale
+    if distribution == "symmetric":
+        return random.uniform(key, shape, dtype, -1.0) * scale
+    if distribution == "normal":
+        return random.normal(key, shape, dtype) * scale
+    return random.truncated_normal(key, lower, upper, shape, dtype) * scale
+
+
+@partial(jit, static_argnames=("shape", "column", "dtype"))
+def _draw_orthogonal(key: Any, scale: Any, *, shape: tuple[int, ...], column: int, dtype: np.dtype) -> Array:
+    columns = shape[column]
+    rows = math.prod(shape) // columns
+    # Decompositions know float32 and float64 only.
+    wide = dtype if dtype.itemsize > 2 else dtypes.float32
+    square = tnp.astype(random.normal(key, (max(rows, columns), min(rows, columns)), dtype), wide)
+    q, r = tnp.linalg.qr(square)
+    # Signs that make the diagonal of r positive make q the same for every algorithm, and uniformly distributed.
+    diagonal = tnp.diagonal(r)
+    q = tnp.astype(q * tnp.where(diagonal < 0, -1.0, 1.0), dtype)
+    q = (q.T if columns > rows else q).reshape(*shape[:column], *shape[column + 1 :], columns)
+    return tnp.moveaxis(q, -1, column) * scale

@@ -1,0 +1,94 @@
+"""What losses check about their arguments, and functions that several of them share."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any, TypeAlias
+
+import tvmfun.numpy as tnp
+from tvmfun import dtypes, lax
+from tvmfun.core.array import Array
+from tvmfun.errors import DtypeError, ShapeError
+from tvmfun.transforms import custom_jvp
+
+Axes: TypeAlias = int | Sequence[int] | None
+
+
+def floats(where: str, name: str, value: Any) -> Array:
+    """The argument as an array, which must be of floats."""
+    array = tnp.asarray(value)
+    if not dtypes.is_float(array.dtype):
+        raise DtypeError(where, f"the {name} must be floats", got=str(array.dtype), hint=f'{name}.astype("float32")')
+    return array
+
+
+def integers(where: str, name: str, value: Any) -> Array:
+    """The argument as an array, which must be of integers."""
+    array = tnp.asarray(value)
+    if not dtypes.is_integer(array.dtype):
+        raise DtypeError(where, f"the {name} must be integers", got=str(array.dtype), hint=f'{name}.astype("int32")')
+    return array
+
+
+def same_shape(where: str, names: str, first: Array, second: Array) -> None:
+    """Checks that two arrays have one shape, because broadcasting would hide a mistake."""
+    if first.shape != second.shape:
+        raise ShapeError(where, f"the {names} must have one shape", got=f"{first.shape} and {second.shape}")
+
+
+def errors(where: str, predictions: Any, targets: Any) -> Array:
+    """The predictions less the targets, if there are any."""
+    predictions = floats(where, "predictions", predictions)
+    return predictions if targets is None else predictions - tnp.asarray(targets)
+
+
+def mask(where: Any, like: Array, axis: Any) -> Array | None:
+    """A mask with the axes of an array; it may lack those that are summed over."""
+    if where is None:
+        return None
+    where = tnp.asarray(where)
+    return where if where.ndim == like.ndim else tnp.expand_dims(where, axis)
+
+
+@custom_jvp
+def log_sigmoid(x: Any) -> Any:
+    """The logarithm of the logistic function; differentiable at zero as often as one likes."""
+    return -tnp.logaddexp(-x, tnp.zeros_like(x))
+
+
+@log_sigmoid.defjvp
+def _log_sigmoid_jvp(primals: Any, tangents: Any) -> Any:
+    (x,), (dx,) = primals, tangents
+    return log_sigmoid(x), dx * lax.logistic(-x)
+
+
+def log_softmax(x: Array, axis: Any, where: Array | None) -> Array:
+    """The logarithm of softmax over the elements of a mask; minus infinity elsewhere."""
+    exponentials, shifted = _exponentials(x, axis, where)
+    result = shifted - tnp.log(_total(exponentials, axis, where))
+    return result if where is None else tnp.where(where, result, -math.inf)
+
+
+def softmax(x: Array, axis: Any, where: Array | None) -> Array:
+    """Softmax over the elements of a mask; zero elsewhere."""
+    exponentials, _ = _exponentials(x, axis, where)
+    return exponentials / _total(exponentials, axis, where)
+
+
+def _exponentials(x: Array, axis: Any, where: Array | None) -> tuple[Array, Array]:
+    if where is not None:
+        x = tnp.where(where, x, -math.inf)
+    largest = lax.stop_gradient(tnp.max(x, axis=axis, keepdims=True, initial=-math.inf))
+    if where is not None:
+        largest = tnp.where(tnp.isfinite(largest), largest, 0)
+    shifted = x - largest
+    return tnp.exp(shifted), shifted
+
+
+def _total(exponentials: Array, axis: Any, where: Array | None) -> Array:
+    total = tnp.sum(exponentials, axis=axis, keepdims=True)
+    if where is None:
+        return total
+    # Where nothing counts the sum is zero, and its logarithm would spoil the gradients of what counts elsewhere.
+    return tnp.where(tnp.any(where, axis=axis, keepdims=True), total, 1)

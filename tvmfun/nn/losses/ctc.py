@@ -1,0 +1,122 @@
+"""Connectionist temporal classification: labels of a sequence, without where they are."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+import tvmfun.numpy as tnp
+from tvmfun import lax
+from tvmfun.errors import ShapeError
+from tvmfun.nn.functional import log_softmax
+from tvmfun.nn.losses.arguments import floats, integers, same_shape
+
+
+def ctc_loss(
+    logits: Any, logit_paddings: Any, labels: Any, label_paddings: Any, *, blank_id: int = 0, log_epsilon: float = -1e5
+) -> Any:
+    """The negative log-likelihood of a sequence of labels, over all ways to stretch it in time.
+
+    Args:
+        logits: a score for each class at each time, floats of shape (batch, times, classes).
+        logit_paddings: 1 for the times after the end, otherwise 0; of shape (batch, times).
+        labels: the sequences, integers of shape (batch, labels).
+        label_paddings: 1 for the labels after the end, otherwise 0; of shape (batch, labels).
+        blank_id: the class that stands for no label.
+        log_epsilon: stands for the logarithm of zero.
+
+    Returns:
+        An array of shape (batch,). A sequence that does not fit its times has a loss of about ``-log_epsilon``.
+
+    Raises:
+        DtypeError: if the logits are not floats, or the labels not integers.
+        ShapeError: if the shapes do not fit.
+
+    Reference: Graves et al., "Connectionist temporal classification: labelling unsegmented sequence data with recurrent
+    neural networks" (2006).
+
+    >>> f"{float(ctc_loss(tnp.zeros((1, 2, 3)), tnp.zeros((1, 2)), tnp.asarray([[1]]), tnp.zeros((1, 1)))[0]):.4f}"
+    '1.0986'
+    """
+    paddings = logit_paddings, label_paddings
+    return _ctc("ctc_loss", logits, labels, *paddings, blank_id, log_epsilon)[0]
+
+
+def ctc_loss_with_forward_probs(
+    logits: Any, logit_paddings: Any, labels: Any, label_paddings: Any, *, blank_id: int = 0, log_epsilon: float = -1e5
+) -> Any:
+    """The loss of :func:`ctc_loss`, and the logarithms of the probabilities of the beginnings.
+
+    Args:
+        logits: a score for each class at each time, floats of shape (batch, times, classes).
+        logit_paddings: 1 for the times after the end, otherwise 0; of shape (batch, times).
+        labels: the sequences, integers of shape (batch, labels).
+        label_paddings: 1 for the labels after the end, otherwise 0; of shape (batch, labels).
+        blank_id: the class that stands for no label.
+        log_epsilon: stands for the logarithm of zero.
+
+    Returns:
+        The losses; of shape (times, batch, labels + 1), the logarithm of the probability that at a time so many labels
+        have been seen and the last class was blank; and of shape (times, batch, labels), that the last class was the
+        label.
+
+    Raises:
+        DtypeError: if the logits are not floats, or the labels not integers.
+        ShapeError: if the shapes do not fit.
+
+    >>> logits, labels = tnp.zeros((1, 2, 3)), tnp.asarray([[1]])
+    >>> parts = ctc_loss_with_forward_probs(logits, tnp.zeros((1, 2)), labels, tnp.zeros((1, 1)))
+    >>> [part.shape for part in parts]
+    [(1,), (2, 1, 2), (2, 1, 1)]
+    """
+    paddings = logit_paddings, label_paddings
+    return _ctc("ctc_loss_with_forward_probs", logits, labels, *paddings, blank_id, log_epsilon)
+
+
+def _ctc(
+    where: str, logits: Any, labels: Any, logit_paddings: Any, label_paddings: Any, blank_id: int, log_epsilon: float
+) -> Any:
+    logits, labels = floats(where, "logits", logits), integers(where, "labels", labels)
+    dtype = logits.dtype
+    logit_paddings = tnp.astype(tnp.asarray(logit_paddings), dtype)
+    label_paddings = tnp.astype(tnp.asarray(label_paddings), dtype)
+    if logits.ndim != 3 or labels.ndim != 2 or labels.shape[0] != logits.shape[0]:
+        what = "the logits must be (batch, times, classes) and the labels (batch, labels)"
+        raise ShapeError(where, what, got=f"{logits.shape} and {labels.shape}")
+    same_shape(where, "labels and label_paddings", labels, label_paddings)
+    same_shape(where, "logits without classes and logit_paddings", logits[..., 0], logit_paddings)
+    batch, times, classes = logits.shape
+    longest = labels.shape[1]
+    log_probs = log_softmax(logits)
+    repeats = tnp.astype(labels[:, :-1] == labels[:, 1:], dtype)
+    repeats = tnp.pad(repeats, ((0, 0), (0, min(1, longest))))
+    blank = tnp.permute_dims(log_probs[:, :, blank_id : blank_id + 1], (1, 0, 2))
+    # A label that is no class, as padding may be, has the probability one.
+    is_class = (labels >= 0) & (labels < np.int32(classes))
+    places = tnp.broadcast_to(tnp.where(is_class, labels, 0)[:, None, :], (batch, times, longest))
+    emitted = tnp.where(is_class[:, None, :], tnp.take_along_axis(log_probs, places, axis=-1), 0)
+    emitted = tnp.permute_dims(emitted, (1, 0, 2))
+
+    never = tnp.full((batch, longest), log_epsilon, dtype)
+    start = tnp.concatenate([tnp.zeros((batch, 1), dtype), never], axis=1)
+
+    def add(phi: Any, score: Any) -> Any:
+        return tnp.concatenate([phi[:, :1], tnp.logaddexp(phi[:, 1:], score)], axis=-1)
+
+    def step(carry: Any, x: Any) -> Any:
+        phi, emit = carry
+        log_emit, log_blank, padding = x
+        # After a label the same one may come only after a blank.
+        ready = add(phi, emit + log_epsilon * repeats)
+        next_emit = tnp.logaddexp(ready[:, :-1] + log_emit, emit + log_emit)
+        next_phi = add(ready + log_blank, emit + log_blank + log_epsilon * (1 - repeats))
+        padding = padding[:, None]
+        state = padding * phi + (1 - padding) * next_phi, padding * emit + (1 - padding) * next_emit
+        return state, state
+
+    _, (phis, emits) = lax.scan(step, (start, never), (emitted, blank, tnp.permute_dims(logit_paddings, (1, 0))))
+    last = add(phis[-1], emits[-1])
+    phis = phis.at[-1].set(last)
+    lengths = longest - tnp.astype(tnp.sum(label_paddings, axis=1), "int32")
+    return -tnp.take_along_axis(last, lengths[:, None], axis=1)[:, 0], phis, emits

@@ -1,0 +1,98 @@
+"""Losses of numbers that should be near other numbers."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import tvmfun.numpy as tnp
+from tvmfun.nn.losses.arguments import errors, same_shape
+from tvmfun.transforms import custom_jvp
+
+
+def squared_error(predictions: Any, targets: Any = None) -> Any:
+    """The squared error of each element: ``(predictions - targets)**2``.
+
+    Args:
+        predictions: an array of floats.
+        targets: an array of the same shape; by default zeros.
+
+    Raises:
+        DtypeError: if the predictions are not floats.
+        ShapeError: if the shapes differ.
+
+    >>> squared_error(tnp.asarray([1.0, 2.0]), tnp.asarray([1.0, 4.0]))
+    Array([0., 4.], dtype=float32)
+    """
+    if targets is not None:
+        same_shape("squared_error", "predictions and targets", tnp.asarray(predictions), tnp.asarray(targets))
+    return tnp.square(errors("squared_error", predictions, targets))
+
+
+def l2_loss(predictions: Any, targets: Any = None) -> Any:
+    """Half the squared error of each element, whose derivative is the error.
+
+    Args:
+        predictions: an array of floats.
+        targets: an array of the same shape; by default zeros.
+
+    Raises:
+        DtypeError: if the predictions are not floats.
+        ShapeError: if the shapes differ.
+
+    >>> l2_loss(tnp.asarray([1.0, 2.0]), tnp.asarray([1.0, 4.0]))
+    Array([0., 2.], dtype=float32)
+    """
+    if targets is not None:
+        same_shape("l2_loss", "predictions and targets", tnp.asarray(predictions), tnp.asarray(targets))
+    return 0.5 * tnp.square(errors("l2_loss", predictions, targets))
+
+
+def huber_loss(predictions: Any, targets: Any = None, *, delta: Any = 1.0) -> Any:
+    r"""Half the squared error up to ``delta``, and linear beyond: :math:`\delta (|e| - \delta / 2)`.
+
+    Args:
+        predictions: an array of floats.
+        targets: an array that broadcasts to it; by default zeros.
+        delta: where the loss becomes linear.
+
+    Raises:
+        DtypeError: if the predictions are not floats.
+
+    Reference: Huber, "Robust Estimation of a Location Parameter" (1964).
+
+    >>> huber_loss(tnp.asarray([0.5, 3.0]))
+    Array([0.125, 2.5  ], dtype=float32)
+    """
+    size = tnp.abs(errors("huber_loss", predictions, targets))
+    quadratic = tnp.minimum(size, delta)
+    return 0.5 * tnp.square(quadratic) + delta * (size - quadratic)
+
+
+def log_cosh(predictions: Any, targets: Any = None) -> Any:
+    r"""The logarithm of the hyperbolic cosine of each error: about :math:`e^2 / 2`, or :math:`|e| - \ln 2`.
+
+    Args:
+        predictions: an array of floats.
+        targets: an array that broadcasts to it; by default zeros.
+
+    Raises:
+        DtypeError: if the predictions are not floats.
+
+    Reference: Chen et al., "Log Hyperbolic Cosine Loss Improves Variational Auto-Encoder" (2019).
+
+    >>> log_cosh(tnp.asarray([0.0, 100.0]))
+    Array([ 0.      , 99.306854], dtype=float32)
+    """
+    return _log_cosh(errors("log_cosh", predictions, targets))
+
+
+@custom_jvp
+def _log_cosh(x: Any) -> Any:
+    return tnp.logaddexp(x, -x) - x.dtype.type(math.log(2))
+
+
+@_log_cosh.defjvp
+def _log_cosh_jvp(primals: Any, tangents: Any) -> Any:
+    (x,), (dx,) = primals, tangents
+    return _log_cosh(x), dx * tnp.tanh(x)
