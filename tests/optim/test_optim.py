@@ -276,7 +276,7 @@ SCHEDULES = {
     "linear": lambda o: o.linear_schedule(0.1, 0.7, 20, transition_begin=5),
     "linear_constant": lambda o: o.linear_schedule(0.1, 0.7, 0),
     "polynomial": lambda o: o.polynomial_schedule(1.0, 0.01, power=2, transition_steps=30),
-    "polynomial_root": lambda o: o.polynomial_schedule(1.0, 0.01, 0.5, 30, transition_begin=-3),
+    "polynomial_root": lambda o: o.polynomial_schedule(1.0, 0.01, 0.5, 32, transition_begin=-3),
     "piecewise": lambda o: o.piecewise_constant_schedule(0.3, {20: 0.1, 5: 0.5, 21: 3.0}),
     "piecewise_constant": lambda o: o.piecewise_constant_schedule(0.3),
     "exponential": lambda o: o.exponential_decay(0.3, 10, 0.7),
