@@ -31,37 +31,12 @@ from tvmfun.optim.combine import (
     selective_transform,
 )
 from tvmfun.optim.inject import InjectStatefulHyperparamsState, WrappedScheduleState, inject_hyperparams
-from tvmfun.optim.optimizers import (
-    adabelief,
-    adadelta,
-    adafactor,
-    adagrad,
-    adam,
-    adamax,
-    adamaxw,
-    adamw,
-    adan,
-    amsgrad,
-    fromage,
-    lamb,
-    lars,
-    lion,
-    nadam,
-    nadamw,
-    noisy_sgd,
-    novograd,
-    optimistic_adam_v2,
-    optimistic_gradient_descent,
-    polyak_sgd,
-    radam,
-    rmsprop,
-    rprop,
-    sgd,
-    sign_sgd,
-    signum,
-    sm3,
-    yogi,
-)
+from tvmfun.optim.optimizers.adam import adam, adamax, adamaxw, adamw, amsgrad, nadam, nadamw
+from tvmfun.optim.optimizers.adaptive import adadelta, adafactor, adagrad, rmsprop, sm3
+from tvmfun.optim.optimizers.layerwise import fromage, lamb, lars, novograd
+from tvmfun.optim.optimizers.moments import adabelief, adan, optimistic_adam_v2, radam, yogi
+from tvmfun.optim.optimizers.sign import lion, rprop, sign_sgd, signum
+from tvmfun.optim.optimizers.stochastic import noisy_sgd, optimistic_gradient_descent, polyak_sgd, sgd
 from tvmfun.optim.schedules import (
     constant_schedule,
     cosine_decay_schedule,
@@ -79,24 +54,12 @@ from tvmfun.optim.schedules import (
     warmup_exponential_decay_schedule,
 )
 from tvmfun.optim.transforms.adaptive import (
-    ScaleByAdaDeltaState,
     ScaleByDistanceOverGradientsState,
     ScaleByOptimisticGradientState,
-    ScaleByRmsState,
-    ScaleByRmsWithCountState,
     ScaleByRpropState,
-    ScaleByRssState,
-    ScaleByRStdDevState,
-    ScaleByRStdDevWithCountState,
-    ScaleBySM3State,
-    scale_by_adadelta,
     scale_by_distance_over_gradients,
     scale_by_optimistic_gradient,
-    scale_by_rms,
     scale_by_rprop,
-    scale_by_rss,
-    scale_by_sm3,
-    scale_by_stddev,
 )
 from tvmfun.optim.transforms.adding import AddNoiseState, WeightDecaySchedule, add_decayed_weights, add_noise
 from tvmfun.optim.transforms.clipping import (
@@ -109,30 +72,27 @@ from tvmfun.optim.transforms.clipping import (
 )
 from tvmfun.optim.transforms.common import global_norm, safe_increment, safe_norm, safe_root_mean_squares
 from tvmfun.optim.transforms.constraining import ZeroNansState, centralize, keep_params_nonnegative, zero_nans
-from tvmfun.optim.transforms.factored import FactoredState, scale_by_factored_rms
-from tvmfun.optim.transforms.moments import (
-    ApplyEvery,
-    EmaState,
-    ScaleByAdamState,
-    ScaleByAdanState,
-    ScaleByAmsgradState,
+from tvmfun.optim.transforms.deviations import (
     ScaleByBeliefState,
     ScaleByLionState,
     ScaleByNovogradState,
-    TraceState,
-    apply_every,
-    ema,
-    scale_by_adam,
-    scale_by_adamax,
-    scale_by_adan,
-    scale_by_amsgrad,
     scale_by_belief,
     scale_by_lion,
     scale_by_novograd,
     scale_by_radam,
     scale_by_yogi,
-    trace,
 )
+from tvmfun.optim.transforms.factored import FactoredState, scale_by_factored_rms
+from tvmfun.optim.transforms.moments import (
+    ScaleByAdamState,
+    ScaleByAdanState,
+    ScaleByAmsgradState,
+    scale_by_adam,
+    scale_by_adamax,
+    scale_by_adan,
+    scale_by_amsgrad,
+)
+from tvmfun.optim.transforms.momentum import ApplyEvery, EmaState, TraceState, apply_every, ema, trace
 from tvmfun.optim.transforms.scaling import (
     ScaleByScheduleState,
     normalize_by_update_norm,
@@ -145,22 +105,31 @@ from tvmfun.optim.transforms.scaling import (
     scale_by_sign,
     scale_by_trust_ratio,
 )
-from tvmfun.optim.wrappers import (
+from tvmfun.optim.transforms.squares import (
+    ScaleByAdaDeltaState,
+    ScaleByRmsState,
+    ScaleByRmsWithCountState,
+    ScaleByRssState,
+    ScaleByRStdDevState,
+    ScaleByRStdDevWithCountState,
+    ScaleBySM3State,
+    scale_by_adadelta,
+    scale_by_rms,
+    scale_by_rss,
+    scale_by_sm3,
+    scale_by_stddev,
+)
+from tvmfun.optim.wrappers.accumulation import MultiSteps, MultiStepsState, skip_large_updates, skip_not_finite
+from tvmfun.optim.wrappers.conditions import (
     ApplyIfFiniteState,
     ConditionallyMaskState,
     ConditionallyTransformState,
-    LookaheadParams,
-    LookaheadState,
-    MultiSteps,
-    MultiStepsState,
     apply_if_finite,
     conditionally_mask,
     conditionally_transform,
-    flatten,
-    lookahead,
-    skip_large_updates,
-    skip_not_finite,
 )
+from tvmfun.optim.wrappers.layout import flatten
+from tvmfun.optim.wrappers.lookahead import LookaheadParams, LookaheadState, lookahead
 
 __all__ = [
     "AddNoiseState",

@@ -17,12 +17,7 @@ from tvmfun.optim.base import (
     map_updates,
 )
 from tvmfun.optim.combine import masked
-from tvmfun.optim.transforms.common import (
-    in_dtype_of,
-    need_params,
-    safe_increment,
-    zero_count,
-)
+from tvmfun.optim.transforms.common import in_dtype_of, need_params, safe_increment, zero_count
 
 __all__ = [
     "AddNoiseState",

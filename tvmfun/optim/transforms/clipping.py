@@ -7,20 +7,8 @@ from typing import Any
 import tvmfun.numpy as tnp
 from tvmfun import tree
 from tvmfun.errors import ShapeError
-from tvmfun.optim.base import (
-    GradientTransformation,
-    Params,
-    Updates,
-    map_updates,
-    stateless,
-    stateless_with_tree_map,
-)
-from tvmfun.optim.transforms.common import (
-    global_norm,
-    in_dtype_of,
-    need_params,
-    root_mean_square,
-)
+from tvmfun.optim.base import GradientTransformation, Params, Updates, map_updates, stateless, stateless_with_tree_map
+from tvmfun.optim.transforms.common import global_norm, in_dtype_of, need_params, root_mean_square
 
 __all__ = [
     "adaptive_grad_clip",

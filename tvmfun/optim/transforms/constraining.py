@@ -6,17 +6,8 @@ from typing import Any, NamedTuple
 
 import tvmfun.numpy as tnp
 from tvmfun import tree
-from tvmfun.optim.base import (
-    GradientTransformation,
-    Params,
-    Updates,
-    map_updates,
-    stateless,
-    stateless_with_tree_map,
-)
-from tvmfun.optim.transforms.common import (
-    need_params,
-)
+from tvmfun.optim.base import GradientTransformation, Params, Updates, map_updates, stateless, stateless_with_tree_map
+from tvmfun.optim.transforms.common import need_params
 
 __all__ = [
     "ZeroNansState",
