@@ -6,6 +6,7 @@ from typing import Any, NamedTuple
 
 import tvmfun.numpy as tnp
 from tvmfun import dtypes, tree
+from tvmfun.core.leaf import abstract
 from tvmfun.optim.base import GradientTransformation, Params, Updates, map_updates
 from tvmfun.optim.transforms.common import full_like, need_params, zeros_like
 
@@ -183,7 +184,7 @@ def scale_by_distance_over_gradients(
     def init(params: Params) -> ScaleByDistanceOverGradientsState:
         return ScaleByDistanceOverGradientsState(
             tree.map(lambda p: reps_rel * (1 + norm(p)), params),
-            tree.map(lambda p: tnp.zeros((1,)), params),
+            tree.map(lambda p: tnp.zeros((1,), dtype=abstract(p).dtype), params),
             tree.map(lambda p: tnp.asarray(p).astype(dtype), params),
         )
 
