@@ -128,7 +128,7 @@ from tvmfun.optim.wrappers.conditions import (
     conditionally_mask,
     conditionally_transform,
 )
-from tvmfun.optim.wrappers.layout import flatten
+from tvmfun.optim.wrappers.flattening import flatten
 from tvmfun.optim.wrappers.lookahead import LookaheadParams, LookaheadState, lookahead
 
 __all__ = [

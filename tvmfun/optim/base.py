@@ -58,6 +58,10 @@ class GradientTransformationExtraArgs(GradientTransformation):
     """
 
 
+class ParamsPlaceholder(NamedTuple):
+    """Stands for all parameters where only their places in a state are looked for; it has no leaves."""
+
+
 def with_extra_args_support(tx: GradientTransformation) -> GradientTransformationExtraArgs:
     """Makes a transformation ignore further keyword arguments, unless it takes them already.
 

@@ -13,6 +13,7 @@ from tvmfun.optim.base import (
     GradientTransformationExtraArgs,
     OptState,
     Params,
+    ParamsPlaceholder,
     Updates,
     set_to_zero,
     with_extra_args_support,
@@ -145,6 +146,8 @@ def masked(inner: GradientTransformation, mask: Any | Callable[[Params], Any]) -
         return tree.map(lambda keep, subtree: subtree if keep else MaskedNode(), mask_tree, params)
 
     def init(params: Params) -> MaskedState:
+        if isinstance(params, ParamsPlaceholder):
+            return MaskedState(inner.init(params))
         return MaskedState(inner.init(select(params, mask(params) if is_function else mask)))
 
     def update(updates: Updates, state: MaskedState, params: Params | None = None, **extra_args: Any) -> tuple:
@@ -213,6 +216,8 @@ def partition(
         return masked(transforms[label], tree.map(lambda other: other == label, labels))
 
     def init(params: Params) -> PartitionState:
+        if isinstance(params, ParamsPlaceholder):
+            return PartitionState({label: MaskedState(inner.init(params)) for label, inner in transforms.items()})
         labels = param_labels(params) if is_function else param_labels
         unknown = set(tree.leaves(labels)) - set(transforms)
         if unknown:

@@ -8,7 +8,8 @@ import tvmfun.numpy as tnp
 from tvmfun import dtypes, tree
 from tvmfun.core.leaf import abstract
 from tvmfun.optim.base import GradientTransformation, Params, Updates, map_updates
-from tvmfun.optim.transforms.common import full_like, need_params, zeros_like
+from tvmfun.optim.transforms.common import need_params
+from tvmfun.optim.tree import full_like, zeros_like
 
 __all__ = [
     "ScaleByDistanceOverGradientsState",

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from functools import cache
 from typing import Any
 
 import numpy as np
@@ -12,6 +11,7 @@ from tvmfun import dtypes, tree
 from tvmfun.core.leaf import abstract
 from tvmfun.errors import ArgumentError, DtypeError
 from tvmfun.optim.base import Params, Updates, map_updates
+from tvmfun.optim.tree import bias_correction
 
 __all__ = ["global_norm", "safe_increment", "safe_norm", "safe_root_mean_squares"]
 
@@ -117,35 +117,9 @@ def zero_count() -> Any:
     return tnp.zeros((), dtype="int32")
 
 
-def zeros_like(params: Params, dtype: np.dtype | None = None) -> Updates:
-    return tree.map(lambda p: tnp.zeros_like(p, dtype=dtype), params)
-
-
-def full_like(params: Params, value: Any) -> Updates:
-    return tree.map(lambda p: tnp.full_like(p, value), params)
-
-
-def cast(updates: Updates, dtype: np.dtype | None) -> Updates:
-    return updates if dtype is None else map_updates(lambda u: u.astype(dtype), updates)
-
-
 def in_dtype_of(leaf: Any, factor: Any) -> Any:
     # Numbers stay numbers: they take the dtype of what they meet.
     return factor if isinstance(factor, int | float) else tnp.asarray(factor).astype(abstract(leaf).dtype)
-
-
-def update_moment(updates: Updates, moments: Updates, decay: Any, order: int = 1) -> Updates:
-    return map_updates(lambda u, m: (1 - decay) * u**order + decay * m, updates, moments)
-
-
-def bias_correction(moments: Updates, decay: Any, count: Any) -> Updates:
-    @cache  # one power for all leaves of a dtype
-    def missing(dtype: np.dtype) -> Any:
-        # In half precision decay**count would round to 1, and the result be infinite.
-        wide = dtypes.result_type(dtype, "float32")
-        return (1 - decay ** count.astype(wide)).astype(dtype)
-
-    return map_updates(lambda m: m / missing(abstract(m).dtype), moments)
 
 
 def corrected_mean(updates: Updates, mu: Updates, b1: Any, count: Any, nesterov: bool) -> Updates:

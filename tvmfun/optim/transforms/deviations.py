@@ -10,20 +10,16 @@ from tvmfun.core.leaf import abstract
 from tvmfun.errors import ArgumentError
 from tvmfun.optim.base import GradientTransformation, Params, Updates, map_updates
 from tvmfun.optim.transforms.common import (
-    bias_correction,
-    cast,
     corrected_mean,
     divide_by_root,
-    full_like,
     in_dtype_of,
     need_params,
     optional_dtype,
     safe_increment,
-    update_moment,
     zero_count,
-    zeros_like,
 )
 from tvmfun.optim.transforms.moments import ScaleByAdamState
+from tvmfun.optim.tree import bias_correction, cast, full_like, update_moment, zeros_like
 
 __all__ = [
     "ScaleByBeliefState",

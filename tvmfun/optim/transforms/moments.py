@@ -6,17 +6,8 @@ from typing import Any, NamedTuple
 
 import tvmfun.numpy as tnp
 from tvmfun.optim.base import GradientTransformation, Params, Updates, map_updates
-from tvmfun.optim.transforms.common import (
-    bias_correction,
-    cast,
-    corrected_mean,
-    divide_by_root,
-    optional_dtype,
-    safe_increment,
-    update_moment,
-    zero_count,
-    zeros_like,
-)
+from tvmfun.optim.transforms.common import corrected_mean, divide_by_root, optional_dtype, safe_increment, zero_count
+from tvmfun.optim.tree import bias_correction, cast, update_moment, zeros_like
 
 __all__ = [
     "ScaleByAdamState",

@@ -8,8 +8,9 @@ import tvmfun.numpy as tnp
 from tvmfun import tree
 from tvmfun.core.leaf import abstract
 from tvmfun.optim.base import GradientTransformation, OptState, Params, Updates, map_updates
-from tvmfun.optim.transforms.common import bias_correction as unbiased
-from tvmfun.optim.transforms.common import full_like, safe_increment, update_moment, zero_count, zeros_like
+from tvmfun.optim.transforms.common import safe_increment, zero_count
+from tvmfun.optim.tree import bias_correction as unbiased
+from tvmfun.optim.tree import full_like, update_moment, zeros_like
 
 __all__ = [
     "ScaleByAdaDeltaState",

@@ -18,7 +18,8 @@ from tvmfun.optim.base import (
     select,
     with_extra_args_support,
 )
-from tvmfun.optim.transforms.common import safe_increment, zero_count, zeros_like
+from tvmfun.optim.transforms.common import safe_increment, zero_count
+from tvmfun.optim.tree import zeros_like
 from tvmfun.optim.wrappers.conditions import apply_when, count_not_finite
 
 __all__ = [

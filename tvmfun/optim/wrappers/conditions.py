@@ -16,7 +16,8 @@ from tvmfun.optim.base import (
     Updates,
     with_extra_args_support,
 )
-from tvmfun.optim.transforms.common import safe_increment, zero_count, zeros_like
+from tvmfun.optim.transforms.common import safe_increment, zero_count
+from tvmfun.optim.tree import zeros_like
 
 __all__ = [
     "ApplyIfFiniteState",

@@ -4,10 +4,6 @@ from __future__ import annotations
 
 from typing import Any
 
-import numpy as np
-
-import tvmfun.numpy as tnp
-from tvmfun import tree
 from tvmfun.optim.base import (
     GradientTransformation,
     GradientTransformationExtraArgs,
@@ -16,6 +12,7 @@ from tvmfun.optim.base import (
     Updates,
     with_extra_args_support,
 )
+from tvmfun.optim.layout import ravel
 
 __all__ = [
     "flatten",
@@ -31,6 +28,7 @@ def flatten(inner: GradientTransformation) -> GradientTransformationExtraArgs:
     Returns:
         A transformation whose state is that of ``inner`` for the vector.
 
+    >>> import tvmfun.numpy as tnp
     >>> from tvmfun.optim import clip_by_block_rms
     >>> transform = flatten(clip_by_block_rms(1.0))
     >>> updates = {"w": tnp.asarray([3.0]), "b": tnp.asarray(-3.0)}
@@ -39,19 +37,12 @@ def flatten(inner: GradientTransformation) -> GradientTransformationExtraArgs:
     """
     inner = with_extra_args_support(inner)
 
-    def join(params: Params) -> Any:
-        return tnp.concatenate([tnp.asarray(leaf).reshape((-1,)) for leaf in tree.leaves(params)])
-
     def init(params: Params) -> OptState:
-        return inner.init(join(params))
+        return inner.init(ravel(params)[0])
 
     def update(updates: Updates, state: OptState, params: Params | None = None, **extra_args: Any) -> tuple:
-        joined = None if params is None else join(params)
-        vector, state = inner.update(join(updates), state, joined, **extra_args)
-        leaves, structure = tree.flatten(updates)
-        ends = np.cumsum([tnp.size(leaf) for leaf in leaves])
-        parts = tnp.split(vector, [int(end) for end in ends[:-1]])
-        shaped = [part.reshape(tnp.shape(leaf)) for part, leaf in zip(parts, leaves, strict=True)]
-        return tree.unflatten(structure, shaped), state
+        vector, restore = ravel(updates)
+        new, state = inner.update(vector, state, None if params is None else ravel(params)[0], **extra_args)
+        return restore(new), state
 
     return GradientTransformationExtraArgs(init, update)
