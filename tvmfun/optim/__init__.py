@@ -1,5 +1,6 @@
 """Optimizers as pairs of pure functions, with optax's names: ``init`` makes a state, ``update`` a step."""
 
+from tvmfun.optim import contrib, projections, tree
 from tvmfun.optim.base import (
     EmptyState,
     GradientTransformation,
@@ -200,6 +201,7 @@ __all__ = [
     "conditionally_mask",
     "conditionally_transform",
     "constant_schedule",
+    "contrib",
     "cosine_decay_schedule",
     "cosine_onecycle_schedule",
     "ema",
@@ -237,6 +239,7 @@ __all__ = [
     "piecewise_interpolate_schedule",
     "polyak_sgd",
     "polynomial_schedule",
+    "projections",
     "radam",
     "rmsprop",
     "rprop",
@@ -281,6 +284,7 @@ __all__ = [
     "stateless",
     "stateless_with_tree_map",
     "trace",
+    "tree",
     "warmup_constant_schedule",
     "warmup_cosine_decay_schedule",
     "warmup_exponential_decay_schedule",

@@ -132,3 +132,13 @@ def corrected_mean(updates: Updates, mu: Updates, b1: Any, count: Any, nesterov:
 
 def divide_by_root(mu: Updates, nu: Updates, eps: Any, eps_root: Any = 0.0) -> Updates:
     return map_updates(lambda m, v: m / (tnp.sqrt(v + eps_root) + eps), mu, nu)
+
+
+def weight_so_far(decay: Any, count: Any, dtype: np.dtype) -> Any:
+    """``1 - decay**count``: how much of a running mean is there already."""
+    return (1 - decay ** count.astype(dtypes.result_type(dtype, "float32"))).astype(dtype)
+
+
+def value_at(schedule: Any, count: Any, dtype: np.dtype) -> Any:
+    """The value of a schedule, or a number as it is."""
+    return tnp.asarray(schedule(count)).astype(dtype) if callable(schedule) else schedule
