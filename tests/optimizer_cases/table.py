@@ -134,6 +134,22 @@ TRANSFORMS = {
     "with_extra_args_support": lambda o: o.with_extra_args_support(o.scale(0.5)),
     "zero_nans": lambda o: o.zero_nans(),
 }
+SEARCHES = {
+    "lbfgs": lambda o: o.lbfgs(),
+    "lbfgs no search": lambda o: o.lbfgs(0.02, 3, False, None),
+    "scale_by_lbfgs": lambda o: o.scale_by_lbfgs(4),
+    "scale_by_backtracking_linesearch": lambda o: o.chain(
+        o.sgd(1.0), o.scale_by_backtracking_linesearch(15, store_grad=True)
+    ),
+    "scale_by_backtracking_linesearch options": lambda o: o.chain(
+        o.adam(0.5), o.scale_by_backtracking_linesearch(3, 0.3, 0.5, 2.0, max_learning_rate=0.2, atol=1e-3, rtol=0.01)
+    ),
+    "scale_by_zoom_linesearch": lambda o: o.chain(o.sgd(1.0), o.scale_by_zoom_linesearch(15)),
+    "scale_by_zoom_linesearch options": lambda o: o.chain(
+        o.sgd(0.1),
+        o.scale_by_zoom_linesearch(4, 0.5, 1e-3, 3.0, 0.1, 0.2, None, 1e-2, initial_guess_strategy="one"),
+    ),
+}
 CONTRIB = {
     "acprop": lambda o: o.contrib.acprop(0.01, weight_decay=0.1, mask=MASK),
     "ademamix": lambda o: o.contrib.ademamix(0.01, weight_decay=0.1),
@@ -245,7 +261,16 @@ def with_examples(library: Any, transform: Any, grads: Any, state: Any, params: 
     return library.optim.apply_updates(params, updates), state
 
 
-SPECIAL = {
+def with_search(library: Any, transform: Any, grads: Any, state: Any, params: Any, value: Any) -> tuple:
+    """A step of an optimizer that looks at the loss along its updates."""
+    objective = lambda p: loss(library.numpy, p)
+    value, gradient = library.value_and_grad(objective)(params)
+    update = library.optim.with_extra_args_support(transform).update
+    updates, state = update(gradient, state, params, value=value, grad=gradient, value_fn=objective)
+    return library.optim.apply_updates(params, updates), state
+
+
+SPECIAL = dict.fromkeys(SEARCHES, with_search) | {
     "differentially_private_aggregate": with_examples,
     "dpsgd": with_examples,
     "sam": alone,
@@ -253,7 +278,7 @@ SPECIAL = {
     "sam opaque": with_gradient,
     "sophia hutchinson": with_objective,
 }
-CASES = OPTIMIZERS | TRANSFORMS | CONTRIB
+CASES = OPTIMIZERS | TRANSFORMS | SEARCHES | CONTRIB
 # What looks at the number of axes gets an array with four.
 FOUR_AXES = {"galore axes", "muon axes", "adafactor", "adaptive_grad_clip", "scale_by_factored_rms", "scale_by_sm3"}
 # optax has no accumulator for an array without axes, or makes an axis.

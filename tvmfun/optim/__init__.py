@@ -36,6 +36,7 @@ from tvmfun.optim.optimizers.adam import adam, adamax, adamaxw, adamw, amsgrad, 
 from tvmfun.optim.optimizers.adaptive import adadelta, adafactor, adagrad, rmsprop, sm3
 from tvmfun.optim.optimizers.layerwise import fromage, lamb, lars, novograd
 from tvmfun.optim.optimizers.moments import adabelief, adan, optimistic_adam_v2, radam, yogi
+from tvmfun.optim.optimizers.quasi_newton import lbfgs
 from tvmfun.optim.optimizers.sign import lion, rprop, sign_sgd, signum
 from tvmfun.optim.optimizers.stochastic import noisy_sgd, optimistic_gradient_descent, polyak_sgd, sgd
 from tvmfun.optim.schedules import (
@@ -84,6 +85,15 @@ from tvmfun.optim.transforms.deviations import (
     scale_by_yogi,
 )
 from tvmfun.optim.transforms.factored import FactoredState, scale_by_factored_rms
+from tvmfun.optim.transforms.linesearch import (
+    BacktrackingLinesearchInfo,
+    ScaleByBacktrackingLinesearchState,
+    ScaleByZoomLinesearchState,
+    ZoomLinesearchInfo,
+    scale_by_backtracking_linesearch,
+    scale_by_zoom_linesearch,
+    value_and_grad_from_state,
+)
 from tvmfun.optim.transforms.moments import (
     ScaleByAdamState,
     ScaleByAdanState,
@@ -94,6 +104,7 @@ from tvmfun.optim.transforms.moments import (
     scale_by_amsgrad,
 )
 from tvmfun.optim.transforms.momentum import ApplyEvery, EmaState, TraceState, apply_every, ema, trace
+from tvmfun.optim.transforms.quasi_newton import ScaleByLBFGSState, scale_by_lbfgs
 from tvmfun.optim.transforms.scaling import (
     ScaleByScheduleState,
     normalize_by_update_norm,
@@ -136,6 +147,7 @@ __all__ = [
     "AddNoiseState",
     "ApplyEvery",
     "ApplyIfFiniteState",
+    "BacktrackingLinesearchInfo",
     "ConditionallyMaskState",
     "ConditionallyTransformState",
     "EmaState",
@@ -158,8 +170,10 @@ __all__ = [
     "ScaleByAdamState",
     "ScaleByAdanState",
     "ScaleByAmsgradState",
+    "ScaleByBacktrackingLinesearchState",
     "ScaleByBeliefState",
     "ScaleByDistanceOverGradientsState",
+    "ScaleByLBFGSState",
     "ScaleByLionState",
     "ScaleByNovogradState",
     "ScaleByOptimisticGradientState",
@@ -171,12 +185,14 @@ __all__ = [
     "ScaleByRssState",
     "ScaleBySM3State",
     "ScaleByScheduleState",
+    "ScaleByZoomLinesearchState",
     "Schedule",
     "TraceState",
     "Updates",
     "WeightDecaySchedule",
     "WrappedScheduleState",
     "ZeroNansState",
+    "ZoomLinesearchInfo",
     "adabelief",
     "adadelta",
     "adafactor",
@@ -218,6 +234,7 @@ __all__ = [
     "keep_params_nonnegative",
     "lamb",
     "lars",
+    "lbfgs",
     "linear_onecycle_schedule",
     "linear_schedule",
     "lion",
@@ -252,9 +269,11 @@ __all__ = [
     "scale_by_adamax",
     "scale_by_adan",
     "scale_by_amsgrad",
+    "scale_by_backtracking_linesearch",
     "scale_by_belief",
     "scale_by_distance_over_gradients",
     "scale_by_factored_rms",
+    "scale_by_lbfgs",
     "scale_by_learning_rate",
     "scale_by_lion",
     "scale_by_novograd",
@@ -272,6 +291,7 @@ __all__ = [
     "scale_by_stddev",
     "scale_by_trust_ratio",
     "scale_by_yogi",
+    "scale_by_zoom_linesearch",
     "selective_transform",
     "set_to_zero",
     "sgd",
@@ -285,6 +305,7 @@ __all__ = [
     "stateless_with_tree_map",
     "trace",
     "tree",
+    "value_and_grad_from_state",
     "warmup_constant_schedule",
     "warmup_cosine_decay_schedule",
     "warmup_exponential_decay_schedule",
