@@ -1,6 +1,6 @@
 """Optimizers as pairs of pure functions, with optax's names: ``init`` makes a state, ``update`` a step."""
 
-from tvmfun.optim import contrib, projections, tree
+from tvmfun.optim import contrib, microbatching, projections, second_order, tree
 from tvmfun.optim.base import (
     EmptyState,
     GradientTransformation,
@@ -32,6 +32,8 @@ from tvmfun.optim.combine import (
     selective_transform,
 )
 from tvmfun.optim.inject import InjectStatefulHyperparamsState, WrappedScheduleState, inject_hyperparams
+from tvmfun.optim.linear_algebra import matrix_inverse_pth_root, nnls, power_iteration
+from tvmfun.optim.microbatching import microbatch
 from tvmfun.optim.optimizers.adam import adam, adamax, adamaxw, adamw, amsgrad, nadam, nadamw
 from tvmfun.optim.optimizers.adaptive import adadelta, adafactor, adagrad, rmsprop, sm3
 from tvmfun.optim.optimizers.layerwise import fromage, lamb, lars, novograd
@@ -55,6 +57,7 @@ from tvmfun.optim.schedules import (
     warmup_cosine_decay_schedule,
     warmup_exponential_decay_schedule,
 )
+from tvmfun.optim.stochastic_gradients import MultiNormalDiagFromLogScale, multi_normal, scale_gradient
 from tvmfun.optim.transforms.adaptive import (
     ScaleByDistanceOverGradientsState,
     ScaleByOptimisticGradientState,
@@ -104,6 +107,7 @@ from tvmfun.optim.transforms.moments import (
     scale_by_amsgrad,
 )
 from tvmfun.optim.transforms.momentum import ApplyEvery, EmaState, TraceState, apply_every, ema, trace
+from tvmfun.optim.transforms.monitoring import MonitorState, SnapshotState, measure_with_ema, monitor, snapshot
 from tvmfun.optim.transforms.quasi_newton import ScaleByLBFGSState, scale_by_lbfgs
 from tvmfun.optim.transforms.scaling import (
     ScaleByScheduleState,
@@ -160,6 +164,8 @@ __all__ = [
     "LookaheadState",
     "MaskedNode",
     "MaskedState",
+    "MonitorState",
+    "MultiNormalDiagFromLogScale",
     "MultiSteps",
     "MultiStepsState",
     "OptState",
@@ -187,6 +193,7 @@ __all__ = [
     "ScaleByScheduleState",
     "ScaleByZoomLinesearchState",
     "Schedule",
+    "SnapshotState",
     "TraceState",
     "Updates",
     "WeightDecaySchedule",
@@ -240,9 +247,16 @@ __all__ = [
     "lion",
     "lookahead",
     "masked",
+    "matrix_inverse_pth_root",
+    "measure_with_ema",
+    "microbatch",
+    "microbatching",
+    "monitor",
+    "multi_normal",
     "nadam",
     "nadamw",
     "named_chain",
+    "nnls",
     "noisy_sgd",
     "normalize_by_update_norm",
     "novograd",
@@ -256,6 +270,7 @@ __all__ = [
     "piecewise_interpolate_schedule",
     "polyak_sgd",
     "polynomial_schedule",
+    "power_iteration",
     "projections",
     "radam",
     "rmsprop",
@@ -292,6 +307,8 @@ __all__ = [
     "scale_by_trust_ratio",
     "scale_by_yogi",
     "scale_by_zoom_linesearch",
+    "scale_gradient",
+    "second_order",
     "selective_transform",
     "set_to_zero",
     "sgd",
@@ -301,6 +318,7 @@ __all__ = [
     "skip_large_updates",
     "skip_not_finite",
     "sm3",
+    "snapshot",
     "stateless",
     "stateless_with_tree_map",
     "trace",

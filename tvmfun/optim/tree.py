@@ -742,8 +742,8 @@ def _children(path: tuple, node: Any) -> list[tuple[Any, tuple, Any]]:
     children, structure = tree.flatten_with_path(node, is_leaf=lambda x: x is not node)
     if structure.is_leaf():
         return []
-    named = not isinstance(node, tuple | list)
-    return [(key[0] if named else None, (*path, *key), child) for key, child in children]
+    named, keys = not isinstance(node, tuple | list), [key[0].entry for key, _ in children]
+    return [(k if named else None, (*path, k), child) for k, (_, child) in zip(keys, children, strict=True)]
 
 
 def _named(path: tuple, node: Any, key: Any) -> Iterator[tuple[tuple, Any]]:
