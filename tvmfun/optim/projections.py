@@ -7,7 +7,8 @@ from typing import Any
 import numpy as np
 
 import tvmfun.numpy as tnp
-from tvmfun import lax, tree
+from tvmfun import lax
+from tvmfun import tree as pytree
 from tvmfun.optim import tree as optim_tree
 from tvmfun.optim.layout import ravel
 
@@ -27,11 +28,11 @@ __all__ = [
 ]
 
 
-def projection_non_negative(tree_x: Any) -> Any:
+def projection_non_negative(tree: Any) -> Any:
     """The nearest tree without negative numbers: ``max(x, 0)``.
 
     Args:
-        tree_x: a tree of arrays.
+        tree: a tree of arrays.
 
     Returns:
         A tree of the same structure.
@@ -40,14 +41,14 @@ def projection_non_negative(tree_x: Any) -> Any:
     Array([0., 2.], dtype=float32)
     """
     # As relu, whose derivative at 0 is 0.
-    return tree.map(lambda x: tnp.where(x > 0, x, tnp.zeros_like(x)), tree_x)
+    return pytree.map(lambda x: tnp.where(x > 0, x, tnp.zeros_like(x)), tree)
 
 
-def projection_box(tree_x: Any, lower: Any, upper: Any) -> Any:
+def projection_box(tree: Any, lower: Any, upper: Any) -> Any:
     """The nearest tree between two bounds: ``min(max(x, lower), upper)``.
 
     Args:
-        tree_x: a tree of arrays.
+        tree: a tree of arrays.
         lower: the lower bounds: a tree of the same structure, or one number for all.
         upper: the upper bounds, likewise.
 
@@ -57,14 +58,14 @@ def projection_box(tree_x: Any, lower: Any, upper: Any) -> Any:
     >>> projection_box(tnp.asarray([-1.0, 0.5, 3.0]), 0.0, tnp.asarray([1.0, 1.0, 2.0]))
     Array([0. , 0.5, 2. ], dtype=float32)
     """
-    return tree.map(tnp.clip, tree_x, _for_each(tree_x, lower), _for_each(tree_x, upper))
+    return pytree.map(tnp.clip, tree, _for_each(tree, lower), _for_each(tree, upper))
 
 
-def projection_hypercube(tree_x: Any, scale: Any = 1) -> Any:
+def projection_hypercube(tree: Any, scale: Any = 1) -> Any:
     """The nearest tree between 0 and ``scale``.
 
     Args:
-        tree_x: a tree of arrays.
+        tree: a tree of arrays.
         scale: the upper bound: a number, or a tree of the same structure.
 
     Returns:
@@ -73,17 +74,17 @@ def projection_hypercube(tree_x: Any, scale: Any = 1) -> Any:
     >>> projection_hypercube(tnp.asarray([-1.0, 0.5, 3.0]))
     Array([0. , 0.5, 1. ], dtype=float32)
     """
-    return projection_box(tree_x, 0, scale)
+    return projection_box(tree, 0, scale)
 
 
-def projection_simplex(tree_x: Any, scale: Any = 1) -> Any:
+def projection_simplex(tree: Any, scale: Any = 1) -> Any:
     """The nearest tree of numbers that are not negative and add up to ``scale``.
 
     ``max(x - t, 0)`` with the one ``t`` that makes the sum right; all leaves are one vector. The derivative is that of
     the projection, not of the sorting it takes to find ``t``.
 
     Args:
-        tree_x: a tree of arrays.
+        tree: a tree of arrays.
         scale: the sum, a positive number or a 0-d array.
 
     Returns:
@@ -94,7 +95,7 @@ def projection_simplex(tree_x: Any, scale: Any = 1) -> Any:
     >>> projection_simplex(tnp.asarray([2.0, 3.0, 0.5]))
     Array([0., 1., 0.], dtype=float32)
     """
-    vector, restore = ravel(tree_x)
+    vector, restore = ravel(tree)
     values = vector / scale
     fixed = lax.stop_gradient(values)
     ordered = tnp.flip(tnp.sort(fixed))
@@ -109,11 +110,11 @@ def projection_simplex(tree_x: Any, scale: Any = 1) -> Any:
     return restore(scale * tnp.where(stays, shifted, tnp.zeros_like(values)))
 
 
-def projection_l1_sphere(tree_x: Any, scale: Any = 1) -> Any:
+def projection_l1_sphere(tree: Any, scale: Any = 1) -> Any:
     """The nearest tree whose absolute values add up to ``scale``.
 
     Args:
-        tree_x: a tree of arrays.
+        tree: a tree of arrays.
         scale: the norm, a positive number or a 0-d array.
 
     Returns:
@@ -122,15 +123,15 @@ def projection_l1_sphere(tree_x: Any, scale: Any = 1) -> Any:
     >>> projection_l1_sphere(tnp.asarray([-2.0, 1.5]))
     Array([-0.75,  0.25], dtype=float32)
     """
-    absolute = projection_simplex(tree.map(tnp.abs, tree_x), scale)
-    return optim_tree.mul(tree.map(tnp.sign, tree_x), absolute)
+    absolute = projection_simplex(pytree.map(tnp.abs, tree), scale)
+    return optim_tree.mul(pytree.map(tnp.sign, tree), absolute)
 
 
-def projection_l1_ball(tree_x: Any, scale: Any = 1) -> Any:
+def projection_l1_ball(tree: Any, scale: Any = 1) -> Any:
     """The nearest tree whose absolute values add up to at most ``scale``.
 
     Args:
-        tree_x: a tree of arrays.
+        tree: a tree of arrays.
         scale: the largest norm, a positive number or a 0-d array.
 
     Returns:
@@ -139,16 +140,16 @@ def projection_l1_ball(tree_x: Any, scale: Any = 1) -> Any:
     >>> projection_l1_ball(tnp.asarray([-2.0, 1.5])), projection_l1_ball(tnp.asarray([-0.5, 0.0]))
     (Array([-0.75,  0.25], dtype=float32), Array([-0.5,  0. ], dtype=float32))
     """
-    tree_x = tree.map(tnp.asarray, tree_x)
-    inside = optim_tree.norm(tree_x, ord=1) <= scale
-    return lax.cond(inside, lambda x: x, lambda x: projection_l1_sphere(x, scale), tree_x)
+    tree = pytree.map(tnp.asarray, tree)
+    inside = optim_tree.norm(tree, ord=1) <= scale
+    return lax.cond(inside, lambda x: x, lambda x: projection_l1_sphere(x, scale), tree)
 
 
-def projection_l2_sphere(tree_x: Any, scale: Any = 1) -> Any:
+def projection_l2_sphere(tree: Any, scale: Any = 1) -> Any:
     """The nearest tree of Euclidean norm ``scale``: ``scale * x / norm(x)``.
 
     Args:
-        tree_x: a tree of arrays.
+        tree: a tree of arrays.
         scale: the norm, a positive number or a 0-d array.
 
     Returns:
@@ -157,14 +158,14 @@ def projection_l2_sphere(tree_x: Any, scale: Any = 1) -> Any:
     >>> projection_l2_sphere(tnp.asarray([6.0, 8.0]))
     Array([0.6, 0.8], dtype=float32)
     """
-    return optim_tree.scale(scale / optim_tree.norm(tree_x), tree_x)
+    return optim_tree.scale(scale / optim_tree.norm(tree), tree)
 
 
-def projection_l2_ball(tree_x: Any, scale: Any = 1) -> Any:
+def projection_l2_ball(tree: Any, scale: Any = 1) -> Any:
     """The nearest tree of a Euclidean norm of at most ``scale``.
 
     Args:
-        tree_x: a tree of arrays.
+        tree: a tree of arrays.
         scale: the largest norm, a positive number or a 0-d array.
 
     Returns:
@@ -173,15 +174,15 @@ def projection_l2_ball(tree_x: Any, scale: Any = 1) -> Any:
     >>> projection_l2_ball(tnp.asarray([6.0, 8.0])), projection_l2_ball(tnp.asarray([0.5, 0.0]))
     (Array([0.6, 0.8], dtype=float32), Array([0.5, 0. ], dtype=float32))
     """
-    square = optim_tree.norm(tree_x, squared=True)
-    return optim_tree.scale(scale / tnp.sqrt(tnp.maximum(square, scale**2)), tree_x)
+    square = optim_tree.norm(tree, squared=True)
+    return optim_tree.scale(scale / tnp.sqrt(tnp.maximum(square, scale**2)), tree)
 
 
-def projection_linf_ball(tree_x: Any, scale: Any = 1) -> Any:
+def projection_linf_ball(tree: Any, scale: Any = 1) -> Any:
     """The nearest tree of numbers between ``-scale`` and ``scale``.
 
     Args:
-        tree_x: a tree of arrays.
+        tree: a tree of arrays.
         scale: the largest absolute value, a positive number or a 0-d array.
 
     Returns:
@@ -190,7 +191,7 @@ def projection_linf_ball(tree_x: Any, scale: Any = 1) -> Any:
     >>> projection_linf_ball(tnp.asarray([-2.0, 0.5]))
     Array([-1. ,  0.5], dtype=float32)
     """
-    return tree.map(lambda x: tnp.clip(x, -scale, scale), tree_x)
+    return pytree.map(lambda x: tnp.clip(x, -scale, scale), tree)
 
 
 def projection_vector(x: Any, a: Any) -> Any:
@@ -244,8 +245,8 @@ def projection_halfspace(x: Any, a: Any, b: Any) -> Any:
     return optim_tree.add_scale(x, tnp.minimum(factor, 0), a)
 
 
-def _for_each(tree_x: Any, bound: Any) -> Any:
+def _for_each(tree: Any, bound: Any) -> Any:
     """A bound for each leaf: one that is no tree holds for all."""
-    if tree.structure(bound).is_leaf():
-        return tree.map(lambda _: bound, tree_x)
+    if pytree.structure(bound).is_leaf():
+        return pytree.map(lambda _: bound, tree)
     return bound

@@ -1,5 +1,15 @@
 """Optimizers from recent papers, with the names of ``optax.contrib``."""
 
+from tvmfun.optim.contrib.ademamix import (
+    ScaleByAdemamixState,
+    ScaleBySimplifiedAdEMAMixState,
+    ademamix,
+    scale_by_ademamix,
+    scale_by_simplified_ademamix,
+    simplified_ademamix,
+)
+from tvmfun.optim.contrib.asynchronous import acprop, adopt, scale_by_acprop, scale_by_adopt
+from tvmfun.optim.contrib.averaging import MadgradState, madgrad, scale_by_madgrad
 from tvmfun.optim.contrib.betting import COCOBState, MechanicState, cocob, mechanize, scale_by_cocob
 from tvmfun.optim.contrib.distance import (
     DAdaptAdamWState,
@@ -12,21 +22,6 @@ from tvmfun.optim.contrib.distance import (
     prodigy,
 )
 from tvmfun.optim.contrib.galore import GaLoreDimensionNumbers, GaLoreState, galore, scale_by_galore
-from tvmfun.optim.contrib.moments import (
-    MadgradState,
-    ScaleByAdemamixState,
-    ScaleBySimplifiedAdEMAMixState,
-    acprop,
-    ademamix,
-    adopt,
-    madgrad,
-    scale_by_acprop,
-    scale_by_ademamix,
-    scale_by_adopt,
-    scale_by_madgrad,
-    scale_by_simplified_ademamix,
-    simplified_ademamix,
-)
 from tvmfun.optim.contrib.momo import MomoAdamState, MomoState, momo, momo_adam
 from tvmfun.optim.contrib.muon import MuonDimensionNumbers, MuonState, muon, scale_by_muon
 from tvmfun.optim.contrib.plateau import ReduceLROnPlateauState, reduce_on_plateau

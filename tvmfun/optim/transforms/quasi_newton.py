@@ -90,10 +90,15 @@ def scale_by_lbfgs(memory_size: int = 10, scale_init_precond: bool = True) -> Gr
         # There is no change before the first update: all zeros leave P as it is.
         s, y, weight = select(first, optim_tree.zeros_like((s, y, weight)), (s, y, weight))
         place = (state.count - 1) % memory_size
-        memory = (state.diff_params_memory, state.diff_updates_memory, state.weights_memory)
-        memory = tree.map(lambda rows, row: rows.at[place].set(row.astype(rows.dtype)), memory, (s, y, weight))
-        new_updates = _precondition(updates, *memory, scale, (state.count + np.arange(memory_size)) % memory_size)
-        return new_updates, ScaleByLBFGSState(safe_increment(state.count), params, updates, *memory)
+
+        def remember(memory: Any, newest: Any) -> Any:
+            return tree.map(lambda rows, row: rows.at[place].set(row.astype(rows.dtype)), memory, newest)
+
+        all_s, all_y = remember(state.diff_params_memory, s), remember(state.diff_updates_memory, y)
+        weights = remember(state.weights_memory, weight)
+        order = (state.count + np.arange(memory_size)) % memory_size
+        new_updates = _precondition(updates, all_s, all_y, weights, scale, order)
+        return new_updates, ScaleByLBFGSState(safe_increment(state.count), params, updates, all_s, all_y, weights)
 
     return GradientTransformation(init, update)
 
