@@ -9,7 +9,19 @@ import jax
 import numpy as np
 import optax
 import pytest
-from optimizer_cases.table import CASES, COMPARED_STEPS, CONTRIB, SEARCHES,  ONLY_FLOAT32, OPTIMIZERS, SINGULAR, case_of, shapes_of, tolerance_of
+from optimizer_cases.functions import FUNCTIONS
+from optimizer_cases.table import (
+    CASES,
+    COMPARED_STEPS,
+    CONTRIB,
+    ONLY_FLOAT32,
+    OPTIMIZERS,
+    SEARCHES,
+    SINGULAR,
+    case_of,
+    shapes_of,
+    tolerance_of,
+)
 from optimizer_cases.trajectories import OPTAX, TVMFUN, difference, random_tree, structure, trajectories
 from oracle import x64
 
@@ -62,45 +74,65 @@ def test_states_have_the_structure_and_the_names_of_optax(name):
 
 # -- nothing is skipped --------------------------------------------------------------------------------------
 
-# Tested in test_optim.py or below: schedules, functions, types.
+# Tested in test_optim.py, in test_functions.py, or below: schedules, functions, types.
 ELSEWHERE = {
     "apply_updates", "constant_schedule", "cosine_decay_schedule", "cosine_onecycle_schedule", "exponential_decay",
     "global_norm", "incremental_update", "init_empty_state", "join_schedules", "linear_onecycle_schedule",
-    "linear_schedule", "lookahead", "per_example_global_norm_clip", "per_example_layer_norm_clip", "periodic_update",
-    "piecewise_constant_schedule", "piecewise_interpolate_schedule", "polynomial_schedule", "safe_increment",
-    "safe_norm", "safe_root_mean_squares", "sgdr_schedule", "skip_large_updates", "skip_not_finite",
-    "warmup_constant_schedule", "warmup_cosine_decay_schedule", "warmup_exponential_decay_schedule",
+    "linear_schedule", "lookahead", "matrix_inverse_pth_root", "measure_with_ema", "microbatch", "monitor",
+    "multi_normal", "nnls", "per_example_global_norm_clip", "per_example_layer_norm_clip", "periodic_update",
+    "piecewise_constant_schedule", "piecewise_interpolate_schedule", "polynomial_schedule", "power_iteration",
+    "safe_increment", "safe_norm", "safe_root_mean_squares", "scale_gradient", "sgdr_schedule", "skip_large_updates",
+    "skip_not_finite", "snapshot", "value_and_grad_from_state", "warmup_constant_schedule",
+    "warmup_cosine_decay_schedule", "warmup_exponential_decay_schedule",
 }  # fmt: skip
-# Names that optax itself calls deprecated, or second names of something above.
-OLD = {"inject_stateful_hyperparams", "multi_transform", "optimistic_adam", "safe_int32_increment"}
-# Functions of optax that are not built yet.
-NOT_YET = {
-    "bias_correction", "lbfgs", "matrix_inverse_pth_root", "measure_with_ema", "microbatch", "monitor", "multi_normal",
-    "nnls", "power_iteration", "scale_by_backtracking_linesearch", "scale_by_lbfgs", "scale_by_zoom_linesearch",
-    "scale_gradient", "snapshot", "tree_map_params", "update_infinity_moment", "update_moment",
-    "update_moment_per_elem_norm", "value_and_grad_from_state",
+# Names that optax itself calls deprecated, or second names of something above or in optim.tree.
+OLD = {
+    "bias_correction", "inject_stateful_hyperparams", "multi_transform", "optimistic_adam", "safe_int32_increment",
+    "tree_map_params", "update_infinity_moment", "update_moment", "update_moment_per_elem_norm",
 }  # fmt: skip
 LOSSES = {name for name in dir(optax) if getattr(getattr(optax, name), "__module__", "").startswith("optax.losses")}
+# There are no complex numbers here, and keys are plain arrays.
+COMPLEX = {"conj", "real", "split_real_and_imaginary", "unwrap_random_key_data"}
+MODULES = {
+    "tree": FUNCTIONS["tree"],
+    "projections": FUNCTIONS["projections"],
+    "second_order": {"fisher_diag", "hessian_diag", "hvp"},
+    "contrib": {name.split()[0] for name in CONTRIB}
+    | {"hutchinson_estimator_diag_hessian", "schedule_free_eval_params"},
+}
+
+
+def functions_of(module):
+    members = {name: getattr(module, name) for name in dir(module) if not name.startswith("_")}
+    return {name for name, f in members.items() if callable(f) and not inspect.isclass(f) and name.islower()}
 
 
 def test_every_name_of_optax_is_in_the_table():
-    built = {name.split()[0] for name in CASES} | ELSEWHERE
-    functions = {
-        name
-        for name in dir(optax)
-        if (not name.startswith("_") and inspect.isfunction(getattr(optax, name)))
-        or name in ("nadam", "nadamw", "bias_correction")
-    }
-    assert functions - LOSSES == (built | OLD | NOT_YET) - {"MultiSteps"}
-    assert built <= set(optim.__all__) and not NOT_YET & set(optim.__all__)
+    built = {name.split()[0] for name in CASES.keys() - CONTRIB.keys()} | ELSEWHERE
+    assert functions_of(optax) - LOSSES == (built | OLD) - {"MultiSteps"}
+    assert built <= set(optim.__all__)
 
 
-@pytest.mark.parametrize("name", sorted({name.split()[0] for name in CASES} | ELSEWHERE))
-def test_arguments_have_the_names_and_the_order_of_optax(name):
-    ours, theirs = (inspect.signature(getattr(o, name)).parameters for o in (optim, optax))
-    left_out = {"mask_compatible_extra_args", "seed", "args", "transforms"}
-    if name in ("adam", "nadam", "adamw", "nadamw"):
-        left_out |= {"nesterov"}
+@pytest.mark.parametrize("module", MODULES)
+def test_every_name_of_its_modules_is_in_a_table(module):
+    ours, theirs = getattr(optim, module), getattr(optax, module)
+    assert MODULES[module] == functions_of(theirs) - COMPLEX
+    assert MODULES[module] <= set(ours.__all__)
+
+
+NAMES = [("", name) for name in sorted({name.split()[0] for name in CASES.keys() - CONTRIB.keys()} | ELSEWHERE)]
+NAMES += [(module, name) for module, names in MODULES.items() for name in sorted(names)]
+# What is left out: printing, precisions of products, deprecated seeds, arguments that do nothing here.
+LEFT_OUT = {"args", "associative_reduction", "mask_compatible_extra_args", "precision", "print_win_rate_every_n_steps"}
+LEFT_OUT |= {"seed", "transforms", "verbose"}
+
+
+@pytest.mark.parametrize(("module", "name"), NAMES)
+def test_arguments_have_the_names_and_the_order_of_optax(module, name):
+    ours, theirs = (
+        inspect.signature(getattr(getattr(o, module) if module else o, name)).parameters for o in (optim, optax)
+    )
+    left_out = LEFT_OUT | ({"nesterov"} if name in ("adam", "nadam", "adamw", "nadamw") else set())
     assert [p for p in ours if p not in left_out] == [p for p in theirs if p not in left_out]
 
 

@@ -407,11 +407,21 @@ def _between(low: _Point, high: _Point, third: _Point) -> Any:
     x, y = high.step - low.step, third.step - low.step
     # The cubic has the slope at low, and the values at the three points.
     u, v = (p.value - low.value - low.slope * d for p, d in ((high, x), (third, y)))
-    divisor = (x * y) ** 2 * (x - y)
+    some, divisor = _unless_zero((x * y) ** 2 * (x - y))
     a = (y**2 * u - x**2 * v) / divisor
     b = (x**3 * v - y**3 * u) / divisor
-    cubic = low.step + (tnp.sqrt(b * b - 3 * a * low.slope) - b) / (3 * a)
-    parabola = low.step - low.slope * x**2 / (2 * u)
-    good_cubic = (cubic > left + 0.2 * length) & (cubic < right - 0.2 * length)
-    good_parabola = (parabola > left + 0.1 * length) & (parabola < right - 0.1 * length)
+    radicand = b * b - 3 * a * low.slope
+    real = radicand > 0
+    curved, divisor = _unless_zero(3 * a)
+    cubic = low.step + (tnp.sqrt(tnp.where(real, radicand, tnp.ones_like(radicand))) - b) / divisor
+    good_cubic = some & real & curved & (cubic > left + 0.2 * length) & (cubic < right - 0.2 * length)
+    bent, divisor = _unless_zero(2 * u)
+    parabola = low.step - low.slope * x**2 / divisor
+    good_parabola = bent & (parabola > left + 0.1 * length) & (parabola < right - 0.1 * length)
     return tnp.where(good_cubic, cubic, tnp.where(good_parabola, parabola, (left + right) / 2))
+
+
+def _unless_zero(divisor: Any) -> tuple[Any, Any]:
+    """Whether a divisor is not zero, and one that is not: so that what is not chosen has a derivative, too."""
+    some = divisor != 0
+    return some, tnp.where(some, divisor, tnp.ones_like(divisor))
