@@ -94,13 +94,13 @@ PROJECTIONS = {
     "projection_halfspace": [lambda p, x, b=b: p.projection_halfspace(x, Y, b) for b in (-2.0, 20.0)],
     "projection_hypercube": [lambda p, x, s=s: {"w": p.projection_hypercube(x["w"], *s)} for s in ((), (Z["w"],))],
     "projection_hyperplane": [lambda p, x: p.projection_hyperplane(x, Y, 0.7)],
-    "projection_l1_ball": [lambda p, x, s=s: p.projection_l1_ball(x, s) for s in (1, 2.5, 100.0)],
-    "projection_l1_sphere": [lambda p, x, s=s: p.projection_l1_sphere(x, s) for s in (1, 2.5, 100.0)],
-    "projection_l2_ball": [lambda p, x, s=s: p.projection_l2_ball(x, s) for s in (1, 2.5, 100.0)],
+    "projection_l1_ball": [lambda p, x, s=s: p.projection_l1_ball(x, s) for s in (2.5, 100.0)],
+    "projection_l1_sphere": [lambda p, x: p.projection_l1_sphere(x, 2.5)],
+    "projection_l2_ball": [lambda p, x, s=s: p.projection_l2_ball(x, s) for s in (2.5, 100.0)],
     "projection_l2_sphere": [lambda p, x: p.projection_l2_sphere(x, 2.5)],
     "projection_linf_ball": [lambda p, x: p.projection_linf_ball(x, 0.5)],
     "projection_non_negative": [lambda p, x: p.projection_non_negative(x)],
-    "projection_simplex": [lambda p, x, s=s: p.projection_simplex(x, s) for s in (1, 2.5, 100.0)],
+    "projection_simplex": [lambda p, x, s=s: p.projection_simplex(x, s) for s in (1, 100.0)],
     "projection_vector": [lambda p, x: p.projection_vector(x, Y)],
 }
 FUNCTIONS = {"tree": TREE.keys(), "projections": PROJECTIONS.keys()}
