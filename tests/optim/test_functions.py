@@ -389,6 +389,37 @@ def test_lbfgs_finds_the_valley_of_rosenbrock():
 # -- contrib -------------------------------------------------------------------------------------------------
 
 
+DIFFERENTIABLE = {
+    "lbfgs": lambda: optim.lbfgs(0.1, linesearch=None),
+    "muon": lambda: optim.contrib.muon(0.1),
+    "prodigy": lambda: optim.contrib.prodigy(estim_lr0=0.1),
+    "sam": lambda: optim.contrib.sam(optim.sgd(0.1), optim.contrib.normalize()),
+    "schedule_free_adamw": lambda: optim.contrib.schedule_free_adamw(0.1),
+}
+
+
+@pytest.mark.parametrize("name", DIFFERENTIABLE)
+def test_training_has_derivatives(name):
+    optimizer = DIFFERENTIABLE[name]()
+    rng = np.random.default_rng(0)
+    start, target = rng.normal(size=(3, 2)), rng.normal(size=(3, 2))
+
+    @tvmfun.jit
+    def trained(weight):
+        def step(carry, _):
+            params, state = carry
+            gradient = tvmfun.grad(lambda p: tnp.sum(weight * (p - target) ** 2 + 0.1 * p**4))(params)
+            updates, state = optimizer.update(gradient, state, params)
+            return (optim.apply_updates(params, updates), state), None
+
+        (params, _), _ = tvmfun.lax.scan(step, (start, optimizer.init(start)), length=3)
+        return tnp.sum(params**2)
+
+    weight, step = np.float64(0.7), 1e-6
+    slope = (float(trained(weight + step)) - float(trained(weight - step))) / (2 * step)
+    np.testing.assert_allclose(tvmfun.grad(trained)(weight), slope, rtol=1e-5)
+
+
 def test_schedule_free_eval_params():
     rng = np.random.default_rng(0)
     params = {"w": rng.normal(size=3)}

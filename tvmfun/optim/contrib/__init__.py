@@ -26,7 +26,7 @@ from tvmfun.optim.contrib.momo import MomoAdamState, MomoState, momo, momo_adam
 from tvmfun.optim.contrib.muon import MuonDimensionNumbers, MuonState, muon, scale_by_muon
 from tvmfun.optim.contrib.plateau import ReduceLROnPlateauState, reduce_on_plateau
 from tvmfun.optim.contrib.privacy import DifferentiallyPrivateAggregateState, differentially_private_aggregate, dpsgd
-from tvmfun.optim.contrib.sam import NormalizeState, SAMState, normalize, sam
+from tvmfun.optim.contrib.sam import SAMState, normalize, sam
 from tvmfun.optim.contrib.schedule_free import (
     ScheduleFreeState,
     schedule_free,
@@ -51,7 +51,6 @@ __all__ = [
     "MomoState",
     "MuonDimensionNumbers",
     "MuonState",
-    "NormalizeState",
     "ProdigyState",
     "ReduceLROnPlateauState",
     "SAMState",

@@ -9,7 +9,6 @@ from tvmfun import lax, tree
 from tvmfun.errors import ArgumentError
 from tvmfun.optim import tree as optim_tree
 from tvmfun.optim.base import (
-    EmptyState,
     GradientTransformation,
     GradientTransformationExtraArgs,
     OptState,
@@ -22,9 +21,7 @@ from tvmfun.optim.base import (
 )
 from tvmfun.optim.transforms.common import need_params, zero_count
 
-__all__ = ["NormalizeState", "SAMState", "normalize", "sam"]
-
-NormalizeState = EmptyState
+__all__ = ["SAMState", "normalize", "sam"]
 
 
 def normalize() -> GradientTransformation:
