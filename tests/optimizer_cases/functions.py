@@ -8,9 +8,10 @@ from typing import Any
 import numpy as np
 
 RNG = np.random.default_rng(0)
-X = {"w": RNG.normal(size=(3, 4)), "b": RNG.normal(size=5), "s": np.asarray(0.3)}
-Y = {"w": RNG.normal(size=(3, 4)), "b": RNG.normal(size=5), "s": np.asarray(-1.7)}
-Z = {"w": RNG.uniform(size=(3, 4)), "b": RNG.uniform(size=5), "s": np.asarray(0.9)}
+# Two leaves of one shape: what is compiled for one serves the other.
+X = {"w": RNG.normal(size=(3, 4)), "b": RNG.normal(size=(3, 4)), "s": np.asarray(0.3)}
+Y = {"w": RNG.normal(size=(3, 4)), "b": RNG.normal(size=(3, 4)), "s": np.asarray(-1.7)}
+Z = {"w": RNG.uniform(size=(3, 4)), "b": RNG.uniform(size=(3, 4)), "s": np.asarray(0.9)}
 MIXED = {"w": np.ones(2, "float32"), "b": np.ones(2, "float64")}
 
 

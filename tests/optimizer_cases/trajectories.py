@@ -83,7 +83,7 @@ def as_numpy(leaf: Any) -> np.ndarray:
 
 
 def is_key(x: Any) -> bool:
-    return isinstance(x, jax.Array) and jax.dtypes.issubdtype(x.dtype, jax.dtypes.prng_key)
+    return isinstance(x, jax.Array) and jnp.issubdtype(x.dtype, jax.dtypes.prng_key)
 
 
 def structure(state: Any) -> str:

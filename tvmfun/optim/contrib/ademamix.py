@@ -97,6 +97,7 @@ def scale_by_ademamix(
 
     Reference: Pagliardini et al., "The AdEMAMix Optimizer: Better, Faster, Older" (2024).
 
+    >>> import tvmfun.numpy as tnp
     >>> transform = scale_by_ademamix(alpha=0.0)
     >>> updates, state = transform.update(tnp.asarray(3.0), transform.init(tnp.asarray(2.0)))
     >>> round(float(updates), 4)
@@ -157,6 +158,7 @@ def ademamix(
 
     Reference: Pagliardini et al., "The AdEMAMix Optimizer: Better, Faster, Older" (2024).
 
+    >>> import tvmfun.numpy as tnp
     >>> optimizer = ademamix(0.5, alpha=0.0)
     >>> params = tnp.asarray(1.0)
     >>> round(float(optimizer.update(tnp.asarray(4.0), optimizer.init(params), params)[0]), 4)
@@ -186,6 +188,7 @@ def scale_by_simplified_ademamix(
     Reference: Morwani et al., "Connections between Schedule-Free Optimizers, AdEMAMix, and Accelerated SGD Variants"
     (2025).
 
+    >>> import tvmfun.numpy as tnp
     >>> transform = scale_by_simplified_ademamix()
     >>> updates, state = transform.update(tnp.asarray(3.0), transform.init(tnp.asarray(2.0)))
     >>> round(float(updates), 4)
@@ -239,6 +242,7 @@ def simplified_ademamix(
     Reference: Morwani et al., "Connections between Schedule-Free Optimizers, AdEMAMix, and Accelerated SGD Variants"
     (2025).
 
+    >>> import tvmfun.numpy as tnp
     >>> optimizer = simplified_ademamix(0.5)
     >>> params = tnp.asarray(1.0)
     >>> round(float(optimizer.update(tnp.asarray(4.0), optimizer.init(params), params)[0]), 4)

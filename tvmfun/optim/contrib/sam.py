@@ -31,7 +31,8 @@ def normalize() -> GradientTransformation:
         A transformation with an empty state.
 
     >>> import tvmfun.numpy as tnp
-    >>> normalize().update(tnp.asarray([3.0, 4.0]), EmptyState())[0]
+    >>> updates = tnp.asarray([3.0, 4.0])
+    >>> normalize().update(updates, normalize().init(updates))[0]
     Array([0.6, 0.8], dtype=float32)
     """
 

@@ -45,6 +45,7 @@ def get_all_with_path(
     Returns:
         A list of pairs of a path and a value.
 
+    >>> import tvmfun.numpy as tnp
     >>> from tvmfun.optim import adam
     >>> state = adam(0.1).init(tnp.asarray(1.0))
     >>> [(path[-1].tuple_name, value.dtype) for path, value in get_all_with_path(state, "mu")]
@@ -68,6 +69,7 @@ def get(tree: Any, key: Any, default: Any = None, filtering: Callable[[tuple, An
     Raises:
         ArgumentError: if there are several.
 
+    >>> import tvmfun.numpy as tnp
     >>> from tvmfun.optim import adam
     >>> int(get(adam(0.1).init(tnp.asarray(1.0)), "count"))
     0
@@ -92,6 +94,7 @@ def set(tree: Any, filtering: Callable[[tuple, Any], bool] | None = None, /, **k
     Raises:
         ArgumentError: if there is no value of one of the names.
 
+    >>> import tvmfun.numpy as tnp
     >>> from tvmfun.optim import adam
     >>> state = set(adam(0.1).init(tnp.asarray(1.0)), count=tnp.asarray(5))
     >>> int(get(state, "count"))
@@ -139,6 +142,7 @@ def map_params(
     Returns:
         A state of the same structure.
 
+    >>> import tvmfun.numpy as tnp
     >>> from tvmfun.optim import adam
     >>> optimizer = adam(0.1)
     >>> state = map_params(optimizer, lambda m: m + 1, optimizer.init(tnp.asarray(1.0)))
