@@ -438,6 +438,18 @@ def test_schedule_free_eval_params():
         optim.contrib.schedule_free_eval_params(optim.EmptyState(), params)
 
 
+def test_sam_without_adversarial_steps_is_the_outer_optimizer():
+    results = []
+    for optimizer in (optim.adam(0.1), optim.contrib.sam(optim.adam(0.1), optim.sgd(1.0), 1)):
+        params = np.asarray([1.0, -2.0])
+        state = optimizer.init(params)
+        for _ in range(3):
+            updates, state = optimizer.update(2 * params, state, params)
+            params = np.asarray(optim.apply_updates(params, updates))
+        results.append(params)
+    np.testing.assert_allclose(results[1], results[0], rtol=1e-12)
+
+
 def test_hutchinson_estimates_the_diagonal():
     # Of a diagonal Hessian the estimate is exact, whatever the signs are.
     p = np.asarray([1.0, 2.0, -3.0])

@@ -117,11 +117,11 @@ def sam(
     def update(updates: Updates, state: SAMState, params: Params | None = None, **extra_args: Any) -> tuple:
         need_params("sam", params)
         first, last = state.steps_since_sync == 0, state.steps_since_sync == sync_period - 1
-        # The outer optimizer sees where the climb began.
+        # Where the climb began; the outer optimizer goes on from there.
         cache = select(first, params, state.cache)
         up, adv_state = climb(updates, state.adv_state, params)
-        step, opt_state = optimizer.update(updates, state.opt_state, state.cache)
-        down = tree.map(lambda start, p, u: start - p + u, state.cache, params, step)
+        step, opt_state = optimizer.update(updates, state.opt_state, cache)
+        down = tree.map(lambda start, p, u: start - p + u, cache, params, step)
         restart = adv_optimizer.init(params) if reset_state else state.adv_state
         return select(last, down, up), SAMState(
             ((state.steps_since_sync + 1) % sync_period).astype("int32"),
