@@ -1,6 +1,8 @@
 """What differs between the versions of JAX that the tests run with."""
 
+from collections.abc import Callable
 from contextlib import AbstractContextManager
+from functools import cache
 
 import jax
 
@@ -12,3 +14,19 @@ def x64(enabled: bool = True) -> AbstractContextManager:
     from jax.experimental import enable_x64
 
     return enable_x64(enabled)
+
+
+@cache
+def _quick_options() -> dict[str, int]:
+    options = {"xla_backend_optimization_level": 0}
+    more = options | {"xla_cpu_use_fusion_emitters": False}
+    try:
+        jax.jit(lambda x: x + 1, compiler_options=more)(0)
+    except Exception:  # older versions do not know it, and say so in different ways
+        return options
+    return more
+
+
+def quick_jit(fun: Callable) -> Callable:
+    """``jax.jit`` without optimizations, for programs that run once."""
+    return jax.jit(fun, compiler_options=_quick_options())

@@ -16,6 +16,7 @@ from tvmfun.sparse import is_row_sparse, is_table
 __all__ = [
     "EmptyState",
     "GradientTransformation",
+    "GradientTransformationExtraArgs",
     "OptState",
     "Params",
     "ScalarOrSchedule",
@@ -23,7 +24,13 @@ __all__ = [
     "Updates",
     "apply_updates",
     "identity",
+    "incremental_update",
+    "init_empty_state",
+    "periodic_update",
+    "set_to_zero",
     "stateless",
+    "stateless_with_tree_map",
+    "with_extra_args_support",
 ]
 
 Params: TypeAlias = Any
@@ -46,8 +53,55 @@ class GradientTransformation(NamedTuple):
     update: Callable[..., tuple[Updates, OptState]]
 
 
+class GradientTransformationExtraArgs(GradientTransformation):
+    """A transformation whose ``update`` takes further keyword arguments, such as ``value=loss``.
+
+    It ignores those it does not know, so that a chain can hand all of them to each of its parts.
+    """
+
+
+class ParamsPlaceholder(NamedTuple):
+    """Stands for all parameters where only their places in a state are looked for; it has no leaves."""
+
+
+def with_extra_args_support(tx: GradientTransformation) -> GradientTransformationExtraArgs:
+    """Makes a transformation ignore further keyword arguments, unless it takes them already.
+
+    Args:
+        tx: any transformation.
+
+    Returns:
+        A transformation that does the same.
+
+    >>> with_extra_args_support(identity()).update({"w": 1.0}, EmptyState(), value=0.5)
+    ({'w': 1.0}, EmptyState())
+    """
+    if isinstance(tx, GradientTransformationExtraArgs):
+        return tx
+
+    def update(updates: Updates, state: OptState, params: Params | None = None, **extra_args: Any) -> tuple:
+        return tx.update(updates, state, params)
+
+    return GradientTransformationExtraArgs(tx.init, update)
+
+
 class EmptyState(NamedTuple):
     """The state of a transformation that remembers nothing."""
+
+
+def init_empty_state(params: Params) -> EmptyState:
+    """The ``init`` of a transformation that remembers nothing.
+
+    Args:
+        params: a tree of parameters.
+
+    Returns:
+        The empty state.
+
+    >>> init_empty_state({"w": 1.0})
+    EmptyState()
+    """
+    return EmptyState()
 
 
 def stateless(f: Callable[[Updates, Params | None], Updates]) -> GradientTransformation:
@@ -64,13 +118,44 @@ def stateless(f: Callable[[Updates, Params | None], Updates]) -> GradientTransfo
     ({'w': 0.5}, EmptyState())
     """
 
-    def init(params: Params) -> EmptyState:
-        return EmptyState()
-
     def update(updates: Updates, state: EmptyState, params: Params | None = None) -> tuple[Updates, EmptyState]:
         return f(updates, params), state
 
-    return GradientTransformation(init, update)
+    return GradientTransformation(init_empty_state, update)
+
+
+def stateless_with_tree_map(f: Callable[[Any, Any], Any]) -> GradientTransformation:
+    """Makes a transformation of a function of one leaf: ``u' = f(u, p)`` for each.
+
+    Args:
+        f: takes an update and its parameter (``None`` if ``update`` got none), and returns an update.
+
+    Returns:
+        A transformation with an empty state.
+
+    >>> halve = stateless_with_tree_map(lambda u, p: u / 2)
+    >>> halve.update({"w": 1.0}, EmptyState())[0]
+    {'w': 0.5}
+    """
+
+    def apply(updates: Updates, params: Params | None) -> Updates:
+        if params is None:
+            return map_updates(lambda u: f(u, None), updates)
+        return map_updates(f, updates, params)
+
+    return stateless(apply)
+
+
+def set_to_zero() -> GradientTransformation:
+    """Drops the updates: ``u' = 0``.
+
+    Returns:
+        A transformation with an empty state.
+
+    >>> set_to_zero().update({"w": tnp.asarray(1.0)}, EmptyState())[0]
+    {'w': Array(0., dtype=float32)}
+    """
+    return stateless_with_tree_map(lambda u, p: tnp.zeros_like(u))
 
 
 def identity() -> GradientTransformation:
@@ -138,6 +223,55 @@ def _updated(table: Any, update: Any) -> Any:
 
 def _is_part(node: Any) -> bool:
     return node is None or is_table(node) or is_row_sparse(node)
+
+
+def incremental_update(new_tensors: Params, old_tensors: Params, step_size: Any) -> Params:
+    """Moves one tree towards another: ``old + step_size * (new - old)``, as a weighted mean.
+
+    Args:
+        new_tensors: a tree of arrays; where it has ``None`` the result has, too.
+        old_tensors: a tree of the same structure.
+        step_size: the weight of the new tree, a number or a 0-d array.
+
+    Returns:
+        A tree of the same structure.
+
+    Reference: Polyak and Juditsky, "Acceleration of Stochastic Approximation by Averaging" (1992).
+
+    >>> incremental_update({"w": 4.0}, {"w": 0.0}, 0.25)
+    {'w': 1.0}
+    """
+    return map_updates(lambda new, old: step_size * new + (1.0 - step_size) * old, new_tensors, old_tensors)
+
+
+def periodic_update(new_tensors: Params, old_tensors: Params, steps: Any, update_period: int) -> Params:
+    """Takes the new tree at every ``update_period``-th step, and the old one at the others.
+
+    Args:
+        new_tensors: a tree of arrays.
+        old_tensors: a tree of the same structure.
+        steps: the number of steps so far, a 0-d array of integers.
+        update_period: how many steps a tree is kept.
+
+    Returns:
+        A tree of the same structure.
+
+    Reference: Grill et al., "Bootstrap your own latent" (2020).
+
+    >>> [float(periodic_update(tnp.asarray(1.0), tnp.asarray(0.0), step, 2)) for step in (2, 3)]
+    [1.0, 0.0]
+    """
+    return select(tnp.asarray(steps) % update_period == 0, new_tensors, old_tensors)
+
+
+def select(condition: Any, true_tree: Any, false_tree: Any) -> Any:
+    """``tree.map`` of ``where`` with one condition, in the dtypes of ``false_tree``."""
+
+    def choose(a: Any, b: Any) -> Any:
+        b = tnp.asarray(b)
+        return tnp.where(condition, a, b).astype(b.dtype)
+
+    return tree.map(choose, true_tree, false_tree)
 
 
 def _is_none(node: Any) -> bool:

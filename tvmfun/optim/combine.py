@@ -2,17 +2,37 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections import OrderedDict
+from collections.abc import Callable, Hashable, Mapping
 from typing import Any, NamedTuple
 
 from tvmfun import tree
 from tvmfun.errors import ArgumentError
-from tvmfun.optim.base import GradientTransformation, OptState, Params, Updates
+from tvmfun.optim.base import (
+    GradientTransformation,
+    GradientTransformationExtraArgs,
+    OptState,
+    Params,
+    ParamsPlaceholder,
+    Updates,
+    set_to_zero,
+    with_extra_args_support,
+)
 
-__all__ = ["MaskedNode", "MaskedState", "chain", "masked"]
+__all__ = [
+    "MaskedNode",
+    "MaskedState",
+    "PartitionState",
+    "chain",
+    "freeze",
+    "masked",
+    "named_chain",
+    "partition",
+    "selective_transform",
+]
 
 
-def chain(*transforms: GradientTransformation) -> GradientTransformation:
+def chain(*transforms: GradientTransformation) -> GradientTransformationExtraArgs:
     """Applies transformations one after the other: ``u' = t_n(... t_2(t_1(u)))``.
 
     Args:
@@ -29,25 +49,60 @@ def chain(*transforms: GradientTransformation) -> GradientTransformation:
     >>> optimizer.update({"w": 1.0}, optimizer.init({"w": 0.0}))
     ({'w': -1.0}, (EmptyState(), EmptyState()))
     """
+    parts = [with_extra_args_support(transform) for transform in transforms]
 
     def init(params: Params) -> OptState:
-        return tuple([transform.init(params) for transform in transforms])
+        return tuple([part.init(params) for part in parts])
 
-    def update(updates: Updates, state: OptState, params: Params | None = None) -> tuple[Updates, OptState]:
-        if not isinstance(state, tuple) or len(state) != len(transforms):
+    def update(updates: Updates, state: OptState, params: Params | None = None, **extra_args: Any) -> tuple:
+        if not isinstance(state, tuple) or len(state) != len(parts):
             raise ArgumentError(
                 "chain",
-                f"the state must be a tuple of {len(transforms)} states",
+                f"the state must be a tuple of {len(parts)} states",
                 got=f"{type(state).__name__} of length {len(state)}" if isinstance(state, tuple) else repr(state),
                 hint="the state that init returned",
             )
         states = []
-        for transform, inner in zip(transforms, state, strict=True):
-            updates, inner = transform.update(updates, inner, params)
+        for part, inner in zip(parts, state, strict=True):
+            updates, inner = part.update(updates, inner, params, **extra_args)
             states.append(inner)
         return updates, tuple(states)
 
-    return GradientTransformation(init, update)
+    return GradientTransformationExtraArgs(init, update)
+
+
+def named_chain(*transforms: tuple[str, GradientTransformation]) -> GradientTransformationExtraArgs:
+    """Applies transformations one after the other, and keeps their states under names.
+
+    Args:
+        *transforms: pairs of a name and a transformation, the first to be applied first.
+
+    Returns:
+        A transformation whose state is an ``OrderedDict`` of their states.
+
+    Raises:
+        ArgumentError: if two have the same name.
+
+    >>> from tvmfun.optim import scale
+    >>> optimizer = named_chain(("double", scale(2.0)), ("descend", scale(-0.5)))
+    >>> updates, state = optimizer.update({"w": 1.0}, optimizer.init({"w": 0.0}))
+    >>> updates, list(state)
+    ({'w': -1.0}, ['double', 'descend'])
+    """
+    parts = OrderedDict((name, with_extra_args_support(transform)) for name, transform in transforms)
+    if len(parts) != len(transforms):
+        raise ArgumentError("named_chain", "the names must differ", got=str([name for name, _ in transforms]))
+
+    def init(params: Params) -> OptState:
+        return OrderedDict((name, part.init(params)) for name, part in parts.items())
+
+    def update(updates: Updates, state: OptState, params: Params | None = None, **extra_args: Any) -> tuple:
+        states = OrderedDict()
+        for name, part in parts.items():
+            updates, states[name] = part.update(updates, state[name], params, **extra_args)
+        return updates, states
+
+    return GradientTransformationExtraArgs(init, update)
 
 
 class MaskedState(NamedTuple):
@@ -64,7 +119,7 @@ class MaskedNode(NamedTuple):
     """Stands in a tree for a part that is masked out; it has no leaves."""
 
 
-def masked(inner: GradientTransformation, mask: Any | Callable[[Params], Any]) -> GradientTransformation:
+def masked(inner: GradientTransformation, mask: Any | Callable[[Params], Any]) -> GradientTransformationExtraArgs:
     """Applies a transformation to a part of the tree: ``u' = t(u)`` where the mask is true, ``u`` elsewhere.
 
     Args:
@@ -85,18 +140,121 @@ def masked(inner: GradientTransformation, mask: Any | Callable[[Params], Any]) -
     """
     # A module is callable, too; but as a mask it is a tree of bools.
     is_function = callable(mask) and tree.structure(mask).is_leaf()
+    inner = with_extra_args_support(inner)
 
     def select(params: Params, mask_tree: Any) -> Any:
         return tree.map(lambda keep, subtree: subtree if keep else MaskedNode(), mask_tree, params)
 
     def init(params: Params) -> MaskedState:
+        if isinstance(params, ParamsPlaceholder):
+            return MaskedState(inner.init(params))
         return MaskedState(inner.init(select(params, mask(params) if is_function else mask)))
 
-    def update(updates: Updates, state: MaskedState, params: Params | None = None) -> tuple[Updates, MaskedState]:
+    def update(updates: Updates, state: MaskedState, params: Params | None = None, **extra_args: Any) -> tuple:
         mask_tree = mask(updates) if is_function else mask
         chosen = None if params is None else select(params, mask_tree)
-        inner_updates, inner_state = inner.update(select(updates, mask_tree), state.inner_state, chosen)
+        inner_updates, inner_state = inner.update(select(updates, mask_tree), state.inner_state, chosen, **extra_args)
         merged = tree.map(lambda keep, new, old: new if keep else old, mask_tree, inner_updates, updates)
         return merged, MaskedState(inner_state)
 
-    return GradientTransformation(init, update)
+    return GradientTransformationExtraArgs(init, update)
+
+
+def freeze(mask: Any | Callable[[Params], Any]) -> GradientTransformationExtraArgs:
+    """Drops the updates of a part of the tree: ``u' = 0`` where the mask is true, ``u`` elsewhere.
+
+    Args:
+        mask: which parameters to freeze, as for :func:`masked`.
+
+    Returns:
+        A transformation whose state is a ``MaskedState``.
+
+    >>> import tvmfun.numpy as tnp
+    >>> transform = freeze({"w": True, "b": False})
+    >>> updates = {"w": tnp.asarray(1.0), "b": tnp.asarray(1.0)}
+    >>> {k: float(u) for k, u in transform.update(updates, transform.init(updates))[0].items()}
+    {'w': 0.0, 'b': 1.0}
+    """
+    return masked(set_to_zero(), mask)
+
+
+class PartitionState(NamedTuple):
+    """The state of a partition.
+
+    Attributes:
+        inner_states: for each label the state of its transformation, a ``MaskedState``.
+    """
+
+    inner_states: dict[Hashable, OptState]
+
+
+def partition(
+    transforms: Mapping[Hashable, GradientTransformation], param_labels: Any | Callable[[Params], Any]
+) -> GradientTransformationExtraArgs:
+    """Applies to each part of the tree the transformation of its label: ``u' = t_label(u)``.
+
+    Args:
+        transforms: a transformation for each label.
+        param_labels: a tree of labels that begins like the parameters (one label may stand for a whole subtree), or
+            a function from the parameters to such a tree.
+
+    Returns:
+        A transformation whose state is a ``PartitionState``.
+
+    Raises:
+        ArgumentError: on ``init``, if a label has no transformation.
+        TreeError: on ``init`` or ``update``, if the parameters do not begin with the structure of the labels.
+
+    >>> from tvmfun.optim import scale
+    >>> optimizer = partition({"fast": scale(-1.0), "slow": scale(-0.5)}, {"w": "fast", "b": "slow"})
+    >>> optimizer.update({"w": 1.0, "b": 1.0}, optimizer.init({"w": 0.0, "b": 0.0}))[0]
+    {'w': -1.0, 'b': -0.5}
+    """
+    is_function = callable(param_labels) and tree.structure(param_labels).is_leaf()
+
+    def part(label: Hashable, labels: Any) -> GradientTransformationExtraArgs:
+        return masked(transforms[label], tree.map(lambda other: other == label, labels))
+
+    def init(params: Params) -> PartitionState:
+        if isinstance(params, ParamsPlaceholder):
+            return PartitionState({label: MaskedState(inner.init(params)) for label, inner in transforms.items()})
+        labels = param_labels(params) if is_function else param_labels
+        unknown = set(tree.leaves(labels)) - set(transforms)
+        if unknown:
+            raise ArgumentError(
+                "partition",
+                f"the labels must be among {sorted(map(repr, transforms))}",
+                got=", ".join(sorted(map(repr, unknown))),
+            )
+        return PartitionState({label: part(label, labels).init(params) for label in transforms})
+
+    def update(updates: Updates, state: PartitionState, params: Params | None = None, **extra_args: Any) -> tuple:
+        labels = param_labels(updates) if is_function else param_labels
+        states = {}
+        for label in transforms:
+            inner = state.inner_states[label]
+            updates, states[label] = part(label, labels).update(updates, inner, params, **extra_args)
+        return updates, PartitionState(states)
+
+    return GradientTransformationExtraArgs(init, update)
+
+
+def selective_transform(optimizer: GradientTransformation, *, freeze_mask: Any) -> GradientTransformationExtraArgs:
+    """Applies a transformation to a part of the tree, and drops the updates of the rest.
+
+    Args:
+        optimizer: the transformation.
+        freeze_mask: a tree of Python bools, true for what stays as it is.
+
+    Returns:
+        A transformation whose state is a ``PartitionState`` with the labels ``"train"`` and ``"freeze"``.
+
+    >>> import tvmfun.numpy as tnp
+    >>> from tvmfun.optim import scale
+    >>> transform = selective_transform(scale(-1.0), freeze_mask={"w": False, "b": True})
+    >>> updates = {"w": tnp.asarray(1.0), "b": tnp.asarray(1.0)}
+    >>> {k: float(u) for k, u in transform.update(updates, transform.init(updates))[0].items()}
+    {'w': -1.0, 'b': 0.0}
+    """
+    labels = tree.map(lambda frozen: "freeze" if frozen else "train", freeze_mask)
+    return partition({"train": optimizer, "freeze": set_to_zero()}, labels)

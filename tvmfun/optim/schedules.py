@@ -8,7 +8,8 @@ array of 64-bit integers; optimizers count in int32. A decay in steps is an ``ex
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping, Sequence
+from itertools import accumulate
 from typing import Any
 
 import tvmfun.numpy as tnp
@@ -18,10 +19,18 @@ from tvmfun.optim.base import Schedule
 __all__ = [
     "constant_schedule",
     "cosine_decay_schedule",
+    "cosine_onecycle_schedule",
     "exponential_decay",
+    "join_schedules",
+    "linear_onecycle_schedule",
     "linear_schedule",
     "piecewise_constant_schedule",
+    "piecewise_interpolate_schedule",
     "polynomial_schedule",
+    "sgdr_schedule",
+    "warmup_constant_schedule",
+    "warmup_cosine_decay_schedule",
+    "warmup_exponential_decay_schedule",
 ]
 
 
@@ -193,8 +202,7 @@ def cosine_decay_schedule(init_value: Any, decay_steps: int, alpha: Any = 0.0, e
     >>> [round(float(schedule(count)), 6) for count in (0, 5, 10)]
     [1.0, 0.5, 0.0]
     """
-    if decay_steps <= 0:
-        raise ArgumentError("cosine_decay_schedule", "decay_steps must be positive", got=str(decay_steps))
+    _check_steps("cosine_decay_schedule", "decay_steps", decay_steps)
 
     def schedule(count: Any) -> Any:
         passed = _as_float(tnp.minimum(tnp.asarray(count), decay_steps))
@@ -202,6 +210,283 @@ def cosine_decay_schedule(init_value: Any, decay_steps: int, alpha: Any = 0.0, e
         return init_value * ((1 - alpha) * wave**exponent + alpha)
 
     return schedule
+
+
+# -- schedules made of schedules -----------------------------------------------------------------------------
+
+
+def join_schedules(schedules: Sequence[Schedule], boundaries: Sequence[int]) -> Schedule:
+    """One schedule after the other, each counting from its own beginning: ``s(t) = s_i(t - b_i)``.
+
+    Args:
+        schedules: the schedules in order.
+        boundaries: the count from which on each but the first takes over, in ascending order.
+
+    Returns:
+        A schedule.
+
+    Raises:
+        ArgumentError: if there are not as many boundaries as places where two schedules meet.
+
+    >>> schedule = join_schedules([constant_schedule(1.0), linear_schedule(4.0, 0.0, 4)], [10])
+    >>> [float(schedule(count)) for count in (9, 10, 13)]
+    [1.0, 4.0, 1.0]
+    """
+    if len(boundaries) != len(schedules) - 1:
+        raise ArgumentError(
+            "join_schedules", f"{len(schedules)} schedules meet at {len(schedules) - 1} boundaries", got=str(boundaries)
+        )
+
+    def schedule(count: Any) -> Any:
+        count = tnp.asarray(count)
+        value = schedules[0](count)
+        for boundary, later in zip(boundaries, schedules[1:], strict=True):
+            value = tnp.where(count < boundary, value, later(count - boundary))
+        return value
+
+    return schedule
+
+
+def piecewise_interpolate_schedule(
+    interpolate_type: str, init_value: Any, boundaries_and_scales: Mapping[int, float] | None = None
+) -> Schedule:
+    """Interpolates between boundaries, at each of which the value has been multiplied by another scale.
+
+    From ``a`` to ``b`` it goes along ``a + (b - a) * x``, or along ``b + (a - b) * (1 + cos(pi * x)) / 2``, where
+    ``x`` is the fraction of the steps between the two boundaries that have passed.
+
+    Args:
+        interpolate_type: ``"linear"`` or ``"cosine"``.
+        init_value: the value at the beginning.
+        boundaries_and_scales: a scale for each count where the next stretch begins.
+
+    Returns:
+        A schedule.
+
+    Raises:
+        ArgumentError: if ``interpolate_type`` is unknown, or a scale is negative.
+
+    >>> schedule = piecewise_interpolate_schedule("linear", 1.0, {4: 2.0, 8: 0.5})
+    >>> [float(schedule(count)) for count in (0, 2, 4, 6, 8)]
+    [1.0, 1.5, 2.0, 1.5, 1.0]
+    """
+    name = "piecewise_interpolate_schedule"
+    if interpolate_type not in ("linear", "cosine"):
+        raise ArgumentError(name, "interpolate_type must be 'linear' or 'cosine'", got=repr(interpolate_type))
+    bounds, values = [0], [init_value]
+    for boundary, scale in sorted((boundaries_and_scales or {}).items()):
+        if scale < 0:
+            raise ArgumentError(name, f"the scale at {boundary} must not be negative", got=str(scale))
+        bounds.append(boundary)
+        values.append(values[-1] * scale)
+
+    def schedule(count: Any) -> Any:
+        passed = _as_float(count)
+        value = values[-1] * tnp.ones_like(passed)
+        # From the last stretch to the first: the earliest whose end is not reached yet has the last word.
+        for k in reversed(range(len(bounds) - 1)):
+            x = (passed - bounds[k]) / max(bounds[k + 1] - bounds[k], 1)
+            weight = 1 - x if interpolate_type == "linear" else (1 + tnp.cos(math.pi * x)) / 2
+            value = tnp.where(passed < bounds[k + 1], values[k + 1] + (values[k] - values[k + 1]) * weight, value)
+        return value
+
+    return schedule
+
+
+def linear_onecycle_schedule(
+    transition_steps: int,
+    peak_value: Any,
+    pct_start: float = 0.3,
+    pct_final: float = 0.85,
+    div_factor: Any = 25.0,
+    final_div_factor: Any = 1e4,
+) -> Schedule:
+    """Up along a line, down again along a line, and further down along a third one.
+
+    Args:
+        transition_steps: the number of steps of the cycle.
+        peak_value: the largest value.
+        pct_start: the fraction of the cycle in which the value rises.
+        pct_final: the fraction after which it is back where it began.
+        div_factor: ``peak_value / div_factor`` is the value at the beginning.
+        final_div_factor: the value at the end is the one at the beginning, divided by this.
+
+    Returns:
+        A schedule.
+
+    Raises:
+        ArgumentError: if ``transition_steps`` is not positive.
+
+    Reference: Smith and Topin, "Super-Convergence: Very Fast Training of Neural Networks Using Large Learning
+    Rates" (2017).
+
+    >>> schedule = linear_onecycle_schedule(100, 1.0)
+    >>> [round(float(schedule(count)), 6) for count in (0, 30, 85, 100)]
+    [0.04, 1.0, 0.04, 4e-06]
+    """
+    _check_steps("linear_onecycle_schedule", "transition_steps", transition_steps)
+    scales = {
+        int(pct_start * transition_steps): div_factor,
+        int(pct_final * transition_steps): 1.0 / div_factor,
+        transition_steps: 1.0 / final_div_factor,
+    }
+    return piecewise_interpolate_schedule("linear", peak_value / div_factor, scales)
+
+
+def cosine_onecycle_schedule(
+    transition_steps: int,
+    peak_value: Any,
+    pct_start: float = 0.3,
+    div_factor: Any = 25.0,
+    final_div_factor: Any = 1e4,
+) -> Schedule:
+    """Up along half a cosine wave, and down along another one.
+
+    Args:
+        transition_steps: the number of steps of the cycle.
+        peak_value: the largest value.
+        pct_start: the fraction of the cycle in which the value rises.
+        div_factor: ``peak_value / div_factor`` is the value at the beginning.
+        final_div_factor: the value at the end is the one at the beginning, divided by this.
+
+    Returns:
+        A schedule.
+
+    Raises:
+        ArgumentError: if ``transition_steps`` is not positive.
+
+    Reference: Smith and Topin, "Super-Convergence: Very Fast Training of Neural Networks Using Large Learning
+    Rates" (2017).
+
+    >>> schedule = cosine_onecycle_schedule(100, 1.0)
+    >>> [round(float(schedule(count)), 6) for count in (0, 15, 30, 100)]
+    [0.04, 0.52, 1.0, 4e-06]
+    """
+    _check_steps("cosine_onecycle_schedule", "transition_steps", transition_steps)
+    scales = {
+        int(pct_start * transition_steps): div_factor,
+        transition_steps: 1.0 / (div_factor * final_div_factor),
+    }
+    return piecewise_interpolate_schedule("cosine", peak_value / div_factor, scales)
+
+
+def warmup_constant_schedule(init_value: Any, peak_value: Any, warmup_steps: int) -> Schedule:
+    """Along a line to a value that then stays.
+
+    Args:
+        init_value: the value at the beginning.
+        peak_value: the value from ``warmup_steps`` on.
+        warmup_steps: how many steps the way there takes.
+
+    Returns:
+        A schedule.
+
+    >>> schedule = warmup_constant_schedule(0.0, 1.0, warmup_steps=4)
+    >>> [float(schedule(count)) for count in (0, 1, 10)]
+    [0.0, 0.25, 1.0]
+    """
+    return linear_schedule(init_value, peak_value, warmup_steps)
+
+
+def warmup_cosine_decay_schedule(
+    init_value: Any,
+    peak_value: Any,
+    warmup_steps: int,
+    decay_steps: int,
+    end_value: Any = 0.0,
+    exponent: Any = 1.0,
+) -> Schedule:
+    """Along a line to a peak, and down along half a cosine wave.
+
+    Args:
+        init_value: the value at the beginning.
+        peak_value: the value after ``warmup_steps``.
+        warmup_steps: how many steps the way there takes.
+        decay_steps: the number of steps until the end of the decay, those of the warm-up included.
+        end_value: the value at the end.
+        exponent: the power that bends the curve of the decay.
+
+    Returns:
+        A schedule.
+
+    Raises:
+        ArgumentError: if ``decay_steps`` is not greater than ``warmup_steps``.
+
+    Reference: Loshchilov and Hutter, "SGDR: Stochastic Gradient Descent with Warm Restarts" (2016).
+
+    >>> schedule = warmup_cosine_decay_schedule(0.0, 1.0, warmup_steps=4, decay_steps=12)
+    >>> [round(float(schedule(count)), 6) for count in (0, 2, 4, 8, 12)]
+    [0.0, 0.5, 1.0, 0.5, 0.0]
+    """
+    _check_steps("warmup_cosine_decay_schedule", "decay_steps - warmup_steps", decay_steps - warmup_steps)
+    no_peak = isinstance(peak_value, int | float) and peak_value == 0
+    decay = cosine_decay_schedule(
+        peak_value, decay_steps - warmup_steps, 0.0 if no_peak else end_value / peak_value, exponent
+    )
+    return join_schedules([linear_schedule(init_value, peak_value, warmup_steps), decay], [warmup_steps])
+
+
+def warmup_exponential_decay_schedule(
+    init_value: Any,
+    peak_value: Any,
+    warmup_steps: int,
+    transition_steps: int,
+    decay_rate: float,
+    transition_begin: int = 0,
+    staircase: bool = False,
+    end_value: Any = None,
+) -> Schedule:
+    """Along a line to a peak, and down with an :func:`exponential_decay`.
+
+    Args:
+        init_value: the value at the beginning.
+        peak_value: the value after ``warmup_steps``.
+        warmup_steps: how many steps the way there takes.
+        transition_steps: in how many steps the value is multiplied by ``decay_rate``.
+        decay_rate: the factor.
+        transition_begin: how many steps after the warm-up the decay begins.
+        staircase: whether to change every ``transition_steps`` only.
+        end_value: where the decay stops.
+
+    Returns:
+        A schedule.
+
+    >>> schedule = warmup_exponential_decay_schedule(0.0, 1.0, warmup_steps=4, transition_steps=10, decay_rate=0.5)
+    >>> [float(schedule(count)) for count in (0, 2, 4, 14)]
+    [0.0, 0.5, 1.0, 0.5]
+    """
+    warmup = linear_schedule(init_value, peak_value, warmup_steps)
+    decay = exponential_decay(peak_value, transition_steps, decay_rate, transition_begin, staircase, end_value)
+    return join_schedules([warmup, decay], [warmup_steps])
+
+
+def sgdr_schedule(cosine_kwargs: Iterable[Mapping[str, Any]]) -> Schedule:
+    """Warm restarts: one :func:`warmup_cosine_decay_schedule` after the other.
+
+    Args:
+        cosine_kwargs: the arguments of each; it lasts its ``decay_steps``.
+
+    Returns:
+        A schedule.
+
+    Raises:
+        ArgumentError: if ``decay_steps`` is not greater than ``warmup_steps`` somewhere.
+
+    Reference: Loshchilov and Hutter, "SGDR: Stochastic Gradient Descent with Warm Restarts" (2016).
+
+    >>> cycle = {"init_value": 0.0, "peak_value": 1.0, "warmup_steps": 2, "decay_steps": 6}
+    >>> schedule = sgdr_schedule([cycle, cycle])
+    >>> [round(float(schedule(count)), 6) for count in (0, 2, 4, 6, 8)]
+    [0.0, 1.0, 0.5, 0.0, 1.0]
+    """
+    cycles = list(cosine_kwargs)
+    ends = list(accumulate(cycle["decay_steps"] for cycle in cycles))
+    return join_schedules([warmup_cosine_decay_schedule(**cycle) for cycle in cycles], ends[:-1])
+
+
+def _check_steps(where: str, name: str, steps: int) -> None:
+    if steps <= 0:
+        raise ArgumentError(where, f"{name} must be positive", got=str(steps))
 
 
 def _as_float(count: Any) -> Any:

@@ -1,0 +1,1 @@
+"""What the tests of the optimizers run, for tvmfun and for optax."""

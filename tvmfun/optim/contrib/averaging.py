@@ -1,0 +1,126 @@
+"""Dual averaging: steps from where the training began."""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import tvmfun.numpy as tnp
+from tvmfun import tree
+from tvmfun.core.leaf import abstract
+from tvmfun.optim import tree as optim_tree
+from tvmfun.optim.base import (
+    GradientTransformation,
+    GradientTransformationExtraArgs,
+    Params,
+    ScalarOrSchedule,
+    Updates,
+)
+from tvmfun.optim.combine import chain
+from tvmfun.optim.transforms.adding import add_decayed_weights
+from tvmfun.optim.transforms.common import (
+    need_params,
+    safe_increment,
+    value_at,
+    zero_count,
+)
+
+__all__ = [
+    "MadgradState",
+    "madgrad",
+    "scale_by_madgrad",
+]
+
+
+class MadgradState(NamedTuple):
+    """The state of ``scale_by_madgrad``.
+
+    Attributes:
+        count: the number of updates so far, a 0-d int32 array.
+        grad_sum_sq: the weighted sum of the squares of the updates.
+        s: the weighted sum of the updates.
+        x0: the first parameters.
+    """
+
+    count: Any
+    grad_sum_sq: Updates
+    s: Updates
+    x0: Params
+
+
+def scale_by_madgrad(learning_rate: ScalarOrSchedule, momentum: Any = 0.9, eps: Any = 1e-6) -> GradientTransformation:
+    """Steps from where the training began: dual averaging with momentum.
+
+    With ``k = (learning_rate + eps) * sqrt(t)``, ``q' = q + k * u**2``, ``s' = s + k * u``, and
+    ``u' = (1 - momentum) * (p_0 - s' / (cbrt(q') + eps) - p)``.
+
+    Args:
+        learning_rate: a number, a 0-d array or a schedule.
+        momentum: how much of the parameters stays.
+        eps: keeps the denominator away from zero.
+
+    Returns:
+        A transformation whose state is a ``MadgradState``.
+
+    Raises:
+        ArgumentError: on ``update``, if it gets no ``params``.
+
+    Reference: Defazio and Jelassi, "Adaptivity without Compromise: A Momentumized, Adaptive, Dual Averaged Gradient
+    Method for Stochastic Optimization" (2021).
+
+    >>> transform = scale_by_madgrad(1.0, 0.0)
+    >>> params = tnp.asarray(1.0)
+    >>> round(float(transform.update(tnp.asarray(8.0), transform.init(params), params)[0]), 4)
+    -2.0
+    """
+
+    def init(params: Params) -> MadgradState:
+        zeros = optim_tree.zeros_like(params)
+        return MadgradState(zero_count(), zeros, zeros, params)
+
+    def update(updates: Updates, state: MadgradState, params: Params | None = None) -> tuple:
+        need_params("scale_by_madgrad", params)
+        count = safe_increment(state.count)
+
+        def weighted(total: Any, u: Any) -> Any:
+            dtype = abstract(total).dtype
+            weight = (value_at(learning_rate, state.count, dtype) + eps) * tnp.sqrt(count.astype(dtype))
+            return total + (weight * u).astype(dtype)
+
+        squares = tree.map(weighted, state.grad_sum_sq, tree.map(tnp.square, updates))
+        total = tree.map(weighted, state.s, updates)
+
+        def step(p: Any, p0: Any, s: Any, q: Any) -> Any:
+            return (1 - momentum) * (p0 - s / (tnp.cbrt(q) + eps)) + momentum * p - p
+
+        new_updates = tree.map(step, params, state.x0, total, squares)
+        return new_updates, MadgradState(count, squares, total, state.x0)
+
+    return GradientTransformation(init, update)
+
+
+def madgrad(
+    learning_rate: ScalarOrSchedule, momentum: Any = 0.9, weight_decay: ScalarOrSchedule = 0.0, eps: Any = 1e-6
+) -> GradientTransformationExtraArgs:
+    """MADGRAD: dual averaging with momentum; :func:`scale_by_madgrad` has the formulas.
+
+    Args:
+        learning_rate: a number, a 0-d array or a schedule.
+        momentum: how much of the parameters stays.
+        weight_decay: a number, a 0-d array or a schedule.
+        eps: keeps the denominator away from zero.
+
+    Returns:
+        The optimizer; its ``update`` needs ``params``.
+
+    Raises:
+        ArgumentError: on ``update``, if it gets no ``params``.
+
+    Reference: Defazio and Jelassi, "Adaptivity without Compromise: A Momentumized, Adaptive, Dual Averaged Gradient
+    Method for Stochastic Optimization" (2021).
+
+    >>> optimizer = madgrad(1.0, 0.0)
+    >>> params = tnp.asarray(1.0)
+    >>> round(float(optimizer.update(tnp.asarray(8.0), optimizer.init(params), params)[0]), 4)
+    -2.0
+    """
+    return chain(add_decayed_weights(weight_decay), scale_by_madgrad(learning_rate, momentum, eps))

@@ -1,0 +1,55 @@
+"""Arrays as matrices: which axes are rows, and which are columns."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import Any
+
+from tvmfun import tree
+from tvmfun.errors import ArgumentError, ShapeError
+
+
+def axes_of(where: str, shape: tuple[int, ...], numbers: Any) -> tuple[tuple[int, ...], ...]:
+    """The axes of a batch, of rows and of columns, none of them negative."""
+    if len(shape) < 2:
+        raise ShapeError(where, "a matrix must have two axes or more", got=str(shape))
+    rows, columns = (
+        tuple(a % len(shape) for a in ((axes,) if isinstance(axes, int) else axes))
+        for axes in (numbers.reduction_axis, numbers.output_axis)
+    )
+    if {*rows} & {*columns}:
+        raise ArgumentError(where, "reduction_axis and output_axis must have no axis in common", got=repr(numbers))
+    return tuple(a for a in range(len(shape)) if a not in rows + columns), rows, columns
+
+
+def fans(where: str, shape: tuple[int, ...], numbers: Any) -> tuple[int, int]:
+    """The number of rows and of columns."""
+    _, rows, columns = axes_of(where, shape, numbers)
+    return math.prod(shape[a] for a in rows), math.prod(shape[a] for a in columns)
+
+
+def as_matrices(where: str, x: Any, numbers: Any) -> tuple[Any, Callable[[Any], Any]]:
+    """An array of matrices, with one axis before theirs, and the way back from an array of that shape."""
+    groups = axes_of(where, x.shape, numbers)
+    order = [axis for group in groups for axis in group]
+    moved = x.transpose(order)
+    matrices = moved.reshape([math.prod(x.shape[a] for a in group) for group in groups])
+    back = [order.index(axis) for axis in range(x.ndim)]
+    return matrices, lambda y: y.reshape(moved.shape).transpose(back)
+
+
+def for_each_leaf(numbers: Any, kind: type, default: Callable[[Any], Any], params: Any) -> list:
+    """The dimension numbers of each leaf: from a tree that begins like the parameters, or a function that makes one."""
+    if callable(numbers):
+        numbers = numbers(params)
+    if numbers is None:
+        return [default(leaf) for leaf in tree.leaves(params)]
+    spread: list = []
+    tree.map(
+        lambda n, subtree: spread.extend(n for _ in tree.leaves(subtree)),
+        numbers,
+        params,
+        is_leaf=lambda node: node is None or isinstance(node, kind),
+    )
+    return spread

@@ -1,0 +1,1 @@
+"""The optimizers people use, each a chain of transformations, in files by theme."""

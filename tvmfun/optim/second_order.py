@@ -1,0 +1,83 @@
+"""Products with the Hessian of a loss, and its diagonal."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import tvmfun.numpy as tnp
+from tvmfun import lax, tree
+from tvmfun.optim.base import Params
+from tvmfun.optim.layout import ravel
+from tvmfun.transforms import grad, jvp
+
+__all__ = ["fisher_diag", "hessian_diag", "hvp"]
+
+# loss(params, inputs, targets)
+LossFn = Callable[[Params, Any, Any], Any]
+
+
+def hvp(loss: LossFn, v: Any, params: Params, inputs: Any, targets: Any) -> Any:
+    """The product of the Hessian of a loss with a vector.
+
+    Args:
+        loss: a function ``loss(params, inputs, targets)``.
+        v: a vector with as many elements as the parameters.
+        params: a tree of arrays.
+        inputs: what the loss is taken of.
+        targets: the same.
+
+    Returns:
+        A tree with the structure of ``params``.
+
+    >>> loss = lambda p, x, y: tnp.sum(x * p**3)
+    >>> hvp(loss, tnp.asarray([1.0, 0.0]), tnp.asarray([1.0, 2.0]), 1.0, None)
+    Array([6., 0.], dtype=float32)
+    """
+    params = tree.map(tnp.asarray, params)
+    _, restore = ravel(params)
+    return jvp(grad(lambda p: loss(p, inputs, targets)), (params,), (restore(v),))[1]
+
+
+def hessian_diag(loss: LossFn, params: Params, inputs: Any, targets: Any) -> Any:
+    """The diagonal of the Hessian of a loss, from one product for each element.
+
+    Args:
+        loss: a function ``loss(params, inputs, targets)``.
+        params: a tree of arrays.
+        inputs: what the loss is taken of.
+        targets: the same.
+
+    Returns:
+        A vector.
+
+    >>> loss = lambda p, x, y: tnp.sum(x * p**3)
+    >>> hessian_diag(loss, tnp.asarray([1.0, 2.0]), 1.0, None)
+    Array([ 6., 12.], dtype=float32)
+    """
+    vector, _ = ravel(params)
+
+    def element(unit: Any) -> Any:
+        return tnp.vdot(unit, ravel(hvp(loss, unit, params, inputs, targets))[0])
+
+    # One after the other: memory for one product, not for all.
+    return lax.map(element, tnp.eye(vector.size, dtype=vector.dtype))
+
+
+def fisher_diag(negative_log_likelihood: LossFn, params: Params, inputs: Any, targets: Any) -> Any:
+    """The diagonal of the observed Fisher information: the squares of the gradient.
+
+    Args:
+        negative_log_likelihood: a function ``loss(params, inputs, targets)``.
+        params: a tree of arrays.
+        inputs: what the loss is taken of.
+        targets: the same.
+
+    Returns:
+        A vector.
+
+    >>> loss = lambda p, x, y: tnp.sum(x * p**3)
+    >>> fisher_diag(loss, tnp.asarray([1.0, 2.0]), 1.0, None)
+    Array([  9., 144.], dtype=float32)
+    """
+    return tnp.square(ravel(grad(negative_log_likelihood)(params, inputs, targets))[0])

@@ -1,0 +1,197 @@
+"""Upper bounds for the updates."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import tvmfun.numpy as tnp
+from tvmfun import tree
+from tvmfun.errors import ShapeError
+from tvmfun.optim.base import GradientTransformation, Params, Updates, map_updates, stateless, stateless_with_tree_map
+from tvmfun.optim.transforms.common import global_norm, in_dtype_of, need_params, root_mean_square
+
+__all__ = [
+    "adaptive_grad_clip",
+    "clip",
+    "clip_by_block_rms",
+    "clip_by_global_norm",
+    "per_example_global_norm_clip",
+    "per_example_layer_norm_clip",
+]
+
+
+def clip(max_delta: Any) -> GradientTransformation:
+    """Limits every element of the updates: ``u' = min(max(u, -max_delta), max_delta)``.
+
+    Args:
+        max_delta: the largest absolute value, a number or a 0-d array.
+
+    Returns:
+        A transformation with an empty state.
+
+    >>> from tvmfun.optim import EmptyState
+    >>> clip(1.0).update(tnp.asarray([-3.0, 0.5]), EmptyState())[0]
+    Array([-1. ,  0.5], dtype=float32)
+    """
+    return stateless(lambda updates, params: tree.map(lambda u: tnp.clip(u, -max_delta, max_delta), updates))
+
+
+def clip_by_global_norm(max_norm: Any) -> GradientTransformation:
+    """Limits the norm of all updates together: ``u' = u * min(1, max_norm / global_norm(u))``.
+
+    Args:
+        max_norm: the largest norm, a number or a 0-d array.
+
+    Returns:
+        A transformation with an empty state.
+
+    Reference: Pascanu et al., "On the difficulty of training Recurrent Neural Networks" (2012).
+
+    >>> from tvmfun.optim import EmptyState
+    >>> clip_by_global_norm(1.0).update(tnp.asarray([6.0, 8.0]), EmptyState())[0]
+    Array([0.6, 0.8], dtype=float32)
+    """
+
+    def limit(updates: Updates, params: Params | None) -> Updates:
+        norm = global_norm(updates)
+        factor = tnp.where(norm < max_norm, 1.0, max_norm / norm)
+        return tree.map(lambda u: u * in_dtype_of(u, factor), updates)
+
+    return stateless(limit)
+
+
+def clip_by_block_rms(threshold: Any) -> GradientTransformation:
+    """Limits the root mean square of each update: ``u' = u / max(1, rms(u) / threshold)``.
+
+    Args:
+        threshold: the largest root mean square, a number or a 0-d array.
+
+    Returns:
+        A transformation with an empty state.
+
+    Reference: Shazeer and Stern, "Adafactor: Adaptive Learning Rates with Sublinear Memory Cost" (2018).
+
+    >>> from tvmfun.optim import EmptyState
+    >>> clip_by_block_rms(1.0).update(tnp.asarray([3.0, -3.0]), EmptyState())[0]
+    Array([ 1., -1.], dtype=float32)
+    """
+    return stateless_with_tree_map(lambda u, p: u / tnp.maximum(1.0, root_mean_square(u) / threshold))
+
+
+def adaptive_grad_clip(clipping: Any, eps: Any = 1e-3, axis: Any = None) -> GradientTransformation:
+    """Limits the norm of each unit of the updates, relative to that of its parameters.
+
+    ``u' = u * min(1, clipping * max(norm(p), eps) / norm(u))`` for the weights of each output, that is each index of
+    the last axis, or for all weights of a vector.
+
+    Args:
+        clipping: the largest norm, relative to that of the parameters.
+        eps: what the norm of the parameters is at least.
+        axis: the axes over which to take the norms; ``None`` for all but the last of an array of two to five axes.
+
+    Returns:
+        A transformation with an empty state.
+
+    Raises:
+        ArgumentError: on ``update``, if it gets no ``params``.
+        ShapeError: on ``update``, if ``axis`` is ``None`` and an array has more than five axes.
+
+    Reference: Brock et al., "High-Performance Large-Scale Image Recognition Without Normalization" (2021).
+
+    >>> from tvmfun.optim import EmptyState
+    >>> adaptive_grad_clip(0.5).update(tnp.asarray([6.0, 8.0]), EmptyState(), tnp.asarray([0.0, 2.0]))[0]
+    Array([0.6, 0.8], dtype=float32)
+    """
+
+    def apply(updates: Updates, params: Params | None) -> Updates:
+        need_params("adaptive_grad_clip", params)
+
+        def limit(u: Any, p: Any) -> Any:
+            norm, largest = _unit_norm(u, axis), clipping * tnp.maximum(_unit_norm(p, axis), eps)
+            return tnp.where(norm < largest, u, u * (largest / tnp.maximum(norm, 1e-6)))
+
+        return map_updates(limit, updates, params)
+
+    return stateless(apply)
+
+
+def per_example_global_norm_clip(grads: Updates, l2_norm_clip: Any) -> tuple[Updates, Any]:
+    """Limits the norm of the gradients of each example, and adds up the examples.
+
+    ``sum_i(g_i * min(1, l2_norm_clip / global_norm(g_i)))``.
+
+    Args:
+        grads: a tree of arrays of shape (examples, ...).
+        l2_norm_clip: the largest norm, a number or a 0-d array.
+
+    Returns:
+        The tree of sums, and the number of examples that were clipped, a 0-d int32 array.
+
+    Raises:
+        ShapeError: if the arrays do not share their first axis.
+
+    Reference: Abadi et al., "Deep Learning with Differential Privacy" (2016).
+
+    >>> total, clipped = per_example_global_norm_clip(tnp.asarray([[6.0, 8.0], [0.0, 0.5]]), 1.0)
+    >>> total, int(clipped)
+    (Array([0.6, 1.3], dtype=float32), 1)
+    """
+    _check_examples("per_example_global_norm_clip", grads)
+    squares = [tnp.sum(tnp.square(g.reshape((g.shape[0], -1))), axis=1) for g in map(tnp.asarray, tree.leaves(grads))]
+    norms = tnp.sqrt(sum(squares))
+    # An example without gradients keeps them.
+    factors = tnp.where(norms > 0, tnp.minimum(l2_norm_clip / tnp.where(norms > 0, norms, 1), 1.0), 1.0)
+    clipped = tnp.sum((factors < 1).astype("int32")).astype("int32")
+    return map_updates(lambda g: tnp.tensordot(in_dtype_of(g, factors), g, 1), grads), clipped
+
+
+def per_example_layer_norm_clip(grads: Updates, global_l2_norm_clip: Any, uniform: bool = True) -> tuple[Updates, Any]:
+    """Limits the norm of each array of the gradients of each example, and adds up the examples.
+
+    The limits are chosen so that the norm of all arrays together is at most ``global_l2_norm_clip``.
+
+    Args:
+        grads: a tree of arrays of shape (examples, ...).
+        global_l2_norm_clip: the largest norm, a number or a 0-d array.
+        uniform: whether all arrays have the same limit, or larger ones a larger limit.
+
+    Returns:
+        The tree of sums, and a tree of the numbers of examples that were clipped, 0-d int32 arrays.
+
+    Raises:
+        ShapeError: if the arrays do not share their first axis.
+
+    Reference: McMahan et al., "Learning Differentially Private Recurrent Language Models" (2018).
+
+    >>> total, clipped = per_example_layer_norm_clip({"w": tnp.asarray([[6.0, 8.0], [0.0, 0.5]])}, 1.0)
+    >>> total["w"], int(clipped["w"])
+    (Array([0.6, 1.3], dtype=float32), 1)
+    """
+    _check_examples("per_example_layer_norm_clip", grads)
+    leaves, structure = tree.flatten(grads)
+    sizes = [1 if uniform else tnp.size(leaf) for leaf in leaves]
+    limits = [global_l2_norm_clip * (size / sum(sizes)) ** 0.5 for size in sizes]
+    results = [per_example_global_norm_clip(leaf, limit) for leaf, limit in zip(leaves, limits, strict=True)]
+    totals, clipped = ([result[i] for result in results] for i in range(2))
+    return tree.unflatten(structure, totals), tree.unflatten(structure, clipped)
+
+
+def _unit_norm(x: Any, axis: Any) -> Any:
+    x = tnp.asarray(x)
+    if axis is None and sum(n != 1 for n in x.shape) > 1:
+        if x.ndim > 5:
+            raise ShapeError(
+                "adaptive_grad_clip",
+                "the units of an array of more than five axes are not known",
+                got=repr(x.aval),
+                hint="axis=",
+            )
+        # A 3-d array is a stack of matrices.
+        axis = 0 if x.ndim < 4 else tuple(range(x.ndim - 1))
+    return tnp.sqrt(tnp.sum(tnp.square(x), axis=axis, keepdims=True))
+
+
+def _check_examples(where: str, grads: Updates) -> None:
+    shapes = [tnp.shape(leaf) for leaf in tree.leaves(grads)]
+    if len({shape[:1] for shape in shapes}) != 1 or not shapes[0]:
+        raise ShapeError(where, "the arrays must share their first axis, that of the examples", got=str(shapes))

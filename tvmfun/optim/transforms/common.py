@@ -1,0 +1,144 @@
+"""What several transformations compute: counts, running means, norms."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+import tvmfun.numpy as tnp
+from tvmfun import dtypes, tree
+from tvmfun.core.leaf import abstract
+from tvmfun.errors import ArgumentError, DtypeError
+from tvmfun.optim.base import Params, Updates, map_updates
+from tvmfun.optim.tree import bias_correction
+
+__all__ = ["global_norm", "safe_increment", "safe_norm", "safe_root_mean_squares"]
+
+
+def safe_increment(count: Any) -> Any:
+    """Counts one further without overflow: ``min(count + 1, max)``.
+
+    Args:
+        count: a 0-d array of integers or floats.
+
+    Returns:
+        The next count, of the same dtype.
+
+    Raises:
+        DtypeError: if ``count`` is neither an integer nor a float.
+
+    >>> safe_increment(tnp.asarray(2**31 - 1, dtype="int32"))
+    Array(2147483647, dtype=int32)
+    """
+    count = tnp.asarray(count)
+    if dtypes.is_float(count.dtype):
+        return count + 1  # the largest float absorbs a 1
+    if not dtypes.is_integer(count.dtype):
+        raise DtypeError("safe_increment", "the count must be a number", got=str(count.dtype))
+    return tnp.minimum(count, np.iinfo(count.dtype).max - 1) + 1
+
+
+def global_norm(updates: Updates) -> Any:
+    """The Euclidean norm of all leaves together: ``sqrt(sum of squares)``.
+
+    Args:
+        updates: a tree of arrays.
+
+    Returns:
+        A 0-d array.
+
+    >>> float(global_norm({"w": tnp.asarray([3.0, 0.0]), "b": tnp.asarray(4.0)}))
+    5.0
+    """
+    return tnp.sqrt(sum(tnp.sum(tnp.square(leaf)) for leaf in tree.leaves(updates)))
+
+
+def safe_norm(x: Any, min_norm: Any, ord: Any = None, axis: Any = None, keepdims: bool = False) -> Any:
+    """The norm of an array, not below a bound, and with a gradient at zero: ``max(norm(x), min_norm)``.
+
+    Args:
+        x: an array.
+        min_norm: the lower bound, a number or a 0-d array.
+        ord: which norm, as for ``numpy.linalg.norm``.
+        axis: the axes to reduce; ``None`` for all.
+        keepdims: whether to keep the reduced axes with length 1.
+
+    Returns:
+        The norms, an array of the dtype of ``x``.
+
+    >>> [float(safe_norm(tnp.asarray(x), 1.0)) for x in ([3.0, 4.0], [0.0, 0.0])]
+    [5.0, 1.0]
+    """
+    x = tnp.asarray(x)
+    small = tnp.linalg.norm(x, ord, axis, True) <= min_norm
+    norm = tnp.linalg.norm(tnp.where(small, tnp.ones_like(x), x), ord, axis, keepdims)
+    return tnp.where(small.reshape(norm.shape), in_dtype_of(norm, min_norm), norm)
+
+
+def safe_root_mean_squares(x: Any, min_rms: Any) -> Any:
+    """The root mean square of an array, not below a bound, and with a gradient at zero.
+
+    Args:
+        x: an array.
+        min_rms: the lower bound, a number or a 0-d array.
+
+    Returns:
+        ``max(sqrt(mean(x**2)), min_rms)``, a 0-d array of the dtype of ``x``.
+
+    >>> [float(safe_root_mean_squares(tnp.asarray(x), 1.0)) for x in ([3.0, 3.0], [0.0, 0.0])]
+    [3.0, 1.0]
+    """
+    x = tnp.asarray(x)
+    small = root_mean_square(x) <= min_rms
+    rms = root_mean_square(tnp.where(small, tnp.ones_like(x), x))
+    return tnp.where(small, in_dtype_of(rms, min_rms), rms)
+
+
+# -- for other modules, without the argument checks of public functions ---------------------------------------
+
+
+def root_mean_square(x: Any) -> Any:
+    return tnp.sqrt(tnp.mean(tnp.square(x)))
+
+
+def need_params(where: str, params: Params | None) -> None:
+    if params is None:
+        raise ArgumentError(
+            where, "the parameters are needed", got="params=None", hint="optimizer.update(grads, state, params)"
+        )
+
+
+def optional_dtype(dtype: Any) -> np.dtype | None:
+    return None if dtype is None else dtypes.canonical(dtype)
+
+
+def zero_count() -> Any:
+    return tnp.zeros((), dtype="int32")
+
+
+def in_dtype_of(leaf: Any, factor: Any) -> Any:
+    # Numbers stay numbers: they take the dtype of what they meet.
+    return factor if isinstance(factor, int | float) else tnp.asarray(factor).astype(abstract(leaf).dtype)
+
+
+def corrected_mean(updates: Updates, mu: Updates, b1: Any, count: Any, nesterov: bool) -> Updates:
+    """The mean without its bias to zero; with ``nesterov``, one step ahead."""
+    if not nesterov:
+        return bias_correction(mu, b1, count)
+    ahead = bias_correction(mu, b1, safe_increment(count))
+    return map_updates(lambda m, u: b1 * m + (1 - b1) * u, ahead, bias_correction(updates, b1, count))
+
+
+def divide_by_root(mu: Updates, nu: Updates, eps: Any, eps_root: Any = 0.0) -> Updates:
+    return map_updates(lambda m, v: m / (tnp.sqrt(v + eps_root) + eps), mu, nu)
+
+
+def weight_so_far(decay: Any, count: Any, dtype: np.dtype) -> Any:
+    """``1 - decay**count``: how much of a running mean is there already."""
+    return (1 - decay ** count.astype(dtypes.result_type(dtype, "float32"))).astype(dtype)
+
+
+def value_at(schedule: Any, count: Any, dtype: np.dtype) -> Any:
+    """The value of a schedule, or a number as it is."""
+    return tnp.asarray(schedule(count)).astype(dtype) if callable(schedule) else schedule

@@ -1,0 +1,119 @@
+"""Second moments of matrices kept as one vector for the rows and one for the columns."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import numpy as np
+
+import tvmfun.numpy as tnp
+from tvmfun import tree
+from tvmfun.core.leaf import abstract
+from tvmfun.optim.base import GradientTransformation, Params, Updates
+from tvmfun.optim.transforms.common import in_dtype_of, need_params, safe_increment, zero_count
+
+__all__ = ["FactoredState", "scale_by_factored_rms"]
+
+
+class FactoredState(NamedTuple):
+    """The state of ``scale_by_factored_rms``; what a parameter does not need is an array of one zero.
+
+    Attributes:
+        count: the number of updates so far, a 0-d int32 array.
+        v_row: the means of the squares along the longest axis.
+        v_col: the means of the squares along the second longest axis.
+        v: the running means of the squares of parameters that are not factored.
+    """
+
+    count: Any
+    v_row: Updates
+    v_col: Updates
+    v: Updates
+
+
+def _growing_decay(count: Any, decay_rate: Any) -> Any:
+    return 1.0 - (tnp.asarray(count) + 1).astype("float32") ** (-decay_rate)
+
+
+def scale_by_factored_rms(
+    factored: bool = True,
+    decay_rate: Any = 0.8,
+    step_offset: Any = 0,
+    min_dim_size_to_factor: int = 128,
+    epsilon: Any = 1e-30,
+    decay_rate_fn: Callable[[Any, Any], Any] = _growing_decay,
+) -> GradientTransformation:
+    """Divides by the root of the running mean of squares, which it keeps as a product of two vectors.
+
+    ``v' = d * v + (1 - d) * (u**2 + epsilon)`` and ``u' = u / sqrt(v')`` with ``d = 1 - t**(-decay_rate)``. Of a
+    matrix only the means ``r`` of the rows of ``v`` and ``c`` of its columns are kept; ``v = r * c / mean(r)``.
+
+    Args:
+        factored: whether to factor at all.
+        decay_rate: how fast the decay rate of the running mean comes close to 1.
+        step_offset: the count at which the training began, for fine-tuning.
+        min_dim_size_to_factor: an array is factored if its two longest axes are at least this long.
+        epsilon: keeps the squares away from zero.
+        decay_rate_fn: gives the decay rate ``d`` for a count from 0 on and ``decay_rate``.
+
+    Returns:
+        A transformation whose state is a ``FactoredState``.
+
+    Raises:
+        ArgumentError: on ``update``, if it gets no ``params``.
+
+    Reference: Shazeer and Stern, "Adafactor: Adaptive Learning Rates with Sublinear Memory Cost" (2018).
+
+    >>> transform = scale_by_factored_rms(min_dim_size_to_factor=2)
+    >>> params = tnp.ones((2, 3))
+    >>> updates, state = transform.update(3 * params, transform.init(params), params)
+    >>> round(float(updates[0, 0]), 6), state.v_row.shape, state.v_col.shape, state.v.shape
+    (1.0, (2,), (3,), (1,))
+    """
+
+    def longest_axes(x: Any) -> tuple[int, int] | None:
+        shape = abstract(x).shape
+        if not factored or len(shape) < 2:
+            return None
+        second, first = (int(axis) for axis in np.argsort(shape)[-2:])
+        return (first, second) if shape[second] >= min_dim_size_to_factor else None
+
+    def init(params: Params) -> FactoredState:
+        def start(p: Any) -> tuple:
+            p, axes = tnp.asarray(p), longest_axes(p)
+            unused = [tnp.zeros((1,), dtype=p.dtype) for _ in range(2)]
+            if axes is None:
+                return *unused, tnp.zeros_like(p)
+            shapes = [[n for i, n in enumerate(p.shape) if i != axis] for axis in axes]
+            return *(tnp.zeros(tuple(shape), dtype=p.dtype) for shape in shapes), unused[0]
+
+        return FactoredState(zero_count(), *_columns(tree.map(start, params), params, 3))
+
+    def update(updates: Updates, state: FactoredState, params: Params | None = None) -> tuple:
+        need_params("scale_by_factored_rms", params)
+        rate = decay_rate_fn(state.count - step_offset, decay_rate)
+
+        def step(u: Any, v_row: Any, v_col: Any, v: Any, p: Any) -> tuple:
+            square, axes, decay = tnp.square(u) + epsilon, longest_axes(p), in_dtype_of(p, rate)
+            if axes is None:
+                v = (decay * v + (1 - decay) * square).astype(v.dtype)
+                return u / tnp.sqrt(v), v_row, v_col, v
+            first, second = axes
+            v_row = (decay * v_row + (1 - decay) * tnp.mean(square, axis=first)).astype(v_row.dtype)
+            v_col = (decay * v_col + (1 - decay) * tnp.mean(square, axis=second)).astype(v_col.dtype)
+            kept = second - 1 if second > first else second
+            row = tnp.sqrt(v_row / tnp.mean(v_row, axis=kept, keepdims=True))
+            new = u / tnp.expand_dims(row, first) / tnp.expand_dims(tnp.sqrt(v_col), second)
+            return new, v_row, v_col, v
+
+        results = tree.map(step, updates, state.v_row, state.v_col, state.v, params)
+        new_updates, *moments = _columns(results, updates, 4)
+        return new_updates, FactoredState(safe_increment(state.count), *moments)
+
+    return GradientTransformation(init, update)
+
+
+def _columns(rows: Any, like: Any, count: int) -> list[Any]:
+    """A tree like ``like`` of tuples as as many trees."""
+    return [tree.map(lambda _, row, i=i: row[i], like, rows) for i in range(count)]

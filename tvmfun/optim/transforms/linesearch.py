@@ -1,0 +1,427 @@
+"""How far to go along the updates: searches for a step that lowers the loss enough."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable
+from functools import partial
+from typing import Any, NamedTuple
+
+import tvmfun.numpy as tnp
+from tvmfun import lax
+from tvmfun.errors import ArgumentError
+from tvmfun.optim import tree as optim_tree
+from tvmfun.optim.base import GradientTransformationExtraArgs, OptState, Params, Updates, select
+from tvmfun.optim.transforms.common import need_params, safe_increment, zero_count
+from tvmfun.transforms import value_and_grad
+
+__all__ = [
+    "BacktrackingLinesearchInfo",
+    "ScaleByBacktrackingLinesearchState",
+    "ScaleByZoomLinesearchState",
+    "ZoomLinesearchInfo",
+    "scale_by_backtracking_linesearch",
+    "scale_by_zoom_linesearch",
+    "value_and_grad_from_state",
+]
+
+
+class BacktrackingLinesearchInfo(NamedTuple):
+    """How a search of ``scale_by_backtracking_linesearch`` went.
+
+    Attributes:
+        num_linesearch_steps: how many steps were tried, a 0-d int32 array.
+        decrease_error: by how much the loss is too large at the last one, a 0-d array.
+    """
+
+    num_linesearch_steps: Any
+    decrease_error: Any
+
+
+class ScaleByBacktrackingLinesearchState(NamedTuple):
+    """The state of ``scale_by_backtracking_linesearch``.
+
+    Attributes:
+        learning_rate: the factor of the last updates, a 0-d array.
+        value: the loss after them, a 0-d array.
+        grad: the gradient after them, if it is stored.
+        info: how the search went.
+    """
+
+    learning_rate: Any
+    value: Any
+    grad: Updates | None
+    info: BacktrackingLinesearchInfo
+
+
+class ZoomLinesearchInfo(NamedTuple):
+    """How a search of ``scale_by_zoom_linesearch`` went.
+
+    Attributes:
+        num_linesearch_steps: how many steps were tried, a 0-d int32 array.
+        decrease_error: by how much the loss is too large at the last one, a 0-d array.
+        curvature_error: by how much the slope is too steep there, a 0-d array.
+    """
+
+    num_linesearch_steps: Any
+    decrease_error: Any
+    curvature_error: Any
+
+
+class ScaleByZoomLinesearchState(NamedTuple):
+    """The state of ``scale_by_zoom_linesearch``.
+
+    Attributes:
+        learning_rate: the factor of the last updates, a 0-d array.
+        value: the loss after them, a 0-d array.
+        grad: the gradient after them.
+        info: how the search went.
+    """
+
+    learning_rate: Any
+    value: Any
+    grad: Updates
+    info: ZoomLinesearchInfo
+
+
+def scale_by_backtracking_linesearch(
+    max_backtracking_steps: int,
+    slope_rtol: Any = 1e-4,
+    decrease_factor: Any = 0.8,
+    increase_factor: Any = 1.5,
+    max_learning_rate: Any = 1.0,
+    atol: Any = 0.0,
+    rtol: Any = 0.0,
+    store_grad: bool = False,
+) -> GradientTransformationExtraArgs:
+    """Shortens the updates until the loss is as much less as its slope promises.
+
+    The first of the steps ``s, s * decrease_factor, ...`` with
+    ``f(p + s * u) <= (1 + rtol) * f(p) + slope_rtol * s * <u, grad f(p)> + atol``. The first ``s`` is the last one of
+    the update before, times ``increase_factor``, but at most ``max_learning_rate``.
+
+    Args:
+        max_backtracking_steps: how often to shorten.
+        slope_rtol: which part of the decrease that the slope promises is enough.
+        decrease_factor: the factor of a step to the next.
+        increase_factor: the factor of the last step of one search to the first of the next; ``inf`` to always begin
+            with the largest.
+        max_learning_rate: the largest step.
+        atol: by how much the loss may be larger.
+        rtol: the same, relative to the loss.
+        store_grad: whether to keep the gradient after the updates for :func:`value_and_grad_from_state`.
+
+    Returns:
+        A transformation whose state is a ``ScaleByBacktrackingLinesearchState``. Its ``update`` needs ``params``,
+        ``value=``, ``grad=``, and ``value_fn=``, a function from parameters to the loss; it hands further keyword
+        arguments to that, if it has arguments of these names.
+
+    Raises:
+        ArgumentError: on ``update``, if it gets no ``params``.
+
+    Reference: Nocedal and Wright, "Numerical Optimization" (2006), section 3.1.
+
+    >>> search = scale_by_backtracking_linesearch(10, decrease_factor=0.5)
+    >>> loss = lambda p: 4 * p**2
+    >>> params = tnp.asarray(1.0)
+    >>> value, gradient = value_and_grad(loss)(params)
+    >>> updates, state = search.update(
+    ...     -gradient, search.init(params), params, value=value, grad=gradient, value_fn=loss
+    ... )
+    >>> float(updates), float(state.learning_rate)
+    (-1.0, 0.125)
+    """
+
+    def init(params: Params) -> ScaleByBacktrackingLinesearchState:
+        one, infinity = _numbers(params)
+        grad = optim_tree.zeros_like(params) if store_grad else None
+        info = BacktrackingLinesearchInfo(zero_count(), infinity)
+        return ScaleByBacktrackingLinesearchState(one, infinity, grad, info)
+
+    def update(
+        updates: Updates,
+        state: ScaleByBacktrackingLinesearchState,
+        params: Params | None = None,
+        *,
+        value: Any,
+        grad: Updates,
+        value_fn: Callable[..., Any],
+        **extra_args: Any,
+    ) -> tuple[Updates, ScaleByBacktrackingLinesearchState]:
+        need_params("scale_by_backtracking_linesearch", params)
+        loss, dtype = _loss(value_fn, extra_args), state.value.dtype
+        slope, value = optim_tree.vdot(updates, grad).astype(dtype), tnp.asarray(value).astype(dtype)
+
+        def unfinished(search: tuple) -> Any:
+            _, _, error, count = search
+            return ~(error <= atol) & (count <= max_backtracking_steps)
+
+        def shorten(search: tuple) -> tuple:
+            rate, _, _, count = search
+            rate = tnp.where(count > 0, decrease_factor * rate, rate).astype(dtype)
+            new = loss(optim_tree.add_scale(params, rate, updates)).astype(dtype)
+            error = _error(new - (1.0 + rtol) * value - rate * slope_rtol * slope)
+            return rate, new, error, safe_increment(count)
+
+        first = tnp.minimum(increase_factor * state.learning_rate, max_learning_rate).astype(dtype)
+        start = (first, value, tnp.full((), float("inf"), dtype=dtype), zero_count())
+        rate, new, error, count = lax.while_loop(unfinished, shorten, start, max_steps=max_backtracking_steps + 1)
+        # Where the loss is not even finite, parameters stay.
+        rate = tnp.where(tnp.isinf(error), tnp.zeros_like(rate), rate)
+        new_updates = optim_tree.scale(rate, updates)
+        stored = None
+        if store_grad:
+            _, stored = value_and_grad(loss)(optim_tree.add(params, new_updates))
+        info = BacktrackingLinesearchInfo(count, error)
+        return new_updates, ScaleByBacktrackingLinesearchState(rate, new, stored, info)
+
+    return GradientTransformationExtraArgs(init, update)
+
+
+class _Point(NamedTuple):
+    """A step along the updates, with the loss and its slope there."""
+
+    step: Any
+    value: Any
+    slope: Any
+
+
+class _Search(NamedTuple):
+    """What is known about the line so far: a minimum is between ``low`` and ``high`` once it is ``found`` to be."""
+
+    count: Any
+    tried: _Point
+    grad: Updates
+    decrease_error: Any
+    curvature_error: Any
+    found: Any
+    done: Any
+    failed: Any
+    low: _Point
+    high: _Point
+    third: _Point
+    safe: _Point
+    safe_grad: Updates
+
+
+def scale_by_zoom_linesearch(
+    max_linesearch_steps: int,
+    max_learning_rate: Any = None,
+    tol: Any = 0.0,
+    increase_factor: Any = 2.0,
+    slope_rtol: Any = 1e-4,
+    curv_rtol: Any = 0.9,
+    approx_dec_rtol: Any = 1e-6,
+    stepsize_precision: Any = 1e-5,
+    initial_guess_strategy: str = "keep",
+) -> GradientTransformationExtraArgs:
+    """Scales the updates so that the loss is enough less, and its slope enough flatter: the strong Wolfe conditions.
+
+    ``f(p + s * u) <= f(p) + slope_rtol * s * d(0)`` and ``|d(s)| <= curv_rtol * |d(0)|`` with the slope
+    ``d(s) = <u, grad f(p + s * u)>``. Steps grow until a minimum is in between; then the interval shrinks around it, by
+    cubic and quadratic interpolation.
+
+    Args:
+        max_linesearch_steps: how many steps to try.
+        max_learning_rate: the largest step; ``None`` for no limit.
+        tol: by how much the conditions may be violated.
+        increase_factor: the factor of a step to the next, while steps grow.
+        slope_rtol: which part of the decrease that the slope promises is enough.
+        curv_rtol: which part of the slope may be left.
+        approx_dec_rtol: how much larger than at first the loss may be, relative to it, where only the slopes tell that
+            it is less, close to a minimum; ``None`` for not at all.
+        stepsize_precision: an interval shorter than that is not searched, once a step lowers the loss enough.
+        initial_guess_strategy: the first step: ``"one"``, or ``"keep"`` for the last one of the update before.
+
+    Returns:
+        A transformation whose state is a ``ScaleByZoomLinesearchState``. Its ``update`` needs ``params``, ``value=``,
+        ``grad=``, and ``value_fn=``, a function from parameters to the loss; it hands further keyword arguments to
+        that, if it has arguments of these names.
+
+    Raises:
+        ArgumentError: if ``initial_guess_strategy`` is unknown, or on ``update``, if it gets no ``params``.
+
+    References: Nocedal and Wright, "Numerical Optimization" (2006), algorithms 3.5 and 3.6; Hager and Zhang,
+    "Algorithm 851: CG_DESCENT" (2006), for the approximate condition.
+
+    >>> search = scale_by_zoom_linesearch(10)
+    >>> loss = lambda p: 4 * p**2
+    >>> params = tnp.asarray(1.0)
+    >>> value, gradient = value_and_grad(loss)(params)
+    >>> updates, state = search.update(
+    ...     -gradient, search.init(params), params, value=value, grad=gradient, value_fn=loss
+    ... )
+    >>> float(updates), float(state.value)
+    (-1.0, 0.0)
+    """
+    if initial_guess_strategy not in ("one", "keep"):
+        raise ArgumentError(
+            "scale_by_zoom_linesearch",
+            "initial_guess_strategy must be 'one' or 'keep'",
+            got=repr(initial_guess_strategy),
+        )
+
+    def init(params: Params) -> ScaleByZoomLinesearchState:
+        one, infinity = _numbers(params)
+        info = ZoomLinesearchInfo(zero_count(), infinity, infinity)
+        return ScaleByZoomLinesearchState(one, infinity, optim_tree.zeros_like(params), info)
+
+    def update(
+        updates: Updates,
+        state: ScaleByZoomLinesearchState,
+        params: Params | None = None,
+        *,
+        value: Any,
+        grad: Updates,
+        value_fn: Callable[..., Any],
+        **extra_args: Any,
+    ) -> tuple[Updates, ScaleByZoomLinesearchState]:
+        need_params("scale_by_zoom_linesearch", params)
+        loss, dtype = value_and_grad(_loss(value_fn, extra_args)), state.value.dtype
+        zero = tnp.zeros((), dtype=dtype)
+        start = _Point(zero, tnp.asarray(value).astype(dtype), optim_tree.vdot(updates, grad).astype(dtype))
+        guess = tnp.ones_like(zero) if initial_guess_strategy == "one" else state.learning_rate
+
+        def evaluate(step: Any) -> tuple[_Point, Updates]:
+            value, grad = loss(optim_tree.add_scale(params, step, updates))
+            return _Point(step, value.astype(dtype), optim_tree.vdot(grad, updates).astype(dtype)), grad
+
+        def errors(point: _Point) -> tuple[Any, Any]:
+            decrease = point.value - start.value - slope_rtol * point.step * start.slope
+            if approx_dec_rtol is not None:
+                flat = point.slope - (2 * slope_rtol - 1.0) * start.slope
+                above = point.value - start.value - approx_dec_rtol * tnp.abs(start.value)
+                decrease = tnp.minimum(tnp.maximum(flat, above), decrease)
+            return _error(decrease), _error(tnp.abs(point.slope) - curv_rtol * tnp.abs(start.slope))
+
+        def search(s: _Search) -> _Search:
+            last = s.count + 1 >= max_linesearch_steps
+            step = tnp.where(s.count == 0, guess, increase_factor * s.tried.step).astype(dtype)
+            at_limit = tnp.zeros((), dtype="bool")
+            if max_learning_rate is not None:
+                at_limit = step >= max_learning_rate
+                step = tnp.minimum(step, max_learning_rate).astype(dtype)
+            point, grad = evaluate(tnp.where(s.found, _between(s.low, s.high, s.third), step))
+            decrease, curvature = errors(point)
+            met = tnp.maximum(decrease, curvature) <= tol
+            too_high = decrease > 0
+            better = decrease <= tol
+
+            # Steps grow: is there a minimum between this one and the one before?
+            beyond = too_high | ((point.value >= s.tried.value) & (s.count > 0))
+            rising = (point.slope >= 0) & ~beyond
+            found = beyond | rising | met
+            low, high = select(rising, (point, s.tried), (s.tried, point))
+            done = met | (at_limit & ~found)
+            grown = (found, done, last & ~done, low, high, low)
+            # The interval shrinks: on which side of this step is the minimum?
+            is_high = too_high | (point.value >= s.low.value)
+            turned = (point.slope * (s.high.step - s.low.step) >= 0) & ~is_high
+            improves = better & (~s.found | (point.value < s.safe.value))
+            safe, safe_grad = select(improves, (point, grad), (s.safe, s.safe_grad))
+            too_short = tnp.abs(s.high.step - s.low.step) <= stepsize_precision
+            failed = (last | (too_short & (safe.step > 0))) & ~met
+            low, high = select(is_high, (s.low, point), (point, select(turned, s.low, s.high)))
+            shrunk = (s.found, met, failed, low, high, select(is_high | turned, s.high, s.low))
+
+            found, done, failed, low, high, third = select(s.found, shrunk, grown)
+            count = safe_increment(s.count)
+            return _Search(
+                count, point, grad, decrease, curvature, found, done, failed, low, high, third, safe, safe_grad
+            )
+
+        infinity, no = tnp.full((), float("inf"), dtype=dtype), tnp.zeros((), dtype="bool")
+        first = _Search(zero_count(), start, grad, infinity, infinity, no, no, no, start, start, start, start, grad)
+        end = lax.while_loop(lambda s: ~(s.done | s.failed), search, first, max_steps=max_linesearch_steps)
+        # If the conditions cannot be met, a step that lowers the loss enough will do, or none where it is not finite.
+        resort = end.failed & ((end.safe.step > 0) | tnp.isinf(end.decrease_error))
+        point, new_grad = select(resort, (end.safe, end.safe_grad), (end.tried, end.grad))
+        info = ZoomLinesearchInfo(end.count, end.decrease_error, end.curvature_error)
+        new_state = ScaleByZoomLinesearchState(point.step, point.value, new_grad, info)
+        return optim_tree.scale(point.step, updates), new_state
+
+    return GradientTransformationExtraArgs(init, update)
+
+
+def value_and_grad_from_state(value_fn: Callable[..., Any]) -> Callable[..., tuple[Any, Updates]]:
+    """``value_and_grad`` that takes both from the state of a line search, where they are known already.
+
+    Args:
+        value_fn: a function from parameters, and more arguments, to the loss.
+
+    Returns:
+        A function of the same arguments and ``state=``, which returns the loss and its gradient. It computes them only
+        where the state has none that are finite, as at first.
+
+    Raises:
+        ArgumentError: when it is called, if the state has no ``value`` or no ``grad``, or several.
+
+    >>> from tvmfun.optim import sgd, chain
+    >>> optimizer = chain(sgd(1.0), scale_by_backtracking_linesearch(10, store_grad=True))
+    >>> loss = lambda p: p**2
+    >>> params = tnp.asarray(3.0)
+    >>> [float(x) for x in value_and_grad_from_state(loss)(params, state=optimizer.init(params))]
+    [9.0, 6.0]
+    """
+
+    def from_state(params: Params, *args: Any, state: OptState, **kwargs: Any) -> tuple[Any, Updates]:
+        value, grad = optim_tree.get(state, "value"), optim_tree.get(state, "grad")
+        if value is None or grad is None:
+            raise ArgumentError(
+                "value_and_grad_from_state",
+                "the state must have a value and a grad",
+                got=f"{'no value' if value is None else 'no grad'}",
+                hint="store_grad=True",
+            )
+
+        def compute(params: Params) -> tuple[Any, Updates]:
+            new_value, new_grad = value_and_grad(value_fn)(params, *args, **kwargs)
+            return tnp.asarray(new_value).astype(value.dtype), optim_tree.cast_like(new_grad, grad)
+
+        return lax.cond(tnp.isfinite(value), lambda _: (value, grad), compute, params)
+
+    return from_state
+
+
+def _loss(value_fn: Callable[..., Any], extra_args: dict[str, Any]) -> Callable[[Params], Any]:
+    """The function with those of the arguments that it knows."""
+    known = inspect.signature(value_fn).parameters
+    takes_all = any(p.kind is inspect.Parameter.VAR_KEYWORD for p in known.values())
+    return partial(value_fn, **{k: v for k, v in extra_args.items() if takes_all or k in known})
+
+
+def _numbers(params: Params) -> tuple[Any, Any]:
+    dtype = optim_tree.dtype(params, "highest")
+    return tnp.ones((), dtype=dtype), tnp.full((), float("inf"), dtype=dtype)
+
+
+def _error(excess: Any) -> Any:
+    """By how much a condition is violated; what is not a number violates it by infinity."""
+    return tnp.where(tnp.isnan(excess), tnp.full_like(excess, float("inf")), tnp.maximum(excess, 0))
+
+
+def _between(low: _Point, high: _Point, third: _Point) -> Any:
+    """A step well inside an interval: the minimum of a cubic, else of a parabola through its ends, else the middle."""
+    left, right = tnp.minimum(low.step, high.step), tnp.maximum(low.step, high.step)
+    length = right - left
+    x, y = high.step - low.step, third.step - low.step
+    # The cubic has the slope at low, and the values at the three points.
+    u, v = (p.value - low.value - low.slope * d for p, d in ((high, x), (third, y)))
+    some, divisor = _unless_zero((x * y) ** 2 * (x - y))
+    a = (y**2 * u - x**2 * v) / divisor
+    b = (x**3 * v - y**3 * u) / divisor
+    radicand = b * b - 3 * a * low.slope
+    real = radicand > 0
+    curved, divisor = _unless_zero(3 * a)
+    cubic = low.step + (tnp.sqrt(tnp.where(real, radicand, tnp.ones_like(radicand))) - b) / divisor
+    good_cubic = some & real & curved & (cubic > left + 0.2 * length) & (cubic < right - 0.2 * length)
+    bent, divisor = _unless_zero(2 * u)
+    parabola = low.step - low.slope * x**2 / divisor
+    good_parabola = bent & (parabola > left + 0.1 * length) & (parabola < right - 0.1 * length)
+    return tnp.where(good_cubic, cubic, tnp.where(good_parabola, parabola, (left + right) / 2))
+
+
+def _unless_zero(divisor: Any) -> tuple[Any, Any]:
+    """Whether a divisor is not zero, and one that is not: so that what is not chosen has a derivative, too."""
+    some = divisor != 0
+    return some, tnp.where(some, divisor, tnp.ones_like(divisor))

@@ -1,0 +1,295 @@
+"""Arithmetic on trees of arrays."""
+
+from __future__ import annotations
+
+import builtins
+import functools
+import operator
+from typing import Any
+
+import tvmfun.numpy as tnp
+from tvmfun import tree as pytree
+from tvmfun.errors import ArgumentError
+from tvmfun.optim.base import map_updates
+
+__all__ = [
+    "add",
+    "add_scale",
+    "allclose",
+    "clip",
+    "div",
+    "max",
+    "min",
+    "mul",
+    "norm",
+    "scale",
+    "size",
+    "sub",
+    "sum",
+    "vdot",
+    "where",
+]
+
+
+def add(tree_x: Any, tree_y: Any, *other_trees: Any) -> Any:
+    """Adds trees leaf by leaf: ``x + y + ...``.
+
+    Args:
+        tree_x: a tree of arrays.
+        tree_y: a tree of the same structure.
+        *other_trees: more of them.
+
+    Returns:
+        A tree of the same structure.
+
+    >>> add({"w": 1.0}, {"w": 2.0}, {"w": 4.0})
+    {'w': 7.0}
+    """
+    return pytree.map(lambda *leaves: functools.reduce(operator.add, leaves), tree_x, tree_y, *other_trees)
+
+
+def sub(tree_x: Any, tree_y: Any) -> Any:
+    """Subtracts trees leaf by leaf: ``x - y``.
+
+    Args:
+        tree_x: a tree of arrays.
+        tree_y: a tree of the same structure.
+
+    Returns:
+        A tree of the same structure.
+
+    >>> sub({"w": 1.0}, {"w": 2.0})
+    {'w': -1.0}
+    """
+    return pytree.map(operator.sub, tree_x, tree_y)
+
+
+def mul(tree_x: Any, tree_y: Any) -> Any:
+    """Multiplies trees leaf by leaf: ``x * y``.
+
+    Args:
+        tree_x: a tree of arrays.
+        tree_y: a tree of the same structure.
+
+    Returns:
+        A tree of the same structure.
+
+    >>> mul({"w": 3.0}, {"w": 2.0})
+    {'w': 6.0}
+    """
+    return pytree.map(operator.mul, tree_x, tree_y)
+
+
+def div(tree_x: Any, tree_y: Any) -> Any:
+    """Divides trees leaf by leaf: ``x / y``.
+
+    Args:
+        tree_x: a tree of arrays.
+        tree_y: a tree of the same structure.
+
+    Returns:
+        A tree of the same structure.
+
+    >>> div({"w": 3.0}, {"w": 2.0})
+    {'w': 1.5}
+    """
+    return pytree.map(operator.truediv, tree_x, tree_y)
+
+
+def scale(scalar: Any, tree: Any) -> Any:
+    """Multiplies all leaves by a number: ``scalar * x``.
+
+    Args:
+        scalar: a number or a 0-d array.
+        tree: a tree of arrays.
+
+    Returns:
+        A tree of the same structure.
+
+    >>> scale(0.5, {"w": 3.0})
+    {'w': 1.5}
+    """
+    return pytree.map(lambda x: scalar * x, tree)
+
+
+def add_scale(tree_x: Any, scalar: Any, tree_y: Any) -> Any:
+    """Adds a multiple of a tree: ``x + scalar * y``.
+
+    Args:
+        tree_x: a tree of arrays; where it has ``None`` the result has, too.
+        scalar: a number or a 0-d array.
+        tree_y: a tree of the same structure.
+
+    Returns:
+        A tree of the same structure.
+
+    >>> add_scale({"w": 1.0}, 0.5, {"w": 3.0})
+    {'w': 2.5}
+    """
+    return map_updates(lambda x, y: x + scalar * y, tree_x, tree_y)
+
+
+def vdot(tree_x: Any, tree_y: Any) -> Any:
+    """The inner product of two trees: the sum of ``x * y`` over all elements.
+
+    Args:
+        tree_x: a tree of arrays.
+        tree_y: a tree of the same structure and shapes.
+
+    Returns:
+        A 0-d array.
+
+    >>> float(vdot({"w": tnp.asarray([1.0, 2.0])}, {"w": tnp.asarray([3.0, 4.0])}))
+    11.0
+    """
+    return _total(pytree.leaves(pytree.map(lambda x, y: tnp.vdot(tnp.asarray(x), tnp.asarray(y)), tree_x, tree_y)))
+
+
+def sum(tree: Any) -> Any:
+    """The sum of all elements of all leaves.
+
+    Args:
+        tree: a tree of arrays.
+
+    Returns:
+        A 0-d array, or 0 for a tree without leaves.
+
+    >>> float(sum({"w": tnp.asarray([1.0, 2.0]), "b": 4.0}))
+    7.0
+    """
+    return _total([tnp.sum(tnp.asarray(leaf)) for leaf in pytree.leaves(tree)])
+
+
+def max(tree: Any) -> Any:
+    """The largest element of all leaves.
+
+    Args:
+        tree: a tree of arrays.
+
+    Returns:
+        A 0-d array, or ``-inf`` if there is no element.
+
+    >>> float(max({"w": tnp.asarray([1.0, 2.0]), "b": 4.0}))
+    4.0
+    """
+    maxima = [tnp.max(tnp.asarray(leaf)) for leaf in pytree.leaves(tree) if tnp.size(leaf)]
+    return functools.reduce(tnp.maximum, maxima) if maxima else -float("inf")
+
+
+def min(tree: Any) -> Any:
+    """The least element of all leaves.
+
+    Args:
+        tree: a tree of arrays.
+
+    Returns:
+        A 0-d array, or ``inf`` if there is no element.
+
+    >>> float(min({"w": tnp.asarray([1.0, 2.0]), "b": 4.0}))
+    1.0
+    """
+    minima = [tnp.min(tnp.asarray(leaf)) for leaf in pytree.leaves(tree) if tnp.size(leaf)]
+    return functools.reduce(tnp.minimum, minima) if minima else float("inf")
+
+
+def size(tree: Any) -> int:
+    """The number of elements of all leaves.
+
+    Args:
+        tree: a tree of arrays.
+
+    Returns:
+        A Python int.
+
+    >>> size({"w": tnp.zeros((2, 3)), "b": 4.0})
+    7
+    """
+    return builtins.sum(tnp.size(leaf) for leaf in pytree.leaves(tree))
+
+
+def norm(tree: Any, ord: int | float | str | None = None, squared: bool = False) -> Any:
+    """The norm of all leaves together, as one vector.
+
+    Args:
+        tree: a tree of arrays.
+        ord: ``1``, ``2`` (the default) or ``inf``.
+        squared: whether to return its square.
+
+    Returns:
+        A 0-d array.
+
+    Raises:
+        ArgumentError: if ``ord`` is another number.
+
+    >>> x = {"w": tnp.asarray([3.0, 0.0]), "b": tnp.asarray(-4.0)}
+    >>> [float(norm(x, ord)) for ord in (1, 2, "inf")]
+    [7.0, 5.0, 4.0]
+    """
+    if ord is None or ord == 2:
+        square = tnp.asarray(sum(pytree.map(tnp.square, tree)))
+        return square if squared else tnp.sqrt(square)
+    if ord == 1:
+        result = sum(pytree.map(tnp.abs, tree))
+    elif ord in (float("inf"), "inf", "infinity"):
+        result = max(pytree.map(tnp.abs, tree))
+    else:
+        raise ArgumentError("norm", "ord must be 1, 2 or inf", got=repr(ord))
+    return tnp.square(result) if squared else tnp.asarray(result)
+
+
+def clip(tree: Any, min_value: Any = None, max_value: Any = None) -> Any:
+    """Limits all elements: ``min(max(x, min_value), max_value)``.
+
+    Args:
+        tree: a tree of arrays.
+        min_value: the lower limit; ``None`` for none.
+        max_value: the upper limit; ``None`` for none.
+
+    Returns:
+        A tree of the same structure.
+
+    >>> clip({"w": tnp.asarray([-3.0, 0.5])}, -1.0, 1.0)["w"]
+    Array([-1. ,  0.5], dtype=float32)
+    """
+    return pytree.map(lambda x: tnp.clip(x, min_value, max_value), tree)
+
+
+def where(condition: Any, tree_x: Any, tree_y: Any) -> Any:
+    """Chooses between two trees: ``x`` where the condition is true, else ``y``.
+
+    Args:
+        condition: an array of bools that broadcasts with every leaf.
+        tree_x: a tree of arrays.
+        tree_y: a tree of the same structure.
+
+    Returns:
+        A tree of the same structure.
+
+    >>> float(where(False, {"w": 1.0}, {"w": 2.0})["w"])
+    2.0
+    """
+    return pytree.map(lambda x, y: tnp.where(condition, x, y), tree_x, tree_y)
+
+
+def allclose(a: Any, b: Any, rtol: Any = 1e-05, atol: Any = 1e-08, equal_nan: bool = False) -> Any:
+    """Whether all elements are about equal: ``|a - b| <= atol + rtol * |b|``.
+
+    Args:
+        a: a tree of arrays.
+        b: a tree of the same structure.
+        rtol: the relative tolerance.
+        atol: the absolute one.
+        equal_nan: whether a NaN equals another.
+
+    Returns:
+        A 0-d array of bool, or ``True`` for trees without leaves.
+
+    >>> bool(allclose({"w": 1.0}, {"w": 1.0 + 1e-6}))
+    True
+    """
+    close = pytree.leaves(pytree.map(lambda x, y: tnp.allclose(x, y, rtol=rtol, atol=atol, equal_nan=equal_nan), a, b))
+    return functools.reduce(operator.and_, close) if close else True
+
+
+def _total(values: list) -> Any:
+    return functools.reduce(operator.add, values) if values else 0

@@ -1,0 +1,1 @@
+"""Transformations that decide when another one is applied, or to what."""
