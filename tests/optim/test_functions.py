@@ -167,8 +167,8 @@ def test_matrix_inverse_pth_root():
     vectors, _ = np.linalg.qr(rng.normal(size=(4, 4)))
     values = np.asarray([3.0, 1.0, 0.5, 0.2])
     matrix = (vectors * values) @ vectors.T
-    roots = tvmfun.jit(lambda m: [optim.matrix_inverse_pth_root(m, p, ridge_epsilon=1e-12) for p in (1, 2, 8)])(matrix)
-    for p, (root, error) in zip((1, 2, 8), roots, strict=True):
+    roots = tvmfun.jit(lambda m: [optim.matrix_inverse_pth_root(m, p, ridge_epsilon=1e-12) for p in (2, 8)])(matrix)
+    for p, (root, error) in zip((2, 8), roots, strict=True):
         np.testing.assert_allclose(root, (vectors * values ** (-1 / p)) @ vectors.T, rtol=1e-5, atol=1e-5)
         assert float(error) < 1e-5
     matrix = matrix.astype("float32")

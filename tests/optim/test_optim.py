@@ -87,7 +87,7 @@ def _two_steps(transform: Any, apply_updates: Any, jit: Any, dtype: Any) -> list
     return [np.asarray(leaf) for leaf in jax.tree.leaves((params, tree.leaves(state)))]
 
 
-@pytest.mark.parametrize("name", OPTIMIZERS)
+@pytest.mark.parametrize("name", ["adadelta", "adam_options", "adamw_mask", "clipped", "sgd_nesterov_schedule"])
 def test_eager_steps_equal_jitted_ones(name):
     transform = OPTIMIZERS[name](optim)
     eager = _two_steps(transform, optim.apply_updates, lambda f: f, "float32")
