@@ -142,9 +142,9 @@ def _batches(rows: int, count: int, seed: int = 0) -> list:
     ]
 
 
-@pytest.mark.parametrize("name", ["sgd", "adagrad"])
+@pytest.mark.parametrize("name", ["sgd", "adagrad", "rowwise_adagrad"])
 def test_optimizers_without_momentum_do_what_the_dense_gradient_does(name):
-    optimizer = {"sgd": optim.sgd(0.1), "adagrad": optim.adagrad(0.1)}[name]
+    optimizer = getattr(optim, name)(0.1)
     params = {"table": table(20, 4), "weight": table(4, 2)}
     marked = params | {"table": sparse.RowTable(params["table"])}
     batches = _batches(20, 30)
@@ -280,3 +280,17 @@ def test_an_embedding_asks_for_a_sparse_gradient():
     np.testing.assert_array_equal(np.asarray(got.weight.indices), [0, 1, 3, 9, 10, 10])
     with pytest.raises(ArgumentError, match="needs all rows"):
         marked.attend(tnp.ones((1, 4)))
+
+
+def test_one_sum_per_row_by_hand():
+    values, optimizer = table(5, 3), optim.rowwise_adagrad(0.1, 0.5, eps=1e-6)
+    state, params, sums = optimizer.init(values), tnp.asarray(values), np.full(5, 0.5)
+    for _ in range(3):
+        gradient = table(5, 3)
+        updates, state = optimizer.update(gradient, state, params)
+        params = optim.apply_updates(params, updates)
+        sums += np.square(gradient.astype(np.float64)).mean(1)
+        values = values - 0.1 * gradient / np.sqrt(sums + 1e-6)[:, None]
+    np.testing.assert_allclose(np.asarray(params), values, rtol=1e-5)
+    assert state[0].sum_of_squares.shape == (5,)
+    assert optimizer.init({"bias": np.ones(3), "scale": 1.0})[0].sum_of_squares["scale"].shape == ()

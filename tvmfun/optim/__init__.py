@@ -36,7 +36,7 @@ from tvmfun.optim.linear_algebra import matrix_inverse_pth_root, nnls, power_ite
 from tvmfun.optim.loss_scaling import DynamicLossScale, StaticLossScale, all_finite, select_tree
 from tvmfun.optim.microbatching import microbatch
 from tvmfun.optim.optimizers.adam import adam, adamax, adamaxw, adamw, amsgrad, nadam, nadamw
-from tvmfun.optim.optimizers.adaptive import adadelta, adafactor, adagrad, rmsprop, sm3
+from tvmfun.optim.optimizers.adaptive import adadelta, adafactor, adagrad, rmsprop, rowwise_adagrad, sm3
 from tvmfun.optim.optimizers.layerwise import fromage, lamb, lars, novograd
 from tvmfun.optim.optimizers.moments import adabelief, adan, optimistic_adam_v2, radam, yogi
 from tvmfun.optim.optimizers.quasi_newton import lbfgs
@@ -132,6 +132,7 @@ from tvmfun.optim.transforms.squares import (
     ScaleBySM3State,
     scale_by_adadelta,
     scale_by_rms,
+    scale_by_rowwise_rss,
     scale_by_rss,
     scale_by_sm3,
     scale_by_stddev,
@@ -280,6 +281,7 @@ __all__ = [
     "projections",
     "radam",
     "rmsprop",
+    "rowwise_adagrad",
     "rprop",
     "safe_increment",
     "safe_norm",
@@ -304,6 +306,7 @@ __all__ = [
     "scale_by_polyak",
     "scale_by_radam",
     "scale_by_rms",
+    "scale_by_rowwise_rss",
     "scale_by_rprop",
     "scale_by_rss",
     "scale_by_schedule",

@@ -11,13 +11,21 @@ from tvmfun.optim.transforms.clipping import clip_by_block_rms
 from tvmfun.optim.transforms.factored import scale_by_factored_rms
 from tvmfun.optim.transforms.momentum import ema, trace
 from tvmfun.optim.transforms.scaling import scale, scale_by_learning_rate, scale_by_param_block_rms
-from tvmfun.optim.transforms.squares import scale_by_adadelta, scale_by_rms, scale_by_rss, scale_by_sm3, scale_by_stddev
+from tvmfun.optim.transforms.squares import (
+    scale_by_adadelta,
+    scale_by_rms,
+    scale_by_rowwise_rss,
+    scale_by_rss,
+    scale_by_sm3,
+    scale_by_stddev,
+)
 
 __all__ = [
     "adadelta",
     "adafactor",
     "adagrad",
     "rmsprop",
+    "rowwise_adagrad",
     "sm3",
 ]
 
@@ -87,6 +95,32 @@ def adagrad(
     -0.099689
     """
     return chain(scale_by_rss(initial_accumulator_value, eps), scale_by_learning_rate(learning_rate))
+
+
+def rowwise_adagrad(
+    learning_rate: ScalarOrSchedule, initial_accumulator_value: Any = 0.1, eps: Any = 1e-7
+) -> GradientTransformationExtraArgs:
+    """AdaGrad with one sum per row, for tables of embeddings; :func:`scale_by_rowwise_rss` has the formulas.
+
+    Args:
+        learning_rate: a number, a 0-d array or a schedule.
+        initial_accumulator_value: what the sums start from.
+        eps: keeps the denominator away from zero.
+
+    Returns:
+        The optimizer.
+
+    Reference: Naumov et al., "Deep Learning Recommendation Model for Personalization and Recommendation Systems"
+    (2019).
+
+    >>> import tvmfun.numpy as tnp
+    >>> optimizer = rowwise_adagrad(0.1)
+    >>> table = tnp.zeros((3, 2))
+    >>> updates, state = optimizer.update(tnp.ones((3, 2)), optimizer.init(table), table)
+    >>> tnp.round(updates[0], 4), state[0].sum_of_squares.shape
+    (Array([-0.0953, -0.0953], dtype=float32), (3,))
+    """
+    return chain(scale_by_rowwise_rss(initial_accumulator_value, eps), scale_by_learning_rate(learning_rate))
 
 
 def rmsprop(

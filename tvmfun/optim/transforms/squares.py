@@ -22,6 +22,7 @@ __all__ = [
     "ScaleBySM3State",
     "scale_by_adadelta",
     "scale_by_rms",
+    "scale_by_rowwise_rss",
     "scale_by_rss",
     "scale_by_sm3",
     "scale_by_stddev",
@@ -138,6 +139,45 @@ def scale_by_rss(initial_accumulator_value: Any = 0.1, eps: Any = 1e-7) -> Gradi
         return map_updates(lambda u, s: _over_root(u, s, eps), updates, total), ScaleByRssState(total)
 
     return GradientTransformation(init, update)
+
+
+def scale_by_rowwise_rss(initial_accumulator_value: Any = 0.1, eps: Any = 1e-7) -> GradientTransformation:
+    """Divides each row by the root of one sum: ``s' = s + mean(u**2)`` over the row, and ``u' = u / sqrt(s' + eps)``.
+
+    Rows are along the first axis; of an array with one axis each element is a row, and a single number is one. The
+    state of a table of embeddings has one number per row.
+
+    Args:
+        initial_accumulator_value: what the sums start from.
+        eps: keeps the denominator away from zero.
+
+    Returns:
+        A transformation whose state is a ``ScaleByRssState``.
+
+    Reference: Gupta et al., "Training Highly Multiclass Classifiers" (2014); Naumov et al., "Deep Learning
+    Recommendation Model for Personalization and Recommendation Systems" (2019).
+
+    >>> transform = scale_by_rowwise_rss()
+    >>> state = transform.init(tnp.zeros((2, 3)))
+    >>> updates, state = transform.update(tnp.asarray([[3.0, 0.0, 0.0], [0.0, 0.0, 0.0]]), state)
+    >>> tnp.round(updates[0], 4), state.sum_of_squares
+    (Array([1.7039, 0.    , 0.    ], dtype=float32), Array([3.1, 0.1], dtype=float32))
+    """
+
+    def init(params: Params) -> ScaleByRssState:
+        start = lambda p: tnp.full(tnp.shape(p)[:1], initial_accumulator_value, abstract(p).dtype)
+        return ScaleByRssState(tree.map(start, params))
+
+    def update(updates: Updates, state: ScaleByRssState, params: Params | None = None) -> tuple:
+        total = map_updates(lambda u, s: _row_means(tnp.square(u)) + s, updates, state.sum_of_squares)
+        spread = lambda u, s: _over_root(u, s.reshape(s.shape + (1,) * (tnp.ndim(u) - s.ndim)), eps)
+        return map_updates(spread, updates, total), ScaleByRssState(total)
+
+    return GradientTransformation(init, update)
+
+
+def _row_means(x: Any) -> Any:
+    return tnp.mean(tnp.asarray(x), axis=tuple(range(1, tnp.ndim(x))))
 
 
 def scale_by_rms(
