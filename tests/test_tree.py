@@ -1,7 +1,7 @@
 import pickle
 import subprocess
 import sys
-from collections import OrderedDict, defaultdict, deque
+from collections import OrderedDict, defaultdict, deque, namedtuple
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -321,6 +321,12 @@ def test_difference_is_named(expected, got, message):
     with pytest.raises(TreeError) as error:
         tree.map(lambda *_: None, expected, expected, got)
     assert f"[tree.map] tree 3 must have the tree structure of tree 1: {message}" in str(error.value)
+
+
+def test_two_classes_of_one_name_are_told_apart():
+    mine, yours = (namedtuple("Moments", "mean", module=module) for module in ("mine", "yours"))
+    with pytest.raises(TreeError, match=r"mine\.Moments at \[0\], got yours\.Moments\."):
+        tree.check_same_structure("update", [mine(1)], [yours(1)])
 
 
 def test_leaf_against_none():

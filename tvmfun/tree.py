@@ -461,6 +461,8 @@ def _first_difference(
     here = (path, _describe(expected), _describe(got))
     mappings = prefix and expected.type in _MAPPINGS and got.type in _MAPPINGS
     if expected.type is not got.type and not mappings:
+        if here[1] == here[2]:  # two classes of one name
+            here = (path, _qualified(expected.type), _qualified(got.type))
         return (*here, f"{here[1]} at {_place(path)}")
     ours, theirs = _children(expected), _children(got)
     for key, (entry, _) in ours.items():
@@ -482,6 +484,10 @@ def _children(structure: Structure) -> dict[Any, tuple[Path, Structure]]:
     level = structure.one_level()
     paths = level.accessors() if level else []
     return dict(zip(structure.entries(), zip(paths, structure.children(), strict=True), strict=True))
+
+
+def _qualified(kind: Any) -> str:
+    return f"{kind.__module__}.{kind.__qualname__}"
 
 
 def _describe(structure: Structure) -> str:
