@@ -5,6 +5,7 @@ import numpy as np
 import oracle
 import pytest
 from agreement import agree
+from sampling import one_in
 
 import tvmfun
 from tvmfun import lax
@@ -253,10 +254,9 @@ def test_reduce_window(case, name):
     agree(reduced(name, window, options), x)
 
 
-@pytest.mark.parametrize("name", ["add", "mul", "max", "min"])
-@pytest.mark.parametrize("case", [*REDUCED.values(), *HOLES.values()], ids=[*REDUCED, *HOLES])
-def test_reduce_window_that_only_we_differentiate(case, name):
-    shape, window, options = case
+@pytest.mark.parametrize(("key", "name"), one_in(3, REDUCED | HOLES, ["add", "mul", "max", "min"]))
+def test_reduce_window_that_only_we_differentiate(key, name):
+    shape, window, options = (REDUCED | HOLES)[key]
     x = np.asarray((RNG.permutation(int(np.prod(shape))).reshape(shape) + 1) / 7)
     value = agree(reduced(name, window, options), x, derivatives=False)
     if np.isfinite(np.asarray(value)).all():

@@ -69,6 +69,7 @@ def test_processes_share_the_disk_and_survive_damage(tmp_path):
 
 
 @needs_linker
+@pytest.mark.slow
 def test_processes_that_store_at_the_same_time(tmp_path):
     processes = [start(tmp_path) for _ in range(3)]
     results = [finish(process) for process in processes]
@@ -130,6 +131,7 @@ def test_another_process_has_the_same_results_and_the_same_plan(tmp_path):
 
 
 @needs_linker
+@pytest.mark.slow
 def test_what_was_stored_in_another_form_is_compiled_again(tmp_path):
     expected = run_step(tmp_path)
     (entry,) = tmp_path.glob("*.so")

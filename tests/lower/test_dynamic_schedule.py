@@ -5,6 +5,7 @@ import pytest
 import tvm
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from sampling import one_in
 from tvm import te, tirx
 
 import tvmfun
@@ -73,10 +74,12 @@ def product(left: str, right: str, sizes: dict, target: str = "host", dtype: str
     return Kernel([x, y, bias], relu, target)
 
 
-@pytest.mark.parametrize("target", TARGETS)
-@pytest.mark.parametrize(("left", "right"), [("mk", "kn"), ("mk", "nk"), ("km", "kn")])
-@pytest.mark.parametrize("dynamic", ["m", "n", "k", "mk", "mnk"])
-def test_product(dynamic, left, right, target):
+FACTORS = [("mk", "kn"), ("mk", "nk"), ("km", "kn")]
+
+
+@pytest.mark.parametrize(("dynamic", "factors", "target"), one_in(2, ["m", "n", "k", "mk", "mnk"], FACTORS, TARGETS))
+def test_product(dynamic, factors, target):
+    left, right = factors
     static = {"m": 13, "n": 37, "k": 29}
     kernel = product(left, right, {n: Dim(n) if n in dynamic else size for n, size in static.items()}, target)
     assert kernel.rule == "contraction"
