@@ -294,3 +294,59 @@ def test_one_sum_per_row_by_hand():
     np.testing.assert_allclose(np.asarray(params), values, rtol=1e-5)
     assert state[0].sum_of_squares.shape == (5,)
     assert optimizer.init({"bias": np.ones(3), "scale": 1.0})[0].sum_of_squares["scale"].shape == ()
+
+
+@pytest.mark.parametrize(
+    "misuse",
+    [
+        lambda g, p: optim.chain(optim.clip_by_global_norm(1.0), optim.lazy(optim.sgd(1.0))),
+        lambda g, p: optim.chain(optim.lazy(optim.sgd(1.0)), optim.scale(2.0)),
+        lambda g, p: optim.sgd(1.0),
+        lambda g, p: optim.adam(1.0),
+        lambda g, p: optim.scale(2.0),
+        lambda g, p: optim.masked(optim.scale(2.0), True),
+        lambda g, p: optim.MultiSteps(optim.sgd(1.0), 2),
+        lambda g, p: optim.lazy(optim.MultiSteps(optim.sgd(1.0), 2).gradient_transformation()),
+        lambda g, p: optim.flatten(optim.sgd(1.0)),
+        lambda g, p: optim.global_norm(g),
+        lambda g, p: optim.tree.norm(g),
+        lambda g, p: optim.tree.add(g, g),
+        lambda g, p: optim.microbatch(lambda ids: grad(lambda t: tnp.sum(t[ids]))(p), 0, 1)(np.asarray([1, 2])),
+    ],
+)
+def test_places_of_rows_are_no_numbers_to_compute_with(misuse):
+    params = sparse.RowTable(table(6, 2))
+    gradient = grad(lambda t: tnp.sum(t[np.asarray([1, 3])]))(params)
+    with pytest.raises(ArgumentError, match=r"RowSparse.*optim\.lazy|larger batch"):
+        optimizer = misuse(gradient, params)
+        optimizer.update(gradient, optimizer.init(params), params)
+
+
+def test_wrappers_that_hand_rows_on():
+    params = {"table": sparse.RowTable(table(6, 2)), "w": tnp.ones(2)}
+    loss = lambda p: tnp.sum(p["table"][np.asarray([1, 3, 1])] * p["w"])
+    plain = optim.lazy(optim.chain(optim.clip_by_global_norm(0.5), optim.sgd(1.0)))
+    expected = plain.update(grad(loss)(params), plain.init(params), params)[0]
+    for optimizer in (
+        optim.chain(plain),
+        optim.partition({"all": plain}, "all"),
+        optim.inject_hyperparams(lambda rate: optim.lazy(optim.chain(optim.clip_by_global_norm(0.5), optim.sgd(rate))))(
+            1.0
+        ),
+    ):
+        updates = optimizer.update(grad(loss)(params), optimizer.init(params), params)[0]
+        for ours, reference in zip(tree.leaves(updates), tree.leaves(expected), strict=True):
+            np.testing.assert_allclose(np.asarray(ours), np.asarray(reference), rtol=1e-6)
+
+
+def test_a_frozen_table():
+    model = {"words": nn.Embedding(9, 2, sparse=True, key=random.key(0)), "head": nn.Linear(2, 1, key=random.key(1))}
+    trainable, frozen = nn.partition(model, "head")
+    loss = lambda part: tnp.sum(nn.combine(part, frozen)["head"](nn.combine(part, frozen)["words"](np.asarray([1, 2]))))
+    grads = grad(loss)(trainable)
+    optimizer = optim.lazy(optim.adam(0.1))
+    updates, _ = optimizer.update(grads, optimizer.init(trainable), trainable)
+    new = nn.combine(optim.apply_updates(trainable, updates), frozen)
+    assert new["words"].weight.array is model["words"].weight.array
+    assert not np.array_equal(np.asarray(new["head"].weight), np.asarray(model["head"].weight))
+    assert "float32[9,2]" in repr(model["words"]) and "RowTable(None)" in repr(trainable["words"])

@@ -62,6 +62,9 @@ class RowTable:
         if not dtypes.is_float(aval.dtype):
             raise DtypeError("RowTable", "the rows must be floats", got=repr(aval))
 
+    def __repr__(self) -> str:
+        return "RowTable(None)" if self.array is None else f"RowTable({abstract(self.array)!r})"
+
     @property
     def shape(self) -> tuple:
         """The shape of the table."""
@@ -103,8 +106,8 @@ class RowSparse:
 
 
 def is_table(node: Any) -> bool:
-    """Whether a node of a tree is a table."""
-    return isinstance(node, RowTable)
+    """Whether a node of a tree is a table; not the empty place of one that is in another part of a model."""
+    return isinstance(node, RowTable) and node.array is not None
 
 
 def is_row_sparse(node: Any) -> bool:

@@ -127,6 +127,21 @@ def test_numbers_that_half_precision_does_not_hold_stay():
     np.testing.assert_array_equal(np.asarray(amp(weights, MOST["float16"])(x, w, mask)), np.float32(0.2))
 
 
+def test_small_numbers_stay_too():
+    ratio = lambda x, w: (x @ w) / ((x @ w) + 1e-8)
+    zeros = np.zeros((2, 2), np.float32)
+    np.testing.assert_array_equal(np.asarray(amp(ratio, MOST["float16"])(zeros, zeros)), zeros)
+
+
+def test_a_product_with_zero_compiles():
+    x, w = reals(4, 8), reals(8, 8)
+    w[0, 0] = np.nan
+    for policy in MOST.values():
+        got = np.asarray(jit(amp(lambda x, w: x + 0.0 * (x @ w), policy))(x, w))
+        np.testing.assert_allclose(got[:, 1:], x[:, 1:], rtol=2**-7)
+        assert np.isnan(got[:, 0]).all()
+
+
 def test_other_dtypes_are_left_alone():
     def f(wide, half, count):
         return wide @ wide, half @ half, count @ count

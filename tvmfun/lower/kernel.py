@@ -41,8 +41,8 @@ def constant(value: np.generic) -> tirx.Expr:
     if dtypes.is_integer(value.dtype):
         return tirx.const(int(value), name)
     if name == "bfloat16":  # a constant of its own cannot be repeated along a vector
-        return tirx.Cast(name, tirx.const(float(value), "float32"))
-    if value == 0 and name in ("float32", "float64"):
+        return tirx.Cast(name, constant(np.float32(value)))
+    if value == 0:
         return opaque(float(value), name)
     return tirx.const(float(value), name)
 

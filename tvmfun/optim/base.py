@@ -10,7 +10,7 @@ import tvmfun.numpy as tnp
 from tvmfun import tree
 from tvmfun.core.array import Array
 from tvmfun.core.leaf import abstract
-from tvmfun.errors import ShapeError
+from tvmfun.errors import ArgumentError, ShapeError
 from tvmfun.sparse import is_row_sparse, is_table
 
 __all__ = [
@@ -82,6 +82,7 @@ def with_extra_args_support(tx: GradientTransformation) -> GradientTransformatio
     def update(updates: Updates, state: OptState, params: Params | None = None, **extra_args: Any) -> tuple:
         return tx.update(updates, state, params)
 
+    update.passes_rows = getattr(tx.update, "passes_rows", False)  # type: ignore[attr-defined]
     return GradientTransformationExtraArgs(tx.init, update)
 
 
@@ -119,6 +120,7 @@ def stateless(f: Callable[[Updates, Params | None], Updates]) -> GradientTransfo
     """
 
     def update(updates: Updates, state: EmptyState, params: Params | None = None) -> tuple[Updates, EmptyState]:
+        refuse_row_sparse("optim", updates)
         return f(updates, params), state
 
     return GradientTransformation(init_empty_state, update)
@@ -170,8 +172,33 @@ def identity() -> GradientTransformation:
     return stateless(lambda updates, params: updates)
 
 
+def passing_rows(update: Callable) -> Callable:
+    """Marks the ``update`` of a wrapper that hands row-sparse updates on, and of an optimizer that knows them."""
+    update.passes_rows = True  # type: ignore[attr-defined]
+    return update
+
+
+def apply_part(where: str, part: GradientTransformation, updates: Updates, *args: Any, **extra_args: Any) -> tuple:
+    """The ``update`` of one transformation among others, for row-sparse updates only if it knows them."""
+    if not getattr(part.update, "passes_rows", False):
+        refuse_row_sparse(where, updates)
+    return part.update(updates, *args, **extra_args)
+
+
+def refuse_row_sparse(where: str, *updates: Any) -> None:
+    """Raises unless all leaves of the updates are arrays: a place among rows is no number to compute with.
+
+    Raises:
+        ArgumentError: if there are row-sparse gradients.
+    """
+    if any(map(is_row_sparse, tree.leaves(updates, is_leaf=is_row_sparse))):
+        hint = "optim.lazy around the whole optimizer, such as lazy(chain(...))"
+        raise ArgumentError(where, "row-sparse gradients need a lazy optimizer", got="a RowSparse", hint=hint)
+
+
 def map_updates(f: Callable[..., Any], updates: Updates, *rest: Any) -> Updates:
     """``tree.map`` that passes ``None``, which stands for "no update", by."""
+    refuse_row_sparse("optim", updates)
     return tree.map(lambda u, *others: None if u is None else f(u, *others), updates, *rest, is_leaf=_is_none)
 
 

@@ -15,6 +15,8 @@ from tvmfun.optim.base import (
     Params,
     ParamsPlaceholder,
     Updates,
+    apply_part,
+    passing_rows,
     set_to_zero,
     with_extra_args_support,
 )
@@ -54,6 +56,7 @@ def chain(*transforms: GradientTransformation) -> GradientTransformationExtraArg
     def init(params: Params) -> OptState:
         return tuple([part.init(params) for part in parts])
 
+    @passing_rows
     def update(updates: Updates, state: OptState, params: Params | None = None, **extra_args: Any) -> tuple:
         if not isinstance(state, tuple) or len(state) != len(parts):
             raise ArgumentError(
@@ -64,7 +67,7 @@ def chain(*transforms: GradientTransformation) -> GradientTransformationExtraArg
             )
         states = []
         for part, inner in zip(parts, state, strict=True):
-            updates, inner = part.update(updates, inner, params, **extra_args)
+            updates, inner = apply_part("chain", part, updates, inner, params, **extra_args)
             states.append(inner)
         return updates, tuple(states)
 
@@ -96,10 +99,11 @@ def named_chain(*transforms: tuple[str, GradientTransformation]) -> GradientTran
     def init(params: Params) -> OptState:
         return OrderedDict((name, part.init(params)) for name, part in parts.items())
 
+    @passing_rows
     def update(updates: Updates, state: OptState, params: Params | None = None, **extra_args: Any) -> tuple:
         states = OrderedDict()
         for name, part in parts.items():
-            updates, states[name] = part.update(updates, state[name], params, **extra_args)
+            updates, states[name] = apply_part("named_chain", part, updates, state[name], params, **extra_args)
         return updates, states
 
     return GradientTransformationExtraArgs(init, update)
@@ -150,10 +154,12 @@ def masked(inner: GradientTransformation, mask: Any | Callable[[Params], Any]) -
             return MaskedState(inner.init(params))
         return MaskedState(inner.init(select(params, mask(params) if is_function else mask)))
 
+    @passing_rows
     def update(updates: Updates, state: MaskedState, params: Params | None = None, **extra_args: Any) -> tuple:
         mask_tree = mask(updates) if is_function else mask
         chosen = None if params is None else select(params, mask_tree)
-        inner_updates, inner_state = inner.update(select(updates, mask_tree), state.inner_state, chosen, **extra_args)
+        part = select(updates, mask_tree)
+        inner_updates, inner_state = apply_part("masked", inner, part, state.inner_state, chosen, **extra_args)
         merged = tree.map(lambda keep, new, old: new if keep else old, mask_tree, inner_updates, updates)
         return merged, MaskedState(inner_state)
 
@@ -228,6 +234,7 @@ def partition(
             )
         return PartitionState({label: part(label, labels).init(params) for label in transforms})
 
+    @passing_rows
     def update(updates: Updates, state: PartitionState, params: Params | None = None, **extra_args: Any) -> tuple:
         labels = param_labels(updates) if is_function else param_labels
         states = {}

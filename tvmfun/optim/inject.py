@@ -20,6 +20,8 @@ from tvmfun.optim.base import (
     OptState,
     Params,
     Updates,
+    apply_part,
+    passing_rows,
     with_extra_args_support,
 )
 from tvmfun.optim.transforms.common import safe_increment, zero_count
@@ -127,6 +129,7 @@ def inject_hyperparams(
             inner = inner_factory(**others, **values).init(params)
             return InjectStatefulHyperparamsState(zero_count(), values, states, inner)
 
+        @passing_rows
         def update(
             updates: Updates, state: InjectStatefulHyperparamsState, params: Params | None = None, **extra_args: Any
         ) -> tuple:
@@ -134,7 +137,9 @@ def inject_hyperparams(
             values = {**state.hyperparams, **scheduled(state.hyperparams_states, like)}
             states = {k: WrappedScheduleState(safe_increment(s.count)) for k, s in state.hyperparams_states.items()}
             transform = with_extra_args_support(inner_factory(**others, **values))
-            updates, inner = transform.update(updates, state.inner_state, params, **extra_args)
+            updates, inner = apply_part(
+                "inject_hyperparams", transform, updates, state.inner_state, params, **extra_args
+            )
             return updates, InjectStatefulHyperparamsState(safe_increment(state.count), values, states, inner)
 
         return GradientTransformationExtraArgs(init, update)

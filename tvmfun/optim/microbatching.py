@@ -11,6 +11,7 @@ from tvmfun import lax, tree
 from tvmfun.core.leaf import abstract
 from tvmfun.core.trace import trace
 from tvmfun.errors import ArgumentError, ShapeError
+from tvmfun.optim.base import refuse_row_sparse
 
 __all__ = ["AccumulationType", "microbatch"]
 
@@ -93,7 +94,12 @@ def microbatch(
             named = dict(zip(names, parts[len(numbers) :], strict=True))
             return fun(*[positional.get(i, a) for i, a in enumerate(args)], **{**kwargs, **named})
 
-        program = trace(result)(tnp.zeros((), dtype="int32"))
+        def of_arrays(index: Any) -> Any:
+            found = result(index)
+            refuse_row_sparse("microbatch", found)
+            return found
+
+        program = trace(of_arrays)(tnp.zeros((), dtype="int32"))
         leaves, structure = program.out_avals, program.out_tree
         shapes = tree.unflatten(structure, leaves)
         kinds: list = []

@@ -135,10 +135,11 @@ def _run(program: Program, values: Sequence[Any], policy: PrecisionPolicy) -> li
 
 
 def _literal(x: np.generic, policy: PrecisionPolicy) -> _Value:
-    """A number: one that half precision does not hold, like a large mask, stays in float32."""
-    with np.errstate(over="ignore"):
-        overflows = x.dtype == _WIDE and np.isfinite(x) and not np.isfinite(x.astype(policy.dtype))
-    return _Value(x, is_free=not overflows)
+    """A number: one that half precision does not hold, like a large mask or a small epsilon, stays in float32."""
+    with np.errstate(over="ignore", under="ignore"):
+        half = x.astype(policy.dtype)
+    lost = x.dtype == _WIDE and (np.isfinite(half) != np.isfinite(x) or (half == 0) != (x == 0))
+    return _Value(x, is_free=not lost)
 
 
 def _apply(equation: Equation, values: Sequence[_Value], policy: PrecisionPolicy) -> tuple[Any, bool]:

@@ -16,6 +16,7 @@ from tvmfun.nn.layers.attention import KVCache, MultiHeadAttention, RotaryEmbedd
 from tvmfun.nn.layers.linear import Linear
 from tvmfun.nn.layers.normalization import LayerNorm
 from tvmfun.nn.layers.parameters import check_positive, layer
+from tvmfun.nn.state import has_state
 from tvmfun.transforms import checkpoint as rematerialized
 
 __all__ = [
@@ -422,6 +423,9 @@ class Stacked:
     def __init__(self, layers: Sequence[Any], *, checkpoint: bool = False) -> None:
         if not layers:
             raise ArgumentError("Stacked", "there must be layers", got=repr(layers))
+        if has_state(layers[0]):
+            what = "layers with a state cannot be stacked"
+            raise ArgumentError("Stacked", what, got=type(layers[0]).__name__, hint="nn.Sequential")
         for i, part in enumerate(layers):
             tree.check_same_structure("Stacked", layers[0], part, ("the first layer", f"layer {i}"))
         object.__setattr__(self, "layer", tree.map(lambda *leaves: tnp.stack(leaves), *layers))

@@ -10,7 +10,7 @@ import tvmfun.numpy as tnp
 from tvmfun import dtypes, tree
 from tvmfun.core.leaf import abstract
 from tvmfun.errors import ArgumentError, DtypeError
-from tvmfun.optim.base import Params, Updates, map_updates
+from tvmfun.optim.base import Params, Updates, map_updates, refuse_row_sparse
 from tvmfun.optim.tree import bias_correction
 
 __all__ = ["global_norm", "safe_increment", "safe_norm", "safe_root_mean_squares"]
@@ -51,6 +51,7 @@ def global_norm(updates: Updates) -> Any:
     >>> float(global_norm({"w": tnp.asarray([3.0, 0.0]), "b": tnp.asarray(4.0)}))
     5.0
     """
+    refuse_row_sparse("global_norm", updates)
     return tnp.sqrt(sum(tnp.sum(tnp.square(leaf)) for leaf in tree.leaves(updates)))
 
 

@@ -94,7 +94,7 @@ def scale_by_schedule(step_size_fn: Schedule) -> GradientTransformation:
 
     def update(updates: Updates, state: ScaleByScheduleState, params: Params | None = None) -> tuple:
         factor = step_size_fn(state.count)
-        scaled = tree.map(lambda u: in_dtype_of(u, factor) * u, updates)
+        scaled = map_updates(lambda u: in_dtype_of(u, factor) * u, updates)
         return scaled, ScaleByScheduleState(safe_increment(state.count))
 
     return GradientTransformation(init, update)

@@ -5,12 +5,13 @@ from __future__ import annotations
 import builtins
 import functools
 import operator
+from collections.abc import Callable
 from typing import Any
 
 import tvmfun.numpy as tnp
 from tvmfun import tree as pytree
 from tvmfun.errors import ArgumentError
-from tvmfun.optim.base import map_updates
+from tvmfun.optim.base import map_updates, refuse_row_sparse
 
 __all__ = [
     "add",
@@ -31,6 +32,17 @@ __all__ = [
 ]
 
 
+def _map(f: Callable, *trees: Any) -> Any:
+    """``tree.map`` for numbers to compute with."""
+    refuse_row_sparse("optim.tree", *trees)
+    return pytree.map(f, *trees)
+
+
+def _leaves(tree: Any) -> list:
+    refuse_row_sparse("optim.tree", tree)
+    return pytree.leaves(tree)
+
+
 def add(tree_x: Any, tree_y: Any, *other_trees: Any) -> Any:
     """Adds trees leaf by leaf: ``x + y + ...``.
 
@@ -45,7 +57,7 @@ def add(tree_x: Any, tree_y: Any, *other_trees: Any) -> Any:
     >>> add({"w": 1.0}, {"w": 2.0}, {"w": 4.0})
     {'w': 7.0}
     """
-    return pytree.map(lambda *leaves: functools.reduce(operator.add, leaves), tree_x, tree_y, *other_trees)
+    return _map(lambda *leaves: functools.reduce(operator.add, leaves), tree_x, tree_y, *other_trees)
 
 
 def sub(tree_x: Any, tree_y: Any) -> Any:
@@ -61,7 +73,7 @@ def sub(tree_x: Any, tree_y: Any) -> Any:
     >>> sub({"w": 1.0}, {"w": 2.0})
     {'w': -1.0}
     """
-    return pytree.map(operator.sub, tree_x, tree_y)
+    return _map(operator.sub, tree_x, tree_y)
 
 
 def mul(tree_x: Any, tree_y: Any) -> Any:
@@ -77,7 +89,7 @@ def mul(tree_x: Any, tree_y: Any) -> Any:
     >>> mul({"w": 3.0}, {"w": 2.0})
     {'w': 6.0}
     """
-    return pytree.map(operator.mul, tree_x, tree_y)
+    return _map(operator.mul, tree_x, tree_y)
 
 
 def div(tree_x: Any, tree_y: Any) -> Any:
@@ -93,7 +105,7 @@ def div(tree_x: Any, tree_y: Any) -> Any:
     >>> div({"w": 3.0}, {"w": 2.0})
     {'w': 1.5}
     """
-    return pytree.map(operator.truediv, tree_x, tree_y)
+    return _map(operator.truediv, tree_x, tree_y)
 
 
 def scale(scalar: Any, tree: Any) -> Any:
@@ -109,7 +121,7 @@ def scale(scalar: Any, tree: Any) -> Any:
     >>> scale(0.5, {"w": 3.0})
     {'w': 1.5}
     """
-    return pytree.map(lambda x: scalar * x, tree)
+    return _map(lambda x: scalar * x, tree)
 
 
 def add_scale(tree_x: Any, scalar: Any, tree_y: Any) -> Any:
@@ -142,7 +154,7 @@ def vdot(tree_x: Any, tree_y: Any) -> Any:
     >>> float(vdot({"w": tnp.asarray([1.0, 2.0])}, {"w": tnp.asarray([3.0, 4.0])}))
     11.0
     """
-    return _total(pytree.leaves(pytree.map(lambda x, y: tnp.vdot(tnp.asarray(x), tnp.asarray(y)), tree_x, tree_y)))
+    return _total(_leaves(_map(lambda x, y: tnp.vdot(tnp.asarray(x), tnp.asarray(y)), tree_x, tree_y)))
 
 
 def sum(tree: Any) -> Any:
@@ -157,7 +169,7 @@ def sum(tree: Any) -> Any:
     >>> float(sum({"w": tnp.asarray([1.0, 2.0]), "b": 4.0}))
     7.0
     """
-    return _total([tnp.sum(tnp.asarray(leaf)) for leaf in pytree.leaves(tree)])
+    return _total([tnp.sum(tnp.asarray(leaf)) for leaf in _leaves(tree)])
 
 
 def max(tree: Any) -> Any:
@@ -172,7 +184,7 @@ def max(tree: Any) -> Any:
     >>> float(max({"w": tnp.asarray([1.0, 2.0]), "b": 4.0}))
     4.0
     """
-    maxima = [tnp.max(tnp.asarray(leaf)) for leaf in pytree.leaves(tree) if tnp.size(leaf)]
+    maxima = [tnp.max(tnp.asarray(leaf)) for leaf in _leaves(tree) if tnp.size(leaf)]
     return functools.reduce(tnp.maximum, maxima) if maxima else -float("inf")
 
 
@@ -188,7 +200,7 @@ def min(tree: Any) -> Any:
     >>> float(min({"w": tnp.asarray([1.0, 2.0]), "b": 4.0}))
     1.0
     """
-    minima = [tnp.min(tnp.asarray(leaf)) for leaf in pytree.leaves(tree) if tnp.size(leaf)]
+    minima = [tnp.min(tnp.asarray(leaf)) for leaf in _leaves(tree) if tnp.size(leaf)]
     return functools.reduce(tnp.minimum, minima) if minima else float("inf")
 
 
@@ -204,7 +216,7 @@ def size(tree: Any) -> int:
     >>> size({"w": tnp.zeros((2, 3)), "b": 4.0})
     7
     """
-    return builtins.sum(tnp.size(leaf) for leaf in pytree.leaves(tree))
+    return builtins.sum(tnp.size(leaf) for leaf in _leaves(tree))
 
 
 def norm(tree: Any, ord: int | float | str | None = None, squared: bool = False) -> Any:
@@ -226,12 +238,12 @@ def norm(tree: Any, ord: int | float | str | None = None, squared: bool = False)
     [7.0, 5.0, 4.0]
     """
     if ord is None or ord == 2:
-        square = tnp.asarray(sum(pytree.map(tnp.square, tree)))
+        square = tnp.asarray(sum(_map(tnp.square, tree)))
         return square if squared else tnp.sqrt(square)
     if ord == 1:
-        result = sum(pytree.map(tnp.abs, tree))
+        result = sum(_map(tnp.abs, tree))
     elif ord in (float("inf"), "inf", "infinity"):
-        result = max(pytree.map(tnp.abs, tree))
+        result = max(_map(tnp.abs, tree))
     else:
         raise ArgumentError("norm", "ord must be 1, 2 or inf", got=repr(ord))
     return tnp.square(result) if squared else tnp.asarray(result)
@@ -251,7 +263,7 @@ def clip(tree: Any, min_value: Any = None, max_value: Any = None) -> Any:
     >>> clip({"w": tnp.asarray([-3.0, 0.5])}, -1.0, 1.0)["w"]
     Array([-1. ,  0.5], dtype=float32)
     """
-    return pytree.map(lambda x: tnp.clip(x, min_value, max_value), tree)
+    return _map(lambda x: tnp.clip(x, min_value, max_value), tree)
 
 
 def where(condition: Any, tree_x: Any, tree_y: Any) -> Any:
@@ -268,7 +280,7 @@ def where(condition: Any, tree_x: Any, tree_y: Any) -> Any:
     >>> float(where(False, {"w": 1.0}, {"w": 2.0})["w"])
     2.0
     """
-    return pytree.map(lambda x, y: tnp.where(condition, x, y), tree_x, tree_y)
+    return _map(lambda x, y: tnp.where(condition, x, y), tree_x, tree_y)
 
 
 def allclose(a: Any, b: Any, rtol: Any = 1e-05, atol: Any = 1e-08, equal_nan: bool = False) -> Any:
@@ -287,7 +299,7 @@ def allclose(a: Any, b: Any, rtol: Any = 1e-05, atol: Any = 1e-08, equal_nan: bo
     >>> bool(allclose({"w": 1.0}, {"w": 1.0 + 1e-6}))
     True
     """
-    close = pytree.leaves(pytree.map(lambda x, y: tnp.allclose(x, y, rtol=rtol, atol=atol, equal_nan=equal_nan), a, b))
+    close = _leaves(_map(lambda x, y: tnp.allclose(x, y, rtol=rtol, atol=atol, equal_nan=equal_nan), a, b))
     return functools.reduce(operator.and_, close) if close else True
 
 

@@ -15,6 +15,7 @@ from tvmfun.optim.base import (
     OptState,
     Params,
     Updates,
+    refuse_row_sparse,
     select,
     with_extra_args_support,
 )
@@ -146,6 +147,8 @@ class MultiSteps:
     ) -> tuple[Updates, MultiStepsState]:
         """Accumulates gradients, and returns an update, or zeros and the next state."""
         steps = self._steps(state.gradient_step)
+
+        refuse_row_sparse("MultiSteps", updates)
 
         def accumulate(u: Any, total: Any) -> Any:
             return total + (u - total) / (state.mini_step + 1).astype(total.dtype) if self._mean else u + total

@@ -10,7 +10,8 @@ from tvmfun.core.array import ShapeDtype
 from tvmfun.core.leaf import abstract
 from tvmfun.errors import ArgumentError
 from tvmfun.jit import eval_shape
-from tvmfun.optim.base import GradientTransformation, OptState, Params, Updates
+from tvmfun.optim.base import GradientTransformation, OptState, Params, Updates, passing_rows
+from tvmfun.optim.wrappers.accumulation import MultiStepsState
 from tvmfun.sparse import RowSparse, is_row_sparse, is_table
 
 __all__ = ["lazy"]
@@ -28,7 +29,8 @@ def lazy(inner: GradientTransformation) -> GradientTransformation:
     ``SparseAdam``; counts of steps are those of the whole tree. Norms are over the rows of the gradient.
 
     Args:
-        inner: an optimizer that treats each row alone, as all elementwise ones do.
+        inner: an optimizer that treats each row alone, as all elementwise ones do. It sees arrays in place of tables;
+            masks and labels are to be trees of such, or functions. What clips or scales gradients belongs inside.
 
     Returns:
         A transformation with the state that ``inner`` has for plain arrays. Updates of tables are row-sparse;
@@ -36,7 +38,7 @@ def lazy(inner: GradientTransformation) -> GradientTransformation:
 
     Raises:
         ArgumentError: when it updates, if the state of ``inner`` has rows of a table elsewhere than along its first
-            axis.
+            axis, or ``inner`` accumulates gradients over several steps.
 
     >>> import tvmfun
     >>> import tvmfun.numpy as tnp
@@ -58,8 +60,10 @@ def lazy(inner: GradientTransformation) -> GradientTransformation:
     def init(params: Params) -> OptState:
         return inner.init(_arrays(params))
 
+    @passing_rows
     def update(updates: Updates, state: OptState, params: Params | None = None, **extra_args: Any) -> tuple:
         nodes, structure = tree.flatten(updates, is_leaf=is_row_sparse)
+        _refuse_accumulation(state)
         tables = [node for node in nodes if is_row_sparse(node)]
         owners = _owners(inner, nodes, structure)
         leaves, state_structure = tree.flatten(state)
@@ -83,6 +87,14 @@ def lazy(inner: GradientTransformation) -> GradientTransformation:
         return tree.unflatten(structure, results), tree.unflatten(state_structure, kept)
 
     return GradientTransformation(init, update)
+
+
+def _refuse_accumulation(state: OptState) -> None:
+    """What several gradients add up to has the rows of all of them, and an update only those of the last."""
+    nodes = tree.leaves(state, is_leaf=lambda node: isinstance(node, MultiStepsState))
+    if any(isinstance(node, MultiStepsState) for node in nodes):
+        what = "gradients cannot be accumulated over steps that look up different rows"
+        raise ArgumentError("optim.lazy", what, got="MultiSteps", hint="one gradient of a larger batch")
 
 
 def _arrays(params: Params) -> Params:
