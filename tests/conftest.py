@@ -4,6 +4,7 @@ import sys
 
 import hypothesis
 import pytest
+import sampling
 
 # Examples that a property is tried on are the same in each run; ``--hypothesis-profile random`` draws others.
 # There is no deadline, because an example may have to be compiled.
@@ -22,6 +23,11 @@ os.environ["TVMFUN_CACHE_DIR"] = ""
 def pytest_configure(config: pytest.Config) -> None:
     # A kernel without a schedule is slow but right: only here is that an error.
     config.addinivalue_line("filterwarnings", "error::tvmfun.errors.PerformanceWarning")
+
+
+@pytest.hookimpl(tryfirst=True)  # before pytest leaves out what is marked as slow
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    sampling.leave_out(items)
 
 
 @pytest.fixture
