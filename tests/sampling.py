@@ -18,13 +18,15 @@ def one_in(count: int, *axes: Iterable[Any]) -> list[Any]:
 #: Files of many alike tests, in other files covered from another side, and of how many every run takes one.
 ALIKE = {
     "lax/test_control_flow.py": 2,
+    "lax/test_windows.py": 2,
+    "lower/test_cpu_schedule.py": 2,
     "nn/test_attention.py": 2,
     "numpy/test_against_jax.py": 2,
     "numpy/test_elementwise.py": 2,
     "ops/test_against_jax.py": 2,
     "ops/test_batching.py": 3,
     "ops/test_simplify.py": 2,
-    "test_dynamic_shapes.py": 2,
+    "test_dynamic_shapes.py": 3,
     "transforms/test_vmap.py": 2,
 }
 

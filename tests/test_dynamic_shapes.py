@@ -244,7 +244,7 @@ def test_transforms_loops_and_functions_of_numpy(function):
     agrees(function, lambda n: (floats(n, 5),), (B,), (1, 2, 7, 70), tolerance=1e-4)
 
 
-@settings(max_examples=25)
+@settings(max_examples=10)
 @given(data=st.data())
 def test_products(data):
     """Any of the sizes of a product may be dynamic, the summed one included."""
