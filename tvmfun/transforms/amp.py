@@ -10,7 +10,6 @@ from typing import Any
 import numpy as np
 
 from tvmfun import dtypes, tree
-from tvmfun.core.array import Array
 from tvmfun.core.derivative import trace_leaves
 from tvmfun.core.inline import subprograms
 from tvmfun.core.leaf import abstract
@@ -19,7 +18,7 @@ from tvmfun.errors import ArgumentError
 from tvmfun.ops import calls
 from tvmfun.ops.pointwise import astype
 from tvmfun.transforms.custom import custom_vjp
-from tvmfun.transforms.staging import staged
+from tvmfun.transforms.staging import over_arrays, staged
 
 _WIDE = dtypes.float32
 
@@ -87,22 +86,12 @@ def amp(fun: Callable | None = None, policy: PrecisionPolicy | str = "bfloat16")
 
     @wraps(fun)
     def mixed(*args: Any, **kwargs: Any) -> Any:
-        def of_arrays(args: tuple, kwargs: dict) -> Any:
-            leaves, structure = tree.flatten((args, kwargs))
-            places = [i for i, leaf in enumerate(leaves) if isinstance(leaf, Array) or hasattr(leaf, "dtype")]
+        def traced(*args: Any, **kwargs: Any) -> Any:
+            of_arrays, arrays = over_arrays(fun, args, kwargs)
+            program = trace_leaves(of_arrays, [abstract(array, name) for array in arrays], name)
+            return tree.unflatten(program.out_tree, _run(program, [*program.captured, *arrays], chosen))
 
-            def of_leaves(*arrays: Any) -> Any:
-                full = list(leaves)
-                for i, array in zip(places, arrays, strict=True):
-                    full[i] = array
-                args, kwargs = tree.unflatten(structure, full)
-                return fun(*args, **kwargs)
-
-            program = trace_leaves(of_leaves, [abstract(leaves[i], name) for i in places], name)
-            outputs = _run(program, [*program.captured, *(leaves[i] for i in places)], chosen)
-            return tree.unflatten(program.out_tree, outputs)
-
-        return staged(of_arrays, args, kwargs)
+        return staged(traced, *args, **kwargs)
 
     return mixed
 

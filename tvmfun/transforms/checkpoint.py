@@ -16,6 +16,7 @@ from tvmfun.core.trace import is_tracing
 from tvmfun.errors import ArgumentError
 from tvmfun.ops import calls
 from tvmfun.ops.control import closing
+from tvmfun.transforms.staging import over_arrays
 
 
 def checkpoint(
@@ -50,21 +51,16 @@ def checkpoint(
             return fun(*args, **kwargs)
         fixed = {i % len(args): args[i] for i in static}
         moving = [arg for i, arg in enumerate(args) if i not in fixed]
-        leaves, structure = tree.flatten((moving, kwargs))
-        places = [i for i, leaf in enumerate(leaves) if isinstance(leaf, Array) or hasattr(leaf, "dtype")]
         name = getattr(fun, "__name__", "fun")
 
-        def run(*arrays: Any) -> Any:
-            full = list(leaves)
-            for i, array in zip(places, arrays, strict=True):
-                full[i] = array
-            moving, kwargs = tree.unflatten(structure, full)
+        def run(*moving: Any, **kwargs: Any) -> Any:
             rest = iter(moving)
             return fun(*(fixed[i] if i in fixed else next(rest) for i in range(len(args))), **kwargs)
 
-        traced = trace_leaves(run, [abstract(leaves[i], name) for i in places], name)
+        of_arrays, arrays = over_arrays(run, moving, kwargs)
+        traced = trace_leaves(of_arrays, [abstract(array, name) for array in arrays], name)
         program, captured = closing(traced)
-        results = calls.checkpoint(*captured, *(leaves[i] for i in places), program=program, policy=policy)
+        results = calls.checkpoint(*captured, *arrays, program=program, policy=policy)
         return tree.unflatten(traced.out_tree, results)
 
     return checkpointed

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import wraps
 from typing import Any
 
@@ -20,7 +20,13 @@ def staged(fun: Callable, *args: Any, **kwargs: Any) -> Any:
     """
     if is_tracing():
         return fun(*args, **kwargs)
-    leaves, structure = tree.flatten((args, kwargs))
+    of_arrays, arrays = over_arrays(fun, args, kwargs)
+    return tracing.trace(of_arrays)(*arrays)(*arrays)
+
+
+def over_arrays(fun: Callable, args: Sequence[Any], kwargs: dict[str, Any]) -> tuple[Callable, list[Any]]:
+    """A function of the arrays among the leaves of arguments, which sets the others as they are, and these arrays."""
+    leaves, structure = tree.flatten((tuple(args), kwargs))
     places = [i for i, leaf in enumerate(leaves) if hasattr(leaf, "shape") and hasattr(leaf, "dtype")]
 
     @wraps(fun)
@@ -31,8 +37,7 @@ def staged(fun: Callable, *args: Any, **kwargs: Any) -> Any:
         args, kwargs = tree.unflatten(structure, full)
         return fun(*args, **kwargs)
 
-    arrays = [leaves[i] for i in places]
-    return tracing.trace(of_arrays)(*arrays)(*arrays)
+    return of_arrays, [leaves[i] for i in places]
 
 
 def as_arrays(values: Any) -> Any:

@@ -22,7 +22,7 @@ def softmax(x: Any, axis: int = -1) -> Any:
     >>> softmax(tnp.asarray([1000.0, 1000.0]))
     Array([0.5, 0.5], dtype=float32)
     """
-    exponentials = tnp.exp(_below_max(x, axis))
+    exponentials = tnp.exp(below_max(x, axis))
     return exponentials / tnp.sum(exponentials, axis=axis, keepdims=True)
 
 
@@ -36,7 +36,7 @@ def log_softmax(x: Any, axis: int = -1) -> Any:
     >>> log_softmax(tnp.asarray([1000.0, 0.0]))
     Array([    0., -1000.], dtype=float32)
     """
-    shifted = _below_max(x, axis)
+    shifted = below_max(x, axis)
     return shifted - tnp.log(tnp.sum(tnp.exp(shifted), axis=axis, keepdims=True))
 
 
@@ -58,7 +58,8 @@ def logsumexp(x: Any, axis: int | Sequence[int] | None = None, keepdims: bool = 
     return total if keepdims else tnp.squeeze(total, axis=axes)
 
 
-def _below_max(x: Any, axis: int) -> Any:
+def below_max(x: Any, axis: int) -> Any:
+    """The array less its maxima along an axis, so that exponentials do not overflow."""
     x = tnp.asarray(x)
     return x - lax.stop_gradient(tnp.max(x, axis=axis, keepdims=True))
 

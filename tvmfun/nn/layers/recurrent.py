@@ -386,8 +386,37 @@ def _over_time(cell: Any, rows: Array, start: tuple, runs: Array | None, reverse
     return lax.scan(step, start, (cell.project(rows), runs), reverse=reverse)
 
 
+class _OneState(_Recurrent):
+    """What networks do whose state is one array."""
+
+    def __call__(
+        self, x: Any, hx: Any = None, *, seq_lengths: Any = None, key: Any = None, train: bool = True
+    ) -> tuple[Any, Any]:
+        """Runs over sequences.
+
+        Args:
+            x: inputs of shape (batch, length, input_size), or (length, input_size).
+            hx: the first state, of shape (num_layers * directions, batch, hidden_size), zeros if not given:
+                layer by layer, forwards before backwards.
+            seq_lengths: integers of shape (batch,); steps behind them do not happen: their outputs are zeros, and the
+                last state is the one at the length, as for a packed sequence in PyTorch.
+            key: a key of :mod:`tvmfun.random` for the dropout, needed only if ``train``.
+            train: whether to drop outputs.
+
+        Returns:
+            The outputs of the last layer, (batch, length, directions * hidden_size), and the last state, shaped
+            like ``hx``.
+
+        Raises:
+            ShapeError: if a shape does not fit.
+            ArgumentError: if the key of the dropout is missing.
+        """
+        y, (h,) = self._run(x, hx, seq_lengths, key, train)
+        return y, h
+
+
 @layer
-class RNN(_Recurrent):
+class RNN(_OneState):
     """Elman's recurrent network over sequences of shape (batch, length, features).
 
     ``cells[layer][direction]`` is an :class:`RNNCell`, where the formula and the shapes of the weights are.
@@ -428,31 +457,6 @@ class RNN(_Recurrent):
     ) -> None:
         make = partial(RNNCell, hidden_size=hidden_size, bias=bias, nonlinearity=nonlinearity, dtype=dtype)
         self._set_cells(make, input_size, num_layers, bidirectional, dropout, key)
-
-    def __call__(
-        self, x: Any, hx: Any = None, *, seq_lengths: Any = None, key: Any = None, train: bool = True
-    ) -> tuple[Any, Any]:
-        """Runs over sequences.
-
-        Args:
-            x: inputs of shape (batch, length, input_size), or (length, input_size).
-            hx: the first state, of shape (num_layers * directions, batch, hidden_size), zeros if not given:
-                layer by layer, forwards before backwards.
-            seq_lengths: integers of shape (batch,); steps behind them do not happen: their outputs are zeros, and the
-                last state is the one at the length, as for a packed sequence in PyTorch.
-            key: a key of :mod:`tvmfun.random` for the dropout, needed only if ``train``.
-            train: whether to drop outputs.
-
-        Returns:
-            The outputs of the last layer, (batch, length, directions * hidden_size), and the last state, shaped
-            like ``hx``.
-
-        Raises:
-            ShapeError: if a shape does not fit.
-            ArgumentError: if the key of the dropout is missing.
-        """
-        y, (h,) = self._run(x, hx, seq_lengths, key, train)
-        return y, h
 
 
 @layer
@@ -525,7 +529,7 @@ class LSTM(_Recurrent):
 
 
 @layer
-class GRU(_Recurrent):
+class GRU(_OneState):
     """Gated recurrent units over sequences of shape (batch, length, features).
 
     ``cells[layer][direction]`` is a :class:`GRUCell`, where the formula and the shapes of the weights are.
@@ -564,28 +568,3 @@ class GRU(_Recurrent):
     ) -> None:
         make = partial(GRUCell, hidden_size=hidden_size, bias=bias, dtype=dtype)
         self._set_cells(make, input_size, num_layers, bidirectional, dropout, key)
-
-    def __call__(
-        self, x: Any, hx: Any = None, *, seq_lengths: Any = None, key: Any = None, train: bool = True
-    ) -> tuple[Any, Any]:
-        """Runs over sequences.
-
-        Args:
-            x: inputs of shape (batch, length, input_size), or (length, input_size).
-            hx: the first state, of shape (num_layers * directions, batch, hidden_size), zeros if not given:
-                layer by layer, forwards before backwards.
-            seq_lengths: integers of shape (batch,); steps behind them do not happen: their outputs are zeros, and the
-                last state is the one at the length, as for a packed sequence in PyTorch.
-            key: a key of :mod:`tvmfun.random` for the dropout, needed only if ``train``.
-            train: whether to drop outputs.
-
-        Returns:
-            The outputs of the last layer, (batch, length, directions * hidden_size), and the last state, shaped
-            like ``hx``.
-
-        Raises:
-            ShapeError: if a shape does not fit.
-            ArgumentError: if the key of the dropout is missing.
-        """
-        y, (h,) = self._run(x, hx, seq_lengths, key, train)
-        return y, h
