@@ -500,9 +500,20 @@ def test_from_several_threads():
 
 
 def test_import_brings_neither_jax_nor_torch_nor_onnx():
-    code = "import sys, tvmfun; print([m for m in ('jax', 'onnx', 'chex', 'optax') if m in sys.modules])"
+    code = "import sys, tvmfun; print([m for m in ('jax', 'torch', 'onnx', 'chex', 'optax') if m in sys.modules])"
     result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert result.stdout.strip() == "[]"
+
+
+@pytest.mark.interop
+@pytest.mark.parametrize("first", ["torch", "tvmfun"])
+def test_torch_in_either_order(first):
+    code = f"""if True:
+        import {first}, torch, tvmfun, tvmfun.numpy as tnp, numpy as np
+        x = tvmfun.jit(lambda x: x + 1)(torch.arange(3.0))
+        assert np.array_equal(x, [1, 2, 3]) and torch.equal(torch.from_dlpack(x), torch.tensor([1.0, 2.0, 3.0]))
+    """
+    subprocess.run([sys.executable, "-c", code], check=True)
 
 
 @pytest.mark.parametrize("value", ["0", "two", "-1"])

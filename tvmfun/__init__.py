@@ -7,7 +7,7 @@ step at a time, into one TVM module.
 from importlib.metadata import PackageNotFoundError as _PackageNotFoundError
 from importlib.metadata import version as _version
 
-from tvmfun import errors, tree
+from tvmfun import _tvm, errors, tree  # noqa: F401  # TVM comes first
 from tvmfun import lax as lax
 from tvmfun import numpy as numpy
 from tvmfun import random as random

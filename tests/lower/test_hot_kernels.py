@@ -125,8 +125,8 @@ def test_training_steps_are_scheduled_as_intended(name, mcpu, monkeypatch):
     program = inlined(runner.run.lower(*runner.types()).program)
     scheduled = []
 
-    def recorded(kernel, *arguments):
-        function = schedule(kernel, *arguments)
+    def recorded(kernel, *arguments, **options):
+        function = schedule(kernel, *arguments, **options)
         scheduled.append((kernel, function))
         return function
 

@@ -48,6 +48,13 @@ PullbackRule = Callable[..., tuple[tuple, Callable[[Sequence[Any]], list]]]
 PushforwardRule = Callable[..., tuple[tuple, Sequence[Any]]]
 
 
+#: The floating-point operations of an op whose result is one of floats: ``(out, *avals, **params) -> number``.
+FlopsRule = Callable[..., Any]
+
+#: The Programs that an op runs, with how often: ``(**params) -> alternatives``, of which one is taken.
+RunsRule = Callable[..., Sequence[Sequence[tuple[Any, Any]]]]
+
+
 #: - pointwise: one element from the elements at the same place, sizes of 1 repeated as in NumPy;
 #: - injective: each element is read from one place of the arguments (reshape, slice, gather);
 #: - reduction: elements are combined along axes; contraction: products are summed along axes;
@@ -104,6 +111,10 @@ class Op:
         over_axis: for collectives, the batching rule over an axis that the parameter ``axis_names`` names.
         precision: what mixed precision makes of it; see :data:`Precision`. By default low for contractions, high
             for reductions, opaque ops and expensive functions, and either for the others.
+        flops: what it computes. By default one operation for each element of the result if it is pointwise, and of the
+            argument if it is a reduction, and none for other kinds.
+        runs: for control ops and calls, the Programs that they run.
+        overwrites: which argument it may write its result over while it runs, though it reads it not in step.
     """
 
     name: str
@@ -119,10 +130,15 @@ class Op:
     pushforward: PushforwardRule | None = None
     over_axis: AxisRule | None = None
     precision: Precision = None  # type: ignore[assignment]  # filled in below
+    flops: FlopsRule = None  # type: ignore[assignment]  # filled in below
+    runs: RunsRule | None = None
+    overwrites: int | None = None
 
     def __post_init__(self) -> None:
         if self.precision is None:
             object.__setattr__(self, "precision", self._usual_precision())
+        if self.flops is None:
+            object.__setattr__(self, "flops", _USUAL_FLOPS.get(self.kind, nothing))
         if self.spelling is None:
             object.__setattr__(self, "spelling", own_spelling(f"tvmfun.{self.name}"))
 
@@ -146,6 +162,16 @@ class Op:
     def __repr__(self) -> str:
         return self.name
 
+
+def nothing(out: ShapeDtype, *args: ShapeDtype, **params: Any) -> int:
+    """The operations of an op that only moves or reinterprets elements."""
+    return 0
+
+
+_USUAL_FLOPS: dict[Kind, FlopsRule] = {
+    "pointwise": lambda out, *args, **params: out.size,
+    "reduction": lambda out, x, **params: x.size,
+}
 
 #: Every op by name.
 REGISTRY: dict[str, Op] = {}

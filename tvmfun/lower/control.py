@@ -323,7 +323,7 @@ def _states(program: Program, kernels: Sequence[Kernel]) -> dict[Variable, Varia
 def _is_scatter(kernel: Kernel) -> bool:
     """Whether a kernel is nothing but a scatter into an array."""
     equation = kernel.equations[0]
-    return len(kernel.equations) == 1 and equation.op.name == "scatter" and equation.inputs[0] in kernel.inputs
+    return len(kernel.equations) == 1 and equation.op.overwrites == 0 and equation.inputs[0] in kernel.inputs
 
 
 def _may_lie_in_place(equation: Equation, sources: set[int], output: int) -> bool:

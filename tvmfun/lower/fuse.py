@@ -59,8 +59,8 @@ class Kernel:
     def reads_in_step(self, variable: Atom) -> bool:
         """Whether each element of an input is read only where the same element of the results is computed."""
         first = self.equations[0]
-        if first.op.name == "scatter":
-            return variable is first.inputs[0] and variable not in first.inputs[1:]
+        if (place := first.op.overwrites) is not None:
+            return all((atom is variable) == (i == place) for i, atom in enumerate(first.inputs))
         shape, depends = variable.aval.shape, {variable}
         for equation in self.equations:
             if depends.intersection(equation.inputs):

@@ -114,6 +114,17 @@ class _ModuleBuilder:
             shape = tuple(axes.pop(size, size) for size in variable.aval.shape)
             self.values[variable] = relax.Var(f"a{i}", self.type(replace(variable.aval, shape=shape)))
             parameters.append(self.values[variable])
+        for kernel, in_place in self.steps():
+            self.call(kernel, in_place)
+        body = relax.Tuple([self.value(atom) for atom in self.program.outputs])
+        sequence = relax.SeqExpr([relax.DataflowBlock(self.bindings)] if self.bindings else [], body)
+        if sequence.ty.is_missing():
+            relax.expr._update_type(sequence, body.ty)
+        main = relax.Function(parameters, sequence, body.ty).with_attr("global_symbol", "main")
+        return tvm.IRModule({tvm.ir.GlobalVar("main"): main, **self.functions})
+
+    def steps(self) -> list[tuple[Kernel, InPlace]]:
+        """The kernels in order, and what each of them may write over arguments."""
         program = without_holes(sparse_updates(self.program))
         if targets.is_cpu(self.target):
             kernels = merge_rows(fuse(with_panels(program, self.target), widens=True), program.outputs)
@@ -124,14 +135,7 @@ class _ModuleBuilder:
         self.donated.difference_update(atom for kernel in kernels if kernel.is_view for atom in kernel.inputs)
         self.returned = set(self.program.outputs)
         self.donated -= self.returned
-        for i, kernel in enumerate(kernels):
-            self.call(kernel, self.in_place(kernel, i))
-        body = relax.Tuple([self.value(atom) for atom in self.program.outputs])
-        sequence = relax.SeqExpr([relax.DataflowBlock(self.bindings)] if self.bindings else [], body)
-        if sequence.ty.is_missing():
-            relax.expr._update_type(sequence, body.ty)
-        main = relax.Function(parameters, sequence, body.ty).with_attr("global_symbol", "main")
-        return tvm.IRModule({tvm.ir.GlobalVar("main"): main, **self.functions})
+        return [(kernel, self.in_place(kernel, i)) for i, kernel in enumerate(kernels)]
 
     def relax(self, value: Any) -> Any:
         """Sizes as expressions of those that Relax knows."""
@@ -239,6 +243,11 @@ def scheduled_module(program: Program, target: Target, donated: Collection[int] 
         donated: the places of inputs that may be overwritten with results.
     """
     return _ModuleBuilder(program, target, donated).build()
+
+
+def fused_kernels(program: Program, target: Target, donated: Collection[int] = ()) -> list[tuple[Kernel, InPlace]]:
+    """The kernels of the Program in the order in which they run, and what each may write over arguments."""
+    return _ModuleBuilder(program, target, donated).steps()
 
 
 def scheduled_kernels(program: Program, target: Target, donated: Collection[int] = ()) -> list[Scheduled]:

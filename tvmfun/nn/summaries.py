@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-import math
 import sys
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from types import CodeType, FrameType
 from typing import Any, NamedTuple
 
-from tvmfun import dtypes, tree
+from tvmfun import tree
 from tvmfun.core.array import ShapeDtype
+from tvmfun.core.cost import flops, program_flops
 from tvmfun.core.leaf import abstract
-from tvmfun.core.program import Equation, Program
 from tvmfun.core.trace import equations, trace
 from tvmfun.errors import ArgumentError
 from tvmfun.nn.layers.containers import Function
@@ -124,7 +123,7 @@ def summary(model: Any, *args: Any, **kwargs: Any) -> Summary:
     program = trace(run)(shapes, arrays)
     rows = [_row(path, layer, calls[path].output, calls[path].flops) for path, layer in _layers(shapes)]
     output = calls[""].result(tree.unflatten(program.out_tree, program.out_avals))
-    total = _row("", model, output, sum(map(_flops, program.equations)))
+    total = _row("", model, output, program_flops(program))
     return Summary(tuple(row for row in rows if row.path), total)
 
 
@@ -193,49 +192,9 @@ class _Observed:
             calls = self._calls.get(id(frame.f_locals.get(frame.f_code.co_varnames[0])))
             if calls is not None:
                 calls.output = calls.result(value)
-                calls.flops = calls.flops + sum(map(_flops, made))
+                calls.flops = calls.flops + sum(map(flops, made))
 
 
 def _strong(leaf: Any) -> ShapeDtype:
     aval = abstract(leaf)
     return ShapeDtype(aval.shape, aval.dtype)
-
-
-# -- floating-point operations ---------------------------------------------------------------------------------
-
-# Ops on elements that compute nothing.
-_FREE = {"where", "astype", "bitcast", "stop_gradient", "name"}
-
-
-def _flops(equation: Equation) -> Any:
-    """The floating-point operations of an equation."""
-    op, params = equation.op, equation.params
-    programs = {name: value for name, value in params.items() if isinstance(value, Program)}
-    if op.name == "loop":
-        steps = params["length"]
-        return _of_program(programs["body"]) * (1 if steps is None else steps)
-    if op.name == "switch":
-        return max(map(_of_program, params["branches"]))
-    if "program" in programs:
-        return _of_program(programs["program"])
-    out = equation.outputs[0].aval
-    if not dtypes.is_float(out.dtype):
-        return 0
-    first = equation.inputs[0].aval if equation.inputs else out
-    if op.name == "dot_general":
-        return 2 * out.size * math.prod(first.shape[axis] for axis in params["contract"][0])
-    if op.name == "conv":
-        *kernel, channels, _ = equation.inputs[1].aval.shape
-        return 2 * out.size * math.prod(kernel) * channels // math.prod(params["dilation"])
-    if op.name == "conv_kernel_gradient":
-        *places, _ = equation.inputs[1].aval.shape
-        return 2 * out.size * math.prod(places)
-    if op.name in ("window_max", "window_sum"):
-        return out.size * math.prod(params["window"])
-    if op.kind == "reduction" or op.name.startswith("cum"):
-        return first.size
-    return out.size if op.kind == "pointwise" and op.name not in _FREE else 0
-
-
-def _of_program(program: Program) -> Any:
-    return sum(map(_flops, program.equations))

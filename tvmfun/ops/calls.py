@@ -17,7 +17,7 @@ from tvmfun.core.array import ShapeDtype
 from tvmfun.core.batching import Axis, Batched, batch, current_axis, repeat
 from tvmfun.core.derivative import Tape, is_float, pushforward, trace_leaves, transposed, zeros
 from tvmfun.core.leaf import abstract
-from tvmfun.core.op import Op, register
+from tvmfun.core.op import Op, nothing, register
 from tvmfun.core.program import Equation, Program
 from tvmfun.core.trace import named_axis
 from tvmfun.errors import GradientError
@@ -45,6 +45,10 @@ def _shape(*avals: ShapeDtype, program: Program, **params: Any) -> tuple:
 
 def _program(*, program: Program, **params: Any) -> Program:
     return program
+
+
+def _runs(*, program: Program, **params: Any) -> list:
+    return [[(program, 1)]]
 
 
 def _batched_function(program: Program, flags: Sequence[bool], axis: Axis) -> Callable:
@@ -155,6 +159,7 @@ custom_vjp_call = register(
         batch=_vjp_batch,
         pullback=_vjp_pullback,
         pushforward=_vjp_pushforward,
+        runs=_runs,
     )
 )
 
@@ -218,6 +223,7 @@ custom_jvp_call = register(
         batch=_jvp_batch,
         pullback=_jvp_pullback,
         pushforward=_jvp_pushforward,
+        runs=_runs,
     )
 )
 
@@ -286,6 +292,7 @@ checkpoint = register(
         batch=_checkpoint_batch,
         pullback=_checkpoint_pullback,
         pushforward=_checkpoint_pushforward,
+        runs=_runs,
     )
 )
 
@@ -303,5 +310,5 @@ barrier = register(
 
 #: ``name(x, name=)``: ``x``, which checkpointing policies know by the name.
 name = pw.register_pointwise(
-    Op("name", "pointwise", lambda x, *, name: x, lambda x, *, name: x, (lambda g, o, x, *, name: g,))
+    Op("name", "pointwise", lambda x, *, name: x, lambda x, *, name: x, (lambda g, o, x, *, name: g,), flops=nothing)
 )

@@ -108,6 +108,12 @@ def _loop_shape(*avals: ShapeDtype, body: Program, cond: Program | None, length:
     return (*outs[:carry], *(_stack(aval, length) for aval in outs[carry:]), *steps)
 
 
+def _loop_runs(*, body: Program, cond: Program | None, length: Any, **params: Any) -> list:
+    """Each step once; also where nobody knows how many there will be, one."""
+    steps = 1 if length is None else length
+    return [[(program, steps) for program in (body, cond) if program is not None]]
+
+
 def _loop(host: Any, inputs: list, outputs: list, *, body, cond, length, reverse, counted, consts, carry) -> tirx.Stmt:
     """``for i in range(n): carry, ys[i] = body(consts, carry, xs[i])``, while ``cond(consts, carry)`` holds."""
     count, fixed, start, xs = _roles(inputs, consts, carry, counted)
@@ -510,6 +516,7 @@ loop = register(
         batch=_loop_batch,
         pullback=_loop_pullback,
         pushforward=_loop_pushforward,
+        runs=_loop_runs,
         inexpensive=False,
     )
 )
@@ -685,6 +692,7 @@ switch = register(
         batch=_switch_batch,
         pullback=_switch_pullback,
         pushforward=_switch_pushforward,
+        runs=lambda *, branches: [[(branch, 1)] for branch in branches],
         inexpensive=False,
     )
 )

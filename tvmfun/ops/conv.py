@@ -176,6 +176,11 @@ def _conv_batch(batched: tuple[bool, ...], x: Array, w: Array, *, groups: int, *
     return _parted(conv(_merged(x, last), _merged(w, last), groups=size * groups, **params), last, size)
 
 
+def _conv_flops(out: ShapeDtype, x: ShapeDtype, w: ShapeDtype, *, dilation: Ints, **params: Any) -> Any:
+    # What meets the holes between the elements of ``x`` is not multiplied.
+    return 2 * out.size * math.prod(w.shape[:-1]) // math.prod(dilation)
+
+
 #: ``conv(x, w, stride=, padding=, dilation=, kernel_dilation=, groups=)``: the cross-correlation every framework calls
 #: convolution. ``dilation`` puts holes between the elements of ``x`` (a transposed convolution).
 conv = register(
@@ -187,6 +192,7 @@ conv = register(
         (_conv_vjp_array, _conv_vjp_kernel),
         inexpensive=False,
         batch=_conv_batch,
+        flops=_conv_flops,
     )
 )
 
@@ -247,6 +253,7 @@ conv_kernel_gradient = register(
         (_kernel_gradient_vjp_array, _kernel_gradient_vjp_cotangent),
         inexpensive=False,
         batch=_kernel_gradient_batch,
+        flops=lambda out, x, g, **params: 2 * out.size * math.prod(g.shape[:-1]),
     )
 )
 
@@ -330,8 +337,20 @@ def _window_sum_vjp(g: Array, out: Array, x: Array, *, window: Ints, stride: Int
     return window_sum(padded, window=window, stride=(1,) * g.ndim, padding=((0, 0),) * g.ndim)
 
 
-window_max = _window_op("window_max", "reduction", _window_shape, _window_max, (_window_max_vjp,), precision="either")
-window_sum = _window_op("window_sum", "reduction", _window_shape, _window_sum, (_window_sum_vjp,))
+def _window_flops(out: ShapeDtype, x: ShapeDtype, *, window: Ints, **params: Any) -> Any:
+    return out.size * math.prod(window)
+
+
+window_max = _window_op(
+    "window_max",
+    "reduction",
+    _window_shape,
+    _window_max,
+    (_window_max_vjp,),
+    precision="either",
+    flops=_window_flops,
+)
+window_sum = _window_op("window_sum", "reduction", _window_shape, _window_sum, (_window_sum_vjp,), flops=_window_flops)
 
 
 def _offset(indices: list, window: Ints) -> Any:

@@ -99,7 +99,8 @@ def _cumulative(name: str, combine: Callable, identity: Callable[[str], Any], vj
     def batch(batched: tuple[bool, ...], x: Array, *, axis: int, reverse: bool) -> Array:
         return op(x, axis=axis + 1, reverse=reverse)
 
-    op = register(Op(name, "opaque", shape, compute, (vjp,), batch=batch))
+    flops = lambda out, *args, **params: out.size
+    op = register(Op(name, "opaque", shape, compute, (vjp,), batch=batch, flops=flops))
     return op
 
 
@@ -167,6 +168,7 @@ linear_recurrence = register(
         _recurrence,
         (_recurrence_vjp_factor, _recurrence_vjp_term),
         batch=_recurrence_batch,
+        flops=lambda out, *args, **params: 2 * out.size,
     )
 )
 

@@ -355,6 +355,8 @@ scatter = register(
         (_scatter_vjp_array, None, _scatter_vjp_updates),
         batch=_scatter_batch,
         simplify=_scatter_simplify,
+        flops=lambda out, x, indices, updates, *, mode, **params: 0 if mode == "set" else updates.size,
+        overwrites=0,
     )
 )
 

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import math
+from typing import Any
+
 import numpy as np
 from tvm import te
 
@@ -114,6 +117,10 @@ def _dot_batch(batched: tuple[bool, ...], x: Array, y: Array, *, contract, batch
     return shapes.move_axis(result, place, 0)
 
 
+def _dot_flops(out: ShapeDtype, x: ShapeDtype, y: ShapeDtype, *, contract: tuple[Ints, Ints], **params: Any) -> Any:
+    return 2 * out.size * math.prod(x.shape[axis] for axis in contract[0])
+
+
 #: ``dot_general(x, y, contract=, batch=)``: sums products over the paired axes ``contract``, for each index of the
 #: paired axes ``batch``. The result has the batch axes first, then the other axes of ``x``, then those of ``y``.
 dot_general = register(
@@ -127,5 +134,6 @@ dot_general = register(
         batch=_dot_batch,
         simplify=_dot_simplify,
         precision="summing",
+        flops=_dot_flops,
     )
 )

@@ -16,7 +16,7 @@ from tvm import relax, tirx
 
 from tvmfun import dtypes
 from tvmfun.core.array import Array, ShapeDtype
-from tvmfun.core.op import Op, Precision, SimplifyRule, Spelling, dtype_name, register, relax_spelling
+from tvmfun.core.op import Op, Precision, SimplifyRule, Spelling, dtype_name, nothing, register, relax_spelling
 from tvmfun.core.trace import argument
 from tvmfun.errors import DtypeError, ShapeError
 from tvmfun.ops.simplify import Exact, by_numpy, cast, is_number, made_by, number, pointwise_rule, same
@@ -688,6 +688,7 @@ where = register_pointwise(
         ),
         relax_spelling("relax.where", relax.op.where),
         simplify=_where_simplify,
+        flops=nothing,
     )
 )
 
@@ -732,6 +733,7 @@ astype = register_pointwise(
             lambda call: (list(call.args), {"dtype": str(call.attrs.dtype)}),
         ),
         simplify=_astype_simplify,
+        flops=nothing,
     ),
     _astype_exact,
 )
@@ -754,5 +756,5 @@ def _bitcast(x: Any, *, dtype: str) -> Any:
     return tirx.reinterpret(dtype, (rounded >> unsigned(16)).astype("uint16"))
 
 
-bitcast = register_pointwise(Op("bitcast", "pointwise", _bitcast_shape, _bitcast, precision="high"))
-stop_gradient = register_pointwise(Op("stop_gradient", "pointwise", lambda x: x, lambda x: x, (None,)))
+bitcast = register_pointwise(Op("bitcast", "pointwise", _bitcast_shape, _bitcast, precision="high", flops=nothing))
+stop_gradient = register_pointwise(Op("stop_gradient", "pointwise", lambda x: x, lambda x: x, (None,), flops=nothing))
