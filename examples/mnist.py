@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import os
 import sys
 import time
 from functools import partial
@@ -15,7 +16,7 @@ import numpy as np
 import tvmfun
 from tvmfun import checkpoints, nn, optim, random
 from tvmfun.data import ArraySource, Batches, batches
-from tvmfun.errors import DataError, TvmfunError
+from tvmfun.errors import TvmfunError
 from tvmfun.loops import evaluate, progress
 from tvmfun.metrics import Mean, correct
 from tvmfun.models import MnistCnn
@@ -104,17 +105,28 @@ def parse(arguments: list[str] | None) -> argparse.Namespace:
     for name in ("epochs", "batch_size"):
         if getattr(options, name) < 1:
             parser.error(f"--{name.replace('_', '-')} must be positive")
+    place = options.save
+    if place and not (os.access(place.parent, os.W_OK) and (place.is_file() or not place.exists())):
+        parser.error(f"--save {place} cannot be written: name a file in a directory that there is")
     return options
 
 
 def main(arguments: list[str] | None = None) -> State:
-    """Trains, prints a line per epoch, and returns the final state."""
-    options = parse(arguments)
+    """Trains, prints a line per epoch, and returns the final state.
+
+    Raises:
+        SystemExit: if an option makes no sense, or data are missing.
+    """
     try:
-        data = mnist_data.load(options.data)
-        stream = training_batches(data, options.seed, options.batch_size)
-    except (mnist_data.MnistDataError, DataError) as error:
+        return train(parse(arguments))
+    except (mnist_data.MnistDataError, TvmfunError) as error:
         raise SystemExit(str(error)) from None
+
+
+def train(options: argparse.Namespace) -> State:
+    """The same for a command line that has been read."""
+    data = mnist_data.load(options.data)
+    stream = training_batches(data, options.seed, options.batch_size)
     steps = stream.batches_per_epoch
     optimizer = make_optimizer(options.lr, options.gamma, steps)
     # The old state is given up to the step, which may reuse its memory.
@@ -123,6 +135,8 @@ def main(arguments: list[str] | None = None) -> State:
     if options.resume:
         state = resume(options.resume, state, stream, options.seed)
     state = tvmfun.device_put(state, options.device)
+    if stream.state.epoch >= options.epochs:
+        print(f"{options.resume} has seen {stream.state.epoch} epochs already: --epochs says how many in all")
 
     for epoch in range(stream.state.epoch + 1, options.epochs + 1):
         started, losses = time.perf_counter(), []

@@ -89,6 +89,8 @@ def _load_idx(directory: Path, part: str) -> tuple[np.ndarray, np.ndarray]:
         raise MnistDataError(
             f"{images_path} has {len(images)} images, but {labels_path} has {len(labels)} labels. {AGAIN}"
         )
+    if not len(images):
+        raise MnistDataError(f"{images_path} holds no images. {AGAIN}")
     _check_labels(labels_path, labels, AGAIN)
     return _normalise(images), labels.astype(np.int32)
 

@@ -361,3 +361,14 @@ def test_files_of_the_safetensors_package(path):
     safetensors.save_file(values, path, {"run": "2"})
     arrays, metadata = checkpoints.read(path)
     assert metadata == {"run": "2"} and bits(arrays) == bits(values)
+
+
+def test_a_changed_bit_is_found(tmp_path):
+    file = tmp_path / "a.safetensors"
+    tree_ = {"w": np.arange(1000, dtype="float32"), "b": np.ones(3), "empty": np.zeros((0, 2))}
+    checkpoints.save(file, tree_)
+    content = bytearray(file.read_bytes())
+    content[-100] ^= 1
+    file.write_bytes(content)
+    with pytest.raises(CheckpointError, match=r"another checksum.*\['w'\]"):
+        checkpoints.load(file, tree_)

@@ -1,4 +1,6 @@
+import copy
 import os
+import pickle
 import subprocess
 import sys
 import threading
@@ -477,7 +479,7 @@ def test_nans_are_found_op_by_op():
 def test_nans_in_gradients_and_arguments():
     with tvmfun.debug_nans(), pytest.raises(errors.NanError, match=r"\[multiply\]"):
         tvmfun.grad(lambda x: tnp.where(x > 0, tnp.log(x) * x, 0.0) / x * x)(0.0)
-    with tvmfun.debug_nans(), pytest.raises(errors.NanError, match="leaf 0 of the arguments has a NaN already"):
+    with tvmfun.debug_nans(), pytest.raises(errors.NanError, match="argument 0 has a NaN already"):
         jit(lambda x: x + 1)(np.asarray([np.nan], "float32"))
 
 
@@ -531,3 +533,47 @@ def test_all_cpus_are_used():
     result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, env=environment)
     threads, cpus = result.stdout.split()
     assert threads == cpus
+
+
+@pytest.mark.parametrize("places", [None, (), 1, np.int64(1), [1], (np.int32(-1),), {1}])
+def test_places_of_static_arguments(places):
+    f = tvmfun.jit(lambda x, n=2: x * n, static_argnums=places, static_argnames=None)
+    assert float(f(3.0, 4)) == 12
+
+
+@pytest.mark.parametrize("options", [{"static_argnums": 1.0}, {"donate_argnums": "x"}, {"static_argnames": 1}])
+def test_places_that_are_none(options):
+    (name,) = options
+    with pytest.raises(errors.ArgumentError, match=f"{name} must be"):
+        tvmfun.jit(lambda x: x, **options)
+
+
+@tvmfun.jit
+def twice(x):
+    return 2 * x
+
+
+def test_copies_and_pickles():
+    made = tvmfun.jit(tnp.sin, donate_argnums=None)
+    made(1.0)
+    assert copy.deepcopy(made) is made
+    again = pickle.loads(pickle.dumps(made))
+    assert float(again(1.0)) == float(made(1.0))
+    assert pickle.loads(pickle.dumps(twice)) is twice
+
+
+def test_types_are_no_arguments():
+    with pytest.raises(errors.DtypeError, match=r"needs arrays.*float32\[2\].*eval_shape"):
+        twice(tvmfun.ShapeDtype((2,), "float32"))
+
+
+def test_machine_code_cannot_be_traced():
+    compiled = twice.lower(1.0).compile()
+    for transform in (tvmfun.jit, tvmfun.grad):
+        with pytest.raises(errors.ConcretizationError, match="the function that jit made"):
+            transform(compiled)(1.0)
+
+
+def test_a_nan_in_an_argument_is_named():
+    with tvmfun.debug_nans(), pytest.raises(errors.NanError, match=r"argument 0\['x'\] has a NaN"):
+        tvmfun.jit(lambda d: d["x"] * 2)({"x": np.array([np.nan], "float32")})

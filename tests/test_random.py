@@ -226,7 +226,7 @@ def test_randint_of_all_integers(keys):
     assert random.randint(keys[0], (), 0, 10).shape == ()
     with pytest.raises(DtypeError, match=r"^\[randint\] the dtype must be an integer"):
         random.randint(keys[0], (2,), 0, 5, "float32")
-    with pytest.raises(ArgumentError, match=r"^\[randint\] the bounds must be integers"):
+    with pytest.raises(DtypeError, match=r"^\[randint\] the bounds must be integers"):
         random.randint(keys[0], (2,), 0, 5.5)
 
 
@@ -263,3 +263,54 @@ def test_draws_are_few_kernels(keys):
         program = tvmfun.jit(lambda k, function=function: function(k, shape)).lower(keys[0]).program
         assert len(fuse(program)) <= most
         assert sum(array.size for array in program.captured) <= 2
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64", "float16", "bfloat16"])
+def test_the_same_bits_inside_and_outside_of_jit(dtype, keys):
+    key, _ = keys
+    draws = [
+        lambda key: random.uniform(key, (100,), dtype, -2.5, 3.0),
+        lambda key: random.uniform(key, (100,), dtype, np.linspace(-1, 0, 100), np.linspace(1, 3, 100)),
+        lambda key: random.normal(key, (100,), dtype),
+        lambda key: random.truncated_normal(key, -1.0, 2.0, (100,), dtype),
+    ]
+    for draw in draws:
+        eager, compiled = np.asarray(draw(key)), np.asarray(tvmfun.jit(draw)(key))
+        assert eager.tobytes() == compiled.tobytes()
+
+
+def test_half_precision_rounds_as_jax_does(keys, jax):
+    key, theirs = keys
+    for dtype in ("float16", "bfloat16"):
+        np.testing.assert_array_equal(
+            random.uniform(key, (1000,), dtype, -2.5, 3.0), jax.random.uniform(theirs, (1000,), dtype, -2.5, 3.0)
+        )
+        np.testing.assert_array_equal(
+            random.normal(key, (1000,), dtype), jax.random.normal(theirs, (1000,), dtype).astype(dtype)
+        )
+
+
+@pytest.mark.parametrize("dtype", ["int8", "uint8", "int32", "uint32", "int64", "uint64"])
+def test_randint_between_arrays(dtype, keys, jax):
+    key, theirs = keys
+    low, high = np.array([0, -5, 3, 0, 7], "int64"), np.array([1, 3, 3, 100, 127], "int64")
+    expected = jax.random.randint(theirs, (20, 5), low, high, dtype)
+    for draw in (random.randint, tvmfun.jit(random.randint, static_argnums=(1, 4))):
+        np.testing.assert_array_equal(draw(key, (20, 5), low, high, dtype), expected)
+    np.testing.assert_array_equal(
+        random.randint(key, (50,), np.asarray(-(2**40)), np.asarray(2**40), "int32"),
+        random.randint(key, (50,), -(2**40), 2**40, "int32"),  # all integers there are
+    )
+    with pytest.raises(ShapeError, match="broadcast"):
+        random.randint(key, (3,), low, high)
+    with pytest.raises(DtypeError, match="bounds must be integers"):
+        random.randint(key, (5,), np.zeros(5), high)
+
+
+@pytest.mark.parametrize("axis", [0, 1, -1])
+def test_independent_permutations(axis, keys, jax):
+    key, theirs = keys
+    x = np.arange(24).reshape(4, 6)
+    expected = jax.random.permutation(theirs, x, axis, independent=True)
+    np.testing.assert_array_equal(random.permutation(key, x, axis, independent=True), expected)
+    np.testing.assert_array_equal(random.permutation(key, np.asarray(5)), jax.random.permutation(theirs, np.asarray(5)))

@@ -21,6 +21,7 @@ import json
 import os
 import secrets
 import threading
+import zlib
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
@@ -45,6 +46,8 @@ _NAMES = {
 _DTYPES = {name: dtype for dtype, name in _NAMES.items()}
 # The format keeps strings beside the tensors; under this name are the containers of the tree.
 _CONTAINERS = "tvmfun.containers"
+_CHECKSUMS = "tvmfun.crc32"
+_OWN_METADATA = (_CONTAINERS, _CHECKSUMS)
 _METADATA = "__metadata__"
 _LARGEST_HEADER = 100_000_000
 _PYTHON_DTYPES = {bool: dtypes.bool_, int: dtypes.int64, float: dtypes.float64}
@@ -290,9 +293,9 @@ class _Snapshot:
 
     def __init__(self, where: str, values: Any, metadata: Mapping[str, str] | None, owned: bool) -> None:
         leaves, structure = tree.flatten_with_path(values)
-        strings = dict(metadata or {})
-        for key, value in strings.items():
-            if not isinstance(key, str) or not isinstance(value, str) or key == _CONTAINERS:
+        self._strings = dict(metadata or {})
+        for key, value in self._strings.items():
+            if not isinstance(key, str) or not isinstance(value, str) or key in _OWN_METADATA:
                 raise ArgumentError(
                     where, "the metadata must be strings", got=f"{key!r}: {value!r}", hint="numbers as leaves"
                 )
@@ -305,19 +308,28 @@ class _Snapshot:
             arrays[name] = array
         # Wide elements first, so that all of them are aligned.
         self.arrays = dict(sorted(arrays.items(), key=lambda item: -item[1].dtype.itemsize))
-        header: dict[str, Any] = {_METADATA: {**strings, _CONTAINERS: json.dumps(_containers(structure))}}
+        self._strings[_CONTAINERS] = json.dumps(_containers(structure))
+
+    def _header(self) -> bytes:
+        checksums = {name: zlib.crc32(_bytes_of(array)) for name, array in self.arrays.items()}
+        header: dict[str, Any] = {_METADATA: {**self._strings, _CHECKSUMS: json.dumps(checksums)}}
         end = 0
         for name, array in self.arrays.items():
             start, end = end, end + array.nbytes
             header[name] = {"dtype": _NAMES[array.dtype], "shape": array.shape, "data_offsets": (start, end)}
         text = json.dumps(header, ensure_ascii=False, separators=(",", ":")).encode()
-        self.header = text + b" " * (-len(text) % 8)
+        return text + b" " * (-len(text) % 8)
 
     def write(self, file: IO[bytes]) -> None:
-        file.write(len(self.header).to_bytes(8, "little"))
-        file.write(self.header)
+        header = self._header()
+        file.write(len(header).to_bytes(8, "little"))
+        file.write(header)
         for array in self.arrays.values():
-            file.write(np.ascontiguousarray(array).reshape(-1).view(np.uint8).data)
+            file.write(_bytes_of(array))
+
+
+def _bytes_of(array: np.ndarray) -> memoryview:
+    return np.ascontiguousarray(array).reshape(-1).view(np.uint8).data
 
 
 def _as_numpy(where: str, name: str, leaf: Any, owned: bool) -> np.ndarray:
@@ -420,6 +432,7 @@ class _Reader:
             }
             self.metadata = {str(key): str(value) for key, value in strings.items()}
             self.containers = json.loads(self.metadata.pop(_CONTAINERS, "null"))
+            self._checksums = dict(json.loads(self.metadata.pop(_CHECKSUMS, "{}")))
         except (ValueError, TypeError, KeyError, AttributeError) as error:
             raise self._damaged(f"a header that cannot be read ({error})") from None
         self._start = 8 + length
@@ -449,6 +462,9 @@ class _Reader:
         self._file.seek(self._start + self._offsets[name])
         if self._file.readinto(array.reshape(-1).view(np.uint8)) != aval.nbytes:  # type: ignore[attr-defined]
             raise self._damaged(f"fewer bytes than the header says at {name}")
+        # Files that others wrote have none.
+        if name in self._checksums and zlib.crc32(_bytes_of(array)) != self._checksums[name]:
+            raise self._damaged(f"another checksum than the header says at {name}")
         return array
 
 

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import inspect
 import itertools
+import operator
+import sys
 from collections import Counter, OrderedDict, deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from copy import copy
 from dataclasses import replace
-from functools import cached_property, update_wrapper
+from functools import cached_property, partial, update_wrapper
 from operator import attrgetter
 from threading import local
 from typing import Any, NamedTuple
@@ -37,10 +39,10 @@ from tvmfun.core.dims import Dim
 from tvmfun.core.inline import inlined
 from tvmfun.core.leaf import abstract, scalar
 from tvmfun.core.op import Op
-from tvmfun.core.program import Equation, Program, Variable
+from tvmfun.core.program import Equation, Immutable, Program, Variable
 from tvmfun.core.trace import Tracer, is_tracing, trace_flat
 from tvmfun.dynamic import DynamicShapes
-from tvmfun.errors import ArgumentError, NanError, TargetError
+from tvmfun.errors import ArgumentError, ConcretizationError, DtypeError, NanError, TargetError
 from tvmfun.lower import compile as compiling
 from tvmfun.lower import target as targets
 from tvmfun.lower.cost import CostAnalysis, cost_analysis
@@ -67,6 +69,8 @@ def as_device_array(leaf: Any, where: str = "jit") -> DeviceArray:
         return device_array(leaf)
     if isinstance(leaf, Dim):
         int(leaf)  # explains
+    if isinstance(leaf, ShapeDtype):
+        raise DtypeError(where, "a call needs arrays", got=repr(leaf), hint="eval_shape, trace, or jit(f).lower(...)")
     abstract(leaf, where)  # explains what cannot be an array
     return foreign_array(leaf, where)
 
@@ -286,7 +290,8 @@ def _blame(program: Program, inputs: list[DeviceArray]) -> None:
     for array, variable in zip(inputs, program.inputs, strict=True):
         if _has_nan(array):
             place = program.inputs.index(variable) - len(program.captured)
-            which = f"leaf {place} of the arguments" if place >= 0 else "a captured array"
+            path = program.in_tree.accessors()[place] if place >= 0 else None
+            which = "a captured array" if path is None else programs.argument_name(path)
             raise NanError(program.name, f"{which} has a NaN already", got=repr(array.aval))
 
     def check(equation: Equation, arguments: list) -> Any:
@@ -373,16 +378,34 @@ def jit(
     return Jitted(fun, **options)
 
 
-def _tuple(value: Any) -> tuple:
-    return (value,) if isinstance(value, int | str) else tuple(value)
+def _several(value: Any) -> tuple:
+    if isinstance(value, Iterable) and not isinstance(value, str):
+        return tuple(value)
+    return () if value is None else (value,)
+
+
+def _positions(value: Any, option: str) -> list[int]:
+    """The positions of arguments: one, several, or None for none."""
+    try:
+        return [operator.index(number) for number in _several(value)]
+    except TypeError:
+        raise ArgumentError("jit", f"{option} must be an integer, or several", got=repr(value)) from None
+
+
+def _names(value: Any, option: str) -> tuple[str, ...]:
+    """The names of arguments: one, several, or None for none."""
+    names = _several(value)
+    if not all(isinstance(name, str) for name in names):
+        raise ArgumentError("jit", f"{option} must be a name, or several", got=repr(value))
+    return names
 
 
 class _Places:
     """Arguments given by position or name, found wherever the caller puts them."""
 
     def __init__(self, fun: Callable, nums: Any, names: Any, what: str) -> None:
-        self.nums = set(_tuple(nums))
-        self.names = set(_tuple(names))
+        self.nums = set(_positions(nums, f"{what}_argnums"))
+        self.names = set(_names(names, f"{what}_argnames"))
         try:
             parameters = list(inspect.signature(fun).parameters.values())
         except (TypeError, ValueError):
@@ -487,7 +510,7 @@ _KINDS_KEPT = 4
 _SIZES_KEPT = 1024
 
 
-class Jitted:
+class Jitted(Immutable):
     """A function that is compiled when it is called; made by :func:`jit`."""
 
     def __init__(
@@ -504,6 +527,14 @@ class Jitted:
         if not callable(fun):
             raise ArgumentError("jit", "the first argument must be a function", got=type(fun).__name__)
         self._fun = fun
+        self._options = {
+            "static_argnums": static_argnums,
+            "static_argnames": static_argnames,
+            "donate_argnums": donate_argnums,
+            "donate_argnames": donate_argnames,
+            "dynamic_shapes": dynamic_shapes,
+            "target": target,
+        }
         self._name = getattr(inspect.unwrap(getattr(fun, "func", fun)), "__name__", type(fun).__name__)
         self._static = _Places(fun, static_argnums, static_argnames, "static")
         self._has_static = bool(self._static)
@@ -518,6 +549,16 @@ class Jitted:
         self._flattener = tree.Flattener()
         update_wrapper(self, fun, updated=())  # not the attributes: `fun` may be jitted itself
 
+    def __reduce__(self) -> Any:
+        path = getattr(self, "__qualname__", "")
+        module = sys.modules.get(getattr(self, "__module__", ""))
+        try:
+            if attrgetter(path)(module) is self:
+                return path  # pickle finds it by its name
+        except AttributeError:
+            pass
+        return partial(jit, **self._options), (self._fun,)
+
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """Compiles the function for arguments like these unless that is done, and runs it."""
         static: tuple = ()
@@ -525,12 +566,12 @@ class Jitted:
             args, kwargs, static = self._static.split(args, kwargs)
         leaves, structure = self._flattener((args, kwargs))
         if is_tracing():
-            program = self._program(self._checked(self._avals(leaves), structure, static), structure, static)
+            program = self._program(self._checked(self._avals(leaves, structure), structure, static), structure, static)
             return tree.unflatten(program.out_tree, program.evaluate([*program.captured, *leaves]))
         try:
             avals, addresses = list(map(_AVAL, leaves)), list(map(_ADDRESS, leaves))
         except AttributeError:  # numbers, arrays of other libraries, and arrays that are gone
-            leaves = [as_device_array(leaf, self._name) for leaf in leaves]
+            leaves = self._arrays(leaves, structure)
             avals, addresses = list(map(_AVAL, leaves)), _addresses(leaves)
         key = _static_key(static) if static else ()
         device = leaves[0].device if addresses and addresses[0] < 0 else _CPU
@@ -561,7 +602,7 @@ class Jitted:
     def lower(self, *args: Any, **kwargs: Any) -> Lowered:
         """Traces the function for arguments like these: arrays, numbers or ``ShapeDtype``."""
         leaves, structure, static = self._flatten(args, kwargs)
-        avals = self._general(self._avals(leaves), structure, static)
+        avals = self._general(self._avals(leaves, structure), structure, static)
         program = self._program(avals, structure, static)
         return Lowered(program, self._target or targets.host(), self._donated_leaves(structure, static))
 
@@ -576,8 +617,15 @@ class Jitted:
         leaves, structure = self._flattener((args, kwargs))
         return leaves, structure, static
 
-    def _avals(self, leaves: Sequence[Any]) -> tuple[ShapeDtype, ...]:
-        return tuple(abstract(leaf, self._name) for leaf in leaves)
+    def _avals(self, leaves: Sequence[Any], structure: tree.Structure) -> tuple[ShapeDtype, ...]:
+        return programs.abstract_leaves(leaves, structure, self._name)
+
+    def _arrays(self, leaves: Sequence[Any], structure: tree.Structure) -> list[DeviceArray]:
+        try:
+            return [as_device_array(leaf, self._name) for leaf in leaves]
+        except DtypeError:
+            self._avals(leaves, structure)  # says which leaf it is
+            raise
 
     def _general(self, avals: tuple[ShapeDtype, ...], structure: tree.Structure, static: tuple) -> tuple:
         """The types of the leaves that one Program serves: with names for dynamic sizes."""
@@ -611,7 +659,7 @@ class Jitted:
         return kind
 
     def _prepare(self, key: tuple, arrays: list[DeviceArray], structure: tree.Structure, static: tuple) -> _Ready:
-        given = self._avals(arrays)
+        given = self._avals(arrays, structure)
         avals = self._general(given, structure, static)
         general = (structure, *_static_key(static), avals, *key[-2:])
         ready = self._ready.get(general)
@@ -628,7 +676,7 @@ class Jitted:
         return ready
 
 
-class Lowered:
+class Lowered(Immutable):
     """A traced function, ready to be compiled; made by ``jit(f).lower(...)``."""
 
     def __init__(self, program: Program, target: Target, donated: Sequence[int] = ()) -> None:
@@ -647,7 +695,7 @@ class Lowered:
         return Compiled(self.program, self.target, self.donated)
 
 
-class Compiled:
+class Compiled(Immutable):
     """A compiled function: takes exactly the arguments it was lowered for; made by ``Lowered.compile()``."""
 
     def __init__(self, program: Program, target: Target, donated: Sequence[int] = ()) -> None:
@@ -700,6 +748,10 @@ class Compiled:
             ShapeError: if a leaf has another shape or dtype.
         """
         leaves = self.program.check_arguments(args, kwargs)
+        if any(isinstance(leaf, Tracer) for leaf in leaves):
+            raise ConcretizationError(
+                "Compiled", "machine code cannot be traced", got=self.program.name, hint="the function that jit made"
+            )
         given = [as_device_array(leaf) for leaf in leaves]
         ready = self._ready
         arrays = [move(array, ready.device) for array in given]

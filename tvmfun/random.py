@@ -9,6 +9,8 @@ Source: Salmon et al., "Parallel random numbers: as easy as 1, 2, 3" (2011); lay
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
+from functools import wraps
 from typing import Any
 
 import numpy as np
@@ -16,13 +18,16 @@ import numpy as np
 from tvmfun import dtypes, lax
 from tvmfun import numpy as tnp
 from tvmfun.core import dims
-from tvmfun.core.array import Array
+from tvmfun.core.array import Array, DeviceArray
 from tvmfun.core.dims import Dim
 from tvmfun.core.leaf import abstract
+from tvmfun.core.trace import is_tracing
 from tvmfun.errors import ArgumentError, DtypeError, ShapeError
+from tvmfun.jit import jit
 from tvmfun.numpy.creation import Shape, as_shape
 from tvmfun.numpy.promotion import convert, operand
 from tvmfun.ops.bits import threefry2x32
+from tvmfun.ops.pointwise import broadcast_shapes
 
 _UINTS = {1: dtypes.uint8, 2: dtypes.uint16, 4: dtypes.uint32, 8: dtypes.uint64}
 
@@ -140,26 +145,45 @@ def uniform(key: Any, shape: Shape = (), dtype: Any = "float32", minval: Any = 0
     key = _check_key("uniform", key)
     dtype = _float_dtype("uniform", dtype)
     sizes = as_shape("uniform", shape)
-    mantissa, uint = _MANTISSA[dtype], _UINTS[dtype.itemsize]
-    # As in JAX, a mantissa that fits in 8 bits (that of bfloat16) is drawn as 8 bits.
-    drawn = dtypes.uint8 if mantissa < 8 else uint
-    random = tnp.astype(bits(key, sizes, drawn), uint)
-    one = int(np.ones((), dtype).view(uint))
-    pattern = tnp.bitwise_or(tnp.bitwise_right_shift(random, drawn.itemsize * 8 - mantissa), one)
-    unit = tnp.subtract(lax.bitcast_convert_type(pattern, dtype), 1.0)
     low, high = _bound("uniform", minval, dtype), _bound("uniform", maxval, dtype)
-    # The difference of two constants is one more constant.
-    constant = isinstance(high, np.generic) and isinstance(low, np.generic)
-    span = dtype.type(high - low) if constant else tnp.subtract(high, low)  # type: ignore[operator]
-    result = tnp.maximum(low, tnp.add(tnp.multiply(unit, span), low))
+    result = _uniform(key, low, high, shape=sizes, dtype=dtype)
     if result.shape != sizes:
         raise ShapeError("uniform", f"the bounds must broadcast to {sizes}", got=f"a result of {result.shape}")
     return result
 
 
+def _whole(fun: Callable) -> Callable:
+    """``fun`` compiled as a whole also outside of a trace, so that it rounds the same there."""
+    compiled = jit(fun, static_argnames=("shape", "dtype"))
+    return wraps(fun)(lambda *args, **static: (fun if is_tracing() else compiled)(*args, **static))
+
+
+@_whole
+def _uniform(key: Array, low: Any, high: Any, *, shape: tuple, dtype: np.dtype) -> Array:
+    mantissa, uint = _MANTISSA[dtype], _UINTS[dtype.itemsize]
+    # As in JAX, a mantissa that fits in 8 bits (that of bfloat16) is drawn as 8 bits.
+    drawn = dtypes.uint8 if mantissa < 8 else uint
+    random = tnp.astype(bits(key, shape, drawn), uint)
+    one = int(np.ones((), dtype).view(uint))
+    pattern = tnp.bitwise_or(tnp.bitwise_right_shift(random, drawn.itemsize * 8 - mantissa), one)
+    unit = tnp.subtract(lax.bitcast_convert_type(pattern, dtype), 1.0)
+    # The difference of two constants is one more constant.
+    constant = isinstance(high, np.generic) and isinstance(low, np.generic)
+    span = dtype.type(high - low) if constant else _rounded(tnp.subtract(high, low))  # type: ignore[operator]
+    return tnp.maximum(low, _rounded(tnp.add(_rounded(tnp.multiply(unit, span)), low)))
+
+
+def _rounded(x: Array) -> Array:
+    """``x``, rounded also in the middle of a kernel, where bfloat16 has the bits of float32: as JAX rounds it."""
+    if x.dtype != dtypes.bfloat16:
+        return x
+    return lax.bitcast_convert_type(lax.bitcast_convert_type(x, "uint16"), x.dtype)
+
+
 def _bound(name: str, value: Any, dtype: np.dtype) -> Any:
     """A bound in ``dtype``: an array, or a constant."""
-    return tnp.astype(value, dtype) if np.ndim(value) or isinstance(value, Array) else dtype.type(value)
+    is_array = np.ndim(value) or isinstance(value, Array)
+    return _rounded(tnp.astype(value, dtype)) if is_array else dtype.type(value)
 
 
 def normal(key: Any, shape: Shape = (), dtype: Any = "float32") -> Array:
@@ -169,9 +193,19 @@ def normal(key: Any, shape: Shape = (), dtype: Any = "float32") -> Array:
     (2,)
     """
     key = _check_key("normal", key)
-    dtype = _float_dtype("normal", dtype)
+    return _normal(key, shape=as_shape("normal", shape), dtype=_float_dtype("normal", dtype))
+
+
+@_whole
+def _normal(key: Array, *, shape: tuple, dtype: np.dtype) -> Array:
     low = np.nextafter(dtype.type(-1), dtype.type(0), dtype=dtype)
-    return tnp.multiply(dtype.type(math.sqrt(2)), lax.erf_inv(uniform(key, shape, dtype, low, 1.0)))
+    return _normal_of(uniform(key, shape, dtype, low, 1.0))
+
+
+def _normal_of(uniform: Array) -> Array:
+    """What is normal if ``uniform`` is uniform between -1 and 1."""
+    root = uniform.dtype.type(math.sqrt(2))
+    return _rounded(tnp.multiply(root, _rounded(lax.erf_inv(uniform))))
 
 
 def truncated_normal(key: Any, lower: Any, upper: Any, shape: Shape | None = None, dtype: Any = "float32") -> Array:
@@ -198,9 +232,15 @@ def truncated_normal(key: Any, lower: Any, upper: Any, shape: Shape | None = Non
     dtype = _float_dtype("truncated_normal", dtype)
     ends = _bound("truncated_normal", lower, dtype), _bound("truncated_normal", upper, dtype)
     sizes = np.broadcast_shapes(*map(np.shape, ends)) if shape is None else as_shape("truncated_normal", shape)
+    return _truncated_normal(key, *ends, shape=sizes, dtype=dtype)
+
+
+@_whole
+def _truncated_normal(key: Array, *ends: Any, shape: tuple, dtype: np.dtype) -> Array:
     root = dtype.type(math.sqrt(2))
-    low, high = (tnp.broadcast_to(lax.erf(tnp.divide(end, root)), sizes) for end in ends)
-    values = tnp.multiply(root, lax.erf_inv(uniform(key, sizes, dtype, low, high)))
+    scaled = (_rounded(tnp.asarray(tnp.divide(end, root))) for end in ends)
+    low, high = (tnp.broadcast_to(_rounded(lax.erf(end)), shape) for end in scaled)
+    values = _normal_of(uniform(key, shape, dtype, low, high))
     # Rounding may reach the bounds, which do not belong to the interval.
     return tnp.clip(values, _next(ends[0], dtype.type(math.inf)), _next(ends[1], dtype.type(-math.inf)))
 
@@ -225,15 +265,20 @@ def bernoulli(key: Any, p: Any = 0.5, shape: Shape | None = None) -> Array:
     return result
 
 
-def randint(key: Any, shape: Shape, minval: int, maxval: int, dtype: Any = "int32") -> Array:
+def randint(key: Any, shape: Shape, minval: Any, maxval: Any, dtype: Any = "int32") -> Array:
     """Returns integers uniform in ``[minval, maxval)``, or ``minval`` if there are none.
 
     Args:
         key: the key.
         shape: of the result.
-        minval: the lower bound, a Python integer; as the upper one, moved into the range of ``dtype``.
-        maxval: the upper bound, a Python integer; one more than the largest integer means all of them.
+        minval: the lower bound, an integer or an array of them that broadcasts to ``shape``; as the upper one, moved
+            into the range of ``dtype``.
+        maxval: the upper bound, likewise; one more than the largest integer means all of them.
         dtype: of the result, an integer.
+
+    Raises:
+        DtypeError: if the dtype or the bounds are no integers.
+        ShapeError: if the bounds do not broadcast to the shape.
 
     >>> randint(key(0), (4,), 0, 10)
     Array([9, 0, 2, 3], dtype=int32)
@@ -242,10 +287,13 @@ def randint(key: Any, shape: Shape, minval: int, maxval: int, dtype: Any = "int3
     dtype = dtypes.canonical(dtype)
     if not dtypes.is_integer(dtype):
         raise DtypeError("randint", "the dtype must be an integer", got=dtypes.NAMES[dtype])
-    try:
-        low, high = minval.__index__(), maxval.__index__()
-    except (AttributeError, TypeError):
-        raise ArgumentError("randint", "the bounds must be integers", got=f"{minval!r}, {maxval!r}") from None
+    if not (isinstance(minval, int | np.integer) and isinstance(maxval, int | np.integer)):
+        for bound in (minval, maxval):
+            aval = abstract(bound, "randint", "a bound")
+            if not dtypes.is_integer(aval.dtype):
+                raise DtypeError("randint", "the bounds must be integers", got=repr(aval))
+        return _randint_between(key, as_shape("randint", shape), tnp.asarray(minval), tnp.asarray(maxval), dtype)
+    low, high = int(minval), int(maxval)
     limits = np.iinfo(dtype)
     least, most = int(limits.min), int(limits.max)
     low, high = min(max(low, least), most), min(max(high, least), most + 1)
@@ -272,19 +320,63 @@ def randint(key: Any, shape: Shape, minval: int, maxval: int, dtype: Any = "int3
     return tnp.astype(tnp.add(tnp.astype(tnp.bitwise_xor(offset, half), signed), low + half), dtype)
 
 
-def permutation(key: Any, x: Any, axis: int = 0) -> Array:
-    """Returns the slices of ``x`` along an axis in random order; an integer stands for ``arange``.
+def _randint_between(key: Array, shape: tuple, low: Array, high: Array, dtype: np.dtype) -> Array:
+    """The same for arrays of bounds."""
+    if broadcast_shapes("randint", [low.shape, high.shape, shape]) != shape:
+        raise ShapeError("randint", f"the bounds must broadcast to {shape}", got=f"{low.aval} and {high.aval}")
+    limits = np.iinfo(dtype)
+    least, most = int(limits.min), int(limits.max)
+    width = max(32, dtype.itemsize * 8)
+    uint = _UINTS[width // 8]
+    # Bounds of one width more than the dtype, for ``most + 1``; there is none for 64 bits.
+    wide = dtypes.int64 if dtype.itemsize < 8 else dtype
+    within = lambda bound, top: tnp.astype(tnp.clip(bound, *_overlap(bound.dtype, least, top)), wide)
+    low, high = within(low, most), within(high, most + 1 if dtype.itemsize < 8 else most)
+    is_empty = tnp.less_equal(high, low)
+    span = tnp.astype(tnp.subtract(tnp.astype(high, dtypes.uint64), tnp.astype(low, dtypes.uint64)), uint)
+    span = tnp.where(is_empty, uint.type(1), span)
+    is_all = tnp.equal(span, 0)  # a span of 2**32
+    span = tnp.where(is_all, uint.type(1), span)
+    first, second = split(key)
+    half = tnp.remainder(tnp.full((), 1 << (width // 2), uint), span)
+    multiplier = tnp.remainder(tnp.multiply(half, half), span)
+    lower = bits(second, shape, uint)
+    higher = tnp.remainder(bits(first, shape, uint), span)
+    offset = tnp.remainder(tnp.add(tnp.multiply(higher, multiplier), tnp.remainder(lower, span)), span)
+    offset = tnp.where(is_all, lower, offset)
+    return tnp.astype(tnp.add(tnp.astype(low, uint), offset), dtype)
+
+
+def _overlap(dtype: np.dtype, least: int, most: int) -> tuple[int, int]:
+    limits = np.iinfo(dtype)
+    return max(least, int(limits.min)), min(most, int(limits.max))
+
+
+def permutation(key: Any, x: Any, axis: int = 0, independent: bool = False) -> Array:
+    """Returns the slices of ``x`` along an axis in random order.
+
+    Args:
+        key: the key.
+        x: an array, or an integer that stands for ``arange`` of it.
+        axis: the axis.
+        independent: whether each vector along the axis gets an order of its own.
+
+    Raises:
+        ShapeError: if there is no such axis.
 
     >>> permutation(key(0), 4).shape
     (4,)
     """
     key = _check_key("permutation", key)
-    array = tnp.arange(x) if isinstance(x, int | np.integer | Dim) else tnp.asarray(x)
+    is_number = isinstance(x, int | np.integer | Dim)
+    array = tnp.arange(x) if is_number else tnp.asarray(x)
+    if isinstance(array, DeviceArray) and not array.ndim and dtypes.is_integer(array.dtype):
+        array = tnp.arange(int(array))
     if not array.ndim:
         raise ShapeError("permutation", "there must be an axis to permute", got=repr(array.aval))
     if not -array.ndim <= axis < array.ndim:
         raise ShapeError("permutation", f"there is no axis {axis}", got=repr(array.aval))
-    size = array.shape[axis]
+    size = array.size if independent else array.shape[axis]
     # Sorting by 32-bit keys shuffles; rounds make ties, which would keep the order, unlikely to matter.
     # Their number depends on the size; for a dynamic one it is that of the largest size, as in JAX.
     most = size if isinstance(size, int) else min(dims.bounds(size)[1], 2**31)
@@ -292,6 +384,10 @@ def permutation(key: Any, x: Any, axis: int = 0) -> Array:
     order = None
     for _ in range(rounds):
         key, subkey = split(key)
+        if independent:
+            places = tnp.argsort(bits(subkey, array.shape), axis=axis)
+            array = tnp.take_along_axis(array, places, axis)
+            continue
         places = tnp.argsort(bits(subkey, (size,)))
         order = places if order is None else tnp.take(order, places)
     return array if order is None else tnp.take(array, order, axis)

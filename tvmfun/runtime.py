@@ -37,7 +37,7 @@ def _configure_threads() -> None:
     # Threads that wait for the next kernel spin before they sleep: for about 5 milliseconds instead of 150.
     os.environ.setdefault("TVM_THREAD_POOL_SPIN_COUNT", "10000")
     wanted = os.environ.get("TVMFUN_NUM_THREADS")
-    if wanted is None:
+    if not wanted:
         os.environ.setdefault("TVM_NUM_THREADS", str(cpu_count()))
         return
     if not wanted.isdecimal() or int(wanted) < 1:
@@ -322,7 +322,7 @@ def device_of(target: Any) -> Any:
 
 
 def device(name: Any = "cpu") -> Any:
-    """Returns a device by name: ``"cpu"``, ``"cuda"``, ``"cuda:1"``.
+    """Returns a device by name: ``"cpu"``, ``"cuda"``, ``"cuda:1"``; ``None`` is the CPU.
 
     Raises:
         TargetError: if this machine has no such device.
@@ -333,8 +333,10 @@ def device(name: Any = "cpu") -> Any:
     if isinstance(name, tvm.runtime.Device):
         return name
     try:
-        found = tvm.device(name)
-    except (ValueError, RuntimeError):
+        found = tvm.device(name or "cpu")
+    except (TypeError, ValueError, RuntimeError):
+        found = None
+    if found is not None and found.dlpack_device_type() == tvm.cpu().dlpack_device_type() and found.index:
         found = None
     if found is None or not exists(found):
         raise TargetError(

@@ -28,11 +28,13 @@ from tvmfun.errors import ArgumentError, TreeError
 __all__ = [
     "Path",
     "Structure",
+    "all",
     "check_same_structure",
     "flatten",
     "flatten_with_path",
     "keystr",
     "leaves",
+    "leaves_with_path",
     "map",
     "map_with_path",
     "reduce",
@@ -102,7 +104,7 @@ class Flattener:
             if leaves is not None:
                 return leaves, structure
         leaves, structure = flatten(tree)
-        if len(self._known) < self._KEPT and all(structure != known for known, _ in self._known):
+        if len(self._known) < self._KEPT and builtins.all(structure != known for known, _ in self._known):
             expect = _expectation(structure)
             if expect is not None:
                 self._known = (*self._known, (structure, expect))
@@ -259,6 +261,21 @@ def flatten_with_path(tree: Any, is_leaf: _IsLeaf = None) -> tuple[list[tuple[Pa
     return list(zip(structure.accessors(), leaves, strict=True)), structure
 
 
+def leaves_with_path(tree: Any, is_leaf: _IsLeaf = None) -> list[tuple[Path, Any]]:
+    """Returns the leaves of a tree with their key paths.
+
+    Args:
+        tree: any nesting of containers.
+        is_leaf: says of a container that it counts as a leaf.
+
+    Source: ``jax.tree.leaves_with_path``.
+
+    >>> [(keystr(path), leaf) for path, leaf in leaves_with_path({"w": [1, 2]})]
+    [("['w'][0]", 1), ("['w'][1]", 2)]
+    """
+    return flatten_with_path(tree, is_leaf)[0]
+
+
 def keystr(path: Path) -> str:
     """A key path as the Python expression that follows the tree's name.
 
@@ -289,6 +306,17 @@ def reduce(f: Callable[[Any, Any], Any], tree: Any, initializer: Any = _MISSING,
     """
     start = () if initializer is _MISSING else (initializer,)
     return functools.reduce(f, leaves(tree, is_leaf), *start)
+
+
+def all(tree: Any, is_leaf: _IsLeaf = None) -> bool:
+    """Returns whether all leaves are true.
+
+    Source: ``jax.tree.all``.
+
+    >>> all({"w": True, "b": [1, 0]})
+    False
+    """
+    return builtins.all(leaves(tree, is_leaf))
 
 
 def transpose(outer: Structure, inner: Structure | None, tree: Any) -> Any:

@@ -1,3 +1,6 @@
+import copy
+import pickle
+
 import numpy as np
 import pytest
 
@@ -112,7 +115,7 @@ def test_what_cannot_be_an_array(value):
 
 
 def test_a_result_that_is_no_array():
-    with pytest.raises(errors.DtypeError, match="result of <lambda>"):
+    with pytest.raises(errors.DtypeError, match="the result is neither"):
         trace(lambda x: "text")(VECTOR)
 
 
@@ -179,3 +182,36 @@ def test_relax_operators_without_a_record_are_named():
         builder.emit_func_output(out)
     with pytest.raises(errors.ProgramError, match=r"relax\.nonzero"):
         Program.from_relax(builder.get()["main"])
+
+
+@pytest.mark.parametrize(
+    "start",
+    [tvmfun.trace, tvmfun.jit, lambda f: lambda *args: tvmfun.eval_shape(f, *args), tvmfun.grad],
+    ids=["trace", "jit", "eval_shape", "grad"],
+)
+def test_a_leaf_that_is_no_array_is_named(start):
+    with pytest.raises(errors.DtypeError, match=r"argument 0\['name'\] is neither .*got str 'a'"):
+        start(lambda d: d["x"] * 1.0)({"x": 1.0, "name": "a"})
+
+
+def test_a_result_that_is_no_array_is_named():
+    with pytest.raises(errors.DtypeError, match=r"the result\['name'\] is neither"):
+        tvmfun.trace(lambda x: {"x": x, "name": "a"})(1.0)
+
+
+def test_arrays_of_other_libraries_are_constants():
+    jnp = pytest.importorskip("jax.numpy")
+    two = jnp.full(2, 2.0)
+    for f in (lambda x: two, lambda x: x + two - x, lambda x: x * 0 + jnp.float32(2)):
+        np.testing.assert_array_equal(np.broadcast_to(tvmfun.jit(f)(1.0), 2), [2.0, 2.0])
+
+
+def test_copies_are_the_same():
+    program = tvmfun.trace(lambda x: copy.deepcopy(x) @ x)(np.ones(3, "float32"))
+    program.verify()
+    assert program.function is not None  # holds objects of TVM that cannot be copied
+    assert copy.deepcopy({"p": program})["p"] is program and copy.copy(program) is program
+    with pytest.raises(errors.ProgramError, match="pickled"):
+        pickle.dumps(program)
+    with pytest.raises(errors.ConcretizationError, match="pickle"):
+        tvmfun.trace(pickle.dumps)(1.0)

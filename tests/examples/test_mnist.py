@@ -113,3 +113,22 @@ def test_missing_data_is_named(tmp_path):
 def test_reaches_its_accuracy():
     state = mnist.main(["--epochs", "4", "--no-progress"])
     assert mnist.accuracy(state.model, mnist_data.load()) >= 0.96
+
+
+@pytest.mark.parametrize("place", ["missing/state", ".", "/dev/full"])
+def test_a_place_to_save_is_looked_at_before_training(place, tmp_path, capsys):
+    with pytest.raises(SystemExit):
+        mnist.main(["--save", str(tmp_path / place)])
+    assert "cannot be written" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("options", [["--seed", str(10**23)], ["--device", "tpu"]])
+def test_mistakes_are_explained_without_a_traceback(options, train):
+    with pytest.raises(SystemExit, match=r"^\["):
+        train(*options)
+
+
+def test_nothing_left_to_train(train, tmp_path, capsys):
+    train("--epochs", 1, "--save", tmp_path / "state")
+    train("--epochs", 1, "--resume", tmp_path / "state")
+    assert "has seen 1 epochs already" in capsys.readouterr().out

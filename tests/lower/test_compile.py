@@ -7,12 +7,14 @@ import struct
 import subprocess
 import sys
 import textwrap
+from pathlib import Path
 
 import numpy as np
 import pytest
 
 import tvmfun
 import tvmfun.numpy as tnp
+from tvmfun import errors
 from tvmfun.counters import counted
 from tvmfun.lower import compile as compiling
 
@@ -168,3 +170,27 @@ def test_what_was_stored_in_another_form_is_compiled_again(tmp_path):
     for content in (library, *(library + other + struct.pack("<Q", len(other)) for other in others)):
         entry.write_bytes(content + hashlib.sha256(content).digest())
         assert run_step(tmp_path) == expected
+
+
+@needs_linker
+@pytest.mark.skipif(not hasattr(os, "memfd_create"), reason="files in memory need Linux")
+def test_object_code_does_not_touch_the_disk(tmp_path, compiled_in, monkeypatch):
+    # LLVM ends the process if it cannot write it.
+    monkeypatch.delattr("tvmfun.lower.native.TemporaryDirectory")
+    assert compiled_in(tmp_path) == (1, 0)
+    assert compiled_in(tmp_path) == (0, 1)
+
+
+def test_directories_of_others(tmp_path, compiled_in, monkeypatch):
+    def refuse(*args, **options):
+        raise PermissionError
+
+    monkeypatch.setattr("pathlib.Path.is_file", refuse)
+    assert compiled_in(tmp_path, threshold="1000") == (1, 0)
+
+
+def test_settings_that_make_no_sense(tmp_path, compiled_in, monkeypatch):
+    with pytest.raises(errors.ArgumentError, match="TVMFUN_CACHE_MIN_SECONDS"):
+        compiled_in(tmp_path, threshold="soon")
+    monkeypatch.setenv("TVMFUN_CACHE_DIR", "~/somewhere")
+    assert compiling.cache_directory() == Path.home() / "somewhere"

@@ -1,5 +1,7 @@
 """What a call costs, against XLA's analysis and by hand."""
 
+from typing import Any
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -29,7 +31,8 @@ def loss(np_, x, w):
 )
 def test_operations_are_those_of_xla(make, shapes):
     theirs = jax.jit(make(jnp, jax.grad)).lower(*(jax.ShapeDtypeStruct(shape, "float32") for shape in shapes)).compile()
-    flops = theirs.cost_analysis()["flops"] + theirs.cost_analysis().get("transcendentals", 0)
+    analysis: Any = theirs.cost_analysis()
+    flops = analysis["flops"] + analysis.get("transcendentals", 0)
     assert cost(make(tnp, tvmfun.grad), *shapes).flops == flops
 
 

@@ -5,10 +5,12 @@ from functools import partial
 import mnist
 import numpy as np
 import pytest
+from op_cases import CASES
 
 import tvmfun
 import tvmfun.numpy as tnp
 from tvmfun import ShapeDtype, errors, lax, nn, random
+from tvmfun.core.op import REGISTRY
 
 SM_90 = {"kind": "cuda", "arch": "sm_90"}
 
@@ -91,3 +93,31 @@ def test_a_thread_has_no_memory_of_dynamic_size():
     sort = tvmfun.jit(lambda x: tnp.sort(x), target=SM_90)
     with pytest.raises(errors.TargetError, match="dynamic size"):
         sort.lower(ShapeDtype((3, "b"), "float32")).compile()
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float16", "bfloat16", "int32"])
+@pytest.mark.parametrize("function", [tnp.argmax, tnp.argmin, tnp.max, tnp.min, nn.functional.log_softmax])
+def test_reductions_that_threads_cannot_combine(function, dtype):
+    for axis in (0, -1):
+        compiled = tvmfun.jit(partial(function, axis=axis), target=SM_90).lower(ShapeDtype((64, 16), dtype)).compile()
+        assert "threadIdx.x" in compiled.as_text()
+
+
+def test_the_evaluation_of_the_mnist_example():
+    state = tvmfun.eval_shape(partial(mnist.start, mnist.make_optimizer(1.0, 0.7, 62)), random.key(0))
+    batch = ShapeDtype((100, 28, 28, 1), "float32"), ShapeDtype((100,), "int32")
+    step = tvmfun.jit(mnist.eval_step.__wrapped__, target=SM_90)
+    assert "threadIdx.x" in step.lower(state.model, batch).compile().as_text()
+
+
+# TVM cannot allocate what this op never uses for a matrix of one row or two.
+TOO_SMALL = {("eigh", 2), ("eigh", 3)}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", CASES)
+def test_every_op_compiles(name):
+    for i, case in enumerate(CASES[name]):
+        if (name, i) not in TOO_SMALL:
+            function = tvmfun.jit(lambda *args, case=case: REGISTRY[name](*args, **case.params), target=SM_90)
+            function.lower(*case.arguments).compile()

@@ -28,3 +28,17 @@ def test_gpus_have_the_host_beside_them():
 def test_what_is_no_target(target):
     with pytest.raises(errors.TargetError, match=r"\[target\] TVM cannot make a target of it, got .*Try"):
         targets.resolve(target)
+
+
+@pytest.mark.parametrize(
+    ("target", "message"),
+    [
+        ("c", "the kind must be llvm or cuda"),
+        ("vulkan", "the kind must be llvm or cuda"),
+        ({"kind": "cuda", "arch": "sm_1"}, "no such GPU architecture"),
+        ({"kind": "llvm", "mcpu": "nope"}, "LLVM knows no such processor"),
+    ],
+)
+def test_targets_that_nothing_here_compiles_for(target, message):
+    with pytest.raises(errors.TargetError, match=message):
+        targets.resolve(target)

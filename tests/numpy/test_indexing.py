@@ -267,3 +267,35 @@ def test_sort_is_stable_and_takes_any_length():
     same(tnp.argsort(np.array([1, 1, 0]), descending=True), np.array([0, 1, 2], "int32"))
     with pytest.raises(ShapeError, match=r"\[argsort\]"):
         tnp.argsort(1.0)
+
+
+CUBE = np.arange(24, dtype="float32").reshape(2, 3, 4)
+
+
+@pytest.mark.parametrize(
+    "index",
+    [
+        (..., np.array([True, False, True, True])),
+        (None, ..., np.array([[True, False, True, True]] * 3), None),
+        (slice(None), -1, ..., np.array([[-1, 0]])),  # an ellipsis for no axis keeps its neighbours apart
+        (slice(None), [0, 1], ..., [1, 1]),
+        ([0, 1], ..., [1, 2], [1, 1]),
+        (..., [0, 1], [1, 2], [1, 1]),
+        ((0, 1),),
+    ],
+    ids=str,
+)
+def test_what_an_ellipsis_stands_for(index):
+    expected, updated = CUBE[index], CUBE.copy()
+    updated[index] = 7
+    x = tnp.asarray(CUBE)
+    for got in (x[index], tvmfun.jit(lambda x: x[index])(x)):
+        np.testing.assert_array_equal(got, expected)
+    for got in (x.at[index].set(7), tvmfun.jit(lambda x: x.at[index].set(7))(x)):
+        np.testing.assert_array_equal(got, updated)
+
+
+@pytest.mark.parametrize("index", [(..., np.ones(3, bool)), (..., np.ones(4, bool), 0), (0, np.ones((4, 3), bool))])
+def test_masks_must_have_the_sizes_of_their_axes(index):
+    with pytest.raises(IndexingError, match="the mask must have the shape"):
+        tnp.asarray(CUBE)[index]

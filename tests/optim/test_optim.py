@@ -320,3 +320,8 @@ def test_schedules_reject_nonsense():
         optim.join_schedules([optim.constant_schedule(1.0)] * 2, [3, 4])
     with pytest.raises(ArgumentError, match=r"decay_steps - warmup_steps must be positive, got -1"):
         optim.warmup_cosine_decay_schedule(0.0, 0.1, 4, 3)
+
+
+def test_an_update_of_another_shape_is_named():
+    with pytest.raises(ShapeError, match=r"the update at \['a'\]\['w'\] must fit"):
+        optim.apply_updates({"a": {"w": np.ones(3)}}, {"a": {"w": np.ones(4)}})

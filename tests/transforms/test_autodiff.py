@@ -261,3 +261,8 @@ def test_broadcasting_gradients_agree_with_jax(shape, ones, seed):
     got = grad(lambda x, y: f(tnp, x, y), (0, 1))(x, y)
     for a, b in zip(got, expected, strict=True):
         np.testing.assert_allclose(a, b, rtol=1e-12, atol=1e-12)
+
+
+def test_a_direction_needs_a_float():
+    with pytest.raises(errors.GradientError, match=r"\[jvp\] the primals must have a float leaf"):
+        jvp(lambda x: x * 2, (3,), (1,))

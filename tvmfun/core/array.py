@@ -323,6 +323,9 @@ class DeviceArray(Array):
         """Returns the array itself: it has data."""
         return self
 
+    def __str__(self) -> str:
+        return str(self.peek())
+
     def numpy(self) -> np.ndarray:
         """Returns a read-only NumPy array: a zero-copy view on the CPU, a copy elsewhere."""
         self.shared = True
@@ -391,6 +394,8 @@ def device_array(value: np.ndarray | np.generic, device: Device | None = None, *
         DtypeError: if tvmfun has no such dtype.
     """
     dtype = dtypes.canonical(value.dtype)
+    if isinstance(value, np.ma.MaskedArray):
+        raise DtypeError("Array", "an array has no mask", got=type(value).__name__, hint="x.filled(value)")
     counters.to_device += 1
     host = with_huge_pages(tvm.runtime.empty(value.shape, dtypes.NAMES[dtype]), value.nbytes)
     np.copyto(_host_view(host, dtype), value)

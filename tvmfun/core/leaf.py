@@ -35,8 +35,13 @@ def scalar_of(value: bool | int | float, dtype: np.dtype) -> np.generic:
         ) from None
 
 
-def abstract(leaf: Any, where: str = "trace") -> ShapeDtype:
+def abstract(leaf: Any, where: str = "trace", what: str = "an argument") -> ShapeDtype:
     """The shape and dtype of anything that can be an array argument.
+
+    Args:
+        leaf: an array of any library, a number or a ``ShapeDtype``.
+        where: what needs it.
+        what: what it is.
 
     Raises:
         DtypeError: if ``leaf`` is no array, scalar or ``ShapeDtype``.
@@ -55,7 +60,7 @@ def abstract(leaf: Any, where: str = "trace") -> ShapeDtype:
         return ShapeDtype(tuple(leaf.shape), dtypes.canonical(dtype))
     raise DtypeError(
         where,
-        "an argument is neither an array nor a number",
-        got=type(leaf).__name__,
-        hint="static_argnums for arguments that are not arrays",
+        f"{what} is neither an array nor a number",
+        got=f"{type(leaf).__name__} {leaf!r}" if isinstance(leaf, str) else type(leaf).__name__,
+        hint="static_argnums for arguments that are not arrays" if what.startswith("a") else "arrays and numbers alone",
     )

@@ -63,8 +63,18 @@ class Equation(NamedTuple):
     source: str = ""
 
 
+class Immutable:
+    """What is its own copy: it never changes, and TVM's objects, which it has, must not be copied."""
+
+    def __copy__(self) -> Any:
+        return self
+
+    def __deepcopy__(self, memo: dict) -> Any:
+        return self
+
+
 @dataclass(frozen=True, eq=False)
-class Program:
+class Program(Immutable):
     """A pure function on arrays, as data: inputs, equations, outputs and their trees.
 
     Args:
@@ -108,6 +118,9 @@ class Program:
             return NotImplemented
         same = self is other or (self.text, self.in_tree, self.out_tree) == (other.text, other.in_tree, other.out_tree)
         return same and tuple(map(id, self.captured)) == tuple(map(id, other.captured))
+
+    def __reduce__(self) -> Any:
+        raise ProgramError("pickle", "a Program cannot be pickled", got=self.name, hint="Program.function.script()")
 
     def __hash__(self) -> int:
         return hash(self.text)
@@ -351,6 +364,22 @@ def argument_name(path: tree.Path) -> str:
     _, place, *rest = tree.keystr(path).removeprefix("[").split("]", 2)
     name = place.removeprefix("[")
     return f"argument {name}{''.join(rest)}"
+
+
+def abstract_leaves(
+    leaves: Sequence[Any], structure: tree.Structure, where: str, name: Callable[[tree.Path], str] = argument_name
+) -> tuple[ShapeDtype, ...]:
+    """The types of the leaves of a tree, by default of ``(args, kwargs)``.
+
+    Raises:
+        DtypeError: if one is neither an array nor a number, with its ``name``.
+    """
+    try:
+        return tuple(abstract(leaf, where) for leaf in leaves)
+    except DtypeError:
+        for leaf, path in zip(leaves, structure.accessors(), strict=True):
+            abstract(leaf, where, name(path))
+        raise
 
 
 _run: Callable[[Program, list], list]

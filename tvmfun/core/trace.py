@@ -18,10 +18,10 @@ import numpy as np
 from tvmfun import tree
 from tvmfun.core import dims
 from tvmfun.core import op as ops
-from tvmfun.core.array import Array, DeviceArray, ShapeDtype, device_array, explain_no_data
-from tvmfun.core.leaf import abstract, scalar
+from tvmfun.core.array import Array, DeviceArray, ShapeDtype, device_array, explain_no_data, foreign_array
+from tvmfun.core.leaf import scalar
 from tvmfun.core.op import Op
-from tvmfun.core.program import Atom, Equation, Literal, Program, Variable
+from tvmfun.core.program import Atom, Equation, Literal, Program, Variable, abstract_leaves
 from tvmfun.core.source import user_line
 from tvmfun.errors import ArgumentError, DimensionError, IndexingError, LeakedTracerError, ShapeError
 
@@ -55,6 +55,15 @@ class Tracer(Array):
 
     def __repr__(self) -> str:
         return f"Tracer({self.aval})"
+
+    def __copy__(self) -> Tracer:
+        return self
+
+    def __deepcopy__(self, memo: dict) -> Tracer:
+        return self
+
+    def __reduce__(self) -> Any:
+        return self.concrete("pickle")
 
 
 class Trace:
@@ -120,9 +129,11 @@ class Trace:
             return self._capture(value)
         if isinstance(value, DeviceArray):
             return self._capture(value)
-        if isinstance(value, np.ndarray) and value.ndim:
+        is_foreign = not isinstance(value, np.generic | np.ndarray) and hasattr(value, "__dlpack__")
+        if is_foreign or (isinstance(value, np.ndarray) and value.ndim):
             if id(value) not in self._converted:
-                self._converted[id(value)] = (value, device_array(value))
+                array = foreign_array(value, where) if is_foreign else device_array(value)
+                self._converted[id(value)] = (value, array)
             return self._capture(self._converted[id(value)][1])
         if isinstance(value, dims.Dim):
             return self.atom(dims.as_array(value), where)
@@ -264,7 +275,7 @@ def trace(fun: Callable) -> Callable[..., Program]:
     def traced(*args: Any, **kwargs: Any) -> Program:
         leaves, in_tree = tree.flatten((args, kwargs))
         name = getattr(fun, "__name__", type(fun).__name__)
-        return trace_flat(fun, [abstract(leaf, name) for leaf in leaves], in_tree, name)
+        return trace_flat(fun, abstract_leaves(leaves, in_tree, name), in_tree, name)
 
     return traced
 
@@ -277,8 +288,7 @@ def trace_flat(fun: Callable, avals: list[ShapeDtype], in_tree: tree.Structure, 
     try:
         args, kwargs = tree.unflatten(in_tree, inputs)
         outputs, out_tree = tree.flatten(fun(*args, **kwargs))
-        for leaf in outputs:
-            abstract(leaf, f"the result of {name}")
+        abstract_leaves(outputs, out_tree, name, lambda path: f"the result{tree.keystr(path)}")
         return current.finish(outputs, in_tree, out_tree)
     except (ShapeError, IndexingError) as error:
         raise dims.explained(error, tuple(v.aval.shape for v in current.variables())) from error.__cause__

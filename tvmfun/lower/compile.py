@@ -27,7 +27,7 @@ from tvmfun.core import dims
 from tvmfun.core.inline import inlined
 from tvmfun.core.program import Program
 from tvmfun.counters import counters
-from tvmfun.errors import DimensionError, ShapeError
+from tvmfun.errors import ArgumentError, DimensionError, ShapeError
 from tvmfun.lower import memory, pipeline
 from tvmfun.lower import target as targets
 from tvmfun.lower.files import written
@@ -102,9 +102,21 @@ def cache_directory() -> Path | None:
     configured = os.environ.get("TVMFUN_CACHE_DIR")
     if configured == "":
         return None
-    if configured:
-        return Path(configured)
-    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "tvmfun"
+    try:
+        if configured:
+            return Path(configured).expanduser()
+        return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "tvmfun"
+    except RuntimeError:  # the user has no home
+        return None
+
+
+def _least_seconds() -> float:
+    """What takes less time to compile is not kept on disk: ``TVMFUN_CACHE_MIN_SECONDS``, by default 0.5."""
+    said = os.environ.get("TVMFUN_CACHE_MIN_SECONDS") or "0.5"
+    try:
+        return float(said)
+    except ValueError:
+        raise ArgumentError("TVMFUN_CACHE_MIN_SECONDS", "it must be a number", got=repr(said)) from None
 
 
 def _own_version() -> str:
@@ -147,7 +159,7 @@ def _build(
         built = pipeline.build_for_vm(module, target, dynamic=bool(program.sizes))
         export, load = built.export_library, lambda: built
     counters.compiles += 1
-    if time.perf_counter() - started >= float(os.environ.get("TVMFUN_CACHE_MIN_SECONDS", "0.5")):
+    if time.perf_counter() - started >= _least_seconds():
         stored = _store(export, plan, key, target)
         if stored is not None:
             return stored
@@ -168,12 +180,15 @@ def _path(key: str) -> Path | None:
 
 def _load(key: str, target: Target, native: bool) -> Executable | NativeExecutable | None:
     path = _path(key)
-    if path is None or not path.is_file():
-        return None
-    executable = _read(path, target, native)
-    if executable is None:
-        path.unlink(missing_ok=True)
-        return None
+    try:
+        if path is None or not path.is_file():
+            return None
+        executable = _read(path, target, native)
+        if executable is None:
+            path.unlink(missing_ok=True)
+            return None
+    except OSError:
+        return None  # a directory of somebody else's
     counters.loads += 1
     return executable
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 
 import tvm
-from tvm import tirx
+from tvm import s_tir, tirx
 from tvm.s_tir import SBlock, SBlockRealize, dlight
 from tvm.target import Target
 
@@ -20,6 +20,9 @@ _RULES = {
     "fallback": dlight.gpu.Fallback,
 }
 _THREADS = 256
+_REDUCTION_OF_THREADS = tvm.transform.Sequential(
+    [s_tir.transform.CanonicalizeLoop(), s_tir.transform.LowerCrossThreadReduction()]
+)
 
 
 def schedule(function: tirx.PrimFunc, target: Target) -> tirx.PrimFunc:
@@ -33,13 +36,15 @@ def schedule(function: tirx.PrimFunc, target: Target) -> tirx.PrimFunc:
         with target:
             try:
                 space = rule().apply(function, target, False)
+                if space is None:
+                    continue
+                scheduled = (space[0] if isinstance(space, list) else space).mod["main"]
+                # Threads combine what they have only by operations that TVM knows: not by those of argmax, say.
+                _REDUCTION_OF_THREADS(tvm.IRModule({"main": scheduled}))
             except (tvm.error.InternalError, tvm.s_tir.ScheduleError, AssertionError, ValueError, RuntimeError):
                 continue  # the rule met a form it does not expect: the next one is more general
-        if space is not None:
-            first = space[0] if isinstance(space, list) else space
-            scheduled = first.mod["main"]
-            if "threadIdx" in scheduled.script():
-                return scheduled.with_attr({"tvmfun.rule": name, "tirx.is_scheduled": True})
+        if "threadIdx" in scheduled.script():
+            return scheduled.with_attr({"tvmfun.rule": name, "tirx.is_scheduled": True})
     return _one_thread_per_point(function).with_attr({"tvmfun.rule": "opaque", "tirx.is_scheduled": True})
 
 

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import os
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import ExitStack, contextmanager
 from functools import partial
 from tempfile import TemporaryDirectory
 from typing import Any, NamedTuple
@@ -126,9 +128,8 @@ class NativeModule:
     def export(self, path: str) -> None:
         """Writes a shared library; the machine code for it is generated in threads."""
         modules = self._modules(_linked)
-        with TemporaryDirectory() as folder:
-            files = [f"{folder}/{i}.o" for i in range(len(modules))]
-            _in_threads(lambda module, file: module.write_to_file(file), modules, files)
+        with _object_files(len(modules)) as files:
+            _in_threads(lambda module, file: module.write_to_file(file, "o"), modules, files)
             cc.create_shared(path, files)
 
     def _main(self, call: _CallOf) -> dict[ir.GlobalVar, tirx.PrimFunc]:
@@ -141,6 +142,20 @@ class NativeModule:
         # It takes many steps, and each once: optimizing them would take longer than it ever saves.
         target = Target({**self._target.export(), "opt-level": 0})
         return [*self._parts, compiled(target, self._main(call))]
+
+
+@contextmanager
+def _object_files(count: int) -> Iterator[list[str]]:
+    """Names of files for object code. Where that can be, they are in memory: LLVM ends the process on a full disk."""
+    if not hasattr(os, "memfd_create"):
+        with TemporaryDirectory() as folder:
+            yield [f"{folder}/{i}.o" for i in range(count)]
+        return
+    with ExitStack() as opened:
+        numbers = [os.memfd_create(f"{i}.o") for i in range(count)]
+        for number in numbers:
+            opened.callback(os.close, number)
+        yield [f"/proc/{os.getpid()}/fd/{number}" for number in numbers]
 
 
 def _in_threads(function: Callable, *arguments: Sequence) -> list:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from functools import cache
 from typing import Any
 
@@ -10,6 +11,8 @@ from tvm.target import Target
 
 from tvmfun.errors import TargetError
 from tvmfun.runtime import cpu_count
+
+_KINDS = ("llvm", "cuda")
 
 
 @cache
@@ -30,19 +33,30 @@ def resolve(target: Any = None) -> Target:
     """
     if target is None or target in ("llvm", "cpu"):
         return host()
+    hint = '{"kind": "cuda", "arch": "sm_90"}, or None for this CPU'
     if isinstance(target, Target):
         resolved = target
     else:
         try:
             resolved = Target(target)
         except Exception as error:
-            raise TargetError(
-                "target",
-                "TVM cannot make a target of it",
-                got=f"{target!r} ({str(error).strip().splitlines()[-1]})",
-                hint='{"kind": "cuda", "arch": "sm_90"}, or None for this CPU',
-            ) from error
+            got = f"{target!r} ({str(error).strip().splitlines()[-1]})"
+            raise TargetError("target", "TVM cannot make a target of it", got=got, hint=hint) from error
+    if resolved.kind.name not in _KINDS:
+        raise TargetError("target", f"the kind must be {' or '.join(_KINDS)}", got=resolved.kind.name, hint=hint)
+    arch = str(resolved.attrs.get("arch", ""))
+    if arch and not re.fullmatch(r"sm_[5-9]\d[af]?|sm_1[0-2]\d[af]?", arch):
+        raise TargetError("target", "there is no such GPU architecture", got=repr(arch), hint=hint)
+    mcpu = str(resolved.attrs.get("mcpu", ""))
+    if mcpu and "mtriple" not in resolved.attrs and mcpu not in _processors():
+        raise TargetError("target", "LLVM knows no such processor", got=repr(mcpu), hint=f"{host().attrs['mcpu']!r}")
     return resolved if resolved.kind.name == "llvm" else Target(resolved, host())
+
+
+@cache
+def _processors() -> frozenset[str]:
+    """LLVM's names for processors of the family of this one."""
+    return frozenset(map(str, tvm.get_global_func("target.llvm_get_cpu_archlist")(Target("llvm"))))
 
 
 def is_cpu(target: Target) -> bool:

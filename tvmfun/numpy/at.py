@@ -81,6 +81,9 @@ class At:
     def __getitem__(self, index: Any) -> At:
         return At(self._x, index)
 
+    def __setitem__(self, index: Any, value: Any) -> None:
+        raise TypeError("[at] arrays are immutable, got an assignment to an index. Try x = x.at[index].set(value).")
+
     def get(self, *, mode: str | None = None, fill_value: Any = None, **promises: bool) -> Array:
         """Returns ``x[index]``.
 

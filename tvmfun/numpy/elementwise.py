@@ -30,11 +30,20 @@ def named(function: Callable[..., Array], name: str, doc: str, module: str = __n
     return function
 
 
-def unary(name: str, op: Op, formula: str, *, floating: bool = False, module: str = __name__) -> Callable[..., Array]:
-    """A function that applies an op to one operand; integers become floats if ``floating``."""
+def unary(
+    name: str,
+    op: Op,
+    formula: str,
+    *,
+    floating: bool = False,
+    of_bools: Callable[[Array], Array] | None = None,
+    module: str = __name__,
+) -> Callable[..., Array]:
+    """A function that applies an op to one operand, of bools another one; integers become floats if ``floating``."""
 
     def function(x: Operand, /) -> Array:
-        return op(*operands(name, x, floating=floating))
+        (x,) = operands(name, x, floating=floating)
+        return of_bools(x) if of_bools and x.dtype == dtypes.bool_ else op(x)
 
     return named(function, name, f"Returns {formula}, elementwise.", module)
 
@@ -68,7 +77,7 @@ remainder = binary(
 maximum = binary("maximum", ops.maximum, r":math:`\max(x_1, x_2)`, NaN where either is", of_bools=ops.bitwise_or)
 minimum = binary("minimum", ops.minimum, r":math:`\min(x_1, x_2)`, NaN where either is", of_bools=ops.bitwise_and)
 negative = unary("negative", ops.negative, ":math:`-x`")
-abs = unary("abs", ops.abs, ":math:`|x|`")
+abs = unary("abs", ops.abs, ":math:`|x|`; of bools, they themselves", of_bools=lambda x: x)
 sign = unary("sign", ops.sign, "-1, 0 or 1 by the sign of :math:`x`")
 exp = unary("exp", ops.exp, ":math:`e^x`", floating=True)
 expm1 = unary("expm1", ops.expm1, ":math:`e^x - 1`, accurate near 0", floating=True)

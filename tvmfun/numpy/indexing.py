@@ -14,7 +14,8 @@ import numpy as np
 from tvmfun import dtypes
 from tvmfun.core import dims
 from tvmfun.core.array import Array, DeviceArray, ShapeDtype, device_array, is_on_cpu
-from tvmfun.core.trace import Tracer, abstract, is_tracing
+from tvmfun.core.leaf import abstract
+from tvmfun.core.trace import Tracer, is_tracing
 from tvmfun.errors import ArgumentError, ConcretizationError, IndexingError, ShapeError
 from tvmfun.numpy.creation import asarray
 from tvmfun.numpy.data_types import astype
@@ -45,30 +46,47 @@ def is_array(item: Any) -> bool:
 
 
 def normalized(x: Array, index: Any) -> list[Any]:
-    """The index as slices, integers, None and integer arrays: one per axis of ``x``, but for None."""
-    items: list[Any] = []
-    axis = 0  # of `x`, as long as there was no ellipsis
-    for item in index if isinstance(index, tuple) else (index,):
-        if isinstance(item, bool | np.bool_) or (isinstance(item, Array) and item.aval == _BOOL):
-            raise IndexingError("index", "a single bool is no index", got=repr(item), hint="tvmfun.numpy.where")
-        if isinstance(item, list):
-            item = np.asarray(item) if item else np.zeros(0, np.int32)
-        elif not isinstance(item, Array | np.ndarray) and hasattr(item, "__array__") and np.ndim(item):
-            item = asarray(item)  # of another library
-        if is_array(item) and abstract(item, "index").dtype == dtypes.bool_:
-            items += _places_of(item, x, axis)
-            axis += np.ndim(item)
-        else:
-            items.append(item)
-            axis = -1 - x.ndim if item is Ellipsis else axis + (item is not None)
-    ellipses = [i for i, item in enumerate(items) if item is Ellipsis]
-    named = sum(item is not None for item in items) - len(ellipses)
+    """The index as slices, integers, None and integer arrays: one per axis of ``x``, but for None.
+
+    Among them stays an ellipsis that stands for no axis, if there are arrays: it keeps its neighbours apart.
+    """
+    given = [_item(item) for item in (index if isinstance(index, tuple) else (index,))]
+    ellipses = [i for i, item in enumerate(given) if item is Ellipsis]
+    named = sum(_axes_of(item) for item in given)
     if named > x.ndim:
         raise IndexingError("index", f"an array with {x.ndim} axes takes at most {x.ndim} indices", got=str(named))
     if len(ellipses) > 1:
         raise IndexingError("index", "there can be one ellipsis", got=str(len(ellipses)))
-    place = ellipses[0] if ellipses else len(items)
-    return items[:place] + [slice(None)] * (x.ndim - named) + items[place + len(ellipses) :]
+    place = ellipses[0] if ellipses else len(given)
+    filling: list[Any] = [slice(None)] * (x.ndim - named)
+    if ellipses and not filling and any(map(is_array, given)):
+        filling = [Ellipsis]
+    items: list[Any] = []
+    axis = 0
+    for item in given[:place] + filling + given[place + len(ellipses) :]:
+        items += _places_of(item, x, axis) if _is_mask(item) else [item]
+        axis += _axes_of(item)
+    return items
+
+
+def _item(item: Any) -> Any:
+    """One item of an index, sequences and arrays of other libraries as arrays."""
+    if isinstance(item, bool | np.bool_) or (isinstance(item, Array) and item.aval == _BOOL):
+        raise IndexingError("index", "a single bool is no index", got=repr(item), hint="tvmfun.numpy.where")
+    if isinstance(item, list | tuple):
+        return np.asarray(item) if item else np.zeros(0, np.int32)
+    if not isinstance(item, Array | np.ndarray) and hasattr(item, "__array__") and np.ndim(item):
+        return asarray(item)
+    return item
+
+
+def _is_mask(item: Any) -> bool:
+    return is_array(item) and abstract(item, "index").dtype == dtypes.bool_
+
+
+def _axes_of(item: Any) -> int:
+    """How many axes an item of an index is for; of an ellipsis nobody knows yet."""
+    return np.ndim(item) if _is_mask(item) else int(item is not None and item is not Ellipsis)
 
 
 def _places_of(mask: Any, x: Array, axis: int) -> list[np.ndarray]:
@@ -81,7 +99,7 @@ def _places_of(mask: Any, x: Array, axis: int) -> list[np.ndarray]:
             hint="tvmfun.numpy.where(mask, x, y)",
         )
     mask = np.asarray(mask)
-    if axis >= 0 and mask.shape != x.shape[axis : axis + mask.ndim]:
+    if mask.shape != x.shape[axis : axis + mask.ndim]:
         raise IndexingError("index", "the mask must have the shape of the array", got=f"{mask.shape} for {x.aval}")
     return [places.astype(np.int32) for places in np.nonzero(mask)]
 
@@ -166,7 +184,7 @@ def numpy_index(x: Array, items: list[Any]) -> tuple:
     """The index for NumPy, with places inside the array."""
     checked, axis = [], 0
     for item in items:
-        if item is None:
+        if item is None or item is Ellipsis:
             checked.append(item)
             continue
         if isinstance(item, slice):
@@ -185,6 +203,8 @@ def numpy_index(x: Array, items: list[Any]) -> tuple:
 
 def read(x: Array, items: list[Any], mode: str, fill_value: Any = None) -> Array:
     """``x[items]`` as ops, with the places of index arrays treated by ``mode``."""
+    gap = next((axis for axis, item in enumerate(items) if item is Ellipsis), 0)
+    items = [item for item in items if item is not Ellipsis]
     arrays = [axis for axis, item in enumerate(items) if is_array(item)]
     if arrays:  # integers next to arrays are arrays, as in NumPy
         arrays = [axis for axis, item in enumerate(items) if not isinstance(item, slice | None)]
@@ -199,7 +219,7 @@ def read(x: Array, items: list[Any], mode: str, fill_value: Any = None) -> Array
     rest = [axis for axis in range(x.ndim) if axis not in arrays]
     front = permute_dims(x, (*arrays, *rest))
     taken = gathered(front, places, mode, fill_value)
-    if arrays == list(range(arrays[0], arrays[0] + len(arrays))):
+    if arrays[-1] - arrays[0] + 1 == len(arrays) and not arrays[0] < gap <= arrays[-1]:
         # Adjacent array indices: their result takes their place.
         before, rank = arrays[0], len(shape)
         taken = permute_dims(taken, (*range(rank, rank + before), *range(rank), *range(rank + before, taken.ndim)))

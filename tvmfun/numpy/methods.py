@@ -9,7 +9,7 @@ from typing import Any
 
 from tvmfun.core.array import Array, install_methods
 from tvmfun.core.dims import Dim
-from tvmfun.errors import ArgumentError
+from tvmfun.errors import ArgumentError, DtypeError
 from tvmfun.numpy.at import At
 from tvmfun.numpy.creation import asarray, copy
 from tvmfun.numpy.cumulative import cumprod, cumsum
@@ -55,6 +55,9 @@ API_VERSION = "2024.12"
 def _operator(function: Callable, *, reflected: bool = False) -> Callable:
     @wraps(function)
     def method(self: Array, other: Any) -> Any:
+        if isinstance(other, complex):
+            hint = "the real and the imaginary part as two arrays"
+            raise DtypeError(function.__name__, "there are no complex numbers", got=repr(other), hint=hint)
         if not hasattr(other, "dtype") and not isinstance(other, bool | int | float | Dim):
             return NotImplemented  # let the other operand try, and Python explain
         return function(other, self) if reflected else function(self, other)

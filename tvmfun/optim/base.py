@@ -228,8 +228,11 @@ def apply_updates(params: Params, updates: Updates) -> Params:
         if is_table(param):
             return replace(param, array=_updated(param.array, update))
         param = tnp.asarray(param)
-        result = tnp.add(param, update)
-        if result.shape != param.shape:
+        try:
+            result = tnp.add(param, update)
+        except ShapeError:
+            result = None
+        if result is None or result.shape != param.shape:
             raise ShapeError(
                 "apply_updates",
                 f"the update at {tree.keystr(path) or 'the root'} must fit its parameter, {param.aval!r}",

@@ -13,7 +13,7 @@ from tvmfun import dtypes, sparse, tree
 from tvmfun.core.array import Array, ShapeDtype
 from tvmfun.core.derivative import Tape, partition, pushforward, trace_leaves, transposed, zeros
 from tvmfun.core.leaf import abstract
-from tvmfun.core.program import Program
+from tvmfun.core.program import Program, abstract_leaves
 from tvmfun.core.trace import is_tracing
 from tvmfun.errors import ArgumentError, DtypeError, GradientError, ShapeError
 from tvmfun.ops import pointwise
@@ -74,7 +74,7 @@ def value_and_grad(fun: Callable, argnums: int | Sequence[int] = 0, *, has_aux: 
     def value_and_gradient(*args: Any, **kwargs: Any) -> Any:
         places = positions(numbers, len(args))
         for place in places:
-            check_differentiable(args[place], place)
+            check_differentiable("grad", args[place], f"argument {place}")
 
         def both(*args: Any, **kwargs: Any) -> Any:
             chosen = [args[place] for place in places]
@@ -146,14 +146,15 @@ def positions(numbers: Sequence[int], count: int) -> list[int]:
     return places
 
 
-def check_differentiable(argument: Any, place: int, every_leaf: bool = False) -> None:
+def check_differentiable(where: str, argument: Any, name: str, every_leaf: bool = False) -> None:
     """Raises unless a leaf, or every leaf, of an argument is a float."""
-    avals = [abstract(leaf, f"grad, argument {place}") for leaf in tree.leaves(argument)]
+    leaves, structure = tree.flatten(argument)
+    avals = abstract_leaves(leaves, structure, where, lambda path: f"{name}{tree.keystr(path)}")
     floats = [dtypes.is_float(aval.dtype) for aval in avals]
     if avals and not (all(floats) if every_leaf else any(floats)):
         raise GradientError(
-            "grad",
-            f"argument {place} must have {'only float leaves' if every_leaf else 'a float leaf'}",
+            where,
+            f"{name} must have {'only float leaves' if every_leaf else 'a float leaf'}",
             got=", ".join(map(repr, avals[:3])),
             hint="x.astype('float32'), or another argnums",
         )
@@ -290,6 +291,7 @@ def jvp(fun: Callable, primals: Sequence[Any], tangents: Sequence[Any], *, has_a
     if not isinstance(primals, tuple | list) or not isinstance(tangents, tuple | list):
         raise ArgumentError("jvp", "primals and tangents must be sequences, one item per argument")
     tree.check_same_structure("jvp", tuple(primals), tuple(tangents), ("the primals", "the tangents"))
+    check_differentiable("jvp", primals, "the primals")
     for primal, tangent in zip(tree.leaves(primals), tree.leaves(tangents), strict=True):
         if _is_float(primal):
             _check_tangent("jvp", "tangent", abstract(tangent, "jvp"), abstract(primal))

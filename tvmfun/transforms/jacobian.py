@@ -118,7 +118,7 @@ def _jacobian(fun: Callable, argnums: int | Sequence[int], has_aux: bool, comput
         def of_arrays(args: tuple, kwargs: dict) -> Any:
             chosen = [args[place] for place in places]
             for place, argument in zip(places, chosen, strict=True):
-                check_differentiable(argument, place, every_leaf=True)
+                check_differentiable("grad", argument, f"argument {place}", every_leaf=True)
 
             def of_chosen(*chosen: Any) -> Any:
                 new = list(args)
