@@ -79,6 +79,7 @@ def test_a_step_of_a_small_network(make):
     agrees(partial(mlp_step, optimizer), arguments, {"batch": {"x": {0: "b"}, "y": {0: "b"}}})
 
 
+@pytest.mark.slow
 def test_a_step_of_the_mnist_network_with_dropout_and_adadelta():
     optimizer = mnist.make_optimizer(1.0, 0.7, 62)
     state = jit(partial(mnist.start, optimizer))(random.key(0))
@@ -244,7 +245,7 @@ def test_transforms_loops_and_functions_of_numpy(function):
     agrees(function, lambda n: (floats(n, 5),), (B,), (1, 2, 7, 70), tolerance=1e-4)
 
 
-@settings(max_examples=10)
+@settings(max_examples=5)
 @given(data=st.data())
 def test_products(data):
     """Any of the sizes of a product may be dynamic, the summed one included."""

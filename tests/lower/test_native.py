@@ -93,6 +93,7 @@ def test_threads_compile_while_others_are_scheduled(monkeypatch):
     assert bits(run(module.load(), plan)) == expected
 
 
+@pytest.mark.slow
 def test_many_builds_in_threads_agree(parts):
     parts(4)
     expected = None

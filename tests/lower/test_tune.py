@@ -145,6 +145,7 @@ def test_applying_a_schedule_leaves_the_kernel_as_it_was(record):
     assert space.source(function) == before
 
 
+@pytest.mark.slow
 def test_variations_differ_and_are_right():
     (one,) = scheduled(convolution, X, W)
     function, random = kernels.prim_func(one.kernel), Random(1)

@@ -159,3 +159,10 @@ def test_large_reductions_are_accurate():
     np.testing.assert_allclose(tnp.sum(x, 1), x.sum(1, dtype="float64"), rtol=2e-6)
     np.testing.assert_array_equal(tnp.max(x, 1), x.max(1))
     np.testing.assert_array_equal(tnp.argmax(x, 0), x.argmax(0))
+
+
+@pytest.mark.parametrize(("shape", "axis"), [((5 * 10**6,), None), ((10**5, 65), None), ((3, 10**6 + 5), 1)])
+def test_long_sums_of_one_number_keep_their_digits(shape, axis):
+    """Added up one by one they would lose half of them: every rounding errs to the same side."""
+    x = np.full(shape, 0.1, "float32")
+    np.testing.assert_allclose(tnp.sum(x, axis=axis), x.astype(np.float64).sum(axis), rtol=1e-5)

@@ -110,7 +110,7 @@ def _column_tile(stage: Stage, env: Env, last: Axis, parts: Sequence[tuple[int, 
 
     total = registers("total")
     allocate = [AllocBuffer(buffer) for buffer in total]
-    outer, inner = _blocks(stage)
+    outer, inner = _split(stage.reduce)
     if not outer:
         return build.seq(*allocate, clear(total), accumulate(total, inner, env), finish(total))
     part = registers("part")
@@ -125,16 +125,16 @@ def _column_tile(stage: Stage, env: Env, last: Axis, parts: Sequence[tuple[int, 
     return build.seq(*allocate, clear(total), build.nest(outer, env, block), finish(total))
 
 
-def _blocks(stage: Stage) -> tuple[list[Axis], list[Axis]]:
-    """The reduced axes as outer loops over blocks of about BLOCK terms, when there are more than that."""
-    if build.points(stage.reduce) <= 2 * BLOCK:
-        return [], list(stage.reduce)
+def _split(axes: Sequence[Axis], terms: int = 1) -> tuple[list[Axis], list[Axis]]:
+    """Reduced axes, each point of ``terms``, as outer loops over blocks of about BLOCK terms, if there are more."""
+    if terms * build.points(axes) <= 2 * BLOCK:
+        return [], list(axes)
     inner: list[Axis] = []
-    for axis in reversed(stage.reduce):
-        if inner and build.points([*inner, axis]) > BLOCK:
+    for axis in reversed(axes):
+        if terms * build.points([*inner, axis]) > BLOCK and (inner or terms > 1):
             break
         inner.insert(0, axis)
-    return list(stage.reduce[: len(stage.reduce) - len(inner)]), inner
+    return list(axes[: len(axes) - len(inner)]), inner
 
 
 def _rows(stage: Stage, env: Env, prefix: int, machine: Machine, tasks: int) -> Stmt:
@@ -181,39 +181,63 @@ class _Row:
     def _add_long(self, env: Env) -> Stmt:
         """Several vectors of partial results, combined at the end."""
         acc, lanes = self.acc, self.lanes
-        clear = build.unrolled(
-            self.last, self.wide, lambda j: self._lanes(lanes, lambda k: BufferStore(acc, self.init, [j, k]))
-        )
+        clear = self._each(lambda j, k: BufferStore(acc, self.init, [j, k]))
         steps = [self._lanes(lanes, lambda k, j=j: self._add(acc, [0, k], acc[j, k])) for j in range(1, self.wide)]
         while lanes > 1:
             lanes //= 2
             steps.append(self._lanes(lanes, lambda k, half=lanes: self._add(acc, [0, k], acc[0, k + half])))
-        sweep = build.nest(self.outer, env, self._sweep)
+        blocks, inner = _split(self.outer, max(1, build.points([self.last]) // (self.wide * self.lanes)))
+        sweeps = lambda env, into: build.nest(inner, env, lambda env: self._sweep(env, into))
+        in_blocks = lambda env: self._joined(lambda part: sweeps(env, part))
+        sweep = build.nest(blocks, env, in_blocks) if blocks else sweeps(env, acc)
         return build.seq(AllocBuffer(acc), clear, sweep, *steps, self._add(self.total, [0], acc[0, 0]))
 
-    def _sweep(self, env: Env) -> Stmt:
+    def _joined(self, add: Callable[[Buffer], Stmt]) -> Stmt:
+        """A block of terms: added up by itself, and then to what there is."""
+        part = build.scratch([self.wide, self.lanes], self.dtype, "part")
+        clear = self._each(lambda j, k: BufferStore(part, self.init, [j, k]))
+        join = self._each(lambda j, k: self._add(self.acc, [j, k], part[j, k]))
+        return build.seq(AllocBuffer(part), clear, add(part), join)
+
+    def _each(self, make: Callable[[Expr, Expr], Stmt]) -> Stmt:
+        """A statement for each of the partial results."""
+        return build.unrolled(self.last, self.wide, lambda j: self._lanes(self.lanes, lambda k: make(j, k)))
+
+    def _sweep(self, env: Env, into: Buffer) -> Stmt:
         """Once along the last axis: rounds of several vectors, single vectors, single elements."""
         bound = self.last.bound(env)
         step = self.wide * self.lanes
         rounds = bound // step
-        body = build.loop(self.last, rounds, lambda i: self._vectors(env, i * step, self.wide))
+        body = self._rounds(env, rounds, into)
         done = rounds * step
         if isinstance(bound, dims.Dim):
             vectors = (bound - done) // self.lanes
-            single = build.loop(self.last, vectors, lambda i: self._vectors(env, done + i * self.lanes, 1))
+            single = build.loop(self.last, vectors, lambda i: self._vectors(env, done + i * self.lanes, 1, into))
             done = bound // self.lanes * self.lanes
             return build.seq(body, single, self._elements(env, build.index(self.last, done), bound - done))
         if not isinstance(bound, int):
             return build.seq(body, self._elements(env, done, bound - done))
         whole, tail = divmod(bound - done, self.lanes)
-        single = self._vectors(env, build.index(self.last, done), whole) if whole else None
+        single = self._vectors(env, build.index(self.last, done), whole, into) if whole else None
         rest = self._elements(env, build.index(self.last, bound - tail), tail) if tail else None
         return build.seq(body, single, rest)
 
-    def _vectors(self, env: Env, start: Expr, count: int) -> Stmt:
+    def _rounds(self, env: Env, rounds: Expr | int, into: Buffer) -> Stmt:
+        """Rounds of several vectors, in blocks if they are many."""
+        step = self.wide * self.lanes
+        some = lambda first, count, into: build.loop(
+            self.last, count, lambda i: self._vectors(env, (i + first) * step, self.wide, into)
+        )
+        if not isinstance(rounds, int) or rounds <= 2 * BLOCK:
+            return some(0, rounds, into)
+        blocks, rest = divmod(rounds, BLOCK)
+        block = lambda b: self._joined(lambda part: some(b * BLOCK, BLOCK, part))
+        return build.seq(build.loop(self.last, blocks, block), some(blocks * BLOCK, rest, into))
+
+    def _vectors(self, env: Env, start: Expr, count: int, into: Buffer) -> Stmt:
         def one(j: Expr) -> Stmt:
             def lane(k: Expr) -> Stmt:
-                return self._add(self.acc, [j, k], self._term(env, start + j * self.lanes + k))
+                return self._add(into, [j, k], self._term(env, start + j * self.lanes + k))
 
             return self._lanes(self.lanes, lane)
 
