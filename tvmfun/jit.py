@@ -75,6 +75,14 @@ def as_device_array(leaf: Any, where: str = "jit") -> DeviceArray:
     return foreign_array(leaf, where)
 
 
+def _with_ours(arrays: list[DeviceArray], leaves: Sequence[Any]) -> list[DeviceArray]:
+    """The arrays that leaves became; numbers and arrays of other libraries where ours are, if these are on a GPU."""
+    own = [array.device for array, leaf in zip(arrays, leaves, strict=True) if array is leaf]
+    if _CPU in own or not own:
+        return arrays
+    return [move(array, own[0]) if array is not leaf else array for array, leaf in zip(arrays, leaves, strict=True)]
+
+
 def _common_device(arrays: Sequence[DeviceArray], where: str) -> Any:
     device = None
     for array in arrays:
@@ -202,7 +210,7 @@ def _run_program(program: Program, leaves: list) -> list:
     sizes = program.solve([abstract(leaf, program.name) for leaf in leaves]) if program.sizes else {}
     if is_tracing():
         return (program.with_sizes(sizes) if sizes else program).evaluate([*program.captured, *leaves])
-    arrays = [as_device_array(leaf, program.name) for leaf in leaves]
+    arrays = _with_ours([as_device_array(leaf, program.name) for leaf in leaves], leaves)
     device = _common_device(arrays, program.name)
     return _Ready(program, _target_of(device)).at(sizes)(arrays, _addresses(arrays))
 
@@ -218,7 +226,8 @@ def _run_op(op: Op, args: tuple, params: dict) -> Any:
     arrays = [_operand(arg, op.name) for arg in args]
     device = arrays[0].device if arrays else _CPU
     if any(array.device != device for array in arrays[1:]):
-        device = _common_device([array for array in arrays if array.shape] or arrays, op.name)
+        own = [array for array, arg in zip(arrays, args, strict=True) if array is arg and array.shape]
+        device = _common_device(own or arrays, op.name)
         arrays = [move(array, device) for array in arrays]
     key = (op.name, tuple(params.items()), tuple(array.aval for array in arrays), device, ACTIVE.key)
     ready = _OPS.get(key)
@@ -571,8 +580,11 @@ class Jitted(Immutable):
         try:
             avals, addresses = list(map(_AVAL, leaves)), list(map(_ADDRESS, leaves))
         except AttributeError:  # numbers, arrays of other libraries, and arrays that are gone
-            leaves = self._arrays(leaves, structure)
+            given, leaves = leaves, self._arrays(leaves, structure)
             avals, addresses = list(map(_AVAL, leaves)), _addresses(leaves)
+            if addresses and min(addresses) < 0:
+                leaves = _with_ours(leaves, given)
+                addresses = _addresses(leaves)
         key = _static_key(static) if static else ()
         device = leaves[0].device if addresses and addresses[0] < 0 else _CPU
         for kind in self._kinds:
