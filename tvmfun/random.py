@@ -289,7 +289,7 @@ def randint(key: Any, shape: Shape, minval: Any, maxval: Any, dtype: Any = "int3
         raise DtypeError("randint", "the dtype must be an integer", got=dtypes.NAMES[dtype])
     if not (isinstance(minval, int | np.integer) and isinstance(maxval, int | np.integer)):
         for bound in (minval, maxval):
-            aval = abstract(bound, "randint", "a bound")
+            aval = abstract(bound, "randint", "a bound", hint="integers")
             if not dtypes.is_integer(aval.dtype):
                 raise DtypeError("randint", "the bounds must be integers", got=repr(aval))
         return _randint_between(key, as_shape("randint", shape), tnp.asarray(minval), tnp.asarray(maxval), dtype)

@@ -228,7 +228,7 @@ def test_ties_share_the_gradient():
         )
 
 
-@settings(max_examples=10)
+@settings(max_examples=5)
 @given(st.data())
 def test_any_gather_and_scatter(draw):
     rank = draw.draw(st.integers(1, 3))

@@ -35,13 +35,17 @@ def scalar_of(value: bool | int | float, dtype: np.dtype) -> np.generic:
         ) from None
 
 
-def abstract(leaf: Any, where: str = "trace", what: str = "an argument") -> ShapeDtype:
+_STATIC = "static_argnums for arguments that are not arrays"
+
+
+def abstract(leaf: Any, where: str = "trace", what: str = "an argument", hint: str = _STATIC) -> ShapeDtype:
     """The shape and dtype of anything that can be an array argument.
 
     Args:
         leaf: an array of any library, a number or a ``ShapeDtype``.
         where: what needs it.
         what: what it is.
+        hint: what to try if it is none of these.
 
     Raises:
         DtypeError: if ``leaf`` is no array, scalar or ``ShapeDtype``.
@@ -62,5 +66,5 @@ def abstract(leaf: Any, where: str = "trace", what: str = "an argument") -> Shap
         where,
         f"{what} is neither an array nor a number",
         got=f"{type(leaf).__name__} {leaf!r}" if isinstance(leaf, str) else type(leaf).__name__,
-        hint="static_argnums for arguments that are not arrays" if what.startswith("a") else "arrays and numbers alone",
+        hint=hint,
     )

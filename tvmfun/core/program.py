@@ -367,9 +367,13 @@ def argument_name(path: tree.Path) -> str:
 
 
 def abstract_leaves(
-    leaves: Sequence[Any], structure: tree.Structure, where: str, name: Callable[[tree.Path], str] = argument_name
+    leaves: Sequence[Any],
+    structure: tree.Structure,
+    where: str,
+    name: Callable[[tree.Path], str] = argument_name,
+    **hint: str,
 ) -> tuple[ShapeDtype, ...]:
-    """The types of the leaves of a tree, by default of ``(args, kwargs)``.
+    """The types of the leaves of a tree, by default of ``(args, kwargs)``, with another ``hint`` for what is none.
 
     Raises:
         DtypeError: if one is neither an array nor a number, with its ``name``.
@@ -378,7 +382,7 @@ def abstract_leaves(
         return tuple(abstract(leaf, where) for leaf in leaves)
     except DtypeError:
         for leaf, path in zip(leaves, structure.accessors(), strict=True):
-            abstract(leaf, where, name(path))
+            abstract(leaf, where, name(path), **hint)
         raise
 
 

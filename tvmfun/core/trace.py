@@ -288,7 +288,8 @@ def trace_flat(fun: Callable, avals: list[ShapeDtype], in_tree: tree.Structure, 
     try:
         args, kwargs = tree.unflatten(in_tree, inputs)
         outputs, out_tree = tree.flatten(fun(*args, **kwargs))
-        abstract_leaves(outputs, out_tree, name, lambda path: f"the result{tree.keystr(path)}")
+        result = lambda path: f"the result{tree.keystr(path)}"
+        abstract_leaves(outputs, out_tree, name, result, hint="to return arrays and numbers alone")
         return current.finish(outputs, in_tree, out_tree)
     except (ShapeError, IndexingError) as error:
         raise dims.explained(error, tuple(v.aval.shape for v in current.variables())) from error.__cause__
