@@ -299,8 +299,7 @@ def _blame(program: Program, inputs: list[DeviceArray]) -> None:
     for array, variable in zip(inputs, program.inputs, strict=True):
         if _has_nan(array):
             place = program.inputs.index(variable) - len(program.captured)
-            path = program.in_tree.accessors()[place] if place >= 0 else None
-            which = "a captured array" if path is None else programs.argument_name(path)
+            which = program.leaf_name(place) if place >= 0 else "a captured array"
             raise NanError(program.name, f"{which} has a NaN already", got=repr(array.aval))
 
     def check(equation: Equation, arguments: list) -> Any:
@@ -522,32 +521,16 @@ _SIZES_KEPT = 1024
 class Jitted(Immutable):
     """A function that is compiled when it is called; made by :func:`jit`."""
 
-    def __init__(
-        self,
-        fun: Callable,
-        *,
-        static_argnums: Any,
-        static_argnames: Any,
-        donate_argnums: Any,
-        donate_argnames: Any,
-        dynamic_shapes: Any,
-        target: Any,
-    ) -> None:
+    def __init__(self, fun: Callable, **options: Any) -> None:
         if not callable(fun):
             raise ArgumentError("jit", "the first argument must be a function", got=type(fun).__name__)
         self._fun = fun
-        self._options = {
-            "static_argnums": static_argnums,
-            "static_argnames": static_argnames,
-            "donate_argnums": donate_argnums,
-            "donate_argnames": donate_argnames,
-            "dynamic_shapes": dynamic_shapes,
-            "target": target,
-        }
+        self._options = options
+        target, dynamic_shapes = options["target"], options["dynamic_shapes"]
         self._name = getattr(inspect.unwrap(getattr(fun, "func", fun)), "__name__", type(fun).__name__)
-        self._static = _Places(fun, static_argnums, static_argnames, "static")
+        self._static = _Places(fun, options["static_argnums"], options["static_argnames"], "static")
         self._has_static = bool(self._static)
-        self._donated = _Places(fun, donate_argnums, donate_argnames, "donate")
+        self._donated = _Places(fun, options["donate_argnums"], options["donate_argnames"], "donate")
         self._target = None if target is None else targets.resolve(target)
         self._dynamic = None if dynamic_shapes is None else DynamicShapes(fun, dynamic_shapes)
         self._programs: dict[tuple, Program] = {}

@@ -148,11 +148,11 @@ class Program(Immutable):
             )
             if not fits or got.dtype != aval.dtype:
                 kind = DtypeError if fits else ShapeError
-                what = f"{self._argument(i)} must be {aval}"
+                what = f"{self.leaf_name(i)} must be {aval}"
                 raise kind(self.name, what, got=repr(got), hint="lowering it again")
         return leaves
 
-    def _argument(self, leaf: int) -> str:
+    def leaf_name(self, leaf: int) -> str:
         """The name of a leaf of the arguments in an error."""
         return argument_name(self.in_tree.accessors()[leaf])
 
@@ -173,7 +173,7 @@ class Program(Immutable):
         if not self.sizes:
             return {}
         patterns = [aval.shape for aval in self.in_avals]
-        return dims.solve(patterns, [aval.shape for aval in avals], self.name, self._argument)
+        return dims.solve(patterns, [aval.shape for aval in avals], self.name, self.leaf_name)
 
     def with_sizes(self, sizes: Mapping[str, Any]) -> Program:
         """The same Program with values for its dynamic sizes."""
