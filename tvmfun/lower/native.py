@@ -15,6 +15,7 @@ from tvm import ir, s_tir, tirx
 from tvm.support import cc
 from tvm.target import Target
 
+from tvmfun.lower import target as targets
 from tvmfun.lower.cpu.build import buffer
 from tvmfun.lower.memory import Call, Store
 from tvmfun.lower.workspaces import Event, events, workspaces
@@ -173,13 +174,33 @@ def compiled(target: Target, functions: dict, pointers: bool = True) -> Any:
 
 def _compiled(target: Target, functions: dict, pointers: bool = True) -> tuple[Any, dict[str, list[Event]]]:
     """The same, and what each function allocates while it runs."""
-    if "opt-level" not in target.attrs:
-        # LLVM's highest level takes a third longer, and its code for our kernels is no faster: they have their loops.
-        target = Target({**target.export(), "opt-level": 2})
+    target = llvm_options(target)
     with target, tvm.transform.PassContext(opt_level=3):
         module = _lowering(pointers)(tirx.transform.BindTarget(target.with_host(target))(tvm.IRModule(functions)))
         allocated = events(module, functions, target) if pointers else {}  # sizes are dynamic otherwise
         return tvm.get_global_func("target.build.llvm")(module, target), allocated
+
+
+# Features that make LLVM compute on short vectors where the processor has longer ones. LLVM 22 then never finishes some
+# kernels: its X86 backend rewrites the sum of a mask's lanes, a count of true elements split over two registers, back
+# and forth. Intel's processors with AVX-512 have the first of them by default.
+_SHORT_VECTORS = ("prefer-256-bit", "prefer-128-bit")
+
+
+def llvm_options(target: Target) -> Target:
+    """The CPU target with the options that LLVM compiles kernels with.
+
+    >>> options = llvm_options(Target({"kind": "llvm", "mtriple": "x86_64-linux-gnu", "mcpu": "x86-64-v4"}))
+    >>> list(map(str, options.attrs["mattr"]))
+    ['-prefer-256-bit', '-prefer-128-bit']
+    """
+    options: dict[str, Any] = dict(target.export())
+    # LLVM's highest level takes a third longer, and its code for our kernels is no faster: they have their loops.
+    options.setdefault("opt-level", 2)
+    if targets.is_x86(target):
+        features = [name for name in map(str, options.get("mattr", ())) if name[1:] not in _SHORT_VECTORS]
+        options["mattr"] = [*features, *(f"-{name}" for name in _SHORT_VECTORS)]
+    return Target(options)
 
 
 def _lowering(pointers: bool) -> tvm.transform.Pass:

@@ -62,3 +62,13 @@ def _processors() -> frozenset[str]:
 def is_cpu(target: Target) -> bool:
     """Whether the target runs on the host."""
     return target.kind.name == "llvm"
+
+
+def is_x86(target: Target) -> bool:
+    """Whether a CPU target is a 64-bit x86 processor."""
+    return str(target.attrs.get("mtriple") or _host_triple()).startswith(("x86_64", "amd64"))
+
+
+@cache
+def _host_triple() -> str:
+    return str(tvm.get_global_func("target.llvm_get_system_triple")())
