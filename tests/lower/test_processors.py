@@ -1,0 +1,52 @@
+"""Kernels compile for processors other than this one, each within a time limit."""
+
+import json
+import queue
+import subprocess
+import sys
+import threading
+from pathlib import Path
+
+import pytest
+
+SCRIPT = Path(__file__).resolve().parents[1] / "support" / "compile_programs.py"
+# Seconds for some dozen kernels, which take a fraction of one on a quiet machine.
+LIMIT = 60
+
+TARGETS = {
+    "x86-64-v2": {"mcpu": "x86-64-v2"},
+    "x86-64-v3": {"mcpu": "x86-64-v3"},
+    "x86-64-v4": {"mcpu": "x86-64-v4"},
+    "skylake-avx512": {"mcpu": "skylake-avx512"},
+    "sapphirerapids": {"mcpu": "sapphirerapids"},
+    "znver4": {"mcpu": "znver4"},
+    "znver5": {"mcpu": "znver5"},
+    "znver5-short-vectors": {"mcpu": "znver5", "mattr": ["+prefer-256-bit"]},
+    "aarch64": {"mtriple": "aarch64-linux-gnu", "mcpu": "neoverse-n1"},
+}
+# The others prefer the same vectors, or have the same instructions, as one of these.
+QUICK = ("x86-64-v4", "sapphirerapids", "aarch64")
+
+
+@pytest.mark.parametrize(
+    "name", [pytest.param(name, marks=[] if name in QUICK else [pytest.mark.slow]) for name in TARGETS]
+)
+def test_llvm_finishes_the_kernels_of_every_op(name: str):
+    target = {"kind": "llvm", "num-cores": 2, **TARGETS[name]}
+    command = [sys.executable, str(SCRIPT), json.dumps(target)]
+    # LLVM cannot be interrupted, but a process can be killed.
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
+        lines: queue.Queue[str] = queue.Queue()
+        assert process.stdout is not None
+        reader = threading.Thread(target=lambda: [*map(lines.put, process.stdout), lines.put("")])
+        reader.start()
+        line = "the imports"
+        try:
+            while line.strip() != "done":
+                line, before = lines.get(timeout=LIMIT), line
+                assert line, f"the process ended while it compiled one of: {before}"
+        except queue.Empty:
+            pytest.fail(f"not compiled for {name} within {LIMIT} seconds: one of {line}")
+        finally:
+            process.kill()
+            reader.join()
