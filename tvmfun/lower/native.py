@@ -18,6 +18,7 @@ from tvm.target import Target
 from tvmfun.lower import target as targets
 from tvmfun.lower.cpu.build import buffer
 from tvmfun.lower.memory import Call, Store
+from tvmfun.lower.quotients import protect_quotients
 from tvmfun.lower.workspaces import Event, events, workspaces
 from tvmfun.runtime import cpu_count
 
@@ -222,6 +223,7 @@ def _lowering(pointers: bool) -> tvm.transform.Pass:
             # Before vectors are made: what is left of a split's conditions would keep loops from becoming vectors.
             s_tir.transform.StmtSimplify(),
             s_tir.transform.LowerOpaqueBlock(),
+            _protect_quotients,
             tirx.transform.FlattenBuffer(),
             tirx.transform.BF16ComputeLegalize(),
             tirx.transform.NarrowDataType(32),
@@ -240,6 +242,13 @@ def _lowering(pointers: bool) -> tvm.transform.Pass:
             tirx.transform.LowerIntrin(),
         ]
     )
+
+
+@tvm.transform.module_pass(opt_level=0, name="tvmfun.ProtectQuotients")
+def _protect_quotients(module: tvm.IRModule, context: tvm.transform.PassContext) -> tvm.IRModule:
+    """Keeps ``FlattenBuffer`` from simplifying index quotients wrongly."""
+    protected = {name: f.with_body(protect_quotients(f.body)) for name, f in module.functions.items()}
+    return tvm.IRModule(protected, attrs=module.attrs)
 
 
 @tvm.transform.module_pass(opt_level=0, name="tvmfun.MakePacked")

@@ -9,11 +9,16 @@ from tvm.target import Target
 
 from tvmfun.lower import cpu, gpu
 from tvmfun.lower import target as targets
+from tvmfun.lower.quotients import protect_quotients
 
 
 def schedule(function: tirx.PrimFunc, target: Target) -> tirx.PrimFunc:
     """Returns the kernel with loops arranged for the target; the attribute ``tvmfun.rule`` says by which rule."""
-    return (cpu if targets.is_cpu(target) else gpu).schedule(function, target)
+    if targets.is_cpu(target):
+        return cpu.schedule(function, target)
+    scheduled = gpu.schedule(function, target)
+    # For the CPU this is one of the passes that lower a scheduled kernel; those for GPUs are TVM's.
+    return scheduled.with_body(protect_quotients(scheduled.body))
 
 
 def schedule_in_place(
