@@ -164,3 +164,22 @@ def test_scattering_bools_and_two_carries_that_change_places():
         seen[i] = not seen[i]
     for got, want in zip((flags, a, b, counts), (seen, p, q, sums), strict=True):
         np.testing.assert_array_equal(np.asarray(got), want)
+
+
+@pytest.mark.parametrize("batched", [False, True], ids=["alone", "batched"])
+def test_a_while_loop_whose_body_and_condition_need_workspaces(batched):
+    # Matrices of this size are packed before they are multiplied, in the condition, too.
+    a = (RNG.normal(size=(64, 64)) / 16).astype("float32")
+    far = lambda x: tnp.sum(tnp.abs(x @ a)) > 0.1
+
+    def run(x):
+        return lax.while_loop(lambda state: far(state[1]), lambda state: (state[0] + 1, state[1] @ a), (0, x))
+
+    xs = np.stack([a, a * 100, a * 0])
+    steps, results = tvmfun.jit(tvmfun.vmap(run))(xs) if batched else zip(*map(tvmfun.jit(run), xs), strict=True)
+    for x, count, result in zip(xs, steps, results, strict=True):
+        expected = 0
+        while np.abs(x @ a).sum() > 0.1:
+            x, expected = x @ a, expected + 1
+        assert int(count) == expected
+        np.testing.assert_allclose(np.asarray(result), x, rtol=1e-4, atol=1e-6)

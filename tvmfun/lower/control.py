@@ -28,6 +28,7 @@ from tvmfun.lower import target as targets
 from tvmfun.lower.cpu.build import buffer, nbytes, substitute
 from tvmfun.lower.cpu.fuse import bits_of
 from tvmfun.lower.cpu.machine import SERIAL_WORK, Machine
+from tvmfun.lower.cpu.overwrite import writes_once
 from tvmfun.lower.fuse import Kernel, fuse
 from tvmfun.lower.kernel import constant
 from tvmfun.lower.structure import called, find, rewrite
@@ -38,6 +39,9 @@ Scheduled = Callable[[Kernel, Target, tuple[tuple[int, int], ...]], Any]
 # Bytes that the intermediates of one step may take if steps run at the same time: about what a core's caches hold.
 # Steps that need more have kernels that keep all cores busy, and people loop over such steps to save memory.
 _STEP_BYTES = 4 << 20
+
+# The annotation of a loop of one step that is there as a scope.
+_SCOPE = "tvmfun.scope"
 
 
 @dataclass(frozen=True, eq=False)
@@ -136,6 +140,15 @@ class Host:
                 return tirx.For(i, 0, extent, tirx.ForKind.PARALLEL, body)
         return tirx.For(i, 0, extent, tirx.ForKind.SERIAL, step(i))
 
+    def while_loop(self, condition: Any, body: tirx.Stmt) -> tirx.Stmt:
+        """A loop as long as a condition holds.
+
+        TVM gives workspaces back at the end of a ``For``, and knows no other scope: the body is put in one of a single
+        step, whose annotation keeps the passes from taking it away.
+        """
+        once = tirx.For(ir.Var("once", ir.PrimType("int32")), 0, 1, tirx.ForKind.SERIAL, body, None, {_SCOPE: True})
+        return tirx.While(condition, once)
+
     def _keeps_cores_busy(self, length: Any, program: Program) -> bool:
         """Whether there is enough to do, and it can be dealt out evenly."""
         if self.is_serial or not targets.is_cpu(self.target):
@@ -231,6 +244,8 @@ class Host:
         buffers = [p for p in function.params if tirx.is_buffer_var(p)]
         sources = [p for p, atom in zip(buffers, atoms, strict=True) if atom in read]
         result = next(p for p, atom in zip(buffers, atoms, strict=True) if atom is written)
+        if not writes_once(function.body, result):
+            return False
         loads: list[Any] = []
         for node in find(function.body, ir.TensorLoad, tirx.BufferStore):
             if isinstance(node, ir.TensorLoad):

@@ -137,12 +137,12 @@ def _loop(host: Any, inputs: list, outputs: list, *, body, cond, length, reverse
     test = host.run(cond, [*fixed, *state], [going])
     again = host.run(cond, [*fixed, *state], [going])
     if not has_steps:
-        return _sequence([*statements, *test, tirx.While(host.read(going), _sequence([*step(0), *again]))])
+        return _sequence([*statements, *test, host.while_loop(host.read(going), _sequence([*step(0), *again]))])
     steps = outputs[-1]
     increment = steps.store(host.read(steps) + 1)
     bounded = tirx.And(host.read(going), host.read(steps) < host.size(length))
     iteration = _sequence([*step(host.read(steps)), increment, *again])
-    return _sequence([*statements, steps.store(tirx.const(0, "int32")), *test, tirx.While(bounded, iteration)])
+    return _sequence([*statements, steps.store(tirx.const(0, "int32")), *test, host.while_loop(bounded, iteration)])
 
 
 def _fixpoint(flags: Sequence[bool], grow: Callable[[list[bool]], Sequence[bool]]) -> list[bool]:

@@ -24,10 +24,11 @@ from .block import emit_block, is_straight
 from .build import Axis, Env, Size, volume
 from .contraction import emit_contraction, match, tile_count
 from .dots import with_words
-from .elementwise import computes_twice, emit_maps
+from .elementwise import emit_maps
 from .fallback import parallelize
 from .fuse import Group
 from .machine import SERIAL_WORK, Machine
+from .overwrite import writes_once
 from .reduction import along_reduced_axis, emit_reduction
 from .stages import AnyStage, Block, Opaque, Stage, parse, without_empty
 from .winograd import Winograd, emit_winograd
@@ -105,11 +106,12 @@ def _schedule(func: tirx.PrimFunc, machine: Machine, in_place: Sequence[tuple[Bu
     groups = fuse.group(stages, match, along_reduced_axis, 2 * machine.cores)
     if not all(fuse.may_overwrite(groups, *pair) for pair in in_place):
         return None
-    if in_place and any(fuse.is_map(stage) and computes_twice(stage, machine) for stage in stages):
-        return None
     private = [fuse.private_outputs(group, stages, temps) for group in groups]
     nests = [_emit(group, own, machine) for group, own in zip(groups, private, strict=True)]
     body = build.seq(*nests) if nests else tirx.Evaluate(0)
+    maps = [stage.output for stage in stages if fuse.is_map(stage)]
+    if not all(writes_once(body, output) for _, output in in_place if any(output.same_as(own) for own in maps)):
+        return None
     return _overwriting(func.with_body(_root(body, temps)), in_place).with_attr(RULE, rule)
 
 

@@ -99,15 +99,6 @@ def _transposed_load(stage: Stage, axes: Sequence[Axis], machine: Machine) -> tu
     return None
 
 
-def computes_twice(stage: Stage, machine: Machine) -> bool:
-    """Whether some elements are computed again, because they are in two tiles of a transposition."""
-    across = _transposed_load(stage, stage.space, machine) if stage.space else None
-    if across is None:
-        return False
-    lanes = machine.lanes(str(across[0].ty))
-    return any(axis.extent % lanes != 0 for axis in (across[1], stage.space[-1]))
-
-
 def _too_small(axes: Sequence[Axis], lanes: int) -> Expr | None:
     """Whether one of two axes is shorter than a tile, where that is known at call time only."""
     tests = [build.index(a, a.extent) < lanes for a in axes if not dims.always_le(lanes, a.extent)]
