@@ -50,12 +50,13 @@ def sinc(x: Any, /) -> Array:
     y = ops.multiply(x, real(math.pi))
     # Near 0 the Taylor series, whose derivatives are right as well.
     near = ops.less(ops.abs(y), real(0.5))
-    square = ops.multiply(y, y)
+    # Each formula gets a harmless argument where the other one counts: 0 times an infinite derivative would be NaN.
+    small, large = ops.where(near, y, real(0)), ops.where(near, real(1), y)
+    square = ops.multiply(small, small)
     series = real(0)
     for k in range(7, 0, -1):
         series = ops.multiply(square, ops.add(series, real((-1) ** k / math.factorial(2 * k + 1))))
-    safe = ops.where(near, real(1), y)
-    return ops.where(near, ops.add(series, real(1)), ops.divide(ops.sin(safe), safe))
+    return ops.where(near, ops.add(series, real(1)), ops.divide(ops.sin(large), large))
 
 
 def heaviside(x1: Any, x2: Any, /) -> Array:
