@@ -657,6 +657,15 @@ ORACLES: dict[str, Oracle] = {
     "asinh": unary(jnp.arcsinh),
     "acosh": unary(jnp.arccosh, 1.2, 5),
     "atanh": unary(jnp.arctanh, -0.9, 0.9),
+    "fmod": binary(
+        jnp.fmod,
+        0.7,
+        differs={
+            "the factor of the derivative is the quotient that the value belongs to; JAX's may be the next one": (
+                lambda x, y: np.abs(x) >= 100 * np.abs(y)
+            )
+        },
+    ),
     "atan2": compared(
         jnp.arctan2, differs={"a difference of equal terms, in another order": lambda x, y: np.abs(x) == np.abs(y)}
     ),

@@ -272,7 +272,8 @@ def signbit(x: Operand, /) -> Array:
 def copysign(x1: Operand, x2: Operand, /) -> Array:
     """Returns the size of ``x1`` with the sign of ``x2``, elementwise."""
     x1, x2 = operands("copysign", x1, x2, floating=True)
-    return ops.where(ops.equal(signbit(x1), signbit(x2)), x1, ops.negative(x1))
+    size = ops.abs(x1)
+    return ops.where(signbit(x2), -size, size)
 
 
 def nextafter(x1: Operand, x2: Operand, /) -> Array:

@@ -16,6 +16,7 @@ from tvmfun.numpy.elementwise import (
     isnan,
     positive,
     remainder,
+    signbit,
     unary,
 )
 from tvmfun.numpy.promotion import array, convert, operands, require_integer
@@ -83,7 +84,7 @@ def fmod(x1: Any, x2: Any, /) -> Array:
     """Returns the remainder of the division rounded towards zero, with the sign of :math:`x_1`, elementwise."""
     x1, x2 = operands("fmod", x1, x2)
     if dtypes.is_float(x1.dtype):
-        return copysign(ops.remainder(ops.abs(x1), ops.abs(x2)), x1)
+        return elementary.fmod(x1, x2)
     rest = ops.remainder(x1, x2)
     if x1.dtype in dtypes.UNSIGNED:
         return rest
@@ -106,8 +107,9 @@ def modf(x: Any, /) -> tuple[Array, Array]:
     """
     (x,) = operands("modf", x, floating=True)
     whole = ops.trunc(x)
-    rest = ops.where(isinf(x), x.dtype.type(0), ops.subtract(x, whole))
-    return copysign(rest, x), whole
+    # Turned twice where it is negative, so that a fraction of 0 has the sign, too.
+    rest = ops.where(signbit(x), -(whole - x), x - whole)
+    return ops.where(isinf(x), copysign(x.dtype.type(0), x), rest), whole
 
 
 def ldexp(x1: Any, x2: Any, /) -> Array:

@@ -80,6 +80,15 @@ def _over_radius(g: Array, x: Array, y: Array, z: Array) -> Array:
     return multiply(g, divide(divide(x, radius), radius))
 
 
+#: ``fmod(x, y)``: what is left of the division rounded towards 0. The derivative by ``y`` is exactly the quotient.
+fmod = pw.pointwise(
+    "fmod",
+    pw.fmod_formula,
+    (lambda g, o, x, y: g, lambda g, o, x, y: -(g * pw.round((x - o) / y))),
+    domain=FLOATS,
+    inexpensive=False,
+)
+
 #: ``atan2(y, x)``: the angle of the point ``(x, y)``.
 atan2 = _from_libm(
     "atan2",

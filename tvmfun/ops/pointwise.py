@@ -325,7 +325,7 @@ def _floor_divide(x: Any, y: Any) -> Any:
 def _float_floor_divide(x: Any, y: Any) -> Any:
     dtype = dtype_name(x)
     plain = tirx.div(x, y)
-    rest = _fmod(x, y)
+    rest = fmod_formula(x, y)
     # Through the remainder: x / y may round up to the next integer.
     whole = tirx.nearbyint(tirx.div(_subtract(x, rest), y))
     whole = tirx.Select(_is_opposite(rest, y), whole - _one(x), whole)
@@ -355,7 +355,8 @@ def _safe_divisor(y: Any) -> Any:
     return tirx.Select(bad, _one(y), y)
 
 
-def _fmod(x: Any, y: Any) -> Any:
+def fmod_formula(x: Any, y: Any) -> Any:
+    """C's remainder of a division of floats."""
     if dtype_name(x) == "float64":
         return tirx.call_pure_extern("float64", "fmod", x, y)
     wide = (tirx.Cast("float32", v) for v in (x, y))
@@ -364,7 +365,7 @@ def _fmod(x: Any, y: Any) -> Any:
 
 def _remainder(x: Any, y: Any) -> Any:
     if is_float(x):
-        rest = _fmod(x, y)
+        rest = fmod_formula(x, y)
         zero = tirx.Select(y < tirx.const(0, dtype_name(y)), opaque(-0.0, dtype_name(y)), opaque(0.0, dtype_name(y)))
         nonzero = tirx.Select(_is_opposite(rest, y), rest + y, rest)
         return tirx.Select(tirx.EQ(rest, tirx.const(0, dtype_name(x))), zero, nonzero)
