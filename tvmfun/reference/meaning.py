@@ -18,18 +18,21 @@ class Meaning(NamedTuple):
         exact: whether it only moves, chooses or counts, so that no rounding is involved.
         raw: whether it gets arrays in the dtypes of the Program.
         sums: whether it adds up terms, in an order that lowering may change.
+        invariants: for an op with several right results, such as eigenvectors of either sign, what all of them have in
+            common: ``(results, *arrays, **params) -> arrays``.
     """
 
     compute: Function
     exact: bool = False
     raw: bool = False
     sums: bool = False
+    invariants: Function | None = None
 
 
 #: Meanings by the names of ops.
 MEANINGS: dict[str, Meaning] = {}
 
 
-def enter(functions: dict[str, Function], **properties: bool) -> None:
+def enter(functions: dict[str, Function], **properties: Any) -> None:
     """Adds functions with the same properties to the table."""
     MEANINGS.update((name, Meaning(function, **properties)) for name, function in functions.items())
