@@ -14,7 +14,7 @@ def _each(function: Callable[..., Any], *arrays: np.ndarray) -> Any:
     """``function`` of every matrix of stacks of them."""
     lead = arrays[0].shape[:-2]
     results = [function(*(array[at] for array in arrays)) for at in np.ndindex(*lead)]
-    stack = lambda parts: np.stack(parts).reshape(*lead, *parts[0].shape)
+    stack = lambda parts: np.stack(parts).reshape((*lead, *parts[0].shape))
     return tuple(map(stack, zip(*results, strict=True))) if isinstance(results[0], tuple) else stack(results)
 
 
@@ -102,7 +102,7 @@ def enter_all() -> None:
         "cholesky": _cholesky,
         "lu": _lu,
     }
-    enter(meanings, sums=True)
-    enter({"qr": _qr}, sums=True, invariants=_qr_invariants)
-    enter({"eigh": _eigh}, sums=True, invariants=_eigh_invariants)
-    enter({"svd": _svd}, sums=True, invariants=_svd_invariants)
+    enter(meanings, partial="several")
+    enter({"qr": _qr}, partial="several", invariants=_qr_invariants)
+    enter({"eigh": _eigh}, partial="several", invariants=_eigh_invariants)
+    enter({"svd": _svd}, partial="several", invariants=_svd_invariants)
