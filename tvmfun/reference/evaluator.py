@@ -32,6 +32,8 @@ class Rounding:
         self._rng = np.random.default_rng(seed)
         #: What a result is where the order of its terms decides whether it leaves the range of the dtype on the way.
         self.anything = (np.nan, np.inf, 0.0)[seed % 3]
+        #: Whether results stay as they are computed, as where two operations are fused without rounding in between.
+        self.is_fused = seed % 3 == 2
 
     def of(self, value: np.ndarray, dtype: np.dtype) -> np.ndarray:
         """The value with each element off by up to the distance to its neighbours of ``dtype``."""
@@ -63,7 +65,9 @@ def evaluate(program: Program, values: Sequence[Any], rounding: Rounding | None 
     [array([1., 3., 5.])]
     """
     apply = lambda equation, arguments: evaluate_equation(equation, arguments, rounding)
-    return [np.asarray(value) for value in program.evaluate(list(map(np.asarray, values)), apply)]
+    results = program.evaluate(list(map(np.asarray, values)), apply)
+    with np.errstate(all="ignore"):
+        return [np.asarray(value, atom.aval.dtype) for value, atom in zip(results, program.outputs, strict=True)]
 
 
 def evaluate_equation(equation: Equation, arguments: Sequence[Any], rounding: Rounding | None = None) -> Any:
@@ -84,13 +88,16 @@ def evaluate_equation(equation: Equation, arguments: Sequence[Any], rounding: Ro
         if rounding is not None and not meaning.exact:
             pairs = zip(results, equation.outputs, strict=True)
             results = [rounding.of(result, out.aval.dtype) for result, out in pairs]
-    stored = tuple(_stored(result, out.aval) for result, out in zip(results, equation.outputs, strict=True))
+    is_fused = rounding is not None and rounding.is_fused
+    pairs = zip(results, equation.outputs, strict=True)
+    stored = tuple(_stored(result, out.aval, is_fused) for result, out in pairs)
     return stored if len(stored) != 1 else stored[0]
 
 
 def _apply(equation: Equation, meaning: Meaning, arrays: Sequence[np.ndarray], rounding: Rounding | None) -> Any:
     if meaning.raw:
-        return meaning.compute(*arrays, **equation.params)
+        own = (array.astype(atom.aval.dtype) for array, atom in zip(arrays, equation.inputs, strict=True))
+        return meaning.compute(*own, **equation.params)
     wide = list(map(_wide, arrays))
     if rounding is None or meaning.partial == "nothing":
         return meaning.compute(*wide, **equation.params)
@@ -125,10 +132,11 @@ def _wide(array: np.ndarray) -> np.ndarray:
     return array.astype(np.float64) if dtypes.is_float(array.dtype) else array
 
 
-def _stored(value: Any, aval: ShapeDtype) -> np.ndarray:
-    """A result in the dtype of the Program."""
+def _stored(value: Any, aval: ShapeDtype, is_fused: bool) -> np.ndarray:
+    """A result in the dtype of the Program, or a float in double precision."""
     value = np.asarray(value)
     if value.shape != aval.shape:
         raise ProgramError("reference", f"an op returns {aval}", got=str(value.shape))
     with np.errstate(all="ignore"):
-        return np.ascontiguousarray(value.astype(aval.dtype)).reshape(aval.shape)
+        dtype = np.float64 if is_fused and dtypes.is_float(aval.dtype) else aval.dtype
+        return np.ascontiguousarray(value.astype(dtype)).reshape(aval.shape)
