@@ -31,6 +31,7 @@ from typing import IO, Any, NamedTuple
 import numpy as np
 
 from tvmfun import dtypes, tree
+from tvmfun.boundary import publish
 from tvmfun.core.array import Array, DeviceArray, ShapeDtype, device_array, foreign_array, move
 from tvmfun.errors import ArgumentError, CheckpointError, DtypeError, ShapeError, TreeError
 
@@ -543,3 +544,6 @@ def _check_containers(saved: Any, like: Any) -> None:
         if kind != other:
             what = f"the container at {name or 'the root'} must be {kind}"
             raise TreeError("load", what, got=str(other), hint="a tree like the saved one, or read and restore")
+
+
+publish(globals())

@@ -23,6 +23,7 @@ from optree import PyTreeAccessor as Path
 from optree import PyTreeKind
 from optree import PyTreeSpec as Structure
 
+from tvmfun.boundary import publish
 from tvmfun.errors import ArgumentError, TreeError
 
 __all__ = [
@@ -584,3 +585,6 @@ def _register_jax_node(cls: type, jax_tree: Any) -> None:
         return jax_tree.tree_unflatten(treedef, children)
 
     _register(cls, flatten_node, unflatten_node, path_entry_type=_JaxEntry)
+
+
+publish(globals(), prefix="tree.", but=("check_same_structure",))
