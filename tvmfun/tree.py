@@ -19,6 +19,7 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import Any, TypeVar, overload
 
 import optree
+from optree import GetAttrEntry as Field
 from optree import PyTreeAccessor as Path
 from optree import PyTreeKind
 from optree import PyTreeSpec as Structure
@@ -27,6 +28,7 @@ from tvmfun.boundary import publish
 from tvmfun.errors import ArgumentError, TreeError
 
 __all__ = [
+    "Field",
     "Path",
     "Structure",
     "all",
@@ -422,7 +424,7 @@ def register_dataclass(cls: type | None = None, *, meta_fields: Sequence[str] = 
         return node
 
     try:
-        _register(cls, flatten_node, unflatten_node, path_entry_type=optree.GetAttrEntry)
+        _register(cls, flatten_node, unflatten_node, path_entry_type=Field)
     except ValueError:
         raise ArgumentError(where, "a class can be registered only once", got=cls.__qualname__) from None
     _fields[cls] = (children, tuple(static))
