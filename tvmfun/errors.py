@@ -21,17 +21,22 @@ class TvmfunError(Exception):
     """
 
     def __init__(self, where: str, what: str, *, got: str = "", hint: str = "") -> None:
-        message = f"[{where}] {what}"
-        if got:
-            message += f", got {got}"
-        message += "."
-        if hint:
-            message += f" Try {hint}."
-        super().__init__(message)
-        self.where = where
+        super().__init__()
         self.what = what
         self.got = got
         self.hint = hint
+        self.rename(where)
+
+    def rename(self, where: str) -> None:
+        """Makes it an error of another function: the one that the user called."""
+        message = f"[{where}] {self.what}"
+        if self.got:
+            message += f", got {self.got}"
+        message += "."
+        if self.hint:
+            message += f" Try {self.hint}."
+        self.args = (message,)
+        self.where = where
 
     def __reduce__(self):
         return _rebuild, (type(self), self.where, self.what, self.got, self.hint)
@@ -65,6 +70,10 @@ class TreeError(TvmfunError, ValueError):
 
 class ArgumentError(TvmfunError, ValueError):
     """An argument value outside what the function accepts."""
+
+
+class ArgumentTypeError(ArgumentError, TypeError):
+    """An argument of a kind that the function does not take."""
 
 
 class CheckpointError(TvmfunError, ValueError):

@@ -366,6 +366,9 @@ def argument_name(path: tree.Path) -> str:
     return f"argument {name}{''.join(rest)}"
 
 
+_STATIC_FIELD = 'field(metadata={"static": True}) for a field that is not an array'
+
+
 def abstract_leaves(
     leaves: Sequence[Any],
     structure: tree.Structure,
@@ -382,7 +385,9 @@ def abstract_leaves(
         return tuple(abstract(leaf, where) for leaf in leaves)
     except DtypeError:
         for leaf, path in zip(leaves, structure.accessors(), strict=True):
-            abstract(leaf, where, name(path), **hint)
+            is_field = len(path) > 0 and isinstance(path[-1], tree.Field)
+            more = {"hint": _STATIC_FIELD} if is_field else hint
+            abstract(leaf, where, name(path), **more)
         raise
 
 

@@ -13,6 +13,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from tvmfun.boundary import publish
 from tvmfun.core.array import Array
 from tvmfun.errors import ArgumentError, DtypeError, ShapeError
 from tvmfun.numpy import linear_algebra
@@ -508,3 +509,6 @@ def diagonal(x: Any, /, *, offset: int = 0) -> Array:
 def trace(x: Any, /, *, offset: int = 0, dtype: Any = None) -> Array:
     """Returns the sums of the diagonals of matrices."""
     return linear_algebra.trace(x, offset, -2, -1, dtype)
+
+
+publish(globals())
