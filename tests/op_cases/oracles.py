@@ -254,6 +254,12 @@ def gather(x: Any, places: Any, mode: str, batch: int = 0) -> Any:
     if batch:
         return jax.vmap(lambda x, places: gather(x, places, mode, batch - 1))(x, places)
     at = tuple(places[..., k] for k in range(places.shape[-1]))
+    if mode == "in_bounds":
+        at = tuple(jnp.where(i < 0, n, i) for i, n in zip(at, x.shape, strict=False))
+        outside = jnp.any(jnp.stack([i >= n for i, n in zip(at, x.shape, strict=False)]), axis=0)
+        clamped = gather(x, places, "clip")
+        outside = outside.reshape(outside.shape + (1,) * (clamped.ndim - outside.ndim))
+        return jnp.where(outside, lax.stop_gradient(clamped), clamped)
     if mode == "clip":
         at = tuple(jnp.clip(i, 0, n - 1) for i, n in zip(at, x.shape, strict=False))
         return x[at]
@@ -270,7 +276,7 @@ def _gather(d: Draw) -> Call:
     indexed = d.draw(st.integers(1, len(shape) - batch))
     lead = (*shape[:batch], *d.shape(high=2))
     places = _places(d, shape[batch : batch + indexed], lead, d.choose(0, 2))
-    return (d.reals(shape), places), {"mode": d.choose("clip", "fill"), "batch": batch}
+    return (d.reals(shape), places), {"mode": d.choose("clip", "fill", "in_bounds"), "batch": batch}
 
 
 def scatter(

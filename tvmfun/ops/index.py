@@ -71,7 +71,7 @@ def _gather_shape(x: ShapeDtype, indices: ShapeDtype, *, mode: str, batch: int =
         raise ShapeError("gather", f"{depth} indices are too many", got=repr(x))
     if x.shape[:batch] != indices.shape[:-1][:batch]:
         raise ShapeError("gather", f"the first {batch} axes must agree", got=f"{x} and {indices}")
-    if mode == "clip" and 0 in x.shape[batch : batch + depth] and 0 not in indices.shape[:-1]:
+    if mode != "fill" and 0 in x.shape[batch : batch + depth] and 0 not in indices.shape[:-1]:
         raise ShapeError("gather", "there is nothing to take from an axis of size 0", got=repr(x))
     return replace(x, shape=indices.shape[:-1] + x.shape[batch + depth :], weak=False)
 
@@ -86,7 +86,7 @@ def _gather(x: te.Tensor, indices: te.Tensor, *, mode: str, batch: int = 0) -> t
         places = [_signed(indices(*i[:lead], k)) for k in range(depth)]
         clamped = [_clamp(p, size - 1) for p, size in zip(places, sizes, strict=True)]
         value = x(*i[:batch], *clamped, *i[lead:])
-        if mode == "clip" or not depth:
+        if mode != "fill" or not depth:
             return value
         return tirx.if_then_else(_inside(places, sizes), value, tirx.const(0, dtype_name(x)))
 
@@ -141,8 +141,8 @@ def _gather_batch(batched: tuple[bool, ...], x: Array, indices: Array, *, mode: 
 
 
 #: ``gather(x, indices, mode=, batch=0)``: the last axis of ``indices`` addresses the axes of ``x`` that follow the
-#: first ``batch`` ones, which both have in common. Places outside the array are clamped to it (mode ``clip``) or read
-#: as 0 (mode ``fill``).
+#: first ``batch`` ones, which both have in common. Places outside the array are clamped to it (mode ``clip``), read as
+#: 0 (``fill``), or there should be none (``in_bounds``): then they are clamped, but no cotangent gets where they lead.
 gather = register(
     Op("gather", "injective", _gather_shape, _gather, (_gather_vjp, None), inexpensive=False, batch=_gather_batch)
 )
@@ -239,8 +239,11 @@ def _scatter_simplify(x: Any, indices: Any, updates: Any, *, size: Ints | None =
 
 
 def _chosen(x: Array, extremum: Array) -> Array:
-    """1 where ``x`` is the extremum, else 0."""
-    return pw.astype(pw.equal(x, extremum), dtype=dtypes.NAMES[x.dtype])
+    """1 where ``x`` is the extremum, which may be NaN, else 0."""
+    chosen = pw.equal(x, extremum)
+    if dtypes.is_float(x.dtype):
+        chosen = pw.bitwise_or(chosen, pw.bitwise_and(pw.isnan(x), pw.isnan(extremum)))
+    return pw.astype(chosen, dtype=dtypes.NAMES[x.dtype])
 
 
 def _extremum_share(g: Array, out: Array, x: Array, indices: Array, updates: Array, mode: str, batch: int) -> Array:
