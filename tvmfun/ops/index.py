@@ -239,18 +239,21 @@ def _scatter_simplify(x: Any, indices: Any, updates: Any, *, size: Ints | None =
 
 
 def _chosen(x: Array, extremum: Array) -> Array:
-    """1 where ``x`` is the extremum, which may be NaN, else 0."""
-    chosen = pw.equal(x, extremum)
-    if dtypes.is_float(x.dtype):
-        chosen = pw.bitwise_or(chosen, pw.bitwise_and(pw.isnan(x), pw.isnan(extremum)))
-    return pw.astype(chosen, dtype=dtypes.NAMES[x.dtype])
+    """1 where ``x`` is the extremum, else 0."""
+    return pw.astype(pw.equal(x, extremum), dtype=dtypes.NAMES[x.dtype])
+
+
+def _chosen_before(x: Array, out: Array) -> Array:
+    """1 where an extremum is the element that was there, which may be NaN, else 0."""
+    both_nan = pw.bitwise_and(pw.isnan(x), pw.isnan(out))
+    return pw.astype(pw.bitwise_or(pw.equal(x, out), both_nan), dtype=dtypes.NAMES[x.dtype])
 
 
 def _extremum_share(g: Array, out: Array, x: Array, indices: Array, updates: Array, mode: str, batch: int) -> Array:
     """The cotangent of each place, divided by the number of elements that attain its extremum."""
     taken = gather(out, indices, mode="fill", batch=batch)
-    count = scatter(_chosen(x, out), indices, _chosen(updates, taken), mode="add", batch=batch)
-    return pw.divide(g, count)
+    count = scatter(_chosen_before(x, out), indices, _chosen(updates, taken), mode="add", batch=batch)
+    return g / pw.maximum(count, pw.constant(1, count))  # no update is equal to NaN
 
 
 def _scatter_vjp_array(
@@ -271,7 +274,7 @@ def _scatter_vjp_array(
     elif mode == "mul":
         g = scatter(g, indices, updates, mode="mul", batch=batch, unique=unique)
     elif mode != "add":
-        g = pw.multiply(_extremum_share(g, out, x, indices, updates, mode, batch), _chosen(x, out))
+        g = _extremum_share(g, out, x, indices, updates, mode, batch) * _chosen_before(x, out)
     return pw.sum_to(g, shape)
 
 
@@ -295,7 +298,7 @@ def _scatter_vjp_updates(
         return _others(g, x, indices, updates, batch, unique)
     if mode in ("min", "max"):
         share = _extremum_share(g, out, x, indices, updates, mode, batch)
-        return pw.multiply(take(share), _chosen(updates, take(out)))
+        return take(share) * _chosen(updates, take(out))
     # Of several updates of one place only the last has an influence: number them and see whose number stays.
     lead = indices.shape[:-1]
     flat = shapes.iota(shape=(math.prod(lead),), axis=0, dtype="int32")
