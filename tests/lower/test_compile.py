@@ -3,10 +3,13 @@
 import hashlib
 import os
 import shutil
+import signal
 import struct
 import subprocess
 import sys
 import textwrap
+import threading
+import time
 from pathlib import Path
 
 import numpy as np
@@ -194,3 +197,87 @@ def test_settings_that_make_no_sense(tmp_path, compiled_in, monkeypatch):
         compiled_in(tmp_path, threshold="soon")
     monkeypatch.setenv("TVMFUN_CACHE_DIR", "~/somewhere")
     assert compiling.cache_directory() == Path.home() / "somewhere"
+
+
+class TestInterrupts:
+    """Ctrl-C at any time of a compilation is a KeyboardInterrupt, also within what TVM calls, and breaks nothing."""
+
+    X = np.random.default_rng(0).normal(size=(8, 8)).astype("float32")
+
+    def made(self, n):
+        """A function that is compiled in several threads."""
+
+        def f(x):
+            y = x
+            for i in range(6):
+                y = tnp.tanh(y @ x + n) - tnp.mean(y, axis=i % 2, keepdims=True)
+            return tnp.sum(y**2)
+
+        return tvmfun.jit(tvmfun.value_and_grad(f))
+
+    @pytest.fixture
+    def seconds(self):
+        """How long it takes."""
+        self.made(0.25)(self.X)
+        started = time.perf_counter()
+        self.made(0.5)(self.X)
+        return time.perf_counter() - started
+
+    def interrupted(self, call, after):
+        """Whether the call is interrupted after some seconds, unless it ends before."""
+        timer = threading.Timer(after, os.kill, (os.getpid(), signal.SIGINT))
+        try:
+            timer.start()
+            call()
+            timer.cancel()
+            timer.join()
+            time.sleep(0.01)  # until what has been sent has come
+        except KeyboardInterrupt:
+            return True
+        return False
+
+    @pytest.mark.parametrize("count", [12, pytest.param(100, marks=pytest.mark.slow)])
+    def test_at_any_time(self, seconds, count):
+        rng, interrupts = np.random.default_rng(0), 0
+        for n in range(4 * count):
+            f = self.made(float(n))
+            interrupts += self.interrupted(lambda f=f: f(self.X), rng.random() * seconds)
+            if interrupts == count:
+                break
+            if n % 10 == 0:
+                value, gradient = f(self.X)
+                again = self.made(float(n))(self.X)
+                np.testing.assert_array_equal(value, again[0])
+                np.testing.assert_array_equal(gradient, again[1])
+        assert interrupts == count
+
+    def test_while_other_threads_compile(self, seconds):
+        ended, errors_of_others = threading.Event(), []
+
+        def work(i):
+            for n in range(1000):
+                if ended.is_set():
+                    return
+                try:
+                    assert self.made(n + i / 10)(self.X)[1].shape == (8, 8)
+                except BaseException as error:
+                    errors_of_others.append(error)
+
+        others = [threading.Thread(target=work, args=(i,)) for i in (1, 2)]
+        for thread in others:
+            thread.start()
+        interrupts = sum(self.interrupted(lambda n=n: self.made(-n)(self.X), 0.3 * seconds) for n in range(5))
+        ended.set()
+        for thread in others:
+            thread.join()
+        assert interrupts and not errors_of_others
+        assert self.made(-0.125)(self.X)[1].shape == (8, 8)
+
+    @pytest.mark.parametrize("kind", [KeyboardInterrupt, SystemExit])
+    def test_of_what_tvm_calls(self, monkeypatch, kind):
+        tvmfun.clear_caches()
+        monkeypatch.setattr("tvmfun.lower.native._packed", lambda function: (_ for _ in ()).throw(kind()))
+        with pytest.raises(kind):
+            self.made(0.75)(self.X)
+        monkeypatch.undo()
+        assert self.made(0.75)(self.X)[1].shape == (8, 8)

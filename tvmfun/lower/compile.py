@@ -8,6 +8,7 @@ one only the cache in this process works.
 
 from __future__ import annotations
 
+import atexit
 import hashlib
 import os
 import shutil
@@ -43,6 +44,8 @@ _LOCK = RLock()
 # The child of a fork would wait for ever for a thread that compiles, or find TVM's compiler in the middle of something.
 if hasattr(os, "register_at_fork"):
     os.register_at_fork(before=_LOCK.acquire, after_in_parent=_LOCK.release, after_in_child=_LOCK.release)
+# What the compiler needs is destroyed when the process ends: a thread that compiles then gets some time to finish.
+atexit.register(_LOCK.acquire, timeout=30)
 
 
 def compile_program(program: Program, target: Target, donated: Sequence[int] = ()) -> Executable | NativeExecutable:
