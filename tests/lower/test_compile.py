@@ -20,6 +20,7 @@ import tvmfun.numpy as tnp
 from tvmfun import errors
 from tvmfun.counters import counted
 from tvmfun.lower import compile as compiling
+from tvmfun.lower import files
 
 needs_linker = pytest.mark.skipif(not shutil.which("g++"), reason="storing a module needs a C++ compiler to link it")
 PROGRAM = textwrap.dedent(
@@ -190,6 +191,128 @@ def test_directories_of_others(tmp_path, compiled_in, monkeypatch):
 
     monkeypatch.setattr("pathlib.Path.is_file", refuse)
     assert compiled_in(tmp_path, threshold="1000") == (1, 0)
+
+
+class TestWhoWroteIt:
+    """Code is loaded only if nobody else can have put it where it is."""
+
+    @pytest.fixture
+    def cache(self, tmp_path, compiled_in):
+        directory = tmp_path / "above" / "cache"
+        assert compiled_in(directory) == (1, 0)
+        assert compiled_in(directory) == (0, 1)
+        compiling._REFUSED.clear()
+        return directory
+
+    @needs_linker
+    @pytest.mark.parametrize("mode", [0o777, 0o1777, 0o702])
+    def test_a_directory_that_others_may_write(self, cache, compiled_in, mode):
+        cache.chmod(mode)
+        with pytest.warns(errors.PerformanceWarning, match=f"at {cache} is not used.*everybody may write") as caught:
+            assert compiled_in(cache) == (1, 0)
+            assert compiled_in(cache) == (1, 0)
+        assert len(caught) == 1
+        cache.chmod(0o755)
+        assert compiled_in(cache) == (0, 1)
+
+    @needs_linker
+    def test_nothing_is_stored_there_either(self, tmp_path, compiled_in):
+        tmp_path.chmod(0o777)
+        with pytest.warns(errors.PerformanceWarning, match="everybody may write"):
+            assert compiled_in(tmp_path) == (1, 0)
+        assert not list(tmp_path.iterdir())
+
+    @needs_linker
+    def test_a_directory_above_that_others_may_write(self, cache, compiled_in):
+        cache.parent.chmod(0o777)
+        with pytest.warns(errors.PerformanceWarning, match=f"everybody may write {cache.parent}\\."):
+            assert compiled_in(cache) == (1, 0)
+        cache.parent.chmod(0o1777)  # as /tmp: what is ours there stays where it is
+        assert compiled_in(cache) == (0, 1)
+
+    @needs_linker
+    def test_a_link_to_it_that_others_may_change(self, cache, tmp_path, compiled_in):
+        (tmp_path / "open").mkdir()
+        (tmp_path / "open" / "link").symlink_to(cache)
+        assert compiled_in(tmp_path / "open" / "link") == (0, 1)
+        (tmp_path / "open").chmod(0o777)
+        with pytest.warns(errors.PerformanceWarning, match="everybody may write"):
+            assert compiled_in(tmp_path / "open" / "link") == (1, 0)
+
+    @needs_linker
+    def test_a_file_that_others_may_write(self, cache, compiled_in):
+        (entry,) = cache.glob("*.so")
+        entry.chmod(0o722)
+        with pytest.warns(errors.PerformanceWarning, match=f"at {entry} is not used.*everybody may write"):
+            compiled_in(cache)
+        assert compiled_in(cache) == (0, 1)  # it has been written anew
+        assert not entry.stat().st_mode & 0o022
+
+    @needs_linker
+    def test_a_group_that_may_write(self, cache, compiled_in, monkeypatch):
+        cache.chmod(0o770)
+        monkeypatch.setattr(files, "_is_own_group", lambda group, user: True)
+        assert compiled_in(cache) == (0, 1)
+        monkeypatch.setattr(files, "_is_own_group", lambda group, user: False)
+        with pytest.warns(errors.PerformanceWarning, match="group .* may write"):
+            assert compiled_in(cache) == (1, 0)
+
+    @needs_linker
+    def test_somebody_else(self, cache, compiled_in, monkeypatch):
+        us = os.geteuid()
+        monkeypatch.setattr(os, "geteuid", lambda: us + 1)
+        with pytest.warns(errors.PerformanceWarning, match=f"belongs to user {us}"):
+            assert compiled_in(cache) == (1, 0)
+
+    @needs_linker
+    def test_a_file_of_somebody_else(self, cache, compiled_in, monkeypatch):
+        us, check = os.geteuid(), files._check
+        monkeypatch.setattr(
+            files,
+            "_check",
+            lambda path, found, owners, sticky: path.suffix == ".so" and check(path, found, {-1}, sticky),
+        )
+        with pytest.warns(errors.PerformanceWarning, match=f"belongs to user {us}"):
+            assert compiled_in(cache) == (1, 0)
+
+    @needs_linker
+    def test_a_link_in_its_place(self, cache, tmp_path, compiled_in):
+        (entry,) = cache.glob("*.so")
+        entry.rename(tmp_path / "elsewhere.so")
+        entry.symlink_to(tmp_path / "elsewhere.so")
+        assert compiled_in(cache) == (1, 0)
+        assert not entry.is_symlink()
+
+    @needs_linker
+    @pytest.mark.skipif(not hasattr(os, "memfd_create"), reason="files in memory need Linux")
+    def test_what_was_read_is_what_is_loaded(self, cache, compiled_in, monkeypatch):
+        """Whoever replaces the file after it has been read comes too late."""
+        read = compiling.read_trusted
+
+        def replaced(path):
+            content = read(path)
+            path.unlink()
+            path.write_bytes(b"nonsense")
+            return content
+
+        monkeypatch.setattr(compiling, "read_trusted", replaced)
+        assert compiled_in(cache) == (0, 1)
+
+    @needs_linker
+    def test_libraries_without_main(self, cache, compiled_in, tmp_path):
+        """The checksum is right, and yet it is compiled again."""
+        (entry,) = cache.glob("*.so")
+        source = tmp_path / "other.c"
+        source.write_text("int other(void) { return 0; }")
+        subprocess.run(["g++", "-shared", "-fPIC", "-o", tmp_path / "other.so", source], check=True)
+        stored = entry.read_bytes()[: -compiling._CHECKSUM_BYTES]
+        (size,) = struct.unpack("<Q", stored[-8:])
+        content = (tmp_path / "other.so").read_bytes() + stored[-8 - size :]
+        entry.unlink()
+        entry.write_bytes(content + hashlib.sha256(content).digest())
+        entry.chmod(0o700)
+        assert compiled_in(cache) == (1, 0)
+        assert compiled_in(cache) == (0, 1)
 
 
 def test_settings_that_make_no_sense(tmp_path, compiled_in, monkeypatch):
