@@ -104,6 +104,10 @@ class DonatedArrayError(TvmfunError, RuntimeError):
     """An array was used after its buffer had been donated to a compiled function."""
 
 
+class OutOfMemoryError(TvmfunError, MemoryError):
+    """There is no memory for an array, or for what a kernel needs while it runs; the message tells the bytes."""
+
+
 class NanError(TvmfunError, FloatingPointError):
     """``debug_nans`` found a NaN; the message names the op that made it."""
 
