@@ -27,6 +27,7 @@ from tvmfun.core import trace as tracing
 from tvmfun.core.array import (
     Array,
     DeviceArray,
+    Donation,
     ShapeDtype,
     delete,
     device_array,
@@ -498,6 +499,12 @@ def _static_key(static: tuple) -> tuple:
     return static, tuple(type(value) for _, value in static)
 
 
+def _names(structure: tree.Structure, places: Sequence[int]) -> list[str]:
+    """The names of some leaves of the arguments in an error."""
+    accessors = structure.accessors()
+    return [programs.argument_name(accessors[i]) for i in places]
+
+
 class _Kind(NamedTuple):
     """What tells that a call is like an earlier one, and what such a call does."""
 
@@ -587,7 +594,8 @@ class Jitted(Immutable):
             addresses = _addresses(arrays)
         outputs = kind.ready(arrays, addresses)
         if kind.donated:
-            delete(kind.pick_donated(leaves))
+            donated = kind.pick_donated(leaves)
+            delete(donated, Donation(self._name, donated, partial(_names, kind.structure, kind.donated)))
         return kind.ready.unflatten(outputs)
 
     def __get__(self, instance: Any, owner: type | None = None) -> Any:
@@ -753,7 +761,8 @@ class Compiled(Immutable):
         if self.program.sizes:
             ready = ready.at(self.program.solve([array.aval for array in arrays]))
         outputs = ready(arrays, _addresses(arrays))
-        delete(given[i] for i in self.donated)
+        donated = [given[i] for i in self.donated]
+        delete(donated, Donation(self.program.name, donated, partial(_names, self.program.in_tree, self.donated)))
         return ready.unflatten(outputs)
 
     @cached_property

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import ctypes
 import math
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -267,10 +267,11 @@ class DeviceArray(Array):
     """An array whose elements lie in a buffer on a device."""
 
     # Neither memory nor an address is left after donation.
-    __slots__ = ("address", "memory", "shared")
+    __slots__ = ("address", "donation", "memory", "shared")
     memory: Memory
     address: int  # of the first element; negative on other devices than the CPU
     shared: bool  # whether something else may read the elements later, so that nothing must overwrite them
+    donation: Donation | None  # only after it
 
     def __init__(self, memory: Memory, address: int, aval: ShapeDtype) -> None:
         self.aval = aval
@@ -298,9 +299,10 @@ class DeviceArray(Array):
         try:
             return self.memory
         except AttributeError:
+            donation = getattr(self, "donation", None)
             raise DonatedArrayError(
                 "Array",
-                "the buffer was donated to a compiled function and is gone",
+                f"the buffer was donated to {donation.place(self) if donation else 'a compiled function'} and is gone",
                 got=repr(self.aval),
                 hint="the array that function returned, or call it without donate_argnums",
             ) from None
@@ -359,13 +361,33 @@ class DeviceArray(Array):
         return self
 
 
-def delete(arrays: Iterable[DeviceArray]) -> None:
+class Donation:
+    """A call that arrays were donated to.
+
+    Args:
+        name: the name of the function.
+        arrays: the arrays.
+        names: what the arguments are called that they are.
+    """
+
+    def __init__(self, name: str, arrays: Sequence[DeviceArray], names: Callable[[], Sequence[str]]) -> None:
+        self._name, self._names = name, names
+        # An array that asks is alive, so that its id is still its own.
+        self._ids = list(map(id, arrays))
+
+    def place(self, array: DeviceArray) -> str:
+        """Where the array went, for an error."""
+        return f"{self._name} as {self._names()[self._ids.index(id(array))]}"
+
+
+def delete(arrays: Iterable[DeviceArray], donation: Donation | None = None) -> None:
     """Gives up the buffers of arrays; later uses of them raise ``DonatedArrayError``."""
     for array in arrays:
         try:
             del array.memory, array.address
         except AttributeError:
             continue  # gone already: it was given twice
+        array.donation = donation
 
 
 def on_device(tensor: tvm.runtime.Tensor, aval: ShapeDtype) -> DeviceArray:
