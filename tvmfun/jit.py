@@ -499,7 +499,7 @@ def _static_key(static: tuple) -> tuple:
     return static, tuple(type(value) for _, value in static)
 
 
-def _names(structure: tree.Structure, places: Sequence[int]) -> list[str]:
+def _leaf_names(structure: tree.Structure, places: Sequence[int]) -> list[str]:
     """The names of some leaves of the arguments in an error."""
     accessors = structure.accessors()
     return [programs.argument_name(accessors[i]) for i in places]
@@ -595,7 +595,7 @@ class Jitted(Immutable):
         outputs = kind.ready(arrays, addresses)
         if kind.donated:
             donated = kind.pick_donated(leaves)
-            delete(donated, Donation(self._name, donated, partial(_names, kind.structure, kind.donated)))
+            delete(donated, Donation(self._name, donated, partial(_leaf_names, kind.structure, kind.donated)))
         return kind.ready.unflatten(outputs)
 
     def __get__(self, instance: Any, owner: type | None = None) -> Any:
@@ -762,7 +762,7 @@ class Compiled(Immutable):
             ready = ready.at(self.program.solve([array.aval for array in arrays]))
         outputs = ready(arrays, _addresses(arrays))
         donated = [given[i] for i in self.donated]
-        delete(donated, Donation(self.program.name, donated, partial(_names, self.program.in_tree, self.donated)))
+        delete(donated, Donation(self.program.name, donated, partial(_leaf_names, self.program.in_tree, self.donated)))
         return ready.unflatten(outputs)
 
     @cached_property
