@@ -33,11 +33,9 @@ from tvmfun.core.array import (
     discard,
     duplicate,
     foreign_array,
-    forget,
     give_back,
     interned,
     move,
-    readers,
 )
 from tvmfun.core.dims import Dim
 from tvmfun.core.inline import inlined
@@ -154,13 +152,12 @@ class _Ready:
         if self.donated:
             exclusive = donated = self.pick_donated(arrays)
             claimed = self.pick_donated(addresses)
-            claim(donated, claimed, self.program.name)
-            reading = readers(claimed, lists=2)
+            reading = claim(donated, claimed, self.program.name, lists=2)
             if reading or _STATE.debug_nans:
                 reading = reading or [0] * len(donated)
                 arrays, addresses, copied = self._unshared(arrays, addresses, reading)
                 # Memory that others read stays as long as the array, which they have.
-                exclusive = [a for a, count in zip(donated, reading, strict=True) if count == (a.shared is not None)]
+                exclusive = [a for a, count in zip(donated, reading, strict=True) if count == hasattr(a, "shared")]
         if captured:
             given, arrays, addresses = self.captured + given, self.captured + arrays, captured + addresses
         try:
@@ -178,7 +175,8 @@ class _Ready:
             program = self.program.with_sizes(self.sizes)
             _blame(program, given)
         if self.donated:
-            forget(exclusive)
+            for array in exclusive:
+                del array.memory
         return outputs
 
     def _unshared(self, arrays: list[DeviceArray], addresses: list[int], reading: Sequence[int]) -> tuple:
