@@ -176,13 +176,14 @@ class _Ready:
             program = self.program.with_sizes(self.sizes)
             _blame(program, given)
         if self.donated:
-            donation = Donation(self.program.name, donated, self._donated_names)
+            donation: Donation = self._receiver, list(map(id, donated))
             for array in exclusive:
                 array.memory = donation  # type: ignore[assignment]  # whoever wants memory asks for the address first
         return outputs
 
-    def _donated_names(self) -> list[str]:
-        return [self.program.leaf_name(i) for i in self.donated]
+    def _receiver(self, position: int) -> str:
+        """The function and an argument of it, among the donated ones, in an error."""
+        return f"{self.program.name} as {self.program.leaf_name(self.donated[position])}"
 
     def _unshared(self, arrays: list[DeviceArray], addresses: list[int], reading: Sequence[int]) -> tuple:
         """Arrays and addresses with copies in the places of donated arrays that something else reads, now or later.

@@ -380,30 +380,17 @@ class DeviceArray(Array):
         return self
 
 
-class Donation:
-    """A call that arrays were donated to, which lies where their memory was.
-
-    Args:
-        name: the name of the function.
-        arrays: the arrays.
-        names: what the arguments are called that they are.
-    """
-
-    __slots__ = ("_ids", "_name", "_names")
-
-    def __init__(self, name: str, arrays: Sequence[DeviceArray], names: Callable[[], Sequence[str]]) -> None:
-        self._name, self._names = name, names
-        # An array that asks is alive, so that its id is still its own.
-        self._ids = list(map(id, arrays))
-
-    def receiver(self, array: DeviceArray) -> str:
-        """The function and the argument that an array was donated as, for an error."""
-        return f"{self._name} as {self._names()[self._ids.index(id(array))]}"
+#: A call that arrays were donated to, which lies where their memory was: what names the argument at a position among
+#: the donated ones, and the ids of the arrays. One that asks is alive, so that its id is still its own.
+Donation = tuple[Callable[[int], str], list[int]]
 
 
 def _is_gone(where: str, array: DeviceArray) -> DonatedArrayError:
-    donation = getattr(array, "memory", None)
-    receiver = donation.receiver(array) if isinstance(donation, Donation) else "a compiled function"
+    donation: Any = getattr(array, "memory", None)
+    receiver = "a compiled function"
+    if isinstance(donation, tuple):
+        name, ids = donation
+        receiver = name(ids.index(id(array)))
     return DonatedArrayError(
         where,
         f"the buffer was donated to {receiver} and is gone",
