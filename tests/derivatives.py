@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from typing import Any
 
 import numpy as np
 
@@ -44,3 +45,19 @@ def check(function: Callable, arguments: Sequence[np.ndarray], order: int = 2, t
     if order > 1:
         # A cotangent of its own, so that the cotangent's influence is differentiated too.
         check(lambda c, *x: tvmfun.vjp(function, *x)[1](c), (cotangent, *arguments), order - 1, 10 * tolerance)
+
+
+def orders(module: Any, numpy: Any, function: Callable, order: int) -> Callable:
+    """The value and the derivatives of a function of each element, by reverse mode again and again."""
+
+    def derivative(function: Callable) -> Callable:
+        return lambda x: module.grad(lambda x: numpy.sum(function(x)))(x)
+
+    def of(x: Any) -> list:
+        results, current = [], function
+        for _ in range(order + 1):
+            results.append(current(x))
+            current = derivative(current)
+        return results
+
+    return module.jit(of)

@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import pickle
+import threading
+from concurrent.futures import ThreadPoolExecutor
+
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -9,7 +13,7 @@ from hypothesis import strategies as st
 
 import tvmfun
 import tvmfun.numpy as tnp
-from tvmfun import jit, optim, tree
+from tvmfun import checkpoints, jit, optim, tree
 from tvmfun.errors import DonatedArrayError
 
 
@@ -199,3 +203,147 @@ def test_dynamic_sizes():
         y = f(x, tnp.ones((n, 3)))
         assert address(y) == place
         np.testing.assert_array_equal(y, np.full((n, 3), 2))
+
+
+def together(functions) -> list:
+    """What functions return that start at the same time, each in a thread; or the errors they raise."""
+    start = threading.Barrier(len(functions))
+
+    def run(function):
+        start.wait()
+        try:
+            return function()
+        except DonatedArrayError as error:
+            return error
+
+    with ThreadPoolExecutor(len(functions)) as pool:
+        return list(pool.map(run, functions))
+
+
+class TestThreads:
+    add = staticmethod(jit(lambda x: x + 1, donate_argnums=0))
+    # Long enough for others to come meanwhile: the sum of many sines.
+    slow = staticmethod(jit(lambda x: (tnp.sum(tnp.sin(x) ** 2 + tnp.cos(x) ** 2) / x.size, x * 2)))
+
+    def test_one_of_several_calls_gets_an_array(self):
+        for _ in range(100):
+            x = tnp.zeros(50_000)
+            results = together([lambda x=x: self.add(x)] * 4)
+            (result,) = (r for r in results if not isinstance(r, DonatedArrayError))
+            np.testing.assert_array_equal(result, np.ones(50_000))
+
+    def test_one_of_several_calls_gets_all_of_its_arrays(self):
+        f = jit(lambda a, b, c: (a + 1, b + 2, c + 3), donate_argnums=(0, 1, 2))
+        for _ in range(100):
+            a, b, c = (tnp.full(1000, float(n)) for n in range(3))
+            results = together([lambda args=args: f(*args) for args in ((a, b, c), (c, b, a), (b, a, c), (b, c, a))])
+            assert sum(not isinstance(r, DonatedArrayError) for r in results) == 1
+            assert a.is_deleted() and b.is_deleted() and c.is_deleted()
+
+    def test_a_call_that_fails_for_one_array_keeps_the_others(self):
+        f = jit(lambda a, b, c: (a + 1, b + 2, c + 3), donate_argnums=(0, 1, 2))
+        a, b, c = (tnp.full(5, float(n)) for n in range(3))
+        for gone in (c, b):
+            gone.delete()
+            with pytest.raises(DonatedArrayError):
+                f(a, b, c)
+            with pytest.raises(DonatedArrayError):
+                f(a, a, c)
+        np.testing.assert_array_equal(a, np.zeros(5))
+
+    def test_a_call_that_began_before_reads_what_was_there(self):
+        for _ in range(20):
+            x = tnp.ones(300_000)
+            results = together([lambda x=x: self.slow(x), lambda x=x: self.add(x), lambda x=x: self.slow(x)])
+            for result in results[::2]:
+                if not isinstance(result, DonatedArrayError):
+                    assert abs(float(result[0]) - 1) < 1e-4
+                    np.testing.assert_array_equal(result[1], np.full(300_000, 2))
+            np.testing.assert_array_equal(results[1], np.full(300_000, 2))
+
+    def test_who_reads_holds_the_buffer(self):
+        """It is not written over meanwhile, nor given to another array."""
+        x = tnp.arange(6.0)
+        y, seen = x.read(lambda view: (self.add(x), np.array(view)))
+        np.testing.assert_array_equal(y, np.arange(6) + 1)
+        np.testing.assert_array_equal(seen, np.arange(6))
+        assert x.is_deleted()
+
+        n = 1 << 20
+        x = jit(lambda x: x + 1)(tnp.zeros(n))
+        fill = jit(lambda: tnp.full(n, 7.0))
+
+        def seen_late(view):
+            x.delete()
+            others = [fill() for _ in range(3)]
+            return len(others), view.min(), view.max()
+
+        assert x.read(seen_late) == (3, 1, 1)
+
+    def test_a_checkpoint_is_of_one_moment(self, tmp_path):
+        x = tnp.zeros(1_000_000)
+        saves = []
+
+        def save():
+            for i in range(10):
+                try:
+                    checkpoints.save(tmp_path / str(i), {"x": state[0]})
+                    saves.append(tmp_path / str(i))
+                except DonatedArrayError:
+                    pass
+
+        def step():
+            for _ in range(200):
+                state[0] = self.add(state[0])
+
+        state, like = [x], {"x": tnp.zeros(1_000_000)}
+        together([save, step])
+        for path in saves:
+            assert np.ptp(np.asarray(checkpoints.load(path, like)["x"])) == 0
+
+    @pytest.mark.parametrize("calls", [300, pytest.param(10_000, marks=pytest.mark.slow)])
+    def test_donated_and_read_beside(self, calls):
+        """Eight threads that donate one array, or read it in some way: right results or errors."""
+        n = 3_000
+        twice, both = jit(lambda x: x * 2), jit(lambda x, y: (x + 1, y * 2), donate_argnums=0)
+        cell = [(tnp.zeros(n), 0.0)]
+        counts = {"right": 0, "gone": 0}
+
+        def donate(x, value):
+            y = self.add(x)
+            cell[0] = (y, value + 1)
+            return y, value + 1
+
+        def donate_twice(x, value):
+            y, z = both(x, x)
+            np.testing.assert_array_equal(z.tolist(), np.full(n, 2 * value))
+            cell[0] = (y, value + 1)
+            return y, value + 1
+
+        ways = [
+            donate,
+            donate_twice,
+            donate,
+            lambda x, value: (twice(x), 2 * value),
+            lambda x, value: (x - 1, value - 1),
+            lambda x, value: (np.asarray(x), value),
+            lambda x, value: (pickle.loads(pickle.dumps(x)), value),
+            lambda x, value: (x.reshape(-1, 3), value),
+        ]
+
+        def work(way):
+            for _ in range(calls):
+                x, value = cell[0]
+                try:
+                    result, expected = way(x, value)
+                    found = np.array(result.tolist() if way in (donate, donate_twice) else result)
+                except DonatedArrayError:
+                    counts["gone"] += 1
+                    if x is cell[0][0]:
+                        cell[0] = (tnp.zeros(n), 0.0)
+                    continue
+                np.testing.assert_array_equal(found, np.full(found.shape, expected))
+                counts["right"] += 1
+
+        together([lambda way=way: work(way) for way in ways])
+        assert counts["right"] > calls

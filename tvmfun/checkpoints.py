@@ -164,7 +164,7 @@ def restore(arrays: Mapping[str, Any], like: Any) -> Any:
     >>> restore({".weight": theirs["weight"].T, ".bias": theirs["bias"]}, like=layer).weight.shape
     (3, 2)
     """
-    found = {name: _as_numpy("restore", name, array, owned=False) for name, array in arrays.items()}
+    found = {name: _as_numpy("restore", name, array, owned=True) for name, array in arrays.items()}
     described = {name: ShapeDtype(array.shape, array.dtype) for name, array in found.items()}
     return _restore("restore", described, found.__getitem__, like)
 
@@ -300,8 +300,12 @@ class _Snapshot:
                     where, "the metadata must be strings", got=f"{key!r}: {value!r}", hint="numbers as leaves"
                 )
         arrays: dict[str, np.ndarray] = {}
+        # Nothing is written over arrays while somebody has their addresses.
+        self._held: list[int] = []
         for place, leaf in leaves:
             name = tree.keystr(place)
+            if isinstance(leaf, DeviceArray):
+                self._held.append(leaf.held())
             array = _as_numpy(where, name, leaf, owned)
             if name in arrays:
                 raise TreeError(where, "two leaves have one key path", got=name)
@@ -341,7 +345,7 @@ def _as_numpy(where: str, name: str, leaf: Any, owned: bool) -> np.ndarray:
     if isinstance(leaf, Array):
         array = leaf.concrete(where)
         # To hold a view for longer the array must know of it, or its buffer may be used again.
-        return array.numpy() if owned else array.peek()
+        return array.numpy() if owned else array.read(np.asarray)
     hint = "an array or a number"
     try:
         if type(leaf) in _PYTHON_DTYPES:

@@ -28,12 +28,16 @@ from tvmfun.core.array import (
     Array,
     DeviceArray,
     ShapeDtype,
-    delete,
+    claim,
     device_array,
+    discard,
     duplicate,
     foreign_array,
+    forget,
+    give_back,
     interned,
     move,
+    readers,
 )
 from tvmfun.core.dims import Dim
 from tvmfun.core.inline import inlined
@@ -51,7 +55,7 @@ from tvmfun.lower.memory import MemoryAnalysis
 from tvmfun.lower.tuning.database import ACTIVE, using
 
 _CPU = tvm.cpu()
-_AVAL, _ADDRESS, _SHARED = attrgetter("aval"), attrgetter("address"), attrgetter("shared")
+_AVAL, _ADDRESS = attrgetter("aval"), attrgetter("address")
 
 
 # -- running a Program ---------------------------------------------------------------------------------------------
@@ -113,9 +117,9 @@ class _Ready:
 
     def __init__(self, program: Program, target: Target, donated: Sequence[int] = ()) -> None:
         self.program = program
-        self.donated = _places(program, donated)
-        self.pick_donated = runtime.getter(self.donated)
-        self.executable = compiling.compile_program(program, target, self.donated)
+        self.donated = donated
+        self.pick_donated = runtime.getter(donated)
+        self.executable = compiling.compile_program(program, target, _places(program, donated))
         self.device = self.executable.device
         if not runtime.exists(self.device):
             raise TargetError(
@@ -139,42 +143,81 @@ class _Ready:
         return ready
 
     def __call__(self, arrays: list[DeviceArray], addresses: list[int]) -> list[DeviceArray]:
-        """Runs the Program on arrays whose addresses are given besides; what donated ones held is lost then."""
-        if self.captured:
-            arrays, addresses = self.captured + arrays, _addresses(self.captured) + addresses
+        """Runs the Program on arrays whose addresses are given besides; donated ones are gone then.
+
+        Raises:
+            DonatedArrayError: if a donated one is gone already.
+        """
         given = arrays
+        captured = _addresses(self.captured) if self.captured else []
+        copied: list[tuple[DeviceArray, int]] = []
         if self.donated:
-            arrays, addresses = self._unshared(arrays, addresses)
-        memories, places = self.executable(arrays, addresses, self.out_avals)
+            exclusive = donated = self.pick_donated(arrays)
+            claimed = self.pick_donated(addresses)
+            claim(donated, claimed, self.program.name)
+            reading = readers(claimed, lists=2)
+            if reading or _STATE.debug_nans:
+                reading = reading or [0] * len(donated)
+                arrays, addresses, copied = self._unshared(arrays, addresses, reading)
+                # Memory that others read stays as long as the array, which they have.
+                exclusive = [a for a, count in zip(donated, reading, strict=True) if count == (a.shared is not None)]
+        if captured:
+            given, arrays, addresses = self.captured + given, self.captured + arrays, captured + addresses
+        try:
+            memories, places = self.executable(arrays, addresses, self.out_avals)
+        except BaseException:
+            give_back(copied)
+            raise
         outputs = list(map(DeviceArray, memories, places, self.out_avals))
         for output, source in self.aliases:
-            outputs[output].shared = True
+            outputs[output].shared = places[output]
             if source is not None:
-                given[source].shared = True
+                given[source].shared = addresses[source]
         if _STATE.debug_nans and any(map(_has_nan, outputs)):
+            give_back(copied)
             program = self.program.with_sizes(self.sizes)
             _blame(program, given)
+        if self.donated:
+            forget(exclusive)
         return outputs
 
-    def _unshared(self, arrays: list[DeviceArray], addresses: list[int]) -> tuple[list[DeviceArray], list[int]]:
-        """The same with copies in the places of donated arrays that something else may read later."""
-        twice = len(set(addresses)) < len(addresses)
-        if twice or _STATE.debug_nans or any(map(_SHARED, self.pick_donated(arrays))):
-            uses = Counter(addresses)
-            arrays = arrays.copy()
-            for i in self.donated:
-                if uses[addresses[i]] > 1 or arrays[i].shared or _STATE.debug_nans:
-                    arrays[i] = duplicate(arrays[i])
-            addresses = _addresses(arrays)
-        return arrays, addresses
+    def _unshared(self, arrays: list[DeviceArray], addresses: list[int], reading: Sequence[int]) -> tuple:
+        """Arrays and addresses with copies in the places of donated arrays that something else reads, now or later.
+
+        Args:
+            arrays: all arguments.
+            addresses: theirs.
+            reading: how many read each donated one.
+
+        Returns:
+            Arrays, addresses, and the donated arrays that were copied with their addresses.
+        """
+        arrays, addresses, copied = arrays.copy(), addresses.copy(), []
+        given = [(i, arrays[i], addresses[i]) for i in self.donated]
+        try:
+            for (i, array, address), count in zip(given, reading, strict=True):
+                if count or _STATE.debug_nans:
+                    arrays[i] = duplicate(array, address)
+                    addresses[i] = arrays[i].address
+                    copied.append((array, address))
+        except BaseException:  # such as that there is no memory
+            give_back((array, address) for _, array, address in given)
+            raise
+        return arrays, addresses, copied
 
 
 def _addresses(arrays: Sequence[DeviceArray]) -> list[int]:
     try:
         return list(map(_ADDRESS, arrays))
     except AttributeError:
-        _ = [array.tensor for array in arrays]  # explains
-        raise
+        return [array.held() for array in arrays]  # explains
+
+
+def _moved(arrays: list[DeviceArray], ready: _Ready) -> tuple[list[DeviceArray], list[int]]:
+    """The arrays where they are needed, and their addresses; donated ones that are elsewhere are gone then."""
+    moved = [move(array, ready.device) for array in arrays]
+    discard([arrays[i] for i in ready.donated if moved[i] is not arrays[i]], ready.program.name)
+    return moved, _addresses(moved)
 
 
 def _places(program: Program, donated: Sequence[int]) -> list[int]:
@@ -291,7 +334,7 @@ def debug_nans(enabled: bool = True) -> Iterator[None]:
 
 
 def _has_nan(array: DeviceArray) -> bool:
-    return dtypes.is_float(array.dtype) and bool(np.isnan(array.peek().astype(np.float64, copy=False)).any())
+    return dtypes.is_float(array.dtype) and bool(np.isnan(array.read(lambda view: view.astype(np.float64))).any())
 
 
 def _blame(program: Program, inputs: list[DeviceArray]) -> None:
@@ -507,8 +550,6 @@ class _Kind(NamedTuple):
     device: Any
     tuning: str
     ready: _Ready
-    donated: list[int]
-    pick_donated: Callable[[Sequence[DeviceArray]], Sequence[DeviceArray]]
 
 
 # Kinds of calls that a function recognizes by looking at them one by one; the others are found by their hash.
@@ -583,11 +624,8 @@ class Jitted(Immutable):
             kind = self._kind(leaves, structure, static, device)
         arrays = leaves
         if self._target:
-            arrays = [move(array, kind.ready.device) for array in leaves]
-            addresses = _addresses(arrays)
+            arrays, addresses = _moved(leaves, kind.ready)
         outputs = kind.ready(arrays, addresses)
-        if kind.donated:
-            delete(kind.pick_donated(leaves))
         return kind.ready.unflatten(outputs)
 
     def __get__(self, instance: Any, owner: type | None = None) -> Any:
@@ -648,8 +686,7 @@ class Jitted(Immutable):
         avals = [array.aval for array in arrays]
         key = (structure, *_static_key(static), tuple(avals), device, ACTIVE.key)
         ready = self._ready.get(key) or self._prepare(key, arrays, structure, static)
-        donated = self._donated_leaves(structure, static)
-        kind = _Kind(structure, _static_key(static), avals, device, ACTIVE.key, ready, donated, runtime.getter(donated))
+        kind = _Kind(structure, _static_key(static), avals, device, ACTIVE.key, ready)
         self._kinds = (kind, *self._kinds[: _KINDS_KEPT - 1])
         return kind
 
@@ -747,13 +784,11 @@ class Compiled(Immutable):
             raise ConcretizationError(
                 "Compiled", "machine code cannot be traced", got=self.program.name, hint="the function that jit made"
             )
-        given = [as_device_array(leaf) for leaf in leaves]
         ready = self._ready
-        arrays = [move(array, ready.device) for array in given]
+        arrays, addresses = _moved([as_device_array(leaf) for leaf in leaves], ready)
         if self.program.sizes:
             ready = ready.at(self.program.solve([array.aval for array in arrays]))
-        outputs = ready(arrays, _addresses(arrays))
-        delete(given[i] for i in self.donated)
+        outputs = ready(arrays, addresses)
         return ready.unflatten(outputs)
 
     @cached_property

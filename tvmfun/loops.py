@@ -170,7 +170,7 @@ def _value(where: str, name: str, value: Any) -> Any:
     if value is None or isinstance(value, bool | int | float | str):
         return value
     if isinstance(value, Array):
-        value = value.concrete(where).peek()
+        value = value.concrete(where).read(np.array)
     try:
         array = np.asarray(value)
     except (TypeError, ValueError):

@@ -98,7 +98,7 @@ _item = _quick("ffi.ArrayGetItem")
 _allocate = _quick("runtime.TVMTensorAllocWithScope")
 _BYTE = tvm_ffi.dtype("uint8")
 _CPU: Any = tvm.cpu()
-_MEMORY, _TENSOR, _ADDRESS = attrgetter("memory"), attrgetter("tensor"), attrgetter("address")
+_MEMORY, _ADDRESS = attrgetter("memory"), attrgetter("address")
 
 
 class Memory:
@@ -109,14 +109,21 @@ class Memory:
         aval: the type of an array with just these elements; None for bytes on the CPU.
     """
 
-    __slots__ = ("_tensor", "address", "aval", "is_seen")
+    __slots__ = ("_tensor", "aval", "is_seen")
 
     def __init__(self, tensor: tvm.runtime.Tensor, aval: Any = None) -> None:
         self._tensor = tensor
         self.aval = aval
         self.is_seen = False
-        # Negative on other devices than the CPU, so that nothing is read there.
-        self.address = tensor.data_ptr() if aval is None or tensor.device == _CPU else ~tensor.data_ptr()
+
+    @property
+    def address(self) -> int:
+        """Where it begins; negative on other devices than the CPU, so that nothing is read there.
+
+        Each time another object: arrays tell by the references to their address who reads them.
+        """
+        pointer = self._tensor.data_ptr()
+        return pointer if self.aval is None or self._tensor.device == _CPU else ~pointer
 
     @property
     def tensor(self) -> tvm.runtime.Tensor:
@@ -306,7 +313,7 @@ class Executable:
             main = self._idle.pop()
         except IndexError:
             main = self._load()
-        results = main(*map(_TENSOR, arrays))
+        results = main(*[array.tensor_at(address) for array, address in zip(arrays, addresses, strict=True)])
         self._idle.append(main)
         memories = list(map(Memory, map(_item, repeat(results), range(len(results))), avals))
         return memories, list(map(_ADDRESS, memories))

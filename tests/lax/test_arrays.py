@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from itertools import product
+
 import numpy as np
 import pytest
 from agreement import agree
@@ -70,6 +72,19 @@ def test_slices(call):
 
 def test_padding_value_has_a_derivative():
     agree(lambda lax, x, v: lax.pad(x, v, ((1, 2, 1), (0, -1, 2))), Y, np.asarray(0.5))
+
+
+CROPS = [(-2, 2), (2, -2), (-4, 7), (7, -4), (-3, 3)]
+
+
+@pytest.mark.parametrize(("size", "interior", "sides"), list(product((1, 2, 4), (0, 1), CROPS)), ids=str)
+def test_cropping_beyond_the_array(size, interior, sides):
+    agree(lambda lax, x, v: lax.pad(x, v, ((*sides, interior),)), np.arange(1.0, size + 1), np.asarray(0.5))
+    agree(lambda lax, x, v: lax.pad(x, v, ((*sides, 0), (0, 0, 1))), np.ones((size, 0)), np.asarray(0.5))
+
+
+def test_padding_of_an_array_without_elements():
+    agree(lambda lax, x, v: lax.pad(x, v, ((-1, 3, 1), (0, 1, 2))), np.ones((0, 3)), np.asarray(0.5))
 
 
 def test_broadcast_shapes():

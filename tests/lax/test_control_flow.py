@@ -306,6 +306,24 @@ def test_short_loops(length):
     both(rnn, TRANSFORMS["grad"], W, XS[:length], X)
 
 
+@pytest.mark.parametrize("rows", [0, 1, 2, 5])
+@pytest.mark.parametrize("unroll", [True, 2, 9])
+def test_unrolling_changes_nothing(rows, unroll):
+    step = lambda c, x: (c + x, {"c": c, "two": 2 * x})
+    for reverse in (False, True):
+        plain = lax.scan(step, 0, XS[:rows, 0], reverse=reverse)
+        unrolled = lax.scan(step, 0, XS[:rows, 0], reverse=reverse, unroll=unroll)
+        assert tree.structure(plain) == tree.structure(unrolled)
+        for a, b in zip(tree.leaves(plain), tree.leaves(unrolled), strict=True):
+            assert a.dtype == b.dtype
+            np.testing.assert_array_equal(a, b)
+
+
+def test_an_unrolled_loop_has_the_same_rules():
+    with pytest.raises(ShapeError, match=r"^\[scan\] the carry must stay float64\[\]"):
+        lax.scan(lambda c, x: (c + x, None), np.float64(0), XS, unroll=True)
+
+
 def test_zero_sized_rows():
     carry, ys = lax.scan(lambda c, x: (c + 1, x * 2), 0, np.zeros((4, 0, 3)))
     assert int(carry) == 4

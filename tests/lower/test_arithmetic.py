@@ -1,5 +1,6 @@
 """Compiled arithmetic is that of floats and of integers that wrap, not that of numbers."""
 
+import ml_dtypes
 import numpy as np
 import pytest
 
@@ -105,6 +106,21 @@ def test_bfloat16_functions():
         if theirs is not None:
             np.testing.assert_allclose(got, theirs(np.asarray(x, "float32")), rtol=1e-2, atol=1e-2)
         assert np.isfinite(got).all()
+
+
+@pytest.mark.parametrize("before", [lambda x: x, tnp.abs, lambda x: x * x, lambda x: x.T.reshape(x.shape)])
+@pytest.mark.parametrize("axis", [0, 1])
+def test_places_of_extrema_in_bfloat16_intermediates(before, axis):
+    """TVM forgets intermediates of bfloat16 in the statement that finds the place."""
+    x = np.random.default_rng(0).normal(size=(40, 33)).astype(ml_dtypes.bfloat16)
+    x.reshape(-1)[::91] = np.nan
+    x.reshape(-1)[::7] = -0.0
+    for function, reference in ((tnp.argmin, np.argmin), (tnp.argmax, np.argmax)):
+        wanted = reference(np.asarray(before(tnp.asarray(x))).astype("float32"), axis=axis)
+        np.testing.assert_array_equal(tvmfun.jit(lambda x, f=function: f(before(x), axis=axis))(x), wanted)
+        batched = tvmfun.vmap(lambda x, f=function: f(before(x), axis=axis), in_axes=-1, out_axes=-1)
+        stacked = np.stack([x, x], -1)
+        np.testing.assert_array_equal(tvmfun.jit(batched)(stacked)[:, 1], wanted)
 
 
 def test_the_same_bits_whatever_they_are_fused_with():

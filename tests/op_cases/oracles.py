@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 from typing import Any
 
 import jax
@@ -68,40 +68,49 @@ class Draw:
 class Oracle:
     """An op's function in JAX, called like the op, and how to draw a call.
 
-    ``view`` makes of a result what is unique, where decompositions may choose signs.
+    Args:
+        function: the function in JAX.
+        call: draws arguments and parameters.
+        view: makes of a result what is unique, where decompositions may choose signs.
+        special: numbers where this function is special, besides those where every function is tried.
+        params: the parameters to try them with.
+        differs: where special points may differ from JAX: the reason, and what tells of the arguments whether it holds.
     """
 
     function: Callable[..., Any]
     call: Callable[[Draw], Call]
     view: Callable[[Any], Any] = lambda result: result
+    special: tuple[float, ...] = ()
+    params: Mapping[str, Any] = field(default_factory=dict)
+    differs: Mapping[str, Callable[..., Any]] = field(default_factory=dict)
 
 
-def unary(function: Callable, low: float = -2.0, high: float = 2.0) -> Oracle:
-    return Oracle(function, lambda d: ((d.reals(d.shape(), low, high),), {}))
+def unary(function: Callable, low: float = -2.0, high: float = 2.0, **special: Any) -> Oracle:
+    return Oracle(function, lambda d: ((d.reals(d.shape(), low, high),), {}), **special)
 
 
 def kinked(function: Callable) -> Oracle:
     return Oracle(function, lambda d: ((d.apart(d.shape()),), {}))
 
 
-def binary(function: Callable, low: float = -2.0, high: float = 2.0) -> Oracle:
+def binary(function: Callable, low: float = -2.0, high: float = 2.0, **special: Any) -> Oracle:
     """Two arrays; the second between bounds, the first anything."""
 
     def call(d: Draw) -> Call:
         left, right = d.shapes(2)
         return (d.reals(left), d.reals(right, low, high)), {}
 
-    return Oracle(function, call)
+    return Oracle(function, call, **special)
 
 
-def compared(function: Callable) -> Oracle:
+def compared(function: Callable, **special: Any) -> Oracle:
     """Two arrays without ties."""
 
     def call(d: Draw) -> Call:
         left, right = d.shapes(2)
         return (d.apart(left), d.apart(right, by=0.45)), {}
 
-    return Oracle(function, call)
+    return Oracle(function, call, **special)
 
 
 def _power(d: Draw) -> Call:
@@ -543,8 +552,20 @@ ORACLES: dict[str, Oracle] = {
     "subtract": binary(jnp.subtract),
     "multiply": binary(jnp.multiply),
     "divide": binary(jnp.divide, 0.5),
-    "floor_divide": binary(jnp.floor_divide, 0.7),
-    "remainder": binary(jnp.remainder, 0.7),
+    "floor_divide": binary(
+        jnp.floor_divide,
+        0.7,
+        differs={"an infinity divided is one, as the array API has it; NaN in JAX": lambda x, y: np.isinf(x)},
+    ),
+    "remainder": binary(
+        jnp.remainder,
+        0.7,
+        differs={
+            "the factor of the derivative is the quotient that the value belongs to; JAX's may be the next one": (
+                lambda x, y: np.abs(x) >= 100 * np.abs(y)
+            )
+        },
+    ),
     "power": Oracle(jnp.power, _power),
     "negative": unary(jnp.negative),
     "abs": kinked(jnp.abs),
@@ -563,7 +584,7 @@ ORACLES: dict[str, Oracle] = {
     "tanh": unary(jnp.tanh),
     "sigmoid": unary(jax.nn.sigmoid),
     "erf": unary(lax.erf),
-    "erf_inv": unary(lax.erf_inv, -0.9, 0.9),
+    "erf_inv": unary(lax.erf_inv, -0.9, 0.9, special=(1.0, -1.0)),
     "floor": kinked(jnp.floor),
     "ceil": kinked(jnp.ceil),
     "round": kinked(jnp.round),
@@ -627,6 +648,7 @@ ORACLES: dict[str, Oracle] = {
     "eigh": Oracle(eigh, _symmetric, view=lambda parts: (parts[0], parts[1] * parts[1])),
     "svd": Oracle(svd, _svd, view=lambda parts: (parts[0] * parts[0], parts[1], parts[2] * parts[2])),
     "tan": unary(jnp.tan, -1.2, 1.2),
+    "one_minus_square": unary(lambda x: 1 - x * x),
     "asin": unary(jnp.arcsin, -0.9, 0.9),
     "acos": unary(jnp.arccos, -0.9, 0.9),
     "atan": unary(jnp.arctan),
@@ -635,17 +657,56 @@ ORACLES: dict[str, Oracle] = {
     "asinh": unary(jnp.arcsinh),
     "acosh": unary(jnp.arccosh, 1.2, 5),
     "atanh": unary(jnp.arctanh, -0.9, 0.9),
-    "atan2": compared(jnp.arctan2),
-    "hypot": compared(jnp.hypot),
+    "fmod": binary(
+        jnp.fmod,
+        0.7,
+        differs={
+            "the factor of the derivative is the quotient that the value belongs to; JAX's may be the next one": (
+                lambda x, y: np.abs(x) >= 100 * np.abs(y)
+            )
+        },
+    ),
+    "atan2": compared(
+        jnp.arctan2, differs={"a difference of equal terms, in another order": lambda x, y: np.abs(x) == np.abs(y)}
+    ),
+    "hypot": compared(
+        jnp.hypot,
+        differs={
+            "JAX's second derivative is 0 where both are equal, and not at the others": (
+                lambda x, y: np.abs(x) == np.abs(y)
+            ),
+            "second derivatives cancel in single precision": lambda x, y: (
+                (np.minimum(np.abs(x), np.abs(y)) < 0.01 * np.maximum(np.abs(x), np.abs(y))) & (x.dtype == np.float32)
+            ),
+        },
+    ),
+    "logaddexp": binary(
+        jnp.logaddexp,
+        differs={
+            "at an infinity JAX's derivative is exp(x) or 1, where the limit is 0": lambda x, y: (
+                np.maximum(x, y) == np.inf
+            ),
+            "the result rounds, and with it JAX's derivative, exp(x - result)": lambda x, y: (
+                np.maximum(np.abs(x), np.abs(y)) > 1e3
+            ),
+        },
+    ),
     "exp2": unary(jnp.exp2),
     "log2": unary(jnp.log2, 0.3),
     "log10": unary(jnp.log10, 0.3),
     "cbrt": unary(jnp.cbrt, 0.3),
+    "integer_power": Oracle(
+        lambda x, exponent: lax.integer_pow(x, exponent),
+        lambda d: ((d.reals(d.shape(), 0.5, 2),), {"exponent": d.choose(-1, -2, -3, -8, 0, 5)}),
+        params={"exponent": -3},
+    ),
     "erfc": unary(lax.erfc),
-    "lgamma": unary(lax.lgamma, 0.3, 5),
+    "lgamma": unary(lax.lgamma, 0.3, 5, differs={"there are poles up to there": lambda x: x == -np.inf}),
     "polygamma": Oracle(
         lambda x, order: lax.digamma(x) if order == 0 else lax.polygamma(jnp.full(x.shape, order, x.dtype), x),
         lambda d: ((d.reals(d.shape(), 0.5, 5),), {"order": d.choose(0, 1, 2)}),
+        params={"order": 1},
+        differs={"0 in the limit, and poles up to the other; NaN and infinity in JAX": np.isinf},
     ),
 }
 

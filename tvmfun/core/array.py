@@ -8,8 +8,12 @@ from __future__ import annotations
 
 import ctypes
 import math
-from collections.abc import Callable, Iterable, Iterator
+import os
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from operator import length_hint
+from sys import getrefcount
+from threading import RLock
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -204,7 +208,7 @@ class Array:
     def _scalar(self, what: str) -> Any:
         if self.size != 1:
             raise ShapeError(what, "a Python scalar needs one element", got=repr(self.aval), hint="indexing first")
-        return self.concrete(what).peek().reshape(())[()]
+        return self.concrete(what).read(lambda view: view.reshape(())[()])
 
     def item(self) -> bool | int | float:
         """Returns the only element as a Python scalar."""
@@ -212,15 +216,15 @@ class Array:
 
     def tolist(self) -> Any:
         """Returns the elements as nested Python lists."""
-        return self.concrete("tolist()").peek().tolist()
+        return self.concrete("tolist()").read(np.ndarray.tolist)
 
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> np.ndarray:
         array = self.concrete("np.asarray")
         if dtype is not None and np.dtype(dtype) != array.dtype:
             if copy is False:
                 raise ValueError("[Array] a dtype conversion needs a copy, got copy=False")
-            return array.peek().astype(dtype)
-        return array.peek().copy() if copy else array.numpy()
+            return array.read(lambda view: view.astype(dtype))
+        return array.read(np.ndarray.copy) if copy else array.numpy()
 
     def __dlpack__(
         self,
@@ -238,10 +242,10 @@ class Array:
             array = move(array, _CPU)
         elif copy:
             array = duplicate(array)
-        array.shared = True
+        tensor = array.shown()
         if max_version is None or max_version[0] < 1:
-            return array.tensor._to_dlpack()
-        capsule = array.tensor._to_dlpack_versioned()
+            return tensor._to_dlpack()
+        capsule = tensor._to_dlpack_versioned()
         if array is self:
             _mark_read_only(capsule)
         return capsule
@@ -250,8 +254,7 @@ class Array:
         return self.concrete("__dlpack_device__").tensor.__dlpack_device__()
 
     def __repr__(self) -> str:
-        view = self.concrete("repr").peek()
-        body = np.array2string(view, separator=", ", prefix="Array(")
+        body = self.concrete("repr").read(lambda view: np.array2string(view, separator=", ", prefix="Array("))
         shape = f", shape={self.shape}" if not self.size and self.shape != (0,) else ""
         return f"Array({body}{shape}, dtype={dtypes.NAMES[self.dtype]})"
 
@@ -264,82 +267,101 @@ class Array:
 
 
 class DeviceArray(Array):
-    """An array whose elements lie in a buffer on a device."""
+    """An array whose elements lie in a buffer on a device.
 
-    # Neither memory nor an address is left after donation.
+    Whoever reads the elements has the address meanwhile, the very integer. So a call that the array is donated to can
+    tell by the references to it whether anybody else does (:func:`readers`).
+    """
+
+    # No address is left after donation; the memory stays for those who read it then.
     __slots__ = ("address", "memory", "shared")
     memory: Memory
     address: int  # of the first element; negative on other devices than the CPU
-    shared: bool  # whether something else may read the elements later, so that nothing must overwrite them
+    shared: int | None  # the address once more if something else may read the elements later
 
     def __init__(self, memory: Memory, address: int, aval: ShapeDtype) -> None:
         self.aval = aval
         self.memory = memory
         self.address = address
-        self.shared = False
+        self.shared = None
 
     @property
     def tensor(self) -> tvm.runtime.Tensor:
         """The elements as a TVM tensor; raises ``DonatedArrayError`` after donation."""
-        memory = self._memory()
+        return self.tensor_at(self.held())
+
+    def tensor_at(self, address: int) -> tvm.runtime.Tensor:
+        """The same for who has the address already, also when the array has been donated since."""
+        memory = self.memory
         if memory.aval is not self.aval and memory.aval != self.aval:
-            elements = tvm.runtime.from_dlpack(self._elements(memory))
+            elements = tvm.runtime.from_dlpack(self._elements(memory, address))
             tensor = elements._create_view(self.shape, dtypes.NAMES[self.dtype])
             self.memory = memory = Memory(tensor, self.aval)
         return memory.tensor
 
-    def _elements(self, memory: Memory) -> np.ndarray:
+    def shown(self) -> tvm.runtime.Tensor:
+        """The tensor for somebody else to keep: the elements will not be overwritten."""
+        held = self.held()
+        self.shared = held
+        return self.tensor_at(held)
+
+    def _elements(self, memory: Memory, address: int) -> np.ndarray:
         """The bytes of the elements, in memory on the CPU that is not just these."""
         view = _host_view(memory.tensor, memory.aval.dtype if memory.aval else dtypes.uint8)
-        offset = self.address - memory.address
+        offset = address - memory.address
         return view.reshape(-1).view(np.uint8)[offset : offset + self.nbytes]
 
-    def _memory(self) -> Memory:
+    def held(self) -> int:
+        """The address; the elements are not overwritten while the caller has it."""
         try:
-            return self.memory
+            return self.address
         except AttributeError:
-            raise DonatedArrayError(
-                "Array",
-                "the buffer was donated to a compiled function and is gone",
-                got=repr(self.aval),
-                hint="the array that function returned, or call it without donate_argnums",
-            ) from None
+            with _CLAIMS:  # a claim that fails gives back what it took
+                if self.is_deleted():
+                    raise _is_gone("Array", self) from None
+                return self.address
 
     @property
     def device(self) -> Device:
         """The device the buffer is on."""
-        memory = self._memory()
-        return _CPU if self.address >= 0 else memory.tensor.device  # type: ignore[return-value]  # TVM extends it
+        return _CPU if self.held() >= 0 else self.memory.tensor.device  # type: ignore[return-value]  # TVM extends it
 
     def is_deleted(self) -> bool:
         """Whether the buffer has been donated."""
-        return not hasattr(self, "memory")
+        return not hasattr(self, "address")
 
     def delete(self) -> None:
         """Gives up the buffer; later uses of this array raise ``DonatedArrayError``."""
-        delete([self])
+        if not self.is_deleted():
+            discard([self], "Array")
 
     def concrete(self, what: str) -> DeviceArray:
         """Returns the array itself: it has data."""
         return self
 
     def __str__(self) -> str:
-        return str(self.peek())
+        return self.read(str)
 
     def numpy(self) -> np.ndarray:
         """Returns a read-only NumPy array: a zero-copy view on the CPU, a copy elsewhere."""
-        self.shared = True
-        return self.peek()
+        held = self.held()
+        self.shared = held
+        return self._view(held)
 
-    def peek(self) -> np.ndarray:
-        """Returns the same as :meth:`numpy`, for the caller to read at once and not to keep."""
+    def read(self, function: Callable[[np.ndarray], Any]) -> Any:
+        """Returns what a function makes of the elements: a read-only NumPy array that it must not keep."""
+        held = self.held()
+        return function(self._view(held))
+
+    def _view(self, address: int) -> np.ndarray:
         counters.to_host += 1
-        memory = self._memory()
+        memory = self.memory
         if memory.aval is None:
-            offset = self.address - memory.address
+            offset = address - memory.address
             view = np.ndarray(self.shape, self.dtype, np.from_dlpack(memory.tensor), offset)  # type: ignore[arg-type]
         else:
-            view = _host_view(self.tensor, self.dtype) if is_on_cpu(self) else self.tensor.numpy()
+            tensor = self.tensor_at(address)
+            view = _host_view(tensor, self.dtype) if address >= 0 else tensor.numpy()
         view.flags.writeable = False
         return view
 
@@ -350,7 +372,7 @@ class DeviceArray(Array):
         return self
 
     def __reduce__(self):
-        return _unpickle, (np.array(self.peek()), self.aval.weak)
+        return _unpickle, (self.read(np.array), self.aval.weak)
 
     def __deepcopy__(self, memo: dict) -> DeviceArray:
         return self
@@ -359,13 +381,87 @@ class DeviceArray(Array):
         return self
 
 
-def delete(arrays: Iterable[DeviceArray]) -> None:
-    """Gives up the buffers of arrays; later uses of them raise ``DonatedArrayError``."""
-    for array in arrays:
+def _is_gone(where: str, array: DeviceArray) -> DonatedArrayError:
+    return DonatedArrayError(
+        where,
+        "the buffer was donated to a compiled function and is gone",
+        got=repr(array.aval),
+        hint="the array that function returned, or call it without donate_argnums",
+    )
+
+
+# Of several calls that the same arrays are donated to at the same time, one gets all of its arrays.
+_CLAIMS = RLock()
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(before=_CLAIMS.acquire, after_in_parent=_CLAIMS.release, after_in_child=_CLAIMS.release)
+
+
+def claim(arrays: Sequence[DeviceArray], addresses: Sequence[int], where: str) -> None:
+    """Takes the addresses of arrays away: nobody begins to read the elements from here on.
+
+    Raises:
+        DonatedArrayError: if one of the arrays is gone already, which leaves the others as they were.
+    """
+    with _CLAIMS:
+        rest = iter(arrays)
         try:
-            del array.memory, array.address
-        except AttributeError:
-            continue  # gone already: it was given twice
+            for array in rest:
+                del array.address
+        except BaseException as error:
+            taken = len(arrays) - length_hint(rest) - 1
+            give_back(zip(arrays[:taken], addresses[:taken], strict=True))
+            if not isinstance(error, AttributeError):
+                raise
+            _claim_each_once(arrays, where)
+
+
+def _claim_each_once(arrays: Sequence[DeviceArray], where: str) -> None:
+    """The same for arrays of which one is gone, or given twice."""
+    gone = next(filter(DeviceArray.is_deleted, arrays), None)
+    if gone is not None:
+        raise _is_gone(where, gone) from None
+    for array in arrays:
+        if not array.is_deleted():
+            del array.address
+
+
+def give_back(claimed: Iterable[tuple[DeviceArray, int]]) -> None:
+    """Undoes :func:`claim` for arrays that are as they were, given with their addresses."""
+    for array, address in claimed:
+        array.address = address
+
+
+def forget(arrays: Sequence[DeviceArray]) -> None:
+    """Lets go of the memory of claimed arrays that nobody reads any more, each given once."""
+    for array in arrays:
+        del array.memory
+
+
+def discard(arrays: Sequence[DeviceArray], where: str) -> None:
+    """Gives up the buffers of arrays; those that somebody reads now stay as long as the arrays."""
+    addresses = [array.held() for array in arrays]
+    claim(arrays, addresses, where)
+    reading = readers(addresses, lists=1) or [0] * len(arrays)
+    forget([array for array, count in zip(arrays, reading, strict=True) if count == (array.shared is not None)])
+
+
+# How often Python says that something is referred to which is in no list.
+_IN_NO_LIST = max(map(getrefcount, [int("9" * 18)])) - 1
+
+
+def readers(addresses: Sequence[int], lists: int) -> list[int]:
+    """How many read what is at each address, now or later, besides the caller; [] if nobody reads anything.
+
+    An address is a large integer, of which Python makes an object each time. So its references are counted, and those
+    who read need not count themselves, which each call would do for each of its arguments.
+
+    Args:
+        addresses: those of claimed arrays.
+        lists: in how many lists the caller has them.
+    """
+    counts, own = list(map(getrefcount, addresses)), _IN_NO_LIST + lists
+    # Mostly nobody reads, which is seen sooner so.
+    return [] if counts == [own] * len(counts) else [count - own for count in counts]
 
 
 def on_device(tensor: tvm.runtime.Tensor, aval: ShapeDtype) -> DeviceArray:
@@ -452,9 +548,11 @@ def _copied(tensor: Any, device: Any) -> tvm.runtime.Tensor:
     return result
 
 
-def duplicate(array: DeviceArray) -> DeviceArray:
-    """Returns the array with a buffer of its own."""
-    return on_device(_copied(array.tensor, array.device), array.aval)
+def duplicate(array: DeviceArray, address: int | None = None) -> DeviceArray:
+    """Returns the array with a buffer of its own; ``address`` is given if the array has been claimed."""
+    held = array.held() if address is None else address
+    tensor = array.tensor_at(held)
+    return on_device(_copied(tensor, tensor.device), array.aval)
 
 
 def move(array: DeviceArray, device: Device) -> DeviceArray:
@@ -462,7 +560,8 @@ def move(array: DeviceArray, device: Device) -> DeviceArray:
     if array.device == device:
         return array
     if _CPU in (array.device, device):
-        return on_device(_copied(array.tensor, device), array.aval)
+        held = array.held()
+        return on_device(_copied(array.tensor_at(held), device), array.aval)
     return move(move(array, _CPU), device)
 
 

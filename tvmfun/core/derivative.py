@@ -253,17 +253,22 @@ def partition(
         residuals and then the other inputs to the other outputs; and which outputs are known.
     """
     first = {v for v, is_known in zip(program.inputs, known, strict=True) if is_known}
+    computable = set(first)
     kept_free = {v for v, is_free in zip(program.inputs, free or [False] * len(program.inputs), strict=True) if is_free}
     producer: dict[Variable, Equation] = {}
+    early: list[Equation] = []
     late: list[Equation] = []
     for equation in program.equations:
-        early = all(isinstance(atom, Literal) or atom in first for atom in equation.inputs)
-        if early and equation.op.kind != "barrier":
+        if all(isinstance(atom, Literal) or atom in computable for atom in equation.inputs):
+            computable.update(equation.outputs)
+            early.append(equation)
+        if equation.op.kind != "barrier" and all(isinstance(a, Literal) or a in first for a in equation.inputs):
             first.update(equation.outputs)
             producer.update(dict.fromkeys(equation.outputs, equation))
         else:
             late.append(equation)
-    is_known = [isinstance(atom, Literal) or atom in first for atom in program.outputs]
+    # A known output may lie behind a barrier: it is computed in the first part, and in the second again.
+    is_known = [isinstance(atom, Literal) or atom in computable for atom in program.outputs]
     needed = dict.fromkeys(atom for equation in late for atom in equation.inputs if atom in first)
     place = {out: i for i, equation in enumerate(program.equations) for out in equation.outputs}
     again: set[int] = set()
@@ -288,7 +293,7 @@ def partition(
     return (
         flat_program(
             [v for v in program.inputs if v in first],
-            [equation for equation in program.equations if id(equation) not in {id(e) for e in late}],
+            early,
             [*early_out, *residuals],
             program.name,
         ),

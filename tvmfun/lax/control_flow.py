@@ -50,7 +50,7 @@ def scan(
         length: the number of steps, where ``xs`` does not tell.
         reverse: whether to go from the last row to the first; ``ys`` keep the order of ``xs``.
         unroll: how many steps become straight code inside the loop; ``True`` for all of them. Changes speed and
-            nothing else.
+            nothing else. A loop of a dynamic number of steps stays as it is.
 
     Returns:
         The last carry, and the tree of the ``y`` of all steps, stacked along a new first axis.
@@ -70,9 +70,9 @@ def scan(
     steps = _length(rows, length)
     if not isinstance(unroll, int) or (unroll < 1 and unroll is not False):
         raise ArgumentError("scan", "unroll must be a bool or a positive integer", got=repr(unroll))
-    if unroll is True or (unroll is not False and isinstance(steps, int) and unroll >= steps > 1):
-        return _unrolled(f, init, rows, rows_tree, steps, reverse)
-    if not isinstance(unroll, bool) and unroll > 1:
+    known = not isinstance(steps, dims.Dim)
+    straight = known and steps > 0 and (unroll is True or unroll >= steps > 1)
+    if known and not straight and not isinstance(unroll, bool) and steps > unroll > 1:
         return _partly_unrolled(f, init, rows, rows_tree, steps, reverse, unroll)
     one = [ShapeDtype(row.shape[1:], row.dtype) for row in rows]
     start, init_tree = _carry_leaves(init)
@@ -87,6 +87,10 @@ def scan(
     program, start = _traced_step("scan", step, start, init_tree, one)
     if not program.outputs:
         return tree.unflatten(program.out_tree, ())
+    _, ys_tree = program.out_tree.children()
+    if straight:
+        carry, ys = _unrolled(program, start, rows, steps, reverse)
+        return tree.unflatten(init_tree, carry), tree.unflatten(ys_tree, ys)
     body, captured = control.closing(program)
     results = control.loop(
         *captured,
@@ -100,7 +104,6 @@ def scan(
         consts=len(captured),
         carry=len(start),
     )
-    _, ys_tree = program.out_tree.children()
     return tree.unflatten(init_tree, results[: len(start)]), tree.unflatten(ys_tree, results[len(start) :])
 
 
@@ -187,14 +190,16 @@ def _converted(where: str, x: Any, dtype: np.dtype) -> Any:
     return pointwise.astype(x, dtype=dtypes.NAMES[dtype])
 
 
-def _unrolled(f: Callable, init: Any, rows: list, rows_tree: Any, length: int, reverse: bool) -> tuple[Any, Any]:
-    carry, ys = init, []
+def _unrolled(step: Program, start: list, rows: list, length: int, reverse: bool) -> tuple[list, list]:
+    """The leaves of the last carry and of the stacked rows, without a loop."""
+    carry, ys = list(start), []
     for i in reversed(range(length)) if reverse else range(length):
-        carry, y = f(carry, tree.unflatten(rows_tree, [row[i] for row in rows]))
-        ys.append(y)
+        results = [tnp.asarray(x) for x in step.evaluate([*step.captured, *carry, *(row[i] for row in rows)])]
+        carry = results[: len(start)]
+        ys.append(results[len(start) :])
     if reverse:
         ys.reverse()
-    return carry, tree.map(lambda *leaves: tnp.stack([tnp.asarray(leaf) for leaf in leaves]), *ys)
+    return carry, [tnp.stack(leaves) for leaves in zip(*ys, strict=True)]
 
 
 def _partly_unrolled(
@@ -208,7 +213,7 @@ def _partly_unrolled(
         return [row[begin:end] for row in rows]
 
     def group(carry: Any, own: list) -> tuple[Any, Any]:
-        return _unrolled(f, carry, own, rows_tree, unroll, reverse)
+        return scan(f, carry, tree.unflatten(rows_tree, own), unroll, reverse, unroll=True)
 
     def run_groups(carry: Any) -> tuple[Any, Any]:
         grouped = [tnp.reshape(row, (groups, unroll, *row.shape[1:])) for row in part(0, cut)]

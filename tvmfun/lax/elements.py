@@ -157,8 +157,7 @@ def rem(x: Any, y: Any) -> Array:
     x, y = operands("rem", x, y)
     zero = x.dtype.type(0)
     if dtypes.is_float(x.dtype):
-        size = pointwise.remainder(pointwise.abs(x), pointwise.abs(y))
-        return pointwise.where(pointwise.less(x, zero), pointwise.negative(size), size)
+        return elementary.fmod(x, y)
     floored = pointwise.remainder(x, y)
     if x.dtype in dtypes.SIGNED:
         inexact = pointwise.not_equal(floored, zero)

@@ -39,9 +39,27 @@ def expand(func: tirx.PrimFunc) -> tirx.PrimFunc:
     func = func.with_body(rewrite(func.body, (tirx.NE, _expand_inequality), (ir.Call, _expand_is_nan)))
     # TVM's legalization of bfloat16 loses variables that arithmetic is bound to: it comes before there are any.
     if any(str(node.ty) == "bfloat16" for node in find(func.body, tirx.Cast, ir.TensorLoad)):
-        func = tirx.transform.BF16ComputeLegalize()(tvm.IRModule({"main": func}))["main"]
+        func = _with_wide_intermediates(func)
     body = rewrite(func.body, (For, _expand_vectorized))
     return func.with_body(rewrite(body, (BufferStore, _expand_scalar)))
+
+
+def _with_wide_intermediates(func: tirx.PrimFunc) -> tirx.PrimFunc:
+    """The function with float32 for bfloat16 where it computes; TVM leaves out what variables are bound to."""
+    wide = tirx.transform.BF16ComputeLegalize()(tvm.IRModule({"main": func}))["main"]
+    pairs = zip(*([node.buffer for node in find(f.body, AllocBuffer)] for f in (func, wide)), strict=True)
+    places = {old: new for old, new in pairs if not old.same_as(new)}
+
+    def bits(call: ir.Call) -> Expr:
+        """The bits of an intermediate, which is not rounded yet."""
+        load = call.args[0] if called(call) == "tirx.reinterpret" else None
+        if not isinstance(load, ir.TensorLoad) or load.source not in places:
+            return call
+        exact = tirx.reinterpret("uint32", places[load.source][tuple(load.indices)])
+        rounded = exact + _u(0x7FFF) + (exact >> _u(16) & _u(1))
+        return tirx.Cast("uint16", rounded >> _u(16))
+
+    return wide.with_body(rewrite(wide.body, (Bind, lambda bind: Bind(bind.var, rewrite(bind.value, (ir.Call, bits))))))
 
 
 def _expand_inequality(comparison: tirx.NE) -> Expr:
@@ -241,6 +259,10 @@ def _f(value: float) -> Expr:
 
 def _i(value: int) -> Expr:
     return tirx.const(value, "int32")
+
+
+def _u(value: int) -> Expr:
+    return tirx.const(value, "uint32")
 
 
 # Calls of which TVM makes vectors without saying so.

@@ -104,6 +104,7 @@ tanh = unary("tanh", ops.tanh, r":math:`\tanh x`", floating=True)
 asinh = unary("asinh", elementary.asinh, r":math:`\operatorname{arsinh} x`", floating=True)
 acosh = unary("acosh", elementary.acosh, r":math:`\operatorname{arcosh} x`, NaN below 1", floating=True)
 atanh = unary("atanh", elementary.atanh, r":math:`\operatorname{artanh} x`, NaN outside :math:`[-1, 1]`", floating=True)
+logaddexp = binary("logaddexp", elementary.logaddexp, r":math:`\ln(e^{x_1} + e^{x_2})` without overflow", floating=True)
 hypot = binary("hypot", elementary.hypot, r":math:`\sqrt{x_1^2 + x_2^2}` without overflow", floating=True)
 equal = binary("equal", ops.equal, "whether :math:`x_1 = x_2`")
 not_equal = binary("not_equal", ops.not_equal, r"whether :math:`x_1 \ne x_2`")
@@ -198,7 +199,7 @@ def _static_power(name: str, x: Any, exponent: int) -> Array:
     if exponent < 0:
         if not dtypes.is_float(x.dtype):
             raise DtypeError(name, "an integer to a negative power is no integer", got=str(exponent), hint="floats")
-        return reciprocal(_static_power(name, x, -exponent))
+        return reciprocal(x) if exponent == -1 else elementary.integer_power(x, exponent=exponent)
     if exponent == 0:
         return shape.broadcast_to(x.dtype.type(1), shape=x.shape)
     result = None
@@ -236,14 +237,6 @@ def _integer_power(name: str, base: Any, exponent: Any) -> Array:
     return shape.broadcast_to(result, shape=common) if result.shape != common else positive(result)
 
 
-def logaddexp(x1: Operand, x2: Operand, /) -> Array:
-    r"""Returns :math:`\ln(e^{x_1} + e^{x_2})` without overflow, elementwise."""
-    x1, x2 = operands("logaddexp", x1, x2, floating=True)
-    # Infinities of one sign are equal, and their difference would be NaN.
-    apart = ops.where(ops.equal(x1, x2), x1.dtype.type(0), ops.subtract(x1, x2))
-    return ops.add(ops.maximum(x1, x2), ops.log1p(ops.exp(ops.negative(ops.abs(apart)))))
-
-
 def _float_test(name: str, op: Op, formula: str, otherwise: bool) -> Callable[..., Array]:
     def function(x: Operand, /) -> Array:
         x = array(name, x)
@@ -279,7 +272,8 @@ def signbit(x: Operand, /) -> Array:
 def copysign(x1: Operand, x2: Operand, /) -> Array:
     """Returns the size of ``x1`` with the sign of ``x2``, elementwise."""
     x1, x2 = operands("copysign", x1, x2, floating=True)
-    return ops.where(ops.equal(signbit(x1), signbit(x2)), x1, ops.negative(x1))
+    size = ops.abs(x1)
+    return ops.where(signbit(x2), -size, size)
 
 
 def nextafter(x1: Operand, x2: Operand, /) -> Array:

@@ -16,6 +16,7 @@ from tvmfun.numpy.elementwise import (
     isnan,
     positive,
     remainder,
+    signbit,
     unary,
 )
 from tvmfun.numpy.promotion import array, convert, operands, require_integer
@@ -50,12 +51,13 @@ def sinc(x: Any, /) -> Array:
     y = ops.multiply(x, real(math.pi))
     # Near 0 the Taylor series, whose derivatives are right as well.
     near = ops.less(ops.abs(y), real(0.5))
-    square = ops.multiply(y, y)
+    # Each formula gets a harmless argument where the other one counts: 0 times an infinite derivative would be NaN.
+    small, large = ops.where(near, y, real(0)), ops.where(near, real(1), y)
+    square = ops.multiply(small, small)
     series = real(0)
     for k in range(7, 0, -1):
         series = ops.multiply(square, ops.add(series, real((-1) ** k / math.factorial(2 * k + 1))))
-    safe = ops.where(near, real(1), y)
-    return ops.where(near, ops.add(series, real(1)), ops.divide(ops.sin(safe), safe))
+    return ops.where(near, ops.add(series, real(1)), ops.divide(ops.sin(large), large))
 
 
 def heaviside(x1: Any, x2: Any, /) -> Array:
@@ -82,7 +84,7 @@ def fmod(x1: Any, x2: Any, /) -> Array:
     """Returns the remainder of the division rounded towards zero, with the sign of :math:`x_1`, elementwise."""
     x1, x2 = operands("fmod", x1, x2)
     if dtypes.is_float(x1.dtype):
-        return copysign(ops.remainder(ops.abs(x1), ops.abs(x2)), x1)
+        return elementary.fmod(x1, x2)
     rest = ops.remainder(x1, x2)
     if x1.dtype in dtypes.UNSIGNED:
         return rest
@@ -105,8 +107,9 @@ def modf(x: Any, /) -> tuple[Array, Array]:
     """
     (x,) = operands("modf", x, floating=True)
     whole = ops.trunc(x)
-    rest = ops.where(isinf(x), x.dtype.type(0), ops.subtract(x, whole))
-    return copysign(rest, x), whole
+    # Turned twice where it is negative, so that a fraction of 0 has the sign, too.
+    rest = ops.where(signbit(x), -(whole - x), x - whole)
+    return ops.where(isinf(x), copysign(x.dtype.type(0), x), rest), whole
 
 
 def ldexp(x1: Any, x2: Any, /) -> Array:

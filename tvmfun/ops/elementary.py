@@ -11,7 +11,7 @@ from collections.abc import Callable
 from fractions import Fraction
 from typing import Any
 
-from tvm import tirx
+from tvm import relax, tirx
 
 from tvmfun.core.array import Array, ShapeDtype
 from tvmfun.core.op import Op, dtype_name
@@ -29,7 +29,6 @@ from tvmfun.ops.pointwise import (
     negative,
     rsqrt,
     sqrt,
-    subtract,
     where,
 )
 
@@ -52,21 +51,27 @@ def _one(x: Array) -> Any:
     return constant(1, x)
 
 
-def _one_minus_square(x: Array) -> Array:
-    return multiply(subtract(_one(x), x), add(_one(x), x))
+#: ``one_minus_square(x)``: ``1 - x**2``, exact near 1. It is an op because its derivative, through the two factors,
+#: would be the difference of two infinities where what is made of it has a pole.
+one_minus_square = pw.pointwise(
+    "one_minus_square",
+    compute_in_float32(lambda x: (tirx.const(1, dtype_name(x)) - x) * (tirx.const(1, dtype_name(x)) + x)),
+    (lambda g, o, x: g * (x.dtype.type(-2) * x),),
+    domain=FLOATS,
+)
 
 
 # -- trigonometric and hyperbolic functions --------------------------------------------------------------------
 
 tan = _from_libm("tan", lambda g, o, x: multiply(g, add(_one(x), multiply(o, o))))
-asin = _from_libm("asin", lambda g, o, x: multiply(g, rsqrt(_one_minus_square(x))))
-acos = _from_libm("acos", lambda g, o, x: negative(multiply(g, rsqrt(_one_minus_square(x)))))
+asin = _from_libm("asin", lambda g, o, x: g * rsqrt(one_minus_square(x)))
+acos = _from_libm("acos", lambda g, o, x: -(g * rsqrt(one_minus_square(x))))
 atan = _from_libm("atan", lambda g, o, x: divide(g, add(_one(x), multiply(x, x))))
 sinh = _from_libm("sinh", lambda g, o, x: multiply(g, cosh(x)))
 cosh = _from_libm("cosh", lambda g, o, x: multiply(g, sinh(x)))
 asinh = _from_libm("asinh", lambda g, o, x: divide(g, hypot(x, _one(x))))
-acosh = _from_libm("acosh", lambda g, o, x: divide(g, multiply(sqrt(subtract(x, _one(x))), sqrt(add(x, _one(x))))))
-atanh = _from_libm("atanh", lambda g, o, x: divide(g, _one_minus_square(x)))
+acosh = _from_libm("acosh", lambda g, o, x: g / sqrt(x - _one(x)) / sqrt(x + _one(x)))
+atanh = _from_libm("atanh", lambda g, o, x: g / one_minus_square(x))
 
 
 def _over_radius(g: Array, x: Array, y: Array, z: Array) -> Array:
@@ -74,6 +79,15 @@ def _over_radius(g: Array, x: Array, y: Array, z: Array) -> Array:
     radius = hypot(y, z)
     return multiply(g, divide(divide(x, radius), radius))
 
+
+#: ``fmod(x, y)``: what is left of the division rounded towards 0. The derivative by ``y`` is exactly the quotient.
+fmod = pw.pointwise(
+    "fmod",
+    pw.fmod_formula,
+    (lambda g, o, x, y: g, lambda g, o, x, y: -(g * pw.round((x - o) / y))),
+    domain=FLOATS,
+    inexpensive=False,
+)
 
 #: ``atan2(y, x)``: the angle of the point ``(x, y)``.
 atan2 = _from_libm(
@@ -96,7 +110,67 @@ hypot = _from_libm("hypot", lambda g, o, x, y: _hypot_vjp(g, o, x), lambda g, o,
 exp2 = _from_libm("exp2", lambda g, o, x: multiply(g, multiply(o, constant(math.log(2), x))))
 log2 = _from_libm("log2", lambda g, o, x: divide(g, multiply(x, constant(math.log(2), x))))
 log10 = _from_libm("log10", lambda g, o, x: divide(g, multiply(x, constant(math.log(10), x))))
-cbrt = _from_libm("cbrt", lambda g, o, x: divide(g, multiply(constant(3, x), multiply(o, o))))
+cbrt = _from_libm("cbrt", lambda g, o, x: g * (constant(1 / 3, x) * integer_power(o, exponent=-2)))
+
+
+def _integer_power(x: Any, *, exponent: int) -> Any:
+    factor, result = x, None
+    n = abs(exponent)
+    while n:
+        if n & 1:
+            result = factor if result is None else result * factor
+        n >>= 1
+        factor = factor * factor
+    one = tirx.const(1, dtype_name(x))
+    if result is None:
+        return one
+    return one / result if exponent < 0 else result
+
+
+def _integer_power_shape(x: ShapeDtype, *, exponent: int) -> ShapeDtype:
+    if x.dtype not in FLOATS:
+        raise DtypeError("integer_power", "the argument must be a float", got=repr(x), hint="x.astype('float32')")
+    return x
+
+
+#: ``integer_power(x, exponent=)``: ``x**exponent`` for a small integer, by multiplications. It is an op for negative
+#: exponents: through the chain of multiplications and a division, the factors of the derivative leave the range of
+#: the dtype long before it does.
+integer_power = pw.register_pointwise(
+    Op(
+        "integer_power",
+        "pointwise",
+        _integer_power_shape,
+        lambda x, *, exponent: compute_in_float32(lambda y: _integer_power(y, exponent=exponent))(x),
+        (lambda g, o, x, *, exponent: g * (x.dtype.type(exponent) * integer_power(x, exponent=exponent - 1)),),
+    )
+)
+
+
+def _logaddexp(x: Any, y: Any) -> Any:
+    largest = pw.maximum.compute(x, y)
+    # The difference of equal infinities is NaN.
+    is_infinite = tirx.abs(largest) >= tirx.infinity(dtype_name(x))
+    return tirx.Select(is_infinite, largest, largest + tirx.log1p(tirx.exp(-tirx.abs(pw.subtract.compute(x, y)))))
+
+
+def _share(x: Array, y: Array) -> Array:
+    """``exp(x) / (exp(x) + exp(y))``, of equal infinities a half."""
+    # Not 0 wherever both are equal: the derivative of a constant is 0, and that of the difference is not.
+    alike = pw.bitwise_and(equal(x, y), equal(pw.abs(x), x.dtype.type(math.inf)))
+    return pw.sigmoid(where(alike, x.dtype.type(0), x - y))
+
+
+#: ``logaddexp(x, y)``: ``log(exp(x) + exp(y))`` without overflow.
+logaddexp = pw.pointwise(
+    "logaddexp",
+    compute_in_float32(_logaddexp),
+    (lambda g, o, x, y: g * _share(x, y), lambda g, o, x, y: g * _share(y, x)),
+    domain=FLOATS,
+    spelling=relax.op.log_add_exp,
+    relax_name="log_add_exp",
+    inexpensive=False,
+)
 
 # -- the error function and the gamma function -----------------------------------------------------------------
 

@@ -325,7 +325,7 @@ def _floor_divide(x: Any, y: Any) -> Any:
 def _float_floor_divide(x: Any, y: Any) -> Any:
     dtype = dtype_name(x)
     plain = tirx.div(x, y)
-    rest = _fmod(x, y)
+    rest = fmod_formula(x, y)
     # Through the remainder: x / y may round up to the next integer.
     whole = tirx.nearbyint(tirx.div(_subtract(x, rest), y))
     whole = tirx.Select(_is_opposite(rest, y), whole - _one(x), whole)
@@ -355,7 +355,8 @@ def _safe_divisor(y: Any) -> Any:
     return tirx.Select(bad, _one(y), y)
 
 
-def _fmod(x: Any, y: Any) -> Any:
+def fmod_formula(x: Any, y: Any) -> Any:
+    """C's remainder of a division of floats."""
     if dtype_name(x) == "float64":
         return tirx.call_pure_extern("float64", "fmod", x, y)
     wide = (tirx.Cast("float32", v) for v in (x, y))
@@ -364,7 +365,7 @@ def _fmod(x: Any, y: Any) -> Any:
 
 def _remainder(x: Any, y: Any) -> Any:
     if is_float(x):
-        rest = _fmod(x, y)
+        rest = fmod_formula(x, y)
         zero = tirx.Select(y < tirx.const(0, dtype_name(y)), opaque(-0.0, dtype_name(y)), opaque(0.0, dtype_name(y)))
         nonzero = tirx.Select(_is_opposite(rest, y), rest + y, rest)
         return tirx.Select(tirx.EQ(rest, tirx.const(0, dtype_name(x))), zero, nonzero)
@@ -376,21 +377,27 @@ floor_divide = pointwise("floor_divide", _floor_divide, (None, None), spelling=r
 remainder = pointwise(
     "remainder",
     _remainder,
-    (lambda g, o, x, y: g, lambda g, o, x, y: negative(multiply(g, floor(divide(x, y))))),
+    (lambda g, o, x, y: g, lambda g, o, x, y: -(g * floor_divide(x, y))),
     spelling=relax.op.floor_mod,
     relax_name="floor_mod",
 )
+
+
+def _power_vjp_base(g: Array, out: Array, x: Array, y: Array) -> Array:
+    # 0 at x = y = 0, where x**(y-1) is infinite. The product stays where y is 0: it depends on y there.
+    base = where(bitwise_and(equal(x, constant(0, x)), equal(y, constant(0, y))), constant(1, x), x)
+    return g * (y * power(base, y - constant(1, y)))
+
+
+def _power_vjp_exponent(g: Array, out: Array, x: Array, y: Array) -> Array:
+    # 0 where x is 0, where log(x) is infinite.
+    return g * (out * log(where(equal(x, constant(0, x)), constant(1, x), x)))
+
+
 power = pointwise(
     "power",
     compute_in_float32(tirx.power),
-    (
-        # 0 where y is 0, also at x = 0 where x**(y-1) is infinite.
-        lambda g, o, x, y: multiply(
-            g, where(equal(y, constant(0, y)), constant(0, x), multiply(y, power(x, subtract(y, constant(1, y)))))
-        ),
-        # 0 where x is 0, where log(x) is infinite.
-        lambda g, o, x, y: multiply(g, multiply(o, log(where(equal(x, constant(0, x)), constant(1, x), x)))),
-    ),
+    (_power_vjp_base, _power_vjp_exponent),
     domain=FLOATS,
     spelling=relax.op.power,
     inexpensive=False,
@@ -415,7 +422,8 @@ def _abs(x: Any) -> Any:
     return (tirx.Cast(dtype, size) ^ opaque(1, dtype)) ^ tirx.const(1, dtype)
 
 
-abs = pointwise("abs", _abs, (lambda g, o, x: multiply(g, sign(x)),), spelling=relax.op.abs)
+# The derivative at 0 is that from the right: with 0 there, the square of an absolute value would have no curvature.
+abs = pointwise("abs", _abs, (lambda g, o, x: where(x >= constant(0, x), g, -g),), spelling=relax.op.abs)
 
 
 def _sign(x: Any) -> Any:

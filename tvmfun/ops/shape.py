@@ -319,10 +319,11 @@ def _pad(x: te.Tensor, value: te.Tensor, *, low: Ints, high: Ints, interior: Int
 
 
 def _unpad(g: Array, low: Ints, high: Ints, interior: Ints) -> Array:
-    g = pad_or_crop(g, tuple(dims.minimum(0, -n) for n in low), tuple(dims.minimum(0, -n) for n in high))
     grown = tuple(dims.maximum(0, -n) for n in low), tuple(dims.maximum(0, -n) for n in high)
     if any(n != 0 for side in grown for n in side):  # negative padding cut elements off: their cotangent is 0
         g = pad(g, pointwise.constant(0, g), low=grown[0], high=grown[1], interior=(0,) * g.ndim)
+    # Only now: what one side crops may be longer than what the other side left.
+    g = pad_or_crop(g, tuple(dims.minimum(0, -n) for n in low), tuple(dims.minimum(0, -n) for n in high))
     if any(interior):
         g = slice(g, start=(0,) * g.ndim, stop=g.shape, step=tuple(inner + 1 for inner in interior))
     return g

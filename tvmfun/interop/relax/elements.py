@@ -28,7 +28,6 @@ for _name, _function, _derivative in (
     ("ewise_fma", lambda x, y, z: x * y + z, ""),
     ("isinf", tnp.isinf, _BOOL),
     ("left_shift", tnp.left_shift, _INTEGERS),
-    ("log_add_exp", tnp.logaddexp, ""),
     ("logical_and", tnp.logical_and, _BOOL),
     ("logical_not", tnp.logical_not, _BOOL),
     ("logical_or", tnp.logical_or, _BOOL),

@@ -10,7 +10,6 @@ import tvmfun.numpy as tnp
 from tvmfun import dtypes, lax
 from tvmfun.core.array import Array
 from tvmfun.errors import ArgumentError, DtypeError, ShapeError
-from tvmfun.transforms import custom_jvp
 
 Axes: TypeAlias = int | Sequence[int] | None
 Reduction: TypeAlias = Literal["mean", "sum", "none"]
@@ -59,18 +58,6 @@ def mask(where: Any, like: Array, axis: Any) -> Array | None:
         return None
     where = tnp.asarray(where)
     return where if where.ndim == like.ndim else tnp.expand_dims(where, axis)
-
-
-@custom_jvp
-def log_sigmoid(x: Any) -> Any:
-    """The logarithm of the logistic function; differentiable at zero as often as one likes."""
-    return -tnp.logaddexp(-x, tnp.zeros_like(x))
-
-
-@log_sigmoid.defjvp
-def _log_sigmoid_jvp(primals: Any, tangents: Any) -> Any:
-    (x,), (dx,) = primals, tangents
-    return log_sigmoid(x), dx * lax.logistic(-x)
 
 
 def log_softmax(x: Array, axis: Any, where: Array | None) -> Array:

@@ -8,8 +8,8 @@ from typing import Any
 
 import tvmfun.numpy as tnp
 from tvmfun import lax
-from tvmfun.nn.functional import one_hot, relu
-from tvmfun.nn.losses.arguments import Axes, floats, integers, log_sigmoid, same_shape
+from tvmfun.nn.functional import log_sigmoid, one_hot, relu
+from tvmfun.nn.losses.arguments import Axes, floats, integers, same_shape
 from tvmfun.transforms import custom_jvp, vmap
 
 

@@ -1,0 +1,116 @@
+"""Every pointwise op at special points: values, first and second derivatives, compared with JAX.
+
+The points are zeros of both signs, ties, infinities, NaN, subnormal and huge numbers, and what the op's test case adds.
+An op gets them without asking for it. XLA takes subnormal numbers for 0, and NumPy says what values are there.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import oracle
+import pytest
+from op_cases import CASES
+from op_cases.oracles import ORACLES
+
+import tvmfun
+from tvmfun import dtypes, errors
+from tvmfun import numpy as tnp
+from tvmfun.core.op import REGISTRY, Op
+
+TOLERANCES = {"float32": 3e-5, "float64": 1e-9}
+#: Not functions of floats, or of their places.
+OTHERS = {"where", "astype", "bitcast", "name", "barrier"}
+#: Ops whose results are no floats have values to compare only.
+NAMES = [name for name, op in REGISTRY.items() if op.kind == "pointwise" and name not in OTHERS]
+DTYPES = ["float32", pytest.param("float64", marks=pytest.mark.slow)]
+
+
+def takes_floats(op: Op) -> bool:
+    aval = tvmfun.ShapeDtype((), "float64")
+    try:
+        op.shape(*[aval] * count(op), **ORACLES[op.name].params)
+    except errors.DtypeError:
+        return False
+    return True
+
+
+def count(op: Op) -> int:
+    return len(CASES[op.name][0].arguments)
+
+
+def points(dtype: str, more: tuple[float, ...]) -> np.ndarray:
+    limits = np.finfo(dtype)
+    numbers = [0.0, -0.0, 1.0, -1.0, 0.5, -2.5, 3.0, 1e-3, 1e4, -1e4, np.inf, -np.inf, np.nan]
+    ends = [limits.tiny, -limits.tiny, limits.max, -limits.max]
+    return np.asarray([*numbers, *ends, *more], dtype)
+
+
+def arguments(op: Op, dtype: str, more: tuple[float, ...] = ()) -> tuple[np.ndarray, ...]:
+    """Every point, or every pair of them."""
+    grid = np.meshgrid(*[points(dtype, more)] * count(op), indexing="ij")
+    return tuple(axis.ravel() for axis in grid)
+
+
+def with_derivatives(module: Any, numpy: Any, function: Callable, *values: Any) -> dict[str, Any]:
+    """The value, and the derivatives by each argument and by each two: all by reverse mode."""
+    result = {"value": function(*values)}
+    if not dtypes.is_float(np.dtype(result["value"].dtype)):
+        return result
+
+    def by(function: Callable, i: int, *values: Any) -> Any:
+        out, pull = module.vjp(function, *values)
+        return pull(numpy.ones_like(out))[i]
+
+    for i in range(len(values)):
+        first = partial(by, function, i)
+        result[f"derivative by {i}"] = first(*values)
+        for j in range(i, len(values)):
+            result[f"derivative by {i} and {j}"] = by(first, j, *values)
+    return result
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("name", [name for name in NAMES if takes_floats(REGISTRY[name])])
+def test_value_and_derivatives_at_special_points_are_those_of_jax(name: str, dtype: str):
+    op, expected_by = REGISTRY[name], ORACLES[name]
+    values = arguments(op, dtype, expected_by.special)
+    ours = lambda *xs: op(*xs, **expected_by.params)
+    theirs = lambda *xs: expected_by.function(*xs, **expected_by.params)
+    with oracle.x64(), np.errstate(all="ignore"):
+        got = tvmfun.jit(partial(with_derivatives, tvmfun, tnp, ours))(*values)
+        expected = jax.jit(partial(with_derivatives, jax, jnp, theirs))(*map(jnp.asarray, values))
+        explained = np.logical_or.reduce([rule(*values) for rule in expected_by.differs.values()], axis=0)
+    assert got.keys() == expected.keys()
+    # Outside of its domain a function has no derivative.
+    outside = np.isnan(np.asarray(expected["value"], np.float64))
+    for which in expected:
+        x, y = (np.asarray(result[which], np.float64) for result in (got, expected))
+        # Where JAX has no derivative, such as an infinity times 0, there may be one.
+        skip = explained | (np.isnan(y) | outside if which != "value" else False)
+        tolerance = TOLERANCES[dtype]
+        with np.errstate(invalid="ignore"):
+            alike = (x == y) | (np.isnan(x) & np.isnan(y)) | (np.abs(x - y) <= tolerance * (np.abs(y) + 0.1))
+        wrong = [
+            f"at {tuple(float(v[i]) for v in values)}: {x[i]}, JAX {y[i]}" for i in np.flatnonzero(~(alike | skip))
+        ]
+        assert not wrong, f"{name}, {which}: " + "; ".join(wrong)
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("name", [name for name in NAMES if takes_floats(REGISTRY[name])])
+def test_values_of_subnormal_numbers_are_those_of_numpy(name: str, dtype: str):
+    op, params = REGISTRY[name], ORACLES[name].params
+    x = np.asarray([1, -1, 1000], dtype) * np.finfo(dtype).smallest_subnormal
+    values = (x,) if count(op) == 1 else (np.repeat(x, 4), np.tile(np.asarray([*x[:2], 1, -1], dtype), 3))
+    got = np.asarray(op(*values, **params))
+    with np.errstate(all="ignore"):
+        expected = np.asarray(CASES[name][0].reference(*(v.astype(np.float64) for v in values), **params))
+        expected = expected.astype(got.dtype)
+    smallest = float(np.finfo(dtype).smallest_subnormal) if got.dtype == dtype else 0
+    np.testing.assert_allclose(np.asarray(got, np.float64), np.asarray(expected, np.float64), 2e-5, 1.01 * smallest)

@@ -1,0 +1,141 @@
+"""Things that are right alone, two or three at a time, against JAX: loops, what their bodies are wrapped in, and what
+the whole is transformed by, also with no row at all, one row, and a number of rows known at call time only."""
+
+from __future__ import annotations
+
+import numpy as np
+import oracle
+import pytest
+from sampling import one_in
+
+import tvmfun
+from tvmfun import lax, tree
+from tvmfun import numpy as tnp
+
+jax = pytest.importorskip("jax")
+RNG = np.random.default_rng(5)
+
+
+class Ours:
+    np, lax, ops = tnp, lax, tvmfun
+
+
+class Theirs:
+    np, lax, ops = jax.numpy, jax.lax, jax
+
+
+def scanned(m, wrap, h, xs, **options):
+    h, ys = m.lax.scan(wrap(m, lambda h, x: (m.np.tanh(h * x), m.np.sin(h) * x)), h, xs, **options)
+    return m.np.sum(h * h) + m.np.sum(ys**2)
+
+
+def repeated(m, wrap, h, xs):
+    body = wrap(m, lambda h, x: (m.np.sin(h) * m.np.cos(x), h))
+    h = m.lax.fori_loop(0, xs.shape[0], lambda i, h: body(h, xs[i])[0], h)
+    return m.np.sum(h * h)
+
+
+def mapped(m, wrap, h, xs):
+    body = wrap(m, lambda h, x: (m.np.tanh(h * x), h * x))
+    return m.np.sum(m.lax.map(lambda x: body(h, x)[0], xs) ** 3)
+
+
+def branching(m, wrap, h, xs):
+    body = wrap(m, lambda h, x: (m.np.tanh(h * x), m.np.sin(h)))
+    step = lambda h, x: m.lax.cond(m.np.sum(x) > 0, body, lambda h, x: (h * 2, x), h, x)
+    h, ys = m.lax.scan(step, h, xs)
+    return m.np.sum(h) + m.np.sum(ys * ys)
+
+
+def nested(m, wrap, h, xs):
+    inner = wrap(m, lambda h, x: (m.np.tanh(h + x), h * x))
+    h, ys = m.lax.scan(lambda h, x: m.lax.scan(inner, h * 0.5, m.np.stack([x, x * 2])), h, xs)
+    return m.np.sum(h * h) + m.np.sum(ys**3)
+
+
+LOOPS = {
+    "scan": scanned,
+    "reverse": lambda *a: scanned(*a, reverse=True),
+    "unrolled": lambda *a: scanned(*a, unroll=True),
+    "partly unrolled": lambda *a: scanned(*a, unroll=2),
+    "fori": repeated,
+    "map": mapped,
+    "cond": branching,
+    "nested": nested,
+}
+WRAPPERS = {
+    "plain": lambda m, f: f,
+    "checkpoint": lambda m, f: m.ops.checkpoint(f),
+    "checkpoint twice": lambda m, f: m.ops.checkpoint(lambda h, x: m.ops.checkpoint(f)(m.np.sin(h), x)),
+    "keeping products": lambda m, f: m.ops.checkpoint(f, policy=m.ops.checkpoint_policies.everything_saveable),
+    "vmap": lambda m, f: m.ops.vmap(f),
+    "checkpoint before": lambda m, f: lambda h, x: f(m.ops.checkpoint(m.np.sin)(h), x),
+    "jit": lambda m, f: m.ops.jit(f),
+}
+
+
+def direction(f, m, *arguments):
+    """The derivative of ``f`` along all ones."""
+    return m.ops.jvp(f, arguments, tuple(m.np.ones_like(a) for a in arguments))[1]
+
+
+def gradient(m, f):
+    return m.ops.grad(f, argnums=(0, 1))
+
+
+def length(m, f):
+    """One number of the gradient."""
+    return lambda h, xs: sum(m.np.sum(g * g) for g in gradient(m, f)(h, xs))
+
+
+TRANSFORMS = {
+    "gradient": gradient,
+    "gradient of the gradient": lambda m, f: gradient(m, length(m, f)),
+    "tangent of the gradient": lambda m, f: lambda *a: direction(gradient(m, f), m, *a),
+    "gradient of the tangent": lambda m, f: gradient(m, lambda *a: direction(f, m, *a)),
+    "batched second gradient": lambda m, f: (
+        lambda h, xs: m.ops.vmap(gradient(m, length(m, f)), (0, None))(m.np.stack([h, h + 1]), xs)
+    ),
+    "second gradient, batched inside": lambda m, f: gradient(
+        m, lambda h, xs: m.np.sum(m.ops.vmap(length(m, f), (None, 1))(h, m.np.stack([xs, -xs], 1)))
+    ),
+}
+
+
+def check(loop, wrapper, transform, rows):
+    make = lambda m: TRANSFORMS[transform](m, lambda h, xs: LOOPS[loop](m, WRAPPERS[wrapper], h, xs))
+    arguments = RNG.normal(size=2), RNG.normal(size=(rows, 2))
+    with oracle.x64():
+        expected = jax.jit(make(Theirs))(*arguments)
+    got = tvmfun.jit(make(Ours))(*arguments)
+    for ours, theirs in zip(tree.leaves(got), jax.tree_util.tree_leaves(expected), strict=True):
+        np.testing.assert_allclose(np.asarray(ours), np.asarray(theirs), rtol=1e-9, atol=1e-11)
+
+
+@pytest.mark.parametrize(("loop", "wrapper", "transform"), one_in(19, LOOPS, WRAPPERS, TRANSFORMS))
+def test_loops(loop, wrapper, transform):
+    check(loop, wrapper, transform, rows=3)
+
+
+@pytest.mark.parametrize("loop", LOOPS)
+def test_second_derivatives_of_checkpointed_bodies(loop):
+    check(loop, "checkpoint", "gradient of the gradient", rows=3)
+
+
+# No row can be taken from none, in JAX as here.
+SCANS = [loop for loop in LOOPS if loop != "fori"]
+
+
+@pytest.mark.parametrize(("loop", "wrapper", "transform", "rows"), one_in(41, SCANS, WRAPPERS, TRANSFORMS, (0, 1)))
+def test_few_rows(loop, wrapper, transform, rows):
+    check(loop, wrapper, transform, rows)
+
+
+@pytest.mark.parametrize(("loop", "wrapper", "transform"), one_in(17, SCANS, ("plain", "checkpoint"), TRANSFORMS))
+def test_rows_of_a_dynamic_number(loop, wrapper, transform):
+    function = TRANSFORMS[transform](Ours, lambda h, xs: LOOPS[loop](Ours, WRAPPERS[wrapper], h, xs))
+    dynamic = tvmfun.jit(function, dynamic_shapes=(None, {0: tvmfun.Dim("n", min=0)}))
+    for rows in (0, 1, 3):
+        arguments = RNG.normal(size=2), RNG.normal(size=(rows, 2))
+        for a, b in zip(tree.leaves(dynamic(*arguments)), tree.leaves(tvmfun.jit(function)(*arguments)), strict=True):
+            np.testing.assert_allclose(np.asarray(a), np.asarray(b), rtol=1e-9, atol=1e-11)
