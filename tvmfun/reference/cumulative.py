@@ -1,0 +1,55 @@
+"""Meanings of running reductions and linear recurrences."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from tvmfun.reference.meaning import enter
+
+
+def _along(accumulate: Callable[..., np.ndarray]) -> Callable[..., np.ndarray]:
+    def meaning(x: np.ndarray, axis: int, reverse: bool) -> np.ndarray:
+        if x.shape[axis] == 0:
+            return x
+        return np.flip(accumulate(np.flip(x, axis), axis), axis) if reverse else accumulate(x, axis)
+
+    return meaning
+
+
+def _recurrence(a: np.ndarray, b: np.ndarray, axis: int, reverse: bool) -> np.ndarray:
+    """``y[i] = a[i] * y[i - 1] + b[i]``."""
+    factors, terms = (np.moveaxis(x, axis, 0)[:: -1 if reverse else 1] for x in (a, b))
+    y = terms.copy()
+    for i in range(1, len(y)):
+        y[i] = factors[i] * y[i - 1] + terms[i]
+    return np.moveaxis(y[:: -1 if reverse else 1], 0, axis)
+
+
+def _position(x: np.ndarray, axis: int, reverse: bool, largest: bool) -> np.ndarray:
+    """The index of the first extremum so far, in the order of the walk."""
+    rows = np.moveaxis(x, axis, 0)[:: -1 if reverse else 1]
+    find = np.argmax if largest else np.argmin
+    found = [find(rows[: i + 1], axis=0) for i in range(len(rows))]
+    positions = np.stack(found) if found else np.zeros(rows.shape, np.int64)
+    positions = len(rows) - 1 - positions[::-1] if reverse else positions
+    return np.moveaxis(positions, 0, axis)
+
+
+def enter_all() -> None:
+    """Adds the meanings to the table."""
+    sums: dict[str, Callable[..., Any]] = {
+        "cumsum": _along(lambda x, axis: np.cumsum(x, axis, dtype=x.dtype)),
+        "cumprod": _along(lambda x, axis: np.cumprod(x, axis, dtype=x.dtype)),
+        "cumlogsumexp": _along(np.logaddexp.accumulate),
+        "linear_recurrence": _recurrence,
+    }
+    exact: dict[str, Callable[..., Any]] = {
+        "cummax": _along(np.maximum.accumulate),
+        "cummin": _along(np.minimum.accumulate),
+        "cumulative_place": _position,
+    }
+    enter(sums, sums=True)
+    enter(exact, exact=True)

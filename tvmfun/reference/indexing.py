@@ -1,0 +1,107 @@
+"""Meanings of gathers, scatters, dynamic slices, sorting and searching."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from tvmfun.reference.meaning import enter
+from tvmfun.reference.movement import Ints
+
+_COMBINE: dict[str, Callable[..., Any]] = {
+    "set": lambda old, new: new,
+    "add": np.add,
+    "mul": np.multiply,
+    "min": np.minimum,
+    "max": np.maximum,
+}
+
+
+def _each(function: Callable[..., np.ndarray], batch: int, *arrays: np.ndarray) -> np.ndarray:
+    """``function`` of the parts of arrays that share ``batch`` leading axes."""
+    lead = arrays[0].shape[:batch]
+    parts = [function(*(array[at] for array in arrays)) for at in np.ndindex(*lead)]
+    return np.stack(parts).reshape(*lead, *parts[0].shape) if parts else None  # type: ignore[return-value]
+
+
+def _gather(x: np.ndarray, indices: np.ndarray, mode: str, batch: int = 0) -> np.ndarray:
+    def one(x: np.ndarray, indices: np.ndarray) -> np.ndarray:
+        at = indices.astype(object) if indices.dtype == np.uint64 else indices.astype(np.int64)
+        sizes = np.asarray(x.shape[: indices.shape[-1]], np.int64)
+        inside = ((at >= 0) & (at < sizes)).all(axis=-1).astype(bool)
+        if 0 in sizes:
+            return np.zeros((*indices.shape[:-1], *x.shape[len(sizes) :]), x.dtype)
+        held = np.minimum(np.maximum(at, 0), sizes - 1).astype(np.int64)
+        found = x[tuple(np.moveaxis(held, -1, 0))]
+        if mode == "clip":
+            return found
+        rest = (1,) * (found.ndim - inside.ndim)
+        return np.where(inside.reshape(*inside.shape, *rest), found, np.zeros((), x.dtype))
+
+    result = _each(one, batch, x, indices)
+    return np.zeros((*indices.shape[:-1], *x.shape[batch + indices.shape[-1] :])) if result is None else result
+
+
+def _scatter(
+    x: np.ndarray,
+    indices: np.ndarray,
+    updates: np.ndarray,
+    mode: str,
+    batch: int = 0,
+    unique: bool = False,
+    size: Ints | None = None,
+) -> np.ndarray:
+    array = x if size is None else np.full(size, x)
+
+    def one(x: np.ndarray, indices: np.ndarray, updates: np.ndarray) -> np.ndarray:
+        out = x.copy()
+        for point in np.ndindex(*indices.shape[:-1]):
+            at = tuple(int(i) for i in indices[point])
+            if all(0 <= i < n for i, n in zip(at, x.shape, strict=False)):
+                out[at] = _COMBINE[mode](out[at], updates[point])
+        return out
+
+    result = _each(one, batch, array, indices, updates)
+    return array if result is None else result
+
+
+def _begins(starts: Any, shape: Ints, sizes: Ints) -> list[int]:
+    return [max(0, min(int(start), n - size)) for start, n, size in zip(starts, shape, sizes, strict=True)]
+
+
+def _dynamic_slice(x: np.ndarray, *starts: np.ndarray, sizes: Ints) -> np.ndarray:
+    if starts and starts[0].ndim:
+        rows = [_dynamic_slice(row, *own, sizes=sizes) for row, *own in zip(x, *starts, strict=True)]
+        return np.stack(rows) if rows else np.zeros((0, *sizes), x.dtype)
+    begins = _begins(starts, x.shape, sizes)
+    return x[tuple(slice(begin, begin + size) for begin, size in zip(begins, sizes, strict=True))]
+
+
+def _dynamic_update_slice(x: np.ndarray, update: np.ndarray, *starts: np.ndarray) -> np.ndarray:
+    if starts and starts[0].ndim:
+        rows = [_dynamic_update_slice(row, own, *at) for row, own, *at in zip(x, update, *starts, strict=True)]
+        return np.stack(rows) if rows else x
+    out = x.copy()
+    begins = _begins(starts, x.shape, update.shape)
+    out[tuple(slice(begin, begin + size) for begin, size in zip(begins, update.shape, strict=True))] = update
+    return out
+
+
+def _searchsorted(x: np.ndarray, values: np.ndarray, side: str, batch: int = 0) -> np.ndarray:
+    result = _each(lambda row, own: np.asarray(np.searchsorted(row, own, side)), batch, x, values)
+    return np.zeros(values.shape, np.int32) if result is None else result
+
+
+def enter_all() -> None:
+    """Adds the meanings to the table."""
+    moved: dict[str, Callable[..., Any]] = {
+        "gather": _gather,
+        "dynamic_slice": _dynamic_slice,
+        "dynamic_update_slice": _dynamic_update_slice,
+        "argsort": lambda x: np.argsort(x, axis=-1, kind="stable"),
+        "searchsorted": _searchsorted,
+    }
+    enter(moved, exact=True, raw=True)
+    enter({"scatter": _scatter}, sums=True)
