@@ -6,15 +6,20 @@ import json
 import os
 import subprocess
 import sys
+import threading
+import time
+from concurrent.futures import ThreadPoolExecutor
 from functools import cache
 from pathlib import Path
 
 import numpy as np
 import pytest
+import tvm
+from tvm import tirx
 
 import tvmfun
 import tvmfun.numpy as tnp
-from tvmfun import lax, random, runtime
+from tvmfun import lax, random, threads
 
 pytestmark = [
     pytest.mark.skipif(not Path("/proc/self/task").exists(), reason="Linux lists the threads of a process"),
@@ -93,7 +98,7 @@ def test_variables_of_tvm_are_kept(monkeypatch):
     monkeypatch.delenv("TVMFUN_NUM_THREADS", raising=False)
     for name, value in given.items():
         monkeypatch.setenv(name, value)
-    runtime._configure_threads()
+    threads._configure()
     assert given.items() <= os.environ.items()
 
 
@@ -125,3 +130,105 @@ def test_equal_steps_give_equal_bits():
 
     first = trained()
     assert all(trained() == first for _ in range(10))
+
+
+def threads_of_this_process() -> int:
+    return len(os.listdir("/proc/self/task"))
+
+
+class TestOnePool:
+    X = np.random.default_rng(0).normal(size=(256, 256)).astype("float32")
+    square = staticmethod(tvmfun.jit(lambda x: x @ x))
+
+    @pytest.mark.parametrize("count", [400, pytest.param(6_000, marks=pytest.mark.slow)])
+    def test_short_threads(self, count):
+        """They leave no thread behind, and take no longer than one that does everything."""
+        expected = np.array(self.square(self.X))
+        wrong = []
+
+        def call():
+            if not np.array_equal(self.square(self.X), expected):
+                wrong.append(1)
+
+        before, most = threads_of_this_process(), 0
+        started = time.perf_counter()
+        for _ in range(count):
+            call()
+        alone = time.perf_counter() - started
+        started = time.perf_counter()
+        for _ in range(count // 8):
+            eight = [threading.Thread(target=call) for _ in range(8)]
+            for thread in eight:
+                thread.start()
+            most = max(most, threads_of_this_process())
+            for thread in eight:
+                thread.join()
+        assert not wrong
+        assert most <= before + 8
+        # Twice as long at most, and some time for a machine that has other things to do.
+        assert time.perf_counter() - started < 2 * alone + 0.5
+
+    def test_threads_at_the_same_time(self):
+        """Some of them have the pool, the others do their tasks alone: the bits are the same."""
+        rng = np.random.default_rng(1)
+        f = tvmfun.jit(lambda x: (tnp.tanh(x @ x.T), tnp.sum(tnp.exp(x - 3), axis=0)))
+        arguments = [rng.normal(size=(200, 300)).astype("float32") for _ in range(8)]
+        expected = [[np.array(y).tobytes() for y in f(x)] for x in arguments]
+
+        def work(i):
+            return all([np.array(y).tobytes() for y in f(arguments[i])] == expected[i] for _ in range(50))
+
+        with ThreadPoolExecutor(8) as pool:
+            assert all(pool.map(work, range(8)))
+
+    def test_loops_of_dynamic_sizes(self):
+        f = tvmfun.jit(lambda x: tnp.exp(x) @ tnp.ones((300, 300), "float32"), dynamic_shapes=({0: "n"},))
+        f(self.X[:, :1].repeat(300, axis=1))
+        before = threads_of_this_process()
+
+        def work(i):
+            x = np.full((200 + i, 300), i, "float32")
+            np.testing.assert_allclose(f(x), np.full((200 + i, 300), 300 * np.exp(i)), rtol=1e-5)
+            return threads_of_this_process()
+
+        with ThreadPoolExecutor(6) as pool:
+            assert max(pool.map(work, range(6))) <= before + 6
+
+    def test_a_fork_while_others_call(self):
+        """The new process has threads of its own, whatever those of the old one were doing."""
+        code = """if True:
+            import os, signal, sys, threading, time, numpy as np, tvmfun
+            x = np.random.default_rng(0).normal(size=(300, 300)).astype("float32")
+            f = tvmfun.jit(lambda x: x @ x)
+            expected, ended = np.array(f(x)), threading.Event()
+            def call():
+                while not ended.is_set():
+                    f(x)
+            others = [threading.Thread(target=call) for _ in range(3)]
+            for thread in others:
+                thread.start()
+            for _ in range(20):
+                child = os.fork()
+                if not child:
+                    signal.alarm(60)  # ends a process that waits for ever
+                    right = all(np.array_equal(f(x), expected) for _ in range(3))
+                    os._exit(0 if right and len(os.listdir("/proc/self/task")) == 2 else 1)
+                assert os.waitpid(child, 0)[1] == 0
+            ended.set()
+        """
+        environment = os.environ | {"TVMFUN_NUM_THREADS": "2"}
+        subprocess.run([sys.executable, "-W", "ignore", "-c", code], env=environment, check=True, timeout=120)
+
+    def test_modules_of_others_keep_the_pool_of_tvm(self):
+        target = tvm.target.Target("llvm")
+        a, b = (tirx.decl_buffer((64,), name=name) for name in "ab")
+        i = tirx.Var("i", "int32")
+        body = tirx.For(i, 0, 64, tirx.ForKind.PARALLEL, tirx.BufferStore(b, a[i] + 1, [i]))
+        function = tirx.PrimFunc([a, b], body)
+        self.square(self.X)
+        before = threads_of_this_process()
+        library = tvm.compile(tvm.IRModule({"f": function.with_attr("global_symbol", "f")}), target="llvm")
+        x, y = tvm.runtime.tensor(np.zeros(64, "float32")), tvm.runtime.tensor(np.zeros(64, "float32"))
+        library["f"](x, y)
+        assert np.array_equal(y.numpy(), np.ones(64))
+        assert threads_of_this_process() == before + int(os.environ["TVM_NUM_THREADS"]) - 1

@@ -11,6 +11,7 @@ from tvmfun import _tvm, errors, tree  # noqa: F401  # TVM comes first
 from tvmfun import lax as lax
 from tvmfun import numpy as numpy
 from tvmfun import random as random
+from tvmfun.checks import check
 from tvmfun.core.array import Array, ShapeDtype
 from tvmfun.core.dims import Dim
 from tvmfun.core.program import Program
@@ -51,6 +52,7 @@ __all__ = [
     "Program",
     "ShapeDtype",
     "amp",
+    "check",
     "checkpoint",
     "checkpoint_name",
     "checkpoint_policies",

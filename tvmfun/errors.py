@@ -107,5 +107,9 @@ class ProgramError(TvmfunError, ValueError):
     """A Program whose IR is not well formed, or holds an op the registry does not know."""
 
 
+class KernelError(TvmfunError, ArithmeticError):
+    """``check`` found a compiled kernel that computes something else than its ops; a defect of tvmfun."""
+
+
 class PerformanceWarning(UserWarning):
     """Something works, but slower than it should."""

@@ -1,12 +1,10 @@
-"""Running compiled modules: devices, threads, and the call into the module."""
+"""Running compiled modules: devices, memory, and the call into the module."""
 
 from __future__ import annotations
 
 import ctypes
 import mmap
-import os
 import sys
-import threading
 from array import array
 from collections.abc import Callable, Iterator, Sequence
 from itertools import accumulate, repeat
@@ -17,74 +15,9 @@ import tvm
 import tvm_ffi
 from tvm.runtime.vm import VirtualMachine
 
+from tvmfun import threads
 from tvmfun.counters import counters
-from tvmfun.errors import ArgumentError, TargetError
-
-
-def cpu_count() -> int:
-    """The number of CPUs this process may run on."""
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-
-
-def _configure_threads() -> None:
-    """Gives TVM's thread pool all CPUs this process may use; it would take half of them.
-
-    ``TVMFUN_NUM_THREADS`` overrides. All is read by TVM at its first parallel loop.
-    """
-    # TVM would bind the threads, also the caller's, to the first CPUs of the machine, whosever these are. What the
-    # caller starts later would inherit that.
-    os.environ.setdefault("TVM_BIND_THREADS", "0")
-    # Threads that wait for the next kernel spin before they sleep: for about 5 milliseconds instead of 150.
-    os.environ.setdefault("TVM_THREAD_POOL_SPIN_COUNT", "10000")
-    wanted = os.environ.get("TVMFUN_NUM_THREADS")
-    if not wanted:
-        os.environ.setdefault("TVM_NUM_THREADS", str(cpu_count()))
-        return
-    if not wanted.isdecimal() or int(wanted) < 1:
-        raise ArgumentError("TVMFUN_NUM_THREADS", "it must be a positive integer", got=repr(wanted))
-    os.environ["TVM_NUM_THREADS"] = wanted
-
-
-_configure_threads()
-
-
-class _Fork(threading.local):
-    """Keeps TVM's thread pool usable in the process that a fork makes.
-
-    The threads of the pool are not copied: a parallel loop would wait for them for ever. They can be started anew, but
-    whoever ends a pool waits for its locks, which threads hold that sleep or go to sleep. Before the fork they are
-    therefore restarted on the caller's CPU, where they have yielded to it for seconds before they would sleep; where
-    the system cannot tie threads to CPUs, they are awake for a moment at least. The FFI has no function that restarts
-    them, but TVM's runtime exports one of C++.
-    """
-
-    def __init__(self) -> None:
-        self.restart = getattr(ctypes.CDLL(None), "_ZN3tvm7runtime9threading15ResetThreadPoolEv", lambda: None)
-        self.ties = hasattr(os, "sched_setaffinity")
-        self.cpus: set[int] = set()
-        self.is_awake = False
-
-    def before(self) -> None:
-        """Wakes the pool, if there is one."""
-        if counters.calls:
-            if self.ties:
-                self.cpus = os.sched_getaffinity(0)
-                os.sched_setaffinity(0, {min(self.cpus)})
-            self.restart()
-            self.is_awake = True
-
-    def after(self) -> None:
-        """Starts the threads anew, on all CPUs."""
-        if self.is_awake:
-            if self.ties:
-                os.sched_setaffinity(0, self.cpus)
-            self.restart()
-            self.is_awake = False
-
-
-if hasattr(os, "register_at_fork"):
-    _fork = _Fork()
-    os.register_at_fork(before=_fork.before, after_in_parent=_fork.after, after_in_child=_fork.after)
+from tvmfun.errors import TargetError
 
 
 def _quick(name: str) -> Any:
@@ -280,6 +213,7 @@ class NativeExecutable:
         return self._results(owners), self._results(table)
 
     def _load(self) -> Any:
+        threads.load(self.module)
         self._main = self.module["main"]
         return self._main
 
@@ -319,6 +253,7 @@ class Executable:
         return memories, list(map(_ADDRESS, memories))
 
     def _load(self) -> Any:
+        threads.load(self.module)
         devices: Any = [self.device] if self.device == _CPU else [self.device, _CPU]
         return VirtualMachine(self.module, devices)["main"]
 

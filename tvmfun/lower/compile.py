@@ -33,6 +33,7 @@ from tvmfun.lower import target as targets
 from tvmfun.lower.files import written
 from tvmfun.lower.tuning import database
 from tvmfun.runtime import Executable, NativeExecutable, device_of
+from tvmfun.threads import pooled
 
 # About a megabyte each.
 _KEPT = 512
@@ -157,7 +158,7 @@ def _build(
     else:
         module = pipeline.scheduled_module(program, target, donated)
         built = pipeline.build_for_vm(module, target, dynamic=bool(program.sizes))
-        export, load = built.export_library, lambda: built
+        export, load = built.export_library, lambda: built.mod
     counters.compiles += 1
     if time.perf_counter() - started >= _least_seconds():
         stored = _store(export, plan, key, target)
@@ -214,7 +215,8 @@ def _read(path: Path, target: Target, native: bool) -> Executable | NativeExecut
         end = len(content) - _SIZE.size
         text = content[end - _SIZE.unpack_from(content, end)[0] : end]
         plan = memory.Plan.parse(text.decode()) if native else None
-        return _executable(tvm.runtime.load_module(str(path)), plan, target)
+        with pooled():
+            return _executable(tvm.runtime.load_module(str(path)), plan, target)
     except (OSError, RuntimeError, ValueError, KeyError, TypeError, struct.error):
         return None
 

@@ -20,7 +20,7 @@ from tvmfun.lower.cpu.build import buffer
 from tvmfun.lower.memory import Call, Store
 from tvmfun.lower.quotients import protect_quotients
 from tvmfun.lower.workspaces import Event, events, workspaces
-from tvmfun.runtime import cpu_count
+from tvmfun.threads import cpu_count, pooled
 
 # So many kernels become one LLVM module, and fewer than the second number are not worth one, and a thread.
 _KERNELS_OF_A_PART, _FEW_KERNELS = 12, 4
@@ -124,7 +124,8 @@ class NativeModule:
         for module in others:
             main.import_module(module)
         if "mtriple" not in self._target.attrs:
-            _in_threads(lambda module, name: module.get_function(name), modules, self._names)
+            with pooled():
+                _in_threads(lambda module, name: module.get_function(name), modules, self._names)
         return main
 
     def export(self, path: str) -> None:

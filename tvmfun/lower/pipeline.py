@@ -81,6 +81,22 @@ class Scheduled(NamedTuple):
     is_in_place: bool
 
 
+class Step(NamedTuple):
+    """A kernel where it is called.
+
+    Args:
+        kernel: the kernel.
+        name: the name of its function; None for a view, and where no result has elements.
+        rule: the name of the rule that scheduled it.
+        in_place: the results that it writes over inputs.
+    """
+
+    kernel: Kernel
+    name: str | None = None
+    rule: str = ""
+    in_place: InPlace = ()
+
+
 class _ModuleBuilder:
     """Writes the Relax function that calls the kernels one after the other."""
 
@@ -99,6 +115,7 @@ class _ModuleBuilder:
         self.functions: dict[tvm.ir.GlobalVar, relax.Function | tirx.PrimFunc] = {}
         self.globals: dict[tuple[str, InPlace], tvm.ir.GlobalVar] = {}
         self.kernels: list[Scheduled] = []
+        self.calls: list[Step] = []
         self.bindings: list[relax.VarBinding] = []
         self.values: dict[Variable, relax.Expr] = {}
         # Relax needs an axis of size b to know b: that of size 4*b gets a name of its own, and b becomes a quotient.
@@ -174,24 +191,28 @@ class _ModuleBuilder:
         if all(out.aval.size == 0 for out in kernel.outputs):
             for out in kernel.outputs:
                 self.values[out] = self.bind(self.nothing(out.aval), self.type(out.aval))
+            self.calls.append(Step(kernel))
             return
         types = [self.type(out.aval) for out in kernel.outputs]
         if kernel.is_view:
             shape = self.relax(kernel.outputs[0].aval.shape)
             value = relax.op.reshape(self.value(kernel.equations[0].inputs[0]), shape)
             self.values[kernel.outputs[0]] = self.bind(value, types[0])
+            self.calls.append(Step(kernel))
             return
         result_type = relax.TupleType(types) if len(types) > 1 else types[0]
         arguments = relax.Tuple([*map(self.value, kernel.inputs), *self.relax(kernel.sizes)])
         function = self.function(kernel, in_place) if in_place else None
-        if function is not None:
+        if function is None:
+            function, in_place = self.function(kernel), ()
+        rule = str(self.functions[function].attrs.get("tvmfun.rule", ""))
+        self.calls.append(Step(kernel, function.name_hint, rule, in_place))
+        if in_place:
             sources = {output: source for source, output in in_place}
             over = [sources.get(output, -1) for output in range(len(types))]
             call = relax.op.call_tir_inplace(function, arguments, over, types)
         else:
-            call = relax.Call(
-                tvm.ir.Op.get("relax.call_tir"), [self.function(kernel), arguments], ty_args=[result_type]
-            )
+            call = relax.Call(tvm.ir.Op.get("relax.call_tir"), [function, arguments], ty_args=[result_type])
         result = self.bind(call, result_type)
         for i, (out, ty) in enumerate(zip(kernel.outputs, types, strict=True)):
             self.values[out] = result if len(types) == 1 else self.bind(relax.TupleGetItem(result, i), ty)
@@ -259,11 +280,19 @@ def scheduled_kernels(program: Program, target: Target, donated: Collection[int]
 
 def build(program: Program, target: Target, donated: Collection[int] = ()) -> tuple[native.NativeModule, memory.Plan]:
     """Schedules the Program, plans memory, lowers and generates code, for a CPU and static sizes."""
+    built, plan, _ = build_with_steps(program, target, donated)
+    return built, plan
+
+
+def build_with_steps(
+    program: Program, target: Target, donated: Collection[int] = ()
+) -> tuple[native.NativeModule, memory.Plan, list[Step]]:
+    """The same, and the kernels in the order in which they are called."""
     kernels = native.Kernels(target)
-    module = _ModuleBuilder(program, target, donated, kernels.add).build()
-    plan, steps = memory.planned(module["main"])
+    builder = _ModuleBuilder(program, target, donated, kernels.add)
+    plan, steps = memory.planned(builder.build()["main"])
     built = native.NativeModule(kernels, steps, plan.block + 1, target)
-    return built, replace(plan, analysis=replace(plan.analysis, workspaces=built.workspaces))
+    return built, replace(plan, analysis=replace(plan.analysis, workspaces=built.workspaces)), builder.calls
 
 
 def build_for_vm(module: tvm.IRModule, target: Target, dynamic: bool) -> relax.VMExecutable:

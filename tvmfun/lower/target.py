@@ -10,7 +10,7 @@ import tvm
 from tvm.target import Target
 
 from tvmfun.errors import TargetError
-from tvmfun.runtime import cpu_count
+from tvmfun.threads import cpu_count
 
 _KINDS = ("llvm", "cuda")
 

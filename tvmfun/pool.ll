@@ -1,0 +1,309 @@
+; One pool of threads for the parallel loops of all kernels, whichever thread calls them.
+;
+; A parallel loop is `count` tasks of one function. The caller puts them up and takes part itself; whoever is free takes
+; the next one. While the pool is at work for one caller, another does its tasks alone, which costs less than taking
+; turns, and cannot wait for itself. Workers that find nothing yield the processor for a while, and then sleep.
+
+%group = type { ptr, i32 } ; TVMParallelGroupEnv: for barriers, which our loops do not have, and the number of tasks
+
+; Bits 32 to 63: the number of the loop. Bits 16 to 31: its tasks. Bits 0 to 15: how many of them have been taken.
+; In one word, so that nobody takes a task of a loop that has ended.
+@ticket = internal global i64 0, align 128
+@unfinished = internal global i32 0, align 128
+@is_busy = internal global i32 0, align 128
+@sleeping = internal global i32 0, align 128
+@function = internal global ptr null
+@data = internal global ptr null
+@group = internal global %group zeroinitializer
+@has_failed = internal global i32 0
+@error = internal global ptr null
+
+@is_running = internal global i32 0
+@threads = internal global i32 1
+@spins = internal global i32 0
+@mutex = internal global [256 x i8] zeroinitializer, align 64
+@wake = internal global [256 x i8] zeroinitializer, align 64
+
+; Functions of TVM's FFI, which is not linked with this.
+@move_from_raised = internal global ptr null
+@set_raised = internal global ptr null
+@release = internal global ptr null
+
+declare i32 @pthread_create(ptr, ptr, ptr, ptr)
+declare i32 @pthread_detach(ptr)
+declare i32 @pthread_mutex_init(ptr, ptr)
+declare i32 @pthread_mutex_lock(ptr)
+declare i32 @pthread_mutex_unlock(ptr)
+declare i32 @pthread_cond_init(ptr, ptr)
+declare i32 @pthread_cond_wait(ptr, ptr)
+declare i32 @pthread_cond_broadcast(ptr)
+declare i32 @sched_yield()
+
+define internal i1 @has_tasks(i64 %ticket) {
+  %taken = and i64 %ticket, 65535
+  %shifted = lshr i64 %ticket, 16
+  %count = and i64 %shifted, 65535
+  %has = icmp ult i64 %taken, %count
+  ret i1 %has
+}
+
+; Runs tasks until all of them have been taken.
+define internal void @work() {
+  br label %look
+look:
+  %ticket = load atomic i64, ptr @ticket acquire, align 8
+  %has = call i1 @has_tasks(i64 %ticket)
+  br i1 %has, label %take, label %done
+take:
+  ; Of the next loop, perhaps; but then the ticket is another.
+  %function = load atomic ptr, ptr @function monotonic, align 8
+  %data = load atomic ptr, ptr @data monotonic, align 8
+  %next = add i64 %ticket, 1
+  %exchanged = cmpxchg ptr @ticket, i64 %ticket, i64 %next acq_rel acquire, align 8
+  %is_mine = extractvalue { i64, i1 } %exchanged, 1
+  br i1 %is_mine, label %run, label %look
+run:
+  %low = trunc i64 %ticket to i32
+  %task = and i32 %low, 65535
+  %code = call i32 %function(i32 %task, ptr @group, ptr %data)
+  %is_right = icmp eq i32 %code, 0
+  br i1 %is_right, label %finish, label %fail
+fail:
+  call void @keep_error()
+  br label %finish
+finish:
+  %before = atomicrmw sub ptr @unfinished, i32 1 acq_rel, align 4
+  br label %look
+done:
+  ret void
+}
+
+; Errors belong to the thread that raised them: the first one is kept for the caller.
+define internal void @keep_error() {
+  %place = alloca ptr
+  store ptr null, ptr %place
+  %move = load ptr, ptr @move_from_raised
+  call void %move(ptr %place)
+  %error = load ptr, ptr %place
+  %is_none = icmp eq ptr %error, null
+  br i1 %is_none, label %note, label %keep
+keep:
+  %exchanged = cmpxchg ptr @error, ptr null, ptr %error acq_rel acquire, align 8
+  %is_first = extractvalue { ptr, i1 } %exchanged, 1
+  br i1 %is_first, label %note, label %drop
+drop:
+  %release = load ptr, ptr @release
+  %ignored = call i32 %release(ptr %error)
+  br label %note
+note:
+  store atomic i32 1, ptr @has_failed release, align 4
+  ret void
+}
+
+define internal ptr @worker(ptr %nothing) {
+begin:
+  %spins = load i32, ptr @spins
+  br label %spin
+spin:
+  %i = phi i32 [ 0, %begin ], [ 0, %found ], [ 0, %awake ], [ %i_next, %yield ]
+  %seen = load atomic i64, ptr @ticket acquire, align 8
+  %has = call i1 @has_tasks(i64 %seen)
+  br i1 %has, label %found, label %none
+found:
+  call void @work()
+  br label %spin
+none:
+  %go_on = icmp ult i32 %i, %spins
+  br i1 %go_on, label %yield, label %sleep
+yield:
+  %yielded = call i32 @sched_yield()
+  %i_next = add i32 %i, 1
+  br label %spin
+sleep:
+  ; Who puts up tasks looks at the sleepers after it, and who goes to sleep at the tasks after saying so.
+  %locked = call i32 @pthread_mutex_lock(ptr @mutex)
+  %awake_before = atomicrmw add ptr @sleeping, i32 1 seq_cst, align 4
+  br label %asleep
+asleep:
+  %now = load atomic i64, ptr @ticket seq_cst, align 8
+  %has_now = call i1 @has_tasks(i64 %now)
+  br i1 %has_now, label %awake, label %wait
+wait:
+  %waited = call i32 @pthread_cond_wait(ptr @wake, ptr @mutex)
+  br label %asleep
+awake:
+  %asleep_before = atomicrmw sub ptr @sleeping, i32 1 seq_cst, align 4
+  %unlocked = call i32 @pthread_mutex_unlock(ptr @mutex)
+  br label %spin
+}
+
+; Where a thread cannot be started, the others do its work.
+define internal void @start() {
+begin:
+  %thread = alloca ptr
+  %threads = load i32, ptr @threads
+  %mutex = call i32 @pthread_mutex_init(ptr @mutex, ptr null)
+  %wake = call i32 @pthread_cond_init(ptr @wake, ptr null)
+  store i32 1, ptr @is_running
+  br label %next
+next:
+  %i = phi i32 [ 1, %begin ], [ %i_next, %started ]
+  %code = call i32 @pthread_create(ptr %thread, ptr null, ptr @worker, ptr null)
+  %is_there = icmp eq i32 %code, 0
+  br i1 %is_there, label %detach, label %done
+detach:
+  %id = load ptr, ptr %thread
+  %detached = call i32 @pthread_detach(ptr %id)
+  br label %started
+started:
+  %i_next = add i32 %i, 1
+  %more = icmp ult i32 %i_next, %threads
+  br i1 %more, label %next, label %done
+done:
+  ret void
+}
+
+define internal i32 @alone(ptr %function, ptr %data, i32 %count) {
+begin:
+  %group = alloca %group
+  %counter = alloca [16 x i32]
+  store [16 x i32] zeroinitializer, ptr %counter
+  store ptr %counter, ptr %group
+  %place = getelementptr %group, ptr %group, i32 0, i32 1
+  store i32 %count, ptr %place
+  br label %next
+next:
+  %i = phi i32 [ 0, %begin ], [ %i_next, %right ]
+  %code = call i32 %function(i32 %i, ptr %group, ptr %data)
+  %is_right = icmp eq i32 %code, 0
+  br i1 %is_right, label %right, label %done
+right:
+  %i_next = add i32 %i, 1
+  %more = icmp slt i32 %i_next, %count
+  br i1 %more, label %next, label %done
+done:
+  ret i32 %code
+}
+
+; TVMBackendParallelLaunch: `wanted` is the number of tasks, or 0 for as many as there are threads.
+define internal i32 @launch(ptr %function, ptr %data, i32 %wanted) {
+begin:
+  %threads = load i32, ptr @threads
+  %any = icmp eq i32 %wanted, 0
+  %count = select i1 %any, i32 %threads, i32 %wanted
+  %fewest = select i1 %any, i32 1, i32 %wanted
+  %is_one = icmp eq i32 %count, 1
+  %is_single = icmp eq i32 %threads, 1
+  %is_many = icmp ugt i32 %count, 65535
+  %not_here = or i1 %is_one, %is_single
+  %not_so = or i1 %not_here, %is_many
+  br i1 %not_so, label %by_itself, label %ask
+ask:
+  %exchanged = cmpxchg ptr @is_busy, i32 0, i32 1 acq_rel acquire, align 4
+  %is_mine = extractvalue { i32, i1 } %exchanged, 1
+  br i1 %is_mine, label %together, label %by_itself
+by_itself:
+  %code = call i32 @alone(ptr %function, ptr %data, i32 %fewest)
+  ret i32 %code
+together:
+  %running = load i32, ptr @is_running
+  %is_running = icmp ne i32 %running, 0
+  br i1 %is_running, label %put_up, label %first
+first:
+  call void @start()
+  br label %put_up
+put_up:
+  store atomic ptr %function, ptr @function monotonic, align 8
+  store atomic ptr %data, ptr @data monotonic, align 8
+  %place = getelementptr %group, ptr @group, i32 0, i32 1
+  store i32 %count, ptr %place
+  store atomic i32 %count, ptr @unfinished monotonic, align 4
+  %last = load atomic i64, ptr @ticket monotonic, align 8
+  %number = lshr i64 %last, 32
+  %number_next = add i64 %number, 1
+  %high = shl i64 %number_next, 32
+  %count_wide = zext i32 %count to i64
+  %middle = shl i64 %count_wide, 16
+  %ticket = or i64 %high, %middle
+  store atomic i64 %ticket, ptr @ticket seq_cst, align 8
+  %sleeping = load atomic i32, ptr @sleeping seq_cst, align 4
+  %nobody = icmp eq i32 %sleeping, 0
+  br i1 %nobody, label %take_part, label %call
+call:
+  %locked = call i32 @pthread_mutex_lock(ptr @mutex)
+  %called = call i32 @pthread_cond_broadcast(ptr @wake)
+  %unlocked = call i32 @pthread_mutex_unlock(ptr @mutex)
+  br label %take_part
+take_part:
+  call void @work()
+  br label %wait
+wait:
+  %left = load atomic i32, ptr @unfinished acquire, align 4
+  %is_done = icmp eq i32 %left, 0
+  br i1 %is_done, label %done, label %yield
+yield:
+  %yielded = call i32 @sched_yield()
+  br label %wait
+done:
+  %failed = load atomic i32, ptr @has_failed acquire, align 4
+  %error = load ptr, ptr @error
+  store i32 0, ptr @has_failed
+  store ptr null, ptr @error
+  store atomic i32 0, ptr @is_busy release, align 4
+  %is_right = icmp eq i32 %failed, 0
+  br i1 %is_right, label %right, label %wrong
+right:
+  ret i32 0
+wrong:
+  %is_unknown = icmp eq ptr %error, null
+  br i1 %is_unknown, label %end, label %raise
+raise:
+  %set = load ptr, ptr @set_raised
+  call void %set(ptr %error)
+  %release = load ptr, ptr @release
+  %released = call i32 %release(ptr %error)
+  br label %end
+end:
+  ret i32 -1
+}
+
+; From here on for Python, by the calling convention of TVM's FFI: the third word of an argument is its value.
+
+define internal i64 @argument(ptr %arguments, i32 %i) {
+  %at = getelementptr { i32, i32, i64 }, ptr %arguments, i32 %i, i32 2
+  %value = load i64, ptr %at
+  ret i64 %value
+}
+
+; Returns the address of `launch`.
+define i32 @__tvm_ffi_configure(ptr %self, ptr %arguments, i32 %count, ptr %result) {
+  %threads = call i64 @argument(ptr %arguments, i32 0)
+  %threads_short = trunc i64 %threads to i32
+  store i32 %threads_short, ptr @threads
+  %spins = call i64 @argument(ptr %arguments, i32 1)
+  %spins_short = trunc i64 %spins to i32
+  store i32 %spins_short, ptr @spins
+  %move = call i64 @argument(ptr %arguments, i32 2)
+  store i64 %move, ptr @move_from_raised
+  %set = call i64 @argument(ptr %arguments, i32 3)
+  store i64 %set, ptr @set_raised
+  %release = call i64 @argument(ptr %arguments, i32 4)
+  store i64 %release, ptr @release
+  %address = ptrtoint ptr @launch to i64
+  store i32 1, ptr %result ; an integer
+  %place = getelementptr { i32, i32, i64 }, ptr %result, i32 0, i32 2
+  store i64 %address, ptr %place
+  ret i32 0
+}
+
+; Forgets all threads: those of a process are not copied with it.
+define i32 @__tvm_ffi_forget(ptr %self, ptr %arguments, i32 %count, ptr %result) {
+  store i64 0, ptr @ticket
+  store i32 0, ptr @unfinished
+  store i32 0, ptr @is_busy
+  store i32 0, ptr @sleeping
+  store i32 0, ptr @has_failed
+  store ptr null, ptr @error
+  store i32 0, ptr @is_running
+  ret i32 0
+}
