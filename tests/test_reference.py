@@ -67,3 +67,9 @@ def test_rounding_errors_are_those_of_the_dtype():
     for got, want in zip(reference.evaluate(program, [x], reference.Rounding(0)), exact, strict=True):
         assert np.all(np.abs(got - want) <= 3e-7 * np.abs(x).sum())
     np.testing.assert_array_equal(reference.evaluate(program, [x], reference.Rounding(0))[1], exact[1])
+
+
+def test_one_element_is_gathered():
+    x = np.arange(3.0)
+    program = tvmfun.trace(lambda x: x.at[1].get(mode="fill"))(x)
+    assert reference.evaluate(program, [x])[0] == 1

@@ -14,7 +14,7 @@ def _each(function: Callable[..., Any], *arrays: np.ndarray) -> Any:
     """``function`` of every matrix of stacks of them."""
     lead = arrays[0].shape[:-2]
     results = [function(*(array[at] for array in arrays)) for at in np.ndindex(*lead)]
-    stack = lambda parts: np.stack(parts).reshape(*lead, *parts[0].shape)
+    stack = lambda parts: np.stack(parts).reshape((*lead, *parts[0].shape))
     return tuple(map(stack, zip(*results, strict=True))) if isinstance(results[0], tuple) else stack(results)
 
 

@@ -23,7 +23,7 @@ def _each(function: Callable[..., np.ndarray], batch: int, *arrays: np.ndarray) 
     """``function`` of the parts of arrays that share ``batch`` leading axes."""
     lead = arrays[0].shape[:batch]
     parts = [function(*(array[at] for array in arrays)) for at in np.ndindex(*lead)]
-    return np.stack(parts).reshape(*lead, *parts[0].shape) if parts else None  # type: ignore[return-value]
+    return np.stack(parts).reshape((*lead, *parts[0].shape)) if parts else None  # type: ignore[return-value]
 
 
 def _gather(x: np.ndarray, indices: np.ndarray, mode: str, batch: int = 0) -> np.ndarray:
@@ -38,7 +38,7 @@ def _gather(x: np.ndarray, indices: np.ndarray, mode: str, batch: int = 0) -> np
         if mode == "clip":
             return found
         rest = (1,) * (found.ndim - inside.ndim)
-        return np.where(inside.reshape(*inside.shape, *rest), found, np.zeros((), x.dtype))
+        return np.where(inside.reshape((*inside.shape, *rest)), found, np.zeros((), x.dtype))
 
     result = _each(one, batch, x, indices)
     return np.zeros((*indices.shape[:-1], *x.shape[batch + indices.shape[-1] :])) if result is None else result
