@@ -169,7 +169,20 @@ def test_damage_is_found(path):
 
     damaged = [whole[:end] for end in range(0, len(whole), 7)] + [whole + b"x", b"\xff" * 8 + whole[8:]]
     damaged += [altered(shape=[-2, -3]), altered(shape=[2, 4]), altered(data_offsets=[8, 56]), altered(shape=None)]
-    damaged += [whole[:8] + b"[" + whole[9:], altered(dtype="F8_E4M3")]
+    damaged += [whole[:8] + b"[" + whole[9:], altered(dtype="F8_E4M3"), altered(dtype=["F32"]), altered(dtype=None)]
+    damaged += [altered(shape=shape) for shape in ([2.0, 3], [1.5, 3], [True, 6], ["2", 3], "23", [2**70, 0], [0] * 99)]
+    damaged += [altered(data_offsets=places) for places in ([0.5, 24], [0, float("inf")], ["0", "24"], [-24, 0], [])]
+    for text in (
+        b"[" * 100_000,
+        b'{"a":' * 100_000,
+        b'{"__metadata__": 3}',
+        b'{"a": {"dtype": "F32", "shape": [Infinity]}}',
+    ):
+        damaged.append(len(text).to_bytes(8, "little") + text + whole[8 + length :])
+    deep = json.dumps(
+        {**header, "__metadata__": {**header["__metadata__"], "tvmfun.containers": "[" * 100_000}}
+    ).encode()
+    damaged.append(len(deep).to_bytes(8, "little") + deep + whole[8 + length :])
     for content in damaged:
         path.write_bytes(content)
         with pytest.raises(CheckpointError, match=r"\[read\]"):

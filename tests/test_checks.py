@@ -5,10 +5,12 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import tvm
+from op_cases import CASES, Case
 
 import tvmfun
 import tvmfun.numpy as tnp
 from tvmfun import check, lax, nn, optim, random
+from tvmfun.core.op import REGISTRY
 from tvmfun.errors import KernelError
 from tvmfun.lower import control, native, pipeline
 
@@ -102,3 +104,17 @@ def test_what_is_wrong_in_the_body_of_a_loop_is_named_by_itself(monkeypatch):
     holes = lambda c: tnp.flip(lax.pad(c[:3], np.float32(0), [(0, 1, 1)])) + 1
     with pytest.raises(KernelError, match=r"kernel \w*flip"):
         check(lambda c: lax.fori_loop(0, 3, lambda i, c: holes(c) * c, c))(np.arange(1, 7, dtype=np.float32))
+
+
+OPS = [
+    pytest.param(name, case, id=f"{name}-{i}", marks=[pytest.mark.slow] if i else [])
+    for name, cases in CASES.items()
+    for i, case in enumerate(cases)
+]
+
+
+@pytest.mark.parametrize(("name", "case"), OPS)
+def test_every_op(name: str, case: Case):
+    narrow = [x.astype(np.float32) if x.dtype == np.float64 else x for x in case.arguments]
+    params = {k: "int32" if (name, v) == ("bitcast", "int64") else v for k, v in case.params.items()}
+    check(lambda *arguments: REGISTRY[name](*arguments, **params))(*narrow)

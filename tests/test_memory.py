@@ -15,7 +15,7 @@ from bench.memory import ENVIRONMENT, grown
 
 import tvmfun
 import tvmfun.numpy as tnp
-from tvmfun import ShapeDtype, jit, lax, optim, runtime
+from tvmfun import ShapeDtype, errors, jit, lax, optim, runtime
 from tvmfun.lower.workspaces import kept
 
 TRANSFORM = optim.adam(1e-3)
@@ -134,10 +134,10 @@ class TestLargeResults:
         np.testing.assert_array_equal(others[2], 2 * (np.asarray(x) + 2))
 
     def test_there_is_a_limit(self, monkeypatch):
-        monkeypatch.setattr(runtime, "_KEPT", 8 << 20)
+        monkeypatch.setattr(runtime._given_back, "limit", 8 << 20)
         for nbytes in (2 << 20, 3 << 20, 4 << 20, 16 << 20):
             self.double(tnp.asarray(np.zeros(nbytes // 4, "float32")))
-            kept = sum(size * len(pieces) for size, pieces in runtime._GIVEN_BACK.items())
+            kept = sum(size * len(pieces) for size, pieces in runtime._given_back.pieces.items())
             assert 0 < kept <= 8 << 20
 
     def test_threads(self):
@@ -150,3 +150,57 @@ class TestLargeResults:
 
         with ThreadPoolExecutor(4) as pool:
             list(pool.map(work, range(4)))
+
+
+class TestNoMemory:
+    """What is too large says so with its bytes, and nothing is lost by trying."""
+
+    def test_of_results_and_copies(self):
+        n = 1 << 45
+        fill = jit(lambda x: tnp.broadcast_to(x, (n,)) + 1)
+        for call in (fill, lambda x: tnp.asarray(np.broadcast_to(x, (n,)))):
+            with pytest.raises(errors.OutOfMemoryError, match="140,737,488,355,328 bytes") as caught:
+                call(np.float32(1))
+            assert isinstance(caught.value, MemoryError)
+
+    def test_memory_that_is_kept_is_given_back_first(self, monkeypatch):
+        runtime.clear_memory()
+        x = tnp.asarray(np.zeros(1 << 20, "float32"))
+        jit(lambda x: x + 1)(x)
+        assert runtime._given_back.pieces
+        allocate = runtime._allocate
+
+        def picky(*arguments):
+            if runtime._given_back.pieces:
+                raise RuntimeError("std::bad_alloc")
+            return allocate(*arguments)
+
+        monkeypatch.setattr(runtime, "_allocate", picky)
+        np.testing.assert_array_equal(jit(lambda x: tnp.concatenate([x, x]) + 1)(x), np.ones(2 << 20))
+
+    @pytest.mark.skipif(sys.platform != "linux", reason="the limit is Linux's")
+    @pytest.mark.parametrize("function", ["tnp.sort(x.reshape(-1))", "lax.top_k(x, 3)[0]"])
+    def test_of_workspaces(self, function):
+        """In the calling thread and in others; the next call, with the memory, is right."""
+        code = """if True:
+            import resource, numpy as np, tvmfun, tvmfun.numpy as tnp
+            from tvmfun import lax, errors
+            x = tnp.asarray(np.arange(10_000_000, dtype="float32").reshape(20, -1))
+            f = tvmfun.jit(lambda x: tnp.max(FUNCTION)).lower(x).compile()
+            plan = f.memory_analysis()
+            assert plan.workspaces > 5_000_000
+            pages = int(open("/proc/self/statm").read().split()[0])
+            for part in (0.2, 0.9):
+                limit = pages * resource.getpagesize() + plan.temporaries + int(plan.workspaces * part) + (1 << 20)
+                resource.setrlimit(resource.RLIMIT_AS, (limit, -1))
+                try:
+                    f(x)
+                except MemoryError as error:
+                    assert isinstance(error, errors.OutOfMemoryError) and f"{plan.workspaces:,} bytes" in str(error)
+                    print("no memory")
+                resource.setrlimit(resource.RLIMIT_AS, (-1, -1))
+                assert float(f(x)) == 9_999_999
+        """.replace("FUNCTION", function)
+        ended = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=200)
+        assert (ended.returncode, ended.stderr) == (0, "")
+        assert "no memory" in ended.stdout

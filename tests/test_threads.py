@@ -220,7 +220,6 @@ class TestOnePool:
         subprocess.run([sys.executable, "-W", "ignore", "-c", code], env=environment, check=True, timeout=120)
 
     def test_modules_of_others_keep_the_pool_of_tvm(self):
-        target = tvm.target.Target("llvm")
         a, b = (tirx.decl_buffer((64,), name=name) for name in "ab")
         i = tirx.Var("i", "int32")
         body = tirx.For(i, 0, 64, tirx.ForKind.PARALLEL, tirx.BufferStore(b, a[i] + 1, [i]))
@@ -232,3 +231,48 @@ class TestOnePool:
         library["f"](x, y)
         assert np.array_equal(y.numpy(), np.ones(64))
         assert threads_of_this_process() == before + int(os.environ["TVM_NUM_THREADS"]) - 1
+
+
+class TestTheEnd:
+    """A process ends in peace whatever its threads are doing."""
+
+    CODE = """if True:
+        import builtins, sys, threading, time, numpy as np, tvmfun, tvmfun.numpy as tnp
+        x = np.ones((200, 200), "float32")
+        square, order = tvmfun.jit(lambda x: x @ x), tvmfun.jit(lambda x: tnp.sort(x))
+        builtins.kept = tvmfun.jit(lambda x: x + 1)(np.zeros(1 << 20, "float32"))  # outlives the library
+
+        def call():
+            square(x)
+
+        def read(y=tnp.asarray(x)):
+            float((y + 1.0)[0, 0])
+
+        def work(y=np.random.default_rng(0).normal(size=1_000_000)):
+            order(y)
+
+        def build(count=[0]):
+            count[0] += 1
+            tvmfun.jit(lambda x: tnp.tanh(x @ x) * count[0])(x)
+
+        def for_ever(function=globals()[sys.argv[1]]):
+            while True:
+                function()
+
+        if sys.argv[1] != "rest":
+            for _ in range(3):
+                threading.Thread(target=for_ever, daemon=True).start()
+        time.sleep(float(sys.argv[2]))
+        print("done")
+    """
+
+    @pytest.mark.parametrize("activity", ["call", "read", "work", "build"])
+    def test_of_a_process_with_daemons(self, activity):
+        command = [sys.executable, "-c", self.CODE, activity, "0.4"]
+        ended = subprocess.run(command, capture_output=True, text=True, timeout=100)
+        assert (ended.returncode, ended.stdout, ended.stderr) == (0, "done\n", "")
+
+    def test_of_a_process_with_arrays(self):
+        code = self.CODE.replace("globals()[sys.argv[1]]", "None")
+        ended = subprocess.run([sys.executable, "-c", code, "rest", "0"], capture_output=True, text=True, timeout=100)
+        assert (ended.returncode, ended.stdout, ended.stderr) == (0, "done\n", "")

@@ -20,4 +20,13 @@ def _import_tvm() -> None:
         del sys.modules["torch"]
 
 
+def _register_exceptions() -> None:
+    """Lets exceptions that end a program through TVM: what it does not know comes out as a RuntimeError."""
+    from tvm_ffi import register_error
+
+    for kind in (KeyboardInterrupt, SystemExit, GeneratorExit):
+        register_error(kind.__name__, kind)
+
+
 _import_tvm()
+_register_exceptions()

@@ -18,6 +18,7 @@ from __future__ import annotations
 
 import fcntl
 import json
+import math
 import os
 import secrets
 import threading
@@ -31,6 +32,7 @@ from typing import IO, Any, NamedTuple
 import numpy as np
 
 from tvmfun import dtypes, tree
+from tvmfun.boundary import publish
 from tvmfun.core.array import Array, DeviceArray, ShapeDtype, device_array, foreign_array, move
 from tvmfun.errors import ArgumentError, CheckpointError, DtypeError, ShapeError, TreeError
 
@@ -50,6 +52,8 @@ _CHECKSUMS = "tvmfun.crc32"
 _OWN_METADATA = (_CONTAINERS, _CHECKSUMS)
 _METADATA = "__metadata__"
 _LARGEST_HEADER = 100_000_000
+# Of NumPy's arrays: elements of eight bytes each must have addresses.
+_MOST_AXES, _LARGEST_ARRAY = 64, 2**59
 _PYTHON_DTYPES = {bool: dtypes.bool_, int: dtypes.int64, float: dtypes.float64}
 
 
@@ -431,13 +435,15 @@ class _Reader:
             header = json.loads(file.read(length))
             strings = header.pop(_METADATA, {})
             tensors = {
-                name: (entry["dtype"], tuple(map(int, entry["shape"])), *map(int, entry["data_offsets"]))
+                name: (entry["dtype"], tuple(map(_natural, entry["shape"])), *map(_natural, entry["data_offsets"]))
                 for name, entry in header.items()
             }
+            for dtype, shape, _, _ in tensors.values():
+                _check_size(dtype, shape)
             self.metadata = {str(key): str(value) for key, value in strings.items()}
             self.containers = json.loads(self.metadata.pop(_CONTAINERS, "null"))
             self._checksums = dict(json.loads(self.metadata.pop(_CHECKSUMS, "{}")))
-        except (ValueError, TypeError, KeyError, AttributeError) as error:
+        except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
             raise self._damaged(f"a header that cannot be read ({error})") from None
         self._start = 8 + length
         self._offsets: dict[str, int] = {}
@@ -446,8 +452,6 @@ class _Reader:
         for name, (dtype, shape, first, last) in sorted(tensors.items(), key=lambda item: item[1][2:]):
             if dtype not in _DTYPES:
                 raise CheckpointError("read", f"{name} of {path} must have a dtype of tvmfun", got=dtype)
-            if min(shape, default=0) < 0:
-                raise self._damaged(f"the shape {shape} of {name}")
             self.tensors[name] = ShapeDtype(shape, _DTYPES[dtype])
             self._offsets[name] = first
             if first != end or last - first != self.tensors[name].nbytes:
@@ -470,6 +474,21 @@ class _Reader:
         if name in self._checksums and zlib.crc32(_bytes_of(array)) != self._checksums[name]:
             raise self._damaged(f"another checksum than the header says at {name}")
         return array
+
+
+def _natural(value: Any) -> int:
+    """A size or a place in a header: int() would make one of 1.5, of True and of text as well."""
+    if type(value) is not int or value < 0:
+        raise ValueError(f"{value!r} is no natural number")
+    return value
+
+
+def _check_size(dtype: Any, shape: tuple[int, ...]) -> None:
+    """Refuses shapes that no array can have, also where it would have no element."""
+    if not isinstance(dtype, str):
+        raise ValueError(f"{dtype!r} is no dtype")
+    if len(shape) > _MOST_AXES or math.prod(size for size in shape if size) > _LARGEST_ARRAY:
+        raise ValueError(f"no array has the shape {shape}")
 
 
 def _restore(where: str, found: Mapping[str, ShapeDtype], array: Callable[[str], np.ndarray], like: Any) -> Any:
@@ -547,3 +566,6 @@ def _check_containers(saved: Any, like: Any) -> None:
         if kind != other:
             what = f"the container at {name or 'the root'} must be {kind}"
             raise TreeError("load", what, got=str(other), hint="a tree like the saved one, or read and restore")
+
+
+publish(globals())

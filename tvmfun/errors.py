@@ -21,17 +21,22 @@ class TvmfunError(Exception):
     """
 
     def __init__(self, where: str, what: str, *, got: str = "", hint: str = "") -> None:
-        message = f"[{where}] {what}"
-        if got:
-            message += f", got {got}"
-        message += "."
-        if hint:
-            message += f" Try {hint}."
-        super().__init__(message)
-        self.where = where
+        super().__init__()
         self.what = what
         self.got = got
         self.hint = hint
+        self.rename(where)
+
+    def rename(self, where: str) -> None:
+        """Makes it an error of another function: the one that the user called."""
+        message = f"[{where}] {self.what}"
+        if self.got:
+            message += f", got {self.got}"
+        message += "."
+        if self.hint:
+            message += f" Try {self.hint}."
+        self.args = (message,)
+        self.where = where
 
     def __reduce__(self):
         return _rebuild, (type(self), self.where, self.what, self.got, self.hint)
@@ -67,6 +72,10 @@ class ArgumentError(TvmfunError, ValueError):
     """An argument value outside what the function accepts."""
 
 
+class ArgumentTypeError(ArgumentError, TypeError):
+    """An argument of a kind that the function does not take."""
+
+
 class CheckpointError(TvmfunError, ValueError):
     """A checkpoint file that is damaged, or holds what no array of tvmfun can."""
 
@@ -93,6 +102,10 @@ class BatchingError(TvmfunError, ValueError):
 
 class DonatedArrayError(TvmfunError, RuntimeError):
     """An array was used after its buffer had been donated to a compiled function."""
+
+
+class OutOfMemoryError(TvmfunError, MemoryError):
+    """There is no memory for an array, or for what a kernel needs while it runs; the message tells the bytes."""
 
 
 class NanError(TvmfunError, FloatingPointError):

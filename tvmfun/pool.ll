@@ -28,6 +28,11 @@
 @move_from_raised = internal global ptr null
 @set_raised = internal global ptr null
 @release = internal global ptr null
+@set_raised_text = internal global ptr null
+@kind = internal constant [12 x i8] c"MemoryError\00"
+@text = internal constant [15 x i8] c"std::bad_alloc\00"
+
+@main_thread = internal global i64 0
 
 declare i32 @pthread_create(ptr, ptr, ptr, ptr)
 declare i32 @pthread_detach(ptr)
@@ -38,6 +43,13 @@ declare i32 @pthread_cond_init(ptr, ptr)
 declare i32 @pthread_cond_wait(ptr, ptr)
 declare i32 @pthread_cond_broadcast(ptr)
 declare i32 @sched_yield()
+declare i64 @pthread_self()
+declare i32 @pause()
+declare void @abort()
+declare ptr @_ZSt13set_terminatePFvvE(ptr)
+declare i32 @__gxx_personality_v0(...)
+declare ptr @__cxa_begin_catch(ptr)
+declare void @__cxa_end_catch()
 
 define internal i1 @has_tasks(i64 %ticket) {
   %taken = and i64 %ticket, 65535
@@ -48,7 +60,7 @@ define internal i1 @has_tasks(i64 %ticket) {
 }
 
 ; Runs tasks until all of them have been taken.
-define internal void @work() {
+define internal void @work() personality ptr @__gxx_personality_v0 {
   br label %look
 look:
   %ticket = load atomic i64, ptr @ticket acquire, align 8
@@ -65,9 +77,17 @@ take:
 run:
   %low = trunc i64 %ticket to i32
   %task = and i32 %low, 65535
-  %code = call i32 %function(i32 %task, ptr @group, ptr %data)
+  %code = invoke i32 %function(i32 %task, ptr @group, ptr %data) to label %ran unwind label %thrown
+ran:
   %is_right = icmp eq i32 %code, 0
   br i1 %is_right, label %finish, label %fail
+thrown:
+  ; TVM throws where there is no memory for a workspace.
+  %caught = landingpad { ptr, i32 } catch ptr null
+  %exception = extractvalue { ptr, i32 } %caught, 0
+  %object = call ptr @__cxa_begin_catch(ptr %exception)
+  call void @__cxa_end_catch()
+  br label %fail
 fail:
   call void @keep_error()
   br label %finish
@@ -256,7 +276,11 @@ right:
   ret i32 0
 wrong:
   %is_unknown = icmp eq ptr %error, null
-  br i1 %is_unknown, label %end, label %raise
+  br i1 %is_unknown, label %no_memory, label %raise
+no_memory:
+  %set_text = load ptr, ptr @set_raised_text
+  call void %set_text(ptr @kind, ptr @text)
+  br label %end
 raise:
   %set = load ptr, ptr @set_raised
   call void %set(ptr %error)
@@ -289,6 +313,8 @@ define i32 @__tvm_ffi_configure(ptr %self, ptr %arguments, i32 %count, ptr %resu
   store i64 %set, ptr @set_raised
   %release = call i64 @argument(ptr %arguments, i32 4)
   store i64 %release, ptr @release
+  %set_text = call i64 @argument(ptr %arguments, i32 5)
+  store i64 %set_text, ptr @set_raised_text
   %address = ptrtoint ptr @launch to i64
   store i32 1, ptr %result ; an integer
   %place = getelementptr { i32, i32, i64 }, ptr %result, i32 0, i32 2
@@ -305,5 +331,28 @@ define i32 @__tvm_ffi_forget(ptr %self, ptr %arguments, i32 %count, ptr %result)
   store i32 0, ptr @has_failed
   store ptr null, ptr @error
   store i32 0, ptr @is_running
+  ret i32 0
+}
+
+; What C++ does with a thread that it cannot end: Python, when it ends, ends threads that want its lock, also in the middle
+; of C++. They wait for the end of the process instead, as they do from Python 3.14 on.
+define internal void @park() {
+  %me = call i64 @pthread_self()
+  %main = load i64, ptr @main_thread
+  %is_main = icmp eq i64 %me, %main
+  br i1 %is_main, label %end, label %wait
+wait:
+  %woken = call i32 @pause()
+  br label %wait
+end:
+  call void @abort()
+  unreachable
+}
+
+; For the main thread, when Python ends.
+define i32 @__tvm_ffi_leave(ptr %self, ptr %arguments, i32 %count, ptr %result) {
+  %me = call i64 @pthread_self()
+  store i64 %me, ptr @main_thread
+  %before = call ptr @_ZSt13set_terminatePFvvE(ptr @park)
   ret i32 0
 }

@@ -17,6 +17,7 @@ import numpy as np
 
 from tvmfun import dtypes, lax
 from tvmfun import numpy as tnp
+from tvmfun.boundary import publish
 from tvmfun.core import dims
 from tvmfun.core.array import Array, DeviceArray
 from tvmfun.core.dims import Dim
@@ -391,3 +392,6 @@ def permutation(key: Any, x: Any, axis: int = 0, independent: bool = False) -> A
         places = tnp.argsort(bits(subkey, (size,)))
         order = places if order is None else tnp.take(order, places)
     return array if order is None else tnp.take(array, order, axis)
+
+
+publish(globals())

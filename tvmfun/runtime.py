@@ -17,7 +17,7 @@ from tvm.runtime.vm import VirtualMachine
 
 from tvmfun import threads
 from tvmfun.counters import counters
-from tvmfun.errors import TargetError
+from tvmfun.errors import OutOfMemoryError, TargetError
 
 
 def _quick(name: str) -> Any:
@@ -79,37 +79,92 @@ def with_huge_pages(tensor: tvm.runtime.Tensor, nbytes: int) -> tvm.runtime.Tens
     return tensor
 
 
-# New memory costs more than most kernels that fill it, because the system hands it out page by page, cleared. So large
-# pieces that are given back are kept for results of the same size, up to a limit.
-_LARGE, _KEPT = 1 << 20, 256 << 20
-_GIVEN_BACK: dict[int, list[tvm.runtime.Tensor]] = {}
+class _GivenBack:
+    """Large pieces of memory that no array needs, for results of the same size.
+
+    New memory costs more than most kernels that fill it, because the system hands it out page by page, cleared.
+    """
+
+    def __init__(self) -> None:
+        self.limit = 256 << 20
+        self.pieces: dict[int, list[tvm.runtime.Tensor]] = {}
+
+    def put(self, nbytes: int, tensor: tvm.runtime.Tensor) -> None:
+        """Keeps a piece, unless that were too much. Without a lock: each step is one that threads do not divide."""
+        if nbytes > self.limit:
+            return
+        if nbytes + sum(size * len(kept) for size, kept in list(self.pieces.items())) > self.limit:
+            self.pieces.clear()
+        self.pieces.setdefault(nbytes, []).append(tensor)
+
+
+_LARGE = 1 << 20
+_given_back = _GivenBack()
+
+
+def _is_out_of_memory(error: BaseException) -> bool:
+    return isinstance(error, MemoryError) or any(words in str(error) for words in ("bad_alloc", "out of memory"))
+
+
+def _out_of_memory(nbytes: int, what: str) -> OutOfMemoryError:
+    hint = "smaller arrays, or donated ones; memory_analysis() of a compiled function tells what it takes"
+    return OutOfMemoryError("jit", f"there is no memory for {what}", got=f"a request for {nbytes:,} bytes", hint=hint)
+
+
+def _new_bytes(shape: tvm_ffi.Shape) -> tvm.runtime.Tensor:
+    try:
+        return _allocate(shape, _BYTE, _CPU, None)
+    except (MemoryError, RuntimeError) as error:
+        return _again(error, shape[0], lambda: _allocate(shape, _BYTE, _CPU, None))
+
+
+def _again(error: Exception, nbytes: int, allocate: Callable[[], tvm.runtime.Tensor]) -> tvm.runtime.Tensor:
+    """What ``allocate`` returns, which has failed, when no memory is kept for later any more."""
+    if not _is_out_of_memory(error):
+        raise error
+    clear_memory()
+    try:
+        return allocate()
+    except (MemoryError, RuntimeError):
+        raise _out_of_memory(nbytes, "an array") from None
+
+
+def empty(shape: Sequence[int], dtype: str, nbytes: int, device: Any = _CPU) -> tvm.runtime.Tensor:
+    """A new tensor, of which nothing has been written yet.
+
+    Raises:
+        OutOfMemoryError: if there is no memory for it.
+    """
+    try:
+        tensor = tvm.runtime.empty(shape, dtype, device)
+    except (MemoryError, RuntimeError) as error:
+        tensor = _again(error, nbytes, lambda: tvm.runtime.empty(shape, dtype, device))
+    return with_huge_pages(tensor, nbytes) if device == _CPU else tensor
 
 
 class _LargeMemory(Memory):
     """Bytes on the CPU that are kept for the next result of this size when no array needs them."""
 
     __slots__ = ("nbytes",)
+    # Found by way of the class, which is still there when the names of a module are gone: at the end of the process.
+    others = _given_back
 
     def __init__(self, shape: tvm_ffi.Shape) -> None:
         self.nbytes, self.is_seen = shape[0], True  # until there is something to give back
         try:
-            tensor = _GIVEN_BACK[self.nbytes].pop()
+            tensor = self.others.pieces[self.nbytes].pop()
         except (KeyError, IndexError):
-            tensor = with_huge_pages(_allocate(shape, _BYTE, _CPU, None), self.nbytes)
+            tensor = with_huge_pages(_new_bytes(shape), self.nbytes)
         super().__init__(tensor)
 
     def __del__(self) -> None:
-        # Without a lock: this runs whenever Python likes. Each step is one that threads do not divide.
-        if self.is_seen or self.nbytes > _KEPT:
-            return
-        if self.nbytes + sum(size * len(kept) for size, kept in list(_GIVEN_BACK.items())) > _KEPT:
-            _GIVEN_BACK.clear()
-        _GIVEN_BACK.setdefault(self.nbytes, []).append(self._tensor)
+        if not self.is_seen:
+            self.others.put(self.nbytes, self._tensor)
 
 
 def clear_memory() -> None:
     """Gives memory that is kept for later results back to the system."""
-    _GIVEN_BACK.clear()
+    _given_back.pieces.clear()
 
 
 Results = tuple[Sequence[Memory], Sequence[int]]
@@ -140,10 +195,7 @@ class _Fresh:
         try:
             return self._spare.pop()
         except IndexError:
-            if self._shape[0] >= _LARGE:
-                memory = _LargeMemory(self._shape)
-            else:
-                memory = Memory(_allocate(self._shape, _BYTE, _CPU, None))
+            memory = _LargeMemory(self._shape) if self._shape[0] >= _LARGE else Memory(_new_bytes(self._shape))
             address = memory.address
             if self._others:
                 self._spare += [(memory, address + start) for start in self._others]
@@ -208,8 +260,14 @@ class NativeExecutable:
             raise TargetError(
                 "jit", "all arrays must be on the CPU", got="one that is elsewhere", hint="tvmfun.device_put(tree)"
             ) from None
-        main(words.buffer_info()[0])
-        self._idle.give_back(block)
+        try:
+            main(words.buffer_info()[0])
+        except (MemoryError, RuntimeError) as error:
+            if _is_out_of_memory(error):
+                raise _out_of_memory(self.plan.analysis.workspaces, "the workspaces of kernels") from None
+            raise
+        finally:
+            self._idle.give_back(block)
         return self._results(owners), self._results(table)
 
     def _load(self) -> Any:
@@ -247,7 +305,12 @@ class Executable:
             main = self._idle.pop()
         except IndexError:
             main = self._load()
-        results = main(*[array.tensor_at(address) for array, address in zip(arrays, addresses, strict=True)])
+        try:
+            results = main(*[array.tensor_at(address) for array, address in zip(arrays, addresses, strict=True)])
+        except (MemoryError, RuntimeError) as error:
+            if _is_out_of_memory(error):
+                raise _out_of_memory(sum(aval.nbytes for aval in avals), "results and what they take") from None
+            raise
         self._idle.append(main)
         memories = list(map(Memory, map(_item, repeat(results), range(len(results))), avals))
         return memories, list(map(_ADDRESS, memories))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import atexit
 import ctypes
 import os
 import tempfile
@@ -69,14 +70,15 @@ class _Pool:
         module = _compiled(Path(__file__).with_name("pool.ll").read_text())
         # Its threads run to the very end of the process, when modules are gone already.
         ctypes.pythonapi.Py_IncRef(ctypes.py_object(module))
-        names = ("TVMFFIErrorMoveFromRaised", "TVMFFIErrorSetRaised", "TVMFFIObjectDecRef")
+        names = "ErrorMoveFromRaised", "ErrorSetRaised", "ObjectDecRef", "ErrorSetRaisedFromCStr"
         self._ours = module["configure"](
             _number("TVM_NUM_THREADS", 1),
             _number("TVM_THREAD_POOL_SPIN_COUNT", 0),
-            *(_address(getattr(functions, name)) for name in names),
+            *(_address(getattr(functions, f"TVMFFI{name}")) for name in names),
         )
         if hasattr(os, "register_at_fork"):
             os.register_at_fork(after_in_child=module["forget"])
+        atexit.register(module["leave"])
 
     def give(self) -> None:
         """Modules that are loaded from here on use it."""

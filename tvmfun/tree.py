@@ -19,13 +19,16 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import Any, TypeVar, overload
 
 import optree
+from optree import GetAttrEntry as Field
 from optree import PyTreeAccessor as Path
 from optree import PyTreeKind
 from optree import PyTreeSpec as Structure
 
+from tvmfun.boundary import publish
 from tvmfun.errors import ArgumentError, TreeError
 
 __all__ = [
+    "Field",
     "Path",
     "Structure",
     "all",
@@ -421,7 +424,7 @@ def register_dataclass(cls: type | None = None, *, meta_fields: Sequence[str] = 
         return node
 
     try:
-        _register(cls, flatten_node, unflatten_node, path_entry_type=optree.GetAttrEntry)
+        _register(cls, flatten_node, unflatten_node, path_entry_type=Field)
     except ValueError:
         raise ArgumentError(where, "a class can be registered only once", got=cls.__qualname__) from None
     _fields[cls] = (children, tuple(static))
@@ -584,3 +587,6 @@ def _register_jax_node(cls: type, jax_tree: Any) -> None:
         return jax_tree.tree_unflatten(treedef, children)
 
     _register(cls, flatten_node, unflatten_node, path_entry_type=_JaxEntry)
+
+
+publish(globals(), prefix="tree.", but=("check_same_structure",))

@@ -361,7 +361,7 @@ def test_errors():
         lax.scan(lambda c, x: (c, x), 0.0)
     with pytest.raises(DtypeError, match="scalar bool"):
         lax.while_loop(lambda c: c, lambda c: c + 1, 0)
-    with pytest.raises(TreeError, match="branch 1"):
+    with pytest.raises(TreeError, match="result of false_fun"):
         lax.cond(True, lambda: (1.0, 2.0), lambda: 1.0)
     with pytest.raises(DtypeError, match="branches must have one dtype"):
         lax.cond(True, lambda: tnp.zeros(2), lambda: tnp.zeros(2, dtype="int32"))

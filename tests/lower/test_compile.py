@@ -3,10 +3,13 @@
 import hashlib
 import os
 import shutil
+import signal
 import struct
 import subprocess
 import sys
 import textwrap
+import threading
+import time
 from pathlib import Path
 
 import numpy as np
@@ -17,6 +20,7 @@ import tvmfun.numpy as tnp
 from tvmfun import errors
 from tvmfun.counters import counted
 from tvmfun.lower import compile as compiling
+from tvmfun.lower import files
 
 needs_linker = pytest.mark.skipif(not shutil.which("g++"), reason="storing a module needs a C++ compiler to link it")
 PROGRAM = textwrap.dedent(
@@ -189,8 +193,214 @@ def test_directories_of_others(tmp_path, compiled_in, monkeypatch):
     assert compiled_in(tmp_path, threshold="1000") == (1, 0)
 
 
+class TestWhoWroteIt:
+    """Code is loaded only if nobody else can have put it where it is."""
+
+    @pytest.fixture
+    def cache(self, tmp_path, compiled_in):
+        directory = tmp_path / "above" / "cache"
+        assert compiled_in(directory) == (1, 0)
+        assert compiled_in(directory) == (0, 1)
+        compiling._REFUSED.clear()
+        return directory
+
+    @needs_linker
+    @pytest.mark.parametrize("mode", [0o777, 0o1777, 0o702])
+    def test_a_directory_that_others_may_write(self, cache, compiled_in, mode):
+        cache.chmod(mode)
+        with pytest.warns(errors.PerformanceWarning, match=f"at {cache} is not used.*everybody may write") as caught:
+            assert compiled_in(cache) == (1, 0)
+            assert compiled_in(cache) == (1, 0)
+        assert len(caught) == 1
+        cache.chmod(0o755)
+        assert compiled_in(cache) == (0, 1)
+
+    @needs_linker
+    def test_nothing_is_stored_there_either(self, tmp_path, compiled_in):
+        tmp_path.chmod(0o777)
+        with pytest.warns(errors.PerformanceWarning, match="everybody may write"):
+            assert compiled_in(tmp_path) == (1, 0)
+        assert not list(tmp_path.iterdir())
+
+    @needs_linker
+    def test_a_directory_above_that_others_may_write(self, cache, compiled_in):
+        cache.parent.chmod(0o777)
+        with pytest.warns(errors.PerformanceWarning, match=f"everybody may write {cache.parent}\\."):
+            assert compiled_in(cache) == (1, 0)
+        cache.parent.chmod(0o1777)  # as /tmp: what is ours there stays where it is
+        assert compiled_in(cache) == (0, 1)
+
+    @needs_linker
+    def test_a_link_to_it_that_others_may_change(self, cache, tmp_path, compiled_in):
+        (tmp_path / "open").mkdir()
+        (tmp_path / "open" / "link").symlink_to(cache)
+        assert compiled_in(tmp_path / "open" / "link") == (0, 1)
+        (tmp_path / "open").chmod(0o777)
+        with pytest.warns(errors.PerformanceWarning, match="everybody may write"):
+            assert compiled_in(tmp_path / "open" / "link") == (1, 0)
+
+    @needs_linker
+    def test_a_file_that_others_may_write(self, cache, compiled_in):
+        (entry,) = cache.glob("*.so")
+        entry.chmod(0o722)
+        with pytest.warns(errors.PerformanceWarning, match=f"at {entry} is not used.*everybody may write"):
+            compiled_in(cache)
+        assert compiled_in(cache) == (0, 1)  # it has been written anew
+        assert not entry.stat().st_mode & 0o022
+
+    @needs_linker
+    def test_a_group_that_may_write(self, cache, compiled_in, monkeypatch):
+        cache.chmod(0o770)
+        monkeypatch.setattr(files, "_is_own_group", lambda group, user: True)
+        assert compiled_in(cache) == (0, 1)
+        monkeypatch.setattr(files, "_is_own_group", lambda group, user: False)
+        with pytest.warns(errors.PerformanceWarning, match="group .* may write"):
+            assert compiled_in(cache) == (1, 0)
+
+    @needs_linker
+    def test_somebody_else(self, cache, compiled_in, monkeypatch):
+        us = os.geteuid()
+        monkeypatch.setattr(os, "geteuid", lambda: us + 1)
+        with pytest.warns(errors.PerformanceWarning, match=f"belongs to user {us}"):
+            assert compiled_in(cache) == (1, 0)
+
+    @needs_linker
+    def test_a_file_of_somebody_else(self, cache, compiled_in, monkeypatch):
+        us, check = os.geteuid(), files._check
+        monkeypatch.setattr(
+            files,
+            "_check",
+            lambda path, found, owners, sticky: path.suffix == ".so" and check(path, found, {-1}, sticky),
+        )
+        with pytest.warns(errors.PerformanceWarning, match=f"belongs to user {us}"):
+            assert compiled_in(cache) == (1, 0)
+
+    @needs_linker
+    def test_a_link_in_its_place(self, cache, tmp_path, compiled_in):
+        (entry,) = cache.glob("*.so")
+        entry.rename(tmp_path / "elsewhere.so")
+        entry.symlink_to(tmp_path / "elsewhere.so")
+        assert compiled_in(cache) == (1, 0)
+        assert not entry.is_symlink()
+
+    @needs_linker
+    @pytest.mark.skipif(not hasattr(os, "memfd_create"), reason="files in memory need Linux")
+    def test_what_was_read_is_what_is_loaded(self, cache, compiled_in, monkeypatch):
+        """Whoever replaces the file after it has been read comes too late."""
+        read = compiling.read_trusted
+
+        def replaced(path):
+            content = read(path)
+            path.unlink()
+            path.write_bytes(b"nonsense")
+            return content
+
+        monkeypatch.setattr(compiling, "read_trusted", replaced)
+        assert compiled_in(cache) == (0, 1)
+
+    @needs_linker
+    def test_libraries_without_main(self, cache, compiled_in, tmp_path):
+        """The checksum is right, and yet it is compiled again."""
+        (entry,) = cache.glob("*.so")
+        source = tmp_path / "other.c"
+        source.write_text("int other(void) { return 0; }")
+        subprocess.run(["g++", "-shared", "-fPIC", "-o", tmp_path / "other.so", source], check=True)
+        stored = entry.read_bytes()[: -compiling._CHECKSUM_BYTES]
+        (size,) = struct.unpack("<Q", stored[-8:])
+        content = (tmp_path / "other.so").read_bytes() + stored[-8 - size :]
+        entry.unlink()
+        entry.write_bytes(content + hashlib.sha256(content).digest())
+        entry.chmod(0o700)
+        assert compiled_in(cache) == (1, 0)
+        assert compiled_in(cache) == (0, 1)
+
+
 def test_settings_that_make_no_sense(tmp_path, compiled_in, monkeypatch):
     with pytest.raises(errors.ArgumentError, match="TVMFUN_CACHE_MIN_SECONDS"):
         compiled_in(tmp_path, threshold="soon")
     monkeypatch.setenv("TVMFUN_CACHE_DIR", "~/somewhere")
     assert compiling.cache_directory() == Path.home() / "somewhere"
+
+
+class TestInterrupts:
+    """Ctrl-C at any time of a compilation is a KeyboardInterrupt, also within what TVM calls, and breaks nothing."""
+
+    X = np.random.default_rng(0).normal(size=(8, 8)).astype("float32")
+
+    def made(self, n):
+        """A function that is compiled in several threads."""
+
+        def f(x):
+            y = x
+            for i in range(6):
+                y = tnp.tanh(y @ x + n) - tnp.mean(y, axis=i % 2, keepdims=True)
+            return tnp.sum(y**2)
+
+        return tvmfun.jit(tvmfun.value_and_grad(f))
+
+    @pytest.fixture
+    def seconds(self):
+        """How long it takes."""
+        self.made(0.25)(self.X)
+        started = time.perf_counter()
+        self.made(0.5)(self.X)
+        return time.perf_counter() - started
+
+    def interrupted(self, call, after):
+        """Whether the call is interrupted after some seconds, unless it ends before."""
+        timer = threading.Timer(after, os.kill, (os.getpid(), signal.SIGINT))
+        try:
+            timer.start()
+            call()
+            timer.cancel()
+            timer.join()
+            time.sleep(0.01)  # until what has been sent has come
+        except KeyboardInterrupt:
+            return True
+        return False
+
+    @pytest.mark.parametrize("count", [12, pytest.param(100, marks=pytest.mark.slow)])
+    def test_at_any_time(self, seconds, count):
+        rng, interrupts = np.random.default_rng(0), 0
+        for n in range(4 * count):
+            f = self.made(float(n))
+            interrupts += self.interrupted(lambda f=f: f(self.X), rng.random() * seconds)
+            if interrupts == count:
+                break
+            if n % 10 == 0:
+                value, gradient = f(self.X)
+                again = self.made(float(n))(self.X)
+                np.testing.assert_array_equal(value, again[0])
+                np.testing.assert_array_equal(gradient, again[1])
+        assert interrupts == count
+
+    def test_while_other_threads_compile(self, seconds):
+        ended, errors_of_others = threading.Event(), []
+
+        def work(i):
+            for n in range(1000):
+                if ended.is_set():
+                    return
+                try:
+                    assert self.made(n + i / 10)(self.X)[1].shape == (8, 8)
+                except BaseException as error:
+                    errors_of_others.append(error)
+
+        others = [threading.Thread(target=work, args=(i,)) for i in (1, 2)]
+        for thread in others:
+            thread.start()
+        interrupts = sum(self.interrupted(lambda n=n: self.made(-n)(self.X), 0.3 * seconds) for n in range(5))
+        ended.set()
+        for thread in others:
+            thread.join()
+        assert interrupts and not errors_of_others
+        assert self.made(-0.125)(self.X)[1].shape == (8, 8)
+
+    @pytest.mark.parametrize("kind", [KeyboardInterrupt, SystemExit])
+    def test_of_what_tvm_calls(self, monkeypatch, kind):
+        tvmfun.clear_caches()
+        monkeypatch.setattr("tvmfun.lower.native._packed", lambda function: (_ for _ in ()).throw(kind()))
+        with pytest.raises(kind):
+            self.made(0.75)(self.X)
+        monkeypatch.undo()
+        assert self.made(0.75)(self.X)[1].shape == (8, 8)

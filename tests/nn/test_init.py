@@ -109,7 +109,7 @@ def test_truncated_normal_with_arrays_of_bounds():
     expected = jax.random.truncated_normal(jax.random.PRNGKey(3), lower, upper)
     actual = random.truncated_normal(random.key(3), lower, upper)
     np.testing.assert_allclose(actual, expected, rtol=1e-5)
-    with pytest.raises(ShapeError, match=r"\[broadcast_to\]"):
+    with pytest.raises(ShapeError, match=r"\[truncated_normal\]"):
         random.truncated_normal(random.key(3), lower, upper, (2,))
 
 

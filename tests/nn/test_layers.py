@@ -410,7 +410,7 @@ def test_a_sequence_gives_each_layer_what_it_takes():
     y, state = model(x, nn.init_state(model), key=key)
     assert state == ((),) * 5
     np.testing.assert_array_equal(y, model(x, key=key))
-    with pytest.raises(ArgumentError, match=r"\[dropout\] a key is needed for training"):
+    with pytest.raises(ArgumentError, match=r"\[Dropout\] a key is needed for training"):
         model(x)
     assert len(model) == 5 and list(model)[2] is F.relu and model[2] is F.relu
     np.testing.assert_array_equal(model[:1](x), model[0](x))
@@ -657,7 +657,7 @@ def test_mistakes_are_explained():
     mistakes = [
         (
             ShapeError,
-            r"\[conv1d\] the sequences must be \(batch, length, channels\), got",
+            r"\[Conv1d\] the sequences must be \(batch, length, channels\), got",
             lambda: nn.Conv1d(3, 4, 3, key=KEY)(x),
         ),
         (
@@ -687,7 +687,7 @@ def test_mistakes_are_explained():
         ),
         (
             DtypeError,
-            r"\[embedding\] the indices must be integers, got float32",
+            r"\[Embedding\] the indices must be integers, got float32",
             lambda: nn.Embedding(5, 2, key=KEY)(x),
         ),
         (
@@ -702,12 +702,12 @@ def test_mistakes_are_explained():
         ),
         (
             ArgumentError,
-            r"\[batch_norm\] there must be more than one value per channel",
+            r"\[BatchNorm\] there must be more than one value per channel",
             lambda: nn.BatchNorm(3)(x[0, :1, 0], nn.BatchNorm(3).init_state()),
         ),
         (
             ShapeError,
-            r"\[layer_norm\] the array must have the shape \(\.\.\., 4\)",
+            r"\[LayerNorm\] the array must have the shape \(\.\.\., 4\)",
             lambda: nn.LayerNorm(4)(x),
         ),
         (

@@ -287,7 +287,7 @@ def test_dropout_needs_a_key_only_for_chance():
     np.testing.assert_array_equal(nn.Dropout(0.5)(x, train=False), x)
     np.testing.assert_array_equal(nn.Dropout(0.0)(x), x)
     np.testing.assert_array_equal(nn.Dropout(1.0)(x), np.zeros(3))
-    with pytest.raises(ArgumentError, match=r"\[dropout\] a key is needed .* Try key=random.key\(0\)"):
+    with pytest.raises(ArgumentError, match=r"\[Dropout\] a key is needed .* Try key=random.key\(0\)"):
         nn.Dropout(0.5)(x)
     for rate in (-0.1, 1.1, float("nan")):
         with pytest.raises(ArgumentError, match=r"\[Dropout\] the rate must be between 0 and 1"):
@@ -351,13 +351,13 @@ def test_labels_may_be_bytes(classes):
 
 def test_wrong_shapes_are_explained():
     x, key = _normal(2, 4, 4, 3), random.key(0)
-    with pytest.raises(ShapeError, match=r"\[linear\] .* got \(2, 3\) and \(4, 5\)"):
+    with pytest.raises(ShapeError, match=r"\[Linear\] .* got \(2, 3\) and \(4, 5\)"):
         nn.Linear(4, 5, key=key)(_normal(2, 3))
     with pytest.raises(ShapeError, match=r"\[linear\] the bias must have the shape \(5,\), got \(4,\)"):
         F.linear(_normal(2, 3), _normal(3, 5), _normal(4))
-    with pytest.raises(ShapeError, match=r"\[conv2d\] .*Try x.transpose\(0, 2, 3, 1\)"):
+    with pytest.raises(ShapeError, match=r"\[Conv2d\] .*Try x.transpose\(0, 2, 3, 1\)"):
         nn.Conv2d(4, 8, 3, key=key)(x)
-    with pytest.raises(ShapeError, match=r"\[conv2d\] the images must be .* got \(4, 4, 3\)"):
+    with pytest.raises(ShapeError, match=r"\[Conv2d\] the images must be .* got \(4, 4, 3\)"):
         nn.Conv2d(3, 8, 3, key=key)(x[0])
     with pytest.raises(ShapeError, match=r"\[MaxPool2d\] the images must be .* got \(4, 4, 3\)"):
         nn.MaxPool2d(2)(x[0])
@@ -383,7 +383,7 @@ def test_wrong_arguments_are_explained():
         nn.Linear(3, 4, key=key, dtype="int32")
     with pytest.raises(ArgumentError, match=r"\[Conv2d\] 2 groups must divide the channels, got 3 and 8"):
         nn.Conv2d(3, 8, 3, groups=2, key=key)
-    with pytest.raises(ArgumentError, match=r"\[conv2d\] the padding must be"):
+    with pytest.raises(ArgumentError, match=r"\[Conv2d\] the padding must be"):
         nn.Conv2d(3, 8, 3, padding="same", key=key)(x)  # pyright: ignore[reportArgumentType]
     with pytest.raises(ArgumentError, match=r"\[max_pool\] the stride must be one positive integer or two, got 0"):
         F.max_pool(x, 2, stride=0)

@@ -16,6 +16,7 @@ import pytest
 from derivatives import check, orders
 
 import tvmfun
+from tvmfun import nn, random
 from tvmfun import numpy as tnp
 from tvmfun.nn import functional, losses
 
@@ -117,3 +118,17 @@ def test_the_second_derivative_of_ctc_loss_where_all_paths_are_equal():
     weights = rng.uniform(0.5, 1.5, 2)
     function = lambda logits: tnp.sum(weights * losses.ctc_loss(logits, padding, labels, blanks))
     check(function, [np.zeros((2, 6, 4))], tolerance=1e-4)
+
+
+@pytest.mark.parametrize("sparse", [False, True])
+def test_an_id_outside_an_embedding_gives_nan_and_no_gradient(sparse: bool):
+    layer = nn.Embedding(4, 2, sparse=sparse, key=random.key(0))
+    ids = np.asarray([3, 4, -1, -5])
+    weight = np.asarray(layer.weight.array if sparse else layer.weight)
+    expected = np.where([[True], [False], [True], [False]], weight[3], np.nan)
+    for rows in (layer(ids), tvmfun.jit(lambda layer, ids: layer(ids))(layer, ids)):
+        np.testing.assert_array_equal(rows, expected)
+    np.testing.assert_array_equal(expected, jnp.take(jnp.asarray(weight), ids, axis=0))
+    gradient = tvmfun.grad(lambda layer: tnp.sum(layer(ids)))(layer).weight
+    dense = np.asarray(gradient.dense() if sparse else gradient)
+    np.testing.assert_array_equal(dense, [[0, 0], [0, 0], [0, 0], [2, 2]])

@@ -53,7 +53,7 @@ def test_making_arrays_compiles_nothing():
 
 @pytest.mark.parametrize("shape", [-1, (2, -1), 1.5, (1.5,), "a", None, (None,)], ids=repr)
 def test_bad_shapes_are_explained(shape):
-    with pytest.raises(ArgumentError, match=r"\[full\] the sizes must"):
+    with pytest.raises(ArgumentError, match=r"\[zeros\] the sizes must"):
         tnp.zeros(shape)
 
 

@@ -9,7 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 import oracle
 import pytest
-from derivatives import orders
+from derivatives import check, orders
 
 import tvmfun
 from tvmfun import numpy as tnp
@@ -76,3 +76,25 @@ def test_logaddexp_has_derivatives_at_ties_of_any_size():
     second = tvmfun.grad(lambda x, y: tnp.sum(tvmfun.vjp(tnp.logaddexp, x, y)[1](np.ones(5))[0]), (0, 1))(x, x)
     # Between infinities nothing changes.
     np.testing.assert_array_equal(second, [[0.25, 0.25, 0.25, 0, 0], [-0.25, -0.25, -0.25, 0, 0]])
+
+
+def test_quantiles_share_their_derivative_between_equal_elements():
+    x = np.asarray([2.0, 1.0, 2.0, 2.0, np.inf, np.inf])
+    for q in (0.3, 0.5, 0.65, 0.9):
+        with oracle.x64():
+            expected = jax.grad(lambda x: jnp.quantile(x, q))(jnp.asarray(x))  # noqa: B023
+        got = np.asarray(tvmfun.grad(lambda x: tnp.quantile(x, q))(x))  # noqa: B023
+        np.testing.assert_allclose(got[np.isfinite(x)], expected[np.isfinite(x)])
+    assert float(tnp.quantile(x, 0.9)) == np.inf
+
+
+SQUARE, TALL = np.eye(3), np.linalg.qr(np.random.default_rng(0).normal(size=(4, 2)))[0]
+SIDES = np.asarray([1.0, -2.0, 0.5, 3.0])
+
+
+@pytest.mark.parametrize("x", [SQUARE, np.diag([1.0, 1.0, 2.0]), TALL, TALL.T], ids=["eye", "pair", "tall", "wide"])
+def test_pseudoinverses_have_derivatives_where_singular_values_are_equal(x: np.ndarray):
+    check(tnp.linalg.pinv, [x], tolerance=1e-5)
+    check(lambda x: tnp.linalg.lstsq(x, SIDES[: x.shape[0]])[0], [x], tolerance=1e-5)
+    inverses = tvmfun.vmap(tnp.linalg.pinv)(np.stack([x, 2 * x]))
+    np.testing.assert_allclose(inverses, np.linalg.pinv(np.stack([x, 2 * x])), atol=1e-12)

@@ -25,7 +25,7 @@ def gather_reference(x, indices, mode, batch=0):
     out = np.zeros(indices.shape[:-1] + x.shape[indices.shape[-1] :], x.dtype)
     for place in np.ndindex(*indices.shape[:-1]):
         at = indices[place]
-        if inside(at, x) or mode == "clip":
+        if inside(at, x) or mode != "fill":
             out[place] = x[tuple(np.clip(i, 0, n - 1) for i, n in zip(at, x.shape, strict=False))]
     return out
 
@@ -85,6 +85,7 @@ CASES: dict[str, list[Case]] = {
         Case(gather_reference, (reals(3, 4), INDICES), {"mode": "clip"}),
         Case(gather_reference, (reals(4, 2), OUTSIDE), {"mode": "clip"}),
         Case(gather_reference, (reals(4, 2), OUTSIDE), {"mode": "fill"}),
+        Case(gather_reference, (reals(3, 4), INDICES), {"mode": "in_bounds"}),
         Case(gather_reference, (reals(2, 3, 2), BATCHED), {"mode": "clip", "batch": 1}),
         Case(gather_reference, (reals(2, 3, 2), BATCHED), {"mode": "fill", "batch": 1}),
         Case(gather_reference, (reals(300, 1), SMALL), {"mode": "clip"}, order=1),

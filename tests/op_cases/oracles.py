@@ -73,7 +73,8 @@ class Oracle:
         call: draws arguments and parameters.
         view: makes of a result what is unique, where decompositions may choose signs.
         special: numbers where this function is special, besides those where every function is tried.
-        params: the parameters to try them with.
+        params: the parameters to try them with; ops that are not pointwise are tried with rows of such numbers, along
+            axis 1.
         differs: where special points may differ from JAX: the reason, and what tells of the arguments whether it holds.
     """
 
@@ -193,12 +194,14 @@ def _concat(d: Draw) -> Call:
 # -- reductions and running results ------------------------------------------------------------------------------
 
 
-def reduction(function: Callable, make: Callable[[Draw, Shape], np.ndarray], smallest: int = 0) -> Oracle:
+def reduction(
+    function: Callable, make: Callable[[Draw, Shape], np.ndarray], smallest: int = 0, **special: Any
+) -> Oracle:
     def call(d: Draw) -> Call:
         shape = d.shape(smallest=smallest)
         return (make(d, shape),), {"axis": d.axes(len(shape))}
 
-    return Oracle(function, call)
+    return Oracle(function, call, params={"axis": (1,)}, **special)
 
 
 def _arg(d: Draw) -> Call:
@@ -206,7 +209,9 @@ def _arg(d: Draw) -> Call:
     return (d.apart(shape),), {"axis": d.draw(st.integers(0, len(shape) - 1))}
 
 
-def running(function: Callable, make: Callable[[Draw, Shape], np.ndarray], **params: tuple) -> Oracle:
+def running(
+    function: Callable, make: Callable[[Draw, Shape], np.ndarray], differs: Mapping | None = None, **params: tuple
+) -> Oracle:
     def call(d: Draw) -> Call:
         shape = d.shape(low=1)
         chosen = {key: d.choose(*values) for key, values in params.items()}
@@ -216,7 +221,8 @@ def running(function: Callable, make: Callable[[Draw, Shape], np.ndarray], **par
             **chosen,
         }
 
-    return Oracle(function, call)
+    first = {key: values[0] for key, values in params.items()}
+    return Oracle(function, call, params={"axis": 1, "reverse": False, **first}, differs=differs or {})
 
 
 def cumulative_place(x: Any, axis: int, reverse: bool, largest: bool) -> Any:
@@ -254,6 +260,12 @@ def gather(x: Any, places: Any, mode: str, batch: int = 0) -> Any:
     if batch:
         return jax.vmap(lambda x, places: gather(x, places, mode, batch - 1))(x, places)
     at = tuple(places[..., k] for k in range(places.shape[-1]))
+    if mode == "in_bounds":
+        at = tuple(jnp.where(i < 0, n, i) for i, n in zip(at, x.shape, strict=False))
+        outside = jnp.any(jnp.stack([i >= n for i, n in zip(at, x.shape, strict=False)]), axis=0)
+        clamped = gather(x, places, "clip")
+        outside = outside.reshape(outside.shape + (1,) * (clamped.ndim - outside.ndim))
+        return jnp.where(outside, lax.stop_gradient(clamped), clamped)
     if mode == "clip":
         at = tuple(jnp.clip(i, 0, n - 1) for i, n in zip(at, x.shape, strict=False))
         return x[at]
@@ -270,7 +282,7 @@ def _gather(d: Draw) -> Call:
     indexed = d.draw(st.integers(1, len(shape) - batch))
     lead = (*shape[:batch], *d.shape(high=2))
     places = _places(d, shape[batch : batch + indexed], lead, d.choose(0, 2))
-    return (d.reals(shape), places), {"mode": d.choose("clip", "fill"), "batch": batch}
+    return (d.reals(shape), places), {"mode": d.choose("clip", "fill", "in_bounds"), "batch": batch}
 
 
 def scatter(
@@ -547,6 +559,12 @@ def svd(a: Any, full: bool) -> Any:
     return lax.linalg.svd(a, full_matrices=full)
 
 
+FIRST_OF_EQUALS = {
+    "the first of equals gets the whole derivative, in JAX each a part; so does NaN": lambda x: (
+        np.isnan(x).any(-1) | (np.diff(np.sort(x, -1)) == 0).any(-1) | (np.isinf(x).sum(-1) > 1)
+    )
+}
+
 ORACLES: dict[str, Oracle] = {
     "add": binary(jnp.add),
     "subtract": binary(jnp.subtract),
@@ -617,11 +635,22 @@ ORACLES: dict[str, Oracle] = {
     "argmax": Oracle(jnp.argmax, _arg),
     "argmin": Oracle(jnp.argmin, _arg),
     "cumsum": running(lax.cumsum, Draw.reals),
-    "cumprod": running(lax.cumprod, Draw.reals),
-    "cumlogsumexp": running(lax.cumlogsumexp, Draw.reals),
-    "cummax": running(lax.cummax, Draw.apart),
-    "cummin": running(lax.cummin, Draw.apart),
-    "cumulative_place": running(cumulative_place, Draw.apart, largest=(True, False)),
+    "cumprod": running(
+        lax.cumprod, Draw.reals, {"zeros times infinities, in another order": lambda x: np.isinf(x).any(-1)}
+    ),
+    "cumlogsumexp": running(
+        lax.cumlogsumexp,
+        Draw.reals,
+        {"at an infinity JAX's derivative is exp(x) or 1, where the limit is 0": lambda x: np.isposinf(x).any(-1)},
+    ),
+    "cummax": running(lax.cummax, Draw.apart, FIRST_OF_EQUALS),
+    "cummin": running(lax.cummin, Draw.apart, FIRST_OF_EQUALS),
+    "cumulative_place": running(
+        cumulative_place,
+        Draw.apart,
+        {"the first NaN stays; it is compared like a number here": lambda x: np.isnan(x).any(-1)},
+        largest=(True, False),
+    ),
     "linear_recurrence": Oracle(linear_recurrence, _recurrence),
     "gather": Oracle(gather, _gather),
     "scatter": Oracle(scatter, _scatter),

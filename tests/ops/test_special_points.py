@@ -86,6 +86,10 @@ def test_value_and_derivatives_at_special_points_are_those_of_jax(name: str, dty
         got = tvmfun.jit(partial(with_derivatives, tvmfun, tnp, ours))(*values)
         expected = jax.jit(partial(with_derivatives, jax, jnp, theirs))(*map(jnp.asarray, values))
         explained = np.logical_or.reduce([rule(*values) for rule in expected_by.differs.values()], axis=0)
+    compare(name, dtype, values, got, expected, explained)
+
+
+def compare(name: str, dtype: str, values: tuple, got: dict, expected: dict, explained: Any) -> None:
     assert got.keys() == expected.keys()
     # Outside of its domain a function has no derivative.
     outside = np.isnan(np.asarray(expected["value"], np.float64))
@@ -97,7 +101,7 @@ def test_value_and_derivatives_at_special_points_are_those_of_jax(name: str, dty
         with np.errstate(invalid="ignore"):
             alike = (x == y) | (np.isnan(x) & np.isnan(y)) | (np.abs(x - y) <= tolerance * (np.abs(y) + 0.1))
         wrong = [
-            f"at {tuple(float(v[i]) for v in values)}: {x[i]}, JAX {y[i]}" for i in np.flatnonzero(~(alike | skip))
+            f"at {tuple(v[i].tolist() for v in values)}: {x[i]}, JAX {y[i]}" for i in np.flatnonzero(~(alike | skip))
         ]
         assert not wrong, f"{name}, {which}: " + "; ".join(wrong)
 
@@ -114,3 +118,49 @@ def test_values_of_subnormal_numbers_are_those_of_numpy(name: str, dtype: str):
         expected = expected.astype(got.dtype)
     smallest = float(np.finfo(dtype).smallest_subnormal) if got.dtype == dtype else 0
     np.testing.assert_allclose(np.asarray(got, np.float64), np.asarray(expected, np.float64), 2e-5, 1.01 * smallest)
+
+
+#: Ops along an axis, each of which has its parameters for rows in its oracle.
+ALONG = [name for name, op in REGISTRY.items() if op.kind != "pointwise" and getattr(ORACLES.get(name), "params", None)]
+
+
+def test_every_reduction_has_special_rows():
+    others = ("arg", "window")  # of no derivative, or of windows
+    reductions = {name for name, op in REGISTRY.items() if op.kind == "reduction" and not name.startswith(others)}
+    assert reductions <= set(ALONG)
+
+
+@pytest.mark.parametrize("name", ALONG)
+def test_rows_of_special_numbers_have_the_derivatives_of_jax(name: str):
+    op, expected_by = REGISTRY[name], ORACLES[name]
+    numbers = [0.0, -0.0, 1.0, 2.5, -1.0, np.inf, -np.inf, np.nan]
+    rows = np.stack(np.meshgrid(*[numbers] * 3, indexing="ij"), axis=-1).reshape(-1, 3)
+
+    def orders(module: Any, numpy: Any, function: Callable, x: Any) -> dict[str, Any]:
+        weights = numpy.asarray([1.0, -0.5, 2.0])
+        result = {"value": function(x)}
+        if not dtypes.is_float(np.dtype(result["value"].dtype)):
+            return result
+        total = lambda y: numpy.sum(weights[: y.shape[1]] * y) if y.ndim == 2 else numpy.sum(y)
+        first = lambda x: module.grad(lambda x: total(function(x)))(x)
+        result["derivative"] = first(x)
+        result["second derivative"] = module.grad(lambda x: total(first(x)))(x)
+        return result
+
+    with oracle.x64():
+        theirs = lambda x: expected_by.function(x, **expected_by.params)
+        expected = jax.jit(partial(orders, jax, jnp, theirs))(jnp.asarray(rows))
+        got = tvmfun.jit(partial(orders, tvmfun, tnp, lambda x: op(x, **expected_by.params)))(rows)
+    for which, want in expected.items():
+        have, want = (np.asarray(y, np.float64) for y in (got[which], want))
+        known = ~np.isnan(want) if which != "value" else np.full(want.shape, True)
+        for reason in expected_by.differs.values():
+            explained = reason(rows)
+            known &= ~explained.reshape(len(rows), *(1,) * (want.ndim - 1))
+        with np.errstate(invalid="ignore"):
+            alike = (
+                (have == want) | (np.isnan(have) & np.isnan(want)) | (np.abs(have - want) <= 1e-9 * (1 + np.abs(want)))
+            )
+        bad = np.argwhere(~alike & known)
+        lines = [f"at {rows[i[0]].tolist()}: {have[i[0]]}, JAX {want[i[0]]}" for i in bad]
+        assert not lines, f"{name}, {which}, {len(lines)}: " + "; ".join(lines[:12])

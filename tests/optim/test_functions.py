@@ -483,11 +483,11 @@ def test_galore_takes_other_directions_after_a_while():
 
 def test_mistakes_in_contrib_are_explained():
     c, w = optim.contrib, {"w": np.ones((2, 2))}
-    with pytest.raises(ArgumentError, match=r"\[scale_by_muon\] preconditioning must be one of .*, got 'none'"):
+    with pytest.raises(ArgumentError, match=r"\[muon\] preconditioning must be one of .*, got 'none'"):
         c.muon(0.1, preconditioning="none")
     with pytest.raises(ArgumentError, match=r"\[muon\] ns_coeffs must be one of \['dion', 'standard'\], got 'other'"):
         c.muon(0.1, "other")
-    with pytest.raises(ShapeError, match=r"\[scale_by_muon\] ns_coeffs must have shape \(3,\) or \(n, 3\), got \(2,\)"):
+    with pytest.raises(ShapeError, match=r"\[muon\] ns_coeffs must have shape \(3,\) or \(n, 3\), got \(2,\)"):
         c.muon(0.1, (1.0, 2.0))
     with pytest.raises(ShapeError, match=r"\[scale_by_muon\] a matrix must have two axes or more, got \(2,\)"):
         c.scale_by_muon().update(np.ones(2), c.scale_by_muon().init(np.ones(2)))
@@ -502,14 +502,14 @@ def test_mistakes_in_contrib_are_explained():
         c.reduce_on_plateau(1.5)
     with pytest.raises(ArgumentError, match=r"\[reduce_on_plateau\] rtol and atol must not be negative"):
         c.reduce_on_plateau(rtol=0.0)
-    with pytest.raises(ArgumentError, match=r"\[scale_by_galore\] rank must be at least 1, got 0"):
+    with pytest.raises(ArgumentError, match=r"\[galore\] rank must be at least 1, got 0"):
         c.galore(0.1, 0)
     with pytest.raises(ArgumentError, match=r"the loss is needed as a function, got obj_fn=None"):
         sophia = c.sophia(0.1)
         sophia.update(w, sophia.init(w), w)
     with pytest.raises(ArgumentError, match=r"\[prodigy\] the parameters are needed"):
         c.prodigy().update(w, c.prodigy().init(w))
-    with pytest.raises(ArgumentError, match=r"\[scale_by_lbfgs\] memory_size must be at least 1, got 0"):
+    with pytest.raises(ArgumentError, match=r"\[lbfgs\] memory_size must be at least 1, got 0"):
         optim.lbfgs(memory_size=0)
     with pytest.raises(ArgumentError, match=r"initial_guess_strategy must be 'one' or 'keep', got 'two'"):
         optim.scale_by_zoom_linesearch(3, initial_guess_strategy="two")

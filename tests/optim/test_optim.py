@@ -241,9 +241,9 @@ def test_mistakes_are_explained():
     decay = optim.adamw(0.1)
     grads = {"w": np.ones(2, "float32")}
     state = decay.init(grads)
-    with pytest.raises(ArgumentError, match=r"\[add_decayed_weights\] .*Try optimizer.update\(grads, state, params\)"):
+    with pytest.raises(ArgumentError, match=r"\[adamw.update\] .*Try optimizer.update\(grads, state, params\)"):
         decay.update(grads, state)
-    with pytest.raises(ArgumentError, match=r"\[chain\] the state must be a tuple of 3 states, got .* length 2"):
+    with pytest.raises(ArgumentError, match=r"\[adamw.update\] the state must be a tuple of 3 states, got .* length 2"):
         decay.update(grads, state[:2], grads)
     with pytest.raises(DtypeError):
         optim.trace(0.9, accumulator_dtype="complex64")

@@ -24,7 +24,7 @@ from tvmfun import dtypes
 from tvmfun.core import dims
 from tvmfun.counters import counters
 from tvmfun.errors import ConcretizationError, DonatedArrayError, DtypeError, ShapeError
-from tvmfun.runtime import Memory, with_huge_pages
+from tvmfun.runtime import Memory, empty
 
 
 @dataclass(frozen=True)
@@ -493,7 +493,7 @@ def device_array(value: np.ndarray | np.generic, device: Device | None = None, *
     if isinstance(value, np.ma.MaskedArray):
         raise DtypeError("Array", "an array has no mask", got=type(value).__name__, hint="x.filled(value)")
     counters.to_device += 1
-    host = with_huge_pages(tvm.runtime.empty(value.shape, dtypes.NAMES[dtype]), value.nbytes)
+    host = empty(value.shape, dtypes.NAMES[dtype], value.nbytes)
     np.copyto(_host_view(host, dtype), value)
     array = on_device(host, interned(ShapeDtype(value.shape, dtype, weak)))
     return array if device is None else move(array, device)
@@ -541,9 +541,7 @@ def _from_dlpack(value: Any) -> DeviceArray:
 
 
 def _copied(tensor: Any, device: Any) -> tvm.runtime.Tensor:
-    result = tvm.runtime.empty(tensor.shape, tensor.dtype, device)
-    if result.device == _CPU:
-        with_huge_pages(result, math.prod(tensor.shape) * tensor.dtype.itemsize)
+    result = empty(tensor.shape, tensor.dtype, math.prod(tensor.shape) * tensor.dtype.itemsize, device)
     tensor.copyto(result)
     return result
 

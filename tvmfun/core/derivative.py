@@ -184,6 +184,26 @@ def _cotangent(op: Op, i: int, gs: list, results: list, arguments: list, params:
     return rule(tuple(gs), tuple(results), *arguments, **params)
 
 
+def evaluate_linear(program: Program, values: Sequence[Any], seeds: Sequence[Any]) -> list[Any]:
+    """Evaluates a Program that is linear in its last inputs, the seeds; None stands for a zero, also in the result.
+
+    What comes of zeros alone is not computed: where a factor is infinite, it would be NaN.
+    """
+    linear = set(program.inputs[len(values) :])
+
+    def apply(equation: Equation, arguments: list) -> Any:
+        places = [i for i, atom in enumerate(equation.inputs) if atom in linear]
+        if not places:
+            return equation.op(*arguments, **equation.params)
+        linear.update(equation.outputs)
+        if all(arguments[i] is None for i in places):
+            return (None,) * len(equation.outputs)
+        filled = [zeros(a.aval) if x is None else x for a, x in zip(equation.inputs, arguments, strict=True)]
+        return equation.op(*filled, **equation.params)
+
+    return program.evaluate([*values, *seeds], apply)
+
+
 # -- forwards ----------------------------------------------------------------------------------------------------------
 
 
@@ -355,3 +375,27 @@ def flat_program(
     """A closed Program of positional arguments that returns a list, without dead code."""
     in_tree, out_tree = tree.structure((tuple(inputs), {})), tree.structure(list(outputs))
     return Program(tuple(inputs), tuple(equations), tuple(outputs), in_tree, out_tree, name=name).without_dead_code()
+
+
+def needed_inputs(program: Program, used: Sequence[bool]) -> list[bool]:
+    """Which inputs of a Program the used ones of its outputs depend on."""
+    live = {atom for atom, flag in zip(program.outputs, used, strict=True) if flag}
+    for equation in reversed(program.equations):
+        if not live.isdisjoint(equation.outputs):
+            live.update(equation.pruned(live).inputs)
+    return [v in live for v in program.inputs]
+
+
+def restricted(program: Program, inputs: Sequence[bool], outputs: Sequence[bool]) -> Program:
+    """A closed Program with some of its inputs and outputs."""
+    return flat_program(
+        [v for v, flag in zip(program.inputs, inputs, strict=True) if flag],
+        program.equations,
+        [atom for atom, flag in zip(program.outputs, outputs, strict=True) if flag],
+        program.name,
+    )
+
+
+def places(flags: Sequence[bool], start: int = 0) -> list[int]:
+    """The places of the flags that are set, counted from ``start``."""
+    return [i for i, flag in enumerate(flags, start) if flag]

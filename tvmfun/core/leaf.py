@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from typing import Any
 
 import numpy as np
@@ -62,9 +63,17 @@ def abstract(leaf: Any, where: str = "trace", what: str = "an argument", hint: s
         # PyTorch's dtypes are no NumPy dtypes, but have their names.
         dtype = leaf.dtype if isinstance(leaf.dtype, np.dtype | str) else str(leaf.dtype).rpartition(".")[2]
         return ShapeDtype(tuple(leaf.shape), dtypes.canonical(dtype))
+    hint = of_dataclass(leaf) or hint
     raise DtypeError(
         where,
         f"{what} is neither an array nor a number",
         got=f"{type(leaf).__name__} {leaf!r}" if isinstance(leaf, str) else type(leaf).__name__,
         hint=hint,
     )
+
+
+def of_dataclass(value: Any) -> str:
+    """What to try with an instance of a dataclass that is not a tree."""
+    if not dataclasses.is_dataclass(value):
+        return ""
+    return f"tvmfun.tree.register_dataclass for {type(value).__name__}, which makes it a tree of its fields"

@@ -47,6 +47,10 @@ PullbackRule = Callable[..., tuple[tuple, Callable[[Sequence[Any]], list]]]
 #: tangent that is zero may be None.
 PushforwardRule = Callable[..., tuple[tuple, Sequence[Any]]]
 
+#: What is left of an op if only some results are used: ``(used, **params) -> (inputs, outputs, params)``, the places of
+#: the inputs and the outputs that stay.
+PruneRule = Callable[..., tuple[Sequence[int], Sequence[int], dict[str, Any]]]
+
 
 #: The floating-point operations of an op whose result is one of floats: ``(out, *avals, **params) -> number``.
 FlopsRule = Callable[..., Any]
@@ -114,6 +118,7 @@ class Op:
         flops: what it computes. By default one operation for each element of the result if it is pointwise, and of the
             argument if it is a reduction, and none for other kinds.
         runs: for control ops and calls, the Programs that they run.
+        prune: for ops that contain Programs, what is left if some results are not used.
         overwrites: which argument it may write its result over while it runs, though it reads it not in step.
     """
 
@@ -132,6 +137,7 @@ class Op:
     precision: Precision = None  # type: ignore[assignment]  # filled in below
     flops: FlopsRule = None  # type: ignore[assignment]  # filled in below
     runs: RunsRule | None = None
+    prune: PruneRule | None = None
     overwrites: int | None = None
 
     def __post_init__(self) -> None:

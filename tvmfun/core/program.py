@@ -7,7 +7,7 @@ reads Relax functions that were written elsewhere.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from itertools import count
@@ -61,6 +61,18 @@ class Equation(NamedTuple):
     params: dict[str, Any]
     outputs: tuple[Variable, ...]
     source: str = ""
+
+    def pruned(self, live: Collection[Variable]) -> Equation:
+        """The same equation without what only results need that are not among the ``live`` variables."""
+        used = [out in live for out in self.outputs]
+        if self.op.prune is None or all(used):
+            return self
+        inputs, outputs, params = self.op.prune(used, **self.params)
+        return self._replace(
+            inputs=tuple(self.inputs[i] for i in inputs),
+            outputs=tuple(self.outputs[i] for i in outputs),
+            params=params,
+        )
 
 
 class Immutable:
@@ -220,13 +232,13 @@ class Program(Immutable):
         return [read(atom) for atom in self.outputs]
 
     def without_dead_code(self) -> Program:
-        """The same Program without the equations whose results nobody uses."""
+        """The same Program without the equations whose results nobody uses, also within loops and branches."""
         live = {atom for atom in self.outputs if isinstance(atom, Variable)}
         kept = []
         for equation in reversed(self.equations):
             if not live.isdisjoint(equation.outputs):
-                kept.append(equation)
-                live.update(atom for atom in equation.inputs if isinstance(atom, Variable))
+                kept.append(equation.pruned(live))
+                live.update(atom for atom in kept[-1].inputs if isinstance(atom, Variable))
         return Program(
             self.inputs, tuple(reversed(kept)), self.outputs, self.in_tree, self.out_tree, self.captured, self.name
         )
@@ -366,6 +378,9 @@ def argument_name(path: tree.Path) -> str:
     return f"argument {name}{''.join(rest)}"
 
 
+_STATIC_FIELD = 'field(metadata={"static": True}) for a field that is not an array'
+
+
 def abstract_leaves(
     leaves: Sequence[Any],
     structure: tree.Structure,
@@ -382,7 +397,9 @@ def abstract_leaves(
         return tuple(abstract(leaf, where) for leaf in leaves)
     except DtypeError:
         for leaf, path in zip(leaves, structure.accessors(), strict=True):
-            abstract(leaf, where, name(path), **hint)
+            is_field = len(path) > 0 and isinstance(path[-1], tree.Field)
+            more = {"hint": _STATIC_FIELD} if is_field else hint
+            abstract(leaf, where, name(path), **more)
         raise
 
 

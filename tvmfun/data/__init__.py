@@ -19,6 +19,8 @@ array([9, 1, 7, 0])
 True
 """
 
+from tvmfun.boundary import bound_methods as _bound_methods
+from tvmfun.boundary import publish as _publish
 from tvmfun.data.batching import Batches, Padded, batches
 from tvmfun.data.sources import ArraySource, Source, Windows, memory_map
 from tvmfun.data.streams import Stream, prefetch
@@ -39,3 +41,7 @@ __all__ = [
     "shuffle",
     "stack",
 ]
+
+_publish(globals())
+for _made in Stream.__subclasses__():  # what the functions make is not public by itself
+    _bound_methods(_made)

@@ -1,5 +1,6 @@
 """Primitives with JAX's names: what NumPy has no word for."""
 
+from tvmfun.boundary import publish as _publish
 from tvmfun.lax import linalg as linalg
 from tvmfun.lax.arrays import broadcast as broadcast
 from tvmfun.lax.arrays import broadcast_in_dim as broadcast_in_dim
@@ -154,3 +155,5 @@ from tvmfun.lax.windows import conv_with_general_padding as conv_with_general_pa
 from tvmfun.lax.windows import max_window as max_window
 from tvmfun.lax.windows import reduce_window as reduce_window
 from tvmfun.lax.windows import sum_window as sum_window
+
+_publish(globals())

@@ -372,7 +372,7 @@ def cond(pred: Any, true_fun: Callable, false_fun: Callable, *operands: Any) -> 
     if pred.shape:
         raise ShapeError("cond", "the predicate must be a scalar", got=repr(pred.aval), hint="where, or vmap")
     index = pointwise.astype(pred if pred.dtype == dtypes.bool_ else tnp.not_equal(pred, 0), dtype="int32")
-    return _branch("cond", index, (false_fun, true_fun), operands)
+    return _branch("cond", index, (false_fun, true_fun), ("false_fun", "true_fun"), operands)
 
 
 def switch(index: Any, branches: Sequence[Callable], *operands: Any) -> Any:
@@ -400,19 +400,21 @@ def switch(index: Any, branches: Sequence[Callable], *operands: Any) -> Any:
         return branches[0](*operands)
     last = index.dtype.type(len(branches) - 1)
     index = pointwise.astype(pointwise.minimum(pointwise.maximum(index, index.dtype.type(0)), last), dtype="int32")
-    return _branch("switch", index, tuple(branches), operands)
+    names = [f"branches[{i}]" for i in range(len(branches))]
+    return _branch("switch", index, tuple(branches), names, operands)
 
 
-def _branch(where: str, index: Any, functions: Sequence[Callable], operands: tuple) -> Any:
+def _branch(where: str, index: Any, functions: Sequence[Callable], names: Sequence[str], operands: tuple) -> Any:
     leaves, structure = tree.flatten(operands)
     leaves = [tnp.asarray(leaf) for leaf in leaves]
     avals = [leaf.aval for leaf in leaves]
     programs = [trace_leaves(lambda *x, f=f: f(*tree.unflatten(structure, x)), avals, where) for f in functions]
     first, *others = programs
-    for i, other in enumerate(others, 1):
+    for name, other in zip(names[1:], others, strict=True):
         if other.out_tree != first.out_tree:
-            tree.check_same_structure(where, first.out_tree, other.out_tree, ("branch 0", f"branch {i}"))
-    wanted = [_common(where, avals) for avals in zip(*(p.out_avals for p in programs), strict=True)]
+            results = (f"the result of {names[0]}", f"the result of {name}")
+            tree.check_same_structure(where, first.out_tree, other.out_tree, results)
+    wanted = [_common(where, names, avals) for avals in zip(*(p.out_avals for p in programs), strict=True)]
     closed = [control.closing(_with_dtypes(where, program, wanted)) for program in programs]
     functions = [lambda *x, p=p, c=c: p.evaluate([*c, *x]) for p, c in closed]
     branches, captured = control.closed_branches(functions, avals, where)
@@ -420,18 +422,15 @@ def _branch(where: str, index: Any, functions: Sequence[Callable], operands: tup
     return tree.unflatten(first.out_tree, results)
 
 
-def _common(where: str, avals: Sequence[ShapeDtype]) -> ShapeDtype:
+def _common(where: str, names: Sequence[str], avals: Sequence[ShapeDtype]) -> ShapeDtype:
     """The type of one result of all branches; weakly typed ones adapt to the others."""
     strong = next((aval for aval in avals if not aval.weak), None) or max(avals, key=lambda a: _rank(a.dtype))
-    for i, aval in enumerate(avals):
+    given = ", ".join(f"{aval} from {name}" for name, aval in zip(names, avals, strict=True))
+    for aval in avals:
         if aval.shape != strong.shape:
-            raise ShapeError(
-                where, f"the results of the branches must have one shape, {strong}", got=f"{aval}, branch {i}"
-            )
+            raise ShapeError(where, "the results of the branches must have one shape", got=given)
         if aval.dtype != strong.dtype and not _adapts(aval, strong):
-            raise DtypeError(
-                where, f"the results of the branches must have one dtype, {strong}", got=f"{aval}, branch {i}"
-            )
+            raise DtypeError(where, "the results of the branches must have one dtype", got=given, hint="x.astype(...)")
     return strong
 
 

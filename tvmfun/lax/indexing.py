@@ -168,7 +168,8 @@ class GatherScatterMode(enum.Enum):
     """What happens at places outside the array.
 
     ``CLIP`` moves them inside; ``FILL_OR_DROP`` reads a fill value there and drops updates; ``PROMISE_IN_BOUNDS``
-    says that there are none.
+    says that there are none: should there be some, they are moved inside when read, and dropped when written, also by
+    a gradient.
     """
 
     CLIP = enum.auto()
@@ -181,7 +182,7 @@ _MODES = {
     "fill": GatherScatterMode.FILL_OR_DROP,
     "drop": GatherScatterMode.FILL_OR_DROP,
     "promise_in_bounds": GatherScatterMode.PROMISE_IN_BOUNDS,
-    None: GatherScatterMode.FILL_OR_DROP,
+    None: GatherScatterMode.PROMISE_IN_BOUNDS,
 }
 
 
@@ -332,7 +333,8 @@ def gather(
         slice_sizes: the size of a slice along each axis of ``operand``.
         unique_indices: a promise that is not needed.
         indices_are_sorted: a promise that is not needed.
-        mode: what slices are that do not lie inside: ``"fill"``, the default, or ``"clip"``.
+        mode: what slices are that do not lie inside: ``"clip"`` moves them inside, ``"fill"`` fills them; by default
+            they are moved, and get no gradient.
         fill_value: what to fill with; by default NaN, the smallest signed integer, the largest unsigned one, or True.
 
     Returns:
@@ -358,9 +360,11 @@ def gather(
     _check_kept("gather", sizes, kept, (*batching, *dropped), numbers.offset_dims)
     lead = indices.ndim - 1
     taken = ops.gather(tnp.permute_dims(operand, windows.order), windows.places, mode="clip", batch=len(batching))
-    if how is GatherScatterMode.FILL_OR_DROP:
+    if how is not GatherScatterMode.CLIP:
         inside = tnp.reshape(windows.inside, (*windows.inside.shape, *(1,) * (taken.ndim - lead)))
-        taken = pw.where(inside, taken, _fill_value(operand.dtype, fill_value))
+        fills = how is GatherScatterMode.FILL_OR_DROP
+        outside = _fill_value(operand.dtype, fill_value) if fills else pw.stop_gradient(taken)
+        taken = pw.where(inside, taken, outside)
     shape = (*taken.shape[:lead], *(sizes[i] for i in windows.order[len(batching) :] if i in kept))
     taken = tnp.reshape(taken, shape)
     axes = _result_order(index_batching, lead, tuple(numbers.offset_dims), windows.order, kept, len(batching))
@@ -414,7 +418,7 @@ def _scatter(
         raise ShapeError(name, "the updates do not fit the indices", got=f"{updates.aval} and {indices.aval}")
     ordered = tnp.reshape(ordered, (*count, *(sizes[i] for i in windows.order[len(batching) :])))
     places = windows.places
-    if how is GatherScatterMode.FILL_OR_DROP:  # a place that is outside for sure
+    if how is not GatherScatterMode.CLIP:  # a place that is outside for sure
         inside = tnp.reshape(windows.inside, (*count, *(1,) * (places.ndim - lead)))
         places = pw.where(inside, places, places.dtype.type(-1))
     moved = tnp.permute_dims(operand, windows.order)

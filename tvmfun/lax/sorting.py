@@ -18,7 +18,7 @@ from tvmfun.ops import shape as shapes
 
 def _taken(x: Array, order: Array) -> Array:
     """``x`` at places along the last axis."""
-    return ops.gather(x, tnp.expand_dims(order, -1), mode="clip", batch=x.ndim - 1)
+    return ops.gather(x, tnp.expand_dims(order, -1), mode="in_bounds", batch=x.ndim - 1)
 
 
 def _order(keys: Sequence[Array]) -> Array:

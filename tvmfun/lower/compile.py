@@ -8,11 +8,14 @@ one only the cache in this process works.
 
 from __future__ import annotations
 
+import atexit
 import hashlib
+import itertools
 import os
 import shutil
 import struct
 import time
+import warnings
 from collections import OrderedDict
 from collections.abc import Callable, Mapping, Sequence
 from importlib.metadata import PackageNotFoundError, version
@@ -27,10 +30,10 @@ from tvmfun.core import dims
 from tvmfun.core.inline import inlined
 from tvmfun.core.program import Program
 from tvmfun.counters import counters
-from tvmfun.errors import ArgumentError, DimensionError, ShapeError
+from tvmfun.errors import ArgumentError, DimensionError, PerformanceWarning, ShapeError
 from tvmfun.lower import memory, pipeline
 from tvmfun.lower import target as targets
-from tvmfun.lower.files import written
+from tvmfun.lower.files import UntrustedError, check_directory, read_trusted, written
 from tvmfun.lower.tuning import database
 from tvmfun.runtime import Executable, NativeExecutable, device_of
 from tvmfun.threads import pooled
@@ -43,6 +46,8 @@ _LOCK = RLock()
 # The child of a fork would wait for ever for a thread that compiles, or find TVM's compiler in the middle of something.
 if hasattr(os, "register_at_fork"):
     os.register_at_fork(before=_LOCK.acquire, after_in_parent=_LOCK.release, after_in_child=_LOCK.release)
+# What the compiler needs is destroyed when the process ends: a thread that compiles then gets some time to finish.
+atexit.register(_LOCK.acquire, timeout=30)
 
 
 def compile_program(program: Program, target: Target, donated: Sequence[int] = ()) -> Executable | NativeExecutable:
@@ -182,17 +187,48 @@ def _path(key: str) -> Path | None:
 def _load(key: str, target: Target, native: bool) -> Executable | NativeExecutable | None:
     path = _path(key)
     try:
-        if path is None or not path.is_file():
+        if path is None or not path.is_file() or not _is_ours(path.parent):
             return None
         executable = _read(path, target, native)
         if executable is None:
             path.unlink(missing_ok=True)
             return None
+    except UntrustedError as error:
+        _refuse(path, str(error))
+        return None
     except OSError:
         return None  # a directory of somebody else's
     counters.loads += 1
     return executable
 
+
+_REFUSED: set[str] = set()
+
+
+def _is_ours(directory: Path) -> bool:
+    """Whether only this user can put code into a directory, or a warning once for each that is not so."""
+    try:
+        check_directory(directory)
+    except UntrustedError as error:
+        _refuse(directory, str(error))
+        return False
+    return True
+
+
+def _refuse(path: Path | None, why: str) -> None:
+    if str(path) in _REFUSED:
+        return
+    _REFUSED.add(str(path))
+    warnings.warn(
+        f"[jit] compiled code at {path} is not used, because others could have put it there: {why}. "
+        "Try chmod go-w on it, or TVMFUN_CACHE_DIR for a directory that is yours alone.",
+        PerformanceWarning,
+        stacklevel=2,
+    )
+
+
+# Counts the libraries that have been loaded.
+_LOADED = itertools.count(1)
 
 # What follows the library's bytes: its plan, the number of bytes of that, and the checksum of everything.
 _SIZE = struct.Struct("<Q")
@@ -206,9 +242,13 @@ def _trailer(content: bytes, plan: memory.Plan | None) -> bytes:
 
 
 def _read(path: Path, target: Target, native: bool) -> Executable | NativeExecutable | None:
-    """What was stored, unless it is damaged or of another form."""
+    """What was stored, unless it is damaged or of another form.
+
+    Raises:
+        UntrustedError: if others may have written it.
+    """
     try:
-        content, checksum = (whole := path.read_bytes())[:-_CHECKSUM_BYTES], whole[-_CHECKSUM_BYTES:]
+        content, checksum = (whole := read_trusted(path))[:-_CHECKSUM_BYTES], whole[-_CHECKSUM_BYTES:]
         # Loading a damaged library can crash the process, so the checksum comes first.
         if hashlib.sha256(content).digest() != checksum:
             return None
@@ -216,9 +256,30 @@ def _read(path: Path, target: Target, native: bool) -> Executable | NativeExecut
         text = content[end - _SIZE.unpack_from(content, end)[0] : end]
         plan = memory.Plan.parse(text.decode()) if native else None
         with pooled():
-            return _executable(tvm.runtime.load_module(str(path)), plan, target)
-    except (OSError, RuntimeError, ValueError, KeyError, TypeError, struct.error):
+            module = _library(content, path)
+            module.get_function("main" if native else "vm_load_executable")  # is there one?
+            return _executable(module, plan, target)
+    except (OSError, RuntimeError, AttributeError, ValueError, KeyError, TypeError, struct.error):
         return None
+
+
+def _library(content: bytes, path: Path) -> Any:
+    """The library that was read from a path: where the system can, from a copy in memory, which nobody can change."""
+    load = tvm.get_global_func("ffi.Module.load_from_file.so")
+    if not hasattr(os, "memfd_create"):
+        return load(str(path), "so")
+    number = os.memfd_create(path.name)
+    try:
+        with open(number, "wb", closefd=False) as file:
+            file.write(content)
+        # The system takes libraries of one name for the same, and numbers of files are used again: so each gets a name
+        # of its own for the same place, with a count in it of which the ones are detours.
+        count = f"{next(_LOADED):b}".replace("1", "./").replace("0", "/")
+        return load(f"/proc/{os.getpid()}/fd/{count}{number}", "so")
+    except (OSError, RuntimeError):  # the system lets no code run that is in memory only
+        return load(str(path), "so")
+    finally:
+        os.close(number)
 
 
 def _store(
@@ -229,13 +290,16 @@ def _store(
     if path is None or not _has_linker():
         return None
     try:
-        path.parent.mkdir(parents=True, exist_ok=True)
+        path.parent.mkdir(0o700, parents=True, exist_ok=True)
+        if not _is_ours(path.parent):
+            return None
         with written(path) as partial:
             export(str(partial))
             content = partial.read_bytes()
             partial.write_bytes(content + _trailer(content, plan))
+            partial.chmod(0o700)
         return _read(path, target, plan is not None)
-    except (OSError, RuntimeError):
+    except (OSError, RuntimeError, UntrustedError):
         return None  # a full or read-only disk must not stop a computation
 
 

@@ -7,6 +7,7 @@
 (4, 2)
 """
 
+from tvmfun.boundary import publish as _publish
 from tvmfun.nn import functional, init, losses
 from tvmfun.nn.folding import fold
 from tvmfun.nn.layers import (
@@ -153,3 +154,5 @@ __all__ = [
     "partition",
     "summary",
 ]
+
+_publish(globals())

@@ -19,6 +19,7 @@ import numpy as np
 
 import tvmfun.numpy as tnp
 from tvmfun import dtypes, random
+from tvmfun.boundary import publish
 from tvmfun.core.array import Array
 from tvmfun.errors import ArgumentError, DtypeError, ShapeError
 from tvmfun.jit import jit
@@ -403,3 +404,6 @@ def _draw_orthogonal(key: Any, scale: Any, *, shape: tuple[int, ...], column: in
     q = tnp.astype(q * tnp.where(diagonal < 0, -1.0, 1.0), dtype)
     q = (q.T if columns > rows else q).reshape(*shape[:column], *shape[column + 1 :], columns)
     return tnp.moveaxis(q, -1, column) * scale
+
+
+publish(globals())

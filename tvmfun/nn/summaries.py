@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import sys
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
@@ -171,7 +172,7 @@ class _Observed:
 
     def __init__(self, calls: dict[int, _Calls], layers: Iterable[Any]) -> None:
         self._calls = calls
-        codes = (getattr(type(layer).__call__, "__code__", None) for layer in layers)
+        codes = (getattr(inspect.unwrap(type(layer).__call__), "__code__", None) for layer in layers)
         self._codes: set[CodeType] = {code for code in codes if code is not None}
         self._starts: dict[FrameType, int] = {}
 

@@ -27,6 +27,7 @@ from numpy import (
     uint64,
 )
 
+from tvmfun.boundary import publish as _publish
 from tvmfun.core.array import Array
 from tvmfun.numpy import linalg, methods
 from tvmfun.numpy.contractions import (
@@ -704,3 +705,6 @@ def __getattr__(name: str) -> Any:
     if name in _COMPLEX:
         raise AttributeError(f"[numpy] there are no complex numbers, because TVM has none, and so no {name!r}.")
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+
+
+_publish(globals())

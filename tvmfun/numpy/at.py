@@ -9,7 +9,7 @@ import numpy as np
 
 from tvmfun import dtypes
 from tvmfun.core import dims
-from tvmfun.core.array import Array, device_array
+from tvmfun.core.array import Array, DeviceArray, device_array
 from tvmfun.core.leaf import abstract
 from tvmfun.core.trace import Tracer
 from tvmfun.errors import ArgumentError, ConcretizationError, IndexingError, ShapeError
@@ -30,8 +30,8 @@ from tvmfun.numpy.indexing import (
 )
 from tvmfun.numpy.manipulation import expand_dims, ravel, reshape
 from tvmfun.numpy.promotion import convert
+from tvmfun.ops import control, pointwise, reduce
 from tvmfun.ops import index as ops
-from tvmfun.ops import pointwise
 from tvmfun.ops import shape as shapes
 
 _NOWHERE = object()
@@ -88,16 +88,18 @@ class At:
         """Returns ``x[index]``.
 
         Args:
-            mode: what becomes of places outside the array: ``"clip"``, the default, gives the nearest element,
-                ``"fill"`` or ``"drop"`` gives ``fill_value``.
+            mode: what becomes of places outside the array: ``"clip"`` gives the nearest element, ``"fill"`` or
+                ``"drop"`` gives ``fill_value``. By default it is as for ``x[index]``.
             fill_value: by default NaN, for integers the one farthest from 0.
             promises: ``unique_indices`` and ``indices_are_sorted``, which make no difference.
         """
         _check_promises("get", promises)
-        how = check_mode("at", mode, "clip")
+        how = check_mode("at", mode, "in_bounds", "in_bounds")
         if self._index is _NOWHERE:
             return self._x
-        if how != "fill":
+        if how == "wrap":
+            raise ArgumentError("at", "places do not wrap around", got=repr(mode), hint="index % size")
+        if how == "in_bounds":
             return getitem(self._x, self._index)
         return read(self._x, normalized(self._x, self._index), how, fill_value)
 
@@ -136,12 +138,28 @@ class At:
         return self._update("max", values, "max", **options)
 
     def apply(self, function: Callable[[Array], Array], **options: Any) -> Array:
-        """Returns ``x`` with an elementwise function applied at the places, once also to those named twice."""
-        if _is_traced_mask(self._index):
-            return where(_mask_of(self._x, self._index), function(self._x), self._x)
-        mode = check_mode("at", options.get("mode"), "fill")
-        current = getitem(self._x, self._index) if self._index is not _NOWHERE else self._x
-        return self._update("apply", function(current), "set", **{**options, "mode": mode})
+        """Returns ``x`` with an elementwise function applied at the places, as often as each is named.
+
+        With traced indices that is a loop, whose derivative in reverse mode keeps a step for each index;
+        ``unique_indices=True`` says that one step is enough.
+
+        >>> import tvmfun.numpy as tnp
+        >>> tnp.asarray([1, 2, 3]).at[np.asarray([0, 0, 1])].apply(lambda x: 2 * x)
+        Array([4, 4, 3], dtype=int32)
+        """
+        x, index = self._x, self._index
+        if _is_traced_mask(index):
+            return where(_mask_of(x, index), function(x), x)
+        if index is _NOWHERE:
+            return self._update("apply", x, "set", **options)
+        how = {"mode": "clip" if options.get("mode") == "clip" else "promise_in_bounds"}
+        values = self.get(**how)
+        once = lambda values: _fitting(_values(x, function(values)), values.shape)
+        if options.get("unique_indices") or not values.size or not any(map(is_array, normalized(x, index))):
+            return self._update("apply", once(values), "set", **options)
+        none = shapes.broadcast_to(np.int32(0), shape=x.shape)
+        counts = At(none, index)._update("apply", np.int32(1), "add", mode=options.get("mode"))
+        return self._update("apply", _repeatedly(once, values, At(counts, index).get(**how)), "set", **options)
 
     def _product(self, name: str, values: Any, **options: Any) -> Array:
         """The product of all values for each place, 1 where there are none."""
@@ -161,7 +179,7 @@ class At:
         _check_promises(name, rest)
         if self._index is _NOWHERE:
             raise IndexingError("at", "an update needs places", got=f"x.at.{name}", hint=f"x.at[...].{name}(values)")
-        how = check_mode("at", mode, "fill")
+        how = check_mode("at", mode, "fill", "fill")
         if how == "wrap":
             raise ArgumentError("at", "updates do not wrap around", got=repr(mode), hint="index % size")
         if _is_traced_mask(self._index):
@@ -185,6 +203,33 @@ class At:
         places = read(reshape(numbers, x.shape), items, how, 0) - 1
         flat = _scatter(ravel(x), expand_dims(places, -1), values, places.shape, combine, unique_indices)
         return reshape(flat, x.shape)
+
+
+def _repeatedly(function: Callable[[Array], Array], values: Array, times: Array) -> Array:
+    """Each of the values with a function applied as often as ``times`` says."""
+
+    def step(times: Array, i: Any, values: Array) -> list:
+        return [add(i, np.int32(1)), where(pointwise.greater(times, i), function(values), values)]
+
+    if isinstance(times, DeviceArray):
+        for i in range(int(np.max(times.numpy()))):
+            values = step(times, np.int32(i), values)[1]
+        return values
+    most = reduce.max(times, axis=tuple(range(times.ndim)))
+    operands = [times, shapes.broadcast_to(np.int32(0), shape=()), values]
+    body, captured = control.closed(step, [abstract(x) for x in operands], "apply")
+    return control.loop(
+        most,
+        *captured,
+        *operands,
+        body=body,
+        cond=None,
+        length=times.size,
+        reverse=False,
+        counted=True,
+        consts=len(captured) + 1,
+        carry=2,
+    )[1]
 
 
 def _check_promises(name: str, promises: dict[str, Any]) -> None:

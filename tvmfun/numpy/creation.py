@@ -14,7 +14,7 @@ from tvmfun import dtypes
 from tvmfun.core import dims
 from tvmfun.core.array import Array, DeviceArray, device_array, duplicate, foreign_array
 from tvmfun.core.dims import Dim
-from tvmfun.core.leaf import abstract
+from tvmfun.core.leaf import abstract, of_dataclass
 from tvmfun.core.trace import Tracer, is_tracing
 from tvmfun.errors import ArgumentError, ConcretizationError, DtypeError, ShapeError
 from tvmfun.numpy.data_types import astype, placed
@@ -87,7 +87,8 @@ def asarray(value: Any, /, dtype: Any = None, *, copy: bool | None = None, devic
     elif hasattr(value, "__dlpack__") or hasattr(value, "__array__"):
         result = foreign_array(value, "asarray")
     else:
-        raise DtypeError("asarray", "it cannot become an array", got=type(value).__name__, hint="numbers or arrays")
+        hint = of_dataclass(value) or "numbers or arrays"
+        raise DtypeError("asarray", "it cannot become an array", got=type(value).__name__, hint=hint)
     return placed("asarray", result if kind is None else astype(result, kind), device)
 
 

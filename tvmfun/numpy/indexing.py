@@ -163,7 +163,9 @@ def is_immediate(x: Any) -> bool:
 
 
 def getitem(x: Array, index: Any) -> Array:
-    """Returns ``x[index]`` with NumPy's meaning; places in index arrays are clamped to ``x``.
+    """Returns ``x[index]`` with NumPy's meaning; places outside are clamped to ``x``.
+
+    As in JAX, a gradient gets to the nearest element from a single index outside, and nowhere from one in an array.
 
     Raises:
         IndexingError: for a wrong kind of index, too many, or a Python integer outside its axis.
@@ -177,7 +179,8 @@ def getitem(x: Array, index: Any) -> Array:
         except IndexError as error:
             raise ShapeError("index", "the index arrays do not broadcast", got=str(error)) from None
         return device_array(view, weak=x.weak_type)
-    return read(x, items, "clip")
+    is_single = all(item.ndim == 0 for item in items if is_array(item))
+    return read(x, items, "clip" if is_single else "in_bounds")
 
 
 def numpy_index(x: Array, items: list[Any]) -> tuple:
@@ -231,7 +234,7 @@ def gathered(x: Array, places: list[Array], mode: str, fill_value: Any = None, b
     shape = places[0].shape
     indices = stacked(places)
     if mode != "fill":
-        return ops.gather(x, indices, mode="clip", batch=batch)
+        return ops.gather(x, indices, mode=mode, batch=batch)
     if fill_value is None:
         fill_value = missing(x.dtype)
     taken = ops.gather(x, indices, mode="fill", batch=batch)
@@ -324,14 +327,16 @@ def wrapped(item: Any, size: int) -> Any:
 # -- taking --------------------------------------------------------------------------------------------------
 
 
-def check_mode(name: str, mode: str | None, default: str) -> str:
-    """The treatment of places outside the array: ``clip``, ``fill``, ``drop`` or ``wrap``.
+def check_mode(name: str, mode: str | None, default: str, promised: str) -> str:
+    """The treatment of places outside the array: ``clip``, ``fill`` or ``wrap``, or ``promised`` for a promise.
 
     Raises:
         ArgumentError: in the name of the function ``name``, if there is no such mode.
     """
-    if mode is None or mode == "promise_in_bounds":
+    if mode is None:
         return default
+    if mode == "promise_in_bounds":
+        return promised
     if mode not in ("clip", "fill", "drop", "wrap"):
         modes = "'fill', 'drop', 'clip', 'wrap' or 'promise_in_bounds'"
         raise ArgumentError(name, f"the mode must be {modes}", got=repr(mode))
@@ -339,17 +344,16 @@ def check_mode(name: str, mode: str | None, default: str) -> str:
 
 
 def _taking(name: str, x: Array, indices: Array, size: int, mode: str | None) -> tuple[Array, str]:
-    """The indices, and how to read: by clamping where that is all the same."""
+    """The indices, and how to read: as if all were inside where they are."""
     require_integer(name, indices)
-    if mode == "clip":
-        return clip(indices, 0, dims.maximum(size - 1, 0)), mode
-    mode = check_mode(name, mode, "fill" if mode is None else "clip")
+    mode = check_mode(name, mode, "fill", "in_bounds")
     if mode == "wrap":
-        return remainder(astype(indices, dtypes.int64 if indices.dtype.itemsize == 8 else dtypes.int32), size), "clip"
+        wide = dtypes.int64 if indices.dtype.itemsize == 8 else dtypes.int32
+        return remainder(astype(indices, wide), size), "in_bounds"
     if mode == "fill" and not dims.is_dynamic(size) and isinstance(indices, DeviceArray) and is_on_cpu(indices):
         host = indices.numpy()
         if not host.size or (host.max() < size and (host.dtype.kind == "u" or host.min() >= -size)):
-            return indices, "clip"
+            return indices, "in_bounds"
     return indices, mode
 
 
@@ -376,8 +380,10 @@ def take(x: Any, indices: Any, /, axis: int | None = None, *, mode: str | None =
         x, axis = ravel(x), 0
     axis = normalize_axis("take", axis, x.ndim)
     indices, mode = _taking("take", x, asarray(indices), x.shape[axis], mode)
+    if mode == "clip":  # as in NumPy and JAX, negative places do not count from the end here
+        indices = clip(indices, 0, dims.maximum(x.shape[axis] - 1, 0))
     index = (slice(None),) * axis + (indices,)
-    if mode == "clip":
+    if mode in ("clip", "in_bounds"):
         return getitem(x, index)
     return read(x, normalized(x, index), mode, fill_value)
 
@@ -391,7 +397,7 @@ def take_along_axis(
         x: the array.
         indices: integers; the shape of ``x`` but for ``axis``, or one that broadcasts to that.
         axis: the axis; None for the flattened array.
-        mode: as for :func:`take`.
+        mode: as for :func:`take`, but negative indices count from the end also for ``"clip"``.
         fill_value: as for :func:`take`.
 
     >>> take_along_axis([[1.0, 2.0], [3.0, 4.0]], [[1], [0]], axis=1)
@@ -405,7 +411,7 @@ def take_along_axis(
     if indices.ndim != x.ndim:
         raise ShapeError("take_along_axis", f"the indices must have {x.ndim} axes", got=repr(indices.aval))
     indices, mode = _taking("take_along_axis", x, indices, x.shape[axis], mode)
-    if mode == "clip" and is_immediate(x) and is_immediate(indices) and x.shape[axis]:
+    if mode in ("clip", "in_bounds") and is_immediate(x) and is_immediate(indices) and x.shape[axis]:
         places = np.clip(wrapped(indices, x.shape[axis]), 0, x.shape[axis] - 1)
         return device_array(np.take_along_axis(x.concrete("take").numpy(), places, axis), weak=x.weak_type)
     x, indices = moveaxis(x, axis, -1), moveaxis(indices, axis, -1)

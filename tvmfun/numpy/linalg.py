@@ -13,7 +13,9 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from tvmfun.boundary import publish
 from tvmfun.core.array import Array
+from tvmfun.core.trace import is_tracing
 from tvmfun.errors import ArgumentError, DtypeError, ShapeError
 from tvmfun.numpy import linear_algebra
 from tvmfun.numpy.contractions import einsum
@@ -46,8 +48,8 @@ from tvmfun.numpy.manipulation import (
     reshape,
 )
 from tvmfun.numpy.statistical import max, min, prod, sum
+from tvmfun.ops import calls, control, pointwise, spectral
 from tvmfun.ops import decompositions as ops
-from tvmfun.ops import pointwise, spectral
 
 __all__ = [
     "cholesky",
@@ -311,11 +313,31 @@ def pinv(x: Any, /, *, rtol: Any = None) -> Array:
 
     Source: ``jax.numpy.linalg.pinv``.
     """
-    x = _matrix("pinv", x)
-    u, s, vh = svd(x, full_matrices=False)
-    large = greater(s, _cutoff(x, s, rtol, 10))
-    inverse = where(large, reciprocal(where(large, s, 1)), 0)
-    return matmul(matrix_transpose(vh) * expand_dims(inverse, -2), matrix_transpose(u))
+    return _pseudoinverse(_matrix("pinv", x), rtol, 10)
+
+
+def _pseudoinverse(x: Array, rtol: Any, scale: int) -> Array:
+    """The Moore-Penrose inverse, with singular values up to a cutoff as zero."""
+
+    def value(x: Array) -> Array:
+        u, s, vh = svd(x, full_matrices=False)
+        large = greater(s, _cutoff(x, s, rtol, scale))
+        inverse = where(large, reciprocal(where(large, s, 1)), 0)
+        return matmul(matrix_transpose(vh) * expand_dims(inverse, -2), matrix_transpose(u))
+
+    def moved(x: Array, dx: Array) -> list[Array]:
+        # Golub and Pereyra, "The Differentiation of Pseudo-Inverses and Nonlinear Least Squares Problems Whose
+        # Variables Separate" (1973). Through the decomposition it would be wrong where singular values are equal.
+        inverse, turned = _pseudoinverse(x, rtol, scale), matrix_transpose(dx)
+        left = inverse @ matrix_transpose(inverse) @ (turned - turned @ x @ inverse)
+        right = (turned - inverse @ (x @ turned)) @ matrix_transpose(inverse) @ inverse
+        return [inverse, left + right - inverse @ dx @ inverse]
+
+    if not is_tracing():
+        return value(x)
+    program, captured = control.closed(value, [x.aval], "pinv")
+    rule = calls.Rule(moved)
+    return calls.custom_jvp_call(*captured, x, program=program, rule=rule, captured=len(captured))[0]
 
 
 def lstsq(x1: Any, x2: Any, /, rcond: Any = None) -> tuple[Array, Array, Array, Array]:
@@ -336,10 +358,9 @@ def lstsq(x1: Any, x2: Any, /, rcond: Any = None) -> tuple[Array, Array, Array, 
     if x1.ndim != 2 or x2.ndim not in (1, 2) or x1.shape[0] != x2.shape[0]:
         raise ShapeError("lstsq", "there must be a matrix and as many right sides", got=f"{x1.aval} and {x2.aval}")
     columns = x2 if x2.ndim == 2 else expand_dims(x2, -1)
-    u, s, vh = svd(x1, full_matrices=False)
+    s = svdvals(x1)
     large = greater(s, _cutoff(x1, s, rcond, 1))
-    inverse = where(large, reciprocal(where(large, s, 1)), 0)
-    x = matmul(matrix_transpose(vh), expand_dims(inverse, -1) * matmul(matrix_transpose(u), columns))
+    x = matmul(_pseudoinverse(x1, rcond, 1), columns)
     residuals = sum(square(columns - matmul(x1, x)), 0)
     if x2.ndim == 1:
         x, residuals = x[:, 0], residuals[0]
@@ -508,3 +529,6 @@ def diagonal(x: Any, /, *, offset: int = 0) -> Array:
 def trace(x: Any, /, *, offset: int = 0, dtype: Any = None) -> Array:
     """Returns the sums of the diagonals of matrices."""
     return linear_algebra.trace(x, offset, -2, -1, dtype)
+
+
+publish(globals())

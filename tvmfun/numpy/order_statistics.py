@@ -14,7 +14,7 @@ from tvmfun.errors import ArgumentError, ShapeError
 from tvmfun.numpy import elementwise
 from tvmfun.numpy.creation import asarray
 from tvmfun.numpy.data_types import astype
-from tvmfun.numpy.elementwise import add, equal, isnan, logical_not, multiply, subtract, where
+from tvmfun.numpy.elementwise import add, equal, isinf, isnan, logical_and, logical_not, multiply, subtract, where
 from tvmfun.numpy.indexing import take, take_along_axis
 from tvmfun.numpy.manipulation import Axes, broadcast_to, moveaxis, normalize_axes, reshape
 from tvmfun.numpy.sorting import sort
@@ -65,7 +65,8 @@ def _quantile(
     else:
         share = x.dtype.type(0.5) if method == "midpoint" else weight
         between = add(below, multiply(share, subtract(above, below)))
-        result = where(equal(below, above), below, between)  # also where both are infinite
+        # The difference of infinities is NaN. Equal numbers keep their shares of the derivative.
+        result = where(logical_and(equal(below, above), isinf(below)), below, between)
     if not ignore_nan:
         result = where(isnan(rows[..., -1:]), math.nan, result)
     if keepdims:

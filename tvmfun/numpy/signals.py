@@ -31,10 +31,7 @@ from tvmfun.numpy.elementwise import (
 )
 from tvmfun.numpy.indexing import take
 from tvmfun.numpy.joining import concat, stack
-from tvmfun.numpy.linear_algebra import matmul
 from tvmfun.numpy.manipulation import flip, moveaxis, normalize_axes, normalize_axis, reshape
-from tvmfun.numpy.ranges import arange
-from tvmfun.numpy.repetition import pad
 from tvmfun.numpy.searching import searchsorted
 from tvmfun.numpy.sorting import argsort
 from tvmfun.numpy.statistical import sum
@@ -44,7 +41,7 @@ from tvmfun.ops import conv
 
 def _sliding_products(name: str, x: Any, v: Any, mode: str, *, turned: bool) -> Array:
     """The products of all overlaps of two vectors, the second one perhaps turned around."""
-    x, v = arrays(name, x, v)
+    x, v = arrays(name, x, v, floating=True)
     if x.ndim != 1 or v.ndim != 1 or not x.size or not v.size:
         raise ShapeError(name, "both arrays must be vectors with elements", got=f"{x.aval} and {v.aval}")
     if mode not in ("full", "same", "valid"):
@@ -55,18 +52,14 @@ def _sliding_products(name: str, x: Any, v: Any, mode: str, *, turned: bool) -> 
     size = v.size
     kernel = flip(v) if turned else v
     around = {"full": (size - 1, size - 1), "same": (size // 2, (size - 1) // 2), "valid": (0, 0)}[mode]
-    if dtypes.is_float(x.dtype):
-        plain = {"stride": (1,), "dilation": (1,), "kernel_dilation": (1,), "groups": 1}
-        rows, columns = reshape(x, (1, -1, 1)), reshape(kernel, (-1, 1, 1))
-        result = reshape(conv.conv(rows, columns, padding=(around,), **plain), (-1,))
-    else:  # there are no convolutions of integers
-        x = pad(x, around)
-        result = matmul(take(x, arange(x.size - size + 1)[:, None] + arange(size), mode="promise_in_bounds"), kernel)
+    plain = {"stride": (1,), "dilation": (1,), "kernel_dilation": (1,), "groups": 1}
+    rows, columns = reshape(x, (1, -1, 1)), reshape(kernel, (-1, 1, 1))
+    result = reshape(conv.conv(rows, columns, padding=(around,), **plain), (-1,))
     return flip(result) if swapped and not turned else result
 
 
 def convolve(x: Any, v: Any, /, mode: str = "full") -> Array:
-    r"""Returns :math:`\sum_k x_k v_{n-k}` for vectors.
+    r"""Returns :math:`\sum_k x_k v_{n-k}` for vectors, in floats, as JAX does.
 
     Args:
         x: a vector.
@@ -75,13 +68,13 @@ def convolve(x: Any, v: Any, /, mode: str = "full") -> Array:
             the complete ones.
 
     >>> convolve([1, 2, 3], [1, 10])
-    Array([ 1, 12, 23, 30], dtype=int32)
+    Array([ 1., 12., 23., 30.], dtype=float32)
     """
     return _sliding_products("convolve", x, v, mode, turned=True)
 
 
 def correlate(x: Any, v: Any, /, mode: str = "valid") -> Array:
-    r"""Returns :math:`\sum_k x_{n+k} v_k` for vectors; the arguments are those of :func:`convolve`."""
+    r"""Returns :math:`\sum_k x_{n+k} v_k` for vectors, in floats; the arguments are those of :func:`convolve`."""
     return _sliding_products("correlate", x, v, mode, turned=False)
 
 

@@ -1,4 +1,4 @@
-"""Sorting. Every sort is stable, and NaNs go last."""
+"""Sorting. Every sort is stable, and NaN is larger than any number."""
 
 from __future__ import annotations
 
@@ -16,10 +16,13 @@ from tvmfun.numpy.indexing import take_along_axis
 from tvmfun.numpy.manipulation import normalize_axis, permute_dims, ravel
 from tvmfun.ops import index as ops
 from tvmfun.ops import pointwise
+from tvmfun.ops import shape as shapes
 
 
 def argsort(x: Any, /, axis: int | None = -1, *, descending: bool = False, stable: bool = True) -> Array:
-    """Returns the int32 indices that sort ``x`` along an axis; equal elements keep their order, NaNs go last.
+    """Returns the int32 indices that sort ``x`` along an axis; equal elements keep their order.
+
+    NaN is larger than any number, as in JAX: it goes last, or first in descending order.
 
     Args:
         x: the array.
@@ -38,13 +41,20 @@ def argsort(x: Any, /, axis: int | None = -1, *, descending: bool = False, stabl
     rows = permute_dims(x, order)
     if x.dtype == dtypes.bool_:
         rows = astype(rows, dtypes.uint8)
-    if descending:
-        rows = pointwise.negative(rows) if dtypes.is_float(rows.dtype) else pointwise.bitwise_not(rows)
-    return permute_dims(ops.argsort(rows), tuple(map(int, np.argsort(order))))
+    places = descending_argsort(rows) if descending else ops.argsort(rows)
+    return permute_dims(places, tuple(map(int, np.argsort(order))))
+
+
+def descending_argsort(rows: Array) -> Array:
+    """The stable order along the last axis from the largest to the smallest element."""
+    # Backwards twice: of equal ones, the one that was first comes first.
+    last = rows.ndim - 1
+    backwards = shapes.flip(ops.argsort(shapes.flip(rows, axes=(last,))), axes=(last,))
+    return pointwise.subtract(shapes.dim_size(size=rows.shape[-1] - 1, dtype="int32"), backwards)
 
 
 def sort(x: Any, /, axis: int | None = -1, *, descending: bool = False, stable: bool = True) -> Array:
-    """Returns ``x`` sorted along an axis; NaNs go last. The arguments are those of :func:`argsort`."""
+    """Returns ``x`` sorted along an axis. Arguments and order are those of :func:`argsort`."""
     x = asarray(x)
     if axis is None:
         x, axis = ravel(x), 0

@@ -15,7 +15,18 @@ from tvm import te
 from tvmfun import tree
 from tvmfun.core.array import ShapeDtype
 from tvmfun.core.batching import Axis, Batched, batch, current_axis, repeat
-from tvmfun.core.derivative import Tape, is_float, pushforward, trace_leaves, transposed, zeros
+from tvmfun.core.derivative import (
+    Tape,
+    evaluate_linear,
+    is_float,
+    needed_inputs,
+    places,
+    pushforward,
+    restricted,
+    trace_leaves,
+    transposed,
+    zeros,
+)
 from tvmfun.core.leaf import abstract
 from tvmfun.core.op import Op, nothing, register
 from tvmfun.core.program import Equation, Program
@@ -193,8 +204,7 @@ def _jvp_pullback(active, *args, program, rule, captured):
     nowhere = [zeros(aval) for aval in avals]
 
     def pull(gs: Sequence[Any]) -> list:
-        own = [zeros(seed) if g is None else g for g, seed in zip(gs, seeds, strict=True)]
-        found = dict(zip(moving, backward.evaluate([*backward.captured, *nowhere, *own]), strict=True))
+        found = dict(zip(moving, evaluate_linear(backward, [*backward.captured, *nowhere], gs), strict=True))
         return [None] * captured + [found.get(i) for i in range(len(given))]
 
     return tuple(traced.evaluate([*traced.captured, *nowhere])[:count]), pull
@@ -281,6 +291,11 @@ def _checkpoint_batch(batched, *args, program, policy):
     return Batched(checkpoint(*captured, *args, program=own, policy=policy), tuple(flags))
 
 
+def _checkpoint_prune(used, *, program, policy):
+    inputs = needed_inputs(program, used)
+    return places(inputs), places(used), {"program": restricted(program, inputs, used), "policy": policy}
+
+
 #: ``checkpoint(*args, program=, policy=)``: the closed Program, of which the backward pass keeps only the arguments
 #: and the results of the equations that the policy picks, and computes the rest again.
 checkpoint = register(
@@ -293,6 +308,7 @@ checkpoint = register(
         pullback=_checkpoint_pullback,
         pushforward=_checkpoint_pushforward,
         runs=_runs,
+        prune=_checkpoint_prune,
     )
 )
 

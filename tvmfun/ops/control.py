@@ -14,7 +14,19 @@ from tvm import tirx
 from tvmfun import dtypes
 from tvmfun.core.array import ShapeDtype
 from tvmfun.core.batching import Batched, batch, current_axis, repeat
-from tvmfun.core.derivative import Tape, flat_program, is_float, partition, pushforward, trace_leaves, zeros
+from tvmfun.core.derivative import (
+    Tape,
+    evaluate_linear,
+    flat_program,
+    is_float,
+    needed_inputs,
+    partition,
+    places,
+    pushforward,
+    restricted,
+    trace_leaves,
+    zeros,
+)
 from tvmfun.core.dims import typical
 from tvmfun.core.leaf import abstract
 from tvmfun.core.op import Op, register
@@ -155,6 +167,37 @@ def _fixpoint(flags: Sequence[bool], grow: Callable[[list[bool]], Sequence[bool]
         current = following
 
 
+def _depending(program: Program, sources: Collection[Variable]) -> list[bool]:
+    """Which outputs depend on some inputs."""
+    reached = set(sources)
+    for equation in program.equations:
+        if not reached.isdisjoint(equation.inputs):
+            reached.update(equation.outputs)
+    return [atom in reached for atom in program.outputs]
+
+
+def _without_zeros(linear: Program, live: Sequence[bool]) -> Program:
+    """A Program that is linear in its last inputs, without those of them that are zero and the outputs that then are.
+
+    Its other inputs are those of ``linear`` that it needs.
+    """
+    count = len(linear.inputs) - len(live)
+
+    def run(*values: Any) -> list:
+        given = iter(values[count:])
+        found = evaluate_linear(linear, values[:count], [next(given) if flag else None for flag in live])
+        return [g for g in found if g is not None]
+
+    inputs = [*linear.inputs[:count], *(v for v, flag in zip(linear.inputs[count:], live, strict=True) if flag)]
+    traced = trace_leaves(run, [v.aval for v in inputs], linear.name)
+    own = dict(zip(traced.inputs, inputs, strict=True))
+    read = lambda atom: own.get(atom, atom)
+    equations = [e._replace(inputs=tuple(map(read, e.inputs))) for e in traced.equations]
+    used = {atom for e in equations for atom in e.inputs} | set(map(read, traced.outputs))
+    kept = [v for i, v in enumerate(inputs) if i >= count or v in used]
+    return flat_program(kept, equations, list(map(read, traced.outputs)), linear.name)
+
+
 def _loop_pullback(active, *operands, body, cond, length, reverse, counted, consts, carry):
     """Forwards, the loop keeps per step what its derivative needs; backwards, a loop in reverse order uses it."""
     count, fixed, start, xs = _roles(operands, consts, carry, counted)
@@ -186,10 +229,11 @@ def _loop_pullback(active, *operands, body, cond, length, reverse, counted, cons
     both, captured = closed(joint, [*avals, *seeds], body.name)
     n = len(captured)
     free = [True] * (n + consts) + [False] * carry + [True] * len(xs) + [False] * len(seeds)
-    early, late, is_known = partition(both, [True] * (n + len(avals)) + [False] * len(seeds), free)
+    early, linear, is_known = partition(both, [True] * (n + len(avals)) + [False] * len(seeds), free)
     # A cotangent that needs no other cotangent is zero or does not exist.
-    backward = [i for i, flag in zip(present, is_known[len(body.outputs) :], strict=True) if not flag]
-    residuals = late.inputs[: len(late.inputs) - len(seeds)]
+    arriving = [i for i, flag in zip(present, is_known[len(body.outputs) :], strict=True) if not flag]
+    residuals = linear.inputs[: len(linear.inputs) - len(seeds)]
+    seeded = [i for i, flag in enumerate(live_out) if flag]
     outside = dict(zip(both.inputs, (*captured, *fixed), strict=False))
     rows = dict(zip(both.inputs[n + consts + carry :], xs, strict=False))
     kept = [v for v in residuals if v not in outside and v not in rows]
@@ -215,9 +259,26 @@ def _loop_pullback(active, *operands, body, cond, length, reverse, counted, cons
     trips = (results[-1],) if has_steps else count
 
     def pull(gs: Sequence[Any]) -> list:
+        def grow(flags: list[bool]) -> list[bool]:
+            """A carry has a cotangent if one arrives there that comes of others."""
+            sources = [v for v, flag in zip(linear.inputs[len(residuals) :], flags, strict=True) if flag]
+            found = {i for i, flag in zip(arriving, _depending(linear, sources), strict=True) if flag}
+            return [i < carry and consts + i in found for i in seeded]
+
+        moving = _fixpoint([gs[i] is not None for i in seeded], grow)
+        reached = {i for i, flag in zip(seeded, moving, strict=True) if flag}
+        if not reached:
+            return [None] * len(operands)
+        # Where a result is not used, the derivative of what leads there does not matter, and may be infinite.
+        late, backward = linear, arriving
+        if not all(moving):
+            sources = [v for v, flag in zip(linear.inputs[len(residuals) :], moving, strict=True) if flag]
+            backward = [i for i, flag in zip(arriving, _depending(linear, sources), strict=True) if flag]
+            late = _without_zeros(linear, moving)
+        needed = late.inputs[: len(late.inputs) - len(reached)]
         given = [zeros(x) if g is None else g for g, x in zip(gs, results, strict=False)]
-        g_carry = [g for g, flag in zip(given[:carry], live_carry, strict=True) if flag]
-        g_ys = [g for g, flag in zip(given[carry:visible], live_out[carry:], strict=True) if flag]
+        g_carry = [given[i] for i in range(carry) if i in reached]
+        g_ys = [given[i] for i in range(carry, visible) if i in reached]
         # Sums of products of small factors: the factors are kept, and multiplied all at once after the loop.
         products = {} if has_steps else _products(late, {i: k for k, i in enumerate(backward) if i < consts}, outside)
         factors = {
@@ -225,10 +286,10 @@ def _loop_pullback(active, *operands, body, cond, length, reverse, counted, cons
         }
         late_and_factors = flat_program(late.inputs, late.equations, [*late.outputs, *factors], late.name)
         summed = [i for i in backward if i < consts and i not in products]
-        flowing = [consts + i for i, flag in enumerate(live_carry) if flag]
+        flowing = [consts + i for i in range(carry) if i in reached]
         stacked = [i for i in backward if i >= consts + carry]
-        invariant = [v for v in residuals if v in outside]
-        varying = [v for v in residuals if v not in outside]
+        invariant = [v for v in needed if v in outside]
+        varying = [v for v in needed if v not in outside]
 
         def body_backward(*values: Any) -> list:
             it = iter(values)
@@ -236,7 +297,7 @@ def _loop_pullback(active, *operands, body, cond, length, reverse, counted, cons
             cotangents = [next(it) for _ in flowing]
             sums = [next(it) for _ in summed]
             env.update((v, next(it)) for v in varying)
-            found = late_and_factors.evaluate([*(env[v] for v in residuals), *cotangents, *it])
+            found = late_and_factors.evaluate([*(env[v] for v in needed), *cotangents, *it])
             by_input = dict(zip(backward, found, strict=False))
             moved = [by_input[i] if i in by_input else zeros(c) for i, c in zip(flowing, cotangents, strict=True)]
             return [
@@ -502,6 +563,32 @@ def _swapped(x: Any) -> Any:
     return shapes.permute_dims(x, axes=(1, 0, *range(2, x.ndim)))
 
 
+def _loop_prune(used, *, body, cond, length, reverse, counted, consts, carry):
+    """A carry stays if it is used, or the condition or another one that stays depends on it."""
+    ys = list(used[carry : len(body.outputs)])
+    tested = needed_inputs(cond, [True]) if cond is not None else [False] * (consts + carry)
+
+    def needed(carries: Sequence[bool]) -> list[bool]:
+        return needed_inputs(body, [*carries, *ys])
+
+    start = [u or t for u, t in zip(used[:carry], tested[consts:], strict=True)]
+    live = _fixpoint(start, lambda flags: needed(flags)[consts : consts + carry])
+    inputs = needed(live)
+    inputs[:consts] = [a or b for a, b in zip(inputs[:consts], tested[:consts], strict=True)]
+    inputs[consts : consts + carry] = live
+    params = {
+        "body": restricted(body, inputs, [*live, *ys]),
+        "cond": cond if cond is None else restricted(cond, inputs[: consts + carry], [True]),
+        "length": length,
+        "reverse": reverse,
+        "counted": counted,
+        "consts": sum(inputs[:consts]),
+        "carry": sum(live),
+    }
+    steps = used[len(body.outputs) :]
+    return [*range(counted), *places(inputs, counted)], places([*live, *ys, *(True for _ in steps)]), params
+
+
 #: ``loop(*count, *consts, *carry, *xs, body=, cond=, length=, reverse=, counted=, consts=, carry=)``: runs the closed
 #: Program ``body(*consts, *carry, *xs_row) -> (*carry, *ys_row)`` at most ``length`` times (None: without bound),
 #: while the closed Program ``cond(*consts, *carry)`` holds if there is one, and ``count`` times if it is ``counted``.
@@ -517,6 +604,7 @@ loop = register(
         pullback=_loop_pullback,
         pushforward=_loop_pushforward,
         runs=_loop_runs,
+        prune=_loop_prune,
         inexpensive=False,
     )
 )
@@ -602,8 +690,8 @@ def _switch_pullback(active, index, *operands, branches):
     saved_all = results[visible:]
 
     def pull(gs: Sequence[Any]) -> list:
-        given_gs = [zeros(x) if g is None else g for g, x in zip(gs, results, strict=False)]
-        given_gs = [g for g, flag in zip(given_gs, live_out, strict=True) if flag]
+        own_gs = [g for g, flag in zip(gs, live_out, strict=True) if flag]
+        given_gs = [g for g in own_gs if g is not None]
         wanted = sorted({i for part in parts for i in part[6]})
 
         def backwards(k: int) -> Callable:
@@ -613,8 +701,10 @@ def _switch_pullback(active, index, *operands, branches):
             def run(*values: Any) -> list:
                 saved, cotangents = values[: len(saved_all)], values[len(saved_all) :]
                 env = {**given, **dict(zip(kept, saved[begin : begin + len(kept)], strict=True))}
-                found = dict(zip(backward, late.evaluate([*(env[v] for v in residuals), *cotangents]), strict=True))
-                return [found[i] if i in found else zeros(operands[i]) for i in wanted]
+                arriving = iter(cotangents)
+                arriving = [None if g is None else next(arriving) for g in own_gs]
+                found = dict(zip(backward, evaluate_linear(late, [env[v] for v in residuals], arriving), strict=True))
+                return [zeros(operands[i]) if found.get(i) is None else found[i] for i in wanted]
 
             return run
 
@@ -681,6 +771,11 @@ def _switch_batch(batched, index, *operands, branches):
     return tuple(results)
 
 
+def _switch_prune(used, *, branches):
+    inputs = [any(flags) for flags in zip(*(needed_inputs(branch, used) for branch in branches), strict=True)]
+    return [0, *places(inputs, 1)], places(used), {"branches": tuple(restricted(b, inputs, used) for b in branches)}
+
+
 #: ``switch(index, *operands, branches=)``: the results of the closed Program ``branches[index](*operands)``; an index
 #: outside the branches means the nearest. Only the chosen branch runs.
 switch = register(
@@ -693,6 +788,7 @@ switch = register(
         pullback=_switch_pullback,
         pushforward=_switch_pushforward,
         runs=lambda *, branches: [[(branch, 1)] for branch in branches],
+        prune=_switch_prune,
         inexpensive=False,
     )
 )

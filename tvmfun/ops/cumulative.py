@@ -5,6 +5,7 @@ A loop program goes along the axis, in parallel over the others.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
@@ -195,10 +196,14 @@ def _add_logs(x: Any, y: Any) -> Any:
 
 def _cumlogsumexp_vjp(g: Array, out: Array, x: Array, *, axis: int, reverse: bool) -> Array:
     # exp(x[i]) * sum of g[k] / exp(out[k]) over k >= i, with factors that are at most 1.
-    zero, one = pw.constant(0, x), pw.constant(1, x)
-    finite = pw.where(pw.isfinite(out), out, zero)
-    decay = pw.where(pw.isfinite(out), pw.exp(pw.subtract(_earlier(out, axis, reverse, 0), finite)), one)
-    return pw.multiply(pw.exp(pw.subtract(x, finite)), _adjoint(g, decay, axis, reverse))
+    decay = _ratio(_earlier(out, axis, reverse, -math.inf), out)
+    return _ratio(x, out) * _adjoint(g, decay, axis, reverse)
+
+
+def _ratio(x: Array, total: Array) -> Array:
+    """``exp(x) / exp(total)``, of equal infinities 1."""
+    alike = pw.bitwise_and(pw.equal(x, total), pw.bitwise_not(pw.isfinite(total)))
+    return pw.exp(pw.where(alike, pw.constant(0, x), x - total))
 
 
 #: ``cumsum(x, axis=, reverse=)``: the sum of all elements up to each one, from the end of the axis if ``reverse``.

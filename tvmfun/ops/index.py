@@ -71,7 +71,7 @@ def _gather_shape(x: ShapeDtype, indices: ShapeDtype, *, mode: str, batch: int =
         raise ShapeError("gather", f"{depth} indices are too many", got=repr(x))
     if x.shape[:batch] != indices.shape[:-1][:batch]:
         raise ShapeError("gather", f"the first {batch} axes must agree", got=f"{x} and {indices}")
-    if mode == "clip" and 0 in x.shape[batch : batch + depth] and 0 not in indices.shape[:-1]:
+    if mode != "fill" and 0 in x.shape[batch : batch + depth] and 0 not in indices.shape[:-1]:
         raise ShapeError("gather", "there is nothing to take from an axis of size 0", got=repr(x))
     return replace(x, shape=indices.shape[:-1] + x.shape[batch + depth :], weak=False)
 
@@ -86,7 +86,7 @@ def _gather(x: te.Tensor, indices: te.Tensor, *, mode: str, batch: int = 0) -> t
         places = [_signed(indices(*i[:lead], k)) for k in range(depth)]
         clamped = [_clamp(p, size - 1) for p, size in zip(places, sizes, strict=True)]
         value = x(*i[:batch], *clamped, *i[lead:])
-        if mode == "clip" or not depth:
+        if mode != "fill" or not depth:
             return value
         return tirx.if_then_else(_inside(places, sizes), value, tirx.const(0, dtype_name(x)))
 
@@ -141,8 +141,8 @@ def _gather_batch(batched: tuple[bool, ...], x: Array, indices: Array, *, mode: 
 
 
 #: ``gather(x, indices, mode=, batch=0)``: the last axis of ``indices`` addresses the axes of ``x`` that follow the
-#: first ``batch`` ones, which both have in common. Places outside the array are clamped to it (mode ``clip``) or read
-#: as 0 (mode ``fill``).
+#: first ``batch`` ones, which both have in common. Places outside the array are clamped to it (mode ``clip``), read as
+#: 0 (``fill``), or there should be none (``in_bounds``): then they are clamped, but no cotangent gets where they lead.
 gather = register(
     Op("gather", "injective", _gather_shape, _gather, (_gather_vjp, None), inexpensive=False, batch=_gather_batch)
 )
@@ -243,11 +243,17 @@ def _chosen(x: Array, extremum: Array) -> Array:
     return pw.astype(pw.equal(x, extremum), dtype=dtypes.NAMES[x.dtype])
 
 
+def _chosen_before(x: Array, out: Array) -> Array:
+    """1 where an extremum is the element that was there, which may be NaN, else 0."""
+    both_nan = pw.bitwise_and(pw.isnan(x), pw.isnan(out))
+    return pw.astype(pw.bitwise_or(pw.equal(x, out), both_nan), dtype=dtypes.NAMES[x.dtype])
+
+
 def _extremum_share(g: Array, out: Array, x: Array, indices: Array, updates: Array, mode: str, batch: int) -> Array:
     """The cotangent of each place, divided by the number of elements that attain its extremum."""
     taken = gather(out, indices, mode="fill", batch=batch)
-    count = scatter(_chosen(x, out), indices, _chosen(updates, taken), mode="add", batch=batch)
-    return pw.divide(g, count)
+    count = scatter(_chosen_before(x, out), indices, _chosen(updates, taken), mode="add", batch=batch)
+    return g / pw.maximum(count, pw.constant(1, count))  # no update is equal to NaN
 
 
 def _scatter_vjp_array(
@@ -268,7 +274,7 @@ def _scatter_vjp_array(
     elif mode == "mul":
         g = scatter(g, indices, updates, mode="mul", batch=batch, unique=unique)
     elif mode != "add":
-        g = pw.multiply(_extremum_share(g, out, x, indices, updates, mode, batch), _chosen(x, out))
+        g = _extremum_share(g, out, x, indices, updates, mode, batch) * _chosen_before(x, out)
     return pw.sum_to(g, shape)
 
 
@@ -292,7 +298,7 @@ def _scatter_vjp_updates(
         return _others(g, x, indices, updates, batch, unique)
     if mode in ("min", "max"):
         share = _extremum_share(g, out, x, indices, updates, mode, batch)
-        return pw.multiply(take(share), _chosen(updates, take(out)))
+        return take(share) * _chosen(updates, take(out))
     # Of several updates of one place only the last has an influence: number them and see whose number stays.
     lead = indices.shape[:-1]
     flat = shapes.iota(shape=(math.prod(lead),), axis=0, dtype="int32")

@@ -87,10 +87,10 @@ def _sum_vjp(g: Array, out: Array, x: Array, *, axis: Ints) -> Array:
 
 
 def _extremum_vjp(g: Array, out: Array, x: Array, *, axis: Ints) -> Array:
-    """Shared equally by all elements that attain the extremum."""
+    """Shared equally by all elements that attain the extremum; nobody has it if that is NaN."""
     chosen = pw.astype(pw.equal(x, spread(out, x.shape, axis)), dtype=dtypes.NAMES[x.dtype])
-    share = pw.divide(g, sum(chosen, axis=axis))
-    return pw.multiply(spread(share, x.shape, axis), chosen)
+    share = g / pw.maximum(sum(chosen, axis=axis), pw.constant(1, x))
+    return spread(share, x.shape, axis) * chosen
 
 
 def _prod_vjp(g: Array, out: Array, x: Array, *, axis: Ints) -> Array:

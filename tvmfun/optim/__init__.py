@@ -1,5 +1,6 @@
 """Optimizers as pairs of pure functions, with optax's names: ``init`` makes a state, ``update`` a step."""
 
+from tvmfun.boundary import publish as _publish
 from tvmfun.optim import contrib, microbatching, projections, second_order, tree
 from tvmfun.optim.base import (
     EmptyState,
@@ -35,6 +36,7 @@ from tvmfun.optim.inject import InjectStatefulHyperparamsState, WrappedScheduleS
 from tvmfun.optim.linear_algebra import matrix_inverse_pth_root, nnls, power_iteration
 from tvmfun.optim.loss_scaling import DynamicLossScale, StaticLossScale, all_finite, select_tree
 from tvmfun.optim.microbatching import microbatch
+from tvmfun.optim.naming import named as _named
 from tvmfun.optim.optimizers.adam import adam, adamax, adamaxw, adamw, amsgrad, nadam, nadamw
 from tvmfun.optim.optimizers.adaptive import adadelta, adafactor, adagrad, rmsprop, rowwise_adagrad, sm3
 from tvmfun.optim.optimizers.layerwise import fromage, lamb, lars, novograd
@@ -341,3 +343,5 @@ __all__ = [
     "yogi",
     "zero_nans",
 ]
+
+_publish(globals(), _named)

@@ -9,6 +9,7 @@ import numpy as np
 import tvmfun.numpy as tnp
 from tvmfun import lax
 from tvmfun import tree as pytree
+from tvmfun.boundary import publish
 from tvmfun.optim import tree as optim_tree
 from tvmfun.optim.layout import ravel
 
@@ -250,3 +251,6 @@ def _for_each(tree: Any, bound: Any) -> Any:
     if pytree.structure(bound).is_leaf():
         return pytree.map(lambda _: bound, tree)
     return bound
+
+
+publish(globals())

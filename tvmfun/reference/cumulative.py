@@ -42,8 +42,6 @@ def enter_all() -> None:
     """Adds the meanings to the table."""
     sums: dict[str, Callable[..., Any]] = {
         "cumsum": _along(lambda x, axis: np.cumsum(x, axis, dtype=x.dtype)),
-        "cumprod": _along(lambda x, axis: np.cumprod(x, axis, dtype=x.dtype)),
-        "cumlogsumexp": _along(np.logaddexp.accumulate),
         "linear_recurrence": _recurrence,
     }
     exact: dict[str, Callable[..., Any]] = {
@@ -51,5 +49,7 @@ def enter_all() -> None:
         "cummin": _along(np.minimum.accumulate),
         "cumulative_place": _position,
     }
-    enter(sums, sums=True)
+    enter(sums, partial="sums")
+    enter({"cumprod": _along(lambda x, axis: np.cumprod(x, axis, dtype=x.dtype))}, partial="products")
+    enter({"cumlogsumexp": _along(np.logaddexp.accumulate)}, partial="several")
     enter(exact, exact=True)

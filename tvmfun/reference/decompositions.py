@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -74,14 +74,35 @@ def _svd(a: np.ndarray, full: bool) -> tuple[np.ndarray, np.ndarray, np.ndarray]
     return _each(lambda a: tuple(np.linalg.svd(a, full_matrices=full)), a)
 
 
+def _transposed(a: np.ndarray) -> np.ndarray:
+    return np.swapaxes(a, -1, -2)
+
+
+def _eigh_invariants(results: Sequence[np.ndarray], a: np.ndarray) -> tuple[np.ndarray, ...]:
+    """The eigenvalues, the matrix again, and the products of the vectors, which may have either sign."""
+    w, v = results
+    return w, (v * w[..., None, :]) @ _transposed(v), _transposed(v) @ v
+
+
+def _svd_invariants(results: Sequence[np.ndarray], a: np.ndarray, full: bool) -> tuple[np.ndarray, ...]:
+    u, s, vt = results
+    k = s.shape[-1]
+    return s, (u[..., :k] * s[..., None, :]) @ vt[..., :k, :], _transposed(u) @ u, vt @ _transposed(vt)
+
+
+def _qr_invariants(results: Sequence[np.ndarray], a: np.ndarray, full: bool) -> tuple[np.ndarray, ...]:
+    q, r = results
+    return q @ r, _transposed(q) @ q, np.tril(r, -1)
+
+
 def enter_all() -> None:
     """Adds the meanings to the table."""
     meanings: dict[str, Callable[..., Any]] = {
         "triangular_solve": _triangular_solve,
         "cholesky": _cholesky,
         "lu": _lu,
-        "qr": _qr,
-        "eigh": _eigh,
-        "svd": _svd,
     }
-    enter(meanings, sums=True)
+    enter(meanings, partial="several")
+    enter({"qr": _qr}, partial="several", invariants=_qr_invariants)
+    enter({"eigh": _eigh}, partial="several", invariants=_eigh_invariants)
+    enter({"svd": _svd}, partial="several", invariants=_svd_invariants)

@@ -30,6 +30,10 @@ class Rounding:
 
     def __init__(self, seed: int) -> None:
         self._rng = np.random.default_rng(seed)
+        #: What a result is where the order of its terms decides whether it leaves the range of the dtype on the way.
+        self.anything = (np.nan, np.inf, 0.0)[seed % 3]
+        #: Whether results stay as they are computed, as where two operations are fused without rounding in between.
+        self.is_fused = seed % 3 == 2
 
     def of(self, value: np.ndarray, dtype: np.dtype) -> np.ndarray:
         """The value with each element off by up to the distance to its neighbours of ``dtype``."""
@@ -61,7 +65,9 @@ def evaluate(program: Program, values: Sequence[Any], rounding: Rounding | None 
     [array([1., 3., 5.])]
     """
     apply = lambda equation, arguments: evaluate_equation(equation, arguments, rounding)
-    return [np.asarray(value) for value in program.evaluate(list(map(np.asarray, values)), apply)]
+    results = program.evaluate(list(map(np.asarray, values)), apply)
+    with np.errstate(all="ignore"):
+        return [np.asarray(value, atom.aval.dtype) for value, atom in zip(results, program.outputs, strict=True)]
 
 
 def evaluate_equation(equation: Equation, arguments: Sequence[Any], rounding: Rounding | None = None) -> Any:
@@ -76,32 +82,61 @@ def evaluate_equation(equation: Equation, arguments: Sequence[Any], rounding: Ro
         meaning = MEANINGS.get(op.name)
         if meaning is None:
             raise ProgramError("reference", "the op has no meaning in NumPy", got=op.name)
-        results = _apply(meaning, arguments, params, rounding)
+        with np.errstate(all="ignore"):
+            results = _apply(equation, meaning, list(map(np.asarray, arguments)), rounding)
         results = results if isinstance(results, tuple) else (results,)
         if rounding is not None and not meaning.exact:
             pairs = zip(results, equation.outputs, strict=True)
             results = [rounding.of(result, out.aval.dtype) for result, out in pairs]
-    stored = tuple(_stored(result, out.aval) for result, out in zip(results, equation.outputs, strict=True))
+    is_fused = rounding is not None and rounding.is_fused
+    pairs = zip(results, equation.outputs, strict=True)
+    stored = tuple(_stored(result, out.aval, is_fused) for result, out in pairs)
     return stored if len(stored) != 1 else stored[0]
 
 
-def _apply(meaning: Meaning, arguments: Sequence[Any], params: dict[str, Any], rounding: Rounding | None) -> Any:
-    arrays = [np.asarray(argument) for argument in arguments]
-    if rounding is not None and meaning.sums:
-        # Errors in the terms stand for those of the partial sums.
-        arrays = [rounding.of(_wide(array), array.dtype) for array in arrays]
-    with np.errstate(all="ignore"):
-        return meaning.compute(*(arrays if meaning.raw else map(_wide, arrays)), **params)
+def _apply(equation: Equation, meaning: Meaning, arrays: Sequence[np.ndarray], rounding: Rounding | None) -> Any:
+    if meaning.raw:
+        own = (array.astype(atom.aval.dtype) for array, atom in zip(arrays, equation.inputs, strict=True))
+        return meaning.compute(*own, **equation.params)
+    wide = list(map(_wide, arrays))
+    if rounding is None or meaning.partial == "nothing":
+        return meaning.compute(*wide, **equation.params)
+    # Errors in the terms stand for those of the partial results.
+    perturbed = [rounding.of(x, array.dtype) for x, array in zip(wide, arrays, strict=True)]
+    results = meaning.compute(*perturbed, **equation.params)
+    if meaning.partial == "several" or not dtypes.is_float(equation.outputs[0].aval.dtype):
+        return results
+    info = ml_dtypes.finfo(equation.outputs[0].aval.dtype)
+    most, least = float(info.max), float(info.tiny)
+    bound = lambda held: meaning.compute(*map(held, wide), **equation.params)
+    decided = (
+        bound(_magnitude) <= most if meaning.partial == "sums" else (bound(_grown) <= most) & (bound(_shrunk) >= least)
+    )
+    return np.where(decided, results, rounding.anything)
+
+
+def _magnitude(x: np.ndarray) -> np.ndarray:
+    """The size of each number; infinities and NaN have the same influence wherever they are added."""
+    return np.where(np.isfinite(x), np.abs(x), 0) if x.dtype.kind == "f" else x
+
+
+def _grown(x: np.ndarray) -> np.ndarray:
+    return np.maximum(np.where(np.isfinite(x), np.abs(x), 1), 1)
+
+
+def _shrunk(x: np.ndarray) -> np.ndarray:
+    return np.minimum(np.where(np.isfinite(x) & (x != 0), np.abs(x), 1), 1)
 
 
 def _wide(array: np.ndarray) -> np.ndarray:
     return array.astype(np.float64) if dtypes.is_float(array.dtype) else array
 
 
-def _stored(value: Any, aval: ShapeDtype) -> np.ndarray:
-    """A result in the dtype of the Program."""
+def _stored(value: Any, aval: ShapeDtype, is_fused: bool) -> np.ndarray:
+    """A result in the dtype of the Program, or a float in double precision."""
     value = np.asarray(value)
     if value.shape != aval.shape:
         raise ProgramError("reference", f"an op returns {aval}", got=str(value.shape))
     with np.errstate(all="ignore"):
-        return np.ascontiguousarray(value.astype(aval.dtype)).reshape(aval.shape)
+        dtype = np.float64 if is_fused and dtypes.is_float(aval.dtype) else aval.dtype
+        return np.ascontiguousarray(value.astype(dtype)).reshape(aval.shape)

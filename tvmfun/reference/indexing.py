@@ -104,4 +104,4 @@ def enter_all() -> None:
         "searchsorted": _searchsorted,
     }
     enter(moved, exact=True, raw=True)
-    enter({"scatter": _scatter}, sums=True)
+    enter({"scatter": _scatter}, partial="sums")

@@ -3,11 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 #: What an op computes: ``(*arrays, **params) -> array``, or a tuple of arrays for an op with several results. Floats
 #: come in double precision, or as they are stored if the meaning is ``raw``.
 Function = Callable[..., Any]
+
+
+#: Sums and products may leave the range of a dtype on the way although the result is in it; of several steps nobody
+#: knows.
+Partial = Literal["nothing", "sums", "products", "several"]
 
 
 class Meaning(NamedTuple):
@@ -17,19 +22,22 @@ class Meaning(NamedTuple):
         compute: the function.
         exact: whether it only moves, chooses or counts, so that no rounding is involved.
         raw: whether it gets arrays in the dtypes of the Program.
-        sums: whether it adds up terms, in an order that lowering may change.
+        partial: what it computes on the way to a result, in an order that lowering may change; see :data:`Partial`.
+        invariants: for an op with several right results, such as eigenvectors of either sign, what all of them have in
+            common: ``(results, *arrays, **params) -> arrays``.
     """
 
     compute: Function
     exact: bool = False
     raw: bool = False
-    sums: bool = False
+    partial: Partial = "nothing"
+    invariants: Function | None = None
 
 
 #: Meanings by the names of ops.
 MEANINGS: dict[str, Meaning] = {}
 
 
-def enter(functions: dict[str, Function], **properties: bool) -> None:
+def enter(functions: dict[str, Function], **properties: Any) -> None:
     """Adds functions with the same properties to the table."""
     MEANINGS.update((name, Meaning(function, **properties)) for name, function in functions.items())

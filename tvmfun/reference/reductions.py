@@ -32,6 +32,9 @@ def _highest(dtype: np.dtype) -> Any:
 def windows(x: np.ndarray, fill: Any, window: Ints, stride: Ints, padding: Padding) -> np.ndarray:
     """The elements of each window along a last axis, ``fill`` outside of the array."""
     source = pad(x, fill, tuple(p[0] for p in padding), tuple(p[1] for p in padding), (0,) * x.ndim)
+    if any(n < size for n, size in zip(source.shape, window, strict=True)):
+        sizes = [max(0, (n - k) // s + 1) for n, k, s in zip(source.shape, window, stride, strict=True)]
+        return np.zeros((*sizes, int(np.prod(window))), x.dtype)
     views = np.lib.stride_tricks.sliding_window_view(source, window)
     chosen = views[tuple(slice(None, None, step) for step in stride)]
     return chosen.reshape(*chosen.shape[: x.ndim], -1)
@@ -68,7 +71,6 @@ _EXACT: dict[str, Callable[..., Any]] = {
 
 _SUMS: dict[str, Callable[..., Any]] = {
     "sum": lambda x, axis: np.sum(x, axis=axis, dtype=x.dtype),
-    "prod": lambda x, axis: np.prod(x, axis=axis, dtype=x.dtype),
     "window_sum": lambda x, **params: windows(x, 0, **params).sum(axis=-1, dtype=x.dtype),
     "window_put": _window_put,
 }
@@ -77,4 +79,5 @@ _SUMS: dict[str, Callable[..., Any]] = {
 def enter_all() -> None:
     """Adds the meanings to the table."""
     enter(_EXACT, exact=True)
-    enter(_SUMS, sums=True)
+    enter(_SUMS, partial="sums")
+    enter({"prod": lambda x, axis: np.prod(x, axis=axis, dtype=x.dtype)}, partial="products")

@@ -1,5 +1,6 @@
 """What layers compute, as functions of their parameters; arrays are (batch, spatial axes, channels)."""
 
+from tvmfun.boundary import publish as _publish
 from tvmfun.nn.functional.activations import (
     celu,
     elu,
@@ -111,3 +112,5 @@ __all__ = [
     "tanh",
     "tanhshrink",
 ]
+
+_publish(globals())

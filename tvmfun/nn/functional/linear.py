@@ -73,7 +73,10 @@ def bilinear(x1: Any, x2: Any, weight: Any, bias: Any = None) -> Any:
 
 
 def embedding(indices: Any, weight: Any, *, padding_idx: int | None = None) -> Any:
-    """The rows of a table: ``weight[indices]``.
+    """The rows of a table, ``tnp.take(weight, indices, axis=0)``.
+
+    An index outside the table gives a row of NaN, which cannot go unnoticed, and no gradient; ``weight[indices]`` would
+    give the nearest row.
 
     Args:
         indices: an array of integers; negative ones count from the end.

@@ -122,7 +122,7 @@ class Embedding:
     """A table of vectors, looked up by integers.
 
     The weight has the shape (num_embeddings, embedding_dim) and begins normal, with zeros in the row ``padding_idx``,
-    as in PyTorch.
+    as in PyTorch. An integer outside the table gives a row of NaN, as in Flax, and negative ones count from the end.
 
     Args:
         num_embeddings: the number of rows.

@@ -4,6 +4,7 @@
 and numbers, and return the loss of each element or example.
 """
 
+from tvmfun.boundary import publish as _publish
 from tvmfun.nn.losses.classification import (
     hinge_loss,
     make_fenchel_young_loss,
@@ -68,3 +69,5 @@ __all__ = [
     "squared_error",
     "triplet_margin_loss",
 ]
+
+_publish(globals())

@@ -1,5 +1,6 @@
 """Optimizers from recent papers, with the names of ``optax.contrib``."""
 
+from tvmfun.boundary import publish as _publish
 from tvmfun.optim.contrib.ademamix import (
     ScaleByAdemamixState,
     ScaleBySimplifiedAdEMAMixState,
@@ -35,6 +36,7 @@ from tvmfun.optim.contrib.schedule_free import (
     schedule_free_sgd,
 )
 from tvmfun.optim.contrib.sophia import HutchinsonState, SophiaState, hutchinson_estimator_diag_hessian, sophia
+from tvmfun.optim.naming import named as _named
 
 __all__ = [
     "COCOBState",
@@ -93,3 +95,5 @@ __all__ = [
     "simplified_ademamix",
     "sophia",
 ]
+
+_publish(globals(), _named)

@@ -1,5 +1,6 @@
 """Arithmetic on trees of arrays, and the values in the state of an optimizer by name."""
 
+from tvmfun.boundary import publish as _publish
 from tvmfun.optim.tree.arithmetic import (
     add,
     add_scale,
@@ -71,3 +72,5 @@ __all__ = [
     "where",
     "zeros_like",
 ]
+
+_publish(globals())

@@ -1,0 +1,159 @@
+"""Public functions with wrong arguments, from fixed seeds, in a process of their own, so that crashes are seen."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import tvmfun
+from tvmfun import lax, nn, optim, tree
+from tvmfun import numpy as tnp
+from tvmfun.errors import ArgumentError, ArgumentTypeError, DtypeError, ShapeError, TreeError
+
+SCRIPT = Path(__file__).parent / "support" / "wrong_calls.py"
+X = np.ones((2, 3), "float32")
+
+
+def run(seed: int, count: int, directory: Path) -> list[dict]:
+    command = [sys.executable, str(SCRIPT), str(seed), str(count)]
+    done = subprocess.run(command, cwd=directory, capture_output=True, text=True, timeout=1200)
+    lines = [json.loads(line) for line in done.stdout.splitlines()]
+    assert lines and "done" in lines[-1], f"{lines[-1:]} ended the process: {done.stderr[-2000:]}"
+    assert len(lines) > 1000 * count
+    return [line for line in lines if "raw" in line]
+
+
+@pytest.mark.parametrize(
+    ("seed", "count"), [(0, 1), pytest.param(1, 5, marks=pytest.mark.slow), pytest.param(2, 5, marks=pytest.mark.slow)]
+)
+def test_wrong_calls_raise_errors_of_ours(seed, count, tmp_path):
+    assert run(seed, count, tmp_path) == []
+
+
+@dataclasses.dataclass
+class Unregistered:
+    w: object
+
+
+@tree.register_dataclass
+@dataclasses.dataclass
+class Layer:
+    w: object
+    activation: object = "relu"
+
+
+def updated(optimizer, updates, params, given=None):
+    state = optimizer.init(params)
+    return optimizer.update(updates, state if given is None else given, params)
+
+
+W = {"w": X, "b": {"c": X}}
+MESSAGES = {
+    "another function's name": (
+        ShapeError,
+        r"^\[softmax\] an array with 2 axes has no such axis, got axis 5",
+        lambda: nn.functional.softmax(X, axis=5),
+    ),
+    "a parameter": (
+        ArgumentError,
+        r"^\[median\] keepdims must be bool, got float32\[2,3\]\. Try help\(median\)",
+        lambda: tnp.median(X, keepdims=X),
+    ),
+    "no transformation": (
+        ArgumentTypeError,
+        r"^\[chain\] transforms must be GradientTransformation, got 0\.5",
+        lambda: optim.chain(optim.sgd(0.1), 0.5),
+    ),
+    "weights": (
+        ShapeError,
+        r"^\[layer_norm\] weight and bias must have the shape \(3,\), got \(5,\)",
+        lambda: nn.functional.layer_norm(X, 3, np.ones(5)),
+    ),
+    "weights of another kind": (
+        ArgumentTypeError,
+        r"^\[layer_norm\] normalized_shape must be int \| Sequence\[int\], got 0\.5",
+        lambda: nn.functional.layer_norm(X, 0.5),
+    ),
+    "no function": (ArgumentTypeError, r"^\[tree\.map\] f must be Callable", lambda: tree.map(3, {"a": 1})),
+    "trees": (
+        TreeError,
+        r"^\[tree\.map\] tree 2 must have the tree structure of tree 1: .* Try adding \['a'\]",
+        lambda: tree.map(lambda a, b: a, {"a": 1}, {"b": 1}),
+    ),
+    "updates of another tree": (
+        TreeError,
+        r"^\[adam\.update\] the updates must have the tree structure of the parameters: .* at \['b'\], got .*",
+        lambda: updated(optim.adam(0.1), {"w": X, "b": {"d": X}}, W),
+    ),
+    "updates of other shapes": (
+        ShapeError,
+        r"^\[adam\.update\] the update at \['b'\]\['c'\] must have the shape \(2, 3\) of its parameter, got \(2,\)",
+        lambda: updated(optim.adam(0.1), {"w": X, "b": {"c": X[:, 0]}}, W),
+    ),
+    "a state of other parameters": (
+        TreeError,
+        r"^\[adam\.update\] the state must have .* at \[0\]\.mu, got dict with the keys 'v'",
+        lambda: updated(optim.adam(0.1), W, W, optim.adam(0.1).init({"v": X})),
+    ),
+    "a schedule's argument": (
+        ArgumentError,
+        r"^\[exponential_decay\] transition_steps must be int, got float32\[2,3\]",
+        lambda: optim.exponential_decay(0.5, X, 5),
+    ),
+    "trees of branches": (
+        TreeError,
+        r"^\[cond\] the result of true_fun must have the tree structure of the result of false_fun",
+        lambda: lax.cond(True, lambda x: x, lambda x: (x, x), 1.0),
+    ),
+    "shapes of branches": (
+        ShapeError,
+        r"^\[cond\] .* one shape, got float32\[\] from false_fun, float32\[2,3\] from true_fun",
+        lambda: lax.cond(True, lambda x: x, lambda x: x[0, 0], X),
+    ),
+    "dtypes of branches": (
+        DtypeError,
+        r"^\[switch\] .* one dtype, got float32\[2,3\] from branches\[0\], bool\[2,3\] from branches\[1\]",
+        lambda: lax.switch(0, [lambda x: x, lambda x: x > 0], X),
+    ),
+    "an unregistered dataclass": (
+        DtypeError,
+        r"^\[\w+\] argument 0 is neither .*, got Unregistered\. Try tvmfun\.tree\.register_dataclass for Unregistered",
+        lambda: tvmfun.jit(tnp.sum)(Unregistered(X)),
+    ),
+    "an unregistered dataclass as a carry": (
+        DtypeError,
+        r"^\[scan\] .* got Unregistered\. Try tvmfun\.tree\.register_dataclass for Unregistered",
+        lambda: lax.scan(lambda c, x: (c, x), Unregistered(X), X),
+    ),
+    "a field that is not an array": (
+        DtypeError,
+        r"^\[<lambda>\] argument 0\.activation is neither .* got str 'relu'\. Try field\(metadata=\{\"static\": True\}\)",
+        lambda: tvmfun.jit(lambda layer: layer.w)(Layer(X)),
+    ),
+}
+
+
+@pytest.mark.parametrize("case", MESSAGES.values(), ids=MESSAGES)
+def test_messages(case):
+    kind, message, call = case
+    with pytest.raises(kind, match=message):
+        call()
+
+
+def test_errors_of_the_user_stay_as_they_are():
+    def fails(*leaves):
+        raise ValueError("mine")
+
+    for call in (lambda: tree.map(fails, W), lambda: lax.scan(fails, 0.0, X), lambda: lax.cond(True, fails, fails, 1)):
+        with pytest.raises(ValueError, match="^mine$"):
+            call()
+    with pytest.raises(ShapeError, match=r"^\[max\]"):
+        tree.map(lambda x: tnp.max(x, axis=7), W)
+    with pytest.raises(TypeError, match=r"^softmax\(\) missing 1 required positional argument: 'x'"):
+        nn.functional.softmax()

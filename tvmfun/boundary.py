@@ -1,0 +1,263 @@
+"""The boundary of the library: what leaves a public function because of a wrong argument is an error of ours.
+
+A public function runs as it is written. Only where it fails are its arguments looked at: against its annotations, which
+name the parameter that does not fit. So a call costs no more, and a function need not check what it would fail on.
+"""
+
+from __future__ import annotations
+
+import functools
+import inspect
+import re
+import sysconfig
+import types
+import typing
+from collections.abc import Callable, Collection, Iterable, Mapping, MutableMapping, Sequence
+from importlib.util import find_spec
+from pathlib import Path
+from types import FunctionType, TracebackType
+from typing import Any, TypeVar
+
+import numpy as np
+
+from tvmfun.errors import (
+    ArgumentError,
+    ArgumentTypeError,
+    DtypeError,
+    IndexingError,
+    ShapeError,
+    TreeError,
+    TvmfunError,
+)
+
+_F = TypeVar("_F", bound=Callable)
+
+#: Errors about arguments, which a function may get from another one that it calls.
+_ABOUT_ARGUMENTS = (ArgumentError, DtypeError, IndexingError, ShapeError, TreeError)
+#: What Python raises where something is not of the kind that was expected.
+_OF_PYTHON = (ArithmeticError, AttributeError, LookupError, TypeError, ValueError)
+
+_STANDARD = sysconfig.get_paths()["stdlib"]
+_INSTALLED = tuple(sysconfig.get_paths()[name] for name in ("purelib", "platlib"))
+_OTHERS = ("ml_dtypes", "numpy", "opt_einsum", "optree", "tvm", "tvm_ffi")
+_PACKAGES = tuple(
+    str(Path(spec.origin).parent) for spec in map(find_spec, ("tvmfun", *_OTHERS)) if spec and spec.origin
+)
+#: Methods that dataclasses write, and functions of extension modules.
+_NO_FILES = ("<string>", "<unknown>")
+#: The names of all public functions.
+_PUBLISHED: set[str] = set()
+
+
+def publish(
+    namespace: MutableMapping[str, Any],
+    made: Callable[[str, Any], Any] | None = None,
+    prefix: str = "",
+    but: Collection[str] = (),
+) -> None:
+    """Bounds the public functions and classes of a module or package, where they are defined, too.
+
+    Args:
+        namespace: its ``globals()``.
+        made: what to do with the name of a function and with its result.
+        prefix: what their names have in front in an error.
+        but: names of functions that speak for others.
+    """
+    for name in namespace.get("__all__") or [name for name in namespace if not name.startswith("_")]:
+        value = namespace.get(name)
+        if not str(getattr(value, "__module__", "")).startswith(namespace["__name__"]) or name in but:
+            continue
+        if isinstance(value, FunctionType) and not hasattr(value, "__bounded__"):
+            _PUBLISHED.add(name)
+            namespace[name] = bound = bounded(value, prefix + value.__name__, made)
+            home = value.__globals__
+            if home.get(value.__name__) is value:
+                home[value.__name__] = bound
+        elif isinstance(value, type) and not issubclass(value, tuple | BaseException):
+            bound_methods(value)
+
+
+def bound_methods(cls: type) -> None:
+    """Bounds the methods of a class: making an instance and calling it are known by the name of the class alone."""
+    for method in ("__init__", "__call__", "__next__", *(name for name in vars(cls) if not name.startswith("_"))):
+        own = inspect.getattr_static(cls, method, None)
+        inherited = method not in vars(cls)
+        if isinstance(own, FunctionType) and (inherited or not hasattr(own, "__bounded__")):
+            # Users know a private class by the function that makes it.
+            name = cls.__name__.strip("_").lower() if cls.__name__.startswith("_") else cls.__name__
+            setattr(cls, method, bounded(own, name if method.startswith("_") else f"{name}.{method}"))
+
+
+def bounded(function: _F, name: str = "", made: Callable[[str, Any], Any] | None = None) -> _F:
+    """The same function, whose errors about arguments have its name.
+
+    Args:
+        function: any function.
+        name: what users call it, if not by its name.
+        made: what to do with its name and its result.
+    """
+    name = name or function.__name__
+
+    @functools.wraps(function)
+    def call(*args: Any, **kwargs: Any) -> Any:
+        try:
+            result = function(*args, **kwargs)
+        except _ABOUT_ARGUMENTS as error:
+            # A name in capitals is that of a class of the user's, or of ours.
+            known = {name, name.partition(".")[0]} & {error.where, error.where.rpartition(".")[2]}
+            if known or error.where[:1].isupper() or not _is_ours(error):
+                raise
+            # Another function looked at its arguments. Something else, a conversion to bool, say, knows of none.
+            wrong = None if error.where in _PUBLISHED else _misfit(error, name, function, args, kwargs)
+            if wrong:
+                raise wrong from error
+            error.rename(name)
+            raise
+        except _OF_PYTHON as error:
+            if isinstance(error, TvmfunError) or not _is_ours(error):
+                raise
+            raise _explained(error, name, function, args, kwargs) from error
+        if isinstance(result, FunctionType) and _is_made_inside(result):
+            return bounded(result, name)
+        return made(name, result) if made else result
+
+    call.__bounded__ = True  # type: ignore[attr-defined]
+    return call  # type: ignore[return-value]
+
+
+def _is_made_inside(function: FunctionType) -> bool:
+    """Whether a function is one that a public function makes, such as a schedule, and not yet bounded."""
+    inside = str(function.__module__).startswith("tvmfun") and "<locals>" in function.__qualname__
+    return inside and not hasattr(function, "__bounded__")
+
+
+def _is_ours(error: BaseException) -> bool:
+    """Whether an error came from inside: neither from a call with too many arguments, say, nor from a user's code."""
+    inside = error.__traceback__ and error.__traceback__.tb_next
+    return inside is not None and all(map(_is_known, _files(inside)))
+
+
+def _files(traceback: TracebackType | None) -> Iterable[str]:
+    while traceback is not None:
+        yield traceback.tb_frame.f_code.co_filename
+        traceback = traceback.tb_next
+
+
+@functools.cache
+def _is_known(file: str) -> bool:
+    standard = file.startswith(_STANDARD) and not file.startswith(_INSTALLED)
+    standard = standard or file.startswith("<frozen ")
+    return standard or file.startswith(_PACKAGES) or file in _NO_FILES or file.endswith((".cc", ".h", ".pxi", ".pyx"))
+
+
+def _explained(error: Exception, name: str, function: Callable, args: tuple, kwargs: dict) -> Exception:
+    """The error to raise in place of one of Python's."""
+    wrong = _misfit(error, name, function, args, kwargs)
+    if wrong:
+        return wrong
+    if isinstance(error, LookupError | ArithmeticError) and not isinstance(error, IndexError | OverflowError):
+        return error  # nothing says that the arguments are to blame
+    if next(iter(inspect.signature(function).parameters), "") == "self":
+        args = args[1:]
+    values = [described(value) for value in args] + [f"{key}={described(value)}" for key, value in kwargs.items()]
+    reason = str(error).rstrip(".").replace("\n", " ")
+    what = f"it cannot work with these arguments: {reason}"
+    return _kind(error)(name, what, got=", ".join(values) or "none", hint=f"help({name})")
+
+
+def _kind(error: Exception) -> type[ArgumentError]:
+    return ArgumentTypeError if isinstance(error, TypeError | AttributeError) else ArgumentError
+
+
+def _misfit(error: Exception, name: str, function: Callable, args: tuple, kwargs: dict) -> ArgumentError | None:
+    """What is wrong with the first argument that its annotation forbids."""
+    try:
+        given = inspect.signature(function).bind(*args, **kwargs)
+    except TypeError:  # it hands its arguments on to another function
+        return None
+    wrong = _wrong_argument(function, given)
+    if wrong is None:
+        return None
+    return _kind(error)(name, f"{wrong[0]} must be {wrong[1]}", got=described(wrong[2]), hint=f"help({name})")
+
+
+def _wrong_argument(function: Callable, given: inspect.BoundArguments) -> tuple[str, str, Any] | None:
+    """The first argument that its annotation forbids: the parameter's name, what it must be, and what it is."""
+    try:
+        hints = typing.get_type_hints(inspect.unwrap(function))
+    except (NameError, TypeError):  # names that exist for type checkers only
+        return None
+    for parameter in given.signature.parameters.values():
+        if parameter.name not in given.arguments or parameter.name not in hints:
+            continue
+        value, hint = given.arguments[parameter.name], hints[parameter.name]
+        values = {parameter.VAR_POSITIONAL: lambda v: v, parameter.VAR_KEYWORD: lambda v: tuple(v.values())}
+        for one in values.get(parameter.kind, lambda v: (v,))(value):
+            if one is not parameter.default and not _fits(one, hint):
+                return parameter.name, _written(hint), one
+    return None
+
+
+def _written(hint: Any) -> str:
+    """An annotation as it reads in source code, aliases resolved."""
+    text = inspect.formatannotation(hint)
+    return re.sub(r"\b(?:\w+\.)+(?=\w)", "", text).replace("NoneType", "None")
+
+
+def _fits(value: Any, hint: Any) -> bool:
+    """Whether a value may be what an annotation says; yes, where that is hard to tell."""
+    origin, parts = typing.get_origin(hint), typing.get_args(hint)
+    if origin in (typing.Union, types.UnionType):
+        return any(_fits(value, part) for part in parts)
+    if origin is typing.Literal:
+        return any(value is part or (type(value) is type(part) and value == part) for part in parts)
+    if hint is None or hint is type(None):
+        return value is None
+    if hint in (bool, int, float):
+        return _is_number(value, hint)
+    if isinstance(origin, type) and issubclass(origin, Collection | Iterable) and not issubclass(origin, Mapping):
+        return _is_sequence(value, origin) and (len(parts) > 2 or _items_fit(value, parts))
+    kind = origin or hint
+    if kind is Callable:
+        return callable(value)
+    if isinstance(kind, type) and kind is not typing.Any and not getattr(kind, "_is_protocol", False):
+        return isinstance(value, kind) or _is_array(value)
+    return True
+
+
+def _is_number(value: Any, kind: type) -> bool:
+    if _is_array(value):
+        return getattr(value, "ndim", len(value.shape)) == 0
+    if kind is bool:
+        return isinstance(value, bool | np.bool_)
+    return hasattr(value, "__index__") or (kind is float and isinstance(value, float | np.floating))
+
+
+def _is_sequence(value: Any, kind: type) -> bool:
+    if isinstance(value, str | bytes) or not hasattr(value, "__iter__"):
+        return False
+    if _is_array(value):
+        return len(value.shape) > 0
+    return isinstance(value, kind) or (issubclass(kind, Sequence) and hasattr(value, "__len__"))
+
+
+def _items_fit(value: Any, parts: tuple) -> bool:
+    known = isinstance(value, list | tuple) and bool(parts)
+    return not known or all(_fits(item, parts[0]) for item in value)
+
+
+def _is_array(value: Any) -> bool:
+    return hasattr(value, "shape") and hasattr(value, "dtype") and not isinstance(value, type)
+
+
+def described(value: Any) -> str:
+    """A value in an error: short, and an array by its type."""
+    if _is_array(value):
+        return f"{value.dtype}[{','.join(map(str, value.shape))}]"
+    if callable(value) and hasattr(value, "__name__"):
+        return str(value.__name__)
+    if type(value) in (list, tuple) and len(value) <= 4:
+        items = ", ".join(map(described, value))
+        return f"[{items}]" if isinstance(value, list) else f"({items}{',' * (len(value) == 1)})"
+    text = repr(value)
+    return text if len(text) <= 60 and "\n" not in text else type(value).__name__

@@ -1,0 +1,50 @@
+"""Errors of transformations: which function, which tree, and where in it."""
+
+from __future__ import annotations
+
+import functools
+from typing import Any
+
+import numpy as np
+
+from tvmfun import tree
+from tvmfun.boundary import bounded
+from tvmfun.errors import ArgumentError, DtypeError, ShapeError, TreeError
+from tvmfun.optim.base import GradientTransformation
+
+
+def named(name: str, made: Any) -> Any:
+    """What an optimizer made, of which ``init`` and ``update`` report mistakes by its name."""
+    if not isinstance(made, GradientTransformation) or not (callable(made.init) and callable(made.update)):
+        return made
+    where = f"{name}.update"
+    update = bounded(made.update, where)
+
+    @functools.wraps(update)
+    def checked(*args: Any, **kwargs: Any) -> Any:
+        try:
+            return update(*args, **kwargs)
+        except (ArgumentError, DtypeError, KeyError, ShapeError, TreeError) as error:
+            if type(error) is not ArgumentError or error.__cause__ is not None:
+                _check_trees(where, made, *args, **kwargs)
+            raise
+
+    return made._replace(init=bounded(made.init, f"{name}.init"), update=checked)
+
+
+def _check_trees(
+    where: str, made: GradientTransformation, updates: Any = None, state: Any = None, params: Any = None, **extra: Any
+) -> None:
+    """Checks that updates, parameters and state are of one tree."""
+    if params is not None:
+        tree.check_same_structure(where, params, updates, ("the parameters", "the updates"))
+        for (path, parameter), update in zip(tree.leaves_with_path(params), tree.leaves(updates), strict=True):
+            if np.shape(parameter) != np.shape(update):
+                place = tree.keystr(path) or "the root"
+                what = f"the update at {place} must have the shape {np.shape(parameter)} of its parameter"
+                raise ShapeError(where, what, got=str(np.shape(update)))
+    try:
+        expected = made.init(updates if params is None else params)
+    except Exception:  # it has its own conditions, which are not what is wrong here
+        return
+    tree.check_same_structure(where, expected, state, ("a state made for these updates", "the state"))
