@@ -1,7 +1,7 @@
 """Runs the programs of many seeds: ``python -m fuzz --seeds 0:100 --x64``.
 
-Each line of output is a program that differs, or that a rule explains; the last ones count. Programs that differ are made
-small and written as tests into the folder ``--tests``. A crash of the process is found by ``--isolated``, which
+Each line of output is a program that differs, or that a rule explains; the last one counts. With ``--shrink``, programs
+that differ are made small, and written as tests into the folder ``--tests``. A crash is found by ``--isolated``, which
 runs seeds in child processes and says which seed ended one.
 """
 

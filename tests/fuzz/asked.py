@@ -62,12 +62,34 @@ def given(case: Case) -> list[np.ndarray]:
     return [np.stack([x, x[::-1] if x.ndim else x], axis) for x in values]
 
 
-def expected(case: Case) -> list[np.ndarray]:
-    """What JAX returns."""
-    with x64(any(x.dtype.itemsize == 8 for x in case.arguments.values())):
+def is_wide(case: Case) -> bool:
+    """Whether a program has 64-bit numbers, also in JAX."""
+    return any(x.dtype.itemsize == 8 for x in case.arguments.values())
+
+
+def expected(case: Case, compiled: bool = True) -> list[np.ndarray]:
+    """What JAX returns, compiled or op by op."""
+    function = asked(case, jax_names(), jax)
+    if compiled:
         # Each result is rounded to its dtype, as the program says.
-        compiled = jax.jit(asked(case, jax_names(), jax), compiler_options={"xla_allow_excess_precision": False})
-        return [np.asarray(x) for x in jax.tree.leaves(compiled(*map(jnp.asarray, given(case))))]
+        function = jax.jit(function, compiler_options={"xla_allow_excess_precision": False})
+    with x64(is_wide(case)):
+        return [np.asarray(x) for x in jax.tree.leaves(function(*map(jnp.asarray, given(case))))]
+
+
+def by_numpy(case: Case) -> list[np.ndarray]:
+    """What a program returns if NumPy computes all statements that it can, from the results of those before."""
+    numpy_names = {"np": np, "onp": np}
+    values: dict[str, Any] = dict(case.arguments)
+    with x64(is_wide(case)):
+        for name, expression in case.statements:
+            value = np.asarray(eval(expression, {**jax_names(), **{key: jnp.asarray(x) for key, x in values.items()}}))
+            try:
+                other = np.asarray(eval(expression, {**numpy_names, **values}))
+            except Exception:  # NumPy has no such function
+                other = value
+            values[name] = other.astype(value.dtype) if other.shape == value.shape else value
+    return [values[name] for name in case.outputs]
 
 
 def found(case: Case) -> list[np.ndarray]:

@@ -57,11 +57,11 @@ class Case:
         arguments = "".join(f"            {key!r}: {literal(value)},\n" for key, value in self.arguments.items())
         statements = "".join(f"            ({left!r}, {right!r}),\n" for left, right in self.statements)
         outputs = "".join(f"{output!r}, " for output in self.outputs)
+        head = "import numpy as np\nfrom fuzz.case import Case\nfrom fuzz.compare import difference\n"
         return (
-            f'"""{about}"""\n\nimport numpy as np\nfrom fuzz.case import Case\nfrom fuzz.compare import difference\n'
-            f"from numpy import inf, nan  # noqa: F401\n\n\ndef test_{name}():\n    case = Case(\n        {{\n{arguments}        }},\n"
-            f"        (\n{statements}        ),\n        ({outputs.strip()}),\n        {self.check!r},\n    )\n"
-            f"    assert difference(case) is None\n"
+            f'"""{about}"""\n\n{head}from numpy import inf, nan  # noqa: F401\n\n\ndef test_{name}():\n'
+            f"    case = Case(\n        {{\n{arguments}        }},\n        (\n{statements}        ),\n"
+            f"        ({outputs.strip()}),\n        {self.check!r},\n    )\n    assert difference(case) is None\n"
         )
 
 

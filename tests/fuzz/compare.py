@@ -1,16 +1,17 @@
-"""Whether a program means the same to JAX, to the reference evaluator and compiled, and if not, which rule explains it."""
+"""Whether a program means the same to JAX, to the reference and compiled; and if not, which rule explains it."""
 
 from __future__ import annotations
 
 import re
 import warnings
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 
 import jax.numpy as jnp
 import numpy as np
 
-from fuzz.asked import Meant, expected, found, given, is_float
+from fuzz.asked import Meant, by_numpy, expected, found, given, is_float, is_wide
 from fuzz.case import Case
 from fuzz.flushing import flushing
 from tvmfun import errors
@@ -22,9 +23,15 @@ _DRAWS, _FACTOR = 6, 16
 #: Beginnings of errors by which tvmfun refuses on purpose, each documented where the function is.
 REFUSED = ("does not fit", "keeps the carry of every step and needs a bound", "there is nothing to take from an axis")
 
+#: A collective has no meaning in NumPy; a matrix of nan has no decomposition.
+NO_REFERENCE = (errors.ProgramError, np.linalg.LinAlgError)
+
 FLUSHED = "subnormal numbers are 0 to XLA"
 RANGE = "alike in float64: beyond what narrower numbers hold"
 ROUNDING = "rounding errors grow so far"
+REWRITTEN = "XLA computes it differently where it compiles it together"
+AS_NUMPY = "as NumPy computes it"
+INTEGERS = "sums of int32 are int64 in JAX where it is allowed 64 bits"
 
 
 @dataclass(frozen=True)
@@ -41,8 +48,13 @@ def difference(case: Case) -> Difference | None:
     return seen if seen is not None and seen.because is None else None
 
 
-def compare(case: Case) -> Difference | None:
-    """What is different, with the rule that explains it if there is one; None where JAX refuses the program."""
+def compare(case: Case, wider: bool = True) -> Difference | None:
+    """What is different, with the rule that explains it if there is one; None where JAX refuses the program.
+
+    Args:
+        case: the program.
+        wider: whether other widths of the numbers may explain a difference.
+    """
     with warnings.catch_warnings(), np.errstate(all="ignore"):
         warnings.simplefilter("ignore")
         try:
@@ -57,27 +69,27 @@ def compare(case: Case) -> Difference | None:
             known = next((part for part in REFUSED if part in refused), None)
             return Difference(f"{type(error).__name__}: {error}", known and f"refused: {known}")
         tolerance = tolerance_of(case, meant)
-        return _lowered(case, meant, got, tolerance) or _translated(case, meant, wanted, got, tolerance)
+        return _lowered(case, meant, got, tolerance, wider) or _translated(case, meant, wanted, got, tolerance, wider)
 
 
-def _lowered(case: Case, meant: Meant, got: list[np.ndarray], tolerance: float) -> Difference | None:
+def _lowered(case: Case, meant: Meant, got: list[np.ndarray], tolerance: float, wider: bool) -> Difference | None:
     """How compiled results differ from the Program's meaning."""
     try:
         reference = meant.evaluate()
-    except errors.ProgramError:  # no meaning in NumPy, such as a collective's
+    except NO_REFERENCE:
         return None
     what = unlike(reference, got, tolerance, "in the reference")
     if what is None or within(reference, got, spread(meant), tolerance):
         return None
-    if at_the_ends(case, got) and (wide := _in_double(case)) is not None:
-        apart = compare(wide)
+    if wider and at_the_ends(case, got) and (wide := _in_double(case)) is not None:
+        apart = compare(wide, wider=False)
         if apart is None or apart.because is not None:
             return None
     return Difference(what)
 
 
 def _translated(
-    case: Case, meant: Meant, wanted: list[np.ndarray], got: list[np.ndarray], tolerance: float
+    case: Case, meant: Meant, wanted: list[np.ndarray], got: list[np.ndarray], tolerance: float, wider: bool
 ) -> Difference | None:
     """How compiled results differ from JAX's."""
     what = unlike(wanted, got, tolerance, "in JAX")
@@ -90,13 +102,28 @@ def _translated(
             flushed = got
     if unlike(wanted, flushed, tolerance, "") is None:
         return Difference(what, FLUSHED)
+    with suppress(Exception):
+        if unlike(expected(case, compiled=False), got, tolerance, "") is None:
+            return Difference(what, REWRITTEN)
+    if case.check in ("value", "eager", "donated"):
+        with suppress(Exception):
+            if unlike(by_numpy(case), got, tolerance, "") is None:
+                return Difference(what, AS_NUMPY)
     around = spread(meant)
     if any(within(wanted, results, around, tolerance) for results in (got, flushed)):
         return Difference(what, ROUNDING)
-    if (wide := _in_double(case)) is not None:
-        apart = compare(wide)
+    if wider and (wide := _in_double(case)) is not None:
+        apart = compare(wide, wider=False)
         if apart is None or apart.because is not None:
             return Difference(what, RANGE)
+    if (
+        wider
+        and is_wide(case)
+        and "int" in "".join(str(v.aval.dtype) for e in meant.program.equations for v in e.outputs)
+    ):
+        apart = compare(_in_single(case), wider=False)
+        if apart is None or apart.because is not None:
+            return Difference(what, INTEGERS)
     return Difference(what)
 
 
@@ -120,7 +147,7 @@ def spread(meant: Meant) -> list[np.ndarray] | None:
     """How far each result goes under a few draws of rounding errors; infinite where it changes its kind."""
     try:
         draws = [[np.asarray(x, np.float64) for x in meant.evaluate(seed)] for seed in range(_DRAWS)]
-    except errors.ProgramError:
+    except NO_REFERENCE:
         return None
     off = [np.zeros(x.shape) for x in draws[0]]
     for one in draws[1:]:
@@ -176,6 +203,14 @@ def _in_double(case: Case) -> Case | None:
         return None
     wide = {name: x.astype(np.float64) if is_float(x.dtype) else x for name, x in case.arguments.items()}
     return replace(case, arguments=wide, statements=statements)
+
+
+def _in_single(case: Case) -> Case:
+    """The program without 64-bit numbers."""
+    statements = tuple((name, re.sub(r"'(float|int)64'", r"'\g<1>32'", text)) for name, text in case.statements)
+    short = {np.dtype("float64"): "float32", np.dtype("int64"): "int32", np.dtype("uint64"): "uint32"}
+    arguments = {name: x.astype(short.get(x.dtype, x.dtype)) for name, x in case.arguments.items()}
+    return replace(case, arguments=arguments, statements=statements)
 
 
 def _widened(x: np.ndarray, dtype: np.dtype) -> np.ndarray:

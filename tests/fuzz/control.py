@@ -169,18 +169,24 @@ def custom_derivatives(draw: Draw) -> str:
 def nested(draw: Draw) -> str:
     x = draw.pick(lambda value: len(value.shape) >= 2 and 0 not in value.shape and is_float(value))
     rows, columns = draw.shape(x)[:2]
+    places = f"np.arange({rows}, dtype='int32')"
+    grow = "lambda t: (t[0] < 5) & (np.sum(t[1]) < 10), lambda t: (t[0] + 1, t[1] * 1.5), (0, q), 5"
+    turn = "lambda c, x: (c + cvjp(x), lax.cond(np.sum(c) > 0, np.sin, np.cos, x)), q[0] * 0, q"
+    weigh = "lambda t: np.sum(np.sort(t.ravel()) * np.arange(t.size))"
+    start = "lax.dynamic_slice_in_dim(row, np.argmax(row.ravel()) % 2, 1, 0)"
+    shift = "lax.fori_loop(0, 3, lambda i, c: c + np.roll(c, i, 0), row)"
     return draw.choice([
-        f"vmap(lambda q: lax.scan(lambda c, x: (c + cvjp(x), lax.cond(np.sum(c) > 0, np.sin, np.cos, x)), q[0] * 0, q)[1])({x})",
+        f"vmap(lambda q: lax.scan({turn})[1])({x})",
         f"grad(lambda q: np.sum(lax.scan(checkpoint(lambda c, x: (np.tanh(c * x), c)), q[0], q)[1]))({x})",
-        f"vmap(grad(lambda q: np.sum(lax.map(lambda t: np.sum(np.sort(t.ravel()) * np.arange(t.size)), q))))({x})",
+        f"vmap(grad(lambda q: np.sum(lax.map({weigh}, q))))({x})",
         f"jvp(lambda q: lax.scan(lambda c, x: (c + x, c * x), q[0], q)[1], ({x},), (np.cos({x}),))[1]",
-        f"vmap(lambda q, i: q.at[i].add(q[0]) * q[i], in_axes=(0, 0))({x}, np.arange({rows}, dtype='int32') % {columns})",
+        f"vmap(lambda q, i: q.at[i].add(q[0]) * q[i], in_axes=(0, 0))({x}, {places} % {columns})",
         f"vmap(vmap(lambda q: np.sum(q ** 2)))({x})",
-        f"vmap(lambda q: while_(lambda t: (t[0] < 5) & (np.sum(t[1]) < 10), lambda t: (t[0] + 1, t[1] * 1.5), (0, q), 5)[1])({x})",
-        f"grad(lambda q: np.sum(vmap(lambda row: lax.dynamic_slice_in_dim(row, np.argmax(row.ravel()) % 2, 1, 0))(q)))({x})",
+        f"vmap(lambda q: while_({grow})[1])({x})",
+        f"grad(lambda q: np.sum(vmap(lambda row: {start})(q)))({x})",
         f"vmap(lambda row: np.einsum('...i,...i->...', row, np.flip(row, -1)))({x})",
-        f"vmap(lambda row: lax.fori_loop(0, 3, lambda i, c: c + np.roll(c, i, 0), row), in_axes=1, out_axes=1)({x})",
+        f"vmap(lambda row: {shift}, in_axes=1, out_axes=1)({x})",
         f"jit(lambda q: grad(lambda t: np.sum(jit(lambda z: z * np.sum(q))(t)))(q))({x})",
         f"grad(lambda q: np.sum(lax.fori_loop(0, 2, lambda i, c: c + c[:, ::-1], q) * q))({x})",
-        f"grad(lambda q: np.sum(segment_max(q, np.arange({rows}, dtype='int32') % 3, num_segments=4)[:2]))({x})",
+        f"grad(lambda q: np.sum(segment_max(q, {places} % 3, num_segments=4)[:2]))({x})",
     ])  # fmt: skip

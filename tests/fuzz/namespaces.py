@@ -15,7 +15,8 @@ import tvmfun.numpy as tnp
 from tvmfun.lax import segment
 
 SHARED_TRANSFORMS = (
-    "grad", "vmap", "jvp", "vjp", "checkpoint", "jacfwd", "jacrev", "hessian", "value_and_grad", "custom_vjp", "custom_jvp",
+    "grad", "vmap", "jvp", "vjp", "checkpoint", "jacfwd", "jacrev", "hessian", "value_and_grad", "custom_vjp",
+    "custom_jvp",
 )  # fmt: skip
 SEGMENTS = ("segment_sum", "segment_max", "segment_min", "segment_prod")
 ACTIVATIONS = (
