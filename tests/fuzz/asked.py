@@ -8,7 +8,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
-from oracle import x64
+from oracle import quick_options, x64
 
 import tvmfun
 import tvmfun.numpy as tnp
@@ -72,7 +72,7 @@ def expected(case: Case, compiled: bool = True) -> list[np.ndarray]:
     function = asked(case, jax_names(), jax)
     if compiled:
         # Each result is rounded to its dtype, as the program says.
-        function = jax.jit(function, compiler_options={"xla_allow_excess_precision": False})
+        function = jax.jit(function, compiler_options=quick_options() | {"xla_allow_excess_precision": False})
     with x64(is_wide(case)):
         return [np.asarray(x) for x in jax.tree.leaves(function(*map(jnp.asarray, given(case))))]
 
