@@ -347,3 +347,18 @@ class TestThreads:
 
         together([lambda way=way: work(way) for way in ways])
         assert counts["right"] > calls
+
+
+def test_the_error_says_where_an_array_went():
+    def step(params, x):
+        return tvmfun.tree.map(lambda p: p + x, params)
+
+    params = {"w": tnp.ones(3), "b": [tnp.ones(2), tnp.ones(())]}
+    tvmfun.jit(step, donate_argnums=0)(params, 1.0)
+    with pytest.raises(DonatedArrayError, match=r"donated to step as argument 0\['w'\] and is gone, got float32\[3\]"):
+        params["w"] + 1
+    compiled = tvmfun.jit(step, donate_argnums=0).lower({"w": params["w"].aval}, 1.0).compile()
+    given = {"w": tnp.ones(3)}
+    compiled(given, 1.0)
+    with pytest.raises(DonatedArrayError, match=r"donated to step as argument 0\['w'\]"):
+        print(given["w"])

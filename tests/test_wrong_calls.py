@@ -133,7 +133,7 @@ MESSAGES = {
     ),
     "a field that is not an array": (
         DtypeError,
-        r"^\[<lambda>\] argument 0\.activation is neither .* got str 'relu'\. Try field\(metadata=\{\"static\": True\}\)",
+        r"^\[<lambda>\] argument 0\.activation is neither .* got str 'relu'\. Try field\(metadata=\{.static.: True\}\)",
         lambda: tvmfun.jit(lambda layer: layer.w)(Layer(X)),
     ),
 }

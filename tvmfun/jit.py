@@ -27,6 +27,7 @@ from tvmfun.core import trace as tracing
 from tvmfun.core.array import (
     Array,
     DeviceArray,
+    Donation,
     ShapeDtype,
     claim,
     device_array,
@@ -178,8 +179,11 @@ class _Ready:
             program = self.program.with_sizes(self.sizes)
             _blame(program, given)
         if self.donated:
-            forget(exclusive)
+            forget(exclusive, Donation(self.program.name, donated, self._donated_names))
         return outputs
+
+    def _donated_names(self) -> list[str]:
+        return [self.program.leaf_name(i) for i in self.donated]
 
     def _unshared(self, arrays: list[DeviceArray], addresses: list[int], reading: Sequence[int]) -> tuple:
         """Arrays and addresses with copies in the places of donated arrays that something else reads, now or later.

@@ -1,5 +1,7 @@
 """Compiling for a GPU that is not there."""
 
+import shutil
+import subprocess
 from functools import partial
 
 import mnist
@@ -11,6 +13,8 @@ import tvmfun
 import tvmfun.numpy as tnp
 from tvmfun import ShapeDtype, errors, lax, nn, random
 from tvmfun.core.op import REGISTRY
+from tvmfun.lower import pipeline
+from tvmfun.lower import target as targets
 
 SM_90 = {"kind": "cuda", "arch": "sm_90"}
 
@@ -121,3 +125,98 @@ def test_every_op_compiles(name):
         if (name, i) not in TOO_SMALL:
             function = tvmfun.jit(lambda *args, case=case: REGISTRY[name](*args, **case.params), target=SM_90)
             function.lower(*case.arguments).compile()
+
+
+# -- machine code ------------------------------------------------------------------------------------------------------
+
+NVCC = shutil.which("nvcc")
+needs_nvcc = pytest.mark.skipif(NVCC is None, reason="only nvcc, which is not on PATH, makes machine code of CUDA")
+
+
+def compile_to_machine_code(program, directory):
+    """The source that TVM writes where there is no driver, compiled by NVIDIA's compiler."""
+    target = targets.resolve(SM_90)
+    module = pipeline.scheduled_module(program, target)
+    executable = pipeline.build_for_vm(module, target, dynamic=False)
+    source = directory / "kernels.cu"
+    source.write_text(executable.mod.imports[0].imports[0].inspect_source("cuda"))
+    command = [NVCC, "-cubin", "-w", "-arch=sm_90", "-o", str(directory / "kernels.cubin"), str(source)]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=600)
+    assert done.returncode == 0, done.stderr[:3000]
+
+
+@needs_nvcc
+def test_the_mnist_step_becomes_machine_code(tmp_path):
+    optimizer = mnist.make_optimizer(1.0, 0.7, 62)
+    state = tvmfun.eval_shape(partial(mnist.start, optimizer), random.key(0))
+    images, labels = ShapeDtype((64, 28, 28, 1), "float32"), ShapeDtype((64,), "int32")
+    step = tvmfun.jit(partial(mnist.train_step, optimizer), target=SM_90)
+    compile_to_machine_code(step.lower(state, images, labels).program, tmp_path)
+
+
+def products_and_masks(x, w, b, mask, rows):
+    """Products with what may be fused to them, and bools among it: arguments, conditions and results."""
+    y, dtype = x @ w, x.dtype
+    results = [
+        tnp.where(mask, y + b, y * 2),
+        (x + 1) @ w > b,
+        ((x + x) @ w).astype("float32") * mask,
+        tnp.where(rows[:, None], x, x + 1) @ w,
+        tnp.maximum(x @ w + b, 0) * mask,
+        (x @ w).astype("bool"),
+        (x @ w).astype("int8"),
+        tnp.sum(tnp.where(mask, x @ w, 0), 0),
+        tnp.any(mask, 1),
+        tnp.all(x @ w > b, axis=0),
+        mask & (y > b),
+        ~mask,
+    ]
+    if tnp.issubdtype(dtype, tnp.floating):
+        results += [
+            nn.functional.softmax(y),
+            tnp.isnan(y) | mask,
+            tnp.exp(y) * mask,
+            nn.functional.gelu(x @ w + b),
+            tnp.sqrt(x) @ w,
+            nn.functional.relu(y).astype("float16"),
+            y.astype("bfloat16"),
+        ]
+    return results
+
+
+@needs_nvcc
+@pytest.mark.parametrize(
+    "dtype",
+    [
+        "float32",
+        "float16",
+        "int8",
+        *(pytest.param(d, marks=pytest.mark.slow) for d in ("bfloat16", "float64", "uint8")),
+    ],
+)
+def test_products_and_masks_become_machine_code(dtype, tmp_path):
+    arguments = [((128, 64), dtype), ((64, 128), dtype), ((128,), dtype), ((128, 128), "bool"), ((128,), "bool")]
+    program = tvmfun.trace(products_and_masks)(*(ShapeDtype(*argument) for argument in arguments))
+    compile_to_machine_code(program, tmp_path)
+
+
+ALL_CASES = [
+    (name, case) for name in CASES for i, case in enumerate(CASES[name]) if (name, i) not in TOO_SMALL
+]  # fmt: skip
+# Many kernels in one source: nvcc takes a second to begin.
+PARTS = {"some": ALL_CASES[::16], **{str(i): ALL_CASES[i : i + 60] for i in range(0, len(ALL_CASES), 60)}}
+
+
+@needs_nvcc
+@pytest.mark.parametrize("part", ["some", *(pytest.param(i, marks=pytest.mark.slow) for i in PARTS if i != "some")])
+def test_ops_become_machine_code(part, tmp_path):
+    cases = PARTS[part]
+    apply = lambda *groups: [REGISTRY[n](*group, **c.params) for group, (n, c) in zip(groups, cases, strict=True)]
+    program = tvmfun.trace(apply)(*(tuple(case.arguments) for _, case in cases))
+    compile_to_machine_code(program, tmp_path)
+
+
+def test_a_product_of_half_precision_compiles():
+    spec = ShapeDtype((1024, 1024), "float16")
+    text = tvmfun.jit(lambda x, w: x @ w, target=SM_90).lower(spec, spec).compile().as_text()
+    assert "threadIdx.x" in text

@@ -381,10 +381,33 @@ class DeviceArray(Array):
         return self
 
 
+class Donation:
+    """A call that arrays were donated to, which lies where their memory was.
+
+    Args:
+        name: the name of the function.
+        arrays: the arrays.
+        names: what the arguments are called that they are.
+    """
+
+    __slots__ = ("_ids", "_name", "_names")
+
+    def __init__(self, name: str, arrays: Sequence[DeviceArray], names: Callable[[], Sequence[str]]) -> None:
+        self._name, self._names = name, names
+        # An array that asks is alive, so that its id is still its own.
+        self._ids = list(map(id, arrays))
+
+    def receiver(self, array: DeviceArray) -> str:
+        """The function and the argument that an array was donated as, for an error."""
+        return f"{self._name} as {self._names()[self._ids.index(id(array))]}"
+
+
 def _is_gone(where: str, array: DeviceArray) -> DonatedArrayError:
+    donation = getattr(array, "memory", None)
+    receiver = donation.receiver(array) if isinstance(donation, Donation) else "a compiled function"
     return DonatedArrayError(
         where,
-        "the buffer was donated to a compiled function and is gone",
+        f"the buffer was donated to {receiver} and is gone",
         got=repr(array.aval),
         hint="the array that function returned, or call it without donate_argnums",
     )
@@ -431,10 +454,10 @@ def give_back(claimed: Iterable[tuple[DeviceArray, int]]) -> None:
         array.address = address
 
 
-def forget(arrays: Sequence[DeviceArray]) -> None:
-    """Lets go of the memory of claimed arrays that nobody reads any more, each given once."""
+def forget(arrays: Sequence[DeviceArray], donation: Donation | None = None) -> None:
+    """Lets go of the memory of claimed arrays that nobody reads any more."""
     for array in arrays:
-        del array.memory
+        array.memory = donation  # type: ignore[assignment]  # nobody gets to the memory without an address
 
 
 def discard(arrays: Sequence[DeviceArray], where: str) -> None:

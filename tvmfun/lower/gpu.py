@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import math
+from importlib.metadata import version
 
+import numpy as np
 import tvm
 from tvm import s_tir, tirx
 from tvm.s_tir import SBlock, SBlockRealize, dlight
 from tvm.target import Target
 
+from tvmfun import dtypes
 from tvmfun.core import dims
 from tvmfun.errors import TargetError
-from tvmfun.lower.structure import find
+from tvmfun.lower.structure import called, find, rewrite
 
 _RULES = {
     "contraction": dlight.gpu.Matmul,
@@ -25,6 +28,14 @@ _REDUCTION_OF_THREADS = tvm.transform.Sequential(
 )
 
 
+def _release(name: str) -> tuple[int, ...]:
+    return tuple(int(part) for part in version(name).split(".")[:3] if part.isdecimal())
+
+
+# ``Schedule.tensorize`` of TVM 0.27 ends the process with the next version of the library that calls it.
+_TENSORIZE_CRASHES = _release("apache-tvm-ffi") >= (0, 1, 15)
+
+
 def schedule(function: tirx.PrimFunc, target: Target) -> tirx.PrimFunc:
     """Returns the kernel with its loops bound to blocks and threads.
 
@@ -32,6 +43,9 @@ def schedule(function: tirx.PrimFunc, target: Target) -> tirx.PrimFunc:
         TargetError: if a thread would need memory of a dynamic size.
     """
     _check_private_memory(function)
+    function = function.with_body(rewrite(function.body, (tvm.ir.Call, _bits_of_constant)))
+    if _TENSORIZE_CRASHES:
+        function = function.with_attr("dlight.do_not_tensorize", True)
     for name, rule in _RULES.items():
         with target:
             try:
@@ -44,8 +58,32 @@ def schedule(function: tirx.PrimFunc, target: Target) -> tirx.PrimFunc:
             except (tvm.error.InternalError, tvm.s_tir.ScheduleError, AssertionError, ValueError, RuntimeError):
                 continue  # the rule met a form it does not expect: the next one is more general
         if "threadIdx" in scheduled.script():
+            scheduled = scheduled.with_body(rewrite(scheduled.body, (tirx.For, _without_vectors_of_truth)))
             return scheduled.with_attr({"tvmfun.rule": name, "tirx.is_scheduled": True})
     return _one_thread_per_point(function).with_attr({"tvmfun.rule": "opaque", "tirx.is_scheduled": True})
+
+
+def _bits_of_constant(call: tvm.ir.Call) -> tvm.ir.Expr:
+    """The bits of a constant as a constant: TVM would write down its address, and it has none."""
+    value = call.args[0] if called(call) == "tirx.reinterpret" else None
+    if not isinstance(value, tirx.FloatImm) or not str(call.ty).startswith(("int", "uint")):
+        return call
+    number = np.asarray(value.value, dtypes.canonical(str(value.ty)))
+    return tirx.const(int(number.view(str(call.ty))), str(call.ty))
+
+
+def _without_vectors_of_truth(loop: tirx.For) -> tirx.For:
+    """The loop one step after the other if it is over a vector and reads or writes bools.
+
+    TVM writes a vector of bools down as one of 16-bit numbers, and takes their bits for floats.
+    """
+    if loop.kind != tirx.ForKind.VECTORIZED:
+        return loop
+    accesses = [node.source for node in find(loop.body, tvm.ir.TensorLoad)]
+    accesses += [node.buffer for node in find(loop.body, tirx.BufferStore)]
+    if not any(str(buffer.dtype) == "bool" for buffer in accesses):
+        return loop
+    return tirx.For(loop.loop_var, loop.min, loop.extent, tirx.ForKind.UNROLLED, loop.body)
 
 
 def _check_private_memory(function: tirx.PrimFunc) -> None:
