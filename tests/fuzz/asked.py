@@ -43,6 +43,7 @@ def asked(case: Case, names: dict[str, Any], module: Any) -> Callable:
         return module.jvp(moved, (values[first],), (xp.ones_like(values[first]),))
 
     functions: dict[str, Callable] = {
+        "loss": loss,
         "gradient": lambda *values: module.value_and_grad(loss, argnums=floats)(*values),
         "second": lambda *values: module.grad(slope, argnums=floats)(*values),
         "forward": forward,

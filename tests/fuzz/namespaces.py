@@ -31,7 +31,9 @@ def _bounded_loop(condition: Any, body: Any, start: Any, most: int) -> Any:
     def step(state: Any, _: Any) -> Any:
         going = condition(state)
         chosen = lambda new, old: jnp.where(going, jnp.asarray(new, jnp.result_type(old)), old)
-        return jax.tree.map(chosen, body(state), state), None
+        # A step that is not made has no part in the derivative, which may be infinite there.
+        made = jax.tree.map(lambda x: jnp.where(going, x, jax.lax.stop_gradient(x)), state)
+        return jax.tree.map(chosen, body(made), state), None
 
     return jax.lax.scan(step, jax.tree.map(jnp.asarray, start), None, length=most)[0]
 

@@ -259,7 +259,7 @@ def select_n(which: Any, *cases: Any) -> Array:
 
 
 def clamp(min: Any, x: Any, max: Any) -> Array:
-    """Returns ``x`` moved into the interval from ``min`` to ``max``, elementwise; there is no derivative at its ends."""
+    """Returns ``x`` moved into the interval from ``min`` to ``max``, elementwise; no derivative at its ends."""
     dtype = abstract(tnp.asarray(x), "clamp").dtype
     low, x, high = (tnp.asarray(value, dtype) for value in (min, x, max))
     # At an end of the interval nothing has a derivative.
