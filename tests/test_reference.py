@@ -73,3 +73,9 @@ def test_one_element_is_gathered():
     x = np.arange(3.0)
     program = tvmfun.trace(lambda x: x.at[1].get(mode="fill"))(x)
     assert reference.evaluate(program, [x])[0] == 1
+
+
+def test_places_out_of_bounds_are_read_at_the_ends():
+    x = np.arange(6.0).reshape(2, 3)
+    program = tvmfun.trace(lambda x, i: x[i])(x, np.array([-9, 7]))
+    np.testing.assert_array_equal(reference.evaluate(program, [x, np.array([-9, 7])])[0], x)

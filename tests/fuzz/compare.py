@@ -22,7 +22,12 @@ _PER_OPERATION = 4
 #: Draws of rounding errors that a program is run with to see what it makes of them, and how far it may be off then.
 _DRAWS, _FACTOR = 6, 16
 #: Beginnings of errors by which tvmfun refuses on purpose, each documented where the function is.
-REFUSED = ("does not fit", "keeps the carry of every step and needs a bound", "there is nothing to take from an axis")
+REFUSED = (
+    "does not fit",
+    "keeps the carry of every step and needs a bound",
+    "there is nothing to take from an axis",
+    "elements, got index",
+)
 
 #: A collective has no meaning in NumPy; a matrix of nan has no decomposition.
 NO_REFERENCE = (errors.ProgramError, np.linalg.LinAlgError)

@@ -35,7 +35,7 @@ def _gather(x: np.ndarray, indices: np.ndarray, mode: str, batch: int = 0) -> np
             return np.zeros((*indices.shape[:-1], *x.shape[len(sizes) :]), x.dtype)
         held = np.minimum(np.maximum(at, 0), sizes - 1).astype(np.int64)
         found = x[tuple(np.moveaxis(held, -1, 0))]
-        if mode == "clip":
+        if mode != "fill":
             return found
         rest = (1,) * (found.ndim - inside.ndim)
         return np.where(inside.reshape((*inside.shape, *rest)), found, np.zeros((), x.dtype))
