@@ -79,3 +79,11 @@ def test_places_out_of_bounds_are_read_at_the_ends():
     x = np.arange(6.0).reshape(2, 3)
     program = tvmfun.trace(lambda x, i: x[i])(x, np.array([-9, 7]))
     np.testing.assert_array_equal(reference.evaluate(program, [x, np.array([-9, 7])])[0], x)
+
+
+def test_digamma_at_its_ends():
+    x = np.array([0.0, -0.0, -1.0, 1.7e308, np.inf])
+    program = tvmfun.trace(lax.digamma)(x)
+    want = [-np.inf, np.inf, np.nan, np.log(1.7e308), np.inf]
+    np.testing.assert_allclose(reference.evaluate(program, [x])[0], want)
+    np.testing.assert_allclose(tvmfun.jit(lax.digamma)(x), want)

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from types import SimpleNamespace
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 from oracle import quick_options, x64
+from scipy import special  # comes with jax
 
 import tvmfun
 import tvmfun.numpy as tnp
@@ -78,9 +80,19 @@ def expected(case: Case, compiled: bool = True) -> list[np.ndarray]:
         return [np.asarray(x) for x in jax.tree.leaves(function(*map(jnp.asarray, given(case))))]
 
 
+_SCIPY = SimpleNamespace(
+    digamma=special.digamma,
+    lgamma=special.gammaln,
+    erf=special.erf,
+    erfc=special.erfc,
+    erf_inv=special.erfinv,
+    logistic=special.expit,
+)
+
+
 def by_numpy(case: Case) -> list[np.ndarray]:
-    """What a program returns if NumPy computes all statements that it can, from the results of those before."""
-    numpy_names = {"np": np, "onp": np}
+    """What a program returns if NumPy and SciPy compute all statements that they can, from the results before."""
+    numpy_names = {"np": np, "onp": np, "lax": _SCIPY}
     values: dict[str, Any] = dict(case.arguments)
     with x64(is_wide(case)):
         for name, expression in case.statements:

@@ -68,6 +68,8 @@ def _polygamma_of(x: float, n: int) -> float:
         return math.nan
     if x == math.inf:
         return math.inf if n == 0 else 0.0
+    if x == 0 and n == 0:
+        return -math.copysign(math.inf, x)
     if x <= 0 and x == math.floor(x):
         return math.nan if n == 0 or n % 2 == 0 else math.inf
     total, sign, factorial = 0.0, (-1) ** (n + 1), math.factorial(n)
@@ -76,7 +78,7 @@ def _polygamma_of(x: float, n: int) -> float:
         return math.nan
     for k in range(steps):
         total += sign * factorial / (x + k) ** (n + 1)
-    x += steps
+    x = np.float64(x + steps)  # its powers may be infinite
     if n == 0:
         tail = math.log(x) - 1 / (2 * x)
         return total + tail - sum(b / (2 * k * x ** (2 * k)) for k, b in enumerate(_BERNOULLI, 1))
