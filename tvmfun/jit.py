@@ -34,11 +34,9 @@ from tvmfun.core.array import (
     discard,
     duplicate,
     foreign_array,
-    forget,
     give_back,
     interned,
     move,
-    readers,
 )
 from tvmfun.core.dims import Dim
 from tvmfun.core.inline import inlined
@@ -155,13 +153,12 @@ class _Ready:
         if self.donated:
             exclusive = donated = self.pick_donated(arrays)
             claimed = self.pick_donated(addresses)
-            claim(donated, claimed, self.program.name)
-            reading = readers(claimed, lists=2)
+            reading = claim(donated, claimed, self.program.name, lists=2)
             if reading or _STATE.debug_nans:
                 reading = reading or [0] * len(donated)
                 arrays, addresses, copied = self._unshared(arrays, addresses, reading)
                 # Memory that others read stays as long as the array, which they have.
-                exclusive = [a for a, count in zip(donated, reading, strict=True) if count == (a.shared is not None)]
+                exclusive = [a for a, count in zip(donated, reading, strict=True) if count == hasattr(a, "shared")]
         if captured:
             given, arrays, addresses = self.captured + given, self.captured + arrays, captured + addresses
         try:
@@ -179,7 +176,9 @@ class _Ready:
             program = self.program.with_sizes(self.sizes)
             _blame(program, given)
         if self.donated:
-            forget(exclusive, Donation(self.program.name, donated, self._donated_names))
+            donation = Donation(self.program.name, donated, self._donated_names)
+            for array in exclusive:
+                array.memory = donation  # type: ignore[assignment]  # whoever wants memory asks for the address first
         return outputs
 
     def _donated_names(self) -> list[str]:

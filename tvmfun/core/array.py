@@ -270,20 +270,19 @@ class DeviceArray(Array):
     """An array whose elements lie in a buffer on a device.
 
     Whoever reads the elements has the address meanwhile, the very integer. So a call that the array is donated to can
-    tell by the references to it whether anybody else does (:func:`readers`).
+    tell by the references to it whether anybody else does (:func:`claim`).
     """
 
-    # No address is left after donation; the memory stays for those who read it then.
+    # No address is left after donation; the memory stays for those who read it then. What is not shared lacks `shared`.
     __slots__ = ("address", "memory", "shared")
     memory: Memory
     address: int  # of the first element; negative on other devices than the CPU
-    shared: int | None  # the address once more if something else may read the elements later
+    shared: int  # the address once more: something else may read the elements later
 
     def __init__(self, memory: Memory, address: int, aval: ShapeDtype) -> None:
         self.aval = aval
         self.memory = memory
         self.address = address
-        self.shared = None
 
     @property
     def tensor(self) -> tvm.runtime.Tensor:
@@ -418,9 +417,24 @@ _CLAIMS = RLock()
 if hasattr(os, "register_at_fork"):
     os.register_at_fork(before=_CLAIMS.acquire, after_in_parent=_CLAIMS.release, after_in_child=_CLAIMS.release)
 
+# How often Python says that something is referred to which is in no list.
+_IN_NO_LIST = max(map(getrefcount, [int("9" * 18)])) - 1
 
-def claim(arrays: Sequence[DeviceArray], addresses: Sequence[int], where: str) -> None:
-    """Takes the addresses of arrays away: nobody begins to read the elements from here on.
+
+def claim(arrays: Sequence[DeviceArray], addresses: Sequence[int], where: str, lists: int) -> list[int]:
+    """Takes the addresses of arrays away, so that nobody begins to read the elements from here on.
+
+    An address is a large integer, of which Python makes an object each time. So who has it can be counted by the
+    references to it, and those who read need not count themselves, which each call would do for each of its arguments.
+
+    Args:
+        arrays: what is donated.
+        addresses: theirs.
+        where: what to, for an error.
+        lists: in how many lists the caller has the addresses.
+
+    Returns:
+        How many others read each array, now or later; [] if nobody reads any.
 
     Raises:
         DonatedArrayError: if one of the arrays is gone already, which leaves the others as they were.
@@ -436,6 +450,9 @@ def claim(arrays: Sequence[DeviceArray], addresses: Sequence[int], where: str) -
             if not isinstance(error, AttributeError):
                 raise
             _claim_each_once(arrays, where)
+    counts, own = list(map(getrefcount, addresses)), _IN_NO_LIST + lists
+    # Mostly nobody reads, which is seen sooner so.
+    return [] if counts.count(own) == len(counts) else [count - own for count in counts]
 
 
 def _claim_each_once(arrays: Sequence[DeviceArray], where: str) -> None:
@@ -454,37 +471,13 @@ def give_back(claimed: Iterable[tuple[DeviceArray, int]]) -> None:
         array.address = address
 
 
-def forget(arrays: Sequence[DeviceArray], donation: Donation | None = None) -> None:
-    """Lets go of the memory of claimed arrays that nobody reads any more."""
-    for array in arrays:
-        array.memory = donation  # type: ignore[assignment]  # nobody gets to the memory without an address
-
-
 def discard(arrays: Sequence[DeviceArray], where: str) -> None:
     """Gives up the buffers of arrays; those that somebody reads now stay as long as the arrays."""
     addresses = [array.held() for array in arrays]
-    claim(arrays, addresses, where)
-    reading = readers(addresses, lists=1) or [0] * len(arrays)
-    forget([array for array, count in zip(arrays, reading, strict=True) if count == (array.shared is not None)])
-
-
-# How often Python says that something is referred to which is in no list.
-_IN_NO_LIST = max(map(getrefcount, [int("9" * 18)])) - 1
-
-
-def readers(addresses: Sequence[int], lists: int) -> list[int]:
-    """How many read what is at each address, now or later, besides the caller; [] if nobody reads anything.
-
-    An address is a large integer, of which Python makes an object each time. So its references are counted, and those
-    who read need not count themselves, which each call would do for each of its arguments.
-
-    Args:
-        addresses: those of claimed arrays.
-        lists: in how many lists the caller has them.
-    """
-    counts, own = list(map(getrefcount, addresses)), _IN_NO_LIST + lists
-    # Mostly nobody reads, which is seen sooner so.
-    return [] if counts == [own] * len(counts) else [count - own for count in counts]
+    reading = claim(arrays, addresses, where, lists=1) or [0] * len(arrays)
+    for array, count in zip(arrays, reading, strict=True):
+        if count == hasattr(array, "shared"):
+            del array.memory
 
 
 def on_device(tensor: tvm.runtime.Tensor, aval: ShapeDtype) -> DeviceArray:

@@ -60,18 +60,20 @@ def _erf_inv(y: float) -> float:
 
 def _polygamma(x: np.ndarray, order: int) -> np.ndarray:
     """The derivative of order ``order`` of the digamma function."""
-    return np.vectorize(lambda value: _polygamma_of(float(value), order), otypes=[np.float64])(x)
+    return np.vectorize(lambda value: _polygamma_of(np.float64(value), order), otypes=[np.float64])(x)
 
 
-def _polygamma_of(x: float, n: int) -> float:
+def _polygamma_of(x: np.float64, n: int) -> Any:
     if math.isnan(x) or x == -math.inf:
         return math.nan
     if x == math.inf:
         return math.inf if n == 0 else 0.0
-    if x == 0 and n == 0:
+    if n % 2 == 0 and x == 0:
         return -math.copysign(math.inf, x)
     if x <= 0 and x == math.floor(x):
-        return math.nan if n == 0 or n % 2 == 0 else math.inf
+        return math.inf if n % 2 else math.nan
+    if n == 0 and x < -_MOST_STEPS:  # by reflection
+        return _polygamma_of(1 - x, 0) - math.pi / math.tan(math.pi * (x - math.floor(x)))
     total, sign, factorial = 0.0, (-1) ** (n + 1), math.factorial(n)
     steps = max(0, math.ceil(_LARGE - x))
     if steps > _MOST_STEPS:

@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from tvmfun import dtypes
 from tvmfun.reference.meaning import enter
 from tvmfun.reference.movement import Ints
 
@@ -67,6 +68,11 @@ def _scatter(
     return array if result is None else result
 
 
+def _ordered(x: np.ndarray) -> np.ndarray:
+    """Numbers that NumPy puts in order, NaN last, which those of bfloat16 are not."""
+    return x.astype(np.float32) if x.dtype == dtypes.bfloat16 else x
+
+
 def _begins(starts: Any, shape: Ints, sizes: Ints) -> list[int]:
     return [max(0, min(int(start), n - size)) for start, n, size in zip(starts, shape, sizes, strict=True)]
 
@@ -90,6 +96,7 @@ def _dynamic_update_slice(x: np.ndarray, update: np.ndarray, *starts: np.ndarray
 
 
 def _searchsorted(x: np.ndarray, values: np.ndarray, side: str, batch: int = 0) -> np.ndarray:
+    x, values = _ordered(x), _ordered(values)
     result = _each(lambda row, own: np.asarray(np.searchsorted(row, own, side)), batch, x, values)
     return np.zeros(values.shape, np.int32) if result is None else result
 
@@ -100,7 +107,7 @@ def enter_all() -> None:
         "gather": _gather,
         "dynamic_slice": _dynamic_slice,
         "dynamic_update_slice": _dynamic_update_slice,
-        "argsort": lambda x: np.argsort(x, axis=-1, kind="stable"),
+        "argsort": lambda x: np.argsort(_ordered(x), axis=-1, kind="stable"),
         "searchsorted": _searchsorted,
     }
     enter(moved, exact=True, raw=True)

@@ -23,7 +23,7 @@ from tvm import ir, tirx
 from tvm.s_tir.schedule import Trace
 from tvm.target import Target
 
-from tvmfun import dtypes
+from tvmfun import dtypes, threads
 from tvmfun.lower import native
 from tvmfun.lower.schedule import schedule
 from tvmfun.lower.tuning import space
@@ -82,7 +82,9 @@ class Bench:
 
     def _compiled(self, function: tirx.PrimFunc) -> Any:
         name = ir.GlobalVar("main")
-        return native.compiled(self._target, {name: function.with_attr("global_symbol", "main")})
+        module = native.compiled(self._target, {name: function.with_attr("global_symbol", "main")})
+        threads.load(module)
+        return module
 
     def _results(self, module: Any, data: Sequence[np.ndarray]) -> list[np.ndarray]:
         outputs = data[self._inputs :]
