@@ -16,8 +16,9 @@ from fuzz.namespaces import ACTIVATIONS, SEGMENTS
 _NOT_DRAWN = {
     "__array_namespace_info__", "append", "arange", "array", "array_equiv", "asarray", "astype", "block", "can_cast",
     "copy", "corrcoef", "delete", "einsum_path", "empty", "empty_like", "finfo", "from_dlpack", "geomspace", "iinfo",
-    "insert", "isdtype", "isscalar", "issubdtype", "ix_", "linspace", "logspace", "ndim", "piecewise", "promote_types",
-    "ravel_multi_index", "result_type", "select", "shape", "size", "unique_all", "unravel_index", "where",
+    "insert", "isdtype", "isscalar", "issubdtype", "ix_", "linspace", "logspace", "ndim", "piecewise", "polyval",
+    "promote_types", "ravel_multi_index", "result_type", "select", "shape", "size", "unique_all", "unravel_index",
+    "where",
 }  # fmt: skip
 _LAX_UNARY = ("rsqrt", "logistic", "erf", "erfc", "erf_inv", "lgamma", "digamma")
 _REDUCTIONS = (
