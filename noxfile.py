@@ -30,6 +30,14 @@ def slow(session: nox.Session) -> None:
 
 
 @nox.session
+def fuzz(session: nox.Session) -> None:
+    """Random programs against JAX and the reference: ``nox -s fuzz -- --seeds 0:1000 --x64``."""
+    install(session, "test")
+    arguments = session.posargs or ["--seeds=0:500", "--isolated", "--shrink=60"]
+    session.run("python", "-m", "fuzz", *arguments, env={"PYTHONPATH": "tests"})
+
+
+@nox.session
 def interop(session: nox.Session) -> None:
     """The tests against PyTorch."""
     install(session, "test,interop")

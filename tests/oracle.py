@@ -17,7 +17,8 @@ def x64(enabled: bool = True) -> AbstractContextManager:
 
 
 @cache
-def _quick_options() -> dict[str, int]:
+def quick_options() -> dict[str, int]:
+    """Options by which XLA compiles without optimizations."""
     options = {"xla_backend_optimization_level": 0}
     more = options | {"xla_cpu_use_fusion_emitters": False}
     try:
@@ -29,4 +30,4 @@ def _quick_options() -> dict[str, int]:
 
 def quick_jit(fun: Callable) -> Callable:
     """``jax.jit`` without optimizations, for programs that run once."""
-    return jax.jit(fun, compiler_options=_quick_options())
+    return jax.jit(fun, compiler_options=quick_options())

@@ -67,3 +67,23 @@ def test_rounding_errors_are_those_of_the_dtype():
     for got, want in zip(reference.evaluate(program, [x], reference.Rounding(0)), exact, strict=True):
         assert np.all(np.abs(got - want) <= 3e-7 * np.abs(x).sum())
     np.testing.assert_array_equal(reference.evaluate(program, [x], reference.Rounding(0))[1], exact[1])
+
+
+def test_one_element_is_gathered():
+    x = np.arange(3.0)
+    program = tvmfun.trace(lambda x: x.at[1].get(mode="fill"))(x)
+    assert reference.evaluate(program, [x])[0] == 1
+
+
+def test_places_out_of_bounds_are_read_at_the_ends():
+    x = np.arange(6.0).reshape(2, 3)
+    program = tvmfun.trace(lambda x, i: x[i])(x, np.array([-9, 7]))
+    np.testing.assert_array_equal(reference.evaluate(program, [x, np.array([-9, 7])])[0], x)
+
+
+def test_digamma_at_its_ends():
+    x = np.array([0.0, -0.0, -1.0, 1.7e308, np.inf])
+    program = tvmfun.trace(lax.digamma)(x)
+    want = [-np.inf, np.inf, np.nan, np.log(1.7e308), np.inf]
+    np.testing.assert_allclose(reference.evaluate(program, [x])[0], want)
+    np.testing.assert_allclose(tvmfun.jit(lax.digamma)(x), want)

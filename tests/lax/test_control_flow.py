@@ -406,3 +406,18 @@ def test_branches_clamp_the_index():
 def test_only_the_chosen_branch_runs():
     hang = lambda: lax.while_loop(lambda x: x > 0, lambda x: x + 1.0, 1.0)
     assert float(lax.cond(False, hang, lambda: 5.0)) == 5.0
+
+
+def choices(m, x, index):
+    """A branch per example; those that are not taken have infinite derivatives."""
+    branches = [m.np.log, lambda x: 2 * x, m.np.sqrt, lambda x: x * x]
+    return m.np.sum(m.ops.vmap(lambda x, i: m.lax.switch(i, branches, x))(x, index))
+
+
+def test_a_batched_branch_that_is_not_taken_has_no_part_in_the_derivative():
+    index = np.array([-3, 1, 1, 2, 3, 9], np.int32)
+    x = np.array([1.0, 0.0, -1.0, 4.0, 0.0, -4.0], np.float32)
+    slope = lambda m: m.ops.grad(lambda x: choices(m, x, index))
+    bend = lambda m: m.ops.grad(lambda x: m.np.sum(slope(m)(x) * x))
+    for function in (slope, bend):
+        np.testing.assert_allclose(function(Ours)(x), function(Theirs)(x), rtol=1e-6)

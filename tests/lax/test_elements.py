@@ -152,3 +152,11 @@ def test_convert_element_type():
     x = np.array([1.7, -1.7, 0.0, 200.0])
     for dtype in ("int32", "float32", "bool", "float64"):
         agree(lambda lax, x, dtype=dtype: lax.convert_element_type(x, dtype), x, derivatives=dtype == "float64")
+
+
+def test_the_ends_of_a_clamp_have_no_derivative():
+    x = np.array([-2.0, -1.0, -0.0, 0.5, 1.0, 3.0, np.nan, np.inf, -np.inf])
+    agree(lambda lax, x: lax.clamp(-1.0, x, 1.0), x)
+    low, high = np.array([1.0, 0.0, 2.0]), np.array([2.0, 1.0, 3.0])
+    agree(lambda lax, low, x, high: lax.clamp(low, x, high), low, np.ones(3), high)
+    agree(lambda lax, x: lax.clamp(np.int32(3), x, np.int32(1)), np.arange(5, dtype=np.int32))

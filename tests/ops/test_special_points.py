@@ -164,3 +164,13 @@ def test_rows_of_special_numbers_have_the_derivatives_of_jax(name: str):
         bad = np.argwhere(~alike & known)
         lines = [f"at {rows[i[0]].tolist()}: {have[i[0]]}, JAX {want[i[0]]}" for i in bad]
         assert not lines, f"{name}, {which}, {len(lines)}: " + "; ".join(lines[:12])
+
+
+def test_acosh_has_a_derivative_where_it_has_no_value():
+    masked = lambda numpy: lambda x: numpy.sum(numpy.where(x >= 1, numpy.arccosh(x), 0))
+    x = np.asarray([-1.5, 2.0, 1e30], np.float32)
+    np.testing.assert_allclose(tvmfun.grad(masked(tnp))(x), [0, 3**-0.5, 1e-30], rtol=1e-6)
+    x = np.asarray([-2.5, 0.5])
+    with oracle.x64():
+        expected = jax.grad(lambda x: jnp.sum(jnp.arccosh(x)))(x)
+    np.testing.assert_allclose(tvmfun.grad(lambda x: tnp.sum(tnp.arccosh(x)))(x), expected, rtol=1e-12)

@@ -259,7 +259,12 @@ def select_n(which: Any, *cases: Any) -> Array:
 
 
 def clamp(min: Any, x: Any, max: Any) -> Array:
-    """Returns ``x`` moved into the interval from ``min`` to ``max``, elementwise."""
+    """Returns ``x`` moved into the interval from ``min`` to ``max``, elementwise; no derivative at its ends."""
     dtype = abstract(tnp.asarray(x), "clamp").dtype
     low, x, high = (tnp.asarray(value, dtype) for value in (min, x, max))
-    return pointwise.minimum(pointwise.maximum(x, low), high)
+    # At an end of the interval nothing has a derivative.
+    end = pointwise.stop_gradient(pointwise.minimum(pointwise.maximum(x, low), high))
+    low = pointwise.where(pointwise.less(high, low), high, low)
+    end = pointwise.where(pointwise.less(high, x), high, end)
+    end = pointwise.where(pointwise.less(x, low), low, end)
+    return pointwise.where(pointwise.bitwise_and(pointwise.less(low, x), pointwise.less(x, high)), x, end)

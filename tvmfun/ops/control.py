@@ -764,10 +764,16 @@ def _switch_batch(batched, index, *operands, branches):
         functions = [run(branch, wanted) for branch in branches]
         programs, more = closed_branches(functions, [abstract(x) for x in operands], branches[0].name)
         return Batched(switch(index, *more, *operands, branches=programs), tuple(wanted))
-    results = run(branches[0])(*operands)
-    for i, branch in enumerate(branches[1:], 1):
-        here = pw.greater_equal(index, index.dtype.type(i))
-        results = [_select(here, new, old) for new, old in zip(run(branch)(*operands), results, strict=True)]
+    results: list = []
+    last = len(branches) - 1
+    for i, branch in enumerate(branches):
+        here = pw.less_equal(index, index.dtype.type(0)) if i == 0 else pw.greater_equal(index, index.dtype.type(i))
+        own = here if i in (0, last) else pw.equal(index, index.dtype.type(i))
+        # A branch that an example does not take has no part in its derivative, which may be infinite there.
+        taken = [_select(own, x, pw.stop_gradient(x)) if flag and is_float(x) else x
+                 for x, flag in zip(operands, flags, strict=True)]  # fmt: skip
+        outs = run(branch)(*taken) if last else run(branch)(*operands)
+        results = [_select(here, new, old) for new, old in zip(outs, results, strict=True)] if i else outs
     return tuple(results)
 
 

@@ -70,7 +70,8 @@ atan = _from_libm("atan", lambda g, o, x: divide(g, add(_one(x), multiply(x, x))
 sinh = _from_libm("sinh", lambda g, o, x: multiply(g, cosh(x)))
 cosh = _from_libm("cosh", lambda g, o, x: multiply(g, sinh(x)))
 asinh = _from_libm("asinh", lambda g, o, x: divide(g, hypot(x, _one(x))))
-acosh = _from_libm("acosh", lambda g, o, x: g / sqrt(x - _one(x)) / sqrt(x + _one(x)))
+# Below -1, where there is no value, the derivative is a number as in JAX: a mask in front of it is enough.
+acosh = _from_libm("acosh", lambda g, o, x: g / sqrt(pw.abs(x) - _one(x)) / sqrt(pw.abs(x) + _one(x)))
 atanh = _from_libm("atanh", lambda g, o, x: g / one_minus_square(x))
 
 

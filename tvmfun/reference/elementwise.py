@@ -80,7 +80,7 @@ def _polygamma_of(x: np.float64, n: int) -> Any:
         return math.nan
     for k in range(steps):
         total += sign * factorial / (x + k) ** (n + 1)
-    x += steps
+    x = np.float64(x + steps)  # its powers may be infinite
     if n == 0:
         tail = math.log(x) - 1 / (2 * x)
         return total + tail - sum(b / (2 * k * x ** (2 * k)) for k, b in enumerate(_BERNOULLI, 1))

@@ -1,0 +1,1 @@
+"""Random programs, compared with JAX and with themselves run another way."""

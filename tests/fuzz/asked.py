@@ -1,0 +1,147 @@
+"""What is asked of a program: a function of its arguments, for either library."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from types import SimpleNamespace
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from oracle import quick_options, x64
+from scipy import special  # comes with jax
+
+import tvmfun
+import tvmfun.numpy as tnp
+from fuzz.case import Case
+from fuzz.namespaces import jax_names, own_names
+from tvmfun import reference
+
+
+def asked(case: Case, names: dict[str, Any], module: Any) -> Callable:
+    """The function that ``case.check`` is about, in the meaning of ``names``."""
+    scope: dict[str, Any] = dict(names)
+    exec(compile(case.text(), "<fuzz>", "exec"), scope)
+    program, xp = scope["program"], names["np"]
+    floats = tuple(i for i, x in enumerate(case.arguments.values()) if is_float(x.dtype))
+
+    def weighed(results: Any, weights: Callable) -> Any:
+        """A number in which every finite element has a weight of its own."""
+        total = 0.0
+        for x in results:
+            if is_float(x.dtype):
+                wide = "float64" if str(x.dtype) == "float64" else "float32"
+                weight = weights(np.arange(np.prod(x.shape, dtype=int)).reshape(x.shape)).astype(wide)
+                total = total + xp.sum(xp.where(xp.isfinite(x), x, 0).astype(wide) * weight)
+        return total
+
+    loss = lambda *values: weighed(program(*values), np.cos)
+    slope = lambda *values: weighed(module.grad(loss, argnums=floats)(*values), lambda place: np.sin(1.0 + place))
+
+    def forward(*values: Any) -> Any:
+        first = floats[0]
+        moved = lambda x: loss(*values[:first], x, *values[first + 1 :])
+        return module.jvp(moved, (values[first],), (xp.ones_like(values[first]),))
+
+    functions: dict[str, Callable] = {
+        "loss": loss,
+        "gradient": lambda *values: module.value_and_grad(loss, argnums=floats)(*values),
+        "second": lambda *values: module.grad(slope, argnums=floats)(*values),
+        "forward": forward,
+        "batched": module.vmap(program, in_axes=-1),
+        "batched gradient": lambda *values: module.vmap(module.value_and_grad(loss, argnums=floats))(*values),
+        "checkpointed": lambda *values: module.grad(module.checkpoint(loss), argnums=floats)(*values),
+    }
+    return functions.get(case.check, program)
+
+
+def given(case: Case) -> list[np.ndarray]:
+    """The arguments; for a batched program two of each, of which the second is turned around."""
+    values = list(case.arguments.values())
+    if not case.check.startswith("batched"):
+        return values
+    axis = -1 if case.check == "batched" else 0
+    return [np.stack([x, x[::-1] if x.ndim else x], axis) for x in values]
+
+
+def is_wide(case: Case) -> bool:
+    """Whether a program has 64-bit numbers, also in JAX."""
+    return any(x.dtype.itemsize == 8 for x in case.arguments.values())
+
+
+def expected(case: Case, compiled: bool = True) -> list[np.ndarray]:
+    """What JAX returns, compiled or op by op."""
+    function = asked(case, jax_names(), jax)
+    if compiled:
+        # Each result is rounded to its dtype, as the program says.
+        function = jax.jit(function, compiler_options=quick_options() | {"xla_allow_excess_precision": False})
+    with x64(is_wide(case)):
+        return [np.asarray(x) for x in jax.tree.leaves(function(*map(jnp.asarray, given(case))))]
+
+
+_SCIPY = SimpleNamespace(
+    digamma=special.digamma,
+    lgamma=special.gammaln,
+    erf=special.erf,
+    erfc=special.erfc,
+    erf_inv=special.erfinv,
+    logistic=special.expit,
+)
+
+
+def by_numpy(case: Case) -> list[np.ndarray]:
+    """What a program returns if NumPy and SciPy compute all statements that they can, from the results before."""
+    numpy_names = {"np": np, "onp": np, "lax": _SCIPY}
+    values: dict[str, Any] = dict(case.arguments)
+    with x64(is_wide(case)):
+        for name, expression in case.statements:
+            value = np.asarray(eval(expression, {**jax_names(), **{key: jnp.asarray(x) for key, x in values.items()}}))
+            try:
+                other = np.asarray(eval(expression, {**numpy_names, **values}))
+            except Exception:  # NumPy has no such function
+                other = value
+            values[name] = other.astype(value.dtype) if other.shape == value.shape else value
+    return [values[name] for name in case.outputs]
+
+
+def found(case: Case) -> list[np.ndarray]:
+    """What tvmfun returns, compiled unless the case is about ops outside of ``jit``."""
+    function = asked(case, own_names(), tvmfun)
+    arguments = [tnp.array(x) for x in given(case)]
+    if case.check == "donated":
+        function = tvmfun.jit(function, donate_argnums=tuple(range(len(arguments))))
+    elif case.check != "eager":
+        function = tvmfun.jit(function)
+    return [np.asarray(x) for x in tvmfun.tree.leaves(function(*arguments))]
+
+
+class Meant:
+    """The Program of a case, and what the reference evaluator makes of it."""
+
+    def __init__(self, case: Case) -> None:
+        arguments = given(case)
+        self.program = tvmfun.trace(asked(case, own_names(), tvmfun))(*map(tnp.array, arguments))
+        self._values = [*map(np.asarray, self.program.captured), *arguments]
+
+    def evaluate(self, seed: int | None = None) -> list[np.ndarray]:
+        """The results, with rounding errors drawn from a seed if there is one."""
+        return reference.evaluate(self.program, self._values, None if seed is None else reference.Rounding(seed))
+
+    def operations(self) -> int:
+        """The number of equations, those of bodies among them."""
+        return _equations(self.program)
+
+
+def _equations(program: Any) -> int:
+    inner = 0
+    for equation in program.equations:
+        for value in equation.params.values():
+            for one in value if isinstance(value, (tuple, list)) else (value,):
+                inner += _equations(one) if isinstance(one, tvmfun.Program) else 0
+    return len(program.equations) + inner
+
+
+def is_float(dtype: Any) -> bool:
+    """Whether numbers of the dtype are rounded."""
+    return str(dtype) in ("float32", "float64", "bfloat16", "float16")
