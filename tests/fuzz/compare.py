@@ -12,7 +12,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax.dtypes import float0
 
-from fuzz.asked import Meant, by_numpy, expected, found, given, is_float, is_wide
+from fuzz.asked import Meant, by_numpy, expected, found, given, has_long_integers, is_float, is_wide
 from fuzz.case import Case
 from fuzz.flushing import flushing
 from tvmfun import errors
@@ -139,7 +139,7 @@ def _translated(
     if any(within(wanted, results, around, tolerance) for results in (got, _flushed(case))):
         return Difference(what, ROUNDING)
     if wider:
-        for because, other in _otherwise(case, meant):
+        for because, other in _otherwise(case):
             apart = compare(other, wider=False)
             if apart is None or apart.because is not None:
                 return Difference(what, because)
@@ -151,12 +151,11 @@ def _flushed(case: Case) -> list[np.ndarray]:
         return found(case)
 
 
-def _otherwise(case: Case, meant: Meant) -> Iterator[tuple[str, Case]]:
+def _otherwise(case: Case) -> Iterator[tuple[str, Case]]:
     """Programs like this one that are alike where a rule explains the difference."""
     if (wide := _in_double(case)) is not None:
         yield RANGE, wide
-    dtypes = {str(out.aval.dtype) for equation in meant.program.equations for out in equation.outputs}
-    if is_wide(case) and "int32" in dtypes:
+    if is_wide(case) and has_long_integers(case):
         yield INTEGERS, _in_single(case)
     if _has_derivative(case) and re.search(DOCUMENTED, case.text()):
         yield AT_TIES, _without_ties(case)
