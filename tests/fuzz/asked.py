@@ -15,6 +15,7 @@ from scipy import special  # comes with jax
 import tvmfun
 import tvmfun.numpy as tnp
 from fuzz.case import Case
+from fuzz.draw import result
 from fuzz.namespaces import jax_names, own_names
 from tvmfun import reference
 
@@ -68,6 +69,15 @@ def given(case: Case) -> list[np.ndarray]:
 def is_wide(case: Case) -> bool:
     """Whether a program has 64-bit numbers, also in JAX."""
     return any(x.dtype.itemsize == 8 for x in case.arguments.values())
+
+
+def has_long_integers(case: Case) -> bool:
+    """Whether JAX has results of 64-bit integers, such as sums of shorter ones."""
+    with x64(is_wide(case)):
+        values = {name: jax.ShapeDtypeStruct(x.shape, x.dtype) for name, x in case.arguments.items()}
+        for name, expression in case.statements:
+            values[name] = result(values, expression)
+    return any(str(getattr(x, "dtype", "")) in ("int64", "uint64") for x in values.values())
 
 
 def expected(case: Case, compiled: bool = True) -> list[np.ndarray]:

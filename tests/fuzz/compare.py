@@ -12,7 +12,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax.dtypes import float0
 
-from fuzz.asked import Meant, by_numpy, expected, found, given, is_float, is_wide
+from fuzz.asked import Meant, by_numpy, expected, found, given, has_long_integers, is_float, is_wide
 from fuzz.case import Case
 from fuzz.flushing import flushing
 from tvmfun import errors
@@ -43,6 +43,7 @@ LOST_NAN = "XLA's extremum over leading axes leaves NaN out"
 SINGULAR = "the derivative is NaN in JAX, and is not here"
 SELF = "JAX computes another value together with the derivative than without"
 AT_TIES = "a documented difference at ties"
+SEVERAL = "several rules, each for some elements"
 AS_NUMPY = "as NumPy computes it"
 INTEGERS = "sums of int32 are int64 in JAX where it is allowed 64 bits"
 
@@ -113,28 +114,32 @@ def _translated(
     what = unlike(wanted, got, tolerance, "in JAX")
     if what is None:
         return None
-    found_anew = [(FLUSHED, lambda: _flushed(case))]
-    wanted_anew = [
-        (REWRITTEN, lambda: expected(case, compiled=False)),
-        (SIGNED_NAN, lambda: expected(_with_one_nan(case))),
-        (AS_NUMPY, lambda: by_numpy(case) if case.check in ("value", "eager", "donated") else None),
-        (LOST_NAN, lambda: _with_our_nan(case, wanted, got)),
-        (SINGULAR, lambda: _without_nan(case, wanted, got)),
-        (SELF, lambda: _without_value(case, wanted, got, tolerance)),
+    flushed = lambda: _flushed(case)
+    rules = [
+        (FLUSHED, lambda: wanted, flushed),
+        (REWRITTEN, lambda: expected(case, compiled=False), lambda: got),
+        (SIGNED_NAN, lambda: expected(_with_one_nan(case)), lambda: got),
+        (AS_NUMPY, lambda: by_numpy(case) if case.check in ("value", "eager", "donated") else None, lambda: got),
+        (LOST_NAN, lambda: _with_our_nan(case, wanted, got), lambda: got),
+        (SINGULAR, lambda: _without_nan(case, wanted, got), lambda: got),
+        (SINGULAR, lambda: _without_nan(case, wanted, flushed()), flushed),
+        (SELF, lambda: _without_value(case, wanted, got, tolerance), lambda: got),
     ]
-    for because, results in found_anew:
+    together = [np.zeros(x.shape, bool) for x in wanted]
+    for because, theirs, ours in rules:
         with suppress(Exception):
-            if unlike(wanted, results(), tolerance, "") is None:
+            left, right = theirs(), ours()
+            if unlike(left, right, tolerance, "") is None:
                 return Difference(what, because)
-    for because, results in wanted_anew:
-        with suppress(Exception):
-            if unlike(results(), got, tolerance, "") is None:
-                return Difference(what, because)
+            for i, (x, y) in enumerate(zip(left, right, strict=True)):
+                together[i] |= _close(x, _widened(y, x.dtype), tolerance)
+    if all(alike.all() for alike in together):
+        return Difference(what, SEVERAL)
     around = spread(meant)
     if any(within(wanted, results, around, tolerance) for results in (got, _flushed(case))):
         return Difference(what, ROUNDING)
     if wider:
-        for because, other in _otherwise(case, meant):
+        for because, other in _otherwise(case):
             apart = compare(other, wider=False)
             if apart is None or apart.because is not None:
                 return Difference(what, because)
@@ -146,12 +151,11 @@ def _flushed(case: Case) -> list[np.ndarray]:
         return found(case)
 
 
-def _otherwise(case: Case, meant: Meant) -> Iterator[tuple[str, Case]]:
+def _otherwise(case: Case) -> Iterator[tuple[str, Case]]:
     """Programs like this one that are alike where a rule explains the difference."""
     if (wide := _in_double(case)) is not None:
         yield RANGE, wide
-    dtypes = {str(out.aval.dtype) for equation in meant.program.equations for out in equation.outputs}
-    if is_wide(case) and "int32" in dtypes:
+    if is_wide(case) and has_long_integers(case):
         yield INTEGERS, _in_single(case)
     if _has_derivative(case) and re.search(DOCUMENTED, case.text()):
         yield AT_TIES, _without_ties(case)

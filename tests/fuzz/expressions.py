@@ -420,7 +420,7 @@ def random_numbers(draw: Draw) -> str:
     return draw.choice([
         f"random.uniform({key}, {shape}, '{draw.dtype}', minval=-2., maxval=3.)",
         f"random.normal({key}, {shape}, '{draw.dtype}')",
-        f"random.bernoulli({key}, 0.3, {shape})",
+        f"random.bernoulli({key}, onp.float32(0.3), {shape})",
         f"random.randint({key}, {shape}, {draw.choice([-5, 0, -(2**31)])}, {draw.choice([6, 2**31 - 1])}, 'int32')",
         f"random.bits({key}, {shape}, '{draw.choice(['uint8', 'uint16', 'uint32'])}')",
         f"random.permutation({key}, {draw.choice(['7', '1', '100'])})",

@@ -57,6 +57,9 @@ def _steps(case: Case) -> Iterator[Case]:
     for output in case.outputs:
         if len(case.outputs) > 1:
             yield replace(case, outputs=(output,)).needed()
+    for name, _ in case.statements:
+        if name not in case.outputs:
+            yield replace(case, outputs=(name,)).needed()
     for i in range(len(case.statements)):
         yield from _cut(case, i)
     for i, (name, expression) in enumerate(case.statements):
