@@ -9,6 +9,7 @@ from __future__ import annotations
 import functools
 import inspect
 import re
+import sys
 import sysconfig
 import types
 import typing
@@ -70,7 +71,7 @@ def publish(
         if isinstance(value, FunctionType) and not hasattr(value, "__bounded__"):
             _PUBLISHED.add(name)
             namespace[name] = bound = bounded(value, prefix + value.__name__, made)
-            home = value.__globals__
+            home = vars(sys.modules[value.__module__])
             if home.get(value.__name__) is value:
                 home[value.__name__] = bound
         elif isinstance(value, type) and not issubclass(value, tuple | BaseException):

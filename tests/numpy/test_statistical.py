@@ -69,7 +69,7 @@ def test_eager_reductions_take_arguments_as_numpy_does(name):
     assert function(x.tolist(), 0).shape == (3, 4)
     assert function(np.float32(2)).shape == ()
     for axis in (3, (0, 0), 0.5):
-        with pytest.raises((ShapeError, ArgumentError), match=rf"^\[{name.replace('std', 'var')}\]"):
+        with pytest.raises((ShapeError, ArgumentError), match=rf"^\[{name}\]"):
             function(x, axis)
 
 
