@@ -9,9 +9,9 @@ from op_cases import CASES, Case
 
 import tvmfun
 import tvmfun.numpy as tnp
-from tvmfun import check, lax, nn, optim, random
+from tvmfun import check, lax, nn, optim, random, reference
 from tvmfun.core.op import REGISTRY
-from tvmfun.errors import KernelError
+from tvmfun.errors import KernelError, TvmfunError
 from tvmfun.lower import control, native, pipeline
 
 RNG = np.random.default_rng(0)
@@ -104,6 +104,26 @@ def test_what_is_wrong_in_the_body_of_a_loop_is_named_by_itself(monkeypatch):
     holes = lambda c: tnp.flip(lax.pad(c[:3], np.float32(0), [(0, 1, 1)])) + 1
     with pytest.raises(KernelError, match=r"kernel \w*flip"):
         check(lambda c: lax.fori_loop(0, 3, lambda i, c: holes(c) * c, c))(np.arange(1, 7, dtype=np.float32))
+
+
+@pytest.mark.parametrize(
+    ("call", "where"),
+    [
+        (lambda program: check(None), "check"),
+        (lambda program: reference.evaluate(program, []), "evaluate"),
+        (lambda program: reference.evaluate(program, X), "evaluate"),
+        (lambda program: reference.evaluate(program, None), "evaluate"),
+        (lambda program: reference.evaluate(program, [None]), "evaluate"),
+        (lambda program: reference.evaluate(program, ["s"]), "evaluate"),
+        (lambda program: reference.evaluate(program, [X.astype("float64")]), "evaluate"),
+        (lambda program: reference.evaluate(None, [X]), "evaluate"),
+        (lambda program: tnp.asarray(X).at[0].apply(3), "apply"),
+        (lambda program: tvmfun.custom_vjp(tnp.sin).defvjp(None, None), "defvjp"),
+    ],
+)
+def test_wrong_arguments(call, where):
+    with pytest.raises(TvmfunError, match=rf"^\[{where}\] "):
+        call(tvmfun.trace(lambda x: x + 1)(X))
 
 
 OPS = [

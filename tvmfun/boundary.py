@@ -1,7 +1,7 @@
 """The boundary of the library: what leaves a public function because of a wrong argument is an error of ours.
 
-A public function runs as it is written. Only where it fails are its arguments looked at: against its annotations, which
-name the parameter that does not fit. So a call costs no more, and a function need not check what it would fail on.
+A public function runs as it is written. Its arguments are checked only when it fails: against its annotations, which
+name the parameter that does not fit. So a call costs no more, and a function need not check for what makes it fail.
 """
 
 from __future__ import annotations
@@ -56,13 +56,13 @@ def publish(
     prefix: str = "",
     but: Collection[str] = (),
 ) -> None:
-    """Bounds the public functions and classes of a module or package, where they are defined, too.
+    """Wraps the public functions and classes of a module or package, and replaces them in the modules that define them.
 
     Args:
         namespace: its ``globals()``.
-        made: what to do with the name of a function and with its result.
-        prefix: what their names have in front in an error.
-        but: names of functions that speak for others.
+        made: called with the name of a function and its result; returns what to return instead.
+        prefix: of their names in errors.
+        but: names of functions to leave as they are, such as those that return functions with names of their own.
     """
     for name in namespace.get("__all__") or [name for name in namespace if not name.startswith("_")]:
         value = namespace.get(name)
@@ -90,7 +90,7 @@ def bound_methods(cls: type) -> None:
 
 
 def bounded(function: _F, name: str = "", made: Callable[[str, Any], Any] | None = None) -> _F:
-    """The same function, whose errors about arguments have its name.
+    """The same function, with its name in errors about its arguments.
 
     Args:
         function: any function.
@@ -104,11 +104,11 @@ def bounded(function: _F, name: str = "", made: Callable[[str, Any], Any] | None
         try:
             result = function(*args, **kwargs)
         except _ABOUT_ARGUMENTS as error:
-            # A name in capitals is that of a class of the user's, or of ours.
+            # A capitalized name is that of a class, the user's or ours.
             known = {name, name.partition(".")[0]} & {error.where, error.where.rpartition(".")[2]}
             if known or error.where[:1].isupper() or not _is_ours(error):
                 raise
-            # Another function looked at its arguments. Something else, a conversion to bool, say, knows of none.
+            # Another function looked at its own arguments. A conversion to bool, say, has none to look at.
             wrong = None if error.where in _PUBLISHED else _misfit(error, name, function, args, kwargs)
             if wrong:
                 raise wrong from error
@@ -257,7 +257,7 @@ def described(value: Any) -> str:
         return f"{value.dtype}[{','.join(map(str, value.shape))}]"
     if callable(value) and hasattr(value, "__name__"):
         return str(value.__name__)
-    if type(value) in (list, tuple) and len(value) <= 4:
+    if isinstance(value, list | tuple) and type(value) in (list, tuple) and len(value) <= 4:
         items = ", ".join(map(described, value))
         return f"[{items}]" if isinstance(value, list) else f"({items}{',' * (len(value) == 1)})"
     text = repr(value)

@@ -12,18 +12,18 @@ import numpy as np
 from tvmfun import dtypes, reference, tree
 from tvmfun.core.inline import inlined
 from tvmfun.core.program import Atom, Equation, Literal, Program
-from tvmfun.errors import KernelError
+from tvmfun.errors import ArgumentError, KernelError
 from tvmfun.jit import as_device_array, jit
 from tvmfun.lower import kernel as kernels
 from tvmfun.lower import target as targets
 from tvmfun.lower.pipeline import Step
 from tvmfun.lower.probe import Probe
 
-# Evaluations with random rounding errors, and how far beyond what they differ by a result may be: the errors of
-# sums and of functions of several roundings are not independent of each other.
+# Evaluations with random rounding errors, and how many times their spread a result may be off: the rounding errors of a
+# kernel are not independent of each other.
 _EVALUATIONS = 3
 _SPREADS = 32
-# Distances between neighbours that any result may be off: half a dozen operations are fused without rounding.
+# Any result may be off by this many ulps, since several operations may be fused without rounding in between.
 _ROUNDINGS = 16
 
 Values = dict[Atom, np.ndarray]
@@ -37,8 +37,8 @@ def check(
     The function is compiled as ``jit`` compiles it, for this CPU. Each of its kernels, exactly as it is in the module
     (fused, tiled, over its inputs, loops included), runs on the values that the reference evaluator gets for its
     inputs. Its results must be those of the evaluator, up to rounding; it must leave its inputs and the memory
-    around arrays alone; and it must not read what was never written, which is NaN then. At last the whole module
-    must return bit by bit what its kernels return one after the other. This is slow, and for finding defects.
+    around arrays alone; and it must not read what was never written, which is NaN then. Finally, the whole module
+    must return, bit for bit, what its kernels return one after the other. This is slow; use it to find defects.
 
     Args:
         fun: a function of trees of arrays.
@@ -56,6 +56,8 @@ def check(
     >>> check(lambda x: tnp.cumsum(tnp.flip(x)) * 2)(tnp.arange(4.0))
     Array([ 6., 10., 12., 12.], dtype=float32)
     """
+    if not callable(fun):
+        raise ArgumentError("check", "the first argument must be a function", got=type(fun).__name__)
     jitted = jit(fun, donate_argnums=donate_argnums, donate_argnames=donate_argnames)
 
     @wraps(fun)
@@ -138,7 +140,7 @@ def _check_step(probe: Probe, step: Step, expected: Values) -> None:
     results: Sequence[np.ndarray] = outcome.outputs
     invariants = _invariants(step, inputs)
     if invariants is not None:
-        # One of several right results: what follows is to go on from the one that there is.
+        # One of several right results: later steps continue from the one that the kernel gave.
         expected.update(zip(step.kernel.outputs, results, strict=True))
         results, *evaluated = map(invariants, [results, *evaluated])
     exact, *perturbed = evaluated
@@ -175,7 +177,7 @@ def _error(step: Step, problem: str, got: str) -> KernelError:
 
 
 def _blame_body(step: Step, inputs: Values) -> None:
-    """Checks the Programs of a loop or branch by themselves, as they run at first, which may name a smaller kernel."""
+    """Checks the Programs of a loop or branch by themselves, on their first inputs: that may name a smaller kernel."""
     equation = step.kernel.equations[0]
     if equation.op.kind != "control":
         return
@@ -193,7 +195,7 @@ def _blame_body(step: Step, inputs: Values) -> None:
 
 
 def _tolerance(exact: np.ndarray, perturbed: Sequence[np.ndarray]) -> np.ndarray:
-    """How far each element may be off: by some roundings of its own, and by what rounding errors before it do."""
+    """How far each element may be off: by some roundings of its own, and by what earlier rounding errors contribute."""
     if not dtypes.is_float(exact.dtype):
         changes = [other != exact for other in perturbed]
         return np.where(np.any(changes, axis=0), np.inf, 0.0) if changes else np.zeros(exact.shape)
@@ -201,10 +203,10 @@ def _tolerance(exact: np.ndarray, perturbed: Sequence[np.ndarray]) -> np.ndarray
     center = exact.astype(np.float64)
     with np.errstate(all="ignore"):
         spread = np.max([np.abs(other.astype(np.float64) - center) for other in perturbed], axis=0, initial=0.0)
-        # Where rounding errors decide whether there is a number at all, any will do.
+        # Where rounding errors decide whether the result is a number at all, accept anything.
         spread = np.where(np.isnan(spread) & ~_same_specials(exact, perturbed), np.inf, np.nan_to_num(spread, nan=0.0))
         own = _ROUNDINGS * (float(info.eps) * np.abs(center) + float(info.tiny))
-        # Errors of the spread itself: it is that of three draws.
+        # The spread is itself uncertain: it comes from three draws.
         typical = np.median(spread) if spread.size else 0.0
         return _SPREADS * np.maximum(spread, min(typical, np.inf)) + np.nan_to_num(own, nan=0.0, posinf=0.0)
 

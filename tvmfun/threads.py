@@ -27,13 +27,13 @@ def cpu_count() -> int:
 
 
 def _configure() -> None:
-    """Says how many threads there are to be: as many as CPUs that this process may use, or ``TVMFUN_NUM_THREADS``.
+    """Sets the number of threads: one for each CPU that this process may use, or ``TVMFUN_NUM_THREADS``.
 
     TVM's own pools, which modules of others may use, read the same variables, at their first parallel loop. They would
     take half of the CPUs.
     """
-    # TVM would bind the threads, also the caller's, to the first CPUs of the machine, whosever these are. What the
-    # caller starts later would inherit that.
+    # TVM would bind the threads, also the caller's, to the first CPUs of the machine, no matter who uses them.
+    # Processes that the caller starts later would inherit the binding.
     os.environ.setdefault("TVM_BIND_THREADS", "0")
     # Threads that wait for the next kernel spin before they sleep: for about 5 milliseconds instead of 150.
     os.environ.setdefault("TVM_THREAD_POOL_SPIN_COUNT", "10000")
@@ -50,7 +50,7 @@ _configure()
 
 
 def _number(variable: str, least: int) -> int:
-    """What a variable of TVM says, read as TVM does: what is no number is 0."""
+    """What a variable of TVM says, read as TVM does: anything that is not a number counts as 0."""
     said = os.environ.get(variable, "")
     return max(least, int(said) if said.isdecimal() else 0)
 
@@ -81,11 +81,11 @@ class _Pool:
         atexit.register(module["leave"])
 
     def give(self) -> None:
-        """Modules that are loaded from here on use it."""
+        """Modules loaded from now on use this pool."""
         self._register(b"__TVMBackendParallelLaunch", self._ours)
 
     def take_away(self) -> None:
-        """Modules that are loaded from here on use TVM's."""
+        """Modules loaded from now on use TVM's pool."""
         self._register(b"__TVMBackendParallelLaunch", self._theirs)
 
 
@@ -94,7 +94,7 @@ def _address(function: Any) -> int:
 
 
 def _compiled(text: str) -> Any:
-    """A module for this machine, of LLVM's language; TVM wants to read in it what it is for."""
+    """A module for this machine, from LLVM IR, in which TVM requires the target to be named."""
     target = Target("llvm")
     nothing = tirx.PrimFunc([], tirx.Evaluate(tirx.IntImm("int32", 0))).with_attr("global_symbol", "nothing")
     empty = tvm.get_global_func("target.build.llvm")(
@@ -136,7 +136,7 @@ def load(module: Any) -> None:
 
 
 def _load(module: Any) -> None:
-    with suppress(AttributeError):  # all of it is generated, whether this function is there or not
+    with suppress(AttributeError):  # looking up any name generates the code, even one that does not exist
         module.get_function("main")
     for imported in module.imports:
         _load(imported)

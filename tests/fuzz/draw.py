@@ -94,8 +94,8 @@ class Draw:
     def indices(self, shape: tuple[int, ...] | None = None, most: int | None = None) -> str:
         """An array of integers, some of which may be out of range."""
         shape = self.choice([(), (1,), (2,), (3,), (2, 2), (5,), (0,)]) if shape is None else shape
-        most = self.choice([3, 3, 12]) if most is None else most
-        drawn = np.random.default_rng(self.random.randrange(2**32)).integers(-most, most + 1, shape)
+        limit = int(self.choice([3, 3, 12]) if most is None else most)  # type: ignore[arg-type]
+        drawn = np.random.default_rng(self.random.randrange(2**32)).integers(-limit, limit + 1, shape)
         return f"np.asarray(onp.array({drawn.tolist()!r}, 'int32').reshape({shape}))"
 
     def expression(self, within: bool = False) -> str | None:

@@ -98,3 +98,22 @@ def test_pseudoinverses_have_derivatives_where_singular_values_are_equal(x: np.n
     check(lambda x: tnp.linalg.lstsq(x, SIDES[: x.shape[0]])[0], [x], tolerance=1e-5)
     inverses = tvmfun.vmap(tnp.linalg.pinv)(np.stack([x, 2 * x]))
     np.testing.assert_allclose(inverses, np.linalg.pinv(np.stack([x, 2 * x])), atol=1e-12)
+
+
+VALUES = (
+    *(0.0, -0.5, 0.9, -1.0, 127.0, 128.0, -128.9, -129.0, 255.9, 256.0, -300.0, 7e4, 3e9, -3e9, 5e9),
+    *(2.0**63, 2.0**64, -(2.0**63), 1e30, -1e30, np.inf, -np.inf, np.nan),
+)
+
+
+@pytest.mark.parametrize("source", ["float16", "bfloat16", "float32", "float64"])
+def test_floats_that_do_not_fit_become_the_nearest_integer(source):
+    # More elements than one vector has, so that some are in its tail: all must be alike.
+    x = np.repeat(np.asarray(VALUES)[:, None], 37, axis=1).astype(tvmfun.dtypes.canonical(source))
+    targets = [d for d in tvmfun.dtypes.NAMES.values() if "int" in d]
+    results = tvmfun.jit(lambda x: [x.astype(target) for target in targets])(x)
+    with jax.enable_x64(True):
+        expected = [np.asarray(jnp.asarray(x).astype(target)) for target in targets]
+    for target, result, want in zip(targets, results, expected, strict=True):
+        np.testing.assert_array_equal(np.asarray(result), want, target)
+        np.testing.assert_array_equal(np.asarray(tnp.asarray(x).astype(target)), want, target)

@@ -325,6 +325,10 @@ class DeviceArray(Array):
         """The device the buffer is on."""
         return _CPU if self.held() >= 0 else self.memory.tensor.device  # type: ignore[return-value]  # TVM extends it
 
+    def __repr__(self) -> str:
+        # Debuggers and tracebacks show arrays, also those that are gone.
+        return f"Array(donated, {self.aval})" if self.is_deleted() else super().__repr__()
+
     def is_deleted(self) -> bool:
         """Whether the buffer has been donated."""
         return not hasattr(self, "address")

@@ -190,7 +190,7 @@ def _converted(where: str, x: Any, dtype: np.dtype) -> Any:
     return pointwise.astype(x, dtype=dtypes.NAMES[dtype])
 
 
-def _unrolled(step: Program, start: list, rows: list, length: int, reverse: bool) -> tuple[list, list]:
+def _unrolled(step: Program, start: list, rows: list, length: Any, reverse: bool) -> tuple[list, list]:
     """The leaves of the last carry and of the stacked rows, without a loop."""
     carry, ys = list(start), []
     for i in reversed(range(length)) if reverse else range(length):

@@ -22,7 +22,7 @@ from tvmfun.lower import pipeline
 from tvmfun.lower.pipeline import Step
 
 POISON = 0xFF
-# Bytes of poison before and after every array; what TVM aligns arrays to divides it.
+# Bytes of poison before and after every array: a multiple of TVM's alignment of arrays.
 _MARGIN = 512
 _ALIGNMENT = 64
 
@@ -78,7 +78,7 @@ class Probe:
         function = self._module.get_function(step.name, query_imports=True)
         given = [values[atom] for atom in kernel.inputs]
         if not _may_run_forever(step):
-            # Leaves NaN in the workspaces that the kernel is going to get again.
+            # Leaves NaN in the workspaces that the kernel will be given again.
             _call(function, step, [_poisoned(value) for value in given])
         return _call(function, step, given)
 

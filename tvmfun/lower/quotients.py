@@ -2,8 +2,8 @@
 
 ``FlattenBuffer`` simplifies indices as iterator maps (``IterMapSimplify``). TVM 0.27 does that wrongly where a loop
 variable has a negative coefficient inside a floor division or remainder: ``(3 - i) // 2`` becomes ``i // -2 + 1``,
-which is 0 instead of 1 at ``i = 1``. So a flip of padded or strided things reads other elements, or memory outside of
-the array. It also divides by zero, and raises, where a variable occurs with opposite signs inside and outside of a
+which is 0 instead of 1 at ``i = 1``. So flipping a padded or strided array reads the wrong elements, or memory outside
+of the array. It also divides by zero, and raises, where a variable occurs with opposite signs inside and outside of a
 remainder, as in ``i - i % 5``. An operand that hides behind a reinterpretation of its bits is not taken for a map of
 iterators, and costs no instruction.
 """
@@ -21,7 +21,7 @@ Expr = Any
 
 
 def protect_quotients(body: tirx.Stmt) -> tirx.Stmt:
-    """Returns the statement with the quotients that TVM would simplify wrongly protected from that.
+    """Returns the statement, with the quotients that TVM would simplify wrongly protected.
 
     Args:
         body: a statement whose indices have been simplified as far as they should be.
@@ -77,6 +77,6 @@ def _terms(value: Expr, sign: int = 1) -> list[tuple[Expr, int]]:
 
 
 def _hidden(value: Expr) -> Expr:
-    """The same number, of which TVM's simplifier knows nothing."""
+    """The same number, hidden from TVM's simplifier."""
     bits = str(value.ty).removeprefix("int")
     return tirx.reinterpret(f"int{bits}", tirx.reinterpret(f"uint{bits}", value))

@@ -12,7 +12,7 @@ from tvmfun.core import dims
 from tvmfun.core.array import Array, DeviceArray, device_array
 from tvmfun.core.leaf import abstract
 from tvmfun.core.trace import Tracer
-from tvmfun.errors import ArgumentError, ConcretizationError, IndexingError, ShapeError
+from tvmfun.errors import ArgumentError, ArgumentTypeError, ConcretizationError, IndexingError, ShapeError
 from tvmfun.numpy.creation import asarray, ones_like
 from tvmfun.numpy.elementwise import add, clip, divide, maximum, minimum, multiply, negative, pow, where
 from tvmfun.numpy.indexing import (
@@ -152,14 +152,18 @@ class At:
             return where(_mask_of(x, index), function(x), x)
         if index is _NOWHERE:
             return self._update("apply", x, "set", **options)
-        how = {"mode": "clip" if options.get("mode") == "clip" else "promise_in_bounds"}
-        values = self.get(**how)
+        if not callable(function):
+            raise ArgumentTypeError(
+                "apply", "it takes a function of arrays", got=repr(function), hint="lambda x: 2 * x"
+            )
+        mode = "clip" if options.get("mode") == "clip" else "promise_in_bounds"
+        values = self.get(mode=mode)
         once = lambda values: _fitting(_values(x, function(values)), values.shape)
         if options.get("unique_indices") or not values.size or not any(map(is_array, normalized(x, index))):
             return self._update("apply", once(values), "set", **options)
         none = shapes.broadcast_to(np.int32(0), shape=x.shape)
         counts = At(none, index)._update("apply", np.int32(1), "add", mode=options.get("mode"))
-        return self._update("apply", _repeatedly(once, values, At(counts, index).get(**how)), "set", **options)
+        return self._update("apply", _repeatedly(once, values, At(counts, index).get(mode=mode)), "set", **options)
 
     def _product(self, name: str, values: Any, **options: Any) -> Array:
         """The product of all values for each place, 1 where there are none."""

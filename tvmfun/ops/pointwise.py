@@ -707,11 +707,27 @@ def _astype_shape(x: ShapeDtype, *, dtype: str) -> ShapeDtype:
     return ShapeDtype(x.shape, dtypes.canonical(dtype))
 
 
+def _to_integer(x: Any, dtype: str) -> Any:
+    """A float as an integer: towards 0, the nearest one there is for what does not fit, and 0 for NaN, as in XLA.
+
+    What does not fit is undefined in LLVM, and would differ between vectors and single elements.
+    """
+    if dtype_name(x) in ("float16", "bfloat16"):
+        x = tirx.Cast("float32", x)
+    info = np.iinfo(dtype)
+    whole = lambda value: opaque(value, dtype) if info.bits == 64 and value else tirx.const(value, dtype)
+    low, end = (tirx.const(float(limit), dtype_name(x)) for limit in (info.min, 2 ** (info.bits - (info.min < 0))))
+    outside = tirx.Select(x >= end, whole(info.max), tirx.Select(x < low, whole(info.min), tirx.const(0, dtype)))
+    return tirx.Select(tirx.And(x >= low, x < end), x.astype(dtype), outside)
+
+
 def _astype(x: Any, *, dtype: str) -> Any:
     if dtype == "bool":
         return _not_equal(x, tirx.const(0, dtype_name(x)))
     if dtype_name(x) == "bool":  # LLVM's signed view of true is -1
         return tirx.Select(x, tirx.const(1, dtype), tirx.const(0, dtype))
+    if is_float(x) and dtypes.is_integer(dtypes.canonical(dtype)):
+        return _to_integer(x, dtype)
     return x.astype(dtype)
 
 

@@ -1,4 +1,4 @@
-"""The meaning of every op in NumPy, and a slow evaluator of Programs that lowering is held against.
+"""The meaning of every op in NumPy, and a slow evaluator of Programs that lowering is checked against.
 
 It shares nothing with lowering: no fusion, no schedules, no memory plan. Floats are computed in double precision and
 each result is rounded to the dtype that the Program says.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -30,9 +31,9 @@ def _loop(
     fixed, state, xs = rest[:consts], rest[consts : consts + carry], rest[consts + carry :]
     stacked = body.out_avals[carry:]
     ys = [np.zeros((length, *aval.shape), aval.dtype) for aval in stacked]
-    most = int(count[0]) if counted else length
+    most = int(count[0]) if counted else length if length is not None else sys.maxsize
     steps = 0
-    while most is None or steps < most:
+    while steps < most:
         if cond is not None and not run(cond, [*fixed, *state])[0]:
             break
         row = most - 1 - steps if reverse else steps
@@ -46,7 +47,7 @@ def _loop(
 
 
 def _switch(run: Run, values: list[np.ndarray], *, branches: tuple[Program, ...]) -> tuple[np.ndarray, ...]:
-    """The branch of that index; the first one for a negative index, and the last one for one that is too large."""
+    """The branch at the index, which is clamped to the first and the last one."""
     index, *operands = values
     return tuple(run(branches[min(max(int(index), 0), len(branches) - 1)], operands))
 

@@ -109,8 +109,11 @@ def _shift(function: Callable, signs_fill: bool) -> Callable:
 def _astype(x: np.ndarray, dtype: str) -> np.ndarray:
     target = dtypes.canonical(dtype)
     if dtypes.is_float(x.dtype) and target.kind in "iu":
-        # Towards zero, through the widest integer, which wraps around.
-        return np.trunc(x.astype(np.float64)).astype(np.int64 if target.kind == "i" else np.uint64).astype(target)
+        # Towards zero; what does not fit becomes the nearest integer, and NaN 0.
+        info, wide = np.iinfo(target), np.trunc(x.astype(np.float64))
+        fits = (wide >= float(info.min)) & (wide < 2.0 ** (info.bits - (info.min < 0)))
+        outside = np.where(wide > 0, info.max, np.where(wide < 0, info.min, 0)).astype(target)
+        return np.where(fits, np.where(fits, wide, 0).astype(target), outside)
     return x.astype(target)
 
 

@@ -11,7 +11,7 @@ import numpy as np
 from tvmfun import dtypes
 from tvmfun.core.array import ShapeDtype
 from tvmfun.core.program import Equation, Program
-from tvmfun.errors import ProgramError
+from tvmfun.errors import ArgumentError, DtypeError, ProgramError, ShapeError
 from tvmfun.reference import control, cumulative, decompositions, elementwise, indexing, movement, products, reductions
 from tvmfun.reference.meaning import MEANINGS, Meaning
 
@@ -32,7 +32,7 @@ class Rounding:
         self._rng = np.random.default_rng(seed)
         #: What a result is where the order of its terms decides whether it leaves the range of the dtype on the way.
         self.anything = (np.nan, np.inf, 0.0)[seed % 3]
-        #: Whether results stay as they are computed, as where two operations are fused without rounding in between.
+        #: Whether results stay as they are computed, as happens when two operations are fused without rounding.
         self.is_fused = seed % 3 == 2
 
     def of(self, value: np.ndarray, dtype: np.dtype) -> np.ndarray:
@@ -58,12 +58,35 @@ def evaluate(program: Program, values: Sequence[Any], rounding: Rounding | None 
 
     Raises:
         ProgramError: if an op has no meaning in NumPy, such as a collective outside of ``vmap``.
+        ArgumentError: if the values are not one for each input.
+        ShapeError: if a value has another shape than its input.
+        DtypeError: if a value has another dtype than its input.
 
     >>> import tvmfun
     >>> program = tvmfun.trace(lambda x: x * 2 + 1)(np.arange(3.0))
     >>> evaluate(program, [np.arange(3.0)])
     [array([1., 3., 5.])]
     """
+    _check(program, values)
+    return _evaluate(program, values, rounding)
+
+
+def _check(program: Program, values: Sequence[Any]) -> None:
+    if not isinstance(program, Program):
+        raise ArgumentError("evaluate", "it takes a Program", got=type(program).__name__, hint="tvmfun.trace(f)(*args)")
+    if not isinstance(values, Sequence) or len(values) != len(program.inputs):
+        got = str(len(values)) if isinstance(values, Sequence) else type(values).__name__
+        hint = "[*program.captured, *leaves]"
+        raise ArgumentError("evaluate", f"it takes a list of {len(program.inputs)} arrays", got=got, hint=hint)
+    for i, (variable, value) in enumerate(zip(program.inputs, values, strict=True)):
+        array = np.asarray(value)
+        if array.shape != variable.aval.shape:
+            raise ShapeError("evaluate", f"input {i} must be {variable.aval}", got=f"shape {array.shape}")
+        if array.dtype != variable.aval.dtype:
+            raise DtypeError("evaluate", f"input {i} must be {variable.aval}", got=str(array.dtype))
+
+
+def _evaluate(program: Program, values: Sequence[Any], rounding: Rounding | None) -> list[np.ndarray]:
     apply = lambda equation, arguments: evaluate_equation(equation, arguments, rounding)
     results = program.evaluate(list(map(np.asarray, values)), apply)
     with np.errstate(all="ignore"):
@@ -73,7 +96,7 @@ def evaluate(program: Program, values: Sequence[Any], rounding: Rounding | None 
 def evaluate_equation(equation: Equation, arguments: Sequence[Any], rounding: Rounding | None = None) -> Any:
     """Computes the results of one equation: an array, or a tuple of them."""
     op, params = equation.op, equation.params
-    run = lambda program, values: evaluate(program, values, rounding)
+    run = lambda program, values: _evaluate(program, values, rounding)
     if op.kind == "call":
         results = run(op.compute(**params), arguments)
     elif op.kind == "control":

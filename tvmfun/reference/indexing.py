@@ -69,7 +69,7 @@ def _scatter(
 
 
 def _ordered(x: np.ndarray) -> np.ndarray:
-    """Numbers that NumPy puts in order, NaN last, which those of bfloat16 are not."""
+    """Values that NumPy sorts with NaN last, as it does not sort those of bfloat16."""
     return x.astype(np.float32) if x.dtype == dtypes.bfloat16 else x
 
 
@@ -95,7 +95,7 @@ def _dynamic_update_slice(x: np.ndarray, update: np.ndarray, *starts: np.ndarray
     return out
 
 
-def _searchsorted(x: np.ndarray, values: np.ndarray, side: str, batch: int = 0) -> np.ndarray:
+def _searchsorted(x: np.ndarray, values: np.ndarray, side: Any, batch: int = 0) -> np.ndarray:
     x, values = _ordered(x), _ordered(values)
     result = _each(lambda row, own: np.asarray(np.searchsorted(row, own, side)), batch, x, values)
     return np.zeros(values.shape, np.int32) if result is None else result

@@ -10,8 +10,8 @@ from typing import Any, Literal, NamedTuple
 Function = Callable[..., Any]
 
 
-#: Sums and products may leave the range of a dtype on the way although the result is in it; of several steps nobody
-#: knows.
+#: Partial sums and products may leave the range of a dtype although the result is in it; what happens in several
+#: steps is not known.
 Partial = Literal["nothing", "sums", "products", "several"]
 
 

@@ -39,7 +39,7 @@ def _spread_out(x: np.ndarray, padding: Padding, dilation: Ints) -> np.ndarray:
 
 
 def _patches(x: np.ndarray, kernel: Ints, stride: Ints, padding: Padding, dilation: Ints, kernel_dilation: Ints) -> Any:
-    """What each point of a kernel meets: ``[examples, *positions, *kernel, channels]``."""
+    """The elements that each point of a kernel is multiplied by: ``[examples, *positions, *kernel, channels]``."""
     source = _spread_out(x, padding, dilation)
     spans = [(k - 1) * d + 1 for k, d in zip(kernel, kernel_dilation, strict=True)]
     axes = tuple(range(1, x.ndim - 1))

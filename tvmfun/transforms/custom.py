@@ -107,6 +107,9 @@ class custom_vjp(_Custom):  # the field's name
             bwd: ``(*static, residuals, cotangent) -> cotangents``, a tuple with one tree per argument; None stands
                 for zeros.
         """
+        for name, rule in (("fwd", fwd), ("bwd", bwd)):
+            if not callable(rule):
+                raise ArgumentError("defvjp", f"{name} must be a function", got=repr(rule))
         self._rules = (fwd, bwd)
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:

@@ -12,7 +12,7 @@ from . import build
 
 
 def writes_once(stmt: Stmt, output: Buffer, repeats: frozenset[ir.Var] = frozenset()) -> bool:
-    """Whether scheduled loops certainly store each element of an output at most once.
+    """Whether scheduled loops store each element of an output at most once, judged by their indices.
 
     Tiles that overlap, so that all of them are whole, store some elements twice, and compute them from what they have
     stored where the output lies over an input.
@@ -34,7 +34,7 @@ def writes_once(stmt: Stmt, output: Buffer, repeats: frozenset[ir.Var] = frozens
         cases = ((stmt.then_case, repeats - fixed), (stmt.else_case, repeats))
         return all(case is None or writes_once(case, output, free) for case, free in cases)
     if isinstance(stmt, BufferStore) and stmt.buffer.same_as(output):
-        # An index that is held within bounds is the same in several steps.
+        # A clamped index can repeat across iterations.
         is_held = any(find(index, tirx.Min, tirx.Max) for index in stmt.indices if isinstance(index, ir.Expr))
         return not is_held and all(any(build.uses(index, var) for index in stmt.indices) for var in repeats)
     return not any(store.buffer.same_as(output) for store in find(stmt, BufferStore))
