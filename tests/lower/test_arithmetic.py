@@ -7,6 +7,7 @@ import pytest
 import tvmfun
 import tvmfun.numpy as tnp
 from tvmfun import lax, random
+from tvmfun.reference import evaluate
 
 SPECIAL = np.asarray([np.nan, np.inf, -np.inf, 0.0, 1.5], "float32")
 
@@ -128,3 +129,27 @@ def test_the_same_bits_whatever_they_are_fused_with():
     alone = np.asarray(tvmfun.jit(lambda key: random.bits(key, (1000,)))(key))
     mask = np.asarray(tvmfun.jit(lambda key: random.bits(key, (1000,)) < 2**31)(key))
     np.testing.assert_array_equal(mask, alone < 2**31)
+
+
+BFLOAT16_ROUNDED = {
+    "there and back": lambda x: x.astype("bfloat16").astype("float32"),
+    "what is lost": lambda x: x - x.astype("bfloat16").astype("float32"),
+    "moved in between": lambda x: x.astype("bfloat16")[::-1].reshape(3, -1).astype("float32"),
+    "in a loop": lambda x: lax.fori_loop(0, 3, lambda i, c: c.astype("bfloat16").astype("float32") * 1.5, x),
+    "of each example": tvmfun.vmap(lambda x: x.astype("bfloat16").astype("float32") + 1),
+}
+
+
+@pytest.mark.parametrize("name", BFLOAT16_ROUNDED)
+def test_conversions_to_bfloat16_round_also_within_a_kernel(name):
+    x = np.linspace(0.1, 3.7, 63, dtype=np.float32)
+    x[:7] = np.nan, np.inf, -np.inf, 0.0, -0.0, 3.4e38, 1e-40
+    (expected,) = evaluate(tvmfun.trace(BFLOAT16_ROUNDED[name])(x), [x])
+    np.testing.assert_array_equal(np.asarray(tvmfun.jit(BFLOAT16_ROUNDED[name])(x)), expected)
+
+
+def test_sums_of_rounded_numbers():
+    x = np.linspace(0.1, 1.9, 64, dtype=np.float32)
+    rounded = x.astype(tvmfun.dtypes.bfloat16).astype(np.float64)
+    total = tvmfun.jit(lambda x: tnp.sum(x.astype("bfloat16").astype("float32")))(x)
+    np.testing.assert_allclose(float(total), rounded.sum(), rtol=1e-6)

@@ -14,7 +14,7 @@ from tvmfun.core.array import ShapeDtype
 from tvmfun.core.program import Equation, Literal, Program, Variable
 from tvmfun.errors import DimensionError
 from tvmfun.lower.fuse import Kernel
-from tvmfun.ops.pointwise import opaque
+from tvmfun.ops.pointwise import opaque, rounded_to_bfloat16
 from tvmfun.ops.shape import repeated
 
 
@@ -65,15 +65,25 @@ def _function(kernel: Kernel) -> tirx.PrimFunc:
         a: te.placeholder(a.aval.shape, dtypes.NAMES[a.aval.dtype], name=f"x{i}") for i, a in enumerate(kernel.inputs)
     }
     for equation in kernel.equations:
-        tensors[equation.outputs[0]] = _compute(equation, tensors)
+        formula = rounded_to_bfloat16 if _is_rounded_within(equation, kernel) else None
+        tensors[equation.outputs[0]] = _compute(equation, tensors, formula)
     return te.create_prim_func([tensors[v] for v in (*kernel.inputs, *kernel.outputs)])
 
 
-def _compute(equation: Equation, tensors: dict[Variable, te.Tensor]) -> te.Tensor:
+def _is_rounded_within(equation: Equation, kernel: Kernel) -> bool:
+    """Whether the user asked for bfloat16, and the kernel goes on with the result; products round what they pack."""
+    if equation.op.name != "astype" or equation.params["dtype"] != "bfloat16":
+        return False
+    readers = [other for other in kernel.equations if equation.outputs[0] in other.inputs]
+    return any(other.op.kind != "contraction" for other in readers) and dtypes.is_float(equation.inputs[0].aval.dtype)
+
+
+def _compute(equation: Equation, tensors: dict[Variable, te.Tensor], formula: Callable[[Any], Any] | None) -> te.Tensor:
+    """The result of an equation; ``formula`` takes the place of the op's own."""
     op, params, out = equation.op, equation.params, equation.outputs[0].aval
     arguments = [constant(a.value) if isinstance(a, Literal) else tensors[a] for a in equation.inputs]
     if op.kind == "pointwise":
-        return _pointwise(op.compute, arguments, params, out, op.name)
+        return _pointwise(formula or op.compute, arguments, {} if formula else params, out, op.name)
     return _applied(equation, [a if isinstance(a, te.Tensor) else _filled(a) for a in arguments])
 
 

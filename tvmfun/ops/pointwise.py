@@ -774,10 +774,24 @@ def _bitcast(x: Any, *, dtype: str) -> Any:
     if dtype_name(x) != "bfloat16":
         return tirx.reinterpret(dtype, x)
     # A result of bfloat16 is a float32 that is not rounded yet where it is used in the same kernel.
-    bits = tirx.reinterpret("uint32", x.astype("float32"))
+    return tirx.reinterpret(dtype, (_rounded_bits(x.astype("float32")) >> tirx.const(16, "uint32")).astype("uint16"))
+
+
+def _rounded_bits(x: Any) -> Any:
+    """The bits of a float32, of which the upper half are those of the nearest bfloat16."""
+    bits = tirx.reinterpret("uint32", x)
     unsigned = lambda value: tirx.const(value, "uint32")
-    rounded = bits + unsigned(0x7FFF) + (bits >> unsigned(16) & unsigned(1))
-    return tirx.reinterpret(dtype, (rounded >> unsigned(16)).astype("uint16"))
+    return bits + unsigned(0x7FFF) + (bits >> unsigned(16) & unsigned(1))
+
+
+def rounded_to_bfloat16(x: Any) -> Any:
+    """A float as the nearest bfloat16, also where the same kernel goes on with it.
+
+    TVM's legalization computes on bfloat16 in float32, and leaves out a conversion there and back.
+    """
+    x = x.astype("float32")
+    rounded = tirx.reinterpret("float32", _rounded_bits(x) & tirx.const(0xFFFF0000, "uint32"))
+    return tirx.Select(isnan_formula(x), x, rounded).astype("bfloat16")
 
 
 bitcast = register_pointwise(Op("bitcast", "pointwise", _bitcast_shape, _bitcast, precision="high", flops=nothing))
