@@ -109,9 +109,11 @@ def _schedule(func: tirx.PrimFunc, machine: Machine, in_place: Sequence[tuple[Bu
     private = [fuse.private_outputs(group, stages, temps) for group in groups]
     nests = [_emit(group, own, machine) for group, own in zip(groups, private, strict=True)]
     body = build.seq(*nests) if nests else tirx.Evaluate(0)
-    maps = [stage.output for stage in stages if fuse.is_map(stage)]
-    if not all(writes_once(body, output) for _, output in in_place if any(output.same_as(own) for own in maps)):
-        return None
+    for group, nest in zip(groups, nests, strict=True):
+        mapped = [stage.output for stage in group.stages if fuse.is_map(stage)]
+        overwritten = (output for _, output in in_place if any(output.same_as(own) for own in mapped))
+        if not all(writes_once(nest, output) for output in overwritten):
+            return None
     return _overwriting(func.with_body(_root(body, temps)), in_place).with_attr(RULE, rule)
 
 
