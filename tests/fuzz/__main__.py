@@ -107,7 +107,7 @@ def _children(seeds: range, options: argparse.Namespace) -> collections.Counter:
             flush=True,
         )
         report["crashed"] += 1
-        # What came before the crash is counted by running it again.
+        # Programs before the crash are counted by running them again.
         if last > seed:
             again = subprocess.run([*command[:3], f"--seeds={seed}:{last}", *more], stdout=subprocess.PIPE, text=True)
             report.update(json.loads(again.stdout.splitlines()[-1]))

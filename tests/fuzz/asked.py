@@ -1,4 +1,4 @@
-"""What is asked of a program: a function of its arguments, for either library."""
+"""Questions about a program, each a function of its arguments, for either library."""
 
 from __future__ import annotations
 
@@ -81,7 +81,7 @@ def has_long_integers(case: Case) -> bool:
 
 
 def expected(case: Case, compiled: bool = True) -> list[np.ndarray]:
-    """What JAX returns, compiled or op by op."""
+    """The results of JAX, compiled or op by op."""
     function = asked(case, jax_names(), jax)
     if compiled:
         # Each result is rounded to its dtype, as the program says.
@@ -101,7 +101,7 @@ _SCIPY = SimpleNamespace(
 
 
 def by_numpy(case: Case) -> list[np.ndarray]:
-    """What a program returns if NumPy and SciPy compute all statements that they can, from the results before."""
+    """The results if NumPy and SciPy compute all statements that they can, from the results before."""
     numpy_names = {"np": np, "onp": np, "lax": _SCIPY}
     values: dict[str, Any] = dict(case.arguments)
     with x64(is_wide(case)):
@@ -116,7 +116,7 @@ def by_numpy(case: Case) -> list[np.ndarray]:
 
 
 def found(case: Case) -> list[np.ndarray]:
-    """What tvmfun returns, compiled unless the case is about ops outside of ``jit``."""
+    """The results of tvmfun, compiled unless the case is about ops outside of ``jit``."""
     function = asked(case, own_names(), tvmfun)
     arguments = [tnp.array(x) for x in given(case)]
     if case.check == "donated":

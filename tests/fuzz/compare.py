@@ -55,20 +55,20 @@ _WITH_VALUE = ("gradient", "forward", "batched gradient")
 
 @dataclass(frozen=True)
 class Difference:
-    """What differs, and the rule that explains it, if one does."""
+    """A difference, and the rule that explains it, if one does."""
 
     what: str
     because: str | None = None
 
 
 def difference(case: Case) -> Difference | None:
-    """What is different, without what a rule explains; None where JAX refuses the program."""
+    """The difference, unless a rule explains it; None also where JAX refuses the program."""
     seen = compare(case)
     return seen if seen is not None and seen.because is None else None
 
 
 def compare(case: Case, wider: bool = True) -> Difference | None:
-    """What is different, with the rule that explains it if there is one; None where JAX refuses the program.
+    """The difference, with the rule that explains it if there is one; None also where JAX refuses the program.
 
     Args:
         case: the program.

@@ -1,4 +1,4 @@
-"""What is drawn from a seed, and the rules that expressions are drawn by."""
+"""Draws from a seed, and the rules that expressions are drawn by."""
 
 from __future__ import annotations
 

@@ -568,6 +568,12 @@ FIRST_OF_EQUALS = {
     "the first of equals gets the whole derivative, in JAX each a part; so does NaN": has_ties_or_nan,
 }
 
+_NEXT_QUOTIENT = {
+    "the factor of the derivative is the quotient that the value belongs to; JAX's may be the next one": (
+        lambda x, y: np.abs(x) >= 100 * np.abs(y)
+    )
+}
+
 ORACLES: dict[str, Oracle] = {
     "add": binary(jnp.add),
     "subtract": binary(jnp.subtract),
@@ -581,11 +587,7 @@ ORACLES: dict[str, Oracle] = {
     "remainder": binary(
         jnp.remainder,
         0.7,
-        differs={
-            "the factor of the derivative is the quotient that the value belongs to; JAX's may be the next one": (
-                lambda x, y: np.abs(x) >= 100 * np.abs(y)
-            )
-        },
+        differs=_NEXT_QUOTIENT,
     ),
     "power": Oracle(jnp.power, _power),
     "negative": unary(jnp.negative),
@@ -692,11 +694,7 @@ ORACLES: dict[str, Oracle] = {
     "fmod": binary(
         jnp.fmod,
         0.7,
-        differs={
-            "the factor of the derivative is the quotient that the value belongs to; JAX's may be the next one": (
-                lambda x, y: np.abs(x) >= 100 * np.abs(y)
-            )
-        },
+        differs=_NEXT_QUOTIENT,
     ),
     "atan2": compared(
         jnp.arctan2, differs={"a difference of equal terms, in another order": lambda x, y: np.abs(x) == np.abs(y)}

@@ -129,7 +129,7 @@ RIGHT: list[tuple[tuple[str, ...], Callable[[random.Random], Any]]] = [
 
 
 def right(r: random.Random, name: str) -> Any:
-    """What a parameter of this name may well be."""
+    """Likely values of a parameter of this name."""
     for names, make in RIGHT:
         if name in names:
             return make(r)

@@ -128,10 +128,15 @@ def _integer_power(x: Any, *, exponent: int) -> Any:
     return one / result if exponent < 0 else result
 
 
-def _integer_power_shape(x: ShapeDtype, *, exponent: int) -> ShapeDtype:
-    if x.dtype not in FLOATS:
-        raise DtypeError("integer_power", "the argument must be a float", got=repr(x), hint="x.astype('float32')")
-    return x
+def _of_floats(name: str) -> Callable[..., ShapeDtype]:
+    """The shape rule of a function of one float with parameters."""
+
+    def rule(x: ShapeDtype, **params: int) -> ShapeDtype:
+        if x.dtype not in FLOATS:
+            raise DtypeError(name, "the argument must be a float", got=repr(x), hint="x.astype('float32')")
+        return x
+
+    return rule
 
 
 #: ``integer_power(x, exponent=)``: ``x**exponent`` for a small integer, by multiplications. It is an op for negative
@@ -141,7 +146,7 @@ integer_power = pw.register_pointwise(
     Op(
         "integer_power",
         "pointwise",
-        _integer_power_shape,
+        _of_floats("integer_power"),
         lambda x, *, exponent: compute_in_float32(lambda y: _integer_power(y, exponent=exponent))(x),
         (lambda g, o, x, *, exponent: g * (x.dtype.type(exponent) * integer_power(x, exponent=exponent - 1)),),
     )
@@ -232,18 +237,12 @@ def _polygamma(x: Any, *, order: int) -> Any:
     return tirx.Select(is_negative, reflected, value)
 
 
-def _polygamma_shape(x: ShapeDtype, *, order: int) -> ShapeDtype:
-    if x.dtype not in FLOATS:
-        raise DtypeError("polygamma", "the argument must be a float", got=repr(x), hint="x.astype('float32')")
-    return x
-
-
 #: ``polygamma(x, order=)``: the derivative of that order of the digamma function, which is that of ``lgamma``.
 polygamma = pw.register_pointwise(
     Op(
         "polygamma",
         "pointwise",
-        _polygamma_shape,
+        _of_floats("polygamma"),
         _polygamma,
         (lambda g, o, x, *, order: multiply(g, polygamma(x, order=order + 1)),),
         inexpensive=False,
