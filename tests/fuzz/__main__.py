@@ -44,7 +44,8 @@ def _here(seeds: range, options: argparse.Namespace) -> collections.Counter:
     import jax
 
     import tvmfun
-    from fuzz import compare, grammar, shrink
+    from fuzz import asked, compare, grammar, shrink
+    from tvmfun.core.op import REGISTRY
 
     report: collections.Counter = collections.Counter()
     start = time.monotonic()
@@ -81,6 +82,7 @@ def _here(seeds: range, options: argparse.Namespace) -> collections.Counter:
         if count % 30 == 29:
             jax.clear_caches()
             tvmfun.clear_caches()
+    print(json.dumps({"reached": sorted(asked.REACHED), "of": len(REGISTRY)}), flush=True)
     return report
 
 

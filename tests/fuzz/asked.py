@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from types import SimpleNamespace
 from typing import Any
 
@@ -25,20 +25,24 @@ def asked(case: Case, names: dict[str, Any], module: Any) -> Callable:
     scope: dict[str, Any] = dict(names)
     exec(compile(case.text(), "<fuzz>", "exec"), scope)
     program, xp = scope["program"], names["np"]
-    floats = tuple(i for i, x in enumerate(case.arguments.values()) if is_float(x.dtype))
+    floats = float_arguments(case)
 
-    def weighed(results: Any, weights: Callable) -> Any:
-        """A number in which every finite element has a weight of its own."""
-        total = 0.0
+    def terms(results: Any, weights: Callable) -> list[Any]:
+        """Every finite element times a weight of its own."""
+        weighed = []
         for x in results:
             if is_float(x.dtype):
                 wide = "float64" if str(x.dtype) == "float64" else "float32"
                 weight = weights(np.arange(np.prod(x.shape, dtype=int)).reshape(x.shape)).astype(wide)
-                total = total + xp.sum(xp.where(xp.isfinite(x), x, 0).astype(wide) * weight)
-        return total
+                weighed.append(xp.where(xp.isfinite(x), x, 0).astype(wide) * weight)
+        return weighed
 
-    loss = lambda *values: weighed(program(*values), np.cos)
-    slope = lambda *values: weighed(module.grad(loss, argnums=floats)(*values), lambda place: np.sin(1.0 + place))
+    sines = lambda place: np.sin(1.0 + place)
+    total = lambda parts: sum(map(xp.sum, parts), 0.0)
+    loss = lambda *values: total(terms(program(*values), np.cos))
+    gradient = module.grad(loss, argnums=floats)
+    slope = lambda *values: total(terms(gradient(*values), sines))
+    loss_terms = lambda *values: terms(program(*values), np.cos)
 
     def forward(*values: Any) -> Any:
         first = floats[0]
@@ -47,6 +51,9 @@ def asked(case: Case, names: dict[str, Any], module: Any) -> Callable:
 
     functions: dict[str, Callable[..., Any]] = {
         "loss": loss,
+        "loss terms": loss_terms,
+        "slope terms": lambda *values: terms(gradient(*values), sines),
+        "batched loss terms": module.vmap(loss_terms),
         "gradient": lambda *values: module.value_and_grad(loss, argnums=floats)(*values),
         "second": lambda *values: module.grad(slope, argnums=floats)(*values),
         "forward": forward,
@@ -55,6 +62,11 @@ def asked(case: Case, names: dict[str, Any], module: Any) -> Callable:
         "checkpointed": lambda *values: module.grad(module.checkpoint(loss), argnums=floats)(*values),
     }
     return functions.get(case.check, program)  # type: ignore[return-value]  # there is a program
+
+
+def float_arguments(case: Case) -> tuple[int, ...]:
+    """The positions of the arguments that derivatives are taken with respect to."""
+    return tuple(i for i, x in enumerate(case.arguments.values()) if is_float(x.dtype))
 
 
 def given(case: Case) -> list[np.ndarray]:
@@ -126,12 +138,17 @@ def found(case: Case) -> list[np.ndarray]:
     return [np.asarray(x) for x in tvmfun.tree.leaves(function(*arguments))]
 
 
+#: The names of all ops in the Programs of this process.
+REACHED: set[str] = set()
+
+
 class Meant:
     """The Program of a case, and what the reference evaluator makes of it."""
 
     def __init__(self, case: Case) -> None:
         arguments = given(case)
         self.program = tvmfun.trace(asked(case, own_names(), tvmfun))(*map(tnp.array, arguments))
+        REACHED.update(_op_names(self.program))
         self._values = [*map(np.asarray, self.program.captured), *arguments]
 
     def evaluate(self, seed: int | None = None) -> list[np.ndarray]:
@@ -140,16 +157,17 @@ class Meant:
 
     def operations(self) -> int:
         """The number of equations, those of bodies among them."""
-        return _equations(self.program)
+        return sum(1 for _ in _op_names(self.program))
 
 
-def _equations(program: Any) -> int:
-    inner = 0
+def _op_names(program: tvmfun.Program) -> Iterator[str]:
+    """The op of each equation, those of bodies among them."""
     for equation in program.equations:
+        yield equation.op.name
         for value in equation.params.values():
             for one in value if isinstance(value, (tuple, list)) else (value,):
-                inner += _equations(one) if isinstance(one, tvmfun.Program) else 0
-    return len(program.equations) + inner
+                if isinstance(one, tvmfun.Program):
+                    yield from _op_names(one)
 
 
 def is_float(dtype: Any) -> bool:

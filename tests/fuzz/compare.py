@@ -15,12 +15,15 @@ from jax.dtypes import float0
 from fuzz.asked import Meant, by_numpy, expected, found, given, has_long_integers, is_float, is_wide
 from fuzz.case import Case
 from fuzz.flushing import flushing
+from fuzz.slopes import can_differentiate, confirmed, contradicted
 from tvmfun import errors
 
 #: Rounding errors of one operation, in units of the dtype; a special function has a few.
 _PER_OPERATION, _MOST_TOLERANCE = 8, 0.2
 #: Draws of rounding errors that a program is run with to see what it makes of them, and how far it may be off then.
 _DRAWS, _FACTOR = 6, 16
+#: How near finite differences come, and at how many elements they are tried.
+_SLOPE_TOLERANCE, _MOST_SLOPES = 1e-4, 12
 #: Beginnings of errors by which tvmfun refuses on purpose, each documented where the function is.
 REFUSED = (
     "does not fit",
@@ -29,6 +32,7 @@ REFUSED = (
     "elements, got index",
     "there is no result for zero elements",
     "the dtype is not supported",
+    "the matrices must be float32 or float64",
 )
 
 #: A collective has no meaning in NumPy; a matrix of nan has no decomposition.
@@ -45,6 +49,10 @@ SELF = "JAX computes another value together with the derivative than without"
 AT_TIES = "a documented difference at ties"
 SEVERAL = "several rules, each for some elements"
 AS_NUMPY = "as NumPy computes it"
+FORWARD = "JAX has another derivative in forward mode than in reverse mode, which is ours"
+SLOPES = "finite differences have this derivative, not JAX's"
+WINDOWS = "a window with NaN has its derivative there, in JAX at a number"
+POWERS = "integers to negative powers are fractions, 0 here; JAX takes six bits of the exponent"
 INTEGERS = "sums of int32 are int64 in JAX where it is allowed 64 bits"
 
 
@@ -88,7 +96,11 @@ def compare(case: Case, wider: bool = True) -> Difference | None:
             known = next((part for part in REFUSED if part in refused), None)
             return Difference(f"{type(error).__name__}: {error}", known and f"refused: {known}")
         tolerance = tolerance_of(case, meant)
-        return _lowered(case, meant, got, tolerance, wider) or _translated(case, meant, wanted, got, tolerance, wider)
+        return (
+            _lowered(case, meant, got, tolerance, wider)
+            or _translated(case, meant, wanted, got, tolerance, wider)
+            or (_sloped(case, got, tolerance) if wider else None)
+        )
 
 
 def _lowered(case: Case, meant: Meant, got: list[np.ndarray], tolerance: float, wider: bool) -> Difference | None:
@@ -123,6 +135,8 @@ def _translated(
         (LOST_NAN, lambda: _with_our_nan(case, wanted, got), lambda: got),
         (SINGULAR, lambda: _without_nan(case, wanted, got), lambda: got),
         (SINGULAR, lambda: _without_nan(case, wanted, flushed()), flushed),
+        (FORWARD, lambda: _in_reverse(case), lambda: got),
+        (SLOPES, lambda: _by_slopes(case, wanted, got, tolerance), lambda: got),
         (SELF, lambda: _without_value(case, wanted, got, tolerance), lambda: got),
     ]
     together = [np.zeros(x.shape, bool) for x in wanted]
@@ -146,6 +160,28 @@ def _translated(
     return Difference(what)
 
 
+def _sloped(case: Case, got: list[np.ndarray], tolerance: float) -> Difference | None:
+    """How derivatives differ from finite differences."""
+    if not can_differentiate(case) or any(is_float(x.dtype) and x.dtype != np.float64 for x in given(case)):
+        return None
+    what = contradicted(case, got, _SLOPE_TOLERANCE + tolerance) if _in_double(case) is None else None
+    return what and Difference(what)
+
+
+def _by_slopes(
+    case: Case, wanted: list[np.ndarray], got: list[np.ndarray], tolerance: float
+) -> list[np.ndarray] | None:
+    """JAX's results with our derivatives where finite differences say that these are right and JAX's are not."""
+    wide = _in_double(case) or case
+    if not can_differentiate(case) or any(is_float(x.dtype) and x.dtype != np.float64 for x in given(wide)):
+        return None
+    apart = [~_close(x, y, tolerance) for x, y in zip(wanted, got, strict=True)]
+    elements = [(i, tuple(map(int, index))) for i, wrong in enumerate(apart) for index in np.argwhere(wrong)]
+    some = elements[:: max(1, len(elements) // _MOST_SLOPES)]
+    pairs = [(float(got[i][index]), float(wanted[i][index])) for i, index in some]
+    return got if confirmed(wide, some, pairs, _SLOPE_TOLERANCE + tolerance) else None
+
+
 def _flushed(case: Case) -> list[np.ndarray]:
     with flushing():
         return found(case)
@@ -159,6 +195,25 @@ def _otherwise(case: Case) -> Iterator[tuple[str, Case]]:
         yield INTEGERS, _in_single(case)
     if _has_derivative(case) and re.search(DOCUMENTED, case.text()):
         yield AT_TIES, _without_ties(case)
+        if wide is not None:  # in which what is added is not rounded away
+            yield AT_TIES, _without_ties(wide)
+    if _has_derivative(case) and "reduce_window" in case.text():
+        yield WINDOWS, replace(case, arguments={name: _numbers(x) for name, x in case.arguments.items()})
+    if (positive := _with_positive_powers(case)) is not None:
+        yield POWERS, positive
+
+
+def _numbers(x: np.ndarray) -> np.ndarray:
+    """An array with a number for each NaN."""
+    return np.where(np.isnan(x), x.dtype.type(0.37), x) if is_float(x.dtype) else x
+
+
+def _with_positive_powers(case: Case) -> Case | None:
+    """The program with the sizes of all exponents that are integers."""
+    power = r"np\.(power|pow)\((\w+), (\w+)\)"
+    size = r"np.\1(\2, \3 if np.issubdtype(\3.dtype, np.inexact) else np.abs(\3))"
+    statements = tuple((name, re.sub(power, size, text)) for name, text in case.statements)
+    return replace(case, statements=statements) if statements != case.statements else None
 
 
 def _without_ties(case: Case) -> Case:
@@ -184,6 +239,14 @@ def _without_nan(case: Case, wanted: list[np.ndarray], got: list[np.ndarray]) ->
     nan = lambda x, y: np.isnan(x) & ~np.isnan(y) if is_float(x.dtype) else np.zeros(x.shape, bool)
     pairs = list(zip(wanted, got, strict=True))
     return [x if first and i == 0 else np.where(nan(x, y), y, x) for i, (x, y) in enumerate(pairs)]
+
+
+def _in_reverse(case: Case) -> list[np.ndarray] | None:
+    """JAX's derivative in forward mode, computed in reverse mode."""
+    if case.check != "forward":
+        return None
+    value, first, *_ = expected(replace(case, check="gradient"))
+    return [value, first.sum(dtype=value.dtype)]
 
 
 def _with_our_nan(case: Case, wanted: list[np.ndarray], got: list[np.ndarray]) -> list[np.ndarray] | None:
