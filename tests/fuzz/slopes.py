@@ -66,7 +66,10 @@ class Slopes:
         for count in (-2, -1, 0, 1, 2):
             moved = list(given(self._case))
             for i, direction in zip(float_arguments(self._case), directions, strict=True):
-                moved[i] = np.where(direction == 0, moved[i], moved[i] + count * step * direction)
+                apart = np.where(direction == 0, moved[i], moved[i] + count * step * direction)
+                if count and ((apart == moved[i]) & (direction != 0)).any():  # lost in the rounding of a huge number
+                    return None
+                moved[i] = apart
             terms = [np.ravel(np.asarray(x)) for x in self._terms(*map(tnp.array, moved))]
             values.append(np.concatenate([np.zeros(0), *terms]))
         changed = np.abs(values) * (np.ptp(values, axis=0) > 0)  # a large term that stays takes part in no slope

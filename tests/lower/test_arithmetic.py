@@ -148,6 +148,19 @@ def test_conversions_to_bfloat16_round_also_within_a_kernel(name):
     np.testing.assert_array_equal(np.asarray(tvmfun.jit(BFLOAT16_ROUNDED[name])(x)), expected)
 
 
+INTEGERS_ROUNDED = {
+    "counted": lambda x: tnp.sin(tnp.arange(600, dtype="bfloat16").astype("float32")) + x[0],
+    "converted": lambda x: tnp.sin((x[:20] * 100).astype("int32").astype("bfloat16").astype("float32")),
+}
+
+
+@pytest.mark.parametrize("name", INTEGERS_ROUNDED)
+def test_integers_that_become_bfloat16_are_rounded_within_a_kernel(name):
+    x = np.linspace(3.1, 9.7, 63, dtype=np.float32)
+    (expected,) = evaluate(tvmfun.trace(INTEGERS_ROUNDED[name])(x), [x])
+    np.testing.assert_allclose(np.asarray(tvmfun.jit(INTEGERS_ROUNDED[name])(x)), expected, rtol=1e-5, atol=1e-5)
+
+
 def test_sums_of_rounded_numbers():
     x = np.linspace(0.1, 1.9, 64, dtype=np.float32)
     rounded = x.astype(tvmfun.dtypes.bfloat16).astype(np.float64)

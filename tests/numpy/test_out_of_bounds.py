@@ -140,6 +140,23 @@ def test_extrema_leave_the_gradient_of_other_elements(name: str):
     np.testing.assert_array_equal(tvmfun.grad(put)(np.asarray([np.nan, 1.0])), [0, 0])
 
 
+def test_updates_that_are_dropped_have_no_gradient():
+    values = np.asarray([np.nan, np.inf, 3.0, 0.0], "float32")
+    update = lambda x, values: tnp.sum(x.at[np.asarray([9, -9, 1, 1])].multiply(values))
+    for ours, theirs in zip(tvmfun.grad(update, (0, 1))(X, values), ([1, 0, 1, 1, 1], [0, 0, 0, 6]), strict=True):
+        np.testing.assert_array_equal(ours, theirs)
+
+
+@pytest.mark.parametrize("descending", [False, True])
+def test_equal_elements_are_sorted_with_the_derivatives_of_jax(descending: bool):
+    x, weights = np.asarray([2.0, 1, 2, 1, 3, 2], "float32"), np.arange(1.0, 7.0, dtype="float32")
+
+    def gradient(module: Any, numpy: Any) -> Any:
+        return module.grad(lambda x: numpy.sum(numpy.sort(x, descending=descending) * weights))(x)
+
+    np.testing.assert_array_equal(gradient(tvmfun, tnp), gradient(jax, jnp))
+
+
 @pytest.mark.parametrize("dtype", ["float32", "int32", "uint8", "bool"])
 @pytest.mark.parametrize("descending", [False, True])
 def test_sorts_are_stable_and_nan_is_the_largest(dtype: str, descending: bool):

@@ -75,7 +75,7 @@ def _is_rounded_within(equation: Equation, kernel: Kernel) -> bool:
     if equation.op.name != "astype" or equation.params["dtype"] != "bfloat16":
         return False
     readers = [other for other in kernel.equations if equation.outputs[0] in other.inputs]
-    return any(other.op.kind != "contraction" for other in readers) and dtypes.is_float(equation.inputs[0].aval.dtype)
+    return any(other.op.kind != "contraction" for other in readers)
 
 
 def _compute(equation: Equation, tensors: dict[Variable, te.Tensor], formula: Callable[[Any], Any] | None) -> te.Tensor:

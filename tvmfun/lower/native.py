@@ -18,6 +18,7 @@ from tvm.target import Target
 from tvmfun.lower import target as targets
 from tvmfun.lower.cpu.build import buffer
 from tvmfun.lower.memory import Call, Store
+from tvmfun.lower.narrow_stores import protect_narrow_stores
 from tvmfun.lower.quotients import protect_quotients
 from tvmfun.lower.workspaces import Event, events, workspaces
 from tvmfun.threads import cpu_count, pooled
@@ -224,7 +225,7 @@ def _lowering(pointers: bool) -> tvm.transform.Pass:
             # Before vectors are made: what is left of a split's conditions would keep loops from becoming vectors.
             s_tir.transform.StmtSimplify(),
             s_tir.transform.LowerOpaqueBlock(),
-            _protect_quotients,
+            _protect,
             tirx.transform.FlattenBuffer(),
             tirx.transform.BF16ComputeLegalize(),
             tirx.transform.NarrowDataType(32),
@@ -245,10 +246,11 @@ def _lowering(pointers: bool) -> tvm.transform.Pass:
     )
 
 
-@tvm.transform.module_pass(opt_level=0, name="tvmfun.ProtectQuotients")
-def _protect_quotients(module: tvm.IRModule, context: tvm.transform.PassContext) -> tvm.IRModule:
-    """Keeps ``FlattenBuffer`` from simplifying index quotients wrongly."""
-    protected = {name: f.with_body(protect_quotients(f.body)) for name, f in module.functions.items()}
+@tvm.transform.module_pass(opt_level=0, name="tvmfun.Protect")
+def _protect(module: tvm.IRModule, context: tvm.transform.PassContext) -> tvm.IRModule:
+    """Keeps ``FlattenBuffer`` from simplifying index quotients wrongly, and LLVM from storing more than an array."""
+    body = lambda function: protect_narrow_stores(protect_quotients(function.body))
+    protected = {name: function.with_body(body(function)) for name, function in module.functions.items()}
     return tvm.IRModule(protected, attrs=module.attrs)
 
 

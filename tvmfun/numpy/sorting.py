@@ -54,12 +54,18 @@ def descending_argsort(rows: Array) -> Array:
 
 
 def sort(x: Any, /, axis: int | None = -1, *, descending: bool = False, stable: bool = True) -> Array:
-    """Returns ``x`` sorted along an axis. Arguments and order are those of :func:`argsort`."""
+    """Returns ``x`` sorted along an axis. Arguments and order are those of :func:`argsort`.
+
+    In descending order, the last one of equal elements comes first, which matters to their derivatives.
+    """
     x = asarray(x)
     if axis is None:
         x, axis = ravel(x), 0
     axis = normalize_axis("sort", axis, x.ndim)
-    return take_along_axis(x, argsort(x, axis, descending=descending, stable=stable), axis, mode="promise_in_bounds")
+    places = argsort(x, axis, stable=stable)
+    if descending:
+        places = shapes.flip(places, axes=(axis,))
+    return take_along_axis(x, places, axis, mode="promise_in_bounds")
 
 
 def _check_kth(name: str, x: Array, kth: int, axis: int) -> int:

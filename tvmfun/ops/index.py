@@ -319,9 +319,11 @@ def _others(g: Array, x: Array, indices: Array, updates: Array, batch: int, uniq
     safe = pw.where(is_zero, pw.constant(1, updates), updates)
     product = take(pw.multiply(g, scatter(x, indices, safe, mode="mul", batch=batch)))
     flags = pw.astype(is_zero, dtype="int32")
-    nowhere = shapes.broadcast_to(np.int32(0), shape=x.shape)
-    zeros = take(scatter(nowhere, indices, flags, mode="add", batch=batch))
-    return pw.where(pw.equal(zeros, flags), pw.divide(product, safe), pw.constant(0, g))
+    # Counted from 1, since 0 is read outside of the array: an update there, even NaN, has no cotangent.
+    ones = shapes.broadcast_to(np.int32(1), shape=x.shape)
+    zeros = take(scatter(ones, indices, flags, mode="add", batch=batch))
+    alone = pw.equal(zeros, pw.add(flags, pw.constant(1, flags)))
+    return pw.where(alone, pw.divide(product, safe), pw.constant(0, g))
 
 
 def _scatter_batch(

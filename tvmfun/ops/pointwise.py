@@ -785,7 +785,7 @@ def _rounded_bits(x: Any) -> Any:
 
 
 def rounded_to_bfloat16(x: Any) -> Any:
-    """A float as the nearest bfloat16, also where the same kernel goes on with it.
+    """A number as the nearest bfloat16, also where the same kernel goes on with it.
 
     TVM's legalization computes on bfloat16 in float32, and leaves out a conversion there and back.
     """

@@ -480,12 +480,17 @@ def _iota_shape(*, shape: Ints, axis: int, dtype: str) -> ShapeDtype:
     return ShapeDtype(shape, dtypes.canonical(dtype))
 
 
+def _iota(*, shape: Ints, axis: int, dtype: str) -> te.Tensor:
+    cast = pointwise.rounded_to_bfloat16 if dtype == "bfloat16" else lambda index: tirx.Cast(dtype, index)
+    return te.compute(shape, lambda *i: cast(i[axis]))
+
+
 iota = register(
     Op(
         "iota",
         "injective",
         _iota_shape,
-        lambda *, shape, axis, dtype: te.compute(shape, lambda *i: tirx.Cast(dtype, i[axis])),
+        _iota,
     )
 )
 

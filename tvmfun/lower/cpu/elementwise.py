@@ -68,7 +68,14 @@ def _emit_along(
     def chunk(env: Env) -> Stmt:
         start = env[chunks.var] * CHUNK
         count = vectors if chunks.extent == 1 else build.minimum(CHUNK, vectors - start)
-        body = build.loop(inner[0], count, lambda i: vector(env, (start + i) * lanes, lanes)) if vectors != 0 else None
+        loop = lambda count: build.loop(inner[0], count, lambda i: vector(env, (start + i) * lanes, lanes))
+        if vectors == 0:
+            body = None
+        elif lanes == 1 and chunks.extent != 1 and static and vectors % CHUNK:
+            # LLVM makes vectors of loops of a constant length only: see ``narrow_stores``.
+            body = IfThenElse(env[chunks.var] == chunks.extent - 1, loop(vectors % CHUNK), loop(CHUNK))
+        else:
+            body = loop(count)
         rest = None
         if tail != 0:
             done = build.index(inner[0], vectors * lanes)
