@@ -148,6 +148,12 @@ def test_conversions_to_bfloat16_round_also_within_a_kernel(name):
     np.testing.assert_array_equal(np.asarray(tvmfun.jit(BFLOAT16_ROUNDED[name])(x)), expected)
 
 
+def test_nan_of_any_bits_stays_nan_as_bfloat16():
+    bits = np.asarray([0x7FFFFFFF, 0xFFFFFFFF, 0x7FC00000, 0x7F800001, 0xFFBFFFFF] * 9, np.uint32)
+    for function in (lambda x: x.astype("bfloat16"), lambda x: x.astype("bfloat16") + 1):
+        assert np.isnan(np.asarray(tvmfun.jit(function)(bits.view(np.float32))).astype(np.float32)).all()
+
+
 INTEGERS_ROUNDED = {
     "counted": lambda x: tnp.sin(tnp.arange(600, dtype="bfloat16").astype("float32")) + x[0],
     "converted": lambda x: tnp.sin((x[:20] * 100).astype("int32").astype("bfloat16").astype("float32")),

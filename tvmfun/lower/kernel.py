@@ -65,17 +65,17 @@ def _function(kernel: Kernel) -> tirx.PrimFunc:
         a: te.placeholder(a.aval.shape, dtypes.NAMES[a.aval.dtype], name=f"x{i}") for i, a in enumerate(kernel.inputs)
     }
     for equation in kernel.equations:
-        formula = rounded_to_bfloat16 if _is_rounded_within(equation, kernel) else None
+        formula = rounded_to_bfloat16 if _is_rounded_here(equation, kernel) else None
         tensors[equation.outputs[0]] = _compute(equation, tensors, formula)
     return te.create_prim_func([tensors[v] for v in (*kernel.inputs, *kernel.outputs)])
 
 
-def _is_rounded_within(equation: Equation, kernel: Kernel) -> bool:
-    """Whether the user asked for bfloat16, and the kernel goes on with the result; products round what they pack."""
+def _is_rounded_here(equation: Equation, kernel: Kernel) -> bool:
+    """Whether the user asked for bfloat16, and not only products read it: these round what they pack."""
     if equation.op.name != "astype" or equation.params["dtype"] != "bfloat16":
         return False
     readers = [other for other in kernel.equations if equation.outputs[0] in other.inputs]
-    return any(other.op.kind != "contraction" for other in readers)
+    return not readers or any(other.op.kind != "contraction" for other in readers)
 
 
 def _compute(equation: Equation, tensors: dict[Variable, te.Tensor], formula: Callable[[Any], Any] | None) -> te.Tensor:

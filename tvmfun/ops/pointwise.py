@@ -787,11 +787,14 @@ def _rounded_bits(x: Any) -> Any:
 def rounded_to_bfloat16(x: Any) -> Any:
     """A number as the nearest bfloat16, also where the same kernel goes on with it.
 
-    TVM's legalization computes on bfloat16 in float32, and leaves out a conversion there and back.
+    TVM's legalization computes on bfloat16 in float32, and leaves out a conversion there and back. It makes 0 of a NaN
+    whose last bits are ones, by a carry into the sign.
     """
     x = x.astype("float32")
-    rounded = tirx.reinterpret("float32", _rounded_bits(x) & tirx.const(0xFFFF0000, "uint32"))
-    return tirx.Select(isnan_formula(x), x, rounded).astype("bfloat16")
+    unsigned = lambda value: tirx.const(value, "uint32")
+    quiet = tirx.reinterpret("uint32", x) | unsigned(0x400000)
+    bits = tirx.Select(isnan_formula(x), quiet, _rounded_bits(x)) & unsigned(0xFFFF0000)
+    return tirx.reinterpret("float32", bits).astype("bfloat16")
 
 
 bitcast = register_pointwise(Op("bitcast", "pointwise", _bitcast_shape, _bitcast, precision="high", flops=nothing))
