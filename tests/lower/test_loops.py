@@ -12,7 +12,7 @@ from tvmfun import jit, lax
 from tvmfun.lower import target as targets
 from tvmfun.lower.loops import with_panels
 
-STEPS, BATCH, WIDTH = 6, 8, 64
+STEPS, BATCH, WIDTH = 18, 8, 64
 
 
 def example(dtype="float32", batch=BATCH, width=WIDTH):

@@ -235,3 +235,16 @@ def test_a_rule_that_is_not_linear_is_an_error():
     assert float(tvmfun.jvp(f, (3.0,), (2.0,))[1]) == 4
     with pytest.raises(GradientError, match=r"\[custom_jvp\] the function is not linear, got multiply"):
         tvmfun.grad(f)(3.0)
+
+
+def test_a_checkpoint_keeps_second_derivatives_that_are_not_those_of_values():
+    @tvmfun.custom_vjp
+    def tripled(x):
+        return tnp.sin(x)
+
+    tripled.defvjp(lambda x: (tnp.sin(x), x), lambda x, g: (g * tnp.cos(x) * 3,))
+    inner = lambda x: tripled(x * x)
+    second = lambda f: tvmfun.grad(tvmfun.grad(lambda x: f(x) * f(x)))(0.7)
+    np.testing.assert_allclose(second(tvmfun.checkpoint(inner)), second(inner), rtol=1e-6)
+    wrapped = tvmfun.checkpoint(lambda x: tvmfun.lax.cond(x > 0, inner, lambda x: x, x))
+    np.testing.assert_allclose(second(wrapped), second(inner), rtol=1e-6)

@@ -33,8 +33,10 @@ from tvmfun.lower.fuse import Kernel, fuse
 from tvmfun.lower.kernel import constant
 from tvmfun.lower.structure import called, find, rewrite
 
+#: Pairs of the positions of an input and of the output that is written over it.
+InPlace = tuple[tuple[int, int], ...]
 #: Gives the function of a kernel, scheduled for a target, with some outputs written over inputs, or None if it cannot.
-Scheduled = Callable[[Kernel, Target, tuple[tuple[int, int], ...]], Any]
+Scheduled = Callable[[Kernel, Target, InPlace], Any]
 
 # Bytes that the intermediates of one step may take if steps run at the same time: about what a core's caches hold.
 # Steps that need more have kernels that keep all cores busy, and people loop over such steps to save memory.
@@ -169,7 +171,9 @@ class Host:
     # -- statements --------------------------------------------------------------------------------------------
 
     def copy(self, source: Place, target: Place) -> tirx.Stmt:
-        """Copies a value."""
+        """Copies a value, unless it is there already."""
+        if _is_same(source, target):
+            return tirx.Evaluate(tirx.const(0, "int32"))
         x, y = Variable(source.aval), Variable(target.aval)
         equation = Equation(REGISTRY["reshape"], (x,), {"shape": target.aval.shape}, (y,))
         return self._inline(Kernel((equation,), (x,), (y,)), [source, target])
@@ -185,19 +189,17 @@ class Host:
         """The kernels of a closed Program; ``outputs`` may be places of ``inputs``, which then change at the end."""
         kernels = fuse(program, widens=targets.is_cpu(self.target))
         places: dict[Variable, Place] = dict(zip(program.inputs, inputs, strict=True))
+        in_place: dict[int, InPlace] = {}
         for atom, target in zip(program.outputs, outputs, strict=True):
             if (
                 isinstance(atom, Variable)
                 and atom not in places
-                and self._may_write(atom, target, program, inputs, kernels)
+                and self._may_write(atom, target, program, inputs, kernels, in_place)
             ):
                 places[atom] = target
         states = _states(program, kernels)
         statements: list[tirx.Stmt] = []
-        for kernel in kernels:
-            if _is_alias(kernel) and kernel.outputs[0] not in places and kernel.inputs[0] in places:
-                places[kernel.outputs[0]] = places[kernel.inputs[0]]  # type: ignore[index]
-                continue
+        for i, kernel in enumerate(kernels):
             for out in kernel.outputs:
                 if out in places:
                     continue
@@ -207,35 +209,57 @@ class Host:
                 places[out] = places[state] if state in places else self.new(out.aval)
                 if state is not None:
                     places[state] = places[out]
-            statements += self._kernel(kernel, places)
+            statements += self._kernel(kernel, places, in_place.get(i, ()))
         return [*statements, *self._results(program.outputs, outputs, places)]
 
     def _may_write(
-        self, atom: Variable, target: Place, program: Program, inputs: Sequence[Place], kernels: Sequence[Kernel]
+        self,
+        atom: Variable,
+        target: Place,
+        program: Program,
+        inputs: Sequence[Place],
+        kernels: Sequence[Kernel],
+        in_place: dict[int, InPlace],
     ) -> bool:
-        """Whether a result may be written to its place at once: nobody needs what is there, then or later."""
+        """Whether a result may be written to its place at once: nobody needs what is there, then or later.
+
+        ``in_place`` gets the results that a kernel has to be scheduled for writing over its inputs.
+        """
         there = {v for v, place in zip(program.inputs, inputs, strict=True) if place.buffer.same_as(target.buffer)}
-        for kernel in kernels:
-            if _is_alias(kernel) and kernel.inputs[0] in there:
-                there.update(kernel.outputs)
         if not there:
             return True
         if atom in there or not there.isdisjoint(program.outputs):
             return False
         writer = next(i for i, kernel in enumerate(kernels) if atom in kernel.outputs)
-        readers = [
-            i for i, kernel in enumerate(kernels) if not _is_alias(kernel) and not there.isdisjoint(kernel.inputs)
-        ]
+        readers = [i for i, kernel in enumerate(kernels) if not there.isdisjoint(kernel.inputs)]
         if any(i > writer for i in readers):
             return False
-        return writer not in readers or self._is_in_step(kernels[writer], there, atom)
+        if writer not in readers:
+            return True
+        known = in_place.get(writer, ())
+        if pair := self._in_step(kernels[writer], there, atom, known):
+            in_place[writer] = (*known, pair)
+            return True
+        return not known and self._reads_before(kernels[writer], there, atom)
 
-    def _is_in_step(self, kernel: Kernel, read: set[Variable], written: Variable) -> bool:
+    def _in_step(
+        self, kernel: Kernel, read: set[Variable], written: Variable, known: InPlace
+    ) -> tuple[int, int] | None:
+        """An input, and the result that the kernel can be scheduled to write over it, besides those ``known``."""
+        sources = [i for i, atom in enumerate(kernel.inputs) if atom in read]
+        if len(sources) != 1 or kernel.equations[0].op.kind == "control" or _is_scatter(kernel):
+            return None
+        if not kernel.reads_in_step(kernel.inputs[sources[0]]):
+            return None
+        pair = sources[0], kernel.outputs.index(written)
+        return None if self._schedule(kernel, self.target, (*known, pair)) is None else pair
+
+    def _reads_before(self, kernel: Kernel, read: set[Variable], written: Variable) -> bool:
         """Whether the kernel reads each element only before it writes the one at the same place, and writes it once."""
         equation = kernel.equations[0]
         if equation.op.kind == "control":
             sources = {i for i, atom in enumerate(kernel.inputs) if atom in read}
-            return _may_lie_in_place(equation, sources, kernel.outputs.index(written))
+            return may_lie_in_place(equation, sources, kernel.outputs.index(written))
         if _is_scatter(kernel):
             array, *others = equation.inputs
             return array in read and read.isdisjoint(others) and self.scattering(kernel) is not None
@@ -283,7 +307,7 @@ class Host:
             statements.append(target.store(constant(source.value)) if is_number else self.copy(source, target))
         return statements
 
-    def _kernel(self, kernel: Kernel, places: dict[Variable, Place]) -> list[tirx.Stmt]:
+    def _kernel(self, kernel: Kernel, places: dict[Variable, Place], in_place: InPlace) -> list[tirx.Stmt]:
         if all(out.aval.size == 0 for out in kernel.outputs):
             return []
         statements, given = [], []
@@ -298,17 +322,24 @@ class Host:
         equation = kernel.equations[0]
         if equation.op.kind == "control":
             return [*statements, equation.op.compute(self, given, results, **equation.params)]
-        return [*statements, self._inline(kernel, [*given, *results])]
+        return [*statements, self._inline(kernel, [*given, *results], in_place)]
 
-    def _inline(self, kernel: Kernel, places: Sequence[Place]) -> tirx.Stmt:
+    def _inline(self, kernel: Kernel, places: Sequence[Place], in_place: InPlace = ()) -> tirx.Stmt:
         """The body of a kernel's function, working on ``places`` instead of its parameters."""
         if kernel.outputs[0].aval.size == 0:
             return tirx.Evaluate(tirx.const(0, "int32"))
-        function = None
-        if _is_scatter(kernel) and _is_same(places[kernel.inputs.index(kernel.equations[0].inputs[0])], places[-1]):
+        function = self._schedule(kernel, self.target, in_place) if in_place else None
+        if (
+            function is None
+            and _is_scatter(kernel)
+            and _is_same(places[kernel.inputs.index(kernel.equations[0].inputs[0])], places[-1])
+        ):
             function = self.scattering(kernel)
         if function is None:
             function = self.scheduled(kernel)
+        elif in_place:
+            written = {len(kernel.inputs) + output for _, output in in_place}
+            places = [place for i, place in enumerate(places) if i not in written]
         else:
             places = places[:-1]
         function = s_tir.renew_defs(function)
@@ -341,7 +372,7 @@ def _is_scatter(kernel: Kernel) -> bool:
     return len(kernel.equations) == 1 and equation.op.overwrites == 0 and equation.inputs[0] in kernel.inputs
 
 
-def _may_lie_in_place(equation: Equation, sources: set[int], output: int) -> bool:
+def may_lie_in_place(equation: Equation, sources: set[int], output: int) -> bool:
     """Whether a result of a control op may be written to where only these arguments lie.
 
     A branch is written such that its results may lie where its arguments do. A loop reads a first carry before it
@@ -386,11 +417,6 @@ def _without_threads(body: tirx.Stmt) -> tirx.Stmt:
 
 def _is_same_place(one: Any, other: Any) -> bool:
     return tvm_ffi.structural_equal(one, other, map_free_vars=False)
-
-
-def _is_alias(kernel: Kernel) -> bool:
-    """Whether the result is the argument itself."""
-    return kernel.equations[0].op.kind == "barrier"
 
 
 def _is_same(source: Place, target: Place) -> bool:
@@ -447,16 +473,25 @@ def _with_bits(body: tirx.Stmt, buffers: Sequence[tirx.Buffer]) -> tuple[tirx.St
     return body, [bits.get(b, b) for b in buffers]
 
 
-def prim_func(kernel: Kernel, scheduled: Scheduled, target: Target) -> tirx.PrimFunc:
-    """The function of a control op."""
+def prim_func(kernel: Kernel, scheduled: Scheduled, target: Target, in_place: InPlace = ()) -> tirx.PrimFunc:
+    """The function of a control op.
+
+    Args:
+        kernel: a kernel of one control op.
+        scheduled: schedules the kernels of its Programs.
+        target: what to compile for.
+        in_place: pairs of an input and of the output to write over it, as far as :func:`may_lie_in_place`; there is no
+            parameter for such an output.
+    """
     host = Host(scheduled, target)
     inputs = [host.parameter(atom.aval, f"x{i}") for i, atom in enumerate(kernel.inputs)]
-    outputs = [host.parameter(out.aval, f"y{i}") for i, out in enumerate(kernel.outputs)]
+    over = {output: inputs[source] for source, output in in_place}
+    outputs = [over.get(i) or host.parameter(out.aval, f"y{i}") for i, out in enumerate(kernel.outputs)]
     equation = kernel.equations[0]
     body = equation.op.compute(host, inputs, outputs, **equation.params)
     body, buffers = _with_bits(body, host.buffers)
     block = SBlock([], [], [], "root", body, alloc_buffers=buffers)
     parameters = [*(place.buffer for place in inputs), *map(dims.expr, kernel.sizes)]
-    parameters += [place.buffer for place in outputs]
+    parameters += [place.buffer for i, place in enumerate(outputs) if i not in over]
     function = tirx.PrimFunc(parameters, SBlockRealize([], tirx.const(True), block))
     return function.with_attrs({"s_tir": True, "tirx.noalias": True, "tvmfun.rule": "control"})

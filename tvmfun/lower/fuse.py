@@ -112,8 +112,24 @@ class _Fusion:
     def run(self) -> list[Kernel]:
         for i in reversed(range(len(self.equations))):
             self.place(i)
+        self.drop_barriers()
         groups = dict.fromkeys(group for homes in self.homes for group in homes)
         return [self.kernel(group) for group in self.ordered(list(groups))]
+
+    def drop_barriers(self) -> None:
+        """Gives the readers of barriers their arguments: a barrier has no use any more, and would keep memory alive."""
+        arguments: dict[Atom, Atom] = {}
+        for i, equation in enumerate(self.equations):
+            (first, *_) = equation.inputs or (None,)
+            if equation.op.kind == "barrier" and isinstance(first, Variable) and i not in self.returned:
+                arguments[equation.outputs[0]] = source = arguments.get(first, first)
+                self.homes[i] = []
+                if source in self.producer:
+                    users = self.users[self.producer[source]]
+                    users[:] = dict.fromkeys([*(user for user in users if user != i), *self.users[i]])
+        if arguments:
+            through = lambda equation: equation._replace(inputs=tuple(arguments.get(a, a) for a in equation.inputs))
+            self.equations = tuple(map(through, self.equations))
 
     # -- where an equation goes --------------------------------------------------------------------------------
 

@@ -18,8 +18,8 @@ from tvmfun.core.op import Op, plain
 from tvmfun.core.program import Equation, Program, Variable
 from tvmfun.lower.cpu.machine import Machine
 
-# A loop of fewer steps does not pay for it, and products of fewer rows have wider panels.
-_MIN_STEPS = 4
+# A loop of fewer steps does not pay for a second copy of its matrices, and products of fewer rows have wider panels.
+_MIN_STEPS = 16
 _MIN_ROWS = 7
 
 

@@ -166,7 +166,8 @@ class _Planner:
                     passed.append(results[-1])
                 else:
                     results.append(arguments[source])
-                    self.aliased[arguments[source]] = _nbytes(ty)
+                    if isinstance(arguments[source], int):
+                        self.aliased[arguments[source]] = _nbytes(ty)
             self.calls.append((i, value.args[0].name_hint, passed))
             self.owners[var] = results if isinstance(var.ty, relax.TupleType) else results[0]
         elif value.op.name == "relax.reshape":

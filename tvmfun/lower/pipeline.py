@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections import OrderedDict, deque
+from collections import Counter, OrderedDict, deque
 from collections.abc import Callable, Collection
 from dataclasses import replace
 from typing import Any, NamedTuple
@@ -44,16 +44,16 @@ def _scheduled(
     record = database.find(text, target) if may_be_tuned and not in_place else None
     key = (text, str(target), in_place, record)
     if key not in _KERNELS:
-        if in_place:
-            first = len(kernel.inputs) + len(kernel.sizes)
-            places = [(source, first + output) for source, output in in_place]
-            _KERNELS[key] = schedule_in_place(kernels.prim_func(kernel), target, places)
-        elif kernel.equations[0].op.kind == "control":
+        if kernel.equations[0].op.kind == "control":
 
             def inner(kernel: Kernel, target: Target, in_place: InPlace) -> tirx.PrimFunc | None:
                 return _scheduled(kernel, kernels.text(kernel), target, in_place, may_be_tuned=False)
 
-            _KERNELS[key] = control.prim_func(kernel, inner, target)
+            _KERNELS[key] = control.prim_func(kernel, inner, target, in_place)
+        elif in_place:
+            first = len(kernel.inputs) + len(kernel.sizes)
+            places = [(source, first + output) for source, output in in_place]
+            _KERNELS[key] = schedule_in_place(kernels.prim_func(kernel), target, places)
         else:
             function = kernels.prim_func(kernel)
             tuned = database.tuned(record, function) if record else None
@@ -112,6 +112,9 @@ class _ModuleBuilder:
         self.target = target
         self.donated = {program.inputs[i] for i in donated}
         self.places = self.usual_places(donated)
+        self.shown: dict[Atom, Atom] = {}  # what each view shows
+        self.made: set[Atom] = set()  # the intermediates so far
+        self.is_dynamic = any(dims.is_dynamic(variable.aval.shape) for variable in program.inputs)
         self.functions: dict[tvm.ir.GlobalVar, relax.Function | tirx.PrimFunc] = {}
         self.globals: dict[tuple[str, InPlace], tvm.ir.GlobalVar] = {}
         self.kernels: list[Scheduled] = []
@@ -147,11 +150,15 @@ class _ModuleBuilder:
             kernels = merge_rows(fuse(with_panels(program, self.target), widens=True), program.outputs)
         else:
             kernels = fuse(program)
-        self.last_use = {atom: i for i, kernel in enumerate(kernels) for atom in kernel.inputs}
-        # What a view shows is not to be overwritten, nor what is returned as it is.
-        self.donated.difference_update(atom for kernel in kernels if kernel.is_view for atom in kernel.inputs)
+        for kernel in kernels:
+            if kernel.is_view:
+                (argument,) = kernel.inputs
+                self.shown[kernel.outputs[0]] = self.shown.get(argument, argument)
+        self.last_use = {self.shown.get(atom, atom): i for i, kernel in enumerate(kernels) for atom in kernel.inputs}
+        # What is returned as it is, or as a view, is not to be overwritten.
         self.returned = set(self.program.outputs)
-        self.donated -= self.returned
+        self.kept = {self.shown.get(atom, atom) for atom in self.returned}
+        self.donated -= self.kept
         return [(kernel, self.in_place(kernel, i)) for i, kernel in enumerate(kernels)]
 
     def relax(self, value: Any) -> Any:
@@ -166,19 +173,40 @@ class _ModuleBuilder:
         return relax_constant(atom.value) if isinstance(atom, Literal) else self.values[atom]
 
     def in_place(self, kernel: Kernel, position: int) -> InPlace:
-        """The donated inputs that nothing needs after this kernel, and the results that it can write over them."""
-        dead = [i for i, a in enumerate(kernel.inputs) if a in self.donated and self.last_use[a] == position]
+        """The inputs that nothing needs after this kernel, and the results that it can write over them.
+
+        These are donated inputs of the Program; of control flow, in which a copy costs a pass over the state of a whole
+        training step, also intermediates.
+        """
+        read = Counter(self.shown.get(atom, atom) for atom in kernel.inputs)
+        is_control = kernel.equations[0].op.kind == "control" and not self.is_dynamic
+        dead = [
+            i
+            for i, a in enumerate(kernel.inputs)
+            if (a in self.donated or (is_control and a in self.made)) and self.last_use[a] == position and read[a] == 1
+        ]
         pairs = []
         for output, variable in enumerate(kernel.outputs):
-            if variable not in self.returned:
+            if variable not in self.returned and not is_control:
                 continue
             fitting = [i for i in dead if _kind(kernel.inputs[i]) == _kind(variable)]
-            fitting = [i for i in fitting if kernel.reads_in_step(kernel.inputs[i])]
+            # A result that is returned does not go into the block of intermediates.
+            fitting = [i for i in fitting if (kernel.inputs[i] in self.donated) == (variable in self.kept)]
+            fitting = [i for i in fitting if self.may_lie_in_place(kernel, i, output)]
             if fitting:
                 source = min(fitting, key=lambda i: kernel.inputs[i] is not self.places.get(variable))
                 dead.remove(source)
                 pairs.append((source, output))
+        if not kernel.is_view:
+            self.made.update(out for out in kernel.outputs if out not in self.kept)
         return tuple(pairs)
+
+    def may_lie_in_place(self, kernel: Kernel, source: int, output: int) -> bool:
+        """Whether a kernel may be able to write a result over an input."""
+        equation = kernel.equations[0]
+        if equation.op.kind == "control":
+            return targets.is_cpu(self.target) and control.may_lie_in_place(equation, {source}, output)
+        return kernel.reads_in_step(kernel.inputs[source])
 
     def usual_places(self, donated: Collection[int]) -> dict[Atom, Variable]:
         """For each result the input that it probably replaces: the first is for the first of the same kind."""

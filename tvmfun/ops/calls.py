@@ -27,6 +27,7 @@ from tvmfun.core.derivative import (
     transposed,
     zeros,
 )
+from tvmfun.core.inline import subprograms
 from tvmfun.core.leaf import abstract
 from tvmfun.core.op import Op, nothing, register
 from tvmfun.core.program import Equation, Program
@@ -247,8 +248,13 @@ def _checkpoint_pullback(active, *args, program, policy):
     kept = [e for e in program.equations if policy is not None and policy(e)]
     saved_variables = [out for e in kept for out in e.outputs]
     outputs = (*program.outputs, *saved_variables)
-    forward = replace(program, outputs=outputs, out_tree=tree.structure([0] * len(outputs)))
-    values = checkpoint(*args, program=forward, policy=policy)
+    kept_too = replace(program, outputs=outputs, out_tree=tree.structure([0] * len(outputs)))
+    forward, more = kept_too, ()
+    if any(map(_has_own_derivative, program.equations)):
+        # Whoever differentiates again finds what the rule of a derivative computes, not the function that has the rule.
+        run = lambda *xs: Tape(kept_too, xs, active).outputs
+        forward, more = closed(run, [abstract(x) for x in args], program.name)
+    values = checkpoint(*more, *args, program=forward, policy=policy)
     count = len(program.outputs)
     results, saved = values[:count], dict(zip(saved_variables, values[count:], strict=True))
 
@@ -260,6 +266,12 @@ def _checkpoint_pullback(active, *args, program, policy):
         return tape.backward(gs)
 
     return tuple(results), pull
+
+
+def _has_own_derivative(equation: Equation) -> bool:
+    """Whether a function with a derivative by a rule of its own is called, also within."""
+    inner = (e for program in subprograms(tuple(equation.params.values())) for e in program.equations)
+    return equation.op in (custom_vjp_call, custom_jvp_call) or any(map(_has_own_derivative, inner))
 
 
 def _checkpoint_pushforward(args, tangents, *, program, policy):

@@ -627,19 +627,22 @@ def _switch(host: Any, inputs: list, outputs: list, *, branches: tuple[Program, 
 
 
 def closed_branches(functions: Sequence[Callable], avals: Sequence[ShapeDtype], name: str) -> tuple[tuple, list]:
-    """Closed Programs with the same inputs, for branches that capture different values, and those values."""
-    traced = [closed(fun, avals, name) for fun in functions]
-    captured = [value for _, values in traced for value in values]
-    branches, offset = [], 0
-    types = [abstract(value) for value in captured] + list(avals)
-    for program, values in traced:
-        own = range(offset, offset + len(values))
+    """Closed Programs with the same inputs, for branches that capture different values, and those values.
 
-        def run(*args: Any, program: Program = program, own: range = own) -> list:
+    What several branches capture is passed once, so that a result may lie in its memory.
+    """
+    traced = [closed(fun, avals, name) for fun in functions]
+    captured = list({id(value): value for _, values in traced for value in values}.values())
+    positions = {id(value): i for i, value in enumerate(captured)}
+    types = [abstract(value) for value in captured] + list(avals)
+    branches = []
+    for program, values in traced:
+        own = [positions[id(value)] for value in values]
+
+        def run(*args: Any, program: Program = program, own: list[int] = own) -> list:
             return program.evaluate([*(args[i] for i in own), *args[len(captured) :]])
 
         branches.append(trace_leaves(run, types, name) if captured else program)
-        offset += len(values)
     return tuple(branches), captured
 
 

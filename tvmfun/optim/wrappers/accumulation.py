@@ -163,7 +163,7 @@ class MultiSteps:
         new_updates, inner = apply_when(
             emit,
             lambda: self.inner_opt.update(mean, state.inner_opt_state, params, **extra_args),
-            (zeros_like(updates), state.inner_opt_state),
+            lambda: (zeros_like(updates), state.inner_opt_state),
         )
         new_state = MultiStepsState(
             ((state.mini_step + 1) % steps).astype("int32"),

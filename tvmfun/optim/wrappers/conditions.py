@@ -74,13 +74,13 @@ def count_not_finite(updates: Updates) -> Any:
     return sum(counts, tnp.zeros((), dtype="int32")).astype("int32")
 
 
-def apply_when(condition: Any, apply: Callable[[], tuple], otherwise: tuple) -> tuple:
-    """``apply()`` or ``otherwise``, whose dtypes both have; only what is chosen runs."""
+def apply_when(condition: Any, apply: Callable[[], tuple], otherwise: Callable[[], tuple]) -> tuple:
+    """``apply()`` or ``otherwise()``, whose dtypes both have; only what is chosen runs."""
 
     def chosen() -> tuple:
-        return tree.map(lambda new, old: tnp.asarray(new).astype(abstract(old).dtype), apply(), otherwise)
+        return tree.map(lambda new, old: tnp.asarray(new).astype(abstract(old).dtype), apply(), otherwise())
 
-    return lax.cond(condition, chosen, lambda: tree.map(tnp.asarray, otherwise))
+    return lax.cond(condition, chosen, lambda: tree.map(tnp.asarray, otherwise()))
 
 
 def apply_if_finite(inner: GradientTransformation, max_consecutive_errors: int) -> GradientTransformationExtraArgs:
@@ -112,7 +112,7 @@ def apply_if_finite(inner: GradientTransformation, max_consecutive_errors: int) 
         new_updates, inner_state = apply_when(
             finite | (in_a_row > max_consecutive_errors),
             lambda: inner.update(updates, state.inner_state, params, **extra_args),
-            (zeros_like(updates), state.inner_state),
+            lambda: (zeros_like(updates), state.inner_state),
         )
         return new_updates, ApplyIfFiniteState(in_a_row, finite, total, inner_state)
 
@@ -152,7 +152,7 @@ def conditionally_transform(
         new_updates, inner_state = apply_when(
             should_transform_fn(state.step, **(extra_args if forward_extra_args else {})),
             lambda: inner.update(updates, state.inner_state, params, **extra_args),
-            (updates, state.inner_state),
+            lambda: (updates, state.inner_state),
         )
         return new_updates, ConditionallyTransformState(inner_state, safe_increment(state.step))
 
@@ -192,7 +192,7 @@ def conditionally_mask(
         new_updates, inner_state = apply_when(
             should_transform_fn(state.step, **(extra_args if forward_extra_args else {})),
             lambda: inner.update(updates, state.inner_state, params, **extra_args),
-            (zeros_like(updates), state.inner_state),
+            lambda: (zeros_like(updates), state.inner_state),
         )
         return new_updates, ConditionallyMaskState(safe_increment(state.step), inner_state)
 
