@@ -231,18 +231,18 @@ def igamma_grad_a(a: Any, x: Any) -> Array:
     r"""Returns :math:`\frac{\partial}{\partial a} P(a, x)`, elementwise.
 
     >>> round(float(igamma_grad_a(1.0, 2.0)), 6)
-    -0.231792
+    -0.220825
     """
     return in_full_precision("igamma_grad_a", _IGAMMA_BY_A, a, x)
 
 
 def random_gamma_grad(a: Any, x: Any) -> Array:
-    r"""Returns the derivative by ``a`` of a sample ``x`` of the gamma distribution with :math:`P(a, x)` held, elementwise.
+    r"""Returns :math:`dx / da` of a sample ``x`` of the gamma distribution with :math:`P(a, x)` held, elementwise.
 
     Source: Figurnov et al., "Implicit reparameterization gradients" (2018).
 
     >>> round(float(random_gamma_grad(1.0, 2.0)), 6)
-    1.712741
+    1.631692
     """
     return in_full_precision("random_gamma_grad", _GAMMA_SAMPLE, a, x)
 

@@ -220,8 +220,9 @@ def double_sided_maxwell(key: Any, loc: Any, scale: Any, shape: Shape = (), dtyp
 
 
 def wald(key: Any, mean: Any, shape: Shape | None = None, dtype: Any = "float32") -> Array:
-    r"""Returns floats of the inverse Gaussian distribution with density
-    :math:`\frac{1}{\sqrt{2 \pi x^3}} e^{-(x - \mu)^2 / (2 \mu^2 x)}` from 0.
+    r"""Returns floats of the inverse Gaussian distribution.
+
+    The density is :math:`\frac{1}{\sqrt{2 \pi x^3}} e^{-(x - \mu)^2 / (2 \mu^2 x)}` from 0.
 
     Args:
         key: the key.

@@ -150,7 +150,7 @@ def beta(key: Any, a: Any, b: Any, shape: Shape | None = None, dtype: Any = "flo
 
 
 def dirichlet(key: Any, alpha: Any, shape: Shape | None = None, dtype: Any = "float32") -> Array:
-    r"""Returns vectors of positive numbers with the sum 1, with density proportional to :math:`\prod_i x_i^{\alpha_i - 1}`.
+    r"""Returns vectors of positive numbers with the sum 1, of density proportional to :math:`\prod x_i^{\alpha_i - 1}`.
 
     Args:
         key: the key.

@@ -70,6 +70,11 @@ def _words(number: Array) -> Array:
 
 
 def check_key(name: str, key: Any) -> Array:
+    """One key, as an array.
+
+    Raises:
+        ShapeError: in the name of the function ``name``, if it is no key.
+    """
     aval = abstract(key, name)
     if aval.dtype != dtypes.uint32 or aval.shape != (2,):
         hint = "tvmfun.random.key(seed), or one row of split"

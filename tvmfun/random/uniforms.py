@@ -24,7 +24,7 @@ def bits(key: Any, shape: Shape = (), dtype: Any = "uint32") -> Array:
 
     >>> from tvmfun import random
     >>> bits(random.key(0), (2,), "uint8")
-    Array([ 70, 187], dtype=uint8)
+    Array([167, 146], dtype=uint8)
     """
     key = check_key("bits", key)
     dtype = dtypes.canonical(dtype)
