@@ -172,7 +172,7 @@ _CI = whole()(with_partials(_ci, (lambda o, x: tnp.cos(x) / x,)))
 
 
 def sici(x: Any) -> tuple[Array, Array]:
-    r"""Returns :math:`\int_0^x \frac{\sin t}{t} dt` and :math:`\gamma + \ln x + \int_0^x \frac{\cos t - 1}{t} dt`, elementwise.
+    r"""Returns the sine and cosine integrals :math:`\int_0^x \frac{\sin t}{t} dt, -\int_x^\infty \frac{\cos t}{t} dt`.
 
     The second is that of the absolute value.
 
