@@ -62,7 +62,7 @@ def expm(A: Any, *, upper_triangular: bool = False, max_squarings: int = 16) -> 
 
 
 def expm_frechet(A: Any, E: Any, *, method: str | None = None, compute_expm: bool = True) -> Any:
-    """Returns ``(expm(A), L)``, or only ``L``, the derivative of the matrix exponential at ``A`` in the direction ``E``.
+    """Returns ``(expm(A), L)``, or only ``L``, the derivative of the matrix exponential in the direction ``E``.
 
     Args:
         A: square matrices.

@@ -42,9 +42,7 @@ def _system(name: str, a: Any, b: Any) -> tuple[Array, Array, bool]:
 
 
 def _triangular(a: Array, b: Array, *, lower: bool, transpose: bool = False, unit: bool = False) -> Array:
-    return lax.linalg.triangular_solve(
-        a, b, left_side=True, lower=lower, transpose_a=transpose, unit_diagonal=unit
-    )
+    return lax.linalg.triangular_solve(a, b, left_side=True, lower=lower, transpose_a=transpose, unit_diagonal=unit)
 
 
 def solve_triangular(
@@ -103,9 +101,7 @@ def cholesky(a: Any, lower: bool = False, overwrite_a: bool = False, check_finit
     return factor if lower else tnp.matrix_transpose(factor)
 
 
-def cho_factor(
-    a: Any, lower: bool = False, overwrite_a: bool = False, check_finite: bool = True
-) -> tuple[Array, bool]:
+def cho_factor(a: Any, lower: bool = False, overwrite_a: bool = False, check_finite: bool = True) -> tuple[Array, bool]:
     """Returns ``(c, lower)`` for :func:`cho_solve`, with :func:`cholesky` of ``a``.
 
     >>> factor, lower = cho_factor(tnp.asarray([[4.0]]))

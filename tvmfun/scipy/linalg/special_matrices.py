@@ -134,7 +134,7 @@ def convolution_matrix(a: Any, n: int, mode: str = "full") -> Array:
 
 
 def leslie(f: Any, s: Any) -> Array:
-    """Returns the matrices of population growth from fecundities, the first row, and survival rates, below the diagonal.
+    """Returns Leslie matrices: fecundities in the first row, and survival rates below the diagonal.
 
     >>> leslie(tnp.asarray([1.0, 2.0]), tnp.asarray([0.5])).tolist()
     [[1.0, 2.0], [0.5, 0.0]]
@@ -261,4 +261,3 @@ def hadamard(n: int, dtype: Any = "int32") -> Array:
     while len(matrix) < n:
         matrix = np.block([[matrix, matrix], [matrix, -matrix]])
     return tnp.astype(tnp.asarray(matrix), dtype)
-

@@ -12,7 +12,7 @@ from typing import Any
 from tvmfun import numpy as tnp
 from tvmfun.core.array import Array
 from tvmfun.scipy import special
-from tvmfun.scipy.stats.standard import standardized, within
+from tvmfun.scipy.stats.standard import log_of, standardized, within
 
 
 def logpdf(x: Any, a: Any, b: Any, loc: Any = 0, scale: Any = 1) -> Array:
@@ -44,7 +44,7 @@ def cdf(x: Any, a: Any, b: Any, loc: Any = 0, scale: Any = 1) -> Array:
 
 def logcdf(x: Any, a: Any, b: Any, loc: Any = 0, scale: Any = 1) -> Array:
     """Returns the logarithm of the probability of at most ``x``."""
-    return tnp.log(cdf(x, a, b, loc, scale))
+    return log_of(cdf(x, a, b, loc, scale), sf(x, a, b, loc, scale))
 
 
 def sf(x: Any, a: Any, b: Any, loc: Any = 0, scale: Any = 1) -> Array:
@@ -57,7 +57,7 @@ def sf(x: Any, a: Any, b: Any, loc: Any = 0, scale: Any = 1) -> Array:
 
 def logsf(x: Any, a: Any, b: Any, loc: Any = 0, scale: Any = 1) -> Array:
     """Returns the logarithm of the probability of more than ``x``."""
-    return tnp.log(sf(x, a, b, loc, scale))
+    return log_of(sf(x, a, b, loc, scale), cdf(x, a, b, loc, scale))
 
 
 __all__ = ["cdf", "logcdf", "logpdf", "logsf", "pdf", "sf"]

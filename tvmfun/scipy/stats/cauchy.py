@@ -11,7 +11,13 @@ from typing import Any
 
 from tvmfun import numpy as tnp
 from tvmfun.core.array import Array
-from tvmfun.scipy.stats.standard import arrays, standardized
+from tvmfun.scipy.stats.standard import arrays, log_of, standardized
+
+
+def _quantile(q: Array) -> Array:
+    is_low = q < 0.5
+    tail = tnp.where(is_low, -1.0, 1.0) / tnp.tan(math.pi * tnp.where(is_low, q, 1 - q))
+    return tnp.where(tnp.abs(q - 0.5) < 0.25, tnp.tan(math.pi * (q - 0.5)), tail)
 
 
 def logpdf(x: Any, loc: Any = 0, scale: Any = 1) -> Array:
@@ -37,7 +43,7 @@ def cdf(x: Any, loc: Any = 0, scale: Any = 1) -> Array:
 
 def logcdf(x: Any, loc: Any = 0, scale: Any = 1) -> Array:
     """Returns the logarithm of the probability of at most ``x``."""
-    return tnp.log(cdf(x, loc, scale))
+    return log_of(cdf(x, loc, scale), sf(x, loc, scale))
 
 
 def sf(x: Any, loc: Any = 0, scale: Any = 1) -> Array:
@@ -48,13 +54,13 @@ def sf(x: Any, loc: Any = 0, scale: Any = 1) -> Array:
 
 def logsf(x: Any, loc: Any = 0, scale: Any = 1) -> Array:
     """Returns the logarithm of the probability of more than ``x``."""
-    return tnp.log(sf(x, loc, scale))
+    return log_of(sf(x, loc, scale), cdf(x, loc, scale))
 
 
 def ppf(q: Any, loc: Any = 0, scale: Any = 1) -> Array:
     """Returns the quantile: the value that is exceeded with probability ``1 - q``."""
     q, loc, scale = arrays("ppf", q, loc, scale)
-    value = tnp.tan(math.pi * (q - 0.5))
+    value = _quantile(q)
     known = tnp.logical_and(q >= 0, q <= 1)
     return tnp.where(known, value * scale + loc, math.nan)
 
@@ -62,7 +68,7 @@ def ppf(q: Any, loc: Any = 0, scale: Any = 1) -> Array:
 def isf(q: Any, loc: Any = 0, scale: Any = 1) -> Array:
     """Returns the value that is exceeded with probability ``q``."""
     q, loc, scale = arrays("isf", q, loc, scale)
-    value = tnp.tan(math.pi * (0.5 - q))
+    value = -_quantile(q)
     known = tnp.logical_and(q >= 0, q <= 1)
     return tnp.where(known, value * scale + loc, math.nan)
 

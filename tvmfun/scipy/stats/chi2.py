@@ -12,7 +12,7 @@ from typing import Any
 from tvmfun import numpy as tnp
 from tvmfun.core.array import Array
 from tvmfun.scipy import special
-from tvmfun.scipy.stats.standard import standardized, within
+from tvmfun.scipy.stats.standard import log_of, standardized, within
 
 
 def logpdf(x: Any, df: Any, loc: Any = 0, scale: Any = 1) -> Array:
@@ -42,7 +42,7 @@ def cdf(x: Any, df: Any, loc: Any = 0, scale: Any = 1) -> Array:
 
 def logcdf(x: Any, df: Any, loc: Any = 0, scale: Any = 1) -> Array:
     """Returns the logarithm of the probability of at most ``x``."""
-    return tnp.log(cdf(x, df, loc, scale))
+    return log_of(cdf(x, df, loc, scale), sf(x, df, loc, scale))
 
 
 def sf(x: Any, df: Any, loc: Any = 0, scale: Any = 1) -> Array:
@@ -59,7 +59,7 @@ def sf(x: Any, df: Any, loc: Any = 0, scale: Any = 1) -> Array:
 
 def logsf(x: Any, df: Any, loc: Any = 0, scale: Any = 1) -> Array:
     """Returns the logarithm of the probability of more than ``x``."""
-    return tnp.log(sf(x, df, loc, scale))
+    return log_of(sf(x, df, loc, scale), cdf(x, df, loc, scale))
 
 
 __all__ = ["cdf", "logcdf", "logpdf", "logsf", "pdf", "sf"]

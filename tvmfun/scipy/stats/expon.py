@@ -11,7 +11,7 @@ from typing import Any
 
 from tvmfun import numpy as tnp
 from tvmfun.core.array import Array
-from tvmfun.scipy.stats.standard import arrays, standardized, within
+from tvmfun.scipy.stats.standard import arrays, log_of, standardized, within
 
 
 def logpdf(x: Any, loc: Any = 0, scale: Any = 1) -> Array:
@@ -37,10 +37,7 @@ def cdf(x: Any, loc: Any = 0, scale: Any = 1) -> Array:
 
 def logcdf(x: Any, loc: Any = 0, scale: Any = 1) -> Array:
     """Returns the logarithm of the probability of at most ``x``."""
-    y, _ = standardized("logcdf", x, loc, scale)
-    outside = y < 0
-    y = within(y, outside, 0.5)
-    return tnp.where(outside, -math.inf, tnp.log(-tnp.expm1(-y)))
+    return log_of(cdf(x, loc, scale), sf(x, loc, scale))
 
 
 def sf(x: Any, loc: Any = 0, scale: Any = 1) -> Array:

@@ -14,25 +14,25 @@ from tvmfun.scipy import special
 from tvmfun.scipy.stats.standard import standardized
 
 
-def logpdf(x: Any, p: Any, loc: Any = 0, scale: Any = 1) -> Array:
+def logpdf(x: Any, beta: Any, loc: Any = 0, scale: Any = 1) -> Array:
     """Returns the logarithm of the density."""
-    y, scale, p = standardized("logpdf", x, loc, scale, p)
-    return tnp.log(p / 2) - special.gammaln(1 / p) - tnp.abs(y) ** p - tnp.log(scale)
+    y, scale, beta = standardized("logpdf", x, loc, scale, beta)
+    return tnp.log(beta / 2) - special.gammaln(1 / beta) - tnp.abs(y) ** beta - tnp.log(scale)
 
 
-def pdf(x: Any, p: Any, loc: Any = 0, scale: Any = 1) -> Array:
+def pdf(x: Any, beta: Any, loc: Any = 0, scale: Any = 1) -> Array:
     """Returns the density."""
-    return tnp.exp(logpdf(x, p, loc, scale))
+    return tnp.exp(logpdf(x, beta, loc, scale))
 
 
-def cdf(x: Any, p: Any, loc: Any = 0, scale: Any = 1) -> Array:
+def cdf(x: Any, beta: Any, loc: Any = 0, scale: Any = 1) -> Array:
     """Returns the probability of at most ``x``.
 
     >>> round(float(cdf(0.0, 2.0)), 5)
     0.5
     """
-    y, _, p = standardized("cdf", x, loc, scale, p)
-    return 0.5 * (1 + tnp.sign(y) * special.gammainc(1 / p, tnp.abs(y) ** p))
+    y, _, beta = standardized("cdf", x, loc, scale, beta)
+    return 0.5 * (1 + tnp.sign(y) * special.gammainc(1 / beta, tnp.abs(y) ** beta))
 
 
 __all__ = ["cdf", "logpdf", "pdf"]

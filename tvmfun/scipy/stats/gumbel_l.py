@@ -11,7 +11,7 @@ from typing import Any
 
 from tvmfun import numpy as tnp
 from tvmfun.core.array import Array
-from tvmfun.scipy.stats.standard import arrays, standardized
+from tvmfun.scipy.stats.standard import arrays, log_of, standardized
 
 
 def logpdf(x: Any, loc: Any = 0, scale: Any = 1) -> Array:
@@ -33,7 +33,7 @@ def cdf(x: Any, loc: Any = 0, scale: Any = 1) -> Array:
 
 def logcdf(x: Any, loc: Any = 0, scale: Any = 1) -> Array:
     """Returns the logarithm of the probability of at most ``x``."""
-    return tnp.log(cdf(x, loc, scale))
+    return log_of(cdf(x, loc, scale), sf(x, loc, scale))
 
 
 def sf(x: Any, loc: Any = 0, scale: Any = 1) -> Array:

@@ -11,7 +11,7 @@ from typing import Any
 
 from tvmfun import numpy as tnp
 from tvmfun.core.array import Array
-from tvmfun.scipy.stats.standard import arrays, standardized
+from tvmfun.scipy.stats.standard import arrays, log_of, standardized
 
 
 def logpdf(x: Any, loc: Any = 0, scale: Any = 1) -> Array:
@@ -49,7 +49,7 @@ def sf(x: Any, loc: Any = 0, scale: Any = 1) -> Array:
 
 def logsf(x: Any, loc: Any = 0, scale: Any = 1) -> Array:
     """Returns the logarithm of the probability of more than ``x``."""
-    return tnp.log(sf(x, loc, scale))
+    return log_of(sf(x, loc, scale), cdf(x, loc, scale))
 
 
 def ppf(q: Any, loc: Any = 0, scale: Any = 1) -> Array:

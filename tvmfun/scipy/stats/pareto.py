@@ -11,7 +11,7 @@ from typing import Any
 
 from tvmfun import numpy as tnp
 from tvmfun.core.array import Array
-from tvmfun.scipy.stats.standard import arrays, standardized, within
+from tvmfun.scipy.stats.standard import arrays, log_of, standardized, within
 
 
 def logpdf(x: Any, b: Any, loc: Any = 0, scale: Any = 1) -> Array:
@@ -37,7 +37,7 @@ def cdf(x: Any, b: Any, loc: Any = 0, scale: Any = 1) -> Array:
 
 def logcdf(x: Any, b: Any, loc: Any = 0, scale: Any = 1) -> Array:
     """Returns the logarithm of the probability of at most ``x``."""
-    return tnp.log(cdf(x, b, loc, scale))
+    return log_of(cdf(x, b, loc, scale), sf(x, b, loc, scale))
 
 
 def sf(x: Any, b: Any, loc: Any = 0, scale: Any = 1) -> Array:

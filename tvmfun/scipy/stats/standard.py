@@ -20,6 +20,13 @@ def standardized(name: str, x: Any, loc: Any, scale: Any, *parameters: Any) -> l
     return [(x - loc) / scale, scale, *parameters]
 
 
+def log_of(probability: Array, opposite: Array) -> Array:
+    """The logarithm of a probability, accurate also near 0, where that of its opposite is small."""
+    is_small = probability < 0.5
+    near_one = tnp.log1p(-tnp.where(is_small, 0.5, opposite))
+    return tnp.where(is_small, tnp.log(tnp.where(is_small, probability, 0.5)), near_one)
+
+
 def within(y: Array, outside: Array, inside: float) -> Array:
     """``y``, and a harmless value where it is outside of the support, so that derivatives stay finite."""
     return tnp.where(outside, inside, y)

@@ -17,8 +17,7 @@ from tvmfun.scipy.stats.standard import standardized
 
 def _log_difference(high: Array, low: Array) -> Array:
     """``log(exp(high) - exp(low))``."""
-    gap = tnp.minimum(low - high, 0.0)
-    gap = tnp.where(tnp.isnan(gap), -math.inf, gap)
+    gap = tnp.where(high == -math.inf, 0.0, tnp.minimum(low - high, 0.0))
     return high + tnp.log(-tnp.expm1(gap))
 
 

@@ -19,7 +19,7 @@ def logpdf(x: Any, loc: Any = 0, scale: Any = 1) -> Array:
     y, scale = standardized("logpdf", x, loc, scale)
     outside = tnp.logical_or(y < 0, y > 1)
     y = within(y, outside, 0.5)
-    return tnp.where(outside, -math.inf, tnp.zeros_like(y) - tnp.log(scale))
+    return tnp.where(outside, -math.inf, 0 * y - tnp.log(scale))
 
 
 def pdf(x: Any, loc: Any = 0, scale: Any = 1) -> Array:
