@@ -1,7 +1,8 @@
 """Linear algebra with the names and arguments of ``jax.scipy.linalg``, for float32 and float64.
 
 Missing are functions whose results are complex (``dft``, ``rsf2csf``), those that need a Schur decomposition
-(``schur``, ``hessenberg``, ``funm``), ``fiedler_companion`` and ``qr_multiply``. Matrices that depend on a size only are float32.
+(``schur``, ``hessenberg``, ``funm``), ``fiedler_companion`` and ``qr_multiply``. Matrices that depend
+on a size only are float32.
 """
 
 from tvmfun.boundary import publish as _publish
