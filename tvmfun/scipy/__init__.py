@@ -1,4 +1,8 @@
-"""Special functions, linear algebra, statistics and more, with the names and arguments of ``jax.scipy``."""
+"""Special functions, linear algebra, statistics and more, with the names and arguments of ``jax.scipy``.
+
+It is imported by name: ``import tvmfun.scipy``, or ``from tvmfun.scipy import stats``. There is no ``optimize``,
+``interpolate`` and ``fft`` yet.
+"""
 
 from tvmfun.scipy import cluster, integrate, linalg, ndimage, signal, special, stats
 

@@ -111,7 +111,7 @@ def bessel_jn(z: Any, *, v: int, n_iter: int = 50) -> Array:
     def step(state: tuple, k: Array) -> tuple:
         above, here, kept, norm = state
         below = 2 * k / safe * here - above  # of order k - 1
-        scale = lax.stop_gradient(tnp.where(tnp.abs(below) > big, 1 / big, 1.0))
+        scale = lax.stop_gradient(tnp.where(tnp.abs(below) > big, 1 / big, tnp.ones_like(below)))
         below, here, kept, norm = below * scale, here * scale, kept * scale, norm * scale
         at = tnp.arange(order + 1, dtype=z.dtype) == k - 1
         kept = tnp.where(tnp.reshape(at, (order + 1,) + (1,) * z.ndim), below, kept)

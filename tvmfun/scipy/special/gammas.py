@@ -235,7 +235,7 @@ def multigammaln(a: Any, d: int) -> Array:
         ArgumentError: if ``d`` is no positive integer.
 
     >>> round(float(multigammaln(3.0, 2)), 5)
-    1.5501
+    1.55019
     """
     if not hasattr(d, "__index__") or int(d) < 1:
         raise ArgumentError("multigammaln", "d must be a positive integer", got=repr(d))

@@ -8,7 +8,7 @@ from typing import Any
 from tvmfun import lax
 from tvmfun import numpy as tnp
 from tvmfun.core.array import Array
-from tvmfun.lax.special import BERNOULLI, in_full_precision, no_derivative, until_converged
+from tvmfun.lax.special import BERNOULLI, in_full_precision, until_converged
 from tvmfun.lax.staging import whole, with_partials
 from tvmfun.scipy.special import tables
 from tvmfun.scipy.special.chebyshev import on_half_line, polynomial
@@ -52,19 +52,13 @@ def _expi(x: Array) -> Array:
     series = total + _GAMMA + tnp.log(tnp.where(near, x, 1.0))
     large = tnp.maximum(x, 40.0)
     # The terms k! / x^k of the asymptotic series fall until k reaches x.
-    factor = on_inverse(large, [float(math.factorial(k)) for k in range(40)])
+    factor = tnp.ones_like(large)
+    for k in range(39, 0, -1):
+        factor = 1 + k / large * factor
     far = tnp.where(tnp.isinf(x), math.inf, tnp.exp(large) / large * factor)
     value = tnp.where(x <= 40, series, far)
     value = tnp.where(x < 0, -_exp1(tnp.abs(x)), tnp.where(x == 0, -math.inf, value))
     return tnp.where(tnp.isnan(x), x, value)
-
-
-def on_inverse(x: Array, coefficients: list[float]) -> Array:
-    """``sum(coefficients[k] / x**k)``."""
-    total = tnp.full_like(x, coefficients[-1])
-    for coefficient in reversed(coefficients[:-1]):
-        total = total / x + coefficient
-    return total
 
 
 _EXPI = whole()(with_partials(_expi, (lambda o, x: tnp.exp(x) / x,)))
@@ -121,14 +115,14 @@ def _expn_slope(o: Array, n: Array, x: Array) -> Array:
     return tnp.where(n == 0, -tnp.exp(-x) * (x + 1) / (x * x), -_EXPN(tnp.maximum(n - 1, 0.0), x))
 
 
-_EXPN = whole()(with_partials(_expn, (no_derivative("expn", "n"), _expn_slope)))
+_EXPN = whole()(with_partials(_expn, (None, _expn_slope)))
 
 
 def expn(n: Any, x: Any) -> Array:
     r"""Returns :math:`E_n(x) = \int_1^\infty \frac{e^{-xt}}{t^n} dt`, NaN below 0, elementwise.
 
     Args:
-        n: the orders, integers from 0.
+        n: the orders, integers from 0, by which the derivative counts as 0.
         x: floats; by them it is differentiable.
 
     Source: https://dlmf.nist.gov/8.19.

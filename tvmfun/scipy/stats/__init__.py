@@ -34,14 +34,44 @@ from tvmfun.scipy.stats import (
 )
 from tvmfun.scipy.stats.ranks import mode, rankdata, sem
 
-DISTRIBUTIONS = (
+_DISTRIBUTIONS = (
     bernoulli, beta, betabinom, binom, cauchy, chi2, dirichlet, expon, gamma, gennorm, geom, gumbel_l, gumbel_r,
     laplace, logistic, multinomial, multivariate_normal, nbinom, norm, pareto, poisson, t, truncnorm, uniform,
     vonmises, wrapcauchy,
 )  # fmt: skip
 
-__all__ = ["mode", "rankdata", "sem", *(module.__name__.rpartition(".")[2] for module in DISTRIBUTIONS)]
+__all__ = [
+    "bernoulli",
+    "beta",
+    "betabinom",
+    "binom",
+    "cauchy",
+    "chi2",
+    "dirichlet",
+    "expon",
+    "gamma",
+    "gennorm",
+    "geom",
+    "gumbel_l",
+    "gumbel_r",
+    "laplace",
+    "logistic",
+    "mode",
+    "multinomial",
+    "multivariate_normal",
+    "nbinom",
+    "norm",
+    "pareto",
+    "poisson",
+    "rankdata",
+    "sem",
+    "t",
+    "truncnorm",
+    "uniform",
+    "vonmises",
+    "wrapcauchy",
+]
 
 _publish(globals())
-for _module in DISTRIBUTIONS:
+for _module in _DISTRIBUTIONS:
     _publish(vars(_module))

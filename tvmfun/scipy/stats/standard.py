@@ -16,8 +16,8 @@ def arrays(name: str, *values: Any) -> list[Array]:
 
 def standardized(name: str, x: Any, loc: Any, scale: Any, *parameters: Any) -> list[Array]:
     """``(x - loc) / scale``, ``scale`` and the parameters as arrays."""
-    x, loc, scale, *parameters = arrays(name, x, loc, scale, *parameters)
-    return [(x - loc) / scale, scale, *parameters]
+    x, loc, scale, *rest = arrays(name, x, loc, scale, *parameters)
+    return [(x - loc) / scale, scale, *rest]
 
 
 def log_of(probability: Array, opposite: Array) -> Array:
