@@ -105,7 +105,13 @@ def correlate2d(in1: Any, in2: Any, mode: str = "full", boundary: str = "fill", 
     [[4.0]]
     """
     _two_axes("correlate2d", in1, in2, boundary, fillvalue)
-    return _convolved("correlate2d", in1, tnp.flip(tnp.asarray(in2)), mode, "auto")
+    turned = tnp.flip(tnp.asarray(in2))
+    if mode != "same":
+        return _convolved("correlate2d", in1, turned, mode, "auto")
+    # The middle of the full result, which for an even size is one element later than that of a convolution.
+    full = _convolved("correlate2d", in1, turned, "full", "auto")
+    (rows, columns), (top, left) = np.shape(in1), (size // 2 for size in turned.shape)
+    return full[top : top + rows, left : left + columns]
 
 
 def detrend(data: Any, axis: int = -1, type: str = "linear", bp: int | Sequence[int] = 0) -> Array:
