@@ -33,7 +33,8 @@ from tvmfun.errors import TvmfunError
 
 MODULES = (
     "numpy", "numpy.linalg", "lax", "nn", "nn.functional", "nn.losses", "nn.init", "optim", "optim.tree",
-    "optim.projections", "optim.contrib", "random", "tree", "data", "checkpoints",
+    "optim.projections", "optim.contrib", "random", "scipy.special", "scipy.linalg", "scipy.stats", "scipy.signal",
+    "scipy.ndimage", "tree", "data", "checkpoints",
 )  # fmt: skip
 SECONDS = 120
 

@@ -80,7 +80,6 @@ from tvmfun.lax.elements import min as min
 from tvmfun.lax.elements import mul as mul
 from tvmfun.lax.elements import ne as ne
 from tvmfun.lax.elements import neg as neg
-from tvmfun.lax.elements import polygamma as polygamma
 from tvmfun.lax.elements import pow as pow
 from tvmfun.lax.elements import reciprocal as reciprocal
 from tvmfun.lax.elements import rem as rem
@@ -148,6 +147,14 @@ from tvmfun.lax.sorting import argmin as argmin
 from tvmfun.lax.sorting import sort as sort
 from tvmfun.lax.sorting import sort_key_val as sort_key_val
 from tvmfun.lax.sorting import top_k as top_k
+from tvmfun.lax.special import betainc as betainc
+from tvmfun.lax.special import igamma as igamma
+from tvmfun.lax.special import igamma_grad_a as igamma_grad_a
+from tvmfun.lax.special import igammac as igammac
+from tvmfun.lax.special import polygamma as polygamma
+from tvmfun.lax.special import random_gamma_grad as random_gamma_grad
+from tvmfun.lax.special import regularized_incomplete_beta as regularized_incomplete_beta
+from tvmfun.lax.special import zeta as zeta
 from tvmfun.lax.windows import conv as conv
 from tvmfun.lax.windows import conv_general_dilated as conv_general_dilated
 from tvmfun.lax.windows import conv_transpose as conv_transpose

@@ -187,11 +187,6 @@ def digamma(x: Any) -> Array:
     return elementary.polygamma(*operands("digamma", x, floating=True), order=0)
 
 
-def polygamma(m: int, x: Any) -> Array:
-    r"""Returns the derivative of order ``m``, a static integer, of :func:`digamma`, elementwise."""
-    return elementary.polygamma(*operands("polygamma", x, floating=True), order=m)
-
-
 class RoundingMethod(enum.IntEnum):
     """Where halves are rounded to."""
 

@@ -1,0 +1,423 @@
+"""Special functions of two or three arguments, and Bessel functions, with JAX's names.
+
+They are compositions: power series and continued fractions, summed in loops until every element has converged.
+Derivatives are given in closed form, or taken of the series. Half precision is computed in float32.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from fractions import Fraction
+from typing import Any, NoReturn
+
+from tvmfun import dtypes
+from tvmfun import numpy as tnp
+from tvmfun.core.array import Array
+from tvmfun.core.derivative import pushforward
+from tvmfun.errors import GradientError
+from tvmfun.lax import control_flow, elements
+from tvmfun.lax.staging import whole, with_partials
+from tvmfun.numpy.promotion import operands
+from tvmfun.ops import control, elementary
+from tvmfun.ops.pointwise import broadcast_shapes
+
+
+def in_full_precision(name: str, function: Callable[..., Array], *values: Any) -> Array:
+    """``function`` of the values as arrays of one shape and dtype, in float32 for half precision."""
+    arrays = [tnp.asarray(x) for x in operands(name, *values, floating=True)]
+    shape = tuple(broadcast_shapes(name, [x.shape for x in arrays]))
+    dtype = arrays[0].dtype
+    wide = dtype if dtype.itemsize > 2 else dtypes.float32
+    result = function(*(tnp.astype(tnp.broadcast_to(x, shape), wide) for x in arrays))
+    return tnp.astype(result, dtype)
+
+
+def derivative_of(function: Callable[..., Array], number: int, *args: Array) -> Array:
+    """The derivative of an elementwise function by the argument of this number, in forward mode."""
+    program, captured = control.closed(function, [x.aval for x in args], "function")
+    tangents = [tnp.ones_like(x) if i == number else None for i, x in enumerate(args)]
+    return pushforward(program, [*captured, *args], [None] * len(captured) + tangents)[1][0]
+
+
+def no_derivative(name: str, argument: str) -> Callable[..., NoReturn]:
+    """The partial derivative of a function that has none by this argument."""
+
+    def partial(*values: Any) -> NoReturn:
+        raise GradientError(name, f"there is no derivative by {argument}", hint="stop_gradient")
+
+    return partial
+
+
+def _eps(x: Array) -> float:
+    return float(tnp.finfo(x.dtype).eps)
+
+
+def until_converged(step: Callable, start: tuple, converged: Callable, slack: float = 1.0, most: int = 10_000) -> tuple:
+    """The state after steps ``step(k, state)``, k = 1, 2, ..., until ``converged(old, new)`` of all elements.
+
+    Args:
+        step: from the number of the step and a tuple of arrays to the next tuple.
+        start: the first tuple.
+        converged: from two successive tuples to bools.
+        slack: how many times as many steps to take. Derivatives converge a little later than values.
+        most: the largest number of steps.
+    """
+
+    def again(state: tuple) -> tuple:
+        k, last, values = state
+        new = step(tnp.astype(k, start[0].dtype), values)
+        return k + 1, tnp.where(tnp.all(converged(values, new)), last, k), new
+
+    def wanting(state: tuple) -> Array:
+        k, last, _ = state
+        return tnp.logical_and(k <= slack * last + 1 + 8 * (slack > 1), k <= most)
+
+    one = tnp.ones((), "int32")
+    return control_flow.while_loop(wanting, again, (one, one, start))[2]
+
+
+# -- the incomplete gamma function -------------------------------------------------------------------------------------
+
+
+def _gamma_series(a: Array, x: Array, slack: float) -> Array:
+    r""":math:`\sum_n x^n / ((a + 1) \cdots (a + n))`."""
+
+    def step(k: Array, state: tuple) -> tuple:
+        term, total = state
+        term = term * (x / (a + k))
+        return term, total + term
+
+    eps, one = _eps(x), tnp.ones_like(x)
+    return until_converged(step, (one, one), lambda old, new: tnp.logical_not(new[0] > eps * new[1]), slack)[1]
+
+
+def _gamma_fraction(a: Array, x: Array, slack: float) -> Array:
+    r"""Legendre's continued fraction of :math:`\Gamma(a, x) e^x x^{-a}`."""
+    eps, one, zero = _eps(x), tnp.ones_like(x), tnp.zeros_like(x)
+
+    def step(k: Array, state: tuple) -> tuple:
+        p0, p1, q0, q1, _ = state
+        numerator, denominator = k * (k - a), x + (2 * k + 1) - a
+        p0, p1 = p1, denominator * p1 - numerator * p0
+        q0, q1 = q1, denominator * q1 - numerator * q0
+        scale = elements.stop_gradient(tnp.where(tnp.abs(q1) > 1 / eps, eps, 1.0))
+        p0, p1, q0, q1 = (value * scale for value in (p0, p1, q0, q1))
+        return p0, p1, q0, q1, p1 / q1
+
+    def converged(old: tuple, new: tuple) -> Array:
+        return tnp.logical_not(tnp.abs(new[-1] - old[-1]) > eps * tnp.abs(new[-1]))
+
+    b = x + 1 - a
+    return until_converged(step, (zero, one, one, b, 1 / b), converged, slack)[-1]
+
+
+def _gamma_parts(a: Array, x: Array) -> tuple[Array, Array, Array, Array, Array]:
+    """Which elements to compute by the fraction, and arguments for either that are harmless elsewhere."""
+    inside = tnp.logical_and(tnp.logical_and(a > 0, x > 0), tnp.isfinite(x) & tnp.isfinite(a))
+    by_fraction = tnp.logical_and(inside, tnp.logical_and(x > 1, x > a))
+    by_series = tnp.logical_and(inside, tnp.logical_not(by_fraction))
+    series = tnp.where(by_series, a, 1.0), tnp.where(by_series, x, 0.0)
+    return by_fraction, *series, tnp.where(by_fraction, a, 1.0), tnp.where(by_fraction, x, 2.0)
+
+
+def _log_power(a: Array, x: Array) -> Array:
+    """The logarithm of ``x^a e^-x / Gamma(a)``."""
+    return a * tnp.log(x) - x - elements.lgamma(a)
+
+
+def _incomplete_gamma(a: Array, x: Array, upper: bool) -> Array:
+    by_fraction, a_series, x_series, a_fraction, x_fraction = _gamma_parts(a, x)
+    factor = tnp.exp(_log_power(a, x))
+    low = _gamma_series(a_series, x_series, 1.0) * factor / a
+    high = _gamma_fraction(a_fraction, x_fraction, 1.0) * factor
+    if upper:
+        result = tnp.where(by_fraction, high, 1 - low)
+        at_zero, at_infinity = 1.0, 0.0
+    else:
+        result = tnp.where(by_fraction, 1 - high, low)
+        at_zero, at_infinity = 0.0, 1.0
+    result = tnp.where(tnp.logical_or(x == 0, tnp.isinf(a)), at_zero, result)
+    result = tnp.where(tnp.logical_or(a == 0, tnp.isinf(x)), at_infinity, result)
+    both = tnp.logical_or(tnp.logical_and(a == 0, x == 0), tnp.logical_and(tnp.isinf(a), tnp.isinf(x)))
+    outside = tnp.logical_or(tnp.logical_or(a < 0, x < 0), both)
+    missing = tnp.logical_or(tnp.isnan(a), tnp.isnan(x))
+    return tnp.where(tnp.logical_or(outside, missing), math.nan, result)
+
+
+def _logarithmic_derivatives(a: Array, x: Array) -> tuple[Array, Array, Array]:
+    """Which elements are computed by the fraction, and the derivatives by ``a`` over ``x^a e^-x / Gamma(a)``."""
+    by_fraction, a_series, x_series, a_fraction, x_fraction = _gamma_parts(a, x)
+    slack = 1.5
+    series = lambda a, x: _gamma_series(a, x, slack)
+    fraction = lambda a, x: _gamma_fraction(a, x, slack)
+    low = series(a_series, x_series) * (tnp.log(x) - elements.digamma(a + 1))
+    low = (low + derivative_of(series, 0, a_series, x_series)) / a
+    high = fraction(a_fraction, x_fraction) * (tnp.log(x) - elements.digamma(a))
+    return by_fraction, low, high + derivative_of(fraction, 0, a_fraction, x_fraction)
+
+
+def _outside(a: Array, x: Array) -> Array:
+    bad = tnp.logical_or(x < 0, a <= 0)
+    return tnp.logical_or(bad, tnp.logical_or(tnp.isnan(a), tnp.isnan(x)))
+
+
+def _igamma_by_a(a: Array, x: Array) -> Array:
+    by_fraction, low, high = _logarithmic_derivatives(a, x)
+    result = tnp.exp(_log_power(a, x)) * tnp.where(by_fraction, -high, low)
+    result = tnp.where(tnp.logical_or(x == 0, tnp.isinf(x)), 0.0, result)
+    return tnp.where(_outside(a, x), math.nan, result)
+
+
+def _gamma_sample_by_a(a: Array, x: Array) -> Array:
+    by_fraction, low, high = _logarithmic_derivatives(a, x)
+    result = x * tnp.where(by_fraction, high, -low)
+    result = tnp.where(x == 0, 0.0, result)
+    return tnp.where(_outside(a, x), math.nan, result)
+
+
+def _density(out: Array, a: Array, x: Array) -> Array:
+    return tnp.exp((a - 1) * tnp.log(x) - x - elements.lgamma(a))
+
+
+def _density_by_a(out: Array, a: Array, x: Array) -> Array:
+    return _density(out, a, x) * (tnp.log(x) - elements.digamma(a))
+
+
+_IGAMMA_BY_A = whole()(with_partials(_igamma_by_a, (no_derivative("igamma_grad_a", "a"), _density_by_a)))
+_IGAMMA = whole()(
+    with_partials(lambda a, x: _incomplete_gamma(a, x, False), (lambda o, a, x: _IGAMMA_BY_A(a, x), _density))
+)
+_IGAMMAC = whole()(
+    with_partials(
+        lambda a, x: _incomplete_gamma(a, x, True),
+        (lambda o, a, x: -_IGAMMA_BY_A(a, x), lambda o, a, x: -_density(o, a, x)),
+    )
+)
+_GAMMA_SAMPLE = whole()(
+    with_partials(
+        _gamma_sample_by_a, (no_derivative("random_gamma_grad", "a"), no_derivative("random_gamma_grad", "x"))
+    )
+)
+
+
+def igamma(a: Any, x: Any) -> Array:
+    r"""Returns :math:`P(a, x) = \frac{1}{\Gamma(a)} \int_0^x t^{a-1} e^{-t} dt`, elementwise.
+
+    Args:
+        a: positive floats; 0 gives 1, and less NaN.
+        x: floats that are not negative; less gives NaN.
+
+    It is differentiable by both, by ``a`` once.
+
+    Source: https://dlmf.nist.gov/8.7 and 8.9.
+
+    >>> round(float(igamma(1.0, 2.0)), 6)
+    0.864665
+    """
+    return in_full_precision("igamma", _IGAMMA, a, x)
+
+
+def igammac(a: Any, x: Any) -> Array:
+    r"""Returns :math:`Q(a, x) = 1 - P(a, x)`, accurate where that is small, elementwise; see :func:`igamma`.
+
+    >>> round(float(igammac(1.0, 2.0)), 6)
+    0.135335
+    """
+    return in_full_precision("igammac", _IGAMMAC, a, x)
+
+
+def igamma_grad_a(a: Any, x: Any) -> Array:
+    r"""Returns :math:`\frac{\partial}{\partial a} P(a, x)`, elementwise.
+
+    >>> round(float(igamma_grad_a(1.0, 2.0)), 6)
+    -0.220825
+    """
+    return in_full_precision("igamma_grad_a", _IGAMMA_BY_A, a, x)
+
+
+def random_gamma_grad(a: Any, x: Any) -> Array:
+    r"""Returns :math:`dx / da` of a sample ``x`` of the gamma distribution with :math:`P(a, x)` held, elementwise.
+
+    Source: Figurnov et al., "Implicit reparameterization gradients" (2018).
+
+    >>> round(float(random_gamma_grad(1.0, 2.0)), 6)
+    1.631692
+    """
+    return in_full_precision("random_gamma_grad", _GAMMA_SAMPLE, a, x)
+
+
+# -- the incomplete beta function --------------------------------------------------------------------------------------
+
+
+def _beta_fraction(a: Array, b: Array, x: Array, slack: float) -> Array:
+    """The continued fraction of the incomplete beta function, by Lentz's algorithm, two levels a step."""
+    eps, one = _eps(x), tnp.ones_like(x)
+    tiny = eps * eps
+
+    def away_from_zero(value: Array) -> Array:
+        return tnp.where(tnp.abs(value) < tiny, tiny, value)
+
+    def level(coefficient: Array, c: Array, d: Array, h: Array) -> tuple[Array, Array, Array]:
+        d = 1 / away_from_zero(1 + coefficient * d)
+        c = away_from_zero(1 + coefficient / c)
+        return c, d, h * (c * d)
+
+    def step(m: Array, state: tuple) -> tuple:
+        even = m * (b - m) * x / ((a + 2 * m - 1) * (a + 2 * m))
+        odd = -(a + m) * (a + b + m) * x / ((a + 2 * m) * (a + 2 * m + 1))
+        return level(odd, *level(even, *state))
+
+    d = 1 / away_from_zero(1 - (a + b) * x / (a + 1))
+    converged = lambda old, new: tnp.logical_not(tnp.abs(new[2] - old[2]) > eps * tnp.abs(new[2]))
+    return until_converged(step, (one, d, d), converged, slack)[2]
+
+
+def _incomplete_beta(a: Array, b: Array, x: Array, slack: float = 1.0) -> Array:
+    inside = tnp.logical_and(tnp.logical_and(a > 0, b > 0), tnp.logical_and(x > 0, x < 1))
+    inside = tnp.logical_and(inside, tnp.isfinite(a) & tnp.isfinite(b))
+    a_safe, b_safe, x_safe = (tnp.where(inside, value, fill) for value, fill in ((a, 1.0), (b, 1.0), (x, 0.5)))
+    # The fraction converges fast on one side of the mean; on the other it gives the complement.
+    is_low = x_safe <= (a_safe + 1) / (a_safe + b_safe + 2)
+    p, q = tnp.where(is_low, a_safe, b_safe), tnp.where(is_low, b_safe, a_safe)
+    z = tnp.where(is_low, x_safe, 1 - x_safe)
+    log_low, log_high = tnp.log(x_safe), tnp.log1p(-x_safe)
+    power = a_safe * log_low + b_safe * log_high - _log_beta(a_safe, b_safe)
+    part = tnp.exp(power) / p * _beta_fraction(p, q, z, slack)
+    result = tnp.where(is_low, part, 1 - part)
+    zero_at = lambda value, other: tnp.logical_or(value == 0, tnp.isinf(other))
+    at_zero, at_one = zero_at(a, b), zero_at(b, a)
+    result = tnp.where(tnp.logical_or(x == 0, tnp.logical_and(at_one, x < 1)), 0.0, result)
+    result = tnp.where(tnp.logical_or(x == 1, tnp.logical_and(at_zero, x > 0)), 1.0, result)
+    known = tnp.logical_and(tnp.logical_and(a >= 0, b >= 0), tnp.logical_and(x >= 0, x <= 1))
+    return tnp.where(tnp.logical_and(known, tnp.logical_not(tnp.logical_and(at_zero, at_one))), result, math.nan)
+
+
+def _log_beta(a: Array, b: Array) -> Array:
+    return elements.lgamma(a) + elements.lgamma(b) - elements.lgamma(a + b)
+
+
+def _beta_partial(number: int, argument: str) -> Callable[..., Array]:
+    derivative = whole()(
+        with_partials(
+            lambda a, b, x: derivative_of(lambda *args: _incomplete_beta(*args, slack=1.5), number, a, b, x),
+            [no_derivative("betainc", f"{name} and {argument}") for name in "abx"],
+        )
+    )
+    return lambda out, *args: derivative(*args)
+
+
+def _beta_density(out: Array, a: Array, b: Array, x: Array) -> Array:
+    return tnp.exp((a - 1) * tnp.log(x) + (b - 1) * tnp.log1p(-x) - _log_beta(a, b))
+
+
+_BETAINC = whole()(with_partials(_incomplete_beta, (_beta_partial(0, "a"), _beta_partial(1, "b"), _beta_density)))
+
+
+def betainc(a: Any, b: Any, x: Any) -> Array:
+    r"""Returns :math:`I_x(a, b) = \frac{1}{B(a, b)} \int_0^x t^{a-1} (1-t)^{b-1} dt`, elementwise.
+
+    Args:
+        a: positive floats.
+        b: positive floats.
+        x: floats from 0 to 1; others give NaN.
+
+    It is differentiable by ``x`` any number of times, and once by ``a`` and ``b``.
+
+    Source: https://dlmf.nist.gov/8.17.
+
+    >>> round(float(betainc(2.0, 3.0, 0.5)), 4)
+    0.6875
+    """
+    return in_full_precision("betainc", _BETAINC, a, b, x)
+
+
+def regularized_incomplete_beta(a: Any, b: Any, x: Any) -> Array:
+    """Returns :func:`betainc`, under the name of its operation.
+
+    >>> round(float(regularized_incomplete_beta(2.0, 3.0, 0.5)), 4)
+    0.6875
+    """
+    return in_full_precision("regularized_incomplete_beta", _BETAINC, a, b, x)
+
+
+# -- the zeta function -------------------------------------------------------------------------------------------------
+
+
+def _bernoulli_numbers(count: int) -> list[Fraction]:
+    """The Bernoulli numbers from 0 to ``count - 1``, that of 1 being -1/2."""
+    numbers = [Fraction(1)]
+    for m in range(1, count):
+        numbers.append(-sum((math.comb(m + 1, k) * numbers[k] for k in range(m)), Fraction(0)) / (m + 1))
+    return numbers
+
+
+BERNOULLI = _bernoulli_numbers(62)
+
+
+def _zeta(x: Array, q: Array) -> Array:
+    terms = 9
+    total = tnp.zeros_like(x)
+    for k in range(terms):
+        total = total + (q + k) ** -x
+    end = q + terms
+    power = end**-x
+    total = total + power * end / (x - 1) + power / 2
+    factor, power = x, power / end
+    for j in range(1, 13):
+        total = total + float(BERNOULLI[2 * j] / math.factorial(2 * j)) * factor * power
+        factor = factor * ((x + (2 * j - 1)) * (x + 2 * j))
+        power = power / (end * end)
+    total = tnp.where(tnp.isinf(q), 0.0, total)
+    # Of infinite powers only the one of 1 is not 0 or infinite.
+    at_infinity = tnp.where(q > 1, 0.0, tnp.where(q == 1, 1.0, math.inf))
+    total = tnp.where(tnp.isinf(x), at_infinity, total)
+    is_pole = tnp.logical_or(x == 1, tnp.logical_and(q <= 0, tnp.floor(q) == q))
+    total = tnp.where(is_pole, math.inf, total)
+    unknown = tnp.logical_or(x < 1, tnp.logical_and(q < 0, tnp.floor(x) != x))
+    return tnp.where(tnp.logical_or(unknown, tnp.isnan(x) | tnp.isnan(q)), math.nan, total)
+
+
+_ZETA = whole()(_zeta)
+
+
+def zeta(x: Any, q: Any) -> Array:
+    r"""Returns Hurwitz' :math:`\zeta(x, q) = \sum_{k=0}^\infty (q + k)^{-x}`, elementwise.
+
+    Args:
+        x: the exponent; NaN below 1, infinite at 1.
+        q: the offset; infinite at integers that are not positive.
+
+    Source: the Euler-Maclaurin formula, https://dlmf.nist.gov/25.11.E5.
+
+    >>> round(float(zeta(2.0, 1.0)), 6)
+    1.644934
+    """
+    return in_full_precision("zeta", _ZETA, x, q)
+
+
+def polygamma(m: Any, x: Any) -> Array:
+    r"""Returns the derivative of order ``m`` of :func:`digamma`, elementwise.
+
+    Args:
+        m: the order, an integer that is not negative, or an array of these.
+        x: floats; by them it is differentiable.
+
+    >>> round(float(polygamma(1, 1.0)), 6)
+    1.644934
+    """
+    if isinstance(m, int) and not isinstance(m, bool):
+        return elementary.polygamma(*operands("polygamma", x, floating=True), order=m)
+    return in_full_precision("polygamma", _POLYGAMMA, m, x)
+
+
+def _polygamma(m: Array, x: Array) -> Array:
+    m = elements.stop_gradient(m)
+    sign = tnp.where(m % 2 == 0, -1.0, 1.0)
+    order = tnp.where(m == 0, 1.0, m)
+    value = sign * tnp.exp(elements.lgamma(order + 1)) * _zeta(order + 1, x)
+    is_order = tnp.logical_and(m >= 0, tnp.floor(m) == m)
+    return tnp.where(is_order, tnp.where(m == 0, elements.digamma(x), value), math.nan)
+
+
+_POLYGAMMA = whole()(_polygamma)

@@ -1,0 +1,63 @@
+"""Functions compiled as a whole also outside of a trace, and functions with derivatives that are given."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from functools import wraps
+from typing import Any, TypeVar
+
+from tvmfun.core.array import Array
+from tvmfun.core.derivative import zeros
+from tvmfun.core.trace import is_tracing
+from tvmfun.jit import jit
+from tvmfun.ops import calls, control, pointwise
+from tvmfun.ops.simplify import is_number
+
+_F = TypeVar("_F", bound=Callable)
+
+
+def whole(*static: str) -> Callable[[_F], _F]:
+    """A decorator: the function is one compiled module outside of a trace, so that it rounds and costs the same there.
+
+    Args:
+        static: names of arguments that are no arrays.
+    """
+
+    def decorate(fun: _F) -> _F:
+        compiled = jit(fun, static_argnames=static)
+
+        @wraps(fun)
+        def call(*args: Any, **kwargs: Any) -> Any:
+            return (fun if is_tracing() else compiled)(*args, **kwargs)
+
+        return call  # type: ignore[return-value]
+
+    return decorate
+
+
+def with_partials(fun: Callable[..., Array], partials: Sequence[Callable[..., Array] | None]) -> Callable[..., Array]:
+    """The elementwise function ``fun``, traced, with the partial derivatives that are given.
+
+    Args:
+        fun: from arrays of one shape to an array of that shape, itself never differentiated.
+        partials: for each argument the derivative as a function of the result and the arguments, differentiable
+            itself, or None for an argument without one. One is only computed where its tangent is not zero.
+    """
+
+    def call(*args: Array) -> Array:
+        program, captured = control.closed(fun, [x.aval for x in args], fun.__name__)
+
+        def moved(*values: Array) -> list[Array]:
+            primals, tangents = values[: len(args)], values[len(args) :]
+            result = call(*primals)
+            total = None
+            for partial, tangent in zip(partials, tangents, strict=True):
+                if partial is not None and not is_number(tangent, 0):
+                    term = pointwise.multiply(partial(result, *primals), tangent)
+                    total = term if total is None else pointwise.add(total, term)
+            return [result, zeros(result) if total is None else total]
+
+        rule = calls.Rule(moved)
+        return calls.custom_jvp_call(*captured, *args, program=program, rule=rule, captured=len(captured))[0]
+
+    return call

@@ -1,0 +1,57 @@
+"""Parameters of distributions: arrays in the dtype of the result, and the shape that they have together."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from tvmfun import dtypes
+from tvmfun import numpy as tnp
+from tvmfun.core.array import Array
+from tvmfun.errors import DtypeError, ShapeError
+from tvmfun.numpy.creation import Shape, as_shape
+from tvmfun.numpy.promotion import convert, operand, operands
+from tvmfun.ops.pointwise import broadcast_shapes
+from tvmfun.random.uniforms import float_dtype
+
+
+def parameter(name: str, value: Any, dtype: np.dtype) -> Array:
+    """A parameter as an array of ``dtype``."""
+    return tnp.asarray(convert(name, operand(name, value), dtype))
+
+
+def floats(name: str, value: Any) -> Array:
+    """A parameter with its own dtype, if that is a float."""
+    return tnp.asarray(operands(name, value, floating=True)[0])
+
+
+def common_shape(name: str, shape: Shape | None, *shapes: tuple) -> tuple:
+    """The shape of samples: that of the parameters together, or ``shape`` if they broadcast to it."""
+    if shape is None:
+        return tuple(broadcast_shapes(name, list(shapes)))
+    sizes = as_shape(name, shape)
+    if tuple(broadcast_shapes(name, [sizes, *shapes])) != sizes:
+        got = ", ".join(map(str, shapes))
+        raise ShapeError(name, f"the parameters must broadcast to the shape {sizes}", got=got)
+    return sizes
+
+
+def prepared(name: str, dtype: Any, shape: Shape | None, *values: Any) -> tuple[np.dtype, tuple, list[Array]]:
+    """The dtype and the shape of samples, and the parameters repeated to that shape."""
+    dtype = float_dtype(name, dtype)
+    arrays = [parameter(name, value, dtype) for value in values]
+    sizes = common_shape(name, shape, *(x.shape for x in arrays))
+    return dtype, sizes, [tnp.broadcast_to(x, sizes) for x in arrays]
+
+
+def integer_dtype(name: str, dtype: Any) -> np.dtype:
+    """An integer dtype.
+
+    Raises:
+        DtypeError: for others.
+    """
+    dtype = dtypes.canonical(dtype)
+    if not dtypes.is_integer(dtype):
+        raise DtypeError(name, "the dtype must be an integer", got=dtypes.NAMES[dtype])
+    return dtype

@@ -1,0 +1,9 @@
+"""Special functions, linear algebra, statistics and more, with the names and arguments of ``jax.scipy``.
+
+It is imported by name: ``import tvmfun.scipy``, or ``from tvmfun.scipy import stats``. There is no ``optimize``,
+``interpolate`` and ``fft`` yet.
+"""
+
+from tvmfun.scipy import cluster, integrate, linalg, ndimage, signal, special, stats
+
+__all__ = ["cluster", "integrate", "linalg", "ndimage", "signal", "special", "stats"]

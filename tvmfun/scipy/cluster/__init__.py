@@ -1,0 +1,5 @@
+"""Clusters of points."""
+
+from tvmfun.scipy.cluster import vq
+
+__all__ = ["vq"]

@@ -1,0 +1,29 @@
+"""Integrals of sampled functions."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from tvmfun import numpy as tnp
+from tvmfun.boundary import publish
+from tvmfun.core.array import Array
+
+__all__ = ["trapezoid"]
+
+
+def trapezoid(y: Any, x: Any = None, dx: Any = 1.0, axis: int = -1) -> Array:
+    """Returns the integral of values by the trapezoidal rule, as :func:`tvmfun.numpy.trapezoid`.
+
+    Args:
+        y: the values.
+        x: their coordinates: a vector, or of the shape of ``y``.
+        dx: their distance, if there are no coordinates.
+        axis: the axis to integrate along.
+
+    >>> float(trapezoid(tnp.asarray([1.0, 2.0, 3.0])))
+    4.0
+    """
+    return tnp.trapezoid(y, x, dx, axis)
+
+
+publish(globals())

@@ -1,0 +1,218 @@
+"""Logarithms of products and sums, entropies, and the functions between probabilities and logits."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+from tvmfun import lax
+from tvmfun import numpy as tnp
+from tvmfun.core.array import Array
+from tvmfun.errors import ArgumentError
+from tvmfun.lax.special import in_full_precision
+from tvmfun.lax.staging import whole, with_partials
+from tvmfun.numpy.promotion import operands
+
+Axes = int | Sequence[int] | None
+
+_XLOGY = whole()(
+    with_partials(
+        lambda x, y: tnp.where(tnp.logical_or(x != 0, tnp.isnan(y)), x * tnp.log(y), 0.0),
+        (lambda o, x, y: tnp.log(y), lambda o, x, y: x / y),
+    )
+)
+_XLOG1PY = whole()(
+    with_partials(
+        lambda x, y: tnp.where(tnp.logical_or(x != 0, tnp.isnan(y)), x * tnp.log1p(y), 0.0),
+        (lambda o, x, y: tnp.log1p(y), lambda o, x, y: x / (1 + y)),
+    )
+)
+_XLOGX = with_partials(lambda x: _XLOGY(x, x), (lambda o, x: tnp.log(x) + 1,))
+_ENTR = whole()(lambda x: tnp.where(x < 0, -math.inf, -_XLOGX(x)))
+
+
+def xlogy(x: Any, y: Any) -> Array:
+    r"""Returns :math:`x \ln y`, 0 where :math:`x = 0`, elementwise.
+
+    >>> float(xlogy(0.0, 0.0))
+    0.0
+    """
+    return in_full_precision("xlogy", _XLOGY, x, y)
+
+
+def xlog1py(x: Any, y: Any) -> Array:
+    r"""Returns :math:`x \ln(1 + y)`, 0 where :math:`x = 0`, elementwise.
+
+    >>> float(xlog1py(0.0, -1.0))
+    0.0
+    """
+    return in_full_precision("xlog1py", _XLOG1PY, x, y)
+
+
+def entr(x: Any) -> Array:
+    r"""Returns :math:`-x \ln x`, 0 at 0 and :math:`-\infty` below, elementwise.
+
+    >>> round(float(entr(0.5)), 5)
+    0.34657
+    """
+    return in_full_precision("entr", _ENTR, x)
+
+
+def _rel_entr(p: Array, q: Array) -> Array:
+    both = tnp.logical_and(p > 0, q > 0)
+    x, y = tnp.where(both, p, 1.0), tnp.where(both, q, 1.0)
+    other = tnp.where(tnp.logical_and(p == 0, q >= 0), 0.0, math.inf)
+    other = tnp.where(tnp.logical_or(tnp.isnan(p), tnp.isnan(q)), math.nan, other)
+    return tnp.where(both, _XLOGX(x) - _XLOGY(x, y), other)
+
+
+_REL_ENTR = whole()(_rel_entr)
+_KL_DIV = whole()(lambda p, q: _rel_entr(p, q) - p + q)
+
+
+def rel_entr(p: Any, q: Any) -> Array:
+    r"""Returns :math:`p \ln(p / q)`, 0 at :math:`p = 0`, elementwise.
+
+    >>> round(float(rel_entr(0.5, 0.25)), 5)
+    0.34657
+    """
+    return in_full_precision("rel_entr", _REL_ENTR, p, q)
+
+
+def kl_div(p: Any, q: Any) -> Array:
+    r"""Returns :math:`p \ln(p / q) - p + q`, elementwise.
+
+    >>> round(float(kl_div(0.5, 0.25)), 5)
+    0.09657
+    """
+    return in_full_precision("kl_div", _KL_DIV, p, q)
+
+
+_LOGIT = whole()(with_partials(lambda x: tnp.log(x / (1 - x)), (lambda o, x: 1 / (x * (1 - x)),)))
+
+
+def logit(x: Any) -> Array:
+    r"""Returns :math:`\ln \frac{x}{1 - x}`, elementwise.
+
+    >>> float(logit(0.5))
+    0.0
+    """
+    return in_full_precision("logit", _LOGIT, x)
+
+
+def expit(x: Any) -> Array:
+    r"""Returns :math:`\frac{1}{1 + e^{-x}}`, elementwise.
+
+    >>> float(expit(0.0))
+    0.5
+    """
+    return lax.logistic(x)
+
+
+def _power_transform(log: Array, power: Array) -> Array:
+    is_zero = power == 0
+    safe = tnp.where(is_zero, 1.0, power)
+    return tnp.where(is_zero, log, tnp.expm1(safe * log) / safe)
+
+
+_BOXCOX = whole()(lambda x, power: _power_transform(tnp.log(x), power))
+_BOXCOX1P = whole()(lambda x, power: _power_transform(tnp.log1p(x), power))
+
+
+def boxcox(x: Any, lmbda: Any) -> Array:
+    r"""Returns the power transform :math:`(x^\lambda - 1) / \lambda`, the logarithm for 0, elementwise.
+
+    Source: Box and Cox, "An analysis of transformations" (1964).
+
+    >>> float(boxcox(3.0, 1.0))
+    2.0
+    """
+    return in_full_precision("boxcox", _BOXCOX, x, lmbda)
+
+
+def boxcox1p(x: Any, lmbda: Any) -> Array:
+    """Returns :func:`boxcox` of ``1 + x``, elementwise.
+
+    >>> float(boxcox1p(2.0, 1.0))
+    2.0
+    """
+    return in_full_precision("boxcox1p", _BOXCOX1P, x, lmbda)
+
+
+def _largest(x: Array, axes: Any) -> Array:
+    """The largest element, through which no gradient flows; 0 where it is infinite or there is none."""
+    largest = tnp.max(lax.stop_gradient(x), axis=axes, keepdims=True, initial=-math.inf)
+    return tnp.where(tnp.isfinite(largest), largest, 0.0)
+
+
+def logsumexp(
+    a: Any, axis: Axes = None, b: Any = None, keepdims: bool = False, return_sign: bool = False, where: Any = None
+) -> Any:
+    r"""Returns :math:`\ln \sum_i b_i e^{a_i}` without overflow.
+
+    Args:
+        a: an array.
+        axis: the axis or axes to sum over; None for all.
+        b: the factors, which broadcast with ``a``; by default 1.
+        keepdims: whether to keep the axes, with size 1.
+        return_sign: whether to return also the sign of the sum, ``(log, sign)``. Otherwise the logarithm of a negative
+            sum is NaN.
+        where: bools: what belongs to the sum; by default everything.
+
+    >>> float(logsumexp(tnp.asarray([1000.0, -1000.0])))
+    1000.0
+    """
+    values = [tnp.asarray(x) for x in operands("logsumexp", a, *(() if b is None else (b,)), floating=True)]
+    values = tnp.broadcast_arrays(*values, *(() if where is None else (tnp.asarray(where, "bool"),)))
+    x = values[0]
+    if where is not None:
+        x = tnp.where(values[-1], x, -math.inf)
+    factor = None
+    if b is not None:
+        factor = values[1] if where is None else tnp.where(values[-1], values[1], 0.0)
+        x = tnp.where(factor == 0, -math.inf, x)  # 0 times infinity is 0
+    axes = axis if axis is None or isinstance(axis, int) else tuple(axis)
+    largest = _largest(x, axes)
+    terms = tnp.exp(x - largest)
+    total = tnp.sum(terms if factor is None else factor * terms, axis=axes, keepdims=True)
+    sign = tnp.sign(total)
+    if return_sign:
+        total = tnp.abs(total)
+    log = tnp.log(total) + largest
+    if not keepdims:
+        log, sign = tnp.squeeze(log, axis=axes), tnp.squeeze(sign, axis=axes)
+    return (log, sign) if return_sign else log
+
+
+def _axes(name: str, axis: Axes, x: Array) -> tuple[int, ...]:
+    if axis is None:
+        return tuple(range(x.ndim))
+    axes = (axis,) if isinstance(axis, int) else tuple(axis)
+    if not all(-x.ndim <= i < x.ndim for i in axes):
+        raise ArgumentError(name, f"{x.aval} has no such axis", got=repr(axis))
+    return axes
+
+
+def softmax(x: Any, /, *, axis: Axes = None) -> Array:
+    r"""Returns :math:`e^{x_i} / \sum_j e^{x_j}` over an axis, several, or all by default.
+
+    >>> softmax(tnp.zeros(4)).tolist()
+    [0.25, 0.25, 0.25, 0.25]
+    """
+    x = tnp.asarray(operands("softmax", x, floating=True)[0])
+    axes = _axes("softmax", axis, x)
+    terms = tnp.exp(x - _largest(x, axes))
+    return terms / tnp.sum(terms, axis=axes, keepdims=True)
+
+
+def log_softmax(x: Any, /, *, axis: Axes = None) -> Array:
+    """Returns the logarithm of :func:`softmax`, accurate where that is small.
+
+    >>> round(float(log_softmax(tnp.asarray([0.0, 200.0]))[0]), 3)
+    -200.0
+    """
+    x = tnp.asarray(operands("log_softmax", x, floating=True)[0])
+    axes = _axes("log_softmax", axis, x)
+    shifted = x - _largest(x, axes)
+    return shifted - tnp.log(tnp.sum(tnp.exp(shifted), axis=axes, keepdims=True))

@@ -1,0 +1,37 @@
+r"""The binomial distribution: the number of successes in ``n`` trials, each with probability ``p``.
+
+Functions are elementwise, with the names and arguments of ``jax.scipy.stats.binom``. ``loc`` is added to ``k``.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+from tvmfun import numpy as tnp
+from tvmfun.core.array import Array
+from tvmfun.scipy import special
+from tvmfun.scipy.stats.standard import arrays
+
+
+def logpmf(k: Any, n: Any, p: Any, loc: Any = 0) -> Array:
+    """Returns the logarithm of the probability of ``k``, minus infinity where that is 0."""
+    k, loc, n, p = arrays("logpmf", k, loc, n, p)
+    k = k - loc
+    outside = tnp.logical_or(tnp.logical_or(k < 0, k > n), tnp.floor(k) != k)
+    k = tnp.where(outside, 1.0, k)
+    value = special.gammaln(n + 1) - special.gammaln(k + 1) - special.gammaln(n - k + 1)
+    value = value + special.xlogy(k, p) + special.xlog1py(n - k, -p)
+    return tnp.where(outside, -math.inf, value)
+
+
+def pmf(k: Any, n: Any, p: Any, loc: Any = 0) -> Array:
+    """Returns the probability of ``k``.
+
+    >>> round(float(pmf(1, 2, 0.5)), 5)
+    0.5
+    """
+    return tnp.exp(logpmf(k, n, p, loc))
+
+
+__all__ = ["logpmf", "pmf"]

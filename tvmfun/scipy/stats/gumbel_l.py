@@ -1,0 +1,63 @@
+r"""The Gumbel distribution of smallest values, of density :math:`e^{x - e^x}`.
+
+Functions are elementwise, with the names and arguments of ``jax.scipy.stats.gumbel_l``: ``loc`` moves the
+distribution, and ``scale`` stretches it.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+from tvmfun import numpy as tnp
+from tvmfun.core.array import Array
+from tvmfun.scipy.stats.standard import arrays, log_of, standardized
+
+
+def logpdf(x: Any, loc: Any = 0, scale: Any = 1) -> Array:
+    """Returns the logarithm of the density."""
+    y, scale = standardized("logpdf", x, loc, scale)
+    return y - tnp.exp(y) - tnp.log(scale)
+
+
+def pdf(x: Any, loc: Any = 0, scale: Any = 1) -> Array:
+    """Returns the density."""
+    return tnp.exp(logpdf(x, loc, scale))
+
+
+def cdf(x: Any, loc: Any = 0, scale: Any = 1) -> Array:
+    """Returns the probability of at most ``x``."""
+    y, _ = standardized("cdf", x, loc, scale)
+    return -tnp.expm1(-tnp.exp(y))
+
+
+def logcdf(x: Any, loc: Any = 0, scale: Any = 1) -> Array:
+    """Returns the logarithm of the probability of at most ``x``."""
+    return log_of(cdf(x, loc, scale), sf(x, loc, scale))
+
+
+def sf(x: Any, loc: Any = 0, scale: Any = 1) -> Array:
+    """Returns the probability of more than ``x``.
+
+    >>> round(float(sf(0.0)), 5)
+    0.36788
+    """
+    y, _ = standardized("sf", x, loc, scale)
+    return tnp.exp(-tnp.exp(y))
+
+
+def logsf(x: Any, loc: Any = 0, scale: Any = 1) -> Array:
+    """Returns the logarithm of the probability of more than ``x``."""
+    y, _ = standardized("logsf", x, loc, scale)
+    return -tnp.exp(y)
+
+
+def ppf(q: Any, loc: Any = 0, scale: Any = 1) -> Array:
+    """Returns the quantile: the value that is exceeded with probability ``1 - q``."""
+    q, loc, scale = arrays("ppf", q, loc, scale)
+    value = tnp.log(-tnp.log1p(-q))
+    known = tnp.logical_and(q >= 0, q <= 1)
+    return tnp.where(known, value * scale + loc, math.nan)
+
+
+__all__ = ["cdf", "logcdf", "logpdf", "logsf", "pdf", "ppf", "sf"]

@@ -1,0 +1,36 @@
+"""The multinomial distribution: how many of ``n`` trials have each outcome, along the last axis."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+from tvmfun import numpy as tnp
+from tvmfun.core.array import Array
+from tvmfun.scipy import special
+from tvmfun.scipy.stats.standard import arrays
+
+
+def logpmf(x: Any, n: Any, p: Any) -> Array:
+    """Returns the logarithm of the probability of the counts ``x``, minus infinity where that is 0.
+
+    Args:
+        x: the counts of the outcomes along the last axis.
+        n: the number of trials, which the counts must add up to.
+        p: the probabilities of the outcomes along the last axis.
+    """
+    x, n, p = arrays("logpmf", x, n, p)
+    value = special.gammaln(n + 1) + tnp.sum(special.xlogy(x, p) - special.gammaln(x + 1), axis=-1)
+    return tnp.where(n == tnp.sum(x, axis=-1), value, -math.inf)
+
+
+def pmf(x: Any, n: Any, p: Any) -> Array:
+    """Returns the probability of the counts ``x``.
+
+    >>> round(float(pmf(tnp.asarray([1, 1]), 2, tnp.asarray([0.5, 0.5]))), 5)
+    0.5
+    """
+    return tnp.exp(logpmf(x, n, p))
+
+
+__all__ = ["logpmf", "pmf"]
