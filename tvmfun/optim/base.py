@@ -222,7 +222,7 @@ def apply_updates(params: Params, updates: Updates) -> Params:
     structures = [tree.structure(t, is_leaf=_is_part) for t in (params, updates)]
     tree.check_same_structure("apply_updates", *structures, names=("the params", "the updates"))
 
-    def apply(path: tree.Path, param: Any, update: Any) -> Any:
+    def apply(path: tree.KeyPath, param: Any, update: Any) -> Any:
         if param is None or update is None:
             return param
         if is_table(param):
