@@ -846,3 +846,25 @@ def device_get(values: Any) -> Any:
     {'w': array(1.5, dtype=float32)}
     """
     return tree.map(lambda leaf: leaf.concrete("device_get").numpy() if isinstance(leaf, Array) else leaf, values)
+
+
+def block_until_ready(values: Any) -> Any:
+    """Waits until the devices have computed all arrays of a tree, and returns the tree.
+
+    Source: ``jax.block_until_ready``.
+
+    >>> block_until_ready({"w": device_put(1.5), "name": "kept"})
+    {'w': Array(1.5, dtype=float32), 'name': 'kept'}
+    """
+    return tree.map(lambda leaf: leaf.block_until_ready() if isinstance(leaf, DeviceArray) else leaf, values)
+
+
+def typeof(value: Any) -> ShapeDtype:
+    """Returns the shape and the dtype of an array or a number.
+
+    Source: ``jax.typeof``.
+
+    >>> typeof(1.5)
+    float32[]
+    """
+    return abstract(value, "typeof")

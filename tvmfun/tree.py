@@ -366,7 +366,9 @@ def broadcast(prefix_tree: Any, full_tree: Any, is_leaf: _IsLeaf = None) -> Any:
     """
     values, prefix = flatten(prefix_tree, is_leaf)
     (subtrees,) = _columns("tree.broadcast", prefix, [full_tree], ("the prefix tree", "the full tree"))
-    filled = [map(lambda _, value=value: value, part, is_leaf=is_leaf) for value, part in zip(values, subtrees, strict=True)]
+    filled = [
+        map(lambda _, value=value: value, part, is_leaf=is_leaf) for value, part in zip(values, subtrees, strict=True)
+    ]
     return prefix.unflatten(filled)
 
 

@@ -72,4 +72,5 @@ def _describe_static(structure: Structure) -> str:
 
 
 def place(path: Path) -> str:
+    """The key path in words."""
     return keystr(path) or "the root"
