@@ -6,13 +6,11 @@ from support.tutorials import compare
 
 
 def program(jax, jnp, random):
-    CounterState = int
-
     class CounterV2:
-        def count(self, n: CounterState) -> tuple[int, CounterState]:
+        def count(self, n: int) -> tuple[int, int]:
             return n + 1, n + 1
 
-        def reset(self) -> CounterState:
+        def reset(self) -> int:
             return 0
 
     counter = CounterV2()
