@@ -90,6 +90,8 @@ def test_assignment_of_nothing_and_of_integers():
     costs = np.array([[4, 1, 3], [2, 0, 5], [3, 2, 2]])
     i, j = map(np.asarray, optim.assignment.base_hungarian_algorithm(costs))
     assert costs[i, j].sum() == 5
+    for bad in (np.nan, np.inf, -np.inf):  # any assignment, but an end
+        assert len(set(np.asarray(optim.assignment.hungarian_algorithm(np.full((2, 3), bad))[1]))) == 2
     with pytest.raises(ShapeError, match="two axes"):
         optim.assignment.hungarian_algorithm(np.zeros(3))
 

@@ -63,7 +63,8 @@ def _with_row(costs: Array, new: Any, state: tuple) -> tuple:
     """The potentials of rows and columns, and the row of each column or -1, with one row more."""
     u, v, row_of = state
     n, m = costs.shape
-    infinity = float("inf")
+    # Also if costs are infinite or NaN, columns that have been visited are the last to come.
+    infinity, largest = float("inf"), float(tnp.finfo(costs.dtype).max)
 
     def is_searching(search: tuple) -> Any:
         return search[0] >= 0
@@ -75,11 +76,11 @@ def _with_row(costs: Array, new: Any, state: tuple) -> tuple:
         is_nearer = tnp.logical_and(through < distances, ~is_done)
         distances = tnp.where(is_nearer, through, distances)
         before = tnp.where(is_nearer, row, before)
-        nearest = tnp.astype(tnp.argmin(tnp.where(is_done, infinity, distances)), "int32")
+        nearest = tnp.astype(tnp.argmin(tnp.where(is_done, infinity, tnp.minimum(distances, largest))), "int32")
         return row_of[nearest], distances[nearest], distances, before, is_done.at[nearest].set(True), nearest
 
     new = tnp.astype(new, "int32")
-    distances, before = tnp.full(m, infinity, costs.dtype), tnp.full(m, -1, "int32")
+    distances, before = tnp.full(m, infinity, costs.dtype), tnp.full(m, new)
     search = new, tnp.zeros((), costs.dtype), distances, before, tnp.zeros(m, "bool"), tnp.asarray(0, dtype="int32")
     _, reached, distances, before, is_done, last = lax.while_loop(is_searching, visit, search)
     slack = tnp.where(is_done, reached - distances, 0)
