@@ -52,6 +52,7 @@ from tvmfun.lower.cost import CostAnalysis, cost_analysis
 from tvmfun.lower.fuse import is_view
 from tvmfun.lower.memory import MemoryAnalysis
 from tvmfun.lower.tuning.database import ACTIVE, using
+from tvmfun.tree_flattener import Flattener
 
 _CPU = tvm.cpu()
 _AVAL, _ADDRESS = attrgetter("aval"), attrgetter("address")
@@ -583,7 +584,7 @@ class Jitted(Immutable):
         self._sizes_seen: deque[tuple] = deque()
         # Replaced as a whole: other threads may be looking.
         self._kinds: tuple[_Kind, ...] = ()
-        self._flattener = tree.Flattener()
+        self._flattener = Flattener()
         update_wrapper(self, fun, updated=())  # not the attributes: `fun` may be jitted itself
 
     def __reduce__(self) -> Any:

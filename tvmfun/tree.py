@@ -10,8 +10,6 @@ from __future__ import annotations
 import builtins
 import dataclasses
 import functools
-import itertools
-import operator
 import sys
 import threading
 from collections.abc import Callable, Iterable, Sequence
@@ -20,7 +18,6 @@ from typing import Any, TypeAlias, TypeVar, overload
 import optree
 from optree import GetAttrEntry as Field
 from optree import PyTreeAccessor as Path
-from optree import PyTreeKind
 from optree import PyTreeSpec as Structure
 
 from tvmfun.boundary import publish
@@ -54,13 +51,12 @@ __all__ = [
 
 _NAMESPACE = "tvmfun"
 _MISSING = object()
-_SEQUENCE_KINDS = (PyTreeKind.LIST, PyTreeKind.TUPLE, PyTreeKind.NAMEDTUPLE)
 _T = TypeVar("_T")
 _IsLeaf = Callable[[Any], bool] | None
 #: The steps from the root of a tree to a leaf: ``DictKey``, ``SequenceKey``, ``GetAttrKey``, ...
 KeyPath: TypeAlias = tuple[Any, ...]
 # Of the dataclasses that are containers: the names of the children and of the static fields.
-_fields: dict[type, tuple[tuple[str, ...], tuple[str, ...]]] = {}
+dataclass_fields: dict[type, tuple[tuple[str, ...], tuple[str, ...]]] = {}
 register = functools.partial(optree.register_pytree_node, namespace=_NAMESPACE)
 
 
@@ -81,92 +77,9 @@ def flatten(tree: Any, is_leaf: _IsLeaf = None) -> tuple[list[Any], Structure]:
     ([1, 2], PyTreeSpec({'b': None, 'w': [*, *]}))
     """
     leaves, structure = optree.tree_flatten(tree, is_leaf, namespace=_NAMESPACE)
-    if not _leaf_types.issuperset(builtins.map(type, leaves)) and _adopt_jax_nodes(leaves, is_leaf):
+    if not leaf_types.issuperset(builtins.map(type, leaves)) and _adopt_jax_nodes(leaves, is_leaf):
         return flatten(tree, is_leaf)
     return leaves, structure
-
-
-class Flattener:
-    """:func:`flatten` for a place that meets trees of the same few structures again and again.
-
-    For each structure it writes a function that knows what to expect where, and returns None for any other tree:
-    expecting is several times faster than looking. Structures are returned as one object as long as they are equal.
-
-    >>> flatten_arguments = Flattener()
-    >>> flatten_arguments({"w": [1, 2], "b": None})
-    ([1, 2], PyTreeSpec({'b': None, 'w': [*, *]}))
-    >>> flatten_arguments({"w": [3, 4], "b": None})
-    ([3, 4], PyTreeSpec({'b': None, 'w': [*, *]}))
-    """
-
-    # Trying more than a few costs what it saves.
-    _KEPT = 4
-
-    def __init__(self) -> None:
-        self._known: tuple[tuple[Structure, Callable[[Any], list[Any] | None]], ...] = ()
-
-    def __call__(self, tree: Any) -> tuple[list[Any], Structure]:
-        """The leaves and the structure of a tree."""
-        for structure, expect in self._known:
-            leaves = expect(tree)
-            if leaves is not None:
-                return leaves, structure
-        leaves, structure = flatten(tree)
-        if len(self._known) < self._KEPT and builtins.all(structure != known for known, _ in self._known):
-            expect = _expectation(structure)
-            if expect is not None:
-                self._known = (*self._known, (structure, expect))
-        return leaves, structure
-
-
-def _expectation(structure: Structure) -> Callable[[Any], list[Any] | None] | None:
-    """A function that returns the leaves of a tree of this structure, and None for another tree.
-
-    None if there are containers of other classes than dict, list, tuple, named tuples and our dataclasses.
-    """
-    lines: list[str] = []
-    leaves: list[str] = []
-    names: dict[str, Any] = {"leaf_types": _leaf_types}
-    numbers = itertools.count()
-
-    def constant(value: Any) -> str:
-        name = f"c{len(names)}"
-        names[name] = value
-        return name
-
-    unvisited = [("tree", structure)]
-    while unvisited:
-        node, part = unvisited.pop()
-        kind, children = part.kind, part.children()
-        if kind == PyTreeKind.LEAF:
-            leaves.append(node)
-            continue
-        parts = [f"v{next(numbers)}" for _ in children]
-        size, targets = len(parts), ", ".join(parts)
-        test, taken = f"type({node}) is not {constant(part.type)}", ""
-        if kind in _SEQUENCE_KINDS and getattr(part.type, "__iter__", None) in (list.__iter__, tuple.__iter__):
-            test += f" or len({node}) != {size}"
-            taken = f"[{targets}] = {node}"
-        elif kind == PyTreeKind.DICT:
-            test += f" or len({node}) != {size}"
-            taken = f"{targets} = {constant(operator.itemgetter(*part.entries()))}({node})" if size else ""
-        elif part.type in _fields:
-            fields, static = _fields[part.type]
-            if static:
-                level: Any = part.one_level()
-                values = level.walk(range(size), lambda kind, metadata, children: [value for _, value in metadata])
-                wanted = constant(tuple(values) if len(values) > 1 else values[0])
-                test += f" or {constant(operator.attrgetter(*static))}({node}) != {wanted}"
-            taken = f"{targets} = {constant(operator.attrgetter(*fields))}({node})" if size else ""
-        elif kind != PyTreeKind.NONE:
-            return None
-        lines += [f"if {test}: return None", taken]
-        unvisited += reversed(list(zip(parts, children, strict=True)))
-    lines += [f"leaves = [{', '.join(leaves)}]", "return leaves if leaf_types.issuperset(map(type, leaves)) else None"]
-    # Whatever goes wrong, a missing key say, is for `flatten` to explain.
-    body = "\n".join(f"  {line}" for line in lines)
-    exec(f"def expect(tree):\n try:\n{body}\n except Exception:\n  return None", names)
-    return names["expect"]
 
 
 def unflatten(structure: Structure, leaves: Iterable[Any]) -> Any:
@@ -532,7 +445,7 @@ def register_dataclass(
         register(cls, flatten_node, unflatten_node, path_entry_type=Field)
     except ValueError:
         raise ArgumentError(where, "a class can be registered only once", got=cls.__qualname__) from None
-    _fields[cls] = (children, tuple(static))
+    dataclass_fields[cls] = (children, tuple(static))
     return cls
 
 
@@ -591,7 +504,7 @@ def _check(where: str, expected: Structure, got: Structure, names: tuple[str, st
 # -- classes that jax knows ---
 
 # Types that are leaves for good, so that the fast path of ``flatten`` need not ask again.
-_leaf_types: set[type] = {bool, int, float, complex, str, bytes}
+leaf_types: set[type] = {bool, int, float, complex, str, bytes}
 _lock = threading.RLock()
 
 
@@ -601,7 +514,7 @@ def _adopt_jax_nodes(leaves: list[Any], is_leaf: _IsLeaf) -> bool:
     again = False
     for leaf in leaves:
         cls = type(leaf)
-        if cls in _leaf_types or (is_leaf is not None and is_leaf(leaf)):
+        if cls in leaf_types or (is_leaf is not None and is_leaf(leaf)):
             continue
         with _lock:
             if not optree.tree_is_leaf(leaf, namespace=_NAMESPACE):
@@ -611,7 +524,7 @@ def _adopt_jax_nodes(leaves: list[Any], is_leaf: _IsLeaf) -> bool:
                 again = True
             elif hasattr(cls, "dtype"):
                 # Arrays stay leaves; any other class may still be registered with jax later.
-                _leaf_types.add(cls)
+                leaf_types.add(cls)
     return again
 
 
