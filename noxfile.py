@@ -13,7 +13,7 @@ def install(session: nox.Session, extras: str) -> None:
     session.install("-e", f".[{extras}]")
 
 
-@nox.session(python=["3.10", "3.11", "3.12"])
+@nox.session(python=["3.10", "3.11", "3.12", "3.13", "3.14"])
 def tests(session: nox.Session) -> None:
     """The tests and doctests, without PyTorch and without a GPU."""
     install(session, "test,examples")

@@ -17,6 +17,7 @@ from hypothesis import strategies as st
 
 from tvmfun import tree
 from tvmfun.errors import ArgumentError, TreeError
+from tvmfun.tree_flattener import Flattener
 
 
 class Pair(NamedTuple):
@@ -428,14 +429,14 @@ def test_structures_can_be_pickled():
 
 @given(st.lists(trees, max_size=6), st.data())
 def test_a_flattener_flattens(several, data):
-    flattener = tree.Flattener()
+    flattener = Flattener()
     for x in [*several, *several, *(data.draw(st.permutations(several)))]:
         assert flattener(x) == tree.flatten(x)
 
 
 @given(trees, trees)
 def test_a_flattener_that_knows_a_tree_is_not_fooled_by_another(x, y):
-    flattener = tree.Flattener()
+    flattener = Flattener()
     _, structure = flattener(x)
     again = flattener(tree.map(lambda leaf: -leaf, x))[1]
     assert again is structure or (again == structure and has_unknown(structure))
@@ -496,20 +497,20 @@ class Norm:
     ],
 )
 def test_a_flattener_sees_the_difference(known, other):
-    flattener = tree.Flattener()
+    flattener = Flattener()
     for x in (known, known, other, other, known):
         assert flattener(x) == tree.flatten(x)
 
 
 def test_a_flattener_meets_more_structures_than_it_remembers():
-    flattener = tree.Flattener()
+    flattener = Flattener()
     several = [list(range(n)) for n in range(20)]
     for x in (*several, *several):
         assert flattener(x) == tree.flatten(x)
 
 
 def test_a_flattener_leaves_mistakes_to_flatten():
-    flattener = tree.Flattener()
+    flattener = Flattener()
     flattener(Norm(1))
     with pytest.raises(ArgumentError, match=r"static field 'axis' must be hashable, got list"):
         flattener(Norm(1, axis=[0]))
@@ -520,7 +521,7 @@ def test_a_flattener_takes_deep_trees_apart():
     deep = 1
     for _ in range(900):
         deep = [deep]
-    flattener = tree.Flattener()
+    flattener = Flattener()
     assert [flattener(deep)[0] for _ in range(2)] == [[1], [1]]
 
 
@@ -529,7 +530,7 @@ def test_a_flattener_meets_a_class_that_jax_learns_later():
         def __init__(self, value):
             self.value = value
 
-    flattener = tree.Flattener()
+    flattener = Flattener()
     assert len(flattener([Late(1)])[0]) == 1
     jax.tree_util.register_pytree_node(Late, lambda late: ((late.value, late.value), None), lambda _, c: Late(c[0]))
     assert flattener([Late(1)])[0] == flattener([Late(1)])[0] == [1, 1]

@@ -8,23 +8,40 @@ from importlib.metadata import PackageNotFoundError as _PackageNotFoundError
 from importlib.metadata import version as _version
 
 from tvmfun import _tvm, errors, tree  # noqa: F401  # TVM comes first
+from tvmfun import flatten_util as flatten_util
+from tvmfun import image as image
 from tvmfun import lax as lax
 from tvmfun import numpy as numpy
+from tvmfun import ops as ops
 from tvmfun import random as random
+from tvmfun import tree_util as tree_util
+from tvmfun import typing as typing
 from tvmfun.checks import check
 from tvmfun.core.array import Array, ShapeDtype
 from tvmfun.core.dims import Dim
 from tvmfun.core.program import Program
+from tvmfun.core.source import named_call, named_scope
 from tvmfun.core.trace import trace
 from tvmfun.interop import relax as _relax  # noqa: F401  # Program.from_relax asks it
-from tvmfun.jit import clear_caches, debug_nans, device_get, device_put, eval_shape, jit
-from tvmfun.runtime import devices
+from tvmfun.jit import (
+    block_until_ready,
+    clear_caches,
+    debug_nans,
+    device_get,
+    device_put,
+    eval_shape,
+    jit,
+    typeof,
+)
+from tvmfun.runtime import default_backend, device_count, devices
 from tvmfun.transforms import (
     PrecisionPolicy,
     amp,
     checkpoint,
     checkpoint_name,
     checkpoint_policies,
+    closure_convert,
+    custom_gradient,
     custom_jvp,
     custom_vjp,
     grad,
@@ -40,6 +57,11 @@ from tvmfun.transforms import (
 )
 from tvmfun.tune import tune, tuned
 
+# The second names that JAX has for these.
+ShapeDtypeStruct = ShapeDtype
+jacobian = jacrev
+remat = checkpoint
+
 try:
     __version__ = _version("tvmfun")
 except _PackageNotFoundError:
@@ -51,35 +73,51 @@ __all__ = [
     "PrecisionPolicy",
     "Program",
     "ShapeDtype",
+    "ShapeDtypeStruct",
     "amp",
+    "block_until_ready",
     "check",
     "checkpoint",
     "checkpoint_name",
     "checkpoint_policies",
     "clear_caches",
+    "closure_convert",
+    "custom_gradient",
     "custom_jvp",
     "custom_vjp",
     "debug_nans",
+    "default_backend",
+    "device_count",
     "device_get",
     "device_put",
     "devices",
     "errors",
     "eval_shape",
+    "flatten_util",
     "grad",
     "hessian",
+    "image",
     "jacfwd",
+    "jacobian",
     "jacrev",
     "jit",
     "jvp",
     "lax",
     "linear_transpose",
     "linearize",
+    "named_call",
+    "named_scope",
     "numpy",
+    "ops",
     "random",
+    "remat",
     "trace",
     "tree",
+    "tree_util",
     "tune",
     "tuned",
+    "typeof",
+    "typing",
     "value_and_grad",
     "vjp",
     "vmap",

@@ -52,6 +52,7 @@ from tvmfun.lower.cost import CostAnalysis, cost_analysis
 from tvmfun.lower.fuse import is_view
 from tvmfun.lower.memory import MemoryAnalysis
 from tvmfun.lower.tuning.database import ACTIVE, using
+from tvmfun.tree_flattener import Flattener
 
 _CPU = tvm.cpu()
 _AVAL, _ADDRESS = attrgetter("aval"), attrgetter("address")
@@ -583,7 +584,7 @@ class Jitted(Immutable):
         self._sizes_seen: deque[tuple] = deque()
         # Replaced as a whole: other threads may be looking.
         self._kinds: tuple[_Kind, ...] = ()
-        self._flattener = tree.Flattener()
+        self._flattener = Flattener()
         update_wrapper(self, fun, updated=())  # not the attributes: `fun` may be jitted itself
 
     def __reduce__(self) -> Any:
@@ -846,3 +847,25 @@ def device_get(values: Any) -> Any:
     {'w': array(1.5, dtype=float32)}
     """
     return tree.map(lambda leaf: leaf.concrete("device_get").numpy() if isinstance(leaf, Array) else leaf, values)
+
+
+def block_until_ready(values: Any) -> Any:
+    """Waits until the devices have computed all arrays of a tree, and returns the tree.
+
+    Source: ``jax.block_until_ready``.
+
+    >>> block_until_ready({"w": device_put(1.5), "name": "kept"})
+    {'w': Array(1.5, dtype=float32), 'name': 'kept'}
+    """
+    return tree.map(lambda leaf: leaf.block_until_ready() if isinstance(leaf, DeviceArray) else leaf, values)
+
+
+def typeof(value: Any) -> ShapeDtype:
+    """Returns the shape and the dtype of an array or a number.
+
+    Source: ``jax.typeof``.
+
+    >>> typeof(1.5)
+    float32[]
+    """
+    return abstract(value, "typeof")

@@ -359,17 +359,42 @@ def exists(candidate: Any) -> bool:
 
 
 def devices(kind: str | None = None) -> list[Any]:
-    """Returns the devices of a kind (``"cpu"``, ``"cuda"``), or the best kind there is.
+    """Returns the devices of a kind (``"cpu"``, or ``"cuda"`` or ``"gpu"``), or the best kind there is.
+
+    Raises:
+        TargetError: if there is no such kind.
 
     >>> devices("cpu")
     [device(type='cpu', index=0)]
     """
+    if kind not in (None, "cpu", "cuda", "gpu"):
+        raise TargetError("devices", "the kind is unknown", got=repr(kind), hint='"cpu" or "cuda"')
     if kind == "cpu":
         return [tvm.cpu()]
     found = []
     while len(found) < 64 and exists(tvm.cuda(len(found))):
         found.append(tvm.cuda(len(found)))
-    return found or ([] if kind == "cuda" else [tvm.cpu()])
+    return found or ([tvm.cpu()] if kind is None else [])
+
+
+def device_count(kind: str | None = None) -> int:
+    """Returns how many devices of a kind there are, or of the best kind; see :func:`devices`.
+
+    >>> device_count("cpu")
+    1
+    """
+    return len(devices(kind))
+
+
+def default_backend() -> str:
+    """Returns the best kind of device that this machine has: ``"gpu"`` or ``"cpu"``.
+
+    Source: ``jax.default_backend``.
+
+    >>> default_backend() in ("cpu", "gpu")
+    True
+    """
+    return "cpu" if devices() == [tvm.cpu()] else "gpu"
 
 
 def _names() -> list[str]:

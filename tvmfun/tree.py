@@ -10,28 +10,28 @@ from __future__ import annotations
 import builtins
 import dataclasses
 import functools
-import itertools
-import operator
 import sys
 import threading
-from collections import OrderedDict, defaultdict, deque
 from collections.abc import Callable, Iterable, Sequence
-from typing import Any, TypeVar, overload
+from typing import Any, TypeAlias, TypeVar, overload
 
 import optree
 from optree import GetAttrEntry as Field
 from optree import PyTreeAccessor as Path
-from optree import PyTreeKind
 from optree import PyTreeSpec as Structure
 
 from tvmfun.boundary import publish
 from tvmfun.errors import ArgumentError, TreeError
+from tvmfun.key_paths import OwnKeyEntry, key_path, keystr
+from tvmfun.tree_difference import first_difference, place
 
 __all__ = [
     "Field",
+    "KeyPath",
     "Path",
     "Structure",
     "all",
+    "broadcast",
     "check_same_structure",
     "flatten",
     "flatten_with_path",
@@ -41,7 +41,9 @@ __all__ = [
     "map",
     "map_with_path",
     "reduce",
+    "reduce_associative",
     "register_dataclass",
+    "static",
     "structure",
     "transpose",
     "unflatten",
@@ -49,14 +51,13 @@ __all__ = [
 
 _NAMESPACE = "tvmfun"
 _MISSING = object()
-_MAPPINGS = (dict, OrderedDict, defaultdict)
-_SEQUENCES = (list, tuple, deque)
-_SEQUENCE_KINDS = (PyTreeKind.LIST, PyTreeKind.TUPLE, PyTreeKind.NAMEDTUPLE)
 _T = TypeVar("_T")
 _IsLeaf = Callable[[Any], bool] | None
+#: The steps from the root of a tree to a leaf: ``DictKey``, ``SequenceKey``, ``GetAttrKey``, ...
+KeyPath: TypeAlias = tuple[Any, ...]
 # Of the dataclasses that are containers: the names of the children and of the static fields.
-_fields: dict[type, tuple[tuple[str, ...], tuple[str, ...]]] = {}
-_register = functools.partial(optree.register_pytree_node, namespace=_NAMESPACE)
+dataclass_fields: dict[type, tuple[tuple[str, ...], tuple[str, ...]]] = {}
+register = functools.partial(optree.register_pytree_node, namespace=_NAMESPACE)
 
 
 def flatten(tree: Any, is_leaf: _IsLeaf = None) -> tuple[list[Any], Structure]:
@@ -76,92 +77,9 @@ def flatten(tree: Any, is_leaf: _IsLeaf = None) -> tuple[list[Any], Structure]:
     ([1, 2], PyTreeSpec({'b': None, 'w': [*, *]}))
     """
     leaves, structure = optree.tree_flatten(tree, is_leaf, namespace=_NAMESPACE)
-    if not _leaf_types.issuperset(builtins.map(type, leaves)) and _adopt_jax_nodes(leaves, is_leaf):
+    if not leaf_types.issuperset(builtins.map(type, leaves)) and _adopt_jax_nodes(leaves, is_leaf):
         return flatten(tree, is_leaf)
     return leaves, structure
-
-
-class Flattener:
-    """:func:`flatten` for a place that meets trees of the same few structures again and again.
-
-    For each structure it writes a function that knows what to expect where, and returns None for any other tree:
-    expecting is several times faster than looking. Structures are returned as one object as long as they are equal.
-
-    >>> flatten_arguments = Flattener()
-    >>> flatten_arguments({"w": [1, 2], "b": None})
-    ([1, 2], PyTreeSpec({'b': None, 'w': [*, *]}))
-    >>> flatten_arguments({"w": [3, 4], "b": None})
-    ([3, 4], PyTreeSpec({'b': None, 'w': [*, *]}))
-    """
-
-    # Trying more than a few costs what it saves.
-    _KEPT = 4
-
-    def __init__(self) -> None:
-        self._known: tuple[tuple[Structure, Callable[[Any], list[Any] | None]], ...] = ()
-
-    def __call__(self, tree: Any) -> tuple[list[Any], Structure]:
-        """The leaves and the structure of a tree."""
-        for structure, expect in self._known:
-            leaves = expect(tree)
-            if leaves is not None:
-                return leaves, structure
-        leaves, structure = flatten(tree)
-        if len(self._known) < self._KEPT and builtins.all(structure != known for known, _ in self._known):
-            expect = _expectation(structure)
-            if expect is not None:
-                self._known = (*self._known, (structure, expect))
-        return leaves, structure
-
-
-def _expectation(structure: Structure) -> Callable[[Any], list[Any] | None] | None:
-    """A function that returns the leaves of a tree of this structure, and None for another tree.
-
-    None if there are containers of other classes than dict, list, tuple, named tuples and our dataclasses.
-    """
-    lines: list[str] = []
-    leaves: list[str] = []
-    names: dict[str, Any] = {"leaf_types": _leaf_types}
-    numbers = itertools.count()
-
-    def constant(value: Any) -> str:
-        name = f"c{len(names)}"
-        names[name] = value
-        return name
-
-    unvisited = [("tree", structure)]
-    while unvisited:
-        node, part = unvisited.pop()
-        kind, children = part.kind, part.children()
-        if kind == PyTreeKind.LEAF:
-            leaves.append(node)
-            continue
-        parts = [f"v{next(numbers)}" for _ in children]
-        size, targets = len(parts), ", ".join(parts)
-        test, taken = f"type({node}) is not {constant(part.type)}", ""
-        if kind in _SEQUENCE_KINDS and getattr(part.type, "__iter__", None) in (list.__iter__, tuple.__iter__):
-            test += f" or len({node}) != {size}"
-            taken = f"[{targets}] = {node}"
-        elif kind == PyTreeKind.DICT:
-            test += f" or len({node}) != {size}"
-            taken = f"{targets} = {constant(operator.itemgetter(*part.entries()))}({node})" if size else ""
-        elif part.type in _fields:
-            fields, static = _fields[part.type]
-            if static:
-                level: Any = part.one_level()
-                values = level.walk(range(size), lambda kind, metadata, children: [value for _, value in metadata])
-                wanted = constant(tuple(values) if len(values) > 1 else values[0])
-                test += f" or {constant(operator.attrgetter(*static))}({node}) != {wanted}"
-            taken = f"{targets} = {constant(operator.attrgetter(*fields))}({node})" if size else ""
-        elif kind != PyTreeKind.NONE:
-            return None
-        lines += [f"if {test}: return None", taken]
-        unvisited += reversed(list(zip(parts, children, strict=True)))
-    lines += [f"leaves = [{', '.join(leaves)}]", "return leaves if leaf_types.issuperset(map(type, leaves)) else None"]
-    # Whatever goes wrong, a missing key say, is for `flatten` to explain.
-    body = "\n".join(f"  {line}" for line in lines)
-    exec(f"def expect(tree):\n try:\n{body}\n except Exception:\n  return None", names)
-    return names["expect"]
 
 
 def unflatten(structure: Structure, leaves: Iterable[Any]) -> Any:
@@ -245,11 +163,11 @@ def map_with_path(f: Callable[..., Any], tree: Any, *rest: Any, is_leaf: _IsLeaf
     {'w': ["['w'][0] = 1", "['w'][1] = 2"]}
     """
     leaves, structure = flatten(tree, is_leaf)
-    columns = [structure.accessors(), leaves, *_columns("tree.map_with_path", structure, rest)]
+    columns = [_paths(structure), leaves, *_columns("tree.map_with_path", structure, rest)]
     return structure.unflatten([f(*args) for args in zip(*columns, strict=True)])
 
 
-def flatten_with_path(tree: Any, is_leaf: _IsLeaf = None) -> tuple[list[tuple[Path, Any]], Structure]:
+def flatten_with_path(tree: Any, is_leaf: _IsLeaf = None) -> tuple[list[tuple[KeyPath, Any]], Structure]:
     """Takes a tree apart into its leaves with their key paths, and its structure.
 
     Args:
@@ -261,10 +179,14 @@ def flatten_with_path(tree: Any, is_leaf: _IsLeaf = None) -> tuple[list[tuple[Pa
     [("['w'][0]", 1), ("['w'][1]", 2)]
     """
     leaves, structure = flatten(tree, is_leaf)
-    return list(zip(structure.accessors(), leaves, strict=True)), structure
+    return list(zip(_paths(structure), leaves, strict=True)), structure
 
 
-def leaves_with_path(tree: Any, is_leaf: _IsLeaf = None) -> list[tuple[Path, Any]]:
+def _paths(structure: Structure) -> list[KeyPath]:
+    return [key_path(accessor) for accessor in structure.accessors()]
+
+
+def leaves_with_path(tree: Any, is_leaf: _IsLeaf = None) -> list[tuple[KeyPath, Any]]:
     """Returns the leaves of a tree with their key paths.
 
     Args:
@@ -277,19 +199,6 @@ def leaves_with_path(tree: Any, is_leaf: _IsLeaf = None) -> list[tuple[Path, Any
     [("['w'][0]", 1), ("['w'][1]", 2)]
     """
     return flatten_with_path(tree, is_leaf)[0]
-
-
-def keystr(path: Path) -> str:
-    """A key path as the Python expression that follows the tree's name.
-
-    Args:
-        path: a path from :func:`flatten_with_path` or :func:`map_with_path`.
-
-    >>> [(path, _)], _ = flatten_with_path({"w": [(1,)]})
-    >>> keystr(path)
-    "['w'][0][0]"
-    """
-    return path.codify("")
 
 
 def reduce(f: Callable[[Any, Any], Any], tree: Any, initializer: Any = _MISSING, is_leaf: _IsLeaf = None) -> Any:
@@ -322,6 +231,60 @@ def all(tree: Any, is_leaf: _IsLeaf = None) -> bool:
     return builtins.all(leaves(tree, is_leaf))
 
 
+def reduce_associative(
+    operation: Callable[[Any, Any], Any], tree: Any, *, identity: Any = _MISSING, is_leaf: _IsLeaf = None
+) -> Any:
+    """Combines all leaves with an associative function of two arguments, pairwise: fewer steps depend on each other.
+
+    Args:
+        operation: an associative function of two leaves, or of two results of it.
+        tree: any nesting of containers.
+        identity: the result for a tree without leaves.
+        is_leaf: says of a container that it counts as a leaf.
+
+    Raises:
+        TreeError: if the tree has no leaves and there is no identity.
+
+    Source: ``jax.tree.reduce_associative``.
+
+    >>> reduce_associative(lambda a, b: f"({a}{b})", ["a", "b", "c", "d"])
+    '((ab)(cd))'
+    """
+    values = leaves(tree, is_leaf)
+    if not values:
+        if identity is _MISSING:
+            raise TreeError("tree.reduce_associative", "the tree has no leaves", hint="identity=")
+        return identity
+    while len(values) > 1:
+        pairs = [operation(*pair) for pair in zip(values[::2], values[1::2], strict=False)]
+        values = [*pairs, *values[2 * len(pairs) :]]
+    return values[0]
+
+
+def broadcast(prefix_tree: Any, full_tree: Any, is_leaf: _IsLeaf = None) -> Any:
+    """Repeats the leaves of a tree so that it gets the structure of one that begins like it.
+
+    Args:
+        prefix_tree: a tree.
+        full_tree: a tree that goes on where ``prefix_tree`` has leaves.
+        is_leaf: says of a container that it counts as a leaf.
+
+    Raises:
+        TreeError: if ``full_tree`` does not begin with the structure of ``prefix_tree``.
+
+    Source: ``jax.tree.broadcast``.
+
+    >>> broadcast({"w": 1, "b": 2}, {"w": [0, 0], "b": 0})
+    {'w': [1, 1], 'b': 2}
+    """
+    values, prefix = flatten(prefix_tree, is_leaf)
+    (subtrees,) = _columns("tree.broadcast", prefix, [full_tree], ("the prefix tree", "the full tree"))
+    filled = [
+        map(lambda _, value=value: value, part, is_leaf=is_leaf) for value, part in zip(values, subtrees, strict=True)
+    ]
+    return prefix.unflatten(filled)
+
+
 def transpose(outer: Structure, inner: Structure | None, tree: Any) -> Any:
     """Turns a tree of trees inside out.
 
@@ -349,15 +312,50 @@ def transpose(outer: Structure, inner: Structure | None, tree: Any) -> Any:
     return inner.unflatten([outer.unflatten([row[i] for row in rows]) for i in range(inner.num_leaves)])
 
 
-@overload
-def register_dataclass(cls: type[_T], *, meta_fields: Sequence[str] = ()) -> type[_T]: ...
+def static(**kwargs: Any) -> Any:
+    """Returns a dataclass field that is static: part of the structure, not a child.
+
+    Args:
+        **kwargs: arguments of ``dataclasses.field``.
+
+    Source: ``jax.tree.static``.
+
+    >>> @register_dataclass
+    ... @dataclasses.dataclass(frozen=True)
+    ... class Dense:
+    ...     kernel: Any
+    ...     activation: str = static(default="relu")
+    >>> leaves(Dense(kernel=1))
+    [1]
+    """
+    metadata = {**(kwargs.pop("metadata", None) or {}), "static": True}
+    return dataclasses.field(**kwargs, metadata=metadata)
 
 
 @overload
-def register_dataclass(cls: None = None, *, meta_fields: Sequence[str] = ()) -> Callable[[type[_T]], type[_T]]: ...
+def register_dataclass(
+    cls: type[_T],
+    data_fields: Sequence[str] | None = None,
+    meta_fields: Sequence[str] | None = None,
+    drop_fields: Sequence[str] = (),
+) -> type[_T]: ...
 
 
-def register_dataclass(cls: type | None = None, *, meta_fields: Sequence[str] = ()) -> Any:
+@overload
+def register_dataclass(
+    cls: None = None,
+    data_fields: Sequence[str] | None = None,
+    meta_fields: Sequence[str] | None = None,
+    drop_fields: Sequence[str] = (),
+) -> Callable[[type[_T]], type[_T]]: ...
+
+
+def register_dataclass(
+    cls: type | None = None,
+    data_fields: Sequence[str] | None = None,
+    meta_fields: Sequence[str] | None = None,
+    drop_fields: Sequence[str] = (),
+) -> Any:
     """Makes a dataclass a container whose children are its fields; works as a decorator, too.
 
     Instances are put together again without calling ``__init__`` or ``__post_init__``. Static fields belong
@@ -365,13 +363,18 @@ def register_dataclass(cls: type | None = None, *, meta_fields: Sequence[str] = 
 
     Args:
         cls: a dataclass.
+        data_fields: names of the children; by default all fields that are not static.
         meta_fields: names of static fields, besides those marked ``field(metadata={"static": True})``.
+        drop_fields: names of fields that are neither; trees that are put together have their defaults.
 
     Returns:
         ``cls``, or a decorator if ``cls`` is not given.
 
     Raises:
-        ArgumentError: if ``cls`` is no dataclass, is registered already, or lacks a field of ``meta_fields``.
+        ArgumentError: if ``cls`` is no dataclass or is registered already, or if the names are not its fields, or
+            not all of them.
+
+    Source: follows ``jax.tree_util.register_dataclass``.
 
     >>> @register_dataclass
     ... @dataclasses.dataclass(frozen=True)
@@ -382,7 +385,9 @@ def register_dataclass(cls: type | None = None, *, meta_fields: Sequence[str] = 
     Dense(kernel=2, activation='relu')
     """
     if cls is None:
-        return functools.partial(register_dataclass, meta_fields=meta_fields)
+        return functools.partial(
+            register_dataclass, data_fields=data_fields, meta_fields=meta_fields, drop_fields=drop_fields
+        )
     where = "tree.register_dataclass"
     if "__dataclass_fields__" not in vars(cls):
         raise ArgumentError(
@@ -392,11 +397,19 @@ def register_dataclass(cls: type | None = None, *, meta_fields: Sequence[str] = 
             hint="@dataclass below @register_dataclass",
         )
     fields = {field.name: field for field in dataclasses.fields(cls)}
-    unknown = [name for name in meta_fields if name not in fields]
-    if unknown:
-        raise ArgumentError(where, f"meta_fields must name fields of {cls.__qualname__}", got=repr(unknown[0]))
-    static = [name for name, field in fields.items() if name in meta_fields or field.metadata.get("static")]
-    children = tuple(name for name in fields if name not in static)
+    named = {"data_fields": data_fields or (), "meta_fields": meta_fields or (), "drop_fields": drop_fields}
+    for argument, names in named.items():
+        unknown = [name for name in names if name not in fields]
+        if unknown:
+            raise ArgumentError(where, f"{argument} must name fields of {cls.__qualname__}", got=repr(unknown[0]))
+    marked = [name for name, field in fields.items() if field.metadata.get("static")]
+    static = [name for name in fields if name in named["meta_fields"] or name in marked]
+    children = tuple(name for name in fields if name not in static and name not in drop_fields)
+    if data_fields is not None and set(children) != set(data_fields):
+        missing = sorted(set(children) ^ set(data_fields))
+        what = f"each field of {cls.__qualname__} must be in one of data_fields, meta_fields and drop_fields"
+        raise ArgumentError(where, what, got=f"{missing[0]!r} in none or two")
+    defaults = [(name, fields[name]) for name in drop_fields]
 
     def flatten_node(node: Any) -> tuple[list, tuple, tuple]:
         metadata = tuple([(name, getattr(node, name)) for name in static])
@@ -421,13 +434,18 @@ def register_dataclass(cls: type | None = None, *, meta_fields: Sequence[str] = 
             assign(node, name, values[i])
         for name, value in metadata:
             assign(node, name, value)
+        for name, field in defaults:
+            if field.default is not dataclasses.MISSING:
+                assign(node, name, field.default)
+            elif field.default_factory is not dataclasses.MISSING:
+                assign(node, name, field.default_factory())
         return node
 
     try:
-        _register(cls, flatten_node, unflatten_node, path_entry_type=Field)
+        register(cls, flatten_node, unflatten_node, path_entry_type=Field)
     except ValueError:
         raise ArgumentError(where, "a class can be registered only once", got=cls.__qualname__) from None
-    _fields[cls] = (children, tuple(static))
+    dataclass_fields[cls] = (children, tuple(static))
     return cls
 
 
@@ -476,86 +494,18 @@ def _columns(
 
 
 def _check(where: str, expected: Structure, got: Structure, names: tuple[str, str], prefix: bool) -> None:
-    difference = _first_difference(expected, got, Path(), prefix)
+    difference = first_difference(expected, got, Path(), prefix)
     if difference:
         path, this, that, hint = difference
-        what = f"{names[1]} must have the tree structure of {names[0]}: {this} at {_place(path)}"
+        what = f"{names[1]} must have the tree structure of {names[0]}: {this} at {place(path)}"
         raise TreeError(where, what, got=that, hint=hint)
-
-
-def _first_difference(
-    expected: Structure, got: Structure, path: Path, prefix: bool
-) -> tuple[Path, str, str, str] | None:
-    """The first place where two structures differ, what each has there, and a hint."""
-    if expected == got or (prefix and expected.is_leaf()):
-        return None
-    here = (path, _describe(expected), _describe(got))
-    mappings = prefix and expected.type in _MAPPINGS and got.type in _MAPPINGS
-    if expected.type is not got.type and not mappings:
-        if here[1] == here[2]:  # two classes of one name
-            here = (path, _qualified(expected.type), _qualified(got.type))
-        return (*here, f"{here[1]} at {_place(path)}")
-    ours, theirs = _children(expected), _children(got)
-    for key, (entry, _) in ours.items():
-        if key not in theirs:
-            return (*here, f"adding {keystr(path + entry)}")
-    for key, (entry, _) in theirs.items():
-        if key not in ours:
-            return (*here, f"removing {keystr(path + entry)}")
-    for key, (entry, child) in ours.items():
-        difference = _first_difference(child, theirs[key][1], path + entry, prefix)
-        if difference:
-            return difference
-    if mappings or expected.one_level() == got.one_level():
-        return None
-    return path, _describe_static(expected), _describe_static(got), "equal static data in both trees"
-
-
-def _children(structure: Structure) -> dict[Any, tuple[Path, Structure]]:
-    level = structure.one_level()
-    paths = level.accessors() if level else []
-    return dict(zip(structure.entries(), zip(paths, structure.children(), strict=True), strict=True))
-
-
-def _qualified(kind: Any) -> str:
-    return f"{kind.__module__}.{kind.__qualname__}"
-
-
-def _describe(structure: Structure) -> str:
-    kind, keys = structure.type, structure.entries()
-    if kind is None:
-        return "a leaf"
-    if kind is type(None):
-        return "None"
-    if kind in _SEQUENCES:
-        return f"{kind.__name__} of length {len(keys)}"
-    if kind not in _MAPPINGS:
-        return kind.__name__
-    shown = f"the keys {', '.join(builtins.map(repr, keys))}" if 0 < len(keys) <= 8 else f"{len(keys)} keys"
-    return f"{kind.__name__} with {shown}"
-
-
-def _describe_static(structure: Structure) -> str:
-    data = structure.walk(range(structure.num_leaves), lambda kind, data, children: data)
-    return f"{_describe(structure)} with the static data {data}"
-
-
-def _place(path: Path) -> str:
-    return keystr(path) or "the root"
 
 
 # -- classes that jax knows ---
 
 # Types that are leaves for good, so that the fast path of ``flatten`` need not ask again.
-_leaf_types: set[type] = {bool, int, float, complex, str, bytes}
+leaf_types: set[type] = {bool, int, float, complex, str, bytes}
 _lock = threading.RLock()
-
-
-class _JaxEntry(optree.PyTreeEntry):
-    """A step of a key path through a class of jax; jax's own key knows how to write it."""
-
-    def codify(self, /, node: str = "") -> str:
-        return f"{node}{self.entry}"
 
 
 def _adopt_jax_nodes(leaves: list[Any], is_leaf: _IsLeaf) -> bool:
@@ -564,7 +514,7 @@ def _adopt_jax_nodes(leaves: list[Any], is_leaf: _IsLeaf) -> bool:
     again = False
     for leaf in leaves:
         cls = type(leaf)
-        if cls in _leaf_types or (is_leaf is not None and is_leaf(leaf)):
+        if cls in leaf_types or (is_leaf is not None and is_leaf(leaf)):
             continue
         with _lock:
             if not optree.tree_is_leaf(leaf, namespace=_NAMESPACE):
@@ -574,7 +524,7 @@ def _adopt_jax_nodes(leaves: list[Any], is_leaf: _IsLeaf) -> bool:
                 again = True
             elif hasattr(cls, "dtype"):
                 # Arrays stay leaves; any other class may still be registered with jax later.
-                _leaf_types.add(cls)
+                leaf_types.add(cls)
     return again
 
 
@@ -586,7 +536,7 @@ def _register_jax_node(cls: type, jax_tree: Any) -> None:
     def unflatten_node(treedef: Any, children: Iterable[Any]) -> Any:
         return jax_tree.tree_unflatten(treedef, children)
 
-    _register(cls, flatten_node, unflatten_node, path_entry_type=_JaxEntry)
+    register(cls, flatten_node, unflatten_node, path_entry_type=OwnKeyEntry)
 
 
 publish(globals(), prefix="tree.", but=("check_same_structure",))

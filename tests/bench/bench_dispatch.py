@@ -17,6 +17,7 @@ from bench.harness import call_row
 
 import tvmfun
 import tvmfun.numpy as tnp
+from tvmfun.tree_flattener import Flattener
 
 
 def microseconds(*calls, number: int = 100, repeat: int = 25) -> list[float]:
@@ -34,7 +35,7 @@ def test_dispatch(leaves, report):
     np.testing.assert_array_equal(step(ours)["w0"], peer(theirs)["w0"])
     a, b = microseconds(lambda: step(ours), lambda: jax.block_until_ready(peer(theirs)))
     report.add(call_row(f"a call, leaves: {leaves}", a, b))
-    arguments, flatten = ((ours,), {}), tvmfun.tree.Flattener()
+    arguments, flatten = ((ours,), {}), Flattener()
     ready = step.lower(ours).compile()._ready
     arrays = list(ours.values())
     addresses, avals = [array.address for array in arrays], ready.out_avals

@@ -43,10 +43,10 @@ OURS: dict[str, Callable] = {
     "glu": lambda x: functional.glu(tnp.stack([x, x], axis=-1))[:, 0],
 }
 ACTIVATIONS = [
-    *("celu", "elu", "gelu", "gelu_exact", "glu", "hard_sigmoid", "hard_swish", "hard_tanh", "hardshrink"),
-    *("leaky_relu", "log_sigmoid", "log_softmax", "logsumexp", "mish", "prelu", "relu", "relu6", "selu", "sigmoid"),
-    *("silu", "soft_sign", "softmax", "softplus", "softshrink", "sparse_plus", "sparse_sigmoid", "squareplus"),
-    *("tanh", "tanhshrink"),
+    *("celu", "elu", "gelu", "gelu_exact", "glu", "hard_sigmoid", "hard_swish", "hard_tanh", "hardshrink", "identity"),
+    *("leaky_relu", "log1mexp", "log_sigmoid", "log_softmax", "logsumexp", "mish", "prelu", "relu", "relu6", "selu"),
+    *("sigmoid", "silu", "soft_sign", "softmax", "softplus", "softshrink", "sparse_plus", "sparse_sigmoid"),
+    *("squareplus", "tanh", "tanhshrink"),
 ]
 POINTS = np.asarray(
     [0.0, -0.0, 0.5, -0.5, 1.0, -1.0, 3.0, -3.0, 6.0, -2.5, 1e-3, 20.0, -20.0, 1e3, -1e3, np.inf, -np.inf, np.nan]
@@ -56,7 +56,8 @@ POINTS = np.asarray(
 def test_every_activation_is_here():
     from tvmfun.nn.functional import activations
 
-    assert set(activations.__all__) <= set(ACTIVATIONS)
+    second_names = {"hard_silu", "swish"}
+    assert set(activations.__all__) - second_names <= set(ACTIVATIONS)
 
 
 @pytest.mark.parametrize("name", ACTIVATIONS)

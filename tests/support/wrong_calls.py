@@ -10,6 +10,7 @@ from __future__ import annotations
 import collections
 import enum
 import faulthandler
+import functools
 import importlib
 import inspect
 import json
@@ -33,8 +34,9 @@ from tvmfun.errors import TvmfunError
 
 MODULES = (
     "numpy", "numpy.linalg", "lax", "nn", "nn.functional", "nn.losses", "nn.init", "optim", "optim.tree",
-    "optim.projections", "optim.contrib", "random", "scipy.special", "scipy.linalg", "scipy.stats", "scipy.signal",
-    "scipy.ndimage", "tree", "data", "checkpoints",
+    "optim.projections", "optim.contrib", "optim.assignment", "optim.perturbations", "random", "scipy.special",
+    "scipy.linalg", "scipy.stats", "scipy.signal", "scipy.ndimage", "tree", "tree_util", "flatten_util", "image",
+    "data", "checkpoints",
 )  # fmt: skip
 SECONDS = 120
 
@@ -177,7 +179,7 @@ def public(module: Any) -> Iterator[tuple[str, Callable]]:
             continue
         if isinstance(value, types.ModuleType | enum.EnumMeta) or inspect.isabstract(value):
             continue
-        if isinstance(value, type) and issubclass(value, BaseException | tuple | tvmfun.Array):
+        if isinstance(value, type) and issubclass(value, BaseException | functools.partial | tuple | tvmfun.Array):
             continue  # they hold what they are given
         yield name, value
 

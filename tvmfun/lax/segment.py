@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import numpy as np
@@ -10,7 +11,7 @@ from tvmfun import dtypes
 from tvmfun import numpy as tnp
 from tvmfun.core.array import Array
 from tvmfun.core.trace import Tracer
-from tvmfun.errors import ConcretizationError, DtypeError, ShapeError
+from tvmfun.errors import ArgumentError, ConcretizationError, DtypeError, ShapeError
 from tvmfun.lax.indexing import (
     GatherScatterMode,
     ScatterDimensionNumbers,
@@ -23,8 +24,15 @@ from tvmfun.numpy.promotion import require_integer
 
 
 def _segment(
-    name: str, scatter: Any, start: Any, data: Any, ids: Any, count: int | None, unique: bool, mode: Any
+    name: str,
+    data: Any,
+    ids: Any,
+    count: int | None,
+    unique: bool,
+    bucket_size: int | None,
+    mode: Any,
 ) -> Array:
+    scatter, start, total = _RULES[name]
     data, ids = tnp.asarray(data), tnp.asarray(ids)
     require_integer(name, ids)
     if data.dtype == dtypes.bool_:
@@ -41,7 +49,24 @@ def _segment(
     window = tuple(range(ids.ndim, data.ndim))
     numbers = ScatterDimensionNumbers(window, (0,), (0,))
     base = tnp.full((count, *rest), start(data.dtype), data.dtype)
-    return scatter(base, tnp.expand_dims(ids, -1), data, numbers, unique_indices=unique, mode=mode)
+
+    def combined(ids: Array, data: Array) -> Array:
+        return scatter(base, tnp.expand_dims(ids, -1), data, numbers, unique_indices=unique, mode=mode)
+
+    size = ids.shape[0]
+    if bucket_size is None or bucket_size >= size:
+        return combined(ids, data)
+    if bucket_size < 1:
+        raise ArgumentError(name, "bucket_size must be positive", got=str(bucket_size))
+    if math.ceil(size / bucket_size) > _MOST_BUCKETS:
+        what = f"there must be no more than {_MOST_BUCKETS} buckets"
+        raise ArgumentError(name, what, got=f"{bucket_size} for {size} elements", hint="a larger bucket_size")
+    buckets = [slice(i, i + bucket_size) for i in range(0, size, bucket_size)]
+    return total(tnp.stack([combined(ids[bucket], data[bucket]) for bucket in buckets]), axis=0)
+
+
+# Each is a scatter of its own in the Program.
+_MOST_BUCKETS = 1024
 
 
 def _lowest(dtype: np.dtype) -> Any:
@@ -52,12 +77,22 @@ def _highest(dtype: np.dtype) -> Any:
     return np.inf if dtypes.is_float(dtype) else np.iinfo(dtype).max
 
 
+# How elements come together, what empty segments have, and how buckets come together.
+_RULES: dict[str, tuple[Any, Any, Any]] = {
+    "segment_sum": (scatter_add, lambda dtype: 0, tnp.sum),
+    "segment_prod": (scatter_mul, lambda dtype: 1, tnp.prod),
+    "segment_max": (scatter_max, _lowest, tnp.max),
+    "segment_min": (scatter_min, _highest, tnp.min),
+}
+
+
 def segment_sum(
     data: Any,
     segment_ids: Any,
     num_segments: int | None = None,
     indices_are_sorted: bool = False,
     unique_indices: bool = False,
+    bucket_size: int | None = None,
     mode: str | GatherScatterMode | None = None,
 ) -> Array:
     """Returns the sum of the elements of each segment.
@@ -69,6 +104,7 @@ def segment_sum(
         num_segments: how many segments there are; by default the largest number plus 1, if that is known.
         indices_are_sorted: a promise that is not needed.
         unique_indices: a promise that no number occurs twice.
+        bucket_size: how many elements to combine at first, so that many of them round less; by default all.
         mode: ``"drop"``, the default, or ``"clip"`` for numbers outside.
 
     Raises:
@@ -79,8 +115,7 @@ def segment_sum(
     >>> segment_sum(tnp.asarray([1, 2, 3, 4]), tnp.asarray([0, 0, 2, 2]), 3)
     Array([3, 0, 7], dtype=int32)
     """
-    zero = lambda dtype: 0
-    return _segment("segment_sum", scatter_add, zero, data, segment_ids, num_segments, unique_indices, mode)
+    return _segment("segment_sum", data, segment_ids, num_segments, unique_indices, bucket_size, mode)
 
 
 def segment_prod(
@@ -89,11 +124,11 @@ def segment_prod(
     num_segments: int | None = None,
     indices_are_sorted: bool = False,
     unique_indices: bool = False,
+    bucket_size: int | None = None,
     mode: str | GatherScatterMode | None = None,
 ) -> Array:
     """Returns the product of the elements of each segment, 1 for empty ones; see :func:`segment_sum`."""
-    one = lambda dtype: 1
-    return _segment("segment_prod", scatter_mul, one, data, segment_ids, num_segments, unique_indices, mode)
+    return _segment("segment_prod", data, segment_ids, num_segments, unique_indices, bucket_size, mode)
 
 
 def segment_max(
@@ -102,10 +137,11 @@ def segment_max(
     num_segments: int | None = None,
     indices_are_sorted: bool = False,
     unique_indices: bool = False,
+    bucket_size: int | None = None,
     mode: str | GatherScatterMode | None = None,
 ) -> Array:
     """Returns the largest element of each segment, the lowest number for empty ones; see :func:`segment_sum`."""
-    return _segment("segment_max", scatter_max, _lowest, data, segment_ids, num_segments, unique_indices, mode)
+    return _segment("segment_max", data, segment_ids, num_segments, unique_indices, bucket_size, mode)
 
 
 def segment_min(
@@ -114,7 +150,8 @@ def segment_min(
     num_segments: int | None = None,
     indices_are_sorted: bool = False,
     unique_indices: bool = False,
+    bucket_size: int | None = None,
     mode: str | GatherScatterMode | None = None,
 ) -> Array:
     """Returns the smallest element of each segment, the highest number for empty ones; see :func:`segment_sum`."""
-    return _segment("segment_min", scatter_min, _highest, data, segment_ids, num_segments, unique_indices, mode)
+    return _segment("segment_min", data, segment_ids, num_segments, unique_indices, bucket_size, mode)

@@ -5,11 +5,51 @@
 >>> model = nn.Linear(3, 2, key=random.key(0))
 >>> model(tnp.ones((4, 3))).shape
 (4, 2)
+
+The functions of ``jax.nn`` are here by their names, those of :mod:`tvmfun.nn.functional`:
+
+>>> float(relu(tnp.asarray(-1.0)))
+0.0
 """
 
 from tvmfun.boundary import publish as _publish
-from tvmfun.nn import functional, init, losses
+from tvmfun.nn import functional, init, initializers, losses
 from tvmfun.nn.folding import fold
+from tvmfun.nn.functional import (
+    celu,
+    dot_product_attention,
+    elu,
+    gelu,
+    glu,
+    hard_sigmoid,
+    hard_silu,
+    hard_swish,
+    hard_tanh,
+    identity,
+    leaky_relu,
+    log1mexp,
+    log_sigmoid,
+    log_softmax,
+    logmeanexp,
+    logsumexp,
+    mish,
+    one_hot,
+    relu,
+    relu6,
+    scaled_matmul,
+    selu,
+    sigmoid,
+    silu,
+    soft_sign,
+    softmax,
+    softplus,
+    sparse_plus,
+    sparse_sigmoid,
+    squareplus,
+    standardize,
+    swish,
+    tanh,
+)
 from tvmfun.nn.layers import (
     GRU,
     LSTM,
@@ -145,14 +185,48 @@ __all__ = [
     "TransformerEncoderLayer",
     "Upsample",
     "WeightNorm",
+    "celu",
     "combine",
+    "dot_product_attention",
+    "elu",
     "fold",
     "functional",
+    "gelu",
+    "glu",
+    "hard_sigmoid",
+    "hard_silu",
+    "hard_swish",
+    "hard_tanh",
+    "identity",
     "init",
     "init_state",
+    "initializers",
+    "leaky_relu",
+    "log1mexp",
+    "log_sigmoid",
+    "log_softmax",
+    "logmeanexp",
+    "logsumexp",
     "losses",
+    "mish",
+    "one_hot",
     "partition",
+    "relu",
+    "relu6",
+    "scaled_matmul",
+    "selu",
+    "sigmoid",
+    "silu",
+    "soft_sign",
+    "softmax",
+    "softplus",
+    "sparse_plus",
+    "sparse_sigmoid",
+    "squareplus",
+    "standardize",
     "summary",
+    "swish",
+    "tanh",
 ]
 
 _publish(globals())

@@ -44,7 +44,7 @@ def partition(model: Any, where: Where) -> tuple[Any, Any]:
     {'body': Linear(weight=None, bias=None), 'head': Linear(weight=float32[4,2], bias=float32[2])}
     """
     leaves, structure = tree.flatten_with_path(model)
-    names = [".".join(str(entry.entry) for entry in path) for path, _ in leaves]
+    names = [tree.keystr(path, simple=True, separator=".") for path, _ in leaves]
     if callable(where):
         selected = [bool(where(name, leaf)) for name, (_, leaf) in zip(names, leaves, strict=True)]
     else:

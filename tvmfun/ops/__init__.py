@@ -1,7 +1,14 @@
 """The op records: everything tvmfun knows about each op, one record per op, grouped by what they do.
 
-Importing this package fills the registry.
+Importing this package fills the registry. The functions of ``jax.ops`` are here by their names, too:
+
+>>> from tvmfun import numpy as tnp
+>>> from tvmfun.ops import segment_sum
+>>> segment_sum(tnp.asarray([1, 2, 3]), tnp.asarray([0, 0, 1]))
+Array([3, 3], dtype=int32)
 """
+
+from typing import TYPE_CHECKING, Any
 
 from tvmfun.ops import (
     bits,
@@ -21,6 +28,9 @@ from tvmfun.ops import (
     spectral,
 )
 
+if TYPE_CHECKING:
+    from tvmfun.lax.segment import segment_max, segment_min, segment_prod, segment_sum
+
 __all__ = [
     "bits",
     "calls",
@@ -35,6 +45,19 @@ __all__ = [
     "pointwise",
     "reduce",
     "search",
+    "segment_max",
+    "segment_min",
+    "segment_prod",
+    "segment_sum",
     "shape",
     "spectral",
 ]
+
+
+def __getattr__(name: str) -> Any:
+    # They are compositions of ops, built on this package, so they cannot be imported with it.
+    if name in ("segment_max", "segment_min", "segment_prod", "segment_sum"):
+        from tvmfun.lax import segment
+
+        return getattr(segment, name)
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -17,10 +17,15 @@ __all__ = [
     "EmptyState",
     "GradientTransformation",
     "GradientTransformationExtraArgs",
+    "MaskOrFn",
     "OptState",
     "Params",
     "ScalarOrSchedule",
     "Schedule",
+    "ShouldSkipUpdateFunction",
+    "TransformInitFn",
+    "TransformUpdateExtraArgsFn",
+    "TransformUpdateFn",
     "Updates",
     "apply_updates",
     "identity",
@@ -38,6 +43,13 @@ Updates: TypeAlias = Any
 OptState: TypeAlias = Any
 Schedule: TypeAlias = Callable[[Any], Any]
 ScalarOrSchedule: TypeAlias = float | Array | Schedule
+TransformInitFn: TypeAlias = Callable[[Params], OptState]
+TransformUpdateFn: TypeAlias = Callable[..., tuple[Updates, OptState]]
+TransformUpdateExtraArgsFn: TypeAlias = Callable[..., tuple[Updates, OptState]]
+#: A tree of bools, or a function from the parameters to one.
+MaskOrFn: TypeAlias = Any | Callable[[Params], Any]
+#: Says of updates whether to skip them, and of what kind they are; see ``MultiSteps``.
+ShouldSkipUpdateFunction: TypeAlias = Callable[..., tuple[Any, Any]]
 
 
 class GradientTransformation(NamedTuple):
@@ -222,7 +234,7 @@ def apply_updates(params: Params, updates: Updates) -> Params:
     structures = [tree.structure(t, is_leaf=_is_part) for t in (params, updates)]
     tree.check_same_structure("apply_updates", *structures, names=("the params", "the updates"))
 
-    def apply(path: tree.Path, param: Any, update: Any) -> Any:
+    def apply(path: tree.KeyPath, param: Any, update: Any) -> Any:
         if param is None or update is None:
             return param
         if is_table(param):

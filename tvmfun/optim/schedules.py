@@ -17,6 +17,7 @@ from tvmfun.errors import ArgumentError
 from tvmfun.optim.base import Schedule
 
 __all__ = [
+    "Schedule",
     "constant_schedule",
     "cosine_decay_schedule",
     "cosine_onecycle_schedule",
@@ -492,3 +493,12 @@ def _check_steps(where: str, name: str, steps: int) -> None:
 def _as_float(count: Any) -> Any:
     count = tnp.asarray(count)
     return count.astype("float64" if count.dtype.itemsize == 8 else "float32")
+
+
+def __getattr__(name: str) -> Any:
+    # These make optimizers, and are known by their names there.
+    if name in ("InjectStatefulHyperparamsState", "inject_hyperparams", "inject_stateful_hyperparams"):
+        from tvmfun import optim
+
+        return getattr(optim, name)
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

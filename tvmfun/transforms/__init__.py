@@ -3,6 +3,7 @@
 from tvmfun.transforms.amp import PrecisionPolicy, amp
 from tvmfun.transforms.autodiff import grad, jvp, linear_transpose, linearize, value_and_grad, vjp
 from tvmfun.transforms.checkpoint import checkpoint, checkpoint_name, checkpoint_policies
+from tvmfun.transforms.closures import closure_convert, custom_gradient
 from tvmfun.transforms.custom import custom_jvp, custom_vjp
 from tvmfun.transforms.jacobian import hessian, jacfwd, jacrev
 from tvmfun.transforms.vmap import vmap
@@ -13,6 +14,8 @@ __all__ = [
     "checkpoint",
     "checkpoint_name",
     "checkpoint_policies",
+    "closure_convert",
+    "custom_gradient",
     "custom_jvp",
     "custom_vjp",
     "grad",

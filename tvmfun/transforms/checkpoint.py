@@ -20,12 +20,17 @@ from tvmfun.transforms.staging import over_arrays
 
 
 def checkpoint(
-    fun: Callable | None = None, *, policy: calls.Policy | None = None, static_argnums: int | Sequence[int] = ()
+    fun: Callable | None = None,
+    *,
+    prevent_cse: bool = True,
+    policy: calls.Policy | None = None,
+    static_argnums: int | Sequence[int] = (),
 ) -> Any:
     """Returns ``fun``, of which the backward pass keeps only the arguments and computes the rest again.
 
     Args:
         fun: a function of trees of arrays. Without it, ``checkpoint`` returns a decorator.
+        prevent_cse: for programs of JAX; here the two computations are never merged, so False changes nothing.
         policy: which results inside ``fun`` to keep all the same, one of :mod:`tvmfun.checkpoint_policies`; by
             default none.
         static_argnums: which positional arguments ``fun`` gets as they are. Leaves that are no arrays are so anyway.

@@ -7,10 +7,13 @@ from tvmfun.nn.functional.activations import (
     gelu,
     glu,
     hard_sigmoid,
+    hard_silu,
     hard_swish,
     hard_tanh,
     hardshrink,
+    identity,
     leaky_relu,
+    log1mexp,
     log_sigmoid,
     mish,
     prelu,
@@ -25,6 +28,7 @@ from tvmfun.nn.functional.activations import (
     sparse_plus,
     sparse_sigmoid,
     squareplus,
+    swish,
     tanh,
     tanhshrink,
 )
@@ -50,7 +54,8 @@ from tvmfun.nn.functional.normalization import (
 from tvmfun.nn.functional.pooling import adaptive_avg_pool, adaptive_max_pool, avg_pool, lp_pool, max_pool
 from tvmfun.nn.functional.resizing import interpolate, pixel_shuffle, pixel_unshuffle
 from tvmfun.nn.functional.rotary import apply_rotary
-from tvmfun.nn.functional.softmax import log_softmax, logsumexp, one_hot, softmax
+from tvmfun.nn.functional.scaled import scaled_matmul
+from tvmfun.nn.functional.softmax import log_softmax, logmeanexp, logsumexp, one_hot, softmax
 
 __all__ = [
     "adaptive_avg_pool",
@@ -77,16 +82,20 @@ __all__ = [
     "glu",
     "group_norm",
     "hard_sigmoid",
+    "hard_silu",
     "hard_swish",
     "hard_tanh",
     "hardshrink",
+    "identity",
     "instance_norm",
     "interpolate",
     "layer_norm",
     "leaky_relu",
     "linear",
+    "log1mexp",
     "log_sigmoid",
     "log_softmax",
+    "logmeanexp",
     "logsumexp",
     "lp_pool",
     "max_pool",
@@ -98,6 +107,7 @@ __all__ = [
     "relu",
     "relu6",
     "rms_norm",
+    "scaled_matmul",
     "selu",
     "sigmoid",
     "silu",
@@ -109,6 +119,7 @@ __all__ = [
     "sparse_sigmoid",
     "squareplus",
     "standardize",
+    "swish",
     "tanh",
     "tanhshrink",
 ]

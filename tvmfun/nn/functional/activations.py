@@ -6,8 +6,10 @@ import math
 from typing import Any
 
 import tvmfun.numpy as tnp
+from tvmfun import dtypes
 from tvmfun.errors import ShapeError
 from tvmfun.ops import pointwise
+from tvmfun.transforms import custom_jvp
 
 __all__ = [
     "celu",
@@ -15,10 +17,13 @@ __all__ = [
     "gelu",
     "glu",
     "hard_sigmoid",
+    "hard_silu",
     "hard_swish",
     "hard_tanh",
     "hardshrink",
+    "identity",
     "leaky_relu",
+    "log1mexp",
     "log_sigmoid",
     "mish",
     "prelu",
@@ -33,6 +38,7 @@ __all__ = [
     "sparse_plus",
     "sparse_sigmoid",
     "squareplus",
+    "swish",
     "tanh",
     "tanhshrink",
 ]
@@ -213,6 +219,49 @@ def silu(x: Any) -> Any:
     return x * pointwise.sigmoid(x)
 
 
+# The second names that JAX has.
+swish = silu
+
+
+def identity(x: Any) -> Any:
+    """The array itself.
+
+    Args:
+        x: an array.
+
+    >>> identity(2.0)
+    Array(2., dtype=float32)
+    """
+    return tnp.asarray(x)
+
+
+@custom_jvp
+def _log1mexp(x: Any) -> Any:
+    # Each formula where it loses no digits: expm1 for small differences of 1 and exp(-x), log1p for small exp(-x).
+    return tnp.where(x < math.log(2), tnp.log(-tnp.expm1(-x)), tnp.log1p(-tnp.exp(-x)))
+
+
+@_log1mexp.defjvp
+def _log1mexp_jvp(primals: tuple, tangents: tuple) -> tuple:
+    (x,), (dx,) = primals, tangents
+    return _log1mexp(x), dx / tnp.expm1(x)
+
+
+def log1mexp(x: Any) -> Any:
+    """The logarithm ``log(1 - exp(-x))``, without cancellation.
+
+    Args:
+        x: an array of floats that are not negative; the result is NaN elsewhere.
+
+    Reference: Maechler, "Accurately Computing log(1 - exp(-abs(a)))" (2012).
+
+    >>> [f"{float(y):.3g}" for y in log1mexp(tnp.asarray([1e-10, 30.0]))]
+    ['-23', '-9.36e-14']
+    """
+    x = tnp.asarray(x)
+    return _log1mexp(x if dtypes.is_float(x.dtype) else tnp.astype(x, dtypes.DEFAULT_FLOAT))
+
+
 def mish(x: Any) -> Any:
     """``x * tanh(softplus(x))``.
 
@@ -333,6 +382,9 @@ def hard_swish(x: Any) -> Any:
     """
     x = tnp.asarray(x)
     return x * hard_sigmoid(x)
+
+
+hard_silu = hard_swish
 
 
 def hard_tanh(x: Any) -> Any:

@@ -17,29 +17,31 @@ __all__ = ["batch_norm", "group_norm", "instance_norm", "layer_norm", "rms_norm"
 
 def standardize(
     x: Any,
-    axis: int | Sequence[int] = -1,
+    axis: int | Sequence[int] | None = -1,
     mean: Any = None,
     variance: Any = None,
     epsilon: float = 1e-5,
+    where: Any = None,
 ) -> Any:
     """Mean 0 and variance 1 over some axes: ``(x - mean) / sqrt(variance + epsilon)``.
 
     Args:
         x: an array of floats.
-        axis: the axis or axes to take mean and variance over.
+        axis: the axis or axes to take mean and variance over; ``None`` for all.
         mean: the mean, of a shape that broadcasts, if it is known.
         variance: the variance, if it is known.
         epsilon: a small number against division by zero.
+        where: bools that broadcast: which elements count for mean and variance.
 
     >>> standardize(tnp.asarray([1.0, 3.0]), epsilon=0.0)
     Array([-1.,  1.], dtype=float32)
     """
     x = tnp.asarray(x)
-    axes = axis if isinstance(axis, int) else tuple(axis)
+    axes = axis if axis is None or isinstance(axis, int) else tuple(axis)
     wide = _wide(x)
-    centred = wide - (tnp.mean(wide, axis=axes, keepdims=True) if mean is None else mean)
+    centred = wide - (tnp.mean(wide, axis=axes, keepdims=True, where=where) if mean is None else mean)
     if variance is None:
-        variance = tnp.mean(centred * centred, axis=axes, keepdims=True)
+        variance = tnp.mean(centred * centred, axis=axes, keepdims=True, where=where)
     return (centred * lax.rsqrt(variance + epsilon)).astype(x.dtype)
 
 

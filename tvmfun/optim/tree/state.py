@@ -171,11 +171,11 @@ def _children(path: tuple, node: Any) -> list[tuple[Any, tuple, Any]]:
     if _is_named_tuple(node):
         name = type(node).__name__
         return [(f, (*path, NamedTupleKey(name, f)), child) for f, child in zip(node._fields, node, strict=True)]
-    children, structure = pytree.flatten_with_path(node, is_leaf=lambda x: x is not node)
+    children, structure = pytree.flatten(node, is_leaf=lambda x: x is not node)
     if structure.is_leaf():
         return []
-    named, keys = not isinstance(node, tuple | list), [key[0].entry for key, _ in children]
-    return [(k if named else None, (*path, k), child) for k, (_, child) in zip(keys, children, strict=True)]
+    named, keys = not isinstance(node, tuple | list), [accessor[0].entry for accessor in structure.accessors()]
+    return [(k if named else None, (*path, k), child) for k, child in zip(keys, children, strict=True)]
 
 
 def _named(path: tuple, node: Any, key: Any) -> Iterator[tuple[tuple, Any]]:

@@ -1,0 +1,98 @@
+"""Functions whose derivatives or closed-over values are results: ``custom_gradient`` and ``closure_convert``."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import wraps
+from typing import Any
+
+from tvmfun import tree
+from tvmfun.core.derivative import trace_leaves
+from tvmfun.core.leaf import abstract
+from tvmfun.errors import GradientError
+from tvmfun.ops.control import closing
+from tvmfun.transforms.custom import custom_vjp
+
+
+def custom_gradient(fun: Callable[..., tuple[Any, Callable]]) -> Callable[..., Any]:
+    """Makes a function whose reverse mode derivative is given: ``fun`` returns ``(result, vjp)``.
+
+    Args:
+        fun: returns the result and a function from a cotangent of the result to the cotangent of the argument, or to
+            a tuple of those of all arguments. It is called again in the backward pass.
+
+    Raises:
+        GradientError: if ``fun`` does not return a pair.
+
+    Source: follows ``jax.custom_gradient``.
+
+    >>> import tvmfun
+    >>> @custom_gradient
+    ... def square(x):
+    ...     return x * x, lambda g: 10.0 * g * x
+    >>> float(square(3.0)), float(tvmfun.grad(square)(3.0))
+    (9.0, 30.0)
+    """
+
+    def both(args: tuple, kwargs: dict) -> tuple[Any, Callable]:
+        pair = fun(*args, **kwargs)
+        if not isinstance(pair, tuple) or len(pair) != 2 or not callable(pair[1]):
+            what = "the function must return its result and a function from cotangents to cotangents"
+            raise GradientError("custom_gradient", what, got=type(pair).__name__)
+        return pair
+
+    @custom_vjp
+    def call(args: tuple, kwargs: dict) -> Any:
+        return both(args, kwargs)[0]
+
+    def backward(residuals: tuple, cotangent: Any) -> tuple:
+        args, kwargs = residuals
+        cotangents = both(args, kwargs)[1](cotangent)
+        cotangents = tuple(cotangents) if isinstance(cotangents, tuple | list) else (cotangents,)
+        if len(cotangents) != len(args):
+            what = f"the derivative must return a cotangent for each of {len(args)} arguments"
+            raise GradientError("custom_gradient", what, got=str(len(cotangents)))
+        return cotangents, tree.map(lambda x: 0.0 * x, kwargs)
+
+    call.defvjp(lambda args, kwargs: (both(args, kwargs)[0], (args, kwargs)), backward)
+
+    @wraps(fun)
+    def with_gradient(*args: Any, **kwargs: Any) -> Any:
+        return call(args, kwargs)
+
+    return with_gradient
+
+
+def closure_convert(fun: Callable, *example_args: Any) -> tuple[Callable, list[Any]]:
+    """Returns a function without closed-over arrays, and these arrays, which it takes behind its arguments.
+
+    So a rule of :func:`custom_vjp` can take a function as an argument that uses values which are differentiated.
+
+    Args:
+        fun: a function of trees of arrays.
+        *example_args: arguments; ``fun`` is traced for their shapes and dtypes.
+
+    Returns:
+        ``converted(*args, *arrays)``, and the arrays that ``fun`` uses from outside.
+
+    Source: follows ``jax.closure_convert``.
+
+    >>> import tvmfun.numpy as tnp
+    >>> scale = tnp.asarray(3.0)
+    >>> converted, arrays = closure_convert(lambda x: scale * x, 1.0)
+    >>> float(converted(2.0, *arrays))
+    6.0
+    """
+    leaves, structure = tree.flatten(example_args)
+    name = getattr(fun, "__name__", "fun")
+    of_leaves = lambda *leaves: fun(*tree.unflatten(structure, leaves))
+    traced = trace_leaves(of_leaves, [abstract(leaf, name) for leaf in leaves], name)
+    program, captured = closing(traced)
+
+    def converted(*args: Any) -> Any:
+        own, arrays = args[: len(example_args)], args[len(example_args) :]
+        values, got = tree.flatten(own)
+        tree.check_same_structure("closure_convert", structure, got, ("the example arguments", "the arguments"))
+        return tree.unflatten(traced.out_tree, program.evaluate([*arrays, *values]))
+
+    return converted, list(captured)

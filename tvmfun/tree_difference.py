@@ -1,0 +1,76 @@
+"""Where the structures of two trees differ first, in words."""
+
+from __future__ import annotations
+
+from collections import OrderedDict, defaultdict, deque
+from typing import Any
+
+from optree import PyTreeAccessor as Path
+from optree import PyTreeSpec as Structure
+
+from tvmfun.key_paths import keystr
+
+_MAPPINGS = (dict, OrderedDict, defaultdict)
+_SEQUENCES = (list, tuple, deque)
+
+
+def first_difference(
+    expected: Structure, got: Structure, path: Path, prefix: bool
+) -> tuple[Path, str, str, str] | None:
+    """The first place where two structures differ, what each has there, and a hint."""
+    if expected == got or (prefix and expected.is_leaf()):
+        return None
+    here = (path, _describe(expected), _describe(got))
+    mappings = prefix and expected.type in _MAPPINGS and got.type in _MAPPINGS
+    if expected.type is not got.type and not mappings:
+        if here[1] == here[2]:  # two classes of one name
+            here = (path, _qualified(expected.type), _qualified(got.type))
+        return (*here, f"{here[1]} at {place(path)}")
+    ours, theirs = _children(expected), _children(got)
+    for key, (entry, _) in ours.items():
+        if key not in theirs:
+            return (*here, f"adding {keystr(path + entry)}")
+    for key, (entry, _) in theirs.items():
+        if key not in ours:
+            return (*here, f"removing {keystr(path + entry)}")
+    for key, (entry, child) in ours.items():
+        difference = first_difference(child, theirs[key][1], path + entry, prefix)
+        if difference:
+            return difference
+    if mappings or expected.one_level() == got.one_level():
+        return None
+    return path, _describe_static(expected), _describe_static(got), "equal static data in both trees"
+
+
+def _children(structure: Structure) -> dict[Any, tuple[Path, Structure]]:
+    level = structure.one_level()
+    paths = level.accessors() if level else []
+    return dict(zip(structure.entries(), zip(paths, structure.children(), strict=True), strict=True))
+
+
+def _qualified(kind: Any) -> str:
+    return f"{kind.__module__}.{kind.__qualname__}"
+
+
+def _describe(structure: Structure) -> str:
+    kind, keys = structure.type, structure.entries()
+    if kind is None:
+        return "a leaf"
+    if kind is type(None):
+        return "None"
+    if kind in _SEQUENCES:
+        return f"{kind.__name__} of length {len(keys)}"
+    if kind not in _MAPPINGS:
+        return kind.__name__
+    shown = f"the keys {', '.join(map(repr, keys))}" if 0 < len(keys) <= 8 else f"{len(keys)} keys"
+    return f"{kind.__name__} with {shown}"
+
+
+def _describe_static(structure: Structure) -> str:
+    data = structure.walk(range(structure.num_leaves), lambda kind, data, children: data)
+    return f"{_describe(structure)} with the static data {data}"
+
+
+def place(path: Path) -> str:
+    """The key path in words."""
+    return keystr(path) or "the root"
