@@ -17,6 +17,7 @@ from tvmfun.core.trace import Tracer
 from tvmfun.errors import ArgumentError, ShapeError
 from tvmfun.lax import elements
 from tvmfun.lax.arrays import slice_in_dim
+from tvmfun.numpy.precision import check_precision
 from tvmfun.numpy.promotion import convert, operands
 from tvmfun.ops import conv as conv_ops
 from tvmfun.ops import pointwise
@@ -64,6 +65,8 @@ def conv_general_dilated(
     dimension_numbers: tuple[str, str, str] | None = None,
     feature_group_count: int = 1,
     batch_group_count: int = 1,
+    precision: Any = None,
+    preferred_element_type: Any = None,
 ) -> Array:
     """Returns the convolution (cross-correlation) of arrays with any number of spatial axes.
 
@@ -79,6 +82,8 @@ def conv_general_dilated(
         feature_group_count: the number of groups that channels are split into.
         batch_group_count: the number of groups that the batch is split into; each is convolved with its part of the
             output channels of the kernel.
+        precision: accepted and without effect: float32 products are always exact float32.
+        preferred_element_type: the dtype to multiply, to sum and to return in; by default that of the arrays.
 
     Raises:
         ShapeError: if channels, groups or ranks do not fit.
@@ -90,6 +95,9 @@ def conv_general_dilated(
     (1, 2, 2, 2)
     """
     name = "conv_general_dilated"
+    check_precision(name, precision)
+    if preferred_element_type is not None:
+        lhs, rhs = (tnp.astype(x, preferred_element_type) for x in (lhs, rhs))
     lhs, rhs = (tnp.asarray(x) for x in operands(name, tnp.asarray(lhs), tnp.asarray(rhs), floating=True))
     rank = lhs.ndim - 2
     ones = (1,) * rank
@@ -137,9 +145,17 @@ def _groups_as_channels(name: str, x: Array, w: Array, groups: int, feature_grou
     return tnp.reshape(tnp.moveaxis(parts, 0, -2), (batch // groups, *sizes, groups * channels))
 
 
-def conv(lhs: Any, rhs: Any, window_strides: Sequence[int], padding: str) -> Array:
+def conv(
+    lhs: Any,
+    rhs: Any,
+    window_strides: Sequence[int],
+    padding: str,
+    precision: Any = None,
+    preferred_element_type: Any = None,
+) -> Array:
     """Returns the convolution of arrays with channels first; see :func:`conv_general_dilated`."""
-    return conv_general_dilated(lhs, rhs, window_strides, padding)
+    products: dict[str, Any] = {"precision": precision, "preferred_element_type": preferred_element_type}
+    return conv_general_dilated(lhs, rhs, window_strides, padding, **products)
 
 
 def conv_with_general_padding(
@@ -149,9 +165,12 @@ def conv_with_general_padding(
     padding: Padding,
     lhs_dilation: Sequence[int] | None,
     rhs_dilation: Sequence[int] | None,
+    precision: Any = None,
+    preferred_element_type: Any = None,
 ) -> Array:
     """Returns the convolution of arrays with channels first; see :func:`conv_general_dilated`."""
-    return conv_general_dilated(lhs, rhs, window_strides, padding, lhs_dilation, rhs_dilation)
+    products: dict[str, Any] = {"precision": precision, "preferred_element_type": preferred_element_type}
+    return conv_general_dilated(lhs, rhs, window_strides, padding, lhs_dilation, rhs_dilation, **products)
 
 
 def conv_transpose(
@@ -162,6 +181,9 @@ def conv_transpose(
     rhs_dilation: Sequence[int] | None = None,
     dimension_numbers: tuple[str, str, str] | None = None,
     transpose_kernel: bool = False,
+    precision: Any = None,
+    preferred_element_type: Any = None,
+    use_consistent_padding: bool = False,
 ) -> Array:
     """Returns the transposed convolution, with ``strides`` places for each element of ``lhs``.
 
@@ -176,6 +198,10 @@ def conv_transpose(
             "NHWC")``.
         transpose_kernel: whether to flip the kernel and exchange its channels, which makes this the derivative of a
             convolution.
+        precision: as for :func:`conv_general_dilated`.
+        preferred_element_type: as for :func:`conv_general_dilated`.
+        use_consistent_padding: whether pairs of paddings are those of the convolution that this one transposes, and
+            not of the array with its holes.
 
     Source: ``jax.lax.conv_transpose``.
 
@@ -195,9 +221,22 @@ def conv_transpose(
             raise ArgumentError("conv_transpose", "the padding must be 'SAME', 'VALID' or pairs", got=repr(padding))
         spans = [(rhs.shape[axis] - 1) * d + 1 for axis, d in zip(spatial, dilation, strict=True)]
         padding = [_transposed_padding(k, s, padding.upper()) for k, s in zip(spans, strides, strict=True)]
+    elif use_consistent_padding:
+        spans = [(rhs.shape[axis] - 1) * d + 1 for axis, d in zip(spatial, dilation, strict=True)]
+        padding = [(k - 1 - low, k - 1 - high) for k, (low, high) in zip(spans, padding, strict=True)]
     if transpose_kernel:
         rhs = tnp.swapaxes(tnp.flip(rhs, tuple(spatial)), layout.index("I"), layout.index("O"))
-    return conv_general_dilated(lhs, rhs, (1,) * rank, padding, strides, dilation, dimension_numbers)
+    return conv_general_dilated(
+        lhs,
+        rhs,
+        (1,) * rank,
+        padding,
+        strides,
+        dilation,
+        dimension_numbers,
+        precision=precision,
+        preferred_element_type=preferred_element_type,
+    )
 
 
 def _transposed_padding(span: int, stride: int, padding: str) -> tuple[int, int]:

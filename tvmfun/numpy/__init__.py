@@ -222,6 +222,7 @@ from tvmfun.numpy.mathematical import (
     modf,
     nan_to_num,
     rad2deg,
+    rint,
     sinc,
 )
 from tvmfun.numpy.names import (
@@ -244,7 +245,6 @@ from tvmfun.numpy.names import (
     power,
     radians,
     right_shift,
-    rint,
     true_divide,
 )
 from tvmfun.numpy.nan_functions import (
@@ -265,6 +265,9 @@ from tvmfun.numpy.order_statistics import (
     nanquantile,
     percentile,
     quantile,
+)
+from tvmfun.numpy.padding import (
+    pad,
 )
 from tvmfun.numpy.places import (
     diag_indices,
@@ -291,7 +294,6 @@ from tvmfun.numpy.ranges import (
 from tvmfun.numpy.repetition import (
     delete,
     insert,
-    pad,
     repeat,
     resize,
     roll,

@@ -15,7 +15,7 @@ from tvmfun.core.leaf import abstract
 from tvmfun.core.op import Op
 from tvmfun.core.trace import is_tracing
 from tvmfun.errors import ArgumentError, DtypeError
-from tvmfun.numpy.promotion import array, operands
+from tvmfun.numpy.promotion import array, no_out, operands
 from tvmfun.ops import elementary, shape
 from tvmfun.ops import pointwise as ops
 
@@ -127,7 +127,7 @@ def positive(x: Operand, /) -> Array:
 
 
 def _rounding(name: str, op: Op, formula: str) -> Callable[..., Array]:
-    def function(x: Operand, /) -> Array:
+    def function(x: Operand) -> Array:
         x = array(name, x)
         return op(x) if dtypes.is_float(x.dtype) else positive(x)
 
@@ -139,23 +139,24 @@ ceil = _rounding("ceil", ops.ceil, r":math:`\lceil x \rceil`")
 trunc = _rounding("trunc", ops.trunc, ":math:`x` without its fraction")
 
 
-def round(x: Operand, /, decimals: int = 0) -> Array:
+def round(a: Operand, decimals: int = 0, out: None = None) -> Array:
     """Returns the nearest number with so many decimals, the even one of two; integers stay as they are.
 
     >>> round(2.5), round(0.126, 2)
     (Array(2., dtype=float32), Array(0.13, dtype=float32))
     """
-    x = array("round", x)
-    if not dtypes.is_float(x.dtype):
+    no_out("round", out)
+    a = array("round", a)
+    if not dtypes.is_float(a.dtype):
         if decimals < 0:
             raise ArgumentError("round", "integers have no negative decimals to round to", got=str(decimals))
-        return positive(x)
+        return positive(a)
     if decimals == 0:
-        return ops.round(x)
-    scale = x.dtype.type(10.0 ** builtins.abs(decimals))
+        return ops.round(a)
+    scale = a.dtype.type(10.0 ** builtins.abs(decimals))
     if decimals < 0:
-        return ops.multiply(ops.round(ops.divide(x, scale)), scale)
-    return ops.divide(ops.round(ops.multiply(x, scale)), scale)
+        return ops.multiply(ops.round(ops.divide(a, scale)), scale)
+    return ops.divide(ops.round(ops.multiply(a, scale)), scale)
 
 
 def square(x: Operand, /) -> Array:

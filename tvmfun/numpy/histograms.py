@@ -23,7 +23,7 @@ from tvmfun.numpy.searching import searchsorted, unknown_size
 from tvmfun.numpy.utility import diff
 
 
-def bincount(x: Any, /, weights: Any = None, minlength: int = 0, *, length: int | None = None) -> Array:
+def bincount(x: Any, weights: Any = None, minlength: int = 0, *, length: int | None = None) -> Array:
     """Returns how often each number from 0 on occurs, or the sums of the weights of its occurrences.
 
     Args:
@@ -54,18 +54,18 @@ def bincount(x: Any, /, weights: Any = None, minlength: int = 0, *, length: int 
     return zeros((length,), counted.dtype).at[maximum(x, 0)].add(counted, mode="drop")
 
 
-def histogram_bin_edges(x: Any, /, bins: Any = 10, range: Any = None, weights: Any = None) -> Array:
+def histogram_bin_edges(a: Any, bins: Any = 10, range: Any = None, weights: Any = None) -> Array:
     """Returns the edges of the bins of :func:`histogram`, which takes the same arguments."""
-    x = asarray(x)
-    kind = x.dtype if dtypes.is_float(x.dtype) else dtypes.DEFAULT_FLOAT
+    a = asarray(a)
+    kind = a.dtype if dtypes.is_float(a.dtype) else dtypes.DEFAULT_FLOAT
     if isinstance(bins, str):
         raise ArgumentError("histogram", "the bins are a number or an array of edges", got=repr(bins))
     if np.ndim(bins):
         return asarray(bins, kind)
     if range is not None:
         low, high = (asarray(end, kind) for end in range)
-    elif x.size:
-        flat = astype(ravel(x), kind)
+    elif a.size:
+        flat = astype(ravel(a), kind)
         low, high = statistical.min(flat), statistical.max(flat)
     else:
         low, high = asarray(0, kind), asarray(1, kind)
@@ -74,12 +74,12 @@ def histogram_bin_edges(x: Any, /, bins: Any = 10, range: Any = None, weights: A
 
 
 def histogram(
-    x: Any, /, bins: Any = 10, range: Any = None, weights: Any = None, density: bool = False
+    a: Any, bins: Any = 10, range: Any = None, weights: Any = None, density: bool = False
 ) -> tuple[Array, Array]:
     """Returns the numbers of elements in bins, as floats, and the edges of the bins.
 
     Args:
-        x: the array.
+        a: the array.
         bins: how many, or the increasing edges. A bin has its left edge, the last one also its right edge.
         range: the first and the last edge; by default the smallest and the largest element.
         weights: what each element counts; by default 1.
@@ -88,9 +88,9 @@ def histogram(
     >>> histogram([1, 2, 1], bins=2)[0]
     Array([2., 1.], dtype=float32)
     """
-    x = asarray(x)
-    edges = histogram_bin_edges(x, bins, range)
-    flat = astype(ravel(x), edges.dtype)
+    a = asarray(a)
+    edges = histogram_bin_edges(a, bins, range)
+    flat = astype(ravel(a), edges.dtype)
     counted = ones(flat.shape, edges.dtype) if weights is None else ravel(weights)
     if counted.shape != flat.shape:
         raise ShapeError("histogram", "there must be a weight for each element", got=f"{counted.aval} and {flat.aval}")
@@ -104,13 +104,13 @@ def histogram(
 
 def cov(
     m: Any,
-    /,
     y: Any = None,
     rowvar: bool = True,
     bias: bool = False,
     ddof: int | None = None,
     fweights: Any = None,
     aweights: Any = None,
+    dtype: Any = None,
 ) -> Array:
     """Returns the covariances of variables.
 
@@ -122,6 +122,7 @@ def cov(
         ddof: what to subtract from that number instead.
         fweights: how often each observation occurred.
         aweights: the weight of each observation.
+        dtype: of the result; by default that of the observations.
 
     Returns:
         A square matrix, or the variance of a single variable.
@@ -130,9 +131,9 @@ def cov(
     Array([[ 1., -1.],
            [-1.,  1.]], dtype=float32)
     """
-    rows = [_observations("cov", m, rowvar)]
+    rows = [_observations("cov", m, rowvar, dtype)]
     if y is not None:
-        rows.append(_observations("cov", y, rowvar))
+        rows.append(_observations("cov", y, rowvar, dtype))
     x = concat(rows, 0)
     if ddof is None:
         ddof = 0 if bias else 1
@@ -161,8 +162,8 @@ def cov(
     return result[0, 0] if x.shape[0] == 1 else result
 
 
-def _observations(name: str, x: Any, rowvar: bool) -> Array:
-    x = asarray(x)
+def _observations(name: str, x: Any, rowvar: bool, dtype: Any) -> Array:
+    x = asarray(x, dtype)
     if x.ndim > 2:
         raise ShapeError(name, "the observations have at most two axes", got=repr(x.aval))
     if not dtypes.is_float(x.dtype):
@@ -171,9 +172,9 @@ def _observations(name: str, x: Any, rowvar: bool) -> Array:
     return matrix_transpose(x) if not rowvar and x.shape[0] != 1 else x
 
 
-def corrcoef(x: Any, /, y: Any = None, rowvar: bool = True) -> Array:
+def corrcoef(x: Any, y: Any = None, rowvar: bool = True, dtype: Any = None) -> Array:
     """Returns the correlation coefficients of variables, limited to [-1, 1]; see :func:`cov`."""
-    c = cov(x, y, rowvar)
+    c = cov(x, y, rowvar, dtype=dtype)
     if not c.ndim:
         return divide(c, c)
     scale = sqrt(diagonal(c))

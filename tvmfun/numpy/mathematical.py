@@ -19,11 +19,12 @@ from tvmfun.numpy.elementwise import (
     signbit,
     unary,
 )
-from tvmfun.numpy.promotion import array, convert, operands, require_integer
+from tvmfun.numpy.promotion import array, convert, no_out, operands, require_integer
 from tvmfun.ops import elementary
 from tvmfun.ops import pointwise as ops
 
 cbrt = unary("cbrt", elementary.cbrt, r":math:`\sqrt[3]{x}`", floating=True, module=__name__)
+rint = unary("rint", ops.round, "the nearest integer, the even one of two, as a float", floating=True, module=__name__)
 exp2 = unary("exp2", elementary.exp2, ":math:`2^x`", floating=True, module=__name__)
 
 
@@ -68,13 +69,13 @@ def heaviside(x1: Any, x2: Any, /) -> Array:
     return ops.where(ops.less(x1, zero), zero, ops.where(ops.greater(x1, zero), one, at_zero))
 
 
-def fmax(x1: Any, x2: Any, /) -> Array:
+def fmax(x1: Any, x2: Any) -> Array:
     r"""Returns :math:`\max(x_1, x_2)`, ignoring a NaN, elementwise."""
     x1, x2 = operands("fmax", x1, x2)
     return ops.where(ops.bitwise_or(ops.greater(x1, x2), isnan(x2)), x1, x2)
 
 
-def fmin(x1: Any, x2: Any, /) -> Array:
+def fmin(x1: Any, x2: Any) -> Array:
     r"""Returns :math:`\min(x_1, x_2)`, ignoring a NaN, elementwise."""
     x1, x2 = operands("fmin", x1, x2)
     return ops.where(ops.bitwise_or(ops.less(x1, x2), isnan(x2)), x1, x2)
@@ -99,12 +100,13 @@ def divmod(x1: Any, x2: Any, /) -> tuple[Array, Array]:
     return floor_divide(x1, x2), remainder(x1, x2)
 
 
-def modf(x: Any, /) -> tuple[Array, Array]:
+def modf(x: Any, /, out: None = None) -> tuple[Array, Array]:
     """Returns the fraction and the integer part of each element, both with its sign.
 
     >>> modf(-1.5)
     (Array(-0.5, dtype=float32), Array(-1., dtype=float32))
     """
+    no_out("modf", out)
     (x,) = operands("modf", x, floating=True)
     whole = ops.trunc(x)
     # Turned twice where it is negative, so that a fraction of 0 has the sign, too.
@@ -134,7 +136,7 @@ def ldexp(x1: Any, x2: Any, /) -> Array:
     return ops.astype(result, dtype=dtypes.NAMES[x1.dtype])
 
 
-def nan_to_num(x: Any, /, copy: bool = True, nan: Any = 0.0, posinf: Any = None, neginf: Any = None) -> Array:
+def nan_to_num(x: Any, copy: bool = True, nan: Any = 0.0, posinf: Any = None, neginf: Any = None) -> Array:
     """Returns the array with numbers instead of NaN and infinities; integers stay as they are.
 
     Args:
@@ -158,13 +160,15 @@ def nan_to_num(x: Any, /, copy: bool = True, nan: Any = 0.0, posinf: Any = None,
     return ops.where(ops.equal(x, -infinity), real(neginf, limits.min), x)
 
 
-def isposinf(x: Any, /) -> Array:
+def isposinf(x: Any, /, out: None = None) -> Array:
     """Returns whether an element is positive infinity, elementwise."""
+    no_out("isposinf", out)
     x = array("isposinf", x)
     return ops.equal(x, x.dtype.type(math.inf)) if dtypes.is_float(x.dtype) else isinf(x)
 
 
-def isneginf(x: Any, /) -> Array:
+def isneginf(x: Any, /, out: None = None) -> Array:
     """Returns whether an element is negative infinity, elementwise."""
+    no_out("isneginf", out)
     x = array("isneginf", x)
     return ops.equal(x, x.dtype.type(-math.inf)) if dtypes.is_float(x.dtype) else isinf(x)

@@ -40,7 +40,6 @@ left_shift = _renamed(elementwise.bitwise_left_shift, "left_shift")
 mod = _renamed(elementwise.remainder, "mod")
 radians = _renamed(mathematical.deg2rad, "radians")
 right_shift = _renamed(elementwise.bitwise_right_shift, "right_shift")
-rint = _renamed(elementwise.round, "rint")
 true_divide = _renamed(elementwise.divide, "true_divide")
 
 

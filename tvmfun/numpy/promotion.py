@@ -7,11 +7,12 @@ from typing import Any
 import numpy as np
 
 from tvmfun import dtypes
+from tvmfun.boundary import described
 from tvmfun.core import dims
 from tvmfun.core.array import Array, device_array, foreign_array
 from tvmfun.core.dims import Dim
 from tvmfun.core.leaf import abstract, scalar_of
-from tvmfun.errors import DtypeError
+from tvmfun.errors import ArgumentError, DtypeError
 from tvmfun.ops import pointwise
 
 
@@ -104,3 +105,16 @@ def require_integer(name: str, value: Any) -> None:
     aval = abstract(value, name)
     if not dtypes.is_integer(aval.dtype):
         raise DtypeError(name, "indices must be integers", got=repr(aval), hint="x.astype('int32')")
+
+
+def no_out(name: str, out: Any) -> None:
+    """Raises ``ArgumentError`` for NumPy's parameter ``out``, which asks for a result inside another array."""
+    if out is not None:
+        raise ArgumentError(name, "arrays are immutable, so there is no out", got=described(out), hint="the result")
+
+
+def row_major(name: str, order: str | None) -> None:
+    """Raises ``ArgumentError`` for an order of elements in memory other than the one that all arrays have."""
+    if order not in (None, "K", "A", "C"):
+        hint = "x.T, which has the elements of x in the other order"
+        raise ArgumentError(name, "all arrays lie in memory in row-major order", got=f"order={order!r}", hint=hint)
