@@ -37,6 +37,8 @@ def differences(theirs: Any, ours: Any, without: Mapping[str, str] = WITHOUT) ->
     ours = list(inspect.signature(ours).parameters.values())
     if [p.name for p in theirs] == ["args", "out", "where"]:  # a ufunc, which says how many arguments there are itself
         theirs = []
+    if all(p.kind in (Parameter.VAR_POSITIONAL, Parameter.VAR_KEYWORD) for p in theirs):
+        return []  # it says nothing
     theirs = [p for p in theirs if p.name not in without]
     named = {p.name: p for p in ours if p.kind in (Parameter.POSITIONAL_OR_KEYWORD, Parameter.KEYWORD_ONLY)}
     positional = [p for p in ours if p.kind in (Parameter.POSITIONAL_ONLY, Parameter.POSITIONAL_OR_KEYWORD)]

@@ -10,8 +10,8 @@ from tvmfun.core.array import Array
 from tvmfun.errors import ArgumentError, ShapeError
 from tvmfun.numpy.manipulation import normalize_axis
 from tvmfun.numpy.precision import check_precision
+from tvmfun.numpy.precision import dot_general as products_of
 from tvmfun.numpy.promotion import operands
-from tvmfun.ops import linalg
 
 
 def dot_general(
@@ -50,7 +50,7 @@ def dot_general(
     else:
         lhs, rhs = (tnp.astype(x, preferred_element_type) for x in (lhs, rhs))
     contract, batch = _axes(contract, lhs, rhs), _axes(batch, lhs, rhs)
-    return linalg.dot_general(lhs, rhs, contract=contract, batch=batch)
+    return products_of(lhs, rhs, contract=contract, batch=batch)
 
 
 def _axes(pair: tuple[Sequence[int], Sequence[int]], lhs: Array, rhs: Array) -> tuple:

@@ -14,10 +14,14 @@ from tvmfun.numpy.creation import arrays
 from tvmfun.numpy.data_types import astype
 from tvmfun.numpy.linear_algebra import diagonal
 from tvmfun.numpy.manipulation import permute_dims, reshape
-from tvmfun.numpy.precision import check_precision
+from tvmfun.numpy.precision import check_precision, dot_general
 from tvmfun.numpy.promotion import no_out
 from tvmfun.numpy.statistical import sum
-from tvmfun.ops.linalg import dot_general
+
+__all__ = [
+    "einsum",
+    "einsum_path",
+]
 
 
 def einsum(

@@ -23,6 +23,26 @@ from tvmfun.numpy.promotion import convert, dtype_or, operand, operands, row_maj
 from tvmfun.ops import pointwise
 from tvmfun.ops import shape as ops
 
+__all__ = [
+    "array",
+    "asarray",
+    "copy",
+    "empty",
+    "empty_like",
+    "eye",
+    "from_dlpack",
+    "full",
+    "full_like",
+    "identity",
+    "ones",
+    "ones_like",
+    "tri",
+    "tril",
+    "triu",
+    "zeros",
+    "zeros_like",
+]
+
 Shape = int | Sequence[int]
 
 

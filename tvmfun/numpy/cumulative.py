@@ -17,6 +17,15 @@ from tvmfun.numpy.promotion import no_out
 from tvmfun.numpy.statistical import accumulated
 from tvmfun.ops import cumulative as ops
 
+__all__ = [
+    "cumprod",
+    "cumsum",
+    "cumulative_prod",
+    "cumulative_sum",
+    "nancumprod",
+    "nancumsum",
+]
+
 
 def _running(name: str, op: Op, x: Any, axis: int | None, dtype: Any) -> Array:
     x = asarray(x)

@@ -14,6 +14,16 @@ from tvmfun.errors import ArgumentError, DtypeError
 from tvmfun.numpy.promotion import array, operand
 from tvmfun.ops import pointwise as ops
 
+__all__ = [
+    "astype",
+    "can_cast",
+    "finfo",
+    "iinfo",
+    "isdtype",
+    "issubdtype",
+    "promote_types",
+]
+
 KINDS: dict[str, tuple[np.dtype, ...]] = {
     "bool": (dtypes.bool_,),
     "signed integer": dtypes.SIGNED,

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import builtins
+import math
 from typing import Any
 
 import numpy as np
@@ -13,14 +15,24 @@ from tvmfun.errors import ArgumentError, ShapeError
 from tvmfun.numpy import statistical
 from tvmfun.numpy.creation import asarray, ones, zeros
 from tvmfun.numpy.data_types import astype
-from tvmfun.numpy.elementwise import clip, divide, equal, maximum, multiply, sqrt, subtract, where
-from tvmfun.numpy.joining import concat
+from tvmfun.numpy.elementwise import clip, divide, equal, logical_or, maximum, multiply, sqrt, subtract, where
+from tvmfun.numpy.joining import concat, stack
 from tvmfun.numpy.linear_algebra import diagonal, matmul
-from tvmfun.numpy.manipulation import atleast_2d, expand_dims, matrix_transpose, ravel
+from tvmfun.numpy.manipulation import atleast_2d, expand_dims, matrix_transpose, ravel, reshape
 from tvmfun.numpy.promotion import require_integer
 from tvmfun.numpy.ranges import linspace
 from tvmfun.numpy.searching import searchsorted, unknown_size
 from tvmfun.numpy.utility import diff
+
+__all__ = [
+    "bincount",
+    "corrcoef",
+    "cov",
+    "histogram",
+    "histogram2d",
+    "histogram_bin_edges",
+    "histogramdd",
+]
 
 
 def bincount(x: Any, weights: Any = None, minlength: int = 0, *, length: int | None = None) -> Array:
@@ -100,6 +112,85 @@ def histogram(
     if density:
         counts = divide(divide(counts, statistical.sum(counts)), diff(edges))
     return counts, edges
+
+
+def _weights(name: str, weights: Any, count: int) -> Array:
+    """The weight of each of ``count`` points; by default 1."""
+    counted = ones((count,), dtypes.DEFAULT_INT) if weights is None else asarray(weights)
+    if counted.shape != (count,):
+        raise ShapeError(name, "there must be a weight for each point", got=f"{counted.aval} for {count}")
+    return counted
+
+
+def histogramdd(
+    sample: Any, bins: Any = 10, range: Any = None, weights: Any = None, density: bool | None = None
+) -> tuple[Array, list[Array]]:
+    """Returns the numbers of points in the boxes of a grid, and the edges along each axis.
+
+    Args:
+        sample: a matrix with a row for each point, or a sequence of vectors of coordinates.
+        bins: how many along each axis, or for each axis how many or the edges; see :func:`histogram`.
+        range: for each axis the first and the last edge, or None for the smallest and the largest coordinate.
+        weights: what each point counts; by default 1.
+        density: whether to divide by the sum and the volumes, so that the integral is 1.
+
+    >>> histogramdd([[1, 2], [2, 1], [1, 2]], bins=2)[0]
+    Array([[0, 2],
+           [1, 0]], dtype=int32)
+    """
+    is_columns = isinstance(sample, tuple | list) and any(hasattr(part, "shape") for part in sample)
+    points = stack(sample, 1) if is_columns else asarray(sample)
+    if points.ndim != 2:
+        raise ShapeError("histogramdd", "the points must be rows of a matrix", got=repr(points.aval))
+    count, rank = points.shape
+    bins = [bins] * rank if np.ndim(bins) == 0 and not isinstance(bins, list | tuple) else list(bins)
+    if len(bins) != rank:
+        raise ArgumentError("histogramdd", f"there must be bins for {rank} axes", got=str(len(bins)))
+    limits = [None] * rank if range is None else list(range)
+    if len(limits) != rank:
+        raise ArgumentError("histogramdd", f"there must be a range for {rank} axes", got=str(len(limits)))
+    edges = [histogram_bin_edges(points[:, i], bins[i], limits[i]) for i in builtins.range(rank)]
+    places = asarray(np.zeros(count, np.int32))
+    outside = asarray(np.zeros(count, bool))
+    for i, own in enumerate(edges):
+        x = astype(points[:, i], own.dtype)
+        place = where(equal(x, own[-1]), own.size - 1, searchsorted(own, x, side="right")) - 1
+        outside = logical_or(outside, logical_or(place < 0, place >= own.size - 1))
+        places = places * (own.size - 1) + place
+    shape = tuple(own.size - 1 for own in edges)
+    total = math.prod(shape)
+    counted = _weights("histogramdd", weights, count)
+    counts = zeros((total,), counted.dtype).at[where(outside, total, places)].add(counted, mode="drop")
+    counts = reshape(counts, shape)
+    if density:
+        counts = divide(counts, statistical.sum(counts))
+        for i, own in enumerate(edges):
+            counts = divide(counts, reshape(diff(own), (-1,) + (1,) * (rank - i - 1)))
+    return counts, edges
+
+
+def histogram2d(
+    x: Any, y: Any, bins: Any = 10, range: Any = None, weights: Any = None, density: bool | None = None
+) -> tuple[Array, Array, Array]:
+    """Returns the numbers of points in the boxes of a grid, and the edges along both axes.
+
+    Args:
+        x: the first coordinates of the points, a vector.
+        y: the second coordinates.
+        bins: how many along both axes, or the edges of both, or a pair of these.
+        range: for each axis the first and the last edge.
+        weights: what each point counts; by default 1.
+        density: whether to divide by the sum and the areas, so that the integral is 1.
+    """
+    x, y = asarray(x), asarray(y)
+    if x.ndim != 1 or x.shape != y.shape:
+        raise ShapeError("histogram2d", "there must be two vectors of one size", got=f"{x.aval} and {y.aval}")
+    if np.ndim(bins) == 1 and len(bins) not in (1, 2):  # edges of both
+        bins = [bins, bins]
+    elif isinstance(bins, tuple | list) and len(bins) == 1:
+        bins = [bins[0], bins[0]]
+    counts, edges = histogramdd(stack([x, y], 1), bins, range, weights, density)
+    return counts, edges[0], edges[1]
 
 
 def cov(

@@ -34,6 +34,11 @@ from tvmfun.ops import index as ops
 from tvmfun.ops import pointwise
 from tvmfun.ops import shape as shapes
 
+__all__ = [
+    "take",
+    "take_along_axis",
+]
+
 # -- what an index means -------------------------------------------------------------------------------------
 
 
@@ -69,10 +74,37 @@ def normalized(x: Array, index: Any) -> list[Any]:
     return items
 
 
+def _is_bool(item: Any) -> bool:
+    return isinstance(item, bool | np.bool_) or (isinstance(item, Array | np.ndarray) and abstract(item) == _BOOL)
+
+
+def without_bools(x: Array, index: Any) -> tuple[Array, Any]:
+    """The array and the index with an axis of size 1, and an array of places along it, for each single bool.
+
+    True is the one place along the axis, and False none. So single bools broadcast with the other arrays of an index.
+    """
+    items = index if isinstance(index, tuple) else (index,)
+    if not any(map(_is_bool, items)):
+        return x, index
+    if any(isinstance(item, Tracer) for item in items if _is_bool(item)):
+        what = "a single bool that is being traced selects an unknown number of elements"
+        raise ConcretizationError("index", what, got="bool[]", hint="tvmfun.numpy.where(condition, x, y)")
+    items = [bool(item) if _is_bool(item) else _item(item) for item in items]
+    rest = x.ndim - sum(_axes_of(item) for item in items if not isinstance(item, bool))
+    shape, replaced, axis = list(x.shape), [], 0
+    for item in items:
+        if isinstance(item, bool):
+            shape.insert(axis, 1)
+            item, count = np.zeros(int(item), np.int32), 1
+        else:
+            count = rest if item is Ellipsis else _axes_of(item)
+        replaced.append(item)
+        axis += count
+    return reshape(x, tuple(shape)), tuple(replaced)
+
+
 def _item(item: Any) -> Any:
     """One item of an index, sequences and arrays of other libraries as arrays."""
-    if isinstance(item, bool | np.bool_) or (isinstance(item, Array) and item.aval == _BOOL):
-        raise IndexingError("index", "a single bool is no index", got=repr(item), hint="tvmfun.numpy.where")
     if isinstance(item, list | tuple):
         return np.asarray(item) if item else np.zeros(0, np.int32)
     if not isinstance(item, Array | np.ndarray) and hasattr(item, "__array__") and np.ndim(item):
@@ -171,6 +203,7 @@ def getitem(x: Array, index: Any) -> Array:
         IndexingError: for a wrong kind of index, too many, or a Python integer outside its axis.
         ConcretizationError: for a mask that is being traced.
     """
+    x, index = without_bools(x, index)
     items = normalized(x, index)
     if is_immediate(x):
         places = numpy_index(x, items)

@@ -17,6 +17,24 @@ from tvmfun.numpy.manipulation import atleast_2d, atleast_3d, expand_dims, norma
 from tvmfun.numpy.promotion import no_out
 from tvmfun.ops import shape as ops
 
+__all__ = [
+    "append",
+    "array_split",
+    "block",
+    "column_stack",
+    "concat",
+    "concatenate",
+    "dsplit",
+    "dstack",
+    "hsplit",
+    "hstack",
+    "split",
+    "stack",
+    "unstack",
+    "vsplit",
+    "vstack",
+]
+
 
 def _promoted(name: str, arrays: Sequence[Any], dtype: Any = None) -> list[Array]:
     if not len(arrays):

@@ -76,6 +76,8 @@ __all__ = [
     "svd",
     "svdvals",
     "tensordot",
+    "tensorinv",
+    "tensorsolve",
     "trace",
     "vecdot",
     "vector_norm",
@@ -400,6 +402,42 @@ def lstsq(a: Any, b: Any, rcond: Any = None, *, numpy_resid: bool = False) -> tu
 def _has_residuals(a: Array, rank: Array) -> bool:
     """Whether NumPy returns residuals of a least-squares solution."""
     return a.shape[0] > a.shape[1] and int(rank) == a.shape[1]
+
+
+def tensorinv(a: Any, ind: int = 2) -> Array:
+    """Returns the inverse of an array as a linear map: ``tensordot(tensorinv(a, ind), a, ind)`` is the identity.
+
+    Args:
+        a: the array; the product of its first ``ind`` sizes is that of the others.
+        ind: how many leading axes the map goes to.
+
+    >>> tensorinv(eye(4).reshape(2, 2, 4) * 2).shape
+    (4, 2, 2)
+    """
+    (a,) = _floats("tensorinv", a)
+    if ind <= 0:
+        raise ArgumentError("tensorinv", "the number of axes must be positive", got=str(ind))
+    rows, columns = a.shape[:ind], a.shape[ind:]
+    if math.prod(rows) != math.prod(columns):
+        raise ShapeError("tensorinv", "both halves of the axes must have as many elements", got=repr(a.aval))
+    return reshape(inv(reshape(a, (math.prod(rows), -1))), (*columns, *rows))
+
+
+def tensorsolve(a: Any, b: Any, axes: Sequence[int] | None = None) -> Array:
+    """Returns the solution ``x`` of ``tensordot(a, x, x.ndim) = b``.
+
+    Args:
+        a: the array; its first axes are those of ``b``.
+        b: the right side.
+        axes: axes of ``a`` to move to the end first.
+    """
+    a, b = _floats("tensorsolve", a, b)
+    if axes is not None:
+        a = moveaxis(a, tuple(axes), tuple(range(a.ndim - len(axes), a.ndim)))
+    shape = a.shape[b.ndim :]
+    if a.shape[: b.ndim] != b.shape or math.prod(shape) != b.size:
+        raise ShapeError("tensorsolve", "the axes of both arrays do not fit", got=f"{a.aval} and {b.aval}")
+    return reshape(solve(reshape(a, (b.size, b.size)), reshape(b, (b.size,))), shape)
 
 
 # -- norms ---------------------------------------------------------------------------------------------------

@@ -10,15 +10,33 @@ from typing import Any
 from tvmfun.core.array import Array
 from tvmfun.errors import ArgumentError, ShapeError
 from tvmfun.numpy.creation import arrays, asarray
-from tvmfun.numpy.elementwise import subtract
+from tvmfun.numpy.elementwise import multiply, subtract
 from tvmfun.numpy.joining import concat, stack
 from tvmfun.numpy.manipulation import broadcast_to, expand_dims, moveaxis, normalize_axis, ravel, reshape
-from tvmfun.numpy.precision import factors
+from tvmfun.numpy.precision import dot_general, factors
 from tvmfun.numpy.promotion import no_out
 from tvmfun.numpy.statistical import sum
 from tvmfun.ops import pointwise
 from tvmfun.ops import shape as ops
-from tvmfun.ops.linalg import dot_general
+
+__all__ = [
+    "cross",
+    "diag",
+    "diagflat",
+    "diagonal",
+    "dot",
+    "fill_diagonal",
+    "inner",
+    "kron",
+    "matmul",
+    "matvec",
+    "outer",
+    "tensordot",
+    "trace",
+    "vdot",
+    "vecdot",
+    "vecmat",
+]
 
 
 def _require_match(name: str, x1: Array, axis1: int, x2: Array, axis2: int) -> None:
@@ -70,7 +88,7 @@ def dot(a: Any, b: Any, *, precision: Any = None, preferred_element_type: Any = 
     """Returns the product over the last axis of ``a`` and the last but one of ``b``; nothing broadcasts."""
     a, b = factors("dot", a, b, precision=precision, preferred_element_type=preferred_element_type)
     if not a.ndim or not b.ndim:
-        return pointwise.multiply(a, b)
+        return multiply(a, b)
     inner = max(b.ndim - 2, 0)
     _require_match("dot", a, a.ndim - 1, b, inner)
     return dot_general(a, b, contract=((a.ndim - 1,), (inner,)), batch=((), ()))
@@ -121,14 +139,14 @@ def outer(a: Any, b: Any, out: None = None) -> Array:
     """Returns all products of an element of ``a`` and one of ``b``."""
     no_out("outer", out)
     a, b = arrays("outer", a, b)
-    return pointwise.multiply(reshape(a, (a.size, 1)), reshape(b, (1, b.size)))
+    return multiply(reshape(a, (a.size, 1)), reshape(b, (1, b.size)))
 
 
 def inner(a: Any, b: Any, *, precision: Any = None, preferred_element_type: Any = None) -> Array:
     """Returns the products over the last axes of both arrays; those of numbers are plain."""
     a, b = factors("inner", a, b, precision=precision, preferred_element_type=preferred_element_type)
     if not a.ndim or not b.ndim:
-        return pointwise.multiply(a, b)
+        return multiply(a, b)
     _require_match("inner", a, a.ndim - 1, b, b.ndim - 1)
     return dot_general(a, b, contract=((a.ndim - 1,), (b.ndim - 1,)), batch=((), ()))
 
@@ -158,7 +176,7 @@ def kron(a: Any, b: Any) -> Array:
     rank = max(a.ndim, b.ndim)
     a, b = (reshape(x, (1,) * (rank - x.ndim) + x.shape) for x in (a, b))
     outside, inside = (expand_dims(x, range(start, 2 * rank, 2)) for x, start in ((a, 1), (b, 0)))
-    return reshape(pointwise.multiply(outside, inside), tuple(m * n for m, n in zip(a.shape, b.shape, strict=True)))
+    return reshape(multiply(outside, inside), tuple(m * n for m, n in zip(a.shape, b.shape, strict=True)))
 
 
 def cross(a: Any, b: Any, axisa: int = -1, axisb: int = -1, axisc: int = -1, axis: int | None = None) -> Array:

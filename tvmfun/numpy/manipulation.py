@@ -16,6 +16,29 @@ from tvmfun.numpy.promotion import row_major
 from tvmfun.ops import pointwise
 from tvmfun.ops import shape as ops
 
+__all__ = [
+    "atleast_1d",
+    "atleast_2d",
+    "atleast_3d",
+    "broadcast_arrays",
+    "broadcast_shapes",
+    "broadcast_to",
+    "expand_dims",
+    "flip",
+    "fliplr",
+    "flipud",
+    "matrix_transpose",
+    "moveaxis",
+    "permute_dims",
+    "ravel",
+    "reshape",
+    "rollaxis",
+    "rot90",
+    "squeeze",
+    "swapaxes",
+    "transpose",
+]
+
 Axes = int | Sequence[int]
 
 
@@ -138,6 +161,19 @@ def moveaxis(a: Any, source: Axes, destination: Axes) -> Array:
     for place, axis in sorted(zip(places, sources, strict=True)):
         order.insert(place, axis)
     return permute_dims(a, order)
+
+
+def rollaxis(a: Any, axis: int, start: int = 0) -> Array:
+    """Returns the array with an axis moved back until it is before the axis ``start``.
+
+    >>> rollaxis(np.ones((2, 3, 4)), 2).shape
+    (4, 2, 3)
+    """
+    a = asarray(a)
+    axis = normalize_axis("rollaxis", axis, a.ndim)
+    if start != a.ndim:
+        start = normalize_axis("rollaxis", start, a.ndim)
+    return moveaxis(a, axis, start - 1 if start > axis else start)
 
 
 def expand_dims(a: Any, axis: Axes = 0) -> Array:

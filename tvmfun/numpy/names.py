@@ -9,6 +9,29 @@ from typing import Any
 from tvmfun.core.array import Array
 from tvmfun.numpy import elementwise, mathematical, statistical
 
+__all__ = [
+    "absolute",
+    "amax",
+    "amin",
+    "arccos",
+    "arccosh",
+    "arcsin",
+    "arcsinh",
+    "arctan",
+    "arctan2",
+    "arctanh",
+    "around",
+    "bitwise_not",
+    "degrees",
+    "invert",
+    "left_shift",
+    "mod",
+    "power",
+    "radians",
+    "right_shift",
+    "true_divide",
+]
+
 
 def _renamed(function: Callable[..., Array], name: str) -> Callable[..., Array]:
     @wraps(function)

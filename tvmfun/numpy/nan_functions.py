@@ -17,6 +17,18 @@ from tvmfun.numpy.manipulation import Axes
 from tvmfun.numpy.promotion import no_out
 from tvmfun.numpy.utility import all
 
+__all__ = [
+    "nanargmax",
+    "nanargmin",
+    "nanmax",
+    "nanmean",
+    "nanmin",
+    "nanprod",
+    "nanstd",
+    "nansum",
+    "nanvar",
+]
+
 
 def _numbers(x: Any, where: Any = None) -> tuple[Array, Any]:
     """The array, and a mask of the numbers where ``where`` is true; None if everything is."""

@@ -36,6 +36,15 @@ from tvmfun.numpy.promotion import no_out
 from tvmfun.numpy.sorting import argsort, sort
 from tvmfun.numpy.statistical import sum
 
+__all__ = [
+    "median",
+    "nanmedian",
+    "nanpercentile",
+    "nanquantile",
+    "percentile",
+    "quantile",
+]
+
 _METHODS = ("linear", "lower", "higher", "midpoint", "nearest", "inverted_cdf")
 
 

@@ -21,6 +21,10 @@ from tvmfun.numpy.promotion import convert
 from tvmfun.numpy.ranges import linspace
 from tvmfun.ops import shape as ops
 
+__all__ = [
+    "pad",
+]
+
 _STATISTICS: dict[str, Callable[..., Array]] = {
     "maximum": statistical.max,
     "mean": statistical.mean,

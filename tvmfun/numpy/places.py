@@ -18,6 +18,19 @@ from tvmfun.numpy.manipulation import reshape
 from tvmfun.numpy.promotion import require_integer
 from tvmfun.numpy.searching import flatnonzero
 
+__all__ = [
+    "diag_indices",
+    "diag_indices_from",
+    "indices",
+    "ix_",
+    "ravel_multi_index",
+    "tril_indices",
+    "tril_indices_from",
+    "triu_indices",
+    "triu_indices_from",
+    "unravel_index",
+]
+
 
 def _places(arrays: Sequence[np.ndarray]) -> tuple[Array, ...]:
     return tuple(device_array(np.asarray(places, np.int32)) for places in arrays)

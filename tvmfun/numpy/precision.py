@@ -5,10 +5,13 @@ from __future__ import annotations
 import enum
 from typing import Any
 
+from tvmfun import dtypes
 from tvmfun.core.array import Array
 from tvmfun.errors import ArgumentError
 from tvmfun.numpy.creation import arrays, asarray
 from tvmfun.numpy.data_types import astype
+from tvmfun.numpy.elementwise import not_equal
+from tvmfun.ops import linalg
 
 
 class Precision(enum.Enum):
@@ -58,3 +61,11 @@ def factors(name: str, *values: Any, precision: Any = None, preferred_element_ty
     if preferred_element_type is None:
         return arrays(name, *values)
     return [astype(asarray(value), preferred_element_type) for value in values]
+
+
+def dot_general(x1: Array, x2: Array, *, contract: Any, batch: Any) -> Array:
+    """The product summed over pairs of axes; of bools, whether any product is true."""
+    if x1.dtype == x2.dtype == dtypes.bool_:
+        x1, x2 = (astype(x, dtypes.DEFAULT_INT) for x in (x1, x2))
+        return not_equal(linalg.dot_general(x1, x2, contract=contract, batch=batch), 0)
+    return linalg.dot_general(x1, x2, contract=contract, batch=batch)

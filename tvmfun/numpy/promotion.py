@@ -15,6 +15,10 @@ from tvmfun.core.leaf import abstract, scalar_of
 from tvmfun.errors import ArgumentError, DtypeError
 from tvmfun.ops import pointwise
 
+__all__ = [
+    "result_type",
+]
+
 
 def operand(name: str, value: Any) -> Any:
     """``value`` if it is an array of ours, of NumPy, or a number; a copy of an array of another library.
@@ -54,13 +58,15 @@ def convert(name: str, value: Any, dtype: np.dtype) -> Any:
     return device_array(operand(name, value).astype(dtype))
 
 
-def operands(name: str, *values: Any, floating: bool = False) -> list[Any]:
-    """The values in the dtype they promote to; integers become floats if ``floating``."""
+def operands(name: str, *values: Any, floating: bool = False, numeric: bool = False) -> list[Any]:
+    """The values in the dtype they promote to; integers become floats if ``floating``, bools int32 if ``numeric``."""
     values = tuple(operand(name, value) for value in values)
     avals = [abstract(value, name) for value in values]
     dtype, weak = dtypes.promote(*((aval.dtype, aval.weak) for aval in avals))
     if floating and not dtypes.is_float(dtype):
         dtype = dtypes.DEFAULT_FLOAT
+    if numeric and dtype == dtypes.bool_:
+        dtype = dtypes.DEFAULT_INT
     converted = [convert(name, value, dtype) for value in values]
     if not weak and all(isinstance(value, np.generic) for value in converted):
         converted[0] = device_array(converted[0])  # ops take NumPy scalars alone for Python numbers

@@ -32,6 +32,14 @@ from tvmfun.numpy.manipulation import broadcast_to, expand_dims, moveaxis, resha
 from tvmfun.numpy.promotion import convert, dtype_or, operand
 from tvmfun.ops import shape as ops
 
+__all__ = [
+    "arange",
+    "geomspace",
+    "linspace",
+    "logspace",
+    "meshgrid",
+]
+
 
 def arange(start: Any, stop: Any = None, step: Any = 1, dtype: Any = None, *, device: Any = None) -> Array:
     """Returns ``start, start + step, ...`` up to but without ``stop``.

@@ -22,12 +22,23 @@ from tvmfun.numpy.manipulation import (
     expand_dims,
     listed,
     moveaxis,
+    normalize_axes,
     normalize_axis,
     ravel,
     reshape,
 )
 from tvmfun.numpy.ranges import arange
-from tvmfun.numpy.searching import flatnonzero, searchsorted
+from tvmfun.numpy.searching import flatnonzero, searchsorted, unknown_size
+
+__all__ = [
+    "delete",
+    "insert",
+    "repeat",
+    "resize",
+    "roll",
+    "tile",
+    "trim_zeros",
+]
 
 
 def roll(a: Any, shift: Axes | Array, axis: Axes | None = None) -> Array:
@@ -204,3 +215,34 @@ def delete(arr: Any, obj: Any, axis: int | None = None, *, assume_unique_indices
     except IndexError as error:
         raise IndexingError("delete", f"there are {size} elements along axis {axis}", got=str(obj)) from error
     return arr[(slice(None),) * axis + (kept,)]
+
+
+def trim_zeros(filt: Any, trim: str = "fb", axis: Axes | None = None) -> Array:
+    """Returns the array without the zeros at its ends; not of traced arrays.
+
+    Args:
+        filt: the array.
+        trim: ``"f"`` for the front, ``"b"`` for the back, ``"fb"`` for both.
+        axis: one axis or several: slices of zeros at their ends are left out; by default along all axes.
+
+    >>> trim_zeros([0, 0, 1, 0, 2, 0])
+    Array([1, 0, 2], dtype=int32)
+    """
+    x = asarray(filt)
+    sides = trim.lower()
+    if not set(sides) <= {"f", "b"} or not sides:
+        raise ArgumentError("trim_zeros", "the sides are 'f', 'b' or 'fb'", got=repr(trim))
+    if isinstance(x, Tracer):
+        raise unknown_size("trim_zeros", x)
+    axes = normalize_axes("trim_zeros", axis, x.ndim)
+    places = np.nonzero(x.concrete("trim_zeros").numpy())
+    index = []
+    for i, size in enumerate(x.shape):
+        begin, end = (int(places[i].min()), int(places[i].max()) + 1) if places[i].size else (size, 0)
+        if i not in axes:
+            index.append(slice(None))
+        elif not places[i].size:
+            index.append(slice(0, 0))
+        else:
+            index.append(slice(begin if "f" in sides else 0, end if "b" in sides else size))
+    return x[tuple(index)]

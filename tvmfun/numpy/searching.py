@@ -28,6 +28,21 @@ from tvmfun.numpy.statistical import keep, sum
 from tvmfun.ops import reduce as ops
 from tvmfun.ops.search import searchsorted as search
 
+__all__ = [
+    "argmax",
+    "argmin",
+    "argwhere",
+    "count_nonzero",
+    "digitize",
+    "flatnonzero",
+    "isin",
+    "nonzero",
+    "piecewise",
+    "searchsorted",
+    "select",
+    "where",
+]
+
 
 def _arg(op: Op, x: Any, axis: int | None, keepdims: bool) -> Array:
     x = asarray(x)

@@ -20,6 +20,18 @@ from tvmfun.numpy.manipulation import ravel, reshape
 from tvmfun.numpy.searching import flatnonzero, isin, searchsorted, unknown_size
 from tvmfun.numpy.sorting import argsort, sort
 
+__all__ = [
+    "intersect1d",
+    "setdiff1d",
+    "setxor1d",
+    "union1d",
+    "unique",
+    "unique_all",
+    "unique_counts",
+    "unique_inverse",
+    "unique_values",
+]
+
 
 class UniqueAll(NamedTuple):
     """What :func:`unique_all` returns."""

@@ -1,4 +1,4 @@
-"""Convolution, interpolation, numerical derivatives and integrals, and polynomials."""
+"""Convolution, interpolation, numerical derivatives and integrals."""
 
 from __future__ import annotations
 
@@ -38,6 +38,16 @@ from tvmfun.numpy.sorting import argsort
 from tvmfun.numpy.statistical import sum
 from tvmfun.numpy.utility import diff
 from tvmfun.ops import conv
+
+__all__ = [
+    "convolve",
+    "correlate",
+    "gradient",
+    "interp",
+    "trapezoid",
+    "unwrap",
+    "vander",
+]
 
 
 def _sliding_products(name: str, x: Any, v: Any, mode: str, *, turned: bool) -> Array:
@@ -216,26 +226,6 @@ def unwrap(p: Any, discont: Any = None, axis: int = -1, period: float = 2 * math
     moved = where(less(abs(jump), half if discont is None else discont), 0, short - jump)
     lead = (slice(None),) * axis
     return concat([p[(*lead, slice(0, 1))], p[(*lead, slice(1, None))] + cumsum(moved, axis)], axis)
-
-
-def polyval(p: Any, x: Any, *, unroll: int = 16) -> Array:
-    """Returns the values at ``x`` of the polynomial with coefficients ``p``, highest power first.
-
-    Args:
-        p: the coefficients, a vector.
-        x: where to evaluate.
-        unroll: for JAX: the steps are always straight code.
-
-    >>> polyval([1, 0, 2], 3)
-    Array(11, dtype=int32)
-    """
-    p, x = arrays("polyval", p, x)
-    if p.ndim != 1:
-        raise ShapeError("polyval", "the coefficients must be a vector", got=repr(p.aval))
-    result = multiply(x, 0)
-    for k in range(p.size):
-        result = add(multiply(result, x), p[k])
-    return result
 
 
 def vander(x: Any, N: int | None = None, increasing: bool = False) -> Array:

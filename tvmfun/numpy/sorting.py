@@ -18,6 +18,14 @@ from tvmfun.ops import index as ops
 from tvmfun.ops import pointwise
 from tvmfun.ops import shape as shapes
 
+__all__ = [
+    "argpartition",
+    "argsort",
+    "lexsort",
+    "partition",
+    "sort",
+]
+
 
 def argsort(
     a: Any,

@@ -20,6 +20,18 @@ from tvmfun.numpy.manipulation import Axes, broadcast_to, normalize_axes, reshap
 from tvmfun.numpy.promotion import convert, no_out
 from tvmfun.ops import reduce as ops
 
+__all__ = [
+    "average",
+    "max",
+    "mean",
+    "min",
+    "prod",
+    "ptp",
+    "std",
+    "sum",
+    "var",
+]
+
 
 def keep(result: Array, x: Array, axes: tuple[int, ...], keepdims: bool) -> Array:
     """A reduced ``x``, if wanted with its reduced axes as size 1."""

@@ -31,6 +31,21 @@ from tvmfun.numpy.promotion import no_out, operands
 from tvmfun.numpy.statistical import keep, selected
 from tvmfun.ops import reduce as ops
 
+__all__ = [
+    "all",
+    "allclose",
+    "any",
+    "array_equal",
+    "array_equiv",
+    "diff",
+    "ediff1d",
+    "isclose",
+    "isscalar",
+    "ndim",
+    "shape",
+    "size",
+]
+
 
 def any(a: Any, axis: Axes | None = None, out: None = None, keepdims: bool = False, *, where: Any = None) -> Array:
     """Returns whether an element is non-zero; false if there are none. ``where`` masks the elements to look at."""
