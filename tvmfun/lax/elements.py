@@ -274,3 +274,23 @@ def clamp(min: Any, x: Any, max: Any) -> Array:
     end = pointwise.where(pointwise.less(high, x), high, end)
     end = pointwise.where(pointwise.less(x, low), low, end)
     return pointwise.where(pointwise.bitwise_and(pointwise.less(low, x), pointwise.less(x, high)), x, end)
+
+
+def optimization_barrier(operand: Any) -> Any:
+    """Returns the tree of arrays as it is: no optimization here changes what is computed from it."""
+    return tree.map(tnp.asarray, operand)
+
+
+def real(x: Any) -> Array:
+    """Returns the real part: the array itself."""
+    return tnp.real(x)
+
+
+def imag(x: Any) -> Array:
+    """Returns the imaginary part: zeros."""
+    return tnp.imag(x)
+
+
+def conj(x: Any) -> Array:
+    """Returns the complex conjugate: the array itself."""
+    return tnp.conj(x)

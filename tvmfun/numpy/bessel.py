@@ -12,6 +12,7 @@ from typing import Any
 
 from tvmfun import dtypes
 from tvmfun.core.array import Array
+from tvmfun.numpy.creation import arrays
 from tvmfun.numpy.promotion import operands
 from tvmfun.ops import pointwise as ops
 
@@ -39,12 +40,18 @@ def scaled(name: str, order: int, x: Any) -> Array:
     # Each series gets a harmless argument where the other one counts.
     small, large = ops.where(near, x, real(1)), ops.where(near, real(_BORDER), size)
     half = ops.multiply(small, real(0.5))
-    series = _horner([1 / (math.factorial(k) * math.factorial(k + order)) for k in range(_TERMS)], half * half)
-    first = ops.multiply(series, ops.exp(ops.negative(ops.abs(small))))
+    # In a variable up to 1, whose powers do not overflow in derivatives.
+    scale = (_BORDER / 2) ** 2
+    powers = [scale**k / (math.factorial(k) * math.factorial(k + order)) for k in range(_TERMS)]
+    series = _horner(powers, ops.multiply(half, ops.multiply(half, real(1 / scale))))
+    # The sign is 0 at 0, where the derivative of the size is 0 then.
+    first = ops.multiply(series, ops.exp(ops.negative(ops.multiply(small, ops.sign(small)))))
     terms = [1.0]
     for k in range(1, _ASYMPTOTIC_TERMS):
-        terms.append(-terms[-1] * (4 * order**2 - (2 * k - 1) ** 2) / (8 * k))
-    second = ops.divide(_horner(terms, ops.divide(real(1), large)), ops.sqrt(ops.multiply(real(2 * math.pi), large)))
+        terms.append(-terms[-1] * (4 * order**2 - (2 * k - 1) ** 2) / (8 * k * _BORDER))
+    second = ops.divide(
+        _horner(terms, ops.divide(real(_BORDER), large)), ops.sqrt(ops.multiply(real(2 * math.pi), large))
+    )
     if order:
         first = ops.multiply(first, half)
         second = ops.where(ops.less(x, real(0)), ops.negative(second), second)
@@ -59,7 +66,7 @@ def i0(x: Any) -> Array:
     >>> i0([0.0, 1.0])
     Array([1.       , 1.2660658], dtype=float32)
     """
-    (x,) = operands("i0", x, floating=True)
+    (x,) = arrays("i0", x, floating=True)
     return ops.multiply(scaled("i0", 0, x), ops.exp(ops.abs(x)))
 
 
