@@ -18,6 +18,7 @@ from tvmfun.core.program import Program
 from tvmfun.core.trace import trace
 from tvmfun.interop import relax as _relax  # noqa: F401  # Program.from_relax asks it
 from tvmfun.jit import clear_caches, debug_nans, device_get, device_put, eval_shape, jit
+from tvmfun.names import missing as _missing
 from tvmfun.runtime import devices
 from tvmfun.transforms import (
     PrecisionPolicy,
@@ -84,3 +85,5 @@ __all__ = [
     "vjp",
     "vmap",
 ]
+
+__getattr__ = _missing(__name__)

@@ -25,6 +25,7 @@ from tvmfun.core.leaf import abstract
 from tvmfun.core.trace import is_tracing
 from tvmfun.errors import ArgumentError, DtypeError, ShapeError
 from tvmfun.jit import jit
+from tvmfun.names import missing as _missing
 from tvmfun.numpy.creation import Shape, as_shape
 from tvmfun.numpy.promotion import convert, operand
 from tvmfun.ops.bits import threefry2x32
@@ -394,4 +395,5 @@ def permutation(key: Any, x: Any, axis: int = 0, independent: bool = False) -> A
     return array if order is None else tnp.take(array, order, axis)
 
 
+__getattr__ = _missing(__name__)
 publish(globals())

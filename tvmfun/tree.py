@@ -26,6 +26,7 @@ from optree import PyTreeSpec as Structure
 
 from tvmfun.boundary import publish
 from tvmfun.errors import ArgumentError, TreeError
+from tvmfun.names import missing as _missing
 
 __all__ = [
     "Field",
@@ -589,4 +590,5 @@ def _register_jax_node(cls: type, jax_tree: Any) -> None:
     _register(cls, flatten_node, unflatten_node, path_entry_type=_JaxEntry)
 
 
+__getattr__ = _missing(__name__)
 publish(globals(), prefix="tree.", but=("check_same_structure",))

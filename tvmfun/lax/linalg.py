@@ -11,6 +11,7 @@ from tvmfun import numpy as tnp
 from tvmfun.core.array import Array
 from tvmfun.errors import ArgumentError, ShapeError
 from tvmfun.lax import arrays, control_flow, indexing
+from tvmfun.names import missing as _missing
 from tvmfun.numpy.promotion import operands
 from tvmfun.ops import decompositions, spectral
 
@@ -202,3 +203,6 @@ def svd(
         return tuple(result) if compute_uv else result
     u, s, vt = spectral.svd(x, full=bool(full_matrices and compute_uv))
     return (u, s, vt) if compute_uv else s
+
+
+__getattr__ = _missing(__name__)

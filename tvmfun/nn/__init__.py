@@ -8,6 +8,7 @@
 """
 
 from tvmfun.boundary import publish as _publish
+from tvmfun.names import missing as _missing
 from tvmfun.nn import functional, init, losses
 from tvmfun.nn.folding import fold
 from tvmfun.nn.layers import (
@@ -155,4 +156,5 @@ __all__ = [
     "summary",
 ]
 
+__getattr__ = _missing(__name__)
 _publish(globals())

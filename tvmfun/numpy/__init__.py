@@ -10,12 +10,12 @@ so no ``fft``; ``real``, ``imag`` and ``conj`` are there for programs that ask a
 from __future__ import annotations
 
 import math
-from typing import Any
 
 import numpy as _numpy
 
 from tvmfun.boundary import publish as _publish
 from tvmfun.core.array import Array
+from tvmfun.names import missing as _missing
 from tvmfun.numpy import (
     bessel,
     bits,
@@ -176,13 +176,5 @@ __all__ += tapers.__all__
 __all__ += utility.__all__
 __all__ += vectorizing.__all__
 
-_COMPLEX = ("angle", "complex64", "complex128", "conj", "conjugate", "fft", "imag", "iscomplex", "iscomplexobj", "real")
-
-
-def __getattr__(name: str) -> Any:
-    if name in _COMPLEX:
-        raise AttributeError(f"[numpy] there are no complex numbers, because TVM has none, and so no {name!r}.")
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-
-
+__getattr__ = _missing(__name__)
 _publish(globals())

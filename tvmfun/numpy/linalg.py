@@ -17,6 +17,7 @@ from tvmfun.boundary import publish
 from tvmfun.core.array import Array
 from tvmfun.core.trace import is_tracing
 from tvmfun.errors import ArgumentError, DtypeError, ShapeError
+from tvmfun.names import missing as _missing
 from tvmfun.numpy import linear_algebra
 from tvmfun.numpy.contractions import einsum
 from tvmfun.numpy.creation import arrays, asarray, eye, ones
@@ -608,4 +609,5 @@ def trace(x: Any, /, *, offset: int = 0, dtype: Any = None) -> Array:
     return linear_algebra.trace(x, offset, -2, -1, dtype)
 
 
+__getattr__ = _missing(__name__)
 publish(globals())
