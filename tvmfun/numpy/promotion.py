@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -9,7 +10,7 @@ import numpy as np
 from tvmfun import dtypes
 from tvmfun.boundary import described
 from tvmfun.core import dims
-from tvmfun.core.array import Array, device_array, foreign_array
+from tvmfun.core.array import Array, ShapeDtype, device_array, foreign_array
 from tvmfun.core.dims import Dim
 from tvmfun.core.leaf import abstract, scalar_of
 from tvmfun.errors import ArgumentError, DtypeError
@@ -58,11 +59,25 @@ def convert(name: str, value: Any, dtype: np.dtype) -> Any:
     return device_array(operand(name, value).astype(dtype))
 
 
+def _types(name: str, values: Sequence[Any]) -> list[tuple[np.dtype, bool]]:
+    """The dtype of each value, and whether it is weak.
+
+    A ``numpy.float64`` is a Python float, which is what NumPy makes of one: it gives way to arrays. Among its like it
+    keeps its precision.
+    """
+    scalars = [type(value) is np.float64 for value in values]
+    if not any(scalars):
+        avals = [abstract(value, name) for value in values]
+        return [(aval.dtype, aval.weak) for aval in avals]
+    own = dtypes.float64 if all(scalars) else dtypes.DEFAULT_FLOAT
+    rest = (None if is_scalar else abstract(value, name) for value, is_scalar in zip(values, scalars, strict=True))
+    return [(own, True) if aval is None else (aval.dtype, aval.weak) for aval in rest]
+
+
 def operands(name: str, *values: Any, floating: bool = False, numeric: bool = False) -> list[Any]:
     """The values in the dtype they promote to; integers become floats if ``floating``, bools int32 if ``numeric``."""
     values = tuple(operand(name, value) for value in values)
-    avals = [abstract(value, name) for value in values]
-    dtype, weak = dtypes.promote(*((aval.dtype, aval.weak) for aval in avals))
+    dtype, weak = dtypes.promote(*_types(name, values))
     if floating and not dtypes.is_float(dtype):
         dtype = dtypes.DEFAULT_FLOAT
     if numeric and dtype == dtypes.bool_:
@@ -96,14 +111,12 @@ def result_type(*arrays_and_dtypes: Any) -> np.dtype:
     >>> result_type(np.zeros(3, "float32"), 1.0)
     dtype('float32')
     """
-    pairs = []
-    for item in arrays_and_dtypes:
-        if isinstance(item, str | np.dtype | type):
-            pairs.append((dtypes.canonical(item), False))
-        else:
-            aval = abstract(operand("result_type", item), "result_type")
-            pairs.append((aval.dtype, aval.weak))
-    return dtypes.promote(*pairs)[0]
+    is_dtype = [isinstance(item, str | np.dtype | type) for item in arrays_and_dtypes]
+    values = [
+        ShapeDtype((), dtypes.canonical(item)) if named else operand("result_type", item)
+        for item, named in zip(arrays_and_dtypes, is_dtype, strict=True)
+    ]
+    return dtypes.promote(*_types("result_type", values))[0]
 
 
 def require_integer(name: str, value: Any) -> None:

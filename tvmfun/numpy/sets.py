@@ -218,7 +218,8 @@ def intersect1d(
     """
     first, second = (ravel(x) for x in arrays("intersect1d", ar1, ar2))
     if size is None:
-        values, *places = np.intersect1d(*_host("intersect1d", first, second), False, True)
+        one, two = _host("intersect1d", first, second)
+        values, *places = np.intersect1d(one, two, return_indices=True)
         result = device_array(values.astype(first.dtype))
         return (result, *(device_array(p.astype(np.int32)) for p in places)) if return_indices else result
     order = argsort(first)
@@ -245,7 +246,8 @@ def setdiff1d(
     """
     first, second = (ravel(x) for x in arrays("setdiff1d", ar1, ar2))
     if size is None:
-        return device_array(np.setdiff1d(*_host("setdiff1d", first, second)).astype(first.dtype))
+        one, two = _host("setdiff1d", first, second)
+        return device_array(np.setdiff1d(one, two).astype(first.dtype))
     rows = sort(first)
     return _selected(rows, logical_and(_is_new(rows), isin(rows, second, invert=True)), size, fill_value)[0]
 
@@ -260,7 +262,8 @@ def setxor1d(
     """
     first, second = (ravel(x) for x in arrays("setxor1d", ar1, ar2))
     if size is None:
-        return device_array(np.setxor1d(*_host("setxor1d", first, second)).astype(first.dtype))
+        one, two = _host("setxor1d", first, second)
+        return device_array(np.setxor1d(one, two).astype(first.dtype))
     rows = sort(concat([first, second]))
     apart = logical_xor(isin(rows, first), isin(rows, second))
     return _selected(rows, logical_and(_is_new(rows), apart), size, fill_value)[0]
