@@ -444,7 +444,7 @@ def test_indexing_errors(x, i):
     for index in (3, -4, np.int64(3)):
         with pytest.raises(IndexingError, match="3 elements"):
             i[index]
-    for index in (1.0, "a", (0, 0), True, np.True_, (..., ...), slice(None, None, 0), slice(0.5), [True, False], [0.5]):
+    for index in (1.0, "a", (0, 0), (..., ...), slice(None, None, 0), slice(0.5), [True, False], [0.5]):
         with pytest.raises(IndexError if index != [0.5] else DtypeError, match=r"\[index\]"):
             i[index]
 

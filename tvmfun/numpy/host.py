@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
-from numpy import get_printoptions, iterable, printoptions, set_printoptions
 
 from tvmfun import dtypes
 from tvmfun.core.array import Array
@@ -116,3 +115,28 @@ def savez(file: Any, *args: Any, allow_pickle: bool = True, **kwds: Any) -> None
     """Writes several arrays to a file in NumPy's format; the arguments are those of ``numpy.savez``."""
     own = {key: np.asarray(value) for key, value in kwds.items()}
     np.savez(file, *map(np.asarray, args), allow_pickle=allow_pickle, **own)
+
+
+def get_printoptions() -> dict[str, Any]:
+    """Returns how arrays are printed: NumPy's options, which arrays of this library follow."""
+    return dict(np.get_printoptions())
+
+
+def set_printoptions(*args: Any, **kwargs: Any) -> None:
+    """Sets how arrays are printed; the arguments are those of ``numpy.set_printoptions``."""
+    np.set_printoptions(*args, **kwargs)
+
+
+def printoptions(*args: Any, **kwargs: Any) -> Any:
+    """Returns a context in which arrays are printed in another way; the arguments are NumPy's.
+
+    >>> with printoptions(precision=2):
+    ...     print(asarray([1 / 3]))
+    [0.33]
+    """
+    return np.printoptions(*args, **kwargs)
+
+
+def iterable(y: Any) -> bool:
+    """Returns whether an object can be iterated over, which arrays without axes cannot."""
+    return np.iterable(y)

@@ -62,15 +62,15 @@ def convert(name: str, value: Any, dtype: np.dtype) -> Any:
 def _types(name: str, values: Sequence[Any]) -> list[tuple[np.dtype, bool]]:
     """The dtype of each value, and whether it is weak.
 
-    A ``numpy.float64`` is a Python float, which is what NumPy makes of one: it gives way to arrays. Among its like it
+    A ``numpy.float64`` is a Python float, which is what NumPy makes of one: it gives way to arrays. Among numbers it
     keeps its precision.
     """
     scalars = [type(value) is np.float64 for value in values]
     if not any(scalars):
         avals = [abstract(value, name) for value in values]
         return [(aval.dtype, aval.weak) for aval in avals]
-    own = dtypes.float64 if all(scalars) else dtypes.DEFAULT_FLOAT
-    rest = (None if is_scalar else abstract(value, name) for value, is_scalar in zip(values, scalars, strict=True))
+    rest = [None if is_scalar else abstract(value, name) for value, is_scalar in zip(values, scalars, strict=True)]
+    own = dtypes.float64 if all(aval is None or aval.weak for aval in rest) else dtypes.DEFAULT_FLOAT
     return [(own, True) if aval is None else (aval.dtype, aval.weak) for aval in rest]
 
 
