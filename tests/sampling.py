@@ -45,6 +45,7 @@ ALIKE = {
     "numpy/test_against_jax.py": 8,
     "numpy/test_at.py": 3,
     "numpy/test_elementwise.py": 3,
+    "numpy/test_names.py": 3,
     "numpy/test_shapes_and_dtypes.py": 3,
     "numpy/test_special_cases.py": 2,
     "numpy/test_statistical.py": 2,

@@ -33,6 +33,7 @@ from tvmfun.jit import (
     jit,
     typeof,
 )
+from tvmfun.names import missing as _missing
 from tvmfun.runtime import default_backend, device_count, devices
 from tvmfun.transforms import (
     PrecisionPolicy,
@@ -122,3 +123,5 @@ __all__ = [
     "vjp",
     "vmap",
 ]
+
+__getattr__ = _missing(__name__)

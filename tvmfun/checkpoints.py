@@ -35,6 +35,7 @@ from tvmfun import dtypes, tree
 from tvmfun.boundary import publish
 from tvmfun.core.array import Array, DeviceArray, ShapeDtype, device_array, foreign_array, move
 from tvmfun.errors import ArgumentError, CheckpointError, DtypeError, ShapeError, TreeError
+from tvmfun.names import missing as _missing
 
 __all__ = ["Contents", "Manager", "load", "read", "restore", "save"]
 
@@ -568,4 +569,5 @@ def _check_containers(saved: Any, like: Any) -> None:
             raise TreeError("load", what, got=str(other), hint="a tree like the saved one, or read and restore")
 
 
+__getattr__ = _missing(__name__)
 publish(globals())

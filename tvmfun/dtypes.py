@@ -146,6 +146,8 @@ def promote(*operands: tuple[np.dtype, bool]) -> tuple[np.dtype, bool]:
     node = reduce(_join, nodes)
     if isinstance(node, str):
         default = DEFAULT_INT if node == "int*" else DEFAULT_FLOAT
+        if not all(weak for _, weak in operands):
+            return default, False
         candidates = (dtype for dtype, _ in operands if _weak_node(dtype) == node)
         return max(candidates, key=lambda d: d.itemsize, default=default), all(weak for _, weak in operands)
     return node, all(weak for _, weak in operands)

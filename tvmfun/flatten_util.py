@@ -11,6 +11,7 @@ from tvmfun import numpy as tnp
 from tvmfun.boundary import publish
 from tvmfun.core.array import Array
 from tvmfun.errors import DtypeError, ShapeError
+from tvmfun.names import missing as _missing
 
 __all__ = ["ravel_pytree"]
 
@@ -64,4 +65,5 @@ def ravel_pytree(pytree: Any) -> tuple[Array, Callable[[Any], Any]]:
     return vector, unravel
 
 
+__getattr__ = _missing(__name__)
 publish(globals())

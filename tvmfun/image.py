@@ -14,6 +14,7 @@ from tvmfun import numpy as tnp
 from tvmfun.boundary import publish
 from tvmfun.core.array import Array
 from tvmfun.errors import ArgumentError, ShapeError
+from tvmfun.names import missing as _missing
 from tvmfun.numpy.creation import as_shape
 
 __all__ = ["ResizeMethod", "resize", "scale_and_translate"]
@@ -222,4 +223,5 @@ def _kernel(method: str | ResizeMethod) -> Callable | None:
     return _KERNELS[method if isinstance(method, ResizeMethod) else ResizeMethod.from_string(method)]
 
 
+__getattr__ = _missing(__name__)
 publish(globals())

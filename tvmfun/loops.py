@@ -39,6 +39,7 @@ from tvmfun.core.array import Array
 from tvmfun.data.sources import positive
 from tvmfun.errors import ArgumentError, DataError, DtypeError, ShapeError
 from tvmfun.metrics import Mean
+from tvmfun.names import missing as _missing
 
 __all__ = ["CSVLogger", "EarlyStopping", "JSONLLogger", "Progress", "TensorBoardWriter", "evaluate", "progress"]
 
@@ -462,3 +463,6 @@ def _wide(leaf: Any) -> np.ndarray:
     """The elements as numbers that do not overflow when many batches are added."""
     array = np.asarray(leaf)
     return array.astype("int64" if array.dtype.kind in "biu" else "float64")
+
+
+__getattr__ = _missing(__name__)

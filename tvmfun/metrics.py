@@ -19,6 +19,7 @@ import tvmfun.numpy as tnp
 from tvmfun.core.array import Array
 from tvmfun.data.sources import positive
 from tvmfun.errors import ShapeError
+from tvmfun.names import missing as _missing
 from tvmfun.nn.losses import cross_entropy
 from tvmfun.nn.losses.arguments import floats, integers, same_shape
 
@@ -306,3 +307,6 @@ def _differences(where: str, predictions: Any, targets: Any) -> Array:
     predictions, targets = floats(where, "predictions", predictions), tnp.asarray(targets)
     same_shape(where, "predictions and the targets", predictions, targets)
     return predictions - targets
+
+
+__getattr__ = _missing(__name__)

@@ -31,6 +31,7 @@ from tvmfun.core.array import Array
 from tvmfun.core.derivative import Use
 from tvmfun.core.leaf import abstract
 from tvmfun.errors import DtypeError, GradientError, ShapeError
+from tvmfun.names import missing as _missing
 from tvmfun.ops import index
 
 __all__ = ["RowSparse", "RowTable"]
@@ -168,3 +169,6 @@ def gradient(table: Any, uses: Sequence[Use]) -> RowSparse:
     if not uses:
         return RowSparse(tnp.zeros(0, "int32"), tnp.zeros((0, *aval.shape[1:]), aval.dtype), count)
     return summed(tnp.concat(indices), tnp.concat(rows), count)
+
+
+__getattr__ = _missing(__name__)

@@ -23,6 +23,7 @@ from optree import PyTreeSpec as Structure
 from tvmfun.boundary import publish
 from tvmfun.errors import ArgumentError, TreeError
 from tvmfun.key_paths import OwnKeyEntry, key_path, keystr
+from tvmfun.names import missing as _missing
 from tvmfun.tree_difference import first_difference, place
 
 __all__ = [
@@ -539,4 +540,5 @@ def _register_jax_node(cls: type, jax_tree: Any) -> None:
     register(cls, flatten_node, unflatten_node, path_entry_type=OwnKeyEntry)
 
 
+__getattr__ = _missing(__name__)
 publish(globals(), prefix="tree.", but=("check_same_structure",))

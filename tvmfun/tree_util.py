@@ -16,6 +16,7 @@ from tvmfun import tree
 from tvmfun.boundary import publish
 from tvmfun.errors import ArgumentError
 from tvmfun.key_paths import DictKey, FlattenedIndexKey, GetAttrKey, OwnKeyEntry, SequenceKey, keystr
+from tvmfun.names import missing as _missing
 from tvmfun.tree import KeyPath, register_dataclass
 from tvmfun.tree import Structure as PyTreeDef
 from tvmfun.tree import all as tree_all
@@ -323,4 +324,5 @@ def treedef_tuple(treedefs: Iterable[PyTreeDef]) -> PyTreeDef:
     return optree.treespec_tuple(treedefs, namespace="tvmfun")
 
 
+__getattr__ = _missing(__name__)
 publish(globals(), prefix="tree_util.")

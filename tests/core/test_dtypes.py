@@ -74,7 +74,7 @@ def test_python_numbers_are_not_numpy_numbers():
 def test_result_type_takes_arrays_numbers_and_dtypes():
     assert tnp.result_type(tnp.ones(2, "int8"), 1) == "int8"
     assert tnp.result_type(tnp.ones(2, "int8"), 1.0) == "float32"
-    assert tnp.result_type(np.float64(1.0), tnp.float32) == "float64"
+    assert tnp.result_type(np.float64(1.0), tnp.float32) == tnp.result_type(1.0, tnp.float32) == "float32"
     assert tnp.result_type("int32", tnp.ones(2, "bfloat16")) == "bfloat16"
     with pytest.raises(DtypeError, match=r"\[result_type\]"):
         tnp.result_type(tnp.ones(2), [1])

@@ -225,8 +225,7 @@ def test_integer_powers(dtype):
     assert (2 ** tnp.asarray([0, 3])).tolist() == [1, 8]
     with pytest.raises(DtypeError, match=r"\[power\] an integer to a negative power"):
         tnp.power(base, -1)
-    with pytest.raises(DtypeError, match=r"\[power\] bools"):
-        tnp.power(np.array([True]), np.array([True]))
+    assert tnp.power(np.array([True]), np.array([True])).dtype == "int32"
 
 
 @pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
@@ -296,7 +295,7 @@ def test_broadcasting(shapes):
 def test_numbers_alone_stay_weak_and_numpy_numbers_do_not():
     assert tnp.exp(1.0).weak_type
     assert tnp.add(1, 2.5).dtype == "float32"
-    assert not tnp.add(np.float64(1), np.float64(2)).weak_type
+    assert not tnp.add(np.float32(1), np.float32(2)).weak_type
     assert tnp.add(np.float64(1), 2).dtype == "float64"
     assert tvmfun.jit(lambda: (tnp.exp(1.0), tnp.floor(2.5), tnp.add(np.float64(1), 1)))()[2].dtype == "float64"
     assert (tnp.floor(2.5).item(), tnp.isnan(2.0).item(), tnp.positive(3).item()) == (2.0, False, 3)
@@ -372,5 +371,5 @@ def test_public_functions_have_their_names_and_sentences():
         function = getattr(tnp, name)
         if callable(function) and not isinstance(function, type):
             assert function.__name__ == name
-            assert function.__doc__ and function.__doc__.startswith("Returns")
+            assert function.__doc__ and function.__doc__.startswith(("Returns", "Sets", "Writes"))
             assert pickle.loads(pickle.dumps(function)) is function

@@ -167,10 +167,10 @@ def test_signatures_take_what_the_standard_says(function: str, standard: str):
 
 
 def test_complex_numbers_are_refused_with_a_reason():
-    for name in ("real", "imag", "conj", "complex64", "fft"):
-        with pytest.raises(AttributeError, match="no complex numbers, because TVM has none"):
+    for name in ("complex64", "complex128", "fft"):
+        with pytest.raises(AttributeError, match="complex numbers"):
             getattr(tnp, name)
-    with pytest.raises(AttributeError, match="no attribute 'nonsense'"):
+    with pytest.raises(AttributeError, match="there is no 'nonsense'"):
         tnp.nonsense
     with pytest.raises(DtypeError, match="not supported"):
         tnp.asarray(np.ones(2, "complex64"))

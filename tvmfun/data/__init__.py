@@ -25,6 +25,7 @@ from tvmfun.data.batching import Batches, Padded, batches
 from tvmfun.data.sources import ArraySource, Source, Windows, memory_map
 from tvmfun.data.streams import Stream, prefetch
 from tvmfun.data.text import TextSource, pack, shuffle, stack
+from tvmfun.names import missing as _missing
 
 __all__ = [
     "ArraySource",
@@ -45,3 +46,5 @@ __all__ = [
 _publish(globals())
 for _made in Stream.__subclasses__():  # what the functions make is not public by itself
     _bound_methods(_made)
+
+__getattr__ = _missing(__name__)

@@ -4,10 +4,14 @@ from tvmfun.boundary import publish as _publish
 from tvmfun.lax import linalg as linalg
 from tvmfun.lax.arrays import broadcast as broadcast
 from tvmfun.lax.arrays import broadcast_in_dim as broadcast_in_dim
+from tvmfun.lax.arrays import broadcast_like as broadcast_like
 from tvmfun.lax.arrays import broadcast_shapes as broadcast_shapes
+from tvmfun.lax.arrays import broadcast_to_rank as broadcast_to_rank
 from tvmfun.lax.arrays import broadcasted_iota as broadcasted_iota
 from tvmfun.lax.arrays import collapse as collapse
 from tvmfun.lax.arrays import concatenate as concatenate
+from tvmfun.lax.arrays import dtype as dtype
+from tvmfun.lax.arrays import empty as empty
 from tvmfun.lax.arrays import expand_dims as expand_dims
 from tvmfun.lax.arrays import full as full
 from tvmfun.lax.arrays import full_like as full_like
@@ -16,12 +20,22 @@ from tvmfun.lax.arrays import iota as iota
 from tvmfun.lax.arrays import pad as pad
 from tvmfun.lax.arrays import reshape as reshape
 from tvmfun.lax.arrays import rev as rev
+from tvmfun.lax.arrays import shape_as_value as shape_as_value
 from tvmfun.lax.arrays import slice as slice
 from tvmfun.lax.arrays import slice_in_dim as slice_in_dim
 from tvmfun.lax.arrays import split as split
 from tvmfun.lax.arrays import squeeze as squeeze
+from tvmfun.lax.arrays import stack as stack
 from tvmfun.lax.arrays import tile as tile
 from tvmfun.lax.arrays import transpose as transpose
+from tvmfun.lax.arrays import unstack as unstack
+from tvmfun.lax.bessel import bessel_i0e as bessel_i0e
+from tvmfun.lax.bessel import bessel_i1e as bessel_i1e
+from tvmfun.lax.bits import clz as clz
+from tvmfun.lax.bits import mulhi as mulhi
+from tvmfun.lax.bits import nextafter as nextafter
+from tvmfun.lax.bits import population_count as population_count
+from tvmfun.lax.bits import reduce_precision as reduce_precision
 from tvmfun.lax.control_flow import associative_scan as associative_scan
 from tvmfun.lax.control_flow import cond as cond
 from tvmfun.lax.control_flow import fori_loop as fori_loop
@@ -52,6 +66,7 @@ from tvmfun.lax.elements import bitwise_xor as bitwise_xor
 from tvmfun.lax.elements import cbrt as cbrt
 from tvmfun.lax.elements import ceil as ceil
 from tvmfun.lax.elements import clamp as clamp
+from tvmfun.lax.elements import conj as conj
 from tvmfun.lax.elements import convert_element_type as convert_element_type
 from tvmfun.lax.elements import cos as cos
 from tvmfun.lax.elements import cosh as cosh
@@ -67,6 +82,7 @@ from tvmfun.lax.elements import expm1 as expm1
 from tvmfun.lax.elements import floor as floor
 from tvmfun.lax.elements import ge as ge
 from tvmfun.lax.elements import gt as gt
+from tvmfun.lax.elements import imag as imag
 from tvmfun.lax.elements import integer_pow as integer_pow
 from tvmfun.lax.elements import is_finite as is_finite
 from tvmfun.lax.elements import le as le
@@ -80,7 +96,9 @@ from tvmfun.lax.elements import min as min
 from tvmfun.lax.elements import mul as mul
 from tvmfun.lax.elements import ne as ne
 from tvmfun.lax.elements import neg as neg
+from tvmfun.lax.elements import optimization_barrier as optimization_barrier
 from tvmfun.lax.elements import pow as pow
+from tvmfun.lax.elements import real as real
 from tvmfun.lax.elements import reciprocal as reciprocal
 from tvmfun.lax.elements import rem as rem
 from tvmfun.lax.elements import round as round
@@ -116,6 +134,8 @@ from tvmfun.lax.indexing import scatter_max as scatter_max
 from tvmfun.lax.indexing import scatter_min as scatter_min
 from tvmfun.lax.indexing import scatter_mul as scatter_mul
 from tvmfun.lax.indexing import scatter_sub as scatter_sub
+from tvmfun.lax.layouts import ConvDimensionNumbers as ConvDimensionNumbers
+from tvmfun.lax.layouts import conv_dimension_numbers as conv_dimension_numbers
 from tvmfun.lax.parallel import all_gather as all_gather
 from tvmfun.lax.parallel import all_to_all as all_to_all
 from tvmfun.lax.parallel import axis_index as axis_index
@@ -142,6 +162,10 @@ from tvmfun.lax.segment import segment_max as segment_max
 from tvmfun.lax.segment import segment_min as segment_min
 from tvmfun.lax.segment import segment_prod as segment_prod
 from tvmfun.lax.segment import segment_sum as segment_sum
+from tvmfun.lax.solvers import custom_linear_solve as custom_linear_solve
+from tvmfun.lax.solvers import custom_root as custom_root
+from tvmfun.lax.sorting import approx_max_k as approx_max_k
+from tvmfun.lax.sorting import approx_min_k as approx_min_k
 from tvmfun.lax.sorting import argmax as argmax
 from tvmfun.lax.sorting import argmin as argmin
 from tvmfun.lax.sorting import sort as sort
@@ -157,10 +181,15 @@ from tvmfun.lax.special import regularized_incomplete_beta as regularized_incomp
 from tvmfun.lax.special import zeta as zeta
 from tvmfun.lax.windows import conv as conv
 from tvmfun.lax.windows import conv_general_dilated as conv_general_dilated
+from tvmfun.lax.windows import conv_general_dilated_patches as conv_general_dilated_patches
 from tvmfun.lax.windows import conv_transpose as conv_transpose
 from tvmfun.lax.windows import conv_with_general_padding as conv_with_general_padding
 from tvmfun.lax.windows import max_window as max_window
+from tvmfun.lax.windows import padtype_to_pads as padtype_to_pads
 from tvmfun.lax.windows import reduce_window as reduce_window
 from tvmfun.lax.windows import sum_window as sum_window
+from tvmfun.names import missing as _missing
+from tvmfun.numpy.precision import Precision as Precision
 
+__getattr__ = _missing(__name__)
 _publish(globals())

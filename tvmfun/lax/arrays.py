@@ -7,6 +7,8 @@ import math
 from collections.abc import Sequence
 from typing import Any
 
+import numpy as np
+
 from tvmfun import dtypes
 from tvmfun import numpy as tnp
 from tvmfun.core.array import Array
@@ -30,6 +32,11 @@ def full_like(x: Any, fill_value: Any, dtype: Any = None, shape: Ints | None = N
     """Returns an array of one value with the shape and dtype of ``x``, unless others are given."""
     x = tnp.asarray(x)
     return tnp.full(x.shape if shape is None else tuple(shape), fill_value, dtype or x.dtype)
+
+
+def empty(shape: Ints, dtype: Any) -> Array:
+    """Returns an array of zeros: what is in memory by chance is no function of the arguments."""
+    return tnp.zeros(tuple(shape), dtype)
 
 
 def iota(dtype: Any, size: int) -> Array:
@@ -107,6 +114,21 @@ def broadcast_in_dim(operand: Any, shape: Ints, broadcast_dimensions: Ints) -> A
     return ops.broadcast_to(tnp.reshape(operand, tuple(sizes)), shape=shape)
 
 
+def broadcast_like(arr: Any, like_arr: Any) -> Array:
+    """Returns the array repeated to the shape of another one."""
+    return tnp.broadcast_to(arr, tnp.asarray(like_arr).shape)
+
+
+def broadcast_to_rank(x: Any, rank: int) -> Array:
+    """Returns the array with leading axes of size 1 until there are ``rank`` axes.
+
+    >>> broadcast_to_rank(iota("int32", 2), 3).shape
+    (1, 1, 2)
+    """
+    x = tnp.asarray(x)
+    return tnp.reshape(x, (1,) * (rank - x.ndim) + x.shape)
+
+
 def rev(operand: Any, dimensions: Ints) -> Array:
     """Returns the array with the elements along ``dimensions`` in reverse order."""
     operand = tnp.asarray(operand)
@@ -125,6 +147,16 @@ def split(operand: Any, sizes: Ints, axis: int = 0) -> list[Array]:
         raise ShapeError("split", f"the sizes must add up to that of axis {axis}", got=f"{tuple(sizes)} of {operand}")
     ends = [sum(sizes[: i + 1]) for i in range(len(sizes) - 1)]
     return tnp.split(operand, ends, axis=axis)
+
+
+def stack(operands: Sequence[Any], axis: int = 0) -> Array:
+    """Returns the arrays side by side along a new axis."""
+    return tnp.stack(operands, axis)
+
+
+def unstack(x: Any, axis: int = 0) -> tuple[Array, ...]:
+    """Returns the slices along an axis."""
+    return tnp.unstack(x, axis)
 
 
 def tile(operand: Any, reps: Ints) -> Array:
@@ -208,3 +240,13 @@ def broadcast_shapes(*shapes: Ints) -> tuple[int, ...]:
     (2, 3)
     """
     return pointwise.broadcast_shapes("broadcast_shapes", [tuple(shape) for shape in shapes])
+
+
+def shape_as_value(shape: Ints) -> Array:
+    """Returns a shape as a vector."""
+    return tnp.asarray([tnp.asarray(size) for size in shape]) if len(shape) else tnp.zeros((0,), dtypes.int32)
+
+
+def dtype(x: Any) -> np.dtype:
+    """Returns the dtype of an array or a number."""
+    return tnp.result_type(x)

@@ -349,7 +349,11 @@ def fori_loop(
     return val
 
 
-def cond(pred: Any, true_fun: Callable, false_fun: Callable, *operands: Any) -> Any:
+#: No operand: None is one.
+_ABSENT: Any = object()
+
+
+def cond(pred: Any, true_fun: Callable, false_fun: Callable, *operands: Any, operand: Any = _ABSENT) -> Any:
     """Returns ``true_fun(*operands)`` or ``false_fun(*operands)``; only the chosen one runs.
 
     Under ``vmap`` with a predicate that differs between examples, both run and each example chooses.
@@ -359,6 +363,7 @@ def cond(pred: Any, true_fun: Callable, false_fun: Callable, *operands: Any) -> 
         true_fun: a function of the operands.
         false_fun: another one whose result has the same tree, shapes and dtypes.
         operands: trees of arrays.
+        operand: one more of them.
 
     Raises:
         TreeError, ShapeError, DtypeError: if the results of the branches differ in tree, shape or dtype.
@@ -368,6 +373,7 @@ def cond(pred: Any, true_fun: Callable, false_fun: Callable, *operands: Any) -> 
     >>> float(cond(tnp.asarray(True), lambda x: x + 1, lambda x: x - 1, 2.0))
     3.0
     """
+    operands = operands if operand is _ABSENT else (*operands, operand)
     pred = tnp.asarray(pred)
     if pred.shape:
         raise ShapeError("cond", "the predicate must be a scalar", got=repr(pred.aval), hint="where, or vmap")
@@ -375,13 +381,14 @@ def cond(pred: Any, true_fun: Callable, false_fun: Callable, *operands: Any) -> 
     return _branch("cond", index, (false_fun, true_fun), ("false_fun", "true_fun"), operands)
 
 
-def switch(index: Any, branches: Sequence[Callable], *operands: Any) -> Any:
+def switch(index: Any, branches: Sequence[Callable], *operands: Any, operand: Any = _ABSENT) -> Any:
     """Returns ``branches[index](*operands)``; only the chosen branch runs.
 
     Args:
         index: a scalar integer; one outside the branches means the nearest.
         branches: functions of the operands whose results have the same tree, shapes and dtypes.
         operands: trees of arrays.
+        operand: one more of them.
 
     Raises:
         TreeError, ShapeError, DtypeError: if the results of the branches differ in tree, shape or dtype.
@@ -391,6 +398,7 @@ def switch(index: Any, branches: Sequence[Callable], *operands: Any) -> Any:
     >>> float(switch(1, [lambda x: x, lambda x: x * x], 3.0))
     9.0
     """
+    operands = operands if operand is _ABSENT else (*operands, operand)
     if not branches:
         raise ArgumentError("switch", "there must be at least one branch", got="none")
     index = tnp.asarray(index)

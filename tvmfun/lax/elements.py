@@ -103,7 +103,6 @@ le = _binary("le", pointwise.less_equal, r":math:`x \le y`")
 lt = _binary("lt", pointwise.less, ":math:`x < y`")
 max = _binary("max", pointwise.maximum, "the larger of :math:`x` and :math:`y`, NaN if either is")
 min = _binary("min", pointwise.minimum, "the smaller of :math:`x` and :math:`y`, NaN if either is")
-mul = _binary("mul", pointwise.multiply, r":math:`x \cdot y`")
 ne = _binary("ne", pointwise.not_equal, r":math:`x \ne y`")
 pow = _named(lambda x, y: tnp.power(x, y), "pow", ":math:`x^y`")
 shift_left = _binary("shift_left", pointwise.left_shift, r":math:`x \cdot 2^y` for integers")
@@ -129,6 +128,13 @@ def _shift_right(name: str, x: Any, y: Any, kinds: tuple[np.dtype, ...]) -> Arra
     other = dtypes.NAMES[next(kind for kind in kinds if kind.itemsize == x.dtype.itemsize)]
     shifted = pointwise.right_shift(*(pointwise.bitcast(value, dtype=other) for value in (x, y)))
     return pointwise.bitcast(shifted, dtype=own)
+
+
+def mul(x: Any, y: Any, *, out_dtype: Any = None) -> Array:
+    r"""Returns :math:`x \cdot y`, elementwise, multiplied in ``out_dtype`` if that is given."""
+    if out_dtype is not None:
+        x, y = (tnp.astype(value, out_dtype) for value in (x, y))
+    return pointwise.multiply(*operands("mul", x, y))
 
 
 def div(x: Any, y: Any) -> Array:
@@ -217,9 +223,9 @@ def convert_element_type(operand: Any, new_dtype: Any) -> Array:
     return tnp.astype(tnp.asarray(operand), new_dtype)
 
 
-def bitcast_convert_type(x: Any, new_dtype: Any) -> Array:
-    """Returns the bits of ``x`` read as another dtype of the same width."""
-    return pointwise.bitcast(tnp.asarray(x), dtype=dtypes.NAMES[dtypes.canonical(new_dtype)])
+def bitcast_convert_type(operand: Any, new_dtype: Any) -> Array:
+    """Returns the bits of ``operand`` read as another dtype of the same width."""
+    return pointwise.bitcast(tnp.asarray(operand), dtype=dtypes.NAMES[dtypes.canonical(new_dtype)])
 
 
 def select(pred: Any, on_true: Any, on_false: Any) -> Array:
@@ -263,3 +269,23 @@ def clamp(min: Any, x: Any, max: Any) -> Array:
     end = pointwise.where(pointwise.less(high, x), high, end)
     end = pointwise.where(pointwise.less(x, low), low, end)
     return pointwise.where(pointwise.bitwise_and(pointwise.less(low, x), pointwise.less(x, high)), x, end)
+
+
+def optimization_barrier(operand: Any) -> Any:
+    """Returns the tree of arrays as it is: no optimization here changes what is computed from it."""
+    return tree.map(tnp.asarray, operand)
+
+
+def real(x: Any) -> Array:
+    """Returns the real part: the array itself."""
+    return tnp.real(x)
+
+
+def imag(x: Any) -> Array:
+    """Returns the imaginary part: zeros."""
+    return tnp.imag(x)
+
+
+def conj(x: Any) -> Array:
+    """Returns the complex conjugate: the array itself."""
+    return tnp.conj(x)

@@ -29,23 +29,24 @@ Ints = tuple[int, ...]
 # -- dynamic slices --------------------------------------------------------------------------------------------
 
 
-def _starts(name: str, operand: Array, starts: Any) -> list[Any]:
-    """One scalar per axis; places that are negative count from the end."""
+def _starts(name: str, operand: Array, starts: Any, negative: bool | Sequence[bool]) -> list[Any]:
+    """One scalar per axis; places that are negative count from the end, or where that is not allowed are 0."""
     if hasattr(starts, "ndim") and starts.ndim == 1:
         starts = [starts[i] for i in range(starts.shape[0])]
     starts = list(starts)
     if len(starts) != operand.ndim:
         raise ShapeError(name, "there must be one start per axis", got=f"{len(starts)} for {operand.aval}")
+    wraps = [negative] * len(starts) if isinstance(negative, bool) else list(negative)
     result = []
-    for start, size in zip(starts, operand.shape, strict=True):
+    for start, size, wrap in zip(starts, operand.shape, wraps, strict=True):
         require_integer(name, start)
         if isinstance(start, int | np.integer) and isinstance(size, int):
-            result.append(np.int32(np.clip(start + size if start < 0 else start, 0, size)))
+            result.append(np.int32(np.clip(start + size if start < 0 and wrap else start, 0, size)))
             continue
         start = tnp.asarray(start)
         if start.shape:
             raise ShapeError(name, "a start is a scalar", got=repr(start.aval))
-        if start.dtype in dtypes.SIGNED:
+        if start.dtype in dtypes.SIGNED and wrap:
             wide = start.dtype if start.dtype.itemsize >= 4 else dtypes.int32
             start = tnp.astype(start, wide)
             whole = wide.type(size) if isinstance(size, int) else tnp.asarray(size, wide)
@@ -54,7 +55,13 @@ def _starts(name: str, operand: Array, starts: Any) -> list[Any]:
     return result
 
 
-def dynamic_slice(operand: Any, start_indices: Any, slice_sizes: Sequence[int]) -> Array:
+def dynamic_slice(
+    operand: Any,
+    start_indices: Any,
+    slice_sizes: Sequence[int],
+    *,
+    allow_negative_indices: bool | Sequence[bool] = True,
+) -> Array:
     """Returns the part of an array that begins at computed places.
 
     Args:
@@ -62,6 +69,7 @@ def dynamic_slice(operand: Any, start_indices: Any, slice_sizes: Sequence[int]) 
         start_indices: the first place along each axis, as scalars or one vector. Negative ones count from the end,
             and then the part is moved so that it lies inside.
         slice_sizes: its static sizes.
+        allow_negative_indices: False for negative places, along all axes or some, to mean the first place.
 
     Raises:
         ShapeError: if a size is larger than the axis.
@@ -72,7 +80,7 @@ def dynamic_slice(operand: Any, start_indices: Any, slice_sizes: Sequence[int]) 
     Array([3, 4], dtype=int32)
     """
     operand = tnp.asarray(operand)
-    starts, sizes = _starts("dynamic_slice", operand, start_indices), tuple(slice_sizes)
+    starts, sizes = _starts("dynamic_slice", operand, start_indices, allow_negative_indices), tuple(slice_sizes)
     if all(isinstance(start, np.generic) for start in starts) and len(sizes) == operand.ndim:
         fits = all(0 <= size <= n for size, n in zip(sizes, operand.shape, strict=True))
         if fits:  # known places: a slice that can be simplified
@@ -81,13 +89,16 @@ def dynamic_slice(operand: Any, start_indices: Any, slice_sizes: Sequence[int]) 
     return ops.dynamic_slice(operand, *starts, sizes=sizes)
 
 
-def dynamic_update_slice(operand: Any, update: Any, start_indices: Any) -> Array:
+def dynamic_update_slice(
+    operand: Any, update: Any, start_indices: Any, *, allow_negative_indices: bool | Sequence[bool] = True
+) -> Array:
     """Returns an array with the part that begins at computed places replaced.
 
     Args:
         operand: the array.
         update: what to put there, of the dtype of ``operand``.
         start_indices: the first place along each axis, as for :func:`dynamic_slice`.
+        allow_negative_indices: as for :func:`dynamic_slice`.
 
     Source: ``jax.lax.dynamic_update_slice``.
 
@@ -98,35 +109,49 @@ def dynamic_update_slice(operand: Any, update: Any, start_indices: Any) -> Array
     update = tnp.asarray(convert("dynamic_update_slice", update, operand.dtype))
     if update.ndim != operand.ndim:
         raise ShapeError("dynamic_update_slice", "both must have the same axes", got=f"{operand.aval}, {update.aval}")
-    return ops.dynamic_update_slice(operand, update, *_starts("dynamic_update_slice", operand, start_indices))
+    return ops.dynamic_update_slice(
+        operand, update, *_starts("dynamic_update_slice", operand, start_indices, allow_negative_indices)
+    )
 
 
 def _along(operand: Array, axis: int, value: Any) -> list[Any]:
     return [value if i == axis else 0 for i in range(operand.ndim)]
 
 
-def dynamic_slice_in_dim(operand: Any, start_index: Any, slice_size: int, axis: int = 0) -> Array:
+def dynamic_slice_in_dim(
+    operand: Any, start_index: Any, slice_size: int, axis: int = 0, *, allow_negative_indices: bool = True
+) -> Array:
     """Returns ``slice_size`` elements along one axis from a computed place on; see :func:`dynamic_slice`."""
     operand = tnp.asarray(operand)
     axis = normalize_axis("dynamic_slice_in_dim", axis, operand.ndim)
     sizes = [slice_size if i == axis else size for i, size in enumerate(operand.shape)]
-    return dynamic_slice(operand, _along(operand, axis, start_index), sizes)
+    return dynamic_slice(
+        operand, _along(operand, axis, start_index), sizes, allow_negative_indices=allow_negative_indices
+    )
 
 
-def dynamic_index_in_dim(operand: Any, index: Any, axis: int = 0, keepdims: bool = True) -> Array:
+def dynamic_index_in_dim(
+    operand: Any, index: Any, axis: int = 0, keepdims: bool = True, *, allow_negative_indices: bool = True
+) -> Array:
     """Returns the elements at a computed place along one axis, which stays with size 1 if ``keepdims``."""
-    result = dynamic_slice_in_dim(operand, index, 1, axis)
+    result = dynamic_slice_in_dim(operand, index, 1, axis, allow_negative_indices=allow_negative_indices)
     return result if keepdims else tnp.squeeze(result, normalize_axis("dynamic_index_in_dim", axis, result.ndim))
 
 
-def dynamic_update_slice_in_dim(operand: Any, update: Any, start_index: Any, axis: int) -> Array:
+def dynamic_update_slice_in_dim(
+    operand: Any, update: Any, start_index: Any, axis: int, *, allow_negative_indices: bool = True
+) -> Array:
     """Returns an array with the elements along one axis from a computed place on replaced."""
     operand = tnp.asarray(operand)
     axis = normalize_axis("dynamic_update_slice_in_dim", axis, operand.ndim)
-    return dynamic_update_slice(operand, update, _along(operand, axis, start_index))
+    return dynamic_update_slice(
+        operand, update, _along(operand, axis, start_index), allow_negative_indices=allow_negative_indices
+    )
 
 
-def dynamic_update_index_in_dim(operand: Any, update: Any, index: Any, axis: int) -> Array:
+def dynamic_update_index_in_dim(
+    operand: Any, update: Any, index: Any, axis: int, *, allow_negative_indices: bool = True
+) -> Array:
     """Returns an array with the elements at a computed place along one axis replaced.
 
     ``update`` has the axis with size 1, or lacks it.
@@ -136,7 +161,7 @@ def dynamic_update_index_in_dim(operand: Any, update: Any, index: Any, axis: int
     update = tnp.asarray(convert("dynamic_update_index_in_dim", update, operand.dtype))
     if update.ndim != operand.ndim:
         update = tnp.expand_dims(update, axis)
-    return dynamic_update_slice_in_dim(operand, update, index, axis)
+    return dynamic_update_slice_in_dim(operand, update, index, axis, allow_negative_indices=allow_negative_indices)
 
 
 def index_take(src: Any, idxs: Sequence[Any], axes: Sequence[int]) -> Array:

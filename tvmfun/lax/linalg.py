@@ -9,8 +9,9 @@ from typing import Any
 
 from tvmfun import numpy as tnp
 from tvmfun.core.array import Array
-from tvmfun.errors import ShapeError
+from tvmfun.errors import ArgumentError, ShapeError
 from tvmfun.lax import arrays, control_flow, indexing
+from tvmfun.names import missing as _missing
 from tvmfun.numpy.promotion import operands
 from tvmfun.ops import decompositions, spectral
 
@@ -33,11 +34,11 @@ def _symmetrized(x: Array) -> Array:
     return (x + tnp.matrix_transpose(x)) / 2
 
 
-def cholesky(a: Any, *, symmetrize_input: bool = True) -> Array:
+def cholesky(x: Any, *, symmetrize_input: bool = True) -> Array:
     r"""Returns the lower triangular :math:`L` with :math:`L L^\top = A`.
 
     Args:
-        a: symmetric positive definite matrices, float32 or float64. The result is NaN for others.
+        x: symmetric positive definite matrices, float32 or float64. The result is NaN for others.
         symmetrize_input: whether to use :math:`(A + A^\top) / 2`; otherwise only the lower triangle is read.
 
     Source: ``jax.lax.linalg.cholesky``.
@@ -45,8 +46,8 @@ def cholesky(a: Any, *, symmetrize_input: bool = True) -> Array:
     >>> cholesky(tnp.asarray([[4.0, 2.0], [2.0, 5.0]])).tolist()
     [[2.0, 0.0], [1.0, 2.0]]
     """
-    a = _square("cholesky", a)
-    return decompositions.cholesky(_symmetrized(a) if symmetrize_input else a)
+    x = _square("cholesky", x)
+    return decompositions.cholesky(_symmetrized(x) if symmetrize_input else x)
 
 
 def triangular_solve(
@@ -131,21 +132,29 @@ def lu_pivots_to_permutation(pivots: Any, permutation_size: int) -> Array:
     return control_flow.fori_loop(0, pivots.shape[-1], exchange, first)
 
 
-def qr(x: Any, *, full_matrices: bool = True) -> tuple[Array, Array]:
+def qr(x: Any, *, pivoting: bool = False, full_matrices: bool = True) -> tuple[Array, Array]:
     """Returns ``(q, r)`` with ``q @ r = x``, orthonormal columns in ``q`` and an upper triangular ``r``.
 
     Args:
         x: matrices, float32 or float64.
+        pivoting: must be False: columns stay in their order.
         full_matrices: whether ``q`` is square; otherwise it has at most as many columns as ``x``. A ``q`` with more
             columns than ``x`` has no derivative.
 
     Source: ``jax.lax.linalg.qr``.
     """
+    if pivoting:
+        raise ArgumentError("qr", "the columns stay in their order", got="pivoting=True", hint="svd")
     return decompositions.qr(*_matrices("qr", x), full=bool(full_matrices))
 
 
 def eigh(
-    x: Any, *, lower: bool = True, symmetrize_input: bool = True, sort_eigenvalues: bool = True
+    x: Any,
+    *,
+    lower: bool = True,
+    symmetrize_input: bool = True,
+    sort_eigenvalues: bool = True,
+    subset_by_index: tuple[int, int] | None = None,
 ) -> tuple[Array, Array]:
     r"""Returns ``(v, w)``: the eigenvectors of symmetric matrices as columns, and the eigenvalues.
 
@@ -154,6 +163,7 @@ def eigh(
         lower: which triangle is read if the matrix is not symmetrized.
         symmetrize_input: whether to use :math:`(A + A^\top) / 2`.
         sort_eigenvalues: whether they must ascend; they always do.
+        subset_by_index: ``(begin, end)``: which eigenvalues to return, of those in ascending order.
 
     Source: ``jax.lax.linalg.eigh``.
 
@@ -165,16 +175,22 @@ def eigh(
     if symmetrize_input:
         x = _symmetrized(x)
     w, v = spectral.eigh(x if lower or symmetrize_input else decompositions.transpose(x))
+    if subset_by_index is not None:
+        begin, end = subset_by_index
+        w, v = w[..., begin:end], v[..., begin:end]
     return v, w
 
 
-def svd(x: Any, *, full_matrices: bool = True, compute_uv: bool = True) -> Array | tuple[Array, Array, Array]:
+def svd(
+    x: Any, *, full_matrices: bool = True, compute_uv: bool = True, subset_by_index: tuple[int, int] | None = None
+) -> Array | tuple[Array, Array, Array]:
     """Returns ``(u, s, vt)`` with ``u * s @ vt = x``, or only ``s``, the singular values in descending order.
 
     Args:
         x: matrices, float32 or float64.
         full_matrices: whether ``u`` and ``vt`` are square. Of a matrix that is not they have no derivative then.
         compute_uv: whether to return all three.
+        subset_by_index: ``(begin, end)``: which singular values to return, of those in descending order.
 
     Source: ``jax.lax.linalg.svd``.
 
@@ -182,5 +198,11 @@ def svd(x: Any, *, full_matrices: bool = True, compute_uv: bool = True) -> Array
     [4.0, 3.0]
     """
     (x,) = _matrices("svd", x)
+    if subset_by_index is not None:
+        result = tnp.linalg.svd(x, full_matrices, compute_uv, subset_by_index=subset_by_index)
+        return tuple(result) if compute_uv else result
     u, s, vt = spectral.svd(x, full=bool(full_matrices and compute_uv))
     return (u, s, vt) if compute_uv else s
+
+
+__getattr__ = _missing(__name__)

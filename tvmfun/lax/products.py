@@ -9,15 +9,16 @@ from tvmfun import numpy as tnp
 from tvmfun.core.array import Array
 from tvmfun.errors import ArgumentError, ShapeError
 from tvmfun.numpy.manipulation import normalize_axis
+from tvmfun.numpy.precision import check_precision
+from tvmfun.numpy.precision import dot_general as products_of
 from tvmfun.numpy.promotion import operands
-from tvmfun.ops import linalg
 
 
 def dot_general(
     lhs: Any,
     rhs: Any,
     dimension_numbers: tuple[tuple[Sequence[int], Sequence[int]], tuple[Sequence[int], Sequence[int]]],
-    *,
+    precision: Any = None,
     preferred_element_type: Any = None,
 ) -> Array:
     """Returns the product summed over pairs of contracted axes, for each index of the paired batch axes.
@@ -26,6 +27,7 @@ def dot_general(
         lhs: the left array.
         rhs: the right array, of the same dtype after promotion.
         dimension_numbers: ``((lhs_contracting, rhs_contracting), (lhs_batch, rhs_batch))``.
+        precision: accepted and without effect: float32 products are always exact float32.
         preferred_element_type: the dtype to multiply, to sum and to return in; ``None`` for that of the arrays, where
             half precision is summed in float32 and rounded once. Narrow arrays are read as they are: int8 for sums in
             int32, which wrap around, bfloat16 for sums in float32. Both may then have different dtypes.
@@ -40,6 +42,7 @@ def dot_general(
     Array([[30000, 30000],
            [30000, 30000]], dtype=int32)
     """
+    check_precision("dot_general", precision)
     contract, batch = dimension_numbers
     lhs, rhs = tnp.asarray(lhs), tnp.asarray(rhs)
     if preferred_element_type is None:
@@ -47,7 +50,7 @@ def dot_general(
     else:
         lhs, rhs = (tnp.astype(x, preferred_element_type) for x in (lhs, rhs))
     contract, batch = _axes(contract, lhs, rhs), _axes(batch, lhs, rhs)
-    return linalg.dot_general(lhs, rhs, contract=contract, batch=batch)
+    return products_of(lhs, rhs, contract=contract, batch=batch)
 
 
 def _axes(pair: tuple[Sequence[int], Sequence[int]], lhs: Array, rhs: Array) -> tuple:
@@ -60,18 +63,35 @@ def _axes(pair: tuple[Sequence[int], Sequence[int]], lhs: Array, rhs: Array) -> 
     )
 
 
-def dot(lhs: Any, rhs: Any) -> Array:
-    """Returns the product of vectors or matrices, summed over the last axis of ``lhs`` and the first of ``rhs``."""
+def dot(
+    lhs: Any,
+    rhs: Any,
+    *,
+    dimension_numbers: tuple[tuple[Sequence[int], Sequence[int]], tuple[Sequence[int], Sequence[int]]] | None = None,
+    precision: Any = None,
+    preferred_element_type: Any = None,
+) -> Array:
+    """Returns the product of vectors or matrices, summed over the last axis of ``lhs`` and the first of ``rhs``.
+
+    Args:
+        lhs: the left array.
+        rhs: the right array.
+        dimension_numbers: other axes, of any arrays: see :func:`dot_general`.
+        precision: as for :func:`dot_general`.
+        preferred_element_type: as for :func:`dot_general`.
+    """
     lhs, rhs = tnp.asarray(lhs), tnp.asarray(rhs)
-    if not 1 <= lhs.ndim <= 2 or not 1 <= rhs.ndim <= 2:
-        raise ShapeError("dot", "both arrays must be vectors or matrices", got=f"{lhs.aval} and {rhs.aval}")
-    return dot_general(lhs, rhs, (((lhs.ndim - 1,), (0,)), ((), ())))
+    if dimension_numbers is None:
+        if not 1 <= lhs.ndim <= 2 or not 1 <= rhs.ndim <= 2:
+            raise ShapeError("dot", "both arrays must be vectors or matrices", got=f"{lhs.aval} and {rhs.aval}")
+        dimension_numbers = (((lhs.ndim - 1,), (0,)), ((), ()))
+    return dot_general(lhs, rhs, dimension_numbers, precision, preferred_element_type)
 
 
-def batch_matmul(lhs: Any, rhs: Any) -> Array:
-    """Returns the matrix products of two stacks of matrices with the same leading axes."""
+def batch_matmul(lhs: Any, rhs: Any, precision: Any = None) -> Array:
+    """Returns the matrix products of two stacks of matrices with the same leading axes; see :func:`dot_general`."""
     lhs, rhs = tnp.asarray(lhs), tnp.asarray(rhs)
     if lhs.ndim < 2 or lhs.ndim != rhs.ndim:
         raise ShapeError("batch_matmul", "both arrays must be stacks of matrices", got=f"{lhs.aval} and {rhs.aval}")
     lead = tuple(range(lhs.ndim - 2))
-    return dot_general(lhs, rhs, (((lhs.ndim - 1,), (rhs.ndim - 2,)), (lead, lead)))
+    return dot_general(lhs, rhs, (((lhs.ndim - 1,), (rhs.ndim - 2,)), (lead, lead)), precision)

@@ -98,6 +98,40 @@ def top_k(operand: Any, k: int, *, axis: int = -1) -> tuple[Array, Array]:
     return tuple(shapes.move_axis(y, last, axis) for y in (_taken(rows, places), places))  # type: ignore[return-value]
 
 
+def approx_max_k(
+    operand: Any,
+    k: int,
+    reduction_dimension: int = -1,
+    recall_target: float = 0.95,
+    reduction_input_size_override: int = -1,
+    aggregate_to_topk: bool = True,
+) -> tuple[Array, Array]:
+    """Returns the ``k`` largest elements along an axis, and their places: all of them, as :func:`top_k` does.
+
+    Args:
+        operand: the array.
+        k: how many.
+        reduction_dimension: the axis.
+        recall_target: for JAX: the share that must be found; here all are.
+        reduction_input_size_override: for JAX; makes no difference.
+        aggregate_to_topk: for JAX; there are always ``k`` results.
+    """
+    return top_k(operand, k, axis=reduction_dimension)
+
+
+def approx_min_k(
+    operand: Any,
+    k: int,
+    reduction_dimension: int = -1,
+    recall_target: float = 0.95,
+    reduction_input_size_override: int = -1,
+    aggregate_to_topk: bool = True,
+) -> tuple[Array, Array]:
+    """Returns the ``k`` smallest elements along an axis, and their places; see :func:`approx_max_k`."""
+    values, places = top_k(tnp.negative(operand), k, axis=reduction_dimension)
+    return tnp.negative(values), places
+
+
 def argmax(operand: Any, axis: int, index_dtype: Any = "int32") -> Array:
     """Returns the place of the largest element along an axis, the first of equals; the first NaN if there is one."""
     operand = tnp.asarray(operand)

@@ -17,12 +17,15 @@ from tvmfun.core.trace import Tracer
 from tvmfun.errors import ArgumentError, ShapeError
 from tvmfun.lax import elements
 from tvmfun.lax.arrays import slice_in_dim
+from tvmfun.lax.layouts import ConvDimensionNumbers, as_strings, conv_dimension_numbers, patches_kernel
+from tvmfun.numpy.precision import check_precision
 from tvmfun.numpy.promotion import convert, operands
 from tvmfun.ops import conv as conv_ops
 from tvmfun.ops import pointwise
 from tvmfun.ops import shape as shapes
 
 Padding = str | Sequence[tuple[int, int]]
+Layouts = tuple[str, str, str] | ConvDimensionNumbers | None
 
 
 def _paddings(
@@ -61,9 +64,11 @@ def conv_general_dilated(
     padding: Padding,
     lhs_dilation: Sequence[int] | None = None,
     rhs_dilation: Sequence[int] | None = None,
-    dimension_numbers: tuple[str, str, str] | None = None,
+    dimension_numbers: Layouts = None,
     feature_group_count: int = 1,
     batch_group_count: int = 1,
+    precision: Any = None,
+    preferred_element_type: Any = None,
 ) -> Array:
     """Returns the convolution (cross-correlation) of arrays with any number of spatial axes.
 
@@ -79,6 +84,8 @@ def conv_general_dilated(
         feature_group_count: the number of groups that channels are split into.
         batch_group_count: the number of groups that the batch is split into; each is convolved with its part of the
             output channels of the kernel.
+        precision: accepted and without effect: float32 products are always exact float32.
+        preferred_element_type: the dtype to multiply, to sum and to return in; by default that of the arrays.
 
     Raises:
         ShapeError: if channels, groups or ranks do not fit.
@@ -90,6 +97,9 @@ def conv_general_dilated(
     (1, 2, 2, 2)
     """
     name = "conv_general_dilated"
+    check_precision(name, precision)
+    if preferred_element_type is not None:
+        lhs, rhs = (tnp.astype(x, preferred_element_type) for x in (lhs, rhs))
     lhs, rhs = (tnp.asarray(x) for x in operands(name, tnp.asarray(lhs), tnp.asarray(rhs), floating=True))
     rank = lhs.ndim - 2
     ones = (1,) * rank
@@ -103,8 +113,7 @@ def conv_general_dilated(
         )
     if min(*stride, *dilation, *kernel_dilation) < 1:
         raise ArgumentError(name, "strides and dilations are positive", got=f"{stride}, {dilation}, {kernel_dilation}")
-    letters = "DHW"[-rank:] if rank <= 3 else "".join(map(str, range(rank)))
-    layouts = dimension_numbers or (f"NC{letters}", f"OI{letters}", f"NC{letters}")
+    layouts = as_strings(dimension_numbers, rank)
     spatial = "".join(letter for letter in layouts[0] if letter not in "NC")
     x = tnp.permute_dims(lhs, _order(name, layouts[0], kernel=False, spatial=spatial))
     w = tnp.permute_dims(rhs, _order(name, layouts[1], kernel=True, spatial=spatial))
@@ -137,9 +146,17 @@ def _groups_as_channels(name: str, x: Array, w: Array, groups: int, feature_grou
     return tnp.reshape(tnp.moveaxis(parts, 0, -2), (batch // groups, *sizes, groups * channels))
 
 
-def conv(lhs: Any, rhs: Any, window_strides: Sequence[int], padding: str) -> Array:
+def conv(
+    lhs: Any,
+    rhs: Any,
+    window_strides: Sequence[int],
+    padding: str,
+    precision: Any = None,
+    preferred_element_type: Any = None,
+) -> Array:
     """Returns the convolution of arrays with channels first; see :func:`conv_general_dilated`."""
-    return conv_general_dilated(lhs, rhs, window_strides, padding)
+    products: dict[str, Any] = {"precision": precision, "preferred_element_type": preferred_element_type}
+    return conv_general_dilated(lhs, rhs, window_strides, padding, **products)
 
 
 def conv_with_general_padding(
@@ -149,9 +166,12 @@ def conv_with_general_padding(
     padding: Padding,
     lhs_dilation: Sequence[int] | None,
     rhs_dilation: Sequence[int] | None,
+    precision: Any = None,
+    preferred_element_type: Any = None,
 ) -> Array:
     """Returns the convolution of arrays with channels first; see :func:`conv_general_dilated`."""
-    return conv_general_dilated(lhs, rhs, window_strides, padding, lhs_dilation, rhs_dilation)
+    products: dict[str, Any] = {"precision": precision, "preferred_element_type": preferred_element_type}
+    return conv_general_dilated(lhs, rhs, window_strides, padding, lhs_dilation, rhs_dilation, **products)
 
 
 def conv_transpose(
@@ -160,8 +180,11 @@ def conv_transpose(
     strides: Sequence[int],
     padding: Padding,
     rhs_dilation: Sequence[int] | None = None,
-    dimension_numbers: tuple[str, str, str] | None = None,
+    dimension_numbers: Layouts = None,
     transpose_kernel: bool = False,
+    precision: Any = None,
+    preferred_element_type: Any = None,
+    use_consistent_padding: bool = False,
 ) -> Array:
     """Returns the transposed convolution, with ``strides`` places for each element of ``lhs``.
 
@@ -176,6 +199,10 @@ def conv_transpose(
             "NHWC")``.
         transpose_kernel: whether to flip the kernel and exchange its channels, which makes this the derivative of a
             convolution.
+        precision: as for :func:`conv_general_dilated`.
+        preferred_element_type: as for :func:`conv_general_dilated`.
+        use_consistent_padding: whether pairs of paddings are those of the convolution that this one transposes, and
+            not of the array with its holes.
 
     Source: ``jax.lax.conv_transpose``.
 
@@ -187,6 +214,7 @@ def conv_transpose(
     if dimension_numbers is None:
         letters = "DHW"[-rank:] if 1 <= rank <= 3 else "".join(map(str, range(rank)))
         dimension_numbers = (f"N{letters}C", f"{letters}IO", f"N{letters}C")
+    dimension_numbers = as_strings(dimension_numbers, rank)
     layout = dimension_numbers[1]
     spatial = [layout.index(letter) for letter in dimension_numbers[0] if letter not in "NC"]
     dilation = tuple(rhs_dilation or (1,) * rank)
@@ -195,9 +223,22 @@ def conv_transpose(
             raise ArgumentError("conv_transpose", "the padding must be 'SAME', 'VALID' or pairs", got=repr(padding))
         spans = [(rhs.shape[axis] - 1) * d + 1 for axis, d in zip(spatial, dilation, strict=True)]
         padding = [_transposed_padding(k, s, padding.upper()) for k, s in zip(spans, strides, strict=True)]
+    elif use_consistent_padding:
+        spans = [(rhs.shape[axis] - 1) * d + 1 for axis, d in zip(spatial, dilation, strict=True)]
+        padding = [(k - 1 - low, k - 1 - high) for k, (low, high) in zip(spans, padding, strict=True)]
     if transpose_kernel:
         rhs = tnp.swapaxes(tnp.flip(rhs, tuple(spatial)), layout.index("I"), layout.index("O"))
-    return conv_general_dilated(lhs, rhs, (1,) * rank, padding, strides, dilation, dimension_numbers)
+    return conv_general_dilated(
+        lhs,
+        rhs,
+        (1,) * rank,
+        padding,
+        strides,
+        dilation,
+        dimension_numbers,
+        precision=precision,
+        preferred_element_type=preferred_element_type,
+    )
 
 
 def _transposed_padding(span: int, stride: int, padding: str) -> tuple[int, int]:
@@ -206,6 +247,69 @@ def _transposed_padding(span: int, stride: int, padding: str) -> tuple[int, int]
     total = span + stride - 2
     low = span - 1 if stride > span - 1 else -(-total // 2)
     return low, total - low
+
+
+def padtype_to_pads(
+    in_shape: Sequence[int], window_shape: Sequence[int], window_strides: Sequence[int], padding: str
+) -> list[tuple[int, int]]:
+    """Returns the padding of each axis that ``"SAME"``, ``"SAME_LOWER"`` or ``"VALID"`` means.
+
+    >>> padtype_to_pads((5, 5), (3, 2), (1, 2), "SAME")
+    [(1, 1), (0, 1)]
+    """
+    if not isinstance(padding, str):
+        raise ArgumentError("padtype_to_pads", "the padding is given by name", got=repr(padding))
+    return list(_paddings("padtype_to_pads", padding, in_shape, window_shape, window_strides))
+
+
+def conv_general_dilated_patches(
+    lhs: Any,
+    filter_shape: Sequence[int],
+    window_strides: Sequence[int],
+    padding: Padding,
+    lhs_dilation: Sequence[int] | None = None,
+    rhs_dilation: Sequence[int] | None = None,
+    dimension_numbers: Layouts = None,
+    precision: Any = None,
+    preferred_element_type: Any = None,
+) -> Array:
+    """Returns what each window of a convolution reads, as channels: all places of the first channel, of the next, ...
+
+    Args:
+        lhs: the array, float.
+        filter_shape: the sizes of a window along the axes of space.
+        window_strides: as for :func:`conv_general_dilated`, as are the other arguments.
+        padding: as there.
+        lhs_dilation: as there.
+        rhs_dilation: as there.
+        dimension_numbers: as there.
+        precision: as there.
+        preferred_element_type: as there.
+
+    Source: ``jax.lax.conv_general_dilated_patches``.
+
+    >>> x = tnp.arange(4.0).reshape(1, 1, 4)
+    >>> conv_general_dilated_patches(x, (2,), (1,), "VALID")[0]
+    Array([[0., 1., 2.],
+           [1., 2., 3.]], dtype=float32)
+    """
+    lhs, window = tnp.asarray(lhs), tuple(filter_shape)
+    layout = conv_dimension_numbers(lhs.shape, (1, 1, *window), dimension_numbers)
+    channels = lhs.shape[layout.lhs_spec[1]]
+    kernel = patches_kernel(window, channels, lhs.dtype)
+    kernel = tnp.permute_dims(kernel, tuple(tuple(layout.rhs_spec).index(i) for i in range(kernel.ndim)))
+    return conv_general_dilated(
+        lhs,
+        kernel,
+        window_strides,
+        padding,
+        lhs_dilation,
+        rhs_dilation,
+        layout,
+        feature_group_count=channels,
+        precision=precision,
+        preferred_element_type=preferred_element_type,
+    )
 
 
 def _window(name: str, op: Op, x: Any, window: Sequence[int], strides: Sequence[int] | None, padding: Padding) -> Array:

@@ -13,6 +13,7 @@ The functions of ``jax.nn`` are here by their names, those of :mod:`tvmfun.nn.fu
 """
 
 from tvmfun.boundary import publish as _publish
+from tvmfun.names import missing as _missing
 from tvmfun.nn import functional, init, initializers, losses
 from tvmfun.nn.folding import fold
 from tvmfun.nn.functional import (
@@ -229,4 +230,5 @@ __all__ = [
     "tanh",
 ]
 
+__getattr__ = _missing(__name__)
 _publish(globals())

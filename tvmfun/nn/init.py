@@ -23,6 +23,7 @@ from tvmfun.boundary import publish
 from tvmfun.core.array import Array
 from tvmfun.errors import ArgumentError, DtypeError, ShapeError
 from tvmfun.jit import jit
+from tvmfun.names import missing as _missing
 from tvmfun.numpy.creation import Shape, as_shape
 
 __all__ = [
@@ -406,4 +407,5 @@ def _draw_orthogonal(key: Any, scale: Any, *, shape: tuple[int, ...], column: in
     return tnp.moveaxis(q, -1, column) * scale
 
 
+__getattr__ = _missing(__name__)
 publish(globals())

@@ -1,373 +1,101 @@
-"""NumPy for programs: the array API standard, and the functions of NumPy that people use daily, which can be traced.
+"""NumPy for programs: the array API standard, and the functions of NumPy and ``jax.numpy``, which can be traced.
 
 Dtypes promote as in JAX: Python numbers take the dtype of the array they meet and are int32 or float32 alone. Their
-names are NumPy's scalar types: ``float32(0.5)`` is a number of that dtype. There are no complex numbers, because TVM
-has none: no ``real``, ``imag`` and ``conj``, and no ``fft``.
+names can be called: ``float32(x)`` is an array of that dtype. There are no complex numbers, because TVM has none, and
+so no ``fft``; ``real``, ``imag`` and ``conj`` are there for programs that ask any array.
 """
+
+# ruff: noqa: F403
 
 from __future__ import annotations
 
 import math
-from typing import Any
 
 import numpy as _numpy
-from ml_dtypes import bfloat16
-from numpy import (
-    bool_,
-    float16,
-    float32,
-    float64,
-    int8,
-    int16,
-    int32,
-    int64,
-    uint8,
-    uint16,
-    uint32,
-    uint64,
-)
 
 from tvmfun.boundary import publish as _publish
 from tvmfun.core.array import Array
-from tvmfun.numpy import linalg, methods
-from tvmfun.numpy.contractions import (
-    einsum,
-    einsum_path,
+from tvmfun.names import missing as _missing
+from tvmfun.numpy import (
+    bessel,
+    bits,
+    choosing,
+    complex_parts,
+    contractions,
+    creation,
+    cumulative,
+    data_types,
+    elementwise,
+    grids,
+    histograms,
+    host,
+    indexing,
+    joining,
+    linalg,
+    linear_algebra,
+    manipulation,
+    mathematical,
+    methods,
+    names,
+    nan_functions,
+    order_statistics,
+    padding,
+    places,
+    polynomials,
+    promotion,
+    ranges,
+    repetition,
+    scalar_types,
+    searching,
+    sets,
+    signals,
+    sorting,
+    statistical,
+    tapers,
+    utility,
+    vectorizing,
 )
-from tvmfun.numpy.creation import (
-    array,
-    asarray,
-    copy,
-    empty,
-    empty_like,
-    eye,
-    from_dlpack,
-    full,
-    full_like,
-    identity,
-    ones,
-    ones_like,
-    tri,
-    tril,
-    triu,
-    zeros,
-    zeros_like,
-)
-from tvmfun.numpy.cumulative import (
-    cumprod,
-    cumsum,
-    cumulative_prod,
-    cumulative_sum,
-    nancumprod,
-    nancumsum,
-)
-from tvmfun.numpy.data_types import (
-    astype,
-    can_cast,
-    finfo,
-    iinfo,
-    isdtype,
-    issubdtype,
-    promote_types,
-)
-from tvmfun.numpy.elementwise import (
-    abs,
-    acos,
-    acosh,
-    add,
-    asin,
-    asinh,
-    atan,
-    atan2,
-    atanh,
-    bitwise_and,
-    bitwise_invert,
-    bitwise_left_shift,
-    bitwise_or,
-    bitwise_right_shift,
-    bitwise_xor,
-    ceil,
-    clip,
-    copysign,
-    cos,
-    cosh,
-    divide,
-    equal,
-    exp,
-    expm1,
-    floor,
-    floor_divide,
-    greater,
-    greater_equal,
-    hypot,
-    isfinite,
-    isinf,
-    isnan,
-    less,
-    less_equal,
-    log,
-    log1p,
-    log2,
-    log10,
-    logaddexp,
-    logical_and,
-    logical_not,
-    logical_or,
-    logical_xor,
-    maximum,
-    minimum,
-    multiply,
-    negative,
-    nextafter,
-    not_equal,
-    positive,
-    pow,
-    reciprocal,
-    remainder,
-    round,
-    sign,
-    signbit,
-    sin,
-    sinh,
-    sqrt,
-    square,
-    subtract,
-    tan,
-    tanh,
-    trunc,
-)
-from tvmfun.numpy.histograms import (
-    bincount,
-    corrcoef,
-    cov,
-    histogram,
-    histogram_bin_edges,
-)
-from tvmfun.numpy.indexing import (
-    take,
-    take_along_axis,
-)
-from tvmfun.numpy.info import (
-    __array_namespace_info__,
-)
-from tvmfun.numpy.joining import (
-    append,
-    array_split,
-    block,
-    column_stack,
-    concat,
-    concatenate,
-    dsplit,
-    dstack,
-    hsplit,
-    hstack,
-    split,
-    stack,
-    unstack,
-    vsplit,
-    vstack,
-)
-from tvmfun.numpy.linear_algebra import (
-    cross,
-    diag,
-    diagflat,
-    diagonal,
-    dot,
-    fill_diagonal,
-    inner,
-    kron,
-    matmul,
-    matvec,
-    outer,
-    tensordot,
-    trace,
-    vdot,
-    vecdot,
-    vecmat,
-)
-from tvmfun.numpy.manipulation import (
-    atleast_1d,
-    atleast_2d,
-    atleast_3d,
-    broadcast_arrays,
-    broadcast_shapes,
-    broadcast_to,
-    expand_dims,
-    flip,
-    fliplr,
-    flipud,
-    matrix_transpose,
-    moveaxis,
-    permute_dims,
-    ravel,
-    reshape,
-    rot90,
-    squeeze,
-    swapaxes,
-    transpose,
-)
-from tvmfun.numpy.mathematical import (
-    cbrt,
-    deg2rad,
-    divmod,
-    exp2,
-    float_power,
-    fmax,
-    fmin,
-    fmod,
-    heaviside,
-    isneginf,
-    isposinf,
-    ldexp,
-    modf,
-    nan_to_num,
-    rad2deg,
-    sinc,
-)
-from tvmfun.numpy.names import (
-    absolute,
-    amax,
-    amin,
-    arccos,
-    arccosh,
-    arcsin,
-    arcsinh,
-    arctan,
-    arctan2,
-    arctanh,
-    around,
-    bitwise_not,
-    degrees,
-    invert,
-    left_shift,
-    mod,
-    power,
-    radians,
-    right_shift,
-    rint,
-    true_divide,
-)
-from tvmfun.numpy.nan_functions import (
-    nanargmax,
-    nanargmin,
-    nanmax,
-    nanmean,
-    nanmin,
-    nanprod,
-    nanstd,
-    nansum,
-    nanvar,
-)
-from tvmfun.numpy.order_statistics import (
-    median,
-    nanmedian,
-    nanpercentile,
-    nanquantile,
-    percentile,
-    quantile,
-)
-from tvmfun.numpy.places import (
-    diag_indices,
-    diag_indices_from,
-    indices,
-    ix_,
-    ravel_multi_index,
-    tril_indices,
-    tril_indices_from,
-    triu_indices,
-    triu_indices_from,
-    unravel_index,
-)
-from tvmfun.numpy.promotion import (
-    result_type,
-)
-from tvmfun.numpy.ranges import (
-    arange,
-    geomspace,
-    linspace,
-    logspace,
-    meshgrid,
-)
-from tvmfun.numpy.repetition import (
-    delete,
-    insert,
-    pad,
-    repeat,
-    resize,
-    roll,
-    tile,
-)
-from tvmfun.numpy.searching import (
-    argmax,
-    argmin,
-    argwhere,
-    count_nonzero,
-    digitize,
-    flatnonzero,
-    isin,
-    nonzero,
-    piecewise,
-    searchsorted,
-    select,
-    where,
-)
-from tvmfun.numpy.sets import (
-    intersect1d,
-    setdiff1d,
-    setxor1d,
-    union1d,
-    unique,
-    unique_all,
-    unique_counts,
-    unique_inverse,
-    unique_values,
-)
-from tvmfun.numpy.signals import (
-    convolve,
-    correlate,
-    gradient,
-    interp,
-    polyval,
-    trapezoid,
-    unwrap,
-    vander,
-)
-from tvmfun.numpy.sorting import (
-    argpartition,
-    argsort,
-    lexsort,
-    partition,
-    sort,
-)
-from tvmfun.numpy.statistical import (
-    average,
-    max,
-    mean,
-    min,
-    prod,
-    ptp,
-    std,
-    sum,
-    var,
-)
-from tvmfun.numpy.utility import (
-    all,
-    allclose,
-    any,
-    array_equal,
-    array_equiv,
-    diff,
-    ediff1d,
-    isclose,
-    isscalar,
-    ndim,
-    shape,
-    size,
-)
+from tvmfun.numpy.bessel import *
+from tvmfun.numpy.bits import *
+from tvmfun.numpy.choosing import *
+from tvmfun.numpy.complex_parts import *
+from tvmfun.numpy.contractions import *
+from tvmfun.numpy.creation import *
+from tvmfun.numpy.cumulative import *
+from tvmfun.numpy.data_types import *
+from tvmfun.numpy.elementwise import *
+from tvmfun.numpy.grids import *
+from tvmfun.numpy.histograms import *
+from tvmfun.numpy.host import *
+from tvmfun.numpy.indexing import *
+from tvmfun.numpy.info import __array_namespace_info__
+from tvmfun.numpy.joining import *
+from tvmfun.numpy.linear_algebra import *
+from tvmfun.numpy.manipulation import *
+from tvmfun.numpy.mathematical import *
+from tvmfun.numpy.names import *
+from tvmfun.numpy.nan_functions import *
+from tvmfun.numpy.order_statistics import *
+from tvmfun.numpy.padding import *
+from tvmfun.numpy.places import *
+from tvmfun.numpy.polynomials import *
+from tvmfun.numpy.promotion import *
+from tvmfun.numpy.ranges import *
+from tvmfun.numpy.repetition import *
+from tvmfun.numpy.scalar_types import *
+from tvmfun.numpy.searching import *
+from tvmfun.numpy.sets import *
+from tvmfun.numpy.signals import *
+from tvmfun.numpy.sorting import *
+from tvmfun.numpy.statistical import *
+from tvmfun.numpy.tapers import *
+from tvmfun.numpy.utility import *
+from tvmfun.numpy.vectorizing import *
 
 __array_api_version__ = methods.API_VERSION
 
-bool = bool_
+ndarray = Array
+dtype = _numpy.dtype
 pi = math.pi
 e = math.e
 inf = math.inf
@@ -375,336 +103,78 @@ nan = math.nan
 euler_gamma = _numpy.euler_gamma
 newaxis = None
 # Classes of dtypes, for `issubdtype`.
-number = _numpy.number
+character = _numpy.character
+complexfloating = _numpy.complexfloating
+flexible = _numpy.flexible
+floating = _numpy.floating
+generic = _numpy.generic
+inexact = _numpy.inexact
 integer = _numpy.integer
+number = _numpy.number
+object_ = _numpy.object_
 signedinteger = _numpy.signedinteger
 unsignedinteger = _numpy.unsignedinteger
-inexact = _numpy.inexact
-floating = _numpy.floating
 
 __all__ = [
     "Array",
     "__array_api_version__",
     "__array_namespace_info__",
-    "abs",
-    "absolute",
-    "acos",
-    "acosh",
-    "add",
-    "all",
-    "allclose",
-    "amax",
-    "amin",
-    "any",
-    "append",
-    "arange",
-    "arccos",
-    "arccosh",
-    "arcsin",
-    "arcsinh",
-    "arctan",
-    "arctan2",
-    "arctanh",
-    "argmax",
-    "argmin",
-    "argpartition",
-    "argsort",
-    "argwhere",
-    "around",
-    "array",
-    "array_equal",
-    "array_equiv",
-    "array_split",
-    "asarray",
-    "asin",
-    "asinh",
-    "astype",
-    "atan",
-    "atan2",
-    "atanh",
-    "atleast_1d",
-    "atleast_2d",
-    "atleast_3d",
-    "average",
-    "bfloat16",
-    "bincount",
-    "bitwise_and",
-    "bitwise_invert",
-    "bitwise_left_shift",
-    "bitwise_not",
-    "bitwise_or",
-    "bitwise_right_shift",
-    "bitwise_xor",
-    "block",
-    "bool",
-    "bool_",
-    "broadcast_arrays",
-    "broadcast_shapes",
-    "broadcast_to",
-    "can_cast",
-    "cbrt",
-    "ceil",
-    "clip",
-    "column_stack",
-    "concat",
-    "concatenate",
-    "convolve",
-    "copy",
-    "copysign",
-    "corrcoef",
-    "correlate",
-    "cos",
-    "cosh",
-    "count_nonzero",
-    "cov",
-    "cross",
-    "cumprod",
-    "cumsum",
-    "cumulative_prod",
-    "cumulative_sum",
-    "deg2rad",
-    "degrees",
-    "delete",
-    "diag",
-    "diag_indices",
-    "diag_indices_from",
-    "diagflat",
-    "diagonal",
-    "diff",
-    "digitize",
-    "divide",
-    "divmod",
-    "dot",
-    "dsplit",
-    "dstack",
+    "character",
+    "complexfloating",
+    "dtype",
     "e",
-    "ediff1d",
-    "einsum",
-    "einsum_path",
-    "empty",
-    "empty_like",
-    "equal",
     "euler_gamma",
-    "exp",
-    "exp2",
-    "expand_dims",
-    "expm1",
-    "eye",
-    "fill_diagonal",
-    "finfo",
-    "flatnonzero",
-    "flip",
-    "fliplr",
-    "flipud",
-    "float16",
-    "float32",
-    "float64",
-    "float_power",
+    "flexible",
     "floating",
-    "floor",
-    "floor_divide",
-    "fmax",
-    "fmin",
-    "fmod",
-    "from_dlpack",
-    "full",
-    "full_like",
-    "geomspace",
-    "gradient",
-    "greater",
-    "greater_equal",
-    "heaviside",
-    "histogram",
-    "histogram_bin_edges",
-    "hsplit",
-    "hstack",
-    "hypot",
-    "identity",
-    "iinfo",
-    "indices",
+    "generic",
     "inexact",
     "inf",
-    "inner",
-    "insert",
-    "int8",
-    "int16",
-    "int32",
-    "int64",
     "integer",
-    "interp",
-    "intersect1d",
-    "invert",
-    "isclose",
-    "isdtype",
-    "isfinite",
-    "isin",
-    "isinf",
-    "isnan",
-    "isneginf",
-    "isposinf",
-    "isscalar",
-    "issubdtype",
-    "ix_",
-    "kron",
-    "ldexp",
-    "left_shift",
-    "less",
-    "less_equal",
-    "lexsort",
     "linalg",
-    "linspace",
-    "log",
-    "log1p",
-    "log2",
-    "log10",
-    "logaddexp",
-    "logical_and",
-    "logical_not",
-    "logical_or",
-    "logical_xor",
-    "logspace",
-    "matmul",
-    "matrix_transpose",
-    "matvec",
-    "max",
-    "maximum",
-    "mean",
-    "median",
-    "meshgrid",
-    "min",
-    "minimum",
-    "mod",
-    "modf",
-    "moveaxis",
-    "multiply",
     "nan",
-    "nan_to_num",
-    "nanargmax",
-    "nanargmin",
-    "nancumprod",
-    "nancumsum",
-    "nanmax",
-    "nanmean",
-    "nanmedian",
-    "nanmin",
-    "nanpercentile",
-    "nanprod",
-    "nanquantile",
-    "nanstd",
-    "nansum",
-    "nanvar",
-    "ndim",
-    "negative",
+    "ndarray",
     "newaxis",
-    "nextafter",
-    "nonzero",
-    "not_equal",
     "number",
-    "ones",
-    "ones_like",
-    "outer",
-    "pad",
-    "partition",
-    "percentile",
-    "permute_dims",
+    "object_",
     "pi",
-    "piecewise",
-    "polyval",
-    "positive",
-    "pow",
-    "power",
-    "prod",
-    "promote_types",
-    "ptp",
-    "quantile",
-    "rad2deg",
-    "radians",
-    "ravel",
-    "ravel_multi_index",
-    "reciprocal",
-    "remainder",
-    "repeat",
-    "reshape",
-    "resize",
-    "result_type",
-    "right_shift",
-    "rint",
-    "roll",
-    "rot90",
-    "round",
-    "searchsorted",
-    "select",
-    "setdiff1d",
-    "setxor1d",
-    "shape",
-    "sign",
-    "signbit",
     "signedinteger",
-    "sin",
-    "sinc",
-    "sinh",
-    "size",
-    "sort",
-    "split",
-    "sqrt",
-    "square",
-    "squeeze",
-    "stack",
-    "std",
-    "subtract",
-    "sum",
-    "swapaxes",
-    "take",
-    "take_along_axis",
-    "tan",
-    "tanh",
-    "tensordot",
-    "tile",
-    "trace",
-    "transpose",
-    "trapezoid",
-    "tri",
-    "tril",
-    "tril_indices",
-    "tril_indices_from",
-    "triu",
-    "triu_indices",
-    "triu_indices_from",
-    "true_divide",
-    "trunc",
-    "uint8",
-    "uint16",
-    "uint32",
-    "uint64",
-    "union1d",
-    "unique",
-    "unique_all",
-    "unique_counts",
-    "unique_inverse",
-    "unique_values",
-    "unravel_index",
     "unsignedinteger",
-    "unstack",
-    "unwrap",
-    "vander",
-    "var",
-    "vdot",
-    "vecdot",
-    "vecmat",
-    "vsplit",
-    "vstack",
-    "where",
-    "zeros",
-    "zeros_like",
-]  # fmt: skip
+]
+__all__ += bessel.__all__
+__all__ += bits.__all__
+__all__ += choosing.__all__
+__all__ += complex_parts.__all__
+__all__ += contractions.__all__
+__all__ += creation.__all__
+__all__ += cumulative.__all__
+__all__ += data_types.__all__
+__all__ += elementwise.__all__
+__all__ += grids.__all__
+__all__ += histograms.__all__
+__all__ += host.__all__
+__all__ += indexing.__all__
+__all__ += joining.__all__
+__all__ += linear_algebra.__all__
+__all__ += manipulation.__all__
+__all__ += mathematical.__all__
+__all__ += names.__all__
+__all__ += nan_functions.__all__
+__all__ += order_statistics.__all__
+__all__ += padding.__all__
+__all__ += places.__all__
+__all__ += polynomials.__all__
+__all__ += promotion.__all__
+__all__ += ranges.__all__
+__all__ += repetition.__all__
+__all__ += scalar_types.__all__
+__all__ += searching.__all__
+__all__ += sets.__all__
+__all__ += signals.__all__
+__all__ += sorting.__all__
+__all__ += statistical.__all__
+__all__ += tapers.__all__
+__all__ += utility.__all__
+__all__ += vectorizing.__all__
 
-_COMPLEX = ("angle", "complex64", "complex128", "conj", "conjugate", "fft", "imag", "iscomplex", "iscomplexobj", "real")
-
-
-def __getattr__(name: str) -> Any:
-    if name in _COMPLEX:
-        raise AttributeError(f"[numpy] there are no complex numbers, because TVM has none, and so no {name!r}.")
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-
-
+__getattr__ = _missing(__name__)
 _publish(globals())

@@ -27,6 +27,7 @@ from tvmfun.numpy.indexing import (
     read,
     stacked,
     static_integer,
+    without_bools,
 )
 from tvmfun.numpy.manipulation import expand_dims, ravel, reshape
 from tvmfun.numpy.promotion import convert
@@ -101,7 +102,8 @@ class At:
             raise ArgumentError("at", "places do not wrap around", got=repr(mode), hint="index % size")
         if how == "in_bounds":
             return getitem(self._x, self._index)
-        return read(self._x, normalized(self._x, self._index), how, fill_value)
+        x, index = without_bools(self._x, self._index)
+        return read(x, normalized(x, index), how, fill_value)
 
     def set(self, values: Any, **options: Any) -> Array:
         """Returns ``x`` with ``values`` at the places."""
@@ -150,6 +152,9 @@ class At:
         x, index = self._x, self._index
         if _is_traced_mask(index):
             return where(_mask_of(x, index), function(x), x)
+        x, index = without_bools(x, index)
+        if x is not self._x:
+            return reshape(At(x, index).apply(function, **options), self._x.shape)
         if index is _NOWHERE:
             return self._update("apply", x, "set", **options)
         if not callable(function):
@@ -188,6 +193,10 @@ class At:
             raise ArgumentError("at", "updates do not wrap around", got=repr(mode), hint="index % size")
         if _is_traced_mask(self._index):
             return _update_mask(x, self._index, values, combine)
+        x, index = without_bools(x, self._index)
+        if x is not self._x:
+            updated = At(x, index)._update(name, values, combine, mode=mode, unique_indices=unique_indices)
+            return reshape(updated, self._x.shape)
         items = normalized(x, self._index)
         values = _values(x, values)
         arrays = [item for item in items if is_array(item)]

@@ -11,13 +11,28 @@ import opt_einsum
 from tvmfun.core.array import Array
 from tvmfun.errors import ArgumentError, ShapeError
 from tvmfun.numpy.creation import arrays
+from tvmfun.numpy.data_types import astype
 from tvmfun.numpy.linear_algebra import diagonal
 from tvmfun.numpy.manipulation import permute_dims, reshape
+from tvmfun.numpy.precision import check_precision, dot_general
+from tvmfun.numpy.promotion import no_out
 from tvmfun.numpy.statistical import sum
-from tvmfun.ops.linalg import dot_general
+
+__all__ = [
+    "einsum",
+    "einsum_path",
+]
 
 
-def einsum(subscripts: Any, /, *operands: Any, optimize: Any = "auto") -> Array:
+def einsum(
+    subscripts: Any,
+    /,
+    *operands: Any,
+    out: None = None,
+    optimize: Any = "auto",
+    precision: Any = None,
+    preferred_element_type: Any = None,
+) -> Array:
     """Returns sums of products of elements, over the letters that the result does not have.
 
     Args:
@@ -25,8 +40,11 @@ def einsum(subscripts: Any, /, *operands: Any, optimize: Any = "auto") -> Array:
             have one size, or size 1. ``...`` stands for axes that broadcast. Without ``->`` the result has the letters
             that occur once, in alphabetical order. Or, as in NumPy, arrays and lists of numbers take turns.
         operands: the arrays.
+        out: must be None: arrays are immutable.
         optimize: how to find the order of the products: a strategy of ``opt_einsum`` (``"auto"``, ``"optimal"``,
             ``"greedy"``, ...), a list of pairs, or False for one from left to right.
+        precision: accepted and without effect: float32 products are always exact float32.
+        preferred_element_type: the dtype to multiply, to sum and to return in; by default that of the operands.
 
     Raises:
         ArgumentError: for subscripts that cannot be read, or do not fit the arrays.
@@ -37,7 +55,11 @@ def einsum(subscripts: Any, /, *operands: Any, optimize: Any = "auto") -> Array:
     >>> einsum("ij,j->i", [[1, 2], [3, 4]], [1, 10])
     Array([21, 43], dtype=int32)
     """
+    no_out("einsum", out)
+    check_precision("einsum", precision)
     inputs, result, tensors = _parsed(subscripts, operands)
+    if preferred_element_type is not None:
+        tensors = [astype(x, preferred_element_type) for x in tensors]
     sizes = _sizes(inputs, tensors)
     terms = [_without_repeats(term, x) for term, x in zip(inputs, tensors, strict=True)]
     for pair in _order(inputs, result, sizes, optimize):

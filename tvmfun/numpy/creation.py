@@ -19,9 +19,29 @@ from tvmfun.core.trace import Tracer, is_tracing
 from tvmfun.errors import ArgumentError, ConcretizationError, DtypeError, ShapeError
 from tvmfun.numpy.data_types import astype, placed
 from tvmfun.numpy.elementwise import equal, greater_equal, less_equal, where
-from tvmfun.numpy.promotion import convert, dtype_or, operand, operands
+from tvmfun.numpy.promotion import convert, dtype_or, operand, operands, row_major
 from tvmfun.ops import pointwise
 from tvmfun.ops import shape as ops
+
+__all__ = [
+    "array",
+    "asarray",
+    "copy",
+    "empty",
+    "empty_like",
+    "eye",
+    "from_dlpack",
+    "full",
+    "full_like",
+    "identity",
+    "ones",
+    "ones_like",
+    "tri",
+    "tril",
+    "triu",
+    "zeros",
+    "zeros_like",
+]
 
 Shape = int | Sequence[int]
 
@@ -49,12 +69,13 @@ def as_shape(name: str, shape: Shape) -> tuple[int, ...]:
     return result
 
 
-def asarray(value: Any, /, dtype: Any = None, *, copy: bool | None = None, device: Any = None) -> Array:
-    """Returns an array with the elements of ``value``.
+def asarray(a: Any, dtype: Any = None, order: Any = None, *, copy: bool | None = None, device: Any = None) -> Array:
+    """Returns an array with the elements of ``a``.
 
     Args:
-        value: an array of any library that speaks DLPack or ``__array__``, a number, or nested sequences.
-        dtype: of the result. By default that of ``value``; Python numbers become bool, int32 or float32.
+        a: an array of any library that speaks DLPack or ``__array__``, a number, or nested sequences.
+        dtype: of the result. By default that of ``a``; Python numbers become bool, int32 or float32.
+        order: for NumPy: ``"K"``, ``"A"`` or ``"C"``; all arrays lie in memory in row-major order.
         copy: True for a buffer of its own, which nobody else can donate; False to insist on sharing memory, which
             works for arrays of this library only.
         device: where the result lies; by default the CPU.
@@ -69,26 +90,27 @@ def asarray(value: Any, /, dtype: Any = None, *, copy: bool | None = None, devic
     >>> asarray(np.arange(2.0)).dtype
     dtype('float64')
     """
+    row_major("asarray", order)
     kind = None if dtype is None else dtypes.canonical(dtype)
-    if copy is False and not (isinstance(value, Array) and (kind is None or kind == value.dtype)):
+    if copy is False and not (isinstance(a, Array) and (kind is None or kind == a.dtype)):
         raise ArgumentError("asarray", "a copy is needed", got="copy=False", hint="copy=None")
-    if isinstance(value, Array):
-        result = duplicate(value) if copy and isinstance(value, DeviceArray) and not is_tracing() else value
-    elif isinstance(value, Dim):
-        result = dims.as_array(value)
-    elif isinstance(value, np.ndarray | np.generic):
-        dtypes.canonical(value.dtype)  # complains about what `astype` would silently take, such as strings
-        result = device_array(value if kind is None else value.astype(kind))
-    elif isinstance(value, bool | int | float):
-        number = convert("asarray", value, kind or dtypes.of_scalar(value))
+    if isinstance(a, Array):
+        result = duplicate(a) if copy and isinstance(a, DeviceArray) and not is_tracing() else a
+    elif isinstance(a, Dim):
+        result = dims.as_array(a)
+    elif isinstance(a, np.ndarray | np.generic):
+        dtypes.canonical(a.dtype)  # complains about what `astype` would silently take, such as strings
+        result = device_array(a if kind is None else a.astype(kind))
+    elif isinstance(a, bool | int | float):
+        number = convert("asarray", a, kind or dtypes.of_scalar(a))
         result = device_array(number, weak=kind is None)
-    elif isinstance(value, list | tuple | range):
-        result = _from_sequence(value, kind)
-    elif hasattr(value, "__dlpack__") or hasattr(value, "__array__"):
-        result = foreign_array(value, "asarray")
+    elif isinstance(a, list | tuple | range):
+        result = _from_sequence(a, kind)
+    elif hasattr(a, "__dlpack__") or hasattr(a, "__array__"):
+        result = foreign_array(a, "asarray")
     else:
-        hint = of_dataclass(value) or "numbers or arrays"
-        raise DtypeError("asarray", "it cannot become an array", got=type(value).__name__, hint=hint)
+        hint = of_dataclass(a) or "numbers or arrays"
+        raise DtypeError("asarray", "it cannot become an array", got=type(a).__name__, hint=hint)
     return placed("asarray", result if kind is None else astype(result, kind), device)
 
 
@@ -145,14 +167,36 @@ def arrays(name: str, *values: Any, floating: bool = False) -> list[Array]:
     return [asarray(value) for value in operands(name, *values, floating=floating)]
 
 
-def array(value: Any, /, dtype: Any = None, *, copy: bool | None = True, device: Any = None) -> Array:
-    """Returns an array with the elements of ``value`` and, by default, a buffer of its own; see :func:`asarray`."""
-    return asarray(value, dtype, copy=copy, device=device)
+def array(
+    object: Any,
+    dtype: Any = None,
+    copy: bool | None = True,
+    order: str | None = "K",
+    ndmin: int = 0,
+    *,
+    device: Any = None,
+) -> Array:
+    """Returns an array with the elements of a value and, by default, a buffer of its own; see :func:`asarray`.
+
+    Args:
+        object: an array of any library, a number, or nested sequences.
+        dtype: of the result; by default that of ``object``.
+        copy: whether the buffer must be its own.
+        order: for NumPy; see :func:`asarray`.
+        ndmin: the smallest number of axes: leading axes of size 1 are added.
+        device: where the result lies; by default the CPU.
+
+    >>> array([1, 2], ndmin=2)
+    Array([[1, 2]], dtype=int32)
+    """
+    result = asarray(object, dtype, order, copy=copy, device=device)
+    missing = ndmin - result.ndim
+    return result if missing <= 0 else ops.reshape(result, shape=(1,) * missing + result.shape)
 
 
-def copy(x: Any, /) -> Array:
-    """Returns the array with a buffer of its own, which nobody else can donate."""
-    return asarray(x, copy=True)
+def copy(a: Any, order: str | None = None) -> Array:
+    """Returns the array with a buffer of its own, which nobody else can donate; see :func:`asarray` for ``order``."""
+    return asarray(a, None, order, copy=True)
 
 
 def from_dlpack(x: Any, /, *, device: Any = None, copy: bool | None = None) -> Array:
@@ -213,28 +257,32 @@ def empty(shape: Shape, dtype: Any = None, *, device: Any = None) -> Array:
     return zeros(shape, dtype, device=device)
 
 
-def full_like(x: Any, /, fill_value: Any, dtype: Any = None, *, device: Any = None) -> Array:
-    """Returns an array of one value with the shape and, by default, the dtype of ``x``."""
-    x = asarray(x)
-    return full(x.shape, fill_value, dtype_or(dtype, x.dtype), device=device)
+def full_like(a: Any, fill_value: Any, dtype: Any = None, shape: Shape | None = None, *, device: Any = None) -> Array:
+    """Returns an array of one value, by default with the shape and the dtype of ``a``.
+
+    >>> full_like([1.5, 2.5], 2, shape=(1,))
+    Array([2.], dtype=float32)
+    """
+    a = asarray(a)
+    return full(a.shape if shape is None else shape, fill_value, dtype_or(dtype, a.dtype), device=device)
 
 
-def zeros_like(x: Any, /, dtype: Any = None, *, device: Any = None) -> Array:
-    """Returns zeros with the shape and, by default, the dtype of ``x``."""
-    return full_like(x, 0, dtype, device=device)
+def zeros_like(a: Any, dtype: Any = None, shape: Shape | None = None, *, device: Any = None) -> Array:
+    """Returns zeros, by default with the shape and the dtype of ``a``."""
+    return full_like(a, 0, dtype, shape, device=device)
 
 
-def ones_like(x: Any, /, dtype: Any = None, *, device: Any = None) -> Array:
-    """Returns ones with the shape and, by default, the dtype of ``x``."""
-    return full_like(x, 1, dtype, device=device)
+def ones_like(a: Any, dtype: Any = None, shape: Shape | None = None, *, device: Any = None) -> Array:
+    """Returns ones, by default with the shape and the dtype of ``a``."""
+    return full_like(a, 1, dtype, shape, device=device)
 
 
-def empty_like(x: Any, /, dtype: Any = None, *, device: Any = None) -> Array:
-    """Returns zeros with the shape and, by default, the dtype of ``x``."""
-    return zeros_like(x, dtype, device=device)
+def empty_like(prototype: Any, dtype: Any = None, shape: Shape | None = None, *, device: Any = None) -> Array:
+    """Returns zeros, by default with the shape and the dtype of ``prototype``."""
+    return zeros_like(prototype, dtype, shape, device=device)
 
 
-def eye(n_rows: int, n_cols: int | None = None, k: int = 0, dtype: Any = None, *, device: Any = None) -> Array:
+def eye(N: int, M: int | None = None, k: int = 0, dtype: Any = None, *, device: Any = None) -> Array:
     """Returns a matrix with ones on the k-th diagonal and zeros elsewhere.
 
     >>> eye(2, dtype="int32")
@@ -242,7 +290,7 @@ def eye(n_rows: int, n_cols: int | None = None, k: int = 0, dtype: Any = None, *
            [0, 1]], dtype=int32)
     """
     kind = dtype_or(dtype, dtypes.DEFAULT_FLOAT)
-    sizes = as_shape("eye", (n_rows, n_rows if n_cols is None else n_cols))
+    sizes = as_shape("eye", (N, N if M is None else M))
     if is_tracing():
         return astype(equal(_diagonals(sizes), k), kind)
     return placed("eye", device_array(np.eye(*sizes, k=k, dtype=kind)), device)
@@ -261,16 +309,16 @@ def _matrices(name: str, x: Any) -> Array:
     return x
 
 
-def tril(x: Any, /, k: int = 0) -> Array:
+def tril(m: Any, k: int = 0) -> Array:
     """Returns matrices with zeros above the k-th diagonal."""
-    x = _matrices("tril", x)
-    return where(less_equal(_diagonals(x.shape[-2:]), k), x, x.dtype.type(0))
+    m = _matrices("tril", m)
+    return where(less_equal(_diagonals(m.shape[-2:]), k), m, m.dtype.type(0))
 
 
-def triu(x: Any, /, k: int = 0) -> Array:
+def triu(m: Any, k: int = 0) -> Array:
     """Returns matrices with zeros below the k-th diagonal."""
-    x = _matrices("triu", x)
-    return where(greater_equal(_diagonals(x.shape[-2:]), k), x, x.dtype.type(0))
+    m = _matrices("triu", m)
+    return where(greater_equal(_diagonals(m.shape[-2:]), k), m, m.dtype.type(0))
 
 
 def identity(n: int, dtype: Any = None) -> Array:
@@ -278,6 +326,6 @@ def identity(n: int, dtype: Any = None) -> Array:
     return eye(n, dtype=dtype)
 
 
-def tri(n_rows: int, n_cols: int | None = None, k: int = 0, dtype: Any = None) -> Array:
+def tri(N: int, M: int | None = None, k: int = 0, dtype: Any = None) -> Array:
     """Returns a matrix with ones up to the k-th diagonal and zeros above it."""
-    return tril(ones((n_rows, n_rows if n_cols is None else n_cols), dtype), k)
+    return tril(ones((N, N if M is None else M), dtype), k)

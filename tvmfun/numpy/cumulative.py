@@ -13,8 +13,18 @@ from tvmfun.numpy.data_types import astype
 from tvmfun.numpy.elementwise import isnan, where
 from tvmfun.numpy.joining import concat
 from tvmfun.numpy.manipulation import normalize_axis, ravel
+from tvmfun.numpy.promotion import no_out
 from tvmfun.numpy.statistical import accumulated
 from tvmfun.ops import cumulative as ops
+
+__all__ = [
+    "cumprod",
+    "cumsum",
+    "cumulative_prod",
+    "cumulative_sum",
+    "nancumprod",
+    "nancumsum",
+]
 
 
 def _running(name: str, op: Op, x: Any, axis: int | None, dtype: Any) -> Array:
@@ -71,20 +81,22 @@ def cumulative_prod(x: Any, /, *, axis: int | None = None, dtype: Any = None, in
     return _with_initial("cumulative_prod", ops.cumprod, 1, x, axis, dtype, include_initial)
 
 
-def cumsum(x: Any, /, axis: int | None = None, dtype: Any = None) -> Array:
+def cumsum(a: Any, axis: int | None = None, dtype: Any = None, out: None = None) -> Array:
     """Returns the sums of all elements up to each one along an axis, by default of the flattened array.
 
     The dtype stays, unless another one is given; bools are summed as int32.
     """
-    return _running("cumsum", ops.cumsum, x, axis, dtype)
+    no_out("cumsum", out)
+    return _running("cumsum", ops.cumsum, a, axis, dtype)
 
 
-def cumprod(x: Any, /, axis: int | None = None, dtype: Any = None) -> Array:
+def cumprod(a: Any, axis: int | None = None, dtype: Any = None, out: None = None) -> Array:
     """Returns the products of all elements up to each one along an axis, by default of the flattened array.
 
     The dtype stays, unless another one is given; bools are multiplied as int32.
     """
-    return _running("cumprod", ops.cumprod, x, axis, dtype)
+    no_out("cumprod", out)
+    return _running("cumprod", ops.cumprod, a, axis, dtype)
 
 
 def _without_nan(x: Any, otherwise: int) -> Array:
@@ -92,11 +104,13 @@ def _without_nan(x: Any, otherwise: int) -> Array:
     return where(isnan(x), otherwise, x) if dtypes.is_float(x.dtype) else x
 
 
-def nancumsum(x: Any, /, axis: int | None = None, dtype: Any = None) -> Array:
+def nancumsum(a: Any, axis: int | None = None, dtype: Any = None, out: None = None) -> Array:
     """Returns the running sums with NaN as 0; see :func:`cumsum`."""
-    return cumsum(_without_nan(x, 0), axis, dtype)
+    no_out("nancumsum", out)
+    return cumsum(_without_nan(a, 0), axis, dtype)
 
 
-def nancumprod(x: Any, /, axis: int | None = None, dtype: Any = None) -> Array:
+def nancumprod(a: Any, axis: int | None = None, dtype: Any = None, out: None = None) -> Array:
     """Returns the running products with NaN as 1; see :func:`cumprod`."""
-    return cumprod(_without_nan(x, 1), axis, dtype)
+    no_out("nancumprod", out)
+    return cumprod(_without_nan(a, 1), axis, dtype)

@@ -14,6 +14,16 @@ from tvmfun.errors import ArgumentError, DtypeError
 from tvmfun.numpy.promotion import array, operand
 from tvmfun.ops import pointwise as ops
 
+__all__ = [
+    "astype",
+    "can_cast",
+    "finfo",
+    "iinfo",
+    "isdtype",
+    "issubdtype",
+    "promote_types",
+]
+
 KINDS: dict[str, tuple[np.dtype, ...]] = {
     "bool": (dtypes.bool_,),
     "signed integer": dtypes.SIGNED,
@@ -59,16 +69,21 @@ def _dtype_of(name: str, item: Any) -> np.dtype:
     return abstract(operand(name, item), name).dtype
 
 
-def can_cast(from_: Any, to: Any, /) -> bool:
+def can_cast(from_: Any, to: Any, casting: Any = "safe") -> bool:
     """Returns whether every value of a dtype, or that of an array, has a place in another dtype.
+
+    Args:
+        from_: a dtype or an array.
+        to: a dtype.
+        casting: ``"safe"``, or another of NumPy's rules: ``"no"``, ``"equiv"``, ``"same_kind"``, ``"unsafe"``.
 
     >>> can_cast("int32", "int64"), can_cast("int32", "float32")
     (True, False)
     """
-    return bool(np.can_cast(_dtype_of("can_cast", from_), dtypes.canonical(to)))
+    return bool(np.can_cast(_dtype_of("can_cast", from_), dtypes.canonical(to), casting))
 
 
-def finfo(type: Any, /) -> Any:
+def finfo(dtype: Any) -> Any:
     """Returns the limits of a float dtype, or of that of an array: ``bits``, ``eps``, ``max``, ``min``, ...
 
     Raises:
@@ -77,13 +92,13 @@ def finfo(type: Any, /) -> Any:
     >>> float(finfo("bfloat16").eps)
     0.0078125
     """
-    dtype = _dtype_of("finfo", type)
+    dtype = _dtype_of("finfo", dtype)
     if not dtypes.is_float(dtype):
         raise DtypeError("finfo", "the dtype must be a float", got=dtypes.NAMES[dtype], hint="iinfo")
     return ml_dtypes.finfo(dtype)
 
 
-def iinfo(type: Any, /) -> np.iinfo:
+def iinfo(int_type: Any) -> np.iinfo:
     """Returns the limits of an integer dtype, or of that of an array: ``bits``, ``max``, ``min``.
 
     Raises:
@@ -92,7 +107,7 @@ def iinfo(type: Any, /) -> np.iinfo:
     >>> iinfo("int8").max
     127
     """
-    dtype = _dtype_of("iinfo", type)
+    dtype = _dtype_of("iinfo", int_type)
     if not dtypes.is_integer(dtype):
         raise DtypeError("iinfo", "the dtype must be an integer", got=dtypes.NAMES[dtype], hint="finfo")
     return np.iinfo(dtype)
@@ -119,23 +134,23 @@ def isdtype(dtype: Any, kind: Any) -> bool:
         raise ArgumentError("isdtype", f"a kind is a dtype or one of {', '.join(KINDS)}", got=repr(kind)) from error
 
 
-def issubdtype(dtype: Any, kind: Any, /) -> bool:
+def issubdtype(arg1: Any, arg2: Any) -> bool:
     """Returns whether a dtype is another one, or belongs to a class of NumPy's such as ``numpy.floating``.
 
     >>> issubdtype("bfloat16", np.floating), issubdtype("int8", np.floating)
     (True, False)
     """
-    dtype = dtypes.canonical(dtype)
-    is_class = isinstance(kind, type) and kind in (np.generic, np.number, np.inexact, np.floating)
-    if dtype == dtypes.bfloat16 and is_class:  # NumPy does not take it for a float
+    arg1 = dtypes.canonical(arg1)
+    is_class = isinstance(arg2, type) and arg2 in (np.generic, np.number, np.inexact, np.floating)
+    if arg1 == dtypes.bfloat16 and is_class:  # NumPy does not take it for a float
         return True
-    return bool(np.issubdtype(dtype, kind))
+    return bool(np.issubdtype(arg1, arg2))
 
 
-def promote_types(type1: Any, type2: Any, /) -> np.dtype:
+def promote_types(a: Any, b: Any) -> np.dtype:
     """Returns the dtype that two dtypes promote to.
 
     >>> promote_types("int8", "uint8")
     dtype('int16')
     """
-    return dtypes.result_type(type1, type2)
+    return dtypes.result_type(a, b)

@@ -15,9 +15,76 @@ from tvmfun.core.leaf import abstract
 from tvmfun.core.op import Op
 from tvmfun.core.trace import is_tracing
 from tvmfun.errors import ArgumentError, DtypeError
-from tvmfun.numpy.promotion import array, operands
+from tvmfun.numpy.promotion import array, no_out, operands
 from tvmfun.ops import elementary, shape
 from tvmfun.ops import pointwise as ops
+
+__all__ = [
+    "abs",
+    "acos",
+    "acosh",
+    "add",
+    "asin",
+    "asinh",
+    "atan",
+    "atan2",
+    "atanh",
+    "bitwise_and",
+    "bitwise_invert",
+    "bitwise_left_shift",
+    "bitwise_or",
+    "bitwise_right_shift",
+    "bitwise_xor",
+    "ceil",
+    "clip",
+    "copysign",
+    "cos",
+    "cosh",
+    "divide",
+    "equal",
+    "exp",
+    "expm1",
+    "floor",
+    "floor_divide",
+    "greater",
+    "greater_equal",
+    "hypot",
+    "isfinite",
+    "isinf",
+    "isnan",
+    "less",
+    "less_equal",
+    "log",
+    "log1p",
+    "log2",
+    "log10",
+    "logaddexp",
+    "logical_and",
+    "logical_not",
+    "logical_or",
+    "logical_xor",
+    "maximum",
+    "minimum",
+    "multiply",
+    "negative",
+    "nextafter",
+    "not_equal",
+    "positive",
+    "pow",
+    "reciprocal",
+    "remainder",
+    "round",
+    "sign",
+    "signbit",
+    "sin",
+    "sinh",
+    "sqrt",
+    "square",
+    "subtract",
+    "tan",
+    "tanh",
+    "trunc",
+]
 
 Operand = Any
 
@@ -49,12 +116,15 @@ def unary(
 
 
 def binary(
-    name: str, op: Op, formula: str, *, floating: bool = False, of_bools: Op | None = None
+    name: str, op: Op, formula: str, *, floating: bool = False, numeric: bool = False, of_bools: Op | None = None
 ) -> Callable[..., Array]:
-    """A function that applies an op to two operands, of bools another one; integers become floats if ``floating``."""
+    """A function that applies an op to two operands, of bools another one.
+
+    Integers become floats if ``floating``, and bools int32 if ``numeric``.
+    """
 
     def function(x1: Operand, x2: Operand, /) -> Array:
-        x1, x2 = operands(name, x1, x2, floating=floating)
+        x1, x2 = operands(name, x1, x2, floating=floating, numeric=numeric)
         return of_bools(x1, x2) if of_bools and x1.dtype == dtypes.bool_ else op(x1, x2)
 
     return named(function, name, f"Returns {formula}, elementwise.")
@@ -67,12 +137,13 @@ multiply = binary(
 )
 divide = binary("divide", ops.divide, ":math:`x_1 / x_2`, a float", floating=True)
 floor_divide = binary(
-    "floor_divide", ops.floor_divide, r":math:`\lfloor x_1 / x_2 \rfloor`; integers divided by 0 give 0"
+    "floor_divide", ops.floor_divide, r":math:`\lfloor x_1 / x_2 \rfloor`; integers divided by 0 give 0", numeric=True
 )
 remainder = binary(
     "remainder",
     ops.remainder,
     "the remainder of the floor division, with the sign of :math:`x_2`; integers divided by 0 give 0",
+    numeric=True,
 )
 maximum = binary("maximum", ops.maximum, r":math:`\max(x_1, x_2)`, NaN where either is", of_bools=ops.bitwise_or)
 minimum = binary("minimum", ops.minimum, r":math:`\min(x_1, x_2)`, NaN where either is", of_bools=ops.bitwise_and)
@@ -116,8 +187,10 @@ bitwise_and = binary("bitwise_and", ops.bitwise_and, "the bits that both have")
 bitwise_or = binary("bitwise_or", ops.bitwise_or, "the bits that either has")
 bitwise_xor = binary("bitwise_xor", ops.bitwise_xor, "the bits that exactly one has")
 bitwise_invert = unary("bitwise_invert", ops.bitwise_not, "the other bits")
-bitwise_left_shift = binary("bitwise_left_shift", ops.left_shift, r":math:`x_1 \cdot 2^{x_2}`")
-bitwise_right_shift = binary("bitwise_right_shift", ops.right_shift, r":math:`\lfloor x_1 / 2^{x_2} \rfloor`")
+bitwise_left_shift = binary("bitwise_left_shift", ops.left_shift, r":math:`x_1 \cdot 2^{x_2}`", numeric=True)
+bitwise_right_shift = binary(
+    "bitwise_right_shift", ops.right_shift, r":math:`\lfloor x_1 / 2^{x_2} \rfloor`", numeric=True
+)
 
 
 def positive(x: Operand, /) -> Array:
@@ -127,7 +200,7 @@ def positive(x: Operand, /) -> Array:
 
 
 def _rounding(name: str, op: Op, formula: str) -> Callable[..., Array]:
-    def function(x: Operand, /) -> Array:
+    def function(x: Operand) -> Array:
         x = array(name, x)
         return op(x) if dtypes.is_float(x.dtype) else positive(x)
 
@@ -139,28 +212,29 @@ ceil = _rounding("ceil", ops.ceil, r":math:`\lceil x \rceil`")
 trunc = _rounding("trunc", ops.trunc, ":math:`x` without its fraction")
 
 
-def round(x: Operand, /, decimals: int = 0) -> Array:
+def round(a: Operand, decimals: int = 0, out: None = None) -> Array:
     """Returns the nearest number with so many decimals, the even one of two; integers stay as they are.
 
     >>> round(2.5), round(0.126, 2)
     (Array(2., dtype=float32), Array(0.13, dtype=float32))
     """
-    x = array("round", x)
-    if not dtypes.is_float(x.dtype):
+    no_out("round", out)
+    a = array("round", a)
+    if not dtypes.is_float(a.dtype):
         if decimals < 0:
             raise ArgumentError("round", "integers have no negative decimals to round to", got=str(decimals))
-        return positive(x)
+        return positive(a)
     if decimals == 0:
-        return ops.round(x)
-    scale = x.dtype.type(10.0 ** builtins.abs(decimals))
+        return ops.round(a)
+    scale = a.dtype.type(10.0 ** builtins.abs(decimals))
     if decimals < 0:
-        return ops.multiply(ops.round(ops.divide(x, scale)), scale)
-    return ops.divide(ops.round(ops.multiply(x, scale)), scale)
+        return ops.multiply(ops.round(ops.divide(a, scale)), scale)
+    return ops.divide(ops.round(ops.multiply(a, scale)), scale)
 
 
 def square(x: Operand, /) -> Array:
     """Returns :math:`x^2`, elementwise."""
-    (x,) = operands("square", x)
+    (x,) = operands("square", x, numeric=True)
     return ops.multiply(x, x)
 
 
@@ -189,9 +263,11 @@ def to_power(name: str, x1: Operand, x2: Operand) -> Array:
     """:func:`pow` in the name of the function ``name``."""
     if isinstance(x2, int) and not isinstance(x2, bool):
         x = array(name, x1)
+        if x.dtype == dtypes.bool_:
+            x = ops.astype(x, dtype=dtypes.NAMES[dtypes.DEFAULT_INT])
         if builtins.abs(x2) <= 8 or not dtypes.is_float(x.dtype):
             return _static_power(name, x, x2)
-    base, exponent = operands(name, x1, x2)
+    base, exponent = operands(name, x1, x2, numeric=True)
     return ops.power(base, exponent) if dtypes.is_float(base.dtype) else _integer_power(name, base, exponent)
 
 
@@ -215,8 +291,6 @@ def _static_power(name: str, x: Any, exponent: int) -> Array:
 def _integer_power(name: str, base: Any, exponent: Any) -> Array:
     """By squaring, bit by bit of the exponent."""
     dtype = base.dtype
-    if dtype == dtypes.bool_:
-        raise DtypeError(name, "bools have no powers", got="bool", hint="x.astype('int32')")
     bits = dtype.itemsize * 8 - (dtype in dtypes.SIGNED)
     if not is_tracing() and isinstance(exponent, DeviceArray | np.generic):
         bits = int(np.max(np.asarray(exponent), initial=0)).bit_length()

@@ -29,10 +29,15 @@ from tvmfun.numpy.manipulation import (
     ravel,
     reshape,
 )
-from tvmfun.numpy.promotion import convert, require_integer
+from tvmfun.numpy.promotion import convert, no_out, require_integer
 from tvmfun.ops import index as ops
 from tvmfun.ops import pointwise
 from tvmfun.ops import shape as shapes
+
+__all__ = [
+    "take",
+    "take_along_axis",
+]
 
 # -- what an index means -------------------------------------------------------------------------------------
 
@@ -69,10 +74,37 @@ def normalized(x: Array, index: Any) -> list[Any]:
     return items
 
 
+def _is_bool(item: Any) -> bool:
+    return isinstance(item, bool | np.bool_) or (isinstance(item, Array | np.ndarray) and abstract(item) == _BOOL)
+
+
+def without_bools(x: Array, index: Any) -> tuple[Array, Any]:
+    """The array and the index with an axis of size 1, and an array of places along it, for each single bool.
+
+    True is the one place along the axis, and False none. So single bools broadcast with the other arrays of an index.
+    """
+    items = index if isinstance(index, tuple) else (index,)
+    if not any(map(_is_bool, items)):
+        return x, index
+    if any(isinstance(item, Tracer) for item in items if _is_bool(item)):
+        what = "a single bool that is being traced selects an unknown number of elements"
+        raise ConcretizationError("index", what, got="bool[]", hint="tvmfun.numpy.where(condition, x, y)")
+    items = [bool(item) if _is_bool(item) else _item(item) for item in items]
+    rest = x.ndim - sum(_axes_of(item) for item in items if not isinstance(item, bool))
+    shape, replaced, axis = list(x.shape), [], 0
+    for item in items:
+        if isinstance(item, bool):
+            shape.insert(axis, 1)
+            item, count = np.zeros(int(item), np.int32), 1
+        else:
+            count = rest if item is Ellipsis else _axes_of(item)
+        replaced.append(item)
+        axis += count
+    return reshape(x, tuple(shape)), tuple(replaced)
+
+
 def _item(item: Any) -> Any:
     """One item of an index, sequences and arrays of other libraries as arrays."""
-    if isinstance(item, bool | np.bool_) or (isinstance(item, Array) and item.aval == _BOOL):
-        raise IndexingError("index", "a single bool is no index", got=repr(item), hint="tvmfun.numpy.where")
     if isinstance(item, list | tuple):
         return np.asarray(item) if item else np.zeros(0, np.int32)
     if not isinstance(item, Array | np.ndarray) and hasattr(item, "__array__") and np.ndim(item):
@@ -171,6 +203,7 @@ def getitem(x: Array, index: Any) -> Array:
         IndexingError: for a wrong kind of index, too many, or a Python integer outside its axis.
         ConcretizationError: for a mask that is being traced.
     """
+    x, index = without_bools(x, index)
     items = normalized(x, index)
     if is_immediate(x):
         places = numpy_index(x, items)
@@ -357,16 +390,28 @@ def _taking(name: str, x: Array, indices: Array, size: int, mode: str | None) ->
     return indices, mode
 
 
-def take(x: Any, indices: Any, /, axis: int | None = None, *, mode: str | None = None, fill_value: Any = None) -> Array:
+def take(
+    a: Any,
+    indices: Any,
+    axis: int | None = None,
+    out: None = None,
+    mode: str | None = None,
+    unique_indices: bool = False,
+    indices_are_sorted: bool = False,
+    fill_value: Any = None,
+) -> Array:
     """Returns the elements at integer ``indices`` along an axis, or of the flattened array.
 
     Args:
-        x: the array.
+        a: the array.
         indices: which elements; negative ones count from the end.
         axis: the axis.
+        out: must be None: arrays are immutable.
         mode: what becomes of indices outside the array: ``"fill"``, the default, gives ``fill_value``, ``"clip"``
             the nearest element, for negative ones the first, ``"wrap"`` the element at the remainder.
             ``"promise_in_bounds"`` says that there are none.
+        unique_indices: for JAX; whether no index comes twice makes no difference.
+        indices_are_sorted: for JAX; makes no difference.
         fill_value: by default NaN, for integers the one farthest from 0.
 
     Source: ``jax.numpy.take``.
@@ -375,47 +420,58 @@ def take(x: Any, indices: Any, /, axis: int | None = None, *, mode: str | None =
     Array([[2, 1],
            [4, 3]], dtype=int32)
     """
-    x = asarray(x)
+    no_out("take", out)
+    a = asarray(a)
     if axis is None:
-        x, axis = ravel(x), 0
-    axis = normalize_axis("take", axis, x.ndim)
-    indices, mode = _taking("take", x, asarray(indices), x.shape[axis], mode)
+        a, axis = ravel(a), 0
+    axis = normalize_axis("take", axis, a.ndim)
+    indices, mode = _taking("take", a, asarray(indices), a.shape[axis], mode)
     if mode == "clip":  # as in NumPy and JAX, negative places do not count from the end here
-        indices = clip(indices, 0, dims.maximum(x.shape[axis] - 1, 0))
+        indices = clip(indices, 0, dims.maximum(a.shape[axis] - 1, 0))
     index = (slice(None),) * axis + (indices,)
     if mode in ("clip", "in_bounds"):
-        return getitem(x, index)
-    return read(x, normalized(x, index), mode, fill_value)
+        return getitem(a, index)
+    return read(a, normalized(a, index), mode, fill_value)
 
 
 def take_along_axis(
-    x: Any, indices: Any, /, axis: int | None = -1, *, mode: str | None = None, fill_value: Any = None
+    arr: Any,
+    indices: Any,
+    axis: int | None = -1,
+    mode: str | None = None,
+    fill_value: Any = None,
+    *,
+    wrap_negative_indices: bool | None = None,
 ) -> Array:
     """Returns, for each place of ``indices``, the element it names along an axis.
 
     Args:
-        x: the array.
-        indices: integers; the shape of ``x`` but for ``axis``, or one that broadcasts to that.
+        arr: the array.
+        indices: integers; the shape of ``arr`` but for ``axis``, or one that broadcasts to that.
         axis: the axis; None for the flattened array.
         mode: as for :func:`take`, but negative indices count from the end also for ``"clip"``.
         fill_value: as for :func:`take`.
+        wrap_negative_indices: False for negative indices outside the array; by default they count from the end.
 
     >>> take_along_axis([[1.0, 2.0], [3.0, 4.0]], [[1], [0]], axis=1)
     Array([[2.],
            [3.]], dtype=float32)
     """
-    x, indices = asarray(x), asarray(indices)
+    arr, indices = asarray(arr), asarray(indices)
     if axis is None:
-        x, axis = ravel(x), 0
-    axis = normalize_axis("take_along_axis", axis, x.ndim)
-    if indices.ndim != x.ndim:
-        raise ShapeError("take_along_axis", f"the indices must have {x.ndim} axes", got=repr(indices.aval))
-    indices, mode = _taking("take_along_axis", x, indices, x.shape[axis], mode)
-    if mode in ("clip", "in_bounds") and is_immediate(x) and is_immediate(indices) and x.shape[axis]:
-        places = np.clip(wrapped(indices, x.shape[axis]), 0, x.shape[axis] - 1)
-        return device_array(np.take_along_axis(x.concrete("take").numpy(), places, axis), weak=x.weak_type)
-    x, indices = moveaxis(x, axis, -1), moveaxis(indices, axis, -1)
-    lead = pointwise.broadcast_shapes("take_along_axis", [x.shape[:-1], indices.shape[:-1]])
-    x, indices = broadcast_to(x, (*lead, x.shape[-1])), broadcast_to(indices, (*lead, indices.shape[-1]))
-    taken = gathered(x, [counted(indices, x.shape[-1])], mode, fill_value, batch=len(lead))
+        arr, axis = ravel(arr), 0
+    axis = normalize_axis("take_along_axis", axis, arr.ndim)
+    if indices.ndim != arr.ndim:
+        raise ShapeError("take_along_axis", f"the indices must have {arr.ndim} axes", got=repr(indices.aval))
+    if wrap_negative_indices is False:
+        inside = mode in ("clip", "wrap", "promise_in_bounds")
+        indices = where(indices < 0, 0 if inside else arr.shape[axis], indices)
+    indices, mode = _taking("take_along_axis", arr, indices, arr.shape[axis], mode)
+    if mode in ("clip", "in_bounds") and is_immediate(arr) and is_immediate(indices) and arr.shape[axis]:
+        places = np.clip(wrapped(indices, arr.shape[axis]), 0, arr.shape[axis] - 1)
+        return device_array(np.take_along_axis(arr.concrete("take").numpy(), places, axis), weak=arr.weak_type)
+    arr, indices = moveaxis(arr, axis, -1), moveaxis(indices, axis, -1)
+    lead = pointwise.broadcast_shapes("take_along_axis", [arr.shape[:-1], indices.shape[:-1]])
+    arr, indices = broadcast_to(arr, (*lead, arr.shape[-1])), broadcast_to(indices, (*lead, indices.shape[-1]))
+    taken = gathered(arr, [counted(indices, arr.shape[-1])], mode, fill_value, batch=len(lead))
     return moveaxis(taken, -1, axis)

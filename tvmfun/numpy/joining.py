@@ -14,13 +14,32 @@ from tvmfun.numpy.creation import arrays as promoted
 from tvmfun.numpy.creation import asarray
 from tvmfun.numpy.data_types import astype
 from tvmfun.numpy.manipulation import atleast_2d, atleast_3d, expand_dims, normalize_axis, ravel, reshape
+from tvmfun.numpy.promotion import no_out
 from tvmfun.ops import shape as ops
 
+__all__ = [
+    "append",
+    "array_split",
+    "block",
+    "column_stack",
+    "concat",
+    "concatenate",
+    "dsplit",
+    "dstack",
+    "hsplit",
+    "hstack",
+    "split",
+    "stack",
+    "unstack",
+    "vsplit",
+    "vstack",
+]
 
-def _promoted(name: str, arrays: Sequence[Any]) -> list[Array]:
+
+def _promoted(name: str, arrays: Sequence[Any], dtype: Any = None) -> list[Array]:
     if not len(arrays):
         raise ArgumentError(name, "there must be an array")
-    return promoted(name, *arrays)
+    return promoted(name, *arrays) if dtype is None else [astype(asarray(x), dtype) for x in arrays]
 
 
 def concat(arrays: Sequence[Any], /, axis: int | None = 0) -> Array:
@@ -44,19 +63,20 @@ def concatenate(arrays: Sequence[Any], axis: int | None = 0, dtype: Any = None) 
     return result if dtype is None else astype(result, dtype)
 
 
-def append(x: Any, values: Any, /, axis: int | None = None) -> Array:
+def append(arr: Any, values: Any, axis: int | None = None) -> Array:
     """Returns the values after the array along an axis, both flattened if it is None."""
-    return concat([x, values], axis)
+    return concat([arr, values], axis)
 
 
-def stack(arrays: Sequence[Any], /, axis: int = 0) -> Array:
+def stack(arrays: Sequence[Any], axis: int = 0, out: None = None, dtype: Any = None) -> Array:
     """Returns the arrays side by side along a new axis.
 
     >>> stack([[1, 2], [3, 4]], axis=1)
     Array([[1, 3],
            [2, 4]], dtype=int32)
     """
-    values = _promoted("stack", arrays)
+    no_out("stack", out)
+    values = _promoted("stack", arrays, dtype)
     if len({x.shape for x in values}) > 1:
         got = ", ".join(repr(x.aval) for x in values)
         raise ShapeError("stack", "all arrays must have one shape", got=got)
@@ -64,30 +84,30 @@ def stack(arrays: Sequence[Any], /, axis: int = 0) -> Array:
     return concat([expand_dims(x, axis) for x in values], axis)
 
 
-def vstack(arrays: Sequence[Any], /) -> Array:
+def vstack(tup: Sequence[Any], dtype: Any = None) -> Array:
     """Returns the arrays stacked as rows."""
-    return concat([atleast_2d(x) for x in _promoted("vstack", arrays)], 0)
+    return concat([atleast_2d(x) for x in _promoted("vstack", tup, dtype)], 0)
 
 
-def hstack(arrays: Sequence[Any], /) -> Array:
+def hstack(tup: Sequence[Any], dtype: Any = None) -> Array:
     """Returns the arrays side by side along the second axis, vectors along their only one."""
-    values = [x if x.ndim else ravel(x) for x in _promoted("hstack", arrays)]
+    values = [x if x.ndim else ravel(x) for x in _promoted("hstack", tup, dtype)]
     return concat(values, 0 if values[0].ndim < 2 else 1)
 
 
-def dstack(arrays: Sequence[Any], /) -> Array:
+def dstack(tup: Sequence[Any], dtype: Any = None) -> Array:
     """Returns the arrays stacked along the third axis."""
-    return concat([atleast_3d(x) for x in _promoted("dstack", arrays)], 2)
+    return concat([atleast_3d(x) for x in _promoted("dstack", tup, dtype)], 2)
 
 
-def column_stack(arrays: Sequence[Any], /) -> Array:
+def column_stack(tup: Sequence[Any]) -> Array:
     """Returns the arrays side by side as columns of a matrix.
 
     >>> column_stack([[1, 2], [3, 4]])
     Array([[1, 3],
            [2, 4]], dtype=int32)
     """
-    values = _promoted("column_stack", arrays)
+    values = _promoted("column_stack", tup)
     return concat([x if x.ndim > 1 else reshape(x, (x.size, 1)) for x in values], 1)
 
 
@@ -146,38 +166,38 @@ def _parts(name: str, x: Any, sections: int | Sequence[int], axis: int, equal: b
     return [x[(*lead, slice(a, b))] for a, b in zip([0, *cuts], [*cuts, size], strict=True)]
 
 
-def split(x: Any, sections: int | Sequence[int], /, axis: int = 0) -> list[Array]:
-    """Returns parts along an axis: ``sections`` equal ones, or cut at the given places.
+def split(ary: Any, indices_or_sections: int | Sequence[int], axis: int = 0) -> list[Array]:
+    """Returns parts along an axis: ``indices_or_sections`` equal ones, or cut at the given places.
 
     Raises:
         ShapeError: if there are no so many equal parts.
     """
-    return _parts("split", x, sections, axis, equal=True)
+    return _parts("split", ary, indices_or_sections, axis, equal=True)
 
 
-def array_split(x: Any, sections: int | Sequence[int], /, axis: int = 0) -> list[Array]:
-    """Returns parts along an axis: ``sections`` nearly equal ones, or cut at the given places.
+def array_split(ary: Any, indices_or_sections: int | Sequence[int], axis: int = 0) -> list[Array]:
+    """Returns parts along an axis: ``indices_or_sections`` nearly equal ones, or cut at the given places.
 
     >>> [len(part) for part in array_split(np.ones(7), 3)]
     [3, 2, 2]
     """
-    return _parts("array_split", x, sections, axis, equal=False)
+    return _parts("array_split", ary, indices_or_sections, axis, equal=False)
 
 
-def vsplit(x: Any, sections: int | Sequence[int], /) -> list[Array]:
+def vsplit(ary: Any, indices_or_sections: int | Sequence[int]) -> list[Array]:
     """Returns parts along the first axis; see :func:`split`."""
-    return _parts("vsplit", x, sections, 0, equal=True)
+    return _parts("vsplit", ary, indices_or_sections, 0, equal=True)
 
 
-def hsplit(x: Any, sections: int | Sequence[int], /) -> list[Array]:
+def hsplit(ary: Any, indices_or_sections: int | Sequence[int]) -> list[Array]:
     """Returns parts along the second axis, of a vector along its only one; see :func:`split`."""
-    x = asarray(x)
-    return _parts("hsplit", x, sections, min(1, x.ndim - 1), equal=True)
+    ary = asarray(ary)
+    return _parts("hsplit", ary, indices_or_sections, min(1, ary.ndim - 1), equal=True)
 
 
-def dsplit(x: Any, sections: int | Sequence[int], /) -> list[Array]:
+def dsplit(ary: Any, indices_or_sections: int | Sequence[int]) -> list[Array]:
     """Returns parts along the third axis; see :func:`split`."""
-    return _parts("dsplit", x, sections, 2, equal=True)
+    return _parts("dsplit", ary, indices_or_sections, 2, equal=True)
 
 
 def unstack(x: Any, /, axis: int = 0) -> tuple[Array, ...]:

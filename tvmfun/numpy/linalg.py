@@ -17,6 +17,7 @@ from tvmfun.boundary import publish
 from tvmfun.core.array import Array
 from tvmfun.core.trace import is_tracing
 from tvmfun.errors import ArgumentError, DtypeError, ShapeError
+from tvmfun.names import missing as _missing
 from tvmfun.numpy import linear_algebra
 from tvmfun.numpy.contractions import einsum
 from tvmfun.numpy.creation import arrays, asarray, eye, ones
@@ -76,6 +77,8 @@ __all__ = [
     "svd",
     "svdvals",
     "tensordot",
+    "tensorinv",
+    "tensorsolve",
     "trace",
     "vecdot",
     "vector_norm",
@@ -132,11 +135,11 @@ def _symmetrized(x: Array) -> Array:
 # -- decompositions ------------------------------------------------------------------------------------------
 
 
-def cholesky(x: Any, /, *, upper: bool = False, symmetrize_input: bool = True) -> Array:
+def cholesky(a: Any, *, upper: bool = False, symmetrize_input: bool = True) -> Array:
     r"""Returns the lower triangular :math:`L` with :math:`L L^T = x`, or with ``upper`` its transpose.
 
     Args:
-        x: symmetric positive definite matrices; NaN comes out of others.
+        a: symmetric positive definite matrices; NaN comes out of others.
         upper: whether to return an upper triangular matrix.
         symmetrize_input: whether to take :math:`(x + x^T) / 2`, which makes the gradient symmetric; otherwise only the
             lower triangle is read.
@@ -147,58 +150,70 @@ def cholesky(x: Any, /, *, upper: bool = False, symmetrize_input: bool = True) -
     Array([[2., 0.],
            [1., 2.]], dtype=float32)
     """
-    x = _matrix("cholesky", x, square=True)
-    result = ops.cholesky(_symmetrized(x) if symmetrize_input else x)
+    a = _matrix("cholesky", a, square=True)
+    result = ops.cholesky(_symmetrized(a) if symmetrize_input else a)
     return matrix_transpose(result) if upper else result
 
 
-def qr(x: Any, /, *, mode: str = "reduced") -> Any:
-    """Returns matrices with orthonormal columns and upper triangular ones whose product is ``x``.
+def qr(a: Any, mode: str = "reduced") -> Any:
+    """Returns matrices with orthonormal columns and upper triangular ones whose product is ``a``.
 
     Args:
-        x: the matrices.
+        a: the matrices.
         mode: ``"reduced"`` for as many columns as the smaller side has, ``"complete"`` for a square matrix, ``"r"``
             for the triangular one alone.
     """
     if mode not in ("reduced", "complete", "r"):
         raise ArgumentError("qr", "the mode is 'reduced', 'complete' or 'r'", got=repr(mode))
-    q, r = ops.qr(_matrix("qr", x), full=mode == "complete")
+    q, r = ops.qr(_matrix("qr", a), full=mode == "complete")
     return r if mode == "r" else QRResult(q, r)
 
 
-def eigh(x: Any, /, UPLO: str = "L", *, symmetrize_input: bool = True) -> EighResult:
+def eigh(a: Any, UPLO: str = "L", symmetrize_input: bool = True) -> EighResult:
     """Returns the eigenvalues of symmetric matrices, in ascending order, and their eigenvectors as columns.
 
     Args:
-        x: the matrices.
+        a: the matrices.
         UPLO: the triangle that is read, ``"L"`` or ``"U"``, if the matrices are not symmetrized.
         symmetrize_input: whether to take the mean of the matrix and its transpose first.
     """
-    x = _matrix("eigh", x, square=True)
+    a = _matrix("eigh", a, square=True)
     if UPLO not in ("L", "U"):
         raise ArgumentError("eigh", "the triangle is 'L' or 'U'", got=repr(UPLO))
-    x = _symmetrized(x) if symmetrize_input else matrix_transpose(x) if UPLO == "U" else x
-    return EighResult(*spectral.eigh(x))
+    a = _symmetrized(a) if symmetrize_input else matrix_transpose(a) if UPLO == "U" else a
+    return EighResult(*spectral.eigh(a))
 
 
-def eigvalsh(x: Any, /, UPLO: str = "L", *, symmetrize_input: bool = True) -> Array:
+def eigvalsh(a: Any, UPLO: str = "L", *, symmetrize_input: bool = True) -> Array:
     """Returns the eigenvalues of symmetric matrices, in ascending order; see :func:`eigh`."""
-    return eigh(x, UPLO, symmetrize_input=symmetrize_input).eigenvalues
+    return eigh(a, UPLO, symmetrize_input=symmetrize_input).eigenvalues
 
 
-def svd(x: Any, /, full_matrices: bool = True, compute_uv: bool = True) -> Any:
+def svd(
+    a: Any,
+    full_matrices: bool = True,
+    compute_uv: bool = True,
+    hermitian: bool = False,
+    subset_by_index: tuple[int, int] | None = None,
+) -> Any:
     r"""Returns the singular value decomposition :math:`x = U \operatorname{diag}(S) V^T`.
 
     Args:
-        x: the matrices.
+        a: the matrices.
         full_matrices: whether :math:`U` and :math:`V` are square; otherwise they have as many columns as there are
-            singular values. Square ones have no derivative, unless ``x`` is square.
+            singular values. Square ones have no derivative, unless ``a`` is square.
         compute_uv: whether to return all three, or just the singular values.
+        hermitian: whether the matrices are symmetric, which makes no difference here.
+        subset_by_index: ``(begin, end)``: which singular values to return, of those in descending order.
     """
-    x = _matrix("svd", x)
+    a = _matrix("svd", a)
+    begin, end = (0, None) if subset_by_index is None else subset_by_index
     if not compute_uv:
-        return svdvals(x)
-    return SVDResult(*spectral.svd(x, full=full_matrices))
+        return svdvals(a)[..., begin:end]
+    if subset_by_index is None:
+        return SVDResult(*spectral.svd(a, full=full_matrices))
+    u, s, vh = spectral.svd(a, full=False)
+    return SVDResult(u[..., begin:end], s[..., begin:end], vh[..., begin:end, :])
 
 
 def svdvals(x: Any, /) -> Array:
@@ -215,57 +230,57 @@ def _with_equal_lead(x1: Array, x2: Array, name: str) -> tuple[Array, Array]:
     return broadcast_to(x1, (*lead, *x1.shape[-2:])), broadcast_to(x2, (*lead, *x2.shape[-2:]))
 
 
-def solve(x1: Any, x2: Any, /) -> Array:
+def solve(a: Any, b: Any) -> Array:
     """Returns the solutions :math:`x` of :math:`x_1 x = x_2`.
 
     Args:
-        x1: square matrices.
-        x2: one vector for all of them, or matrices with one column for each system.
+        a: square matrices.
+        b: one vector for all of them, or matrices with one column for each system.
 
     >>> solve([[2.0, 0.0], [0.0, 4.0]], [2.0, 2.0])
     Array([1. , 0.5], dtype=float32)
     """
-    x1, x2 = _floats("solve", x1, x2)
-    x1 = _matrix("solve", x1, square=True)
-    is_vector = x2.ndim == 1
+    a, b = _floats("solve", a, b)
+    a = _matrix("solve", a, square=True)
+    is_vector = b.ndim == 1
     if is_vector:
-        x2 = expand_dims(x2, -1)
-    if x2.ndim < 2 or x2.shape[-2] != x1.shape[-1]:
-        raise ShapeError("solve", "both sides must have the same number of rows", got=f"{x1.aval} and {x2.aval}")
-    x1, x2 = _with_equal_lead(x1, x2, "solve")
-    factors, _, permutation = ops.lu(x1)
-    x = take_along_axis(x2, expand_dims(permutation, -1), -2, mode="promise_in_bounds")
+        b = expand_dims(b, -1)
+    if b.ndim < 2 or b.shape[-2] != a.shape[-1]:
+        raise ShapeError("solve", "both sides must have the same number of rows", got=f"{a.aval} and {b.aval}")
+    a, b = _with_equal_lead(a, b, "solve")
+    factors, _, permutation = ops.lu(a)
+    x = take_along_axis(b, expand_dims(permutation, -1), -2, mode="promise_in_bounds")
     x = ops.triangular_solve(factors, x, lower=True, transpose_a=False, unit_diagonal=True)
     x = ops.triangular_solve(factors, x, lower=False, transpose_a=False, unit_diagonal=False)
     return x[..., 0] if is_vector else x
 
 
-def inv(x: Any, /) -> Array:
+def inv(a: Any) -> Array:
     """Returns the inverse matrices; infinite or NaN where there are none."""
-    x = _matrix("inv", x, square=True)
-    return solve(x, eye(x.shape[-1], dtype=x.dtype))
+    a = _matrix("inv", a, square=True)
+    return solve(a, eye(a.shape[-1], dtype=a.dtype))
 
 
-def det(x: Any, /) -> Array:
+def det(a: Any) -> Array:
     """Returns the determinants.
 
     >>> det([[1.0, 2.0], [3.0, 4.0]])
     Array(-2., dtype=float32)
     """
-    x = _matrix("det", x, square=True)
-    size = x.shape[-1]
+    a = _matrix("det", a, square=True)
+    size = a.shape[-1]
     if size == 0:
-        return ones(x.shape[:-2], x.dtype)
+        return ones(a.shape[:-2], a.dtype)
     if size <= 3:  # exact derivatives, also of singular matrices
-        at = lambda i, j: x[..., i, j]
+        at = lambda i, j: a[..., i, j]
         minor = lambda i, j: at(1, i) * at(2, j) - at(1, j) * at(2, i)
         if size == 1:
             return at(0, 0)
         if size == 2:
             return at(0, 0) * at(1, 1) - at(0, 1) * at(1, 0)
         return at(0, 0) * minor(1, 2) - at(0, 1) * minor(0, 2) + at(0, 2) * minor(0, 1)
-    factors, pivots, _ = ops.lu(x)
-    return multiply(prod(diagonal(factors), -1), _parity(pivots, x.dtype))
+    factors, pivots, _ = ops.lu(a)
+    return multiply(prod(diagonal(factors), -1), _parity(pivots, a.dtype))
 
 
 def _parity(pivots: Array, dtype: np.dtype) -> Array:
@@ -274,12 +289,19 @@ def _parity(pivots: Array, dtype: np.dtype) -> Array:
     return astype(1 - 2 * remainder(moved, 2), dtype)
 
 
-def slogdet(x: Any, /) -> SlogdetResult:
-    """Returns the signs of the determinants and the logarithms of their absolute values."""
-    x = _matrix("slogdet", x, square=True)
-    factors, pivots, _ = ops.lu(x)
+def slogdet(a: Any, *, method: str | None = None) -> SlogdetResult:
+    """Returns the signs of the determinants and the logarithms of their absolute values.
+
+    Args:
+        a: square matrices.
+        method: for JAX, which knows ``"lu"`` and ``"qr"``: the decomposition is always the first.
+    """
+    if method not in (None, "lu", "qr"):
+        raise ArgumentError("slogdet", "the method is 'lu' or 'qr'", got=repr(method))
+    a = _matrix("slogdet", a, square=True)
+    factors, pivots, _ = ops.lu(a)
     values = diagonal(factors)
-    return SlogdetResult(multiply(prod(sign(values), -1), _parity(pivots, x.dtype)), sum(log(abs(values)), -1))
+    return SlogdetResult(multiply(prod(sign(values), -1), _parity(pivots, a.dtype)), sum(log(abs(values)), -1))
 
 
 def _cutoff(x: Array, s: Array, rtol: Any, scale: float) -> Array:
@@ -291,29 +313,35 @@ def _cutoff(x: Array, s: Array, rtol: Any, scale: float) -> Array:
     return multiply(rtol, max(s, -1, keepdims=True, initial=0))
 
 
-def matrix_rank(x: Any, /, *, rtol: Any = None) -> Array:
+def matrix_rank(M: Any, rtol: Any = None, *, hermitian: bool = False, tol: Any = None) -> Array:
     """Returns, as int32, the number of singular values above ``rtol`` times the largest.
 
     Args:
-        x: the matrices.
+        M: the matrices.
         rtol: by default the machine epsilon times the larger side.
+        hermitian: whether the matrices are symmetric, which makes no difference here.
+        tol: an older name of ``rtol``.
     """
-    x = _matrix("matrix_rank", x)
-    s = svdvals(x)
-    return sum(greater(s, _cutoff(x, s, rtol, 1)), -1)
+    rtol = tol if rtol is None else rtol
+    M = _matrix("matrix_rank", M)
+    s = svdvals(M)
+    return sum(greater(s, _cutoff(M, s, rtol, 1)), -1)
 
 
-def pinv(x: Any, /, *, rtol: Any = None) -> Array:
+def pinv(a: Any, rtol: Any = None, hermitian: bool = False, *, rcond: Any = None) -> Array:
     """Returns the Moore-Penrose inverses.
 
     Args:
-        x: the matrices.
+        a: the matrices.
         rtol: singular values up to ``rtol`` times the largest count as zero; by default ten times the machine
             epsilon times the larger side.
+        hermitian: whether the matrices are symmetric, which makes no difference here.
+        rcond: an older name of ``rtol``.
 
     Source: ``jax.numpy.linalg.pinv``.
     """
-    return _pseudoinverse(_matrix("pinv", x), rtol, 10)
+    rtol = rcond if rtol is None else rtol
+    return _pseudoinverse(_matrix("pinv", a), rtol, 10)
 
 
 def _pseudoinverse(x: Array, rtol: Any, scale: int) -> Array:
@@ -340,31 +368,77 @@ def _pseudoinverse(x: Array, rtol: Any, scale: int) -> Array:
     return calls.custom_jvp_call(*captured, x, program=program, rule=rule, captured=len(captured))[0]
 
 
-def lstsq(x1: Any, x2: Any, /, rcond: Any = None) -> tuple[Array, Array, Array, Array]:
-    """Returns the least-squares solution of ``x1 @ x = x2``, of smallest norm if there are several.
+def lstsq(a: Any, b: Any, rcond: Any = None, *, numpy_resid: bool = False) -> tuple[Array, Array, Array, Array]:
+    """Returns the least-squares solution of ``a @ x = b``, of smallest norm if there are several.
 
     Args:
-        x1: a matrix with a row for each equation.
-        x2: a vector, or a matrix with a column for each system.
+        a: a matrix with a row for each equation.
+        b: a vector, or a matrix with a column for each system.
         rcond: singular values up to ``rcond`` times the largest count as zero; by default the machine epsilon times
             the larger side.
+        numpy_resid: whether to return no residuals, as NumPy does, where ``a`` has not more rows than columns, or not
+            full rank; not of traced arrays.
 
     Returns:
-        The solution, the sums of squared residuals, the rank of ``x1`` and its singular values.
+        The solution, the sums of squared residuals, the rank of ``a`` and its singular values.
 
     Source: ``jax.numpy.linalg.lstsq``.
     """
-    x1, x2 = _floats("lstsq", x1, x2)
-    if x1.ndim != 2 or x2.ndim not in (1, 2) or x1.shape[0] != x2.shape[0]:
-        raise ShapeError("lstsq", "there must be a matrix and as many right sides", got=f"{x1.aval} and {x2.aval}")
-    columns = x2 if x2.ndim == 2 else expand_dims(x2, -1)
-    s = svdvals(x1)
-    large = greater(s, _cutoff(x1, s, rcond, 1))
-    x = matmul(_pseudoinverse(x1, rcond, 1), columns)
-    residuals = sum(square(columns - matmul(x1, x)), 0)
-    if x2.ndim == 1:
+    a, b = _floats("lstsq", a, b)
+    if a.ndim != 2 or b.ndim not in (1, 2) or a.shape[0] != b.shape[0]:
+        raise ShapeError("lstsq", "there must be a matrix and as many right sides", got=f"{a.aval} and {b.aval}")
+    columns = b if b.ndim == 2 else expand_dims(b, -1)
+    s = svdvals(a)
+    large = greater(s, _cutoff(a, s, rcond, 1))
+    x = matmul(_pseudoinverse(a, rcond, 1), columns)
+    residuals = sum(square(columns - matmul(a, x)), 0)
+    rank = sum(large)
+    if numpy_resid:
+        return x if b.ndim == 2 else x[:, 0], residuals[: int(_has_residuals(a, rank)) * residuals.size], rank, s
+    if b.ndim == 1:
         x, residuals = x[:, 0], residuals[0]
-    return x, residuals, sum(large), s
+    return x, residuals, rank, s
+
+
+def _has_residuals(a: Array, rank: Array) -> bool:
+    """Whether NumPy returns residuals of a least-squares solution."""
+    return a.shape[0] > a.shape[1] and int(rank) == a.shape[1]
+
+
+def tensorinv(a: Any, ind: int = 2) -> Array:
+    """Returns the inverse of an array as a linear map: ``tensordot(tensorinv(a, ind), a, ind)`` is the identity.
+
+    Args:
+        a: the array; the product of its first ``ind`` sizes is that of the others.
+        ind: how many leading axes the map goes to.
+
+    >>> tensorinv(eye(4).reshape(2, 2, 4) * 2).shape
+    (4, 2, 2)
+    """
+    (a,) = _floats("tensorinv", a)
+    if ind <= 0:
+        raise ArgumentError("tensorinv", "the number of axes must be positive", got=str(ind))
+    rows, columns = a.shape[:ind], a.shape[ind:]
+    if math.prod(rows) != math.prod(columns):
+        raise ShapeError("tensorinv", "both halves of the axes must have as many elements", got=repr(a.aval))
+    return reshape(inv(reshape(a, (math.prod(rows), -1))), (*columns, *rows))
+
+
+def tensorsolve(a: Any, b: Any, axes: Sequence[int] | None = None) -> Array:
+    """Returns the solution ``x`` of ``tensordot(a, x, x.ndim) = b``.
+
+    Args:
+        a: the array; its first axes are those of ``b``.
+        b: the right side.
+        axes: axes of ``a`` to move to the end first.
+    """
+    a, b = _floats("tensorsolve", a, b)
+    if axes is not None:
+        a = moveaxis(a, tuple(axes), tuple(range(a.ndim - len(axes), a.ndim)))
+    shape = a.shape[b.ndim :]
+    if a.shape[: b.ndim] != b.shape or math.prod(shape) != b.size:
+        raise ShapeError("tensorsolve", "the axes of both arrays do not fit", got=f"{a.aval} and {b.aval}")
+    return reshape(solve(reshape(a, (b.size, b.size)), reshape(b, (b.size,))), shape)
 
 
 # -- norms ---------------------------------------------------------------------------------------------------
@@ -422,7 +496,7 @@ def matrix_norm(x: Any, /, *, keepdims: bool = False, ord: Any = "fro") -> Array
     return reshape(result, (*result.shape, 1, 1)) if keepdims else result
 
 
-def norm(x: Any, /, ord: Any = None, axis: Axes | None = None, keepdims: bool = False) -> Array:
+def norm(x: Any, ord: Any = None, axis: Axes | None = None, keepdims: bool = False) -> Array:
     """Returns a norm of vectors or matrices.
 
     Args:
@@ -451,7 +525,7 @@ def norm(x: Any, /, ord: Any = None, axis: Axes | None = None, keepdims: bool = 
     return reshape(result, tuple(1 if i in reduced else size for i, size in enumerate(x.shape)))
 
 
-def cond(x: Any, /, p: Any = None) -> Array:
+def cond(x: Any, p: Any = None) -> Array:
     """Returns the condition numbers: the norm of the matrix times that of its inverse.
 
     Args:
@@ -468,36 +542,40 @@ def cond(x: Any, /, p: Any = None) -> Array:
 # -- products and diagonals ----------------------------------------------------------------------------------
 
 
-def matrix_power(x: Any, n: int, /) -> Array:
+def matrix_power(a: Any, n: int) -> Array:
     """Returns square matrices multiplied ``n`` times; a negative number of times, their inverses."""
-    x = asarray(x)
-    if x.ndim < 2 or x.shape[-1] != x.shape[-2]:
-        raise ShapeError("matrix_power", "the matrix must be square", got=repr(x.aval))
+    a = asarray(a)
+    if a.ndim < 2 or a.shape[-1] != a.shape[-2]:
+        raise ShapeError("matrix_power", "the matrix must be square", got=repr(a.aval))
     try:
         n = n.__index__()
     except AttributeError:
         raise DtypeError("matrix_power", "the power is an integer", got=repr(n)) from None
     if n < 0:
-        x, n = inv(x), -n
+        a, n = inv(a), -n
     if n == 0:
-        return broadcast_to(eye(x.shape[-1], dtype=x.dtype), x.shape)
+        return broadcast_to(eye(a.shape[-1], dtype=a.dtype), a.shape)
     result = None
     while True:
         if n & 1:
-            result = x if result is None else matmul(result, x)
+            result = a if result is None else matmul(result, a)
         n >>= 1
         if not n:
             return asarray(result)
-        x = matmul(x, x)
+        a = matmul(a, a)
 
 
-def multi_dot(matrices: Sequence[Any], /) -> Array:
+def multi_dot(arrays: Sequence[Any], *, precision: Any = None) -> Array:
     """Returns the product of matrices in the order that takes the fewest multiplications; the ends may be vectors.
+
+    Args:
+        arrays: the matrices.
+        precision: accepted and without effect: float32 products are always exact float32.
 
     >>> multi_dot([[1, 2], [[1, 0], [0, 1]], [3, 4]])
     Array(11, dtype=int32)
     """
-    values = [asarray(x) for x in matrices]
+    values = [asarray(x) for x in arrays]
     ends = (0, len(values) - 1)
     if len(values) < 2 or any(x.ndim != 2 and not (i in ends and x.ndim == 1) for i, x in enumerate(values)):
         got = ", ".join(repr(x.aval) for x in values)
@@ -509,7 +587,7 @@ def multi_dot(matrices: Sequence[Any], /) -> Array:
         terms[-1] = [len(values) - 1]
     free = [axis for term in terms for axis in term if axis not in inner]
     operands = [part for x, term in zip(values, terms, strict=True) for part in (x, term)]
-    return einsum(*operands, free, optimize="dp")
+    return einsum(*operands, free, optimize="dp", precision=precision)
 
 
 def cross(x1: Any, x2: Any, /, *, axis: int = -1) -> Array:
@@ -531,4 +609,5 @@ def trace(x: Any, /, *, offset: int = 0, dtype: Any = None) -> Array:
     return linear_algebra.trace(x, offset, -2, -1, dtype)
 
 
+__getattr__ = _missing(__name__)
 publish(globals())

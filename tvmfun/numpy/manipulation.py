@@ -12,8 +12,32 @@ from tvmfun.core import dims
 from tvmfun.core.array import Array
 from tvmfun.errors import ArgumentError, ShapeError
 from tvmfun.numpy.creation import Shape, as_shape, asarray
+from tvmfun.numpy.promotion import row_major
 from tvmfun.ops import pointwise
 from tvmfun.ops import shape as ops
+
+__all__ = [
+    "atleast_1d",
+    "atleast_2d",
+    "atleast_3d",
+    "broadcast_arrays",
+    "broadcast_shapes",
+    "broadcast_to",
+    "expand_dims",
+    "flip",
+    "fliplr",
+    "flipud",
+    "matrix_transpose",
+    "moveaxis",
+    "permute_dims",
+    "ravel",
+    "reshape",
+    "rollaxis",
+    "rot90",
+    "squeeze",
+    "swapaxes",
+    "transpose",
+]
 
 Axes = int | Sequence[int]
 
@@ -49,12 +73,13 @@ def normalize_axes(name: str, axis: Axes | None, ndim: int) -> tuple[int, ...]:
     return tuple(sorted(axes))
 
 
-def reshape(x: Any, /, shape: Shape, *, copy: bool | None = None) -> Array:
+def reshape(a: Any, shape: Shape, order: str = "C", *, copy: bool | None = None) -> Array:
     """Returns the elements, in row-major order, in another shape.
 
     Args:
-        x: the array.
+        a: the array.
         shape: the sizes, one of which may be -1: what the others leave.
+        order: ``"C"`` to read and write the elements in row-major order, ``"F"`` in column-major order.
         copy: for the array API; arrays are immutable, so a copy cannot be told from the original.
 
     Raises:
@@ -63,42 +88,45 @@ def reshape(x: Any, /, shape: Shape, *, copy: bool | None = None) -> Array:
     >>> reshape(np.arange(6), (2, -1)).shape
     (2, 3)
     """
-    x = asarray(x)
+    a = asarray(a)
     try:
-        sizes = tuple(map(dims.index, listed(shape)))
+        sizes: tuple[int, ...] = tuple(map(dims.index, listed(shape)))
     except TypeError:
         raise ArgumentError("reshape", "the sizes must be integers", got=repr(shape)) from None
     if sizes.count(-1) == 1:
         rest = math.prod(size for size in sizes if size != -1)
-        if rest == 0 or x.size % rest != 0:
-            raise ShapeError("reshape", f"{x.size} elements do not fill {sizes}", got=repr(x.aval))
-        sizes = tuple(x.size // rest if size == -1 else size for size in sizes)
+        if rest == 0 or a.size % rest != 0:
+            raise ShapeError("reshape", f"{a.size} elements do not fill {sizes}", got=repr(a.aval))
+        sizes = tuple(a.size // rest if size == -1 else size for size in sizes)
     if any(size < 0 for size in sizes):
         raise ShapeError("reshape", "sizes are not negative, but for one -1", got=str(shape))
-    return x if sizes == x.shape else ops.reshape(x, shape=sizes)
+    if order == "F":
+        return transpose(reshape(transpose(a), sizes[::-1]))
+    row_major("reshape", order)
+    return a if sizes == a.shape else ops.reshape(a, shape=sizes)
 
 
-def ravel(x: Any, /) -> Array:
-    """Returns the elements as one axis."""
-    x = asarray(x)
-    return reshape(x, (x.size,))
+def ravel(a: Any, order: str = "C") -> Array:
+    """Returns the elements as one axis, in row-major order, or with ``order="F"`` in column-major order."""
+    a = asarray(a)
+    return reshape(a, (a.size,), order)
 
 
-def permute_dims(x: Any, /, axes: Sequence[int]) -> Array:
+def permute_dims(a: Any, /, axes: Sequence[int]) -> Array:
     """Returns the array with its axes in another order.
 
     >>> permute_dims(np.ones((2, 3)), (1, 0)).shape
     (3, 2)
     """
-    x = asarray(x)
-    order = tuple(normalize_axis("permute_dims", axis, x.ndim) for axis in axes)
-    return x if order == tuple(range(x.ndim)) else ops.permute_dims(x, axes=order)
+    a = asarray(a)
+    order = tuple(normalize_axis("permute_dims", axis, a.ndim) for axis in axes)
+    return a if order == tuple(range(a.ndim)) else ops.permute_dims(a, axes=order)
 
 
-def transpose(x: Any, /, axes: Sequence[int] | None = None) -> Array:
+def transpose(a: Any, axes: Sequence[int] | None = None) -> Array:
     """Returns the array with its axes in another order, by default reversed."""
-    x = asarray(x)
-    return permute_dims(x, tuple(reversed(range(x.ndim))) if axes is None else axes)
+    a = asarray(a)
+    return permute_dims(a, tuple(reversed(range(a.ndim))) if axes is None else axes)
 
 
 def matrix_transpose(x: Any, /) -> Array:
@@ -109,57 +137,70 @@ def matrix_transpose(x: Any, /) -> Array:
     return swapaxes(x, -1, -2)
 
 
-def swapaxes(x: Any, /, axis1: int, axis2: int) -> Array:
+def swapaxes(a: Any, axis1: int, axis2: int) -> Array:
     """Returns the array with two axes exchanged."""
-    x = asarray(x)
-    order = list(range(x.ndim))
-    i, j = (normalize_axis("swapaxes", axis, x.ndim) for axis in (axis1, axis2))
+    a = asarray(a)
+    order = list(range(a.ndim))
+    i, j = (normalize_axis("swapaxes", axis, a.ndim) for axis in (axis1, axis2))
     order[i], order[j] = j, i
-    return permute_dims(x, order)
+    return permute_dims(a, order)
 
 
-def moveaxis(x: Any, /, source: Axes, destination: Axes) -> Array:
+def moveaxis(a: Any, source: Axes, destination: Axes) -> Array:
     """Returns the array with some axes at other places and the rest in order.
 
     >>> moveaxis(np.ones((2, 3, 4)), 0, -1).shape
     (3, 4, 2)
     """
-    x = asarray(x)
-    sources = [normalize_axis("moveaxis", axis, x.ndim) for axis in listed(source)]
-    places = [normalize_axis("moveaxis", axis, x.ndim) for axis in listed(destination)]
+    a = asarray(a)
+    sources = [normalize_axis("moveaxis", axis, a.ndim) for axis in listed(source)]
+    places = [normalize_axis("moveaxis", axis, a.ndim) for axis in listed(destination)]
     if not len(sources) == len(places) == len(set(sources)) == len(set(places)):
         raise ArgumentError("moveaxis", "there must be one destination per source", got=f"{source} and {destination}")
-    order = [axis for axis in range(x.ndim) if axis not in sources]
+    order = [axis for axis in range(a.ndim) if axis not in sources]
     for place, axis in sorted(zip(places, sources, strict=True)):
         order.insert(place, axis)
-    return permute_dims(x, order)
+    return permute_dims(a, order)
 
 
-def expand_dims(x: Any, /, axis: Axes = 0) -> Array:
+def rollaxis(a: Any, axis: int, start: int = 0) -> Array:
+    """Returns the array with an axis moved back until it is before the axis ``start``.
+
+    >>> rollaxis(np.ones((2, 3, 4)), 2).shape
+    (4, 2, 3)
+    """
+    a = asarray(a)
+    axis = normalize_axis("rollaxis", axis, a.ndim)
+    if start != a.ndim:
+        start = normalize_axis("rollaxis", start, a.ndim)
+    return moveaxis(a, axis, start - 1 if start > axis else start)
+
+
+def expand_dims(a: Any, axis: Axes = 0) -> Array:
     """Returns the array with axes of size 1 at the given places of the result."""
-    x = asarray(x)
-    rank = x.ndim + len(listed(axis))
+    a = asarray(a)
+    rank = a.ndim + len(listed(axis))
     new = normalize_axes("expand_dims", axis, rank)
-    sizes = iter(x.shape)
-    return reshape(x, tuple(1 if i in new else next(sizes) for i in range(rank)))
+    sizes = iter(a.shape)
+    return reshape(a, tuple(1 if i in new else next(sizes) for i in range(rank)))
 
 
-def squeeze(x: Any, /, axis: Axes | None = None) -> Array:
+def squeeze(a: Any, axis: Axes | None = None) -> Array:
     """Returns the array without axes of size 1: the given ones, or all."""
-    x = asarray(x)
+    a = asarray(a)
     if axis is None:
-        axis = tuple(i for i, size in enumerate(x.shape) if size == 1)
-    gone = normalize_axes("squeeze", axis, x.ndim)
-    if any(x.shape[i] != 1 for i in gone):
-        raise ShapeError("squeeze", f"axes {gone} must have size 1", got=repr(x.aval))
-    return reshape(x, tuple(size for i, size in enumerate(x.shape) if i not in gone))
+        axis = tuple(i for i, size in enumerate(a.shape) if size == 1)
+    gone = normalize_axes("squeeze", axis, a.ndim)
+    if any(a.shape[i] != 1 for i in gone):
+        raise ShapeError("squeeze", f"axes {gone} must have size 1", got=repr(a.aval))
+    return reshape(a, tuple(size for i, size in enumerate(a.shape) if i not in gone))
 
 
-def broadcast_to(x: Any, /, shape: Shape) -> Array:
+def broadcast_to(array: Any, shape: Shape) -> Array:
     """Returns the array repeated along axes of size 1 and new leading axes."""
-    x = asarray(x)
+    array = asarray(array)
     sizes = as_shape("broadcast_to", shape)
-    return x if sizes == x.shape else ops.broadcast_to(x, shape=sizes)
+    return array if sizes == array.shape else ops.broadcast_to(array, shape=sizes)
 
 
 def broadcast_shapes(*shapes: Shape) -> tuple[int, ...]:
@@ -179,38 +220,38 @@ def broadcast_arrays(*arrays: Any) -> list[Array]:
     return [broadcast_to(x, common) for x in values]
 
 
-def flip(x: Any, /, axis: Axes | None = None) -> Array:
+def flip(m: Any, axis: Axes | None = None) -> Array:
     """Returns the array with the order along some axes (by default all) reversed."""
-    x = asarray(x)
-    return ops.flip(x, axes=normalize_axes("flip", axis, x.ndim))
+    m = asarray(m)
+    return ops.flip(m, axes=normalize_axes("flip", axis, m.ndim))
 
 
-def fliplr(x: Any, /) -> Array:
+def fliplr(m: Any) -> Array:
     """Returns the array with the order along its second axis reversed."""
-    return flip(x, 1)
+    return flip(m, 1)
 
 
-def flipud(x: Any, /) -> Array:
+def flipud(m: Any) -> Array:
     """Returns the array with the order along its first axis reversed."""
-    return flip(x, 0)
+    return flip(m, 0)
 
 
-def rot90(x: Any, /, k: int = 1, axes: tuple[int, int] = (0, 1)) -> Array:
+def rot90(m: Any, k: int = 1, axes: tuple[int, int] = (0, 1)) -> Array:
     """Returns the array turned by ``k`` right angles, from the first of two axes towards the second.
 
     >>> rot90([[1, 2], [3, 4]])
     Array([[2, 4],
            [1, 3]], dtype=int32)
     """
-    x = asarray(x)
-    first, second = (normalize_axis("rot90", axis, x.ndim) for axis in axes)
+    m = asarray(m)
+    first, second = (normalize_axis("rot90", axis, m.ndim) for axis in axes)
     if first == second:
         raise ArgumentError("rot90", "there must be two different axes", got=str(axes))
     if k % 4 == 0:
-        return x
+        return m
     if k % 4 == 2:
-        return flip(x, (first, second))
-    return flip(swapaxes(x, first, second), first) if k % 4 == 1 else swapaxes(flip(x, first), first, second)
+        return flip(m, (first, second))
+    return flip(swapaxes(m, first, second), first) if k % 4 == 1 else swapaxes(flip(m, first), first, second)
 
 
 def _at_least(arrays: tuple, raise_rank: Callable[[Array], Array]) -> Any:

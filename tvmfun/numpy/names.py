@@ -9,6 +9,29 @@ from typing import Any
 from tvmfun.core.array import Array
 from tvmfun.numpy import elementwise, mathematical, statistical
 
+__all__ = [
+    "absolute",
+    "amax",
+    "amin",
+    "arccos",
+    "arccosh",
+    "arcsin",
+    "arcsinh",
+    "arctan",
+    "arctan2",
+    "arctanh",
+    "around",
+    "bitwise_not",
+    "degrees",
+    "invert",
+    "left_shift",
+    "mod",
+    "power",
+    "radians",
+    "right_shift",
+    "true_divide",
+]
+
 
 def _renamed(function: Callable[..., Array], name: str) -> Callable[..., Array]:
     @wraps(function)
@@ -40,7 +63,6 @@ left_shift = _renamed(elementwise.bitwise_left_shift, "left_shift")
 mod = _renamed(elementwise.remainder, "mod")
 radians = _renamed(mathematical.deg2rad, "radians")
 right_shift = _renamed(elementwise.bitwise_right_shift, "right_shift")
-rint = _renamed(elementwise.round, "rint")
 true_divide = _renamed(elementwise.divide, "true_divide")
 
 

@@ -18,6 +18,19 @@ from tvmfun.numpy.manipulation import reshape
 from tvmfun.numpy.promotion import require_integer
 from tvmfun.numpy.searching import flatnonzero
 
+__all__ = [
+    "diag_indices",
+    "diag_indices_from",
+    "indices",
+    "ix_",
+    "ravel_multi_index",
+    "tril_indices",
+    "tril_indices_from",
+    "triu_indices",
+    "triu_indices_from",
+    "unravel_index",
+]
+
 
 def _places(arrays: Sequence[np.ndarray]) -> tuple[Array, ...]:
     return tuple(device_array(np.asarray(places, np.int32)) for places in arrays)
@@ -44,15 +57,15 @@ def triu_indices(n: int, k: int = 0, m: int | None = None) -> tuple[Array, ...]:
     return _places(np.triu_indices(n, k, m))
 
 
-def tril_indices_from(x: Any, /, k: int = 0) -> tuple[Array, ...]:
+def tril_indices_from(arr: Any, k: int = 0) -> tuple[Array, ...]:
     """Returns the rows and columns of the elements up to the k-th diagonal of a matrix."""
-    rows, columns = _matrix("tril_indices_from", x)
+    rows, columns = _matrix("tril_indices_from", arr)
     return tril_indices(rows, k, columns)
 
 
-def triu_indices_from(x: Any, /, k: int = 0) -> tuple[Array, ...]:
+def triu_indices_from(arr: Any, k: int = 0) -> tuple[Array, ...]:
     """Returns the rows and columns of the elements from the k-th diagonal of a matrix."""
-    rows, columns = _matrix("triu_indices_from", x)
+    rows, columns = _matrix("triu_indices_from", arr)
     return triu_indices(rows, k, columns)
 
 
@@ -61,12 +74,12 @@ def diag_indices(n: int, ndim: int = 2) -> tuple[Array, ...]:
     return _places(np.diag_indices(n, ndim))
 
 
-def diag_indices_from(x: Any, /) -> tuple[Array, ...]:
+def diag_indices_from(arr: Any) -> tuple[Array, ...]:
     """Returns the places of the main diagonal of an array whose axes have one size."""
-    x = asarray(x)
-    if x.ndim < 2 or len(set(x.shape)) > 1:
-        raise ShapeError("diag_indices_from", "there must be two axes or more, all of one size", got=repr(x.aval))
-    return diag_indices(x.shape[0], x.ndim)
+    arr = asarray(arr)
+    if arr.ndim < 2 or len(set(arr.shape)) > 1:
+        raise ShapeError("diag_indices_from", "there must be two axes or more, all of one size", got=repr(arr.aval))
+    return diag_indices(arr.shape[0], arr.ndim)
 
 
 def indices(dimensions: Shape, dtype: Any = None, sparse: bool = False) -> Any:
@@ -100,7 +113,7 @@ def ix_(*arrays: Any) -> tuple[Array, ...]:
     return tuple(results)
 
 
-def unravel_index(indices: Any, shape: Shape, /) -> tuple[Array, ...]:
+def unravel_index(indices: Any, shape: Shape) -> tuple[Array, ...]:
     """Returns the places along each axis of elements numbered in row-major order; numbers outside are clamped.
 
     >>> unravel_index(5, (2, 3))
@@ -118,7 +131,9 @@ def unravel_index(indices: Any, shape: Shape, /) -> tuple[Array, ...]:
     return tuple(reversed(results))
 
 
-def ravel_multi_index(multi_index: Sequence[Any], dims: Shape, /, mode: str = "raise") -> Array:
+def ravel_multi_index(
+    multi_index: Sequence[Any], dims: Shape, mode: str = "raise", order: str = "C", *, dtype: Any = None
+) -> Array:
     """Returns the number in row-major order of the elements at places along each axis.
 
     Args:
@@ -126,6 +141,8 @@ def ravel_multi_index(multi_index: Sequence[Any], dims: Shape, /, mode: str = "r
         dims: the sizes of the axes.
         mode: what becomes of places outside: ``"raise"`` an error, not of traced places, ``"clip"`` the nearest
             place, ``"wrap"`` the remainder.
+        order: ``"C"`` for row-major order, ``"F"`` for column-major order.
+        dtype: of the result; by default that of the places.
 
     Raises:
         IndexingError: for places outside, in mode ``"raise"``.
@@ -139,6 +156,10 @@ def ravel_multi_index(multi_index: Sequence[Any], dims: Shape, /, mode: str = "r
         raise ShapeError("ravel_multi_index", f"there must be places along {len(sizes)} axes", got=str(len(places)))
     if mode not in ("raise", "clip", "wrap"):
         raise ArgumentError("ravel_multi_index", "the mode is 'raise', 'clip' or 'wrap'", got=repr(mode))
+    if order not in ("C", "F"):
+        raise ArgumentError("ravel_multi_index", "the order is 'C' or 'F'", got=repr(order))
+    if order == "F":
+        places, sizes = places[::-1], sizes[::-1]
     result: Any = 0
     for p, size in zip(places, sizes, strict=True):
         require_integer("ravel_multi_index", p)
@@ -151,4 +172,4 @@ def ravel_multi_index(multi_index: Sequence[Any], dims: Shape, /, mode: str = "r
                 raise IndexingError("ravel_multi_index", f"an axis has {size} elements", got=str(host))
         p = clip(p, 0, size - 1) if mode == "clip" else remainder(p, size) if mode == "wrap" else p
         result = multiply(result, size) + p
-    return asarray(result)
+    return asarray(result, dtype)

@@ -2,17 +2,23 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 
 from tvmfun import dtypes
+from tvmfun.boundary import described
 from tvmfun.core import dims
-from tvmfun.core.array import Array, device_array, foreign_array
+from tvmfun.core.array import Array, ShapeDtype, device_array, foreign_array
 from tvmfun.core.dims import Dim
 from tvmfun.core.leaf import abstract, scalar_of
-from tvmfun.errors import DtypeError
+from tvmfun.errors import ArgumentError, DtypeError
 from tvmfun.ops import pointwise
+
+__all__ = [
+    "result_type",
+]
 
 
 def operand(name: str, value: Any) -> Any:
@@ -53,13 +59,29 @@ def convert(name: str, value: Any, dtype: np.dtype) -> Any:
     return device_array(operand(name, value).astype(dtype))
 
 
-def operands(name: str, *values: Any, floating: bool = False) -> list[Any]:
-    """The values in the dtype they promote to; integers become floats if ``floating``."""
+def _types(name: str, values: Sequence[Any]) -> list[tuple[np.dtype, bool]]:
+    """The dtype of each value, and whether it is weak.
+
+    A ``numpy.float64`` is a Python float, which is what NumPy makes of one: it gives way to arrays. Among numbers it
+    keeps its precision.
+    """
+    scalars = [type(value) is np.float64 for value in values]
+    if not any(scalars):
+        avals = [abstract(value, name) for value in values]
+        return [(aval.dtype, aval.weak) for aval in avals]
+    rest = [None if is_scalar else abstract(value, name) for value, is_scalar in zip(values, scalars, strict=True)]
+    own = dtypes.float64 if all(aval is None or aval.weak for aval in rest) else dtypes.DEFAULT_FLOAT
+    return [(own, True) if aval is None else (aval.dtype, aval.weak) for aval in rest]
+
+
+def operands(name: str, *values: Any, floating: bool = False, numeric: bool = False) -> list[Any]:
+    """The values in the dtype they promote to; integers become floats if ``floating``, bools int32 if ``numeric``."""
     values = tuple(operand(name, value) for value in values)
-    avals = [abstract(value, name) for value in values]
-    dtype, weak = dtypes.promote(*((aval.dtype, aval.weak) for aval in avals))
+    dtype, weak = dtypes.promote(*_types(name, values))
     if floating and not dtypes.is_float(dtype):
         dtype = dtypes.DEFAULT_FLOAT
+    if numeric and dtype == dtypes.bool_:
+        dtype = dtypes.DEFAULT_INT
     converted = [convert(name, value, dtype) for value in values]
     if not weak and all(isinstance(value, np.generic) for value in converted):
         converted[0] = device_array(converted[0])  # ops take NumPy scalars alone for Python numbers
@@ -89,14 +111,12 @@ def result_type(*arrays_and_dtypes: Any) -> np.dtype:
     >>> result_type(np.zeros(3, "float32"), 1.0)
     dtype('float32')
     """
-    pairs = []
-    for item in arrays_and_dtypes:
-        if isinstance(item, str | np.dtype | type):
-            pairs.append((dtypes.canonical(item), False))
-        else:
-            aval = abstract(operand("result_type", item), "result_type")
-            pairs.append((aval.dtype, aval.weak))
-    return dtypes.promote(*pairs)[0]
+    is_dtype = [isinstance(item, str | np.dtype | type) for item in arrays_and_dtypes]
+    values = [
+        ShapeDtype((), dtypes.canonical(item)) if named else operand("result_type", item)
+        for item, named in zip(arrays_and_dtypes, is_dtype, strict=True)
+    ]
+    return dtypes.promote(*_types("result_type", values))[0]
 
 
 def require_integer(name: str, value: Any) -> None:
@@ -104,3 +124,16 @@ def require_integer(name: str, value: Any) -> None:
     aval = abstract(value, name)
     if not dtypes.is_integer(aval.dtype):
         raise DtypeError(name, "indices must be integers", got=repr(aval), hint="x.astype('int32')")
+
+
+def no_out(name: str, out: Any) -> None:
+    """Raises ``ArgumentError`` for NumPy's parameter ``out``, which asks for a result inside another array."""
+    if out is not None:
+        raise ArgumentError(name, "arrays are immutable, so there is no out", got=described(out), hint="the result")
+
+
+def row_major(name: str, order: str | None) -> None:
+    """Raises ``ArgumentError`` for an order of elements in memory other than the one that all arrays have."""
+    if order not in (None, "K", "A", "C"):
+        hint = "x.T, which has the elements of x in the other order"
+        raise ArgumentError(name, "all arrays lie in memory in row-major order", got=f"order={order!r}", hint=hint)

@@ -32,6 +32,14 @@ from tvmfun.numpy.manipulation import broadcast_to, expand_dims, moveaxis, resha
 from tvmfun.numpy.promotion import convert, dtype_or, operand
 from tvmfun.ops import shape as ops
 
+__all__ = [
+    "arange",
+    "geomspace",
+    "linspace",
+    "logspace",
+    "meshgrid",
+]
+
 
 def arange(start: Any, stop: Any = None, step: Any = 1, dtype: Any = None, *, device: Any = None) -> Array:
     """Returns ``start, start + step, ...`` up to but without ``stop``.
@@ -44,6 +52,7 @@ def arange(start: Any, stop: Any = None, step: Any = 1, dtype: Any = None, *, de
     Array([1, 3, 5], dtype=int32)
     """
     first, last = (0, start) if stop is None else (start, stop)
+    step = 1 if step is None else step
     avals = [abstract(operand("arange", value), "arange") for value in (first, last, step)]
     kind = dtype_or(dtype, dtypes.promote(*((aval.dtype, aval.weak) for aval in avals))[0])
     if kind == dtypes.bool_:
@@ -88,7 +97,6 @@ def _kind(name: str, dtype: Any, *ends: Any) -> np.dtype:
 def linspace(
     start: Any,
     stop: Any,
-    /,
     num: int = 50,
     endpoint: bool = True,
     retstep: bool = False,
@@ -183,13 +191,14 @@ def geomspace(start: Any, stop: Any, num: int = 50, endpoint: bool = True, dtype
     return numbers if dtype is None else astype(numbers, dtype)
 
 
-def meshgrid(*arrays: Any, indexing: str = "xy", sparse: bool = False) -> list[Array]:
+def meshgrid(*arrays: Any, copy: bool = True, sparse: bool = False, indexing: str = "xy") -> list[Array]:
     """Returns the coordinates of a grid, one array for each of its axes.
 
     Args:
         arrays: the coordinates along each axis: vectors or numbers.
-        indexing: ``"xy"`` if the first two axes of the results are exchanged, as in plots; otherwise ``"ij"``.
+        copy: for NumPy; arrays are immutable, so a copy cannot be told from the original.
         sparse: whether the results have size 1 along the other axes, to be broadcast.
+        indexing: ``"xy"`` if the first two axes of the results are exchanged, as in plots; otherwise ``"ij"``.
 
     Raises:
         ShapeError: if an array has more than one axis.

@@ -8,10 +8,11 @@ from typing import Any
 
 import numpy as np
 
+from tvmfun import dtypes
 from tvmfun.core.array import Array
 from tvmfun.core.trace import Tracer
-from tvmfun.errors import ArgumentError, ConcretizationError, DimensionError, IndexingError, ShapeError
-from tvmfun.numpy.creation import Shape, as_shape, asarray, zeros
+from tvmfun.errors import ArgumentError, ConcretizationError, IndexingError, ShapeError
+from tvmfun.numpy.creation import Shape, as_shape, asarray, ones, zeros
 from tvmfun.numpy.cumulative import cumulative_sum
 from tvmfun.numpy.indexing import take
 from tvmfun.numpy.joining import concat, split
@@ -21,28 +22,37 @@ from tvmfun.numpy.manipulation import (
     expand_dims,
     listed,
     moveaxis,
+    normalize_axes,
     normalize_axis,
     ravel,
     reshape,
 )
-from tvmfun.numpy.promotion import convert
 from tvmfun.numpy.ranges import arange
-from tvmfun.numpy.searching import searchsorted
-from tvmfun.ops import shape as ops
+from tvmfun.numpy.searching import flatnonzero, searchsorted, unknown_size
+
+__all__ = [
+    "delete",
+    "insert",
+    "repeat",
+    "resize",
+    "roll",
+    "tile",
+    "trim_zeros",
+]
 
 
-def roll(x: Any, /, shift: Axes | Array, axis: Axes | None = None) -> Array:
+def roll(a: Any, shift: Axes | Array, axis: Axes | None = None) -> Array:
     """Returns the array rotated along axes; without an axis, as if it were flat.
 
     >>> roll([1, 2, 3, 4], 1)
     Array([4, 1, 2, 3], dtype=int32)
     """
-    x = asarray(x)
+    a = asarray(a)
     shifts = list(shift) if isinstance(shift, Array) and shift.ndim else listed(shift)
     if any(not isinstance(amount, Tracer) and not hasattr(amount, "__index__") for amount in shifts):
         raise ArgumentError("roll", "the shifts must be integers", got=repr(shift))
     if axis is None:
-        return reshape(roll(ravel(x), sum(shifts), 0), x.shape)
+        return reshape(roll(ravel(a), sum(shifts), 0), a.shape)
     axes = listed(axis)
     if 1 in (len(shifts), len(axes)):
         shifts, axes = (
@@ -52,23 +62,23 @@ def roll(x: Any, /, shift: Axes | Array, axis: Axes | None = None) -> Array:
     if len(shifts) != len(axes):
         raise ArgumentError("roll", "there must be one shift per axis", got=f"{shift} and {axis}")
     for amount, place in zip(shifts, axes, strict=True):
-        place = normalize_axis("roll", place, x.ndim)
-        size = x.shape[place]
+        place = normalize_axis("roll", place, a.ndim)
+        size = a.shape[place]
         if isinstance(amount, Tracer) and size != 0:
-            x = take(x, (arange(size) - amount) % size, place, mode="promise_in_bounds")
+            a = take(a, (arange(size) - amount) % size, place, mode="promise_in_bounds")
         elif size != 0 and int(amount) % size != 0:
-            first, second = split(x, [-int(amount) % size], place)
-            x = concat([second, first], place)
-    return x
+            first, second = split(a, [-int(amount) % size], place)
+            a = concat([second, first], place)
+    return a
 
 
 def repeat(
-    x: Any, repeats: int | Sequence[int] | Array, /, axis: int | None = None, *, total_repeat_length: int | None = None
+    a: Any, repeats: int | Sequence[int] | Array, axis: int | None = None, *, total_repeat_length: int | None = None
 ) -> Array:
     """Returns each element several times in a row along an axis, or flattened if it is None.
 
     Args:
-        x: the array.
+        a: the array.
         repeats: how often, for all elements or for each one along the axis.
         axis: the axis.
         total_repeat_length: the sum of the repeats, for those that are traced. If it is smaller, the last elements
@@ -77,11 +87,11 @@ def repeat(
     >>> repeat([1, 2], 2)
     Array([1, 1, 2, 2], dtype=int32)
     """
-    x = asarray(x)
+    a = asarray(a)
     if axis is None:
-        x, axis = ravel(x), 0
-    axis = normalize_axis("repeat", axis, x.ndim)
-    size = x.shape[axis]
+        a, axis = ravel(a), 0
+    axis = normalize_axis("repeat", axis, a.ndim)
+    size = a.shape[axis]
     if isinstance(repeats, Tracer):
         if total_repeat_length is None:
             raise ConcretizationError(
@@ -92,7 +102,7 @@ def repeat(
             )
         ends = cumulative_sum(broadcast_to(repeats, (size,)))
         places = searchsorted(ends, arange(total_repeat_length, dtype=ends.dtype), side="right")
-        return take(x, places, axis, mode="promise_in_bounds")
+        return take(a, places, axis, mode="promise_in_bounds")
     counts = np.asarray(repeats)
     if counts.dtype.kind not in "iu" or counts.ndim > 1 or (counts < 0).any():
         raise ArgumentError("repeat", "the repeats must be non-negative integers", got=repr(repeats))
@@ -103,159 +113,136 @@ def repeat(
         if total_repeat_length is not None:
             places = np.pad(places, (0, max(0, total_repeat_length - places.size)), constant_values=max(size - 1, 0))
             places = places[:total_repeat_length]
-        return x[(slice(None),) * axis + (places,)]
+        return a[(slice(None),) * axis + (places,)]
     count = int(counts.reshape(()))
-    wide = broadcast_to(expand_dims(x, axis + 1), (*x.shape[: axis + 1], count, *x.shape[axis + 1 :]))
-    return reshape(wide, (*x.shape[:axis], x.shape[axis] * count, *x.shape[axis + 1 :]))
+    wide = broadcast_to(expand_dims(a, axis + 1), (*a.shape[: axis + 1], count, *a.shape[axis + 1 :]))
+    return reshape(wide, (*a.shape[:axis], a.shape[axis] * count, *a.shape[axis + 1 :]))
 
 
-def tile(x: Any, repetitions: Axes, /) -> Array:
-    """Returns copies of the array side by side, ``repetitions`` along each axis.
+def tile(A: Any, reps: Axes) -> Array:
+    """Returns copies of the array side by side, ``reps`` along each axis.
 
     >>> tile([1, 2], 2)
     Array([1, 2, 1, 2], dtype=int32)
     """
-    x = asarray(x)
-    counts = list(as_shape("tile", repetitions))
-    rank = max(x.ndim, len(counts))
+    A = asarray(A)
+    counts = list(as_shape("tile", reps))
+    rank = max(A.ndim, len(counts))
     counts = [1] * (rank - len(counts)) + counts
-    shape = (1,) * (rank - x.ndim) + x.shape
+    shape = (1,) * (rank - A.ndim) + A.shape
     apart = [part for size in shape for part in (1, size)]
     wide = [part for count, size in zip(counts, shape, strict=True) for part in (count, size)]
     whole = tuple(count * size for count, size in zip(counts, shape, strict=True))
-    return reshape(broadcast_to(reshape(x, apart), wide), whole)
+    return reshape(broadcast_to(reshape(A, apart), wide), whole)
 
 
-def pad(x: Any, pad_width: Any, mode: str = "constant", *, constant_values: Any = 0) -> Array:
-    """Returns the array with elements around it.
-
-    Args:
-        x: the array.
-        pad_width: how many: a number, ``(before, after)``, or one such pair per axis.
-        mode: ``"constant"``, ``"edge"``, ``"reflect"``, ``"symmetric"`` or ``"wrap"``.
-        constant_values: the value of mode ``"constant"``: one, ``(before, after)``, or one such pair per axis.
-
-    Raises:
-        ArgumentError: for another mode.
-        ShapeError: for widths that are negative or do not fit.
-
-    >>> pad(np.ones(1, "int32"), (1, 2))
-    Array([0, 1, 0, 0], dtype=int32)
-    """
-    x = asarray(x)
-    try:
-        widths = np.broadcast_to(np.asarray(pad_width), (x.ndim, 2)).tolist()
-    except ValueError:
-        raise ShapeError("pad", f"the widths must be pairs for {x.ndim} axes", got=str(pad_width)) from None
-    if any(not isinstance(width, int) or width < 0 for pair in widths for width in pair):
-        raise ShapeError("pad", "the widths must be non-negative integers", got=str(pad_width))
-    if mode != "constant":
-        return _pad_with_elements(x, widths, mode)
-    if np.ndim(constant_values):
-        values = np.broadcast_to(np.asarray(constant_values), (x.ndim, 2))
-        for axis, (pair, ends) in enumerate(zip(widths, values, strict=True)):
-            for side, value in enumerate(ends):
-                own = [(0, 0)] * x.ndim
-                own[axis] = (pair[0], 0) if side == 0 else (0, pair[1])
-                x = _pad_with_value(x, own, value)
-        return x
-    return _pad_with_value(x, widths, constant_values)
-
-
-def _pad_with_value(x: Array, widths: list, value: Any) -> Array:
-    low, high = (tuple(pair[side] for pair in widths) for side in (0, 1))
-    return ops.pad(x, convert("pad", value, x.dtype), low=low, high=high, interior=(0,) * x.ndim)
-
-
-def _pad_with_elements(x: Array, widths: list, mode: str) -> Array:
-    if mode not in ("edge", "reflect", "symmetric", "wrap"):
-        modes = "constant, edge, reflect, symmetric or wrap"
-        raise ArgumentError("pad", f"the mode must be {modes}", got=repr(mode))
-    for axis, pair in enumerate(widths):
-        if any(pair):
-            if not x.shape[axis]:
-                raise ShapeError("pad", f"axis {axis} has no elements to pad with", got=repr(x.aval))
-            if not isinstance(x.shape[axis], int):
-                what = f"mode {mode!r} needs to know the size of axis {axis}"
-                raise DimensionError("pad", what, got=repr(x.aval), hint="a static size, or mode 'constant'")
-            # NumPy pads the numbers of the elements; they say which ones to take.
-            places = np.pad(np.arange(x.shape[axis]), pair, mode)  # type: ignore[call-overload]
-            x = x[(slice(None),) * axis + (places,)]
-    return x
-
-
-def resize(x: Any, /, new_shape: Shape) -> Array:
+def resize(a: Any, new_shape: Shape) -> Array:
     """Returns the elements in row-major order in another shape, repeated as often as needed.
 
     >>> resize([1, 2], (2, 3))
     Array([[1, 2, 1],
            [2, 1, 2]], dtype=int32)
     """
-    x = asarray(x)
+    a = asarray(a)
     shape = as_shape("resize", new_shape)
     count = math.prod(shape)
-    if not x.size:
-        return zeros(shape, x.dtype)
-    flat = tile(ravel(x), -(-count // x.size)) if count else ravel(x)
+    if not a.size:
+        return zeros(shape, a.dtype)
+    flat = tile(ravel(a), -(-count // a.size)) if count else ravel(a)
     return reshape(flat[:count], shape)
 
 
-def insert(x: Any, places: Any, values: Any, /, axis: int | None = None) -> Array:
+def insert(arr: Any, obj: Any, values: Any, axis: int | None = None) -> Array:
     """Returns the array with values before the given places along an axis, flattened if it is None.
 
     Args:
-        x: the array.
-        places: an integer, a slice or a sequence of integers; not traced.
+        arr: the array.
+        obj: an integer, a slice or a sequence of integers; not traced.
         values: what to put there; broadcasts.
         axis: the axis.
 
     >>> insert([1, 2, 3], 1, 9)
     Array([1, 9, 2, 3], dtype=int32)
     """
-    x = asarray(x)
-    values = asarray(values, x.dtype)
+    arr = asarray(arr)
+    values = asarray(values, arr.dtype)
     if axis is None:
-        x, axis = ravel(x), 0
-    axis = normalize_axis("insert", axis, x.ndim)
-    size = x.shape[axis]
-    values = reshape(values, (1,) * (x.ndim - values.ndim) + values.shape)
+        arr, axis = ravel(arr), 0
+    axis = normalize_axis("insert", axis, arr.ndim)
+    size = arr.shape[axis]
+    values = reshape(values, (1,) * (arr.ndim - values.ndim) + values.shape)
     numbers = np.arange(size)
-    if isinstance(places, slice):
-        places = numbers[places]
-    places = np.asarray(places, np.int64)
-    if places.ndim == 0:
+    if isinstance(obj, slice):
+        obj = numbers[obj]
+    obj = np.asarray(obj, np.int64)
+    if obj.ndim == 0:
         values = moveaxis(values, 0, axis)
-    count = values.shape[axis] if places.size == 1 else places.size
-    values = broadcast_to(values, (*x.shape[:axis], count, *x.shape[axis + 1 :]))
+    count = values.shape[axis] if obj.size == 1 else obj.size
+    values = broadcast_to(values, (*arr.shape[:axis], count, *arr.shape[axis + 1 :]))
     try:
-        order = np.insert(numbers, places, size + np.arange(count))
+        order = np.insert(numbers, obj, size + np.arange(count))
     except IndexError as error:
-        raise IndexingError("insert", f"there are {size} elements along axis {axis}", got=str(places)) from error
-    return concat([x, values], axis)[(slice(None),) * axis + (order,)]
+        raise IndexingError("insert", f"there are {size} elements along axis {axis}", got=str(obj)) from error
+    return concat([arr, values], axis)[(slice(None),) * axis + (order,)]
 
 
-def delete(x: Any, places: Any, /, axis: int | None = None) -> Array:
+def delete(arr: Any, obj: Any, axis: int | None = None, *, assume_unique_indices: bool = False) -> Array:
     """Returns the array without the given places along an axis, flattened if it is None.
 
     Args:
-        x: the array.
-        places: an integer, which may be traced; a slice, a sequence of integers or a mask.
+        arr: the array.
+        obj: an integer, which may be traced; a slice, a sequence of integers or a mask.
         axis: the axis.
+        assume_unique_indices: True lets a vector of integers be traced: no two of them are equal.
 
     >>> delete([1, 2, 3], 1)
     Array([1, 3], dtype=int32)
     """
-    x = asarray(x)
+    arr = asarray(arr)
     if axis is None:
-        x, axis = ravel(x), 0
-    axis = normalize_axis("delete", axis, x.ndim)
-    size = x.shape[axis]
-    if isinstance(places, Tracer) and not places.ndim:
+        arr, axis = ravel(arr), 0
+    axis = normalize_axis("delete", axis, arr.ndim)
+    size = arr.shape[axis]
+    if isinstance(obj, Tracer) and not obj.ndim:
         kept = arange(size - 1)
-        return take(x, kept + (kept >= places % size), axis)
-    places = places if isinstance(places, slice) else np.asarray(places)
+        return take(arr, kept + (kept >= obj % size), axis)
+    if assume_unique_indices and isinstance(obj, Tracer) and dtypes.is_integer(obj.dtype):
+        present = ones((size,), dtypes.bool_).at[ravel(obj)].set(False)
+        return take(arr, flatnonzero(present, size=max(size - obj.size, 0)), axis, mode="promise_in_bounds")
+    obj = obj if isinstance(obj, slice) else np.asarray(obj)
     try:
-        kept = np.delete(np.arange(size), places)
+        kept = np.delete(np.arange(size), obj)
     except IndexError as error:
-        raise IndexingError("delete", f"there are {size} elements along axis {axis}", got=str(places)) from error
-    return x[(slice(None),) * axis + (kept,)]
+        raise IndexingError("delete", f"there are {size} elements along axis {axis}", got=str(obj)) from error
+    return arr[(slice(None),) * axis + (kept,)]
+
+
+def trim_zeros(filt: Any, trim: str = "fb", axis: Axes | None = None) -> Array:
+    """Returns the array without the zeros at its ends; not of traced arrays.
+
+    Args:
+        filt: the array.
+        trim: ``"f"`` for the front, ``"b"`` for the back, ``"fb"`` for both.
+        axis: one axis or several: slices of zeros at their ends are left out; by default along all axes.
+
+    >>> trim_zeros([0, 0, 1, 0, 2, 0])
+    Array([1, 0, 2], dtype=int32)
+    """
+    x = asarray(filt)
+    sides = trim.lower()
+    if not set(sides) <= {"f", "b"} or not sides:
+        raise ArgumentError("trim_zeros", "the sides are 'f', 'b' or 'fb'", got=repr(trim))
+    if isinstance(x, Tracer):
+        raise unknown_size("trim_zeros", x)
+    axes = normalize_axes("trim_zeros", axis, x.ndim)
+    places = np.nonzero(x.concrete("trim_zeros").numpy())
+    index = []
+    for i, size in enumerate(x.shape):
+        begin, end = (int(places[i].min()), int(places[i].max()) + 1) if places[i].size else (size, 0)
+        if i not in axes:
+            index.append(slice(None))
+        elif not places[i].size:
+            index.append(slice(0, 0))
+        else:
+            index.append(slice(begin if "f" in sides else 0, end if "b" in sides else size))
+    return x[tuple(index)]

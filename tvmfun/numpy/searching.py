@@ -21,12 +21,27 @@ from tvmfun.numpy.elementwise import equal, less, not_equal, subtract
 from tvmfun.numpy.indexing import take
 from tvmfun.numpy.joining import stack
 from tvmfun.numpy.manipulation import Axes, broadcast_to, flip, normalize_axes, normalize_axis, ravel, reshape
-from tvmfun.numpy.promotion import operands
+from tvmfun.numpy.promotion import no_out, operands
 from tvmfun.numpy.ranges import arange
 from tvmfun.numpy.sorting import sort
 from tvmfun.numpy.statistical import keep, sum
 from tvmfun.ops import reduce as ops
 from tvmfun.ops.search import searchsorted as search
+
+__all__ = [
+    "argmax",
+    "argmin",
+    "argwhere",
+    "count_nonzero",
+    "digitize",
+    "flatnonzero",
+    "isin",
+    "nonzero",
+    "piecewise",
+    "searchsorted",
+    "select",
+    "where",
+]
 
 
 def _arg(op: Op, x: Any, axis: int | None, keepdims: bool) -> Array:
@@ -42,7 +57,7 @@ def _arg(op: Op, x: Any, axis: int | None, keepdims: bool) -> Array:
     return keep(op(x, axis=place), x, (place,), keepdims)
 
 
-def argmax(x: Any, /, axis: int | None = None, *, keepdims: bool = False) -> Array:
+def argmax(a: Any, axis: int | None = None, out: None = None, keepdims: bool = False) -> Array:
     """Returns the int32 index of the first largest element, along an axis or of the flattened array.
 
     Raises:
@@ -51,23 +66,25 @@ def argmax(x: Any, /, axis: int | None = None, *, keepdims: bool = False) -> Arr
     >>> argmax([1, 3, 3])
     Array(1, dtype=int32)
     """
-    return _arg(ops.argmax, x, axis, keepdims)
+    no_out("argmax", out)
+    return _arg(ops.argmax, a, axis, keepdims)
 
 
-def argmin(x: Any, /, axis: int | None = None, *, keepdims: bool = False) -> Array:
+def argmin(a: Any, axis: int | None = None, out: None = None, keepdims: bool = False) -> Array:
     """Returns the int32 index of the first smallest element, along an axis or of the flattened array.
 
     Raises:
         ShapeError: if there are no elements.
     """
-    return _arg(ops.argmin, x, axis, keepdims)
+    no_out("argmin", out)
+    return _arg(ops.argmin, a, axis, keepdims)
 
 
-def count_nonzero(x: Any, /, axis: Axes | None = None, *, keepdims: bool = False) -> Array:
+def count_nonzero(a: Any, axis: Axes | None = None, keepdims: bool = False) -> Array:
     """Returns the number of elements that are not 0, as int32."""
-    x = asarray(x)
-    axes = normalize_axes("count_nonzero", axis, x.ndim)
-    return sum(not_equal(x, 0), axes, keepdims=keepdims)
+    a = asarray(a)
+    axes = normalize_axes("count_nonzero", axis, a.ndim)
+    return sum(not_equal(a, 0), axes, keepdims=keepdims)
 
 
 def unknown_size(name: str, x: Array) -> ConcretizationError:
@@ -80,12 +97,12 @@ def unknown_size(name: str, x: Array) -> ConcretizationError:
     )
 
 
-def nonzero(x: Any, /, *, size: int | None = None, fill_value: Any = None) -> tuple[Array, ...]:
+def nonzero(a: Any, *, size: int | None = None, fill_value: Any = None) -> tuple[Array, ...]:
     """Returns the int32 places of the elements that are not 0, one array for each axis.
 
     Args:
-        x: the array.
-        size: how many places to return, which must be given when ``x`` is traced; if there are more, the last are
+        a: the array.
+        size: how many places to return, which must be given when ``a`` is traced; if there are more, the last are
             left out.
         fill_value: the place that stands for missing ones, or one number for each axis; by default 0.
 
@@ -98,34 +115,34 @@ def nonzero(x: Any, /, *, size: int | None = None, fill_value: Any = None) -> tu
     >>> nonzero([[0, 3], [4, 0]])
     (Array([0, 1], dtype=int32), Array([1, 0], dtype=int32))
     """
-    x = asarray(x)
-    if not x.ndim:
-        raise ShapeError("nonzero", "an array without axes has no places", got=repr(x.aval), hint="atleast_1d")
+    a = asarray(a)
+    if not a.ndim:
+        raise ShapeError("nonzero", "an array without axes has no places", got=repr(a.aval), hint="atleast_1d")
     if size is None:
-        if isinstance(x, Tracer):
-            raise unknown_size("nonzero", x)
-        found = np.nonzero(x.concrete("nonzero").numpy())
+        if isinstance(a, Tracer):
+            raise unknown_size("nonzero", a)
+        found = np.nonzero(a.concrete("nonzero").numpy())
         return tuple(device_array(places.astype(np.int32)) for places in found)
     # The k-th of them is where the running count first reaches k.
-    counts = cumulative_sum(astype(ravel(not_equal(x, 0)), dtypes.int32))
+    counts = cumulative_sum(astype(ravel(not_equal(a, 0)), dtypes.int32))
     places = searchsorted(counts, arange(1, size + 1))
-    exists = less(places, x.size)
-    fill = fill_value if isinstance(fill_value, tuple) else (fill_value,) * x.ndim
-    flat = [places // math.prod(x.shape[axis + 1 :]) % max(x.shape[axis], 1) for axis in range(x.ndim)]
+    exists = less(places, a.size)
+    fill = fill_value if isinstance(fill_value, tuple) else (fill_value,) * a.ndim
+    flat = [places // math.prod(a.shape[axis + 1 :]) % max(a.shape[axis], 1) for axis in range(a.ndim)]
     return tuple(elementwise.where(exists, p, 0 if f is None else f) for p, f in zip(flat, fill, strict=True))
 
 
-def flatnonzero(x: Any, /, *, size: int | None = None, fill_value: Any = None) -> Array:
+def flatnonzero(a: Any, *, size: int | None = None, fill_value: Any = None) -> Array:
     """Returns the int32 places of the elements of the flattened array that are not 0; see :func:`nonzero`."""
-    return nonzero(ravel(x), size=size, fill_value=fill_value)[0]
+    return nonzero(ravel(a), size=size, fill_value=fill_value)[0]
 
 
-def argwhere(x: Any, /, *, size: int | None = None, fill_value: Any = None) -> Array:
+def argwhere(a: Any, *, size: int | None = None, fill_value: Any = None) -> Array:
     """Returns the int32 places of the elements that are not 0, one row for each; see :func:`nonzero`."""
-    x = asarray(x)
-    if not x.ndim:
-        return nonzero(reshape(x, (1,)), size=size, fill_value=fill_value)[0][:, None][:, :0]
-    return stack(nonzero(x, size=size, fill_value=fill_value), 1)
+    a = asarray(a)
+    if not a.ndim:
+        return nonzero(reshape(a, (1,)), size=size, fill_value=fill_value)[0][:, None][:, :0]
+    return stack(nonzero(a, size=size, fill_value=fill_value), 1)
 
 
 def where(condition: Any, x1: Any = None, x2: Any = None, /, *, size: int | None = None, fill_value: Any = None) -> Any:
@@ -150,35 +167,37 @@ def where(condition: Any, x1: Any = None, x2: Any = None, /, *, size: int | None
     return elementwise.where(condition, x1, x2)
 
 
-def searchsorted(x1: Any, x2: Any, /, side: str = "left", sorter: Any = None) -> Array:
-    """Returns, as int32, where each value of ``x2`` belongs in the sorted vector ``x1``.
+def searchsorted(a: Any, v: Any, side: str = "left", sorter: Any = None, *, method: str = "scan") -> Array:
+    """Returns, as int32, where each value of ``v`` belongs in the sorted vector ``a``.
 
     Args:
-        x1: the vector; NaNs are last.
-        x2: the values.
+        a: the vector; NaNs are last.
+        v: the values.
         side: ``"left"`` for the place before equal elements, ``"right"`` for the one behind them.
-        sorter: indices that sort ``x1``, if it is not sorted.
+        sorter: indices that sort ``a``, if it is not sorted.
+        method: for JAX: every method has the same result.
 
     >>> searchsorted([1, 2, 2, 3], 2), searchsorted([1, 2, 2, 3], 2, side="right")
     (Array(1, dtype=int32), Array(3, dtype=int32))
     """
-    x1, x2 = arrays("searchsorted", x1, x2)
-    if x1.ndim != 1:
-        raise ShapeError("searchsorted", "the sorted elements must be a vector", got=repr(x1.aval))
+    a, v = arrays("searchsorted", a, v)
+    if a.ndim != 1:
+        raise ShapeError("searchsorted", "the sorted elements must be a vector", got=repr(a.aval))
     if side not in ("left", "right"):
         raise ArgumentError("searchsorted", "the side is 'left' or 'right'", got=repr(side))
     if sorter is not None:
-        x1 = take(x1, sorter, mode="promise_in_bounds")
-    return search(x1, x2, side=side)
+        a = take(a, sorter, mode="promise_in_bounds")
+    return search(a, v, side=side)
 
 
-def digitize(x: Any, bins: Any, /, right: bool = False) -> Array:
+def digitize(x: Any, bins: Any, right: bool = False, *, method: Any = None) -> Array:
     """Returns, as int32, the number of the bin each element belongs to.
 
     Args:
         x: the array.
         bins: the edges, increasing or decreasing.
         right: whether a bin has its right edge, and not its left one.
+        method: for JAX: every method has the same result.
 
     >>> digitize([0.5, 1.0, 2.5], [1.0, 2.0])
     Array([0, 1, 2], dtype=int32)
@@ -193,68 +212,70 @@ def digitize(x: Any, bins: Any, /, right: bool = False) -> Array:
     return elementwise.where(bins[-1] >= bins[0], upwards, downwards)
 
 
-def isin(x: Any, test_elements: Any, /, assume_unique: bool = False, *, invert: bool = False) -> Array:
+def isin(
+    element: Any, test_elements: Any, assume_unique: bool = False, invert: bool = False, *, method: str = "auto"
+) -> Array:
     """Returns whether each element is one of ``test_elements``, or with ``invert`` none of them.
 
-    ``assume_unique`` is for NumPy and makes no difference.
+    ``assume_unique`` and ``method`` are for JAX and make no difference.
 
     >>> isin([1, 2, 3], [1, 3])
     Array([ True, False,  True], dtype=bool)
     """
-    x, tests = arrays("isin", x, test_elements)
+    element, tests = arrays("isin", element, test_elements)
     if not tests.size:
-        return full(x.shape, invert)
+        return full(element.shape, invert)
     known = sort(ravel(tests))
-    found = equal(take(known, search(known, x, side="left"), mode="promise_in_bounds"), x)
+    found = equal(take(known, search(known, element, side="left"), mode="promise_in_bounds"), element)
     return elementwise.logical_not(found) if invert else found
 
 
-def select(conditions: Sequence[Any], choices: Sequence[Any], default: Any = 0) -> Array:
+def select(condlist: Sequence[Any], choicelist: Sequence[Any], default: Any = 0) -> Array:
     """Returns the choice of the first condition that holds, or the default, elementwise.
 
     >>> x = np.asarray([-2, 0, 3])
     >>> select([x < 0, x > 0], [-1, 1])
     Array([-1,  0,  1], dtype=int32)
     """
-    if len(conditions) != len(choices) or not len(conditions):
-        got = f"{len(conditions)} and {len(choices)}"
+    if len(condlist) != len(choicelist) or not len(condlist):
+        got = f"{len(condlist)} and {len(choicelist)}"
         raise ArgumentError("select", "there must be a choice for each condition", got=got)
-    result, *choices = operands("select", default, *choices)
-    for condition, choice in reversed(list(zip(conditions, choices, strict=True))):
+    result, *choicelist = operands("select", default, *choicelist)
+    for condition, choice in reversed(list(zip(condlist, choicelist, strict=True))):
         result = elementwise.where(condition, choice, result)
     return result
 
 
-def piecewise(x: Any, conditions: Sequence[Any], functions: Sequence[Any], /, *args: Any, **options: Any) -> Array:
+def piecewise(x: Any, condlist: Sequence[Any], funclist: Sequence[Any], *args: Any, **kw: Any) -> Array:
     """Returns the function of the last condition that holds of each element.
 
     Args:
         x: the array.
-        conditions: arrays of bools that broadcast to ``x``.
-        functions: a function or a number for each condition, and perhaps one more for where none holds; by default 0.
+        condlist: arrays of bools that broadcast to ``x``.
+        funclist: a function or a number for each condition, and perhaps one more for where none holds; by default 0.
             Each is applied to all of ``x``, and its gradient is NaN if it has an infinite one anywhere.
         args: more arguments for the functions.
-        options: keyword arguments for the functions.
+        kw: keyword arguments for the functions.
 
     >>> piecewise(np.asarray([-1.0, 2.0]), [np.asarray([True, False])], [0, lambda x: x * x])
     Array([0., 4.], dtype=float64)
     """
     x = asarray(x)
-    conditions = list(conditions)
-    functions = list(functions)
-    if len(functions) == len(conditions) + 1:
-        default = functions.pop()
-    elif len(functions) == len(conditions):
+    condlist = list(condlist)
+    funclist = list(funclist)
+    if len(funclist) == len(condlist) + 1:
+        default = funclist.pop()
+    elif len(funclist) == len(condlist):
         default = 0
     else:
-        got = f"{len(functions)} for {len(conditions)}"
+        got = f"{len(funclist)} for {len(condlist)}"
         raise ArgumentError("piecewise", "there must be a function for each condition, or one more", got=got)
 
     def applied(function: Any) -> Array:
-        value = function(x, *args, **options) if callable(function) else function
+        value = function(x, *args, **kw) if callable(function) else function
         return broadcast_to(asarray(value, x.dtype), x.shape)
 
     result = applied(default)
-    for condition, function in zip(conditions, functions, strict=True):
+    for condition, function in zip(condlist, funclist, strict=True):
         result = elementwise.where(condition, applied(function), result)
     return result

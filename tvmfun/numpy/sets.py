@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -11,15 +10,27 @@ from tvmfun import dtypes
 from tvmfun.core.array import Array, device_array
 from tvmfun.core.trace import Tracer
 from tvmfun.errors import ArgumentError
-from tvmfun.numpy.creation import arrays, asarray, ones, zeros
+from tvmfun.numpy.creation import arrays, asarray, full, ones, zeros
 from tvmfun.numpy.cumulative import cumulative_sum
 from tvmfun.numpy.data_types import astype
-from tvmfun.numpy.elementwise import isnan, less, logical_and, logical_not, not_equal, where
+from tvmfun.numpy.elementwise import isnan, less, logical_and, logical_not, logical_xor, not_equal, where
 from tvmfun.numpy.indexing import take
 from tvmfun.numpy.joining import append, concat
 from tvmfun.numpy.manipulation import ravel, reshape
-from tvmfun.numpy.searching import flatnonzero, unknown_size
-from tvmfun.numpy.sorting import argsort
+from tvmfun.numpy.searching import flatnonzero, isin, searchsorted, unknown_size
+from tvmfun.numpy.sorting import argsort, sort
+
+__all__ = [
+    "intersect1d",
+    "setdiff1d",
+    "setxor1d",
+    "union1d",
+    "unique",
+    "unique_all",
+    "unique_counts",
+    "unique_inverse",
+    "unique_values",
+]
 
 
 class UniqueAll(NamedTuple):
@@ -46,8 +57,7 @@ class UniqueInverse(NamedTuple):
 
 
 def unique(
-    x: Any,
-    /,
+    ar: Any,
     return_index: bool = False,
     return_inverse: bool = False,
     return_counts: bool = False,
@@ -56,19 +66,21 @@ def unique(
     equal_nan: bool = True,
     size: int | None = None,
     fill_value: Any = None,
+    sorted: bool = True,
 ) -> Any:
     """Returns the different elements, sorted, and what is known about them.
 
     Args:
-        x: the array.
+        ar: the array.
         return_index: whether to return the first place of each in the flattened array.
-        return_inverse: whether to return, for each element of ``x``, its place in the result.
+        return_inverse: whether to return, for each element of ``ar``, its place in the result.
         return_counts: whether to return how often each occurs.
         axis: the axis whose slices are compared; by default elements are. Not together with ``size``.
         equal_nan: whether all NaNs are one element.
-        size: how many to return, which must be given when ``x`` is traced; if there are more, the largest are left
+        size: how many to return, which must be given when ``ar`` is traced; if there are more, the largest are left
             out.
         fill_value: what stands for missing ones; by default the smallest element.
+        sorted: for JAX: the elements are always sorted.
 
     Returns:
         The elements, or a tuple of them and of int32 arrays.
@@ -81,14 +93,14 @@ def unique(
     >>> unique([3, 1, 3], return_counts=True)
     (Array([1, 3], dtype=int32), Array([1, 2], dtype=int32))
     """
-    x = asarray(x)
+    ar = asarray(ar)
     wanted = (True, return_index, return_inverse, return_counts)
     if size is not None:
         if axis is not None:
             raise ArgumentError("unique", "slices cannot be compared with a size", got=f"axis={axis}, size={size}")
-        results = _sized(x, size, fill_value, equal_nan)
+        results = _sized(ar, size, fill_value, equal_nan)
     else:
-        results = _at_once("unique", x, axis, equal_nan)
+        results = _at_once("unique", ar, axis, equal_nan)
     chosen = tuple(result for result, want in zip(results, wanted, strict=True) if want)
     return chosen if len(chosen) > 1 else chosen[0]  # type: ignore[reportGeneralTypeIssues]
 
@@ -148,31 +160,110 @@ def unique_all(x: Any, /, *, size: int | None = None, fill_value: Any = None) ->
     return UniqueAll(*unique(x, True, True, True, equal_nan=False, size=size, fill_value=fill_value))
 
 
-def _of_two(name: str, x1: Any, x2: Any, function: Callable[[np.ndarray, np.ndarray], np.ndarray]) -> Array:
-    x1, x2 = arrays(name, x1, x2)
-    for x in (x1, x2):
+def _host(name: str, *values: Any) -> list[np.ndarray]:
+    """The elements of two arrays, of one dtype that NumPy can sort."""
+    found = arrays(name, *values)
+    for x in found:
         if isinstance(x, Tracer):
             raise unknown_size(name, x)
-    wide = np.float32 if x1.dtype == dtypes.bfloat16 else x1.dtype
-    values = function(*(x.concrete(name).numpy().astype(wide) for x in (x1, x2)))
-    return device_array(values.astype(x1.dtype))
+    wide = np.float32 if found[0].dtype == dtypes.bfloat16 else found[0].dtype
+    return [x.concrete(name).numpy().astype(wide) for x in found]
 
 
-def union1d(x1: Any, x2: Any, /, *, size: int | None = None, fill_value: Any = None) -> Array:
+def _is_new(rows: Array) -> Array:
+    """Whether each element of a sorted vector differs from the one before it."""
+    return concat([ones((min(rows.size, 1),), dtypes.bool_), not_equal(rows[1:], rows[:-1])])
+
+
+def _selected(rows: Array, mask: Array, size: int, fill_value: Any) -> tuple[Array, Array]:
+    """``size`` elements of a sorted vector where a mask is true, and their places; the size of ``rows`` for none."""
+    places = flatnonzero(mask, size=size, fill_value=rows.size)
+    if not rows.size:
+        return full((size,), 0 if fill_value is None else fill_value, rows.dtype), places
+    values = take(rows, places, mode="clip")
+    fill = values[:1] if fill_value is None else asarray(fill_value, rows.dtype)
+    return where(less(places, rows.size), values, fill), places
+
+
+def union1d(ar1: Any, ar2: Any, *, size: int | None = None, fill_value: Any = None) -> Array:
     """Returns the elements of either array, sorted; see :func:`unique` for ``size``."""
-    return unique(append(x1, x2), size=size, fill_value=fill_value)
+    return unique(append(ar1, ar2), size=size, fill_value=fill_value)
 
 
-def intersect1d(x1: Any, x2: Any, /) -> Array:
-    """Returns the elements of both arrays, sorted; not of traced arrays."""
-    return _of_two("intersect1d", x1, x2, np.intersect1d)
+def intersect1d(
+    ar1: Any,
+    ar2: Any,
+    assume_unique: bool = False,
+    return_indices: bool = False,
+    *,
+    size: int | None = None,
+    fill_value: Any = None,
+) -> Any:
+    """Returns the elements of both arrays, sorted.
+
+    Args:
+        ar1: an array.
+        ar2: another one.
+        assume_unique: for NumPy: whether no array has an element twice makes no difference.
+        return_indices: whether to return as well where each result is first in ``ar1`` and in ``ar2``, flattened.
+        size: how many to return, which must be given when an array is traced; if there are more, the largest are left
+            out.
+        fill_value: what stands for missing ones, whose places are the size of the arrays; by default the smallest.
+
+    Raises:
+        ConcretizationError: for a traced array without ``size``.
+
+    >>> intersect1d([1, 2, 3], [3, 2, 5])
+    Array([2, 3], dtype=int32)
+    """
+    first, second = (ravel(x) for x in arrays("intersect1d", ar1, ar2))
+    if size is None:
+        one, two = _host("intersect1d", first, second)
+        values, *places = np.intersect1d(one, two, return_indices=True)
+        result = device_array(values.astype(first.dtype))
+        return (result, *(device_array(p.astype(np.int32)) for p in places)) if return_indices else result
+    order = argsort(first)
+    rows = take(first, order, mode="promise_in_bounds")
+    common = logical_and(_is_new(rows), isin(rows, second))
+    values, places = _selected(rows, common, size, fill_value)
+    if not return_indices:
+        return values
+    other = argsort(second)
+    exists = less(places, rows.size)
+    here = where(exists, take(order, places, mode="clip") if rows.size else places, first.size)
+    there = searchsorted(take(second, other, mode="promise_in_bounds"), values)
+    there = where(exists, take(other, there, mode="clip") if second.size else there, second.size)
+    return values, here, there
 
 
-def setdiff1d(x1: Any, x2: Any, /) -> Array:
-    """Returns the elements of ``x1`` that are none of ``x2``, sorted; not of traced arrays."""
-    return _of_two("setdiff1d", x1, x2, np.setdiff1d)
+def setdiff1d(
+    ar1: Any, ar2: Any, assume_unique: bool = False, *, size: int | None = None, fill_value: Any = None
+) -> Array:
+    """Returns the elements of ``ar1`` that are not in ``ar2``, sorted; the arguments are those of :func:`intersect1d`.
+
+    >>> setdiff1d([1, 2, 3], [2])
+    Array([1, 3], dtype=int32)
+    """
+    first, second = (ravel(x) for x in arrays("setdiff1d", ar1, ar2))
+    if size is None:
+        one, two = _host("setdiff1d", first, second)
+        return device_array(np.setdiff1d(one, two).astype(first.dtype))
+    rows = sort(first)
+    return _selected(rows, logical_and(_is_new(rows), isin(rows, second, invert=True)), size, fill_value)[0]
 
 
-def setxor1d(x1: Any, x2: Any, /) -> Array:
-    """Returns the elements of exactly one of the arrays, sorted; not of traced arrays."""
-    return _of_two("setxor1d", x1, x2, np.setxor1d)
+def setxor1d(
+    ar1: Any, ar2: Any, assume_unique: bool = False, *, size: int | None = None, fill_value: Any = None
+) -> Array:
+    """Returns the elements of exactly one of the arrays, sorted; the arguments are those of :func:`intersect1d`.
+
+    >>> setxor1d([1, 2], [2, 3])
+    Array([1, 3], dtype=int32)
+    """
+    first, second = (ravel(x) for x in arrays("setxor1d", ar1, ar2))
+    if size is None:
+        one, two = _host("setxor1d", first, second)
+        return device_array(np.setxor1d(one, two).astype(first.dtype))
+    rows = sort(concat([first, second]))
+    apart = logical_xor(isin(rows, first), isin(rows, second))
+    return _selected(rows, logical_and(_is_new(rows), apart), size, fill_value)[0]

@@ -1,4 +1,4 @@
-"""Convolution, interpolation, numerical derivatives and integrals, and polynomials."""
+"""Convolution, interpolation, numerical derivatives and integrals."""
 
 from __future__ import annotations
 
@@ -32,11 +32,22 @@ from tvmfun.numpy.elementwise import (
 from tvmfun.numpy.indexing import take
 from tvmfun.numpy.joining import concat, stack
 from tvmfun.numpy.manipulation import flip, moveaxis, normalize_axes, normalize_axis, reshape
+from tvmfun.numpy.precision import factors
 from tvmfun.numpy.searching import searchsorted
 from tvmfun.numpy.sorting import argsort
 from tvmfun.numpy.statistical import sum
 from tvmfun.numpy.utility import diff
 from tvmfun.ops import conv
+
+__all__ = [
+    "convolve",
+    "correlate",
+    "gradient",
+    "interp",
+    "trapezoid",
+    "unwrap",
+    "vander",
+]
 
 
 def _sliding_products(name: str, x: Any, v: Any, mode: str, *, turned: bool) -> Array:
@@ -58,27 +69,33 @@ def _sliding_products(name: str, x: Any, v: Any, mode: str, *, turned: bool) -> 
     return flip(result) if swapped and not turned else result
 
 
-def convolve(x: Any, v: Any, /, mode: str = "full") -> Array:
+def convolve(a: Any, v: Any, mode: str = "full", *, precision: Any = None, preferred_element_type: Any = None) -> Array:
     r"""Returns :math:`\sum_k x_k v_{n-k}` for vectors, in floats, as JAX does.
 
     Args:
-        x: a vector.
+        a: a vector.
         v: another one.
         mode: ``"full"`` for every overlap, ``"same"`` for as many as the longer one has elements, ``"valid"`` for
             the complete ones.
+        precision: accepted and without effect: float32 products are always exact float32.
+        preferred_element_type: the dtype to multiply, to sum and to return in; by default that of the operands.
 
     >>> convolve([1, 2, 3], [1, 10])
     Array([ 1., 12., 23., 30.], dtype=float32)
     """
-    return _sliding_products("convolve", x, v, mode, turned=True)
+    a, v = factors("convolve", a, v, precision=precision, preferred_element_type=preferred_element_type)
+    return _sliding_products("convolve", a, v, mode, turned=True)
 
 
-def correlate(x: Any, v: Any, /, mode: str = "valid") -> Array:
+def correlate(
+    a: Any, v: Any, mode: str = "valid", *, precision: Any = None, preferred_element_type: Any = None
+) -> Array:
     r"""Returns :math:`\sum_k x_{n+k} v_k` for vectors, in floats; the arguments are those of :func:`convolve`."""
-    return _sliding_products("correlate", x, v, mode, turned=False)
+    a, v = factors("correlate", a, v, precision=precision, preferred_element_type=preferred_element_type)
+    return _sliding_products("correlate", a, v, mode, turned=False)
 
 
-def interp(x: Any, xp: Any, fp: Any, /, left: Any = None, right: Any = None, period: Any = None) -> Array:
+def interp(x: Any, xp: Any, fp: Any, left: Any = None, right: Any = None, period: Any = None) -> Array:
     """Returns the values at ``x`` of the piecewise linear function through given points.
 
     Args:
@@ -114,13 +131,14 @@ def interp(x: Any, xp: Any, fp: Any, /, left: Any = None, right: Any = None, per
     return result
 
 
-def gradient(x: Any, /, *spacing: Any, axis: Any = None) -> Any:
+def gradient(f: Any, *varargs: Any, axis: Any = None, edge_order: int | None = None) -> Any:
     """Returns the derivatives along axes by differences, central ones inside and one-sided ones at the ends.
 
     Args:
-        x: the values of a function.
-        spacing: the distance of the values, or their coordinates: none (1), one for all axes, or one for each.
+        f: the values of a function.
+        varargs: the distance of the values, or their coordinates: none (1), one for all axes, or one for each.
         axis: one axis or several; by default all.
+        edge_order: of the differences at the ends: 1.
 
     Returns:
         An array, or a list of them for several axes.
@@ -128,14 +146,18 @@ def gradient(x: Any, /, *spacing: Any, axis: Any = None) -> Any:
     >>> gradient([1.0, 2.0, 4.0])
     Array([1. , 1.5, 2. ], dtype=float32)
     """
-    x = asarray(x)
-    if not dtypes.is_float(x.dtype):
-        x = astype(x, dtypes.DEFAULT_FLOAT)
-    axes = normalize_axes("gradient", axis, x.ndim)
-    distances = spacing * len(axes) if len(spacing) == 1 else spacing or (1.0,) * len(axes)
+    f = asarray(f)
+    if not dtypes.is_float(f.dtype):
+        f = astype(f, dtypes.DEFAULT_FLOAT)
+    axes = normalize_axes("gradient", axis, f.ndim)
+    if edge_order not in (None, 1):
+        raise ArgumentError(
+            "gradient", "the differences at the ends are of first order", got=f"edge_order={edge_order}"
+        )
+    distances = varargs * len(axes) if len(varargs) == 1 else varargs or (1.0,) * len(axes)
     if len(distances) != len(axes):
-        raise ArgumentError("gradient", f"there must be one spacing, or {len(axes)}", got=str(len(spacing)))
-    results = [_slope(x, place, distance) for place, distance in zip(axes, distances, strict=True)]
+        raise ArgumentError("gradient", f"there must be one spacing, or {len(axes)}", got=str(len(varargs)))
+    results = [_slope(f, place, distance) for place, distance in zip(axes, distances, strict=True)]
     return results[0] if len(results) == 1 else results
 
 
@@ -159,7 +181,7 @@ def _slope(x: Array, axis: int, spacing: Any) -> Array:
     return moveaxis(concat([ends[0], inner, ends[1]], -1), -1, axis)
 
 
-def trapezoid(y: Any, /, x: Any = None, dx: Any = 1.0, axis: int = -1) -> Array:
+def trapezoid(y: Any, x: Any = None, dx: Any = 1.0, axis: int = -1) -> Array:
     """Returns the integral of values by the trapezoidal rule.
 
     Args:
@@ -181,7 +203,7 @@ def trapezoid(y: Any, /, x: Any = None, dx: Any = 1.0, axis: int = -1) -> Array:
     return multiply(sum(multiply(y[..., 1:] + y[..., :-1], dx), -1), 0.5)
 
 
-def unwrap(p: Any, /, discont: Any = None, axis: int = -1, period: float = 2 * math.pi) -> Array:
+def unwrap(p: Any, discont: Any = None, axis: int = -1, period: float = 2 * math.pi) -> Array:
     """Returns angles without jumps: multiples of the period are added where neighbours are more than half of it apart.
 
     Args:
@@ -206,22 +228,7 @@ def unwrap(p: Any, /, discont: Any = None, axis: int = -1, period: float = 2 * m
     return concat([p[(*lead, slice(0, 1))], p[(*lead, slice(1, None))] + cumsum(moved, axis)], axis)
 
 
-def polyval(p: Any, x: Any, /) -> Array:
-    """Returns the values at ``x`` of the polynomial with coefficients ``p``, highest power first.
-
-    >>> polyval([1, 0, 2], 3)
-    Array(11, dtype=int32)
-    """
-    p, x = arrays("polyval", p, x)
-    if p.ndim != 1:
-        raise ShapeError("polyval", "the coefficients must be a vector", got=repr(p.aval))
-    result = multiply(x, 0)
-    for k in range(p.size):
-        result = add(multiply(result, x), p[k])
-    return result
-
-
-def vander(x: Any, /, N: int | None = None, increasing: bool = False) -> Array:
+def vander(x: Any, N: int | None = None, increasing: bool = False) -> Array:
     """Returns the matrix whose columns are the powers of a vector, by default from the highest to 0.
 
     >>> vander([2, 3], 3)

@@ -18,31 +18,57 @@ from tvmfun.ops import index as ops
 from tvmfun.ops import pointwise
 from tvmfun.ops import shape as shapes
 
+__all__ = [
+    "argpartition",
+    "argsort",
+    "lexsort",
+    "partition",
+    "sort",
+]
 
-def argsort(x: Any, /, axis: int | None = -1, *, descending: bool = False, stable: bool = True) -> Array:
-    """Returns the int32 indices that sort ``x`` along an axis; equal elements keep their order.
+
+def argsort(
+    a: Any,
+    axis: int | None = -1,
+    *,
+    kind: Any = None,
+    order: Any = None,
+    stable: bool = True,
+    descending: bool = False,
+    dtype: Any = None,
+) -> Array:
+    """Returns the int32 indices that sort ``a`` along an axis; equal elements keep their order.
 
     NaN is larger than any number, as in JAX: it goes last, or first in descending order.
 
     Args:
-        x: the array.
+        a: the array.
         axis: the axis; None for the flattened array.
-        descending: whether the largest element comes first.
+        kind: for NumPy: the name of an algorithm; every sort is stable.
+        order: must be None: there are no arrays with fields.
         stable: for the array API; every sort is stable.
+        descending: whether the largest element comes first.
+        dtype: of the result; by default int32.
 
     >>> argsort([3, 1, 2])
     Array([1, 2, 0], dtype=int32)
     """
-    x = asarray(x)
+    _no_fields("argsort", order)
+    a = asarray(a)
     if axis is None:
-        x, axis = ravel(x), 0
-    axis = normalize_axis("argsort", axis, x.ndim)
-    order = [i for i in range(x.ndim) if i != axis] + [axis]
-    rows = permute_dims(x, order)
-    if x.dtype == dtypes.bool_:
+        a, axis = ravel(a), 0
+    axis = normalize_axis("argsort", axis, a.ndim)
+    order = [i for i in range(a.ndim) if i != axis] + [axis]
+    rows = permute_dims(a, order)
+    if a.dtype == dtypes.bool_:
         rows = astype(rows, dtypes.uint8)
     places = descending_argsort(rows) if descending else ops.argsort(rows)
     return permute_dims(places, tuple(map(int, np.argsort(order))))
+
+
+def _no_fields(name: str, order: Any) -> None:
+    if order is not None:
+        raise ArgumentError(name, "there are no arrays with fields to sort by", got=f"order={order!r}")
 
 
 def descending_argsort(rows: Array) -> Array:
@@ -53,19 +79,22 @@ def descending_argsort(rows: Array) -> Array:
     return pointwise.subtract(shapes.dim_size(size=rows.shape[-1] - 1, dtype="int32"), backwards)
 
 
-def sort(x: Any, /, axis: int | None = -1, *, descending: bool = False, stable: bool = True) -> Array:
-    """Returns ``x`` sorted along an axis. Arguments and order are those of :func:`argsort`.
+def sort(
+    a: Any, axis: int | None = -1, *, kind: Any = None, order: Any = None, stable: bool = True, descending: bool = False
+) -> Array:
+    """Returns ``a`` sorted along an axis. Arguments and order are those of :func:`argsort`.
 
     In descending order, the last one of equal elements comes first, which matters to their derivatives.
     """
-    x = asarray(x)
+    _no_fields("sort", order)
+    a = asarray(a)
     if axis is None:
-        x, axis = ravel(x), 0
-    axis = normalize_axis("sort", axis, x.ndim)
-    places = argsort(x, axis, stable=stable)
+        a, axis = ravel(a), 0
+    axis = normalize_axis("sort", axis, a.ndim)
+    places = argsort(a, axis, stable=stable)
     if descending:
         places = shapes.flip(places, axes=(axis,))
-    return take_along_axis(x, places, axis, mode="promise_in_bounds")
+    return take_along_axis(a, places, axis, mode="promise_in_bounds")
 
 
 def _check_kth(name: str, x: Array, kth: int, axis: int) -> int:
@@ -76,19 +105,19 @@ def _check_kth(name: str, x: Array, kth: int, axis: int) -> int:
     return axis
 
 
-def partition(x: Any, kth: int, /, axis: int = -1) -> Array:
-    """Returns ``x`` with the kth smallest element at its place and no larger one before it: it is sorted."""
-    x = asarray(x)
-    return sort(x, _check_kth("partition", x, kth, axis))
+def partition(a: Any, kth: int, axis: int = -1) -> Array:
+    """Returns ``a`` with the kth smallest element at its place and no larger one before it: it is sorted."""
+    a = asarray(a)
+    return sort(a, _check_kth("partition", a, kth, axis))
 
 
-def argpartition(x: Any, kth: int, /, axis: int = -1) -> Array:
+def argpartition(a: Any, kth: int, axis: int = -1) -> Array:
     """Returns the int32 indices of :func:`partition`: they sort the array."""
-    x = asarray(x)
-    return argsort(x, _check_kth("argpartition", x, kth, axis))
+    a = asarray(a)
+    return argsort(a, _check_kth("argpartition", a, kth, axis))
 
 
-def lexsort(keys: Any, /, axis: int = -1) -> Array:
+def lexsort(keys: Any, axis: int = -1) -> Array:
     """Returns the int32 indices that sort by several keys, of which the last counts first.
 
     >>> lexsort(([3, 1, 2], [0, 0, -1]))

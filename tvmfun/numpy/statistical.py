@@ -17,8 +17,20 @@ from tvmfun.numpy.creation import asarray
 from tvmfun.numpy.data_types import astype
 from tvmfun.numpy.elementwise import add, divide, maximum, minimum, multiply, sqrt, square, subtract
 from tvmfun.numpy.manipulation import Axes, broadcast_to, normalize_axes, reshape
-from tvmfun.numpy.promotion import convert
+from tvmfun.numpy.promotion import convert, no_out
 from tvmfun.ops import reduce as ops
+
+__all__ = [
+    "average",
+    "max",
+    "mean",
+    "min",
+    "prod",
+    "ptp",
+    "std",
+    "sum",
+    "var",
+]
 
 
 def keep(result: Array, x: Array, axes: tuple[int, ...], keepdims: bool) -> Array:
@@ -41,49 +53,53 @@ def accumulated(x: Array, dtype: Any) -> Array:
 
 
 def sum(
-    x: Any,
-    /,
+    a: Any,
     axis: Axes | None = None,
     dtype: Any = None,
-    *,
+    out: None = None,
     keepdims: bool = False,
     initial: Any = None,
     where: Any = None,
+    promote_integers: bool = True,
 ) -> Array:
     r"""Returns :math:`\sum x`; narrow integers and bools are summed as 32 bits.
 
     Args:
-        x: the array.
+        a: the array.
         axis: one axis or several; by default all.
         dtype: in which to sum.
+        out: must be None: arrays are immutable.
         keepdims: whether the axes stay, with size 1.
         initial: what to add to the sum.
         where: a mask of the elements to sum; by default all.
+        promote_integers: False to sum narrow integers in their own dtype.
 
     >>> sum([[1, 2], [3, 4]], axis=0)
     Array([4, 6], dtype=int32)
     """
-    x = accumulated(asarray(x), dtype)
-    axes = normalize_axes("sum", axis, x.ndim)
-    result = keep(ops.sum(selected(x, where, 0), axis=axes), x, axes, keepdims)
-    return result if initial is None else add(result, convert("sum", initial, x.dtype))
+    no_out("sum", out)
+    a = accumulated(asarray(a), dtype) if promote_integers else asarray(a, dtype)
+    axes = normalize_axes("sum", axis, a.ndim)
+    result = keep(ops.sum(selected(a, where, 0), axis=axes), a, axes, keepdims)
+    return result if initial is None else add(result, convert("sum", initial, a.dtype))
 
 
 def prod(
-    x: Any,
-    /,
+    a: Any,
     axis: Axes | None = None,
     dtype: Any = None,
-    *,
+    out: None = None,
     keepdims: bool = False,
     initial: Any = None,
     where: Any = None,
+    promote_integers: bool = True,
 ) -> Array:
     r"""Returns :math:`\prod x`; narrow integers and bools are multiplied as 32 bits. See :func:`sum`."""
-    x = accumulated(asarray(x), dtype)
-    axes = normalize_axes("prod", axis, x.ndim)
-    result = keep(ops.prod(selected(x, where, 1), axis=axes), x, axes, keepdims)
-    return result if initial is None else multiply(result, convert("prod", initial, x.dtype))
+    no_out("prod", out)
+    a = accumulated(asarray(a), dtype) if promote_integers else asarray(a, dtype)
+    axes = normalize_axes("prod", axis, a.ndim)
+    result = keep(ops.prod(selected(a, where, 1), axis=axes), a, axes, keepdims)
+    return result if initial is None else multiply(result, convert("prod", initial, a.dtype))
 
 
 def _extremum(op: Op, join: Callable, x: Any, axis: Axes | None, keepdims: bool, initial: Any, where: Any) -> Array:
@@ -104,13 +120,14 @@ def _extremum(op: Op, join: Callable, x: Any, axis: Axes | None, keepdims: bool,
 
 
 def max(
-    x: Any, /, axis: Axes | None = None, *, keepdims: bool = False, initial: Any = None, where: Any = None
+    a: Any, axis: Axes | None = None, out: None = None, keepdims: bool = False, initial: Any = None, where: Any = None
 ) -> Array:
     """Returns the largest element; NaN if there is one.
 
     Args:
-        x: the array.
+        a: the array.
         axis: one axis or several; by default all.
+        out: must be None: arrays are immutable.
         keepdims: whether the axes stay, with size 1.
         initial: the result is not less; needed if there may be no element.
         where: a mask of the elements to look at; by default all.
@@ -118,23 +135,26 @@ def max(
     Raises:
         ShapeError: if there are no elements and no ``initial``.
     """
-    return _extremum(ops.max, maximum, x, axis, keepdims, initial, where)
+    no_out("max", out)
+    return _extremum(ops.max, maximum, a, axis, keepdims, initial, where)
 
 
 def min(
-    x: Any, /, axis: Axes | None = None, *, keepdims: bool = False, initial: Any = None, where: Any = None
+    a: Any, axis: Axes | None = None, out: None = None, keepdims: bool = False, initial: Any = None, where: Any = None
 ) -> Array:
     """Returns the smallest element; NaN if there is one. The arguments are those of :func:`max`.
 
     Raises:
         ShapeError: if there are no elements and no ``initial``.
     """
-    return _extremum(ops.min, minimum, x, axis, keepdims, initial, where)
+    no_out("min", out)
+    return _extremum(ops.min, minimum, a, axis, keepdims, initial, where)
 
 
-def ptp(x: Any, /, axis: Axes | None = None, *, keepdims: bool = False) -> Array:
+def ptp(a: Any, axis: Axes | None = None, out: None = None, keepdims: bool = False) -> Array:
     """Returns the difference of the largest and the smallest element."""
-    return subtract(max(x, axis, keepdims=keepdims), min(x, axis, keepdims=keepdims))
+    no_out("ptp", out)
+    return subtract(max(a, axis, keepdims=keepdims), min(a, axis, keepdims=keepdims))
 
 
 def averaged(name: str, x: Any, dtype: Any, average: Callable[[Array], Array]) -> Array:
@@ -165,107 +185,118 @@ def _count(x: Array, axes: tuple[int, ...], where: Any, keepdims: bool) -> Any:
     return sum(mask, axes, keepdims=keepdims)
 
 
-def mean(x: Any, /, axis: Axes | None = None, dtype: Any = None, *, keepdims: bool = False, where: Any = None) -> Array:
+def mean(
+    a: Any, axis: Axes | None = None, dtype: Any = None, out: None = None, keepdims: bool = False, *, where: Any = None
+) -> Array:
     r"""Returns :math:`\bar x = \frac{1}{n} \sum x`, a float.
 
     Args:
-        x: the array.
+        a: the array.
         axis: one axis or several; by default all.
         dtype: of the result.
+        out: must be None: arrays are immutable.
         keepdims: whether the axes stay, with size 1.
         where: a mask of the elements to average; by default all.
 
     >>> mean([[1, 2], [3, 5]], axis=1)
     Array([1.5, 4. ], dtype=float32)
     """
+    no_out("mean", out)
 
     def average(x: Array) -> Array:
         axes = normalize_axes("mean", axis, x.ndim)
         return _over(sum(x, axes, keepdims=keepdims, where=where), _count(x, axes, where, keepdims))
 
-    return averaged("mean", x, dtype, average)
+    return averaged("mean", a, dtype, average)
 
 
-def _variance(x: Array, axis: Axes | None, correction: float, keepdims: bool, where: Any) -> Array:
+def _variance(x: Array, axis: Axes | None, correction: float, keepdims: bool, where: Any, centre: Any) -> Array:
     axes = normalize_axes("var", axis, x.ndim)
+    centre = mean(x, axes, keepdims=True, where=where) if centre is None else convert("var", centre, x.dtype)
     # What is masked may be NaN: it must not get as far as the square.
-    centred = selected(subtract(x, mean(x, axes, keepdims=True, where=where)), where, 0)
+    centred = selected(subtract(x, centre), where, 0)
     return _over(sum(square(centred), axes, keepdims=keepdims), _count(x, axes, where, keepdims) - correction)
 
 
 def var(
-    x: Any,
-    /,
+    a: Any,
     axis: Axes | None = None,
     dtype: Any = None,
-    *,
-    correction: float = 0,
+    out: None = None,
     ddof: float | None = None,
     keepdims: bool = False,
+    *,
     where: Any = None,
+    mean: Any = None,
+    correction: float = 0,
 ) -> Array:
     r"""Returns :math:`\frac{1}{n - c} \sum (x - \bar x)^2`, a float.
 
     Args:
-        x: the array.
+        a: the array.
         axis: one axis or several; by default all.
         dtype: of the result.
-        correction: the number :math:`c`; 1 makes the estimate unbiased.
+        out: must be None: arrays are immutable.
         ddof: NumPy's name of ``correction``.
         keepdims: whether the axes stay, with size 1.
         where: a mask of the elements to look at; by default all.
+        mean: the mean, if it is known, with the reduced axes as size 1.
+        correction: the number :math:`c`; 1 makes the estimate unbiased.
     """
+    no_out("var", out)
     correction = correction if ddof is None else ddof
-    return averaged("var", x, dtype, lambda x: _variance(x, axis, correction, keepdims, where))
+    return averaged("var", a, dtype, lambda x: _variance(x, axis, correction, keepdims, where, mean))
 
 
 def std(
-    x: Any,
-    /,
+    a: Any,
     axis: Axes | None = None,
     dtype: Any = None,
-    *,
-    correction: float = 0,
+    out: None = None,
     ddof: float | None = None,
     keepdims: bool = False,
+    *,
     where: Any = None,
+    mean: Any = None,
+    correction: float = 0,
 ) -> Array:
     """Returns the square root of :func:`var`, which takes the same arguments."""
+    no_out("std", out)
     correction = correction if ddof is None else ddof
-    return averaged("std", x, dtype, lambda x: sqrt(_variance(x, axis, correction, keepdims, where)))
+    return averaged("std", a, dtype, lambda x: sqrt(_variance(x, axis, correction, keepdims, where, mean)))
 
 
 def average(
-    x: Any, /, axis: Axes | None = None, weights: Any = None, returned: bool = False, *, keepdims: bool = False
+    a: Any, axis: Axes | None = None, weights: Any = None, returned: bool = False, keepdims: bool = False
 ) -> Any:
     r"""Returns :math:`\sum w x / \sum w`.
 
     Args:
-        x: the array.
+        a: the array.
         axis: one axis or several; by default all.
-        weights: of the shape of ``x``, or a vector along one axis; by default all are 1.
+        weights: of the shape of ``a``, or a vector along one axis; by default all are 1.
         returned: whether to return the sum of the weights as well.
         keepdims: whether the axes stay, with size 1.
 
     >>> average([1.0, 4.0], weights=[2, 1])
     Array(2., dtype=float32)
     """
-    x = asarray(x)
-    axes = normalize_axes("average", axis, x.ndim)
+    a = asarray(a)
+    axes = normalize_axes("average", axis, a.ndim)
     if weights is None:
-        result = mean(x, axes, keepdims=keepdims)
-        total = broadcast_to(asarray(result.dtype.type(math.prod(x.shape[i] for i in axes))), result.shape)
+        result = mean(a, axes, keepdims=keepdims)
+        total = broadcast_to(asarray(result.dtype.type(math.prod(a.shape[i] for i in axes))), result.shape)
         return (result, total) if returned else result
     weights = asarray(weights)
-    if weights.shape != x.shape:
-        if len(axes) != 1 or weights.shape != (x.shape[axes[0]],):
+    if weights.shape != a.shape:
+        if len(axes) != 1 or weights.shape != (a.shape[axes[0]],):
             raise ArgumentError(
-                "average", "the weights have the shape of the array, or of the axis", got=f"{weights.aval}, {x.aval}"
+                "average", "the weights have the shape of the array, or of the axis", got=f"{weights.aval}, {a.aval}"
             )
-        weights = reshape(weights, (-1,) + (1,) * (x.ndim - axes[0] - 1))
-    products = multiply(x, weights)
+        weights = reshape(weights, (-1,) + (1,) * (a.ndim - axes[0] - 1))
+    products = multiply(a, weights)
     kind = products.dtype if dtypes.is_float(products.dtype) else dtypes.DEFAULT_FLOAT
-    weights = broadcast_to(astype(weights, kind), x.shape)
+    weights = broadcast_to(astype(weights, kind), a.shape)
     total = sum(weights, axes, keepdims=keepdims)
     result = divide(sum(astype(products, kind), axes, keepdims=keepdims), total)
     return (result, total) if returned else result

@@ -10,6 +10,7 @@ Array([3, 3], dtype=int32)
 
 from typing import TYPE_CHECKING, Any
 
+from tvmfun.names import missing
 from tvmfun.ops import (
     bits,
     calls,
@@ -60,4 +61,4 @@ def __getattr__(name: str) -> Any:
         from tvmfun.lax import segment
 
         return getattr(segment, name)
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return missing(__name__)(name)

@@ -1,6 +1,7 @@
 """Optimizers as pairs of pure functions, with optax's names: ``init`` makes a state, ``update`` a step."""
 
 from tvmfun.boundary import publish as _publish
+from tvmfun.names import missing as _missing
 from tvmfun.optim import (
     assignment,
     contrib,
@@ -430,6 +431,7 @@ __all__ = [
     "zero_nans",
 ]
 
+__getattr__ = _missing(__name__)
 _publish(globals(), _named)
 
 # The second names that optax has for these.

@@ -9,6 +9,7 @@ from tvmfun import dtypes, lax
 from tvmfun.boundary import publish
 from tvmfun.core.array import Array
 from tvmfun.errors import ShapeError
+from tvmfun.names import missing as _missing
 
 __all__ = ["base_hungarian_algorithm", "hungarian_algorithm"]
 
@@ -102,4 +103,5 @@ def _with_row(costs: Array, new: Any, state: tuple) -> tuple:
 # In optax two programs for the same algorithm.
 base_hungarian_algorithm = hungarian_algorithm
 
+__getattr__ = _missing(__name__)
 publish(globals())

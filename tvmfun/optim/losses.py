@@ -1,5 +1,6 @@
 """Losses by the names of ``optax.losses``: those of :mod:`tvmfun.nn.losses`."""
 
+from tvmfun.names import missing as _missing
 from tvmfun.nn.losses import (
     binary_dice_loss,
     cosine_distance,
@@ -71,3 +72,5 @@ __all__ = [
     "squared_error",
     "triplet_margin_loss",
 ]
+
+__getattr__ = _missing(__name__)

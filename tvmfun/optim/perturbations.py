@@ -13,6 +13,7 @@ from tvmfun import dtypes, lax, random, tree
 from tvmfun.boundary import publish
 from tvmfun.core.array import Array
 from tvmfun.errors import ArgumentError
+from tvmfun.names import missing as _missing
 from tvmfun.optim.tree import random_like
 from tvmfun.transforms import vmap
 
@@ -117,4 +118,5 @@ def make_perturbed_fun(
     return estimate
 
 
+__getattr__ = _missing(__name__)
 publish(globals())

@@ -10,6 +10,7 @@ import tvmfun.numpy as tnp
 from tvmfun import lax
 from tvmfun import tree as pytree
 from tvmfun.boundary import publish
+from tvmfun.names import missing as _missing
 from tvmfun.optim import tree as optim_tree
 from tvmfun.optim.layout import ravel
 
@@ -253,4 +254,5 @@ def _for_each(tree: Any, bound: Any) -> Any:
     return bound
 
 
+__getattr__ = _missing(__name__)
 publish(globals())

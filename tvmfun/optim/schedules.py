@@ -14,6 +14,7 @@ from typing import Any
 
 import tvmfun.numpy as tnp
 from tvmfun.errors import ArgumentError
+from tvmfun.names import missing
 from tvmfun.optim.base import Schedule
 
 __all__ = [
@@ -501,4 +502,4 @@ def __getattr__(name: str) -> Any:
         from tvmfun import optim
 
         return getattr(optim, name)
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return missing(__name__)(name)

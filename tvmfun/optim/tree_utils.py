@@ -1,5 +1,6 @@
 """Trees of arrays by the names of ``optax.tree_utils``: the functions of :mod:`tvmfun.optim.tree`."""
 
+from tvmfun.names import missing as _missing
 from tvmfun.optim.tree import NamedTupleKey
 from tvmfun.optim.tree import add as tree_add
 from tvmfun.optim.tree import add_scale as tree_add_scale
@@ -69,3 +70,5 @@ __all__ = [
     "tree_where",
     "tree_zeros_like",
 ]
+
+__getattr__ = _missing(__name__)

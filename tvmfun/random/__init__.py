@@ -10,6 +10,7 @@ Source: Salmon et al., "Parallel random numbers: as easy as 1, 2, 3" (2011); lay
 """
 
 from tvmfun.boundary import publish as _publish
+from tvmfun.names import missing as _missing
 from tvmfun.random.continuous import (
     cauchy,
     double_sided_maxwell,
@@ -82,4 +83,5 @@ __all__ = [
     "wrap_key_data",
 ]
 
+__getattr__ = _missing(__name__)
 _publish(globals())

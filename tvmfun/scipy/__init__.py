@@ -4,6 +4,9 @@ It is imported by name: ``import tvmfun.scipy``, or ``from tvmfun.scipy import s
 ``interpolate`` and ``fft`` yet.
 """
 
+from tvmfun.names import missing as _missing
 from tvmfun.scipy import cluster, integrate, linalg, ndimage, signal, special, stats
 
 __all__ = ["cluster", "integrate", "linalg", "ndimage", "signal", "special", "stats"]
+
+__getattr__ = _missing(__name__)

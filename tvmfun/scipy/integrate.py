@@ -7,6 +7,7 @@ from typing import Any
 from tvmfun import numpy as tnp
 from tvmfun.boundary import publish
 from tvmfun.core.array import Array
+from tvmfun.names import missing as _missing
 
 __all__ = ["trapezoid"]
 
@@ -26,4 +27,5 @@ def trapezoid(y: Any, x: Any = None, dx: Any = 1.0, axis: int = -1) -> Array:
     return tnp.trapezoid(y, x, dx, axis)
 
 
+__getattr__ = _missing(__name__)
 publish(globals())

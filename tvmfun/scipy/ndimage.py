@@ -12,6 +12,7 @@ from tvmfun import numpy as tnp
 from tvmfun.boundary import publish
 from tvmfun.core.array import Array
 from tvmfun.errors import ArgumentError, ShapeError
+from tvmfun.names import missing as _missing
 
 __all__ = ["map_coordinates"]
 
@@ -83,4 +84,5 @@ def map_coordinates(
     return tnp.astype(total if dtypes.is_float(x.dtype) else lax.round(total), x.dtype)
 
 
+__getattr__ = _missing(__name__)
 publish(globals())

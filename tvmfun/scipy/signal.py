@@ -17,6 +17,7 @@ from tvmfun import numpy as tnp
 from tvmfun.boundary import publish
 from tvmfun.core.array import Array
 from tvmfun.errors import ArgumentError, ShapeError
+from tvmfun.names import missing as _missing
 from tvmfun.numpy.promotion import operands
 
 __all__ = ["convolve", "convolve2d", "correlate", "correlate2d", "detrend"]
@@ -148,4 +149,5 @@ def detrend(data: Any, axis: int = -1, type: str = "linear", bp: int | Sequence[
     return tnp.moveaxis(tnp.concatenate(parts, axis=-1), -1, axis)
 
 
+__getattr__ = _missing(__name__)
 publish(globals())

@@ -1,6 +1,7 @@
 """What layers compute, as functions of their parameters; arrays are (batch, spatial axes, channels)."""
 
 from tvmfun.boundary import publish as _publish
+from tvmfun.names import missing as _missing
 from tvmfun.nn.functional.activations import (
     celu,
     elu,
@@ -124,4 +125,5 @@ __all__ = [
     "tanhshrink",
 ]
 
+__getattr__ = _missing(__name__)
 _publish(globals())

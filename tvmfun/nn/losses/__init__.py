@@ -5,6 +5,7 @@ and numbers, and return the loss of each element or example.
 """
 
 from tvmfun.boundary import publish as _publish
+from tvmfun.names import missing as _missing
 from tvmfun.nn.losses.classification import (
     hinge_loss,
     make_fenchel_young_loss,
@@ -70,4 +71,5 @@ __all__ = [
     "triplet_margin_loss",
 ]
 
+__getattr__ = _missing(__name__)
 _publish(globals())

@@ -9,6 +9,8 @@ The names of ``optax.transforms`` are here, too, wherever they are defined:
 
 from typing import Any
 
+from tvmfun.names import missing
+
 _NAMES = (
     "AddNoiseState",
     "ApplyIfFiniteState",
@@ -62,7 +64,7 @@ def __getattr__(name: str) -> Any:
         from tvmfun import optim
 
         return getattr(optim, name)
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return missing(__name__)(name)
 
 
 def __dir__() -> list[str]:

@@ -6,6 +6,7 @@ on a size only are float32.
 """
 
 from tvmfun.boundary import publish as _publish
+from tvmfun.names import missing as _missing
 from tvmfun.scipy.linalg.functions import expm, expm_frechet, polar, solve_sylvester, sqrtm
 from tvmfun.scipy.linalg.solvers import (
     cho_factor,
@@ -47,4 +48,5 @@ __all__ = [
     "solve_sylvester", "solve_triangular", "sqrtm", "svd", "toeplitz",
 ]  # fmt: skip
 
+__getattr__ = _missing(__name__)
 _publish(globals())

@@ -5,6 +5,7 @@ form where there is one. Two functions are missing, ``wofz`` and ``sph_harm_y``,
 """
 
 from tvmfun.boundary import publish as _publish
+from tvmfun.names import missing as _missing
 from tvmfun.scipy.special.bessel import bessel_jn, i0, i0e, i1, i1e
 from tvmfun.scipy.special.entropies import (
     boxcox,
@@ -97,4 +98,5 @@ __all__ = [
     "zeta",
 ]
 
+__getattr__ = _missing(__name__)
 _publish(globals())

@@ -4,6 +4,7 @@ Each distribution is a module with ``logpdf``, ``pdf``, ``cdf`` and so on. There
 """
 
 from tvmfun.boundary import publish as _publish
+from tvmfun.names import missing as _missing
 from tvmfun.scipy.stats import (
     bernoulli,
     beta,
@@ -72,6 +73,7 @@ __all__ = [
     "wrapcauchy",
 ]
 
+__getattr__ = _missing(__name__)
 _publish(globals())
 for _module in _DISTRIBUTIONS:
     _publish(vars(_module))

@@ -1,0 +1,57 @@
+"""Scalars of NumPy among arrays: a ``numpy.float64`` is a Python float, the others have their dtype."""
+
+from __future__ import annotations
+
+import operator
+
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from oracle import x64
+
+import tvmfun
+import tvmfun.numpy as tnp
+
+KINDS = ("bool", "int8", "int32", "int64", "uint8", "bfloat16", "float16", "float32", "float64")
+OPERATORS = (operator.add, operator.mul, operator.truediv, operator.lt)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_float64_scalars_are_python_floats(kind):
+    x = tnp.ones(3, kind)
+    expected = [f(x, 2.0).dtype for f in OPERATORS] + [f(2.0, x).dtype for f in OPERATORS]
+    scalar = np.float64(2.0)
+    got = [f(x, scalar).dtype for f in OPERATORS] + [f(scalar, x).dtype for f in OPERATORS]
+    assert got == expected
+    assert tnp.result_type(x, scalar) == tnp.result_type(x, 2.0)
+    assert tnp.where(x > 0, x, scalar).dtype == tnp.where(x > 0, x, 2.0).dtype
+    jitted = tvmfun.jit(lambda x: [f(x, scalar) for f in OPERATORS])(x)
+    assert [y.dtype for y in jitted] == expected[: len(OPERATORS)]
+
+
+@pytest.mark.parametrize("scalar", ["int8", "int32", "int64", "uint8", "float16", "float32"])
+def test_other_scalars_have_their_dtype(scalar):
+    for kind in KINDS:
+        one = np.dtype(scalar).type(1)
+        with x64():
+            expected = (jnp.ones(3, kind) + one).dtype
+        # JAX without 64-bit numbers and with them agree where no bool or integer meets a float.
+        assert (tnp.ones(3, kind) + one).dtype == expected
+
+
+def test_float64_scalars_alone_keep_their_precision_and_give_way_later():
+    x = tnp.sqrt(np.float64(2.0))
+    assert x.dtype == "float64" and x.weak_type and float(x) == float(np.sqrt(2.0))
+    assert (x * tnp.ones(2)).dtype == "float32" and (x * tnp.arange(2)).dtype == "float32"
+    assert (x * tnp.ones(2, "float64")).dtype == "float64"
+    assert tnp.add(np.float64(1.0), np.float64(2.0)).dtype == "float64"
+    # Data that is made an array, or an argument, has its dtype.
+    assert tnp.asarray(np.float64(2.0)).dtype == "float64" and not tnp.asarray(np.float64(2.0)).weak_type
+    assert tvmfun.jit(lambda x: x)(np.float64(2.0)).dtype == "float64"
+    assert (tnp.ones(2) * np.asarray(2.0)).dtype == "float64"
+
+
+def test_attention_by_hand_stays_float32():
+    q = tnp.ones((4, 64))
+    scores = q @ q.T / np.sqrt(q.shape[-1]) * np.log(2.0)
+    assert scores.dtype == "float32" and tvmfun.grad(lambda q: (q / np.sqrt(64)).sum())(q).dtype == "float32"

@@ -1,0 +1,121 @@
+"""Bits: counted, packed into bytes and unpacked."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from tvmfun import dtypes
+from tvmfun.core.array import Array
+from tvmfun.errors import ArgumentError, DtypeError
+from tvmfun.numpy.creation import asarray
+from tvmfun.numpy.data_types import astype
+from tvmfun.numpy.manipulation import expand_dims, moveaxis, normalize_axis, ravel, reshape
+from tvmfun.numpy.padding import pad
+from tvmfun.numpy.promotion import array
+from tvmfun.numpy.statistical import sum
+from tvmfun.ops import pointwise as ops
+
+__all__ = ["bitwise_count", "packbits", "unpackbits"]
+
+
+def population_count(x: Any) -> Any:
+    """The number of bits that are set in an integer, in its own dtype, elementwise.
+
+    Neighbouring counts are added in parallel: in fields of 2, 4 and 8 bits, and then all bytes by a multiplication.
+    Source: Knuth, "The Art of Computer Programming" 4A (2011), 7.1.3.
+    """
+    width = x.dtype.itemsize * 8
+    own = dtypes.NAMES[x.dtype]
+    unsigned = np.dtype(f"uint{width}")
+    bits = x if x.dtype == unsigned else ops.bitcast(x, dtype=f"uint{width}")
+    repeated = lambda byte: unsigned.type(int.from_bytes(bytes([byte]) * (width // 8), "little"))
+    shifted = lambda value, count: ops.right_shift(value, unsigned.type(count))
+    bits = ops.subtract(bits, ops.bitwise_and(shifted(bits, 1), repeated(0x55)))
+    pairs = repeated(0x33)
+    bits = ops.add(ops.bitwise_and(bits, pairs), ops.bitwise_and(shifted(bits, 2), pairs))
+    bits = ops.bitwise_and(ops.add(bits, shifted(bits, 4)), repeated(0x0F))
+    if width > 8:
+        bits = shifted(ops.multiply(bits, repeated(0x01)), width - 8)
+    return ops.astype(bits, dtype=own)
+
+
+def bitwise_count(x: Any) -> Array:
+    """Returns the number of bits that are set in the absolute value of an integer, as uint8, elementwise.
+
+    >>> bitwise_count([7, -8])
+    Array([3, 1], dtype=uint8)
+    """
+    x = array("bitwise_count", asarray(x))
+    if x.dtype == dtypes.bool_:
+        return astype(x, dtypes.uint8)
+    if not dtypes.is_integer(x.dtype):
+        raise DtypeError("bitwise_count", "the numbers must be integers", got=repr(x.aval))
+    return astype(population_count(ops.abs(x) if x.dtype in dtypes.SIGNED else x), dtypes.uint8)
+
+
+def _weights(name: str, bitorder: str) -> np.ndarray:
+    if bitorder not in ("big", "little"):
+        raise ArgumentError(name, "the order of the bits is 'big' or 'little'", got=repr(bitorder))
+    places = np.arange(8, dtype=np.uint8)
+    return places[::-1].copy() if bitorder == "big" else places
+
+
+def packbits(a: Any, axis: int | None = None, bitorder: str = "big") -> Array:
+    """Returns the truth of eight elements after another as the bits of a byte.
+
+    Args:
+        a: integers or bools.
+        axis: the axis along which they are packed, filled up with zeros; by default the array is flattened.
+        bitorder: ``"big"`` if the first of eight is the highest bit, or ``"little"``.
+
+    >>> packbits([1, 0, 1, 0, 0, 0, 0, 0, 1])
+    Array([160, 128], dtype=uint8)
+    """
+    shifts = _weights("packbits", bitorder)
+    a = asarray(a)
+    if dtypes.is_float(a.dtype):
+        raise DtypeError("packbits", "the elements must be integers or bools", got=repr(a.aval))
+    if axis is None:
+        a, axis = ravel(a), 0
+    axis = normalize_axis("packbits", axis, a.ndim)
+    bits = astype(ops.not_equal(a, a.dtype.type(0)), dtypes.uint8)
+    rows = moveaxis(bits, axis, -1)
+    rows = pad(rows, [(0, 0)] * (rows.ndim - 1) + [(0, -rows.shape[-1] % 8)])
+    groups = reshape(rows, (*rows.shape[:-1], rows.shape[-1] // 8, 8))
+    packed = sum(ops.left_shift(groups, asarray(shifts)), -1, dtypes.uint8)
+    return moveaxis(packed, -1, axis)
+
+
+def unpackbits(a: Any, axis: int | None = None, count: int | None = None, bitorder: str = "big") -> Array:
+    """Returns the bits of bytes as zeros and ones.
+
+    Args:
+        a: an array of uint8.
+        axis: the axis along which the bits lie; by default the array is flattened.
+        count: how many bits to return: less than there are, more with zeros, or without so many from the end if it is
+            negative.
+        bitorder: ``"big"`` if the highest bit comes first, or ``"little"``.
+
+    >>> unpackbits(np.asarray([5], "uint8"))
+    Array([0, 0, 0, 0, 0, 1, 0, 1], dtype=uint8)
+    """
+    shifts = _weights("unpackbits", bitorder)
+    a = asarray(a)
+    if a.dtype != dtypes.uint8:
+        raise DtypeError("unpackbits", "the array must be made of bytes", got=repr(a.aval), hint="x.astype('uint8')")
+    if axis is None:
+        a, axis = ravel(a), 0
+    axis = normalize_axis("unpackbits", axis, a.ndim)
+    rows = expand_dims(moveaxis(a, axis, -1), -1)
+    bits = ops.bitwise_and(ops.right_shift(rows, asarray(shifts)), np.uint8(1))
+    bits = reshape(bits, (*bits.shape[:-2], bits.shape[-2] * 8))
+    if count is not None:
+        size = bits.shape[-1]
+        wanted = count if count >= 0 else size + count
+        if wanted < 0:
+            raise ArgumentError("unpackbits", f"there are {size} bits", got=f"count={count}")
+        bits = bits[..., :wanted]
+        bits = pad(bits, [(0, 0)] * (bits.ndim - 1) + [(0, max(0, wanted - size))])
+    return moveaxis(bits, -1, axis)
