@@ -156,6 +156,7 @@ def test_nan_of_any_bits_stays_nan_as_bfloat16():
 
 INTEGERS_ROUNDED = {
     "counted": lambda x: tnp.sin(tnp.arange(600, dtype="bfloat16").astype("float32")) + x[0],
+    "few": lambda x: tnp.sin(tnp.arange(9, dtype="bfloat16").reshape(3, 3)).astype("float32") + x[:3],
     "converted": lambda x: tnp.sin((x[:20] * 100).astype("int32").astype("bfloat16").astype("float32")),
 }
 

@@ -790,11 +790,13 @@ def rounded_to_bfloat16(x: Any) -> Any:
     TVM's legalization computes on bfloat16 in float32, and leaves out a conversion there and back. It makes 0 of a NaN
     whose last bits are ones, by a carry into the sign.
     """
+    may_be_nan = is_float(x)
     x = x.astype("float32")
     unsigned = lambda value: tirx.const(value, "uint32")
-    quiet = tirx.reinterpret("uint32", x) | unsigned(0x400000)
-    bits = tirx.Select(isnan_formula(x), quiet, _rounded_bits(x)) & unsigned(0xFFFF0000)
-    return tirx.reinterpret("float32", bits).astype("bfloat16")
+    bits = _rounded_bits(x)
+    if may_be_nan:
+        bits = tirx.Select(isnan_formula(x), tirx.reinterpret("uint32", x) | unsigned(0x400000), bits)
+    return tirx.reinterpret("float32", bits & unsigned(0xFFFF0000)).astype("bfloat16")
 
 
 bitcast = register_pointwise(Op("bitcast", "pointwise", _bitcast_shape, _bitcast, precision="high", flops=nothing))
