@@ -14,11 +14,16 @@ from fuzz.namespaces import ACTIVATIONS, SEGMENTS
 
 #: Functions that are not of the values of arrays alone, or of which nothing can be compared.
 _NOT_DRAWN = {
-    "__array_namespace_info__", "append", "arange", "array", "array_equiv", "asarray", "astype", "block", "can_cast",
-    "copy", "corrcoef", "delete", "einsum_path", "empty", "empty_like", "finfo", "from_dlpack", "geomspace", "iinfo",
-    "insert", "isdtype", "isscalar", "issubdtype", "ix_", "linspace", "logspace", "ndim", "piecewise", "polyval",
-    "promote_types", "ravel_multi_index", "result_type", "select", "shape", "size", "unique_all", "unravel_index",
-    "where",
+    "__array_namespace_info__", "append", "apply_along_axis", "apply_over_axes", "arange", "array",
+    "array_equiv", "array_repr", "array_str", "asarray", "astype", "bartlett", "blackman", "block", "can_cast",
+    "choose", "compress", "copy", "corrcoef", "delete", "dtype", "einsum_path", "empty", "empty_like",
+    "extract", "finfo", "from_dlpack", "frombuffer", "fromfile", "fromfunction", "fromiter", "fromstring",
+    "geomspace", "get_printoptions", "hamming", "hanning", "histogram2d", "histogramdd", "iinfo", "index_exp",
+    "insert", "isdtype", "isscalar", "issubdtype", "iterable", "ix_", "kaiser", "linspace", "load", "logspace",
+    "mask_indices", "ndim", "piecewise", "place", "poly", "polyadd", "polyder", "polydiv", "polyfit", "polyint",
+    "polymul", "polysub", "polyval", "printoptions", "promote_types", "put", "put_along_axis",
+    "ravel_multi_index", "result_type", "save", "savez", "select", "set_printoptions", "shape", "size",
+    "trim_zeros", "unique_all", "unpackbits", "unravel_index", "vectorize", "where",
 }  # fmt: skip
 _LAX_UNARY = ("rsqrt", "logistic", "erf", "erfc", "erf_inv", "lgamma", "digamma")
 _REDUCTIONS = (

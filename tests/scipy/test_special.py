@@ -132,7 +132,9 @@ def test_confluent_hypergeometric_function(a, b, x):
      (0.5, 0.5, 2.0, 1.0), (1.0, 2.0, 4.0, 0.9), (0.0, 1.0, 2.0, 0.3)],
 )  # fmt: skip
 def test_hypergeometric_function(args):
-    np.testing.assert_allclose(np.asarray(special.hyp2f1(*map(np.float64, args))), scipy.special.hyp2f1(*args), rtol=1e-10)
+    np.testing.assert_allclose(
+        np.asarray(special.hyp2f1(*map(np.float64, args))), scipy.special.hyp2f1(*args), rtol=1e-10
+    )
 
 
 def test_bessel_functions_of_many_orders():
