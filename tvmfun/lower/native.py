@@ -20,6 +20,7 @@ from tvmfun.lower.cpu.build import buffer
 from tvmfun.lower.memory import Call, Store
 from tvmfun.lower.narrow_stores import protect_narrow_stores
 from tvmfun.lower.quotients import protect_quotients
+from tvmfun.lower.structure import find
 from tvmfun.lower.workspaces import Event, events, workspaces
 from tvmfun.threads import cpu_count, pooled
 
@@ -27,6 +28,9 @@ from tvmfun.threads import cpu_count, pooled
 _KERNELS_OF_A_PART, _FEW_KERNELS = 12, 4
 # With no more steps than this, ``main`` is compiled together with its kernels if these are one part.
 _FEW_STEPS = 32
+
+# Most kernels have some dozen stores; the body of a loop has those of all of its kernels.
+_FEW_STORES = 200
 
 # Names of the FFI's C header. An argument is a structure whose last field is a number or a pointer.
 _SYMBOL_PREFIX = "__tvm_ffi_"
@@ -235,8 +239,7 @@ def _lowering(pointers: bool) -> tvm.transform.Pass:
             tirx.transform.StmtSimplify(),
             # A select evaluates both sides: those that must not be become branches.
             s_tir.transform.RewriteUnsafeSelect(),
-            # Inlined formulas are large; LLVM would spend longer on finding what is equal.
-            tirx.transform.CommonSubexprElim(),
+            _share_formulas,
             *([_make_packed] if pointers else []),
             tirx.transform.MakePackedAPI(),
             tirx.transform.BF16StorageLegalize(),
@@ -252,6 +255,17 @@ def _protect(module: tvm.IRModule, context: tvm.transform.PassContext) -> tvm.IR
     body = lambda function: protect_narrow_stores(protect_quotients(function.body))
     protected = {name: function.with_body(body(function)) for name, function in module.functions.items()}
     return tvm.IRModule(protected, attrs=module.attrs)
+
+
+@tvm.transform.module_pass(opt_level=0, name="tvmfun.ShareFormulas")
+def _share_formulas(module: tvm.IRModule, context: tvm.transform.PassContext) -> tvm.IRModule:
+    """Computes equal parts of formulas once: inlined ones are large, and LLVM would spend longer on finding them.
+
+    TVM takes quadratic time for it, in which LLVM compiles the kernels of a long loop body several times.
+    """
+    small = {name: f for name, f in module.functions.items() if len(find(f.body, tirx.BufferStore)) <= _FEW_STORES}
+    shared = tirx.transform.CommonSubexprElim()(tvm.IRModule(small, attrs=module.attrs)).functions if small else {}
+    return tvm.IRModule({**module.functions, **shared}, attrs=module.attrs)
 
 
 @tvm.transform.module_pass(opt_level=0, name="tvmfun.MakePacked")
