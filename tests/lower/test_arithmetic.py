@@ -156,7 +156,8 @@ def test_nan_of_any_bits_stays_nan_as_bfloat16():
 
 INTEGERS_ROUNDED = {
     "counted": lambda x: tnp.sin(tnp.arange(600, dtype="bfloat16").astype("float32")) + x[0],
-    "few": lambda x: tnp.sin(tnp.arange(9, dtype="bfloat16").reshape(3, 3)).astype("float32") + x[:3],
+    "few": lambda x: tnp.sin(tnp.arange(9, dtype="bfloat16").reshape(3, 3).astype("float32")) + x[:3],
+    "an identity": lambda x: (tnp.eye(3, dtype="bfloat16") * x[:3].astype("bfloat16")).astype("float32"),
     "converted": lambda x: tnp.sin((x[:20] * 100).astype("int32").astype("bfloat16").astype("float32")),
 }
 

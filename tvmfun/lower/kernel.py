@@ -74,6 +74,8 @@ def _is_rounded_here(equation: Equation, kernel: Kernel) -> bool:
     """Whether the user asked for bfloat16, and not only products read it: these round what they pack."""
     if equation.op.name != "astype" or equation.params["dtype"] != "bfloat16":
         return False
+    if equation.inputs[0].aval.dtype.itemsize == 1:  # bfloat16 has bools and integers of 8 bits
+        return False
     readers = [other for other in kernel.equations if equation.outputs[0] in other.inputs]
     return not readers or any(other.op.kind != "contraction" for other in readers)
 
