@@ -9,6 +9,7 @@ from __future__ import annotations
 import ctypes
 import math
 import os
+import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from operator import length_hint
@@ -497,7 +498,8 @@ def device_array(value: np.ndarray | np.generic, device: Device | None = None, *
         DtypeError: if tvmfun has no such dtype.
     """
     dtype = dtypes.canonical(value.dtype)
-    if isinstance(value, np.ma.MaskedArray):
+    masked = sys.modules.get("numpy.ma")  # NumPy loads it when somebody asks for it, in 0.9 MB
+    if masked is not None and isinstance(value, masked.MaskedArray):
         raise DtypeError("Array", "an array has no mask", got=type(value).__name__, hint="x.filled(value)")
     counters.to_device += 1
     host = empty(value.shape, dtypes.NAMES[dtype], value.nbytes)
