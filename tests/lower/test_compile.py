@@ -327,6 +327,13 @@ class TestInterrupts:
 
     X = np.random.default_rng(0).normal(size=(8, 8)).astype("float32")
 
+    @pytest.fixture(autouse=True)
+    def heard(self):
+        """Hears Ctrl-C also in a background job, which shells start without."""
+        before = signal.signal(signal.SIGINT, signal.default_int_handler)
+        yield
+        signal.signal(signal.SIGINT, before)
+
     def made(self, n):
         """A function that is compiled in several threads."""
 
