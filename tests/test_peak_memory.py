@@ -1,4 +1,4 @@
-"""What a training step keeps in memory besides its arguments, exactly: state is updated where it lies."""
+"""The exact peak memory of training steps: state is updated where it lies."""
 
 from __future__ import annotations
 

@@ -50,7 +50,7 @@ _configure()
 
 
 def _number(variable: str, least: int) -> int:
-    """What a variable of TVM says, read as TVM does: anything that is not a number counts as 0."""
+    """The number in a variable of TVM, read as TVM does: anything that is not a number counts as 0."""
     said = os.environ.get(variable, "")
     return max(least, int(said) if said.isdecimal() else 0)
 

@@ -1,4 +1,4 @@
-"""What surprises newcomers: immutable arrays, indices out of bounds, weak types, NaNs behind `where`."""
+"""Surprises for newcomers: immutable arrays, indices out of bounds, weak types, NaNs behind `where`."""
 
 import numpy as np
 from support.tutorials import compare

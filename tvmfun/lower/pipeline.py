@@ -20,6 +20,7 @@ from tvmfun.core.program import Atom, Literal, Program, Variable, relax_constant
 from tvmfun.lower import control, memory, native
 from tvmfun.lower import kernel as kernels
 from tvmfun.lower import target as targets
+from tvmfun.lower.control import InPlace
 from tvmfun.lower.fuse import Kernel, fuse
 from tvmfun.lower.loops import with_panels
 from tvmfun.lower.rows import merge_rows
@@ -27,9 +28,6 @@ from tvmfun.lower.schedule import schedule, schedule_in_place
 from tvmfun.lower.sparse import sparse_updates
 from tvmfun.lower.strided import without_holes
 from tvmfun.lower.tuning import database
-
-# Pairs of the places of an input and of the output that is written over it.
-InPlace = tuple[tuple[int, int], ...]
 
 # Scheduled kernels by their text: layers of a network share them, and so do Programs.
 _KERNELS: OrderedDict[tuple[str, str, InPlace, database.Record | None], tirx.PrimFunc | None] = OrderedDict()
@@ -155,7 +153,7 @@ class _ModuleBuilder:
                 (argument,) = kernel.inputs
                 self.shown[kernel.outputs[0]] = self.shown.get(argument, argument)
         self.last_use = {self.shown.get(atom, atom): i for i, kernel in enumerate(kernels) for atom in kernel.inputs}
-        # What is returned as it is, or as a view, is not to be overwritten.
+        # A value that is returned as it is, or as a view, must not be overwritten.
         self.returned = set(self.program.outputs)
         self.kept = {self.shown.get(atom, atom) for atom in self.returned}
         self.donated -= self.kept

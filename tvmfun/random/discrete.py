@@ -219,7 +219,7 @@ def _binomial_by_gaps(key: Array, n: Array, p: Array) -> Array:
 
 
 def _stirling_tail(k: Array) -> Array:
-    """What Stirling's formula leaves of ``ln k!``."""
+    """The error of Stirling's formula for ``ln k!``."""
     table = tnp.asarray(np.asarray(_STIRLING_TAILS, k.dtype))
     square = (k + 1) * (k + 1)
     series = (1.0 / 12 - (1.0 / 360 - 1.0 / 1260 / square) / square) / (k + 1)

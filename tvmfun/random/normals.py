@@ -34,7 +34,7 @@ def _normal(key: Array, *, shape: tuple, dtype: np.dtype) -> Array:
 
 
 def normal_of(uniform: Array) -> Array:
-    """What is normal if ``uniform`` is uniform between -1 and 1."""
+    """A standard normal number from ``uniform``, which is uniform between -1 and 1."""
     root = uniform.dtype.type(math.sqrt(2))
     return rounded(tnp.multiply(root, rounded(lax.erf_inv(uniform))))
 
