@@ -406,7 +406,7 @@ class TestInterrupts:
     @pytest.mark.parametrize("kind", [KeyboardInterrupt, SystemExit])
     def test_of_what_tvm_calls(self, monkeypatch, kind):
         tvmfun.clear_caches()
-        monkeypatch.setattr("tvmfun.lower.native._packed", lambda function: (_ for _ in ()).throw(kind()))
+        monkeypatch.setattr("tvmfun.lower.native.packed", lambda function: (_ for _ in ()).throw(kind()))
         with pytest.raises(kind):
             self.made(0.75)(self.X)
         monkeypatch.undo()

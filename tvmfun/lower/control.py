@@ -1,17 +1,19 @@
-"""Control flow as one function: loops and branches around the kernels of their Programs, which are put inline.
+"""Control flow as one function: loops and branches around the kernels of their Programs.
 
-A step costs its kernels and nothing else: no call, no allocation by a runtime, no recursion. State lives in the
-buffers of the results.
+A step costs its kernels and nothing else: no allocation by a runtime, no recursion. State lives in the buffers of the
+results. The kernels of a short body are put inline. Those of a long one are functions that it calls, as ``main`` does:
+equal ones are compiled once, and TVM's passes take quadratic time for a function with many loops.
 """
 
 from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import tvm
 import tvm_ffi
 from tvm import ir, s_tir, tirx
 from tvm.s_tir import SBlock, SBlockRealize
@@ -25,6 +27,7 @@ from tvmfun.core.op import REGISTRY
 from tvmfun.core.program import Atom, Equation, Literal, Program, Variable
 from tvmfun.errors import TargetError
 from tvmfun.lower import target as targets
+from tvmfun.lower.calls import Stack, called_functions
 from tvmfun.lower.cpu.build import buffer, nbytes, substitute
 from tvmfun.lower.cpu.fuse import bits_of
 from tvmfun.lower.cpu.machine import SERIAL_WORK, Machine
@@ -42,8 +45,14 @@ Scheduled = Callable[[Kernel, Target, InPlace], Any]
 # Steps that need more have kernels that keep all cores busy, and people loop over such steps to save memory.
 _STEP_BYTES = 4 << 20
 
+# With more kernels than this, control flow calls them, but for those on so few elements that a call would show.
+_FEW_KERNELS, _FEW_ELEMENTS = 12, 2
+
 # The annotation of a loop of one step that is there as a scope.
 _SCOPE = "tvmfun.scope"
+
+# The attribute of a function with those that it calls, by name.
+_CALLEES = "tvmfun.callees"
 
 
 @dataclass(frozen=True, eq=False)
@@ -75,13 +84,41 @@ class Place:
 
 
 class Host:
-    """Writes the statements of a control op; its record says where the Programs go."""
+    """Writes the statements of a control op; its record says where the Programs go.
 
-    def __init__(self, scheduled: Scheduled, target: Target) -> None:
+    Args:
+        scheduled: schedules the kernels of the Programs.
+        target: what to compile for.
+        calls: whether kernels may be functions of their own.
+    """
+
+    def __init__(self, scheduled: Scheduled, target: Target, calls: bool) -> None:
         self._schedule = scheduled
+        self._calls = calls
+        self._fused: dict[int, tuple[Program, list[Kernel]]] = {}
         self.target = target
         self.buffers: list[tirx.Buffer] = []
+        self.callees: dict[str, tirx.PrimFunc] = {}
+        self._stack = Stack()
+        self._named: dict[tuple, tuple[tirx.PrimFunc, str]] = {}
         self.is_serial = False
+
+    def write(self, equation: Equation, inputs: Sequence[Place], outputs: Sequence[Place]) -> tirx.Stmt:
+        """The statements of a control op."""
+        self._calls = self._calls and self._count(equation) > _FEW_KERNELS
+        return self._stack.around(equation.op.compute(self, inputs, outputs, **equation.params))
+
+    def _count(self, equation: Equation) -> int:
+        """The number of kernels in the Programs of a control op."""
+        kernels = [k for program in subprograms(tuple(equation.params.values())) for k in self._kernels(program)]
+        first = [kernel.equations[0] for kernel in kernels]
+        return sum(self._count(inner) if inner.op.kind == "control" else 1 for inner in first)
+
+    def _kernels(self, program: Program) -> list[Kernel]:
+        """The kernels of a Program, which is kept so that no other one gets its ``id``."""
+        if id(program) not in self._fused:
+            self._fused[id(program)] = program, fuse(program, widens=targets.is_cpu(self.target))
+        return self._fused[id(program)][1]
 
     def scheduled(self, kernel: Kernel) -> tirx.PrimFunc:
         """The scheduled function of a kernel."""
@@ -161,12 +198,13 @@ class Host:
 
     def _in_one_thread(self, make: Callable[[], tirx.Stmt]) -> tuple[tirx.Stmt, list[tirx.Buffer]]:
         """What ``make`` writes for one core, and the memory for it."""
-        before = self.target, self.buffers
-        self.target, self.buffers, self.is_serial = Target({**self.target.export(), "num-cores": 1}), [], True
+        before = self.target, self.buffers, self._stack
+        self.target, self.buffers, self._stack = Target({**self.target.export(), "num-cores": 1}), [], Stack()
+        self.is_serial = True
         try:
-            return _with_bits(_without_threads(make()), self.buffers)
+            return _with_bits(self._stack.around(_without_threads(make())), self.buffers)
         finally:
-            (self.target, self.buffers), self.is_serial = before, False
+            (self.target, self.buffers, self._stack), self.is_serial = before, False
 
     # -- statements --------------------------------------------------------------------------------------------
 
@@ -176,18 +214,18 @@ class Host:
             return tirx.Evaluate(tirx.const(0, "int32"))
         x, y = Variable(source.aval), Variable(target.aval)
         equation = Equation(REGISTRY["reshape"], (x,), {"shape": target.aval.shape}, (y,))
-        return self._inline(Kernel((equation,), (x,), (y,)), [source, target])
+        return self._run_kernel(Kernel((equation,), (x,), (y,)), [source, target])
 
     def fill(self, target: Place, value: float) -> tirx.Stmt:
         """Writes a number to every element."""
         y = Variable(target.aval)
         number = Literal(target.aval.dtype.type(value))
         equation = Equation(REGISTRY["broadcast_to"], (number,), {"shape": target.aval.shape}, (y,))
-        return self._inline(Kernel((equation,), (), (y,)), [target])
+        return self._run_kernel(Kernel((equation,), (), (y,)), [target])
 
     def run(self, program: Program, inputs: Sequence[Place], outputs: Sequence[Place]) -> list[tirx.Stmt]:
         """The kernels of a closed Program; ``outputs`` may be places of ``inputs``, which then change at the end."""
-        kernels = fuse(program, widens=targets.is_cpu(self.target))
+        kernels = self._kernels(program)
         places: dict[Variable, Place] = dict(zip(program.inputs, inputs, strict=True))
         in_place: dict[int, InPlace] = {}
         for atom, target in zip(program.outputs, outputs, strict=True):
@@ -198,6 +236,9 @@ class Host:
             ):
                 places[atom] = target
         states = _states(program, kernels)
+        last_use = _last_use(program, kernels, states)
+        unused: dict[ShapeDtype, list[Place]] = {}
+        ends: dict[int | float, list[Place]] = {}
         statements: list[tirx.Stmt] = []
         for i, kernel in enumerate(kernels):
             for out in kernel.outputs:
@@ -206,10 +247,17 @@ class Host:
                 state = states.get(out)
                 if state in places and any(place.buffer.same_as(places[state].buffer) for place in inputs):
                     state = None  # what lies there may still be needed
-                places[out] = places[state] if state in places else self.new(out.aval)
+                if state not in places:
+                    free = unused.get(out.aval)
+                    places[out] = free.pop() if free else self.new(out.aval)
+                    ends.setdefault(last_use[out], []).append(places[out])
+                else:
+                    places[out] = places[state]
                 if state is not None:
                     places[state] = places[out]
             statements += self._kernel(kernel, places, in_place.get(i, ()))
+            for place in ends.get(i, ()):
+                unused.setdefault(place.aval, []).append(place)
         return [*statements, *self._results(program.outputs, outputs, places)]
 
     def _may_write(
@@ -322,10 +370,10 @@ class Host:
         equation = kernel.equations[0]
         if equation.op.kind == "control":
             return [*statements, equation.op.compute(self, given, results, **equation.params)]
-        return [*statements, self._inline(kernel, [*given, *results], in_place)]
+        return [*statements, self._run_kernel(kernel, [*given, *results], in_place)]
 
-    def _inline(self, kernel: Kernel, places: Sequence[Place], in_place: InPlace = ()) -> tirx.Stmt:
-        """The body of a kernel's function, working on ``places`` instead of its parameters."""
+    def _run_kernel(self, kernel: Kernel, places: Sequence[Place], in_place: InPlace = ()) -> tirx.Stmt:
+        """What runs a kernel on ``places``: its body, or a call of its function."""
         if kernel.outputs[0].aval.size == 0:
             return tirx.Evaluate(tirx.const(0, "int32"))
         function = self._schedule(kernel, self.target, in_place) if in_place else None
@@ -342,13 +390,66 @@ class Host:
             places = [place for i, place in enumerate(places) if i not in written]
         else:
             places = places[:-1]
-        function = s_tir.renew_defs(function)
-        buffers = [p for p in function.params if tirx.is_buffer_var(p)]
-        sizes = [p for p in function.params if not tirx.is_buffer_var(p)]
-        body = substitute(function.body, dict(zip(sizes, map(dims.expr, kernel.sizes), strict=True)))
-        for parameter, place in zip(buffers, places, strict=True):
-            body = _redirected(body, parameter, place)
-        return body
+        call = self._call(kernel, function, places) if self._calls else None
+        return call or _inline(kernel, function, places)
+
+    def _call(self, kernel: Kernel, function: tirx.PrimFunc, places: Sequence[Place]) -> tirx.Stmt | None:
+        """The call of a kernel's function, or None.
+
+        It is none for so few elements that a call would show, or if two arguments may overlap without being the same.
+        """
+        if all(place.aval.size < _FEW_ELEMENTS for place in places):
+            return None
+        given: list[Place] = []
+        numbers = []
+        for place in places:
+            number = next((i for i, other in enumerate(given) if _is_same(place, other)), len(given))
+            if number == len(given):
+                if any(place.buffer.same_as(other.buffer) for other in given):
+                    return None
+                given.append(place)
+            numbers.append(number)
+        widened = tuple(place.is_widened for place in given)
+        key = id(function), tuple(numbers), widened, self.is_serial
+        if key not in self._named:
+            self._named[key] = function, self._callee(kernel.name, function, given, numbers)
+        addresses = [tirx.address_of(place.buffer[_first_element(place)]) for place in given]
+        return self._stack.call(self._named[key][1], addresses)
+
+    def _callee(self, name: str, function: tirx.PrimFunc, given: Sequence[Place], numbers: Sequence[int]) -> str:
+        """The name of a function of the arguments ``given``; ``numbers`` has one for each parameter of the kernel's."""
+        parameters = [_unaligned(place.aval.shape, str(place.buffer.dtype), f"x{i}") for i, place in enumerate(given)]
+        body = function.body
+        for parameter, i in zip(function.params, numbers, strict=True):
+            body = _redirected(body, parameter, Place(parameters[i], given[i].aval))
+        if self.is_serial:
+            body = _without_threads(body)
+        callee = tirx.PrimFunc(parameters, body, function.ret_type, function.attrs)
+        # The same in every process, and for equal kernels.
+        name = f"{name}_{tvm_ffi.structural_hash(callee) % 2**64:016x}"
+        self.callees[name] = callee.with_attr("global_symbol", name)
+        return name
+
+
+def _inline(kernel: Kernel, function: tirx.PrimFunc, places: Sequence[Place]) -> tirx.Stmt:
+    """The body of a kernel's function, working on ``places`` instead of its parameters."""
+    function = s_tir.renew_defs(function)
+    buffers = [p for p in function.params if tirx.is_buffer_var(p)]
+    sizes = [p for p in function.params if not tirx.is_buffer_var(p)]
+    body = substitute(function.body, dict(zip(sizes, map(dims.expr, kernel.sizes), strict=True)))
+    for parameter, place in zip(buffers, places, strict=True):
+        body = _redirected(body, parameter, place)
+    return body
+
+
+def _unaligned(shape: Sequence[int], dtype: str, name: str) -> tirx.Buffer:
+    """A parameter that may lie at the address of any element, as rows do."""
+    alignment = -(-tvm.DataType(dtype).bits // 8)
+    return tirx.decl_buffer(shape, dtype, name=name, data_alignment=alignment)
+
+
+def _first_element(place: Place) -> tuple:
+    return (*place.lead, *(0 for _ in place.aval.shape))
 
 
 def _states(program: Program, kernels: Sequence[Kernel]) -> dict[Variable, Variable]:
@@ -364,6 +465,20 @@ def _states(program: Program, kernels: Sequence[Kernel]) -> dict[Variable, Varia
             pairs = zip(starts, kernel.outputs, strict=False)
             states.update((start, out) for start, out in pairs if readers[start] == 1)
     return states
+
+
+def _last_use(
+    program: Program, kernels: Sequence[Kernel], states: Mapping[Variable, Variable]
+) -> dict[Variable, int | float]:
+    """The last kernel that makes or reads each value, or the one that lies where it does."""
+    last: dict[Variable, int | float] = {}
+    for i, kernel in enumerate(kernels):
+        last.update((atom, i) for atom in (*kernel.inputs, *kernel.outputs) if isinstance(atom, Variable))
+    last.update((atom, math.inf) for atom in program.outputs if isinstance(atom, Variable))
+    for start, out in reversed(states.items()):
+        if isinstance(start, Variable):
+            last[start] = max(last[start], last[out])
+    return last
 
 
 def _is_scatter(kernel: Kernel) -> bool:
@@ -461,7 +576,10 @@ def _with_bits(body: tirx.Stmt, buffers: Sequence[tirx.Buffer]) -> tuple[tirx.St
         return tirx.reinterpret(str(node.ty), bits[node.source][tuple(node.indices)])
 
     def read(call: ir.Call) -> tirx.Expr:
-        return bits_of(call.args[0], str(call.ty)) if called(call) == "tirx.reinterpret" else call
+        if called(call) == "tirx.address_of" and called(call.args[0]) == "tirx.reinterpret":
+            return tirx.address_of(call.args[0].args[0])
+        is_number = called(call) == "tirx.reinterpret" and isinstance(call.ty, ir.PrimType)
+        return bits_of(call.args[0], str(call.ty)) if is_number else call
 
     def store(node: tirx.BufferStore) -> tirx.Stmt:
         if node.buffer not in bits:
@@ -473,7 +591,9 @@ def _with_bits(body: tirx.Stmt, buffers: Sequence[tirx.Buffer]) -> tuple[tirx.St
     return body, [bits.get(b, b) for b in buffers]
 
 
-def prim_func(kernel: Kernel, scheduled: Scheduled, target: Target, in_place: InPlace = ()) -> tirx.PrimFunc:
+def prim_func(
+    kernel: Kernel, scheduled: Scheduled, target: Target, in_place: InPlace = (), calls: bool = False
+) -> tirx.PrimFunc:
     """The function of a control op.
 
     Args:
@@ -482,16 +602,25 @@ def prim_func(kernel: Kernel, scheduled: Scheduled, target: Target, in_place: In
         target: what to compile for.
         in_place: pairs of an input and of the output to write over it, as far as :func:`may_lie_in_place`; there is no
             parameter for such an output.
+        calls: whether it may call functions: those of :func:`with_callees`.
     """
-    host = Host(scheduled, target)
+    host = Host(scheduled, target, calls)
     inputs = [host.parameter(atom.aval, f"x{i}") for i, atom in enumerate(kernel.inputs)]
     over = {output: inputs[source] for source, output in in_place}
     outputs = [over.get(i) or host.parameter(out.aval, f"y{i}") for i, out in enumerate(kernel.outputs)]
-    equation = kernel.equations[0]
-    body = equation.op.compute(host, inputs, outputs, **equation.params)
-    body, buffers = _with_bits(body, host.buffers)
+    body, buffers = _with_bits(host.write(kernel.equations[0], inputs, outputs), host.buffers)
     block = SBlock([], [], [], "root", body, alloc_buffers=buffers)
     parameters = [*(place.buffer for place in inputs), *map(dims.expr, kernel.sizes)]
     parameters += [place.buffer for i, place in enumerate(outputs) if i not in over]
     function = tirx.PrimFunc(parameters, SBlockRealize([], tirx.const(True), block))
-    return function.with_attrs({"s_tir": True, "tirx.noalias": True, "tvmfun.rule": "control"})
+    names = {name for name, _ in called_functions(body)}
+    # Some may have been for steps that run at the same time, which were then found to need too much memory.
+    used = {name: callee for name, callee in host.callees.items() if name in names}
+    attributes = {"s_tir": True, "tirx.noalias": True, "tvmfun.rule": "control"}
+    return function.with_attrs({**attributes, _CALLEES: used} if used else attributes)
+
+
+def with_callees(function: tirx.PrimFunc) -> tuple[tirx.PrimFunc, dict[str, tirx.PrimFunc]]:
+    """A function by itself, and those that it calls, by name, if :func:`prim_func` made it."""
+    callees = function.attrs.get(_CALLEES, {})
+    return function.without_attr(_CALLEES), {str(name): callee for name, callee in callees.items()}

@@ -6,7 +6,6 @@ import os
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
-from functools import partial
 from tempfile import TemporaryDirectory
 from typing import Any, NamedTuple
 
@@ -16,12 +15,13 @@ from tvm.support import cc
 from tvm.target import Target
 
 from tvmfun.lower import target as targets
-from tvmfun.lower.cpu.build import buffer
+from tvmfun.lower.calls import Stack, called_functions, forwarded, forwarding, is_packed, packed
+from tvmfun.lower.cpu.build import buffer, seq
 from tvmfun.lower.memory import Call, Store
 from tvmfun.lower.narrow_stores import protect_narrow_stores
 from tvmfun.lower.quotients import protect_quotients
 from tvmfun.lower.structure import find
-from tvmfun.lower.workspaces import Event, events, workspaces
+from tvmfun.lower.workspaces import Event, events, expanded, workspaces
 from tvmfun.threads import cpu_count, pooled
 
 # So many kernels become one LLVM module, and fewer than the second number are not worth one, and a thread.
@@ -29,22 +29,11 @@ _KERNELS_OF_A_PART, _FEW_KERNELS = 12, 4
 # With no more steps than this, ``main`` is compiled together with its kernels if these are one part.
 _FEW_STEPS = 32
 
-# Most kernels have some dozen stores; the body of a loop has those of all of its kernels.
+# Most kernels have some dozen stores; the body of a loop has those of all the kernels in it.
 _FEW_STORES = 200
-
-# Names of the FFI's C header. An argument is a structure whose last field is a number or a pointer.
-_SYMBOL_PREFIX = "__tvm_ffi_"
-_C_PACKED_FUNC = 1
-_VALUE, _KIND = 15, 13
-_CPU = 1
-
-_ARGUMENT_BYTES = 16
 
 # The dtype of addresses in the table, and its size.
 _ADDRESS, _ADDRESS_BYTES = "uint64", 8
-
-# Writes the call of a kernel, given its name, the stack of arguments, and where the arguments begin and end.
-_CallOf = Callable[[str, tirx.Var, int, int], tirx.Stmt]
 
 
 class Kernels:
@@ -61,9 +50,13 @@ class Kernels:
         self._pool: ThreadPoolExecutor | None = None
         self._parts: list[tuple[str, Future]] = []
         self.waiting: dict[ir.GlobalVar, tirx.PrimFunc] = {}
+        self.callers: dict[ir.GlobalVar, tirx.PrimFunc] = {}
 
     def add(self, name: ir.GlobalVar, function: tirx.PrimFunc) -> None:
-        """One more kernel."""
+        """One more kernel; those that it calls are added, too."""
+        if function.attrs.get("tvmfun.rule") == "control" and called_functions(function.body):
+            self.callers[name] = function
+            return
         self.waiting[name] = function
         if len(self.waiting) == _KERNELS_OF_A_PART:
             self._start(self.waiting)
@@ -76,13 +69,12 @@ class Kernels:
     @property
     def is_small(self) -> bool:
         """Whether all are few enough for one module."""
-        return not self._parts and len(self.waiting) <= _FEW_KERNELS
+        return not self._parts and not self.callers and len(self.waiting) <= _FEW_KERNELS
 
-    def finish(self, main: dict[ir.GlobalVar, tirx.PrimFunc]) -> list[_Part]:
-        """All modules; where kernels are few, one, with a ``main`` if it is given."""
-        if self.is_small:
-            functions = main | self.waiting
-            return [_Part(next(iter(functions)).name_hint, *_compiled(self._target, functions))] if functions else []
+    def finish(self) -> list[_Part]:
+        """The modules of all kernels that call no others."""
+        if not self._parts and not self.waiting:
+            return []
         items = list(self.waiting.items())
         count = min(self._threads, -(-len(items) // _FEW_KERNELS))
         for i in range(count):
@@ -111,45 +103,39 @@ class NativeModule:
 
     def __init__(self, kernels: Kernels, steps: Sequence[Call | Store], places: int, target: Target) -> None:
         self._target = target
-        self._steps, self._places = steps, places
         # A module of its own takes LLVM some milliseconds.
-        self._is_joined = kernels.is_small and len(steps) <= _FEW_STEPS
-        parts = kernels.finish(self._main(_linked) if self._is_joined else {})
-        self._names = [*(part.name for part in parts), "main"]
+        is_joined = kernels.is_small and len(steps) <= _FEW_STEPS
+        parts = [] if is_joined else kernels.finish()
         self._parts = [part.module for part in parts]
-        allocated = {name: found for part in parts for name, found in part.allocated.items()}
-        called = [step.kernel for step in steps if isinstance(step, Call)]
+        callers = {ir.GlobalVar("main"): _main(steps, places)} | (kernels.waiting if is_joined else kernels.callers)
+        # It waits until it is known how the functions of other modules will be found.
+        self._callers, found = _lowered(target, callers)
+        self._names = [*(part.name for part in parts), "main"]
+        # They only call: optimizing them would take longer than it ever saves.
+        options = {} if is_joined else {"opt-level": 0}
+        self._target_of_callers = Target({**target.export(), **options})
+        allocated = [*(part.allocated for part in parts), found]
+        order = expanded({name: events for found in allocated for name, events in found.items()}, "main")
         #: The bytes that kernels take while they run, in all threads.
-        self.workspaces = workspaces([event for name in called for event in allocated.get(name, ())], target)
+        self.workspaces = workspaces(order, target)
 
     def load(self) -> Any:
         """The module with ``main`` in memory; machine code is generated now if it is for this machine."""
-        modules = self._modules(_imported)
-        *others, main = modules
-        for module in others:
-            main.import_module(module)
+        target = self._target_of_callers
+        modules = [*self._parts, _built(target, _with_forwarding(target, self._callers))]
+        for module in self._parts:
+            modules[-1].import_module(module)
         if "mtriple" not in self._target.attrs:
             with pooled():
                 _in_threads(lambda module, name: module.get_function(name), modules, self._names)
-        return main
+        return modules[-1]
 
     def export(self, path: str) -> None:
         """Writes a shared library; the machine code for it is generated in threads."""
-        modules = self._modules(_linked)
+        modules = [*self._parts, _built(self._target_of_callers, self._callers)]
         with _object_files(len(modules)) as files:
             _in_threads(lambda module, file: module.write_to_file(file, "o"), modules, files)
             cc.create_shared(path, files)
-
-    def _main(self, call: _CallOf) -> dict[ir.GlobalVar, tirx.PrimFunc]:
-        return {ir.GlobalVar("main"): _main(self._steps, self._places, call)}
-
-    def _modules(self, call: _CallOf) -> list[Any]:
-        """All modules; ``main`` is in the last one."""
-        if self._is_joined:
-            return self._parts
-        # It takes many steps, and each once: optimizing them would take longer than it ever saves.
-        target = Target({**self._target.export(), "opt-level": 0})
-        return [*self._parts, compiled(target, self._main(call))]
 
 
 @contextmanager
@@ -176,16 +162,39 @@ def _in_threads(function: Callable, *arguments: Sequence) -> list:
 
 def compiled(target: Target, functions: dict, pointers: bool = True) -> Any:
     """One LLVM module of scheduled functions that take ``pointers``, or tensors as the virtual machine wants it."""
-    return _compiled(target, functions, pointers)[0]
+    return _built(target, _lowered(target, functions, pointers)[0])
 
 
-def _compiled(target: Target, functions: dict, pointers: bool = True) -> tuple[Any, dict[str, list[Event]]]:
+def _compiled(target: Target, functions: dict) -> tuple[Any, dict[str, list[Event]]]:
     """The same, and what each function allocates while it runs."""
+    module, allocated = _lowered(target, functions)
+    return _built(target, module), allocated
+
+
+def _lowered(target: Target, functions: dict, pointers: bool = True) -> tuple[tvm.IRModule, dict[str, list[Event]]]:
+    """The functions as LLVM gets them, and what each allocates while it runs."""
     target = llvm_options(target)
     with target, tvm.transform.PassContext(opt_level=3):
         module = _lowering(pointers)(tirx.transform.BindTarget(target.with_host(target))(tvm.IRModule(functions)))
-        allocated = events(module, functions, target) if pointers else {}  # sizes are dynamic otherwise
-        return tvm.get_global_func("target.build.llvm")(module, target), allocated
+    return module, events(module, functions, target) if pointers else {}  # sizes are dynamic otherwise
+
+
+def _with_forwarding(target: Target, module: tvm.IRModule) -> tvm.IRModule:
+    """Lowered functions, which find those that they call in other modules through the FFI."""
+    own = {name.name_hint for name in module.functions}
+    counts = dict(pair for function in module.functions.values() for pair in called_functions(function.body))
+    others = {ir.GlobalVar(name): forwarding(name, count) for name, count in counts.items() if name not in own}
+    if not others:
+        return module
+    functions = {name: function.with_body(forwarded(function.body, own)) for name, function in module.functions.items()}
+    return tvm.IRModule({**functions, **_lowered(target, others)[0].functions}, attrs=module.attrs)
+
+
+def _built(target: Target, module: tvm.IRModule) -> Any:
+    """The LLVM module of lowered functions."""
+    target = llvm_options(target)
+    with target:
+        return tvm.get_global_func("target.build.llvm")(module, target)
 
 
 # Features that make LLVM compute on short vectors where the processor has longer ones. LLVM 22 then never finishes some
@@ -270,49 +279,21 @@ def _share_formulas(module: tvm.IRModule, context: tvm.transform.PassContext) ->
 
 @tvm.transform.module_pass(opt_level=0, name="tvmfun.MakePacked")
 def _make_packed(module: tvm.IRModule, context: tvm.transform.PassContext) -> tvm.IRModule:
-    """Gives functions of buffers the calling convention of the FFI, with pointers for arguments.
-
-    TVM's pass for this, ``MakePackedAPI``, passes tensors and makes every call check each part of the type of each one.
-    That is more code than most kernels have. Only ``main`` calls our kernels, and its caller knows the types.
-    """
-    return tvm.IRModule({name: _packed(function) for name, function in module.functions.items()}, attrs=module.attrs)
-
-
-def _packed(function: tirx.PrimFunc) -> tirx.PrimFunc:
-    name = str(function.attrs["global_symbol"])
-    self_handle, arguments, result = (tirx.Var(word, "handle") for word in ("self_handle", "args", "result"))
-    buffers = []
-    for i, parameter in enumerate(function.params):
-        pointer = ir.PointerType(parameter.ty.dtype, "global")
-        value = tirx.tvm_struct_get(arguments, i, _VALUE, arguments.ty)
-        buffers.append(tirx.DeclBuffer(parameter, data=tirx.reinterpret(pointer, value)))
-    # The body becomes a function of its own, because only parameters can be marked as not overlapping.
-    body = tirx.AttrStmt(0, "compute_scope", ir.StringImm(f"{name}_compute_"), function.body)
-    body = tirx.SeqStmt([*buffers, body, tirx.Return(_integer(0))])
-    # Large buffers of the body are allocated on this device.
-    body = tirx.AttrStmt("default", "device_type", _integer(_CPU), body)
-    body = tirx.AttrStmt("default", "device_id", _integer(0), body)
-    for declared in buffers:
-        alignment = _integer(declared.buffer.ty.data_alignment)
-        body = tirx.AttrStmt(declared.buffer, "storage_alignment", alignment, body)
-    count = tirx.Var("num_args", "int32")
-    packed = tirx.PrimFunc([self_handle, arguments, count, result], body, ir.PrimType("int32"), function.attrs)
-    return packed.with_attr({"calling_conv": _C_PACKED_FUNC, "global_symbol": _SYMBOL_PREFIX + name})
+    """Gives functions of buffers the calling convention of kernels."""
+    return tvm.IRModule(
+        {name: function if is_packed(function) else packed(function) for name, function in module.functions.items()},
+        attrs=module.attrs,
+    )
 
 
-def _main(steps: Sequence[Call | Store], places: int, call: _CallOf) -> tirx.PrimFunc:
-    """The function that takes the steps; ``call`` writes the call of a kernel whose arguments are on the stack."""
+def _main(steps: Sequence[Call | Store], places: int) -> tirx.PrimFunc:
+    """The function that takes the steps."""
     table = tirx.decl_buffer((places,), _ADDRESS, name="table", data_alignment=_ADDRESS_BYTES)
     pointer = lambda address: tirx.handle_add_byte_offset(
         tirx.reinterpret("handle", table[address.place]), address.offset
     )
-    most = max((len(step.arguments) for step in steps if isinstance(step, Call)), default=0)
-    stack = tirx.Var("stack", "handle")
-    # After the arguments, a place for a result: there is none, but it must not be taken for an object.
-    body = [
-        tirx.Bind(stack, tirx.call_intrin("handle", "tirx.tvm_stack_alloca", "tvm_ffi_any", most + 1)),
-        tirx.Evaluate(tirx.tvm_struct_set(stack, most, _KIND, _integer(0))),
-    ]
+    stack = Stack()
+    body: list[tirx.Stmt] = []
     for i, step in enumerate(steps):
         if isinstance(step, Store):
             constant = buffer((), str(step.bits.dtype), f"constant{i}")
@@ -321,25 +302,7 @@ def _main(steps: Sequence[Call | Store], places: int, call: _CallOf) -> tirx.Pri
                 tirx.DeclBuffer(constant, data=data),
                 tirx.BufferStore(constant, tirx.const(int(step.bits), constant.dtype), []),
             ]
-            continue
-        for k, argument in enumerate(step.arguments, most - len(step.arguments)):
-            body.append(tirx.Evaluate(tirx.tvm_struct_set(stack, k, _VALUE, pointer(argument))))
-        body.append(call(step.kernel, stack, most - len(step.arguments), most))
-    function = tirx.PrimFunc([table], tirx.SeqStmt(body))
+        else:
+            body.append(stack.call(step.kernel, list(map(pointer, step.arguments))))
+    function = tirx.PrimFunc([table], stack.around(seq(*body)))
     return function.with_attrs({"global_symbol": "main", "s_tir": True, "tirx.noalias": True})
-
-
-def _linked(kernel: str, stack: tirx.Var, begin: int, end: int) -> tirx.Stmt:
-    """The call of a kernel that the linker finds."""
-    null = tirx.reinterpret("handle", tirx.const(0, _ADDRESS))
-    arguments, result = (tirx.handle_add_byte_offset(stack, _ARGUMENT_BYTES * place) for place in (begin, end))
-    failed = tirx.call_extern("int32", _SYMBOL_PREFIX + kernel, null, arguments, end - begin, result) != 0
-    return tirx.IfThenElse(failed, tirx.Evaluate(tirx.call_intrin("int32", "tirx.tvm_throw_last_error")), None)
-
-
-def _imported(kernel: str, stack: tirx.Var, begin: int, end: int) -> tirx.Stmt:
-    """The call of a kernel of another module, that the FFI finds."""
-    return tirx.Evaluate(tirx.call_packed_lowered(kernel, stack, begin, end))
-
-
-_integer = partial(tirx.IntImm, "int32")

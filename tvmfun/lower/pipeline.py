@@ -30,24 +30,27 @@ from tvmfun.lower.strided import without_holes
 from tvmfun.lower.tuning import database
 
 # Scheduled kernels by their text: layers of a network share them, and so do Programs.
-_KERNELS: OrderedDict[tuple[str, str, InPlace, database.Record | None], tirx.PrimFunc | None] = OrderedDict()
+_KERNELS: OrderedDict[tuple[str, str, InPlace, database.Record | None, bool], tirx.PrimFunc | None] = OrderedDict()
 _KERNELS_KEPT = 4096
 
 
 def _scheduled(
-    kernel: Kernel, text: str, target: Target, in_place: InPlace = (), may_be_tuned: bool = True
+    kernel: Kernel, text: str, target: Target, in_place: InPlace = (), may_be_tuned: bool = True, calls: bool = False
 ) -> tirx.PrimFunc | None:
-    """The scheduled kernel; None if it cannot write the outputs that are to be ``in_place`` over inputs."""
+    """The scheduled kernel; None if it cannot write the outputs that are to be ``in_place`` over inputs.
+
+    Control flow may have it that it ``calls`` other functions.
+    """
     # What shares memory or loops with other values needs to know in which order the rules write.
     record = database.find(text, target) if may_be_tuned and not in_place else None
-    key = (text, str(target), in_place, record)
+    key = (text, str(target), in_place, record, calls)
     if key not in _KERNELS:
         if kernel.equations[0].op.kind == "control":
 
             def inner(kernel: Kernel, target: Target, in_place: InPlace) -> tirx.PrimFunc | None:
                 return _scheduled(kernel, kernels.text(kernel), target, in_place, may_be_tuned=False)
 
-            _KERNELS[key] = control.prim_func(kernel, inner, target, in_place)
+            _KERNELS[key] = control.prim_func(kernel, inner, target, in_place, calls)
         elif in_place:
             first = len(kernel.inputs) + len(kernel.sizes)
             places = [(source, first + output) for source, output in in_place]
@@ -115,6 +118,7 @@ class _ModuleBuilder:
         self.is_dynamic = any(dims.is_dynamic(variable.aval.shape) for variable in program.inputs)
         self.functions: dict[tvm.ir.GlobalVar, relax.Function | tirx.PrimFunc] = {}
         self.globals: dict[tuple[str, InPlace], tvm.ir.GlobalVar] = {}
+        self.called: dict[str, tvm.ir.GlobalVar] = {}  # functions that control flow calls
         self.kernels: list[Scheduled] = []
         self.calls: list[Step] = []
         self.bindings: list[relax.VarBinding] = []
@@ -259,16 +263,28 @@ class _ModuleBuilder:
         """The function of the kernel; kernels that compute the same share one. None if it cannot be ``in_place``."""
         key = (kernels.text(kernel), in_place)
         if key not in self.globals:
-            function = _scheduled(kernel, key[0], self.target, in_place)
+            # Kernels with dynamic sizes, and those of GPUs, have another calling convention.
+            calls = targets.is_cpu(self.target) and not self.is_dynamic
+            function = _scheduled(kernel, key[0], self.target, in_place, calls=calls)
             if function is None:
                 return None
             name = f"{kernel.name}_{len(self.globals)}"
-            self.globals[key] = var = tvm.ir.GlobalVar(name)
-            relax.expr._update_type(var, relax.FuncType.opaque_func(ret=relax.TupleType([])))
-            self.functions[var] = function = function.with_attr("global_symbol", name)
+            function, callees = control.with_callees(function)
+            for called, callee in callees.items():
+                if called not in self.called:
+                    self.called[called] = self.add(called, callee)
+            function = function.with_attr("global_symbol", name)
+            self.globals[key] = self.add(name, function)
             self.kernels.append(Scheduled(kernel, key[0], function, bool(in_place)))
-            self.scheduled(var, function)
         return self.globals[key]
+
+    def add(self, name: str, function: tirx.PrimFunc) -> tvm.ir.GlobalVar:
+        """A function of the module."""
+        var = tvm.ir.GlobalVar(name)
+        relax.expr._update_type(var, relax.FuncType.opaque_func(ret=relax.TupleType([])))
+        self.functions[var] = function
+        self.scheduled(var, function)
+        return var
 
 
 # Reuses memory of values that are no longer needed, also where sizes are dynamic; its kernels need no offsets.

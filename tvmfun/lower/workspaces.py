@@ -10,6 +10,7 @@ from tvm import ir, tirx
 from tvm.s_tir import SBlock
 from tvm.target import Target
 
+from tvmfun.lower.calls import called_functions
 from tvmfun.lower.cpu.build import nbytes
 from tvmfun.lower.structure import find
 
@@ -18,11 +19,14 @@ _SMALLEST = 1024
 _PAGE = 4096
 _ALLOCATE = "tirx.TVMBackendAllocWorkspace"
 
+
 # An allocation of so many bytes in so many threads, or (None) that the last one is given up.
-Event = tuple[int, int] | None
+Allocation = tuple[int, int] | None
+# The same, or the call of a kernel of that name in so many threads.
+Event = tuple[int | str, int] | None
 
 
-def workspaces(order: Sequence[Event], target: Target) -> int:
+def workspaces(order: Iterable[Allocation], target: Target) -> int:
     """Returns the bytes that the threads of one caller keep for kernels that allocate in this order.
 
     Each thread has a pool of its own, which grows to what is in use at a time and never shrinks.
@@ -31,11 +35,31 @@ def workspaces(order: Sequence[Event], target: Target) -> int:
         order: what the kernels allocate and give up.
         target: a CPU.
     """
-    return sum(kept(order, thread) for thread in range(_threads(target)))
+    events = list(order)
+    return sum(kept(events, thread) for thread in range(_threads(target)))
+
+
+def expanded(events: Mapping[str, Sequence[Event]], name: str, at_work: int = 1) -> Iterator[Allocation]:
+    """What a kernel and those that it calls allocate and give up.
+
+    Args:
+        events: of each kernel.
+        name: that of the kernel.
+        at_work: the number of threads that run it at the same time.
+    """
+    for event in events.get(name, ()):
+        if event is None:
+            yield None
+            continue
+        what, threads = event[0], max(event[1], at_work)
+        if isinstance(what, str):
+            yield from expanded(events, what, threads)
+        else:
+            yield what, threads
 
 
 def events(module: tvm.IRModule, functions: Mapping[ir.GlobalVar, tirx.PrimFunc], target: Target) -> dict:
-    """What kernels allocate, by name.
+    """What kernels allocate and which others they call, by name.
 
     Args:
         module: the kernels as LLVM gets them.
@@ -52,6 +76,8 @@ def _threads(target: Target) -> int:
 
 
 def _may_allocate(function: tirx.PrimFunc) -> bool:
+    if called_functions(function.body):
+        return True
     buffers = [buffer for block in find(function.body, SBlock) for buffer in block.alloc_buffers]
     buffers += [stmt.buffer for stmt in find(function.body, tirx.AllocBuffer)]
     static = (buffer for buffer in buffers if all(isinstance(size, tirx.IntImm) for size in buffer.shape))
@@ -76,6 +102,7 @@ def _events(stmt: tirx.Stmt, threads: int, at_work: int = 1) -> Iterator[Event]:
     elif isinstance(stmt, tirx.AttrStmt | tirx.While):
         yield from _events(stmt.body, threads, at_work)
     elif isinstance(stmt, tirx.IfThenElse):
+        yield from ((name, at_work) for name, _ in called_functions(stmt.condition))
         for case in (stmt.then_case, stmt.else_case):
             if case is not None:
                 yield from _events(case, threads, at_work)
@@ -89,7 +116,7 @@ def _at_work(extent: tirx.Expr, threads: int) -> int:
     return -(-int(extent) // share) if share else 0
 
 
-def kept(events: Iterable[Event], thread: int) -> int:
+def kept(events: Iterable[Allocation], thread: int) -> int:
     """The bytes in the pool of a thread at the end: it hands out the smallest piece that fits, or grows the largest."""
     idle: list[int] = []
     in_use: list[int | None] = []

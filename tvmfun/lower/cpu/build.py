@@ -166,7 +166,7 @@ def bits_read(value: Expr) -> Expr:
 
 def seq(*stmts: Stmt | None) -> Stmt:
     """The statements one after another; missing ones are left out."""
-    kept = [stmt for stmt in stmts if stmt is not None]
+    kept = [stmt for stmt in stmts if stmt is not None] or [tirx.Evaluate(zero("int32"))]
     return kept[0] if len(kept) == 1 else SeqStmt(kept)
 
 
