@@ -28,7 +28,7 @@ from tvmfun.core.program import Atom, Equation, Literal, Program, Variable
 from tvmfun.errors import TargetError
 from tvmfun.lower import target as targets
 from tvmfun.lower.calls import Stack, called_functions
-from tvmfun.lower.cpu.build import buffer, nbytes, substitute
+from tvmfun.lower.cpu.build import Axis, buffer, flatten, nbytes, substitute, unflatten
 from tvmfun.lower.cpu.fuse import bits_of
 from tvmfun.lower.cpu.machine import SERIAL_WORK, Machine
 from tvmfun.lower.cpu.overwrite import writes_once
@@ -57,7 +57,7 @@ _CALLEES = "tvmfun.callees"
 
 @dataclass(frozen=True, eq=False)
 class Place:
-    """Where a value lies: a buffer, or one row of it."""
+    """Where a value lies: a buffer, or one row of it, perhaps in another shape."""
 
     buffer: tirx.Buffer
     aval: ShapeDtype
@@ -69,13 +69,41 @@ class Place:
 
     def load(self, indices: Sequence[Any] = ()) -> Any:
         """The element at ``indices``."""
-        value = self.buffer[(*self.lead, *indices)]
+        value = self.buffer[tuple(self._indices(indices))]
         return tirx.Cast("bool", value) if self.is_widened else value
 
     def store(self, value: Any, indices: Sequence[Any] = ()) -> tirx.Stmt:
         """Writes the element at ``indices``."""
         value = value.astype("int8") if self.is_widened else value
-        return tirx.BufferStore(self.buffer, value, [*self.lead, *indices])
+        return tirx.BufferStore(self.buffer, value, self._indices(indices))
+
+    def region(self, ranges: Sequence[ir.Range]) -> tirx.BufferRegion:
+        """The elements in ``ranges``, or all where the shape is another one."""
+        if self.is_reshaped:
+            ranges = [ir.Range(0, size) for size in self._shape]
+        return tirx.BufferRegion(self.buffer, [*(ir.Range.from_min_extent(i, 1) for i in self.lead), *ranges])
+
+    def first(self) -> Any:
+        """The first element of the buffer or row."""
+        return self.buffer[(*self.lead, *(0 for _ in self._shape))]
+
+    def _indices(self, indices: Sequence[Any]) -> list:
+        if self.is_reshaped:
+            axes = [[Axis(tirx.Var("i", "int32"), size) for size in shape] for shape in (self.aval.shape, self._shape)]
+            element = flatten(axes[0], {axis.var: i for axis, i in zip(axes[0], indices, strict=True)})
+            found = unflatten(axes[1], element)
+            indices = [found[axis.var] for axis in axes[1]]
+        return [*self.lead, *indices]
+
+    @property
+    def _shape(self) -> tuple:
+        """That of the buffer or row."""
+        return tuple(map(dims.of_expr, self.buffer.shape[len(self.lead) :]))
+
+    @property
+    def is_reshaped(self) -> bool:
+        """Whether the value has another shape than the memory."""
+        return self._shape != self.aval.shape
 
     @property
     def is_widened(self) -> bool:
@@ -228,37 +256,47 @@ class Host:
         kernels = self._kernels(program)
         places: dict[Variable, Place] = dict(zip(program.inputs, inputs, strict=True))
         in_place: dict[int, InPlace] = {}
+        views = self._views(kernels)
         for atom, target in zip(program.outputs, outputs, strict=True):
             if (
                 isinstance(atom, Variable)
                 and atom not in places
-                and self._may_write(atom, target, program, inputs, kernels, in_place)
+                and self._may_write(atom, target, program, inputs, kernels, views, in_place)
             ):
                 places[atom] = target
         states = _states(program, kernels)
-        last_use = _last_use(program, kernels, states)
-        unused: dict[ShapeDtype, list[Place]] = {}
-        ends: dict[int | float, list[Place]] = {}
+        memory = _Memory(self, _last_use(program, kernels, states, views))
         statements: list[tirx.Stmt] = []
         for i, kernel in enumerate(kernels):
+            (first, *_) = kernel.outputs
+            if first in views and first not in places:
+                place = places[views[first]]
+                places[first] = Place(place.buffer, first.aval, place.lead)
+                continue
             for out in kernel.outputs:
                 if out in places:
                     continue
                 state = states.get(out)
                 if state in places and any(place.buffer.same_as(places[state].buffer) for place in inputs):
                     state = None  # what lies there may still be needed
-                if state not in places:
-                    free = unused.get(out.aval)
-                    places[out] = free.pop() if free else self.new(out.aval)
-                    ends.setdefault(last_use[out], []).append(places[out])
-                else:
-                    places[out] = places[state]
+                places[out] = (
+                    places[state] if state in places else memory.new(out, self._calls and not _is_control(kernel))
+                )
                 if state is not None:
                     places[state] = places[out]
             statements += self._kernel(kernel, places, in_place.get(i, ()))
-            for place in ends.get(i, ()):
-                unused.setdefault(place.aval, []).append(place)
+            memory.finish(i)
         return [*statements, *self._results(program.outputs, outputs, places)]
+
+    def _views(self, kernels: Sequence[Kernel]) -> dict[Variable, Variable]:
+        """What each value shows that needs no memory of its own, being another one in another shape."""
+        rows = {atom for kernel in kernels if _is_control(kernel) for atom in kernel.inputs}
+        views: dict[Variable, Variable] = {}
+        for kernel in kernels:
+            (source, *_), (out, *_) = kernel.inputs or (None,), kernel.outputs
+            if self._calls and kernel.is_view and isinstance(source, Variable) and out not in rows:
+                views[out] = views.get(source, source)
+        return views
 
     def _may_write(
         self,
@@ -267,6 +305,7 @@ class Host:
         program: Program,
         inputs: Sequence[Place],
         kernels: Sequence[Kernel],
+        views: Mapping[Variable, Variable],
         in_place: dict[int, InPlace],
     ) -> bool:
         """Whether a result may be written to its place at once: nobody needs what is there, then or later.
@@ -276,6 +315,7 @@ class Host:
         there = {v for v, place in zip(program.inputs, inputs, strict=True) if place.buffer.same_as(target.buffer)}
         if not there:
             return True
+        there.update(view for view, shown in views.items() if shown in there)
         if atom in there or not there.isdisjoint(program.outputs):
             return False
         writer = next(i for i, kernel in enumerate(kernels) if atom in kernel.outputs)
@@ -295,7 +335,7 @@ class Host:
     ) -> tuple[int, int] | None:
         """An input, and the result that the kernel can be scheduled to write over it, besides those ``known``."""
         sources = [i for i, atom in enumerate(kernel.inputs) if atom in read]
-        if len(sources) != 1 or kernel.equations[0].op.kind == "control" or _is_scatter(kernel):
+        if len(sources) != 1 or _is_control(kernel) or _is_scatter(kernel):
             return None
         if not kernel.reads_in_step(kernel.inputs[sources[0]]):
             return None
@@ -311,8 +351,10 @@ class Host:
         if _is_scatter(kernel):
             array, *others = equation.inputs
             return array in read and read.isdisjoint(others) and self.scattering(kernel) is not None
-        function = self.scheduled(kernel)
         atoms = (*kernel.inputs, *kernel.outputs)
+        if any(atom.aval.shape != written.aval.shape for atom in atoms if atom in read):
+            return False
+        function = self.scheduled(kernel)
         buffers = [p for p in function.params if tirx.is_buffer_var(p)]
         sources = [p for p, atom in zip(buffers, atoms, strict=True) if atom in read]
         result = next(p for p, atom in zip(buffers, atoms, strict=True) if atom is written)
@@ -368,7 +410,7 @@ class Host:
             given.append(place)
         results = [places[out] for out in kernel.outputs]
         equation = kernel.equations[0]
-        if equation.op.kind == "control":
+        if _is_control(kernel):
             return [*statements, equation.op.compute(self, given, results, **equation.params)]
         return [*statements, self._run_kernel(kernel, [*given, *results], in_place)]
 
@@ -412,16 +454,18 @@ class Host:
         widened = tuple(place.is_widened for place in given)
         key = id(function), tuple(numbers), widened, self.is_serial
         if key not in self._named:
-            self._named[key] = function, self._callee(kernel.name, function, given, numbers)
-        addresses = [tirx.address_of(place.buffer[_first_element(place)]) for place in given]
+            self._named[key] = function, self._callee(kernel.name, function, places, numbers)
+        addresses = [tirx.address_of(place.first()) for place in given]
         return self._stack.call(self._named[key][1], addresses)
 
-    def _callee(self, name: str, function: tirx.PrimFunc, given: Sequence[Place], numbers: Sequence[int]) -> str:
-        """The name of a function of the arguments ``given``; ``numbers`` has one for each parameter of the kernel's."""
-        parameters = [_unaligned(place.aval.shape, str(place.buffer.dtype), f"x{i}") for i, place in enumerate(given)]
+    def _callee(self, name: str, function: tirx.PrimFunc, places: Sequence[Place], numbers: Sequence[int]) -> str:
+        """The name of a function like a kernel's, but with one parameter for arguments of the same number."""
+        parameters: list[tirx.Buffer] = []
         body = function.body
-        for parameter, i in zip(function.params, numbers, strict=True):
-            body = _redirected(body, parameter, Place(parameters[i], given[i].aval))
+        for parameter, place, i in zip(function.params, places, numbers, strict=True):
+            if i == len(parameters):
+                parameters.append(_unaligned(place.aval.shape, str(place.buffer.dtype), f"x{i}"))
+            body = _redirected(body, parameter, Place(parameters[i], place.aval))
         if self.is_serial:
             body = _without_threads(body)
         callee = tirx.PrimFunc(parameters, body, function.ret_type, function.attrs)
@@ -448,8 +492,35 @@ def _unaligned(shape: Sequence[int], dtype: str, name: str) -> tirx.Buffer:
     return tirx.decl_buffer(shape, dtype, name=name, data_alignment=alignment)
 
 
-def _first_element(place: Place) -> tuple:
-    return (*place.lead, *(0 for _ in place.aval.shape))
+class _Memory:
+    """Buffers for the intermediates of a Program, used again once what lies there is not needed any more."""
+
+    def __init__(self, host: Host, last_use: Mapping[Variable, int | float]) -> None:
+        self._host, self._last_use = host, last_use
+        self._unused: dict[tuple, list[Place]] = {}
+        self._ends: dict[int | float, list[Place]] = {}
+
+    def new(self, value: Variable, any_shape: bool) -> Place:
+        """Memory for a value, which may be in a buffer of ``any_shape``."""
+        aval = value.aval
+        unused = self._unused.get((aval.size, aval.dtype), [])
+        fitting = (place for place in unused if any_shape or place.aval.shape == aval.shape)
+        place = next(fitting, None)
+        if place is None:
+            place = self._host.new(aval)
+        else:
+            unused.remove(place)
+        self._ends.setdefault(self._last_use[value], []).append(place)
+        return Place(place.buffer, aval)
+
+    def finish(self, kernel: int) -> None:
+        """Says that a kernel has run."""
+        for place in self._ends.get(kernel, ()):
+            self._unused.setdefault((place.aval.size, place.aval.dtype), []).append(place)
+
+
+def _is_control(kernel: Kernel) -> bool:
+    return kernel.equations[0].op.kind == "control"
 
 
 def _states(program: Program, kernels: Sequence[Kernel]) -> dict[Variable, Variable]:
@@ -468,13 +539,18 @@ def _states(program: Program, kernels: Sequence[Kernel]) -> dict[Variable, Varia
 
 
 def _last_use(
-    program: Program, kernels: Sequence[Kernel], states: Mapping[Variable, Variable]
+    program: Program,
+    kernels: Sequence[Kernel],
+    states: Mapping[Variable, Variable],
+    views: Mapping[Variable, Variable],
 ) -> dict[Variable, int | float]:
     """The last kernel that makes or reads each value, or the one that lies where it does."""
     last: dict[Variable, int | float] = {}
     for i, kernel in enumerate(kernels):
         last.update((atom, i) for atom in (*kernel.inputs, *kernel.outputs) if isinstance(atom, Variable))
     last.update((atom, math.inf) for atom in program.outputs if isinstance(atom, Variable))
+    for view, shown in views.items():
+        last[shown] = max(last.get(shown, 0), last[view])
     for start, out in reversed(states.items()):
         if isinstance(start, Variable):
             last[start] = max(last[start], last[out])
@@ -543,7 +619,7 @@ def _is_same(source: Place, target: Place) -> bool:
 
 def _redirected(body: tirx.Stmt, parameter: Any, place: Place) -> tirx.Stmt:
     """``body`` with ``place`` where it uses ``parameter``."""
-    if not place.lead and not place.is_widened:
+    if not place.lead and not place.is_widened and not place.is_reshaped:
         return substitute(body, {parameter: place.buffer})
 
     def load(node: ir.TensorLoad) -> Any:
@@ -553,10 +629,7 @@ def _redirected(body: tirx.Stmt, parameter: Any, place: Place) -> tirx.Stmt:
         return place.store(node.value, node.indices) if node.buffer.same_as(parameter) else node
 
     def region(node: ir.TensorRegion) -> Any:
-        if not node.source.same_as(parameter):
-            return node
-        rows = [ir.Range.from_min_extent(index, 1) for index in place.lead]
-        return tirx.BufferRegion(place.buffer, [*rows, *node.region])
+        return place.region(node.region) if node.source.same_as(parameter) else node
 
     body = rewrite(body, (ir.TensorLoad, load), (tirx.BufferStore, store))
     return rewrite(body, (ir.TensorRegion, region))
