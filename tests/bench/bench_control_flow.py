@@ -1,4 +1,5 @@
-"""Loops beside JAX's: a recurrent network over 1000 steps, and a loop that does next to nothing a million times.
+"""Loops beside JAX's: a recurrent network over 1000 steps, a loop that does next to nothing a million times, and
+molecular dynamics.
 
 Run with ``nox -s bench -- -k control_flow``.
 """
@@ -77,3 +78,34 @@ def test_a_million_small_steps():
     assert float(f(n)) == float(g(n)) == 2.0
     a, b = best(lambda: float(f(n)), lambda: float(g(n)), repeats=5)
     print(f"\na million steps: tvmfun {a:.1f} ms, JAX {b:.1f} ms", end="")
+
+
+@pytest.mark.parametrize("image", ["remainder", "round"])
+def test_molecular_dynamics(image):
+    """Lennard-Jones forces between all pairs of 1000 particles, each with the nearest image of the other."""
+    count, box, steps = 1000, 12.0, 4
+
+    def run(np_, lax_, grad):
+        def energy(x):
+            d = x[:, None, :] - x[None, :, :]
+            d = (d + box / 2) % box - box / 2 if image == "remainder" else d - box * np_.round(d / box)
+            r2 = np_.sum(d * d, -1) + np_.eye(count, dtype="float32") * 1e6
+            r6 = (1 / r2) ** 3
+            return 0.5 * np_.sum(np_.where(r2 < 9.0, 4 * (r6 * r6 - r6), 0))
+
+        def step(state, _):
+            x, v = state
+            v = v - 1e-5 * grad(energy)(x)
+            return (x + 1e-5 * v, v), None
+
+        return lambda x, v: lax_.scan(step, (x, v), None, length=steps)[0]
+
+    rng = np.random.default_rng(0)
+    lattice = np.stack(np.meshgrid(*[np.arange(10)] * 3), -1).reshape(-1, 3) * 1.2
+    x = (lattice + rng.normal(size=lattice.shape) * 0.05).astype("float32")
+    state = x, np.zeros_like(x)
+    f, g = tvmfun.jit(run(tnp, lax, tvmfun.grad)), jax.jit(run(jnp, jax.lax, jax.grad))
+    ours, theirs = tvmfun.device_put(state), jax.device_put(state)
+    np.testing.assert_allclose(np.asarray(f(*ours)[0]), g(*theirs)[0], rtol=1e-5, atol=1e-5)
+    a, b = best(lambda: np.asarray(f(*ours)[0]), lambda: jax.block_until_ready(g(*theirs)))
+    print(f"\nmolecular dynamics, {image}: tvmfun {a / steps:.2f} ms, JAX {b / steps:.2f} ms a step", end="")

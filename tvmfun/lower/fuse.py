@@ -168,7 +168,7 @@ class _Fusion:
         So it is with iota and broadcast_to, and with cheap work on smaller arrays and on such: a one-hot matrix.
         """
         op, inputs = self.equations[i].op, self.equations[i].inputs
-        if op.kind not in ("injective", "pointwise") or not op.inexpensive or op.name == "pad":
+        if op.kind not in ("injective", "pointwise") or not self.is_inexpensive(i) or op.name == "pad":
             return False
         known = self.repetitions if op.kind == "pointwise" else ()
         return all(typical(a.aval.size) < self.size(i) or self.producer.get(a) in known for a in inputs)
@@ -189,7 +189,7 @@ class _Fusion:
         """
         op = self.equations[i].op
         readers = len(around) + (i in self.returned)
-        if op.kind != "pointwise" or not op.inexpensive or readers < 2:
+        if op.kind != "pointwise" or not self.is_inexpensive(i) or readers < 2:
             return around, False
         takers = [group for group in around if self.accepts(group, i)]
         along = [group for group in takers if self.writes_along(group, i)]
@@ -261,13 +261,17 @@ class _Fusion:
             ):
                 return False  # what a product reads is an array
             reads = self.size(i) if op.kind == "reduction" else self.size(user)
-            expensive = not self.equations[i].op.inexpensive or op.name.startswith("window")
+            expensive = not self.is_inexpensive(i) or op.name.startswith("window")
             if expensive and (reads > _MAX_RECOMPUTE * self.size(i) or op.name.startswith("window")):
                 return False
             if self.feeds_core(group, user) and self.shape(i) == ():
                 return False  # a scalar is computed once, not in the innermost loop
             expansion += group.expansion[user]
         return expansion <= _MAX_EXPANSION
+
+    def is_inexpensive(self, i: int) -> bool:
+        """Whether an element may be computed more than once."""
+        return self.equations[i].op.is_inexpensive(self.equations[i].outputs[0].aval.dtype)
 
     def is_widening(self, i: int) -> bool:
         """Whether the equation only converts what a product reads as it is: narrow numbers, to sum in wider ones."""
