@@ -25,6 +25,7 @@ from tvmfun.lower.fuse import Kernel, fuse
 from tvmfun.lower.loops import with_panels
 from tvmfun.lower.rows import merge_rows
 from tvmfun.lower.schedule import schedule, schedule_in_place
+from tvmfun.lower.sink import sink_updates
 from tvmfun.lower.sparse import sparse_updates
 from tvmfun.lower.strided import without_holes
 from tvmfun.lower.tuning import database
@@ -149,7 +150,8 @@ class _ModuleBuilder:
         """The kernels in order, and what each of them may write over arguments."""
         program = without_holes(sparse_updates(self.program))
         if targets.is_cpu(self.target):
-            kernels = merge_rows(fuse(with_panels(program, self.target), widens=True), program.outputs)
+            program = with_panels(sink_updates(program), self.target)
+            kernels = merge_rows(fuse(program, widens=True), program.outputs)
         else:
             kernels = fuse(program)
         for kernel in kernels:
