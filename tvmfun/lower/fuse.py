@@ -396,9 +396,22 @@ class _Fusion:
         """The inputs of the Program that a group probably writes its results over, if nothing else needs these."""
         outputs = self.outputs(group)
         if any(self.is_read(i) for i in outputs):
-            return set()
+            return {atom for i in outputs for atom in self.carried(i, group, reads)}
         kinds = {self.equations[i].outputs[0].aval for i in outputs if i in self.returned}
         return {atom for atom in reads.intersection(self.inputs) if atom.aval in kinds}
+
+    def carried(self, i: int, group: _Group, reads: set[Atom]) -> set[Atom]:
+        """The inputs of the Program that only a group reads, over which branches write results of one of its own."""
+        if len(self.users[i]) != 1 or i in self.returned:
+            return set()
+        (user,) = self.users[i]
+        aval = self.equations[i].outputs[0].aval
+        outputs = self.equations[user].outputs if self.equations[user].op.name == "switch" else ()
+        if user not in self.returned or all(out.aval != aval for out in outputs):
+            return set()
+        readers = lambda atom: (j for j, equation in enumerate(self.equations) if atom in equation.inputs)
+        own = (atom for atom in reads.intersection(self.inputs) if atom.aval == aval)
+        return {atom for atom in own if all(self.homes[j] == [group] for j in readers(atom))}
 
     def kernel(self, group: _Group) -> Kernel:
         members = sorted(group.members)

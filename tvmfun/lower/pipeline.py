@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter, OrderedDict, deque
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Iterator
 from dataclasses import replace
 from typing import Any, NamedTuple
 
@@ -163,6 +163,7 @@ class _ModuleBuilder:
         self.returned = set(self.program.outputs)
         self.kept = {self.shown.get(atom, atom) for atom in self.returned}
         self.donated -= self.kept
+        self.carried = dict(self.carriers(kernels))
         return [(kernel, self.in_place(kernel, i)) for i, kernel in enumerate(kernels)]
 
     def relax(self, value: Any) -> Any:
@@ -191,6 +192,14 @@ class _ModuleBuilder:
         ]
         pairs = []
         for output, variable in enumerate(kernel.outputs):
+            place, result = self.carried.get(variable, (None, None))
+            source = next((i for i in dead if kernel.inputs[i] is place), None)
+            if result and source is not None and not is_control and self.may_lie_in_place(kernel, source, output):
+                dead.remove(source)
+                pairs.append((source, output))
+                self.donated.add(variable)
+                self.places[result] = variable
+                continue
             if variable not in self.returned and not is_control:
                 continue
             fitting = [i for i in dead if _kind(kernel.inputs[i]) == _kind(variable)]
@@ -204,6 +213,24 @@ class _ModuleBuilder:
         if not kernel.is_view:
             self.made.update(out for out in kernel.outputs if out not in self.kept)
         return tuple(pairs)
+
+    def carriers(self, fused: list[Kernel]) -> Iterator[tuple[Variable, tuple[Variable, Variable]]]:
+        """Intermediates that a kernel may write over an input, and branches over them the result that replaces it.
+
+        Yields:
+            The intermediate, the input and the result.
+        """
+        makers = {out: kernel for kernel in fused for out in kernel.outputs}
+        readers = Counter(self.shown.get(atom, atom) for kernel in fused for atom in kernel.inputs)
+        for kernel in fused:
+            if kernel.equations[0].op.name != "switch":
+                continue
+            sources = [a for a in kernel.inputs if a in makers and readers[a] == 1 and a not in self.kept]
+            for result in self.returned.intersection(kernel.outputs):
+                place = self.places.get(result)
+                for source in sources:
+                    if _kind(source) == _kind(result) and place in makers[source].inputs:
+                        yield source, (place, result)
 
     def may_lie_in_place(self, kernel: Kernel, source: int, output: int) -> bool:
         """Whether a kernel may be able to write a result over an input."""

@@ -36,27 +36,33 @@ def _moved(program: Program, switch: Equation) -> list[Equation]:
     before = {*program.inputs, *(out for equation in program.equations[:position] for out in equation.outputs)}
     uses = Counter([*program.outputs, *(a for equation in program.equations for a in equation.inputs)])
     inside = {out for out in switch.outputs if uses[out] == 1}
+    # What the branches read, and one equation besides, which is the last to do so then.
+    inside.update(atom for atom in switch.inputs[1:] if uses[atom] == 2 and switch.inputs.count(atom) == 1)
+    inside.difference_update(program.inputs, program.outputs)
     candidates: list[Equation] = []
-    for equation in program.equations[position + 1 :]:
+    for i, equation in enumerate(program.equations):
         (out, *more) = equation.outputs
         read = [atom for atom in equation.inputs if atom in inside]
-        if equation.op.kind != "pointwise" or more or not read:
+        is_early = i < position and uses[out] > 1
+        if equation.op.kind != "pointwise" or more or not read or is_early:
             continue
         others = all(isinstance(atom, Literal) or atom in before for atom in equation.inputs if atom not in inside)
         if others and all(atom.aval.shape == out.aval.shape for atom in read):
             candidates.append(equation)
             if uses[out] == 1:
                 inside.add(out)
-    results, inputs = set(program.outputs), set(program.inputs)
+    results, replaced = set(program.outputs), {variable.aval for variable in program.inputs}
     moved: list[Equation] = []
     wanted: set[Atom] = set()
     for equation in reversed(candidates):
         (out,) = equation.outputs
-        replaces = any(atom in inputs and atom.aval == out.aval for atom in equation.inputs)
-        if out in wanted or (out in results and replaces):
+        if out in wanted or (out in results and out.aval in replaced):
             moved.insert(0, equation)
             wanted.update(equation.inputs)
-    return moved
+    # Last what writes over what the others read.
+    made = {*switch.outputs, *(out for equation in moved for out in equation.outputs)}
+    alone = lambda equation: made.isdisjoint(equation.inputs) and wanted.isdisjoint(equation.outputs)
+    return sorted(moved, key=alone)
 
 
 def _sunk(program: Program, switch: Equation, moved: list[Equation]) -> Program:
