@@ -53,6 +53,27 @@ def test_rematerialization_updates_parameters_in_place(name):
     assert found.peak <= analysis(tvmfun.grad(loss), optim.sgd(0.1)).peak
 
 
+def test_checkpoints_of_a_transformer():
+    layers = [nn.TransformerEncoderLayer(64, 2, 256, dropout=0.0, key=random.key(i)) for i in range(3)]
+    x = np.linspace(-1, 1, 8 * 64 * 64, dtype=np.float32).reshape(8, 64, 64)
+
+    def loss(layers, x, wrap=lambda layer: layer):
+        for layer in layers:
+            x = wrap(lambda layer, x: layer(x))(layer, x)
+        return tnp.sum(x**2)
+
+    def peak(loss):
+        step = training_step(tvmfun.grad(loss), optimizer := optim.adamw(1e-3))
+        lowered = tvmfun.jit(step, donate_argnums=(0, 1)).lower(layers, optimizer.init(layers), x)
+        return lowered.compile().memory_analysis().temporaries
+
+    plain, whole = peak(loss), peak(tvmfun.checkpoint(loss))
+    per_layer = peak(lambda layers, x: loss(layers, x, tvmfun.checkpoint))
+    assert whole <= plain * 1.01
+    # The inputs of the layers, and of one of them what its gradient needs.
+    assert per_layer <= plain / 3 + 3 * x.nbytes
+
+
 def test_accumulated_gradients_and_the_optimizers_state_are_updated_in_place():
     found = analysis(tvmfun.grad(loss), optim.MultiSteps(optim.adam(0.1), 4))
     counters = 3 * 4

@@ -15,6 +15,7 @@ import pytest
 
 import tvmfun
 import tvmfun.numpy as tnp
+import tvmfun.scipy.special
 from tvmfun import lax
 
 STEPS = 1000
@@ -109,3 +110,59 @@ def test_molecular_dynamics(image):
     np.testing.assert_allclose(np.asarray(f(*ours)[0]), g(*theirs)[0], rtol=1e-5, atol=1e-5)
     a, b = best(lambda: np.asarray(f(*ours)[0]), lambda: jax.block_until_ready(g(*theirs)))
     print(f"\nmolecular dynamics, {image}: tvmfun {a / steps:.2f} ms, JAX {b / steps:.2f} ms a step", end="")
+
+
+@pytest.mark.parametrize("size", [256, 1000])
+def test_sinkhorn(size):
+    """Twenty iterations of optimal transport in the domain of logarithms."""
+
+    def run(np_, lax_, logsumexp):
+        def step(_, potentials, cost, a, b):
+            f, _ = potentials
+            g = 0.05 * (np_.log(b) - logsumexp((f[:, None] - cost) / 0.05, axis=0))
+            return 0.05 * (np_.log(a) - logsumexp((g[None, :] - cost) / 0.05, axis=1)), g
+
+        return lambda cost, a, b: lax_.fori_loop(0, 20, lambda i, s: step(i, s, cost, a, b), (a * 0, b * 0))
+
+    cost = np.random.default_rng(0).random((size, size)).astype("float32")
+    given = cost, *[np.full(size, 1 / size, "float32")] * 2
+    f = tvmfun.jit(run(tnp, lax, tvmfun.scipy.special.logsumexp))
+    g = jax.jit(run(jnp, jax.lax, jax.scipy.special.logsumexp))
+    ours, theirs = tvmfun.device_put(given), jax.device_put(given)
+    np.testing.assert_allclose(np.asarray(f(*ours)[0]), g(*theirs)[0], rtol=1e-4, atol=1e-5)
+    a, b = best(lambda: np.asarray(f(*ours)[0]), lambda: jax.block_until_ready(g(*theirs)))
+    print(f"\nSinkhorn {size}: tvmfun {a:.2f} ms, JAX {b:.2f} ms", end="")
+
+
+@pytest.mark.parametrize(("batch", "width"), [(32, 128), (64, 512)])
+def test_deep_equilibrium(batch, width):
+    """The gradient through a fixed point, by an implicit rule whose linear system is solved by iteration, too."""
+
+    def run(module, np_, lax_):
+        def solve(step, z):
+            going = lambda s: (s[2] < 50) & (np_.max(np_.abs(s[0] - s[1])) > 1e-6)
+            return lax_.while_loop(going, lambda s: (step(s[0]), s[0], s[2] + 1), (step(z), z, 0))[0]
+
+        layer = lambda p, x, z: np_.tanh(z @ p[0].T + x @ p[1].T + p[2])
+        equilibrium = module.custom_vjp(lambda p, x: solve(lambda z: layer(p, x, z), np_.zeros_like(x)))
+
+        def forward(p, x):
+            z = equilibrium(p, x)
+            return z, (p, x, z)
+
+        def backward(kept, g):
+            p, x, z = kept
+            pull = module.vjp(lambda z: layer(p, x, z), z)[1]
+            return module.vjp(lambda p, x: layer(p, x, z), p, x)[1](solve(lambda u: g + pull(u)[0], g))
+
+        equilibrium.defvjp(forward, backward)
+        return module.grad(lambda p, x: np_.sum(equilibrium(p, x) ** 2))
+
+    rng = np.random.default_rng(0)
+    w, u = (rng.normal(size=(2, width, width)) * 0.5 / np.sqrt(width)).astype("float32")
+    given = (w, u, np.zeros(width, "float32")), rng.normal(size=(batch, width)).astype("float32")
+    f, g = tvmfun.jit(run(tvmfun, tnp, lax)), jax.jit(run(jax, jnp, jax.lax))
+    ours, theirs = tvmfun.device_put(given), jax.device_put(given)
+    np.testing.assert_allclose(np.asarray(f(*ours)[0]), g(*theirs)[0], rtol=1e-3, atol=1e-3)
+    a, b = best(lambda: np.asarray(f(*ours)[0]), lambda: jax.block_until_ready(g(*theirs)))
+    print(f"\ndeep equilibrium ({batch}, {width}): tvmfun {a:.2f} ms, JAX {b:.2f} ms", end="")
