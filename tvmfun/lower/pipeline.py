@@ -116,6 +116,7 @@ class _ModuleBuilder:
         self.places = self.usual_places(donated)
         self.shown: dict[Atom, Atom] = {}  # what each view shows
         self.made: set[Atom] = set()  # the intermediates so far
+        self.elsewhere: set[Atom] = set()  # results that were to lie over inputs, and could not
         self.is_dynamic = any(dims.is_dynamic(variable.aval.shape) for variable in program.inputs)
         self.functions: dict[tvm.ir.GlobalVar, relax.Function | tirx.PrimFunc] = {}
         self.globals: dict[tuple[str, InPlace], tvm.ir.GlobalVar] = {}
@@ -163,7 +164,9 @@ class _ModuleBuilder:
         self.returned = set(self.program.outputs)
         self.kept = {self.shown.get(atom, atom) for atom in self.returned}
         self.donated -= self.kept
-        self.carried = dict(self.carriers(kernels))
+        self.carried: dict[Variable, list[tuple[Variable, Variable]]] = {}
+        for variable, *pair in self.carriers(kernels):
+            self.carried.setdefault(variable, []).append(tuple(pair))
         return [(kernel, self.in_place(kernel, i)) for i, kernel in enumerate(kernels)]
 
     def relax(self, value: Any) -> Any:
@@ -192,9 +195,10 @@ class _ModuleBuilder:
         ]
         pairs = []
         for output, variable in enumerate(kernel.outputs):
-            place, result = self.carried.get(variable, (None, None))
-            source = next((i for i in dead if kernel.inputs[i] is place), None)
-            if result and source is not None and not is_control and self.may_lie_in_place(kernel, source, output):
+            carried = ((i, r) for place, r in self.carried.get(variable, ()) for i in dead if kernel.inputs[i] is place)
+            fitting_carried = [pair for pair in carried if self.may_lie_in_place(kernel, pair[0], output)]
+            if fitting_carried and not is_control:
+                source, result = fitting_carried[0]
                 dead.remove(source)
                 pairs.append((source, output))
                 self.donated.add(variable)
@@ -214,7 +218,7 @@ class _ModuleBuilder:
             self.made.update(out for out in kernel.outputs if out not in self.kept)
         return tuple(pairs)
 
-    def carriers(self, fused: list[Kernel]) -> Iterator[tuple[Variable, tuple[Variable, Variable]]]:
+    def carriers(self, fused: list[Kernel]) -> Iterator[tuple[Variable, Variable, Variable]]:
         """Intermediates that a kernel may write over an input, and branches over them the result that replaces it.
 
         Yields:
@@ -226,11 +230,11 @@ class _ModuleBuilder:
             if kernel.equations[0].op.name != "switch":
                 continue
             sources = [a for a in kernel.inputs if a in makers and readers[a] == 1 and a not in self.kept]
-            for result in self.returned.intersection(kernel.outputs):
+            for result in filter(self.returned.__contains__, kernel.outputs):
                 place = self.places.get(result)
                 for source in sources:
                     if _kind(source) == _kind(result) and place in makers[source].inputs:
-                        yield source, (place, result)
+                        yield source, place, result
 
     def may_lie_in_place(self, kernel: Kernel, source: int, output: int) -> bool:
         """Whether a kernel may be able to write a result over an input."""
@@ -261,8 +265,10 @@ class _ModuleBuilder:
             return
         result_type = relax.TupleType(types) if len(types) > 1 else types[0]
         arguments = relax.Tuple([*map(self.value, kernel.inputs), *self.relax(kernel.sizes)])
+        in_place = tuple(pair for pair in in_place if kernel.inputs[pair[0]] not in self.elsewhere)
         function = self.function(kernel, in_place) if in_place else None
         if function is None:
+            self.elsewhere.update(kernel.outputs[output] for _, output in in_place)
             function, in_place = self.function(kernel), ()
         rule = str(self.functions[function].attrs.get("tvmfun.rule", ""))
         self.calls.append(Step(kernel, function.name_hint, rule, in_place))
