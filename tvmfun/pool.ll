@@ -34,6 +34,21 @@
 
 @main_thread = internal global i64 0
 
+; Looks for signals. Only one thread of Python hears them, and it should not wait for Python's lock often.
+@check_signals = internal global ptr null
+@listener = internal global i64 0
+@listened = internal global i64 0 ; when, in milliseconds
+@kind_set = internal constant [19 x i8] c"EnvErrorAlreadySet\00" ; the FFI's name for an exception that Python has
+@text_set = internal constant [1 x i8] c"\00"
+
+; What kernels of that thread have allocated: an exception ends them before they free it. Handlers may call kernels, too:
+; theirs come after the first so many.
+@allocate = internal global ptr null
+@free = internal global ptr null
+@held = internal global [64 x ptr] zeroinitializer
+@held_count = internal global i32 0
+@held_before = internal global i32 0
+
 declare i32 @pthread_create(ptr, ptr, ptr, ptr)
 declare i32 @pthread_detach(ptr)
 declare i32 @pthread_mutex_init(ptr, ptr)
@@ -44,6 +59,7 @@ declare i32 @pthread_cond_wait(ptr, ptr)
 declare i32 @pthread_cond_broadcast(ptr)
 declare i32 @sched_yield()
 declare i64 @pthread_self()
+declare i32 @clock_gettime(i32, ptr)
 declare i32 @pause()
 declare void @abort()
 declare ptr @_ZSt13set_terminatePFvvE(ptr)
@@ -205,8 +221,135 @@ done:
   ret i32 %code
 }
 
+define internal i1 @is_listener() {
+  %me = call i64 @pthread_self()
+  %listener = load i64, ptr @listener
+  %is = icmp eq i64 %me, %listener
+  ret i1 %is
+}
+
+; TVMBackendAllocWorkspace
+define internal ptr @allocate_noted(i32 %device, i32 %number, i64 %bytes, i32 %code, i32 %bits) {
+begin:
+  %function = load ptr, ptr @allocate
+  %memory = call ptr %function(i32 %device, i32 %number, i64 %bytes, i32 %code, i32 %bits)
+  %hears = call i1 @is_listener()
+  %count = load i32, ptr @held_count
+  %has_room = icmp ult i32 %count, 64
+  %is_noted = and i1 %hears, %has_room
+  br i1 %is_noted, label %note, label %end
+note:
+  %place = getelementptr [64 x ptr], ptr @held, i32 0, i32 %count
+  store ptr %memory, ptr %place
+  %more = add i32 %count, 1
+  store i32 %more, ptr @held_count
+  br label %end
+end:
+  ret ptr %memory
+}
+
+; TVMBackendFreeWorkspace
+define internal i32 @free_noted(i32 %device, i32 %number, ptr %memory) {
+begin:
+  %hears = call i1 @is_listener()
+  br i1 %hears, label %first, label %end
+first:
+  %count = load i32, ptr @held_count
+  br label %look
+look:
+  %i = phi i32 [ %count, %first ], [ %at, %next ]
+  %none = icmp eq i32 %i, 0
+  br i1 %none, label %end, label %next
+next:
+  %at = sub i32 %i, 1
+  %place = getelementptr [64 x ptr], ptr @held, i32 0, i32 %at
+  %other = load ptr, ptr %place
+  %is_this = icmp eq ptr %other, %memory
+  br i1 %is_this, label %forget, label %look
+forget:
+  %fewer = sub i32 %count, 1
+  %last_place = getelementptr [64 x ptr], ptr @held, i32 0, i32 %fewer
+  %last = load ptr, ptr %last_place
+  store ptr %last, ptr %place
+  store i32 %fewer, ptr @held_count
+  br label %end
+end:
+  %function = load ptr, ptr @free
+  %freed = call i32 %function(i32 %device, i32 %number, ptr %memory)
+  ret i32 %freed
+}
+
+; For kernels that will not do it, on the CPU, which is device 1 of number 0.
+define internal void @free_held() {
+begin:
+  %first = load i32, ptr @held_before
+  br label %look
+look:
+  %count = load i32, ptr @held_count
+  %more = icmp ugt i32 %count, %first
+  br i1 %more, label %next, label %end
+next:
+  %fewer = sub i32 %count, 1
+  store i32 %fewer, ptr @held_count
+  %place = getelementptr [64 x ptr], ptr @held, i32 0, i32 %fewer
+  %memory = load ptr, ptr %place
+  %function = load ptr, ptr @free
+  %freed = call i32 %function(i32 1, i32 0, ptr %memory)
+  br label %look
+end:
+  ret void
+}
+
+; Runs Python's handlers of signals that have come, at most every 100 milliseconds, if this is the thread for that.
+; Returns -1 if one of them has raised an exception.
+define internal i32 @listen() {
+begin:
+  %time = alloca { i64, i64 }
+  %hears = call i1 @is_listener()
+  br i1 %hears, label %look, label %right
+look:
+  ; The sixth clock is monotonic: on Linux the coarse one, on macOS the only one.
+  %told = call i32 @clock_gettime(i32 6, ptr %time)
+  %seconds = load i64, ptr %time
+  %rest_at = getelementptr { i64, i64 }, ptr %time, i32 0, i32 1
+  %rest = load i64, ptr %rest_at
+  %whole = mul i64 %seconds, 1000
+  %part = sdiv i64 %rest, 1000000
+  %now = add i64 %whole, %part
+  %last = load i64, ptr @listened
+  %passed = sub i64 %now, %last
+  %is_due = icmp sge i64 %passed, 100
+  br i1 %is_due, label %check, label %right
+check:
+  store i64 %now, ptr @listened
+  %function = load ptr, ptr @check_signals
+  %before = load i32, ptr @held_before
+  %count = load i32, ptr @held_count
+  store i32 %count, ptr @held_before
+  %code = call i32 %function()
+  store i32 %before, ptr @held_before
+  %is_quiet = icmp eq i32 %code, 0
+  br i1 %is_quiet, label %right, label %interrupted
+right:
+  ret i32 0
+interrupted:
+  call void @free_held()
+  %set_text = load ptr, ptr @set_raised_text
+  call void %set_text(ptr @kind_set, ptr @text_set)
+  ret i32 -1
+}
+
 ; TVMBackendParallelLaunch: `wanted` is the number of tasks, or 0 for as many as there are threads.
+; A loop that has no data does nothing: it is there to look for signals.
 define internal i32 @launch(ptr %function, ptr %data, i32 %wanted) {
+listen:
+  %heard = call i32 @listen()
+  %is_interrupted = icmp ne i32 %heard, 0
+  %is_empty = icmp eq ptr %data, null
+  %is_over = or i1 %is_interrupted, %is_empty
+  br i1 %is_over, label %over, label %begin
+over:
+  ret i32 %heard
 begin:
   %threads = load i32, ptr @threads
   %any = icmp eq i32 %wanted, 0
@@ -299,7 +442,7 @@ define internal i64 @argument(ptr %arguments, i32 %i) {
   ret i64 %value
 }
 
-; Returns the address of `launch`.
+; Takes numbers of threads and of spins, and addresses of what is called here.
 define i32 @__tvm_ffi_configure(ptr %self, ptr %arguments, i32 %count, ptr %result) {
   %threads = call i64 @argument(ptr %arguments, i32 0)
   %threads_short = trunc i64 %threads to i32
@@ -315,7 +458,24 @@ define i32 @__tvm_ffi_configure(ptr %self, ptr %arguments, i32 %count, ptr %resu
   store i64 %release, ptr @release
   %set_text = call i64 @argument(ptr %arguments, i32 5)
   store i64 %set_text, ptr @set_raised_text
-  %address = ptrtoint ptr @launch to i64
+  %check = call i64 @argument(ptr %arguments, i32 6)
+  store i64 %check, ptr @check_signals
+  %listener = call i64 @argument(ptr %arguments, i32 7)
+  store i64 %listener, ptr @listener
+  %allocate = call i64 @argument(ptr %arguments, i32 8)
+  store i64 %allocate, ptr @allocate
+  %free = call i64 @argument(ptr %arguments, i32 9)
+  store i64 %free, ptr @free
+  ret i32 0
+}
+
+@functions = internal constant [3 x ptr] [ptr @launch, ptr @allocate_noted, ptr @free_noted]
+
+; Returns the address of one of them.
+define i32 @__tvm_ffi_function(ptr %self, ptr %arguments, i32 %count, ptr %result) {
+  %i = call i64 @argument(ptr %arguments, i32 0)
+  %at = getelementptr [3 x ptr], ptr @functions, i64 0, i64 %i
+  %address = load i64, ptr %at
   store i32 1, ptr %result ; an integer
   %place = getelementptr { i32, i32, i64 }, ptr %result, i32 0, i32 2
   store i64 %address, ptr %place
@@ -331,6 +491,10 @@ define i32 @__tvm_ffi_forget(ptr %self, ptr %arguments, i32 %count, ptr %result)
   store i32 0, ptr @has_failed
   store ptr null, ptr @error
   store i32 0, ptr @is_running
+  store i32 0, ptr @held_count
+  store i32 0, ptr @held_before
+  %me = call i64 @pthread_self()
+  store i64 %me, ptr @listener
   ret i32 0
 }
 

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from functools import cache
 from pathlib import Path
-from threading import RLock
+from threading import RLock, main_thread
 from typing import Any
 
 import tvm
@@ -55,6 +55,10 @@ def _number(variable: str, least: int) -> int:
     return max(least, int(said) if said.isdecimal() else 0)
 
 
+# The functions of TVM's runtime that modules look up when they are loaded, and that the pool has its own of.
+_REPLACED = "TVMBackendParallelLaunch", "TVMBackendAllocWorkspace", "TVMBackendFreeWorkspace"
+
+
 class _Pool:
     """The pool of ``pool.ll``, which TVM's LLVM compiles when a module is loaded for the first time.
 
@@ -63,30 +67,37 @@ class _Pool:
     """
 
     def __init__(self) -> None:
-        functions = ctypes.CDLL(tvm_ffi.libinfo.find_libtvm_ffi())
+        functions, runtime = ctypes.CDLL(tvm_ffi.libinfo.find_libtvm_ffi()), ctypes.CDLL(None)
         self._register = functions.TVMFFIEnvModRegisterContextSymbol
         self._register.argtypes = (ctypes.c_char_p, ctypes.c_void_p)
-        self._theirs = _address(ctypes.CDLL(None).TVMBackendParallelLaunch)
+        self._theirs = [_address(getattr(runtime, name)) for name in _REPLACED]
         module = _compiled(Path(__file__).with_name("pool.ll").read_text())
         # Its threads run to the very end of the process, when modules are gone already.
         ctypes.pythonapi.Py_IncRef(ctypes.py_object(module))
-        names = "ErrorMoveFromRaised", "ErrorSetRaised", "ObjectDecRef", "ErrorSetRaisedFromCStr"
-        self._ours = module["configure"](
+        names = "ErrorMoveFromRaised", "ErrorSetRaised", "ObjectDecRef", "ErrorSetRaisedFromCStr", "EnvCheckSignals"
+        module["configure"](
             _number("TVM_NUM_THREADS", 1),
             _number("TVM_THREAD_POOL_SPIN_COUNT", 0),
             *(_address(getattr(functions, f"TVMFFI{name}")) for name in names),
+            main_thread().ident,
+            *self._theirs[1:],
         )
+        self._ours = [module["function"](i) for i in range(len(_REPLACED))]
         if hasattr(os, "register_at_fork"):
             os.register_at_fork(after_in_child=module["forget"])
         atexit.register(module["leave"])
 
     def give(self) -> None:
         """Modules loaded from now on use this pool."""
-        self._register(b"__TVMBackendParallelLaunch", self._ours)
+        self._use(self._ours)
 
     def take_away(self) -> None:
         """Modules loaded from now on use TVM's pool."""
-        self._register(b"__TVMBackendParallelLaunch", self._theirs)
+        self._use(self._theirs)
+
+    def _use(self, addresses: list[int]) -> None:
+        for name, address in zip(_REPLACED, addresses, strict=True):
+            self._register(f"__{name}".encode(), address)
 
 
 def _address(function: Any) -> int:

@@ -358,7 +358,9 @@ def _recipe(
 
 
 def _is_cheap(equation: Equation) -> bool:
-    return equation.op.kind in ("pointwise", "injective") and equation.op.inexpensive and len(equation.outputs) == 1
+    if equation.op.kind not in ("pointwise", "injective") or len(equation.outputs) > 1:
+        return False
+    return equation.op.is_inexpensive(equation.outputs[0].aval.dtype)
 
 
 def _bytes(variable: Variable) -> int:

@@ -13,6 +13,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
+import numpy as np
 import tvm
 import tvm.te
 import tvm_ffi
@@ -107,7 +108,8 @@ class Op:
         vjp: one derivative rule per argument (``None``: the derivative is 0), or one rule with a leading
             ``argnum`` for ops with any number of arguments; ``None`` if there is no derivative.
         spelling: how Relax writes it; by default an operator ``tvmfun.<name>`` with the params as attributes.
-        inexpensive: whether fusion may compute an element more than once to save a trip through memory.
+        inexpensive: whether fusion may compute an element more than once to save a trip through memory; or the dtypes
+            of results of which it may.
         batch: the batching rule; ``None`` if it has none.
         simplify: the simplification rule, tried when the op is traced.
         pullback: reverse mode for ops that contain Programs, instead of ``vjp``.
@@ -128,7 +130,7 @@ class Op:
     compute: Callable[..., Any]
     vjp: tuple[VjpRule | None, ...] | VjpRule | None = None
     spelling: Spelling = None  # type: ignore[assignment]  # filled in below
-    inexpensive: bool = True
+    inexpensive: bool | tuple[np.dtype, ...] = True
     batch: BatchRule | None = None
     simplify: SimplifyRule | None = None
     pullback: PullbackRule | None = None
@@ -147,6 +149,10 @@ class Op:
             object.__setattr__(self, "flops", _USUAL_FLOPS.get(self.kind, nothing))
         if self.spelling is None:
             object.__setattr__(self, "spelling", own_spelling(f"tvmfun.{self.name}"))
+
+    def is_inexpensive(self, dtype: np.dtype) -> bool:
+        """Whether fusion may compute an element of a result of this dtype more than once."""
+        return self.inexpensive if isinstance(self.inexpensive, bool) else dtype in self.inexpensive
 
     def _usual_precision(self) -> Precision:
         if self.kind == "contraction":

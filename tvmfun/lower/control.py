@@ -26,6 +26,7 @@ from tvmfun.core.inline import subprograms
 from tvmfun.core.op import REGISTRY
 from tvmfun.core.program import Atom, Equation, Literal, Program, Variable
 from tvmfun.errors import TargetError
+from tvmfun.lower import signals
 from tvmfun.lower import target as targets
 from tvmfun.lower.calls import Stack, called_functions
 from tvmfun.lower.cpu.build import Axis, buffer, flatten, nbytes, substitute, unflatten
@@ -190,31 +191,54 @@ class Host:
 
     # -- loops -------------------------------------------------------------------------------------------------
 
-    def loop(self, length: Any, extent: Any, step: Callable[[Any], tirx.Stmt], program: Program | None) -> tirx.Stmt:
+    def loop(
+        self, length: Any, extent: Any, step: Callable[[Any], tirx.Stmt], program: Program, is_ordered: bool
+    ) -> tirx.Stmt:
         """A loop around ``step(i)``, for ``i`` below ``extent``.
 
         Args:
             length: the number of steps.
             extent: the same as an expression.
             step: writes a step.
-            program: what a step runs, if no step needs another one; None if they have to run in order.
+            program: what a step runs.
+            is_ordered: whether a step needs the ones before.
         """
-        i = ir.Var("i", ir.PrimType("int32"))
-        if program is not None and self._keeps_cores_busy(length, program):
+        i = _index("i")
+        if not is_ordered and self._keeps_cores_busy(length, program):
             body, buffers = self._in_one_thread(lambda: step(i))
             if sum(map(nbytes, buffers)) <= _STEP_BYTES:
                 body = tirx.SeqStmt([*map(tirx.AllocBuffer, buffers), body]) if buffers else body
                 return tirx.For(i, 0, extent, tirx.ForKind.PARALLEL, body)
-        return tirx.For(i, 0, extent, tirx.ForKind.SERIAL, step(i))
+        period = self._period(length, program)
+        if period is None:
+            return _serial(i, extent, step(i))
+        if period == 1:
+            return _serial(i, extent, tirx.SeqStmt([signals.look(), step(i)]))
+        first = i * period
+        j = _index("j")
+        inner = _serial(j, tirx.min(extent - first, tirx.const(period, "int32")), step(first + j))
+        return _serial(i, tirx.floordiv(extent, period) + 1, tirx.SeqStmt([signals.look(), inner]))
 
-    def while_loop(self, condition: Any, body: tirx.Stmt) -> tirx.Stmt:
-        """A loop as long as a condition holds.
+    def while_loop(self, condition: Any, body: tirx.Stmt, program: Program) -> tirx.Stmt:
+        """A loop as long as a condition holds, around a ``body`` that runs ``program``."""
+        period = self._period(None, program)
+        if period is None:
+            return _while(condition, body)
+        if period == 1:
+            return _while(condition, tirx.SeqStmt([signals.look(), body]))
+        count = self.new(ShapeDtype((), dtypes.int32))
+        counted = tirx.SeqStmt([body, count.store(count.load() + 1)])
+        inner = _while(tirx.And(condition, count.load() < period), counted)
+        return _while(condition, tirx.SeqStmt([signals.look(), count.store(tirx.const(0, "int32")), inner]))
 
-        TVM gives workspaces back at the end of a ``For``, and knows no other scope: the body is put in one of a single
-        step, whose annotation keeps the passes from taking it away.
+    def _period(self, length: Any, program: Program) -> int | None:
+        """After how many steps a loop around a Program looks for signals, if it does.
+
+        It does so between inner loops, which stay free of calls, so that LLVM keeps their state in registers.
         """
-        once = tirx.For(ir.Var("once", ir.PrimType("int32")), 0, 1, tirx.ForKind.SERIAL, body, None, {_SCOPE: True})
-        return tirx.While(condition, once)
+        if self.is_serial or not targets.is_cpu(self.target):
+            return None
+        return signals.period(length, _work(program))
 
     def _keeps_cores_busy(self, length: Any, program: Program) -> bool:
         """Whether there is enough to do, and it can be dealt out evenly."""
@@ -521,6 +545,24 @@ class _Memory:
 
 def _is_control(kernel: Kernel) -> bool:
     return kernel.equations[0].op.kind == "control"
+
+
+def _index(name: str) -> ir.Var:
+    return ir.Var(name, ir.PrimType("int32"))
+
+
+def _serial(index: ir.Var, extent: Any, body: tirx.Stmt) -> tirx.For:
+    return tirx.For(index, 0, extent, tirx.ForKind.SERIAL, body)
+
+
+def _while(condition: Any, body: tirx.Stmt) -> tirx.Stmt:
+    """A loop as long as a condition holds.
+
+    TVM gives workspaces back at the end of a ``For``, and knows no other scope: the body is put in one of a single
+    step, whose annotation keeps the passes from taking it away.
+    """
+    once = tirx.For(_index("once"), 0, 1, tirx.ForKind.SERIAL, body, None, {_SCOPE: True})
+    return tirx.While(condition, once)
 
 
 def _states(program: Program, kernels: Sequence[Kernel]) -> dict[Variable, Variable]:

@@ -168,7 +168,7 @@ class _Fusion:
         So it is with iota and broadcast_to, and with cheap work on smaller arrays and on such: a one-hot matrix.
         """
         op, inputs = self.equations[i].op, self.equations[i].inputs
-        if op.kind not in ("injective", "pointwise") or not op.inexpensive or op.name == "pad":
+        if op.kind not in ("injective", "pointwise") or not self.is_inexpensive(i) or op.name == "pad":
             return False
         known = self.repetitions if op.kind == "pointwise" else ()
         return all(typical(a.aval.size) < self.size(i) or self.producer.get(a) in known for a in inputs)
@@ -189,7 +189,7 @@ class _Fusion:
         """
         op = self.equations[i].op
         readers = len(around) + (i in self.returned)
-        if op.kind != "pointwise" or not op.inexpensive or readers < 2:
+        if op.kind != "pointwise" or not self.is_inexpensive(i) or readers < 2:
             return around, False
         takers = [group for group in around if self.accepts(group, i)]
         along = [group for group in takers if self.writes_along(group, i)]
@@ -261,13 +261,17 @@ class _Fusion:
             ):
                 return False  # what a product reads is an array
             reads = self.size(i) if op.kind == "reduction" else self.size(user)
-            expensive = not self.equations[i].op.inexpensive or op.name.startswith("window")
+            expensive = not self.is_inexpensive(i) or op.name.startswith("window")
             if expensive and (reads > _MAX_RECOMPUTE * self.size(i) or op.name.startswith("window")):
                 return False
             if self.feeds_core(group, user) and self.shape(i) == ():
                 return False  # a scalar is computed once, not in the innermost loop
             expansion += group.expansion[user]
         return expansion <= _MAX_EXPANSION
+
+    def is_inexpensive(self, i: int) -> bool:
+        """Whether an element may be computed more than once."""
+        return self.equations[i].op.is_inexpensive(self.equations[i].outputs[0].aval.dtype)
 
     def is_widening(self, i: int) -> bool:
         """Whether the equation only converts what a product reads as it is: narrow numbers, to sum in wider ones."""
@@ -392,9 +396,22 @@ class _Fusion:
         """The inputs of the Program that a group probably writes its results over, if nothing else needs these."""
         outputs = self.outputs(group)
         if any(self.is_read(i) for i in outputs):
-            return set()
+            return {atom for i in outputs for atom in self.carried(i, group, reads)}
         kinds = {self.equations[i].outputs[0].aval for i in outputs if i in self.returned}
         return {atom for atom in reads.intersection(self.inputs) if atom.aval in kinds}
+
+    def carried(self, i: int, group: _Group, reads: set[Atom]) -> set[Atom]:
+        """The inputs of the Program that only a group reads, over which branches write results of one of its own."""
+        if len(self.users[i]) != 1 or i in self.returned:
+            return set()
+        (user,) = self.users[i]
+        aval = self.equations[i].outputs[0].aval
+        outputs = self.equations[user].outputs if self.equations[user].op.name == "switch" else ()
+        if user not in self.returned or all(out.aval != aval for out in outputs):
+            return set()
+        readers = lambda atom: (j for j, equation in enumerate(self.equations) if atom in equation.inputs)
+        own = (atom for atom in reads.intersection(self.inputs) if atom.aval == aval)
+        return {atom for atom in own if all(self.homes[j] == [group] for j in readers(atom))}
 
     def kernel(self, group: _Group) -> Kernel:
         members = sorted(group.members)

@@ -16,6 +16,7 @@ import tvm_ffi
 from tvm import ir, tirx
 from tvm.tirx import AllocBuffer, Bind, BufferStore, For, ForKind, Stmt
 
+from tvmfun.lower.remainders import vectorize_remainders
 from tvmfun.lower.structure import called, find, rewrite
 
 # TVM's node classes do not declare their operators in a way that type checkers understand.
@@ -36,6 +37,7 @@ def expand(func: tirx.PrimFunc) -> tirx.PrimFunc:
     Half precision is computed in float32 and rounded; float64 is left to libm, and so are calls in a branch of
     `if_then_else`, whose arguments may only be evaluated when that branch is taken.
     """
+    func = vectorize_remainders(func)
     func = func.with_body(rewrite(func.body, (tirx.NE, _expand_inequality), (ir.Call, _expand_is_nan)))
     # TVM's legalization of bfloat16 loses variables that arithmetic is bound to: it comes before there are any.
     if any(str(node.ty) == "bfloat16" for node in find(func.body, tirx.Cast, ir.TensorLoad)):

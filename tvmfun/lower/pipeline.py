@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter, OrderedDict, deque
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Iterator
 from dataclasses import replace
 from typing import Any, NamedTuple
 
@@ -25,6 +25,7 @@ from tvmfun.lower.fuse import Kernel, fuse
 from tvmfun.lower.loops import with_panels
 from tvmfun.lower.rows import merge_rows
 from tvmfun.lower.schedule import schedule, schedule_in_place
+from tvmfun.lower.sink import sink_updates
 from tvmfun.lower.sparse import sparse_updates
 from tvmfun.lower.strided import without_holes
 from tvmfun.lower.tuning import database
@@ -115,6 +116,7 @@ class _ModuleBuilder:
         self.places = self.usual_places(donated)
         self.shown: dict[Atom, Atom] = {}  # what each view shows
         self.made: set[Atom] = set()  # the intermediates so far
+        self.elsewhere: set[Atom] = set()  # results that were to lie over inputs, and could not
         self.is_dynamic = any(dims.is_dynamic(variable.aval.shape) for variable in program.inputs)
         self.functions: dict[tvm.ir.GlobalVar, relax.Function | tirx.PrimFunc] = {}
         self.globals: dict[tuple[str, InPlace], tvm.ir.GlobalVar] = {}
@@ -149,7 +151,8 @@ class _ModuleBuilder:
         """The kernels in order, and what each of them may write over arguments."""
         program = without_holes(sparse_updates(self.program))
         if targets.is_cpu(self.target):
-            kernels = merge_rows(fuse(with_panels(program, self.target), widens=True), program.outputs)
+            program = with_panels(sink_updates(program), self.target)
+            kernels = merge_rows(fuse(program, widens=True), program.outputs)
         else:
             kernels = fuse(program)
         for kernel in kernels:
@@ -161,6 +164,9 @@ class _ModuleBuilder:
         self.returned = set(self.program.outputs)
         self.kept = {self.shown.get(atom, atom) for atom in self.returned}
         self.donated -= self.kept
+        self.carried: dict[Variable, list[tuple[Variable, Variable]]] = {}
+        for variable, *pair in self.carriers(kernels):
+            self.carried.setdefault(variable, []).append(tuple(pair))
         return [(kernel, self.in_place(kernel, i)) for i, kernel in enumerate(kernels)]
 
     def relax(self, value: Any) -> Any:
@@ -189,6 +195,15 @@ class _ModuleBuilder:
         ]
         pairs = []
         for output, variable in enumerate(kernel.outputs):
+            carried = ((i, r) for place, r in self.carried.get(variable, ()) for i in dead if kernel.inputs[i] is place)
+            fitting_carried = [pair for pair in carried if self.may_lie_in_place(kernel, pair[0], output)]
+            if fitting_carried and not is_control:
+                source, result = fitting_carried[0]
+                dead.remove(source)
+                pairs.append((source, output))
+                self.donated.add(variable)
+                self.places[result] = variable
+                continue
             if variable not in self.returned and not is_control:
                 continue
             fitting = [i for i in dead if _kind(kernel.inputs[i]) == _kind(variable)]
@@ -202,6 +217,24 @@ class _ModuleBuilder:
         if not kernel.is_view:
             self.made.update(out for out in kernel.outputs if out not in self.kept)
         return tuple(pairs)
+
+    def carriers(self, fused: list[Kernel]) -> Iterator[tuple[Variable, Variable, Variable]]:
+        """Intermediates that a kernel may write over an input, and branches over them the result that replaces it.
+
+        Yields:
+            The intermediate, the input and the result.
+        """
+        makers = {out: kernel for kernel in fused for out in kernel.outputs}
+        readers = Counter(self.shown.get(atom, atom) for kernel in fused for atom in kernel.inputs)
+        for kernel in fused:
+            if kernel.equations[0].op.name != "switch":
+                continue
+            sources = [a for a in kernel.inputs if a in makers and readers[a] == 1 and a not in self.kept]
+            for result in filter(self.returned.__contains__, kernel.outputs):
+                place = self.places.get(result)
+                for source in sources:
+                    if _kind(source) == _kind(result) and place in makers[source].inputs:
+                        yield source, place, result
 
     def may_lie_in_place(self, kernel: Kernel, source: int, output: int) -> bool:
         """Whether a kernel may be able to write a result over an input."""
@@ -232,8 +265,10 @@ class _ModuleBuilder:
             return
         result_type = relax.TupleType(types) if len(types) > 1 else types[0]
         arguments = relax.Tuple([*map(self.value, kernel.inputs), *self.relax(kernel.sizes)])
+        in_place = tuple(pair for pair in in_place if kernel.inputs[pair[0]] not in self.elsewhere)
         function = self.function(kernel, in_place) if in_place else None
         if function is None:
+            self.elsewhere.update(kernel.outputs[output] for _, output in in_place)
             function, in_place = self.function(kernel), ()
         rule = str(self.functions[function].attrs.get("tvmfun.rule", ""))
         self.calls.append(Step(kernel, function.name_hint, rule, in_place))

@@ -142,19 +142,19 @@ def _loop(host: Any, inputs: list, outputs: list, *, body, cond, length, reverse
     if cond is None:
         extent = host.read(count[0]) if counted else host.size(length)
         run = lambda i: _sequence(step(extent - 1 - i if reverse else i))
-        program = None if carry else body
-        return _sequence([*statements, host.loop(length, extent, run, program)])
+        return _sequence([*statements, host.loop(length, extent, run, body, is_ordered=carry > 0)])
 
     going = host.new(ShapeDtype((), dtypes.bool_))
     test = host.run(cond, [*fixed, *state], [going])
     again = host.run(cond, [*fixed, *state], [going])
     if not has_steps:
-        return _sequence([*statements, *test, host.while_loop(host.read(going), _sequence([*step(0), *again]))])
+        return _sequence([*statements, *test, host.while_loop(host.read(going), _sequence([*step(0), *again]), body)])
     steps = outputs[-1]
     increment = steps.store(host.read(steps) + 1)
     bounded = tirx.And(host.read(going), host.read(steps) < host.size(length))
     iteration = _sequence([*step(host.read(steps)), increment, *again])
-    return _sequence([*statements, steps.store(tirx.const(0, "int32")), *test, host.while_loop(bounded, iteration)])
+    loop = host.while_loop(bounded, iteration, body)
+    return _sequence([*statements, steps.store(tirx.const(0, "int32")), *test, loop])
 
 
 def _fixpoint(flags: Sequence[bool], grow: Callable[[list[bool]], Sequence[bool]]) -> list[bool]:

@@ -128,7 +128,7 @@ def pointwise(
     result: np.dtype | None = None,
     spelling: Callable[..., relax.Expr] | Spelling | None = None,
     relax_name: str = "",
-    inexpensive: bool = True,
+    inexpensive: bool | tuple[np.dtype, ...] = True,
     simplify: SimplifyRule | None = None,
     exact: Callable[..., Any] | None = None,
     precision: Precision | None = None,
@@ -373,13 +373,17 @@ def _remainder(x: Any, y: Any) -> Any:
     return tirx.Select(tirx.EQ(y, zero), zero, tirx.floormod(x, _safe_divisor(y)))
 
 
-floor_divide = pointwise("floor_divide", _floor_divide, (None, None), spelling=relax.op.floor_divide)
+# Quotients of floats go through an exact remainder, which is long; those of integers are what indices are made of.
+floor_divide = pointwise(
+    "floor_divide", _floor_divide, (None, None), spelling=relax.op.floor_divide, inexpensive=INTEGERS
+)
 remainder = pointwise(
     "remainder",
     _remainder,
     (lambda g, o, x, y: g, lambda g, o, x, y: -(g * floor_divide(x, y))),
     spelling=relax.op.floor_mod,
     relax_name="floor_mod",
+    inexpensive=INTEGERS,
 )
 
 
