@@ -39,6 +39,8 @@ MODULES = (
     "tvmfun.scipy.special",
     "tvmfun.scipy.linalg",
     "tvmfun.scipy.stats",
+    "tvmfun.scipy.optimize",
+    "tvmfun.scipy.interpolate",
     "tvmfun.data",
     "tvmfun.checkpoints",
     "tvmfun.metrics",

@@ -29,7 +29,9 @@ MODULES: dict[str, tuple[str, float]] = {
     "jax.tree_util": ("tvmfun.tree_util", 88),
     "jax.scipy.special": ("tvmfun.scipy.special", 96),
     "jax.scipy.linalg": ("tvmfun.scipy.linalg", 82),
-    "jax.scipy.stats": ("tvmfun.scipy.stats", 75),
+    "jax.scipy.stats": ("tvmfun.scipy.stats", 100),
+    "jax.scipy.interpolate": ("tvmfun.scipy.interpolate", 100),
+    "jax.scipy.optimize": ("tvmfun.scipy.optimize", 100),
     "jax": ("tvmfun", 31),
     "optax": ("tvmfun.optim", 98),
 }
