@@ -101,7 +101,7 @@ WRONG = {
         (ArgumentError, "bw_method must be", lambda: gaussian_kde(SAMPLES["numbers"], "scot")),
         (ArgumentError, "bw_method must be", lambda: gaussian_kde(SAMPLES["numbers"], np.ones(3))),
     ],
-    "evaluate": [(ShapeError, "vectors of 2 elements", lambda: PLANE(np.ones((3, 4))))],
+    "evaluate": [(ShapeError, "vectors of 2 elements", lambda: PLANE.evaluate(np.ones((3, 4))))],
     "logpdf": [(ShapeError, "vectors of 2 elements", lambda: PLANE.logpdf(1.0))],
     "integrate_gaussian": [(ShapeError, "2 elements", lambda: PLANE.integrate_gaussian(np.ones(2), 1.0))],
     "integrate_box_1d": [

@@ -21,8 +21,9 @@ from tvmfun.tree_util import register_pytree_node_class
 
 @register_pytree_node_class
 class gaussian_kde:
-    r"""A density estimated from a sample: :math:`\sum_i w_i N(x; x_i, h^2 C)` with the covariance :math:`C` of the sample.
+    r"""A density estimated from a sample with Gaussian kernels, :math:`\sum_i w_i N(x; x_i, h^2 C)`.
 
+    :math:`C` is the covariance of the sample.
     It is a tree of its arrays, so it may be made inside of a compiled function and passed to others.
 
     Args:
@@ -196,7 +197,7 @@ class gaussian_kde:
         return x
 
     def _energies(self, points: Array, covariance: Array) -> tuple[Array, Array]:
-        """Negative logarithms of the kernels at ``points``, a row for each element of the sample, but for a constant."""
+        """Negative logarithms of the kernels at ``points``, a row for each element of the sample, and a constant."""
         factor = linalg.cholesky(covariance)
         whiten = lambda columns: solve_triangular(factor, columns, lower=True)
         apart = whiten(self.dataset)[:, :, None] - whiten(points)[:, None, :]
