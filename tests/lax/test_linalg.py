@@ -387,6 +387,21 @@ def test_in_vmap():
     np.testing.assert_allclose(shared, np.linalg.solve(np.triu(x[0]), b), atol=1e-12)
 
 
+def test_reductions_in_vmap():
+    x, v, b = matrices(3, 4, 4), matrices(3, 4), matrices(4, 2)
+
+    def all_of(x, v):
+        u, h, count, _ = linalg.qdwh(x)
+        updated = linalg.cholesky_update(tvmfun.numpy.triu(x) + 5 * np.eye(4), v)
+        solved = linalg.tridiagonal_solve(v, v + 4, v, b)
+        return *linalg.schur(x), *linalg.hessenberg(x), *linalg.qr(x, pivoting=True), u, h, count, updated, solved
+
+    found = tvmfun.jit(tvmfun.vmap(all_of))(x, v)
+    for i in range(3):
+        for ours, expected in zip(found, all_of(x[i], v[i]), strict=True):
+            np.testing.assert_allclose(ours[i], expected, atol=1e-11)
+
+
 def test_errors():
     x = np.ones((3, 4))
     for name, arguments in (("cholesky", (x,)), ("eigh", (x,)), ("triangular_solve", (x, x))):
