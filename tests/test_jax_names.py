@@ -1,6 +1,7 @@
 """Every public name of ``jax`` and of its thin modules is here, or in a list with a reason; and what they do."""
 
 import importlib
+from collections import namedtuple
 
 import jax
 import jax.flatten_util
@@ -14,7 +15,15 @@ from hypothesis import strategies as st
 import tvmfun
 import tvmfun.numpy as tnp
 from tvmfun import tree, tree_util
-from tvmfun.errors import ArgumentError, DtypeError, GradientError, ShapeError, TargetError, TreeError
+from tvmfun.errors import (
+    ArgumentError,
+    ConcretizationError,
+    DtypeError,
+    GradientError,
+    ShapeError,
+    TargetError,
+    TreeError,
+)
 
 SHARDING = "arrays lie on one device"
 INTERNAL = "an inner module of JAX"
@@ -29,8 +38,8 @@ NOT_HERE = {
         **dict.fromkeys(["make_array_from_single_device_arrays", "sharding", "smap", "distributed"], SHARDING),
         **dict.fromkeys(["remove_size_one_mesh_axis_from_type", "memory", "make_mesh"], SHARDING),
         **dict.fromkeys(["get_mesh", "get_abstract_mesh", "use_abstract_mesh"], SHARDING),
-        **dict.fromkeys(["process_count", "process_index", "process_indices", "host_count", "host_id"], SHARDING),
-        **dict.fromkeys(["host_ids", "local_device_count", "local_devices", "default_device"], SHARDING),
+        **dict.fromkeys(["host_count", "host_id", "host_ids"], "JAX's older names of process_count and its relatives"),
+        "default_device": SHARDING,
         **dict.fromkeys(["Ref", "empty_ref", "free_ref", "freeze", "new_ref", "ref", "ds", "array_ref"], REFERENCES),
         **dict.fromkeys(["ad", "api_util", "core", "custom_derivatives", "interpreters", "lib"], INTERNAL),
         **dict.fromkeys(["ffi", "test_util"], INTERNAL),
@@ -49,7 +58,6 @@ NOT_HERE = {
         "custom_batching": "every op has a batching rule",
         "disable_jit": "f.__wrapped__ is the function that jit compiled",
         "dlpack": "numpy.from_dlpack, and arrays have __dlpack__",
-        "ensure_compile_time_eval": "NumPy computes while a function is traced",
         "experimental": "JAX promises nothing about it",
         "export": "jit(f).lower(...).compile()",
         "float0": "integers have no tangents",
@@ -60,8 +68,7 @@ NOT_HERE = {
         "print_environment_info": "JAX's own",
         "profiler": "JAX's own",
     },
-    "tree_util": {"KeyEntry": "a protocol; any object with __str__ serves", "default_registry": INTERNAL,
-                  "flatten_one_level": "tree.flatten with is_leaf", "flatten_one_level_with_keys": "the same"},
+    "tree_util": {"default_registry": INTERNAL},
     "image": {},
     "ops": {},
     "flatten_util": {},
@@ -267,6 +274,49 @@ def test_devices():
     assert tvmfun.device_count() == len(tvmfun.devices()) and tvmfun.default_backend() in ("cpu", "gpu")
     with pytest.raises(TargetError, match="kind"):
         tvmfun.devices("tpu")
+
+
+def test_processes():
+    for name in ("process_count", "process_index", "process_indices"):
+        assert getattr(tvmfun, name)() == getattr(jax, name)()
+    assert tvmfun.local_devices() == tvmfun.devices() and tvmfun.local_device_count() == tvmfun.device_count()
+    assert tnp.ones(2).devices() == {tnp.ones(2).device}
+    with pytest.raises(TargetError, match="one process"):
+        tvmfun.local_devices(1)
+
+
+def test_values_while_tracing():
+    @tvmfun.jit
+    def shifted(x):
+        with tvmfun.ensure_compile_time_eval():
+            assert float(tnp.sin(tnp.asarray(0.5)) * 2) > 0.9
+            assert tvmfun.jit(lambda y: y + 1)(tnp.ones(2)).tolist() == [2.0, 2.0]
+            with pytest.raises(ConcretizationError):
+                _ = x + 1
+        return x + 1
+
+    assert float(shifted(1.0)) == 2.0 and float(tvmfun.grad(shifted)(1.0)) == 1.0
+
+
+def test_options_without_effect():
+    add = tvmfun.jit(lambda x, y: x + 1, keep_unused=True, inline=True)
+    assert float(tvmfun.jit(lambda x: add(x, x))(1.0)) == 2.0
+
+
+Pair = namedtuple("Pair", ["x", "y"])
+
+
+def test_one_level():
+    for node in ({"b": [1, 2], "a": 3}, [1, (2, 3)], (), None, Pair(1, {"z": 2})):
+        ours, theirs = (m.tree_util.flatten_one_level_with_keys(node) for m in (tvmfun, jax))
+        if not isinstance(node, Pair):  # JAX gives all fields of a named tuple the key of the first
+            assert [(str(key), child) for key, child in ours[0]] == [(str(key), child) for key, child in theirs[0]]
+        assert list(tree_util.flatten_one_level(node)[0]) == list(jax.tree_util.flatten_one_level(node)[0])
+    for node in (Point(3, 4), Pair(3, 4)):
+        keys, _ = tree_util.flatten_one_level_with_keys(node)
+        assert [(str(key), child) for key, child in keys] == [(".x", 3), (".y", 4)]
+    with pytest.raises(TreeError, match="a leaf has no children"):
+        tree_util.flatten_one_level(3)
 
 
 def test_block_until_ready_and_typeof():

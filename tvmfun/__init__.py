@@ -21,7 +21,7 @@ from tvmfun.core.array import Array, ShapeDtype
 from tvmfun.core.dims import Dim
 from tvmfun.core.program import Program
 from tvmfun.core.source import named_call, named_scope
-from tvmfun.core.trace import trace
+from tvmfun.core.trace import ensure_compile_time_eval, trace
 from tvmfun.interop import relax as _relax  # noqa: F401  # Program.from_relax asks it
 from tvmfun.jit import (
     block_until_ready,
@@ -34,7 +34,16 @@ from tvmfun.jit import (
     typeof,
 )
 from tvmfun.names import missing as _missing
-from tvmfun.runtime import default_backend, device_count, devices
+from tvmfun.runtime import (
+    default_backend,
+    device_count,
+    devices,
+    local_device_count,
+    local_devices,
+    process_count,
+    process_index,
+    process_indices,
+)
 from tvmfun.transforms import (
     PrecisionPolicy,
     amp,
@@ -92,6 +101,7 @@ __all__ = [
     "device_get",
     "device_put",
     "devices",
+    "ensure_compile_time_eval",
     "errors",
     "eval_shape",
     "flatten_util",
@@ -106,10 +116,15 @@ __all__ = [
     "lax",
     "linear_transpose",
     "linearize",
+    "local_device_count",
+    "local_devices",
     "named_call",
     "named_scope",
     "numpy",
     "ops",
+    "process_count",
+    "process_index",
+    "process_indices",
     "random",
     "remat",
     "trace",

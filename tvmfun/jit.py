@@ -383,6 +383,8 @@ def jit(
     static_argnames: str | Sequence[str] = (),
     donate_argnums: int | Sequence[int] = (),
     donate_argnames: str | Sequence[str] = (),
+    keep_unused: bool = False,
+    inline: bool = False,
     dynamic_shapes: Any = None,
     target: Any = None,
 ) -> Any:
@@ -396,6 +398,8 @@ def jit(
         donate_argnums: positions of arguments the caller gives up: their memory may be used for the results, and
             using them afterwards raises ``DonatedArrayError``.
         donate_argnames: the same by name.
+        keep_unused: has no effect: arguments that are not used are not copied, and may be donated.
+        inline: has no effect: calls of compiled functions by others are always compiled into these.
         dynamic_shapes: axes whose size is known at call time only, so that one module serves every size: by argument
             name, ``{"images": {0: "b"}, "labels": {0: "b"}}``, or one item per positional argument. An item is
             None, ``{axis: name}``, a tuple with a name or None per axis, or a tree of such items that the argument's

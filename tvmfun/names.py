@@ -39,6 +39,8 @@ MODULES = (
     "tvmfun.scipy.special",
     "tvmfun.scipy.linalg",
     "tvmfun.scipy.stats",
+    "tvmfun.scipy.optimize",
+    "tvmfun.scipy.interpolate",
     "tvmfun.data",
     "tvmfun.checkpoints",
     "tvmfun.metrics",
@@ -56,7 +58,7 @@ RENAMED = {
 
 #: Why there is nothing of the names that match.
 REASONS = {
-    r"c(omplex|double|single)\w*|ComplexWarning|eig(vals)?|roots|sort_complex|schur|hessenberg": (
+    r"c(omplex|double|single)\w*|ComplexWarning|eig(vals)?|roots|sort_complex|rsf2csf|funm|dft|wofz|sph_harm_y": (
         "TVM has no complex numbers"
     ),
     r"\w*fft\w*|FftType": "it is about complex numbers, which TVM does not have",

@@ -397,5 +397,79 @@ def default_backend() -> str:
     return "cpu" if devices() == [tvm.cpu()] else "gpu"
 
 
+def local_devices(
+    process_index: int | None = None, backend: str | None = None, host_id: int | None = None
+) -> list[Any]:
+    """Returns the devices of this process, which are all that it knows; see :func:`devices`.
+
+    Args:
+        process_index: None or 0, the only process.
+        backend: the kind of devices.
+        host_id: None or 0.
+
+    Raises:
+        TargetError: for another process.
+
+    Source: ``jax.local_devices``.
+
+    >>> local_devices(backend="cpu")
+    [device(type='cpu', index=0)]
+    """
+    if process_index or host_id:
+        raise TargetError("local_devices", "there is one process", got=f"process_index={process_index or host_id!r}")
+    return devices(backend)
+
+
+def local_device_count(backend: str | None = None) -> int:
+    """Returns how many devices this process has; see :func:`local_devices`.
+
+    >>> local_device_count("cpu")
+    1
+    """
+    return len(local_devices(backend=backend))
+
+
+def process_count(backend: str | None = None) -> int:
+    """Returns the number of processes that a program runs in, which is 1.
+
+    Args:
+        backend: has no effect.
+
+    Source: ``jax.process_count``.
+
+    >>> process_count()
+    1
+    """
+    return 1
+
+
+def process_index(backend: str | None = None) -> int:
+    """Returns the position of this process among all, which is 0.
+
+    Args:
+        backend: has no effect.
+
+    Source: ``jax.process_index``.
+
+    >>> process_index()
+    0
+    """
+    return 0
+
+
+def process_indices(backend: str | None = None) -> list[int]:
+    """Returns the positions of all processes.
+
+    Args:
+        backend: has no effect.
+
+    Source: ``jax.process_indices``.
+
+    >>> process_indices()
+    [0]
+    """
+    return [0]
+
+
 def _names() -> list[str]:
     return ["cpu", *("cuda" for _ in devices("cuda")[:1])]

@@ -8,13 +8,13 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Hashable, Iterable
-from typing import Any, TypeVar
+from typing import Any, Protocol, TypeVar
 
 import optree
 
 from tvmfun import tree
 from tvmfun.boundary import publish
-from tvmfun.errors import ArgumentError
+from tvmfun.errors import ArgumentError, TreeError
 from tvmfun.key_paths import DictKey, FlattenedIndexKey, GetAttrKey, OwnKeyEntry, SequenceKey, keystr
 from tvmfun.names import missing as _missing
 from tvmfun.tree import KeyPath, register_dataclass
@@ -37,11 +37,14 @@ __all__ = [
     "DictKey",
     "FlattenedIndexKey",
     "GetAttrKey",
+    "KeyEntry",
     "KeyPath",
     "Partial",
     "PyTreeDef",
     "SequenceKey",
     "all_leaves",
+    "flatten_one_level",
+    "flatten_one_level_with_keys",
     "is_tree_node",
     "keystr",
     "register_dataclass",
@@ -295,6 +298,61 @@ def is_tree_node(cls: Hashable) -> bool:
     if isinstance(cls, type) and issubclass(cls, tuple) and hasattr(cls, "_fields"):
         return True
     return cls in optree.register_pytree_node.get(namespace="tvmfun")  # type: ignore[attr-defined]
+
+
+def flatten_one_level(tree: Any) -> tuple[list[Any], Hashable]:
+    """Returns the children of a container and its static data.
+
+    Args:
+        tree: a container.
+
+    Raises:
+        TreeError: if it is a leaf.
+
+    Source: ``jax.tree_util.flatten_one_level``.
+
+    >>> flatten_one_level({"b": [1, 2], "a": 3})
+    ([3, [1, 2]], ['a', 'b'])
+    """
+    children, static, *_ = _one_level("flatten_one_level", tree)
+    return list(children), static
+
+
+def flatten_one_level_with_keys(tree: Any) -> tuple[list[tuple[Any, Any]], Hashable]:
+    """Returns pairs of keys and children of a container, and its static data.
+
+    Args:
+        tree: a container.
+
+    Raises:
+        TreeError: if it is a leaf.
+
+    Source: ``jax.tree_util.flatten_one_level_with_keys``.
+
+    >>> flatten_one_level_with_keys(["x"])
+    ([(SequenceKey(idx=0), 'x')], None)
+    """
+    _, static, *_ = _one_level("flatten_one_level_with_keys", tree)
+    paths = tree_leaves_with_path(tree, is_leaf=lambda node: node is not tree)
+    return [(path[0], child) for path, child in paths], static
+
+
+def _one_level(name: str, tree: Any) -> Any:
+    if all_leaves([tree]):
+        raise TreeError(name, "a leaf has no children", got=type(tree).__name__, hint="a container")
+    return optree.tree_flatten_one_level(tree, none_is_leaf=False, namespace="tvmfun")
+
+
+class KeyEntry(Protocol):
+    """The type of the elements of key paths: anything that can be compared and hashed."""
+
+    def __hash__(self) -> int:
+        """The hash of the entry."""
+        ...
+
+    def __eq__(self, other: object) -> bool:
+        """Whether two entries are the same."""
+        ...
 
 
 def treedef_children(treedef: PyTreeDef) -> list[PyTreeDef]:

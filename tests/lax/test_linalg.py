@@ -8,6 +8,7 @@ import numpy as np
 import oracle
 import pytest
 from agreement import agree
+from derivatives import check as finite_differences
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from sampling import one_in
@@ -131,6 +132,124 @@ def test_full_svd(shape):
         np.testing.assert_allclose(
             np.swapaxes(q, -1, -2) @ q, np.broadcast_to(np.eye(q.shape[-1]), q.shape), atol=1e-14
         )
+
+
+SQUARE = [(4, 4), (2, 3, 3), (1, 1), (2, 2), (9, 9)]
+
+
+@pytest.mark.parametrize("shape", [*SQUARE, (2, 0, 3, 3)])
+def test_reductions(shape):
+    x = matrices(*shape)
+    check(lambda m, x: m.hessenberg(x), x, derivatives=False)
+    for lower in (True, False):
+        check(lambda m, x, lower=lower: m.tridiagonal(x, lower=lower), x, derivatives=False)
+    finite_differences(linalg.hessenberg, (x,))
+
+
+@pytest.mark.parametrize("shape", [*SQUARE, (2, 0, 0), (12, 12), (0, 3, 3)])
+@pytest.mark.parametrize("dtype", ["float64", "float32"])
+def test_schur(shape, dtype):
+    x = matrices(*shape).astype(dtype)
+    t, q = map(np.asarray, tvmfun.jit(linalg.schur)(x))
+    turned = np.swapaxes(q, -1, -2)
+    tolerance = 1e-12 if dtype == "float64" else 1e-4
+    np.testing.assert_allclose(q @ t @ turned, x, atol=tolerance)
+    np.testing.assert_allclose(q @ turned, np.broadcast_to(np.eye(shape[-1]), shape), atol=tolerance)
+    assert t.dtype == q.dtype == dtype
+    np.testing.assert_array_equal(np.tril(t, -2), np.zeros_like(t))
+    below = np.diagonal(t, -1, -2, -1)
+    assert not (below[..., 1:] * below[..., :-1]).any()
+    above, diagonal = np.diagonal(t, 1, -2, -1), np.diagonal(t, 0, -2, -1)
+    assert ((below == 0) | ((above * below < 0) & (diagonal[..., 1:] == diagonal[..., :-1]))).all()
+    if x.size:
+        values = [np.sort_complex(np.linalg.eigvals(y.astype("float64"))) for y in (x, t)]
+        np.testing.assert_allclose(*values, atol=100 * tolerance)
+    (alone,) = linalg.schur(x, compute_schur_vectors=False)
+    np.testing.assert_allclose(alone, t, atol=tolerance)
+
+
+def test_schur_of_hard_matrices():
+    ring = np.roll(np.eye(5), 1, axis=0)
+    block = np.array([[1.0, 2.0], [-2.0, 1.0]])
+    hard = [np.zeros((3, 3)), np.diag(np.ones(4), -1), ring, np.ones((5, 5)), np.array([[1e300, 1], [1e-300, 2.0]])]
+    for x in [*hard, np.kron(np.eye(2), block) + np.diag(np.ones(2), 2), hilbert(8), 1e-200 * m, *HARD.values()]:
+        t, q = map(np.asarray, linalg.schur(x))
+        assert np.abs(q @ t @ q.T - x).max() <= 1e-13 * np.abs(x).max()
+        assert is_orthogonal(q, 1e-13)
+    assert np.isnan(linalg.schur(np.full((3, 3), np.nan))[0]).all()
+
+
+@pytest.mark.parametrize("shape", [(4, 4), (2, 5, 3), (3, 1), (4, 0), (0, 4, 2)])
+def test_products_of_reflections(shape):
+    h, taus = (np.asarray(x) for x in tvmfun.numpy.linalg.qr(matrices(*shape), mode="raw"))
+    h = np.swapaxes(h, -1, -2).copy()
+    check(lambda m, a, taus: m.householder_product(a, taus), h, taus, derivatives=False)
+    if not h.size:
+        return
+    rows, columns = matrices(*shape[:-1], 2), np.swapaxes(matrices(*shape[:-1], 2), -1, -2).copy()
+    for left, c in ((True, rows), (False, columns)):
+        for transpose in (True, False):
+            multiply = lambda m, a, t, c, o={"left": left, "transpose": transpose}: m.ormqr(a, t, c, **o)
+            check(multiply, h, taus, c, derivatives=False)
+    finite_differences(linalg.householder_product, (h, taus))
+
+
+def test_raw_qr():
+    for shape in ((4, 4), (2, 5, 3), (3, 5), (3, 0)):
+        x = matrices(*shape)
+        with oracle.x64():
+            expected = jnp.linalg.qr(x, mode="raw")
+        for ours, theirs in zip(tvmfun.numpy.linalg.qr(x, mode="raw"), expected, strict=True):
+            np.testing.assert_allclose(ours, theirs, atol=1e-12)
+
+
+@pytest.mark.parametrize("shape", [(4, 4), (2, 5, 3), (3, 5), (1, 1), (3, 0)])
+def test_pivoted_qr(shape):
+    x = matrices(*shape)
+    for full in (True, False):
+        check(lambda m, x, full=full: m.qr(x, pivoting=True, full_matrices=full), x, derivatives=False)
+    finite_differences(lambda x: linalg.qr(x, pivoting=True, full_matrices=False)[:2], (x,), order=1)
+
+
+@pytest.mark.parametrize("lead", [(), (2,)])
+@pytest.mark.parametrize("size", [1, 2, 6])
+def test_tridiagonal_solve(lead, size):
+    dl, d, du = (matrices(*lead, size) for _ in range(3))
+    d[..., 0] = 0 if size > 1 else 1  # a pivot that must be exchanged
+    dl[..., 0] = du[..., -1] = 0
+    b = matrices(*lead, size, 3)
+    check(lambda m, *args: m.tridiagonal_solve(*args), dl, d, du, b, derivatives=False)
+    finite_differences(linalg.tridiagonal_solve, (dl, d, du, b), order=2, tolerance=1e-4)
+    singular = linalg.tridiagonal_solve(0 * dl, 0 * d, 0 * du, b, perturb_singular=True)
+    assert np.isfinite(singular).all()
+
+
+def test_cholesky_update():
+    r = np.swapaxes(np.linalg.cholesky(positive(5, 5)), -1, -2).copy()
+    w = matrices(5)
+    check(lambda m, r, w: m.cholesky_update(r, w), r, w, derivatives=False)
+    finite_differences(lambda r, w: linalg.cholesky_update(tvmfun.numpy.triu(r), w), (r, w), order=2)
+    both = linalg.cholesky_update(np.stack([r, 2 * r]), w)
+    np.testing.assert_allclose(both[1], np.linalg.cholesky(4 * r.T @ r + np.outer(w, w)).T, rtol=1e-10)
+    assert linalg.cholesky_update(np.zeros((0, 0)), np.zeros(0)).shape == (0, 0)
+
+
+def test_symmetric_product():
+    a, c = matrices(2, 4, 3), symmetric(2, 4, 4)
+    options = {"alpha": 2.0, "beta": -1.0, "symmetrize_output": True}
+    check(lambda m, a, c: m.symmetric_product(a, c, **options), a, c, derivatives=False)
+    np.testing.assert_allclose(linalg.symmetric_product(a, c), a @ np.swapaxes(a, -1, -2), rtol=1e-12)
+
+
+@pytest.mark.parametrize("shape", [(4, 4), (6, 3), (1, 1)])
+def test_qdwh(shape):
+    x = matrices(*shape)
+    check(lambda m, x: m.qdwh(x)[:2], x, derivatives=False)
+    u, _, count, converged = linalg.qdwh(x)
+    assert converged and 1 <= int(count) <= 8 and is_orthogonal(u, 1e-13)
+    padded = linalg.qdwh(np.pad(x, (0, 1), constant_values=7.0), dynamic_shape=shape)
+    np.testing.assert_allclose(np.asarray(padded[0])[:-1, :-1], u, atol=1e-12)
+    assert x.size == 1 or not linalg.qdwh(x, max_iterations=1)[3]
 
 
 # -- hard cases ------------------------------------------------------------------------------------------------
@@ -268,6 +387,21 @@ def test_in_vmap():
     np.testing.assert_allclose(shared, np.linalg.solve(np.triu(x[0]), b), atol=1e-12)
 
 
+def test_reductions_in_vmap():
+    x, v, b = matrices(3, 4, 4), matrices(3, 4), matrices(4, 2)
+
+    def all_of(x, v):
+        u, h, count, _ = linalg.qdwh(x)
+        updated = linalg.cholesky_update(tvmfun.numpy.triu(x) + 5 * np.eye(4), v)
+        solved = linalg.tridiagonal_solve(v, v + 4, v, b)
+        return *linalg.schur(x), *linalg.hessenberg(x), *linalg.qr(x, pivoting=True), u, h, count, updated, solved
+
+    found = tvmfun.jit(tvmfun.vmap(all_of))(x, v)
+    for i in range(3):
+        for ours, expected in zip(found, all_of(x[i], v[i]), strict=True):
+            np.testing.assert_allclose(ours[i], expected, atol=1e-11)
+
+
 def test_errors():
     x = np.ones((3, 4))
     for name, arguments in (("cholesky", (x,)), ("eigh", (x,)), ("triangular_solve", (x, x))):
@@ -280,5 +414,19 @@ def test_errors():
         linalg.triangular_solve(np.eye(3), np.ones((4, 2)), left_side=True)
     with pytest.raises(DtypeError, match=r"^\[lu\] .*float16"):
         linalg.lu(np.ones((2, 2), "float16"))
+    wrong = {
+        "cholesky_update": (np.eye(3), np.ones(2)),
+        "hessenberg": (x,),
+        "householder_product": (x, np.ones(2)),
+        "ormqr": (np.eye(3), np.ones(4), np.eye(3)),
+        "qdwh": (x,),
+        "schur": (x,),
+        "symmetric_product": (x, np.eye(4)),
+        "tridiagonal": (np.ones((0, 0)),),
+        "tridiagonal_solve": (np.ones(2), np.ones(3), np.ones(3), np.ones((3, 1))),
+    }
+    for name, arguments in wrong.items():
+        with pytest.raises(ShapeError, match=rf"^\[{name}\] "):
+            getattr(linalg, name)(*arguments)
     with pytest.raises(ShapeError, match=r"^\[lu_pivots_to_permutation\] "):
         linalg.lu_pivots_to_permutation(np.zeros(3, "int32"), 2)

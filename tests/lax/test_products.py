@@ -79,3 +79,27 @@ def test_batch_matmul():
             lax.batch_matmul(*map(np.ones, shapes))
     with pytest.raises(ShapeError, match=r"^\[dot\] "):
         lax.dot(np.ones((2, 3, 4)), np.ones((4, 5)))
+
+
+GROUPS = {"all rows": [2, 0, 3], "fewer rows": [1, 2, 0], "one group": [0, 5, 0]}
+
+
+@pytest.mark.parametrize("sizes", GROUPS)
+def test_ragged_dot(sizes):
+    rng = np.random.default_rng(0)
+    x, y = rng.normal(size=(5, 4)), rng.normal(size=(3, 4, 2))
+    agree(lambda lax, x, y, sizes: lax.ragged_dot(x, y, sizes), x, y, np.asarray(GROUPS[sizes], "int32"))
+
+
+def test_ragged_dot_of_other_types():
+    x, y, sizes = np.ones((4, 3), "float32"), np.ones((2, 3, 2), "float32"), np.asarray([1, 2])
+    assert lax.ragged_dot(x.astype("int8"), y.astype("int8"), sizes, preferred_element_type="int32").dtype == "int32"
+    assert lax.ragged_dot(x, y[:0], sizes[:0]).tolist() == [[0.0, 0.0]] * 4
+    assert lax.ragged_dot(x[:0], y, sizes).shape == (0, 2)
+    found = tvmfun.vmap(lambda x, s: lax.ragged_dot(x, y, s))(np.stack([x, 2 * x]), np.stack([sizes, sizes[::-1]]))
+    np.testing.assert_array_equal(found[1], [[6.0, 6.0]] * 3 + [[0.0, 0.0]])
+    for wrong in ((x, y[0], sizes), (x, y, sizes[:1]), (x[:, :2], y, sizes)):
+        with pytest.raises(ShapeError, match=r"^\[ragged_dot\] "):
+            lax.ragged_dot(*wrong)
+    with pytest.raises(ArgumentError, match="no offset"):
+        lax.ragged_dot(x, y, sizes, group_offset=1)

@@ -455,3 +455,34 @@ def test_value_and_derivative_are_those_of_jax(one: Case):
         np.testing.assert_allclose(np.asarray(got), want, rtol=1e-9, atol=1e-11)
     for got, want in zip(derivatives, gradients, strict=True):
         np.testing.assert_allclose(np.asarray(got), want, rtol=1e-8, atol=1e-10)
+
+
+#: What JAX does not compute in bfloat16, and where its rounding decides between two results.
+NOT_IN_BFLOAT16 = ("linalg.", "interp", "unwrap")
+
+
+def mapped(one: Case, library: Any, xp: Any, is_moving: list[bool]) -> Callable[..., Any]:
+    """The function for each example of the moving arguments, which are stacked along the first axis."""
+    leaves = tree.leaves if library is tvmfun else jax.tree.leaves
+    function = lambda *full: leaves(one.function(xp, *map(xp.asarray, full)))
+    return library.vmap(function, tuple(0 if moves else None for moves in is_moving))
+
+
+@pytest.mark.parametrize("one", ids())
+@pytest.mark.filterwarnings("ignore::RuntimeWarning")
+def test_batches_in_double_and_in_half_precision_are_those_of_jax(one: Case):
+    is_moving = [x.dtype == np.float64 for x in one.arguments]
+    if not one.differentiable or not any(is_moving):
+        pytest.skip("nothing is mapped")
+    for dtype, tolerance in ((dtypes.float64, 1e-9), (dtypes.bfloat16, 5e-2)):
+        if dtype == dtypes.bfloat16 and one.name.startswith(NOT_IN_BFLOAT16):
+            continue
+        # Near enough to the first example to be in the domain, too.
+        examples = lambda x, dtype=dtype: np.stack([x, 0.97 * x + 0.01]).astype(dtype)
+        full = [examples(x) if moves else x for x, moves in zip(one.arguments, is_moving, strict=True)]
+        with x64():
+            expected = [np.asarray(x) for x in mapped(one, jax, jnp, is_moving)(*full)]
+        for ours, theirs in zip(tvmfun.jit(mapped(one, tvmfun, tnp, is_moving))(*full), expected, strict=True):
+            assert ours.dtype == theirs.dtype or (ours.dtype.kind, theirs.dtype.kind) == ("i", "i")
+            wide = [np.asarray(x).astype(np.float64) for x in (ours, theirs)]
+            np.testing.assert_allclose(*wide, rtol=tolerance, atol=tolerance)

@@ -604,3 +604,13 @@ def test_random_programs_give_the_same_bits(kind: str, data):
     simple = tvmfun.trace(function)(*arguments).verify()
     assert simple.out_avals == plain.out_avals
     assert_same_bits(simple(*arguments), plain(*arguments))
+
+
+def test_sums_and_products_of_nothing_are_constants():
+    empty, rows = np.ones(0, np.float32), np.ones((3, 0), np.float32)
+    program = tvmfun.trace(lambda x: tnp.sum(x) + 1)(empty)
+    assert "sum" not in [equation.op.name for equation in program.equations]
+    # As something computed, the 0 made the compiler fail.
+    quotients = tvmfun.jit(lambda x, y: (1 / tnp.sum(x), 1 / tnp.vdot(x, x), 1 / tnp.sum(y, 1), 2 / tnp.prod(y, 1)))
+    for found, expected in zip(quotients(empty, rows), (np.inf, np.inf, [np.inf] * 3, [2.0] * 3), strict=True):
+        np.testing.assert_array_equal(found, expected)

@@ -33,10 +33,10 @@ import tvmfun.optim
 from tvmfun.errors import TvmfunError
 
 MODULES = (
-    "numpy", "numpy.linalg", "lax", "nn", "nn.functional", "nn.losses", "nn.init", "optim", "optim.tree",
+    "numpy", "numpy.linalg", "lax", "lax.linalg", "nn", "nn.functional", "nn.losses", "nn.init", "optim", "optim.tree",
     "optim.projections", "optim.contrib", "optim.assignment", "optim.perturbations", "random", "scipy.special",
-    "scipy.linalg", "scipy.stats", "scipy.signal", "scipy.ndimage", "tree", "tree_util", "flatten_util", "image",
-    "data", "checkpoints",
+    "scipy.linalg", "scipy.stats", "scipy.signal", "scipy.ndimage", "scipy.optimize", "scipy.interpolate",
+    "tree", "tree_util", "flatten_util", "image", "data", "checkpoints",
 )  # fmt: skip
 SECONDS = 120
 

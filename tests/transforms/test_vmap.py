@@ -88,6 +88,8 @@ COLLECTIVES = {
     "all_to_all": lambda m, x: m.lax.all_to_all(x, "i", 0, 1, tiled=True),
     "all_to_all back": lambda m, x: m.lax.all_to_all(x, "i", 1, 0, tiled=True),
     "all_to_all untiled": lambda m, x: m.lax.all_to_all(x, "i", 0, 0),
+    "pswapaxes": lambda m, x: m.lax.pswapaxes(x, "i", 0),
+    "pshuffle": lambda m, x: m.lax.pshuffle(x, "i", [*range(1, m.lax.axis_size("i")), 0]),
     "axis_index": lambda m, x: x * m.lax.axis_index("i"),
     "of what is not batched": lambda m, x: m.lax.psum(m.np.ones(3), "i") + m.np.sum(x),
 }
@@ -102,6 +104,17 @@ def test_collectives(name):
     same(lambda m: m.ops.grad(lambda x: m.np.sum(each(m)(x))), data)
     same(lambda m: m.ops.vmap(m.ops.grad(lambda x: m.np.sum(f(m, x) ** 2)), axis_name="i"), data)
     same(lambda m: m.ops.vmap(each(m)), np.stack([data, data * 2]))
+
+
+def test_pbroadcast():  # JAX's has no derivative
+    x = np.asarray([1.0, 2.0, 3.0])
+    each = tvmfun.vmap(lambda x: lax.pbroadcast(x, "i", 1) * x, axis_name="i")
+    np.testing.assert_array_equal(each(x), 2 * x)
+    np.testing.assert_array_equal(tvmfun.grad(lambda x: each(x).sum())(x), [2.0, 8.0, 2.0])
+    with pytest.raises(ArgumentError, match="position below 3"):
+        tvmfun.vmap(lambda x: lax.pbroadcast(x, "i", 3), axis_name="i")(x)
+    with pytest.raises(ArgumentError, match="each position"):
+        tvmfun.vmap(lambda x: lax.pshuffle(x, "i", [0, 0, 1]), axis_name="i")(x)
 
 
 def with_custom_vjp(m, x):

@@ -326,6 +326,10 @@ class DeviceArray(Array):
         """The device the buffer is on."""
         return _CPU if self.held() >= 0 else self.memory.tensor.device  # type: ignore[return-value]  # TVM extends it
 
+    def devices(self) -> set[Device]:
+        """Returns the set of the one device that the array is on, as in JAX."""
+        return {self.device}
+
     def __repr__(self) -> str:
         # Debuggers and tracebacks show arrays, also those that are gone.
         return f"Array(donated, {self.aval})" if self.is_deleted() else super().__repr__()

@@ -201,7 +201,7 @@ def bind(op: Op, args: tuple, params: dict) -> Any:
         return _STACK.traces[-1].apply(op, args, params)
     for arg in args:
         if isinstance(arg, Tracer):
-            raise arg.leak(op.name)
+            arg.concrete(op.name)  # always raises
     return _run_op(op, args, params)
 
 
@@ -239,6 +239,34 @@ def axis_size(name: str, where: str) -> Any:
         known = ", ".join(map(repr, _STACK.axes)) or "none"
         raise ArgumentError(where, f"no axis has the name {name!r} here", got=known, hint="vmap(f, axis_name=...)")
     return _STACK.axes[name]
+
+
+@contextmanager
+def ensure_compile_time_eval() -> Iterator[None]:
+    """A context in which ops compute their results, also while a function is being traced.
+
+    Their arguments must have data: they may not be values that are being traced.
+
+    Raises:
+        ConcretizationError: by an op in it, for an argument that is being traced.
+
+    Source: ``jax.ensure_compile_time_eval``.
+
+    >>> import tvmfun
+    >>> import tvmfun.numpy as tnp
+    >>> @tvmfun.jit
+    ... def shifted(x):
+    ...     with ensure_compile_time_eval():
+    ...         offset = float(tnp.sin(tnp.asarray(0.5)))  # a number, computed once
+    ...     return x + offset
+    >>> round(float(shifted(1.0)), 4)
+    1.4794
+    """
+    before, _STACK.traces = _STACK.traces, []
+    try:
+        yield
+    finally:
+        _STACK.traces = before
 
 
 def is_tracing() -> bool:

@@ -8,26 +8,23 @@ from __future__ import annotations
 from typing import Any
 
 from tvmfun import numpy as tnp
+from tvmfun.boundary import publish
 from tvmfun.core.array import Array
-from tvmfun.errors import ArgumentError, ShapeError
+from tvmfun.errors import ShapeError
 from tvmfun.lax import arrays, control_flow, indexing
+from tvmfun.lax.elements import stop_gradient
+from tvmfun.lax.matrices import matrices, square, vectors
+from tvmfun.lax.reflections import column_order, hessenberg, householder_product, ormqr, tridiagonal
+from tvmfun.lax.schur import schur
+from tvmfun.lax.tridiagonal import tridiagonal_solve
 from tvmfun.names import missing as _missing
 from tvmfun.numpy.promotion import operands
 from tvmfun.ops import decompositions, spectral
 
-
-def _matrices(name: str, *arrays: Any) -> list[Array]:
-    found = [tnp.asarray(x) for x in operands(name, *map(tnp.asarray, arrays), floating=True)]
-    if any(x.ndim < 2 for x in found):
-        raise ShapeError(name, "a matrix has two axes", got=", ".join(str(x.aval) for x in found))
-    return found
-
-
-def _square(name: str, x: Any) -> Array:
-    (x,) = _matrices(name, x)
-    if x.shape[-1] != x.shape[-2]:
-        raise ShapeError(name, "the matrix must be square", got=repr(x.aval))
-    return x
+__all__ = [
+    "cholesky", "cholesky_update", "eigh", "hessenberg", "householder_product", "lu", "lu_pivots_to_permutation",
+    "ormqr", "qdwh", "qr", "schur", "svd", "symmetric_product", "triangular_solve", "tridiagonal", "tridiagonal_solve",
+]  # fmt: skip
 
 
 def _symmetrized(x: Array) -> Array:
@@ -46,7 +43,7 @@ def cholesky(x: Any, *, symmetrize_input: bool = True) -> Array:
     >>> cholesky(tnp.asarray([[4.0, 2.0], [2.0, 5.0]])).tolist()
     [[2.0, 0.0], [1.0, 2.0]]
     """
-    x = _square("cholesky", x)
+    x = square("cholesky", x)
     return decompositions.cholesky(_symmetrized(x) if symmetrize_input else x)
 
 
@@ -81,7 +78,7 @@ def triangular_solve(
     a, b = (tnp.asarray(x) for x in operands(name, tnp.asarray(a), tnp.asarray(b), floating=True))
     if is_vector := b.ndim == a.ndim - 1:
         b = tnp.expand_dims(b, -1 if left_side else -2)
-    a, b = _matrices(name, a, b)
+    a, b = matrices(name, a, b)
     flags = {"lower": bool(lower), "unit_diagonal": bool(unit_diagonal)}
     if left_side:
         x = decompositions.triangular_solve(a, b, transpose_a=bool(transpose_a), **flags)
@@ -107,7 +104,7 @@ def lu(x: Any) -> tuple[Array, Array, Array]:
     >>> factors.tolist(), pivots.tolist(), permutation.tolist()
     ([[2.0, 2.0], [0.5, 1.0]], [1, 1], [1, 0])
     """
-    return decompositions.lu(*_matrices("lu", x))
+    return decompositions.lu(*matrices("lu", x))
 
 
 def lu_pivots_to_permutation(pivots: Any, permutation_size: int) -> Array:
@@ -132,20 +129,169 @@ def lu_pivots_to_permutation(pivots: Any, permutation_size: int) -> Array:
     return control_flow.fori_loop(0, pivots.shape[-1], exchange, first)
 
 
-def qr(x: Any, *, pivoting: bool = False, full_matrices: bool = True) -> tuple[Array, Array]:
+def qr(x: Any, *, pivoting: bool = False, full_matrices: bool = True) -> Any:
     """Returns ``(q, r)`` with ``q @ r = x``, orthonormal columns in ``q`` and an upper triangular ``r``.
 
     Args:
         x: matrices, float32 or float64.
-        pivoting: must be False: columns stay in their order.
+        pivoting: whether to exchange columns, so that the diagonal of ``r`` descends in size. The result is ``(q, r,
+            p)`` then, with ``q @ r = x[:, p]``.
         full_matrices: whether ``q`` is square; otherwise it has at most as many columns as ``x``. A ``q`` with more
             columns than ``x`` has no derivative.
 
-    Source: ``jax.lax.linalg.qr``.
+    Source: ``jax.lax.linalg.qr``; Golub and Van Loan, "Matrix Computations" (2013), algorithm 5.4.1.
+
+    >>> q, r, p = qr(tnp.asarray([[1.0, 0.0], [0.0, -3.0]]), pivoting=True)
+    >>> p.tolist(), tnp.abs(r).tolist()
+    ([1, 0], [[3.0, 0.0], [0.0, 1.0]])
     """
-    if pivoting:
-        raise ArgumentError("qr", "the columns stay in their order", got="pivoting=True", hint="svd")
-    return decompositions.qr(*_matrices("qr", x), full=bool(full_matrices))
+    (x,) = matrices("qr", x)
+    if not pivoting:
+        return decompositions.qr(x, full=bool(full_matrices))
+    order = column_order(stop_gradient(x))
+    columns = tnp.take_along_axis(x, order[..., None, :], -1)
+    return (*decompositions.qr(columns, full=bool(full_matrices)), order)
+
+
+def cholesky_update(r_matrix: Any, w_vector: Any) -> Array:
+    r"""Returns the upper triangular factor of :math:`R^\top R + w w^\top`.
+
+    Args:
+        r_matrix: :math:`R`, upper triangular matrices with a positive diagonal.
+        w_vector: :math:`w`, vectors.
+
+    Raises:
+        ShapeError: if the shapes do not fit.
+
+    Source: Golub and Van Loan, "Matrix Computations" (2013), section 6.5.4; ``jax.lax.linalg.cholesky_update``.
+
+    >>> cholesky_update(tnp.asarray([[3.0]]), tnp.asarray([4.0])).tolist()
+    [[5.0]]
+    """
+    name = "cholesky_update"
+    r, w = vectors(name, r_matrix, w_vector)
+    r = square(name, r)
+    if w.shape[-1] != r.shape[-1]:
+        raise ShapeError(name, "the vector must have an element for each row", got=f"{r.aval} and {w.aval}")
+    lead = tnp.broadcast_shapes(r.shape[:-2], w.shape[:-1])
+    r, w = tnp.broadcast_to(r, (*lead, *r.shape[-2:])), tnp.broadcast_to(w, (*lead, w.shape[-1]))
+    if not r.size:
+        return r
+    index = tnp.arange(r.shape[-1])
+
+    def rotate(w: Array, row: tuple) -> tuple[Array, Array]:
+        row, k = row
+        at = lambda x: tnp.sum(tnp.where(index == k, x, 0), axis=-1, keepdims=True)
+        length = tnp.hypot(at(row), at(w))
+        cosine, sine = at(row) / length, at(w) / length
+        turned = cosine * w - sine * row
+        return tnp.where(index > k, turned, 0), tnp.where(index >= k, cosine * row + sine * w, 0)
+
+    _, rows = control_flow.scan(rotate, w, (tnp.moveaxis(r, -2, 0), index))
+    return tnp.moveaxis(rows, 0, -2)
+
+
+def symmetric_product(
+    a_matrix: Any, c_matrix: Any, *, alpha: float = 1.0, beta: float = 0.0, symmetrize_output: bool = False
+) -> Array:
+    r"""Returns :math:`\alpha A A^\top + \beta C` for a symmetric :math:`C`.
+
+    Args:
+        a_matrix: :math:`A`, m x n matrices.
+        c_matrix: :math:`C`, m x m matrices.
+        alpha: a number.
+        beta: a number.
+        symmetrize_output: whether to copy the lower triangle into the upper one.
+
+    Raises:
+        ShapeError: if the shapes do not fit.
+
+    Source: ``jax.lax.linalg.symmetric_product``.
+
+    >>> symmetric_product(tnp.asarray([[1.0], [2.0]]), tnp.eye(2), beta=3.0).tolist()
+    [[4.0, 2.0], [2.0, 7.0]]
+    """
+    name = "symmetric_product"
+    a, c = matrices(name, a_matrix, c_matrix)
+    if c.shape != (*a.shape[:-1], a.shape[-2]):
+        raise ShapeError(name, "the second matrix must have the shape of the product", got=f"{a.aval} and {c.aval}")
+    result = alpha * (a @ tnp.matrix_transpose(a)) + beta * c
+    return tnp.tril(result) + tnp.matrix_transpose(tnp.tril(result, -1)) if symmetrize_output else result
+
+
+def qdwh(
+    x: Any,
+    *,
+    is_hermitian: bool = False,
+    max_iterations: int | None = None,
+    eps: float | None = None,
+    dynamic_shape: tuple[int, int] | None = None,
+) -> tuple[Array, Array, Array, Array]:
+    r"""Returns the polar decomposition :math:`X = U H` by Halley's iteration with dynamic weights.
+
+    Args:
+        x: a matrix with independent columns.
+        is_hermitian: has no effect, as in JAX.
+        max_iterations: the most iterations; 10 by default.
+        eps: the precision; by default that of the dtype. Iterations end when one changes :math:`U` by less than its
+            norm times :math:`(4 \epsilon)^{1/3}`.
+        dynamic_shape: the shape of the upper left part of ``x`` that is meant, with zeros around it.
+
+    Returns:
+        ``(u, h, iterations, converged)``: orthonormal columns, a positive definite matrix, how many iterations there
+        were, and whether they ended before there were too many.
+
+    Raises:
+        ShapeError: if ``x`` has more columns than rows, or is not one matrix.
+
+    Source: Nakatsukasa, Bai and Gygi, "Optimizing Halley's iteration for computing the matrix polar decomposition"
+    (2010).
+
+    >>> u, h, _, converged = qdwh(tnp.asarray([[0.0, -2.0], [2.0, 0.0]]))
+    >>> [round(float(value), 4) for value in tnp.diag(h)], bool(converged)
+    ([2.0, 2.0], True)
+    """
+    name = "qdwh"
+    (x,) = matrices(name, x)
+    m, n = x.shape[-2:]
+    if x.ndim != 2 or m < n:
+        raise ShapeError(name, "there must be one matrix, with at least as many rows as columns", got=repr(x.aval))
+    if dynamic_shape is not None:
+        rows, columns = dynamic_shape
+        x = tnp.where((tnp.arange(m)[:, None] < rows) & (tnp.arange(n) < columns), x, 0)
+    eps = float(tnp.finfo(x.dtype).eps) if eps is None else eps
+    limit = 10 if max_iterations is None else max_iterations
+    # The largest singular value is at most `above`, and the smallest, when scaled, at least `lowest`.
+    above = tnp.sqrt(tnp.sum(tnp.abs(x), axis=0).max(initial=0) * tnp.sum(tnp.abs(x), axis=1).max(initial=0))
+    start = x / tnp.where(above > 0, above, 1)
+    eye = tnp.eye(n, dtype=x.dtype)
+    inverse = triangular_solve(decompositions.qr(start, full=False)[1], eye, left_side=True)
+    lowest = 1 / tnp.sqrt(tnp.sum(inverse * inverse))
+    lowest = tnp.where(lowest > eps, tnp.minimum(lowest, 1), eps)  # also if that is NaN
+
+    def is_unfinished(state: tuple) -> Array:
+        return (state[2] < limit) & tnp.logical_not(state[3])
+
+    def step(state: tuple) -> tuple:
+        u, least, count, _ = state
+        square = least * least
+        root = tnp.cbrt(4 * (1 - square) / (square * square))
+        inner = tnp.sqrt(1 + root)
+        a = inner + 0.5 * tnp.sqrt(8 - 4 * root + 8 * (2 - square) / (square * inner))
+        b = (a - 1) ** 2 / 4
+        c = a + b - 1
+        q, _ = decompositions.qr(tnp.concatenate([tnp.sqrt(c) * u, eye]), full=False)
+        turned = b / c * u + (a - b / c) / tnp.sqrt(c) * (q[:m] @ q[m:].T)
+        least = tnp.minimum(least * (a + b * square) / (1 + c * square), 1)
+        change = tnp.sqrt(tnp.sum((turned - u) ** 2))
+        nearly = (4 * eps) ** (1 / 3)
+        converged = (change <= tnp.sqrt(tnp.sum(turned**2)) * nearly) & (least >= 1 - nearly)
+        return turned, least, count + 1, converged
+
+    begin = (start, lowest, tnp.zeros((), "int32"), tnp.zeros((), "bool"))
+    u, _, count, converged = control_flow.while_loop(is_unfinished, step, begin) if x.size else begin
+    h = u.T @ x
+    return u, (h + h.T) / 2, count, converged
 
 
 def eigh(
@@ -171,7 +317,7 @@ def eigh(
     >>> values.tolist()
     [1.0, 2.0]
     """
-    x = _square("eigh", x)
+    x = square("eigh", x)
     if symmetrize_input:
         x = _symmetrized(x)
     w, v = spectral.eigh(x if lower or symmetrize_input else decompositions.transpose(x))
@@ -197,7 +343,7 @@ def svd(
     >>> svd(tnp.asarray([[3.0, 0.0], [0.0, -4.0]]), compute_uv=False).tolist()
     [4.0, 3.0]
     """
-    (x,) = _matrices("svd", x)
+    (x,) = matrices("svd", x)
     if subset_by_index is not None:
         result = tnp.linalg.svd(x, full_matrices, compute_uv, subset_by_index=subset_by_index)
         return tuple(result) if compute_uv else result
@@ -206,3 +352,4 @@ def svd(
 
 
 __getattr__ = _missing(__name__)
+publish(globals())

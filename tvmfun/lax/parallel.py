@@ -159,3 +159,64 @@ def all_to_all(x: Any, axis_name: str, split_axis: int, concat_axis: int, *, til
         return collective.all_to_all(leaf, axis_names=names, size=size, split=split, concat=concat)
 
     return _each("all_to_all", x, axis_name, exchange)
+
+
+def pshuffle(x: Any, axis_name: str, perm: Sequence[int]) -> Any:
+    """Returns for each example the value of another one: that at the position ``perm[i]`` for the one at ``i``.
+
+    Args:
+        x: a tree of arrays.
+        axis_name: the name of the axis.
+        perm: a permutation of all positions.
+
+    Raises:
+        ArgumentError: if it is not one.
+
+    >>> import tvmfun
+    >>> tvmfun.vmap(lambda x: pshuffle(x, "i", [2, 0, 1]), axis_name="i")(tnp.asarray([0, 10, 20])).tolist()
+    [20, 0, 10]
+    """
+    order = [int(i) for i in perm]
+    if sorted(order) != list(range(axis_size(axis_name))):
+        raise ArgumentError("pshuffle", "there must be each position of the axis once", got=repr(order))
+    return ppermute(x, axis_name, list(zip(order, range(len(order)), strict=True)))
+
+
+def pbroadcast(x: Any, axis_name: AxisName, source: int) -> Any:
+    """Returns for each example the value of the one at the position ``source``.
+
+    Args:
+        x: a tree of arrays.
+        axis_name: the name of the axis.
+        source: a position.
+
+    Raises:
+        ArgumentError: if there is no such position.
+
+    >>> import tvmfun
+    >>> tvmfun.vmap(lambda x: pbroadcast(x, "i", 1), axis_name="i")(tnp.asarray([0, 10, 20])).tolist()
+    [10, 10, 10]
+    """
+    size = axis_size(axis_name)
+    if not 0 <= source < size:
+        raise ArgumentError("pbroadcast", f"the source must be a position below {size}", got=repr(source))
+
+    def broadcast(leaf: Any) -> Array:
+        return tnp.asarray(leaf[source])
+
+    return tree.map(broadcast, all_gather(x, axis_name))  # type: ignore[arg-type]
+
+
+def pswapaxes(x: Any, axis_name: str, axis: int) -> Any:
+    """Exchanges the named axis and an axis of the same size, which every example has.
+
+    Args:
+        x: a tree of arrays.
+        axis_name: the name of the axis.
+        axis: the other axis.
+
+    >>> import tvmfun
+    >>> tvmfun.vmap(lambda x: pswapaxes(x, "i", 0), axis_name="i")(tnp.asarray([[0, 1], [2, 3]])).tolist()
+    [[0, 2], [1, 3]]
+    """
+    return all_to_all(x, axis_name, axis, axis)

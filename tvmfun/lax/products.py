@@ -8,10 +8,11 @@ from typing import Any
 from tvmfun import numpy as tnp
 from tvmfun.core.array import Array
 from tvmfun.errors import ArgumentError, ShapeError
+from tvmfun.lax.control_flow import scan
 from tvmfun.numpy.manipulation import normalize_axis
 from tvmfun.numpy.precision import check_precision
 from tvmfun.numpy.precision import dot_general as products_of
-from tvmfun.numpy.promotion import operands
+from tvmfun.numpy.promotion import operands, require_integer
 
 
 def dot_general(
@@ -95,3 +96,55 @@ def batch_matmul(lhs: Any, rhs: Any, precision: Any = None) -> Array:
         raise ShapeError("batch_matmul", "both arrays must be stacks of matrices", got=f"{lhs.aval} and {rhs.aval}")
     lead = tuple(range(lhs.ndim - 2))
     return dot_general(lhs, rhs, (((lhs.ndim - 1,), (rhs.ndim - 2,)), (lead, lead)), precision)
+
+
+def ragged_dot(
+    lhs: Any,
+    rhs: Any,
+    group_sizes: Any,
+    precision: Any = None,
+    preferred_element_type: Any = None,
+    group_offset: Any = None,
+) -> Array:
+    """Returns the product of groups of rows with a matrix for each group.
+
+    All rows are multiplied by each matrix, one matrix after the other, and those of its group are kept.
+
+    Args:
+        lhs: an m x k matrix, the rows of a group one after the other.
+        rhs: a k x n matrix for each of g groups.
+        group_sizes: how many rows each group has, g integers. Rows after the last group have the result 0.
+        precision: as for :func:`dot_general`.
+        preferred_element_type: as for :func:`dot_general`.
+        group_offset: only None.
+
+    Raises:
+        ArgumentError: for a ``group_offset``.
+        ShapeError: if the shapes do not fit.
+
+    Source: ``jax.lax.ragged_dot``.
+
+    >>> x, matrices = tnp.ones((3, 1)), tnp.asarray([[[1.0]], [[5.0]]])
+    >>> ragged_dot(x, matrices, tnp.asarray([2, 1])).ravel().tolist()
+    [1.0, 1.0, 5.0]
+    """
+    name = "ragged_dot"
+    if group_offset is not None:
+        raise ArgumentError(name, "all groups are here, so there is no offset", got=f"group_offset={group_offset!r}")
+    x, matrices, sizes = tnp.asarray(lhs), tnp.asarray(rhs), tnp.asarray(group_sizes)
+    require_integer(name, sizes)
+    fits = x.ndim == 2 and matrices.ndim == 3 and sizes.shape == matrices.shape[:1]
+    if not fits or x.shape[1] != matrices.shape[1]:
+        what = "there must be a matrix, one with as many rows as it has columns for each group, and sizes of the groups"
+        raise ShapeError(name, what, got=f"{x.aval}, {matrices.aval} and {sizes.aval}")
+    ends = tnp.cumsum(sizes)
+    row = tnp.arange(x.shape[0], dtype=ends.dtype)[:, None]
+
+    def step(total: Array, group: tuple) -> tuple[Array, None]:
+        matrix, begin, end = group
+        product = dot_general(x, matrix, (((1,), (0,)), ((), ())), precision, preferred_element_type)
+        return tnp.where((row >= begin) & (row < end), product, total), None
+
+    dtype = tnp.result_type(x, matrices) if preferred_element_type is None else preferred_element_type
+    total = tnp.zeros((x.shape[0], matrices.shape[2]), dtype)
+    return scan(step, total, (matrices, ends - sizes, ends))[0] if matrices.shape[0] else total

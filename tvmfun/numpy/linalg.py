@@ -161,10 +161,16 @@ def qr(a: Any, mode: str = "reduced") -> Any:
     Args:
         a: the matrices.
         mode: ``"reduced"`` for as many columns as the smaller side has, ``"complete"`` for a square matrix, ``"r"``
-            for the triangular one alone.
+            for the triangular one alone, ``"raw"`` for ``(h, tau)``: the Householder reflections of which the first is
+            made, and the triangular one, in transposed matrices; and the factors of the reflections.
     """
-    if mode not in ("reduced", "complete", "r"):
-        raise ArgumentError("qr", "the mode is 'reduced', 'complete' or 'r'", got=repr(mode))
+    if mode not in ("reduced", "complete", "r", "raw"):
+        raise ArgumentError("qr", "the mode is 'reduced', 'complete', 'r' or 'raw'", got=repr(mode))
+    if mode == "raw":
+        from tvmfun.lax.reflections import triangularized  # lax is made of numpy
+
+        h, taus = triangularized(_matrix("qr", a))
+        return matrix_transpose(h), taus
     q, r = ops.qr(_matrix("qr", a), full=mode == "complete")
     return r if mode == "r" else QRResult(q, r)
 

@@ -9,12 +9,13 @@ import numpy as np
 from tvm import te
 
 from tvmfun import dtypes
+from tvmfun.core import dims
 from tvmfun.core.array import Array, ShapeDtype
 from tvmfun.core.op import Op, dtype_name, plain, register
 from tvmfun.core.trace import argument, producer
 from tvmfun.errors import DtypeError, ShapeError
 from tvmfun.ops import shape as shapes
-from tvmfun.ops.simplify import made_by
+from tvmfun.ops.simplify import as_result, made_by
 
 Ints = tuple[int, ...]
 
@@ -81,7 +82,12 @@ def _dot_vjp(side: int, g: Array, out: Array, x: Array, y: Array, *, contract, b
 
 
 def _dot_simplify(x: Array, y: Array, *, contract, batch) -> Array | None:
-    """Permuted factors are read where they lie, if that keeps the order of the axes of the result."""
+    """Permuted factors are read where they lie, if that keeps the order of the axes of the result.
+
+    Sums of no products are zeros.
+    """
+    if any(not dims.is_dynamic(x.shape[axis]) and x.shape[axis] == 0 for axis in contract[0]):
+        return as_result(x.dtype.type(0), _dot_shape(x.aval, y.aval, contract=contract, batch=batch))
     for side, factor in enumerate((x, y)):
         if not made_by(factor, "permute_dims"):
             continue

@@ -18,7 +18,7 @@ from tvmfun.core.trace import argument
 from tvmfun.errors import DtypeError, ShapeError
 from tvmfun.ops import pointwise as pw
 from tvmfun.ops import shape as shapes
-from tvmfun.ops.simplify import made_by
+from tvmfun.ops.simplify import as_result, made_by
 
 Ints = tuple[int, ...]
 
@@ -149,9 +149,12 @@ def _reduction(name: str, combine: Callable, vjp: Callable, relax_function: Call
 
 
 def _reduce_simplify(op: Op, x: Any, axis: Ints) -> Any:
-    """Reduces what a repetition repeats, not the repetitions."""
+    """Reduces what a repetition repeats, not the repetitions; the sum and the product of no elements are constants."""
     if not axis:
         return x
+    if (op is sum or op is prod) and any(not dims.is_dynamic(x.shape[i]) and x.shape[i] == 0 for i in axis):
+        # The compiler would fail where it divides by the 0 that it then sees.
+        return as_result(x.dtype.type(0 if op is sum else 1), op.shape(x.aval, axis=axis))
     if not made_by(x, "broadcast_to"):
         return None
     inner = argument(x, 0)

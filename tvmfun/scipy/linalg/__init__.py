@@ -1,8 +1,7 @@
 """Linear algebra with the names and arguments of ``jax.scipy.linalg``, for float32 and float64.
 
-Missing are functions whose results are complex (``dft``, ``rsf2csf``), those that need a Schur decomposition
-(``schur``, ``hessenberg``, ``funm``), ``fiedler_companion`` and ``qr_multiply``. Matrices that depend
-on a size only are float32.
+Missing are ``dft``, ``rsf2csf`` and ``funm``, whose results are complex. Matrices that depend on a size only are
+float32.
 """
 
 from tvmfun.boundary import publish as _publish
@@ -15,11 +14,14 @@ from tvmfun.scipy.linalg.solvers import (
     det,
     eigh,
     eigh_tridiagonal,
+    hessenberg,
     inv,
     lu,
     lu_factor,
     lu_solve,
     qr,
+    qr_multiply,
+    schur,
     solve,
     solve_triangular,
     svd,
@@ -30,6 +32,7 @@ from tvmfun.scipy.linalg.special_matrices import (
     companion,
     convolution_matrix,
     fiedler,
+    fiedler_companion,
     hadamard,
     hankel,
     helmert,
@@ -43,9 +46,9 @@ from tvmfun.scipy.linalg.special_matrices import (
 
 __all__ = [
     "block_diag", "cho_factor", "cho_solve", "cholesky", "circulant", "companion", "convolution_matrix", "det", "eigh",
-    "eigh_tridiagonal", "expm", "expm_frechet", "fiedler", "hadamard", "hankel", "helmert", "hilbert", "inv",
-    "invhilbert", "invpascal", "leslie", "lu", "lu_factor", "lu_solve", "pascal", "polar", "qr", "solve",
-    "solve_sylvester", "solve_triangular", "sqrtm", "svd", "toeplitz",
+    "eigh_tridiagonal", "expm", "expm_frechet", "fiedler", "fiedler_companion", "hadamard", "hankel", "helmert",
+    "hessenberg", "hilbert", "inv", "invhilbert", "invpascal", "leslie", "lu", "lu_factor", "lu_solve", "pascal",
+    "polar", "qr", "qr_multiply", "schur", "solve", "solve_sylvester", "solve_triangular", "sqrtm", "svd", "toeplitz",
 ]  # fmt: skip
 
 __getattr__ = _missing(__name__)

@@ -252,21 +252,110 @@ def qr(
         lwork: has no effect.
         mode: ``"full"`` for a square ``q``, ``"economic"`` for one with at most the columns of ``a``, or ``"r"`` for
             ``(r,)`` alone.
-        pivoting: only False.
+        pivoting: whether to exchange columns, so that the diagonal of ``r`` descends in size. The result has their
+            order, ``p``, as its last element then, with ``q @ r = a[:, p]``.
         check_finite: has no effect.
 
     Raises:
-        ArgumentError: for another mode, or pivoting.
+        ArgumentError: for another mode.
 
     >>> [x.shape for x in qr(tnp.ones((3, 2)), mode="economic")]
     [(3, 2), (2, 2)]
     """
-    if pivoting:
-        raise ArgumentError("qr", "there is no pivoting", got="pivoting=True")
     if mode not in ("full", "economic", "r"):
         raise ArgumentError("qr", "the mode must be 'full', 'economic' or 'r'", got=repr(mode))
-    q, r = lax.linalg.qr(*matrices("qr", a), full_matrices=mode != "economic")
-    return (r,) if mode == "r" else (q, r)
+    result = lax.linalg.qr(*matrices("qr", a), pivoting=bool(pivoting), full_matrices=mode != "economic")
+    return result[1:] if mode == "r" else result
+
+
+def qr_multiply(
+    a: Any,
+    c: Any,
+    mode: str = "right",
+    pivoting: bool = False,
+    conjugate: bool = False,
+    overwrite_a: bool = False,
+    overwrite_c: bool = False,
+) -> tuple[Array, ...]:
+    """Returns ``(c @ q, r)`` or ``(q @ c, r)`` of the decomposition ``q @ r = a`` that :func:`qr` calls economic.
+
+    Args:
+        a: matrices.
+        c: matrices, or a vector.
+        mode: ``"right"`` for ``c @ q``, ``"left"`` for ``q @ c``.
+        pivoting: whether to exchange columns of ``a``; their order is the third element of the result.
+        conjugate: has no effect, as the next two.
+        overwrite_a: has no effect.
+        overwrite_c: has no effect.
+
+    Raises:
+        ArgumentError: for another mode.
+        ShapeError: if the shapes do not fit.
+
+    >>> product, r = qr_multiply(tnp.asarray([[3.0], [4.0]]), tnp.asarray([1.0, 0.0]))
+    >>> [round(float(x), 4) for x in (product[0], r[0, 0])]
+    [-0.6, -5.0]
+    """
+    name = "qr_multiply"
+    if mode not in ("right", "left"):
+        raise ArgumentError(name, "the mode must be 'right' or 'left'", got=repr(mode))
+    a, c = (tnp.asarray(x) for x in operands(name, tnp.asarray(a), tnp.asarray(c), floating=True))
+    (a,) = matrices(name, a)
+    q, *rest = qr(a, mode="economic", pivoting=pivoting)
+    fits = c.ndim and c.shape[-1 if mode == "right" or c.ndim == 1 else -2] == q.shape[-2 if mode == "right" else -1]
+    if not fits:
+        raise ShapeError(name, "the second matrix does not fit the orthogonal one", got=f"{a.aval} and {c.aval}")
+    return (c @ q if mode == "right" else q @ c, *rest)
+
+
+def hessenberg(a: Any, *, calc_q: bool = False, overwrite_a: bool = False, check_finite: bool = True) -> Any:
+    """Returns ``h``, or ``(h, q)`` with ``a = q @ h @ q.T``, where ``h`` has zeros below the first subdiagonal.
+
+    Args:
+        a: square matrices.
+        calc_q: whether to return ``q``, which is orthogonal, too.
+        overwrite_a: has no effect.
+        check_finite: has no effect.
+
+    Raises:
+        ShapeError: if the matrices are not square.
+
+    >>> h = hessenberg(tnp.asarray([[1.0, 2.0, 3.0], [3.0, 1.0, 1.0], [4.0, 1.0, 1.0]]))
+    >>> [round(float(x), 4) for x in h[:, 0]]
+    [1.0, -5.0, 0.0]
+    """
+    a = square("hessenberg", a)
+    reduced, taus = lax.linalg.hessenberg(a)
+    h = tnp.triu(reduced, -1)
+    if not calc_q:
+        return h
+    size = a.shape[-1]
+    if size < 2:
+        return h, tnp.ones_like(h)
+    inner = lax.linalg.householder_product(reduced[..., 1:, :-1], taus)
+    q = tnp.pad(inner, (*(((0, 0),) * (a.ndim - 2)), (1, 0), (1, 0)))
+    return h, q.at[..., 0, 0].set(1)
+
+
+def schur(a: Any, output: str = "real") -> tuple[Array, Array]:
+    """Returns ``(t, z)`` with ``a = z @ t @ z.T``, an orthogonal ``z``, and blocks on the diagonal of ``t``.
+
+    Args:
+        a: square matrices.
+        output: only ``"real"``: ``t`` is upper triangular but for a block of two rows and columns on the diagonal for
+            each pair of complex eigenvalues.
+
+    Raises:
+        ArgumentError: for another output.
+        ShapeError: if the matrices are not square.
+
+    >>> t, z = schur(tnp.asarray([[0.0, -1.0], [1.0, 0.0]]))
+    >>> t.tolist()
+    [[0.0, -1.0], [1.0, 0.0]]
+    """
+    if output != "real":
+        raise ArgumentError("schur", "the output must be 'real': there are no complex numbers", got=repr(output))
+    return lax.linalg.schur(square("schur", a))
 
 
 def svd(

@@ -158,6 +158,30 @@ def fiedler(a: Any) -> Array:
     return tnp.abs(a[..., :, None] - a[..., None, :])
 
 
+def fiedler_companion(a: Any) -> Array:
+    """Returns the matrices with five diagonals whose eigenvalues are the roots of polynomials, high powers first.
+
+    Args:
+        a: the coefficients, vectors whose first element is not 0.
+
+    Source: Fiedler, "A note on companion matrices" (2003).
+
+    >>> fiedler_companion(tnp.asarray([1.0, -3.0, 2.0])).tolist()
+    [[3.0, -2.0], [1.0, 0.0]]
+    """
+    (a,) = _vectors("fiedler_companion", a, least=1, floating=True)
+    size = a.shape[-1] - 1
+    # Where 0, 1 and the negative coefficients go.
+    index = np.zeros((size, size), np.int32)
+    for k in range(1, size + 1):
+        index[2 * ((k - 1) // 2), max(2 * (k // 2) - 1, 0)] = k + 1
+    for k in range(1, size):
+        row, column = (k, max(k - 2, 0)) if k % 2 else (k - 2, k)
+        index[row, column] = 1
+    constants = tnp.broadcast_to(tnp.asarray([0, 1], a.dtype), (*a.shape[:-1], 2))
+    return tnp.take(tnp.concatenate([constants, -a[..., 1:] / a[..., :1]], axis=-1), index, axis=-1)
+
+
 def hilbert(n: int) -> Array:
     """Returns the matrix with the elements ``1 / (i + j + 1)``, float32.
 

@@ -1,6 +1,6 @@
 """Distributions and functions of samples, with the names and arguments of ``jax.scipy.stats``.
 
-Each distribution is a module with ``logpdf``, ``pdf``, ``cdf`` and so on. There is no ``gaussian_kde``.
+Each distribution is a module with ``logpdf``, ``pdf``, ``cdf`` and so on.
 """
 
 from tvmfun.boundary import publish as _publish
@@ -33,6 +33,7 @@ from tvmfun.scipy.stats import (
     vonmises,
     wrapcauchy,
 )
+from tvmfun.scipy.stats.kernel_density import gaussian_kde
 from tvmfun.scipy.stats.ranks import mode, rankdata, sem
 
 _DISTRIBUTIONS = (
@@ -51,6 +52,7 @@ __all__ = [
     "dirichlet",
     "expon",
     "gamma",
+    "gaussian_kde",
     "gennorm",
     "geom",
     "gumbel_l",
