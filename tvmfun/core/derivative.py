@@ -358,7 +358,7 @@ def _recipe(
 
 
 def _is_cheap(equation: Equation) -> bool:
-    if equation.op.kind not in ("pointwise", "injective") or len(equation.outputs) > 1:
+    if equation.op.kind not in ("pointwise", "injective") or len(equation.outputs) != 1:
         return False
     return equation.op.is_inexpensive(equation.outputs[0].aval.dtype)
 
