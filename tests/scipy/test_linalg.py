@@ -1,6 +1,8 @@
 """Linear algebra against SciPy and JAX, with derivatives and batches."""
 
 import derivatives
+from typing import Any
+
 import numpy as np
 import pytest
 import scipy.linalg
@@ -92,7 +94,8 @@ def test_qr_with_pivoting(shape):
     x = RNG.normal(size=shape) * 10.0 ** np.arange(shape[1])[::-1]
     for mode in ("full", "economic", "r"):
         *q, r, p = linalg.qr(x, mode=mode, pivoting=True)
-        *_, expected, order = scipy.linalg.qr(x, mode=mode, pivoting=True) if x.size else (np.zeros_like(r), [])
+        reference: Any = scipy.linalg.qr(x, mode=mode, pivoting=True) if x.size else (np.zeros_like(r), [])
+        *_, expected, order = reference
         np.testing.assert_array_equal(p, order)
         np.testing.assert_allclose(r, expected, rtol=1e-10, atol=1e-10 * np.abs(x).max(initial=0))
         if q:
