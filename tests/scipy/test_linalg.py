@@ -1,8 +1,8 @@
 """Linear algebra against SciPy and JAX, with derivatives and batches."""
 
-import derivatives
 from typing import Any
 
+import derivatives
 import numpy as np
 import pytest
 import scipy.linalg
