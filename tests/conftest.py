@@ -13,6 +13,8 @@ hypothesis.settings.register_profile("fixed", deadline=None, derandomize=True)
 hypothesis.settings.register_profile("random", deadline=None)
 hypothesis.settings.load_profile("fixed")
 
+pytest_plugins = ["support.levels"]
+
 # Each xdist worker has its own TVM thread pool; together they should fill the machine once.
 _workers = int(os.environ.get("PYTEST_XDIST_WORKER_COUNT", "1"))
 if _workers > 1:

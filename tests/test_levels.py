@@ -1,0 +1,66 @@
+"""Test runs say what they left out, and leave out nothing that was named."""
+
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+TESTS = """
+import pytest
+
+@pytest.mark.parametrize("x", [0, pytest.param(1, marks=pytest.mark.slow), pytest.param(2, marks=pytest.mark.slow)])
+def test_new_op(x):
+    pass
+
+def test_other():
+    pass
+"""
+
+
+@pytest.fixture
+def run(tmp_path):
+    (tmp_path / "test_some.py").write_text(TESTS)
+    (tmp_path / "pytest.ini").write_text("[pytest]\ntestpaths = .\nmarkers = slow\n")
+    environment = {**os.environ, "PYTHONPATH": str(Path(__file__).parent)}
+    for name in [name for name in environment if name.startswith(("PYTEST_", "TVMFUN_"))]:
+        del environment[name]
+
+    def call(*arguments):
+        command = [sys.executable, "-m", "pytest", "-p", "support.levels", "-p", "no:cacheprovider", *arguments]
+        done = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True)
+        assert done.returncode == 0, done.stdout + done.stderr
+        return int(re.findall(r"(\d+) passed", done.stdout)[0]), done.stdout
+
+    return call
+
+
+@pytest.mark.parametrize("workers", [(), ("-n", "2")])
+def test_the_quick_ones_are_the_default_and_the_rest_is_counted(run, workers):
+    passed, said = run(*workers)
+    assert passed == 2
+    assert "2 of 4 tests, the quick ones; `pytest --level all` runs all" in said
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ("--level", "all"),
+        ("--level", "all", "-n", "2"),
+        ("test_some.py",),
+        ("test_some.py", "-n", "2"),
+        ("-k", "test_"),
+    ],
+)
+def test_all(run, arguments):
+    passed, said = run(*arguments)
+    assert passed == 4 and "quick" not in said
+
+
+def test_what_is_named_is_run(run):
+    assert run("-k", "new_op")[0] == 3
+    assert run("-m", "slow")[0] == 2
+    assert run("test_some.py::test_new_op")[0] == 3
+    assert run("--level", "quick", "test_some.py")[0] == 2
