@@ -16,7 +16,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tvmfun import tree
-from tvmfun.errors import ArgumentError, TreeError
+from tvmfun.errors import ArgumentError, TreeError, TvmfunError
 from tvmfun.tree_flattener import Flattener
 
 
@@ -534,3 +534,13 @@ def test_a_flattener_meets_a_class_that_jax_learns_later():
     assert len(flattener([Late(1)])[0]) == 1
     jax.tree_util.register_pytree_node(Late, lambda late: ((late.value, late.value), None), lambda _, c: Late(c[0]))
     assert flattener([Late(1)])[0] == flattener([Late(1)])[0] == [1, 1]
+
+
+@pytest.mark.parametrize(("answer", "count"), [("yes", 1), ("", 3), (np.True_, 1), (None, 3), (1, 1)])
+def test_is_leaf_may_say_anything_that_is_true_or_false(answer, count):
+    assert len(tree.leaves([1, (2, 3)], is_leaf=lambda node: answer)) == count
+
+
+def test_is_leaf_that_says_neither():
+    with pytest.raises(TvmfunError, match=r"\[tree.leaves\]"):
+        tree.leaves([1, 2], is_leaf=lambda node: np.zeros(2))

@@ -77,7 +77,9 @@ def flatten(tree: Any, is_leaf: _IsLeaf = None) -> tuple[list[Any], Structure]:
     >>> flatten({"w": [1, 2], "b": None})
     ([1, 2], PyTreeSpec({'b': None, 'w': [*, *]}))
     """
-    leaves, structure = optree.tree_flatten(tree, is_leaf, namespace=_NAMESPACE)
+    # What is true in Python is true here; optree takes nothing but bools.
+    says = None if is_leaf is None else lambda node: bool(is_leaf(node))
+    leaves, structure = optree.tree_flatten(tree, says, namespace=_NAMESPACE)
     if not leaf_types.issuperset(builtins.map(type, leaves)) and _adopt_jax_nodes(leaves, is_leaf):
         return flatten(tree, is_leaf)
     return leaves, structure
