@@ -8,9 +8,7 @@ equal ones are compiled once, and TVM's passes take quadratic time for a functio
 from __future__ import annotations
 
 import math
-from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import tvm
@@ -26,16 +24,16 @@ from tvmfun.core.inline import subprograms
 from tvmfun.core.op import REGISTRY
 from tvmfun.core.program import Atom, Equation, Literal, Program, Variable
 from tvmfun.errors import TargetError
-from tvmfun.lower import signals
+from tvmfun.lower import liveness, signals
 from tvmfun.lower import target as targets
+from tvmfun.lower.buffer_refs import BufferPool, BufferRef, is_same, redirected, with_bits
 from tvmfun.lower.calls import Stack, called_functions
-from tvmfun.lower.cpu.build import Axis, buffer, flatten, nbytes, substitute, unflatten
-from tvmfun.lower.cpu.fuse import bits_of
+from tvmfun.lower.cpu.build import buffer, nbytes, substitute
 from tvmfun.lower.cpu.machine import SERIAL_WORK, Machine
 from tvmfun.lower.cpu.overwrite import writes_once
 from tvmfun.lower.fuse import Kernel, fuse
 from tvmfun.lower.kernel import constant
-from tvmfun.lower.structure import called, find, rewrite
+from tvmfun.lower.structure import find, rewrite
 
 #: Pairs of the positions of an input and of the output that is written over it.
 InPlace = tuple[tuple[int, int], ...]
@@ -56,63 +54,7 @@ _SCOPE = "tvmfun.scope"
 _CALLEES = "tvmfun.callees"
 
 
-@dataclass(frozen=True, eq=False)
-class Place:
-    """Where a value lies: a buffer, or one row of it, perhaps in another shape."""
-
-    buffer: tirx.Buffer
-    aval: ShapeDtype
-    lead: tuple = ()
-
-    def row(self, index: Any) -> Place:
-        """The place of one row of a stacked value."""
-        return Place(self.buffer, ShapeDtype(self.aval.shape[1:], self.aval.dtype), (*self.lead, index))
-
-    def load(self, indices: Sequence[Any] = ()) -> Any:
-        """The element at ``indices``."""
-        value = self.buffer[tuple(self._indices(indices))]
-        return tirx.Cast("bool", value) if self.is_widened else value
-
-    def store(self, value: Any, indices: Sequence[Any] = ()) -> tirx.Stmt:
-        """Writes the element at ``indices``."""
-        value = value.astype("int8") if self.is_widened else value
-        return tirx.BufferStore(self.buffer, value, self._indices(indices))
-
-    def region(self, ranges: Sequence[ir.Range]) -> tirx.BufferRegion:
-        """The elements in ``ranges``, or all where the shape is another one."""
-        if self.is_reshaped:
-            ranges = [ir.Range(0, size) for size in self._shape]
-        return tirx.BufferRegion(self.buffer, [*(ir.Range.from_min_extent(i, 1) for i in self.lead), *ranges])
-
-    def first(self) -> Any:
-        """The first element of the buffer or row."""
-        return self.buffer[(*self.lead, *(0 for _ in self._shape))]
-
-    def _indices(self, indices: Sequence[Any]) -> list:
-        if self.is_reshaped:
-            axes = [[Axis(tirx.Var("i", "int32"), size) for size in shape] for shape in (self.aval.shape, self._shape)]
-            element = flatten(axes[0], {axis.var: i for axis, i in zip(axes[0], indices, strict=True)})
-            found = unflatten(axes[1], element)
-            indices = [found[axis.var] for axis in axes[1]]
-        return [*self.lead, *indices]
-
-    @property
-    def _shape(self) -> tuple:
-        """That of the buffer or row."""
-        return tuple(map(dims.of_expr, self.buffer.shape[len(self.lead) :]))
-
-    @property
-    def is_reshaped(self) -> bool:
-        """Whether the value has another shape than the memory."""
-        return self._shape != self.aval.shape
-
-    @property
-    def is_widened(self) -> bool:
-        """Whether bools lie there as int8: passes of TVM mix the two up in vectors of bools inside a function."""
-        return self.aval.dtype == dtypes.bool_ and str(self.buffer.dtype) != "bool"
-
-
-class Host:
+class StatementBuilder:
     """Writes the statements of a control op; its record says where the Programs go.
 
     Args:
@@ -129,10 +71,11 @@ class Host:
         self.buffers: list[tirx.Buffer] = []
         self.callees: dict[str, tirx.PrimFunc] = {}
         self._stack = Stack()
+        # The functions are kept, so that no other one gets the ``id`` in the key.
         self._named: dict[tuple, tuple[tirx.PrimFunc, str]] = {}
         self.is_serial = False
 
-    def write(self, equation: Equation, inputs: Sequence[Place], outputs: Sequence[Place]) -> tirx.Stmt:
+    def write(self, equation: Equation, inputs: Sequence[BufferRef], outputs: Sequence[BufferRef]) -> tirx.Stmt:
         """The statements of a control op."""
         self._calls = self._calls and self._count(equation) > _FEW_KERNELS
         return self._stack.around(equation.op.compute(self, inputs, outputs, **equation.params))
@@ -160,21 +103,21 @@ class Host:
 
     # -- values ------------------------------------------------------------------------------------------------
 
-    def parameter(self, aval: ShapeDtype, name: str) -> Place:
+    def parameter(self, aval: ShapeDtype, name: str) -> BufferRef:
         """An argument of the function."""
-        return Place(buffer(aval.shape, dtypes.NAMES[aval.dtype], name), aval)
+        return BufferRef(buffer(aval.shape, dtypes.NAMES[aval.dtype], name), aval)
 
-    def new(self, aval: ShapeDtype) -> Place:
+    def new(self, aval: ShapeDtype) -> BufferRef:
         """Memory that lives as long as the function runs."""
         dtype = "int8" if aval.dtype == dtypes.bool_ else dtypes.NAMES[aval.dtype]
         self.buffers.append(buffer(aval.shape, dtype, f"v{len(self.buffers)}"))
-        return Place(self.buffers[-1], aval)
+        return BufferRef(self.buffers[-1], aval)
 
     def size(self, length: Any) -> Any:
         """A number of steps as an expression."""
         return dims.scalar(length, "int32")
 
-    def read(self, place: Place) -> Any:
+    def read(self, ref: BufferRef) -> Any:
         """The value of a scalar, for the loops and branches themselves.
 
         Raises:
@@ -187,7 +130,7 @@ class Host:
                 got=self.target.kind.name,
                 hint="scan or fori_loop with a fixed number of steps, or where",
             )
-        return place.load()
+        return ref.load()
 
     # -- loops -------------------------------------------------------------------------------------------------
 
@@ -254,63 +197,61 @@ class Host:
         self.target, self.buffers, self._stack = Target({**self.target.export(), "num-cores": 1}), [], Stack()
         self.is_serial = True
         try:
-            return _with_bits(self._stack.around(_without_threads(make())), self.buffers)
+            return with_bits(self._stack.around(_without_threads(make())), self.buffers)
         finally:
             (self.target, self.buffers, self._stack), self.is_serial = before, False
 
     # -- statements --------------------------------------------------------------------------------------------
 
-    def copy(self, source: Place, target: Place) -> tirx.Stmt:
+    def copy(self, source: BufferRef, target: BufferRef) -> tirx.Stmt:
         """Copies a value, unless it is there already."""
-        if _is_same(source, target):
+        if is_same(source, target):
             return tirx.Evaluate(tirx.const(0, "int32"))
         x, y = Variable(source.aval), Variable(target.aval)
         equation = Equation(REGISTRY["reshape"], (x,), {"shape": target.aval.shape}, (y,))
         return self._run_kernel(Kernel((equation,), (x,), (y,)), [source, target])
 
-    def fill(self, target: Place, value: float) -> tirx.Stmt:
+    def fill(self, target: BufferRef, value: float) -> tirx.Stmt:
         """Writes a number to every element."""
         y = Variable(target.aval)
         number = Literal(target.aval.dtype.type(value))
         equation = Equation(REGISTRY["broadcast_to"], (number,), {"shape": target.aval.shape}, (y,))
         return self._run_kernel(Kernel((equation,), (), (y,)), [target])
 
-    def run(self, program: Program, inputs: Sequence[Place], outputs: Sequence[Place]) -> list[tirx.Stmt]:
-        """The kernels of a closed Program; ``outputs`` may be places of ``inputs``, which then change at the end."""
+    def run(self, program: Program, inputs: Sequence[BufferRef], outputs: Sequence[BufferRef]) -> list[tirx.Stmt]:
+        """The kernels of a closed Program; ``outputs`` may share memory with ``inputs``, which is overwritten last."""
         kernels = self._kernels(program)
-        places: dict[Variable, Place] = dict(zip(program.inputs, inputs, strict=True))
+        refs: dict[Variable, BufferRef] = dict(zip(program.inputs, inputs, strict=True))
         in_place: dict[int, InPlace] = {}
         views = self._views(kernels)
         for atom, target in zip(program.outputs, outputs, strict=True):
             if (
                 isinstance(atom, Variable)
-                and atom not in places
+                and atom not in refs
                 and self._may_write(atom, target, program, inputs, kernels, views, in_place)
             ):
-                places[atom] = target
-        states = _states(program, kernels)
-        memory = _Memory(self, _last_use(program, kernels, states, views))
+                refs[atom] = target
+        states = liveness.states(program, kernels)
+        memory = BufferPool(self.new, liveness.last_use(program, kernels, states, views))
         statements: list[tirx.Stmt] = []
         for i, kernel in enumerate(kernels):
             (first, *_) = kernel.outputs
-            if first in views and first not in places:
-                place = places[views[first]]
-                places[first] = Place(place.buffer, first.aval, place.lead)
+            if first in views and first not in refs:
+                ref = refs[views[first]]
+                refs[first] = BufferRef(ref.buffer, first.aval, ref.lead)
                 continue
             for out in kernel.outputs:
-                if out in places:
+                if out in refs:
                     continue
                 state = states.get(out)
-                if state in places and any(place.buffer.same_as(places[state].buffer) for place in inputs):
-                    state = None  # what lies there may still be needed
-                places[out] = (
-                    places[state] if state in places else memory.new(out, self._calls and not _is_control(kernel))
-                )
+                if state in refs and any(ref.buffer.same_as(refs[state].buffer) for ref in inputs):
+                    state = None  # the value of the input may still be needed
+                refs[out] = refs[state] if state in refs else memory.new(out, self._calls and not _is_control(kernel))
                 if state is not None:
-                    places[state] = places[out]
-            statements += self._kernel(kernel, places, in_place.get(i, ()))
+                    refs[state] = refs[out]
+            statements += self._kernel(kernel, refs, in_place.get(i, ()))
             memory.finish(i)
-        return [*statements, *self._results(program.outputs, outputs, places)]
+        return [*statements, *self._results(program.outputs, outputs, refs)]
 
     def _views(self, kernels: Sequence[Kernel]) -> dict[Variable, Variable]:
         """What each value shows that needs no memory of its own, being another one in another shape."""
@@ -325,18 +266,18 @@ class Host:
     def _may_write(
         self,
         atom: Variable,
-        target: Place,
+        target: BufferRef,
         program: Program,
-        inputs: Sequence[Place],
+        inputs: Sequence[BufferRef],
         kernels: Sequence[Kernel],
         views: Mapping[Variable, Variable],
         in_place: dict[int, InPlace],
     ) -> bool:
-        """Whether a result may be written to its place at once: nobody needs what is there, then or later.
+        """Whether a kernel may write a result to its final memory: nothing reads the old value then or later.
 
         ``in_place`` gets the results that a kernel has to be scheduled for writing over its inputs.
         """
-        there = {v for v, place in zip(program.inputs, inputs, strict=True) if place.buffer.same_as(target.buffer)}
+        there = {v for v, ref in zip(program.inputs, inputs, strict=True) if ref.buffer.same_as(target.buffer)}
         if not there:
             return True
         there.update(view for view, shown in views.items() if shown in there)
@@ -367,7 +308,7 @@ class Host:
         return None if self._schedule(kernel, self.target, (*known, pair)) is None else pair
 
     def _reads_before(self, kernel: Kernel, read: set[Variable], written: Variable) -> bool:
-        """Whether the kernel reads each element only before it writes the one at the same place, and writes it once."""
+        """Whether the kernel reads each element only before it writes the one at the same index, and writes it once."""
         equation = kernel.equations[0]
         if equation.op.kind == "control":
             sources = {i for i, atom in enumerate(kernel.inputs) if atom in read}
@@ -392,104 +333,104 @@ class Host:
                 if any(node.source.same_as(source) for source in sources):
                     loads.append(node.indices)
             elif node.buffer.same_as(result):
-                # Loads come first in this walk: those not stored yet must be of this very place.
-                if not loads or not all(_is_same_place(at, node.indices) for at in loads):
+                # Loads come first in this walk: those not stored yet must be of this very index.
+                if not loads or not all(tvm_ffi.structural_equal(at, node.indices) for at in loads):
                     return False
                 loads.clear()
         return not loads
 
     def _results(
-        self, atoms: Sequence[Atom], targets: Sequence[Place], places: dict[Variable, Place]
+        self, atoms: Sequence[Atom], targets: Sequence[BufferRef], refs: dict[Variable, BufferRef]
     ) -> list[tirx.Stmt]:
-        """Copies the results that are not in place yet, in an order that overwrites nothing that is still needed."""
+        """Copies the results that are not in their memory yet, in an order that overwrites nothing still needed."""
         statements, waiting = [], []
         for atom, target in zip(atoms, targets, strict=True):
-            if isinstance(atom, Literal) or not _is_same(places[atom], target):
-                waiting.append((atom if isinstance(atom, Literal) else places[atom], target))
+            if isinstance(atom, Literal) or not is_same(refs[atom], target):
+                waiting.append((atom if isinstance(atom, Literal) else refs[atom], target))
         while waiting:
-            needed = [source for source, _ in waiting if isinstance(source, Place)]
-            free = (i for i, (_, target) in enumerate(waiting) if not any(_is_same(s, target) for s in needed))
-            place = next(free, None)
-            if place is None:  # a cycle, as where two carries change places
+            needed = [source for source, _ in waiting if isinstance(source, BufferRef)]
+            free = (i for i, (_, target) in enumerate(waiting) if not any(is_same(s, target) for s in needed))
+            position = next(free, None)
+            if position is None:  # a cycle, as where two carries are swapped
                 source, target = waiting[0]
                 kept = self.new(source.aval)
                 statements.append(self.copy(source, kept))  # type: ignore[arg-type]
                 waiting[0] = (kept, target)
                 continue
-            source, target = waiting.pop(place)
+            source, target = waiting.pop(position)
             is_number = isinstance(source, Literal)
             statements.append(target.store(constant(source.value)) if is_number else self.copy(source, target))
         return statements
 
-    def _kernel(self, kernel: Kernel, places: dict[Variable, Place], in_place: InPlace) -> list[tirx.Stmt]:
+    def _kernel(self, kernel: Kernel, refs: dict[Variable, BufferRef], in_place: InPlace) -> list[tirx.Stmt]:
         if all(out.aval.size == 0 for out in kernel.outputs):
             return []
         statements, given = [], []
         for atom in kernel.inputs:
             if isinstance(atom, Literal):
-                place = self.new(atom.aval)
-                statements.append(place.store(constant(atom.value)))
+                ref = self.new(atom.aval)
+                statements.append(ref.store(constant(atom.value)))
             else:
-                place = places[atom]
-            given.append(place)
-        results = [places[out] for out in kernel.outputs]
+                ref = refs[atom]
+            given.append(ref)
+        results = [refs[out] for out in kernel.outputs]
         equation = kernel.equations[0]
         if _is_control(kernel):
             return [*statements, equation.op.compute(self, given, results, **equation.params)]
         return [*statements, self._run_kernel(kernel, [*given, *results], in_place)]
 
-    def _run_kernel(self, kernel: Kernel, places: Sequence[Place], in_place: InPlace = ()) -> tirx.Stmt:
-        """What runs a kernel on ``places``: its body, or a call of its function."""
+    def _run_kernel(self, kernel: Kernel, refs: Sequence[BufferRef], in_place: InPlace = ()) -> tirx.Stmt:
+        """The statement that runs a kernel on ``refs``: its body, or a call of its function."""
         if kernel.outputs[0].aval.size == 0:
             return tirx.Evaluate(tirx.const(0, "int32"))
         function = self._schedule(kernel, self.target, in_place) if in_place else None
         if (
             function is None
             and _is_scatter(kernel)
-            and _is_same(places[kernel.inputs.index(kernel.equations[0].inputs[0])], places[-1])
+            and is_same(refs[kernel.inputs.index(kernel.equations[0].inputs[0])], refs[-1])
         ):
             function = self.scattering(kernel)
         if function is None:
             function = self.scheduled(kernel)
         elif in_place:
             written = {len(kernel.inputs) + output for _, output in in_place}
-            places = [place for i, place in enumerate(places) if i not in written]
+            refs = [ref for i, ref in enumerate(refs) if i not in written]
         else:
-            places = places[:-1]
-        call = self._call(kernel, function, places) if self._calls else None
-        return call or _inline(kernel, function, places)
+            refs = refs[:-1]
+        call = self._call(kernel, function, refs) if self._calls else None
+        return call or _inline(kernel, function, refs)
 
-    def _call(self, kernel: Kernel, function: tirx.PrimFunc, places: Sequence[Place]) -> tirx.Stmt | None:
+    def _call(self, kernel: Kernel, function: tirx.PrimFunc, refs: Sequence[BufferRef]) -> tirx.Stmt | None:
         """The call of a kernel's function, or None.
 
         It is none for so few elements that a call would show, or if two arguments may overlap without being the same.
         """
-        if all(place.aval.size < _FEW_ELEMENTS for place in places):
+        if all(ref.aval.size < _FEW_ELEMENTS for ref in refs):
             return None
-        given: list[Place] = []
+        given: list[BufferRef] = []
         numbers = []
-        for place in places:
-            number = next((i for i, other in enumerate(given) if _is_same(place, other)), len(given))
+        for ref in refs:
+            number = next((i for i, other in enumerate(given) if is_same(ref, other)), len(given))
             if number == len(given):
-                if any(place.buffer.same_as(other.buffer) for other in given):
+                if any(ref.buffer.same_as(other.buffer) for other in given):
                     return None
-                given.append(place)
+                given.append(ref)
             numbers.append(number)
-        widened = tuple(place.is_widened for place in given)
+        widened = tuple(ref.is_widened for ref in given)
         key = id(function), tuple(numbers), widened, self.is_serial
         if key not in self._named:
-            self._named[key] = function, self._callee(kernel.name, function, places, numbers)
-        addresses = [tirx.address_of(place.first()) for place in given]
+            self._named[key] = function, self._callee(kernel.name, function, refs, numbers)
+        addresses = [tirx.address_of(ref.first()) for ref in given]
         return self._stack.call(self._named[key][1], addresses)
 
-    def _callee(self, name: str, function: tirx.PrimFunc, places: Sequence[Place], numbers: Sequence[int]) -> str:
+    def _callee(self, name: str, function: tirx.PrimFunc, refs: Sequence[BufferRef], numbers: Sequence[int]) -> str:
         """The name of a function like a kernel's, but with one parameter for arguments of the same number."""
         parameters: list[tirx.Buffer] = []
         body = function.body
-        for parameter, place, i in zip(function.params, places, numbers, strict=True):
+        for parameter, ref, i in zip(function.params, refs, numbers, strict=True):
             if i == len(parameters):
-                parameters.append(_unaligned(place.aval.shape, str(place.buffer.dtype), f"x{i}"))
-            body = _redirected(body, parameter, Place(parameters[i], place.aval))
+                parameters.append(_unaligned(ref.aval.shape, str(ref.buffer.dtype), f"x{i}"))
+            body = redirected(body, parameter, BufferRef(parameters[i], ref.aval))
         if self.is_serial:
             body = _without_threads(body)
         callee = tirx.PrimFunc(parameters, body, function.ret_type, function.attrs)
@@ -499,14 +440,14 @@ class Host:
         return name
 
 
-def _inline(kernel: Kernel, function: tirx.PrimFunc, places: Sequence[Place]) -> tirx.Stmt:
-    """The body of a kernel's function, working on ``places`` instead of its parameters."""
+def _inline(kernel: Kernel, function: tirx.PrimFunc, refs: Sequence[BufferRef]) -> tirx.Stmt:
+    """The body of a kernel's function, on ``refs`` in place of its parameters."""
     function = s_tir.renew_defs(function)
     buffers = [p for p in function.params if tirx.is_buffer_var(p)]
     sizes = [p for p in function.params if not tirx.is_buffer_var(p)]
     body = substitute(function.body, dict(zip(sizes, map(dims.expr, kernel.sizes), strict=True)))
-    for parameter, place in zip(buffers, places, strict=True):
-        body = _redirected(body, parameter, place)
+    for parameter, ref in zip(buffers, refs, strict=True):
+        body = redirected(body, parameter, ref)
     return body
 
 
@@ -514,33 +455,6 @@ def _unaligned(shape: Sequence[int], dtype: str, name: str) -> tirx.Buffer:
     """A parameter that may lie at the address of any element, as rows do."""
     alignment = -(-tvm.DataType(dtype).bits // 8)
     return tirx.decl_buffer(shape, dtype, name=name, data_alignment=alignment)
-
-
-class _Memory:
-    """Buffers for the intermediates of a Program, used again once what lies there is not needed any more."""
-
-    def __init__(self, host: Host, last_use: Mapping[Variable, int | float]) -> None:
-        self._host, self._last_use = host, last_use
-        self._unused: dict[tuple, list[Place]] = {}
-        self._ends: dict[int | float, list[Place]] = {}
-
-    def new(self, value: Variable, any_shape: bool) -> Place:
-        """Memory for a value, which may be in a buffer of ``any_shape``."""
-        aval = value.aval
-        unused = self._unused.get((aval.size, aval.dtype), [])
-        fitting = (place for place in unused if any_shape or place.aval.shape == aval.shape)
-        place = next(fitting, None)
-        if place is None:
-            place = self._host.new(aval)
-        else:
-            unused.remove(place)
-        self._ends.setdefault(self._last_use[value], []).append(place)
-        return Place(place.buffer, aval)
-
-    def finish(self, kernel: int) -> None:
-        """Says that a kernel has run."""
-        for place in self._ends.get(kernel, ()):
-            self._unused.setdefault((place.aval.size, place.aval.dtype), []).append(place)
 
 
 def _is_control(kernel: Kernel) -> bool:
@@ -565,40 +479,6 @@ def _while(condition: Any, body: tirx.Stmt) -> tirx.Stmt:
     return tirx.While(condition, once)
 
 
-def _states(program: Program, kernels: Sequence[Kernel]) -> dict[Variable, Variable]:
-    """The last carries of loops by their first ones, where nobody else reads these: both may lie at one place."""
-    readers = Counter(atom for kernel in kernels for atom in kernel.inputs)
-    readers.update(program.outputs)
-    states = {}
-    for kernel in kernels:
-        equation = kernel.equations[0]
-        if equation.op.name == "loop":
-            first = equation.params["counted"] + equation.params["consts"]
-            starts = kernel.inputs[first : first + equation.params["carry"]]
-            pairs = zip(starts, kernel.outputs, strict=False)
-            states.update((start, out) for start, out in pairs if readers[start] == 1)
-    return states
-
-
-def _last_use(
-    program: Program,
-    kernels: Sequence[Kernel],
-    states: Mapping[Variable, Variable],
-    views: Mapping[Variable, Variable],
-) -> dict[Variable, int | float]:
-    """The last kernel that makes or reads each value, or the one that lies where it does."""
-    last: dict[Variable, int | float] = {}
-    for i, kernel in enumerate(kernels):
-        last.update((atom, i) for atom in (*kernel.inputs, *kernel.outputs) if isinstance(atom, Variable))
-    last.update((atom, math.inf) for atom in program.outputs if isinstance(atom, Variable))
-    for view, shown in views.items():
-        last[shown] = max(last.get(shown, 0), last[view])
-    for start, out in reversed(states.items()):
-        if isinstance(start, Variable):
-            last[start] = max(last[start], last[out])
-    return last
-
-
 def _is_scatter(kernel: Kernel) -> bool:
     """Whether a kernel is nothing but a scatter into an array."""
     equation = kernel.equations[0]
@@ -609,7 +489,7 @@ def may_lie_in_place(equation: Equation, sources: set[int], output: int) -> bool
     """Whether a result of a control op may be written to where only these arguments lie.
 
     A branch is written such that its results may lie where its arguments do. A loop reads a first carry before it
-    writes the last one, and a row before the one at the same place.
+    writes the last one, and a row before the one of the same index.
     """
     if equation.op.name == "switch":
         return True
@@ -648,64 +528,6 @@ def _without_threads(body: tirx.Stmt) -> tirx.Stmt:
     return rewrite(body, (tirx.For, serial))
 
 
-def _is_same_place(one: Any, other: Any) -> bool:
-    return tvm_ffi.structural_equal(one, other, map_free_vars=False)
-
-
-def _is_same(source: Place, target: Place) -> bool:
-    same_row = len(source.lead) == len(target.lead) and all(
-        tvm_ffi.structural_equal(a, b) for a, b in zip(source.lead, target.lead, strict=True)
-    )
-    return source.buffer.same_as(target.buffer) and same_row
-
-
-def _redirected(body: tirx.Stmt, parameter: Any, place: Place) -> tirx.Stmt:
-    """``body`` with ``place`` where it uses ``parameter``."""
-    if not place.lead and not place.is_widened and not place.is_reshaped:
-        return substitute(body, {parameter: place.buffer})
-
-    def load(node: ir.TensorLoad) -> Any:
-        return place.load(node.indices) if node.source.same_as(parameter) else node
-
-    def store(node: tirx.BufferStore) -> Any:
-        return place.store(node.value, node.indices) if node.buffer.same_as(parameter) else node
-
-    def region(node: ir.TensorRegion) -> Any:
-        return place.region(node.region) if node.source.same_as(parameter) else node
-
-    body = rewrite(body, (ir.TensorLoad, load), (tirx.BufferStore, store))
-    return rewrite(body, (ir.TensorRegion, region))
-
-
-def _with_bits(body: tirx.Stmt, buffers: Sequence[tirx.Buffer]) -> tuple[tirx.Stmt, list[tirx.Buffer]]:
-    """The same with uint16 for bfloat16, of which TVM would make float32, while kernels read and write bits."""
-    bits = {
-        b: buffer(list(map(dims.of_expr, b.shape)), "uint16", b.name) for b in buffers if str(b.dtype) == "bfloat16"
-    }
-    if not bits:
-        return body, list(buffers)
-
-    def load(node: ir.TensorLoad) -> tirx.Expr:
-        if node.source not in bits:
-            return node
-        return tirx.reinterpret(str(node.ty), bits[node.source][tuple(node.indices)])
-
-    def read(call: ir.Call) -> tirx.Expr:
-        if called(call) == "tirx.address_of" and called(call.args[0]) == "tirx.reinterpret":
-            return tirx.address_of(call.args[0].args[0])
-        is_number = called(call) == "tirx.reinterpret" and isinstance(call.ty, ir.PrimType)
-        return bits_of(call.args[0], str(call.ty)) if is_number else call
-
-    def store(node: tirx.BufferStore) -> tirx.Stmt:
-        if node.buffer not in bits:
-            return node
-        return tirx.BufferStore(bits[node.buffer], bits_of(node.value, "uint16"), node.indices)
-
-    for change in ((ir.TensorLoad, load), (ir.Call, read), (tirx.BufferStore, store)):
-        body = rewrite(body, change)
-    return body, [bits.get(b, b) for b in buffers]
-
-
 def prim_func(
     kernel: Kernel, scheduled: Scheduled, target: Target, in_place: InPlace = (), calls: bool = False
 ) -> tirx.PrimFunc:
@@ -719,14 +541,14 @@ def prim_func(
             parameter for such an output.
         calls: whether it may call functions: those of :func:`with_callees`.
     """
-    host = Host(scheduled, target, calls)
+    host = StatementBuilder(scheduled, target, calls)
     inputs = [host.parameter(atom.aval, f"x{i}") for i, atom in enumerate(kernel.inputs)]
     over = {output: inputs[source] for source, output in in_place}
     outputs = [over.get(i) or host.parameter(out.aval, f"y{i}") for i, out in enumerate(kernel.outputs)]
-    body, buffers = _with_bits(host.write(kernel.equations[0], inputs, outputs), host.buffers)
+    body, buffers = with_bits(host.write(kernel.equations[0], inputs, outputs), host.buffers)
     block = SBlock([], [], [], "root", body, alloc_buffers=buffers)
-    parameters = [*(place.buffer for place in inputs), *map(dims.expr, kernel.sizes)]
-    parameters += [place.buffer for i, place in enumerate(outputs) if i not in over]
+    parameters = [*(ref.buffer for ref in inputs), *map(dims.expr, kernel.sizes)]
+    parameters += [ref.buffer for i, ref in enumerate(outputs) if i not in over]
     function = tirx.PrimFunc(parameters, SBlockRealize([], tirx.const(True), block))
     names = {name for name, _ in called_functions(body)}
     # Some may have been for steps that run at the same time, which were then found to need too much memory.
