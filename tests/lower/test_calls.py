@@ -5,7 +5,7 @@ import pytest
 
 import tvmfun
 import tvmfun.numpy as tnp
-from tvmfun import lax, nn
+from tvmfun import lax, nn, reference
 from tvmfun.counters import counters
 from tvmfun.lower import calls, control, pipeline, target
 from tvmfun.lower.compile import _has_linker
@@ -257,3 +257,36 @@ def test_a_stored_loop_calls_its_kernels_too(tmp_path, monkeypatch):
         tvmfun.clear_caches()
         np.testing.assert_allclose(np.asarray(tvmfun.jit(steps)(layers, x)), expected, rtol=1e-4, atol=1e-5)
         assert counters.loads - before == loads
+
+
+def minibatches(xs):
+    """Loops over rows of reshaped intermediates, while memory of the same size and another shape is free."""
+    order = tnp.argsort(xs[:, 0])
+
+    def step(w, batch):
+        x, label = batch
+        return w - 0.1 * x.T @ (tnp.tanh(x @ w) - label[:, None]), tnp.sum(x @ w)
+
+    def epoch(w, _):
+        shuffled, labels = xs[order], tnp.astype(tnp.arange(8)[order] % 3, xs.dtype)
+        w, sums = lax.scan(step, w, (shuffled.reshape(4, 2, 7), labels.reshape(4, 2)))
+        w, again = lax.scan(step, w, (tnp.sin(shuffled).reshape(2, 4, 7), labels.reshape(2, 4)))
+        return w, (sums, again)
+
+    return lax.scan(epoch, tnp.ones((7, 3), xs.dtype), None, length=2)
+
+
+@pytest.mark.parametrize("forced", [False, True])
+@pytest.mark.parametrize("way", ["value", "gradient", "batched"])
+def test_rows_of_reshaped_intermediates(request, forced, way):
+    if forced:
+        request.getfixturevalue("all_calls")
+    xs = RNG.normal(size=(8, 7))
+    plain = lambda xs: tnp.sum(minibatches(xs)[0] ** 2)
+    function = {"value": minibatches, "gradient": tvmfun.grad(plain), "batched": tvmfun.vmap(minibatches)}[way]
+    x = xs[None] if way == "batched" else xs
+    program = tvmfun.trace(function)(x)
+    expected = reference.evaluate(program, [x])
+    found = tvmfun.tree.leaves(tvmfun.jit(function)(x))
+    for one, other in zip(found, expected, strict=True):
+        np.testing.assert_allclose(np.asarray(one), other, rtol=1e-9, atol=1e-9)

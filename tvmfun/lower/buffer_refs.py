@@ -34,6 +34,8 @@ class BufferRef:
 
     def row(self, index: Any) -> BufferRef:
         """One row of a stacked value."""
+        if self.is_reshaped:
+            raise AssertionError("the rows of a buffer are not those of a value of another shape")
         return BufferRef(self.buffer, ShapeDtype(self.aval.shape[1:], self.aval.dtype), (*self.lead, index))
 
     def load(self, indices: Sequence[Any] = ()) -> Any:

@@ -223,7 +223,9 @@ class StatementBuilder:
         kernels = self._kernels(program)
         refs: dict[Variable, BufferRef] = dict(zip(program.inputs, inputs, strict=True))
         in_place: dict[int, InPlace] = {}
-        views = self._views(kernels)
+        # Control flow takes rows of its arguments, which have their first axis where the buffer has it.
+        stacked = {atom for kernel in kernels if _is_control(kernel) for atom in (*kernel.inputs, *kernel.outputs)}
+        views = self._views(kernels, stacked)
         for atom, target in zip(program.outputs, outputs, strict=True):
             if (
                 isinstance(atom, Variable)
@@ -246,20 +248,19 @@ class StatementBuilder:
                 state = states.get(out)
                 if state in refs and any(ref.buffer.same_as(refs[state].buffer) for ref in inputs):
                     state = None  # the value of the input may still be needed
-                refs[out] = refs[state] if state in refs else memory.new(out, self._calls and not _is_control(kernel))
+                refs[out] = refs[state] if state in refs else memory.new(out, self._calls and out not in stacked)
                 if state is not None:
                     refs[state] = refs[out]
             statements += self._kernel(kernel, refs, in_place.get(i, ()))
             memory.finish(i)
         return [*statements, *self._results(program.outputs, outputs, refs)]
 
-    def _views(self, kernels: Sequence[Kernel]) -> dict[Variable, Variable]:
+    def _views(self, kernels: Sequence[Kernel], stacked: set[Atom]) -> dict[Variable, Variable]:
         """What each value shows that needs no memory of its own, being another one in another shape."""
-        rows = {atom for kernel in kernels if _is_control(kernel) for atom in kernel.inputs}
         views: dict[Variable, Variable] = {}
         for kernel in kernels:
             (source, *_), (out, *_) = kernel.inputs or (None,), kernel.outputs
-            if self._calls and kernel.is_view and isinstance(source, Variable) and out not in rows:
+            if self._calls and kernel.is_view and isinstance(source, Variable) and out not in stacked:
                 views[out] = views.get(source, source)
         return views
 
