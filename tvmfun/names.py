@@ -7,12 +7,14 @@ Every public module ends with ``__getattr__ = missing(__name__)``. The search is
 from __future__ import annotations
 
 import difflib
+import dis
 import importlib
 import re
 import sys
 from collections.abc import Callable, Iterator
 from importlib.util import find_spec
-from types import ModuleType
+from operator import itemgetter
+from types import FrameType, ModuleType
 from typing import Any
 
 #: The public modules, in the order in which a name is looked for.
@@ -53,7 +55,15 @@ RENAMED = {
     "checkpointing": "tvmfun.checkpoint",
     "eval_jaxpr": "Program.evaluate of tvmfun.trace(f)(*args)",
     "grad_and_value": "tvmfun.value_and_grad",
+    "in1d": "tvmfun.numpy.isin",
     "make_jaxpr": "tvmfun.trace(f)(*args)",
+    "PRNG": "tvmfun.random.PRNGKey",
+    "PRNGKeyArray": "tvmfun.Array",
+    "product": "tvmfun.numpy.prod",
+    "row_stack": "tvmfun.numpy.vstack",
+    "segment_mean": "segment_sum of the values, divided by segment_sum of ones",
+    "shuffle": "tvmfun.random.permutation",
+    "trapz": "tvmfun.numpy.trapezoid",
 }
 
 #: Why there is nothing of the names that match.
@@ -67,7 +77,16 @@ REASONS = {
         "a program runs on one device; vmap with an axis_name has the collectives"
     ),
     r"\w*callback\w*|host_\w+|outfeed\w*|infeed\w*": "compiled modules do not call back into Python",
-    r"\w+_p|Primitive|composite|dce_sink\w*|stage": "primitives of JAX's intermediate representation; ops are here",
+    r"\w+_p|Primitive|composite|dce_sink\w*|stage": (
+        "it is about the primitives of JAX's intermediate representation; Programs have ops"
+    ),
+    r"config|enable_x64|enable_custom_prng|default_matmul_precision|numpy_dtype_promotion|transfer_guard\w*": (
+        "there are no global settings: a dtype is asked for by dtype=, and a precision by precision="
+    ),
+    r"disable_jit|debug": "modules do not call Python: f.__wrapped__ is what jit compiled, to be stepped through",
+    r"profiler": "perf and the like see kernels by their names",
+    r"distributed|experimental|extend|interpreters|monitoring": "there is no such part: docs/from_jax.md has the table",
+    r"scaled_\w+|get_scaled_dot_general_config": "it is about products of formats of eight bits and less",
     r"after_all|create_token|precv|psend": "there are no tokens: programs are pure functions",
     r"rng_(uniform|bit_generator)|RandomAlgorithm": "random numbers come from keys: tvmfun.random",
     r"AccuracyMode|Tolerance|DotAlgorithm\w*|\w+Implementation|SvdAlgorithm": (
@@ -103,9 +122,17 @@ def missing(module: str) -> Callable[[str], Any]:
     def attribute(name: str) -> Any:
         if name.startswith("_"):
             raise AttributeError(f"module {module!r} has no attribute {name!r}")
+        if _is_imported_by(sys._getframe(1)):
+            raise ImportError(explained(module, name), name=module)
         raise MissingNameError(module, name)
 
     return attribute
+
+
+def _is_imported_by(frame: FrameType) -> bool:
+    """Whether a frame is at ``from module import name``, which would replace the message of an ``AttributeError``."""
+    code = frame.f_code.co_code
+    return 0 <= frame.f_lasti < len(code) and dis.opname[code[frame.f_lasti]] == "IMPORT_FROM"
 
 
 def explained(module: str, name: str) -> str:
@@ -121,10 +148,22 @@ def explained(module: str, name: str) -> str:
     for pattern, reason in REASONS.items():
         if re.fullmatch(pattern, name):
             return f"[{where}] there is no {name!r}, because {reason}."
-    near = difflib.get_close_matches(name, _public(sys.modules[module]), 1, 0.75)
-    if near:
-        return f"[{where}] there is no {name!r}. Try {module}.{near[0]}."
+    own = _nearest(name, sys.modules[module], 0.75)
+    other = max((_nearest(name, found, 0.8) for found in _loaded()), key=itemgetter(0), default=(0.0, ""))
+    # A slip of a finger, here or in a module that the name was meant to be of.
+    near = other if other[0] > own[0] + 0.05 else own
+    if near[0]:
+        return f"[{where}] there is no {name!r}. Try {near[1]}."
     return f"[{where}] there is no {name!r}, nor in any other public module. Try dir({module})."
+
+
+def _nearest(name: str, module: ModuleType, least: float) -> tuple[float, str]:
+    """How near the nearest name of a module is, from 0 to 1, and that name with the module's; 0 below ``least``."""
+    matches = difflib.get_close_matches(name, _public(module), 1, least)
+    ratios = (difflib.SequenceMatcher(None, match, name).ratio() for match in matches)
+    return next(
+        ((ratio, f"{module.__name__}.{match}") for ratio, match in zip(ratios, matches, strict=True)), (0.0, "")
+    )
 
 
 def _public(module: ModuleType) -> list[str]:

@@ -20,7 +20,11 @@ MESSAGES = {
     ("numpy", "complex64"): r"because TVM has no complex numbers",
     ("numpy", "float8_e4m3fn"): r"no float of less than 16",
     ("numpy.linalg", "eigvals"): r"\[numpy\.linalg\] .* complex numbers",
-    ("lax", "add_p"): r"because primitives of JAX's",
+    ("lax", "add_p"): r"because it is about the primitives of JAX's",
+    ("numpy", "sofmax"): r"Try tvmfun\.nn\.softmax\.",
+    ("numpy", "trapz"): r"Try tvmfun\.numpy\.trapezoid\.",
+    ("random", "shufle"): r"Try tvmfun",
+    ("nn", "scaled_dot_general"): r"eight bits and less",
     ("lax", "einsum"): r"Try tvmfun\.numpy\.einsum\.",
     ("lax.linalg", "norm"): r"Try tvmfun\.numpy\.linalg\.norm\.",
     ("random", "unifrom"): r"Try tvmfun\.random\.uniform\.",
@@ -55,8 +59,21 @@ def test_submodules_are_imported_as_ever():
     from tvmfun import metrics
 
     assert metrics is tvmfun.metrics
-    with pytest.raises(ImportError, match="cannot import name 'softmax'"):
-        from tvmfun.numpy import softmax  # noqa: F401 # pyright: ignore
+
+
+@pytest.mark.parametrize(
+    ("statement", "message"),
+    [
+        ("from tvmfun.numpy import softmax", r"\[numpy\] there is no 'softmax' here. Try tvmfun.nn.softmax."),
+        ("from tvmfun import pmap", r"one device"),
+        ("from tvmfun import config", r"no global settings"),
+        ("from tvmfun.lax import scan, scann", r"Try tvmfun.lax.scan"),
+        ("from tvmfun.random import _nothing", r"cannot import name '_nothing'"),
+    ],
+)
+def test_an_import_says_it_too(statement, message):
+    with pytest.raises(ImportError, match=message):
+        exec(statement)
 
 
 def test_the_message_is_made_when_it_is_shown(monkeypatch):
