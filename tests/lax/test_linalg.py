@@ -430,3 +430,15 @@ def test_errors():
             getattr(linalg, name)(*arguments)
     with pytest.raises(ShapeError, match=r"^\[lu_pivots_to_permutation\] "):
         linalg.lu_pivots_to_permutation(np.zeros(3, "int32"), 2)
+
+
+@pytest.mark.parametrize("name", ["schur", "qdwh"])
+@pytest.mark.parametrize("transform", [tvmfun.grad, lambda f: lambda x: tvmfun.jvp(f, (x,), (x,))])
+def test_what_has_no_derivative_says_so(name, transform):
+    x = np.eye(3) + 1
+    with pytest.raises(GradientError, match=rf"\[{name}\] it has no derivative, got float64\[3,3\]"):
+        transform(lambda x: tvmfun.numpy.sum(getattr(tvmfun.lax.linalg, name)(x)[0]))(x)
+    stopped = tvmfun.grad(lambda x: tvmfun.numpy.sum(getattr(tvmfun.lax.linalg, name)(tvmfun.lax.stop_gradient(x))[0]))(
+        x
+    )
+    np.testing.assert_array_equal(np.asarray(stopped), 0)

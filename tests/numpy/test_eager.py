@@ -210,3 +210,10 @@ def test_methods():
     same(x.take([0, 1], axis=1), REAL.take([0, 1], axis=1))
     same(np.cumsum(x, axis=1), REAL.cumsum(axis=1))
     assert complex(x[0, 0]) == complex(REAL[0, 0])
+    same(x.compress([False, True], axis=0), REAL.compress([False, True], axis=0))
+    for part in (x.real, x.conj(), x.conjugate()):
+        same(part, REAL)
+    same(x.imag, REAL.imag)
+    same(x.view("int32" if x.dtype.itemsize == 4 else "int64"), REAL.view(f"int{8 * REAL.itemsize}"))
+    with pytest.raises(DtypeError, match="same number of bits"):
+        x.view("int16")

@@ -16,6 +16,7 @@ from tvmfun.lax.elements import stop_gradient
 from tvmfun.lax.matrices import matrices, square, vectors
 from tvmfun.lax.reflections import column_order, hessenberg, householder_product, ormqr, tridiagonal
 from tvmfun.lax.schur import schur
+from tvmfun.lax.staging import undifferentiable
 from tvmfun.lax.tridiagonal import tridiagonal_solve
 from tvmfun.names import missing as _missing
 from tvmfun.numpy.promotion import operands
@@ -259,6 +260,7 @@ def qdwh(
     if dynamic_shape is not None:
         rows, columns = dynamic_shape
         x = tnp.where((tnp.arange(m)[:, None] < rows) & (tnp.arange(n) < columns), x, 0)
+    x = undifferentiable(name, x)
     eps = float(tnp.finfo(x.dtype).eps) if eps is None else eps
     limit = 10 if max_iterations is None else max_iterations
     # The largest singular value is at most `above`, and the smallest, when scaled, at least `lowest`.

@@ -12,6 +12,7 @@ from tvmfun.core.array import Array
 from tvmfun.lax import control_flow, indexing
 from tvmfun.lax.matrices import square
 from tvmfun.lax.reflections import hessenberg, ormqr, reflection
+from tvmfun.lax.staging import undifferentiable
 
 #: Iterations for each eigenvalue before the result is NaN, and how many make one with unusual shifts due.
 _LIMIT, _UNUSUAL = 30, 10
@@ -37,6 +38,7 @@ def schur(
 
     Raises:
         ShapeError: if the matrices are not square.
+        GradientError: if it is differentiated.
 
     Source: Francis, "The QR transformation" (1961); Golub and Van Loan, "Matrix Computations" (2013), algorithm 7.5.2.
 
@@ -44,7 +46,7 @@ def schur(
     >>> [round(float(value), 4) for value in tnp.sort(tnp.diag(t))]
     [1.0, 2.0]
     """
-    x = square("schur", x)
+    x = undifferentiable("schur", square("schur", x))
     size = x.shape[-1]
     if not x.size or size == 1:
         t, q = x, tnp.ones_like(x)

@@ -9,6 +9,7 @@ from typing import Any, TypeVar
 from tvmfun.core.array import Array
 from tvmfun.core.derivative import zeros
 from tvmfun.core.trace import is_tracing
+from tvmfun.errors import GradientError
 from tvmfun.jit import jit
 from tvmfun.ops import calls, control, pointwise
 from tvmfun.ops.simplify import is_number
@@ -61,3 +62,20 @@ def with_partials(fun: Callable[..., Array], partials: Sequence[Callable[..., Ar
         return calls.custom_jvp_call(*captured, *args, program=program, rule=rule, captured=len(captured))[0]
 
     return call
+
+
+def undifferentiable(name: str, x: Array) -> Array:
+    """Returns ``x``, the argument of a function that has no derivative: to differentiate it is an error.
+
+    Args:
+        name: that of the function.
+        x: its argument.
+    """
+    from tvmfun.transforms import custom_jvp
+
+    def refuse(primals: Any, tangents: Any) -> Any:
+        raise GradientError(name, "it has no derivative", got=repr(x.aval), hint="stop_gradient of its argument")
+
+    argument = custom_jvp(lambda x: x)
+    argument.defjvp(refuse)
+    return argument(x)

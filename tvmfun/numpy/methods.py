@@ -7,10 +7,13 @@ from collections.abc import Callable
 from functools import wraps
 from typing import Any
 
+from tvmfun import dtypes
 from tvmfun.core.array import Array, install_methods
 from tvmfun.core.dims import Dim
 from tvmfun.errors import ArgumentError, DtypeError
 from tvmfun.numpy.at import At
+from tvmfun.numpy.choosing import compress
+from tvmfun.numpy.complex_parts import conj, conjugate, imag, real
 from tvmfun.numpy.creation import asarray, copy
 from tvmfun.numpy.cumulative import cumprod, cumsum
 from tvmfun.numpy.data_types import astype
@@ -48,6 +51,7 @@ from tvmfun.numpy.searching import argmax, argmin, nonzero, searchsorted
 from tvmfun.numpy.sorting import argpartition, argsort, partition, sort
 from tvmfun.numpy.statistical import max, mean, min, prod, ptp, std, sum, var
 from tvmfun.numpy.utility import all, any
+from tvmfun.ops.pointwise import bitcast
 
 API_VERSION = "2024.12"
 
@@ -137,6 +141,20 @@ def _to_device(self: Array, device: Any, /, *, stream: None = None) -> Array:
     return asarray(self, device=device)
 
 
+def _compress(self: Array, condition: Any, axis: int | None = None) -> Array:
+    """Returns the slices along an axis where a condition holds."""
+    return compress(condition, self, axis)
+
+
+def _view(self: Array, dtype: Any = None) -> Array:
+    """Returns the bits of the elements read as another dtype of the same width.
+
+    Raises:
+        DtypeError: if it has another width.
+    """
+    return self if dtype is None else bitcast(self, dtype=dtypes.NAMES[dtypes.canonical(dtype)])
+
+
 def _namespace(self: Array, /, *, api_version: str | None = None) -> Any:
     """Returns ``tvmfun.numpy``: the array API's way to find the functions for an array.
 
@@ -197,6 +215,12 @@ install_methods(
         "transpose": _transpose,
         "to_device": _to_device,
         "flatten": ravel,
+        "real": property(real),
+        "imag": property(imag),
+        "conj": conj,
+        "conjugate": conjugate,
+        "compress": _compress,
+        "view": _view,
         **{function.__name__: function for function in _METHODS},
         **{function.__name__: _reduction(function) for function in _REDUCTIONS},
     }
