@@ -21,13 +21,17 @@ __all__ = [
 ]
 
 
+# A union written in place would be made anew at every call, which takes longer than the test.
+_OPERANDS = (Array, np.ndarray, np.generic, int, float)
+
+
 def operand(name: str, value: Any) -> Any:
     """``value`` if it is an array of ours, of NumPy, or a number; a copy of an array of another library.
 
     Raises:
         DtypeError: in the name of the function ``name``, if it is nothing of that.
     """
-    if isinstance(value, Array | np.ndarray | np.generic | bool | int | float):
+    if isinstance(value, _OPERANDS):
         return value
     if isinstance(value, Dim):
         return dims.as_array(value)
@@ -46,7 +50,7 @@ def convert(name: str, value: Any, dtype: np.dtype) -> Any:
     if isinstance(value, Dim):
         value = dims.as_array(value)
     if isinstance(value, Array):
-        return value if value.dtype == dtype else pointwise.astype(value, dtype=dtypes.NAMES[dtype])
+        return value if value.aval.dtype == dtype else pointwise.astype(value, dtype=dtypes.NAMES[dtype])
     if dtypes.is_scalar(value):
         try:
             return scalar_of(value, dtype)
@@ -74,8 +78,26 @@ def _types(name: str, values: Sequence[Any]) -> list[tuple[np.dtype, bool]]:
     return [(own, True) if aval is None else (aval.dtype, aval.weak) for aval in rest]
 
 
+def _float_of_arrays(values: Sequence[Any]) -> np.dtype | None:
+    """The float dtype that all arrays among ``values`` have, if the other values are Python numbers."""
+    common = None
+    for value in values:
+        if isinstance(value, Array):
+            aval = value.aval
+            if aval.weak or (common is not None and aval.dtype != common):
+                return None
+            common = aval.dtype
+        elif type(value) not in (int, float):
+            return None
+    return common if common is not None and dtypes.is_float(common) else None
+
+
 def operands(name: str, *values: Any, floating: bool = False, numeric: bool = False) -> list[Any]:
     """The values in the dtype they promote to; integers become floats if ``floating``, bools int32 if ``numeric``."""
+    # Most operands, those of derivative rules among them, have nothing to promote.
+    common = _float_of_arrays(values)
+    if common is not None:
+        return [value if isinstance(value, Array) else convert(name, value, common) for value in values]
     values = tuple(operand(name, value) for value in values)
     dtype, weak = dtypes.promote(*_types(name, values))
     if floating and not dtypes.is_float(dtype):
