@@ -78,28 +78,31 @@ def _types(name: str, values: Sequence[Any]) -> list[tuple[np.dtype, bool]]:
     return [(own, True) if aval is None else (aval.dtype, aval.weak) for aval in rest]
 
 
-def _float_of_arrays(values: Sequence[Any]) -> np.dtype | None:
-    """The float dtype that all arrays among ``values`` have, if the other values are Python numbers."""
-    common = None
+def _common_dtype(values: Sequence[Any]) -> np.dtype | None:
+    """The dtype that all values have: arrays of one dtype, and with floats also Python numbers; otherwise None."""
+    common, is_weak, has_numbers = None, True, False
     for value in values:
         if isinstance(value, Array):
             aval = value.aval
-            if aval.weak or (common is not None and aval.dtype != common):
+            if common is not None and aval.dtype != common:
                 return None
-            common = aval.dtype
-        elif type(value) not in (int, float):
+            common, is_weak = aval.dtype, is_weak and aval.weak
+        elif type(value) is int or type(value) is float:
+            has_numbers = True
+        else:
             return None
-    return common if common is not None and dtypes.is_float(common) else None
+    if common is None or (has_numbers and (is_weak or not dtypes.is_float(common))):
+        return None
+    return common
 
 
 def operands(name: str, *values: Any, floating: bool = False, numeric: bool = False) -> list[Any]:
     """The values in the dtype they promote to; integers become floats if ``floating``, bools int32 if ``numeric``."""
-    # Most operands, those of derivative rules among them, have nothing to promote.
-    common = _float_of_arrays(values)
-    if common is not None:
-        return [value if isinstance(value, Array) else convert(name, value, common) for value in values]
-    values = tuple(operand(name, value) for value in values)
-    dtype, weak = dtypes.promote(*_types(name, values))
+    # Most operands, above all those of derivative rules, have one dtype: that is seen faster than computed.
+    dtype, weak = _common_dtype(values), True
+    if dtype is None:
+        values = tuple(operand(name, value) for value in values)
+        dtype, weak = dtypes.promote(*_types(name, values))
     if floating and not dtypes.is_float(dtype):
         dtype = dtypes.DEFAULT_FLOAT
     if numeric and dtype == dtypes.bool_:
