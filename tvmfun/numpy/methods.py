@@ -56,13 +56,16 @@ from tvmfun.ops.pointwise import bitcast
 API_VERSION = "2024.12"
 
 
+_OPERANDS = (Array, int, float, Dim)
+
+
 def _operator(function: Callable, *, reflected: bool = False) -> Callable:
     @wraps(function)
     def method(self: Array, other: Any) -> Any:
         if isinstance(other, complex):
             hint = "the real and the imaginary part as two arrays"
             raise DtypeError(function.__name__, "there are no complex numbers", got=repr(other), hint=hint)
-        if not hasattr(other, "dtype") and not isinstance(other, bool | int | float | Dim):
+        if not isinstance(other, _OPERANDS) and not hasattr(other, "dtype"):
             return NotImplemented  # let the other operand try, and Python explain
         return function(other, self) if reflected else function(self, other)
 

@@ -21,13 +21,17 @@ __all__ = [
 ]
 
 
+# A union written in place would be made anew at every call, which takes longer than the test.
+_OPERANDS = (Array, np.ndarray, np.generic, int, float)
+
+
 def operand(name: str, value: Any) -> Any:
     """``value`` if it is an array of ours, of NumPy, or a number; a copy of an array of another library.
 
     Raises:
         DtypeError: in the name of the function ``name``, if it is nothing of that.
     """
-    if isinstance(value, Array | np.ndarray | np.generic | bool | int | float):
+    if isinstance(value, _OPERANDS):
         return value
     if isinstance(value, Dim):
         return dims.as_array(value)
@@ -46,7 +50,7 @@ def convert(name: str, value: Any, dtype: np.dtype) -> Any:
     if isinstance(value, Dim):
         value = dims.as_array(value)
     if isinstance(value, Array):
-        return value if value.dtype == dtype else pointwise.astype(value, dtype=dtypes.NAMES[dtype])
+        return value if value.aval.dtype == dtype else pointwise.astype(value, dtype=dtypes.NAMES[dtype])
     if dtypes.is_scalar(value):
         try:
             return scalar_of(value, dtype)
@@ -74,10 +78,31 @@ def _types(name: str, values: Sequence[Any]) -> list[tuple[np.dtype, bool]]:
     return [(own, True) if aval is None else (aval.dtype, aval.weak) for aval in rest]
 
 
+def _common_dtype(values: Sequence[Any]) -> np.dtype | None:
+    """The dtype that all values have: arrays of one dtype, and with floats also Python numbers; otherwise None."""
+    common, is_weak, has_numbers = None, True, False
+    for value in values:
+        if isinstance(value, Array):
+            aval = value.aval
+            if common is not None and aval.dtype != common:
+                return None
+            common, is_weak = aval.dtype, is_weak and aval.weak
+        elif type(value) is int or type(value) is float:
+            has_numbers = True
+        else:
+            return None
+    if common is None or (has_numbers and (is_weak or not dtypes.is_float(common))):
+        return None
+    return common
+
+
 def operands(name: str, *values: Any, floating: bool = False, numeric: bool = False) -> list[Any]:
     """The values in the dtype they promote to; integers become floats if ``floating``, bools int32 if ``numeric``."""
-    values = tuple(operand(name, value) for value in values)
-    dtype, weak = dtypes.promote(*_types(name, values))
+    # Most operands, above all those of derivative rules, have one dtype: that is seen faster than computed.
+    dtype, weak = _common_dtype(values), True
+    if dtype is None:
+        values = tuple(operand(name, value) for value in values)
+        dtype, weak = dtypes.promote(*_types(name, values))
     if floating and not dtypes.is_float(dtype):
         dtype = dtypes.DEFAULT_FLOAT
     if numeric and dtype == dtypes.bool_:

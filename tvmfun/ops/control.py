@@ -470,7 +470,7 @@ def _loop_batch(batched, *operands, body, cond, length, reverse, counted, consts
     trips = count
     if by_count:
         trips = (reductions.max(count[0], axis=(0,)),)
-        extra = [pw.subtract(trips[0], dtypes.int32.type(1)) if reverse else shapes.broadcast_to(zero, shape=())]
+        extra = [trips[0] - 1 if reverse else shapes.broadcast_to(zero, shape=())]
     elif masked and has_steps:
         extra = [shapes.broadcast_to(zero, shape=(size,))]
     per_example = [count[0]] if by_count else []
@@ -478,7 +478,7 @@ def _loop_batch(batched, *operands, body, cond, length, reverse, counted, consts
     def running(own: Sequence[Any], counts: Sequence[Any], places: Sequence[Any]) -> Any:
         """Which examples take part in this step."""
         if by_count:
-            return pw.less(shapes.broadcast_to(places[0], shape=(size,)), counts[0])
+            return shapes.broadcast_to(places[0], shape=(size,)) < counts[0]
         outputs, is_batched = batch(cond, own[: consts + carry], in_flags[: consts + carry])  # type: ignore[arg-type]
         return outputs[0] if is_batched[0] else repeat(outputs[0], size)
 
@@ -499,17 +499,16 @@ def _loop_batch(batched, *operands, body, cond, length, reverse, counted, consts
         carries = [_select(going, new, old) for new, old in zip(outs[:carry], own_carry, strict=True)]
         ys = [_select(going, y, zeros(y)) for y in outs[carry:]]
         if by_count:
-            one = dtypes.int32.type(-1 if reverse else 1)
-            places = [pw.add(places[0], one)]
+            places = [places[0] + (-1 if reverse else 1)]
         elif extra:
-            places = [pw.add(places[0], pw.astype(going, dtype="int32"))]
+            places = [places[0] + pw.astype(going, dtype="int32")]
         return [*carries, *places, *ys]
 
     def test(*values: Any) -> Any:
         own = [*values[: consts + carry]]
         outputs, is_batched = batch(cond, own, in_flags[: consts + carry])  # type: ignore[arg-type]
         going = pw.astype(outputs[0], dtype="int32")
-        return pw.not_equal(reductions.max(going, axis=(0,)), zero) if is_batched[0] else outputs[0]
+        return reductions.max(going, axis=(0,)) != 0 if is_batched[0] else outputs[0]
 
     started = [
         repeat(x, size) if flag and not had else x for x, flag, had in zip(start, live, flags.carry, strict=True)
@@ -770,8 +769,8 @@ def _switch_batch(batched, index, *operands, branches):
     results: list = []
     last = len(branches) - 1
     for i, branch in enumerate(branches):
-        here = pw.less_equal(index, index.dtype.type(0)) if i == 0 else pw.greater_equal(index, index.dtype.type(i))
-        own = here if i in (0, last) else pw.equal(index, index.dtype.type(i))
+        here = index <= 0 if i == 0 else index >= i
+        own = here if i in (0, last) else index == i
         # A branch that an example does not take has no part in its derivative, which may be infinite there.
         taken = [_select(own, x, pw.stop_gradient(x)) if flag and is_float(x) else x
                  for x, flag in zip(operands, flags, strict=True)]  # fmt: skip

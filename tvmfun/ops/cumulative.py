@@ -143,7 +143,7 @@ def _recurrence(a: ShapeDtype, b: ShapeDtype, *, axis: int, reverse: bool) -> ti
 
 
 def _recurrence_vjp_factor(g: Array, out: Array, a: Array, b: Array, *, axis: int, reverse: bool) -> Array:
-    return pw.multiply(_adjoint(g, a, axis, reverse), _earlier(out, axis, reverse, 0))
+    return _adjoint(g, a, axis, reverse) * _earlier(out, axis, reverse, 0)
 
 
 def _recurrence_vjp_term(g: Array, out: Array, a: Array, b: Array, *, axis: int, reverse: bool) -> Array:
@@ -182,7 +182,7 @@ def _cumsum_vjp(g: Array, out: Array, x: Array, *, axis: int, reverse: bool) -> 
 
 def _cumprod_vjp(g: Array, out: Array, x: Array, *, axis: int, reverse: bool) -> Array:
     # Without a division, so that it is right where elements are 0.
-    return pw.multiply(_earlier(out, axis, reverse, 1), _adjoint(g, x, axis, reverse))
+    return _earlier(out, axis, reverse, 1) * _adjoint(g, x, axis, reverse)
 
 
 def _add_logs(x: Any, y: Any) -> Any:
@@ -202,7 +202,7 @@ def _cumlogsumexp_vjp(g: Array, out: Array, x: Array, *, axis: int, reverse: boo
 
 def _ratio(x: Array, total: Array) -> Array:
     """``exp(x) / exp(total)``, of equal infinities 1."""
-    alike = pw.bitwise_and(pw.equal(x, total), pw.bitwise_not(pw.isfinite(total)))
+    alike = (x == total) & ~pw.isfinite(total)
     return pw.exp(pw.where(alike, pw.constant(0, x), x - total))
 
 

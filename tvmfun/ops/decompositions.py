@@ -71,19 +71,19 @@ def places(x: Array) -> tuple[Array, Array]:
 def tril(x: Array, *, strict: bool = False) -> Array:
     """The lower triangle of ``x``, with zeros above."""
     row, column = places(x)
-    return pw.where(pw.greater(row, column) if strict else pw.greater_equal(row, column), x, pw.constant(0, x))
+    return pw.where(row > column if strict else row >= column, x, pw.constant(0, x))
 
 
 def triu(x: Array, *, strict: bool = False) -> Array:
     """The upper triangle of ``x``, with zeros below."""
     row, column = places(x)
-    return pw.where(pw.less(row, column) if strict else pw.less_equal(row, column), x, pw.constant(0, x))
+    return pw.where(row < column if strict else row <= column, x, pw.constant(0, x))
 
 
 def with_diagonal(x: Array, value: Any) -> Array:
     """The matrix ``x`` with the diagonal of ``value``, a matrix or a number."""
     row, column = places(x)
-    return pw.where(pw.equal(row, column), value, x)
+    return pw.where(row == column, value, x)
 
 
 def columns(x: Array, begin: int, end: int) -> Array:
@@ -186,7 +186,7 @@ def _solve_vjp_matrix(
     solved = _solve_vjp_right(g, x, a, b, lower=lower, transpose_a=transpose_a, unit_diagonal=unit_diagonal)
     product = matmul(x, solved, transpose_y=True) if transpose_a else matmul(solved, x, transpose_y=True)
     triangle = tril if lower else triu
-    return triangle(pw.negative(product), strict=unit_diagonal)
+    return triangle(-product, strict=unit_diagonal)
 
 
 def _solve_vjp_right(
@@ -263,7 +263,7 @@ def _cholesky(a: ShapeDtype) -> tirx.PrimFunc:
 
 def halved(x: Array) -> Array:
     """The lower triangle with half the diagonal."""
-    return tril(with_diagonal(x, pw.multiply(x, pw.constant(0.5, x))))
+    return tril(with_diagonal(x, x * 0.5))
 
 
 def _cholesky_vjp(g: Array, out: Array, a: Array) -> Array:
@@ -271,7 +271,7 @@ def _cholesky_vjp(g: Array, out: Array, a: Array) -> Array:
     inner = halved(matmul(out, g, transpose_x=True))
     solve = lambda y: triangular_solve(out, y, lower=True, transpose_a=True, unit_diagonal=False)
     outer = solve(transpose(solve(transpose(inner))))
-    return halved(pw.add(outer, transpose(outer)))
+    return halved(outer + transpose(outer))
 
 
 #: ``cholesky(a)``: the lower triangular ``l`` with ``l @ l.T = a`` for a symmetric positive definite ``a``, of which
@@ -382,11 +382,11 @@ def _lu_vjp(g: tuple[Array, ...], out: tuple[Array, ...], a: Array) -> Array:
     right = matmul(triu(g_square), u, transpose_y=True)
     if m < n:
         rest, g_rest = columns(lu, m, n), columns(g, m, n)
-        left = pw.subtract(left, matmul(g_rest, rest, transpose_y=True))
+        left = left - matmul(g_rest, rest, transpose_y=True)
     if m > n:
         rest, g_rest = rows(lu, n, m), rows(g, n, m)
-        right = pw.subtract(right, matmul(rest, g_rest, transpose_x=True))
-    inner = pw.add(tril(left, strict=True), triu(right))
+        right = right - matmul(rest, g_rest, transpose_x=True)
+    inner = tril(left, strict=True) + triu(right)
     if m <= n:
         inner = divide_right(inner, u)
         if m < n:
@@ -542,12 +542,12 @@ def _qr_vjp(g: tuple[Array, Array], out: tuple[Array, Array], a: Array, *, full:
         )
     if m < n:  # the first columns determine q, and r is linear in the others
         wide, g_wide = columns(a, m, n), columns(g_r, m, n)
-        g_q = pw.add(g_q, matmul(wide, g_wide, transpose_y=True))
+        g_q = g_q + matmul(wide, g_wide, transpose_y=True)
         g_r, r = columns(g_r, 0, m), columns(r, 0, m)
-    inner = pw.subtract(matmul(r, g_r, transpose_y=True), matmul(g_q, q, transpose_x=True))
-    symmetric = pw.add(tril(inner), transpose(tril(inner, strict=True)))
-    result = divide_right(pw.add(g_q, matmul(q, symmetric)), r)
-    return shapes.concat(result, matmul(q, g_wide), axis=a.ndim - 1) if m < n else result
+    inner = matmul(r, g_r, transpose_y=True) - matmul(g_q, q, transpose_x=True)
+    symmetric = tril(inner) + transpose(tril(inner, strict=True))
+    result = divide_right(g_q + q @ symmetric, r)
+    return shapes.concat(result, q @ g_wide, axis=a.ndim - 1) if m < n else result
 
 
 def _qr_batch(batched: tuple[bool, ...], a: Array, *, full: bool) -> tuple[Array, Array]:

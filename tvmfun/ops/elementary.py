@@ -17,20 +17,7 @@ from tvmfun.core.array import Array, ShapeDtype
 from tvmfun.core.op import Op, dtype_name
 from tvmfun.errors import DtypeError
 from tvmfun.ops import pointwise as pw
-from tvmfun.ops.pointwise import (
-    FLOATS,
-    add,
-    compute_in_float32,
-    constant,
-    divide,
-    equal,
-    exp,
-    multiply,
-    negative,
-    rsqrt,
-    sqrt,
-    where,
-)
+from tvmfun.ops.pointwise import FLOATS, compute_in_float32, constant, exp, rsqrt, sqrt, where
 
 
 def _libm(function: str) -> Callable[..., Any]:
@@ -47,38 +34,34 @@ def _from_libm(name: str, *vjp: Callable[..., Array], function: str = "") -> Op:
     return pw.pointwise(name, _libm(function or name), vjp, domain=FLOATS, inexpensive=False)
 
 
-def _one(x: Array) -> Any:
-    return constant(1, x)
-
-
 #: ``one_minus_square(x)``: ``1 - x**2``, exact near 1. It is an op because its derivative, through the two factors,
 #: would be the difference of two infinities where what is made of it has a pole.
 one_minus_square = pw.pointwise(
     "one_minus_square",
     compute_in_float32(lambda x: (tirx.const(1, dtype_name(x)) - x) * (tirx.const(1, dtype_name(x)) + x)),
-    (lambda g, o, x: g * (x.dtype.type(-2) * x),),
+    (lambda g, o, x: g * (-2 * x),),
     domain=FLOATS,
 )
 
 
 # -- trigonometric and hyperbolic functions --------------------------------------------------------------------
 
-tan = _from_libm("tan", lambda g, o, x: multiply(g, add(_one(x), multiply(o, o))))
+tan = _from_libm("tan", lambda g, o, x: g * (1 + o * o))
 asin = _from_libm("asin", lambda g, o, x: g * rsqrt(one_minus_square(x)))
 acos = _from_libm("acos", lambda g, o, x: -(g * rsqrt(one_minus_square(x))))
-atan = _from_libm("atan", lambda g, o, x: divide(g, add(_one(x), multiply(x, x))))
-sinh = _from_libm("sinh", lambda g, o, x: multiply(g, cosh(x)))
-cosh = _from_libm("cosh", lambda g, o, x: multiply(g, sinh(x)))
-asinh = _from_libm("asinh", lambda g, o, x: divide(g, hypot(x, _one(x))))
+atan = _from_libm("atan", lambda g, o, x: g / (1 + x * x))
+sinh = _from_libm("sinh", lambda g, o, x: g * cosh(x))
+cosh = _from_libm("cosh", lambda g, o, x: g * sinh(x))
+asinh = _from_libm("asinh", lambda g, o, x: g / hypot(x, constant(1, x)))
 # Below -1, where there is no value, the derivative is a number as in JAX: a mask in front of it is enough.
-acosh = _from_libm("acosh", lambda g, o, x: g / sqrt(pw.abs(x) - _one(x)) / sqrt(pw.abs(x) + _one(x)))
+acosh = _from_libm("acosh", lambda g, o, x: g / sqrt(abs(x) - 1) / sqrt(abs(x) + 1))
 atanh = _from_libm("atanh", lambda g, o, x: g / one_minus_square(x))
 
 
 def _over_radius(g: Array, x: Array, y: Array, z: Array) -> Array:
     """``g x / (y^2 + z^2)`` without overflow."""
     radius = hypot(y, z)
-    return multiply(g, divide(divide(x, radius), radius))
+    return g * (x / radius / radius)
 
 
 #: ``fmod(x, y)``: what is left of the division rounded towards 0. The derivative by ``y`` is exactly the quotient.
@@ -94,24 +77,24 @@ fmod = pw.pointwise(
 atan2 = _from_libm(
     "atan2",
     lambda g, o, y, x: _over_radius(g, x, x, y),
-    lambda g, o, y, x: negative(_over_radius(g, y, x, y)),
+    lambda g, o, y, x: -_over_radius(g, y, x, y),
 )
 
 
 def _hypot_vjp(g: Array, out: Array, x: Array) -> Array:
     # 0 at the tip of the cone, where there is no derivative.
-    at_tip = equal(out, constant(0, out))
-    return where(at_tip, constant(0, g), multiply(g, divide(x, where(at_tip, _one(out), out))))
+    at_tip = out == 0
+    return where(at_tip, constant(0, g), g * (x / where(at_tip, constant(1, out), out)))
 
 
 hypot = _from_libm("hypot", lambda g, o, x, y: _hypot_vjp(g, o, x), lambda g, o, x, y: _hypot_vjp(g, o, y))
 
 # -- powers and logarithms -------------------------------------------------------------------------------------
 
-exp2 = _from_libm("exp2", lambda g, o, x: multiply(g, multiply(o, constant(math.log(2), x))))
-log2 = _from_libm("log2", lambda g, o, x: divide(g, multiply(x, constant(math.log(2), x))))
-log10 = _from_libm("log10", lambda g, o, x: divide(g, multiply(x, constant(math.log(10), x))))
-cbrt = _from_libm("cbrt", lambda g, o, x: g * (constant(1 / 3, x) * integer_power(o, exponent=-2)))
+exp2 = _from_libm("exp2", lambda g, o, x: g * (o * math.log(2)))
+log2 = _from_libm("log2", lambda g, o, x: g / (x * math.log(2)))
+log10 = _from_libm("log10", lambda g, o, x: g / (x * math.log(10)))
+cbrt = _from_libm("cbrt", lambda g, o, x: g * (1 / 3 * integer_power(o, exponent=-2)))
 
 
 def _integer_power(x: Any, *, exponent: int) -> Any:
@@ -148,7 +131,7 @@ integer_power = pw.register_pointwise(
         "pointwise",
         _of_floats("integer_power"),
         lambda x, *, exponent: compute_in_float32(lambda y: _integer_power(y, exponent=exponent))(x),
-        (lambda g, o, x, *, exponent: g * (x.dtype.type(exponent) * integer_power(x, exponent=exponent - 1)),),
+        (lambda g, o, x, *, exponent: g * (exponent * integer_power(x, exponent=exponent - 1)),),
     )
 )
 
@@ -163,8 +146,8 @@ def _logaddexp(x: Any, y: Any) -> Any:
 def _share(x: Array, y: Array) -> Array:
     """``exp(x) / (exp(x) + exp(y))``, of equal infinities a half."""
     # Not 0 wherever both are equal: the derivative of a constant is 0, and that of the difference is not.
-    alike = pw.bitwise_and(equal(x, y), equal(pw.abs(x), x.dtype.type(math.inf)))
-    return pw.sigmoid(where(alike, x.dtype.type(0), x - y))
+    alike = (x == y) & (abs(x) == math.inf)
+    return pw.sigmoid(where(alike, constant(0, x), x - y))
 
 
 #: ``logaddexp(x, y)``: ``log(exp(x) + exp(y))`` without overflow.
@@ -182,9 +165,9 @@ logaddexp = pw.pointwise(
 
 erfc = _from_libm(
     "erfc",
-    lambda g, o, x: multiply(g, multiply(constant(-2 / math.sqrt(math.pi), x), exp(negative(multiply(x, x))))),
+    lambda g, o, x: g * (-2 / math.sqrt(math.pi) * exp(-(x * x))),
 )
-lgamma = _from_libm("lgamma", lambda g, o, x: multiply(g, polygamma(x, order=0)))
+lgamma = _from_libm("lgamma", lambda g, o, x: g * polygamma(x, order=0))
 
 _BERNOULLI = (
     Fraction(1, 6), Fraction(-1, 30), Fraction(1, 42), Fraction(-1, 30), Fraction(5, 66),
@@ -244,7 +227,7 @@ polygamma = pw.register_pointwise(
         "pointwise",
         _of_floats("polygamma"),
         _polygamma,
-        (lambda g, o, x, *, order: multiply(g, polygamma(x, order=order + 1)),),
+        (lambda g, o, x, *, order: g * polygamma(x, order=order + 1),),
         inexpensive=False,
     )
 )

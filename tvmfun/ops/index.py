@@ -124,7 +124,7 @@ def _at_one_place(g: Array, x: Array, indices: Array, batch: int) -> Array:
         part = shapes.slice(rows, start=(*(0,) * batch, k), stop=(*common, k + 1), step=(1,) * (batch + 1))
         counted = (*(1,) * (batch + k), size, *(1,) * (x.ndim - batch - k - 1))
         number = shapes.iota(shape=counted, axis=batch + k, dtype=dtypes.NAMES[indices.dtype])
-        here = pw.equal(number, shapes.reshape(part, shape=(*common, *ones)))
+        here = number == shapes.reshape(part, shape=(*common, *ones))
         result = pw.where(here, result, pw.constant(0, g))
     return result
 
@@ -240,13 +240,13 @@ def _scatter_simplify(x: Any, indices: Any, updates: Any, *, size: Ints | None =
 
 def _chosen(x: Array, extremum: Array) -> Array:
     """1 where ``x`` is the extremum, else 0."""
-    return pw.astype(pw.equal(x, extremum), dtype=dtypes.NAMES[x.dtype])
+    return pw.astype(x == extremum, dtype=dtypes.NAMES[x.dtype])
 
 
 def _chosen_before(x: Array, out: Array) -> Array:
     """1 where an extremum is the element that was there, which may be NaN, else 0."""
-    both_nan = pw.bitwise_and(pw.isnan(x), pw.isnan(out))
-    return pw.astype(pw.bitwise_or(pw.equal(x, out), both_nan), dtype=dtypes.NAMES[x.dtype])
+    both_nan = pw.isnan(x) & pw.isnan(out)
+    return pw.astype((x == out) | both_nan, dtype=dtypes.NAMES[x.dtype])
 
 
 def _extremum_share(g: Array, out: Array, x: Array, indices: Array, updates: Array, mode: str, batch: int) -> Array:
@@ -305,7 +305,7 @@ def _scatter_vjp_updates(
     number = shapes.reshape(flat, shape=lead)
     nobody = shapes.broadcast_to(np.int32(-1), shape=x.shape[: batch + indices.shape[-1]])
     winner = take(scatter(nobody, indices, number, mode="set", batch=batch))
-    won = shapes.reshape(pw.equal(winner, number), shape=lead + (1,) * (g.ndim - batch - indices.shape[-1]))
+    won = shapes.reshape(winner == number, shape=lead + (1,) * (g.ndim - batch - indices.shape[-1]))
     return pw.where(won, take(g), pw.constant(0, g))
 
 
@@ -313,17 +313,17 @@ def _others(g: Array, x: Array, indices: Array, updates: Array, batch: int, uniq
     """The cotangent of each update of a product, which the array and the place's other updates multiply."""
     take = lambda y: gather(y, indices, mode="fill", batch=batch)
     if unique:
-        return take(pw.multiply(g, x))
+        return take(g * x)
     # Divides an update out of the product, and 0 out of a product in which it is left out in the first place.
-    is_zero = pw.equal(updates, pw.constant(0, updates))
+    is_zero = updates == 0
     safe = pw.where(is_zero, pw.constant(1, updates), updates)
-    product = take(pw.multiply(g, scatter(x, indices, safe, mode="mul", batch=batch)))
+    product = take(g * scatter(x, indices, safe, mode="mul", batch=batch))
     flags = pw.astype(is_zero, dtype="int32")
     # Counted from 1, since 0 is read outside of the array: an update there, even NaN, has no cotangent.
     ones = shapes.broadcast_to(np.int32(1), shape=x.shape)
     zeros = take(scatter(ones, indices, flags, mode="add", batch=batch))
-    alone = pw.equal(zeros, pw.add(flags, pw.constant(1, flags)))
-    return pw.where(alone, pw.divide(product, safe), pw.constant(0, g))
+    alone = zeros == flags + 1
+    return pw.where(alone, product / safe, pw.constant(0, g))
 
 
 def _scatter_batch(

@@ -262,7 +262,7 @@ add = pointwise(
 subtract = pointwise(
     "subtract",
     _subtract,
-    (lambda g, o, x, y: g, lambda g, o, x, y: negative(g)),
+    (lambda g, o, x, y: g, lambda g, o, x, y: -g),
     spelling=relax.op.subtract,
     simplify=lambda x, y: x if is_number(y, 0) else None,
     exact=np.subtract,
@@ -270,7 +270,7 @@ subtract = pointwise(
 multiply = pointwise(
     "multiply",
     _wrapping(lambda x, y: x * y),
-    (lambda g, o, x, y: multiply(g, y), lambda g, o, x, y: multiply(g, x)),
+    (lambda g, o, x, y: g * y, lambda g, o, x, y: g * x),
     spelling=relax.op.multiply,
     simplify=_multiply_simplify,
     exact=np.multiply,
@@ -285,7 +285,7 @@ def _divide_read(call: relax.Call):
 divide = pointwise(
     "divide",
     lambda x, y: tirx.div(x, y),
-    (lambda g, o, x, y: divide(g, y), lambda g, o, x, y: negative(divide(multiply(g, o), y))),
+    (lambda g, o, x, y: g / y, lambda g, o, x, y: -(g * o / y)),
     domain=FLOATS,
     spelling=Spelling("relax.divide", lambda exprs, params: relax.op.divide(*exprs), _divide_read),
     simplify=lambda x, y: x if is_number(y, 1) else None,
@@ -380,7 +380,7 @@ floor_divide = pointwise(
 remainder = pointwise(
     "remainder",
     _remainder,
-    (lambda g, o, x, y: g, lambda g, o, x, y: -(g * floor_divide(x, y))),
+    (lambda g, o, x, y: g, lambda g, o, x, y: -(g * (x // y))),
     spelling=relax.op.floor_mod,
     relax_name="floor_mod",
     inexpensive=INTEGERS,
@@ -389,8 +389,9 @@ remainder = pointwise(
 
 def _power_vjp_base(g: Array, out: Array, x: Array, y: Array) -> Array:
     # 0 at x = y = 0, where x**(y-1) is infinite. The product stays where y is 0: it depends on y there.
-    base = where(bitwise_and(equal(x, constant(0, x)), equal(y, constant(0, y))), constant(1, x), x)
-    return g * (y * power(base, y - constant(1, y)))
+    # Not `x == 0`, which NumPy would compute where x is a number, also in half precision.
+    base = where(equal(x, constant(0, x)) & equal(y, constant(0, y)), constant(1, x), x)
+    return g * (y * power(base, y - 1))
 
 
 def _power_vjp_exponent(g: Array, out: Array, x: Array, y: Array) -> Array:
@@ -409,7 +410,7 @@ power = pointwise(
 negative = pointwise(
     "negative",
     _wrapping(_negative),
-    (lambda g, o, x: negative(g),),
+    (lambda g, o, x: -g,),
     spelling=relax.op.negative,
     simplify=lambda x: argument(x, 0) if made_by(x, "negative") else None,
     exact=np.negative,
@@ -427,7 +428,7 @@ def _abs(x: Any) -> Any:
 
 
 # The derivative at 0 is that from the right: with 0 there, the square of an absolute value would have no curvature.
-abs = pointwise("abs", _abs, (lambda g, o, x: where(x >= constant(0, x), g, -g),), spelling=relax.op.abs)
+abs = pointwise("abs", _abs, (lambda g, o, x: where(x >= 0, g, -g),), spelling=relax.op.abs)
 
 
 def _sign(x: Any) -> Any:
@@ -443,8 +444,8 @@ sign = pointwise("sign", _sign, (None,), spelling=relax.op.sign)
 
 def _ties_shared(g: Array, chosen: Array, other: Array, out: Array) -> Array:
     """The cotangent of a maximum or minimum: all to the winner, half to each in a tie."""
-    share = where(equal(chosen, other), constant(0.5, g), constant(1, g))
-    return where(equal(chosen, out), multiply(g, share), constant(0, g))
+    share = where(chosen == other, constant(0.5, g), constant(1, g))
+    return where(chosen == out, g * share, constant(0, g))
 
 
 def _maximum(x: Any, y: Any) -> Any:
@@ -481,31 +482,31 @@ relu = pointwise(
     "relu",
     lambda x: tirx.Select(x <= tirx.const(0, dtype_name(x)), tirx.const(0, dtype_name(x)), x),
     # Through the result, so that the argument need not be kept; 0 at 0, as everybody has it.
-    (lambda g, o, x: where(greater(o, constant(0, o)), g, constant(0, g)),),
+    (lambda g, o, x: where(o > 0, g, constant(0, g)),),
     spelling=relax.op.nn.relu,
     relax_name="nn.relu",
 )
 
 # -- elementary functions --------------------------------------------------------------------------------------
 
-exp = _float_unary("exp", tirx.exp, lambda g, o, x: multiply(g, o), relax.op.exp)
+exp = _float_unary("exp", tirx.exp, lambda g, o, x: g * o, relax.op.exp)
 expm1 = _float_unary(
     "expm1",
     # Near 0 exp(x) - 1 cancels; (u - 1) * x / log(u) with u = exp(x) does not (Kahan).
     lambda x: _expm1(x),
-    lambda g, o, x: multiply(g, add(o, constant(1, o))),
+    lambda g, o, x: g * (o + 1),
 )
-log = _float_unary("log", tirx.log, lambda g, o, x: divide(g, x), relax.op.log)
-log1p = _float_unary("log1p", tirx.log1p, lambda g, o, x: divide(g, add(x, constant(1, x))))
-sqrt = _float_unary("sqrt", tirx.sqrt, lambda g, o, x: divide(multiply(g, constant(0.5, x)), o), relax.op.sqrt)
+log = _float_unary("log", tirx.log, lambda g, o, x: g / x, relax.op.log)
+log1p = _float_unary("log1p", tirx.log1p, lambda g, o, x: g / (x + 1))
+sqrt = _float_unary("sqrt", tirx.sqrt, lambda g, o, x: g * 0.5 / o, relax.op.sqrt)
 rsqrt = _float_unary(
     "rsqrt",
     lambda x: _one(x) / tirx.sqrt(x),
-    lambda g, o, x: multiply(multiply(g, constant(-0.5, x)), divide(o, x)),
+    lambda g, o, x: g * -0.5 * (o / x),
     relax.op.rsqrt,
 )
-sin = _float_unary("sin", tirx.sin, lambda g, o, x: multiply(g, cos(x)), relax.op.sin)
-cos = _float_unary("cos", tirx.cos, lambda g, o, x: negative(multiply(g, sin(x))), relax.op.cos)
+sin = _float_unary("sin", tirx.sin, lambda g, o, x: g * cos(x), relax.op.sin)
+cos = _float_unary("cos", tirx.cos, lambda g, o, x: -(g * sin(x)), relax.op.cos)
 
 
 def _tanh(x: Any) -> Any:
@@ -516,21 +517,21 @@ def _tanh(x: Any) -> Any:
 tanh = _float_unary(
     "tanh",
     _tanh,
-    lambda g, o, x: multiply(g, subtract(constant(1, o), multiply(o, o))),
+    lambda g, o, x: g * (1 - o * o),
     relax.op.tanh,
     precision="either",
 )
 sigmoid = _float_unary(
     "sigmoid",
     lambda x: _one(x) / (_one(x) + tirx.exp(-x)),
-    lambda g, o, x: multiply(g, multiply(o, subtract(constant(1, o), o))),
+    lambda g, o, x: g * (o * (1 - o)),
     relax.op.sigmoid,
     precision="either",
 )
 erf = _float_unary(
     "erf",
     tirx.erf,
-    lambda g, o, x: multiply(g, multiply(constant(2 / math.sqrt(math.pi), x), exp(negative(multiply(x, x))))),
+    lambda g, o, x: g * (2 / math.sqrt(math.pi) * exp(-(x * x))),
     relax.op.erf,
     precision="either",
 )
@@ -579,7 +580,7 @@ def _erf_inv(x: Any) -> Any:
 erf_inv = _float_unary(
     "erf_inv",
     _erf_inv,
-    lambda g, o, x: multiply(g, multiply(constant(math.sqrt(math.pi) / 2, x), exp(multiply(o, o)))),
+    lambda g, o, x: g * (math.sqrt(math.pi) / 2 * exp(o * o)),
 )
 
 

@@ -88,7 +88,7 @@ def _sum_vjp(g: Array, out: Array, x: Array, *, axis: Ints) -> Array:
 
 def _extremum_vjp(g: Array, out: Array, x: Array, *, axis: Ints) -> Array:
     """Shared equally by all elements that attain the extremum; nobody has it if that is NaN."""
-    chosen = pw.astype(pw.equal(x, spread(out, x.shape, axis)), dtype=dtypes.NAMES[x.dtype])
+    chosen = pw.astype(x == spread(out, x.shape, axis), dtype=dtypes.NAMES[x.dtype])
     share = g / pw.maximum(sum(chosen, axis=axis), pw.constant(1, x))
     return spread(share, x.shape, axis) * chosen
 
@@ -102,8 +102,8 @@ def _prod_vjp(g: Array, out: Array, x: Array, *, axis: Ints) -> Array:
     flat = shapes.reshape(rows, shape=(*free, 1, count))
     table = shapes.broadcast_to(flat, shape=(*free, count, count))
     at = lambda k: shapes.iota(shape=(*free, count, count), axis=len(free) + k, dtype="int32")
-    others = prod(pw.where(pw.equal(at(0), at(1)), pw.constant(1, x), table), axis=(len(free) + 1,))
-    result = pw.multiply(others, shapes.reshape(g, shape=(*free, 1)))
+    others = prod(pw.where(at(0) == at(1), pw.constant(1, x), table), axis=(len(free) + 1,))
+    result = others * shapes.reshape(g, shape=(*free, 1))
     result = shapes.reshape(result, shape=tuple(x.shape[i] for i in order))
     return shapes.permute_dims(result, axes=tuple(map(int, np.argsort(order))))
 
@@ -168,9 +168,9 @@ def _reduce_simplify(op: Op, x: Any, axis: Ints) -> Any:
     rest = tuple(place for place, i in enumerate(kept) if i in axis)
     result = op(shapes.reshape(inner, shape=tuple(own[i] for i in kept)), axis=rest)
     if op is sum and single:
-        result = pw.multiply(result, np.asarray(count).astype(x.dtype)[()])
+        result = result * np.asarray(count).astype(x.dtype)[()]
         if not rest and dtypes.is_float(x.dtype):
-            result = pw.add(result, pw.constant(0, x))  # a sum is never -0
+            result = result + 0  # a sum is never -0
     return shapes.broadcast_to(result, shape=tuple(n for i, n in enumerate(x.shape) if i not in axis))
 
 

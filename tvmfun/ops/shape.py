@@ -342,7 +342,7 @@ def _pad_value_vjp(g: Array, out: Array, x: Array, value: Array, **params: Ints)
 
     everything = tuple(range(g.ndim))
     own = reduce.sum(_unpad(g, **params), axis=everything)
-    return pointwise.subtract(reduce.sum(g, axis=everything), own)
+    return reduce.sum(g, axis=everything) - own
 
 
 def _pad_vjp(g: Array, out: Array, x: Array, value: Array, **params: Ints) -> Array:

@@ -241,18 +241,18 @@ def _gaps(values: Array) -> Array:
     """``1 / (values[j] - values[i])`` at ``i, j``, and 0 where they are equal."""
     row = shapes.reshape(values, shape=(*values.shape[:-1], 1, values.shape[-1]))
     column = shapes.reshape(values, shape=(*values.shape, 1))
-    difference = pw.subtract(row, column)
-    same = pw.equal(difference, pw.constant(0, values))
-    inverse = pw.divide(pw.constant(1, values), pw.where(same, pw.constant(1, values), difference))
+    difference = row - column
+    same = difference == 0
+    inverse = 1 / pw.where(same, pw.constant(1, values), difference)
     return pw.where(same, pw.constant(0, values), inverse)
 
 
 def _scaled_columns(x: Array, factors: Array) -> Array:
-    return pw.multiply(x, shapes.reshape(factors, shape=(*factors.shape[:-1], 1, factors.shape[-1])))
+    return x * shapes.reshape(factors, shape=(*factors.shape[:-1], 1, factors.shape[-1]))
 
 
 def _scaled_rows(x: Array, factors: Array) -> Array:
-    return pw.multiply(x, shapes.reshape(factors, shape=(*factors.shape, 1)))
+    return x * shapes.reshape(factors, shape=(*factors.shape, 1))
 
 
 def _on_diagonal(values: Array) -> Array:
@@ -260,16 +260,15 @@ def _on_diagonal(values: Array) -> Array:
         shapes.reshape(values, shape=(*values.shape, 1)), shape=(*values.shape, values.shape[-1])
     )
     row, column = parts.places(full)
-    return pw.where(pw.equal(row, column), full, pw.constant(0, full))
+    return pw.where(row == column, full, pw.constant(0, full))
 
 
 def _eigh_vjp(g: tuple[Array, Array], out: tuple[Array, Array], a: Array) -> Array:
     # Giles, "An extended collection of matrix derivative results for forward and reverse mode" (2008), section 3.1.
     (g_w, g_v), (w, v) = g, out
-    inner = pw.multiply(_gaps(w), matmul(v, g_v, transpose_x=True))
-    inner = pw.add(inner, _on_diagonal(g_w))
-    full = matmul(matmul(v, inner), v, transpose_y=True)
-    return parts.halved(pw.add(full, parts.transpose(full)))
+    inner = _gaps(w) * matmul(v, g_v, transpose_x=True) + _on_diagonal(g_w)
+    full = matmul(v @ inner, v, transpose_y=True)
+    return parts.halved(full + parts.transpose(full))
 
 
 #: ``eigh(a)``: ``(w, v)``, the eigenvalues of a symmetric ``a`` in ascending order and the eigenvectors in the columns
@@ -428,22 +427,20 @@ def _svd_vjp(g: tuple[Array, ...], out: tuple[Array, ...], a: Array, *, full: bo
             hint="full_matrices=False",
         )
     (g_u, g_s, g_vt), (u, s, vt) = g, out
-    gaps = _gaps(pw.multiply(s, s))
-    skew = lambda x: pw.multiply(gaps, pw.subtract(x, parts.transpose(x)))
+    gaps = _gaps(s * s)
+    skew = lambda x: gaps * (x - parts.transpose(x))
     of_u, of_v = matmul(u, g_u, transpose_x=True), matmul(vt, g_vt, transpose_y=True)
-    inner = pw.add(_scaled_columns(skew(of_u), s), _scaled_rows(skew(of_v), s))
-    inner = pw.add(inner, _on_diagonal(g_s))
-    is_zero = pw.equal(s, pw.constant(0, s))
-    inverse = pw.divide(pw.constant(1, s), pw.where(is_zero, pw.constant(1, s), s))
+    inner = _scaled_columns(skew(of_u), s) + _scaled_rows(skew(of_v), s) + _on_diagonal(g_s)
+    is_zero = s == 0
+    inverse = 1 / pw.where(is_zero, pw.constant(1, s), s)
     inverse = pw.where(is_zero, pw.constant(0, s), inverse)
-    result = matmul(u, inner)
+    result = u @ inner
     if m > n:
-        beside = pw.subtract(g_u, matmul(u, of_u))
-        result = pw.add(result, _scaled_columns(beside, inverse))
-    result = matmul(result, vt)
+        result = result + _scaled_columns(g_u - u @ of_u, inverse)
+    result = result @ vt
     if n > m:
-        beside = pw.subtract(g_vt, matmul(of_v, vt, transpose_x=True))
-        result = pw.add(result, matmul(u, _scaled_rows(beside, inverse)))
+        beside = g_vt - matmul(of_v, vt, transpose_x=True)
+        result = result + u @ _scaled_rows(beside, inverse)
     return result
 
 
