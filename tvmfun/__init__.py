@@ -22,17 +22,16 @@ from tvmfun.core.dims import Dim
 from tvmfun.core.program import Program
 from tvmfun.core.source import named_call, named_scope
 from tvmfun.core.trace import ensure_compile_time_eval, trace
-from tvmfun.interop import relax as _relax  # noqa: F401  # Program.from_relax asks it
-from tvmfun.jit import (
+from tvmfun.execute import (
     block_until_ready,
     clear_caches,
     debug_nans,
     device_get,
     device_put,
-    eval_shape,
-    jit,
     typeof,
 )
+from tvmfun.interop import relax as _relax  # noqa: F401  # Program.from_relax asks it
+from tvmfun.jit import eval_shape, jit
 from tvmfun.names import missing as _missing
 from tvmfun.runtime import (
     default_backend,

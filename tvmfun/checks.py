@@ -13,7 +13,8 @@ from tvmfun import dtypes, reference, tree
 from tvmfun.core.inline import inlined
 from tvmfun.core.program import Atom, Equation, Literal, Program
 from tvmfun.errors import ArgumentError, KernelError
-from tvmfun.jit import as_device_array, jit
+from tvmfun.execute import as_device_array
+from tvmfun.jit import jit
 from tvmfun.lower import kernel as kernels
 from tvmfun.lower import target as targets
 from tvmfun.lower.pipeline import Step

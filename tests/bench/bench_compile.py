@@ -15,7 +15,7 @@ import pytest
 import tvmfun
 import tvmfun.numpy as tnp
 from tvmfun import lax
-from tvmfun.jit import clear_caches
+from tvmfun.execute import clear_caches
 
 WIDTH = 32
 

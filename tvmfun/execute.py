@@ -1,0 +1,432 @@
+"""Runs Programs and single ops on arrays with data, when nothing is traced; moves trees of arrays between devices."""
+
+from __future__ import annotations
+
+from collections import Counter, OrderedDict
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from copy import copy
+from dataclasses import replace
+from operator import attrgetter
+from threading import local
+from typing import Any
+
+import numpy as np
+import tvm
+from tvm.target import Target
+
+from tvmfun import dtypes, runtime, tree
+from tvmfun.core import dims
+from tvmfun.core import program as programs
+from tvmfun.core import trace as tracing
+from tvmfun.core.array import (
+    Array,
+    DeviceArray,
+    Donation,
+    ShapeDtype,
+    claim,
+    device_array,
+    discard,
+    duplicate,
+    foreign_array,
+    give_back,
+    interned,
+    move,
+)
+from tvmfun.core.dims import Dim
+from tvmfun.core.inline import inlined
+from tvmfun.core.leaf import abstract, scalar
+from tvmfun.core.op import Op
+from tvmfun.core.program import Equation, Program, Variable
+from tvmfun.core.trace import Tracer, is_tracing
+from tvmfun.errors import DtypeError, NanError, TargetError
+from tvmfun.lower import compile as compiling
+from tvmfun.lower import target as targets
+from tvmfun.lower.fuse import is_view
+from tvmfun.lower.tuning.database import ACTIVE
+
+CPU = tvm.cpu()
+_ADDRESS = attrgetter("address")
+
+
+# -- Programs ------------------------------------------------------------------------------------------------------
+
+
+def as_device_array(leaf: Any, where: str = "jit") -> DeviceArray:
+    """Returns a leaf of the arguments as an array with data."""
+    if isinstance(leaf, DeviceArray):
+        return leaf
+    if isinstance(leaf, Tracer):
+        leaf.concrete(where)  # always raises
+    if dtypes.is_scalar(leaf):
+        return device_array(scalar(leaf), weak=True)
+    if isinstance(leaf, np.generic | np.ndarray):
+        return device_array(leaf)
+    if isinstance(leaf, Dim):
+        int(leaf)  # always raises
+    if isinstance(leaf, ShapeDtype):
+        raise DtypeError(where, "a call needs arrays", got=repr(leaf), hint="eval_shape, trace, or jit(f).lower(...)")
+    abstract(leaf, where)  # raises if it cannot be an array
+    return foreign_array(leaf, where)
+
+
+def on_one_device(arrays: list[DeviceArray], leaves: Sequence[Any]) -> list[DeviceArray]:
+    """Moves numbers and arrays of other libraries to the GPU that the library's own arrays are on, if they are."""
+    own = [array.device for array, leaf in zip(arrays, leaves, strict=True) if array is leaf]
+    if CPU in own or not own:
+        return arrays
+    return [move(array, own[0]) if array is not leaf else array for array, leaf in zip(arrays, leaves, strict=True)]
+
+
+def common_device(arrays: Sequence[DeviceArray], where: str) -> Any:
+    """Returns the device of all arrays; the CPU if there are none.
+
+    Raises:
+        TargetError: if they are on several.
+    """
+    device = None
+    for array in arrays:
+        if device is None:
+            device = array.device
+        elif array.device != device:
+            raise TargetError(
+                where,
+                "all arrays must be on one device",
+                got=f"{device} and {array.device}",
+                hint="tvmfun.device_put(tree, device)",
+            )
+    return device or CPU
+
+
+def target_of(device: Any) -> Target:
+    """Returns the target to compile for a device."""
+    return targets.host() if device == CPU else targets.resolve(Target.from_device(device))
+
+
+class LoadedProgram:
+    """A compiled Program with its captured arrays on the device.
+
+    Args:
+        program: what to compile.
+        target: what for.
+        donated: the positions of the leaves whose buffers may be overwritten.
+    """
+
+    def __init__(self, program: Program, target: Target, donated: Sequence[int] = ()) -> None:
+        self.program = program
+        self.donated = donated
+        self.pick_donated = runtime.getter(donated)
+        self.executable = compiling.compile_program(program, target, input_positions(program, donated))
+        self.device = self.executable.device
+        if not runtime.exists(self.device):
+            raise TargetError(
+                program.name, "it is compiled for a device this machine lacks", got=str(self.device), hint="target=None"
+            )
+        self.captured = [move(as_device_array(array), self.device) for array in program.captured]
+        self.out_avals = tuple(map(interned, program.out_avals))
+        self.single = program.out_tree.is_leaf()
+        self.unflatten = program.out_tree.unflatten
+        self.aliases = list(_aliases(program, donated))
+        self.sizes: dict[str, int] = {}
+
+    def at(self, sizes: dict[str, int]) -> LoadedProgram:
+        """Returns the same for arguments of these dynamic sizes."""
+        if not sizes:
+            return self
+        compiling.check_sizes(self.program, sizes)
+        ready = copy(self)
+        ready.sizes = sizes
+        ready.out_avals = tuple(interned(replace(a, shape=dims.at(a.shape, sizes))) for a in self.out_avals)
+        return ready
+
+    def __call__(self, arrays: list[DeviceArray], addresses: list[int]) -> list[DeviceArray]:
+        """Runs the Program on arrays and their addresses; donated arrays are deleted.
+
+        Raises:
+            DonatedArrayError: if a donated one was deleted before.
+        """
+        given = arrays
+        captured = addresses_of(self.captured) if self.captured else []
+        copied: list[tuple[DeviceArray, int]] = []
+        if self.donated:
+            exclusive = donated = self.pick_donated(arrays)
+            claimed = self.pick_donated(addresses)
+            reading = claim(donated, claimed, self.program.name, lists=2)
+            if reading or _STATE.debug_nans:
+                reading = reading or [0] * len(donated)
+                arrays, addresses, copied = self._unshared(arrays, addresses, reading)
+                # Memory that others read stays as long as the array, which they have.
+                exclusive = [a for a, count in zip(donated, reading, strict=True) if count == hasattr(a, "shared")]
+        if captured:
+            given, arrays, addresses = self.captured + given, self.captured + arrays, captured + addresses
+        try:
+            memories, places = self.executable(arrays, addresses, self.out_avals)
+        except BaseException:
+            give_back(copied)
+            raise
+        outputs = list(map(DeviceArray, memories, places, self.out_avals))
+        for output, source in self.aliases:
+            outputs[output].shared = places[output]
+            if source is not None:
+                given[source].shared = addresses[source]
+        if _STATE.debug_nans and any(map(_has_nan, outputs)):
+            give_back(copied)
+            program = self.program.with_sizes(self.sizes)
+            _blame(program, given)
+        if self.donated:
+            donation: Donation = self._receiver, list(map(id, donated))
+            for array in exclusive:
+                array.memory = donation  # type: ignore[assignment]  # whoever wants memory asks for the address first
+        return outputs
+
+    def _receiver(self, position: int) -> str:
+        """Names the function and one of its donated arguments in an error."""
+        return f"{self.program.name} as {self.program.leaf_name(self.donated[position])}"
+
+    def _unshared(self, arrays: list[DeviceArray], addresses: list[int], reading: Sequence[int]) -> tuple:
+        """Copies the donated arrays that something else reads, now or later.
+
+        Args:
+            arrays: all arguments.
+            addresses: their addresses.
+            reading: the number of readers of each donated array.
+
+        Returns:
+            Arrays and addresses with the copies, and the originals with their addresses.
+        """
+        arrays, addresses, copied = arrays.copy(), addresses.copy(), []
+        given = [(i, arrays[i], addresses[i]) for i in self.donated]
+        try:
+            for (i, array, address), count in zip(given, reading, strict=True):
+                if count or _STATE.debug_nans:
+                    arrays[i] = duplicate(array, address)
+                    addresses[i] = arrays[i].address
+                    copied.append((array, address))
+        except BaseException:  # such as that there is no memory
+            give_back((array, address) for _, array, address in given)
+            raise
+        return arrays, addresses, copied
+
+
+def addresses_of(arrays: Sequence[DeviceArray]) -> list[int]:
+    """Returns the addresses of arrays.
+
+    Raises:
+        DonatedArrayError: if one was donated.
+    """
+    try:
+        return list(map(_ADDRESS, arrays))
+    except AttributeError:
+        return [array.held() for array in arrays]  # always raises
+
+
+def moved(arrays: list[DeviceArray], ready: LoadedProgram) -> tuple[list[DeviceArray], list[int]]:
+    """Moves arrays to the device of a Program and returns their addresses, too; donated originals are deleted."""
+    there = [move(array, ready.device) for array in arrays]
+    discard([arrays[i] for i in ready.donated if there[i] is not arrays[i]], ready.program.name)
+    return there, addresses_of(there)
+
+
+def input_positions(program: Program, donated: Sequence[int]) -> list[int]:
+    """Returns the positions of leaves among all inputs, which begin with the captured arrays."""
+    return [len(program.captured) + i for i in donated]
+
+
+def _aliases(program: Program, donated: Sequence[int]) -> Iterator[tuple[int, int | None]]:
+    """Finds the results that share a buffer with an input that is not donated, or with another result.
+
+    Yields:
+        The position of the result, and that of the input or None.
+    """
+    program = inlined(program)
+    source = {equation.outputs[0]: equation.inputs[0] for equation in program.equations if is_view(equation)}
+    places = {variable: i for i, variable in enumerate(program.inputs)}
+    gone = {program.inputs[i] for i in input_positions(program, donated)}
+    roots = []
+    for atom in program.outputs:
+        while atom in source:
+            atom = source[atom]
+        roots.append(atom)
+    uses = Counter(root for root in roots if isinstance(root, Variable))
+    for output, root in enumerate(roots):
+        if root in places and root not in gone:
+            yield output, places[root]
+        elif uses[root] > 1:
+            yield output, None
+
+
+def _run_program(program: Program, leaves: list) -> list:
+    """Calls a Program: its equations become part of the current trace, or it is compiled and run."""
+    sizes = program.solve([abstract(leaf, program.name) for leaf in leaves]) if program.sizes else {}
+    if is_tracing():
+        return (program.with_sizes(sizes) if sizes else program).evaluate([*program.captured, *leaves])
+    arrays = on_one_device([as_device_array(leaf, program.name) for leaf in leaves], leaves)
+    device = common_device(arrays, program.name)
+    return LoadedProgram(program, target_of(device)).at(sizes)(arrays, addresses_of(arrays))
+
+
+# -- ops one by one -------------------------------------------------------------------------------------------------
+
+_OPS: OrderedDict[tuple, LoadedProgram] = OrderedDict()
+_OPS_KEPT = 1024
+
+
+def _run_op(op: Op, args: tuple, params: dict) -> Any:
+    """Applies one op to arrays. Numbers are passed as arrays, so that a different number does not recompile."""
+    arrays = [_operand(arg, op.name) for arg in args]
+    device = arrays[0].device if arrays else CPU
+    if any(array.device != device for array in arrays[1:]):
+        own = [array for array, arg in zip(arrays, args, strict=True) if array is arg and array.shape]
+        device = common_device(own or arrays, op.name)
+        arrays = [move(array, device) for array in arrays]
+    key = (op.name, tuple(params.items()), tuple(array.aval for array in arrays), device, ACTIVE.key)
+    ready = _OPS.get(key)
+    if ready is None:
+        avals = op.shape(*(array.aval for array in arrays), **params)
+        outputs = tuple(map(Variable, avals)) if isinstance(avals, tuple) else (Variable(avals),)
+        inputs = tuple(Variable(array.aval) for array in arrays)
+        program = Program(
+            inputs,
+            (Equation(op, inputs, params, outputs, tracing.user_line()),),
+            outputs,
+            tree.structure((inputs, {})),
+            tree.structure(outputs if isinstance(avals, tuple) else outputs[0]),
+            name=op.name,
+        )
+        _OPS[key] = ready = LoadedProgram(program, target_of(device))
+        if len(_OPS) > _OPS_KEPT:
+            _OPS.popitem(last=False)
+    results = ready(arrays, addresses_of(arrays))
+    return results[0] if ready.single else tuple(results)
+
+
+def _operand(value: Any, where: str) -> DeviceArray:
+    # Within the library a NumPy scalar stands for a Python scalar that has found its dtype.
+    if isinstance(value, np.generic):
+        return device_array(value, weak=True)
+    return as_device_array(value, where)
+
+
+tracing.install_eager(_run_op)
+programs.install_runner(_run_program)
+
+
+# -- NaNs -----------------------------------------------------------------------------------------------------------
+
+
+class _State(local):
+    debug_nans = False
+
+
+_STATE = _State()
+
+
+@contextmanager
+def debug_nans(enabled: bool = True) -> Iterator[None]:
+    """Within this context, a NaN in a result raises a ``NanError`` that names the op that made it.
+
+    A compiled function whose result has a NaN is run again op by op to find the culprit.
+
+    >>> import tvmfun.numpy as tnp
+    >>> with debug_nans():
+    ...     tnp.log(tnp.asarray(-1.0))
+    Traceback (most recent call last):
+    tvmfun.errors.NanError: [log] the op made a NaN, got arguments within [-1, -1]...
+    """
+    before, _STATE.debug_nans = _STATE.debug_nans, enabled
+    try:
+        yield
+    finally:
+        _STATE.debug_nans = before
+
+
+def _has_nan(array: DeviceArray) -> bool:
+    return dtypes.is_float(array.dtype) and bool(np.isnan(array.read(lambda view: view.astype(np.float64))).any())
+
+
+def _blame(program: Program, inputs: list[DeviceArray]) -> None:
+    """Runs the equations one by one and raises for the first that turns numbers into a NaN."""
+    for array, variable in zip(inputs, program.inputs, strict=True):
+        if _has_nan(array):
+            place = program.inputs.index(variable) - len(program.captured)
+            which = program.leaf_name(place) if place >= 0 else "a captured array"
+            raise NanError(program.name, f"{which} has a NaN already", got=repr(array.aval))
+
+    def check(equation: Equation, arguments: list) -> Any:
+        result = _run_op(equation.op, tuple(arguments), equation.params)
+        for array in result if isinstance(result, tuple) else (result,):
+            if _has_nan(array):
+                _raise_nan(equation, arguments)
+        return result
+
+    with debug_nans(False):
+        program.evaluate(inputs, check)
+
+
+def _raise_nan(equation: Equation, arguments: list) -> None:
+    values = [np.asarray(a, np.float64) for a in arguments if np.size(a)]
+    low, high = min(v.min() for v in values), max(v.max() for v in values)
+    source = f" at {equation.source}" if equation.source else ""
+    raise NanError(
+        equation.op.name,
+        "the op made a NaN",
+        got=f"arguments within [{low:g}, {high:g}]{source}",
+        hint="keeping its arguments in the op's domain",
+    )
+
+
+# -- devices ---------------------------------------------------------------------------------------------------------
+
+
+def device_put(values: Any, device: Any = "cpu") -> Any:
+    """Returns the tree with every leaf an array on ``device`` (``"cpu"``, ``"cuda"``, ``"cuda:1"``).
+
+    Raises:
+        TargetError: if this machine has no such device.
+
+    >>> device_put({"w": [1.0, 2.0]}, "cpu")["w"][1]
+    Array(2., dtype=float32)
+    """
+    place = runtime.device(device)
+    return tree.map(lambda leaf: move(as_device_array(leaf, "device_put"), place), values)
+
+
+def device_get(values: Any) -> Any:
+    """Returns the tree with every array as a NumPy array.
+
+    >>> device_get(device_put({"w": 1.5}))
+    {'w': array(1.5, dtype=float32)}
+    """
+    return tree.map(lambda leaf: leaf.concrete("device_get").numpy() if isinstance(leaf, Array) else leaf, values)
+
+
+def block_until_ready(values: Any) -> Any:
+    """Waits until the devices have computed all arrays of a tree, and returns the tree.
+
+    Source: ``jax.block_until_ready``.
+
+    >>> block_until_ready({"w": device_put(1.5), "name": "kept"})
+    {'w': Array(1.5, dtype=float32), 'name': 'kept'}
+    """
+    return tree.map(lambda leaf: leaf.block_until_ready() if isinstance(leaf, DeviceArray) else leaf, values)
+
+
+def typeof(value: Any) -> ShapeDtype:
+    """Returns the shape and the dtype of an array or a number.
+
+    Source: ``jax.typeof``.
+
+    >>> typeof(1.5)
+    float32[]
+    """
+    return abstract(value, "typeof")
+
+
+def clear_caches() -> None:
+    """Forgets what was compiled in this process for ops, Programs and kernels, and so frees its memory.
+
+    Functions made by :func:`jit` keep what they have compiled; the disk cache stays.
+    """
+    _OPS.clear()
+    compiling.clear_caches()
+    runtime.clear_memory()

@@ -1,0 +1,109 @@
+"""The ahead-of-time stages of a jitted function: lowered, then compiled."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import cached_property
+from typing import Any
+
+from tvm.target import Target
+
+from tvmfun import runtime
+from tvmfun.core.program import Immutable, Program
+from tvmfun.core.trace import Tracer
+from tvmfun.errors import ArgumentError, ConcretizationError, TargetError
+from tvmfun.execute import LoadedProgram, as_device_array, input_positions, moved
+from tvmfun.lower import compile as compiling
+from tvmfun.lower.cost import CostAnalysis, cost_analysis
+from tvmfun.lower.memory import MemoryAnalysis
+from tvmfun.lower.tuning.database import ACTIVE, using
+
+
+class Lowered(Immutable):
+    """A traced function, ready to be compiled; made by ``jit(f).lower(...)``."""
+
+    def __init__(self, program: Program, target: Target, donated: Sequence[int] = ()) -> None:
+        self.program = program
+        self.target = target
+        self.donated = donated
+
+    def as_text(self, dialect: str = "program") -> str:
+        """The Program as text: its equations, or (``dialect="relax"``) the Relax function as TVMScript."""
+        if dialect not in ("program", "relax"):
+            raise ArgumentError("as_text", "the dialect must be 'program' or 'relax'", got=repr(dialect))
+        return self.program.text if dialect == "program" else self.program.function.script()
+
+    def compile(self) -> Compiled:
+        """Generates code."""
+        return Compiled(self.program, self.target, self.donated)
+
+
+class Compiled(Immutable):
+    """A compiled function: takes exactly the arguments it was lowered for; made by ``Lowered.compile()``."""
+
+    def __init__(self, program: Program, target: Target, donated: Sequence[int] = ()) -> None:
+        self.program = program
+        self.target = target
+        self.donated = donated
+        self._tuning = ACTIVE.database
+        self.executable = compiling.compile_program(program, target, input_positions(program, donated))
+
+    def as_text(self) -> str:
+        """The scheduled kernels and the function that calls them, as TVMScript."""
+        with using(self._tuning):
+            return compiling.text(self.program, self.target, input_positions(self.program, self.donated))
+
+    def memory_analysis(self) -> MemoryAnalysis:
+        """The bytes that a call takes, known before the first one.
+
+        Raises:
+            TargetError: for a GPU, or where sizes are dynamic.
+
+        Source: follows ``jax.stages.Compiled.memory_analysis``.
+
+        >>> import tvmfun
+        >>> step = tvmfun.jit(lambda w, x: w - 0.5 * (x.T @ (x @ w)), donate_argnums=0)
+        >>> w, x = tvmfun.ShapeDtype((64, 8), "float32"), tvmfun.ShapeDtype((32, 64), "float32")
+        >>> step.lower(w, x).compile().memory_analysis()
+        MemoryAnalysis(arguments=10240, outputs=0, aliased=2048, temporaries=1024, workspaces=...)
+        """
+        if not isinstance(self.executable, runtime.NativeExecutable):
+            raise TargetError("memory_analysis", "memory is planned by us for the CPU and static sizes only")
+        return self.executable.plan.analysis
+
+    def cost_analysis(self) -> CostAnalysis:
+        """What a call computes and moves: floating-point operations, and bytes that kernels read and write.
+
+        Source: follows ``jax.stages.Compiled.cost_analysis``.
+
+        >>> import tvmfun
+        >>> x = tvmfun.ShapeDtype((64, 64), "float32")
+        >>> tvmfun.jit(lambda x: x @ x + 1).lower(x).compile().cost_analysis()
+        CostAnalysis(flops=528384, bytes=32768)
+        """
+        return cost_analysis(self.program, self.target, input_positions(self.program, self.donated))
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        """Runs it.
+
+        Raises:
+            TreeError: if the arguments have another structure.
+            ShapeError: if a leaf has another shape or dtype.
+        """
+        leaves = self.program.check_arguments(args, kwargs)
+        if any(isinstance(leaf, Tracer) for leaf in leaves):
+            raise ConcretizationError(
+                "Compiled", "machine code cannot be traced", got=self.program.name, hint="the function that jit made"
+            )
+        ready = self._ready
+        arrays, addresses = moved([as_device_array(leaf) for leaf in leaves], ready)
+        if self.program.sizes:
+            ready = ready.at(self.program.solve([array.aval for array in arrays]))
+        outputs = ready(arrays, addresses)
+        return ready.unflatten(outputs)
+
+    @cached_property
+    def _ready(self) -> LoadedProgram:
+        # Made at the first call: compiling for a device does not need the device.
+        with using(self._tuning):
+            return LoadedProgram(self.program, self.target, self.donated)
