@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from random import Random
@@ -137,7 +138,8 @@ def result(values: dict[str, Any], expression: str) -> Any:
         found = jax.eval_shape(lambda known: eval(expression, {**jax_names(), **known}), values)
     except Exception:
         return None
-    one = hasattr(found, "shape") and hasattr(found, "dtype") and "key" not in str(found.dtype)
+    # Keys, and the derivatives of integers, which have a dtype of their own, are not numbers.
+    one = hasattr(found, "shape") and hasattr(found, "dtype") and not re.search("key|float0", str(found.dtype))
     return found if one and np.prod(found.shape, dtype=int) <= MOST_OF_A_RESULT else None
 
 
