@@ -72,7 +72,7 @@ class Compiled(Immutable):
         return self.executable.plan.analysis
 
     def cost_analysis(self) -> CostAnalysis:
-        """What a call computes and moves: floating-point operations, and bytes that kernels read and write.
+        """Counts the floating-point operations of a call, and the bytes that its kernels read and write.
 
         Source: follows ``jax.stages.Compiled.cost_analysis``.
 

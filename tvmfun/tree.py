@@ -77,7 +77,7 @@ def flatten(tree: Any, is_leaf: _IsLeaf = None) -> tuple[list[Any], Structure]:
     >>> flatten({"w": [1, 2], "b": None})
     ([1, 2], PyTreeSpec({'b': None, 'w': [*, *]}))
     """
-    # What is true in Python is true here; optree takes nothing but bools.
+    # A truth value may be anything in Python; optree takes bools only.
     says = None if is_leaf is None else lambda node: bool(is_leaf(node))
     leaves, structure = optree.tree_flatten(tree, says, namespace=_NAMESPACE)
     if not leaf_types.issuperset(builtins.map(type, leaves)) and _adopt_jax_nodes(leaves, is_leaf):

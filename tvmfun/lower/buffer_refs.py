@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 import tvm_ffi
@@ -66,12 +67,12 @@ class BufferRef:
             indices = [found[axis.var] for axis in axes[1]]
         return [*self.lead, *indices]
 
-    @property
+    @cached_property
     def _shape(self) -> tuple:
         """The shape of the buffer or row."""
         return tuple(map(dims.of_expr, self.buffer.shape[len(self.lead) :]))
 
-    @property
+    @cached_property
     def is_reshaped(self) -> bool:
         """Whether the value has another shape than the memory."""
         return self._shape != self.aval.shape

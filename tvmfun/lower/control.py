@@ -83,8 +83,7 @@ class StatementBuilder:
     def _count(self, equation: Equation) -> int:
         """The number of kernels in the Programs of a control op."""
         kernels = [k for program in subprograms(tuple(equation.params.values())) for k in self._kernels(program)]
-        first = [kernel.equations[0] for kernel in kernels]
-        return sum(self._count(inner) if inner.op.kind == "control" else 1 for inner in first)
+        return sum(self._count(kernel.equations[0]) if kernel.is_control else 1 for kernel in kernels)
 
     def _kernels(self, program: Program) -> list[Kernel]:
         """The kernels of a Program, which is kept so that no other one gets its ``id``."""
@@ -224,7 +223,7 @@ class StatementBuilder:
         refs: dict[Variable, BufferRef] = dict(zip(program.inputs, inputs, strict=True))
         in_place: dict[int, InPlace] = {}
         # Control flow takes rows of its arguments, which have their first axis where the buffer has it.
-        stacked = {atom for kernel in kernels if _is_control(kernel) for atom in (*kernel.inputs, *kernel.outputs)}
+        stacked = {atom for kernel in kernels if kernel.is_control for atom in (*kernel.inputs, *kernel.outputs)}
         views = self._views(kernels, stacked)
         for atom, target in zip(program.outputs, outputs, strict=True):
             if (
@@ -256,7 +255,7 @@ class StatementBuilder:
         return [*statements, *self._results(program.outputs, outputs, refs)]
 
     def _views(self, kernels: Sequence[Kernel], stacked: set[Atom]) -> dict[Variable, Variable]:
-        """What each value shows that needs no memory of its own, being another one in another shape."""
+        """Finds the values that are others in another shape, and need no memory of their own."""
         views: dict[Variable, Variable] = {}
         for kernel in kernels:
             (source, *_), (out, *_) = kernel.inputs or (None,), kernel.outputs
@@ -301,7 +300,7 @@ class StatementBuilder:
     ) -> tuple[int, int] | None:
         """An input, and the result that the kernel can be scheduled to write over it, besides those ``known``."""
         sources = [i for i, atom in enumerate(kernel.inputs) if atom in read]
-        if len(sources) != 1 or _is_control(kernel) or _is_scatter(kernel):
+        if len(sources) != 1 or kernel.is_control or _is_scatter(kernel):
             return None
         if not kernel.reads_in_step(kernel.inputs[sources[0]]):
             return None
@@ -311,7 +310,7 @@ class StatementBuilder:
     def _reads_before(self, kernel: Kernel, read: set[Variable], written: Variable) -> bool:
         """Whether the kernel reads each element only before it writes the one at the same index, and writes it once."""
         equation = kernel.equations[0]
-        if equation.op.kind == "control":
+        if kernel.is_control:
             sources = {i for i, atom in enumerate(kernel.inputs) if atom in read}
             return may_lie_in_place(equation, sources, kernel.outputs.index(written))
         if _is_scatter(kernel):
@@ -376,7 +375,7 @@ class StatementBuilder:
             given.append(ref)
         results = [refs[out] for out in kernel.outputs]
         equation = kernel.equations[0]
-        if _is_control(kernel):
+        if kernel.is_control:
             return [*statements, equation.op.compute(self, given, results, **equation.params)]
         return [*statements, self._run_kernel(kernel, [*given, *results], in_place)]
 
@@ -456,10 +455,6 @@ def _unaligned(shape: Sequence[int], dtype: str, name: str) -> tirx.Buffer:
     """A parameter that may lie at the address of any element, as rows do."""
     alignment = -(-tvm.DataType(dtype).bits // 8)
     return tirx.decl_buffer(shape, dtype, name=name, data_alignment=alignment)
-
-
-def _is_control(kernel: Kernel) -> bool:
-    return kernel.equations[0].op.kind == "control"
 
 
 def _index(name: str) -> ir.Var:

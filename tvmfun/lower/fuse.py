@@ -56,6 +56,11 @@ class Kernel:
         """Whether it only gives its input another shape."""
         return is_view(self.equations[0])
 
+    @property
+    def is_control(self) -> bool:
+        """Whether it is a loop or branches."""
+        return self.equations[0].op.kind == "control"
+
     def reads_in_step(self, variable: Atom) -> bool:
         """Whether each element of an input is read only where the same element of the results is computed."""
         first = self.equations[0]

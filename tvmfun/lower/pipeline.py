@@ -44,9 +44,9 @@ def _scheduled(
     """
     # What shares memory or loops with other values needs to know in which order the rules write.
     record = database.find(text, target) if may_be_tuned and not in_place else None
-    key = (text, str(target), in_place, record, calls)
+    key = (text, str(target), in_place, record, calls and kernel.is_control)
     if key not in _KERNELS:
-        if kernel.equations[0].op.kind == "control":
+        if kernel.is_control:
 
             def inner(kernel: Kernel, target: Target, in_place: InPlace) -> tirx.PrimFunc | None:
                 return _scheduled(kernel, kernels.text(kernel), target, in_place, may_be_tuned=False)
@@ -187,7 +187,7 @@ class _ModuleBuilder:
         training step, also intermediates.
         """
         read = Counter(self.shown.get(atom, atom) for atom in kernel.inputs)
-        is_control = kernel.equations[0].op.kind == "control" and not self.is_dynamic
+        is_control = kernel.is_control and not self.is_dynamic
         dead = [
             i
             for i, a in enumerate(kernel.inputs)
@@ -238,9 +238,9 @@ class _ModuleBuilder:
 
     def may_lie_in_place(self, kernel: Kernel, source: int, output: int) -> bool:
         """Whether a kernel may be able to write a result over an input."""
-        equation = kernel.equations[0]
-        if equation.op.kind == "control":
-            return targets.is_cpu(self.target) and control.may_lie_in_place(equation, {source}, output)
+        if kernel.is_control:
+            first = kernel.equations[0]
+            return targets.is_cpu(self.target) and control.may_lie_in_place(first, {source}, output)
         return kernel.reads_in_step(kernel.inputs[source])
 
     def usual_places(self, donated: Collection[int]) -> dict[Atom, Variable]:

@@ -26,6 +26,7 @@ import tvm_ffi
 from tvm import ir, tirx
 from tvm.tirx import AllocBuffer, BufferStore, For, ForKind, Stmt
 
+from tvmfun.lower.cpu.build import seq
 from tvmfun.lower.structure import called, find, rewrite
 
 # TVM's node classes do not declare their operators in a way that type checkers understand.
@@ -66,7 +67,7 @@ def _expanded_loop(loop: For) -> Stmt:
     stores = list(loop.body.seq) if isinstance(loop.body, tirx.SeqStmt) else [loop.body]
     if not _is_vectorized(loop) or not all(isinstance(store, BufferStore) for store in stores):
         return loop
-    return _sequence([_expanded(store, loop) for store in stores])
+    return seq(*(_expanded(store, loop) for store in stores))
 
 
 def _expanded(store: BufferStore, loop: For | None) -> Stmt:
@@ -91,7 +92,7 @@ def _expanded(store: BufferStore, loop: For | None) -> Stmt:
 
     value = rewrite(store.value, (ir.Call, visit))
     last = BufferStore(store.buffer, value, store.indices)
-    return _sequence([*statements, last if loop is None else _over(loop, last)])
+    return seq(*statements, last if loop is None else _over(loop, last))
 
 
 def _guarded(value: Expr) -> set[ir.Call]:
@@ -171,7 +172,3 @@ def _indices(lanes: int) -> Expr:
 
 def _repeated(value: Expr, lanes: int) -> Expr:
     return tirx.Broadcast(value, lanes) if lanes > 1 else value
-
-
-def _sequence(statements: list[Stmt]) -> Stmt:
-    return statements[0] if len(statements) == 1 else tirx.SeqStmt(statements)

@@ -36,7 +36,7 @@ def _moved(program: Program, switch: Equation) -> list[Equation]:
     before = {*program.inputs, *(out for equation in program.equations[:position] for out in equation.outputs)}
     uses = Counter([*program.outputs, *(a for equation in program.equations for a in equation.inputs)])
     inside = {out for out in switch.outputs if uses[out] == 1}
-    # What the branches read, and one equation besides, which is the last to do so then.
+    # An operand of the branches that one equation reads besides: then the branches are its last reader.
     inside.update(atom for atom in switch.inputs[1:] if uses[atom] == 2 and switch.inputs.count(atom) == 1)
     inside.difference_update(program.inputs, program.outputs)
     candidates: list[Equation] = []

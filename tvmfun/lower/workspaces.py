@@ -40,7 +40,7 @@ def workspaces(order: Iterable[Allocation], target: Target) -> int:
 
 
 def expanded(events: Mapping[str, Sequence[Event]], name: str, at_work: int = 1) -> Iterator[Allocation]:
-    """What a kernel and those that it calls allocate and give up.
+    """Lists what a kernel and those that it calls allocate and free, in order.
 
     Args:
         events: of each kernel.
@@ -59,7 +59,7 @@ def expanded(events: Mapping[str, Sequence[Event]], name: str, at_work: int = 1)
 
 
 def events(module: tvm.IRModule, functions: Mapping[ir.GlobalVar, tirx.PrimFunc], target: Target) -> dict:
-    """What kernels allocate and which others they call, by name.
+    """Lists what each kernel allocates and which others it calls, by name.
 
     Args:
         module: the kernels as LLVM gets them.

@@ -8,24 +8,9 @@ from tvmfun import lax
 from tvmfun import numpy as tnp
 from tvmfun.core.array import Array
 from tvmfun.errors import ArgumentError, ShapeError
+from tvmfun.lax.matrices import matrices, square
 from tvmfun.numpy import linalg
 from tvmfun.numpy.promotion import operands
-
-
-def matrices(name: str, *values: Any) -> list[Array]:
-    """Matrices as float arrays of one dtype."""
-    arrays = [tnp.asarray(x) for x in operands(name, *map(tnp.asarray, values), floating=True)]
-    if any(x.ndim < 2 for x in arrays):
-        raise ShapeError(name, "a matrix has two axes", got=", ".join(str(x.aval) for x in arrays))
-    return arrays
-
-
-def square(name: str, value: Any) -> Array:
-    """Square matrices."""
-    (x,) = matrices(name, value)
-    if x.shape[-1] != x.shape[-2]:
-        raise ShapeError(name, "the matrix must be square", got=repr(x.aval))
-    return x
 
 
 def _system(name: str, a: Any, b: Any) -> tuple[Array, Array, bool]:
