@@ -1,4 +1,4 @@
-"""Types of arguments, by the names of ``jax.typing``."""
+"""Types of arguments and results, by the names of ``jax.typing`` where it has them."""
 
 from __future__ import annotations
 
@@ -8,9 +8,19 @@ import numpy as np
 
 from tvmfun.core.array import Array
 
-__all__ = ["ArrayLike", "DTypeLike"]
+__all__ = ["ArrayLike", "DType", "DTypeLike", "Key", "PyTree", "Scalar", "Shape"]
 
-#: An array, or a number that stands for one of no axes.
+#: An array, or a number that stands for an array without axes.
 ArrayLike: TypeAlias = Array | np.ndarray | np.generic | bool | int | float
+#: A number, or an array without axes.
+Scalar: TypeAlias = ArrayLike
+#: A dtype.
+DType: TypeAlias = np.dtype
 #: A dtype, or what names one: a string, a scalar type, or an object with a ``dtype``.
 DTypeLike: TypeAlias = str | type[Any] | np.dtype
+#: A key of :mod:`tvmfun.random`.
+Key: TypeAlias = Array | np.ndarray
+#: Nested containers (see :mod:`tvmfun.tree`) with arrays, or other values, as leaves.
+PyTree: TypeAlias = Any
+#: The sizes of the axes of an array; a size may be a dynamic :class:`tvmfun.Dim`.
+Shape: TypeAlias = tuple[Any, ...]
