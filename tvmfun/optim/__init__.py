@@ -1,5 +1,9 @@
 """Optimizers as pairs of pure functions, with optax's names: ``init`` makes a state, ``update`` a step."""
 
+# ruff: noqa: F403, F405
+
+from types import ModuleType as _ModuleType
+
 from tvmfun.boundary import publish as _publish
 from tvmfun.names import missing as _missing
 from tvmfun.optim import (
@@ -15,429 +19,118 @@ from tvmfun.optim import (
     tree,
     tree_utils,
 )
-from tvmfun.optim.base import (
-    EmptyState,
-    GradientTransformation,
-    GradientTransformationExtraArgs,
-    MaskOrFn,
-    OptState,
-    Params,
-    ScalarOrSchedule,
-    Schedule,
-    ShouldSkipUpdateFunction,
-    TransformInitFn,
-    TransformUpdateExtraArgsFn,
-    TransformUpdateFn,
-    Updates,
-    apply_updates,
-    identity,
-    incremental_update,
-    init_empty_state,
-    periodic_update,
-    set_to_zero,
-    stateless,
-    stateless_with_tree_map,
-    with_extra_args_support,
-)
-from tvmfun.optim.combine import (
-    MaskedNode,
-    MaskedState,
-    PartitionState,
-    chain,
-    freeze,
-    masked,
-    named_chain,
-    partition,
-    selective_transform,
-)
-from tvmfun.optim.inject import InjectStatefulHyperparamsState, WrappedScheduleState, inject_hyperparams
-from tvmfun.optim.linear_algebra import matrix_inverse_pth_root, nnls, power_iteration
-from tvmfun.optim.loss_scaling import DynamicLossScale, StaticLossScale, all_finite, select_tree
+from tvmfun.optim.adafactor import *
+from tvmfun.optim.adagrad import *
+from tvmfun.optim.adam import *
+from tvmfun.optim.adam_variants import *
+from tvmfun.optim.adding import *
+from tvmfun.optim.base import *
+from tvmfun.optim.combine import *
+from tvmfun.optim.conditions import *
+from tvmfun.optim.constraining import *
+from tvmfun.optim.inject import *
+from tvmfun.optim.layerwise import *
+from tvmfun.optim.lazy import *
+from tvmfun.optim.lbfgs import *
+from tvmfun.optim.linear_algebra import *
+from tvmfun.optim.linesearch import *
+from tvmfun.optim.lookahead import *
+from tvmfun.optim.loss_scaling import *
 from tvmfun.optim.losses import (
-    convex_kl_divergence,
-    cosine_distance,
-    cosine_similarity,
-    ctc_loss,
-    ctc_loss_with_forward_probs,
-    generalized_kl_divergence,
-    hinge_loss,
-    huber_loss,
-    kl_divergence,
-    l2_loss,
-    log_cosh,
-    ntxent,
-    safe_softmax_cross_entropy,
-    sigmoid_binary_cross_entropy,
-    sigmoid_focal_loss,
-    smooth_labels,
-    softmax_cross_entropy,
-    softmax_cross_entropy_with_integer_labels,
-    squared_error,
+    convex_kl_divergence as convex_kl_divergence,
 )
-from tvmfun.optim.microbatching import microbatch
+from tvmfun.optim.losses import (
+    cosine_distance as cosine_distance,
+)
+from tvmfun.optim.losses import (
+    cosine_similarity as cosine_similarity,
+)
+from tvmfun.optim.losses import (
+    ctc_loss as ctc_loss,
+)
+from tvmfun.optim.losses import (
+    ctc_loss_with_forward_probs as ctc_loss_with_forward_probs,
+)
+from tvmfun.optim.losses import (
+    generalized_kl_divergence as generalized_kl_divergence,
+)
+from tvmfun.optim.losses import (
+    hinge_loss as hinge_loss,
+)
+from tvmfun.optim.losses import (
+    huber_loss as huber_loss,
+)
+from tvmfun.optim.losses import (
+    kl_divergence as kl_divergence,
+)
+from tvmfun.optim.losses import (
+    l2_loss as l2_loss,
+)
+from tvmfun.optim.losses import (
+    log_cosh as log_cosh,
+)
+from tvmfun.optim.losses import (
+    ntxent as ntxent,
+)
+from tvmfun.optim.losses import (
+    safe_softmax_cross_entropy as safe_softmax_cross_entropy,
+)
+from tvmfun.optim.losses import (
+    sigmoid_binary_cross_entropy as sigmoid_binary_cross_entropy,
+)
+from tvmfun.optim.losses import (
+    sigmoid_focal_loss as sigmoid_focal_loss,
+)
+from tvmfun.optim.losses import (
+    smooth_labels as smooth_labels,
+)
+from tvmfun.optim.losses import (
+    softmax_cross_entropy as softmax_cross_entropy,
+)
+from tvmfun.optim.losses import (
+    softmax_cross_entropy_with_integer_labels as softmax_cross_entropy_with_integer_labels,
+)
+from tvmfun.optim.losses import (
+    squared_error as squared_error,
+)
+from tvmfun.optim.microbatching import microbatch as microbatch
+from tvmfun.optim.momentum import *
+from tvmfun.optim.monitoring import *
 from tvmfun.optim.naming import named as _named
-from tvmfun.optim.optimizers.adam import adam, adamax, adamaxw, adamw, amsgrad, nadam, nadamw
-from tvmfun.optim.optimizers.adaptive import adadelta, adafactor, adagrad, rmsprop, rowwise_adagrad, sm3
-from tvmfun.optim.optimizers.layerwise import fromage, lamb, lars, novograd
-from tvmfun.optim.optimizers.moments import adabelief, adan, optimistic_adam_v2, radam, yogi
-from tvmfun.optim.optimizers.quasi_newton import lbfgs
-from tvmfun.optim.optimizers.sign import lion, rprop, sign_sgd, signum
-from tvmfun.optim.optimizers.stochastic import noisy_sgd, optimistic_gradient_descent, polyak_sgd, sgd
-from tvmfun.optim.schedules import (
-    constant_schedule,
-    cosine_decay_schedule,
-    cosine_onecycle_schedule,
-    exponential_decay,
-    join_schedules,
-    linear_onecycle_schedule,
-    linear_schedule,
-    piecewise_constant_schedule,
-    piecewise_interpolate_schedule,
-    polynomial_schedule,
-    sgdr_schedule,
-    warmup_constant_schedule,
-    warmup_cosine_decay_schedule,
-    warmup_exponential_decay_schedule,
-)
-from tvmfun.optim.stochastic_gradients import MultiNormalDiagFromLogScale, multi_normal, scale_gradient
-from tvmfun.optim.transforms.adaptive import (
-    ScaleByDistanceOverGradientsState,
-    ScaleByOptimisticGradientState,
-    ScaleByRpropState,
-    scale_by_distance_over_gradients,
-    scale_by_optimistic_gradient,
-    scale_by_rprop,
-)
-from tvmfun.optim.transforms.adding import AddNoiseState, WeightDecaySchedule, add_decayed_weights, add_noise
-from tvmfun.optim.transforms.clipping import (
-    adaptive_grad_clip,
-    clip,
-    clip_by_block_rms,
-    clip_by_global_norm,
-    per_example_global_norm_clip,
-    per_example_layer_norm_clip,
-)
-from tvmfun.optim.transforms.common import global_norm, safe_increment, safe_norm, safe_root_mean_squares
-from tvmfun.optim.transforms.constraining import ZeroNansState, centralize, keep_params_nonnegative, zero_nans
-from tvmfun.optim.transforms.deviations import (
-    ScaleByBeliefState,
-    ScaleByLionState,
-    ScaleByNovogradState,
-    scale_by_belief,
-    scale_by_lion,
-    scale_by_novograd,
-    scale_by_radam,
-    scale_by_yogi,
-)
-from tvmfun.optim.transforms.factored import FactoredState, scale_by_factored_rms
-from tvmfun.optim.transforms.linesearch import (
-    BacktrackingLinesearchInfo,
-    ScaleByBacktrackingLinesearchState,
-    ScaleByZoomLinesearchState,
-    ZoomLinesearchInfo,
-    scale_by_backtracking_linesearch,
-    scale_by_zoom_linesearch,
-    value_and_grad_from_state,
-)
-from tvmfun.optim.transforms.moments import (
-    ScaleByAdamState,
-    ScaleByAdanState,
-    ScaleByAmsgradState,
-    scale_by_adam,
-    scale_by_adamax,
-    scale_by_adan,
-    scale_by_amsgrad,
-)
-from tvmfun.optim.transforms.momentum import ApplyEvery, EmaState, TraceState, apply_every, ema, trace
-from tvmfun.optim.transforms.monitoring import MonitorState, SnapshotState, measure_with_ema, monitor, snapshot
-from tvmfun.optim.transforms.quasi_newton import ScaleByLBFGSState, scale_by_lbfgs
-from tvmfun.optim.transforms.scaling import (
-    ScaleByScheduleState,
-    normalize_by_update_norm,
-    scale,
-    scale_by_learning_rate,
-    scale_by_param_block_norm,
-    scale_by_param_block_rms,
-    scale_by_polyak,
-    scale_by_schedule,
-    scale_by_sign,
-    scale_by_trust_ratio,
-)
-from tvmfun.optim.transforms.squares import (
-    ScaleByAdaDeltaState,
-    ScaleByRmsState,
-    ScaleByRmsWithCountState,
-    ScaleByRssState,
-    ScaleByRStdDevState,
-    ScaleByRStdDevWithCountState,
-    ScaleBySM3State,
-    scale_by_adadelta,
-    scale_by_rms,
-    scale_by_rowwise_rss,
-    scale_by_rss,
-    scale_by_sm3,
-    scale_by_stddev,
-)
-from tvmfun.optim.tree import bias_correction, update_infinity_moment, update_moment, update_moment_per_elem_norm
-from tvmfun.optim.tree import map_params as tree_map_params
-from tvmfun.optim.wrappers.accumulation import MultiSteps, MultiStepsState, skip_large_updates, skip_not_finite
-from tvmfun.optim.wrappers.conditions import (
-    ApplyIfFiniteState,
-    ConditionallyMaskState,
-    ConditionallyTransformState,
-    apply_if_finite,
-    conditionally_mask,
-    conditionally_transform,
-)
-from tvmfun.optim.wrappers.flattening import flatten
-from tvmfun.optim.wrappers.lazy import lazy
-from tvmfun.optim.wrappers.lookahead import LookaheadParams, LookaheadState, lookahead
+from tvmfun.optim.numerics import *
+from tvmfun.optim.rmsprop import *
+from tvmfun.optim.scaling import *
+from tvmfun.optim.schedules import *
+from tvmfun.optim.sgd import *
+from tvmfun.optim.sign import *
+from tvmfun.optim.stochastic_gradients import *
+from tvmfun.optim.tree import bias_correction as bias_correction
+from tvmfun.optim.tree import update_infinity_moment as update_infinity_moment
+from tvmfun.optim.tree import update_moment as update_moment
+from tvmfun.optim.tree import update_moment_per_elem_norm as update_moment_per_elem_norm
 
 __all__ = [
-    "AdaptiveGradClipState",
-    "AddDecayedWeightsState",
-    "AddNoiseState",
-    "ApplyEvery",
-    "ApplyIfFiniteState",
-    "BacktrackingLinesearchInfo",
-    "ClipByGlobalNormState",
-    "ClipState",
-    "ConditionallyMaskState",
-    "ConditionallyTransformState",
-    "DynamicLossScale",
-    "EmaState",
-    "EmptyState",
-    "FactoredState",
-    "GradientTransformation",
-    "GradientTransformationExtraArgs",
-    "InjectStatefulHyperparamsState",
-    "LookaheadParams",
-    "LookaheadState",
-    "MaskOrFn",
-    "MaskedNode",
-    "MaskedState",
-    "MonitorState",
-    "MultiNormalDiagFromLogScale",
-    "MultiSteps",
-    "MultiStepsState",
-    "MultiTransformState",
-    "NonNegativeParamsState",
-    "OptState",
-    "Params",
-    "PartitionState",
-    "ScalarOrSchedule",
-    "ScaleByAdaDeltaState",
-    "ScaleByAdamState",
-    "ScaleByAdanState",
-    "ScaleByAmsgradState",
-    "ScaleByBacktrackingLinesearchState",
-    "ScaleByBeliefState",
-    "ScaleByDistanceOverGradientsState",
-    "ScaleByLBFGSState",
-    "ScaleByLionState",
-    "ScaleByNovogradState",
-    "ScaleByOptimisticGradientState",
-    "ScaleByRStdDevState",
-    "ScaleByRStdDevWithCountState",
-    "ScaleByRmsState",
-    "ScaleByRmsWithCountState",
-    "ScaleByRpropState",
-    "ScaleByRssState",
-    "ScaleBySM3State",
-    "ScaleByScheduleState",
-    "ScaleByTrustRatioState",
-    "ScaleByZoomLinesearchState",
-    "ScaleState",
-    "Schedule",
-    "ShouldSkipUpdateFunction",
-    "SnapshotState",
-    "StaticLossScale",
-    "TraceState",
-    "TransformInitFn",
-    "TransformUpdateExtraArgsFn",
-    "TransformUpdateFn",
-    "Updates",
-    "WeightDecaySchedule",
-    "WrappedScheduleState",
-    "ZeroNansState",
-    "ZoomLinesearchInfo",
-    "adabelief",
-    "adadelta",
-    "adafactor",
-    "adagrad",
-    "adam",
-    "adamax",
-    "adamaxw",
-    "adamw",
-    "adan",
-    "adaptive_grad_clip",
-    "add_decayed_weights",
-    "add_noise",
-    "all_finite",
-    "amsgrad",
-    "apply_every",
-    "apply_if_finite",
-    "apply_updates",
     "assignment",
-    "bias_correction",
-    "centralize",
-    "chain",
-    "clip",
-    "clip_by_block_rms",
-    "clip_by_global_norm",
-    "conditionally_mask",
-    "conditionally_transform",
-    "constant_schedule",
     "contrib",
-    "convex_kl_divergence",
-    "cosine_decay_schedule",
-    "cosine_distance",
-    "cosine_onecycle_schedule",
-    "cosine_similarity",
-    "ctc_loss",
-    "ctc_loss_with_forward_probs",
-    "ema",
-    "exponential_decay",
-    "flatten",
-    "freeze",
-    "fromage",
-    "generalized_kl_divergence",
-    "global_norm",
-    "hinge_loss",
-    "huber_loss",
-    "identity",
-    "incremental_update",
-    "init_empty_state",
-    "inject_hyperparams",
-    "inject_stateful_hyperparams",
-    "join_schedules",
-    "keep_params_nonnegative",
-    "kl_divergence",
-    "l2_loss",
-    "lamb",
-    "lars",
-    "lazy",
-    "lbfgs",
-    "linear_onecycle_schedule",
-    "linear_schedule",
-    "lion",
-    "log_cosh",
-    "lookahead",
     "losses",
-    "masked",
-    "matrix_inverse_pth_root",
-    "measure_with_ema",
-    "microbatch",
     "microbatching",
-    "monitor",
-    "multi_normal",
-    "multi_transform",
-    "nadam",
-    "nadamw",
-    "named_chain",
-    "nnls",
-    "noisy_sgd",
-    "normalize_by_update_norm",
-    "novograd",
-    "ntxent",
-    "optimistic_adam_v2",
-    "optimistic_gradient_descent",
-    "partition",
-    "per_example_global_norm_clip",
-    "per_example_layer_norm_clip",
-    "periodic_update",
     "perturbations",
-    "piecewise_constant_schedule",
-    "piecewise_interpolate_schedule",
-    "polyak_sgd",
-    "polynomial_schedule",
-    "power_iteration",
     "projections",
-    "radam",
-    "rmsprop",
-    "rowwise_adagrad",
-    "rprop",
-    "safe_increment",
-    "safe_int32_increment",
-    "safe_norm",
-    "safe_root_mean_squares",
-    "safe_softmax_cross_entropy",
-    "scale",
-    "scale_by_adadelta",
-    "scale_by_adam",
-    "scale_by_adamax",
-    "scale_by_adan",
-    "scale_by_amsgrad",
-    "scale_by_backtracking_linesearch",
-    "scale_by_belief",
-    "scale_by_distance_over_gradients",
-    "scale_by_factored_rms",
-    "scale_by_lbfgs",
-    "scale_by_learning_rate",
-    "scale_by_lion",
-    "scale_by_novograd",
-    "scale_by_optimistic_gradient",
-    "scale_by_param_block_norm",
-    "scale_by_param_block_rms",
-    "scale_by_polyak",
-    "scale_by_radam",
-    "scale_by_rms",
-    "scale_by_rowwise_rss",
-    "scale_by_rprop",
-    "scale_by_rss",
-    "scale_by_schedule",
-    "scale_by_sign",
-    "scale_by_sm3",
-    "scale_by_stddev",
-    "scale_by_trust_ratio",
-    "scale_by_yogi",
-    "scale_by_zoom_linesearch",
-    "scale_gradient",
     "schedules",
     "second_order",
-    "select_tree",
-    "selective_transform",
-    "set_to_zero",
-    "sgd",
-    "sgdr_schedule",
-    "sigmoid_binary_cross_entropy",
-    "sigmoid_focal_loss",
-    "sign_sgd",
-    "signum",
-    "skip_large_updates",
-    "skip_not_finite",
-    "sm3",
-    "smooth_labels",
-    "snapshot",
-    "softmax_cross_entropy",
-    "softmax_cross_entropy_with_integer_labels",
-    "squared_error",
-    "stateless",
-    "stateless_with_tree_map",
-    "trace",
     "transforms",
     "tree",
-    "tree_map_params",
     "tree_utils",
-    "update_infinity_moment",
-    "update_moment",
-    "update_moment_per_elem_norm",
-    "value_and_grad_from_state",
-    "warmup_constant_schedule",
-    "warmup_cosine_decay_schedule",
-    "warmup_exponential_decay_schedule",
-    "with_extra_args_support",
-    "yogi",
-    "zero_nans",
 ]
+# Every other public name is listed by its own module.
+__all__ += [name for name, value in globals().items() if name[0] != "_" and not isinstance(value, _ModuleType)]
 
 __getattr__ = _missing(__name__)
 _publish(globals(), _named)
 
-# The second names that optax has for these.
+# Second names that optax has; after ``publish``, so that both are one object.
 multi_transform = partition
-MultiTransformState = PartitionState
 inject_stateful_hyperparams = inject_hyperparams
 safe_int32_increment = safe_increment
-AdaptiveGradClipState = AddDecayedWeightsState = ClipByGlobalNormState = ClipState = EmptyState
-NonNegativeParamsState = ScaleByTrustRatioState = ScaleState = EmptyState
+tree_map_params = tree.map_params
+__all__ += ["inject_stateful_hyperparams", "multi_transform", "safe_int32_increment", "tree_map_params"]

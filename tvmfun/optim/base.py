@@ -6,6 +6,8 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Any, NamedTuple, TypeAlias
 
+import numpy as np
+
 import tvmfun.numpy as tnp
 from tvmfun import tree
 from tvmfun.core.array import Array
@@ -22,7 +24,6 @@ __all__ = [
     "Params",
     "ScalarOrSchedule",
     "Schedule",
-    "ShouldSkipUpdateFunction",
     "TransformInitFn",
     "TransformUpdateExtraArgsFn",
     "TransformUpdateFn",
@@ -48,8 +49,6 @@ TransformUpdateFn: TypeAlias = Callable[..., tuple[Updates, OptState]]
 TransformUpdateExtraArgsFn: TypeAlias = Callable[..., tuple[Updates, OptState]]
 #: A tree of bools, or a function from the parameters to one.
 MaskOrFn: TypeAlias = Any | Callable[[Params], Any]
-#: Says of updates whether to skip them, and of what kind they are; see ``MultiSteps``.
-ShouldSkipUpdateFunction: TypeAlias = Callable[..., tuple[Any, Any]]
 
 
 class GradientTransformation(NamedTuple):
@@ -318,3 +317,18 @@ def select(condition: Any, true_tree: Any, false_tree: Any) -> Any:
 
 def _is_none(node: Any) -> bool:
     return node is None
+
+
+def ravel(tree_x: Any) -> tuple[Any, Callable[[Any], Any]]:
+    """The leaves one after the other, and the function that makes a tree of such a vector, in their dtypes."""
+    refuse_row_sparse("flatten", tree_x)
+    leaves, structure = tree.flatten(tree_x)
+    vector = tnp.concatenate([tnp.asarray(leaf).reshape((-1,)) for leaf in leaves])
+    ends = [int(end) for end in np.cumsum([tnp.size(leaf) for leaf in leaves])[:-1]]
+
+    def restore(vector: Any) -> Any:
+        parts = tnp.split(vector, ends) if ends else [vector]
+        shaped = [p.reshape(tnp.shape(x)).astype(abstract(x).dtype) for p, x in zip(parts, leaves, strict=True)]
+        return tree.unflatten(structure, shaped)
+
+    return vector, restore

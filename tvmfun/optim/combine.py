@@ -17,6 +17,7 @@ from tvmfun.optim.base import (
     Updates,
     apply_part,
     passing_rows,
+    ravel,
     set_to_zero,
     with_extra_args_support,
 )
@@ -24,8 +25,10 @@ from tvmfun.optim.base import (
 __all__ = [
     "MaskedNode",
     "MaskedState",
+    "MultiTransformState",
     "PartitionState",
     "chain",
+    "flatten",
     "freeze",
     "masked",
     "named_chain",
@@ -194,6 +197,10 @@ class PartitionState(NamedTuple):
     inner_states: dict[Hashable, OptState]
 
 
+#: optax's name for it.
+MultiTransformState = PartitionState
+
+
 def partition(
     transforms: Mapping[Hashable, GradientTransformation], param_labels: Any | Callable[[Params], Any]
 ) -> GradientTransformationExtraArgs:
@@ -265,3 +272,32 @@ def selective_transform(optimizer: GradientTransformation, *, freeze_mask: Any) 
     """
     labels = tree.map(lambda frozen: "freeze" if frozen else "train", freeze_mask)
     return partition({"train": optimizer, "freeze": set_to_zero()}, labels)
+
+
+def flatten(inner: GradientTransformation) -> GradientTransformationExtraArgs:
+    """Applies a transformation to all parameters as one vector.
+
+    Args:
+        inner: the transformation.
+
+    Returns:
+        A transformation whose state is that of ``inner`` for the vector.
+
+    >>> import tvmfun.numpy as tnp
+    >>> from tvmfun.optim import clip_by_block_rms
+    >>> transform = flatten(clip_by_block_rms(1.0))
+    >>> updates = {"w": tnp.asarray([3.0]), "b": tnp.asarray(-3.0)}
+    >>> {k: u.tolist() for k, u in transform.update(updates, transform.init(updates))[0].items()}
+    {'w': [1.0], 'b': -1.0}
+    """
+    inner = with_extra_args_support(inner)
+
+    def init(params: Params) -> OptState:
+        return inner.init(ravel(params)[0])
+
+    def update(updates: Updates, state: OptState, params: Params | None = None, **extra_args: Any) -> tuple:
+        vector, restore = ravel(updates)
+        new, state = inner.update(vector, state, None if params is None else ravel(params)[0], **extra_args)
+        return restore(new), state
+
+    return GradientTransformationExtraArgs(init, update)

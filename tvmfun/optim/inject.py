@@ -24,7 +24,7 @@ from tvmfun.optim.base import (
     passing_rows,
     with_extra_args_support,
 )
-from tvmfun.optim.transforms.common import safe_increment, zero_count
+from tvmfun.optim.numerics import safe_increment, zero_count
 
 __all__ = ["InjectStatefulHyperparamsState", "WrappedScheduleState", "inject_hyperparams"]
 

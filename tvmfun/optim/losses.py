@@ -1,76 +1,12 @@
-"""Losses by the names of ``optax.losses``: those of :mod:`tvmfun.nn.losses`."""
+"""The losses of :mod:`tvmfun.nn.losses`, by the names of ``optax.losses``."""
 
 from tvmfun.names import missing as _missing
-from tvmfun.nn.losses import (
-    binary_dice_loss,
-    cosine_distance,
-    cosine_similarity,
-    ctc_loss,
-    ctc_loss_with_forward_probs,
-    dice_loss,
-    generalized_kl_divergence,
-    hinge_loss,
-    huber_loss,
-    kl_divergence,
-    kl_divergence_with_log_targets,
-    l2_loss,
-    log_cosh,
-    make_fenchel_young_loss,
-    multiclass_generalized_dice_loss,
-    multiclass_hinge_loss,
-    multiclass_perceptron_loss,
-    multiclass_sparsemax_loss,
-    ntxent,
-    perceptron_loss,
-    poly_loss_cross_entropy,
-    ranking_softmax_loss,
-    safe_softmax_cross_entropy,
-    sigmoid_binary_cross_entropy,
-    sigmoid_focal_loss,
-    smooth_labels,
-    softmax_cross_entropy,
-    softmax_cross_entropy_with_integer_labels,
-    sparsemax_loss,
-    squared_error,
-    triplet_margin_loss,
-)
+from tvmfun.nn import losses as _losses
+from tvmfun.nn.losses import *  # noqa: F403
 
-# The name that optax had for it.
-convex_kl_divergence = generalized_kl_divergence
+#: The earlier name in optax.
+convex_kl_divergence = _losses.generalized_kl_divergence
 
-__all__ = [
-    "binary_dice_loss",
-    "convex_kl_divergence",
-    "cosine_distance",
-    "cosine_similarity",
-    "ctc_loss",
-    "ctc_loss_with_forward_probs",
-    "dice_loss",
-    "generalized_kl_divergence",
-    "hinge_loss",
-    "huber_loss",
-    "kl_divergence",
-    "kl_divergence_with_log_targets",
-    "l2_loss",
-    "log_cosh",
-    "make_fenchel_young_loss",
-    "multiclass_generalized_dice_loss",
-    "multiclass_hinge_loss",
-    "multiclass_perceptron_loss",
-    "multiclass_sparsemax_loss",
-    "ntxent",
-    "perceptron_loss",
-    "poly_loss_cross_entropy",
-    "ranking_softmax_loss",
-    "safe_softmax_cross_entropy",
-    "sigmoid_binary_cross_entropy",
-    "sigmoid_focal_loss",
-    "smooth_labels",
-    "softmax_cross_entropy",
-    "softmax_cross_entropy_with_integer_labels",
-    "sparsemax_loss",
-    "squared_error",
-    "triplet_margin_loss",
-]
-
+__all__ = ["convex_kl_divergence"]
+__all__ += _losses.__all__
 __getattr__ = _missing(__name__)

@@ -12,7 +12,7 @@ from tvmfun import tree as pytree
 from tvmfun.boundary import publish
 from tvmfun.names import missing as _missing
 from tvmfun.optim import tree as optim_tree
-from tvmfun.optim.layout import ravel
+from tvmfun.optim.base import ravel
 
 __all__ = [
     "projection_box",

@@ -7,8 +7,7 @@ from typing import Any
 
 import tvmfun.numpy as tnp
 from tvmfun import lax, tree
-from tvmfun.optim.base import Params
-from tvmfun.optim.layout import ravel
+from tvmfun.optim.base import Params, ravel
 from tvmfun.transforms import grad, jvp
 
 __all__ = ["fisher_diag", "hessian_diag", "hvp"]

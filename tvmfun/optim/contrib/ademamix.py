@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any, NamedTuple
 
 from tvmfun.optim import tree as optim_tree
+from tvmfun.optim.adding import add_decayed_weights
 from tvmfun.optim.base import (
     GradientTransformation,
     GradientTransformationExtraArgs,
@@ -14,15 +15,8 @@ from tvmfun.optim.base import (
     map_updates,
 )
 from tvmfun.optim.combine import chain
-from tvmfun.optim.transforms.adding import add_decayed_weights
-from tvmfun.optim.transforms.common import (
-    divide_by_root,
-    in_dtype_of,
-    optional_dtype,
-    safe_increment,
-    zero_count,
-)
-from tvmfun.optim.transforms.scaling import scale_by_learning_rate
+from tvmfun.optim.numerics import divide_by_root, in_dtype_of, optional_dtype, safe_increment, zero_count
+from tvmfun.optim.scaling import scale_by_learning_rate
 
 __all__ = [
     "ScaleByAdemamixState",

@@ -8,6 +8,9 @@ from typing import Any
 import tvmfun.numpy as tnp
 from tvmfun.core.leaf import abstract
 from tvmfun.optim import tree as optim_tree
+from tvmfun.optim.adam import ScaleByAdamState
+from tvmfun.optim.adam_variants import ScaleByBeliefState
+from tvmfun.optim.adding import add_decayed_weights
 from tvmfun.optim.base import (
     GradientTransformation,
     GradientTransformationExtraArgs,
@@ -17,16 +20,8 @@ from tvmfun.optim.base import (
     map_updates,
 )
 from tvmfun.optim.combine import chain
-from tvmfun.optim.transforms.adding import add_decayed_weights
-from tvmfun.optim.transforms.common import (
-    divide_by_root,
-    optional_dtype,
-    safe_increment,
-    zero_count,
-)
-from tvmfun.optim.transforms.deviations import ScaleByBeliefState
-from tvmfun.optim.transforms.moments import ScaleByAdamState
-from tvmfun.optim.transforms.scaling import scale_by_learning_rate
+from tvmfun.optim.numerics import divide_by_root, optional_dtype, safe_increment, zero_count
+from tvmfun.optim.scaling import scale_by_learning_rate
 
 __all__ = [
     "acprop",

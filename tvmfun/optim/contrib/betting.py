@@ -9,6 +9,7 @@ import numpy as np
 import tvmfun.numpy as tnp
 from tvmfun import tree
 from tvmfun.optim import tree as optim_tree
+from tvmfun.optim.adding import add_decayed_weights
 from tvmfun.optim.base import (
     GradientTransformation,
     GradientTransformationExtraArgs,
@@ -20,9 +21,8 @@ from tvmfun.optim.base import (
     with_extra_args_support,
 )
 from tvmfun.optim.combine import chain
-from tvmfun.optim.transforms.adding import add_decayed_weights
-from tvmfun.optim.transforms.common import need_params, safe_increment, zero_count
-from tvmfun.optim.transforms.scaling import scale_by_learning_rate
+from tvmfun.optim.numerics import need_params, safe_increment, zero_count
+from tvmfun.optim.scaling import scale_by_learning_rate
 
 __all__ = ["COCOBState", "MechanicState", "cocob", "mechanize", "scale_by_cocob"]
 

@@ -8,6 +8,7 @@ import tvmfun.numpy as tnp
 from tvmfun import tree
 from tvmfun.errors import ArgumentError
 from tvmfun.optim import tree as optim_tree
+from tvmfun.optim.adding import add_decayed_weights
 from tvmfun.optim.base import (
     GradientTransformation,
     GradientTransformationExtraArgs,
@@ -17,9 +18,8 @@ from tvmfun.optim.base import (
     identity,
 )
 from tvmfun.optim.combine import chain
-from tvmfun.optim.transforms.adding import add_decayed_weights
-from tvmfun.optim.transforms.common import need_params, safe_increment, value_at, weight_so_far, zero_count
-from tvmfun.optim.transforms.scaling import scale_by_learning_rate
+from tvmfun.optim.numerics import need_params, safe_increment, value_at, weight_so_far, zero_count
+from tvmfun.optim.scaling import scale_by_learning_rate
 
 __all__ = ["DAdaptAdamWState", "DoGState", "DoWGState", "ProdigyState", "dadapt_adamw", "dog", "dowg", "prodigy"]
 

@@ -8,6 +8,8 @@ import tvmfun.numpy as tnp
 from tvmfun import lax, tree
 from tvmfun.core.leaf import abstract
 from tvmfun.errors import ArgumentError
+from tvmfun.optim.adam import scale_by_adam
+from tvmfun.optim.adding import add_decayed_weights
 from tvmfun.optim.base import (
     GradientTransformation,
     GradientTransformationExtraArgs,
@@ -18,10 +20,8 @@ from tvmfun.optim.base import (
 )
 from tvmfun.optim.combine import chain
 from tvmfun.optim.contrib.matrices import as_matrices, for_each_leaf
-from tvmfun.optim.transforms.adding import add_decayed_weights
-from tvmfun.optim.transforms.common import safe_increment, zero_count
-from tvmfun.optim.transforms.moments import scale_by_adam
-from tvmfun.optim.transforms.scaling import scale_by_learning_rate
+from tvmfun.optim.numerics import safe_increment, zero_count
+from tvmfun.optim.scaling import scale_by_learning_rate
 
 __all__ = ["GaLoreDimensionNumbers", "GaLoreState", "galore", "scale_by_galore"]
 

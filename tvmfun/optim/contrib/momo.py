@@ -10,7 +10,7 @@ import tvmfun.numpy as tnp
 from tvmfun import tree
 from tvmfun.optim import tree as optim_tree
 from tvmfun.optim.base import GradientTransformationExtraArgs, Params, ScalarOrSchedule, Updates
-from tvmfun.optim.transforms.common import need_params, safe_increment, value_at, weight_so_far, zero_count
+from tvmfun.optim.numerics import need_params, safe_increment, value_at, weight_so_far, zero_count
 
 __all__ = ["MomoAdamState", "MomoState", "momo", "momo_adam"]
 

@@ -11,6 +11,8 @@ import tvmfun.numpy as tnp
 from tvmfun import tree
 from tvmfun.errors import ArgumentError, ShapeError
 from tvmfun.optim import tree as optim_tree
+from tvmfun.optim.adam import adamw
+from tvmfun.optim.adding import add_decayed_weights
 from tvmfun.optim.base import (
     GradientTransformation,
     GradientTransformationExtraArgs,
@@ -21,10 +23,8 @@ from tvmfun.optim.base import (
 )
 from tvmfun.optim.combine import chain, partition
 from tvmfun.optim.contrib.matrices import as_matrices, fans, for_each_leaf
-from tvmfun.optim.optimizers.adam import adamw
-from tvmfun.optim.transforms.adding import add_decayed_weights
-from tvmfun.optim.transforms.common import corrected_mean, optional_dtype, safe_increment, zero_count
-from tvmfun.optim.transforms.scaling import scale_by_learning_rate
+from tvmfun.optim.numerics import corrected_mean, optional_dtype, safe_increment, zero_count
+from tvmfun.optim.scaling import scale_by_learning_rate
 
 __all__ = ["MuonDimensionNumbers", "MuonState", "muon", "scale_by_muon"]
 

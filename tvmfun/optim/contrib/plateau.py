@@ -8,7 +8,7 @@ import tvmfun.numpy as tnp
 from tvmfun.errors import ArgumentError
 from tvmfun.optim import tree as optim_tree
 from tvmfun.optim.base import GradientTransformationExtraArgs, Params, Updates, map_updates, select
-from tvmfun.optim.transforms.common import safe_increment, zero_count
+from tvmfun.optim.numerics import safe_increment, zero_count
 
 __all__ = ["ReduceLROnPlateauState", "reduce_on_plateau"]
 

@@ -16,9 +16,9 @@ from tvmfun.optim.base import (
     identity,
 )
 from tvmfun.optim.combine import chain
-from tvmfun.optim.transforms.clipping import per_example_global_norm_clip
-from tvmfun.optim.transforms.momentum import trace
-from tvmfun.optim.transforms.scaling import scale_by_learning_rate
+from tvmfun.optim.constraining import per_example_global_norm_clip
+from tvmfun.optim.momentum import trace
+from tvmfun.optim.scaling import scale_by_learning_rate
 
 __all__ = ["DifferentiallyPrivateAggregateState", "differentially_private_aggregate", "dpsgd"]
 

@@ -19,7 +19,7 @@ from tvmfun.optim.base import (
     select,
     stateless,
 )
-from tvmfun.optim.transforms.common import need_params, zero_count
+from tvmfun.optim.numerics import need_params, zero_count
 
 __all__ = ["SAMState", "normalize", "sam"]
 

@@ -8,6 +8,7 @@ import tvmfun.numpy as tnp
 from tvmfun import tree
 from tvmfun.errors import ArgumentError
 from tvmfun.optim import tree as optim_tree
+from tvmfun.optim.adding import add_decayed_weights
 from tvmfun.optim.base import (
     GradientTransformation,
     GradientTransformationExtraArgs,
@@ -19,12 +20,11 @@ from tvmfun.optim.base import (
     with_extra_args_support,
 )
 from tvmfun.optim.combine import chain
-from tvmfun.optim.optimizers.stochastic import sgd
+from tvmfun.optim.numerics import need_params, optional_dtype, safe_increment, value_at
+from tvmfun.optim.rmsprop import scale_by_rms
+from tvmfun.optim.scaling import scale_by_learning_rate
 from tvmfun.optim.schedules import warmup_constant_schedule
-from tvmfun.optim.transforms.adding import add_decayed_weights
-from tvmfun.optim.transforms.common import need_params, optional_dtype, safe_increment, value_at
-from tvmfun.optim.transforms.scaling import scale_by_learning_rate
-from tvmfun.optim.transforms.squares import scale_by_rms
+from tvmfun.optim.sgd import sgd
 
 __all__ = [
     "ScheduleFreeState",

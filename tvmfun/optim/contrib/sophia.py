@@ -10,6 +10,7 @@ from tvmfun import lax, random, tree
 from tvmfun.core.leaf import abstract
 from tvmfun.errors import ArgumentError
 from tvmfun.optim import tree as optim_tree
+from tvmfun.optim.adding import add_decayed_weights
 from tvmfun.optim.base import (
     GradientTransformation,
     GradientTransformationExtraArgs,
@@ -21,9 +22,8 @@ from tvmfun.optim.base import (
     with_extra_args_support,
 )
 from tvmfun.optim.combine import chain
-from tvmfun.optim.transforms.adding import add_decayed_weights
-from tvmfun.optim.transforms.common import need_params, optional_dtype, safe_increment, zero_count
-from tvmfun.optim.transforms.scaling import scale_by_learning_rate
+from tvmfun.optim.numerics import need_params, optional_dtype, safe_increment, zero_count
+from tvmfun.optim.scaling import scale_by_learning_rate
 from tvmfun.transforms import grad, jvp
 
 __all__ = ["HutchinsonState", "SophiaState", "hutchinson_estimator_diag_hessian", "sophia"]

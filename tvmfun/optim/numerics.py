@@ -1,4 +1,4 @@
-"""What several transformations compute: counts, running means, norms."""
+"""Norms, counts and running means that several transformations compute."""
 
 from __future__ import annotations
 
@@ -13,7 +13,12 @@ from tvmfun.errors import ArgumentError, DtypeError
 from tvmfun.optim.base import Params, Updates, map_updates, refuse_row_sparse
 from tvmfun.optim.tree import bias_correction
 
-__all__ = ["global_norm", "safe_increment", "safe_norm", "safe_root_mean_squares"]
+__all__ = [
+    "global_norm",
+    "safe_increment",
+    "safe_norm",
+    "safe_root_mean_squares",
+]
 
 
 def safe_increment(count: Any) -> Any:

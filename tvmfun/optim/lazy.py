@@ -11,10 +11,12 @@ from tvmfun.core.leaf import abstract
 from tvmfun.errors import ArgumentError
 from tvmfun.jit import eval_shape
 from tvmfun.optim.base import GradientTransformation, OptState, Params, Updates, passing_rows
-from tvmfun.optim.wrappers.accumulation import MultiStepsState
+from tvmfun.optim.conditions import MultiStepsState
 from tvmfun.sparse import RowSparse, is_row_sparse, is_table
 
-__all__ = ["lazy"]
+__all__ = [
+    "lazy",
+]
 
 
 def lazy(inner: GradientTransformation) -> GradientTransformation:

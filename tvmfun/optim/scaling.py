@@ -1,29 +1,24 @@
-"""Factors for the updates: constants, schedules, signs and norms."""
+"""Factors of the updates: constants, schedules, norms and distances."""
 
 from __future__ import annotations
 
 from typing import Any, NamedTuple
 
-import numpy as np
-
 import tvmfun.numpy as tnp
-from tvmfun import tree
-from tvmfun.errors import ArgumentError
+from tvmfun import dtypes, tree
+from tvmfun.core.leaf import abstract
 from tvmfun.optim.base import (
     EmptyState,
     GradientTransformation,
-    GradientTransformationExtraArgs,
     Params,
     ScalarOrSchedule,
     Schedule,
     Updates,
     identity,
-    init_empty_state,
     map_updates,
     stateless,
-    stateless_with_tree_map,
 )
-from tvmfun.optim.transforms.common import (
+from tvmfun.optim.numerics import (
     global_norm,
     in_dtype_of,
     need_params,
@@ -34,17 +29,20 @@ from tvmfun.optim.transforms.common import (
 )
 
 __all__ = [
+    "ScaleByDistanceOverGradientsState",
     "ScaleByScheduleState",
+    "ScaleState",
     "normalize_by_update_norm",
     "scale",
+    "scale_by_distance_over_gradients",
     "scale_by_learning_rate",
     "scale_by_param_block_norm",
     "scale_by_param_block_rms",
-    "scale_by_polyak",
     "scale_by_schedule",
-    "scale_by_sign",
-    "scale_by_trust_ratio",
 ]
+
+#: optax's names of states that are empty.
+ScaleState = EmptyState
 
 
 class ScaleByScheduleState(NamedTuple):
@@ -123,58 +121,6 @@ def scale_by_learning_rate(
     return scale(sign * learning_rate)
 
 
-def scale_by_sign() -> GradientTransformation:
-    """Takes the signs of the updates: ``u' = sign(u)``.
-
-    Returns:
-        A transformation with an empty state.
-
-    Reference: Bernstein et al., "signSGD: Compressed Optimisation for Non-Convex Problems" (2018).
-
-    >>> scale_by_sign().update(tnp.asarray([-3.0, 0.0, 0.5]), EmptyState())[0]
-    Array([-1.,  0.,  1.], dtype=float32)
-    """
-    return stateless_with_tree_map(lambda u, p: tnp.sign(u))
-
-
-def scale_by_trust_ratio(min_norm: Any = 0.0, trust_coefficient: Any = 1.0, eps: Any = 0.0) -> GradientTransformation:
-    """Gives each update a size in proportion to its parameter.
-
-    ``u' = u * trust_coefficient * norm(p) / (norm(u) + eps)``, and ``u' = u`` if one of the norms is zero.
-
-    Args:
-        min_norm: what both norms are at least.
-        trust_coefficient: the size of an update of the size of its parameter.
-        eps: keeps the denominator away from zero.
-
-    Returns:
-        A transformation with an empty state.
-
-    Raises:
-        ArgumentError: on ``update``, if it gets no ``params``.
-
-    Reference: You et al., "Large Batch Optimization for Deep Learning: Training BERT in 76 minutes" (2020).
-
-    >>> transform = scale_by_trust_ratio()
-    >>> updates, state = transform.update(tnp.asarray(3.0), transform.init(tnp.asarray(2.0)), tnp.asarray(2.0))
-    >>> round(float(updates), 6)
-    2.0
-    """
-
-    def apply(updates: Updates, params: Params | None) -> Updates:
-        need_params("scale_by_trust_ratio", params)
-
-        def rescale(u: Any, p: Any) -> Any:
-            param_norm, update_norm = safe_norm(p, min_norm), safe_norm(u, min_norm)
-            is_zero = (param_norm == 0) | (update_norm == 0)
-            divisor = tnp.where(is_zero, tnp.ones_like(update_norm), update_norm + eps)
-            return u * tnp.where(is_zero, tnp.ones_like(param_norm), trust_coefficient * param_norm / divisor)
-
-        return map_updates(rescale, updates, params)
-
-    return stateless(apply)
-
-
 def scale_by_param_block_norm(min_scale: Any = 1e-3) -> GradientTransformation:
     """Multiplies each update by the norm of its parameter: ``u' = u * max(norm(p), min_scale)``.
 
@@ -246,47 +192,66 @@ def normalize_by_update_norm(scale_factor: Any = 1.0, eps: Any = 1e-6) -> Gradie
     return stateless(apply)
 
 
-def scale_by_polyak(
-    f_min: Any = 0.0, max_learning_rate: Any = 1.0, eps: Any = 0.0, variant: str = "sps"
-) -> GradientTransformationExtraArgs:
-    """Scales the updates by how far the loss is from its minimum.
+class ScaleByDistanceOverGradientsState(NamedTuple):
+    """The state of ``scale_by_distance_over_gradients``.
 
-    ``u' = u * min((value - f_min) / (global_norm(u)**2 + eps), max_learning_rate)``, and zero if the updates are.
-    With ``variant="sps+"``, a negative distance counts as 0.
+    Attributes:
+        max_dist: the largest distance of each parameter from where it began.
+        grad_sum_of_squares: the sum of the squares of its gradients.
+        init_params: where the parameters began.
+    """
+
+    max_dist: Any
+    grad_sum_of_squares: Any
+    init_params: Any
+
+
+def scale_by_distance_over_gradients(
+    reps_rel: Any = 1e-6, eps: Any = 1e-8, param_dtype: Any = "float32", global_scale: Any = 1.0
+) -> GradientTransformation:
+    """Scales each update by the distance its parameter has come, over the root of the sum of squared gradients.
+
+    ``d' = max(d, norm(p - p_0))``, ``s' = s + norm(u)**2`` and ``u' = global_scale * d' / sqrt(s' + eps) * u``; ``d``
+    starts from ``reps_rel * (1 + norm(p_0))``.
 
     Args:
-        f_min: the least value of the loss.
-        max_learning_rate: what the factor is at most.
+        reps_rel: the size of the first step, relative to the parameter.
         eps: keeps the denominator away from zero.
-        variant: ``"sps"`` or ``"sps+"``.
+        param_dtype: the dtype to keep the first parameters in.
+        global_scale: a factor for all updates.
 
     Returns:
-        A transformation with an empty state; its ``update`` needs ``value=loss``.
+        A transformation whose state is a ``ScaleByDistanceOverGradientsState``.
 
     Raises:
-        ArgumentError: if ``variant`` is unknown.
+        ArgumentError: on ``update``, if it gets no ``params``.
 
-    Reference: Loizou et al., "Stochastic Polyak Step-size for SGD: An Adaptive Learning Rate for Fast
-    Convergence" (2021).
+    Reference: Ivgi et al., "DoG is SGD's Best Friend: A Parameter-Free Dynamic Step Size Schedule" (2023).
 
-    >>> scale_by_polyak().update(tnp.asarray(4.0), EmptyState(), value=2.0)[0]
-    Array(0.5, dtype=float32)
+    >>> transform = scale_by_distance_over_gradients(0.5)
+    >>> updates, state = transform.update(tnp.asarray(3.0), transform.init(tnp.asarray(2.0)), tnp.asarray(2.0))
+    >>> round(float(updates), 6)
+    1.5
     """
-    if variant not in ("sps", "sps+"):
-        raise ArgumentError("scale_by_polyak", "variant must be 'sps' or 'sps+'", got=repr(variant))
+    dtype = dtypes.canonical(param_dtype)
 
-    def update(
-        updates: Updates, state: EmptyState, params: Params | None = None, *, value: Any, **extra_args: Any
-    ) -> tuple:
-        square = tnp.square(global_norm(updates))
-        gap = tnp.asarray(value - f_min).astype(square.dtype)
-        if variant == "sps+":
-            gap = tnp.maximum(gap, 0)
-        divisor = square + eps
-        # Below this the quotient would be noise, in any dtype.
-        is_zero = divisor <= float(np.finfo("float32").eps)
-        step = tnp.minimum(gap / tnp.where(is_zero, tnp.ones_like(divisor), divisor), max_learning_rate)
-        step = tnp.where(is_zero, tnp.zeros_like(step), step)
-        return map_updates(lambda u: step * u, updates), state
+    def norm(x: Any) -> Any:
+        return tnp.sqrt(tnp.sum(tnp.square(x)))
 
-    return GradientTransformationExtraArgs(init_empty_state, update)
+    def init(params: Params) -> ScaleByDistanceOverGradientsState:
+        return ScaleByDistanceOverGradientsState(
+            tree.map(lambda p: reps_rel * (1 + norm(p)), params),
+            tree.map(lambda p: tnp.zeros((1,), dtype=abstract(p).dtype), params),
+            tree.map(lambda p: tnp.asarray(p).astype(dtype), params),
+        )
+
+    def update(updates: Updates, state: ScaleByDistanceOverGradientsState, params: Params | None = None) -> tuple:
+        need_params("scale_by_distance_over_gradients", params)
+        max_dist = tree.map(lambda d, p, p0: tnp.maximum(d, norm(p - p0)), state.max_dist, params, state.init_params)
+        total = tree.map(lambda s, u: s + tnp.sum(tnp.square(u)), state.grad_sum_of_squares, updates)
+        # The sum has one axis, which a 0-d update must not get.
+        step = lambda u, d, s: (global_scale * (d / tnp.sqrt(s + eps)) * u).reshape(tnp.shape(u))
+        new_updates = map_updates(step, updates, max_dist, total)
+        return new_updates, ScaleByDistanceOverGradientsState(max_dist, total, state.init_params)
+
+    return GradientTransformation(init, update)

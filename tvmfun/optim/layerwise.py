@@ -1,23 +1,161 @@
-"""Optimizers whose steps depend on the norm of a whole array."""
+"""Optimizers whose steps depend on the norm of a whole array: LAMB, LARS, Fromage and NovoGrad."""
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, NamedTuple
 
-from tvmfun.optim.base import GradientTransformationExtraArgs, ScalarOrSchedule
+import tvmfun.numpy as tnp
+from tvmfun import tree
+from tvmfun.core.leaf import abstract
+from tvmfun.optim.adam import scale_by_adam
+from tvmfun.optim.adding import add_decayed_weights
+from tvmfun.optim.base import (
+    EmptyState,
+    GradientTransformation,
+    GradientTransformationExtraArgs,
+    Params,
+    ScalarOrSchedule,
+    Updates,
+    map_updates,
+    stateless,
+)
 from tvmfun.optim.combine import chain, masked
-from tvmfun.optim.transforms.adding import add_decayed_weights
-from tvmfun.optim.transforms.deviations import scale_by_novograd
-from tvmfun.optim.transforms.moments import scale_by_adam
-from tvmfun.optim.transforms.momentum import trace
-from tvmfun.optim.transforms.scaling import scale_by_learning_rate, scale_by_trust_ratio
+from tvmfun.optim.momentum import trace
+from tvmfun.optim.numerics import (
+    need_params,
+    optional_dtype,
+    safe_increment,
+    safe_norm,
+    zero_count,
+)
+from tvmfun.optim.scaling import scale_by_learning_rate
+from tvmfun.optim.tree import cast, zeros_like
 
 __all__ = [
+    "ScaleByNovogradState",
+    "ScaleByTrustRatioState",
     "fromage",
     "lamb",
     "lars",
     "novograd",
+    "scale_by_novograd",
+    "scale_by_trust_ratio",
 ]
+
+#: optax's names of states that are empty.
+ScaleByTrustRatioState = EmptyState
+
+
+class ScaleByNovogradState(NamedTuple):
+    """The state of ``scale_by_novograd``.
+
+    Attributes:
+        count: the number of updates so far, a 0-d int32 array.
+        mu: the decaying sum of the normalized updates.
+        nu: the running mean of the squared norm of each update, a 0-d array.
+    """
+
+    count: Any
+    mu: Any
+    nu: Any
+
+
+def scale_by_trust_ratio(min_norm: Any = 0.0, trust_coefficient: Any = 1.0, eps: Any = 0.0) -> GradientTransformation:
+    """Gives each update a size in proportion to its parameter.
+
+    ``u' = u * trust_coefficient * norm(p) / (norm(u) + eps)``, and ``u' = u`` if one of the norms is zero.
+
+    Args:
+        min_norm: what both norms are at least.
+        trust_coefficient: the size of an update of the size of its parameter.
+        eps: keeps the denominator away from zero.
+
+    Returns:
+        A transformation with an empty state.
+
+    Raises:
+        ArgumentError: on ``update``, if it gets no ``params``.
+
+    Reference: You et al., "Large Batch Optimization for Deep Learning: Training BERT in 76 minutes" (2020).
+
+    >>> transform = scale_by_trust_ratio()
+    >>> updates, state = transform.update(tnp.asarray(3.0), transform.init(tnp.asarray(2.0)), tnp.asarray(2.0))
+    >>> round(float(updates), 6)
+    2.0
+    """
+
+    def apply(updates: Updates, params: Params | None) -> Updates:
+        need_params("scale_by_trust_ratio", params)
+
+        def rescale(u: Any, p: Any) -> Any:
+            param_norm, update_norm = safe_norm(p, min_norm), safe_norm(u, min_norm)
+            is_zero = (param_norm == 0) | (update_norm == 0)
+            divisor = tnp.where(is_zero, tnp.ones_like(update_norm), update_norm + eps)
+            return u * tnp.where(is_zero, tnp.ones_like(param_norm), trust_coefficient * param_norm / divisor)
+
+        return map_updates(rescale, updates, params)
+
+    return stateless(apply)
+
+
+def scale_by_novograd(
+    b1: Any = 0.9,
+    b2: Any = 0.25,
+    eps: Any = 1e-8,
+    eps_root: Any = 0.0,
+    weight_decay: Any = 0.0,
+    mu_dtype: Any = None,
+) -> GradientTransformation:
+    """Divides each update by a running mean of its norm, decays the weights, and adds momentum.
+
+    ``v' = b2 * v + (1 - b2) * norm(u)**2`` (at first ``norm(u)**2``),
+    ``m' = b1 * m + u / (sqrt(v' + eps_root) + eps) + weight_decay * p``, and ``u' = m'``.
+
+    Args:
+        b1: the decay rate of the sum of the normalized updates.
+        b2: the decay rate of the mean of the squared norms.
+        eps: keeps the denominator away from zero, outside the square root.
+        eps_root: does so inside the square root, which derivatives through the update need.
+        weight_decay: the factor of the parameters, a number or a 0-d array.
+        mu_dtype: the dtype to keep the sum in; ``None`` for that of the parameters.
+
+    Returns:
+        A transformation whose state is a ``ScaleByNovogradState``.
+
+    Raises:
+        DtypeError: if ``mu_dtype`` is unknown.
+        ArgumentError: on ``update``, if it gets no ``params``.
+
+    Reference: Ginsburg et al., "Stochastic Gradient Methods with Layer-wise Adaptive Moments" (2019).
+
+    >>> transform = scale_by_novograd()
+    >>> updates, state = transform.update(tnp.asarray(3.0), transform.init(tnp.asarray(2.0)), tnp.asarray(2.0))
+    >>> round(float(updates), 6)
+    1.0
+    """
+    dtype = optional_dtype(mu_dtype)
+
+    def init(params: Params) -> ScaleByNovogradState:
+        norms = tree.map(lambda p: tnp.zeros((), dtype=abstract(p).dtype), params)
+        return ScaleByNovogradState(zero_count(), zeros_like(params, dtype), norms)
+
+    def update(updates: Updates, state: ScaleByNovogradState, params: Params | None = None) -> tuple:
+        need_params("scale_by_novograd", params)
+        first, count = state.count == 0, safe_increment(state.count)
+
+        def mean_norm(u: Any, v: Any) -> Any:
+            square = tnp.sum(tnp.square(u)).astype(v.dtype)
+            return tnp.where(first, square, (1 - b2) * square + b2 * v)
+
+        def add(u: Any, p: Any, v: Any, m: Any) -> Any:
+            normalized = u / (tnp.sqrt(v + eps_root) + eps) + weight_decay * p
+            return normalized + tnp.where(first, tnp.zeros_like(m), b1 * m)
+
+        nu = map_updates(mean_norm, updates, state.nu)
+        mu = cast(map_updates(add, updates, params, nu, state.mu), dtype)
+        return mu, ScaleByNovogradState(count, mu, nu)
+
+    return GradientTransformation(init, update)
 
 
 def lamb(

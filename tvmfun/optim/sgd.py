@@ -1,22 +1,132 @@
-"""Gradient descent: with momentum, noise, foresight, and steps from the value of the loss."""
+"""Gradient descent: with momentum, noise, optimism, and Polyak's step size."""
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, NamedTuple
 
-from tvmfun.optim.base import GradientTransformationExtraArgs, ScalarOrSchedule, identity
+import numpy as np
+
+import tvmfun.numpy as tnp
+from tvmfun.errors import ArgumentError
+from tvmfun.optim.adding import add_noise
+from tvmfun.optim.base import (
+    EmptyState,
+    GradientTransformation,
+    GradientTransformationExtraArgs,
+    Params,
+    ScalarOrSchedule,
+    Updates,
+    identity,
+    init_empty_state,
+    map_updates,
+)
 from tvmfun.optim.combine import chain
-from tvmfun.optim.transforms.adaptive import scale_by_optimistic_gradient
-from tvmfun.optim.transforms.adding import add_noise
-from tvmfun.optim.transforms.momentum import trace
-from tvmfun.optim.transforms.scaling import scale_by_learning_rate, scale_by_polyak
+from tvmfun.optim.momentum import trace
+from tvmfun.optim.numerics import (
+    global_norm,
+)
+from tvmfun.optim.scaling import scale_by_learning_rate
+from tvmfun.optim.tree import zeros_like
 
 __all__ = [
+    "ScaleByOptimisticGradientState",
     "noisy_sgd",
     "optimistic_gradient_descent",
     "polyak_sgd",
+    "scale_by_optimistic_gradient",
+    "scale_by_polyak",
     "sgd",
 ]
+
+
+class ScaleByOptimisticGradientState(NamedTuple):
+    """The state of ``scale_by_optimistic_gradient``.
+
+    Attributes:
+        is_initial_step: whether there was no update yet, a 0-d array of bool.
+        previous_gradient: the updates before.
+    """
+
+    is_initial_step: Any
+    previous_gradient: Any
+
+
+def scale_by_optimistic_gradient(alpha: Any = 1.0, beta: Any = 1.0) -> GradientTransformation:
+    """Adds the change of the updates to them: ``u' = alpha * u + beta * (u - u_before)``; at first ``u' = alpha * u``.
+
+    Args:
+        alpha: the factor of the updates.
+        beta: the factor of their change.
+
+    Returns:
+        A transformation whose state is a ``ScaleByOptimisticGradientState``.
+
+    Reference: Mokhtari et al., "A Unified Analysis of Extra-gradient and Optimistic Gradient Methods for Saddle
+    Point Problems" (2019).
+
+    >>> transform = scale_by_optimistic_gradient()
+    >>> updates, state = transform.update(tnp.asarray(3.0), transform.init(tnp.asarray(2.0)))
+    >>> round(float(updates), 6)
+    3.0
+    """
+
+    def init(params: Params) -> ScaleByOptimisticGradientState:
+        return ScaleByOptimisticGradientState(tnp.ones((), dtype="bool"), zeros_like(params))
+
+    def update(updates: Updates, state: ScaleByOptimisticGradientState, params: Params | None = None) -> tuple:
+        def step(u: Any, before: Any) -> Any:
+            return (alpha + beta) * u - beta * tnp.where(state.is_initial_step, u, before)
+
+        new_updates = map_updates(step, updates, state.previous_gradient)
+        return new_updates, ScaleByOptimisticGradientState(tnp.zeros((), dtype="bool"), updates)
+
+    return GradientTransformation(init, update)
+
+
+def scale_by_polyak(
+    f_min: Any = 0.0, max_learning_rate: Any = 1.0, eps: Any = 0.0, variant: str = "sps"
+) -> GradientTransformationExtraArgs:
+    """Scales the updates by how far the loss is from its minimum.
+
+    ``u' = u * min((value - f_min) / (global_norm(u)**2 + eps), max_learning_rate)``, and zero if the updates are.
+    With ``variant="sps+"``, a negative distance counts as 0.
+
+    Args:
+        f_min: the least value of the loss.
+        max_learning_rate: what the factor is at most.
+        eps: keeps the denominator away from zero.
+        variant: ``"sps"`` or ``"sps+"``.
+
+    Returns:
+        A transformation with an empty state; its ``update`` needs ``value=loss``.
+
+    Raises:
+        ArgumentError: if ``variant`` is unknown.
+
+    Reference: Loizou et al., "Stochastic Polyak Step-size for SGD: An Adaptive Learning Rate for Fast
+    Convergence" (2021).
+
+    >>> scale_by_polyak().update(tnp.asarray(4.0), EmptyState(), value=2.0)[0]
+    Array(0.5, dtype=float32)
+    """
+    if variant not in ("sps", "sps+"):
+        raise ArgumentError("scale_by_polyak", "variant must be 'sps' or 'sps+'", got=repr(variant))
+
+    def update(
+        updates: Updates, state: EmptyState, params: Params | None = None, *, value: Any, **extra_args: Any
+    ) -> tuple:
+        square = tnp.square(global_norm(updates))
+        gap = tnp.asarray(value - f_min).astype(square.dtype)
+        if variant == "sps+":
+            gap = tnp.maximum(gap, 0)
+        divisor = square + eps
+        # Below this the quotient would be noise, in any dtype.
+        is_zero = divisor <= float(np.finfo("float32").eps)
+        step = tnp.minimum(gap / tnp.where(is_zero, tnp.ones_like(divisor), divisor), max_learning_rate)
+        step = tnp.where(is_zero, tnp.zeros_like(step), step)
+        return map_updates(lambda u: step * u, updates), state
+
+    return GradientTransformationExtraArgs(init_empty_state, update)
 
 
 def sgd(

@@ -12,7 +12,7 @@ from tvmfun import lax
 from tvmfun.errors import ArgumentError
 from tvmfun.optim import tree as optim_tree
 from tvmfun.optim.base import GradientTransformationExtraArgs, OptState, Params, Updates, select
-from tvmfun.optim.transforms.common import need_params, safe_increment, zero_count
+from tvmfun.optim.numerics import need_params, safe_increment, zero_count
 from tvmfun.transforms import value_and_grad
 
 __all__ = [

@@ -1,32 +1,43 @@
-"""Transformations that are applied at some steps only."""
+"""When a transformation is applied: at some steps only, or once per several batches."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeAlias
 
 import tvmfun.numpy as tnp
-from tvmfun import lax, tree
+from tvmfun import dtypes, lax, tree
 from tvmfun.core.leaf import abstract
+from tvmfun.errors import ArgumentError
 from tvmfun.optim.base import (
     GradientTransformation,
     GradientTransformationExtraArgs,
     OptState,
     Params,
     Updates,
+    refuse_row_sparse,
+    select,
     with_extra_args_support,
 )
-from tvmfun.optim.transforms.common import safe_increment, zero_count
+from tvmfun.optim.numerics import safe_increment, zero_count
 from tvmfun.optim.tree import zeros_like
 
 __all__ = [
     "ApplyIfFiniteState",
     "ConditionallyMaskState",
     "ConditionallyTransformState",
+    "MultiSteps",
+    "MultiStepsState",
+    "ShouldSkipUpdateFunction",
     "apply_if_finite",
     "conditionally_mask",
     "conditionally_transform",
+    "skip_large_updates",
+    "skip_not_finite",
 ]
+
+#: Says of updates whether to skip them, and of what kind they are; see ``MultiSteps``.
+ShouldSkipUpdateFunction: TypeAlias = Callable[..., tuple[Any, Any]]
 
 
 class ApplyIfFiniteState(NamedTuple):
@@ -197,3 +208,156 @@ def conditionally_mask(
         return new_updates, ConditionallyMaskState(safe_increment(state.step), inner_state)
 
     return GradientTransformationExtraArgs(init, update)
+
+
+class MultiStepsState(NamedTuple):
+    """The state of ``MultiSteps``.
+
+    Attributes:
+        mini_step: the number of gradients accumulated, a 0-d int32 array.
+        gradient_step: the number of updates made of them, a 0-d int32 array.
+        inner_opt_state: the state of the optimizer.
+        acc_grads: the mean, or the sum, of the gradients accumulated.
+        skip_state: what ``should_skip_update_fn`` said of the last gradients.
+    """
+
+    mini_step: Any
+    gradient_step: Any
+    inner_opt_state: OptState
+    acc_grads: Updates
+    skip_state: Any = ()
+
+
+def skip_not_finite(updates: Updates, gradient_step: Any, params: Params | None) -> tuple[Any, dict[str, Any]]:
+    """Tells :class:`MultiSteps` to skip gradients with a NaN or an infinity.
+
+    Args:
+        updates: a tree of gradients.
+        gradient_step: not used.
+        params: not used.
+
+    Returns:
+        Whether to skip them, a 0-d array of bool, and a dict of that and the number of elements not finite.
+
+    >>> bool(skip_not_finite(tnp.asarray([1.0, float("inf")]), 0, None)[0])
+    True
+    """
+    count = count_not_finite(updates)
+    return count > 0, {"should_skip": count > 0, "num_not_finite": count}
+
+
+def skip_large_updates(
+    updates: Updates, gradient_step: Any, params: Params | None, max_squared_norm: Any
+) -> tuple[Any, dict[str, Any]]:
+    """Tells :class:`MultiSteps` to skip large gradients; bind ``max_squared_norm`` with ``functools.partial``.
+
+    Args:
+        updates: a tree of gradients.
+        gradient_step: not used.
+        params: not used.
+        max_squared_norm: the limit for the sum of the squares of all elements.
+
+    Returns:
+        Whether to skip them, a 0-d array of bool, and a dict of that and the sum; a NaN is skipped, too.
+
+    >>> bool(skip_large_updates(tnp.asarray([3.0, 4.0]), 0, None, 24.0)[0])
+    True
+    """
+    square = sum(tnp.sum(tnp.square(u)) for u in tree.leaves(updates))
+    skip = ~(square < max_squared_norm)
+    return skip, {"should_skip": skip, "norm_squared": square}
+
+
+class MultiSteps:
+    """Accumulates the gradients of several batches, and makes one update of them.
+
+    With the mean of the gradients, ``k`` batches of a mean loss count as one batch ``k`` times as large. The updates
+    in between are zeros, and the optimizer does not run.
+
+    Args:
+        opt: the optimizer.
+        every_k_schedule: how many gradients to accumulate: an int, or a function from the number of updates made so
+            far, a 0-d int32 array, to a 0-d integer array.
+        use_grad_mean: whether to take the mean of the gradients, or their sum.
+        should_skip_update_fn: takes gradients, the number of updates made so far and the parameters, and returns
+            whether to leave these gradients out, a 0-d array of bool, and a tree to keep in the state; see
+            :func:`skip_not_finite`.
+        accumulator_dtype: the dtype to accumulate in; ``None`` for that of the parameters.
+
+    Raises:
+        DtypeError: if ``accumulator_dtype`` is unknown.
+        ArgumentError: if ``every_k_schedule`` is less than 1.
+
+    >>> from tvmfun.optim import sgd
+    >>> optimizer = MultiSteps(sgd(1.0), 2)
+    >>> state = optimizer.init(tnp.asarray(0.0))
+    >>> for gradient in (1.0, 3.0):
+    ...     updates, state = optimizer.update(tnp.asarray(gradient), state)
+    ...     print(float(updates), bool(optimizer.has_updated(state)))
+    0.0 False
+    -2.0 True
+    """
+
+    def __init__(
+        self,
+        opt: GradientTransformation,
+        every_k_schedule: int | Callable[[Any], Any],
+        use_grad_mean: bool = True,
+        should_skip_update_fn: Callable[[Updates, Any, Params | None], tuple[Any, Any]] | None = None,
+        accumulator_dtype: Any = "float32",
+    ) -> None:
+        if isinstance(every_k_schedule, int) and every_k_schedule < 1:
+            raise ArgumentError("MultiSteps", "every_k_schedule must be at least 1", got=str(every_k_schedule))
+        self.inner_opt = with_extra_args_support(opt)
+        self._steps = every_k_schedule if callable(every_k_schedule) else lambda step: every_k_schedule
+        self._mean = use_grad_mean
+        self._skip = should_skip_update_fn
+        self._dtype = None if accumulator_dtype is None else dtypes.canonical(accumulator_dtype)
+
+    def init(self, params: Params) -> MultiStepsState:
+        """Makes the state for a tree of parameters."""
+        step = zero_count()
+        skip_state = () if self._skip is None else self._skip(zeros_like(params), step, params)[1]
+        zeros = zeros_like(params, self._dtype)
+        return MultiStepsState(zero_count(), step, self.inner_opt.init(params), zeros, skip_state)
+
+    def update(
+        self, updates: Updates, state: MultiStepsState, params: Params | None = None, **extra_args: Any
+    ) -> tuple[Updates, MultiStepsState]:
+        """Accumulates gradients, and returns an update, or zeros and the next state."""
+        steps = self._steps(state.gradient_step)
+
+        refuse_row_sparse("MultiSteps", updates)
+
+        def accumulate(u: Any, total: Any) -> Any:
+            return total + (u - total) / (state.mini_step + 1).astype(total.dtype) if self._mean else u + total
+
+        grads = tree.map(accumulate, updates, state.acc_grads)
+        emit = state.mini_step == steps - 1
+        skip, skip_state = None, ()
+        if self._skip is not None:
+            skip, skip_state = self._skip(updates, state.gradient_step, params)
+            emit = emit & ~skip
+        mean = tree.map(lambda g, u: g.astype(abstract(u).dtype), grads, updates)
+        new_updates, inner = apply_when(
+            emit,
+            lambda: self.inner_opt.update(mean, state.inner_opt_state, params, **extra_args),
+            lambda: (zeros_like(updates), state.inner_opt_state),
+        )
+        new_state = MultiStepsState(
+            ((state.mini_step + 1) % steps).astype("int32"),
+            tnp.where(emit, safe_increment(state.gradient_step), state.gradient_step),
+            inner,
+            select(emit, zeros_like(state.acc_grads), tree.map(lambda g, a: g.astype(a.dtype), grads, state.acc_grads)),
+        )
+        if skip is not None:
+            new_state = select(skip, state._replace(skip_state=()), new_state)
+        return new_updates, new_state._replace(skip_state=skip_state)
+
+    def has_updated(self, state: MultiStepsState) -> Any:
+        """Whether the last call of ``update`` made an update of the gradients, a 0-d array of bool."""
+        return (state.mini_step == 0) & (state.gradient_step > 0)
+
+    def gradient_transformation(self) -> GradientTransformation:
+        """The same as a pair of functions."""
+        return GradientTransformationExtraArgs(self.init, self.update)

@@ -8,21 +8,10 @@ import tvmfun.numpy as tnp
 from tvmfun import tree
 from tvmfun.core.leaf import abstract
 from tvmfun.optim import tree as optim_tree
-from tvmfun.optim.base import (
-    GradientTransformation,
-    GradientTransformationExtraArgs,
-    Params,
-    ScalarOrSchedule,
-    Updates,
-)
+from tvmfun.optim.adding import add_decayed_weights
+from tvmfun.optim.base import GradientTransformation, GradientTransformationExtraArgs, Params, ScalarOrSchedule, Updates
 from tvmfun.optim.combine import chain
-from tvmfun.optim.transforms.adding import add_decayed_weights
-from tvmfun.optim.transforms.common import (
-    need_params,
-    safe_increment,
-    value_at,
-    zero_count,
-)
+from tvmfun.optim.numerics import need_params, safe_increment, value_at, zero_count
 
 __all__ = [
     "MadgradState",

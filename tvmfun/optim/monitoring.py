@@ -16,9 +16,15 @@ from tvmfun.optim.base import (
     with_extra_args_support,
 )
 from tvmfun.optim.combine import chain
-from tvmfun.optim.transforms.momentum import ema
+from tvmfun.optim.momentum import ema
 
-__all__ = ["MonitorState", "SnapshotState", "measure_with_ema", "monitor", "snapshot"]
+__all__ = [
+    "MonitorState",
+    "SnapshotState",
+    "measure_with_ema",
+    "monitor",
+    "snapshot",
+]
 
 
 class SnapshotState(NamedTuple):

@@ -1,4 +1,4 @@
-"""Second moments of matrices kept as one vector for the rows and one for the columns."""
+"""Adafactor: second moments of matrices as one vector for the rows and one for the columns."""
 
 from __future__ import annotations
 
@@ -10,10 +10,19 @@ import numpy as np
 import tvmfun.numpy as tnp
 from tvmfun import tree
 from tvmfun.core.leaf import abstract
-from tvmfun.optim.base import GradientTransformation, Params, Updates
-from tvmfun.optim.transforms.common import in_dtype_of, need_params, safe_increment, zero_count
+from tvmfun.optim.adding import add_decayed_weights
+from tvmfun.optim.base import GradientTransformation, GradientTransformationExtraArgs, Params, ScalarOrSchedule, Updates
+from tvmfun.optim.combine import chain
+from tvmfun.optim.constraining import clip_by_block_rms
+from tvmfun.optim.momentum import ema
+from tvmfun.optim.numerics import in_dtype_of, need_params, safe_increment, zero_count
+from tvmfun.optim.scaling import scale, scale_by_learning_rate, scale_by_param_block_rms
 
-__all__ = ["FactoredState", "scale_by_factored_rms"]
+__all__ = [
+    "FactoredState",
+    "adafactor",
+    "scale_by_factored_rms",
+]
 
 
 class FactoredState(NamedTuple):
@@ -117,3 +126,63 @@ def scale_by_factored_rms(
 def _columns(rows: Any, like: Any, count: int) -> list[Any]:
     """A tree like ``like`` of tuples as as many trees."""
     return [tree.map(lambda _, row, i=i: row[i], like, rows) for i in range(count)]
+
+
+def adafactor(
+    learning_rate: ScalarOrSchedule | None = None,
+    min_dim_size_to_factor: int = 128,
+    decay_rate: Any = 0.8,
+    decay_offset: Any = 0,
+    multiply_by_parameter_scale: bool = True,
+    clipping_threshold: Any = 1.0,
+    momentum: Any = None,
+    dtype_momentum: Any = "float32",
+    weight_decay_rate: ScalarOrSchedule | None = None,
+    eps: Any = 1e-30,
+    factored: bool = True,
+    weight_decay_mask: Any = None,
+) -> GradientTransformationExtraArgs:
+    """Adafactor: second moments of matrices as pairs of vectors; :func:`scale_by_factored_rms` has the formulas.
+
+    Args:
+        learning_rate: a number, a 0-d array or a schedule; ``None`` for 1.
+        min_dim_size_to_factor: an array is factored if its two longest axes are at least this long.
+        decay_rate: how fast the decay rate of the running mean comes close to 1.
+        decay_offset: the count at which the training began, for fine-tuning.
+        multiply_by_parameter_scale: whether steps are in proportion to the root mean square of the parameter.
+        clipping_threshold: the largest root mean square of a step before that; ``None`` for no limit.
+        momentum: the decay rate of the momentum; ``None`` for none.
+        dtype_momentum: the dtype to keep the momentum in.
+        weight_decay_rate: a number, a 0-d array or a schedule; the learning rate does not multiply it.
+        eps: keeps the denominator away from zero.
+        factored: whether to factor at all.
+        weight_decay_mask: which parameters to decay, as for :func:`masked`; ``None`` for all.
+
+    Returns:
+        The optimizer; its ``update`` needs ``params``.
+
+    Raises:
+        DtypeError: if the dtype is unknown.
+        ArgumentError: on ``update``, if it gets no ``params``.
+
+    Reference: Shazeer and Stern, "Adafactor: Adaptive Learning Rates with Sublinear Memory Cost" (2018).
+
+    >>> import tvmfun.numpy as tnp
+    >>> optimizer = adafactor(0.1)
+    >>> params = {"w": tnp.asarray(2.0)}
+    >>> updates, state = optimizer.update({"w": tnp.asarray(4.0)}, optimizer.init(params), params)
+    >>> round(float(updates["w"]), 6)
+    -0.2
+    """
+    steps = [scale_by_factored_rms(factored, decay_rate, decay_offset, min_dim_size_to_factor, eps)]
+    if clipping_threshold is not None:
+        steps.append(clip_by_block_rms(clipping_threshold))
+    if learning_rate is not None:
+        steps.append(scale_by_learning_rate(learning_rate, flip_sign=False))
+    if multiply_by_parameter_scale:
+        steps.append(scale_by_param_block_rms())
+    if momentum is not None:
+        steps.append(ema(momentum, False, dtype_momentum))
+    if weight_decay_rate is not None:
+        steps.append(add_decayed_weights(weight_decay_rate, weight_decay_mask))
+    return chain(*steps, scale(-1))

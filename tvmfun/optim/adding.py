@@ -17,14 +17,18 @@ from tvmfun.optim.base import (
     map_updates,
 )
 from tvmfun.optim.combine import masked
-from tvmfun.optim.transforms.common import in_dtype_of, need_params, safe_increment, zero_count
+from tvmfun.optim.numerics import in_dtype_of, need_params, safe_increment, zero_count
 
 __all__ = [
+    "AddDecayedWeightsState",
     "AddNoiseState",
     "WeightDecaySchedule",
     "add_decayed_weights",
     "add_noise",
 ]
+
+#: optax's names of states that are empty.
+AddDecayedWeightsState = EmptyState
 
 
 class WeightDecaySchedule(NamedTuple):

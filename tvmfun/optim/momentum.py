@@ -6,7 +6,7 @@ from typing import Any, NamedTuple
 
 import tvmfun.numpy as tnp
 from tvmfun.optim.base import GradientTransformation, Params, Updates, map_updates
-from tvmfun.optim.transforms.common import optional_dtype, safe_increment, zero_count
+from tvmfun.optim.numerics import optional_dtype, safe_increment, zero_count
 from tvmfun.optim.tree import bias_correction, cast, update_moment, zeros_like
 
 __all__ = [

@@ -8,7 +8,7 @@ import tvmfun.numpy as tnp
 from tvmfun import tree
 from tvmfun.errors import ArgumentError
 from tvmfun.optim.base import GradientTransformation, OptState, Params, Updates, select
-from tvmfun.optim.transforms.common import need_params, zero_count
+from tvmfun.optim.numerics import need_params, zero_count
 
 __all__ = [
     "LookaheadParams",

@@ -1,1 +1,0 @@
-"""Transformations that decide when another one is applied, or to what."""
