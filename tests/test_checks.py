@@ -11,7 +11,9 @@ import tvmfun.numpy as tnp
 from tvmfun import check, lax, nn, optim, random, reference
 from tvmfun.core.op import REGISTRY
 from tvmfun.errors import KernelError, TvmfunError
-from tvmfun.lower import control, native, pipeline
+from tvmfun.lower import pipeline
+from tvmfun.lower.codegen import native
+from tvmfun.lower.schedule.control_ops import statements
 
 RNG = np.random.default_rng(0)
 X = RNG.normal(size=(37, 20)).astype("float32")
@@ -86,7 +88,7 @@ def test_a_kernel_with_wrong_indices_is_named(monkeypatch):
 
 @pytest.mark.usefixtures("fresh_kernels")
 def test_a_loop_that_overwrites_what_it_still_reads_is_named(monkeypatch):
-    monkeypatch.setattr(control, "writes_once", lambda *arguments: True)
+    monkeypatch.setattr(statements, "writes_once", lambda *arguments: True)
     y = RNG.normal(size=(37, 37)).astype("float32")
     with pytest.raises(KernelError, match=r"kernel loop\w* \(control, .*computes another result 0"):
         check(lambda c, y: lax.fori_loop(0, 3, lambda i, c: c + y.T, c))(y, y)

@@ -16,7 +16,7 @@ from bench.memory import ENVIRONMENT, grown
 import tvmfun
 import tvmfun.numpy as tnp
 from tvmfun import ShapeDtype, errors, jit, lax, optim, runtime
-from tvmfun.lower.workspaces import kept
+from tvmfun.lower.codegen.workspaces import kept
 
 TRANSFORM = optim.adam(1e-3)
 

@@ -7,7 +7,7 @@ import tvmfun
 from tvmfun import dtypes, random
 from tvmfun import numpy as tnp
 from tvmfun.errors import ArgumentError, DtypeError, ShapeError
-from tvmfun.lower.fuse import fuse
+from tvmfun.lower.fusion.fuse import fuse
 from tvmfun.ops.bits import threefry2x32
 
 SHAPES = [(), (0,), (3,), (2, 3, 4), (0, 3)]

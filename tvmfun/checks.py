@@ -15,8 +15,8 @@ from tvmfun.core.program import Atom, Equation, Literal, Program
 from tvmfun.errors import ArgumentError, KernelError
 from tvmfun.execute import as_device_array
 from tvmfun.jit import jit
-from tvmfun.lower import kernel as kernels
 from tvmfun.lower import target as targets
+from tvmfun.lower.fusion import kernel as kernels
 from tvmfun.lower.pipeline import Step
 from tvmfun.lower.probe import Probe
 

@@ -40,9 +40,9 @@ from tvmfun.core.op import Op
 from tvmfun.core.program import Equation, Program, Variable
 from tvmfun.core.trace import Tracer, is_tracing
 from tvmfun.errors import DtypeError, NanError, TargetError
-from tvmfun.lower import compile as compiling
+from tvmfun.lower import cache
 from tvmfun.lower import target as targets
-from tvmfun.lower.fuse import is_view
+from tvmfun.lower.fusion.fuse import is_view
 from tvmfun.lower.tuning.database import ACTIVE
 
 CPU = tvm.cpu()
@@ -116,7 +116,7 @@ class LoadedProgram:
         self.program = program
         self.donated = donated
         self.pick_donated = runtime.getter(donated)
-        self.executable = compiling.compile_program(program, target, input_positions(program, donated))
+        self.executable = cache.compile_program(program, target, input_positions(program, donated))
         self.device = self.executable.device
         if not runtime.exists(self.device):
             raise TargetError(
@@ -133,7 +133,7 @@ class LoadedProgram:
         """Returns the same for arguments of these dynamic sizes."""
         if not sizes:
             return self
-        compiling.check_sizes(self.program, sizes)
+        cache.check_sizes(self.program, sizes)
         ready = copy(self)
         ready.sizes = sizes
         ready.out_avals = tuple(interned(replace(a, shape=dims.at(a.shape, sizes))) for a in self.out_avals)
@@ -428,5 +428,5 @@ def clear_caches() -> None:
     Functions made by :func:`jit` keep what they have compiled; the disk cache stays.
     """
     _OPS.clear()
-    compiling.clear_caches()
+    cache.clear_caches()
     runtime.clear_memory()

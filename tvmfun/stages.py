@@ -13,9 +13,9 @@ from tvmfun.core.program import Immutable, Program
 from tvmfun.core.trace import Tracer
 from tvmfun.errors import ArgumentError, ConcretizationError, TargetError
 from tvmfun.execute import LoadedProgram, as_device_array, input_positions, moved
-from tvmfun.lower import compile as compiling
-from tvmfun.lower.cost import CostAnalysis, cost_analysis
-from tvmfun.lower.memory import MemoryAnalysis
+from tvmfun.lower import cache
+from tvmfun.lower.codegen.memory_plan import MemoryAnalysis
+from tvmfun.lower.cost_analysis import CostAnalysis, cost_analysis
 from tvmfun.lower.tuning.database import ACTIVE, using
 
 
@@ -46,12 +46,12 @@ class Compiled(Immutable):
         self.target = target
         self.donated = donated
         self._tuning = ACTIVE.database
-        self.executable = compiling.compile_program(program, target, input_positions(program, donated))
+        self.executable = cache.compile_program(program, target, input_positions(program, donated))
 
     def as_text(self) -> str:
         """The scheduled kernels and the function that calls them, as TVMScript."""
         with using(self._tuning):
-            return compiling.text(self.program, self.target, input_positions(self.program, self.donated))
+            return cache.text(self.program, self.target, input_positions(self.program, self.donated))
 
     def memory_analysis(self) -> MemoryAnalysis:
         """The bytes that a call takes, known before the first one.

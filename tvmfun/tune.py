@@ -15,10 +15,10 @@ from typing import Any
 from tvmfun.core.inline import inlined
 from tvmfun.errors import ArgumentError, TargetError
 from tvmfun.jit import Jitted, jit
-from tvmfun.lower import kernel as kernels
 from tvmfun.lower import pipeline
 from tvmfun.lower import target as targets
-from tvmfun.lower.cpu import RULES
+from tvmfun.lower.fusion import kernel as kernels
+from tvmfun.lower.schedule.cpu.rules import RULES
 from tvmfun.lower.tuning.database import Database, Record, merge, using
 from tvmfun.lower.tuning.search import Outcome, Worker, search
 

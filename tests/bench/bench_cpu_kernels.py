@@ -13,7 +13,7 @@ import pytest
 import tvm
 from tvm import te, tirx
 
-from tvmfun.lower.cpu import schedule
+from tvmfun.lower.schedule.cpu.rules import schedule
 
 torch = pytest.importorskip("torch")
 

@@ -17,7 +17,7 @@ import tvmfun
 from tvmfun import Dim, ShapeDtype
 from tvmfun.core import dims
 from tvmfun.errors import ArgumentError, DimensionError, ShapeError
-from tvmfun.lower.cpu.build import substitute
+from tvmfun.lower.tir.build import substitute
 
 A, B, C = Dim("a"), Dim("b", min=2), Dim("c", min=0, max=9)
 NAMES = {"a": st.integers(1, 60), "b": st.integers(2, 60), "c": st.integers(0, 9)}

@@ -83,7 +83,7 @@ def test_dynamic_slices_in_vmap(in_axes):
 
 
 def test_a_dynamic_slice_fuses():
-    from tvmfun.lower.fuse import fuse
+    from tvmfun.lower.fusion.fuse import fuse
 
     program = tvmfun.trace(lambda x, i: tnp.exp(lax.dynamic_slice(x * 2, (i,), (3,))))(np.ones(9), np.int32(1))
     assert len(fuse(program)) == 1

@@ -7,8 +7,10 @@ import tvmfun
 import tvmfun.numpy as tnp
 from tvmfun import lax, nn, reference
 from tvmfun.counters import counters
-from tvmfun.lower import calls, control, pipeline, target
-from tvmfun.lower.compile import _has_linker
+from tvmfun.lower import pipeline, target
+from tvmfun.lower.cache import _has_linker
+from tvmfun.lower.schedule.control_ops import statements
+from tvmfun.lower.tir.calling_convention import called_functions
 
 RNG = np.random.default_rng(0)
 CORES = target.resolve({"kind": "llvm", "mcpu": "x86-64-v3", "num-cores": 4})
@@ -17,8 +19,8 @@ CORES = target.resolve({"kind": "llvm", "mcpu": "x86-64-v3", "num-cores": 4})
 @pytest.fixture
 def all_calls(monkeypatch):
     """Whatever control flow runs is a function of its own."""
-    monkeypatch.setattr(control, "_FEW_KERNELS", -1)
-    monkeypatch.setattr(control, "_FEW_ELEMENTS", 0)
+    monkeypatch.setattr(statements, "_FEW_KERNELS", -1)
+    monkeypatch.setattr(statements, "_FEW_ELEMENTS", 0)
     tvmfun.clear_caches()
     yield
     monkeypatch.undo()
@@ -62,7 +64,7 @@ def functions(function, *arguments, on=CORES):
 
 def called(found):
     (caller,) = (f for name, f in found.items() if name.startswith("loop"))
-    return [name for name, _ in calls.called_functions(caller.body)]
+    return [name for name, _ in called_functions(caller.body)]
 
 
 def test_equal_kernels_of_a_body_are_compiled_once():

@@ -17,10 +17,9 @@ import pytest
 
 import tvmfun
 import tvmfun.numpy as tnp
-from tvmfun import errors
+from tvmfun import errors, files
 from tvmfun.counters import counted
-from tvmfun.lower import compile as compiling
-from tvmfun.lower import files
+from tvmfun.lower import cache as compiling
 
 needs_linker = pytest.mark.skipif(not shutil.which("g++"), reason="storing a module needs a C++ compiler to link it")
 PROGRAM = textwrap.dedent(
@@ -180,7 +179,7 @@ def test_what_was_stored_in_another_form_is_compiled_again(tmp_path):
 @pytest.mark.skipif(not hasattr(os, "memfd_create"), reason="files in memory need Linux")
 def test_object_code_does_not_touch_the_disk(tmp_path, compiled_in, monkeypatch):
     # LLVM ends the process if it cannot write it.
-    monkeypatch.delattr("tvmfun.lower.native.TemporaryDirectory")
+    monkeypatch.delattr("tvmfun.lower.codegen.native.TemporaryDirectory")
     assert compiled_in(tmp_path) == (1, 0)
     assert compiled_in(tmp_path) == (0, 1)
 
@@ -406,7 +405,7 @@ class TestInterrupts:
     @pytest.mark.parametrize("kind", [KeyboardInterrupt, SystemExit])
     def test_of_what_tvm_calls(self, monkeypatch, kind):
         tvmfun.clear_caches()
-        monkeypatch.setattr("tvmfun.lower.native.packed", lambda function: (_ for _ in ()).throw(kind()))
+        monkeypatch.setattr("tvmfun.lower.codegen.native.packed", lambda function: (_ for _ in ()).throw(kind()))
         with pytest.raises(kind):
             self.made(0.75)(self.X)
         monkeypatch.undo()

@@ -10,7 +10,7 @@ import pytest
 import tvmfun
 import tvmfun.numpy as tnp
 from tvmfun import ShapeDtype, lax
-from tvmfun.lower.cost import CostAnalysis
+from tvmfun.lower.cost_analysis import CostAnalysis
 
 
 def cost(fun, *shapes, dtype="float32", **options) -> CostAnalysis:

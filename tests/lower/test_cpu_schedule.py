@@ -16,7 +16,7 @@ from tvm.script.ir_builder import IRBuilder
 from tvm.script.ir_builder import tirx as T
 
 from tvmfun.errors import PerformanceWarning
-from tvmfun.lower.cpu import RULE, schedule
+from tvmfun.lower.schedule.cpu.rules import RULE, schedule
 
 TARGETS = {
     "generic": {"kind": "llvm", "num-cores": 2},
@@ -718,7 +718,7 @@ def test_an_error_in_a_rule_falls_back(monkeypatch):
     def broken(*_):
         raise ValueError("broken on purpose")
 
-    monkeypatch.setattr("tvmfun.lower.cpu._schedule", broken)
+    monkeypatch.setattr("tvmfun.lower.schedule.cpu.rules._schedule", broken)
     tensors, inputs, reference = matmul(64, 64, 64)
     with pytest.warns(PerformanceWarning, match=r"^\[schedule\] .* slow: ValueError: broken on purpose"):
         check(tensors, inputs, [reference], "fallback")

@@ -11,9 +11,9 @@ from tvm import te, tirx
 import tvmfun
 from tvmfun import Dim, ShapeDtype
 from tvmfun.core import dims
-from tvmfun.lower.cpu import RULE, schedule
-from tvmfun.lower.fuse import fuse
-from tvmfun.lower.kernel import prim_func
+from tvmfun.lower.fusion.fuse import fuse
+from tvmfun.lower.fusion.kernel import prim_func
+from tvmfun.lower.schedule.cpu.rules import RULE, schedule
 from tvmfun.ops import conv, index, linalg
 from tvmfun.ops.bits import threefry2x32
 

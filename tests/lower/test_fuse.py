@@ -6,7 +6,7 @@ import pytest
 import tvmfun
 import tvmfun.numpy as tnp
 from tvmfun import ShapeDtype, nn, optim
-from tvmfun.lower.fuse import fuse
+from tvmfun.lower.fusion.fuse import fuse
 
 MATRIX = ShapeDtype((8, 8), "float32")
 VECTOR = ShapeDtype((8,), "float32")

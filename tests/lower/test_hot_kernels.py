@@ -11,9 +11,9 @@ from tvm.s_tir.analysis import estimate_tir_flops
 import tvmfun
 from tvmfun import ShapeDtype, lax
 from tvmfun.core.inline import inlined
-from tvmfun.lower import kernel as kernels
 from tvmfun.lower import pipeline
 from tvmfun.lower import target as targets
+from tvmfun.lower.fusion import kernel as kernels
 
 VECTORS = {"x86-64-v3": "ymm", "x86-64-v4": "zmm"}
 

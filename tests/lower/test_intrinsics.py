@@ -14,8 +14,8 @@ from tvm import te, tirx
 
 import tvmfun.numpy as tnp
 from tvmfun import jit, lax, nn
-from tvmfun.lower import intrinsics
-from tvmfun.lower.cpu import schedule
+from tvmfun.lower.schedule.cpu.rules import schedule
+from tvmfun.lower.tir import intrinsics
 
 REFERENCES = {
     "exp": np.exp,

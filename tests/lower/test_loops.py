@@ -10,7 +10,7 @@ import tvmfun
 import tvmfun.numpy as tnp
 from tvmfun import jit, lax
 from tvmfun.lower import target as targets
-from tvmfun.lower.loops import with_panels
+from tvmfun.lower.rewrite.loop_panels import with_panels
 
 STEPS, BATCH, WIDTH = 18, 8, 64
 

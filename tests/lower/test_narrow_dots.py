@@ -16,7 +16,7 @@ import tvmfun
 import tvmfun.numpy as tnp
 from tvmfun import ShapeDtype, lax
 from tvmfun.lower import target as targets
-from tvmfun.lower.cpu.machine import Machine
+from tvmfun.lower.machine import Machine
 
 X86, ARM = "x86_64-linux-gnu", "aarch64-linux-gnu"
 BFLOAT16, INTEGERS = "bfloat16", ("int8", "uint8", "int16")

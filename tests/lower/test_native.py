@@ -12,9 +12,10 @@ from tvm import ir, tirx
 import tvmfun
 import tvmfun.numpy as tnp
 from tvmfun import ShapeDtype, dtypes, jit
-from tvmfun.lower import memory, native, pipeline
+from tvmfun.lower import pipeline
 from tvmfun.lower import target as targets
-from tvmfun.lower.cpu.build import buffer
+from tvmfun.lower.codegen import memory_plan, native
+from tvmfun.lower.tir.build import buffer
 from tvmfun.runtime import NativeExecutable
 
 needs_linker = pytest.mark.skipif(not shutil.which("g++"), reason="a shared library needs a C++ compiler to link it")
@@ -202,7 +203,7 @@ def failing(name):
 def test_what_goes_wrong_in_a_kernel_is_an_exception(parts, tmp_path, way):
     parts(1 if way == "one module" else 2)
     kernels = {ir.GlobalVar(name): failing(name) for name in ("first", "second")}
-    steps = [memory.Call("first", [memory.Address(0)]), memory.Call("second", [memory.Address(1)])]
+    steps = [memory_plan.Call("first", [memory_plan.Address(0)]), memory_plan.Call("second", [memory_plan.Address(1)])]
     coming = native.Kernels(targets.host())
     for name, kernel in kernels.items():
         coming.add(name, kernel)

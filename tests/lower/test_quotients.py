@@ -14,10 +14,10 @@ from tvm import ir, tirx
 import tvmfun
 import tvmfun.numpy as tnp
 from tvmfun import lax
-from tvmfun.lower import native
 from tvmfun.lower import target as targets
-from tvmfun.lower.quotients import protect_quotients
-from tvmfun.lower.structure import find
+from tvmfun.lower.codegen import native
+from tvmfun.lower.tir.quotients import protect_quotients
+from tvmfun.lower.tir.walk import find
 
 LENGTH, OFFSET = 2048, 1024
 

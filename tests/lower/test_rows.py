@@ -8,9 +8,9 @@ import pytest
 import tvmfun
 import tvmfun.numpy as tnp
 from tvmfun import ShapeDtype, lax, nn
-from tvmfun.lower import compile as compiling
-from tvmfun.lower.fuse import fuse
-from tvmfun.lower.rows import merge_rows
+from tvmfun.lower.cache import text
+from tvmfun.lower.fusion.fuse import fuse
+from tvmfun.lower.fusion.row_fusion import merge_rows
 
 MATRIX = ShapeDtype((64, 48), "float32")
 
@@ -48,7 +48,7 @@ def test_a_normalization_is_one_kernel_with_one_result(function, specifications)
     program = tvmfun.trace(function)(*specifications)
     expected = program.evaluate([*program.captured, *map(tnp.asarray, values)])[0]
     np.testing.assert_allclose(tvmfun.jit(function)(*values), expected, rtol=1e-5, atol=1e-6)
-    assert '"tvmfun.rule": "reduction"' in compiling.text(program)
+    assert '"tvmfun.rule": "reduction"' in text(program)
 
 
 @pytest.mark.parametrize(

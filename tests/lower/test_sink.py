@@ -7,7 +7,7 @@ import tvmfun
 import tvmfun.numpy as tnp
 from tvmfun import lax
 from tvmfun.core.trace import trace
-from tvmfun.lower.sink import sink_updates
+from tvmfun.lower.rewrite.branch_updates import sink_updates
 
 X = np.random.default_rng(0).normal(size=(5, 33, 17)).astype("float32")
 X[0, 0, :4] = 0.0, -0.0, np.inf, np.nan

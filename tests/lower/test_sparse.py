@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 import tvmfun
 import tvmfun.numpy as tnp
 from tvmfun import jit, lax, optim
-from tvmfun.lower.sparse import sparse_updates
+from tvmfun.lower.rewrite.scatter_updates import sparse_updates
 
 ROWS, WIDTH, BATCH = 50, 7, 12
 

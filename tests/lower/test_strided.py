@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 import tvmfun
 import tvmfun.numpy as tnp
 from tvmfun import jit
-from tvmfun.lower.strided import without_holes
+from tvmfun.lower.rewrite.dilated_convolutions import without_holes
 from tvmfun.ops.conv import conv
 
 LAYOUT = {1: ("NWC", "WIO", "NWC"), 2: ("NHWC", "HWIO", "NHWC"), 3: ("NDHWC", "DHWIO", "NDHWC")}

@@ -16,8 +16,8 @@ import tvmfun
 import tvmfun.numpy as tnp
 from tvmfun import Dim, ShapeDtype, nn, random, tree
 from tvmfun.errors import ArgumentError, DtypeError, ShapeError, TreeError
-from tvmfun.lower.fuse import fuse
-from tvmfun.lower.rows import merge_rows
+from tvmfun.lower.fusion.fuse import fuse
+from tvmfun.lower.fusion.row_fusion import merge_rows
 from tvmfun.nn import functional as F
 
 KEY = random.key(0)

@@ -20,8 +20,9 @@ from op_cases import CASES
 import tvmfun
 import tvmfun.numpy as tnp
 from tvmfun.core.op import REGISTRY
-from tvmfun.lower import native, pipeline
+from tvmfun.lower import pipeline
 from tvmfun.lower import target as targets
+from tvmfun.lower.codegen import native
 
 _KERNELS_PER_MODULE = 24
 

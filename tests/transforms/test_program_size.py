@@ -12,7 +12,7 @@ import tvmfun
 from tvmfun import lax
 from tvmfun import numpy as tnp
 from tvmfun.core.program import Program, Variable
-from tvmfun.lower.fuse import fuse
+from tvmfun.lower.fusion.fuse import fuse
 
 WIDTH, HEADS, LENGTH, BATCH, WORDS = 32, 4, 16, 8, 50
 

@@ -17,17 +17,19 @@ from tvmfun.core.array import ShapeDtype
 from tvmfun.core.dims import Dim
 from tvmfun.core.op import in_relax, tensor_type
 from tvmfun.core.program import Atom, Literal, Program, Variable, relax_constant
-from tvmfun.lower import control, memory, native
-from tvmfun.lower import kernel as kernels
 from tvmfun.lower import target as targets
-from tvmfun.lower.control import InPlace
-from tvmfun.lower.fuse import Kernel, fuse
-from tvmfun.lower.loops import with_panels
-from tvmfun.lower.rows import merge_rows
+from tvmfun.lower.codegen import native
+from tvmfun.lower.codegen.memory_plan import Plan, planned
+from tvmfun.lower.fusion import kernel as kernels
+from tvmfun.lower.fusion.fuse import Kernel, fuse
+from tvmfun.lower.fusion.row_fusion import merge_rows
+from tvmfun.lower.rewrite.branch_updates import sink_updates
+from tvmfun.lower.rewrite.dilated_convolutions import without_holes
+from tvmfun.lower.rewrite.loop_panels import with_panels
+from tvmfun.lower.rewrite.scatter_updates import sparse_updates
 from tvmfun.lower.schedule import schedule, schedule_in_place
-from tvmfun.lower.sink import sink_updates
-from tvmfun.lower.sparse import sparse_updates
-from tvmfun.lower.strided import without_holes
+from tvmfun.lower.schedule.control_ops import statements
+from tvmfun.lower.schedule.control_ops.statements import InPlace
 from tvmfun.lower.tuning import database
 
 # Scheduled kernels by their text: layers of a network share them, and so do Programs.
@@ -51,7 +53,7 @@ def _scheduled(
             def inner(kernel: Kernel, target: Target, in_place: InPlace) -> tirx.PrimFunc | None:
                 return _scheduled(kernel, kernels.text(kernel), target, in_place, may_be_tuned=False)
 
-            _KERNELS[key] = control.prim_func(kernel, inner, target, in_place, calls)
+            _KERNELS[key] = statements.prim_func(kernel, inner, target, in_place, calls)
         elif in_place:
             first = len(kernel.inputs) + len(kernel.sizes)
             places = [(source, first + output) for source, output in in_place]
@@ -240,7 +242,7 @@ class _ModuleBuilder:
         """Whether a kernel may be able to write a result over an input."""
         if kernel.is_control:
             first = kernel.equations[0]
-            return targets.is_cpu(self.target) and control.may_lie_in_place(first, {source}, output)
+            return targets.is_cpu(self.target) and statements.may_lie_in_place(first, {source}, output)
         return kernel.reads_in_step(kernel.inputs[source])
 
     def usual_places(self, donated: Collection[int]) -> dict[Atom, Variable]:
@@ -304,7 +306,7 @@ class _ModuleBuilder:
             if function is None:
                 return None
             name = f"{kernel.name}_{len(self.globals)}"
-            function, callees = control.with_callees(function)
+            function, callees = statements.with_callees(function)
             for called, callee in callees.items():
                 if called not in self.called:
                     self.called[called] = self.add(called, callee)
@@ -355,7 +357,7 @@ def scheduled_kernels(program: Program, target: Target, donated: Collection[int]
     return builder.kernels
 
 
-def build(program: Program, target: Target, donated: Collection[int] = ()) -> tuple[native.NativeModule, memory.Plan]:
+def build(program: Program, target: Target, donated: Collection[int] = ()) -> tuple[native.NativeModule, Plan]:
     """Schedules the Program, plans memory, lowers and generates code, for a CPU and static sizes."""
     built, plan, _ = build_with_steps(program, target, donated)
     return built, plan
@@ -363,11 +365,11 @@ def build(program: Program, target: Target, donated: Collection[int] = ()) -> tu
 
 def build_with_steps(
     program: Program, target: Target, donated: Collection[int] = ()
-) -> tuple[native.NativeModule, memory.Plan, list[Step]]:
+) -> tuple[native.NativeModule, Plan, list[Step]]:
     """The same, and the kernels in the order in which they are called."""
     kernels = native.Kernels(target)
     builder = _ModuleBuilder(program, target, donated, kernels.add)
-    plan, steps = memory.planned(builder.build()["main"])
+    plan, steps = planned(builder.build()["main"])
     built = native.NativeModule(kernels, steps, plan.block + 1, target)
     return built, replace(plan, analysis=replace(plan.analysis, workspaces=built.workspaces)), builder.calls
 

@@ -24,7 +24,7 @@ from tvm import tirx
 from tvm.target import Target
 
 from tvmfun.errors import ArgumentError, PerformanceWarning
-from tvmfun.lower.files import written
+from tvmfun.files import written
 from tvmfun.lower.tuning import space
 
 _HEADER = {"format": "tvmfun tuning", "version": 1}

@@ -16,8 +16,8 @@ from tvm.s_tir.meta_schedule import schedule_rule as rules
 from tvm.s_tir.schedule import Trace
 from tvm.target import Target
 
-from tvmfun.lower import intrinsics
-from tvmfun.lower.cpu import RULE
+from tvmfun.lower.schedule.cpu.rules import RULE
+from tvmfun.lower.tir import intrinsics
 
 #: The name of the rule of a tuned kernel.
 NAME = "tuned"

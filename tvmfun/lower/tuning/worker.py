@@ -24,7 +24,7 @@ from tvm.s_tir.schedule import Trace
 from tvm.target import Target
 
 from tvmfun import dtypes, threads
-from tvmfun.lower import native
+from tvmfun.lower.codegen import native
 from tvmfun.lower.schedule import schedule
 from tvmfun.lower.tuning import space
 

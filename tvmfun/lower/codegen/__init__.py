@@ -1,0 +1,1 @@
+"""Code generation: scheduled kernels and a ``main`` that calls them become machine code."""

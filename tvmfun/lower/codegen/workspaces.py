@@ -1,0 +1,140 @@
+"""What kernels allocate for themselves while they run: panels of packed factors, padded images, partial sums."""
+
+from __future__ import annotations
+
+from bisect import bisect_left, insort
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+
+import tvm
+from tvm import ir, tirx
+from tvm.s_tir import SBlock
+from tvm.target import Target
+
+from tvmfun.lower.tir.build import nbytes
+from tvmfun.lower.tir.calling_convention import called_functions
+from tvmfun.lower.tir.walk import find
+
+# Of the runtime: what is smaller is on the stack, and the rest is rounded up to pages.
+_SMALLEST = 1024
+_PAGE = 4096
+_ALLOCATE = "tirx.TVMBackendAllocWorkspace"
+
+
+# An allocation of so many bytes in so many threads, or (None) that the last one is given up.
+Allocation = tuple[int, int] | None
+# The same, or the call of a kernel of that name in so many threads.
+Event = tuple[int | str, int] | None
+
+
+def workspaces(order: Iterable[Allocation], target: Target) -> int:
+    """Returns the bytes that the threads of one caller keep for kernels that allocate in this order.
+
+    Each thread has a pool of its own, which grows to what is in use at a time and never shrinks.
+
+    Args:
+        order: what the kernels allocate and give up.
+        target: a CPU.
+    """
+    events = list(order)
+    return sum(kept(events, thread) for thread in range(_threads(target)))
+
+
+def expanded(events: Mapping[str, Sequence[Event]], name: str, at_work: int = 1) -> Iterator[Allocation]:
+    """Lists what a kernel and those that it calls allocate and free, in order.
+
+    Args:
+        events: of each kernel.
+        name: that of the kernel.
+        at_work: the number of threads that run it at the same time.
+    """
+    for event in events.get(name, ()):
+        if event is None:
+            yield None
+            continue
+        what, threads = event[0], max(event[1], at_work)
+        if isinstance(what, str):
+            yield from expanded(events, what, threads)
+        else:
+            yield what, threads
+
+
+def events(module: tvm.IRModule, functions: Mapping[ir.GlobalVar, tirx.PrimFunc], target: Target) -> dict:
+    """Lists what each kernel allocates and which others it calls, by name.
+
+    Args:
+        module: the kernels as LLVM gets them.
+        functions: the same before they were lowered, of static sizes.
+        target: a CPU.
+    """
+    names = {name.name_hint for name, function in functions.items() if _may_allocate(function)}
+    bodies = {name.name_hint: function.body for name, function in module.functions.items() if name.name_hint in names}
+    return {name: list(_events(body, _threads(target))) for name, body in bodies.items()}
+
+
+def _threads(target: Target) -> int:
+    return int(target.attrs.get("num-cores", 1))
+
+
+def _may_allocate(function: tirx.PrimFunc) -> bool:
+    if called_functions(function.body):
+        return True
+    buffers = [buffer for block in find(function.body, SBlock) for buffer in block.alloc_buffers]
+    buffers += [stmt.buffer for stmt in find(function.body, tirx.AllocBuffer)]
+    static = (buffer for buffer in buffers if all(isinstance(size, tirx.IntImm) for size in buffer.shape))
+    return any(nbytes(buffer) >= _SMALLEST for buffer in static)
+
+
+def _events(stmt: tirx.Stmt, threads: int, at_work: int = 1) -> Iterator[Event]:
+    """What a lowered kernel allocates, in order; an iteration of a loop leaves nothing behind."""
+    if isinstance(stmt, tirx.SeqStmt):
+        allocated = 0
+        for part in stmt.seq:
+            call = part.data if isinstance(part, tirx.DeclBuffer) else None
+            if isinstance(call, ir.Call) and call.op.name == _ALLOCATE:
+                allocated += 1
+                yield int(call.args[2]), at_work
+            yield from _events(part, threads, at_work)
+        yield from [None] * allocated
+    elif isinstance(stmt, tirx.For):
+        if stmt.kind == tirx.ForKind.PARALLEL:
+            at_work = _at_work(stmt.extent, threads)
+        yield from _events(stmt.body, threads, at_work)
+    elif isinstance(stmt, tirx.AttrStmt | tirx.While):
+        yield from _events(stmt.body, threads, at_work)
+    elif isinstance(stmt, tirx.IfThenElse):
+        yield from ((name, at_work) for name, _ in called_functions(stmt.condition))
+        for case in (stmt.then_case, stmt.else_case):
+            if case is not None:
+                yield from _events(case, threads, at_work)
+
+
+def _at_work(extent: tirx.Expr, threads: int) -> int:
+    """How many threads the runtime gives a share of a parallel loop."""
+    if not isinstance(extent, tirx.IntImm):
+        return threads
+    share = -(-int(extent) // threads)
+    return -(-int(extent) // share) if share else 0
+
+
+def kept(events: Iterable[Allocation], thread: int) -> int:
+    """The bytes in the pool of a thread at the end: it hands out the smallest piece that fits, or grows the largest."""
+    idle: list[int] = []
+    in_use: list[int | None] = []
+    for event in events:
+        if event is None:
+            piece = in_use.pop()
+            if piece is not None:
+                insort(idle, piece)
+            continue
+        size, at_work = event
+        if thread >= at_work:
+            in_use.append(None)
+            continue
+        size = -(-size // _PAGE) * _PAGE
+        place = bisect_left(idle, size)
+        if place < len(idle):
+            size = idle.pop(place)
+        elif idle:
+            idle.pop()
+        in_use.append(size)
+    return sum(idle)

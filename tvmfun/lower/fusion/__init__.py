@@ -1,0 +1,1 @@
+"""Fusion: the equations of a Program become kernels."""

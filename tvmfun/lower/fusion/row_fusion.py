@@ -1,0 +1,192 @@
+"""Kernels that go through the same rows one after another become one that goes through them once.
+
+A normalization takes a mean, a mean of squares and a last pass; done row by row, the row stays in the cache, and what
+lies between the passes is never stored.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+
+from tvmfun.core.dims import typical
+from tvmfun.core.program import Atom, Equation, Variable
+from tvmfun.lower.fusion.fuse import MAX_EQUATIONS, Kernel
+
+# Fewer rows do not keep the cores busy, and longer rows do not stay in the cache.
+_MIN_ROWS = 16
+_MAX_ROW = 1 << 16
+
+
+def merge_rows(kernels: Sequence[Kernel], returned: Sequence[Atom]) -> list[Kernel]:
+    """Merges neighbouring kernels of which each needs, of those before it, only what belongs to its own row.
+
+    Args:
+        kernels: in an order in which they can run.
+        returned: what has to be there at the end.
+
+    Returns:
+        Kernels with the same results, in an order in which they can run.
+    """
+    readers: dict[Atom, set[int]] = {}
+    for i, kernel in enumerate(kernels):
+        for atom in kernel.inputs:
+            readers.setdefault(atom, set()).add(i)
+    for atom in returned:
+        readers.setdefault(atom, set()).add(len(kernels))
+    result: list[Kernel] = []
+    cluster = _Cluster()
+    for i, kernel in enumerate(kernels):
+        if not cluster.accepts(kernel):
+            if cluster.may_wait_for(kernel):
+                cluster.set_aside(kernel)
+                continue
+            result += cluster.merged(readers)
+            cluster = _Cluster()
+            if not cluster.accepts(kernel):
+                result.append(kernel)
+                continue
+        cluster.add(i, kernel)
+    return result + cluster.merged(readers)
+
+
+@dataclass
+class _Cluster:
+    """Kernels to be merged, views of their results in between, and small kernels that wait.
+
+    Of those that wait, those that do not need the members go before them, the others after.
+    """
+
+    members: dict[int, Kernel] = field(default_factory=dict)
+    equations: dict[int, Equation] = field(default_factory=dict)
+    made: set[Variable] = field(default_factory=set)
+    rows: tuple[int, ...] | None = None  # the axes along which nothing is reduced; None before the first reduction
+    before: list[Kernel] = field(default_factory=list)
+    after: list[Kernel] = field(default_factory=list)
+    made_after: set[Variable] = field(default_factory=set)
+
+    def accepts(self, kernel: Kernel) -> bool:
+        """Whether a kernel can be the next member."""
+        if self.made_after.intersection(kernel.inputs):
+            return False
+        added = {id(equation): equation for equation in kernel.equations}
+        if not all(_is_regular(equation) for equation in kernel.equations):
+            return False
+        if not self.members:
+            return not kernel.is_view
+        if not self.made.intersection(kernel.inputs) or len({**self.equations, **added}) > MAX_EQUATIONS:
+            return False
+        rows = _rows(kernel) if self.rows is None else self.rows
+        if rows is None:  # nothing but a reduction starts a merger
+            return False
+        if typical(math.prod(rows)) < _MIN_ROWS:
+            return False
+        made = self.made.union(_made(kernel))
+        return all(_stays_in_rows(equation, rows, made) for equation in {**self.equations, **added}.values())
+
+    def may_wait_for(self, kernel: Kernel) -> bool:
+        """Whether others may become members after a kernel that does not: one with a number per row at the most.
+
+        The labels of a cross-entropy stand between the softmax and its gradient, and its mean does.
+        """
+        if self.rows is None:
+            return False
+        small = all(typical(out.aval.size) <= typical(math.prod(self.rows)) for out in kernel.outputs)
+        return small and all(equation.op.kind not in ("contraction", "control") for equation in kernel.equations)
+
+    def add(self, i: int, kernel: Kernel) -> None:
+        """Makes a kernel the next member."""
+        self.members[i] = kernel
+        self.equations.update((id(equation), equation) for equation in kernel.equations)
+        self.made.update(_made(kernel))
+        self.rows = _rows(kernel) if self.rows is None else self.rows
+
+    def set_aside(self, kernel: Kernel) -> None:
+        """Makes a kernel wait."""
+        if (self.made | self.made_after).intersection(kernel.inputs):
+            self.after.append(kernel)
+            self.made_after.update(kernel.outputs)
+        else:
+            self.before.append(kernel)
+
+    def merged(self, readers: dict[Atom, set[int]]) -> list[Kernel]:
+        """The members as one kernel and the views that others need, between those that waited."""
+        return [*self.before, *self._merged_members(readers), *self.after]
+
+    def _merged_members(self, readers: dict[Atom, set[int]]) -> list[Kernel]:
+        kernels = [kernel for kernel in self.members.values() if not kernel.is_view]
+        if len(kernels) < 2:
+            return list(self.members.values())
+        inside = self.members.keys()
+        views = [k for k in self.members.values() if k.is_view and not readers.get(k.outputs[0], set()) <= inside]
+        viewed = {view.inputs[0] for view in views}
+        outputs = [
+            out
+            for kernel in kernels
+            for out in kernel.outputs
+            if out in viewed or not readers.get(out, set()) <= inside
+        ]
+        inputs = dict.fromkeys(a for kernel in self.members.values() for a in kernel.inputs if a not in self.made)
+        return [Kernel(tuple(_in_order(self.equations.values())), tuple(inputs), tuple(outputs)), *views]
+
+
+def _in_order(equations: Iterable[Equation]) -> list[Equation]:
+    """Equations so that each comes after those it needs: a member may compute again what one before it read."""
+    maker = {out: equation for equation in equations for out in equation.outputs}
+    placed: dict[int, Equation] = {}
+
+    def place(equation: Equation) -> None:
+        for atom in equation.inputs:
+            if atom in maker and id(maker[atom]) not in placed:
+                place(maker[atom])
+        placed.setdefault(id(equation), equation)
+
+    for equation in maker.values():
+        place(equation)
+    return list(placed.values())
+
+
+def _made(kernel: Kernel) -> set[Variable]:
+    """What a kernel computes, except for iota, which is the same wherever it is used."""
+    return {out for equation in kernel.equations if equation.op.name != "iota" for out in equation.outputs}
+
+
+def _rows(kernel: Kernel) -> tuple[int, ...] | None:
+    """The axes before those that a kernel reduces; None if it reduces none."""
+    for equation in kernel.equations:
+        if equation.op.kind == "reduction":
+            return equation.inputs[0].aval.shape[: min(equation.params["axis"], default=0)]
+    return None
+
+
+def _is_regular(equation: Equation) -> bool:
+    op = equation.op
+    if op.kind == "reduction":
+        axis = equation.params.get("axis")
+        source = equation.inputs[0].aval
+        if not isinstance(axis, tuple) or not axis or not isinstance(source.size, int):
+            return False
+        return axis == tuple(range(min(axis), source.ndim)) and _row_size(source.shape, axis)
+    return op.kind == "pointwise" or op.name in ("broadcast_to", "iota", "reshape")
+
+
+def _row_size(shape: tuple[int, ...], axis: tuple[int, ...]) -> bool:
+    return 1 < math.prod(shape[min(axis) :]) <= _MAX_ROW
+
+
+def _stays_in_rows(equation: Equation, rows: tuple[int, ...], made: set[Variable]) -> bool:
+    """Whether an equation computes rows, each from the same rows of what the cluster makes."""
+    count = len(rows)
+    shape = equation.outputs[0].aval.shape
+    needed = [atom.aval.shape for atom in equation.inputs if atom in made]
+    if shape == ():
+        return not needed and equation.op.kind == "pointwise"
+    if equation.op.name == "iota":
+        return True
+    if shape[:count] != rows or any(own[:count] != rows for own in needed):
+        return False
+    if equation.op.kind == "reduction":
+        source = equation.inputs[0].aval.shape
+        return source[:count] == rows and min(equation.params["axis"]) >= count
+    return equation.op.name == "reshape" or all(len(own) == len(shape) for own in needed)

@@ -1,0 +1,43 @@
+"""Scheduling: how the loops of a kernel run on a target."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from tvm import tirx
+from tvm.target import Target
+
+from tvmfun.lower import target as targets
+from tvmfun.lower.schedule import gpu
+from tvmfun.lower.schedule.cpu import rules as cpu
+from tvmfun.lower.tir.quotients import protect_quotients
+
+
+def schedule(function: tirx.PrimFunc, target: Target) -> tirx.PrimFunc:
+    """Returns the kernel with loops arranged for the target; the attribute ``tvmfun.rule`` says by which rule."""
+    if targets.is_cpu(target):
+        return cpu.schedule(function, target)
+    scheduled = gpu.schedule(function, target)
+    # For the CPU this is one of the passes that lower a scheduled kernel; those for GPUs are TVM's.
+    return scheduled.with_body(protect_quotients(scheduled.body))
+
+
+def schedule_in_place(
+    function: tirx.PrimFunc, target: Target, in_place: Sequence[tuple[int, int]]
+) -> tirx.PrimFunc | None:
+    """Returns the kernel with some outputs written over inputs, and no parameters for these outputs.
+
+    Args:
+        function: the kernel.
+        target: what to compile for.
+        in_place: the places, among the parameters, of inputs and of the outputs to write over them. Each element of
+            such an input is read only where the same element of its output is computed.
+
+    Returns:
+        The scheduled kernel, or None if an output would be written too early, or on a GPU.
+    """
+    if not targets.is_cpu(target):
+        return None
+    params = function.params
+    pairs = [(params[source], params[output]) for source, output in in_place]
+    return cpu.schedule_in_place(function, target, pairs)

@@ -1,0 +1,559 @@
+"""Control flow as one function: loops and branches around the kernels of their Programs.
+
+A step costs its kernels and nothing else: no allocation by a runtime, no recursion. State lives in the buffers of the
+results. The kernels of a short body are put inline. Those of a long one are functions that it calls, as ``main`` does:
+equal ones are compiled once, and TVM's passes take quadratic time for a function with many loops.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import tvm
+import tvm_ffi
+from tvm import ir, s_tir, tirx
+from tvm.s_tir import SBlock, SBlockRealize
+from tvm.target import Target
+
+from tvmfun import dtypes
+from tvmfun.core import dims
+from tvmfun.core.array import ShapeDtype
+from tvmfun.core.inline import subprograms
+from tvmfun.core.op import REGISTRY
+from tvmfun.core.program import Atom, Equation, Literal, Program, Variable
+from tvmfun.errors import TargetError
+from tvmfun.lower import target as targets
+from tvmfun.lower.fusion.fuse import Kernel, fuse
+from tvmfun.lower.fusion.kernel import constant
+from tvmfun.lower.machine import SERIAL_WORK, Machine
+from tvmfun.lower.schedule.control_ops import liveness, signals
+from tvmfun.lower.schedule.control_ops.buffer_refs import BufferPool, BufferRef, is_same, redirected, with_bits
+from tvmfun.lower.tir.build import buffer, nbytes, substitute
+from tvmfun.lower.tir.calling_convention import Stack, called_functions
+from tvmfun.lower.tir.overwrite import writes_once
+from tvmfun.lower.tir.walk import find, rewrite
+
+#: Pairs of the positions of an input and of the output that is written over it.
+InPlace = tuple[tuple[int, int], ...]
+#: Gives the function of a kernel, scheduled for a target, with some outputs written over inputs, or None if it cannot.
+Scheduled = Callable[[Kernel, Target, InPlace], Any]
+
+# Bytes that the intermediates of one step may take if steps run at the same time: about what a core's caches hold.
+# Steps that need more have kernels that keep all cores busy, and people loop over such steps to save memory.
+_STEP_BYTES = 4 << 20
+
+# With more kernels than this, control flow calls them, but for those on so few elements that a call would show.
+_FEW_KERNELS, _FEW_ELEMENTS = 12, 2
+
+# The annotation of a loop of one step that is there as a scope.
+_SCOPE = "tvmfun.scope"
+
+# The attribute of a function with those that it calls, by name.
+_CALLEES = "tvmfun.callees"
+
+
+class StatementBuilder:
+    """Writes the statements of a control op; its record says where the Programs go.
+
+    Args:
+        scheduled: schedules the kernels of the Programs.
+        target: what to compile for.
+        calls: whether kernels may be functions of their own.
+    """
+
+    def __init__(self, scheduled: Scheduled, target: Target, calls: bool) -> None:
+        self._schedule = scheduled
+        self._calls = calls
+        self._fused: dict[int, tuple[Program, list[Kernel]]] = {}
+        self.target = target
+        self.buffers: list[tirx.Buffer] = []
+        self.callees: dict[str, tirx.PrimFunc] = {}
+        self._stack = Stack()
+        # The functions are kept, so that no other one gets the ``id`` in the key.
+        self._named: dict[tuple, tuple[tirx.PrimFunc, str]] = {}
+        self.is_serial = False
+
+    def write(self, equation: Equation, inputs: Sequence[BufferRef], outputs: Sequence[BufferRef]) -> tirx.Stmt:
+        """The statements of a control op."""
+        self._calls = self._calls and self._count(equation) > _FEW_KERNELS
+        return self._stack.around(equation.op.compute(self, inputs, outputs, **equation.params))
+
+    def _count(self, equation: Equation) -> int:
+        """The number of kernels in the Programs of a control op."""
+        kernels = [k for program in subprograms(tuple(equation.params.values())) for k in self._kernels(program)]
+        return sum(self._count(kernel.equations[0]) if kernel.is_control else 1 for kernel in kernels)
+
+    def _kernels(self, program: Program) -> list[Kernel]:
+        """The kernels of a Program, which is kept so that no other one gets its ``id``."""
+        if id(program) not in self._fused:
+            self._fused[id(program)] = program, fuse(program, widens=targets.is_cpu(self.target))
+        return self._fused[id(program)][1]
+
+    def scheduled(self, kernel: Kernel) -> tirx.PrimFunc:
+        """The scheduled function of a kernel."""
+        return self._schedule(kernel, self.target, ())
+
+    def scattering(self, kernel: Kernel) -> tirx.PrimFunc | None:
+        """The function of a scatter that writes into its array, or None if there is none."""
+        source = kernel.inputs.index(kernel.equations[0].inputs[0])
+        return self._schedule(kernel, self.target, ((source, 0),))
+
+    # -- values ------------------------------------------------------------------------------------------------
+
+    def parameter(self, aval: ShapeDtype, name: str) -> BufferRef:
+        """An argument of the function."""
+        return BufferRef(buffer(aval.shape, dtypes.NAMES[aval.dtype], name), aval)
+
+    def new(self, aval: ShapeDtype) -> BufferRef:
+        """Memory that lives as long as the function runs."""
+        dtype = "int8" if aval.dtype == dtypes.bool_ else dtypes.NAMES[aval.dtype]
+        self.buffers.append(buffer(aval.shape, dtype, f"v{len(self.buffers)}"))
+        return BufferRef(self.buffers[-1], aval)
+
+    def size(self, length: Any) -> Any:
+        """A number of steps as an expression."""
+        return dims.scalar(length, "int32")
+
+    def read(self, ref: BufferRef) -> Any:
+        """The value of a scalar, for the loops and branches themselves.
+
+        Raises:
+            TargetError: if it is in the memory of a device, where the host cannot look.
+        """
+        if not targets.is_cpu(self.target):
+            raise TargetError(
+                "compile",
+                "a branch or a number of steps that depends on data needs its data on the host",
+                got=self.target.kind.name,
+                hint="scan or fori_loop with a fixed number of steps, or where",
+            )
+        return ref.load()
+
+    # -- loops -------------------------------------------------------------------------------------------------
+
+    def loop(
+        self, length: Any, extent: Any, step: Callable[[Any], tirx.Stmt], program: Program, is_ordered: bool
+    ) -> tirx.Stmt:
+        """A loop around ``step(i)``, for ``i`` below ``extent``.
+
+        Args:
+            length: the number of steps.
+            extent: the same as an expression.
+            step: writes a step.
+            program: what a step runs.
+            is_ordered: whether a step needs the ones before.
+        """
+        i = _index("i")
+        if not is_ordered and self._keeps_cores_busy(length, program):
+            body, buffers = self._in_one_thread(lambda: step(i))
+            if sum(map(nbytes, buffers)) <= _STEP_BYTES:
+                body = tirx.SeqStmt([*map(tirx.AllocBuffer, buffers), body]) if buffers else body
+                return tirx.For(i, 0, extent, tirx.ForKind.PARALLEL, body)
+        period = self._period(length, program)
+        if period is None:
+            return _serial(i, extent, step(i))
+        if period == 1:
+            return _serial(i, extent, tirx.SeqStmt([signals.look(), step(i)]))
+        first = i * period
+        j = _index("j")
+        inner = _serial(j, tirx.min(extent - first, tirx.const(period, "int32")), step(first + j))
+        return _serial(i, tirx.floordiv(extent, period) + 1, tirx.SeqStmt([signals.look(), inner]))
+
+    def while_loop(self, condition: Any, body: tirx.Stmt, program: Program) -> tirx.Stmt:
+        """A loop as long as a condition holds, around a ``body`` that runs ``program``."""
+        period = self._period(None, program)
+        if period is None:
+            return _while(condition, body)
+        if period == 1:
+            return _while(condition, tirx.SeqStmt([signals.look(), body]))
+        count = self.new(ShapeDtype((), dtypes.int32))
+        counted = tirx.SeqStmt([body, count.store(count.load() + 1)])
+        inner = _while(tirx.And(condition, count.load() < period), counted)
+        return _while(condition, tirx.SeqStmt([signals.look(), count.store(tirx.const(0, "int32")), inner]))
+
+    def _period(self, length: Any, program: Program) -> int | None:
+        """After how many steps a loop around a Program looks for signals, if it does.
+
+        It does so between inner loops, which stay free of calls, so that LLVM keeps their state in registers.
+        """
+        if self.is_serial or not targets.is_cpu(self.target):
+            return None
+        return signals.period(length, _work(program))
+
+    def _keeps_cores_busy(self, length: Any, program: Program) -> bool:
+        """Whether there is enough to do, and it can be dealt out evenly."""
+        if self.is_serial or not targets.is_cpu(self.target):
+            return False
+        steps, cores = dims.typical(length), Machine.of(self.target).cores
+        even = steps >= 4 * cores or (steps >= cores and steps % cores == 0)
+        return cores > 1 and even and steps * _work(program) >= SERIAL_WORK
+
+    def _in_one_thread(self, make: Callable[[], tirx.Stmt]) -> tuple[tirx.Stmt, list[tirx.Buffer]]:
+        """What ``make`` writes for one core, and the memory for it."""
+        before = self.target, self.buffers, self._stack
+        self.target, self.buffers, self._stack = Target({**self.target.export(), "num-cores": 1}), [], Stack()
+        self.is_serial = True
+        try:
+            return with_bits(self._stack.around(_without_threads(make())), self.buffers)
+        finally:
+            (self.target, self.buffers, self._stack), self.is_serial = before, False
+
+    # -- statements --------------------------------------------------------------------------------------------
+
+    def copy(self, source: BufferRef, target: BufferRef) -> tirx.Stmt:
+        """Copies a value, unless it is there already."""
+        if is_same(source, target):
+            return tirx.Evaluate(tirx.const(0, "int32"))
+        x, y = Variable(source.aval), Variable(target.aval)
+        equation = Equation(REGISTRY["reshape"], (x,), {"shape": target.aval.shape}, (y,))
+        return self._run_kernel(Kernel((equation,), (x,), (y,)), [source, target])
+
+    def fill(self, target: BufferRef, value: float) -> tirx.Stmt:
+        """Writes a number to every element."""
+        y = Variable(target.aval)
+        number = Literal(target.aval.dtype.type(value))
+        equation = Equation(REGISTRY["broadcast_to"], (number,), {"shape": target.aval.shape}, (y,))
+        return self._run_kernel(Kernel((equation,), (), (y,)), [target])
+
+    def run(self, program: Program, inputs: Sequence[BufferRef], outputs: Sequence[BufferRef]) -> list[tirx.Stmt]:
+        """The kernels of a closed Program; ``outputs`` may share memory with ``inputs``, which is overwritten last."""
+        kernels = self._kernels(program)
+        refs: dict[Variable, BufferRef] = dict(zip(program.inputs, inputs, strict=True))
+        in_place: dict[int, InPlace] = {}
+        # Control flow takes rows of its arguments, which have their first axis where the buffer has it.
+        stacked = {atom for kernel in kernels if kernel.is_control for atom in (*kernel.inputs, *kernel.outputs)}
+        views = self._views(kernels, stacked)
+        for atom, target in zip(program.outputs, outputs, strict=True):
+            if (
+                isinstance(atom, Variable)
+                and atom not in refs
+                and self._may_write(atom, target, program, inputs, kernels, views, in_place)
+            ):
+                refs[atom] = target
+        states = liveness.states(program, kernels)
+        memory = BufferPool(self.new, liveness.last_use(program, kernels, states, views))
+        statements: list[tirx.Stmt] = []
+        for i, kernel in enumerate(kernels):
+            (first, *_) = kernel.outputs
+            if first in views and first not in refs:
+                ref = refs[views[first]]
+                refs[first] = BufferRef(ref.buffer, first.aval, ref.lead)
+                continue
+            for out in kernel.outputs:
+                if out in refs:
+                    continue
+                state = states.get(out)
+                if state in refs and any(ref.buffer.same_as(refs[state].buffer) for ref in inputs):
+                    state = None  # the value of the input may still be needed
+                refs[out] = refs[state] if state in refs else memory.new(out, self._calls and out not in stacked)
+                if state is not None:
+                    refs[state] = refs[out]
+            statements += self._kernel(kernel, refs, in_place.get(i, ()))
+            memory.finish(i)
+        return [*statements, *self._results(program.outputs, outputs, refs)]
+
+    def _views(self, kernels: Sequence[Kernel], stacked: set[Atom]) -> dict[Variable, Variable]:
+        """Finds the values that are others in another shape, and need no memory of their own."""
+        views: dict[Variable, Variable] = {}
+        for kernel in kernels:
+            (source, *_), (out, *_) = kernel.inputs or (None,), kernel.outputs
+            if self._calls and kernel.is_view and isinstance(source, Variable) and out not in stacked:
+                views[out] = views.get(source, source)
+        return views
+
+    def _may_write(
+        self,
+        atom: Variable,
+        target: BufferRef,
+        program: Program,
+        inputs: Sequence[BufferRef],
+        kernels: Sequence[Kernel],
+        views: Mapping[Variable, Variable],
+        in_place: dict[int, InPlace],
+    ) -> bool:
+        """Whether a kernel may write a result to its final memory: nothing reads the old value then or later.
+
+        ``in_place`` gets the results that a kernel has to be scheduled for writing over its inputs.
+        """
+        there = {v for v, ref in zip(program.inputs, inputs, strict=True) if ref.buffer.same_as(target.buffer)}
+        if not there:
+            return True
+        there.update(view for view, shown in views.items() if shown in there)
+        if atom in there or not there.isdisjoint(program.outputs):
+            return False
+        writer = next(i for i, kernel in enumerate(kernels) if atom in kernel.outputs)
+        readers = [i for i, kernel in enumerate(kernels) if not there.isdisjoint(kernel.inputs)]
+        if any(i > writer for i in readers):
+            return False
+        if writer not in readers:
+            return True
+        known = in_place.get(writer, ())
+        if pair := self._in_step(kernels[writer], there, atom, known):
+            in_place[writer] = (*known, pair)
+            return True
+        return not known and self._reads_before(kernels[writer], there, atom)
+
+    def _in_step(
+        self, kernel: Kernel, read: set[Variable], written: Variable, known: InPlace
+    ) -> tuple[int, int] | None:
+        """An input, and the result that the kernel can be scheduled to write over it, besides those ``known``."""
+        sources = [i for i, atom in enumerate(kernel.inputs) if atom in read]
+        if len(sources) != 1 or kernel.is_control or _is_scatter(kernel):
+            return None
+        if not kernel.reads_in_step(kernel.inputs[sources[0]]):
+            return None
+        pair = sources[0], kernel.outputs.index(written)
+        return None if self._schedule(kernel, self.target, (*known, pair)) is None else pair
+
+    def _reads_before(self, kernel: Kernel, read: set[Variable], written: Variable) -> bool:
+        """Whether the kernel reads each element only before it writes the one at the same index, and writes it once."""
+        equation = kernel.equations[0]
+        if kernel.is_control:
+            sources = {i for i, atom in enumerate(kernel.inputs) if atom in read}
+            return may_lie_in_place(equation, sources, kernel.outputs.index(written))
+        if _is_scatter(kernel):
+            array, *others = equation.inputs
+            return array in read and read.isdisjoint(others) and self.scattering(kernel) is not None
+        atoms = (*kernel.inputs, *kernel.outputs)
+        if any(atom.aval.shape != written.aval.shape for atom in atoms if atom in read):
+            return False
+        function = self.scheduled(kernel)
+        buffers = [p for p in function.params if tirx.is_buffer_var(p)]
+        sources = [p for p, atom in zip(buffers, atoms, strict=True) if atom in read]
+        result = next(p for p, atom in zip(buffers, atoms, strict=True) if atom is written)
+        if not writes_once(function.body, result):
+            return False
+        loads: list[Any] = []
+        for node in find(function.body, ir.TensorLoad, tirx.BufferStore):
+            if isinstance(node, ir.TensorLoad):
+                if node.source.same_as(result):
+                    return False
+                if any(node.source.same_as(source) for source in sources):
+                    loads.append(node.indices)
+            elif node.buffer.same_as(result):
+                # Loads come first in this walk: those not stored yet must be of this very index.
+                if not loads or not all(tvm_ffi.structural_equal(at, node.indices) for at in loads):
+                    return False
+                loads.clear()
+        return not loads
+
+    def _results(
+        self, atoms: Sequence[Atom], targets: Sequence[BufferRef], refs: dict[Variable, BufferRef]
+    ) -> list[tirx.Stmt]:
+        """Copies the results that are not in their memory yet, in an order that overwrites nothing still needed."""
+        statements, waiting = [], []
+        for atom, target in zip(atoms, targets, strict=True):
+            if isinstance(atom, Literal) or not is_same(refs[atom], target):
+                waiting.append((atom if isinstance(atom, Literal) else refs[atom], target))
+        while waiting:
+            needed = [source for source, _ in waiting if isinstance(source, BufferRef)]
+            free = (i for i, (_, target) in enumerate(waiting) if not any(is_same(s, target) for s in needed))
+            position = next(free, None)
+            if position is None:  # a cycle, as where two carries are swapped
+                source, target = waiting[0]
+                kept = self.new(source.aval)
+                statements.append(self.copy(source, kept))  # type: ignore[arg-type]
+                waiting[0] = (kept, target)
+                continue
+            source, target = waiting.pop(position)
+            is_number = isinstance(source, Literal)
+            statements.append(target.store(constant(source.value)) if is_number else self.copy(source, target))
+        return statements
+
+    def _kernel(self, kernel: Kernel, refs: dict[Variable, BufferRef], in_place: InPlace) -> list[tirx.Stmt]:
+        if all(out.aval.size == 0 for out in kernel.outputs):
+            return []
+        statements, given = [], []
+        for atom in kernel.inputs:
+            if isinstance(atom, Literal):
+                ref = self.new(atom.aval)
+                statements.append(ref.store(constant(atom.value)))
+            else:
+                ref = refs[atom]
+            given.append(ref)
+        results = [refs[out] for out in kernel.outputs]
+        equation = kernel.equations[0]
+        if kernel.is_control:
+            return [*statements, equation.op.compute(self, given, results, **equation.params)]
+        return [*statements, self._run_kernel(kernel, [*given, *results], in_place)]
+
+    def _run_kernel(self, kernel: Kernel, refs: Sequence[BufferRef], in_place: InPlace = ()) -> tirx.Stmt:
+        """The statement that runs a kernel on ``refs``: its body, or a call of its function."""
+        if kernel.outputs[0].aval.size == 0:
+            return tirx.Evaluate(tirx.const(0, "int32"))
+        function = self._schedule(kernel, self.target, in_place) if in_place else None
+        if (
+            function is None
+            and _is_scatter(kernel)
+            and is_same(refs[kernel.inputs.index(kernel.equations[0].inputs[0])], refs[-1])
+        ):
+            function = self.scattering(kernel)
+        if function is None:
+            function = self.scheduled(kernel)
+        elif in_place:
+            written = {len(kernel.inputs) + output for _, output in in_place}
+            refs = [ref for i, ref in enumerate(refs) if i not in written]
+        else:
+            refs = refs[:-1]
+        call = self._call(kernel, function, refs) if self._calls else None
+        return call or _inline(kernel, function, refs)
+
+    def _call(self, kernel: Kernel, function: tirx.PrimFunc, refs: Sequence[BufferRef]) -> tirx.Stmt | None:
+        """The call of a kernel's function, or None.
+
+        It is none for so few elements that a call would show, or if two arguments may overlap without being the same.
+        """
+        if all(ref.aval.size < _FEW_ELEMENTS for ref in refs):
+            return None
+        given: list[BufferRef] = []
+        numbers = []
+        for ref in refs:
+            number = next((i for i, other in enumerate(given) if is_same(ref, other)), len(given))
+            if number == len(given):
+                if any(ref.buffer.same_as(other.buffer) for other in given):
+                    return None
+                given.append(ref)
+            numbers.append(number)
+        widened = tuple(ref.is_widened for ref in given)
+        key = id(function), tuple(numbers), widened, self.is_serial
+        if key not in self._named:
+            self._named[key] = function, self._callee(kernel.name, function, refs, numbers)
+        addresses = [tirx.address_of(ref.first()) for ref in given]
+        return self._stack.call(self._named[key][1], addresses)
+
+    def _callee(self, name: str, function: tirx.PrimFunc, refs: Sequence[BufferRef], numbers: Sequence[int]) -> str:
+        """The name of a function like a kernel's, but with one parameter for arguments of the same number."""
+        parameters: list[tirx.Buffer] = []
+        body = function.body
+        for parameter, ref, i in zip(function.params, refs, numbers, strict=True):
+            if i == len(parameters):
+                parameters.append(_unaligned(ref.aval.shape, str(ref.buffer.dtype), f"x{i}"))
+            body = redirected(body, parameter, BufferRef(parameters[i], ref.aval))
+        if self.is_serial:
+            body = _without_threads(body)
+        callee = tirx.PrimFunc(parameters, body, function.ret_type, function.attrs)
+        # The same in every process, and for equal kernels.
+        name = f"{name}_{tvm_ffi.structural_hash(callee) % 2**64:016x}"
+        self.callees[name] = callee.with_attr("global_symbol", name)
+        return name
+
+
+def _inline(kernel: Kernel, function: tirx.PrimFunc, refs: Sequence[BufferRef]) -> tirx.Stmt:
+    """The body of a kernel's function, on ``refs`` in place of its parameters."""
+    function = s_tir.renew_defs(function)
+    buffers = [p for p in function.params if tirx.is_buffer_var(p)]
+    sizes = [p for p in function.params if not tirx.is_buffer_var(p)]
+    body = substitute(function.body, dict(zip(sizes, map(dims.expr, kernel.sizes), strict=True)))
+    for parameter, ref in zip(buffers, refs, strict=True):
+        body = redirected(body, parameter, ref)
+    return body
+
+
+def _unaligned(shape: Sequence[int], dtype: str, name: str) -> tirx.Buffer:
+    """A parameter that may lie at the address of any element, as rows do."""
+    alignment = -(-tvm.DataType(dtype).bits // 8)
+    return tirx.decl_buffer(shape, dtype, name=name, data_alignment=alignment)
+
+
+def _index(name: str) -> ir.Var:
+    return ir.Var(name, ir.PrimType("int32"))
+
+
+def _serial(index: ir.Var, extent: Any, body: tirx.Stmt) -> tirx.For:
+    return tirx.For(index, 0, extent, tirx.ForKind.SERIAL, body)
+
+
+def _while(condition: Any, body: tirx.Stmt) -> tirx.Stmt:
+    """A loop as long as a condition holds.
+
+    TVM gives workspaces back at the end of a ``For``, and knows no other scope: the body is put in one of a single
+    step, whose annotation keeps the passes from taking it away.
+    """
+    once = tirx.For(_index("once"), 0, 1, tirx.ForKind.SERIAL, body, None, {_SCOPE: True})
+    return tirx.While(condition, once)
+
+
+def _is_scatter(kernel: Kernel) -> bool:
+    """Whether a kernel is nothing but a scatter into an array."""
+    equation = kernel.equations[0]
+    return len(kernel.equations) == 1 and equation.op.overwrites == 0 and equation.inputs[0] in kernel.inputs
+
+
+def may_lie_in_place(equation: Equation, sources: set[int], output: int) -> bool:
+    """Whether a result of a control op may be written to where only these arguments lie.
+
+    A branch is written such that its results may lie where its arguments do. A loop reads a first carry before it
+    writes the last one, and a row before the one of the same index.
+    """
+    if equation.op.name == "switch":
+        return True
+    params = equation.params
+    first = params["counted"] + params["consts"]
+    carry = params["carry"]
+    if output < carry:
+        return sources == {first + output}
+    fills = params["counted"] or params["cond"] is not None
+    return not fills and min(sources) >= first + carry
+
+
+def _work(program: Program) -> int:
+    """About how many elements a Program computes, those of matrix products counted by their terms."""
+    total = 0
+    for equation in program.equations:
+        inner = [_work(own) for own in subprograms(tuple(equation.params.values()))]
+        terms = 1
+        if equation.op.kind == "contraction":
+            left, right = (dims.typical(atom.aval.size) for atom in equation.inputs[:2])
+            result = dims.typical(equation.outputs[0].aval.size)
+            terms = max(1, math.isqrt(left * right // max(1, result)))
+        steps = dims.typical(equation.params.get("length") or 1)
+        total += steps * sum(inner) + terms * sum(dims.typical(out.aval.size) for out in equation.outputs)
+    return total
+
+
+def _without_threads(body: tirx.Stmt) -> tirx.Stmt:
+    """``body`` with serial loops where it has parallel ones, for which it is too deep inside another one."""
+
+    def serial(loop: tirx.For) -> tirx.Stmt:
+        if loop.kind != tirx.ForKind.PARALLEL:
+            return loop
+        return tirx.For(loop.loop_var, loop.min, loop.extent, tirx.ForKind.SERIAL, loop.body)
+
+    return rewrite(body, (tirx.For, serial))
+
+
+def prim_func(
+    kernel: Kernel, scheduled: Scheduled, target: Target, in_place: InPlace = (), calls: bool = False
+) -> tirx.PrimFunc:
+    """The function of a control op.
+
+    Args:
+        kernel: a kernel of one control op.
+        scheduled: schedules the kernels of its Programs.
+        target: what to compile for.
+        in_place: pairs of an input and of the output to write over it, as far as :func:`may_lie_in_place`; there is no
+            parameter for such an output.
+        calls: whether it may call functions: those of :func:`with_callees`.
+    """
+    host = StatementBuilder(scheduled, target, calls)
+    inputs = [host.parameter(atom.aval, f"x{i}") for i, atom in enumerate(kernel.inputs)]
+    over = {output: inputs[source] for source, output in in_place}
+    outputs = [over.get(i) or host.parameter(out.aval, f"y{i}") for i, out in enumerate(kernel.outputs)]
+    body, buffers = with_bits(host.write(kernel.equations[0], inputs, outputs), host.buffers)
+    block = SBlock([], [], [], "root", body, alloc_buffers=buffers)
+    parameters = [*(ref.buffer for ref in inputs), *map(dims.expr, kernel.sizes)]
+    parameters += [ref.buffer for i, ref in enumerate(outputs) if i not in over]
+    function = tirx.PrimFunc(parameters, SBlockRealize([], tirx.const(True), block))
+    names = {name for name, _ in called_functions(body)}
+    # Some may have been for steps that run at the same time, which were then found to need too much memory.
+    used = {name: callee for name, callee in host.callees.items() if name in names}
+    attributes = {"s_tir": True, "tirx.noalias": True, "tvmfun.rule": "control"}
+    return function.with_attrs({**attributes, _CALLEES: used} if used else attributes)
+
+
+def with_callees(function: tirx.PrimFunc) -> tuple[tirx.PrimFunc, dict[str, tirx.PrimFunc]]:
+    """A function by itself, and those that it calls, by name, if :func:`prim_func` made it."""
+    callees = function.attrs.get(_CALLEES, {})
+    return function.without_attr(_CALLEES), {str(name): callee for name, callee in callees.items()}

@@ -1,0 +1,95 @@
+"""Blocks with any body: parallel along the axes they call independent, vectorized if they do not branch."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from tvm import tirx
+from tvm.tirx import AllocBuffer, Buffer, IfThenElse, Stmt
+
+from tvmfun.core import dims
+from tvmfun.lower.machine import Machine
+from tvmfun.lower.schedule.cpu.stages import Block
+from tvmfun.lower.tir import build
+from tvmfun.lower.tir.build import Axis, Env, Expr
+from tvmfun.lower.tir.walk import find
+
+STRIP = 64  # neighbouring points handled together inside the ordered loops
+
+
+def emit_block(block: Block, machine: Machine, tasks: int) -> Stmt:
+    """The loops of a block: strips of its last independent axis, inside them the axes it keeps in order."""
+    if not block.space:
+        return _strip(block, {}, None, 1, lambda make: make(0))
+    *outer, last = block.space
+    vector = is_straight(block)
+    strip = STRIP if block.reduce else machine.lanes("int32") if vector else 1
+    strip = min(strip, last.extent) if isinstance(last.extent, int) else strip
+    full, tail = divmod(last.extent, strip)
+    strips = Axis.fresh(last, build.ceil_div(last.extent, strip))
+
+    def piece(env: Env, width: int) -> Stmt:
+        def lanes(make: Callable[[Expr], Stmt]) -> Stmt:
+            return build.vectorized(last, width, make) if vector else build.loop(last, width, make)
+
+        return _strip(block, {**env, last.var: env[strips.var] * strip}, last, width if vector else 1, lanes)
+
+    def rest(env: Env) -> Stmt:
+        if isinstance(tail, int):
+            return piece(env, tail)
+        start = env[strips.var] * strip
+        return build.loop(last, tail, lambda i: _strip(block, {**env, last.var: start + i}, None, 1, lambda at: at(0)))
+
+    def body(env: Env) -> Stmt:
+        if tail == 0:
+            return piece(env, strip)
+        return IfThenElse(env[strips.var] < full, piece(env, strip), rest(env))
+
+    return build.parallel_nest([*outer, strips], {}, body, tasks)
+
+
+def _strip(
+    block: Block, env: Env, last: Axis | None, width: int, lanes: Callable[[Callable[[Expr], Stmt]], Stmt]
+) -> Stmt:
+    """The points of one strip; private buffers have one copy per lane of a vector."""
+    private = {
+        buffer: build.scratch([*map(dims.of_expr, buffer.shape), width], str(buffer.dtype), buffer.name)
+        for buffer in block.private
+    }
+
+    def point(stmt: Stmt, env: Env, k: Expr) -> Stmt:
+        here = env if last is None else {**env, last.var: env[last.var] + k}
+        stmt = build.renewed(build.substitute(stmt, here))
+        for buffer, own in private.items():
+            stmt = build.replace_accesses(stmt, buffer, own, lambda at: [*at, k if width > 1 else 0])
+        return stmt
+
+    conditions, inner = _guarded(block)
+
+    def step(env: Env) -> Stmt:
+        stmt = lanes(lambda k: point(inner, env, k))
+        for condition in reversed(conditions):
+            stmt = IfThenElse(build.substitute(condition, env), stmt, None)
+        return stmt
+
+    init = None if block.init is None else lanes(lambda k: point(block.init, env, k))
+    return build.seq(*map(AllocBuffer, private.values()), init, build.nest(block.reduce, env, step))
+
+
+def _guarded(block: Block) -> tuple[list[Expr], Stmt]:
+    """The conditions around the body that neighbouring points have in common, and what is inside."""
+    conditions, body = [], block.body
+    changing = [*(axis.var for axis in block.space[-1:]), *block.private]
+    while isinstance(body, IfThenElse) and body.else_case is None:
+        if any(build.uses(body.condition, var) for var in changing):
+            break
+        conditions.append(body.condition)
+        body = body.then_case
+    return conditions, body
+
+
+def is_straight(block: Block) -> bool:
+    """Whether the body, but for conditions around it, is a plain sequence of stores that vectorizes."""
+    obstacles = find(_guarded(block)[1], tirx.For, tirx.While, tirx.IfThenElse, tirx.AttrStmt)
+    written: list[Buffer] = [*block.outputs, *block.private]
+    return not obstacles and all(str(buffer.dtype) != "bool" for buffer in written)

@@ -1,0 +1,225 @@
+"""Maps: each output element on its own, vectorized along the contiguous axis."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+import tvm_ffi
+from tvm import ir, tirx
+from tvm.tirx import AllocBuffer, Buffer, BufferStore, IfThenElse, Stmt
+
+from tvmfun.core import dims
+from tvmfun.lower.machine import Machine
+from tvmfun.lower.schedule.cpu.stages import Stage
+from tvmfun.lower.schedule.cpu.transpose import is_row_readable, ramp, read_row, transpose_tile
+from tvmfun.lower.schedule.cpu.transpose import rows as registers
+from tvmfun.lower.tir import build
+from tvmfun.lower.tir.build import Axis, Env, Expr, volume
+from tvmfun.lower.tir.walk import rewrite
+
+CHUNK = 64  # vectors per task along a long contiguous axis
+
+
+def emit_maps(
+    stages: Sequence[Stage],
+    env: Env,
+    prefix: int,
+    machine: Machine,
+    tasks: int,
+    private: Sequence[Buffer] = (),
+) -> Stmt:
+    """One loop nest for maps over the same space, whose first `prefix` axes are bound in `env`.
+
+    The outputs in `private` are read nowhere else, and stay in registers.
+    """
+    lead = stages[0]
+    axes = list(lead.space[prefix:])
+    if not axes:
+        return _point(stages, env, private)
+    if len(stages) == 1:
+        across = _transposed_load(stages[0], axes, machine)
+        if across is not None:
+            tiles = _emit_transpose(stages[0], env, axes, across, machine, tasks)
+            small = _too_small([across[1], axes[-1]], machine.lanes(str(across[0].ty)))
+            if small is None:
+                return tiles
+            return IfThenElse(small, _emit_along(stages, env, axes, machine, tasks, private), tiles)
+    return _emit_along(stages, env, axes, machine, tasks, private)
+
+
+def _emit_along(
+    stages: Sequence[Stage], env: Env, axes: list[Axis], machine: Machine, tasks: int, private: Sequence[Buffer]
+) -> Stmt:
+    """Vectors along the trailing axes, as far as every access walks them as if they were one."""
+    lanes = min(machine.lanes("int8" if stage.dtype == "bool" else stage.dtype) for stage in stages)
+    count = fusable(stages, axes)
+    outer, inner = axes[: len(axes) - count], axes[len(axes) - count :]
+    vectors, tail = divmod(volume(inner), lanes)
+    static = isinstance(vectors, int)
+    chunks = Axis.fresh(inner[0], max(1, -(-vectors // CHUNK)) if static else vectors // CHUNK + 1)
+
+    def vector(env: Env, position: Expr, width: int) -> Stmt:
+        def lane(k: Expr, make: Callable[[Env], Stmt]) -> Stmt:
+            return make({**env, **build.unflatten(inner, position + k)})
+
+        return _vector(stages, inner[0], width, lane, private)
+
+    def chunk(env: Env) -> Stmt:
+        start = env[chunks.var] * CHUNK
+        count = vectors if chunks.extent == 1 else build.minimum(CHUNK, vectors - start)
+        loop = lambda count: build.loop(inner[0], count, lambda i: vector(env, (start + i) * lanes, lanes))
+        if vectors == 0:
+            body = None
+        elif lanes == 1 and chunks.extent != 1 and static and vectors % CHUNK:
+            # LLVM makes vectors of loops of a constant length only: see ``narrow_stores``.
+            body = IfThenElse(env[chunks.var] == chunks.extent - 1, loop(vectors % CHUNK), loop(CHUNK))
+        else:
+            body = loop(count)
+        rest = None
+        if tail != 0:
+            done = build.index(inner[0], vectors * lanes)
+            single = lambda i: vector(env, done + i, 1)
+            rest = vector(env, done, tail) if isinstance(tail, int) else build.loop(inner[0], tail, single)
+        if rest is not None and chunks.extent != 1:
+            rest = IfThenElse(env[chunks.var] == chunks.extent - 1, rest, None)
+        return build.seq(body, rest)
+
+    return build.parallel_nest([*outer, chunks], env, chunk, tasks)
+
+
+def _transposed_load(stage: Stage, axes: Sequence[Axis], machine: Machine) -> tuple[Expr, Axis] | None:
+    """The one load that is contiguous along another axis than the output's last, and that axis."""
+    last = axes[-1]
+    crosswise = [
+        load
+        for load in build.loads(stage.value)
+        if build.stride(load.source, load.indices, last, stage.space) not in (0, 1)
+    ]
+    if len(crosswise) != 1 or len(axes) < 2:
+        return None
+    lanes = machine.lanes(str(crosswise[0].ty))
+    for axis in axes[:-1]:
+        fits = all(dims.bounds(a.extent)[1] >= lanes for a in (axis, last))
+        if fits and is_row_readable(crosswise[0], axis, stage.space):
+            return crosswise[0], axis
+    return None
+
+
+def _too_small(axes: Sequence[Axis], lanes: int) -> Expr | None:
+    """Whether one of two axes is shorter than a tile, where that is known at call time only."""
+    tests = [build.index(a, a.extent) < lanes for a in axes if not dims.always_le(lanes, a.extent)]
+    return tirx.any(*tests) if tests else None
+
+
+def _emit_transpose(
+    stage: Stage,
+    env: Env,
+    axes: Sequence[Axis],
+    across: tuple[Expr, Axis],
+    machine: Machine,
+    tasks: int,
+) -> Stmt:
+    """Square tiles: read along one axis, transposed in registers, written along the other."""
+    load, axis = across
+    last = axes[-1]
+    lanes = machine.lanes(str(load.ty))
+    others = [a for a in axes if a is not axis and a is not last]
+    rows, columns = (Axis.fresh(a, build.ceil_div(a.extent, lanes)) for a in (axis, last))
+
+    def tile(env: Env) -> Stmt:
+        # The last tiles overlap those before them, so that every tile is whole.
+        top = build.minimum(env[rows.var] * lanes, axis.extent - lanes)
+        left = build.minimum(env[columns.var] * lanes, last.extent - lanes)
+        turned = registers(lanes, str(load.ty), "turned")
+
+        def read(row: int) -> Expr:
+            return read_row(load, {**env, axis.var: top, last.var: left + row}, lanes)
+
+        def keep(row: int, vector: Expr) -> Stmt:
+            return BufferStore(turned[row], vector, [ramp(tirx.const(0, "int32"), lanes)])
+
+        def write(row: int) -> Stmt:
+            def lane(k: Expr) -> Stmt:
+                here = {**env, axis.var: top + row, last.var: left + k}
+                # Not the loads of the same buffer at other places, as in x + x.T.
+                turn = lambda other: turned[row][k] if tvm_ffi.structural_equal(other, load) else other
+                value = rewrite(stage.value, (ir.TensorLoad, turn))
+                return stage.store(here, build.substitute(value, here))
+
+            return build.vectorized(last, lanes, lane)
+
+        turn = transpose_tile(read, keep, lanes, str(load.ty))
+        return build.seq(*map(AllocBuffer, turned), turn, *map(write, range(lanes)))
+
+    return build.parallel_nest([*others, rows, columns], env, tile, tasks)
+
+
+def _vector(
+    stages: Sequence[Stage],
+    like: Axis,
+    width: int,
+    lane: Callable[[Expr, Callable[[Env], Stmt]], Stmt],
+    private: Sequence[Buffer],
+) -> Stmt:
+    """All stages on one vector: first all results, in registers, and then the stores.
+
+    So an output may lie where an input does, and results that are `private` are not stored.
+    """
+    # A vector of truth values cannot be a register.
+    buffers = [stage.output for stage in stages if str(stage.output.dtype) != "bool"] if len(stages) > 1 else []
+    registers = {buffer: build.scratch([width], str(buffer.dtype), buffer.name) for buffer in buffers}
+    stmts = [AllocBuffer(register) for register in registers.values()]
+    for stage in stages:
+
+        def store(k: Expr, stage: Stage = stage) -> Stmt:
+            def make(env: Env) -> Stmt:
+                own = _aligned(stage, stages[0], env)
+                value = build.substitute(stage.value, own)
+                for buffer, register in registers.items():
+                    value = build.replace_loads(value, buffer, lambda _, register=register: register[k])
+                if stage.output in registers:
+                    return BufferStore(registers[stage.output], value, [k])
+                return stage.store(own, value)
+
+            return lane(k, make)
+
+        stmts.append(build.vectorized(like, width, store))
+    for stage in stages:
+        if stage.output in registers and not any(stage.output.same_as(buffer) for buffer in private):
+
+            def copy(k: Expr, stage: Stage = stage) -> Stmt:
+                value = registers[stage.output][k]
+                return lane(k, lambda env: stage.store(_aligned(stage, stages[0], env), value))
+
+            stmts.append(build.vectorized(like, width, copy))
+    return build.seq(*stmts)
+
+
+def _point(stages: Sequence[Stage], env: Env, private: Sequence[Buffer]) -> Stmt:
+    """All stages on one element."""
+    point = Axis(ir.Var("point", ir.PrimType("int32")), 1)
+    return _vector(stages, point, 1, lambda _, make: make(env), private)
+
+
+def _aligned(stage: Stage, lead: Stage, env: Env) -> Env:
+    """The environment with the stage's own names for the axes of the leading stage."""
+    return {**env, **{axis.var: env[mine.var] for axis, mine in zip(stage.space, lead.space, strict=True)}}
+
+
+def fusable(stages: Sequence[Stage], axes: Sequence[Axis]) -> int:
+    """How many trailing axes every access of every stage walks as if they were one."""
+    count = 1
+    while count < len(axes):
+        outer = len(stages[0].space) - count - 1
+        if not all(_walks_as_one(stage, outer) for stage in stages):
+            break
+        count += 1
+    return count
+
+
+def _walks_as_one(stage: Stage, outer: int) -> bool:
+    first, second = stage.space[outer], stage.space[outer + 1]
+    accesses = [*build.accesses(stage.value), (stage.output, stage.index)]
+    return build.is_only_in_indices(stage.value, (first, second)) and all(
+        build.walks_as_one(access, first, second, stage.space) for access in accesses
+    )

@@ -1,0 +1,111 @@
+"""Reductions in the form that their rules want: joined axes, operands computed beforehand, pieces of a long sum."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+from tvm import tirx
+
+from tvmfun.core import dims
+from tvmfun.lower.schedule.cpu.stages import Stage, accumulator, is_view
+from tvmfun.lower.tir import build
+from tvmfun.lower.tir.build import Axis, Env
+
+# A long reduction with fewer independent tasks than MIN_TASKS is cut in pieces. Both numbers are fixed, so
+# results do not depend on the number of threads.
+MIN_TASKS = 16
+MAX_CHUNKS = 32
+SPLIT_WORK = 1 << 16
+MIN_REUSE = 4
+
+
+def merge_reduced_axes(stage: Stage) -> Stage:
+    """Join neighbouring reduced axes that every load walks as one, for longer contiguous runs."""
+    done: list[Axis] = []
+    pending = list(stage.reduce)
+    while len(pending) > 1:
+        *rest, first, second = pending
+        alike = build.is_only_in_indices(stage.value, (first, second)) and all(
+            build.walks_as_one(access, first, second, stage.domain) for access in build.accesses(stage.value)
+        )
+        if alike:
+            joined = Axis.fresh(second, first.extent * second.extent)
+            env = build.unflatten((first, second), joined.var)
+            stage = replace(stage, value=build.substitute(stage.value, env), reduce=(*rest, joined, *done))
+            pending = [*rest, joined]
+        else:
+            done.insert(0, pending.pop())
+    return stage
+
+
+def hoist_operands(stage: Stage, contraction) -> tuple[list[Stage], Stage]:
+    """Compute the operands of a contraction that are more than views beforehand, once.
+
+    Left in place, they would be evaluated anew for each tile that uses them.
+    """
+    before: list[Stage] = []
+    operands = []
+    for name, value in (("left", contraction.left), ("right", contraction.right)):
+        axes = [axis for axis in stage.domain if build.uses(value, axis.var)]
+        reuse = build.points(stage.domain) // max(1, build.points(axes))
+        if is_view(value) or reuse < MIN_REUSE:
+            operands.append(value)
+            continue
+        buffer = build.buffer([axis.extent for axis in axes], str(value.ty), f"{stage.name}_{name}")
+        fresh = [Axis.fresh(axis, axis.extent) for axis in axes]
+        env: Env = {axis.var: new.var for axis, new in zip(axes, fresh, strict=True)}
+        index = tuple(axis.var for axis in fresh)
+        before.append(Stage(buffer.name, tuple(fresh), (), buffer, index, build.substitute(value, env)))
+        operands.append(buffer[tuple(axis.var for axis in axes)])
+    return before, replace(stage, value=operands[0] * operands[1])
+
+
+def split_reduction(stage: Stage, tasks: int, work: int, name: str) -> tuple[Stage, Stage] | None:
+    """Cut a long reduction with few tasks into a fixed number of partial ones and their sum, in order."""
+    if not stage.reduce or tasks >= MIN_TASKS or work < SPLIT_WORK:
+        return None
+    head, *rest = stage.reduce
+    chunks = min(build.points([head]), MAX_CHUNKS)
+    length = build.ceil_div(head.extent, chunks)
+    if not dims.always_le(1, length):  # which may be 0
+        length = head.extent // chunks + 1
+    if isinstance(length, int):
+        length = _matching(length, build.divisors(stage.value, head.var))
+    chunks = build.ceil_div(head.extent, length)
+    if chunks == 1:
+        return None
+    chunk = Axis.fresh(head, chunks)
+    start = chunk.var * length
+    even = head.extent % length == 0
+    inner = Axis.fresh(head, length, None if even else tirx.min(length, head.extent - start))
+    space = [Axis.fresh(axis, axis.extent) for axis in stage.space]
+    env: Env = {axis.var: new.var for axis, new in zip(stage.space, space, strict=True)}
+    env[head.var] = start + inner.var
+    shape = [chunks, *(axis.extent for axis in space)]
+    partial = build.buffer(shape, accumulator(stage.dtype), name)
+    first = Stage(
+        name,
+        (chunk, *space),
+        (inner, *rest),
+        partial,
+        (chunk.var, *(axis.var for axis in space)),
+        build.cast(build.substitute(stage.value, env), accumulator(stage.dtype)),
+        stage.combine,
+        build.cast(stage.init, accumulator(stage.dtype)),
+    )
+    again = Axis.fresh(head, chunks)
+    total = partial[(again.var, *(axis.var for axis in stage.space))]
+    return first, replace(stage, reduce=(again,), value=build.cast(total, stage.dtype))
+
+
+def _matching(length: int, divisors: Sequence[int]) -> int:
+    """A length near ``length`` whose pieces end where the rows of a joined axis end, so that reads stay contiguous."""
+    for divisor in sorted(divisors, reverse=True):
+        if divisor <= length:
+            return build.ceil_div(length, divisor) * divisor
+        least = build.ceil_div(divisor, length)
+        parts = next((n for n in range(least, 4 * least) if divisor % n == 0), None)
+        if parts is not None:
+            return divisor // parts
+    return length

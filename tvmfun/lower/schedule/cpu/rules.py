@@ -1,0 +1,274 @@
+"""CPU schedules: one fused PrimFunc in, parallel and vectorized loops out.
+
+`schedule` reads the function's blocks as *stages* (`stages`), decides which of them share loops (`fuse`),
+and lets the rule that fits each stage's structure build the loops: `contraction`, `reduction`,
+`elementwise`. What none of them understands stays as it was.
+"""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Sequence
+
+import tvm
+from tvm import tirx
+from tvm.s_tir.stmt import SBlock, SBlockRealize
+from tvm.tirx import AllocBuffer, Buffer, Stmt
+
+from tvmfun.core import dims
+from tvmfun.errors import PerformanceWarning
+from tvmfun.lower.machine import SERIAL_WORK, Machine
+from tvmfun.lower.schedule.cpu.block import emit_block, is_straight
+from tvmfun.lower.schedule.cpu.contraction import emit_contraction, match, tile_count
+from tvmfun.lower.schedule.cpu.elementwise import emit_maps
+from tvmfun.lower.schedule.cpu.fallback import parallelize
+from tvmfun.lower.schedule.cpu.groups import Group, is_pointwise, may_overwrite, private_outputs, share_loops, shrink
+from tvmfun.lower.schedule.cpu.packed_dots import with_words
+from tvmfun.lower.schedule.cpu.reduction import along_reduced_axis, emit_reduction
+from tvmfun.lower.schedule.cpu.reduction_passes import hoist_operands, merge_reduced_axes, split_reduction
+from tvmfun.lower.schedule.cpu.stage_passes import (
+    attach_epilogues,
+    inline_maps,
+    is_copy,
+    small_first,
+    store_factors_as_bits,
+    store_truth_as_numbers,
+)
+from tvmfun.lower.schedule.cpu.stages import AnyStage, Block, Opaque, Stage, is_map, parse, without_empty
+from tvmfun.lower.schedule.cpu.winograd import Winograd, emit_winograd, fold
+from tvmfun.lower.tir import build, intrinsics
+from tvmfun.lower.tir.build import Axis, Env, Size, volume
+from tvmfun.lower.tir.overwrite import writes_once
+
+__all__ = ["schedule", "schedule_in_place"]
+
+RULE = "tvmfun.rule"
+#: The rules' names, for kernels that are not control flow.
+RULES = ("fallback", "winograd", "contraction", "window", "reduction", "scalar", "elementwise")
+TASKS_PER_CORE = 8
+
+# Rough costs in additions: of a multiplication in a register tile (one over that), of a function call, and
+# of one point of a block that branches or loops.
+CONTRACTION_SPEED = 16
+CALL_COST = 8
+LOOP_COST = 256
+
+
+def schedule(func: tirx.PrimFunc, target: tvm.target.Target) -> tirx.PrimFunc:
+    """Make a function parallel, vectorized and fast on the CPU `target` describes.
+
+    Args:
+        func: a function of static shapes or with Dims in them, as `relax.transform.FuseTIR` leaves it.
+        target: an `llvm` target; its features give the vector width and `num-cores` the cores.
+
+    Returns:
+        An equivalent function; its attribute `tvmfun.rule` names the rule that was used.
+
+    Warns:
+        PerformanceWarning: if a schedule could not be made, which is a defect of this package.
+    """
+    try:
+        scheduled = _schedule(func, Machine.of(target), ())
+    except Exception as error:
+        # Whatever goes wrong in here, an unscheduled function is slow but right.
+        text = f"[schedule] a kernel is compiled without a schedule, and slow: {type(error).__name__}: {error}"
+        warnings.warn(text, PerformanceWarning, stacklevel=2)
+        scheduled = None
+    return intrinsics.expand(scheduled or parallelize(func).with_attr(RULE, "fallback"))
+
+
+def schedule_in_place(
+    func: tirx.PrimFunc, target: tvm.target.Target, in_place: Sequence[tuple[Buffer, Buffer]]
+) -> tirx.PrimFunc | None:
+    """The same with outputs that lie where inputs do, and are no parameters any more.
+
+    Args:
+        func: the function.
+        target: what for.
+        in_place: inputs, and the outputs to write over them. Each element of such an input is read only where the
+            same element of its output is computed.
+
+    Returns:
+        The function, or None if an output would be written before its input is read for the last time.
+    """
+    scheduled = _schedule(func, Machine.of(target), in_place)
+    return scheduled and intrinsics.expand(scheduled)
+
+
+def _schedule(func: tirx.PrimFunc, machine: Machine, in_place: Sequence[tuple[Buffer, Buffer]]) -> tirx.PrimFunc | None:
+    stages, temps = parse(func)
+    if all(isinstance(stage, Opaque) for stage in stages):
+        return None
+    stages = without_empty(stages)
+    stages = [stage for stage in stages if not any(is_copy(stage, *pair) for pair in in_place)]
+    stages = inline_maps(stages, temps)
+    stages, temps = store_truth_as_numbers(stages, temps)
+    if "avx512bf16" in machine.features:
+        stages, temps = store_factors_as_bits(stages, temps, match)
+    stages = small_first(stages)
+    stages = attach_epilogues(stages, temps)
+    stages = fold(stages, temps, machine)
+    rule = _rule(stages)
+    stages, temps = _prepare(stages, temps, machine)
+    groups = share_loops(stages, match, along_reduced_axis, 2 * machine.cores)
+    if not all(may_overwrite(groups, *pair) for pair in in_place):
+        return None
+    private = [private_outputs(group, stages, temps) for group in groups]
+    nests = [_emit(group, own, machine) for group, own in zip(groups, private, strict=True)]
+    body = build.seq(*nests) if nests else tirx.Evaluate(0)
+    for group, nest in zip(groups, nests, strict=True):
+        mapped = [stage.output for stage in group.stages if is_map(stage)]
+        overwritten = (output for _, output in in_place if any(output.same_as(own) for own in mapped))
+        if not all(writes_once(nest, output) for output in overwritten):
+            return None
+    return _overwriting(func.with_body(_root(body, temps)), in_place).with_attr(RULE, rule)
+
+
+def _overwriting(func: tirx.PrimFunc, in_place: Sequence[tuple[Buffer, Buffer]]) -> tirx.PrimFunc:
+    """The function without the outputs that are written over inputs."""
+    body, params = func.body, list(func.params)
+    for source, output in in_place:
+        body = build.replace_accesses(body, output, source, list)
+        params = [param for param in params if not param.same_as(output)]
+    return tirx.PrimFunc(params, body, func.ret_type, func.attrs)
+
+
+def _prepare(stages: Sequence[AnyStage], temps: Sequence[Buffer], machine: Machine):
+    """Rewrite reductions into the form their rules want; new stages bring new intermediates."""
+    result: list[AnyStage] = []
+    temps = list(temps)
+    promoted = [buffer for buffer in temps if str(buffer.dtype) == "bfloat16"]
+    for stage in stages:
+        pieces: list[AnyStage] = [stage]
+        if isinstance(stage, Stage) and stage.combine is not None:
+            pieces = _prepare_reduction(stage, machine, promoted)
+            temps.extend(piece.output for piece in pieces[:-1])
+        result.extend(pieces)
+    return result, temps
+
+
+def _prepare_reduction(stage: Stage, machine: Machine, promoted: Sequence[Buffer]) -> list[AnyStage]:
+    """Hoist costly operands, join axes, and cut what is long but has few independent tasks.
+
+    The buffers in `promoted` will be of wider numbers than they say.
+    """
+    contraction = match(stage)
+    before: list[Stage] = []
+    if contraction is None:
+        stage = merge_reduced_axes(stage)
+    else:
+        before, stage = with_words(stage, contraction, machine, promoted) or hoist_operands(stage, contraction)
+    pieces = split_reduction(stage, _independent_tasks(stage, machine), _work(stage), f"{stage.name}_part")
+    return [*before, *(pieces or (stage,))]
+
+
+def _independent_tasks(stage: Stage, machine: Machine) -> int:
+    return dims.typical(_task_count(stage, machine))
+
+
+def _task_count(stage: Stage, machine: Machine) -> Size:
+    contraction = match(stage)
+    if contraction is not None:
+        return tile_count(contraction, machine)
+    if along_reduced_axis(stage):
+        return volume(stage.space)
+    return volume(stage.space[:-1]) * build.ceil_div(stage.space[-1].extent, machine.lanes(stage.dtype))
+
+
+def _root(body: Stmt, temps: Sequence[Buffer]) -> Stmt:
+    """The function's body: the intermediates still in use, allocated inside a root block.
+
+    Relax's passes expect the block. The allocations are statements because those of a block would be
+    moved into the loops, where sums that rest in memory between two iterations would be lost.
+    """
+    used = {var: var for var in build.variables(body)}
+    live = [AllocBuffer(buffer) for buffer in temps if buffer in used]
+    return SBlockRealize([], True, SBlock([], [], [], "root", build.seq(*live, body)))
+
+
+def _emit(group: Group, private: Sequence[Buffer], machine: Machine) -> Stmt:
+    """The loops of one group; intermediates in `private` need not outlive an iteration."""
+    work = sum(_work(stage) for stage in group.stages)
+    tasks = 1 if work < SERIAL_WORK or machine.cores == 1 else machine.cores * TASKS_PER_CORE
+    if len(group.stages) == 1:
+        return _emit_stage(group.stages[0], {}, 0, machine, tasks)
+    if is_pointwise(group):
+        return emit_maps(group.stages, {}, 0, machine, tasks, private)
+    shared = group.stages[0].space[: group.prefix]
+    small = []
+    for buffer in private:
+        group, scratch = shrink(group, buffer)
+        small.append(AllocBuffer(scratch))
+
+    def body(env: Env) -> Stmt:
+        bound = ((stage, _bind(stage, shared, env)) for stage in group.stages)
+        return build.seq(*small, *(_emit_stage(s, own, group.prefix, machine, 1) for s, own in bound))
+
+    return build.parallel_nest(shared, {}, body, tasks)
+
+
+def _bind(stage: Stage, shared: Sequence[Axis], env: Env) -> Env:
+    return {axis.var: env[lead.var] for axis, lead in zip(stage.space, shared, strict=False)}
+
+
+def _emit_stage(stage: AnyStage, env: Env, prefix: int, machine: Machine, tasks: int) -> Stmt:
+    if isinstance(stage, Opaque):
+        return stage.body
+    if isinstance(stage, Block):
+        return emit_block(stage, machine, tasks)
+    if isinstance(stage, Winograd):
+        return emit_winograd(stage, machine, tasks)
+    if stage.combine is None:
+        return emit_maps([stage], env, prefix, machine, tasks)
+    contraction = match(stage)
+    if contraction is not None:
+        return emit_contraction(contraction, env, prefix, machine, tasks)
+    return emit_reduction(stage, env, prefix, machine, tasks)
+
+
+def _work(stage: AnyStage) -> int:
+    """The cost of a stage, in additions of one vector lane."""
+    if isinstance(stage, Opaque):
+        return 0
+    if isinstance(stage, Winograd):
+        return _work(stage.stage)
+    points = build.points(stage.space + stage.reduce)
+    if match(stage) is not None:
+        return points // CONTRACTION_SPEED
+    if isinstance(stage, Stage):
+        return points * (1 + CALL_COST * build.count_calls(stage.value))
+    return points * (1 if is_straight(stage) else LOOP_COST)
+
+
+def _rule(stages: Sequence[AnyStage]) -> str:
+    """The name of the rule that governs the function."""
+    if any(isinstance(stage, Opaque) or _is_irregular(stage) for stage in stages):
+        return "fallback"
+    if any(isinstance(stage, Winograd) for stage in stages):
+        return "winograd"
+    if any(match(stage) for stage in stages):
+        return "contraction"
+    reductions = [stage for stage in stages if not isinstance(stage, Winograd) and stage.init is not None]
+    if any(isinstance(stage, Stage) and _is_window(stage) for stage in reductions):
+        return "window"
+    if reductions:
+        return "reduction"
+    return "scalar" if all(volume(stage.space) == 1 for stage in stages) else "elementwise"
+
+
+def _is_irregular(stage: Stage | Block) -> bool:
+    """Whether a stage is a block that is neither a map nor a reduction."""
+    return isinstance(stage, Block) and stage.init is None and (bool(stage.reduce) or not is_straight(stage))
+
+
+def _is_window(stage: Stage) -> bool:
+    """Whether some index moves with a reduced and with a remaining axis."""
+
+    def moves(index, axes: Sequence[Axis]) -> bool:
+        return any(build.uses(index, axis.var) for axis in axes)
+
+    return any(
+        moves(index, stage.space) and moves(index, stage.reduce)
+        for load in build.loads(stage.value)
+        for index in load.indices
+    )

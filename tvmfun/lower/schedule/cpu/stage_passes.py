@@ -1,0 +1,206 @@
+"""Passes from stages to stages: inlining, order, epilogues, and intermediates of another dtype."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+
+from tvm import ir, tirx
+from tvm.tirx import Buffer
+
+from tvmfun.lower.schedule.cpu.stages import (
+    AnyStage,
+    Opaque,
+    Stage,
+    contains,
+    is_aligned,
+    is_map,
+    is_view,
+    reads_of,
+    same_extents,
+    written_by,
+)
+from tvmfun.lower.tir import build
+from tvmfun.lower.tir.build import Expr
+from tvmfun.lower.tir.walk import find
+
+CHEAP_LOADS = 6
+# What has so many times as many elements is rows of something.
+SHORT_ROW = 16
+
+
+def inline_maps(stages: list[AnyStage], temps: Sequence[Buffer]) -> list[AnyStage]:
+    """Substitute intermediate maps into their readers where that repeats no expensive work."""
+    stages = list(stages)
+    position = 0
+    while position < len(stages):
+        if _can_inline(stages, position, temps):
+            producer = stages.pop(position)
+            stages = [_inline_into(stage, producer) for stage in stages]
+        else:
+            position += 1
+    return stages
+
+
+def _can_inline(stages: Sequence[AnyStage], position: int, temps: Sequence[Buffer]) -> bool:
+    producer = stages[position]
+    if not is_map(producer) or not contains(temps, producer.output):
+        return False
+    if sum(b.same_as(producer.output) for b in written_by(stages)) != 1:
+        return False
+    sources = [load.source for load in producer.reads()]
+    points, last = 0, position
+    for later in range(position + 1, len(stages)):
+        stage = stages[later]
+        reads = reads_of(stage, producer.output)
+        if not reads:
+            continue
+        if not isinstance(stage, Stage):
+            return False
+        points += len(reads) * build.points(stage.domain)
+        last = later
+    between = written_by(stages[position + 1 : last])
+    if any(contains(between, source) for source in sources):
+        return False
+    readers = [stage for stage in stages[position + 1 :] if reads_of(stage, producer.output)]
+    reuse = points / max(1, build.points(producer.space))
+    if is_view(producer.value) or reuse <= 1:
+        return True
+    return _is_cheap(producer.value) and all(is_map(stage) for stage in readers)
+
+
+def _is_cheap(value: Expr) -> bool:
+    """A handful of additions and the like; no division or function call."""
+    candidates = find(value, ir.Call, tirx.Div, tirx.FloorDiv, tirx.FloorMod, tirx.Mod)
+    # The bits of a constant as a number are a constant.
+    costly = any(not isinstance(node, ir.Call) or build.variables(node) for node in candidates)
+    return not costly and len(build.loads(value)) <= CHEAP_LOADS
+
+
+def _inline_into(stage: AnyStage, producer: Stage) -> AnyStage:
+    if not isinstance(stage, Stage) or not reads_of(stage, producer.output):
+        return stage
+
+    def expand(indices: Sequence[Expr]) -> Expr:
+        env = {
+            var: build.cast(index, str(var.ty))
+            for var, index in zip(producer.index, indices, strict=True)
+            if isinstance(var, ir.Var)
+        }
+        return build.substitute(producer.value, env)
+
+    return replace(stage, value=build.replace_loads(stage.value, producer.output, expand))
+
+
+def small_first(stages: Sequence[AnyStage]) -> list[AnyStage]:
+    """Compute single numbers, and one per row, before what does not make them, so that they do not part its loops."""
+    known = [stage for stage in stages if not isinstance(stage, Opaque)]
+    most = max((build.points(stage.space + stage.reduce) for stage in known), default=0)
+    first: list[AnyStage] = []
+    others: list[AnyStage] = []
+    for stage in stages:
+        is_small = is_map(stage) and build.points(stage.space) <= max(1, most // SHORT_ROW)
+        needs_others = any(contains(written_by(others), load.source) for load in stage.reads())
+        (first if is_small and not needs_others else others).append(stage)
+    return [*first, *others]
+
+
+def store_truth_as_numbers(stages: Sequence[AnyStage], temps: Sequence[Buffer]) -> tuple[list[AnyStage], list[Buffer]]:
+    """Make int8 of bool intermediates: StorageRewrite loses the type of bool buffers used as vectors."""
+    stages, kept = list(stages), []
+    for buffer in temps:
+        users = [stage for stage in stages if reads_of(stage, buffer) or contains(stage.writes(), buffer)]
+        if str(buffer.dtype) != "bool" or not all(isinstance(stage, Stage) for stage in users):
+            kept.append(buffer)
+            continue
+        numbers = tirx.decl_buffer(buffer.shape, "int8", name=buffer.name)
+        stages = [_stored_as(stage, buffer, numbers, build.cast) if stage in users else stage for stage in stages]
+        kept.append(numbers)
+    return stages, kept
+
+
+def store_factors_as_bits(
+    stages: Sequence[AnyStage], temps: Sequence[Buffer], match: Callable
+) -> tuple[list[AnyStage], list[Buffer]]:
+    """Make uint16 of bfloat16 intermediates that contractions read, of which BF16ComputeLegalize makes float32."""
+    stages, kept = list(stages), []
+    for buffer in temps:
+        readers = [stage for stage in stages if reads_of(stage, buffer)]
+        writers = [stage for stage in stages if contains(stage.writes(), buffer)]
+        moved = all(is_map(stage) and _only_moves(stage.value, temps) for stage in writers)
+        if str(buffer.dtype) != "bfloat16" or not moved or not all(map(match, readers)):
+            kept.append(buffer)
+            continue
+        bits = tirx.decl_buffer(buffer.shape, "uint16", name=buffer.name)
+        users = [*readers, *writers]
+        stages = [_stored_as(stage, buffer, bits, build.bits_of) if stage in users else stage for stage in stages]
+        kept.append(bits)
+    return stages, kept
+
+
+def _only_moves(value: Expr, temps: Sequence[Buffer]) -> bool:
+    """Whether a bfloat16 is an element of an input, a constant, or a choice of these."""
+    if build.is_choice(value):
+        return all(_only_moves(part, temps) for part in value.args[1:])
+    return isinstance(value, tirx.FloatImm) or (isinstance(value, ir.TensorLoad) and not contains(temps, value.source))
+
+
+def _stored_as(stage: Stage, buffer: Buffer, other: Buffer, convert: Callable[[Expr, str], Expr]) -> Stage:
+    """The stage with another buffer, of another dtype, in place of one."""
+    value = build.replace_loads(stage.value, buffer, lambda at: convert(other[tuple(at)], str(buffer.dtype)))
+    if not stage.output.same_as(buffer):
+        return replace(stage, value=value)
+    init = None if stage.init is None else convert(stage.init, str(other.dtype))
+    return replace(stage, value=convert(value, str(other.dtype)), init=init, output=other)
+
+
+def attach_epilogues(stages: list[AnyStage], temps: Sequence[Buffer]) -> list[AnyStage]:
+    """Move pointwise readers of a reduction's result into its write-back."""
+    stages = list(stages)
+    position = 0
+    while position < len(stages):
+        stage = stages[position]
+        if isinstance(stage, Stage) and stage.combine is not None:
+            _attach(stages, position, temps)
+        position += 1
+    return stages
+
+
+def _attach(stages: list[AnyStage], position: int, temps: Sequence[Buffer]) -> None:
+    target: Stage = stages[position]
+    later = position + 1
+    while later < len(stages):
+        reader = stages[later]
+        between = stages[position + 1 : later]
+        if is_map(reader) and _is_epilogue(target, reader, between):
+            target = replace(target, epilogues=(*target.epilogues, reader))
+            del stages[later]
+        else:
+            later += 1
+    others = stages[:position] + stages[position + 1 :]
+    needed = not contains(temps, target.output) or any(reads_of(s, target.output) for s in others)
+    stages[position] = replace(target, keep=needed)
+
+
+def _is_epilogue(target: Stage, reader: Stage, between: Sequence[AnyStage]) -> bool:
+    if not reads_of(reader, target.output) or not same_extents(target.space, reader.space):
+        return False
+    if any(reads_of(stage, reader.output) for stage in between) or contains(written_by(between), reader.output):
+        return False
+    own = [target, *target.epilogues]
+    fresh = written_by(between)
+    for load in reader.reads():
+        producer = next((stage for stage in own if stage.output.same_as(load.source)), None)
+        if producer is not None and not is_aligned(producer, reader, load, len(target.space)):
+            return False
+        if producer is None and contains(fresh, load.source):
+            return False
+    return True
+
+
+def is_copy(stage: AnyStage, source: Buffer, output: Buffer) -> bool:
+    """Whether a stage does nothing but copy one buffer to another."""
+    if not is_map(stage) or not stage.output.same_as(output) or not isinstance(stage.value, ir.TensorLoad):
+        return False
+    place = [axis.var for axis in stage.space]
+    return stage.value.source.same_as(source) and list(stage.value.indices) == list(stage.index) == place

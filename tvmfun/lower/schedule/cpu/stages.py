@@ -1,0 +1,393 @@
+"""A fused PrimFunc as a list of stages: read it in, and simplify it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
+
+import tvm_ffi
+from tvm import ir, tirx
+from tvm.s_tir.stmt import SBlockRealize
+from tvm.tirx import Buffer, BufferStore, Stmt
+
+from tvmfun.core import dims
+from tvmfun.errors import ShapeError
+from tvmfun.lower.tir import build
+from tvmfun.lower.tir.build import Axis, Env, Expr, Size, volume
+from tvmfun.lower.tir.walk import find, rewrite
+
+# What joins two partial results: a node class like tirx.Add, or a function.
+Combine = Callable[[Expr, Expr], Expr]
+
+
+@dataclass(frozen=True, eq=False)
+class Stage:
+    """One block with a single output: a map (`combine` is None) or a reduction of `value`.
+
+    `space` holds the axes of the output, outermost first, `index` where the block writes. Unit axes are
+    gone. `epilogues` are maps over the same space to run on each finished element; when `keep` is false
+    they are its only readers and the output itself is never written.
+    """
+
+    name: str
+    space: tuple[Axis, ...]
+    reduce: tuple[Axis, ...]
+    output: Buffer
+    index: tuple[Expr, ...]
+    value: Expr
+    combine: Combine | None = None
+    init: Expr | None = None
+    epilogues: tuple[Stage, ...] = ()
+    keep: bool = True
+
+    @property
+    def domain(self) -> tuple[Axis, ...]:
+        """All axes."""
+        return self.space + self.reduce
+
+    @property
+    def dtype(self) -> str:
+        """The output's element type."""
+        return str(self.output.dtype)
+
+    def writes(self) -> list[Buffer]:
+        """The buffers this stage and its epilogues fill."""
+        return [self.output, *(stage.output for stage in self.epilogues)]
+
+    def reads(self) -> list[ir.TensorLoad]:
+        """All loads, those of the epilogues included."""
+        return build.loads(self.value) + [load for stage in self.epilogues for load in stage.reads()]
+
+    def store(self, env: Env, result: Expr) -> Stmt:
+        """Write `result` at the point `env`, and what the epilogues make of it."""
+        stores = []
+        if self.keep:
+            stores.append(BufferStore(self.output, result, self.at(env)))
+            result = self.output[tuple(self.at(env))]
+        for stage in self.epilogues:
+            own = {axis.var: env[mine.var] for axis, mine in zip(stage.space, self.space, strict=True)}
+            value = build.replace_loads(build.substitute(stage.value, own), self.output, lambda _: result)
+            stores.append(BufferStore(stage.output, value, stage.at(own)))
+        return build.seq(*stores)
+
+    def at(self, env: Env) -> list[Expr]:
+        """The output index at the point `env`."""
+        return [build.substitute(index, env) for index in self.index]
+
+
+@dataclass(frozen=True, eq=False)
+class Block:
+    """A block with any body (argmax, scatter, sort): independent along `space`, in order along `reduce`.
+
+    The buffers in `private` belong to one point of `space`.
+    """
+
+    name: str
+    space: tuple[Axis, ...]
+    reduce: tuple[Axis, ...]
+    outputs: tuple[Buffer, ...]
+    body: Stmt
+    init: Stmt | None
+    private: tuple[Buffer, ...] = ()
+
+    def writes(self) -> list[Buffer]:
+        """The buffers this block fills."""
+        return list(self.outputs)
+
+    def reads(self) -> list[ir.TensorLoad]:
+        """All loads."""
+        return build.loads(self.body)
+
+
+@dataclass(frozen=True, eq=False)
+class Opaque:
+    """A statement we do not understand and leave alone."""
+
+    body: Stmt
+    buffers: tuple[ir.Var, ...] = field(default=())
+
+    def writes(self) -> list[Buffer]:
+        """Every buffer mentioned may be written."""
+        return list(self.buffers)
+
+    def reads(self) -> list[ir.TensorLoad]:
+        """All loads."""
+        return build.loads(self.body)
+
+
+AnyStage = Stage | Block | Opaque
+
+
+def parse(func: tirx.PrimFunc) -> tuple[list[AnyStage], list[Buffer]]:
+    """Split a function into stages and its intermediate buffers."""
+    root = func.body
+    if not isinstance(root, SBlockRealize) or root.block.iter_vars or root.block.match_buffers:
+        return [_opaque(root)], []
+    block = root.block
+    body = block.body
+    stmts = list(body.seq) if isinstance(body, tirx.SeqStmt) else [body]
+    if any(not isinstance(stmt, tirx.For | SBlockRealize) for stmt in stmts):
+        return [_opaque(body)], list(block.alloc_buffers)
+    return [_parse_nest(stmt) for stmt in stmts], list(block.alloc_buffers)
+
+
+def _opaque(stmt: Stmt) -> Opaque:
+    buffers = {v: v for v in build.variables(stmt) if tirx.is_buffer_var(v)}
+    return Opaque(stmt, tuple(buffers))
+
+
+def _parse_nest(stmt: Stmt) -> AnyStage:
+    extents: dict[ir.Var, Size] = {}
+    inner = stmt
+    while isinstance(inner, tirx.For):
+        extent = _size(inner.extent)
+        if inner.kind != tirx.ForKind.SERIAL or not _is_int(inner.min, 0) or extent is None:
+            return _opaque(stmt)
+        extents[inner.loop_var] = extent
+        inner = inner.body
+    if not isinstance(inner, SBlockRealize) or not _is_int(inner.predicate, 1):
+        return _opaque(stmt)
+    return _parse_block(inner, extents) or _opaque(stmt)
+
+
+def _size(value: Expr) -> Size | None:
+    """The size that an expression is, if it is one."""
+    try:
+        return dims.of_expr(value)
+    except ShapeError:
+        return None
+
+
+def _parse_block(realize: SBlockRealize, extents: dict[ir.Var, Size]) -> Stage | Block | None:
+    block = realize.block
+    if block.match_buffers:
+        return None
+    axes: dict[str, list[Axis]] = {"space": [], "reduce": []}
+    units: Env = {}
+    bound: set[ir.Var] = set()
+    for iter_var, value in zip(block.iter_vars, realize.iter_values, strict=True):
+        extent = _size(iter_var.dom.extent)
+        if extent is None:
+            return None
+        if extent == 1:
+            units[iter_var.var] = tirx.IntImm(str(iter_var.var.ty), 0)
+            continue
+        if extents.get(value) != extent or value in bound:
+            return None
+        bound.add(value)
+        kind = {IterVar.DataPar: "space", IterVar.CommReduce: "reduce"}.get(iter_var.iter_type)
+        if kind is None:
+            return None
+        axes[kind].append(Axis(iter_var.var, extent))
+    if any(extent != 1 and var not in bound for var, extent in extents.items()):
+        return None
+    body = build.substitute(block.body, units)
+    init = None if block.init is None else build.substitute(block.init, units)
+    stage = None
+    if not block.alloc_buffers:
+        stage = _make_stage(block.name_hint, axes["space"], axes["reduce"], body, init)
+    if stage is None and init is None and block.iter_vars:
+        stage = _make_block(block.name_hint, axes["space"], axes["reduce"], body, tuple(block.alloc_buffers))
+    return stage
+
+
+IterVar = tirx.IterVar
+
+
+def _make_block(name, space, reduce, body: Stmt, private: tuple[Buffer, ...]) -> Block | None:
+    """A block that is none of the known kinds, but says along which axes it is independent."""
+    # Calls for their effects, and nested blocks, may touch memory in ways that do not show.
+    strange = find(body, tirx.Evaluate, SBlockRealize)
+    written = _stored_buffers(body)
+    known = {**written, **{load.source: load.source for load in build.loads(body)}}
+    used = [var for var in build.variables(body) if tirx.is_buffer_var(var)]
+    if strange or any(buffer not in known for buffer in used):
+        return None
+    outputs = tuple(buffer for buffer in written if not any(buffer.same_as(own) for own in private))
+    return Block(name, tuple(space), tuple(reduce), outputs, body, None, private)
+
+
+def _stored_buffers(body: Stmt) -> dict[Buffer, Buffer]:
+    return {store.buffer: store.buffer for store in find(body, BufferStore)}
+
+
+def _make_stage(name, space, reduce, body: Stmt, init: Stmt | None) -> Stage | Block | None:
+    stores = find(body, BufferStore)
+    orders = [_order(store.indices, space) for store in stores]
+    if not stores or any(order is None for order in orders):
+        return None
+    outputs = {store.buffer: store.buffer for store in stores}
+    identity = {store.buffer: store.indices for store in stores}
+    for load in build.loads(body):
+        if load.source in outputs and not _same(load.indices, identity[load.source]):
+            return None
+    if isinstance(body, BufferStore):
+        plain = _single(name, orders[0], reduce, body, init)
+        if plain is not None:
+            return plain
+    if init is None and reduce:
+        return None
+    return Block(name, tuple(orders[0]), tuple(reduce), tuple(outputs), body, init)
+
+
+def _single(name, space, reduce, store: BufferStore, init: Stmt | None) -> Stage | None:
+    """The stage of a block with one store, if it is a map or a reduction with a known combiner."""
+    value, output, index = store.value, store.buffer, tuple(store.indices)
+    if init is None:
+        own = [load for load in build.loads(value) if load.source.same_as(output)]
+        if reduce or own:
+            return None
+        return Stage(name, tuple(space), (), output, index, value)
+    if not isinstance(init, BufferStore) or not init.buffer.same_as(output):
+        return None
+    found = combiner(value, init.value, lambda e: isinstance(e, ir.TensorLoad) and e.source.same_as(output))
+    if found is None:
+        return None
+    combine, term = found
+    if any(load.source.same_as(output) for load in build.loads(term)):
+        return None
+    if not reduce:
+        return Stage(name, tuple(space), (), output, index, combine(init.value, term))
+    # Truth values are accumulated as numbers, because vectors of them do not lower.
+    combine = {tirx.And: tirx.Min, tirx.Or: tirx.Max}.get(combine, combine)
+    return Stage(name, tuple(space), tuple(reduce), output, index, term, combine, init.value)
+
+
+def combiner(value: Expr, init: Expr, is_total: Callable[[Expr], bool]) -> tuple[Combine, Expr] | None:
+    """How `value` combines the running total with a new term, and the term.
+
+    None unless the combination may be regrouped, and partial results may start from `init`.
+    """
+    if isinstance(value, tirx.Select):
+        return _extremum(value, is_total) if _is_constant(init) else None
+    if type(value) not in IDENTITIES or not IDENTITIES[type(value)](init):
+        return None
+    total, term = (value.a, value.b) if is_total(value.a) else (value.b, value.a)
+    return (type(value), term) if is_total(total) else None
+
+
+def _extremum(value: tirx.Select, is_total: Callable[[Expr], bool]) -> tuple[Combine, Expr] | None:
+    """A choice between total and term, such as a maximum with its own treatment of NaN.
+
+    That it may be regrouped is what the block says by calling its axes reduction axes.
+    """
+    total, term = value.true_value, value.false_value
+    if not is_total(total):
+        return None
+    x, y = ir.Var("total", total.ty), ir.Var("term", total.ty)
+    condition = build.replace_loads(value.condition, total.source, lambda _: x)
+    same = (type(term), lambda node: y if tvm_ffi.structural_equal(node, term) else node)
+    condition = rewrite(condition, same)
+    if any(not (var.same_as(x) or var.same_as(y)) for var in build.variables(condition)):
+        return None
+
+    def combine(left: Expr, right: Expr) -> Expr:
+        return build.substitute(tirx.Select(condition, x, y), {x: left, y: right})
+
+    return combine, term
+
+
+def _order(indices: Sequence[Expr], space: Sequence[Axis]) -> list[Axis] | None:
+    """The axes in the order of the output's dimensions; None unless each occurs exactly once, plainly."""
+    by_var = {axis.var: axis for axis in space}
+    order = []
+    for index in indices:
+        if isinstance(index, ir.Var) and index in by_var:
+            order.append(by_var.pop(index))
+        elif not isinstance(index, tirx.IntImm):
+            return None
+    return None if by_var else order
+
+
+def _same(a: Sequence[Expr], b: Sequence[Expr]) -> bool:
+    return len(a) == len(b) and all(tvm_ffi.structural_equal(x, y) for x, y in zip(a, b, strict=True))
+
+
+def _is_int(value, expected: int | None = None) -> bool:
+    return isinstance(value, tirx.IntImm) and (expected is None or int(value) == expected)
+
+
+def _is_number(value: Expr, number: float) -> bool:
+    return isinstance(value, tirx.IntImm | tirx.FloatImm) and float(value.value) == number
+
+
+def _is_constant(value: Expr) -> bool:
+    return not build.variables(value)
+
+
+# The combiners we know, with the test that a value is safe to start every partial result from.
+# Maximum and minimum are idempotent, so any constant may be used more than once.
+IDENTITIES: dict[type, Callable[[Expr], bool]] = {
+    tirx.Add: lambda init: _is_number(init, 0),
+    tirx.Mul: lambda init: _is_number(init, 1),
+    tirx.Max: _is_constant,
+    tirx.Min: _is_constant,
+    tirx.And: lambda init: _is_number(init, 1),
+    tirx.Or: lambda init: _is_number(init, 0),
+}
+
+
+def without_empty(stages: list[AnyStage]) -> list[AnyStage]:
+    """Drop stages over no points; a reduction of nothing is its initial value."""
+    kept: list[AnyStage] = []
+    for stage in stages:
+        if not isinstance(stage, Opaque) and volume(stage.space) == 0:
+            continue
+        if isinstance(stage, Stage) and volume(stage.reduce) == 0:
+            stage = replace(stage, reduce=(), value=stage.init, combine=None, init=None)
+        kept.append(stage)
+    return kept
+
+
+def is_map(stage: AnyStage) -> bool:
+    """Whether a stage computes each output element on its own."""
+    return isinstance(stage, Stage) and stage.combine is None
+
+
+def written_by(stages: Sequence[AnyStage]) -> list[Buffer]:
+    """All buffers the stages write, with repetitions."""
+    return [buffer for stage in stages for buffer in stage.writes()]
+
+
+def contains(buffers: Sequence[Buffer], buffer: Buffer) -> bool:
+    """Whether a buffer is among others."""
+    return any(b.same_as(buffer) for b in buffers)
+
+
+def reads_of(stage: AnyStage, buffer: Buffer) -> list[ir.TensorLoad]:
+    """The loads of a buffer in a stage."""
+    if isinstance(stage, Opaque) and contains(stage.buffers, buffer):
+        return stage.reads() or [None]
+    return [load for load in stage.reads() if load.source.same_as(buffer)]
+
+
+def accumulator(dtype: str) -> str:
+    """The type to accumulate in: narrow floats in float32, truth values as numbers."""
+    return {"float16": "float32", "bfloat16": "float32", "bool": "int8"}.get(dtype, dtype)
+
+
+def same_extents(a: Sequence[Axis], b: Sequence[Axis]) -> bool:
+    """Whether two iteration spaces have the same shape."""
+    return [axis.extent for axis in a] == [axis.extent for axis in b]
+
+
+def is_view(value: Expr) -> bool:
+    """A moved or converted element, or a constant."""
+    while isinstance(value, tirx.Cast):
+        value = value.value
+    value = build.bits_read(value)
+    return isinstance(value, ir.TensorLoad) or not build.loads(value)
+
+
+def is_aligned(producer: Stage | Block, reader: Stage | Block, load: ir.TensorLoad, prefix: int) -> bool:
+    """Whether `load` reads the very point of the first `prefix` axes that `reader` is at."""
+    index = producer.index if isinstance(producer, Stage) else None
+    if index is None:
+        return False
+    position = {axis.var: i for i, axis in enumerate(producer.space[:prefix])}
+    for mine, theirs in zip(index, load.indices, strict=True):
+        if isinstance(mine, ir.Var) and mine in position:
+            expected = reader.space[position[mine]].var
+            if not (isinstance(theirs, ir.Var) and theirs.same_as(expected)):
+                return False
+    return True

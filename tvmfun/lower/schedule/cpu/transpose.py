@@ -1,0 +1,100 @@
+"""Square tiles transposed in vector registers."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+from tvm import ir, tirx
+from tvm.tirx import AllocBuffer, Buffer, BufferStore, Stmt
+
+from tvmfun.lower.tir import build
+from tvmfun.lower.tir.build import Axis, Env, Expr
+
+
+def is_row_readable(value: Expr, axis: Axis, domain: Sequence[Axis]) -> bool:
+    """Whether `read_row` can read neighbours of `value` along `axis` as one vector.
+
+    It is an element, an element of another type, or the bits of several neighbours as one number.
+    """
+    # A tile of narrower elements would be more than registers hold.
+    if build.bits(str(value.ty)) < 32:
+        return False
+    load, parts = _loaded(value)
+    if not isinstance(load, ir.TensorLoad) or not load.indices:
+        return False
+    *outer, last = load.indices
+    if any(build.uses(index, axis.var) for index in outer):
+        return False
+    return build.stride(load.source, (*outer, _first(last)), axis, domain) == parts
+
+
+def read_row(value: Expr, env: Env, lanes: int) -> Expr:
+    """The vector of `lanes` elements that starts where `value` reads at `env`, along its last dimension."""
+    load, parts = _loaded(value)
+    *outer, last = (build.substitute(index, env) for index in load.indices)
+    vector = load.source[(*outer, ramp(_first(last), lanes * parts))]
+    dtype = f"{value.ty}x{lanes}"
+    if isinstance(value, tirx.Cast):
+        return tirx.Cast(dtype, vector)
+    return vector if parts == 1 else tirx.reinterpret(dtype, vector)
+
+
+def reads_several(value: Expr) -> bool:
+    """Whether it is the bits of several elements."""
+    return _loaded(value)[1] > 1
+
+
+def _loaded(value: Expr) -> tuple[Expr, int]:
+    """What is loaded, and how many elements make one number."""
+    load = value.value if isinstance(value, tirx.Cast) else build.bits_read(value)
+    last = load.indices[-1] if isinstance(load, ir.TensorLoad) and load.indices else None
+    return load, int(last.lanes) if isinstance(last, tirx.Ramp) else 1
+
+
+def _first(index: Expr) -> Expr:
+    return index.base if isinstance(index, tirx.Ramp) else index
+
+
+def ramp(start: Expr, lanes: int) -> Expr:
+    """The indices start, start + 1, ..."""
+    return tirx.Ramp(start, tirx.const(1, str(start.ty)), lanes)
+
+
+def rows(lanes: int, dtype: str, name: str) -> list[Buffer]:
+    """A register for each row of a tile; one buffer for all would be too large for the stack."""
+    return [build.scratch([lanes], dtype, name) for _ in range(lanes)]
+
+
+def transpose_tile(read: Callable[[int], Expr], write: Callable[[int, Expr], Stmt], lanes: int, dtype: str) -> Stmt:
+    """Transpose `lanes` vectors.
+
+    Each step exchanges the off-diagonal blocks of half the size of the step before, with two shuffles
+    per pair of rows. The rows pass through local buffers, which become registers.
+    """
+    whole = [ramp(tirx.const(0, "int32"), lanes)]
+    tile = rows(lanes, dtype, "tile")
+    stmts: list[Stmt] = list(map(AllocBuffer, tile))
+    stmts += [BufferStore(row, read(i), whole) for i, row in enumerate(tile)]
+    step = lanes // 2
+    while step:
+        following = rows(lanes, dtype, "tile")
+        stmts += map(AllocBuffer, following)
+        for upper in (row for row in range(lanes) if not row & step):
+            lower = upper + step
+            pair = [tile[upper][whole[0]], tile[lower][whole[0]]]
+            for row, order in ((upper, _upper(step, lanes)), (lower, _lower(step, lanes))):
+                mixed = tirx.Shuffle(pair, [tirx.const(c, "int32") for c in order])
+                stmts.append(BufferStore(following[row], mixed, whole))
+        tile = following
+        step //= 2
+    stmts += [write(i, row[whole[0]]) for i, row in enumerate(tile)]
+    return build.seq(*stmts)
+
+
+def _upper(step: int, lanes: int) -> list[int]:
+    """Of two rows one after the other, what the upper one gets: the first of each two blocks."""
+    return [c if not c & step else lanes + c - step for c in range(lanes)]
+
+
+def _lower(step: int, lanes: int) -> list[int]:
+    return [c + step if not c & step else lanes + c for c in range(lanes)]

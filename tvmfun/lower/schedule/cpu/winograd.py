@@ -1,0 +1,452 @@
+"""Convolutions with 3x3 kernels by the algorithm of Winograd: 16 multiplications for 4 results instead of 36.
+
+The result is cut in tiles of 2x2, each computed from a patch of 4x4 of the array:
+
+    y = A^T ((G w G^T) * (B^T d B)) A        (* element by element, summed over the input channels)
+
+For each of the 16 places in a patch that sum is a matrix product of all patches and the kernel. Blocks of patches are
+transformed, multiplied and transformed back one after the other, so that what is between stays in the cache. The
+gradient for the kernel is summed over patches instead, of which the same transforms are needed.
+
+Source: Lavin and Gray, Fast Algorithms for Convolutional Neural Networks, 2015, F(2x2, 3x3) and F(3x3, 2x2).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from itertools import product
+from typing import Any
+
+import tvm_ffi
+from tvm import ir, tirx
+from tvm.tirx import AllocBuffer, Buffer, BufferStore, IfThenElse, Stmt
+
+from tvmfun.lower.machine import Machine
+from tvmfun.lower.schedule.cpu.contraction import emit_contraction, match
+from tvmfun.lower.schedule.cpu.stages import AnyStage, Stage, is_map
+from tvmfun.lower.tir import build
+from tvmfun.lower.tir.build import Axis, Env, Expr
+
+TAPS, OUT, PATCH = 3, 2, 4
+PLACES = PATCH * PATCH
+
+# Patches of a block: so many that the kernel is read seldom, and so few that they stay in the second-level cache.
+PATCHES = range(24, 97)
+BLOCK_BYTES = 1 << 20
+DEPTHS = range(64, 321)
+# With fewer patches, transforming the kernel takes longer than it saves.
+MIN_PATCHES = 96
+MIN_CHANNELS = 32
+
+
+@dataclass(frozen=True)
+class Axes:
+    """The axes of a convolution, wherever they are summed over; there is none for a single image."""
+
+    images: tuple[Axis, ...]
+    row: Axis
+    column: Axis
+    down: Axis
+    across: Axis
+    channel: Axis
+    feature: Axis
+
+    def fit(self, array: ir.TensorLoad, other: ir.TensorLoad, is_kernel: bool) -> bool:
+        """Whether an array, and a kernel or a cotangent, are read at the places that these axes tell."""
+        images = [axis.var for axis in self.images]
+        places = [*images, self.row.var + self.down.var, self.column.var + self.across.var, self.channel.var]
+        by_kernel = [self.down.var, self.across.var, self.channel.var, self.feature.var]
+        by_place = [*images, self.row.var, self.column.var, self.feature.var]
+        return _reads_at(array, places) and _reads_at(other, by_kernel if is_kernel else by_place)
+
+    @property
+    def tiles(self) -> list[Axis]:
+        """The axes of the tiles of 2x2."""
+        return [*self.images, *(Axis.fresh(axis, axis.extent // OUT) for axis in (self.row, self.column))]
+
+
+@dataclass(frozen=True, eq=False)
+class Winograd:
+    """A convolution, or its gradient for the kernel, to compute this way.
+
+    `other` is the kernel or the cotangent, `margin` the map that puts zeros around the array, if there is one, and
+    `block` the number of patches to transform at a time.
+    """
+
+    stage: Stage
+    axes: Axes
+    array: ir.TensorLoad
+    other: ir.TensorLoad
+    block: int
+    margin: Stage | None = None
+
+    @property
+    def epilogues(self) -> tuple[Stage, ...]:
+        """The maps on each finished element."""
+        return self.stage.epilogues
+
+    def writes(self) -> list[Buffer]:
+        """The buffers this stage fills."""
+        return self.stage.writes()
+
+    def reads(self) -> list[ir.TensorLoad]:
+        """All loads but those of the margin's result, which is never stored."""
+        own = self.stage.reads()
+        if self.margin is None:
+            return own
+        return [*self.margin.reads(), *(load for load in own if not load.source.same_as(self.array.source))]
+
+
+def fold(stages: Sequence[AnyStage], temps: Sequence[Buffer], machine: Machine) -> list[AnyStage]:
+    """Replaces the convolutions that gain by it, together with their margins."""
+    result: list[AnyStage] = []
+    for stage in stages:
+        found = _match(stage, machine)
+        if found is not None:
+            source = found.array.source
+            margin = next((s for s in result if is_map(s) and s.output.same_as(source)), None)
+            readers = [load for s in stages for load in s.reads() if load.source.same_as(source)]
+            is_private = any(buffer.same_as(source) for buffer in temps) and len(readers) == 1
+            if margin is not None and is_private and _is_margin(margin):
+                result.remove(margin)
+                found = replace(found, margin=margin)
+        result.append(found or stage)
+    return result
+
+
+def _is_margin(stage: Stage) -> bool:
+    """Whether a map reads an array, or has a constant where that ends."""
+    value = stage.value
+    if not isinstance(value, ir.Call) or value.op.name != "prim.if_then_else":
+        return False
+    return isinstance(value.args[1], ir.TensorLoad) and isinstance(value.args[2], tirx.FloatImm)
+
+
+def _match(stage: AnyStage, machine: Machine) -> Winograd | None:
+    """A convolution with a 3x3 kernel, or the gradient of one for its kernel, that is large enough."""
+    contraction = match(stage) if isinstance(stage, Stage) else None
+    if contraction is None or stage.dtype != "float32":
+        return None
+    array, other = contraction.left, contraction.right
+    if any(not isinstance(load, ir.TensorLoad) or str(load.ty) != "float32" for load in (array, other)):
+        return None
+    axes = next((axes for axes in _readings(stage) if axes.fit(array, other, axes.row in stage.space)), None)
+    if axes is None or not all(isinstance(axis.extent, int) for axis in stage.domain):
+        return None
+    if axes.down.extent != TAPS or axes.across.extent != TAPS or axes.row.extent % OUT or axes.column.extent % OUT:
+        return None
+    if min(axes.channel.extent, axes.feature.extent) < MIN_CHANNELS:
+        return None
+    if axes.channel.extent % machine.lanes("float32") or axes.feature.extent % machine.tile_columns("float32"):
+        return None
+    patches = build.points(axes.tiles)
+    block = _block(axes, patches, machine) if axes.row in stage.space else _depth(patches)
+    return None if block is None or patches < MIN_PATCHES else Winograd(stage, axes, array, other, block)
+
+
+def _readings(stage: Stage) -> Iterator[Axes]:
+    """The axes of a sum of products, read as a convolution and as the gradient of one."""
+    if len(stage.reduce) == 3 and len(stage.space) in (3, 4):
+        *images, row, column, feature = stage.space
+        yield Axes(tuple(images), row, column, *stage.reduce, feature)
+    if len(stage.space) == 4 and len(stage.reduce) in (2, 3):
+        *images, row, column = stage.reduce
+        yield Axes(tuple(images), row, column, *stage.space)
+
+
+def _reads_at(load: ir.TensorLoad, places: Sequence[Expr]) -> bool:
+    """Whether a load has these indices, but for axes of size one."""
+    indices = [index for index in load.indices if not isinstance(index, tirx.IntImm)]
+    return len(indices) == len(places) and all(map(tvm_ffi.structural_equal, indices, places))
+
+
+def _block(axes: Axes, patches: int, machine: Machine) -> int | None:
+    """How many patches of a convolution to transform at a time, so that all cores have as many blocks."""
+    fitting = [n for n in PATCHES if patches % n == 0 and patches // n % machine.cores == 0]
+    nbytes = PLACES * (axes.channel.extent + axes.feature.extent) * build.bits("float32") // 8
+    return max((n for n in fitting if n * nbytes <= BLOCK_BYTES), default=min(fitting, default=None))
+
+
+def _depth(patches: int) -> int | None:
+    """How many patches of a gradient to add up at a time: no more than the register tiles take in one go."""
+    return max((n for n in DEPTHS if patches % n == 0), default=None)
+
+
+def emit_winograd(found: Winograd, machine: Machine, tasks: int) -> Stmt:
+    """All loops."""
+    emitter = _Convolution if found.axes.row in found.stage.space else _KernelGradient
+    return emitter(found, machine, tasks).emit()
+
+
+class _Emitter:
+    """What both have in common: patches, and transforms in registers."""
+
+    def __init__(self, found: Winograd, machine: Machine, tasks: int) -> None:
+        self.found, self.stage, self.axes, self.block = found, found.stage, found.axes, found.block
+        self.machine, self.tasks = machine, tasks
+        self.lanes, self.width = machine.lanes("float32"), machine.tile_columns("float32")
+        self.channels, self.features = self.axes.channel.extent, self.axes.feature.extent
+        self.tiles = self.axes.tiles
+        self.blocks = Axis.fresh(self.axes.row, build.volume(self.tiles) // self.block)
+        # One more patch than needed, or the places would lie a power of two apart and share a few lines of the cache.
+        self.patches = build.scratch([PLACES, self.block + 1, self.channels], "float32", "patches")
+
+    def at(self, block: Expr, i: Expr, make: Callable[[Expr, Env], Stmt]) -> Stmt:
+        """What ``make`` does with a patch of a block, given which image it is of and where it begins."""
+        at = build.unflatten(self.tiles, block * self.block + i)
+        *images, row, column = (at[axis.var] for axis in self.tiles)
+        places = {self.axes.row.var: row * OUT, self.axes.column.var: column * OUT}
+        places.update(zip((axis.var for axis in self.axes.images), images, strict=True))
+        # As variables: they occur in hundreds of places.
+        known = {var: ir.Var(var.name, var.ty) for var in places}
+        return build.seq(*(tirx.Bind(known[var], value) for var, value in places.items()), make(i, known))
+
+    def offset(self, a: int, b: int) -> Env:
+        """A place in the kernel."""
+        axes = self.axes
+        return {axes.down.var: build.index(axes.down, a), axes.across.var: build.index(axes.across, b)}
+
+    def patch(self, i: Expr, at: Env) -> Stmt:
+        """B^T d B of a patch."""
+
+        def vector(begin: Expr) -> Stmt:
+            def load(a: int, b: int, k: Expr) -> Expr:
+                return self._array({**at, **self.offset(a, b), self.axes.channel.var: begin + k})
+
+            def write(a: int, b: int, k: Expr, value: Expr) -> Stmt:
+                return BufferStore(self.patches, value, [a * PATCH + b, i, begin + k])
+
+            return self.transformed(PATCH, load, _patch_line, write)
+
+        return self.vectors(self.axes.channel, vector)
+
+    def _array(self, here: Env) -> Expr:
+        """The array at a place of a patch, or what the margin has there."""
+        margin = self.found.margin
+        if margin is None:
+            return build.substitute(self.found.array, here)
+        pairs = zip(margin.index, self.found.array.indices, strict=True)
+        axes = {axis: build.substitute(index, here) for axis, index in pairs if isinstance(axis, ir.Var)}
+        return build.substitute(margin.value, axes)
+
+    def vectors(self, axis: Axis, make: Callable[[Expr], Stmt]) -> Stmt:
+        """A loop over vectors along an axis."""
+        return build.loop(axis, axis.extent // self.lanes, lambda i: make(i * self.lanes))
+
+    def transformed(
+        self,
+        size: int,
+        load: Callable[[int, int, Expr], Expr],
+        line: Callable[[Sequence[Expr]], list[Expr]],
+        write: Callable[[int, int, Expr, Expr], Stmt],
+    ) -> Stmt:
+        """Vectors of a square, transformed along its columns and then along its rows, in registers."""
+        lane = lambda make: build.vectorized(self.axes.feature, self.lanes, make)
+        register = lambda: build.scratch([self.lanes], "float32", "line")
+        given = [[register() for _ in range(size)] for _ in range(size)]
+        count = len(line([build.zero("float32")] * size))
+        half = [[register() for _ in range(size)] for _ in range(count)]
+        allocations = [AllocBuffer(buffer) for row in (*given, *half) for buffer in row]
+
+        def down(a: int, b: int, k: Expr) -> Expr:
+            return line([row[b][k] for row in given])[a]
+
+        def across(a: int, b: int, k: Expr) -> Expr:
+            return line([buffer[k] for buffer in half[a]])[b]
+
+        fill = [
+            lane(lambda k, a=a, b=b: BufferStore(given[a][b], load(a, b, k), [k]))
+            for a, b in product(range(size), repeat=2)
+        ]
+        turn = [
+            lane(lambda k, a=a, b=b: BufferStore(half[a][b], down(a, b, k), [k]))
+            for a, b in product(range(count), range(size))
+        ]
+        store = [lane(lambda k, a=a, b=b: write(a, b, k, across(a, b, k))) for a, b in product(range(count), repeat=2)]
+        return build.seq(*allocations, *fill, *turn, *store)
+
+
+class _Convolution(_Emitter):
+    """The kernel transformed, then block after block of patches: read, multiplied, and written back."""
+
+    def __init__(self, found: Winograd, machine: Machine, tasks: int) -> None:
+        super().__init__(found, machine, tasks)
+        # In panels of columns, as the register tiles read them.
+        shape = [PLACES, self.features // self.width, self.channels, self.width]
+        self.kernel = build.buffer(shape, "float32", "kernel")
+        self.products = build.scratch([PLACES, self.block + 1, self.features], "float32", "products")
+
+    def emit(self) -> Stmt:
+        """All loops."""
+
+        def task(env: Env) -> Stmt:
+            each = lambda make: build.loop(self.axes.row, self.block, lambda i: self.at(env[self.blocks.var], i, make))
+            scratch = [AllocBuffer(self.patches), AllocBuffer(self.products)]
+            return build.seq(*scratch, each(self.patch), self._multiply(), each(self._results))
+
+        blocks = build.parallel_nest([self.blocks], {}, task, self.tasks)
+        return build.seq(AllocBuffer(self.kernel), self._transform_kernel(), blocks)
+
+    def _transform_kernel(self) -> Stmt:
+        """G w G^T, channel by channel."""
+        channel, feature = self.axes.channel, self.axes.feature
+
+        def vector(env: Env, begin: Expr) -> Stmt:
+            def load(a: int, b: int, k: Expr) -> Expr:
+                return build.substitute(self.found.other, {**env, **self.offset(a, b), feature.var: begin + k})
+
+            def write(a: int, b: int, k: Expr, value: Expr) -> Stmt:
+                where = [a * PATCH + b, begin // self.width, env[channel.var], begin % self.width + k]
+                return BufferStore(self.kernel, value, where)
+
+            return self.transformed(TAPS, load, _kernel_line, write)
+
+        body = lambda env: self.vectors(feature, lambda begin: vector(env, begin))
+        return build.parallel_nest([channel], {}, body, self.tasks)
+
+    def _multiply(self) -> Stmt:
+        """For each place, the product of patches and kernel."""
+        place, panel = Axis.fresh(self.axes.row, PLACES), Axis.fresh(self.axes.row, self.features // self.width)
+        patch, column = Axis.fresh(self.axes.row, self.block), Axis.fresh(self.axes.feature, self.width)
+        channel = Axis.fresh(self.axes.channel, self.channels)
+        left = self.patches[place.var, patch.var, channel.var]
+        right = self.kernel[place.var, panel.var, channel.var, column.var]
+        space, index = (place, panel, patch, column), (place.var, patch.var, panel.var * self.width + column.var)
+        return _product(space, (channel,), self.products, index, left * right, self.machine, 1)
+
+    def _results(self, i: Expr, at: Env) -> Stmt:
+        """A^T m A of a patch, and what the epilogues make of it."""
+        row, column, feature = (axis.var for axis in (self.axes.row, self.axes.column, self.axes.feature))
+
+        def vector(begin: Expr) -> Stmt:
+            def load(a: int, b: int, k: Expr) -> Expr:
+                return self.products[a * PATCH + b, i, begin + k]
+
+            def write(a: int, b: int, k: Expr, value: Expr) -> Stmt:
+                return self.stage.store({**at, row: at[row] + a, column: at[column] + b, feature: begin + k}, value)
+
+            return self.transformed(PATCH, load, _result_line, write)
+
+        return self.vectors(self.axes.feature, vector)
+
+
+class _KernelGradient(_Emitter):
+    """Block after block, patches and tiles of the cotangent are transformed by all cores, multiplied and added up.
+
+    With the transforms of F(3x3, 2x2): the cotangent's tiles are the kernels, and there are 3x3 results.
+    """
+
+    def __init__(self, found: Winograd, machine: Machine, tasks: int) -> None:
+        super().__init__(found, machine, tasks)
+        shape = [PLACES, self.features // self.width, self.block + 1, self.width]
+        self.cotangents = build.buffer(shape, "float32", "cotangents")
+        self.products = build.buffer([PLACES, self.channels, self.features], "float32", "products")
+
+    def emit(self) -> Stmt:
+        """All loops."""
+        patch = Axis.fresh(self.axes.row, self.block)
+
+        def block(env: Env) -> Stmt:
+            def transform(inner: Env) -> Stmt:
+                both = lambda i, at: build.seq(self.patch(i, at), self._cotangent(i, at))
+                return self.at(env[self.blocks.var], inner[patch.var], both)
+
+            return build.seq(build.parallel_nest([patch], env, transform, self.tasks), self._multiply(env))
+
+        buffers = map(AllocBuffer, (self.patches, self.cotangents, self.products))
+        return build.seq(*buffers, build.nest([self.blocks], {}, block), self._results())
+
+    def _cotangent(self, i: Expr, at: Env) -> Stmt:
+        """G g G^T of a tile of the cotangent."""
+        row, column, feature = (axis.var for axis in (self.axes.row, self.axes.column, self.axes.feature))
+
+        def vector(begin: Expr) -> Stmt:
+            def load(a: int, b: int, k: Expr) -> Expr:
+                here = {**at, row: at[row] + a, column: at[column] + b, feature: begin + k}
+                return build.substitute(self.found.other, here)
+
+            def write(a: int, b: int, k: Expr, value: Expr) -> Stmt:
+                where = [a * PATCH + b, begin // self.width, i, begin % self.width + k]
+                return BufferStore(self.cotangents, value, where)
+
+            return self.transformed(OUT, load, _cotangent_line, write)
+
+        return self.vectors(self.axes.feature, vector)
+
+    def _multiply(self, env: Env) -> Stmt:
+        """For each place, the product of patches and cotangents, stored for the first block and then added."""
+        place, panel = Axis.fresh(self.axes.row, PLACES), Axis.fresh(self.axes.row, self.features // self.width)
+        channel, column = (Axis.fresh(self.axes.channel, n) for n in (self.channels, self.width))
+        patch = Axis.fresh(self.axes.row, self.block)
+        left = self.patches[place.var, patch.var, channel.var]
+        right = self.cotangents[place.var, panel.var, patch.var, column.var]
+        space, index = (place, panel, channel, column), (place.var, channel.var, panel.var * self.width + column.var)
+        multiply = lambda output, **options: _product(
+            space, (patch,), output, index, left * right, self.machine, self.tasks, **options
+        )
+        if self.blocks.extent == 1:
+            return multiply(self.products)
+        fresh = build.buffer(self.products.shape, "float32", "fresh")
+        total = fresh[index] + self.products[index]
+        add = Stage("total", space, (), self.products, index, total)
+        first = multiply(self.products)
+        return IfThenElse(env[self.blocks.var] == 0, first, multiply(fresh, epilogues=(add,), keep=False))
+
+    def _results(self) -> Stmt:
+        """A^T m A, channel by channel, and what the epilogues make of it."""
+        channel, feature = self.axes.channel, self.axes.feature
+
+        def vector(env: Env, begin: Expr) -> Stmt:
+            def load(a: int, b: int, k: Expr) -> Expr:
+                return self.products[a * PATCH + b, env[channel.var], begin + k]
+
+            def write(a: int, b: int, k: Expr, value: Expr) -> Stmt:
+                return self.stage.store({**env, **self.offset(a, b), feature.var: begin + k}, value)
+
+            return self.transformed(PATCH, load, _gradient_line, write)
+
+        body = lambda env: self.vectors(feature, lambda begin: vector(env, begin))
+        return build.parallel_nest([channel], {}, body, self.tasks)
+
+
+def _product(
+    space: tuple[Axis, ...],
+    reduce: tuple[Axis, ...],
+    output: Buffer,
+    index: tuple[Expr, ...],
+    value: Expr,
+    machine: Machine,
+    tasks: int,
+    **options: Any,
+) -> Stmt:
+    """The loops of a product of matrices."""
+    stage = Stage("product", space, reduce, output, index, value, tirx.Add, build.zero("float32"), **options)
+    return emit_contraction(match(stage), {}, 0, machine, tasks)  # type: ignore[arg-type]  # it is one
+
+
+def _kernel_line(g: Sequence[Expr]) -> list[Expr]:
+    """G."""
+    half = tirx.const(0.5, "float32")
+    return [g[0], (g[0] + g[2] + g[1]) * half, (g[0] + g[2] - g[1]) * half, g[2]]
+
+
+def _patch_line(d: Sequence[Expr]) -> list[Expr]:
+    """B^T."""
+    return [d[0] - d[2], d[1] + d[2], d[2] - d[1], d[1] - d[3]]
+
+
+def _result_line(m: Sequence[Expr]) -> list[Expr]:
+    """A^T."""
+    return [m[0] + m[1] + m[2], m[1] - m[2] - m[3]]
+
+
+def _cotangent_line(g: Sequence[Expr]) -> list[Expr]:
+    """G of F(3, 2)."""
+    half = tirx.const(0.5, "float32")
+    return [g[0], (g[0] + g[1]) * half, (g[0] - g[1]) * half, g[1]]
+
+
+def _gradient_line(m: Sequence[Expr]) -> list[Expr]:
+    """A^T of F(3, 2)."""
+    return [m[0] + m[1] + m[2], m[1] - m[2], m[1] + m[2] - m[3]]

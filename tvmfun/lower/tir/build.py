@@ -1,0 +1,308 @@
+"""Small builders for TIR loops and expressions."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import tvm
+from tvm import ir, tirx
+from tvm.sym import Analyzer
+from tvm.tirx import (
+    Buffer,
+    BufferStore,
+    Cast,
+    For,
+    ForKind,
+    SeqStmt,
+    Stmt,
+    decl_buffer,
+)
+
+from tvmfun import dtypes
+from tvmfun.core import dims
+from tvmfun.errors import ShapeError
+from tvmfun.lower.tir.walk import called, find, rewrite
+
+# TVM's node classes do not declare their operators and fields in a way that type checkers understand.
+Expr = Any
+Env = dict[Any, Expr]
+# An integer, or a Dim where it is known at call time only.
+Size = Any
+
+
+@dataclass(frozen=True, eq=False)
+class Axis:
+    """One loop axis: its variable, its size, and the tighter run-time bound if it has one."""
+
+    var: ir.Var
+    extent: Size
+    limit: Expr | None = None
+
+    @classmethod
+    def fresh(cls, like: Axis, extent: Size, limit: Expr | None = None) -> Axis:
+        """A new axis with the index type of `like`."""
+        return cls(ir.Var(like.var.name, like.var.ty), extent, limit)
+
+    def bound(self, env: Env) -> Expr | Size:
+        """The number of iterations, given the enclosing loops in `env`."""
+        return self.extent if self.limit is None else substitute(self.limit, env)
+
+
+def volume(axes: Sequence[Axis]) -> Size:
+    """The number of points of an iteration domain."""
+    return math.prod(axis.extent for axis in axes)
+
+
+def points(axes: Sequence[Axis]) -> int:
+    """The number of points where only speed depends on it: dynamic sizes are taken for typical ones."""
+    return dims.typical(volume(axes))
+
+
+def ceil_div(size: Size, by: Size) -> Size:
+    """How many times `by` it takes to reach `size`."""
+    return -(-size // by)
+
+
+def substitute(value, env: Env):
+    """Replace variables in an expression or statement."""
+    if not env:
+        return value
+    return rewrite(value, (ir.Var, lambda var: env.get(var, var)))
+
+
+def renewed(stmt: Stmt) -> Stmt:
+    """A copy of a statement that binds variables of its own, so that both copies may be in one function."""
+    definitions = find(stmt, For, tirx.Bind, tirx.Let)
+    variables = [node.loop_var if isinstance(node, For) else node.var for node in definitions]
+    return substitute(stmt, {var: ir.Var(var.name, var.ty) for var in variables})
+
+
+def replace_accesses(stmt: Stmt, buffer: Buffer, new: Buffer, move: Callable[[Sequence[Expr]], list]) -> Stmt:
+    """Make a statement use `new` at `move(indices)` wherever it uses `buffer`."""
+
+    def load(node: ir.TensorLoad) -> Expr:
+        return new[tuple(move(node.indices))] if node.source.same_as(buffer) else node
+
+    def store(node: BufferStore) -> Stmt:
+        return BufferStore(new, node.value, move(node.indices)) if node.buffer.same_as(buffer) else node
+
+    return rewrite(stmt, (ir.TensorLoad, load), (BufferStore, store))
+
+
+def replace_loads(value: Expr, buffer: Buffer, make: Callable[[Sequence[Expr]], Expr]) -> Expr:
+    """Replace each load of `buffer` by `make(indices)`."""
+
+    def visit(load):
+        return make(load.indices) if load.source.same_as(buffer) else load
+
+    return rewrite(value, (ir.TensorLoad, visit))
+
+
+def loads(value) -> list[ir.TensorLoad]:
+    """All buffer loads of an expression or statement, in order."""
+    return find(value, ir.TensorLoad)
+
+
+def uses(value, var: ir.Var) -> bool:
+    """Whether `var` occurs in `value`."""
+    return any(v.same_as(var) for v in variables(value))
+
+
+def variables(value) -> list[ir.Var]:
+    """All variables an expression mentions, buffers included."""
+    return find(value, ir.Var)
+
+
+def divisors(value, var: ir.Var) -> list[int]:
+    """The constants by which an expression divides what depends on `var`."""
+    quotients = find(value, tirx.FloorDiv, tirx.FloorMod)
+    return [int(node.b) for node in quotients if isinstance(node.b, tirx.IntImm) and uses(node.a, var)]
+
+
+def count_calls(value) -> int:
+    """The number of function calls in an expression or statement."""
+    return len(find(value, ir.Call))
+
+
+def offset(buffer: Buffer, indices: Sequence[Expr]) -> Expr | int:
+    """The row-major element offset of `buffer[indices]`."""
+    total: Expr | int = 0
+    for size, index in zip(buffer.shape, indices, strict=True):
+        total = total * dims.of_expr(size) + index
+    return total
+
+
+def stride(buffer: Buffer, indices: Sequence[Expr], axis: Axis, domain: Sequence[Axis]) -> Size | None:
+    """How far the offset moves when `axis` advances by one, or None when that varies."""
+    at = offset(buffer, indices)
+    if isinstance(at, int) or not uses(at, axis.var):
+        return 0
+    analyzer = Analyzer()
+    for other in domain:
+        analyzer.bind(other.var, ir.Range(0, other.extent))
+    step = analyzer.simplify(substitute(at, {axis.var: axis.var + 1}) - at)
+    try:
+        return dims.of_expr(step)
+    except ShapeError:
+        return None
+
+
+def cast(value: Expr, dtype: str) -> Expr:
+    """`value` as `dtype`, without a node when it already is."""
+    if str(value.ty) == dtype:
+        return value
+    return value != zero(str(value.ty)) if dtype == "bool" else Cast(dtype, value)
+
+
+def bits_read(value: Expr) -> Expr:
+    """The element whose bits an expression is, or the expression."""
+    if called(value) == "tirx.reinterpret":
+        (inner,) = value.args
+        return inner if isinstance(inner, ir.TensorLoad) else value
+    return value
+
+
+def seq(*stmts: Stmt | None) -> Stmt:
+    """The statements one after another; missing ones are left out."""
+    kept = [stmt for stmt in stmts if stmt is not None] or [tirx.Evaluate(zero("int32"))]
+    return kept[0] if len(kept) == 1 else SeqStmt(kept)
+
+
+def loop(like: Axis, extent, body: Callable[[Expr], Stmt], kind: ForKind = ForKind.SERIAL) -> Stmt:
+    """A loop from 0 to `extent` with a fresh variable; a single iteration needs no loop."""
+    if isinstance(extent, int) and extent == 1 and kind != ForKind.PARALLEL:
+        return body(index(like, 0))
+    var = ir.Var(like.var.name, like.var.ty)
+    return For(var, 0, extent, kind, body(var))
+
+
+def vectorized(like: Axis, width: int, body: Callable[[Expr], Stmt]) -> Stmt:
+    """A vectorized loop."""
+    return loop(like, width, body, ForKind.VECTORIZED)
+
+
+def unrolled(like: Axis, extent: int, body: Callable[[Expr], Stmt]) -> Stmt:
+    """A fully unrolled loop."""
+    return loop(like, extent, body, ForKind.UNROLLED)
+
+
+def nest(axes: Sequence[Axis], env: Env, body: Callable[[Env], Stmt]) -> Stmt:
+    """Serial loops over `axes` around `body`, which sees the loop variables through its environment."""
+    if not axes:
+        return body(env)
+    head, *rest = axes
+    return loop(head, head.bound(env), lambda i: nest(rest, {**env, head.var: i}, body))
+
+
+def parallel_nest(axes: Sequence[Axis], env: Env, body: Callable[[Env], Stmt], tasks: int) -> Stmt:
+    """Like `nest`, with as many leading axes as give `tasks` iterations fused into one parallel loop."""
+    count, size = 0, 1
+    while count < len(axes) and dims.typical(size) < tasks and axes[count].limit is None:
+        size *= axes[count].extent
+        count += 1
+    if size == 1 or tasks <= 1:
+        return nest(axes, env, body)
+
+    def task(index: Expr) -> Stmt:
+        return nest(axes[count:], {**env, **unflatten(axes[:count], index)}, body)
+
+    return loop(axes[0], size, task, ForKind.PARALLEL)
+
+
+def unflatten(axes: Sequence[Axis], index: Expr) -> Env:
+    """The position on each axis of the row-major point `index`."""
+    env: Env = {}
+    inner = volume(axes)
+    for position, axis in enumerate(axes):
+        outer, inner = inner, volume(axes[position + 1 :])
+        value = index if position == 0 else index % outer
+        env[axis.var] = value // inner if inner != 1 else value
+    return env
+
+
+def flatten(axes: Sequence[Axis], env: Env) -> Expr | Size:
+    """The inverse of `unflatten`."""
+    total: Expr | int = 0
+    for axis in axes:
+        total = total * axis.extent + env[axis.var]
+    return total
+
+
+def index(like: Axis, value: Size) -> Expr:
+    """A size in the axis' index type."""
+    return dims.scalar(value, str(like.var.ty))
+
+
+def minimum(a, b) -> Expr:
+    """The smaller of two index expressions."""
+    return tirx.min(a, b)
+
+
+def zero(dtype: str) -> Expr:
+    """Zero of any element type."""
+    return tirx.const(0, dtype)
+
+
+def buffer(shape: Sequence[Size], dtype: str, name: str) -> Buffer:
+    """A buffer."""
+    return decl_buffer([dims.expr(size) for size in shape], dtype, name=name)
+
+
+def scratch(shape: Sequence[Size], dtype: str, name: str) -> Buffer:
+    """A buffer private to one iteration.
+
+    Up to 1 KiB of it lives on the stack, and in registers where all indices are constant once loops are
+    unrolled; more comes from the thread's workspace. (Scope "local" would always be workspace.)
+    """
+    return buffer(shape, dtype, name)
+
+
+def bits(dtype: str) -> int:
+    """The size of one element in bits."""
+    return tvm.DataType(dtype).bits
+
+
+def nbytes(buffer: Buffer) -> int:
+    """The size of a buffer of static shape."""
+    return math.prod(map(int, buffer.shape)) * bits(str(buffer.dtype)) // 8
+
+
+def walks_as_one(access: tuple[Buffer, Sequence[Expr]], first: Axis, second: Axis, domain: Sequence[Axis]) -> bool:
+    """Whether an access moves along two neighbouring axes as along one that joins them."""
+    far = stride(*access, first, domain)
+    near = stride(*access, second, domain)
+    return far is not None and near is not None and far == near * second.extent
+
+
+def accesses(value) -> list[tuple[Buffer, Sequence[Expr]]]:
+    """The buffer and indices of each load."""
+    return [(load.source, load.indices) for load in loads(value)]
+
+
+def is_only_in_indices(value, axes: Sequence[Axis]) -> bool:
+    """Whether the value depends on the axes through what it loads alone."""
+    bare = rewrite(value, (ir.TensorLoad, lambda load: zero(str(load.ty))))
+    return not any(uses(bare, axis.var) for axis in axes)
+
+
+def is_choice(value: Expr) -> bool:
+    """Whether an expression is an ``if_then_else``."""
+    return called(value) == "prim.if_then_else"
+
+
+def bits_of(value: Expr, dtype: str) -> Expr:
+    """The bits of a number that is only moved, as another type; also the number that bits are."""
+    if str(value.ty) == dtype:
+        return value
+    if is_choice(value):
+        condition, *parts = value.args
+        return tirx.if_then_else(condition, *(bits_of(part, dtype) for part in parts))
+    if isinstance(value, tirx.FloatImm) and str(value.ty) == "bfloat16":
+        return tirx.const(int(np.array(value.value, dtypes.bfloat16).view(np.uint16)), dtype)
+    if called(value) == "tirx.reinterpret":
+        return bits_of(value.args[0], dtype)
+    return tirx.reinterpret(dtype, value)

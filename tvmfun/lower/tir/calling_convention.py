@@ -1,0 +1,131 @@
+"""The calling convention of compiled functions: that of the FFI, with addresses as arguments, on a stack of the caller.
+
+A call names a symbol. In a library the linker finds it; in memory, where each LLVM module is on its own, it is a
+function that :func:`forwarding` makes, which asks the FFI once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Container, Sequence
+from functools import partial
+
+from tvm import ir, tirx
+
+from tvmfun.lower.tir.walk import called, find, rewrite
+
+# Names of the FFI's C header. An argument is a structure whose last field is a number or a pointer.
+_SYMBOL_PREFIX = "__tvm_ffi_"
+# Of symbols that the FFI does not find: their functions need memory behind their arguments.
+_FORWARDING_PREFIX = "tvmfun_forwarding_"
+_C_PACKED_FUNC = 1
+_VALUE, _KIND = 15, 13
+_CPU = 1
+
+_ARGUMENT_BYTES = 16
+
+_integer = partial(tirx.IntImm, "int32")
+
+
+class Stack:
+    """Memory of a caller for the arguments of one call at a time, and a result behind them."""
+
+    def __init__(self) -> None:
+        self._pointer = tirx.Var("stack", "handle")
+        self._most = 0
+
+    def call(self, name: str, arguments: Sequence[tirx.Expr]) -> tirx.Stmt:
+        """The call of a function with addresses."""
+        count = len(arguments)
+        self._most = max(self._most, count)
+        slots = [tirx.tvm_struct_set(self._pointer, i, _VALUE, address) for i, address in enumerate(arguments)]
+        # There is no result, but it must not be taken for an object.
+        slots.append(tirx.tvm_struct_set(self._pointer, count, _KIND, _integer(0)))
+        null = tirx.reinterpret("handle", tirx.const(0, "uint64"))
+        result = tirx.handle_add_byte_offset(self._pointer, _ARGUMENT_BYTES * count)
+        status = tirx.call_extern("int32", _SYMBOL_PREFIX + name, null, self._pointer, count, result)
+        throw = tirx.Evaluate(tirx.call_intrin("int32", "tirx.tvm_throw_last_error"))
+        return tirx.SeqStmt([*map(tirx.Evaluate, slots), tirx.IfThenElse(status != 0, throw, None)])
+
+    def around(self, body: tirx.Stmt) -> tirx.Stmt:
+        """The statements that make the calls, where the memory is allocated."""
+        if not self._most:
+            return body
+        memory = tirx.call_intrin("handle", "tirx.tvm_stack_alloca", "tvm_ffi_any", self._most + 1)
+        return tirx.SeqStmt([tirx.Bind(self._pointer, memory), body])
+
+
+def called_functions(value: tirx.Stmt | tirx.Expr) -> list[tuple[str, int]]:
+    """The names of the functions that a statement calls, and the number of arguments."""
+    calls = [call for call in find(value, ir.Call) if called(call) == "tirx.call_extern"]
+    symbols = [(str(call.args[0].value), call) for call in calls]
+    return [
+        (symbol.removeprefix(_SYMBOL_PREFIX), int(call.args[3]))
+        for symbol, call in symbols
+        if symbol.startswith(_SYMBOL_PREFIX)
+    ]
+
+
+def packed(function: tirx.PrimFunc) -> tirx.PrimFunc:
+    """A function of buffers with this calling convention.
+
+    TVM's pass for the FFI, ``MakePackedAPI``, passes tensors and makes every call check each part of the type of each
+    one. That is more code than most kernels have, and our callers know the types.
+    """
+    name = str(function.attrs["global_symbol"])
+    parameters = _parameters()
+    arguments = parameters[1]
+    buffers = []
+    for i, parameter in enumerate(function.params):
+        pointer = ir.PointerType(parameter.ty.dtype, "global")
+        value = tirx.tvm_struct_get(arguments, i, _VALUE, arguments.ty)
+        buffers.append(tirx.DeclBuffer(parameter, data=tirx.reinterpret(pointer, value)))
+    # The body becomes a function of its own, because only parameters can be marked as not overlapping.
+    body = tirx.AttrStmt(0, "compute_scope", ir.StringImm(f"{name}_compute_"), function.body)
+    body = tirx.SeqStmt([*buffers, body, tirx.Return(_integer(0))])
+    # Large buffers of the body are allocated on this device.
+    body = tirx.AttrStmt("default", "device_type", _integer(_CPU), body)
+    body = tirx.AttrStmt("default", "device_id", _integer(0), body)
+    for declared in buffers:
+        alignment = _integer(declared.buffer.ty.data_alignment)
+        body = tirx.AttrStmt(declared.buffer, "storage_alignment", alignment, body)
+    return _function(_SYMBOL_PREFIX + name, parameters, body, function.attrs)
+
+
+def forwarding(name: str, count: int) -> tirx.PrimFunc:
+    """A function that calls one of another module, with ``count`` arguments."""
+    parameters = _parameters()
+    call = tirx.Evaluate(tirx.call_packed_lowered(name, parameters[1], 0, count))
+    body = tirx.SeqStmt([call, tirx.Return(_integer(0))])
+    return _function(_FORWARDING_PREFIX + name, parameters, body, None)
+
+
+def forwarded(body: tirx.Stmt, own: Container[str]) -> tirx.Stmt:
+    """A lowered body whose calls go through :func:`forwarding`, but for those of a module's ``own`` functions."""
+
+    def forward(call: ir.Call) -> ir.Call:
+        if called(call) != "tirx.call_extern":
+            return call
+        symbol, *arguments = call.args
+        name = str(symbol.value).removeprefix(_SYMBOL_PREFIX)
+        if name == symbol.value or name in own:
+            return call
+        return tirx.call_extern("int32", _FORWARDING_PREFIX + name, *arguments)
+
+    return rewrite(body, (ir.Call, forward))
+
+
+def is_packed(function: tirx.PrimFunc) -> bool:
+    """Whether a function has the calling convention."""
+    return function.attrs is not None and int(function.attrs.get("calling_conv", 0)) == _C_PACKED_FUNC
+
+
+def _parameters() -> list[tirx.Var]:
+    handles = [tirx.Var(word, "handle") for word in ("self_handle", "args", "result")]
+    return [*handles[:2], tirx.Var("num_args", "int32"), handles[2]]
+
+
+def _function(
+    symbol: str, parameters: list[tirx.Var], body: tirx.Stmt, attributes: ir.DictAttrs | None
+) -> tirx.PrimFunc:
+    function = tirx.PrimFunc(parameters, body, ir.PrimType("int32"), attributes)
+    return function.with_attrs({"calling_conv": _C_PACKED_FUNC, "global_symbol": symbol})

@@ -1,0 +1,329 @@
+"""Transcendental functions as arithmetic that vectorizes, in place of scalar calls into libm.
+
+LLVM cannot vectorize a call to `expf`, so softmax, GELU or dropout would spend their time in scalar code.
+`expand` replaces the calls by polynomials and rational functions over range-reduced arguments. Each
+function here states its bound in units in the last place (ulp), measured against float64 over random
+bit patterns; infinities, NaN, zeros and denormal numbers come out as in C.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import tvm
+import tvm_ffi
+from tvm import ir, tirx
+from tvm.tirx import AllocBuffer, Bind, BufferStore, For, ForKind, Stmt
+
+from tvmfun.lower.tir.remainders import vectorize_remainders
+from tvmfun.lower.tir.walk import called, find, rewrite
+
+# TVM's node classes do not declare their operators in a way that type checkers understand.
+Expr = Any
+
+# Names an intermediate result, so that it is computed once.
+Name = Callable[[Expr], Expr]
+
+
+def is_heavy(value: Expr) -> bool:
+    """Whether an expression has a call that becomes many instructions."""
+    return any(called(call) in FUNCTIONS for call in find(value, ir.Call))
+
+
+def expand(func: tirx.PrimFunc) -> tirx.PrimFunc:
+    """Replace calls on floats in a function's stores by vectorizable arithmetic.
+
+    Half precision is computed in float32 and rounded; float64 is left to libm, and so are calls in a branch of
+    `if_then_else`, whose arguments may only be evaluated when that branch is taken.
+    """
+    func = vectorize_remainders(func)
+    func = func.with_body(rewrite(func.body, (tirx.NE, _expand_inequality), (ir.Call, _expand_is_nan)))
+    # TVM's legalization of bfloat16 loses variables that arithmetic is bound to: it comes before there are any.
+    if any(str(node.ty) == "bfloat16" for node in find(func.body, tirx.Cast, ir.TensorLoad)):
+        func = _with_wide_intermediates(func)
+    body = rewrite(func.body, (For, _expand_vectorized))
+    return func.with_body(rewrite(body, (BufferStore, _expand_scalar)))
+
+
+def _with_wide_intermediates(func: tirx.PrimFunc) -> tirx.PrimFunc:
+    """The function with float32 for bfloat16 where it computes; TVM leaves out what variables are bound to."""
+    wide = tirx.transform.BF16ComputeLegalize()(tvm.IRModule({"main": func}))["main"]
+    pairs = zip(*([node.buffer for node in find(f.body, AllocBuffer)] for f in (func, wide)), strict=True)
+    places = {old: new for old, new in pairs if not old.same_as(new)}
+
+    def bits(call: ir.Call) -> Expr:
+        """The bits of an intermediate, which is not rounded yet."""
+        load = call.args[0] if called(call) == "tirx.reinterpret" else None
+        if not isinstance(load, ir.TensorLoad) or load.source not in places:
+            return call
+        exact = tirx.reinterpret("uint32", places[load.source][tuple(load.indices)])
+        rounded = exact + _u(0x7FFF) + (exact >> _u(16) & _u(1))
+        return tirx.Cast("uint16", rounded >> _u(16))
+
+    return wide.with_body(rewrite(wide.body, (Bind, lambda bind: Bind(bind.var, rewrite(bind.value, (ir.Call, bits))))))
+
+
+def _expand_inequality(comparison: tirx.NE) -> Expr:
+    """`x != x` as a test for NaN: TVM simplifies as if floats were real numbers, and would make it false."""
+    same = str(comparison.a.ty) in FLOATS and tvm_ffi.structural_equal(comparison.a, comparison.b)
+    return _is_nan(comparison.a) if same else comparison
+
+
+def _expand_is_nan(call: ir.Call) -> Expr:
+    return _is_nan(call.args[0]) if called(call) == "tirx.isnan" else call
+
+
+def _is_nan(x: Expr) -> Expr:
+    """Whether x is NaN, by its bits, as `tirx.isnan` does not vectorize."""
+    if str(x.ty) == "float64":
+        return tirx.reinterpret("int64", x) & tirx.const(2**63 - 1, "int64") > tirx.const(0x7FF << 52, "int64")
+    return tirx.reinterpret("int32", _cast("float32", x)) & _i(0x7FFFFFFF) > _i(0x7F800000)
+
+
+def _expand_vectorized(loop: For) -> Stmt:
+    if loop.kind != ForKind.VECTORIZED:
+        return loop
+    registers: list[Stmt] = []
+    place = loop.loop_var - loop.min
+    body = rewrite(loop.body, (BufferStore, lambda store: _expand_store(store, int(loop.extent), place, registers)))
+    expanded = For(loop.loop_var, loop.min, loop.extent, loop.kind, body, loop.thread_binding, loop.annotations)
+    return tirx.SeqStmt([*registers, expanded]) if registers else expanded
+
+
+def _expand_scalar(store: BufferStore) -> Stmt:
+    registers: list[Stmt] = []
+    expanded = _expand_store(store, 1, _i(0), registers)
+    return tirx.SeqStmt([*registers, expanded]) if registers else expanded
+
+
+def _expand_store(store: BufferStore, lanes: int, lane: Expr, registers: list[Stmt]) -> Stmt:
+    """Expands the calls in one store; what has to be allocated around the loop over lanes goes to `registers`."""
+    calls = find(store.value, ir.Call)
+    guarded = _guarded_calls(calls)
+    expandable = {call for call in calls if _is_expandable(call)} - guarded
+    if not expandable:
+        return store
+    # Statements name the intermediate results. Let expressions would do, but CommonSubexprElim fails on
+    # subexpressions that two of them have in common.
+    bindings: list[Stmt] = []
+
+    # A store that becomes a loop over the lanes reads nothing but memory: variables would be of the last lane.
+    in_memory = lanes > 1 and any(map(_parts_lanes, calls))
+
+    def name(value: Expr) -> Expr:
+        if in_memory:
+            return value if isinstance(value, ir.TensorLoad) else keep(value)
+        if isinstance(value, ir.Var):
+            return value
+        var = ir.Var("t", value.ty)
+        bindings.append(Bind(var, value))
+        return var
+
+    def keep(value: Expr) -> Expr:
+        # In memory, which LLVM turns into a register: TVM's simplifier would insert the whole formula wherever a
+        # variable is used, and that again in the next formula.
+        buffer = tirx.decl_buffer((lanes,), str(value.ty))
+        registers.append(AllocBuffer(buffer))
+        bindings.append(BufferStore(buffer, value, [lane]))
+        return buffer[lane]
+
+    several = len(expandable) > 1
+    results: list[tuple[ir.Call, Expr]] = []
+
+    def visit(call: ir.Call) -> Expr:
+        if call in guarded or not _is_expandable(call):
+            return call
+        for known, result in results:
+            if tvm_ffi.structural_equal(known, call):
+                return result
+        argument = call.args[0]
+        if several and not isinstance(argument, ir.TensorLoad):
+            argument = keep(argument)
+        result = _expand_call(call, argument, name)
+        results.append((call, keep(result) if several else result))
+        return results[-1][1]
+
+    value = rewrite(store.value, (ir.Call, visit))
+    if not bindings:
+        return store
+    return tirx.SeqStmt([*bindings, BufferStore(store.buffer, value, store.indices)])
+
+
+def _parts_lanes(call: ir.Call) -> bool:
+    """Whether TVM cannot make a vector of a call, but makes a loop of the statement that it is in."""
+    if _is_expandable(call):
+        return False
+    op = call.op
+    return not isinstance(op, ir.Op) or not (op.name in VECTORS or op.get_attr("TVectorizable"))
+
+
+def _is_expandable(call: ir.Call) -> bool:
+    return called(call) in FUNCTIONS and str(call.ty) in ("float32", "float16", "bfloat16")
+
+
+def _guarded_calls(calls: Sequence[ir.Call]) -> set[ir.Call]:
+    """Those among the calls of an expression that are inside the branches of `if_then_else`."""
+    choices = [call for call in calls if called(call) in ("prim.if_then_else", "tirx.if_then_else")]
+    return {inner for call in choices for branch in call.args[1:] for inner in find(branch, ir.Call)}
+
+
+def _expand_call(call: ir.Call, argument: Expr, name: Name) -> Expr:
+    result = FUNCTIONS[call.op.name](name(_cast("float32", argument)), name)
+    return _cast(str(call.ty), name(result))
+
+
+def exp(x: Expr, name: Name) -> Expr:
+    """e**x, within 1.01 ulp."""
+    # At the bounds the result is already 0 or infinite. Comparisons let NaN through to `kept`, but not to
+    # `safe`, which is converted to an integer. Arithmetic on numbers below the normal ones is slow, and a mask makes
+    # many zeros: these are not computed, but chosen.
+    kept = name(tirx.Select(x > _f(89.5), _f(89.5), tirx.Select(x < _f(-104.0), _f(0.0), x)))
+    safe = tirx.Select(x >= _f(-104.0), tirx.Select(x < _f(89.5), x, _f(89.5)), _f(0.0))
+    n = name(tirx.floor(safe * _f(1.44269504088896341) + _f(0.5)))
+    r = name(kept - n * _f(LN2_HIGH) - n * _f(LN2_LOW))
+    # Two factors, because 2**k alone leaves the range of float32 before the result does.
+    k = name(_cast("int32", n))
+    half = name(tirx.shift_right(k, _i(1)))
+    result = (_horner(r, EXP) * r * r + r + _f(1.0)) * _power_of_two(half) * _power_of_two(k - half)
+    return tirx.Select(x < _f(-104.0), _f(0.0), result)
+
+
+def log(x: Expr, name: Name) -> Expr:
+    """The natural logarithm, within 1 ulp."""
+    tiny = x < _f(1.17549435e-38)
+    bits = name(tirx.reinterpret("int32", name(tirx.Select(tiny, x * _f(8388608.0), x))))
+    # x = 2**k * m with m in [sqrt(1/2), sqrt(2)), and r = m - 1.
+    exponent = name(tirx.shift_right(bits - _i(0x3F3504F3), _i(23)))
+    k = name(_cast("float32", exponent) + tirx.Select(tiny, _f(-23.0), _f(0.0)))
+    r = name(tirx.reinterpret("float32", name(bits - tirx.shift_left(exponent, _i(23)))) - _f(1.0))
+    square = name(r * r)
+    tail = r * square * _horner(r, LOG) + k * _f(LN2_LOW) - _f(0.5) * square
+    result = tirx.Select(x == _f(0.0), _f(float("-inf")), r + tail + k * _f(LN2_HIGH))
+    result = tirx.Select(x < _f(0.0), _f(float("nan")), result)
+    # Infinity and NaN are themselves; written so that NaN, which fails every comparison, gets here.
+    return tirx.Select(x < _f(float("inf")), result, x)
+
+
+def log1p(x: Expr, name: Name) -> Expr:
+    """log(1 + x) without the rounding of 1 + x, within 3 ulp."""
+    # Seen as bits, so that u - 1 is not simplified to x.
+    u = tirx.reinterpret("float32", name(tirx.reinterpret("int32", x + _f(1.0))))
+    exact = tirx.any(u == _f(1.0), u == _f(float("inf")))
+    return tirx.Select(exact, x, name(log(u, name)) * (x / (u - _f(1.0))))
+
+
+def tanh(x: Expr, name: Name) -> Expr:
+    """The hyperbolic tangent, within 5 ulp."""
+    near_zero = tirx.all(x > _f(-4e-4), x < _f(4e-4))
+    result = tirx.Select(near_zero, x, _odd_rational(x, 7.90531110763549805, TANH, name))
+    # The rational function ends just below 1.
+    return tirx.Select(x > _f(9.0), _f(1.0), tirx.Select(x < _f(-9.0), _f(-1.0), result))
+
+
+def erf(x: Expr, name: Name) -> Expr:
+    """The error function, within 6 ulp."""
+    return _odd_rational(x, 3.7439211627767994, ERF, name)
+
+
+def sigmoid(x: Expr, name: Name) -> Expr:
+    """1 / (1 + exp(-x)), within 3 ulp where that is a normal number."""
+    return _f(1.0) / (_f(1.0) + exp(name(_f(0.0) - x), name))
+
+
+def _odd_rational(x: Expr, bound: float, tables: tuple[Sequence[float], Sequence[float]], name: Name) -> Expr:
+    """Returns x * p(x**2) / q(x**2), with x held within +-bound."""
+    numerator, denominator = tables
+    kept = name(tirx.Select(x > _f(bound), _f(bound), tirx.Select(x < _f(-bound), _f(-bound), x)))
+    square = name(kept * kept)
+    return kept * _horner(square, numerator) / _horner(square, denominator)
+
+
+def _power_of_two(k: Expr) -> Expr:
+    return tirx.reinterpret("float32", tirx.shift_left(k + _i(127), _i(23)))
+
+
+def _horner(x: Expr, coefficients: Sequence[float]) -> Expr:
+    """The polynomial with these coefficients, highest power first."""
+    total = _f(coefficients[0])
+    for coefficient in coefficients[1:]:
+        total = total * x + _f(coefficient)
+    return total
+
+
+def _cast(dtype: str, value: Expr) -> Expr:
+    return value if str(value.ty) == dtype else tirx.Cast(dtype, value)
+
+
+def _f(value: float) -> Expr:
+    return tirx.const(value, "float32")
+
+
+def _i(value: int) -> Expr:
+    return tirx.const(value, "int32")
+
+
+def _u(value: int) -> Expr:
+    return tirx.const(value, "uint32")
+
+
+# Calls of which TVM makes vectors without saying so.
+VECTORS = ("tirx.reinterpret",)
+
+FLOATS = ("float16", "bfloat16", "float32", "float64")
+
+# log(2) in two parts, of which the first times any exponent is exact.
+LN2_HIGH, LN2_LOW = 0.693359375, -2.12194440e-4
+
+# exp and log: Cephes (S. Moshier), single precision. tanh and erf: the rational functions of Eigen and XLA.
+EXP = (1.9875691500e-4, 1.3981999507e-3, 8.3334519073e-3, 4.1665795894e-2, 1.6666665459e-1, 5.0000001201e-1)
+LOG = (
+    7.0376836292e-2,
+    -1.1514610310e-1,
+    1.1676998740e-1,
+    -1.2420140846e-1,
+    1.4249322787e-1,
+    -1.6668057665e-1,
+    2.0000714765e-1,
+    -2.4999993993e-1,
+    3.3333331174e-1,
+)
+TANH = (
+    (
+        -2.76076847742355e-16,
+        2.00018790482477e-13,
+        -8.60467152213735e-11,
+        5.12229709037114e-08,
+        1.48572235717979e-05,
+        6.37261928875436e-04,
+        4.89352455891786e-03,
+    ),
+    (1.19825839466702e-06, 1.18534705686654e-04, 2.26843463243900e-03, 4.89352518554385e-03),
+)
+ERF = (
+    (
+        0.00022905065861350646,
+        0.0034082910107109506,
+        0.050955695062380861,
+        0.18520832239976145,
+        1.128379143519084,
+    ),
+    (
+        -1.1791602954361697e-7,
+        0.000023547966471313185,
+        0.0010179625278914885,
+        0.014070470171167667,
+        0.11098505178285362,
+        0.49746925110067538,
+        1.0,
+    ),
+)
+
+FUNCTIONS: dict[str, Callable[[Expr, Name], Expr]] = {
+    "tirx.exp": exp,
+    "tirx.log": log,
+    "tirx.log1p": log1p,
+    "tirx.tanh": tanh,
+    "tirx.erf": erf,
+    "tirx.sigmoid": sigmoid,
+}

@@ -1,0 +1,51 @@
+"""Loops that truncate what they store, kept from LLVM's vectorizer.
+
+LLVM vectorizes a loop of a constant number of steps below 16 with masks. Of a last step that has one lane left, the
+X86 backend of LLVM 22 makes one store, but of the width before the truncation to bfloat16, int8 or the like: four bytes
+where there are two, so that it overwrites what lies behind the array. Loops become that short when LLVM unrolls those
+around them, too. Vectors that our schedules make are not affected.
+"""
+
+from __future__ import annotations
+
+from tvm import DataType, tirx
+
+from tvmfun.lower.tir.walk import find, rewrite
+
+#: LLVM takes loops of fewer steps for too short to have a remainder of their own.
+_STEPS = 16
+
+
+def protect_narrow_stores(body: tirx.Stmt) -> tirx.Stmt:
+    """Returns the statement with a marker, which is no instruction, in each loop that LLVM must not vectorize."""
+    if not any(map(_truncates, find(body, tirx.BufferStore))):
+        return body
+    serial = {loop.loop_var for loop in find(body, tirx.For) if loop.kind == tirx.ForKind.SERIAL}
+    affected = lambda loop: loop.loop_var in serial and _may_be_short(loop, serial) and _has_truncation(loop)
+    return rewrite(body, (tirx.For, lambda loop: _marked(loop) if affected(loop) else loop))
+
+
+def _may_be_short(loop: tirx.For, serial: set[tirx.Var]) -> bool:
+    """Whether a loop has a constant number of steps below 16, also once LLVM unrolls the loops around it."""
+    if isinstance(loop.extent, tirx.IntImm):
+        return 1 < loop.extent.value < _STEPS
+    return any(var in serial for var in find(loop.extent, tirx.Var))
+
+
+def _has_truncation(loop: tirx.For) -> bool:
+    return any(map(_truncates, find(loop.body, tirx.BufferStore)))
+
+
+def _truncates(store: tirx.BufferStore) -> bool:
+    """Whether a number is stored that may have been computed in a wider type."""
+    dtype = DataType(str(store.value.ty))
+    if dtype.lanes > 1 or dtype.bits > 32:
+        return False
+    return dtype.bits < 32 or any(DataType(str(cast.value.ty)).bits > 32 for cast in find(store.value, tirx.Cast))
+
+
+def _marked(loop: tirx.For) -> tirx.For:
+    # The vectorizer leaves loops alone that call what has no counterpart for vectors.
+    marker = tirx.Evaluate(tirx.call_llvm_intrin("void", "llvm.fake.use", loop.loop_var))
+    body = tirx.SeqStmt([marker, loop.body])
+    return tirx.For(loop.loop_var, loop.min, loop.extent, loop.kind, body, loop.thread_binding, loop.annotations)

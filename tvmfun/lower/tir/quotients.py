@@ -1,0 +1,82 @@
+"""Protection of index quotients from a simplification of TVM that is wrong for descending numerators.
+
+``FlattenBuffer`` simplifies indices as iterator maps (``IterMapSimplify``). TVM 0.27 does that wrongly where a loop
+variable has a negative coefficient inside a floor division or remainder: ``(3 - i) // 2`` becomes ``i // -2 + 1``,
+which is 0 instead of 1 at ``i = 1``. So flipping a padded or strided array reads the wrong elements, or memory outside
+of the array. It also divides by zero, and raises, where a variable occurs with opposite signs inside and outside of a
+remainder, as in ``i - i % 5``. An operand that hides behind a reinterpretation of its bits is not taken for a map of
+iterators, and costs no instruction.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from tvm import ir, tirx
+
+from tvmfun.lower.tir.walk import find, rewrite
+
+# TVM's node classes do not declare their operators in a way that type checkers understand.
+Expr = Any
+
+
+def protect_quotients(body: tirx.Stmt) -> tirx.Stmt:
+    """Returns the statement, with the quotients that TVM would simplify wrongly protected.
+
+    Args:
+        body: a statement whose indices have been simplified as far as they should be.
+    """
+    if not any(map(_descends, find(body, tirx.FloorDiv, tirx.FloorMod))) and not _cancels_anywhere(body):
+        return body
+    quotient = lambda kind: lambda node: kind(_hidden(node.a), node.b) if _descends(node) else node
+    body = rewrite(body, (tirx.FloorDiv, quotient(tirx.FloorDiv)), (tirx.FloorMod, quotient(tirx.FloorMod)))
+    index = lambda value: _hidden(value) if _cancels(value) else value
+    return rewrite(
+        body,
+        (ir.TensorLoad, lambda load: load.source[tuple(map(index, load.indices))]),
+        (tirx.BufferStore, lambda store: tirx.BufferStore(store.buffer, store.value, [*map(index, store.indices)])),
+    )
+
+
+def _descends(quotient: tirx.FloorDiv | tirx.FloorMod) -> bool:
+    """Whether the numerator falls as some variable rises."""
+    return any(sign < 0 for _, sign in _terms(quotient.a))
+
+
+def _cancels_anywhere(body: tirx.Stmt) -> bool:
+    accesses = find(body, ir.TensorLoad, tirx.BufferStore)
+    return any(_cancels(index) for access in accesses for index in access.indices)
+
+
+def _cancels(index: Expr) -> bool:
+    """Whether an index has a quotient, and a variable with both signs."""
+    if not isinstance(index, ir.Expr) or not find(index, tirx.FloorDiv, tirx.FloorMod):
+        return False
+    signs: dict[ir.Var, set[int]] = {}
+    for term, sign in _terms(index):
+        for var in find(term, ir.Var):
+            signs.setdefault(var, set()).add(sign)
+    return any(len(both) > 1 for both in signs.values())
+
+
+def _terms(value: Expr, sign: int = 1) -> list[tuple[Expr, int]]:
+    """The summands that are not constant, each with the sign of its coefficient."""
+    if isinstance(value, tirx.IntImm):
+        return []
+    if isinstance(value, tirx.Add):
+        return _terms(value.a, sign) + _terms(value.b, sign)
+    if isinstance(value, tirx.Sub):
+        return _terms(value.a, sign) + _terms(value.b, -sign)
+    if isinstance(value, tirx.Mul):
+        for factor, other in ((value.a, value.b), (value.b, value.a)):
+            if isinstance(factor, tirx.IntImm):
+                return _terms(other, sign if factor.value > 0 else -sign)
+    if isinstance(value, tirx.Cast):
+        return _terms(value.value, sign)
+    return [(value, sign)]
+
+
+def _hidden(value: Expr) -> Expr:
+    """The same number, hidden from TVM's simplifier."""
+    bits = str(value.ty).removeprefix("int")
+    return tirx.reinterpret(f"int{bits}", tirx.reinterpret(f"uint{bits}", value))
