@@ -81,6 +81,7 @@ def _check(path: Path, found: os.stat_result, owners: set[int], sticky: bool) ->
 @cache
 def _is_own_group(group: int, user: int) -> bool:
     """Whether only this user is in a group: some systems make one for each user, who lets it write everything."""
+    assert pwd is not None and grp is not None
     try:
         account, members = pwd.getpwuid(user), grp.getgrgid(group)
     except KeyError:
