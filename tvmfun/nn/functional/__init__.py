@@ -1,129 +1,24 @@
-"""What layers compute, as functions of their parameters; arrays are (batch, spatial axes, channels)."""
+"""Functions that layers apply to their parameters; arrays are (batch, spatial axes, channels)."""
+
+# ruff: noqa: F403
+
+from types import ModuleType as _ModuleType
 
 from tvmfun.boundary import publish as _publish
 from tvmfun.names import missing as _missing
-from tvmfun.nn.functional.activations import (
-    celu,
-    elu,
-    gelu,
-    glu,
-    hard_sigmoid,
-    hard_silu,
-    hard_swish,
-    hard_tanh,
-    hardshrink,
-    identity,
-    leaky_relu,
-    log1mexp,
-    log_sigmoid,
-    mish,
-    prelu,
-    relu,
-    relu6,
-    selu,
-    sigmoid,
-    silu,
-    soft_sign,
-    softplus,
-    softshrink,
-    sparse_plus,
-    sparse_sigmoid,
-    squareplus,
-    swish,
-    tanh,
-    tanhshrink,
-)
-from tvmfun.nn.functional.attention import dot_product_attention
-from tvmfun.nn.functional.convolution import (
-    conv1d,
-    conv2d,
-    conv3d,
-    conv_transpose1d,
-    conv_transpose2d,
-    conv_transpose3d,
-)
-from tvmfun.nn.functional.dropout import alpha_dropout, channel_dropout, drop_path, dropout
-from tvmfun.nn.functional.linear import bilinear, embedding, linear
-from tvmfun.nn.functional.normalization import (
-    batch_norm,
-    group_norm,
-    instance_norm,
-    layer_norm,
-    rms_norm,
-    standardize,
-)
-from tvmfun.nn.functional.pooling import adaptive_avg_pool, adaptive_max_pool, avg_pool, lp_pool, max_pool
-from tvmfun.nn.functional.resizing import interpolate, pixel_shuffle, pixel_unshuffle
-from tvmfun.nn.functional.rotary import apply_rotary
-from tvmfun.nn.functional.scaled import scaled_matmul
-from tvmfun.nn.functional.softmax import log_softmax, logmeanexp, logsumexp, one_hot, softmax
+from tvmfun.nn.functional.activations import *
+from tvmfun.nn.functional.attention import *
+from tvmfun.nn.functional.convolution import *
+from tvmfun.nn.functional.dropout import *
+from tvmfun.nn.functional.linear import *
+from tvmfun.nn.functional.normalization import *
+from tvmfun.nn.functional.pooling import *
+from tvmfun.nn.functional.resizing import *
+from tvmfun.nn.functional.rotary import *
+from tvmfun.nn.functional.scaled import *
+from tvmfun.nn.functional.softmax import *
 
-__all__ = [
-    "adaptive_avg_pool",
-    "adaptive_max_pool",
-    "alpha_dropout",
-    "apply_rotary",
-    "avg_pool",
-    "batch_norm",
-    "bilinear",
-    "celu",
-    "channel_dropout",
-    "conv1d",
-    "conv2d",
-    "conv3d",
-    "conv_transpose1d",
-    "conv_transpose2d",
-    "conv_transpose3d",
-    "dot_product_attention",
-    "drop_path",
-    "dropout",
-    "elu",
-    "embedding",
-    "gelu",
-    "glu",
-    "group_norm",
-    "hard_sigmoid",
-    "hard_silu",
-    "hard_swish",
-    "hard_tanh",
-    "hardshrink",
-    "identity",
-    "instance_norm",
-    "interpolate",
-    "layer_norm",
-    "leaky_relu",
-    "linear",
-    "log1mexp",
-    "log_sigmoid",
-    "log_softmax",
-    "logmeanexp",
-    "logsumexp",
-    "lp_pool",
-    "max_pool",
-    "mish",
-    "one_hot",
-    "pixel_shuffle",
-    "pixel_unshuffle",
-    "prelu",
-    "relu",
-    "relu6",
-    "rms_norm",
-    "scaled_matmul",
-    "selu",
-    "sigmoid",
-    "silu",
-    "soft_sign",
-    "softmax",
-    "softplus",
-    "softshrink",
-    "sparse_plus",
-    "sparse_sigmoid",
-    "squareplus",
-    "standardize",
-    "swish",
-    "tanh",
-    "tanhshrink",
-]
+__all__ = [name for name, value in globals().items() if name[0] != "_" and not isinstance(value, _ModuleType)]
 
 __getattr__ = _missing(__name__)
 _publish(globals())

@@ -1,111 +1,20 @@
-"""Layers: parameters that know what to compute. Each is an immutable tree of arrays and static settings."""
+"""Layers: parameters and a function of them. Each is an immutable tree of arrays and static settings."""
 
-from tvmfun.nn.layers.activation import PReLU
-from tvmfun.nn.layers.attention import KVCache, MultiHeadAttention, RotaryEmbedding
-from tvmfun.nn.layers.containers import Residual, Sequential
-from tvmfun.nn.layers.convolution import Conv1d, Conv2d, Conv3d, ConvTranspose1d, ConvTranspose2d, ConvTranspose3d
-from tvmfun.nn.layers.dropout import AlphaDropout, Dropout, Dropout1d, Dropout2d, Dropout3d, DropPath
-from tvmfun.nn.layers.linear import Bilinear, Embedding, Identity, Linear
-from tvmfun.nn.layers.normalization import (
-    BatchNorm,
-    GroupNorm,
-    InstanceNorm,
-    LayerNorm,
-    RMSNorm,
-    RunningStatistics,
-)
-from tvmfun.nn.layers.pooling import (
-    AdaptiveAvgPool1d,
-    AdaptiveAvgPool2d,
-    AdaptiveAvgPool3d,
-    AdaptiveMaxPool1d,
-    AdaptiveMaxPool2d,
-    AdaptiveMaxPool3d,
-    AvgPool1d,
-    AvgPool2d,
-    AvgPool3d,
-    LPPool1d,
-    LPPool2d,
-    LPPool3d,
-    MaxPool1d,
-    MaxPool2d,
-    MaxPool3d,
-)
-from tvmfun.nn.layers.recurrent import GRU, LSTM, RNN, GRUCell, LSTMCell, RNNCell
-from tvmfun.nn.layers.reparametrization import SpectralNorm, SpectralNormState, WeightNorm
-from tvmfun.nn.layers.shapes import Flatten, PixelShuffle, PixelUnshuffle, Upsample
-from tvmfun.nn.layers.transformer import (
-    DecoderCache,
-    Stacked,
-    Transformer,
-    TransformerDecoder,
-    TransformerDecoderLayer,
-    TransformerEncoder,
-    TransformerEncoderLayer,
-)
+# ruff: noqa: F403
 
-__all__ = [
-    "GRU",
-    "LSTM",
-    "RNN",
-    "AdaptiveAvgPool1d",
-    "AdaptiveAvgPool2d",
-    "AdaptiveAvgPool3d",
-    "AdaptiveMaxPool1d",
-    "AdaptiveMaxPool2d",
-    "AdaptiveMaxPool3d",
-    "AlphaDropout",
-    "AvgPool1d",
-    "AvgPool2d",
-    "AvgPool3d",
-    "BatchNorm",
-    "Bilinear",
-    "Conv1d",
-    "Conv2d",
-    "Conv3d",
-    "ConvTranspose1d",
-    "ConvTranspose2d",
-    "ConvTranspose3d",
-    "DecoderCache",
-    "DropPath",
-    "Dropout",
-    "Dropout1d",
-    "Dropout2d",
-    "Dropout3d",
-    "Embedding",
-    "Flatten",
-    "GRUCell",
-    "GroupNorm",
-    "Identity",
-    "InstanceNorm",
-    "KVCache",
-    "LPPool1d",
-    "LPPool2d",
-    "LPPool3d",
-    "LSTMCell",
-    "LayerNorm",
-    "Linear",
-    "MaxPool1d",
-    "MaxPool2d",
-    "MaxPool3d",
-    "MultiHeadAttention",
-    "PReLU",
-    "PixelShuffle",
-    "PixelUnshuffle",
-    "RMSNorm",
-    "RNNCell",
-    "Residual",
-    "RotaryEmbedding",
-    "RunningStatistics",
-    "Sequential",
-    "SpectralNorm",
-    "SpectralNormState",
-    "Stacked",
-    "Transformer",
-    "TransformerDecoder",
-    "TransformerDecoderLayer",
-    "TransformerEncoder",
-    "TransformerEncoderLayer",
-    "Upsample",
-    "WeightNorm",
-]
+from types import ModuleType as _ModuleType
+
+from tvmfun.nn.layers.activation import *
+from tvmfun.nn.layers.attention import *
+from tvmfun.nn.layers.containers import *
+from tvmfun.nn.layers.convolution import *
+from tvmfun.nn.layers.dropout import *
+from tvmfun.nn.layers.linear import *
+from tvmfun.nn.layers.normalization import *
+from tvmfun.nn.layers.pooling import *
+from tvmfun.nn.layers.recurrent import *
+from tvmfun.nn.layers.reparametrization import *
+from tvmfun.nn.layers.shapes import *
+from tvmfun.nn.layers.transformer import *
+
+__all__ = [name for name, value in globals().items() if name[0] != "_" and not isinstance(value, _ModuleType)]

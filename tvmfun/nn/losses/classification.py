@@ -12,6 +12,19 @@ from tvmfun.nn.functional import log_sigmoid, one_hot, relu
 from tvmfun.nn.losses.arguments import Axes, floats, integers, same_shape
 from tvmfun.transforms import custom_jvp, vmap
 
+__all__ = [
+    "hinge_loss",
+    "make_fenchel_young_loss",
+    "multiclass_hinge_loss",
+    "multiclass_perceptron_loss",
+    "multiclass_sparsemax_loss",
+    "perceptron_loss",
+    "sigmoid_binary_cross_entropy",
+    "sigmoid_focal_loss",
+    "smooth_labels",
+    "sparsemax_loss",
+]
+
 
 def sigmoid_binary_cross_entropy(logits: Any, labels: Any) -> Any:
     r"""The cross entropy of two classes: :math:`-y \ln \sigma(x) - (1 - y) \ln(1 - \sigma(x))`.

@@ -12,6 +12,8 @@ from tvmfun.errors import ShapeError
 from tvmfun.nn.functional import log_softmax
 from tvmfun.nn.losses.arguments import floats, integers, same_shape
 
+__all__ = ["ctc_loss", "ctc_loss_with_forward_probs"]
+
 
 def ctc_loss(
     logits: Any, logit_paddings: Any, labels: Any, label_paddings: Any, *, blank_id: int = 0, log_epsilon: float = -1e5

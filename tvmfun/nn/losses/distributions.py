@@ -11,6 +11,17 @@ from tvmfun.nn.functional import logsumexp
 from tvmfun.nn.losses.arguments import Axes, floats, integers, log_softmax, mask, softmax
 from tvmfun.transforms import custom_jvp
 
+__all__ = [
+    "generalized_kl_divergence",
+    "kl_divergence",
+    "kl_divergence_with_log_targets",
+    "poly_loss_cross_entropy",
+    "ranking_softmax_loss",
+    "safe_softmax_cross_entropy",
+    "softmax_cross_entropy",
+    "softmax_cross_entropy_with_integer_labels",
+]
+
 
 def softmax_cross_entropy(logits: Any, labels: Any, axis: Axes = -1, where: Any = None) -> Any:
     r"""The cross entropy of softmax and the labels: :math:`-\sum_i y_i \ln \operatorname{softmax}(x)_i`.

@@ -10,6 +10,8 @@ from tvmfun import lax
 from tvmfun.errors import ShapeError
 from tvmfun.nn.losses.arguments import Axes, floats
 
+__all__ = ["cosine_distance", "cosine_similarity", "ntxent", "triplet_margin_loss"]
+
 
 def cosine_similarity(predictions: Any, targets: Any, *, epsilon: Any = 0.0, axis: Axes = -1, where: Any = None) -> Any:
     r"""The cosine of the angle between vectors: :math:`a \cdot b / (\|a\| \|b\|)`.

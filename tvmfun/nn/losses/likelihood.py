@@ -13,6 +13,8 @@ from tvmfun.errors import DtypeError, ShapeError
 from tvmfun.nn.functional.softmax import below_max
 from tvmfun.nn.losses.arguments import Reduction, reduced
 
+__all__ = ["cross_entropy", "mse_loss", "nll_loss"]
+
 
 def nll_loss(log_probs: Any, labels: Any, reduction: Reduction = "mean") -> Any:
     """The negative log-likelihood of the labels: ``-log_probs[label]``.

@@ -9,6 +9,8 @@ import tvmfun.numpy as tnp
 from tvmfun.nn.losses.arguments import errors, same_shape
 from tvmfun.transforms import custom_jvp
 
+__all__ = ["huber_loss", "l2_loss", "log_cosh", "squared_error"]
+
 
 def squared_error(predictions: Any, targets: Any = None) -> Any:
     """The squared error of each element: ``(predictions - targets)**2``.

@@ -9,6 +9,8 @@ from tvmfun.errors import ShapeError
 from tvmfun.nn.functional import sigmoid, softmax
 from tvmfun.nn.losses.arguments import Axes, Reduction, floats, reduced, same_shape
 
+__all__ = ["binary_dice_loss", "dice_loss", "multiclass_generalized_dice_loss"]
+
 
 def dice_loss(
     predictions: Any,
