@@ -11,6 +11,7 @@ from tvmfun import _tvm, errors, tree  # noqa: F401  # TVM comes first
 from tvmfun import flatten_util as flatten_util
 from tvmfun import image as image
 from tvmfun import lax as lax
+from tvmfun import nn as nn
 from tvmfun import numpy as numpy
 from tvmfun import ops as ops
 from tvmfun import random as random
@@ -30,7 +31,6 @@ from tvmfun.execute import (
     device_put,
     typeof,
 )
-from tvmfun.interop import relax as _relax  # noqa: F401  # Program.from_relax asks it
 from tvmfun.jit import eval_shape, jit
 from tvmfun.names import missing as _missing
 from tvmfun.runtime import (

@@ -15,7 +15,7 @@ from tvm.sym import Analyzer
 
 import tvmfun
 from tvmfun import Dim, ShapeDtype
-from tvmfun.core import dims
+from tvmfun.core import dims, expressions
 from tvmfun.errors import ArgumentError, DimensionError, ShapeError
 from tvmfun.lower.tir.build import substitute
 
@@ -63,10 +63,10 @@ def test_equal_polynomials_are_equal(x, y, z):
 def test_expressions_of_tvm_read_back_and_have_the_same_value(size, values):
     assume(isinstance(size, Dim))
     for dtype in ("int32", "int64"):
-        expression = dims.expr(size, dtype)
+        expression = expressions.of_size(size, dtype)
         assert str(expression.ty) == dtype
-        assert dims.of_expr(expression) == size
-        known = {dims.expr(Dim(n, *b), dtype): tirx.const(values[n], dtype) for n, b in BOUNDS.items()}
+        assert expressions.to_size(expression) == size
+        known = {expressions.of_size(Dim(n, *b), dtype): tirx.const(values[n], dtype) for n, b in BOUNDS.items()}
         number = Analyzer().simplify(substitute(expression, known))
         assert int(number) == dims.at(size, values)
 
@@ -229,9 +229,9 @@ def test_sizes_in_expressions_of_tvm():
     assert isinstance(i < A, ir.Expr) and isinstance(i <= A, ir.Expr)
     wide = tirx.Var("j", "int64")
     assert str((wide * A).ty) == "int64"
-    with pytest.raises(ShapeError, match="no size"):
-        dims.of_expr(tirx.Var("unknown", "int32"))
-    assert dims.of_expr(relax.Var("n", ir.PrimType("int64")), foreign=True) == Dim("n")
+    with pytest.raises(ShapeError, match="not a size"):
+        expressions.to_size(tirx.Var("unknown", "int32"))
+    assert expressions.to_size(relax.Var("n", ir.PrimType("int64")), foreign=True) == Dim("n")
 
 
 @given(st.integers(1, 9))

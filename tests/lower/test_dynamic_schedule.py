@@ -10,7 +10,7 @@ from tvm import te, tirx
 
 import tvmfun
 from tvmfun import Dim, ShapeDtype
-from tvmfun.core import dims
+from tvmfun.core import dims, expressions
 from tvmfun.lower.fusion.fuse import fuse
 from tvmfun.lower.fusion.kernel import prim_func
 from tvmfun.lower.schedule.cpu.rules import RULE, schedule
@@ -37,8 +37,8 @@ class Kernel:
 
     def __init__(self, inputs: list, output: te.Tensor, target: str = "host") -> None:
         self.output = output
-        self.sizes = dims.names(*(tuple(map(dims.of_expr, tensor.shape)) for tensor in (*inputs, output)))
-        func = te.create_prim_func([*inputs, *map(dims.expr, self.sizes.values()), output])
+        self.sizes = dims.names(*(tuple(map(expressions.to_size, tensor.shape)) for tensor in (*inputs, output)))
+        func = te.create_prim_func([*inputs, *map(expressions.of_size, self.sizes.values()), output])
         where = tvm.target.Target(TARGETS[target])
         self.func = schedule(func, where)
         self.rule = self.func.attrs[RULE]
@@ -47,7 +47,7 @@ class Kernel:
             self.run = tvm.compile(tvm.IRModule({"main": self.func}), target=where)["main"]
 
     def __call__(self, *arrays: np.ndarray, **sizes: int) -> np.ndarray:
-        shape = [dims.at(dims.of_expr(size), sizes) for size in self.output.shape]
+        shape = [dims.at(expressions.to_size(size), sizes) for size in self.output.shape]
         # Wrong stores must show, so the output starts out as something unlikely.
         out = tvm.runtime.tensor(np.full(shape, 77).astype(str(self.output.dtype)))
         self.run(*map(tvm.runtime.tensor, arrays), *(sizes[name] for name in self.sizes), out)

@@ -1,11 +1,11 @@
 """Dynamic sizes: a ``Dim`` stands for the size of an axis that is known only when a compiled function is called.
 
-A Dim is a polynomial with integer coefficients in named sizes and in quotients ``p // q`` that do not come out
-even. Polynomials have one form, so equal sizes compare equal, and 4 times ``b`` elements fill ``(b, 2, 2)``. Where
+A Dim is a polynomial with integer coefficients in named sizes and in quotients ``p // q`` that have a remainder.
+Polynomials have one form, so equal sizes compare equal, and 4 times ``b`` elements fill ``(b, 2, 2)``. Where
 a size has to be compared (``b < 3``), the bounds of the named sizes decide, or an error says that they do not.
 
-In kernels a Dim is a TIR expression in int32 variables, in Relax one in int64 variables; TVM's functions take a
-Dim wherever they take an expression.
+In kernels and in Relax a Dim is an expression of TVM (``core/expressions.py``); TVM's functions take a Dim wherever
+they take an expression.
 """
 
 from __future__ import annotations
@@ -14,45 +14,19 @@ import math
 import operator
 from bisect import bisect_left
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from functools import lru_cache, reduce
-from threading import Lock
-from typing import Any, NamedTuple
+from functools import reduce
+from typing import Any
 
 import numpy as np
-from tvm import ir, tirx
+from tvm import ir
 
+from tvmfun.core import polynomial as polynomials
+from tvmfun.core.polynomial import Name, Polynomial, constant, of_atom
 from tvmfun.core.source import raised_at, user_line
 from tvmfun.errors import ArgumentError, DimensionError, ShapeError
 
-# What a size is taken for where only speed depends on it.
+# The value of a size where only speed depends on it.
 _TYPICAL = 64
-
-
-class _Name(NamedTuple):
-    """A named size and its bounds; ``high`` is infinite if there is none."""
-
-    name: str
-    low: int
-    high: float
-
-    def __str__(self) -> str:
-        return self.name
-
-
-class _Quotient(NamedTuple):
-    """The integer part of a division that does not come out even."""
-
-    dividend: Dim
-    divisor: Any
-
-    def __str__(self) -> str:
-        return " // ".join(str(part) if str(part).isalnum() else f"({part})" for part in self)
-
-
-_Atom = _Name | _Quotient
-# A product of atoms, sorted; the empty one is 1.
-_Monomial = tuple[_Atom, ...]
-_Terms = dict[_Monomial, int]
 
 
 class Dim:
@@ -76,10 +50,10 @@ class Dim:
     (True, False)
     """
 
-    __slots__ = ("_hash", "_terms")
+    __slots__ = ("_hash", "polynomial")
     # NumPy's scalars leave arithmetic with a Dim to the Dim.
     __array_ufunc__ = None
-    _terms: _Terms
+    polynomial: Polynomial
     _hash: int
 
     def __new__(cls, name: str, min: int = 1, max: int | None = None) -> Dim:
@@ -89,55 +63,45 @@ class Dim:
         high = math.inf if max is None else max
         if not 0 <= min <= high:
             raise ArgumentError("Dim", "the bounds must be 0 <= min <= max", got=f"min={min}, max={max}")
-        return _of_atom(_Name(name, min, high))
+        return _dim(of_atom(Name(name, min, high)))
 
-    # -- what it is --------------------------------------------------------------------------------------------
+    # -- properties ---------------------------------------------------------------------------------------------
 
     @property
     def name(self) -> str | None:
         """Its name, or None if it is computed."""
-        atom = self._atom()
-        return atom.name if isinstance(atom, _Name) else None
-
-    def _atom(self) -> _Atom | None:
-        ((monomial, factor), *rest) = self._terms.items()
-        return monomial[0] if not rest and factor == 1 and len(monomial) == 1 else None
+        atom = polynomials.as_atom(self.polynomial)
+        return atom.name if isinstance(atom, Name) else None
 
     @property
     def bounds(self) -> tuple[float, float]:
-        """The smallest and the largest value it may have, as far as that is easy to see."""
-        return _lower(self), -_lower(-self)
+        """Conservative bounds: the smallest and the largest value it may have."""
+        return polynomials.bounds(self.polynomial)
 
     def __eq__(self, other: object) -> bool:
         if isinstance(other, Dim):
-            return self._terms == other._terms
+            return self.polynomial == other.polynomial
         return False if _is_int(other) else NotImplemented
 
     def __hash__(self) -> int:
         return self._hash
 
     def __reduce__(self) -> tuple:
-        return _polynomial, (self._terms,)
+        return of_polynomial, (self.polynomial,)
 
     def __str__(self) -> str:
-        text = ""
-        for monomial, factor in self._terms.items():
-            sign = (" - " if factor < 0 else " + ") if text else ("-" if factor < 0 else "")
-            parts = [*([] if abs(factor) == 1 and monomial else [str(abs(factor))]), *map(str, monomial)]
-            bare = len(parts) == 1 and sign != "-"
-            text += sign + "*".join(part if bare or " " not in part else f"({part})" for part in parts)
-        return text
+        return polynomials.text(self.polynomial)
 
     __repr__ = __str__
 
-    # -- arithmetic: that of integers with integers and Dims, that of an array with other numbers ---------------
+    # -- arithmetic: with integers and Dims it is exact; with other numbers the result is an array ---------------
 
-    def _combine(self, other: Any, of_numbers: Callable, of_terms: Callable, swapped: bool) -> Any:
+    def _combine(self, other: Any, of_numbers: Callable, of_polynomials: Callable, swapped: bool) -> Any:
         if isinstance(other, Dim) or _is_int(other):
-            left, right = _terms_of(self), _terms_of(other)
-            return _polynomial(of_terms(right, left) if swapped else of_terms(left, right))
+            left, right = self.polynomial, _polynomial_of(other)
+            return of_polynomial(of_polynomials(right, left) if swapped else of_polynomials(left, right))
         if isinstance(other, ir.Expr):
-            mine = scalar(self, str(other.ty))
+            mine = self._scalar(str(other.ty))
             return of_numbers(other, mine) if swapped else of_numbers(mine, other)
         if isinstance(other, float | np.floating):
             return self._as_number(other, of_numbers, swapped)
@@ -151,22 +115,22 @@ class Dim:
         return operation(other, value) if swapped else operation(value, other)
 
     def __add__(self, other: Any) -> Any:
-        return self._combine(other, operator.add, _add, swapped=False)
+        return self._combine(other, operator.add, polynomials.add, swapped=False)
 
     def __radd__(self, other: Any) -> Any:
-        return self._combine(other, operator.add, _add, swapped=True)
+        return self._combine(other, operator.add, polynomials.add, swapped=True)
 
     def __sub__(self, other: Any) -> Any:
-        return self._combine(other, operator.sub, _subtract, swapped=False)
+        return self._combine(other, operator.sub, polynomials.subtract, swapped=False)
 
     def __rsub__(self, other: Any) -> Any:
-        return self._combine(other, operator.sub, _subtract, swapped=True)
+        return self._combine(other, operator.sub, polynomials.subtract, swapped=True)
 
     def __mul__(self, other: Any) -> Any:
-        return self._combine(other, operator.mul, _multiply, swapped=False)
+        return self._combine(other, operator.mul, polynomials.multiply, swapped=False)
 
     def __rmul__(self, other: Any) -> Any:
-        return self._combine(other, operator.mul, _multiply, swapped=True)
+        return self._combine(other, operator.mul, polynomials.multiply, swapped=True)
 
     def __floordiv__(self, other: Any) -> Any:
         return self._combine(other, operator.floordiv, _divide, swapped=False)
@@ -222,7 +186,7 @@ class Dim:
 
     def _compare(self, other: Any, holds: Callable, sign: str) -> Any:
         if isinstance(other, ir.Expr):
-            return holds(scalar(self, str(other.ty)), other)
+            return holds(self._scalar(str(other.ty)), other)
         if not isinstance(other, Dim | int | float | np.number):
             return NotImplemented
         found = _decide(self, other, holds)
@@ -250,188 +214,57 @@ class Dim:
         hint = f"a static size, or tvmfun.numpy.asarray({self}) to compute with it"
         return _unknown(f"{self} is known at call time only, and Python needs {what}", (self,), hint)
 
+    # -- in TVM ------------------------------------------------------------------------------------------------
+
+    def _scalar(self, dtype: str) -> Any:
+        from tvmfun.core import expressions
+
+        return expressions.scalar(self, dtype)
+
     def __tvm_ffi_object__(self) -> ir.Expr:
-        return expr(self)
+        from tvmfun.core import expressions
 
-
-# -- polynomials -----------------------------------------------------------------------------------------------------
+        return expressions.of_size(self)
 
 
 def _is_int(value: Any) -> bool:
     return isinstance(value, int | np.integer)
 
 
-def _of_atom(atom: _Atom) -> Dim:
-    return _polynomial({(atom,): 1})
+def of_polynomial(polynomial: Polynomial) -> Any:
+    """The size with the value of a polynomial: an integer or a Dim."""
+    number = polynomials.as_integer(polynomial)
+    return _dim(polynomial) if number is None else number
 
 
-def _polynomial(terms: _Terms) -> Any:
-    """A number, or a Dim in its one form: the terms of higher degree first."""
-    kept = sorted(((m, c) for m, c in terms.items() if c), key=lambda term: _order(term[0]))
-    if not kept or (len(kept) == 1 and not kept[0][0]):
-        return kept[0][1] if kept else 0
+def _dim(polynomial: Polynomial) -> Dim:
     result = object.__new__(Dim)
-    result._terms = dict(kept)
-    result._hash = hash(tuple(kept))
+    result.polynomial = polynomial
+    result._hash = hash(polynomial)
     return result
 
 
-def _order(monomial: _Monomial) -> tuple:
-    return -len(monomial), [(isinstance(atom, _Quotient), str(atom)) for atom in monomial]
+def _polynomial_of(size: Any) -> Polynomial:
+    return size.polynomial if isinstance(size, Dim) else constant(size)
 
 
-def _terms_of(value: Any) -> _Terms:
-    return value._terms if isinstance(value, Dim) else {(): int(value)}
+def _divide(left: Polynomial, right: Polynomial) -> Polynomial:
+    _check_divisor(right)
+    return polynomials.divide(left, right)
 
 
-def _add(left: _Terms, right: _Terms) -> _Terms:
-    return {m: left.get(m, 0) + right.get(m, 0) for m in {**left, **right}}
+def _remainder(left: Polynomial, right: Polynomial) -> Polynomial:
+    _check_divisor(right)
+    return polynomials.remainder(left, right)
 
 
-def _scaled(terms: _Terms, factor: int) -> _Terms:
-    return {monomial: factor * c for monomial, c in terms.items()}
-
-
-def _subtract(left: _Terms, right: _Terms) -> _Terms:
-    return _add(left, _scaled(right, -1))
-
-
-def _multiply(left: _Terms, right: _Terms) -> _Terms:
-    result: _Terms = {}
-    for m, c in left.items():
-        for n, d in right.items():
-            monomial = tuple(sorted((*m, *n), key=str))
-            result[monomial] = result.get(monomial, 0) + c * d
-    return result
-
-
-def _divide(left: _Terms, right: _Terms) -> _Terms:
-    """The integer part of the quotient: what comes out even, and an atom for the rest."""
-    divisor = _polynomial(right)
-    if _is_int(divisor):
-        if not divisor:
-            raise ZeroDivisionError("integer division or modulo by zero")
-        if divisor < 0:
-            return _divide(_scaled(left, -1), {(): -divisor})
-        left = _terms_of(_polynomial(left))
-        lead = next(iter(left.values()))
-        if lead < 0 and 2 * (lead % divisor) > divisor:  # -x // q with small numbers: -((x + q - 1) // q)
-            return _scaled(_divide(_add(_scaled(left, -1), {(): divisor - 1}), right), -1)
-        even = {m: c // divisor for m, c in left.items()}
-        rest = _polynomial({m: c % divisor for m, c in left.items()})
-        common = math.gcd(divisor, *_terms_of(rest).values())
-        rest = _polynomial({m: c // common for m, c in _terms_of(rest).items()})
-        return _add(even, _terms_of(_quotient(rest, divisor // common)))
-    if not divisor >= 1:
+def _check_divisor(divisor: Polynomial) -> None:
+    """Raises unless a divisor is a number or always positive."""
+    if polynomials.as_integer(divisor) is None and not of_polynomial(divisor) >= 1:
         raise ZeroDivisionError("integer division or modulo by zero")
-    even, rest = _long_division(left, right)
-    return _add(even, _terms_of(_quotient(_polynomial(rest), divisor)))
-
-
-def _long_division(left: _Terms, right: _Terms) -> tuple[_Terms, _Terms]:
-    """Quotient and remainder of polynomials, as far as leading terms divide."""
-    lead, factor = next(iter(right.items()))
-    quotient: _Terms = {}
-    while left:
-        for monomial, c in _terms_of(_polynomial(left)).items():
-            missing = _without(monomial, lead)
-            if missing is not None and c % factor == 0:
-                step = {missing: c // factor}
-                quotient = _add(quotient, step)
-                left = _subtract(left, _multiply(step, right))
-                break
-        else:
-            break
-        left = {m: c for m, c in left.items() if c}
-    return quotient, left
-
-
-def _without(monomial: _Monomial, part: _Monomial) -> _Monomial | None:
-    """The monomial divided by another one, or None if that does not come out even."""
-    rest = list(monomial)
-    for atom in part:
-        if atom not in rest:
-            return None
-        rest.remove(atom)
-    return tuple(rest)
-
-
-def _quotient(dividend: Any, divisor: Any) -> Any:
-    """``dividend // divisor`` of which nothing comes out even."""
-    if _is_int(dividend) and _is_int(divisor):
-        return dividend // divisor
-    if _is_int(dividend) and not dividend:
-        return 0
-    for result in (0, -1):
-        if always_le(result * divisor, dividend) and always_le(dividend + 1, (result + 1) * divisor):
-            return result
-    return _of_atom(_Quotient(dividend, divisor))
-
-
-def _remainder(left: _Terms, right: _Terms) -> _Terms:
-    return _subtract(left, _multiply(right, _terms_of(_polynomial(_divide(left, right)))))
 
 
 # -- bounds ----------------------------------------------------------------------------------------------------------
-
-
-@lru_cache(maxsize=1 << 14)
-def _lower(size: Any) -> float:
-    """A number that a size is never below."""
-    terms = _terms_of(size)
-    best = _sum_of_bounds(_from_lowest(terms))
-    for monomial, factor in terms.items():
-        # (p - q + 1) / q <= p // q <= p / q, which lets p cancel against other terms.
-        if len(monomial) == 1 and isinstance(monomial[0], _Quotient) and _is_int(monomial[0].divisor):
-            dividend, divisor = monomial[0]
-            p = dividend if factor < 0 else dividend - (divisor - 1)
-            low = _lower((size - _polynomial({monomial: factor})) * divisor + p * factor)
-            best = max(best, low if math.isinf(low) else -(-int(low) // divisor))
-    return best
-
-
-def _from_lowest(terms: _Terms) -> _Terms:
-    """The polynomial in how much each named size exceeds its minimum."""
-    shifts = {}
-    for atom in {atom for monomial in terms for atom in monomial if isinstance(atom, _Name) and atom.low}:
-        excess = {(_Name(atom.name, 0, atom.high - atom.low),): 1}
-        shifts[atom] = _add(excess, {(): atom.low})
-    if not shifts:
-        return terms
-    result: _Terms = {}
-    for monomial, factor in terms.items():
-        product: _Terms = {(): factor}
-        for atom in monomial:
-            product = _multiply(product, shifts.get(atom, {(atom,): 1}))
-        result = _add(result, product)
-    return {m: c for m, c in result.items() if c}
-
-
-def _sum_of_bounds(terms: _Terms) -> float:
-    total: float = 0
-    for monomial, factor in terms.items():
-        low, high = reduce(_times, map(_interval, monomial), (1, 1))
-        total += factor * (low if factor > 0 else high)
-    return total
-
-
-def _interval(atom: _Atom) -> tuple[float, float]:
-    if isinstance(atom, _Name):
-        return atom.low, atom.high
-    (low, high), (least, most) = (bounds(part) for part in atom)
-    ends = [_floor(end, divisor) for end in (low, high) for divisor in (least, most)]
-    return min(ends), max(ends)
-
-
-def _floor(a: float, b: float) -> float:
-    if math.isinf(a):
-        return a
-    return (0 if a >= 0 else -1) if math.isinf(b) else a // b
-
-
-def _times(left: tuple[float, float], right: tuple[float, float]) -> tuple[float, float]:
-    ends = [0 if not a or not b else a * b for a in left for b in right]
-    return min(ends), max(ends)
 
 
 def bounds(size: Any) -> tuple[float, float]:
@@ -465,10 +298,10 @@ def minimum(a: Any, b: Any) -> Any:
 
 def _bound_that_decides(left: Any, right: Any, holds: Callable) -> str:
     """A minimum for one of the names that would decide a comparison, as a hint."""
-    for atom in sorted(_atoms((left, right))):
+    for atom in sorted(_names_in((left, right))):
 
-        def decides(least: int, atom: _Name = atom) -> bool:
-            known = {atom.name: _of_atom(_Name(atom.name, least, atom.high))}
+        def decides(least: int, atom: Name = atom) -> bool:
+            known = {atom.name: _dim(of_atom(Name(atom.name, least, atom.high)))}
             return _decide(at(left, known), at(right, known), holds) is not None
 
         enough = bisect_left(range(1 << 20), True, lo=atom.low, key=decides)
@@ -484,7 +317,7 @@ def _unknown(what: str, values: tuple, hint: str) -> DimensionError:
 
 def blamed(where: str, what: str, values: tuple, line: str, hint: str) -> DimensionError:
     """An error about the sizes in ``values``, at a line of the user."""
-    names = " and ".join(f"{atom}, {described(atom)}" for atom in sorted(_atoms(values)))
+    names = " and ".join(f"{atom}, {described(atom)}" for atom in sorted(_names_in(values)))
     error = DimensionError(where, what, got=f"{names} at {line}" if line else names, hint=hint)
     error.values = values
     return error
@@ -497,7 +330,7 @@ def blame_op(error: DimensionError, op: str, line: str = "") -> DimensionError:
 
 def explained(error: Any, shapes: tuple) -> Any:
     """An error of a function that has dynamic sizes: what they are, and the line of the user that it came from."""
-    atoms = sorted(_atoms(shapes))
+    atoms = sorted(_names_in(shapes))
     if not atoms or isinstance(error, DimensionError) or hasattr(error, "explained"):
         return error
     line = raised_at(error)
@@ -508,7 +341,7 @@ def explained(error: Any, shapes: tuple) -> Any:
     return result.with_traceback(error.__traceback__)
 
 
-def described(atom: _Name) -> str:
+def described(atom: Name) -> str:
     """What a named size is, in words."""
     limit = f"at least {atom.low}" if math.isinf(atom.high) else f"{atom.low} to {atom.high}"
     return f"a dynamic size of {limit}"
@@ -547,13 +380,8 @@ def _leaves(value: Any) -> Iterator[Dim]:
         yield from value.sizes.values()
 
 
-def _atoms(value: Any) -> set[_Name]:
-    found: set[_Name] = set()
-    for dim in _leaves(value):
-        for monomial in dim._terms:
-            for atom in monomial:
-                found |= {atom} if isinstance(atom, _Name) else _atoms(tuple(atom))
-    return found
+def _names_in(value: Any) -> set[Name]:
+    return set().union(*(polynomials.atoms(dim.polynomial) for dim in _leaves(value)))
 
 
 def names(*values: Any) -> dict[str, Dim]:
@@ -562,26 +390,26 @@ def names(*values: Any) -> dict[str, Dim]:
     Raises:
         ArgumentError: if a name occurs with different bounds.
     """
-    found: dict[str, _Name] = {}
-    for atom in sorted(_atoms(values)):
+    found: dict[str, Name] = {}
+    for atom in sorted(_names_in(values)):
         if found.setdefault(atom.name, atom) != atom:
             both = f"{atom} as {described(found[atom.name])} and as {described(atom)}"
             raise ArgumentError("Dim", "a name must have the same bounds everywhere", got=both)
-    return {name: _of_atom(atom) for name, atom in found.items()}
+    return {name: _dim(of_atom(atom)) for name, atom in found.items()}
 
 
 def linear(size: Any) -> tuple[str, int, int] | None:
     """The name, the factor and the term of a size like ``4*b + 1``, which tells ``b``."""
     if not isinstance(size, Dim):
         return None
-    ((monomial, factor), *rest) = size._terms.items()
-    plain = len(monomial) == 1 and isinstance(monomial[0], _Name) and factor > 0
+    (monomial, factor), *rest = size.polynomial
+    plain = len(monomial) == 1 and isinstance(monomial[0], Name) and factor > 0
     if not plain or any(other for other, _ in rest):
         return None
     return monomial[0].name, factor, rest[0][1] if rest else 0
 
 
-def told_by(size: Dim, value: Any) -> Any:
+def solve_linear(size: Dim, value: Any) -> Any:
     """The named size for which a size like ``4*b + 1`` has the given value; less the remainder if there is none."""
     _, factor, term = linear(size)  # type: ignore[misc]
     return (value - term) // factor
@@ -599,7 +427,7 @@ def known(shapes: Iterable[tuple]) -> dict[str, Dim]:
 
 def bounds_text(sizes: Iterable[Dim]) -> str:
     """The bounds of named sizes that are not the usual ones, as text."""
-    atoms = [atom for atom in sorted(_atoms(tuple(sizes))) if (atom.low, atom.high) != (1, math.inf)]
+    atoms = [atom for atom in sorted(_names_in(tuple(sizes))) if (atom.low, atom.high) != (1, math.inf)]
     limits = [f"{a.low} <= {a.name}" + ("" if math.isinf(a.high) else f" <= {a.high}") for a in atoms]
     return f" where {', '.join(limits)}" if limits else ""
 
@@ -622,20 +450,21 @@ def at(value: Any, sizes: Mapping[str, Any]) -> Any:
     if not isinstance(value, Dim):
         return value
     total: Any = 0
-    for monomial, factor in value._terms.items():
+    for monomial, factor in value.polynomial:
         product: Any = factor
         for atom in monomial:
-            if isinstance(atom, _Name):
-                product = product * sizes.get(atom.name, _of_atom(atom))
+            if isinstance(atom, Name):
+                product = product * sizes.get(atom.name, _dim(of_atom(atom)))
             else:
-                product = product * (at(atom.dividend, sizes) // at(atom.divisor, sizes))
+                dividend, divisor = (at(of_polynomial(side), sizes) for side in atom)
+                product = product * (dividend // divisor)
         total = total + product
     return total
 
 
 def typical(value: Any) -> Any:
     """A number to take a size for where only speed depends on it."""
-    chosen = {atom.name: int(min(max(_TYPICAL, atom.low), atom.high)) for atom in _atoms((value,))}
+    chosen = {atom.name: int(min(max(_TYPICAL, atom.low), atom.high)) for atom in _names_in((value,))}
     return at(value, chosen)
 
 
@@ -664,7 +493,7 @@ def solve(
         form = linear(pattern)
         if form is None or form[0] in found:
             continue
-        (atom,), (name, factor, term) = _atoms(pattern), form
+        (atom,), (name, factor, term) = _names_in(pattern), form
         value, rest = divmod(got - term, factor)
         if rest != 0:
             raise ShapeError(where, f"{axis.format(place(i))} must be {pattern} for an integer {name}", got=str(got))
@@ -682,88 +511,6 @@ def solve(
             what = f"{axis.format(place(i))} must be {pattern} with {because}"
             raise ShapeError(where, what, got=str(got), hint="equal sizes")
     return values
-
-
-# -- TVM -------------------------------------------------------------------------------------------------------------
-
-_VARIABLES: dict[tuple[_Name, str], ir.Var] = {}
-_NAME_OF: dict[ir.Var, _Name] = {}
-_LOCK = Lock()
-
-
-def _variable(atom: _Name, dtype: str) -> ir.Var:
-    """The one variable that stands for a named size."""
-    with _LOCK:
-        if (atom, dtype) not in _VARIABLES:
-            _VARIABLES[atom, dtype] = var = ir.Var(atom.name, ir.PrimType(dtype))
-            _NAME_OF[var] = atom
-        return _VARIABLES[atom, dtype]
-
-
-def expr(value: Any, dtype: str = "int32") -> Any:
-    """A size as an expression of TVM: int32 in kernels, int64 in Relax; an integer stays what it is."""
-    if not isinstance(value, Dim):
-        return value
-    total = None
-    for monomial, factor in sorted(value._terms.items(), key=lambda term: term[1] < 0):
-        product = None if abs(factor) == 1 and monomial else tirx.const(abs(factor), dtype)
-        for atom in monomial:
-            if isinstance(atom, _Name):
-                part = _variable(atom, dtype)
-            else:
-                part = tirx.floordiv(*(_constant(expr(side, dtype), dtype) for side in atom))
-            product = part if product is None else product * part
-        if total is None:
-            total = product if factor > 0 else product * tirx.const(-1, dtype)  # type: ignore[operator]
-        else:
-            total = total + product if factor > 0 else total - product  # type: ignore[reportOperatorIssue]
-    return total
-
-
-def scalar(value: Any, dtype: str) -> Any:
-    """A size as a scalar of any dtype in a kernel."""
-    if not isinstance(value, Dim):
-        return tirx.const(value, dtype)
-    return expr(value) if dtype == "int32" else tirx.Cast(dtype, expr(value))
-
-
-def _constant(value: Any, dtype: str) -> Any:
-    return tirx.const(value, dtype) if isinstance(value, int) else value
-
-
-def of_expr(value: Any, foreign: bool = False) -> Any:
-    """The size that an expression of TVM stands for; the inverse of :func:`expr`.
-
-    Args:
-        value: the expression.
-        foreign: whether variables that others made are sizes, too.
-
-    Raises:
-        ShapeError: if it is no arithmetic on sizes.
-    """
-    if isinstance(value, tirx.IntImm):
-        return int(value)
-    if isinstance(value, ir.Var):
-        atom = _NAME_OF.get(value)
-        if atom is None and foreign:
-            atom = _Name(value.name, 1, math.inf)
-        if atom is not None:
-            return _of_atom(atom)
-    if isinstance(value, tirx.Cast):
-        return of_expr(value.value, foreign)
-    operation = _OPERATIONS.get(type(value))
-    if operation is None:
-        raise ShapeError("Dim", "the expression is no size", got=str(value))
-    return operation(of_expr(value.a, foreign), of_expr(value.b, foreign))
-
-
-_OPERATIONS: dict[type, Callable] = {
-    tirx.Add: operator.add,
-    tirx.Sub: operator.sub,
-    tirx.Mul: operator.mul,
-    tirx.FloorDiv: operator.floordiv,
-    tirx.FloorMod: operator.mod,
-}
 
 
 def as_array(size: Dim) -> Any:

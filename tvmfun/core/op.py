@@ -11,19 +11,15 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
-import tvm
-import tvm.te
-import tvm_ffi
-from tvm import relax
-from tvm.ir import _ffi_api as _ir_ffi
 
-from tvmfun import dtypes
-from tvmfun.core import dims
 from tvmfun.core.array import Array, ShapeDtype
 from tvmfun.errors import ProgramError
+
+if TYPE_CHECKING:
+    from tvmfun.core.relax import Spelling
 
 #: A derivative rule with respect to one argument: ``(g, out, *args, **params) -> cotangent``. For an op with
 #: several results ``g`` and ``out`` are tuples.
@@ -77,21 +73,6 @@ Kind = Literal["pointwise", "injective", "reduction", "contraction", "opaque", "
 Precision = Literal["low", "summing", "high", "either"]
 
 
-@dataclass(frozen=True)
-class Spelling:
-    """How an op is written in Relax: the operator's name and the way its arguments are laid out.
-
-    Args:
-        name: the Relax operator, e.g. ``"relax.sum"``.
-        write: ``(exprs, params) -> call``.
-        read: ``call -> (exprs, params)``, its inverse; None for a call of the operator that the op does not describe.
-    """
-
-    name: str
-    write: Callable[[Sequence[relax.Expr], dict], relax.Call]
-    read: Callable[[relax.Call], tuple[list[relax.Expr], dict] | None]
-
-
 @dataclass(frozen=True, eq=False)
 class Op:
     """The record of one op.
@@ -107,7 +88,7 @@ class Op:
             **params) -> tensor``.
         vjp: one derivative rule per argument (``None``: the derivative is 0), or one rule with a leading
             ``argnum`` for ops with any number of arguments; ``None`` if there is no derivative.
-        spelling: how Relax writes it; by default an operator ``tvmfun.<name>`` with the params as attributes.
+        spelling: how Relax writes it; None for an operator ``tvmfun.<name>`` with the params as attributes.
         inexpensive: whether fusion may compute an element more than once to save a trip through memory; or the dtypes
             of results of which it may.
         batch: the batching rule; ``None`` if it has none.
@@ -129,7 +110,7 @@ class Op:
     shape: Callable[..., ShapeDtype | tuple[ShapeDtype, ...]]
     compute: Callable[..., Any]
     vjp: tuple[VjpRule | None, ...] | VjpRule | None = None
-    spelling: Spelling = None  # type: ignore[assignment]  # filled in below
+    spelling: Spelling | None = None
     inexpensive: bool | tuple[np.dtype, ...] = True
     batch: BatchRule | None = None
     simplify: SimplifyRule | None = None
@@ -147,8 +128,6 @@ class Op:
             object.__setattr__(self, "precision", self._usual_precision())
         if self.flops is None:
             object.__setattr__(self, "flops", _USUAL_FLOPS.get(self.kind, nothing))
-        if self.spelling is None:
-            object.__setattr__(self, "spelling", own_spelling(f"tvmfun.{self.name}"))
 
     def is_inexpensive(self, dtype: np.dtype) -> bool:
         """Whether fusion may compute an element of a result of this dtype more than once."""
@@ -187,7 +166,6 @@ _USUAL_FLOPS: dict[Kind, FlopsRule] = {
 
 #: Every op by name.
 REGISTRY: dict[str, Op] = {}
-_BY_RELAX_NAME: dict[str, Op] = {}
 
 _bind: Callable[[Op, tuple, dict], Any]
 
@@ -202,115 +180,5 @@ def register(op: Op) -> Op:
     """Adds a record to the registry and returns it."""
     if op.name in REGISTRY:
         raise ProgramError("register", "an op of this name exists already", got=op.name)
-    if op.spelling.name.startswith("tvmfun."):
-        _register_relax_operator(op)
     REGISTRY[op.name] = op
-    _BY_RELAX_NAME[op.spelling.name] = op
     return op
-
-
-def of_call(call: relax.Call) -> Op | None:
-    """The record of the operator that a Relax call applies, or None."""
-    return _BY_RELAX_NAME.get(getattr(call.op, "name", ""))
-
-
-def own_spelling(name: str) -> Spelling:
-    """The spelling of operators that Relax does not have: arguments as they are, params as attributes."""
-
-    def write(exprs: Sequence[relax.Expr], params: dict) -> relax.Call:
-        attrs = {key: _attribute(value) for key, value in params.items()}
-        attrs = tvm.ir.make_node("ir.DictAttrs", **attrs) if attrs else None
-        return relax.Call(tvm.ir.Op.get(name), list(exprs), attrs)
-
-    def read(call: relax.Call) -> tuple[list[relax.Expr], dict]:
-        attrs = call.attrs
-        return list(call.args), {key: plain(attrs[key]) for key in attrs.keys()} if attrs else {}  # noqa: SIM118
-
-    return Spelling(name, write, read)
-
-
-def relax_spelling(name: str, function: Callable[..., relax.Expr], *attrs: str) -> Spelling:
-    """The spelling of a Relax operator whose params are exactly its attributes ``attrs``."""
-
-    def write(exprs: Sequence[relax.Expr], params: dict) -> relax.Call:
-        return function(*exprs, **params)
-
-    def read(call: relax.Call) -> tuple[list[relax.Expr], dict]:
-        return list(call.args), {key: plain(getattr(call.attrs, key)) for key in attrs}
-
-    return Spelling(name, write, read)
-
-
-def _attribute(value: Any) -> Any:
-    """A parameter as a TVM attribute: Programs as Relax functions."""
-    if isinstance(value, tuple):
-        return tuple(map(_attribute, value))
-    return getattr(value, "function", value)
-
-
-_read_function: Callable[[relax.Function], Any]
-
-
-def install_reader(read: Callable[[relax.Function], Any]) -> None:
-    """Sets how a Relax function becomes a Program; called once, by ``core.program``."""
-    global _read_function
-    _read_function = read
-
-
-def plain(value: Any) -> Any:
-    """Turns a TVM attribute value into the plain Python value it stands for."""
-    if isinstance(value, relax.Function):
-        return _read_function(value)
-    if isinstance(value, tvm_ffi.Array | tuple | list):
-        return tuple(map(plain, value))
-    if isinstance(value, tvm.tirx.IntImm | tvm.tirx.FloatImm):
-        return value.value
-    return dims.of_expr(value, foreign=True) if isinstance(value, tvm.ir.Expr) else value
-
-
-def in_relax(params: Any) -> Any:
-    """Parameters with dynamic sizes as the expressions that Relax has for them."""
-    if isinstance(params, dict):
-        return {name: in_relax(value) for name, value in params.items()}
-    return tuple(map(in_relax, params)) if isinstance(params, tuple) else dims.expr(params, "int64")
-
-
-def dtype_name(x: tvm.ir.Expr | tvm.te.Tensor) -> str:
-    """The dtype of a scalar expression or a tensor expression."""
-    return str(x.dtype if isinstance(x, tvm.te.Tensor) else x.ty)
-
-
-def tensor_type(aval: ShapeDtype) -> relax.TensorType:
-    """The Relax type of an array."""
-    return relax.TensorType(in_relax(aval.shape), dtypes.NAMES[aval.dtype])
-
-
-def relax_type(avals: ShapeDtype | tuple[ShapeDtype, ...]) -> relax.Type:
-    """The Relax type of the result of an op; a tuple of one is that one."""
-    if isinstance(avals, tuple) and len(avals) != 1:
-        return relax.TupleType([tensor_type(a) for a in avals])
-    return tensor_type(avals[0] if isinstance(avals, tuple) else avals)
-
-
-def aval_of_type(ty: relax.TensorType) -> ShapeDtype:
-    """The shape and dtype that a Relax type stands for."""
-    if not isinstance(ty, relax.TensorType) or ty.shape is None:
-        raise ProgramError("Program", "only tensors of known shape can be traced", got=str(ty))
-    return ShapeDtype(tuple(plain(size) for size in ty.shape.values), str(ty.dtype.dtype))
-
-
-def _register_relax_operator(op: Op) -> None:
-    # The only use of TVM's private registration call: `tvm.ir.register_op_attr` cannot create an operator.
-    name = op.spelling.name
-    _ir_ffi.RegisterOp(name, f"tvmfun op {op.name}")
-    operator = tvm.ir.Op.get(name)
-    operator.set_num_inputs(-1)
-    operator.set_attr("FPurity", True)
-
-    def infer(call: relax.Call, builder: relax.BlockBuilder) -> relax.Type:
-        described = op.spelling.read(call)
-        assert described is not None, name
-        exprs, params = described
-        return relax_type(op.shape(*(aval_of_type(e.ty) for e in exprs), **params))
-
-    operator.set_attr("FInferType", infer)

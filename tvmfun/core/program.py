@@ -1,8 +1,8 @@
 """``Program``: the one currency between tracing, transforms and lowering.
 
-A Program is a Relax function plus the tree structure of its arguments and results. Transforms read it as a
-list of equations, one per op; ``Program.function`` is the same thing as Relax, and ``Program.from_relax``
-reads Relax functions that were written elsewhere.
+A Program is a list of equations, one per op, and the tree structure of its arguments and results.
+``Program.function`` is the same as a Relax function (``core/relax.py``), and ``Program.from_relax`` reads Relax
+functions that were written elsewhere (``interop/relax``).
 """
 
 from __future__ import annotations
@@ -11,20 +11,21 @@ from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from itertools import count
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
-import tvm
-from tvm import relax
 
 from tvmfun import dtypes, tree
 from tvmfun.core import dims
-from tvmfun.core import op as ops
-from tvmfun.core.array import Array, DeviceArray, ShapeDtype, device_array
+from tvmfun.core.array import Array, ShapeDtype
 from tvmfun.core.dims import Dim
 from tvmfun.core.leaf import abstract
 from tvmfun.core.op import Op
 from tvmfun.errors import DtypeError, ProgramError, ShapeError
+
+if TYPE_CHECKING:
+    import tvm
+    from tvm import relax
 
 
 class Variable:
@@ -76,7 +77,7 @@ class Equation(NamedTuple):
 
 
 class Immutable:
-    """What is its own copy: it never changes, and TVM's objects, which it has, must not be copied."""
+    """Mixin for immutable objects: copying returns the object itself (handles of TVM cannot be copied)."""
 
     def __copy__(self) -> Any:
         return self
@@ -248,69 +249,37 @@ class Program(Immutable):
     @cached_property
     def function(self) -> relax.Function:
         """This Program as a Relax function that takes the inputs and returns the tuple of outputs."""
-        env: dict[Variable, relax.Expr] = {}
-        names = (name for name in _names() if name not in self.sizes)
-        for variable in self.inputs:
-            env[variable] = relax.Var(next(names), ops.tensor_type(variable.aval))
-        parameters = list(env.values())
-        results = set(self.outputs)
+        from tvmfun.core.relax import to_relax
 
-        def expr(atom: Atom) -> relax.Expr:
-            return relax_constant(atom.value) if isinstance(atom, Literal) else env[atom]
-
-        bindings = []
-
-        def bind(value: relax.Expr, ty: relax.Type, kind: type = relax.DataflowVar) -> relax.Var:
-            if value.ty.is_missing():
-                relax.expr._update_type(value, ty)
-            var = kind(next(names), ty)
-            bindings.append(relax.VarBinding(var, value))
-            return var
-
-        for equation in self.equations:
-            params = ops.in_relax(equation.params)
-            call = equation.op.spelling.write([expr(atom) for atom in equation.inputs], params)
-            kinds = [relax.Var if out in results else relax.DataflowVar for out in equation.outputs]
-            types = [ops.tensor_type(out.aval) for out in equation.outputs]
-            if len(types) == 1:
-                env[equation.outputs[0]] = bind(call, types[0], kinds[0])
-                continue
-            packed = bind(call, relax.TupleType(types))
-            for i, (out, ty, kind) in enumerate(zip(equation.outputs, types, kinds, strict=True)):
-                env[out] = bind(relax.TupleGetItem(packed, i), ty, kind)
-        body = relax.Tuple([expr(atom) for atom in self.outputs])
-        blocks = [relax.DataflowBlock(bindings)] if bindings else []
-        sequence = relax.SeqExpr(blocks, body)
-        if sequence.ty.is_missing():
-            relax.expr._update_type(sequence, body.ty)
-        return relax.Function(parameters, sequence, body.ty).with_attr("global_symbol", "main")
+        return to_relax(self)
 
     @property
     def module(self) -> tvm.IRModule:
         """An IRModule whose ``main`` is this Program."""
-        return tvm.IRModule({"main": self.function})
+        from tvmfun.core.relax import to_module
+
+        return to_module(self)
 
     @classmethod
     def from_relax(cls, function: relax.Function, name: str = "main") -> Program:
         """Reads a Relax function as a Program; its arguments become positional.
 
         Raises:
-            ProgramError: if it calls an operator that the registry has no record and ``tvmfun.interop.relax`` no
-                translation of.
+            ProgramError: if it calls an operator that has neither a record in the registry nor a translation in
+                ``tvmfun.interop.relax``.
         """
-        if not isinstance(function, relax.Function):
-            hint = 'module["main"]'
-            raise ProgramError(
-                "Program.from_relax", "it reads a relax.Function", got=type(function).__name__, hint=hint
-            )
-        return _Reader().read(function, name)
+        from tvmfun.interop.relax.reader import read
+
+        return read(function, name)
 
     def verify(self) -> Program:
         """Checks that the Relax view is well formed and that every type is what its op says; returns ``self``.
 
         Raises:
-            ProgramError: if it is not; the message quotes TVM's complaint.
+            ProgramError: if a check fails; the message quotes TVM's complaint.
         """
+        from tvmfun.core.relax import check_well_formed
+
         defined = set(self.inputs)
         for equation in self.equations:
             for atom in equation.inputs:
@@ -322,12 +291,7 @@ class Program(Immutable):
                 if (variable.aval.shape, variable.aval.dtype) != (aval.shape, aval.dtype):
                     raise ProgramError("Program.verify", f"{equation.op} returns {aval}", got=repr(variable.aval))
             defined.update(equation.outputs)
-        try:
-            well_formed = relax.analysis.well_formed(self.module)
-        except tvm.error.InternalError as error:
-            raise ProgramError("Program.verify", "the Relax function is not well formed", got=str(error)) from error
-        if well_formed is False:
-            raise ProgramError("Program.verify", "the Relax function is not well formed")
+        check_well_formed(self)
         return self
 
     # -- text ----------------------------------------------------------------------------------------------
@@ -336,10 +300,10 @@ class Program(Immutable):
     def text(self) -> str:
         """The Program as text: the same for equal Programs, so that it can serve as a cache key."""
         names: dict[Variable, str] = {}
-        fresh = (name for name in _names() if name not in self.sizes)
+        unused = variable_names(self.sizes)
 
         def define(variable: Variable) -> str:
-            names[variable] = next(fresh)
+            names[variable] = next(unused)
             return f"{names[variable]}: {variable.aval}"
 
         def use(atom: Atom) -> str:
@@ -412,170 +376,12 @@ def install_runner(run: Callable[[Program, list], list]) -> None:
     _run = run
 
 
-_translate: Callable[[relax.Call, tuple], Program]
-
-
-def install_translator(translate: Callable[[relax.Call, tuple], Program]) -> None:
-    """Sets how a call of an operator without a record is read; called once, by ``tvmfun.interop.relax``.
-
-    ``translate(call, arguments)`` gets a ``ShapeDtype`` for each array among the arguments, and the others as plain
-    values; it returns a Program of the arrays.
-    """
-    global _translate
-    _translate = translate
-
-
-def _names() -> Iterator[str]:
-    """a, b, ..., z, aa, ab, ..."""
-    for number in count():
+def variable_names(taken: Collection[str]) -> Iterator[str]:
+    """Yields a, b, ..., z, aa, ab, ..., without names that are taken."""
+    for number in count(1):
         name = ""
-        number += 1
         while number:
             number, letter = divmod(number - 1, 26)
             name = chr(97 + letter) + name
-        yield name
-
-
-ops.install_reader(lambda function: Program.from_relax(function))
-
-
-def relax_constant(value: np.generic | np.ndarray) -> relax.Expr:
-    """A Relax constant with the bits of ``value``."""
-    return relax.const(tvm.runtime.tensor(np.asarray(value)), dtypes.NAMES[value.dtype])
-
-
-class _Reader:
-    """Reads a Relax function binding by binding; a branch of it knows the reader of what is around it."""
-
-    def __init__(self, around: _Reader | None = None) -> None:
-        self.around = around
-        self.outer: dict[Variable, Variable] = {}
-        self.env: dict[relax.Var, Any] = {}
-        self.equations: list[Equation] = []
-        self.captured: dict[Variable, DeviceArray] = {}
-
-    def read(self, function: relax.Function, name: str) -> Program:
-        parameters = tuple(self.define(var) for var in function.params)
-        outputs, out_tree = tree.flatten(self.body(function.body))
-        return Program(
-            (*self.captured, *parameters),
-            tuple(self.equations),
-            tuple(outputs),
-            tree.structure((parameters, {})),
-            out_tree,
-            tuple(self.captured.values()),
-            name,
-        )
-
-    def body(self, body: relax.Expr) -> Any:
-        """The value of a function's or a branch's body."""
-        if isinstance(body, relax.SeqExpr):
-            for block in body.blocks:
-                for binding in block.bindings:
-                    self.bind(binding.var, binding.value)
-            body = body.body
-        return self.value(body)
-
-    def branch(self, var: relax.Var, value: relax.If) -> None:
-        """``If`` becomes a switch; what its branches use from outside becomes their arguments."""
-        readers = [_Reader(self), _Reader(self)]
-        bodies = (value.false_branch, value.true_branch)
-        results = [tree.flatten(reader.body(body)) for reader, body in zip(readers, bodies, strict=True)]
-        operands = tuple(dict.fromkeys(outer for reader in readers for outer in reader.outer))
-        programs = []
-        for reader, (outputs, out_tree) in zip(readers, results, strict=True):
-            inputs = tuple(reader.outer.get(outer) or Variable(outer.aval) for outer in operands)
-            in_tree = tree.structure((inputs, {}))
-            programs.append(Program(inputs, tuple(reader.equations), tuple(outputs), in_tree, out_tree, name="branch"))
-        index = Variable(ShapeDtype((), dtypes.int32))
-        condition = self.value(value.cond)
-        self.equations.append(Equation(ops.REGISTRY["astype"], (condition,), {"dtype": "int32"}, (index,)))
-        found = tuple(Variable(aval) for aval in programs[0].out_avals)
-        params = {"branches": tuple(programs)}
-        self.equations.append(Equation(ops.REGISTRY["switch"], (index, *operands), params, found))
-        self.env[var] = tree.unflatten(results[0][1], found)
-
-    def define(self, var: relax.Var) -> Variable:
-        self.env[var] = variable = Variable(ops.aval_of_type(var.ty))
-        return variable
-
-    def bind(self, var: relax.Var, value: relax.Expr) -> None:
-        if isinstance(value, relax.If):
-            self.branch(var, value)
-            return
-        if not isinstance(value, relax.Call):
-            self.env[var] = self.value(value)
-            return
-        if value.op == tvm.ir.Op.get("relax.shape_of"):
-            self.env[var] = self.value(value.args[0]).aval.shape
-            return
-        op = ops.of_call(value)
-        found = op.spelling.read(value) if op is not None else None
-        if found is None:
-            self.translated(var, value)
-            return
-        exprs, params = found
-        inputs = tuple(self.value(expr) for expr in exprs)
-        avals = op.shape(*(atom.aval for atom in inputs), **params)
-        outputs = tuple(map(Variable, avals)) if isinstance(avals, tuple) else (Variable(avals),)
-        self.env[var] = outputs if len(outputs) != 1 else outputs[0]
-        self.equations.append(Equation(op, inputs, params, outputs))
-
-    def translated(self, var: relax.Var, call: relax.Call) -> None:
-        """The equations of a translation in place of the call."""
-        operands: list[Variable] = []
-
-        def abstracted(value: Any) -> Any:
-            if isinstance(value, Variable):
-                operands.append(value)
-                return value.aval
-            if isinstance(value, Literal):
-                return value.value
-            return tuple(map(abstracted, value)) if type(value) is tuple else value
-
-        program = _translate(call, tuple(abstracted(self.value(arg)) for arg in call.args))
-        atoms: dict[Atom, Atom] = {}
-        for variable, array in zip(program.inputs, program.captured, strict=False):
-            atoms[variable] = self.capture(array)
-        atoms.update(zip(program.inputs[len(program.captured) :], operands, strict=True))
-        for equation in program.equations:
-            inputs = tuple(atoms.get(atom, atom) for atom in equation.inputs)
-            self.equations.append(equation._replace(inputs=inputs, source=""))
-        self.env[var] = tree.unflatten(program.out_tree, [atoms.get(atom, atom) for atom in program.outputs])
-
-    def capture(self, array: DeviceArray) -> Variable:
-        """The input for an array that the function holds itself."""
-        if self.around is not None:
-            return self.from_outside(self.around.capture(array))
-        variable = Variable(array.aval)
-        self.captured[variable] = array
-        return variable
-
-    def from_outside(self, value: Any) -> Any:
-        """The values inside a branch for those around it."""
-
-        def enter(atom: Atom) -> Atom:
-            return atom if isinstance(atom, Literal) else self.outer.setdefault(atom, Variable(atom.aval))
-
-        return tuple(map(self.from_outside, value)) if type(value) is tuple else enter(value)
-
-    def value(self, expr: relax.Expr) -> Any:
-        if isinstance(expr, relax.Tuple):
-            return tuple(self.value(field) for field in expr.fields)
-        if isinstance(expr, relax.TupleGetItem):
-            return self.value(expr.tuple_value)[expr.index]
-        if isinstance(expr, tvm.ir.GenericConst):
-            data = expr.value.numpy()
-            if not data.shape:
-                return Literal(data[()])
-            return self.capture(device_array(data))
-        if isinstance(expr, relax.ShapeExpr):
-            return ops.plain(expr.values)
-        if tvm.ir.is_prim_expr(expr):
-            return ops.plain(expr)
-        if expr in self.env:
-            return self.env[expr]
-        if self.around is not None:
-            self.env[expr] = self.from_outside(self.around.value(expr))
-            return self.env[expr]
-        raise ProgramError("Program.from_relax", "the expression is not a binding, tuple or constant", got=str(expr))
+        if name not in taken:
+            yield name

@@ -15,8 +15,8 @@ from tvmfun import dtypes
 from tvmfun.core import dims
 from tvmfun.core.array import ShapeDtype
 from tvmfun.core.dims import Dim
-from tvmfun.core.op import in_relax, tensor_type
-from tvmfun.core.program import Atom, Literal, Program, Variable, relax_constant
+from tvmfun.core.program import Atom, Literal, Program, Variable
+from tvmfun.core.relax import in_relax, relax_constant, tensor_type
 from tvmfun.lower import target as targets
 from tvmfun.lower.codegen import native
 from tvmfun.lower.codegen.memory_plan import Plan, planned
@@ -131,7 +131,7 @@ class _ModuleBuilder:
         known = dims.known(variable.aval.shape for variable in program.inputs)
         forms = {name: size for name, size in known.items() if size.name is None}
         self.axes = {size: Dim(f"{name}_axis", min=0) for name, size in forms.items()}
-        self.sizes = {name: dims.told_by(size, self.axes[size]) for name, size in forms.items()}
+        self.sizes = {name: dims.solve_linear(size, self.axes[size]) for name, size in forms.items()}
 
     def build(self) -> tvm.IRModule:
         parameters = []

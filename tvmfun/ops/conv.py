@@ -15,7 +15,8 @@ from tvm import te, tirx
 from tvmfun import dtypes
 from tvmfun.core import dims
 from tvmfun.core.array import Array, ShapeDtype
-from tvmfun.core.op import Kind, Op, dtype_name, plain, register
+from tvmfun.core.expressions import dtype_name, plain
+from tvmfun.core.op import Kind, Op, register
 from tvmfun.errors import DtypeError, ShapeError
 from tvmfun.ops import pointwise as pw
 from tvmfun.ops import shape as shapes

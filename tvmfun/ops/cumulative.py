@@ -15,7 +15,8 @@ from tvm.script.ir_builder import tirx as T
 
 from tvmfun import dtypes
 from tvmfun.core.array import Array, ShapeDtype
-from tvmfun.core.op import Op, dtype_name, register
+from tvmfun.core.expressions import dtype_name
+from tvmfun.core.op import Op, register
 from tvmfun.errors import DtypeError, ShapeError
 from tvmfun.ops import index, reduce
 from tvmfun.ops import pointwise as pw

@@ -14,7 +14,8 @@ from typing import Any
 from tvm import relax, tirx
 
 from tvmfun.core.array import Array, ShapeDtype
-from tvmfun.core.op import Op, dtype_name
+from tvmfun.core.expressions import dtype_name
+from tvmfun.core.op import Op
 from tvmfun.errors import DtypeError
 from tvmfun.ops import pointwise as pw
 from tvmfun.ops.pointwise import FLOATS, compute_in_float32, constant, exp, rsqrt, sqrt, where

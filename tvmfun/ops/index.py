@@ -15,9 +15,10 @@ from tvm import te, tirx
 from tvm.script.ir_builder import tirx as T
 
 from tvmfun import dtypes
-from tvmfun.core import dims
+from tvmfun.core import dims, expressions
 from tvmfun.core.array import Array, ShapeDtype
-from tvmfun.core.op import Op, dtype_name, plain, register
+from tvmfun.core.expressions import dtype_name, plain
+from tvmfun.core.op import Op, register
 from tvmfun.core.trace import argument
 from tvmfun.errors import ArgumentError, DtypeError, ShapeError
 from tvmfun.ops import pointwise as pw
@@ -49,7 +50,7 @@ def _signed(index: Any) -> Any:
 
 
 def _clamp(index: Any, last: int) -> Any:
-    return tirx.max(tirx.min(index, dims.scalar(last, dtype_name(index))), tirx.const(0, dtype_name(index)))
+    return tirx.max(tirx.min(index, expressions.scalar(last, dtype_name(index))), tirx.const(0, dtype_name(index)))
 
 
 def _inside(places: list, sizes: Ints) -> Any:

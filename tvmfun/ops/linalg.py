@@ -11,7 +11,8 @@ from tvm import te
 from tvmfun import dtypes
 from tvmfun.core import dims
 from tvmfun.core.array import Array, ShapeDtype
-from tvmfun.core.op import Op, dtype_name, plain, register
+from tvmfun.core.expressions import dtype_name, plain
+from tvmfun.core.op import Op, register
 from tvmfun.core.trace import argument, producer
 from tvmfun.errors import DtypeError, ShapeError
 from tvmfun.ops import shape as shapes

@@ -16,7 +16,9 @@ from tvm import relax, tirx
 
 from tvmfun import dtypes
 from tvmfun.core.array import Array, ShapeDtype
-from tvmfun.core.op import Op, Precision, SimplifyRule, Spelling, dtype_name, nothing, register, relax_spelling
+from tvmfun.core.expressions import dtype_name
+from tvmfun.core.op import Op, Precision, SimplifyRule, nothing, register
+from tvmfun.core.relax import Spelling, relax_spelling
 from tvmfun.core.trace import argument
 from tvmfun.errors import DtypeError, ShapeError
 from tvmfun.ops.simplify import Exact, by_numpy, cast, is_number, made_by, number, pointwise_rule, same

@@ -8,7 +8,7 @@ from tvm import tirx
 from tvm.script.ir_builder import tirx as T
 
 from tvmfun import dtypes
-from tvmfun.core import dims
+from tvmfun.core import expressions
 from tvmfun.core.array import Array, ShapeDtype
 from tvmfun.core.op import Op, register
 from tvmfun.errors import DtypeError, ShapeError
@@ -39,7 +39,7 @@ def _compute(x: ShapeDtype, values: ShapeDtype, *, side: str, batch: int = 0) ->
             low = T.sblock_alloc_buffer((1,), "int32", scope="local")
             high = T.sblock_alloc_buffer((1,), "int32", scope="local")
             T.buffer_store(low, int32(0), [0])
-            T.buffer_store(high, dims.scalar(count, "int32"), [0])
+            T.buffer_store(high, expressions.scalar(count, "int32"), [0])
             key = index.sort_key(wanted[point])
             with T.serial(0, count.bit_length() if isinstance(count, int) else 31), T.If(low[0] < high[0]), T.Then():
                 middle = tirx.indexdiv(low[0] + high[0], 2)

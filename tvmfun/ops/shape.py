@@ -14,7 +14,9 @@ from tvm import relax, te, tirx
 from tvmfun import dtypes
 from tvmfun.core import dims
 from tvmfun.core.array import Array, ShapeDtype
-from tvmfun.core.op import Op, Spelling, dtype_name, plain, register
+from tvmfun.core.expressions import dtype_name, plain
+from tvmfun.core.op import Op, register
+from tvmfun.core.relax import Spelling
 from tvmfun.core.trace import argument, producer
 from tvmfun.errors import ShapeError
 from tvmfun.ops import pointwise

@@ -10,10 +10,12 @@ from typing import Any
 from tvm import relax
 
 import tvmfun.numpy as tnp
-from tvmfun.core import op as ops
 from tvmfun.core.array import ShapeDtype
 from tvmfun.core.derivative import trace_leaves
-from tvmfun.core.program import Program, install_translator
+from tvmfun.core.expressions import plain
+from tvmfun.core.op import REGISTRY, Op
+from tvmfun.core.program import Program
+from tvmfun.core.relax import aval_of_type
 from tvmfun.errors import ProgramError
 
 
@@ -114,14 +116,14 @@ def _attribute_names(function: Callable) -> list[str]:
 def _attribute(call: relax.Call, key: str) -> Any:
     if key == "result":
         return _result(call.ty)
-    value = ops.plain(getattr(call.attrs, key))
+    value = plain(getattr(call.attrs, key))
     return str(value) if isinstance(value, str) or type(value).__name__ == "dtype" else value
 
 
 def _result(ty: Any) -> Any:
     if isinstance(ty, relax.TupleType):
         return tuple(map(_result, ty.fields))
-    return ops.aval_of_type(ty)
+    return aval_of_type(ty)
 
 
 def _collect(value: Any, leaves: list[ShapeDtype]) -> None:
@@ -157,12 +159,12 @@ def legalizable() -> list[str]:
     return sorted(n for n in names if tvm.ir.Op.get(n).get_attr("FLegalize") is not None)
 
 
-def by_record() -> dict[str, ops.Op]:
+def by_record() -> dict[str, Op]:
     """The records that describe Relax's own operators, by the operator's name."""
-    return {op.spelling.name: op for op in ops.REGISTRY.values() if op.spelling.name.startswith("relax.")}
+    return {op.spelling.name: op for op in REGISTRY.values() if op.spelling is not None}
 
 
-def _derivative_of(op: ops.Op) -> str:
+def _derivative_of(op: Op) -> str:
     if op.vjp is None:
         return "none: the result is not a float"
     rules = op.vjp if isinstance(op.vjp, tuple) else (op.vjp,)
@@ -200,6 +202,3 @@ def markdown() -> str:
     lines += ["", "## Left out", "", "| Operator | Why |", "| --- | --- |"]
     lines += [f"| `{name}` | {LEFT_OUT[name]} |" for name in names if name in LEFT_OUT]
     return "\n".join(lines) + "\n"
-
-
-install_translator(translate)

@@ -9,7 +9,7 @@ import numpy as np
 from tvm import te, tirx
 
 from tvmfun import dtypes
-from tvmfun.core import dims
+from tvmfun.core import dims, expressions
 from tvmfun.core.array import ShapeDtype
 from tvmfun.core.program import Equation, Literal, Program, Variable
 from tvmfun.errors import DimensionError
@@ -53,7 +53,7 @@ def prim_func(kernel: Kernel) -> tirx.PrimFunc:
     if not kernel.sizes:
         return function
     inputs, outputs = function.params[: len(kernel.inputs)], function.params[len(kernel.inputs) :]
-    params = [*inputs, *map(dims.expr, kernel.sizes), *outputs]
+    params = [*inputs, *map(expressions.of_size, kernel.sizes), *outputs]
     return tirx.PrimFunc(params, function.body, function.ret_type, function.attrs)
 
 

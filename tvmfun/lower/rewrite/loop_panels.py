@@ -14,7 +14,8 @@ from tvm.target import Target
 from tvmfun import dtypes
 from tvmfun.core import dims
 from tvmfun.core.array import ShapeDtype
-from tvmfun.core.op import Op, plain
+from tvmfun.core.expressions import plain
+from tvmfun.core.op import Op
 from tvmfun.core.program import Equation, Program, Variable
 from tvmfun.lower.machine import Machine
 

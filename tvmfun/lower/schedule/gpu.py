@@ -12,7 +12,7 @@ from tvm.s_tir import SBlock, SBlockRealize, dlight
 from tvm.target import Target
 
 from tvmfun import dtypes
-from tvmfun.core import dims
+from tvmfun.core import expressions
 from tvmfun.errors import TargetError
 from tvmfun.lower.tir.walk import called, find, rewrite
 
@@ -120,7 +120,7 @@ def _bind(nest: tirx.Stmt) -> tirx.Stmt:
     kinds = [axis.iter_type for axis in realize.block.iter_vars]
     spatial = [loop for loop, kind in zip(loops, kinds, strict=True) if kind == tirx.IterVar.DataPar]
     ordered = [loop for loop, kind in zip(loops, kinds, strict=True) if kind != tirx.IterVar.DataPar]
-    count = math.prod(dims.of_expr(loop.extent) for loop in spatial)
+    count = math.prod(expressions.to_size(loop.extent) for loop in spatial)
     blocks = max(1, -(-count // _THREADS)) if isinstance(count, int) else count // _THREADS + 1
     block_index, thread_index = tirx.Var("block", "int32"), tirx.Var("thread", "int32")
     point = block_index * _THREADS + thread_index

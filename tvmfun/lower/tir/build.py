@@ -23,7 +23,7 @@ from tvm.tirx import (
 )
 
 from tvmfun import dtypes
-from tvmfun.core import dims
+from tvmfun.core import dims, expressions
 from tvmfun.errors import ShapeError
 from tvmfun.lower.tir.walk import called, find, rewrite
 
@@ -132,7 +132,7 @@ def offset(buffer: Buffer, indices: Sequence[Expr]) -> Expr | int:
     """The row-major element offset of `buffer[indices]`."""
     total: Expr | int = 0
     for size, index in zip(buffer.shape, indices, strict=True):
-        total = total * dims.of_expr(size) + index
+        total = total * expressions.to_size(size) + index
     return total
 
 
@@ -146,7 +146,7 @@ def stride(buffer: Buffer, indices: Sequence[Expr], axis: Axis, domain: Sequence
         analyzer.bind(other.var, ir.Range(0, other.extent))
     step = analyzer.simplify(substitute(at, {axis.var: axis.var + 1}) - at)
     try:
-        return dims.of_expr(step)
+        return expressions.to_size(step)
     except ShapeError:
         return None
 
@@ -234,7 +234,7 @@ def flatten(axes: Sequence[Axis], env: Env) -> Expr | Size:
 
 def index(like: Axis, value: Size) -> Expr:
     """A size in the axis' index type."""
-    return dims.scalar(value, str(like.var.ty))
+    return expressions.scalar(value, str(like.var.ty))
 
 
 def minimum(a, b) -> Expr:
@@ -249,7 +249,7 @@ def zero(dtype: str) -> Expr:
 
 def buffer(shape: Sequence[Size], dtype: str, name: str) -> Buffer:
     """A buffer."""
-    return decl_buffer([dims.expr(size) for size in shape], dtype, name=name)
+    return decl_buffer([expressions.of_size(size) for size in shape], dtype, name=name)
 
 
 def scratch(shape: Sequence[Size], dtype: str, name: str) -> Buffer:

@@ -11,7 +11,7 @@ import tvm_ffi
 from tvm import ir, tirx
 
 from tvmfun import dtypes
-from tvmfun.core import dims
+from tvmfun.core import expressions
 from tvmfun.core.array import ShapeDtype
 from tvmfun.core.program import Variable
 from tvmfun.lower.tir.build import Axis, bits_of, buffer, flatten, substitute, unflatten
@@ -69,7 +69,7 @@ class BufferRef:
     @cached_property
     def _shape(self) -> tuple:
         """The shape of the buffer or row."""
-        return tuple(map(dims.of_expr, self.buffer.shape[len(self.lead) :]))
+        return tuple(map(expressions.to_size, self.buffer.shape[len(self.lead) :]))
 
     @cached_property
     def is_reshaped(self) -> bool:
@@ -143,7 +143,9 @@ def redirected(body: tirx.Stmt, parameter: Any, ref: BufferRef) -> tirx.Stmt:
 def with_bits(body: tirx.Stmt, buffers: Sequence[tirx.Buffer]) -> tuple[tirx.Stmt, list[tirx.Buffer]]:
     """The same with uint16 for bfloat16, of which TVM would make float32, while kernels read and write bits."""
     bits = {
-        b: buffer(list(map(dims.of_expr, b.shape)), "uint16", b.name) for b in buffers if str(b.dtype) == "bfloat16"
+        b: buffer(list(map(expressions.to_size, b.shape)), "uint16", b.name)
+        for b in buffers
+        if str(b.dtype) == "bfloat16"
     }
     if not bits:
         return body, list(buffers)

@@ -18,7 +18,7 @@ from tvm.s_tir import SBlock, SBlockRealize
 from tvm.target import Target
 
 from tvmfun import dtypes
-from tvmfun.core import dims
+from tvmfun.core import dims, expressions
 from tvmfun.core.array import ShapeDtype
 from tvmfun.core.inline import subprograms
 from tvmfun.core.op import REGISTRY
@@ -114,7 +114,7 @@ class StatementBuilder:
 
     def size(self, length: Any) -> Any:
         """A number of steps as an expression."""
-        return dims.scalar(length, "int32")
+        return expressions.scalar(length, "int32")
 
     def read(self, ref: BufferRef) -> Any:
         """The value of a scalar, for the loops and branches themselves.
@@ -445,7 +445,7 @@ def _inline(kernel: Kernel, function: tirx.PrimFunc, refs: Sequence[BufferRef]) 
     function = s_tir.renew_defs(function)
     buffers = [p for p in function.params if tirx.is_buffer_var(p)]
     sizes = [p for p in function.params if not tirx.is_buffer_var(p)]
-    body = substitute(function.body, dict(zip(sizes, map(dims.expr, kernel.sizes), strict=True)))
+    body = substitute(function.body, dict(zip(sizes, map(expressions.of_size, kernel.sizes), strict=True)))
     for parameter, ref in zip(buffers, refs, strict=True):
         body = redirected(body, parameter, ref)
     return body
@@ -543,7 +543,7 @@ def prim_func(
     outputs = [over.get(i) or host.parameter(out.aval, f"y{i}") for i, out in enumerate(kernel.outputs)]
     body, buffers = with_bits(host.write(kernel.equations[0], inputs, outputs), host.buffers)
     block = SBlock([], [], [], "root", body, alloc_buffers=buffers)
-    parameters = [*(ref.buffer for ref in inputs), *map(dims.expr, kernel.sizes)]
+    parameters = [*(ref.buffer for ref in inputs), *map(expressions.of_size, kernel.sizes)]
     parameters += [ref.buffer for i, ref in enumerate(outputs) if i not in over]
     function = tirx.PrimFunc(parameters, SBlockRealize([], tirx.const(True), block))
     names = {name for name, _ in called_functions(body)}

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from tvm import tirx
 from tvm.tirx import AllocBuffer, Buffer, IfThenElse, Stmt
 
-from tvmfun.core import dims
+from tvmfun.core import expressions
 from tvmfun.lower.machine import Machine
 from tvmfun.lower.schedule.cpu.stages import Block
 from tvmfun.lower.tir import build
@@ -53,7 +53,7 @@ def _strip(
 ) -> Stmt:
     """The points of one strip; private buffers have one copy per lane of a vector."""
     private = {
-        buffer: build.scratch([*map(dims.of_expr, buffer.shape), width], str(buffer.dtype), buffer.name)
+        buffer: build.scratch([*map(expressions.to_size, buffer.shape), width], str(buffer.dtype), buffer.name)
         for buffer in block.private
     }
 

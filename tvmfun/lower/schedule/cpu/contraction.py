@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from tvm import ir, tirx
 from tvm.tirx import AllocBuffer, Buffer, BufferStore, IfThenElse, Stmt
 
-from tvmfun.core import dims
+from tvmfun.core import dims, expressions
 from tvmfun.lower.machine import Machine
 from tvmfun.lower.schedule.cpu.packed_dots import WORD, Dot, factors
 from tvmfun.lower.schedule.cpu.stages import Stage, accumulator
@@ -82,7 +82,7 @@ class Panel:
         """How many columns the vector at `begin` has."""
         if self.valid is None:
             return min(lanes, self.width - begin)
-        return tirx.max(tirx.min(dims.scalar(self.valid - begin, "int32"), lanes), 0)
+        return tirx.max(tirx.min(expressions.scalar(self.valid - begin, "int32"), lanes), 0)
 
 
 @dataclass(frozen=True)

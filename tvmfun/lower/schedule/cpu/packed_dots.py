@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 from tvm import ir, tirx
 from tvm.tirx import AttrStmt, Stmt
 
-from tvmfun.core import dims
+from tvmfun.core import dims, expressions
 from tvmfun.lower.machine import Machine
 from tvmfun.lower.schedule.cpu.reduction_passes import MIN_REUSE
 from tvmfun.lower.schedule.cpu.stages import Stage
@@ -237,10 +237,10 @@ def _arrays(stage: Stage, value: Expr):
     """The arrays that an operand may be seen as."""
     load = build.bits_read(value)
     if isinstance(load, ir.TensorLoad):
-        shape = tuple(map(dims.of_expr, load.source.shape))
+        shape = tuple(map(expressions.to_size, load.source.shape))
         yield _Array(shape, tuple(load.indices), lambda at: load.source[tuple(at)], load.source)
     axes = [axis for axis in stage.domain if build.uses(value, axis.var)]
-    loaded = sum(dims.typical(math.prod(map(dims.of_expr, load.source.shape))) for load in build.loads(value))
+    loaded = sum(dims.typical(math.prod(map(expressions.to_size, load.source.shape))) for load in build.loads(value))
     if build.points(axes) <= MAX_COPY * loaded:
         names = [axis.var for axis in axes]
         read = lambda at: build.substitute(value, dict(zip(names, at, strict=True)))

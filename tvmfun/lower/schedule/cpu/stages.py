@@ -10,7 +10,7 @@ from tvm import ir, tirx
 from tvm.s_tir.stmt import SBlockRealize
 from tvm.tirx import Buffer, BufferStore, Stmt
 
-from tvmfun.core import dims
+from tvmfun.core import expressions
 from tvmfun.errors import ShapeError
 from tvmfun.lower.tir import build
 from tvmfun.lower.tir.build import Axis, Env, Expr, Size, volume
@@ -153,7 +153,7 @@ def _parse_nest(stmt: Stmt) -> AnyStage:
 def _size(value: Expr) -> Size | None:
     """The size that an expression is, if it is one."""
     try:
-        return dims.of_expr(value)
+        return expressions.to_size(value)
     except ShapeError:
         return None
 
