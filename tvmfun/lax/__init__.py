@@ -193,7 +193,7 @@ from tvmfun.lax.windows import padtype_to_pads as padtype_to_pads
 from tvmfun.lax.windows import reduce_window as reduce_window
 from tvmfun.lax.windows import sum_window as sum_window
 from tvmfun.names import missing as _missing
-from tvmfun.numpy.precision import Precision as Precision
+from tvmfun.numpy.products import Precision as Precision
 
 __getattr__ = _missing(__name__)
 _publish(globals())

@@ -13,8 +13,8 @@ from tvmfun import dtypes
 from tvmfun import numpy as tnp
 from tvmfun.core.array import Array
 from tvmfun.errors import ArgumentError, ShapeError
-from tvmfun.numpy.manipulation import normalize_axes, normalize_axis
 from tvmfun.numpy.promotion import convert
+from tvmfun.numpy.shapes import normalize_axes, normalize_axis
 from tvmfun.ops import pointwise
 from tvmfun.ops import shape as ops
 

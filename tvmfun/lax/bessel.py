@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from tvmfun.core.array import Array
-from tvmfun.numpy.bessel import scaled
+from tvmfun.numpy.signal import scaled
 
 __all__ = ["bessel_i0e", "bessel_i1e"]
 

@@ -10,8 +10,8 @@ from tvmfun import dtypes
 from tvmfun import numpy as tnp
 from tvmfun.core.array import Array
 from tvmfun.errors import ArgumentError, DtypeError
-from tvmfun.numpy import bits
-from tvmfun.numpy.data_types import finfo
+from tvmfun.numpy import integers
+from tvmfun.numpy.dtypes import finfo
 from tvmfun.numpy.promotion import array, operands
 from tvmfun.ops import pointwise as ops
 
@@ -29,7 +29,7 @@ def population_count(x: Any) -> Array:
     >>> population_count(tnp.asarray([7, -1]))
     Array([ 3, 32], dtype=int32)
     """
-    return bits.population_count(_integer("population_count", x))
+    return integers.population_count(_integer("population_count", x))
 
 
 def clz(x: Any) -> Array:
@@ -45,7 +45,7 @@ def clz(x: Any) -> Array:
     while shift < width:  # every bit after the first one
         value = ops.bitwise_or(value, ops.right_shift(value, value.dtype.type(shift)))
         shift *= 2
-    return ops.astype(bits.population_count(ops.bitwise_not(value)), dtype=own)
+    return ops.astype(integers.population_count(ops.bitwise_not(value)), dtype=own)
 
 
 def mulhi(x: Any, y: Any) -> Array:

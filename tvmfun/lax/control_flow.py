@@ -19,8 +19,8 @@ from tvmfun.core.batching import Axis, batch, repeat
 from tvmfun.core.derivative import trace_leaves
 from tvmfun.core.program import Program
 from tvmfun.errors import ArgumentError, DtypeError, ShapeError, TreeError
-from tvmfun.numpy.manipulation import normalize_axis
 from tvmfun.numpy.promotion import convert
+from tvmfun.numpy.shapes import normalize_axis
 from tvmfun.ops import control, pointwise
 from tvmfun.ops.shape import slice as slice_op
 

@@ -8,7 +8,7 @@ from typing import Any
 from tvmfun import numpy as tnp
 from tvmfun.core.array import Array
 from tvmfun.core.op import Op
-from tvmfun.numpy.manipulation import normalize_axis
+from tvmfun.numpy.shapes import normalize_axis
 from tvmfun.ops import cumulative as ops
 
 

@@ -18,8 +18,8 @@ from tvmfun import numpy as tnp
 from tvmfun.core.array import Array
 from tvmfun.errors import ArgumentError, DtypeError, ShapeError
 from tvmfun.lax import arrays
-from tvmfun.numpy.manipulation import normalize_axis
 from tvmfun.numpy.promotion import convert, require_integer
+from tvmfun.numpy.shapes import normalize_axis
 from tvmfun.ops import index as ops
 from tvmfun.ops import pointwise as pw
 from tvmfun.ops import shape as shapes

@@ -10,7 +10,7 @@ from tvmfun import tree
 from tvmfun.core.array import Array
 from tvmfun.core.trace import axis_size as _axis_size
 from tvmfun.errors import ArgumentError
-from tvmfun.numpy.manipulation import normalize_axis
+from tvmfun.numpy.shapes import normalize_axis
 from tvmfun.ops import collective
 
 AxisName = str | Sequence[str]

@@ -9,10 +9,10 @@ from tvmfun import numpy as tnp
 from tvmfun.core.array import Array
 from tvmfun.errors import ArgumentError, ShapeError
 from tvmfun.lax.control_flow import scan
-from tvmfun.numpy.manipulation import normalize_axis
-from tvmfun.numpy.precision import check_precision
-from tvmfun.numpy.precision import dot_general as products_of
+from tvmfun.numpy.products import check_precision
+from tvmfun.numpy.products import dot_general as products_of
 from tvmfun.numpy.promotion import operands, require_integer
+from tvmfun.numpy.shapes import normalize_axis
 
 
 def dot_general(

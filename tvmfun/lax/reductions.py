@@ -14,8 +14,8 @@ from tvmfun.core.array import Array
 from tvmfun.core.op import Op
 from tvmfun.errors import DtypeError, ShapeError
 from tvmfun.lax import elements
-from tvmfun.numpy.manipulation import normalize_axes
 from tvmfun.numpy.promotion import convert
+from tvmfun.numpy.shapes import normalize_axes
 from tvmfun.ops import pointwise as pw
 from tvmfun.ops import reduce as ops
 from tvmfun.ops import shape as shapes

@@ -9,7 +9,7 @@ from tvmfun import dtypes
 from tvmfun import numpy as tnp
 from tvmfun.core.array import Array
 from tvmfun.errors import ArgumentError, ShapeError
-from tvmfun.numpy.manipulation import normalize_axis
+from tvmfun.numpy.shapes import normalize_axis
 from tvmfun.ops import index as ops
 from tvmfun.ops import pointwise as pw
 from tvmfun.ops import reduce

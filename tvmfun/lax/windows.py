@@ -18,7 +18,7 @@ from tvmfun.errors import ArgumentError, ShapeError
 from tvmfun.lax import elements
 from tvmfun.lax.arrays import slice_in_dim
 from tvmfun.lax.layouts import ConvDimensionNumbers, as_strings, conv_dimension_numbers, patches_kernel
-from tvmfun.numpy.precision import check_precision
+from tvmfun.numpy.products import check_precision
 from tvmfun.numpy.promotion import convert, operands
 from tvmfun.ops import conv as conv_ops
 from tvmfun.ops import pointwise

@@ -29,13 +29,14 @@ from tvmfun.numpy.indexing import (
     static_integer,
     without_bools,
 )
-from tvmfun.numpy.manipulation import expand_dims, ravel, reshape
 from tvmfun.numpy.promotion import convert
+from tvmfun.numpy.shapes import expand_dims, ravel, reshape
 from tvmfun.ops import control, pointwise, reduce
 from tvmfun.ops import index as ops
 from tvmfun.ops import shape as shapes
 
 _NOWHERE = object()
+
 
 # How an update combines what is there with a value, by the mode of `scatter`.
 _COMBINE: dict[str, Callable[[Any, Any], Array]] = {

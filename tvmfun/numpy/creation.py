@@ -1,6 +1,6 @@
-"""Making arrays: from Python and NumPy values, and from nothing.
+"""Arrays from Python and NumPy values, and arrays of one value.
 
-Outside a trace the elements are made by NumPy: there is nothing to compile for.
+Outside a trace NumPy makes the elements: there is nothing to compile for.
 """
 
 from __future__ import annotations
@@ -17,8 +17,8 @@ from tvmfun.core.dims import Dim
 from tvmfun.core.leaf import abstract, of_dataclass
 from tvmfun.core.trace import Tracer, is_tracing
 from tvmfun.errors import ArgumentError, ConcretizationError, DtypeError, ShapeError
-from tvmfun.numpy.data_types import astype, placed
-from tvmfun.numpy.elementwise import equal, greater_equal, less_equal, where
+from tvmfun.numpy.dtypes import astype, placed
+from tvmfun.numpy.elementwise import equal
 from tvmfun.numpy.promotion import convert, dtype_or, operand, operands, row_major
 from tvmfun.ops import pointwise
 from tvmfun.ops import shape as ops
@@ -36,12 +36,10 @@ __all__ = [
     "identity",
     "ones",
     "ones_like",
-    "tri",
-    "tril",
-    "triu",
     "zeros",
     "zeros_like",
 ]
+
 
 Shape = int | Sequence[int]
 
@@ -292,40 +290,16 @@ def eye(N: int, M: int | None = None, k: int = 0, dtype: Any = None, *, device: 
     kind = dtype_or(dtype, dtypes.DEFAULT_FLOAT)
     sizes = as_shape("eye", (N, N if M is None else M))
     if is_tracing():
-        return astype(equal(_diagonals(sizes), k), kind)
+        return astype(equal(diagonal_numbers(sizes), k), kind)
     return placed("eye", device_array(np.eye(*sizes, k=k, dtype=kind)), device)
 
 
-def _diagonals(shape: tuple[int, ...]) -> Array:
+def diagonal_numbers(shape: tuple[int, ...]) -> Array:
     """For each element of a matrix, the number of its diagonal."""
     column = ops.iota(shape=shape, axis=1, dtype="int32")
     return pointwise.subtract(column, ops.iota(shape=shape, axis=0, dtype="int32"))
 
 
-def _matrices(name: str, x: Any) -> Array:
-    x = asarray(x)
-    if x.ndim < 2:
-        raise ShapeError(name, "there must be two axes", got=repr(x.aval), hint="x[None, :]")
-    return x
-
-
-def tril(m: Any, k: int = 0) -> Array:
-    """Returns matrices with zeros above the k-th diagonal."""
-    m = _matrices("tril", m)
-    return where(less_equal(_diagonals(m.shape[-2:]), k), m, m.dtype.type(0))
-
-
-def triu(m: Any, k: int = 0) -> Array:
-    """Returns matrices with zeros below the k-th diagonal."""
-    m = _matrices("triu", m)
-    return where(greater_equal(_diagonals(m.shape[-2:]), k), m, m.dtype.type(0))
-
-
 def identity(n: int, dtype: Any = None) -> Array:
     """Returns the square matrix with ones on its diagonal."""
     return eye(n, dtype=dtype)
-
-
-def tri(N: int, M: int | None = None, k: int = 0, dtype: Any = None) -> Array:
-    """Returns a matrix with ones up to the k-th diagonal and zeros above it."""
-    return tril(ones((N, N if M is None else M), dtype), k)

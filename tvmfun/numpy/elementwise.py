@@ -1,10 +1,11 @@
-"""The elementwise functions of the array API: operands are promoted to one dtype and broadcast."""
+"""Elementwise arithmetic, comparisons and elementary functions: operands are promoted to one dtype and broadcast."""
 
 from __future__ import annotations
 
 import builtins
 import math
 from collections.abc import Callable
+from functools import wraps
 from typing import Any
 
 import numpy as np
@@ -21,9 +22,18 @@ from tvmfun.ops import pointwise as ops
 
 __all__ = [
     "abs",
+    "absolute",
     "acos",
     "acosh",
     "add",
+    "arccos",
+    "arccosh",
+    "arcsin",
+    "arcsinh",
+    "arctan",
+    "arctan2",
+    "arctanh",
+    "around",
     "asin",
     "asinh",
     "atan",
@@ -32,26 +42,34 @@ __all__ = [
     "bitwise_and",
     "bitwise_invert",
     "bitwise_left_shift",
+    "bitwise_not",
     "bitwise_or",
     "bitwise_right_shift",
     "bitwise_xor",
+    "cbrt",
     "ceil",
     "clip",
-    "copysign",
     "cos",
     "cosh",
+    "deg2rad",
+    "degrees",
     "divide",
+    "divmod",
     "equal",
     "exp",
+    "exp2",
     "expm1",
+    "fabs",
+    "float_power",
     "floor",
     "floor_divide",
+    "fmod",
     "greater",
     "greater_equal",
+    "heaviside",
     "hypot",
-    "isfinite",
-    "isinf",
-    "isnan",
+    "invert",
+    "left_shift",
     "less",
     "less_equal",
     "log",
@@ -59,40 +77,47 @@ __all__ = [
     "log2",
     "log10",
     "logaddexp",
+    "logaddexp2",
     "logical_and",
     "logical_not",
     "logical_or",
     "logical_xor",
     "maximum",
     "minimum",
+    "mod",
     "multiply",
     "negative",
-    "nextafter",
     "not_equal",
     "positive",
     "pow",
+    "power",
+    "rad2deg",
+    "radians",
     "reciprocal",
     "remainder",
+    "right_shift",
+    "rint",
     "round",
     "sign",
-    "signbit",
     "sin",
+    "sinc",
     "sinh",
     "sqrt",
     "square",
     "subtract",
     "tan",
     "tanh",
+    "true_divide",
     "trunc",
 ]
+
 
 Operand = Any
 
 
-def named(function: Callable[..., Array], name: str, doc: str, module: str = __name__) -> Callable[..., Array]:
-    """Gives a function its public name and docstring, and the module in which it has that name."""
+def named(function: Callable[..., Array], name: str, doc: str) -> Callable[..., Array]:
+    """Gives a function its public name and docstring."""
     function.__name__ = function.__qualname__ = name
-    function.__module__ = module
     function.__doc__ = doc
     return function
 
@@ -104,7 +129,6 @@ def unary(
     *,
     floating: bool = False,
     of_bools: Callable[[Array], Array] | None = None,
-    module: str = __name__,
 ) -> Callable[..., Array]:
     """A function that applies an op to one operand, of bools another one; integers become floats if ``floating``."""
 
@@ -112,7 +136,7 @@ def unary(
         (x,) = operands(name, x, floating=floating)
         return of_bools(x) if of_bools and x.dtype == dtypes.bool_ else op(x)
 
-    return named(function, name, f"Returns {formula}, elementwise.", module)
+    return named(function, name, f"Returns {formula}, elementwise.")
 
 
 def binary(
@@ -183,6 +207,7 @@ less = binary("less", ops.less, "whether :math:`x_1 < x_2`")
 less_equal = binary("less_equal", ops.less_equal, r"whether :math:`x_1 \le x_2`")
 greater = binary("greater", ops.greater, "whether :math:`x_1 > x_2`")
 greater_equal = binary("greater_equal", ops.greater_equal, r"whether :math:`x_1 \ge x_2`")
+
 bitwise_and = binary("bitwise_and", ops.bitwise_and, "the bits that both have")
 bitwise_or = binary("bitwise_or", ops.bitwise_or, "the bits that either has")
 bitwise_xor = binary("bitwise_xor", ops.bitwise_xor, "the bits that exactly one has")
@@ -311,63 +336,6 @@ def _integer_power(name: str, base: Any, exponent: Any) -> Array:
     return shape.broadcast_to(result, shape=common) if result.shape != common else positive(result)
 
 
-def _float_test(name: str, op: Op, formula: str, otherwise: bool) -> Callable[..., Array]:
-    def function(x: Operand, /) -> Array:
-        x = array(name, x)
-        if dtypes.is_float(x.dtype):
-            return op(x)
-        return ops.equal(x, x) if otherwise else ops.not_equal(x, x)
-
-    return named(function, name, f"Returns whether {formula}, elementwise.")
-
-
-isnan = _float_test("isnan", ops.isnan, "an element is NaN", False)
-isfinite = _float_test("isfinite", ops.isfinite, "an element is neither infinite nor NaN", True)
-
-
-def isinf(x: Operand, /) -> Array:
-    """Returns whether an element is infinite, elementwise."""
-    x = array("isinf", x)
-    if not dtypes.is_float(x.dtype):
-        return ops.not_equal(x, x)
-    return ops.equal(ops.abs(x), x.dtype.type(math.inf))
-
-
-def signbit(x: Operand, /) -> Array:
-    """Returns whether an element is negative, elementwise; true for -0.0."""
-    x = array("signbit", x)
-    if not dtypes.is_float(x.dtype):
-        return ops.less(x, x.dtype.type(0)) if x.dtype in dtypes.SIGNED else ops.not_equal(x, x)
-    signed = f"int{x.dtype.itemsize * 8}"
-    bits = ops.bitcast(ops.stop_gradient(x), dtype=signed)
-    return ops.less(bits, bits.dtype.type(0))
-
-
-def copysign(x1: Operand, x2: Operand, /) -> Array:
-    """Returns the size of ``x1`` with the sign of ``x2``, elementwise."""
-    x1, x2 = operands("copysign", x1, x2, floating=True)
-    size = ops.abs(x1)
-    return ops.where(signbit(x2), -size, size)
-
-
-def nextafter(x1: Operand, x2: Operand, /) -> Array:
-    """Returns the next float after ``x1`` in the direction of ``x2``, elementwise.
-
-    >>> nextafter(np.float32(0), 1)
-    Array(1.e-45, dtype=float32)
-    """
-    x1, x2 = operands("nextafter", x1, x2, floating=True)
-    zero, kind = x1.dtype.type(0), dtypes.NAMES[x1.dtype]
-    # Floats of one sign are ordered as their bits are.
-    bits = ops.bitcast(x1, dtype=f"int{x1.dtype.itemsize * 8}")
-    one = bits.dtype.type(1)
-    away = ops.equal(ops.less(x1, x2), ops.less(zero, x1))
-    moved = ops.bitcast(ops.add(bits, ops.where(away, one, -one)), dtype=kind)
-    moved = ops.where(ops.equal(x1, zero), copysign(one.view(x1.dtype), x2), moved)
-    moved = ops.where(ops.equal(x1, x2), x2, moved)
-    return ops.where(ops.bitwise_or(ops.isnan(x1), ops.isnan(x2)), x1.dtype.type(math.nan), moved)
-
-
 def _truth(name: str, x: Operand) -> Any:
     x = array(name, x)
     return x if x.dtype == dtypes.bool_ else ops.not_equal(x, x.dtype.type(0))
@@ -418,3 +386,115 @@ def _representable(x: Operand, bound: Operand) -> Operand:
         limits = np.iinfo(dtype)
         return builtins.min(builtins.max(bound, int(limits.min)), int(limits.max))
     return bound
+
+
+cbrt = unary("cbrt", elementary.cbrt, r":math:`\sqrt[3]{x}`", floating=True)
+rint = unary("rint", ops.round, "the nearest integer, the even one of two, as a float", floating=True)
+exp2 = unary("exp2", elementary.exp2, ":math:`2^x`", floating=True)
+
+
+def fabs(x: Any) -> Array:
+    """Returns :math:`|x|`, a float, elementwise."""
+    return ops.abs(*operands("fabs", x, floating=True))
+
+
+def logaddexp2(x1: Any, x2: Any, /) -> Array:
+    r"""Returns :math:`\log_2(2^{x_1} + 2^{x_2})` without overflow, elementwise."""
+    x1, x2 = operands("logaddexp2", x1, x2, floating=True)
+    scale = x1.dtype.type(math.log(2))
+    return ops.divide(elementary.logaddexp(ops.multiply(x1, scale), ops.multiply(x2, scale)), scale)
+
+
+def deg2rad(x: Any, /) -> Array:
+    r"""Returns :math:`\frac{\pi}{180} x`, elementwise."""
+    (x,) = operands("deg2rad", x, floating=True)
+    return ops.multiply(x, x.dtype.type(math.pi / 180))
+
+
+def rad2deg(x: Any, /) -> Array:
+    r"""Returns :math:`\frac{180}{\pi} x`, elementwise."""
+    (x,) = operands("rad2deg", x, floating=True)
+    return ops.multiply(x, x.dtype.type(180 / math.pi))
+
+
+def float_power(x1: Any, x2: Any, /) -> Array:
+    """Returns :math:`x_1^{x_2}`, a float, elementwise."""
+    return ops.power(*operands("float_power", x1, x2, floating=True))
+
+
+def sinc(x: Any, /) -> Array:
+    r"""Returns :math:`\frac{\sin(\pi x)}{\pi x}`, and 1 at 0, elementwise."""
+    (x,) = operands("sinc", x, floating=True)
+    real = x.dtype.type
+    y = ops.multiply(x, real(math.pi))
+    # Near 0 the Taylor series, whose derivatives are right as well.
+    near = ops.less(ops.abs(y), real(0.5))
+    # Each formula gets a harmless argument where the other one counts: 0 times an infinite derivative would be NaN.
+    small, large = ops.where(near, y, real(0)), ops.where(near, real(1), y)
+    square = ops.multiply(small, small)
+    series = real(0)
+    for k in range(7, 0, -1):
+        series = ops.multiply(square, ops.add(series, real((-1) ** k / math.factorial(2 * k + 1))))
+    return ops.where(near, ops.add(series, real(1)), ops.divide(ops.sin(large), large))
+
+
+def heaviside(x1: Any, x2: Any, /) -> Array:
+    """Returns 0 where ``x1`` is negative, 1 where it is positive and ``x2`` where it is 0, elementwise."""
+    x1, x2 = operands("heaviside", x1, x2, floating=True)
+    zero, one = x1.dtype.type(0), x1.dtype.type(1)
+    at_zero = ops.where(ops.equal(x1, zero), x2, x1)
+    return ops.where(ops.less(x1, zero), zero, ops.where(ops.greater(x1, zero), one, at_zero))
+
+
+def fmod(x1: Any, x2: Any, /) -> Array:
+    """Returns the remainder of the division rounded towards zero, with the sign of :math:`x_1`, elementwise."""
+    x1, x2 = operands("fmod", x1, x2, numeric=True)
+    if dtypes.is_float(x1.dtype):
+        return elementary.fmod(x1, x2)
+    rest = ops.remainder(x1, x2)
+    if x1.dtype in dtypes.UNSIGNED:
+        return rest
+    zero = x1.dtype.type(0)
+    apart = ops.bitwise_xor(ops.less(x1, zero), ops.less(x2, zero))
+    wrong = ops.bitwise_and(ops.not_equal(rest, zero), apart)
+    return ops.where(wrong, ops.subtract(rest, x2), rest)
+
+
+def divmod(x1: Any, x2: Any, /) -> tuple[Array, Array]:
+    """Returns the floor division and its remainder, elementwise."""
+    return floor_divide(x1, x2), remainder(x1, x2)
+
+
+def renamed(function: Callable[..., Array], name: str) -> Callable[..., Array]:
+    @wraps(function)
+    def renamed(*args: Any, **options: Any) -> Array:
+        return function(*args, **options)
+
+    renamed.__name__ = renamed.__qualname__ = name
+    summary = str(function.__doc__).partition("\n\n")[0]
+    renamed.__doc__ = f"{summary} NumPy's name of :func:`{function.__name__}`."
+    return renamed
+
+
+bitwise_not = renamed(bitwise_invert, "bitwise_not")
+invert = renamed(bitwise_invert, "invert")
+left_shift = renamed(bitwise_left_shift, "left_shift")
+right_shift = renamed(bitwise_right_shift, "right_shift")
+absolute = renamed(abs, "absolute")
+arccos = renamed(acos, "arccos")
+arccosh = renamed(acosh, "arccosh")
+arcsin = renamed(asin, "arcsin")
+arcsinh = renamed(asinh, "arcsinh")
+arctan = renamed(atan, "arctan")
+arctan2 = renamed(atan2, "arctan2")
+arctanh = renamed(atanh, "arctanh")
+around = renamed(round, "around")
+degrees = renamed(rad2deg, "degrees")
+mod = renamed(remainder, "mod")
+radians = renamed(deg2rad, "radians")
+true_divide = renamed(divide, "true_divide")
+
+
+def power(x1: Any, x2: Any, /) -> Array:
+    """Returns :math:`x_1^{x_2}`, elementwise; see :func:`pow`."""
+    return to_power("power", x1, x2)

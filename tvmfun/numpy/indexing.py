@@ -18,28 +18,15 @@ from tvmfun.core.leaf import abstract
 from tvmfun.core.trace import Tracer, is_tracing
 from tvmfun.errors import ArgumentError, ConcretizationError, IndexingError, ShapeError
 from tvmfun.numpy.creation import asarray
-from tvmfun.numpy.data_types import astype
+from tvmfun.numpy.dtypes import astype
 from tvmfun.numpy.elementwise import add, clip, logical_and, minimum, remainder, where
-from tvmfun.numpy.manipulation import (
-    broadcast_to,
-    expand_dims,
-    moveaxis,
-    normalize_axis,
-    permute_dims,
-    ravel,
-    reshape,
-)
 from tvmfun.numpy.promotion import convert, no_out, require_integer
+from tvmfun.numpy.shapes import broadcast_to, expand_dims, moveaxis, normalize_axis, permute_dims, ravel, reshape
 from tvmfun.ops import index as ops
 from tvmfun.ops import pointwise
 from tvmfun.ops import shape as shapes
 
-__all__ = [
-    "take",
-    "take_along_axis",
-]
-
-# -- what an index means -------------------------------------------------------------------------------------
+__all__ = ["take", "take_along_axis"]
 
 
 _BOOL = ShapeDtype((), dtypes.bool_)
@@ -189,9 +176,6 @@ def _dynamic_bounds(item: slice, size: Any) -> tuple[Any, Any, Any]:
 def is_immediate(x: Any) -> bool:
     """Whether NumPy can do it at once: there is nothing to trace, and no module to compile for each index."""
     return isinstance(x, DeviceArray) and not is_tracing() and is_on_cpu(x)
-
-
-# -- x[index] ------------------------------------------------------------------------------------------------
 
 
 def getitem(x: Array, index: Any) -> Array:
@@ -355,9 +339,6 @@ def wrapped(item: Any, size: int) -> Any:
     # Places outside stay outside in 32 bits.
     limit = np.iinfo(np.int32).max
     return np.clip(places, -1, limit).astype(np.int32) if size <= limit else places
-
-
-# -- taking --------------------------------------------------------------------------------------------------
 
 
 def check_mode(name: str, mode: str | None, default: str, promised: str) -> str:

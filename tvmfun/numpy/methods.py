@@ -12,11 +12,10 @@ from tvmfun.core.array import Array, install_methods
 from tvmfun.core.dims import Dim
 from tvmfun.errors import ArgumentError, DtypeError
 from tvmfun.numpy.at import At
-from tvmfun.numpy.choosing import compress
-from tvmfun.numpy.complex_parts import conj, conjugate, imag, real
+from tvmfun.numpy.calculus import cumprod, cumsum
 from tvmfun.numpy.creation import asarray, copy
-from tvmfun.numpy.cumulative import cumprod, cumsum
-from tvmfun.numpy.data_types import astype
+from tvmfun.numpy.diagonals import diagonal, trace
+from tvmfun.numpy.dtypes import astype
 from tvmfun.numpy.elementwise import (
     abs,
     add,
@@ -38,19 +37,19 @@ from tvmfun.numpy.elementwise import (
     negative,
     not_equal,
     positive,
+    power,
     remainder,
     round,
     subtract,
 )
+from tvmfun.numpy.floats import conj, conjugate, imag, real
 from tvmfun.numpy.indexing import getitem, take
-from tvmfun.numpy.linear_algebra import diagonal, dot, matmul, trace
-from tvmfun.numpy.manipulation import matrix_transpose, ravel, reshape, squeeze, swapaxes, transpose
-from tvmfun.numpy.names import power
-from tvmfun.numpy.repetition import repeat
-from tvmfun.numpy.searching import argmax, argmin, nonzero, searchsorted
-from tvmfun.numpy.sorting import argpartition, argsort, partition, sort
-from tvmfun.numpy.statistical import max, mean, min, prod, ptp, std, sum, var
-from tvmfun.numpy.utility import all, any
+from tvmfun.numpy.products import dot, matmul
+from tvmfun.numpy.reductions import all, any, max, mean, min, prod, ptp, std, sum, var
+from tvmfun.numpy.resizing import repeat
+from tvmfun.numpy.selection import compress
+from tvmfun.numpy.shapes import matrix_transpose, ravel, reshape, squeeze, swapaxes, transpose
+from tvmfun.numpy.sorting import argmax, argmin, argpartition, argsort, nonzero, partition, searchsorted, sort
 from tvmfun.ops.pointwise import bitcast
 
 API_VERSION = "2024.12"

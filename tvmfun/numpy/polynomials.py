@@ -10,18 +10,17 @@ from tvmfun import dtypes
 from tvmfun.core.array import Array
 from tvmfun.core.trace import Tracer
 from tvmfun.errors import ArgumentError, ConcretizationError, DtypeError, ShapeError
-from tvmfun.numpy import linalg
 from tvmfun.numpy.creation import arrays, asarray, ones, zeros
-from tvmfun.numpy.data_types import finfo
-from tvmfun.numpy.elementwise import add, divide, multiply, sqrt, square, subtract
-from tvmfun.numpy.joining import concat
-from tvmfun.numpy.linear_algebra import matmul
-from tvmfun.numpy.manipulation import atleast_1d, expand_dims, matrix_transpose
-from tvmfun.numpy.repetition import trim_zeros
-from tvmfun.numpy.signals import convolve, vander
-from tvmfun.numpy.statistical import sum
+from tvmfun.numpy.dtypes import finfo
+from tvmfun.numpy.elementwise import add, divide, multiply, pow, sqrt, square, subtract
+from tvmfun.numpy.linalg import solvers
+from tvmfun.numpy.products import matmul
+from tvmfun.numpy.reductions import sum
+from tvmfun.numpy.resizing import trim_zeros
+from tvmfun.numpy.shapes import atleast_1d, concat, expand_dims, matrix_transpose, reshape, stack
+from tvmfun.numpy.signal import convolve
 
-__all__ = ["poly", "polyadd", "polyder", "polydiv", "polyfit", "polyint", "polymul", "polysub", "polyval"]
+__all__ = ["poly", "polyadd", "polyder", "polydiv", "polyfit", "polyint", "polymul", "polysub", "polyval", "vander"]
 
 
 def _coefficients(name: str, *values: Any) -> list[Array]:
@@ -217,13 +216,13 @@ def polyfit(
         right = multiply(right, w if y.ndim == 1 else expand_dims(w, 1))
     rcond = x.size * float(finfo(x.dtype).eps) if rcond is None else rcond
     scale = sqrt(sum(square(left), 0))
-    result, residuals, rank, s = linalg.lstsq(divide(left, scale), right, rcond)
+    result, residuals, rank, s = solvers.lstsq(divide(left, scale), right, rcond)
     result = divide(result, scale if y.ndim == 1 else expand_dims(scale, 1))
     if full:
         return result, residuals, rank, s, asarray(rcond)
     if not cov:
         return result
-    base = linalg.inv(matmul(matrix_transpose(left), left))
+    base = solvers.inv(matmul(matrix_transpose(left), left))
     if cov == "unscaled":
         factor = ones((), x.dtype)
     else:
@@ -232,3 +231,18 @@ def polyfit(
             raise ArgumentError("polyfit", what, got=f"{x.size} for {deg + 1}")
         factor = divide(residuals, x.size - (deg + 1))
     return result, multiply(base, factor) if y.ndim == 1 else multiply(expand_dims(base, 2), factor)
+
+
+def vander(x: Any, N: int | None = None, increasing: bool = False) -> Array:
+    """Returns the matrix whose columns are the powers of a vector, by default from the highest to 0.
+
+    >>> vander([2, 3], 3)
+    Array([[4, 2, 1],
+           [9, 3, 1]], dtype=int32)
+    """
+    x = asarray(x)
+    if x.ndim != 1:
+        raise ShapeError("vander", "the argument must be a vector", got=repr(x.aval))
+    count = x.size if N is None else N
+    powers = range(count) if increasing else range(count - 1, -1, -1)
+    return stack([pow(x, k) for k in powers], 1) if count else reshape(x[:0], (x.size, 0))

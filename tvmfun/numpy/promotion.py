@@ -1,4 +1,4 @@
-"""Operands: turning what users pass into arguments of ops, all of one dtype."""
+"""Operands: conversion of what users pass into arguments of ops, all of one dtype."""
 
 from __future__ import annotations
 
@@ -16,9 +16,7 @@ from tvmfun.core.leaf import abstract, scalar_of
 from tvmfun.errors import ArgumentError, DtypeError
 from tvmfun.ops import pointwise
 
-__all__ = [
-    "result_type",
-]
+__all__ = ["result_type"]
 
 
 # A union written in place would be made anew at every call, which takes longer than the test.

@@ -14,22 +14,34 @@ __all__ = [
     "bfloat16",
     "bool",
     "bool_",
+    "character",
+    "complexfloating",
     "double",
+    "dtype",
+    "flexible",
     "float16",
     "float32",
     "float64",
     "float_",
+    "floating",
+    "generic",
+    "inexact",
     "int8",
     "int16",
     "int32",
     "int64",
     "int_",
+    "integer",
+    "number",
+    "object_",
+    "signedinteger",
     "single",
     "uint",
     "uint8",
     "uint16",
     "uint32",
     "uint64",
+    "unsignedinteger",
 ]
 
 
@@ -81,6 +93,7 @@ float16 = _scalar_type("float16", dtypes.float16)
 float32 = _scalar_type("float32", dtypes.float32)
 float64 = _scalar_type("float64", dtypes.float64)
 
+
 # NumPy's other names; without a width, those of Python's numbers.
 bool = bool_
 single = float32
@@ -88,3 +101,17 @@ double = float64
 float_ = float32
 int_ = int32
 uint = uint32
+
+# Classes of dtypes, for `issubdtype`.
+character = np.character
+complexfloating = np.complexfloating
+dtype = np.dtype
+flexible = np.flexible
+floating = np.floating
+generic = np.generic
+inexact = np.inexact
+integer = np.integer
+number = np.number
+object_ = np.object_
+signedinteger = np.signedinteger
+unsignedinteger = np.unsignedinteger

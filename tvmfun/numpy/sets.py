@@ -10,15 +10,14 @@ from tvmfun import dtypes
 from tvmfun.core.array import Array, device_array
 from tvmfun.core.trace import Tracer
 from tvmfun.errors import ArgumentError
+from tvmfun.numpy.calculus import cumulative_sum
 from tvmfun.numpy.creation import arrays, asarray, full, ones, zeros
-from tvmfun.numpy.cumulative import cumulative_sum
-from tvmfun.numpy.data_types import astype
-from tvmfun.numpy.elementwise import isnan, less, logical_and, logical_not, logical_xor, not_equal, where
+from tvmfun.numpy.dtypes import astype
+from tvmfun.numpy.elementwise import less, logical_and, logical_not, logical_xor, not_equal, where
+from tvmfun.numpy.floats import isnan
 from tvmfun.numpy.indexing import take
-from tvmfun.numpy.joining import append, concat
-from tvmfun.numpy.manipulation import ravel, reshape
-from tvmfun.numpy.searching import flatnonzero, isin, searchsorted, unknown_size
-from tvmfun.numpy.sorting import argsort, sort
+from tvmfun.numpy.shapes import append, concat, ravel, reshape
+from tvmfun.numpy.sorting import argsort, flatnonzero, isin, searchsorted, sort, unknown_size
 
 __all__ = [
     "intersect1d",

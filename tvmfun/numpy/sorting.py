@@ -1,28 +1,48 @@
-"""Sorting. Every sort is stable, and NaN is larger than any number."""
+"""Sorting, searching and counting."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import math
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
 
 from tvmfun import dtypes
-from tvmfun.core.array import Array
-from tvmfun.errors import ArgumentError, ShapeError
-from tvmfun.numpy.creation import asarray
-from tvmfun.numpy.data_types import astype
-from tvmfun.numpy.indexing import take_along_axis
-from tvmfun.numpy.manipulation import normalize_axis, permute_dims, ravel
-from tvmfun.ops import index as ops
-from tvmfun.ops import pointwise
+from tvmfun.core.array import Array, device_array
+from tvmfun.core.op import Op
+from tvmfun.core.trace import Tracer
+from tvmfun.errors import ArgumentError, ConcretizationError, ShapeError
+from tvmfun.numpy import elementwise
+from tvmfun.numpy.calculus import cumulative_sum
+from tvmfun.numpy.creation import arrays, asarray, full, zeros
+from tvmfun.numpy.dtypes import astype
+from tvmfun.numpy.elementwise import equal, less, logical_not, not_equal, subtract, where
+from tvmfun.numpy.indexing import take, take_along_axis
+from tvmfun.numpy.promotion import no_out
+from tvmfun.numpy.ranges import arange
+from tvmfun.numpy.reductions import all, keep, numbers, sum
+from tvmfun.numpy.shapes import Axes, flip, normalize_axes, normalize_axis, permute_dims, ravel, reshape, stack
+from tvmfun.ops import index, pointwise, reduce
 from tvmfun.ops import shape as shapes
+from tvmfun.ops.search import searchsorted as search
 
 __all__ = [
+    "argmax",
+    "argmin",
     "argpartition",
     "argsort",
+    "argwhere",
+    "count_nonzero",
+    "digitize",
+    "flatnonzero",
+    "isin",
     "lexsort",
+    "nanargmax",
+    "nanargmin",
+    "nonzero",
     "partition",
+    "searchsorted",
     "sort",
 ]
 
@@ -62,7 +82,7 @@ def argsort(
     rows = permute_dims(a, order)
     if a.dtype == dtypes.bool_:
         rows = astype(rows, dtypes.uint8)
-    places = descending_argsort(rows) if descending else ops.argsort(rows)
+    places = descending_argsort(rows) if descending else index.argsort(rows)
     return permute_dims(places, tuple(map(int, np.argsort(order))))
 
 
@@ -75,7 +95,7 @@ def descending_argsort(rows: Array) -> Array:
     """The stable order along the last axis from the largest to the smallest element."""
     # Backwards twice: of equal ones, the one that was first comes first.
     last = rows.ndim - 1
-    backwards = shapes.flip(ops.argsort(shapes.flip(rows, axes=(last,))), axes=(last,))
+    backwards = shapes.flip(index.argsort(shapes.flip(rows, axes=(last,))), axes=(last,))
     return pointwise.subtract(shapes.dim_size(size=rows.shape[-1] - 1, dtype="int32"), backwards)
 
 
@@ -132,3 +152,187 @@ def lexsort(keys: Any, axis: int = -1) -> Array:
         later = argsort(take_along_axis(row, order, axis, mode="promise_in_bounds"), axis)
         order = take_along_axis(order, later, axis, mode="promise_in_bounds")
     return order
+
+
+def _arg(op: Op, x: Any, axis: int | None, keepdims: bool) -> Array:
+    x = asarray(x)
+    if x.dtype == dtypes.bool_:
+        x = astype(x, dtypes.uint8)
+    if axis is None:
+        if x.size == 0:
+            raise ShapeError(op.name, "there is no element", got=repr(x.aval))
+        flat = op(reshape(x, (-1,)), axis=0)
+        return reshape(flat, (1,) * x.ndim) if keepdims else flat
+    place = normalize_axis(op.name, axis, x.ndim)
+    return keep(op(x, axis=place), x, (place,), keepdims)
+
+
+def argmax(a: Any, axis: int | None = None, out: None = None, keepdims: bool = False) -> Array:
+    """Returns the int32 index of the first largest element, along an axis or of the flattened array.
+
+    Raises:
+        ShapeError: if there are no elements.
+
+    >>> argmax([1, 3, 3])
+    Array(1, dtype=int32)
+    """
+    no_out("argmax", out)
+    return _arg(reduce.argmax, a, axis, keepdims)
+
+
+def argmin(a: Any, axis: int | None = None, out: None = None, keepdims: bool = False) -> Array:
+    """Returns the int32 index of the first smallest element, along an axis or of the flattened array.
+
+    Raises:
+        ShapeError: if there are no elements.
+    """
+    no_out("argmin", out)
+    return _arg(reduce.argmin, a, axis, keepdims)
+
+
+def count_nonzero(a: Any, axis: Axes | None = None, keepdims: bool = False) -> Array:
+    """Returns the number of elements that are not 0, as int32."""
+    a = asarray(a)
+    axes = normalize_axes("count_nonzero", axis, a.ndim)
+    return sum(not_equal(a, 0), axes, keepdims=keepdims)
+
+
+def unknown_size(name: str, x: Array) -> ConcretizationError:
+    """The error for a result whose shape depends on the elements of a traced array."""
+    return ConcretizationError(
+        name,
+        "the elements of an array that is being traced are not known, but give the result its shape",
+        got=repr(x.aval),
+        hint="size=, the largest number of results",
+    )
+
+
+def nonzero(a: Any, *, size: int | None = None, fill_value: Any = None) -> tuple[Array, ...]:
+    """Returns the int32 places of the elements that are not 0, one array for each axis.
+
+    Args:
+        a: the array.
+        size: how many places to return, which must be given when ``a`` is traced; if there are more, the last are
+            left out.
+        fill_value: the place that stands for missing ones, or one number for each axis; by default 0.
+
+    Raises:
+        ShapeError: for an array without axes.
+        ConcretizationError: for a traced array without ``size``.
+
+    Source: ``jax.numpy.nonzero``.
+
+    >>> nonzero([[0, 3], [4, 0]])
+    (Array([0, 1], dtype=int32), Array([1, 0], dtype=int32))
+    """
+    a = asarray(a)
+    if not a.ndim:
+        raise ShapeError("nonzero", "an array without axes has no places", got=repr(a.aval), hint="atleast_1d")
+    if size is None:
+        if isinstance(a, Tracer):
+            raise unknown_size("nonzero", a)
+        found = np.nonzero(a.concrete("nonzero").numpy())
+        return tuple(device_array(places.astype(np.int32)) for places in found)
+    # The k-th of them is where the running count first reaches k.
+    counts = cumulative_sum(astype(ravel(not_equal(a, 0)), dtypes.int32))
+    places = searchsorted(counts, arange(1, size + 1))
+    exists = less(places, a.size)
+    fill = fill_value if isinstance(fill_value, tuple) else (fill_value,) * a.ndim
+    flat = [places // math.prod(a.shape[axis + 1 :]) % max(a.shape[axis], 1) for axis in range(a.ndim)]
+    return tuple(elementwise.where(exists, p, 0 if f is None else f) for p, f in zip(flat, fill, strict=True))
+
+
+def flatnonzero(a: Any, *, size: int | None = None, fill_value: Any = None) -> Array:
+    """Returns the int32 places of the elements of the flattened array that are not 0; see :func:`nonzero`."""
+    return nonzero(ravel(a), size=size, fill_value=fill_value)[0]
+
+
+def argwhere(a: Any, *, size: int | None = None, fill_value: Any = None) -> Array:
+    """Returns the int32 places of the elements that are not 0, one row for each; see :func:`nonzero`."""
+    a = asarray(a)
+    if not a.ndim:
+        return nonzero(reshape(a, (1,)), size=size, fill_value=fill_value)[0][:, None][:, :0]
+    return stack(nonzero(a, size=size, fill_value=fill_value), 1)
+
+
+def searchsorted(a: Any, v: Any, side: str = "left", sorter: Any = None, *, method: str = "scan") -> Array:
+    """Returns, as int32, where each value of ``v`` belongs in the sorted vector ``a``.
+
+    Args:
+        a: the vector; NaNs are last.
+        v: the values.
+        side: ``"left"`` for the place before equal elements, ``"right"`` for the one behind them.
+        sorter: indices that sort ``a``, if it is not sorted.
+        method: for JAX: every method has the same result.
+
+    >>> searchsorted([1, 2, 2, 3], 2), searchsorted([1, 2, 2, 3], 2, side="right")
+    (Array(1, dtype=int32), Array(3, dtype=int32))
+    """
+    a, v = arrays("searchsorted", a, v)
+    if a.ndim != 1:
+        raise ShapeError("searchsorted", "the sorted elements must be a vector", got=repr(a.aval))
+    if side not in ("left", "right"):
+        raise ArgumentError("searchsorted", "the side is 'left' or 'right'", got=repr(side))
+    if sorter is not None:
+        a = take(a, sorter, mode="promise_in_bounds")
+    return search(a, v, side=side)
+
+
+def digitize(x: Any, bins: Any, right: bool = False, *, method: Any = None) -> Array:
+    """Returns, as int32, the number of the bin each element belongs to.
+
+    Args:
+        x: the array.
+        bins: the edges, increasing or decreasing.
+        right: whether a bin has its right edge, and not its left one.
+        method: for JAX: every method has the same result.
+
+    >>> digitize([0.5, 1.0, 2.5], [1.0, 2.0])
+    Array([0, 1, 2], dtype=int32)
+    """
+    x, bins = arrays("digitize", x, bins)
+    if bins.ndim != 1:
+        raise ShapeError("digitize", "the bins must be a vector", got=repr(bins.aval))
+    if not bins.size:
+        return zeros(x.shape, dtypes.int32)
+    upwards = searchsorted(bins, x, side="left" if right else "right")
+    downwards = subtract(bins.size, searchsorted(flip(bins), x, side="right" if right else "left"))
+    return elementwise.where(bins[-1] >= bins[0], upwards, downwards)
+
+
+def isin(
+    element: Any, test_elements: Any, assume_unique: bool = False, invert: bool = False, *, method: str = "auto"
+) -> Array:
+    """Returns whether each element is one of ``test_elements``, or with ``invert`` none of them.
+
+    ``assume_unique`` and ``method`` are for JAX and make no difference.
+
+    >>> isin([1, 2, 3], [1, 3])
+    Array([ True, False,  True], dtype=bool)
+    """
+    element, tests = arrays("isin", element, test_elements)
+    if not tests.size:
+        return full(element.shape, invert)
+    known = sort(ravel(tests))
+    found = equal(take(known, search(known, element, side="left"), mode="promise_in_bounds"), element)
+    return elementwise.logical_not(found) if invert else found
+
+
+def _nan_arg(function: Callable[..., Array], worst: float, x: Any, axis: int | None, keepdims: bool) -> Array:
+    x, mask = numbers(x)
+    if mask is None:
+        return function(x, axis, keepdims=keepdims)
+    result = function(where(mask, x, worst), axis, keepdims=keepdims)
+    return where(all(logical_not(mask), axis, keepdims=keepdims), -1, result)
+
+
+def nanargmax(a: Any, axis: int | None = None, out: None = None, keepdims: bool = False) -> Array:
+    """Returns the int32 index of the first largest element that is no NaN; -1 if there is none. See :func:`argmax`."""
+    no_out("nanargmax", out)
+    return _nan_arg(argmax, -math.inf, a, axis, keepdims)
+
+
+def nanargmin(a: Any, axis: int | None = None, out: None = None, keepdims: bool = False) -> Array:
+    """Returns the int32 index of the first smallest element that is no NaN; -1 if there is none. See :func:`argmin`."""
+    no_out("nanargmin", out)
+    return _nan_arg(argmin, math.inf, a, axis, keepdims)

@@ -1,4 +1,4 @@
-"""Sums, products, extrema and averages over some axes or all of them."""
+"""Sums, products, extrema, averages and tests over some axes or all of them."""
 
 from __future__ import annotations
 
@@ -11,20 +11,50 @@ from tvmfun.core import dims
 from tvmfun.core.array import Array
 from tvmfun.core.dims import Dim
 from tvmfun.core.op import Op
-from tvmfun.errors import ArgumentError, DtypeError
+from tvmfun.errors import ArgumentError, DtypeError, ShapeError
 from tvmfun.numpy import elementwise
 from tvmfun.numpy.creation import asarray
-from tvmfun.numpy.data_types import astype
-from tvmfun.numpy.elementwise import add, divide, maximum, minimum, multiply, sqrt, square, subtract
-from tvmfun.numpy.manipulation import Axes, broadcast_to, normalize_axes, reshape
+from tvmfun.numpy.dtypes import astype
+from tvmfun.numpy.elementwise import (
+    add,
+    divide,
+    equal,
+    logical_and,
+    logical_not,
+    logical_or,
+    maximum,
+    minimum,
+    multiply,
+    not_equal,
+    renamed,
+    sqrt,
+    square,
+    subtract,
+)
+from tvmfun.numpy.floats import isclose, isnan
 from tvmfun.numpy.promotion import convert, no_out
+from tvmfun.numpy.shapes import Axes, broadcast_to, normalize_axes, reshape
 from tvmfun.ops import reduce as ops
 
 __all__ = [
+    "all",
+    "allclose",
+    "amax",
+    "amin",
+    "any",
+    "array_equal",
+    "array_equiv",
     "average",
     "max",
     "mean",
     "min",
+    "nanmax",
+    "nanmean",
+    "nanmin",
+    "nanprod",
+    "nanstd",
+    "nansum",
+    "nanvar",
     "prod",
     "ptp",
     "std",
@@ -300,3 +330,159 @@ def average(
     total = sum(weights, axes, keepdims=keepdims)
     result = divide(sum(astype(products, kind), axes, keepdims=keepdims), total)
     return (result, total) if returned else result
+
+
+def numbers(x: Any, where: Any = None) -> tuple[Array, Any]:
+    """The array, and a mask of the numbers where ``where`` is true; None if everything is."""
+    x = asarray(x)
+    if not dtypes.is_float(x.dtype):
+        return x, where
+    numbers = logical_not(isnan(x))
+    return x, numbers if where is None else logical_and(numbers, where)
+
+
+def nansum(
+    a: Any,
+    axis: Axes | None = None,
+    dtype: Any = None,
+    out: None = None,
+    keepdims: bool = False,
+    initial: Any = None,
+    where: Any = None,
+) -> Array:
+    """Returns the sum of the elements that are not NaN; see :func:`sum`."""
+    no_out("nansum", out)
+    a, mask = numbers(a, where)
+    return sum(a, axis, dtype, keepdims=keepdims, initial=initial, where=mask)
+
+
+def nanprod(
+    a: Any,
+    axis: Axes | None = None,
+    dtype: Any = None,
+    out: None = None,
+    keepdims: bool = False,
+    initial: Any = None,
+    where: Any = None,
+) -> Array:
+    """Returns the product of the elements that are not NaN; see :func:`prod`."""
+    no_out("nanprod", out)
+    a, mask = numbers(a, where)
+    return prod(a, axis, dtype, keepdims=keepdims, initial=initial, where=mask)
+
+
+def nanmean(
+    a: Any, axis: Axes | None = None, dtype: Any = None, out: None = None, keepdims: bool = False, where: Any = None
+) -> Array:
+    """Returns the mean of the elements that are not NaN; NaN if there are none. See :func:`mean`."""
+    no_out("nanmean", out)
+    a, mask = numbers(a, where)
+    return mean(a, axis, dtype, keepdims=keepdims, where=mask)
+
+
+def nanvar(
+    a: Any,
+    axis: Axes | None = None,
+    dtype: Any = None,
+    out: None = None,
+    ddof: float = 0,
+    keepdims: bool = False,
+    where: Any = None,
+    mean: Any = None,
+) -> Array:
+    """Returns the variance of the elements that are not NaN; NaN if there are none. See :func:`var`."""
+    no_out("nanvar", out)
+    a, mask = numbers(a, where)
+    return var(a, axis, dtype, ddof=ddof, keepdims=keepdims, where=mask, mean=mean)
+
+
+def nanstd(
+    a: Any,
+    axis: Axes | None = None,
+    dtype: Any = None,
+    out: None = None,
+    ddof: float = 0,
+    keepdims: bool = False,
+    where: Any = None,
+    mean: Any = None,
+) -> Array:
+    """Returns the square root of :func:`nanvar`."""
+    no_out("nanstd", out)
+    return sqrt(nanvar(a, axis, dtype, ddof=ddof, keepdims=keepdims, where=where, mean=mean))
+
+
+def _nan_extremum(
+    function: Callable[..., Array], worst: float, x: Any, axis: Axes | None, keepdims: bool, initial: Any, where: Any
+) -> Array:
+    """The largest or smallest number; if there is none, ``initial``, or NaN without it."""
+    x, mask = numbers(x, where)
+    if not dtypes.is_float(x.dtype):
+        return function(x, axis, keepdims=keepdims, initial=initial, where=where)
+    if where is not None and initial is None:
+        name = function.__name__
+        raise ArgumentError(f"nan{name}", "a mask needs an initial value, in case it is false everywhere")
+    result = function(elementwise.where(mask, x, worst), axis, keepdims=keepdims, initial=initial)
+    return (
+        result
+        if initial is not None
+        else elementwise.where(all(logical_not(mask), axis, keepdims=keepdims), math.nan, result)
+    )
+
+
+def nanmax(
+    a: Any, axis: Axes | None = None, out: None = None, keepdims: bool = False, initial: Any = None, where: Any = None
+) -> Array:
+    """Returns the largest element that is not NaN; NaN if there is none. See :func:`max`."""
+    no_out("nanmax", out)
+    return _nan_extremum(max, -math.inf, a, axis, keepdims, initial, where)
+
+
+def nanmin(
+    a: Any, axis: Axes | None = None, out: None = None, keepdims: bool = False, initial: Any = None, where: Any = None
+) -> Array:
+    """Returns the smallest element that is not NaN; NaN if there is none. See :func:`min`."""
+    no_out("nanmin", out)
+    return _nan_extremum(min, math.inf, a, axis, keepdims, initial, where)
+
+
+def any(a: Any, axis: Axes | None = None, out: None = None, keepdims: bool = False, *, where: Any = None) -> Array:
+    """Returns whether an element is non-zero; false if there are none. ``where`` masks the elements to look at."""
+    no_out("any", out)
+    a = asarray(a)
+    axes = normalize_axes("any", axis, a.ndim)
+    count = ops.sum(astype(selected(not_equal(a, 0), where, False), dtypes.int32), axis=axes)
+    return keep(not_equal(count, 0), a, axes, keepdims)
+
+
+def all(a: Any, axis: Axes | None = None, out: None = None, keepdims: bool = False, *, where: Any = None) -> Array:
+    """Returns whether all elements are non-zero; true if there are none. ``where`` masks the elements to look at."""
+    no_out("all", out)
+    a = asarray(a)
+    axes = normalize_axes("all", axis, a.ndim)
+    return logical_not(any(logical_not(a), axes, keepdims=keepdims, where=where))
+
+
+def allclose(a: Any, b: Any, rtol: Any = 1e-05, atol: Any = 1e-08, equal_nan: bool = False) -> Array:
+    """Returns whether all elements are close; see :func:`isclose`."""
+    return all(isclose(a, b, rtol, atol, equal_nan))
+
+
+def array_equal(a1: Any, a2: Any, equal_nan: bool = False) -> Array:
+    """Returns whether two arrays have the same shape and elements."""
+    a1, a2 = asarray(a1), asarray(a2)
+    if a1.shape != a2.shape:
+        return asarray(False)
+    same = equal(a1, a2)
+    return all(logical_or(same, logical_and(isnan(a1), isnan(a2))) if equal_nan else same)
+
+
+def array_equiv(a1: Any, a2: Any) -> Array:
+    """Returns whether two arrays have the same elements once they are broadcast to one shape."""
+    try:
+        return all(equal(asarray(a1), asarray(a2)))
+    except ShapeError:
+        return asarray(False)
+
+
+amax = renamed(max, "amax")
+amin = renamed(min, "amin")

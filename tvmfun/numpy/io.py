@@ -1,4 +1,4 @@
-"""Text and files: NumPy does it, with arrays of this library."""
+"""Input, output and printing: done by NumPy, with arrays of this library."""
 
 from __future__ import annotations
 
@@ -19,7 +19,6 @@ __all__ = [
     "fromiter",
     "fromstring",
     "get_printoptions",
-    "iterable",
     "load",
     "printoptions",
     "save",
@@ -135,8 +134,3 @@ def printoptions(*args: Any, **kwargs: Any) -> Any:
     [0.33]
     """
     return np.printoptions(*args, **kwargs)
-
-
-def iterable(y: Any) -> bool:
-    """Returns whether an object can be iterated over, which arrays without axes cannot."""
-    return np.iterable(y)

@@ -1,77 +1,66 @@
-"""NumPy's elementwise functions that the array API does not have."""
+"""Parts and classes of floats: sign, mantissa, exponent, NaN and infinities; real and imaginary parts."""
 
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 
 from tvmfun import dtypes
 from tvmfun.core.array import Array
-from tvmfun.errors import DtypeError
-from tvmfun.numpy.creation import arrays
-from tvmfun.numpy.data_types import finfo
+from tvmfun.core.op import Op
+from tvmfun.numpy import elementwise
+from tvmfun.numpy.creation import asarray, full, zeros
+from tvmfun.numpy.dtypes import finfo
 from tvmfun.numpy.elementwise import (
+    Operand,
+    abs,
+    add,
     clip,
-    copysign,
-    floor_divide,
-    isfinite,
-    isinf,
-    isnan,
-    nextafter,
+    equal,
+    less,
+    less_equal,
+    logical_and,
+    logical_or,
+    multiply,
+    named,
     positive,
-    remainder,
-    signbit,
-    unary,
+    subtract,
+    where,
 )
-from tvmfun.numpy.manipulation import broadcast_arrays
 from tvmfun.numpy.promotion import array, convert, no_out, operands, require_integer
-from tvmfun.numpy.utility import any
 from tvmfun.ops import elementary
 from tvmfun.ops import pointwise as ops
 
 __all__ = [
-    "cbrt",
-    "deg2rad",
-    "divmod",
-    "exp2",
-    "fabs",
-    "float_power",
+    "angle",
+    "conj",
+    "conjugate",
+    "copysign",
     "fmax",
     "fmin",
-    "fmod",
     "frexp",
-    "gcd",
-    "heaviside",
+    "imag",
+    "isclose",
+    "iscomplex",
+    "iscomplexobj",
+    "isfinite",
+    "isinf",
+    "isnan",
     "isneginf",
     "isposinf",
-    "lcm",
+    "isreal",
+    "isrealobj",
     "ldexp",
-    "logaddexp2",
     "modf",
     "nan_to_num",
-    "rad2deg",
-    "rint",
-    "sinc",
+    "nextafter",
+    "real",
+    "signbit",
     "spacing",
 ]
-
-cbrt = unary("cbrt", elementary.cbrt, r":math:`\sqrt[3]{x}`", floating=True, module=__name__)
-rint = unary("rint", ops.round, "the nearest integer, the even one of two, as a float", floating=True, module=__name__)
-exp2 = unary("exp2", elementary.exp2, ":math:`2^x`", floating=True, module=__name__)
-
-
-def fabs(x: Any) -> Array:
-    """Returns :math:`|x|`, a float, elementwise."""
-    return ops.abs(*operands("fabs", x, floating=True))
-
-
-def logaddexp2(x1: Any, x2: Any, /) -> Array:
-    r"""Returns :math:`\log_2(2^{x_1} + 2^{x_2})` without overflow, elementwise."""
-    x1, x2 = operands("logaddexp2", x1, x2, floating=True)
-    scale = x1.dtype.type(math.log(2))
-    return ops.divide(elementary.logaddexp(ops.multiply(x1, scale), ops.multiply(x2, scale)), scale)
 
 
 def spacing(x: Any) -> Array:
@@ -108,89 +97,6 @@ def frexp(x: Any) -> tuple[Array, Array]:
     return (mantissa if own == wide.dtype else ops.astype(mantissa, dtype=dtypes.NAMES[own])), exponent
 
 
-def _integers(name: str, *values: Any) -> list[Any]:
-    found = operands(name, *values)
-    if not dtypes.is_integer(found[0].dtype):
-        raise DtypeError(name, "the numbers must be integers", got=dtypes.NAMES[found[0].dtype])
-    return found
-
-
-def gcd(x1: Any, x2: Any) -> Array:
-    """Returns the greatest common divisor of integers, elementwise, by Euclid's algorithm.
-
-    >>> gcd(12, [8, 9])
-    Array([4, 3], dtype=int32)
-    """
-    from tvmfun.lax.control_flow import while_loop
-
-    x1, x2 = broadcast_arrays(*arrays("gcd", *_integers("gcd", *arrays("gcd", x1, x2))))
-    zero = x1.dtype.type(0)
-    pair = while_loop(
-        lambda pair: any(ops.not_equal(pair[1], zero)),
-        lambda pair: (
-            ops.where(ops.equal(pair[1], zero), pair[0], pair[1]),
-            ops.where(ops.equal(pair[1], zero), zero, ops.remainder(pair[0], pair[1])),
-        ),
-        (ops.abs(x1), ops.abs(x2)),
-    )
-    return pair[0]
-
-
-def lcm(x1: Any, x2: Any) -> Array:
-    """Returns the least common multiple of integers, elementwise.
-
-    >>> lcm(4, [6, 0])
-    Array([12,  0], dtype=int32)
-    """
-    x1, x2 = arrays("lcm", x1, x2)
-    divisor = gcd(x1, x2)
-    x1, x2 = ops.abs(x1), ops.abs(x2)
-    zero, one = divisor.dtype.type(0), divisor.dtype.type(1)
-    none = ops.equal(divisor, zero)
-    return ops.where(none, zero, ops.multiply(x1, ops.floor_divide(x2, ops.where(none, one, divisor))))
-
-
-def deg2rad(x: Any, /) -> Array:
-    r"""Returns :math:`\frac{\pi}{180} x`, elementwise."""
-    (x,) = operands("deg2rad", x, floating=True)
-    return ops.multiply(x, x.dtype.type(math.pi / 180))
-
-
-def rad2deg(x: Any, /) -> Array:
-    r"""Returns :math:`\frac{180}{\pi} x`, elementwise."""
-    (x,) = operands("rad2deg", x, floating=True)
-    return ops.multiply(x, x.dtype.type(180 / math.pi))
-
-
-def float_power(x1: Any, x2: Any, /) -> Array:
-    """Returns :math:`x_1^{x_2}`, a float, elementwise."""
-    return ops.power(*operands("float_power", x1, x2, floating=True))
-
-
-def sinc(x: Any, /) -> Array:
-    r"""Returns :math:`\frac{\sin(\pi x)}{\pi x}`, and 1 at 0, elementwise."""
-    (x,) = operands("sinc", x, floating=True)
-    real = x.dtype.type
-    y = ops.multiply(x, real(math.pi))
-    # Near 0 the Taylor series, whose derivatives are right as well.
-    near = ops.less(ops.abs(y), real(0.5))
-    # Each formula gets a harmless argument where the other one counts: 0 times an infinite derivative would be NaN.
-    small, large = ops.where(near, y, real(0)), ops.where(near, real(1), y)
-    square = ops.multiply(small, small)
-    series = real(0)
-    for k in range(7, 0, -1):
-        series = ops.multiply(square, ops.add(series, real((-1) ** k / math.factorial(2 * k + 1))))
-    return ops.where(near, ops.add(series, real(1)), ops.divide(ops.sin(large), large))
-
-
-def heaviside(x1: Any, x2: Any, /) -> Array:
-    """Returns 0 where ``x1`` is negative, 1 where it is positive and ``x2`` where it is 0, elementwise."""
-    x1, x2 = operands("heaviside", x1, x2, floating=True)
-    zero, one = x1.dtype.type(0), x1.dtype.type(1)
-    at_zero = ops.where(ops.equal(x1, zero), x2, x1)
-    return ops.where(ops.less(x1, zero), zero, ops.where(ops.greater(x1, zero), one, at_zero))
-
-
 def fmax(x1: Any, x2: Any) -> Array:
     r"""Returns :math:`\max(x_1, x_2)`, ignoring a NaN, elementwise."""
     x1, x2 = operands("fmax", x1, x2)
@@ -201,25 +107,6 @@ def fmin(x1: Any, x2: Any) -> Array:
     r"""Returns :math:`\min(x_1, x_2)`, ignoring a NaN, elementwise."""
     x1, x2 = operands("fmin", x1, x2)
     return ops.where(ops.bitwise_or(ops.less(x1, x2), isnan(x2)), x1, x2)
-
-
-def fmod(x1: Any, x2: Any, /) -> Array:
-    """Returns the remainder of the division rounded towards zero, with the sign of :math:`x_1`, elementwise."""
-    x1, x2 = operands("fmod", x1, x2, numeric=True)
-    if dtypes.is_float(x1.dtype):
-        return elementary.fmod(x1, x2)
-    rest = ops.remainder(x1, x2)
-    if x1.dtype in dtypes.UNSIGNED:
-        return rest
-    zero = x1.dtype.type(0)
-    apart = ops.bitwise_xor(ops.less(x1, zero), ops.less(x2, zero))
-    wrong = ops.bitwise_and(ops.not_equal(rest, zero), apart)
-    return ops.where(wrong, ops.subtract(rest, x2), rest)
-
-
-def divmod(x1: Any, x2: Any, /) -> tuple[Array, Array]:
-    """Returns the floor division and its remainder, elementwise."""
-    return floor_divide(x1, x2), remainder(x1, x2)
 
 
 def modf(x: Any, /, out: None = None) -> tuple[Array, Array]:
@@ -294,3 +181,131 @@ def isneginf(x: Any, /, out: None = None) -> Array:
     no_out("isneginf", out)
     x = array("isneginf", x)
     return ops.equal(x, x.dtype.type(-math.inf)) if dtypes.is_float(x.dtype) else isinf(x)
+
+
+def real(val: Any) -> Array:
+    """Returns the real part: the array itself."""
+    return positive(val)
+
+
+def imag(val: Any) -> Array:
+    """Returns the imaginary part: zeros."""
+    val = asarray(val)
+    return zeros(val.shape, val.dtype)
+
+
+def conj(x: Any) -> Array:
+    """Returns the complex conjugate: the array itself."""
+    return positive(x)
+
+
+def conjugate(x: Any) -> Array:
+    """Returns the complex conjugate: the array itself."""
+    return positive(x)
+
+
+def angle(z: Any, deg: bool = False) -> Array:
+    r"""Returns the angle of numbers in the complex plane: 0, and :math:`\pi` (180 degrees) for negative ones.
+
+    >>> angle([2.0, -3.0], deg=True)
+    Array([  0., 180.], dtype=float32)
+    """
+    (z,) = operands("angle", asarray(z), floating=True)
+    half = z.dtype.type(180 if deg else math.pi)
+    # -0 has the angle of the negative numbers, and NaN none.
+    return where(z != z, z, where(logical_or(less(z, 0), signbit(z)), half, z.dtype.type(0)))
+
+
+def iscomplex(x: Any) -> Array:
+    """Returns whether an element has an imaginary part, elementwise: false."""
+    return full(asarray(x).shape, False)
+
+
+def isreal(x: Any) -> Array:
+    """Returns whether an element has no imaginary part, elementwise: true."""
+    return full(asarray(x).shape, True)
+
+
+def iscomplexobj(x: Any) -> bool:
+    """Returns whether the dtype of an array is complex: False for every array of this library.
+
+    >>> iscomplexobj([1.0]), iscomplexobj(1j)
+    (False, True)
+    """
+    if isinstance(x, complex) or getattr(getattr(x, "dtype", None), "kind", "") == "c":
+        return True
+    array("iscomplexobj", asarray(x))
+    return False
+
+
+def isrealobj(x: Any) -> bool:
+    """Returns whether the dtype of an array is not complex: True for every array of this library."""
+    return not iscomplexobj(x)
+
+
+def _float_test(name: str, op: Op, formula: str, otherwise: bool) -> Callable[..., Array]:
+    def function(x: Operand, /) -> Array:
+        x = array(name, x)
+        if dtypes.is_float(x.dtype):
+            return op(x)
+        return ops.equal(x, x) if otherwise else ops.not_equal(x, x)
+
+    return named(function, name, f"Returns whether {formula}, elementwise.")
+
+
+isnan = _float_test("isnan", ops.isnan, "an element is NaN", False)
+isfinite = _float_test("isfinite", ops.isfinite, "an element is neither infinite nor NaN", True)
+
+
+def isinf(x: Operand, /) -> Array:
+    """Returns whether an element is infinite, elementwise."""
+    x = array("isinf", x)
+    if not dtypes.is_float(x.dtype):
+        return ops.not_equal(x, x)
+    return ops.equal(ops.abs(x), x.dtype.type(math.inf))
+
+
+def signbit(x: Operand, /) -> Array:
+    """Returns whether an element is negative, elementwise; true for -0.0."""
+    x = array("signbit", x)
+    if not dtypes.is_float(x.dtype):
+        return ops.less(x, x.dtype.type(0)) if x.dtype in dtypes.SIGNED else ops.not_equal(x, x)
+    signed = f"int{x.dtype.itemsize * 8}"
+    bits = ops.bitcast(ops.stop_gradient(x), dtype=signed)
+    return ops.less(bits, bits.dtype.type(0))
+
+
+def copysign(x1: Operand, x2: Operand, /) -> Array:
+    """Returns the size of ``x1`` with the sign of ``x2``, elementwise."""
+    x1, x2 = operands("copysign", x1, x2, floating=True)
+    size = ops.abs(x1)
+    return ops.where(signbit(x2), -size, size)
+
+
+def nextafter(x1: Operand, x2: Operand, /) -> Array:
+    """Returns the next float after ``x1`` in the direction of ``x2``, elementwise.
+
+    >>> nextafter(np.float32(0), 1)
+    Array(1.e-45, dtype=float32)
+    """
+    x1, x2 = operands("nextafter", x1, x2, floating=True)
+    zero, kind = x1.dtype.type(0), dtypes.NAMES[x1.dtype]
+    # Floats of one sign are ordered as their bits are.
+    bits = ops.bitcast(x1, dtype=f"int{x1.dtype.itemsize * 8}")
+    one = bits.dtype.type(1)
+    away = ops.equal(ops.less(x1, x2), ops.less(zero, x1))
+    moved = ops.bitcast(ops.add(bits, ops.where(away, one, -one)), dtype=kind)
+    moved = ops.where(ops.equal(x1, zero), copysign(one.view(x1.dtype), x2), moved)
+    moved = ops.where(ops.equal(x1, x2), x2, moved)
+    return ops.where(ops.bitwise_or(ops.isnan(x1), ops.isnan(x2)), x1.dtype.type(math.nan), moved)
+
+
+def isclose(a: Any, b: Any, rtol: Any = 1e-05, atol: Any = 1e-08, equal_nan: bool = False) -> Array:
+    r"""Returns whether :math:`|x_1 - x_2| \le a + r |x_2|`, elementwise; infinities of one sign are close."""
+    a, b = operands("isclose", a, b)
+    if not dtypes.is_float(a.dtype):
+        a, b = (elementwise.multiply(x, 1.0) for x in (a, b))
+    near = less_equal(abs(subtract(a, b)), add(atol, multiply(rtol, abs(b))))
+    both = logical_and(isfinite(a), isfinite(b))
+    close = elementwise.where(both, near, equal(a, b))
+    return logical_or(close, logical_and(isnan(a), isnan(b))) if equal_nan else close

@@ -1,4 +1,4 @@
-"""Bits: counted, packed into bytes and unpacked."""
+"""Bits and divisors of integers."""
 
 from __future__ import annotations
 
@@ -9,15 +9,21 @@ import numpy as np
 from tvmfun import dtypes
 from tvmfun.core.array import Array
 from tvmfun.errors import ArgumentError, DtypeError
-from tvmfun.numpy.creation import asarray
-from tvmfun.numpy.data_types import astype
-from tvmfun.numpy.manipulation import expand_dims, moveaxis, normalize_axis, ravel, reshape
-from tvmfun.numpy.padding import pad
-from tvmfun.numpy.promotion import array
-from tvmfun.numpy.statistical import sum
+from tvmfun.numpy.creation import arrays, asarray
+from tvmfun.numpy.dtypes import astype
+from tvmfun.numpy.promotion import array, operands
+from tvmfun.numpy.reductions import any, sum
+from tvmfun.numpy.resizing import pad
+from tvmfun.numpy.shapes import broadcast_arrays, expand_dims, moveaxis, normalize_axis, ravel, reshape
 from tvmfun.ops import pointwise as ops
 
-__all__ = ["bitwise_count", "packbits", "unpackbits"]
+__all__ = [
+    "bitwise_count",
+    "gcd",
+    "lcm",
+    "packbits",
+    "unpackbits",
+]
 
 
 def population_count(x: Any) -> Any:
@@ -119,3 +125,45 @@ def unpackbits(a: Any, axis: int | None = None, count: int | None = None, bitord
         bits = bits[..., :wanted]
         bits = pad(bits, [(0, 0)] * (bits.ndim - 1) + [(0, max(0, wanted - size))])
     return moveaxis(bits, -1, axis)
+
+
+def _integers(name: str, *values: Any) -> list[Any]:
+    found = operands(name, *values)
+    if not dtypes.is_integer(found[0].dtype):
+        raise DtypeError(name, "the numbers must be integers", got=dtypes.NAMES[found[0].dtype])
+    return found
+
+
+def gcd(x1: Any, x2: Any) -> Array:
+    """Returns the greatest common divisor of integers, elementwise, by Euclid's algorithm.
+
+    >>> gcd(12, [8, 9])
+    Array([4, 3], dtype=int32)
+    """
+    from tvmfun.lax.control_flow import while_loop
+
+    x1, x2 = broadcast_arrays(*arrays("gcd", *_integers("gcd", *arrays("gcd", x1, x2))))
+    zero = x1.dtype.type(0)
+    pair = while_loop(
+        lambda pair: any(ops.not_equal(pair[1], zero)),
+        lambda pair: (
+            ops.where(ops.equal(pair[1], zero), pair[0], pair[1]),
+            ops.where(ops.equal(pair[1], zero), zero, ops.remainder(pair[0], pair[1])),
+        ),
+        (ops.abs(x1), ops.abs(x2)),
+    )
+    return pair[0]
+
+
+def lcm(x1: Any, x2: Any) -> Array:
+    """Returns the least common multiple of integers, elementwise.
+
+    >>> lcm(4, [6, 0])
+    Array([12,  0], dtype=int32)
+    """
+    x1, x2 = arrays("lcm", x1, x2)
+    divisor = gcd(x1, x2)
+    x1, x2 = ops.abs(x1), ops.abs(x2)
+    zero, one = divisor.dtype.type(0), divisor.dtype.type(1)
+    none = ops.equal(divisor, zero)
+    return ops.where(none, zero, ops.multiply(x1, ops.floor_divide(x2, ops.where(none, one, divisor))))

@@ -1,4 +1,4 @@
-"""Convolution, interpolation, numerical derivatives and integrals."""
+"""Convolution, interpolation, phases and window functions."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ from typing import Any
 import numpy as np
 
 from tvmfun import dtypes
-from tvmfun.core.array import Array
+from tvmfun.core.array import Array, device_array
 from tvmfun.errors import ArgumentError, ShapeError
-from tvmfun.numpy.creation import arrays, asarray
-from tvmfun.numpy.cumulative import cumsum
-from tvmfun.numpy.data_types import astype, finfo
+from tvmfun.numpy.calculus import cumsum, diff
+from tvmfun.numpy.creation import arrays, asarray, ones
+from tvmfun.numpy.dtypes import finfo
 from tvmfun.numpy.elementwise import (
     abs,
     add,
@@ -24,30 +24,19 @@ from tvmfun.numpy.elementwise import (
     less_equal,
     logical_and,
     multiply,
-    pow,
     remainder,
     subtract,
     where,
 )
 from tvmfun.numpy.indexing import take
-from tvmfun.numpy.joining import concat, stack
-from tvmfun.numpy.manipulation import flip, moveaxis, normalize_axes, normalize_axis, reshape
-from tvmfun.numpy.precision import factors
-from tvmfun.numpy.searching import searchsorted
-from tvmfun.numpy.sorting import argsort
-from tvmfun.numpy.statistical import sum
-from tvmfun.numpy.utility import diff
+from tvmfun.numpy.products import factors
+from tvmfun.numpy.promotion import operands
+from tvmfun.numpy.shapes import concat, flip, normalize_axis, reshape
+from tvmfun.numpy.sorting import argsort, searchsorted
 from tvmfun.ops import conv
+from tvmfun.ops import pointwise as ops
 
-__all__ = [
-    "convolve",
-    "correlate",
-    "gradient",
-    "interp",
-    "trapezoid",
-    "unwrap",
-    "vander",
-]
+__all__ = ["bartlett", "blackman", "convolve", "correlate", "hamming", "hanning", "i0", "interp", "kaiser", "unwrap"]
 
 
 def _sliding_products(name: str, x: Any, v: Any, mode: str, *, turned: bool) -> Array:
@@ -131,78 +120,6 @@ def interp(x: Any, xp: Any, fp: Any, left: Any = None, right: Any = None, period
     return result
 
 
-def gradient(f: Any, *varargs: Any, axis: Any = None, edge_order: int | None = None) -> Any:
-    """Returns the derivatives along axes by differences, central ones inside and one-sided ones at the ends.
-
-    Args:
-        f: the values of a function.
-        varargs: the distance of the values, or their coordinates: none (1), one for all axes, or one for each.
-        axis: one axis or several; by default all.
-        edge_order: of the differences at the ends: 1.
-
-    Returns:
-        An array, or a list of them for several axes.
-
-    >>> gradient([1.0, 2.0, 4.0])
-    Array([1. , 1.5, 2. ], dtype=float32)
-    """
-    f = asarray(f)
-    if not dtypes.is_float(f.dtype):
-        f = astype(f, dtypes.DEFAULT_FLOAT)
-    axes = normalize_axes("gradient", axis, f.ndim)
-    if edge_order not in (None, 1):
-        raise ArgumentError(
-            "gradient", "the differences at the ends are of first order", got=f"edge_order={edge_order}"
-        )
-    distances = varargs * len(axes) if len(varargs) == 1 else varargs or (1.0,) * len(axes)
-    if len(distances) != len(axes):
-        raise ArgumentError("gradient", f"there must be one spacing, or {len(axes)}", got=str(len(varargs)))
-    results = [_slope(f, place, distance) for place, distance in zip(axes, distances, strict=True)]
-    return results[0] if len(results) == 1 else results
-
-
-def _slope(x: Array, axis: int, spacing: Any) -> Array:
-    rows = moveaxis(x, axis, -1)
-    if rows.shape[-1] < 2:
-        raise ShapeError("gradient", f"there must be two elements along axis {axis}", got=repr(x.aval))
-    steps = rows[..., 1:] - rows[..., :-1]
-    if not np.ndim(spacing):
-        inner = (rows[..., 2:] - rows[..., :-2]) / (2 * spacing)
-        ends = steps[..., :1] / spacing, steps[..., -1:] / spacing
-    else:
-        spacing = asarray(spacing)
-        if spacing.shape != rows.shape[-1:]:
-            raise ShapeError("gradient", f"there must be {rows.shape[-1]} coordinates", got=repr(spacing.aval))
-        widths = diff(spacing)
-        before, after = widths[:-1], widths[1:]
-        slopes = steps / widths
-        inner = (slopes[..., :-1] * after + slopes[..., 1:] * before) / (before + after)
-        ends = slopes[..., :1], slopes[..., -1:]
-    return moveaxis(concat([ends[0], inner, ends[1]], -1), -1, axis)
-
-
-def trapezoid(y: Any, x: Any = None, dx: Any = 1.0, axis: int = -1) -> Array:
-    """Returns the integral of values by the trapezoidal rule.
-
-    Args:
-        y: the values.
-        x: their coordinates: a vector, or of the shape of ``y``.
-        dx: their distance, if there are no coordinates.
-        axis: the axis to integrate along.
-
-    >>> trapezoid([1.0, 2.0, 3.0])
-    Array(4., dtype=float32)
-    """
-    y = asarray(y)
-    if not dtypes.is_float(y.dtype):
-        y = astype(y, dtypes.DEFAULT_FLOAT)
-    y = moveaxis(y, axis, -1)
-    if x is not None:
-        x = asarray(x)
-        dx = diff(x if x.ndim == 1 else moveaxis(x, axis, -1))
-    return multiply(sum(multiply(y[..., 1:] + y[..., :-1], dx), -1), 0.5)
-
-
 def unwrap(p: Any, discont: Any = None, axis: int = -1, period: float = 2 * math.pi) -> Array:
     """Returns angles without jumps: multiples of the period are added where neighbours are more than half of it apart.
 
@@ -228,16 +145,105 @@ def unwrap(p: Any, discont: Any = None, axis: int = -1, period: float = 2 * math
     return concat([p[(*lead, slice(0, 1))], p[(*lead, slice(1, None))] + cumsum(moved, axis)], axis)
 
 
-def vander(x: Any, N: int | None = None, increasing: bool = False) -> Array:
-    """Returns the matrix whose columns are the powers of a vector, by default from the highest to 0.
+#: Where the asymptotic series takes over, and how many terms both have then.
+_BORDER, _TERMS, _ASYMPTOTIC_TERMS = 18.0, 38, 30
 
-    >>> vander([2, 3], 3)
-    Array([[4, 2, 1],
-           [9, 3, 1]], dtype=int32)
+
+def _horner(coefficients: list[float], x: Any) -> Any:
+    real = x.dtype.type
+    result: Any = real(coefficients[-1])
+    for c in reversed(coefficients[:-1]):
+        result = ops.add(ops.multiply(result, x), real(c))
+    return result
+
+
+def scaled(name: str, order: int, x: Any) -> Array:
+    r"""Returns :math:`e^{-|x|} I_n(x)` for the order 0 or 1, elementwise."""
+    (x,) = operands(name, x, floating=True)
+    own = x.dtype
+    if own.itemsize < 4:
+        x = ops.astype(x, dtype="float32")
+    real = x.dtype.type
+    size = ops.abs(x)
+    near = ops.less(size, real(_BORDER))
+    # Each series gets a harmless argument where the other one counts.
+    small, large = ops.where(near, x, real(1)), ops.where(near, real(_BORDER), size)
+    half = ops.multiply(small, real(0.5))
+    # In a variable up to 1, whose powers do not overflow in derivatives.
+    scale = (_BORDER / 2) ** 2
+    powers = [scale**k / (math.factorial(k) * math.factorial(k + order)) for k in range(_TERMS)]
+    series = _horner(powers, ops.multiply(half, ops.multiply(half, real(1 / scale))))
+    # The sign is 0 at 0, where the derivative of the size is 0 then.
+    first = ops.multiply(series, ops.exp(ops.negative(ops.multiply(small, ops.sign(small)))))
+    terms = [1.0]
+    for k in range(1, _ASYMPTOTIC_TERMS):
+        terms.append(-terms[-1] * (4 * order**2 - (2 * k - 1) ** 2) / (8 * k * _BORDER))
+    second = ops.divide(
+        _horner(terms, ops.divide(real(_BORDER), large)), ops.sqrt(ops.multiply(real(2 * math.pi), large))
+    )
+    if order:
+        first = ops.multiply(first, half)
+        second = ops.where(ops.less(x, real(0)), ops.negative(second), second)
+    result = ops.where(near, first, second)
+    result = ops.where(ops.isnan(x), x, result)
+    return result if own == x.dtype else ops.astype(result, dtype=dtypes.NAMES[own])
+
+
+def i0(x: Any) -> Array:
+    """Returns the modified Bessel function of the first kind of order 0, elementwise.
+
+    >>> i0([0.0, 1.0])
+    Array([1.       , 1.2660658], dtype=float32)
     """
-    x = asarray(x)
-    if x.ndim != 1:
-        raise ShapeError("vander", "the argument must be a vector", got=repr(x.aval))
-    count = x.size if N is None else N
-    powers = range(count) if increasing else range(count - 1, -1, -1)
-    return stack([pow(x, k) for k in powers], 1) if count else reshape(x[:0], (x.size, 0))
+    (x,) = arrays("i0", x, floating=True)
+    return ops.multiply(scaled("i0", 0, x), ops.exp(ops.abs(x)))
+
+
+def _count(name: str, M: Any) -> int:
+    if not hasattr(M, "__index__"):
+        raise ArgumentError(name, "the number of points is an integer", got=repr(M))
+    return max(M.__index__(), 0)
+
+
+def _made(values: np.ndarray) -> Array:
+    return device_array(np.asarray(values, dtypes.DEFAULT_FLOAT))
+
+
+def bartlett(M: int) -> Array:
+    """Returns the triangular window of ``M`` points, 0 at both ends.
+
+    >>> bartlett(5)
+    Array([0. , 0.5, 1. , 0.5, 0. ], dtype=float32)
+    """
+    return _made(np.bartlett(_count("bartlett", M)))
+
+
+def blackman(M: int) -> Array:
+    r"""Returns the window :math:`0.42 - 0.5 \cos t + 0.08 \cos 2t` of ``M`` points, :math:`0 \le t \le 2\pi`."""
+    return _made(np.blackman(_count("blackman", M)))
+
+
+def hamming(M: int) -> Array:
+    r"""Returns the window :math:`0.54 - 0.46 \cos t` of ``M`` points, :math:`0 \le t \le 2\pi`."""
+    return _made(np.hamming(_count("hamming", M)))
+
+
+def hanning(M: int) -> Array:
+    r"""Returns the window :math:`0.5 - 0.5 \cos t` of ``M`` points, :math:`0 \le t \le 2\pi`."""
+    return _made(np.hanning(_count("hanning", M)))
+
+
+def kaiser(M: int, beta: Any) -> Array:
+    r"""Returns the window :math:`I_0(\beta \sqrt{1 - t^2}) / I_0(\beta)` of ``M`` points, :math:`-1 \le t \le 1`.
+
+    Args:
+        M: the number of points.
+        beta: how narrow the window is: 0 for a constant one.
+    """
+    count = _count("kaiser", M)
+    if count <= 1:
+        return ones((count,))
+    t = np.linspace(-1.0, 1.0, count)
+    beta = asarray(beta)
+    height = asarray(np.sqrt(np.maximum(1 - t * t, 0)), beta.dtype if dtypes.is_float(beta.dtype) else "float32")
+    return divide(i0(multiply(height, beta)), i0(beta))

@@ -1,7 +1,9 @@
-"""Elements chosen by masks and numbers, and arrays with other values at such places."""
+"""Selection of elements by masks, numbers and indices."""
 
 from __future__ import annotations
 
+import math
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -10,18 +12,31 @@ from tvmfun import dtypes
 from tvmfun.core.array import Array
 from tvmfun.core.trace import Tracer
 from tvmfun.errors import ArgumentError, IndexingError, ShapeError
-from tvmfun.numpy.creation import arrays, asarray, ones
-from tvmfun.numpy.cumulative import cumsum
-from tvmfun.numpy.data_types import astype
-from tvmfun.numpy.elementwise import clip, not_equal, remainder, where
+from tvmfun.numpy import elementwise
+from tvmfun.numpy.calculus import cumsum
+from tvmfun.numpy.creation import Shape, arrays, as_shape, asarray, ones
+from tvmfun.numpy.dtypes import astype
+from tvmfun.numpy.elementwise import clip, floor_divide, multiply, not_equal, remainder
 from tvmfun.numpy.indexing import take, take_along_axis
-from tvmfun.numpy.joining import stack
-from tvmfun.numpy.manipulation import broadcast_arrays, expand_dims, moveaxis, normalize_axis, ravel, reshape
-from tvmfun.numpy.promotion import no_out, require_integer
-from tvmfun.numpy.searching import flatnonzero, nonzero
+from tvmfun.numpy.promotion import no_out, operands, require_integer
+from tvmfun.numpy.shapes import broadcast_arrays, expand_dims, moveaxis, normalize_axis, ravel, reshape, stack
+from tvmfun.numpy.sorting import flatnonzero, nonzero
 from tvmfun.ops import pointwise
 
-__all__ = ["choose", "compress", "extract", "mask_indices", "place", "put", "put_along_axis"]
+__all__ = [
+    "choose",
+    "compress",
+    "extract",
+    "ix_",
+    "mask_indices",
+    "place",
+    "put",
+    "put_along_axis",
+    "ravel_multi_index",
+    "select",
+    "unravel_index",
+    "where",
+]
 
 
 def choose(a: Any, choices: Any, out: None = None, mode: str = "raise") -> Array:
@@ -151,7 +166,7 @@ def place(arr: Any, mask: Any, vals: Any, *, inplace: bool = True) -> Array:
     flat = ravel(mask)
     number = cumsum(astype(flat, dtypes.int32)) - 1
     chosen = take(values, remainder(clip(number, 0, None), values.size), mode="promise_in_bounds")
-    return reshape(where(flat, chosen, ravel(arr)), arr.shape)
+    return reshape(elementwise.where(flat, chosen, ravel(arr)), arr.shape)
 
 
 def put(a: Any, ind: Any, v: Any, mode: str | None = None, *, inplace: bool = True) -> Array:
@@ -184,7 +199,7 @@ def put(a: Any, ind: Any, v: Any, mode: str | None = None, *, inplace: bool = Tr
     elif mode == "clip":
         ind = clip(ind, 0, a.size - 1)
     else:
-        ind = clip(where(ind < 0, ind + a.size, ind), 0, a.size - 1)
+        ind = clip(elementwise.where(ind < 0, ind + a.size, ind), 0, a.size - 1)
     repeated = take(values, np.arange(ind.size) % values.size, mode="promise_in_bounds")
     return reshape(ravel(a).at[ind].set(repeated), a.shape)
 
@@ -236,3 +251,120 @@ def _wide(values: Any, indices: Array) -> Array:
     """The values with as many axes as the indices."""
     values = asarray(values)
     return reshape(values, (1,) * max(0, indices.ndim - values.ndim) + values.shape)
+
+
+def ix_(*arrays: Any) -> tuple[Array, ...]:
+    """Returns the vectors, each along an axis of its own: together they index the grid of all combinations.
+
+    A vector of bools stands for the places where it is true.
+
+    >>> [places.shape for places in ix_([0, 1], [2, 3, 4])]
+    [(2, 1), (1, 3)]
+    """
+    results = []
+    for i, x in enumerate(map(asarray, arrays)):
+        if x.ndim != 1:
+            raise ShapeError("ix_", "the arguments must be vectors", got=repr(x.aval))
+        x = flatnonzero(x) if x.dtype == dtypes.bool_ else x
+        results.append(reshape(x, (1,) * i + (-1,) + (1,) * (len(arrays) - i - 1)))
+    return tuple(results)
+
+
+def unravel_index(indices: Any, shape: Shape) -> tuple[Array, ...]:
+    """Returns the places along each axis of elements numbered in row-major order; numbers outside are clamped.
+
+    >>> unravel_index(5, (2, 3))
+    (Array(1, dtype=int32), Array(2, dtype=int32))
+    """
+    flat = asarray(indices)
+    require_integer("unravel_index", flat)
+    sizes = as_shape("unravel_index", shape)
+    total = math.prod(sizes)
+    flat = clip(flat, -total, total - 1)
+    results = []
+    for size in reversed(sizes):
+        results.append(remainder(flat, size))
+        flat = floor_divide(flat, size)
+    return tuple(reversed(results))
+
+
+def ravel_multi_index(
+    multi_index: Sequence[Any], dims: Shape, mode: str = "raise", order: str = "C", *, dtype: Any = None
+) -> Array:
+    """Returns the number in row-major order of the elements at places along each axis.
+
+    Args:
+        multi_index: one array of places for each axis.
+        dims: the sizes of the axes.
+        mode: what becomes of places outside: ``"raise"`` an error, not of traced places, ``"clip"`` the nearest
+            place, ``"wrap"`` the remainder.
+        order: ``"C"`` for row-major order, ``"F"`` for column-major order.
+        dtype: of the result; by default that of the places.
+
+    Raises:
+        IndexingError: for places outside, in mode ``"raise"``.
+
+    >>> ravel_multi_index(([1, 0], [2, 1]), (2, 3))
+    Array([5, 1], dtype=int32)
+    """
+    sizes = as_shape("ravel_multi_index", dims)
+    places = [asarray(p) for p in multi_index]
+    if len(places) != len(sizes):
+        raise ShapeError("ravel_multi_index", f"there must be places along {len(sizes)} axes", got=str(len(places)))
+    if mode not in ("raise", "clip", "wrap"):
+        raise ArgumentError("ravel_multi_index", "the mode is 'raise', 'clip' or 'wrap'", got=repr(mode))
+    if order not in ("C", "F"):
+        raise ArgumentError("ravel_multi_index", "the order is 'C' or 'F'", got=repr(order))
+    if order == "F":
+        places, sizes = places[::-1], sizes[::-1]
+    result: Any = 0
+    for p, size in zip(places, sizes, strict=True):
+        require_integer("ravel_multi_index", p)
+        if mode == "raise":
+            if isinstance(p, Tracer):
+                hint = "mode='clip' or mode='wrap'"
+                raise ArgumentError("ravel_multi_index", "traced places cannot be checked", got=repr(p.aval), hint=hint)
+            host = p.concrete("ravel_multi_index").numpy()
+            if ((host < 0) | (host >= size)).any():
+                raise IndexingError("ravel_multi_index", f"an axis has {size} elements", got=str(host))
+        p = clip(p, 0, size - 1) if mode == "clip" else remainder(p, size) if mode == "wrap" else p
+        result = multiply(result, size) + p
+    return asarray(result, dtype)
+
+
+def where(condition: Any, x1: Any = None, x2: Any = None, /, *, size: int | None = None, fill_value: Any = None) -> Any:
+    """Returns ``x1`` where the condition holds and ``x2`` elsewhere; alone, the places where it holds.
+
+    Gradients flow only to the chosen branch, but are NaN if the other one's derivative is infinite there.
+
+    Args:
+        condition: an array; elements other than 0 count as true.
+        x1: what to take where it holds.
+        x2: what to take elsewhere.
+        size: as for :func:`nonzero`, for the places.
+        fill_value: as for :func:`nonzero`, for the places.
+
+    >>> where(np.asarray([True, False]), 1.0, 2.0)
+    Array([1., 2.], dtype=float32)
+    """
+    if x1 is None and x2 is None:
+        return nonzero(condition, size=size, fill_value=fill_value)
+    if x1 is None or x2 is None:
+        raise ArgumentError("where", "there must be two branches, or none", got="one")
+    return elementwise.where(condition, x1, x2)
+
+
+def select(condlist: Sequence[Any], choicelist: Sequence[Any], default: Any = 0) -> Array:
+    """Returns the choice of the first condition that holds, or the default, elementwise.
+
+    >>> x = np.asarray([-2, 0, 3])
+    >>> select([x < 0, x > 0], [-1, 1])
+    Array([-1,  0,  1], dtype=int32)
+    """
+    if len(condlist) != len(choicelist) or not len(condlist):
+        got = f"{len(condlist)} and {len(choicelist)}"
+        raise ArgumentError("select", "there must be a choice for each condition", got=got)
+    result, *choicelist = operands("select", default, *choicelist)
+    for condition, choice in reversed(list(zip(condlist, choicelist, strict=True))):
+        result = elementwise.where(condition, choice, result)
+    return result

@@ -1,4 +1,4 @@
-"""Functions of functions: applied along axes, elementwise, or to the indices of an array."""
+"""Functions of functions: vectorization, and application along axes."""
 
 from __future__ import annotations
 
@@ -10,13 +10,15 @@ from typing import Any
 from tvmfun import dtypes, tree
 from tvmfun.core.array import Array
 from tvmfun.errors import ArgumentError, ShapeError
+from tvmfun.numpy import elementwise
 from tvmfun.numpy.creation import Shape, as_shape, asarray
-from tvmfun.numpy.data_types import astype
-from tvmfun.numpy.manipulation import Axes, expand_dims, listed, moveaxis, normalize_axis, reshape
-from tvmfun.numpy.places import indices
+from tvmfun.numpy.dtypes import astype
+from tvmfun.numpy.ranges import indices
+from tvmfun.numpy.shapes import Axes, broadcast_to, expand_dims, listed, moveaxis, normalize_axis, reshape
 from tvmfun.ops import pointwise
 
-__all__ = ["apply_along_axis", "apply_over_axes", "fromfunction", "vectorize"]
+__all__ = ["apply_along_axis", "apply_over_axes", "fromfunction", "piecewise", "vectorize"]
+
 
 _GROUP = r"\(\s*(?:\w+(?:\s*,\s*\w+)*)?\s*\)"
 _SIGNATURE = re.compile(rf"\s*({_GROUP}(?:\s*,\s*{_GROUP})*)?\s*->\s*({_GROUP}(?:\s*,\s*{_GROUP})*)\s*")
@@ -197,3 +199,38 @@ def fromfunction(function: Callable, shape: Shape, *, dtype: Any = float, **kwar
     kind = dtypes.canonical(dtype)
     grid = indices(tuple(sizes), dtypes.int32)
     return _mapped(functools.partial(function, **kwargs), [astype(grid[i], kind) for i in range(len(sizes))], None)
+
+
+def piecewise(x: Any, condlist: Sequence[Any], funclist: Sequence[Any], *args: Any, **kw: Any) -> Array:
+    """Returns the function of the last condition that holds of each element.
+
+    Args:
+        x: the array.
+        condlist: arrays of bools that broadcast to ``x``.
+        funclist: a function or a number for each condition, and perhaps one more for where none holds; by default 0.
+            Each is applied to all of ``x``, and its gradient is NaN if it has an infinite one anywhere.
+        args: more arguments for the functions.
+        kw: keyword arguments for the functions.
+
+    >>> piecewise([-1.0, 2.0], [[True, False]], [0, lambda x: x * x])
+    Array([0., 4.], dtype=float64)
+    """
+    x = asarray(x)
+    condlist = list(condlist)
+    funclist = list(funclist)
+    if len(funclist) == len(condlist) + 1:
+        default = funclist.pop()
+    elif len(funclist) == len(condlist):
+        default = 0
+    else:
+        got = f"{len(funclist)} for {len(condlist)}"
+        raise ArgumentError("piecewise", "there must be a function for each condition, or one more", got=got)
+
+    def applied(function: Any) -> Array:
+        value = function(x, *args, **kw) if callable(function) else function
+        return broadcast_to(asarray(value, x.dtype), x.shape)
+
+    result = applied(default)
+    for condition, function in zip(condlist, funclist, strict=True):
+        result = elementwise.where(condition, applied(function), result)
+    return result
