@@ -11,7 +11,7 @@ import tvmfun.numpy as tnp
 from tvmfun import check, lax, nn, optim, random, reference
 from tvmfun.core.op import REGISTRY
 from tvmfun.errors import KernelError, TvmfunError
-from tvmfun.lower import pipeline
+from tvmfun.lower import kernel_cache
 from tvmfun.lower.codegen import native
 from tvmfun.lower.schedule.control_ops import statements
 
@@ -22,9 +22,9 @@ W = (RNG.normal(size=(20, 33)) / 5).astype("float32")
 
 @pytest.fixture
 def fresh_kernels():
-    pipeline.clear_cache()
+    kernel_cache.clear_cache()
     yield
-    pipeline.clear_cache()
+    kernel_cache.clear_cache()
 
 
 FUNCTIONS = {

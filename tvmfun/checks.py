@@ -16,8 +16,7 @@ from tvmfun.errors import ArgumentError, KernelError
 from tvmfun.execute import as_device_array
 from tvmfun.jit import jit
 from tvmfun.lower import target as targets
-from tvmfun.lower.fusion import kernel as kernels
-from tvmfun.lower.pipeline import Step
+from tvmfun.lower.codegen.relax_module import Step
 from tvmfun.lower.probe import Probe
 
 # Evaluations with random rounding errors, and how many times their spread a result may be off: the rounding errors of a
@@ -174,7 +173,7 @@ def _error(step: Step, problem: str, got: str) -> KernelError:
     origin = f", from {', '.join(lines)}" if lines else ""
     over = ", over its inputs" if step.in_place else ""
     what = f"kernel {step.name} ({step.rule}{over}{origin}) {problem}"
-    return KernelError("check", what, got=got, hint=f"reporting it with its program:\n{kernels.text(step.kernel)}")
+    return KernelError("check", what, got=got, hint=f"reporting it with its program:\n{step.kernel.text}")
 
 
 def _blame_body(step: Step, inputs: Values) -> None:

@@ -42,7 +42,7 @@ from tvmfun.core.trace import Tracer, is_tracing
 from tvmfun.errors import DtypeError, NanError, TargetError
 from tvmfun.lower import cache
 from tvmfun.lower import target as targets
-from tvmfun.lower.fusion.fuse import is_view
+from tvmfun.lower.fusion.kernel import is_view
 from tvmfun.lower.tuning.database import ACTIVE
 
 CPU = tvm.cpu()

@@ -17,7 +17,7 @@ from tvmfun.errors import ArgumentError, TargetError
 from tvmfun.jit import Jitted, jit
 from tvmfun.lower import pipeline
 from tvmfun.lower import target as targets
-from tvmfun.lower.fusion import kernel as kernels
+from tvmfun.lower.codegen.relax_module import ScheduledKernel
 from tvmfun.lower.schedule.cpu.rules import RULES
 from tvmfun.lower.tuning.database import Database, Record, merge, using
 from tvmfun.lower.tuning.search import Outcome, Worker, search
@@ -144,21 +144,21 @@ def tune(
         scheduled = pipeline.scheduled_kernels(inlined(lowered.program), goal, donated)
     chosen, others = [], Counter()
     for one in scheduled:
-        if rules == "all" or _rule(one) in rules:
+        if rules == "all" or one.rule in rules:
             chosen.append(one)
         else:
-            others[_rule(one)] += 1
+            others[one.rule] += 1
     deadline = math.inf if seconds is None else time.monotonic() + seconds
     found = []
     with Worker() as worker:
         for i, one in enumerate(chosen):
             note = _obstacle(one)
             if note:
-                found.append(TunedKernel(one.kernel.name, _rule(one), note=note))
+                found.append(TunedKernel(one.kernel.name, one.rule, note=note))
                 continue
             share = (deadline - time.monotonic()) / (len(chosen) - i) if seconds else 1e9
-            earlier = known.find(one.text, goal)
-            function = kernels.prim_func(one.kernel)
+            earlier = known.find(one.kernel.text, goal)
+            function = one.kernel.prim_func()
             outcome = search(
                 worker,
                 function,
@@ -169,11 +169,11 @@ def tune(
                 seed=seed,
                 known=earlier.schedule if earlier else None,
             )
-            found.append(_told(one, outcome))
+            found.append(_summarized(one, outcome))
             if outcome.schedule:
                 result = {"trials": outcome.trials, "schedule": outcome.schedule}
                 times = {"before": found[-1].before, "after": found[-1].after}
-                record = Record.of(function, goal, kernel=one.text, rule=_rule(one), **times, **result)
+                record = Record.of(function, goal, kernel=one.kernel.text, rule=one.rule, **times, **result)
                 # At once: a search that is interrupted keeps what it has.
                 merge(database, [record], "tune", replaced=earlier)
     return TuningReport(tuple(found), dict(others))
@@ -189,11 +189,7 @@ def _check(trials: int, seconds: float | None, rules: str | Sequence[str]) -> No
         raise ArgumentError("tune", "rules must be names of rules, or 'all'", got=repr(rules), hint=hint)
 
 
-def _rule(scheduled: pipeline.Scheduled) -> str:
-    return str(scheduled.function.attrs["tvmfun.rule"])
-
-
-def _obstacle(scheduled: pipeline.Scheduled) -> str:
+def _obstacle(scheduled: ScheduledKernel) -> str:
     """Why a kernel cannot be tuned; empty if it can."""
     kind = scheduled.kernel.equations[0].op.kind
     if kind == "control":
@@ -205,10 +201,10 @@ def _obstacle(scheduled: pipeline.Scheduled) -> str:
     return "writes over a donated argument" if scheduled.is_in_place else ""
 
 
-def _told(scheduled: pipeline.Scheduled, outcome: Outcome) -> TunedKernel:
+def _summarized(scheduled: ScheduledKernel, outcome: Outcome) -> TunedKernel:
     before, after = (None if s is None else s * 1e6 for s in (outcome.before, outcome.after))
     name = scheduled.kernel.name
-    return TunedKernel(name, _rule(scheduled), before, after, outcome.trials, outcome.rejected, outcome.note)
+    return TunedKernel(name, scheduled.rule, before, after, outcome.trials, outcome.rejected, outcome.note)
 
 
 @contextmanager

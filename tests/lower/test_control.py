@@ -6,7 +6,7 @@ import pytest
 import tvmfun
 import tvmfun.numpy as tnp
 from tvmfun import lax
-from tvmfun.lower import pipeline, target
+from tvmfun.lower import kernel_cache, pipeline, target
 from tvmfun.lower.schedule.control_ops import statements
 
 CORES = target.resolve({"kind": "llvm", "mcpu": "x86-64-v3", "num-cores": 4})
@@ -47,9 +47,9 @@ def test_other_steps_run_in_order(function, shape):
 
 def test_steps_that_need_much_memory_run_in_order(monkeypatch):
     monkeypatch.setattr(statements, "_STEP_BYTES", 64 * 64 * 4 - 1)
-    pipeline.clear_cache()
+    kernel_cache.clear_cache()
     text = script(lambda xs: lax.map(lambda x: tnp.exp(x) @ x, xs), (8, 64, 64))
-    pipeline.clear_cache()
+    kernel_cache.clear_cache()
     assert "for i in range(8)" in text
     assert "T.parallel" in text
 

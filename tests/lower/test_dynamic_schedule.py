@@ -12,7 +12,6 @@ import tvmfun
 from tvmfun import Dim, ShapeDtype
 from tvmfun.core import dims, expressions
 from tvmfun.lower.fusion.fuse import fuse
-from tvmfun.lower.fusion.kernel import prim_func
 from tvmfun.lower.schedule.cpu.rules import RULE, schedule
 from tvmfun.ops import conv, index, linalg
 from tvmfun.ops.bits import threefry2x32
@@ -173,7 +172,7 @@ def kernels(function, *specs):
     """The scheduled kernels of a function of tvmfun."""
     program = tvmfun.trace(function)(*(ShapeDtype(shape, dtype) for shape, dtype in specs))
     target = tvm.target.Target(TARGETS["host"])
-    return [schedule(prim_func(kernel), target) for kernel in fuse(program) if not kernel.is_view]
+    return [schedule(kernel.prim_func(), target) for kernel in fuse(program) if not kernel.is_view]
 
 
 IMAGES, WEIGHTS = ((B, 28, 28, 8), "float32"), ((3, 3, 8, 32), "float32")

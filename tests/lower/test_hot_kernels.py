@@ -11,9 +11,8 @@ from tvm.s_tir.analysis import estimate_tir_flops
 import tvmfun
 from tvmfun import ShapeDtype, lax
 from tvmfun.core.inline import inlined
-from tvmfun.lower import pipeline
+from tvmfun.lower import kernel_cache, pipeline
 from tvmfun.lower import target as targets
-from tvmfun.lower.fusion import kernel as kernels
 
 VECTORS = {"x86-64-v3": "ymm", "x86-64-v4": "zmm"}
 
@@ -130,9 +129,9 @@ def test_training_steps_are_scheduled_as_intended(name, mcpu, monkeypatch):
         scheduled.append((kernel, function))
         return function
 
-    schedule = pipeline._scheduled
-    pipeline.clear_cache()
-    monkeypatch.setattr(pipeline, "_scheduled", recorded)  # also sees the kernels within loops
+    schedule = kernel_cache.scheduled
+    kernel_cache.clear_cache()
+    monkeypatch.setattr(kernel_cache, "scheduled", recorded)  # also sees the kernels within loops
     pipeline.scheduled_module(program, target(mcpu))
     rules = [(kernel, str(function.attrs["tvmfun.rule"])) for kernel, function in scheduled]
     assert {
@@ -148,4 +147,4 @@ def has_products(kernel):
 
 
 def operations(kernel):
-    return estimate_tir_flops(tvm.IRModule({"main": kernels.prim_func(kernel)}))
+    return estimate_tir_flops(tvm.IRModule({"main": kernel.prim_func()}))

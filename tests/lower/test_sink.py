@@ -7,6 +7,7 @@ import tvmfun
 import tvmfun.numpy as tnp
 from tvmfun import lax
 from tvmfun.core.trace import trace
+from tvmfun.lower import kernel_cache
 from tvmfun.lower.rewrite.branch_updates import sink_updates
 
 X = np.random.default_rng(0).normal(size=(5, 33, 17)).astype("float32")
@@ -107,10 +108,8 @@ def test_no_memory(function):
 
 def test_a_sum_that_cannot_lie_over_its_input(monkeypatch):
     """Then no result may be written over it: it is in the memory of intermediates."""
-    from tvmfun.lower import pipeline
-
-    pipeline.clear_cache()
-    monkeypatch.setattr(pipeline, "schedule_in_place", lambda *args: None)
+    kernel_cache.clear_cache()
+    monkeypatch.setattr(kernel_cache, "schedule_in_place", lambda *args: None)
     p, q = X[2:4]
     step = tvmfun.jit(operand, donate_argnums=(0, 1))
     expected = operand(tnp.array(p), tnp.array(q))
@@ -118,4 +117,4 @@ def test_a_sum_that_cannot_lie_over_its_input(monkeypatch):
     step(tnp.array(q), tnp.array(p))
     for a, b in zip(expected, first, strict=True):
         np.testing.assert_allclose(np.asarray(b), np.asarray(a), rtol=2e-6, atol=1e-6)
-    pipeline.clear_cache()
+    kernel_cache.clear_cache()

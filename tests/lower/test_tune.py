@@ -21,7 +21,6 @@ from tvmfun import ShapeDtype, jit, lax, tune, tuned
 from tvmfun.errors import ArgumentError, PerformanceWarning, TargetError
 from tvmfun.lower import pipeline
 from tvmfun.lower import target as targets
-from tvmfun.lower.fusion import kernel as kernels
 from tvmfun.lower.tuning import space, worker
 from tvmfun.lower.tuning.database import ACTIVE, Database, Record, merge, using
 from tvmfun.lower.tuning.search import Outcome, Worker, search
@@ -57,7 +56,7 @@ def scheduled(function, *arguments):
 
 def drawn(one, seed):
     """A record with some schedule for a kernel."""
-    function = kernels.prim_func(one.kernel)
+    function = one.kernel.prim_func()
     random, schedule = Random(seed), None
     options = space.Space(function, targets.host())
     while schedule is None:
@@ -65,7 +64,7 @@ def drawn(one, seed):
     return Record.of(
         function,
         targets.host(),
-        kernel=one.text,
+        kernel=one.kernel.text,
         rule="window",
         before=2.0,
         after=1.0,
@@ -139,7 +138,7 @@ def sizes(text):
 
 def test_applying_a_schedule_leaves_the_kernel_as_it_was(record):
     (one,) = scheduled(convolution, X, W)
-    function = kernels.prim_func(one.kernel)
+    function = one.kernel.prim_func()
     before = space.source(function)
     space.applied(function, record.schedule)
     assert space.source(function) == before
@@ -148,7 +147,7 @@ def test_applying_a_schedule_leaves_the_kernel_as_it_was(record):
 @pytest.mark.slow
 def test_variations_differ_and_are_right():
     (one,) = scheduled(convolution, X, W)
-    function, random = kernels.prim_func(one.kernel), Random(1)
+    function, random = one.kernel.prim_func(), Random(1)
     options = space.Space(function, targets.host())
     bench = worker.Bench(function, 2, targets.host(), 0)
     first = options.parsed(space.as_json(options.draw(random)))
@@ -163,7 +162,7 @@ def test_variations_differ_and_are_right():
 
 
 def task(one, **options):
-    function = kernels.prim_func(one.kernel)
+    function = one.kernel.prim_func()
     plain = {"kind": "llvm", "mcpu": str(targets.host().attrs["mcpu"]), "num-cores": 2}
     return {
         "function": space.source(function),
@@ -181,8 +180,8 @@ def task(one, **options):
 def test_a_schedule_that_computes_something_else_is_rejected(monkeypatch):
     (one,) = scheduled(convolution, X, W)
     (other,) = scheduled(lambda x, w: convolution(x, w) * 1.001, X, W)
-    wrong = kernels.prim_func(other.kernel)
-    monkeypatch.setattr(space, "applied", lambda function, schedule: pipeline.schedule(wrong, targets.host()))
+    wrong = other.kernel.prim_func()
+    monkeypatch.setattr(space, "applied", lambda function, schedule: schedule(wrong, targets.host()))
     messages = []
     worker.run(task(one), messages.append)
     assert [m["kind"] for m in messages] == ["ready", *["try", "rejected"] * 4, "done"]
@@ -215,7 +214,7 @@ def test_a_known_schedule_is_tried_first(record, monkeypatch):
 
 def test_scalars_can_be_tried():
     (one,) = scheduled(lambda x: tnp.sin(x), ShapeDtype((), "float32"))
-    bench = worker.Bench(kernels.prim_func(one.kernel), 1, targets.host(), 0)
+    bench = worker.Bench(one.kernel.prim_func(), 1, targets.host(), 0)
     assert bench.before > 0
 
 
@@ -278,7 +277,7 @@ def running(script):
 def test_a_crash_costs_a_trial():
     (one,) = scheduled(convolution, X, W)
     with running(CRASHING) as crashing:
-        function = kernels.prim_func(one.kernel)
+        function = one.kernel.prim_func()
         outcome = search(crashing, function, 2, targets.host(), trials=5, seconds=60, seed=0)
     assert outcome == Outcome(trials=3, rejected=2, before=2.0, after=1.0, schedule="first")
 
@@ -292,7 +291,7 @@ def test_a_schedule_that_never_ends_is_given_up():
 
 def test_code_that_cannot_run_here_is_an_error():
     (one,) = scheduled(convolution, X, W)
-    function = kernels.prim_func(one.kernel)
+    function = one.kernel.prim_func()
     with running("raise ImportError('no such thing')") as failing, pytest.raises(TargetError) as caught:
         search(failing, function, 2, targets.host(), trials=1, seconds=9, seed=0)
     assert str(caught.value).startswith("[tune] a kernel crashed, or never ended, with the schedule of our rules, got")

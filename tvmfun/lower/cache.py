@@ -32,7 +32,7 @@ from tvmfun.core.program import Program
 from tvmfun.counters import counters
 from tvmfun.errors import ArgumentError, DimensionError, PerformanceWarning, ShapeError
 from tvmfun.files import UntrustedError, check_directory, read_trusted, written
-from tvmfun.lower import pipeline
+from tvmfun.lower import kernel_cache, pipeline
 from tvmfun.lower import target as targets
 from tvmfun.lower.codegen.memory_plan import Plan
 from tvmfun.lower.tuning import database
@@ -97,7 +97,7 @@ def clear_caches() -> None:
     """Forgets everything compiled in this process; the disk cache stays."""
     with _LOCK:
         _EXECUTABLES.clear()
-        pipeline.clear_cache()
+        kernel_cache.clear_cache()
 
 
 def cache_directory() -> Path | None:

@@ -12,8 +12,9 @@ from tvmfun.core.cost import program_flops, running
 from tvmfun.core.dims import typical
 from tvmfun.core.inline import inlined
 from tvmfun.core.program import Atom, Program
-from tvmfun.lower.fusion.fuse import Kernel
-from tvmfun.lower.pipeline import InPlace, fused_kernels
+from tvmfun.lower.fusion.in_place import InPlace
+from tvmfun.lower.fusion.kernel import Kernel
+from tvmfun.lower.pipeline import fused_kernels
 
 
 @dataclass(frozen=True)

@@ -19,7 +19,7 @@ from tvmfun.core.array import ShapeDtype
 from tvmfun.core.inline import subprograms
 from tvmfun.core.program import Atom, Program
 from tvmfun.lower import pipeline
-from tvmfun.lower.pipeline import Step
+from tvmfun.lower.codegen.relax_module import Step
 
 POISON = 0xFF
 # Bytes of poison before and after every array: a multiple of TVM's alignment of arrays.

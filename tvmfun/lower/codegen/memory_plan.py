@@ -114,7 +114,7 @@ class _Buffer:
 _Owner = int | _Buffer
 
 
-def planned(main: relax.Function) -> tuple[Plan, list[Call | Store]]:
+def plan_memory(main: relax.Function) -> tuple[Plan, list[Call | Store]]:
     """Decides where every value of ``main`` lies.
 
     Args:

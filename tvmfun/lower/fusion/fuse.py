@@ -7,14 +7,13 @@ traffic and costs little recomputation. Reshapes never join a kernel: they are v
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from functools import cached_property
 from graphlib import TopologicalSorter
 from heapq import heapify, heappop, heappush
 
 from tvmfun import dtypes
-from tvmfun.core import dims
-from tvmfun.core.dims import Dim, typical
-from tvmfun.core.program import Atom, Equation, Literal, Program, Variable
+from tvmfun.core.dims import typical
+from tvmfun.core.program import Atom, Literal, Program, Variable
+from tvmfun.lower.fusion.kernel import Kernel, is_view
 
 # A kernel larger than this gains nothing and takes long to compile.
 MAX_EQUATIONS = 48
@@ -29,61 +28,6 @@ _WIDENINGS = {
     *((name, "float32") for name in ("bfloat16", "float16")),
     *((name, "int32") for name in ("int8", "uint8", "int16")),
 }
-
-
-@dataclass(frozen=True)
-class Kernel:
-    """Equations that become one function.
-
-    Args:
-        equations: in order.
-        inputs: what it reads.
-        outputs: what it writes: results that other kernels or the caller need.
-    """
-
-    equations: tuple[Equation, ...]
-    inputs: tuple[Atom, ...]
-    outputs: tuple[Variable, ...]
-
-    @cached_property
-    def sizes(self) -> tuple[Dim, ...]:
-        """The dynamic sizes that it is given besides its inputs."""
-        shapes = (atom.aval.shape for e in self.equations for atom in (*e.inputs, *e.outputs))
-        return tuple(dims.names(*shapes, *(value for e in self.equations for value in e.params.values())).values())
-
-    @property
-    def is_view(self) -> bool:
-        """Whether it only gives its input another shape."""
-        return is_view(self.equations[0])
-
-    @property
-    def is_control(self) -> bool:
-        """Whether it is a loop or branches."""
-        return self.equations[0].op.kind == "control"
-
-    def reads_in_step(self, variable: Atom) -> bool:
-        """Whether each element of an input is read only where the same element of the results is computed."""
-        first = self.equations[0]
-        if (place := first.op.overwrites) is not None:
-            return all((atom is variable) == (i == place) for i, atom in enumerate(first.inputs))
-        shape, depends = variable.aval.shape, {variable}
-        for equation in self.equations:
-            if depends.intersection(equation.inputs):
-                if equation.op.kind != "pointwise" or equation.outputs[0].aval.shape != shape:
-                    return False
-                depends.update(equation.outputs)
-        return all(out.aval.shape == shape for out in self.outputs)
-
-    @property
-    def name(self) -> str:
-        """The names of its ops, for people who read profiles."""
-        names = [equation.op.name for equation in self.equations if equation.op.name != "broadcast_to"]
-        return "_".join(names[:5]) or "broadcast_to"
-
-
-def is_view(equation: Equation) -> bool:
-    """Whether the result of an equation is its argument in another shape."""
-    return equation.op.name == "reshape" or equation.op.kind == "barrier"
 
 
 @dataclass(eq=False)

@@ -12,7 +12,8 @@ from dataclasses import dataclass, field
 
 from tvmfun.core.dims import typical
 from tvmfun.core.program import Atom, Equation, Variable
-from tvmfun.lower.fusion.fuse import MAX_EQUATIONS, Kernel
+from tvmfun.lower.fusion.fuse import MAX_EQUATIONS
+from tvmfun.lower.fusion.kernel import Kernel
 
 # Fewer rows do not keep the cores busy, and longer rows do not stay in the cache.
 _MIN_ROWS = 16

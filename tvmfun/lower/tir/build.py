@@ -26,6 +26,7 @@ from tvmfun import dtypes
 from tvmfun.core import dims, expressions
 from tvmfun.errors import ShapeError
 from tvmfun.lower.tir.walk import called, find, rewrite
+from tvmfun.ops.pointwise import opaque
 
 # TVM's node classes do not declare their operators and fields in a way that type checkers understand.
 Expr = Any
@@ -245,6 +246,22 @@ def minimum(a, b) -> Expr:
 def zero(dtype: str) -> Expr:
     """Zero of any element type."""
     return tirx.const(0, dtype)
+
+
+def constant(value: np.generic) -> Expr:
+    """A scalar expression with the value of a NumPy scalar."""
+    name = dtypes.NAMES[value.dtype]
+    if name == "bool":
+        return tirx.const(bool(value), "bool")
+    if name in ("int64", "uint64") and value != 0:
+        return opaque(int(value), name)
+    if dtypes.is_integer(value.dtype):
+        return tirx.const(int(value), name)
+    if name == "bfloat16":  # TVM cannot repeat a constant of bfloat16 along a vector
+        return tirx.Cast(name, constant(np.float32(value)))
+    if value == 0:
+        return opaque(float(value), name)
+    return tirx.const(float(value), name)
 
 
 def buffer(shape: Sequence[Size], dtype: str, name: str) -> Buffer:

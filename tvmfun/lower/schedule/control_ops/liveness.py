@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 
 from tvmfun.core.program import Program, Variable
-from tvmfun.lower.fusion.fuse import Kernel
+from tvmfun.lower.fusion.kernel import Kernel
 
 
 def states(program: Program, kernels: Sequence[Kernel]) -> dict[Variable, Variable]:

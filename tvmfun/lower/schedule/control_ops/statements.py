@@ -14,7 +14,6 @@ from typing import Any
 import tvm
 import tvm_ffi
 from tvm import ir, s_tir, tirx
-from tvm.s_tir import SBlock, SBlockRealize
 from tvm.target import Target
 
 from tvmfun import dtypes
@@ -25,20 +24,19 @@ from tvmfun.core.op import REGISTRY
 from tvmfun.core.program import Atom, Equation, Literal, Program, Variable
 from tvmfun.errors import TargetError
 from tvmfun.lower import target as targets
-from tvmfun.lower.fusion.fuse import Kernel, fuse
-from tvmfun.lower.fusion.kernel import constant
+from tvmfun.lower.fusion.fuse import fuse
+from tvmfun.lower.fusion.in_place import InPlace, Overwrite, can_be_in_place
+from tvmfun.lower.fusion.kernel import Kernel
 from tvmfun.lower.machine import SERIAL_WORK, Machine
 from tvmfun.lower.schedule.control_ops import liveness, signals
 from tvmfun.lower.schedule.control_ops.buffer_refs import BufferPool, BufferRef, is_same, redirected, with_bits
-from tvmfun.lower.tir.build import buffer, nbytes, substitute
-from tvmfun.lower.tir.calling_convention import Stack, called_functions
+from tvmfun.lower.tir.build import buffer, constant, nbytes, substitute
+from tvmfun.lower.tir.calling_convention import Stack
 from tvmfun.lower.tir.overwrite import writes_once
 from tvmfun.lower.tir.walk import find, rewrite
 
-#: Pairs of the positions of an input and of the output that is written over it.
-InPlace = tuple[tuple[int, int], ...]
-#: Gives the function of a kernel, scheduled for a target, with some outputs written over inputs, or None if it cannot.
-Scheduled = Callable[[Kernel, Target, InPlace], Any]
+#: ``(kernel, target, in_place) -> function``: schedules a kernel, or returns None if it cannot write over inputs like that.
+Schedule = Callable[[Kernel, Target, InPlace], Any]
 
 # Bytes that the intermediates of one step may take if steps run at the same time: about what a core's caches hold.
 # Steps that need more have kernels that keep all cores busy, and people loop over such steps to save memory.
@@ -50,21 +48,18 @@ _FEW_KERNELS, _FEW_ELEMENTS = 12, 2
 # The annotation of a loop of one step that is there as a scope.
 _SCOPE = "tvmfun.scope"
 
-# The attribute of a function with those that it calls, by name.
-_CALLEES = "tvmfun.callees"
-
 
 class StatementBuilder:
     """Writes the statements of a control op; its record says where the Programs go.
 
     Args:
-        scheduled: schedules the kernels of the Programs.
+        schedule: schedules the kernels of the Programs.
         target: what to compile for.
         calls: whether kernels may be functions of their own.
     """
 
-    def __init__(self, scheduled: Scheduled, target: Target, calls: bool) -> None:
-        self._schedule = scheduled
+    def __init__(self, schedule: Schedule, target: Target, calls: bool) -> None:
+        self._schedule = schedule
         self._calls = calls
         self._fused: dict[int, tuple[Program, list[Kernel]]] = {}
         self.target = target
@@ -98,7 +93,7 @@ class StatementBuilder:
     def scattering(self, kernel: Kernel) -> tirx.PrimFunc | None:
         """The function of a scatter that writes into its array, or None if there is none."""
         source = kernel.inputs.index(kernel.equations[0].inputs[0])
-        return self._schedule(kernel, self.target, ((source, 0),))
+        return self._schedule(kernel, self.target, (Overwrite(source, 0),))
 
     # -- values ------------------------------------------------------------------------------------------------
 
@@ -295,16 +290,14 @@ class StatementBuilder:
             return True
         return not known and self._reads_before(kernels[writer], there, atom)
 
-    def _in_step(
-        self, kernel: Kernel, read: set[Variable], written: Variable, known: InPlace
-    ) -> tuple[int, int] | None:
+    def _in_step(self, kernel: Kernel, read: set[Variable], written: Variable, known: InPlace) -> Overwrite | None:
         """An input, and the result that the kernel can be scheduled to write over it, besides those ``known``."""
         sources = [i for i, atom in enumerate(kernel.inputs) if atom in read]
         if len(sources) != 1 or kernel.is_control or _is_scatter(kernel):
             return None
         if not kernel.reads_in_step(kernel.inputs[sources[0]]):
             return None
-        pair = sources[0], kernel.outputs.index(written)
+        pair = Overwrite(sources[0], kernel.outputs.index(written))
         return None if self._schedule(kernel, self.target, (*known, pair)) is None else pair
 
     def _reads_before(self, kernel: Kernel, read: set[Variable], written: Variable) -> bool:
@@ -312,7 +305,7 @@ class StatementBuilder:
         equation = kernel.equations[0]
         if kernel.is_control:
             sources = {i for i, atom in enumerate(kernel.inputs) if atom in read}
-            return may_lie_in_place(equation, sources, kernel.outputs.index(written))
+            return can_be_in_place(equation, sources, kernel.outputs.index(written))
         if _is_scatter(kernel):
             array, *others = equation.inputs
             return array in read and read.isdisjoint(others) and self.scattering(kernel) is not None
@@ -393,7 +386,7 @@ class StatementBuilder:
         if function is None:
             function = self.scheduled(kernel)
         elif in_place:
-            written = {len(kernel.inputs) + output for _, output in in_place}
+            written = {len(kernel.inputs) + pair.output for pair in in_place}
             refs = [ref for i, ref in enumerate(refs) if i not in written]
         else:
             refs = refs[:-1]
@@ -481,23 +474,6 @@ def _is_scatter(kernel: Kernel) -> bool:
     return len(kernel.equations) == 1 and equation.op.overwrites == 0 and equation.inputs[0] in kernel.inputs
 
 
-def may_lie_in_place(equation: Equation, sources: set[int], output: int) -> bool:
-    """Whether a result of a control op may be written to where only these arguments lie.
-
-    A branch is written such that its results may lie where its arguments do. A loop reads a first carry before it
-    writes the last one, and a row before the one of the same index.
-    """
-    if equation.op.name == "switch":
-        return True
-    params = equation.params
-    first = params["counted"] + params["consts"]
-    carry = params["carry"]
-    if output < carry:
-        return sources == {first + output}
-    fills = params["counted"] or params["cond"] is not None
-    return not fills and min(sources) >= first + carry
-
-
 def _work(program: Program) -> int:
     """About how many elements a Program computes, those of matrix products counted by their terms."""
     total = 0
@@ -522,38 +498,3 @@ def _without_threads(body: tirx.Stmt) -> tirx.Stmt:
         return tirx.For(loop.loop_var, loop.min, loop.extent, tirx.ForKind.SERIAL, loop.body)
 
     return rewrite(body, (tirx.For, serial))
-
-
-def prim_func(
-    kernel: Kernel, scheduled: Scheduled, target: Target, in_place: InPlace = (), calls: bool = False
-) -> tirx.PrimFunc:
-    """The function of a control op.
-
-    Args:
-        kernel: a kernel of one control op.
-        scheduled: schedules the kernels of its Programs.
-        target: what to compile for.
-        in_place: pairs of an input and of the output to write over it, as far as :func:`may_lie_in_place`; there is no
-            parameter for such an output.
-        calls: whether it may call functions: those of :func:`with_callees`.
-    """
-    host = StatementBuilder(scheduled, target, calls)
-    inputs = [host.parameter(atom.aval, f"x{i}") for i, atom in enumerate(kernel.inputs)]
-    over = {output: inputs[source] for source, output in in_place}
-    outputs = [over.get(i) or host.parameter(out.aval, f"y{i}") for i, out in enumerate(kernel.outputs)]
-    body, buffers = with_bits(host.write(kernel.equations[0], inputs, outputs), host.buffers)
-    block = SBlock([], [], [], "root", body, alloc_buffers=buffers)
-    parameters = [*(ref.buffer for ref in inputs), *map(expressions.of_size, kernel.sizes)]
-    parameters += [ref.buffer for i, ref in enumerate(outputs) if i not in over]
-    function = tirx.PrimFunc(parameters, SBlockRealize([], tirx.const(True), block))
-    names = {name for name, _ in called_functions(body)}
-    # Some may have been for steps that run at the same time, which were then found to need too much memory.
-    used = {name: callee for name, callee in host.callees.items() if name in names}
-    attributes = {"s_tir": True, "tirx.noalias": True, "tvmfun.rule": "control"}
-    return function.with_attrs({**attributes, _CALLEES: used} if used else attributes)
-
-
-def with_callees(function: tirx.PrimFunc) -> tuple[tirx.PrimFunc, dict[str, tirx.PrimFunc]]:
-    """A function by itself, and those that it calls, by name, if :func:`prim_func` made it."""
-    callees = function.attrs.get(_CALLEES, {})
-    return function.without_attr(_CALLEES), {str(name): callee for name, callee in callees.items()}

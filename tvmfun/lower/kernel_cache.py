@@ -1,0 +1,58 @@
+"""Scheduled kernels by their text: layers of a network share them, and so do Programs."""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+
+from tvm import tirx
+from tvm.target import Target
+
+from tvmfun.lower.fusion.in_place import InPlace
+from tvmfun.lower.fusion.kernel import Kernel
+from tvmfun.lower.schedule import schedule, schedule_in_place
+from tvmfun.lower.schedule.control_ops import function as control
+from tvmfun.lower.tuning import database
+
+_KERNELS: OrderedDict[tuple[str, str, InPlace, database.Record | None, bool], tirx.PrimFunc | None] = OrderedDict()
+_KERNELS_KEPT = 4096
+
+
+def scheduled(
+    kernel: Kernel, target: Target, in_place: InPlace = (), may_be_tuned: bool = True, calls: bool = False
+) -> tirx.PrimFunc | None:
+    """Returns the scheduled kernel, or None if it cannot write results over inputs as ``in_place`` says.
+
+    Args:
+        kernel: the kernel.
+        target: the target.
+        in_place: the results to write over inputs.
+        may_be_tuned: whether the database of tuned schedules is asked.
+        calls: whether control flow may call other functions.
+    """
+    # A tuned schedule writes in an order of its own, which kernels that share memory or loops cannot rely on.
+    record = database.find(kernel.text, target) if may_be_tuned and not in_place else None
+    key = (kernel.text, str(target), in_place, record, calls and kernel.is_control)
+    if key not in _KERNELS:
+        _KERNELS[key] = _new(kernel, target, in_place, record, calls)
+        if len(_KERNELS) > _KERNELS_KEPT:
+            _KERNELS.popitem(last=False)
+    return _KERNELS[key]
+
+
+def _new(
+    kernel: Kernel, target: Target, in_place: InPlace, record: database.Record | None, calls: bool
+) -> tirx.PrimFunc | None:
+    if kernel.is_control:
+        inner = lambda kernel, target, in_place: scheduled(kernel, target, in_place, may_be_tuned=False)
+        return control.prim_func(kernel, inner, target, in_place, calls)
+    function = kernel.prim_func()
+    if in_place:
+        first = len(kernel.inputs) + len(kernel.sizes)
+        return schedule_in_place(function, target, [(pair.input, first + pair.output) for pair in in_place])
+    tuned = database.tuned(record, function) if record else None
+    return tuned or schedule(function, target)
+
+
+def clear_cache() -> None:
+    """Forgets the scheduled kernels."""
+    _KERNELS.clear()

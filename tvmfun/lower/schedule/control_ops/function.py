@@ -1,0 +1,52 @@
+"""The function of a control op: a loop or branches around the kernels of its Programs."""
+
+from __future__ import annotations
+
+from tvm import tirx
+from tvm.s_tir import SBlock, SBlockRealize
+from tvm.target import Target
+
+from tvmfun.core import expressions
+from tvmfun.lower.fusion.in_place import InPlace
+from tvmfun.lower.fusion.kernel import Kernel
+from tvmfun.lower.schedule.control_ops.buffer_refs import with_bits
+from tvmfun.lower.schedule.control_ops.statements import Schedule, StatementBuilder
+from tvmfun.lower.tir.calling_convention import called_functions
+
+# The attribute of a function with those that it calls, by name.
+_CALLEES = "tvmfun.callees"
+
+
+def prim_func(
+    kernel: Kernel, schedule: Schedule, target: Target, in_place: InPlace = (), calls: bool = False
+) -> tirx.PrimFunc:
+    """The function of a control op.
+
+    Args:
+        kernel: a kernel of one control op.
+        schedule: schedules the kernels of its Programs.
+        target: what to compile for.
+        in_place: pairs of an input and of the output to write over it, as far as :func:`can_be_in_place`; there is no
+            parameter for such an output.
+        calls: whether it may call functions: those of :func:`with_callees`.
+    """
+    builder = StatementBuilder(schedule, target, calls)
+    inputs = [builder.parameter(atom.aval, f"x{i}") for i, atom in enumerate(kernel.inputs)]
+    over = {pair.output: inputs[pair.input] for pair in in_place}
+    outputs = [over.get(i) or builder.parameter(out.aval, f"y{i}") for i, out in enumerate(kernel.outputs)]
+    body, buffers = with_bits(builder.write(kernel.equations[0], inputs, outputs), builder.buffers)
+    block = SBlock([], [], [], "root", body, alloc_buffers=buffers)
+    parameters = [*(ref.buffer for ref in inputs), *map(expressions.of_size, kernel.sizes)]
+    parameters += [ref.buffer for i, ref in enumerate(outputs) if i not in over]
+    function = tirx.PrimFunc(parameters, SBlockRealize([], tirx.const(True), block))
+    names = {name for name, _ in called_functions(body)}
+    # Some may have been for steps that run at the same time, which were then found to need too much memory.
+    used = {name: callee for name, callee in builder.callees.items() if name in names}
+    attributes = {"s_tir": True, "tirx.noalias": True, "tvmfun.rule": "control"}
+    return function.with_attrs({**attributes, _CALLEES: used} if used else attributes)
+
+
+def with_callees(function: tirx.PrimFunc) -> tuple[tirx.PrimFunc, dict[str, tirx.PrimFunc]]:
+    """A function by itself, and those that it calls, by name, if :func:`prim_func` made it."""
+    callees = function.attrs.get(_CALLEES, {})
+    return function.without_attr(_CALLEES), {str(name): callee for name, callee in callees.items()}
