@@ -126,12 +126,10 @@ class _Planner:
         ]
         pairs = []
         for output, variable in enumerate(kernel.outputs):
-            carried = (
-                (i, r) for source, r in self.carried.get(variable, ()) for i in dead if kernel.inputs[i] is source
-            )
-            fitting_carried = [pair for pair in carried if self.can_write(kernel, pair[0], output)]
-            if fitting_carried and not is_control:
-                source, result = fitting_carried[0]
+            carried = ((i, out) for a, out in self.carried.get(variable, ()) for i in dead if kernel.inputs[i] is a)
+            carried = [(i, out) for i, out in carried if self.can_write(kernel, i, output)]
+            if carried and not is_control:
+                source, result = carried[0]
                 dead.remove(source)
                 pairs.append(Overwrite(source, output))
                 self.donated.add(variable)

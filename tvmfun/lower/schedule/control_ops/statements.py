@@ -35,7 +35,7 @@ from tvmfun.lower.tir.calling_convention import Stack
 from tvmfun.lower.tir.overwrite import writes_once
 from tvmfun.lower.tir.walk import find, rewrite
 
-#: ``(kernel, target, in_place) -> function``: schedules a kernel, or returns None if it cannot write over inputs like that.
+#: ``(kernel, target, in_place) -> function``, or None if the kernel cannot write over inputs like that.
 Schedule = Callable[[Kernel, Target, InPlace], Any]
 
 # Bytes that the intermediates of one step may take if steps run at the same time: about what a core's caches hold.
