@@ -170,7 +170,7 @@ def _kind(error: Exception) -> type[ArgumentError]:
     return ArgumentTypeError if isinstance(error, TypeError | AttributeError) else ArgumentError
 
 
-def _misfit(error: Exception, name: str, function: Callable, args: tuple, kwargs: dict) -> ArgumentError | None:
+def _misfit(error: Exception, name: str, function: Callable, args: tuple, kwargs: dict) -> TvmfunError | None:
     """What is wrong with the first argument that its annotation forbids."""
     try:
         given = inspect.signature(function).bind(*args, **kwargs)
@@ -179,7 +179,9 @@ def _misfit(error: Exception, name: str, function: Callable, args: tuple, kwargs
     wrong = _wrong_argument(function, given)
     if wrong is None:
         return None
-    return _kind(error)(name, f"{wrong[0]} must be {wrong[1]}", got=described(wrong[2]), hint=f"help({name})")
+    # A value that cannot become an array is a DtypeError, whether or not the parameter is annotated as an array.
+    kind = DtypeError if isinstance(error, DtypeError) and "Array" in wrong[1] else _kind(error)
+    return kind(name, f"{wrong[0]} must be {wrong[1]}", got=described(wrong[2]), hint=f"help({name})")
 
 
 def _wrong_argument(function: Callable, given: inspect.BoundArguments) -> tuple[str, str, Any] | None:

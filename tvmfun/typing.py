@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, TypeAlias
+from typing import Any, Protocol, TypeAlias
 
 import numpy as np
 
@@ -12,12 +12,23 @@ __all__ = ["ArrayLike", "DType", "DTypeLike", "Key", "PyTree", "Scalar", "Shape"
 
 #: An array, or a number that stands for an array without axes.
 ArrayLike: TypeAlias = Array | np.ndarray | np.generic | bool | int | float
-#: A number, or an array without axes.
-Scalar: TypeAlias = ArrayLike
+#: A number, or an array without axes, to compute with.
+Scalar: TypeAlias = float | Array
 #: A dtype.
 DType: TypeAlias = np.dtype
+
+
+class SupportsDType(Protocol):
+    """An object with a dtype, such as an array."""
+
+    @property
+    def dtype(self) -> DType:
+        """Its dtype."""
+        ...
+
+
 #: A dtype, or what names one: a string, a scalar type, or an object with a ``dtype``.
-DTypeLike: TypeAlias = str | type[Any] | np.dtype
+DTypeLike: TypeAlias = str | type[Any] | np.dtype | SupportsDType
 #: A key of :mod:`tvmfun.random`.
 Key: TypeAlias = Array | np.ndarray
 #: Nested containers (see :mod:`tvmfun.tree`) with arrays, or other values, as leaves.
