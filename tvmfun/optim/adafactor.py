@@ -3,20 +3,29 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
 import tvmfun.numpy as tnp
 from tvmfun import tree
+from tvmfun.core.array import Array
 from tvmfun.core.leaf import abstract
 from tvmfun.optim.adding import add_decayed_weights
-from tvmfun.optim.base import GradientTransformation, GradientTransformationExtraArgs, Params, ScalarOrSchedule, Updates
+from tvmfun.optim.base import (
+    GradientTransformation,
+    GradientTransformationExtraArgs,
+    MaskOrFn,
+    Params,
+    ScalarOrSchedule,
+    Updates,
+)
 from tvmfun.optim.combine import chain
 from tvmfun.optim.constraining import clip_by_block_rms
 from tvmfun.optim.momentum import ema
 from tvmfun.optim.numerics import in_dtype_of, need_params, safe_increment, zero_count
 from tvmfun.optim.scaling import scale, scale_by_learning_rate, scale_by_param_block_rms
+from tvmfun.typing import DTypeLike, PyTree, Scalar
 
 __all__ = [
     "FactoredState",
@@ -35,23 +44,23 @@ class FactoredState(NamedTuple):
         v: the running means of the squares of parameters that are not factored.
     """
 
-    count: Any
+    count: Array
     v_row: Updates
     v_col: Updates
     v: Updates
 
 
-def _growing_decay(count: Any, decay_rate: Any) -> Any:
+def _growing_decay(count: Array, decay_rate: Scalar) -> Array:
     return 1.0 - (tnp.asarray(count) + 1).astype("float32") ** (-decay_rate)
 
 
 def scale_by_factored_rms(
     factored: bool = True,
-    decay_rate: Any = 0.8,
-    step_offset: Any = 0,
+    decay_rate: Scalar = 0.8,
+    step_offset: Scalar = 0,
     min_dim_size_to_factor: int = 128,
-    epsilon: Any = 1e-30,
-    decay_rate_fn: Callable[[Any, Any], Any] = _growing_decay,
+    epsilon: Scalar = 1e-30,
+    decay_rate_fn: Callable[[Array, Scalar], Scalar] = _growing_decay,
 ) -> GradientTransformation:
     """Divides by the root of the running mean of squares, which it keeps as a product of two vectors.
 
@@ -81,7 +90,7 @@ def scale_by_factored_rms(
     (1.0, (2,), (3,), (1,))
     """
 
-    def longest_axes(x: Any) -> tuple[int, int] | None:
+    def longest_axes(x: Array) -> tuple[int, int] | None:
         shape = abstract(x).shape
         if not factored or len(shape) < 2:
             return None
@@ -89,7 +98,7 @@ def scale_by_factored_rms(
         return (first, second) if shape[second] >= min_dim_size_to_factor else None
 
     def init(params: Params) -> FactoredState:
-        def start(p: Any) -> tuple:
+        def start(p: Array) -> tuple:
             p, axes = tnp.asarray(p), longest_axes(p)
             unused = [tnp.zeros((1,), dtype=p.dtype) for _ in range(2)]
             if axes is None:
@@ -103,7 +112,7 @@ def scale_by_factored_rms(
         need_params("scale_by_factored_rms", params)
         rate = decay_rate_fn(state.count - step_offset, decay_rate)
 
-        def step(u: Any, v_row: Any, v_col: Any, v: Any, p: Any) -> tuple:
+        def step(u: Array, v_row: Array, v_col: Array, v: Array, p: Array) -> tuple:
             square, axes, decay = tnp.square(u) + epsilon, longest_axes(p), in_dtype_of(p, rate)
             if axes is None:
                 v = (decay * v + (1 - decay) * square).astype(v.dtype)
@@ -123,7 +132,7 @@ def scale_by_factored_rms(
     return GradientTransformation(init, update)
 
 
-def _columns(rows: Any, like: Any, count: int) -> list[Any]:
+def _columns(rows: PyTree, like: PyTree, count: int) -> list[PyTree]:
     """A tree like ``like`` of tuples as as many trees."""
     return [tree.map(lambda _, row, i=i: row[i], like, rows) for i in range(count)]
 
@@ -131,16 +140,16 @@ def _columns(rows: Any, like: Any, count: int) -> list[Any]:
 def adafactor(
     learning_rate: ScalarOrSchedule | None = None,
     min_dim_size_to_factor: int = 128,
-    decay_rate: Any = 0.8,
-    decay_offset: Any = 0,
+    decay_rate: Scalar = 0.8,
+    decay_offset: int = 0,
     multiply_by_parameter_scale: bool = True,
-    clipping_threshold: Any = 1.0,
-    momentum: Any = None,
-    dtype_momentum: Any = "float32",
+    clipping_threshold: Scalar = 1.0,
+    momentum: Scalar | None = None,
+    dtype_momentum: DTypeLike = "float32",
     weight_decay_rate: ScalarOrSchedule | None = None,
-    eps: Any = 1e-30,
+    eps: Scalar = 1e-30,
     factored: bool = True,
-    weight_decay_mask: Any = None,
+    weight_decay_mask: MaskOrFn | None = None,
 ) -> GradientTransformationExtraArgs:
     """Adafactor: second moments of matrices as pairs of vectors; :func:`scale_by_factored_rms` has the formulas.
 

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import tvmfun.numpy as tnp
 from tvmfun import tree
+from tvmfun.core.array import Array
 from tvmfun.core.leaf import abstract
 from tvmfun.optim.base import (
     GradientTransformation,
@@ -18,6 +19,7 @@ from tvmfun.optim.base import (
 from tvmfun.optim.combine import chain
 from tvmfun.optim.scaling import scale, scale_by_learning_rate
 from tvmfun.optim.tree import full_like, update_moment, zeros_like
+from tvmfun.typing import Scalar
 
 __all__ = [
     "ScaleByRssState",
@@ -38,7 +40,7 @@ class ScaleByRssState(NamedTuple):
         sum_of_squares: the sum of the squares of the updates.
     """
 
-    sum_of_squares: Any
+    sum_of_squares: Updates
 
 
 class ScaleBySM3State(NamedTuple):
@@ -49,11 +51,11 @@ class ScaleBySM3State(NamedTuple):
         nu: the running mean of the scaled updates.
     """
 
-    mu: Any
-    nu: Any
+    mu: Updates
+    nu: Updates
 
 
-def scale_by_rss(initial_accumulator_value: Any = 0.1, eps: Any = 1e-7) -> GradientTransformation:
+def scale_by_rss(initial_accumulator_value: Scalar = 0.1, eps: Scalar = 1e-7) -> GradientTransformation:
     """Divides by the root of the sum of squares: ``s' = s + u**2`` and ``u' = u / sqrt(s' + eps)``.
 
     Where the sum is zero the result is, too.
@@ -83,7 +85,7 @@ def scale_by_rss(initial_accumulator_value: Any = 0.1, eps: Any = 1e-7) -> Gradi
     return GradientTransformation(init, update)
 
 
-def scale_by_rowwise_rss(initial_accumulator_value: Any = 0.1, eps: Any = 1e-7) -> GradientTransformation:
+def scale_by_rowwise_rss(initial_accumulator_value: Scalar = 0.1, eps: Scalar = 1e-7) -> GradientTransformation:
     """Divides each row by the root of one sum: ``s' = s + mean(u**2)`` over the row, and ``u' = u / sqrt(s' + eps)``.
 
     Rows are along the first axis; of an array with one axis each element is a row, and a single number is one. The
@@ -118,11 +120,11 @@ def scale_by_rowwise_rss(initial_accumulator_value: Any = 0.1, eps: Any = 1e-7) 
     return GradientTransformation(init, update)
 
 
-def _row_means(x: Any) -> Any:
+def _row_means(x: Array) -> Array:
     return tnp.mean(tnp.asarray(x), axis=tuple(range(1, tnp.ndim(x))))
 
 
-def scale_by_sm3(b1: Any = 0.9, b2: Any = 1.0, eps: Any = 1e-8) -> GradientTransformation:
+def scale_by_sm3(b1: Scalar = 0.9, b2: Scalar = 1.0, eps: Scalar = 1e-8) -> GradientTransformation:
     """Divides as :func:`scale_by_rss` does, but keeps one accumulator for each row, column and so on.
 
     The sum of squares of an element is estimated from above by the least of the accumulators it belongs to:
@@ -146,7 +148,7 @@ def scale_by_sm3(b1: Any = 0.9, b2: Any = 1.0, eps: Any = 1e-8) -> GradientTrans
     """
 
     def init(params: Params) -> ScaleBySM3State:
-        def accumulators(p: Any) -> list:
+        def accumulators(p: Array) -> list:
             shape, dtype = abstract(p).shape, abstract(p).dtype
             # A 0-d array is a row of one element.
             return [tnp.zeros((n,), dtype=dtype) for n in shape] or [tnp.zeros((), dtype=dtype)]
@@ -156,14 +158,14 @@ def scale_by_sm3(b1: Any = 0.9, b2: Any = 1.0, eps: Any = 1e-8) -> GradientTrans
     def update(updates: Updates, state: ScaleBySM3State, params: Params | None = None) -> tuple:
         new_weight = 1.0 if isinstance(b2, int | float) and b2 == 1 else 1.0 - b2
 
-        def estimate(u: Any, mu: list) -> Any:
+        def estimate(u: Array, mu: list) -> Array:
             least = mu[0]
             for axis, row in enumerate(mu[: u.ndim]):
                 row = row.reshape([n if i == axis else 1 for i, n in enumerate(u.shape)])
                 least = row if axis == 0 else tnp.minimum(least, row)
             return new_weight * tnp.square(u) + b2 * least
 
-        def rows(s: Any) -> list:
+        def rows(s: Array) -> list:
             if s.ndim < 2:
                 return [s]
             # Squares are not negative, so 0 is the maximum of nothing.
@@ -178,14 +180,14 @@ def scale_by_sm3(b1: Any = 0.9, b2: Any = 1.0, eps: Any = 1e-8) -> GradientTrans
     return GradientTransformation(init, update)
 
 
-def _over_root(u: Any, total: Any, eps: Any) -> Any:
+def _over_root(u: Array, total: Array, eps: Scalar) -> Array:
     # Where nothing was added up there is nothing to scale, and perhaps no eps to divide by.
     some = total > 0
     return tnp.where(some, u / tnp.sqrt(tnp.where(some, total + eps, tnp.ones_like(total))), tnp.zeros_like(u))
 
 
 def adagrad(
-    learning_rate: ScalarOrSchedule, initial_accumulator_value: Any = 0.1, eps: Any = 1e-7
+    learning_rate: ScalarOrSchedule, initial_accumulator_value: Scalar = 0.1, eps: Scalar = 1e-7
 ) -> GradientTransformationExtraArgs:
     """AdaGrad: division by the root of the sum of all squared gradients; :func:`scale_by_rss` has the formulas.
 
@@ -210,7 +212,7 @@ def adagrad(
 
 
 def rowwise_adagrad(
-    learning_rate: ScalarOrSchedule, initial_accumulator_value: Any = 0.1, eps: Any = 1e-7
+    learning_rate: ScalarOrSchedule, initial_accumulator_value: Scalar = 0.1, eps: Scalar = 1e-7
 ) -> GradientTransformationExtraArgs:
     """AdaGrad with one sum per row, for tables of embeddings; :func:`scale_by_rowwise_rss` has the formulas.
 
@@ -235,7 +237,7 @@ def rowwise_adagrad(
     return chain(scale_by_rowwise_rss(initial_accumulator_value, eps), scale_by_learning_rate(learning_rate))
 
 
-def sm3(learning_rate: Any, momentum: Any = 0.9) -> GradientTransformationExtraArgs:
+def sm3(learning_rate: Scalar, momentum: Scalar = 0.9) -> GradientTransformationExtraArgs:
     """SM3: AdaGrad with one accumulator for each row and column; :func:`scale_by_sm3` has the formulas.
 
     Args:

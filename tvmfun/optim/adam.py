@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import tvmfun.numpy as tnp
+from tvmfun.core.array import Array
 from tvmfun.optim.adding import add_decayed_weights
 from tvmfun.optim.base import (
     GradientTransformation,
     GradientTransformationExtraArgs,
+    MaskOrFn,
     Params,
     ScalarOrSchedule,
     Updates,
@@ -18,6 +20,7 @@ from tvmfun.optim.combine import chain
 from tvmfun.optim.numerics import corrected_mean, divide_by_root, optional_dtype, safe_increment, zero_count
 from tvmfun.optim.scaling import scale_by_learning_rate
 from tvmfun.optim.tree import bias_correction, cast, update_moment, zeros_like
+from tvmfun.typing import DTypeLike, Scalar
 
 __all__ = [
     "ScaleByAdamState",
@@ -44,7 +47,7 @@ class ScaleByAdamState(NamedTuple):
         nu: the running mean of their squares.
     """
 
-    count: Any
+    count: Array
     mu: Updates
     nu: Updates
 
@@ -59,18 +62,18 @@ class ScaleByAmsgradState(NamedTuple):
         nu_max: the largest ``nu``, without bias, of all updates so far.
     """
 
-    count: Any
-    mu: Any
-    nu: Any
-    nu_max: Any
+    count: Array
+    mu: Updates
+    nu: Updates
+    nu_max: Updates
 
 
 def scale_by_adam(
-    b1: Any = 0.9,
-    b2: Any = 0.999,
-    eps: Any = 1e-8,
-    eps_root: Any = 0.0,
-    mu_dtype: Any = None,
+    b1: Scalar = 0.9,
+    b2: Scalar = 0.999,
+    eps: Scalar = 1e-8,
+    eps_root: Scalar = 0.0,
+    mu_dtype: DTypeLike | None = None,
     *,
     nesterov: bool = False,
 ) -> GradientTransformation:
@@ -122,11 +125,11 @@ def scale_by_adam(
 
 
 def scale_by_amsgrad(
-    b1: Any = 0.9,
-    b2: Any = 0.999,
-    eps: Any = 1e-8,
-    eps_root: Any = 0.0,
-    mu_dtype: Any = None,
+    b1: Scalar = 0.9,
+    b2: Scalar = 0.999,
+    eps: Scalar = 1e-8,
+    eps_root: Scalar = 0.0,
+    mu_dtype: DTypeLike | None = None,
     bias_correction_mu: bool = True,
     bias_correction_nu: bool = True,
 ) -> GradientTransformation:
@@ -174,7 +177,7 @@ def scale_by_amsgrad(
     return GradientTransformation(init, update)
 
 
-def scale_by_adamax(b1: Any = 0.9, b2: Any = 0.999, eps: Any = 1e-8) -> GradientTransformation:
+def scale_by_adamax(b1: Scalar = 0.9, b2: Scalar = 0.999, eps: Scalar = 1e-8) -> GradientTransformation:
     """Divides as :func:`scale_by_adam` does, but by a decaying maximum.
 
     ``v' = max(b2 * v, |u| + eps)`` and ``u' = m^ / v'`` with the mean ``m^`` of :func:`scale_by_adam`.
@@ -210,11 +213,11 @@ def scale_by_adamax(b1: Any = 0.9, b2: Any = 0.999, eps: Any = 1e-8) -> Gradient
 
 def adam(
     learning_rate: ScalarOrSchedule,
-    b1: Any = 0.9,
-    b2: Any = 0.999,
-    eps: Any = 1e-8,
-    eps_root: Any = 0.0,
-    mu_dtype: Any = None,
+    b1: Scalar = 0.9,
+    b2: Scalar = 0.999,
+    eps: Scalar = 1e-8,
+    eps_root: Scalar = 0.0,
+    mu_dtype: DTypeLike | None = None,
     *,
     nesterov: bool = False,
 ) -> GradientTransformationExtraArgs:
@@ -256,13 +259,13 @@ def adam(
 
 def adamw(
     learning_rate: ScalarOrSchedule,
-    b1: Any = 0.9,
-    b2: Any = 0.999,
-    eps: Any = 1e-8,
-    eps_root: Any = 0.0,
-    mu_dtype: Any = None,
+    b1: Scalar = 0.9,
+    b2: Scalar = 0.999,
+    eps: Scalar = 1e-8,
+    eps_root: Scalar = 0.0,
+    mu_dtype: DTypeLike | None = None,
     weight_decay: ScalarOrSchedule = 1e-4,
-    mask: Any = None,
+    mask: MaskOrFn | None = None,
     *,
     nesterov: bool = False,
 ) -> GradientTransformationExtraArgs:
@@ -307,11 +310,11 @@ def adamw(
 
 def nadam(
     learning_rate: ScalarOrSchedule,
-    b1: Any = 0.9,
-    b2: Any = 0.999,
-    eps: Any = 1e-8,
-    eps_root: Any = 0.0,
-    mu_dtype: Any = None,
+    b1: Scalar = 0.9,
+    b2: Scalar = 0.999,
+    eps: Scalar = 1e-8,
+    eps_root: Scalar = 0.0,
+    mu_dtype: DTypeLike | None = None,
 ) -> GradientTransformationExtraArgs:
     """Adam that looks ahead by one step, as Nesterov does: :func:`adam` with ``nesterov=True``.
 
@@ -343,13 +346,13 @@ def nadam(
 
 def nadamw(
     learning_rate: ScalarOrSchedule,
-    b1: Any = 0.9,
-    b2: Any = 0.999,
-    eps: Any = 1e-8,
-    eps_root: Any = 0.0,
-    mu_dtype: Any = None,
+    b1: Scalar = 0.9,
+    b2: Scalar = 0.999,
+    eps: Scalar = 1e-8,
+    eps_root: Scalar = 0.0,
+    mu_dtype: DTypeLike | None = None,
     weight_decay: ScalarOrSchedule = 1e-4,
-    mask: Any = None,
+    mask: MaskOrFn | None = None,
 ) -> GradientTransformationExtraArgs:
     """AdamW that looks ahead by one step, as Nesterov does: :func:`adamw` with ``nesterov=True``.
 
@@ -384,11 +387,11 @@ def nadamw(
 
 def amsgrad(
     learning_rate: ScalarOrSchedule,
-    b1: Any = 0.9,
-    b2: Any = 0.999,
-    eps: Any = 1e-8,
-    eps_root: Any = 0.0,
-    mu_dtype: Any = None,
+    b1: Scalar = 0.9,
+    b2: Scalar = 0.999,
+    eps: Scalar = 1e-8,
+    eps_root: Scalar = 0.0,
+    mu_dtype: DTypeLike | None = None,
     bias_correction_mu: bool = True,
     bias_correction_nu: bool = True,
 ) -> GradientTransformationExtraArgs:
@@ -424,7 +427,7 @@ def amsgrad(
 
 
 def adamax(
-    learning_rate: ScalarOrSchedule, b1: Any = 0.9, b2: Any = 0.999, eps: Any = 1e-8
+    learning_rate: ScalarOrSchedule, b1: Scalar = 0.9, b2: Scalar = 0.999, eps: Scalar = 1e-8
 ) -> GradientTransformationExtraArgs:
     """AdaMax: Adam with a decaying maximum in place of the second moment; :func:`scale_by_adamax` has the formulas.
 
@@ -451,11 +454,11 @@ def adamax(
 
 def adamaxw(
     learning_rate: ScalarOrSchedule,
-    b1: Any = 0.9,
-    b2: Any = 0.999,
-    eps: Any = 1e-8,
+    b1: Scalar = 0.9,
+    b2: Scalar = 0.999,
+    eps: Scalar = 1e-8,
     weight_decay: ScalarOrSchedule = 1e-4,
-    mask: Any = None,
+    mask: MaskOrFn | None = None,
 ) -> GradientTransformationExtraArgs:
     """AdaMax with weight decay that does not pass through the moments.
 

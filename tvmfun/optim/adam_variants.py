@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import tvmfun.numpy as tnp
+from tvmfun.core.array import Array
 from tvmfun.optim.adam import ScaleByAdamState, scale_by_adam
 from tvmfun.optim.adding import add_decayed_weights
 from tvmfun.optim.base import (
     GradientTransformation,
     GradientTransformationExtraArgs,
+    MaskOrFn,
     Params,
     ScalarOrSchedule,
     Updates,
@@ -26,6 +28,7 @@ from tvmfun.optim.numerics import (
 from tvmfun.optim.scaling import scale_by_learning_rate
 from tvmfun.optim.sgd import scale_by_optimistic_gradient
 from tvmfun.optim.tree import bias_correction, full_like, update_moment, zeros_like
+from tvmfun.typing import DTypeLike, Scalar
 
 __all__ = [
     "ScaleByAdanState",
@@ -53,11 +56,11 @@ class ScaleByAdanState(NamedTuple):
         t: the number of updates so far, a 0-d int32 array.
     """
 
-    m: Any
-    v: Any
-    n: Any
-    g: Any
-    t: Any
+    m: Updates
+    v: Updates
+    n: Updates
+    g: Updates
+    t: Array
 
 
 class ScaleByBeliefState(NamedTuple):
@@ -69,13 +72,13 @@ class ScaleByBeliefState(NamedTuple):
         nu: the running mean of the squared distances of the updates from ``mu``.
     """
 
-    count: Any
-    mu: Any
-    nu: Any
+    count: Array
+    mu: Updates
+    nu: Updates
 
 
 def scale_by_adan(
-    b1: Any = 0.98, b2: Any = 0.92, b3: Any = 0.99, eps: Any = 1e-8, eps_root: Any = 0.0
+    b1: Scalar = 0.98, b2: Scalar = 0.92, b3: Scalar = 0.99, eps: Scalar = 1e-8, eps_root: Scalar = 0.0
 ) -> GradientTransformation:
     """Adds the change of the updates to the updates, and divides as :func:`scale_by_adam` does.
 
@@ -119,7 +122,7 @@ def scale_by_adan(
 
 
 def scale_by_belief(
-    b1: Any = 0.9, b2: Any = 0.999, eps: Any = 1e-16, eps_root: Any = 1e-16, *, nesterov: bool = False
+    b1: Scalar = 0.9, b2: Scalar = 0.999, eps: Scalar = 1e-16, eps_root: Scalar = 1e-16, *, nesterov: bool = False
 ) -> GradientTransformation:
     """Divides the mean of the updates by the root of their mean squared distance from it.
 
@@ -159,11 +162,11 @@ def scale_by_belief(
 
 
 def scale_by_yogi(
-    b1: Any = 0.9,
-    b2: Any = 0.999,
-    eps: Any = 1e-3,
-    eps_root: Any = 0.0,
-    initial_accumulator_value: Any = 1e-6,
+    b1: Scalar = 0.9,
+    b2: Scalar = 0.999,
+    eps: Scalar = 1e-3,
+    eps_root: Scalar = 0.0,
+    initial_accumulator_value: Scalar = 1e-6,
 ) -> GradientTransformation:
     """Divides as :func:`scale_by_adam` does, with a second moment that moves by steps of the size of ``u**2``.
 
@@ -192,7 +195,7 @@ def scale_by_yogi(
         return ScaleByAdamState(zero_count(), mu, nu)
 
     def update(updates: Updates, state: ScaleByAdamState, params: Params | None = None) -> tuple:
-        def move(u: Any, v: Any) -> Any:
+        def move(u: Array, v: Array) -> Array:
             return v - (1 - b2) * tnp.sign(v - u * u) * (u * u)
 
         count = safe_increment(state.count)
@@ -204,11 +207,11 @@ def scale_by_yogi(
 
 
 def scale_by_radam(
-    b1: Any = 0.9,
-    b2: Any = 0.999,
-    eps: Any = 1e-8,
-    eps_root: Any = 0.0,
-    threshold: Any = 5.0,
+    b1: Scalar = 0.9,
+    b2: Scalar = 0.999,
+    eps: Scalar = 1e-8,
+    eps_root: Scalar = 0.0,
+    threshold: Scalar = 5.0,
     *,
     nesterov: bool = False,
 ) -> GradientTransformation:
@@ -263,13 +266,13 @@ def scale_by_radam(
 
 def adan(
     learning_rate: ScalarOrSchedule,
-    b1: Any = 0.98,
-    b2: Any = 0.92,
-    b3: Any = 0.99,
-    eps: Any = 1e-8,
-    eps_root: Any = 1e-8,
+    b1: Scalar = 0.98,
+    b2: Scalar = 0.92,
+    b3: Scalar = 0.99,
+    eps: Scalar = 1e-8,
+    eps_root: Scalar = 1e-8,
     weight_decay: ScalarOrSchedule = 0.0,
-    mask: Any = None,
+    mask: MaskOrFn | None = None,
 ) -> GradientTransformationExtraArgs:
     """Adan: Adam with Nesterov momentum from the changes of the gradients; :func:`scale_by_adan` has the formulas.
 
@@ -304,10 +307,10 @@ def adan(
 
 def adabelief(
     learning_rate: ScalarOrSchedule,
-    b1: Any = 0.9,
-    b2: Any = 0.999,
-    eps: Any = 1e-16,
-    eps_root: Any = 1e-16,
+    b1: Scalar = 0.9,
+    b2: Scalar = 0.999,
+    eps: Scalar = 1e-16,
+    eps_root: Scalar = 1e-16,
     *,
     nesterov: bool = False,
 ) -> GradientTransformationExtraArgs:
@@ -339,11 +342,11 @@ def adabelief(
 
 def radam(
     learning_rate: ScalarOrSchedule,
-    b1: Any = 0.9,
-    b2: Any = 0.999,
-    eps: Any = 1e-8,
-    eps_root: Any = 0.0,
-    threshold: Any = 5.0,
+    b1: Scalar = 0.9,
+    b2: Scalar = 0.999,
+    eps: Scalar = 1e-8,
+    eps_root: Scalar = 0.0,
+    threshold: Scalar = 5.0,
     *,
     nesterov: bool = False,
 ) -> GradientTransformationExtraArgs:
@@ -375,7 +378,7 @@ def radam(
 
 
 def yogi(
-    learning_rate: ScalarOrSchedule, b1: Any = 0.9, b2: Any = 0.999, eps: Any = 1e-3
+    learning_rate: ScalarOrSchedule, b1: Scalar = 0.9, b2: Scalar = 0.999, eps: Scalar = 1e-3
 ) -> GradientTransformationExtraArgs:
     """Yogi: Adam whose second moment moves by small steps; :func:`scale_by_yogi` has the formulas.
 
@@ -403,13 +406,13 @@ def yogi(
 def optimistic_adam_v2(
     learning_rate: ScalarOrSchedule,
     *,
-    alpha: Any = 1.0,
-    beta: Any = 1.0,
-    b1: Any = 0.9,
-    b2: Any = 0.999,
-    eps: Any = 1e-8,
-    eps_root: Any = 0.0,
-    mu_dtype: Any = None,
+    alpha: Scalar = 1.0,
+    beta: Scalar = 1.0,
+    b1: Scalar = 0.9,
+    b2: Scalar = 0.999,
+    eps: Scalar = 1e-8,
+    eps_root: Scalar = 0.0,
+    mu_dtype: DTypeLike | None = None,
     nesterov: bool = True,
 ) -> GradientTransformationExtraArgs:
     """Adam that expects its updates to change on: :func:`scale_by_optimistic_gradient` after :func:`scale_by_adam`.

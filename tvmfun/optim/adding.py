@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import tvmfun.numpy as tnp
 from tvmfun import dtypes, random, tree
+from tvmfun.core.array import Array
 from tvmfun.core.leaf import abstract
 from tvmfun.optim.base import (
     EmptyState,
     GradientTransformation,
+    MaskOrFn,
     OptState,
     Params,
     ScalarOrSchedule,
@@ -18,6 +20,7 @@ from tvmfun.optim.base import (
 )
 from tvmfun.optim.combine import masked
 from tvmfun.optim.numerics import in_dtype_of, need_params, safe_increment, zero_count
+from tvmfun.typing import Key, Scalar
 
 __all__ = [
     "AddDecayedWeightsState",
@@ -38,7 +41,7 @@ class WeightDecaySchedule(NamedTuple):
         count: the number of updates so far, a 0-d int32 array.
     """
 
-    count: Any
+    count: Array
 
 
 class AddNoiseState(NamedTuple):
@@ -49,11 +52,11 @@ class AddNoiseState(NamedTuple):
         rng_key: the key for the noise to come.
     """
 
-    count: Any
-    rng_key: Any
+    count: Array
+    rng_key: Array
 
 
-def add_decayed_weights(weight_decay: ScalarOrSchedule = 0.0, mask: Any = None) -> GradientTransformation:
+def add_decayed_weights(weight_decay: ScalarOrSchedule = 0.0, mask: MaskOrFn | None = None) -> GradientTransformation:
     """Adds a multiple of the parameters to the updates: ``u' = u + weight_decay * p``.
 
     Args:
@@ -90,7 +93,7 @@ def add_decayed_weights(weight_decay: ScalarOrSchedule = 0.0, mask: Any = None) 
     return transform if mask is None else masked(transform, mask)
 
 
-def add_noise(eta: Any, gamma: Any, key: Any) -> GradientTransformation:
+def add_noise(eta: Scalar, gamma: Scalar, key: Key | int) -> GradientTransformation:
     """Adds normal noise that fades out: ``u' = u + sqrt(eta / t**gamma) * normal``.
 
     Args:
@@ -118,7 +121,7 @@ def add_noise(eta: Any, gamma: Any, key: Any) -> GradientTransformation:
         leaves, structure = tree.flatten(updates)
         leaf_keys = random.split(keys[1], len(leaves)) if leaves else []
 
-        def disturb(u: Any, leaf_key: Any) -> Any:
+        def disturb(u: Array, leaf_key: Array) -> Array:
             wide = dtypes.result_type(abstract(u).dtype, "float32")
             deviation = tnp.sqrt(eta / count.astype(wide) ** gamma)
             return u + in_dtype_of(u, deviation) * random.normal(leaf_key, abstract(u).shape, abstract(u).dtype)

@@ -2,19 +2,18 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import tvmfun.numpy as tnp
 from tvmfun import dtypes, lax
 from tvmfun.boundary import publish
 from tvmfun.core.array import Array
 from tvmfun.errors import ShapeError
 from tvmfun.names import missing as _missing
+from tvmfun.typing import ArrayLike
 
 __all__ = ["base_hungarian_algorithm", "hungarian_algorithm"]
 
 
-def hungarian_algorithm(cost_matrix: Any) -> tuple[Array, Array]:
+def hungarian_algorithm(cost_matrix: ArrayLike) -> tuple[Array, Array]:
     r"""Assigns rows to columns so that the sum of their costs is least, each row and each column at most once.
 
     Rows are added one after the other. Each comes in along a shortest path of exchanges, measured in costs that are
@@ -60,14 +59,14 @@ def _columns(row_of: Array, n: int) -> Array:
     return tnp.full(n, -1, "int32").at[tnp.where(row_of < 0, n, row_of)].set(numbers, mode="drop")
 
 
-def _with_row(costs: Array, new: Any, state: tuple) -> tuple:
+def _with_row(costs: Array, new: Array, state: tuple) -> tuple:
     """The potentials of rows and columns, and the row of each column or -1, with one row more."""
     u, v, row_of = state
     n, m = costs.shape
     # Also if costs are infinite or NaN, columns that have been visited are the last to come.
     infinity, largest = float("inf"), float(tnp.finfo(costs.dtype).max)
 
-    def is_searching(search: tuple) -> Any:
+    def is_searching(search: tuple) -> Array:
         return search[0] >= 0
 
     def visit(search: tuple) -> tuple:

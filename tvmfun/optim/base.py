@@ -14,6 +14,7 @@ from tvmfun.core.array import Array
 from tvmfun.core.leaf import abstract
 from tvmfun.errors import ArgumentError, ShapeError
 from tvmfun.sparse import is_row_sparse, is_table
+from tvmfun.typing import ArrayLike, PyTree, Scalar
 
 __all__ = [
     "EmptyState",
@@ -39,16 +40,16 @@ __all__ = [
     "with_extra_args_support",
 ]
 
-Params: TypeAlias = Any
-Updates: TypeAlias = Any
-OptState: TypeAlias = Any
-Schedule: TypeAlias = Callable[[Any], Any]
-ScalarOrSchedule: TypeAlias = float | Array | Schedule
+Params: TypeAlias = PyTree
+Updates: TypeAlias = PyTree
+OptState: TypeAlias = PyTree
+Schedule: TypeAlias = Callable[[Array], Scalar]
+ScalarOrSchedule: TypeAlias = Scalar | Schedule
 TransformInitFn: TypeAlias = Callable[[Params], OptState]
 TransformUpdateFn: TypeAlias = Callable[..., tuple[Updates, OptState]]
 TransformUpdateExtraArgsFn: TypeAlias = Callable[..., tuple[Updates, OptState]]
 #: A tree of bools, or a function from the parameters to one.
-MaskOrFn: TypeAlias = Any | Callable[[Params], Any]
+MaskOrFn: TypeAlias = PyTree | Callable[[Params], PyTree]
 
 
 class GradientTransformation(NamedTuple):
@@ -196,7 +197,7 @@ def apply_part(where: str, part: GradientTransformation, updates: Updates, *args
     return part.update(updates, *args, **extra_args)
 
 
-def refuse_row_sparse(where: str, *updates: Any) -> None:
+def refuse_row_sparse(where: str, *updates: Updates) -> None:
     """Raises unless all leaves of the updates are arrays: a place among rows is no number to compute with.
 
     Raises:
@@ -207,7 +208,7 @@ def refuse_row_sparse(where: str, *updates: Any) -> None:
         raise ArgumentError(where, "row-sparse gradients need a lazy optimizer", got="a RowSparse", hint=hint)
 
 
-def map_updates(f: Callable[..., Any], updates: Updates, *rest: Any) -> Updates:
+def map_updates(f: Callable[..., Any], updates: Updates, *rest: PyTree) -> Updates:
     """``tree.map`` that passes ``None``, which stands for "no update", by."""
     refuse_row_sparse("optim", updates)
     return tree.map(lambda u, *others: None if u is None else f(u, *others), updates, *rest, is_leaf=_is_none)
@@ -254,7 +255,7 @@ def apply_updates(params: Params, updates: Updates) -> Params:
     return tree.map_with_path(apply, params, updates, is_leaf=_is_part)
 
 
-def _updated(table: Any, update: Any) -> Any:
+def _updated(table: Array, update: Any) -> Array:
     """A table and an update of some rows, or of all."""
     if is_row_sparse(update):
         rows = update.rows.astype(table.dtype)
@@ -266,7 +267,7 @@ def _is_part(node: Any) -> bool:
     return node is None or is_table(node) or is_row_sparse(node)
 
 
-def incremental_update(new_tensors: Params, old_tensors: Params, step_size: Any) -> Params:
+def incremental_update(new_tensors: Params, old_tensors: Params, step_size: Scalar) -> Params:
     """Moves one tree towards another: ``old + step_size * (new - old)``, as a weighted mean.
 
     Args:
@@ -285,7 +286,7 @@ def incremental_update(new_tensors: Params, old_tensors: Params, step_size: Any)
     return map_updates(lambda new, old: step_size * new + (1.0 - step_size) * old, new_tensors, old_tensors)
 
 
-def periodic_update(new_tensors: Params, old_tensors: Params, steps: Any, update_period: int) -> Params:
+def periodic_update(new_tensors: Params, old_tensors: Params, steps: Scalar, update_period: int) -> Params:
     """Takes the new tree at every ``update_period``-th step, and the old one at the others.
 
     Args:
@@ -305,10 +306,10 @@ def periodic_update(new_tensors: Params, old_tensors: Params, steps: Any, update
     return select(tnp.asarray(steps) % update_period == 0, new_tensors, old_tensors)
 
 
-def select(condition: Any, true_tree: Any, false_tree: Any) -> Any:
+def select(condition: ArrayLike, true_tree: PyTree, false_tree: PyTree) -> PyTree:
     """``tree.map`` of ``where`` with one condition, in the dtypes of ``false_tree``."""
 
-    def choose(a: Any, b: Any) -> Any:
+    def choose(a: Array, b: Array) -> Array:
         b = tnp.asarray(b)
         return tnp.where(condition, a, b).astype(b.dtype)
 
@@ -319,14 +320,14 @@ def _is_none(node: Any) -> bool:
     return node is None
 
 
-def ravel(tree_x: Any) -> tuple[Any, Callable[[Any], Any]]:
+def ravel(tree_x: PyTree) -> tuple[Array, Callable[[Array], PyTree]]:
     """The leaves one after the other, and the function that makes a tree of such a vector, in their dtypes."""
     refuse_row_sparse("flatten", tree_x)
     leaves, structure = tree.flatten(tree_x)
     vector = tnp.concatenate([tnp.asarray(leaf).reshape((-1,)) for leaf in leaves])
     ends = [int(end) for end in np.cumsum([tnp.size(leaf) for leaf in leaves])[:-1]]
 
-    def restore(vector: Any) -> Any:
+    def restore(vector: Array) -> PyTree:
         parts = tnp.split(vector, ends) if ends else [vector]
         shaped = [p.reshape(tnp.shape(x)).astype(abstract(x).dtype) for p, x in zip(parts, leaves, strict=True)]
         return tree.unflatten(structure, shaped)

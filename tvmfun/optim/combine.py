@@ -11,6 +11,7 @@ from tvmfun.errors import ArgumentError
 from tvmfun.optim.base import (
     GradientTransformation,
     GradientTransformationExtraArgs,
+    MaskOrFn,
     OptState,
     Params,
     ParamsPlaceholder,
@@ -21,6 +22,7 @@ from tvmfun.optim.base import (
     set_to_zero,
     with_extra_args_support,
 )
+from tvmfun.typing import PyTree
 
 __all__ = [
     "MaskedNode",
@@ -126,7 +128,7 @@ class MaskedNode(NamedTuple):
     """Stands in a tree for a part that is masked out; it has no leaves."""
 
 
-def masked(inner: GradientTransformation, mask: Any | Callable[[Params], Any]) -> GradientTransformationExtraArgs:
+def masked(inner: GradientTransformation, mask: MaskOrFn) -> GradientTransformationExtraArgs:
     """Applies a transformation to a part of the tree: ``u' = t(u)`` where the mask is true, ``u`` elsewhere.
 
     Args:
@@ -149,7 +151,7 @@ def masked(inner: GradientTransformation, mask: Any | Callable[[Params], Any]) -
     is_function = callable(mask) and tree.structure(mask).is_leaf()
     inner = with_extra_args_support(inner)
 
-    def select(params: Params, mask_tree: Any) -> Any:
+    def select(params: Params, mask_tree: PyTree) -> PyTree:
         return tree.map(lambda keep, subtree: subtree if keep else MaskedNode(), mask_tree, params)
 
     def init(params: Params) -> MaskedState:
@@ -169,7 +171,7 @@ def masked(inner: GradientTransformation, mask: Any | Callable[[Params], Any]) -
     return GradientTransformationExtraArgs(init, update)
 
 
-def freeze(mask: Any | Callable[[Params], Any]) -> GradientTransformationExtraArgs:
+def freeze(mask: MaskOrFn) -> GradientTransformationExtraArgs:
     """Drops the updates of a part of the tree: ``u' = 0`` where the mask is true, ``u`` elsewhere.
 
     Args:
@@ -202,7 +204,7 @@ MultiTransformState = PartitionState
 
 
 def partition(
-    transforms: Mapping[Hashable, GradientTransformation], param_labels: Any | Callable[[Params], Any]
+    transforms: Mapping[Hashable, GradientTransformation], param_labels: PyTree | Callable[[Params], PyTree]
 ) -> GradientTransformationExtraArgs:
     """Applies to each part of the tree the transformation of its label: ``u' = t_label(u)``.
 
@@ -225,7 +227,7 @@ def partition(
     """
     is_function = callable(param_labels) and tree.structure(param_labels).is_leaf()
 
-    def part(label: Hashable, labels: Any) -> GradientTransformationExtraArgs:
+    def part(label: Hashable, labels: PyTree) -> GradientTransformationExtraArgs:
         return masked(transforms[label], tree.map(lambda other: other == label, labels))
 
     def init(params: Params) -> PartitionState:
@@ -253,7 +255,7 @@ def partition(
     return GradientTransformationExtraArgs(init, update)
 
 
-def selective_transform(optimizer: GradientTransformation, *, freeze_mask: Any) -> GradientTransformationExtraArgs:
+def selective_transform(optimizer: GradientTransformation, *, freeze_mask: MaskOrFn) -> GradientTransformationExtraArgs:
     """Applies a transformation to a part of the tree, and drops the updates of the rest.
 
     Args:

@@ -7,6 +7,7 @@ from typing import Any, NamedTuple, TypeAlias
 
 import tvmfun.numpy as tnp
 from tvmfun import dtypes, lax, tree
+from tvmfun.core.array import Array
 from tvmfun.core.leaf import abstract
 from tvmfun.errors import ArgumentError
 from tvmfun.optim.base import (
@@ -21,6 +22,7 @@ from tvmfun.optim.base import (
 )
 from tvmfun.optim.numerics import safe_increment, zero_count
 from tvmfun.optim.tree import zeros_like
+from tvmfun.typing import ArrayLike, DTypeLike, PyTree, Scalar
 
 __all__ = [
     "ApplyIfFiniteState",
@@ -37,7 +39,7 @@ __all__ = [
 ]
 
 #: Says of updates whether to skip them, and of what kind they are; see ``MultiSteps``.
-ShouldSkipUpdateFunction: TypeAlias = Callable[..., tuple[Any, Any]]
+ShouldSkipUpdateFunction: TypeAlias = Callable[[Updates, Array, Params | None], tuple[Array, PyTree]]
 
 
 class ApplyIfFiniteState(NamedTuple):
@@ -50,9 +52,9 @@ class ApplyIfFiniteState(NamedTuple):
         inner_state: the state of the transformation.
     """
 
-    notfinite_count: Any
-    last_finite: Any
-    total_notfinite: Any
+    notfinite_count: Array
+    last_finite: Array
+    total_notfinite: Array
     inner_state: OptState
 
 
@@ -65,7 +67,7 @@ class ConditionallyTransformState(NamedTuple):
     """
 
     inner_state: OptState
-    step: Any
+    step: Array
 
 
 class ConditionallyMaskState(NamedTuple):
@@ -76,16 +78,16 @@ class ConditionallyMaskState(NamedTuple):
         inner_state: the state of the transformation.
     """
 
-    step: Any
+    step: Array
     inner_state: OptState
 
 
-def count_not_finite(updates: Updates) -> Any:
+def count_not_finite(updates: Updates) -> Array:
     counts = [tnp.sum((~tnp.isfinite(u)).astype("int32")) for u in tree.leaves(updates)]
     return sum(counts, tnp.zeros((), dtype="int32")).astype("int32")
 
 
-def apply_when(condition: Any, apply: Callable[[], tuple], otherwise: Callable[[], tuple]) -> tuple:
+def apply_when(condition: ArrayLike, apply: Callable[[], tuple], otherwise: Callable[[], tuple]) -> tuple:
     """``apply()`` or ``otherwise()``, whose dtypes both have; only what is chosen runs."""
 
     def chosen() -> tuple:
@@ -221,14 +223,14 @@ class MultiStepsState(NamedTuple):
         skip_state: what ``should_skip_update_fn`` said of the last gradients.
     """
 
-    mini_step: Any
-    gradient_step: Any
+    mini_step: Array
+    gradient_step: Array
     inner_opt_state: OptState
     acc_grads: Updates
-    skip_state: Any = ()
+    skip_state: OptState = ()
 
 
-def skip_not_finite(updates: Updates, gradient_step: Any, params: Params | None) -> tuple[Any, dict[str, Any]]:
+def skip_not_finite(updates: Updates, gradient_step: Array, params: Params | None) -> tuple[Any, dict[str, Any]]:
     """Tells :class:`MultiSteps` to skip gradients with a NaN or an infinity.
 
     Args:
@@ -247,7 +249,7 @@ def skip_not_finite(updates: Updates, gradient_step: Any, params: Params | None)
 
 
 def skip_large_updates(
-    updates: Updates, gradient_step: Any, params: Params | None, max_squared_norm: Any
+    updates: Updates, gradient_step: Array, params: Params | None, max_squared_norm: Scalar
 ) -> tuple[Any, dict[str, Any]]:
     """Tells :class:`MultiSteps` to skip large gradients; bind ``max_squared_norm`` with ``functools.partial``.
 
@@ -301,10 +303,10 @@ class MultiSteps:
     def __init__(
         self,
         opt: GradientTransformation,
-        every_k_schedule: int | Callable[[Any], Any],
+        every_k_schedule: int | Callable[[Array], Scalar],
         use_grad_mean: bool = True,
-        should_skip_update_fn: Callable[[Updates, Any, Params | None], tuple[Any, Any]] | None = None,
-        accumulator_dtype: Any = "float32",
+        should_skip_update_fn: ShouldSkipUpdateFunction | None = None,
+        accumulator_dtype: DTypeLike | None = "float32",
     ) -> None:
         if isinstance(every_k_schedule, int) and every_k_schedule < 1:
             raise ArgumentError("MultiSteps", "every_k_schedule must be at least 1", got=str(every_k_schedule))
@@ -329,7 +331,7 @@ class MultiSteps:
 
         refuse_row_sparse("MultiSteps", updates)
 
-        def accumulate(u: Any, total: Any) -> Any:
+        def accumulate(u: Array, total: Array) -> Array:
             return total + (u - total) / (state.mini_step + 1).astype(total.dtype) if self._mean else u + total
 
         grads = tree.map(accumulate, updates, state.acc_grads)
@@ -354,7 +356,7 @@ class MultiSteps:
             new_state = select(skip, state._replace(skip_state=()), new_state)
         return new_updates, new_state._replace(skip_state=skip_state)
 
-    def has_updated(self, state: MultiStepsState) -> Any:
+    def has_updated(self, state: MultiStepsState) -> Array:
         """Whether the last call of ``update`` made an update of the gradients, a 0-d array of bool."""
         return (state.mini_step == 0) & (state.gradient_step > 0)
 

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from collections.abc import Sequence
+from typing import NamedTuple
 
 import tvmfun.numpy as tnp
 from tvmfun import tree
+from tvmfun.core.array import Array
 from tvmfun.errors import ShapeError
 from tvmfun.optim.base import (
     EmptyState,
@@ -17,6 +19,7 @@ from tvmfun.optim.base import (
     stateless_with_tree_map,
 )
 from tvmfun.optim.numerics import global_norm, in_dtype_of, need_params, root_mean_square
+from tvmfun.typing import Scalar
 
 __all__ = [
     "AdaptiveGradClipState",
@@ -39,7 +42,7 @@ __all__ = [
 AdaptiveGradClipState = ClipByGlobalNormState = ClipState = NonNegativeParamsState = EmptyState
 
 
-def clip(max_delta: Any) -> GradientTransformation:
+def clip(max_delta: Scalar) -> GradientTransformation:
     """Limits every element of the updates: ``u' = min(max(u, -max_delta), max_delta)``.
 
     Args:
@@ -55,7 +58,7 @@ def clip(max_delta: Any) -> GradientTransformation:
     return stateless(lambda updates, params: tree.map(lambda u: tnp.clip(u, -max_delta, max_delta), updates))
 
 
-def clip_by_global_norm(max_norm: Any) -> GradientTransformation:
+def clip_by_global_norm(max_norm: Scalar) -> GradientTransformation:
     """Limits the norm of all updates together: ``u' = u * min(1, max_norm / global_norm(u))``.
 
     Args:
@@ -79,7 +82,7 @@ def clip_by_global_norm(max_norm: Any) -> GradientTransformation:
     return stateless(limit)
 
 
-def clip_by_block_rms(threshold: Any) -> GradientTransformation:
+def clip_by_block_rms(threshold: Scalar) -> GradientTransformation:
     """Limits the root mean square of each update: ``u' = u / max(1, rms(u) / threshold)``.
 
     Args:
@@ -97,7 +100,9 @@ def clip_by_block_rms(threshold: Any) -> GradientTransformation:
     return stateless_with_tree_map(lambda u, p: u / tnp.maximum(1.0, root_mean_square(u) / threshold))
 
 
-def adaptive_grad_clip(clipping: Any, eps: Any = 1e-3, axis: Any = None) -> GradientTransformation:
+def adaptive_grad_clip(
+    clipping: Scalar, eps: Scalar = 1e-3, axis: int | Sequence[int] | None = None
+) -> GradientTransformation:
     """Limits the norm of each unit of the updates, relative to that of its parameters.
 
     ``u' = u * min(1, clipping * max(norm(p), eps) / norm(u))`` for the weights of each output, that is each index of
@@ -125,7 +130,7 @@ def adaptive_grad_clip(clipping: Any, eps: Any = 1e-3, axis: Any = None) -> Grad
     def apply(updates: Updates, params: Params | None) -> Updates:
         need_params("adaptive_grad_clip", params)
 
-        def limit(u: Any, p: Any) -> Any:
+        def limit(u: Array, p: Array) -> Array:
             norm, largest = _unit_norm(u, axis), clipping * tnp.maximum(_unit_norm(p, axis), eps)
             return tnp.where(norm < largest, u, u * (largest / tnp.maximum(norm, 1e-6)))
 
@@ -134,7 +139,7 @@ def adaptive_grad_clip(clipping: Any, eps: Any = 1e-3, axis: Any = None) -> Grad
     return stateless(apply)
 
 
-def per_example_global_norm_clip(grads: Updates, l2_norm_clip: Any) -> tuple[Updates, Any]:
+def per_example_global_norm_clip(grads: Updates, l2_norm_clip: Scalar) -> tuple[Updates, Array]:
     """Limits the norm of the gradients of each example, and adds up the examples.
 
     ``sum_i(g_i * min(1, l2_norm_clip / global_norm(g_i)))``.
@@ -164,7 +169,9 @@ def per_example_global_norm_clip(grads: Updates, l2_norm_clip: Any) -> tuple[Upd
     return map_updates(lambda g: tnp.tensordot(in_dtype_of(g, factors), g, 1), grads), clipped
 
 
-def per_example_layer_norm_clip(grads: Updates, global_l2_norm_clip: Any, uniform: bool = True) -> tuple[Updates, Any]:
+def per_example_layer_norm_clip(
+    grads: Updates, global_l2_norm_clip: Scalar, uniform: bool = True
+) -> tuple[Updates, Array]:
     """Limits the norm of each array of the gradients of each example, and adds up the examples.
 
     The limits are chosen so that the norm of all arrays together is at most ``global_l2_norm_clip``.
@@ -195,7 +202,7 @@ def per_example_layer_norm_clip(grads: Updates, global_l2_norm_clip: Any, unifor
     return tree.unflatten(structure, totals), tree.unflatten(structure, clipped)
 
 
-def _unit_norm(x: Any, axis: Any) -> Any:
+def _unit_norm(x: Array, axis: int | Sequence[int] | None) -> Array:
     x = tnp.asarray(x)
     if axis is None and sum(n != 1 for n in x.shape) > 1:
         if x.ndim > 5:
@@ -223,7 +230,7 @@ class ZeroNansState(NamedTuple):
         found_nan: for each update whether it had a NaN at the last step, a 0-d array of bool.
     """
 
-    found_nan: Any
+    found_nan: Updates
 
 
 def centralize() -> GradientTransformation:
@@ -239,7 +246,7 @@ def centralize() -> GradientTransformation:
     Array([[-1.,  1.]], dtype=float32)
     """
 
-    def subtract_mean(u: Any, p: Any) -> Any:
+    def subtract_mean(u: Array, p: Array) -> Array:
         return u if tnp.ndim(u) < 2 else u - tnp.mean(u, axis=tuple(range(1, tnp.ndim(u))), keepdims=True)
 
     return stateless_with_tree_map(subtract_mean)

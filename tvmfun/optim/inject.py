@@ -25,6 +25,7 @@ from tvmfun.optim.base import (
     with_extra_args_support,
 )
 from tvmfun.optim.numerics import safe_increment, zero_count
+from tvmfun.typing import DTypeLike, PyTree
 
 __all__ = ["InjectStatefulHyperparamsState", "WrappedScheduleState", "inject_hyperparams"]
 
@@ -36,7 +37,7 @@ class WrappedScheduleState(NamedTuple):
         count: the number of updates so far, a 0-d int32 array.
     """
 
-    count: Any
+    count: Array
 
 
 class InjectStatefulHyperparamsState(NamedTuple):
@@ -49,16 +50,16 @@ class InjectStatefulHyperparamsState(NamedTuple):
         inner_state: the state of the transformation.
     """
 
-    count: Any
-    hyperparams: dict[str, Any]
-    hyperparams_states: dict[str, Any]
+    count: Array
+    hyperparams: dict[str, PyTree]
+    hyperparams_states: dict[str, PyTree]
     inner_state: OptState
 
 
 def inject_hyperparams(
     inner_factory: Callable[..., GradientTransformation],
     static_args: str | Iterable[str] = (),
-    hyperparam_dtype: Any = None,
+    hyperparam_dtype: DTypeLike | None = None,
 ) -> Callable[..., GradientTransformationExtraArgs]:
     """Keeps the hyperparameters of an optimizer in its state, where they can be read and changed.
 
@@ -110,7 +111,7 @@ def inject_hyperparams(
             else:
                 others[name] = value
 
-        def convert(value: Any, like: Any) -> Any:
+        def convert(value: Any, like: Any) -> Array:
             if isinstance(value, Array):
                 return value
             value = np.asarray(value)
@@ -118,7 +119,7 @@ def inject_hyperparams(
                 return tnp.asarray(value.astype("int32") if value.dtype == "int64" else value)
             return tnp.asarray(value.astype(fixed_dtype or _widest(like)))
 
-        def scheduled(states: dict[str, Any], like: Any) -> dict[str, Any]:
+        def scheduled(states: dict[str, PyTree], like: Any) -> dict[str, Any]:
             values = {name: tnp.asarray(schedule(states[name].count)) for name, schedule in schedules.items()}
             dtype = fixed_dtype or _widest(like)
             return {k: v.astype(dtype) if dtypes.is_float(v.dtype) else v for k, v in values.items()}

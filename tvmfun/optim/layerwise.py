@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import tvmfun.numpy as tnp
 from tvmfun import tree
+from tvmfun.core.array import Array
 from tvmfun.core.leaf import abstract
 from tvmfun.optim.adam import scale_by_adam
 from tvmfun.optim.adding import add_decayed_weights
@@ -13,6 +14,7 @@ from tvmfun.optim.base import (
     EmptyState,
     GradientTransformation,
     GradientTransformationExtraArgs,
+    MaskOrFn,
     Params,
     ScalarOrSchedule,
     Updates,
@@ -30,6 +32,7 @@ from tvmfun.optim.numerics import (
 )
 from tvmfun.optim.scaling import scale_by_learning_rate
 from tvmfun.optim.tree import cast, zeros_like
+from tvmfun.typing import DTypeLike, Scalar
 
 __all__ = [
     "ScaleByNovogradState",
@@ -55,12 +58,14 @@ class ScaleByNovogradState(NamedTuple):
         nu: the running mean of the squared norm of each update, a 0-d array.
     """
 
-    count: Any
-    mu: Any
-    nu: Any
+    count: Array
+    mu: Updates
+    nu: Updates
 
 
-def scale_by_trust_ratio(min_norm: Any = 0.0, trust_coefficient: Any = 1.0, eps: Any = 0.0) -> GradientTransformation:
+def scale_by_trust_ratio(
+    min_norm: Scalar = 0.0, trust_coefficient: Scalar = 1.0, eps: Scalar = 0.0
+) -> GradientTransformation:
     """Gives each update a size in proportion to its parameter.
 
     ``u' = u * trust_coefficient * norm(p) / (norm(u) + eps)``, and ``u' = u`` if one of the norms is zero.
@@ -87,7 +92,7 @@ def scale_by_trust_ratio(min_norm: Any = 0.0, trust_coefficient: Any = 1.0, eps:
     def apply(updates: Updates, params: Params | None) -> Updates:
         need_params("scale_by_trust_ratio", params)
 
-        def rescale(u: Any, p: Any) -> Any:
+        def rescale(u: Array, p: Array) -> Array:
             param_norm, update_norm = safe_norm(p, min_norm), safe_norm(u, min_norm)
             is_zero = (param_norm == 0) | (update_norm == 0)
             divisor = tnp.where(is_zero, tnp.ones_like(update_norm), update_norm + eps)
@@ -99,12 +104,12 @@ def scale_by_trust_ratio(min_norm: Any = 0.0, trust_coefficient: Any = 1.0, eps:
 
 
 def scale_by_novograd(
-    b1: Any = 0.9,
-    b2: Any = 0.25,
-    eps: Any = 1e-8,
-    eps_root: Any = 0.0,
-    weight_decay: Any = 0.0,
-    mu_dtype: Any = None,
+    b1: Scalar = 0.9,
+    b2: Scalar = 0.25,
+    eps: Scalar = 1e-8,
+    eps_root: Scalar = 0.0,
+    weight_decay: Scalar = 0.0,
+    mu_dtype: DTypeLike | None = None,
 ) -> GradientTransformation:
     """Divides each update by a running mean of its norm, decays the weights, and adds momentum.
 
@@ -143,11 +148,11 @@ def scale_by_novograd(
         need_params("scale_by_novograd", params)
         first, count = state.count == 0, safe_increment(state.count)
 
-        def mean_norm(u: Any, v: Any) -> Any:
+        def mean_norm(u: Array, v: Array) -> Array:
             square = tnp.sum(tnp.square(u)).astype(v.dtype)
             return tnp.where(first, square, (1 - b2) * square + b2 * v)
 
-        def add(u: Any, p: Any, v: Any, m: Any) -> Any:
+        def add(u: Array, p: Array, v: Array, m: Array) -> Array:
             normalized = u / (tnp.sqrt(v + eps_root) + eps) + weight_decay * p
             return normalized + tnp.where(first, tnp.zeros_like(m), b1 * m)
 
@@ -160,12 +165,12 @@ def scale_by_novograd(
 
 def lamb(
     learning_rate: ScalarOrSchedule,
-    b1: Any = 0.9,
-    b2: Any = 0.999,
-    eps: Any = 1e-6,
-    eps_root: Any = 0.0,
+    b1: Scalar = 0.9,
+    b2: Scalar = 0.999,
+    eps: Scalar = 1e-6,
+    eps_root: Scalar = 0.0,
     weight_decay: ScalarOrSchedule = 0.0,
-    mask: Any = None,
+    mask: MaskOrFn | None = None,
 ) -> GradientTransformationExtraArgs:
     """LAMB: Adam with steps in proportion to their parameter; :func:`scale_by_trust_ratio` has the formula.
 
@@ -204,11 +209,11 @@ def lamb(
 def lars(
     learning_rate: ScalarOrSchedule,
     weight_decay: ScalarOrSchedule = 0.0,
-    weight_decay_mask: Any = True,
-    trust_coefficient: Any = 0.001,
-    eps: Any = 0.0,
-    trust_ratio_mask: Any = True,
-    momentum: Any = 0.9,
+    weight_decay_mask: MaskOrFn | None = True,
+    trust_coefficient: Scalar = 0.001,
+    eps: Scalar = 0.0,
+    trust_ratio_mask: MaskOrFn | None = True,
+    momentum: Scalar = 0.9,
     nesterov: bool = False,
 ) -> GradientTransformationExtraArgs:
     """LARS: momentum with steps in proportion to their parameter; :func:`scale_by_trust_ratio` has the formula.
@@ -246,7 +251,7 @@ def lars(
     )
 
 
-def fromage(learning_rate: ScalarOrSchedule, min_norm: Any = 1e-6) -> GradientTransformationExtraArgs:
+def fromage(learning_rate: ScalarOrSchedule, min_norm: Scalar = 1e-6) -> GradientTransformationExtraArgs:
     """Fromage: steps in proportion to the parameters, and a shrinkage that keeps these bounded.
 
     ``u = -r * learning_rate * g * norm(p) / norm(g) + (r - 1) * p`` with ``r = 1 / sqrt(1 + learning_rate**2)``.
@@ -271,7 +276,7 @@ def fromage(learning_rate: ScalarOrSchedule, min_norm: Any = 1e-6) -> GradientTr
     -0.208933
     """
 
-    def shrinkage(rate: Any) -> Any:
+    def shrinkage(rate: Scalar) -> Scalar:
         return 1 / (1 + rate**2) ** 0.5
 
     if callable(learning_rate):
@@ -285,11 +290,11 @@ def fromage(learning_rate: ScalarOrSchedule, min_norm: Any = 1e-6) -> GradientTr
 
 def novograd(
     learning_rate: ScalarOrSchedule,
-    b1: Any = 0.9,
-    b2: Any = 0.25,
-    eps: Any = 1e-6,
-    eps_root: Any = 0.0,
-    weight_decay: Any = 0.0,
+    b1: Scalar = 0.9,
+    b2: Scalar = 0.25,
+    eps: Scalar = 1e-6,
+    eps_root: Scalar = 0.0,
+    weight_decay: Scalar = 0.0,
 ) -> GradientTransformationExtraArgs:
     """NovoGrad: gradients divided by the running mean of their norm; :func:`scale_by_novograd` has the formulas.
 

@@ -6,13 +6,14 @@ from typing import Any
 
 import tvmfun.numpy as tnp
 from tvmfun import tree
-from tvmfun.core.array import ShapeDtype
+from tvmfun.core.array import Array, ShapeDtype
 from tvmfun.core.leaf import abstract
 from tvmfun.errors import ArgumentError
 from tvmfun.jit import eval_shape
 from tvmfun.optim.base import GradientTransformation, OptState, Params, Updates, passing_rows
 from tvmfun.optim.conditions import MultiStepsState
 from tvmfun.sparse import RowSparse, is_row_sparse, is_table
+from tvmfun.typing import ArrayLike
 
 __all__ = [
     "lazy",
@@ -104,7 +105,7 @@ def _arrays(params: Params) -> Params:
     return tree.map(lambda node: node.array if is_table(node) else node, params, is_leaf=is_table)
 
 
-def _taken(array: Any, node: RowSparse) -> Any:
+def _taken(array: ArrayLike, node: RowSparse) -> Array:
     """The rows of an array that a gradient has; zeros where it has none."""
     return tnp.asarray(array).at[node.indices].get(mode="fill", fill_value=0)
 

@@ -8,6 +8,7 @@ import numpy as np
 
 import tvmfun.numpy as tnp
 from tvmfun import lax, tree
+from tvmfun.core.array import Array
 from tvmfun.core.leaf import abstract
 from tvmfun.errors import ArgumentError
 from tvmfun.optim import tree as optim_tree
@@ -24,6 +25,7 @@ from tvmfun.optim.combine import chain
 from tvmfun.optim.linesearch import scale_by_zoom_linesearch
 from tvmfun.optim.numerics import need_params, safe_increment, zero_count
 from tvmfun.optim.scaling import scale, scale_by_learning_rate
+from tvmfun.typing import PyTree, Scalar
 
 __all__ = [
     "ScaleByLBFGSState",
@@ -44,12 +46,12 @@ class ScaleByLBFGSState(NamedTuple):
         weights_memory: the inverses of their inner products.
     """
 
-    count: Any
+    count: Array
     params: Params
     updates: Params
-    diff_params_memory: Any
-    diff_updates_memory: Any
-    weights_memory: Any
+    diff_params_memory: Params
+    diff_updates_memory: Updates
+    weights_memory: Array
 
 
 def scale_by_lbfgs(memory_size: int = 10, scale_init_precond: bool = True) -> GradientTransformation:
@@ -96,7 +98,7 @@ def scale_by_lbfgs(memory_size: int = 10, scale_init_precond: bool = True) -> Gr
         product = optim_tree.vdot(y, s).astype(dtype)
         none = product == 0
         weight = tnp.where(none, tnp.zeros_like(product), 1 / tnp.where(none, tnp.ones_like(product), product))
-        scale: Any = 1.0
+        scale: Scalar = 1.0
         if scale_init_precond:
             square = optim_tree.norm(y, squared=True).astype(dtype)
             flat = square <= 0
@@ -106,7 +108,7 @@ def scale_by_lbfgs(memory_size: int = 10, scale_init_precond: bool = True) -> Gr
         s, y, weight = select(first, optim_tree.zeros_like((s, y, weight)), (s, y, weight))
         place = (state.count - 1) % memory_size
 
-        def remember(memory: Any, newest: Any) -> Any:
+        def remember(memory: Array, newest: Array) -> Array:
             return tree.map(lambda rows, row: rows.at[place].set(row.astype(rows.dtype)), memory, newest)
 
         all_s, all_y = remember(state.diff_params_memory, s), remember(state.diff_updates_memory, y)
@@ -118,13 +120,13 @@ def scale_by_lbfgs(memory_size: int = 10, scale_init_precond: bool = True) -> Gr
     return GradientTransformation(init, update)
 
 
-def _precondition(updates: Updates, s: Any, y: Any, weights: Any, scale: Any, order: Any) -> Updates:
+def _precondition(updates: Updates, s: PyTree, y: PyTree, weights: Array, scale: Scalar, order: Array) -> Updates:
     """``P u``: from the newest change to the oldest, and back."""
 
-    def move(u: Updates, factor: Any, direction: Any) -> Updates:
+    def move(u: Updates, factor: Scalar, direction: PyTree) -> Updates:
         return optim_tree.cast_like(optim_tree.add_scale(u, factor, direction), u)
 
-    def right(u: Updates, i: Any) -> tuple[Updates, Any]:
+    def right(u: Updates, i: Array) -> tuple[Updates, Any]:
         s_i, y_i = tree.map(lambda rows: rows[i], (s, y))
         factor = weights[i] * optim_tree.vdot(s_i, u)
         return move(u, -factor, y_i), factor

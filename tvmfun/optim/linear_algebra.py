@@ -8,9 +8,11 @@ from typing import Any
 
 import tvmfun.numpy as tnp
 from tvmfun import lax, random, tree
+from tvmfun.core.array import Array
 from tvmfun.core.leaf import abstract
 from tvmfun.errors import ArgumentError, ShapeError
 from tvmfun.optim import tree as optim_tree
+from tvmfun.typing import ArrayLike, Key, PyTree, Scalar
 
 __all__ = ["matrix_inverse_pth_root", "nnls", "power_iteration"]
 
@@ -18,10 +20,10 @@ __all__ = ["matrix_inverse_pth_root", "nnls", "power_iteration"]
 def power_iteration(
     matrix: Any | Callable[[Any], Any],
     *,
-    v0: Any = None,
+    v0: PyTree = None,
     num_iters: int = 100,
-    error_tolerance: Any = 1e-6,
-    key: Any = None,
+    error_tolerance: Scalar = 1e-6,
+    key: Key | None = None,
 ) -> tuple[Any, Any]:
     """The largest eigenvalue of a matrix, by absolute value, and its eigenvector.
 
@@ -53,10 +55,10 @@ def power_iteration(
         aval = abstract(matrix)
         v0 = random.uniform(random.key(0) if key is None else key, aval.shape[-1:], aval.dtype, -1.0, 1.0)
 
-    def normalize(v: Any) -> Any:
+    def normalize(v: Array) -> Array:
         return optim_tree.scale(1 / optim_tree.norm(v), v)
 
-    def unfinished(carry: tuple) -> Any:
+    def unfinished(carry: tuple) -> Array:
         v, image, value, count = carry
         error = optim_tree.norm(optim_tree.sub(image, optim_tree.scale(value, v)))
         return ~(tnp.abs(error / value) < error_tolerance) & (count < num_iters)
@@ -75,7 +77,7 @@ def power_iteration(
 
 
 def matrix_inverse_pth_root(
-    matrix: Any, p: int, num_iters: int = 100, ridge_epsilon: Any = 1e-6, error_tolerance: Any = 1e-6
+    matrix: Array, p: int, num_iters: int = 100, ridge_epsilon: Scalar = 1e-6, error_tolerance: Scalar = 1e-6
 ) -> tuple[Any, Any]:
     """The inverse ``p``-th root of a positive semidefinite matrix: ``A**(-1 / p)``.
 
@@ -115,15 +117,15 @@ def matrix_inverse_pth_root(
         return (matrix + ridge) ** (-1.0 / p), tnp.zeros((), dtype=aval.dtype)
     identity = tnp.eye(size, dtype=aval.dtype)
 
-    def power(t: Any) -> Any:
+    def power(t: Array) -> Array:
         for _ in range(int(math.log2(p))):
             t = t @ t
         return t
 
-    def error_of(m: Any) -> Any:
+    def error_of(m: Array) -> Array:
         return tnp.max(tnp.abs(m - identity))
 
-    def unfinished(carry: tuple) -> Any:
+    def unfinished(carry: tuple) -> Array:
         _, _, _, error, improves, count = carry
         return (count < num_iters) & (error > error_tolerance) & improves
 
@@ -143,7 +145,7 @@ def matrix_inverse_pth_root(
     return tnp.where(improves, h, before), error_of(m)
 
 
-def nnls(A: Any, b: Any, iters: int, unroll: int | bool = 1, L: Any = None) -> Any:
+def nnls(A: ArrayLike, b: ArrayLike, iters: int, unroll: int | bool = 1, L: Scalar | None = None) -> Array:
     """Least squares without negative numbers: the ``x >= 0`` that minimizes ``norm(A x - b)``.
 
     Accelerated projected gradient descent with the step ``1 / L``.

@@ -9,11 +9,13 @@ from typing import Any, NamedTuple
 
 import tvmfun.numpy as tnp
 from tvmfun import lax
+from tvmfun.core.array import Array
 from tvmfun.errors import ArgumentError
 from tvmfun.optim import tree as optim_tree
 from tvmfun.optim.base import GradientTransformationExtraArgs, OptState, Params, Updates, select
 from tvmfun.optim.numerics import need_params, safe_increment, zero_count
 from tvmfun.transforms import value_and_grad
+from tvmfun.typing import Scalar
 
 __all__ = [
     "BacktrackingLinesearchInfo",
@@ -34,8 +36,8 @@ class BacktrackingLinesearchInfo(NamedTuple):
         decrease_error: by how much the loss is too large at the last one, a 0-d array.
     """
 
-    num_linesearch_steps: Any
-    decrease_error: Any
+    num_linesearch_steps: Array
+    decrease_error: Array
 
 
 class ScaleByBacktrackingLinesearchState(NamedTuple):
@@ -48,8 +50,8 @@ class ScaleByBacktrackingLinesearchState(NamedTuple):
         info: how the search went.
     """
 
-    learning_rate: Any
-    value: Any
+    learning_rate: Array
+    value: Array
     grad: Updates | None
     info: BacktrackingLinesearchInfo
 
@@ -63,9 +65,9 @@ class ZoomLinesearchInfo(NamedTuple):
         curvature_error: by how much the slope is too steep there, a 0-d array.
     """
 
-    num_linesearch_steps: Any
-    decrease_error: Any
-    curvature_error: Any
+    num_linesearch_steps: Array
+    decrease_error: Array
+    curvature_error: Array
 
 
 class ScaleByZoomLinesearchState(NamedTuple):
@@ -78,20 +80,20 @@ class ScaleByZoomLinesearchState(NamedTuple):
         info: how the search went.
     """
 
-    learning_rate: Any
-    value: Any
+    learning_rate: Array
+    value: Array
     grad: Updates
     info: ZoomLinesearchInfo
 
 
 def scale_by_backtracking_linesearch(
     max_backtracking_steps: int,
-    slope_rtol: Any = 1e-4,
-    decrease_factor: Any = 0.8,
-    increase_factor: Any = 1.5,
-    max_learning_rate: Any = 1.0,
-    atol: Any = 0.0,
-    rtol: Any = 0.0,
+    slope_rtol: Scalar = 1e-4,
+    decrease_factor: Scalar = 0.8,
+    increase_factor: Scalar = 1.5,
+    max_learning_rate: Scalar = 1.0,
+    atol: Scalar = 0.0,
+    rtol: Scalar = 0.0,
     store_grad: bool = False,
 ) -> GradientTransformationExtraArgs:
     """Shortens the updates until the loss is as much less as its slope promises.
@@ -143,7 +145,7 @@ def scale_by_backtracking_linesearch(
         state: ScaleByBacktrackingLinesearchState,
         params: Params | None = None,
         *,
-        value: Any,
+        value: Scalar,
         grad: Updates,
         value_fn: Callable[..., Any],
         **extra_args: Any,
@@ -152,7 +154,7 @@ def scale_by_backtracking_linesearch(
         loss, dtype = _loss(value_fn, extra_args), state.value.dtype
         slope, value = optim_tree.vdot(updates, grad).astype(dtype), tnp.asarray(value).astype(dtype)
 
-        def unfinished(search: tuple) -> Any:
+        def unfinished(search: tuple) -> Array:
             _, _, error, count = search
             return ~(error <= atol) & (count <= max_backtracking_steps)
 
@@ -181,22 +183,22 @@ def scale_by_backtracking_linesearch(
 class _Point(NamedTuple):
     """A step along the updates, with the loss and its slope there."""
 
-    step: Any
-    value: Any
-    slope: Any
+    step: Array
+    value: Array
+    slope: Array
 
 
 class _Search(NamedTuple):
     """What is known about the line so far: a minimum is between ``low`` and ``high`` once it is ``found`` to be."""
 
-    count: Any
+    count: Array
     tried: _Point
     grad: Updates
-    decrease_error: Any
-    curvature_error: Any
-    found: Any
-    done: Any
-    failed: Any
+    decrease_error: Array
+    curvature_error: Array
+    found: Array
+    done: Array
+    failed: Array
     low: _Point
     high: _Point
     third: _Point
@@ -206,13 +208,13 @@ class _Search(NamedTuple):
 
 def scale_by_zoom_linesearch(
     max_linesearch_steps: int,
-    max_learning_rate: Any = None,
-    tol: Any = 0.0,
-    increase_factor: Any = 2.0,
-    slope_rtol: Any = 1e-4,
-    curv_rtol: Any = 0.9,
-    approx_dec_rtol: Any = 1e-6,
-    stepsize_precision: Any = 1e-5,
+    max_learning_rate: Scalar | None = None,
+    tol: Scalar = 0.0,
+    increase_factor: Scalar = 2.0,
+    slope_rtol: Scalar = 1e-4,
+    curv_rtol: Scalar = 0.9,
+    approx_dec_rtol: Scalar | None = 1e-6,
+    stepsize_precision: Scalar = 1e-5,
     initial_guess_strategy: str = "keep",
 ) -> GradientTransformationExtraArgs:
     """Scales the updates so that the loss is enough less, and its slope enough flatter: the strong Wolfe conditions.
@@ -271,7 +273,7 @@ def scale_by_zoom_linesearch(
         state: ScaleByZoomLinesearchState,
         params: Params | None = None,
         *,
-        value: Any,
+        value: Scalar,
         grad: Updates,
         value_fn: Callable[..., Any],
         **extra_args: Any,
@@ -282,11 +284,11 @@ def scale_by_zoom_linesearch(
         start = _Point(zero, tnp.asarray(value).astype(dtype), optim_tree.vdot(updates, grad).astype(dtype))
         guess = tnp.ones_like(zero) if initial_guess_strategy == "one" else state.learning_rate
 
-        def evaluate(step: Any) -> tuple[_Point, Updates]:
+        def evaluate(step: Array) -> tuple[_Point, Updates]:
             value, grad = loss(optim_tree.add_scale(params, step, updates))
             return _Point(step, value.astype(dtype), optim_tree.vdot(grad, updates).astype(dtype)), grad
 
-        def errors(point: _Point) -> tuple[Any, Any]:
+        def errors(point: _Point) -> tuple[Array, Array]:
             decrease = point.value - start.value - slope_rtol * point.step * start.slope
             if approx_dec_rtol is not None:
                 flat = point.slope - (2 * slope_rtol - 1.0) * start.slope
@@ -390,17 +392,17 @@ def _loss(value_fn: Callable[..., Any], extra_args: dict[str, Any]) -> Callable[
     return partial(value_fn, **{k: v for k, v in extra_args.items() if takes_all or k in known})
 
 
-def _numbers(params: Params) -> tuple[Any, Any]:
+def _numbers(params: Params) -> tuple[Array, Array]:
     dtype = optim_tree.dtype(params, "highest")
     return tnp.ones((), dtype=dtype), tnp.full((), float("inf"), dtype=dtype)
 
 
-def _error(excess: Any) -> Any:
+def _error(excess: Array) -> Array:
     """By how much a condition is violated; what is not a number violates it by infinity."""
     return tnp.where(tnp.isnan(excess), tnp.full_like(excess, float("inf")), tnp.maximum(excess, 0))
 
 
-def _between(low: _Point, high: _Point, third: _Point) -> Any:
+def _between(low: _Point, high: _Point, third: _Point) -> Array:
     """A step well inside an interval: the minimum of a cubic, else of a parabola through its ends, else the middle."""
     left, right = tnp.minimum(low.step, high.step), tnp.maximum(low.step, high.step)
     length = right - left
@@ -421,7 +423,7 @@ def _between(low: _Point, high: _Point, third: _Point) -> Any:
     return tnp.where(good_cubic, cubic, tnp.where(good_parabola, parabola, (left + right) / 2))
 
 
-def _unless_zero(divisor: Any) -> tuple[Any, Any]:
+def _unless_zero(divisor: Array) -> tuple[Array, Array]:
     """Whether a divisor is not zero, and one that is not: so that what is not chosen has a derivative, too."""
     some = divisor != 0
     return some, tnp.where(some, divisor, tnp.ones_like(divisor))

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple, cast
+from typing import NamedTuple, cast
 
 import tvmfun.numpy as tnp
 from tvmfun import tree
+from tvmfun.core.array import Array
 from tvmfun.errors import ArgumentError
 from tvmfun.optim.base import GradientTransformation, OptState, Params, Updates, select
 from tvmfun.optim.numerics import need_params, zero_count
+from tvmfun.typing import Scalar
 
 __all__ = [
     "LookaheadParams",
@@ -26,7 +28,7 @@ class LookaheadState(NamedTuple):
     """
 
     fast_state: OptState
-    steps_since_sync: Any
+    steps_since_sync: Array
 
 
 class LookaheadParams(NamedTuple):
@@ -47,7 +49,7 @@ class LookaheadParams(NamedTuple):
 
 
 def lookahead(
-    fast_optimizer: GradientTransformation, sync_period: int, slow_step_size: Any, reset_state: bool = False
+    fast_optimizer: GradientTransformation, sync_period: int, slow_step_size: Scalar, reset_state: bool = False
 ) -> GradientTransformation:
     """Lets slow parameters follow fast ones every few steps, and the fast ones go on from there.
 

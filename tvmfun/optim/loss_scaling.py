@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
-from typing import Any
 
 import tvmfun.numpy as tnp
 from tvmfun import dtypes, tree
 from tvmfun.core.array import Array
 from tvmfun.errors import ArgumentError
+from tvmfun.typing import ArrayLike, PyTree, Scalar
 
 __all__ = ["DynamicLossScale", "StaticLossScale", "all_finite", "select_tree"]
 
 
-def all_finite(values: Any) -> Array:
+def all_finite(values: PyTree) -> Array:
     """Whether no float of a tree is infinite or NaN, as a 0-d bool array.
 
     >>> all_finite({"w": tnp.asarray([1.0, float("inf")]), "count": tnp.asarray(3)})
@@ -24,7 +24,7 @@ def all_finite(values: Any) -> Array:
     return tnp.all(tnp.stack(checks)) if checks else tnp.asarray(True)
 
 
-def select_tree(condition: Any, on_true: Any, on_false: Any) -> Any:
+def select_tree(condition: ArrayLike, on_true: PyTree, on_false: PyTree) -> PyTree:
     """One of two trees, by a 0-d bool that may be known only when the program runs.
 
     Raises:
@@ -40,13 +40,13 @@ def select_tree(condition: Any, on_true: Any, on_false: Any) -> Any:
 class _LossScale:
     """What both kinds of loss scales do with values and gradients."""
 
-    scale_factor: Any
+    scale_factor: Scalar
 
-    def scale(self, values: Any) -> Any:
+    def scale(self, values: PyTree) -> PyTree:
         """Multiplies the floats of a tree, such as the loss, by the scale."""
         return tree.map(lambda x: _times(x, self.scale_factor), values)
 
-    def unscale(self, values: Any) -> Any:
+    def unscale(self, values: PyTree) -> PyTree:
         """Divides the floats of a tree, such as gradients, by the scale."""
         return tree.map(lambda x: _times(x, 1 / self.scale_factor), values)
 
@@ -69,13 +69,13 @@ class StaticLossScale(_LossScale):
     Array(3., dtype=float32)
     """
 
-    scale_factor: Any = 2.0**15
+    scale_factor: Scalar = 2.0**15
 
     def __post_init__(self) -> None:
         _check_positive("StaticLossScale", scale_factor=self.scale_factor)
         object.__setattr__(self, "scale_factor", tnp.asarray(self.scale_factor, "float32"))
 
-    def adjust(self, is_finite: Any) -> StaticLossScale:
+    def adjust(self, is_finite: ArrayLike) -> StaticLossScale:
         """The scale for the next step, which is the same."""
         return self
 
@@ -124,11 +124,11 @@ class DynamicLossScale(_LossScale):
     (Array([1., 1., 1.], dtype=float32), 0.5)
     """
 
-    scale_factor: Any = 2.0**15
+    scale_factor: Scalar = 2.0**15
     period: int = field(default=2000, metadata={"static": True})
     factor: float = field(default=2.0, metadata={"static": True})
     min_scale: float = field(default=1.0, metadata={"static": True})
-    counter: Any = 0
+    counter: Scalar = 0
 
     def __post_init__(self) -> None:
         name = "DynamicLossScale"
@@ -138,7 +138,7 @@ class DynamicLossScale(_LossScale):
         object.__setattr__(self, "scale_factor", tnp.asarray(self.scale_factor, "float32"))
         object.__setattr__(self, "counter", tnp.asarray(self.counter, "int32"))
 
-    def adjust(self, is_finite: Any) -> DynamicLossScale:
+    def adjust(self, is_finite: ArrayLike) -> DynamicLossScale:
         """The scale for the next step.
 
         Args:
@@ -156,7 +156,7 @@ class DynamicLossScale(_LossScale):
         )
 
 
-def _times(x: Any, factor: Any) -> Array:
+def _times(x: ArrayLike, factor: Scalar) -> Array:
     array = tnp.asarray(x)
     if not dtypes.is_float(array.dtype):
         return array
@@ -164,7 +164,7 @@ def _times(x: Any, factor: Any) -> Array:
     return tnp.astype(array * factor, array.dtype)
 
 
-def _check_positive(where: str, **numbers: Any) -> None:
+def _check_positive(where: str, **numbers: Scalar) -> None:
     for name, number in numbers.items():
         if isinstance(number, int | float) and not number > 0:
             raise ArgumentError(where, f"{name} must be greater than 0", got=repr(number))

@@ -8,10 +8,12 @@ from typing import Any
 
 import tvmfun.numpy as tnp
 from tvmfun import lax, tree
+from tvmfun.core.array import Array
 from tvmfun.core.leaf import abstract
 from tvmfun.core.trace import trace
 from tvmfun.errors import ArgumentError, ShapeError
 from tvmfun.optim.base import refuse_row_sparse
+from tvmfun.typing import ArrayLike, PyTree
 
 __all__ = ["AccumulationType", "microbatch"]
 
@@ -37,7 +39,7 @@ def microbatch(
     *,
     argnames: str | Sequence[str] = (),
     in_axes: int | Sequence[int] = 0,
-    num_real_microbatches: Any = None,
+    num_real_microbatches: ArrayLike | None = None,
 ) -> Callable[..., Any]:
     """Applies a function to the parts of a batch, one after the other, and puts the results together.
 
@@ -71,7 +73,7 @@ def microbatch(
     names = (argnames,) if isinstance(argnames, str) else tuple(argnames)
     axes = (in_axes,) * (len(numbers) + len(names)) if isinstance(in_axes, int) else tuple(in_axes)
 
-    def in_parts(*args: Any, **kwargs: Any) -> Any:
+    def in_parts(*args: Any, **kwargs: Any) -> Array:
         batched = [args[i] for i in numbers] + [kwargs[name] for name in names]
         lengths = {abstract(x).shape[a] for t, a in zip(batched, axes, strict=True) for x in tree.leaves(t)}
         if len(lengths) != 1 or min(lengths) % microbatch_size:
@@ -82,19 +84,19 @@ def microbatch(
             )
         count = lengths.pop() // microbatch_size
 
-        def part(x: Any, axis: int, index: Any) -> Any:
+        def part(x: Array, axis: int, index: Array) -> PyTree:
             x = tnp.asarray(x)
             axis %= x.ndim
             split = x.reshape((*x.shape[:axis], microbatch_size, count, *x.shape[axis + 1 :]))
             return tnp.take(split, index, axis=axis + 1)
 
-        def result(index: Any) -> Any:
+        def result(index: Array) -> PyTree:
             parts = [tree.map(lambda x, a=a: part(x, a, index), t) for t, a in zip(batched, axes, strict=True)]
             positional = dict(zip(numbers, parts[: len(numbers)], strict=True))
             named = dict(zip(names, parts[len(numbers) :], strict=True))
             return fun(*[positional.get(i, a) for i, a in enumerate(args)], **{**kwargs, **named})
 
-        def of_arrays(index: Any) -> Any:
+        def of_arrays(index: Array) -> PyTree:
             found = result(index)
             refuse_row_sparse("microbatch", found)
             return found
@@ -112,21 +114,21 @@ def microbatch(
             shape = (count, *spec.shape) if kind is AccumulationType.CONCAT else spec.shape
             return tnp.zeros(shape, dtype=spec.dtype)
 
-        def add(kind: AccumulationType, total: Any, value: Any, index: Any) -> Any:
+        def add(kind: AccumulationType, total: Array, value: Any, index: Array) -> Any:
             if kind is AccumulationType.CONCAT:
                 return total.at[index].set(value)
             if kind is AccumulationType.RUNNING_MEAN:
                 return total + (value - total) / (index + 1).astype(total.dtype)
             return total + value
 
-        def finish(kind: AccumulationType, total: Any) -> Any:
+        def finish(kind: AccumulationType, total: Array) -> Any:
             if kind is AccumulationType.MEAN:
                 return total / count
             if kind is AccumulationType.CONCAT:
                 return tnp.swapaxes(total, 0, 1).reshape((-1, *total.shape[2:]))
             return total
 
-        def step(index: Any, totals: list) -> list:
+        def step(index: Array, totals: list) -> list:
             values = tree.leaves(result(index))
             return [add(k, t, v, index).astype(t.dtype) for k, t, v in zip(kinds, totals, values, strict=True)]
 

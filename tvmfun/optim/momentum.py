@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import tvmfun.numpy as tnp
+from tvmfun.core.array import Array
 from tvmfun.optim.base import GradientTransformation, Params, Updates, map_updates
 from tvmfun.optim.numerics import optional_dtype, safe_increment, zero_count
 from tvmfun.optim.tree import bias_correction, cast, update_moment, zeros_like
+from tvmfun.typing import DTypeLike, Scalar
 
 __all__ = [
     "ApplyEvery",
@@ -37,8 +39,8 @@ class EmaState(NamedTuple):
         ema: the running mean of the updates, with its bias towards zero.
     """
 
-    count: Any
-    ema: Any
+    count: Array
+    ema: Updates
 
 
 class ApplyEvery(NamedTuple):
@@ -49,11 +51,11 @@ class ApplyEvery(NamedTuple):
         grad_acc: their sum.
     """
 
-    count: Any
-    grad_acc: Any
+    count: Array
+    grad_acc: Updates
 
 
-def trace(decay: Any, nesterov: bool = False, accumulator_dtype: Any = None) -> GradientTransformation:
+def trace(decay: Scalar, nesterov: bool = False, accumulator_dtype: DTypeLike | None = None) -> GradientTransformation:
     """Replaces the updates by their decaying sum: ``m' = u + decay * m``, and ``u' = m'``.
 
     With ``nesterov``, ``u' = u + decay * m'``.
@@ -84,7 +86,7 @@ def trace(decay: Any, nesterov: bool = False, accumulator_dtype: Any = None) -> 
         return TraceState(zeros_like(params, dtype))
 
     def update(updates: Updates, state: TraceState, params: Params | None = None) -> tuple[Updates, TraceState]:
-        def accumulate(u: Any, m: Any) -> Any:
+        def accumulate(u: Array, m: Array) -> Array:
             return u + decay * m
 
         new_trace = map_updates(accumulate, updates, state.trace)
@@ -94,7 +96,7 @@ def trace(decay: Any, nesterov: bool = False, accumulator_dtype: Any = None) -> 
     return GradientTransformation(init, update)
 
 
-def ema(decay: Any, debias: bool = True, accumulator_dtype: Any = None) -> GradientTransformation:
+def ema(decay: Scalar, debias: bool = True, accumulator_dtype: DTypeLike | None = None) -> GradientTransformation:
     """Replaces the updates by their running mean: ``m' = decay * m + (1 - decay) * u``.
 
     With ``debias``, ``u' = m' / (1 - decay**t)``, else ``u' = m'``.
@@ -129,7 +131,7 @@ def ema(decay: Any, debias: bool = True, accumulator_dtype: Any = None) -> Gradi
     return GradientTransformation(init, update)
 
 
-def apply_every(k: Any = 1) -> GradientTransformation:
+def apply_every(k: Scalar = 1) -> GradientTransformation:
     """Lets the sum of ``k`` updates through at every ``k``-th, and zeros at the others.
 
     Args:

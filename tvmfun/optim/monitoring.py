@@ -17,6 +17,7 @@ from tvmfun.optim.base import (
 )
 from tvmfun.optim.combine import chain
 from tvmfun.optim.momentum import ema
+from tvmfun.typing import DTypeLike, PyTree, Scalar
 
 __all__ = [
     "MonitorState",
@@ -34,7 +35,7 @@ class SnapshotState(NamedTuple):
         measurement: the last measurement, by its name.
     """
 
-    measurement: dict[str, Any]
+    measurement: dict[str, PyTree]
 
 
 class MonitorState(NamedTuple):
@@ -45,7 +46,7 @@ class MonitorState(NamedTuple):
         measure_states: the states of what measures.
     """
 
-    measurements: dict[str, Any]
+    measurements: dict[str, PyTree]
     measure_states: tuple[OptState, ...]
 
 
@@ -124,7 +125,7 @@ def monitor(
 
 
 def measure_with_ema(
-    measure: Callable[[Updates], Any], decay: Any, debias: bool = True, accumulator_dtype: Any = None
+    measure: Callable[[Updates], Any], decay: Scalar, debias: bool = True, accumulator_dtype: DTypeLike | None = None
 ) -> GradientTransformationExtraArgs:
     """The running mean of a measurement of the updates, for :func:`monitor`.
 

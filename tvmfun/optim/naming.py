@@ -10,7 +10,8 @@ import numpy as np
 from tvmfun import tree
 from tvmfun.boundary import bounded
 from tvmfun.errors import ArgumentError, DtypeError, ShapeError, TreeError
-from tvmfun.optim.base import GradientTransformation
+from tvmfun.optim.base import GradientTransformation, OptState
+from tvmfun.typing import PyTree
 
 
 def named(name: str, made: Any) -> Any:
@@ -21,7 +22,7 @@ def named(name: str, made: Any) -> Any:
     update = bounded(made.update, where)
 
     @functools.wraps(update)
-    def checked(*args: Any, **kwargs: Any) -> Any:
+    def checked(*args: Any, **kwargs: Any) -> tuple:
         try:
             return update(*args, **kwargs)
         except (ArgumentError, DtypeError, KeyError, ShapeError, TreeError) as error:
@@ -33,7 +34,12 @@ def named(name: str, made: Any) -> Any:
 
 
 def _check_trees(
-    where: str, made: GradientTransformation, updates: Any = None, state: Any = None, params: Any = None, **extra: Any
+    where: str,
+    made: GradientTransformation,
+    updates: PyTree = None,
+    state: OptState = None,
+    params: PyTree = None,
+    **extra: Any,
 ) -> None:
     """Checks that updates, parameters and state are of one tree."""
     if params is not None:

@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 
 import tvmfun.numpy as tnp
 from tvmfun import dtypes, tree
+from tvmfun.core.array import Array
 from tvmfun.core.leaf import abstract
 from tvmfun.errors import ArgumentError, DtypeError
-from tvmfun.optim.base import Params, Updates, map_updates, refuse_row_sparse
+from tvmfun.optim.base import Params, ScalarOrSchedule, Updates, map_updates, refuse_row_sparse
 from tvmfun.optim.tree import bias_correction
+from tvmfun.typing import ArrayLike, DTypeLike, Scalar
 
 __all__ = [
     "global_norm",
@@ -21,7 +21,7 @@ __all__ = [
 ]
 
 
-def safe_increment(count: Any) -> Any:
+def safe_increment(count: Array) -> Array:
     """Counts one further without overflow: ``min(count + 1, max)``.
 
     Args:
@@ -44,7 +44,7 @@ def safe_increment(count: Any) -> Any:
     return tnp.minimum(count, np.iinfo(count.dtype).max - 1) + 1
 
 
-def global_norm(updates: Updates) -> Any:
+def global_norm(updates: Updates) -> Array:
     """The Euclidean norm of all leaves together: ``sqrt(sum of squares)``.
 
     Args:
@@ -60,7 +60,13 @@ def global_norm(updates: Updates) -> Any:
     return tnp.sqrt(sum(tnp.sum(tnp.square(leaf)) for leaf in tree.leaves(updates)))
 
 
-def safe_norm(x: Any, min_norm: Any, ord: Any = None, axis: Any = None, keepdims: bool = False) -> Any:
+def safe_norm(
+    x: ArrayLike,
+    min_norm: Scalar,
+    ord: int | float | str | None = None,
+    axis: int | tuple[int, ...] | None = None,
+    keepdims: bool = False,
+) -> Array:
     """The norm of an array, not below a bound, and with a gradient at zero: ``max(norm(x), min_norm)``.
 
     Args:
@@ -82,7 +88,7 @@ def safe_norm(x: Any, min_norm: Any, ord: Any = None, axis: Any = None, keepdims
     return tnp.where(small.reshape(norm.shape), in_dtype_of(norm, min_norm), norm)
 
 
-def safe_root_mean_squares(x: Any, min_rms: Any) -> Any:
+def safe_root_mean_squares(x: ArrayLike, min_rms: Scalar) -> Array:
     """The root mean square of an array, not below a bound, and with a gradient at zero.
 
     Args:
@@ -104,7 +110,7 @@ def safe_root_mean_squares(x: Any, min_rms: Any) -> Any:
 # -- for other modules, without the argument checks of public functions ---------------------------------------
 
 
-def root_mean_square(x: Any) -> Any:
+def root_mean_square(x: Array) -> Array:
     return tnp.sqrt(tnp.mean(tnp.square(x)))
 
 
@@ -115,20 +121,20 @@ def need_params(where: str, params: Params | None) -> None:
         )
 
 
-def optional_dtype(dtype: Any) -> np.dtype | None:
+def optional_dtype(dtype: DTypeLike | None) -> np.dtype | None:
     return None if dtype is None else dtypes.canonical(dtype)
 
 
-def zero_count() -> Any:
+def zero_count() -> Array:
     return tnp.zeros((), dtype="int32")
 
 
-def in_dtype_of(leaf: Any, factor: Any) -> Any:
+def in_dtype_of(leaf: ArrayLike, factor: Scalar) -> Scalar:
     # Numbers stay numbers: they take the dtype of what they meet.
     return factor if isinstance(factor, int | float) else tnp.asarray(factor).astype(abstract(leaf).dtype)
 
 
-def corrected_mean(updates: Updates, mu: Updates, b1: Any, count: Any, nesterov: bool) -> Updates:
+def corrected_mean(updates: Updates, mu: Updates, b1: Scalar, count: Array, nesterov: bool) -> Updates:
     """The mean without its bias to zero; with ``nesterov``, one step ahead."""
     if not nesterov:
         return bias_correction(mu, b1, count)
@@ -136,15 +142,15 @@ def corrected_mean(updates: Updates, mu: Updates, b1: Any, count: Any, nesterov:
     return map_updates(lambda m, u: b1 * m + (1 - b1) * u, ahead, bias_correction(updates, b1, count))
 
 
-def divide_by_root(mu: Updates, nu: Updates, eps: Any, eps_root: Any = 0.0) -> Updates:
+def divide_by_root(mu: Updates, nu: Updates, eps: Scalar, eps_root: Scalar = 0.0) -> Updates:
     return map_updates(lambda m, v: m / (tnp.sqrt(v + eps_root) + eps), mu, nu)
 
 
-def weight_so_far(decay: Any, count: Any, dtype: np.dtype) -> Any:
+def weight_so_far(decay: Scalar, count: Array, dtype: np.dtype) -> Array:
     """``1 - decay**count``: how much of a running mean is there already."""
     return (1 - decay ** count.astype(dtypes.result_type(dtype, "float32"))).astype(dtype)
 
 
-def value_at(schedule: Any, count: Any, dtype: np.dtype) -> Any:
+def value_at(schedule: ScalarOrSchedule, count: Array, dtype: np.dtype) -> Scalar:
     """The value of a schedule, or a number as it is."""
     return tnp.asarray(schedule(count)).astype(dtype) if callable(schedule) else schedule

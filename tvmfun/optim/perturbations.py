@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 
@@ -16,6 +15,7 @@ from tvmfun.errors import ArgumentError
 from tvmfun.names import missing as _missing
 from tvmfun.optim.tree import random_like
 from tvmfun.transforms import vmap
+from tvmfun.typing import DTypeLike, Key, PyTree, Scalar, Shape
 
 __all__ = ["Gumbel", "Normal", "make_perturbed_fun"]
 
@@ -28,13 +28,13 @@ class Gumbel:
     -1.0
     """
 
-    def sample(self, key: Any, sample_shape: Any = (), dtype: Any = float) -> Array:
+    def sample(self, key: Key, sample_shape: Shape = (), dtype: DTypeLike = float) -> Array:
         """Draws from it."""
         kind = dtypes.canonical(dtype)
         uniform = random.uniform(key, sample_shape, kind, minval=float(np.finfo(kind).tiny), maxval=1.0)
         return -tnp.log(-tnp.log(uniform))
 
-    def log_prob(self, inputs: Any) -> Array:
+    def log_prob(self, inputs: Array) -> Array:
         """The logarithm of the density."""
         inputs = tnp.asarray(inputs)
         return -inputs - tnp.exp(-inputs)
@@ -48,23 +48,23 @@ class Normal:
     -2.0
     """
 
-    def sample(self, key: Any, sample_shape: Any = (), dtype: Any = float) -> Array:
+    def sample(self, key: Key, sample_shape: Shape = (), dtype: DTypeLike = float) -> Array:
         """Draws from it."""
         return random.normal(key, sample_shape, dtype)
 
-    def log_prob(self, inputs: Any) -> Array:
+    def log_prob(self, inputs: Array) -> Array:
         """The logarithm of the density, up to a constant."""
         inputs = tnp.asarray(inputs)
         return -0.5 * inputs * inputs
 
 
 def make_perturbed_fun(
-    fun: Callable[[Any], Any],
+    fun: Callable[[PyTree], PyTree],
     num_samples: int = 1000,
-    sigma: Any = 0.1,
-    noise: Any = Gumbel(),  # it is immutable
+    sigma: Scalar = 0.1,
+    noise: Gumbel | Normal = Gumbel(),  # it is immutable
     use_baseline: bool = True,
-) -> Callable[[Any, Any], Any]:
+) -> Callable[[Key, PyTree], PyTree]:
     r"""Returns a smooth function in place of one without useful derivatives: its mean over perturbed arguments.
 
     .. math::
@@ -98,10 +98,10 @@ def make_perturbed_fun(
     if num_samples < 1:
         raise ArgumentError("make_perturbed_fun", "there must be samples", got=str(num_samples))
 
-    def estimate(key: Any, x: Any) -> Any:
+    def estimate(key: Key, x: Array) -> PyTree:
         baseline = fun(tree.map(lax.stop_gradient, x)) if use_baseline else None
 
-        def one(key: Any) -> Any:
+        def one(key: Key) -> PyTree:
             noises = random_like(key, x, sampler=noise.sample)
             shifted = tree.map(lambda x, z: lax.stop_gradient(x + sigma * z), x, noises)
             # How likely the same place is from another x: this is what has a derivative.

@@ -13,6 +13,7 @@ from tvmfun.boundary import publish
 from tvmfun.names import missing as _missing
 from tvmfun.optim import tree as optim_tree
 from tvmfun.optim.base import ravel
+from tvmfun.typing import PyTree, Scalar
 
 __all__ = [
     "projection_box",
@@ -30,7 +31,7 @@ __all__ = [
 ]
 
 
-def projection_non_negative(tree: Any) -> Any:
+def projection_non_negative(tree: PyTree) -> PyTree:
     """The nearest tree without negative numbers: ``max(x, 0)``.
 
     Args:
@@ -46,7 +47,7 @@ def projection_non_negative(tree: Any) -> Any:
     return pytree.map(lambda x: tnp.where(x > 0, x, tnp.zeros_like(x)), tree)
 
 
-def projection_box(tree: Any, lower: Any, upper: Any) -> Any:
+def projection_box(tree: PyTree, lower: Scalar, upper: Scalar) -> PyTree:
     """The nearest tree between two bounds: ``min(max(x, lower), upper)``.
 
     Args:
@@ -63,7 +64,7 @@ def projection_box(tree: Any, lower: Any, upper: Any) -> Any:
     return pytree.map(tnp.clip, tree, _for_each(tree, lower), _for_each(tree, upper))
 
 
-def projection_hypercube(tree: Any, scale: Any = 1) -> Any:
+def projection_hypercube(tree: PyTree, scale: Scalar = 1) -> PyTree:
     """The nearest tree between 0 and ``scale``.
 
     Args:
@@ -79,7 +80,7 @@ def projection_hypercube(tree: Any, scale: Any = 1) -> Any:
     return projection_box(tree, 0, scale)
 
 
-def projection_simplex(tree: Any, scale: Any = 1) -> Any:
+def projection_simplex(tree: PyTree, scale: Scalar = 1) -> PyTree:
     """The nearest tree of numbers that are not negative and add up to ``scale``.
 
     ``max(x - t, 0)`` with the one ``t`` that makes the sum right; all leaves are one vector. The derivative is that of
@@ -112,7 +113,7 @@ def projection_simplex(tree: Any, scale: Any = 1) -> Any:
     return restore(scale * tnp.where(stays, shifted, tnp.zeros_like(values)))
 
 
-def projection_l1_sphere(tree: Any, scale: Any = 1) -> Any:
+def projection_l1_sphere(tree: PyTree, scale: Scalar = 1) -> PyTree:
     """The nearest tree whose absolute values add up to ``scale``.
 
     Args:
@@ -129,7 +130,7 @@ def projection_l1_sphere(tree: Any, scale: Any = 1) -> Any:
     return optim_tree.mul(pytree.map(tnp.sign, tree), absolute)
 
 
-def projection_l1_ball(tree: Any, scale: Any = 1) -> Any:
+def projection_l1_ball(tree: PyTree, scale: Scalar = 1) -> PyTree:
     """The nearest tree whose absolute values add up to at most ``scale``.
 
     Args:
@@ -147,7 +148,7 @@ def projection_l1_ball(tree: Any, scale: Any = 1) -> Any:
     return lax.cond(inside, lambda x: x, lambda x: projection_l1_sphere(x, scale), tree)
 
 
-def projection_l2_sphere(tree: Any, scale: Any = 1) -> Any:
+def projection_l2_sphere(tree: PyTree, scale: Scalar = 1) -> PyTree:
     """The nearest tree of Euclidean norm ``scale``: ``scale * x / norm(x)``.
 
     Args:
@@ -163,7 +164,7 @@ def projection_l2_sphere(tree: Any, scale: Any = 1) -> Any:
     return optim_tree.scale(scale / optim_tree.norm(tree), tree)
 
 
-def projection_l2_ball(tree: Any, scale: Any = 1) -> Any:
+def projection_l2_ball(tree: PyTree, scale: Scalar = 1) -> PyTree:
     """The nearest tree of a Euclidean norm of at most ``scale``.
 
     Args:
@@ -180,7 +181,7 @@ def projection_l2_ball(tree: Any, scale: Any = 1) -> Any:
     return optim_tree.scale(scale / tnp.sqrt(tnp.maximum(square, scale**2)), tree)
 
 
-def projection_linf_ball(tree: Any, scale: Any = 1) -> Any:
+def projection_linf_ball(tree: PyTree, scale: Scalar = 1) -> PyTree:
     """The nearest tree of numbers between ``-scale`` and ``scale``.
 
     Args:
@@ -196,7 +197,7 @@ def projection_linf_ball(tree: Any, scale: Any = 1) -> Any:
     return pytree.map(lambda x: tnp.clip(x, -scale, scale), tree)
 
 
-def projection_vector(x: Any, a: Any) -> Any:
+def projection_vector(x: PyTree, a: PyTree) -> PyTree:
     """The nearest multiple of a tree: ``<x, a> / <a, a> * a``.
 
     Args:
@@ -212,7 +213,7 @@ def projection_vector(x: Any, a: Any) -> Any:
     return optim_tree.scale(optim_tree.vdot(x, a) / optim_tree.vdot(a, a), a)
 
 
-def projection_hyperplane(x: Any, a: Any, b: Any) -> Any:
+def projection_hyperplane(x: PyTree, a: PyTree, b: Scalar) -> PyTree:
     """The nearest tree with ``<x, a> = b``.
 
     Args:
@@ -229,7 +230,7 @@ def projection_hyperplane(x: Any, a: Any, b: Any) -> Any:
     return optim_tree.add_scale(x, (b - optim_tree.vdot(x, a)) / optim_tree.vdot(a, a), a)
 
 
-def projection_halfspace(x: Any, a: Any, b: Any) -> Any:
+def projection_halfspace(x: PyTree, a: PyTree, b: Scalar) -> PyTree:
     """The nearest tree with ``<x, a> <= b``.
 
     Args:
@@ -247,7 +248,7 @@ def projection_halfspace(x: Any, a: Any, b: Any) -> Any:
     return optim_tree.add_scale(x, tnp.minimum(factor, 0), a)
 
 
-def _for_each(tree: Any, bound: Any) -> Any:
+def _for_each(tree: PyTree, bound: Any) -> PyTree:
     """A bound for each leaf: one that is no tree holds for all."""
     if pytree.structure(bound).is_leaf():
         return pytree.map(lambda _: bound, tree)

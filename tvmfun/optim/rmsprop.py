@@ -5,10 +5,12 @@ from __future__ import annotations
 from typing import Any, NamedTuple
 
 import tvmfun.numpy as tnp
+from tvmfun.core.array import Array
 from tvmfun.optim.adding import add_decayed_weights
 from tvmfun.optim.base import (
     GradientTransformation,
     GradientTransformationExtraArgs,
+    MaskOrFn,
     OptState,
     Params,
     ScalarOrSchedule,
@@ -22,6 +24,7 @@ from tvmfun.optim.numerics import safe_increment, zero_count
 from tvmfun.optim.scaling import scale_by_learning_rate
 from tvmfun.optim.tree import bias_correction as unbiased
 from tvmfun.optim.tree import full_like, update_moment, zeros_like
+from tvmfun.typing import Scalar
 
 __all__ = [
     "ScaleByAdaDeltaState",
@@ -44,7 +47,7 @@ class ScaleByRmsState(NamedTuple):
         nu: the running mean of the squares of the updates.
     """
 
-    nu: Any
+    nu: Updates
 
 
 class ScaleByRmsWithCountState(NamedTuple):
@@ -55,8 +58,8 @@ class ScaleByRmsWithCountState(NamedTuple):
         nu: the running mean of the squares of the updates.
     """
 
-    count: Any
-    nu: Any
+    count: Array
+    nu: Updates
 
 
 class ScaleByRStdDevState(NamedTuple):
@@ -67,8 +70,8 @@ class ScaleByRStdDevState(NamedTuple):
         nu: the running mean of their squares.
     """
 
-    mu: Any
-    nu: Any
+    mu: Updates
+    nu: Updates
 
 
 class ScaleByRStdDevWithCountState(NamedTuple):
@@ -80,9 +83,9 @@ class ScaleByRStdDevWithCountState(NamedTuple):
         nu: the running mean of their squares.
     """
 
-    count: Any
-    mu: Any
-    nu: Any
+    count: Array
+    mu: Updates
+    nu: Updates
 
 
 class ScaleByAdaDeltaState(NamedTuple):
@@ -98,9 +101,9 @@ class ScaleByAdaDeltaState(NamedTuple):
 
 
 def scale_by_rms(
-    decay: Any = 0.9,
-    eps: Any = 1e-8,
-    initial_scale: Any = 0.0,
+    decay: Scalar = 0.9,
+    eps: Scalar = 1e-8,
+    initial_scale: Scalar = 0.0,
     eps_in_sqrt: bool = True,
     bias_correction: bool = False,
 ) -> GradientTransformation:
@@ -143,9 +146,9 @@ def scale_by_rms(
 
 
 def scale_by_stddev(
-    decay: Any = 0.9,
-    eps: Any = 1e-8,
-    initial_scale: Any = 0.0,
+    decay: Scalar = 0.9,
+    eps: Scalar = 1e-8,
+    initial_scale: Scalar = 0.0,
     eps_in_sqrt: bool = True,
     bias_correction: bool = False,
 ) -> GradientTransformation:
@@ -190,7 +193,7 @@ def scale_by_stddev(
     return GradientTransformation(init, update)
 
 
-def scale_by_adadelta(rho: Any = 0.9, eps: Any = 1e-6) -> GradientTransformation:
+def scale_by_adadelta(rho: Scalar = 0.9, eps: Scalar = 1e-6) -> GradientTransformation:
     """Gives the updates the units of the parameters, as Adadelta does.
 
     ``G' = rho * G + (1 - rho) * g**2``, ``u = sqrt(X + eps) / sqrt(G' + eps) * g``, and
@@ -211,7 +214,7 @@ def scale_by_adadelta(rho: Any = 0.9, eps: Any = 1e-6) -> GradientTransformation
     '0.003162'
     """
 
-    def mean_square(u: Any, mean: Any) -> Any:
+    def mean_square(u: Array, mean: Array) -> Array:
         return (1 - rho) * tnp.square(u) + rho * mean
 
     def init(params: Params) -> ScaleByAdaDeltaState:
@@ -226,18 +229,18 @@ def scale_by_adadelta(rho: Any = 0.9, eps: Any = 1e-6) -> GradientTransformation
     return GradientTransformation(init, update)
 
 
-def _root(square: Any, eps: Any, eps_in_sqrt: bool) -> Any:
+def _root(square: Array, eps: Scalar, eps_in_sqrt: bool) -> Array:
     return tnp.sqrt(square + eps) if eps_in_sqrt else tnp.sqrt(square) + eps
 
 
 def rmsprop(
     learning_rate: ScalarOrSchedule,
-    decay: Any = 0.9,
-    eps: Any = 1e-8,
-    initial_scale: Any = 0.0,
+    decay: Scalar = 0.9,
+    eps: Scalar = 1e-8,
+    initial_scale: Scalar = 0.0,
     eps_in_sqrt: bool = True,
     centered: bool = False,
-    momentum: Any = None,
+    momentum: Scalar | None = None,
     nesterov: bool = False,
     bias_correction: bool = False,
 ) -> GradientTransformationExtraArgs:
@@ -279,10 +282,10 @@ def rmsprop(
 
 def adadelta(
     learning_rate: ScalarOrSchedule | None = None,
-    rho: Any = 0.9,
-    eps: Any = 1e-6,
+    rho: Scalar = 0.9,
+    eps: Scalar = 1e-6,
     weight_decay: ScalarOrSchedule = 0.0,
-    weight_decay_mask: Any = None,
+    weight_decay_mask: MaskOrFn | None = None,
 ) -> GradientTransformationExtraArgs:
     """Adadelta: step sizes from the ratio of the sizes of past updates and gradients.
 

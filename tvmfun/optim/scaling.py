@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import tvmfun.numpy as tnp
 from tvmfun import dtypes, tree
+from tvmfun.core.array import Array
 from tvmfun.core.leaf import abstract
 from tvmfun.optim.base import (
     EmptyState,
@@ -27,6 +28,7 @@ from tvmfun.optim.numerics import (
     safe_root_mean_squares,
     zero_count,
 )
+from tvmfun.typing import DTypeLike, Scalar
 
 __all__ = [
     "ScaleByDistanceOverGradientsState",
@@ -52,10 +54,10 @@ class ScaleByScheduleState(NamedTuple):
         count: the number of updates so far, a 0-d int32 array.
     """
 
-    count: Any
+    count: Array
 
 
-def scale(step_size: Any) -> GradientTransformation:
+def scale(step_size: Scalar) -> GradientTransformation:
     """Multiplies the updates by a constant: ``u' = step_size * u``.
 
     Args:
@@ -121,7 +123,7 @@ def scale_by_learning_rate(
     return scale(sign * learning_rate)
 
 
-def scale_by_param_block_norm(min_scale: Any = 1e-3) -> GradientTransformation:
+def scale_by_param_block_norm(min_scale: Scalar = 1e-3) -> GradientTransformation:
     """Multiplies each update by the norm of its parameter: ``u' = u * max(norm(p), min_scale)``.
 
     Args:
@@ -146,7 +148,7 @@ def scale_by_param_block_norm(min_scale: Any = 1e-3) -> GradientTransformation:
     return stateless(apply)
 
 
-def scale_by_param_block_rms(min_scale: Any = 1e-3) -> GradientTransformation:
+def scale_by_param_block_rms(min_scale: Scalar = 1e-3) -> GradientTransformation:
     """Multiplies each update by the root mean square of its parameter: ``u' = u * max(rms(p), min_scale)``.
 
     Args:
@@ -171,7 +173,7 @@ def scale_by_param_block_rms(min_scale: Any = 1e-3) -> GradientTransformation:
     return stateless(apply)
 
 
-def normalize_by_update_norm(scale_factor: Any = 1.0, eps: Any = 1e-6) -> GradientTransformation:
+def normalize_by_update_norm(scale_factor: Scalar = 1.0, eps: Scalar = 1e-6) -> GradientTransformation:
     """Divides the updates by the norm of all of them: ``u' = scale_factor * u / (global_norm(u) + eps)``.
 
     Args:
@@ -201,13 +203,13 @@ class ScaleByDistanceOverGradientsState(NamedTuple):
         init_params: where the parameters began.
     """
 
-    max_dist: Any
-    grad_sum_of_squares: Any
-    init_params: Any
+    max_dist: Updates
+    grad_sum_of_squares: Updates
+    init_params: Updates
 
 
 def scale_by_distance_over_gradients(
-    reps_rel: Any = 1e-6, eps: Any = 1e-8, param_dtype: Any = "float32", global_scale: Any = 1.0
+    reps_rel: Scalar = 1e-6, eps: Scalar = 1e-8, param_dtype: DTypeLike = "float32", global_scale: Scalar = 1.0
 ) -> GradientTransformation:
     """Scales each update by the distance its parameter has come, over the root of the sum of squared gradients.
 
@@ -235,7 +237,7 @@ def scale_by_distance_over_gradients(
     """
     dtype = dtypes.canonical(param_dtype)
 
-    def norm(x: Any) -> Any:
+    def norm(x: Array) -> Array:
         return tnp.sqrt(tnp.sum(tnp.square(x)))
 
     def init(params: Params) -> ScaleByDistanceOverGradientsState:

@@ -13,9 +13,11 @@ from itertools import accumulate
 from typing import Any
 
 import tvmfun.numpy as tnp
+from tvmfun.core.array import Array
 from tvmfun.errors import ArgumentError
 from tvmfun.names import missing
 from tvmfun.optim.base import Schedule
+from tvmfun.typing import ArrayLike, Scalar
 
 __all__ = [
     "Schedule",
@@ -36,7 +38,7 @@ __all__ = [
 ]
 
 
-def constant_schedule(value: Any) -> Schedule:
+def constant_schedule(value: Scalar) -> Schedule:
     """Always the same value: ``s(t) = value``.
 
     Args:
@@ -52,7 +54,7 @@ def constant_schedule(value: Any) -> Schedule:
 
 
 def polynomial_schedule(
-    init_value: Any, end_value: Any, power: Any, transition_steps: int, transition_begin: int = 0
+    init_value: Scalar, end_value: Scalar, power: Scalar, transition_steps: int, transition_begin: int = 0
 ) -> Schedule:
     """From one value to another along a polynomial.
 
@@ -77,14 +79,16 @@ def polynomial_schedule(
         return constant_schedule(init_value)
     begin = max(transition_begin, 0)
 
-    def schedule(count: Any) -> Any:
+    def schedule(count: ArrayLike) -> Scalar:
         passed = _as_float(tnp.clip(tnp.asarray(count) - begin, 0, transition_steps))
         return (init_value - end_value) * (1 - passed / transition_steps) ** power + end_value
 
     return schedule
 
 
-def linear_schedule(init_value: Any, end_value: Any, transition_steps: int, transition_begin: int = 0) -> Schedule:
+def linear_schedule(
+    init_value: Scalar, end_value: Scalar, transition_steps: int, transition_begin: int = 0
+) -> Schedule:
     """From one value to another along a line: ``s(t) = init_value + x * (end_value - init_value)``.
 
     ``x = (t - transition_begin) / transition_steps``, kept between 0 and 1.
@@ -105,7 +109,9 @@ def linear_schedule(init_value: Any, end_value: Any, transition_steps: int, tran
     return polynomial_schedule(init_value, end_value, 1, transition_steps, transition_begin)
 
 
-def piecewise_constant_schedule(init_value: Any, boundaries_and_scales: Mapping[int, float] | None = None) -> Schedule:
+def piecewise_constant_schedule(
+    init_value: Scalar, boundaries_and_scales: Mapping[int, Scalar] | None = None
+) -> Schedule:
     """Constant between boundaries: ``init_value`` times the scales of all boundaries reached.
 
     Args:
@@ -129,7 +135,7 @@ def piecewise_constant_schedule(init_value: Any, boundaries_and_scales: Mapping[
                 "piecewise_constant_schedule", f"the scale at {boundary} must not be negative", got=str(scale)
             )
 
-    def schedule(count: Any) -> Any:
+    def schedule(count: ArrayLike) -> Scalar:
         value = init_value
         # Ones of the dtype to compute in, so that no scale is rounded to float32 on the way to float64.
         one = tnp.ones_like(_as_float(count))
@@ -141,12 +147,12 @@ def piecewise_constant_schedule(init_value: Any, boundaries_and_scales: Mapping[
 
 
 def exponential_decay(
-    init_value: Any,
+    init_value: Scalar,
     transition_steps: int,
     decay_rate: float,
     transition_begin: int = 0,
     staircase: bool = False,
-    end_value: Any = None,
+    end_value: Scalar | None = None,
 ) -> Schedule:
     """Exponential decay: ``s(t) = init_value * decay_rate**((t - transition_begin) / transition_steps)``.
 
@@ -171,7 +177,7 @@ def exponential_decay(
     begin = max(transition_begin, 0)
     bound = tnp.maximum if decay_rate < 1 else tnp.minimum
 
-    def schedule(count: Any) -> Any:
+    def schedule(count: ArrayLike) -> Scalar:
         # Clipped at 0 the exponent leaves init_value as it is before the decay begins.
         exponent = _as_float(tnp.maximum(tnp.asarray(count) - begin, 0)) / transition_steps
         value = init_value * decay_rate ** (tnp.floor(exponent) if staircase else exponent)
@@ -180,7 +186,9 @@ def exponential_decay(
     return schedule
 
 
-def cosine_decay_schedule(init_value: Any, decay_steps: int, alpha: Any = 0.0, exponent: Any = 1.0) -> Schedule:
+def cosine_decay_schedule(
+    init_value: Scalar, decay_steps: int, alpha: Scalar = 0.0, exponent: Scalar = 1.0
+) -> Schedule:
     """Decay along half a cosine wave, down to ``alpha * init_value``.
 
     ``s(t) = init_value * ((1 - alpha) * ((1 + cos(pi * t / decay_steps)) / 2)**exponent + alpha)``, constant
@@ -206,7 +214,7 @@ def cosine_decay_schedule(init_value: Any, decay_steps: int, alpha: Any = 0.0, e
     """
     _check_steps("cosine_decay_schedule", "decay_steps", decay_steps)
 
-    def schedule(count: Any) -> Any:
+    def schedule(count: ArrayLike) -> Scalar:
         passed = _as_float(tnp.minimum(tnp.asarray(count), decay_steps))
         wave = (1 + tnp.cos(math.pi * passed / decay_steps)) / 2
         return init_value * ((1 - alpha) * wave**exponent + alpha)
@@ -239,7 +247,7 @@ def join_schedules(schedules: Sequence[Schedule], boundaries: Sequence[int]) -> 
             "join_schedules", f"{len(schedules)} schedules meet at {len(schedules) - 1} boundaries", got=str(boundaries)
         )
 
-    def schedule(count: Any) -> Any:
+    def schedule(count: ArrayLike) -> Scalar:
         count = tnp.asarray(count)
         value = schedules[0](count)
         for boundary, later in zip(boundaries, schedules[1:], strict=True):
@@ -250,7 +258,7 @@ def join_schedules(schedules: Sequence[Schedule], boundaries: Sequence[int]) -> 
 
 
 def piecewise_interpolate_schedule(
-    interpolate_type: str, init_value: Any, boundaries_and_scales: Mapping[int, float] | None = None
+    interpolate_type: str, init_value: Scalar, boundaries_and_scales: Mapping[int, Scalar] | None = None
 ) -> Schedule:
     """Interpolates between boundaries, at each of which the value has been multiplied by another scale.
 
@@ -282,7 +290,7 @@ def piecewise_interpolate_schedule(
         bounds.append(boundary)
         values.append(values[-1] * scale)
 
-    def schedule(count: Any) -> Any:
+    def schedule(count: ArrayLike) -> Scalar:
         passed = _as_float(count)
         value = values[-1] * tnp.ones_like(passed)
         # From the last stretch to the first: the earliest whose end is not reached yet has the last word.
@@ -297,11 +305,11 @@ def piecewise_interpolate_schedule(
 
 def linear_onecycle_schedule(
     transition_steps: int,
-    peak_value: Any,
+    peak_value: Scalar,
     pct_start: float = 0.3,
     pct_final: float = 0.85,
-    div_factor: Any = 25.0,
-    final_div_factor: Any = 1e4,
+    div_factor: Scalar = 25.0,
+    final_div_factor: Scalar = 1e4,
 ) -> Schedule:
     """Up along a line, down again along a line, and further down along a third one.
 
@@ -337,10 +345,10 @@ def linear_onecycle_schedule(
 
 def cosine_onecycle_schedule(
     transition_steps: int,
-    peak_value: Any,
+    peak_value: Scalar,
     pct_start: float = 0.3,
-    div_factor: Any = 25.0,
-    final_div_factor: Any = 1e4,
+    div_factor: Scalar = 25.0,
+    final_div_factor: Scalar = 1e4,
 ) -> Schedule:
     """Up along half a cosine wave, and down along another one.
 
@@ -372,7 +380,7 @@ def cosine_onecycle_schedule(
     return piecewise_interpolate_schedule("cosine", peak_value / div_factor, scales)
 
 
-def warmup_constant_schedule(init_value: Any, peak_value: Any, warmup_steps: int) -> Schedule:
+def warmup_constant_schedule(init_value: Scalar, peak_value: Scalar, warmup_steps: int) -> Schedule:
     """Along a line to a value that then stays.
 
     Args:
@@ -391,12 +399,12 @@ def warmup_constant_schedule(init_value: Any, peak_value: Any, warmup_steps: int
 
 
 def warmup_cosine_decay_schedule(
-    init_value: Any,
-    peak_value: Any,
+    init_value: Scalar,
+    peak_value: Scalar,
     warmup_steps: int,
     decay_steps: int,
-    end_value: Any = 0.0,
-    exponent: Any = 1.0,
+    end_value: Scalar = 0.0,
+    exponent: Scalar = 1.0,
 ) -> Schedule:
     """Along a line to a peak, and down along half a cosine wave.
 
@@ -429,14 +437,14 @@ def warmup_cosine_decay_schedule(
 
 
 def warmup_exponential_decay_schedule(
-    init_value: Any,
-    peak_value: Any,
+    init_value: Scalar,
+    peak_value: Scalar,
     warmup_steps: int,
     transition_steps: int,
     decay_rate: float,
     transition_begin: int = 0,
     staircase: bool = False,
-    end_value: Any = None,
+    end_value: Scalar | None = None,
 ) -> Schedule:
     """Along a line to a peak, and down with an :func:`exponential_decay`.
 
@@ -491,7 +499,7 @@ def _check_steps(where: str, name: str, steps: int) -> None:
         raise ArgumentError(where, f"{name} must be positive", got=str(steps))
 
 
-def _as_float(count: Any) -> Any:
+def _as_float(count: ArrayLike) -> Array:
     count = tnp.asarray(count)
     return count.astype("float64" if count.dtype.itemsize == 8 else "float32")
 

@@ -3,20 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
 
 import tvmfun.numpy as tnp
 from tvmfun import lax, tree
+from tvmfun.core.array import Array
 from tvmfun.optim.base import Params, ravel
 from tvmfun.transforms import grad, jvp
+from tvmfun.typing import PyTree, Scalar
 
 __all__ = ["fisher_diag", "hessian_diag", "hvp"]
 
 # loss(params, inputs, targets)
-LossFn = Callable[[Params, Any, Any], Any]
+LossFn = Callable[[Params, PyTree, PyTree], Scalar]
 
 
-def hvp(loss: LossFn, v: Any, params: Params, inputs: Any, targets: Any) -> Any:
+def hvp(loss: LossFn, v: Array, params: Params, inputs: PyTree, targets: PyTree) -> Array:
     """The product of the Hessian of a loss with a vector.
 
     Args:
@@ -38,7 +39,7 @@ def hvp(loss: LossFn, v: Any, params: Params, inputs: Any, targets: Any) -> Any:
     return jvp(grad(lambda p: loss(p, inputs, targets)), (params,), (restore(v),))[1]
 
 
-def hessian_diag(loss: LossFn, params: Params, inputs: Any, targets: Any) -> Any:
+def hessian_diag(loss: LossFn, params: Params, inputs: PyTree, targets: PyTree) -> Array:
     """The diagonal of the Hessian of a loss, from one product for each element.
 
     Args:
@@ -56,14 +57,14 @@ def hessian_diag(loss: LossFn, params: Params, inputs: Any, targets: Any) -> Any
     """
     vector, _ = ravel(params)
 
-    def element(unit: Any) -> Any:
+    def element(unit: Array) -> Array:
         return tnp.vdot(unit, ravel(hvp(loss, unit, params, inputs, targets))[0])
 
     # One after the other: memory for one product, not for all.
     return lax.map(element, tnp.eye(vector.size, dtype=vector.dtype))
 
 
-def fisher_diag(negative_log_likelihood: LossFn, params: Params, inputs: Any, targets: Any) -> Any:
+def fisher_diag(negative_log_likelihood: LossFn, params: Params, inputs: PyTree, targets: PyTree) -> Array:
     """The diagonal of the observed Fisher information: the squares of the gradient.
 
     Args:

@@ -7,6 +7,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 import tvmfun.numpy as tnp
+from tvmfun.core.array import Array
 from tvmfun.errors import ArgumentError
 from tvmfun.optim.adding import add_noise
 from tvmfun.optim.base import (
@@ -27,6 +28,7 @@ from tvmfun.optim.numerics import (
 )
 from tvmfun.optim.scaling import scale_by_learning_rate
 from tvmfun.optim.tree import zeros_like
+from tvmfun.typing import DTypeLike, Key, Scalar
 
 __all__ = [
     "ScaleByOptimisticGradientState",
@@ -47,11 +49,11 @@ class ScaleByOptimisticGradientState(NamedTuple):
         previous_gradient: the updates before.
     """
 
-    is_initial_step: Any
-    previous_gradient: Any
+    is_initial_step: Array
+    previous_gradient: Updates
 
 
-def scale_by_optimistic_gradient(alpha: Any = 1.0, beta: Any = 1.0) -> GradientTransformation:
+def scale_by_optimistic_gradient(alpha: Scalar = 1.0, beta: Scalar = 1.0) -> GradientTransformation:
     """Adds the change of the updates to them: ``u' = alpha * u + beta * (u - u_before)``; at first ``u' = alpha * u``.
 
     Args:
@@ -74,7 +76,7 @@ def scale_by_optimistic_gradient(alpha: Any = 1.0, beta: Any = 1.0) -> GradientT
         return ScaleByOptimisticGradientState(tnp.ones((), dtype="bool"), zeros_like(params))
 
     def update(updates: Updates, state: ScaleByOptimisticGradientState, params: Params | None = None) -> tuple:
-        def step(u: Any, before: Any) -> Any:
+        def step(u: Array, before: Array) -> Array:
             return (alpha + beta) * u - beta * tnp.where(state.is_initial_step, u, before)
 
         new_updates = map_updates(step, updates, state.previous_gradient)
@@ -84,7 +86,7 @@ def scale_by_optimistic_gradient(alpha: Any = 1.0, beta: Any = 1.0) -> GradientT
 
 
 def scale_by_polyak(
-    f_min: Any = 0.0, max_learning_rate: Any = 1.0, eps: Any = 0.0, variant: str = "sps"
+    f_min: Scalar = 0.0, max_learning_rate: Scalar = 1.0, eps: Scalar = 0.0, variant: str = "sps"
 ) -> GradientTransformationExtraArgs:
     """Scales the updates by how far the loss is from its minimum.
 
@@ -113,7 +115,7 @@ def scale_by_polyak(
         raise ArgumentError("scale_by_polyak", "variant must be 'sps' or 'sps+'", got=repr(variant))
 
     def update(
-        updates: Updates, state: EmptyState, params: Params | None = None, *, value: Any, **extra_args: Any
+        updates: Updates, state: EmptyState, params: Params | None = None, *, value: Scalar, **extra_args: Any
     ) -> tuple:
         square = tnp.square(global_norm(updates))
         gap = tnp.asarray(value - f_min).astype(square.dtype)
@@ -131,9 +133,9 @@ def scale_by_polyak(
 
 def sgd(
     learning_rate: ScalarOrSchedule,
-    momentum: Any = None,
+    momentum: Scalar | None = None,
     nesterov: bool = False,
-    accumulator_dtype: Any = None,
+    accumulator_dtype: DTypeLike | None = None,
 ) -> GradientTransformationExtraArgs:
     """Stochastic gradient descent, with momentum if asked for.
 
@@ -166,7 +168,7 @@ def sgd(
 
 
 def noisy_sgd(
-    learning_rate: ScalarOrSchedule, eta: Any = 0.01, gamma: Any = 0.55, key: Any = 0
+    learning_rate: ScalarOrSchedule, eta: Scalar = 0.01, gamma: Scalar = 0.55, key: Key | int = 0
 ) -> GradientTransformationExtraArgs:
     """Stochastic gradient descent with fading noise: ``u = -learning_rate * (g + sqrt(eta / t**gamma) * normal)``.
 
@@ -192,7 +194,7 @@ def noisy_sgd(
 
 
 def optimistic_gradient_descent(
-    learning_rate: ScalarOrSchedule, alpha: Any = 1.0, beta: Any = 1.0
+    learning_rate: ScalarOrSchedule, alpha: Scalar = 1.0, beta: Scalar = 1.0
 ) -> GradientTransformationExtraArgs:
     """Gradient descent that looks ahead: ``u = -learning_rate * (alpha * g + beta * (g - g_before))``.
 
@@ -218,10 +220,10 @@ def optimistic_gradient_descent(
 
 
 def polyak_sgd(
-    max_learning_rate: Any = 1.0,
+    max_learning_rate: Scalar = 1.0,
     scaling: ScalarOrSchedule = 1.0,
-    f_min: Any = 0.0,
-    eps: Any = 0.0,
+    f_min: Scalar = 0.0,
+    eps: Scalar = 0.0,
     variant: str = "sps",
 ) -> GradientTransformationExtraArgs:
     """Gradient descent with steps in proportion to how far the loss is from its minimum.

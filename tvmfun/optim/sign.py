@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import tvmfun.numpy as tnp
+from tvmfun.core.array import Array
 from tvmfun.errors import ArgumentError
 from tvmfun.optim.adding import add_decayed_weights
 from tvmfun.optim.base import (
     GradientTransformation,
     GradientTransformationExtraArgs,
+    MaskOrFn,
     Params,
     ScalarOrSchedule,
     Updates,
@@ -25,6 +27,7 @@ from tvmfun.optim.numerics import (
 )
 from tvmfun.optim.scaling import scale, scale_by_learning_rate
 from tvmfun.optim.tree import cast, full_like, update_moment, zeros_like
+from tvmfun.typing import DTypeLike, Scalar
 
 __all__ = [
     "ScaleByLionState",
@@ -47,8 +50,8 @@ class ScaleByLionState(NamedTuple):
         mu: the running mean of the updates.
     """
 
-    count: Any
-    mu: Any
+    count: Array
+    mu: Updates
 
 
 class ScaleByRpropState(NamedTuple):
@@ -59,8 +62,8 @@ class ScaleByRpropState(NamedTuple):
         prev_updates: the steps before.
     """
 
-    step_sizes: Any
-    prev_updates: Any
+    step_sizes: Updates
+    prev_updates: Updates
 
 
 def scale_by_sign() -> GradientTransformation:
@@ -78,7 +81,12 @@ def scale_by_sign() -> GradientTransformation:
 
 
 def scale_by_lion(
-    b1: Any = 0.9, b2: Any = 0.99, mu_dtype: Any = None, *, mode: str = "hard", smooth_beta: Any = 1.0
+    b1: Scalar = 0.9,
+    b2: Scalar = 0.99,
+    mu_dtype: DTypeLike | None = None,
+    *,
+    mode: str = "hard",
+    smooth_beta: Scalar = 1.0,
 ) -> GradientTransformation:
     """Takes the sign of a mean of the updates: ``u' = sign(b1 * m + (1 - b1) * u)``.
 
@@ -127,11 +135,11 @@ def scale_by_lion(
 
 
 def scale_by_rprop(
-    learning_rate: Any,
-    eta_minus: Any = 0.5,
-    eta_plus: Any = 1.2,
-    min_step_size: Any = 1e-6,
-    max_step_size: Any = 50.0,
+    learning_rate: Scalar,
+    eta_minus: Scalar = 0.5,
+    eta_plus: Scalar = 1.2,
+    min_step_size: Scalar = 1e-6,
+    max_step_size: Scalar = 50.0,
 ) -> GradientTransformation:
     """Steps along the sign of each element, larger ones while the sign stays, smaller ones when it changes.
 
@@ -168,7 +176,7 @@ def scale_by_rprop(
     def update(updates: Updates, state: ScaleByRpropState, params: Params | None = None) -> tuple:
         agreement = map_updates(lambda u, before: u * before, updates, state.prev_updates)
 
-        def resize(a: Any, size: Any) -> Any:
+        def resize(a: Array, size: Array) -> Array:
             # Not a choice between the factors, whose dtype would be float32.
             resized = tnp.clip(tnp.where(a > 0, size * eta_plus, size * eta_minus), min_step_size, max_step_size)
             return tnp.where(a == 0, size, resized.astype(size.dtype))
@@ -209,7 +217,7 @@ def sign_sgd(
 
 
 def signum(
-    learning_rate: ScalarOrSchedule, beta: Any = 0.9, accumulator_dtype: Any = None
+    learning_rate: ScalarOrSchedule, beta: Scalar = 0.9, accumulator_dtype: DTypeLike | None = None
 ) -> GradientTransformationExtraArgs:
     """Steps along the sign of the running mean of the gradients.
 
@@ -238,11 +246,11 @@ def signum(
 
 def lion(
     learning_rate: ScalarOrSchedule,
-    b1: Any = 0.9,
-    b2: Any = 0.99,
-    mu_dtype: Any = None,
+    b1: Scalar = 0.9,
+    b2: Scalar = 0.99,
+    mu_dtype: DTypeLike | None = None,
     weight_decay: ScalarOrSchedule = 1e-3,
-    mask: Any = None,
+    mask: MaskOrFn | None = None,
 ) -> GradientTransformationExtraArgs:
     """Lion: steps along the sign of a mean of the gradients; :func:`scale_by_lion` has the formulas.
 
@@ -275,7 +283,11 @@ def lion(
 
 
 def rprop(
-    learning_rate: Any, eta_minus: Any = 0.5, eta_plus: Any = 1.2, min_step_size: Any = 1e-6, max_step_size: Any = 50.0
+    learning_rate: Scalar,
+    eta_minus: Scalar = 0.5,
+    eta_plus: Scalar = 1.2,
+    min_step_size: Scalar = 1e-6,
+    max_step_size: Scalar = 50.0,
 ) -> GradientTransformationExtraArgs:
     """Rprop: steps that grow while the sign of a gradient stays; :func:`scale_by_rprop` has the formulas.
 

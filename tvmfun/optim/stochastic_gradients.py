@@ -7,13 +7,15 @@ from typing import Any
 
 import tvmfun.numpy as tnp
 from tvmfun import lax, random, tree
+from tvmfun.core.array import Array
 from tvmfun.core.leaf import abstract
 from tvmfun.transforms import custom_vjp
+from tvmfun.typing import ArrayLike, Key, PyTree, Scalar
 
 __all__ = ["MultiNormalDiagFromLogScale", "multi_normal", "scale_gradient"]
 
 
-def scale_gradient(inputs: Any, scale: Any) -> Any:
+def scale_gradient(inputs: PyTree, scale: Scalar) -> PyTree:
     """Leaves values as they are, and multiplies their gradients.
 
     Args:
@@ -33,15 +35,15 @@ def scale_gradient(inputs: Any, scale: Any) -> Any:
 
 
 @custom_vjp
-def _scale_gradient(inputs: Any, scale: Any) -> Any:
+def _scale_gradient(inputs: PyTree, scale: Scalar) -> PyTree:
     return inputs
 
 
-def _forward(inputs: Any, scale: Any) -> tuple[Any, Any]:
+def _forward(inputs: PyTree, scale: Scalar) -> tuple[Any, Any]:
     return inputs, scale
 
 
-def _backward(scale: Any, cotangents: Any) -> tuple[Any, Any]:
+def _backward(scale: Scalar, cotangents: PyTree) -> tuple[Any, Any]:
     scaled = tree.map(lambda c: (c * scale).astype(abstract(c).dtype), cotangents)
     return scaled, tnp.zeros_like(scale)
 
@@ -61,23 +63,23 @@ class MultiNormalDiagFromLogScale:
     -1.8379
     """
 
-    def __init__(self, loc: Any, log_scale: Any) -> None:
+    def __init__(self, loc: ArrayLike, log_scale: ArrayLike) -> None:
         self._loc, self._log_scale = tnp.asarray(loc), tnp.asarray(log_scale)
         self._shape = tnp.broadcast_shapes(self._loc.shape, self._log_scale.shape)
 
-    def sample(self, shape: tuple[int, ...], key: Any) -> Any:
+    def sample(self, shape: tuple[int, ...], key: Key) -> Array:
         """Draws samples with a key of :mod:`tvmfun.random`: an array ``[*shape, *elements]``."""
         normal = random.normal(key, (*shape, *self._shape), self._loc.dtype)
         return normal * tnp.exp(self._log_scale) + self._loc
 
-    def log_prob(self, x: Any) -> Any:
+    def log_prob(self, x: ArrayLike) -> Array:
         """The logarithms of the densities at points ``[..., *elements]``, an array ``[...]``."""
         z = (x - self._loc) / tnp.exp(self._log_scale)
         densities = -0.5 * tnp.square(z) - self._log_scale - 0.5 * math.log(2 * math.pi)
         return tnp.sum(densities, axis=tuple(range(-len(self._shape), 0)))
 
     @property
-    def log_scale(self) -> Any:
+    def log_scale(self) -> Array:
         """The logarithms of the standard deviations."""
         return self._log_scale
 
@@ -87,7 +89,7 @@ class MultiNormalDiagFromLogScale:
         return [self._loc, self._log_scale]
 
 
-def multi_normal(loc: Any, log_scale: Any) -> MultiNormalDiagFromLogScale:
+def multi_normal(loc: ArrayLike, log_scale: ArrayLike) -> MultiNormalDiagFromLogScale:
     """A normal distribution of independent elements.
 
     Args:

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
+from tvmfun.core.array import Array
 from tvmfun.optim import tree as optim_tree
 from tvmfun.optim.adding import add_decayed_weights
 from tvmfun.optim.base import (
     GradientTransformation,
     GradientTransformationExtraArgs,
+    MaskOrFn,
     Params,
     ScalarOrSchedule,
     Updates,
@@ -17,6 +19,7 @@ from tvmfun.optim.base import (
 from tvmfun.optim.combine import chain
 from tvmfun.optim.numerics import divide_by_root, in_dtype_of, optional_dtype, safe_increment, zero_count
 from tvmfun.optim.scaling import scale_by_learning_rate
+from tvmfun.typing import DTypeLike, Scalar
 
 __all__ = [
     "ScaleByAdemamixState",
@@ -39,8 +42,8 @@ class ScaleByAdemamixState(NamedTuple):
         nu: the running mean of their squares.
     """
 
-    count: Any
-    count_m2: Any
+    count: Array
+    count_m2: Array
     m1: Updates
     m2: Updates
     nu: Updates
@@ -55,19 +58,19 @@ class ScaleBySimplifiedAdEMAMixState(NamedTuple):
         n: the running mean of their squares.
     """
 
-    t: Any
+    t: Array
     m: Updates
     n: Updates
 
 
 def scale_by_ademamix(
-    b1: Any = 0.9,
-    b2: Any = 0.999,
+    b1: Scalar = 0.9,
+    b2: Scalar = 0.999,
     b3: ScalarOrSchedule = 0.9999,
     alpha: ScalarOrSchedule = 6.0,
-    eps: Any = 1e-8,
-    eps_root: Any = 0.0,
-    mu_dtype: Any = None,
+    eps: Scalar = 1e-8,
+    eps_root: Scalar = 0.0,
+    mu_dtype: DTypeLike | None = None,
 ) -> GradientTransformation:
     """Adds a slow mean to the mean of :func:`scale_by_adam`.
 
@@ -119,15 +122,15 @@ def scale_by_ademamix(
 
 def ademamix(
     learning_rate: ScalarOrSchedule,
-    b1: Any = 0.9,
-    b2: Any = 0.999,
+    b1: Scalar = 0.9,
+    b2: Scalar = 0.999,
     b3: ScalarOrSchedule = 0.9999,
     alpha: ScalarOrSchedule = 5.0,
-    eps: Any = 1e-8,
-    eps_root: Any = 0.0,
-    mu_dtype: Any = None,
+    eps: Scalar = 1e-8,
+    eps_root: Scalar = 0.0,
+    mu_dtype: DTypeLike | None = None,
     weight_decay: ScalarOrSchedule = 0.0,
-    mask: Any = None,
+    mask: MaskOrFn | None = None,
 ) -> GradientTransformationExtraArgs:
     """AdEMAMix: AdamW with a second, slow mean; :func:`scale_by_ademamix` has the formulas.
 
@@ -163,7 +166,7 @@ def ademamix(
 
 
 def scale_by_simplified_ademamix(
-    b1: Any = 0.99, b2: Any = 0.95, alpha: ScalarOrSchedule = 0.0, eps: Any = 1e-8, eps_root: Any = 0.0
+    b1: Scalar = 0.99, b2: Scalar = 0.95, alpha: ScalarOrSchedule = 0.0, eps: Scalar = 1e-8, eps_root: Scalar = 0.0
 ) -> GradientTransformation:
     """Adds the updates to their decaying sum, and divides as :func:`scale_by_adam` does.
 
@@ -207,13 +210,13 @@ def scale_by_simplified_ademamix(
 
 def simplified_ademamix(
     learning_rate: ScalarOrSchedule,
-    b1: Any = 0.99,
-    b2: Any = 0.95,
+    b1: Scalar = 0.99,
+    b2: Scalar = 0.95,
     alpha: ScalarOrSchedule = 0.0,
-    eps: Any = 1e-8,
-    eps_root: Any = 0.0,
+    eps: Scalar = 1e-8,
+    eps_root: Scalar = 0.0,
     weight_decay: ScalarOrSchedule = 0.0,
-    mask: Any = None,
+    mask: MaskOrFn | None = None,
 ) -> GradientTransformationExtraArgs:
     """AdEMAMix with one mean less; :func:`scale_by_simplified_ademamix` has the formulas.
 

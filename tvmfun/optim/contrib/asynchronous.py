@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
 
 import tvmfun.numpy as tnp
+from tvmfun.core.array import Array
 from tvmfun.core.leaf import abstract
 from tvmfun.optim import tree as optim_tree
 from tvmfun.optim.adam import ScaleByAdamState
@@ -14,6 +14,7 @@ from tvmfun.optim.adding import add_decayed_weights
 from tvmfun.optim.base import (
     GradientTransformation,
     GradientTransformationExtraArgs,
+    MaskOrFn,
     Params,
     ScalarOrSchedule,
     Updates,
@@ -22,6 +23,7 @@ from tvmfun.optim.base import (
 from tvmfun.optim.combine import chain
 from tvmfun.optim.numerics import divide_by_root, optional_dtype, safe_increment, zero_count
 from tvmfun.optim.scaling import scale_by_learning_rate
+from tvmfun.typing import DTypeLike, Scalar
 
 __all__ = [
     "acprop",
@@ -31,7 +33,9 @@ __all__ = [
 ]
 
 
-def scale_by_acprop(b1: Any = 0.9, b2: Any = 0.999, eps: Any = 1e-16, eps_root: Any = 1e-16) -> GradientTransformation:
+def scale_by_acprop(
+    b1: Scalar = 0.9, b2: Scalar = 0.999, eps: Scalar = 1e-16, eps_root: Scalar = 1e-16
+) -> GradientTransformation:
     """Divides the updates by the root of the mean squared distance of those before from their mean.
 
     ``u' = u / (sqrt(v^) + eps)`` with the unbiased ``v^`` (1 at first); then
@@ -72,12 +76,12 @@ def scale_by_acprop(b1: Any = 0.9, b2: Any = 0.999, eps: Any = 1e-16, eps_root: 
 
 def acprop(
     learning_rate: ScalarOrSchedule,
-    b1: Any = 0.9,
-    b2: Any = 0.999,
-    eps: Any = 1e-16,
-    eps_root: Any = 1e-16,
+    b1: Scalar = 0.9,
+    b2: Scalar = 0.999,
+    eps: Scalar = 1e-16,
+    eps_root: Scalar = 1e-16,
     weight_decay: ScalarOrSchedule = 0.0,
-    mask: Any = None,
+    mask: MaskOrFn | None = None,
 ) -> GradientTransformationExtraArgs:
     """ACProp: gradients divided by the deviation of those before; :func:`scale_by_acprop` has the formulas.
 
@@ -107,20 +111,20 @@ def acprop(
     return chain(scaling, add_decayed_weights(weight_decay, mask), scale_by_learning_rate(learning_rate))
 
 
-def fourth_root(count: Any) -> Any:
+def fourth_root(count: Array) -> Array:
     """``count**(1/4)``: how far ADOPT lets updates go."""
     return tnp.sqrt(tnp.sqrt(count))
 
 
 def scale_by_adopt(
-    b1: Any = 0.9,
-    b2: Any = 0.9999,
-    eps: Any = 1e-6,
-    mu_dtype: Any = None,
+    b1: Scalar = 0.9,
+    b2: Scalar = 0.9999,
+    eps: Scalar = 1e-6,
+    mu_dtype: DTypeLike | None = None,
     *,
     nesterov: bool = False,
     use_clipping: bool = True,
-    clip_value_fn: Callable[[Any], Any] = fourth_root,
+    clip_value_fn: Callable[[Array], Scalar] = fourth_root,
 ) -> GradientTransformation:
     """Divides by the mean of the squares before, and takes the mean of that.
 
@@ -160,7 +164,7 @@ def scale_by_adopt(
     def update(updates: Updates, state: ScaleByAdamState, params: Params | None = None) -> tuple:
         first = state.count == 0
 
-        def normalize(u: Any, v: Any) -> Any:
+        def normalize(u: Array, v: Array) -> Array:
             n = u / tnp.maximum(tnp.sqrt(v), eps)
             if not use_clipping:
                 return n
@@ -177,21 +181,21 @@ def scale_by_adopt(
     return GradientTransformation(init, update)
 
 
-def _unless(first: Any, updates: Updates, mean: Updates, decay: Any) -> Updates:
+def _unless(first: Array, updates: Updates, mean: Updates, decay: Scalar) -> Updates:
     """The next running mean, or the same if these are the first updates."""
     return map_updates(lambda u, m: tnp.where(first, m, (1 - decay) * u + decay * m), updates, mean)
 
 
 def adopt(
     learning_rate: ScalarOrSchedule,
-    b1: Any = 0.9,
-    b2: Any = 0.9999,
-    eps: Any = 1e-6,
-    mu_dtype: Any = None,
+    b1: Scalar = 0.9,
+    b2: Scalar = 0.9999,
+    eps: Scalar = 1e-6,
+    mu_dtype: DTypeLike | None = None,
     *,
     nesterov: bool = False,
     use_clipping: bool = True,
-    clip_value_fn: Callable[[Any], Any] = fourth_root,
+    clip_value_fn: Callable[[Array], Scalar] = fourth_root,
 ) -> GradientTransformationExtraArgs:
     """ADOPT: Adam that divides before it takes the mean; :func:`scale_by_adopt` has the formulas.
 

@@ -8,11 +8,13 @@ import numpy as np
 
 import tvmfun.numpy as tnp
 from tvmfun import tree
+from tvmfun.core.array import Array
 from tvmfun.optim import tree as optim_tree
 from tvmfun.optim.adding import add_decayed_weights
 from tvmfun.optim.base import (
     GradientTransformation,
     GradientTransformationExtraArgs,
+    MaskOrFn,
     OptState,
     Params,
     ScalarOrSchedule,
@@ -23,6 +25,7 @@ from tvmfun.optim.base import (
 from tvmfun.optim.combine import chain
 from tvmfun.optim.numerics import need_params, safe_increment, zero_count
 from tvmfun.optim.scaling import scale_by_learning_rate
+from tvmfun.typing import Scalar
 
 __all__ = ["COCOBState", "MechanicState", "cocob", "mechanize", "scale_by_cocob"]
 
@@ -59,15 +62,15 @@ class MechanicState(NamedTuple):
     """
 
     base_optimizer_state: OptState
-    count: Any
-    r: Any
-    m: Any
-    v: Any
-    s: Any
+    count: Array
+    r: Array
+    m: Updates
+    v: Updates
+    s: Updates
     x0: Params
 
 
-def scale_by_cocob(alpha: Any = 100.0, eps: Any = 1e-8) -> GradientTransformation:
+def scale_by_cocob(alpha: Scalar = 100.0, eps: Scalar = 1e-8) -> GradientTransformation:
     """Bets on each parameter which way it goes, with what was won before as the stake.
 
     ``L' = max(L, |u|)``, ``G' = G + |u|``, ``R' = max(R - u * (p - p_0), 0)``, ``C' = C - u``, and the next parameter
@@ -100,13 +103,13 @@ def scale_by_cocob(alpha: Any = 100.0, eps: Any = 1e-8) -> GradientTransformatio
         scale = tree.map(lambda s, u: tnp.maximum(s, tnp.abs(u)), state.scale, updates)
         total = tree.map(lambda g, u: g + tnp.abs(u), state.subgradients, updates)
 
-        def win(r: Any, u: Any, p: Any, p0: Any) -> Any:
+        def win(r: Array, u: Array, p: Array, p0: Array) -> Array:
             return tnp.maximum(r - u * (p - p0), 0)
 
         reward = tree.map(win, state.reward, updates, params, state.init_particles)
         direction = optim_tree.sub(state.cumulative_gradients, updates)
 
-        def step(p: Any, p0: Any, c: Any, s: Any, g: Any, r: Any) -> Any:
+        def step(p: Array, p0: Array, c: Array, s: Array, g: Array, r: Array) -> Array:
             return -p + (p0 + c / (s * tnp.maximum(g + s, alpha * s)) * (s + r))
 
         new_updates = tree.map(step, params, state.init_particles, direction, scale, total, reward)
@@ -117,10 +120,10 @@ def scale_by_cocob(alpha: Any = 100.0, eps: Any = 1e-8) -> GradientTransformatio
 
 def cocob(
     learning_rate: ScalarOrSchedule = 1.0,
-    alpha: Any = 100.0,
-    eps: Any = 1e-8,
+    alpha: Scalar = 100.0,
+    eps: Scalar = 1e-8,
     weight_decay: ScalarOrSchedule = 0.0,
-    mask: Any = None,
+    mask: MaskOrFn | None = None,
 ) -> GradientTransformationExtraArgs:
     """Optimization by betting on coins, without a learning rate; :func:`scale_by_cocob` has the formulas.
 
@@ -153,9 +156,9 @@ def cocob(
 
 def mechanize(
     base_optimizer: GradientTransformation,
-    weight_decay: Any = 0.01,
-    eps: Any = 1e-8,
-    s_init: Any = 1e-6,
+    weight_decay: Scalar = 0.01,
+    eps: Scalar = 1e-8,
+    s_init: Scalar = 1e-6,
     num_betas: int = 6,
 ) -> GradientTransformationExtraArgs:
     """Learns the learning rate of an optimizer: ``p' = p_0 + sum(s) * (sum of its updates)``.

@@ -6,12 +6,14 @@ from typing import Any, NamedTuple
 
 import tvmfun.numpy as tnp
 from tvmfun import tree
+from tvmfun.core.array import Array
 from tvmfun.errors import ArgumentError
 from tvmfun.optim import tree as optim_tree
 from tvmfun.optim.adding import add_decayed_weights
 from tvmfun.optim.base import (
     GradientTransformation,
     GradientTransformationExtraArgs,
+    MaskOrFn,
     Params,
     ScalarOrSchedule,
     Updates,
@@ -20,6 +22,7 @@ from tvmfun.optim.base import (
 from tvmfun.optim.combine import chain
 from tvmfun.optim.numerics import need_params, safe_increment, value_at, weight_so_far, zero_count
 from tvmfun.optim.scaling import scale_by_learning_rate
+from tvmfun.typing import Scalar
 
 __all__ = ["DAdaptAdamWState", "DoGState", "DoWGState", "ProdigyState", "dadapt_adamw", "dog", "dowg", "prodigy"]
 
@@ -41,9 +44,9 @@ class ProdigyState(NamedTuple):
     exp_avg_sq: Updates
     grad_sum: Updates
     params0: Params
-    estim_lr: Any
-    numerator_weighted: Any
-    count: Any
+    estim_lr: Array
+    numerator_weighted: Array
+    count: Array
 
 
 class DAdaptAdamWState(NamedTuple):
@@ -61,9 +64,9 @@ class DAdaptAdamWState(NamedTuple):
     exp_avg: Updates
     exp_avg_sq: Updates
     grad_sum: Updates
-    estim_lr: Any
-    numerator_weighted: Any
-    count: Any
+    estim_lr: Array
+    numerator_weighted: Array
+    count: Array
 
 
 class DoGState(NamedTuple):
@@ -76,10 +79,10 @@ class DoGState(NamedTuple):
         sum_sq_norm_grads: the sum of the squared norms of the gradients, a 0-d array.
     """
 
-    is_init_step: Any
+    is_init_step: Array
     init_params: Params
-    max_dist: Any
-    sum_sq_norm_grads: Any
+    max_dist: Updates
+    sum_sq_norm_grads: Array
 
 
 class DoWGState(NamedTuple):
@@ -92,18 +95,18 @@ class DoWGState(NamedTuple):
     """
 
     init_params: Params
-    weighted_sq_norm_grads: Any
-    estim_sq_dist: Any
+    weighted_sq_norm_grads: Array
+    estim_sq_dist: Array
 
 
 def prodigy(
     learning_rate: ScalarOrSchedule = 1.0,
-    betas: tuple[Any, Any] = (0.9, 0.999),
-    beta3: Any = None,
-    eps: Any = 1e-8,
-    estim_lr0: Any = 1e-6,
-    estim_lr_coef: Any = 1.0,
-    weight_decay: Any = 0.0,
+    betas: tuple[Scalar, Scalar] = (0.9, 0.999),
+    beta3: Scalar | None = None,
+    eps: Scalar = 1e-8,
+    estim_lr0: Scalar = 1e-6,
+    estim_lr_coef: Scalar = 1.0,
+    weight_decay: Scalar = 0.0,
     safeguard_warmup: bool = False,
 ) -> GradientTransformationExtraArgs:
     """AdamW whose learning rate is the estimated distance to the solution.
@@ -160,7 +163,7 @@ def prodigy(
         size = optim_tree.sum(tree.map(tnp.abs, total)).astype(estimate.dtype)
         estimate = tnp.maximum(estimate, estim_lr_coef * numerator / size)
 
-        def step(m: Any, v: Any, p: Any) -> Any:
+        def step(m: Array, v: Array, p: Array) -> Array:
             return -weight_decay * rate * p - rate * m / (tnp.sqrt(v) + estimate * eps)
 
         new_updates = tree.map(step, mean, square, params)
@@ -171,10 +174,10 @@ def prodigy(
 
 def dadapt_adamw(
     learning_rate: ScalarOrSchedule = 1.0,
-    betas: tuple[Any, Any] = (0.9, 0.999),
-    eps: Any = 1e-8,
-    estim_lr0: Any = 1e-6,
-    weight_decay: Any = 0.0,
+    betas: tuple[Scalar, Scalar] = (0.9, 0.999),
+    eps: Scalar = 1e-8,
+    estim_lr0: Scalar = 1e-6,
+    weight_decay: Scalar = 0.0,
 ) -> GradientTransformationExtraArgs:
     """AdamW whose learning rate is a lower bound of the distance to the solution.
 
@@ -225,7 +228,7 @@ def dadapt_adamw(
         size = optim_tree.sum(tree.map(tnp.abs, total)).astype(dtype)
         estimate = tnp.maximum(state.estim_lr, numerator / ((1 - root) * size))
 
-        def step(m: Any, v: Any, p: Any) -> Any:
+        def step(m: Array, v: Array, p: Array) -> Array:
             return -weight_decay * rate * p - m / (tnp.sqrt(v) + eps)
 
         new_updates = tree.map(step, mean, square, params)
@@ -235,7 +238,7 @@ def dadapt_adamw(
     return GradientTransformationExtraArgs(init, update)
 
 
-def _adam_rate(learning_rate: ScalarOrSchedule, estimate: Any, count: Any, beta1: Any, beta2: Any) -> Any:
+def _adam_rate(learning_rate: ScalarOrSchedule, estimate: Array, count: Array, beta1: Scalar, beta2: Scalar) -> Array:
     """The learning rate times the estimate, without the bias of Adam's means."""
     dtype, t = estimate.dtype, safe_increment(count)
     unbiased = tnp.sqrt(weight_so_far(beta2, t, dtype)) / weight_so_far(beta1, t, dtype)
@@ -244,10 +247,10 @@ def _adam_rate(learning_rate: ScalarOrSchedule, estimate: Any, count: Any, beta1
 
 def dog(
     learning_rate: ScalarOrSchedule = 1.0,
-    init_step: tuple[str, Any] = ("heuristic", 1e-6),
-    eps: Any = 1e-8,
+    init_step: tuple[str, Scalar] = ("heuristic", 1e-6),
+    eps: Scalar = 1e-8,
     weight_decay: ScalarOrSchedule | None = None,
-    mask: Any = None,
+    mask: MaskOrFn | None = None,
 ) -> GradientTransformationExtraArgs:
     """Gradient descent by the distance it has come, over the root of the sum of squared gradients.
 
@@ -308,10 +311,10 @@ def dog(
 
 def dowg(
     learning_rate: ScalarOrSchedule = 1.0,
-    init_estim_sq_dist: Any = None,
-    eps: Any = 1e-4,
+    init_estim_sq_dist: Scalar | None = None,
+    eps: Scalar = 1e-4,
     weight_decay: ScalarOrSchedule | None = None,
-    mask: Any = None,
+    mask: MaskOrFn | None = None,
 ) -> GradientTransformationExtraArgs:
     """As :func:`dog`, but gradients count the more, the farther from the start they are.
 
@@ -358,6 +361,11 @@ def dowg(
     return _with_decay(GradientTransformation(init, update), learning_rate, weight_decay, mask)
 
 
-def _with_decay(transform: GradientTransformation, learning_rate: Any, weight_decay: Any, mask: Any) -> Any:
+def _with_decay(
+    transform: GradientTransformation,
+    learning_rate: ScalarOrSchedule,
+    weight_decay: ScalarOrSchedule | None,
+    mask: MaskOrFn | None,
+) -> GradientTransformationExtraArgs:
     decay = identity() if weight_decay is None else add_decayed_weights(weight_decay, mask)
     return chain(decay, transform, scale_by_learning_rate(learning_rate))

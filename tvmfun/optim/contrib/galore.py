@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 import tvmfun.numpy as tnp
 from tvmfun import lax, tree
+from tvmfun.core.array import Array
 from tvmfun.core.leaf import abstract
 from tvmfun.errors import ArgumentError
 from tvmfun.optim.adam import scale_by_adam
@@ -13,6 +15,7 @@ from tvmfun.optim.adding import add_decayed_weights
 from tvmfun.optim.base import (
     GradientTransformation,
     GradientTransformationExtraArgs,
+    MaskOrFn,
     OptState,
     Params,
     ScalarOrSchedule,
@@ -22,6 +25,7 @@ from tvmfun.optim.combine import chain
 from tvmfun.optim.contrib.matrices import as_matrices, for_each_leaf
 from tvmfun.optim.numerics import safe_increment, zero_count
 from tvmfun.optim.scaling import scale_by_learning_rate
+from tvmfun.typing import Scalar
 
 __all__ = ["GaLoreDimensionNumbers", "GaLoreState", "galore", "scale_by_galore"]
 
@@ -34,8 +38,8 @@ class GaLoreDimensionNumbers(NamedTuple):
         output_axis: the axis, or axes, of the columns.
     """
 
-    reduction_axis: Any = 0
-    output_axis: Any = 1
+    reduction_axis: int | Sequence[int] = 0
+    output_axis: int | Sequence[int] = 1
 
 
 class GaLoreState(NamedTuple):
@@ -47,15 +51,15 @@ class GaLoreState(NamedTuple):
         projector: for each matrix the singular vectors; an array without elements for other parameters.
     """
 
-    count: Any
+    count: Array
     base_optimizer_state: OptState
-    projector: Any
+    projector: Updates
 
 
 def scale_by_galore(
     rank: int = 128,
-    update_proj_gap: Any = 200,
-    scale: Any = 1.0,
+    update_proj_gap: int = 200,
+    scale: Scalar = 1.0,
     base_optimizer: GradientTransformation | None = None,
     weight_dimension_numbers: Any = None,
 ) -> GradientTransformation:
@@ -99,7 +103,7 @@ def scale_by_galore(
         default = lambda p: GaLoreDimensionNumbers() if tnp.ndim(p) == 2 else None
         return for_each_leaf(weight_dimension_numbers, GaLoreDimensionNumbers, default, params)
 
-    def matrix(x: Any, numbers: GaLoreDimensionNumbers) -> tuple[Any, Any]:
+    def matrix(x: Array, numbers: GaLoreDimensionNumbers) -> tuple[Array, Callable[[Array], Array]]:
         matrices, back = as_matrices("scale_by_galore", tnp.asarray(x), numbers)
         if matrices.shape[0] != 1:
             raise ArgumentError(
@@ -150,7 +154,7 @@ def scale_by_galore(
     return GradientTransformation(init, update)
 
 
-def _directions(u: Any, number: int) -> Any:
+def _directions(u: Array, number: int) -> Array:
     """The first singular vectors of the longer side, as columns."""
     wide = u.astype("float32") if u.dtype.itemsize < 4 else u
     left, _, right = tnp.linalg.svd(wide, full_matrices=False)
@@ -161,11 +165,11 @@ def _directions(u: Any, number: int) -> Any:
 def galore(
     learning_rate: ScalarOrSchedule,
     rank: int = 128,
-    update_proj_gap: Any = 200,
-    scale: Any = 1.0,
+    update_proj_gap: int = 200,
+    scale: Scalar = 1.0,
     base_optimizer: GradientTransformation | None = None,
     weight_decay: ScalarOrSchedule = 0.0,
-    mask: Any = None,
+    mask: MaskOrFn | None = None,
     weight_dimension_numbers: Any = None,
 ) -> GradientTransformationExtraArgs:
     """AdamW, or another optimizer, for matrices of low rank; :func:`scale_by_galore` has the formulas.

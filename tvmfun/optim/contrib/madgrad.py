@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import tvmfun.numpy as tnp
 from tvmfun import tree
+from tvmfun.core.array import Array
 from tvmfun.core.leaf import abstract
 from tvmfun.optim import tree as optim_tree
 from tvmfun.optim.adding import add_decayed_weights
 from tvmfun.optim.base import GradientTransformation, GradientTransformationExtraArgs, Params, ScalarOrSchedule, Updates
 from tvmfun.optim.combine import chain
 from tvmfun.optim.numerics import need_params, safe_increment, value_at, zero_count
+from tvmfun.typing import Scalar
 
 __all__ = [
     "MadgradState",
@@ -30,13 +32,15 @@ class MadgradState(NamedTuple):
         x0: the first parameters.
     """
 
-    count: Any
+    count: Array
     grad_sum_sq: Updates
     s: Updates
     x0: Params
 
 
-def scale_by_madgrad(learning_rate: ScalarOrSchedule, momentum: Any = 0.9, eps: Any = 1e-6) -> GradientTransformation:
+def scale_by_madgrad(
+    learning_rate: ScalarOrSchedule, momentum: Scalar = 0.9, eps: Scalar = 1e-6
+) -> GradientTransformation:
     """Steps from where the training began: dual averaging with momentum.
 
     With ``k = (learning_rate + eps) * sqrt(t)``, ``q' = q + k * u**2``, ``s' = s + k * u``, and
@@ -70,7 +74,7 @@ def scale_by_madgrad(learning_rate: ScalarOrSchedule, momentum: Any = 0.9, eps: 
         need_params("scale_by_madgrad", params)
         count = safe_increment(state.count)
 
-        def weighted(total: Any, u: Any) -> Any:
+        def weighted(total: Array, u: Array) -> Array:
             dtype = abstract(total).dtype
             weight = (value_at(learning_rate, state.count, dtype) + eps) * tnp.sqrt(count.astype(dtype))
             return total + (weight * u).astype(dtype)
@@ -78,7 +82,7 @@ def scale_by_madgrad(learning_rate: ScalarOrSchedule, momentum: Any = 0.9, eps: 
         squares = tree.map(weighted, state.grad_sum_sq, tree.map(tnp.square, updates))
         total = tree.map(weighted, state.s, updates)
 
-        def step(p: Any, p0: Any, s: Any, q: Any) -> Any:
+        def step(p: Array, p0: Array, s: Array, q: Array) -> Array:
             return (1 - momentum) * (p0 - s / (tnp.cbrt(q) + eps)) + momentum * p - p
 
         new_updates = tree.map(step, params, state.x0, total, squares)
@@ -88,7 +92,10 @@ def scale_by_madgrad(learning_rate: ScalarOrSchedule, momentum: Any = 0.9, eps: 
 
 
 def madgrad(
-    learning_rate: ScalarOrSchedule, momentum: Any = 0.9, weight_decay: ScalarOrSchedule = 0.0, eps: Any = 1e-6
+    learning_rate: ScalarOrSchedule,
+    momentum: Scalar = 0.9,
+    weight_decay: ScalarOrSchedule = 0.0,
+    eps: Scalar = 1e-6,
 ) -> GradientTransformationExtraArgs:
     """MADGRAD: dual averaging with momentum; :func:`scale_by_madgrad` has the formulas.
 

@@ -7,7 +7,9 @@ from collections.abc import Callable
 from typing import Any
 
 from tvmfun import tree
+from tvmfun.core.array import Array
 from tvmfun.errors import ArgumentError, ShapeError
+from tvmfun.typing import PyTree
 
 
 def axes_of(where: str, shape: tuple[int, ...], numbers: Any) -> tuple[tuple[int, ...], ...]:
@@ -29,7 +31,7 @@ def fans(where: str, shape: tuple[int, ...], numbers: Any) -> tuple[int, int]:
     return math.prod(shape[a] for a in rows), math.prod(shape[a] for a in columns)
 
 
-def as_matrices(where: str, x: Any, numbers: Any) -> tuple[Any, Callable[[Any], Any]]:
+def as_matrices(where: str, x: Array, numbers: Any) -> tuple[Array, Callable[[Array], Array]]:
     """An array of matrices, with one axis before theirs, and the way back from an array of that shape."""
     groups = axes_of(where, x.shape, numbers)
     order = [axis for group in groups for axis in group]
@@ -39,7 +41,7 @@ def as_matrices(where: str, x: Any, numbers: Any) -> tuple[Any, Callable[[Any], 
     return matrices, lambda y: y.reshape(moved.shape).transpose(back)
 
 
-def for_each_leaf(numbers: Any, kind: type, default: Callable[[Any], Any], params: Any) -> list:
+def for_each_leaf(numbers: Any, kind: type, default: Callable[[Any], Any], params: PyTree) -> list:
     """The dimension numbers of each leaf: from a tree that begins like the parameters, or a function that makes one."""
     if callable(numbers):
         numbers = numbers(params)

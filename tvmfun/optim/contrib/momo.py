@@ -8,9 +8,11 @@ import numpy as np
 
 import tvmfun.numpy as tnp
 from tvmfun import tree
+from tvmfun.core.array import Array
 from tvmfun.optim import tree as optim_tree
 from tvmfun.optim.base import GradientTransformationExtraArgs, Params, ScalarOrSchedule, Updates
 from tvmfun.optim.numerics import need_params, safe_increment, value_at, weight_so_far, zero_count
+from tvmfun.typing import Scalar
 
 __all__ = ["MomoAdamState", "MomoState", "momo", "momo_adam"]
 
@@ -27,10 +29,10 @@ class MomoState(NamedTuple):
     """
 
     exp_avg: Updates
-    barf: Any
-    gamma: Any
-    lb: Any
-    count: Any
+    barf: Array
+    gamma: Array
+    lb: Array
+    count: Array
 
 
 class MomoAdamState(NamedTuple):
@@ -47,17 +49,17 @@ class MomoAdamState(NamedTuple):
 
     exp_avg: Updates
     exp_avg_sq: Updates
-    barf: Any
-    gamma: Any
-    lb: Any
-    count: Any
+    barf: Array
+    gamma: Array
+    lb: Array
+    count: Array
 
 
 def momo(
     learning_rate: ScalarOrSchedule = 1.0,
-    beta: Any = 0.9,
-    lower_bound: Any = 0.0,
-    weight_decay: Any = 0.0,
+    beta: Scalar = 0.9,
+    lower_bound: Scalar = 0.0,
+    weight_decay: Scalar = 0.0,
     adapt_lower_bound: bool = False,
 ) -> GradientTransformationExtraArgs:
     """Gradient descent with momentum whose steps end where the model of the loss meets its bound.
@@ -92,12 +94,12 @@ def momo(
         return MomoState(optim_tree.zeros_like(params), zero, zero, bound, zero_count())
 
     def update(
-        updates: Updates, state: MomoState, params: Params | None = None, *, value: Any, **extra_args: Any
+        updates: Updates, state: MomoState, params: Params | None = None, *, value: Scalar, **extra_args: Any
     ) -> tuple:
         need_params("momo", params)
         dtype, first = state.barf.dtype, state.count == 0
 
-        def mean(before: Any, new: Any) -> Any:
+        def mean(before: Array, new: Array) -> Array:
             return tnp.where(first, new, beta * before + (1 - beta) * new)
 
         f = mean(state.barf, tnp.asarray(value).astype(dtype))
@@ -123,11 +125,11 @@ def momo(
 
 def momo_adam(
     learning_rate: ScalarOrSchedule = 1e-2,
-    b1: Any = 0.9,
-    b2: Any = 0.999,
-    eps: Any = 1e-8,
-    lower_bound: Any = 0.0,
-    weight_decay: Any = 0.0,
+    b1: Scalar = 0.9,
+    b2: Scalar = 0.999,
+    eps: Scalar = 1e-8,
+    lower_bound: Scalar = 0.0,
+    weight_decay: Scalar = 0.0,
     adapt_lower_bound: bool = False,
 ) -> GradientTransformationExtraArgs:
     """As :func:`momo`, with the means of Adam, and lengths as its denominator measures them.
@@ -165,7 +167,7 @@ def momo_adam(
         return MomoAdamState(zeros, zeros, zero, zero, bound, zero_count())
 
     def update(
-        updates: Updates, state: MomoAdamState, params: Params | None = None, *, value: Any, **extra_args: Any
+        updates: Updates, state: MomoAdamState, params: Params | None = None, *, value: Scalar, **extra_args: Any
     ) -> tuple:
         need_params("momo_adam", params)
         dtype, count = state.barf.dtype, safe_increment(state.count)
@@ -193,12 +195,12 @@ def momo_adam(
     return GradientTransformationExtraArgs(init, update)
 
 
-def _start(params: Params, lower_bound: Any) -> tuple[Any, Any]:
+def _start(params: Params, lower_bound: Scalar) -> tuple[Array, Array]:
     dtype = optim_tree.dtype(params, "lowest")
     return tnp.asarray(lower_bound, dtype=dtype), tnp.zeros((), dtype=dtype)
 
 
-def _quotient(gap: Any, square: Any) -> Any:
+def _quotient(gap: Array, square: Array) -> Array:
     # Below this there is no direction to go.
     none = square <= float(np.finfo("float64").eps)
     return tnp.where(none, 0, tnp.maximum(gap, 0) / tnp.where(none, tnp.ones_like(square), square))

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
 
 import tvmfun.numpy as tnp
 from tvmfun import tree
+from tvmfun.core.array import Array
 from tvmfun.errors import ArgumentError, ShapeError
 from tvmfun.optim import tree as optim_tree
 from tvmfun.optim.adam import adamw
@@ -16,6 +18,7 @@ from tvmfun.optim.adding import add_decayed_weights
 from tvmfun.optim.base import (
     GradientTransformation,
     GradientTransformationExtraArgs,
+    MaskOrFn,
     Params,
     ScalarOrSchedule,
     Updates,
@@ -25,6 +28,7 @@ from tvmfun.optim.combine import chain, partition
 from tvmfun.optim.contrib.matrices import as_matrices, fans, for_each_leaf
 from tvmfun.optim.numerics import corrected_mean, optional_dtype, safe_increment, zero_count
 from tvmfun.optim.scaling import scale_by_learning_rate
+from tvmfun.typing import DTypeLike, PyTree, Scalar
 
 __all__ = ["MuonDimensionNumbers", "MuonState", "muon", "scale_by_muon"]
 
@@ -49,8 +53,8 @@ class MuonDimensionNumbers(NamedTuple):
         output_axis: the axis, or axes, of the columns.
     """
 
-    reduction_axis: Any = 0
-    output_axis: Any = 1
+    reduction_axis: int | Sequence[int] = 0
+    output_axis: int | Sequence[int] = 1
 
 
 class MuonState(NamedTuple):
@@ -62,17 +66,17 @@ class MuonState(NamedTuple):
         ns_coeffs: the coefficients of the iteration.
     """
 
-    count: Any
+    count: Array
     mu: Updates
-    ns_coeffs: Any
+    ns_coeffs: Array
 
 
 def scale_by_muon(
     ns_coeffs: Any = STANDARD,
     ns_steps: int = 5,
-    beta: Any = 0.95,
-    eps: Any = 1e-8,
-    mu_dtype: Any = None,
+    beta: Scalar = 0.95,
+    eps: Scalar = 1e-8,
+    mu_dtype: DTypeLike | None = None,
     *,
     nesterov: bool = True,
     adaptive: bool = False,
@@ -132,7 +136,7 @@ def scale_by_muon(
         mu = optim_tree.update_moment(updates, state.mu, beta)
         mu_hat = corrected_mean(updates, mu, beta, count, nesterov)
 
-        def scaled(m: Any, numbers: MuonDimensionNumbers) -> Any:
+        def scaled(m: Array, numbers: MuonDimensionNumbers) -> Array:
             matrices, back = as_matrices("scale_by_muon", m, numbers)
             result = back(orthogonalize(matrices, state.ns_coeffs, ns_steps, preconditioning, eps))
             return tnp.sum(m * result) * result if adaptive else result
@@ -145,7 +149,7 @@ def scale_by_muon(
     return GradientTransformation(init, update)
 
 
-def orthogonalize(x: Any, ns_coeffs: Any, ns_steps: int, preconditioning: str, eps: Any) -> Any:
+def orthogonalize(x: Array, ns_coeffs: Any, ns_steps: int, preconditioning: str, eps: Scalar) -> Array:
     """Matrices ``[batch, rows, columns]`` with singular values of about 1."""
     # The products are of the shorter side's size.
     transposed = x.shape[1] > x.shape[2]
@@ -169,11 +173,11 @@ def orthogonalize(x: Any, ns_coeffs: Any, ns_steps: int, preconditioning: str, e
     return tnp.matrix_transpose(x) if transposed else x
 
 
-def scale_by_shape(weight_dimension_numbers: Any, consistent_rms: Any) -> GradientTransformation:
+def scale_by_shape(weight_dimension_numbers: Any, consistent_rms: Scalar | None) -> GradientTransformation:
     """Factors that make learning rates fit matrices of any shape."""
 
     def apply(updates: Updates, params: Params | None) -> Updates:
-        def factor(u: Any, numbers: MuonDimensionNumbers) -> Any:
+        def factor(u: Array, numbers: MuonDimensionNumbers) -> Array:
             fan_in, fan_out = fans("muon", u.shape, numbers)
             if consistent_rms is None:
                 return math.sqrt(max(1.0, fan_out / fan_in)) * u
@@ -190,22 +194,22 @@ def muon(
     learning_rate: ScalarOrSchedule,
     ns_coeffs: Any = STANDARD,
     ns_steps: int = 5,
-    beta: Any = 0.95,
-    eps: Any = 1e-8,
+    beta: Scalar = 0.95,
+    eps: Scalar = 1e-8,
     weight_decay: ScalarOrSchedule = 0.0,
-    weight_decay_mask: Any = None,
-    mu_dtype: Any = None,
+    weight_decay_mask: MaskOrFn | None = None,
+    mu_dtype: DTypeLike | None = None,
     *,
     nesterov: bool = True,
     adaptive: bool = False,
     preconditioning: str = "frobenius",
-    adam_b1: Any = 0.9,
-    adam_b2: Any = 0.999,
-    adam_eps_root: Any = 0.0,
+    adam_b1: Scalar = 0.9,
+    adam_b2: Scalar = 0.999,
+    adam_eps_root: Scalar = 0.0,
     adam_weight_decay: ScalarOrSchedule = 0.0,
     adam_learning_rate: ScalarOrSchedule | None = None,
     muon_weight_dimension_numbers: Any = None,
-    consistent_rms: Any = None,
+    consistent_rms: Scalar | None = None,
 ) -> GradientTransformationExtraArgs:
     """Muon for matrices, AdamW for all other parameters.
 
@@ -259,7 +263,7 @@ def muon(
         ns_coeffs = PRESETS[ns_coeffs]
     numbers = muon_weight_dimension_numbers
 
-    def labels(params: Params) -> Any:
+    def labels(params: Params) -> PyTree:
         kinds = for_each_leaf(numbers, MuonDimensionNumbers, lambda x: True if tnp.ndim(x) == 2 else None, params)
         structure = tree.structure(params)
         return tree.unflatten(structure, ["adam" if kind is None else "muon" for kind in kinds])

@@ -5,10 +5,12 @@ from __future__ import annotations
 from typing import Any, NamedTuple
 
 import tvmfun.numpy as tnp
+from tvmfun.core.array import Array
 from tvmfun.errors import ArgumentError
 from tvmfun.optim import tree as optim_tree
 from tvmfun.optim.base import GradientTransformationExtraArgs, Params, Updates, map_updates, select
 from tvmfun.optim.numerics import safe_increment, zero_count
+from tvmfun.typing import Scalar
 
 __all__ = ["ReduceLROnPlateauState", "reduce_on_plateau"]
 
@@ -25,22 +27,22 @@ class ReduceLROnPlateauState(NamedTuple):
         avg_value: their mean, a 0-d array.
     """
 
-    scale: Any
-    best_value: Any
-    plateau_count: Any
-    cooldown_count: Any
-    count: Any
-    avg_value: Any
+    scale: Array
+    best_value: Array
+    plateau_count: Array
+    cooldown_count: Array
+    count: Array
+    avg_value: Array
 
 
 def reduce_on_plateau(
-    factor: Any = 0.1,
-    patience: Any = 10,
-    rtol: Any = 1e-4,
-    atol: Any = 0.0,
-    cooldown: Any = 0,
-    accumulation_size: Any = 1,
-    min_scale: Any = 0.0,
+    factor: Scalar = 0.1,
+    patience: int = 10,
+    rtol: Scalar = 1e-4,
+    atol: Scalar = 0.0,
+    cooldown: int = 0,
+    accumulation_size: int = 1,
+    min_scale: Scalar = 0.0,
 ) -> GradientTransformationExtraArgs:
     """Multiplies the updates by a scale that shrinks when the loss does not improve for a while.
 
@@ -107,7 +109,12 @@ def reduce_on_plateau(
         )
 
     def update(
-        updates: Updates, state: ReduceLROnPlateauState, params: Params | None = None, *, value: Any, **extra_args: Any
+        updates: Updates,
+        state: ReduceLROnPlateauState,
+        params: Params | None = None,
+        *,
+        value: Scalar,
+        **extra_args: Any,
     ) -> tuple[Updates, ReduceLROnPlateauState]:
         count, dtype = safe_increment(state.count), state.avg_value.dtype
         total = state.count.astype(dtype) * state.avg_value + tnp.asarray(value).astype(dtype)

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import tvmfun.numpy as tnp
 from tvmfun import random, tree
+from tvmfun.core.array import Array
 from tvmfun.core.leaf import abstract
 from tvmfun.optim.base import (
     GradientTransformation,
@@ -19,6 +20,7 @@ from tvmfun.optim.combine import chain
 from tvmfun.optim.constraining import per_example_global_norm_clip
 from tvmfun.optim.momentum import trace
 from tvmfun.optim.scaling import scale_by_learning_rate
+from tvmfun.typing import Key, Scalar
 
 __all__ = ["DifferentiallyPrivateAggregateState", "differentially_private_aggregate", "dpsgd"]
 
@@ -30,10 +32,12 @@ class DifferentiallyPrivateAggregateState(NamedTuple):
         rng_key: the key for the noise to come.
     """
 
-    rng_key: Any
+    rng_key: Array
 
 
-def differentially_private_aggregate(l2_norm_clip: Any, noise_multiplier: Any, key: Any) -> GradientTransformation:
+def differentially_private_aggregate(
+    l2_norm_clip: Scalar, noise_multiplier: Scalar, key: Key | int
+) -> GradientTransformation:
     """Clips the gradient of each example, adds them up, adds noise, and divides by their number.
 
     ``u = (sum_i g_i * min(1, l2_norm_clip / norm(g_i)) + l2_norm_clip * noise_multiplier * normal) / batch``.
@@ -78,10 +82,10 @@ def differentially_private_aggregate(l2_norm_clip: Any, noise_multiplier: Any, k
 
 def dpsgd(
     learning_rate: ScalarOrSchedule,
-    l2_norm_clip: Any,
-    noise_multiplier: Any,
-    seed: Any,
-    momentum: Any = None,
+    l2_norm_clip: Scalar,
+    noise_multiplier: Scalar,
+    seed: Key | int,
+    momentum: Scalar | None = None,
     nesterov: bool = False,
 ) -> GradientTransformationExtraArgs:
     """Gradient descent with differential privacy; :func:`differentially_private_aggregate` has the formula.

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from typing import Any, NamedTuple
 
 from tvmfun import lax, tree
+from tvmfun.core.array import Array
 from tvmfun.errors import ArgumentError
 from tvmfun.optim import tree as optim_tree
 from tvmfun.optim.base import (
@@ -53,7 +54,7 @@ class SAMState(NamedTuple):
         cache: the parameters before the adversarial steps; ``None`` in the opaque mode.
     """
 
-    steps_since_sync: Any
+    steps_since_sync: Array
     opt_state: OptState
     adv_state: OptState
     cache: Params | None

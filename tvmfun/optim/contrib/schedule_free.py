@@ -6,6 +6,7 @@ from typing import Any, NamedTuple
 
 import tvmfun.numpy as tnp
 from tvmfun import tree
+from tvmfun.core.array import Array
 from tvmfun.errors import ArgumentError
 from tvmfun.optim import tree as optim_tree
 from tvmfun.optim.adding import add_decayed_weights
@@ -25,6 +26,7 @@ from tvmfun.optim.rmsprop import scale_by_rms
 from tvmfun.optim.scaling import scale_by_learning_rate
 from tvmfun.optim.schedules import warmup_constant_schedule
 from tvmfun.optim.sgd import sgd
+from tvmfun.typing import DTypeLike, Scalar
 
 __all__ = [
     "ScheduleFreeState",
@@ -47,10 +49,10 @@ class ScheduleFreeState(NamedTuple):
         z: the parameters that the optimizer updates.
     """
 
-    b1: Any
-    weight_sum: Any
-    step_count: Any
-    max_lr: Any
+    b1: Array
+    weight_sum: Array
+    step_count: Array
+    max_lr: Array
     base_optimizer_state: OptState
     z: Params
 
@@ -83,9 +85,9 @@ def schedule_free_eval_params(state: ScheduleFreeState, params: Params) -> Param
 def schedule_free(
     base_optimizer: GradientTransformation,
     learning_rate: ScalarOrSchedule,
-    b1: Any = 0.9,
-    weight_lr_power: Any = 2.0,
-    state_dtype: Any = None,
+    b1: Scalar = 0.9,
+    weight_lr_power: Scalar = 2.0,
+    state_dtype: DTypeLike | None = None,
 ) -> GradientTransformationExtraArgs:
     """Replaces momentum and the decay of the learning rate by an average of the parameters.
 
@@ -138,7 +140,7 @@ def schedule_free(
         updates, base_state = base_optimizer.update(updates, state.base_optimizer_state, params, **extra_args)
         z = apply_updates(state.z, updates)
 
-        def move(p: Any, x: Any, new_z: Any) -> Any:
+        def move(p: Array, x: Array, new_z: Array) -> Array:
             average = (1.0 - c) * x + c * new_z
             return b1 * average + (1.0 - b1) * new_z - p
 
@@ -149,17 +151,17 @@ def schedule_free(
     return GradientTransformationExtraArgs(init, update)
 
 
-def _average(params: Params, z: Params, b1: Any) -> Params:
+def _average(params: Params, z: Params, b1: Scalar) -> Params:
     return tree.map(lambda p, z: (p - (1.0 - b1) * z) / b1, params, z)
 
 
 def schedule_free_sgd(
-    learning_rate: Any = 1.0,
+    learning_rate: Scalar = 1.0,
     warmup_steps: int | None = None,
-    b1: Any = 0.9,
+    b1: Scalar = 0.9,
     weight_decay: ScalarOrSchedule | None = None,
-    weight_lr_power: Any = 2.0,
-    state_dtype: Any = None,
+    weight_lr_power: Scalar = 2.0,
+    state_dtype: DTypeLike | None = None,
 ) -> GradientTransformationExtraArgs:
     """Gradient descent with :func:`schedule_free`.
 
@@ -194,14 +196,14 @@ def schedule_free_sgd(
 
 
 def schedule_free_adamw(
-    learning_rate: Any = 0.0025,
+    learning_rate: Scalar = 0.0025,
     warmup_steps: int | None = None,
-    b1: Any = 0.9,
-    b2: Any = 0.999,
-    eps: Any = 1e-8,
+    b1: Scalar = 0.9,
+    b2: Scalar = 0.999,
+    eps: Scalar = 1e-8,
     weight_decay: ScalarOrSchedule = 0.0,
-    weight_lr_power: Any = 2.0,
-    state_dtype: Any = None,
+    weight_lr_power: Scalar = 2.0,
+    state_dtype: DTypeLike | None = None,
 ) -> GradientTransformationExtraArgs:
     """AdamW, without its momentum, with :func:`schedule_free`.
 
@@ -239,7 +241,7 @@ def schedule_free_adamw(
     return schedule_free(optimizer, rate, b1, weight_lr_power, state_dtype)
 
 
-def _warm(learning_rate: Any, warmup_steps: int | None) -> ScalarOrSchedule:
+def _warm(learning_rate: Scalar, warmup_steps: int | None) -> ScalarOrSchedule:
     if warmup_steps is None:
         return learning_rate
     return warmup_constant_schedule(0.0, learning_rate, warmup_steps)

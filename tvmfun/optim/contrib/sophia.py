@@ -7,6 +7,7 @@ from typing import Any, NamedTuple
 
 import tvmfun.numpy as tnp
 from tvmfun import lax, random, tree
+from tvmfun.core.array import Array
 from tvmfun.core.leaf import abstract
 from tvmfun.errors import ArgumentError
 from tvmfun.optim import tree as optim_tree
@@ -14,6 +15,7 @@ from tvmfun.optim.adding import add_decayed_weights
 from tvmfun.optim.base import (
     GradientTransformation,
     GradientTransformationExtraArgs,
+    MaskOrFn,
     OptState,
     Params,
     ScalarOrSchedule,
@@ -25,6 +27,7 @@ from tvmfun.optim.combine import chain
 from tvmfun.optim.numerics import need_params, optional_dtype, safe_increment, zero_count
 from tvmfun.optim.scaling import scale_by_learning_rate
 from tvmfun.transforms import grad, jvp
+from tvmfun.typing import DTypeLike, Key, Scalar
 
 __all__ = ["HutchinsonState", "SophiaState", "hutchinson_estimator_diag_hessian", "sophia"]
 
@@ -36,7 +39,7 @@ class HutchinsonState(NamedTuple):
         key: the key for the signs to come.
     """
 
-    key: Any
+    key: Array
 
 
 class SophiaState(NamedTuple):
@@ -49,13 +52,13 @@ class SophiaState(NamedTuple):
         hessian_fn_state: the state of what estimates them.
     """
 
-    count: Any
+    count: Array
     mu: Updates
     nu: Updates
     hessian_fn_state: OptState
 
 
-def hutchinson_estimator_diag_hessian(random_seed: Any = None) -> GradientTransformationExtraArgs:
+def hutchinson_estimator_diag_hessian(random_seed: Key | int | None = None) -> GradientTransformationExtraArgs:
     """Replaces the updates by an estimate of the diagonal of the Hessian: ``s * (H s)`` with random signs ``s``.
 
     Args:
@@ -85,7 +88,7 @@ def hutchinson_estimator_diag_hessian(random_seed: Any = None) -> GradientTransf
         updates: Updates,
         state: HutchinsonState,
         params: Params | None = None,
-        obj_fn: Callable[[Params], Any] | None = None,
+        obj_fn: Callable[[Params], Array] | None = None,
         **extra_args: Any,
     ) -> tuple[Updates, HutchinsonState]:
         need_params("hutchinson_estimator_diag_hessian", params)
@@ -98,7 +101,7 @@ def hutchinson_estimator_diag_hessian(random_seed: Any = None) -> GradientTransf
             )
         keys = random.split(state.key)
 
-        def signs(key: Any, shape: tuple, dtype: Any) -> Any:
+        def signs(key: Array, shape: tuple, dtype: DTypeLike) -> Array:
             return tnp.where(random.bernoulli(key, 0.5, shape), 1.0, -1.0).astype(dtype)
 
         tangent = optim_tree.random_like(keys[1], params, signs)
@@ -110,16 +113,16 @@ def hutchinson_estimator_diag_hessian(random_seed: Any = None) -> GradientTransf
 
 def sophia(
     learning_rate: ScalarOrSchedule,
-    b1: Any = 0.965,
-    b2: Any = 0.99,
-    eps: Any = 1e-8,
+    b1: Scalar = 0.965,
+    b2: Scalar = 0.99,
+    eps: Scalar = 1e-8,
     weight_decay: ScalarOrSchedule = 1e-4,
-    weight_decay_mask: Any = None,
-    gamma: Any = 0.01,
-    clip_threshold: Any = 1.0,
-    update_interval: Any = 10,
+    weight_decay_mask: MaskOrFn | None = None,
+    gamma: Scalar = 0.01,
+    clip_threshold: Scalar | None = 1.0,
+    update_interval: int = 10,
     hessian_diagonal_fn: GradientTransformation | None = None,
-    mu_dtype: Any = None,
+    mu_dtype: DTypeLike | None = None,
 ) -> GradientTransformationExtraArgs:
     """Divides the mean of the gradients by that of the diagonal of the Hessian, within limits.
 
@@ -171,7 +174,7 @@ def sophia(
         mu = optim_tree.update_moment(updates, state.mu, b1)
         mean = optim_tree.bias_correction(mu, b1, count)
 
-        def step(m: Any, h: Any) -> Any:
+        def step(m: Array, h: Array) -> Array:
             quotient = m / tnp.maximum(gamma * h, eps)
             return quotient if clip_threshold is None else tnp.clip(quotient, -clip_threshold, clip_threshold)
 

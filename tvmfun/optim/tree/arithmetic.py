@@ -13,9 +13,11 @@ import numpy as np
 import tvmfun.numpy as tnp
 from tvmfun import dtypes
 from tvmfun import tree as pytree
+from tvmfun.core.array import Array
 from tvmfun.core.leaf import abstract
 from tvmfun.errors import ArgumentError
 from tvmfun.optim.base import Updates, map_updates, refuse_row_sparse
+from tvmfun.typing import PyTree, Scalar
 
 __all__ = [
     "add",
@@ -40,18 +42,18 @@ __all__ = [
 ]
 
 
-def _map(f: Callable, *trees: Any) -> Any:
+def _map(f: Callable, *trees: PyTree) -> PyTree:
     """``tree.map`` for numbers to compute with."""
     refuse_row_sparse("optim.tree", *trees)
     return pytree.map(f, *trees)
 
 
-def _leaves(tree: Any) -> list:
+def _leaves(tree: PyTree) -> list:
     refuse_row_sparse("optim.tree", tree)
     return pytree.leaves(tree)
 
 
-def add(tree_x: Any, tree_y: Any, *other_trees: Any) -> Any:
+def add(tree_x: PyTree, tree_y: PyTree, *other_trees: PyTree) -> PyTree:
     """Adds trees leaf by leaf: ``x + y + ...``.
 
     Args:
@@ -68,7 +70,7 @@ def add(tree_x: Any, tree_y: Any, *other_trees: Any) -> Any:
     return _map(lambda *leaves: functools.reduce(operator.add, leaves), tree_x, tree_y, *other_trees)
 
 
-def sub(tree_x: Any, tree_y: Any) -> Any:
+def sub(tree_x: PyTree, tree_y: PyTree) -> PyTree:
     """Subtracts trees leaf by leaf: ``x - y``.
 
     Args:
@@ -84,7 +86,7 @@ def sub(tree_x: Any, tree_y: Any) -> Any:
     return _map(operator.sub, tree_x, tree_y)
 
 
-def mul(tree_x: Any, tree_y: Any) -> Any:
+def mul(tree_x: PyTree, tree_y: PyTree) -> PyTree:
     """Multiplies trees leaf by leaf: ``x * y``.
 
     Args:
@@ -100,7 +102,7 @@ def mul(tree_x: Any, tree_y: Any) -> Any:
     return _map(operator.mul, tree_x, tree_y)
 
 
-def div(tree_x: Any, tree_y: Any) -> Any:
+def div(tree_x: PyTree, tree_y: PyTree) -> PyTree:
     """Divides trees leaf by leaf: ``x / y``.
 
     Args:
@@ -116,7 +118,7 @@ def div(tree_x: Any, tree_y: Any) -> Any:
     return _map(operator.truediv, tree_x, tree_y)
 
 
-def scale(scalar: Any, tree: Any) -> Any:
+def scale(scalar: Scalar, tree: PyTree) -> PyTree:
     """Multiplies all leaves by a number: ``scalar * x``.
 
     Args:
@@ -132,7 +134,7 @@ def scale(scalar: Any, tree: Any) -> Any:
     return _map(lambda x: scalar * x, tree)
 
 
-def add_scale(tree_x: Any, scalar: Any, tree_y: Any) -> Any:
+def add_scale(tree_x: PyTree, scalar: Scalar, tree_y: PyTree) -> PyTree:
     """Adds a multiple of a tree: ``x + scalar * y``.
 
     Args:
@@ -149,7 +151,7 @@ def add_scale(tree_x: Any, scalar: Any, tree_y: Any) -> Any:
     return map_updates(lambda x, y: x + scalar * y, tree_x, tree_y)
 
 
-def vdot(tree_x: Any, tree_y: Any) -> Any:
+def vdot(tree_x: PyTree, tree_y: PyTree) -> Array:
     """The inner product of two trees: the sum of ``x * y`` over all elements.
 
     Args:
@@ -165,7 +167,7 @@ def vdot(tree_x: Any, tree_y: Any) -> Any:
     return _total(_leaves(_map(lambda x, y: tnp.vdot(tnp.asarray(x), tnp.asarray(y)), tree_x, tree_y)))
 
 
-def sum(tree: Any) -> Any:
+def sum(tree: PyTree) -> Array:
     """The sum of all elements of all leaves.
 
     Args:
@@ -180,7 +182,7 @@ def sum(tree: Any) -> Any:
     return _total([tnp.sum(tnp.asarray(leaf)) for leaf in _leaves(tree)])
 
 
-def max(tree: Any) -> Any:
+def max(tree: PyTree) -> Scalar:
     """The largest element of all leaves.
 
     Args:
@@ -196,7 +198,7 @@ def max(tree: Any) -> Any:
     return functools.reduce(tnp.maximum, maxima) if maxima else -float("inf")
 
 
-def min(tree: Any) -> Any:
+def min(tree: PyTree) -> Scalar:
     """The least element of all leaves.
 
     Args:
@@ -212,7 +214,7 @@ def min(tree: Any) -> Any:
     return functools.reduce(tnp.minimum, minima) if minima else float("inf")
 
 
-def size(tree: Any) -> int:
+def size(tree: PyTree) -> int:
     """The number of elements of all leaves.
 
     Args:
@@ -227,7 +229,7 @@ def size(tree: Any) -> int:
     return builtins.sum(tnp.size(leaf) for leaf in _leaves(tree))
 
 
-def norm(tree: Any, ord: int | float | str | None = None, squared: bool = False) -> Any:
+def norm(tree: PyTree, ord: int | float | str | None = None, squared: bool = False) -> Array:
     """The norm of all leaves together, as one vector.
 
     Args:
@@ -257,7 +259,7 @@ def norm(tree: Any, ord: int | float | str | None = None, squared: bool = False)
     return tnp.square(result) if squared else tnp.asarray(result)
 
 
-def clip(tree: Any, min_value: Any = None, max_value: Any = None) -> Any:
+def clip(tree: PyTree, min_value: Scalar | None = None, max_value: Scalar | None = None) -> PyTree:
     """Limits all elements: ``min(max(x, min_value), max_value)``.
 
     Args:
@@ -274,7 +276,7 @@ def clip(tree: Any, min_value: Any = None, max_value: Any = None) -> Any:
     return _map(lambda x: tnp.clip(x, min_value, max_value), tree)
 
 
-def where(condition: Any, tree_x: Any, tree_y: Any) -> Any:
+def where(condition: PyTree, tree_x: PyTree, tree_y: PyTree) -> PyTree:
     """Chooses between two trees: ``x`` where the condition is true, else ``y``.
 
     Args:
@@ -291,7 +293,7 @@ def where(condition: Any, tree_x: Any, tree_y: Any) -> Any:
     return _map(lambda x, y: tnp.where(condition, x, y), tree_x, tree_y)
 
 
-def allclose(a: Any, b: Any, rtol: Any = 1e-05, atol: Any = 1e-08, equal_nan: bool = False) -> Any:
+def allclose(a: PyTree, b: PyTree, rtol: Scalar = 1e-05, atol: Scalar = 1e-08, equal_nan: bool = False) -> Array | bool:
     """Whether all elements are about equal: ``|a - b| <= atol + rtol * |b|``.
 
     Args:
@@ -311,11 +313,11 @@ def allclose(a: Any, b: Any, rtol: Any = 1e-05, atol: Any = 1e-08, equal_nan: bo
     return functools.reduce(operator.and_, close) if close else True
 
 
-def _total(values: list) -> Any:
+def _total(values: list[Array]) -> Any:
     return functools.reduce(operator.add, values) if values else 0
 
 
-def update_moment(updates: Updates, moments: Updates, decay: Any, order: int = 1) -> Updates:
+def update_moment(updates: Updates, moments: Updates, decay: Scalar, order: int = 1) -> Updates:
     """One step of a running mean of powers: ``m' = (1 - decay) * u**order + decay * m``.
 
     Args:
@@ -333,7 +335,7 @@ def update_moment(updates: Updates, moments: Updates, decay: Any, order: int = 1
     return map_updates(lambda u, m: (1 - decay) * u**order + decay * m, updates, moments)
 
 
-def update_moment_per_elem_norm(updates: Updates, moments: Updates, decay: Any, order: int = 1) -> Updates:
+def update_moment_per_elem_norm(updates: Updates, moments: Updates, decay: Scalar, order: int = 1) -> Updates:
     """One step of a running mean of powers, as :func:`update_moment`: they differ for complex numbers only.
 
     Args:
@@ -351,7 +353,7 @@ def update_moment_per_elem_norm(updates: Updates, moments: Updates, decay: Any, 
     return update_moment(updates, moments, decay, order)
 
 
-def update_infinity_moment(updates: Updates, moments: Updates, decay: Any, eps: Any) -> Updates:
+def update_infinity_moment(updates: Updates, moments: Updates, decay: Scalar, eps: Scalar) -> Updates:
     """One step of a decaying maximum: ``m' = max(|u| + eps, decay * m)``.
 
     Args:
@@ -369,7 +371,7 @@ def update_infinity_moment(updates: Updates, moments: Updates, decay: Any, eps: 
     return map_updates(lambda u, m: tnp.maximum(tnp.abs(u) + eps, decay * m), updates, moments)
 
 
-def bias_correction(moment: Updates, decay: Any, count: Any) -> Updates:
+def bias_correction(moment: Updates, decay: Scalar, count: Array) -> Updates:
     """Removes the bias of a running mean that started from zero: ``m / (1 - decay**count)``.
 
     Args:

@@ -14,6 +14,7 @@ from tvmfun import tree as pytree
 from tvmfun.core.leaf import abstract
 from tvmfun.errors import ArgumentError, DtypeError
 from tvmfun.optim.base import map_updates
+from tvmfun.typing import ArrayLike, DTypeLike, Key, PyTree
 
 __all__ = [
     "batch_shape",
@@ -28,7 +29,7 @@ __all__ = [
 ]
 
 
-def zeros_like(tree: Any, dtype: Any = None) -> Any:
+def zeros_like(tree: PyTree, dtype: DTypeLike | None = None) -> PyTree:
     """Zeros with the structure and shapes of a tree.
 
     Args:
@@ -44,7 +45,7 @@ def zeros_like(tree: Any, dtype: Any = None) -> Any:
     return pytree.map(lambda x: tnp.zeros_like(x, dtype=dtype), tree)
 
 
-def ones_like(tree: Any, dtype: Any = None) -> Any:
+def ones_like(tree: PyTree, dtype: DTypeLike | None = None) -> PyTree:
     """Ones with the structure and shapes of a tree.
 
     Args:
@@ -60,7 +61,7 @@ def ones_like(tree: Any, dtype: Any = None) -> Any:
     return pytree.map(lambda x: tnp.ones_like(x, dtype=dtype), tree)
 
 
-def full_like(tree: Any, fill_value: Any, dtype: Any = None) -> Any:
+def full_like(tree: PyTree, fill_value: ArrayLike, dtype: DTypeLike | None = None) -> PyTree:
     """One value everywhere, with the structure and shapes of a tree.
 
     Args:
@@ -77,7 +78,7 @@ def full_like(tree: Any, fill_value: Any, dtype: Any = None) -> Any:
     return pytree.map(lambda x: tnp.full_like(x, fill_value, dtype=dtype), tree)
 
 
-def batch_shape(tree: Any, shape: tuple[int, ...] = ()) -> Any:
+def batch_shape(tree: PyTree, shape: tuple[int, ...] = ()) -> PyTree:
     """Repeats each leaf along new leading axes.
 
     Args:
@@ -93,7 +94,7 @@ def batch_shape(tree: Any, shape: tuple[int, ...] = ()) -> Any:
     return pytree.map(lambda x: tnp.broadcast_to(x, (*shape, *tnp.shape(x))), tree)
 
 
-def cast(tree: Any, dtype: Any) -> Any:
+def cast(tree: PyTree, dtype: DTypeLike | None) -> PyTree:
     """Converts all leaves to a dtype.
 
     Args:
@@ -112,7 +113,7 @@ def cast(tree: Any, dtype: Any) -> Any:
     return tree if dtype is None else map_updates(lambda x: tnp.asarray(x).astype(dtype), tree)
 
 
-def cast_like(tree: Any, other_tree: Any) -> Any:
+def cast_like(tree: PyTree, other_tree: PyTree) -> PyTree:
     """Converts each leaf to the dtype of a leaf of another tree.
 
     Args:
@@ -128,7 +129,7 @@ def cast_like(tree: Any, other_tree: Any) -> Any:
     return pytree.map(lambda x, other: tnp.asarray(x).astype(abstract(other).dtype), tree, other_tree)
 
 
-def dtype(tree: Any, mixed_dtype_handler: str | None = None) -> np.dtype:
+def dtype(tree: PyTree, mixed_dtype_handler: str | None = None) -> np.dtype:
     """The dtype of the leaves.
 
     Args:
@@ -169,7 +170,7 @@ def dtype(tree: Any, mixed_dtype_handler: str | None = None) -> np.dtype:
     return chosen
 
 
-def split_key_like(rng_key: Any, target_tree: Any) -> Any:
+def split_key_like(rng_key: Key, target_tree: PyTree) -> PyTree:
     """Splits a key into one for each leaf.
 
     Args:
@@ -188,8 +189,11 @@ def split_key_like(rng_key: Any, target_tree: Any) -> Any:
 
 
 def random_like(
-    rng_key: Any, target_tree: Any, sampler: Callable[[Any, Any, Any], Any] = random.normal, dtype: Any = None
-) -> Any:
+    rng_key: Key,
+    target_tree: PyTree,
+    sampler: Callable[[Any, Any, Any], Any] = random.normal,
+    dtype: DTypeLike | None = None,
+) -> PyTree:
     """Random numbers with the structure and shapes of a tree.
 
     Args:

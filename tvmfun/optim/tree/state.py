@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 from tvmfun import tree as pytree
 from tvmfun.errors import ArgumentError
 from tvmfun.optim.base import GradientTransformation, OptState, Params, ParamsPlaceholder
+from tvmfun.typing import PyTree
 
 __all__ = [
     "NamedTupleKey",
@@ -31,7 +32,7 @@ class NamedTupleKey(NamedTuple):
 
 
 def get_all_with_path(
-    tree: Any, key: Any, filtering: Callable[[tuple, Any], bool] | None = None
+    tree: PyTree, key: str, filtering: Callable[[tuple, Any], bool] | None = None
 ) -> list[tuple[tuple, Any]]:
     """All values of a name in a tree: fields of named tuples and dataclasses, items of dicts, and named tuples.
 
@@ -54,7 +55,7 @@ def get_all_with_path(
     return [(path, value) for path, value in _named((), tree, key) if filtering is None or filtering(path, value)]
 
 
-def get(tree: Any, key: Any, default: Any = None, filtering: Callable[[tuple, Any], bool] | None = None) -> Any:
+def get(tree: PyTree, key: str, default: Any = None, filtering: Callable[[tuple, Any], bool] | None = None) -> Any:
     """The value of a name in a tree, such as ``"learning_rate"`` in the state of an optimizer.
 
     Args:
@@ -80,7 +81,7 @@ def get(tree: Any, key: Any, default: Any = None, filtering: Callable[[tuple, An
     return found[0][1] if found else default
 
 
-def set(tree: Any, filtering: Callable[[tuple, Any], bool] | None = None, /, **kwargs: Any) -> Any:
+def set(tree: PyTree, filtering: Callable[[tuple, Any], bool] | None = None, /, **kwargs: Any) -> PyTree:
     """Replaces the values of some names in a tree.
 
     Args:
@@ -104,10 +105,10 @@ def set(tree: Any, filtering: Callable[[tuple, Any], bool] | None = None, /, **k
         if not get_all_with_path(tree, key, filtering):
             raise ArgumentError("set", "the names must be those of values", got=repr(key))
 
-    def chosen(name: Any, path: tuple, value: Any) -> bool:
+    def chosen(name: str, path: tuple, value: Any) -> bool:
         return isinstance(name, str) and name in kwargs and (filtering is None or filtering(path, value))
 
-    def replace(path: tuple, node: Any) -> Any:
+    def replace(path: tuple, node: Any) -> PyTree:
         if _is_named_tuple(node) and chosen(type(node).__name__, path, node):
             return kwargs[type(node).__name__]
         children = _children(path, node)
@@ -154,7 +155,7 @@ def map_params(
     def is_place(node: Any) -> bool:
         return isinstance(node, ParamsPlaceholder)
 
-    def apply(place: Any, value: Any) -> Any:
+    def apply(place: Any, value: Any) -> PyTree:
         if is_place(place):
             return pytree.map(f, value, *rest, is_leaf=is_leaf)
         return value if transform_non_params is None else transform_non_params(value)
