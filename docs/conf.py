@@ -1,4 +1,8 @@
+import sys
 from importlib.metadata import version as installed_version
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).parent))
 
 project = "tvmfun"
 author = "The tvmfun authors"
@@ -7,6 +11,7 @@ release = installed_version("tvmfun")
 version = release
 
 extensions = [
+    "members",
     "myst_parser",
     "sphinx.ext.autodoc",
     "sphinx.ext.mathjax",
@@ -23,6 +28,10 @@ autodoc_typehints = "description"
 autodoc_typehints_description_target = "documented"
 napoleon_numpy_docstring = False
 napoleon_use_ivar = True
+python_maximum_signature_line_length = 88
+toc_object_entries_show_parents = "hide"
 
 html_theme = "furo"
 html_title = f"tvmfun {release}"
+html_static_path = ["_static"]
+html_css_files = ["site.css"]
