@@ -29,7 +29,7 @@ def section(module, text):
     blocks = []
     if len(names) > FEW:
         links = " ".join(f":py:obj:`~{module}.{name}`" for name in names)
-        blocks.append(f".. rst-class:: names\n\n{links}")
+        blocks.append(f".. container:: names\n\n   {links}")
     first = {}
     for name in names:
         value = getattr(import_module(module), name)
