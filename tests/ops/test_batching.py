@@ -14,7 +14,8 @@ from op_cases.basic import conv_reference, dot_reference, kernel_gradient_refere
 import tvmfun
 import tvmfun.numpy as tnp
 from tvmfun.core.op import REGISTRY, Op
-from tvmfun.ops import conv, linalg
+from tvmfun.ops import conv
+from tvmfun.ops.dot import dot_general
 
 SIZES = (3, 1, 0)
 
@@ -97,7 +98,7 @@ def test_every_op_with_arguments_has_a_rule():
 
 def test_a_matrix_times_each_vector_is_one_product():
     program = tvmfun.trace(
-        lambda w, x: linalg.dot_general.batch((False, True), w, x, contract=((1,), (0,)), batch=((), ()))  # type: ignore[reportOptionalCall]
+        lambda w, x: dot_general.batch((False, True), w, x, contract=((1,), (0,)), batch=((), ()))  # type: ignore[reportOptionalCall]
     )(np.ones((3, 4)), np.ones((5, 4)))
     assert [str(equation.op) for equation in program.equations] == ["dot_general"]
     assert program.out_avals[0].shape == (5, 3)
@@ -132,7 +133,7 @@ def test_products_of_any_axes(flags, size: int, data):
         places.append([order.index(i) for i in range(len(full))])
     batch = tuple(tuple(p[: len(shared)]) for p in places)
     contract = tuple(tuple(p[len(shared) : len(shared) + len(summed)]) for p in places)
-    against(dot_reference, linalg.dot_general, flags, size, arguments, {"contract": contract, "batch": batch})
+    against(dot_reference, dot_general, flags, size, arguments, {"contract": contract, "batch": batch})
 
 
 @settings(max_examples=15)

@@ -17,8 +17,9 @@ from tvmfun.core.op import Op
 from tvmfun.core.program import Literal, Program
 from tvmfun.core.trace import unsimplified
 from tvmfun.errors import DtypeError
-from tvmfun.ops import linalg, reduce, shape
 from tvmfun.ops import pointwise as pw
+from tvmfun.ops import reduce, shape
+from tvmfun.ops.dot import dot_general
 
 SPECIAL = np.asarray([np.nan, np.inf, -np.inf, 0.0, -0.0, 1.0, -3.0, 0.5], np.float32)
 WHOLE = np.asarray([0, 1, -1, 7, -8, 2**31 - 1, -(2**31), 5], np.int32)
@@ -140,16 +141,14 @@ RULES = {
         "b = reshape(a, shape=(1, 2, 3)); return b",
     ),
     "dot_general of permuted arrays": (
-        lambda x, n: linalg.dot_general(turned(1, 0)(x), turned(1, 0)(n), contract=((0,), (1,)), batch=((), ())),
+        lambda x, n: dot_general(turned(1, 0)(x), turned(1, 0)(n), contract=((0,), (1,)), batch=((), ())),
         (N[:, :2], N[:, 1:]),
         "c = permute_dims(a, axes=(1, 0)); d = permute_dims(b, axes=(1, 0)); "
         "e = dot_general(c, d, contract=((0,), (1,)), batch=((), ())); return e",
         "c = dot_general(a, b, contract=((1,), (0,)), batch=((), ())); return c",
     ),
     "dot_general of an array with two free axes permuted": (
-        lambda n: linalg.dot_general(
-            turned(1, 0, 2)(like(2, 3, 1)(n)), to(1)(UNIT), contract=((2,), (0,)), batch=((), ())
-        ),
+        lambda n: dot_general(turned(1, 0, 2)(like(2, 3, 1)(n)), to(1)(UNIT), contract=((2,), (0,)), batch=((), ())),
         (N,),
         "b = reshape(a, shape=(2, 3, 1)); c = permute_dims(b, axes=(1, 0, 2)); d = broadcast_to(1:int32, shape=(1,)); "
         "e = dot_general(c, d, contract=((2,), (0,)), batch=((), ())); return e",

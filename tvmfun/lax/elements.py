@@ -18,7 +18,7 @@ from tvmfun.core.leaf import abstract
 from tvmfun.core.op import Op
 from tvmfun.errors import ArgumentError, DtypeError
 from tvmfun.numpy.promotion import operands
-from tvmfun.ops import elementary, pointwise
+from tvmfun.ops import pointwise
 
 
 def stop_gradient(x: Any) -> Any:
@@ -57,28 +57,28 @@ def _binary(name: str, op: Op, formula: str, *, floating: bool = False) -> Calla
 
 
 abs = _unary("abs", pointwise.abs, ":math:`|x|`", floating=False)
-acos = _unary("acos", elementary.acos, r":math:`\arccos x`")
-acosh = _unary("acosh", elementary.acosh, r":math:`\operatorname{arcosh} x`")
-asin = _unary("asin", elementary.asin, r":math:`\arcsin x`")
-asinh = _unary("asinh", elementary.asinh, r":math:`\operatorname{arsinh} x`")
-atan = _unary("atan", elementary.atan, r":math:`\arctan x`")
-atanh = _unary("atanh", elementary.atanh, r":math:`\operatorname{artanh} x`")
+acos = _unary("acos", pointwise.acos, r":math:`\arccos x`")
+acosh = _unary("acosh", pointwise.acosh, r":math:`\operatorname{arcosh} x`")
+asin = _unary("asin", pointwise.asin, r":math:`\arcsin x`")
+asinh = _unary("asinh", pointwise.asinh, r":math:`\operatorname{arsinh} x`")
+atan = _unary("atan", pointwise.atan, r":math:`\arctan x`")
+atanh = _unary("atanh", pointwise.atanh, r":math:`\operatorname{artanh} x`")
 bitwise_not = _unary(
     "bitwise_not", pointwise.bitwise_not, "the opposite of every bit of an integer or bool", floating=False
 )
-cbrt = _unary("cbrt", elementary.cbrt, r":math:`\sqrt[3] x`")
+cbrt = _unary("cbrt", pointwise.cbrt, r":math:`\sqrt[3] x`")
 ceil = _unary("ceil", pointwise.ceil, r":math:`\lceil x \rceil`")
 cos = _unary("cos", pointwise.cos, r":math:`\cos x`")
-cosh = _unary("cosh", elementary.cosh, r":math:`\cosh x`")
+cosh = _unary("cosh", pointwise.cosh, r":math:`\cosh x`")
 erf = _unary("erf", pointwise.erf, r":math:`\frac{2}{\sqrt\pi} \int_0^x e^{-t^2} dt`")
 erf_inv = _unary("erf_inv", pointwise.erf_inv, "the inverse of :func:`erf`")
-erfc = _unary("erfc", elementary.erfc, "``1 - erf(x)``, accurate where that is small")
+erfc = _unary("erfc", pointwise.erfc, "``1 - erf(x)``, accurate where that is small")
 exp = _unary("exp", pointwise.exp, ":math:`e^x`")
-exp2 = _unary("exp2", elementary.exp2, ":math:`2^x`")
+exp2 = _unary("exp2", pointwise.exp2, ":math:`2^x`")
 expm1 = _unary("expm1", pointwise.expm1, ":math:`e^x - 1`, accurate near 0")
 floor = _unary("floor", pointwise.floor, r":math:`\lfloor x \rfloor`")
 is_finite = _unary("is_finite", pointwise.isfinite, "whether an element is neither infinite nor NaN")
-lgamma = _unary("lgamma", elementary.lgamma, r":math:`\ln |\Gamma(x)|`")
+lgamma = _unary("lgamma", pointwise.lgamma, r":math:`\ln |\Gamma(x)|`")
 log = _unary("log", pointwise.log, r":math:`\ln x`")
 log1p = _unary("log1p", pointwise.log1p, r":math:`\ln(1 + x)`, accurate near 0")
 logistic = _unary("logistic", pointwise.sigmoid, r":math:`1 / (1 + e^{-x})`")
@@ -86,13 +86,13 @@ neg = _unary("neg", pointwise.negative, ":math:`-x`", floating=False)
 rsqrt = _unary("rsqrt", pointwise.rsqrt, r":math:`1 / \sqrt x`")
 sign = _unary("sign", pointwise.sign, "-1, 0 or 1 with the sign of :math:`x`", floating=False)
 sin = _unary("sin", pointwise.sin, r":math:`\sin x`")
-sinh = _unary("sinh", elementary.sinh, r":math:`\sinh x`")
+sinh = _unary("sinh", pointwise.sinh, r":math:`\sinh x`")
 sqrt = _unary("sqrt", pointwise.sqrt, r":math:`\sqrt x`")
-tan = _unary("tan", elementary.tan, r":math:`\tan x`")
+tan = _unary("tan", pointwise.tan, r":math:`\tan x`")
 tanh = _unary("tanh", pointwise.tanh, r":math:`\tanh x`")
 
 add = _binary("add", pointwise.add, ":math:`x + y`")
-atan2 = _binary("atan2", elementary.atan2, "the angle of the point :math:`(y, x)`", floating=True)
+atan2 = _binary("atan2", pointwise.atan2, "the angle of the point :math:`(y, x)`", floating=True)
 bitwise_and = _binary("bitwise_and", pointwise.bitwise_and, "the bits that are set in both integers or bools")
 bitwise_or = _binary("bitwise_or", pointwise.bitwise_or, "the bits that are set in either integer or bool")
 bitwise_xor = _binary("bitwise_xor", pointwise.bitwise_xor, "the bits that are set in one of two integers or bools")
@@ -163,7 +163,7 @@ def rem(x: Any, y: Any) -> Array:
     x, y = operands("rem", x, y)
     zero = x.dtype.type(0)
     if dtypes.is_float(x.dtype):
-        return elementary.fmod(x, y)
+        return pointwise.fmod(x, y)
     floored = pointwise.remainder(x, y)
     if x.dtype in dtypes.SIGNED:
         inexact = pointwise.not_equal(floored, zero)
@@ -190,7 +190,7 @@ def integer_pow(x: Any, y: int) -> Array:
 
 def digamma(x: Any) -> Array:
     r"""Returns :math:`\frac{d}{dx} \ln \Gamma(x)`, elementwise."""
-    return elementary.polygamma(*operands("digamma", x, floating=True), order=0)
+    return pointwise.polygamma(*operands("digamma", x, floating=True), order=0)
 
 
 class RoundingMethod(enum.IntEnum):

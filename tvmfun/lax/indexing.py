@@ -20,6 +20,7 @@ from tvmfun.errors import ArgumentError, DtypeError, ShapeError
 from tvmfun.lax import arrays
 from tvmfun.numpy.promotion import convert, require_integer
 from tvmfun.numpy.shapes import normalize_axis
+from tvmfun.ops import dynamic_slice as slices
 from tvmfun.ops import index as ops
 from tvmfun.ops import pointwise as pw
 from tvmfun.ops import shape as shapes
@@ -86,7 +87,7 @@ def dynamic_slice(
         if fits:  # known places: a slice that can be simplified
             begin = [min(int(s), n - size) for s, n, size in zip(starts, operand.shape, sizes, strict=True)]
             return arrays.slice(operand, begin, [b + size for b, size in zip(begin, sizes, strict=True)])
-    return ops.dynamic_slice(operand, *starts, sizes=sizes)
+    return slices.dynamic_slice(operand, *starts, sizes=sizes)
 
 
 def dynamic_update_slice(
@@ -109,7 +110,7 @@ def dynamic_update_slice(
     update = tnp.asarray(convert("dynamic_update_slice", update, operand.dtype))
     if update.ndim != operand.ndim:
         raise ShapeError("dynamic_update_slice", "both must have the same axes", got=f"{operand.aval}, {update.aval}")
-    return ops.dynamic_update_slice(
+    return slices.dynamic_update_slice(
         operand, update, *_starts("dynamic_update_slice", operand, start_indices, allow_negative_indices)
     )
 

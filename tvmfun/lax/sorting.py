@@ -10,22 +10,22 @@ from tvmfun import numpy as tnp
 from tvmfun.core.array import Array
 from tvmfun.errors import ArgumentError, ShapeError
 from tvmfun.numpy.shapes import normalize_axis
-from tvmfun.ops import index as ops
 from tvmfun.ops import pointwise as pw
-from tvmfun.ops import reduce
+from tvmfun.ops import reduce, sorting
 from tvmfun.ops import shape as shapes
+from tvmfun.ops.index import gather
 
 
 def _taken(x: Array, order: Array) -> Array:
     """``x`` at places along the last axis."""
-    return ops.gather(x, tnp.expand_dims(order, -1), mode="in_bounds", batch=x.ndim - 1)
+    return gather(x, tnp.expand_dims(order, -1), mode="in_bounds", batch=x.ndim - 1)
 
 
 def _order(keys: Sequence[Array]) -> Array:
     """The stable order along the last axis by the first key, then the second, and so on."""
-    order = ops.argsort(keys[-1])
+    order = sorting.argsort(keys[-1])
     for key in reversed(keys[:-1]):
-        order = _taken(order, ops.argsort(_taken(key, order)))
+        order = _taken(order, sorting.argsort(_taken(key, order)))
     return order
 
 
@@ -93,7 +93,7 @@ def top_k(operand: Any, k: int, *, axis: int = -1) -> tuple[Array, Array]:
         raise ArgumentError("top_k", f"there are {size} elements along axis {axis}", got=str(k))
     rows = shapes.move_axis(x, axis, last)
     # Backwards twice: the largest come first, and of equal ones the one that was first.
-    order = shapes.flip(ops.argsort(shapes.flip(rows, axes=(last,))), axes=(last,))
+    order = shapes.flip(sorting.argsort(shapes.flip(rows, axes=(last,))), axes=(last,))
     places = pw.subtract(dtypes.int32.type(max(size - 1, 0)), order)[..., :k]
     return tuple(shapes.move_axis(y, last, axis) for y in (_taken(rows, places), places))  # type: ignore[return-value]
 

@@ -19,7 +19,7 @@ from tvmfun.errors import GradientError
 from tvmfun.lax import control_flow, elements
 from tvmfun.lax.staging import whole, with_partials
 from tvmfun.numpy.promotion import operands
-from tvmfun.ops import control, elementary
+from tvmfun.ops import control, pointwise
 from tvmfun.ops.pointwise import broadcast_shapes
 
 
@@ -407,7 +407,7 @@ def polygamma(m: Any, x: Any) -> Array:
     1.644934
     """
     if isinstance(m, int) and not isinstance(m, bool):
-        return elementary.polygamma(*operands("polygamma", x, floating=True), order=m)
+        return pointwise.polygamma(*operands("polygamma", x, floating=True), order=m)
     return in_full_precision("polygamma", _POLYGAMMA, m, x)
 
 

@@ -17,8 +17,8 @@ from tvmfun.core.op import Op
 from tvmfun.core.trace import is_tracing
 from tvmfun.errors import ArgumentError, DtypeError
 from tvmfun.numpy.promotion import array, no_out, operands
-from tvmfun.ops import elementary, shape
 from tvmfun.ops import pointwise as ops
+from tvmfun.ops import shape
 
 __all__ = [
     "abs",
@@ -178,29 +178,29 @@ exp = unary("exp", ops.exp, ":math:`e^x`", floating=True)
 expm1 = unary("expm1", ops.expm1, ":math:`e^x - 1`, accurate near 0", floating=True)
 log = unary("log", ops.log, r":math:`\ln x`", floating=True)
 log1p = unary("log1p", ops.log1p, r":math:`\ln(1 + x)`, accurate near 0", floating=True)
-log2 = unary("log2", elementary.log2, r":math:`\log_2 x`", floating=True)
-log10 = unary("log10", elementary.log10, r":math:`\log_{10} x`", floating=True)
+log2 = unary("log2", ops.log2, r":math:`\log_2 x`", floating=True)
+log10 = unary("log10", ops.log10, r":math:`\log_{10} x`", floating=True)
 sqrt = unary("sqrt", ops.sqrt, r":math:`\sqrt x`", floating=True)
 sin = unary("sin", ops.sin, r":math:`\sin x`", floating=True)
 cos = unary("cos", ops.cos, r":math:`\cos x`", floating=True)
-tan = unary("tan", elementary.tan, r":math:`\tan x`", floating=True)
-asin = unary("asin", elementary.asin, r":math:`\arcsin x`, NaN outside :math:`[-1, 1]`", floating=True)
-acos = unary("acos", elementary.acos, r":math:`\arccos x`, NaN outside :math:`[-1, 1]`", floating=True)
-atan = unary("atan", elementary.atan, r":math:`\arctan x`", floating=True)
+tan = unary("tan", ops.tan, r":math:`\tan x`", floating=True)
+asin = unary("asin", ops.asin, r":math:`\arcsin x`, NaN outside :math:`[-1, 1]`", floating=True)
+acos = unary("acos", ops.acos, r":math:`\arccos x`, NaN outside :math:`[-1, 1]`", floating=True)
+atan = unary("atan", ops.atan, r":math:`\arctan x`", floating=True)
 atan2 = binary(
     "atan2",
-    elementary.atan2,
+    ops.atan2,
     "the angle of the point :math:`(x_2, x_1)`",
     floating=True,
 )
-sinh = unary("sinh", elementary.sinh, r":math:`\sinh x`", floating=True)
-cosh = unary("cosh", elementary.cosh, r":math:`\cosh x`", floating=True)
+sinh = unary("sinh", ops.sinh, r":math:`\sinh x`", floating=True)
+cosh = unary("cosh", ops.cosh, r":math:`\cosh x`", floating=True)
 tanh = unary("tanh", ops.tanh, r":math:`\tanh x`", floating=True)
-asinh = unary("asinh", elementary.asinh, r":math:`\operatorname{arsinh} x`", floating=True)
-acosh = unary("acosh", elementary.acosh, r":math:`\operatorname{arcosh} x`, NaN below 1", floating=True)
-atanh = unary("atanh", elementary.atanh, r":math:`\operatorname{artanh} x`, NaN outside :math:`[-1, 1]`", floating=True)
-logaddexp = binary("logaddexp", elementary.logaddexp, r":math:`\ln(e^{x_1} + e^{x_2})` without overflow", floating=True)
-hypot = binary("hypot", elementary.hypot, r":math:`\sqrt{x_1^2 + x_2^2}` without overflow", floating=True)
+asinh = unary("asinh", ops.asinh, r":math:`\operatorname{arsinh} x`", floating=True)
+acosh = unary("acosh", ops.acosh, r":math:`\operatorname{arcosh} x`, NaN below 1", floating=True)
+atanh = unary("atanh", ops.atanh, r":math:`\operatorname{artanh} x`, NaN outside :math:`[-1, 1]`", floating=True)
+logaddexp = binary("logaddexp", ops.logaddexp, r":math:`\ln(e^{x_1} + e^{x_2})` without overflow", floating=True)
+hypot = binary("hypot", ops.hypot, r":math:`\sqrt{x_1^2 + x_2^2}` without overflow", floating=True)
 equal = binary("equal", ops.equal, "whether :math:`x_1 = x_2`")
 not_equal = binary("not_equal", ops.not_equal, r"whether :math:`x_1 \ne x_2`")
 less = binary("less", ops.less, "whether :math:`x_1 < x_2`")
@@ -300,7 +300,7 @@ def _static_power(name: str, x: Any, exponent: int) -> Array:
     if exponent < 0:
         if not dtypes.is_float(x.dtype):
             raise DtypeError(name, "an integer to a negative power is no integer", got=str(exponent), hint="floats")
-        return reciprocal(x) if exponent == -1 else elementary.integer_power(x, exponent=exponent)
+        return reciprocal(x) if exponent == -1 else ops.integer_power(x, exponent=exponent)
     if exponent == 0:
         return shape.broadcast_to(x.dtype.type(1), shape=x.shape)
     result = None
@@ -388,9 +388,9 @@ def _representable(x: Operand, bound: Operand) -> Operand:
     return bound
 
 
-cbrt = unary("cbrt", elementary.cbrt, r":math:`\sqrt[3]{x}`", floating=True)
+cbrt = unary("cbrt", ops.cbrt, r":math:`\sqrt[3]{x}`", floating=True)
 rint = unary("rint", ops.round, "the nearest integer, the even one of two, as a float", floating=True)
-exp2 = unary("exp2", elementary.exp2, ":math:`2^x`", floating=True)
+exp2 = unary("exp2", ops.exp2, ":math:`2^x`", floating=True)
 
 
 def fabs(x: Any) -> Array:
@@ -402,7 +402,7 @@ def logaddexp2(x1: Any, x2: Any, /) -> Array:
     r"""Returns :math:`\log_2(2^{x_1} + 2^{x_2})` without overflow, elementwise."""
     x1, x2 = operands("logaddexp2", x1, x2, floating=True)
     scale = x1.dtype.type(math.log(2))
-    return ops.divide(elementary.logaddexp(ops.multiply(x1, scale), ops.multiply(x2, scale)), scale)
+    return ops.divide(ops.logaddexp(ops.multiply(x1, scale), ops.multiply(x2, scale)), scale)
 
 
 def deg2rad(x: Any, /) -> Array:
@@ -450,7 +450,7 @@ def fmod(x1: Any, x2: Any, /) -> Array:
     """Returns the remainder of the division rounded towards zero, with the sign of :math:`x_1`, elementwise."""
     x1, x2 = operands("fmod", x1, x2, numeric=True)
     if dtypes.is_float(x1.dtype):
-        return elementary.fmod(x1, x2)
+        return ops.fmod(x1, x2)
     rest = ops.remainder(x1, x2)
     if x1.dtype in dtypes.UNSIGNED:
         return rest

@@ -31,7 +31,6 @@ from tvmfun.numpy.elementwise import (
     where,
 )
 from tvmfun.numpy.promotion import array, convert, no_out, operands, require_integer
-from tvmfun.ops import elementary
 from tvmfun.ops import pointwise as ops
 
 __all__ = [
@@ -141,7 +140,7 @@ def ldexp(x1: Any, x2: Any, /) -> Array:
     part = ops.astype(ops.floor_divide(left, four), dtype=dtypes.NAMES[wide])
     rest = ops.astype(ops.remainder(left, four), dtype=dtypes.NAMES[wide])
     for power in (part, part, part, ops.add(part, rest)):
-        result = ops.multiply(result, elementary.exp2(power))
+        result = ops.multiply(result, ops.exp2(power))
     return ops.astype(result, dtype=dtypes.NAMES[x1.dtype])
 
 

@@ -19,7 +19,8 @@ from tvmfun.numpy.elementwise import multiply, not_equal, subtract
 from tvmfun.numpy.promotion import no_out
 from tvmfun.numpy.reductions import sum
 from tvmfun.numpy.shapes import broadcast_to, expand_dims, moveaxis, normalize_axis, permute_dims, ravel, reshape, stack
-from tvmfun.ops import linalg, pointwise
+from tvmfun.ops import dot as ops
+from tvmfun.ops import pointwise
 
 __all__ = [
     "cross",
@@ -91,8 +92,8 @@ def dot_general(x1: Array, x2: Array, *, contract: Any, batch: Any) -> Array:
     """The product summed over pairs of axes; of bools, whether any product is true."""
     if x1.dtype == x2.dtype == dtypes.bool_:
         x1, x2 = (astype(x, dtypes.DEFAULT_INT) for x in (x1, x2))
-        return not_equal(linalg.dot_general(x1, x2, contract=contract, batch=batch), 0)
-    return linalg.dot_general(x1, x2, contract=contract, batch=batch)
+        return not_equal(ops.dot_general(x1, x2, contract=contract, batch=batch), 0)
+    return ops.dot_general(x1, x2, contract=contract, batch=batch)
 
 
 def _require_match(name: str, x1: Array, axis1: int, x2: Array, axis2: int) -> None:

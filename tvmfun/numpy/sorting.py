@@ -23,9 +23,9 @@ from tvmfun.numpy.promotion import no_out
 from tvmfun.numpy.ranges import arange
 from tvmfun.numpy.reductions import all, keep, numbers, sum
 from tvmfun.numpy.shapes import Axes, flip, normalize_axes, normalize_axis, permute_dims, ravel, reshape, stack
-from tvmfun.ops import index, pointwise, reduce
+from tvmfun.ops import pointwise, reduce, sorting
 from tvmfun.ops import shape as shapes
-from tvmfun.ops.search import searchsorted as search
+from tvmfun.ops.sorting import searchsorted as search
 
 __all__ = [
     "argmax",
@@ -82,7 +82,7 @@ def argsort(
     rows = permute_dims(a, order)
     if a.dtype == dtypes.bool_:
         rows = astype(rows, dtypes.uint8)
-    places = descending_argsort(rows) if descending else index.argsort(rows)
+    places = descending_argsort(rows) if descending else sorting.argsort(rows)
     return permute_dims(places, tuple(map(int, np.argsort(order))))
 
 
@@ -95,7 +95,7 @@ def descending_argsort(rows: Array) -> Array:
     """The stable order along the last axis from the largest to the smallest element."""
     # Backwards twice: of equal ones, the one that was first comes first.
     last = rows.ndim - 1
-    backwards = shapes.flip(index.argsort(shapes.flip(rows, axes=(last,))), axes=(last,))
+    backwards = shapes.flip(sorting.argsort(shapes.flip(rows, axes=(last,))), axes=(last,))
     return pointwise.subtract(shapes.dim_size(size=rows.shape[-1] - 1, dtype="int32"), backwards)
 
 

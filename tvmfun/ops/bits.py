@@ -9,8 +9,8 @@ from tvmfun import dtypes
 from tvmfun.core.array import Array, ShapeDtype
 from tvmfun.core.op import Op, register
 from tvmfun.errors import DtypeError, ShapeError
-from tvmfun.ops.loops import block, loops
 from tvmfun.ops.shape import ravel_index, repeat_unbatched
+from tvmfun.ops.tir import block, prim_func
 
 _ROTATIONS = ((13, 15, 26, 6), (17, 29, 16, 24))
 _PARITY = 0x1BD11BDA
@@ -60,7 +60,7 @@ def _threefry(key: ShapeDtype, base: ShapeDtype, *, shape: tuple[int, ...], word
     def write(sources, result):
         block("threefry", sources, result, output.shape, lambda indices: rounds(*sources, result, indices))
 
-    return loops([key, base], output, write)
+    return prim_func([key, base], output, write)
 
 
 def _threefry_batch(batched: tuple[bool, ...], *args: Array, shape: tuple[int, ...], word: str) -> Array:

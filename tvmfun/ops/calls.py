@@ -337,6 +337,6 @@ barrier = register(
 )
 
 #: ``name(x, name=)``: ``x``, which checkpointing policies know by the name.
-name = pw.register_pointwise(
-    Op("name", "pointwise", lambda x, *, name: x, lambda x, *, name: x, (lambda g, o, x, *, name: g,), flops=nothing)
+name = pw.pointwise(
+    "name", lambda x, *, name: x, (lambda g, o, x, *, name: g,), shape=lambda x, *, name: x, flops=nothing
 )

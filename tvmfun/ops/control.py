@@ -35,7 +35,7 @@ from tvmfun.errors import GradientError
 from tvmfun.ops import pointwise as pw
 from tvmfun.ops import reduce as reductions
 from tvmfun.ops import shape as shapes
-from tvmfun.ops.linalg import dot_general
+from tvmfun.ops.dot import dot_general
 
 _INT = ShapeDtype((), dtypes.int32)
 

@@ -18,6 +18,7 @@ from tvmfun.core.array import Array, ShapeDtype
 from tvmfun.core.expressions import dtype_name, plain
 from tvmfun.core.op import Kind, Op, register
 from tvmfun.errors import DtypeError, ShapeError
+from tvmfun.ops import formula
 from tvmfun.ops import pointwise as pw
 from tvmfun.ops import shape as shapes
 
@@ -387,8 +388,8 @@ def _window_argmax(x: te.Tensor, out: te.Tensor, *, window: Ints, stride: Ints, 
             )
             value = tirx.if_then_else(inside, x(*places), out(*at)) if _has_margins(padding) else x(*places)
             here = tirx.EQ(value, out(*at))
-            if pw.is_float(value):
-                here = tirx.Or(here, pw.isnan_formula(value))
+            if formula.is_float(value):
+                here = tirx.Or(here, formula.is_nan(value))
             result = tirx.Select(tirx.And(inside, here), tirx.const(flat, "int32"), result)
         return result
 

@@ -15,13 +15,14 @@ from tvm.script.ir_builder import tirx as T
 
 from tvmfun import dtypes
 from tvmfun.core.array import Array, ShapeDtype
+from tvmfun.core.derivative import zeros
 from tvmfun.core.expressions import dtype_name
 from tvmfun.core.op import Op, register
 from tvmfun.errors import DtypeError, ShapeError
-from tvmfun.ops import index, reduce
+from tvmfun.ops import formula, index, reduce
 from tvmfun.ops import pointwise as pw
 from tvmfun.ops import shape as shapes
-from tvmfun.ops.loops import block, loops
+from tvmfun.ops.tir import block, prim_func
 
 # Neighbouring columns that are handled together.
 _WIDTH = 32
@@ -53,7 +54,7 @@ def _walk(inputs: tuple[ShapeDtype, ...], output: ShapeDtype, axis: int, reverse
                 body = lambda point, first=first, width=width: strip(point, first, width)
                 block("walk", sources, result, (*shape[:axis], *rest[:-1], count), body)
 
-    return loops(inputs, output, write)
+    return prim_func(inputs, output, write)
 
 
 def _kept(width: int, dtype: str, value: Any) -> tirx.Buffer:
@@ -189,7 +190,7 @@ def _cumprod_vjp(g: Array, out: Array, x: Array, *, axis: int, reverse: bool) ->
 def _add_logs(x: Any, y: Any) -> Any:
     dtype = dtype_name(x)
     largest = pw.maximum.compute(x, y)
-    apart = tirx.Select(x > y, y + pw.opaque(-1.0, dtype) * x, x + pw.opaque(-1.0, dtype) * y)
+    apart = tirx.Select(x > y, y + formula.opaque(-1.0, dtype) * x, x + formula.opaque(-1.0, dtype) * y)
     # The difference of infinities is NaN.
     infinite = tirx.abs(largest) >= tirx.infinity(dtype)
     return tirx.Select(infinite, largest, largest + tirx.log1p(tirx.exp(apart)))
@@ -237,9 +238,9 @@ def _place(x: ShapeDtype, *, axis: int, reverse: bool, largest: bool) -> tirx.Pr
         def step(k: Any, is_first: Any, values: list) -> Any:
             T.buffer_store(value, values[0].astype(wide), [k])
             better = value[k] > best[k] if largest else value[k] < best[k]
-            if pw.is_float(value[k]):  # the first NaN stays
-                better = tirx.Or(better, pw.isnan_formula(value[k]))
-                better = tirx.And(better, tirx.Not(pw.isnan_formula(best[k])))
+            if formula.is_float(value[k]):  # the first NaN stays
+                better = tirx.Or(better, formula.is_nan(value[k]))
+                better = tirx.And(better, tirx.Not(formula.is_nan(best[k])))
             better = tirx.Or(is_first, better)
             here = n - 1 - count[k] if reverse else count[k]
             T.buffer_store(place, tirx.Select(better, here, place[k]), [k])
@@ -267,7 +268,7 @@ def _extremum_vjp(largest: bool) -> Callable[..., Array]:
         last = x.ndim - 1
         rows, places = (shapes.move_axis(y, axis, last) for y in (g, place))
         places = shapes.reshape(places, shape=(*places.shape, 1))
-        summed = index.scatter(index.zeros_like(rows), places, rows, mode="add", batch=last)
+        summed = index.scatter(zeros(rows), places, rows, mode="add", batch=last)
         return shapes.move_axis(summed, last, axis)
 
     return rule

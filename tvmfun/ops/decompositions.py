@@ -17,12 +17,14 @@ from tvm.script.ir_builder import tirx as T
 from tvmfun import dtypes
 from tvmfun.core import dims
 from tvmfun.core.array import Array, ShapeDtype
+from tvmfun.core.derivative import zeros
 from tvmfun.core.op import Op, register
 from tvmfun.errors import DtypeError, GradientError, ShapeError
-from tvmfun.ops import index, linalg
+from tvmfun.ops import formula, index
 from tvmfun.ops import pointwise as pw
 from tvmfun.ops import shape as shapes
-from tvmfun.ops.loops import block, loops
+from tvmfun.ops.dot import dot_general
+from tvmfun.ops.tir import block, prim_func
 
 Ints = tuple[int, ...]
 
@@ -54,7 +56,7 @@ def matmul(x: Array, y: Array, *, transpose_x: bool = False, transpose_y: bool =
     """The matrix product of ``x`` and ``y``, either of them transposed."""
     lead = tuple(range(x.ndim - 2))
     contract = (x.ndim - 2 if transpose_x else x.ndim - 1,), (x.ndim - 1 if transpose_y else x.ndim - 2,)
-    return linalg.dot_general(x, y, contract=contract, batch=(lead, lead))
+    return dot_general(x, y, contract=contract, batch=(lead, lead))
 
 
 def transpose(x: Array) -> Array:
@@ -177,7 +179,7 @@ def _solve(a: ShapeDtype, b: ShapeDtype, *, lower: bool, transpose_a: bool, unit
             body = lambda point, first=first, width=width: substitute(point, first, width)
             block("solve", sources, x, (*lead, count), body)
 
-    return loops([a, b], b, write)
+    return prim_func([a, b], b, write)
 
 
 def _solve_vjp_matrix(
@@ -246,7 +248,7 @@ def _cholesky(a: ShapeDtype) -> tirx.PrimFunc:
                 pivot = local((1,), dtype)
                 T.buffer_store(pivot, u[i, i], [0])
                 # Not `not pivot > 0`: TVM takes that for `pivot <= 0`, which NaN is not.
-                with branch(tirx.Or(pivot[0] <= number(0, dtype), pw.isnan_formula(pivot[0]))):
+                with branch(tirx.Or(pivot[0] <= number(0, dtype), formula.is_nan(pivot[0]))):
                     T.buffer_store(failed, number(1, "int32"), [0])
                 T.buffer_store(pivot, tirx.sqrt(pivot[0]), [0])
                 with T.serial(i, n) as j:
@@ -258,7 +260,7 @@ def _cholesky(a: ShapeDtype) -> tirx.PrimFunc:
 
         block("cholesky", sources, result, lead, factor)
 
-    return loops([a], a, write)
+    return prim_func([a], a, write)
 
 
 def halved(x: Array) -> Array:
@@ -357,7 +359,7 @@ def _lu(a: ShapeDtype) -> tirx.PrimFunc:
 
         block("lu", sources, results, lead, factor)
 
-    return loops([a], _lu_shape(a), write)
+    return prim_func([a], _lu_shape(a), write)
 
 
 def _solve_lower(lu: Array, x: Array, *, transposed: bool) -> Array:
@@ -396,7 +398,7 @@ def _lu_vjp(g: tuple[Array, ...], out: tuple[Array, ...], a: Array) -> Array:
         inner = shapes.concat(_solve_lower(square, inner, transposed=True), g_rest, axis=a.ndim - 2)
         permuted = divide_right(inner, u)
     places = shapes.reshape(permutation, shape=(*permutation.shape, 1))
-    return index.scatter(index.zeros_like(a), places, permuted, mode="set", batch=a.ndim - 2, unique=True)
+    return index.scatter(zeros(a), places, permuted, mode="set", batch=a.ndim - 2, unique=True)
 
 
 #: ``lu(a)``: ``(lu, pivots, permutation)`` with ``a[permutation] = l @ u``, the unit lower and the upper triangle of
@@ -525,7 +527,7 @@ def _qr(a: ShapeDtype, *, full: bool) -> tirx.PrimFunc:
 
         block("qr", sources, results, lead, factor)
 
-    return loops([a], _qr_shape(a, full=full), write)
+    return prim_func([a], _qr_shape(a, full=full), write)
 
 
 def _qr_vjp(g: tuple[Array, Array], out: tuple[Array, Array], a: Array, *, full: bool) -> Array:

@@ -18,6 +18,7 @@ from tvmfun.core.op import Op, register
 from tvmfun.core.relax import Spelling
 from tvmfun.core.trace import argument
 from tvmfun.errors import DtypeError, ShapeError
+from tvmfun.ops import formula
 from tvmfun.ops import pointwise as pw
 from tvmfun.ops import shape as shapes
 from tvmfun.ops.simplify import as_result, made_by
@@ -121,8 +122,8 @@ def min_element(*args: Any, axis: list) -> Any:
 
 
 # `te.max` forgets a NaN that it meets first; these keep it.
-_NAN_MAX = te.comm_reducer(pw._maximum, lambda dtype: -tirx.infinity(dtype), name="max")
-_NAN_MIN = te.comm_reducer(pw._minimum, lambda dtype: tirx.infinity(dtype), name="min")
+_NAN_MAX = te.comm_reducer(formula.maximum, lambda dtype: -tirx.infinity(dtype), name="max")
+_NAN_MIN = te.comm_reducer(formula.minimum, lambda dtype: tirx.infinity(dtype), name="min")
 _PRODUCT = te.comm_reducer(lambda x, y: x * y, lambda dtype: tirx.const(1, dtype), name="prod")
 
 
@@ -216,7 +217,7 @@ def _arg_reducer(better: Callable, worst: Callable) -> Callable[..., te.Tensor]:
     def combine(left, right):
         (i, x), (j, y) = left, right
         # The first of equals wins, and the first NaN wins over everything.
-        nan = pw.isnan_formula if pw.is_float(x) else (lambda v: tirx.const(False))
+        nan = formula.is_nan if formula.is_float(x) else (lambda v: tirx.const(False))
         left_wins = tirx.any(
             tirx.all(nan(x), tirx.any(tirx.Not(nan(y)), i < j)),
             tirx.all(tirx.Not(nan(y)), better(x, y)),

@@ -19,7 +19,7 @@ from tvmfun.core.op import Op, register
 from tvmfun.core.relax import Spelling
 from tvmfun.core.trace import argument, producer
 from tvmfun.errors import ShapeError
-from tvmfun.ops import pointwise
+from tvmfun.ops import formula, pointwise
 from tvmfun.ops.simplify import made_by
 
 Ints = tuple[int, ...]
@@ -483,7 +483,7 @@ def _iota_shape(*, shape: Ints, axis: int, dtype: str) -> ShapeDtype:
 
 
 def _iota(*, shape: Ints, axis: int, dtype: str) -> te.Tensor:
-    cast = pointwise.rounded_to_bfloat16 if dtype == "bfloat16" else lambda index: tirx.Cast(dtype, index)
+    cast = formula.rounded_to_bfloat16 if dtype == "bfloat16" else lambda index: tirx.Cast(dtype, index)
     return te.compute(shape, lambda *i: cast(i[axis]))
 
 

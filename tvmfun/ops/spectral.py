@@ -18,10 +18,11 @@ from tvmfun.core.array import Array, ShapeDtype
 from tvmfun.core.op import Op, register
 from tvmfun.errors import GradientError
 from tvmfun.ops import decompositions as parts
+from tvmfun.ops import formula
 from tvmfun.ops import pointwise as pw
 from tvmfun.ops import shape as shapes
 from tvmfun.ops.decompositions import WIDTH, branch, local, matmul, number, padded
-from tvmfun.ops.loops import block, loops
+from tvmfun.ops.tir import block, prim_func
 
 # Both iterations need about two steps per eigenvalue and less than ten sweeps; these end a hopeless one.
 _STEPS = 50
@@ -57,7 +58,7 @@ def _largest(size: int, columns: int, element: Callable[[Any, Any], Any], dtype:
 
 
 def _is_finite(x: Any, dtype: str) -> Any:
-    return tirx.And(tirx.Not(pw.isnan_formula(x)), x < tirx.infinity(dtype))
+    return tirx.And(tirx.Not(formula.is_nan(x)), x < tirx.infinity(dtype))
 
 
 def _descending(values: tirx.Buffer, size: int) -> tirx.Buffer:
@@ -113,7 +114,7 @@ def _eigh(a: ShapeDtype) -> tirx.PrimFunc:
 
         block("eigh", sources, results, lead, factor)
 
-    return loops([a], _eigh_shape(a), write)
+    return prim_func([a], _eigh_shape(a), write)
 
 
 def _tridiagonalize(work: tirx.Buffer, n: int) -> tuple[tirx.Buffer, tirx.Buffer, tirx.Buffer]:
@@ -350,7 +351,7 @@ def _svd(a: ShapeDtype, *, full: bool) -> tirx.PrimFunc:
 
         block("svd", sources, results, lead, factor)
 
-    return loops([a], _svd_shape(a, full=full), write)
+    return prim_func([a], _svd_shape(a, full=full), write)
 
 
 def _dot(x: tirx.Buffer, p: Any, q: Any, columns: int) -> Any:

@@ -16,7 +16,7 @@ from tvmfun.core.dims import Dim
 from tvmfun.core.program import Atom, Equation, Literal, Program, Variable
 from tvmfun.errors import DimensionError
 from tvmfun.lower.tir.build import constant
-from tvmfun.ops.pointwise import rounded_to_bfloat16
+from tvmfun.ops.formula import rounded_to_bfloat16
 from tvmfun.ops.shape import repeated
 
 

@@ -26,7 +26,7 @@ from tvmfun import dtypes
 from tvmfun.core import dims, expressions
 from tvmfun.errors import ShapeError
 from tvmfun.lower.tir.walk import called, find, rewrite
-from tvmfun.ops.pointwise import opaque
+from tvmfun.ops.formula import opaque
 
 # TVM's node classes do not declare their operators and fields in a way that type checkers understand.
 Expr = Any

@@ -14,7 +14,7 @@ from tvmfun import dtypes
 from tvmfun.core.array import ShapeDtype
 
 
-def loops(
+def prim_func(
     inputs: Sequence[ShapeDtype],
     output: ShapeDtype | tuple[ShapeDtype, ...],
     write: Callable[[Sequence[tirx.Buffer], Any], None],

@@ -1,0 +1,93 @@
+"""Comparisons, tests for special values, and ``where``."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+from tvm import relax, tirx
+
+from tvmfun import dtypes
+from tvmfun.core.array import ShapeDtype
+from tvmfun.core.expressions import dtype_name
+from tvmfun.core.op import Op, nothing
+from tvmfun.errors import DtypeError
+from tvmfun.ops.formula import is_float, is_nan
+from tvmfun.ops.pointwise.broadcasting import broadcast_shapes
+from tvmfun.ops.pointwise.registration import FLOATS, constant, pointwise
+from tvmfun.ops.simplify import by_numpy, number, same
+
+__all__ = ["equal", "greater", "greater_equal", "isfinite", "isnan", "less", "less_equal", "not_equal", "where"]
+
+
+def _comparison(name: str, formula: Callable, spelling: Callable, exact: Callable) -> Op:
+    """Registers a comparison; one of bools compares 0 and 1, as LLVM has no vectors of bools to compare."""
+
+    def compare(x: Any, y: Any) -> Any:
+        if dtype_name(x) == "bool":
+            x, y = x.astype("int8"), y.astype("int8")
+        return formula(x, y)
+
+    return pointwise(name, compare, domain=dtypes.ALL, result=dtypes.bool_, spelling=spelling, exact=by_numpy(exact))
+
+
+def _equal(x: Any, y: Any) -> Any:
+    # TVM generates ordered code for EQ and NE of floats, and simplifies them as if there were no NaN.
+    return tirx.And(tirx.Not(is_nan(x)), tirx.EQ(x, y)) if is_float(x) else tirx.EQ(x, y)
+
+
+def differ(x: Any, y: Any) -> Any:
+    """The formula of ``x != y``."""
+    return tirx.Or(tirx.Or(is_nan(x), is_nan(y)), tirx.NE(x, y)) if is_float(x) else tirx.NE(x, y)
+
+
+equal = _comparison("equal", _equal, relax.op.equal, np.equal)
+not_equal = _comparison("not_equal", differ, relax.op.not_equal, np.not_equal)
+less = _comparison("less", lambda x, y: x < y, relax.op.less, np.less)
+less_equal = _comparison("less_equal", lambda x, y: x <= y, relax.op.less_equal, np.less_equal)
+greater = _comparison("greater", lambda x, y: x > y, relax.op.greater, np.greater)
+greater_equal = _comparison("greater_equal", lambda x, y: x >= y, relax.op.greater_equal, np.greater_equal)
+
+isnan = pointwise("isnan", is_nan, domain=FLOATS, result=dtypes.bool_, spelling=relax.op.isnan)
+
+
+def _isfinite(x: Any) -> Any:
+    if dtype_name(x) == "bfloat16":
+        x = tirx.Cast("float32", x)
+    return tirx.abs(x) < tirx.infinity(dtype_name(x))
+
+
+isfinite = pointwise("isfinite", _isfinite, domain=FLOATS, result=dtypes.bool_, spelling=relax.op.isfinite)
+
+
+def _where_shape(condition: ShapeDtype, x: ShapeDtype, y: ShapeDtype) -> ShapeDtype:
+    if condition.dtype != dtypes.bool_:
+        raise DtypeError("where", "the condition must be bool", got=repr(condition), hint="condition != 0")
+    if x.dtype != y.dtype:
+        raise DtypeError("where", "both branches must have one dtype", got=f"{x} and {y}", hint="x.astype(y.dtype)")
+    common = broadcast_shapes("where", [condition.shape, x.shape, y.shape])
+    return ShapeDtype(common, x.dtype, weak=x.weak and y.weak)
+
+
+def _where_simplify(condition: Any, x: Any, y: Any) -> Any:
+    if same(x, y):
+        known = number(x)
+        return x if known is None else known
+    chosen = number(condition)
+    return None if chosen is None else x if chosen else y
+
+
+where = pointwise(
+    "where",
+    lambda c, x, y: tirx.Select(c, x, y),
+    (
+        None,
+        lambda g, o, c, x, y: where(c, g, constant(0, g)),
+        lambda g, o, c, x, y: where(c, constant(0, g), g),
+    ),
+    shape=_where_shape,
+    spelling=relax.op.where,
+    simplify=_where_simplify,
+    flops=nothing,
+)

@@ -1,0 +1,88 @@
+"""Conversion between dtypes, and the identity without a derivative."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from tvm import relax, tirx
+
+from tvmfun import dtypes
+from tvmfun.core.array import Array, ShapeDtype
+from tvmfun.core.expressions import dtype_name
+from tvmfun.core.op import nothing
+from tvmfun.core.relax import Spelling
+from tvmfun.errors import DtypeError
+from tvmfun.ops.formula import is_float, opaque, rounded_bits, zero
+from tvmfun.ops.pointwise.comparison import differ
+from tvmfun.ops.pointwise.registration import pointwise
+from tvmfun.ops.simplify import cast
+
+__all__ = ["astype", "bitcast", "stop_gradient"]
+
+
+def _astype_shape(x: ShapeDtype, *, dtype: str) -> ShapeDtype:
+    return ShapeDtype(x.shape, dtypes.canonical(dtype))
+
+
+def _to_integer(x: Any, dtype: str) -> Any:
+    """A float as an integer, as in XLA: truncated towards 0 and saturating, and 0 for NaN.
+
+    LLVM leaves undefined what does not fit, and vectors differ from scalars there.
+    """
+    if dtype_name(x) in ("float16", "bfloat16"):
+        x = tirx.Cast("float32", x)
+    info = np.iinfo(dtype)
+    whole = lambda value: opaque(value, dtype) if info.bits == 64 and value else tirx.const(value, dtype)
+    low, end = (tirx.const(float(limit), dtype_name(x)) for limit in (info.min, 2 ** (info.bits - (info.min < 0))))
+    outside = tirx.Select(x >= end, whole(info.max), tirx.Select(x < low, whole(info.min), tirx.const(0, dtype)))
+    return tirx.Select(tirx.And(x >= low, x < end), x.astype(dtype), outside)
+
+
+def _astype(x: Any, *, dtype: str) -> Any:
+    if dtype == "bool":
+        return differ(x, zero(x))
+    if dtype_name(x) == "bool":  # LLVM's signed view of true is -1
+        return tirx.Select(x, tirx.const(1, dtype), tirx.const(0, dtype))
+    if is_float(x) and dtypes.is_integer(dtypes.canonical(dtype)):
+        return _to_integer(x, dtype)
+    return x.astype(dtype)
+
+
+def _astype_exact(x: np.generic, *, dtype: str) -> np.generic | None:
+    # To its own dtype it stays an equation, which is how a number gets a dtype that is not weak.
+    return None if x.dtype == dtype else cast(x, dtype=dtype)
+
+
+astype = pointwise(
+    "astype",
+    _astype,
+    (lambda g, o, x, *, dtype: astype(g, dtype=dtypes.NAMES[x.dtype]),),
+    shape=_astype_shape,
+    spelling=Spelling(
+        "relax.astype",
+        lambda exprs, params: relax.op.astype(*exprs, params["dtype"]),
+        lambda call: (list(call.args), {"dtype": str(call.attrs.dtype)}),
+    ),
+    simplify=lambda x, *, dtype: x if isinstance(x, Array) and x.dtype == dtype else None,
+    exact=_astype_exact,
+    flops=nothing,
+)
+
+
+def _bitcast_shape(x: ShapeDtype, *, dtype: str) -> ShapeDtype:
+    result = dtypes.canonical(dtype)
+    if result.itemsize != x.dtype.itemsize or dtypes.bool_ in (x.dtype, result):
+        raise DtypeError("bitcast", "both dtypes must have the same number of bits", got=f"{x.dtype} to {result}")
+    return ShapeDtype(x.shape, result)
+
+
+def _bitcast(x: Any, *, dtype: str) -> Any:
+    if dtype_name(x) != "bfloat16":
+        return tirx.reinterpret(dtype, x)
+    # Within a kernel, a bfloat16 is a float32 that has not been rounded yet.
+    return tirx.reinterpret(dtype, (rounded_bits(x.astype("float32")) >> tirx.const(16, "uint32")).astype("uint16"))
+
+
+bitcast = pointwise("bitcast", _bitcast, shape=_bitcast_shape, precision="high", flops=nothing)
+stop_gradient = pointwise("stop_gradient", lambda x: x, (None,), shape=lambda x: x, flops=nothing)
