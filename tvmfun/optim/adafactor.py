@@ -155,8 +155,6 @@ def adafactor(
 
     Args:
         learning_rate: a number, a 0-d array or a schedule; ``None`` for 1.
-        min_dim_size_to_factor: an array is factored if its two longest axes are at least this long.
-        decay_rate: how fast the decay rate of the running mean comes close to 1.
         decay_offset: the count at which the training began, for fine-tuning.
         multiply_by_parameter_scale: whether steps are in proportion to the root mean square of the parameter.
         clipping_threshold: the largest root mean square of a step before that; ``None`` for no limit.
@@ -164,8 +162,9 @@ def adafactor(
         dtype_momentum: the dtype to keep the momentum in.
         weight_decay_rate: a number, a 0-d array or a schedule; the learning rate does not multiply it.
         eps: keeps the denominator away from zero.
-        factored: whether to factor at all.
         weight_decay_mask: which parameters to decay, as for :func:`masked`; ``None`` for all.
+
+    Other arguments: as :func:`scale_by_factored_rms`.
 
     Returns:
         The optimizer; its ``update`` needs ``params``.

@@ -61,7 +61,7 @@ def scale_by_rss(initial_accumulator_value: Scalar = 0.1, eps: Scalar = 1e-7) ->
     Where the sum is zero the result is, too.
 
     Args:
-        initial_accumulator_value: what the sum starts from.
+        initial_accumulator_value: the initial value of the sum.
         eps: keeps the denominator away from zero.
 
     Returns:
@@ -91,9 +91,7 @@ def scale_by_rowwise_rss(initial_accumulator_value: Scalar = 0.1, eps: Scalar = 
     Rows are along the first axis; of an array with one axis each element is a row, and a single number is one. The
     state of a table of embeddings has one number per row.
 
-    Args:
-        initial_accumulator_value: what the sums start from.
-        eps: keeps the denominator away from zero.
+    Args: as :func:`scale_by_rss`.
 
     Returns:
         A transformation whose state is a ``ScaleByRssState``.
@@ -193,8 +191,8 @@ def adagrad(
 
     Args:
         learning_rate: a number, a 0-d array or a schedule.
-        initial_accumulator_value: what the sum starts from.
-        eps: keeps the denominator away from zero.
+
+    Other arguments: as :func:`scale_by_rss`.
 
     Returns:
         The optimizer.
@@ -218,8 +216,8 @@ def rowwise_adagrad(
 
     Args:
         learning_rate: a number, a 0-d array or a schedule.
-        initial_accumulator_value: what the sums start from.
-        eps: keeps the denominator away from zero.
+
+    Other arguments: as :func:`scale_by_rowwise_rss`.
 
     Returns:
         The optimizer.

@@ -84,13 +84,7 @@ def scale_by_adam(
     ``u' = m^ / (sqrt(v^ + eps_root) + eps)``. With ``nesterov``,
     ``m^ = b1 * m' / (1 - b1**(t+1)) + (1 - b1) * u / (1 - b1**t)``.
 
-    Args:
-        b1: the decay rate of the first moment ``m``.
-        b2: the decay rate of the second moment ``v``.
-        eps: keeps the denominator away from zero, outside the square root.
-        eps_root: does so inside the square root, which derivatives through the update need.
-        mu_dtype: the dtype to keep ``m`` in; ``None`` for that of the parameters.
-        nesterov: whether to look ahead by one step, as Nesterov does.
+    Args: as :func:`adam`.
 
     Returns:
         A transformation whose state is a ``ScaleByAdamState``.
@@ -137,14 +131,7 @@ def scale_by_amsgrad(
 
     ``w' = max(w, v^)`` and ``u' = m^ / (sqrt(w' + eps_root) + eps)`` with the means of :func:`scale_by_adam`.
 
-    Args:
-        b1: the decay rate of the mean of the updates.
-        b2: the decay rate of the mean of their squares.
-        eps: keeps the denominator away from zero, outside the square root.
-        eps_root: does so inside the square root, which derivatives through the update need.
-        mu_dtype: the dtype to keep the mean of the updates in; ``None`` for that of the parameters.
-        bias_correction_mu: whether to remove the bias of the mean of the updates.
-        bias_correction_nu: whether to remove the bias of the mean of their squares.
+    Args: as :func:`amsgrad`.
 
     Returns:
         A transformation whose state is a ``ScaleByAmsgradState``.
@@ -182,10 +169,7 @@ def scale_by_adamax(b1: Scalar = 0.9, b2: Scalar = 0.999, eps: Scalar = 1e-8) ->
 
     ``v' = max(b2 * v, |u| + eps)`` and ``u' = m^ / v'`` with the mean ``m^`` of :func:`scale_by_adam`.
 
-    Args:
-        b1: the decay rate of the mean of the updates.
-        b2: the decay rate of the maximum.
-        eps: keeps the maximum away from zero.
+    Args: as :func:`adamax`.
 
     Returns:
         A transformation whose state is a ``ScaleByAdamState``.
@@ -231,9 +215,9 @@ def adam(
         b1: the decay rate of the mean of the gradients.
         b2: the decay rate of the mean of their squares.
         eps: keeps the denominator away from zero, outside the square root.
-        eps_root: does so inside the square root, which derivatives through the update need.
-        mu_dtype: the dtype to keep the mean of the gradients in; ``None`` for that of the parameters.
-        nesterov: whether to look ahead by one step, as Nesterov does (Nadam).
+        eps_root: the same inside the square root; derivatives through the update need it to be positive.
+        mu_dtype: the dtype of the mean of the gradients; ``None`` for the dtype of the parameters.
+        nesterov: whether to use Nesterov momentum (Nadam).
 
     Returns:
         The optimizer.
@@ -276,14 +260,10 @@ def adamw(
 
     Args:
         learning_rate: a number, a 0-d array or a schedule; it multiplies the weight decay, too.
-        b1: the decay rate of the mean of the gradients.
-        b2: the decay rate of the mean of their squares.
-        eps: keeps the denominator away from zero, outside the square root.
-        eps_root: does so inside the square root, which derivatives through the update need.
-        mu_dtype: the dtype to keep the mean of the gradients in; ``None`` for that of the parameters.
         weight_decay: a number, a 0-d array or a schedule.
         mask: which parameters to decay, as for :func:`masked`; ``None`` for all.
-        nesterov: whether to look ahead by one step, as Nesterov does (NadamW).
+
+    Other arguments: as :func:`adam`.
 
     Returns:
         The optimizer; its ``update`` needs ``params``.
@@ -318,19 +298,7 @@ def nadam(
 ) -> GradientTransformationExtraArgs:
     """Adam that looks ahead by one step, as Nesterov does: :func:`adam` with ``nesterov=True``.
 
-    Args:
-        learning_rate: a number, a 0-d array or a schedule.
-        b1: the decay rate of the mean of the gradients.
-        b2: the decay rate of the mean of their squares.
-        eps: keeps the denominator away from zero.
-        eps_root: does so inside the square root, which derivatives through the update need.
-        mu_dtype: the dtype to keep the mean of the gradients in; ``None`` for that of the parameters.
-
-    Returns:
-        The optimizer.
-
-    Raises:
-        DtypeError: if the dtype is unknown.
+    Args: as :func:`adam`.
 
     Reference: Dozat, "Incorporating Nesterov Momentum into Adam" (2016).
 
@@ -356,22 +324,7 @@ def nadamw(
 ) -> GradientTransformationExtraArgs:
     """AdamW that looks ahead by one step, as Nesterov does: :func:`adamw` with ``nesterov=True``.
 
-    Args:
-        learning_rate: a number, a 0-d array or a schedule.
-        b1: the decay rate of the mean of the gradients.
-        b2: the decay rate of the mean of their squares.
-        eps: keeps the denominator away from zero.
-        eps_root: does so inside the square root, which derivatives through the update need.
-        mu_dtype: the dtype to keep the mean of the gradients in; ``None`` for that of the parameters.
-        weight_decay: a number, a 0-d array or a schedule.
-        mask: which parameters to decay, as for :func:`masked`; ``None`` for all.
-
-    Returns:
-        The optimizer; its ``update`` needs ``params``.
-
-    Raises:
-        DtypeError: if the dtype is unknown.
-        ArgumentError: on ``update``, if it gets no ``params``.
+    Args: as :func:`adamw`.
 
     Reference: Dozat, "Incorporating Nesterov Momentum into Adam" (2016).
 
@@ -398,14 +351,10 @@ def amsgrad(
     """AMSGrad: Adam whose denominator never shrinks; :func:`scale_by_amsgrad` has the formulas.
 
     Args:
-        learning_rate: a number, a 0-d array or a schedule.
-        b1: the decay rate of the mean of the gradients.
-        b2: the decay rate of the mean of their squares.
-        eps: keeps the denominator away from zero.
-        eps_root: does so inside the square root, which derivatives through the update need.
-        mu_dtype: the dtype to keep the mean of the gradients in; ``None`` for that of the parameters.
         bias_correction_mu: whether to remove the bias of the mean of the gradients.
         bias_correction_nu: whether to remove the bias of the mean of their squares.
+
+    Other arguments: as :func:`adam`.
 
     Returns:
         The optimizer.
@@ -432,10 +381,9 @@ def adamax(
     """AdaMax: Adam with a decaying maximum in place of the second moment; :func:`scale_by_adamax` has the formulas.
 
     Args:
-        learning_rate: a number, a 0-d array or a schedule.
-        b1: the decay rate of the mean of the gradients.
         b2: the decay rate of the maximum.
-        eps: keeps the denominator away from zero.
+
+    Other arguments: as :func:`adam`.
 
     Returns:
         The optimizer.
@@ -462,19 +410,7 @@ def adamaxw(
 ) -> GradientTransformationExtraArgs:
     """AdaMax with weight decay that does not pass through the moments.
 
-    Args:
-        learning_rate: a number, a 0-d array or a schedule.
-        b1: the decay rate of the mean of the gradients.
-        b2: the decay rate of the maximum.
-        eps: keeps the denominator away from zero.
-        weight_decay: a number, a 0-d array or a schedule.
-        mask: which parameters to decay, as for :func:`masked`; ``None`` for all.
-
-    Returns:
-        The optimizer; its ``update`` needs ``params``.
-
-    Raises:
-        ArgumentError: on ``update``, if it gets no ``params``.
+    Args: as :func:`adamax` and :func:`adamw`.
 
     Reference: Loshchilov and Hutter, "Decoupled Weight Decay Regularization" (2017).
 

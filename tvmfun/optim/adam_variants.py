@@ -89,8 +89,8 @@ def scale_by_adan(
         b1: the decay rate of the mean of the updates.
         b2: the decay rate of the mean of their changes.
         b3: the decay rate of the mean of the squares.
-        eps: keeps the denominator away from zero, outside the square root.
-        eps_root: does so inside the square root, which derivatives through the update need.
+
+    Other arguments: as :func:`adam`.
 
     Returns:
         A transformation whose state is a ``ScaleByAdanState``.
@@ -129,11 +129,10 @@ def scale_by_belief(
     As :func:`scale_by_adam`, but with ``v' = b2 * v + (1 - b2) * (u - m')**2 + eps_root``.
 
     Args:
-        b1: the decay rate of the mean of the updates.
         b2: the decay rate of the mean of the squared distances.
-        eps: keeps the denominator away from zero, outside the square root.
-        eps_root: does so inside the square root; it is added to the state.
-        nesterov: whether to look ahead by one step, as Nesterov does.
+        eps_root: the same inside the square root, added to the running mean itself.
+
+    Other arguments: as :func:`adam`.
 
     Returns:
         A transformation whose state is a ``ScaleByBeliefState``.
@@ -173,11 +172,9 @@ def scale_by_yogi(
     ``v' = v - (1 - b2) * sign(v - u**2) * u**2``.
 
     Args:
-        b1: the decay rate of the mean of the updates.
-        b2: the decay rate of the mean of their squares.
-        eps: keeps the denominator away from zero, outside the square root.
-        eps_root: does so inside the square root, which derivatives through the update need.
-        initial_accumulator_value: what both moments start from.
+        initial_accumulator_value: the initial value of both moments.
+
+    Other arguments: as :func:`adam`.
 
     Returns:
         A transformation whose state is a ``ScaleByAdamState``.
@@ -222,12 +219,9 @@ def scale_by_radam(
     ``r >= threshold``, else ``u' = m^``; :func:`scale_by_adam` has the formulas of ``m^`` and ``v^``.
 
     Args:
-        b1: the decay rate of the mean of the updates.
-        b2: the decay rate of the mean of their squares.
-        eps: keeps the denominator away from zero, outside the square root.
-        eps_root: does so inside the square root, which derivatives through the update need.
         threshold: how large ``r``, the length of the average that ``v`` is, must be for a division.
-        nesterov: whether to look ahead by one step, as Nesterov does.
+
+    Other arguments: as :func:`adam`.
 
     Returns:
         A transformation whose state is a ``ScaleByAdamState``.
@@ -276,15 +270,7 @@ def adan(
 ) -> GradientTransformationExtraArgs:
     """Adan: Adam with Nesterov momentum from the changes of the gradients; :func:`scale_by_adan` has the formulas.
 
-    Args:
-        learning_rate: a number, a 0-d array or a schedule.
-        b1: the decay rate of the mean of the gradients.
-        b2: the decay rate of the mean of their changes.
-        b3: the decay rate of the mean of the squares.
-        eps: keeps the denominator away from zero.
-        eps_root: does so inside the square root, which derivatives through the update need.
-        weight_decay: a number, a 0-d array or a schedule.
-        mask: which parameters to decay, as for :func:`masked`; ``None`` for all.
+    Args: as :func:`scale_by_adan` and :func:`adamw`.
 
     Returns:
         The optimizer; its ``update`` needs ``params``.
@@ -316,13 +302,7 @@ def adabelief(
 ) -> GradientTransformationExtraArgs:
     """AdaBelief: small steps where the gradient is far from its running mean; :func:`scale_by_belief` has the formulas.
 
-    Args:
-        learning_rate: a number, a 0-d array or a schedule.
-        b1: the decay rate of the mean of the gradients.
-        b2: the decay rate of the mean of their squared distances from it.
-        eps: keeps the denominator away from zero.
-        eps_root: does so inside the square root, which derivatives through the update need.
-        nesterov: whether to look ahead by one step, as Nesterov does.
+    Args: as :func:`scale_by_belief` and :func:`adam`.
 
     Returns:
         The optimizer.
@@ -352,14 +332,7 @@ def radam(
 ) -> GradientTransformationExtraArgs:
     """RAdam: Adam that warms up as its second moment becomes known; :func:`scale_by_radam` has the formulas.
 
-    Args:
-        learning_rate: a number, a 0-d array or a schedule.
-        b1: the decay rate of the mean of the gradients.
-        b2: the decay rate of the mean of their squares.
-        eps: keeps the denominator away from zero.
-        eps_root: does so inside the square root, which derivatives through the update need.
-        threshold: how long the average of the squares must be for a division by its root.
-        nesterov: whether to look ahead by one step, as Nesterov does.
+    Args: as :func:`scale_by_radam` and :func:`adam`.
 
     Returns:
         The optimizer.
@@ -383,10 +356,9 @@ def yogi(
     """Yogi: Adam whose second moment moves by small steps; :func:`scale_by_yogi` has the formulas.
 
     Args:
-        learning_rate: a number, a 0-d array or a schedule.
-        b1: the decay rate of the mean of the gradients.
-        b2: the decay rate of the mean of their squares.
-        eps: keeps the denominator away from zero.
+        eps: keeps the denominator away from zero; larger than for Adam, as in the paper.
+
+    Other arguments: as :func:`adam`.
 
     Returns:
         The optimizer.
@@ -417,16 +389,7 @@ def optimistic_adam_v2(
 ) -> GradientTransformationExtraArgs:
     """Adam that expects its updates to change on: :func:`scale_by_optimistic_gradient` after :func:`scale_by_adam`.
 
-    Args:
-        learning_rate: a number, a 0-d array or a schedule.
-        alpha: the factor of the updates.
-        beta: the factor of their change.
-        b1: the decay rate of the mean of the gradients.
-        b2: the decay rate of the mean of their squares.
-        eps: keeps the denominator away from zero.
-        eps_root: does so inside the square root, which derivatives through the update need.
-        mu_dtype: the dtype to keep the mean of the gradients in; ``None`` for that of the parameters.
-        nesterov: whether to look ahead by one step, as Nesterov does.
+    Args: as :func:`adam` and :func:`scale_by_optimistic_gradient`.
 
     Returns:
         The optimizer.

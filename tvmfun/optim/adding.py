@@ -99,7 +99,7 @@ def add_noise(eta: Scalar, gamma: Scalar, key: Key | int) -> GradientTransformat
     Args:
         eta: the variance of the noise at the first update.
         gamma: how fast it fades out.
-        key: a key of :mod:`tvmfun.random`, or an integer to make one of.
+        key: a key of :mod:`tvmfun.random`, or an integer seed.
 
     Returns:
         A transformation whose state is a ``AddNoiseState``.

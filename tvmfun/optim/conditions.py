@@ -177,10 +177,7 @@ def conditionally_mask(
 ) -> GradientTransformationExtraArgs:
     """Applies a transformation at some steps, and drops the updates at the others.
 
-    Args:
-        inner: the transformation.
-        should_transform_fn: takes the number of updates so far, a 0-d int32 array, and returns a 0-d array of bool.
-        forward_extra_args: whether it takes the further keyword arguments of ``update``, too.
+    Args: as :func:`conditionally_transform`.
 
     Returns:
         A transformation whose state is a ``ConditionallyMaskState``.

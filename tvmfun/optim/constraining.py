@@ -110,7 +110,7 @@ def adaptive_grad_clip(
 
     Args:
         clipping: the largest norm, relative to that of the parameters.
-        eps: what the norm of the parameters is at least.
+        eps: the least norm of the parameters.
         axis: the axes over which to take the norms; ``None`` for all but the last of an array of two to five axes.
 
     Returns:

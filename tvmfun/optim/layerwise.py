@@ -71,7 +71,7 @@ def scale_by_trust_ratio(
     ``u' = u * trust_coefficient * norm(p) / (norm(u) + eps)``, and ``u' = u`` if one of the norms is zero.
 
     Args:
-        min_norm: what both norms are at least.
+        min_norm: the lower bound of both norms.
         trust_coefficient: the size of an update of the size of its parameter.
         eps: keeps the denominator away from zero.
 
@@ -119,10 +119,10 @@ def scale_by_novograd(
     Args:
         b1: the decay rate of the sum of the normalized updates.
         b2: the decay rate of the mean of the squared norms.
-        eps: keeps the denominator away from zero, outside the square root.
-        eps_root: does so inside the square root, which derivatives through the update need.
         weight_decay: the factor of the parameters, a number or a 0-d array.
-        mu_dtype: the dtype to keep the sum in; ``None`` for that of the parameters.
+        mu_dtype: the dtype of the sum; ``None`` for the dtype of the parameters.
+
+    Other arguments: as :func:`adam`.
 
     Returns:
         A transformation whose state is a ``ScaleByNovogradState``.
@@ -175,13 +175,10 @@ def lamb(
     """LAMB: Adam with steps in proportion to their parameter; :func:`scale_by_trust_ratio` has the formula.
 
     Args:
-        learning_rate: a number, a 0-d array or a schedule.
-        b1: the decay rate of the mean of the gradients.
-        b2: the decay rate of the mean of their squares.
         eps: keeps the denominator away from zero.
-        eps_root: does so inside the square root, which derivatives through the update need.
         weight_decay: a number, a 0-d array or a schedule.
-        mask: which parameters to decay, as for :func:`masked`; ``None`` for all.
+
+    Other arguments: as :func:`adamw`.
 
     Returns:
         The optimizer; its ``update`` needs ``params``.
@@ -219,14 +216,12 @@ def lars(
     """LARS: momentum with steps in proportion to their parameter; :func:`scale_by_trust_ratio` has the formula.
 
     Args:
-        learning_rate: a number, a 0-d array or a schedule.
         weight_decay: a number, a 0-d array or a schedule.
         weight_decay_mask: which parameters to decay, as for :func:`masked`.
-        trust_coefficient: the size of an update of the size of its parameter.
-        eps: keeps the denominator away from zero.
         trust_ratio_mask: which updates to scale, as for :func:`masked`.
         momentum: the decay rate of the momentum.
-        nesterov: whether to look ahead by one step, as Nesterov does.
+
+    Other arguments: as :func:`scale_by_trust_ratio` and :func:`sgd`.
 
     Returns:
         The optimizer; its ``update`` needs ``params``.
@@ -258,7 +253,7 @@ def fromage(learning_rate: ScalarOrSchedule, min_norm: Scalar = 1e-6) -> Gradien
 
     Args:
         learning_rate: a number, a 0-d array or a schedule.
-        min_norm: what the norms are at least.
+        min_norm: the lower bound of the norms.
 
     Returns:
         The optimizer; its ``update`` needs ``params``.
@@ -298,13 +293,7 @@ def novograd(
 ) -> GradientTransformationExtraArgs:
     """NovoGrad: gradients divided by the running mean of their norm; :func:`scale_by_novograd` has the formulas.
 
-    Args:
-        learning_rate: a number, a 0-d array or a schedule.
-        b1: the decay rate of the momentum.
-        b2: the decay rate of the mean of the squared norms.
-        eps: keeps the denominator away from zero.
-        eps_root: does so inside the square root, which derivatives through the update need.
-        weight_decay: a number or a 0-d array.
+    Args: as :func:`scale_by_novograd` and :func:`adam`.
 
     Returns:
         The optimizer; its ``update`` needs ``params``.

@@ -16,6 +16,9 @@ __all__ = ["DynamicLossScale", "StaticLossScale", "all_finite", "select_tree"]
 def all_finite(values: PyTree) -> Array:
     """Whether no float of a tree is infinite or NaN, as a 0-d bool array.
 
+    Args:
+        values: a tree of arrays.
+
     >>> all_finite({"w": tnp.asarray([1.0, float("inf")]), "count": tnp.asarray(3)})
     Array(False, dtype=bool)
     """
@@ -25,7 +28,12 @@ def all_finite(values: PyTree) -> Array:
 
 
 def select_tree(condition: ArrayLike, on_true: PyTree, on_false: PyTree) -> PyTree:
-    """One of two trees, by a 0-d bool that may be known only when the program runs.
+    """Selects one of two trees by a condition that may be a tracer.
+
+    Args:
+        condition: a 0-d bool array.
+        on_true: the result where it is True.
+        on_false: the result where it is False, a tree of the same structure.
 
     Raises:
         TreeError: if the structures differ.

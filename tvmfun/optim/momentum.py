@@ -62,8 +62,8 @@ def trace(decay: Scalar, nesterov: bool = False, accumulator_dtype: DTypeLike | 
 
     Args:
         decay: the decay rate, a number or a 0-d array.
-        nesterov: whether to look ahead by one step, as Nesterov does.
-        accumulator_dtype: the dtype to keep ``m`` in; ``None`` for that of the parameters.
+        nesterov: whether to use Nesterov momentum.
+        accumulator_dtype: the dtype of ``m``; ``None`` for the dtype of the parameters.
 
     Returns:
         A transformation whose state is a ``TraceState``.
@@ -104,7 +104,7 @@ def ema(decay: Scalar, debias: bool = True, accumulator_dtype: DTypeLike | None 
     Args:
         decay: the decay rate, a number or a 0-d array.
         debias: whether to remove the bias towards the zeros that the mean starts from.
-        accumulator_dtype: the dtype to keep the mean in; ``None`` for that of the parameters.
+        accumulator_dtype: the dtype of the mean; ``None`` for the dtype of the parameters.
 
     Returns:
         A transformation whose state is a ``EmaState``.

@@ -55,7 +55,7 @@ def snapshot(measure_name: str, measure: Callable[[Updates], Any]) -> GradientTr
 
     Args:
         measure_name: its name, for :func:`tvmfun.optim.tree.get`.
-        measure: a function from updates to a tree of arrays.
+        measure: a function of the updates that returns a tree of arrays.
 
     Returns:
         A transformation whose state is a ``SnapshotState``, at first with a measurement of the parameters.
@@ -83,8 +83,8 @@ def monitor(
     """Leaves the updates as they are, and keeps several measurements of them in the state.
 
     Args:
-        measures: for each name a function from updates to a tree of arrays, or a transformation that makes such a tree
-            of updates, such as :func:`measure_with_ema`.
+        measures: for each name a function of the updates that returns a tree of arrays, or a transformation whose
+            updates are such a tree, such as :func:`measure_with_ema`.
 
     Returns:
         A transformation whose state is a ``MonitorState``, at first with zeros in place of measurements.
@@ -130,10 +130,10 @@ def measure_with_ema(
     """The running mean of a measurement of the updates, for :func:`monitor`.
 
     Args:
-        measure: a function from updates to a tree of arrays.
-        decay: the decay rate of the mean.
-        debias: whether to remove its bias towards zero.
-        accumulator_dtype: the dtype to keep it in; ``None`` for that of the measurement.
+        measure: a function of the updates that returns a tree of arrays.
+        accumulator_dtype: the dtype to keep it in; ``None`` for the dtype of the measurement.
+
+    Other arguments: as :func:`ema`.
 
     Returns:
         A transformation that makes the mean of updates.

@@ -114,7 +114,7 @@ def scale_by_rms(
     Args:
         decay: the decay rate of the running mean.
         eps: keeps the denominator away from zero.
-        initial_scale: what the mean of the squares starts from.
+        initial_scale: the initial value of the mean of the squares.
         eps_in_sqrt: whether ``eps`` is added inside the square root.
         bias_correction: whether to remove the bias of the means; it makes the state count the updates.
 
@@ -159,10 +159,8 @@ def scale_by_stddev(
 
     Args:
         decay: the decay rate of both running means.
-        eps: keeps the denominator away from zero.
-        initial_scale: what the mean of the squares starts from.
-        eps_in_sqrt: whether ``eps`` is added inside the square root.
-        bias_correction: whether to remove the bias of the means; it makes the state count the updates.
+
+    Other arguments: as :func:`scale_by_rms`.
 
     Returns:
         A transformation whose state is a ``ScaleByRStdDevState``, or a ``ScaleByRStdDevWithCountState``.
@@ -249,15 +247,9 @@ def rmsprop(
     :func:`scale_by_rms` has the formulas, or with ``centered`` :func:`scale_by_stddev`; the momentum comes last.
 
     Args:
-        learning_rate: a number, a 0-d array or a schedule.
-        decay: the decay rate of the running mean.
-        eps: keeps the denominator away from zero.
-        initial_scale: what the mean of the squares starts from.
-        eps_in_sqrt: whether ``eps`` is added inside the square root.
         centered: whether to subtract the square of the mean from the mean of the squares.
-        momentum: the decay rate of the momentum; ``None`` for none.
-        nesterov: whether to look ahead by one step, as Nesterov does.
-        bias_correction: whether to remove the bias of the means.
+
+    Other arguments: as :func:`scale_by_rms` and :func:`sgd`.
 
     Returns:
         The optimizer.
@@ -295,10 +287,10 @@ def adadelta(
 
     Args:
         learning_rate: a number, a 0-d array or a schedule; ``None`` for no scaling at all, not even by -1.
-        rho: the decay rate of the running means.
-        eps: keeps the numerator and the denominator away from zero.
         weight_decay: a number, a 0-d array or a schedule.
         weight_decay_mask: which parameters to decay, as for :func:`masked`; ``None`` for all.
+
+    Other arguments: as :func:`scale_by_adadelta`.
 
     Returns:
         The optimizer; its ``update`` needs ``params``.

@@ -95,7 +95,7 @@ def scale_by_polyak(
 
     Args:
         f_min: the least value of the loss.
-        max_learning_rate: what the factor is at most.
+        max_learning_rate: the largest factor.
         eps: keeps the denominator away from zero.
         variant: ``"sps"`` or ``"sps+"``.
 
@@ -145,8 +145,8 @@ def sgd(
     Args:
         learning_rate: a number, a 0-d array or a schedule.
         momentum: the decay rate of ``m``; ``None`` for no momentum.
-        nesterov: whether to look ahead by one step, as Nesterov does.
-        accumulator_dtype: the dtype to keep ``m`` in; ``None`` for that of the parameters.
+        nesterov: whether to use Nesterov momentum.
+        accumulator_dtype: the dtype of ``m``; ``None`` for the dtype of the parameters.
 
     Returns:
         The optimizer.
@@ -174,9 +174,8 @@ def noisy_sgd(
 
     Args:
         learning_rate: a number, a 0-d array or a schedule.
-        eta: the variance of the noise at the first step.
-        gamma: how fast it fades out.
-        key: a key of :mod:`tvmfun.random`, or an integer to make one of.
+
+    Other arguments: as :func:`add_noise`.
 
     Returns:
         The optimizer.
@@ -200,8 +199,8 @@ def optimistic_gradient_descent(
 
     Args:
         learning_rate: a number, a 0-d array or a schedule.
-        alpha: the factor of the gradient.
-        beta: the factor of its change.
+
+    Other arguments: as :func:`scale_by_optimistic_gradient`.
 
     Returns:
         The optimizer.
@@ -231,11 +230,9 @@ def polyak_sgd(
     :func:`scale_by_polyak` has the formula.
 
     Args:
-        max_learning_rate: the largest factor of the gradient.
         scaling: a further factor: a number, a 0-d array or a schedule.
-        f_min: the least value of the loss.
-        eps: keeps the denominator away from zero.
-        variant: ``"sps"``, or ``"sps+"`` for no steps upwards where the loss is below ``f_min``.
+
+    Other arguments: as :func:`scale_by_polyak`.
 
     Returns:
         The optimizer; its ``update`` needs ``value=loss``.

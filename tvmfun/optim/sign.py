@@ -96,7 +96,7 @@ def scale_by_lion(
     Args:
         b1: the decay rate of the mean that is used.
         b2: the decay rate of the mean that is kept.
-        mu_dtype: the dtype to keep the mean of the updates in; ``None`` for that of the parameters.
+        mu_dtype: the dtype of the mean of the updates; ``None`` for the dtype of the parameters.
         mode: ``"hard"``, ``"smooth"`` or ``"refined"``.
         smooth_beta: how steep the ``"smooth"`` sign is.
 
@@ -224,7 +224,8 @@ def signum(
     Args:
         learning_rate: a number, a 0-d array or a schedule.
         beta: the decay rate of the mean.
-        accumulator_dtype: the dtype to keep the mean in; ``None`` for that of the parameters.
+
+    Other arguments: as :func:`ema`.
 
     Returns:
         The optimizer.
@@ -254,13 +255,7 @@ def lion(
 ) -> GradientTransformationExtraArgs:
     """Lion: steps along the sign of a mean of the gradients; :func:`scale_by_lion` has the formulas.
 
-    Args:
-        learning_rate: a number, a 0-d array or a schedule.
-        b1: the decay rate of the mean that is used.
-        b2: the decay rate of the mean that is kept.
-        mu_dtype: the dtype to keep the mean of the gradients in; ``None`` for that of the parameters.
-        weight_decay: a number, a 0-d array or a schedule.
-        mask: which parameters to decay, as for :func:`masked`; ``None`` for all.
+    Args: as :func:`scale_by_lion` and :func:`adamw`.
 
     Returns:
         The optimizer; its ``update`` needs ``params``.
@@ -291,12 +286,7 @@ def rprop(
 ) -> GradientTransformationExtraArgs:
     """Rprop: steps that grow while the sign of a gradient stays; :func:`scale_by_rprop` has the formulas.
 
-    Args:
-        learning_rate: the size of the first steps.
-        eta_minus: the factor of a step when the sign changes.
-        eta_plus: the factor while it stays.
-        min_step_size: the least size of a step.
-        max_step_size: the largest size.
+    Args: as :func:`scale_by_rprop`.
 
     Returns:
         The optimizer.

@@ -82,9 +82,9 @@ def scale_by_ademamix(
         b2: the decay rate of the mean of the squares.
         b3: the decay rate of the slow mean: a number, a 0-d array or a schedule.
         alpha: its factor: a number, a 0-d array or a schedule.
-        eps: keeps the denominator away from zero, outside the square root.
-        eps_root: does so inside the square root, which derivatives through the update need.
         mu_dtype: the dtype to begin with for all three means; ``None`` for that of the parameters.
+
+    Other arguments: as :func:`tvmfun.optim.adam`.
 
     Returns:
         A transformation whose state is a ``ScaleByAdemamixState``.
@@ -134,17 +134,7 @@ def ademamix(
 ) -> GradientTransformationExtraArgs:
     """AdEMAMix: AdamW with a second, slow mean; :func:`scale_by_ademamix` has the formulas.
 
-    Args:
-        learning_rate: a number, a 0-d array or a schedule.
-        b1: the decay rate of the fast mean.
-        b2: the decay rate of the mean of the squares.
-        b3: the decay rate of the slow mean: a number, a 0-d array or a schedule.
-        alpha: its factor: a number, a 0-d array or a schedule.
-        eps: keeps the denominator away from zero.
-        eps_root: does so inside the square root, which derivatives through the update need.
-        mu_dtype: the dtype to begin with for all three means; ``None`` for that of the parameters.
-        weight_decay: a number, a 0-d array or a schedule.
-        mask: which parameters to decay, as for :func:`masked`; ``None`` for all.
+    Args: as :func:`scale_by_ademamix` and :func:`tvmfun.optim.adamw`.
 
     Returns:
         The optimizer; its ``update`` needs ``params``.
@@ -176,8 +166,8 @@ def scale_by_simplified_ademamix(
         b1: the decay rate of the sum.
         b2: the decay rate of the mean of the squares.
         alpha: the factor of the updates: a number, a 0-d array or a schedule.
-        eps: keeps the denominator away from zero, outside the square root.
-        eps_root: does so inside the square root, which derivatives through the update need.
+
+    Other arguments: as :func:`tvmfun.optim.adam`.
 
     Returns:
         A transformation whose state is a ``ScaleBySimplifiedAdEMAMixState``.
@@ -220,15 +210,7 @@ def simplified_ademamix(
 ) -> GradientTransformationExtraArgs:
     """AdEMAMix with one mean less; :func:`scale_by_simplified_ademamix` has the formulas.
 
-    Args:
-        learning_rate: a number, a 0-d array or a schedule.
-        b1: the decay rate of the sum of the gradients.
-        b2: the decay rate of the mean of their squares.
-        alpha: the factor of the gradients beside it: a number, a 0-d array or a schedule.
-        eps: keeps the denominator away from zero.
-        eps_root: does so inside the square root, which derivatives through the update need.
-        weight_decay: a number, a 0-d array or a schedule.
-        mask: which parameters to decay, as for :func:`masked`; ``None`` for all.
+    Args: as :func:`scale_by_simplified_ademamix` and :func:`tvmfun.optim.adamw`.
 
     Returns:
         The optimizer; its ``update`` needs ``params``.

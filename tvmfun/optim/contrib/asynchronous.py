@@ -41,11 +41,7 @@ def scale_by_acprop(
     ``u' = u / (sqrt(v^) + eps)`` with the unbiased ``v^`` (1 at first); then
     ``v' = b2 * v + (1 - b2) * (u - m)**2 + eps_root`` and ``m' = b1 * m + (1 - b1) * u``.
 
-    Args:
-        b1: the decay rate of the mean of the updates.
-        b2: the decay rate of the mean of the squared distances.
-        eps: keeps the denominator away from zero, outside the square root.
-        eps_root: does so inside the square root; it is added to the state.
+    Args: as :func:`tvmfun.optim.scale_by_belief`.
 
     Returns:
         A transformation whose state is a ``ScaleByBeliefState``.
@@ -85,14 +81,7 @@ def acprop(
 ) -> GradientTransformationExtraArgs:
     """ACProp: gradients divided by the deviation of those before; :func:`scale_by_acprop` has the formulas.
 
-    Args:
-        learning_rate: a number, a 0-d array or a schedule.
-        b1: the decay rate of the mean of the gradients.
-        b2: the decay rate of the mean of the squared distances.
-        eps: keeps the denominator away from zero.
-        eps_root: does so inside the square root.
-        weight_decay: a number, a 0-d array or a schedule.
-        mask: which parameters to decay, as for :func:`masked`; ``None`` for all.
+    Args: as :func:`tvmfun.optim.scale_by_belief` and :func:`tvmfun.optim.adamw`.
 
     Returns:
         The optimizer; its ``update`` needs ``params``.
@@ -132,13 +121,10 @@ def scale_by_adopt(
     ``v' = b2 * v + (1 - b2) * u**2``. The first update only makes ``v' = u**2``.
 
     Args:
-        b1: the decay rate of the mean.
-        b2: the decay rate of the mean of the squares.
-        eps: keeps the denominator away from zero.
-        mu_dtype: the dtype to keep the mean in; ``None`` for that of the parameters.
-        nesterov: whether to look ahead by one step, as Nesterov does.
         use_clipping: whether ``n`` is limited.
         clip_value_fn: takes the number of updates so far, a 0-d array of floats, and returns the limit.
+
+    Other arguments: as :func:`tvmfun.optim.adam`.
 
     Returns:
         A transformation whose state is a ``ScaleByAdamState``.
@@ -199,15 +185,7 @@ def adopt(
 ) -> GradientTransformationExtraArgs:
     """ADOPT: Adam that divides before it takes the mean; :func:`scale_by_adopt` has the formulas.
 
-    Args:
-        learning_rate: a number, a 0-d array or a schedule.
-        b1: the decay rate of the mean.
-        b2: the decay rate of the mean of the squares.
-        eps: keeps the denominator away from zero.
-        mu_dtype: the dtype to keep the mean in; ``None`` for that of the parameters.
-        nesterov: whether to look ahead by one step, as Nesterov does.
-        use_clipping: whether normalized gradients are limited.
-        clip_value_fn: takes the number of updates so far, a 0-d array of floats, and returns the limit.
+    Args: as :func:`scale_by_adopt` and :func:`tvmfun.optim.adam`.
 
     Returns:
         The optimizer.

@@ -78,7 +78,7 @@ def scale_by_cocob(alpha: Scalar = 100.0, eps: Scalar = 1e-8) -> GradientTransfo
 
     Args:
         alpha: how careful the first bets are.
-        eps: what ``L`` is at first.
+        eps: the initial ``L``.
 
     Returns:
         A transformation whose state is a ``COCOBState``.
@@ -129,10 +129,8 @@ def cocob(
 
     Args:
         learning_rate: a factor of the gradients: a number, a 0-d array or a schedule.
-        alpha: how careful the first bets are.
-        eps: what the largest absolute value of a gradient is at first.
-        weight_decay: a number, a 0-d array or a schedule.
-        mask: which parameters to decay, as for :func:`masked`; ``None`` for all.
+
+    Other arguments: as :func:`scale_by_cocob` and :func:`tvmfun.optim.adamw`.
 
     Returns:
         The optimizer; its ``update`` needs ``params``.
@@ -172,7 +170,7 @@ def mechanize(
         base_optimizer: the optimizer, with a learning rate of 1, or a schedule from 1.
         weight_decay: a number or a 0-d array.
         eps: keeps denominators away from zero.
-        s_init: what each ``s`` is at first.
+        s_init: the initial ``s``.
         num_betas: the number of bettors.
 
     Returns:

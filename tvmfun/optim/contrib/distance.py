@@ -186,12 +186,7 @@ def dadapt_adamw(
     ``d' = max(d, r' / ((1 - c) * sum(|q'|)))``; ``m`` is the running mean of ``s * g``, and
     ``u = -m' / (sqrt(v') + eps) - weight_decay * s * p``.
 
-    Args:
-        learning_rate: a factor, 1 or a schedule from 1 to 0.
-        betas: the decay rates ``b1`` and ``b2`` of Adam.
-        eps: keeps the denominator away from zero.
-        estim_lr0: the first estimate, less than the distance.
-        weight_decay: a number or a 0-d array.
+    Args: as :func:`prodigy`.
 
     Returns:
         The optimizer, with a ``DAdaptAdamWState``; its ``update`` needs ``params``.
@@ -258,7 +253,7 @@ def dog(
 
     Args:
         learning_rate: a number, a 0-d array or a schedule.
-        init_step: what ``d`` is at first: ``("distance", r)`` for ``r``, ``("heuristic", a)`` for
+        init_step: the initial ``d``: ``("distance", r)`` for ``r``, ``("heuristic", a)`` for
             ``a * (1 + norm(p_0))``, or ``("learning_rate", a)`` for a first update of ``-learning_rate * a * g``.
         eps: keeps the denominator away from zero.
         weight_decay: a number, a 0-d array or a schedule; ``None`` for none.
@@ -322,11 +317,9 @@ def dowg(
     ``u = -learning_rate * d' / (sqrt(s') + eps) * g``.
 
     Args:
-        learning_rate: a number, a 0-d array or a schedule.
-        init_estim_sq_dist: what ``d`` is at first; ``None`` for ``eps``.
-        eps: keeps the denominator away from zero.
-        weight_decay: a number, a 0-d array or a schedule; ``None`` for none.
-        mask: which parameters to decay, as for :func:`masked`; ``None`` for all.
+        init_estim_sq_dist: the initial ``d``; ``None`` for ``eps``.
+
+    Other arguments: as :func:`dog`.
 
     Returns:
         The optimizer; its ``update`` needs ``params``.

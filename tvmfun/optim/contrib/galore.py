@@ -174,15 +174,7 @@ def galore(
 ) -> GradientTransformationExtraArgs:
     """AdamW, or another optimizer, for matrices of low rank; :func:`scale_by_galore` has the formulas.
 
-    Args:
-        learning_rate: a number, a 0-d array or a schedule.
-        rank: the number of directions.
-        update_proj_gap: after how many updates the directions are taken anew.
-        scale: a factor of the updates of matrices.
-        base_optimizer: what works on the projected gradients; ``None`` for :func:`scale_by_adam`.
-        weight_decay: a number, a 0-d array or a schedule.
-        mask: which parameters to decay, as for :func:`masked`; ``None`` for all.
-        weight_dimension_numbers: which parameters are matrices, as for :func:`scale_by_galore`.
+    Args: as :func:`scale_by_galore` and :func:`tvmfun.optim.adamw`.
 
     Returns:
         The optimizer; its ``update`` needs ``params``.

@@ -99,11 +99,7 @@ def madgrad(
 ) -> GradientTransformationExtraArgs:
     """MADGRAD: dual averaging with momentum; :func:`scale_by_madgrad` has the formulas.
 
-    Args:
-        learning_rate: a number, a 0-d array or a schedule.
-        momentum: how much of the parameters stays.
-        weight_decay: a number, a 0-d array or a schedule.
-        eps: keeps the denominator away from zero.
+    Args: as :func:`scale_by_madgrad` and :func:`tvmfun.optim.adamw`.
 
     Returns:
         The optimizer; its ``update`` needs ``params``.

@@ -71,7 +71,7 @@ def momo(
     Args:
         learning_rate: the largest step size: a number, a 0-d array or a schedule.
         beta: the decay rate of the means.
-        lower_bound: what the loss is at least.
+        lower_bound: a lower bound of the loss.
         weight_decay: a number or a 0-d array.
         adapt_lower_bound: whether to raise the bound to what the model says.
 
@@ -139,13 +139,9 @@ def momo_adam(
     ``u = -s * m / d - a * w / (1 + a * w) * p``.
 
     Args:
-        learning_rate: the largest step size: a number, a 0-d array or a schedule.
         b1: the decay rate of the means of gradients and losses.
-        b2: the decay rate of the mean of the squares.
-        eps: keeps the denominator away from zero.
-        lower_bound: what the loss is at least.
-        weight_decay: a number or a 0-d array.
-        adapt_lower_bound: whether to raise the bound to what the model says.
+
+    Other arguments: as :func:`momo` and :func:`tvmfun.optim.adam`.
 
     Returns:
         The optimizer, with a ``MomoAdamState``; its ``update`` needs ``params``, and ``value=loss``.

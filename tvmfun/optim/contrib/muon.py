@@ -93,8 +93,8 @@ def scale_by_muon(
         ns_steps: the number of steps, if there is one triple for all.
         beta: the decay rate of the mean.
         eps: keeps the norm away from zero.
-        mu_dtype: the dtype to keep the mean in; ``None`` for that of the parameters.
-        nesterov: whether to look ahead by one step, as Nesterov does.
+        mu_dtype: the dtype of the mean; ``None`` for the dtype of the parameters.
+        nesterov: whether to use Nesterov momentum.
         adaptive: whether to multiply the result by its inner product with ``m^``.
         preconditioning: what brings the singular values below 1 at first: the ``"frobenius"`` or the ``"spectral"``
             norm, ``"aol"`` (each row by the sum of ``|X X^T|``) or ``"schatten"`` (the norm of order 4).
@@ -217,17 +217,9 @@ def muon(
     ``f = sqrt(max(1, columns / rows))``.
 
     Args:
-        learning_rate: a number, a 0-d array or a schedule.
         ns_coeffs: the coefficients, as for :func:`scale_by_muon`, or ``"standard"`` or ``"dion"``.
-        ns_steps: the number of steps of the iteration.
-        beta: the decay rate of the mean of the gradients.
         eps: keeps denominators away from zero, those of Adam, too.
-        weight_decay: a number, a 0-d array or a schedule.
         weight_decay_mask: which matrices to decay, as for :func:`masked`; ``None`` for all.
-        mu_dtype: the dtype to keep the mean of the gradients in; ``None`` for that of the parameters.
-        nesterov: whether to look ahead by one step, as Nesterov does.
-        adaptive: whether to multiply ``X`` by its inner product with the mean.
-        preconditioning: how the iteration begins, as for :func:`scale_by_muon`.
         adam_b1: the decay rate of Adam's mean of the gradients.
         adam_b2: the decay rate of its mean of their squares.
         adam_eps_root: keeps its square root away from zero.
@@ -237,6 +229,8 @@ def muon(
             tree that begins like the parameters, or a function from the parameters to such a tree; ``None`` to take all
             with two axes for matrices.
         consistent_rms: makes ``f = consistent_rms * sqrt(max(rows, columns))``; 0.2 gives steps like AdamW's.
+
+    Other arguments: as :func:`scale_by_muon` and :func:`tvmfun.optim.adamw`.
 
     Returns:
         The optimizer; its ``update`` needs ``params``.

@@ -45,7 +45,7 @@ def differentially_private_aggregate(
     Args:
         l2_norm_clip: the largest norm of the gradient of an example.
         noise_multiplier: the standard deviation of the noise, in units of that.
-        key: a key of :mod:`tvmfun.random`, or an integer to make one of.
+        key: a key of :mod:`tvmfun.random`, or an integer seed.
 
     Returns:
         A transformation of gradients with a leading batch axis, as :func:`tvmfun.vmap` of ``grad`` gives them; its
@@ -91,12 +91,9 @@ def dpsgd(
     """Gradient descent with differential privacy; :func:`differentially_private_aggregate` has the formula.
 
     Args:
-        learning_rate: a number, a 0-d array or a schedule.
-        l2_norm_clip: the largest norm of the gradient of an example.
-        noise_multiplier: the standard deviation of the noise, in units of that.
-        seed: an integer, or a key of :mod:`tvmfun.random`.
-        momentum: the decay rate of the momentum; ``None`` for none.
-        nesterov: whether to look ahead by one step, as Nesterov does.
+        seed: an integer seed, or a key of :mod:`tvmfun.random`.
+
+    Other arguments: as :func:`differentially_private_aggregate` and :func:`tvmfun.optim.sgd`.
 
     Returns:
         The optimizer, of gradients with a leading batch axis.

@@ -100,7 +100,7 @@ def schedule_free(
         learning_rate: its learning rate, a number, a 0-d array or a schedule; a warmup, but no decay.
         b1: how far the parameters are from ``z`` to ``x``, more than 0.
         weight_lr_power: the weight of small learning rates; with 0 all updates count the same.
-        state_dtype: the dtype to keep ``z`` in; ``None`` for that of the parameters.
+        state_dtype: the dtype of ``z``; ``None`` for the dtype of the parameters.
 
     Returns:
         The optimizer, with a ``ScheduleFreeState``; its ``update`` needs ``params``.
@@ -168,10 +168,9 @@ def schedule_free_sgd(
     Args:
         learning_rate: a number or a 0-d array.
         warmup_steps: how many steps the learning rate grows from 0; ``None`` for none.
-        b1: how far the parameters are from ``z`` to their average.
         weight_decay: a number, a 0-d array or a schedule; ``None`` for none.
-        weight_lr_power: the weight of small learning rates in the average.
-        state_dtype: the dtype to keep ``z`` in; ``None`` for that of the parameters.
+
+    Other arguments: as :func:`schedule_free`.
 
     Returns:
         The optimizer; its ``update`` needs ``params``.
@@ -208,14 +207,9 @@ def schedule_free_adamw(
     """AdamW, without its momentum, with :func:`schedule_free`.
 
     Args:
-        learning_rate: a number or a 0-d array.
-        warmup_steps: how many steps the learning rate grows from 0; ``None`` for none.
-        b1: how far the parameters are from ``z`` to their average.
-        b2: the decay rate of the mean of the squares.
-        eps: keeps the denominator away from zero.
         weight_decay: a number, a 0-d array or a schedule.
-        weight_lr_power: the weight of small learning rates in the average.
-        state_dtype: the dtype to keep ``z`` in; ``None`` for that of the parameters.
+
+    Other arguments: as :func:`schedule_free_sgd` and :func:`tvmfun.optim.adamw`.
 
     Returns:
         The optimizer; its ``update`` needs ``params``.

@@ -142,7 +142,7 @@ def sophia(
         update_interval: after how many updates the diagonal is estimated anew.
         hessian_diagonal_fn: a transformation of gradients to diagonals, which gets all keyword arguments of
             ``update``; ``None`` for :func:`hutchinson_estimator_diag_hessian`, which needs ``obj_fn=``.
-        mu_dtype: the dtype to keep the mean of the gradients in; ``None`` for that of the parameters.
+        mu_dtype: the dtype of the mean of the gradients; ``None`` for the dtype of the parameters.
 
     Returns:
         The optimizer; its ``update`` needs ``params``.
