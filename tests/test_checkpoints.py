@@ -267,13 +267,13 @@ def test_manager_keeps_the_last(tmp_path, background):
 
 
 def test_a_background_save_is_of_the_moment(tmp_path, monkeypatch):
-    go, write = threading.Event(), checkpoints._write
+    go, write = threading.Event(), checkpoints.manager.replace_file
 
     def slow_write(path, snapshot):
         assert go.wait(30)
         write(path, snapshot)
 
-    monkeypatch.setattr(checkpoints, "_write", slow_write)
+    monkeypatch.setattr(checkpoints.manager, "replace_file", slow_write)
     mine, ours = np.ones(1000), tnp.ones(1000)
     step = tvmfun.jit(lambda x: x * 2, donate_argnums=0)
     with checkpoints.Manager(tmp_path) as manager:

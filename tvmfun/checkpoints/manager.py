@@ -1,0 +1,132 @@
+"""A folder with the checkpoints of one training run."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Mapping
+from concurrent.futures import Future, ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+from tvmfun.checkpoints import trees
+from tvmfun.checkpoints.atomic import replace_file
+from tvmfun.checkpoints.trees import Snapshot
+from tvmfun.errors import ArgumentError
+
+__all__ = ["Manager"]
+
+
+class Manager:
+    """A folder with the checkpoints of one training run, of which the last few are kept.
+
+    A save returns at once and is written by a thread: it keeps the arrays of that moment alive. One save at a time is
+    under way; the next one waits for it. Use it in a ``with`` block, which waits for the last save and raises its error
+    if it failed; so do :meth:`save` and :meth:`wait`. Reading methods wait as well.
+
+    Args:
+        folder: where the files are; made if it does not exist.
+        keep: the number of checkpoints to keep; ``None`` for all. Older ones go when a newer one is on the disk.
+        background: False to write before :meth:`save` returns.
+
+    Raises:
+        ArgumentError: if ``keep`` is not positive.
+
+    >>> import tempfile
+    >>> with tempfile.TemporaryDirectory() as folder, Manager(folder, keep=2) as checkpoints:
+    ...     for step in range(5):
+    ...         checkpoints.save(step, {"loss": 1 / (step + 1)})
+    ...     checkpoints.steps(), checkpoints.load({"loss": 0.0})
+    ([3, 4], {'loss': 0.2})
+    """
+
+    _PREFIX, _SUFFIX = "step_", ".safetensors"
+
+    def __init__(self, folder: Any, *, keep: int | None = 3, background: bool = True) -> None:
+        if keep is not None and (not isinstance(keep, int) or keep < 1):
+            raise ArgumentError("Manager", "keep must be a positive integer or None", got=repr(keep))
+        self.folder = Path(folder)
+        self.folder.mkdir(parents=True, exist_ok=True)
+        self._keep, self._background = keep, background
+        self._executor = ThreadPoolExecutor(1, "checkpoints")
+        self._pending: Future | None = None
+        self._lock = threading.Lock()
+
+    def path(self, step: int) -> Path:
+        """The file of a step."""
+        return self.folder / f"{self._PREFIX}{step:010d}{self._SUFFIX}"
+
+    def steps(self) -> list[int]:
+        """The steps there are checkpoints of, in order."""
+        self.wait()
+        return self._found()
+
+    def save(self, step: int, tree: Any, *, metadata: Mapping[str, str] | None = None) -> None:
+        """Saves the tree of a step; see :func:`tvmfun.checkpoints.save`.
+
+        Raises:
+            ArgumentError: if the step is not a natural number.
+            OSError: if this or the last save could not be written.
+        """
+        if not isinstance(step, int) or step < 0:
+            raise ArgumentError("Manager.save", "the step must be a natural number", got=repr(step))
+        with self._lock:
+            self._wait()
+            snapshot = Snapshot("Manager.save", tree, metadata, owned=self._background)
+            if self._background:
+                self._pending = self._executor.submit(self._save, step, snapshot)
+            else:
+                self._save(step, snapshot)
+
+    def load(self, like: Any, step: int | None = None) -> Any:
+        """Loads the tree of a step, by default of the last one; see :func:`tvmfun.checkpoints.load`.
+
+        Raises:
+            FileNotFoundError: if there is no such checkpoint.
+        """
+        if step is None:
+            steps = self.steps()
+            if not steps:
+                raise FileNotFoundError(f"[Manager.load] there is no checkpoint in {self.folder}.")
+            step = steps[-1]
+        self.wait()
+        return trees.load(self.path(step), like)
+
+    def wait(self) -> None:
+        """Waits until what was saved is on the disk.
+
+        Raises:
+            OSError: if it could not be written.
+        """
+        with self._lock:
+            self._wait()
+
+    def close(self) -> None:
+        """Waits for the last save and ends the thread."""
+        try:
+            self.wait()
+        finally:
+            self._executor.shutdown()
+
+    def __enter__(self) -> Manager:
+        return self
+
+    def __exit__(self, *exception: Any) -> None:
+        self.close()
+
+    def _wait(self) -> None:
+        pending, self._pending = self._pending, None
+        if pending is not None:
+            pending.result()
+
+    def _save(self, step: int, snapshot: Snapshot) -> None:
+        replace_file(self.path(step), snapshot.write)
+        if self._keep is not None:
+            # A run that went back to an earlier step keeps what it has just written.
+            others = [other for other in self._found() if other != step]
+            for other in others[: max(0, len(others) + 1 - self._keep)]:
+                self.path(other).unlink(missing_ok=True)
+
+    def _found(self) -> list[int]:
+        middle = slice(len(self._PREFIX), -len(self._SUFFIX))
+        names = [path.name[middle] for path in self.folder.glob(f"{self._PREFIX}*{self._SUFFIX}")]
+        return sorted([int(name) for name in names if name.isdecimal()])
