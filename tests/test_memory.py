@@ -15,8 +15,9 @@ from bench.memory import ENVIRONMENT, grown
 
 import tvmfun
 import tvmfun.numpy as tnp
-from tvmfun import ShapeDtype, errors, jit, lax, optim, runtime
+from tvmfun import ShapeDtype, errors, jit, lax, optim
 from tvmfun.lower.codegen.workspaces import kept
+from tvmfun.runtime import memory
 
 TRANSFORM = optim.adam(1e-3)
 
@@ -110,7 +111,7 @@ class TestLargeResults:
     double = staticmethod(jit(lambda x: 2 * x))
 
     def given(self, nbytes=2 << 20):
-        runtime.clear_memory()
+        memory.clear_memory()
         return tnp.asarray(np.arange(nbytes // 4, dtype="float32"))
 
     def test_memory_is_used_again(self):
@@ -134,10 +135,10 @@ class TestLargeResults:
         np.testing.assert_array_equal(others[2], 2 * (np.asarray(x) + 2))
 
     def test_there_is_a_limit(self, monkeypatch):
-        monkeypatch.setattr(runtime._given_back, "limit", 8 << 20)
+        monkeypatch.setattr(memory._POOL, "limit", 8 << 20)
         for nbytes in (2 << 20, 3 << 20, 4 << 20, 16 << 20):
             self.double(tnp.asarray(np.zeros(nbytes // 4, "float32")))
-            kept = sum(size * len(pieces) for size, pieces in runtime._given_back.pieces.items())
+            kept = sum(size * len(pieces) for size, pieces in memory._POOL.blocks.items())
             assert 0 < kept <= 8 << 20
 
     def test_threads(self):
@@ -164,18 +165,18 @@ class TestNoMemory:
             assert isinstance(caught.value, MemoryError)
 
     def test_memory_that_is_kept_is_given_back_first(self, monkeypatch):
-        runtime.clear_memory()
+        memory.clear_memory()
         x = tnp.asarray(np.zeros(1 << 20, "float32"))
         jit(lambda x: x + 1)(x)
-        assert runtime._given_back.pieces
-        allocate = runtime._allocate
+        assert memory._POOL.blocks
+        allocate = memory._allocate
 
         def picky(*arguments):
-            if runtime._given_back.pieces:
+            if memory._POOL.blocks:
                 raise RuntimeError("std::bad_alloc")
             return allocate(*arguments)
 
-        monkeypatch.setattr(runtime, "_allocate", picky)
+        monkeypatch.setattr(memory, "_allocate", picky)
         np.testing.assert_array_equal(jit(lambda x: tnp.concatenate([x, x]) + 1)(x), np.ones(2 << 20))
 
     @pytest.mark.skipif(sys.platform != "linux", reason="the limit is Linux's")

@@ -33,7 +33,7 @@ from tvmfun.execute import (
 )
 from tvmfun.jit import eval_shape, jit
 from tvmfun.names import missing as _missing
-from tvmfun.runtime import (
+from tvmfun.runtime.devices import (
     default_backend,
     device_count,
     devices,

@@ -15,7 +15,7 @@ import numpy as np
 import tvm
 from tvm.target import Target
 
-from tvmfun import dtypes, runtime, tree
+from tvmfun import dtypes, tree
 from tvmfun.core import dims
 from tvmfun.core import program as programs
 from tvmfun.core import trace as tracing
@@ -44,6 +44,9 @@ from tvmfun.lower import cache
 from tvmfun.lower import target as targets
 from tvmfun.lower.fusion.kernel import is_view
 from tvmfun.lower.tuning.database import ACTIVE
+from tvmfun.runtime import devices
+from tvmfun.runtime.executables import items_at
+from tvmfun.runtime.memory import clear_memory
 
 CPU = tvm.cpu()
 _ADDRESS = attrgetter("address")
@@ -115,10 +118,10 @@ class LoadedProgram:
     def __init__(self, program: Program, target: Target, donated: Sequence[int] = ()) -> None:
         self.program = program
         self.donated = donated
-        self.pick_donated = runtime.getter(donated)
+        self.pick_donated = items_at(donated)
         self.executable = cache.compile_program(program, target, input_positions(program, donated))
         self.device = self.executable.device
-        if not runtime.exists(self.device):
+        if not devices.exists(self.device):
             raise TargetError(
                 program.name, "it is compiled for a device this machine lacks", got=str(self.device), hint="target=None"
             )
@@ -387,7 +390,7 @@ def device_put(values: Any, device: Any = "cpu") -> Any:
     >>> device_put({"w": [1.0, 2.0]}, "cpu")["w"][1]
     Array(2., dtype=float32)
     """
-    place = runtime.device(device)
+    place = devices.device(device)
     return tree.map(lambda leaf: move(as_device_array(leaf, "device_put"), place), values)
 
 
@@ -429,4 +432,4 @@ def clear_caches() -> None:
     """
     _OPS.clear()
     cache.clear_caches()
-    runtime.clear_memory()
+    clear_memory()

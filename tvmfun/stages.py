@@ -8,7 +8,6 @@ from typing import Any
 
 from tvm.target import Target
 
-from tvmfun import runtime
 from tvmfun.core.program import Immutable, Program
 from tvmfun.core.trace import Tracer
 from tvmfun.errors import ArgumentError, ConcretizationError, TargetError
@@ -17,6 +16,7 @@ from tvmfun.lower import cache
 from tvmfun.lower.codegen.memory_plan import MemoryAnalysis
 from tvmfun.lower.cost_analysis import CostAnalysis, cost_analysis
 from tvmfun.lower.tuning.database import ACTIVE, using
+from tvmfun.runtime.executables import NativeExecutable
 
 
 class Lowered(Immutable):
@@ -67,7 +67,7 @@ class Compiled(Immutable):
         >>> step.lower(w, x).compile().memory_analysis()
         MemoryAnalysis(arguments=10240, outputs=0, aliased=2048, temporaries=1024, workspaces=...)
         """
-        if not isinstance(self.executable, runtime.NativeExecutable):
+        if not isinstance(self.executable, NativeExecutable):
             raise TargetError("memory_analysis", "memory is planned by us for the CPU and static sizes only")
         return self.executable.plan.analysis
 

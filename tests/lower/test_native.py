@@ -16,7 +16,7 @@ from tvmfun.lower import pipeline
 from tvmfun.lower import target as targets
 from tvmfun.lower.codegen import memory_plan, native
 from tvmfun.lower.tir.build import buffer
-from tvmfun.runtime import NativeExecutable
+from tvmfun.runtime.executables import NativeExecutable
 
 needs_linker = pytest.mark.skipif(not shutil.which("g++"), reason="a shared library needs a C++ compiler to link it")
 X = np.random.default_rng(0).normal(size=(96, 96)).astype("float32")

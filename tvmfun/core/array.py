@@ -25,7 +25,7 @@ from tvmfun import dtypes
 from tvmfun.core import dims
 from tvmfun.counters import counters
 from tvmfun.errors import ConcretizationError, DonatedArrayError, DtypeError, ShapeError
-from tvmfun.runtime import Memory, empty
+from tvmfun.runtime.memory import Memory, empty
 
 
 @dataclass(frozen=True)

@@ -36,7 +36,8 @@ from tvmfun.lower import kernel_cache, pipeline
 from tvmfun.lower import target as targets
 from tvmfun.lower.codegen.memory_plan import Plan
 from tvmfun.lower.tuning import database
-from tvmfun.runtime import Executable, NativeExecutable, device_of
+from tvmfun.runtime.devices import device_of
+from tvmfun.runtime.executables import Executable, NativeExecutable
 from tvmfun.threads import pooled
 
 # About a megabyte each.

@@ -7,12 +7,13 @@ from typing import Any
 import ml_dtypes
 import numpy as np
 
-from tvmfun import dtypes, runtime
+from tvmfun import dtypes
 from tvmfun.core.array import Array, move
 from tvmfun.core.leaf import abstract
 from tvmfun.errors import ArgumentError, DtypeError
 from tvmfun.numpy.promotion import array, operand
 from tvmfun.ops import pointwise as ops
+from tvmfun.runtime import devices
 
 __all__ = ["astype", "can_cast", "finfo", "iinfo", "isdtype", "issubdtype", "promote_types"]
 
@@ -52,7 +53,7 @@ def astype(x: Any, dtype: Any, /, *, copy: bool = True, device: Any = None) -> A
 
 def placed(name: str, x: Array, device: Any) -> Array:
     """``x`` on a device given by name, or where it is if that is None."""
-    return x if device is None else move(x.concrete(name), runtime.device(device))
+    return x if device is None else move(x.concrete(name), devices.device(device))
 
 
 def _dtype_of(name: str, item: Any) -> np.dtype:
@@ -173,7 +174,7 @@ class ArrayNamespaceInfo:
 
     def default_device(self) -> Any:
         """Returns the device that arrays are created on."""
-        return runtime.device("cpu")
+        return devices.device("cpu")
 
     def default_dtypes(self, *, device: Any = None) -> dict[str, np.dtype | None]:
         """Returns the dtypes of arrays that are created without naming one."""
@@ -186,7 +187,7 @@ class ArrayNamespaceInfo:
 
     def devices(self) -> list[Any]:
         """Returns all devices of this machine."""
-        return [*runtime.devices("cuda"), *runtime.devices("cpu")]
+        return [*devices.devices("cuda"), *devices.devices("cpu")]
 
     def dtypes(self, *, device: Any = None, kind: str | tuple[str, ...] | None = None) -> dict[str, np.dtype]:
         """Returns the standard's dtypes of a kind, by name.

@@ -1,0 +1,163 @@
+"""The devices of this machine, and the one process that uses them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import tvm
+
+from tvmfun.errors import TargetError
+
+
+def device_of(target: Any) -> Any:
+    """The first device of a target's kind."""
+    return tvm.device(target.kind.name if target.kind.name != "llvm" else "cpu", 0)
+
+
+def device(name: Any = "cpu") -> Any:
+    """Returns a device by name: ``"cpu"``, ``"cuda"``, ``"cuda:1"``; ``None`` is the CPU.
+
+    Raises:
+        TargetError: if this machine has no such device.
+
+    >>> device("cpu")
+    device(type='cpu', index=0)
+    """
+    if isinstance(name, tvm.runtime.Device):
+        return name
+    try:
+        found = tvm.device(name or "cpu")
+    except (TypeError, ValueError, RuntimeError):
+        found = None
+    if found is not None and found.dlpack_device_type() == tvm.cpu().dlpack_device_type() and found.index:
+        found = None
+    if found is None or not exists(found):
+        raise TargetError(
+            "device", "this machine has no such device", got=repr(name), hint=" or ".join(map(repr, _names()))
+        )
+    return found
+
+
+def exists(candidate: Any) -> bool:
+    """Whether the device exists and TVM can use it."""
+    try:
+        return bool(candidate.exist)
+    except (AttributeError, RuntimeError, tvm.error.InternalError):
+        return False
+
+
+def devices(kind: str | None = None) -> list[Any]:
+    """Returns the devices of a kind (``"cpu"``, or ``"cuda"`` or ``"gpu"``), or the best kind there is.
+
+    Raises:
+        TargetError: if there is no such kind.
+
+    >>> devices("cpu")
+    [device(type='cpu', index=0)]
+    """
+    if kind not in (None, "cpu", "cuda", "gpu"):
+        raise TargetError("devices", "the kind is unknown", got=repr(kind), hint='"cpu" or "cuda"')
+    if kind == "cpu":
+        return [tvm.cpu()]
+    found = []
+    while len(found) < 64 and exists(tvm.cuda(len(found))):
+        found.append(tvm.cuda(len(found)))
+    return found or ([tvm.cpu()] if kind is None else [])
+
+
+def device_count(kind: str | None = None) -> int:
+    """Returns how many devices of a kind there are, or of the best kind; see :func:`devices`.
+
+    >>> device_count("cpu")
+    1
+    """
+    return len(devices(kind))
+
+
+def default_backend() -> str:
+    """Returns the best kind of device that this machine has: ``"gpu"`` or ``"cpu"``.
+
+    Source: ``jax.default_backend``.
+
+    >>> default_backend() in ("cpu", "gpu")
+    True
+    """
+    return "cpu" if devices() == [tvm.cpu()] else "gpu"
+
+
+def local_devices(
+    process_index: int | None = None, backend: str | None = None, host_id: int | None = None
+) -> list[Any]:
+    """Returns the devices of this process, which are all devices; see :func:`devices`.
+
+    Args:
+        process_index: None or 0, the only process.
+        backend: the kind of devices.
+        host_id: None or 0.
+
+    Raises:
+        TargetError: for another process.
+
+    Source: ``jax.local_devices``.
+
+    >>> local_devices(backend="cpu")
+    [device(type='cpu', index=0)]
+    """
+    if process_index or host_id:
+        raise TargetError("local_devices", "there is one process", got=f"process_index={process_index or host_id!r}")
+    return devices(backend)
+
+
+def local_device_count(backend: str | None = None) -> int:
+    """Returns how many devices this process has; see :func:`local_devices`.
+
+    >>> local_device_count("cpu")
+    1
+    """
+    return len(local_devices(backend=backend))
+
+
+def process_count(backend: str | None = None) -> int:
+    """Returns the number of processes that a program runs in, which is 1.
+
+    Args:
+        backend: has no effect.
+
+    Source: ``jax.process_count``.
+
+    >>> process_count()
+    1
+    """
+    return 1
+
+
+def process_index(backend: str | None = None) -> int:
+    """Returns the position of this process among all, which is 0.
+
+    Args:
+        backend: has no effect.
+
+    Source: ``jax.process_index``.
+
+    >>> process_index()
+    0
+    """
+    return 0
+
+
+def process_indices(backend: str | None = None) -> list[int]:
+    """Returns the positions of all processes.
+
+    Args:
+        backend: has no effect.
+
+    Source: ``jax.process_indices``.
+
+    >>> process_indices()
+    [0]
+    """
+    return [0]
+
+
+def _names() -> list[str]:
+    return ["cpu", *("cuda" for _ in devices("cuda")[:1])]

@@ -1,0 +1,134 @@
+"""Compiled modules that are called with arrays: native ones, and those for TVM's virtual machine."""
+
+from __future__ import annotations
+
+from array import array
+from collections.abc import Callable, Sequence
+from itertools import repeat
+from operator import attrgetter, itemgetter
+from typing import Any
+
+import tvm
+from tvm.runtime.vm import VirtualMachine
+
+from tvmfun import threads
+from tvmfun.counters import counters
+from tvmfun.errors import TargetError
+from tvmfun.runtime.memory import (
+    Memory,
+    ResultBuffers,
+    is_out_of_memory,
+    out_of_memory,
+    result_buffers,
+    without_gil_release,
+)
+
+_CPU: Any = tvm.cpu()
+_MEMORY, _ADDRESS = attrgetter("memory"), attrgetter("address")
+_item = without_gil_release("ffi.ArrayGetItem")
+
+#: The memory and the address of each result.
+Results = tuple[Sequence[Memory], Sequence[int]]
+
+
+class NativeExecutable:
+    """A compiled ``main`` that takes a table of addresses.
+
+    Args:
+        module: compiled, or loaded from disk.
+        plan: the layout of the table: a ``Plan`` of the lowering.
+    """
+
+    device = _CPU
+
+    def __init__(self, module: Any, plan: Any) -> None:
+        self.module = module
+        self.plan = plan
+        self._main: Any = None
+        self._results = items_at(plan.results)
+        self._reuses_inputs = any(slot < plan.inputs for slot in plan.results)
+        self._buffers = list(result_buffers(plan.fresh))
+        # Each running call has its own block of intermediates, so that any number of threads may call.
+        self._temporaries = ResultBuffers([plan.analysis.temporaries])
+
+    def __call__(self, arrays: Sequence[Any], addresses: list[int], avals: Sequence[Any]) -> Results:
+        """Runs ``main`` on arrays at these addresses; returns the memory and the address of each result."""
+        counters.calls += 1
+        main = self._main or self._load()
+        owners: list[Any] = list(map(_MEMORY, arrays)) if self._reuses_inputs else [None] * len(arrays)
+        table = addresses.copy()
+        for buffers in self._buffers:
+            memory, start = buffers.take()
+            if len(buffers.offsets) == 1:
+                table.append(start)
+                owners.append(memory)
+            else:
+                table += [start + offset for offset in buffers.offsets]
+                owners += [memory] * len(buffers.offsets)
+        block = self._temporaries.take()
+        table.append(block[1])
+        try:
+            words = array("Q", table)
+        except OverflowError:
+            raise TargetError(
+                "jit", "all arrays must be on the CPU", got="one that is elsewhere", hint="tvmfun.device_put(tree)"
+            ) from None
+        try:
+            main(words.buffer_info()[0])
+        except (MemoryError, RuntimeError) as error:
+            if is_out_of_memory(error):
+                raise out_of_memory(self.plan.analysis.workspaces, "the workspaces of kernels") from None
+            raise
+        finally:
+            self._temporaries.put_back(block)
+        return self._results(owners), self._results(table)
+
+    def _load(self) -> Any:
+        threads.load(self.module)
+        self._main = self.module["main"]
+        return self._main
+
+
+def items_at(indices: Sequence[int]) -> Callable[[Sequence[Any]], Sequence[Any]]:
+    """A function that returns the items of a list at these indices."""
+    if len(indices) > 1 and list(indices) != list(range(indices[0], indices[0] + len(indices))):
+        return itemgetter(*indices)
+    return itemgetter(slice(indices[0], indices[0] + len(indices)) if indices else slice(0))
+
+
+class Executable:
+    """A module for TVM's virtual machine: for dynamic sizes and for GPUs.
+
+    Args:
+        module: compiled, or loaded from disk.
+        device: where it runs; it need not exist until the first call.
+    """
+
+    def __init__(self, module: Any, device: Any) -> None:
+        self.module = module
+        self.device = device
+        # A virtual machine has one stack and runs one call at a time: each call takes an idle one, so that any
+        # number of threads may call. A call that fails drops its machine.
+        self._idle: list[Any] = []
+
+    def __call__(self, arrays: Sequence[Any], addresses: list[int], avals: Sequence[Any]) -> Results:
+        """Runs ``main`` on arrays; returns the memory and the address of each result, of the types ``avals``."""
+        counters.calls += 1
+        try:
+            main = self._idle.pop()
+        except IndexError:
+            main = self._load()
+        try:
+            results = main(*[array.tensor_at(address) for array, address in zip(arrays, addresses, strict=True)])
+        except (MemoryError, RuntimeError) as error:
+            if is_out_of_memory(error):
+                raise out_of_memory(sum(aval.nbytes for aval in avals), "results and what they take") from None
+            raise
+        self._idle.append(main)
+        memories = list(map(Memory, map(_item, repeat(results), range(len(results))), avals))
+        return memories, list(map(_ADDRESS, memories))
+
+    def _load(self) -> Any:
+        threads.load(self.module)
+        devices: Any = [self.device] if self.device == _CPU else [self.device, _CPU]
+        return VirtualMachine(self.module, devices)["main"]

@@ -1,0 +1,211 @@
+"""Memory of arrays: reference-counted allocations, huge pages, and a pool of large blocks for results."""
+
+from __future__ import annotations
+
+import ctypes
+import mmap
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from itertools import accumulate
+from typing import Any
+
+import tvm
+import tvm_ffi
+
+from tvmfun.errors import OutOfMemoryError
+
+
+def without_gil_release(name: str) -> Any:
+    """A function of the FFI that keeps the GIL, because it takes less time than releasing the GIL does."""
+    function = tvm.get_global_func(name)
+    function.release_gil = False
+    return function
+
+
+_allocate = without_gil_release("runtime.TVMTensorAllocWithScope")
+_BYTE = tvm_ffi.dtype("uint8")
+_CPU: Any = tvm.cpu()
+
+
+class Memory:
+    """A reference-counted allocation, shared by the arrays stored in it.
+
+    Args:
+        tensor: its elements.
+        aval: the type of the only array in it; None for bytes on the CPU.
+    """
+
+    __slots__ = ("_tensor", "aval", "is_seen")
+
+    def __init__(self, tensor: tvm.runtime.Tensor, aval: Any = None) -> None:
+        self._tensor = tensor
+        self.aval = aval
+        self.is_seen = False
+
+    @property
+    def address(self) -> int:
+        """The address of the first byte; negative on other devices than the CPU, so that nobody reads there.
+
+        A new integer each time: the references to an array's address count its readers.
+        """
+        pointer = self._tensor.data_ptr()
+        return pointer if self.aval is None or self._tensor.device == _CPU else ~pointer
+
+    @property
+    def tensor(self) -> tvm.runtime.Tensor:
+        """The tensor. Once handed out it may outlive this object, so its memory is not recycled."""
+        self.is_seen = True
+        return self._tensor
+
+
+# Without huge pages, gathers are dominated by TLB misses.
+_HUGE_PAGE, _MADV_HUGEPAGE = 2 << 20, 14
+_advise = getattr(ctypes.CDLL(None), "madvise", None) if sys.platform == "linux" else None
+
+
+def with_huge_pages(tensor: tvm.runtime.Tensor, nbytes: int) -> tvm.runtime.Tensor:
+    """The tensor, not yet written to, in huge pages if it is large and the system has them."""
+    if _advise is not None and nbytes >= 2 * _HUGE_PAGE:
+        first = -(-tensor.data_ptr() // mmap.PAGESIZE) * mmap.PAGESIZE
+        length = (tensor.data_ptr() + nbytes - first) // mmap.PAGESIZE * mmap.PAGESIZE
+        _advise(ctypes.c_void_p(first), ctypes.c_size_t(length), _MADV_HUGEPAGE)
+    return tensor
+
+
+class _Pool:
+    """Free large blocks, kept for results of the same size.
+
+    Page faults on new memory, which the system clears page by page, cost more than most kernels that fill it.
+    """
+
+    def __init__(self) -> None:
+        self.limit = 256 << 20
+        self.blocks: dict[int, list[tvm.runtime.Tensor]] = {}
+
+    def put(self, nbytes: int, tensor: tvm.runtime.Tensor) -> None:
+        """Keeps a block, up to the limit. Needs no lock: each step is atomic under the GIL."""
+        if nbytes > self.limit:
+            return
+        if nbytes + sum(size * len(kept) for size, kept in list(self.blocks.items())) > self.limit:
+            self.blocks.clear()
+        self.blocks.setdefault(nbytes, []).append(tensor)
+
+
+_LARGE = 1 << 20
+_POOL = _Pool()
+
+
+def is_out_of_memory(error: BaseException) -> bool:
+    """Whether an error of TVM, LLVM or CUDA says that an allocation failed."""
+    return isinstance(error, MemoryError) or any(words in str(error) for words in ("bad_alloc", "out of memory"))
+
+
+def out_of_memory(nbytes: int, what: str) -> OutOfMemoryError:
+    """The error for a request of ``nbytes`` bytes for ``what``."""
+    hint = "smaller arrays, or donated ones; memory_analysis() of a compiled function tells what it takes"
+    return OutOfMemoryError("jit", f"there is no memory for {what}", got=f"a request for {nbytes:,} bytes", hint=hint)
+
+
+def _new_bytes(shape: tvm_ffi.Shape) -> tvm.runtime.Tensor:
+    try:
+        return _allocate(shape, _BYTE, _CPU, None)
+    except (MemoryError, RuntimeError) as error:
+        return _retry(error, shape[0], lambda: _allocate(shape, _BYTE, _CPU, None))
+
+
+def _retry(error: Exception, nbytes: int, allocate: Callable[[], tvm.runtime.Tensor]) -> tvm.runtime.Tensor:
+    """Empties the pool and repeats an allocation that has failed."""
+    if not is_out_of_memory(error):
+        raise error
+    clear_memory()
+    try:
+        return allocate()
+    except (MemoryError, RuntimeError):
+        raise out_of_memory(nbytes, "an array") from None
+
+
+def empty(shape: Sequence[int], dtype: str, nbytes: int, device: Any = _CPU) -> tvm.runtime.Tensor:
+    """A new uninitialized tensor.
+
+    Raises:
+        OutOfMemoryError: if the allocation fails.
+    """
+    try:
+        tensor = tvm.runtime.empty(shape, dtype, device)
+    except (MemoryError, RuntimeError) as error:
+        tensor = _retry(error, nbytes, lambda: tvm.runtime.empty(shape, dtype, device))
+    return with_huge_pages(tensor, nbytes) if device == _CPU else tensor
+
+
+class _LargeMemory(Memory):
+    """A block on the CPU that returns to the pool when no array is stored in it."""
+
+    __slots__ = ("nbytes",)
+    # An attribute, because at interpreter shutdown globals are gone before `__del__` runs.
+    pool = _POOL
+
+    def __init__(self, shape: tvm_ffi.Shape) -> None:
+        self.nbytes, self.is_seen = shape[0], True  # nothing to return before there is a tensor
+        try:
+            tensor = self.pool.blocks[self.nbytes].pop()
+        except (KeyError, IndexError):
+            tensor = with_huge_pages(_new_bytes(shape), self.nbytes)
+        super().__init__(tensor)
+
+    def __del__(self) -> None:
+        if not self.is_seen:
+            self.pool.put(self.nbytes, self._tensor)
+
+
+def clear_memory() -> None:
+    """Returns the pool of free blocks to the system."""
+    _POOL.blocks.clear()
+
+
+# Small results share blocks, because an allocation costs more than everything else about a small result. The blocks
+# are small, too: one result that is kept keeps its whole block.
+_SMALL, _COMMON = 1024, 4096
+_ALIGNMENT = 64
+
+
+class ResultBuffers:
+    """Memory for some of the results of each call: one block, or slots of one that several calls share.
+
+    Args:
+        sizes: the bytes of each result.
+    """
+
+    def __init__(self, sizes: Sequence[int]) -> None:
+        ends = list(accumulate(max(1, -(-size // _ALIGNMENT)) * _ALIGNMENT for size in sizes))
+        calls = max(1, _COMMON // ends[-1]) if ends[-1] <= _SMALL else 1
+        self.offsets = [0, *ends[:-1]]
+        self._slots = [ends[-1] * i for i in range(1, calls)]
+        self._shape = tvm_ffi.Shape((ends[-1] * calls,))
+        self._unused: list[tuple[Memory, int]] = []
+
+    def take(self) -> tuple[Memory, int]:
+        """Unused memory and the address of the slot in it."""
+        try:
+            return self._unused.pop()
+        except IndexError:
+            memory = _LargeMemory(self._shape) if self._shape[0] >= _LARGE else Memory(_new_bytes(self._shape))
+            address = memory.address
+            if self._slots:
+                self._unused += [(memory, address + start) for start in self._slots]
+            return memory, address
+
+    def put_back(self, taken: tuple[Memory, int]) -> None:
+        """Makes memory that :meth:`take` returned available to the next call."""
+        self._unused.append(taken)
+
+
+def result_buffers(sizes: Sequence[int]) -> Iterator[ResultBuffers]:
+    """Groups results, given by their sizes in ascending order, into buffers."""
+    together: list[int] = []
+    for size in sizes:
+        if together and (size > _SMALL or sum(together) + len(together) * _ALIGNMENT + size > _COMMON):
+            yield ResultBuffers(together)
+            together = []
+        together.append(size)
+    if together:
+        yield ResultBuffers(together)
