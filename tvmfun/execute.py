@@ -22,18 +22,15 @@ from tvmfun.core import trace as tracing
 from tvmfun.core.array import (
     Array,
     DeviceArray,
-    Donation,
     ShapeDtype,
-    claim,
     device_array,
-    discard,
     duplicate,
     foreign_array,
-    give_back,
     interned,
     move,
 )
 from tvmfun.core.dims import Dim
+from tvmfun.core.donation import Donation, claim, discard, restore
 from tvmfun.core.inline import inlined
 from tvmfun.core.leaf import abstract, scalar
 from tvmfun.core.op import Op
@@ -165,7 +162,7 @@ class LoadedProgram:
         try:
             memories, places = self.executable(arrays, addresses, self.out_avals)
         except BaseException:
-            give_back(copied)
+            restore(copied)
             raise
         outputs = list(map(DeviceArray, memories, places, self.out_avals))
         for output, source in self.aliases:
@@ -173,7 +170,7 @@ class LoadedProgram:
             if source is not None:
                 given[source].shared = addresses[source]
         if _STATE.debug_nans and any(map(_has_nan, outputs)):
-            give_back(copied)
+            restore(copied)
             program = self.program.with_sizes(self.sizes)
             _blame(program, given)
         if self.donated:
@@ -206,7 +203,7 @@ class LoadedProgram:
                     addresses[i] = arrays[i].address
                     copied.append((array, address))
         except BaseException:  # such as that there is no memory
-            give_back((array, address) for _, array, address in given)
+            restore((array, address) for _, array, address in given)
             raise
         return arrays, addresses, copied
 

@@ -1,20 +1,15 @@
 """Arrays: ``ShapeDtype`` describes one, ``Array`` is the interface, ``DeviceArray`` owns a buffer.
 
-Arrays are immutable. Data that comes in is copied into an aligned buffer that nobody else can write to;
-data goes out as read-only zero-copy views.
+Arrays are immutable. Data is copied into an aligned buffer that nobody else can write to,
+and handed out as read-only zero-copy views.
 """
 
 from __future__ import annotations
 
-import ctypes
 import math
-import os
 import sys
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from operator import length_hint
-from sys import getrefcount
-from threading import RLock
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -23,8 +18,10 @@ from tvm.runtime import Device
 
 from tvmfun import dtypes
 from tvmfun.core import dims
+from tvmfun.core.dlpack import mark_read_only
+from tvmfun.core.donation import CLAIMS, discard, donated_error
 from tvmfun.counters import counters
-from tvmfun.errors import ConcretizationError, DonatedArrayError, DtypeError, ShapeError
+from tvmfun.errors import DtypeError, ShapeError
 from tvmfun.runtime.memory import Memory, empty
 
 
@@ -33,9 +30,9 @@ class ShapeDtype:
     """The shape and dtype of an array: everything a trace knows about a value.
 
     Args:
-        shape: the sizes of the axes: integers, and names or Dims for those that are known at call time only.
+        shape: the sizes of the axes: integers, and names or Dims for dynamic sizes.
         dtype: a dtype or its name.
-        weak: whether the dtype gives way in promotion, as that of a Python scalar does.
+        weak: whether the dtype gives way in promotion, like that of a Python scalar.
 
     >>> ShapeDtype((2, 3), "float32")
     float32[2,3]
@@ -82,13 +79,13 @@ class ShapeDtype:
         return f"{dtypes.NAMES[self.dtype]}[{','.join(map(str, self.shape))}]"
 
 
-# One object for equal shapes and dtypes of arrays with data: a call then sees at a glance that it is like another.
+# One object for equal types of arrays with data, so that `jit` can compare them by identity.
 _INTERNED: dict[ShapeDtype, ShapeDtype] = {}
 _INTERNED_KEPT = 4096
 
 
 def interned(aval: ShapeDtype) -> ShapeDtype:
-    """The same object for every aval that is equal."""
+    """One object for all equal avals."""
     if len(_INTERNED) >= _INTERNED_KEPT:
         _INTERNED.clear()
     return _INTERNED.setdefault(aval, aval)
@@ -107,15 +104,15 @@ class Array:
     """An immutable n-dimensional array: either data on a device or a value being traced.
 
     Arrays have NumPy's operators, indexing and methods, ``x.at[index].set(y)`` for functional updates, and
-    speak ``__array__`` and ``__dlpack__``. Make them with :func:`tvmfun.numpy.asarray`.
+    support ``__array__`` and ``__dlpack__``. Make them with :func:`tvmfun.numpy.asarray`.
     """
 
     __slots__ = ("__weakref__", "aval")
-    # A NumPy array on the left of an operator leaves it to the array on the right.
+    # A NumPy array on the left of an operator defers to the array on the right.
     __array_priority__ = 100
     aval: ShapeDtype
 
-    if TYPE_CHECKING:  # what `tvmfun.numpy` installs; other methods are found by `__getattr__`
+    if TYPE_CHECKING:  # installed by `tvmfun.numpy`; other methods have no type
 
         def _unary(self) -> Array: ...
         def _binary(self, other: Any, /) -> Array: ...
@@ -163,7 +160,7 @@ class Array:
 
     @property
     def weak_type(self) -> bool:
-        """Whether the dtype gives way in promotion, as that of a Python scalar does."""
+        """Whether the dtype gives way in promotion, like that of a Python scalar."""
         return self.aval.weak
 
     def __len__(self) -> int:
@@ -181,11 +178,11 @@ class Array:
     __hash__ = None  # type: ignore[assignment]
 
     def __getattr__(self, name: str) -> Any:
-        # Reached only for names nobody defined.
+        # Called only for undefined names.
         raise AttributeError(f"[Array] there is no attribute {name!r}. Try a function of tvmfun.numpy.")
 
     def concrete(self, what: str) -> DeviceArray:
-        """Returns the array with data, or explains that ``what`` needs data that a traced value lacks."""
+        """Returns the array with data, or raises because ``what`` needs data that a traced value lacks."""
         raise NotImplementedError
 
     def __bool__(self) -> bool:
@@ -248,7 +245,7 @@ class Array:
             return tensor._to_dlpack()
         capsule = tensor._to_dlpack_versioned()
         if array is self:
-            _mark_read_only(capsule)
+            mark_read_only(capsule)
         return capsule
 
     def __dlpack_device__(self) -> tuple[int, int]:
@@ -268,17 +265,17 @@ class Array:
 
 
 class DeviceArray(Array):
-    """An array whose elements lie in a buffer on a device.
+    """An array whose elements are in a buffer on a device.
 
-    Whoever reads the elements has the address meanwhile, the very integer. So a call that the array is donated to can
-    tell by the references to it whether anybody else does (:func:`claim`).
+    A reader of the elements refers to the ``address`` object while it reads: its reference count tells a call that the
+    array is donated to whether there are readers (:mod:`tvmfun.core.donation`).
     """
 
-    # No address is left after donation; the memory stays for those who read it then. What is not shared lacks `shared`.
+    # Donation deletes `address`; `memory` stays for those who are reading. Arrays that are not shared lack `shared`.
     __slots__ = ("address", "memory", "shared")
     memory: Memory
     address: int  # of the first element; negative on other devices than the CPU
-    shared: int  # the address once more: something else may read the elements later
+    shared: int  # one more reference to the address: others may read the elements later
 
     def __init__(self, memory: Memory, address: int, aval: ShapeDtype) -> None:
         self.aval = aval
@@ -291,7 +288,7 @@ class DeviceArray(Array):
         return self.tensor_at(self.held())
 
     def tensor_at(self, address: int) -> tvm.runtime.Tensor:
-        """The same for who has the address already, also when the array has been donated since."""
+        """The tensor for a caller that holds the address, also if the array has been donated since."""
         memory = self.memory
         if memory.aval is not self.aval and memory.aval != self.aval:
             elements = tvm.runtime.from_dlpack(self._elements(memory, address))
@@ -300,25 +297,25 @@ class DeviceArray(Array):
         return memory.tensor
 
     def shown(self) -> tvm.runtime.Tensor:
-        """The tensor for somebody else to keep: the elements will not be overwritten."""
+        """The tensor for others to keep: the elements will not be overwritten."""
         held = self.held()
         self.shared = held
         return self.tensor_at(held)
 
     def _elements(self, memory: Memory, address: int) -> np.ndarray:
-        """The bytes of the elements, in memory on the CPU that is not just these."""
+        """The bytes of the elements, which are a part of the memory."""
         view = _host_view(memory.tensor, memory.aval.dtype if memory.aval else dtypes.uint8)
         offset = address - memory.address
         return view.reshape(-1).view(np.uint8)[offset : offset + self.nbytes]
 
     def held(self) -> int:
-        """The address; the elements are not overwritten while the caller has it."""
+        """The address; the elements are not overwritten while the caller refers to it."""
         try:
             return self.address
         except AttributeError:
-            with _CLAIMS:  # a claim that fails gives back what it took
+            with CLAIMS:  # a claim that fails restores the addresses
                 if self.is_deleted():
-                    raise _is_gone("Array", self) from None
+                    raise donated_error("Array", self) from None
                 return self.address
 
     @property
@@ -331,7 +328,7 @@ class DeviceArray(Array):
         return {self.device}
 
     def __repr__(self) -> str:
-        # Debuggers and tracebacks show arrays, also those that are gone.
+        # Debuggers and tracebacks show arrays, also donated ones.
         return f"Array(donated, {self.aval})" if self.is_deleted() else super().__repr__()
 
     def is_deleted(self) -> bool:
@@ -339,7 +336,7 @@ class DeviceArray(Array):
         return not hasattr(self, "address")
 
     def delete(self) -> None:
-        """Gives up the buffer; later uses of this array raise ``DonatedArrayError``."""
+        """Frees the buffer; later uses of this array raise ``DonatedArrayError``."""
         if not self.is_deleted():
             discard([self], "Array")
 
@@ -357,7 +354,7 @@ class DeviceArray(Array):
         return self._view(held)
 
     def read(self, function: Callable[[np.ndarray], Any]) -> Any:
-        """Returns what a function makes of the elements: a read-only NumPy array that it must not keep."""
+        """Calls a function with the elements, a read-only NumPy array that it must not keep; returns its result."""
         held = self.held()
         return function(self._view(held))
 
@@ -389,95 +386,8 @@ class DeviceArray(Array):
         return self
 
 
-#: A call that arrays were donated to, which lies where their memory was: what names the argument at a position among
-#: the donated ones, and the ids of the arrays. One that asks is alive, so that its id is still its own.
-Donation = tuple[Callable[[int], str], list[int]]
-
-
-def _is_gone(where: str, array: DeviceArray) -> DonatedArrayError:
-    donation: Any = getattr(array, "memory", None)
-    receiver = "a compiled function"
-    if isinstance(donation, tuple):
-        name, ids = donation
-        receiver = name(ids.index(id(array)))
-    return DonatedArrayError(
-        where,
-        f"the buffer was donated to {receiver} and is gone",
-        got=repr(array.aval),
-        hint="the array that function returned, or call it without donate_argnums",
-    )
-
-
-# Of several calls that the same arrays are donated to at the same time, one gets all of its arrays.
-_CLAIMS = RLock()
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(before=_CLAIMS.acquire, after_in_parent=_CLAIMS.release, after_in_child=_CLAIMS.release)
-
-# How often Python says that something is referred to which is in no list.
-_IN_NO_LIST = max(map(getrefcount, [int("9" * 18)])) - 1
-
-
-def claim(arrays: Sequence[DeviceArray], addresses: Sequence[int], where: str, lists: int) -> list[int]:
-    """Takes the addresses of arrays away, so that nobody begins to read the elements from here on.
-
-    An address is a large integer, of which Python makes an object each time. So who has it can be counted by the
-    references to it, and those who read need not count themselves, which each call would do for each of its arguments.
-
-    Args:
-        arrays: what is donated.
-        addresses: theirs.
-        where: what to, for an error.
-        lists: in how many lists the caller has the addresses.
-
-    Returns:
-        How many others read each array, now or later; [] if nobody reads any.
-
-    Raises:
-        DonatedArrayError: if one of the arrays is gone already, which leaves the others as they were.
-    """
-    with _CLAIMS:
-        rest = iter(arrays)
-        try:
-            for array in rest:
-                del array.address
-        except BaseException as error:
-            taken = len(arrays) - length_hint(rest) - 1
-            give_back(zip(arrays[:taken], addresses[:taken], strict=True))
-            if not isinstance(error, AttributeError):
-                raise
-            _claim_each_once(arrays, where)
-    counts, own = list(map(getrefcount, addresses)), _IN_NO_LIST + lists
-    # Mostly nobody reads, which is seen sooner so.
-    return [] if counts.count(own) == len(counts) else [count - own for count in counts]
-
-
-def _claim_each_once(arrays: Sequence[DeviceArray], where: str) -> None:
-    """The same for arrays of which one is gone, or given twice."""
-    gone = next(filter(DeviceArray.is_deleted, arrays), None)
-    if gone is not None:
-        raise _is_gone(where, gone) from None
-    for array in arrays:
-        if not array.is_deleted():
-            del array.address
-
-
-def give_back(claimed: Iterable[tuple[DeviceArray, int]]) -> None:
-    """Undoes :func:`claim` for arrays that are as they were, given with their addresses."""
-    for array, address in claimed:
-        array.address = address
-
-
-def discard(arrays: Sequence[DeviceArray], where: str) -> None:
-    """Gives up the buffers of arrays; those that somebody reads now stay as long as the arrays."""
-    addresses = [array.held() for array in arrays]
-    reading = claim(arrays, addresses, where, lists=1) or [0] * len(arrays)
-    for array, count in zip(arrays, reading, strict=True):
-        if count == hasattr(array, "shared"):
-            del array.memory
-
-
 def on_device(tensor: tvm.runtime.Tensor, aval: ShapeDtype) -> DeviceArray:
-    """The array whose elements a TVM tensor has."""
+    """The array of a TVM tensor's elements."""
     memory = Memory(tensor, aval)
     return DeviceArray(memory, memory.address, aval)
 
@@ -491,7 +401,7 @@ _CPU_KEY = (int(_CPU.dlpack_device_type()), 0)
 
 
 def is_on_cpu(array: DeviceArray) -> bool:
-    """Whether NumPy can see the buffer."""
+    """Whether the buffer is in the CPU's memory."""
     return array.device.dlpack_device_type() == _CPU_KEY[0]
 
 
@@ -502,7 +412,7 @@ def device_array(value: np.ndarray | np.generic, device: Device | None = None, *
         DtypeError: if tvmfun has no such dtype.
     """
     dtype = dtypes.canonical(value.dtype)
-    masked = sys.modules.get("numpy.ma")  # NumPy loads it when somebody asks for it, in 0.9 MB
+    masked = sys.modules.get("numpy.ma")  # NumPy imports it lazily; it takes 0.9 MB
     if masked is not None and isinstance(value, masked.MaskedArray):
         raise DtypeError("Array", "an array has no mask", got=type(value).__name__, hint="x.filled(value)")
     counters.to_device += 1
@@ -514,16 +424,16 @@ def device_array(value: np.ndarray | np.generic, device: Device | None = None, *
 
 def _host_view(tensor: tvm.runtime.Tensor, dtype: np.dtype) -> np.ndarray:
     """A NumPy array that shares the memory of a tensor on the CPU."""
-    if dtype == dtypes.bfloat16:  # NumPy's DLPack does not know it: go through the same bits
+    if dtype == dtypes.bfloat16:  # NumPy's DLPack lacks it: go through the bits
         return np.from_dlpack(tensor._create_view(tensor.shape, "uint16")).view(dtype)
     return np.from_dlpack(tensor)
 
 
 def foreign_array(value: Any, where: str) -> DeviceArray:
-    """Copies an array of another library, which speaks DLPack or ``__array__``.
+    """Copies an array of another library that has DLPack or ``__array__``.
 
     Raises:
-        DtypeError: if it does not, or if tvmfun has no such dtype.
+        DtypeError: if it has neither, or if tvmfun has no such dtype.
     """
     if hasattr(value, "__dlpack__"):
         try:
@@ -531,7 +441,7 @@ def foreign_array(value: Any, where: str) -> DeviceArray:
         except DtypeError:
             raise
         except (BufferError, RuntimeError, TypeError, ValueError):
-            pass  # what DLPack cannot say, `__array__` may
+            pass  # `__array__` may still work
     try:
         view = np.asarray(value)
     except (RuntimeError, TypeError, ValueError) as error:
@@ -545,7 +455,7 @@ def _from_dlpack(value: Any) -> DeviceArray:
     try:
         view = np.from_dlpack(value)
     except (BufferError, RuntimeError, TypeError, ValueError):
-        # Not on the CPU, or bfloat16: TVM reads both, but strides only if they are those of a dense array.
+        # Not on the CPU, or bfloat16: TVM reads both, but only dense arrays.
         tensor = tvm.runtime.from_dlpack(value)
         counters.to_device += 1
         aval = ShapeDtype(tuple(tensor.shape), str(tensor.dtype))  # type: ignore[arg-type]
@@ -560,7 +470,7 @@ def _copied(tensor: Any, device: Any) -> tvm.runtime.Tensor:
 
 
 def duplicate(array: DeviceArray, address: int | None = None) -> DeviceArray:
-    """Returns the array with a buffer of its own; ``address`` is given if the array has been claimed."""
+    """Returns a copy of the array; pass its ``address`` if it has been claimed."""
     held = array.held() if address is None else address
     tensor = array.tensor_at(held)
     return on_device(_copied(tensor, tensor.device), array.aval)
@@ -574,42 +484,3 @@ def move(array: DeviceArray, device: Device) -> DeviceArray:
         held = array.held()
         return on_device(_copied(array.tensor_at(held), device), array.aval)
     return move(move(array, _CPU), device)
-
-
-class _VersionedTensor(ctypes.Structure):
-    """The head of ``DLManagedTensorVersioned`` in DLPack 1.x."""
-
-    _fields_ = (
-        ("major", ctypes.c_uint32),
-        ("minor", ctypes.c_uint32),
-        ("manager", ctypes.c_void_p),
-        ("deleter", ctypes.c_void_p),
-        ("flags", ctypes.c_uint64),
-    )
-
-
-_READ_ONLY = 1
-_capsule_pointer: Callable[..., int] = ctypes.pythonapi.PyCapsule_GetPointer
-_capsule_pointer.restype = ctypes.c_void_p  # type: ignore[attr-defined]
-_capsule_pointer.argtypes = (ctypes.py_object, ctypes.c_char_p)  # type: ignore[attr-defined]
-
-
-def _mark_read_only(capsule: Any) -> None:
-    """Sets the flag that says so in a DLPack capsule; TVM has no way to."""
-    head = _VersionedTensor.from_address(_capsule_pointer(capsule, b"dltensor_versioned"))
-    head.flags |= _READ_ONLY
-
-
-def explain_no_data(aval: ShapeDtype, what: str, name: str) -> ConcretizationError:
-    """The error for a traced value used where Python needs data."""
-    hints = {
-        "bool()": "tvmfun.numpy.where(condition, x, y), or make the argument static with static_argnums",
-        "np.asarray": "the same function of tvmfun.numpy, or x.astype(dtype)",
-    }
-    stay = "to keep the computation in tvmfun.numpy, or return the value from the jitted function"
-    return ConcretizationError(
-        what,
-        "a value that is being traced has a shape and a dtype but no data yet",
-        got=f"{aval} ({name})",
-        hint=hints.get(what, stay),
-    )

@@ -18,12 +18,19 @@ import numpy as np
 from tvmfun import tree
 from tvmfun.core import dims
 from tvmfun.core import op as ops
-from tvmfun.core.array import Array, DeviceArray, ShapeDtype, device_array, explain_no_data, foreign_array
+from tvmfun.core.array import Array, DeviceArray, ShapeDtype, device_array, foreign_array
 from tvmfun.core.leaf import scalar
 from tvmfun.core.op import Op
 from tvmfun.core.program import Atom, Equation, Literal, Program, Variable, abstract_leaves
 from tvmfun.core.source import user_line
-from tvmfun.errors import ArgumentError, DimensionError, IndexingError, LeakedTracerError, ShapeError
+from tvmfun.errors import (
+    ArgumentError,
+    ConcretizationError,
+    DimensionError,
+    IndexingError,
+    LeakedTracerError,
+    ShapeError,
+)
 
 
 class Tracer(Array):
@@ -37,8 +44,8 @@ class Tracer(Array):
         self.aval = atom.aval
 
     def concrete(self, what: str) -> DeviceArray:
-        """Explains that there is no data."""
-        raise self.leak(what) if self.trace.ended else explain_no_data(self.aval, what, self.origin())
+        """Raises, because there is no data."""
+        raise self.leak(what) if self.trace.ended else _no_data(self, what)
 
     def origin(self) -> str:
         """Where the value comes from, in words."""
@@ -64,6 +71,21 @@ class Tracer(Array):
 
     def __reduce__(self) -> Any:
         return self.concrete("pickle")
+
+
+def _no_data(value: Tracer, what: str) -> ConcretizationError:
+    """The error for a traced value used where Python needs data."""
+    hints = {
+        "bool()": "tvmfun.numpy.where(condition, x, y), or make the argument static with static_argnums",
+        "np.asarray": "the same function of tvmfun.numpy, or x.astype(dtype)",
+    }
+    stay = "to keep the computation in tvmfun.numpy, or return the value from the jitted function"
+    return ConcretizationError(
+        what,
+        "a value that is being traced has a shape and a dtype but no data yet",
+        got=f"{value.aval} ({value.origin()})",
+        hint=hints.get(what, stay),
+    )
 
 
 class Trace:

@@ -1,0 +1,102 @@
+"""Donation: taking the buffers of arrays away, so that a compiled function can overwrite them.
+
+An address is a large integer, and so an object with a reference count. A reader of an array holds its address; counting
+the references at donation spares every call a count of its own readers.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterable, Sequence
+from operator import length_hint
+from sys import getrefcount
+from threading import RLock
+from typing import TYPE_CHECKING, Any
+
+from tvmfun.errors import DonatedArrayError
+
+if TYPE_CHECKING:
+    from tvmfun.core.array import DeviceArray
+
+#: The call that arrays were donated to, stored as their ``memory``: a function that names the argument at a position
+#: among the donated ones, and the ids of the arrays. The array that asks is alive, so its id is still unique.
+Donation = tuple[Callable[[int], str], list[int]]
+
+#: Of several concurrent calls with the same donated arrays, one gets all of its arrays.
+CLAIMS = RLock()
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(before=CLAIMS.acquire, after_in_parent=CLAIMS.release, after_in_child=CLAIMS.release)
+
+# The reference count of an object that is in no list.
+_IN_NO_LIST = max(map(getrefcount, [int("9" * 18)])) - 1
+
+
+def donated_error(where: str, array: DeviceArray) -> DonatedArrayError:
+    """The error for a use of an array that was donated."""
+    donation: Any = getattr(array, "memory", None)
+    receiver = "a compiled function"
+    if isinstance(donation, tuple):
+        name, ids = donation
+        receiver = name(ids.index(id(array)))
+    return DonatedArrayError(
+        where,
+        f"the buffer was donated to {receiver} and is gone",
+        got=repr(array.aval),
+        hint="the array that function returned, or call it without donate_argnums",
+    )
+
+
+def claim(arrays: Sequence[DeviceArray], addresses: Sequence[int], where: str, lists: int) -> list[int]:
+    """Deletes the addresses of arrays, so that nobody begins to read the elements.
+
+    Args:
+        arrays: the donated arrays.
+        addresses: their addresses.
+        where: the function that they are donated to, for an error.
+        lists: the number of lists of the caller that hold the addresses.
+
+    Returns:
+        The number of other readers of each array, now or later; [] if there are none.
+
+    Raises:
+        DonatedArrayError: if one of the arrays is donated already, which leaves the others as they were.
+    """
+    with CLAIMS:
+        rest = iter(arrays)
+        try:
+            for array in rest:
+                del array.address
+        except BaseException as error:
+            taken = len(arrays) - length_hint(rest) - 1
+            restore(zip(arrays[:taken], addresses[:taken], strict=True))
+            if not isinstance(error, AttributeError):
+                raise
+            _claim_each_once(arrays, where)
+    counts, unread = list(map(getrefcount, addresses)), _IN_NO_LIST + lists
+    # The usual case, tested faster than by a loop.
+    return [] if counts.count(unread) == len(counts) else [count - unread for count in counts]
+
+
+def _claim_each_once(arrays: Sequence[DeviceArray], where: str) -> None:
+    """Claims arrays of which one is donated already, or is an argument twice."""
+    gone = next((array for array in arrays if array.is_deleted()), None)
+    if gone is not None:
+        raise donated_error(where, gone) from None
+    for array in arrays:
+        if not array.is_deleted():
+            del array.address
+
+
+def restore(claimed: Iterable[tuple[DeviceArray, int]]) -> None:
+    """Undoes :func:`claim` for arrays that were not overwritten, with their addresses."""
+    for array, address in claimed:
+        array.address = address
+
+
+def discard(arrays: Sequence[DeviceArray], where: str) -> None:
+    """Frees the buffers of arrays; a buffer that somebody is reading stays as long as its array."""
+    addresses = [array.held() for array in arrays]
+    reading = claim(arrays, addresses, where, lists=1) or [0] * len(arrays)
+    for array, count in zip(arrays, reading, strict=True):
+        if count == hasattr(array, "shared"):
+            del array.memory
