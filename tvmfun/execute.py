@@ -17,8 +17,6 @@ from tvm.target import Target
 
 from tvmfun import dtypes, tree
 from tvmfun.core import dims
-from tvmfun.core import program as programs
-from tvmfun.core import trace as tracing
 from tvmfun.core.array import (
     Array,
     DeviceArray,
@@ -32,10 +30,12 @@ from tvmfun.core.array import (
 from tvmfun.core.dims import Dim
 from tvmfun.core.donation import Donation, claim, discard, restore
 from tvmfun.core.inline import inlined
+from tvmfun.core.interpreter import install_evaluator
 from tvmfun.core.leaf import abstract, scalar
 from tvmfun.core.op import Op
 from tvmfun.core.program import Equation, Program, Variable
-from tvmfun.core.trace import Tracer, is_tracing
+from tvmfun.core.source import user_line
+from tvmfun.core.trace import Tracer
 from tvmfun.errors import DtypeError, NanError, TargetError
 from tvmfun.lower import cache
 from tvmfun.lower import target as targets
@@ -256,10 +256,8 @@ def _aliases(program: Program, donated: Sequence[int]) -> Iterator[tuple[int, in
 
 
 def _run_program(program: Program, leaves: list) -> list:
-    """Calls a Program: its equations become part of the current trace, or it is compiled and run."""
+    """Compiles and runs a Program."""
     sizes = program.solve([abstract(leaf, program.name) for leaf in leaves]) if program.sizes else {}
-    if is_tracing():
-        return (program.with_sizes(sizes) if sizes else program).evaluate([*program.captured, *leaves])
     arrays = on_one_device([as_device_array(leaf, program.name) for leaf in leaves], leaves)
     device = common_device(arrays, program.name)
     return LoadedProgram(program, target_of(device)).at(sizes)(arrays, addresses_of(arrays))
@@ -287,7 +285,7 @@ def _run_op(op: Op, args: tuple, params: dict) -> Any:
         inputs = tuple(Variable(array.aval) for array in arrays)
         program = Program(
             inputs,
-            (Equation(op, inputs, params, outputs, tracing.user_line()),),
+            (Equation(op, inputs, params, outputs, user_line()),),
             outputs,
             tree.structure((inputs, {})),
             tree.structure(outputs if isinstance(avals, tuple) else outputs[0]),
@@ -307,8 +305,7 @@ def _operand(value: Any, where: str) -> DeviceArray:
     return as_device_array(value, where)
 
 
-tracing.install_eager(_run_op)
-programs.install_runner(_run_program)
+install_evaluator(_run_op, _run_program)
 
 
 # -- NaNs -----------------------------------------------------------------------------------------------------------

@@ -16,8 +16,9 @@ from tvmfun.core import dims
 from tvmfun.core import program as programs
 from tvmfun.core import trace as tracing
 from tvmfun.core.array import DeviceArray, ShapeDtype
+from tvmfun.core.interpreter import is_tracing
 from tvmfun.core.program import Immutable, Program
-from tvmfun.core.trace import Tracer, is_tracing, trace_flat
+from tvmfun.core.trace import Tracer, trace_flat
 from tvmfun.dynamic import DynamicShapes
 from tvmfun.errors import ArgumentError, DtypeError
 from tvmfun.execute import (

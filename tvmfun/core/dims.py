@@ -111,7 +111,7 @@ class Dim:
         """Arithmetic on the value of the size, which is an array."""
         if not isinstance(other, Dim | int | float | np.generic):
             return NotImplemented
-        value = _as_array(self)
+        value = as_array(self)
         return operation(other, value) if swapped else operation(value, other)
 
     def __add__(self, other: Any) -> Any:
@@ -514,14 +514,7 @@ def solve(
 
 
 def as_array(size: Dim) -> Any:
-    """The value of a size as a 0-d int32 array, whose dtype gives way as that of a Python integer does."""
-    return _as_array(size)
+    """The value of a size as a 0-d int32 array whose dtype gives way in promotion, like that of a Python integer."""
+    from tvmfun.core.op import REGISTRY
 
-
-_as_array: Callable[[Dim], Any]
-
-
-def install_as_array(as_array: Callable[[Dim], Any]) -> None:
-    """Sets how a Dim becomes an array of its value; called once, by ``tvmfun.ops.shape``."""
-    global _as_array
-    _as_array = as_array
+    return REGISTRY["dim_size"](size=size, dtype="int32")

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any, Literal
 import numpy as np
 
 from tvmfun.core.array import Array, ShapeDtype
+from tvmfun.core.interpreter import STACK
 from tvmfun.errors import ProgramError
 
 if TYPE_CHECKING:
@@ -140,8 +141,8 @@ class Op:
         return "high" if steep else "either"
 
     def __call__(self, *args: Any, **params: Any) -> Any:
-        """Applies the op: adds it to the current trace, or runs it when there is none."""
-        return _bind(self, args, params)
+        """Applies the op: adds it to the innermost trace, or runs it when nothing is traced."""
+        return STACK.interpreters[-1].apply(self, args, params)
 
     def vjp_rule(self, argnum: int) -> VjpRule | None:
         """The derivative rule with respect to one argument, or None."""
@@ -166,14 +167,6 @@ _USUAL_FLOPS: dict[Kind, FlopsRule] = {
 
 #: Every op by name.
 REGISTRY: dict[str, Op] = {}
-
-_bind: Callable[[Op, tuple, dict], Any]
-
-
-def install_bind(bind: Callable[[Op, tuple, dict], Any]) -> None:
-    """Sets what applying an op does; called once, by ``core.trace``."""
-    global _bind
-    _bind = bind
 
 
 def register(op: Op) -> Op:

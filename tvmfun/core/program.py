@@ -19,6 +19,7 @@ from tvmfun import dtypes, tree
 from tvmfun.core import dims
 from tvmfun.core.array import Array, ShapeDtype
 from tvmfun.core.dims import Dim
+from tvmfun.core.interpreter import STACK
 from tvmfun.core.leaf import abstract
 from tvmfun.core.op import Op
 from tvmfun.errors import DtypeError, ProgramError, ShapeError
@@ -146,7 +147,7 @@ class Program(Immutable):
             ShapeError: if a leaf has another shape or dtype.
         """
         leaves = self.check_arguments(args, kwargs)
-        return tree.unflatten(self.out_tree, _run(self, leaves))
+        return tree.unflatten(self.out_tree, STACK.interpreters[-1].run(self, leaves))
 
     def check_arguments(self, args: tuple, kwargs: dict) -> list[Any]:
         """Returns the leaves of the arguments if they are what the Program was traced for; raises otherwise."""
@@ -365,15 +366,6 @@ def abstract_leaves(
             more = {"hint": _STATIC_FIELD} if is_field else hint
             abstract(leaf, where, name(path), **more)
         raise
-
-
-_run: Callable[[Program, list], list]
-
-
-def install_runner(run: Callable[[Program, list], list]) -> None:
-    """Sets what calling a Program with leaves does; called once, by ``tvmfun.jit``."""
-    global _run
-    _run = run
 
 
 def variable_names(taken: Collection[str]) -> Iterator[str]:

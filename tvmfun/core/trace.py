@@ -17,9 +17,9 @@ import numpy as np
 
 from tvmfun import tree
 from tvmfun.core import dims
-from tvmfun.core import op as ops
 from tvmfun.core.array import Array, DeviceArray, ShapeDtype, device_array, foreign_array
-from tvmfun.core.leaf import scalar
+from tvmfun.core.interpreter import EVALUATOR, STACK, interpreted_by
+from tvmfun.core.leaf import abstract, scalar
 from tvmfun.core.op import Op
 from tvmfun.core.program import Atom, Equation, Literal, Program, Variable, abstract_leaves
 from tvmfun.core.source import user_line
@@ -122,7 +122,7 @@ class Trace:
             avals = op.shape(*(atom.aval for atom in atoms), **params)
         except DimensionError as error:
             raise dims.blame_op(error, op.name) from None
-        if op.simplify is not None and _STACK.simplify:
+        if op.simplify is not None and _STATE.simplify:
             simpler = op.simplify(*(self.value(atom) for atom in atoms), **params)
             if simpler is not None:
                 return self.atom(simpler, op.name)
@@ -132,8 +132,13 @@ class Trace:
         self.producers.update(dict.fromkeys(outputs, equation))
         return outputs if isinstance(avals, tuple) else outputs[0]
 
+    def run(self, program: Program, leaves: list) -> list:
+        """Adds the equations of a Program and returns its outputs."""
+        sizes = program.solve([abstract(leaf, program.name) for leaf in leaves])
+        return (program.with_sizes(sizes) if sizes else program).evaluate([*program.captured, *leaves])
+
     def variables(self) -> Iterator[Variable]:
-        """What the traced function got, as arguments or from outside."""
+        """The inputs of the traced function, and the captured values."""
         yield from self.inputs
         yield from (variable for _, variable in self._captured.values())
 
@@ -188,7 +193,7 @@ def _identity(atom: Atom) -> Any:
 
 def producer(value: Any) -> Equation | None:
     """The equation of the innermost trace that made a value, if one did."""
-    if isinstance(value, Tracer) and _STACK.traces and value.trace is _STACK.traces[-1]:
+    if isinstance(value, Tracer) and value.trace is STACK.interpreters[-1]:
         return value.trace.producers.get(value.atom)  # type: ignore[arg-type]
     return None
 
@@ -200,55 +205,34 @@ def argument(value: Tracer, i: int) -> Any:
     return value.trace.value(equation.inputs[i])
 
 
-class _Stack(threading.local):
+class _State(threading.local):
     def __init__(self) -> None:
-        self.traces: list[Trace] = []
         self.simplify = True
         self.axes: dict[str, Any] = {}
 
 
-_STACK = _Stack()
-_run_op: Callable[[Op, tuple, dict], Any]
-
-
-def install_eager(run_op: Callable[[Op, tuple, dict], Any]) -> None:
-    """Sets what applying an op outside any trace does; called once, by ``tvmfun.jit``."""
-    global _run_op
-    _run_op = run_op
-
-
-def bind(op: Op, args: tuple, params: dict) -> Any:
-    """Applies an op: in the innermost trace, or at once when nothing is traced."""
-    if _STACK.traces:
-        return _STACK.traces[-1].apply(op, args, params)
-    for arg in args:
-        if isinstance(arg, Tracer):
-            arg.concrete(op.name)  # always raises
-    return _run_op(op, args, params)
-
-
-ops.install_bind(bind)
+_STATE = _State()
 
 
 @contextmanager
 def unsimplified() -> Iterator[None]:
     """Within this context, every op that is applied becomes an equation, to see what simplification does."""
-    before, _STACK.simplify = _STACK.simplify, False
+    before, _STATE.simplify = _STATE.simplify, False
     try:
         yield
     finally:
-        _STACK.simplify = before
+        _STATE.simplify = before
 
 
 @contextmanager
 def named_axis(name: str | None, size: Any) -> Iterator[None]:
     """Within this context, collectives may name an axis of this size."""
-    before = _STACK.axes
-    _STACK.axes = before if name is None else {**before, name: size}
+    before = _STATE.axes
+    _STATE.axes = before if name is None else {**before, name: size}
     try:
         yield
     finally:
-        _STACK.axes = before
+        _STATE.axes = before
 
 
 def axis_size(name: str, where: str) -> Any:
@@ -257,10 +241,10 @@ def axis_size(name: str, where: str) -> Any:
     Raises:
         ArgumentError: if no enclosing transform has given an axis this name.
     """
-    if name not in _STACK.axes:
-        known = ", ".join(map(repr, _STACK.axes)) or "none"
+    if name not in _STATE.axes:
+        known = ", ".join(map(repr, _STATE.axes)) or "none"
         raise ArgumentError(where, f"no axis has the name {name!r} here", got=known, hint="vmap(f, axis_name=...)")
-    return _STACK.axes[name]
+    return _STATE.axes[name]
 
 
 @contextmanager
@@ -284,21 +268,13 @@ def ensure_compile_time_eval() -> Iterator[None]:
     >>> round(float(shifted(1.0)), 4)
     1.4794
     """
-    before, _STACK.traces = _STACK.traces, []
-    try:
+    with interpreted_by(EVALUATOR):
         yield
-    finally:
-        _STACK.traces = before
-
-
-def is_tracing() -> bool:
-    """Whether a function is being traced in this thread."""
-    return bool(_STACK.traces)
 
 
 def equations() -> list[Equation]:
     """The equations written down so far in the innermost trace."""
-    return _STACK.traces[-1].equations
+    return STACK.interpreters[-1].equations
 
 
 def trace(fun: Callable) -> Callable[..., Program]:
@@ -334,15 +310,14 @@ def trace_flat(fun: Callable, avals: list[ShapeDtype], in_tree: tree.Structure, 
     """Traces ``fun`` for leaves of the given types in the tree ``in_tree`` of ``(args, kwargs)``."""
     current = Trace(name)
     inputs = [current.input(aval) for aval in avals]
-    _STACK.traces.append(current)
     try:
-        args, kwargs = tree.unflatten(in_tree, inputs)
-        outputs, out_tree = tree.flatten(fun(*args, **kwargs))
-        result = lambda path: f"the result{tree.keystr(path)}"
-        abstract_leaves(outputs, out_tree, name, result, hint="to return arrays and numbers alone")
-        return current.finish(outputs, in_tree, out_tree)
+        with interpreted_by(current):
+            args, kwargs = tree.unflatten(in_tree, inputs)
+            outputs, out_tree = tree.flatten(fun(*args, **kwargs))
+            result = lambda path: f"the result{tree.keystr(path)}"
+            abstract_leaves(outputs, out_tree, name, result, hint="to return arrays and numbers alone")
+            return current.finish(outputs, in_tree, out_tree)
     except (ShapeError, IndexingError) as error:
         raise dims.explained(error, tuple(v.aval.shape for v in current.variables())) from error.__cause__
     finally:
-        _STACK.traces.pop()
         current.ended = True

@@ -8,7 +8,7 @@ from typing import Any, TypeVar
 
 from tvmfun.core.array import Array
 from tvmfun.core.derivative import zeros
-from tvmfun.core.trace import is_tracing
+from tvmfun.core.interpreter import is_tracing
 from tvmfun.errors import GradientError
 from tvmfun.jit import jit
 from tvmfun.ops import calls, control, pointwise

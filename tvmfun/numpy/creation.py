@@ -14,8 +14,9 @@ from tvmfun import dtypes
 from tvmfun.core import dims
 from tvmfun.core.array import Array, DeviceArray, device_array, duplicate, foreign_array
 from tvmfun.core.dims import Dim
+from tvmfun.core.interpreter import is_tracing
 from tvmfun.core.leaf import abstract, of_dataclass
-from tvmfun.core.trace import Tracer, is_tracing
+from tvmfun.core.trace import Tracer
 from tvmfun.errors import ArgumentError, ConcretizationError, DtypeError, ShapeError
 from tvmfun.numpy.dtypes import astype, placed
 from tvmfun.numpy.elementwise import equal

@@ -12,9 +12,9 @@ import numpy as np
 
 from tvmfun import dtypes
 from tvmfun.core.array import Array, DeviceArray
+from tvmfun.core.interpreter import is_tracing
 from tvmfun.core.leaf import abstract
 from tvmfun.core.op import Op
-from tvmfun.core.trace import is_tracing
 from tvmfun.errors import ArgumentError, DtypeError
 from tvmfun.numpy.promotion import array, no_out, operands
 from tvmfun.ops import pointwise as ops

@@ -14,8 +14,9 @@ import numpy as np
 from tvmfun import dtypes
 from tvmfun.core import dims
 from tvmfun.core.array import Array, DeviceArray, ShapeDtype, device_array, is_on_cpu
+from tvmfun.core.interpreter import is_tracing
 from tvmfun.core.leaf import abstract
-from tvmfun.core.trace import Tracer, is_tracing
+from tvmfun.core.trace import Tracer
 from tvmfun.errors import ArgumentError, ConcretizationError, IndexingError, ShapeError
 from tvmfun.numpy.creation import asarray
 from tvmfun.numpy.dtypes import astype

@@ -13,8 +13,9 @@ from tvmfun import dtypes
 from tvmfun.core import dims
 from tvmfun.core.array import Array, device_array
 from tvmfun.core.dims import Dim
+from tvmfun.core.interpreter import is_tracing
 from tvmfun.core.leaf import abstract
-from tvmfun.core.trace import Tracer, is_tracing
+from tvmfun.core.trace import Tracer
 from tvmfun.errors import ArgumentError, ShapeError
 from tvmfun.numpy.creation import Shape, arrays, as_shape, asarray
 from tvmfun.numpy.dtypes import astype, placed

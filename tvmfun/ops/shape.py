@@ -512,5 +512,3 @@ dim_size = register(
         lambda *, size, dtype: te.compute((), lambda: tirx.Cast(dtype, tirx.convert(size))),
     )
 )
-
-dims.install_as_array(lambda size: dim_size(size=size, dtype="int32"))

@@ -12,9 +12,9 @@ import numpy as np
 from tvmfun import dtypes, sparse, tree
 from tvmfun.core.array import Array, ShapeDtype
 from tvmfun.core.derivative import Tape, partition, pushforward, trace_leaves, transposed, zeros
+from tvmfun.core.interpreter import is_tracing
 from tvmfun.core.leaf import abstract
 from tvmfun.core.program import Program, abstract_leaves
-from tvmfun.core.trace import is_tracing
 from tvmfun.errors import ArgumentError, DtypeError, GradientError, ShapeError
 from tvmfun.ops import pointwise
 from tvmfun.transforms.staging import as_arrays, staged

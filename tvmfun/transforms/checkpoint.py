@@ -10,9 +10,9 @@ from tvmfun import numpy as tnp
 from tvmfun import tree
 from tvmfun.core.array import Array
 from tvmfun.core.derivative import trace_leaves
+from tvmfun.core.interpreter import is_tracing
 from tvmfun.core.leaf import abstract
 from tvmfun.core.program import Equation
-from tvmfun.core.trace import is_tracing
 from tvmfun.errors import ArgumentError
 from tvmfun.ops import calls
 from tvmfun.ops.control import closing

@@ -10,9 +10,9 @@ from typing import Any
 from tvmfun import dtypes, tree
 from tvmfun.core.array import ShapeDtype
 from tvmfun.core.derivative import trace_leaves, zeros
+from tvmfun.core.interpreter import is_tracing
 from tvmfun.core.leaf import abstract
 from tvmfun.core.program import Program
-from tvmfun.core.trace import is_tracing
 from tvmfun.errors import ArgumentError, GradientError
 from tvmfun.ops import calls, pointwise
 from tvmfun.ops.control import closing

@@ -9,8 +9,8 @@ from typing import Any
 from tvmfun import dtypes, tree
 from tvmfun.core import trace as tracing
 from tvmfun.core.array import device_array
+from tvmfun.core.interpreter import is_tracing
 from tvmfun.core.leaf import scalar
-from tvmfun.core.trace import is_tracing
 
 
 def staged(fun: Callable, *args: Any, **kwargs: Any) -> Any:

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from tvmfun.core.array import Array
-from tvmfun.core.trace import is_tracing
+from tvmfun.core.interpreter import is_tracing
 from tvmfun.errors import ArgumentError, ShapeError
 from tvmfun.numpy.creation import eye, ones
 from tvmfun.numpy.diagonals import diagonal
