@@ -402,7 +402,7 @@ def test_calls_with_many_sizes_keep_few_of_them():
     function = jit(lambda x: x + 1, dynamic_shapes=(B,))
     for n in range(1, 1100):
         assert function(np.zeros(n, np.float32)).shape == (n,)
-    assert len(function._ready) < 1100
+    assert len(function._loaded) < 1100
 
 
 def test_threads_with_sizes_of_their_own():

@@ -16,7 +16,7 @@ from tvmfun.core import dims
 from tvmfun.core import program as programs
 from tvmfun.core import trace as tracing
 from tvmfun.core.array import DeviceArray, ShapeDtype
-from tvmfun.core.interpreter import is_tracing
+from tvmfun.core.interpreter import EVALUATOR, STACK
 from tvmfun.core.program import Immutable, Program
 from tvmfun.core.trace import Tracer, trace_flat
 from tvmfun.dynamic import DynamicShapes
@@ -102,20 +102,32 @@ def jit(
 
 
 class CallSignature(NamedTuple):
-    """The cache entry for one kind of call."""
+    """The properties of a call that its Program depends on."""
+
+    structure: tree.Structure
+    static: tuple
+    avals: tuple[ShapeDtype, ...]
+
+    def key(self) -> tuple:
+        """The signature as the key of a dictionary."""
+        return (self.structure, *static_key(self.static), self.avals)
+
+
+class _CacheEntry(NamedTuple):
+    """A call signature with the target's properties, laid out for comparison, and the compiled Program."""
 
     structure: tree.Structure
     static: tuple
     avals: list[ShapeDtype]
     device: Any
     tuning: str
-    ready: LoadedProgram
+    loaded: LoadedProgram
 
 
 # The latest entries are compared one by one, which is faster than a hash.
-_SIGNATURES_KEPT = 4
+_ENTRIES_KEPT = 4
 
-# Combinations of dynamic sizes that a function remembers the types of the results for.
+# Combinations of dynamic sizes whose result types are kept.
 _SIZES_KEPT = 1024
 
 
@@ -135,10 +147,10 @@ class Jitted(Immutable):
         self._target = None if target is None else targets.resolve(target)
         self._dynamic = None if dynamic_shapes is None else DynamicShapes(fun, dynamic_shapes)
         self._programs: dict[tuple, Program] = {}
-        self._ready: dict[tuple, LoadedProgram] = {}
+        self._loaded: dict[tuple, LoadedProgram] = {}
         self._sizes_seen: deque[tuple] = deque()
-        # Replaced as a whole: other threads may be looking.
-        self._signatures: tuple[CallSignature, ...] = ()
+        # Replaced as a whole: other threads may be iterating.
+        self._entries: tuple[_CacheEntry, ...] = ()
         self._flattener = Flattener()
         update_wrapper(self, fun, updated=())  # not the attributes: `fun` may be jitted itself
 
@@ -153,19 +165,16 @@ class Jitted(Immutable):
         return partial(jit, **self._options), (self._fun,)
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        """Compiles the function for arguments like these unless that is done, and runs it."""
+        """Runs the function, compiled at the first call with arguments of these types."""
         static: tuple = ()
         if self._has_static:
             args, kwargs, static = self._static.split(args, kwargs)
         leaves, structure = self._flattener((args, kwargs))
-        if is_tracing():
-            program = self._program(
-                self._with_checked_sizes(self._avals(leaves, structure), structure, static), structure, static
-            )
-            return tree.unflatten(program.out_tree, program.evaluate([*program.captured, *leaves]))
+        if STACK.interpreters[-1] is not EVALUATOR:  # inlined `is_tracing`
+            return self._traced(leaves, structure, static)
         try:
             avals, addresses = list(map(_AVAL, leaves)), list(map(_ADDRESS, leaves))
-        except AttributeError:  # numbers, arrays of other libraries, and arrays that are gone
+        except AttributeError:  # numbers, arrays of other libraries, and donated arrays
             given, leaves = leaves, self._arrays(leaves, structure)
             avals, addresses = list(map(_AVAL, leaves)), addresses_of(leaves)
             if addresses and min(addresses) < 0:
@@ -173,22 +182,22 @@ class Jitted(Immutable):
                 addresses = addresses_of(leaves)
         key = static_key(static) if static else ()
         device = leaves[0].device if addresses and addresses[0] < 0 else CPU
-        for signature in self._signatures:
+        for entry in self._entries:
             if (
-                signature.avals == avals
-                and (signature.structure is structure or signature.structure == structure)
-                and signature.static == key
-                and (signature.device is device or signature.device == device)
-                and signature.tuning == ACTIVE.key
+                entry.avals == avals
+                and (entry.structure is structure or entry.structure == structure)
+                and entry.static == key
+                and (entry.device is device or entry.device == device)
+                and entry.tuning == ACTIVE.key
             ):
                 break
         else:
-            signature = self._signature(leaves, structure, static, device)
+            entry = self._entry(leaves, CallSignature(structure, static, tuple(avals)), device)
         arrays = leaves
         if self._target:
-            arrays, addresses = moved(leaves, signature.ready)
-        outputs = signature.ready(arrays, addresses)
-        return signature.ready.unflatten(outputs)
+            arrays, addresses = moved(leaves, entry.loaded)
+        outputs = entry.loaded(arrays, addresses)
+        return entry.loaded.unflatten(outputs)
 
     def __get__(self, instance: Any, owner: type | None = None) -> Any:
         # A jitted method: bind `self` as Python does for functions.
@@ -196,82 +205,81 @@ class Jitted(Immutable):
 
     def lower(self, *args: Any, **kwargs: Any) -> Lowered:
         """Traces the function for arguments like these: arrays, numbers or ``ShapeDtype``."""
-        leaves, structure, static = self._flatten(args, kwargs)
-        avals = self._with_dynamic_sizes(self._avals(leaves, structure), structure, static)
-        program = self._program(avals, structure, static)
-        return Lowered(program, self._target or targets.host(), self._donated_leaves(structure, static))
-
-    def _donated_leaves(self, structure: tree.Structure, static: tuple) -> list[int]:
-        return self._donated.leaves(structure, static) if self._donated else []
-
-    def _flatten(self, args: tuple, kwargs: dict) -> tuple[list, tree.Structure, tuple]:
-        """Returns the leaves and the structure of the arguments that are not static, and the static ones."""
         static: tuple = ()
         if self._has_static:
             args, kwargs, static = self._static.split(args, kwargs)
         leaves, structure = self._flattener((args, kwargs))
-        return leaves, structure, static
+        signature = self._with_dynamic_sizes(self._signature(leaves, structure, static))
+        donated = self._donated_leaves(structure, static)
+        return Lowered(self._program(signature), self._target or targets.host(), donated)
 
-    def _avals(self, leaves: Sequence[Any], structure: tree.Structure) -> tuple[ShapeDtype, ...]:
-        return programs.abstract_leaves(leaves, structure, self._name)
+    def _traced(self, leaves: Sequence[Any], structure: tree.Structure, static: tuple) -> Any:
+        """Adds the equations of the function to the current trace."""
+        signature = self._signature(leaves, structure, static)
+        if self._dynamic:  # only to check that equal names are equal sizes
+            patterns = [aval.shape for aval in self._with_dynamic_sizes(signature).avals]
+            shapes = [aval.shape for aval in signature.avals]
+            dims.solve(patterns, shapes, self._name, lambda i: programs.argument_name(structure.accessors()[i]))
+        program = self._program(signature)
+        return tree.unflatten(program.out_tree, program.evaluate([*program.captured, *leaves]))
+
+    def _signature(self, leaves: Sequence[Any], structure: tree.Structure, static: tuple) -> CallSignature:
+        return CallSignature(structure, static, programs.abstract_leaves(leaves, structure, self._name))
+
+    def _with_dynamic_sizes(self, signature: CallSignature) -> CallSignature:
+        """Returns a signature with the names of dynamic sizes."""
+        if not self._dynamic:
+            return signature
+        structure, static, avals = signature
+        return signature._replace(avals=self._dynamic.named(avals, structure, [key for key, _ in static]))
 
     def _arrays(self, leaves: Sequence[Any], structure: tree.Structure) -> list[DeviceArray]:
         try:
             return [as_device_array(leaf, self._name) for leaf in leaves]
         except DtypeError:
-            self._avals(leaves, structure)  # says which leaf it is
+            self._signature(leaves, structure, ())  # raises with the name of the leaf
             raise
 
-    def _with_dynamic_sizes(self, avals: tuple[ShapeDtype, ...], structure: tree.Structure, static: tuple) -> tuple:
-        """Returns the types of the leaves with names for dynamic sizes."""
-        return self._dynamic.named(avals, structure, [key for key, _ in static]) if self._dynamic else avals
+    def _donated_leaves(self, structure: tree.Structure, static: tuple) -> list[int]:
+        return self._donated.leaves(structure, static) if self._donated else []
 
-    def _with_checked_sizes(self, avals: tuple[ShapeDtype, ...], structure: tree.Structure, static: tuple) -> tuple:
-        """Returns the types of the leaves after checking that equal names in ``dynamic_shapes`` are equal sizes."""
-        patterns = [aval.shape for aval in self._with_dynamic_sizes(avals, structure, static)] if self._dynamic else []
-        shapes = [aval.shape for aval in avals]
-        if patterns:
-            dims.solve(patterns, shapes, self._name, lambda i: programs.argument_name(structure.accessors()[i]))
-        return avals
-
-    def _program(self, avals: tuple[ShapeDtype, ...], structure: tree.Structure, static: tuple) -> Program:
-        key = (structure, *static_key(static), avals)
+    def _program(self, signature: CallSignature) -> Program:
+        """Returns the Program for a signature, traced at the first request."""
+        key = signature.key()
         if key in self._programs:
             return self._programs[key]
+        structure, static, avals = signature
         program = trace_flat(with_static(self._fun, static), list(avals), structure, self._name)
         if not any(isinstance(value, Tracer) for value in program.captured):
-            self._programs[key] = program  # values of an outer trace belong to that trace only
+            self._programs[key] = program  # tracers of an outer trace belong to that trace only
         return program
 
-    def _signature(
-        self, arrays: list[DeviceArray], structure: tree.Structure, static: tuple, device: Any
-    ) -> CallSignature:
+    def _entry(self, arrays: list[DeviceArray], signature: CallSignature, device: Any) -> _CacheEntry:
         """Returns the cache entry of a call, from now on the first."""
-        avals = [array.aval for array in arrays]
-        key = (structure, *static_key(static), tuple(avals), device, ACTIVE.key)
-        ready = self._ready.get(key) or self._prepare(key, arrays, structure, static)
-        signature = CallSignature(structure, static_key(static), avals, device, ACTIVE.key, ready)
-        self._signatures = (signature, *self._signatures[: _SIGNATURES_KEPT - 1])
-        return signature
+        structure, static, avals = signature
+        loaded = self._load(arrays, signature, device)
+        entry = _CacheEntry(structure, static_key(static), list(avals), device, ACTIVE.key, loaded)
+        self._entries = (entry, *self._entries[: _ENTRIES_KEPT - 1])
+        return entry
 
-    def _prepare(
-        self, key: tuple, arrays: list[DeviceArray], structure: tree.Structure, static: tuple
-    ) -> LoadedProgram:
-        given = self._avals(arrays, structure)
-        avals = self._with_dynamic_sizes(given, structure, static)
-        general = (structure, *static_key(static), avals, *key[-2:])
-        ready = self._ready.get(general)
-        if ready is None:
-            program = self._program(avals, structure, static)
-            device = common_device(arrays, self._name)
-            donated = self._donated_leaves(structure, static)
-            self._ready[general] = ready = LoadedProgram(program, self._target or target_of(device), donated)
-        if ready.program.sizes:
-            self._ready[key] = ready = ready.at(ready.program.solve(given))
+    def _load(self, arrays: list[DeviceArray], signature: CallSignature, device: Any) -> LoadedProgram:
+        """Returns the compiled Program for arguments of a signature."""
+        key = (*signature.key(), device, ACTIVE.key)
+        if key in self._loaded:
+            return self._loaded[key]
+        named = self._with_dynamic_sizes(signature)
+        named_key = (*named.key(), device, ACTIVE.key)
+        loaded = self._loaded.get(named_key)
+        if loaded is None:
+            target = self._target or target_of(common_device(arrays, self._name))
+            donated = self._donated_leaves(signature.structure, signature.static)
+            self._loaded[named_key] = loaded = LoadedProgram(self._program(named), target, donated)
+        if loaded.program.sizes:
+            self._loaded[key] = loaded = loaded.at(loaded.program.solve(signature.avals))
             self._sizes_seen.append(key)
             if len(self._sizes_seen) > _SIZES_KEPT:
-                self._ready.pop(self._sizes_seen.popleft(), None)
-        return ready
+                self._loaded.pop(self._sizes_seen.popleft(), None)
+        return loaded
 
 
 def eval_shape(fun: Callable, *args: Any, **kwargs: Any) -> Any:
