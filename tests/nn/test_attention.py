@@ -10,7 +10,7 @@ import tvmfun
 import tvmfun.numpy as tnp
 from tvmfun import random
 from tvmfun.errors import ArgumentError, DtypeError, ShapeError
-from tvmfun.nn.functional import attention, dot_product_attention
+from tvmfun.nn.functional import attention, blockwise_attention, dot_product_attention
 
 jax = pytest.importorskip("jax")
 jnp = jax.numpy
@@ -27,8 +27,10 @@ def way(request, monkeypatch):
 
 def blocks(monkeypatch, on=True):
     many = 1 if on else 1 << 60
-    for name, value in {"_MANY_SCORES": many, "_MANY_MASKED_SCORES": many, "_ROWS": 16, "_COLUMNS": 64}.items():
-        monkeypatch.setattr(attention, name, value)
+    for name in ("_MANY_SCORES", "_MANY_MASKED_SCORES"):
+        monkeypatch.setattr(attention, name, many)
+    for name, value in {"_ROWS": 16, "_COLUMNS": 64}.items():
+        monkeypatch.setattr(blockwise_attention, name, value)
 
 
 def arrays(dtype="float64", batch=B, length=T, keys=S, heads=N, groups=K, width=H):

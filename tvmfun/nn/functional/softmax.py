@@ -1,4 +1,4 @@
-"""Softmax and its relatives: functions of all elements along axes."""
+"""Softmax, its logarithm, and sums of exponentials along axes, without overflow."""
 
 from __future__ import annotations
 
@@ -8,68 +8,65 @@ from typing import Any, TypeAlias
 
 import tvmfun.numpy as tnp
 from tvmfun import dtypes, lax
+from tvmfun.core.array import Array
 from tvmfun.errors import DtypeError, ShapeError
+from tvmfun.typing import ArrayLike, DTypeLike
 
 __all__ = ["log_softmax", "logmeanexp", "logsumexp", "one_hot", "softmax"]
 
 Axis: TypeAlias = int | Sequence[int] | None
 
 
-def softmax(x: Any, axis: Axis = -1, where: Any = None) -> Any:
+def softmax(x: ArrayLike, axis: Axis = -1, where: ArrayLike | None = None) -> Array:
     """Positive numbers that add up to 1: ``exp(x) / sum(exp(x))``, without overflow.
 
     Args:
         x: an array of floats.
         axis: the axis or axes to sum over; ``None`` for all.
-        where: bools that broadcast: which elements count; the others become 0.
+        where: a mask that broadcasts to ``x``; elements where it is false become 0.
 
     >>> softmax(tnp.asarray([1000.0, 1000.0]))
     Array([0.5, 0.5], dtype=float32)
     """
-    if where is None:
-        exponentials = tnp.exp(below_max(x, axis))
-        return exponentials / tnp.sum(exponentials, axis=_axes(axis), keepdims=True)
-    x, where = _floats(x), tnp.asarray(where)
-    exponentials = tnp.where(where, tnp.exp(_below_max_where(x, axis, where)), 0)
-    total = tnp.sum(exponentials, axis=_axes(axis), keepdims=True)
-    return exponentials / tnp.where(total > 0, total, 1)
+    return softmax_of_shifted(below_max(x, axis, where), axis, where)
 
 
-def log_softmax(x: Any, axis: Axis = -1, where: Any = None) -> Any:
+def log_softmax(x: ArrayLike, axis: Axis = -1, where: ArrayLike | None = None) -> Array:
     """The logarithm of the softmax: ``x - logsumexp(x)``, without overflow or cancellation.
 
     Args:
         x: an array of floats.
         axis: the axis or axes to sum over; ``None`` for all.
-        where: bools that broadcast: which elements count; the others become -inf.
+        where: a mask that broadcasts to ``x``; elements where it is false become -inf.
 
     >>> log_softmax(tnp.asarray([1000.0, 0.0]))
     Array([    0., -1000.], dtype=float32)
     """
-    if where is None:
-        shifted = below_max(x, axis)
-        return shifted - tnp.log(tnp.sum(tnp.exp(shifted), axis=_axes(axis), keepdims=True))
-    x, where = _floats(x), tnp.asarray(where)
-    shifted = _below_max_where(x, axis, where)
-    total = tnp.sum(tnp.where(where, tnp.exp(shifted), 0), axis=_axes(axis), keepdims=True)
-    return tnp.where(where, shifted - tnp.log(tnp.where(total > 0, total, 1)), -math.inf)
+    shifted = below_max(x, axis, where)
+    result = shifted - tnp.log(_sum(_exp(shifted, where), axis, where))
+    return result if where is None else tnp.where(where, result, -math.inf)
 
 
 def logsumexp(
-    x: Any, axis: Axis = None, b: Any = None, keepdims: bool = False, return_sign: bool = False, where: Any = None
+    x: ArrayLike,
+    axis: Axis = None,
+    b: ArrayLike | None = None,
+    keepdims: bool = False,
+    return_sign: bool = False,
+    where: ArrayLike | None = None,
 ) -> Any:
     """The logarithm of a sum of exponentials: ``log(sum(b * exp(x)))``, without overflow.
 
     Args:
         x: an array of floats.
         axis: the axis or axes to sum over; ``None`` for all.
-        b: factors that broadcast; 1 by default. They may be negative.
+        b: factors that broadcast to ``x``; 1 by default. They may be negative.
         keepdims: whether to keep the axes, with size 1.
         return_sign: whether to return the logarithm of the absolute value of the sum, and its sign.
-        where: bools that broadcast: which elements count.
+        where: a mask that broadcasts to ``x``; only elements where it is true are summed.
 
     Returns:
-        An array, NaN where the sum is negative; or a pair of an array and the signs -1, 0 and 1.
+        An array, NaN where the sum is negative; with ``return_sign`` a pair of an array and the signs -1, 0 and 1.
 
     >>> float(logsumexp(tnp.asarray([1000.0, -1000.0])))
     1000.0
@@ -78,13 +75,12 @@ def logsumexp(
     """
     x, axes = _floats(x), _axes(axis)
     if b is not None:
-        b = tnp.asarray(b)
-        x, b = tnp.broadcast_arrays(x, b)
+        x, b = tnp.broadcast_arrays(x, tnp.asarray(b))
         where = (b != 0) if where is None else tnp.logical_and(b != 0, where)
-    counted = x if where is None else tnp.where(where, x, -math.inf)
-    largest = lax.stop_gradient(tnp.max(counted, axis=axes, keepdims=True, initial=-math.inf))
+    masked = x if where is None else tnp.where(where, x, -math.inf)
+    largest = lax.stop_gradient(tnp.max(masked, axis=axes, keepdims=True, initial=-math.inf))
     largest = tnp.where(tnp.isfinite(largest), largest, tnp.zeros_like(largest))  # inf - inf would be NaN
-    exponentials = tnp.exp(counted - largest)
+    exponentials = tnp.exp(masked - largest)
     if b is not None:
         exponentials = tnp.where(b != 0, b * exponentials, 0)
     total = tnp.sum(exponentials, axis=axes, keepdims=True)
@@ -95,13 +91,13 @@ def logsumexp(
     return (result, sign) if return_sign else result
 
 
-def logmeanexp(x: Any, axis: Axis = None, where: Any = None, keepdims: bool = False) -> Any:
+def logmeanexp(x: ArrayLike, axis: Axis = None, where: ArrayLike | None = None, keepdims: bool = False) -> Array:
     """The logarithm of a mean of exponentials: ``log(mean(exp(x)))``, without overflow.
 
     Args:
         x: an array of floats.
         axis: the axis or axes to take the mean over; ``None`` for all.
-        where: bools that broadcast: which elements count.
+        where: a mask that broadcasts to ``x``; the mean is over elements where it is true.
         keepdims: whether to keep the axes, with size 1.
 
     >>> float(logmeanexp(tnp.asarray([1000.0, 1000.0])))
@@ -113,40 +109,18 @@ def logmeanexp(x: Any, axis: Axis = None, where: Any = None, keepdims: bool = Fa
     return logsumexp(x, axis, keepdims=keepdims, where=where) - tnp.log(count)
 
 
-def below_max(x: Any, axis: Axis) -> Any:
-    """The array less its maxima along axes, so that exponentials do not overflow."""
-    x = tnp.asarray(x)
-    return x - lax.stop_gradient(tnp.max(x, axis=_axes(axis), keepdims=True))
-
-
-def _below_max_where(x: Any, axis: Axis, where: Any) -> Any:
-    """The same where elements count, and 0 elsewhere."""
-    counted = tnp.where(where, x, -math.inf)
-    largest = lax.stop_gradient(tnp.max(counted, axis=_axes(axis), keepdims=True, initial=-math.inf))
-    return tnp.where(where, x - largest, 0)
-
-
-def _axes(axis: Axis) -> int | tuple[int, ...] | None:
-    return axis if axis is None or isinstance(axis, int) else tuple(axis)
-
-
-def _floats(x: Any) -> Any:
-    x = tnp.asarray(x)
-    return x if dtypes.is_float(x.dtype) else tnp.astype(x, dtypes.DEFAULT_FLOAT)
-
-
-def one_hot(labels: Any, num_classes: int, dtype: Any = None, axis: int = -1) -> Any:
+def one_hot(labels: ArrayLike, num_classes: int, dtype: DTypeLike | None = None, axis: int = -1) -> Array:
     """Ones at the labels and zeros elsewhere, along a new axis; all zeros for a label out of range.
 
     Args:
         labels: an array of integers.
         num_classes: the size of the new axis.
         dtype: the dtype of the result; by default float32.
-        axis: where the new axis goes.
+        axis: the index of the new axis in the result.
 
     Raises:
         DtypeError: if the labels are not integers.
-        ShapeError: if there is no such axis.
+        ShapeError: if the axis is out of range.
 
     >>> one_hot(tnp.asarray([1, 0]), 3)
     Array([[0., 1., 0.],
@@ -158,5 +132,48 @@ def one_hot(labels: Any, num_classes: int, dtype: Any = None, axis: int = -1) ->
     if not -labels.ndim - 1 <= axis <= labels.ndim:
         raise ShapeError("one_hot", f"the axis must be one of {labels.ndim + 1}", got=str(axis))
     axis %= labels.ndim + 1
-    numbers = tnp.arange(num_classes).reshape((-1,) + (1,) * (labels.ndim - axis))
-    return (tnp.expand_dims(labels, axis) == numbers).astype(dtypes.DEFAULT_FLOAT if dtype is None else dtype)
+    classes = tnp.arange(num_classes).reshape((-1,) + (1,) * (labels.ndim - axis))
+    return (tnp.expand_dims(labels, axis) == classes).astype(dtypes.DEFAULT_FLOAT if dtype is None else dtype)
+
+
+# -- parts that attention and losses share ---------------------------------------------------------------------
+
+
+def below_max(x: ArrayLike, axis: Axis, where: ArrayLike | None = None) -> Array:
+    """The array less its maximum along axes, so that exponentials do not overflow; 0 where a mask is false."""
+    if where is None:
+        x = tnp.asarray(x)
+        is_empty = isinstance(x.size, int) and not x.size
+        return x - maxima(x, axis, initial=-math.inf if is_empty else None)
+    x, where = _floats(x), tnp.asarray(where)
+    return tnp.where(where, x - maxima(tnp.where(where, x, -math.inf), axis, initial=-math.inf), 0)
+
+
+def maxima(x: Array, axis: Axis, initial: float | None = None) -> Array:
+    """The maximum along axes, which stay with size 1, and without a gradient: softmax does not depend on it."""
+    return lax.stop_gradient(tnp.max(x, axis=_axes(axis), keepdims=True, initial=initial))
+
+
+def softmax_of_shifted(shifted: Array, axis: Axis, where: ArrayLike | None = None) -> Array:
+    """The softmax of an array that :func:`below_max` has returned."""
+    exponentials = _exp(shifted, where)
+    return exponentials / _sum(exponentials, axis, where)
+
+
+def _exp(shifted: Array, where: ArrayLike | None) -> Array:
+    return tnp.exp(shifted) if where is None else tnp.where(where, tnp.exp(shifted), 0)
+
+
+def _sum(exponentials: Array, axis: Axis, where: ArrayLike | None) -> Array:
+    total = tnp.sum(exponentials, axis=_axes(axis), keepdims=True)
+    # Where the mask is false everywhere the sum is 0, and a division by it would make gradients elsewhere NaN.
+    return total if where is None else tnp.where(total > 0, total, 1)
+
+
+def _axes(axis: Axis) -> int | tuple[int, ...] | None:
+    return axis if axis is None or isinstance(axis, int) else tuple(axis)
+
+
+def _floats(x: ArrayLike) -> Array:
+    x = tnp.asarray(x)
+    return x if dtypes.is_float(x.dtype) else tnp.astype(x, dtypes.DEFAULT_FLOAT)

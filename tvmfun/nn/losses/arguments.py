@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from typing import Any, Literal, TypeAlias
 
 import tvmfun.numpy as tnp
-from tvmfun import dtypes, lax
+from tvmfun import dtypes
 from tvmfun.core.array import Array
 from tvmfun.errors import ArgumentError, DtypeError, ShapeError
 
@@ -58,34 +57,3 @@ def mask(where: Any, like: Array, axis: Any) -> Array | None:
         return None
     where = tnp.asarray(where)
     return where if where.ndim == like.ndim else tnp.expand_dims(where, axis)
-
-
-def log_softmax(x: Array, axis: Any, where: Array | None) -> Array:
-    """The logarithm of softmax over the elements of a mask; minus infinity elsewhere."""
-    exponentials, shifted = _exponentials(x, axis, where)
-    result = shifted - tnp.log(_total(exponentials, axis, where))
-    return result if where is None else tnp.where(where, result, -math.inf)
-
-
-def softmax(x: Array, axis: Any, where: Array | None) -> Array:
-    """Softmax over the elements of a mask; zero elsewhere."""
-    exponentials, _ = _exponentials(x, axis, where)
-    return exponentials / _total(exponentials, axis, where)
-
-
-def _exponentials(x: Array, axis: Any, where: Array | None) -> tuple[Array, Array]:
-    if where is not None:
-        x = tnp.where(where, x, -math.inf)
-    largest = lax.stop_gradient(tnp.max(x, axis=axis, keepdims=True, initial=-math.inf))
-    if where is not None:
-        largest = tnp.where(tnp.isfinite(largest), largest, 0)
-    shifted = x - largest
-    return tnp.exp(shifted), shifted
-
-
-def _total(exponentials: Array, axis: Any, where: Array | None) -> Array:
-    total = tnp.sum(exponentials, axis=axis, keepdims=True)
-    if where is None:
-        return total
-    # Where nothing counts the sum is zero, and its logarithm would spoil the gradients of what counts elsewhere.
-    return tnp.where(tnp.any(where, axis=axis, keepdims=True), total, 1)

@@ -7,8 +7,8 @@ from collections.abc import Callable
 from typing import Any
 
 import tvmfun.numpy as tnp
-from tvmfun.nn.functional import logsumexp
-from tvmfun.nn.losses.arguments import Axes, floats, integers, log_softmax, mask, softmax
+from tvmfun.nn.functional import log_softmax, logsumexp, softmax
+from tvmfun.nn.losses.arguments import Axes, floats, integers, mask
 from tvmfun.transforms import custom_jvp
 
 __all__ = [
@@ -62,14 +62,14 @@ def safe_softmax_cross_entropy(logits: Any, labels: Any) -> Any:
 
 @custom_jvp
 def _weighted_log_softmax(x: Any, weights: Any) -> Any:
-    return tnp.where(weights != 0, weights * log_softmax(x, -1, None), 0)
+    return tnp.where(weights != 0, weights * log_softmax(x), 0)
 
 
 @_weighted_log_softmax.defjvp
 def _weighted_log_softmax_jvp(primals: Any, tangents: Any) -> Any:
     (x, weights), (dx, dweights) = primals, tangents
-    mean = tnp.sum(dx * softmax(x, -1, None), axis=-1, keepdims=True)
-    return _weighted_log_softmax(x, weights), weights * (dx - mean) + dweights * log_softmax(x, -1, None)
+    mean = tnp.sum(dx * softmax(x), axis=-1, keepdims=True)
+    return _weighted_log_softmax(x, weights), weights * (dx - mean) + dweights * log_softmax(x)
 
 
 def softmax_cross_entropy_with_integer_labels(logits: Any, labels: Any, axis: Axes = -1, where: Any = None) -> Any:

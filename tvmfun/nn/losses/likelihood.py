@@ -10,7 +10,7 @@ import numpy as np
 import tvmfun.numpy as tnp
 from tvmfun import dtypes
 from tvmfun.errors import DtypeError, ShapeError
-from tvmfun.nn.functional.softmax import below_max
+from tvmfun.nn.functional.softmax import maxima
 from tvmfun.nn.losses.arguments import Reduction, reduced
 
 __all__ = ["cross_entropy", "mse_loss", "nll_loss"]
@@ -107,7 +107,7 @@ def _nll(where: str, scores: Any, labels: Any, reduction: Reduction, are_normali
             hint="labels[:, 0] if they have an axis of size 1 too many",
         )
     if not are_normalized:
-        scores = below_max(scores, -1)
+        scores = scores - maxima(scores, -1)
     # Indexing would hide a wrong label. The labels' dtype may be too small for the class count.
     is_class = tnp.logical_and(labels >= 0, labels < np.int32(scores.shape[-1]))
     places = tnp.where(is_class, labels, 0)
