@@ -6,6 +6,8 @@ first time knows which call failed, which rule it broke, what arrived instead, a
 
 from __future__ import annotations
 
+from dataclasses import FrozenInstanceError
+
 
 class TvmfunError(Exception):
     """Base class of all errors raised by tvmfun.
@@ -74,6 +76,10 @@ class ArgumentError(TvmfunError, ValueError):
 
 class ArgumentTypeError(ArgumentError, TypeError):
     """An argument of a kind that the function does not take."""
+
+
+class ImmutableError(TvmfunError, FrozenInstanceError):
+    """An assignment to a field of something immutable, such as a layer."""
 
 
 class CheckpointError(TvmfunError, ValueError):

@@ -2,7 +2,7 @@
 
 import math
 import pickle
-from dataclasses import dataclass
+from dataclasses import FrozenInstanceError, dataclass
 from functools import partial
 from typing import Any
 
@@ -15,7 +15,7 @@ from oracle import x64
 import tvmfun
 import tvmfun.numpy as tnp
 from tvmfun import Dim, ShapeDtype, nn, random, tree
-from tvmfun.errors import ArgumentError, DtypeError, ShapeError, TreeError
+from tvmfun.errors import ArgumentError, DtypeError, ImmutableError, ShapeError, TreeError
 from tvmfun.lower.fusion.fuse import fuse
 from tvmfun.lower.fusion.row_fusion import merge_rows
 from tvmfun.nn import functional as F
@@ -769,3 +769,48 @@ def test_mistakes_are_explained():
     for kind, message, mistake in mistakes:
         with pytest.raises(kind, match=message):
             mistake()
+
+
+# -- constructors ----------------------------------------------------------------------------------------------
+
+
+@tree.register_dataclass
+@dataclass(frozen=True, init=False)
+class Scaled(nn.Linear):
+    """A subclass by a user, frozen by dataclass itself."""
+
+    scale: Any
+
+    def __init__(self, size, *, key):
+        super().__init__(size, size, key=key)
+        object.__setattr__(self, "scale", tnp.ones(size))
+
+    def __call__(self, x):
+        return super().__call__(x) * self.scale
+
+
+def test_layers_are_immutable_once_they_are_made():
+    for layer in (nn.Linear(3, 3, key=KEY), nn.LSTM(3, 4, key=KEY), nn.Sequential(nn.Identity()), Scaled(3, key=KEY)):
+        name = next(iter(vars(layer)))
+        for change in (partial(setattr, layer, name, None), partial(delattr, layer, name)):
+            with pytest.raises(FrozenInstanceError, match=name):
+                change()
+    with pytest.raises(ImmutableError, match=r"^\[Linear\] layers are immutable, got an assignment to 'weight'"):
+        nn.Linear(3, 3, key=KEY).weight = None
+
+
+def test_a_constructor_leaves_the_class_as_it_is():
+    layer = Scaled(3, key=KEY)
+    assert type(layer) is Scaled and type(nn.Sequential(layer).layers[0]) is Scaled
+    assert type(pickle.loads(pickle.dumps(nn.Linear(3, 3, key=KEY)))) is nn.Linear
+    assert layer(np.ones((2, 3), "float32")).shape == (2, 3) and len(tree.leaves(layer)) == 3
+    made = []
+
+    class Failing(nn.Linear):
+        def __init__(self):
+            made.append(self)
+            super().__init__(3, 3, key=KEY, weight_init=lambda *_: 1 / 0)
+
+    with pytest.raises(ZeroDivisionError):
+        Failing()
+    assert type(made[0]) is Failing

@@ -13,8 +13,11 @@ from tvmfun.nn.layers.linear import *
 from tvmfun.nn.layers.normalization import *
 from tvmfun.nn.layers.pooling import *
 from tvmfun.nn.layers.recurrent import *
+from tvmfun.nn.layers.recurrent_cells import *
 from tvmfun.nn.layers.reparametrization import *
 from tvmfun.nn.layers.shapes import *
+from tvmfun.nn.layers.stacked import *
 from tvmfun.nn.layers.transformer import *
+from tvmfun.nn.layers.transformer_layers import *
 
 __all__ = [name for name, value in globals().items() if name[0] != "_" and not isinstance(value, _ModuleType)]

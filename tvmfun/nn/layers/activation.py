@@ -7,7 +7,7 @@ from typing import Any
 import tvmfun.numpy as tnp
 from tvmfun.core.array import Array
 from tvmfun.nn import functional
-from tvmfun.nn.layers.parameters import check_positive, float_dtype, layer, set_fields
+from tvmfun.nn.layers.parameters import check_positive, float_dtype, layer
 
 __all__ = ["PReLU"]
 
@@ -35,7 +35,7 @@ class PReLU:
 
     def __init__(self, num_parameters: int = 1, init: float = 0.25, *, dtype: Any = "float32") -> None:
         check_positive("PReLU", num_parameters=num_parameters)
-        set_fields(self, weight=tnp.full((num_parameters,), init, dtype=float_dtype("PReLU", dtype)))
+        self.weight = tnp.full((num_parameters,), init, dtype=float_dtype("PReLU", dtype))
 
     def __call__(self, x: Any) -> Any:
         """Applies it to an array of shape (..., channels)."""

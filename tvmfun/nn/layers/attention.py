@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from functools import partial
 from itertools import accumulate
 from typing import Any, NamedTuple
 
@@ -153,16 +154,15 @@ class MultiHeadAttention:
             inits: list[Any] = [lambda *_, part=part: part for part in parts]
         else:
             inits = [one] * 3
-        settings = {"bias": bias, "dtype": dtype, "bias_init": bias_init}
-        names, sizes = ("q_proj", "k_proj", "v_proj"), zip(inputs, outputs, strict=True)
-        for i, (name, size) in enumerate(zip(names, sizes, strict=True)):
-            object.__setattr__(self, name, Linear(*size, key=keys[i], weight_init=inits[i], **settings))
-        out = Linear(embed_dim, embed_dim, key=keys[3], weight_init=weight_init, **settings)
-        object.__setattr__(self, "out_proj", out)
-        object.__setattr__(self, "rotary", rotary)
-        object.__setattr__(self, "num_heads", num_heads)
-        object.__setattr__(self, "num_kv_heads", groups)
-        object.__setattr__(self, "dropout", dropout)
+        linear = partial(Linear, bias=bias, dtype=dtype, bias_init=bias_init)
+        self.q_proj = linear(inputs[0], outputs[0], key=keys[0], weight_init=inits[0])
+        self.k_proj = linear(inputs[1], outputs[1], key=keys[1], weight_init=inits[1])
+        self.v_proj = linear(inputs[2], outputs[2], key=keys[2], weight_init=inits[2])
+        self.out_proj = linear(embed_dim, embed_dim, key=keys[3], weight_init=weight_init)
+        self.rotary = rotary
+        self.num_heads = num_heads
+        self.num_kv_heads = groups
+        self.dropout = dropout
 
     def __call__(
         self,

@@ -10,7 +10,7 @@ from typing import Any
 
 from tvmfun import random, tree
 from tvmfun.errors import ArgumentError, TreeError
-from tvmfun.nn.layers.parameters import layer, set_fields
+from tvmfun.nn.layers.parameters import layer
 from tvmfun.nn.state import has_state, init_state
 from tvmfun.nn.walk import is_layer
 
@@ -24,7 +24,7 @@ class Function:
     function: Callable[[Any], Any] = field(metadata={"static": True})
 
     def __init__(self, function: Callable[[Any], Any]) -> None:
-        set_fields(self, function=function)
+        self.function = function
 
     def __call__(self, x: Any) -> Any:
         return self.function(x)
@@ -101,7 +101,7 @@ class Sequential:
     layers: tuple
 
     def __init__(self, *layers: Any) -> None:
-        set_fields(self, layers=tuple(_as_layer("Sequential", part) for part in layers))
+        self.layers = tuple(_as_layer("Sequential", part) for part in layers)
 
     def init_state(self) -> tuple:
         """The first states of the layers, ``()`` for those without."""
@@ -164,8 +164,8 @@ class Residual:
     shortcut: Any
 
     def __init__(self, layer: Any, shortcut: Any = None) -> None:
-        shortcut = None if shortcut is None else _as_layer("Residual", shortcut)
-        set_fields(self, layer=_as_layer("Residual", layer), shortcut=shortcut)
+        self.layer = _as_layer("Residual", layer)
+        self.shortcut = None if shortcut is None else _as_layer("Residual", shortcut)
 
     def __call__(self, x: Any, state: Any = None, *, key: Any = None, train: bool = True) -> Any:
         """Applies the layer; with a state it returns the result and the new state.

@@ -12,7 +12,7 @@ from tvmfun.errors import ArgumentError
 from tvmfun.nn import functional
 from tvmfun.nn.functional.arguments import Padding, Sizes, channels_last, hashable_padding, margins_of, per_axis
 from tvmfun.nn.init import Initializer
-from tvmfun.nn.layers.parameters import check_positive, layer, set_fields, set_parameters
+from tvmfun.nn.layers.parameters import check_positive, initial_parameters, layer
 
 __all__ = ["Conv1d", "Conv2d", "Conv3d", "ConvTranspose1d", "ConvTranspose2d", "ConvTranspose3d"]
 
@@ -58,16 +58,21 @@ class _Conv:
             raise ArgumentError(where, f"padding_mode must be one of {modes}", got=repr(padding_mode))
         kernel = per_axis(where, "kernel_size", kernel_size, rank)
         channels = in_channels // groups
-        shape = (*kernel, channels, out_channels)
-        set_parameters(self, key, shape, math.prod(kernel) * channels, bias, dtype, weight_init, bias_init)
-        set_fields(
-            self,
-            stride=per_axis(where, "stride", stride, rank),
-            padding=hashable_padding(padding),
-            dilation=per_axis(where, "dilation", dilation, rank),
-            groups=groups,
-            padding_mode=padding_mode,
+        self.weight, self.bias = initial_parameters(
+            where,
+            key,
+            (*kernel, channels, out_channels),
+            fan_in=math.prod(kernel) * channels,
+            bias=bias,
+            dtype=dtype,
+            weight_init=weight_init,
+            bias_init=bias_init,
         )
+        self.stride = per_axis(where, "stride", stride, rank)
+        self.padding = hashable_padding(padding)
+        self.dilation = per_axis(where, "dilation", dilation, rank)
+        self.groups = groups
+        self.padding_mode = padding_mode
 
     def __call__(self, x: Any) -> Any:
         """Convolves an array of shape (batch, spatial axes, in_channels)."""
@@ -193,22 +198,24 @@ class _ConvTranspose:
         where, rank = type(self).__name__, self.rank
         _check_channels(where, in_channels, out_channels, groups)
         kernel = per_axis(where, "kernel_size", kernel_size, rank)
-        shape = (*kernel, in_channels // groups, out_channels)
-        fan_in = math.prod(kernel) * (out_channels // groups)
-        set_parameters(self, key, shape, fan_in, bias, dtype, weight_init, bias_init)
-        strides, holes = per_axis(where, "stride", stride, rank), per_axis(where, "dilation", dilation, rank)
-        added = per_axis(where, "output_padding", output_padding, rank, least=0)
-        if any(more >= max(s, d) for more, s, d in zip(added, strides, holes, strict=True)):
-            what = "output_padding must be smaller than the stride or the dilation"
-            raise ArgumentError(where, what, got=f"{added} for {strides} and {holes}")
-        set_fields(
-            self,
-            stride=strides,
-            padding=per_axis(where, "padding", padding, rank, least=0),
-            output_padding=added,
-            groups=groups,
-            dilation=holes,
+        self.weight, self.bias = initial_parameters(
+            where,
+            key,
+            (*kernel, in_channels // groups, out_channels),
+            fan_in=math.prod(kernel) * (out_channels // groups),
+            bias=bias,
+            dtype=dtype,
+            weight_init=weight_init,
+            bias_init=bias_init,
         )
+        self.stride = strides = per_axis(where, "stride", stride, rank)
+        self.padding = per_axis(where, "padding", padding, rank, least=0)
+        self.output_padding = added = per_axis(where, "output_padding", output_padding, rank, least=0)
+        self.groups = groups
+        self.dilation = dilations = per_axis(where, "dilation", dilation, rank)
+        if any(more >= max(s, d) for more, s, d in zip(added, strides, dilations, strict=True)):
+            what = "output_padding must be smaller than the stride or the dilation"
+            raise ArgumentError(where, what, got=f"{added} for {strides} and {dilations}")
 
     def __call__(self, x: Any) -> Any:
         """Convolves an array of shape (batch, spatial axes, in_channels)."""

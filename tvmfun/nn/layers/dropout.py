@@ -8,7 +8,7 @@ from typing import Any, ClassVar
 
 from tvmfun.nn import functional
 from tvmfun.nn.functional.arguments import channels_last, check_rate
-from tvmfun.nn.layers.parameters import layer, set_fields
+from tvmfun.nn.layers.parameters import layer
 
 __all__ = ["AlphaDropout", "DropPath", "Dropout", "Dropout1d", "Dropout2d", "Dropout3d"]
 
@@ -23,7 +23,7 @@ class _Dropout:
 
     def __init__(self, rate: float) -> None:
         check_rate(type(self).__name__, rate)
-        set_fields(self, rate=rate)
+        self.rate = rate
 
     def __call__(self, x: Any, *, key: Any = None, train: bool = True) -> Any:
         """Applies dropout; the key is needed only if ``train``, and the same key drops the same elements."""

@@ -13,7 +13,7 @@ from tvmfun.jit import jit
 from tvmfun.nn import functional
 from tvmfun.nn.functional.linear import row_index
 from tvmfun.nn.init import Initializer, normal
-from tvmfun.nn.layers.parameters import check_positive, float_dtype, layer, set_fields, set_parameters
+from tvmfun.nn.layers.parameters import check_positive, float_dtype, initial_parameters, layer
 from tvmfun.sparse import RowTable, is_table
 
 __all__ = ["Bilinear", "Embedding", "Identity", "Linear"]
@@ -59,8 +59,16 @@ class Linear:
         bias_init: Initializer | None = None,
     ) -> None:
         check_positive("Linear", in_features=in_features, out_features=out_features)
-        shape = (in_features, out_features)
-        set_parameters(self, key, shape, in_features, bias, dtype, weight_init, bias_init)
+        self.weight, self.bias = initial_parameters(
+            "Linear",
+            key,
+            (in_features, out_features),
+            fan_in=in_features,
+            bias=bias,
+            dtype=dtype,
+            weight_init=weight_init,
+            bias_init=bias_init,
+        )
 
     def __call__(self, x: Any) -> Any:
         """Maps an array of shape (..., in_features) to one of shape (..., out_features)."""
@@ -109,8 +117,16 @@ class Bilinear:
         bias_init: Initializer | None = None,
     ) -> None:
         check_positive("Bilinear", in1_features=in1_features, in2_features=in2_features, out_features=out_features)
-        shape = (in1_features, in2_features, out_features)
-        set_parameters(self, key, shape, in1_features, bias, dtype, weight_init, bias_init)
+        self.weight, self.bias = initial_parameters(
+            "Bilinear",
+            key,
+            (in1_features, in2_features, out_features),
+            fan_in=in1_features,
+            bias=bias,
+            dtype=dtype,
+            weight_init=weight_init,
+            bias_init=bias_init,
+        )
 
     def __call__(self, x1: Any, x2: Any) -> Any:
         """Maps arrays of shapes (..., in1_features) and (..., in2_features) to one of shape (..., out_features)."""
@@ -169,7 +185,8 @@ class Embedding:
             raise ShapeError("Embedding", what, got=str(weight.shape))
         if padding_idx is not None and weight_init is None:
             weight = _without_row(weight, padding_idx)
-        set_fields(self, weight=RowTable(weight) if sparse else weight, padding_idx=padding_idx)
+        self.weight = RowTable(weight) if sparse else weight
+        self.padding_idx = padding_idx
 
     def __call__(self, indices: Any) -> Any:
         """The rows at integers of any shape (...): an array of shape (..., embedding_dim)."""

@@ -11,7 +11,8 @@ from tvmfun import lax
 from tvmfun.core.array import Array
 from tvmfun.errors import ArgumentError
 from tvmfun.nn import functional
-from tvmfun.nn.layers.parameters import check_positive, float_dtype, layer, set_fields
+from tvmfun.nn.layers.parameters import check_positive, float_dtype, layer
+from tvmfun.typing import DType
 
 __all__ = ["BatchNorm", "GroupNorm", "InstanceNorm", "LayerNorm", "RMSNorm", "RunningStatistics"]
 
@@ -23,13 +24,9 @@ class RunningStatistics(NamedTuple):
     var: Any
 
 
-def _set_affine(layer: Any, shape: tuple[int, ...], weight: bool, bias: bool, dtype: Any) -> None:
-    dtype = float_dtype(type(layer).__name__, dtype)
-    set_fields(
-        layer,
-        weight=tnp.ones(shape, dtype=dtype) if weight else None,
-        bias=tnp.zeros(shape, dtype=dtype) if bias else None,
-    )
+def _affine(shape: tuple[int, ...], weight: bool, bias: bool, dtype: DType) -> tuple[Array | None, Array | None]:
+    """The initial weight, ones, and bias, zeros, where a layer has them."""
+    return tnp.ones(shape, dtype=dtype) if weight else None, tnp.zeros(shape, dtype=dtype) if bias else None
 
 
 @layer
@@ -81,9 +78,12 @@ class BatchNorm:
         dtype: Any = "float32",
     ) -> None:
         check_positive("BatchNorm", num_features=num_features)
-        _set_affine(self, (num_features,), affine, affine, dtype)
-        dtype = float_dtype("BatchNorm", dtype)
-        set_fields(self, num_features=num_features, eps=eps, momentum=momentum, axis_name=axis_name, dtype=dtype)
+        self.dtype = float_dtype("BatchNorm", dtype)
+        self.weight, self.bias = _affine((num_features,), affine, affine, self.dtype)
+        self.num_features = num_features
+        self.eps = eps
+        self.momentum = momentum
+        self.axis_name = axis_name
 
     def init_state(self) -> RunningStatistics:
         """The mean 0 and the variance 1."""
@@ -141,9 +141,10 @@ class LayerNorm:
         bias: bool = True,
         dtype: Any = "float32",
     ) -> None:
-        shape = _shape("LayerNorm", normalized_shape)
-        _set_affine(self, shape, elementwise_affine, elementwise_affine and bias, dtype)
-        set_fields(self, normalized_shape=shape, eps=eps)
+        self.normalized_shape = shape = _shape("LayerNorm", normalized_shape)
+        self.eps = eps
+        dtype = float_dtype("LayerNorm", dtype)
+        self.weight, self.bias = _affine(shape, elementwise_affine, elementwise_affine and bias, dtype)
 
     def __call__(self, x: Any) -> Any:
         """Normalizes an array of shape (..., normalized_shape)."""
@@ -182,9 +183,9 @@ class RMSNorm:
         elementwise_affine: bool = True,
         dtype: Any = "float32",
     ) -> None:
-        shape, dtype = _shape("RMSNorm", normalized_shape), float_dtype("RMSNorm", dtype)
-        weight = tnp.ones(shape, dtype=dtype) if elementwise_affine else None
-        set_fields(self, weight=weight, normalized_shape=shape, eps=eps)
+        self.normalized_shape = shape = _shape("RMSNorm", normalized_shape)
+        self.eps = eps
+        self.weight, _ = _affine(shape, elementwise_affine, False, float_dtype("RMSNorm", dtype))
 
     def __call__(self, x: Any) -> Any:
         """Normalizes an array of shape (..., normalized_shape)."""
@@ -225,8 +226,9 @@ class GroupNorm:
         check_positive("GroupNorm", num_groups=num_groups, num_channels=num_channels)
         if num_channels % num_groups:
             raise ArgumentError("GroupNorm", f"{num_groups} groups must divide the channels", got=str(num_channels))
-        _set_affine(self, (num_channels,), affine, affine, dtype)
-        set_fields(self, num_groups=num_groups, eps=eps)
+        self.weight, self.bias = _affine((num_channels,), affine, affine, float_dtype("GroupNorm", dtype))
+        self.num_groups = num_groups
+        self.eps = eps
 
     def __call__(self, x: Any) -> Any:
         """Normalizes an array of shape (batch, spatial axes, channels)."""
@@ -278,15 +280,12 @@ class InstanceNorm:
         dtype: Any = "float32",
     ) -> None:
         check_positive("InstanceNorm", num_features=num_features)
-        _set_affine(self, (num_features,), affine, affine, dtype)
-        set_fields(
-            self,
-            num_features=num_features,
-            eps=eps,
-            momentum=momentum,
-            track_running_stats=track_running_stats,
-            dtype=float_dtype("InstanceNorm", dtype),
-        )
+        self.dtype = float_dtype("InstanceNorm", dtype)
+        self.weight, self.bias = _affine((num_features,), affine, affine, self.dtype)
+        self.num_features = num_features
+        self.eps = eps
+        self.momentum = momentum
+        self.track_running_stats = track_running_stats
 
     def init_state(self) -> RunningStatistics | tuple[()]:
         """The mean 0 and the variance 1; nothing without running statistics."""

@@ -1,30 +1,42 @@
-"""What layers have in common: how they are made, and how they are shown."""
+"""Parts that all layers share: the class decorator, initial parameters, checks of arguments."""
 
 from __future__ import annotations
 
 import dataclasses
 import math
-from functools import partial
+from collections.abc import Callable
+from functools import cache, partial, wraps
 from typing import Any, TypeVar
 
 import numpy as np
 
 from tvmfun import dtypes, random, tree
 from tvmfun.core.array import Array, ShapeDtype
-from tvmfun.errors import ArgumentError, DtypeError, ShapeError
+from tvmfun.errors import ArgumentError, DtypeError, ImmutableError, ShapeError
 from tvmfun.jit import jit
 from tvmfun.nn.init import Initializer
+from tvmfun.typing import DType, DTypeLike, Key
 
-__all__ = ["check_positive", "float_dtype", "layer", "set_fields", "set_parameters", "with_fields"]
+__all__ = ["check_positive", "float_dtype", "initial_parameters", "layer", "with_fields"]
 
 _T = TypeVar("_T")
 
 
+# -- the class -------------------------------------------------------------------------------------------------
+
+
 def layer(cls: type[_T]) -> type[_T]:
-    """Makes a class with annotated fields a layer: an immutable tree that shows the types of its arrays."""
+    """Makes a class with annotated fields a layer: an immutable tree whose repr shows the types of its arrays.
+
+    Its ``__init__`` assigns the fields; once it has returned, assigning one raises an ImmutableError.
+    """
     if "__repr__" not in vars(cls):
         cls.__repr__ = _show
-    return tree.register_dataclass(dataclasses.dataclass(frozen=True, init=False, eq=False, repr=False)(cls))
+    cls = dataclasses.dataclass(frozen=True, init=False, eq=False, repr=False)(cls)
+    cls.__setattr__, cls.__delattr__ = _explained(cls.__setattr__), _explained(cls.__delattr__)
+    if "__init__" in vars(cls):
+        cls.__init__ = _unfrozen_during(cls.__init__)
+    return tree.register_dataclass(cls)
 
 
 def _show(self: Any) -> str:
@@ -38,20 +50,59 @@ def _described(value: Any) -> str:
     return dtypes.NAMES[value] if isinstance(value, np.dtype) else repr(value)
 
 
-def set_fields(layer: Any, /, **fields: Any) -> None:
-    """Sets fields of a frozen layer that is being made."""
-    for name, value in fields.items():
-        object.__setattr__(layer, name, value)
+def _explained(assign: Callable[..., None]) -> Any:
+    """The ``__setattr__`` or ``__delattr__`` of a frozen dataclass, with an error of this library."""
+
+    @wraps(assign)
+    def checked(self: Any, name: str, *value: Any) -> None:
+        try:
+            assign(self, name, *value)
+        except dataclasses.FrozenInstanceError:
+            what = "layers are immutable"
+            hint = "tree.map, or a new layer"
+            raise ImmutableError(type(self).__name__, what, got=f"an assignment to {name!r}", hint=hint) from None
+
+    return checked
+
+
+def _unfrozen_during(init: Callable[..., None]) -> Callable[..., None]:
+    """A constructor that may assign to the fields of a frozen class: it runs on an object of an unfrozen subclass."""
+
+    @wraps(init)
+    def __init__(self: Any, *args: Any, **kwargs: Any) -> None:
+        cls = type(self)
+        if cls.__setattr__ is object.__setattr__:  # called by the constructor of a subclass
+            init(self, *args, **kwargs)
+            return
+        object.__setattr__(self, "__class__", _unfrozen(cls))
+        try:
+            init(self, *args, **kwargs)
+        finally:
+            object.__setattr__(self, "__class__", cls)
+
+    return __init__
+
+
+@cache
+def _unfrozen(cls: type) -> type:
+    """A subclass of the same name whose instances can be assigned to."""
+    namespace = {name: getattr(cls, name) for name in ("__module__", "__qualname__", "__doc__")}
+    namespace |= {"__setattr__": object.__setattr__, "__delattr__": object.__delattr__}
+    return type(cls)(cls.__name__, (cls,), namespace)
 
 
 def with_fields(layer: _T, /, **fields: Any) -> _T:
-    """The same layer with other values for some fields."""
+    """A copy of a layer with other values for some fields."""
     new = object.__new__(type(layer))
-    set_fields(new, **{**vars(layer), **fields})
+    for name, value in {**vars(layer), **fields}.items():
+        object.__setattr__(new, name, value)
     return new
 
 
-def float_dtype(where: str, dtype: Any) -> Any:
+# -- arguments -------------------------------------------------------------------------------------------------
+
+
+def float_dtype(where: str, dtype: DTypeLike) -> DType:
     """The dtype of parameters.
 
     Raises:
@@ -70,18 +121,21 @@ def check_positive(where: str, **numbers: int) -> None:
             raise ArgumentError(where, f"{name} must be a positive integer", got=repr(number))
 
 
-def set_parameters(
-    layer: Any,
-    key: Any,
+# -- initial parameters ----------------------------------------------------------------------------------------
+
+
+def initial_parameters(
+    where: str,
+    key: Key,
     shape: tuple[int, ...],
+    *,
     fan_in: int,
     bias: bool,
-    dtype: Any,
+    dtype: DTypeLike,
     weight_init: Initializer | None,
     bias_init: Initializer | None,
-) -> None:
-    """Gives a frozen layer its initial weight and bias."""
-    where = type(layer).__name__
+) -> tuple[Array, Array | None]:
+    """Draws the weight and the bias of a layer, uniform within ``1 / sqrt(fan_in)`` unless there are initializers."""
     dtype = float_dtype(where, dtype)
     drawn = {"weight": weight_init is None, "bias": bias and bias_init is None}
     weight, bias_array = _draw_parameters(key, shape=shape, fan_in=fan_in, dtype=dtype, **drawn)
@@ -92,14 +146,14 @@ def set_parameters(
     for name, array, expected in (("weight", weight, shape), ("bias", bias_array, shape[-1:])):
         if array is not None and array.shape != expected:
             raise ShapeError(where, f"the initializer must make a {name} of shape {expected}", got=str(array.shape))
-        object.__setattr__(layer, name, array)
+    return weight, bias_array
 
 
 # Compiled as a whole: op by op, each new shape would compile every op of the generator.
 @partial(jit, static_argnames=("shape", "fan_in", "weight", "bias", "dtype"))
 def _draw_parameters(
-    key: Any, *, shape: tuple[int, ...], fan_in: int, weight: bool, bias: bool, dtype: Any
-) -> tuple[Array | None, Array | None]:
+    key: Key, *, shape: tuple[int, ...], fan_in: int, weight: bool, bias: bool, dtype: DType
+) -> tuple[Any, Array | None]:
     bound = 1 / math.sqrt(fan_in)
     keys = random.split(key)
     shapes = (shape if weight else None, shape[-1:] if bias else None)

@@ -9,7 +9,7 @@ from typing import Any, ClassVar
 from tvmfun.errors import ArgumentError
 from tvmfun.nn import functional
 from tvmfun.nn.functional.arguments import Padding, Sizes, channels_last, hashable_padding, per_axis
-from tvmfun.nn.layers.parameters import layer, set_fields
+from tvmfun.nn.layers.parameters import layer
 
 __all__ = [
     "AdaptiveAvgPool1d",
@@ -30,11 +30,12 @@ __all__ = [
 ]
 
 
-def _set_windows(layer: Any, kernel_size: Sizes, stride: Sizes | None, **others: Any) -> None:
-    where, rank = type(layer).__name__, layer.rank
+def _windows(
+    where: str, kernel_size: Sizes, stride: Sizes | None, rank: int
+) -> tuple[tuple[int, ...], tuple[int, ...]]:
+    """The size of a window and the step between windows along each axis; by default they do not overlap."""
     sizes = per_axis(where, "kernel_size", kernel_size, rank)
-    strides = sizes if stride is None else per_axis(where, "stride", stride, rank)
-    set_fields(layer, kernel_size=sizes, stride=strides, **others)
+    return sizes, sizes if stride is None else per_axis(where, "stride", stride, rank)
 
 
 @layer
@@ -48,7 +49,9 @@ class _MaxPool:
     def __init__(
         self, kernel_size: Sizes, stride: Sizes | None = None, padding: Padding = 0, *, ceil_mode: bool = False
     ) -> None:
-        _set_windows(self, kernel_size, stride, padding=hashable_padding(padding), ceil_mode=ceil_mode)
+        self.kernel_size, self.stride = _windows(type(self).__name__, kernel_size, stride, self.rank)
+        self.padding = hashable_padding(padding)
+        self.ceil_mode = ceil_mode
 
     def __call__(self, x: Any) -> Any:
         """Pools an array of shape (batch, spatial axes, channels)."""
@@ -74,9 +77,10 @@ class _AvgPool:
         ceil_mode: bool = False,
         count_include_pad: bool = True,
     ) -> None:
-        padding = hashable_padding(padding)
-        others = {"padding": padding, "ceil_mode": ceil_mode, "count_include_pad": count_include_pad}
-        _set_windows(self, kernel_size, stride, **others)
+        self.kernel_size, self.stride = _windows(type(self).__name__, kernel_size, stride, self.rank)
+        self.padding = hashable_padding(padding)
+        self.ceil_mode = ceil_mode
+        self.count_include_pad = count_include_pad
 
     def __call__(self, x: Any) -> Any:
         """Pools an array of shape (batch, spatial axes, channels)."""
@@ -98,7 +102,9 @@ class _LPPool:
     ) -> None:
         if not norm_type > 0:
             raise ArgumentError(type(self).__name__, "the exponent must be positive", got=str(norm_type))
-        _set_windows(self, kernel_size, stride, norm_type=norm_type, ceil_mode=ceil_mode)
+        self.kernel_size, self.stride = _windows(type(self).__name__, kernel_size, stride, self.rank)
+        self.norm_type = norm_type
+        self.ceil_mode = ceil_mode
 
     def __call__(self, x: Any) -> Any:
         """Pools an array of shape (batch, spatial axes, channels)."""
@@ -117,7 +123,7 @@ class _AdaptivePool:
         else:
             numbers = tuple(output_size)
         per_axis(type(self).__name__, "output_size", tuple(1 if n is None else n for n in numbers), self.rank)
-        set_fields(self, output_size=numbers)
+        self.output_size = numbers
 
 
 @layer

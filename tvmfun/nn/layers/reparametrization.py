@@ -11,7 +11,7 @@ from tvmfun import lax, random
 from tvmfun.core.array import Array
 from tvmfun.errors import ArgumentError
 from tvmfun.jit import jit
-from tvmfun.nn.layers.parameters import check_positive, layer, set_fields, with_fields
+from tvmfun.nn.layers.parameters import check_positive, layer, with_fields
 from tvmfun.nn.state import init_state
 
 __all__ = ["SpectralNorm", "SpectralNormState", "WeightNorm"]
@@ -64,7 +64,10 @@ class WeightNorm:
     dim: int | None = field(metadata={"static": True})
 
     def __init__(self, layer: Any, name: str = "weight", dim: int | None = -1) -> None:
-        set_fields(self, layer=layer, scale=_norm(_weight("WeightNorm", layer, name, dim), dim), name=name, dim=dim)
+        self.scale = _norm(_weight("WeightNorm", layer, name, dim), dim)
+        self.layer = layer
+        self.name = name
+        self.dim = dim
 
     def init_state(self) -> Any:
         """The first state of the layer."""
@@ -125,7 +128,11 @@ class SpectralNorm:
     ) -> None:
         check_positive("SpectralNorm", n_power_iterations=n_power_iterations)
         _weight("SpectralNorm", layer, name, dim)
-        set_fields(self, layer=layer, name=name, n_power_iterations=n_power_iterations, eps=eps, dim=dim)
+        self.layer = layer
+        self.name = name
+        self.n_power_iterations = n_power_iterations
+        self.eps = eps
+        self.dim = dim
 
     def init_state(self) -> SpectralNormState:
         """Fifteen steps of the power method from the same random vectors."""

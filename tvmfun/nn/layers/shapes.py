@@ -10,7 +10,7 @@ import tvmfun.numpy as tnp
 from tvmfun.errors import ArgumentError, ShapeError
 from tvmfun.nn import functional
 from tvmfun.nn.functional.resizing import Mode
-from tvmfun.nn.layers.parameters import check_positive, layer, set_fields
+from tvmfun.nn.layers.parameters import check_positive, layer
 
 __all__ = ["Flatten", "PixelShuffle", "PixelUnshuffle", "Upsample"]
 
@@ -31,7 +31,7 @@ class Flatten:
     end_dim: int = field(metadata={"static": True})
 
     def __init__(self, start_dim: int = 1, end_dim: int = -1) -> None:
-        set_fields(self, start_dim=start_dim, end_dim=end_dim)
+        self.start_dim, self.end_dim = start_dim, end_dim
 
     def __call__(self, x: Any) -> Any:
         """Flattens an array.
@@ -71,7 +71,7 @@ class PixelShuffle:
 
     def __init__(self, upscale_factor: int) -> None:
         check_positive("PixelShuffle", upscale_factor=upscale_factor)
-        set_fields(self, upscale_factor=upscale_factor)
+        self.upscale_factor = upscale_factor
 
     def __call__(self, x: Any) -> Any:
         """Rearranges images."""
@@ -96,7 +96,7 @@ class PixelUnshuffle:
 
     def __init__(self, downscale_factor: int) -> None:
         check_positive("PixelUnshuffle", downscale_factor=downscale_factor)
-        set_fields(self, downscale_factor=downscale_factor)
+        self.downscale_factor = downscale_factor
 
     def __call__(self, x: Any) -> Any:
         """Rearranges images."""
@@ -135,9 +135,10 @@ class Upsample:
         if (size is None) == (scale_factor is None):
             what = "either size or scale_factor must be given"
             raise ArgumentError("Upsample", what, got=f"{size} and {scale_factor}")
-        size = tuple(size) if isinstance(size, Sequence) else size
-        scale_factor = tuple(scale_factor) if isinstance(scale_factor, Sequence) else scale_factor
-        set_fields(self, size=size, scale_factor=scale_factor, mode=mode, align_corners=align_corners)
+        self.size = tuple(size) if isinstance(size, Sequence) else size
+        self.scale_factor = tuple(scale_factor) if isinstance(scale_factor, Sequence) else scale_factor
+        self.mode = mode
+        self.align_corners = align_corners
 
     def __call__(self, x: Any) -> Any:
         """Resizes an array of shape (batch, spatial axes, channels)."""
