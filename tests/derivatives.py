@@ -30,18 +30,23 @@ def check(function: Callable, arguments: Sequence[np.ndarray], order: int = 2, t
     arguments = tree.map(lambda x: np.asarray(x, np.float64), tuple(arguments))
     direction = like(arguments, seed=order)
     compiled = tvmfun.jit(function)
+
+    @tvmfun.jit
+    def both(arguments, direction, cotangent):
+        _, pull = tvmfun.vjp(function, *arguments)
+        return tvmfun.jvp(function, arguments, direction)[1], pull(cotangent)
+
     moved = [tree.map(lambda x, d, s=sign: x + s * EPSILON * d, arguments, direction) for sign in (1, -1)]
     ahead, behind = (compiled(*point) for point in moved)
     numerical = tree.map(lambda a, b: (np.asarray(a) - np.asarray(b)) / (2 * EPSILON), ahead, behind)
 
-    value, tangent = tvmfun.jvp(function, arguments, direction)
+    cotangent = like(ahead, seed=order + 10)
+    tangent, pulled = both(arguments, direction, cotangent)
     scale = 1 + max((float(np.abs(n).max()) for n in tree.leaves(numerical) if np.size(n)), default=0.0)
     for expected, got in zip(tree.leaves(numerical), tree.leaves(tangent), strict=True):
         np.testing.assert_allclose(np.asarray(got), expected, rtol=0, atol=tolerance * scale)
 
-    cotangent = like(value, seed=order + 10)
-    _, pull = tvmfun.vjp(function, *arguments)
-    np.testing.assert_allclose(dot(pull(cotangent), direction), dot(cotangent, tangent), rtol=1e-9, atol=1e-9)
+    np.testing.assert_allclose(dot(pulled, direction), dot(cotangent, tangent), rtol=1e-9, atol=1e-9)
     if order > 1:
         # A cotangent of its own, so that the cotangent's influence is differentiated too.
         check(lambda c, *x: tvmfun.vjp(function, *x)[1](c), (cotangent, *arguments), order - 1, 10 * tolerance)

@@ -70,6 +70,7 @@ def mlp_step(optimizer, params, state, batch):
     return optim.apply_updates(params, updates), state, loss
 
 
+@pytest.mark.quick("adamw")
 @pytest.mark.parametrize("make", [optim.adamw, optim.sgd])
 def test_a_step_of_a_small_network(make):
     optimizer = make(1e-2)
@@ -79,6 +80,7 @@ def test_a_step_of_a_small_network(make):
     agrees(partial(mlp_step, optimizer), arguments, {"batch": {"x": {0: "b"}, "y": {0: "b"}}})
 
 
+@pytest.mark.slow
 @pytest.mark.slow
 def test_a_step_of_the_mnist_network_with_dropout_and_adadelta():
     optimizer = mnist.make_optimizer(1.0, 0.7, 62)
@@ -209,6 +211,21 @@ PROGRAMS = {
 MEDIUM = (1, 2, 7, 33)
 
 
+@pytest.mark.quick(
+    "fold",
+    "concat",
+    "reductions",
+    "einsum",
+    "updates",
+    "convolution",
+    "attention",
+    "recurrent",
+    "vmap",
+    "counted loop",
+    "solve",
+    "median",
+    "two sizes",
+)
 @pytest.mark.parametrize("name", PROGRAMS)
 def test_values(name):
     function, arguments, spec = PROGRAMS[name]
@@ -216,6 +233,7 @@ def test_values(name):
     agrees(function, arguments, spec, sizes, tolerance=1e-2 if name == "half" else 1e-4)
 
 
+@pytest.mark.quick("fold", "concat", "reductions", "einsum", "updates", "convolution", "counted loop", "median")
 @pytest.mark.parametrize("name", [name for name in PROGRAMS if name != "half"])
 def test_gradients(name):
     function, arguments, spec = PROGRAMS[name]

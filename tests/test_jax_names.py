@@ -192,6 +192,7 @@ METHODS = ("nearest", "linear", "bicubic", "lanczos3", "lanczos5")
 IMAGE = np.random.default_rng(0).normal(size=(5, 7, 2)).astype("float32")
 
 
+@pytest.mark.quick("True")
 @pytest.mark.parametrize("antialias", [True, False])
 def test_resize(antialias):
     shapes = [(9, 3, 2), (5, 7, 4), (2, 20, 2), (1, 1, 1)]
@@ -207,6 +208,7 @@ def test_resize(antialias):
     np.testing.assert_allclose(found, expected, rtol=1e-4, atol=1e-4)
 
 
+@pytest.mark.quick("bicubic")
 @pytest.mark.parametrize("method", METHODS[1:])
 def test_scale_and_translate(method):
     scale, translation = np.array([1.3, 0.6], "float32"), np.array([0.7, -1.2], "float32")

@@ -15,6 +15,12 @@ import pytest
 def test_new_op(x):
     pass
 
+@pytest.mark.quick("a-*")
+@pytest.mark.parametrize("y", [1, 2])
+@pytest.mark.parametrize("z", ["a", "b"])
+def test_cases(y, z):
+    pass
+
 def test_other():
     pass
 """
@@ -23,16 +29,16 @@ def test_other():
 @pytest.fixture
 def run(tmp_path):
     (tmp_path / "test_some.py").write_text(TESTS)
-    (tmp_path / "pytest.ini").write_text("[pytest]\ntestpaths = .\nmarkers = slow\n")
+    (tmp_path / "pytest.ini").write_text("[pytest]\ntestpaths = .\nmarkers =\n    slow\n    quick\n")
     environment = {**os.environ, "PYTHONPATH": str(Path(__file__).parent)}
     for name in [name for name in environment if name.startswith(("PYTEST_", "TVMFUN_"))]:
         del environment[name]
 
-    def call(*arguments):
+    def call(*arguments, status=0):
         command = [sys.executable, "-m", "pytest", "-p", "support.levels", "-p", "no:cacheprovider", *arguments]
         done = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True)
-        assert done.returncode == 0, done.stdout + done.stderr
-        return int(re.findall(r"(\d+) passed", done.stdout)[0]), done.stdout
+        assert done.returncode == status, done.stdout + done.stderr
+        return int((re.findall(r"(\d+) passed", done.stdout) or [0])[0]), done.stdout + done.stderr
 
     return call
 
@@ -40,8 +46,8 @@ def run(tmp_path):
 @pytest.mark.parametrize("workers", [(), ("-n", "2")])
 def test_the_quick_ones_are_the_default_and_the_rest_is_counted(run, workers):
     passed, said = run(*workers)
-    assert passed == 2
-    assert "2 of 4 tests, the quick ones; `pytest --level all` runs all" in said
+    assert passed == 4
+    assert "4 of 8 tests, the quick ones; `pytest --level all` runs all" in said
 
 
 @pytest.mark.parametrize(
@@ -56,11 +62,16 @@ def test_the_quick_ones_are_the_default_and_the_rest_is_counted(run, workers):
 )
 def test_all(run, arguments):
     passed, said = run(*arguments)
-    assert passed == 4 and "quick" not in said
+    assert passed == 8 and "quick" not in said
 
 
 def test_what_is_named_is_run(run):
     assert run("-k", "new_op")[0] == 3
-    assert run("-m", "slow")[0] == 2
+    assert run("-m", "slow")[0] == 4
     assert run("test_some.py::test_new_op")[0] == 3
-    assert run("--level", "quick", "test_some.py")[0] == 2
+    assert run("--level", "quick", "test_some.py")[0] == 4
+
+
+def test_a_quick_mark_that_names_no_case_is_an_error(run, tmp_path):
+    (tmp_path / "test_some.py").write_text(TESTS.replace("a-*", "c-*"))
+    assert "no case has the id of a quick mark: test_some.py::test_cases: 'c-*'" in run(status=4)[1]

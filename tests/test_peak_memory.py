@@ -53,6 +53,7 @@ def test_rematerialization_updates_parameters_in_place(name):
     assert found.peak <= analysis(tvmfun.grad(loss), optim.sgd(0.1)).peak
 
 
+@pytest.mark.slow
 def test_checkpoints_of_a_transformer():
     layers = [nn.TransformerEncoderLayer(64, 2, 256, dropout=0.0, key=random.key(i)) for i in range(3)]
     x = np.linspace(-1, 1, 8 * 64 * 64, dtype=np.float32).reshape(8, 64, 64)
@@ -114,6 +115,13 @@ SWAPS = {
 }
 
 
+@pytest.mark.quick(
+    "branch-*",
+    "loop-exchanged",
+    "branch in a loop-turned",
+    "loop in a branch-both from both",
+    "intermediates-exchanged",
+)
 @pytest.mark.parametrize("name", SWAPS)
 @pytest.mark.parametrize("where", ["branch", "loop", "branch in a loop", "loop in a branch", "intermediates"])
 def test_control_flow_over_donated_state(name, where):

@@ -76,6 +76,27 @@ CASES = [
 ]  # fmt: skip
 
 
+@pytest.mark.quick(
+    "choice--0",
+    "choice--3",
+    "choice--6",
+    "categorical--0",
+    "categorical--3",
+    "gumbel--0",
+    "exponential--",
+    "cauchy--",
+    "wald--",
+    "triangular--",
+    "gamma--0",
+    "loggamma--",
+    "beta--",
+    "dirichlet--",
+    "poisson-*",
+    "binomial-*",
+    "multivariate_normal-*",
+    "ball-*",
+    "orthogonal-*",
+)
 @pytest.mark.parametrize(("name", "args", "kwargs"), CASES, ids=lambda x: x if isinstance(x, str) else "")
 def test_numbers_are_those_of_jax(name, args, kwargs):
     with jax.enable_x64(False):
@@ -101,6 +122,7 @@ DOUBLE = [
 ]
 
 
+@pytest.mark.quick("gumbel--0", "gamma--", "binomial--", "rademacher--")
 @pytest.mark.parametrize(("name", "args", "kwargs"), DOUBLE, ids=lambda x: x if isinstance(x, str) else "")
 def test_numbers_in_other_dtypes_are_those_of_jax(name, args, kwargs):
     kwargs = {"dtype": "float64"} | kwargs
@@ -146,6 +168,7 @@ CONTINUOUS = {
 }
 
 
+@pytest.mark.quick("gumbel", "maxwell", "pareto", "gamma", "small gamma", "beta", "f")
 @pytest.mark.parametrize("name", CONTINUOUS)
 def test_samples_have_the_distribution(name):
     sample, parameters, distribution = CONTINUOUS[name]

@@ -166,6 +166,21 @@ def combinations(others, dear):
     ]
 
 
+@pytest.mark.quick(
+    "rnn-grad",
+    "backwards-hessian",
+    "without_xs-jvp",
+    "swapping-reverse over forward",
+    "unrolled-grad",
+    "integers-value",
+    "fori-grad",
+    "branch-hessian",
+    "branch_in_scan-grad",
+    "nested-reverse over forward",
+    "mapped-jvp",
+    "mapped_in_batches-grad",
+    "prefixes-grad",
+)
 @pytest.mark.parametrize(("loss", "transform"), combinations(TRANSFORMS, ("hessian", "reverse over forward")))
 def test_transforms(loss, transform):
     both(loss, TRANSFORMS[transform], W, XS, X)
@@ -179,6 +194,17 @@ BATCHES = {
 }
 
 
+@pytest.mark.quick(
+    "rnn-all",
+    "backwards-xs",
+    "swapping-carry",
+    "fori-consts",
+    "branch-xs",
+    "branch_in_scan-all",
+    "nested-consts",
+    "mapped-carry",
+    "prefixes-xs",
+)
 @pytest.mark.parametrize(("loss", "batch"), combinations(BATCHES, ("xs", "consts")))
 def test_batched_value_and_gradient(loss, batch):
     axes, arguments = BATCHES[batch]
@@ -306,6 +332,7 @@ def test_short_loops(length):
     both(rnn, TRANSFORMS["grad"], W, XS[:length], X)
 
 
+@pytest.mark.quick("True-0", "True-5", "2-1", "9-2")
 @pytest.mark.parametrize("rows", [0, 1, 2, 5])
 @pytest.mark.parametrize("unroll", [True, 2, 9])
 def test_unrolling_changes_nothing(rows, unroll):

@@ -28,6 +28,7 @@ def data(*shape: int) -> np.ndarray:
 STARTS = [(0, 0, 0), (1, 2, 0), (9, -1, 1), (-9, -2, -1)]
 
 
+@pytest.mark.quick("int32-0x0x0", "int64-9x-1x1", "int8--9x-2x-1", "int32-1x2x0")
 @pytest.mark.parametrize("start", STARTS)
 @pytest.mark.parametrize("dtype", ["int32", "int64", "int8"])
 def test_dynamic_slice(start, dtype):
@@ -49,6 +50,7 @@ def test_places_in_one_array():
     agree(lambda lax, x, u, s: lax.dynamic_update_slice(x, u, s), x, -data(2, 2), start)
 
 
+@pytest.mark.quick("0-0", "2--1", "-1-1", "7-0")
 @pytest.mark.parametrize("axis", [0, 1, -1])
 @pytest.mark.parametrize("place", [0, 2, -1, 7])
 def test_along_one_axis(axis, place):
@@ -158,6 +160,7 @@ def scatter_numbers(lax, numbers):
     return lax.ScatterDimensionNumbers(*numbers)
 
 
+@pytest.mark.quick("*-None", "rows-fill", "windows-clip", "no places-fill")
 @pytest.mark.parametrize("mode", [None, "fill", "clip"])
 @pytest.mark.parametrize("case", GATHERS.values(), ids=GATHERS)
 def test_gather(case, mode):
@@ -179,6 +182,22 @@ def test_what_fills(dtype):
 SCATTERS = [f"scatter{how}" for how in ("", "_add", "_sub", "_mul", "_min", "_max")]
 
 
+@pytest.mark.quick(
+    "rows-*-drop",
+    "columns-scatter-clip",
+    "elements-scatter_add-drop",
+    "windows-scatter_mul-clip",
+    "windows in front-scatter_max-drop",
+    "windows of one axis-scatter_min-clip",
+    "windows that begin at 0-scatter_sub-drop",
+    "a kept axis of size 1-scatter_add-clip",
+    "one place-scatter-drop",
+    "no index-scatter_add-drop",
+    "no places-scatter-drop",
+    "batches-scatter_add-drop",
+    "batches behind-scatter_mul-drop",
+    "windows of batches-scatter-clip",
+)
 @pytest.mark.parametrize(
     ("case", "name", "mode"),
     [
@@ -279,6 +298,7 @@ def test_gather_and_scatter_errors():
 IDS = np.asarray([2, 0, 2, -1, 5, 3, 2, 9], "int32")
 
 
+@pytest.mark.quick("()-*", "3-segment_max", "2x0-segment_sum")
 @pytest.mark.parametrize("name", ["segment_sum", "segment_prod", "segment_max", "segment_min"])
 @pytest.mark.parametrize("rest", [(), (3,), (2, 0)])
 def test_segments(name, rest):

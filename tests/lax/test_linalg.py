@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from itertools import product
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -11,7 +13,6 @@ from agreement import agree
 from derivatives import check as finite_differences
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from sampling import one_in
 
 import tvmfun
 from tvmfun.errors import DtypeError, GradientError, ShapeError
@@ -42,6 +43,7 @@ def check(function, *arguments, tolerance=1e-9, **options):
 # -- against JAX -----------------------------------------------------------------------------------------------
 
 
+@pytest.mark.quick("True-*", "False-4x4")
 @pytest.mark.parametrize("shape", [(4, 4), (2, 3, 3), (1, 1), (2, 0, 0), (0, 3, 3), (40, 40)])
 @pytest.mark.parametrize("symmetrize", [True, False])
 def test_cholesky(shape, symmetrize):
@@ -49,6 +51,7 @@ def test_cholesky(shape, symmetrize):
     check(lambda m, x: m.cholesky(x, symmetrize_input=symmetrize), x, derivatives=symmetrize)
 
 
+@pytest.mark.quick("True-True-True-True", "False-True-False-True", "False-False-True-False", "True-False-False-False")
 @pytest.mark.parametrize("left_side", [True, False])
 @pytest.mark.parametrize("lower", [True, False])
 @pytest.mark.parametrize("transpose_a", [True, False])
@@ -66,9 +69,8 @@ def test_triangular_solve_of_a_vector():
         np.testing.assert_allclose(x, np.linalg.solve(np.tril(a) if left_side else np.tril(a).T, b), rtol=1e-12)
 
 
-@pytest.mark.parametrize(
-    "shape", one_in(2, [(4, 4), (2, 3, 3), (3, 5), (5, 3), (1, 1), (33, 70), (0, 4), (45, 40), (2, 3, 0)])
-)
+@pytest.mark.quick("4x4", "2x3x3", "3x5", "5x3", "1x1", "0x4")
+@pytest.mark.parametrize("shape", [(4, 4), (2, 3, 3), (3, 5), (5, 3), (1, 1), (33, 70), (0, 4), (45, 40), (2, 3, 0)])
 def test_lu(shape):
     check(lambda m, x: m.lu(x), matrices(*shape))
 
@@ -100,7 +102,8 @@ def invariant(v, w):
 OPTIONS = [{}, {"symmetrize_input": False}, {"symmetrize_input": False, "lower": False}]
 
 
-@pytest.mark.parametrize(("options", "shape"), one_in(2, OPTIONS, [(4, 4), (2, 3, 3), (1, 1), (2, 0, 0), (30, 30)]))
+@pytest.mark.quick("options0-4x4", "options3-2x0x0", "options6-2x3x3", "options12-1x1")
+@pytest.mark.parametrize(("options", "shape"), product(OPTIONS, [(4, 4), (2, 3, 3), (1, 1), (2, 0, 0), (30, 30)]))
 def test_eigh(shape, options):
     def both(m, x):
         v, w = m.eigh(x, **options)
@@ -109,7 +112,8 @@ def test_eigh(shape, options):
     check(both, symmetric(*shape), derivatives=not options)
 
 
-@pytest.mark.parametrize("shape", one_in(2, [(4, 4), (2, 3, 3), (5, 3), (20, 30), (1, 1), (3, 5), (3, 0)]))
+@pytest.mark.quick("2x3x3", "3x5", "3x0")
+@pytest.mark.parametrize("shape", [(4, 4), (2, 3, 3), (5, 3), (20, 30), (1, 1), (3, 5), (3, 0)])
 def test_svd(shape):
     def both(m, x):
         u, s, vt = m.svd(x, full_matrices=False)
@@ -146,6 +150,7 @@ def test_reductions(shape):
     finite_differences(linalg.hessenberg, (x,))
 
 
+@pytest.mark.quick("float64-4x4", "float64-2x2", "float32-2x3x3", "float64-2x0x0")
 @pytest.mark.parametrize("shape", [*SQUARE, (2, 0, 0), (12, 12), (0, 3, 3)])
 @pytest.mark.parametrize("dtype", ["float64", "float32"])
 def test_schur(shape, dtype):
@@ -168,6 +173,7 @@ def test_schur(shape, dtype):
     np.testing.assert_allclose(alone, t, atol=tolerance)
 
 
+@pytest.mark.slow
 def test_schur_of_hard_matrices():
     ring = np.roll(np.eye(5), 1, axis=0)
     block = np.array([[1.0, 2.0], [-2.0, 1.0]])
@@ -203,6 +209,7 @@ def test_raw_qr():
             np.testing.assert_allclose(ours, theirs, atol=1e-12)
 
 
+@pytest.mark.quick("2x5x3", "3x5", "3x0")
 @pytest.mark.parametrize("shape", [(4, 4), (2, 5, 3), (3, 5), (1, 1), (3, 0)])
 def test_pivoted_qr(shape):
     x = matrices(*shape)
@@ -211,6 +218,7 @@ def test_pivoted_qr(shape):
     finite_differences(lambda x: linalg.qr(x, pivoting=True, full_matrices=False)[:2], (x,), order=1)
 
 
+@pytest.mark.quick("1-()", "2-2", "6-()")
 @pytest.mark.parametrize("lead", [(), (2,)])
 @pytest.mark.parametrize("size", [1, 2, 6])
 def test_tridiagonal_solve(lead, size):
@@ -241,6 +249,7 @@ def test_symmetric_product():
     np.testing.assert_allclose(linalg.symmetric_product(a, c), a @ np.swapaxes(a, -1, -2), rtol=1e-12)
 
 
+@pytest.mark.quick("4x4", "1x1")
 @pytest.mark.parametrize("shape", [(4, 4), (6, 3), (1, 1)])
 def test_qdwh(shape):
     x = matrices(*shape)
@@ -279,7 +288,10 @@ HARD = {
 }
 
 
-@pytest.mark.parametrize(("dtype", "name"), one_in(2, ["float64", "float32"], HARD))
+@pytest.mark.quick(
+    "float64-hilbert", "float64-zeros", "float64-rank 1", "float64-repeated", "float32-huge", "float32-tiny"
+)
+@pytest.mark.parametrize(("dtype", "name"), product(["float64", "float32"], HARD))
 def test_hard_cases(name, dtype):
     if dtype == "float32" and name in ("tiny", "huge"):
         x = (HARD[name] * (1e262 if name == "tiny" else 1e-263)).astype(dtype)

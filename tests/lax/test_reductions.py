@@ -21,6 +21,7 @@ def test_named_reductions(axes):
     agree(lambda lax, x: [getattr(lax, name)(x, axes) for name in names], X)
 
 
+@pytest.mark.quick("bool-*", "int32-reduce_xor", "uint8-reduce_and")
 @pytest.mark.parametrize("name", ["reduce_and", "reduce_or", "reduce_xor"])
 @pytest.mark.parametrize("dtype", ["bool", "int32", "uint8"])
 def test_reductions_of_bits(name, dtype):
@@ -35,6 +36,7 @@ def test_floats_have_no_bits():
         lax.reduce_and(X, (0,))
 
 
+@pytest.mark.quick("0-*", "1x2-max--inf", "0x1x2-add-0.0")
 @pytest.mark.parametrize(("name", "start"), [("add", 0.0), ("mul", 1.0), ("max", -np.inf), ("min", np.inf)])
 @pytest.mark.parametrize("axes", [(0,), (1, 2), (0, 1, 2)])
 def test_reduce(name, start, axes):
@@ -82,6 +84,7 @@ def test_reduce_of_trees():
 RUNNING = ("cumsum", "cumprod", "cummax", "cummin", "cumlogsumexp")
 
 
+@pytest.mark.quick("0-False", "2-True")
 @pytest.mark.parametrize("reverse", [False, True])
 @pytest.mark.parametrize("axis", [0, 1, 2])
 def test_running(axis, reverse):

@@ -1,11 +1,12 @@
 """Convolutions and windows against JAX."""
 
+from itertools import product
+
 import derivatives
 import numpy as np
 import oracle
 import pytest
 from agreement import agree
-from sampling import one_in
 
 import tvmfun
 from tvmfun import lax
@@ -69,6 +70,7 @@ CONVOLUTIONS = {
 }
 
 
+@pytest.mark.quick("*-float32")
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
 @pytest.mark.parametrize("case", CONVOLUTIONS.values(), ids=CONVOLUTIONS)
 def test_convolution(case, dtype, jax):
@@ -161,6 +163,7 @@ def test_a_nan_is_the_largest_of_its_window():
 # -- derivatives, groups of the batch, transposed convolutions -------------------------------------------------
 
 
+@pytest.mark.quick("default layout", "mixed layouts", "strides", "negative padding", "everything", "depthwise", "1d")
 @pytest.mark.parametrize("name", [name for name in CONVOLUTIONS if name not in ("no batch", "kernel too large")])
 def test_derivatives_of_convolutions(name):
     x_shape, w_shape, strides, padding, options = CONVOLUTIONS[name]
@@ -205,6 +208,7 @@ TRANSPOSED = {
 }
 
 
+@pytest.mark.quick("same", "stride above the kernel", "dilation", "channels first")
 @pytest.mark.parametrize("case", TRANSPOSED.values(), ids=TRANSPOSED)
 def test_transposed_convolution(case):
     x_shape, w_shape, strides, padding, options = case
@@ -246,6 +250,7 @@ def reduced(name, window, options):
     return lambda lax, x: lax.reduce_window(x, start, getattr(lax, name), window, **options)
 
 
+@pytest.mark.quick("*-max", "holes between elements-add", "nothing-min")
 @pytest.mark.parametrize("name", ["add", "max", "min"])
 @pytest.mark.parametrize("case", REDUCED.values(), ids=REDUCED)
 def test_reduce_window(case, name):
@@ -254,7 +259,8 @@ def test_reduce_window(case, name):
     agree(reduced(name, window, options), x)
 
 
-@pytest.mark.parametrize(("key", "name"), one_in(3, REDUCED | HOLES, ["add", "mul", "max", "min"]))
+@pytest.mark.quick("*-mul", "all of it-*")
+@pytest.mark.parametrize(("key", "name"), product(REDUCED | HOLES, ["add", "mul", "max", "min"]))
 def test_reduce_window_that_only_we_differentiate(key, name):
     shape, window, options = (REDUCED | HOLES)[key]
     x = np.asarray((RNG.permutation(int(np.prod(shape))).reshape(shape) + 1) / 7)

@@ -106,6 +106,7 @@ def matmul(m, n, k, layout="nn", dtype="float32", out=None):
     return (a, b, te.compute((m, n), element, "c")), (x, y), left @ right
 
 
+@pytest.mark.quick("13-33-7-*", "64-10-128-nt", "3-100-65-tn", "65-17-401-nn", "2-2-2-tt")
 @pytest.mark.parametrize("layout", ["nn", "nt", "tn", "tt"])
 @pytest.mark.parametrize("m,n,k", [(13, 33, 7), (64, 10, 128), (3, 100, 65), (65, 17, 401), (2, 2, 2)])
 def test_matmul_in_all_layouts(m, n, k, layout):
@@ -144,6 +145,7 @@ def test_empty_matmul(m, n, k):
     np.testing.assert_array_equal(run(kernel, inputs, [((m, n), "float32")])[0], reference)
 
 
+@pytest.mark.quick("33-*", "65-64-700-bfloat16-float32")
 @pytest.mark.parametrize(
     "dtype,out",
     [
@@ -339,6 +341,7 @@ REDUCTIONS = [
 ]
 
 
+@pytest.mark.quick("sum-*-False", "max-36864x64-0-False", "max-7x1x9-0x2-True", "max-1x1-None-False")
 @pytest.mark.parametrize("keepdims", [False, True])
 @pytest.mark.parametrize("shape,axes", REDUCTIONS)
 @pytest.mark.parametrize("name", ["sum", "max", "min"])
@@ -420,6 +423,7 @@ def test_maximum_keeps_infinities():
     assert run(kernel, [value], [((), "float32")])[0] <= np.finfo("float32").min
 
 
+@pytest.mark.quick("False-*", "True-2x3x33")
 @pytest.mark.parametrize("shape", [(64, 10), (5, 3), (1, 7), (2, 3, 33), (300, 128)])
 @pytest.mark.parametrize("log", [False, True])
 def test_softmax(shape, log):

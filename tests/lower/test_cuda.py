@@ -216,6 +216,7 @@ def test_ops_become_machine_code(part, tmp_path):
     compile_to_machine_code(program, tmp_path)
 
 
+@pytest.mark.slow
 def test_a_product_of_half_precision_compiles():
     spec = ShapeDtype((1024, 1024), "float16")
     text = tvmfun.jit(lambda x, w: x @ w, target=SM_90).lower(spec, spec).compile().as_text()

@@ -66,6 +66,7 @@ DTYPES = [
 ]
 
 
+@pytest.mark.quick("znver5", "cascadelake", "x86-64-v3", "x86-64")
 @pytest.mark.parametrize("mcpu", CHOSEN)
 def test_the_target_decides_which_instruction_multiplies(mcpu):
     for (x, y, wide), expected in zip(DTYPES, CHOSEN[mcpu], strict=True):
@@ -170,6 +171,7 @@ def test_integers_are_exact(sizes, transposed, left, right):
     np.testing.assert_array_equal(result, (x.astype("int64") @ y.astype("int64")).astype("int32"))
 
 
+@pytest.mark.quick("(33, 67, 50)-cascadelake", "(3, 200, 300)-x86-64-v3")
 @pytest.mark.parametrize("mcpu", RUNNABLE)
 @pytest.mark.parametrize("sizes", [(64, 64, 96), (33, 67, 50), (100, 1030, 35), (3, 200, 300)], ids=str)
 def test_each_kind_of_instruction_computes_the_same(mcpu, sizes):
@@ -245,6 +247,7 @@ def test_long_sums_are_cut_in_pieces(left):
             np.testing.assert_array_equal(result, (x.astype("int64") @ y.astype("int64")).astype("int32"))
 
 
+@pytest.mark.quick("(False, False)-bfloat16", "(False, True)-int8", "(True, False)-uint8")
 @pytest.mark.parametrize("left", [BFLOAT16, "int8", "uint8"])
 @pytest.mark.parametrize("transposed", LAYOUTS, ids=str)
 def test_sizes_known_at_call_time_alone(left, transposed):

@@ -92,14 +92,9 @@ def test_the_rule_is_the_one_that_the_case_is_for(rule: str, function: Function,
     assert rule in {str(kernel.function.attrs["tvmfun.rule"]) for kernel in kernels}
 
 
-@pytest.mark.parametrize(
-    ("context", "dtype"),
-    [
-        pytest.param(context, dtype, marks=[] if dtype == "float32" else [pytest.mark.slow])
-        for context in CONTEXTS
-        for dtype in ("float32", "float64", "bfloat16")
-    ],
-)
+@pytest.mark.quick("*-alone-float32", "*-gradient-float32", "*-0-*-float32")
+@pytest.mark.parametrize("dtype", ["float32", "float64", "bfloat16"])
+@pytest.mark.parametrize("context", CONTEXTS)
 @pytest.mark.parametrize(("rule", "function", "shapes"), ALL)
 def test_kernels_are_right_in_every_context(rule: str, function: Function, shapes: tuple, context: str, dtype: str):
     if context in ("gradient", "hessian") and "argmax" in function.__code__.co_names:

@@ -102,6 +102,7 @@ def rules(compiled):
 # -- schedules -------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.quick("*-0")
 @pytest.mark.parametrize("seed", range(3))
 @pytest.mark.parametrize("name", FUNCTIONS)
 def test_a_tuned_function_computes_the_same(name, seed):
@@ -144,6 +145,7 @@ def test_applying_a_schedule_leaves_the_kernel_as_it_was(record):
     assert space.source(function) == before
 
 
+@pytest.mark.slow
 @pytest.mark.slow
 def test_variations_differ_and_are_right():
     (one,) = scheduled(convolution, X, W)

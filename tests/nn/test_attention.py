@@ -100,6 +100,7 @@ def both(settings, expected, given):
         return tvmfun.tree.leaves(ours), jax.tree_util.tree_leaves(of(jax, formula, **expected))
 
 
+@pytest.mark.quick("written out-plain", "written out-bias of keys", "in blocks-causal", "in blocks-lengths")
 @pytest.mark.parametrize("name", CASES)
 def test_values_and_gradients(name, way):
     for ours, theirs in zip(*both(*CASES[name], arrays()), strict=True):

@@ -54,6 +54,16 @@ INITIALIZERS = {
 IN_FLOAT64 = ["constant", "uniform", "normal", "truncated_normal", "he_normal", "glorot_uniform", "delta_orthogonal"]
 
 
+@pytest.mark.quick(
+    "zeros-*",
+    "uniform-*",
+    "normal-*",
+    "truncated_normal-*",
+    "variance_fan_geo_avg-*",
+    "glorot_uniform-*",
+    "orthogonal_tall-*",
+    "delta_orthogonal-*",
+)
 @pytest.mark.parametrize(
     ("name", "dtype"), [(n, "float32") for n in INITIALIZERS] + [(n, "float64") for n in IN_FLOAT64]
 )

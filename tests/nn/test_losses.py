@@ -153,6 +153,7 @@ def _runs():
             yield pytest.param(*case, dtype, id=f"{case[0]}-{i}-{dtype}")
 
 
+@pytest.mark.quick("*-float32")
 @pytest.mark.parametrize(("name", "arguments", "keywords", "places", "dtype"), list(_runs()))
 def test_values_and_gradients_are_those_of_optax(name, arguments, keywords, places, dtype):
     arguments = [cast(np.asarray(x) if isinstance(x, float) else x, dtype) for x in arguments]

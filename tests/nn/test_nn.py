@@ -137,6 +137,7 @@ CONVOLUTIONS = {
 }
 
 
+@pytest.mark.quick("*-float32", "groups-float64")
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("name", CONVOLUTIONS)
 def test_conv2d(name, dtype):

@@ -263,6 +263,7 @@ SMOOTH = {
 }
 
 
+@pytest.mark.slow
 def test_derivatives_of_first_and_second_order():
     x = np.array([0.3, -1.2, 0.7, 1.9, -0.4, 0.2])
 

@@ -65,6 +65,7 @@ READS: dict[str, tuple[Callable, np.ndarray]] = {
 }
 
 
+@pytest.mark.quick("x[[]places*True", "x.at*-True", "take *-False")
 @pytest.mark.parametrize(
     ("name", "traced"), [(n, t) for n in READS for t in (False, True) if t or "place" not in n.replace("places", "")]
 )
@@ -86,6 +87,7 @@ def test_reads_outside_are_those_of_jax(name: str, traced: bool):
         np.testing.assert_array_equal(ours, theirs)
 
 
+@pytest.mark.quick("scatter-*", "scatter_add-*", "*-drop")
 @pytest.mark.parametrize("mode", [None, "clip", "drop", "promise_in_bounds"])
 @pytest.mark.parametrize("name", ["scatter", "scatter_add", "scatter_min", "scatter_max", "scatter_mul"])
 def test_writes_outside_are_those_of_jax(name: str, mode: str | None):
@@ -157,6 +159,7 @@ def test_equal_elements_are_sorted_with_the_derivatives_of_jax(descending: bool)
     np.testing.assert_array_equal(gradient(tvmfun, tnp), gradient(jax, jnp))
 
 
+@pytest.mark.quick("*-float32", "False-bool")
 @pytest.mark.parametrize("dtype", ["float32", "int32", "uint8", "bool"])
 @pytest.mark.parametrize("descending", [False, True])
 def test_sorts_are_stable_and_nan_is_the_largest(dtype: str, descending: bool):

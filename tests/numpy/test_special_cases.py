@@ -131,6 +131,7 @@ def compiled(dtype: str) -> dict[str, np.ndarray]:
     return {name: np.asarray(result) for name, result in function(table).items()}
 
 
+@pytest.mark.quick("*-float32", "hypot-float64")
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
 @pytest.mark.parametrize("name", [*UNARY, *BINARY])
 def test_special_cases(name: str, dtype: str):

@@ -24,6 +24,7 @@ def numbers(dtype):
     return (RNG.normal(size=(2, 3, 4)) * 2).astype(dtypes.canonical(dtype))
 
 
+@pytest.mark.quick("float32", "int8", "bool", "bfloat16")
 @pytest.mark.parametrize(
     "dtype", ["float32", "float64", "int32", "int64", "int8", "uint8", "bool", "float16", "bfloat16"]
 )

@@ -159,22 +159,13 @@ def drawn(check: Callable[[Draw], None], dtype: np.dtype, examples: int, plain: 
     run()
 
 
-#: The dtypes of every run; the rest of them once in a while.
-OFTEN = (dtypes.float64, dtypes.int32, dtypes.bool_)
+EVERY = [pytest.param(name, dtype, id=f"{name}-{dtype}") for name in ORACLES for dtype in dtypes.ALL]
 
 
-def is_often(name: str, dtype: np.dtype) -> bool:
-    """Whether a test is one of every run: formulas of an element are the same in half precision."""
-    return dtype in OFTEN or (dtype == dtypes.bfloat16 and REGISTRY[name].kind != "pointwise")
-
-
-EVERY = [
-    pytest.param(name, dtype, id=f"{name}-{dtype}", marks=[] if is_often(name, dtype) else [pytest.mark.slow])
-    for name in ORACLES
-    for dtype in dtypes.ALL
-]
-
-
+# Every op in double precision, and one op of each kind with every dtype.
+@pytest.mark.quick(
+    "*-float64", "add-*", "power-*", "where-*", "sum-*", "argmax-*", "cumsum-*", "scatter-*", "dot_general-*"
+)
 @pytest.mark.parametrize(("name", "dtype"), EVERY)
 def test_agrees_with_jax(name: str, dtype: np.dtype, record_property: Callable):
     comparison = Comparison(name, dtype)

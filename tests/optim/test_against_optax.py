@@ -46,6 +46,14 @@ SINGLE = {name for name in (OPTIMIZERS | SEARCHES | CONTRIB).keys() - PARTS if "
 GROUPS += [("float32", group) for group in [*groups((SINGLE | ONLY_FLOAT32) - {"radam"}), ["radam"]]]
 
 
+@pytest.mark.quick(
+    "float64-MultiSteps*",
+    "float64-adagrad*",
+    "float64-muon axes*",
+    "float64-scale_by_adam*",
+    "float64-rmsprop momentum*",
+    "float64-inject*",
+)
 @pytest.mark.filterwarnings("ignore:.*seed.*:DeprecationWarning")
 @pytest.mark.parametrize(("dtype", "names"), GROUPS, ids=[f"{dtype}-{g[0]}...{g[-1]}" for dtype, g in GROUPS])
 def test_trajectories(dtype, names):

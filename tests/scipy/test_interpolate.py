@@ -30,6 +30,7 @@ def places(count: int, *lead: int) -> np.ndarray:
     return inside
 
 
+@pytest.mark.quick("float64-one axis", "float64-two axes", "float32-three axes")
 @pytest.mark.parametrize("grid", GRIDS)
 @pytest.mark.parametrize("dtype", ["float64", "float32"])
 def test_values(grid, dtype):

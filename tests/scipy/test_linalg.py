@@ -113,6 +113,7 @@ def test_products_with_q():
     np.testing.assert_allclose(linalg.qr_multiply(A, V)[0], scipy.linalg.qr_multiply(A, V)[0], atol=1e-12)
 
 
+@pytest.mark.slow
 def test_similar_matrices():
     for x in (A, A[:2, :2], A[:1, :1], A[:0, :0], np.stack([A, A.T])):
         for name in ("hessenberg", "schur"):
@@ -186,6 +187,7 @@ def test_batches():
     np.testing.assert_allclose(p @ lower @ upper, many, atol=1e-12)
 
 
+@pytest.mark.quick("solve", "expm", "polar")
 @pytest.mark.parametrize("name", ["solve", "expm", "sqrtm", "polar", "cho", "sylvester"])
 def test_derivatives(name):
     functions = {

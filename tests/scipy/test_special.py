@@ -84,6 +84,7 @@ def agree(found, expected, rtol, message=""):
         np.testing.assert_allclose(np.asarray(one), other, rtol=rtol, atol=1e-290, err_msg=message)
 
 
+@pytest.mark.quick("gamma", "digamma", "erfinv", "erfcx", "log_ndtr", "logit", "i0", "exp1", "expi", "sici")
 @pytest.mark.parametrize("name", ONE)
 def test_functions_of_one_argument(name):
     x, rtol = ONE[name]
@@ -163,6 +164,7 @@ X = np.asarray([[1000.0, -1000.0, 2.0], [-INF, -INF, -INF], [0.5, INF, 1.0]])
 FACTORS = np.asarray([[1.0, 2.0, 0.0], [1.0, 1.0, 1.0], [-1.0, 0.0, 3.0]])
 
 
+@pytest.mark.quick("False-None", "False-0x1", "True-1")
 @pytest.mark.parametrize("axis", [None, 0, 1, (0, 1)])
 @pytest.mark.parametrize("keepdims", [False, True])
 def test_logsumexp(axis, keepdims):
@@ -187,11 +189,13 @@ SMOOTH = {
 }  # fmt: skip
 
 
+@pytest.mark.quick("gamma", "beta", "ndtri", "log_ndtr", "xlogy", "boxcox", "i1", "exp1", "sici", "zeta")
 @pytest.mark.parametrize("name", SMOOTH)
 def test_derivatives_to_order_two(name):
     derivatives.check(getattr(special, name), SMOOTH[name], tolerance=1e-5)
 
 
+@pytest.mark.slow
 def test_derivatives_of_incomplete_functions():
     derivatives.check(special.gammainc, (1.5, 2.5), order=1)
     derivatives.check(special.gammainc, (3.5, 0.5), order=1)

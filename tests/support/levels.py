@@ -1,10 +1,20 @@
-"""How much a test run takes: ``quick`` leaves out what is marked as slow, ``all`` nothing, and both say what they did.
+"""Levels of a test run: ``quick`` leaves out slow tests, ``all`` runs every test; the last line counts them.
+
+A test is slow if it is marked ``slow``, or if it is a case of a test marked ``quick`` that the mark does not name::
+
+    @pytest.mark.quick("float64-*", "*-max")
+    @pytest.mark.parametrize(...)
+
+The arguments are the ids of the quick cases, with ``*`` for any text. One that matches no case is an error.
 
 What a path, ``-k`` or ``-m`` names is never left out. Without one, ``quick`` is the default.
 """
 
 from __future__ import annotations
 
+from collections import defaultdict
+from collections.abc import Iterable
+from fnmatch import fnmatchcase
 from typing import Any
 
 import pytest
@@ -37,9 +47,51 @@ def pytest_configure_node(node: Any) -> None:
     node.workerinput[_LEVEL_OF_WORKER] = level(node.config)
 
 
+def slow(*case: Any, **options: Any) -> Any:
+    """Returns a case for ``parametrize`` that only ``--level all`` runs."""
+    return pytest.param(*case, marks=pytest.mark.slow, **options)
+
+
+def _quick_cases(item: pytest.Item) -> tuple[str, ...]:
+    """The patterns of a test's ``quick`` mark; none if it has no mark or no cases."""
+    mark = item.get_closest_marker("quick")
+    return mark.args if mark and hasattr(item, "callspec") else ()
+
+
+def _id(item: Any) -> str:
+    return item.callspec.id
+
+
+def pytest_itemcollected(item: pytest.Item) -> None:
+    patterns = _quick_cases(item)
+    if patterns and not any(fnmatchcase(_id(item), pattern) for pattern in patterns):
+        item.add_marker(pytest.mark.slow)
+
+
+def _unmatched(items: Iterable[pytest.Item]) -> list[str]:
+    """The patterns of ``quick`` marks that match no case of their test."""
+    ids: dict[tuple[str, tuple[str, ...]], list[str]] = defaultdict(list)
+    for item in items:
+        patterns = _quick_cases(item)
+        if patterns:
+            ids[item.nodeid.removesuffix(f"[{_id(item)}]"), patterns].append(_id(item))
+    return [
+        f"{test}: {pattern!r}"
+        for (test, patterns), members in ids.items()
+        for pattern in patterns
+        if not any(fnmatchcase(member, pattern) for member in members)
+    ]
+
+
 @pytest.hookimpl(trylast=True)
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    slow = [item for item in items if item.get_closest_marker("slow")] if level(config) == "quick" else []
+    is_quick = level(config) == "quick"
+    # Where tests are named, the quick cases may not be among them.
+    if is_quick and config.args_source is not pytest.Config.ArgsSource.ARGS:
+        unmatched = _unmatched(items)
+        if unmatched:
+            raise pytest.UsageError(f"no case has the id of a quick mark: {', '.join(unmatched)}")
+    slow = [item for item in items if item.get_closest_marker("slow")] if is_quick else []
     if slow:
         left_out = set(slow)
         items[:] = [item for item in items if item not in left_out]

@@ -401,6 +401,7 @@ def _in_float32(task):
 OTHERS = [pytest.param(MOST[name], marks=pytest.mark.slow, id=f"most {name}") for name in HALVES]
 
 
+@pytest.mark.quick("bfloat16")
 @pytest.mark.parametrize("policy", ["float16", pytest.param("bfloat16", marks=pytest.mark.slow), *OTHERS])
 def test_a_transformer_learns_as_in_float32(policy):
     loss, params, batches, plain = _in_float32(_words)
@@ -410,6 +411,7 @@ def test_a_transformer_learns_as_in_float32(policy):
     np.testing.assert_allclose(mixed.reshape(-1, 20).mean(1), plain.reshape(-1, 20).mean(1), atol=0.02)
 
 
+@pytest.mark.quick("most float16")
 @pytest.mark.parametrize("policy", [*HALVES, *OTHERS])
 def test_a_convolutional_network_learns_as_in_float32(policy):
     loss, params, batches, plain = _in_float32(_convolutions)

@@ -3,10 +3,11 @@ the whole is transformed by, also with no row at all, one row, and a number of r
 
 from __future__ import annotations
 
+from itertools import product
+
 import numpy as np
 import oracle
 import pytest
-from sampling import one_in
 
 import tvmfun
 from tvmfun import lax, tree
@@ -112,7 +113,22 @@ def check(loop, wrapper, transform, rows):
         np.testing.assert_allclose(np.asarray(ours), np.asarray(theirs), rtol=1e-9, atol=1e-11)
 
 
-@pytest.mark.parametrize(("loop", "wrapper", "transform"), one_in(19, LOOPS, WRAPPERS, TRANSFORMS))
+@pytest.mark.quick(
+    "scan-plain-gradient",
+    "scan-checkpoint-gradient of the gradient",
+    "reverse-checkpoint-tangent of the gradient",
+    "unrolled-checkpoint twice-gradient",
+    "partly unrolled-keeping products-gradient of the tangent",
+    "fori-vmap-batched second gradient",
+    "fori-checkpoint-gradient",
+    "map-checkpoint before-second gradient, batched inside",
+    "map-jit-gradient of the gradient",
+    "cond-jit-gradient",
+    "cond-checkpoint-batched second gradient",
+    "nested-plain-gradient of the gradient",
+    "nested-keeping products-gradient",
+)
+@pytest.mark.parametrize(("loop", "wrapper", "transform"), product(LOOPS, WRAPPERS, TRANSFORMS))
 def test_loops(loop, wrapper, transform):
     check(loop, wrapper, transform, rows=3)
 
@@ -126,12 +142,31 @@ def test_second_derivatives_of_checkpointed_bodies(loop):
 SCANS = [loop for loop in LOOPS if loop != "fori"]
 
 
-@pytest.mark.parametrize(("loop", "wrapper", "transform", "rows"), one_in(41, SCANS, WRAPPERS, TRANSFORMS, (0, 1)))
+@pytest.mark.quick(
+    "scan-plain-gradient-0",
+    "scan-checkpoint-gradient of the gradient-1",
+    "reverse-vmap-tangent of the gradient-0",
+    "unrolled-jit-gradient-1",
+    "partly unrolled-checkpoint-gradient-0",
+    "map-checkpoint twice-gradient of the tangent-1",
+    "map-plain-batched second gradient-0",
+    "cond-checkpoint before-gradient-0",
+    "cond-plain-second gradient, batched inside-1",
+    "nested-keeping products-gradient-0",
+)
+@pytest.mark.parametrize(("loop", "wrapper", "transform", "rows"), product(SCANS, WRAPPERS, TRANSFORMS, (0, 1)))
 def test_few_rows(loop, wrapper, transform, rows):
     check(loop, wrapper, transform, rows)
 
 
-@pytest.mark.parametrize(("loop", "wrapper", "transform"), one_in(17, SCANS, ("plain", "checkpoint"), TRANSFORMS))
+@pytest.mark.quick(
+    "scan-plain-gradient",
+    "reverse-checkpoint-gradient",
+    "map-checkpoint-tangent of the gradient",
+    "cond-plain-gradient of the gradient",
+    "nested-plain-batched second gradient",
+)
+@pytest.mark.parametrize(("loop", "wrapper", "transform"), product(SCANS, ("plain", "checkpoint"), TRANSFORMS))
 def test_rows_of_a_dynamic_number(loop, wrapper, transform):
     function = TRANSFORMS[transform](Ours, lambda h, xs: LOOPS[loop](Ours, WRAPPERS[wrapper], h, xs))
     dynamic = tvmfun.jit(function, dynamic_shapes=(None, {0: tvmfun.Dim("n", min=0)}))

@@ -308,6 +308,7 @@ ORDERS = [
 ]
 
 
+@pytest.mark.quick("jit grad vmap", "scan vmap grad", "linearize vmap grad", "cond vmap jvp grad")
 @pytest.mark.parametrize("order", ORDERS, ids=" ".join)
 def test_any_order(order):
     depth = order.count("vmap")
