@@ -1,0 +1,134 @@
+"""The layout of the source: imports go one way, files are short, and few hooks tie rooms together."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterable, Iterator
+from graphlib import CycleError, TopologicalSorter
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[1]
+#: The top-level modules and packages of tvmfun, by layer. What a room imports is in a layer above its own row.
+LAYERS = """
+    _tvm counters errors files names
+    boundary dtypes threads
+    key_paths runtime
+    tree_difference
+    tree
+    arguments core tree_flattener tree_util
+    checkpoints dynamic ops reference typing
+    lower numpy
+    execute flatten_util image sparse
+    stages transforms
+    jit
+    checks lax tune
+    random
+    data nn scipy
+    interop metrics models optim
+    loops
+"""
+LAYER = {room: i for i, row in enumerate(LAYERS.strip().splitlines()) for room in row.split()}
+
+MOST_LINES = 600
+#: Longer files that have not been split yet.
+LONG = {
+    "tvmfun/core/array.py",
+    "tvmfun/nn/functional/attention.py",
+    "tvmfun/nn/layers/transformer.py",
+    "tvmfun/ops/control.py",
+    "tvmfun/ops/index.py",
+    "tvmfun/ops/pointwise.py",
+    "tests/interop/opinfo_table.py",  # a table
+    "tests/interop/relax_cases.py",
+    "tests/lower/test_cpu_schedule.py",
+    "tests/nn/test_layers.py",
+    "tests/op_cases/oracles.py",
+    "tests/ops/test_simplify.py",
+    "tests/test_data.py",
+    "tests/test_dynamic_shapes.py",
+}
+#: Functions named ``install_*``, by which a room hands its own functions to one that cannot import it.
+MOST_HOOKS = 5
+
+
+def module_name(path: Path) -> str:
+    parts = path.relative_to(ROOT).with_suffix("").parts
+    return ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
+
+
+MODULES = {module_name(path): ast.parse(path.read_text()) for path in sorted((ROOT / "tvmfun").rglob("*.py"))}
+
+
+def at_import(body: Iterable[ast.stmt]) -> Iterator[ast.stmt]:
+    """The statements that run when a module is imported, except for definitions' bodies."""
+    for statement in body:
+        yield statement
+        if isinstance(statement, ast.Try):
+            yield from at_import(statement.body)
+        elif isinstance(statement, ast.If) and "TYPE_CHECKING" not in ast.unparse(statement.test):
+            yield from at_import([*statement.body, *statement.orelse])
+
+
+def imported(statements: Iterable[ast.AST]) -> set[str]:
+    """The modules of tvmfun that these statements import."""
+    names: set[str] = set()
+    for statement in statements:
+        if isinstance(statement, ast.Import):
+            names.update(alias.name for alias in statement.names)
+        elif isinstance(statement, ast.ImportFrom) and statement.module:
+            full = [f"{statement.module}.{alias.name}" for alias in statement.names]
+            names.update(name if name in MODULES else statement.module for name in full)
+    return {name for name in names if name in MODULES}
+
+
+IMPORTS = {name: imported(at_import(module.body)) - {name} for name, module in MODULES.items()}
+
+
+def room(module: str) -> str:
+    return module.split(".")[1] if "." in module else ""
+
+
+def test_every_room_has_a_layer():
+    rooms = {room(name) for name in MODULES} - {"", "__main__"}
+    assert rooms == set(LAYER), "give it a row in LAYERS"
+
+
+def test_rooms_import_rooms_of_lower_layers():
+    wrong = [
+        f"{name} imports {other}"
+        for name, others in IMPORTS.items()
+        for other in sorted(others)
+        if room(name) and room(other) and room(name) != room(other) and LAYER[room(other)] >= LAYER[room(name)]
+    ]
+    assert wrong == []
+
+
+@pytest.mark.parametrize(("name", "other"), [("transforms", "lower"), ("lower", "transforms"), ("core", "execute")])
+def test_rooms_that_never_see_each_other(name: str, other: str):
+    wrong = [
+        module
+        for module, tree in MODULES.items()
+        if room(module) == name and any(room(one) == other for one in imported(ast.walk(tree)))
+    ]
+    assert wrong == []
+
+
+def test_no_import_circle():
+    try:
+        TopologicalSorter(IMPORTS).prepare()
+    except CycleError as error:
+        pytest.fail(" -> ".join(error.args[1]))
+
+
+def test_files_are_short():
+    files = [path for folder in ("tvmfun", "tests") for path in (ROOT / folder).rglob("*.py")]
+    lines = {path.relative_to(ROOT).as_posix(): path.read_text().count("\n") for path in files}
+    assert {name: count for name, count in lines.items() if count > MOST_LINES and name not in LONG} == {}
+
+
+def test_few_hooks():
+    functions = (node for tree in MODULES.values() for node in ast.walk(tree) if isinstance(node, ast.FunctionDef))
+    hooks = [function.name for function in functions if function.name.startswith("install_")]
+    assert len(hooks) <= MOST_HOOKS, hooks
