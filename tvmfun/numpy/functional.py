@@ -213,7 +213,7 @@ def piecewise(x: Any, condlist: Sequence[Any], funclist: Sequence[Any], *args: A
         kw: keyword arguments for the functions.
 
     >>> piecewise([-1.0, 2.0], [[True, False]], [0, lambda x: x * x])
-    Array([0., 4.], dtype=float64)
+    Array([0., 4.], dtype=float32)
     """
     x = asarray(x)
     condlist = list(condlist)
