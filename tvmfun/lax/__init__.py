@@ -1,199 +1,59 @@
 """Primitives with JAX's names: what NumPy has no word for."""
 
+# ruff: noqa: F403
+
+from __future__ import annotations
+
 from tvmfun.boundary import publish as _publish
-from tvmfun.lax import linalg as linalg
-from tvmfun.lax.arrays import broadcast as broadcast
-from tvmfun.lax.arrays import broadcast_in_dim as broadcast_in_dim
-from tvmfun.lax.arrays import broadcast_like as broadcast_like
-from tvmfun.lax.arrays import broadcast_shapes as broadcast_shapes
-from tvmfun.lax.arrays import broadcast_to_rank as broadcast_to_rank
-from tvmfun.lax.arrays import broadcasted_iota as broadcasted_iota
-from tvmfun.lax.arrays import collapse as collapse
-from tvmfun.lax.arrays import concatenate as concatenate
-from tvmfun.lax.arrays import dtype as dtype
-from tvmfun.lax.arrays import empty as empty
-from tvmfun.lax.arrays import expand_dims as expand_dims
-from tvmfun.lax.arrays import full as full
-from tvmfun.lax.arrays import full_like as full_like
-from tvmfun.lax.arrays import index_in_dim as index_in_dim
-from tvmfun.lax.arrays import iota as iota
-from tvmfun.lax.arrays import pad as pad
-from tvmfun.lax.arrays import reshape as reshape
-from tvmfun.lax.arrays import rev as rev
-from tvmfun.lax.arrays import shape_as_value as shape_as_value
-from tvmfun.lax.arrays import slice as slice
-from tvmfun.lax.arrays import slice_in_dim as slice_in_dim
-from tvmfun.lax.arrays import split as split
-from tvmfun.lax.arrays import squeeze as squeeze
-from tvmfun.lax.arrays import stack as stack
-from tvmfun.lax.arrays import tile as tile
-from tvmfun.lax.arrays import transpose as transpose
-from tvmfun.lax.arrays import unstack as unstack
-from tvmfun.lax.bessel import bessel_i0e as bessel_i0e
-from tvmfun.lax.bessel import bessel_i1e as bessel_i1e
-from tvmfun.lax.bits import clz as clz
-from tvmfun.lax.bits import mulhi as mulhi
-from tvmfun.lax.bits import nextafter as nextafter
-from tvmfun.lax.bits import population_count as population_count
-from tvmfun.lax.bits import reduce_precision as reduce_precision
-from tvmfun.lax.control_flow import associative_scan as associative_scan
-from tvmfun.lax.control_flow import cond as cond
-from tvmfun.lax.control_flow import fori_loop as fori_loop
-from tvmfun.lax.control_flow import map as map
-from tvmfun.lax.control_flow import scan as scan
-from tvmfun.lax.control_flow import switch as switch
-from tvmfun.lax.control_flow import while_loop as while_loop
-from tvmfun.lax.cumulative import cumlogsumexp as cumlogsumexp
-from tvmfun.lax.cumulative import cummax as cummax
-from tvmfun.lax.cumulative import cummin as cummin
-from tvmfun.lax.cumulative import cumprod as cumprod
-from tvmfun.lax.cumulative import cumsum as cumsum
-from tvmfun.lax.elements import RoundingMethod as RoundingMethod
-from tvmfun.lax.elements import abs as abs
-from tvmfun.lax.elements import acos as acos
-from tvmfun.lax.elements import acosh as acosh
-from tvmfun.lax.elements import add as add
-from tvmfun.lax.elements import asin as asin
-from tvmfun.lax.elements import asinh as asinh
-from tvmfun.lax.elements import atan as atan
-from tvmfun.lax.elements import atan2 as atan2
-from tvmfun.lax.elements import atanh as atanh
-from tvmfun.lax.elements import bitcast_convert_type as bitcast_convert_type
-from tvmfun.lax.elements import bitwise_and as bitwise_and
-from tvmfun.lax.elements import bitwise_not as bitwise_not
-from tvmfun.lax.elements import bitwise_or as bitwise_or
-from tvmfun.lax.elements import bitwise_xor as bitwise_xor
-from tvmfun.lax.elements import cbrt as cbrt
-from tvmfun.lax.elements import ceil as ceil
-from tvmfun.lax.elements import clamp as clamp
-from tvmfun.lax.elements import conj as conj
-from tvmfun.lax.elements import convert_element_type as convert_element_type
-from tvmfun.lax.elements import cos as cos
-from tvmfun.lax.elements import cosh as cosh
-from tvmfun.lax.elements import digamma as digamma
-from tvmfun.lax.elements import div as div
-from tvmfun.lax.elements import eq as eq
-from tvmfun.lax.elements import erf as erf
-from tvmfun.lax.elements import erf_inv as erf_inv
-from tvmfun.lax.elements import erfc as erfc
-from tvmfun.lax.elements import exp as exp
-from tvmfun.lax.elements import exp2 as exp2
-from tvmfun.lax.elements import expm1 as expm1
-from tvmfun.lax.elements import floor as floor
-from tvmfun.lax.elements import ge as ge
-from tvmfun.lax.elements import gt as gt
-from tvmfun.lax.elements import imag as imag
-from tvmfun.lax.elements import integer_pow as integer_pow
-from tvmfun.lax.elements import is_finite as is_finite
-from tvmfun.lax.elements import le as le
-from tvmfun.lax.elements import lgamma as lgamma
-from tvmfun.lax.elements import log as log
-from tvmfun.lax.elements import log1p as log1p
-from tvmfun.lax.elements import logistic as logistic
-from tvmfun.lax.elements import lt as lt
-from tvmfun.lax.elements import max as max
-from tvmfun.lax.elements import min as min
-from tvmfun.lax.elements import mul as mul
-from tvmfun.lax.elements import ne as ne
-from tvmfun.lax.elements import neg as neg
-from tvmfun.lax.elements import optimization_barrier as optimization_barrier
-from tvmfun.lax.elements import pow as pow
-from tvmfun.lax.elements import real as real
-from tvmfun.lax.elements import reciprocal as reciprocal
-from tvmfun.lax.elements import rem as rem
-from tvmfun.lax.elements import round as round
-from tvmfun.lax.elements import rsqrt as rsqrt
-from tvmfun.lax.elements import select as select
-from tvmfun.lax.elements import select_n as select_n
-from tvmfun.lax.elements import shift_left as shift_left
-from tvmfun.lax.elements import shift_right_arithmetic as shift_right_arithmetic
-from tvmfun.lax.elements import shift_right_logical as shift_right_logical
-from tvmfun.lax.elements import sign as sign
-from tvmfun.lax.elements import sin as sin
-from tvmfun.lax.elements import sinh as sinh
-from tvmfun.lax.elements import sqrt as sqrt
-from tvmfun.lax.elements import square as square
-from tvmfun.lax.elements import stop_gradient as stop_gradient
-from tvmfun.lax.elements import sub as sub
-from tvmfun.lax.elements import tan as tan
-from tvmfun.lax.elements import tanh as tanh
-from tvmfun.lax.indexing import GatherDimensionNumbers as GatherDimensionNumbers
-from tvmfun.lax.indexing import GatherScatterMode as GatherScatterMode
-from tvmfun.lax.indexing import ScatterDimensionNumbers as ScatterDimensionNumbers
-from tvmfun.lax.indexing import dynamic_index_in_dim as dynamic_index_in_dim
-from tvmfun.lax.indexing import dynamic_slice as dynamic_slice
-from tvmfun.lax.indexing import dynamic_slice_in_dim as dynamic_slice_in_dim
-from tvmfun.lax.indexing import dynamic_update_index_in_dim as dynamic_update_index_in_dim
-from tvmfun.lax.indexing import dynamic_update_slice as dynamic_update_slice
-from tvmfun.lax.indexing import dynamic_update_slice_in_dim as dynamic_update_slice_in_dim
-from tvmfun.lax.indexing import gather as gather
-from tvmfun.lax.indexing import index_take as index_take
-from tvmfun.lax.indexing import scatter as scatter
-from tvmfun.lax.indexing import scatter_add as scatter_add
-from tvmfun.lax.indexing import scatter_max as scatter_max
-from tvmfun.lax.indexing import scatter_min as scatter_min
-from tvmfun.lax.indexing import scatter_mul as scatter_mul
-from tvmfun.lax.indexing import scatter_sub as scatter_sub
-from tvmfun.lax.layouts import ConvDimensionNumbers as ConvDimensionNumbers
-from tvmfun.lax.layouts import conv_dimension_numbers as conv_dimension_numbers
-from tvmfun.lax.parallel import all_gather as all_gather
-from tvmfun.lax.parallel import all_to_all as all_to_all
-from tvmfun.lax.parallel import axis_index as axis_index
-from tvmfun.lax.parallel import axis_size as axis_size
-from tvmfun.lax.parallel import pbroadcast as pbroadcast
-from tvmfun.lax.parallel import pmax as pmax
-from tvmfun.lax.parallel import pmean as pmean
-from tvmfun.lax.parallel import pmin as pmin
-from tvmfun.lax.parallel import ppermute as ppermute
-from tvmfun.lax.parallel import pshuffle as pshuffle
-from tvmfun.lax.parallel import psum as psum
-from tvmfun.lax.parallel import psum_scatter as psum_scatter
-from tvmfun.lax.parallel import pswapaxes as pswapaxes
-from tvmfun.lax.parallel import reduce_scatter as reduce_scatter
-from tvmfun.lax.products import batch_matmul as batch_matmul
-from tvmfun.lax.products import dot as dot
-from tvmfun.lax.products import dot_general as dot_general
-from tvmfun.lax.products import ragged_dot as ragged_dot
-from tvmfun.lax.reductions import reduce as reduce
-from tvmfun.lax.reductions import reduce_and as reduce_and
-from tvmfun.lax.reductions import reduce_max as reduce_max
-from tvmfun.lax.reductions import reduce_min as reduce_min
-from tvmfun.lax.reductions import reduce_or as reduce_or
-from tvmfun.lax.reductions import reduce_prod as reduce_prod
-from tvmfun.lax.reductions import reduce_sum as reduce_sum
-from tvmfun.lax.reductions import reduce_xor as reduce_xor
-from tvmfun.lax.segment import segment_max as segment_max
-from tvmfun.lax.segment import segment_min as segment_min
-from tvmfun.lax.segment import segment_prod as segment_prod
-from tvmfun.lax.segment import segment_sum as segment_sum
-from tvmfun.lax.solvers import custom_linear_solve as custom_linear_solve
-from tvmfun.lax.solvers import custom_root as custom_root
-from tvmfun.lax.sorting import approx_max_k as approx_max_k
-from tvmfun.lax.sorting import approx_min_k as approx_min_k
-from tvmfun.lax.sorting import argmax as argmax
-from tvmfun.lax.sorting import argmin as argmin
-from tvmfun.lax.sorting import sort as sort
-from tvmfun.lax.sorting import sort_key_val as sort_key_val
-from tvmfun.lax.sorting import top_k as top_k
-from tvmfun.lax.special import betainc as betainc
-from tvmfun.lax.special import igamma as igamma
-from tvmfun.lax.special import igamma_grad_a as igamma_grad_a
-from tvmfun.lax.special import igammac as igammac
-from tvmfun.lax.special import polygamma as polygamma
-from tvmfun.lax.special import random_gamma_grad as random_gamma_grad
-from tvmfun.lax.special import regularized_incomplete_beta as regularized_incomplete_beta
-from tvmfun.lax.special import zeta as zeta
-from tvmfun.lax.windows import conv as conv
-from tvmfun.lax.windows import conv_general_dilated as conv_general_dilated
-from tvmfun.lax.windows import conv_general_dilated_patches as conv_general_dilated_patches
-from tvmfun.lax.windows import conv_transpose as conv_transpose
-from tvmfun.lax.windows import conv_with_general_padding as conv_with_general_padding
-from tvmfun.lax.windows import max_window as max_window
-from tvmfun.lax.windows import padtype_to_pads as padtype_to_pads
-from tvmfun.lax.windows import reduce_window as reduce_window
-from tvmfun.lax.windows import sum_window as sum_window
+from tvmfun.lax import (
+    control_flow,
+    convolutions,
+    elementwise,
+    gather_scatter,
+    linalg,
+    parallel,
+    products,
+    reductions,
+    segment,
+    shapes,
+    slicing,
+    solvers,
+    sorting,
+    special,
+    windows,
+)
+from tvmfun.lax.control_flow import *
+from tvmfun.lax.convolutions import *
+from tvmfun.lax.elementwise import *
+from tvmfun.lax.gather_scatter import *
+from tvmfun.lax.parallel import *
+from tvmfun.lax.products import *
+from tvmfun.lax.reductions import *
+from tvmfun.lax.segment import *
+from tvmfun.lax.shapes import *
+from tvmfun.lax.slicing import *
+from tvmfun.lax.solvers import *
+from tvmfun.lax.sorting import *
+from tvmfun.lax.special import *
+from tvmfun.lax.windows import *
 from tvmfun.names import missing as _missing
-from tvmfun.numpy.products import Precision as Precision
+from tvmfun.numpy.products import Precision
+
+__all__ = ["Precision", "linalg"]
+__all__ += control_flow.__all__
+__all__ += convolutions.__all__
+__all__ += elementwise.__all__
+__all__ += gather_scatter.__all__
+__all__ += parallel.__all__
+__all__ += products.__all__
+__all__ += reductions.__all__
+__all__ += segment.__all__
+__all__ += shapes.__all__
+__all__ += slicing.__all__
+__all__ += solvers.__all__
+__all__ += sorting.__all__
+__all__ += special.__all__
+__all__ += windows.__all__
 
 __getattr__ = _missing(__name__)
 _publish(globals())

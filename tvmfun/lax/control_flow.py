@@ -24,6 +24,8 @@ from tvmfun.numpy.shapes import normalize_axis
 from tvmfun.ops import control, pointwise
 from tvmfun.ops.shape import slice as slice_op
 
+__all__ = ["associative_scan", "cond", "fori_loop", "map", "scan", "switch", "while_loop"]
+
 
 def scan(
     f: Callable[[Any, Any], tuple[Any, Any]],

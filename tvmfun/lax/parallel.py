@@ -13,6 +13,23 @@ from tvmfun.errors import ArgumentError
 from tvmfun.numpy.shapes import normalize_axis
 from tvmfun.ops import collective
 
+__all__ = [
+    "all_gather",
+    "all_to_all",
+    "axis_index",
+    "axis_size",
+    "pbroadcast",
+    "pmax",
+    "pmean",
+    "pmin",
+    "ppermute",
+    "pshuffle",
+    "psum",
+    "psum_scatter",
+    "pswapaxes",
+    "reduce_scatter",
+]
+
 AxisName = str | Sequence[str]
 
 

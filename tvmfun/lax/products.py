@@ -14,6 +14,8 @@ from tvmfun.numpy.products import dot_general as products_of
 from tvmfun.numpy.promotion import operands, require_integer
 from tvmfun.numpy.shapes import normalize_axis
 
+__all__ = ["batch_matmul", "dot", "dot_general", "ragged_dot"]
+
 
 def dot_general(
     lhs: Any,

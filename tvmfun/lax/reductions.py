@@ -1,4 +1,4 @@
-"""Reductions along axes, by known functions and by any other."""
+"""Reductions over axes, and cumulative ones."""
 
 from __future__ import annotations
 
@@ -13,12 +13,31 @@ from tvmfun import numpy as tnp
 from tvmfun.core.array import Array
 from tvmfun.core.op import Op
 from tvmfun.errors import DtypeError, ShapeError
-from tvmfun.lax import elements
+from tvmfun.lax import elementwise
 from tvmfun.numpy.promotion import convert
-from tvmfun.numpy.shapes import normalize_axes
+from tvmfun.numpy.shapes import normalize_axes, normalize_axis
+from tvmfun.ops import cumulative
 from tvmfun.ops import pointwise as pw
 from tvmfun.ops import reduce as ops
 from tvmfun.ops import shape as shapes
+
+__all__ = [
+    "argmax",
+    "argmin",
+    "cumlogsumexp",
+    "cummax",
+    "cummin",
+    "cumprod",
+    "cumsum",
+    "reduce",
+    "reduce_and",
+    "reduce_max",
+    "reduce_min",
+    "reduce_or",
+    "reduce_prod",
+    "reduce_sum",
+    "reduce_xor",
+]
 
 
 def _reduction(name: str, op: Op, what: str) -> Callable[[Any, Sequence[int]], Array]:
@@ -39,17 +58,17 @@ reduce_min = _reduction("reduce_min", ops.min, "smallest element")
 
 def reduce_and(operand: Any, axes: Sequence[int]) -> Array:
     """Returns the bits, or bools, that all elements along ``axes`` have in common."""
-    return _of_bits("reduce_and", elements.bitwise_and, operand, axes, True)
+    return _of_bits("reduce_and", elementwise.bitwise_and, operand, axes, True)
 
 
 def reduce_or(operand: Any, axes: Sequence[int]) -> Array:
     """Returns the bits, or bools, that any element along ``axes`` has."""
-    return _of_bits("reduce_or", elements.bitwise_or, operand, axes, False)
+    return _of_bits("reduce_or", elementwise.bitwise_or, operand, axes, False)
 
 
 def reduce_xor(operand: Any, axes: Sequence[int]) -> Array:
     """Returns the bits, or bools, that an odd number of elements along ``axes`` have."""
-    return _of_bits("reduce_xor", elements.bitwise_xor, operand, axes, False)
+    return _of_bits("reduce_xor", elementwise.bitwise_xor, operand, axes, False)
 
 
 def _of_bits(name: str, function: Callable, operand: Any, axes: Sequence[int], unit: bool) -> Array:
@@ -81,7 +100,7 @@ def reduce(operands: Any, init_values: Any, computation: Callable[[Any, Any], An
 
     Source: ``jax.lax.reduce``.
 
-    >>> reduce(tnp.asarray([[1, 2], [3, 4]]), 0, elements.add, (0,))
+    >>> reduce(tnp.asarray([[1, 2], [3, 4]]), 0, elementwise.add, (0,))
     Array([4, 6], dtype=int32)
     """
     leaves, structure = tree.flatten(operands)
@@ -112,4 +131,33 @@ def reduce(operands: Any, init_values: Any, computation: Callable[[Any, Any], An
     return tree.unflatten(structure, combine([shapes.reshape(row, shape=shape) for row in rows], starts))
 
 
-_KNOWN = {elements.add: ops.sum, elements.mul: ops.prod, elements.max: ops.max, elements.min: ops.min}
+_KNOWN = {elementwise.add: ops.sum, elementwise.mul: ops.prod, elementwise.max: ops.max, elementwise.min: ops.min}
+
+
+def _cumulative(op: Op, what: str) -> Callable[..., Array]:
+    def function(operand: Any, axis: int = 0, reverse: bool = False) -> Array:
+        operand = tnp.asarray(operand)
+        return op(operand, axis=normalize_axis(op.name, axis, operand.ndim), reverse=bool(reverse))
+
+    function.__name__ = function.__qualname__ = op.name
+    function.__doc__ = f"Returns {what} up to each one along an axis, from its end if ``reverse``."
+    return function
+
+
+cumsum = _cumulative(cumulative.cumsum, "the sum of the elements")
+cumprod = _cumulative(cumulative.cumprod, "the product of the elements")
+cummax = _cumulative(cumulative.cummax, "the largest element, whose first occurrence gets the gradient,")
+cummin = _cumulative(cumulative.cummin, "the smallest element, whose first occurrence gets the gradient,")
+cumlogsumexp = _cumulative(cumulative.cumlogsumexp, "the logarithm of the sum of the exponentials of the elements")
+
+
+def argmax(operand: Any, axis: int, index_dtype: Any = "int32") -> Array:
+    """Returns the place of the largest element along an axis, the first of equals; the first NaN if there is one."""
+    operand = tnp.asarray(operand)
+    return tnp.astype(ops.argmax(operand, axis=normalize_axis("argmax", axis, operand.ndim)), index_dtype)
+
+
+def argmin(operand: Any, axis: int, index_dtype: Any = "int32") -> Array:
+    """Returns the place of the smallest element along an axis, the first of equals; the first NaN if there is one."""
+    operand = tnp.asarray(operand)
+    return tnp.astype(ops.argmin(operand, axis=normalize_axis("argmin", axis, operand.ndim)), index_dtype)

@@ -12,7 +12,7 @@ from tvmfun import numpy as tnp
 from tvmfun.core.array import Array
 from tvmfun.core.trace import Tracer
 from tvmfun.errors import ArgumentError, ConcretizationError, DtypeError, ShapeError
-from tvmfun.lax.indexing import (
+from tvmfun.lax.gather_scatter import (
     GatherScatterMode,
     ScatterDimensionNumbers,
     scatter_add,
@@ -21,6 +21,8 @@ from tvmfun.lax.indexing import (
     scatter_mul,
 )
 from tvmfun.numpy.promotion import require_integer
+
+__all__ = ["segment_max", "segment_min", "segment_prod", "segment_sum"]
 
 
 def _segment(

@@ -11,9 +11,11 @@ from tvmfun.core.array import Array
 from tvmfun.errors import ArgumentError, ShapeError
 from tvmfun.numpy.shapes import normalize_axis
 from tvmfun.ops import pointwise as pw
-from tvmfun.ops import reduce, sorting
 from tvmfun.ops import shape as shapes
+from tvmfun.ops import sorting
 from tvmfun.ops.index import gather
+
+__all__ = ["approx_max_k", "approx_min_k", "sort", "sort_key_val", "top_k"]
 
 
 def _taken(x: Array, order: Array) -> Array:
@@ -130,15 +132,3 @@ def approx_min_k(
     """Returns the ``k`` smallest elements along an axis, and their places; see :func:`approx_max_k`."""
     values, places = top_k(tnp.negative(operand), k, axis=reduction_dimension)
     return tnp.negative(values), places
-
-
-def argmax(operand: Any, axis: int, index_dtype: Any = "int32") -> Array:
-    """Returns the place of the largest element along an axis, the first of equals; the first NaN if there is one."""
-    operand = tnp.asarray(operand)
-    return tnp.astype(reduce.argmax(operand, axis=normalize_axis("argmax", axis, operand.ndim)), index_dtype)
-
-
-def argmin(operand: Any, axis: int, index_dtype: Any = "int32") -> Array:
-    """Returns the place of the smallest element along an axis, the first of equals; the first NaN if there is one."""
-    operand = tnp.asarray(operand)
-    return tnp.astype(reduce.argmin(operand, axis=normalize_axis("argmin", axis, operand.ndim)), index_dtype)

@@ -16,11 +16,25 @@ from tvmfun import numpy as tnp
 from tvmfun.core.array import Array
 from tvmfun.core.derivative import pushforward
 from tvmfun.errors import GradientError
-from tvmfun.lax import control_flow, elements
+from tvmfun.lax import control_flow, elementwise
 from tvmfun.lax.staging import whole, with_partials
 from tvmfun.numpy.promotion import operands
+from tvmfun.numpy.signal import scaled
 from tvmfun.ops import control, pointwise
 from tvmfun.ops.pointwise import broadcast_shapes
+
+__all__ = [
+    "bessel_i0e",
+    "bessel_i1e",
+    "betainc",
+    "igamma",
+    "igamma_grad_a",
+    "igammac",
+    "polygamma",
+    "random_gamma_grad",
+    "regularized_incomplete_beta",
+    "zeta",
+]
 
 
 def in_full_precision(name: str, function: Callable[..., Array], *values: Any) -> Array:
@@ -77,9 +91,6 @@ def until_converged(step: Callable, start: tuple, converged: Callable, slack: fl
     return control_flow.while_loop(wanting, again, (one, one, start))[2]
 
 
-# -- the incomplete gamma function -------------------------------------------------------------------------------------
-
-
 def _gamma_series(a: Array, x: Array, slack: float) -> Array:
     r""":math:`\sum_n x^n / ((a + 1) \cdots (a + n))`."""
 
@@ -101,7 +112,7 @@ def _gamma_fraction(a: Array, x: Array, slack: float) -> Array:
         numerator, denominator = k * (k - a), x + (2 * k + 1) - a
         p0, p1 = p1, denominator * p1 - numerator * p0
         q0, q1 = q1, denominator * q1 - numerator * q0
-        scale = elements.stop_gradient(tnp.where(tnp.abs(q1) > 1 / eps, eps, 1.0))
+        scale = elementwise.stop_gradient(tnp.where(tnp.abs(q1) > 1 / eps, eps, 1.0))
         p0, p1, q0, q1 = (value * scale for value in (p0, p1, q0, q1))
         return p0, p1, q0, q1, p1 / q1
 
@@ -123,7 +134,7 @@ def _gamma_parts(a: Array, x: Array) -> tuple[Array, Array, Array, Array, Array]
 
 def _log_power(a: Array, x: Array) -> Array:
     """The logarithm of ``x^a e^-x / Gamma(a)``."""
-    return a * tnp.log(x) - x - elements.lgamma(a)
+    return a * tnp.log(x) - x - elementwise.lgamma(a)
 
 
 def _incomplete_gamma(a: Array, x: Array, upper: bool) -> Array:
@@ -151,9 +162,9 @@ def _logarithmic_derivatives(a: Array, x: Array) -> tuple[Array, Array, Array]:
     slack = 1.5
     series = lambda a, x: _gamma_series(a, x, slack)
     fraction = lambda a, x: _gamma_fraction(a, x, slack)
-    low = series(a_series, x_series) * (tnp.log(x) - elements.digamma(a + 1))
+    low = series(a_series, x_series) * (tnp.log(x) - elementwise.digamma(a + 1))
     low = (low + derivative_of(series, 0, a_series, x_series)) / a
-    high = fraction(a_fraction, x_fraction) * (tnp.log(x) - elements.digamma(a))
+    high = fraction(a_fraction, x_fraction) * (tnp.log(x) - elementwise.digamma(a))
     return by_fraction, low, high + derivative_of(fraction, 0, a_fraction, x_fraction)
 
 
@@ -177,11 +188,11 @@ def _gamma_sample_by_a(a: Array, x: Array) -> Array:
 
 
 def _density(out: Array, a: Array, x: Array) -> Array:
-    return tnp.exp((a - 1) * tnp.log(x) - x - elements.lgamma(a))
+    return tnp.exp((a - 1) * tnp.log(x) - x - elementwise.lgamma(a))
 
 
 def _density_by_a(out: Array, a: Array, x: Array) -> Array:
-    return _density(out, a, x) * (tnp.log(x) - elements.digamma(a))
+    return _density(out, a, x) * (tnp.log(x) - elementwise.digamma(a))
 
 
 _IGAMMA_BY_A = whole()(with_partials(_igamma_by_a, (no_derivative("igamma_grad_a", "a"), _density_by_a)))
@@ -247,9 +258,6 @@ def random_gamma_grad(a: Any, x: Any) -> Array:
     return in_full_precision("random_gamma_grad", _GAMMA_SAMPLE, a, x)
 
 
-# -- the incomplete beta function --------------------------------------------------------------------------------------
-
-
 def _beta_fraction(a: Array, b: Array, x: Array, slack: float) -> Array:
     """The continued fraction of the incomplete beta function, by Lentz's algorithm, two levels a step."""
     eps, one = _eps(x), tnp.ones_like(x)
@@ -294,7 +302,7 @@ def _incomplete_beta(a: Array, b: Array, x: Array, slack: float = 1.0) -> Array:
 
 
 def _log_beta(a: Array, b: Array) -> Array:
-    return elements.lgamma(a) + elements.lgamma(b) - elements.lgamma(a + b)
+    return elementwise.lgamma(a) + elementwise.lgamma(b) - elementwise.lgamma(a + b)
 
 
 def _beta_partial(number: int, argument: str) -> Callable[..., Array]:
@@ -339,9 +347,6 @@ def regularized_incomplete_beta(a: Any, b: Any, x: Any) -> Array:
     0.6875
     """
     return in_full_precision("regularized_incomplete_beta", _BETAINC, a, b, x)
-
-
-# -- the zeta function -------------------------------------------------------------------------------------------------
 
 
 def _bernoulli_numbers(count: int) -> list[Fraction]:
@@ -412,12 +417,22 @@ def polygamma(m: Any, x: Any) -> Array:
 
 
 def _polygamma(m: Array, x: Array) -> Array:
-    m = elements.stop_gradient(m)
+    m = elementwise.stop_gradient(m)
     sign = tnp.where(m % 2 == 0, -1.0, 1.0)
     order = tnp.where(m == 0, 1.0, m)
-    value = sign * tnp.exp(elements.lgamma(order + 1)) * _zeta(order + 1, x)
+    value = sign * tnp.exp(elementwise.lgamma(order + 1)) * _zeta(order + 1, x)
     is_order = tnp.logical_and(m >= 0, tnp.floor(m) == m)
-    return tnp.where(is_order, tnp.where(m == 0, elements.digamma(x), value), math.nan)
+    return tnp.where(is_order, tnp.where(m == 0, elementwise.digamma(x), value), math.nan)
 
 
 _POLYGAMMA = whole()(_polygamma)
+
+
+def bessel_i0e(x: Any) -> Array:
+    r"""Returns :math:`e^{-|x|} I_0(x)`, elementwise."""
+    return scaled("bessel_i0e", 0, x)
+
+
+def bessel_i1e(x: Any) -> Array:
+    r"""Returns :math:`e^{-|x|} I_1(x)`, elementwise."""
+    return scaled("bessel_i1e", 1, x)

@@ -87,7 +87,7 @@ def qr(a: Any, mode: str = "reduced") -> Any:
     if mode not in ("reduced", "complete", "r", "raw"):
         raise ArgumentError("qr", "the mode is 'reduced', 'complete', 'r' or 'raw'", got=repr(mode))
     if mode == "raw":
-        from tvmfun.lax.reflections import triangularized  # lax is made of numpy
+        from tvmfun.lax.linalg.householder import triangularized
 
         h, taus = triangularized(matrix("qr", a))
         return matrix_transpose(h), taus

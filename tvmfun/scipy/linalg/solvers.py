@@ -8,7 +8,7 @@ from tvmfun import lax
 from tvmfun import numpy as tnp
 from tvmfun.core.array import Array
 from tvmfun.errors import ArgumentError, ShapeError
-from tvmfun.lax.matrices import matrices, square
+from tvmfun.lax.linalg.arguments import matrices, square
 from tvmfun.numpy import linalg
 from tvmfun.numpy.promotion import operands
 

@@ -11,9 +11,11 @@ from typing import Any
 from tvmfun import numpy as tnp
 from tvmfun.core.array import Array
 from tvmfun.errors import ShapeError
-from tvmfun.lax import control_flow, indexing
-from tvmfun.lax.matrices import matrices, square
+from tvmfun.lax import control_flow, slicing
+from tvmfun.lax.linalg.arguments import matrices, square
 from tvmfun.numpy.promotion import operands
+
+__all__ = ["hessenberg", "householder_product", "ormqr", "tridiagonal"]
 
 
 def reflection(x: Array, first: Any) -> tuple[Array, Array]:
@@ -48,7 +50,7 @@ def apply_right(x: Array, v: Array, tau: Array) -> Array:
 
 
 def _column(x: Array, k: Any) -> Array:
-    return indexing.dynamic_index_in_dim(x, k, axis=-1, keepdims=False)
+    return slicing.dynamic_index_in_dim(x, k, axis=-1, keepdims=False)
 
 
 def ormqr(a: Any, taus: Any, c: Any, *, left: bool = True, transpose: bool = False) -> Array:

@@ -1,4 +1,4 @@
-"""Arrays from nothing and from other arrays: constants, shapes, slices and padding."""
+"""Arrays of one value, ranges, and shapes: reshaping, axes, broadcasting, joining, splitting and padding."""
 
 from __future__ import annotations
 
@@ -16,11 +16,37 @@ from tvmfun.errors import ArgumentError, ShapeError
 from tvmfun.numpy.promotion import convert
 from tvmfun.numpy.shapes import normalize_axes, normalize_axis
 from tvmfun.ops import pointwise
-from tvmfun.ops import shape as ops
+from tvmfun.ops import shape as shapes
+
+__all__ = [
+    "broadcast",
+    "broadcast_in_dim",
+    "broadcast_like",
+    "broadcast_shapes",
+    "broadcast_to_rank",
+    "broadcasted_iota",
+    "collapse",
+    "concatenate",
+    "dtype",
+    "empty",
+    "expand_dims",
+    "full",
+    "full_like",
+    "iota",
+    "pad",
+    "reshape",
+    "rev",
+    "shape_as_value",
+    "split",
+    "squeeze",
+    "stack",
+    "tile",
+    "transpose",
+    "unstack",
+]
+
 
 Ints = Sequence[int]
-
-# -- from nothing ----------------------------------------------------------------------------------------------
 
 
 def full(shape: Ints, fill_value: Any, dtype: Any = None) -> Array:
@@ -52,10 +78,7 @@ def broadcasted_iota(dtype: Any, shape: Ints, dimension: int) -> Array:
     """Returns an array whose elements are their own places along the axis ``dimension``."""
     shape = tuple(shape)
     axis = normalize_axis("broadcasted_iota", dimension, len(shape))
-    return ops.iota(shape=shape, axis=axis, dtype=dtypes.NAMES[dtypes.canonical(dtype)])
-
-
-# -- shapes ----------------------------------------------------------------------------------------------------
+    return shapes.iota(shape=shape, axis=axis, dtype=dtypes.NAMES[dtypes.canonical(dtype)])
 
 
 def reshape(operand: Any, new_sizes: Ints, dimensions: Ints | None = None) -> Array:
@@ -94,7 +117,7 @@ def transpose(operand: Any, permutation: Ints) -> Array:
 def broadcast(operand: Any, sizes: Ints) -> Array:
     """Returns the array repeated along new axes of the given sizes in front."""
     operand = tnp.asarray(operand)
-    return ops.broadcast_to(operand, shape=(*sizes, *operand.shape))
+    return shapes.broadcast_to(operand, shape=(*sizes, *operand.shape))
 
 
 def broadcast_in_dim(operand: Any, shape: Ints, broadcast_dimensions: Ints) -> Array:
@@ -111,7 +134,7 @@ def broadcast_in_dim(operand: Any, shape: Ints, broadcast_dimensions: Ints) -> A
     sizes = [1] * len(shape)
     for axis, size in zip(axes, operand.shape, strict=True):
         sizes[axis] = size
-    return ops.broadcast_to(tnp.reshape(operand, tuple(sizes)), shape=shape)
+    return shapes.broadcast_to(tnp.reshape(operand, tuple(sizes)), shape=shape)
 
 
 def broadcast_like(arr: Any, like_arr: Any) -> Array:
@@ -132,7 +155,7 @@ def broadcast_to_rank(x: Any, rank: int) -> Array:
 def rev(operand: Any, dimensions: Ints) -> Array:
     """Returns the array with the elements along ``dimensions`` in reverse order."""
     operand = tnp.asarray(operand)
-    return ops.flip(operand, axes=normalize_axes("rev", tuple(dimensions), operand.ndim))
+    return shapes.flip(operand, axes=normalize_axes("rev", tuple(dimensions), operand.ndim))
 
 
 def concatenate(operands: Sequence[Any], dimension: int) -> Array:
@@ -164,56 +187,6 @@ def tile(operand: Any, reps: Ints) -> Array:
     return tnp.tile(operand, tuple(reps))
 
 
-# -- slices and padding ----------------------------------------------------------------------------------------
-
-
-def slice(operand: Any, start_indices: Ints, limit_indices: Ints, strides: Ints | None = None) -> Array:
-    """Returns ``operand[start:limit:stride]`` along each axis.
-
-    Args:
-        operand: the array.
-        start_indices: the first place along each axis, inside the array.
-        limit_indices: the place after the last one.
-        strides: distances, at least 1; by default 1.
-
-    Raises:
-        ShapeError: if a place is outside the array.
-    """
-    operand = tnp.asarray(operand)
-    steps = (1,) * operand.ndim if strides is None else tuple(strides)
-    start, stop = tuple(start_indices), tuple(limit_indices)
-    if not len(start) == len(stop) == len(steps) == operand.ndim:
-        raise ShapeError(
-            "slice", "there must be one place per axis", got=f"{start}, {stop}, {steps} for {operand.aval}"
-        )
-    return ops.slice(operand, start=start, stop=stop, step=steps)
-
-
-def slice_in_dim(
-    operand: Any, start_index: int | None, limit_index: int | None, stride: int = 1, axis: int = 0
-) -> Array:
-    """Returns ``operand[start_index:limit_index:stride]`` along one axis; places may be counted from the end."""
-    operand = tnp.asarray(operand)
-    axis = normalize_axis("slice_in_dim", axis, operand.ndim)
-    if stride < 1:
-        raise ArgumentError("slice_in_dim", "the stride is at least 1", got=str(stride), hint="rev")
-    first, last, _ = builtins.slice(start_index, limit_index).indices(operand.shape[axis])
-    start, stop, step = [0] * operand.ndim, list(operand.shape), [1] * operand.ndim
-    start[axis], stop[axis], step[axis] = first, max(first, last), stride
-    return ops.slice(operand, start=tuple(start), stop=tuple(stop), step=tuple(step))
-
-
-def index_in_dim(operand: Any, index: int, axis: int = 0, keepdims: bool = True) -> Array:
-    """Returns the elements at a static place along one axis, which stays with size 1 if ``keepdims``."""
-    operand = tnp.asarray(operand)
-    axis = normalize_axis("index_in_dim", axis, operand.ndim)
-    size = operand.shape[axis]
-    if not -size <= index < size:
-        raise ArgumentError("index_in_dim", f"axis {axis} has {size} elements", got=str(index))
-    result = slice_in_dim(operand, index % size, index % size + 1, axis=axis)
-    return result if keepdims else tnp.squeeze(result, axis)
-
-
 def pad(operand: Any, padding_value: Any, padding_config: Sequence[tuple[int, int, int]]) -> Array:
     """Returns the array with a value put around and between its elements.
 
@@ -230,7 +203,7 @@ def pad(operand: Any, padding_value: Any, padding_config: Sequence[tuple[int, in
     if len(padding_config) != operand.ndim or any(len(entry) != 3 for entry in padding_config):
         raise ShapeError("pad", "there must be (low, high, interior) per axis", got=f"{padding_config} for {operand}")
     low, high, interior = (tuple(entry[i] for entry in padding_config) for i in range(3))
-    return ops.pad(operand, convert("pad", padding_value, operand.dtype), low=low, high=high, interior=interior)
+    return shapes.pad(operand, convert("pad", padding_value, operand.dtype), low=low, high=high, interior=interior)
 
 
 def broadcast_shapes(*shapes: Ints) -> tuple[int, ...]:

@@ -8,7 +8,9 @@ from tvmfun import numpy as tnp
 from tvmfun.core.array import Array
 from tvmfun.errors import ShapeError
 from tvmfun.lax import control_flow
-from tvmfun.lax.matrices import vectors
+from tvmfun.lax.linalg.arguments import vectors
+
+__all__ = ["tridiagonal_solve"]
 
 
 def tridiagonal_solve(dl: Any, d: Any, du: Any, b: Any, *, perturb_singular: bool = False) -> Array:

@@ -9,10 +9,12 @@ import numpy as np
 
 from tvmfun import numpy as tnp
 from tvmfun.core.array import Array
-from tvmfun.lax import control_flow, indexing
-from tvmfun.lax.matrices import square
-from tvmfun.lax.reflections import hessenberg, ormqr, reflection
+from tvmfun.lax import control_flow, slicing
+from tvmfun.lax.linalg.arguments import square
+from tvmfun.lax.linalg.householder import hessenberg, ormqr, reflection
 from tvmfun.lax.staging import undifferentiable
+
+__all__ = ["schur"]
 
 #: Iterations for each eigenvalue before the result is NaN, and how many make one with unusual shifts due.
 _LIMIT, _UNUSUAL = 30, 10
@@ -115,14 +117,14 @@ def _with_zeros(h: Array) -> Array:
 
 
 def _at(h: Array, row: Any, column: Any, shape: tuple[int, int]) -> Array:
-    return indexing.dynamic_slice(h, (row, column), shape)
+    return slicing.dynamic_slice(h, (row, column), shape)
 
 
 def _turned(x: Array, factor: Array, first: Any, *, axis: int) -> Array:
     """Rows (axis 0) or columns from ``first`` on, multiplied by a small matrix from the left or its transpose."""
-    part = indexing.dynamic_slice_in_dim(x, first, factor.shape[0], axis)
+    part = slicing.dynamic_slice_in_dim(x, first, factor.shape[0], axis)
     part = factor @ part if axis == 0 else part @ factor.T
-    return indexing.dynamic_update_slice_in_dim(x, part, first, axis)
+    return slicing.dynamic_update_slice_in_dim(x, part, first, axis)
 
 
 def _similar(h: Array, q: Array, factor: Array, first: Any) -> tuple[Array, Array]:
@@ -181,4 +183,4 @@ def _standardized(h: Array, q: Array, first: Array) -> tuple[Array, Array]:
     block = _at(h, first, first, (2, 2))
     mean = 0.5 * (block[0, 0] + block[1, 1])
     exact = tnp.where(is_real, block * np.array([[1, 1], [0, 1]]), tnp.where(np.eye(2, dtype=bool), mean, block))
-    return indexing.dynamic_update_slice(h, tnp.astype(exact, h.dtype), (first, first)), q
+    return slicing.dynamic_update_slice(h, tnp.astype(exact, h.dtype), (first, first)), q

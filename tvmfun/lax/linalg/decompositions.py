@@ -1,31 +1,32 @@
-"""Decompositions of matrices, the last two axes of an array, with JAX's names and arguments.
-
-All of it is compiled into the module; no linear algebra library is called.
-"""
+"""Decompositions of matrices, and what is computed of them."""
 
 from __future__ import annotations
 
 from typing import Any
 
 from tvmfun import numpy as tnp
-from tvmfun.boundary import publish
 from tvmfun.core.array import Array
 from tvmfun.errors import ShapeError
-from tvmfun.lax import arrays, control_flow, indexing
-from tvmfun.lax.elements import stop_gradient
-from tvmfun.lax.matrices import matrices, square, vectors
-from tvmfun.lax.reflections import column_order, hessenberg, householder_product, ormqr, tridiagonal
-from tvmfun.lax.schur import schur
+from tvmfun.lax import control_flow, shapes, slicing
+from tvmfun.lax.elementwise import stop_gradient
+from tvmfun.lax.linalg.arguments import matrices, square, vectors
+from tvmfun.lax.linalg.householder import column_order
 from tvmfun.lax.staging import undifferentiable
-from tvmfun.lax.tridiagonal import tridiagonal_solve
-from tvmfun.names import missing as _missing
 from tvmfun.numpy.promotion import operands
 from tvmfun.ops import decompositions, spectral
 
 __all__ = [
-    "cholesky", "cholesky_update", "eigh", "hessenberg", "householder_product", "lu", "lu_pivots_to_permutation",
-    "ormqr", "qdwh", "qr", "schur", "svd", "symmetric_product", "triangular_solve", "tridiagonal", "tridiagonal_solve",
-]  # fmt: skip
+    "cholesky",
+    "cholesky_update",
+    "eigh",
+    "lu",
+    "lu_pivots_to_permutation",
+    "qdwh",
+    "qr",
+    "svd",
+    "symmetric_product",
+    "triangular_solve",
+]
 
 
 def _symmetrized(x: Array) -> Array:
@@ -117,14 +118,14 @@ def lu_pivots_to_permutation(pivots: Any, permutation_size: int) -> Array:
     pivots = tnp.asarray(pivots)
     if not pivots.ndim or pivots.shape[-1] > permutation_size:
         raise ShapeError("lu_pivots_to_permutation", "there are more pivots than rows", got=repr(pivots.aval))
-    columns = arrays.iota("int32", permutation_size)
-    first = arrays.broadcast(columns, pivots.shape[:-1])
+    columns = shapes.iota("int32", permutation_size)
+    first = shapes.broadcast(columns, pivots.shape[:-1])
     if not pivots.shape[-1]:
         return first
 
     def exchange(i: Any, rows: Array) -> Array:
-        pivot = indexing.dynamic_slice_in_dim(pivots, i, 1, -1)
-        here, other = indexing.dynamic_slice_in_dim(rows, i, 1, -1), tnp.take_along_axis(rows, pivot, -1)
+        pivot = slicing.dynamic_slice_in_dim(pivots, i, 1, -1)
+        here, other = slicing.dynamic_slice_in_dim(rows, i, 1, -1), tnp.take_along_axis(rows, pivot, -1)
         return tnp.where(columns == i, other, tnp.where(columns == pivot, here, rows))
 
     return control_flow.fori_loop(0, pivots.shape[-1], exchange, first)
@@ -351,7 +352,3 @@ def svd(
         return tuple(result) if compute_uv else result
     u, s, vt = spectral.svd(x, full=bool(full_matrices and compute_uv))
     return (u, s, vt) if compute_uv else s
-
-
-__getattr__ = _missing(__name__)
-publish(globals())

@@ -1,7 +1,4 @@
-"""Indexing with computed places: dynamic slices, gather and scatter.
-
-Gather and scatter follow XLA: https://openxla.org/xla/operation_semantics#gather.
-"""
+"""Gathers and scatters of slices."""
 
 from __future__ import annotations
 
@@ -17,177 +14,29 @@ from tvmfun import dtypes
 from tvmfun import numpy as tnp
 from tvmfun.core.array import Array
 from tvmfun.errors import ArgumentError, DtypeError, ShapeError
-from tvmfun.lax import arrays
+from tvmfun.lax import slicing
 from tvmfun.numpy.promotion import convert, require_integer
 from tvmfun.numpy.shapes import normalize_axis
-from tvmfun.ops import dynamic_slice as slices
 from tvmfun.ops import index as ops
 from tvmfun.ops import pointwise as pw
 from tvmfun.ops import shape as shapes
 
+__all__ = [
+    "GatherDimensionNumbers",
+    "GatherScatterMode",
+    "ScatterDimensionNumbers",
+    "gather",
+    "index_take",
+    "scatter",
+    "scatter_add",
+    "scatter_max",
+    "scatter_min",
+    "scatter_mul",
+    "scatter_sub",
+]
+
+
 Ints = tuple[int, ...]
-
-# -- dynamic slices --------------------------------------------------------------------------------------------
-
-
-def _starts(name: str, operand: Array, starts: Any, negative: bool | Sequence[bool]) -> list[Any]:
-    """One scalar per axis; places that are negative count from the end, or where that is not allowed are 0."""
-    if hasattr(starts, "ndim") and starts.ndim == 1:
-        starts = [starts[i] for i in range(starts.shape[0])]
-    starts = list(starts)
-    if len(starts) != operand.ndim:
-        raise ShapeError(name, "there must be one start per axis", got=f"{len(starts)} for {operand.aval}")
-    wraps = [negative] * len(starts) if isinstance(negative, bool) else list(negative)
-    result = []
-    for start, size, wrap in zip(starts, operand.shape, wraps, strict=True):
-        require_integer(name, start)
-        if isinstance(start, int | np.integer) and isinstance(size, int):
-            result.append(np.int32(np.clip(start + size if start < 0 and wrap else start, 0, size)))
-            continue
-        start = tnp.asarray(start)
-        if start.shape:
-            raise ShapeError(name, "a start is a scalar", got=repr(start.aval))
-        if start.dtype in dtypes.SIGNED and wrap:
-            wide = start.dtype if start.dtype.itemsize >= 4 else dtypes.int32
-            start = tnp.astype(start, wide)
-            whole = wide.type(size) if isinstance(size, int) else tnp.asarray(size, wide)
-            start = pw.where(pw.less(start, wide.type(0)), pw.add(start, whole), start)
-        result.append(start)
-    return result
-
-
-def dynamic_slice(
-    operand: Any,
-    start_indices: Any,
-    slice_sizes: Sequence[int],
-    *,
-    allow_negative_indices: bool | Sequence[bool] = True,
-) -> Array:
-    """Returns the part of an array that begins at computed places.
-
-    Args:
-        operand: the array.
-        start_indices: the first place along each axis, as scalars or one vector. Negative ones count from the end,
-            and then the part is moved so that it lies inside.
-        slice_sizes: its static sizes.
-        allow_negative_indices: False for negative places, along all axes or some, to mean the first place.
-
-    Raises:
-        ShapeError: if a size is larger than the axis.
-
-    Source: ``jax.lax.dynamic_slice``.
-
-    >>> dynamic_slice(arrays.iota("int32", 5), (tnp.asarray(4),), (2,))
-    Array([3, 4], dtype=int32)
-    """
-    operand = tnp.asarray(operand)
-    starts, sizes = _starts("dynamic_slice", operand, start_indices, allow_negative_indices), tuple(slice_sizes)
-    if all(isinstance(start, np.generic) for start in starts) and len(sizes) == operand.ndim:
-        fits = all(0 <= size <= n for size, n in zip(sizes, operand.shape, strict=True))
-        if fits:  # known places: a slice that can be simplified
-            begin = [min(int(s), n - size) for s, n, size in zip(starts, operand.shape, sizes, strict=True)]
-            return arrays.slice(operand, begin, [b + size for b, size in zip(begin, sizes, strict=True)])
-    return slices.dynamic_slice(operand, *starts, sizes=sizes)
-
-
-def dynamic_update_slice(
-    operand: Any, update: Any, start_indices: Any, *, allow_negative_indices: bool | Sequence[bool] = True
-) -> Array:
-    """Returns an array with the part that begins at computed places replaced.
-
-    Args:
-        operand: the array.
-        update: what to put there, of the dtype of ``operand``.
-        start_indices: the first place along each axis, as for :func:`dynamic_slice`.
-        allow_negative_indices: as for :func:`dynamic_slice`.
-
-    Source: ``jax.lax.dynamic_update_slice``.
-
-    >>> dynamic_update_slice(tnp.zeros(4), tnp.ones(2), (1,))
-    Array([0., 1., 1., 0.], dtype=float32)
-    """
-    operand = tnp.asarray(operand)
-    update = tnp.asarray(convert("dynamic_update_slice", update, operand.dtype))
-    if update.ndim != operand.ndim:
-        raise ShapeError("dynamic_update_slice", "both must have the same axes", got=f"{operand.aval}, {update.aval}")
-    return slices.dynamic_update_slice(
-        operand, update, *_starts("dynamic_update_slice", operand, start_indices, allow_negative_indices)
-    )
-
-
-def _along(operand: Array, axis: int, value: Any) -> list[Any]:
-    return [value if i == axis else 0 for i in range(operand.ndim)]
-
-
-def dynamic_slice_in_dim(
-    operand: Any, start_index: Any, slice_size: int, axis: int = 0, *, allow_negative_indices: bool = True
-) -> Array:
-    """Returns ``slice_size`` elements along one axis from a computed place on; see :func:`dynamic_slice`."""
-    operand = tnp.asarray(operand)
-    axis = normalize_axis("dynamic_slice_in_dim", axis, operand.ndim)
-    sizes = [slice_size if i == axis else size for i, size in enumerate(operand.shape)]
-    return dynamic_slice(
-        operand, _along(operand, axis, start_index), sizes, allow_negative_indices=allow_negative_indices
-    )
-
-
-def dynamic_index_in_dim(
-    operand: Any, index: Any, axis: int = 0, keepdims: bool = True, *, allow_negative_indices: bool = True
-) -> Array:
-    """Returns the elements at a computed place along one axis, which stays with size 1 if ``keepdims``."""
-    result = dynamic_slice_in_dim(operand, index, 1, axis, allow_negative_indices=allow_negative_indices)
-    return result if keepdims else tnp.squeeze(result, normalize_axis("dynamic_index_in_dim", axis, result.ndim))
-
-
-def dynamic_update_slice_in_dim(
-    operand: Any, update: Any, start_index: Any, axis: int, *, allow_negative_indices: bool = True
-) -> Array:
-    """Returns an array with the elements along one axis from a computed place on replaced."""
-    operand = tnp.asarray(operand)
-    axis = normalize_axis("dynamic_update_slice_in_dim", axis, operand.ndim)
-    return dynamic_update_slice(
-        operand, update, _along(operand, axis, start_index), allow_negative_indices=allow_negative_indices
-    )
-
-
-def dynamic_update_index_in_dim(
-    operand: Any, update: Any, index: Any, axis: int, *, allow_negative_indices: bool = True
-) -> Array:
-    """Returns an array with the elements at a computed place along one axis replaced.
-
-    ``update`` has the axis with size 1, or lacks it.
-    """
-    operand = tnp.asarray(operand)
-    axis = normalize_axis("dynamic_update_index_in_dim", axis, operand.ndim)
-    update = tnp.asarray(convert("dynamic_update_index_in_dim", update, operand.dtype))
-    if update.ndim != operand.ndim:
-        update = tnp.expand_dims(update, axis)
-    return dynamic_update_slice_in_dim(operand, update, index, axis, allow_negative_indices=allow_negative_indices)
-
-
-def index_take(src: Any, idxs: Sequence[Any], axes: Sequence[int]) -> Array:
-    """Returns the elements of ``src`` at index arrays for the axes ``axes``, with the indices' axis in front.
-
-    Args:
-        src: the array.
-        idxs: one vector of places per axis; all have the same length.
-        axes: which axes of ``src`` they are for.
-
-    >>> index_take(tnp.asarray([[1, 2], [3, 4]]), (np.asarray([0, 1]), np.asarray([1, 0])), (0, 1))
-    Array([2, 3], dtype=int32)
-    """
-    src = tnp.asarray(src)
-    axes = tuple(normalize_axis("index_take", axis, src.ndim) for axis in axes)
-    if len(axes) != len(idxs):
-        raise ArgumentError("index_take", "there must be one index array per axis", got=f"{len(idxs)} for {axes}")
-    indices = tnp.stack([tnp.asarray(idx) for idx in idxs], axis=-1)
-    rest = tuple(i for i in range(src.ndim) if i not in axes)
-    numbers = GatherDimensionNumbers(tuple(range(indices.ndim - 1, indices.ndim - 1 + len(rest))), axes, axes)
-    sizes = tuple(1 if i in axes else size for i, size in enumerate(src.shape))
-    return gather(src, indices, numbers, sizes)
-
-
-# -- gather and scatter ----------------------------------------------------------------------------------------
 
 
 class GatherScatterMode(enum.Enum):
@@ -298,7 +147,7 @@ def _windows(
         if axis not in index_map:
             columns.append(along)
             continue
-        start = tnp.squeeze(arrays.slice_in_dim(indices, (m := index_map.index(axis)), m + 1, axis=lead), lead)
+        start = tnp.squeeze(slicing.slice_in_dim(indices, (m := index_map.index(axis)), m + 1, axis=lead), lead)
         last = kind.type(operand.shape[axis] - sizes[axis])
         valid = pw.bitwise_and(pw.greater_equal(start, kind.type(0)), pw.less_equal(start, last))
         inside = pw.bitwise_and(inside, valid)
@@ -372,7 +221,7 @@ def gather(
     Source: ``jax.lax.gather``.
 
     >>> numbers = GatherDimensionNumbers(offset_dims=(1,), collapsed_slice_dims=(), start_index_map=(0,))
-    >>> gather(arrays.iota("int32", 5), [[1], [3]], numbers, (2,)).tolist()
+    >>> gather(tnp.arange(5), [[1], [3]], numbers, (2,)).tolist()
     [[1, 2], [3, 4]]
     """
     operand, indices, sizes = tnp.asarray(operand), tnp.asarray(start_indices), tuple(slice_sizes)
@@ -563,3 +412,25 @@ def scatter_max(
     Elements that are equal share the gradient.
     """
     return _scatter("scatter_max", "max", operand, scatter_indices, updates, dimension_numbers, unique_indices, mode)
+
+
+def index_take(src: Any, idxs: Sequence[Any], axes: Sequence[int]) -> Array:
+    """Returns the elements of ``src`` at index arrays for the axes ``axes``, with the indices' axis in front.
+
+    Args:
+        src: the array.
+        idxs: one vector of places per axis; all have the same length.
+        axes: which axes of ``src`` they are for.
+
+    >>> index_take(tnp.asarray([[1, 2], [3, 4]]), (np.asarray([0, 1]), np.asarray([1, 0])), (0, 1))
+    Array([2, 3], dtype=int32)
+    """
+    src = tnp.asarray(src)
+    axes = tuple(normalize_axis("index_take", axis, src.ndim) for axis in axes)
+    if len(axes) != len(idxs):
+        raise ArgumentError("index_take", "there must be one index array per axis", got=f"{len(idxs)} for {axes}")
+    indices = tnp.stack([tnp.asarray(idx) for idx in idxs], axis=-1)
+    rest = tuple(i for i in range(src.ndim) if i not in axes)
+    numbers = GatherDimensionNumbers(tuple(range(indices.ndim - 1, indices.ndim - 1 + len(rest))), axes, axes)
+    sizes = tuple(1 if i in axes else size for i, size in enumerate(src.shape))
+    return gather(src, indices, numbers, sizes)
