@@ -156,8 +156,8 @@ def test_memory_maps_are_read_where_it_is_asked(tmp_path):
         (b"", ("uint16",), r"rows of 2 bytes, and at least one, got 0 bytes\. Try the dtype and shape"),
         (b"123", ("uint16",), "got 3 bytes"),
         (b"1234", ("uint8", (3,)), "rows of 3 bytes, .* got 4 bytes"),
-        (b"1234", (), r"is no whole \.npy file, got .* Try dtype"),
-        (b"", (), r"is no whole \.npy file"),
+        (b"1234", (), r"is not a complete \.npy file, got .* Try dtype"),
+        (b"", (), r"is not a complete \.npy file"),
     ],
 )
 def test_damaged_files(tmp_path, content, arguments, message):
@@ -170,16 +170,16 @@ def test_truncated_and_foreign_npy_files(tmp_path):
     path = tmp_path / "a.npy"
     np.save(path, np.arange(1000))
     path.write_bytes(path.read_bytes()[:-1])
-    with pytest.raises(DataError, match=r"\[memory_map\] .*a.npy is no whole \.npy file"):
+    with pytest.raises(DataError, match=r"\[memory_map\] .*a.npy is not a complete \.npy file"):
         memory_map(path)
     np.save(path, np.asarray(["text"]))
     with pytest.raises(DtypeError, match=r"a.npy must have a dtype of tvmfun, got <U4"):
         memory_map(path)
     np.save(path, np.asarray([{}]), allow_pickle=True)
-    with pytest.raises(DataError, match="no whole"):
+    with pytest.raises(DataError, match="not a complete"):
         memory_map(path)
     np.savez(tmp_path / "b.npz", a=np.arange(3))
-    with pytest.raises(DataError, match=r"b.npz is no \.npy file, got an archive"):
+    with pytest.raises(DataError, match=r"b.npz is not a \.npy file, got an archive"):
         memory_map(tmp_path / "b.npz")
     with pytest.raises(FileNotFoundError):
         memory_map(tmp_path / "nowhere.npy")
@@ -380,8 +380,8 @@ def test_states_of_others(tmp_path):
         (state._replace(size=6), r"of 5 examples, got 6\. Try the data it was saved with"),
         (state._replace(key=(0, 8)), r"of the key \[0, 7\], got \[0, 8\]\. Try the key it was saved with"),
         (state._replace(key=()), r"of the key \[0, 7\], got None"),
-        (state._replace(taken=5), "must be a place in the source, got State"),
-        (state._replace(epoch=-1), "must be a place in the source"),
+        (state._replace(taken=5), "must be a position in the source, got State"),
+        (state._replace(epoch=-1), "must be a position in the source"),
         (TextSource(tmp_path / "a").state, "must have the fields epoch, taken, size, key, got TextState"),
         (None, "must have the fields"),
     ]:
@@ -442,7 +442,7 @@ def test_text_that_is_not_there(files, tmp_path):
     state = TextSource(files).state
     with pytest.raises(DataError, match=r"\[restore\] the state must be of \d+ bytes of text, got \d+"):
         TextSource(files[:2]).restore(state)
-    with pytest.raises(DataError, match="must be a place in the files"):
+    with pytest.raises(DataError, match="must be a position in the files"):
         TextSource(files).restore(state._replace(file=9))
 
 

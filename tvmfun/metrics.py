@@ -1,7 +1,7 @@
 """Metrics: pure functions of predictions and labels, and a mean that adds up over batches of any size.
 
-They work on arrays inside and outside :func:`tvmfun.jit`. What has a ``where`` leaves out the elements at which that is
-False, such as those that fill up the last batch.
+They work on arrays inside and outside :func:`tvmfun.jit`. Functions with a ``where`` leave out the elements
+at which it is False, such as the padding of the last batch.
 
 >>> import tvmfun.numpy as tnp
 >>> logits = tnp.asarray([[2.0, 1.0, 0.0], [0.0, 1.0, 2.0], [0.0, 2.0, 1.0]])
@@ -22,6 +22,7 @@ from tvmfun.errors import ShapeError
 from tvmfun.names import missing as _missing
 from tvmfun.nn.losses import cross_entropy
 from tvmfun.nn.losses.arguments import floats, integers, same_shape
+from tvmfun.typing import ArrayLike
 
 __all__ = [
     "Mean",
@@ -40,14 +41,14 @@ __all__ = [
 
 
 class Mean(NamedTuple):
-    r"""A running mean, :math:`\sum_i x_i / n`, of all values that were ever added.
+    r"""A running mean, :math:`\sum_i x_i / n`, of all values added.
 
     It is a tree, so that it goes through ``jit`` and ``scan``. The sum of two means, leaf by leaf, is the mean of the
     values of both: see :func:`tvmfun.loops.evaluate`.
 
     Attributes:
         total: the sum of the values, ``float64``.
-        count: how many there are, ``int64``.
+        count: their number, ``int64``.
 
     >>> mean = Mean.init().add(tnp.asarray([1.0, 2.0, 6.0])).add(tnp.asarray([7.0]))
     >>> mean.result()
@@ -59,11 +60,11 @@ class Mean(NamedTuple):
 
     @staticmethod
     def init() -> Mean:
-        """The mean of nothing."""
+        """An empty mean."""
         return Mean(tnp.zeros((), "float64"), tnp.zeros((), "int64"))
 
-    def add(self, values: Any, where: Any = None) -> Mean:
-        """The mean of these values, too.
+    def add(self, values: ArrayLike, where: ArrayLike | None = None) -> Mean:
+        """Returns the mean with further values.
 
         Args:
             values: numbers or bools of any shape.
@@ -84,13 +85,13 @@ class Mean(NamedTuple):
 # -- classes ---
 
 
-def correct(logits: Any, labels: Any, k: int = 1) -> Array:
-    """Whether the label is among the k classes with the highest scores; of equal scores, those of lower classes count.
+def correct(logits: ArrayLike, labels: ArrayLike, k: int = 1) -> Array:
+    """Whether the label is among the k classes with the highest scores; ties go to the lower class.
 
     Args:
         logits: a score for each class, floats of shape (..., classes).
-        labels: the right classes, integers of shape (...). One that is no class, such as -1, is never right.
-        k: how many guesses there are.
+        labels: the right classes, integers of shape (...). A label that is not a class, such as -1, is never right.
+        k: the number of guesses.
 
     Returns:
         ``bool[...]``.
@@ -110,13 +111,13 @@ def correct(logits: Any, labels: Any, k: int = 1) -> Array:
         raise ShapeError("correct", what, got=f"{logits.shape} and {labels.shape}")
     classes, label = tnp.arange(logits.shape[-1]), labels[..., None]
     score = tnp.max(tnp.where(classes == label, logits, -math.inf), axis=-1, keepdims=True, initial=-math.inf)
-    # A NaN is before every number, as in a sort.
+    # NaN ranks above every number, as in a sort.
     before = ~(logits <= score) | ((logits == score) & (classes < label))
     return (tnp.sum(before, axis=-1) < k) & tnp.any(classes == label, axis=-1)
 
 
-def accuracy(logits: Any, labels: Any, where: Any = None) -> Array:
-    """The share of examples whose label has the highest score; see :func:`correct`.
+def accuracy(logits: ArrayLike, labels: ArrayLike, where: ArrayLike | None = None) -> Array:
+    """The fraction of examples whose label has the highest score; see :func:`correct`.
 
     >>> accuracy(tnp.asarray([[0.1, 0.9], [0.8, 0.2]]), tnp.asarray([1, 1]))
     Array(0.5, dtype=float32)
@@ -124,8 +125,8 @@ def accuracy(logits: Any, labels: Any, where: Any = None) -> Array:
     return tnp.mean(correct(logits, labels), where=where)
 
 
-def top_k_accuracy(logits: Any, labels: Any, k: int, where: Any = None) -> Array:
-    """The share of examples whose label is among the k highest scores; see :func:`correct`.
+def top_k_accuracy(logits: ArrayLike, labels: ArrayLike, k: int, where: ArrayLike | None = None) -> Array:
+    """The fraction of examples whose label is among the k highest scores; see :func:`correct`.
 
     >>> top_k_accuracy(tnp.asarray([[0.1, 0.7, 0.2], [0.5, 0.2, 0.3]]), tnp.asarray([1, 2]), 2)
     Array(1., dtype=float32)
@@ -133,15 +134,17 @@ def top_k_accuracy(logits: Any, labels: Any, k: int, where: Any = None) -> Array
     return tnp.mean(correct(logits, labels, k), where=where)
 
 
-def confusion_matrix(predictions: Any, labels: Any, num_classes: int, where: Any = None) -> Array:
-    """How often examples of each class (the row) were taken for each class (the column).
+def confusion_matrix(
+    predictions: ArrayLike, labels: ArrayLike, num_classes: int, where: ArrayLike | None = None
+) -> Array:
+    """The number of examples of each class (row) by predicted class (column).
 
-    The matrices of batches add up to that of all examples.
+    The sum of the matrices of batches is the matrix of all examples.
 
     Args:
         predictions: the predicted classes, integers of shape (...).
         labels: the right ones, of the same shape.
-        num_classes: their number. An example with a prediction or a label that is no class is left out.
+        num_classes: their number. Examples whose prediction or label is not a class are left out.
         where: bools of the same shape: the examples to count.
 
     Returns:
@@ -156,10 +159,10 @@ def confusion_matrix(predictions: Any, labels: Any, num_classes: int, where: Any
     Array([[1, 1],
            [0, 1]], dtype=int32)
     """
-    place = "confusion_matrix"
-    columns, rows = integers(place, "predictions", predictions), integers(place, "labels", labels)
-    same_shape(place, "predictions and the labels", columns, rows)
-    positive(place, "number of classes", num_classes)
+    where_called = "confusion_matrix"
+    columns, rows = integers(where_called, "predictions", predictions), integers(where_called, "labels", labels)
+    same_shape(where_called, "predictions and the labels", columns, rows)
+    positive(where_called, "number of classes", num_classes)
     counted = (columns >= 0) & (columns < num_classes) & (rows >= 0) & (rows < num_classes)
     if where is not None:
         counted = counted & tnp.asarray(where)
@@ -168,11 +171,11 @@ def confusion_matrix(predictions: Any, labels: Any, num_classes: int, where: Any
     return tnp.reshape(tnp.astype(counts[:-1], "int32"), (num_classes, num_classes))
 
 
-def precision(confusion: Any) -> Array:
-    """The share of right ones among what was taken for each class; 0 where nothing was.
+def precision(confusion: ArrayLike) -> Array:
+    """The fraction of the predictions of each class that are right; 0 for a class that is never predicted.
 
     Args:
-        confusion: what :func:`confusion_matrix` returns, or a sum of such matrices.
+        confusion: a :func:`confusion_matrix`, or a sum of several.
 
     Returns:
         ``float32[num_classes]``. Its mean is the macro average; the micro average is the accuracy.
@@ -184,8 +187,8 @@ def precision(confusion: Any) -> Array:
     return _share(tnp.diagonal(confusion), tnp.sum(confusion, axis=0))
 
 
-def recall(confusion: Any) -> Array:
-    """The share of the examples of each class that were found; 0 where there are none. See :func:`precision`.
+def recall(confusion: ArrayLike) -> Array:
+    """The fraction of the examples of each class that are predicted; 0 for a class without examples.
 
     >>> recall(tnp.asarray([[1, 1], [0, 1]]))
     Array([0.5, 1. ], dtype=float32)
@@ -194,7 +197,7 @@ def recall(confusion: Any) -> Array:
     return _share(tnp.diagonal(confusion), tnp.sum(confusion, axis=1))
 
 
-def f1_score(confusion: Any) -> Array:
+def f1_score(confusion: ArrayLike) -> Array:
     r"""The harmonic mean of precision and recall, :math:`2 TP / (2 TP + FP + FN)`; 0 for a class that never occurs.
 
     >>> f1_score(tnp.asarray([[1, 1], [0, 1]]))
@@ -204,7 +207,7 @@ def f1_score(confusion: Any) -> Array:
     return _share(2 * tnp.diagonal(confusion), tnp.sum(confusion, axis=0) + tnp.sum(confusion, axis=1))
 
 
-def _square(where: str, confusion: Any) -> Array:
+def _square(where: str, confusion: ArrayLike) -> Array:
     matrix = tnp.asarray(confusion)
     if matrix.ndim != 2 or matrix.shape[0] != matrix.shape[1]:
         raise ShapeError(where, "the confusion matrix must be square", got=str(matrix.shape), hint="confusion_matrix")
@@ -215,10 +218,10 @@ def _share(part: Array, whole: Array) -> Array:
     return tnp.astype(part / tnp.maximum(whole, 1), "float32")
 
 
-def roc_auc(scores: Any, labels: Any, where: Any = None) -> Array:
-    r"""The area under the ROC curve: how often a positive example has a higher score than a negative one.
+def roc_auc(scores: ArrayLike, labels: ArrayLike, where: ArrayLike | None = None) -> Array:
+    r"""The area under the ROC curve: the probability that a positive example has a higher score than a negative one.
 
-    It is :math:`P(s^+ > s^-) + \frac 1 2 P(s^+ = s^-)` over all pairs, found by sorting.
+    It is :math:`P(s^+ > s^-) + \frac 1 2 P(s^+ = s^-)` over all pairs, computed by sorting.
 
     Args:
         scores: of shape ``(n,)``, floats.
@@ -245,7 +248,7 @@ def roc_auc(scores: Any, labels: Any, where: Any = None) -> Array:
     order = tnp.argsort(scores)
     scores, positives, counted = scores[order], labels[order] != 0, counted[order]
     negatives = tnp.astype(counted & ~positives, "int32")
-    # Entry i is the number of negatives before place i.
+    # Entry i is the number of negatives before position i.
     below = tnp.concatenate([tnp.zeros(1, "int32"), tnp.cumsum(negatives)])
     less, up_to = (below[tnp.searchsorted(scores, scores, side=side)] for side in ("left", "right"))
     total = tnp.sum(less + up_to, dtype="float64", where=counted & positives)
@@ -257,14 +260,14 @@ def roc_auc(scores: Any, labels: Any, where: Any = None) -> Array:
 # -- numbers ---
 
 
-def perplexity(logits: Any, labels: Any, where: Any = None) -> Array:
+def perplexity(logits: ArrayLike, labels: ArrayLike, where: ArrayLike | None = None) -> Array:
     r"""The perplexity of a language model, :math:`\exp` of the mean cross entropy per token.
 
     Over several batches: :math:`\exp` of a :class:`Mean` of ``cross_entropy(..., reduction="none")``.
 
     Args:
         logits: a score for each token, floats of shape (..., tokens).
-        labels: the tokens that came, integers of shape (...).
+        labels: the actual tokens, integers of shape (...).
         where: bools of the shape of the labels: the tokens to count.
 
     Raises:
@@ -277,7 +280,7 @@ def perplexity(logits: Any, labels: Any, where: Any = None) -> Array:
     return tnp.exp(tnp.mean(cross_entropy(logits, labels, reduction="none"), where=where))
 
 
-def mean_squared_error(predictions: Any, targets: Any, where: Any = None) -> Array:
+def mean_squared_error(predictions: ArrayLike, targets: ArrayLike, where: ArrayLike | None = None) -> Array:
     """The mean of the squared differences of two arrays of one shape.
 
     Raises:
@@ -290,7 +293,7 @@ def mean_squared_error(predictions: Any, targets: Any, where: Any = None) -> Arr
     return tnp.mean(tnp.square(_differences("mean_squared_error", predictions, targets)), where=where)
 
 
-def mean_absolute_error(predictions: Any, targets: Any, where: Any = None) -> Array:
+def mean_absolute_error(predictions: ArrayLike, targets: ArrayLike, where: ArrayLike | None = None) -> Array:
     """The mean of the absolute differences of two arrays of one shape.
 
     Raises:
@@ -303,7 +306,7 @@ def mean_absolute_error(predictions: Any, targets: Any, where: Any = None) -> Ar
     return tnp.mean(tnp.abs(_differences("mean_absolute_error", predictions, targets)), where=where)
 
 
-def _differences(where: str, predictions: Any, targets: Any) -> Array:
+def _differences(where: str, predictions: ArrayLike, targets: ArrayLike) -> Array:
     predictions, targets = floats(where, "predictions", predictions), tnp.asarray(targets)
     same_shape(where, "predictions and the targets", predictions, targets)
     return predictions - targets

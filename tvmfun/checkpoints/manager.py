@@ -1,7 +1,8 @@
-"""A folder with the checkpoints of one training run."""
+"""Checkpoints of one training run in a folder."""
 
 from __future__ import annotations
 
+import os
 import threading
 from collections.abc import Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -12,20 +13,22 @@ from tvmfun.checkpoints import trees
 from tvmfun.checkpoints.atomic import replace_file
 from tvmfun.checkpoints.trees import Snapshot
 from tvmfun.errors import ArgumentError
+from tvmfun.typing import PyTree
 
 __all__ = ["Manager"]
 
 
 class Manager:
-    """A folder with the checkpoints of one training run, of which the last few are kept.
+    """A folder with the last few checkpoints of a training run.
 
-    A save returns at once and is written by a thread: it keeps the arrays of that moment alive. One save at a time is
+    A save returns immediately, and a thread writes the arrays as they are at this moment. One save at a time is
     under way; the next one waits for it. Use it in a ``with`` block, which waits for the last save and raises its error
     if it failed; so do :meth:`save` and :meth:`wait`. Reading methods wait as well.
 
     Args:
-        folder: where the files are; made if it does not exist.
-        keep: the number of checkpoints to keep; ``None`` for all. Older ones go when a newer one is on the disk.
+        folder: the folder, created if it does not exist.
+        keep: the number of checkpoints to keep; ``None`` for all. Older ones are deleted after a newer one
+            is on the disk.
         background: False to write before :meth:`save` returns.
 
     Raises:
@@ -41,7 +44,7 @@ class Manager:
 
     _PREFIX, _SUFFIX = "step_", ".safetensors"
 
-    def __init__(self, folder: Any, *, keep: int | None = 3, background: bool = True) -> None:
+    def __init__(self, folder: str | os.PathLike[str], *, keep: int | None = 3, background: bool = True) -> None:
         if keep is not None and (not isinstance(keep, int) or keep < 1):
             raise ArgumentError("Manager", "keep must be a positive integer or None", got=repr(keep))
         self.folder = Path(folder)
@@ -56,11 +59,11 @@ class Manager:
         return self.folder / f"{self._PREFIX}{step:010d}{self._SUFFIX}"
 
     def steps(self) -> list[int]:
-        """The steps there are checkpoints of, in order."""
+        """The steps that have a checkpoint, in order."""
         self.wait()
         return self._found()
 
-    def save(self, step: int, tree: Any, *, metadata: Mapping[str, str] | None = None) -> None:
+    def save(self, step: int, tree: PyTree, *, metadata: Mapping[str, str] | None = None) -> None:
         """Saves the tree of a step; see :func:`tvmfun.checkpoints.save`.
 
         Raises:
@@ -77,7 +80,7 @@ class Manager:
             else:
                 self._save(step, snapshot)
 
-    def load(self, like: Any, step: int | None = None) -> Any:
+    def load(self, like: PyTree, step: int | None = None) -> PyTree:
         """Loads the tree of a step, by default of the last one; see :func:`tvmfun.checkpoints.load`.
 
         Raises:
@@ -92,7 +95,7 @@ class Manager:
         return trees.load(self.path(step), like)
 
     def wait(self) -> None:
-        """Waits until what was saved is on the disk.
+        """Waits until the last save is on the disk.
 
         Raises:
             OSError: if it could not be written.
@@ -121,7 +124,7 @@ class Manager:
     def _save(self, step: int, snapshot: Snapshot) -> None:
         replace_file(self.path(step), snapshot.write)
         if self._keep is not None:
-            # A run that went back to an earlier step keeps what it has just written.
+            # After a return to an earlier step, the file just written is not the last.
             others = [other for other in self._found() if other != step]
             for other in others[: max(0, len(others) + 1 - self._keep)]:
                 self.path(other).unlink(missing_ok=True)

@@ -1,4 +1,4 @@
-"""The safetensors format: a header in JSON, and the elements of each array."""
+"""The safetensors format: a JSON header, and the elements of each array."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _DTYPE_NAMES = {
     dtypes.bfloat16: "BF16",
 }
 _DTYPES = {name: dtype for dtype, name in _DTYPE_NAMES.items()}
-# The format keeps strings beside the tensors; under this name are the containers of the tree.
+# Names of entries in the metadata: the containers of the tree, and checksums.
 CONTAINERS = "tvmfun.containers"
 _CHECKSUMS = "tvmfun.crc32"
 OWN_METADATA = (CONTAINERS, _CHECKSUMS)
@@ -59,9 +59,9 @@ def _bytes_of(array: np.ndarray) -> memoryview:
 
 
 class Reader:
-    """The header of an open file, checked, and its arrays one by one."""
+    """Reads an open file: its header, checked, and single arrays."""
 
-    def __init__(self, path: Any, file: IO[bytes]) -> None:
+    def __init__(self, path: str | os.PathLike[str], file: IO[bytes]) -> None:
         self._path, self._file = path, file
         size = os.fstat(file.fileno()).st_size
         length = int.from_bytes(file.read(8), "little")
@@ -97,7 +97,7 @@ class Reader:
             raise self._damaged(f"{size} bytes instead of {self._start + end}")
 
     def _damaged(self, got: str) -> CheckpointError:
-        return CheckpointError("read", f"{self._path} is no whole safetensors file", got=got)
+        return CheckpointError("read", f"{self._path} is not a complete safetensors file", got=got)
 
     def array(self, name: str) -> np.ndarray:
         """Reads one array."""
@@ -106,22 +106,22 @@ class Reader:
         self._file.seek(self._start + self._offsets[name])
         if self._file.readinto(array.reshape(-1).view(np.uint8)) != aval.nbytes:  # type: ignore[attr-defined]
             raise self._damaged(f"fewer bytes than the header says at {name}")
-        # Files that others wrote have none.
+        # Files of other programs have no checksums.
         if name in self._checksums and zlib.crc32(_bytes_of(array)) != self._checksums[name]:
             raise self._damaged(f"another checksum than the header says at {name}")
         return array
 
 
 def _natural(value: Any) -> int:
-    """A size or a place in a header: int() would make one of 1.5, of True and of text as well."""
+    """A size or offset in a header. int() would also accept 1.5, True and text."""
     if type(value) is not int or value < 0:
-        raise ValueError(f"{value!r} is no natural number")
+        raise ValueError(f"{value!r} is not a natural number")
     return value
 
 
 def _check_size(dtype: Any, shape: tuple[int, ...]) -> None:
-    """Refuses shapes that no array can have, also where it would have no element."""
+    """Raises for shapes that no array can have, even without elements."""
     if not isinstance(dtype, str):
-        raise ValueError(f"{dtype!r} is no dtype")
+        raise ValueError(f"{dtype!r} is not a dtype")
     if len(shape) > _MOST_AXES or math.prod(size for size in shape if size) > _LARGEST_ARRAY:
         raise ValueError(f"no array has the shape {shape}")

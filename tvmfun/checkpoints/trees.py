@@ -1,8 +1,9 @@
-"""Trees saved to files, and read from them."""
+"""Saving trees to files, and loading them."""
 
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Callable, Mapping
 from typing import IO, Any, NamedTuple
 
@@ -13,6 +14,7 @@ from tvmfun.checkpoints.atomic import replace_file
 from tvmfun.checkpoints.safetensors import CONTAINERS, OWN_METADATA, Reader, write_arrays
 from tvmfun.core.array import Array, DeviceArray, ShapeDtype, device_array, foreign_array, move
 from tvmfun.errors import ArgumentError, DtypeError, ShapeError, TreeError
+from tvmfun.typing import PyTree
 
 __all__ = ["Contents", "load", "read", "restore", "save"]
 
@@ -20,14 +22,14 @@ _PYTHON_DTYPES = {bool: dtypes.bool_, int: dtypes.int64, float: dtypes.float64}
 
 
 class Contents(NamedTuple):
-    """What a file holds: the arrays by name, and the metadata."""
+    """The contents of a file: arrays by name, and metadata."""
 
     arrays: dict[str, np.ndarray]
     metadata: dict[str, str]
 
 
-def save(path: Any, tree: Any, *, metadata: Mapping[str, str] | None = None) -> None:
-    """Writes a tree into a file, and replaces a file of that name in one step.
+def save(path: str | os.PathLike[str], tree: PyTree, *, metadata: Mapping[str, str] | None = None) -> None:
+    """Writes a tree into a file, which replaces a file of that name atomically.
 
     When this returns, the new file is on the disk. If the process dies before, the old file is untouched.
 
@@ -37,7 +39,7 @@ def save(path: Any, tree: Any, *, metadata: Mapping[str, str] | None = None) -> 
         metadata: strings to keep beside the arrays.
 
     Raises:
-        DtypeError: if a leaf is no array and no number, or of a dtype that there is not in tvmfun.
+        DtypeError: if a leaf is neither an array nor a number, or has a dtype that tvmfun does not have.
         ArgumentError: if the metadata are not strings.
         OSError: if the file cannot be written.
 
@@ -52,19 +54,19 @@ def save(path: Any, tree: Any, *, metadata: Mapping[str, str] | None = None) -> 
     replace_file(path, Snapshot("save", tree, metadata, owned=False).write)
 
 
-def load(path: Any, like: Any) -> Any:
+def load(path: str | os.PathLike[str], like: PyTree) -> PyTree:
     """Reads a tree that :func:`save` wrote, and checks that it is the expected one.
 
     Args:
         path: the name of the file.
-        like: a tree of the same structure, shapes and dtypes: an initial state, or what ``eval_shape`` returns.
+        like: a tree of the same structure, shapes and dtypes: an initial state, or the result of ``eval_shape``.
 
     Returns:
-        A tree like ``like``. Where that has a NumPy array or a Python number there is one; everywhere else there are
-        arrays of tvmfun, on the same device.
+        A tree like ``like``: NumPy arrays and Python numbers where ``like`` has them, and arrays of tvmfun on the same
+        device elsewhere.
 
     Raises:
-        TreeError: if the file lacks a leaf, has one too many, or its containers are of another kind.
+        TreeError: if the file lacks a leaf, has an extra one, or has containers of other types.
         ShapeError: if a leaf has another shape.
         DtypeError: if a leaf has another dtype.
         CheckpointError: if the file is damaged.
@@ -85,14 +87,14 @@ def load(path: Any, like: Any) -> Any:
         return result
 
 
-def read(path: Any) -> Contents:
-    """Reads any safetensors file, whoever wrote it, as NumPy arrays by name.
+def read(path: str | os.PathLike[str]) -> Contents:
+    """Reads any safetensors file as NumPy arrays by name.
 
     Args:
         path: the name of the file.
 
     Raises:
-        CheckpointError: if the file is damaged, or has a dtype that there is not in tvmfun.
+        CheckpointError: if the file is damaged, or has a dtype that tvmfun does not have.
         FileNotFoundError: if there is no such file.
 
     >>> import tempfile
@@ -107,10 +109,10 @@ def read(path: Any) -> Contents:
         return Contents({name: reader.array(name) for name in names}, reader.metadata)
 
 
-def restore(arrays: Mapping[str, Any], like: Any) -> Any:
-    """Puts arrays into a tree, and checks that every leaf gets one that fits.
+def restore(arrays: Mapping[str, Any], like: PyTree) -> PyTree:
+    """Puts arrays into a tree, and checks names, shapes and dtypes.
 
-    This is the way for states of other libraries: give each array the key path of the leaf it belongs to.
+    States of other libraries are restored so: name each array by the key path of its leaf.
 
     Args:
         arrays: arrays by key path, as :func:`tvmfun.tree.keystr` writes it.
@@ -120,7 +122,7 @@ def restore(arrays: Mapping[str, Any], like: Any) -> Any:
         A tree like ``like``, as from :func:`load`.
 
     Raises:
-        TreeError: if a leaf has no array, or an array no leaf.
+        TreeError: if the names differ from the key paths of the leaves.
         ShapeError: if a leaf has another shape.
         DtypeError: if a leaf has another dtype.
 
@@ -138,7 +140,7 @@ def restore(arrays: Mapping[str, Any], like: Any) -> Any:
 class Snapshot:
     """The leaves of a tree by name as NumPy arrays, and the header of their file."""
 
-    def __init__(self, where: str, values: Any, metadata: Mapping[str, str] | None, owned: bool) -> None:
+    def __init__(self, where: str, values: PyTree, metadata: Mapping[str, str] | None, owned: bool) -> None:
         leaves, structure = tree.flatten_with_path(values)
         self._metadata = dict(metadata or {})
         for key, value in self._metadata.items():
@@ -147,7 +149,7 @@ class Snapshot:
                     where, "the metadata must be strings", got=f"{key!r}: {value!r}", hint="numbers as leaves"
                 )
         arrays: dict[str, np.ndarray] = {}
-        # Nothing is written over arrays while somebody has their addresses.
+        # Held arrays are not written in place.
         self._held: list[int] = []
         for path, leaf in leaves:
             name = tree.keystr(path)
@@ -157,7 +159,7 @@ class Snapshot:
             if name in arrays:
                 raise TreeError(where, "two leaves have one key path", got=name)
             arrays[name] = array
-        # Wide elements first, so that all of them are aligned.
+        # Wide elements first, so that all are aligned.
         self.arrays = dict(sorted(arrays.items(), key=lambda item: -item[1].dtype.itemsize))
         self._metadata[CONTAINERS] = json.dumps(_containers(structure))
 
@@ -167,14 +169,14 @@ class Snapshot:
 
 
 def _as_numpy(where: str, name: str, leaf: Any, owned: bool) -> np.ndarray:
-    """The elements of a leaf; ``owned`` if nobody may change them after this.
+    """The elements of a leaf; with ``owned``, the result never changes afterwards.
 
     Raises:
-        DtypeError: if the leaf is no array and no number.
+        DtypeError: if the leaf is neither an array nor a number.
     """
     if isinstance(leaf, Array):
         array = leaf.concrete(where)
-        # To hold a view for longer the array must know of it, or its buffer may be used again.
+        # numpy() marks the buffer as shared; otherwise it could be reused while the view exists.
         return array.numpy() if owned else array.read(np.asarray)
     hint = "an array or a number"
     try:
@@ -195,8 +197,8 @@ def _as_numpy(where: str, name: str, leaf: Any, owned: bool) -> np.ndarray:
     raise DtypeError(where, f"{name or 'the root'} cannot be read", got=got, hint=hint) from None
 
 
-def _restore(where: str, found: Mapping[str, ShapeDtype], array: Callable[[str], np.ndarray], like: Any) -> Any:
-    """Puts arrays that fit into a tree."""
+def _restore(where: str, found: Mapping[str, ShapeDtype], array: Callable[[str], np.ndarray], like: PyTree) -> PyTree:
+    """Puts arrays into a tree, and checks that they fit."""
     leaves, structure = tree.flatten_with_path(like)
     expected = {tree.keystr(path): leaf for path, leaf in leaves}
     hint = "a file of this model" if where == "load" else "arrays of this model"
@@ -208,7 +210,7 @@ def _restore(where: str, found: Mapping[str, ShapeDtype], array: Callable[[str],
             for kind, names in (("missing", missing), ("too many", extra))
             if names
         ]
-        raise TreeError(where, "the arrays must be those of the tree's leaves", got="; ".join(what), hint=hint)
+        raise TreeError(where, "the arrays must match the leaves of the tree", got="; ".join(what), hint=hint)
     for name, leaf in expected.items():
         shape, dtype = _expected(where, name, leaf)
         if found[name].shape != shape:
@@ -244,7 +246,7 @@ def _like(leaf: Any, array: np.ndarray) -> Any:
 
 
 def _containers(structure: tree.Structure) -> dict[str, str]:
-    """The kind of every container by its key path: what the names of the leaves do not tell apart."""
+    """The type of each container by its key path, which the names of the leaves do not determine."""
     kinds: dict[str, str] = {}
 
     def visit(node: tree.Structure, path: tree.Path) -> None:
@@ -260,10 +262,10 @@ def _containers(structure: tree.Structure) -> dict[str, str]:
     return kinds
 
 
-def _check_containers(saved: Any, like: Any) -> None:
-    """Checks that the containers are of the same kinds, too, if their kinds are known."""
+def _check_containers(saved: Any, like: PyTree) -> None:
+    """Checks that the containers have the saved types, if the file has them."""
     if not isinstance(saved, dict):
-        return  # some other program wrote the file
+        return  # another program wrote the file
     expected = _containers(tree.structure(like))
     for name in sorted(expected.keys() | saved.keys()):
         kind, other = expected.get(name, "absent"), saved.get(name, "absent")

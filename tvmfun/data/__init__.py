@@ -1,10 +1,10 @@
 """Batches of examples for training loops: shuffled from a key, resumable at every batch, read ahead by a thread.
 
-What has examples at places is a *source*: :class:`ArraySource`, :class:`Windows`, or any object with ``__len__`` and
-``read``. What yields one thing after another and knows where it is is a :class:`Stream`: :func:`batches` of a source,
-:class:`TextSource`, and what :func:`shuffle`, :func:`pack`, :func:`stack` and :func:`prefetch` make of streams. The
-``state`` of a stream is a small tree of integers. A checkpoint keeps it beside the parameters, and ``restore`` goes on
-from it without reading again what has been read.
+A *source* has examples by index: :class:`ArraySource`, :class:`Windows`, or any object with ``__len__`` and
+``read``. A :class:`Stream` is an iterator with a state: :func:`batches` of a source, :class:`TextSource`, and the
+results of :func:`shuffle`, :func:`pack`, :func:`stack` and :func:`prefetch`, which wrap streams. The ``state`` of a
+stream is a small tree of integers. A checkpoint keeps it beside the parameters, and ``restore`` continues from it
+without rereading earlier items.
 
 >>> import numpy as np
 >>> from tvmfun import random
@@ -44,7 +44,7 @@ __all__ = [
 ]
 
 _publish(globals())
-for _made in Stream.__subclasses__():  # what the functions make is not public by itself
+for _made in Stream.__subclasses__():  # classes that public functions return are public through them
     _bound_methods(_made)
 
 __getattr__ = _missing(__name__)

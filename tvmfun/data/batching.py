@@ -1,4 +1,4 @@
-"""Batches of a source, in an order that is a function of the key, the epoch and the place."""
+"""Batches of a source, in an order that is a function of the key, the epoch and the index."""
 
 from __future__ import annotations
 
@@ -10,55 +10,56 @@ from tvmfun import random, tree
 from tvmfun.data.sources import Source, positive
 from tvmfun.data.streams import Stream, same_origin
 from tvmfun.errors import ArgumentError, DataError, ShapeError
+from tvmfun.typing import Key, PyTree
 
 __all__ = ["Batches", "Padded", "batches"]
 
 Last: TypeAlias = Literal["drop", "keep", "pad"]
-Key: TypeAlias = tuple[int, ...]
+KeyWords: TypeAlias = tuple[int, ...]
 
 
 class Padded(NamedTuple):
-    """A batch, and which of its examples are there: ``bool[batch_size]``."""
+    """A batch, and the mask of its real examples: ``bool[batch_size]``."""
 
-    examples: Any
+    examples: PyTree
     mask: np.ndarray
 
 
 class State(NamedTuple):
-    """How many epochs are over, how many examples of this one were read, of how many, and the words of the key."""
+    """The epochs completed, the examples read in this one, the size of the source, and the words of the key."""
 
     epoch: int
     taken: int
     size: int
-    key: Key
+    key: KeyWords
 
 
 def batches(
     source: Source,
     batch_size: int,
     *,
-    key: Any = None,
+    key: Key | None = None,
     epochs: int | None = 1,
     last: Last = "drop",
     replace: bool = False,
 ) -> Batches:
-    """Batches of the examples of a source, shuffled anew in every epoch.
+    """Returns batches of the examples of a source, reshuffled in every epoch.
 
-    The order of epoch e is a permutation made of ``fold_in(key, e)`` and nothing else: the same on every machine. So
-    going on from a state costs what one batch costs, and one permutation.
+    The order of epoch e is a permutation that depends only on ``fold_in(key, e)``: it is the same on every machine.
+    Restoring a state costs one permutation, wherever it is.
 
     Args:
         source: the examples.
-        batch_size: how many are in a batch.
+        batch_size: the number of examples in a batch.
         key: a key of :mod:`tvmfun.random`; without one the examples come in order.
-        epochs: how often to go through the source, those before a restored state included; ``None`` for ever.
-        last: what becomes of an incomplete last batch. ``"drop"``: it is left out. ``"keep"``: it is smaller.
-            ``"pad"``: every batch is a :class:`Padded`; what is missing is filled with the batch's first example.
-        replace: draw each example from all of them, independently of the others; as many in an epoch as there are.
+        epochs: the number of passes over the source, including those before a restored state; ``None`` for no end.
+        last: how to treat an incomplete last batch. ``"drop"``: it is left out. ``"keep"``: it is smaller.
+            ``"pad"``: every batch is a :class:`Padded`; missing examples are copies of its first one.
+        replace: draw examples with replacement; an epoch has as many as the source.
 
     Raises:
-        ArgumentError: if an argument makes no sense.
-        ShapeError: if the key is no key.
+        ArgumentError: if an argument is invalid.
+        ShapeError: if the key is not a key.
         DataError: if the source is empty, or drops its only batch.
 
     >>> from tvmfun.data import ArraySource
@@ -86,10 +87,10 @@ def batches(
 
 
 class Batches(Stream):
-    """What :func:`batches` returns."""
+    """The stream that :func:`batches` returns."""
 
     def __init__(
-        self, source: Source, batch_size: int, key: Key, epochs: int | None, last: Last, replace: bool
+        self, source: Source, batch_size: int, key: KeyWords, epochs: int | None, last: Last, replace: bool
     ) -> None:
         self._source, self._batch_size, self._key = source, batch_size, key
         self._epochs, self._last, self._replace = epochs, last, replace
@@ -99,17 +100,17 @@ class Batches(Stream):
 
     @property
     def batches_per_epoch(self) -> int:
-        """The number of batches from the beginning of an epoch to its end."""
+        """The number of batches in an epoch."""
         complete, rest = divmod(self._size, self._batch_size)
         return complete + (rest > 0 and self._last != "drop")
 
     @property
     def state(self) -> State:
-        """The place of the next batch; its ``epoch`` is the number of epochs that are over."""
+        """The position of the next batch; its ``epoch`` is the number of epochs completed."""
         return State(self._epoch, self._taken, self._size, self._key)
 
-    def restore(self, state: Any) -> None:
-        """Goes to a place; the size of the batches may have changed. See :meth:`Stream.restore`.
+    def restore(self, state: PyTree) -> None:
+        """Continues from a state; the size of the batches may have changed. See :meth:`Stream.restore`.
 
         >>> from tvmfun.data import ArraySource
         >>> batches(ArraySource(np.arange(5)), 2).restore(batches(ArraySource(np.arange(6)), 2).state)
@@ -119,11 +120,11 @@ class Batches(Stream):
         """
         epoch, taken, size, _ = same_origin(state, self.state, "examples")
         if epoch < 0 or not 0 <= taken < size:
-            raise DataError("restore", "the state must be a place in the source", got=repr(state))
+            raise DataError("restore", "the state must be a position in the source", got=repr(state))
         self._go_to(int(epoch), int(taken))
 
     def epoch(self) -> Stream:
-        """The rest of the epoch in which the stream is: to go through one epoch at a time.
+        """The rest of the current epoch, to loop over one epoch at a time.
 
         >>> from tvmfun.data import ArraySource
         >>> stream = batches(ArraySource(np.arange(4)), 2, epochs=2)
@@ -134,7 +135,7 @@ class Batches(Stream):
         """
         return _Epoch(self)
 
-    def __next__(self) -> Any:
+    def __next__(self) -> PyTree:
         if self._epochs is not None and self._epoch >= self._epochs:
             raise StopIteration
         end = min(self._taken + self._batch_size, self._size)
@@ -167,7 +168,7 @@ class _Epoch(Stream):
     def __init__(self, batches: Batches) -> None:
         self._batches, self._number = batches, batches.state.epoch
 
-    def __next__(self) -> Any:
+    def __next__(self) -> PyTree:
         if self._batches.state.epoch != self._number:
             raise StopIteration
         return next(self._batches)
@@ -176,30 +177,30 @@ class _Epoch(Stream):
     def state(self) -> State:
         return self._batches.state
 
-    def restore(self, state: Any) -> None:
+    def restore(self, state: PyTree) -> None:
         self._batches.restore(state)
         self._number = self._batches.state.epoch
 
 
-# -- what streams of text share ---
+# -- shared with the streams of text ---
 
 
 def check_last(where: str, last: Any) -> None:
-    """Checks the name of what becomes of an incomplete batch."""
+    """Checks the argument ``last``."""
     if last not in ("drop", "keep", "pad"):
         raise ArgumentError(where, "last is unknown", got=repr(last), hint='"drop", "keep" or "pad"')
 
 
-def padded(examples: Any, count: int, size: int) -> Padded:
-    """Examples filled up with the first of them: values that no step chokes on."""
+def padded(examples: PyTree, count: int, size: int) -> Padded:
+    """Pads examples with copies of the first one, whose values are valid inputs."""
     if count < size:
-        places = np.where(np.arange(size) < count, np.arange(size), 0)
-        examples = tree.map(lambda array: array[places], examples)
+        indices = np.where(np.arange(size) < count, np.arange(size), 0)
+        examples = tree.map(lambda array: array[indices], examples)
     return Padded(examples, np.arange(size) < count)
 
 
-def key_words(where: str, key: Any) -> Key:
-    """The two words of a key; none for none."""
+def key_words(where: str, key: Key | None) -> KeyWords:
+    """The two words of a key; no words for ``None``."""
     if key is None:
         return ()
     words = np.asarray(key)
@@ -208,14 +209,14 @@ def key_words(where: str, key: Any) -> Key:
     return int(words[0]), int(words[1])
 
 
-def _generator(key: Key, number: int, block: int = 0) -> np.random.Philox:
-    """Random bits for one epoch, from a block of four words on. NumPy never changes what its generators yield."""
+def _generator(key: KeyWords, number: int, block: int = 0) -> np.random.Philox:
+    """Random bits of one epoch, from a block of four words on. NumPy guarantees the stream of its bit generators."""
     high, low = np.asarray(random.fold_in(np.asarray(key, np.uint32), number)).tolist()
     return np.random.Philox(key=high << 32 | low, counter=block)
 
 
-def permutation(key: Key, number: int, size: int) -> np.ndarray:
-    """The numbers below ``size`` in an order that depends on the key and another number.
+def permutation(key: KeyWords, number: int, size: int) -> np.ndarray:
+    """A permutation of the numbers below ``size``, from the key and another number.
 
     They are sorted by random bits with the number itself in the low ones. All are distinct, so every way to sort them
     gives the same; ``Generator.permutation`` may change between versions of NumPy, and is slower.
@@ -230,7 +231,7 @@ def permutation(key: Key, number: int, size: int) -> np.ndarray:
     return values.view(np.int64)
 
 
-def draws(key: Key, number: int, first: int, end: int, size: int) -> np.ndarray:
-    """Independent numbers below ``size``, at some places of a row of them."""
+def draws(key: KeyWords, number: int, first: int, end: int, size: int) -> np.ndarray:
+    """A range of a sequence of independent numbers below ``size``."""
     bits = _generator(key, number, first // 4).random_raw(first % 4 + end - first)[first % 4 :]
     return (bits % np.uint64(size)).astype(np.int64)

@@ -1,4 +1,4 @@
-"""Sources: examples by their places, in memory or in files that are read where it is asked."""
+"""Sources: examples by index, in memory or in memory-mapped files."""
 
 from __future__ import annotations
 
@@ -11,12 +11,13 @@ import numpy as np
 from tvmfun import dtypes, tree
 from tvmfun.core.array import Array
 from tvmfun.errors import ArgumentError, DataError, DtypeError, ShapeError
+from tvmfun.typing import ArrayLike, DTypeLike, PyTree
 
 _INTEGERS = (int, np.integer)
 
 
 def positive(where: str, name: str, value: Any) -> int:
-    """The argument, which must be an integer above zero."""
+    """Checks that an argument is a positive integer."""
     if not isinstance(value, _INTEGERS) or isinstance(value, bool) or value < 1:
         raise ArgumentError(where, f"the {name} must be a positive integer", got=repr(value))
     return int(value)
@@ -24,20 +25,20 @@ def positive(where: str, name: str, value: Any) -> int:
 
 @runtime_checkable
 class Source(Protocol):
-    """Examples that can be read in any order. Two methods make a class a source."""
+    """Protocol of examples that can be read in any order."""
 
     def __len__(self) -> int:
         """The number of examples."""
         ...
 
-    def read(self, places: np.ndarray) -> Any:
+    def read(self, places: np.ndarray) -> PyTree:
         """Returns examples as a tree of NumPy arrays.
 
         Args:
-            places: ``int64[n]``, which examples, from zero on.
+            places: ``int64[n]``, the indices of the examples.
 
         Returns:
-            A tree of arrays whose first axis has the size n. Nobody else may change them.
+            A tree of arrays whose first axis has the size n. Nothing else may write to them.
         """
         ...
 
@@ -46,12 +47,12 @@ class ArraySource:
     """The rows of arrays: example i is row i of every one.
 
     Args:
-        arrays: a tree of arrays with one size of the first axis: of NumPy, memory maps (of which only the rows asked
-            for are read), tvmfun, or whatever NumPy can read.
+        arrays: a tree of arrays with the same size of the first axis: NumPy arrays, memory maps (only the rows needed
+            are read), arrays of tvmfun, or anything that NumPy converts.
 
     Raises:
         ShapeError: if an array has no axes, or they differ in the size of the first.
-        DtypeError: if an array has a dtype that there is not in tvmfun.
+        DtypeError: if an array has a dtype that tvmfun does not have.
         DataError: if there are no arrays or no rows.
 
     >>> ArraySource((np.eye(3), np.arange(3))).read(np.asarray([2, 0]))
@@ -59,12 +60,12 @@ class ArraySource:
            [1., 0., 0.]]), array([2, 0]))
     """
 
-    def __init__(self, arrays: Any) -> None:
+    def __init__(self, arrays: PyTree) -> None:
         leaves, self._structure = tree.flatten_with_path(arrays)
-        self._arrays = [_array(tree.keystr(place) or "the array", leaf) for place, leaf in leaves]
+        self._arrays = [_array(tree.keystr(path) or "the array", leaf) for path, leaf in leaves]
         if not self._arrays:
             raise DataError("ArraySource", "there must be an array", got=repr(arrays))
-        sizes = {tree.keystr(place): len(array) for (place, _), array in zip(leaves, self._arrays, strict=True)}
+        sizes = {tree.keystr(path): len(array) for (path, _), array in zip(leaves, self._arrays, strict=True)}
         self._size = len(self._arrays[0])
         if len(set(sizes.values())) > 1:
             got = ", ".join(f"{size} at {name}" for name, size in sizes.items())
@@ -75,8 +76,8 @@ class ArraySource:
     def __len__(self) -> int:
         return self._size
 
-    def read(self, places: np.ndarray) -> Any:
-        """Returns the rows at some places; see :meth:`Source.read`."""
+    def read(self, places: np.ndarray) -> PyTree:
+        """Returns the rows at some indices; see :meth:`Source.read`."""
         return self._structure.unflatten([_native(array[places]) for array in self._arrays])
 
 
@@ -90,7 +91,7 @@ def _array(name: str, leaf: Any) -> np.ndarray:
 
 
 def _native(array: np.ndarray) -> np.ndarray:
-    """The elements in this machine's order of bytes; files may have the other."""
+    """The elements in the byte order of this machine; files may have the other one."""
     return np.asarray(array, dtypes.canonical(array.dtype))
 
 
@@ -113,11 +114,11 @@ class Windows:
 
     Args:
         tokens: integers of shape ``(n,)``: an array or a memory map.
-        length: how many tokens are predicted in a window.
-        stride: from the beginning of a window to that of the next; by default ``length``.
+        length: the number of tokens to predict in a window.
+        stride: the distance from the start of a window to the start of the next; by default ``length``.
 
     Raises:
-        ShapeError: if the tokens have not one axis.
+        ShapeError: if the tokens do not have one axis.
         DtypeError: if the tokens are not integers.
         DataError: if there are not enough tokens for a window.
         ArgumentError: if ``length`` or ``stride`` is not positive.
@@ -127,7 +128,7 @@ class Windows:
            [3, 4, 5, 6]])
     """
 
-    def __init__(self, tokens: Any, length: int, *, stride: int | None = None) -> None:
+    def __init__(self, tokens: ArrayLike, length: int, *, stride: int | None = None) -> None:
         if isinstance(tokens, Array):
             tokens = tokens.concrete("Windows").numpy()
         self._tokens = tokens if isinstance(tokens, np.ndarray) else np.asarray(tokens)
@@ -145,24 +146,24 @@ class Windows:
         return (len(self._tokens) - 1 - self._length) // self._stride + 1
 
     def read(self, places: np.ndarray) -> np.ndarray:
-        """Returns the windows at some places, of shape ``(n, length + 1)``; see :meth:`Source.read`."""
+        """Returns the windows at some indices, of shape ``(n, length + 1)``; see :meth:`Source.read`."""
         return _native(self._tokens[np.asarray(places)[:, None] * self._stride + np.arange(self._length + 1)])
 
 
-def memory_map(path: Any, dtype: Any = None, shape: Sequence[int] = ()) -> np.ndarray:
-    """Opens a file as an array of which only what is used is read; it may be larger than the memory.
+def memory_map(path: str | os.PathLike[str], dtype: DTypeLike | None = None, shape: Sequence[int] = ()) -> np.ndarray:
+    """Memory-maps a file as an array, which may be larger than the memory.
 
     Args:
-        path: a ``.npy`` file, or with a ``dtype`` a file of nothing but elements.
+        path: a ``.npy`` file, or with a ``dtype`` a raw file of elements.
         dtype: of the elements of a raw file, such as ``"uint16"`` for tokens, or ``">u2"`` with the high byte first.
         shape: of a row of a raw file; ``()`` for a file of tokens.
 
     Returns:
-        An array that cannot be written to.
+        A read-only array.
 
     Raises:
-        DataError: if the file is empty, is not whole, or is no ``.npy`` file.
-        DtypeError: if the elements have a dtype that there is not in tvmfun.
+        DataError: if the file is empty, is truncated, or is not a ``.npy`` file.
+        DtypeError: if the elements have a dtype that tvmfun does not have.
         FileNotFoundError: if there is no such file.
 
     >>> import tempfile
@@ -173,16 +174,16 @@ def memory_map(path: Any, dtype: Any = None, shape: Sequence[int] = ()) -> np.nd
     """
     if dtype is None:
         try:
-            # mmap_mode maps the file and checks that it is as long as its header says.
+            # mmap_mode checks that the file is as long as its header says.
             array = np.load(path, mmap_mode="r", allow_pickle=False)
         except (ValueError, EOFError) as error:
             hint = "dtype=... for a file of nothing but elements"
-            raise DataError("memory_map", f"{path} is no whole .npy file", got=str(error), hint=hint) from None
+            raise DataError("memory_map", f"{path} is not a complete .npy file", got=str(error), hint=hint) from None
         if not isinstance(array, np.ndarray):
-            raise DataError("memory_map", f"{path} is no .npy file", got="an archive of several", hint="np.load")
+            raise DataError("memory_map", f"{path} is not a .npy file", got="an archive of several", hint="np.load")
         return _checked("memory_map", str(path), array)
     dtypes.canonical(dtype)
-    # The canonical dtype has forgotten the order of bytes.
+    # The canonical dtype has lost the byte order.
     elements = np.dtype(dtype)
     row = elements.itemsize
     for size in shape:

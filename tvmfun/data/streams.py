@@ -1,4 +1,4 @@
-"""Streams: iterators that know where they are, and one that reads ahead in a thread."""
+"""Streams: iterators with a resumable state, and one that reads ahead in a thread."""
 
 from __future__ import annotations
 
@@ -12,29 +12,30 @@ from typing import Any
 
 from tvmfun.data.sources import positive
 from tvmfun.errors import ArgumentError, DataError
+from tvmfun.typing import PyTree
 
 __all__ = ["Stream", "prefetch"]
 
 
 class Stream(Iterator[Any]):
-    """An iterator that can say where it is, and go on from there in another process."""
+    """An iterator with a state from which another process can continue."""
 
     @property
     @abstractmethod
-    def state(self) -> Any:
-        """Where the stream is, as a tree of integers: a checkpoint can keep it, and it does not change any more."""
+    def state(self) -> PyTree:
+        """The position of the stream, an immutable tree of integers that a checkpoint can keep."""
 
     @abstractmethod
-    def restore(self, state: Any) -> None:
-        """Goes to where a stream of the same data and arguments was when it had this state.
+    def restore(self, state: PyTree) -> None:
+        """Continues from the state of a stream of the same data and arguments.
 
         Raises:
-            DataError: if the state is that of a stream of other data.
+            DataError: if the state is from a stream of other data.
         """
 
 
 def with_fields(state: Any, own: Any) -> Any:
-    """A state as the tuple that another one is, of which it must have the fields."""
+    """Converts a restored state to the type of ``own``, and checks its fields."""
     try:
         return type(own)(*state)
     except TypeError:
@@ -43,7 +44,7 @@ def with_fields(state: Any, own: Any) -> Any:
 
 
 def same_origin(state: Any, own: Any, size: str) -> Any:
-    """A state like another one, of which the size of the data and the key must be the same."""
+    """Checks that a state has the size of the data and the key of ``own``."""
     result = with_fields(state, own)
     if result.size != own.size:
         what, hint = f"the state must be of {own.size} {size}", "the data it was saved with"
@@ -55,14 +56,14 @@ def same_origin(state: Any, own: Any, size: str) -> Any:
 
 
 def prefetch(iterator: Iterable[Any], size: int = 2, *, transform: Callable[[Any], Any] | None = None) -> Prefetch:
-    """Reads ahead in a thread, so that the next batch is there when the step wants it.
+    """Reads ahead in a thread, so that the next batch is ready when the step needs it.
 
-    ``state`` is that of what has been taken out, not of what has been read. An error of the iterator or of the
-    transform is raised where its item would have come, with its traceback.
+    ``state`` is the state after the last item taken, not the last item read. An error of the iterator or of the
+    transform is raised in place of its item, with its traceback.
 
     Args:
-        iterator: what to read: a stream or anything one can iterate over. Nobody else may go on reading it.
-        size: how many items may be waiting.
+        iterator: a stream or any iterable. It must not be read elsewhere.
+        size: the largest number of waiting items.
         transform: applied to each item in the thread; ``tvmfun.device_put`` brings it to the device.
 
     Raises:
@@ -78,7 +79,7 @@ def prefetch(iterator: Iterable[Any], size: int = 2, *, transform: Callable[[Any
 
 
 class Prefetch(Stream):
-    """What :func:`prefetch` returns; leaving a ``with`` block, or losing the last reference, ends its thread."""
+    """The stream that :func:`prefetch` returns. Its thread ends with a ``with`` block, or with the last reference."""
 
     def __init__(self, iterator: Iterator[Any], size: int, transform: Callable[[Any], Any] | None) -> None:
         self._iterator, self._size, self._transform = iterator, size, transform
@@ -86,7 +87,7 @@ class Prefetch(Stream):
 
     def _start(self) -> None:
         self._state = getattr(self._iterator, "state", None)
-        # The thread knows the worker and not this object, so that nothing keeps a stream that nobody reads.
+        # The thread refers to the worker only, so that an unused stream is collected.
         self._worker = _Worker(self._iterator, self._size, self._transform)
         self._finalizer = weakref.finalize(self, self._worker.stop)
         self._finalizer.atexit = False
@@ -104,8 +105,8 @@ class Prefetch(Stream):
         return item
 
     @property
-    def state(self) -> Any:
-        """The iterator's state after what has been taken out.
+    def state(self) -> PyTree:
+        """The iterator's state after the last item that was taken.
 
         Raises:
             ArgumentError: if the iterator has no state.
@@ -115,8 +116,8 @@ class Prefetch(Stream):
             raise ArgumentError("prefetch", "only streams have a state", got=got, hint="tvmfun.data.batches")
         return self._state
 
-    def restore(self, state: Any) -> None:
-        """Forgets what has been read ahead, and reads on from a state; see :meth:`Stream.restore`."""
+    def restore(self, state: PyTree) -> None:
+        """Drops the items read ahead, and continues from a state; see :meth:`Stream.restore`."""
         self.close()
         if not isinstance(self._iterator, Stream):
             got = type(self._iterator).__name__
@@ -125,7 +126,7 @@ class Prefetch(Stream):
         self._start()
 
     def close(self) -> None:
-        """Ends the thread, after the item it is reading; there will be no more items."""
+        """Ends the thread after the current item, and the stream."""
         self._ended = True
         self._finalizer()
         self._worker.thread.join()
@@ -138,7 +139,7 @@ class Prefetch(Stream):
 
 
 class _Worker:
-    """The thread and its two queues, which the garbage collector may use at any instant: they take no lock."""
+    """The thread and its two queues. They are lock-free, because the garbage collector may use them at any time."""
 
     def __init__(self, iterator: Iterator[Any], size: int, transform: Callable[[Any], Any] | None) -> None:
         self.slots: SimpleQueue[None] = SimpleQueue()
@@ -161,7 +162,7 @@ class _Worker:
             for item in iterator:
                 state = getattr(iterator, "state", None)
                 self.results.put((item if transform is None else transform(item), state, None))
-                del item  # or it would live until the next one is there
+                del item  # otherwise it lives until the next one is ready
                 self.slots.get()
                 if self.stopped:
                     return
@@ -178,7 +179,7 @@ _workers: weakref.WeakSet[_Worker] = weakref.WeakSet()
 
 @atexit.register
 def _end_threads() -> None:
-    """A thread that is within a kernel or a copy while Python goes away would crash the process."""
+    """Joins the threads at exit: one inside a kernel or a copy during finalization would crash the process."""
     workers = list(_workers)
     for worker in workers:
         worker.stop()

@@ -1,4 +1,4 @@
-"""Text that is larger than the memory: lines or pieces of files, shuffled in blocks, cut into windows and batched."""
+"""Text larger than the memory: lines or chunks of files, shuffled in blocks, packed into windows and batched."""
 
 from __future__ import annotations
 
@@ -10,35 +10,36 @@ from typing import IO, Any, NamedTuple
 import numpy as np
 
 from tvmfun import tree
-from tvmfun.data.batching import Key, Last, check_last, key_words, padded, permutation
+from tvmfun.data.batching import KeyWords, Last, check_last, key_words, padded, permutation
 from tvmfun.data.sources import positive
 from tvmfun.data.streams import Stream, same_origin, with_fields
 from tvmfun.errors import DataError, ShapeError
+from tvmfun.typing import ArrayLike, Key, PyTree
 
 __all__ = ["TextSource", "pack", "shuffle", "stack"]
 
 
 class TextState(NamedTuple):
-    """The epoch, the file in this epoch's order, the next byte in it, the bytes of all files, and the key's words."""
+    """The epoch, the file in its order, the next byte, the bytes of all files, and the words of the key."""
 
     epoch: int
     file: int
     offset: int
     size: int
-    key: Key
+    key: KeyWords
 
 
 class TextSource(Stream):
-    r"""The lines of text files, one after another, as bytes with their line ends; or pieces of equal size.
+    r"""The lines of text files, one after another, as bytes with their line ends; or chunks of equal size.
 
     Bytes are tokens already: there are 256 of them, and UTF-8 needs no others. :func:`pack` takes any other tokenizer.
 
     Args:
         paths: a file or several.
-        chunk: the bytes in a piece; by default a piece is a line. A piece may end within a character; the last of a
+        chunk: the bytes in a chunk; by default the items are lines. A chunk may end within a character; the last of a
             file may be shorter.
-        key: a key of :mod:`tvmfun.random` that orders the files anew in each epoch; by default they come as given.
-        epochs: how often to go through the files; ``None`` for ever.
+        key: a key of :mod:`tvmfun.random` that reorders the files in each epoch; by default they keep their order.
+        epochs: the number of passes over the files; ``None`` for no end.
 
     Raises:
         DataError: if there are no files, or they are empty.
@@ -60,7 +61,7 @@ class TextSource(Stream):
         paths: str | os.PathLike | Sequence[str | os.PathLike],
         *,
         chunk: int | None = None,
-        key: Any = None,
+        key: Key | None = None,
         epochs: int | None = 1,
     ) -> None:
         self._paths = [paths] if isinstance(paths, str | os.PathLike) else list(paths)
@@ -77,21 +78,21 @@ class TextSource(Stream):
 
     @property
     def state(self) -> TextState:
-        """The place of the next piece."""
+        """The position of the next chunk."""
         return TextState(self._epoch, self._file, self._offset, self._size, self._key)
 
-    def restore(self, state: Any) -> None:
-        """Goes to a place; see :meth:`Stream.restore`."""
+    def restore(self, state: PyTree) -> None:
+        """Continues from a state; see :meth:`Stream.restore`."""
         epoch, file, offset, size, _ = same_origin(state, self.state, "bytes of text")
         if epoch < 0 or not 0 <= file < len(self._paths) or not 0 <= offset <= size:
-            raise DataError("restore", "the state must be a place in the files", got=repr(state))
+            raise DataError("restore", "the state must be a position in the files", got=repr(state))
         self._close()
         self._epoch, self._file, self._offset = int(epoch), int(file), int(offset)
 
     def __next__(self) -> bytes:
         while self._epochs is None or self._epoch < self._epochs:
             if self._open is None:
-                self._open = open(self._path(), "rb")  # noqa: SIM115  # it stays open until the next file
+                self._open = open(self._path(), "rb")  # noqa: SIM115  # open until the next file
                 self._open.seek(self._offset)
             piece = self._open.readline() if self._chunk is None else self._open.read(self._chunk)
             if piece:
@@ -114,20 +115,20 @@ class TextSource(Stream):
             self._open = None
 
 
-def shuffle(stream: Stream, size: int, *, key: Any) -> Stream:
+def shuffle(stream: Stream, size: int, *, key: Key) -> Stream:
     """Reads a stream in blocks, and yields the items of each block in random order.
 
-    Its state is the place at which the block begins, and how many items of it were taken: going on reads one block
-    again, and a checkpoint keeps no items.
+    Its state is the position of the block, and the number of items taken from it: restoring rereads one block, and a
+    checkpoint keeps no items.
 
     Args:
-        stream: what to shuffle.
+        stream: the stream to shuffle.
         size: the number of items in a block, which are in memory at once.
         key: a key of :mod:`tvmfun.random`; the order of block i is a permutation made of ``fold_in(key, i)``.
 
     Raises:
         ArgumentError: if ``size`` is not positive.
-        ShapeError: if the key is no key.
+        ShapeError: if the key is not a key.
 
     >>> from tvmfun import random
     >>> from tvmfun.data import ArraySource, batches
@@ -141,17 +142,17 @@ def shuffle(stream: Stream, size: int, *, key: Any) -> Stream:
 
 
 class ShuffleState(NamedTuple):
-    """The block, how many of its items were taken, the size of blocks, the key's words, the stream at its beginning."""
+    """The block, the items taken from it, the block size, the words of the key, and the stream's state at its start."""
 
     block: int
     taken: int
     size: int
-    key: Key
-    stream: Any
+    key: KeyWords
+    stream: PyTree
 
 
 class _Shuffle(Stream):
-    def __init__(self, stream: Stream, size: int, key: Key) -> None:
+    def __init__(self, stream: Stream, size: int, key: KeyWords) -> None:
         self._stream, self._size, self._key = stream, size, key
         self._go_to(0, 0)
 
@@ -164,7 +165,7 @@ class _Shuffle(Stream):
     def state(self) -> ShuffleState:
         return ShuffleState(self._block, self._taken, self._size, self._key, self._start)
 
-    def restore(self, state: Any) -> None:
+    def restore(self, state: PyTree) -> None:
         block, taken, _, _, start = same_origin(state, self.state, "items in a block")
         self._stream.restore(start)
         self._go_to(int(block), int(taken))
@@ -175,8 +176,8 @@ class _Shuffle(Stream):
             if self._taken >= len(items):
                 raise StopIteration
             order = permutation(self._key, self._block, len(items))
-            # Taken from the end, so that what was taken is not kept.
-            self._items = [items[place] for place in order[self._taken :][::-1]]
+            # Popped from the end, so that taken items are freed.
+            self._items = [items[index] for index in order[self._taken :][::-1]]
         item = self._items.pop()
         self._taken += 1
         if not self._items:
@@ -188,21 +189,20 @@ def _utf8(text: bytes) -> np.ndarray:
     return np.frombuffer(text, np.uint8)
 
 
-def pack(stream: Stream, length: int, *, tokenize: Callable[[Any], Any] = _utf8) -> Stream:
-    r"""Windows of ``length + 1`` tokens from the items of a stream, put together without gaps.
+def pack(stream: Stream, length: int, *, tokenize: Callable[[Any], ArrayLike | Sequence[int]] = _utf8) -> Stream:
+    r"""Windows of ``length + 1`` tokens from the items of a stream, concatenated without gaps.
 
-    Windows follow each other with one token in common, as those of :class:`tvmfun.data.Windows` do. What does not fill
-    a window at the end is left out.
+    Consecutive windows share one token, as in :class:`tvmfun.data.Windows`. An incomplete last window is left out.
 
     Args:
-        stream: items to make tokens of, such as lines.
-        length: how many tokens are predicted in a window.
-        tokenize: makes an item a sequence of integers, always the same; by default bytes are tokens, ``uint8``. What
-            belongs between two documents, such as an end-of-text token, is its task, too.
+        stream: items to tokenize, such as lines.
+        length: the number of tokens to predict in a window.
+        tokenize: a deterministic function from an item to a sequence of integers, which also adds separators such as
+            an end-of-text token; by default bytes are tokens, ``uint8``.
 
     Raises:
         ArgumentError: if ``length`` is not positive.
-        ShapeError: when an item's tokens have not one axis.
+        ShapeError: when the tokens of an item do not have one axis.
 
     >>> import tempfile
     >>> with tempfile.NamedTemporaryFile() as file:
@@ -215,19 +215,19 @@ def pack(stream: Stream, length: int, *, tokenize: Callable[[Any], Any] = _utf8)
 
 
 class PackState(NamedTuple):
-    """Where the stream was before the item in which the next window begins, and how many of its tokens come before."""
+    """The state of the stream before the item in which the next window starts, and the offset in its tokens."""
 
     skip: int
-    stream: Any
+    stream: PyTree
 
 
 class _Pack(Stream):
-    def __init__(self, stream: Stream, length: int, tokenize: Callable[[Any], Any]) -> None:
+    def __init__(self, stream: Stream, length: int, tokenize: Callable[[Any], ArrayLike | Sequence[int]]) -> None:
         self._stream, self._length, self._tokenize = stream, length, tokenize
         self._go_to(0)
 
     def _go_to(self, skip: int) -> None:
-        # Items with tokens that no window before has used up, and the state of the stream before each.
+        # Items with unused tokens, and the state of the stream before each.
         self._pieces: deque[tuple[Any, np.ndarray]] = deque()
         self._skip = skip
         self._count = -skip
@@ -236,7 +236,7 @@ class _Pack(Stream):
     def state(self) -> PackState:
         return PackState(self._skip, self._pieces[0][0] if self._pieces else self._stream.state)
 
-    def restore(self, state: Any) -> None:
+    def restore(self, state: PyTree) -> None:
         skip, start = with_fields(state, self.state)
         self._stream.restore(start)
         self._go_to(int(skip))
@@ -269,11 +269,11 @@ def stack(stream: Stream, batch_size: int, *, last: Last = "drop") -> Stream:
 
     Args:
         stream: items that are trees of arrays of equal shapes, such as the windows of :func:`pack`.
-        batch_size: how many are in a batch.
-        last: what becomes of an incomplete last batch, as for :func:`tvmfun.data.batches`.
+        batch_size: the number of items in a batch.
+        last: how to treat an incomplete last batch, as for :func:`tvmfun.data.batches`.
 
     Raises:
-        ArgumentError: if an argument makes no sense.
+        ArgumentError: if an argument is invalid.
         ShapeError: when items have different shapes.
 
     >>> import tempfile
@@ -292,10 +292,10 @@ class _Stack(Stream):
         self._stream, self._batch_size, self._last = stream, batch_size, last
 
     @property
-    def state(self) -> Any:
+    def state(self) -> PyTree:
         return self._stream.state
 
-    def restore(self, state: Any) -> None:
+    def restore(self, state: PyTree) -> None:
         self._stream.restore(state)
 
     def __next__(self) -> Any:

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, replace
-from typing import Any, Literal
+from typing import Literal
 
 from tvmfun import tree
 from tvmfun.data.sources import positive
 from tvmfun.errors import ArgumentError
+from tvmfun.typing import Scalar
 
 __all__ = ["EarlyStopping"]
 
@@ -16,17 +17,17 @@ __all__ = ["EarlyStopping"]
 @tree.register_dataclass(meta_fields=("patience", "min_delta", "mode"))
 @dataclass(frozen=True)
 class EarlyStopping:
-    """Says when a metric has not improved for a while. It is a tree of two numbers, so a checkpoint can keep it.
+    """Tells when a metric has stopped improving. It is a tree of two numbers, so that a checkpoint can keep it.
 
     Args:
-        patience: after so many updates without an improvement it is time to stop.
-        min_delta: an improvement is a change by more than this.
+        patience: the number of updates without improvement after which to stop.
+        min_delta: the least change that counts as an improvement.
         mode: ``"min"`` if lower is better, ``"max"`` if higher is.
         best: the best metric so far; NaN before the first.
-        waited: how many updates have passed since then.
+        waited: the number of updates since then.
 
     Raises:
-        ArgumentError: if an argument makes no sense.
+        ArgumentError: if an argument is invalid.
 
     >>> stopping = EarlyStopping(patience=2, mode="max")
     >>> for accuracy in (0.5, 0.7, 0.6, 0.7):
@@ -48,8 +49,8 @@ class EarlyStopping:
         if self.mode not in ("min", "max"):
             raise ArgumentError("EarlyStopping", "the mode is unknown", got=repr(self.mode), hint='"min" or "max"')
 
-    def update(self, metric: Any) -> EarlyStopping:
-        """Returns the state after one more metric, a number or a 0-d array; NaN is no improvement."""
+    def update(self, metric: Scalar) -> EarlyStopping:
+        """Returns the state after a further value, a number or a 0-d array; NaN is not an improvement."""
         value = float(metric)
         gain = self.best - value if self.mode == "min" else value - self.best
         if gain > self.min_delta or (math.isnan(self.best) and not math.isnan(value)):

@@ -3,25 +3,25 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from typing import Any
 
 import numpy as np
 
 from tvmfun import tree
 from tvmfun.errors import DataError
 from tvmfun.metrics import Mean
+from tvmfun.typing import ArrayLike, PyTree
 
 __all__ = ["evaluate"]
 
 
-def evaluate(step: Callable[[Any, Any], Any], params: Any, batches: Iterable[Any]) -> Any:
-    """Adds up what a step returns over batches, exactly, even if they differ in size.
+def evaluate(step: Callable[[PyTree, PyTree], PyTree], params: PyTree, batches: Iterable[PyTree]) -> PyTree:
+    """Sums the results of a step over batches, which may differ in size.
 
     Args:
-        step: ``step(params, batch)`` returns a tree of sums over the batch, usually a dict of :class:`Mean`; jitted.
-            Arrays of counts such as a confusion matrix are sums, too.
+        step: a function, usually jitted, for which ``step(params, batch)`` is a tree of sums over the batch, such as a
+            dict of :class:`Mean`. Arrays of counts, such as a confusion matrix, are sums as well.
         params: the first argument of the step.
-        batches: what to go through.
+        batches: an iterable of batches.
 
     Returns:
         The tree with a float for each :class:`Mean`, and NumPy arrays of sums elsewhere.
@@ -36,7 +36,7 @@ def evaluate(step: Callable[[Any, Any], Any], params: Any, batches: Iterable[Any
     totals = pending = None
     for batch in batches:
         result = step(params, batch)
-        # What the step before has returned is fetched only now, so that the device has something to do meanwhile.
+        # The previous result is fetched only now, so that the device computes the next one meanwhile.
         totals, pending = _added(totals, pending), result
     totals = _added(totals, pending)
     if totals is None:
@@ -49,14 +49,14 @@ def evaluate(step: Callable[[Any, Any], Any], params: Any, batches: Iterable[Any
         )
 
 
-def _added(totals: Any, results: Any) -> Any:
+def _added(totals: PyTree, results: PyTree) -> PyTree:
     if results is None:
         return totals
     fetched = tree.map(_wide, results)
     return fetched if totals is None else tree.map(np.add, totals, fetched)
 
 
-def _wide(leaf: Any) -> np.ndarray:
-    """The elements as numbers that do not overflow when many batches are added."""
+def _wide(leaf: ArrayLike) -> np.ndarray:
+    """Converts to 64 bits, so that sums over many batches do not overflow."""
     array = np.asarray(leaf)
     return array.astype("int64" if array.dtype.kind in "biu" else "float64")

@@ -22,9 +22,9 @@ __all__ = ["CSVLogger", "JSONLLogger"]
 
 
 class Log(ABC):
-    """A file to which rows are appended, each of them as a whole."""
+    """A file to which whole rows are appended."""
 
-    def __init__(self, path: Any, every: int) -> None:
+    def __init__(self, path: str | os.PathLike[str], every: int) -> None:
         self._where = type(self).__name__
         self._every = positive(self._where, "number of steps", every)
         self.path = Path(path)
@@ -32,7 +32,7 @@ class Log(ABC):
         self._file = open(self.path, "a+b")  # noqa: SIM115  # until close
 
     def _keep_whole_lines(self) -> bytes:
-        """Cuts off the line that a killed process was writing; returns the first one."""
+        """Truncates an incomplete last line, left by a killed process; returns the first line."""
         self._file.seek(0)
         first = self._file.readline()
         end = size = self._file.seek(0, os.SEEK_END)
@@ -52,14 +52,14 @@ class Log(ABC):
         self._file.flush()
 
     def write(self, row: Mapping[str, Any]) -> None:
-        """Writes a row, unless it is one of those between; of them not even the arrays are fetched.
+        """Writes a row, or skips it by ``every``; arrays of skipped rows are not fetched.
 
         Args:
             row: numbers, bools, strings and arrays by name.
 
         Raises:
             ArgumentError: if the log is closed, or the row does not fit in it.
-            DtypeError: if a value is none of these.
+            DtypeError: if a value has another type.
         """
         if self._file.closed:
             raise ArgumentError(self._where, "the log must be open", got=f"{self.path}, which was closed")
@@ -68,7 +68,7 @@ class Log(ABC):
         if self._every > 1:
             step = row.get("step")
             if not isinstance(step, int):
-                what = f"a row must have an integer step to write those of every {self._every} steps"
+                what = f"a row must have an integer step to write one of every {self._every}"
                 raise ArgumentError(self._where, what, got=repr(step))
             if step % self._every:
                 return
@@ -89,7 +89,7 @@ class Log(ABC):
 
 
 def python_value(where: str, name: str, value: Any) -> Any:
-    """A value as Python has it."""
+    """A value as a Python number, bool, string or list."""
     if value is None or isinstance(value, bool | int | float | str):
         return value
     if isinstance(value, Array):
@@ -111,10 +111,10 @@ def scalar(where: str, name: str, value: Any) -> Any:
 
 
 class CSVLogger(Log):
-    """Appends rows to a file of comma-separated values. The first row ever written names the columns.
+    """Appends rows to a CSV file. The first row determines the columns.
 
-    An existing file is gone on with: there is no second header, and half a line that a killed process has left is
-    removed. A row may lack columns, which stay empty, but has none that the first row had not. Each row reaches the
+    An existing file is continued, without a second header; an incomplete line that a killed process has left is
+    removed. Later rows may lack columns, which stay empty, but not add any. Each row reaches the
     file before ``write`` returns.
 
     Args:
@@ -135,7 +135,7 @@ class CSVLogger(Log):
     2,0.5
     """
 
-    def __init__(self, path: Any, *, every: int = 1) -> None:
+    def __init__(self, path: str | os.PathLike[str], *, every: int = 1) -> None:
         super().__init__(path, every)
         header = self._keep_whole_lines().decode()
         self._columns = next(csv.reader([header])) if header else []
@@ -162,7 +162,7 @@ class CSVLogger(Log):
 class JSONLLogger(Log):
     """Appends rows to a file of JSON objects, one in a line. Rows may have any names, and arrays become lists.
 
-    An existing file is gone on with, as by :class:`CSVLogger`. JSON has no numbers that are not finite: they are
+    An existing file is continued, as by :class:`CSVLogger`. JSON has no infinities and NaN: they are
     written as the strings ``"NaN"``, ``"Infinity"`` and ``"-Infinity"``, which ``float`` reads.
 
     Args:
@@ -180,7 +180,7 @@ class JSONLLogger(Log):
     {"step": 1, "loss": "Infinity", "counts": [0, 1]}
     """
 
-    def __init__(self, path: Any, *, every: int = 1) -> None:
+    def __init__(self, path: str | os.PathLike[str], *, every: int = 1) -> None:
         super().__init__(path, every)
         self._keep_whole_lines()
 
@@ -189,7 +189,7 @@ class JSONLLogger(Log):
 
 
 def _finite(value: Any) -> Any:
-    """The value with words for the floats that JSON lacks; they are those of protobuf's JSON mapping."""
+    """Replaces infinities and NaN by the strings of protobuf's JSON mapping."""
     if isinstance(value, dict):
         return {name: _finite(part) for name, part in value.items()}
     if isinstance(value, list):

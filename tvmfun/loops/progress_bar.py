@@ -6,18 +6,20 @@ import time
 from collections.abc import Iterable, Iterator
 from typing import Any
 
+from tvmfun.typing import Scalar
+
 __all__ = ["Progress", "progress"]
 
 
 def progress(
     iterable: Iterable[Any], description: str = "", *, total: int | None = None, disable: bool = False
 ) -> Progress:
-    """A progress bar around what a loop goes through; it disappears at the end of the loop.
+    """A progress bar around an iterable; it disappears at the end of the loop.
 
     Args:
-        iterable: what to go through.
-        description: what stands before the bar.
-        total: how many items there are, if ``len`` does not tell.
+        iterable: the items of the loop.
+        description: a text before the bar.
+        total: the number of items, if the iterable has no ``len``.
         disable: True for no bar; nothing is printed, and tqdm need not be installed.
 
     Raises:
@@ -39,7 +41,7 @@ def progress(
 
 
 class Progress:
-    """What :func:`progress` returns: the iterable, and what to show beside its bar."""
+    """An iterable with a progress bar and numbers beside it; see :func:`progress`."""
 
     _SECONDS = 0.5
 
@@ -50,8 +52,8 @@ class Progress:
     def __iter__(self) -> Iterator[Any]:
         return iter(self._iterable)
 
-    def show(self, **values: Any) -> None:
-        """Shows numbers beside the bar, at most twice a second: in between, arrays stay where they are."""
+    def show(self, **values: Scalar) -> None:
+        """Shows numbers beside the bar at most twice a second; arrays are not fetched in between."""
         if self._bar is None or time.monotonic() < self._next:
             return
         self._bar.set_postfix({name: f"{float(value):.4g}" for name, value in values.items()}, refresh=False)

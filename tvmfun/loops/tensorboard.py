@@ -18,12 +18,12 @@ __all__ = ["TensorBoardWriter"]
 
 
 class TensorBoardWriter(Log):
-    """Writes scalars that TensorBoard shows. Each writer makes a file of its own in the folder, as TensorBoard expects.
+    """Writes scalars for TensorBoard. Each writer makes a new file in the folder, as TensorBoard expects.
 
-    Rows have a ``step``; their numbers are curves over it. TensorBoard itself is needed only to look at them.
+    Rows have a ``step``; their numbers are curves over it. Writing does not need TensorBoard.
 
     Args:
-        folder: the folder of the run, made if it does not exist.
+        folder: the folder of the run, created if it does not exist.
         every: write only rows whose ``"step"`` is a multiple of this.
 
     Raises:
@@ -39,7 +39,7 @@ class TensorBoardWriter(Log):
     True
     """
 
-    def __init__(self, folder: Any, *, every: int = 1) -> None:
+    def __init__(self, folder: str | os.PathLike[str], *, every: int = 1) -> None:
         name = (
             f"events.out.tfevents.{time.time_ns() // 10**9:010d}.{socket.gethostname()}.{os.getpid()}.{time.time_ns()}"
         )
@@ -62,7 +62,7 @@ class TensorBoardWriter(Log):
 
 
 def _event(step: int | None, content: bytes) -> bytes:
-    """A protobuf Event (the time is field 1, the step field 2) as a TFRecord."""
+    """A protobuf Event as a TFRecord; its field 1 is the time, field 2 the step."""
     number = b"" if step is None else b"\x10" + _varint(step % 2**64)
     event = b"\x09" + struct.pack("<d", time.time()) + number + content
     length = struct.pack("<Q", len(event))
@@ -92,7 +92,7 @@ _CRC_TABLE = _crc_table()
 
 
 def _masked_crc(data: bytes) -> bytes:
-    """CRC-32C, rotated and moved as TFRecord wants it."""
+    """The masked CRC-32C of a TFRecord."""
     crc = 0xFFFFFFFF
     for byte in data:
         crc = _CRC_TABLE[(crc ^ byte) & 0xFF] ^ crc >> 8

@@ -35,7 +35,7 @@ __all__ = [
 
 
 class FactoredState(NamedTuple):
-    """The state of ``scale_by_factored_rms``; what a parameter does not need is an array of one zero.
+    """The state of ``scale_by_factored_rms``; unused moments are an array of one zero.
 
     Attributes:
         count: the number of updates so far, a 0-d int32 array.
@@ -69,11 +69,11 @@ def scale_by_factored_rms(
 
     Args:
         factored: whether to factor at all.
-        decay_rate: how fast the decay rate of the running mean comes close to 1.
-        step_offset: the count at which the training began, for fine-tuning.
+        decay_rate: how fast the decay rate of the running mean approaches 1.
+        step_offset: the count at which the training starts, for fine-tuning.
         min_dim_size_to_factor: an array is factored if its two longest axes are at least this long.
         epsilon: keeps the squares away from zero.
-        decay_rate_fn: gives the decay rate ``d`` for a count from 0 on and ``decay_rate``.
+        decay_rate_fn: a function of the count, from 0, and ``decay_rate`` that returns ``d``.
 
     Returns:
         A transformation whose state is a ``FactoredState``.
@@ -133,7 +133,7 @@ def scale_by_factored_rms(
 
 
 def _columns(rows: PyTree, like: PyTree, count: int) -> list[PyTree]:
-    """A tree like ``like`` of tuples as as many trees."""
+    """Splits a tree of tuples, with the structure of ``like``, into ``count`` trees."""
     return [tree.map(lambda _, row, i=i: row[i], like, rows) for i in range(count)]
 
 
@@ -155,11 +155,11 @@ def adafactor(
 
     Args:
         learning_rate: a number, a 0-d array or a schedule; ``None`` for 1.
-        decay_offset: the count at which the training began, for fine-tuning.
+        decay_offset: the count at which the training starts, for fine-tuning.
         multiply_by_parameter_scale: whether steps are in proportion to the root mean square of the parameter.
-        clipping_threshold: the largest root mean square of a step before that; ``None`` for no limit.
+        clipping_threshold: the largest root mean square of a step before that scaling; ``None`` for no limit.
         momentum: the decay rate of the momentum; ``None`` for none.
-        dtype_momentum: the dtype to keep the momentum in.
+        dtype_momentum: the dtype of the momentum.
         weight_decay_rate: a number, a 0-d array or a schedule; the learning rate does not multiply it.
         eps: keeps the denominator away from zero.
         weight_decay_mask: which parameters to decay, as for :func:`masked`; ``None`` for all.

@@ -58,7 +58,7 @@ class ScaleBySM3State(NamedTuple):
 def scale_by_rss(initial_accumulator_value: Scalar = 0.1, eps: Scalar = 1e-7) -> GradientTransformation:
     """Divides by the root of the sum of squares: ``s' = s + u**2`` and ``u' = u / sqrt(s' + eps)``.
 
-    Where the sum is zero the result is, too.
+    The result is zero where the sum is zero.
 
     Args:
         initial_accumulator_value: the initial value of the sum.
@@ -123,7 +123,7 @@ def _row_means(x: Array) -> Array:
 
 
 def scale_by_sm3(b1: Scalar = 0.9, b2: Scalar = 1.0, eps: Scalar = 1e-8) -> GradientTransformation:
-    """Divides as :func:`scale_by_rss` does, but keeps one accumulator for each row, column and so on.
+    """Divides as :func:`scale_by_rss` does, but keeps one accumulator per index of each axis.
 
     The sum of squares of an element is estimated from above by the least of the accumulators it belongs to:
     ``s = min_i(mu_i) + u**2``, ``u' = b1 * nu + (1 - b1) * u / sqrt(s + eps)`` and ``mu_i' = max(s)`` over the other
@@ -166,7 +166,7 @@ def scale_by_sm3(b1: Scalar = 0.9, b2: Scalar = 1.0, eps: Scalar = 1e-8) -> Grad
         def rows(s: Array) -> list:
             if s.ndim < 2:
                 return [s]
-            # Squares are not negative, so 0 is the maximum of nothing.
+            # 0 is the maximum of an empty axis, since squares are not negative.
             others = [tuple(i for i in range(s.ndim) if i != axis) for axis in range(s.ndim)]
             return [tnp.max(s, axis=axes, initial=0) for axes in others]
 
@@ -179,7 +179,7 @@ def scale_by_sm3(b1: Scalar = 0.9, b2: Scalar = 1.0, eps: Scalar = 1e-8) -> Grad
 
 
 def _over_root(u: Array, total: Array, eps: Scalar) -> Array:
-    # Where nothing was added up there is nothing to scale, and perhaps no eps to divide by.
+    # A sum of zero means zero updates; with eps = 0 the quotient would be NaN.
     some = total > 0
     return tnp.where(some, u / tnp.sqrt(tnp.where(some, total + eps, tnp.ones_like(total))), tnp.zeros_like(u))
 

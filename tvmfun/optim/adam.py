@@ -1,4 +1,4 @@
-"""Adam, with its decoupled, Nesterov, maximum and never-shrinking relatives."""
+"""Adam, AdamW, NAdam, AMSGrad and AdaMax."""
 
 from __future__ import annotations
 
@@ -253,13 +253,13 @@ def adamw(
     *,
     nesterov: bool = False,
 ) -> GradientTransformationExtraArgs:
-    """Adam with weight decay that does not pass through the moments.
+    """Adam with decoupled weight decay: the decay is not a part of the moments.
 
     ``u = -learning_rate * (m^ / (sqrt(v^ + eps_root) + eps) + weight_decay * p)``; :func:`scale_by_adam` has
     the formulas of ``m^`` and ``v^``.
 
     Args:
-        learning_rate: a number, a 0-d array or a schedule; it multiplies the weight decay, too.
+        learning_rate: a number, a 0-d array or a schedule; it also multiplies the weight decay.
         weight_decay: a number, a 0-d array or a schedule.
         mask: which parameters to decay, as for :func:`masked`; ``None`` for all.
 
@@ -296,7 +296,7 @@ def nadam(
     eps_root: Scalar = 0.0,
     mu_dtype: DTypeLike | None = None,
 ) -> GradientTransformationExtraArgs:
-    """Adam that looks ahead by one step, as Nesterov does: :func:`adam` with ``nesterov=True``.
+    """Adam with Nesterov momentum: :func:`adam` with ``nesterov=True``.
 
     Args: as :func:`adam`.
 
@@ -322,7 +322,7 @@ def nadamw(
     weight_decay: ScalarOrSchedule = 1e-4,
     mask: MaskOrFn | None = None,
 ) -> GradientTransformationExtraArgs:
-    """AdamW that looks ahead by one step, as Nesterov does: :func:`adamw` with ``nesterov=True``.
+    """AdamW with Nesterov momentum: :func:`adamw` with ``nesterov=True``.
 
     Args: as :func:`adamw`.
 
@@ -378,7 +378,7 @@ def amsgrad(
 def adamax(
     learning_rate: ScalarOrSchedule, b1: Scalar = 0.9, b2: Scalar = 0.999, eps: Scalar = 1e-8
 ) -> GradientTransformationExtraArgs:
-    """AdaMax: Adam with a decaying maximum in place of the second moment; :func:`scale_by_adamax` has the formulas.
+    """AdaMax: Adam with a decaying maximum instead of the second moment; :func:`scale_by_adamax` has the formulas.
 
     Args:
         b2: the decay rate of the maximum.
@@ -408,7 +408,7 @@ def adamaxw(
     weight_decay: ScalarOrSchedule = 1e-4,
     mask: MaskOrFn | None = None,
 ) -> GradientTransformationExtraArgs:
-    """AdaMax with weight decay that does not pass through the moments.
+    """AdaMax with decoupled weight decay.
 
     Args: as :func:`adamax` and :func:`adamw`.
 

@@ -1,4 +1,4 @@
-"""Relatives of Adam with other means: AdaBelief, Adan, RAdam, Yogi, and Adam with optimism."""
+"""Variants of Adam with other moments: AdaBelief, Adan, RAdam, Yogi and optimistic Adam."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ class ScaleByAdanState(NamedTuple):
         m: the running mean of the updates.
         v: the running mean of the differences between updates.
         n: the running mean of the squares of the updates one step ahead.
-        g: the updates before.
+        g: the previous updates.
         t: the number of updates so far, a 0-d int32 array.
     """
 
@@ -82,8 +82,8 @@ def scale_by_adan(
 ) -> GradientTransformation:
     """Adds the change of the updates to the updates, and divides as :func:`scale_by_adam` does.
 
-    With ``d = u - u_before`` (zero at first), ``m`` is the running mean of ``u``, ``v`` that of ``d`` and ``n`` that
-    of ``(u + (1 - b2) * d)**2``; without their biases, ``u' = (m^ + (1 - b2) * v^) / (sqrt(n^ + eps_root) + eps)``.
+    With ``d = u - u_before`` (zero at first), ``m``, ``v`` and ``n`` are the running means of ``u``, ``d`` and
+    ``(u + (1 - b2) * d)**2``; without their biases, ``u' = (m^ + (1 - b2) * v^) / (sqrt(n^ + eps_root) + eps)``.
 
     Args:
         b1: the decay rate of the mean of the updates.
@@ -212,14 +212,14 @@ def scale_by_radam(
     *,
     nesterov: bool = False,
 ) -> GradientTransformation:
-    """Divides as :func:`scale_by_adam` does, once enough updates have been seen to know the second moment.
+    """Divides as :func:`scale_by_adam` does, once the variance of the second moment is small enough.
 
     With ``s = 2 / (1 - b2) - 1`` and ``r = s - 2 * t * b2**t / (1 - b2**t)``,
     ``u' = sqrt((r - 4) * (r - 2) * s / ((s - 4) * (s - 2) * r)) * m^ / (sqrt(v^ + eps_root) + eps)`` if
     ``r >= threshold``, else ``u' = m^``; :func:`scale_by_adam` has the formulas of ``m^`` and ``v^``.
 
     Args:
-        threshold: how large ``r``, the length of the average that ``v`` is, must be for a division.
+        threshold: the least ``r``, the effective number of updates in ``v``, for which to divide.
 
     Other arguments: as :func:`adam`.
 
@@ -240,12 +240,12 @@ def scale_by_radam(
 
     def update(updates: Updates, state: ScaleByAdamState, params: Params | None = None) -> tuple:
         count = safe_increment(state.count)
-        # The length is a difference of large numbers, hence in float64; one scalar costs nothing.
+        # In float64, because it is a difference of large numbers.
         t = count.astype("float64")
         left = b2**t
         length = full - 2 * t * left / (1 - left)
         enough = length >= threshold
-        # Below 4 the product may be negative; its root is not used there.
+        # Below 4 the product may be negative; the result is not used there.
         product = (length - 4) * (length - 2) * full / ((full - 4) * (full - 2) * length)
         factor = tnp.sqrt(tnp.where(enough, product, 1.0))
         mu = update_moment(updates, state.mu, b1)
@@ -330,7 +330,7 @@ def radam(
     *,
     nesterov: bool = False,
 ) -> GradientTransformationExtraArgs:
-    """RAdam: Adam that warms up as its second moment becomes known; :func:`scale_by_radam` has the formulas.
+    """RAdam: Adam with a warmup from the variance of its second moment; :func:`scale_by_radam` has the formulas.
 
     Args: as :func:`scale_by_radam` and :func:`adam`.
 
@@ -387,7 +387,7 @@ def optimistic_adam_v2(
     mu_dtype: DTypeLike | None = None,
     nesterov: bool = True,
 ) -> GradientTransformationExtraArgs:
-    """Adam that expects its updates to change on: :func:`scale_by_optimistic_gradient` after :func:`scale_by_adam`.
+    """Optimistic Adam: :func:`scale_by_optimistic_gradient` after :func:`scale_by_adam`.
 
     Args: as :func:`adam` and :func:`scale_by_optimistic_gradient`.
 

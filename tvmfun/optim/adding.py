@@ -1,4 +1,4 @@
-"""What is added to the updates: weight decay and noise."""
+"""Weight decay and noise, added to the updates."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ __all__ = [
     "add_noise",
 ]
 
-#: optax's names of states that are empty.
+#: optax's name of the state of ``add_decayed_weights`` without a schedule.
 AddDecayedWeightsState = EmptyState
 
 
@@ -49,7 +49,7 @@ class AddNoiseState(NamedTuple):
 
     Attributes:
         count: the number of updates so far, a 0-d int32 array.
-        rng_key: the key for the noise to come.
+        rng_key: the key of the next noise.
     """
 
     count: Array
@@ -102,7 +102,7 @@ def add_noise(eta: Scalar, gamma: Scalar, key: Key | int) -> GradientTransformat
         key: a key of :mod:`tvmfun.random`, or an integer seed.
 
     Returns:
-        A transformation whose state is a ``AddNoiseState``.
+        A transformation whose state is an ``AddNoiseState``.
 
     Reference: Neelakantan et al., "Adding Gradient Noise Improves Learning for Very Deep Networks" (2015).
 

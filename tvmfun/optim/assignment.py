@@ -16,9 +16,9 @@ __all__ = ["base_hungarian_algorithm", "hungarian_algorithm"]
 def hungarian_algorithm(cost_matrix: ArrayLike) -> tuple[Array, Array]:
     r"""Assigns rows to columns so that the sum of their costs is least, each row and each column at most once.
 
-    Rows are added one after the other. Each comes in along a shortest path of exchanges, measured in costs that are
-    reduced by potentials :math:`u_i, v_j`, for which :math:`c_{ij} - u_i - v_j` is never negative and 0 where
-    assigned. With n rows and m columns, of which there are more, this takes :math:`n^2 m` steps.
+    Rows are added one at a time, each along a shortest augmenting path in the reduced costs
+    :math:`c_{ij} - u_i - v_j \ge 0`, which are 0 for assigned pairs. With n rows and m > n columns this takes
+    :math:`n^2 m` steps.
 
     Args:
         cost_matrix: finite numbers of shape (n, m).
@@ -60,10 +60,10 @@ def _columns(row_of: Array, n: int) -> Array:
 
 
 def _with_row(costs: Array, new: Array, state: tuple) -> tuple:
-    """The potentials of rows and columns, and the row of each column or -1, with one row more."""
+    """Adds a row: the new potentials of rows and columns, and the row of each column or -1."""
     u, v, row_of = state
     n, m = costs.shape
-    # Also if costs are infinite or NaN, columns that have been visited are the last to come.
+    # Visited columns come last even if costs are infinite or NaN.
     infinity, largest = float("inf"), float(tnp.finfo(costs.dtype).max)
 
     def is_searching(search: tuple) -> Array:
@@ -85,7 +85,7 @@ def _with_row(costs: Array, new: Array, state: tuple) -> tuple:
     _, reached, distances, before, is_done, last = lax.while_loop(is_searching, visit, search)
     slack = tnp.where(is_done, reached - distances, 0)
     v = v - slack
-    # Each visited column but the last has a row, whose potential grows as that of the column shrinks.
+    # Each visited column but the last has a row; its potential grows as the potential of the column shrinks.
     u = u.at[tnp.where(is_done & (row_of >= 0), row_of, n)].add(slack, mode="drop").at[new].add(reached)
 
     def exchange(path: tuple) -> tuple:
@@ -99,7 +99,7 @@ def _with_row(costs: Array, new: Array, state: tuple) -> tuple:
     return u, v, row_of
 
 
-# In optax two programs for the same algorithm.
+# optax has two implementations.
 base_hungarian_algorithm = hungarian_algorithm
 
 __getattr__ = _missing(__name__)

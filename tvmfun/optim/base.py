@@ -1,4 +1,4 @@
-"""What an optimizer is: a pair of pure functions, and the trees they pass around."""
+"""Gradient transformations: pairs of pure functions, and the types of their arguments."""
 
 from __future__ import annotations
 
@@ -57,8 +57,8 @@ class GradientTransformation(NamedTuple):
 
     Attributes:
         init: ``init(params) -> state`` makes the state for a tree of parameters.
-        update: ``update(updates, state, params=None) -> (updates, state)`` turns gradients, or what the
-            transformation before made of them, into updates.
+        update: ``update(updates, state, params=None) -> (updates, state)`` turns gradients, or the
+            updates of the previous transformation, into updates.
     """
 
     init: Callable[[Params], OptState]
@@ -68,12 +68,12 @@ class GradientTransformation(NamedTuple):
 class GradientTransformationExtraArgs(GradientTransformation):
     """A transformation whose ``update`` takes further keyword arguments, such as ``value=loss``.
 
-    It ignores those it does not know, so that a chain can hand all of them to each of its parts.
+    It ignores unknown ones, so that a chain can pass all of them to each of its parts.
     """
 
 
 class ParamsPlaceholder(NamedTuple):
-    """Stands for all parameters where only their places in a state are looked for; it has no leaves."""
+    """Placeholder of the parameters, without leaves, to find where a state contains them."""
 
 
 def with_extra_args_support(tx: GradientTransformation) -> GradientTransformationExtraArgs:
@@ -99,11 +99,11 @@ def with_extra_args_support(tx: GradientTransformation) -> GradientTransformatio
 
 
 class EmptyState(NamedTuple):
-    """The state of a transformation that remembers nothing."""
+    """The state of a stateless transformation."""
 
 
 def init_empty_state(params: Params) -> EmptyState:
-    """The ``init`` of a transformation that remembers nothing.
+    """The ``init`` of a stateless transformation.
 
     Args:
         params: a tree of parameters.
@@ -118,7 +118,7 @@ def init_empty_state(params: Params) -> EmptyState:
 
 
 def stateless(f: Callable[[Updates, Params | None], Updates]) -> GradientTransformation:
-    """Makes a transformation of a function that needs no memory: ``u' = f(u, params)``.
+    """Makes a stateless transformation of a function: ``u' = f(u, params)``.
 
     Args:
         f: takes the updates and the parameters (``None`` if ``update`` got none), and returns updates.
@@ -139,7 +139,7 @@ def stateless(f: Callable[[Updates, Params | None], Updates]) -> GradientTransfo
 
 
 def stateless_with_tree_map(f: Callable[[Any, Any], Any]) -> GradientTransformation:
-    """Makes a transformation of a function of one leaf: ``u' = f(u, p)`` for each.
+    """Makes a stateless transformation of a function of one leaf: ``u' = f(u, p)`` for each.
 
     Args:
         f: takes an update and its parameter (``None`` if ``update`` got none), and returns an update.
@@ -185,20 +185,20 @@ def identity() -> GradientTransformation:
 
 
 def passing_rows(update: Callable) -> Callable:
-    """Marks the ``update`` of a wrapper that hands row-sparse updates on, and of an optimizer that knows them."""
+    """Marks an ``update`` that accepts row-sparse updates."""
     update.passes_rows = True  # type: ignore[attr-defined]
     return update
 
 
 def apply_part(where: str, part: GradientTransformation, updates: Updates, *args: Any, **extra_args: Any) -> tuple:
-    """The ``update`` of one transformation among others, for row-sparse updates only if it knows them."""
+    """Calls the ``update`` of a part; raises for row-sparse updates that it does not accept."""
     if not getattr(part.update, "passes_rows", False):
         refuse_row_sparse(where, updates)
     return part.update(updates, *args, **extra_args)
 
 
 def refuse_row_sparse(where: str, *updates: Updates) -> None:
-    """Raises unless all leaves of the updates are arrays: a place among rows is no number to compute with.
+    """Raises if an update is row-sparse: row indices cannot be transformed arithmetically.
 
     Raises:
         ArgumentError: if there are row-sparse gradients.
@@ -209,7 +209,7 @@ def refuse_row_sparse(where: str, *updates: Updates) -> None:
 
 
 def map_updates(f: Callable[..., Any], updates: Updates, *rest: PyTree) -> Updates:
-    """``tree.map`` that passes ``None``, which stands for "no update", by."""
+    """``tree.map`` that keeps ``None``, which means "no update"."""
     refuse_row_sparse("optim", updates)
     return tree.map(lambda u, *others: None if u is None else f(u, *others), updates, *rest, is_leaf=_is_none)
 
@@ -256,7 +256,7 @@ def apply_updates(params: Params, updates: Updates) -> Params:
 
 
 def _updated(table: Array, update: Any) -> Array:
-    """A table and an update of some rows, or of all."""
+    """Adds an update of some rows, or of all, to a table."""
     if is_row_sparse(update):
         rows = update.rows.astype(table.dtype)
         return tnp.asarray(table).at[update.indices].add(rows, mode="drop", unique_indices=True)
@@ -268,10 +268,10 @@ def _is_part(node: Any) -> bool:
 
 
 def incremental_update(new_tensors: Params, old_tensors: Params, step_size: Scalar) -> Params:
-    """Moves one tree towards another: ``old + step_size * (new - old)``, as a weighted mean.
+    """Moves one tree towards another: ``old + step_size * (new - old)``.
 
     Args:
-        new_tensors: a tree of arrays; where it has ``None`` the result has, too.
+        new_tensors: a tree of arrays; ``None`` stays ``None``.
         old_tensors: a tree of the same structure.
         step_size: the weight of the new tree, a number or a 0-d array.
 
@@ -293,7 +293,7 @@ def periodic_update(new_tensors: Params, old_tensors: Params, steps: Scalar, upd
         new_tensors: a tree of arrays.
         old_tensors: a tree of the same structure.
         steps: the number of steps so far, a 0-d array of integers.
-        update_period: how many steps a tree is kept.
+        update_period: the number of steps between updates.
 
     Returns:
         A tree of the same structure.
@@ -321,7 +321,7 @@ def _is_none(node: Any) -> bool:
 
 
 def ravel(tree_x: PyTree) -> tuple[Array, Callable[[Array], PyTree]]:
-    """The leaves one after the other, and the function that makes a tree of such a vector, in their dtypes."""
+    """Concatenates all leaves to a vector; also returns the inverse function."""
     refuse_row_sparse("flatten", tree_x)
     leaves, structure = tree.flatten(tree_x)
     vector = tnp.concatenate([tnp.asarray(leaf).reshape((-1,)) for leaf in leaves])

@@ -1,4 +1,4 @@
-"""Transformations made of transformations."""
+"""Combinations of transformations: chains, masks and partitions."""
 
 from __future__ import annotations
 
@@ -118,14 +118,14 @@ class MaskedState(NamedTuple):
     """The state of a masked transformation.
 
     Attributes:
-        inner_state: the state for the part of the parameters that is not masked out.
+        inner_state: the state for the parameters that are not masked out.
     """
 
     inner_state: OptState
 
 
 class MaskedNode(NamedTuple):
-    """Stands in a tree for a part that is masked out; it has no leaves."""
+    """Placeholder of a masked subtree, without leaves."""
 
 
 def masked(inner: GradientTransformation, mask: MaskOrFn) -> GradientTransformationExtraArgs:
@@ -147,7 +147,7 @@ def masked(inner: GradientTransformation, mask: MaskOrFn) -> GradientTransformat
     >>> only_w.update({"w": 1.0, "b": 1.0}, only_w.init({"w": 0.0, "b": 0.0}))[0]
     {'w': -1.0, 'b': 1.0}
     """
-    # A module is callable, too; but as a mask it is a tree of bools.
+    # A layer is callable as well, but as a mask it is a tree of bools.
     is_function = callable(mask) and tree.structure(mask).is_leaf()
     inner = with_extra_args_support(inner)
 
@@ -260,7 +260,7 @@ def selective_transform(optimizer: GradientTransformation, *, freeze_mask: MaskO
 
     Args:
         optimizer: the transformation.
-        freeze_mask: a tree of Python bools, true for what stays as it is.
+        freeze_mask: a tree of Python bools, true for frozen parameters.
 
     Returns:
         A transformation whose state is a ``PartitionState`` with the labels ``"train"`` and ``"freeze"``.
@@ -277,13 +277,13 @@ def selective_transform(optimizer: GradientTransformation, *, freeze_mask: MaskO
 
 
 def flatten(inner: GradientTransformation) -> GradientTransformationExtraArgs:
-    """Applies a transformation to all parameters as one vector.
+    """Applies a transformation to all parameters, concatenated to one vector.
 
     Args:
         inner: the transformation.
 
     Returns:
-        A transformation whose state is that of ``inner`` for the vector.
+        A transformation with the state of ``inner`` for the vector.
 
     >>> import tvmfun.numpy as tnp
     >>> from tvmfun.optim import clip_by_block_rms

@@ -1,4 +1,4 @@
-"""When a transformation is applied: at some steps only, or once per several batches."""
+"""Transformations applied under a condition, and updates accumulated over several batches."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ __all__ = [
     "skip_not_finite",
 ]
 
-#: Says of updates whether to skip them, and of what kind they are; see ``MultiSteps``.
+#: Returns whether to skip updates, and a tree to keep in the state; see ``MultiSteps``.
 ShouldSkipUpdateFunction: TypeAlias = Callable[[Updates, Array, Params | None], tuple[Array, PyTree]]
 
 
@@ -46,9 +46,9 @@ class ApplyIfFiniteState(NamedTuple):
     """The state of ``apply_if_finite``.
 
     Attributes:
-        notfinite_count: how many updates in a row were not finite, a 0-d int32 array.
-        last_finite: whether the last was, a 0-d array of bool.
-        total_notfinite: how many were not finite so far, a 0-d int32 array.
+        notfinite_count: the number of consecutive updates that were not finite, a 0-d int32 array.
+        last_finite: whether the last update was finite, a 0-d array of bool.
+        total_notfinite: the number of updates that were not finite so far, a 0-d int32 array.
         inner_state: the state of the transformation.
     """
 
@@ -88,7 +88,7 @@ def count_not_finite(updates: Updates) -> Array:
 
 
 def apply_when(condition: ArrayLike, apply: Callable[[], tuple], otherwise: Callable[[], tuple]) -> tuple:
-    """``apply()`` or ``otherwise()``, whose dtypes both have; only what is chosen runs."""
+    """Runs ``apply()`` or ``otherwise()``, and converts the result to the dtypes of the latter."""
 
     def chosen() -> tuple:
         return tree.map(lambda new, old: tnp.asarray(new).astype(abstract(old).dtype), apply(), otherwise())
@@ -101,7 +101,7 @@ def apply_if_finite(inner: GradientTransformation, max_consecutive_errors: int) 
 
     Args:
         inner: the transformation that gets the finite updates.
-        max_consecutive_errors: after so many updates in a row that are not finite, the next is let through.
+        max_consecutive_errors: the number of consecutive updates to drop; the next one is applied.
 
     Returns:
         A transformation whose state is an ``ApplyIfFiniteState``.
@@ -135,12 +135,12 @@ def apply_if_finite(inner: GradientTransformation, max_consecutive_errors: int) 
 def conditionally_transform(
     inner: GradientTransformation, should_transform_fn: Callable[..., Any], forward_extra_args: bool = False
 ) -> GradientTransformationExtraArgs:
-    """Applies a transformation at some steps, and passes the updates on as they are at the others.
+    """Applies a transformation at some steps, and leaves the updates unchanged at the others.
 
     Args:
         inner: the transformation.
         should_transform_fn: takes the number of updates so far, a 0-d int32 array, and returns a 0-d array of bool.
-        forward_extra_args: whether it takes the further keyword arguments of ``update``, too.
+        forward_extra_args: whether to pass it the further keyword arguments of ``update``.
 
     Returns:
         A transformation whose state is a ``ConditionallyTransformState``.
@@ -217,7 +217,7 @@ class MultiStepsState(NamedTuple):
         gradient_step: the number of updates made of them, a 0-d int32 array.
         inner_opt_state: the state of the optimizer.
         acc_grads: the mean, or the sum, of the gradients accumulated.
-        skip_state: what ``should_skip_update_fn`` said of the last gradients.
+        skip_state: the second result of ``should_skip_update_fn`` for the last gradients.
     """
 
     mini_step: Array
@@ -236,7 +236,7 @@ def skip_not_finite(updates: Updates, gradient_step: Array, params: Params | Non
         params: not used.
 
     Returns:
-        Whether to skip them, a 0-d array of bool, and a dict of that and the number of elements not finite.
+        Whether to skip them, a 0-d array of bool, and a dict of it and the number of elements that are not finite.
 
     >>> bool(skip_not_finite(tnp.asarray([1.0, float("inf")]), 0, None)[0])
     True
@@ -257,7 +257,7 @@ def skip_large_updates(
         max_squared_norm: the limit for the sum of the squares of all elements.
 
     Returns:
-        Whether to skip them, a 0-d array of bool, and a dict of that and the sum; a NaN is skipped, too.
+        Whether to skip them, a 0-d array of bool, and a dict of it and the sum; NaN is skipped as well.
 
     >>> bool(skip_large_updates(tnp.asarray([3.0, 4.0]), 0, None, 24.0)[0])
     True
@@ -281,7 +281,7 @@ class MultiSteps:
         should_skip_update_fn: takes gradients, the number of updates made so far and the parameters, and returns
             whether to leave these gradients out, a 0-d array of bool, and a tree to keep in the state; see
             :func:`skip_not_finite`.
-        accumulator_dtype: the dtype to accumulate in; ``None`` for that of the parameters.
+        accumulator_dtype: the dtype to accumulate in; ``None`` for the dtype of the parameters.
 
     Raises:
         DtypeError: if ``accumulator_dtype`` is unknown.
@@ -358,5 +358,5 @@ class MultiSteps:
         return (state.mini_step == 0) & (state.gradient_step > 0)
 
     def gradient_transformation(self) -> GradientTransformation:
-        """The same as a pair of functions."""
+        """The transformation of ``init`` and ``update``."""
         return GradientTransformationExtraArgs(self.init, self.update)

@@ -1,4 +1,4 @@
-"""Limits on the updates, and conditions that updates or parameters are made to meet."""
+"""Constraints: limits on elements and norms, finite updates, nonnegative parameters, centered gradients."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ __all__ = [
     "zero_nans",
 ]
 
-#: optax's names of states that are empty.
+#: optax's names of these states, which are empty.
 AdaptiveGradClipState = ClipByGlobalNormState = ClipState = NonNegativeParamsState = EmptyState
 
 
@@ -103,13 +103,13 @@ def clip_by_block_rms(threshold: Scalar) -> GradientTransformation:
 def adaptive_grad_clip(
     clipping: Scalar, eps: Scalar = 1e-3, axis: int | Sequence[int] | None = None
 ) -> GradientTransformation:
-    """Limits the norm of each unit of the updates, relative to that of its parameters.
+    """Limits the norm of each unit of the updates relative to the norm of its parameters.
 
-    ``u' = u * min(1, clipping * max(norm(p), eps) / norm(u))`` for the weights of each output, that is each index of
-    the last axis, or for all weights of a vector.
+    ``u' = u * min(1, clipping * max(norm(p), eps) / norm(u))`` for the weights of each output (each index of the
+    last axis), or for all weights of a vector.
 
     Args:
-        clipping: the largest norm, relative to that of the parameters.
+        clipping: the largest ratio of the two norms.
         eps: the least norm of the parameters.
         axis: the axes over which to take the norms; ``None`` for all but the last of an array of two to five axes.
 
@@ -163,7 +163,7 @@ def per_example_global_norm_clip(grads: Updates, l2_norm_clip: Scalar) -> tuple[
     _check_examples("per_example_global_norm_clip", grads)
     squares = [tnp.sum(tnp.square(g.reshape((g.shape[0], -1))), axis=1) for g in map(tnp.asarray, tree.leaves(grads))]
     norms = tnp.sqrt(sum(squares))
-    # An example without gradients keeps them.
+    # Examples whose gradients are zero stay as they are.
     factors = tnp.where(norms > 0, tnp.minimum(l2_norm_clip / tnp.where(norms > 0, norms, 1), 1.0), 1.0)
     clipped = tnp.sum((factors < 1).astype("int32")).astype("int32")
     return map_updates(lambda g: tnp.tensordot(in_dtype_of(g, factors), g, 1), grads), clipped
@@ -220,7 +220,7 @@ def _unit_norm(x: Array, axis: int | Sequence[int] | None) -> Array:
 def _check_examples(where: str, grads: Updates) -> None:
     shapes = [tnp.shape(leaf) for leaf in tree.leaves(grads)]
     if len({shape[:1] for shape in shapes}) != 1 or not shapes[0]:
-        raise ShapeError(where, "the arrays must share their first axis, that of the examples", got=str(shapes))
+        raise ShapeError(where, "the arrays must share their first axis, the examples", got=str(shapes))
 
 
 class ZeroNansState(NamedTuple):
@@ -288,7 +288,7 @@ def zero_nans() -> GradientTransformation:
         return ZeroNansState(tree.map(lambda p: tnp.zeros((), dtype="bool"), params))
 
     def update(updates: Updates, state: ZeroNansState, params: Params | None = None) -> tuple:
-        found = tree.map(lambda u: tnp.any(tnp.isnan(u)), updates)
-        return map_updates(lambda u: tnp.where(tnp.isnan(u), tnp.zeros_like(u), u), updates), ZeroNansState(found)
+        has_nan = tree.map(lambda u: tnp.any(tnp.isnan(u)), updates)
+        return map_updates(lambda u: tnp.where(tnp.isnan(u), tnp.zeros_like(u), u), updates), ZeroNansState(has_nan)
 
     return GradientTransformation(init, update)

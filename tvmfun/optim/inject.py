@@ -1,4 +1,4 @@
-"""Hyperparameters as a part of the state."""
+"""Hyperparameters in the state of an optimizer."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ class WrappedScheduleState(NamedTuple):
 
 
 class InjectStatefulHyperparamsState(NamedTuple):
-    """The state of what ``inject_hyperparams`` makes.
+    """The state of a transformation from ``inject_hyperparams``.
 
     Attributes:
         count: the number of updates so far, a 0-d int32 array.
@@ -63,20 +63,20 @@ def inject_hyperparams(
 ) -> Callable[..., GradientTransformationExtraArgs]:
     """Keeps the hyperparameters of an optimizer in its state, where they can be read and changed.
 
-    A compiled step takes them as inputs, so that another learning rate needs no other program.
+    They are inputs of a compiled step, so that another learning rate does not recompile.
 
     Args:
         inner_factory: a function from hyperparameters to a transformation, such as :func:`adam`.
-        static_args: the names of numbers to leave out; bools, and what is neither a number, an array nor a function,
-            are always.
-        hyperparam_dtype: the dtype to keep floats in; ``None`` for the widest among the parameters.
+        static_args: the names of numbers to leave out; bools, and values that are neither numbers, arrays nor
+            functions, always are.
+        hyperparam_dtype: the dtype of floats; ``None`` for the widest among the parameters.
 
     Returns:
         A function with the arguments of ``inner_factory``, which makes a transformation whose state is an
-        ``InjectStatefulHyperparamsState``. A function among the arguments is taken for a schedule.
+        ``InjectStatefulHyperparamsState``. A callable argument is a schedule.
 
     Raises:
-        ArgumentError: if ``inner_factory`` has no argument of a name in ``static_args``.
+        ArgumentError: if a name in ``static_args`` is not an argument of ``inner_factory``.
         DtypeError: if ``hyperparam_dtype`` is unknown.
 
     >>> from tvmfun.optim import sgd

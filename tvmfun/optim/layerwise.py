@@ -45,7 +45,7 @@ __all__ = [
     "scale_by_trust_ratio",
 ]
 
-#: optax's names of states that are empty.
+#: optax's name of the state of ``scale_by_trust_ratio``, which is empty.
 ScaleByTrustRatioState = EmptyState
 
 
@@ -66,13 +66,13 @@ class ScaleByNovogradState(NamedTuple):
 def scale_by_trust_ratio(
     min_norm: Scalar = 0.0, trust_coefficient: Scalar = 1.0, eps: Scalar = 0.0
 ) -> GradientTransformation:
-    """Gives each update a size in proportion to its parameter.
+    """Scales each update to a norm in proportion to the norm of its parameter.
 
     ``u' = u * trust_coefficient * norm(p) / (norm(u) + eps)``, and ``u' = u`` if one of the norms is zero.
 
     Args:
         min_norm: the lower bound of both norms.
-        trust_coefficient: the size of an update of the size of its parameter.
+        trust_coefficient: the ratio of the two norms.
         eps: keeps the denominator away from zero.
 
     Returns:
@@ -172,7 +172,7 @@ def lamb(
     weight_decay: ScalarOrSchedule = 0.0,
     mask: MaskOrFn | None = None,
 ) -> GradientTransformationExtraArgs:
-    """LAMB: Adam with steps in proportion to their parameter; :func:`scale_by_trust_ratio` has the formula.
+    """LAMB: Adam, with steps scaled by the norm of each parameter; :func:`scale_by_trust_ratio` has the formula.
 
     Args:
         eps: keeps the denominator away from zero.
@@ -213,7 +213,7 @@ def lars(
     momentum: Scalar = 0.9,
     nesterov: bool = False,
 ) -> GradientTransformationExtraArgs:
-    """LARS: momentum with steps in proportion to their parameter; :func:`scale_by_trust_ratio` has the formula.
+    """LARS: momentum, with steps scaled by the norm of each parameter; :func:`scale_by_trust_ratio` has the formula.
 
     Args:
         weight_decay: a number, a 0-d array or a schedule.
@@ -247,7 +247,7 @@ def lars(
 
 
 def fromage(learning_rate: ScalarOrSchedule, min_norm: Scalar = 1e-6) -> GradientTransformationExtraArgs:
-    """Fromage: steps in proportion to the parameters, and a shrinkage that keeps these bounded.
+    """Fromage: steps in proportion to the parameters, and a shrinkage that bounds them.
 
     ``u = -r * learning_rate * g * norm(p) / norm(g) + (r - 1) * p`` with ``r = 1 / sqrt(1 + learning_rate**2)``.
 

@@ -1,4 +1,4 @@
-"""Optimizers of tables of which a step touches only some rows."""
+"""Lazy updates: optimizers that touch only the rows of a table that a gradient has."""
 
 from __future__ import annotations
 
@@ -21,19 +21,20 @@ __all__ = [
 
 
 def lazy(inner: GradientTransformation) -> GradientTransformation:
-    """An optimizer that reads and writes only those rows of a table, and of its state, that a gradient has.
+    """Makes an optimizer read and write only the rows of a table, and of its state, that a gradient has.
 
-    Gradients of a :class:`tvmfun.sparse.RowTable` are :class:`tvmfun.sparse.RowSparse`. The inner optimizer sees their
-    rows, and those of the parameters and of its own state, as if there were no others. So a step takes as long for a
-    table of ten million rows as for one of ten thousand. Everything else in the tree is updated as usual.
+    Gradients of a :class:`tvmfun.sparse.RowTable` are :class:`tvmfun.sparse.RowSparse`. The inner optimizer gets their
+    rows, and the same rows of the parameters and of its state, as if they were the whole table. So a step takes as
+    long for a table of ten million rows as for one of ten thousand. Other parameters are updated as usual.
 
-    Rows that a batch does not look up stay as they are: for ``sgd`` and ``adagrad`` that is what the dense gradient
-    gives, too. Momentum, decay of weights and second moments wait until a row is looked up again, as in PyTorch's
-    ``SparseAdam``; counts of steps are those of the whole tree. Norms are over the rows of the gradient.
+    Rows that a batch does not look up stay unchanged, which is exact for ``sgd`` and ``adagrad``. Momentum, weight
+    decay and second moments of a row wait until it is looked up again, as in PyTorch's ``SparseAdam``; step counts are
+    shared by the whole tree. Norms are over the rows of the gradient.
 
     Args:
-        inner: an optimizer that treats each row alone, as all elementwise ones do. It sees arrays in place of tables;
-            masks and labels are to be trees of such, or functions. What clips or scales gradients belongs inside.
+        inner: an optimizer that treats each row independently, as all elementwise ones do. It sees arrays instead of
+            tables, so masks and labels have a leaf for each table, or are functions. Clipping and scaling of
+            gradients belong inside.
 
     Returns:
         A transformation with the state that ``inner`` has for plain arrays. Updates of tables are row-sparse;
@@ -70,15 +71,16 @@ def lazy(inner: GradientTransformation) -> GradientTransformation:
         tables = [node for node in nodes if is_row_sparse(node)]
         owners = _owners(inner, nodes, structure)
         leaves, state_structure = tree.flatten(state)
-        rows = [leaf if k is None else _taken(leaf, tables[k]) for leaf, k in zip(leaves, owners, strict=True)]
-        given = tree.unflatten(structure, [node.rows if is_row_sparse(node) else node for node in nodes])
+        rows = [leaf if k is None else _gathered(leaf, tables[k]) for leaf, k in zip(leaves, owners, strict=True)]
+        row_updates = tree.unflatten(structure, [node.rows if is_row_sparse(node) else node for node in nodes])
         if params is not None:
             values, _ = tree.flatten(_arrays(params))
-            taken = [
-                _taken(value, node) if is_row_sparse(node) else value for value, node in zip(values, nodes, strict=True)
+            row_params = [
+                _gathered(value, node) if is_row_sparse(node) else value
+                for value, node in zip(values, nodes, strict=True)
             ]
-            params = tree.unflatten(structure, taken)
-        new_updates, new_state = inner.update(given, tree.unflatten(state_structure, rows), params, **extra_args)
+            params = tree.unflatten(structure, row_params)
+        new_updates, new_state = inner.update(row_updates, tree.unflatten(state_structure, rows), params, **extra_args)
         results = [
             RowSparse(node.indices, new, node.num_rows) if is_row_sparse(node) else new
             for node, new in zip(nodes, tree.leaves(new_updates), strict=True)
@@ -93,7 +95,7 @@ def lazy(inner: GradientTransformation) -> GradientTransformation:
 
 
 def _refuse_accumulation(state: OptState) -> None:
-    """What several gradients add up to has the rows of all of them, and an update only those of the last."""
+    """Raises for accumulated gradients: their sum has more rows than the last gradient."""
     nodes = tree.leaves(state, is_leaf=lambda node: isinstance(node, MultiStepsState))
     if any(isinstance(node, MultiStepsState) for node in nodes):
         what = "gradients cannot be accumulated over steps that look up different rows"
@@ -101,19 +103,19 @@ def _refuse_accumulation(state: OptState) -> None:
 
 
 def _arrays(params: Params) -> Params:
-    """The parameters with arrays in place of tables."""
+    """The parameters, with arrays instead of tables."""
     return tree.map(lambda node: node.array if is_table(node) else node, params, is_leaf=is_table)
 
 
-def _taken(array: ArrayLike, node: RowSparse) -> Array:
-    """The rows of an array that a gradient has; zeros where it has none."""
+def _gathered(array: ArrayLike, node: RowSparse) -> Array:
+    """Gathers the rows of a gradient from an array; zeros for padding."""
     return tnp.asarray(array).at[node.indices].get(mode="fill", fill_value=0)
 
 
 def _owners(inner: GradientTransformation, nodes: list, structure: tree.Structure) -> list[int | None]:
-    """For each leaf of the state the table whose rows it has, or None.
+    """For each leaf of the state, the index of the table whose rows it has, or None.
 
-    The optimizer is asked what its state would be if each table had a number of rows that is nobody else's size.
+    Evaluates the shapes of the state for tables with numbers of rows that occur nowhere else.
     """
     avals = [abstract(node.rows if is_row_sparse(node) else node) for node in nodes]
     unused = 1 + max([size for aval in avals for size in aval.shape if isinstance(size, int)], default=0)

@@ -1,4 +1,4 @@
-"""L-BFGS: Newton's method with a Hessian from the last gradients, and a search for each step."""
+"""L-BFGS: a quasi-Newton method with a line search."""
 
 from __future__ import annotations
 
@@ -39,8 +39,8 @@ class ScaleByLBFGSState(NamedTuple):
 
     Attributes:
         count: the number of updates so far, a 0-d int32 array.
-        params: the parameters before.
-        updates: the updates before.
+        params: the previous parameters.
+        updates: the previous updates.
         diff_params_memory: the last changes of the parameters, along a leading axis.
         diff_updates_memory: the last changes of the updates.
         weights_memory: the inverses of their inner products.
@@ -61,7 +61,7 @@ def scale_by_lbfgs(memory_size: int = 10, scale_init_precond: bool = True) -> Gr
     ``P' = (I - r s y^T) P (I - r y s^T) + r s s^T``, from the oldest to the newest; ``u' = P u``.
 
     Args:
-        memory_size: how many changes to remember.
+        memory_size: the number of changes to keep.
         scale_init_precond: whether the first ``P`` is ``<s, y> / <y, y>`` times the identity, with the newest pair, and
             at the first update ``min(1, 1 / norm(u))``; else it is the identity.
 
@@ -104,12 +104,12 @@ def scale_by_lbfgs(memory_size: int = 10, scale_init_precond: bool = True) -> Gr
             flat = square <= 0
             scale = tnp.where(flat, tnp.ones_like(square), product / tnp.where(flat, tnp.ones_like(square), square))
             scale = tnp.where(first, tnp.minimum(1 / optim_tree.norm(updates).astype(dtype), 1), scale)
-        # There is no change before the first update: all zeros leave P as it is.
+        # Before the first update there are no changes; zeros leave P unchanged.
         s, y, weight = select(first, optim_tree.zeros_like((s, y, weight)), (s, y, weight))
-        place = (state.count - 1) % memory_size
+        slot = (state.count - 1) % memory_size
 
         def remember(memory: Array, newest: Array) -> Array:
-            return tree.map(lambda rows, row: rows.at[place].set(row.astype(rows.dtype)), memory, newest)
+            return tree.map(lambda rows, row: rows.at[slot].set(row.astype(rows.dtype)), memory, newest)
 
         all_s, all_y = remember(state.diff_params_memory, s), remember(state.diff_updates_memory, y)
         weights = remember(state.weights_memory, weight)
@@ -121,7 +121,7 @@ def scale_by_lbfgs(memory_size: int = 10, scale_init_precond: bool = True) -> Gr
 
 
 def _precondition(updates: Updates, s: PyTree, y: PyTree, weights: Array, scale: Scalar, order: Array) -> Updates:
-    """``P u``: from the newest change to the oldest, and back."""
+    """``P u`` by the two-loop recursion: from the newest change to the oldest, and back."""
 
     def move(u: Updates, factor: Scalar, direction: PyTree) -> Updates:
         return optim_tree.cast_like(optim_tree.add_scale(u, factor, direction), u)
@@ -150,11 +150,11 @@ def lbfgs(
     scale_init_precond: bool = True,
     linesearch: GradientTransformation | None = ZOOM,
 ) -> GradientTransformationExtraArgs:
-    """L-BFGS: Newton's method with a Hessian from the last gradients; :func:`scale_by_lbfgs` has the formulas.
+    """L-BFGS: a quasi-Newton method with a Hessian from the last gradients; :func:`scale_by_lbfgs` has the formulas.
 
     Args:
         learning_rate: a number, a 0-d array or a schedule; ``None`` for 1.
-        memory_size: how many changes of the parameters and gradients to remember.
+        memory_size: the number of changes of parameters and gradients to keep.
         scale_init_precond: whether the estimate of the Hessian begins with the newest change.
         linesearch: the search for the length of each step, by default :func:`scale_by_zoom_linesearch`; ``None`` for
             none.

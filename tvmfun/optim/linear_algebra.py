@@ -1,4 +1,4 @@
-"""Eigenvalues, roots of matrices, and least squares, by iteration."""
+"""Iterative linear algebra: eigenvalues, roots of matrices, nonnegative least squares."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def power_iteration(
     Args:
         matrix: a square matrix, or a function from a tree of arrays to its product with it.
         v0: the first vector, or tree; ``None`` for a random one.
-        num_iters: how many products to take at most.
+        num_iters: the largest number of products.
         error_tolerance: the relative error of ``A v``.
         key: a key of :mod:`tvmfun.random` for the first vector; ``None`` for ``key(0)``.
 
@@ -88,9 +88,9 @@ def matrix_inverse_pth_root(
     Args:
         matrix: a symmetric matrix.
         p: 1, 2, 4 or 8.
-        num_iters: how many steps to take at most.
-        ridge_epsilon: what is added to the eigenvalues, relative to the largest.
-        error_tolerance: the largest element of ``M - I`` to be content with.
+        num_iters: the largest number of steps.
+        ridge_epsilon: a number added to the eigenvalues, relative to the largest.
+        error_tolerance: the largest element of ``M - I`` at which to stop.
 
     Returns:
         The root, and its error: the largest element of ``M - I``, a 0-d array.
@@ -141,12 +141,12 @@ def matrix_inverse_pth_root(
     m, h = damped * z, identity * z ** (1.0 / p)
     start = (m, h, h, error_of(m), tnp.ones((), dtype="bool"), tnp.zeros((), dtype="int32"))
     m, h, before, _, improves, _ = lax.while_loop(unfinished, step, start, max_steps=num_iters)
-    # A step that made it worse is taken back.
+    # The last step is undone if it increased the error.
     return tnp.where(improves, h, before), error_of(m)
 
 
 def nnls(A: ArrayLike, b: ArrayLike, iters: int, unroll: int | bool = 1, L: Scalar | None = None) -> Array:
-    """Least squares without negative numbers: the ``x >= 0`` that minimizes ``norm(A x - b)``.
+    """Nonnegative least squares: the ``x >= 0`` that minimizes ``norm(A x - b)``.
 
     Accelerated projected gradient descent with the step ``1 / L``.
 
@@ -154,7 +154,7 @@ def nnls(A: ArrayLike, b: ArrayLike, iters: int, unroll: int | bool = 1, L: Scal
         A: a matrix ``[m, n]``.
         b: a vector ``[m]``, or several as columns of a matrix.
         iters: the number of steps.
-        unroll: how many steps of the loop to write out.
+        unroll: the number of loop steps to unroll.
         L: an upper bound of the largest eigenvalue of ``A^T A``; ``None`` to take the smaller of two of its norms.
 
     Returns:

@@ -1,4 +1,4 @@
-"""How far to go along the updates: searches for a step that lowers the loss enough."""
+"""Line searches: a step along the updates that decreases the loss enough."""
 
 from __future__ import annotations
 
@@ -29,11 +29,11 @@ __all__ = [
 
 
 class BacktrackingLinesearchInfo(NamedTuple):
-    """How a search of ``scale_by_backtracking_linesearch`` went.
+    """Statistics of a search of ``scale_by_backtracking_linesearch``.
 
     Attributes:
-        num_linesearch_steps: how many steps were tried, a 0-d int32 array.
-        decrease_error: by how much the loss is too large at the last one, a 0-d array.
+        num_linesearch_steps: the number of steps tried, a 0-d int32 array.
+        decrease_error: how much the last step violates the decrease condition, a 0-d array.
     """
 
     num_linesearch_steps: Array
@@ -47,7 +47,7 @@ class ScaleByBacktrackingLinesearchState(NamedTuple):
         learning_rate: the factor of the last updates, a 0-d array.
         value: the loss after them, a 0-d array.
         grad: the gradient after them, if it is stored.
-        info: how the search went.
+        info: the statistics of the search.
     """
 
     learning_rate: Array
@@ -57,12 +57,12 @@ class ScaleByBacktrackingLinesearchState(NamedTuple):
 
 
 class ZoomLinesearchInfo(NamedTuple):
-    """How a search of ``scale_by_zoom_linesearch`` went.
+    """Statistics of a search of ``scale_by_zoom_linesearch``.
 
     Attributes:
-        num_linesearch_steps: how many steps were tried, a 0-d int32 array.
-        decrease_error: by how much the loss is too large at the last one, a 0-d array.
-        curvature_error: by how much the slope is too steep there, a 0-d array.
+        num_linesearch_steps: the number of steps tried, a 0-d int32 array.
+        decrease_error: how much the last step violates the decrease condition, a 0-d array.
+        curvature_error: how much it violates the curvature condition, a 0-d array.
     """
 
     num_linesearch_steps: Array
@@ -77,7 +77,7 @@ class ScaleByZoomLinesearchState(NamedTuple):
         learning_rate: the factor of the last updates, a 0-d array.
         value: the loss after them, a 0-d array.
         grad: the gradient after them.
-        info: how the search went.
+        info: the statistics of the search.
     """
 
     learning_rate: Array
@@ -96,21 +96,21 @@ def scale_by_backtracking_linesearch(
     rtol: Scalar = 0.0,
     store_grad: bool = False,
 ) -> GradientTransformationExtraArgs:
-    """Shortens the updates until the loss is as much less as its slope promises.
+    """Shortens the updates until the loss decreases enough: the Armijo condition.
 
     The first of the steps ``s, s * decrease_factor, ...`` with
     ``f(p + s * u) <= (1 + rtol) * f(p) + slope_rtol * s * <u, grad f(p)> + atol``. The first ``s`` is the last one of
     the update before, times ``increase_factor``, but at most ``max_learning_rate``.
 
     Args:
-        max_backtracking_steps: how often to shorten.
-        slope_rtol: which part of the decrease that the slope promises is enough.
-        decrease_factor: the factor of a step to the next.
+        max_backtracking_steps: the largest number of reductions.
+        slope_rtol: the least decrease, as a fraction of the decrease that the slope predicts.
+        decrease_factor: the factor from a step to the next.
         increase_factor: the factor of the last step of one search to the first of the next; ``inf`` to always begin
             with the largest.
         max_learning_rate: the largest step.
-        atol: by how much the loss may be larger.
-        rtol: the same, relative to the loss.
+        atol: an absolute tolerance of the loss.
+        rtol: a relative tolerance of the loss.
         store_grad: whether to keep the gradient after the updates for :func:`value_and_grad_from_state`.
 
     Returns:
@@ -168,7 +168,7 @@ def scale_by_backtracking_linesearch(
         first = tnp.minimum(increase_factor * state.learning_rate, max_learning_rate).astype(dtype)
         start = (first, value, tnp.full((), float("inf"), dtype=dtype), zero_count())
         rate, new, error, count = lax.while_loop(unfinished, shorten, start, max_steps=max_backtracking_steps + 1)
-        # Where the loss is not even finite, parameters stay.
+        # If the loss is not finite, the parameters stay.
         rate = tnp.where(tnp.isinf(error), tnp.zeros_like(rate), rate)
         new_updates = optim_tree.scale(rate, updates)
         stored = None
@@ -189,7 +189,7 @@ class _Point(NamedTuple):
 
 
 class _Search(NamedTuple):
-    """What is known about the line so far: a minimum is between ``low`` and ``high`` once it is ``found`` to be."""
+    """State of the zoom search; once ``found``, a minimum is between ``low`` and ``high``."""
 
     count: Array
     tried: _Point
@@ -217,19 +217,19 @@ def scale_by_zoom_linesearch(
     stepsize_precision: Scalar = 1e-5,
     initial_guess_strategy: str = "keep",
 ) -> GradientTransformationExtraArgs:
-    """Scales the updates so that the loss is enough less, and its slope enough flatter: the strong Wolfe conditions.
+    """Scales the updates so that loss and slope decrease enough: the strong Wolfe conditions.
 
     ``f(p + s * u) <= f(p) + slope_rtol * s * d(0)`` and ``|d(s)| <= curv_rtol * |d(0)|`` with the slope
     ``d(s) = <u, grad f(p + s * u)>``. Steps grow until a minimum is in between; then the interval shrinks around it, by
     cubic and quadratic interpolation.
 
     Args:
-        max_linesearch_steps: how many steps to try.
+        max_linesearch_steps: the largest number of steps.
         max_learning_rate: the largest step; ``None`` for no limit.
-        tol: by how much the conditions may be violated.
+        tol: the largest violation of the conditions.
         increase_factor: the factor of a step to the next, while steps grow.
-        slope_rtol: which part of the decrease that the slope promises is enough.
-        curv_rtol: which part of the slope may be left.
+        slope_rtol: the least decrease, as a fraction of the decrease that the slope predicts.
+        curv_rtol: the largest slope at the end, as a fraction of the first one.
         approx_dec_rtol: how much larger than at first the loss may be, relative to it, where only the slopes tell that
             it is less, close to a minimum; ``None`` for not at all.
         stepsize_precision: an interval shorter than that is not searched, once a step lowers the loss enough.
@@ -335,7 +335,7 @@ def scale_by_zoom_linesearch(
         infinity, no = tnp.full((), float("inf"), dtype=dtype), tnp.zeros((), dtype="bool")
         first = _Search(zero_count(), start, grad, infinity, infinity, no, no, no, start, start, start, start, grad)
         end = lax.while_loop(lambda s: ~(s.done | s.failed), search, first, max_steps=max_linesearch_steps)
-        # If the conditions cannot be met, a step that lowers the loss enough will do, or none where it is not finite.
+        # If the search fails, take the best step that decreases the loss enough, or none if the loss is not finite.
         resort = end.failed & ((end.safe.step > 0) | tnp.isinf(end.decrease_error))
         point, new_grad = select(resort, (end.safe, end.safe_grad), (end.tried, end.grad))
         info = ZoomLinesearchInfo(end.count, end.decrease_error, end.curvature_error)
@@ -346,7 +346,7 @@ def scale_by_zoom_linesearch(
 
 
 def value_and_grad_from_state(value_fn: Callable[..., Any]) -> Callable[..., tuple[Any, Updates]]:
-    """``value_and_grad`` that takes both from the state of a line search, where they are known already.
+    """``value_and_grad`` that reuses the value and gradient in the state of a line search.
 
     Args:
         value_fn: a function from parameters, and more arguments, to the loss.
@@ -386,7 +386,7 @@ def value_and_grad_from_state(value_fn: Callable[..., Any]) -> Callable[..., tup
 
 
 def _loss(value_fn: Callable[..., Any], extra_args: dict[str, Any]) -> Callable[[Params], Any]:
-    """The function with those of the arguments that it knows."""
+    """Binds the arguments that the function takes, and drops the others."""
     known = inspect.signature(value_fn).parameters
     takes_all = any(p.kind is inspect.Parameter.VAR_KEYWORD for p in known.values())
     return partial(value_fn, **{k: v for k, v in extra_args.items() if takes_all or k in known})
@@ -398,7 +398,7 @@ def _numbers(params: Params) -> tuple[Array, Array]:
 
 
 def _error(excess: Array) -> Array:
-    """By how much a condition is violated; what is not a number violates it by infinity."""
+    """The violation of a condition; infinity for NaN."""
     return tnp.where(tnp.isnan(excess), tnp.full_like(excess, float("inf")), tnp.maximum(excess, 0))
 
 
@@ -424,6 +424,6 @@ def _between(low: _Point, high: _Point, third: _Point) -> Array:
 
 
 def _unless_zero(divisor: Array) -> tuple[Array, Array]:
-    """Whether a divisor is not zero, and one that is not: so that what is not chosen has a derivative, too."""
+    """Whether a divisor is nonzero, and a nonzero one: the unused branch of ``where`` needs a finite derivative."""
     some = divisor != 0
     return some, tnp.where(some, divisor, tnp.ones_like(divisor))

@@ -1,4 +1,4 @@
-"""Slow parameters that follow fast ones."""
+"""Lookahead: slow parameters that follow fast ones."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ class LookaheadParams(NamedTuple):
 
     @classmethod
     def init_synced(cls, params: Params) -> LookaheadParams:
-        """Both the same, as at the beginning."""
+        """Equal fast and slow parameters."""
         return cls(params, params)
 
 
@@ -57,13 +57,13 @@ def lookahead(
 
     Args:
         fast_optimizer: the optimizer of the fast parameters.
-        sync_period: how many steps there are between synchronizations.
-        slow_step_size: how far the slow parameters go, a number or a 0-d array.
-        reset_state: whether the state of the optimizer begins anew then.
+        sync_period: the number of steps between synchronizations.
+        slow_step_size: the weight of the fast parameters, a number or a 0-d array.
+        reset_state: whether to reset the state of the optimizer then.
 
     Returns:
-        A transformation whose parameters and updates are ``LookaheadParams``, and its state a ``LookaheadState``; the
-        gradients are those of the fast parameters.
+        A transformation whose parameters and updates are ``LookaheadParams``, and its state a ``LookaheadState``; it
+        takes the gradients of the fast parameters.
 
     Raises:
         ArgumentError: if ``sync_period`` is less than 1; on ``update``, if it gets no ``params``.

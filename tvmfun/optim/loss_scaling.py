@@ -1,4 +1,4 @@
-"""Loss scales: gradients in float16 are kept from becoming zero by multiplying the loss."""
+"""Loss scaling: multiplying the loss keeps gradients in float16 from underflow."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def select_tree(condition: ArrayLike, on_true: PyTree, on_false: PyTree) -> PyTr
 
 
 class _LossScale:
-    """What both kinds of loss scales do with values and gradients."""
+    """Base class of the loss scales."""
 
     scale_factor: Scalar
 
@@ -62,10 +62,10 @@ class _LossScale:
 @tree.register_dataclass
 @dataclass(frozen=True, eq=False)
 class StaticLossScale(_LossScale):
-    """A loss scale that stays what it is.
+    """A constant loss scale.
 
     Args:
-        scale_factor: what to multiply the loss with, a number greater than 0; a power of 2 adds no rounding.
+        scale_factor: the factor of the loss, a number greater than 0; a power of 2 adds no rounding.
 
     Raises:
         ArgumentError: if the factor is a number that is not greater than 0.
@@ -91,7 +91,7 @@ class StaticLossScale(_LossScale):
 @tree.register_dataclass
 @dataclass(frozen=True, eq=False)
 class DynamicLossScale(_LossScale):
-    r"""A loss scale as large as gradients allow: less after each overflow, more after many steps without one.
+    r"""A loss scale that shrinks after each overflow and grows after many steps without one.
 
     A step multiplies the loss by the scale and divides the gradients by it, and leaves parameters and the optimizer's
     state as they are when a gradient is not finite:
@@ -104,10 +104,10 @@ class DynamicLossScale(_LossScale):
 
     Args:
         scale_factor: the first scale :math:`s`.
-        period: after how many finite steps :math:`n` the scale grows.
-        factor: what :math:`f` to multiply and divide it with.
+        period: the number :math:`n` of finite steps before the scale grows.
+        factor: the factor :math:`f` by which it grows and shrinks.
         min_scale: the least scale :math:`s_{\min}`.
-        counter: how many finite steps there have been since the scale changed.
+        counter: the number of finite steps since the scale changed.
 
     Raises:
         ArgumentError: if a number is not greater than 0, or the factor not greater than 1.

@@ -1,4 +1,4 @@
-"""Large batches in parts: less memory, the same result."""
+"""Microbatches: large batches in parts, with the same result and less memory."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ __all__ = ["AccumulationType", "microbatch"]
 
 
 class AccumulationType(enum.Enum):
-    """What becomes of the results for the parts of a batch."""
+    """How the results for the parts of a batch are combined."""
 
     MEAN = enum.auto()
     """Their mean."""
@@ -41,7 +41,7 @@ def microbatch(
     in_axes: int | Sequence[int] = 0,
     num_real_microbatches: ArrayLike | None = None,
 ) -> Callable[..., Any]:
-    """Applies a function to the parts of a batch, one after the other, and puts the results together.
+    """Applies a function to the parts of a batch, one after the other, and combines the results.
 
     Part ``i`` of ``n`` has the examples ``i, i + n, i + 2 n, ...``.
 
@@ -49,19 +49,19 @@ def microbatch(
         fun: a function of arrays with a batch axis.
         argnums: which of its arguments have one.
         microbatch_size: the number of examples in a part; ``None`` for all.
-        accumulator: how the results are put together: an ``AccumulationType``, or a tree of them that begins like the
+        accumulator: how the results are combined: an ``AccumulationType``, or a tree of them that begins like the
             results.
         argnames: which of its keyword arguments have a batch axis.
         in_axes: the batch axis: one for all, or one for each of ``argnums`` and ``argnames``.
-        num_real_microbatches: how many parts to take, an int or a 0-d integer array; ``None`` for all.
+        num_real_microbatches: the number of parts to take, an int or a 0-d integer array; ``None`` for all.
 
     Returns:
         A function of the same arguments.
 
     Raises:
-        ShapeError: when it is called, if the arguments differ in the batch axis, or its length is no multiple of
+        ShapeError: when it is called, if the arguments differ in the batch axis, or its length is not a multiple of
             ``microbatch_size``.
-        ArgumentError: when it is called, if the accumulator is none.
+        ArgumentError: when it is called, if the accumulator is not an ``AccumulationType``.
 
     >>> total = microbatch(lambda x: tnp.sum(x, axis=0), 0, 2)
     >>> float(total(tnp.asarray([1.0, 2.0, 3.0, 4.0])))
@@ -97,9 +97,9 @@ def microbatch(
             return fun(*[positional.get(i, a) for i, a in enumerate(args)], **{**kwargs, **named})
 
         def of_arrays(index: Array) -> PyTree:
-            found = result(index)
-            refuse_row_sparse("microbatch", found)
-            return found
+            output = result(index)
+            refuse_row_sparse("microbatch", output)
+            return output
 
         program = trace(of_arrays)(tnp.zeros((), dtype="int32"))
         leaves, structure = program.out_avals, program.out_tree

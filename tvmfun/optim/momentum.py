@@ -47,7 +47,7 @@ class ApplyEvery(NamedTuple):
     """The state of ``apply_every``.
 
     Attributes:
-        count: the number of updates since the last that was let through, a 0-d int32 array.
+        count: the number of updates since the last one that was applied, a 0-d int32 array.
         grad_acc: their sum.
     """
 
@@ -132,7 +132,7 @@ def ema(decay: Scalar, debias: bool = True, accumulator_dtype: DTypeLike | None 
 
 
 def apply_every(k: Scalar = 1) -> GradientTransformation:
-    """Lets the sum of ``k`` updates through at every ``k``-th, and zeros at the others.
+    """Accumulates ``k`` updates: their sum at every ``k``-th step, and zeros at the others.
 
     Args:
         k: the number of updates to add up.

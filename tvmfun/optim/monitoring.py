@@ -1,4 +1,4 @@
-"""Measurements of the updates on their way, kept in the state."""
+"""Measurements of the updates, kept in the state."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ class MonitorState(NamedTuple):
 
     Attributes:
         measurements: the last measurements, by their names.
-        measure_states: the states of what measures.
+        measure_states: the states of the transformations that measure.
     """
 
     measurements: dict[str, PyTree]
@@ -131,12 +131,12 @@ def measure_with_ema(
 
     Args:
         measure: a function of the updates that returns a tree of arrays.
-        accumulator_dtype: the dtype to keep it in; ``None`` for the dtype of the measurement.
+        accumulator_dtype: the dtype of the mean; ``None`` for the dtype of the measurement.
 
     Other arguments: as :func:`ema`.
 
     Returns:
-        A transformation that makes the mean of updates.
+        A transformation that replaces updates by the mean.
 
     Raises:
         DtypeError: if ``accumulator_dtype`` is unknown.

@@ -1,4 +1,4 @@
-"""Errors of transformations: which function, which tree, and where in it."""
+"""Errors of transformations that name the function, the tree and the key path."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from tvmfun.typing import PyTree
 
 
 def named(name: str, made: Any) -> Any:
-    """What an optimizer made, of which ``init`` and ``update`` report mistakes by its name."""
+    """Wraps ``init`` and ``update`` of a transformation, so that their errors have its name."""
     if not isinstance(made, GradientTransformation) or not (callable(made.init) and callable(made.update)):
         return made
     where = f"{name}.update"
@@ -41,16 +41,16 @@ def _check_trees(
     params: PyTree = None,
     **extra: Any,
 ) -> None:
-    """Checks that updates, parameters and state are of one tree."""
+    """Checks that updates, parameters and state fit together."""
     if params is not None:
         tree.check_same_structure(where, params, updates, ("the parameters", "the updates"))
         for (path, parameter), update in zip(tree.leaves_with_path(params), tree.leaves(updates), strict=True):
             if np.shape(parameter) != np.shape(update):
-                place = tree.keystr(path) or "the root"
-                what = f"the update at {place} must have the shape {np.shape(parameter)} of its parameter"
+                where_in_tree = tree.keystr(path) or "the root"
+                what = f"the update at {where_in_tree} must have the shape {np.shape(parameter)} of its parameter"
                 raise ShapeError(where, what, got=str(np.shape(update)))
     try:
         expected = made.init(updates if params is None else params)
-    except Exception:  # it has its own conditions, which are not what is wrong here
+    except Exception:  # init checks its own conditions, which are not the error here
         return
     tree.check_same_structure(where, expected, state, ("a state made for these updates", "the state"))

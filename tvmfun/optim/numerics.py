@@ -22,7 +22,7 @@ __all__ = [
 
 
 def safe_increment(count: Array) -> Array:
-    """Counts one further without overflow: ``min(count + 1, max)``.
+    """Increments a count without overflow: ``min(count + 1, max)``.
 
     Args:
         count: a 0-d array of integers or floats.
@@ -67,7 +67,7 @@ def safe_norm(
     axis: int | tuple[int, ...] | None = None,
     keepdims: bool = False,
 ) -> Array:
-    """The norm of an array, not below a bound, and with a gradient at zero: ``max(norm(x), min_norm)``.
+    """The norm of an array, with a lower bound and a finite gradient at zero: ``max(norm(x), min_norm)``.
 
     Args:
         x: an array.
@@ -89,7 +89,7 @@ def safe_norm(
 
 
 def safe_root_mean_squares(x: ArrayLike, min_rms: Scalar) -> Array:
-    """The root mean square of an array, not below a bound, and with a gradient at zero.
+    """The root mean square of an array, with a lower bound and a finite gradient at zero.
 
     Args:
         x: an array.
@@ -107,7 +107,7 @@ def safe_root_mean_squares(x: ArrayLike, min_rms: Scalar) -> Array:
     return tnp.where(small, in_dtype_of(rms, min_rms), rms)
 
 
-# -- for other modules, without the argument checks of public functions ---------------------------------------
+# -- helpers of the other modules --
 
 
 def root_mean_square(x: Array) -> Array:
@@ -130,12 +130,12 @@ def zero_count() -> Array:
 
 
 def in_dtype_of(leaf: ArrayLike, factor: Scalar) -> Scalar:
-    # Numbers stay numbers: they take the dtype of what they meet.
+    # Python numbers are weakly typed and need no conversion.
     return factor if isinstance(factor, int | float) else tnp.asarray(factor).astype(abstract(leaf).dtype)
 
 
 def corrected_mean(updates: Updates, mu: Updates, b1: Scalar, count: Array, nesterov: bool) -> Updates:
-    """The mean without its bias to zero; with ``nesterov``, one step ahead."""
+    """The mean without its bias towards zero; with ``nesterov``, one step ahead."""
     if not nesterov:
         return bias_correction(mu, b1, count)
     ahead = bias_correction(mu, b1, safe_increment(count))
@@ -147,10 +147,10 @@ def divide_by_root(mu: Updates, nu: Updates, eps: Scalar, eps_root: Scalar = 0.0
 
 
 def weight_so_far(decay: Scalar, count: Array, dtype: np.dtype) -> Array:
-    """``1 - decay**count``: how much of a running mean is there already."""
+    """``1 - decay**count``: the total weight in a running mean so far."""
     return (1 - decay ** count.astype(dtypes.result_type(dtype, "float32"))).astype(dtype)
 
 
 def value_at(schedule: ScalarOrSchedule, count: Array, dtype: np.dtype) -> Scalar:
-    """The value of a schedule, or a number as it is."""
+    """The value of a schedule at a count, or the number itself."""
     return tnp.asarray(schedule(count)).astype(dtype) if callable(schedule) else schedule

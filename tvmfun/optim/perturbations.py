@@ -1,4 +1,4 @@
-"""Derivatives of functions that have none, by random perturbations; the names of ``optax.perturbations``."""
+"""Derivatives of nondifferentiable functions by random perturbations, by the names of ``optax.perturbations``."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class Gumbel:
     """
 
     def sample(self, key: Key, sample_shape: Shape = (), dtype: DTypeLike = float) -> Array:
-        """Draws from it."""
+        """Draws samples."""
         kind = dtypes.canonical(dtype)
         uniform = random.uniform(key, sample_shape, kind, minval=float(np.finfo(kind).tiny), maxval=1.0)
         return -tnp.log(-tnp.log(uniform))
@@ -42,14 +42,14 @@ class Gumbel:
 
 @dataclass(frozen=True)
 class Normal:
-    """The normal distribution, with a density that is proportional to ``exp(-x**2 / 2)``.
+    """The normal distribution, with a density proportional to ``exp(-x**2 / 2)``.
 
     >>> float(Normal().log_prob(2.0))
     -2.0
     """
 
     def sample(self, key: Key, sample_shape: Shape = (), dtype: DTypeLike = float) -> Array:
-        """Draws from it."""
+        """Draws samples."""
         return random.normal(key, sample_shape, dtype)
 
     def log_prob(self, inputs: Array) -> Array:
@@ -65,7 +65,7 @@ def make_perturbed_fun(
     noise: Gumbel | Normal = Gumbel(),  # it is immutable
     use_baseline: bool = True,
 ) -> Callable[[Key, PyTree], PyTree]:
-    r"""Returns a smooth function in place of one without useful derivatives: its mean over perturbed arguments.
+    r"""Smooths a function without useful derivatives: its mean over perturbed arguments.
 
     .. math::
 
@@ -76,7 +76,7 @@ def make_perturbed_fun(
 
     Args:
         fun: a function from a tree of float arrays to a tree of float arrays.
-        num_samples: how many samples to take the mean of.
+        num_samples: the number of samples.
         sigma: the size of the perturbations.
         noise: their distribution, with methods ``sample(key, shape, dtype)`` and ``log_prob(x)``.
         use_baseline: whether to subtract ``fun(x)`` where only derivatives see it, so that these vary less.
@@ -104,10 +104,10 @@ def make_perturbed_fun(
         def one(key: Key) -> PyTree:
             noises = random_like(key, x, sampler=noise.sample)
             shifted = tree.map(lambda x, z: lax.stop_gradient(x + sigma * z), x, noises)
-            # How likely the same place is from another x: this is what has a derivative.
+            # The likelihood of the same point for another x has a derivative.
             likelihoods = tree.map(lambda x, y: tnp.sum(noise.log_prob((y - x) / sigma)), x, shifted)
             total = sum(tree.leaves(likelihoods))
-            # Its value is 1, and its derivatives are those of the likelihood.
+            # Equal to 1, with the derivatives of the log-likelihood.
             weight = tnp.exp(total - lax.stop_gradient(total))
             values = tree.map(lambda y: weight * y, fun(shifted))
             return tree.map(lambda y, b: y + (1 - weight) * b, values, baseline) if use_baseline else values

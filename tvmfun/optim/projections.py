@@ -43,7 +43,7 @@ def projection_non_negative(tree: PyTree) -> PyTree:
     >>> projection_non_negative(tnp.asarray([-1.0, 2.0]))
     Array([0., 2.], dtype=float32)
     """
-    # As relu, whose derivative at 0 is 0.
+    # Like relu, with derivative 0 at 0.
     return pytree.map(lambda x: tnp.where(x > 0, x, tnp.zeros_like(x)), tree)
 
 
@@ -81,10 +81,10 @@ def projection_hypercube(tree: PyTree, scale: Scalar = 1) -> PyTree:
 
 
 def projection_simplex(tree: PyTree, scale: Scalar = 1) -> PyTree:
-    """The nearest tree of numbers that are not negative and add up to ``scale``.
+    """The nearest tree of nonnegative numbers that add up to ``scale``.
 
-    ``max(x - t, 0)`` with the one ``t`` that makes the sum right; all leaves are one vector. The derivative is that of
-    the projection, not of the sorting it takes to find ``t``.
+    ``max(x - t, 0)`` with the ``t`` that gives this sum; all leaves are one vector. Derivatives do not pass through
+    the sort that finds ``t``.
 
     Args:
         tree: a tree of arrays.
@@ -106,7 +106,7 @@ def projection_simplex(tree: PyTree, scale: Scalar = 1) -> PyTree:
     counts = np.arange(1, values.size + 1).astype(values.dtype)
     number = tnp.count_nonzero(1 / counts + (ordered - sums / counts) > 0)
     threshold = (tnp.take(sums, number - 1) - 1) / number.astype(values.dtype)
-    # Which elements stay is locally constant; with that, the threshold is their mean, shifted.
+    # The support is locally constant; given it, the threshold is a shifted mean of its elements.
     stays = fixed > threshold
     mean = tnp.sum(tnp.where(stays, values, tnp.zeros_like(values))) - 1
     shifted = values - mean / tnp.count_nonzero(stays).astype(values.dtype)
@@ -249,7 +249,7 @@ def projection_halfspace(x: PyTree, a: PyTree, b: Scalar) -> PyTree:
 
 
 def _for_each(tree: PyTree, bound: Any) -> PyTree:
-    """A bound for each leaf: one that is no tree holds for all."""
+    """The bound of each leaf; a single number bounds all of them."""
     if pytree.structure(bound).is_leaf():
         return pytree.map(lambda _: bound, tree)
     return bound

@@ -154,7 +154,7 @@ def scale_by_stddev(
 ) -> GradientTransformation:
     """Divides by the running standard deviation: ``u' = u / sqrt(v' - m'**2 + eps)``.
 
-    ``m`` is the running mean of the updates, and ``v`` that of their squares; without ``eps_in_sqrt``,
+    ``m`` and ``v`` are the running means of the updates and of their squares; without ``eps_in_sqrt``,
     ``u' = u / (sqrt(v' - m'**2) + eps)``.
 
     Args:
@@ -244,7 +244,7 @@ def rmsprop(
 ) -> GradientTransformationExtraArgs:
     """RMSProp: division by the root of the running mean of squared gradients.
 
-    :func:`scale_by_rms` has the formulas, or with ``centered`` :func:`scale_by_stddev`; the momentum comes last.
+    :func:`scale_by_rms` has the formulas, or with ``centered`` :func:`scale_by_stddev`; momentum is applied last.
 
     Args:
         centered: whether to subtract the square of the mean from the mean of the squares.

@@ -43,7 +43,7 @@ __all__ = [
     "scale_by_schedule",
 ]
 
-#: optax's names of states that are empty.
+#: optax's name of the state of ``scale``, which is empty.
 ScaleState = EmptyState
 
 
@@ -127,7 +127,7 @@ def scale_by_param_block_norm(min_scale: Scalar = 1e-3) -> GradientTransformatio
     """Multiplies each update by the norm of its parameter: ``u' = u * max(norm(p), min_scale)``.
 
     Args:
-        min_scale: what the norm is at least.
+        min_scale: the lower bound of the norm.
 
     Returns:
         A transformation with an empty state.
@@ -152,7 +152,7 @@ def scale_by_param_block_rms(min_scale: Scalar = 1e-3) -> GradientTransformation
     """Multiplies each update by the root mean square of its parameter: ``u' = u * max(rms(p), min_scale)``.
 
     Args:
-        min_scale: what the root mean square is at least.
+        min_scale: the lower bound of the root mean square.
 
     Returns:
         A transformation with an empty state.
@@ -198,9 +198,9 @@ class ScaleByDistanceOverGradientsState(NamedTuple):
     """The state of ``scale_by_distance_over_gradients``.
 
     Attributes:
-        max_dist: the largest distance of each parameter from where it began.
+        max_dist: the largest distance of each parameter from its initial value.
         grad_sum_of_squares: the sum of the squares of its gradients.
-        init_params: where the parameters began.
+        init_params: the initial parameters.
     """
 
     max_dist: Updates
@@ -211,7 +211,7 @@ class ScaleByDistanceOverGradientsState(NamedTuple):
 def scale_by_distance_over_gradients(
     reps_rel: Scalar = 1e-6, eps: Scalar = 1e-8, param_dtype: DTypeLike = "float32", global_scale: Scalar = 1.0
 ) -> GradientTransformation:
-    """Scales each update by the distance its parameter has come, over the root of the sum of squared gradients.
+    """Scales each update by the distance of its parameter from the start over the root of the sum of squared gradients.
 
     ``d' = max(d, norm(p - p_0))``, ``s' = s + norm(u)**2`` and ``u' = global_scale * d' / sqrt(s' + eps) * u``; ``d``
     starts from ``reps_rel * (1 + norm(p_0))``.
@@ -219,7 +219,7 @@ def scale_by_distance_over_gradients(
     Args:
         reps_rel: the size of the first step, relative to the parameter.
         eps: keeps the denominator away from zero.
-        param_dtype: the dtype to keep the first parameters in.
+        param_dtype: the dtype of the stored initial parameters.
         global_scale: a factor for all updates.
 
     Returns:
@@ -251,7 +251,7 @@ def scale_by_distance_over_gradients(
         need_params("scale_by_distance_over_gradients", params)
         max_dist = tree.map(lambda d, p, p0: tnp.maximum(d, norm(p - p0)), state.max_dist, params, state.init_params)
         total = tree.map(lambda s, u: s + tnp.sum(tnp.square(u)), state.grad_sum_of_squares, updates)
-        # The sum has one axis, which a 0-d update must not get.
+        # The sum has shape (1,); a 0-d update must stay 0-d.
         step = lambda u, d, s: (global_scale * (d / tnp.sqrt(s + eps)) * u).reshape(tnp.shape(u))
         new_updates = map_updates(step, updates, max_dist, total)
         return new_updates, ScaleByDistanceOverGradientsState(max_dist, total, state.init_params)

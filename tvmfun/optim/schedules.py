@@ -39,7 +39,7 @@ __all__ = [
 
 
 def constant_schedule(value: Scalar) -> Schedule:
-    """Always the same value: ``s(t) = value``.
+    """A constant: ``s(t) = value``.
 
     Args:
         value: a number or a 0-d array.
@@ -56,17 +56,17 @@ def constant_schedule(value: Scalar) -> Schedule:
 def polynomial_schedule(
     init_value: Scalar, end_value: Scalar, power: Scalar, transition_steps: int, transition_begin: int = 0
 ) -> Schedule:
-    """From one value to another along a polynomial.
+    """A polynomial from one value to another.
 
     ``s(t) = (init_value - end_value) * (1 - x)**power + end_value`` with
-    ``x = (t - transition_begin) / transition_steps``, kept between 0 and 1.
+    ``x = (t - transition_begin) / transition_steps``, clipped to [0, 1].
 
     Args:
         init_value: the value at the beginning.
         end_value: the value at the end.
         power: the power of the polynomial.
-        transition_steps: how many steps the transition takes; if not positive, ``s(t) = init_value``.
-        transition_begin: the count at which it begins; a negative one counts as 0.
+        transition_steps: the number of steps of the transition; if not positive, ``s(t) = init_value``.
+        transition_begin: the count at which it begins, at least 0.
 
     Returns:
         A schedule.
@@ -89,15 +89,15 @@ def polynomial_schedule(
 def linear_schedule(
     init_value: Scalar, end_value: Scalar, transition_steps: int, transition_begin: int = 0
 ) -> Schedule:
-    """From one value to another along a line: ``s(t) = init_value + x * (end_value - init_value)``.
+    """A line from one value to another: ``s(t) = init_value + x * (end_value - init_value)``.
 
-    ``x = (t - transition_begin) / transition_steps``, kept between 0 and 1.
+    ``x = (t - transition_begin) / transition_steps``, clipped to [0, 1].
 
     Args:
         init_value: the value at the beginning.
         end_value: the value at the end.
-        transition_steps: how many steps the transition takes; if not positive, ``s(t) = init_value``.
-        transition_begin: the count at which it begins; a negative one counts as 0.
+        transition_steps: the number of steps of the transition; if not positive, ``s(t) = init_value``.
+        transition_begin: the count at which it begins, at least 0.
 
     Returns:
         A schedule.
@@ -158,12 +158,12 @@ def exponential_decay(
 
     Args:
         init_value: the value at the beginning.
-        transition_steps: in how many steps the value is multiplied by ``decay_rate``; if not positive,
+        transition_steps: the number of steps in which the value is multiplied by ``decay_rate``; if not positive,
             ``s(t) = init_value``.
         decay_rate: the factor; if it is 0, ``s(t) = init_value``.
-        transition_begin: the count at which the decay begins; a negative one counts as 0.
-        staircase: whether to round the exponent down, to change every ``transition_steps`` only.
-        end_value: where the decay stops: a lower bound if ``decay_rate < 1``, else an upper bound.
+        transition_begin: the count at which the decay begins, at least 0.
+        staircase: whether to round the exponent down, so that the value changes every ``transition_steps``.
+        end_value: the value at which the decay stops: a lower bound if ``decay_rate < 1``, else an upper bound.
 
     Returns:
         A schedule.
@@ -198,7 +198,7 @@ def cosine_decay_schedule(
         init_value: the value at the beginning.
         decay_steps: the number of steps until the end of the decay.
         alpha: the fraction of ``init_value`` that is left at the end.
-        exponent: the power that bends the curve.
+        exponent: the exponent of the cosine.
 
     Returns:
         A schedule.
@@ -222,11 +222,11 @@ def cosine_decay_schedule(
     return schedule
 
 
-# -- schedules made of schedules -----------------------------------------------------------------------------
+# -- combinations of schedules --
 
 
 def join_schedules(schedules: Sequence[Schedule], boundaries: Sequence[int]) -> Schedule:
-    """One schedule after the other, each counting from its own beginning: ``s(t) = s_i(t - b_i)``.
+    """Schedules one after the other, each counting from its own start: ``s(t) = s_i(t - b_i)``.
 
     Args:
         schedules: the schedules in order.
@@ -236,7 +236,7 @@ def join_schedules(schedules: Sequence[Schedule], boundaries: Sequence[int]) -> 
         A schedule.
 
     Raises:
-        ArgumentError: if there are not as many boundaries as places where two schedules meet.
+        ArgumentError: if there is not one boundary fewer than schedules.
 
     >>> schedule = join_schedules([constant_schedule(1.0), linear_schedule(4.0, 0.0, 4)], [10])
     >>> [float(schedule(count)) for count in (9, 10, 13)]
@@ -260,7 +260,7 @@ def join_schedules(schedules: Sequence[Schedule], boundaries: Sequence[int]) -> 
 def piecewise_interpolate_schedule(
     interpolate_type: str, init_value: Scalar, boundaries_and_scales: Mapping[int, Scalar] | None = None
 ) -> Schedule:
-    """Interpolates between boundaries, at each of which the value has been multiplied by another scale.
+    """Interpolation between boundaries, at each of which the value is multiplied by a scale.
 
     From ``a`` to ``b`` it goes along ``a + (b - a) * x``, or along ``b + (a - b) * (1 + cos(pi * x)) / 2``, where
     ``x`` is the fraction of the steps between the two boundaries that have passed.
@@ -293,7 +293,7 @@ def piecewise_interpolate_schedule(
     def schedule(count: ArrayLike) -> Scalar:
         passed = _as_float(count)
         value = values[-1] * tnp.ones_like(passed)
-        # From the last stretch to the first: the earliest whose end is not reached yet has the last word.
+        # From the last interval to the first, so that the earliest whose end is not reached wins.
         for k in reversed(range(len(bounds) - 1)):
             x = (passed - bounds[k]) / max(bounds[k + 1] - bounds[k], 1)
             weight = 1 - x if interpolate_type == "linear" else (1 + tnp.cos(math.pi * x)) / 2
@@ -311,15 +311,15 @@ def linear_onecycle_schedule(
     div_factor: Scalar = 25.0,
     final_div_factor: Scalar = 1e4,
 ) -> Schedule:
-    """Up along a line, down again along a line, and further down along a third one.
+    """The one-cycle policy with lines: up, down again, and further down.
 
     Args:
         transition_steps: the number of steps of the cycle.
         peak_value: the largest value.
         pct_start: the fraction of the cycle in which the value rises.
-        pct_final: the fraction after which it is back where it began.
+        pct_final: the fraction after which it is back at its initial value.
         div_factor: ``peak_value / div_factor`` is the value at the beginning.
-        final_div_factor: the value at the end is the one at the beginning, divided by this.
+        final_div_factor: the value at the beginning divided by the value at the end.
 
     Returns:
         A schedule.
@@ -350,14 +350,14 @@ def cosine_onecycle_schedule(
     div_factor: Scalar = 25.0,
     final_div_factor: Scalar = 1e4,
 ) -> Schedule:
-    """Up along half a cosine wave, and down along another one.
+    """The one-cycle policy with cosines: up and down.
 
     Args:
         transition_steps: the number of steps of the cycle.
         peak_value: the largest value.
         pct_start: the fraction of the cycle in which the value rises.
         div_factor: ``peak_value / div_factor`` is the value at the beginning.
-        final_div_factor: the value at the end is the one at the beginning, divided by this.
+        final_div_factor: the value at the beginning divided by the value at the end.
 
     Returns:
         A schedule.
@@ -381,12 +381,12 @@ def cosine_onecycle_schedule(
 
 
 def warmup_constant_schedule(init_value: Scalar, peak_value: Scalar, warmup_steps: int) -> Schedule:
-    """Along a line to a value that then stays.
+    """Linear warmup to a constant.
 
     Args:
         init_value: the value at the beginning.
         peak_value: the value from ``warmup_steps`` on.
-        warmup_steps: how many steps the way there takes.
+        warmup_steps: the number of steps of the warmup.
 
     Returns:
         A schedule.
@@ -406,15 +406,15 @@ def warmup_cosine_decay_schedule(
     end_value: Scalar = 0.0,
     exponent: Scalar = 1.0,
 ) -> Schedule:
-    """Along a line to a peak, and down along half a cosine wave.
+    """Linear warmup to a peak, and a cosine decay.
 
     Args:
         init_value: the value at the beginning.
         peak_value: the value after ``warmup_steps``.
-        warmup_steps: how many steps the way there takes.
-        decay_steps: the number of steps until the end of the decay, those of the warm-up included.
+        warmup_steps: the number of steps of the warmup.
+        decay_steps: the number of steps until the end of the decay, including the warmup.
         end_value: the value at the end.
-        exponent: the power that bends the curve of the decay.
+        exponent: the exponent of the cosine.
 
     Returns:
         A schedule.
@@ -446,17 +446,17 @@ def warmup_exponential_decay_schedule(
     staircase: bool = False,
     end_value: Scalar | None = None,
 ) -> Schedule:
-    """Along a line to a peak, and down with an :func:`exponential_decay`.
+    """Linear warmup to a peak, and an :func:`exponential_decay`.
 
     Args:
         init_value: the value at the beginning.
         peak_value: the value after ``warmup_steps``.
-        warmup_steps: how many steps the way there takes.
-        transition_steps: in how many steps the value is multiplied by ``decay_rate``.
+        warmup_steps: the number of steps of the warmup.
+        transition_steps: the number of steps in which the value is multiplied by ``decay_rate``.
         decay_rate: the factor.
-        transition_begin: how many steps after the warm-up the decay begins.
-        staircase: whether to change every ``transition_steps`` only.
-        end_value: where the decay stops.
+        transition_begin: the number of steps from the warmup to the start of the decay.
+        staircase: whether the value changes only every ``transition_steps``.
+        end_value: the value at which the decay stops.
 
     Returns:
         A schedule.
@@ -505,7 +505,7 @@ def _as_float(count: ArrayLike) -> Array:
 
 
 def __getattr__(name: str) -> Any:
-    # These make optimizers, and are known by their names there.
+    # optax has these names in its schedules module, too.
     if name in ("InjectStatefulHyperparamsState", "inject_hyperparams", "inject_stateful_hyperparams"):
         from tvmfun import optim
 

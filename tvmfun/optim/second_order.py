@@ -24,8 +24,8 @@ def hvp(loss: LossFn, v: Array, params: Params, inputs: PyTree, targets: PyTree)
         loss: a function ``loss(params, inputs, targets)``.
         v: a vector with as many elements as the parameters.
         params: a tree of arrays.
-        inputs: what the loss is taken of.
-        targets: the same.
+        inputs: the second argument of the loss.
+        targets: its third argument.
 
     Returns:
         A tree with the structure of ``params``.
@@ -45,8 +45,8 @@ def hessian_diag(loss: LossFn, params: Params, inputs: PyTree, targets: PyTree) 
     Args:
         loss: a function ``loss(params, inputs, targets)``.
         params: a tree of arrays.
-        inputs: what the loss is taken of.
-        targets: the same.
+        inputs: the second argument of the loss.
+        targets: its third argument.
 
     Returns:
         A vector.
@@ -60,7 +60,7 @@ def hessian_diag(loss: LossFn, params: Params, inputs: PyTree, targets: PyTree) 
     def element(unit: Array) -> Array:
         return tnp.vdot(unit, ravel(hvp(loss, unit, params, inputs, targets))[0])
 
-    # One after the other: memory for one product, not for all.
+    # Sequential, so that only one product is in memory at a time.
     return lax.map(element, tnp.eye(vector.size, dtype=vector.dtype))
 
 
@@ -70,8 +70,8 @@ def fisher_diag(negative_log_likelihood: LossFn, params: Params, inputs: PyTree,
     Args:
         negative_log_likelihood: a function ``loss(params, inputs, targets)``.
         params: a tree of arrays.
-        inputs: what the loss is taken of.
-        targets: the same.
+        inputs: the second argument of the loss.
+        targets: its third argument.
 
     Returns:
         A vector.

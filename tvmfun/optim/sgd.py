@@ -45,8 +45,8 @@ class ScaleByOptimisticGradientState(NamedTuple):
     """The state of ``scale_by_optimistic_gradient``.
 
     Attributes:
-        is_initial_step: whether there was no update yet, a 0-d array of bool.
-        previous_gradient: the updates before.
+        is_initial_step: whether this is the first update, a 0-d array of bool.
+        previous_gradient: the previous updates.
     """
 
     is_initial_step: Array
@@ -88,9 +88,9 @@ def scale_by_optimistic_gradient(alpha: Scalar = 1.0, beta: Scalar = 1.0) -> Gra
 def scale_by_polyak(
     f_min: Scalar = 0.0, max_learning_rate: Scalar = 1.0, eps: Scalar = 0.0, variant: str = "sps"
 ) -> GradientTransformationExtraArgs:
-    """Scales the updates by how far the loss is from its minimum.
+    """Polyak's step size: scales the updates by the distance of the loss from its minimum.
 
-    ``u' = u * min((value - f_min) / (global_norm(u)**2 + eps), max_learning_rate)``, and zero if the updates are.
+    ``u' = u * min((value - f_min) / (global_norm(u)**2 + eps), max_learning_rate)``, and zero if the updates are zero.
     With ``variant="sps+"``, a negative distance counts as 0.
 
     Args:
@@ -122,7 +122,7 @@ def scale_by_polyak(
         if variant == "sps+":
             gap = tnp.maximum(gap, 0)
         divisor = square + eps
-        # Below this the quotient would be noise, in any dtype.
+        # Below this the quotient would be rounding noise, in any dtype.
         is_zero = divisor <= float(np.finfo("float32").eps)
         step = tnp.minimum(gap / tnp.where(is_zero, tnp.ones_like(divisor), divisor), max_learning_rate)
         step = tnp.where(is_zero, tnp.zeros_like(step), step)
@@ -137,7 +137,7 @@ def sgd(
     nesterov: bool = False,
     accumulator_dtype: DTypeLike | None = None,
 ) -> GradientTransformationExtraArgs:
-    """Stochastic gradient descent, with momentum if asked for.
+    """Stochastic gradient descent, optionally with momentum.
 
     ``u = -learning_rate * g`` without momentum. With it, ``m' = g + momentum * m`` and
     ``u = -learning_rate * m'``, or ``u = -learning_rate * (g + momentum * m')`` with ``nesterov``.
@@ -195,7 +195,7 @@ def noisy_sgd(
 def optimistic_gradient_descent(
     learning_rate: ScalarOrSchedule, alpha: Scalar = 1.0, beta: Scalar = 1.0
 ) -> GradientTransformationExtraArgs:
-    """Gradient descent that looks ahead: ``u = -learning_rate * (alpha * g + beta * (g - g_before))``.
+    """Optimistic gradient descent: ``u = -learning_rate * (alpha * g + beta * (g - g_before))``.
 
     Args:
         learning_rate: a number, a 0-d array or a schedule.
@@ -225,7 +225,7 @@ def polyak_sgd(
     eps: Scalar = 0.0,
     variant: str = "sps",
 ) -> GradientTransformationExtraArgs:
-    """Gradient descent with steps in proportion to how far the loss is from its minimum.
+    """Gradient descent with Polyak's step size, in proportion to the distance of the loss from its minimum.
 
     :func:`scale_by_polyak` has the formula.
 

@@ -1,4 +1,4 @@
-"""Optimizers that use the signs of gradients, but not their sizes: sign descent, Signum, Lion and Rprop."""
+"""Optimizers that use only the signs of gradients: signSGD, Signum, Lion and Rprop."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ class ScaleByRpropState(NamedTuple):
 
     Attributes:
         step_sizes: the size of the step of every element.
-        prev_updates: the steps before.
+        prev_updates: the previous steps.
     """
 
     step_sizes: Updates
@@ -90,12 +90,12 @@ def scale_by_lion(
 ) -> GradientTransformation:
     """Takes the sign of a mean of the updates: ``u' = sign(b1 * m + (1 - b1) * u)``.
 
-    Then ``m' = b2 * m + (1 - b2) * u``. With ``mode="smooth"``, ``tanh(smooth_beta * x)`` takes the place of the
+    Then ``m' = b2 * m + (1 - b2) * u``. With ``mode="smooth"``, ``tanh(smooth_beta * x)`` replaces the
     sign, with ``"refined"``, ``min(max(x, -1), 1)``.
 
     Args:
-        b1: the decay rate of the mean that is used.
-        b2: the decay rate of the mean that is kept.
+        b1: the decay rate of the mean in the update.
+        b2: the decay rate of the mean in the state.
         mu_dtype: the dtype of the mean of the updates; ``None`` for the dtype of the parameters.
         mode: ``"hard"``, ``"smooth"`` or ``"refined"``.
         smooth_beta: how steep the ``"smooth"`` sign is.
@@ -177,7 +177,7 @@ def scale_by_rprop(
         agreement = map_updates(lambda u, before: u * before, updates, state.prev_updates)
 
         def resize(a: Array, size: Array) -> Array:
-            # Not a choice between the factors, whose dtype would be float32.
+            # where(a > 0, eta_plus, eta_minus) would be float32.
             resized = tnp.clip(tnp.where(a > 0, size * eta_plus, size * eta_minus), min_step_size, max_step_size)
             return tnp.where(a == 0, size, resized.astype(size.dtype))
 

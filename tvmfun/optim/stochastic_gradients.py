@@ -1,4 +1,4 @@
-"""For estimates of gradients: a factor for them alone, and a distribution to draw from."""
+"""Scaling of gradients, and normal distributions for estimates of gradients."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ __all__ = ["MultiNormalDiagFromLogScale", "multi_normal", "scale_gradient"]
 
 
 def scale_gradient(inputs: PyTree, scale: Scalar) -> PyTree:
-    """Leaves values as they are, and multiplies their gradients.
+    """The identity, whose gradient is multiplied by a factor.
 
     Args:
         inputs: a tree of arrays.

@@ -1,4 +1,4 @@
-"""The names of ``optax.transforms``, which other modules define.
+"""The transformations by the names of ``optax.transforms``.
 
 >>> from tvmfun.optim import transforms
 >>> transforms.chain.__name__
@@ -16,7 +16,7 @@ __all__ = sorted(
 
 
 def __getattr__(name: str) -> Any:
-    # Only tvmfun.optim has the functions with names in their errors: it wraps them after it has imported this module.
+    # tvmfun.optim wraps its functions after it has imported this module, hence the lookup at the first use.
     if name in __all__:
         from tvmfun import optim
 

@@ -1,4 +1,4 @@
-"""A slow mean of the gradients beside the fast one."""
+"""AdEMAMix: a slow mean of the gradients beside the fast one."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ class ScaleByAdemamixState(NamedTuple):
 
     Attributes:
         count: the number of updates so far, a 0-d int32 array.
-        count_m2: the same, for the schedules; set it to 0 to begin them anew.
+        count_m2: the same, for the schedules; set it to 0 to restart them.
         m1: the running mean of the updates.
         m2: their slow running mean.
         nu: the running mean of their squares.
@@ -82,7 +82,7 @@ def scale_by_ademamix(
         b2: the decay rate of the mean of the squares.
         b3: the decay rate of the slow mean: a number, a 0-d array or a schedule.
         alpha: its factor: a number, a 0-d array or a schedule.
-        mu_dtype: the dtype to begin with for all three means; ``None`` for that of the parameters.
+        mu_dtype: the initial dtype of all three means; ``None`` for the dtype of the parameters.
 
     Other arguments: as :func:`tvmfun.optim.adam`.
 
@@ -208,7 +208,7 @@ def simplified_ademamix(
     weight_decay: ScalarOrSchedule = 0.0,
     mask: MaskOrFn | None = None,
 ) -> GradientTransformationExtraArgs:
-    """AdEMAMix with one mean less; :func:`scale_by_simplified_ademamix` has the formulas.
+    """AdEMAMix with one mean fewer; :func:`scale_by_simplified_ademamix` has the formulas.
 
     Args: as :func:`scale_by_simplified_ademamix` and :func:`tvmfun.optim.adamw`.
 

@@ -1,4 +1,4 @@
-"""Division by the size of the gradients before, not of this one."""
+"""ACProp and ADOPT: division by a second moment that excludes the current gradient."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ __all__ = [
 def scale_by_acprop(
     b1: Scalar = 0.9, b2: Scalar = 0.999, eps: Scalar = 1e-16, eps_root: Scalar = 1e-16
 ) -> GradientTransformation:
-    """Divides the updates by the root of the mean squared distance of those before from their mean.
+    """Divides the updates by the standard deviation of the previous updates.
 
     ``u' = u / (sqrt(v^) + eps)`` with the unbiased ``v^`` (1 at first); then
     ``v' = b2 * v + (1 - b2) * (u - m)**2 + eps_root`` and ``m' = b1 * m + (1 - b1) * u``.
@@ -79,7 +79,7 @@ def acprop(
     weight_decay: ScalarOrSchedule = 0.0,
     mask: MaskOrFn | None = None,
 ) -> GradientTransformationExtraArgs:
-    """ACProp: gradients divided by the deviation of those before; :func:`scale_by_acprop` has the formulas.
+    """ACProp: gradients over the standard deviation of the previous ones; :func:`scale_by_acprop` has the formulas.
 
     Args: as :func:`tvmfun.optim.scale_by_belief` and :func:`tvmfun.optim.adamw`.
 
@@ -101,7 +101,7 @@ def acprop(
 
 
 def fourth_root(count: Array) -> Array:
-    """``count**(1/4)``: how far ADOPT lets updates go."""
+    """``count**(1/4)``: the limit of ADOPT."""
     return tnp.sqrt(tnp.sqrt(count))
 
 
@@ -115,14 +115,14 @@ def scale_by_adopt(
     use_clipping: bool = True,
     clip_value_fn: Callable[[Array], Scalar] = fourth_root,
 ) -> GradientTransformation:
-    """Divides by the mean of the squares before, and takes the mean of that.
+    """Divides by the root of the previous second moment, and takes the mean of the result.
 
     ``n = u / max(sqrt(v), eps)``, limited to ``clip_value_fn(count)``; ``m' = b1 * m + (1 - b1) * n`` and
     ``v' = b2 * v + (1 - b2) * u**2``. The first update only makes ``v' = u**2``.
 
     Args:
         use_clipping: whether ``n`` is limited.
-        clip_value_fn: takes the number of updates so far, a 0-d array of floats, and returns the limit.
+        clip_value_fn: a function from the number of updates so far, a 0-d array of floats, to the limit.
 
     Other arguments: as :func:`tvmfun.optim.adam`.
 

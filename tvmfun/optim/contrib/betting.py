@@ -1,4 +1,4 @@
-"""Step sizes as the wealth of a bettor: COCOB, and Mechanic around any optimizer."""
+"""Parameter-free optimization by betting: COCOB, and Mechanic around any optimizer."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ class COCOBState(NamedTuple):
         cumulative_gradients: the negative sum of the updates.
         scale: the largest absolute value of each update so far.
         subgradients: the sum of the absolute values.
-        reward: what was won so far.
+        reward: the winnings so far.
     """
 
     init_particles: Params
@@ -54,7 +54,7 @@ class MechanicState(NamedTuple):
     Attributes:
         base_optimizer_state: the state of the optimizer.
         count: the number of updates so far, a 0-d int32 array.
-        r: what each bettor won so far, a vector.
+        r: the winnings of each bettor so far, a vector.
         m: the decaying maximum of the size of a bet, a vector.
         v: the decaying sum of its square, a vector.
         s: the share of each bettor in the learning rate, a vector.
@@ -71,7 +71,7 @@ class MechanicState(NamedTuple):
 
 
 def scale_by_cocob(alpha: Scalar = 100.0, eps: Scalar = 1e-8) -> GradientTransformation:
-    """Bets on each parameter which way it goes, with what was won before as the stake.
+    """Bets on the direction of each parameter, with the previous winnings as the stake.
 
     ``L' = max(L, |u|)``, ``G' = G + |u|``, ``R' = max(R - u * (p - p_0), 0)``, ``C' = C - u``, and the next parameter
     is ``p_0 + C' / (L' * max(G' + L', alpha * L')) * (L' + R')``.

@@ -1,4 +1,4 @@
-"""Learning rates from an estimate of how far it is to the solution."""
+"""Learning rates from an estimate of the distance to the solution: Prodigy, D-Adaptation, DoG, DoWG."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ class ProdigyState(NamedTuple):
         grad_sum: the decaying sum of the gradients.
         params0: the first parameters.
         estim_lr: the estimate of the distance, a 0-d array.
-        numerator_weighted: the decaying sum of how far the gradients point back, a 0-d array.
+        numerator_weighted: the decaying sum of the weighted ``<g, p_0 - p>``, a 0-d array.
         count: the number of updates so far, a 0-d int32 array.
     """
 
@@ -57,7 +57,7 @@ class DAdaptAdamWState(NamedTuple):
         exp_avg_sq: the running mean of their squares.
         grad_sum: the running mean of the gradients, times the step size, with another decay rate.
         estim_lr: the estimate of the distance, a 0-d array.
-        numerator_weighted: the running mean of how far the gradients point back, a 0-d array.
+        numerator_weighted: the running mean of the numerator of the estimate, a 0-d array.
         count: the number of updates so far, a 0-d int32 array.
     """
 
@@ -73,7 +73,7 @@ class DoGState(NamedTuple):
     """The state of ``dog``.
 
     Attributes:
-        is_init_step: whether there was no update yet, a 0-d array of bool.
+        is_init_step: whether this is the first update, a 0-d array of bool.
         init_params: the first parameters.
         max_dist: the largest distance from them so far, a 0-d array.
         sum_sq_norm_grads: the sum of the squared norms of the gradients, a 0-d array.
@@ -111,7 +111,7 @@ def prodigy(
 ) -> GradientTransformationExtraArgs:
     """AdamW whose learning rate is the estimated distance to the solution.
 
-    Adam's means are those of ``d * g``. With its step size ``s = learning_rate * d * sqrt(1 - b2**t) / (1 - b1**t)``,
+    Adam's means are taken of ``d * g``. With its step size ``s = learning_rate * d * sqrt(1 - b2**t) / (1 - b1**t)``,
     ``r' = b3 * r + d / d_0 * s * <g, p_0 - p>``, ``q' = b3 * q + s / d_0 * d * g``, and
     ``d' = max(d, estim_lr_coef * r' / sum(|q'|))``; ``u = -s * (m' / (sqrt(v') + d' * eps) + weight_decay * p)``.
 
@@ -120,8 +120,8 @@ def prodigy(
         betas: the decay rates ``b1`` and ``b2`` of Adam.
         beta3: the decay rate of the estimate; ``None`` for ``sqrt(b2)``.
         eps: keeps the denominator away from zero.
-        estim_lr0: the first estimate, less than the distance.
-        estim_lr_coef: a factor of later ones.
+        estim_lr0: the initial estimate, less than the distance.
+        estim_lr_coef: a factor of later estimates.
         weight_decay: a number or a 0-d array.
         safeguard_warmup: whether ``q`` leaves the learning rate out, for schedules that begin with a warmup.
 
@@ -234,7 +234,7 @@ def dadapt_adamw(
 
 
 def _adam_rate(learning_rate: ScalarOrSchedule, estimate: Array, count: Array, beta1: Scalar, beta2: Scalar) -> Array:
-    """The learning rate times the estimate, without the bias of Adam's means."""
+    """The learning rate times the estimate, with Adam's bias correction."""
     dtype, t = estimate.dtype, safe_increment(count)
     unbiased = tnp.sqrt(weight_so_far(beta2, t, dtype)) / weight_so_far(beta1, t, dtype)
     return (estimate * value_at(learning_rate, count, dtype) * unbiased).astype(dtype)
@@ -247,7 +247,7 @@ def dog(
     weight_decay: ScalarOrSchedule | None = None,
     mask: MaskOrFn | None = None,
 ) -> GradientTransformationExtraArgs:
-    """Gradient descent by the distance it has come, over the root of the sum of squared gradients.
+    """Gradient descent with the step size: distance from the start over the root of the sum of squared gradients.
 
     ``d' = max(d, norm(p - p_0))``, ``s' = s + norm(g)**2`` and ``u = -learning_rate * d' / sqrt(s' + eps) * g``.
 
@@ -263,7 +263,7 @@ def dog(
         The optimizer; its ``update`` needs ``params``.
 
     Raises:
-        ArgumentError: if ``init_step`` begins with another word; on ``update``, if it gets no ``params``.
+        ArgumentError: if ``init_step`` has an unknown kind; on ``update``, if it gets no ``params``.
 
     Reference: Ivgi et al., "DoG is SGD's Best Friend: A Parameter-Free Dynamic Step Size Schedule" (2023).
 
@@ -311,7 +311,7 @@ def dowg(
     weight_decay: ScalarOrSchedule | None = None,
     mask: MaskOrFn | None = None,
 ) -> GradientTransformationExtraArgs:
-    """As :func:`dog`, but gradients count the more, the farther from the start they are.
+    """As :func:`dog`, but gradients are weighted by their distance from the start.
 
     ``d' = max(d, norm(p - p_0)**2)``, ``s' = s + d' * norm(g)**2`` and
     ``u = -learning_rate * d' / (sqrt(s') + eps) * g``.

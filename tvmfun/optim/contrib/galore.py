@@ -1,4 +1,4 @@
-"""GaLore: the state of an optimizer for matrices of low rank."""
+"""GaLore: gradients of matrices projected to a low rank."""
 
 from __future__ import annotations
 
@@ -63,14 +63,14 @@ def scale_by_galore(
     base_optimizer: GradientTransformation | None = None,
     weight_dimension_numbers: Any = None,
 ) -> GradientTransformation:
-    """Projects the gradients of matrices to few directions, and lets another transformation work there.
+    """Projects the gradients of matrices to few directions, and applies another transformation there.
 
     ``u' = scale * P t(P^T u)`` where the columns of ``P`` are the first left singular vectors of ``u`` if it has at
     least as many rows as columns; else ``u' = scale * t(u P) P^T`` with the right ones.
 
     Args:
         rank: the number of directions.
-        update_proj_gap: after how many updates the directions are taken anew.
+        update_proj_gap: the number of updates between new directions.
         scale: a factor of the updates of matrices.
         base_optimizer: the transformation ``t``, which gets no ``params``; ``None`` for :func:`scale_by_adam`.
         weight_dimension_numbers: a ``GaLoreDimensionNumbers`` for each matrix, ``None`` for other parameters, in a tree
@@ -128,7 +128,7 @@ def scale_by_galore(
         return GaLoreState(zero_count(), state, tree.unflatten(structure, projectors))
 
     def update(updates: Updates, state: GaLoreState, params: Params | None = None) -> tuple[Updates, GaLoreState]:
-        anew = state.count % update_proj_gap == 0
+        refresh = state.count % update_proj_gap == 0
         leaves, structure = tree.flatten(updates)
         numbers = numbers_of(updates)
         projectors, projected = [], []
@@ -136,7 +136,7 @@ def scale_by_galore(
             if n is not None:
                 u, _ = matrix(u, n)
                 number = projector.shape[1]
-                projector = lax.cond(anew, lambda u, _, k=number: _directions(u, k), lambda _, p: p, u, projector)
+                projector = lax.cond(refresh, lambda u, _, k=number: _directions(u, k), lambda _, p: p, u, projector)
                 u = projector.T @ u if u.shape[0] >= u.shape[1] else u @ projector
             projectors.append(projector)
             projected.append(u)

@@ -1,4 +1,4 @@
-"""Dual averaging: steps from where the training began."""
+"""MADGRAD: dual averaging with momentum."""
 
 from __future__ import annotations
 
@@ -41,14 +41,14 @@ class MadgradState(NamedTuple):
 def scale_by_madgrad(
     learning_rate: ScalarOrSchedule, momentum: Scalar = 0.9, eps: Scalar = 1e-6
 ) -> GradientTransformation:
-    """Steps from where the training began: dual averaging with momentum.
+    """Dual averaging with momentum: steps from the initial parameters.
 
     With ``k = (learning_rate + eps) * sqrt(t)``, ``q' = q + k * u**2``, ``s' = s + k * u``, and
     ``u' = (1 - momentum) * (p_0 - s' / (cbrt(q') + eps) - p)``.
 
     Args:
         learning_rate: a number, a 0-d array or a schedule.
-        momentum: how much of the parameters stays.
+        momentum: the weight of the current parameters.
         eps: keeps the denominator away from zero.
 
     Returns:

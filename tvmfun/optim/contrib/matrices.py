@@ -13,7 +13,7 @@ from tvmfun.typing import PyTree
 
 
 def axes_of(where: str, shape: tuple[int, ...], numbers: Any) -> tuple[tuple[int, ...], ...]:
-    """The axes of a batch, of rows and of columns, none of them negative."""
+    """The axes of the batch, the rows and the columns, counted from 0."""
     if len(shape) < 2:
         raise ShapeError(where, "a matrix must have two axes or more", got=str(shape))
     rows, columns = (
@@ -32,7 +32,7 @@ def fans(where: str, shape: tuple[int, ...], numbers: Any) -> tuple[int, int]:
 
 
 def as_matrices(where: str, x: Array, numbers: Any) -> tuple[Array, Callable[[Array], Array]]:
-    """An array of matrices, with one axis before theirs, and the way back from an array of that shape."""
+    """Reshapes an array to ``[batch, rows, columns]``; also returns the inverse function."""
     groups = axes_of(where, x.shape, numbers)
     order = [axis for group in groups for axis in group]
     moved = x.transpose(order)

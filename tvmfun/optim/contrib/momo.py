@@ -1,4 +1,4 @@
-"""Step sizes from a model of the loss: a bound below, and the mean of the linearizations so far."""
+"""Step sizes from a model of the loss: a lower bound, and the mean of its linearizations."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class MomoState(NamedTuple):
         exp_avg: the running mean of the gradients.
         barf: the running mean of the losses, a 0-d array.
         gamma: the running mean of the inner products of gradients and parameters, a 0-d array.
-        lb: the bound below the loss, a 0-d array.
+        lb: the lower bound of the loss, a 0-d array.
         count: the number of updates so far, a 0-d int32 array.
     """
 
@@ -43,7 +43,7 @@ class MomoAdamState(NamedTuple):
         exp_avg_sq: the running mean of their squares.
         barf: the running mean of the losses, a 0-d array.
         gamma: the running mean of the inner products of gradients and parameters, a 0-d array.
-        lb: the bound below the loss, a 0-d array.
+        lb: the lower bound of the loss, a 0-d array.
         count: the number of updates so far, a 0-d int32 array.
     """
 
@@ -73,7 +73,7 @@ def momo(
         beta: the decay rate of the means.
         lower_bound: a lower bound of the loss.
         weight_decay: a number or a 0-d array.
-        adapt_lower_bound: whether to raise the bound to what the model says.
+        adapt_lower_bound: whether to raise the bound by the model.
 
     Returns:
         The optimizer, with a ``MomoState``; its ``update`` needs ``params``, and ``value=loss``.
@@ -132,7 +132,7 @@ def momo_adam(
     weight_decay: Scalar = 0.0,
     adapt_lower_bound: bool = False,
 ) -> GradientTransformationExtraArgs:
-    """As :func:`momo`, with the means of Adam, and lengths as its denominator measures them.
+    """As :func:`momo`, with the means and the preconditioner of Adam.
 
     With ``d = eps + sqrt(v / (1 - b2**t))`` and ``k = 1 - b1**t``,
     ``s = min(a / k, max((1 + a * w) * (f - k * lower_bound - c) + <m, p>, 0) / <m, m / d>)``, and
@@ -197,6 +197,6 @@ def _start(params: Params, lower_bound: Scalar) -> tuple[Array, Array]:
 
 
 def _quotient(gap: Array, square: Array) -> Array:
-    # Below this there is no direction to go.
+    # Below this the direction is rounding noise.
     none = square <= float(np.finfo("float64").eps)
     return tnp.where(none, 0, tnp.maximum(gap, 0) / tnp.where(none, tnp.ones_like(square), square))

@@ -1,4 +1,4 @@
-"""Muon: momentum whose singular values are all made about 1."""
+"""Muon: orthogonalized momentum."""
 
 from __future__ import annotations
 
@@ -96,7 +96,7 @@ def scale_by_muon(
         mu_dtype: the dtype of the mean; ``None`` for the dtype of the parameters.
         nesterov: whether to use Nesterov momentum.
         adaptive: whether to multiply the result by its inner product with ``m^``.
-        preconditioning: what brings the singular values below 1 at first: the ``"frobenius"`` or the ``"spectral"``
+        preconditioning: how the singular values are brought below 1 at first: the ``"frobenius"`` or the ``"spectral"``
             norm, ``"aol"`` (each row by the sum of ``|X X^T|``) or ``"schatten"`` (the norm of order 4).
         weight_dimension_numbers: a ``MuonDimensionNumbers`` for each parameter, in a tree that begins like the
             parameters, or a function from the parameters to such a tree; ``None`` if all have two axes.
@@ -151,7 +151,7 @@ def scale_by_muon(
 
 def orthogonalize(x: Array, ns_coeffs: Any, ns_steps: int, preconditioning: str, eps: Scalar) -> Array:
     """Matrices ``[batch, rows, columns]`` with singular values of about 1."""
-    # The products are of the shorter side's size.
+    # The shorter side first: it sets the size of the products.
     transposed = x.shape[1] > x.shape[2]
     if transposed:
         x = tnp.matrix_transpose(x)
@@ -218,7 +218,7 @@ def muon(
 
     Args:
         ns_coeffs: the coefficients, as for :func:`scale_by_muon`, or ``"standard"`` or ``"dion"``.
-        eps: keeps denominators away from zero, those of Adam, too.
+        eps: keeps denominators away from zero, also in Adam.
         weight_decay_mask: which matrices to decay, as for :func:`masked`; ``None`` for all.
         adam_b1: the decay rate of Adam's mean of the gradients.
         adam_b2: the decay rate of its mean of their squares.

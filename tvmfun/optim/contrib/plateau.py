@@ -1,4 +1,4 @@
-"""Smaller steps where the loss does not improve any more."""
+"""Learning rates reduced when the loss stops improving."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ class ReduceLROnPlateauState(NamedTuple):
     Attributes:
         scale: the factor of the updates, a 0-d array.
         best_value: the least mean of the loss so far, a 0-d array.
-        plateau_count: how many means since then, a 0-d int32 array.
-        cooldown_count: how many means are still ignored, a 0-d int32 array.
+        plateau_count: the number of means since then, a 0-d int32 array.
+        cooldown_count: the number of means still to ignore, a 0-d int32 array.
         count: the number of losses in the mean so far, a 0-d int32 array.
         avg_value: their mean, a 0-d array.
     """
@@ -44,23 +44,23 @@ def reduce_on_plateau(
     accumulation_size: int = 1,
     min_scale: Scalar = 0.0,
 ) -> GradientTransformationExtraArgs:
-    """Multiplies the updates by a scale that shrinks when the loss does not improve for a while.
+    """Multiplies the updates by a scale that shrinks when the loss stops improving.
 
     The loss has improved if the mean of ``accumulation_size`` values is less than ``(1 - rtol) * best - atol``. After
     ``patience`` means that have not, ``scale' = max(scale * factor, min_scale)``.
 
     Args:
         factor: how much the scale shrinks, between 0 and 1.
-        patience: how many means in a row must show no improvement.
-        rtol: how much better than the best a mean must be, relative to it.
-        atol: how much better it must be beyond that.
-        cooldown: how many means are ignored after the scale has shrunk.
+        patience: the number of consecutive means without improvement.
+        rtol: the least relative improvement.
+        atol: the least absolute improvement, beyond that.
+        cooldown: the number of means to ignore after the scale has shrunk.
         accumulation_size: the number of losses in a mean.
-        min_scale: what the scale is at least.
+        min_scale: the least scale.
 
     Returns:
         A transformation whose state is a ``ReduceLROnPlateauState``; its ``update`` needs ``value=loss``. It belongs
-        behind the optimizer.
+        after the optimizer.
 
     Raises:
         ArgumentError: if ``factor`` is not between 0 and 1, or a tolerance is negative, both are zero, or ``rtol`` is
@@ -97,7 +97,7 @@ def reduce_on_plateau(
         waited = tnp.where(improved, 0, safe_increment(state.plateau_count))
         cooling = state.cooldown_count > 0
         enough = (waited == patience) & ~cooling
-        # A scale below the least is raised to it, whether it shrinks now or not.
+        # min_scale also applies when the scale does not shrink now.
         scale = tnp.maximum(tnp.where(enough, state.scale * factor, state.scale), min_scale)
         return ReduceLROnPlateauState(
             scale=tnp.where(cooling, state.scale, scale),

@@ -29,7 +29,7 @@ class DifferentiallyPrivateAggregateState(NamedTuple):
     """The state of ``differentially_private_aggregate``.
 
     Attributes:
-        rng_key: the key for the noise to come.
+        rng_key: the key of the next noise.
     """
 
     rng_key: Array
@@ -44,7 +44,7 @@ def differentially_private_aggregate(
 
     Args:
         l2_norm_clip: the largest norm of the gradient of an example.
-        noise_multiplier: the standard deviation of the noise, in units of that.
+        noise_multiplier: the standard deviation of the noise, in units of ``l2_norm_clip``.
         key: a key of :mod:`tvmfun.random`, or an integer seed.
 
     Returns:

@@ -68,7 +68,7 @@ def sam(
     opaque_mode: bool = False,
     batch_axis_name: str | None = None,
 ) -> GradientTransformationExtraArgs:
-    """Climbs for some steps, and descends from where it began with the gradient from there.
+    """Climbs for some steps, and descends from the start with the gradient at the top.
 
     ``sync_period - 1`` steps ``p' = p - u_adv`` of the adversarial optimizer go up; then ``p' = p_0 + u`` with the
     update ``u`` that the outer optimizer makes of the last gradient. With ``chain(normalize(), sgd(rho))`` climbing one
@@ -77,8 +77,8 @@ def sam(
     Args:
         optimizer: the outer optimizer.
         adv_optimizer: the adversarial one.
-        sync_period: every so many steps the outer optimizer makes one.
-        reset_state: whether the adversarial optimizer begins anew then.
+        sync_period: the number of steps per step of the outer optimizer.
+        reset_state: whether to reset the adversarial optimizer then.
         opaque_mode: whether all steps of a period are made by one call of ``update``, which then needs
             ``grad_fn=``: a function from parameters and the number of the step to a gradient.
         batch_axis_name: in the opaque mode, a named axis to take the mean of the gradients over.
@@ -118,7 +118,7 @@ def sam(
     def update(updates: Updates, state: SAMState, params: Params | None = None, **extra_args: Any) -> tuple:
         need_params("sam", params)
         first, last = state.steps_since_sync == 0, state.steps_since_sync == sync_period - 1
-        # Where the climb began; the outer optimizer goes on from there.
+        # The start of the climb, from which the outer optimizer continues.
         cache = select(first, params, state.cache)
         up, adv_state = climb(updates, state.adv_state, params)
         step, opt_state = optimizer.update(updates, state.opt_state, cache)

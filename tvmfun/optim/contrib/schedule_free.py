@@ -1,4 +1,4 @@
-"""Averages of the parameters in place of a schedule."""
+"""Schedule-free training: an average of the parameters instead of a schedule."""
 
 from __future__ import annotations
 
@@ -121,7 +121,7 @@ def schedule_free(
     dtype = optional_dtype(state_dtype)
 
     def init(params: Params) -> ScheduleFreeState:
-        # A dtype that promotes no parameter. The copies let both trees be donated.
+        # In a dtype that does not promote the parameters. Copies, so that both trees can be donated.
         lowest = optim_tree.dtype(params, "lowest")
         zero = tnp.zeros((), dtype=lowest)
         z = tree.map(tnp.copy, optim_tree.cast(params, dtype))
@@ -134,7 +134,7 @@ def schedule_free(
         max_lr = tnp.maximum(state.max_lr, rate)
         weight = max_lr**weight_lr_power
         weight_sum = state.weight_sum + weight
-        # While the learning rate is zero there is nothing to weigh.
+        # All weights are zero while the learning rate is zero.
         none = weight_sum == 0
         c = tnp.where(none, tnp.zeros_like(weight), weight / tnp.where(none, tnp.ones_like(weight), weight_sum))
         updates, base_state = base_optimizer.update(updates, state.base_optimizer_state, params, **extra_args)
@@ -167,7 +167,7 @@ def schedule_free_sgd(
 
     Args:
         learning_rate: a number or a 0-d array.
-        warmup_steps: how many steps the learning rate grows from 0; ``None`` for none.
+        warmup_steps: the number of steps in which the learning rate grows from 0; ``None`` for no warmup.
         weight_decay: a number, a 0-d array or a schedule; ``None`` for none.
 
     Other arguments: as :func:`schedule_free`.

@@ -36,7 +36,7 @@ class HutchinsonState(NamedTuple):
     """The state of ``hutchinson_estimator_diag_hessian``.
 
     Attributes:
-        key: the key for the signs to come.
+        key: the key of the next signs.
     """
 
     key: Array
@@ -49,7 +49,7 @@ class SophiaState(NamedTuple):
         count: the number of updates so far, a 0-d int32 array.
         mu: the running mean of the gradients.
         nu: the running mean of the diagonals.
-        hessian_fn_state: the state of what estimates them.
+        hessian_fn_state: the state of their estimator.
     """
 
     count: Array
@@ -124,7 +124,7 @@ def sophia(
     hessian_diagonal_fn: GradientTransformation | None = None,
     mu_dtype: DTypeLike | None = None,
 ) -> GradientTransformationExtraArgs:
-    """Divides the mean of the gradients by that of the diagonal of the Hessian, within limits.
+    """Sophia: divides the mean of the gradients by the mean of the diagonal of the Hessian, and clips the result.
 
     ``m' = b1 * m + (1 - b1) * g`` and ``u = -learning_rate * (c + weight_decay * p)`` with
     ``c = m^ / max(gamma * h, eps)``, limited to ``clip_threshold``. Every ``update_interval`` updates
@@ -139,7 +139,7 @@ def sophia(
         weight_decay_mask: which parameters to decay, as for :func:`masked`; ``None`` for all.
         gamma: a factor of the diagonal; the larger, the fewer elements are limited.
         clip_threshold: the limit; ``None`` for none.
-        update_interval: after how many updates the diagonal is estimated anew.
+        update_interval: the number of updates between estimates of the diagonal.
         hessian_diagonal_fn: a transformation of gradients to diagonals, which gets all keyword arguments of
             ``update``; ``None`` for :func:`hutchinson_estimator_diag_hessian`, which needs ``obj_fn=``.
         mu_dtype: the dtype of the mean of the gradients; ``None`` for the dtype of the parameters.

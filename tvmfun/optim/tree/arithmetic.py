@@ -43,7 +43,7 @@ __all__ = [
 
 
 def _map(f: Callable, *trees: PyTree) -> PyTree:
-    """``tree.map`` for numbers to compute with."""
+    """``tree.map`` that converts leaves to arrays."""
     refuse_row_sparse("optim.tree", *trees)
     return pytree.map(f, *trees)
 
@@ -138,7 +138,7 @@ def add_scale(tree_x: PyTree, scalar: Scalar, tree_y: PyTree) -> PyTree:
     """Adds a multiple of a tree: ``x + scalar * y``.
 
     Args:
-        tree_x: a tree of arrays; where it has ``None`` the result has, too.
+        tree_x: a tree of arrays; ``None`` stays ``None``.
         scalar: a number or a 0-d array.
         tree_y: a tree of the same structure.
 
@@ -321,7 +321,7 @@ def update_moment(updates: Updates, moments: Updates, decay: Scalar, order: int 
     """One step of a running mean of powers: ``m' = (1 - decay) * u**order + decay * m``.
 
     Args:
-        updates: a tree of arrays; where it has ``None`` the result has, too.
+        updates: a tree of arrays; ``None`` stays ``None``.
         moments: the means so far, a tree of the same structure.
         decay: the decay rate, a number or a 0-d array.
         order: the power.
@@ -336,10 +336,10 @@ def update_moment(updates: Updates, moments: Updates, decay: Scalar, order: int 
 
 
 def update_moment_per_elem_norm(updates: Updates, moments: Updates, decay: Scalar, order: int = 1) -> Updates:
-    """One step of a running mean of powers, as :func:`update_moment`: they differ for complex numbers only.
+    """One step of a running mean of powers: :func:`update_moment`, because there are no complex numbers.
 
     Args:
-        updates: a tree of arrays; where it has ``None`` the result has, too.
+        updates: a tree of arrays; ``None`` stays ``None``.
         moments: the means so far, a tree of the same structure.
         decay: the decay rate, a number or a 0-d array.
         order: the power.
@@ -357,7 +357,7 @@ def update_infinity_moment(updates: Updates, moments: Updates, decay: Scalar, ep
     """One step of a decaying maximum: ``m' = max(|u| + eps, decay * m)``.
 
     Args:
-        updates: a tree of arrays; where it has ``None`` the result has, too.
+        updates: a tree of arrays; ``None`` stays ``None``.
         moments: the maxima so far, a tree of the same structure.
         decay: the decay rate, a number or a 0-d array.
         eps: keeps the maximum away from zero.
@@ -375,7 +375,7 @@ def bias_correction(moment: Updates, decay: Scalar, count: Array) -> Updates:
     """Removes the bias of a running mean that started from zero: ``m / (1 - decay**count)``.
 
     Args:
-        moment: a tree of arrays; where it has ``None`` the result has, too.
+        moment: a tree of arrays; ``None`` stays ``None``.
         decay: the decay rate, a number or a 0-d array.
         count: the number of steps, a 0-d array of integers.
 

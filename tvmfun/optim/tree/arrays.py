@@ -1,4 +1,4 @@
-"""Arrays like those of a tree: zeros, ones, random numbers, other dtypes."""
+"""Arrays like the leaves of a tree: zeros, ones, random numbers, other dtypes."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def zeros_like(tree: PyTree, dtype: DTypeLike | None = None) -> PyTree:
 
     Args:
         tree: a tree of arrays.
-        dtype: the dtype; ``None`` for that of each leaf.
+        dtype: the dtype; ``None`` for the dtype of each leaf.
 
     Returns:
         A tree of the same structure.
@@ -50,7 +50,7 @@ def ones_like(tree: PyTree, dtype: DTypeLike | None = None) -> PyTree:
 
     Args:
         tree: a tree of arrays.
-        dtype: the dtype; ``None`` for that of each leaf.
+        dtype: the dtype; ``None`` for the dtype of each leaf.
 
     Returns:
         A tree of the same structure.
@@ -67,7 +67,7 @@ def full_like(tree: PyTree, fill_value: ArrayLike, dtype: DTypeLike | None = Non
     Args:
         tree: a tree of arrays.
         fill_value: a number or a 0-d array.
-        dtype: the dtype; ``None`` for that of each leaf.
+        dtype: the dtype; ``None`` for the dtype of each leaf.
 
     Returns:
         A tree of the same structure.
@@ -134,34 +134,34 @@ def dtype(tree: PyTree, mixed_dtype_handler: str | None = None) -> np.dtype:
 
     Args:
         tree: a tree of arrays.
-        mixed_dtype_handler: what to do if they differ: ``"promote"`` them, or take the ``"highest"`` or the
+        mixed_dtype_handler: how to choose if they differ: ``"promote"`` them, or take the ``"highest"`` or the
             ``"lowest"``; ``None`` for an error.
 
     Returns:
         The dtype; float32 for a tree without leaves.
 
     Raises:
-        DtypeError: if they differ and there is no way to choose.
+        DtypeError: if they differ and no choice is possible.
         ArgumentError: if ``mixed_dtype_handler`` is unknown.
 
     >>> dtype({"w": np.zeros((), "float32"), "b": np.zeros((), "float64")}, "lowest")
     dtype('float32')
     """
-    found = [abstract(leaf).dtype for leaf in pytree.leaves(tree)] or [np.dtype("float32")]
+    leaf_dtypes = [abstract(leaf).dtype for leaf in pytree.leaves(tree)] or [np.dtype("float32")]
     if mixed_dtype_handler is None:
-        if any(other != found[0] for other in found):
-            names = sorted({str(other) for other in found})
+        if any(other != leaf_dtypes[0] for other in leaf_dtypes):
+            names = sorted({str(other) for other in leaf_dtypes})
             raise DtypeError("dtype", "all leaves must have one dtype", got=", ".join(names), hint='"promote"')
-        return found[0]
+        return leaf_dtypes[0]
     if mixed_dtype_handler not in ("promote", "highest", "lowest"):
         raise ArgumentError(
             "dtype", "mixed_dtype_handler must be 'promote', 'highest' or 'lowest'", got=repr(mixed_dtype_handler)
         )
-    result = functools.reduce(dtypes.result_type, found)
+    result = functools.reduce(dtypes.result_type, leaf_dtypes)
     if mixed_dtype_handler == "promote":
         return result
-    chosen = found[0]
-    for other in found[1:]:
+    chosen = leaf_dtypes[0]
+    for other in leaf_dtypes[1:]:
         pair = dtypes.result_type(chosen, other)
         if pair not in (chosen, other):
             raise DtypeError("dtype", "the dtypes must be comparable", got=f"{chosen}, {other}", hint='"promote"')
@@ -200,7 +200,7 @@ def random_like(
         rng_key: a key of :mod:`tvmfun.random`.
         target_tree: a tree of arrays.
         sampler: takes a key, a shape and a dtype, and returns an array.
-        dtype: the dtype; ``None`` for that of each leaf.
+        dtype: the dtype; ``None`` for the dtype of each leaf.
 
     Returns:
         A tree of the same structure.

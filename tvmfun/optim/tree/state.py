@@ -20,7 +20,7 @@ __all__ = [
 
 
 class NamedTupleKey(NamedTuple):
-    """The step of a path into a named tuple.
+    """A path entry for a field of a named tuple.
 
     Attributes:
         tuple_name: the name of its type.
@@ -34,14 +34,13 @@ class NamedTupleKey(NamedTuple):
 def get_all_with_path(
     tree: PyTree, key: str, filtering: Callable[[tuple, Any], bool] | None = None
 ) -> list[tuple[tuple, Any]]:
-    """All values of a name in a tree: fields of named tuples and dataclasses, items of dicts, and named tuples.
+    """All values with a name in a tree: fields of named tuples and dataclasses, items of dicts, and named tuples.
 
     Args:
         tree: a tree, such as the state of an optimizer.
         key: the name of a field or of an item, or of the type of a named tuple.
-        filtering: takes a path and a value, and says whether to take it. A path is a tuple of the keys of dicts, the
-            indices of tuples and lists, the names of fields of dataclasses, and a ``NamedTupleKey`` for those of named
-            tuples.
+        filtering: a predicate of a path and a value. A path is a tuple of the keys of dicts, the indices of tuples and
+            lists, the field names of dataclasses, and a ``NamedTupleKey`` for the fields of named tuples.
 
     Returns:
         A list of pairs of a path and a value.
@@ -75,10 +74,12 @@ def get(tree: PyTree, key: str, default: Any = None, filtering: Callable[[tuple,
     >>> int(get(adam(0.1).init(tnp.asarray(1.0)), "count"))
     0
     """
-    found = get_all_with_path(tree, key, filtering)
-    if len(found) > 1:
-        raise ArgumentError("get", f"only one value may have the name {key!r}", got=str(len(found)), hint="filtering=")
-    return found[0][1] if found else default
+    matches = get_all_with_path(tree, key, filtering)
+    if len(matches) > 1:
+        raise ArgumentError(
+            "get", f"only one value may have the name {key!r}", got=str(len(matches)), hint="filtering="
+        )
+    return matches[0][1] if matches else default
 
 
 def set(tree: PyTree, filtering: Callable[[tuple, Any], bool] | None = None, /, **kwargs: Any) -> PyTree:
@@ -130,15 +131,15 @@ def map_params(
     transform_non_params: Callable[[Any], Any] | None = None,
     is_leaf: Callable[[Any], bool] | None = None,
 ) -> OptState:
-    """Maps a function over what has the structure of the parameters in a state, such as both moments of Adam.
+    """Maps a function over the parts of a state that are like the parameters, such as the moments of Adam.
 
     Args:
         initable: the optimizer of the state, or its ``init``.
-        f: a function of one leaf, and of those of ``rest``.
+        f: a function of one leaf, and the matching leaves of ``rest``.
         state: a state of that optimizer.
         *rest: trees with the structure of the parameters.
         transform_non_params: a function for the other leaves; ``None`` leaves them as they are.
-        is_leaf: what else counts as a leaf of the parameters, such as a ``MaskedNode``.
+        is_leaf: a predicate of further leaves of the parameters, such as a ``MaskedNode``.
 
     Returns:
         A state of the same structure.
@@ -152,15 +153,15 @@ def map_params(
     """
     init = initable.init if isinstance(initable, GradientTransformation) else initable
 
-    def is_place(node: Any) -> bool:
+    def is_placeholder(node: Any) -> bool:
         return isinstance(node, ParamsPlaceholder)
 
-    def apply(place: Any, value: Any) -> PyTree:
-        if is_place(place):
+    def apply(marker: Any, value: Any) -> PyTree:
+        if is_placeholder(marker):
             return pytree.map(f, value, *rest, is_leaf=is_leaf)
         return value if transform_non_params is None else transform_non_params(value)
 
-    return pytree.map(apply, init(ParamsPlaceholder()), state, is_leaf=is_place)
+    return pytree.map(apply, init(ParamsPlaceholder()), state, is_leaf=is_placeholder)
 
 
 def _is_named_tuple(node: Any) -> bool:
@@ -168,7 +169,7 @@ def _is_named_tuple(node: Any) -> bool:
 
 
 def _children(path: tuple, node: Any) -> list[tuple[Any, tuple, Any]]:
-    """The name, path and value of each child; those of tuples and lists have no name."""
+    """The name, path and value of each child; items of tuples and lists have no name."""
     if _is_named_tuple(node):
         name = type(node).__name__
         return [(f, (*path, NamedTupleKey(name, f)), child) for f, child in zip(node._fields, node, strict=True)]
@@ -182,7 +183,7 @@ def _children(path: tuple, node: Any) -> list[tuple[Any, tuple, Any]]:
 def _named(path: tuple, node: Any, key: Any) -> Iterator[tuple[tuple, Any]]:
     if _is_named_tuple(node) and type(node).__name__ == key:
         yield path, node
-    for name, place, child in _children(path, node):
+    for name, child_path, child in _children(path, node):
         if name is not None and name == key:
-            yield place, child
-        yield from _named(place, child, key)
+            yield child_path, child
+        yield from _named(child_path, child, key)
