@@ -136,6 +136,16 @@ MESSAGES = {
         r"^\[<lambda>\] argument 0\.activation is neither .* got str 'relu'\. Try field\(metadata=\{.static.: True\}\)",
         lambda: tvmfun.jit(lambda layer: layer.w)(Layer(X)),
     ),
+    "an annotated argument that cannot become an array": (
+        DtypeError,
+        r"^\[full_like\] fill_value must be ArrayLike, got 'x'",
+        lambda: tvmfun.optim.tree.full_like(W, "x"),
+    ),
+    "an annotated dtype": (
+        DtypeError,
+        r"^\[adam\] the dtype is not supported, got 3\. Try one of bool,",
+        lambda: tvmfun.optim.adam(0.1, mu_dtype=3),
+    ),
 }
 
 

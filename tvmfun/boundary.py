@@ -202,9 +202,9 @@ def _wrong_argument(function: Callable, given: inspect.BoundArguments) -> tuple[
 
 
 def _written(hint: Any) -> str:
-    """An annotation as it reads in source code, aliases resolved."""
-    text = inspect.formatannotation(hint)
-    return re.sub(r"\b(?:\w+\.)+(?=\w)", "", text).replace("NoneType", "None")
+    """An annotation as it reads in source code, aliases resolved except ``ArrayLike``."""
+    text = re.sub(r"\b(?:\w+\.)+(?=\w)", "", inspect.formatannotation(hint)).replace("NoneType", "None")
+    return text.replace("Array | ndarray | generic | bool | int | float", "ArrayLike")
 
 
 def _fits(value: Any, hint: Any) -> bool:
