@@ -10,9 +10,10 @@ from typing import Any
 from tvmfun.names import missing
 from tvmfun.optim import adding, combine, conditions, constraining, momentum, monitoring
 
-__all__ = sorted(
+__all__ = []
+__all__ += [
     name for module in (adding, combine, conditions, constraining, momentum, monitoring) for name in module.__all__
-)
+]
 
 
 def __getattr__(name: str) -> Any:
@@ -25,4 +26,4 @@ def __getattr__(name: str) -> Any:
 
 
 def __dir__() -> list[str]:
-    return __all__
+    return sorted(__all__)

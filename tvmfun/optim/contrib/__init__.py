@@ -20,6 +20,7 @@ from tvmfun.optim.contrib.schedule_free import *
 from tvmfun.optim.contrib.sophia import *
 from tvmfun.optim.naming import named as _named
 
-__all__ = [name for name, value in globals().items() if name[0] != "_" and not isinstance(value, _ModuleType)]
+__all__ = []
+__all__ += [name for name, value in globals().items() if name[0] != "_" and not isinstance(value, _ModuleType)]
 
 _publish(globals(), _named)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import tvmfun.numpy as tnp
 from tvmfun import lax, tree
@@ -25,7 +25,7 @@ from tvmfun.optim.combine import chain
 from tvmfun.optim.contrib.matrices import as_matrices, for_each_leaf
 from tvmfun.optim.numerics import safe_increment, zero_count
 from tvmfun.optim.scaling import scale_by_learning_rate
-from tvmfun.typing import Scalar
+from tvmfun.typing import PyTree, Scalar
 
 __all__ = ["GaLoreDimensionNumbers", "GaLoreState", "galore", "scale_by_galore"]
 
@@ -61,7 +61,7 @@ def scale_by_galore(
     update_proj_gap: int = 200,
     scale: Scalar = 1.0,
     base_optimizer: GradientTransformation | None = None,
-    weight_dimension_numbers: Any = None,
+    weight_dimension_numbers: PyTree | Callable[[Params], PyTree] = None,
 ) -> GradientTransformation:
     """Projects the gradients of matrices to few directions, and applies another transformation there.
 
@@ -170,7 +170,7 @@ def galore(
     base_optimizer: GradientTransformation | None = None,
     weight_decay: ScalarOrSchedule = 0.0,
     mask: MaskOrFn | None = None,
-    weight_dimension_numbers: Any = None,
+    weight_dimension_numbers: PyTree | Callable[[Params], PyTree] = None,
 ) -> GradientTransformationExtraArgs:
     """AdamW, or another optimizer, for matrices of low rank; :func:`scale_by_galore` has the formulas.
 

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
-from typing import Any
+from collections.abc import Callable, Sequence
+from typing import Protocol
 
 from tvmfun import tree
 from tvmfun.core.array import Array
@@ -12,7 +12,21 @@ from tvmfun.errors import ArgumentError, ShapeError
 from tvmfun.typing import PyTree
 
 
-def axes_of(where: str, shape: tuple[int, ...], numbers: Any) -> tuple[tuple[int, ...], ...]:
+class DimensionNumbers(Protocol):
+    """The axes of the rows, and of the columns, of an array of matrices."""
+
+    @property
+    def reduction_axis(self) -> int | Sequence[int]:
+        """The axis, or axes, of the rows."""
+        ...
+
+    @property
+    def output_axis(self) -> int | Sequence[int]:
+        """The axis, or axes, of the columns."""
+        ...
+
+
+def axes_of(where: str, shape: tuple[int, ...], numbers: DimensionNumbers) -> tuple[tuple[int, ...], ...]:
     """The axes of the batch, the rows and the columns, counted from 0."""
     if len(shape) < 2:
         raise ShapeError(where, "a matrix must have two axes or more", got=str(shape))
@@ -25,13 +39,13 @@ def axes_of(where: str, shape: tuple[int, ...], numbers: Any) -> tuple[tuple[int
     return tuple(a for a in range(len(shape)) if a not in rows + columns), rows, columns
 
 
-def fans(where: str, shape: tuple[int, ...], numbers: Any) -> tuple[int, int]:
+def fans(where: str, shape: tuple[int, ...], numbers: DimensionNumbers) -> tuple[int, int]:
     """The number of rows and of columns."""
     _, rows, columns = axes_of(where, shape, numbers)
     return math.prod(shape[a] for a in rows), math.prod(shape[a] for a in columns)
 
 
-def as_matrices(where: str, x: Array, numbers: Any) -> tuple[Array, Callable[[Array], Array]]:
+def as_matrices(where: str, x: Array, numbers: DimensionNumbers) -> tuple[Array, Callable[[Array], Array]]:
     """Reshapes an array to ``[batch, rows, columns]``; also returns the inverse function."""
     groups = axes_of(where, x.shape, numbers)
     order = [axis for group in groups for axis in group]
@@ -41,7 +55,7 @@ def as_matrices(where: str, x: Array, numbers: Any) -> tuple[Array, Callable[[Ar
     return matrices, lambda y: y.reshape(moved.shape).transpose(back)
 
 
-def for_each_leaf(numbers: Any, kind: type, default: Callable[[Any], Any], params: PyTree) -> list:
+def for_each_leaf(numbers: PyTree, kind: type, default: Callable[[Array], object], params: PyTree) -> list:
     """The dimension numbers of each leaf: from a tree that begins like the parameters, or a function that makes one."""
     if callable(numbers):
         numbers = numbers(params)

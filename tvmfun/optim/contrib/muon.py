@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -81,7 +81,7 @@ def scale_by_muon(
     nesterov: bool = True,
     adaptive: bool = False,
     preconditioning: str = "frobenius",
-    weight_dimension_numbers: Any = None,
+    weight_dimension_numbers: PyTree | Callable[[Params], PyTree] = None,
 ) -> GradientTransformation:
     """Makes the singular values of the mean of the updates about 1, by Newton-Schulz iteration.
 
@@ -149,7 +149,7 @@ def scale_by_muon(
     return GradientTransformation(init, update)
 
 
-def orthogonalize(x: Array, ns_coeffs: Any, ns_steps: int, preconditioning: str, eps: Scalar) -> Array:
+def orthogonalize(x: Array, ns_coeffs: Array, ns_steps: int, preconditioning: str, eps: Scalar) -> Array:
     """Matrices ``[batch, rows, columns]`` with singular values of about 1."""
     # The shorter side first: it sets the size of the products.
     transposed = x.shape[1] > x.shape[2]
@@ -173,7 +173,9 @@ def orthogonalize(x: Array, ns_coeffs: Any, ns_steps: int, preconditioning: str,
     return tnp.matrix_transpose(x) if transposed else x
 
 
-def scale_by_shape(weight_dimension_numbers: Any, consistent_rms: Scalar | None) -> GradientTransformation:
+def scale_by_shape(
+    weight_dimension_numbers: PyTree | Callable[[Params], PyTree], consistent_rms: Scalar | None
+) -> GradientTransformation:
     """Factors that make learning rates fit matrices of any shape."""
 
     def apply(updates: Updates, params: Params | None) -> Updates:
@@ -208,7 +210,7 @@ def muon(
     adam_eps_root: Scalar = 0.0,
     adam_weight_decay: ScalarOrSchedule = 0.0,
     adam_learning_rate: ScalarOrSchedule | None = None,
-    muon_weight_dimension_numbers: Any = None,
+    muon_weight_dimension_numbers: PyTree | Callable[[Params], PyTree] = None,
     consistent_rms: Scalar | None = None,
 ) -> GradientTransformationExtraArgs:
     """Muon for matrices, AdamW for all other parameters.
@@ -291,5 +293,5 @@ def muon(
     return partition({"muon": matrices, "adam": others}, labels)
 
 
-def _numbers(numbers: Any, params: Params) -> list:
+def _numbers(numbers: PyTree, params: Params) -> list:
     return for_each_leaf(numbers, MuonDimensionNumbers, lambda x: MuonDimensionNumbers(), params)
