@@ -74,6 +74,7 @@ def scale_by_sign() -> GradientTransformation:
 
     Reference: Bernstein et al., "signSGD: Compressed Optimisation for Non-Convex Problems" (2018).
 
+    >>> from tvmfun.optim import EmptyState
     >>> scale_by_sign().update(tnp.asarray([-3.0, 0.0, 0.5]), EmptyState())[0]
     Array([-1.,  0.,  1.], dtype=float32)
     """
