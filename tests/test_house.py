@@ -18,8 +18,8 @@ LAYERS = """
     tree_difference
     tree
     arguments core tree_flattener tree_util
-    checkpoints dynamic ops reference typing
-    lower numpy
+    dynamic ops reference typing
+    checkpoints lower numpy
     execute flatten_util image sparse
     stages transforms
     jit
