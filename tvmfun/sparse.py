@@ -28,7 +28,7 @@ import numpy as np
 import tvmfun.numpy as tnp
 from tvmfun import dtypes, tree
 from tvmfun.core.array import Array
-from tvmfun.core.derivative import Use
+from tvmfun.core.derivative import Tape, VariableUse, zeros
 from tvmfun.core.leaf import abstract
 from tvmfun.errors import DtypeError, GradientError, ShapeError
 from tvmfun.names import missing as _missing
@@ -87,8 +87,8 @@ class RowSparse:
     """Some rows of a table; the others are zero.
 
     Args:
-        indices: integers of shape (n,), each row once, in ascending order; ``num_rows`` where there are fewer rows.
-        rows: the rows at these places, of shape (n, ...).
+        indices: unique integers of shape (n,), ascending; ``num_rows`` pads the end if there are fewer rows.
+        rows: the rows at these indices, of shape (n, ...).
         num_rows: how many rows the table has.
     """
 
@@ -107,7 +107,7 @@ class RowSparse:
 
 
 def is_table(node: Any) -> bool:
-    """Whether a node of a tree is a table; not the empty place of one that is in another part of a model."""
+    """Whether a node of a tree is a table; no longer, once ``nn.partition`` has moved its array to another tree."""
     return isinstance(node, RowTable) and node.array is not None
 
 
@@ -117,10 +117,10 @@ def is_row_sparse(node: Any) -> bool:
 
 
 def summed(indices: Array, rows: Array, num_rows: int) -> RowSparse:
-    """Rows of which several may be at one place, added up.
+    """The sum of rows by index.
 
     Args:
-        indices: integers of shape (n,); rows at places outside of the table are dropped.
+        indices: integers of shape (n,), also repeated ones; rows outside of the table are dropped.
         rows: floats of shape (n, ...).
         num_rows: how many rows the table has.
     """
@@ -132,28 +132,40 @@ def summed(indices: Array, rows: Array, num_rows: int) -> RowSparse:
     order = tnp.argsort(indices)
     ordered = indices[order]
     begins = tnp.concat([tnp.ones(1, "int32"), tnp.astype(ordered[1:] != ordered[:-1], "int32")])
-    place = tnp.zeros(count, "int32").at[order].set(tnp.cumulative_sum(begins) - 1)
-    unique = tnp.full(count, num_rows, indices.dtype).at[place].set(indices)
-    totals = tnp.zeros_like(rows).at[place].add(rows)
+    slot = tnp.zeros(count, "int32").at[order].set(tnp.cumulative_sum(begins) - 1)
+    unique = tnp.full(count, num_rows, indices.dtype).at[slot].set(indices)
+    totals = tnp.zeros_like(rows).at[slot].add(rows)
     return RowSparse(unique, totals, num_rows)
 
 
-def gradient(table: Any, uses: Sequence[Use]) -> RowSparse:
-    """The gradient of a table from the places where it is used.
+def gradients(tape: Tape, seeds: Sequence[Any], arguments: Any) -> Any:
+    """The gradients of a tape's outputs with respect to its arguments, row-sparse for tables.
 
     Args:
-        table: the array.
-        uses: where it is an argument.
+        tape: a run on the leaves of ``arguments``.
+        seeds: the cotangents of the outputs; None for zeros.
+        arguments: a tree.
 
     Raises:
-        GradientError: if the table is used other than by looking up rows.
+        GradientError: if a table is used other than by looking up rows.
     """
+    nodes, structure = tree.flatten(arguments, is_leaf=is_table)
+    tables = [variable for variable, node in zip(tape.wanted, nodes, strict=True) if is_table(node)]
+    cotangents = tape.backward(seeds, unsummed=tables)
+    result = [
+        _table_gradient(leaf, g) if is_table(node) else zeros(leaf) if g is None else g
+        for node, leaf, g in zip(nodes, tape.leaves, cotangents, strict=True)
+    ]
+    return tree.unflatten(structure, result)
+
+
+def _table_gradient(table: Any, uses: Sequence[VariableUse]) -> RowSparse:
     aval = abstract(table)
     count = aval.shape[0]
     indices, rows = [], []
-    for equation, place, arguments, cotangents in uses:
+    for equation, argument, arguments, cotangents in uses:
         params = equation.params
-        looked_up = equation.op is index.gather and place == 0 and not params.get("batch")
+        looked_up = equation.op is index.gather and argument == 0 and not params.get("batch")
         if not looked_up or arguments[1].shape[-1] != 1:
             raise GradientError(
                 "grad",

@@ -54,23 +54,23 @@ def _no_derivative(equation: Equation) -> GradientError:
 # -- backwards ---------------------------------------------------------------------------------------------------------
 
 
-class Use(NamedTuple):
-    """Where a variable is an argument, and the cotangents that arrive there."""
+class VariableUse(NamedTuple):
+    """An equation that has a variable as an argument, and the cotangents of its results."""
 
     equation: Equation
-    place: int
+    argument: int
     arguments: list
     cotangents: list
 
 
 class Tape:
-    """A run of a Program on leaves: the values of its variables and what is needed to walk it backwards.
+    """A recorded run of a Program: the values of its variables, for the walk backwards.
 
     Args:
         program: what to run.
         leaves: one value per leaf of its arguments.
         active: which leaves to differentiate with respect to; by default all floats.
-        known: variables whose values need not be computed.
+        known: values of variables that need not be computed again.
     """
 
     def __init__(
@@ -110,13 +110,12 @@ class Tape:
         rules = equation.op.vjp
         return atom in self.active and not (isinstance(rules, tuple) and rules[i] is None)
 
-    def backward(self, cotangents: Sequence[Any], apart: Collection[Variable] = ()) -> list[Any]:
-        """The cotangents of the leaves for those of the outputs; None stands for a zero in both.
+    def backward(self, cotangents: Sequence[Any], unsummed: Collection[Variable] = ()) -> list[Any]:
+        """Returns the cotangents of the leaves for those of the outputs; None is a zero in both.
 
-        Of the leaves whose variables are ``apart``, the result has not the sum of what arrives at them, but a list of
-        :class:`Use`.
+        For leaves whose variables are in ``unsummed``, returns a list of :class:`VariableUse` instead of the sum.
         """
-        sums: dict[Atom, Any] = {variable: [] for variable in apart}
+        sums: dict[Atom, Any] = {variable: [] for variable in unsummed}
         for atom, cotangent in zip(self.program.outputs, cotangents, strict=True):
             if isinstance(atom, Variable) and atom in self.active and cotangent is not None:
                 sums[atom] = add(sums.get(atom), cotangent)
@@ -126,9 +125,9 @@ class Tape:
                 continue
             carried = [i for i, atom in enumerate(equation.inputs) if self._carries(i, atom, equation)]
             for i in carried:
-                if equation.inputs[i] in apart:
-                    sums[equation.inputs[i]].append(Use(equation, i, self._arguments(equation), arriving))
-            carried = [i for i in carried if equation.inputs[i] not in apart]
+                if equation.inputs[i] in unsummed:
+                    sums[equation.inputs[i]].append(VariableUse(equation, i, self._arguments(equation), arriving))
+            carried = [i for i in carried if equation.inputs[i] not in unsummed]
             for i, cotangent in self._step(equation, carried, arriving) if carried else ():
                 atom = equation.inputs[i]
                 sums[atom] = add(sums.get(atom), cotangent)
@@ -139,8 +138,8 @@ class Tape:
 
     def _step(self, equation: Equation, carried: list[int], arriving: list) -> list[tuple[int, Any]]:
         if equation.op.pullback is not None:
-            found = self._pulls[id(equation)](arriving)
-            return [(i, found[i]) for i in carried if found[i] is not None]
+            pulled = self._pulls[id(equation)](arriving)
+            return [(i, pulled[i]) for i in carried if pulled[i] is not None]
         if equation.op.vjp is None:
             raise _no_derivative(equation)
         results = [self.values[out] for out in equation.outputs]
@@ -150,17 +149,17 @@ class Tape:
 
 
 def transposed(program: Program, avals: Sequence[ShapeDtype], seeds: Sequence[ShapeDtype], where: str) -> Program:
-    """The Program of ``(*leaves, *cotangents) -> cotangents`` of a linear one, in which the leaves do not matter.
+    """The transpose of a linear Program, ``(*leaves, *cotangents) -> cotangents``; the leaves are unused.
 
     Raises:
-        GradientError: if they do.
+        GradientError: if the Program is not linear, so that the transpose uses the leaves.
     """
 
     def back(*values: Any) -> list:
-        given, cotangents = values[: len(avals)], values[len(avals) :]
+        leaves, cotangents = values[: len(avals)], values[len(avals) :]
         missing = [None] * (len(program.outputs) - len(seeds))
-        found = Tape(program, given).backward([*missing, *cotangents])
-        return [zeros(leaf) if g is None else g for g, leaf in zip(found, given, strict=True)]
+        result = Tape(program, leaves).backward([*missing, *cotangents])
+        return [zeros(leaf) if g is None else g for g, leaf in zip(result, leaves, strict=True)]
 
     joint = trace_leaves(back, [*avals, *seeds], program.name)
     leaves = set(joint.inputs[len(joint.captured) : len(joint.captured) + len(avals)])
@@ -187,16 +186,16 @@ def _cotangent(op: Op, i: int, gs: list, results: list, arguments: list, params:
 def evaluate_linear(program: Program, values: Sequence[Any], seeds: Sequence[Any]) -> list[Any]:
     """Evaluates a Program that is linear in its last inputs, the seeds; None stands for a zero, also in the result.
 
-    What comes of zeros alone is not computed: where a factor is infinite, it would be NaN.
+    Results of zeros alone are not computed: times an infinite factor they would be NaN.
     """
     linear = set(program.inputs[len(values) :])
 
     def apply(equation: Equation, arguments: list) -> Any:
-        places = [i for i, atom in enumerate(equation.inputs) if atom in linear]
-        if not places:
+        indices = [i for i, atom in enumerate(equation.inputs) if atom in linear]
+        if not indices:
             return equation.op(*arguments, **equation.params)
         linear.update(equation.outputs)
-        if all(arguments[i] is None for i in places):
+        if all(arguments[i] is None for i in indices):
             return (None,) * len(equation.outputs)
         filled = [zeros(a.aval) if x is None else x for a, x in zip(equation.inputs, arguments, strict=True)]
         return equation.op(*filled, **equation.params)
@@ -213,16 +212,16 @@ def pushforward(program: Program, leaves: Sequence[Any], tangents: Sequence[Any]
     moving = {v: t for v, t in zip(wanted, tangents, strict=True) if t is not None and is_float(v)}
 
     def apply(equation: Equation, arguments: list) -> Any:
-        own = [moving.get(atom) if isinstance(atom, Variable) else None for atom in equation.inputs]
-        if all(t is None for t in own) or not any(map(is_float, equation.outputs)):
+        arriving = [moving.get(atom) if isinstance(atom, Variable) else None for atom in equation.inputs]
+        if all(t is None for t in arriving) or not any(map(is_float, equation.outputs)):
             return equation.op(*arguments, **equation.params)
         if equation.op.pushforward is not None:
-            result, found = equation.op.pushforward(tuple(arguments), tuple(own), **equation.params)
+            result, leaving = equation.op.pushforward(tuple(arguments), tuple(arriving), **equation.params)
         else:
             result = equation.op(*arguments, **equation.params)
             results = list(result) if isinstance(result, tuple) else [result]
-            found = _transposed(equation, arguments, results, own)
-        for out, tangent in zip(equation.outputs, found, strict=True):
+            leaving = _transposed(equation, arguments, results, arriving)
+        for out, tangent in zip(equation.outputs, leaving, strict=True):
             if tangent is not None:
                 moving[out] = tangent
         return result
@@ -247,9 +246,9 @@ def _transposed(equation: Equation, arguments: list, results: list, tangents: li
         return [_cotangent(op, i, gs, results, arguments, params) for i in active]  # type: ignore[arg-type]
 
     linear = trace_leaves(rules, [equation.outputs[i].aval for i in floats], op.name)
-    found = Tape(linear, [zeros(results[i]) for i in floats]).backward([tangents[i] for i in active])
-    by_place = dict(zip(floats, found, strict=True))
-    return [by_place.get(i) for i in range(len(results))]
+    pushed = Tape(linear, [zeros(results[i]) for i in floats]).backward([tangents[i] for i in active])
+    by_index = dict(zip(floats, pushed, strict=True))
+    return [by_index.get(i) for i in range(len(results))]
 
 
 # -- the split ---------------------------------------------------------------------------------------------------------
@@ -258,10 +257,10 @@ def _transposed(equation: Equation, arguments: list, results: list, tangents: li
 def partition(
     program: Program, known: Sequence[bool], free: Sequence[bool] | None = None
 ) -> tuple[Program, Program, list[bool]]:
-    """Splits a closed Program into what needs only the known inputs, and the rest.
+    """Splits a closed Program into the part that needs only the known inputs, and the rest.
 
-    What is cheap to compute again from values that are kept anyway, or from fewer bytes, is computed again, and so
-    is what comes after a barrier.
+    The second part recomputes values that are cheap to compute from residuals that are kept anyway, or from fewer
+    bytes, and values after a barrier.
 
     Args:
         program: without captured arrays.
@@ -287,12 +286,12 @@ def partition(
             producer.update(dict.fromkeys(equation.outputs, equation))
         else:
             late.append(equation)
-    # A known output may lie behind a barrier: it is computed in the first part, and in the second again.
+    # A known output may come after a barrier: it is computed in the first part, and in the second again.
     is_known = [isinstance(atom, Literal) or atom in computable for atom in program.outputs]
     needed = dict.fromkeys(atom for equation in late for atom in equation.inputs if atom in first)
-    place = {out: i for i, equation in enumerate(program.equations) for out in equation.outputs}
+    position = {out: i for i, equation in enumerate(program.equations) for out in equation.outputs}
     again: set[int] = set()
-    waiting = sorted(needed, key=lambda v: place.get(v, -1))
+    waiting = sorted(needed, key=lambda v: position.get(v, -1))
     while waiting:
         variable = waiting.pop()
         equation = producer.get(variable)
@@ -304,8 +303,8 @@ def partition(
             del needed[variable]
             needed.update(sources)
             again.update(map(id, equations))
-            waiting = sorted({*waiting, *sources}, key=lambda v: place.get(v, -1))
-    residuals = sorted(needed, key=lambda v: place.get(v, -1))
+            waiting = sorted({*waiting, *sources}, key=lambda v: position.get(v, -1))
+    residuals = sorted(needed, key=lambda v: position.get(v, -1))
     chosen = {id(equation) for equation in late} | again
     outputs = zip(program.outputs, is_known, strict=True)
     early_out = [atom for atom, is_early in zip(program.outputs, is_known, strict=True) if is_early]
@@ -327,14 +326,14 @@ def partition(
     )
 
 
-# Equations that one value is recomputed with, at most.
+# The maximum number of equations that recompute one value.
 _RECIPE = 8
 
 
 def _recipe(
-    equation: Equation, producer: Mapping[Variable, Equation], given: Collection[Variable]
+    equation: Equation, producer: Mapping[Variable, Equation], kept: Collection[Variable]
 ) -> tuple[list[Equation], dict[Variable, None]]:
-    """Cheap equations that compute the result of a cheap one from what is ``given``, as far as there are such.
+    """Cheap equations that compute the result of a cheap one, as far as possible from ``kept`` variables.
 
     Returns:
         The equations, and their inputs.
@@ -349,7 +348,7 @@ def _recipe(
             if not isinstance(atom, Variable) or atom in sources:
                 continue
             maker = producer.get(atom)
-            follow = atom not in given and maker is not None and _is_cheap(maker)
+            follow = atom not in kept and maker is not None and _is_cheap(maker)
             if follow and len(equations) + len(pending) < _RECIPE:
                 pending.append(maker)
             else:
@@ -399,5 +398,5 @@ def restricted(program: Program, inputs: Sequence[bool], outputs: Sequence[bool]
 
 
 def places(flags: Sequence[bool], start: int = 0) -> list[int]:
-    """The places of the flags that are set, counted from ``start``."""
+    """The indices of the flags that are set, counted from ``start``."""
     return [i for i, flag in enumerate(flags, start) if flag]

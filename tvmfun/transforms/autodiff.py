@@ -72,40 +72,43 @@ def value_and_grad(fun: Callable, argnums: int | Sequence[int] = 0, *, has_aux: 
 
     @wraps(fun)
     def value_and_gradient(*args: Any, **kwargs: Any) -> Any:
-        places = positions(numbers, len(args))
-        for place in places:
-            check_differentiable("grad", args[place], f"argument {place}")
+        indices = positions(numbers, len(args))
+        for i in indices:
+            check_differentiable("grad", args[i], f"argument {i}")
 
         def both(*args: Any, **kwargs: Any) -> Any:
-            chosen = [args[place] for place in places]
-            leaves, structure = tree.flatten(chosen)
+            value, gradients = _value_and_gradients(fun, indices, args, kwargs, has_aux)
+            return value, tuple(gradients) if isinstance(argnums, Sequence) else gradients[0]
 
-            def of_leaves(*leaves: Any) -> Any:
-                new = list(args)
-                for place, value in zip(places, tree.unflatten(structure, leaves), strict=True):
-                    new[place] = value
-                result = fun(*new, **kwargs)
-                return _check_loss(result, has_aux)
-
-            program = _trace(of_leaves, leaves, _name(fun))
-            tape = Tape(program, leaves)
-            loss, *_ = tape.outputs
-            seeds = [loss.dtype.type(1)] + [None] * (len(tape.outputs) - 1)
-            nodes, node_structure = tree.flatten(chosen, is_leaf=sparse.is_table)
-            tables = [variable for variable, node in zip(tape.wanted, nodes, strict=True) if sparse.is_table(node)]
-            found = [
-                sparse.gradient(leaf, own) if sparse.is_table(node) else zeros(leaf) if own is None else own
-                for node, leaf, own in zip(nodes, leaves, tape.backward(seeds, apart=tables), strict=True)
-            ]
-            gradient = tree.unflatten(node_structure, found)
-            value = tree.unflatten(program.out_tree, tape.outputs)
-            return (value if has_aux else loss), (tuple(gradient) if isinstance(argnums, Sequence) else gradient[0])
-
-        for place in places:
-            args = (*args[:place], as_arrays(args[place]), *args[place + 1 :])
-        return staged(both, *args, **kwargs)
+        return staged(both, *replaced(args, indices, [as_arrays(args[i]) for i in indices]), **kwargs)
 
     return value_and_gradient
+
+
+def _value_and_gradients(
+    fun: Callable, indices: Sequence[int], args: Sequence[Any], kwargs: dict[str, Any], has_aux: bool
+) -> tuple[Any, list]:
+    """The result of ``fun``, and its gradients with respect to the arguments at ``indices``."""
+    chosen = [args[i] for i in indices]
+    leaves, structure = tree.flatten(chosen)
+
+    def loss_of(*leaves: Any) -> Any:
+        result = fun(*replaced(args, indices, tree.unflatten(structure, leaves)), **kwargs)
+        return _check_loss(result, has_aux)
+
+    program = _trace(loss_of, leaves, _name(fun))
+    tape = Tape(program, leaves)
+    loss, *aux = tape.outputs
+    gradients = sparse.gradients(tape, [loss.dtype.type(1), *(None for _ in aux)], chosen)
+    return tree.unflatten(program.out_tree, tape.outputs) if has_aux else loss, gradients
+
+
+def replaced(args: Sequence[Any], indices: Sequence[int], values: Sequence[Any]) -> list[Any]:
+    """Arguments with new values at some positions."""
+    result = list(args)
+    for i, value in zip(indices, values, strict=True):
+        result[i] = value
+    return result
 
 
 def _trace(fun: Callable, leaves: Sequence[Any], name: str) -> Program:
@@ -140,10 +143,10 @@ def positions(numbers: Sequence[int], count: int) -> list[int]:
                 got=str(number),
                 hint="another argnums, or passing the argument by position",
             )
-    places = [number % count for number in numbers]
-    if len(set(places)) < len(places):
+    indices = [number % count for number in numbers]
+    if len(set(indices)) < len(indices):
         raise ArgumentError("grad", "argnums must name an argument once", got=str(tuple(numbers)))
-    return places
+    return indices
 
 
 def check_differentiable(where: str, argument: Any, name: str, every_leaf: bool = False) -> None:

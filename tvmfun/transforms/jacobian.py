@@ -11,7 +11,7 @@ from tvmfun import dtypes, tree
 from tvmfun import numpy as tnp
 from tvmfun.core.leaf import abstract
 from tvmfun.errors import GradientError
-from tvmfun.transforms.autodiff import argument_numbers, check_differentiable, jvp, positions, vjp
+from tvmfun.transforms.autodiff import argument_numbers, check_differentiable, jvp, positions, replaced, vjp
 from tvmfun.transforms.staging import as_arrays, staged
 from tvmfun.transforms.vmap import vmap
 
@@ -113,18 +113,15 @@ def _jacobian(fun: Callable, argnums: int | Sequence[int], has_aux: bool, comput
 
     @wraps(fun)
     def jacobian(*args: Any, **kwargs: Any) -> Any:
-        places = positions(numbers, len(args))
+        indices = positions(numbers, len(args))
 
         def of_arrays(args: tuple, kwargs: dict) -> Any:
-            chosen = [args[place] for place in places]
-            for place, argument in zip(places, chosen, strict=True):
-                check_differentiable("grad", argument, f"argument {place}", every_leaf=True)
+            chosen = [args[i] for i in indices]
+            for i, argument in zip(indices, chosen, strict=True):
+                check_differentiable("grad", argument, f"argument {i}", every_leaf=True)
 
             def of_chosen(*chosen: Any) -> Any:
-                new = list(args)
-                for place, value in zip(places, chosen, strict=True):
-                    new[place] = value
-                return fun(*new, **kwargs)
+                return fun(*replaced(args, indices, chosen), **kwargs)
 
             result, *aux = compute(of_chosen, chosen, not isinstance(argnums, Sequence))
             return (result, *aux) if has_aux else result
