@@ -1,4 +1,4 @@
-"""What the library has done so far in this process: for tests, benchmarks and the curious."""
+"""Counts of compilations, calls and copies in this process, for tests and benchmarks."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ counters = Counters()
 
 @contextmanager
 def counted() -> Iterator[Counters]:
-    """Counts what happens inside a ``with`` block.
+    """Counts the events inside a ``with`` block.
 
     >>> with counted() as events:
     ...     pass

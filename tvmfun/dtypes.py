@@ -2,8 +2,8 @@
 
 Dtypes are ``numpy.dtype`` objects (``bfloat16`` comes from ``ml_dtypes``). Promotion follows JAX's lattice,
 which agrees with the array API standard wherever the standard defines a result: Python scalars are *weak*
-(they take the dtype of the array they meet), an integer that meets a float becomes that float, and
-``float64`` and ``int64`` are honoured as given.
+(they adopt the dtype of the array), an integer with a float gives that float, and ``float64`` and ``int64`` are
+never narrowed.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ INTEGERS = SIGNED + UNSIGNED
 FLOATS = (bfloat16, float16, float32, float64)
 ALL = (bool_, *INTEGERS, *FLOATS)
 
-#: dtype -> the name TVM knows it by; a dictionary because ``np.dtype.name`` is slow.
+#: dtype -> TVM's name of it; a dictionary because ``np.dtype.name`` is slow.
 NAMES: dict[np.dtype, str] = {d: d.name for d in ALL}
 
 DEFAULT_FLOAT = float32
@@ -42,7 +42,7 @@ def _canonical(dtype: Any) -> np.dtype:
     if dtype in _SCALAR_DTYPES:
         return _SCALAR_DTYPES[dtype]
     try:
-        # The byte order is how an array is stored, not what it is. NumPy takes None for float64; we do not.
+        # The byte order is not a part of the dtype here. To NumPy None means float64; here it is an error.
         result = None if dtype is None else np.dtype(dtype).newbyteorder("=")
     except TypeError:
         result = None

@@ -30,7 +30,7 @@ class TvmfunError(Exception):
         self.rename(where)
 
     def rename(self, where: str) -> None:
-        """Makes it an error of another function: the one that the user called."""
+        """Changes the function that the message names to the one that the user called."""
         message = f"[{where}] {self.what}"
         if self.got:
             message += f", got {self.got}"
@@ -63,7 +63,7 @@ class IndexingError(TvmfunError, IndexError):
 
 
 class DtypeError(TvmfunError, TypeError):
-    """A dtype that is unknown, unsupported, or not allowed at this place."""
+    """A dtype that is unknown, unsupported, or not allowed here."""
 
 
 class TreeError(TvmfunError, ValueError):
@@ -75,7 +75,7 @@ class ArgumentError(TvmfunError, ValueError):
 
 
 class ArgumentTypeError(ArgumentError, TypeError):
-    """An argument of a kind that the function does not take."""
+    """An argument of a type that the function does not take."""
 
 
 class ImmutableError(TvmfunError, FrozenInstanceError):
@@ -83,7 +83,7 @@ class ImmutableError(TvmfunError, FrozenInstanceError):
 
 
 class CheckpointError(TvmfunError, ValueError):
-    """A checkpoint file that is damaged, or holds what no array of tvmfun can."""
+    """A checkpoint file that is damaged, or has values that tvmfun has no dtype for."""
 
 
 class DataError(TvmfunError, ValueError):
@@ -111,7 +111,7 @@ class DonatedArrayError(TvmfunError, RuntimeError):
 
 
 class OutOfMemoryError(TvmfunError, MemoryError):
-    """There is no memory for an array, or for what a kernel needs while it runs; the message tells the bytes."""
+    """There is no memory for an array or for the workspace of a kernel; the message has the bytes."""
 
 
 class NanError(TvmfunError, FloatingPointError):
@@ -127,7 +127,7 @@ class ProgramError(TvmfunError, ValueError):
 
 
 class KernelError(TvmfunError, ArithmeticError):
-    """``check`` found a compiled kernel that computes something else than its ops; a defect of tvmfun."""
+    """``check`` found a compiled kernel that differs from its ops; a bug of tvmfun."""
 
 
 class PerformanceWarning(UserWarning):

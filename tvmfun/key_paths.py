@@ -1,4 +1,4 @@
-"""Key paths: the steps from the root of a tree to one of its leaves, with the names and the text of JAX's."""
+"""Key paths: the steps from the root of a tree to one of its leaves, with JAX's names and text."""
 
 from __future__ import annotations
 
@@ -78,7 +78,7 @@ class FlattenedIndexKey:
 
 
 class OwnKeyEntry(optree.PyTreeEntry):
-    """A step through a class that names its children by keys of its own, which know how they are written."""
+    """A step into a class that defines its own keys, whose ``str`` is their text."""
 
     def codify(self, /, node: str = "") -> str:
         return f"{node}{self.entry}"

@@ -24,7 +24,7 @@ from tvmfun.boundary import publish
 from tvmfun.errors import ArgumentError, TreeError
 from tvmfun.key_paths import OwnKeyEntry, key_path, keystr
 from tvmfun.names import missing as _missing
-from tvmfun.tree_difference import first_difference, place
+from tvmfun.tree_difference import first_difference, path_text
 
 __all__ = [
     "Field",
@@ -56,17 +56,17 @@ _T = TypeVar("_T")
 _IsLeaf = Callable[[Any], bool] | None
 #: The steps from the root of a tree to a leaf: ``DictKey``, ``SequenceKey``, ``GetAttrKey``, ...
 KeyPath: TypeAlias = tuple[Any, ...]
-# Of the dataclasses that are containers: the names of the children and of the static fields.
+# For each registered dataclass the names of its children and of its static fields.
 dataclass_fields: dict[type, tuple[tuple[str, ...], tuple[str, ...]]] = {}
 register = functools.partial(optree.register_pytree_node, namespace=_NAMESPACE)
 
 
 def flatten(tree: Any, is_leaf: _IsLeaf = None) -> tuple[list[Any], Structure]:
-    """Takes a tree apart into its leaves and its structure.
+    """Flattens a tree into its leaves and its structure.
 
     Args:
         tree: any nesting of containers.
-        is_leaf: says of a container that it counts as a leaf.
+        is_leaf: returns whether a container counts as a leaf.
 
     Returns:
         The leaves in order, and the structure, which is hashable and can be compared with ``==``.
@@ -77,19 +77,19 @@ def flatten(tree: Any, is_leaf: _IsLeaf = None) -> tuple[list[Any], Structure]:
     >>> flatten({"w": [1, 2], "b": None})
     ([1, 2], PyTreeSpec({'b': None, 'w': [*, *]}))
     """
-    # A truth value may be anything in Python; optree takes bools only.
-    says = None if is_leaf is None else lambda node: bool(is_leaf(node))
-    leaves, structure = optree.tree_flatten(tree, says, namespace=_NAMESPACE)
+    # optree takes only bools.
+    is_leaf_bool = None if is_leaf is None else lambda node: bool(is_leaf(node))
+    leaves, structure = optree.tree_flatten(tree, is_leaf_bool, namespace=_NAMESPACE)
     if not leaf_types.issuperset(builtins.map(type, leaves)) and _adopt_jax_nodes(leaves, is_leaf):
         return flatten(tree, is_leaf)
     return leaves, structure
 
 
 def unflatten(structure: Structure, leaves: Iterable[Any]) -> Any:
-    """Puts leaves into a structure; the inverse of :func:`flatten`.
+    """Builds a tree from a structure and leaves; the inverse of :func:`flatten`.
 
     Args:
-        structure: what :func:`flatten` or :func:`structure` returned.
+        structure: a result of :func:`flatten` or :func:`structure`.
         leaves: one value per leaf, in order; the values may themselves be trees.
 
     Raises:
@@ -109,7 +109,7 @@ def leaves(tree: Any, is_leaf: _IsLeaf = None) -> list[Any]:
 
     Args:
         tree: any nesting of containers.
-        is_leaf: says of a container that it counts as a leaf.
+        is_leaf: returns whether a container counts as a leaf.
 
     >>> leaves({"w": [1, 2], "b": None, "a": (3,)})
     [3, 1, 2]
@@ -122,7 +122,7 @@ def structure(tree: Any, is_leaf: _IsLeaf = None) -> Structure:
 
     Args:
         tree: any nesting of containers.
-        is_leaf: says of a container that it counts as a leaf.
+        is_leaf: returns whether a container counts as a leaf.
 
     >>> structure([1, (2, 3)]) == structure(["a", ("b", "c")])
     True
@@ -134,13 +134,13 @@ def map(f: Callable[..., Any], tree: Any, *rest: Any, is_leaf: _IsLeaf = None) -
     """Applies a function to every leaf and returns a tree of the results.
 
     Args:
-        f: takes one leaf of ``tree`` and what each tree of ``rest`` has at the same place.
-        tree: the tree that gives the structure of the result.
-        rest: trees that begin with the structure of ``tree``; they may go on where ``tree`` has a leaf.
-        is_leaf: says of a container in ``tree`` that it counts as a leaf.
+        f: takes a leaf of ``tree`` and the subtrees of ``rest`` at the same path.
+        tree: determines the structure of the result.
+        rest: trees of which ``tree`` is a prefix: they may have subtrees where ``tree`` has leaves.
+        is_leaf: returns whether a container in ``tree`` counts as a leaf.
 
     Raises:
-        TreeError: if a tree of ``rest`` does not begin with the structure of ``tree``.
+        TreeError: if ``tree`` is not a prefix of a tree of ``rest``.
 
     >>> map(lambda a, b: a + b, {"w": 1, "b": 2}, {"w": 10, "b": 20})
     {'w': 11, 'b': 22}
@@ -154,13 +154,13 @@ def map_with_path(f: Callable[..., Any], tree: Any, *rest: Any, is_leaf: _IsLeaf
     """Applies a function to every leaf and its key path.
 
     Args:
-        f: takes a path, one leaf of ``tree``, and what each tree of ``rest`` has at the same place.
-        tree: the tree that gives the structure of the result.
-        rest: trees that begin with the structure of ``tree``.
-        is_leaf: says of a container in ``tree`` that it counts as a leaf.
+        f: takes a path, a leaf of ``tree``, and the subtrees of ``rest`` at the same path.
+        tree: determines the structure of the result.
+        rest: trees of which ``tree`` is a prefix.
+        is_leaf: returns whether a container in ``tree`` counts as a leaf.
 
     Raises:
-        TreeError: if a tree of ``rest`` does not begin with the structure of ``tree``.
+        TreeError: if ``tree`` is not a prefix of a tree of ``rest``.
 
     >>> map_with_path(lambda path, leaf: f"{keystr(path)} = {leaf}", {"w": [1, 2]})
     {'w': ["['w'][0] = 1", "['w'][1] = 2"]}
@@ -171,11 +171,11 @@ def map_with_path(f: Callable[..., Any], tree: Any, *rest: Any, is_leaf: _IsLeaf
 
 
 def flatten_with_path(tree: Any, is_leaf: _IsLeaf = None) -> tuple[list[tuple[KeyPath, Any]], Structure]:
-    """Takes a tree apart into its leaves with their key paths, and its structure.
+    """Flattens a tree into its leaves with their key paths, and its structure.
 
     Args:
         tree: any nesting of containers.
-        is_leaf: says of a container that it counts as a leaf.
+        is_leaf: returns whether a container counts as a leaf.
 
     >>> paths_and_leaves, _ = flatten_with_path({"w": [1, 2]})
     >>> [(keystr(path), leaf) for path, leaf in paths_and_leaves]
@@ -194,7 +194,7 @@ def leaves_with_path(tree: Any, is_leaf: _IsLeaf = None) -> list[tuple[KeyPath, 
 
     Args:
         tree: any nesting of containers.
-        is_leaf: says of a container that it counts as a leaf.
+        is_leaf: returns whether a container counts as a leaf.
 
     Source: ``jax.tree.leaves_with_path``.
 
@@ -208,10 +208,10 @@ def reduce(f: Callable[[Any, Any], Any], tree: Any, initializer: Any = _MISSING,
     """Combines all leaves with a function of two arguments, from the first leaf to the last.
 
     Args:
-        f: takes the result so far and the next leaf.
+        f: takes the accumulated value and the next leaf.
         tree: any nesting of containers.
-        initializer: where to start; without it, start with the first leaf.
-        is_leaf: says of a container that it counts as a leaf.
+        initializer: the first accumulated value; by default the first leaf.
+        is_leaf: returns whether a container counts as a leaf.
 
     Raises:
         TypeError: if the tree has no leaves and there is no initializer.
@@ -243,7 +243,7 @@ def reduce_associative(
         operation: an associative function of two leaves, or of two results of it.
         tree: any nesting of containers.
         identity: the result for a tree without leaves.
-        is_leaf: says of a container that it counts as a leaf.
+        is_leaf: returns whether a container counts as a leaf.
 
     Raises:
         TreeError: if the tree has no leaves and there is no identity.
@@ -265,15 +265,15 @@ def reduce_associative(
 
 
 def broadcast(prefix_tree: Any, full_tree: Any, is_leaf: _IsLeaf = None) -> Any:
-    """Repeats the leaves of a tree so that it gets the structure of one that begins like it.
+    """Repeats the leaves of a prefix tree, so that it gets the structure of the full tree.
 
     Args:
         prefix_tree: a tree.
-        full_tree: a tree that goes on where ``prefix_tree`` has leaves.
-        is_leaf: says of a container that it counts as a leaf.
+        full_tree: a tree that may have subtrees where ``prefix_tree`` has leaves.
+        is_leaf: returns whether a container counts as a leaf.
 
     Raises:
-        TreeError: if ``full_tree`` does not begin with the structure of ``prefix_tree``.
+        TreeError: if ``prefix_tree`` is not a prefix of ``full_tree``.
 
     Source: ``jax.tree.broadcast``.
 
@@ -292,15 +292,15 @@ def transpose(outer: Structure, inner: Structure | None, tree: Any) -> Any:
     """Turns a tree of trees inside out.
 
     Args:
-        outer: the structure that ``tree`` begins with.
-        inner: the structure of what ``tree`` has at each leaf of ``outer``; ``None`` takes the first one's.
+        outer: the outer structure of ``tree``.
+        inner: the structure of the subtrees at the leaves of ``outer``; ``None`` takes that of the first subtree.
         tree: a tree of structure ``outer`` whose leaves are trees of structure ``inner``.
 
     Returns:
         A tree of structure ``inner`` whose leaves are trees of structure ``outer``.
 
     Raises:
-        TreeError: if ``tree`` is not made like that.
+        TreeError: if ``tree`` has another structure.
 
     >>> transpose(structure([0, 0]), structure({"w": 0, "b": 0}), [{"w": 1, "b": 2}, {"w": 3, "b": 4}])
     {'w': [1, 3], 'b': [2, 4]}
@@ -361,21 +361,21 @@ def register_dataclass(
 ) -> Any:
     """Makes a dataclass a container whose children are its fields; works as a decorator, too.
 
-    Instances are put together again without calling ``__init__`` or ``__post_init__``. Static fields belong
-    to the structure: they are compared with ``==`` and must be hashable.
+    Unflattening calls neither ``__init__`` nor ``__post_init__``. Static fields belong to the structure: they are
+    compared with ``==`` and must be hashable.
 
     Args:
         cls: a dataclass.
         data_fields: names of the children; by default all fields that are not static.
         meta_fields: names of static fields, besides those marked ``field(metadata={"static": True})``.
-        drop_fields: names of fields that are neither; trees that are put together have their defaults.
+        drop_fields: names of fields that are neither; unflattened trees have their defaults.
 
     Returns:
-        ``cls``, or a decorator if ``cls`` is not given.
+        ``cls``, or a decorator without ``cls``.
 
     Raises:
-        ArgumentError: if ``cls`` is no dataclass or is registered already, or if the names are not its fields, or
-            not all of them.
+        ArgumentError: if ``cls`` is not a dataclass or is registered already, or if the names are not exactly its
+            fields.
 
     Source: follows ``jax.tree_util.register_dataclass``.
 
@@ -431,7 +431,7 @@ def register_dataclass(
     numbered, assign = tuple(enumerate(children)), object.__setattr__
 
     def unflatten_node(metadata: Any, values: Any) -> Any:
-        # Constructors may compute fields, and transforms put values into a tree that no check would let pass.
+        # No constructor: it may compute or check fields, and transforms build trees of tracers, specs and None.
         node = object.__new__(cls)
         for i, name in numbered:
             assign(node, name, values[i])
@@ -458,7 +458,7 @@ def check_same_structure(
     """Checks that two trees have the same structure.
 
     Args:
-        where: the function that reports the mistake, for the message.
+        where: the function that raises the error, for the message.
         expected: a tree or a structure.
         got: a tree or a structure.
         names: what to call ``expected`` and ``got`` in the message.
@@ -485,7 +485,7 @@ def _as_structure(tree: Any) -> Structure:
 def _columns(
     where: str, structure: Structure, trees: Sequence[Any], names: tuple[str, str] = ("tree 1", "tree {}")
 ) -> list[list[Any]]:
-    """What each tree has at the leaves of ``structure``."""
+    """The subtrees of each tree at the leaves of ``structure``."""
     columns = []
     for number, tree in enumerate(trees, start=2):
         try:
@@ -500,13 +500,13 @@ def _check(where: str, expected: Structure, got: Structure, names: tuple[str, st
     difference = first_difference(expected, got, Path(), prefix)
     if difference:
         path, this, that, hint = difference
-        what = f"{names[1]} must have the tree structure of {names[0]}: {this} at {place(path)}"
+        what = f"{names[1]} must have the tree structure of {names[0]}: {this} at {path_text(path)}"
         raise TreeError(where, what, got=that, hint=hint)
 
 
 # -- classes that jax knows ---
 
-# Types that are leaves for good, so that the fast path of ``flatten`` need not ask again.
+# Types that will never be nodes, so that ``flatten`` skips the search for new classes.
 leaf_types: set[type] = {bool, int, float, complex, str, bytes}
 _lock = threading.RLock()
 

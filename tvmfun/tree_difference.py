@@ -1,4 +1,4 @@
-"""Where the structures of two trees differ first, in words."""
+"""The first difference between the structures of two trees, as text for errors."""
 
 from __future__ import annotations
 
@@ -17,15 +17,15 @@ _SEQUENCES = (list, tuple, deque)
 def first_difference(
     expected: Structure, got: Structure, path: Path, prefix: bool
 ) -> tuple[Path, str, str, str] | None:
-    """The first place where two structures differ, what each has there, and a hint."""
+    """The first path at which two structures differ, descriptions of both nodes there, and a hint."""
     if expected == got or (prefix and expected.is_leaf()):
         return None
     here = (path, _describe(expected), _describe(got))
     mappings = prefix and expected.type in _MAPPINGS and got.type in _MAPPINGS
     if expected.type is not got.type and not mappings:
-        if here[1] == here[2]:  # two classes of one name
+        if here[1] == here[2]:  # different classes of the same name
             here = (path, _qualified(expected.type), _qualified(got.type))
-        return (*here, f"{here[1]} at {place(path)}")
+        return (*here, f"{here[1]} at {path_text(path)}")
     ours, theirs = _children(expected), _children(got)
     for key, (entry, _) in ours.items():
         if key not in theirs:
@@ -71,6 +71,6 @@ def _describe_static(structure: Structure) -> str:
     return f"{_describe(structure)} with the static data {data}"
 
 
-def place(path: Path) -> str:
-    """The key path in words."""
+def path_text(path: Path) -> str:
+    """A key path as text."""
     return keystr(path) or "the root"

@@ -1,4 +1,4 @@
-"""Trees taken apart again and again: expecting the structures that came before is faster than looking."""
+"""Fast flattening of trees that have one of a few known structures."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ _SEQUENCE_KINDS = (PyTreeKind.LIST, PyTreeKind.TUPLE, PyTreeKind.NAMEDTUPLE)
 
 
 class Flattener:
-    """:func:`flatten` for a place that meets trees of the same few structures again and again.
+    """:func:`flatten` with a cache of structures: for a caller whose trees have the same few structures.
 
-    For each structure it writes a function that knows what to expect where, and returns None for any other tree:
-    expecting is several times faster than looking. Structures are returned as one object as long as they are equal.
+    For each structure it generates a Python function that checks for just this structure while it takes the leaves, and
+    returns None for any other tree: several times faster than a general traversal. Equal structures are one object.
 
     >>> flatten_arguments = Flattener()
     >>> flatten_arguments({"w": [1, 2], "b": None})
@@ -28,7 +28,7 @@ class Flattener:
     ([3, 4], PyTreeSpec({'b': None, 'w': [*, *]}))
     """
 
-    # Trying more than a few costs what it saves.
+    # Trying more structures costs what it saves.
     _KEPT = 4
 
     def __init__(self) -> None:
@@ -49,9 +49,9 @@ class Flattener:
 
 
 def _expectation(structure: Structure) -> Callable[[Any], list[Any] | None] | None:
-    """A function that returns the leaves of a tree of this structure, and None for another tree.
+    """Generates a function that returns the leaves of a tree of this structure, and None for another tree.
 
-    None if there are containers of other classes than dict, list, tuple, named tuples and our dataclasses.
+    Returns None for structures with containers other than dicts, lists, tuples, named tuples and our dataclasses.
     """
     lines: list[str] = []
     leaves: list[str] = []
@@ -92,7 +92,7 @@ def _expectation(structure: Structure) -> Callable[[Any], list[Any] | None] | No
         lines += [f"if {test}: return None", taken]
         unvisited += reversed(list(zip(parts, children, strict=True)))
     lines += [f"leaves = [{', '.join(leaves)}]", "return leaves if leaf_types.issuperset(map(type, leaves)) else None"]
-    # Whatever goes wrong, a missing key say, is for `flatten` to explain.
+    # Errors, such as a missing key, are left to `flatten` to report.
     body = "\n".join(f"  {line}" for line in lines)
     exec(f"def expect(tree):\n try:\n{body}\n except Exception:\n  return None", names)
     return names["expect"]

@@ -13,7 +13,7 @@ from tvmfun.errors import BatchingError
 
 
 class Batched(NamedTuple):
-    """The results of a batching rule of which not all have the batch axis."""
+    """The results of a batching rule, and flags for those that have the batch axis."""
 
     results: tuple
     flags: tuple[bool, ...]
@@ -30,19 +30,19 @@ _AXIS: ContextVar[Axis] = ContextVar("batch axis")
 
 
 def current_axis() -> Axis:
-    """The axis along which a batching rule is to batch; for what it leaves until later, it keeps it."""
+    """The batch axis of the batching rule that is running; rules that batch later keep it."""
     return _AXIS.get()
 
 
 def batch(
     program: Program, values: Sequence[Any], flags: Sequence[bool], axis: Axis | None = None
 ) -> tuple[list[Any], list[bool]]:
-    """Runs a Program on values, of which those with a flag have a batch axis in front.
+    """Runs a Program on values, of which those with a flag have a leading batch axis.
 
     Args:
-        program: what to run.
-        values: one per input, those of captured arrays first.
-        flags: which of them are batched.
+        program: the Program.
+        values: one per input, captured arrays first.
+        flags: which values are batched.
         axis: the batch axis; inside a batching rule, by default the current one.
 
     Returns:
@@ -52,10 +52,10 @@ def batch(
     batched = {v for v, flag in zip(program.inputs, flags, strict=True) if flag}
 
     def apply(equation: Equation, arguments: list) -> Any:
-        own = tuple(atom in batched for atom in equation.inputs)
+        in_flags = tuple(atom in batched for atom in equation.inputs)
         if axis.name is not None and axis.name in equation.params.get("axis_names", ()):
-            result = equation.op.over_axis(axis.name, axis.size, own, *arguments, **equation.params)  # type: ignore[misc]
-        elif not any(own) and not _mentions(equation, axis.name):
+            result = equation.op.over_axis(axis.name, axis.size, in_flags, *arguments, **equation.params)  # type: ignore[misc]
+        elif not any(in_flags) and not _mentions(equation, axis.name):
             return equation.op(*arguments, **equation.params)
         elif equation.op.batch is None:
             raise BatchingError(
@@ -64,7 +64,7 @@ def batch(
                 got=f"a batched argument at {equation.source or 'an unknown place'}",
             )
         else:
-            result = equation.op.batch(own, *arguments, **equation.params)
+            result = equation.op.batch(in_flags, *arguments, **equation.params)
         if isinstance(result, Batched):
             result, out_flags = result
         else:
@@ -90,13 +90,13 @@ def _mentions(equation: Equation, name: str | None) -> bool:
 
 
 def repeat(value: Any, size: Any) -> Any:
-    """``value`` once per example."""
+    """``value`` repeated along a new leading axis."""
     shape = getattr(value, "shape", ())
     return REGISTRY["broadcast_to"](value, shape=(size, *shape))
 
 
 def move_front(value: Any, axis: int) -> Any:
-    """``value`` with ``axis`` in front."""
+    """``value`` with ``axis`` moved to the front."""
     if axis == 0:
         return value
     order = (axis, *(i for i in range(value.ndim) if i != axis))

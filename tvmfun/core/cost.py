@@ -1,4 +1,4 @@
-"""What Programs compute: floating-point operations, which the op records count."""
+"""The floating-point operations of Programs, from the op records."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ def flops(equation: Equation) -> Any:
 
 
 def program_flops(program: Program) -> Any:
-    """Those of all equations of a Program."""
+    """The floating-point operations of all equations of a Program."""
     return sum(map(flops, program.equations))
 
 
 def running(equation: Equation, cost: Callable[[Program], Any]) -> Any:
-    """The cost of the Programs that an equation runs: as often as it does, and of alternatives the costliest."""
+    """The cost of the Programs that an equation runs, times how often it runs them; the maximum over alternatives."""
     assert equation.op.runs is not None
     costs = (
         sum(times * cost(program) for program, times in programs) for programs in equation.op.runs(**equation.params)

@@ -33,13 +33,13 @@ class Dim:
     """The size of an axis that is known only at call time: a name, or arithmetic on such sizes.
 
     Args:
-        name: what to call it; the same name is the same size everywhere in a function.
-        min: the smallest size to support. Some functions need to know that there are enough elements.
-        max: the largest size, if there is one.
+        name: of the size; equal names in a function are equal sizes.
+        min: the smallest size to support. Some functions need a minimum number of elements.
+        max: the largest size; None for no limit.
 
     Raises:
-        ArgumentError: if the name is no identifier or the bounds make no sense.
-        DimensionError: later, where Python needs a number, or the bounds do not decide a comparison.
+        ArgumentError: if the name is not an identifier, or the bounds are not ``0 <= min <= max``.
+        DimensionError: when used where Python needs a number, or in a comparison that the bounds do not decide.
 
     Source: ``jax.export.symbolic_shape``, and the bounds of ``torch.export.Dim``.
 
@@ -51,13 +51,13 @@ class Dim:
     """
 
     __slots__ = ("_hash", "polynomial")
-    # NumPy's scalars leave arithmetic with a Dim to the Dim.
+    # NumPy's scalars defer arithmetic to the Dim.
     __array_ufunc__ = None
     polynomial: Polynomial
     _hash: int
 
     def __new__(cls, name: str, min: int = 1, max: int | None = None) -> Dim:
-        """A named size; arithmetic makes the others."""
+        """A named size; other Dims are results of arithmetic."""
         if not isinstance(name, str) or not name.isidentifier():
             raise ArgumentError("Dim", "the name must be an identifier", got=repr(name), hint="Dim('b')")
         high = math.inf if max is None else max
@@ -69,7 +69,7 @@ class Dim:
 
     @property
     def name(self) -> str | None:
-        """Its name, or None if it is computed."""
+        """The name, or None for the result of arithmetic."""
         atom = polynomials.as_atom(self.polynomial)
         return atom.name if isinstance(atom, Name) else None
 
@@ -273,7 +273,7 @@ def bounds(size: Any) -> tuple[float, float]:
 
 
 def _decide(left: Any, right: Any, holds: Callable) -> bool | None:
-    """Whether a comparison holds for all sizes (True), for none (False), or it depends (None)."""
+    """Whether a comparison holds for all sizes (True), for none (False), or for some (None)."""
     if isinstance(right, Dim) or _is_int(right):
         left, right = left - right, 0
     low, high = bounds(left)
@@ -282,22 +282,22 @@ def _decide(left: Any, right: Any, holds: Callable) -> bool | None:
 
 
 def always_le(a: Any, b: Any) -> bool:
-    """Whether ``a <= b`` whatever the sizes are."""
+    """Whether ``a <= b`` for all sizes."""
     return bounds(b - a)[0] >= 0
 
 
 def maximum(a: Any, b: Any) -> Any:
-    """The larger of two sizes, one of which never exceeds the other."""
+    """The larger of two sizes, if the bounds decide which it is."""
     return a if always_le(b, a) else b if always_le(a, b) else max(a, b)
 
 
 def minimum(a: Any, b: Any) -> Any:
-    """The smaller of two sizes, one of which never exceeds the other."""
+    """The smaller of two sizes, if the bounds decide which it is."""
     return a if always_le(a, b) else b if always_le(b, a) else min(a, b)
 
 
 def _bound_that_decides(left: Any, right: Any, holds: Callable) -> str:
-    """A minimum for one of the names that would decide a comparison, as a hint."""
+    """The hint for an undecided comparison: a minimum of a named size that would decide it."""
     for atom in sorted(_names_in((left, right))):
 
         def decides(least: int, atom: Name = atom) -> bool:
@@ -311,7 +311,7 @@ def _bound_that_decides(left: Any, right: Any, holds: Callable) -> str:
 
 
 def _unknown(what: str, values: tuple, hint: str) -> DimensionError:
-    """The error for a question about sizes that has no answer before the call."""
+    """The error for a question that only the sizes of a call can answer."""
     return blamed("Dim", what, values, user_line(), hint)
 
 
@@ -324,12 +324,12 @@ def blamed(where: str, what: str, values: tuple, line: str, hint: str) -> Dimens
 
 
 def blame_op(error: DimensionError, op: str, line: str = "") -> DimensionError:
-    """The error as one of an op, which was traced at ``line``; by default here."""
+    """The same error as one of an op, traced at ``line`` or by default at the current line."""
     return blamed(op, error.what, error.values, line or user_line(), error.hint)
 
 
 def explained(error: Any, shapes: tuple) -> Any:
-    """An error of a function that has dynamic sizes: what they are, and the line of the user that it came from."""
+    """An error with an explanation of the dynamic sizes in ``shapes`` and the line of the user that it came from."""
     atoms = sorted(_names_in(shapes))
     if not atoms or isinstance(error, DimensionError) or hasattr(error, "explained"):
         return error
@@ -342,29 +342,29 @@ def explained(error: Any, shapes: tuple) -> Any:
 
 
 def described(atom: Name) -> str:
-    """What a named size is, in words."""
+    """A description of a named size."""
     limit = f"at least {atom.low}" if math.isinf(atom.high) else f"{atom.low} to {atom.high}"
     return f"a dynamic size of {limit}"
 
 
-# -- sizes wherever they are -----------------------------------------------------------------------------------------
+# -- sizes, and nested tuples of them --------------------------------------------------------------------------------
 
 
 def size(value: Any) -> Any:
-    """A size given as an integer, a Dim, or the name of one.
+    """An integer, a Dim, or the name of a Dim as a size.
 
     Raises:
-        ArgumentError: if the name is no identifier.
-        TypeError: if it is nothing of that.
+        ArgumentError: if the name is not an identifier.
+        TypeError: otherwise.
     """
     return Dim(value) if isinstance(value, str) else index(value)
 
 
 def index(value: Any) -> Any:
-    """A Dim as it is, and anything else that is an integer as a Python integer.
+    """A Dim unchanged, or any integer as a Python integer.
 
     Raises:
-        TypeError: if it is neither.
+        TypeError: otherwise.
     """
     return value if isinstance(value, Dim) else operator.index(value)
 
@@ -399,7 +399,7 @@ def names(*values: Any) -> dict[str, Dim]:
 
 
 def linear(size: Any) -> tuple[str, int, int] | None:
-    """The name, the factor and the term of a size like ``4*b + 1``, which tells ``b``."""
+    """The name, the factor and the constant of a linear size like ``4*b + 1``; None for other sizes."""
     if not isinstance(size, Dim):
         return None
     (monomial, factor), *rest = size.polynomial
@@ -410,13 +410,13 @@ def linear(size: Any) -> tuple[str, int, int] | None:
 
 
 def solve_linear(size: Dim, value: Any) -> Any:
-    """The named size for which a size like ``4*b + 1`` has the given value; less the remainder if there is none."""
+    """The value of the named size for which a linear size like ``4*b + 1`` has this value, rounded down."""
     _, factor, term = linear(size)  # type: ignore[misc]
     return (value - term) // factor
 
 
 def known(shapes: Iterable[tuple]) -> dict[str, Dim]:
-    """The sizes of axes that tell the named ones, by their names; the names themselves where they are axes."""
+    """For each named size, an axis size to solve for it: the name itself if an axis has it, or a linear one."""
     found: dict[str, Dim] = {}
     for size in (size for shape in shapes for size in shape):
         form = linear(size)
@@ -426,7 +426,7 @@ def known(shapes: Iterable[tuple]) -> dict[str, Dim]:
 
 
 def bounds_text(sizes: Iterable[Dim]) -> str:
-    """The bounds of named sizes that are not the usual ones, as text."""
+    """The bounds of named sizes other than the default, as text."""
     atoms = [atom for atom in sorted(_names_in(tuple(sizes))) if (atom.low, atom.high) != (1, math.inf)]
     limits = [f"{a.low} <= {a.name}" + ("" if math.isinf(a.high) else f" <= {a.high}") for a in atoms]
     return f" where {', '.join(limits)}" if limits else ""
@@ -438,7 +438,7 @@ def is_dynamic(value: Any) -> bool:
 
 
 def at(value: Any, sizes: Mapping[str, Any]) -> Any:
-    """A size, or nested tuples of them, with values for the named sizes; anything else as it is.
+    """Substitutes values for the named sizes in a size or nested tuples; returns anything else unchanged.
 
     >>> at((Dim("b") * 2, 3), {"b": 5})
     (10, 3)
@@ -463,24 +463,24 @@ def at(value: Any, sizes: Mapping[str, Any]) -> Any:
 
 
 def typical(value: Any) -> Any:
-    """A number to take a size for where only speed depends on it."""
+    """A representative number for a size, where only speed depends on it."""
     chosen = {atom.name: int(min(max(_TYPICAL, atom.low), atom.high)) for atom in _names_in((value,))}
     return at(value, chosen)
 
 
 def solve(
-    patterns: Sequence[tuple], shapes: Sequence[tuple], where: str, place: Callable[[int], str]
+    patterns: Sequence[tuple], shapes: Sequence[tuple], where: str, name_of: Callable[[int], str]
 ) -> dict[str, Any]:
     """The values of the named sizes that make ``patterns`` the ``shapes`` of a call.
 
     Args:
         patterns: shapes with Dims in them.
-        shapes: what arrived, of the same ranks.
+        shapes: the shapes of the arguments, of the same ranks.
         where: the function, for errors.
-        place: says where shape ``i`` is in the arguments.
+        name_of: returns the name of argument ``i``, for errors.
 
     Raises:
-        ShapeError: if two places disagree about a size, or one is out of bounds.
+        ShapeError: if two axes disagree about a size, or one is out of bounds.
     """
     found: dict[str, tuple[Any, str]] = {}
     pairs = [
@@ -496,19 +496,19 @@ def solve(
         (atom,), (name, factor, term) = _names_in(pattern), form
         value, rest = divmod(got - term, factor)
         if rest != 0:
-            raise ShapeError(where, f"{axis.format(place(i))} must be {pattern} for an integer {name}", got=str(got))
+            raise ShapeError(where, f"{axis.format(name_of(i))} must be {pattern} for an integer {name}", got=str(got))
         if not (always_le(atom.low, value) and bounds(value)[1] <= atom.high):
             hint = f"Dim({name!r}, min={value})" if bounds(value)[1] < atom.low else "a size within the bounds"
             named = f"{name}, " if pattern.name else f"{pattern}, where {name} is "
-            what = f"{axis.format(place(i))} must be {named}{described(atom)}"
+            what = f"{axis.format(name_of(i))} must be {named}{described(atom)}"
             raise ShapeError(where, what, got=str(got), hint=hint)
-        found[name] = value, axis.format(place(i))
+        found[name] = value, axis.format(name_of(i))
     values = {name: got for name, (got, _) in found.items()}
     for pattern, got, axis, i in pairs:
         expected = at(pattern, values)
         if expected != got:
             because = " and ".join(f"{name} = {found[name][0]} from {found[name][1]}" for name in names(pattern))
-            what = f"{axis.format(place(i))} must be {pattern} with {because}"
+            what = f"{axis.format(name_of(i))} must be {pattern} with {because}"
             raise ShapeError(where, what, got=str(got), hint="equal sizes")
     return values
 

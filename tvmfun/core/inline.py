@@ -1,4 +1,4 @@
-"""Programs in place of the calls of them."""
+"""Inlining: the equations of Programs in place of their calls."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from tvmfun.core.trace import trace_flat
 
 
 def inlined(program: Program) -> Program:
-    """The Program with the equations of every call in its place, also in the Programs of loops and branches."""
+    """The Program with all calls inlined, also in the Programs of loops and branches."""
     if not _has_calls(program):
         return program
     avals = [variable.aval for variable in program.inputs]

@@ -1,7 +1,7 @@
 """The stack of interpreters of each thread: the traces that are open, and the evaluator at the bottom.
 
-Ops and Programs are applied by the interpreter at the top. A trace writes them down; the evaluator compiles and runs
-them, and is completed by ``tvmfun.execute``, on which ``core`` does not depend.
+The interpreter at the top applies ops and runs Programs. A trace records them; the evaluator compiles and runs them.
+``core`` does not depend on the compiler: ``tvmfun.execute`` installs the evaluator's methods.
 """
 
 from __future__ import annotations

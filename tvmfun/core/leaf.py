@@ -1,4 +1,4 @@
-"""Leaves: what the library accepts where an array is expected, and what that is in its terms."""
+"""Leaves: the values accepted where an array is expected, their types, and conversions of scalars."""
 
 from __future__ import annotations
 
@@ -44,12 +44,12 @@ def abstract(leaf: Any, where: str = "trace", what: str = "an argument", hint: s
 
     Args:
         leaf: an array of any library, a number or a ``ShapeDtype``.
-        where: what needs it.
-        what: what it is.
-        hint: what to try if it is none of these.
+        where: the function that needs it, for errors.
+        what: the name of the leaf in an error.
+        hint: the hint of the error.
 
     Raises:
-        DtypeError: if ``leaf`` is no array, scalar or ``ShapeDtype``.
+        DtypeError: if ``leaf`` is not an array, scalar or ``ShapeDtype``.
     """
     if isinstance(leaf, Array):
         return leaf.aval
@@ -60,7 +60,7 @@ def abstract(leaf: Any, where: str = "trace", what: str = "an argument", hint: s
     if isinstance(leaf, Dim):
         return ShapeDtype((), dtypes.DEFAULT_INT, weak=True)
     if hasattr(leaf, "shape") and hasattr(leaf, "dtype"):
-        # PyTorch's dtypes are no NumPy dtypes, but have their names.
+        # PyTorch's dtypes are not NumPy's, but have the same names.
         dtype = leaf.dtype if isinstance(leaf.dtype, np.dtype | str) else str(leaf.dtype).rpartition(".")[2]
         return ShapeDtype(tuple(leaf.shape), dtypes.canonical(dtype))
     hint = of_dataclass(leaf) or hint
@@ -73,7 +73,7 @@ def abstract(leaf: Any, where: str = "trace", what: str = "an argument", hint: s
 
 
 def of_dataclass(value: Any) -> str:
-    """What to try with an instance of a dataclass that is not a tree."""
+    """The hint for an instance of a dataclass that is not registered as a tree."""
     if not dataclasses.is_dataclass(value):
         return ""
     return f"tvmfun.tree.register_dataclass for {type(value).__name__}, which makes it a tree of its fields"

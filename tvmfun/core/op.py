@@ -1,7 +1,7 @@
-"""The op record: everything tvmfun knows about one operation, in one place, and the registry of them.
+"""The op record, which has everything that tvmfun knows about one operation, and the registry of records.
 
-An op is a function from arrays and static parameters to arrays. Its record says what shape comes out, how TVM
-computes it, how it is spelled in Relax, and what its derivative is. Transforms and lowering look the record
+An op is a function from arrays and static parameters to arrays. Its record has the result's shape, the computation for
+TVM, the spelling in Relax, and the rules for derivatives and batching. Transforms and lowering look the record
 up; nothing else in the project knows ops by name.
 
 Static parameters are plain and hashable: numbers, strings (dtypes by name), None and tuples of them.
@@ -26,15 +26,15 @@ if TYPE_CHECKING:
 #: several results ``g`` and ``out`` are tuples.
 VjpRule = Callable[..., Array]
 
-#: A batching rule: ``(batched, *args, **params) -> result``. The arguments whose flag in ``batched`` is set have one
-#: more axis in front, the batch, and so has every result.
+#: A batching rule: ``(batched, *args, **params) -> result``. Arguments whose flag in ``batched`` is set have a leading
+#: batch axis, and so do all results.
 BatchRule = Callable[..., Any]
 
-#: What a collective does over a batch axis it names: ``(axis_name, size, batched, *args, **params) -> result``.
+#: The batching rule of a collective over the axis it names: ``(axis_name, size, batched, *args, **params) -> result``.
 AxisRule = Callable[..., Any]
 
-#: A simplification rule: ``(*args, **params) -> value | None``: an equal value with less work in it, or None. It
-#: must be exact in IEEE arithmetic, NaN, infinities and the sign of zero included.
+#: A simplification rule: ``(*args, **params) -> value | None``: an equal value that is cheaper to compute, or None. It
+#: must be exact in IEEE arithmetic, including NaN, infinities and the sign of zero.
 SimplifyRule = Callable[..., Any]
 
 #: Reverse mode through an op that contains Programs: ``(active, *args, **params) -> (results, pull)`` with
@@ -45,32 +45,32 @@ PullbackRule = Callable[..., tuple[tuple, Callable[[Sequence[Any]], list]]]
 #: tangent that is zero may be None.
 PushforwardRule = Callable[..., tuple[tuple, Sequence[Any]]]
 
-#: What is left of an op if only some results are used: ``(used, **params) -> (inputs, outputs, params)``, the places of
-#: the inputs and the outputs that stay.
+#: Dead code elimination in an op: ``(used, **params) -> (inputs, outputs, params)``, the indices of the inputs and
+#: outputs that stay if only some results are used.
 PruneRule = Callable[..., tuple[Sequence[int], Sequence[int], dict[str, Any]]]
 
 
 #: The floating-point operations of an op whose result is one of floats: ``(out, *avals, **params) -> number``.
 FlopsRule = Callable[..., Any]
 
-#: The Programs that an op runs, with how often: ``(**params) -> alternatives``, of which one is taken.
+#: The Programs that an op runs and how many times, per alternative: ``(**params) -> [[(program, times), ...], ...]``.
 RunsRule = Callable[..., Sequence[Sequence[tuple[Any, Any]]]]
 
 
-#: - pointwise: one element from the elements at the same place, sizes of 1 repeated as in NumPy;
-#: - injective: each element is read from one place of the arguments (reshape, slice, gather);
+#: - pointwise: one element from the elements at the same index, with sizes of 1 broadcast as in NumPy;
+#: - injective: each element is a copy of one element of the arguments (reshape, slice, gather);
 #: - reduction: elements are combined along axes; contraction: products are summed along axes;
-#: - opaque: anything else (scatter, sort), a loop program of its own;
-#: - barrier: the argument itself, at which nothing is shared, fused or kept for later;
+#: - opaque: anything else (scatter, sort), written as a whole loop nest;
+#: - barrier: the identity, across which nothing is merged, fused or kept as a residual;
 #: - control: a loop or branch around Programs;
-#: - call: a Program with rules of its own for transforms, which lowering puts in its place.
+#: - call: a Program with its own rules for transforms, which lowering inlines.
 Kind = Literal["pointwise", "injective", "reduction", "contraction", "opaque", "barrier", "control", "call"]
 
 
-#: - low: much faster on float16 and bfloat16 and about as good, as it sums in float32 and rounds once: convolutions;
-#: - summing: like that, and it need not round: converting its arguments to float32 first costs nothing: products;
-#: - high: needs float32: sums, and functions that are steep somewhere or leave the range of float16;
-#: - either: whatever the arguments have.
+#: - low: faster in float16 and bfloat16 and nearly as accurate, since it sums in float32 and rounds once: convolutions;
+#: - summing: like low, but can return the float32 sum, since converting its arguments first costs nothing: products;
+#: - high: needs float32: sums, and functions that are steep or exceed the range of float16;
+#: - either: computes in the dtype of the arguments.
 Precision = Literal["low", "summing", "high", "either"]
 
 
@@ -80,30 +80,29 @@ class Op:
 
     Args:
         name: its name, unique in the registry.
-        kind: how its result depends on its arguments, which is all that fusion has to know; see :data:`Kind`.
+        kind: how the result depends on the arguments, for fusion; see :data:`Kind`.
         shape: ``(*avals, **params) -> ShapeDtype`` (or a tuple of them); raises a tvmfun error for bad input.
         compute: the meaning. A pointwise op gives the formula of one element, ``(*scalars, **params) ->
             scalar``; an opaque op the whole function, ``(*avals, **params) -> PrimFunc``; a control op the
-            statement around its Programs, ``(host, inputs, outputs, **params) -> Stmt``; a call the Program in
-            whose place it stands, ``(**params) -> Program``; any other op a tensor expression, ``(*tensors,
-            **params) -> tensor``.
+            statement around its Programs, ``(host, inputs, outputs, **params) -> Stmt``; a call the Program to
+            inline, ``(**params) -> Program``; any other op a tensor expression, ``(*tensors, **params) -> tensor``.
         vjp: one derivative rule per argument (``None``: the derivative is 0), or one rule with a leading
             ``argnum`` for ops with any number of arguments; ``None`` if there is no derivative.
         spelling: how Relax writes it; None for an operator ``tvmfun.<name>`` with the params as attributes.
-        inexpensive: whether fusion may compute an element more than once to save a trip through memory; or the dtypes
-            of results of which it may.
+        inexpensive: whether fusion may recompute elements to save a trip through memory; or the result dtypes for
+            which it may.
         batch: the batching rule; ``None`` if it has none.
         simplify: the simplification rule, tried when the op is traced.
         pullback: reverse mode for ops that contain Programs, instead of ``vjp``.
         pushforward: forward mode for ops that contain Programs; other ops get theirs by transposing ``vjp``.
         over_axis: for collectives, the batching rule over an axis that the parameter ``axis_names`` names.
-        precision: what mixed precision makes of it; see :data:`Precision`. By default low for contractions, high
-            for reductions, opaque ops and expensive functions, and either for the others.
-        flops: what it computes. By default one operation for each element of the result if it is pointwise, and of the
-            argument if it is a reduction, and none for other kinds.
+        precision: its dtype under mixed precision; see :data:`Precision`. By default low for contractions, high for
+            reductions, opaque ops and expensive functions, and either for the others.
+        flops: the operations it takes. By default one per element of the result for pointwise ops, one per element of
+            the argument for reductions, and none for other kinds.
         runs: for control ops and calls, the Programs that they run.
-        prune: for ops that contain Programs, what is left if some results are not used.
-        overwrites: which argument it may write its result over while it runs, though it reads it not in step.
+        prune: for ops that contain Programs, dead code elimination if some results are unused.
+        overwrites: the argument whose buffer the result may share, although elements are not read in order.
     """
 
     name: str
@@ -131,7 +130,7 @@ class Op:
             object.__setattr__(self, "flops", _USUAL_FLOPS.get(self.kind, nothing))
 
     def is_inexpensive(self, dtype: np.dtype) -> bool:
-        """Whether fusion may compute an element of a result of this dtype more than once."""
+        """Whether fusion may recompute elements of a result of this dtype."""
         return self.inexpensive if isinstance(self.inexpensive, bool) else dtype in self.inexpensive
 
     def _usual_precision(self) -> Precision:
@@ -156,7 +155,7 @@ class Op:
 
 
 def nothing(out: ShapeDtype, *args: ShapeDtype, **params: Any) -> int:
-    """The operations of an op that only moves or reinterprets elements."""
+    """The flops of an op that only moves or reinterprets elements: 0."""
     return 0
 
 

@@ -65,7 +65,7 @@ class Equation(NamedTuple):
     source: str = ""
 
     def pruned(self, live: Collection[Variable]) -> Equation:
-        """The same equation without what only results need that are not among the ``live`` variables."""
+        """The same equation without results that are not ``live``, and without inputs that only these need."""
         used = [out in live for out in self.outputs]
         if self.op.prune is None or all(used):
             return self
@@ -97,7 +97,7 @@ class Program(Immutable):
         outputs: one per leaf of ``out_tree``.
         in_tree: the structure of ``(args, kwargs)``.
         out_tree: the structure of the result.
-        captured: arrays the traced function used without being given them.
+        captured: arrays that the traced function closes over.
         name: the function's name.
 
     >>> import tvmfun
@@ -150,7 +150,7 @@ class Program(Immutable):
         return tree.unflatten(self.out_tree, STACK.interpreters[-1].run(self, leaves))
 
     def check_arguments(self, args: tuple, kwargs: dict) -> list[Any]:
-        """Returns the leaves of the arguments if they are what the Program was traced for; raises otherwise."""
+        """Returns the leaves of the arguments; raises unless they have the types the Program was traced for."""
         leaves, structure = tree.flatten((args, kwargs))
         if structure != self.in_tree:
             names = ("the arguments it was traced with", "these arguments")
@@ -174,7 +174,7 @@ class Program(Immutable):
 
     @cached_property
     def sizes(self) -> dict[str, Dim]:
-        """The dynamic sizes that have a name, by it."""
+        """The named dynamic sizes, by name."""
         shapes = (v.aval.shape for v in (*self.inputs, *(out for e in self.equations for out in e.outputs)))
         return dims.names(*shapes, *(value for e in self.equations for value in e.params.values()))
 
@@ -218,8 +218,8 @@ class Program(Immutable):
     def evaluate(self, values: Sequence[Any], apply: Callable[[Equation, list], Any] | None = None) -> list[Any]:
         """Walks the equations in order, starting from one value per input.
 
-        This is the only walker: ``apply(equation, values)`` says what an equation does to the values of its
-        inputs, and by default applies its op.
+        All transforms use this walk: ``apply(equation, values)`` returns the results of an equation for the values of
+        its inputs; by default it applies the op.
         """
         env: dict[Variable, Any] = dict(zip(self.inputs, values, strict=True))
 
@@ -234,7 +234,7 @@ class Program(Immutable):
         return [read(atom) for atom in self.outputs]
 
     def without_dead_code(self) -> Program:
-        """The same Program without the equations whose results nobody uses, also within loops and branches."""
+        """The same Program without equations whose results are unused, also within loops and branches."""
         live = {atom for atom in self.outputs if isinstance(atom, Variable)}
         kept = []
         for equation in reversed(self.equations):
@@ -299,7 +299,7 @@ class Program(Immutable):
 
     @cached_property
     def text(self) -> str:
-        """The Program as text: the same for equal Programs, so that it can serve as a cache key."""
+        """The Program as text: the same for equal Programs, so it serves as a cache key."""
         names: dict[Variable, str] = {}
         unused = variable_names(self.sizes)
 
@@ -338,8 +338,8 @@ def _show(value: Any) -> str:
 
 def argument_name(path: tree.Path) -> str:
     """The name of a leaf of ``(args, kwargs)`` in an error: ``argument 0['w']``, ``argument 'scale'``."""
-    _, place, *rest = tree.keystr(path).removeprefix("[").split("]", 2)
-    name = place.removeprefix("[")
+    _, argument, *rest = tree.keystr(path).removeprefix("[").split("]", 2)
+    name = argument.removeprefix("[")
     return f"argument {name}{''.join(rest)}"
 
 
@@ -353,10 +353,17 @@ def abstract_leaves(
     name: Callable[[tree.Path], str] = argument_name,
     **hint: str,
 ) -> tuple[ShapeDtype, ...]:
-    """The types of the leaves of a tree, by default of ``(args, kwargs)``, with another ``hint`` for what is none.
+    """The types of the leaves of a tree, by default of ``(args, kwargs)``.
+
+    Args:
+        leaves: the leaves.
+        structure: of the tree.
+        where: the function that needs them, for errors.
+        name: returns the name of the leaf at a path.
+        **hint: another hint for errors.
 
     Raises:
-        DtypeError: if one is neither an array nor a number, with its ``name``.
+        DtypeError: if a leaf is neither an array nor a number, with its ``name``.
     """
     try:
         return tuple(abstract(leaf, where) for leaf in leaves)

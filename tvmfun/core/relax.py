@@ -1,6 +1,6 @@
-"""Relax: how ops are spelled there, and Programs, parameters and types as TVM's.
+"""Programs as Relax functions: the spellings of ops, types, constants and parameters.
 
-``Program.function`` is written here; ``interop/relax/reader.py`` reads.
+The inverse is in ``interop/relax/reader.py``.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Where in the user's code something happens."""
+"""Lines of the user's code, for errors."""
 
 from __future__ import annotations
 
@@ -25,8 +25,8 @@ class _Scopes(threading.local):
 _SCOPES = _Scopes()
 
 
-class named_scope(ContextDecorator):  # the field's name
-    """Within this context, errors that say where an op was traced say the name, too; works as a decorator as well.
+class named_scope(ContextDecorator):  # JAX's name
+    """A context or decorator whose name appears in errors about ops that are traced within it.
 
     Args:
         name: any text.
@@ -55,7 +55,7 @@ def named_call(fun: Callable[..., Any], *, name: str | None = None) -> Callable[
 
     Args:
         fun: any function.
-        name: of the scope; by default that of the function.
+        name: of the scope; by default the name of the function.
 
     Source: ``jax.named_call``.
 
@@ -66,7 +66,7 @@ def named_call(fun: Callable[..., Any], *, name: str | None = None) -> Callable[
 
 
 def user_line() -> str:
-    """``file:line`` of the innermost frame outside this package, and the scopes around it."""
+    """``file:line`` of the innermost frame outside this package, and the enclosing scopes."""
     frame = sys._getframe(1)
     while frame is not None and frame.f_code.co_filename.startswith(_NOT_THE_USER):
         frame = frame.f_back
@@ -75,7 +75,7 @@ def user_line() -> str:
 
 
 def raised_at(error: BaseException) -> str:
-    """``file:line`` of the innermost frame outside this package that an error came through."""
+    """``file:line`` of the innermost frame outside this package in the traceback of an error."""
     for frame, line in reversed(list(traceback.walk_tb(error.__traceback__))):
         if not frame.f_code.co_filename.startswith(_NOT_THE_USER):
             return f"{frame.f_code.co_filename}:{line}"

@@ -1,8 +1,7 @@
-"""Tracing: running a Python function on values without data and writing down the ops it applies.
+"""Tracing: running a Python function on values without data and recording the ops it applies.
 
-While a function is traced, every op it applies is added to the innermost trace, also when all its arguments
-have data: what the function does becomes part of the Program. Values of enclosing traces and arrays from
-outside are captured: they become leading inputs of the Program.
+While a function is traced, every op it applies is added to the innermost trace, also when all arguments of the op have
+data. Values of enclosing traces and arrays with data are captured: they become leading inputs of the Program.
 """
 
 from __future__ import annotations
@@ -34,7 +33,7 @@ from tvmfun.errors import (
 
 
 class Tracer(Array):
-    """A value that is being traced: a shape and a dtype, and the place in the trace it comes from."""
+    """A value that is being traced: a shape and a dtype, and the variable that it is in the trace."""
 
     __slots__ = ("atom", "trace")
 
@@ -48,7 +47,7 @@ class Tracer(Array):
         raise self.leak(what) if self.trace.ended else _no_data(self, what)
 
     def origin(self) -> str:
-        """Where the value comes from, in words."""
+        """The traced function, for errors."""
         return f"traced in {self.trace.name!r}"
 
     def leak(self, what: str) -> LeakedTracerError:
@@ -89,7 +88,7 @@ def _no_data(value: Tracer, what: str) -> ConcretizationError:
 
 
 class Trace:
-    """The equations written down so far while one function is traced."""
+    """The equations recorded so far while one function is traced."""
 
     def __init__(self, name: str) -> None:
         self.name = name
@@ -143,11 +142,11 @@ class Trace:
         yield from (variable for _, variable in self._captured.values())
 
     def value(self, atom: Atom) -> Any:
-        """The tracer of a variable, the number of a literal."""
+        """The tracer of a variable, or the number of a literal."""
         return atom.value if isinstance(atom, Literal) else Tracer(self, atom)
 
     def atom(self, value: Any, where: str) -> Atom:
-        """The atom that stands for ``value`` in this trace; values from outside are captured."""
+        """The atom of ``value`` in this trace; values of other traces and arrays with data are captured."""
         if isinstance(value, Tracer):
             if value.trace is self:
                 return value.atom
@@ -172,7 +171,7 @@ class Trace:
         return self._captured[id(value)][1]
 
     def finish(self, outputs: list[Any], in_tree: tree.Structure, out_tree: tree.Structure) -> Program:
-        """The Program from the inputs to ``outputs``, without the equations nobody needs."""
+        """The Program from the inputs to ``outputs``, without dead code."""
         atoms = tuple(self.atom(value, self.name) for value in outputs)
         captured = tuple(self._captured.values())
         return Program(
@@ -187,19 +186,19 @@ class Trace:
 
 
 def _identity(atom: Atom) -> Any:
-    """What makes two atoms the same: literals by dtype and bits, so that 1 and 1.0, or 0.0 and -0.0, differ."""
+    """The key of an atom; literals by dtype and bits, so that 1 and 1.0, or 0.0 and -0.0, differ."""
     return (atom.value.dtype, atom.value.tobytes()) if isinstance(atom, Literal) else atom
 
 
 def producer(value: Any) -> Equation | None:
-    """The equation of the innermost trace that made a value, if one did."""
+    """The equation of the innermost trace whose result a value is, or None."""
     if isinstance(value, Tracer) and value.trace is STACK.interpreters[-1]:
         return value.trace.producers.get(value.atom)  # type: ignore[arg-type]
     return None
 
 
 def argument(value: Tracer, i: int) -> Any:
-    """Input ``i`` of the equation that made ``value``: a tracer or a number."""
+    """Input ``i`` of the equation whose result ``value`` is: a tracer or a number."""
     equation = producer(value)
     assert equation is not None
     return value.trace.value(equation.inputs[i])
@@ -216,7 +215,7 @@ _STATE = _State()
 
 @contextmanager
 def unsimplified() -> Iterator[None]:
-    """Within this context, every op that is applied becomes an equation, to see what simplification does."""
+    """Within this context, ops are not simplified when they are applied."""
     before, _STATE.simplify = _STATE.simplify, False
     try:
         yield
@@ -226,7 +225,7 @@ def unsimplified() -> Iterator[None]:
 
 @contextmanager
 def named_axis(name: str | None, size: Any) -> Iterator[None]:
-    """Within this context, collectives may name an axis of this size."""
+    """Within this context, collectives can refer to an axis of this name and size."""
     before = _STATE.axes
     _STATE.axes = before if name is None else {**before, name: size}
     try:
@@ -239,7 +238,7 @@ def axis_size(name: str, where: str) -> Any:
     """The size of the axis of that name.
 
     Raises:
-        ArgumentError: if no enclosing transform has given an axis this name.
+        ArgumentError: if no enclosing transform has an axis of this name.
     """
     if name not in _STATE.axes:
         known = ", ".join(map(repr, _STATE.axes)) or "none"
@@ -273,7 +272,7 @@ def ensure_compile_time_eval() -> Iterator[None]:
 
 
 def equations() -> list[Equation]:
-    """The equations written down so far in the innermost trace."""
+    """The equations recorded so far in the innermost trace."""
     return STACK.interpreters[-1].equations
 
 
