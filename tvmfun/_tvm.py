@@ -1,8 +1,8 @@
 """Imports TVM before anything else does, and without PyTorch.
 
-TVM's FFI imports PyTorch wherever it is installed, to get around a conflict of symbols on Windows, and TVM then reads
-the symbols of all its libraries: two seconds of an import of one. Neither is of use here: arrays of PyTorch come in
-through DLPack. Who imports ``torch`` or ``tvm_ffi`` before tvmfun gets what TVM does by itself.
+TVM's FFI imports PyTorch if it is installed, to avoid a conflict of symbols on Windows, and TVM then reads the symbols
+of all its libraries: two of three seconds of the import. Neither is needed here, because arrays of PyTorch come in
+through DLPack. If ``torch`` or ``tvm_ffi`` is imported before tvmfun, nothing is changed.
 """
 
 import sys
@@ -21,7 +21,7 @@ def _import_tvm() -> None:
 
 
 def _register_exceptions() -> None:
-    """Lets exceptions that end a program through TVM: what it does not know comes out as a RuntimeError."""
+    """Lets exceptions that end a process pass through TVM, which turns unknown exceptions into RuntimeErrors."""
     from tvm_ffi import register_error
 
     for kind in (KeyboardInterrupt, SystemExit, GeneratorExit):

@@ -1,4 +1,4 @@
-"""Arguments of a function chosen by position or name: those of ``static_argnums``, ``donate_argnames`` and the like."""
+"""Selection of arguments by position or name, as by ``static_argnums`` and ``donate_argnames``."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def _several(value: Any) -> tuple:
 
 
 def _positions(value: Any, option: str) -> list[int]:
-    """The positions of arguments: one, several, or None for none."""
+    """Argument positions as a list, from one, several, or None."""
     try:
         return [operator.index(number) for number in _several(value)]
     except TypeError:
@@ -27,7 +27,7 @@ def _positions(value: Any, option: str) -> list[int]:
 
 
 def _names(value: Any, option: str) -> tuple[str, ...]:
-    """The names of arguments: one, several, or None for none."""
+    """Argument names as a tuple, from one, several, or None."""
     names = _several(value)
     if not all(isinstance(name, str) for name in names):
         raise ArgumentError("jit", f"{option} must be a name, or several", got=repr(value))
@@ -35,7 +35,7 @@ def _names(value: Any, option: str) -> tuple[str, ...]:
 
 
 class ArgumentSelector:
-    """Arguments chosen by position or name, whichever the caller passes them by."""
+    """Arguments selected by position or name, however the caller passes them."""
 
     def __init__(self, fun: Callable, nums: Any, names: Any, what: str) -> None:
         self.nums = set(_positions(nums, f"{what}_argnums"))
@@ -62,7 +62,7 @@ class ArgumentSelector:
                 "jit", f"{what}_argnames must be arguments of the function", got=", ".join(sorted(self.names - known))
             )
         self.nums = {num % len(positional) if num < 0 else num for num in self.nums}
-        # A position and a name are the same argument: the caller may use either.
+        # The caller may pass an argument by position or by name: select both.
         self.names |= {positional[num] for num in self.nums if num < len(positional)}
         self.nums |= {positional.index(name) for name in self.names if name in positional}
 
@@ -70,14 +70,14 @@ class ArgumentSelector:
         return bool(self.nums or self.names)
 
     def split(self, args: tuple, kwargs: dict) -> tuple[tuple, dict, tuple]:
-        """Returns the other arguments, and the chosen ones as ``((position or name, value), ...)``."""
+        """Returns the other arguments, and the selected ones as ``((position or name, value), ...)``."""
         chosen: list[tuple[Any, Any]] = [(i, value) for i, value in enumerate(args) if i in self.nums]
         chosen += [(name, kwargs[name]) for name in sorted(kwargs) if name in self.names]
         rest = tuple(value for i, value in enumerate(args) if i not in self.nums)
         return rest, {name: value for name, value in kwargs.items() if name not in self.names}, tuple(chosen)
 
     def leaves(self, structure: tree.Structure, static: tuple) -> list[int]:
-        """Returns the positions of their leaves in the structure of all arguments that are not static."""
+        """Returns the leaf indices of the selected arguments in the structure of the arguments that are not static."""
         positional, by_name = structure.children()
         taken = {key for key, _ in static}
         positions = (i for i in itertools.count() if i not in taken)

@@ -1,7 +1,7 @@
-"""The boundary of the library: what leaves a public function because of a wrong argument is an error of ours.
+"""The boundary of the library: errors of public functions about wrong arguments.
 
-A public function runs as it is written. Its arguments are checked only when it fails: against its annotations, which
-name the parameter that does not fit. So a call costs no more, and a function need not check for what makes it fail.
+The arguments of a public function are compared with its annotations only when it fails, to name the wrong parameter in
+an error of ours. So calls cost no more, and functions need not check for arguments that make them fail anyway.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ _F = TypeVar("_F", bound=Callable)
 
 #: Errors about arguments, which a function may get from another one that it calls.
 _ABOUT_ARGUMENTS = (ArgumentError, DtypeError, IndexingError, ShapeError, TreeError)
-#: What Python raises where something is not of the kind that was expected.
+#: Errors of Python about values of a wrong kind.
 _OF_PYTHON = (ArithmeticError, AttributeError, LookupError, TypeError, ValueError)
 
 _STANDARD = sysconfig.get_paths()["stdlib"]
@@ -60,9 +60,9 @@ def publish(
 
     Args:
         namespace: its ``globals()``.
-        made: called with the name of a function and its result; returns what to return instead.
-        prefix: of their names in errors.
-        but: names of functions to leave as they are, such as those that return functions with names of their own.
+        made: called with the name of a function and its result; returns the result to use instead.
+        prefix: a prefix of their names in errors.
+        but: names of functions to skip, such as those that return functions with other names.
     """
     for name in namespace.get("__all__") or [name for name in namespace if not name.startswith("_")]:
         value = namespace.get(name)
@@ -79,12 +79,12 @@ def publish(
 
 
 def bound_methods(cls: type) -> None:
-    """Bounds the methods of a class: making an instance and calling it are known by the name of the class alone."""
+    """Bounds the methods of a class; constructor and call appear in errors under the name of the class."""
     for method in ("__init__", "__call__", "__next__", *(name for name in vars(cls) if not name.startswith("_"))):
         own = inspect.getattr_static(cls, method, None)
         inherited = method not in vars(cls)
         if isinstance(own, FunctionType) and (inherited or not hasattr(own, "__bounded__")):
-            # Users know a private class by the function that makes it.
+            # A private class appears under the name of the function that makes it.
             name = cls.__name__.strip("_").lower() if cls.__name__.startswith("_") else cls.__name__
             setattr(cls, method, bounded(own, name if method.startswith("_") else f"{name}.{method}"))
 
@@ -94,8 +94,8 @@ def bounded(function: _F, name: str = "", made: Callable[[str, Any], Any] | None
 
     Args:
         function: any function.
-        name: what users call it, if not by its name.
-        made: what to do with its name and its result.
+        name: its name in errors; by default ``__name__``.
+        made: called with the name and the result; returns the result to use instead.
     """
     name = name or function.__name__
 
@@ -104,11 +104,11 @@ def bounded(function: _F, name: str = "", made: Callable[[str, Any], Any] | None
         try:
             result = function(*args, **kwargs)
         except _ABOUT_ARGUMENTS as error:
-            # A capitalized name is that of a class, the user's or ours.
+            # Capitalized names are classes, the user's or ours.
             known = {name, name.partition(".")[0]} & {error.where, error.where.rpartition(".")[2]}
             if known or error.where[:1].isupper() or not _is_ours(error):
                 raise
-            # Another function looked at its own arguments. A conversion to bool, say, has none to look at.
+            # Another public function has checked its arguments; internal functions, such as bool(), have not.
             wrong = None if error.where in _PUBLISHED else _misfit(error, name, function, args, kwargs)
             if wrong:
                 raise wrong from error
@@ -127,13 +127,13 @@ def bounded(function: _F, name: str = "", made: Callable[[str, Any], Any] | None
 
 
 def _is_made_inside(function: FunctionType) -> bool:
-    """Whether a function is one that a public function makes, such as a schedule, and not yet bounded."""
+    """Whether a function was made by a public function, such as a schedule, and is not yet bounded."""
     inside = str(function.__module__).startswith("tvmfun") and "<locals>" in function.__qualname__
     return inside and not hasattr(function, "__bounded__")
 
 
 def _is_ours(error: BaseException) -> bool:
-    """Whether an error came from inside: neither from a call with too many arguments, say, nor from a user's code."""
+    """Whether an error came from inside of the library, not from the call itself or a user's code."""
     inside = error.__traceback__ and error.__traceback__.tb_next
     return inside is not None and all(map(_is_known, _files(inside)))
 
@@ -152,12 +152,12 @@ def _is_known(file: str) -> bool:
 
 
 def _explained(error: Exception, name: str, function: Callable, args: tuple, kwargs: dict) -> Exception:
-    """The error to raise in place of one of Python's."""
+    """The error to raise instead of one of Python's."""
     wrong = _misfit(error, name, function, args, kwargs)
     if wrong:
         return wrong
     if isinstance(error, LookupError | ArithmeticError) and not isinstance(error, IndexError | OverflowError):
-        return error  # nothing says that the arguments are to blame
+        return error  # not clearly because of the arguments
     if next(iter(inspect.signature(function).parameters), "") == "self":
         args = args[1:]
     values = [described(value) for value in args] + [f"{key}={described(value)}" for key, value in kwargs.items()]
@@ -171,12 +171,12 @@ def _kind(error: Exception) -> type[ArgumentError]:
 
 
 def _misfit(error: Exception, name: str, function: Callable, args: tuple, kwargs: dict) -> TvmfunError | None:
-    """What is wrong with the first argument that its annotation forbids."""
+    """The error about the first argument that does not fit its annotation, or None."""
     try:
-        given = inspect.signature(function).bind(*args, **kwargs)
-    except TypeError:  # it hands its arguments on to another function
+        bound = inspect.signature(function).bind(*args, **kwargs)
+    except TypeError:  # it passes its arguments on to another function
         return None
-    wrong = _wrong_argument(function, given)
+    wrong = _wrong_argument(function, bound)
     if wrong is None:
         return None
     # A value that cannot become an array is a DtypeError, whether or not the parameter is annotated as an array.
@@ -184,16 +184,16 @@ def _misfit(error: Exception, name: str, function: Callable, args: tuple, kwargs
     return kind(name, f"{wrong[0]} must be {wrong[1]}", got=described(wrong[2]), hint=f"help({name})")
 
 
-def _wrong_argument(function: Callable, given: inspect.BoundArguments) -> tuple[str, str, Any] | None:
-    """The first argument that its annotation forbids: the parameter's name, what it must be, and what it is."""
+def _wrong_argument(function: Callable, bound: inspect.BoundArguments) -> tuple[str, str, Any] | None:
+    """The first argument that does not fit its annotation: the parameter, the annotation, and the value."""
     try:
         hints = typing.get_type_hints(inspect.unwrap(function))
     except (NameError, TypeError):  # names that exist for type checkers only
         return None
-    for parameter in given.signature.parameters.values():
-        if parameter.name not in given.arguments or parameter.name not in hints:
+    for parameter in bound.signature.parameters.values():
+        if parameter.name not in bound.arguments or parameter.name not in hints:
             continue
-        value, hint = given.arguments[parameter.name], hints[parameter.name]
+        value, hint = bound.arguments[parameter.name], hints[parameter.name]
         values = {parameter.VAR_POSITIONAL: lambda v: v, parameter.VAR_KEYWORD: lambda v: tuple(v.values())}
         for one in values.get(parameter.kind, lambda v: (v,))(value):
             if one is not parameter.default and not _fits(one, hint):
@@ -208,7 +208,7 @@ def _written(hint: Any) -> str:
 
 
 def _fits(value: Any, hint: Any) -> bool:
-    """Whether a value may be what an annotation says; yes, where that is hard to tell."""
+    """Whether a value may fit an annotation; True if that cannot be decided."""
     origin, parts = typing.get_origin(hint), typing.get_args(hint)
     if origin in (typing.Union, types.UnionType):
         return any(_fits(value, part) for part in parts)

@@ -1,4 +1,4 @@
-"""``dynamic_shapes``: which axes of a function's arguments have a size that is known only when it is called."""
+"""``dynamic_shapes``: names for the axes of a function's arguments that have dynamic sizes."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ _WHERE = "dynamic_shapes"
 
 
 class DynamicShapes:
-    """The names that a user gave to axes, by parameter.
+    """The axis names of each parameter of a function.
 
     Args:
         fun: the function.
         spec: by the name of the parameter, or one item per positional argument. An item is None (static), the axes
             of an array as ``{axis: size}`` or a tuple with one size or None per axis, or a tree of such items that
-            the argument's tree begins with. A size is a name or a Dim.
+            is a prefix of the argument's tree. A size is a name or a Dim.
     """
 
     def __init__(self, fun: Callable, spec: Any) -> None:
@@ -56,19 +56,19 @@ class DynamicShapes:
         """The types of the leaves of ``(args, kwargs)``, with Dims for the sizes that are dynamic.
 
         Args:
-            avals: the types that arrived.
+            avals: the types of the arguments' leaves.
             structure: the structure of the arguments without the static ones.
-            static: the places of the static arguments: positions and names.
+            static: the positions and names of the static arguments.
 
         Raises:
-            ArgumentError: if the names are for another tree, or for axes that an array does not have.
+            ArgumentError: if the names do not fit the tree, or an array does not have an axis.
         """
         used: set[int] = set()
         tops: dict[str, Any] = {}
         result = []
         for path, aval in zip(structure.accessors(), avals, strict=True):
             kind, first, *inner = (entry.entry for entry in path)
-            name, item, inner = self._top(_position(first, static) if kind == 0 else first, inner)
+            name, item, inner = self._parameter(_position(first, static) if kind == 0 else first, inner)
             tops[name] = item
             axes = _descend(item, inner, name)
             used.add(id(axes))
@@ -77,30 +77,30 @@ class DynamicShapes:
             for axes in _axes_in(item):
                 if id(axes) not in used:
                     raise ArgumentError("jit", f"{_WHERE} is not a prefix of the argument {name!r}", got=repr(axes))
-        dims.names(*(aval.shape for aval in result))  # complains about a name with different bounds
+        dims.names(*(aval.shape for aval in result))  # raises for a name with different bounds
         return tuple(result)
 
-    def _top(self, place: Any, inner: list) -> tuple[str, Any, list]:
-        """The parameter that takes the argument at a position or of a name, its item, and the way on from there."""
-        if isinstance(place, int):
-            if place < len(self.positional):
-                name = self.positional[place]
+    def _parameter(self, argument: Any, inner: list) -> tuple[str, Any, list]:
+        """The parameter of an argument, given by position or name, its item, and the rest of the path."""
+        if isinstance(argument, int):
+            if argument < len(self.positional):
+                name = self.positional[argument]
                 return name, self.items.get(name), inner
-            return self.rest, self.items.get(self.rest), [place - len(self.positional), *inner]
-        if place in self.items or not self.keywords:
-            return place, self.items.get(place), inner
-        return self.keywords, self.items.get(self.keywords), [place, *inner]
+            return self.rest, self.items.get(self.rest), [argument - len(self.positional), *inner]
+        if argument in self.items or not self.keywords:
+            return argument, self.items.get(argument), inner
+        return self.keywords, self.items.get(self.keywords), [argument, *inner]
 
 
-def _position(place: int, static: Sequence[Any]) -> int:
-    """The position of the argument at ``place`` among those that are not static."""
+def _position(index: int, static: Sequence[Any]) -> int:
+    """The position among all arguments of the one at ``index`` among those that are not static."""
     for taken in sorted(taken for taken in static if isinstance(taken, int)):
-        place += taken <= place
-    return place
+        index += taken <= index
+    return index
 
 
 def _is_axes(item: Any) -> bool:
-    """Whether an item names the axes of arrays, and not the items of a container."""
+    """Whether an item has the axes of an array, and is not a container of items."""
     if isinstance(item, Mapping):
         return bool(item) and all(isinstance(key, int) for key in item)
     return isinstance(item, tuple | list) and any(isinstance(size, str | Dim) for size in item)
@@ -121,7 +121,7 @@ def _axes_in(item: Any) -> Iterator[Any]:
 
 
 def _descend(item: Any, path: Sequence[Any], name: str) -> Any:
-    """The names for the axes of the leaf at ``path``; None for a static one."""
+    """The axis names of the leaf at ``path``; None for static shapes."""
     for key in path:
         if item is None or _is_axes(item):
             return item
@@ -133,7 +133,7 @@ def _descend(item: Any, path: Sequence[Any], name: str) -> Any:
 
 
 def _with_names(aval: ShapeDtype, axes: Any, name: str) -> ShapeDtype:
-    """The type of a leaf with names for its axes."""
+    """The type of a leaf with named axes."""
     sizes = list(aval.shape)
     if not isinstance(axes, Mapping) and len(axes) != aval.ndim:
         raise ArgumentError("jit", f"{_WHERE} must have one size per axis of {name}", got=f"{axes!r} for {aval}")

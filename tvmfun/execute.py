@@ -53,7 +53,7 @@ _ADDRESS = attrgetter("address")
 
 
 def as_device_array(leaf: Any, where: str = "jit") -> DeviceArray:
-    """Returns a leaf of the arguments as an array with data."""
+    """Converts a leaf of the arguments to an array with data."""
     if isinstance(leaf, DeviceArray):
         return leaf
     if isinstance(leaf, Tracer):
@@ -71,11 +71,11 @@ def as_device_array(leaf: Any, where: str = "jit") -> DeviceArray:
 
 
 def on_one_device(arrays: list[DeviceArray], leaves: Sequence[Any]) -> list[DeviceArray]:
-    """Moves numbers and arrays of other libraries to the GPU that the library's own arrays are on, if they are."""
-    own = [array.device for array, leaf in zip(arrays, leaves, strict=True) if array is leaf]
-    if CPU in own or not own:
+    """Moves arrays converted from numbers and other libraries to the GPU of the others, if those are on one."""
+    used = [array.device for array, leaf in zip(arrays, leaves, strict=True) if array is leaf]
+    if CPU in used or not used:
         return arrays
-    return [move(array, own[0]) if array is not leaf else array for array, leaf in zip(arrays, leaves, strict=True)]
+    return [move(array, used[0]) if array is not leaf else array for array, leaf in zip(arrays, leaves, strict=True)]
 
 
 def common_device(arrays: Sequence[DeviceArray], where: str) -> Any:
@@ -107,9 +107,9 @@ class LoadedProgram:
     """A compiled Program with its captured arrays on the device.
 
     Args:
-        program: what to compile.
-        target: what for.
-        donated: the positions of the leaves whose buffers may be overwritten.
+        program: the Program to compile.
+        target: the target to compile for.
+        donated: the indices of the leaves whose buffers may be overwritten.
     """
 
     def __init__(self, program: Program, target: Target, donated: Sequence[int] = ()) -> None:
@@ -130,20 +130,20 @@ class LoadedProgram:
         self.sizes: dict[str, int] = {}
 
     def at(self, sizes: dict[str, int]) -> LoadedProgram:
-        """Returns the same for arguments of these dynamic sizes."""
+        """Returns this Program for arguments of these dynamic sizes."""
         if not sizes:
             return self
         cache.check_sizes(self.program, sizes)
-        ready = copy(self)
-        ready.sizes = sizes
-        ready.out_avals = tuple(interned(replace(a, shape=dims.at(a.shape, sizes))) for a in self.out_avals)
-        return ready
+        loaded = copy(self)
+        loaded.sizes = sizes
+        loaded.out_avals = tuple(interned(replace(a, shape=dims.at(a.shape, sizes))) for a in self.out_avals)
+        return loaded
 
     def __call__(self, arrays: list[DeviceArray], addresses: list[int]) -> list[DeviceArray]:
         """Runs the Program on arrays and their addresses; donated arrays are deleted.
 
         Raises:
-            DonatedArrayError: if a donated one was deleted before.
+            DonatedArrayError: if a donated array has been donated already.
         """
         given = arrays
         captured = addresses_of(self.captured) if self.captured else []
@@ -155,18 +155,18 @@ class LoadedProgram:
             if reading or _STATE.debug_nans:
                 reading = reading or [0] * len(donated)
                 arrays, addresses, copied = self._unshared(arrays, addresses, reading)
-                # Memory that others read stays as long as the array, which they have.
+                # Readers keep the array, and with it the memory.
                 exclusive = [a for a, count in zip(donated, reading, strict=True) if count == hasattr(a, "shared")]
         if captured:
             given, arrays, addresses = self.captured + given, self.captured + arrays, captured + addresses
         try:
-            memories, places = self.executable(arrays, addresses, self.out_avals)
+            memories, out_addresses = self.executable(arrays, addresses, self.out_avals)
         except BaseException:
             restore(copied)
             raise
-        outputs = list(map(DeviceArray, memories, places, self.out_avals))
+        outputs = list(map(DeviceArray, memories, out_addresses, self.out_avals))
         for output, source in self.aliases:
-            outputs[output].shared = places[output]
+            outputs[output].shared = out_addresses[output]
             if source is not None:
                 given[source].shared = addresses[source]
         if _STATE.debug_nans and any(map(_has_nan, outputs)):
@@ -176,20 +176,20 @@ class LoadedProgram:
         if self.donated:
             donation: Donation = self._receiver, list(map(id, donated))
             for array in exclusive:
-                array.memory = donation  # type: ignore[assignment]  # whoever wants memory asks for the address first
+                array.memory = donation  # type: ignore[assignment]  # readers get the address first, which fails
         return outputs
 
     def _receiver(self, position: int) -> str:
-        """Names the function and one of its donated arguments in an error."""
+        """The name of the function and of a donated argument, for errors."""
         return f"{self.program.name} as {self.program.leaf_name(self.donated[position])}"
 
     def _unshared(self, arrays: list[DeviceArray], addresses: list[int], reading: Sequence[int]) -> tuple:
-        """Copies the donated arrays that something else reads, now or later.
+        """Copies the donated arrays that have other readers, now or later.
 
         Args:
             arrays: all arguments.
             addresses: their addresses.
-            reading: the number of readers of each donated array.
+            reading: the number of other readers of each donated array.
 
         Returns:
             Arrays and addresses with the copies, and the originals with their addresses.
@@ -202,7 +202,7 @@ class LoadedProgram:
                     arrays[i] = duplicate(array, address)
                     addresses[i] = arrays[i].address
                     copied.append((array, address))
-        except BaseException:  # such as that there is no memory
+        except BaseException:  # for example out of memory
             restore((array, address) for _, array, address in given)
             raise
         return arrays, addresses, copied
@@ -220,10 +220,10 @@ def addresses_of(arrays: Sequence[DeviceArray]) -> list[int]:
         return [array.held() for array in arrays]  # always raises
 
 
-def moved(arrays: list[DeviceArray], ready: LoadedProgram) -> tuple[list[DeviceArray], list[int]]:
-    """Moves arrays to the device of a Program and returns their addresses, too; donated originals are deleted."""
-    there = [move(array, ready.device) for array in arrays]
-    discard([arrays[i] for i in ready.donated if there[i] is not arrays[i]], ready.program.name)
+def moved(arrays: list[DeviceArray], loaded: LoadedProgram) -> tuple[list[DeviceArray], list[int]]:
+    """Moves arrays to the device of a Program and returns them with their addresses; deletes donated originals."""
+    there = [move(array, loaded.device) for array in arrays]
+    discard([arrays[i] for i in loaded.donated if there[i] is not arrays[i]], loaded.program.name)
     return there, addresses_of(there)
 
 
@@ -240,8 +240,8 @@ def _aliases(program: Program, donated: Sequence[int]) -> Iterator[tuple[int, in
     """
     program = inlined(program)
     source = {equation.outputs[0]: equation.inputs[0] for equation in program.equations if is_view(equation)}
-    places = {variable: i for i, variable in enumerate(program.inputs)}
-    gone = {program.inputs[i] for i in input_positions(program, donated)}
+    indices = {variable: i for i, variable in enumerate(program.inputs)}
+    overwritten = {program.inputs[i] for i in input_positions(program, donated)}
     roots = []
     for atom in program.outputs:
         while atom in source:
@@ -249,8 +249,8 @@ def _aliases(program: Program, donated: Sequence[int]) -> Iterator[tuple[int, in
         roots.append(atom)
     uses = Counter(root for root in roots if isinstance(root, Variable))
     for output, root in enumerate(roots):
-        if root in places and root not in gone:
-            yield output, places[root]
+        if root in indices and root not in overwritten:
+            yield output, indices[root]
         elif uses[root] > 1:
             yield output, None
 
@@ -274,12 +274,13 @@ def _run_op(op: Op, args: tuple, params: dict) -> Any:
     arrays = [_operand(arg, op.name) for arg in args]
     device = arrays[0].device if arrays else CPU
     if any(array.device != device for array in arrays[1:]):
-        own = [array for array, arg in zip(arrays, args, strict=True) if array is arg and array.shape]
-        device = common_device(own or arrays, op.name)
+        # Scalars follow the arrays with axes.
+        proper = [array for array, arg in zip(arrays, args, strict=True) if array is arg and array.shape]
+        device = common_device(proper or arrays, op.name)
         arrays = [move(array, device) for array in arrays]
     key = (op.name, tuple(params.items()), tuple(array.aval for array in arrays), device, ACTIVE.key)
-    ready = _OPS.get(key)
-    if ready is None:
+    loaded = _OPS.get(key)
+    if loaded is None:
         avals = op.shape(*(array.aval for array in arrays), **params)
         outputs = tuple(map(Variable, avals)) if isinstance(avals, tuple) else (Variable(avals),)
         inputs = tuple(Variable(array.aval) for array in arrays)
@@ -291,15 +292,15 @@ def _run_op(op: Op, args: tuple, params: dict) -> Any:
             tree.structure(outputs if isinstance(avals, tuple) else outputs[0]),
             name=op.name,
         )
-        _OPS[key] = ready = LoadedProgram(program, target_of(device))
+        _OPS[key] = loaded = LoadedProgram(program, target_of(device))
         if len(_OPS) > _OPS_KEPT:
             _OPS.popitem(last=False)
-    results = ready(arrays, addresses_of(arrays))
-    return results[0] if ready.single else tuple(results)
+    results = loaded(arrays, addresses_of(arrays))
+    return results[0] if loaded.single else tuple(results)
 
 
 def _operand(value: Any, where: str) -> DeviceArray:
-    # Within the library a NumPy scalar stands for a Python scalar that has found its dtype.
+    # Within the library a NumPy scalar is a Python scalar whose dtype has been decided.
     if isinstance(value, np.generic):
         return device_array(value, weak=True)
     return as_device_array(value, where)
@@ -342,11 +343,11 @@ def _has_nan(array: DeviceArray) -> bool:
 
 
 def _blame(program: Program, inputs: list[DeviceArray]) -> None:
-    """Runs the equations one by one and raises for the first that turns numbers into a NaN."""
+    """Runs the equations one by one and raises for the first that makes a NaN."""
     for array, variable in zip(inputs, program.inputs, strict=True):
         if _has_nan(array):
-            place = program.inputs.index(variable) - len(program.captured)
-            which = program.leaf_name(place) if place >= 0 else "a captured array"
+            leaf = program.inputs.index(variable) - len(program.captured)
+            which = program.leaf_name(leaf) if leaf >= 0 else "a captured array"
             raise NanError(program.name, f"{which} has a NaN already", got=repr(array.aval))
 
     def check(equation: Equation, arguments: list) -> Any:
@@ -384,8 +385,8 @@ def device_put(values: Any, device: Any = "cpu") -> Any:
     >>> device_put({"w": [1.0, 2.0]}, "cpu")["w"][1]
     Array(2., dtype=float32)
     """
-    place = devices.device(device)
-    return tree.map(lambda leaf: move(as_device_array(leaf, "device_put"), place), values)
+    target = devices.device(device)
+    return tree.map(lambda leaf: move(as_device_array(leaf, "device_put"), target), values)
 
 
 def device_get(values: Any) -> Any:
@@ -420,9 +421,9 @@ def typeof(value: Any) -> ShapeDtype:
 
 
 def clear_caches() -> None:
-    """Forgets what was compiled in this process for ops, Programs and kernels, and so frees its memory.
+    """Frees the compiled ops, Programs and kernels of this process.
 
-    Functions made by :func:`jit` keep what they have compiled; the disk cache stays.
+    Functions made by :func:`jit` keep their modules; the disk cache stays.
     """
     _OPS.clear()
     cache.clear_caches()

@@ -51,23 +51,23 @@ def jit(
     dynamic_shapes: Any = None,
     target: Any = None,
 ) -> Any:
-    """Compiles a function as a whole: one module, one call, for each kind of arguments it meets.
+    """Compiles a function as a whole: one module, called once per call, for each combination of argument types.
 
     Args:
         fun: a pure function of trees of arrays. Without it, ``jit`` returns a decorator.
-        static_argnums: positions of arguments that are Python values, not arrays: hashable, part of the
-            function; another value compiles another module.
+        static_argnums: positions of arguments that are hashable Python values instead of arrays; each value compiles
+            a module.
         static_argnames: the same by name.
-        donate_argnums: positions of arguments the caller gives up: their memory may be used for the results, and
-            using them afterwards raises ``DonatedArrayError``.
+        donate_argnums: positions of arguments to donate: their memory may be reused for the results, and using them
+            afterwards raises ``DonatedArrayError``.
         donate_argnames: the same by name.
-        keep_unused: has no effect: arguments that are not used are not copied, and may be donated.
-        inline: has no effect: calls of compiled functions by others are always compiled into these.
-        dynamic_shapes: axes whose size is known at call time only, so that one module serves every size: by argument
-            name, ``{"images": {0: "b"}, "labels": {0: "b"}}``, or one item per positional argument. An item is
-            None, ``{axis: name}``, a tuple with a name or None per axis, or a tree of such items that the argument's
-            tree begins with. Equal names are equal sizes; ``Dim("b", min=2)`` is a name with bounds.
-        target: what to compile for, e.g. ``{"kind": "cuda", "arch": "sm_90"}``; by default the device the
+        keep_unused: has no effect: unused arguments are not copied, and may be donated.
+        inline: has no effect: calls of compiled functions within others are always inlined.
+        dynamic_shapes: axes with dynamic sizes, so that one module serves every size: by argument name,
+            ``{"images": {0: "b"}, "labels": {0: "b"}}``, or one item per positional argument. An item is None,
+            ``{axis: name}``, a tuple with a name or None per axis, or a tree of such items that is a prefix of the
+            argument's tree. Equal names are equal sizes; ``Dim("b", min=2)`` is a name with bounds.
+        target: the target to compile for, e.g. ``{"kind": "cuda", "arch": "sm_90"}``; by default the device the
             arguments are on.
 
     Returns:
@@ -75,8 +75,8 @@ def jit(
 
     Raises:
         ConcretizationError: when called, if ``fun`` needs the data of a traced value.
-        ArgumentError: if an argument is named that ``fun`` does not have, or a static one is not hashable.
-        DimensionError: if ``fun`` needs to know a dynamic size better than its bounds tell.
+        ArgumentError: if ``fun`` has no argument of a given name, or a static one is not hashable.
+        DimensionError: if the bounds of a dynamic size do not decide a comparison in ``fun``.
         ShapeError: if arguments disagree about a dynamic size.
 
     Source: follows ``jax.jit``; ``dynamic_shapes`` follows ``torch.export.export``.
@@ -200,7 +200,7 @@ class Jitted(Immutable):
         return entry.loaded.unflatten(outputs)
 
     def __get__(self, instance: Any, owner: type | None = None) -> Any:
-        # A jitted method: bind `self` as Python does for functions.
+        # A jitted method: bind `self` like a function.
         return self if instance is None else lambda *args, **kwargs: self(instance, *args, **kwargs)
 
     def lower(self, *args: Any, **kwargs: Any) -> Lowered:

@@ -1,7 +1,7 @@
-"""Names that a module does not have: where they are instead, or why there are none.
+"""Errors for names that a module does not have: where they are instead, or why there are none.
 
-Every public module ends with ``__getattr__ = missing(__name__)``. The search is made when the error is shown, so that
-``hasattr`` costs nothing.
+Every public module ends with ``__getattr__ = missing(__name__)``. The search is postponed until the error is shown, so
+that ``hasattr`` is cheap.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from operator import itemgetter
 from types import FrameType, ModuleType
 from typing import Any
 
-#: The public modules, in the order in which a name is looked for.
+#: The public modules, in the order of the search.
 MODULES = (
     "tvmfun",
     "tvmfun.numpy",
@@ -50,7 +50,7 @@ MODULES = (
     "tvmfun.loops",
 )
 
-#: What JAX and NumPy call something else.
+#: Names of JAX and NumPy for which tvmfun has another name.
 RENAMED = {
     "checkpointing": "tvmfun.checkpoint",
     "eval_jaxpr": "Program.evaluate of tvmfun.trace(f)(*args)",
@@ -66,7 +66,7 @@ RENAMED = {
     "trapz": "tvmfun.numpy.trapezoid",
 }
 
-#: Why there is nothing of the names that match.
+#: Reasons why names that match a pattern do not exist.
 REASONS = {
     r"c(omplex|double|single)\w*|ComplexWarning|eig(vals)?|roots|sort_complex|rsf2csf|funm|dft|wofz|sph_harm_y": (
         "TVM has no complex numbers"
@@ -97,7 +97,7 @@ REASONS = {
 
 
 class MissingNameError(AttributeError):
-    """An attribute that a module does not have; the message says where it is, or why there is none."""
+    """A module has no such attribute; the message says where it is, or why it does not exist."""
 
     def __init__(self, module: str, attribute: str) -> None:
         super().__init__(module, attribute)
@@ -130,13 +130,13 @@ def missing(module: str) -> Callable[[str], Any]:
 
 
 def _is_imported_by(frame: FrameType) -> bool:
-    """Whether a frame is at ``from module import name``, which would replace the message of an ``AttributeError``."""
+    """Whether a frame executes ``from module import name``, which replaces the message of an ``AttributeError``."""
     code = frame.f_code.co_code
     return 0 <= frame.f_lasti < len(code) and dis.opname[code[frame.f_lasti]] == "IMPORT_FROM"
 
 
 def explained(module: str, name: str) -> str:
-    """The message for a name that a module does not have."""
+    """The message for a missing name."""
     where = module.removeprefix("tvmfun.")
     if hasattr(sys.modules[module], "__path__") and find_spec(f"{module}.{name}") is not None:
         return f"[{where}] the module {name!r} is not imported. Try import {module}.{name}."
@@ -150,7 +150,7 @@ def explained(module: str, name: str) -> str:
             return f"[{where}] there is no {name!r}, because {reason}."
     own = _nearest(name, sys.modules[module], 0.75)
     other = max((_nearest(name, found, 0.8) for found in _loaded()), key=itemgetter(0), default=(0.0, ""))
-    # A slip of a finger, here or in a module that the name was meant to be of.
+    # A typo, of a name of this module or of another.
     near = other if other[0] > own[0] + 0.05 else own
     if near[0]:
         return f"[{where}] there is no {name!r}. Try {near[1]}."
@@ -158,7 +158,7 @@ def explained(module: str, name: str) -> str:
 
 
 def _nearest(name: str, module: ModuleType, least: float) -> tuple[float, str]:
-    """How near the nearest name of a module is, from 0 to 1, and that name with the module's; 0 below ``least``."""
+    """The similarity, from 0 to 1, of the nearest name of a module, and its full name; 0 below ``least``."""
     matches = difflib.get_close_matches(name, _public(module), 1, least)
     ratios = (difflib.SequenceMatcher(None, match, name).ratio() for match in matches)
     return next(
@@ -167,7 +167,7 @@ def _nearest(name: str, module: ModuleType, least: float) -> tuple[float, str]:
 
 
 def _public(module: ModuleType) -> list[str]:
-    """The public names of a module: what it lists, or what is not imported from outside."""
+    """The public names of a module: ``__all__``, or names without an underscore."""
     listed = getattr(module, "__all__", None)
     names = listed if listed is not None else [name for name in vars(module) if not name.startswith("_")]
     return [name for name in names if not isinstance(vars(module).get(name), ModuleType)]

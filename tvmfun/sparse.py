@@ -1,8 +1,8 @@
-"""Row-sparse gradients: of a table, only the rows that were looked up.
+"""Row-sparse gradients: only the rows of a table that were looked up.
 
-The gradient of an embedding is as large as its table, and zero but for the rows that a batch looked up. A table that
-lies in a tree of parameters as a :class:`RowTable` gets a :class:`RowSparse` gradient instead: :func:`tvmfun.grad`
-never makes the large one, and an optimizer in :func:`tvmfun.optim.lazy` reads and writes these rows only.
+The gradient of an embedding is as large as its table, but only the rows that a batch looked up are not zero. A table in
+a :class:`RowTable` within a tree of parameters gets a :class:`RowSparse` gradient instead: :func:`tvmfun.grad` never
+makes the dense one, and an optimizer in :func:`tvmfun.optim.lazy` reads and writes these rows only.
 
 >>> import tvmfun
 >>> from tvmfun import sparse
@@ -40,7 +40,7 @@ __all__ = ["RowSparse", "RowTable"]
 @tree.register_dataclass
 @dataclass(frozen=True, eq=False)
 class RowTable:
-    """A table of rows that asks for a row-sparse gradient.
+    """A table whose gradient is row-sparse.
 
     Args:
         array: floats of shape (rows, ...).
@@ -84,7 +84,7 @@ class RowTable:
 @tree.register_dataclass
 @dataclass(frozen=True, eq=False)
 class RowSparse:
-    """Some rows of a table; the others are zero.
+    """Rows of a table whose other rows are zero.
 
     Args:
         indices: unique integers of shape (n,), ascending; ``num_rows`` pads the end if there are fewer rows.
@@ -102,7 +102,7 @@ class RowSparse:
         return (self.num_rows, *self.rows.shape[1:])
 
     def dense(self) -> Array:
-        """The whole table, zeros included."""
+        """The table as an array."""
         return tnp.zeros(self.shape, self.rows.dtype).at[self.indices].add(self.rows, mode="drop")
 
 

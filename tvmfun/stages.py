@@ -39,7 +39,7 @@ class Lowered(Immutable):
 
 
 class Compiled(Immutable):
-    """A compiled function: takes exactly the arguments it was lowered for; made by ``Lowered.compile()``."""
+    """A compiled function, for arguments of exactly the types it was lowered for; made by ``Lowered.compile()``."""
 
     def __init__(self, program: Program, target: Target, donated: Sequence[int] = ()) -> None:
         self.program = program
@@ -54,7 +54,7 @@ class Compiled(Immutable):
             return cache.text(self.program, self.target, input_positions(self.program, self.donated))
 
     def memory_analysis(self) -> MemoryAnalysis:
-        """The bytes that a call takes, known before the first one.
+        """The memory of a call in bytes, from the memory plan.
 
         Raises:
             TargetError: for a GPU, or where sizes are dynamic.
@@ -68,7 +68,7 @@ class Compiled(Immutable):
         MemoryAnalysis(arguments=10240, outputs=0, aliased=2048, temporaries=1024, workspaces=...)
         """
         if not isinstance(self.executable, NativeExecutable):
-            raise TargetError("memory_analysis", "memory is planned by us for the CPU and static sizes only")
+            raise TargetError("memory_analysis", "memory is planned ahead only for the CPU and static sizes")
         return self.executable.plan.analysis
 
     def cost_analysis(self) -> CostAnalysis:
@@ -95,15 +95,15 @@ class Compiled(Immutable):
             raise ConcretizationError(
                 "Compiled", "machine code cannot be traced", got=self.program.name, hint="the function that jit made"
             )
-        ready = self._ready
-        arrays, addresses = moved([as_device_array(leaf) for leaf in leaves], ready)
+        loaded = self._loaded
+        arrays, addresses = moved([as_device_array(leaf) for leaf in leaves], loaded)
         if self.program.sizes:
-            ready = ready.at(self.program.solve([array.aval for array in arrays]))
-        outputs = ready(arrays, addresses)
-        return ready.unflatten(outputs)
+            loaded = loaded.at(self.program.solve([array.aval for array in arrays]))
+        outputs = loaded(arrays, addresses)
+        return loaded.unflatten(outputs)
 
     @cached_property
-    def _ready(self) -> LoadedProgram:
-        # Made at the first call: compiling for a device does not need the device.
+    def _loaded(self) -> LoadedProgram:
+        # Loaded at the first call, because compiling for a device does not need the device.
         with using(self._tuning):
             return LoadedProgram(self.program, self.target, self.donated)

@@ -1,4 +1,4 @@
-"""Threads for kernels: how many, and one pool of them for all threads that call."""
+"""The thread pool of kernels, shared by all calling threads, and its size."""
 
 from __future__ import annotations
 
@@ -29,13 +29,13 @@ def cpu_count() -> int:
 def _configure() -> None:
     """Sets the number of threads: one for each CPU that this process may use, or ``TVMFUN_NUM_THREADS``.
 
-    TVM's own pools, which modules of others may use, read the same variables, at their first parallel loop. They would
-    take half of the CPUs.
+    TVM's own pools, for modules that tvmfun did not load, read the same variables at their first parallel loop; by
+    default they use half of the CPUs.
     """
-    # TVM would bind the threads, also the caller's, to the first CPUs of the machine, no matter who uses them.
-    # Processes that the caller starts later would inherit the binding.
+    # TVM would bind the threads, including the caller's, to the first CPUs of the machine, even if they are busy, and
+    # child processes would inherit the affinity.
     os.environ.setdefault("TVM_BIND_THREADS", "0")
-    # Threads that wait for the next kernel spin before they sleep: for about 5 milliseconds instead of 150.
+    # Idle threads spin before they sleep: about 5 milliseconds instead of 150.
     os.environ.setdefault("TVM_THREAD_POOL_SPIN_COUNT", "10000")
     wanted = os.environ.get("TVMFUN_NUM_THREADS")
     if not wanted:
@@ -50,20 +50,20 @@ _configure()
 
 
 def _number(variable: str, least: int) -> int:
-    """The number in a variable of TVM, read as TVM does: anything that is not a number counts as 0."""
-    said = os.environ.get(variable, "")
-    return max(least, int(said) if said.isdecimal() else 0)
+    """The number in an environment variable of TVM; as in TVM, anything that is not a number counts as 0."""
+    text = os.environ.get(variable, "")
+    return max(least, int(text) if text.isdecimal() else 0)
 
 
-# The functions of TVM's runtime that modules look up when they are loaded, and that the pool has its own of.
+# The functions of TVM's runtime that modules look up when they are loaded, and that the pool replaces.
 _REPLACED = "TVMBackendParallelLaunch", "TVMBackendAllocWorkspace", "TVMBackendFreeWorkspace"
 
 
 class _Pool:
-    """The pool of ``pool.ll``, which TVM's LLVM compiles when a module is loaded for the first time.
+    """The pool of ``pool.ll``, compiled by TVM's LLVM when the first module is loaded.
 
-    TVM has a pool in each thread that calls: its threads outlive the caller by milliseconds, in which they spin, and
-    several callers have several times as many threads as there are CPUs.
+    TVM has one pool per calling thread: several callers oversubscribe the CPUs, and the threads of a pool spin for
+    milliseconds after its caller has ended.
     """
 
     def __init__(self) -> None:
@@ -72,7 +72,7 @@ class _Pool:
         self._register.argtypes = (ctypes.c_char_p, ctypes.c_void_p)
         self._theirs = [_address(getattr(runtime, name)) for name in _REPLACED]
         module = _compiled(Path(__file__).with_name("pool.ll").read_text())
-        # Its threads run to the very end of the process, when modules are gone already.
+        # Never unloaded: the threads run until the process ends, when Python has freed its modules.
         ctypes.pythonapi.Py_IncRef(ctypes.py_object(module))
         names = "ErrorMoveFromRaised", "ErrorSetRaised", "ObjectDecRef", "ErrorSetRaisedFromCStr", "EnvCheckSignals"
         module["configure"](
@@ -87,12 +87,12 @@ class _Pool:
             os.register_at_fork(after_in_child=module["forget"])
         atexit.register(module["leave"])
 
-    def give(self) -> None:
-        """Modules loaded from now on use this pool."""
+    def install(self) -> None:
+        """Makes modules that are loaded from now on use this pool."""
         self._use(self._ours)
 
-    def take_away(self) -> None:
-        """Modules loaded from now on use TVM's pool."""
+    def uninstall(self) -> None:
+        """Makes modules that are loaded from now on use TVM's pool."""
         self._use(self._theirs)
 
     def _use(self, addresses: list[int]) -> None:
@@ -105,7 +105,7 @@ def _address(function: Any) -> int:
 
 
 def _compiled(text: str) -> Any:
-    """A module for this machine, from LLVM IR, in which TVM requires the target to be named."""
+    """A module for this machine, from LLVM IR, to which it adds the target that TVM requires."""
     target = Target("llvm")
     nothing = tirx.PrimFunc([], tirx.Evaluate(tirx.IntImm("int32", 0))).with_attr("global_symbol", "nothing")
     empty = tvm.get_global_func("target.build.llvm")(
@@ -127,27 +127,27 @@ if hasattr(os, "register_at_fork"):
 
 @contextmanager
 def pooled() -> Iterator[None]:
-    """Within this context, modules are loaded whose parallel loops run in the one pool of this process.
+    """Within this context, modules are loaded for the shared pool of this process.
 
-    A module gets what it needs of the runtime when it is asked for a function for the first time, as :func:`load` does.
+    A module binds the functions of the runtime when its first function is looked up, as :func:`load` does.
     """
     with _LOADING:
         pool = _the_pool()
-        pool.give()
+        pool.install()
         try:
             yield
         finally:
-            pool.take_away()
+            pool.uninstall()
 
 
 def load(module: Any) -> None:
-    """Generates the machine code of a module, and of those it imports, for the one pool of this process."""
+    """Generates the machine code of a module and its imports, bound to the shared pool of this process."""
     with pooled():
         _load(module)
 
 
 def _load(module: Any) -> None:
-    with suppress(AttributeError):  # looking up any name generates the code, even one that does not exist
+    with suppress(AttributeError):  # looking up any name generates the code, even a missing one
         module.get_function("main")
     for imported in module.imports:
         _load(imported)

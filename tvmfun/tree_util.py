@@ -75,7 +75,7 @@ _T = TypeVar("_T", bound=type)
 
 
 class _Static:
-    """The static data of a node. A structure can be hashed, so it has a hash even where the data have none."""
+    """The static data of a node, hashable also if the data are not, because structures are hashed."""
 
     __slots__ = ("value",)
 
@@ -113,7 +113,7 @@ def register_pytree_node(
     unflatten_func: Callable[[Any, Any], Any],
     flatten_with_keys_func: Callable[[Any], tuple[Iterable[tuple[Any, Any]], Any]] | None = None,
 ) -> None:
-    """Makes a class a container, from functions that take an instance apart and put it together.
+    """Makes a class a container, with functions that flatten and unflatten instances.
 
     Args:
         nodetype: the class.
@@ -122,7 +122,7 @@ def register_pytree_node(
         flatten_with_keys_func: like ``flatten_func``, but returns pairs of keys and children; for key paths.
 
     Raises:
-        ArgumentError: if ``nodetype`` is no class or is registered already.
+        ArgumentError: if ``nodetype`` is not a class or is registered already.
 
     Source: ``jax.tree_util.register_pytree_node``.
 
@@ -193,7 +193,7 @@ def register_pytree_with_keys(
         nodetype: the class.
         flatten_with_keys: takes an instance; returns pairs of keys and children, and static data.
         unflatten_func: takes static data and children; returns an instance.
-        flatten_func: the same as ``flatten_with_keys`` without the keys; not needed.
+        flatten_func: like ``flatten_with_keys`` without the keys; optional.
 
     Source: ``jax.tree_util.register_pytree_with_keys``.
 
@@ -274,7 +274,7 @@ def all_leaves(iterable: Iterable[Any], is_leaf: Callable[[Any], bool] | None = 
 
     Args:
         iterable: some values.
-        is_leaf: says of a container that it counts as a leaf.
+        is_leaf: returns whether a container counts as a leaf.
 
     Source: ``jax.tree_util.all_leaves``.
 

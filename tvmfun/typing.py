@@ -27,7 +27,7 @@ class SupportsDType(Protocol):
         ...
 
 
-#: A dtype, or what names one: a string, a scalar type, or an object with a ``dtype``.
+#: A dtype, its name, or a scalar type.
 DTypeLike: TypeAlias = str | type[Any] | np.dtype | SupportsDType
 #: A key of :mod:`tvmfun.random`.
 Key: TypeAlias = Array | np.ndarray

@@ -1,4 +1,4 @@
-"""Transforms: functions of Programs that are not op-specific; the records carry what is."""
+"""Transforms of Programs. The op-specific parts are rules in the op records."""
 
 from tvmfun.transforms.amp import PrecisionPolicy, amp
 from tvmfun.transforms.autodiff import grad, jvp, linear_transpose, linearize, value_and_grad, vjp

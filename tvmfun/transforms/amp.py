@@ -58,13 +58,13 @@ def amp(fun: Callable | None = None, policy: PrecisionPolicy | str = "bfloat16")
 
     Arguments and results keep their dtypes, so that parameters stay in float32 as the master weights that an optimizer
     updates. Products read numbers rounded to half precision and sum in float32, and so do the products of their
-    derivatives, whether ``amp`` is inside of ``grad`` or around it; convolutions also round their sums. What the user
-    gave another dtype than float32 is left alone. Loops, branches, checkpoints and functions with derivatives of their
-    own are transformed inside. Leaves that are no arrays reach ``fun`` as they are.
+    derivatives, whether ``amp`` is inside of ``grad`` or around it; convolutions also round their sums. Arrays of other
+    dtypes than float32 are unchanged. The bodies of loops, branches, checkpoints and functions with custom derivatives
+    are transformed, too. Leaves that are not arrays are passed to ``fun`` unchanged.
 
     Args:
         fun: a function of trees of arrays. Without it, ``amp`` returns a decorator.
-        policy: a :class:`PrecisionPolicy`, or a dtype for the one in which only products are in half precision.
+        policy: a :class:`PrecisionPolicy`, or a dtype for a policy in which only products are in half precision.
 
     Raises:
         ArgumentError: if the policy is unknown.
@@ -100,8 +100,7 @@ def amp(fun: Callable | None = None, policy: PrecisionPolicy | str = "bfloat16")
 class _Value:
     """A value in a mixed Program.
 
-    What is in float32 is so on purpose, because an op needs it, or because nobody has rounded it yet, like a parameter:
-    then it is free to be rounded where it meets half precision.
+    A float32 value is free to be rounded where it is combined with half precision, unless an op needed float32.
     """
 
     array: Any
@@ -109,11 +108,11 @@ class _Value:
 
 
 def _run(program: Program, values: Sequence[Any], policy: PrecisionPolicy) -> list:
-    """The outputs of a Program, computed in mixed precision; they have the dtypes that they would have had."""
+    """The outputs of a Program, computed in mixed precision and converted to their original dtypes."""
 
     def apply(equation: Equation, arguments: list) -> Any:
-        given = [x if isinstance(x, _Value) else _literal(x, policy) for x in arguments]
-        results, is_free = _apply(equation, given, policy)
+        values = [x if isinstance(x, _Value) else _literal(x, policy) for x in arguments]
+        results, is_free = _apply(equation, values, policy)
         return tuple([_Value(out, is_free) for out in (results if isinstance(results, tuple) else (results,))])
 
     outputs = program.evaluate([_Value(x) for x in values], apply)
@@ -124,7 +123,7 @@ def _run(program: Program, values: Sequence[Any], policy: PrecisionPolicy) -> li
 
 
 def _literal(x: np.generic, policy: PrecisionPolicy) -> _Value:
-    """A number: one that half precision does not hold, like a large mask or a small epsilon, stays in float32."""
+    """A number; one outside the range of half precision, like a large mask or a small epsilon, stays in float32."""
     with np.errstate(over="ignore", under="ignore"):
         half = x.astype(policy.dtype)
     lost = x.dtype == _WIDE and (np.isfinite(half) != np.isfinite(x) or (half == 0) != (x == 0))
@@ -179,9 +178,9 @@ def _inside(param: Any, policy: PrecisionPolicy) -> Any:
 
 @lru_cache(maxsize=2)
 def _roundings(dtype: np.dtype) -> tuple[Callable, Callable]:
-    """Rounding to half precision that cotangents pass unchanged, and nothing done but to cotangents, which it rounds.
+    """Two functions: one rounds values to half precision but not their cotangents, the other only the cotangents.
 
-    With both, each of the products of a derivative reads half precision and gives float32.
+    With both, all products in a derivative read half precision and return float32.
     """
 
     def narrow(x: Any) -> Any:

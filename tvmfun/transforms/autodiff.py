@@ -36,7 +36,7 @@ def grad(fun: Callable, argnums: int | Sequence[int] = 0, *, has_aux: bool = Fal
 
     Raises:
         GradientError: when called, if the result is not a scalar float, an argument has no float leaf, or an op
-            without derivative lies between.
+            without derivative is between them.
 
     Source: follows ``jax.grad``.
 
@@ -191,7 +191,7 @@ def vjp(fun: Callable, *primals: Any, has_aux: bool = False) -> tuple:
 
     Args:
         fun: a function of trees of arrays.
-        primals: where to differentiate it.
+        primals: the point at which to differentiate it.
         has_aux: whether ``fun`` returns ``(result, aux)``; ``vjp`` then returns ``(result, vjp_fun, aux)``.
 
     Returns:
@@ -199,7 +199,7 @@ def vjp(fun: Callable, *primals: Any, has_aux: bool = False) -> tuple:
         cotangent per primal.
 
     Raises:
-        GradientError: if an op without derivative lies between.
+        GradientError: if an op between them has no derivative.
 
     Source: follows ``jax.vjp``.
 
@@ -232,9 +232,9 @@ def vjp(fun: Callable, *primals: Any, has_aux: bool = False) -> tuple:
 
         def back(leaves: list, given: list) -> list:
             # Outside a trace the forward pass is compiled again with the backward pass, into one module.
-            own = tape if tape is not None and is_tracing() else Tape(program, leaves)
+            current = tape if tape is not None and is_tracing() else Tape(program, leaves)
             seeds = [_cast(g, out) for g, out in zip(given, results, strict=True)] + [None] * aux_count
-            return _filled(own.backward(seeds), leaves)
+            return _filled(current.backward(seeds), leaves)
 
         return tree.unflatten(structure, staged(back, leaves, as_arrays(given)))
 
@@ -259,7 +259,7 @@ def _check_tangent(where: str, what: str, got: ShapeDtype, expected: ShapeDtype)
 
 
 def _cast(cotangent: Any, like: Array | ShapeDtype) -> Any:
-    """A cotangent as a value of the right dtype; None for results that are not floats."""
+    """A cotangent in the dtype of ``like``; None for results that are not floats."""
     if not dtypes.is_float(like.dtype):
         return None
     if isinstance(cotangent, bool | int | float | np.generic):
@@ -273,7 +273,7 @@ def jvp(fun: Callable, primals: Sequence[Any], tangents: Sequence[Any], *, has_a
 
     Args:
         fun: a function of trees of arrays.
-        primals: where to differentiate it, one per argument.
+        primals: the point at which to differentiate it, one per argument.
         tangents: the direction: the same trees, shapes and dtypes.
         has_aux: whether ``fun`` returns ``(result, aux)``; ``jvp`` then returns ``(result, tangent, aux)``.
 
@@ -283,7 +283,7 @@ def jvp(fun: Callable, primals: Sequence[Any], tangents: Sequence[Any], *, has_a
     Raises:
         TreeError: if primals and tangents have different trees.
         ShapeError: if their shapes differ.
-        GradientError: if an op without derivative lies between.
+        GradientError: if an op between them has no derivative.
 
     Source: follows ``jax.jvp``.
 
@@ -325,18 +325,18 @@ def _name(fun: Callable) -> str:
 def linearize(fun: Callable, *primals: Any, has_aux: bool = False) -> tuple:
     r"""Returns ``fun(*primals)`` and the linear function :math:`\dot x \mapsto \partial f\, \dot x` at this point.
 
-    What does not depend on the tangents is computed once, however often the linear function is called.
+    Values that do not depend on the tangents are computed once, not at each call of the linear function.
 
     Args:
         fun: a function of trees of arrays.
-        primals: where to linearize it.
+        primals: the point at which to linearize it.
         has_aux: whether ``fun`` returns ``(result, aux)``; ``linearize`` then returns ``(result, push, aux)``.
 
     Returns:
         The result, and a function from one tangent per primal to the tangent of the result.
 
     Raises:
-        GradientError: if an op without derivative lies between.
+        GradientError: if an op between them has no derivative.
 
     Source: follows ``jax.linearize``.
 
@@ -366,7 +366,7 @@ def linearize(fun: Callable, *primals: Any, has_aux: bool = False) -> tuple:
     known = [True] * (len(joint.captured) + len(inputs)) + [False] * len(moving)
     early, late, is_known = partition(replace(joint, captured=()), known)
     values = early(*joint.captured, *inputs)
-    # A tangent that depends on no other tangent, a zero, is among the values that are known.
+    # Tangents that do not depend on the arguments' tangents are zeros, and among the known values.
     constant = sum(is_known)
     outputs, fixed = values[: len(program.outputs)], values[len(program.outputs) : constant]
     residuals = values[constant:]
@@ -400,8 +400,7 @@ def linear_transpose(fun: Callable, *primals: Any) -> Callable[[Any], tuple]:
         A function from a cotangent with the tree of the result to a tuple with one cotangent per primal.
 
     Raises:
-        GradientError: if ``fun`` is not linear in its arguments where that can be seen: its transpose would need
-            their values.
+        GradientError: if ``fun`` is visibly not linear in its arguments: its transpose would need their values.
 
     Source: follows ``jax.linear_transpose``.
 

@@ -1,4 +1,4 @@
-"""``checkpoint``: less memory for the backward pass, by computing again what it needs."""
+"""``checkpoint``: less memory for the backward pass, by recomputing residuals."""
 
 from __future__ import annotations
 
@@ -26,14 +26,13 @@ def checkpoint(
     policy: calls.Policy | None = None,
     static_argnums: int | Sequence[int] = (),
 ) -> Any:
-    """Returns ``fun``, of which the backward pass keeps only the arguments and computes the rest again.
+    """Returns ``fun`` with a backward pass that keeps only the arguments and recomputes the other residuals.
 
     Args:
         fun: a function of trees of arrays. Without it, ``checkpoint`` returns a decorator.
-        prevent_cse: for programs of JAX; here the two computations are never merged, so False changes nothing.
-        policy: which results inside ``fun`` to keep all the same, one of :mod:`tvmfun.checkpoint_policies`; by
-            default none.
-        static_argnums: which positional arguments ``fun`` gets as they are. Leaves that are no arrays are so anyway.
+        prevent_cse: for compatibility with JAX: here the two computations are never merged.
+        policy: which results inside ``fun`` to keep, one of :mod:`tvmfun.checkpoint_policies`; by default none.
+        static_argnums: positional arguments that are not traced. Leaves that are not arrays never are.
 
     Source: follows ``jax.checkpoint``; Chen et al., "Training deep nets with sublinear memory cost" (2016).
 
@@ -72,7 +71,7 @@ def checkpoint(
 
 
 def checkpoint_name(x: Any, name: str) -> Array:
-    """Returns ``x``, known to the policies of :func:`checkpoint` by a name.
+    """Returns ``x`` with a name for the policies of :func:`checkpoint`.
 
     Source: follows ``jax.ad_checkpoint.checkpoint_name``.
     """
@@ -80,14 +79,14 @@ def checkpoint_name(x: Any, name: str) -> Array:
 
 
 class checkpoint_policies:  # a namespace, as in JAX
-    """What :func:`checkpoint` may keep: functions from an equation to a bool.
+    """Policies of :func:`checkpoint`: functions that return whether to keep the results of an equation.
 
     Source: ``jax.checkpoint_policies``.
     """
 
     @staticmethod
     def everything_saveable(equation: Equation) -> bool:
-        """Keeps everything, as if there were no checkpoint."""
+        """Keeps all results, as without a checkpoint."""
         return True
 
     @staticmethod
@@ -97,7 +96,7 @@ class checkpoint_policies:  # a namespace, as in JAX
 
     @staticmethod
     def dots_saveable(equation: Equation) -> bool:
-        """Keeps the results of products and convolutions, which are the dearest to compute again."""
+        """Keeps the results of products and convolutions, which are the most expensive to recompute."""
         return equation.op.kind == "contraction"
 
     @staticmethod
@@ -112,12 +111,12 @@ class checkpoint_policies:  # a namespace, as in JAX
 
     @staticmethod
     def save_anything_except_these_names(*names: str) -> calls.Policy:
-        """Keeps everything but the values of these names."""
+        """Keeps everything except the values with these names."""
         return lambda equation: not (equation.op is calls.name and equation.params["name"] in names)
 
     @staticmethod
     def save_any_names_but_these(*names: str) -> calls.Policy:
-        """Keeps the values that have another name than these."""
+        """Keeps the named values except these."""
         return lambda equation: equation.op is calls.name and equation.params["name"] not in names
 
     @staticmethod

@@ -15,11 +15,11 @@ from tvmfun.transforms.custom import custom_vjp
 
 
 def custom_gradient(fun: Callable[..., tuple[Any, Callable]]) -> Callable[..., Any]:
-    """Makes a function whose reverse mode derivative is given: ``fun`` returns ``(result, vjp)``.
+    """Makes a function with a custom reverse mode derivative: ``fun`` returns ``(result, vjp)``.
 
     Args:
         fun: returns the result and a function from a cotangent of the result to the cotangent of the argument, or to
-            a tuple of those of all arguments. It is called again in the backward pass.
+            a tuple of the cotangents of all arguments. It is called again in the backward pass.
 
     Raises:
         GradientError: if ``fun`` does not return a pair.
@@ -64,16 +64,16 @@ def custom_gradient(fun: Callable[..., tuple[Any, Callable]]) -> Callable[..., A
 
 
 def closure_convert(fun: Callable, *example_args: Any) -> tuple[Callable, list[Any]]:
-    """Returns a function without closed-over arrays, and these arrays, which it takes behind its arguments.
+    """Returns a function that takes its closed-over arrays as trailing arguments, and these arrays.
 
-    So a rule of :func:`custom_vjp` can take a function as an argument that uses values which are differentiated.
+    With it, a rule of :func:`custom_vjp` can take a function that closes over values which are differentiated.
 
     Args:
         fun: a function of trees of arrays.
         *example_args: arguments; ``fun`` is traced for their shapes and dtypes.
 
     Returns:
-        ``converted(*args, *arrays)``, and the arrays that ``fun`` uses from outside.
+        ``converted(*args, *arrays)``, and the arrays that ``fun`` closes over.
 
     Source: follows ``jax.closure_convert``.
 
@@ -90,8 +90,8 @@ def closure_convert(fun: Callable, *example_args: Any) -> tuple[Callable, list[A
     program, captured = closing(traced)
 
     def converted(*args: Any) -> Any:
-        own, arrays = args[: len(example_args)], args[len(example_args) :]
-        values, got = tree.flatten(own)
+        inputs, arrays = args[: len(example_args)], args[len(example_args) :]
+        values, got = tree.flatten(inputs)
         tree.check_same_structure("closure_convert", structure, got, ("the example arguments", "the arguments"))
         return tree.unflatten(traced.out_tree, program.evaluate([*arrays, *values]))
 

@@ -1,4 +1,4 @@
-"""Derivatives by hand: ``custom_vjp`` and ``custom_jvp``."""
+"""Custom derivatives: ``custom_vjp`` and ``custom_jvp``."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from tvmfun.ops.control import closing
 
 
 class _Custom:
-    """A function with a derivative given by its author."""
+    """A function with a custom derivative."""
 
     def __init__(self, fun: Callable, nondiff_argnums: int | Sequence[int] = (), where: str = "") -> None:
         if not callable(fun):
@@ -31,14 +31,14 @@ class _Custom:
         update_wrapper(self, fun, updated=())
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        """Calls the function; derivatives of it are the given ones."""
+        """Calls the function, with the custom derivative."""
         raise NotImplementedError
 
     def __get__(self, instance: Any, owner: type | None = None) -> Any:
         return self if instance is None else lambda *args, **kwargs: self(instance, *args, **kwargs)
 
     def _positional(self, args: tuple, kwargs: dict) -> tuple[list, list]:
-        """The static and the other arguments, those given by name in their positions."""
+        """The static and the other arguments, keyword arguments in their positions."""
         try:
             bound = inspect.signature(self._fun).bind(*args, **kwargs)
         except (TypeError, ValueError) as error:
@@ -54,10 +54,14 @@ class _Custom:
         return [full[i] for i in self._static], [x for i, x in enumerate(full) if i not in self._static]
 
     def _call(self, static: list, others: list) -> Any:
+        return self._fun(*self._merged(static, others))
+
+    def _merged(self, static: Sequence[Any], others: Sequence[Any]) -> list:
+        """All arguments, in order."""
         full = list(others)
         for i, value in zip(self._static, static, strict=True):
             full.insert(i, value)
-        return self._fun(*full)
+        return full
 
     def _traced(self, static: list, others: list) -> tuple[list, tree.Structure, Program, tuple, tree.Structure]:
         leaves, structure = tree.flatten(tuple(others))
@@ -68,20 +72,20 @@ class _Custom:
         return leaves, structure, program, captured, traced.out_tree
 
 
-class custom_vjp(_Custom):  # the field's name
-    r"""A function whose reverse mode derivative is given: ``defvjp(forward, backward)``.
+class custom_vjp(_Custom):  # JAX's name
+    r"""A function with a custom reverse mode derivative: ``defvjp(forward, backward)``.
 
     Args:
         fun: a function of trees of arrays.
         nondiff_argnums: positions of arguments that are Python values and not arrays. ``backward`` gets them
-            first, ``forward`` in their places.
+            first, ``forward`` at their positions.
 
-    Forward mode and higher orders follow from the same two functions: the first because ``backward`` is linear, so
-    that its transpose maps tangents to tangents; the second by differentiating them.
+    Forward mode and higher orders follow from the same two functions: ``backward`` is linear, so its transpose maps
+    tangents to tangents, and both can be differentiated.
 
     Raises:
-        GradientError: when differentiated, if no rule was given, or ``backward`` returns other trees or shapes than
-            the arguments have, or the function uses a value from outside that is being differentiated.
+        GradientError: when differentiated, if there is no rule, or ``backward`` returns other trees or shapes than
+            those of the arguments, or the function closes over a value that is being differentiated.
 
     Source: follows ``jax.custom_vjp``, which has no forward mode.
 
@@ -100,12 +104,12 @@ class custom_vjp(_Custom):  # the field's name
         self._rules: tuple[Callable, Callable] | None = None
 
     def defvjp(self, fwd: Callable[..., tuple[Any, Any]], bwd: Callable[..., tuple]) -> None:
-        """Gives the derivative.
+        """Sets the derivative.
 
         Args:
             fwd: takes the arguments and returns the result and a tree of residuals for ``bwd``.
-            bwd: ``(*static, residuals, cotangent) -> cotangents``, a tuple with one tree per argument; None stands
-                for zeros.
+            bwd: ``(*static, residuals, cotangent) -> cotangents``, a tuple with one tree per argument; None is
+                zeros.
         """
         for name, rule in (("fwd", fwd), ("bwd", bwd)):
             if not callable(rule):
@@ -113,21 +117,18 @@ class custom_vjp(_Custom):  # the field's name
         self._rules = (fwd, bwd)
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        """Calls the function; derivatives of it are the given ones."""
+        """Calls the function, with the custom derivative."""
         static, others = self._positional(args, kwargs)
         if not is_tracing():
             return self._call(static, others)
         if self._rules is None:
-            raise GradientError("custom_vjp", "no derivative was given", got=repr(self._fun), hint="f.defvjp(fwd, bwd)")
+            raise GradientError("custom_vjp", "there is no derivative", got=repr(self._fun), hint="f.defvjp(fwd, bwd)")
         fwd, bwd = self._rules
         leaves, structure, program, captured, out_tree = self._traced(static, others)
         residual_trees: list[tree.Structure] = []
 
         def forward(*leaves: Any) -> list:
-            full = list(tree.unflatten(structure, leaves))
-            for i, value in zip(self._static, static, strict=True):
-                full.insert(i, value)
-            pair = fwd(*full)
+            pair = fwd(*self._merged(static, tree.unflatten(structure, leaves)))
             if not isinstance(pair, tuple) or len(pair) != 2:
                 raise GradientError("custom_vjp", "fwd must return (result, residuals)", got=type(pair).__name__)
             results, got_tree = tree.flatten(pair[0])
@@ -149,7 +150,7 @@ class custom_vjp(_Custom):  # the field's name
                     f"bwd must return a tuple with one cotangent for each of {len(others)} arguments",
                     got=type(cotangents).__name__,
                 )
-            return self._leaves(cotangents, tree.unflatten(structure, avals))
+            return self._cotangent_leaves(cotangents, tree.unflatten(structure, avals))
 
         avals = [abstract(leaf) for leaf in leaves]
         results = calls.custom_vjp_call(
@@ -162,23 +163,23 @@ class custom_vjp(_Custom):  # the field's name
         )
         return tree.unflatten(out_tree, results)
 
-    def _leaves(self, cotangents: Sequence[Any], primals: Sequence[Any]) -> list:
-        found = []
+    def _cotangent_leaves(self, cotangents: Sequence[Any], primals: Sequence[Any]) -> list:
+        result = []
         for i, (cotangent, primal) in enumerate(zip(cotangents, primals, strict=True)):
             avals, structure = tree.flatten(primal)
             if cotangent is None:
-                found += [zeros(aval) for aval in avals]
+                result += [zeros(aval) for aval in avals]
                 continue
             leaves, got = tree.flatten(cotangent)
             if got != structure:
                 names = (f"argument {i}", "its cotangent from bwd")
                 tree.check_same_structure("custom_vjp", structure, got, names)
-            found += [_fitted("custom_vjp", *pair) for pair in zip(leaves, avals, strict=True)]
-        return found
+            result += [_fitted("custom_vjp", *pair) for pair in zip(leaves, avals, strict=True)]
+        return result
 
 
 def _fitted(where: str, value: Any, aval: ShapeDtype) -> Any:
-    """A tangent or cotangent from a user's rule, checked."""
+    """A tangent or cotangent from a user's rule, checked and converted to the dtype of ``aval``."""
     if not dtypes.is_float(aval.dtype):
         return zeros(aval)
     got = abstract(value, where)
@@ -189,8 +190,8 @@ def _fitted(where: str, value: Any, aval: ShapeDtype) -> Any:
     return pointwise.astype(value, dtype=dtypes.NAMES[aval.dtype])
 
 
-class custom_jvp(_Custom):  # the field's name
-    r"""A function whose forward mode derivative is given: ``defjvp(rule)``.
+class custom_jvp(_Custom):  # JAX's name
+    r"""A function with a custom forward mode derivative: ``defjvp(rule)``.
 
     Args:
         fun: a function of trees of arrays.
@@ -199,8 +200,8 @@ class custom_jvp(_Custom):  # the field's name
     Reverse mode is the transpose of the rule, which must be linear in the tangents.
 
     Raises:
-        GradientError: when differentiated, if no rule was given, or it returns another tree or other shapes than the
-            function, or the function uses a value from outside that is being differentiated.
+        GradientError: when differentiated, if there is no rule, or it returns another tree or other shapes than the
+            function, or the function closes over a value that is being differentiated.
 
     Source: follows ``jax.custom_jvp``.
 
@@ -222,38 +223,32 @@ class custom_jvp(_Custom):  # the field's name
         self._rule: Callable | None = None
 
     def defjvp(self, rule: Callable[..., tuple[Any, Any]]) -> Callable[..., tuple[Any, Any]]:
-        """Gives the derivative: ``rule(*static, primals, tangents) -> (result, tangent)``; returns the rule."""
+        """Sets the derivative: ``rule(*static, primals, tangents) -> (result, tangent)``; returns the rule."""
         self._rule = rule
         return rule
 
     def defjvps(self, *rules: Callable | None) -> None:
-        """Gives one rule per argument: ``rule(tangent, result, *primals) -> tangent``; None stands for zero."""
+        """Sets one rule per argument: ``rule(tangent, result, *primals) -> tangent``; None is zero."""
 
         def rule(*values: Any) -> tuple[Any, Any]:
             *static, primals, tangents = values
             result = self(*self._merged(static, primals))
             total = zeros(result)
-            for own, tangent in zip(rules, tangents, strict=True):
-                if own is not None:
-                    total = pointwise.add(total, own(tangent, result, *static, *primals))
+            for partial, tangent in zip(rules, tangents, strict=True):
+                if partial is not None:
+                    total = pointwise.add(total, partial(tangent, result, *static, *primals))
             return result, total
 
         self._rule = rule
 
-    def _merged(self, static: Sequence[Any], others: Sequence[Any]) -> list:
-        full = list(others)
-        for i, value in zip(self._static, static, strict=True):
-            full.insert(i, value)
-        return full
-
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        """Calls the function; derivatives of it are the given ones."""
+        """Calls the function, with the custom derivative."""
         static, others = self._positional(args, kwargs)
         if not is_tracing():
             return self._call(static, others)
         rule = self._rule
         if rule is None:
-            raise GradientError("custom_jvp", "no derivative was given", got=repr(self._fun), hint="f.defjvp(rule)")
+            raise GradientError("custom_jvp", "there is no derivative", got=repr(self._fun), hint="f.defjvp(rule)")
         leaves, structure, program, captured, out_tree = self._traced(static, others)
         avals = program.out_avals
 
@@ -263,14 +258,14 @@ class custom_jvp(_Custom):  # the field's name
             pair = rule(*static, primals, tangents)
             if not isinstance(pair, tuple | list) or len(pair) != 2:
                 raise GradientError("custom_jvp", "the rule must return (result, tangent)", got=type(pair).__name__)
-            found = []
+            parts = []
             for part, what in zip(pair, ("result", "tangent"), strict=True):
                 leaves_of_part, got = tree.flatten(part)
                 if got != out_tree:
                     names = ("the result of the function", f"the {what} from the rule")
                     tree.check_same_structure("custom_jvp", out_tree, got, names)
-                found.append(leaves_of_part)
-            return [*found[0], *(_fitted("custom_jvp", *p) for p in zip(found[1], avals, strict=True))]
+                parts.append(leaves_of_part)
+            return [*parts[0], *(_fitted("custom_jvp", *p) for p in zip(parts[1], avals, strict=True))]
 
         results = calls.custom_jvp_call(
             *captured, *leaves, program=program, rule=calls.Rule(flat), captured=len(captured)

@@ -1,4 +1,4 @@
-"""Whole Jacobians and Hessians: products with every unit vector at once."""
+"""Jacobians and Hessians: batched products with all unit vectors."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from tvmfun.transforms.vmap import vmap
 def jacfwd(fun: Callable, argnums: int | Sequence[int] = 0, has_aux: bool = False) -> Callable[..., Any]:
     r"""Returns a function that computes the Jacobian :math:`\partial f_i / \partial x_j`, column by column.
 
-    Forward mode: the work grows with the number of inputs, so this is for functions with more outputs than inputs.
+    Forward mode: the cost grows with the number of inputs; for functions with more outputs than inputs.
 
     Args:
         fun: a function of trees of arrays.
@@ -65,7 +65,7 @@ def jacfwd(fun: Callable, argnums: int | Sequence[int] = 0, has_aux: bool = Fals
 def jacrev(fun: Callable, argnums: int | Sequence[int] = 0, has_aux: bool = False) -> Callable[..., Any]:
     r"""Returns a function that computes the Jacobian :math:`\partial f_i / \partial x_j`, row by row.
 
-    Reverse mode: the work grows with the number of outputs, so this is for functions with more inputs than outputs.
+    Reverse mode: the cost grows with the number of outputs; for functions with more inputs than outputs.
     Arguments, results and errors are those of :func:`jacfwd`.
 
     Source: follows ``jax.jacrev``.
@@ -132,7 +132,7 @@ def _jacobian(fun: Callable, argnums: int | Sequence[int], has_aux: bool, comput
 
 
 def _ends(leaves: Sequence[Any]) -> list[int]:
-    """Where the part of each leaf ends among the unit vectors of all leaves."""
+    """The end of each leaf's range in the concatenation of all leaves."""
     ends, total = [], 0
     for leaf in leaves:
         total += math.prod(abstract(leaf).shape)
@@ -141,7 +141,7 @@ def _ends(leaves: Sequence[Any]) -> list[int]:
 
 
 def _units(leaves: Sequence[Any]) -> list[Any]:
-    """All unit vectors of the space of the leaves: per leaf an array with one row per unit vector."""
+    """All unit vectors of the space of the leaves: for each leaf an array with one row per unit vector."""
     ends = _ends(leaves)
     units = []
     for leaf, end in zip(leaves, ends, strict=True):

@@ -1,4 +1,4 @@
-"""Running transformed functions: as a part of the current trace, or traced and compiled as a whole."""
+"""Running transformed functions: within the current trace, or traced and compiled as a whole."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ from tvmfun.core.leaf import scalar
 
 
 def staged(fun: Callable, *args: Any, **kwargs: Any) -> Any:
-    """Calls ``fun``: in the current trace, or traced and then compiled as a whole.
+    """Calls ``fun`` in the current trace, or traces, compiles and runs it.
 
-    Only arrays are traced; other leaves (flags, names) stay the Python values they are.
+    Only arrays are traced; other leaves (flags, names) stay Python values.
     """
     if is_tracing():
         return fun(*args, **kwargs)
@@ -25,23 +25,23 @@ def staged(fun: Callable, *args: Any, **kwargs: Any) -> Any:
 
 
 def over_arrays(fun: Callable, args: Sequence[Any], kwargs: dict[str, Any]) -> tuple[Callable, list[Any]]:
-    """A function of the arrays among the leaves of arguments, which sets the others as they are, and these arrays."""
+    """``fun`` as a function of the arrays among its arguments' leaves, with other leaves fixed, and the arrays."""
     leaves, structure = tree.flatten((tuple(args), kwargs))
-    places = [i for i, leaf in enumerate(leaves) if hasattr(leaf, "shape") and hasattr(leaf, "dtype")]
+    indices = [i for i, leaf in enumerate(leaves) if hasattr(leaf, "shape") and hasattr(leaf, "dtype")]
 
     @wraps(fun)
     def of_arrays(*arrays: Any) -> Any:
         full = list(leaves)
-        for i, array in zip(places, arrays, strict=True):
+        for i, array in zip(indices, arrays, strict=True):
             full[i] = array
         args, kwargs = tree.unflatten(structure, full)
         return fun(*args, **kwargs)
 
-    return of_arrays, [leaves[i] for i in places]
+    return of_arrays, [leaves[i] for i in indices]
 
 
 def as_arrays(values: Any) -> Any:
-    """The tree with Python numbers as arrays, so that other numbers need no other module."""
+    """The tree with Python numbers as arrays, so that a different number does not recompile."""
     number = scalar if is_tracing() else lambda leaf: device_array(scalar(leaf), weak=True)
     convert = lambda leaf: number(leaf) if dtypes.is_scalar(leaf) else leaf
     return tree.map(convert, values)

@@ -1,4 +1,4 @@
-"""``vmap``: a function of one example, applied to many at once."""
+"""``vmap``: a function of one example, applied to a batch."""
 
 from __future__ import annotations
 
@@ -27,16 +27,16 @@ def vmap(
 
     Args:
         fun: a function of trees of arrays, written for one example.
-        in_axes: which axis of the positional arguments counts the examples: an integer, None for arguments that
-            are the same for all examples, or a sequence with one of those, or a tree of those that is a prefix
-            of the argument's tree, per argument. Keyword arguments are batched along axis 0.
-        out_axes: where that axis goes in the results, likewise; None for results that are the same for all examples.
+        in_axes: the batch axis of the positional arguments: an integer, None for arguments that are the same for all
+            examples, or a sequence with one such item per argument, or a tree of them that is a prefix of the
+            argument's tree. Keyword arguments are batched along axis 0.
+        out_axes: the batch axis of the results, likewise; None for results that are the same for all examples.
         axis_name: a name for the axis, for collectives such as ``lax.psum`` inside ``fun``.
-        axis_size: the number of examples, where no argument tells.
+        axis_size: the number of examples, if no argument is batched.
 
     Raises:
         BatchingError: if the sizes of the axes differ, a leaf has no such axis, or an op cannot be batched.
-        TreeError: if ``in_axes`` or ``out_axes`` is no prefix of the arguments or results.
+        TreeError: if ``in_axes`` or ``out_axes`` is not a prefix of the arguments or results.
 
     Source: follows ``jax.vmap``.
 
@@ -81,8 +81,8 @@ def vmap(
             flags = [False] * len(program.captured) + [axis is not None for axis in axes]
             outputs, is_batched = batch(program, [*program.captured, *values], flags, Axis(size, axis_name))
             result = tree.unflatten(program.out_tree, outputs)
-            places = _axes("out_axes", out_axes, result)
-            moved = [_placed(*item, size) for item in zip(outputs, is_batched, places, strict=True)]
+            positions = _axes("out_axes", out_axes, result)
+            moved = [_placed(*item, size) for item in zip(outputs, is_batched, positions, strict=True)]
             return tree.unflatten(program.out_tree, moved)
 
         return staged(of_arrays, as_arrays(args), as_arrays(kwargs))
@@ -146,7 +146,7 @@ def _example(aval: ShapeDtype, axis: int | None) -> ShapeDtype:
 
 
 def _placed(value: Any, is_batched: bool, axis: int | None, size: Any) -> Any:
-    """A result with the batch axis where ``out_axes`` wants it."""
+    """A result with the batch axis at its position in ``out_axes``."""
     if axis is None:
         if is_batched:
             raise BatchingError(
