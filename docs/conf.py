@@ -33,5 +33,6 @@ toc_object_entries_show_parents = "hide"
 
 html_theme = "furo"
 html_title = f"tvmfun {release}"
+pygments_dark_style = "github-dark"
 html_static_path = ["_static"]
 html_css_files = ["site.css"]
