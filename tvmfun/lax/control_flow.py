@@ -94,18 +94,7 @@ def scan(
         carry, ys = _unrolled(program, start, rows, steps, reverse)
         return tree.unflatten(init_tree, carry), tree.unflatten(ys_tree, ys)
     body, captured = control.closing(program)
-    results = control.loop(
-        *captured,
-        *start,
-        *rows,
-        body=body,
-        cond=None,
-        length=steps,
-        reverse=bool(reverse),
-        counted=False,
-        consts=len(captured),
-        carry=len(start),
-    )
+    results = control.LoopOperands((), captured, start, rows).run(body, None, steps, bool(reverse))
     return tree.unflatten(init_tree, results[: len(start)]), tree.unflatten(ys_tree, results[len(start) :])
 
 
@@ -271,18 +260,7 @@ def while_loop(
     body, own = control.closing(program)
     cond, tested = control.closing(test)
     body, cond = _sharing_consts(body, len(own), cond, len(tested))
-    results = control.loop(
-        *own,
-        *tested,
-        *start,
-        body=body,
-        cond=cond,
-        length=max_steps,
-        reverse=False,
-        counted=False,
-        consts=len(own) + len(tested),
-        carry=len(start),
-    )
+    results = control.LoopOperands((), (*own, *tested), start, ()).run(body, cond, max_steps, False)
     return tree.unflatten(init_tree, results[: len(start)])
 
 

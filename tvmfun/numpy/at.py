@@ -230,20 +230,10 @@ def _repeatedly(function: Callable[[Array], Array], values: Array, times: Array)
             values = step(times, np.int32(i), values)[1]
         return values
     most = reduce.max(times, axis=tuple(range(times.ndim)))
-    operands = [times, shapes.broadcast_to(np.int32(0), shape=()), values]
-    body, captured = control.closed(step, [abstract(x) for x in operands], "apply")
-    return control.loop(
-        most,
-        *captured,
-        *operands,
-        body=body,
-        cond=None,
-        length=times.size,
-        reverse=False,
-        counted=True,
-        consts=len(captured) + 1,
-        carry=2,
-    )[1]
+    start = [shapes.broadcast_to(np.int32(0), shape=()), values]
+    operands = control.LoopOperands((most,), times, start, ())
+    results = control.run_loop(lambda times, carry, _: (step(times, *carry), ()), operands, "apply", length=times.size)
+    return results.carry[1]
 
 
 def _check_promises(name: str, promises: dict[str, Any]) -> None:

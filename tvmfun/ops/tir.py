@@ -65,3 +65,10 @@ def block(
 
 def _whole(buffer: tirx.Buffer) -> tirx.BufferRegion:
     return buffer[tuple(slice(0, size) for size in buffer.shape)]
+
+
+def sequence(statements: Sequence[tirx.Stmt]) -> tirx.Stmt:
+    """The statements one after another."""
+    if not statements:
+        return tirx.Evaluate(tirx.const(0, "int32"))
+    return statements[0] if len(statements) == 1 else tirx.SeqStmt(statements)

@@ -1,0 +1,200 @@
+"""The op ``loop``: its types, its statement, batching, and what is left of it if some results are unused."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from tvm import tirx
+
+from tvmfun import dtypes
+from tvmfun.core.array import ShapeDtype
+from tvmfun.core.batching import Batched, batch, current_axis, repeat
+from tvmfun.core.derivative import needed_inputs, places, restricted, zeros
+from tvmfun.core.op import Op, register
+from tvmfun.core.program import Program
+from tvmfun.ops import pointwise as pw
+from tvmfun.ops import reduce as reductions
+from tvmfun.ops import shape as shapes
+from tvmfun.ops.control.closed_programs import batched_outputs, select, stacked, strong
+from tvmfun.ops.control.loop_derivatives import loop_pullback, loop_pushforward
+from tvmfun.ops.control.operands import LoopOperands, fixpoint, run_loop
+from tvmfun.ops.tir import sequence
+
+_INT = ShapeDtype((), dtypes.int32)
+
+
+def _loop_shape(*avals: ShapeDtype, body: Program, cond: Program | None, length: Any, **params: Any) -> tuple:
+    carry = params["carry"]
+    outs = strong(body.out_avals)
+    steps = (_INT,) if cond is not None and length is not None else ()
+    return (*outs[:carry], *(stacked(aval, length) for aval in outs[carry:]), *steps)
+
+
+def _loop_runs(*, body: Program, cond: Program | None, length: Any, **params: Any) -> list:
+    """Body and condition, as often as there are steps; once if their number is unknown."""
+    steps = 1 if length is None else length
+    return [[(program, steps) for program in (body, cond) if program is not None]]
+
+
+def _loop(host: Any, inputs: list, outputs: list, *, body, cond, length, reverse, **roles) -> tirx.Stmt:
+    """``for i in range(n): carry, ys[i] = body(consts, carry, xs[i])``, while ``cond(consts, carry)`` holds."""
+    count, consts, start, xs = LoopOperands.split(inputs, **roles)
+    carry = len(start)
+    has_steps = cond is not None and length is not None
+    state, ys = outputs[:carry], outputs[carry : len(outputs) - has_steps]
+    statements = [host.copy(*pair) for pair in zip(start, state, strict=True)]
+    if count or cond is not None:
+        statements += [host.fill(y, 0) for y in ys]
+
+    def step(i: Any) -> list[tirx.Stmt]:
+        x_rows, y_rows = ([buffer.row(i) for buffer in stack] for stack in (xs, ys))
+        return host.run(body, [*consts, *state, *x_rows], [*state, *y_rows])
+
+    if cond is None:
+        extent = host.read(count[0]) if count else host.size(length)
+        run = lambda i: sequence(step(extent - 1 - i if reverse else i))
+        return sequence([*statements, host.loop(length, extent, run, body, is_ordered=carry > 0)])
+
+    going = host.new(ShapeDtype((), dtypes.bool_))
+    test = host.run(cond, [*consts, *state], [going])
+    again = host.run(cond, [*consts, *state], [going])
+    if not has_steps:
+        return sequence([*statements, *test, host.while_loop(host.read(going), sequence([*step(0), *again]), body)])
+    steps = outputs[-1]
+    increment = steps.store(host.read(steps) + 1)
+    bounded = tirx.And(host.read(going), host.read(steps) < host.size(length))
+    iteration = sequence([*step(host.read(steps)), increment, *again])
+    loop = host.while_loop(bounded, iteration, body)
+    return sequence([*statements, steps.store(tirx.const(0, "int32")), *test, loop])
+
+
+# -- batching ----------------------------------------------------------------------------------------------------------
+
+
+def _loop_batch(batched, *operands, body, cond, length, reverse, **roles):
+    """A loop over batched carries; examples whose own loop has ended stay as they are until the last one ends."""
+    count, consts, start, xs = LoopOperands.split(operands, **roles)
+    flags = LoopOperands.split(batched, **roles)
+    size, carry = current_axis().size, len(start)
+    live = fixpoint(flags.carry, lambda now: batched_outputs(body, flags._replace(carry=now).of_body, size)[:carry])
+    by_count = any(flags.count)
+    masked = by_count or (cond is not None and batched_outputs(cond, [*flags.consts, *live], size)[0])
+    if masked:
+        live = [True] * carry
+    in_flags = flags._replace(carry=live)
+    y_flags = [True] * (len(body.outputs) - carry) if masked else batched_outputs(body, in_flags.of_body, size)[carry:]
+    has_steps = cond is not None and length is not None
+    zero = dtypes.int32.type(0)
+    # With a mask, the carry has one more entry: the steps of each example, or the row if counts differ.
+    trips, counts, position = count, (), ()
+    if by_count:
+        trips, counts = (reductions.max(count[0], axis=(0,)),), count
+        position = (trips[0] - 1 if reverse else shapes.broadcast_to(zero, shape=()),)
+    elif masked and has_steps:
+        position = (shapes.broadcast_to(zero, shape=(size,)),)
+
+    def running(consts: Any, state: Any) -> tuple[Any, bool]:
+        """The condition, and whether it has a batch axis."""
+        (going,), (is_batched,) = batch(cond, [*consts, *state], in_flags.of_condition)
+        return going, is_batched
+
+    def step(fixed: Any, carried: Any, row: Any) -> tuple:
+        (counts, consts), (state, position) = fixed, carried
+        outs, is_batched = batch(body, [*consts, *state, *row], in_flags.of_body)
+        outs = _repeated(outs, [*live, *y_flags], is_batched, size)
+        if not masked:
+            return (outs[:carry], ()), outs[carry:]
+        if by_count:
+            going = shapes.broadcast_to(position[0], shape=(size,)) < counts[0]
+        else:
+            going, has_batch = running(consts, state)
+            going = going if has_batch else repeat(going, size)
+        state = [select(going, new, old) for new, old in zip(outs[:carry], state, strict=True)]
+        ys = [select(going, y, zeros(y)) for y in outs[carry:]]
+        if by_count:
+            position = (position[0] + (-1 if reverse else 1),)
+        elif position:
+            position = (position[0] + pw.astype(going, dtype="int32"),)
+        return (state, position), ys
+
+    def condition(fixed: Any, carried: Any) -> Any:
+        going, is_batched = running(fixed[1], carried[0])
+        return reductions.max(pw.astype(going, dtype="int32"), axis=(0,)) != 0 if is_batched else going
+
+    batched_operands = LoopOperands(
+        trips,
+        (counts, consts),
+        (_repeated(start, live, flags.carry, size), position),
+        [_swapped(x) if flag else x for x, flag in zip(xs, flags.xs, strict=True)],
+    )
+    (state, position), ys, steps = run_loop(
+        step,
+        batched_operands,
+        body.name,
+        length=length,
+        reverse=reverse,
+        condition=cond and condition,
+        condition_name=cond.name if cond else "",
+    )
+    ys = [_swapped(y) if flag else y for y, flag in zip(ys, y_flags, strict=True)]
+    steps = position if masked and has_steps else steps
+    return Batched((*state, *ys, *steps), (*live, *y_flags, *(masked for _ in steps)))
+
+
+def _repeated(values, wanted, batched, size) -> list:
+    """Values with the batch axis, repeated where it is wanted and they do not have it."""
+    return [repeat(x, size) if flag and not has else x for x, flag, has in zip(values, wanted, batched, strict=True)]
+
+
+def _swapped(x: Any) -> Any:
+    """``x`` with its first two axes, batch and step, exchanged."""
+    return shapes.permute_dims(x, axes=(1, 0, *range(2, x.ndim)))
+
+
+# -- unused results ----------------------------------------------------------------------------------------------------
+
+
+def _loop_prune(used, *, body, cond, length, reverse, counted, consts, carry):
+    """A carry stays if it is used, or the condition or another one that stays depends on it."""
+    ys = list(used[carry : len(body.outputs)])
+    tested = needed_inputs(cond, [True]) if cond is not None else [False] * (consts + carry)
+
+    def needed(carries: list[bool]) -> LoopOperands:
+        flags = needed_inputs(body, [*carries, *ys])
+        return LoopOperands.split(flags, counted=False, consts=consts, carry=carry)
+
+    live = fixpoint([u or t for u, t in zip(used[:carry], tested[consts:], strict=True)], lambda now: needed(now).carry)
+    flags = needed(live)._replace(carry=live)
+    flags = flags._replace(consts=[a or b for a, b in zip(flags.consts, tested, strict=False)])
+    params = {
+        "body": restricted(body, flags.of_body, [*live, *ys]),
+        "cond": cond if cond is None else restricted(cond, flags.of_condition, [True]),
+        "length": length,
+        "reverse": reverse,
+        "counted": counted,
+        "consts": sum(flags.consts),
+        "carry": sum(live),
+    }
+    steps = used[len(body.outputs) :]
+    return [*range(counted), *places(flags.of_body, counted)], places([*live, *ys, *(True for _ in steps)]), params
+
+
+#: ``loop(*count, *consts, *carry, *xs, body=, cond=, length=, reverse=, counted=, consts=, carry=)``: runs the closed
+#: Program ``body(*consts, *carry, *xs_row) -> (*carry, *ys_row)`` at most ``length`` times (None: without bound),
+#: while the closed Program ``cond(*consts, *carry)`` holds if there is one, and ``count`` times if it is ``counted``.
+#: Returns the last carry, the stacked rows, zero where no step was made, and with both ``cond`` and ``length`` the
+#: number of steps. ``reverse`` visits the rows from the last to the first.
+loop = register(
+    Op(
+        "loop",
+        "control",
+        _loop_shape,
+        _loop,
+        batch=_loop_batch,
+        pullback=loop_pullback,
+        pushforward=loop_pushforward,
+        runs=_loop_runs,
+        prune=_loop_prune,
+        inexpensive=False,
+    )
+)
