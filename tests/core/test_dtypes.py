@@ -5,7 +5,7 @@ import itertools
 import ml_dtypes
 import numpy as np
 import pytest
-from oracle import x64
+from support.oracle import x64
 
 from tvmfun import dtypes
 from tvmfun import numpy as tnp

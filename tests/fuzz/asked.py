@@ -9,8 +9,8 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
-from oracle import quick_options, x64
 from scipy import special  # comes with jax
+from support.oracle import quick_options, x64
 
 import tvmfun
 import tvmfun.numpy as tnp

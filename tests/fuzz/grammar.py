@@ -5,7 +5,7 @@ from __future__ import annotations
 from random import Random
 
 import jax
-from oracle import x64
+from support.oracle import x64
 
 from fuzz import control, expressions
 from fuzz.case import CHECKS, Case

@@ -8,7 +8,7 @@ from dataclasses import replace
 
 import jax.numpy as jnp
 import numpy as np
-from oracle import x64
+from support.oracle import x64
 
 from fuzz.case import Case
 from fuzz.compare import difference

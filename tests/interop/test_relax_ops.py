@@ -10,11 +10,11 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-import derivatives
 import numpy as np
 import pytest
 import tvm
 from interop.relax_cases import CASES, Case
+from support import derivatives
 from tvm import relax
 
 import tvmfun

@@ -6,7 +6,7 @@ from itertools import product
 
 import numpy as np
 import pytest
-from agreement import agree
+from support.agreement import agree
 
 from tvmfun import lax
 from tvmfun.errors import ArgumentError, ShapeError

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import derivatives
 import jax
 import numpy as np
-import oracle
 import pytest
-from agreement import agree, close
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from support import derivatives, oracle
+from support.agreement import agree, close
 
 import tvmfun
 from tvmfun import lax

@@ -7,12 +7,12 @@ from itertools import product
 import jax
 import jax.numpy as jnp
 import numpy as np
-import oracle
 import pytest
-from agreement import agree
-from derivatives import check as finite_differences
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from support import oracle
+from support.agreement import agree
+from support.derivatives import check as finite_differences
 
 import tvmfun
 from tvmfun.errors import DtypeError, GradientError, ShapeError

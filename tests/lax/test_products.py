@@ -1,9 +1,9 @@
 """Products against JAX."""
 
 import numpy as np
-import oracle
 import pytest
-from agreement import agree
+from support import oracle
+from support.agreement import agree
 
 import tvmfun
 from tvmfun import lax

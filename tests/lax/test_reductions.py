@@ -5,7 +5,7 @@ from __future__ import annotations
 import jax
 import numpy as np
 import pytest
-from agreement import agree
+from support.agreement import agree
 
 import tvmfun
 from tvmfun import lax

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import jax
 import pytest
-from signatures import WITHOUT, differences, shared
+from support.signatures import WITHOUT, differences, shared
 
 from tvmfun import lax
 

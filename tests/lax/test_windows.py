@@ -2,11 +2,10 @@
 
 from itertools import product
 
-import derivatives
 import numpy as np
-import oracle
 import pytest
-from agreement import agree
+from support import derivatives, oracle
+from support.agreement import agree
 
 import tvmfun
 from tvmfun import lax

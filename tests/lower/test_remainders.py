@@ -4,7 +4,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from oracle import x64
+from support.oracle import x64
 
 import tvmfun
 import tvmfun.numpy as tnp

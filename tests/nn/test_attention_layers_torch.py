@@ -9,7 +9,7 @@ import tvmfun.numpy as tnp
 from tvmfun import nn, random, tree
 
 torch = pytest.importorskip("torch")
-torch_layers = pytest.importorskip("torch_layers")
+torch_layers = pytest.importorskip("support.torch_layers")
 pytestmark = pytest.mark.interop
 B, T, S, E, N = 2, 5, 4, 8, 2
 RNG = np.random.default_rng(0)

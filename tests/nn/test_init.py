@@ -5,7 +5,7 @@ import inspect
 import jax
 import numpy as np
 import pytest
-from oracle import x64
+from support.oracle import x64
 
 import tvmfun
 import tvmfun.numpy as tnp

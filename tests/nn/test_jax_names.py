@@ -3,7 +3,7 @@
 import jax
 import numpy as np
 import pytest
-from oracle import x64
+from support.oracle import x64
 
 import tvmfun
 from tvmfun import nn

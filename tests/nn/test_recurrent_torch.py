@@ -8,7 +8,7 @@ import pytest
 from tvmfun import nn, random
 
 torch = pytest.importorskip("torch")
-torch_layers = pytest.importorskip("torch_layers")
+torch_layers = pytest.importorskip("support.torch_layers")
 pytestmark = pytest.mark.interop
 B, T, F, H = 3, 5, 4, 6
 

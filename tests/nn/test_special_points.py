@@ -11,9 +11,9 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import optax
-import oracle
 import pytest
-from derivatives import check, orders
+from support import oracle
+from support.derivatives import check, orders
 
 import tvmfun
 from tvmfun import nn, random

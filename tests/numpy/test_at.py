@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from typing import Any
 
-import derivatives
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from oracle import x64
+from support import derivatives
+from support.oracle import x64
 
 import tvmfun
 import tvmfun.numpy as tnp

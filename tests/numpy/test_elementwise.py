@@ -5,7 +5,7 @@ import pickle
 
 import numpy as np
 import pytest
-from oracle import x64
+from support.oracle import x64
 
 import tvmfun
 from tvmfun import dtypes

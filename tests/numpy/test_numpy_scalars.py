@@ -7,7 +7,7 @@ import operator
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from oracle import x64
+from support.oracle import x64
 
 import tvmfun
 import tvmfun.numpy as tnp

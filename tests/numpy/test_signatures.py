@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import jax.numpy as jnp
 import pytest
-from signatures import differences, shared
+from support.signatures import differences, shared
 
 import tvmfun.numpy as tnp
 

@@ -7,9 +7,9 @@ from collections.abc import Callable
 import jax
 import jax.numpy as jnp
 import numpy as np
-import oracle
 import pytest
-from derivatives import check, orders
+from support import oracle
+from support.derivatives import check, orders
 
 import tvmfun
 from tvmfun import numpy as tnp

@@ -8,17 +8,16 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-import derivatives
 import jax
 import jax.numpy as jnp
 import numpy as np
-import oracle
 import pytest
 from hypothesis import Phase, given, settings
 from hypothesis import strategies as st
 from op_cases.case import Case
 from op_cases.dynamic import can_be_dynamic, traced, variants
 from op_cases.oracles import ELSEWHERE, ORACLES, Draw
+from support import derivatives, oracle
 
 import tvmfun
 from tvmfun import dtypes, errors

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-import derivatives
 import numpy as np
 import pytest
 from op_cases import CASES, Case
+from support import derivatives
 
 import tvmfun
 from tvmfun import dtypes

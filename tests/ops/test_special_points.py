@@ -13,10 +13,10 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
-import oracle
 import pytest
 from op_cases import CASES
 from op_cases.oracles import ORACLES
+from support import oracle
 
 import tvmfun
 from tvmfun import dtypes, errors

@@ -24,7 +24,7 @@ from optimizer_cases.table import (
     tolerance_of,
 )
 from optimizer_cases.trajectories import OPTAX, TVMFUN, difference, random_tree, structure, trajectories
-from oracle import x64
+from support.oracle import x64
 
 import tvmfun
 from tvmfun import optim, tree

@@ -9,7 +9,7 @@ import optax
 import pytest
 from optimizer_cases.functions import PROJECTIONS, TREE, X
 from optimizer_cases.trajectories import OPTAX, TVMFUN, as_numpy
-from oracle import x64
+from support.oracle import x64
 
 import tvmfun
 import tvmfun.numpy as tnp

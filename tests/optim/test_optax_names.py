@@ -5,7 +5,7 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 import pytest
-from oracle import x64
+from support.oracle import x64
 
 import tvmfun
 import tvmfun.numpy as tnp

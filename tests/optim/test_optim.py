@@ -11,7 +11,7 @@ import numpy as np
 import optax
 import pytest
 from optimizer_cases.trajectories import OPTAX, TVMFUN, Case, difference, random_tree, trajectories
-from oracle import x64
+from support.oracle import x64
 
 import tvmfun
 import tvmfun.numpy as tnp

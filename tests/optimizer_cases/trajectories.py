@@ -9,7 +9,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import optax
-from oracle import quick_jit
+from support.oracle import quick_jit
 
 import tvmfun
 import tvmfun.numpy as tnp

@@ -1,12 +1,11 @@
 """Interpolation on grids against JAX and SciPy."""
 
-import derivatives
 import jax
 import jax.scipy.interpolate
 import numpy as np
-import oracle
 import pytest
 import scipy.interpolate
+from support import derivatives, oracle
 
 import tvmfun
 import tvmfun.numpy as tnp

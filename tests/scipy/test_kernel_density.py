@@ -1,12 +1,11 @@
 """Estimated densities against JAX and SciPy."""
 
-import derivatives
 import jax
 import jax.scipy.stats
 import numpy as np
-import oracle
 import pytest
 import scipy.stats
+from support import derivatives, oracle
 
 import tvmfun
 import tvmfun.numpy as tnp

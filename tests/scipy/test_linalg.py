@@ -2,10 +2,10 @@
 
 from typing import Any
 
-import derivatives
 import numpy as np
 import pytest
 import scipy.linalg
+from support import derivatives
 
 import tvmfun
 from tvmfun.errors import ArgumentError, ShapeError

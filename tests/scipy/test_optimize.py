@@ -4,9 +4,9 @@ import jax
 import jax.numpy as jnp
 import jax.scipy.optimize
 import numpy as np
-import oracle
 import pytest
 import scipy.optimize
+from support import oracle
 
 import tvmfun
 import tvmfun.numpy as tnp

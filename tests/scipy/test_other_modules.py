@@ -1,12 +1,12 @@
 """Signals, images, clusters and integrals against SciPy."""
 
-import derivatives
 import numpy as np
 import pytest
 import scipy.cluster.vq
 import scipy.integrate
 import scipy.ndimage
 import scipy.signal
+from support import derivatives
 
 import tvmfun
 from tvmfun.errors import ArgumentError, ShapeError

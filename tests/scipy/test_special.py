@@ -2,10 +2,10 @@
 
 import math
 
-import derivatives
 import numpy as np
 import pytest
 import scipy.special
+from support import derivatives
 
 import tvmfun
 from tvmfun import lax

@@ -2,10 +2,10 @@
 
 import inspect
 
-import derivatives
 import numpy as np
 import pytest
 import scipy.stats
+from support import derivatives
 
 import tvmfun
 from tvmfun import numpy as tnp

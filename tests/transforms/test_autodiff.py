@@ -1,11 +1,11 @@
 import chex
-import derivatives
 import jax
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from oracle import x64
+from support import derivatives
+from support.oracle import x64
 
 import tvmfun.numpy as tnp
 from tvmfun import errors, grad, jacfwd, jacrev, jit, jvp, lax, value_and_grad, vjp

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import numpy as np
-import oracle
 import pytest
+from support import oracle
 
 import tvmfun
 from tvmfun import checkpoint_policies as policies

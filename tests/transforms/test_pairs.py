@@ -6,8 +6,8 @@ from __future__ import annotations
 from itertools import product
 
 import numpy as np
-import oracle
 import pytest
+from support import oracle
 
 import tvmfun
 from tvmfun import lax, tree

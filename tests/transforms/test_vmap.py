@@ -5,8 +5,8 @@ from __future__ import annotations
 import hypothesis
 import hypothesis.strategies as st
 import numpy as np
-import oracle
 import pytest
+from support import oracle
 
 import tvmfun
 from tvmfun import lax, random, tree

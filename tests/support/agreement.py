@@ -8,9 +8,9 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
-from oracle import x64
 
 import tvmfun
+from support.oracle import x64
 from tvmfun import lax, tree
 
 
