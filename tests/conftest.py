@@ -2,9 +2,11 @@ import gc
 import importlib.metadata
 import os
 import sys
+import zlib
 from pathlib import Path
 
 import hypothesis
+import numpy as np
 import pytest
 
 # Examples that a property is tried on are the same in each run; ``--hypothesis-profile random`` draws others.
@@ -38,11 +40,6 @@ os.environ.setdefault("XLA_FLAGS", " ".join(_flags_of_xla()))
 os.environ["TVMFUN_CACHE_DIR"] = ""
 
 
-def pytest_configure(config: pytest.Config) -> None:
-    # A kernel without a schedule is slow but right: only here is that an error.
-    config.addinivalue_line("filterwarnings", "error::tvmfun.errors.PerformanceWarning")
-
-
 def pytest_make_parametrize_id(val: object) -> str | None:
     """Shapes and the like are written in the ids of cases, which otherwise only count them."""
     if isinstance(val, (tuple, list)) and all(type(x) is int for x in val):
@@ -50,10 +47,13 @@ def pytest_make_parametrize_id(val: object) -> str | None:
     return None
 
 
-@pytest.fixture
-def same_numbers(request: pytest.FixtureRequest) -> None:
-    """Each test of a module draws the same numbers from its RNG, whichever ran before it."""
-    request.module.RNG.bit_generator.state = request.module.START
+@pytest.fixture(autouse=True)
+def seed_of_the_name(request: pytest.FixtureRequest) -> None:
+    """Seeds the module's ``RNG`` with the name of the test: its numbers do not depend on which tests ran before."""
+    rng = getattr(getattr(request, "module", None), "RNG", None)
+    if isinstance(rng, np.random.Generator):
+        seed = zlib.crc32(request.node.name.encode())
+        rng.bit_generator.state = np.random.default_rng(seed).bit_generator.state
 
 
 @pytest.hookimpl(trylast=True)

@@ -20,8 +20,6 @@ from tvmfun.nn import functional as F
 
 SIZES = (1, 2, 3, 7, 64, 100)
 RNG = np.random.default_rng(3)
-START = RNG.bit_generator.state
-pytestmark = pytest.mark.usefixtures("same_numbers")
 
 
 def floats(*shape: int) -> np.ndarray:

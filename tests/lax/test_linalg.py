@@ -103,7 +103,7 @@ OPTIONS = [{}, {"symmetrize_input": False}, {"symmetrize_input": False, "lower":
 
 
 @pytest.mark.quick("options0-4x4", "options3-2x0x0", "options6-2x3x3", "options12-1x1")
-@pytest.mark.parametrize(("options", "shape"), product(OPTIONS, [(4, 4), (2, 3, 3), (1, 1), (2, 0, 0), (30, 30)]))
+@pytest.mark.parametrize(("options", "shape"), list(product(OPTIONS, [(4, 4), (2, 3, 3), (1, 1), (2, 0, 0), (30, 30)])))
 def test_eigh(shape, options):
     def both(m, x):
         v, w = m.eigh(x, **options)
@@ -291,7 +291,7 @@ HARD = {
 @pytest.mark.quick(
     "float64-hilbert", "float64-zeros", "float64-rank 1", "float64-repeated", "float32-huge", "float32-tiny"
 )
-@pytest.mark.parametrize(("dtype", "name"), product(["float64", "float32"], HARD))
+@pytest.mark.parametrize(("dtype", "name"), list(product(["float64", "float32"], HARD)))
 def test_hard_cases(name, dtype):
     if dtype == "float32" and name in ("tiny", "huge"):
         x = (HARD[name] * (1e262 if name == "tiny" else 1e-263)).astype(dtype)

@@ -259,7 +259,7 @@ def test_reduce_window(case, name):
 
 
 @pytest.mark.quick("*-mul", "all of it-*")
-@pytest.mark.parametrize(("key", "name"), product(REDUCED | HOLES, ["add", "mul", "max", "min"]))
+@pytest.mark.parametrize(("key", "name"), list(product(REDUCED | HOLES, ["add", "mul", "max", "min"])))
 def test_reduce_window_that_only_we_differentiate(key, name):
     shape, window, options = (REDUCED | HOLES)[key]
     x = np.asarray((RNG.permutation(int(np.prod(shape))).reshape(shape) + 1) / 7)

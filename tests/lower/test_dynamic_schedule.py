@@ -25,8 +25,6 @@ TARGETS = {
 }
 B, M = Dim("b"), Dim("m")
 RNG = np.random.default_rng(11)
-START = RNG.bit_generator.state
-pytestmark = pytest.mark.usefixtures("same_numbers")
 
 
 def random(*shape: int, dtype: str = "float32") -> np.ndarray:
@@ -80,7 +78,7 @@ FACTORS = [("mk", "kn"), ("mk", "nk"), ("km", "kn")]
 
 @pytest.mark.quick("m-*-host", "n-factors9-generic", "k-factors19-avx2", "mk-factors32-host", "mnk-*-avx2")
 @pytest.mark.parametrize(
-    ("dynamic", "factors", "target"), itertools.product(["m", "n", "k", "mk", "mnk"], FACTORS, TARGETS)
+    ("dynamic", "factors", "target"), list(itertools.product(["m", "n", "k", "mk", "mnk"], FACTORS, TARGETS))
 )
 def test_product(dynamic, factors, target):
     left, right = factors

@@ -18,7 +18,6 @@ HALVES = ("bfloat16", "float16")
 MOST = {name: PrecisionPolicy(name, only_products=False) for name in HALVES}
 RNG = np.random.default_rng(0)
 START = RNG.bit_generator.state
-pytestmark = pytest.mark.usefixtures("same_numbers")
 
 
 def reals(*shape: int) -> np.ndarray:

@@ -128,7 +128,7 @@ def check(loop, wrapper, transform, rows):
     "nested-plain-gradient of the gradient",
     "nested-keeping products-gradient",
 )
-@pytest.mark.parametrize(("loop", "wrapper", "transform"), product(LOOPS, WRAPPERS, TRANSFORMS))
+@pytest.mark.parametrize(("loop", "wrapper", "transform"), list(product(LOOPS, WRAPPERS, TRANSFORMS)))
 def test_loops(loop, wrapper, transform):
     check(loop, wrapper, transform, rows=3)
 
@@ -154,7 +154,7 @@ SCANS = [loop for loop in LOOPS if loop != "fori"]
     "cond-plain-second gradient, batched inside-1",
     "nested-keeping products-gradient-0",
 )
-@pytest.mark.parametrize(("loop", "wrapper", "transform", "rows"), product(SCANS, WRAPPERS, TRANSFORMS, (0, 1)))
+@pytest.mark.parametrize(("loop", "wrapper", "transform", "rows"), list(product(SCANS, WRAPPERS, TRANSFORMS, (0, 1))))
 def test_few_rows(loop, wrapper, transform, rows):
     check(loop, wrapper, transform, rows)
 
@@ -166,7 +166,7 @@ def test_few_rows(loop, wrapper, transform, rows):
     "cond-plain-gradient of the gradient",
     "nested-plain-batched second gradient",
 )
-@pytest.mark.parametrize(("loop", "wrapper", "transform"), product(SCANS, ("plain", "checkpoint"), TRANSFORMS))
+@pytest.mark.parametrize(("loop", "wrapper", "transform"), list(product(SCANS, ("plain", "checkpoint"), TRANSFORMS)))
 def test_rows_of_a_dynamic_number(loop, wrapper, transform):
     function = TRANSFORMS[transform](Ours, lambda h, xs: LOOPS[loop](Ours, WRAPPERS[wrapper], h, xs))
     dynamic = tvmfun.jit(function, dynamic_shapes=(None, {0: tvmfun.Dim("n", min=0)}))
