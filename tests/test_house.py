@@ -43,10 +43,10 @@ LONG = {
     "tests/interop/opinfo_table.py",  # a table
     "tests/interop/relax_cases.py",
     "tests/lower/test_cpu_schedule.py",
-    "tests/nn/test_layers.py",
+    "tests/nn/layers/test_layers.py",
     "tests/op_cases/oracles.py",
     "tests/ops/test_simplify.py",
-    "tests/test_data.py",
+    "tests/data/test_data.py",
     "tests/test_dynamic_shapes.py",
 }
 #: Functions named ``install_*``, by which a room hands its own functions to one that cannot import it.

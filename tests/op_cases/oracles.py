@@ -744,7 +744,7 @@ ORACLES: dict[str, Oracle] = {
 ELSEWHERE: dict[str, str] = {
     "iota": "tests/ops/test_registry.py",
     "dim_size": "tests/ops/test_dynamic_sizes.py",
-    "threefry2x32": "tests/test_random.py",
+    "threefry2x32": "tests/random/test_random.py",
     **dict.fromkeys(("loop", "switch"), "tests/lax/test_control_flow.py"),
     **dict.fromkeys(("custom_vjp_call", "custom_jvp_call", "checkpoint"), "tests/transforms/test_custom.py"),
     **dict.fromkeys(("psum", "pmax", "pmin", "axis_index", "all_gather"), "tests/transforms/test_vmap.py"),
