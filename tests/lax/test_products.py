@@ -2,31 +2,18 @@
 
 import numpy as np
 import pytest
-from support import oracle
-from support.agreement import agree
+from support.agreement import agree, close_to_dtype
 
 import tvmfun
 from tvmfun import lax
 from tvmfun.errors import ArgumentError, ShapeError
 
 RNG = np.random.default_rng(0)
-
-
-@pytest.fixture(scope="module", autouse=True)
-def jax():
-    jax = pytest.importorskip("jax")
-    with oracle.x64():
-        yield jax
+pytestmark = pytest.mark.usefixtures("jax")
 
 
 def operand(shape, dtype="float32"):
     return RNG.normal(size=shape).astype(dtype)
-
-
-def close(actual, expected, dtype="float32"):
-    assert (actual.dtype, actual.shape) == (np.dtype(dtype), expected.shape)
-    tolerance = 1e-12 if dtype == "float64" else 2e-5
-    np.testing.assert_allclose(actual, expected, rtol=tolerance, atol=tolerance)
 
 
 # -- dot_general -------------------------------------------------------------------------------------------
@@ -52,7 +39,7 @@ def test_dot_general(dtype, jax):
         lambda pairs: [lax.dot_general(*pair, case[2]) for pair, case in zip(pairs, PRODUCTS, strict=True)]
     )
     for pair, (_, _, numbers), actual in zip(pairs, PRODUCTS, together(pairs), strict=True):
-        close(actual, jax.lax.dot_general(*pair, numbers), dtype)
+        close_to_dtype(actual, jax.lax.dot_general(*pair, numbers), dtype)
 
 
 def test_dot_general_counts_axes_from_the_end_too():

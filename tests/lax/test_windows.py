@@ -4,31 +4,19 @@ from itertools import product
 
 import numpy as np
 import pytest
-from support import derivatives, oracle
-from support.agreement import agree
+from support import derivatives
+from support.agreement import agree, close_to_dtype
 
 import tvmfun
 from tvmfun import lax
 from tvmfun.errors import ArgumentError, ShapeError
 
 RNG = np.random.default_rng(0)
-
-
-@pytest.fixture(scope="module", autouse=True)
-def jax():
-    jax = pytest.importorskip("jax")
-    with oracle.x64():
-        yield jax
+pytestmark = pytest.mark.usefixtures("jax")
 
 
 def operand(shape, dtype="float32"):
     return RNG.normal(size=shape).astype(dtype)
-
-
-def close(actual, expected, dtype="float32"):
-    assert (actual.dtype, actual.shape) == (np.dtype(dtype), expected.shape)
-    tolerance = 1e-12 if dtype == "float64" else 2e-5
-    np.testing.assert_allclose(actual, expected, rtol=tolerance, atol=tolerance)
 
 
 # -- convolution -------------------------------------------------------------------------------------------
@@ -77,12 +65,12 @@ def test_convolution(case, dtype, jax):
     x, w = operand(x_shape, dtype), operand(w_shape, dtype)
     expected = jax.lax.conv_general_dilated(x, w, strides, padding, **options)
     f = tvmfun.jit(lambda x, w: lax.conv_general_dilated(x, w, strides, padding, **options))
-    close(f(x, w), expected, dtype)
+    close_to_dtype(f(x, w), expected, dtype)
 
 
 def test_eager_convolution_promotes(jax):
     x, w = RNG.integers(-3, 3, (1, 2, 5)), operand((3, 2, 2), "float64")
-    close(
+    close_to_dtype(
         lax.conv_general_dilated(x, w, (1,), "SAME"),
         jax.lax.conv_general_dilated(x.astype(float), w, (1,), "SAME"),
         "float64",

@@ -69,3 +69,10 @@ def close(got: Any, expected: Any, tolerance: float) -> None:
         assert x.shape == y.shape
         assert x.dtype == y.dtype or (np.dtype(x.dtype).kind, np.dtype(y.dtype).kind) == ("i", "i")
         np.testing.assert_allclose(np.asarray(x), np.asarray(y), rtol=tolerance, atol=tolerance)
+
+
+def close_to_dtype(actual: Any, expected: Any, dtype: str = "float32") -> None:
+    """Compares arrays within the precision of a dtype, which must be that of the first."""
+    assert (actual.dtype, actual.shape) == (np.dtype(dtype), expected.shape)
+    tolerance = 1e-12 if dtype == "float64" else 2e-5
+    np.testing.assert_allclose(actual, expected, rtol=tolerance, atol=tolerance)
