@@ -209,21 +209,7 @@ PROGRAMS = {
 MEDIUM = (1, 2, 7, 33)
 
 
-@pytest.mark.quick(
-    "fold",
-    "concat",
-    "reductions",
-    "einsum",
-    "updates",
-    "convolution",
-    "attention",
-    "recurrent",
-    "vmap",
-    "counted loop",
-    "solve",
-    "median",
-    "two sizes",
-)
+@pytest.mark.quick("fold", "reductions", "updates", "convolution", "attention", "counted loop", "two sizes")
 @pytest.mark.parametrize("name", PROGRAMS)
 def test_values(name):
     function, arguments, spec = PROGRAMS[name]
@@ -231,7 +217,7 @@ def test_values(name):
     agrees(function, arguments, spec, sizes, tolerance=1e-2 if name == "half" else 1e-4)
 
 
-@pytest.mark.quick("fold", "concat", "reductions", "einsum", "updates", "convolution", "counted loop", "median")
+@pytest.mark.quick("fold", "einsum", "convolution", "counted loop")
 @pytest.mark.parametrize("name", [name for name in PROGRAMS if name != "half"])
 def test_gradients(name):
     function, arguments, spec = PROGRAMS[name]
@@ -240,6 +226,7 @@ def test_gradients(name):
     agrees(grad(loss, places), arguments, spec, MEDIUM, tolerance=1e-3)
 
 
+@pytest.mark.quick("<lambda>0", "<lambda>3", "<lambda>6", "<lambda>9")
 @pytest.mark.parametrize(
     "function",
     [

@@ -192,7 +192,7 @@ METHODS = ("nearest", "linear", "bicubic", "lanczos3", "lanczos5")
 IMAGE = np.random.default_rng(0).normal(size=(5, 7, 2)).astype("float32")
 
 
-@pytest.mark.quick("True")
+@pytest.mark.slow
 @pytest.mark.parametrize("antialias", [True, False])
 def test_resize(antialias):
     shapes = [(9, 3, 2), (5, 7, 4), (2, 20, 2), (1, 1, 1)]

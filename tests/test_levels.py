@@ -50,6 +50,7 @@ def test_the_quick_ones_are_the_default_and_the_rest_is_counted(run, workers):
     assert "4 of 8 tests, the quick ones; `pytest --level all` runs all" in said
 
 
+@pytest.mark.quick("arguments0", "arguments3")
 @pytest.mark.parametrize(
     "arguments",
     [

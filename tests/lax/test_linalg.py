@@ -69,7 +69,7 @@ def test_triangular_solve_of_a_vector():
         np.testing.assert_allclose(x, np.linalg.solve(np.tril(a) if left_side else np.tril(a).T, b), rtol=1e-12)
 
 
-@pytest.mark.quick("4x4", "2x3x3", "3x5", "5x3", "1x1", "0x4")
+@pytest.mark.quick("4x4", "3x5", "0x4")
 @pytest.mark.parametrize("shape", [(4, 4), (2, 3, 3), (3, 5), (5, 3), (1, 1), (33, 70), (0, 4), (45, 40), (2, 3, 0)])
 def test_lu(shape):
     check(lambda m, x: m.lu(x), matrices(*shape))
@@ -112,7 +112,7 @@ def test_eigh(shape, options):
     check(both, symmetric(*shape), derivatives=not options)
 
 
-@pytest.mark.quick("2x3x3", "3x5", "3x0")
+@pytest.mark.quick("2x3x3")
 @pytest.mark.parametrize("shape", [(4, 4), (2, 3, 3), (5, 3), (20, 30), (1, 1), (3, 5), (3, 0)])
 def test_svd(shape):
     def both(m, x):
@@ -150,7 +150,7 @@ def test_reductions(shape):
     finite_differences(linalg.hessenberg, (x,))
 
 
-@pytest.mark.quick("float64-4x4", "float64-2x2", "float32-2x3x3", "float64-2x0x0")
+@pytest.mark.quick("float64-2x2", "float32-2x3x3")
 @pytest.mark.parametrize("shape", [*SQUARE, (2, 0, 0), (12, 12), (0, 3, 3)])
 @pytest.mark.parametrize("dtype", ["float64", "float32"])
 def test_schur(shape, dtype):
@@ -218,7 +218,7 @@ def test_pivoted_qr(shape):
     finite_differences(lambda x: linalg.qr(x, pivoting=True, full_matrices=False)[:2], (x,), order=1)
 
 
-@pytest.mark.quick("1-()", "2-2", "6-()")
+@pytest.mark.quick("2-2")
 @pytest.mark.parametrize("lead", [(), (2,)])
 @pytest.mark.parametrize("size", [1, 2, 6])
 def test_tridiagonal_solve(lead, size):
@@ -249,7 +249,7 @@ def test_symmetric_product():
     np.testing.assert_allclose(linalg.symmetric_product(a, c), a @ np.swapaxes(a, -1, -2), rtol=1e-12)
 
 
-@pytest.mark.quick("4x4", "1x1")
+@pytest.mark.quick("1x1")
 @pytest.mark.parametrize("shape", [(4, 4), (6, 3), (1, 1)])
 def test_qdwh(shape):
     x = matrices(*shape)
@@ -444,6 +444,7 @@ def test_errors():
         linalg.lu_pivots_to_permutation(np.zeros(3, "int32"), 2)
 
 
+@pytest.mark.quick("grad-schur", "<lambda>-qdwh")
 @pytest.mark.parametrize("name", ["schur", "qdwh"])
 @pytest.mark.parametrize("transform", [tvmfun.grad, lambda f: lambda x: tvmfun.jvp(f, (x,), (x,))])
 def test_what_has_no_derivative_says_so(name, transform):

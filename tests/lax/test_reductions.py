@@ -84,7 +84,7 @@ def test_reduce_of_trees():
 RUNNING = ("cumsum", "cumprod", "cummax", "cummin", "cumlogsumexp")
 
 
-@pytest.mark.quick("0-False", "2-True")
+@pytest.mark.quick("2-True")
 @pytest.mark.parametrize("reverse", [False, True])
 @pytest.mark.parametrize("axis", [0, 1, 2])
 def test_running(axis, reverse):

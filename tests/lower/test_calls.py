@@ -111,6 +111,7 @@ WAYS = {
 }
 
 
+@pytest.mark.quick("value", "gradient", "checkpointed")
 @pytest.mark.parametrize("way", WAYS)
 def test_a_long_body_computes_what_it_does_without_a_loop(way):
     layers = weights(3, dtype="float64")
@@ -181,6 +182,7 @@ def nothing(xs):
 LOOPS = [rows, backwards, parallel, while_larger, branches, nested, scattered, swapped, same_rows, flags, nothing]
 
 
+@pytest.mark.quick("float32", "bfloat16")
 @pytest.mark.parametrize("dtype", ["float32", "float64", "bfloat16", "float16"])
 def test_calls_compute_what_kernels_put_inline_do(monkeypatch, all_calls, dtype):
     xs = tvmfun.device_put(RNG.normal(size=(8, 7))).astype(dtype)
@@ -195,6 +197,7 @@ def test_calls_compute_what_kernels_put_inline_do(monkeypatch, all_calls, dtype)
             np.testing.assert_array_equal(np.asarray(a), np.asarray(b), err_msg=loop.__name__)
 
 
+@pytest.mark.quick("rows", "parallel", "branches", "nested")
 @pytest.mark.parametrize("loop", [rows, backwards, parallel, branches, nested, swapped, same_rows])
 def test_derivatives_with_calls(all_calls, monkeypatch, loop):
     def value(xs):
@@ -278,6 +281,7 @@ def minibatches(xs):
     return lax.scan(epoch, tnp.ones((7, 3), xs.dtype), None, length=2)
 
 
+@pytest.mark.quick("value-False", "gradient-True", "batched-False")
 @pytest.mark.parametrize("forced", [False, True])
 @pytest.mark.parametrize("way", ["value", "gradient", "batched"])
 def test_rows_of_reshaped_intermediates(request, forced, way):

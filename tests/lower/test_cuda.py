@@ -85,6 +85,7 @@ def test_dynamic_sizes_become_sizes_of_the_grid(function):
         assert "blockIdx.x" in part.split("@R.function")[0]
 
 
+@pytest.mark.slow
 def test_the_mnist_step_for_every_batch_size():
     optimizer = mnist.make_optimizer(1.0, 0.7, 62)
     state = tvmfun.eval_shape(partial(mnist.start, optimizer), random.key(0))

@@ -52,6 +52,7 @@ def value(index: Any, at: dict[str, int]) -> int:
     )
 
 
+@pytest.mark.quick("0")
 @pytest.mark.parametrize("seed", range(2))
 def test_random_indices_in_compiled_kernels_are_those_of_python(seed: int):
     rng = random.Random(seed)

@@ -96,8 +96,8 @@ NUMBERS = [
 ]
 
 
+@pytest.mark.quick("steps0-0", "steps6-125")
 # In the seventh a kernel computes again what the kernel before it reads.
-@pytest.mark.quick("steps0-0", "steps3-3", "steps6-125")
 @pytest.mark.parametrize(
     ("steps", "seed"), [*((STEPS, seed) for seed in (*range(6), 125)), *((STEPS + NUMBERS, seed) for seed in range(6))]
 )

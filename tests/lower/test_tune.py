@@ -284,6 +284,7 @@ def test_a_crash_costs_a_trial():
     assert outcome == Outcome(trials=3, rejected=2, before=2.0, after=1.0, schedule="first")
 
 
+@pytest.mark.slow
 def test_a_schedule_that_never_ends_is_given_up():
     (one,) = scheduled(convolution, X, W)
     with running(HANGING) as hanging:

@@ -51,7 +51,7 @@ def test_every_name_is_here_or_has_a_reason():
     assert public(jax.nn.initializers) <= set(dir(nn.initializers))
 
 
-@pytest.mark.quick("float32")
+@pytest.mark.slow
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
 def test_values_and_derivatives(dtype):
     x = X.astype(dtype)

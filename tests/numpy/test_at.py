@@ -44,7 +44,7 @@ def values_for(index: Any) -> np.ndarray:
     return RNG.uniform(0.5, 2, X[inside(index)].shape)
 
 
-@pytest.mark.quick("vector", "outside", "pair", "slice", "everything")
+@pytest.mark.quick("vector", "outside", "slice")
 @pytest.mark.parametrize("index", INDICES.values(), ids=INDICES)
 def test_updates_and_their_derivatives(index: Any):
     """All updates in one program."""

@@ -78,24 +78,19 @@ CASES = [
 
 @pytest.mark.quick(
     "choice--0",
-    "choice--3",
     "choice--6",
-    "categorical--0",
     "categorical--3",
     "gumbel--0",
-    "exponential--",
     "cauchy--",
     "wald--",
     "triangular--",
     "gamma--0",
-    "loggamma--",
     "beta--",
     "dirichlet--",
+    "ball--",
+    "orthogonal--0",
     "poisson-*",
-    "binomial-*",
-    "multivariate_normal-*",
-    "ball-*",
-    "orthogonal-*",
+    "multivariate_normal--0",
 )
 @pytest.mark.parametrize(("name", "args", "kwargs"), CASES, ids=lambda x: x if isinstance(x, str) else "")
 def test_numbers_are_those_of_jax(name, args, kwargs):
@@ -168,7 +163,7 @@ CONTINUOUS = {
 }
 
 
-@pytest.mark.quick("gumbel", "maxwell", "pareto", "gamma", "small gamma", "beta", "f")
+@pytest.mark.quick("gumbel", "pareto", "small gamma", "f")
 @pytest.mark.parametrize("name", CONTINUOUS)
 def test_samples_have_the_distribution(name):
     sample, parameters, distribution = CONTINUOUS[name]
@@ -185,6 +180,7 @@ DISCRETE = {
 }
 
 
+@pytest.mark.quick("poisson", "large binomial")
 @pytest.mark.parametrize("name", DISCRETE)
 def test_counts_have_the_distribution(name):
     sample, parameters, distribution = DISCRETE[name]
@@ -217,6 +213,7 @@ def test_frequencies_of_choices():
         assert sorted(indices.tolist()) == list(range(9))
 
 
+@pytest.mark.quick("bfloat16")
 @pytest.mark.parametrize("dtype", ["bfloat16", "float16"])
 def test_half_precision(dtype):
     k = random.key(2)
@@ -242,6 +239,7 @@ DERIVATIVES = {
 }
 
 
+@pytest.mark.quick("gamma", "dirichlet", "t", "wald")
 @pytest.mark.parametrize("name", DERIVATIVES)
 def test_derivatives_are_those_of_jax(name):
     sample = DERIVATIVES[name]

@@ -69,6 +69,7 @@ def test_values(sample, dtype):
     )
 
 
+@pytest.mark.slow
 def test_densities_are_trees():
     density = gaussian_kde(SAMPLES["vectors"])
     points = np.array([[0.0, 0.5], [1.0, -1.0]])
@@ -85,6 +86,7 @@ def test_far_away_the_logarithm_is_finite():
     assert float(density(1e3)[0]) == 0 and -1e8 < float(density.logpdf(1e3)[0]) < -1e5
 
 
+@pytest.mark.slow
 def test_derivatives():
     x, points = SAMPLES["numbers"], np.array([0.3, -0.2])
     derivatives.check(lambda x, p: gaussian_kde(x).logpdf(p), (x[:4], points))

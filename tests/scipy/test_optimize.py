@@ -49,13 +49,7 @@ PROBLEMS = {
 }
 
 
-@pytest.mark.quick(
-    "rosenbrock-float64",
-    "rosenbrock of five-float32",
-    "himmelblau-float64",
-    "quadratic of one-float64",
-    "eggholder-float64",
-)
+@pytest.mark.quick("rosenbrock-float64", "quadratic of one-float64")
 @pytest.mark.parametrize("dtype", ["float64", "float32"])
 @pytest.mark.parametrize("problem", PROBLEMS)
 def test_solutions(problem, dtype):

@@ -84,7 +84,7 @@ def agree(found, expected, rtol, message=""):
         np.testing.assert_allclose(np.asarray(one), other, rtol=rtol, atol=1e-290, err_msg=message)
 
 
-@pytest.mark.quick("gamma", "digamma", "erfinv", "erfcx", "log_ndtr", "logit", "i0", "exp1", "expi", "sici")
+@pytest.mark.quick("gamma", "erfinv", "log_ndtr", "i0", "exp1", "sici")
 @pytest.mark.parametrize("name", ONE)
 def test_functions_of_one_argument(name):
     x, rtol = ONE[name]
@@ -164,7 +164,7 @@ X = np.asarray([[1000.0, -1000.0, 2.0], [-INF, -INF, -INF], [0.5, INF, 1.0]])
 FACTORS = np.asarray([[1.0, 2.0, 0.0], [1.0, 1.0, 1.0], [-1.0, 0.0, 3.0]])
 
 
-@pytest.mark.quick("False-None", "False-0x1", "True-1")
+@pytest.mark.quick("False-0x1", "True-1")
 @pytest.mark.parametrize("axis", [None, 0, 1, (0, 1)])
 @pytest.mark.parametrize("keepdims", [False, True])
 def test_logsumexp(axis, keepdims):
@@ -189,7 +189,7 @@ SMOOTH = {
 }  # fmt: skip
 
 
-@pytest.mark.quick("gamma", "beta", "ndtri", "log_ndtr", "xlogy", "boxcox", "i1", "exp1", "sici", "zeta")
+@pytest.mark.quick("gamma", "beta", "log_ndtr", "xlogy", "i1", "zeta")
 @pytest.mark.parametrize("name", SMOOTH)
 def test_derivatives_to_order_two(name):
     derivatives.check(getattr(special, name), SMOOTH[name], tolerance=1e-5)
@@ -220,6 +220,7 @@ def test_gradients_at_the_edge_are_those_of_jax():
         np.testing.assert_allclose(float(found), float(wanted), rtol=1e-8, err_msg=name)
 
 
+@pytest.mark.slow
 def test_batches_half_precision_and_empty_arrays():
     x = np.asarray([0.5, 1.5, 2.5])
     many = lambda f: (tvmfun.vmap(f)(x), f(x))

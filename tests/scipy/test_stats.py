@@ -118,7 +118,7 @@ def test_derivatives(name):
     derivatives.check(values, (np.asarray([0.3, 1.3]), 1.1))
 
 
-@pytest.mark.quick("beta", "gamma", "norm", "t")
+@pytest.mark.quick("beta", "t")
 @pytest.mark.parametrize("name", sorted(set(CONTINUOUS) - {"gumbel_l", "gumbel_r", "gennorm"}))
 def test_derivatives_are_those_of_jax(name):
     x = np.asarray(POINTS.get(name, [0.3, 1.3]))
@@ -146,7 +146,7 @@ def test_derivatives_outside_of_the_support_are_finite():
 SAMPLES = np.asarray([[3.0, 1.0, 2.0, 2.0], [5.0, 5.0, 5.0, 1.0], [0.0, -1.0, 2.0, 7.0]])
 
 
-@pytest.mark.quick("None-*", "0-min", "1-dense", "-1-ordinal", "-1-max")
+@pytest.mark.quick("None-*", "0-min", "1-dense")
 @pytest.mark.parametrize("method", ["average", "min", "max", "dense", "ordinal"])
 @pytest.mark.parametrize("axis", [None, 0, 1, -1])
 def test_ranks(method, axis):
@@ -159,6 +159,7 @@ def test_ranks_and_modes_of_nothing_and_of_nan():
     assert np.isnan(np.asarray(stats.rankdata(np.asarray([1.0, np.nan])))).all()
 
 
+@pytest.mark.quick("False-0", "True-None")
 @pytest.mark.parametrize("axis", [None, 0, 1])
 @pytest.mark.parametrize("keepdims", [False, True])
 def test_modes_and_standard_errors(axis, keepdims):

@@ -107,6 +107,7 @@ def test_values_and_gradients(name, way):
         np.testing.assert_allclose(np.asarray(ours), theirs, rtol=1e-10, atol=1e-11)
 
 
+@pytest.mark.quick("in blocks")
 def test_jaxs_function(way):
     given = arrays("float32")
     settings = CASES["lengths"][0]
@@ -149,6 +150,7 @@ def test_a_row_that_is_masked_out_gets_the_mean(way):
     np.testing.assert_allclose(np.asarray(everywhere), np.broadcast_to(mean, query.shape), rtol=1e-5, atol=1e-6)
 
 
+@pytest.mark.quick("in blocks-bfloat16-*")
 @pytest.mark.parametrize(("dtype", "tolerance"), [("float16", 2e-3), ("bfloat16", 2e-2)])
 def test_narrow_floats(dtype, tolerance, way):
     given = [tnp.asarray(x, dtype=dtype) for x in arrays("float32")]
@@ -201,6 +203,7 @@ def test_second_derivatives_and_forward_mode(monkeypatch):
         np.testing.assert_allclose(np.asarray(a), b, rtol=1e-9, atol=1e-10)
 
 
+@pytest.mark.quick("in blocks")
 def test_vmap(way):
     query, key, value = arrays()
     counts = np.asarray([40, 7], "int32")
@@ -240,6 +243,7 @@ def sizes(program):
                 yield from sizes(inner)
 
 
+@pytest.mark.quick("True")
 @pytest.mark.parametrize("causal", [False, True])
 def test_memory_grows_with_the_length(causal):
     width, taken = 2 * 16, []

@@ -50,6 +50,7 @@ def _check(ours, oracle, *args):
 # -- activations ---------------------------------------------------------------------------------------------
 
 
+@pytest.mark.quick("*-float32")
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize(
     ("ours", "oracle"),
@@ -166,6 +167,7 @@ def test_conv2d_with_any_geometry(size, kernel, stride, dilation, padding, group
     _check(lambda x, w, b: F.conv2d(x, w, b, **options), _jax_conv(**options), x, w, b)
 
 
+@pytest.mark.quick("*-float32")
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize(
     ("options", "window", "stride", "padding"),
@@ -302,6 +304,7 @@ def _picked(log_probs, labels):
     return -jnp.take_along_axis(log_probs, labels[..., None], axis=-1)[..., 0]
 
 
+@pytest.mark.quick("*-float32")
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize(
     ("shape", "reduction", "reduce"),

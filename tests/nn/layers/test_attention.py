@@ -136,6 +136,7 @@ CASES = {
 }
 
 
+@pytest.mark.quick("grouped, rotary, causal", "several masks")
 @pytest.mark.parametrize("name", CASES)
 def test_formula(name):
     settings, ours, visible = CASES[name]

@@ -66,6 +66,7 @@ SETTINGS = {
 }
 
 
+@pytest.mark.quick("LSTM")
 @pytest.mark.parametrize("name", LAYERS)
 def test_plain_loops(name):
     layer = LAYERS[name](F, H, **SETTINGS[name], key=random.key(0), dtype="float64")
@@ -79,6 +80,7 @@ def test_plain_loops(name):
         np.testing.assert_allclose(np.asarray(got), np.asarray(want), rtol=1e-12, atol=1e-13)
 
 
+@pytest.mark.quick("GRU")
 @pytest.mark.parametrize("name", LAYERS)
 def test_cells_are_the_steps_of_layers_and_batches_need_not_be(name):
     layer, x = LAYERS[name](F, H, key=random.key(0)), normal(B, T, F, dtype="float32")
