@@ -217,7 +217,11 @@ def _arg(d: Draw) -> Call:
 
 
 def running(
-    function: Callable, make: Callable[[Draw, Shape], np.ndarray], value_differs: Mapping | None = None, **params: tuple
+    function: Callable,
+    make: Callable[[Draw, Shape], np.ndarray],
+    differs: Mapping | None = None,
+    value_differs: Mapping | None = None,
+    **params: tuple,
 ) -> Oracle:
     def call(d: Draw) -> Call:
         shape = d.shape(low=1)
@@ -229,7 +233,13 @@ def running(
         }
 
     first = {key: values[0] for key, values in params.items()}
-    return Oracle(function, call, params={"axis": 1, "reverse": False, **first}, value_differs=value_differs or {})
+    return Oracle(
+        function,
+        call,
+        params={"axis": 1, "reverse": False, **first},
+        differs=differs or {},
+        value_differs=value_differs or {},
+    )
 
 
 def cumulative_place(x: Any, axis: int, reverse: bool, largest: bool) -> Any:
@@ -660,7 +670,7 @@ ORACLES: dict[str, Oracle] = {
     "cumulative_place": running(
         cumulative_place,
         Draw.apart,
-        {"the first NaN stays; it is compared like a number here": lambda x: np.isnan(x).any(-1)},
+        value_differs={"the first NaN stays; it is compared like a number here": lambda x: np.isnan(x).any(-1)},
         largest=(True, False),
     ),
     "linear_recurrence": Oracle(linear_recurrence, _recurrence),
