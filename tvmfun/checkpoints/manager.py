@@ -61,7 +61,7 @@ class Manager:
     def steps(self) -> list[int]:
         """The steps that have a checkpoint, in order."""
         self.wait()
-        return self._found()
+        return self._existing()
 
     def save(self, step: int, tree: PyTree, *, metadata: Mapping[str, str] | None = None) -> None:
         """Saves the tree of a step; see :func:`tvmfun.checkpoints.save`.
@@ -125,11 +125,11 @@ class Manager:
         replace_file(self.path(step), snapshot.write)
         if self._keep is not None:
             # After a return to an earlier step, the file just written is not the last.
-            others = [other for other in self._found() if other != step]
+            others = [other for other in self._existing() if other != step]
             for other in others[: max(0, len(others) + 1 - self._keep)]:
                 self.path(other).unlink(missing_ok=True)
 
-    def _found(self) -> list[int]:
+    def _existing(self) -> list[int]:
         middle = slice(len(self._PREFIX), -len(self._SUFFIX))
         names = [path.name[middle] for path in self.folder.glob(f"{self._PREFIX}*{self._SUFFIX}")]
         return sorted([int(name) for name in names if name.isdecimal()])
