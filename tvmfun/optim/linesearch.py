@@ -106,8 +106,8 @@ def scale_by_backtracking_linesearch(
         max_backtracking_steps: the largest number of reductions.
         slope_rtol: the least decrease, as a fraction of the decrease that the slope predicts.
         decrease_factor: the factor from a step to the next.
-        increase_factor: the factor of the last step of one search to the first of the next; ``inf`` to always begin
-            with the largest.
+        increase_factor: the factor from the last step of a search to the first step of the next; ``inf`` to always
+            start from the largest.
         max_learning_rate: the largest step.
         atol: an absolute tolerance of the loss.
         rtol: a relative tolerance of the loss.
@@ -115,8 +115,8 @@ def scale_by_backtracking_linesearch(
 
     Returns:
         A transformation whose state is a ``ScaleByBacktrackingLinesearchState``. Its ``update`` needs ``params``,
-        ``value=``, ``grad=``, and ``value_fn=``, a function from parameters to the loss; it hands further keyword
-        arguments to that, if it has arguments of these names.
+        ``value=``, ``grad=``, and ``value_fn=``, a function from parameters to the loss, which also gets the
+        further keyword arguments that it has parameters for.
 
     Raises:
         ArgumentError: on ``update``, if it gets no ``params``.
@@ -230,15 +230,15 @@ def scale_by_zoom_linesearch(
         increase_factor: the factor of a step to the next, while steps grow.
         slope_rtol: the least decrease, as a fraction of the decrease that the slope predicts.
         curv_rtol: the largest slope at the end, as a fraction of the first one.
-        approx_dec_rtol: how much larger than at first the loss may be, relative to it, where only the slopes tell that
-            it is less, close to a minimum; ``None`` for not at all.
-        stepsize_precision: an interval shorter than that is not searched, once a step lowers the loss enough.
-        initial_guess_strategy: the first step: ``"one"``, or ``"keep"`` for the last one of the update before.
+        approx_dec_rtol: the largest relative increase of the loss with which a condition on the slopes may replace the
+            first one, where rounding hides the decrease close to a minimum; ``None`` for never.
+        stepsize_precision: the shortest interval to search once a step decreases the loss enough.
+        initial_guess_strategy: the first step: ``"one"``, or ``"keep"`` for the last step of the previous update.
 
     Returns:
         A transformation whose state is a ``ScaleByZoomLinesearchState``. Its ``update`` needs ``params``, ``value=``,
-        ``grad=``, and ``value_fn=``, a function from parameters to the loss; it hands further keyword arguments to
-        that, if it has arguments of these names.
+        ``grad=``, and ``value_fn=``, a function from parameters to the loss, which also gets the
+        further keyword arguments that it has parameters for.
 
     Raises:
         ArgumentError: if ``initial_guess_strategy`` is unknown, or on ``update``, if it gets no ``params``.
@@ -353,7 +353,7 @@ def value_and_grad_from_state(value_fn: Callable[..., Any]) -> Callable[..., tup
 
     Returns:
         A function of the same arguments and ``state=``, which returns the loss and its gradient. It computes them only
-        where the state has none that are finite, as at first.
+        if the value in the state is not finite, as at the first step.
 
     Raises:
         ArgumentError: when it is called, if the state has no ``value`` or no ``grad``, or several.

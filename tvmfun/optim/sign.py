@@ -144,9 +144,9 @@ def scale_by_rprop(
 ) -> GradientTransformation:
     """Steps along the sign of each element, larger ones while the sign stays, smaller ones when it changes.
 
-    Where ``u * s > 0`` with the step ``s`` before, the step size is multiplied by ``eta_plus``, where it is negative by
-    ``eta_minus``, and ``s' = 0``; else ``s' = size * sign(u)``. Steps are taken one update late, once the sign of the
-    next is known: ``u' = s``, or 0 where it has changed.
+    Where ``u * s > 0`` with the previous step ``s``, the step size is multiplied by ``eta_plus``; where it is negative,
+    by ``eta_minus``, and ``s' = 0``; otherwise ``s' = size * sign(u)``. Steps are taken one update late, when the sign
+    of the next is known: ``u' = s``, or 0 where it has changed.
 
     Args:
         learning_rate: the size of the first steps.
