@@ -101,7 +101,9 @@ def from_state_dict(model: PyTree, source: Any, table: Iterable[Row], *, prefix:
             used.add(name)
             array = _part(_LAYOUTS[row.layout][0](arrays[name]), row, name)
             if found is not None and not np.array_equal(found, array, equal_nan=True):
-                raise ArgumentError("from_state_dict", f"{name!r} must be tied to {rows[0].name!r}", got="other numbers")
+                raise ArgumentError(
+                    "from_state_dict", f"{name!r} must be tied to {rows[0].name!r}", got="other numbers"
+                )
             found = array
             if tuple(array.shape) != tuple(np.shape(leaf)):
                 what = f"{name!r} must have the shape of {path}, {_theirs(np.shape(leaf), row)}"
@@ -110,7 +112,9 @@ def from_state_dict(model: PyTree, source: Any, table: Iterable[Row], *, prefix:
     unused = sorted(arrays.keys() - used)
     if unused:
         hint = f"ignore={re.escape(unused[0])!r}"
-        raise TreeError("from_state_dict", "every array must be a leaf of the model", got=", ".join(unused[:5]), hint=hint)
+        raise TreeError(
+            "from_state_dict", "every array must be a leaf of the model", got=", ".join(unused[:5]), hint=hint
+        )
     return checkpoints.restore(leaves, model)
 
 
@@ -174,8 +178,10 @@ def _torch_int16(tensor: Any) -> Any:
 
 def _rows(model: PyTree, table: Iterable[Row]) -> list[tuple[str, Any, list[Row]]]:
     """Each leaf's key path, the leaf, and its rows with the indices filled in, tied ones last."""
-    patterns = [(re.compile(re.escape(row.path).replace(r"\{i\}", r"(?P<i>\d+)", 1).replace(r"\{i\}", "(?P=i)")), row)
-                for row in table]
+    patterns = [
+        (re.compile(re.escape(row.path).replace(r"\{i\}", r"(?P<i>\d+)", 1).replace(r"\{i\}", "(?P=i)")), row)
+        for row in table
+    ]
     result = []
     for path, leaf in tree.leaves_with_path(model):
         text = tree.keystr(path)

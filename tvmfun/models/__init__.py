@@ -1,5 +1,24 @@
-"""Models: definitions only, to train, to read and to measure."""
+"""Models: definitions, losses and generation, to train, to read and to measure."""
 
-from tvmfun.models.mnist_cnn import MnistCnn
+# ruff: noqa: F403
 
-__all__ = ["MnistCnn"]
+from tvmfun.models import bert, dlrm, generation, gpt2, mnist_cnn, resnet, translation, word_models
+from tvmfun.models.bert import *
+from tvmfun.models.dlrm import *
+from tvmfun.models.generation import *
+from tvmfun.models.gpt2 import *
+from tvmfun.models.mnist_cnn import *
+from tvmfun.models.resnet import *
+from tvmfun.models.translation import *
+from tvmfun.models.word_models import *
+
+__all__ = [
+    *bert.__all__,
+    *dlrm.__all__,
+    *generation.__all__,
+    *gpt2.__all__,
+    *mnist_cnn.__all__,
+    *resnet.__all__,
+    *translation.__all__,
+    *word_models.__all__,
+]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -12,6 +12,7 @@ from tvmfun import nn, random, tree
 from tvmfun.core.array import Array
 from tvmfun.errors import ArgumentError, ShapeError
 from tvmfun.interop.state_dict import Row, linear, norm
+from tvmfun.models.dropout_keys import dropout_keys
 from tvmfun.nn import functional as F
 from tvmfun.nn.init import normal, zeros
 from tvmfun.typing import ArrayLike, DTypeLike, Key
@@ -97,11 +98,9 @@ class BERTBlock:
             nn.Dropout(rate),
         )
 
-    def __call__(
-        self, x: Array, lengths: ArrayLike | None, *, key: Key | None = None, train: bool = False
-    ) -> Array:
+    def __call__(self, x: Array, lengths: ArrayLike | None, *, key: Key | None = None, train: bool = False) -> Array:
         """Maps sequences (batch, length, width) to sequences; tokens from ``lengths`` (batch,) on are not seen."""
-        keys = random.split(key, 3) if train else (None, None, None)
+        keys = dropout_keys("BERTBlock", key, train, 3)
         attended = self.attention(x, key_value_seq_lengths=lengths, key=keys[0], train=train)
         x = self.attention_norm(x + self.dropout(attended, key=keys[1], train=train))
         hidden = self.output(F.gelu(self.intermediate(x), approximate=False))
@@ -147,7 +146,7 @@ class BERTOutput(NamedTuple):
 class BERT:
     """The masked language model of Devlin et al., "BERT: Pre-training of Deep Bidirectional Transformers" (2018).
 
-    >>> config = BERTConfig(vocab_size=50, hidden_size=16, num_hidden_layers=2, num_attention_heads=2, intermediate_size=32)
+    >>> config = BERTConfig(50, hidden_size=16, num_hidden_layers=2, num_attention_heads=2, intermediate_size=32)
     >>> model = BERT.create(config, random.key(0))
     >>> model(tnp.zeros((2, 8), "int32")).words.shape
     (2, 8, 50)
@@ -161,7 +160,7 @@ class BERT:
     word_head: WordHead
     sentence_head: SentenceHead | None
     dropout: nn.Dropout
-    config: BERTConfig = tree.static()
+    config: BERTConfig = field(metadata={"static": True})
 
     @classmethod
     def create(cls, config: BERTConfig, key: Key, dtype: DTypeLike = "float32") -> BERT:
@@ -217,10 +216,11 @@ class BERT:
         """
         tokens = tnp.asarray(tokens)
         length = tokens.shape[-1]
-        if length > self.config.max_position_embeddings:
-            what = f"a sequence must have at most max_position_embeddings = {self.config.max_position_embeddings} tokens"
+        longest = self.config.max_position_embeddings
+        if length > longest:
+            what = f"a sequence must have at most max_position_embeddings = {longest} tokens"
             raise ShapeError("BERT", what, got=str(length))
-        keys = random.split(key, len(self.blocks) + 1) if train else [None] * (len(self.blocks) + 1)
+        keys = dropout_keys("BERT", key, train, len(self.blocks) + 1)
         segment = self.segments.weight[0] if segments is None else self.segments(segments)
         x = self.norm(self.words(tokens) + self.positions.weight[:length] + segment)
         x = self.dropout(x, key=keys[0], train=train)
@@ -232,9 +232,7 @@ class BERT:
         return BERTOutput(self.word_head(picked, self.words), sentence)
 
 
-def block_output(
-    block: BERTBlock, x: Array, lengths: ArrayLike | None, key: Key | None, *, train: bool
-) -> Array:
+def block_output(block: BERTBlock, x: Array, lengths: ArrayLike | None, key: Key | None, *, train: bool) -> Array:
     """Calls a block: a function of arrays alone, as ``checkpoint`` needs."""
     return block(x, lengths, key=key, train=train)
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import Any
 
@@ -50,10 +50,13 @@ class DLRMConfig:
 @tree.register_dataclass
 @dataclass(frozen=True)
 class DLRM:
-    """The model of Naumov et al., "Deep Learning Recommendation Model for Personalization and Recommendation Systems" (2019).
+    """The logit of a click from numerical features and ids of embeddings.
 
-    Call it with numerical features, floats of shape (batch, dense_features), and ids, integers of shape (batch, tables);
-    it returns the logit of a click, (batch,).
+    Call it with numerical features, floats of shape (batch, dense_features), and ids, integers of shape (batch,
+    tables); it returns logits of shape (batch,).
+
+    Reference: Naumov et al., "Deep Learning Recommendation Model for Personalization and Recommendation Systems"
+    (2019).
 
     >>> model = DLRM.create(DLRMConfig((100, 50), dense_features=3), random.key(0))
     >>> model(tnp.zeros((4, 3)), tnp.zeros((4, 2), "int32")).shape
@@ -63,11 +66,11 @@ class DLRM:
     tables: tuple[nn.Embedding, ...]
     bottom: tuple[nn.Linear, ...]
     top: tuple[nn.Linear, ...]
-    config: DLRMConfig = tree.static()
+    config: DLRMConfig = field(metadata={"static": True})
 
     @classmethod
     def create(cls, config: DLRMConfig, key: Key, dtype: DTypeLike = "float32") -> DLRM:
-        """Returns a model with new parameters: rows uniform within 1/sqrt(rows), the rest normal as in the paper's code."""
+        """Returns a model with new parameters, as in the paper's code: tables within 1/sqrt(rows), layers normal."""
         table_key, bottom_key, top_key = random.split(key, 3)
         tables = []
         for k, size in zip(random.split(table_key, len(config.table_sizes)), config.table_sizes, strict=True):

@@ -47,8 +47,8 @@ def generate(
 ) -> np.ndarray:
     """Appends tokens to prompts: the most probable ones, or draws.
 
-    One function is compiled for all lengths of prompts and results: they are numbers to it. It is compiled again for
-    another batch size or ``max_length``, and if ``temperature`` becomes 0, or ``top_k`` and ``top_p`` are no longer given.
+    One function is compiled for all lengths of prompts and results, and for all temperatures but 0. Another batch size
+    or ``max_length`` compiles another, and so does the first ``top_k`` or ``top_p``.
 
     Args:
         model: the language model.
@@ -101,7 +101,17 @@ def generate(
 
 @partial(jit, static_argnames="mode")
 def _generate(
-    model: Any, tokens: Any, lengths: Any, stop: Any, temperature: Any, top_k: Any, top_p: Any, end: Any, key: Any, *, mode: str
+    model: Any,
+    tokens: Any,
+    lengths: Any,
+    stop: Any,
+    temperature: Any,
+    top_k: Any,
+    top_p: Any,
+    end: Any,
+    key: Any,
+    *,
+    mode: str,
 ) -> Array:
     batch, max_length = tokens.shape
     caches = model.init_cache(batch, max_length)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
@@ -12,11 +12,12 @@ from tvmfun import nn, random, tree
 from tvmfun.core.array import Array
 from tvmfun.errors import ArgumentError, ShapeError
 from tvmfun.interop.state_dict import Row, linear, norm
+from tvmfun.models.dropout_keys import dropout_keys
 from tvmfun.nn import functional as F
 from tvmfun.nn.init import normal, zeros
 from tvmfun.typing import ArrayLike, DTypeLike, Key
 
-__all__ = ["GPT2", "GPT2Block", "GPT2Config", "GPT2_STATE_DICT", "language_model_loss"]
+__all__ = ["GPT2", "GPT2_STATE_DICT", "GPT2Block", "GPT2Config", "language_model_loss"]
 
 
 @dataclass(frozen=True)
@@ -91,7 +92,7 @@ class GPT2Block:
 
     def __call__(self, x: ArrayLike, *, key: Key | None = None, train: bool = False) -> Array:
         """Maps sequences (batch, length, width) to sequences; ``key`` draws what is dropped while training."""
-        keys = random.split(key, 3) if train else (None, None, None)
+        keys = dropout_keys("GPT2Block", key, train, 3)
         attended = self.attn(self.ln_1(x), is_causal=True, key=keys[0], train=train)
         x = x + self.dropout(attended, key=keys[1], train=train)
         return x + self.dropout(self.mlp(self.ln_2(x)), key=keys[2], train=train)
@@ -125,7 +126,7 @@ class GPT2:
     blocks: tuple[GPT2Block, ...]
     ln_f: nn.LayerNorm
     dropout: nn.Dropout
-    config: GPT2Config = tree.static()
+    config: GPT2Config = field(metadata={"static": True})
 
     @classmethod
     def create(cls, config: GPT2Config, key: Key, dtype: DTypeLike = "float32") -> GPT2:
@@ -163,7 +164,7 @@ class GPT2:
         if length > self.config.n_positions:
             what = f"a sequence must have at most n_positions = {self.config.n_positions} tokens"
             raise ShapeError("GPT2", what, got=str(length))
-        keys = random.split(key, len(self.blocks) + 1) if train else [None] * (len(self.blocks) + 1)
+        keys = dropout_keys("GPT2", key, train, len(self.blocks) + 1)
         x = self.dropout(self.wte(tokens) + self.wpe.weight[:length], key=keys[0], train=train)
         for block, block_key in zip(self.blocks, keys[1:], strict=True):
             apply = partial(block_output, train=train)
@@ -176,7 +177,7 @@ class GPT2:
         return tuple(block.attn.init_cache(batch, length, dtype) for block in self.blocks)
 
     def decode(self, tokens: ArrayLike, caches: tuple[nn.KVCache, ...]) -> tuple[Array, tuple[nn.KVCache, ...]]:
-        """Returns the logits after the next tokens (batch, new positions) of sequences in caches, and the next caches."""
+        """Returns the logits after new tokens (batch, new positions) of sequences in caches, and the next caches."""
         positions = caches[0].index + tnp.arange(tnp.asarray(tokens).shape[-1], dtype="int32")
         x, new = self.wte(tokens) + self.wpe(positions), []
         for block, cache in zip(self.blocks, caches, strict=True):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import tvmfun.numpy as tnp
@@ -75,7 +75,11 @@ class ResidualBlock:
     ) -> ResidualBlock:
         """Returns a block with new parameters, for ``inputs`` channels."""
         outputs = width * 4 if config.bottleneck else width
-        plan = [(width, 1, 1), (width, 3, stride), (outputs, 1, 1)] if config.bottleneck else [(width, 3, stride), (width, 3, 1)]
+        plan = (
+            [(width, 1, 1), (width, 3, stride), (outputs, 1, 1)]
+            if config.bottleneck
+            else [(width, 3, stride), (width, 3, 1)]
+        )
         keys, convs, channels = random.split(key, 4), [], inputs
         for k, (features, size, step) in zip(keys, plan, strict=False):
             convs.append(_conv(channels, features, size, step, k, dtype))
@@ -118,7 +122,7 @@ class ResNet:
     norm: nn.BatchNorm
     stages: tuple[tuple[ResidualBlock, ...], ...]
     fc: nn.Linear
-    config: ResNetConfig = tree.static()
+    config: ResNetConfig = field(metadata={"static": True})
 
     @classmethod
     def create(cls, config: ResNetConfig, key: Key, dtype: DTypeLike = "float32") -> ResNet:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -12,6 +12,7 @@ from tvmfun.core.array import Array
 from tvmfun.errors import ArgumentError
 from tvmfun.interop.state_dict import Row, linear, norm
 from tvmfun.jit import jit
+from tvmfun.models.dropout_keys import dropout_keys
 from tvmfun.models.word_models import TransformerConfig, check_length, sinusoidal_positions, transformer_layer_rows
 from tvmfun.nn.init import normal
 from tvmfun.typing import ArrayLike, DTypeLike, Key
@@ -36,7 +37,7 @@ class Translator:
     transformer: nn.Transformer
     linear: nn.Linear
     dropout: nn.Dropout
-    config: TransformerConfig = tree.static()
+    config: TransformerConfig = field(metadata={"static": True})
 
     @classmethod
     def create(cls, config: TransformerConfig, key: Key, dtype: DTypeLike = "float32") -> Translator:
@@ -73,7 +74,7 @@ class Translator:
         Raises:
             ShapeError: if a sequence is longer than ``config.max_length``.
         """
-        keys = random.split(key, 3) if train else (None, None, None)
+        keys = dropout_keys("Translator", key, train, 3)
         x = self.dropout(self.embed(source), key=keys[0], train=train)
         y = self.dropout(self.embed(target), key=keys[1], train=train)
         settings: dict[str, Any] = {"src_seq_lengths": source_lengths, "key": keys[2], "train": train}
@@ -151,7 +152,14 @@ def beam_search(
     tokens = tnp.full((batch, beams, max_length), end_token, "int32").at[:, :, 0].set(begin_token)
     # All beams begin alike: only the first one counts.
     scores = tnp.where(tnp.arange(beams) == 0, 0.0, -tnp.inf) + tnp.zeros((batch, 1), "float32")
-    state = (tnp.asarray(0, "int32"), tokens, scores, tnp.ones((batch, beams), "int32"), tnp.zeros((batch, beams), "bool"), caches)
+    state = (
+        tnp.asarray(0, "int32"),
+        tokens,
+        scores,
+        tnp.ones((batch, beams), "int32"),
+        tnp.zeros((batch, beams), "bool"),
+        caches,
+    )
 
     def going_on(state: Any) -> Array:
         position, _, _, _, ended, _ = state
@@ -189,6 +197,8 @@ def translator_state_dict() -> list[Row]:
     """Returns the table of the arrays of a module with ``embedding``, ``torch.nn.Transformer`` and ``linear``."""
     rows = [Row(".embedding.weight", "embedding.weight"), *linear(".linear", "linear")]
     for part in ("encoder", "decoder"):
-        rows += transformer_layer_rows(f".transformer.{part}.layers[{{i}}]", f"transformer.{part}.layers.{{i}}", part == "decoder")
+        rows += transformer_layer_rows(
+            f".transformer.{part}.layers[{{i}}]", f"transformer.{part}.layers.{{i}}", part == "decoder"
+        )
         rows += norm(f".transformer.{part}.norm", f"transformer.{part}.norm")
     return rows

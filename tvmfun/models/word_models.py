@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import tvmfun.numpy as tnp
@@ -10,6 +10,7 @@ from tvmfun import nn, random, tree
 from tvmfun.core.array import Array
 from tvmfun.errors import ArgumentError, ShapeError
 from tvmfun.interop.state_dict import Row, linear, norm
+from tvmfun.models.dropout_keys import dropout_keys
 from tvmfun.nn.init import zeros
 from tvmfun.typing import ArrayLike, DTypeLike, Key, PyTree
 
@@ -69,13 +70,17 @@ class TransformerConfig:
             if getattr(self, name) < 1:
                 raise ArgumentError("TransformerConfig", f"{name} must be positive", got=str(getattr(self, name)))
         if self.d_model % self.nhead:
-            raise ArgumentError("TransformerConfig", "nhead must divide d_model", got=f"{self.nhead} and {self.d_model}")
+            raise ArgumentError(
+                "TransformerConfig", "nhead must divide d_model", got=f"{self.nhead} and {self.d_model}"
+            )
 
 
 def check_length(where: str, length: int, config: TransformerConfig) -> None:
     """Raises a ShapeError if a sequence is longer than the model allows."""
     if length > config.max_length:
-        raise ShapeError(where, f"a sequence must have at most max_length = {config.max_length} tokens", got=str(length))
+        raise ShapeError(
+            where, f"a sequence must have at most max_length = {config.max_length} tokens", got=str(length)
+        )
 
 
 @tree.register_dataclass
@@ -94,7 +99,7 @@ class TransformerLanguageModel:
     encoder: nn.TransformerEncoder
     linear: nn.Linear
     dropout: nn.Dropout
-    config: TransformerConfig = tree.static()
+    config: TransformerConfig = field(metadata={"static": True})
 
     @classmethod
     def create(cls, config: TransformerConfig, key: Key, dtype: DTypeLike = "float32") -> TransformerLanguageModel:
@@ -117,7 +122,7 @@ class TransformerLanguageModel:
         Raises:
             ShapeError: if a sequence is longer than ``config.max_length``.
         """
-        first, second = random.split(key) if train else (None, None)
+        first, second = dropout_keys("TransformerLanguageModel", key, train, 2)
         x = self.embed(tokens)
         x = self.encoder(self.dropout(x, key=first, train=train), is_causal=True, key=second, train=train)
         return self.linear(x)
@@ -192,7 +197,11 @@ class LSTMLanguageModel:
         keys, width = random.split(key, 3), config.embedding_size
         init: dict[str, Any] = {"dtype": dtype, "weight_init": _symmetric(0.1)}
         settings: dict[str, Any] = {"dropout": config.dropout, "dtype": dtype}
-        last = None if config.tied else nn.Linear(config.hidden_size, config.vocab_size, key=keys[2], bias_init=zeros, **init)
+        last = (
+            None
+            if config.tied
+            else nn.Linear(config.hidden_size, config.vocab_size, key=keys[2], bias_init=zeros, **init)
+        )
         return cls(
             nn.Embedding(config.vocab_size, width, key=keys[0], **init),
             nn.LSTM(width, config.hidden_size, config.num_layers, key=keys[1], **settings),
@@ -205,7 +214,7 @@ class LSTMLanguageModel:
         self, tokens: ArrayLike, state: PyTree = None, *, key: Key | None = None, train: bool = False
     ) -> tuple[Array, PyTree]:
         """Returns logits and the state; ``key`` draws what is dropped while training."""
-        keys = random.split(key, 3) if train else (None, None, None)
+        keys = dropout_keys("LSTMLanguageModel", key, train, 3)
         x = self.dropout(self.embedding(tokens), key=keys[0], train=train)
         x, state = self.lstm(x, state, key=keys[1], train=train)
         x = self.dropout(x, key=keys[2], train=train)
@@ -218,7 +227,10 @@ def transformer_layer_rows(path: str, name: str, decoder: bool = False) -> list[
     for attention in ("self_attn", "multihead_attn") if decoder else ("self_attn",):
         for k, part in enumerate("qkv"):
             ours, theirs = f"{path}.{attention}.{part}_proj", f"{name}.{attention}.in_proj"
-            rows += [Row(f"{ours}.weight", f"{theirs}_weight", "linear", (k, 3)), Row(f"{ours}.bias", f"{theirs}_bias", part=(k, 3))]
+            rows += [
+                Row(f"{ours}.weight", f"{theirs}_weight", "linear", (k, 3)),
+                Row(f"{ours}.bias", f"{theirs}_bias", part=(k, 3)),
+            ]
         rows += linear(f"{path}.{attention}.out_proj", f"{name}.{attention}.out_proj")
     rows += linear(f"{path}.linear1", f"{name}.linear1") + linear(f"{path}.linear2", f"{name}.linear2")
     for i in range(1, 4 if decoder else 3):
