@@ -26,7 +26,8 @@ LAYERS = """
     checks lax tune
     random
     data nn scipy
-    interop metrics models optim
+    interop metrics optim
+    models
     loops
 """
 LAYER = {room: i for i, row in enumerate(LAYERS.strip().splitlines()) for room in row.split()}

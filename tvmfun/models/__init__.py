@@ -12,13 +12,12 @@ from tvmfun.models.resnet import *
 from tvmfun.models.translation import *
 from tvmfun.models.word_models import *
 
-__all__ = [
-    *bert.__all__,
-    *dlrm.__all__,
-    *generation.__all__,
-    *gpt2.__all__,
-    *mnist_cnn.__all__,
-    *resnet.__all__,
-    *translation.__all__,
-    *word_models.__all__,
-]
+__all__ = []
+__all__ += bert.__all__
+__all__ += dlrm.__all__
+__all__ += generation.__all__
+__all__ += gpt2.__all__
+__all__ += mnist_cnn.__all__
+__all__ += resnet.__all__
+__all__ += translation.__all__
+__all__ += word_models.__all__

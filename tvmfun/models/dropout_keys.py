@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 from tvmfun import random
 from tvmfun.errors import ArgumentError
 from tvmfun.typing import Key
 
 
-def dropout_keys(where: str, key: Key | None, train: bool, count: int) -> Sequence[Key | None]:
+def dropout_keys(where: str, key: Key | None, train: bool, count: int) -> list[Key | None]:
     """Returns a key for each part while training, and None for each otherwise.
 
     Raises:
@@ -19,4 +17,4 @@ def dropout_keys(where: str, key: Key | None, train: bool, count: int) -> Sequen
         return [None] * count
     if key is None:
         raise ArgumentError(where, "a key is needed for training", got="None", hint="key=random.key(0), or train=False")
-    return random.split(key, count)
+    return list(random.split(key, count))

@@ -90,7 +90,7 @@ class GPT2Block:
             nn.Dropout(config.dropout),
         )
 
-    def __call__(self, x: ArrayLike, *, key: Key | None = None, train: bool = False) -> Array:
+    def __call__(self, x: Array, *, key: Key | None = None, train: bool = False) -> Array:
         """Maps sequences (batch, length, width) to sequences; ``key`` draws what is dropped while training."""
         keys = dropout_keys("GPT2Block", key, train, 3)
         attended = self.attn(self.ln_1(x), is_causal=True, key=keys[0], train=train)
@@ -101,7 +101,7 @@ class GPT2Block:
         """Returns the feed-forward network of each position."""
         return self.proj(F.gelu(self.fc(x)))
 
-    def decode(self, x: ArrayLike, cache: nn.KVCache) -> tuple[Array, nn.KVCache]:
+    def decode(self, x: Array, cache: nn.KVCache) -> tuple[Array, nn.KVCache]:
         """Maps the next positions of sequences whose earlier ones are in a cache; also returns the next cache."""
         attended, cache = self.attn.decode(self.ln_1(x), cache)
         x = x + attended
@@ -171,7 +171,9 @@ class GPT2:
             x = (tvmfun.checkpoint(apply) if checkpoint else apply)(block, x, block_key)
         return self.wte.attend(self.ln_f(x))
 
-    def init_cache(self, batch: int, length: int | None = None, dtype: DTypeLike = None) -> tuple[nn.KVCache, ...]:
+    def init_cache(
+        self, batch: int, length: int | None = None, dtype: DTypeLike | None = None
+    ) -> tuple[nn.KVCache, ...]:
         """Returns empty caches of keys and values, one per block, for sequences of up to ``length`` tokens."""
         length = self.config.n_positions if length is None else length
         return tuple(block.attn.init_cache(batch, length, dtype) for block in self.blocks)
