@@ -9,12 +9,15 @@ never narrowed.
 from __future__ import annotations
 
 from functools import cache, reduce
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import ml_dtypes
 import numpy as np
 
 from tvmfun.errors import DtypeError
+
+if TYPE_CHECKING:
+    from tvmfun.typing import DTypeLike
 
 bool_ = np.dtype(np.bool_)
 int8, int16, int32, int64 = (np.dtype(t) for t in (np.int8, np.int16, np.int32, np.int64))
@@ -56,7 +59,7 @@ def _unsupported(dtype: Any) -> DtypeError:
     return DtypeError("dtype", "the dtype is not supported", got=repr(dtype), hint=f"one of {names}")
 
 
-def canonical(dtype: Any) -> np.dtype:
+def canonical(dtype: DTypeLike) -> np.dtype:
     """Returns the ``numpy.dtype`` that ``dtype`` (a dtype, name, NumPy or Python scalar type) means.
 
     Raises:
@@ -153,7 +156,7 @@ def promote(*operands: tuple[np.dtype, bool]) -> tuple[np.dtype, bool]:
     return node, all(weak for _, weak in operands)
 
 
-def result_type(*dtypes: Any) -> np.dtype:
+def result_type(*dtypes: DTypeLike) -> np.dtype:
     """Returns the dtype that arrays of the given dtypes promote to.
 
     >>> result_type("int32", "bfloat16")

@@ -44,6 +44,7 @@ from tvmfun.lower.tuning.database import ACTIVE
 from tvmfun.runtime import devices
 from tvmfun.runtime.executables import items_at
 from tvmfun.runtime.memory import clear_memory
+from tvmfun.typing import ArrayLike, PyTree
 
 CPU = tvm.cpu()
 _ADDRESS = attrgetter("address")
@@ -376,7 +377,7 @@ def _raise_nan(equation: Equation, arguments: list) -> None:
 # -- devices ---------------------------------------------------------------------------------------------------------
 
 
-def device_put(values: Any, device: Any = "cpu") -> Any:
+def device_put(values: PyTree, device: Any = "cpu") -> PyTree:
     """Returns the tree with every leaf an array on ``device`` (``"cpu"``, ``"cuda"``, ``"cuda:1"``).
 
     Raises:
@@ -389,7 +390,7 @@ def device_put(values: Any, device: Any = "cpu") -> Any:
     return tree.map(lambda leaf: move(as_device_array(leaf, "device_put"), target), values)
 
 
-def device_get(values: Any) -> Any:
+def device_get(values: PyTree) -> PyTree:
     """Returns the tree with every array as a NumPy array.
 
     >>> device_get(device_put({"w": 1.5}))
@@ -398,7 +399,7 @@ def device_get(values: Any) -> Any:
     return tree.map(lambda leaf: leaf.concrete("device_get").numpy() if isinstance(leaf, Array) else leaf, values)
 
 
-def block_until_ready(values: Any) -> Any:
+def block_until_ready(values: PyTree) -> PyTree:
     """Waits until the devices have computed all arrays of a tree, and returns the tree.
 
     Source: ``jax.block_until_ready``.
@@ -409,7 +410,7 @@ def block_until_ready(values: Any) -> Any:
     return tree.map(lambda leaf: leaf.block_until_ready() if isinstance(leaf, DeviceArray) else leaf, values)
 
 
-def typeof(value: Any) -> ShapeDtype:
+def typeof(value: ArrayLike) -> ShapeDtype:
     """Returns the shape and the dtype of an array or a number.
 
     Source: ``jax.typeof``.

@@ -35,6 +35,7 @@ from tvmfun.lower import target as targets
 from tvmfun.lower.tuning.database import ACTIVE
 from tvmfun.stages import Lowered
 from tvmfun.tree_flattener import Flattener
+from tvmfun.typing import PyTree
 
 _AVAL, _ADDRESS = attrgetter("aval"), attrgetter("address")
 
@@ -164,7 +165,7 @@ class Jitted(Immutable):
             pass
         return partial(jit, **self._options), (self._fun,)
 
-    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+    def __call__(self, *args: PyTree, **kwargs: PyTree) -> PyTree:
         """Runs the function, compiled at the first call with arguments of these types."""
         static: tuple = ()
         if self._has_static:
@@ -203,7 +204,7 @@ class Jitted(Immutable):
         # A jitted method: bind `self` like a function.
         return self if instance is None else lambda *args, **kwargs: self(instance, *args, **kwargs)
 
-    def lower(self, *args: Any, **kwargs: Any) -> Lowered:
+    def lower(self, *args: PyTree, **kwargs: PyTree) -> Lowered:
         """Traces the function for arguments like these: arrays, numbers or ``ShapeDtype``."""
         static: tuple = ()
         if self._has_static:
@@ -213,7 +214,7 @@ class Jitted(Immutable):
         donated = self._donated_leaves(structure, static)
         return Lowered(self._program(signature), self._target or targets.host(), donated)
 
-    def _traced(self, leaves: Sequence[Any], structure: tree.Structure, static: tuple) -> Any:
+    def _traced(self, leaves: Sequence[Any], structure: tree.Structure, static: tuple) -> PyTree:
         """Adds the equations of the function to the current trace."""
         signature = self._signature(leaves, structure, static)
         if self._dynamic:  # only to check that equal names are equal sizes
@@ -282,7 +283,7 @@ class Jitted(Immutable):
         return loaded
 
 
-def eval_shape(fun: Callable, *args: Any, **kwargs: Any) -> Any:
+def eval_shape(fun: Callable, *args: PyTree, **kwargs: PyTree) -> PyTree:
     """Returns the tree of ``ShapeDtype`` that ``fun(*args, **kwargs)`` would return, without computing anything.
 
     >>> import tvmfun

@@ -33,6 +33,7 @@ from tvmfun.core.leaf import abstract
 from tvmfun.errors import DtypeError, GradientError, ShapeError
 from tvmfun.names import missing as _missing
 from tvmfun.ops import index
+from tvmfun.typing import ArrayLike, PyTree
 
 __all__ = ["RowSparse", "RowTable"]
 
@@ -76,7 +77,7 @@ class RowTable:
         """The dtype of the rows."""
         return self.array.dtype
 
-    def __getitem__(self, indices: Any) -> Array:
+    def __getitem__(self, indices: ArrayLike) -> Array:
         """The rows at an array of integers of any shape; negative ones count from the end."""
         return self.array[tnp.asarray(indices)]
 
@@ -138,7 +139,7 @@ def summed(indices: Array, rows: Array, num_rows: int) -> RowSparse:
     return RowSparse(unique, totals, num_rows)
 
 
-def gradients(tape: Tape, seeds: Sequence[Any], arguments: Any) -> Any:
+def gradients(tape: Tape, seeds: Sequence[Any], arguments: PyTree) -> PyTree:
     """The gradients of a tape's outputs with respect to its arguments, row-sparse for tables.
 
     Args:
@@ -159,7 +160,7 @@ def gradients(tape: Tape, seeds: Sequence[Any], arguments: Any) -> Any:
     return tree.unflatten(structure, result)
 
 
-def _table_gradient(table: Any, uses: Sequence[VariableUse]) -> RowSparse:
+def _table_gradient(table: ArrayLike, uses: Sequence[VariableUse]) -> RowSparse:
     aval = abstract(table)
     count = aval.shape[0]
     indices, rows = [], []

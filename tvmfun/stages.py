@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import cached_property
-from typing import Any
 
 from tvm.target import Target
 
@@ -17,6 +16,7 @@ from tvmfun.lower.codegen.memory_plan import MemoryAnalysis
 from tvmfun.lower.cost_analysis import CostAnalysis, cost_analysis
 from tvmfun.lower.tuning.database import ACTIVE, using
 from tvmfun.runtime.executables import NativeExecutable
+from tvmfun.typing import PyTree
 
 
 class Lowered(Immutable):
@@ -83,7 +83,7 @@ class Compiled(Immutable):
         """
         return cost_analysis(self.program, self.target, input_positions(self.program, self.donated))
 
-    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+    def __call__(self, *args: PyTree, **kwargs: PyTree) -> PyTree:
         """Runs it.
 
         Raises:

@@ -24,6 +24,9 @@ from tvmfun.counters import counters
 from tvmfun.errors import DtypeError, ShapeError
 from tvmfun.runtime.memory import Memory, empty
 
+if TYPE_CHECKING:
+    from tvmfun.typing import DTypeLike
+
 
 @dataclass(frozen=True)
 class ShapeDtype:
@@ -216,7 +219,7 @@ class Array:
         """Returns the elements as nested Python lists."""
         return self.concrete("tolist()").read(np.ndarray.tolist)
 
-    def __array__(self, dtype: Any = None, copy: bool | None = None) -> np.ndarray:
+    def __array__(self, dtype: DTypeLike | None = None, copy: bool | None = None) -> np.ndarray:
         array = self.concrete("np.asarray")
         if dtype is not None and np.dtype(dtype) != array.dtype:
             if copy is False:

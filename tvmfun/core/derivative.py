@@ -8,7 +8,7 @@ tangents to tangents. Ops that contain Programs have rules for both.
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from tvmfun import dtypes, tree
 from tvmfun.core.array import Array, ShapeDtype
@@ -18,8 +18,11 @@ from tvmfun.core.program import Atom, Equation, Literal, Program, Variable
 from tvmfun.core.trace import trace_flat
 from tvmfun.errors import GradientError
 
+if TYPE_CHECKING:
+    from tvmfun.typing import ArrayLike
 
-def zeros(like: Any) -> Array:
+
+def zeros(like: ArrayLike | ShapeDtype) -> Array:
     """Zeros of the shape and dtype of ``like``."""
     aval = abstract(like)
     return REGISTRY["broadcast_to"](aval.dtype.type(0), shape=aval.shape)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -12,8 +12,11 @@ from tvmfun.core.array import Array, ShapeDtype
 from tvmfun.core.dims import Dim
 from tvmfun.errors import DtypeError
 
+if TYPE_CHECKING:
+    from tvmfun.typing import ArrayLike
 
-def scalar(value: Any) -> np.generic:
+
+def scalar(value: ArrayLike) -> np.generic:
     """The NumPy scalar for a Python scalar, NumPy scalar or 0-d array."""
     if isinstance(value, np.generic | np.ndarray):  # first, because numpy.float64 is a Python float too
         return dtypes.canonical(value.dtype).type(np.asarray(value)[()])

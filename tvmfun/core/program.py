@@ -28,6 +28,8 @@ if TYPE_CHECKING:
     import tvm
     from tvm import relax
 
+    from tvmfun.typing import PyTree
+
 
 class Variable:
     """A value of a Program: an input or the result of an equation."""
@@ -139,7 +141,7 @@ class Program(Immutable):
     def __hash__(self) -> int:
         return hash(self.text)
 
-    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+    def __call__(self, *args: PyTree, **kwargs: PyTree) -> PyTree:
         """Runs the Program on arrays, compiled, or adds its equations to the current trace.
 
         Raises:

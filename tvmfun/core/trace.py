@@ -10,7 +10,7 @@ import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import wraps
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -30,6 +30,9 @@ from tvmfun.errors import (
     LeakedTracerError,
     ShapeError,
 )
+
+if TYPE_CHECKING:
+    from tvmfun.typing import PyTree
 
 
 class Tracer(Array):
@@ -297,7 +300,7 @@ def trace(fun: Callable) -> Callable[..., Program]:
     """
 
     @wraps(fun)
-    def traced(*args: Any, **kwargs: Any) -> Program:
+    def traced(*args: PyTree, **kwargs: PyTree) -> Program:
         leaves, in_tree = tree.flatten((args, kwargs))
         name = getattr(fun, "__name__", type(fun).__name__)
         return trace_flat(fun, abstract_leaves(leaves, in_tree, name), in_tree, name)

@@ -19,6 +19,7 @@ from tvmfun.ops import calls
 from tvmfun.ops.pointwise import astype
 from tvmfun.transforms.custom import custom_vjp
 from tvmfun.transforms.staging import over_arrays, staged
+from tvmfun.typing import PyTree
 
 _WIDE = dtypes.float32
 
@@ -85,8 +86,8 @@ def amp(fun: Callable | None = None, policy: PrecisionPolicy | str = "bfloat16")
     name = getattr(fun, "__name__", type(fun).__name__)
 
     @wraps(fun)
-    def mixed(*args: Any, **kwargs: Any) -> Any:
-        def traced(*args: Any, **kwargs: Any) -> Any:
+    def mixed(*args: PyTree, **kwargs: PyTree) -> PyTree:
+        def traced(*args: PyTree, **kwargs: PyTree) -> PyTree:
             of_arrays, arrays = over_arrays(fun, args, kwargs)
             program = trace_leaves(of_arrays, [abstract(array, name) for array in arrays], name)
             return tree.unflatten(program.out_tree, _run(program, [*program.captured, *arrays], chosen))

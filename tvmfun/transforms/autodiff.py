@@ -18,6 +18,7 @@ from tvmfun.core.program import Program, abstract_leaves
 from tvmfun.errors import ArgumentError, DtypeError, GradientError, ShapeError
 from tvmfun.ops import pointwise
 from tvmfun.transforms.staging import as_arrays, staged
+from tvmfun.typing import ArrayLike, PyTree
 
 # -- grad ------------------------------------------------------------------------------------------------------------
 
@@ -47,7 +48,7 @@ def grad(fun: Callable, argnums: int | Sequence[int] = 0, *, has_aux: bool = Fal
     both = value_and_grad(fun, argnums, has_aux=has_aux)
 
     @wraps(fun)
-    def gradient(*args: Any, **kwargs: Any) -> Any:
+    def gradient(*args: PyTree, **kwargs: PyTree) -> PyTree:
         value, result = both(*args, **kwargs)
         return (result, value[1]) if has_aux else result
 
@@ -71,12 +72,12 @@ def value_and_grad(fun: Callable, argnums: int | Sequence[int] = 0, *, has_aux: 
     numbers = argument_numbers(argnums)
 
     @wraps(fun)
-    def value_and_gradient(*args: Any, **kwargs: Any) -> Any:
+    def value_and_gradient(*args: PyTree, **kwargs: PyTree) -> PyTree:
         indices = positions(numbers, len(args))
         for i in indices:
             check_differentiable("grad", args[i], f"argument {i}")
 
-        def both(*args: Any, **kwargs: Any) -> Any:
+        def both(*args: PyTree, **kwargs: PyTree) -> PyTree:
             value, gradients = _value_and_gradients(fun, indices, args, kwargs, has_aux)
             return value, tuple(gradients) if isinstance(argnums, Sequence) else gradients[0]
 
@@ -86,8 +87,8 @@ def value_and_grad(fun: Callable, argnums: int | Sequence[int] = 0, *, has_aux: 
 
 
 def _value_and_gradients(
-    fun: Callable, indices: Sequence[int], args: Sequence[Any], kwargs: dict[str, Any], has_aux: bool
-) -> tuple[Any, list]:
+    fun: Callable, indices: Sequence[int], args: Sequence[PyTree], kwargs: dict[str, PyTree], has_aux: bool
+) -> tuple[PyTree, list]:
     """The result of ``fun``, and its gradients with respect to the arguments at ``indices``."""
     chosen = [args[i] for i in indices]
     leaves, structure = tree.flatten(chosen)
@@ -103,7 +104,7 @@ def _value_and_gradients(
     return tree.unflatten(program.out_tree, tape.outputs) if has_aux else loss, gradients
 
 
-def replaced(args: Sequence[Any], indices: Sequence[int], values: Sequence[Any]) -> list[Any]:
+def replaced(args: Sequence[PyTree], indices: Sequence[int], values: Sequence[PyTree]) -> list[PyTree]:
     """Arguments with new values at some positions."""
     result = list(args)
     for i, value in zip(indices, values, strict=True):
@@ -149,7 +150,7 @@ def positions(numbers: Sequence[int], count: int) -> list[int]:
     return indices
 
 
-def check_differentiable(where: str, argument: Any, name: str, every_leaf: bool = False) -> None:
+def check_differentiable(where: str, argument: PyTree, name: str, every_leaf: bool = False) -> None:
     """Raises unless a leaf, or every leaf, of an argument is a float."""
     leaves, structure = tree.flatten(argument)
     avals = abstract_leaves(leaves, structure, where, lambda path: f"{name}{tree.keystr(path)}")
@@ -163,7 +164,7 @@ def check_differentiable(where: str, argument: Any, name: str, every_leaf: bool 
         )
 
 
-def _check_loss(result: Any, has_aux: bool) -> Any:
+def _check_loss(result: PyTree, has_aux: bool) -> PyTree:
     if has_aux and not (isinstance(result, tuple) and len(result) == 2):
         raise GradientError("grad", "with has_aux the function must return (loss, aux)", got=type(result).__name__)
     loss = result[0] if has_aux else result
@@ -186,7 +187,7 @@ def _check_loss(result: Any, has_aux: bool) -> Any:
 # -- vjp and jvp -------------------------------------------------------------------------------------------------------
 
 
-def vjp(fun: Callable, *primals: Any, has_aux: bool = False) -> tuple:
+def vjp(fun: Callable, *primals: PyTree, has_aux: bool = False) -> tuple:
     r"""Returns ``fun(*primals)`` and the function :math:`\bar y \mapsto \bar y^\top \partial f`.
 
     Args:
@@ -223,7 +224,7 @@ def vjp(fun: Callable, *primals: Any, has_aux: bool = False) -> tuple:
         outputs = tree.leaves(program(*leaves))
     results = outputs[: len(outputs) - aux_count]
 
-    def pull(cotangent: Any) -> tuple:
+    def pull(cotangent: PyTree) -> tuple:
         given, given_tree = tree.flatten(cotangent)
         if given_tree != result_tree:
             tree.check_same_structure("vjp", result_tree, given_tree, ("the result", "the cotangent"))
@@ -258,7 +259,7 @@ def _check_tangent(where: str, what: str, got: ShapeDtype, expected: ShapeDtype)
         raise DtypeError(where, f"the {what} must have the dtype of {expected}", got=repr(got))
 
 
-def _cast(cotangent: Any, like: Array | ShapeDtype) -> Any:
+def _cast(cotangent: ArrayLike, like: Array | ShapeDtype) -> Any:
     """A cotangent in the dtype of ``like``; None for results that are not floats."""
     if not dtypes.is_float(like.dtype):
         return None
@@ -268,7 +269,7 @@ def _cast(cotangent: Any, like: Array | ShapeDtype) -> Any:
     return cotangent if aval.dtype == like.dtype else pointwise.astype(cotangent, dtype=dtypes.NAMES[like.dtype])
 
 
-def jvp(fun: Callable, primals: Sequence[Any], tangents: Sequence[Any], *, has_aux: bool = False) -> tuple:
+def jvp(fun: Callable, primals: Sequence[PyTree], tangents: Sequence[PyTree], *, has_aux: bool = False) -> tuple:
     r"""Returns ``fun(*primals)`` and its directional derivative :math:`\partial f\, \dot x`.
 
     Args:
@@ -299,7 +300,7 @@ def jvp(fun: Callable, primals: Sequence[Any], tangents: Sequence[Any], *, has_a
         if _is_float(primal):
             _check_tangent("jvp", "tangent", abstract(tangent, "jvp"), abstract(primal))
 
-    def both(primals: Sequence[Any], tangents: Sequence[Any]) -> tuple:
+    def both(primals: Sequence[PyTree], tangents: Sequence[PyTree]) -> tuple:
         leaves, structure = tree.flatten(tuple(primals))
         directions = [_cast(d, leaf) for d, leaf in zip(tree.leaves(tuple(tangents)), leaves, strict=True)]
         program = _trace(lambda *leaves: fun(*tree.unflatten(structure, leaves)), leaves, _name(fun))
@@ -322,7 +323,7 @@ def _name(fun: Callable) -> str:
 # -- linear functions --------------------------------------------------------------------------------------------------
 
 
-def linearize(fun: Callable, *primals: Any, has_aux: bool = False) -> tuple:
+def linearize(fun: Callable, *primals: PyTree, has_aux: bool = False) -> tuple:
     r"""Returns ``fun(*primals)`` and the linear function :math:`\dot x \mapsto \partial f\, \dot x` at this point.
 
     Values that do not depend on the tangents are computed once, not at each call of the linear function.
@@ -371,7 +372,7 @@ def linearize(fun: Callable, *primals: Any, has_aux: bool = False) -> tuple:
     outputs, fixed = values[: len(program.outputs)], values[len(program.outputs) : constant]
     residuals = values[constant:]
 
-    def push(*tangents: Any) -> Any:
+    def push(*tangents: PyTree) -> PyTree:
         given = as_arrays(tangents)
         tree.check_same_structure("linearize", tuple(primals), given, ("the primals", "the tangents"))
         directions = tree.leaves(given)
@@ -389,7 +390,7 @@ def linearize(fun: Callable, *primals: Any, has_aux: bool = False) -> tuple:
     return value, push, tree.unflatten(aux_tree, outputs[result_tree.num_leaves :])
 
 
-def linear_transpose(fun: Callable, *primals: Any) -> Callable[[Any], tuple]:
+def linear_transpose(fun: Callable, *primals: PyTree) -> Callable[[PyTree], tuple]:
     r"""Returns the transpose of a linear function, :math:`\bar y \mapsto A^\top \bar y` for :math:`f(x) = A x`.
 
     Args:
@@ -414,7 +415,7 @@ def linear_transpose(fun: Callable, *primals: Any) -> Callable[[Any], tuple]:
     outs = program.out_avals
     joint = transposed(program, avals, outs, "linear_transpose")
 
-    def transpose(cotangent: Any) -> tuple:
+    def transpose(cotangent: PyTree) -> tuple:
         given, given_tree = tree.flatten(as_arrays(cotangent))
         if given_tree != program.out_tree:
             tree.check_same_structure("linear_transpose", program.out_tree, given_tree, ("the result", "the cotangent"))

@@ -17,6 +17,7 @@ from tvmfun.errors import ArgumentError
 from tvmfun.ops import calls
 from tvmfun.ops.control import closing
 from tvmfun.transforms.staging import over_arrays
+from tvmfun.typing import ArrayLike, PyTree
 
 
 def checkpoint(
@@ -50,14 +51,14 @@ def checkpoint(
     static = (static_argnums,) if isinstance(static_argnums, int) else tuple(static_argnums)
 
     @wraps(fun)
-    def checkpointed(*args: Any, **kwargs: Any) -> Any:
+    def checkpointed(*args: PyTree, **kwargs: PyTree) -> PyTree:
         if not is_tracing():
             return fun(*args, **kwargs)
         fixed = {i % len(args): args[i] for i in static}
         moving = [arg for i, arg in enumerate(args) if i not in fixed]
         name = getattr(fun, "__name__", "fun")
 
-        def run(*moving: Any, **kwargs: Any) -> Any:
+        def run(*moving: PyTree, **kwargs: PyTree) -> PyTree:
             rest = iter(moving)
             return fun(*(fixed[i] if i in fixed else next(rest) for i in range(len(args))), **kwargs)
 
@@ -70,7 +71,7 @@ def checkpoint(
     return checkpointed
 
 
-def checkpoint_name(x: Any, name: str) -> Array:
+def checkpoint_name(x: ArrayLike, name: str) -> Array:
     """Returns ``x`` with a name for the policies of :func:`checkpoint`.
 
     Source: follows ``jax.ad_checkpoint.checkpoint_name``.

@@ -7,14 +7,16 @@ from functools import wraps
 from typing import Any
 
 from tvmfun import tree
+from tvmfun.core.array import Array
 from tvmfun.core.derivative import trace_leaves
 from tvmfun.core.leaf import abstract
 from tvmfun.errors import GradientError
 from tvmfun.ops.control import closing
 from tvmfun.transforms.custom import custom_vjp
+from tvmfun.typing import PyTree
 
 
-def custom_gradient(fun: Callable[..., tuple[Any, Callable]]) -> Callable[..., Any]:
+def custom_gradient(fun: Callable[..., tuple[PyTree, Callable]]) -> Callable[..., Any]:
     """Makes a function with a custom reverse mode derivative: ``fun`` returns ``(result, vjp)``.
 
     Args:
@@ -34,7 +36,7 @@ def custom_gradient(fun: Callable[..., tuple[Any, Callable]]) -> Callable[..., A
     (9.0, 30.0)
     """
 
-    def both(args: tuple, kwargs: dict) -> tuple[Any, Callable]:
+    def both(args: tuple, kwargs: dict) -> tuple[PyTree, Callable]:
         pair = fun(*args, **kwargs)
         if not isinstance(pair, tuple) or len(pair) != 2 or not callable(pair[1]):
             what = "the function must return its result and a function from cotangents to cotangents"
@@ -42,10 +44,10 @@ def custom_gradient(fun: Callable[..., tuple[Any, Callable]]) -> Callable[..., A
         return pair
 
     @custom_vjp
-    def call(args: tuple, kwargs: dict) -> Any:
+    def call(args: tuple, kwargs: dict) -> PyTree:
         return both(args, kwargs)[0]
 
-    def backward(residuals: tuple, cotangent: Any) -> tuple:
+    def backward(residuals: tuple, cotangent: PyTree) -> tuple:
         args, kwargs = residuals
         cotangents = both(args, kwargs)[1](cotangent)
         cotangents = tuple(cotangents) if isinstance(cotangents, tuple | list) else (cotangents,)
@@ -57,13 +59,13 @@ def custom_gradient(fun: Callable[..., tuple[Any, Callable]]) -> Callable[..., A
     call.defvjp(lambda args, kwargs: (both(args, kwargs)[0], (args, kwargs)), backward)
 
     @wraps(fun)
-    def with_gradient(*args: Any, **kwargs: Any) -> Any:
+    def with_gradient(*args: PyTree, **kwargs: PyTree) -> PyTree:
         return call(args, kwargs)
 
     return with_gradient
 
 
-def closure_convert(fun: Callable, *example_args: Any) -> tuple[Callable, list[Any]]:
+def closure_convert(fun: Callable, *example_args: PyTree) -> tuple[Callable, list[Array]]:
     """Returns a function that takes its closed-over arrays as trailing arguments, and these arrays.
 
     With it, a rule of :func:`custom_vjp` can take a function that closes over values which are differentiated.
@@ -89,7 +91,7 @@ def closure_convert(fun: Callable, *example_args: Any) -> tuple[Callable, list[A
     traced = trace_leaves(of_leaves, [abstract(leaf, name) for leaf in leaves], name)
     program, captured = closing(traced)
 
-    def converted(*args: Any) -> Any:
+    def converted(*args: PyTree) -> PyTree:
         inputs, arrays = args[: len(example_args)], args[len(example_args) :]
         values, got = tree.flatten(inputs)
         tree.check_same_structure("closure_convert", structure, got, ("the example arguments", "the arguments"))

@@ -16,6 +16,7 @@ from tvmfun.core.program import Program
 from tvmfun.errors import ArgumentError, GradientError
 from tvmfun.ops import calls, pointwise
 from tvmfun.ops.control import closing
+from tvmfun.typing import PyTree
 
 
 class _Custom:
@@ -30,7 +31,7 @@ class _Custom:
         self._static = sorted(numbers)
         update_wrapper(self, fun, updated=())
 
-    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+    def __call__(self, *args: PyTree, **kwargs: PyTree) -> PyTree:
         """Calls the function, with the custom derivative."""
         raise NotImplementedError
 
@@ -53,7 +54,7 @@ class _Custom:
             full = bound.args
         return [full[i] for i in self._static], [x for i, x in enumerate(full) if i not in self._static]
 
-    def _call(self, static: list, others: list) -> Any:
+    def _call(self, static: list, others: list) -> PyTree:
         return self._fun(*self._merged(static, others))
 
     def _merged(self, static: Sequence[Any], others: Sequence[Any]) -> list:
@@ -103,7 +104,7 @@ class custom_vjp(_Custom):  # JAX's name
         super().__init__(fun, nondiff_argnums, "custom_vjp")
         self._rules: tuple[Callable, Callable] | None = None
 
-    def defvjp(self, fwd: Callable[..., tuple[Any, Any]], bwd: Callable[..., tuple]) -> None:
+    def defvjp(self, fwd: Callable[..., tuple[PyTree, PyTree]], bwd: Callable[..., tuple]) -> None:
         """Sets the derivative.
 
         Args:
@@ -116,7 +117,7 @@ class custom_vjp(_Custom):  # JAX's name
                 raise ArgumentError("defvjp", f"{name} must be a function", got=repr(rule))
         self._rules = (fwd, bwd)
 
-    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+    def __call__(self, *args: PyTree, **kwargs: PyTree) -> PyTree:
         """Calls the function, with the custom derivative."""
         static, others = self._positional(args, kwargs)
         if not is_tracing():
@@ -163,7 +164,7 @@ class custom_vjp(_Custom):  # JAX's name
         )
         return tree.unflatten(out_tree, results)
 
-    def _cotangent_leaves(self, cotangents: Sequence[Any], primals: Sequence[Any]) -> list:
+    def _cotangent_leaves(self, cotangents: Sequence[PyTree], primals: Sequence[PyTree]) -> list:
         result = []
         for i, (cotangent, primal) in enumerate(zip(cotangents, primals, strict=True)):
             avals, structure = tree.flatten(primal)
@@ -222,7 +223,7 @@ class custom_jvp(_Custom):  # JAX's name
         super().__init__(fun, nondiff_argnums, "custom_jvp")
         self._rule: Callable | None = None
 
-    def defjvp(self, rule: Callable[..., tuple[Any, Any]]) -> Callable[..., tuple[Any, Any]]:
+    def defjvp(self, rule: Callable[..., tuple[PyTree, PyTree]]) -> Callable[..., tuple[PyTree, PyTree]]:
         """Sets the derivative: ``rule(*static, primals, tangents) -> (result, tangent)``; returns the rule."""
         self._rule = rule
         return rule
@@ -230,7 +231,7 @@ class custom_jvp(_Custom):  # JAX's name
     def defjvps(self, *rules: Callable | None) -> None:
         """Sets one rule per argument: ``rule(tangent, result, *primals) -> tangent``; None is zero."""
 
-        def rule(*values: Any) -> tuple[Any, Any]:
+        def rule(*values: Any) -> tuple[PyTree, PyTree]:
             *static, primals, tangents = values
             result = self(*self._merged(static, primals))
             total = zeros(result)
@@ -241,7 +242,7 @@ class custom_jvp(_Custom):  # JAX's name
 
         self._rule = rule
 
-    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+    def __call__(self, *args: PyTree, **kwargs: PyTree) -> PyTree:
         """Calls the function, with the custom derivative."""
         static, others = self._positional(args, kwargs)
         if not is_tracing():

@@ -9,11 +9,13 @@ from typing import Any
 
 from tvmfun import dtypes, tree
 from tvmfun import numpy as tnp
+from tvmfun.core.array import Array
 from tvmfun.core.leaf import abstract
 from tvmfun.errors import GradientError
 from tvmfun.transforms.autodiff import argument_numbers, check_differentiable, jvp, positions, replaced, vjp
 from tvmfun.transforms.staging import as_arrays, staged
 from tvmfun.transforms.vmap import vmap
+from tvmfun.typing import PyTree
 
 
 def jacfwd(fun: Callable, argnums: int | Sequence[int] = 0, has_aux: bool = False) -> Callable[..., Any]:
@@ -41,7 +43,7 @@ def jacfwd(fun: Callable, argnums: int | Sequence[int] = 0, has_aux: bool = Fals
            [0., 4.]], dtype=float32)
     """
 
-    def columns(of_chosen: Callable, chosen: list, is_single: bool) -> Any:
+    def columns(of_chosen: Callable, chosen: list, is_single: bool) -> PyTree:
         leaves, structure = tree.flatten(tuple(chosen))
 
         def column(unit: list) -> tuple:
@@ -75,7 +77,7 @@ def jacrev(fun: Callable, argnums: int | Sequence[int] = 0, has_aux: bool = Fals
     Array([2., 4.], dtype=float32)
     """
 
-    def rows(of_chosen: Callable, chosen: list, is_single: bool) -> Any:
+    def rows(of_chosen: Callable, chosen: list, is_single: bool) -> PyTree:
         value, pull, *aux = vjp(of_chosen, *chosen, has_aux=has_aux)
         outputs, result_tree = tree.flatten(value)
         for out in outputs:
@@ -112,15 +114,15 @@ def _jacobian(fun: Callable, argnums: int | Sequence[int], has_aux: bool, comput
     numbers = argument_numbers(argnums)
 
     @wraps(fun)
-    def jacobian(*args: Any, **kwargs: Any) -> Any:
+    def jacobian(*args: PyTree, **kwargs: PyTree) -> PyTree:
         indices = positions(numbers, len(args))
 
-        def of_arrays(args: tuple, kwargs: dict) -> Any:
+        def of_arrays(args: tuple, kwargs: dict) -> PyTree:
             chosen = [args[i] for i in indices]
             for i, argument in zip(indices, chosen, strict=True):
                 check_differentiable("grad", argument, f"argument {i}", every_leaf=True)
 
-            def of_chosen(*chosen: Any) -> Any:
+            def of_chosen(*chosen: PyTree) -> PyTree:
                 return fun(*replaced(args, indices, chosen), **kwargs)
 
             result, *aux = compute(of_chosen, chosen, not isinstance(argnums, Sequence))
@@ -131,7 +133,7 @@ def _jacobian(fun: Callable, argnums: int | Sequence[int], has_aux: bool, comput
     return jacobian
 
 
-def _ends(leaves: Sequence[Any]) -> list[int]:
+def _ends(leaves: Sequence[Array]) -> list[int]:
     """The end of each leaf's range in the concatenation of all leaves."""
     ends, total = [], 0
     for leaf in leaves:
@@ -140,7 +142,7 @@ def _ends(leaves: Sequence[Any]) -> list[int]:
     return ends
 
 
-def _units(leaves: Sequence[Any]) -> list[Any]:
+def _units(leaves: Sequence[Array]) -> list[Array]:
     """All unit vectors of the space of the leaves: for each leaf an array with one row per unit vector."""
     ends = _ends(leaves)
     units = []
@@ -152,6 +154,6 @@ def _units(leaves: Sequence[Any]) -> list[Any]:
     return units
 
 
-def _chosen_tree(structure: tree.Structure, leaves: list, is_single: bool) -> Any:
+def _chosen_tree(structure: tree.Structure, leaves: list, is_single: bool) -> PyTree:
     chosen = tree.unflatten(structure, leaves)
     return chosen[0] if is_single else chosen

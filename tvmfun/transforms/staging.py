@@ -11,9 +11,10 @@ from tvmfun.core import trace as tracing
 from tvmfun.core.array import device_array
 from tvmfun.core.interpreter import is_tracing
 from tvmfun.core.leaf import scalar
+from tvmfun.typing import PyTree
 
 
-def staged(fun: Callable, *args: Any, **kwargs: Any) -> Any:
+def staged(fun: Callable, *args: PyTree, **kwargs: PyTree) -> PyTree:
     """Calls ``fun`` in the current trace, or traces, compiles and runs it.
 
     Only arrays are traced; other leaves (flags, names) stay Python values.
@@ -24,13 +25,13 @@ def staged(fun: Callable, *args: Any, **kwargs: Any) -> Any:
     return tracing.trace(of_arrays)(*arrays)(*arrays)
 
 
-def over_arrays(fun: Callable, args: Sequence[Any], kwargs: dict[str, Any]) -> tuple[Callable, list[Any]]:
+def over_arrays(fun: Callable, args: Sequence[PyTree], kwargs: dict[str, PyTree]) -> tuple[Callable, list[Any]]:
     """``fun`` as a function of the arrays among its arguments' leaves, with other leaves fixed, and the arrays."""
     leaves, structure = tree.flatten((tuple(args), kwargs))
     indices = [i for i, leaf in enumerate(leaves) if hasattr(leaf, "shape") and hasattr(leaf, "dtype")]
 
     @wraps(fun)
-    def of_arrays(*arrays: Any) -> Any:
+    def of_arrays(*arrays: Any) -> PyTree:
         full = list(leaves)
         for i, array in zip(indices, arrays, strict=True):
             full[i] = array
@@ -40,7 +41,7 @@ def over_arrays(fun: Callable, args: Sequence[Any], kwargs: dict[str, Any]) -> t
     return of_arrays, [leaves[i] for i in indices]
 
 
-def as_arrays(values: Any) -> Any:
+def as_arrays(values: PyTree) -> PyTree:
     """The tree with Python numbers as arrays, so that a different number does not recompile."""
     number = scalar if is_tracing() else lambda leaf: device_array(scalar(leaf), weak=True)
     convert = lambda leaf: number(leaf) if dtypes.is_scalar(leaf) else leaf

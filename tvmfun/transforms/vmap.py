@@ -14,12 +14,13 @@ from tvmfun.core.leaf import abstract
 from tvmfun.core.trace import named_axis
 from tvmfun.errors import ArgumentError, BatchingError, TreeError
 from tvmfun.transforms.staging import as_arrays, staged
+from tvmfun.typing import PyTree
 
 
 def vmap(
     fun: Callable,
-    in_axes: Any = 0,
-    out_axes: Any = 0,
+    in_axes: PyTree = 0,
+    out_axes: PyTree = 0,
     axis_name: str | None = None,
     axis_size: int | None = None,
 ) -> Callable[..., Any]:
@@ -50,13 +51,13 @@ def vmap(
     name = getattr(fun, "__name__", type(fun).__name__)
 
     @wraps(fun)
-    def mapped(*args: Any, **kwargs: Any) -> Any:
+    def mapped(*args: PyTree, **kwargs: PyTree) -> PyTree:
         if isinstance(in_axes, tuple | list) and len(in_axes) != len(args):
             raise ArgumentError(
                 "vmap", "in_axes must have one entry per argument", got=f"{len(in_axes)} for {len(args)} arguments"
             )
 
-        def of_arrays(args: tuple, kwargs: dict) -> Any:
+        def of_arrays(args: tuple, kwargs: dict) -> PyTree:
             leaves, structure = tree.flatten((args, kwargs))
             axes = [
                 *_axes("in_axes", in_axes if isinstance(in_axes, int) or in_axes is None else tuple(in_axes), args),
@@ -71,7 +72,7 @@ def vmap(
             size = _common_size(axes, avals, paths, axis_size)
             one = [_example(aval, axis) for aval, axis in zip(avals, axes, strict=True)]
 
-            def of_leaves(*leaves: Any) -> Any:
+            def of_leaves(*leaves: Any) -> PyTree:
                 args, kwargs = tree.unflatten(structure, leaves)
                 return fun(*args, **kwargs)
 
@@ -90,7 +91,7 @@ def vmap(
     return mapped
 
 
-def _axes(what: str, axes: Any, values: Any) -> list[int | None]:
+def _axes(what: str, axes: PyTree, values: PyTree) -> list[int | None]:
     """One axis per leaf of ``values``, from a tree of axes that is a prefix of its tree."""
     chosen, structure = tree.flatten(axes, is_leaf=lambda x: x is None)
     for axis in chosen:
@@ -105,11 +106,11 @@ def _axes(what: str, axes: Any, values: Any) -> list[int | None]:
     return [axis for axis, part in zip(chosen, parts, strict=True) for _ in tree.leaves(part)]
 
 
-def _leaf_name(path: Any) -> str:
+def _leaf_name(path: tree.KeyPath) -> str:
     return tree.keystr(path)
 
 
-def _normalized(axis: int, aval: ShapeDtype, path: Any) -> int:
+def _normalized(axis: int, aval: ShapeDtype, path: tree.KeyPath) -> int:
     if not -aval.ndim <= axis < aval.ndim:
         raise BatchingError(
             "vmap",
@@ -120,7 +121,9 @@ def _normalized(axis: int, aval: ShapeDtype, path: Any) -> int:
     return axis % aval.ndim
 
 
-def _common_size(axes: Sequence[int | None], avals: Sequence[ShapeDtype], paths: Sequence[Any], size: Any) -> Any:
+def _common_size(
+    axes: Sequence[int | None], avals: Sequence[ShapeDtype], paths: Sequence[tree.KeyPath], size: Any
+) -> Any:
     first = None
     for axis, aval, path in zip(axes, avals, paths, strict=True):
         if axis is None:
