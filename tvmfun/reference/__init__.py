@@ -1,7 +1,7 @@
-"""The meaning of every op in NumPy, and a slow evaluator of Programs that lowering is checked against.
+"""The semantics of every op in NumPy, and a slow evaluator of Programs to check lowering against.
 
-It shares nothing with lowering: no fusion, no schedules, no memory plan. Floats are computed in double precision and
-each result is rounded to the dtype that the Program says.
+It shares no code with lowering: no fusion, schedules or memory plan. Floats are computed in double precision and each
+result is rounded to its dtype in the Program.
 """
 
 from tvmfun.reference.evaluator import Rounding as Rounding

@@ -47,7 +47,7 @@ def _loop(
 
 
 def _switch(run: Run, values: list[np.ndarray], *, branches: tuple[Program, ...]) -> tuple[np.ndarray, ...]:
-    """The branch at the index, which is clamped to the first and the last one."""
+    """The branch at the index, clamped to the range of branches."""
     index, *operands = values
     return tuple(run(branches[min(max(int(index), 0), len(branches) - 1)], operands))
 

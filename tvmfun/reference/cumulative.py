@@ -1,4 +1,4 @@
-"""Meanings of running reductions and linear recurrences."""
+"""Meanings of cumulative reductions and linear recurrences."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def _recurrence(a: np.ndarray, b: np.ndarray, axis: int, reverse: bool) -> np.nd
 
 
 def _position(x: np.ndarray, axis: int, reverse: bool, largest: bool) -> np.ndarray:
-    """The index of the first extremum so far, in the order of the walk."""
+    """The running index of the first extremum, in the order of accumulation."""
     rows = np.moveaxis(x, axis, 0)[:: -1 if reverse else 1]
     find = np.argmax if largest else np.argmin
     found = [find(rows[: i + 1], axis=0) for i in range(len(rows))]

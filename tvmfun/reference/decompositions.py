@@ -11,7 +11,7 @@ from tvmfun.reference.meaning import enter
 
 
 def _each(function: Callable[..., Any], *arrays: np.ndarray) -> Any:
-    """``function`` of every matrix of stacks of them."""
+    """Applies ``function`` to every matrix of stacks of matrices."""
     lead = arrays[0].shape[:-2]
     results = [function(*(array[at] for array in arrays)) for at in np.ndindex(*lead)]
     stack = lambda parts: np.stack(parts).reshape((*lead, *parts[0].shape))
@@ -79,7 +79,7 @@ def _transposed(a: np.ndarray) -> np.ndarray:
 
 
 def _eigh_invariants(results: Sequence[np.ndarray], a: np.ndarray) -> tuple[np.ndarray, ...]:
-    """The eigenvalues, the matrix again, and the products of the vectors, which may have either sign."""
+    """The eigenvalues, the matrix, and the Gram matrix of the eigenvectors, whose signs are arbitrary."""
     w, v = results
     return w, (v * w[..., None, :]) @ _transposed(v), _transposed(v) @ v
 

@@ -13,7 +13,7 @@ from tvmfun.reference.meaning import enter
 
 # Terms of Euler and Maclaurin's formula for sums of powers: Bernoulli numbers B2, B4, ...
 _BERNOULLI = (1 / 6, -1 / 30, 1 / 42, -1 / 30, 5 / 66, -691 / 2730, 7 / 6, -3617 / 510)
-# From here on the formula is exact in double precision.
+# The least argument for which the formula is exact in double precision.
 _LARGE = 20
 _MOST_STEPS = 5000
 
@@ -91,7 +91,7 @@ def _polygamma_of(x: np.float64, n: int) -> Any:
 
 
 def _floor_divide(x: np.ndarray, y: np.ndarray) -> np.ndarray:
-    # NumPy's quotient by zero, or of infinities, is NaN where the plain quotient is infinite.
+    # For a zero divisor or an infinite dividend NumPy returns NaN, where the quotient is infinite.
     return np.where((y == 0) | np.isinf(x), x / y, np.floor_divide(x, y)) if _is_float(x) else np.floor_divide(x, y)
 
 
@@ -109,7 +109,7 @@ def _shift(function: Callable, signs_fill: bool) -> Callable:
 def _astype(x: np.ndarray, dtype: str) -> np.ndarray:
     target = dtypes.canonical(dtype)
     if dtypes.is_float(x.dtype) and target.kind in "iu":
-        # Towards zero; what does not fit becomes the nearest integer, and NaN 0.
+        # Truncated; saturates outside the range, and NaN becomes 0.
         info, wide = np.iinfo(target), np.trunc(x.astype(np.float64))
         fits = (wide >= float(info.min)) & (wide < 2.0 ** (info.bits - (info.min < 0)))
         outside = np.where(wide > 0, info.max, np.where(wide < 0, info.min, 0)).astype(target)

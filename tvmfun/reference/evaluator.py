@@ -20,9 +20,9 @@ for _module in (elementwise, movement, reductions, products, indexing, cumulativ
 
 
 class Rounding:
-    """Random rounding errors, as lowering may make them, in the results of all that is not exact.
+    """Random rounding errors, as those of lowering, in all results that are not exact.
 
-    Evaluations with several seeds show how far results may be apart that are equally right (stochastic arithmetic).
+    Evaluations with several seeds show by how much correct results may differ (stochastic arithmetic).
 
     Args:
         seed: of the random numbers.
@@ -30,13 +30,13 @@ class Rounding:
 
     def __init__(self, seed: int) -> None:
         self._rng = np.random.default_rng(seed)
-        #: What a result is where the order of its terms decides whether it leaves the range of the dtype on the way.
+        #: The result where the order of the terms decides whether intermediate results overflow.
         self.anything = (np.nan, np.inf, 0.0)[seed % 3]
-        #: Whether results stay as they are computed, as happens when two operations are fused without rounding.
+        #: Whether results are not rounded, as between fused operations.
         self.is_fused = seed % 3 == 2
 
     def of(self, value: np.ndarray, dtype: np.dtype) -> np.ndarray:
-        """The value with each element off by up to the distance to its neighbours of ``dtype``."""
+        """The value with relative errors of one machine epsilon of ``dtype`` at random elements."""
         if not dtypes.is_float(dtype):
             return value
         eps = float(ml_dtypes.finfo(dtype).eps)
@@ -51,14 +51,14 @@ def evaluate(program: Program, values: Sequence[Any], rounding: Rounding | None 
     Args:
         program: of static sizes.
         values: an array per input of ``program.inputs``: the captured ones first, then the leaves of the arguments.
-        rounding: makes rounding errors, if it is given.
+        rounding: adds rounding errors; by default there are none.
 
     Returns:
         An array per output.
 
     Raises:
         ProgramError: if an op has no meaning in NumPy, such as a collective outside of ``vmap``.
-        ArgumentError: if the values are not one for each input.
+        ArgumentError: if there is not one value per input.
         ShapeError: if a value has another shape than its input.
         DtypeError: if a value has another dtype than its input.
 
@@ -119,19 +119,19 @@ def evaluate_equation(equation: Equation, arguments: Sequence[Any], rounding: Ro
 
 def _apply(equation: Equation, meaning: Meaning, arrays: Sequence[np.ndarray], rounding: Rounding | None) -> Any:
     if meaning.raw:
-        own = (array.astype(atom.aval.dtype) for array, atom in zip(arrays, equation.inputs, strict=True))
-        return meaning.compute(*own, **equation.params)
+        raw = (array.astype(atom.aval.dtype) for array, atom in zip(arrays, equation.inputs, strict=True))
+        return meaning.compute(*raw, **equation.params)
     wide = list(map(_wide, arrays))
     if rounding is None or meaning.partial == "nothing":
         return meaning.compute(*wide, **equation.params)
-    # Errors in the terms stand for those of the partial results.
+    # Errors of the terms simulate errors of the partial results.
     perturbed = [rounding.of(x, array.dtype) for x, array in zip(wide, arrays, strict=True)]
     results = meaning.compute(*perturbed, **equation.params)
     if meaning.partial == "several" or not dtypes.is_float(equation.outputs[0].aval.dtype):
         return results
     info = ml_dtypes.finfo(equation.outputs[0].aval.dtype)
     most, least = float(info.max), float(info.tiny)
-    bound = lambda held: meaning.compute(*map(held, wide), **equation.params)
+    bound = lambda magnitude: meaning.compute(*map(magnitude, wide), **equation.params)
     decided = (
         bound(_magnitude) <= most if meaning.partial == "sums" else (bound(_grown) <= most) & (bound(_shrunk) >= least)
     )
@@ -139,7 +139,7 @@ def _apply(equation: Equation, meaning: Meaning, arrays: Sequence[np.ndarray], r
 
 
 def _magnitude(x: np.ndarray) -> np.ndarray:
-    """The size of each number; infinities and NaN have the same influence wherever they are added."""
+    """The magnitude of each number; 0 for infinities and NaN, which give the same result in any order."""
     return np.where(np.isfinite(x), np.abs(x), 0) if x.dtype.kind == "f" else x
 
 
@@ -156,7 +156,7 @@ def _wide(array: np.ndarray) -> np.ndarray:
 
 
 def _stored(value: Any, aval: ShapeDtype, is_fused: bool) -> np.ndarray:
-    """A result in the dtype of the Program, or a float in double precision."""
+    """A result in its dtype in the Program, or unrounded if it is fused."""
     value = np.asarray(value)
     if value.shape != aval.shape:
         raise ProgramError("reference", f"an op returns {aval}", got=str(value.shape))

@@ -21,7 +21,7 @@ _COMBINE: dict[str, Callable[..., Any]] = {
 
 
 def _each(function: Callable[..., np.ndarray], batch: int, *arrays: np.ndarray) -> np.ndarray:
-    """``function`` of the parts of arrays that share ``batch`` leading axes."""
+    """Applies ``function`` to the parts of arrays along their ``batch`` common leading axes."""
     lead = arrays[0].shape[:batch]
     parts = [function(*(array[at] for array in arrays)) for at in np.ndindex(*lead)]
     return np.stack(parts).reshape((*lead, *parts[0].shape)) if parts else None  # type: ignore[return-value]
@@ -69,7 +69,7 @@ def _scatter(
 
 
 def _ordered(x: np.ndarray) -> np.ndarray:
-    """Values that NumPy sorts with NaN last, as it does not sort those of bfloat16."""
+    """Values that NumPy sorts with NaN last, which it does not for bfloat16."""
     return x.astype(np.float32) if x.dtype == dtypes.bfloat16 else x
 
 

@@ -1,17 +1,17 @@
-"""The table of meanings: one NumPy function per op, entered by the modules of this package."""
+"""The table of meanings: one NumPy function per op, added by the modules of this package."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from typing import Any, Literal, NamedTuple
 
-#: What an op computes: ``(*arrays, **params) -> array``, or a tuple of arrays for an op with several results. Floats
-#: come in double precision, or as they are stored if the meaning is ``raw``.
+#: The function of an op: ``(*arrays, **params) -> array``, or a tuple of arrays for an op with several results. Floats
+#: are in double precision, or in the dtypes of the Program if the meaning is ``raw``.
 Function = Callable[..., Any]
 
 
-#: Partial sums and products may leave the range of a dtype although the result is in it; what happens in several
-#: steps is not known.
+#: The kind of intermediate results, which may overflow although the result does not; "several" for computations of
+#: several steps, of which nothing is known.
 Partial = Literal["nothing", "sums", "products", "several"]
 
 
@@ -20,11 +20,11 @@ class Meaning(NamedTuple):
 
     Args:
         compute: the function.
-        exact: whether it only moves, chooses or counts, so that no rounding is involved.
-        raw: whether it gets arrays in the dtypes of the Program.
-        partial: what it computes on the way to a result, in an order that lowering may change; see :data:`Partial`.
-        invariants: for an op with several right results, such as eigenvectors of either sign, what all of them have in
-            common: ``(results, *arrays, **params) -> arrays``.
+        exact: whether it does not round: it only moves, selects or counts.
+        raw: whether it takes arrays in the dtypes of the Program.
+        partial: its intermediate results, in an order that lowering may change; see :data:`Partial`.
+        invariants: for an op with several correct results, such as eigenvectors of either sign, values that are equal
+            for all of them: ``(results, *arrays, **params) -> arrays``.
     """
 
     compute: Function

@@ -30,7 +30,7 @@ def _highest(dtype: np.dtype) -> Any:
 
 
 def windows(x: np.ndarray, fill: Any, window: Ints, stride: Ints, padding: Padding) -> np.ndarray:
-    """The elements of each window along a last axis, ``fill`` outside of the array."""
+    """The elements of each window along a trailing axis, with ``fill`` outside of the array."""
     source = pad(x, fill, tuple(p[0] for p in padding), tuple(p[1] for p in padding), (0,) * x.ndim)
     if any(n < size for n, size in zip(source.shape, window, strict=True)):
         sizes = [max(0, (n - k) // s + 1) for n, k, s in zip(source.shape, window, stride, strict=True)]
