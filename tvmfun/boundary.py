@@ -81,12 +81,12 @@ def publish(
 def bound_methods(cls: type) -> None:
     """Bounds the methods of a class; constructor and call appear in errors under the name of the class."""
     for method in ("__init__", "__call__", "__next__", *(name for name in vars(cls) if not name.startswith("_"))):
-        own = inspect.getattr_static(cls, method, None)
+        found = inspect.getattr_static(cls, method, None)
         inherited = method not in vars(cls)
-        if isinstance(own, FunctionType) and (inherited or not hasattr(own, "__bounded__")):
+        if isinstance(found, FunctionType) and (inherited or not hasattr(found, "__bounded__")):
             # A private class appears under the name of the function that makes it.
             name = cls.__name__.strip("_").lower() if cls.__name__.startswith("_") else cls.__name__
-            setattr(cls, method, bounded(own, name if method.startswith("_") else f"{name}.{method}"))
+            setattr(cls, method, bounded(found, name if method.startswith("_") else f"{name}.{method}"))
 
 
 def bounded(function: _F, name: str = "", made: Callable[[str, Any], Any] | None = None) -> _F:

@@ -146,7 +146,7 @@ class LoadedProgram:
         Raises:
             DonatedArrayError: if a donated array has been donated already.
         """
-        given = arrays
+        inputs = arrays
         captured = addresses_of(self.captured) if self.captured else []
         copied: list[tuple[DeviceArray, int]] = []
         if self.donated:
@@ -159,7 +159,7 @@ class LoadedProgram:
                 # Readers keep the array, and with it the memory.
                 exclusive = [a for a, count in zip(donated, reading, strict=True) if count == hasattr(a, "shared")]
         if captured:
-            given, arrays, addresses = self.captured + given, self.captured + arrays, captured + addresses
+            inputs, arrays, addresses = self.captured + inputs, self.captured + arrays, captured + addresses
         try:
             memories, out_addresses = self.executable(arrays, addresses, self.out_avals)
         except BaseException:
@@ -169,11 +169,11 @@ class LoadedProgram:
         for output, source in self.aliases:
             outputs[output].shared = out_addresses[output]
             if source is not None:
-                given[source].shared = addresses[source]
+                inputs[source].shared = addresses[source]
         if _STATE.debug_nans and any(map(_has_nan, outputs)):
             restore(copied)
             program = self.program.with_sizes(self.sizes)
-            _blame(program, given)
+            _blame(program, inputs)
         if self.donated:
             donation: Donation = self._receiver, list(map(id, donated))
             for array in exclusive:
@@ -196,15 +196,15 @@ class LoadedProgram:
             Arrays and addresses with the copies, and the originals with their addresses.
         """
         arrays, addresses, copied = arrays.copy(), addresses.copy(), []
-        given = [(i, arrays[i], addresses[i]) for i in self.donated]
+        originals = [(i, arrays[i], addresses[i]) for i in self.donated]
         try:
-            for (i, array, address), count in zip(given, reading, strict=True):
+            for (i, array, address), count in zip(originals, reading, strict=True):
                 if count or _STATE.debug_nans:
                     arrays[i] = duplicate(array, address)
                     addresses[i] = arrays[i].address
                     copied.append((array, address))
         except BaseException:  # for example out of memory
-            restore((array, address) for _, array, address in given)
+            restore((array, address) for _, array, address in originals)
             raise
         return arrays, addresses, copied
 
@@ -237,7 +237,7 @@ def _aliases(program: Program, donated: Sequence[int]) -> Iterator[tuple[int, in
     """Finds the results that share a buffer with an input that is not donated, or with another result.
 
     Yields:
-        The position of the result, and that of the input or None.
+        The index of the result, and the index of the input or None.
     """
     program = inlined(program)
     source = {equation.outputs[0]: equation.inputs[0] for equation in program.equations if is_view(equation)}

@@ -176,10 +176,10 @@ class Jitted(Immutable):
         try:
             avals, addresses = list(map(_AVAL, leaves)), list(map(_ADDRESS, leaves))
         except AttributeError:  # numbers, arrays of other libraries, and donated arrays
-            given, leaves = leaves, self._arrays(leaves, structure)
+            arguments, leaves = leaves, self._arrays(leaves, structure)
             avals, addresses = list(map(_AVAL, leaves)), addresses_of(leaves)
             if addresses and min(addresses) < 0:
-                leaves = on_one_device(leaves, given)
+                leaves = on_one_device(leaves, arguments)
                 addresses = addresses_of(leaves)
         key = static_key(static) if static else ()
         device = leaves[0].device if addresses and addresses[0] < 0 else CPU

@@ -148,10 +148,10 @@ def explained(module: str, name: str) -> str:
     for pattern, reason in REASONS.items():
         if re.fullmatch(pattern, name):
             return f"[{where}] there is no {name!r}, because {reason}."
-    own = _nearest(name, sys.modules[module], 0.75)
+    here = _nearest(name, sys.modules[module], 0.75)
     other = max((_nearest(name, found, 0.8) for found in _loaded()), key=itemgetter(0), default=(0.0, ""))
     # A typo, of a name of this module or of another.
-    near = other if other[0] > own[0] + 0.05 else own
+    near = other if other[0] > here[0] + 0.05 else here
     if near[0]:
         return f"[{where}] there is no {name!r}. Try {near[1]}."
     return f"[{where}] there is no {name!r}, nor in any other public module. Try dir({module})."

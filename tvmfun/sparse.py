@@ -171,7 +171,7 @@ def _table_gradient(table: ArrayLike, uses: Sequence[VariableUse]) -> RowSparse:
             raise GradientError(
                 "grad",
                 "the rows of a RowTable must be looked up by one array of integers, not inside a loop or checkpoint",
-                got=f"{equation.op} at {equation.source or 'an unknown place'}",
+                got=f"{equation.op} at {equation.source or 'an unknown line'}",
                 hint="table[ids], or a plain array as the parameter for a dense gradient",
             )
         at = tnp.reshape(arguments[1], (-1,))

@@ -1,6 +1,6 @@
 """Arrays: ``ShapeDtype`` describes one, ``Array`` is the interface, ``DeviceArray`` owns a buffer.
 
-Arrays are immutable. Data is copied into an aligned buffer that nobody else can write to,
+Arrays are immutable. Data is copied into an aligned private buffer,
 and handed out as read-only zero-copy views.
 """
 

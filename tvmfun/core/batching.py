@@ -61,7 +61,7 @@ def batch(
             raise BatchingError(
                 "vmap",
                 f"{equation.op} has no batching rule",
-                got=f"a batched argument at {equation.source or 'an unknown place'}",
+                got=f"a batched argument at {equation.source or 'an unknown line'}",
             )
         else:
             result = equation.op.batch(in_flags, *arguments, **equation.params)

@@ -1,7 +1,7 @@
 """Derivatives of Programs: the walk backwards, the walk forwards, and the split of a Program in two.
 
 Reverse mode applies the derivative rules of the records from the last equation to the first. Forward mode transposes
-them: the rule of an op is linear in the cotangent, so its own derivative with respect to the cotangent maps
+them: the rule of an op is linear in the cotangent, so its derivative with respect to the cotangent maps
 tangents to tangents. Ops that contain Programs have rules for both.
 """
 
@@ -29,7 +29,7 @@ def zeros(like: ArrayLike | ShapeDtype) -> Array:
 
 
 def add(x: Any, y: Any) -> Any:
-    """The sum of two cotangents or tangents, either of which may be None, a zero."""
+    """The sum of two cotangents or tangents, where None is zero."""
     if x is None or y is None:
         return y if x is None else x
     return REGISTRY["add"](x, y)
@@ -41,7 +41,7 @@ def is_float(atom: Atom) -> bool:
 
 
 def trace_leaves(fun: Callable, avals: Sequence[ShapeDtype], name: str) -> Program:
-    """Traces a function of arrays, given as positional arguments, that returns a tree of arrays."""
+    """Traces a function of arrays as positional arguments that returns a tree of arrays."""
     return trace_flat(fun, list(avals), tree.structure((tuple(avals), {})), name)
 
 
@@ -49,7 +49,7 @@ def _no_derivative(equation: Equation) -> GradientError:
     return GradientError(
         "grad",
         f"{equation.op} has no derivative",
-        got=f"an influence on the result through it at {equation.source or 'an unknown place'}",
+        got=f"an influence on the result through it at {equation.source or 'an unknown line'}",
         hint="tvmfun.lax.stop_gradient where none should flow",
     )
 
@@ -171,7 +171,7 @@ def transposed(program: Program, avals: Sequence[ShapeDtype], seeds: Sequence[Sh
             raise GradientError(
                 where,
                 "the function is not linear",
-                got=f"{equation.op} of an argument's value, at {equation.source or 'an unknown place'}",
+                got=f"{equation.op} of an argument's value, at {equation.source or 'an unknown line'}",
                 hint="vjp, which differentiates at a point" if where == "linear_transpose" else "",
             )
     return joint

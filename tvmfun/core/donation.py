@@ -47,7 +47,7 @@ def donated_error(where: str, array: DeviceArray) -> DonatedArrayError:
 
 
 def claim(arrays: Sequence[DeviceArray], addresses: Sequence[int], where: str, lists: int) -> list[int]:
-    """Deletes the addresses of arrays, so that nobody begins to read the elements.
+    """Deletes the addresses of arrays, so that no new reader can begin.
 
     Args:
         arrays: the donated arrays.
@@ -94,7 +94,7 @@ def restore(claimed: Iterable[tuple[DeviceArray, int]]) -> None:
 
 
 def discard(arrays: Sequence[DeviceArray], where: str) -> None:
-    """Frees the buffers of arrays; a buffer that somebody is reading stays as long as its array."""
+    """Frees the buffers of arrays; a buffer with readers stays as long as its array."""
     addresses = [array.held() for array in arrays]
     reading = claim(arrays, addresses, where, lists=1) or [0] * len(arrays)
     for array, count in zip(arrays, reading, strict=True):

@@ -181,7 +181,7 @@ class Program(Immutable):
         return dims.names(*shapes, *(value for e in self.equations for value in e.params.values()))
 
     def solve(self, avals: Sequence[ShapeDtype]) -> dict[str, Any]:
-        """The values of the dynamic sizes for arguments of the given types.
+        """The values of the dynamic sizes for arguments of these types.
 
         Raises:
             ShapeError: if two axes disagree about a size, or one is out of its bounds.

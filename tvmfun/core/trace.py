@@ -309,7 +309,7 @@ def trace(fun: Callable) -> Callable[..., Program]:
 
 
 def trace_flat(fun: Callable, avals: list[ShapeDtype], in_tree: tree.Structure, name: str) -> Program:
-    """Traces ``fun`` for leaves of the given types in the tree ``in_tree`` of ``(args, kwargs)``."""
+    """Traces ``fun`` for leaves of the types ``avals`` in the tree ``in_tree`` of ``(args, kwargs)``."""
     current = Trace(name)
     inputs = [current.input(aval) for aval in avals]
     try:

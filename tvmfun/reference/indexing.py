@@ -79,7 +79,7 @@ def _begins(starts: Any, shape: Ints, sizes: Ints) -> list[int]:
 
 def _dynamic_slice(x: np.ndarray, *starts: np.ndarray, sizes: Ints) -> np.ndarray:
     if starts and starts[0].ndim:
-        rows = [_dynamic_slice(row, *own, sizes=sizes) for row, *own in zip(x, *starts, strict=True)]
+        rows = [_dynamic_slice(row, *at, sizes=sizes) for row, *at in zip(x, *starts, strict=True)]
         return np.stack(rows) if rows else np.zeros((0, *sizes), x.dtype)
     begins = _begins(starts, x.shape, sizes)
     return x[tuple(slice(begin, begin + size) for begin, size in zip(begins, sizes, strict=True))]
@@ -87,7 +87,7 @@ def _dynamic_slice(x: np.ndarray, *starts: np.ndarray, sizes: Ints) -> np.ndarra
 
 def _dynamic_update_slice(x: np.ndarray, update: np.ndarray, *starts: np.ndarray) -> np.ndarray:
     if starts and starts[0].ndim:
-        rows = [_dynamic_update_slice(row, own, *at) for row, own, *at in zip(x, update, *starts, strict=True)]
+        rows = [_dynamic_update_slice(row, new, *at) for row, new, *at in zip(x, update, *starts, strict=True)]
         return np.stack(rows) if rows else x
     out = x.copy()
     begins = _begins(starts, x.shape, update.shape)
@@ -97,7 +97,7 @@ def _dynamic_update_slice(x: np.ndarray, update: np.ndarray, *starts: np.ndarray
 
 def _searchsorted(x: np.ndarray, values: np.ndarray, side: Any, batch: int = 0) -> np.ndarray:
     x, values = _ordered(x), _ordered(values)
-    result = _each(lambda row, own: np.asarray(np.searchsorted(row, own, side)), batch, x, values)
+    result = _each(lambda row, wanted: np.asarray(np.searchsorted(row, wanted, side)), batch, x, values)
     return np.zeros(values.shape, np.int32) if result is None else result
 
 

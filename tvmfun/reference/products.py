@@ -57,8 +57,8 @@ def conv(x: np.ndarray, w: np.ndarray, groups: int, **params: Any) -> np.ndarray
     """A convolution of ``[examples, *spatial, channels]`` with ``[*kernel, channels / groups, features]``."""
     patches = _patches(x, w.shape[:-2], **params)
     spatial, parts = x.ndim - 2, []
-    for own, kernel in zip(np.split(patches, groups, -1), np.split(w, groups, -1), strict=True):
-        parts.append(np.tensordot(own, kernel, spatial + 1))
+    for part, kernel in zip(np.split(patches, groups, -1), np.split(w, groups, -1), strict=True):
+        parts.append(np.tensordot(part, kernel, spatial + 1))
     return np.concatenate(parts, -1)
 
 
@@ -66,7 +66,7 @@ def _kernel_gradient(x: np.ndarray, g: np.ndarray, kernel: Ints, groups: int, **
     patches = _patches(x, kernel, **params)
     axes = list(range(x.ndim - 1))
     pairs = zip(np.split(patches, groups, -1), np.split(g, groups, -1), strict=True)
-    return np.concatenate([np.tensordot(own, part, (axes, axes)) for own, part in pairs], -1)
+    return np.concatenate([np.tensordot(patch, part, (axes, axes)) for patch, part in pairs], -1)
 
 
 def _threefry(key: np.ndarray, base: np.ndarray, shape: Ints, word: str) -> np.ndarray:

@@ -44,7 +44,7 @@ class Memory:
 
     @property
     def address(self) -> int:
-        """The address of the first byte; negative on other devices than the CPU, so that nobody reads there.
+        """The address of the first byte; negative on other devices than the CPU, where it must not be read.
 
         A new integer each time: the references to an array's address count its readers.
         """
@@ -200,7 +200,7 @@ class ResultBuffers:
 
 
 def result_buffers(sizes: Sequence[int]) -> Iterator[ResultBuffers]:
-    """Groups results, given by their sizes in ascending order, into buffers."""
+    """Groups results into buffers; their sizes are in ascending order."""
     together: list[int] = []
     for size in sizes:
         if together and (size > _SMALL or sum(together) + len(together) * _ALIGNMENT + size > _COMMON):

@@ -26,7 +26,7 @@ _WIDE = dtypes.float32
 
 @dataclass(frozen=True)
 class PrecisionPolicy:
-    """What :func:`amp` computes in half precision.
+    """The dtypes of mixed precision; see :func:`amp`.
 
     Args:
         dtype: ``"bfloat16"``, which has the range of float32 but 8 bits of precision, or ``"float16"``, which has 11

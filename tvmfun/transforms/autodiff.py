@@ -33,7 +33,7 @@ def grad(fun: Callable, argnums: int | Sequence[int] = 0, *, has_aux: bool = Fal
 
     Returns:
         A function with the arguments of ``fun``. Its result has the tree of the argument, or is a tuple of such
-        trees if ``argnums`` is a sequence. Leaves that are not floats get zeros of their own dtype.
+        trees if ``argnums`` is a sequence. Leaves that are not floats get zeros of the same dtype.
 
     Raises:
         GradientError: when called, if the result is not a scalar float, an argument has no float leaf, or an op
@@ -113,7 +113,7 @@ def replaced(args: Sequence[PyTree], indices: Sequence[int], values: Sequence[Py
 
 
 def _trace(fun: Callable, leaves: Sequence[Any], name: str) -> Program:
-    """Traces a function of leaves, given as positional arguments."""
+    """Traces a function of leaves as positional arguments."""
     return trace_leaves(fun, [abstract(leaf, name) for leaf in leaves], name)
 
 
@@ -225,19 +225,19 @@ def vjp(fun: Callable, *primals: PyTree, has_aux: bool = False) -> tuple:
     results = outputs[: len(outputs) - aux_count]
 
     def pull(cotangent: PyTree) -> tuple:
-        given, given_tree = tree.flatten(cotangent)
-        if given_tree != result_tree:
-            tree.check_same_structure("vjp", result_tree, given_tree, ("the result", "the cotangent"))
-        for g, out in zip(given, results, strict=True):
+        cotangents, got = tree.flatten(cotangent)
+        if got != result_tree:
+            tree.check_same_structure("vjp", result_tree, got, ("the result", "the cotangent"))
+        for g, out in zip(cotangents, results, strict=True):
             _check_tangent("vjp", "cotangent", abstract(g, "vjp"), out.aval)
 
-        def back(leaves: list, given: list) -> list:
+        def back(leaves: list, cotangents: list) -> list:
             # Outside a trace the forward pass is compiled again with the backward pass, into one module.
             current = tape if tape is not None and is_tracing() else Tape(program, leaves)
-            seeds = [_cast(g, out) for g, out in zip(given, results, strict=True)] + [None] * aux_count
+            seeds = [_cast(g, out) for g, out in zip(cotangents, results, strict=True)] + [None] * aux_count
             return _filled(current.backward(seeds), leaves)
 
-        return tree.unflatten(structure, staged(back, leaves, as_arrays(given)))
+        return tree.unflatten(structure, staged(back, leaves, as_arrays(cotangents)))
 
     value = tree.unflatten(result_tree, results)
     if not has_aux:
@@ -354,12 +354,12 @@ def linearize(fun: Callable, *primals: PyTree, has_aux: bool = False) -> tuple:
 
     def both(*values: Any) -> list:
         """The outputs, and the transpose of the reverse mode applied to the tangents."""
-        captured, given = values[: len(program.captured)], values[len(program.captured) : len(inputs)]
-        tape = Tape(replace(program, captured=tuple(captured)), given)
+        captured, primals = values[: len(program.captured)], values[len(program.captured) : len(inputs)]
+        tape = Tape(replace(program, captured=tuple(captured)), primals)
         results = tape.outputs[:count]
-        backward = _trace(lambda *gs: _filled(tape.backward([*gs, *aux_zeros]), given), results, program.name)
+        backward = _trace(lambda *gs: _filled(tape.backward([*gs, *aux_zeros]), primals), results, program.name)
         directions = dict(zip(moving, values[len(inputs) :], strict=True))
-        moved = Tape(backward, [zeros(x) for x in results]).backward([directions.get(i) for i in range(len(given))])
+        moved = Tape(backward, [zeros(x) for x in results]).backward([directions.get(i) for i in range(len(primals))])
         return [*tape.outputs, *_filled(moved, results)]
 
     aux_zeros = [None] * (len(program.outputs) - count)
@@ -373,16 +373,16 @@ def linearize(fun: Callable, *primals: PyTree, has_aux: bool = False) -> tuple:
     residuals = values[constant:]
 
     def push(*tangents: PyTree) -> PyTree:
-        given = as_arrays(tangents)
-        tree.check_same_structure("linearize", tuple(primals), given, ("the primals", "the tangents"))
-        directions = tree.leaves(given)
+        tangents = as_arrays(tangents)
+        tree.check_same_structure("linearize", tuple(primals), tangents, ("the primals", "the tangents"))
+        directions = tree.leaves(tangents)
         for leaf, direction in zip(leaves, directions, strict=True):
             if _is_float(leaf):
                 _check_tangent("linearize", "tangent", abstract(direction, "linearize"), abstract(leaf))
         moved = iter(late(*residuals, *(_cast(directions[i], leaves[i]) for i in moving)))
         still = iter(fixed)
-        found = [next(still) if k else next(moved) for k in is_known[len(program.outputs) :]]
-        return tree.unflatten(result_tree, found)
+        results = [next(still) if k else next(moved) for k in is_known[len(program.outputs) :]]
+        return tree.unflatten(result_tree, results)
 
     value = tree.unflatten(result_tree, outputs[: result_tree.num_leaves])
     if aux_tree is None:
@@ -416,12 +416,12 @@ def linear_transpose(fun: Callable, *primals: PyTree) -> Callable[[PyTree], tupl
     joint = transposed(program, avals, outs, "linear_transpose")
 
     def transpose(cotangent: PyTree) -> tuple:
-        given, given_tree = tree.flatten(as_arrays(cotangent))
-        if given_tree != program.out_tree:
-            tree.check_same_structure("linear_transpose", program.out_tree, given_tree, ("the result", "the cotangent"))
-        for g, out in zip(given, outs, strict=True):
+        cotangents, got = tree.flatten(as_arrays(cotangent))
+        if got != program.out_tree:
+            tree.check_same_structure("linear_transpose", program.out_tree, got, ("the result", "the cotangent"))
+        for g, out in zip(cotangents, outs, strict=True):
             _check_tangent("linear_transpose", "cotangent", abstract(g, "linear_transpose"), out)
-        seeds = [_cast(g, out) if dtypes.is_float(out.dtype) else g for g, out in zip(given, outs, strict=True)]
+        seeds = [_cast(g, out) if dtypes.is_float(out.dtype) else g for g, out in zip(cotangents, outs, strict=True)]
         primals = [zeros(aval) for aval in avals]
         return tree.unflatten(structure, joint(*primals, *seeds))
 
