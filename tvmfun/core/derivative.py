@@ -400,6 +400,6 @@ def restricted(program: Program, inputs: Sequence[bool], outputs: Sequence[bool]
     )
 
 
-def places(flags: Sequence[bool], start: int = 0) -> list[int]:
+def indices_of(flags: Sequence[bool], start: int = 0) -> list[int]:
     """The indices of the flags that are set, counted from ``start``."""
     return [i for i, flag in enumerate(flags, start) if flag]

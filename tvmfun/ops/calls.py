@@ -18,9 +18,9 @@ from tvmfun.core.batching import Axis, Batched, batch, current_axis, repeat
 from tvmfun.core.derivative import (
     Tape,
     evaluate_linear,
+    indices_of,
     is_float,
     needed_inputs,
-    places,
     pushforward,
     restricted,
     trace_leaves,
@@ -305,7 +305,7 @@ def _checkpoint_batch(batched, *args, program, policy):
 
 def _checkpoint_prune(used, *, program, policy):
     inputs = needed_inputs(program, used)
-    return places(inputs), places(used), {"program": restricted(program, inputs, used), "policy": policy}
+    return indices_of(inputs), indices_of(used), {"program": restricted(program, inputs, used), "policy": policy}
 
 
 #: ``checkpoint(*args, program=, policy=)``: the closed Program, of which the backward pass keeps only the arguments

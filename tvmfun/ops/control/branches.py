@@ -12,9 +12,9 @@ from tvmfun.core.array import ShapeDtype
 from tvmfun.core.batching import Batched, batch, current_axis, repeat
 from tvmfun.core.derivative import (
     evaluate_linear,
+    indices_of,
     is_float,
     needed_inputs,
-    places,
     pushforward,
     restricted,
     trace_leaves,
@@ -173,7 +173,8 @@ def _switch_batch(batched, index, *operands, branches):
 
 def _switch_prune(used, *, branches):
     inputs = [any(flags) for flags in zip(*(needed_inputs(branch, used) for branch in branches), strict=True)]
-    return [0, *places(inputs, 1)], places(used), {"branches": tuple(restricted(b, inputs, used) for b in branches)}
+    kept = tuple(restricted(branch, inputs, used) for branch in branches)
+    return [0, *indices_of(inputs, 1)], indices_of(used), {"branches": kept}
 
 
 #: ``switch(index, *operands, branches=)``: the results of the closed Program ``branches[index](*operands)``; an index

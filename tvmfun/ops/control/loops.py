@@ -9,7 +9,7 @@ from tvm import tirx
 from tvmfun import dtypes
 from tvmfun.core.array import ShapeDtype
 from tvmfun.core.batching import Batched, batch, current_axis, repeat
-from tvmfun.core.derivative import needed_inputs, places, restricted, zeros
+from tvmfun.core.derivative import indices_of, needed_inputs, restricted, zeros
 from tvmfun.core.op import Op, register
 from tvmfun.core.program import Program
 from tvmfun.ops import pointwise as pw
@@ -176,7 +176,8 @@ def _loop_prune(used, *, body, cond, length, reverse, counted, consts, carry):
         "carry": sum(live),
     }
     steps = used[len(body.outputs) :]
-    return [*range(counted), *places(flags.of_body, counted)], places([*live, *ys, *(True for _ in steps)]), params
+    inputs = [*range(counted), *indices_of(flags.of_body, counted)]
+    return inputs, indices_of([*live, *ys, *(True for _ in steps)]), params
 
 
 #: ``loop(*count, *consts, *carry, *xs, body=, cond=, length=, reverse=, counted=, consts=, carry=)``: runs the closed
