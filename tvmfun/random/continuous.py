@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from typing import Any
 
 import numpy as np
 
@@ -14,13 +13,14 @@ from tvmfun.errors import ArgumentError
 from tvmfun.lax.staging import whole
 from tvmfun.numpy.creation import Shape, as_shape
 from tvmfun.random.discrete import rademacher
-from tvmfun.random.keys import check_key, split
+from tvmfun.random.keys import split
 from tvmfun.random.normals import normal
 from tvmfun.random.parameters import parameter, prepared
-from tvmfun.random.uniforms import MANTISSA, bits_of, float_dtype, uniform, uniform_of
+from tvmfun.random.uniforms import MANTISSA, bits_of, float_request, uniform, uniform_of
+from tvmfun.typing import ArrayLike, DTypeLike, Key
 
 
-def gumbel(key: Any, shape: Shape = (), dtype: Any = "float32", mode: str | None = None) -> Array:
+def gumbel(key: Key, shape: Shape = (), dtype: DTypeLike = "float32", mode: str | None = None) -> Array:
     r"""Returns floats of the standard Gumbel distribution, :math:`-\ln(-\ln u)` with :math:`u` uniform.
 
     Args:
@@ -37,11 +37,11 @@ def gumbel(key: Any, shape: Shape = (), dtype: Any = "float32", mode: str | None
     >>> gumbel(random.key(0), (2,)).shape
     (2,)
     """
-    key = check_key("gumbel", key)
+    key, shape, dtype = float_request("gumbel", key, shape, dtype)
     mode = "low" if mode is None else mode
     if mode not in ("low", "high", "highest"):
         raise ArgumentError("gumbel", "the mode must be 'low', 'high' or 'highest'", got=repr(mode))
-    return _gumbel(key, shape=as_shape("gumbel", shape), dtype=float_dtype("gumbel", dtype), mode=mode)
+    return _gumbel(key, shape=shape, dtype=dtype, mode=mode)
 
 
 @whole("shape", "dtype", "mode")
@@ -62,15 +62,15 @@ def _gumbel(key: Array, *, shape: tuple, dtype: np.dtype, mode: str) -> Array:
     return -tnp.log(-tnp.log1p(-x))
 
 
-def exponential(key: Any, shape: Shape = (), dtype: Any = "float32") -> Array:
+def exponential(key: Key, shape: Shape = (), dtype: DTypeLike = "float32") -> Array:
     r"""Returns floats of the exponential distribution with density :math:`e^{-x}`, :math:`-\ln(1 - u)`.
 
     >>> from tvmfun import random
     >>> bool(exponential(random.key(0)) > 0)
     True
     """
-    key = check_key("exponential", key)
-    return exponential_of(key, shape=as_shape("exponential", shape), dtype=float_dtype("exponential", dtype))
+    key, shape, dtype = float_request("exponential", key, shape, dtype)
+    return exponential_of(key, shape=shape, dtype=dtype)
 
 
 @whole("shape", "dtype")
@@ -79,15 +79,15 @@ def exponential_of(key: Array, *, shape: tuple, dtype: np.dtype) -> Array:
     return -tnp.log1p(-uniform_of(key, dtype.type(0), dtype.type(1), shape=shape, dtype=dtype))
 
 
-def laplace(key: Any, shape: Shape = (), dtype: Any = "float32") -> Array:
+def laplace(key: Key, shape: Shape = (), dtype: DTypeLike = "float32") -> Array:
     r"""Returns floats of the Laplace distribution with density :math:`e^{-|x|} / 2`.
 
     >>> from tvmfun import random
     >>> laplace(random.key(0), (3,)).shape
     (3,)
     """
-    key = check_key("laplace", key)
-    return _laplace(key, shape=as_shape("laplace", shape), dtype=float_dtype("laplace", dtype))
+    key, shape, dtype = float_request("laplace", key, shape, dtype)
+    return _laplace(key, shape=shape, dtype=dtype)
 
 
 @whole("shape", "dtype")
@@ -96,15 +96,15 @@ def _laplace(key: Array, *, shape: tuple, dtype: np.dtype) -> Array:
     return tnp.sign(u) * tnp.log1p(-tnp.abs(u))
 
 
-def logistic(key: Any, shape: Shape = (), dtype: Any = "float32") -> Array:
+def logistic(key: Key, shape: Shape = (), dtype: DTypeLike = "float32") -> Array:
     r"""Returns floats of the logistic distribution, :math:`\ln \frac{u}{1 - u}` with :math:`u` uniform.
 
     >>> from tvmfun import random
     >>> logistic(random.key(0), (3,)).shape
     (3,)
     """
-    key = check_key("logistic", key)
-    return _logistic(key, shape=as_shape("logistic", shape), dtype=float_dtype("logistic", dtype))
+    key, shape, dtype = float_request("logistic", key, shape, dtype)
+    return _logistic(key, shape=shape, dtype=dtype)
 
 
 @whole("shape", "dtype")
@@ -113,15 +113,15 @@ def _logistic(key: Array, *, shape: tuple, dtype: np.dtype) -> Array:
     return tnp.log(u) - tnp.log1p(-u)
 
 
-def cauchy(key: Any, shape: Shape = (), dtype: Any = "float32") -> Array:
+def cauchy(key: Key, shape: Shape = (), dtype: DTypeLike = "float32") -> Array:
     r"""Returns floats of the Cauchy distribution with density :math:`\frac{1}{\pi (1 + x^2)}`.
 
     >>> from tvmfun import random
     >>> cauchy(random.key(0), (3,)).shape
     (3,)
     """
-    key = check_key("cauchy", key)
-    return _cauchy(key, shape=as_shape("cauchy", shape), dtype=float_dtype("cauchy", dtype))
+    key, shape, dtype = float_request("cauchy", key, shape, dtype)
+    return _cauchy(key, shape=shape, dtype=dtype)
 
 
 @whole("shape", "dtype")
@@ -130,7 +130,7 @@ def _cauchy(key: Array, *, shape: tuple, dtype: np.dtype) -> Array:
     return tnp.tan(math.pi * (u - 0.5))
 
 
-def pareto(key: Any, b: Any, shape: Shape | None = None, dtype: Any = "float32") -> Array:
+def pareto(key: Key, b: ArrayLike, shape: Shape | None = None, dtype: DTypeLike = "float32") -> Array:
     r"""Returns floats of the Pareto distribution with density :math:`b x^{-b - 1}` from 1.
 
     Args:
@@ -143,12 +143,11 @@ def pareto(key: Any, b: Any, shape: Shape | None = None, dtype: Any = "float32")
     >>> bool(pareto(random.key(0), 2.0) >= 1)
     True
     """
-    key = check_key("pareto", key)
-    dtype, sizes, (b,) = prepared("pareto", dtype, shape, b)
+    key, dtype, sizes, (b,) = prepared("pareto", key, dtype, shape, b)
     return tnp.exp(exponential(key, sizes, dtype) / b)
 
 
-def rayleigh(key: Any, scale: Any, shape: Shape | None = None, dtype: Any = "float32") -> Array:
+def rayleigh(key: Key, scale: ArrayLike, shape: Shape | None = None, dtype: DTypeLike = "float32") -> Array:
     r"""Returns floats of the Rayleigh distribution with density :math:`\frac{x}{s^2} e^{-x^2 / (2 s^2)}` from 0.
 
     Args:
@@ -161,12 +160,13 @@ def rayleigh(key: Any, scale: Any, shape: Shape | None = None, dtype: Any = "flo
     >>> bool(rayleigh(random.key(0), 2.0) >= 0)
     True
     """
-    key = check_key("rayleigh", key)
-    dtype, sizes, (scale,) = prepared("rayleigh", dtype, shape, scale)
+    key, dtype, sizes, (scale,) = prepared("rayleigh", key, dtype, shape, scale)
     return scale * tnp.sqrt(-2 * tnp.log(uniform(key, sizes, dtype)))
 
 
-def weibull_min(key: Any, scale: Any, concentration: Any, shape: Shape = (), dtype: Any = "float32") -> Array:
+def weibull_min(
+    key: Key, scale: ArrayLike, concentration: ArrayLike, shape: Shape = (), dtype: DTypeLike = "float32"
+) -> Array:
     r"""Returns floats of the Weibull distribution with density :math:`c\, x^{c-1} e^{-x^c}` from 0, times a scale.
 
     Args:
@@ -180,25 +180,26 @@ def weibull_min(key: Any, scale: Any, concentration: Any, shape: Shape = (), dty
     >>> weibull_min(random.key(0), 1.0, 2.0, (3,)).shape
     (3,)
     """
-    key = check_key("weibull_min", key)
-    dtype = float_dtype("weibull_min", dtype)
+    key, shape, dtype = float_request("weibull_min", key, shape, dtype)
     scale, concentration = (parameter("weibull_min", value, dtype) for value in (scale, concentration))
     return (exponential(key, shape, dtype) ** (1.0 / concentration)) * scale
 
 
-def maxwell(key: Any, shape: Shape = (), dtype: Any = "float32") -> Array:
+def maxwell(key: Key, shape: Shape = (), dtype: DTypeLike = "float32") -> Array:
     r"""Returns floats of the Maxwell distribution with density :math:`\sqrt{2 / \pi}\, x^2 e^{-x^2 / 2}` from 0.
 
     >>> from tvmfun import random
     >>> bool(maxwell(random.key(0)) > 0)
     True
     """
-    key = check_key("maxwell", key)
-    x = normal(key, (*as_shape("maxwell", shape), 3), float_dtype("maxwell", dtype))
+    key, shape, dtype = float_request("maxwell", key, shape, dtype)
+    x = normal(key, (*shape, 3), dtype)
     return tnp.sqrt(tnp.sum(x * x, axis=-1))
 
 
-def double_sided_maxwell(key: Any, loc: Any, scale: Any, shape: Shape = (), dtype: Any = "float32") -> Array:
+def double_sided_maxwell(
+    key: Key, loc: ArrayLike, scale: ArrayLike, shape: Shape = (), dtype: DTypeLike = "float32"
+) -> Array:
     r"""Returns floats of :func:`maxwell` with random signs, times ``scale`` and moved by ``loc``.
 
     Args:
@@ -212,14 +213,13 @@ def double_sided_maxwell(key: Any, loc: Any, scale: Any, shape: Shape = (), dtyp
     >>> double_sided_maxwell(random.key(0), 1.0, 2.0, (3,)).shape
     (3,)
     """
-    key = check_key("double_sided_maxwell", key)
-    dtype, sizes, (loc, scale) = prepared("double_sided_maxwell", dtype, None, loc, scale)
+    key, dtype, sizes, (loc, scale) = prepared("double_sided_maxwell", key, dtype, None, loc, scale)
     sizes = (*(as_shape("double_sided_maxwell", shape) or sizes), *sizes)
     first, second = split(key)
     return rademacher(second, sizes, dtype) * maxwell(first, sizes, dtype) * scale + loc
 
 
-def wald(key: Any, mean: Any, shape: Shape | None = None, dtype: Any = "float32") -> Array:
+def wald(key: Key, mean: ArrayLike, shape: Shape | None = None, dtype: DTypeLike = "float32") -> Array:
     r"""Returns floats of the inverse Gaussian distribution.
 
     The density is :math:`\frac{1}{\sqrt{2 \pi x^3}} e^{-(x - \mu)^2 / (2 \mu^2 x)}` from 0.
@@ -236,15 +236,21 @@ def wald(key: Any, mean: Any, shape: Shape | None = None, dtype: Any = "float32"
     >>> bool(wald(random.key(0), 2.0) > 0)
     True
     """
-    key = check_key("wald", key)
-    dtype, sizes, (mean,) = prepared("wald", dtype, shape, mean)
+    key, dtype, sizes, (mean,) = prepared("wald", key, dtype, shape, mean)
     first, second = split(key)
     y = tnp.square(normal(first, sizes, dtype))
     x = mean + mean * mean * y / 2 - mean / 2 * tnp.sqrt(4 * mean * y + mean * mean * (y * y))
     return tnp.where(uniform(second, sizes, dtype) <= mean / (mean + x), x, mean * mean / x)
 
 
-def triangular(key: Any, left: Any, mode: Any, right: Any, shape: Shape | None = None, dtype: Any = "float32") -> Array:
+def triangular(
+    key: Key,
+    left: ArrayLike,
+    mode: ArrayLike,
+    right: ArrayLike,
+    shape: Shape | None = None,
+    dtype: DTypeLike = "float32",
+) -> Array:
     """Returns floats whose density rises linearly from ``left`` to ``mode`` and falls linearly to ``right``.
 
     Args:
@@ -259,15 +265,14 @@ def triangular(key: Any, left: Any, mode: Any, right: Any, shape: Shape | None =
     >>> bool(triangular(random.key(0), 1.0, 2.0, 3.0) < 3)
     True
     """
-    key = check_key("triangular", key)
-    dtype, sizes, (left, mode, right) = prepared("triangular", dtype, shape, left, mode, right)
+    key, dtype, sizes, (left, mode, right) = prepared("triangular", key, dtype, shape, left, mode, right)
     u, width = uniform(key, sizes, dtype), right - left
     rising = left + tnp.sqrt(u * width * (mode - left))
     falling = right - tnp.sqrt((1 - u) * width * (right - mode))
     return tnp.where(u < (mode - left) / width, rising, falling)
 
 
-def lognormal(key: Any, sigma: Any = 1.0, shape: Shape | None = None, dtype: Any = "float32") -> Array:
+def lognormal(key: Key, sigma: ArrayLike = 1.0, shape: Shape | None = None, dtype: DTypeLike = "float32") -> Array:
     r"""Returns :math:`e^{\sigma x}` for :math:`x` of the standard normal distribution.
 
     Args:
@@ -280,6 +285,5 @@ def lognormal(key: Any, sigma: Any = 1.0, shape: Shape | None = None, dtype: Any
     >>> bool(lognormal(random.key(0)) > 0)
     True
     """
-    key = check_key("lognormal", key)
-    dtype, sizes, (sigma,) = prepared("lognormal", dtype, shape, sigma)
+    key, dtype, sizes, (sigma,) = prepared("lognormal", key, dtype, shape, sigma)
     return tnp.exp(normal(key, sizes, dtype) * sigma)

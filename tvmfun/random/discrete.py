@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from typing import Any
 
 import numpy as np
 
@@ -18,6 +17,7 @@ from tvmfun.numpy.promotion import convert, operand, operands
 from tvmfun.random.keys import check_key, split
 from tvmfun.random.parameters import common_shape, floats, integer_dtype, parameter
 from tvmfun.random.uniforms import MANTISSA, float_dtype, uniform
+from tvmfun.typing import ArrayLike, DTypeLike, Key
 
 # Stirling's formula leaves this of ln k! for k = 0, ..., 9.
 _STIRLING_TAILS = tuple(
@@ -25,7 +25,7 @@ _STIRLING_TAILS = tuple(
 )
 
 
-def bernoulli(key: Any, p: Any = 0.5, shape: Shape | None = None, mode: str = "low") -> Array:
+def bernoulli(key: Key, p: ArrayLike = 0.5, shape: Shape | None = None, mode: str = "low") -> Array:
     """Returns bools that are true with probability ``p``.
 
     Args:
@@ -59,7 +59,7 @@ def bernoulli(key: Any, p: Any = 0.5, shape: Shape | None = None, mode: str = "l
     return result
 
 
-def rademacher(key: Any, shape: Shape = (), dtype: Any = "int32") -> Array:
+def rademacher(key: Key, shape: Shape = (), dtype: DTypeLike = "int32") -> Array:
     """Returns numbers that are 1 or -1, both with probability 1/2.
 
     >>> from tvmfun import random
@@ -71,7 +71,7 @@ def rademacher(key: Any, shape: Shape = (), dtype: Any = "int32") -> Array:
     return tnp.astype(2 * tnp.astype(is_one, "int32") - 1, dtypes.canonical(dtype))
 
 
-def geometric(key: Any, p: Any, shape: Shape | None = None, dtype: Any = "int32") -> Array:
+def geometric(key: Key, p: ArrayLike, shape: Shape | None = None, dtype: DTypeLike = "int32") -> Array:
     """Returns the number of the first success, from 1, in trials that succeed with probability ``p``.
 
     Args:
@@ -92,7 +92,7 @@ def geometric(key: Any, p: Any, shape: Shape | None = None, dtype: Any = "int32"
     return tnp.astype(tnp.floor(tnp.log(u) / tnp.log1p(-p)) + 1, dtype)
 
 
-def poisson(key: Any, lam: Any, shape: Shape | None = None, dtype: Any = "int32") -> Array:
+def poisson(key: Key, lam: ArrayLike, shape: Shape | None = None, dtype: DTypeLike = "int32") -> Array:
     r"""Returns integers :math:`k` with probability :math:`\lambda^k e^{-\lambda} / k!`.
 
     Args:
@@ -161,7 +161,7 @@ def _poisson_by_rejection(key: Array, lam: Array, dtype: np.dtype) -> Array:
     return tnp.astype(lax.while_loop(lambda state: tnp.logical_not(tnp.all(state[2])), step, start)[1], dtype)
 
 
-def binomial(key: Any, n: Any, p: Any, shape: Shape | None = None, dtype: Any = "float32") -> Array:
+def binomial(key: Key, n: ArrayLike, p: ArrayLike, shape: Shape | None = None, dtype: DTypeLike = "float32") -> Array:
     r"""Returns how many of ``n`` trials succeed, each with probability ``p``, as floats.
 
     Args:
@@ -257,7 +257,9 @@ def _binomial_by_rejection(key: Array, n: Array, p: Array, done: Array) -> Array
     return lax.while_loop(lambda state: tnp.logical_not(tnp.all(state[2])), step, start)[1]
 
 
-def multinomial(key: Any, n: Any, p: Any, *, shape: Shape | None = None, dtype: Any = "float32") -> Array:
+def multinomial(
+    key: Key, n: ArrayLike, p: ArrayLike, *, shape: Shape | None = None, dtype: DTypeLike = "float32"
+) -> Array:
     """Returns how many of ``n`` trials have each outcome, along the last axis.
 
     Args:

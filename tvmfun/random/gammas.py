@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 
 from tvmfun import lax
@@ -18,9 +16,10 @@ from tvmfun.random.keys import check_key, split, split_each
 from tvmfun.random.normals import normal, normal_of
 from tvmfun.random.parameters import common_shape, parameter, prepared
 from tvmfun.random.uniforms import float_dtype, uniform_of
+from tvmfun.typing import ArrayLike, DTypeLike, Key
 
 
-def gamma(key: Any, a: Any, shape: Shape | None = None, dtype: Any = "float32") -> Array:
+def gamma(key: Key, a: ArrayLike, shape: Shape | None = None, dtype: DTypeLike = "float32") -> Array:
     r"""Returns floats of the gamma distribution with density :math:`\frac{x^{a-1} e^{-x}}{\Gamma(a)}` from 0.
 
     The derivative by ``a`` is that of a sample whose probability to be exceeded is held (implicit reparameterization).
@@ -38,12 +37,11 @@ def gamma(key: Any, a: Any, shape: Shape | None = None, dtype: Any = "float32") 
     >>> bool(gamma(random.key(0), 2.0) > 0)
     True
     """
-    key = check_key("gamma", key)
-    dtype, sizes, (a,) = prepared("gamma", dtype, shape, a)
+    key, dtype, sizes, (a,) = prepared("gamma", key, dtype, shape, a)
     return _gamma(key, a, shape=sizes, dtype=dtype, log_space=False)
 
 
-def loggamma(key: Any, a: Any, shape: Shape | None = None, dtype: Any = "float32") -> Array:
+def loggamma(key: Key, a: ArrayLike, shape: Shape | None = None, dtype: DTypeLike = "float32") -> Array:
     """Returns logarithms of samples of :func:`gamma`, finite where those would be 0.
 
     Args:
@@ -56,8 +54,7 @@ def loggamma(key: Any, a: Any, shape: Shape | None = None, dtype: Any = "float32
     >>> bool(tnp.isfinite(loggamma(random.key(0), 1e-3)))
     True
     """
-    key = check_key("loggamma", key)
-    dtype, sizes, (a,) = prepared("loggamma", dtype, shape, a)
+    key, dtype, sizes, (a,) = prepared("loggamma", key, dtype, shape, a)
     return _gamma(key, a, shape=sizes, dtype=dtype, log_space=True)
 
 
@@ -126,7 +123,7 @@ def _sample(keys: Array, a: Array, dtype: np.dtype, log_space: bool) -> Array:
     return tnp.log(d) + tnp.log(volume) + boost
 
 
-def beta(key: Any, a: Any, b: Any, shape: Shape | None = None, dtype: Any = "float32") -> Array:
+def beta(key: Key, a: ArrayLike, b: ArrayLike, shape: Shape | None = None, dtype: DTypeLike = "float32") -> Array:
     r"""Returns floats of the beta distribution, with density proportional to :math:`x^{a-1} (1 - x)^{b-1}` in [0, 1].
 
     Args:
@@ -140,8 +137,7 @@ def beta(key: Any, a: Any, b: Any, shape: Shape | None = None, dtype: Any = "flo
     >>> bool(beta(random.key(0), 2.0, 3.0) < 1)
     True
     """
-    key = check_key("beta", key)
-    dtype, sizes, (a, b) = prepared("beta", dtype, shape, a, b)
+    key, dtype, sizes, (a, b) = prepared("beta", key, dtype, shape, a, b)
     first, second = split(key)
     x, y = loggamma(first, a, sizes, dtype), loggamma(second, b, sizes, dtype)
     largest = tnp.maximum(x, y)
@@ -149,7 +145,7 @@ def beta(key: Any, a: Any, b: Any, shape: Shape | None = None, dtype: Any = "flo
     return x / (x + y)
 
 
-def dirichlet(key: Any, alpha: Any, shape: Shape | None = None, dtype: Any = "float32") -> Array:
+def dirichlet(key: Key, alpha: ArrayLike, shape: Shape | None = None, dtype: DTypeLike = "float32") -> Array:
     r"""Returns vectors of positive numbers with the sum 1, of density proportional to :math:`\prod x_i^{\alpha_i - 1}`.
 
     Args:
@@ -176,7 +172,7 @@ def dirichlet(key: Any, alpha: Any, shape: Shape | None = None, dtype: Any = "fl
     return x / tnp.sum(x, axis=-1, keepdims=True)
 
 
-def t(key: Any, df: Any, shape: Shape | None = None, dtype: Any = "float32") -> Array:
+def t(key: Key, df: ArrayLike, shape: Shape | None = None, dtype: DTypeLike = "float32") -> Array:
     """Returns floats of Student's t-distribution.
 
     Args:
@@ -189,13 +185,12 @@ def t(key: Any, df: Any, shape: Shape | None = None, dtype: Any = "float32") -> 
     >>> t(random.key(0), 3.0, (2,)).shape
     (2,)
     """
-    key = check_key("t", key)
-    dtype, sizes, (df,) = prepared("t", dtype, shape, df)
+    key, dtype, sizes, (df,) = prepared("t", key, dtype, shape, df)
     first, second = split(key)
     return normal(first, sizes, dtype) * tnp.sqrt(df / 2 / gamma(second, df / 2, sizes, dtype))
 
 
-def chisquare(key: Any, df: Any, shape: Shape | None = None, dtype: Any = "float32") -> Array:
+def chisquare(key: Key, df: ArrayLike, shape: Shape | None = None, dtype: DTypeLike = "float32") -> Array:
     """Returns floats of the chi-squared distribution.
 
     Args:
@@ -208,12 +203,11 @@ def chisquare(key: Any, df: Any, shape: Shape | None = None, dtype: Any = "float
     >>> bool(chisquare(random.key(0), 3.0) > 0)
     True
     """
-    key = check_key("chisquare", key)
-    dtype, sizes, (df,) = prepared("chisquare", dtype, shape, df)
+    key, dtype, sizes, (df,) = prepared("chisquare", key, dtype, shape, df)
     return tnp.exp(loggamma(key, df / 2, sizes, dtype)) * 2
 
 
-def f(key: Any, dfnum: Any, dfden: Any, shape: Shape | None = None, dtype: Any = "float32") -> Array:
+def f(key: Key, dfnum: ArrayLike, dfden: ArrayLike, shape: Shape | None = None, dtype: DTypeLike = "float32") -> Array:
     """Returns floats of the F-distribution: quotients of two chi-squared numbers, each over its degrees of freedom.
 
     Args:
@@ -227,13 +221,12 @@ def f(key: Any, dfnum: Any, dfden: Any, shape: Shape | None = None, dtype: Any =
     >>> bool(f(random.key(0), 3.0, 4.0) > 0)
     True
     """
-    key = check_key("f", key)
-    dtype, sizes, (dfnum, dfden) = prepared("f", dtype, shape, dfnum, dfden)
+    key, dtype, sizes, (dfnum, dfden) = prepared("f", key, dtype, shape, dfnum, dfden)
     first, second = split(key)
     return chisquare(second, dfnum, sizes, dtype) / dfnum / (chisquare(first, dfden, sizes, dtype) / dfden)
 
 
-def generalized_normal(key: Any, p: Any, shape: Shape = (), dtype: Any = "float32") -> Array:
+def generalized_normal(key: Key, p: ArrayLike, shape: Shape = (), dtype: DTypeLike = "float32") -> Array:
     r"""Returns floats with density proportional to :math:`e^{-|x|^p}`.
 
     Args:
@@ -246,7 +239,6 @@ def generalized_normal(key: Any, p: Any, shape: Shape = (), dtype: Any = "float3
     >>> generalized_normal(random.key(0), 2.0, (3,)).shape
     (3,)
     """
-    key = check_key("generalized_normal", key)
-    dtype, sizes, (p,) = prepared("generalized_normal", dtype, shape, p)
+    key, dtype, sizes, (p,) = prepared("generalized_normal", key, dtype, shape, p)
     first, second = split(key)
     return rademacher(second, sizes, dtype) * gamma(first, 1 / p, sizes, dtype) ** (1 / p)

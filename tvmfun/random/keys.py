@@ -13,6 +13,7 @@ from tvmfun.core.leaf import abstract
 from tvmfun.errors import ArgumentError, DtypeError, ShapeError
 from tvmfun.numpy.creation import Shape, as_shape
 from tvmfun.ops.bits import threefry2x32
+from tvmfun.typing import ArrayLike, Key
 
 GENERATOR = "threefry2x32"
 
@@ -69,7 +70,7 @@ def _words(number: Array) -> Array:
     return tnp.stack([high, tnp.astype(number, "uint32")])
 
 
-def check_key(name: str, key: Any) -> Array:
+def check_key(name: str, key: Key) -> Array:
     """One key, as an array.
 
     Raises:
@@ -87,7 +88,7 @@ def blocks(key: Array, shape: tuple[int, ...], word: str) -> Array:
     return threefry2x32(key, np.zeros(2, np.uint32) if key.ndim == 1 else tnp.zeros_like(key), shape=shape, word=word)
 
 
-def split(key: Any, num: Shape = 2) -> Array:
+def split(key: Key, num: Shape = 2) -> Array:
     """Returns new keys to unpack or index, ``uint32[num, 2]``; the old one should not be used again.
 
     >>> first, second = split(key(0))
@@ -103,7 +104,7 @@ def split_each(key: Array, shape: tuple[int, ...]) -> Array:
     return tnp.stack([blocks(key, shape, "first"), blocks(key, shape, "second")], axis=-1)
 
 
-def fold_in(key: Any, data: Any) -> Array:
+def fold_in(key: Key, data: ArrayLike) -> Array:
     """Returns a new key that depends on the key and the low 32 bits of an integer, such as a step number."""
     key = check_key("fold_in", key)
     if isinstance(data, int):
@@ -116,7 +117,7 @@ def fold_in(key: Any, data: Any) -> Array:
     return tnp.stack([threefry2x32(key, counter, shape=(), word=word) for word in ("first", "second")])
 
 
-def key_data(keys: Any) -> Array:
+def key_data(keys: Key) -> Array:
     """Returns the words of keys, which are these words: the array itself.
 
     >>> key_data(key(42))
@@ -125,13 +126,13 @@ def key_data(keys: Any) -> Array:
     return _check_keys("key_data", keys)
 
 
-def wrap_key_data(key_bits_array: Any, *, impl: str | None = None) -> Array:
+def wrap_key_data(key_bits_array: Key, *, impl: str | None = None) -> Array:
     """Returns the keys of words that :func:`key_data` returned, ``uint32[..., 2]``."""
     _check_generator("wrap_key_data", impl)
     return _check_keys("wrap_key_data", key_bits_array)
 
 
-def key_impl(keys: Any) -> str:
+def key_impl(keys: Key) -> str:
     """Returns the name of the generator that keys belong to.
 
     >>> key_impl(key(0))
@@ -141,12 +142,12 @@ def key_impl(keys: Any) -> str:
     return GENERATOR
 
 
-def clone(key: Any) -> Array:
+def clone(key: Key) -> Array:
     """Returns the same key, to say that its second use is meant."""
     return _check_keys("clone", key)
 
 
-def _check_keys(name: str, keys: Any) -> Array:
+def _check_keys(name: str, keys: Key) -> Array:
     aval = abstract(keys, name)
     if aval.dtype != dtypes.uint32 or aval.shape[-1:] != (2,):
         raise ShapeError(name, "keys are uint32[..., 2]", got=repr(aval), hint="tvmfun.random.key(seed)")

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from tvmfun import numpy as tnp
 from tvmfun.core.array import Array
 from tvmfun.errors import ArgumentError, ShapeError
@@ -16,10 +14,16 @@ from tvmfun.random.keys import check_key, split
 from tvmfun.random.normals import normal
 from tvmfun.random.parameters import common_shape
 from tvmfun.random.uniforms import float_dtype
+from tvmfun.typing import ArrayLike, DTypeLike, Key, Scalar
 
 
 def multivariate_normal(
-    key: Any, mean: Any, cov: Any, shape: Shape | None = None, dtype: Any = None, method: str = "cholesky"
+    key: Key,
+    mean: ArrayLike,
+    cov: ArrayLike,
+    shape: Shape | None = None,
+    dtype: DTypeLike | None = None,
+    method: str = "cholesky",
 ) -> Array:
     r"""Returns vectors :math:`\mu + F x` with standard normal :math:`x` and :math:`F F^\top` the covariance.
 
@@ -59,7 +63,7 @@ def multivariate_normal(
     return mean + tnp.matvec(factor, normal(key, (*sizes, mean.shape[-1]), dtype))
 
 
-def orthogonal(key: Any, n: int, shape: Shape = (), dtype: Any = "float32", m: int | None = None) -> Array:
+def orthogonal(key: Key, n: int, shape: Shape = (), dtype: DTypeLike = "float32", m: int | None = None) -> Array:
     """Returns uniformly distributed matrices with orthonormal columns, or rows if there are fewer of these.
 
     Args:
@@ -82,7 +86,7 @@ def orthogonal(key: Any, n: int, shape: Shape = (), dtype: Any = "float32", m: i
     return tnp.matrix_transpose(q) if rows < columns else q
 
 
-def ball(key: Any, d: int, p: Any = 2, shape: Shape = (), dtype: Any = "float32") -> Array:
+def ball(key: Key, d: int, p: Scalar = 2, shape: Shape = (), dtype: DTypeLike = "float32") -> Array:
     r"""Returns vectors uniform in the unit ball, :math:`\sum_i |x_i|^p \le 1`.
 
     Args:

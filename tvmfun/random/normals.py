@@ -13,18 +13,19 @@ from tvmfun.core.array import Array
 from tvmfun.lax.staging import whole
 from tvmfun.numpy.creation import Shape, as_shape
 from tvmfun.random.keys import check_key
-from tvmfun.random.uniforms import bound, float_dtype, rounded, uniform
+from tvmfun.random.uniforms import bound, float_dtype, float_request, rounded, uniform
+from tvmfun.typing import ArrayLike, DTypeLike, Key
 
 
-def normal(key: Any, shape: Shape = (), dtype: Any = "float32") -> Array:
+def normal(key: Key, shape: Shape = (), dtype: DTypeLike = "float32") -> Array:
     r"""Returns floats of the standard normal distribution, :math:`\sqrt 2 \operatorname{erf}^{-1}(u)`.
 
     >>> from tvmfun import random
     >>> normal(random.key(0), (2,)).shape
     (2,)
     """
-    key = check_key("normal", key)
-    return _normal(key, shape=as_shape("normal", shape), dtype=float_dtype("normal", dtype))
+    key, shape, dtype = float_request("normal", key, shape, dtype)
+    return _normal(key, shape=shape, dtype=dtype)
 
 
 @whole("shape", "dtype")
@@ -39,7 +40,9 @@ def normal_of(uniform: Array) -> Array:
     return rounded(tnp.multiply(root, rounded(lax.erf_inv(uniform))))
 
 
-def truncated_normal(key: Any, lower: Any, upper: Any, shape: Shape | None = None, dtype: Any = "float32") -> Array:
+def truncated_normal(
+    key: Key, lower: ArrayLike, upper: ArrayLike, shape: Shape | None = None, dtype: DTypeLike = "float32"
+) -> Array:
     r"""Returns floats of the standard normal distribution within the open interval from ``lower`` to ``upper``.
 
     They are :math:`\sqrt 2 \operatorname{erf}^{-1}(u)` with :math:`u` uniform between

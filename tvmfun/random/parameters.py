@@ -13,7 +13,9 @@ from tvmfun.errors import DtypeError, ShapeError
 from tvmfun.numpy.creation import Shape, as_shape
 from tvmfun.numpy.promotion import convert, operand, operands
 from tvmfun.ops.pointwise import broadcast_shapes
+from tvmfun.random.keys import check_key
 from tvmfun.random.uniforms import float_dtype
+from tvmfun.typing import ArrayLike, DTypeLike, Key
 
 
 def parameter(name: str, value: Any, dtype: np.dtype) -> Array:
@@ -37,15 +39,17 @@ def common_shape(name: str, shape: Shape | None, *shapes: tuple) -> tuple:
     return sizes
 
 
-def prepared(name: str, dtype: Any, shape: Shape | None, *values: Any) -> tuple[np.dtype, tuple, list[Array]]:
-    """The dtype and the shape of samples, and the parameters repeated to that shape."""
-    dtype = float_dtype(name, dtype)
+def prepared(
+    name: str, key: Key, dtype: DTypeLike, shape: Shape | None, *values: ArrayLike
+) -> tuple[Array, np.dtype, tuple, list[Array]]:
+    """The checked key, the dtype and shape of the samples, and the parameters repeated to that shape."""
+    key, dtype = check_key(name, key), float_dtype(name, dtype)
     arrays = [parameter(name, value, dtype) for value in values]
     sizes = common_shape(name, shape, *(x.shape for x in arrays))
-    return dtype, sizes, [tnp.broadcast_to(x, sizes) for x in arrays]
+    return key, dtype, sizes, [tnp.broadcast_to(x, sizes) for x in arrays]
 
 
-def integer_dtype(name: str, dtype: Any) -> np.dtype:
+def integer_dtype(name: str, dtype: DTypeLike) -> np.dtype:
     """An integer dtype.
 
     Raises:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from typing import Any
 
 import numpy as np
 
@@ -18,9 +17,10 @@ from tvmfun.random.continuous import gumbel
 from tvmfun.random.keys import check_key, split
 from tvmfun.random.parameters import common_shape, floats
 from tvmfun.random.uniforms import bits, randint, uniform
+from tvmfun.typing import ArrayLike, Key
 
 
-def permutation(key: Any, x: Any, axis: int = 0, independent: bool = False) -> Array:
+def permutation(key: Key, x: ArrayLike, axis: int = 0, independent: bool = False) -> Array:
     """Returns the slices of ``x`` along an axis in random order.
 
     Args:
@@ -63,11 +63,11 @@ def permutation(key: Any, x: Any, axis: int = 0, independent: bool = False) -> A
 
 
 def choice(
-    key: Any,
-    a: Any,
+    key: Key,
+    a: ArrayLike,
     shape: Shape = (),
     replace: bool = True,
-    p: Any = None,
+    p: ArrayLike | None = None,
     axis: int = 0,
     mode: str | None = None,
 ) -> Array:
@@ -132,8 +132,8 @@ def _with_probabilities(key: Array, shape: tuple, size: int, p: Array, replace: 
 
 
 def categorical(
-    key: Any,
-    logits: Any,
+    key: Key,
+    logits: ArrayLike,
     axis: int = -1,
     shape: Shape | None = None,
     replace: bool = True,

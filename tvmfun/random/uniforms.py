@@ -15,11 +15,12 @@ from tvmfun.lax.staging import whole
 from tvmfun.numpy.creation import Shape, as_shape
 from tvmfun.ops.pointwise import broadcast_shapes
 from tvmfun.random.keys import blocks, check_key, split
+from tvmfun.typing import ArrayLike, DTypeLike, Key
 
 UINTS = {1: dtypes.uint8, 2: dtypes.uint16, 4: dtypes.uint32, 8: dtypes.uint64}
 
 
-def bits(key: Any, shape: Shape = (), dtype: Any = "uint32") -> Array:
+def bits(key: Key, shape: Shape = (), dtype: DTypeLike = "uint32") -> Array:
     """Returns uniform random bits as unsigned integers of 8, 16, 32 or 64 bits.
 
     >>> from tvmfun import random
@@ -42,7 +43,7 @@ def bits_of(key: Array, shape: tuple[int, ...], dtype: np.dtype) -> Array:
     return tnp.astype(blocks(key, shape, "xor"), dtype)
 
 
-def float_dtype(name: str, dtype: Any) -> np.dtype:
+def float_dtype(name: str, dtype: DTypeLike) -> np.dtype:
     """A float dtype.
 
     Raises:
@@ -54,11 +55,18 @@ def float_dtype(name: str, dtype: Any) -> np.dtype:
     return dtype
 
 
-# The number of bits of the mantissa: so many random bits make a float in [1, 2).
+def float_request(name: str, key: Key, shape: Shape, dtype: DTypeLike) -> tuple[Array, tuple[int, ...], np.dtype]:
+    """The checked key, shape and float dtype that a function ``name`` was called with."""
+    return check_key(name, key), as_shape(name, shape), float_dtype(name, dtype)
+
+
+# The bits of the mantissa, as many as a random float in [1, 2) needs.
 MANTISSA = {dtypes.bfloat16: 7, dtypes.float16: 10, dtypes.float32: 23, dtypes.float64: 52}
 
 
-def uniform(key: Any, shape: Shape = (), dtype: Any = "float32", minval: Any = 0.0, maxval: Any = 1.0) -> Array:
+def uniform(
+    key: Key, shape: Shape = (), dtype: DTypeLike = "float32", minval: ArrayLike = 0.0, maxval: ArrayLike = 1.0
+) -> Array:
     r"""Returns floats uniform in :math:`[\text{minval}, \text{maxval})`.
 
     Args:
@@ -72,9 +80,7 @@ def uniform(key: Any, shape: Shape = (), dtype: Any = "float32", minval: Any = 0
     >>> uniform(random.key(0))
     Array(0.947667, dtype=float32)
     """
-    key = check_key("uniform", key)
-    dtype = float_dtype("uniform", dtype)
-    sizes = as_shape("uniform", shape)
+    key, sizes, dtype = float_request("uniform", key, shape, dtype)
     low, high = bound("uniform", minval, dtype), bound("uniform", maxval, dtype)
     result = uniform_of(key, low, high, shape=sizes, dtype=dtype)
     if result.shape != sizes:
@@ -83,7 +89,7 @@ def uniform(key: Any, shape: Shape = (), dtype: Any = "float32", minval: Any = 0
 
 
 @whole("shape", "dtype")
-def uniform_of(key: Array, low: Any, high: Any, *, shape: tuple, dtype: np.dtype) -> Array:
+def uniform_of(key: Array, low: ArrayLike, high: ArrayLike, *, shape: tuple, dtype: np.dtype) -> Array:
     """Floats uniform between ``low`` and ``high`` of a key, or of each of many keys, whose axes come first."""
     mantissa, uint = MANTISSA[dtype], UINTS[dtype.itemsize]
     # As in JAX, a mantissa that fits in 8 bits (that of bfloat16) is drawn as 8 bits.
@@ -111,7 +117,7 @@ def bound(name: str, value: Any, dtype: np.dtype) -> Any:
     return rounded(tnp.astype(value, dtype)) if is_array else dtype.type(value)
 
 
-def randint(key: Any, shape: Shape, minval: Any, maxval: Any, dtype: Any = "int32") -> Array:
+def randint(key: Key, shape: Shape, minval: ArrayLike, maxval: ArrayLike, dtype: DTypeLike = "int32") -> Array:
     """Returns integers uniform in ``[minval, maxval)``, or ``minval`` if there are none.
 
     Args:
