@@ -16,6 +16,7 @@ from tvmfun.core.array import Array
 from tvmfun.errors import ArgumentError, ShapeError
 from tvmfun.names import missing as _missing
 from tvmfun.numpy.creation import as_shape
+from tvmfun.typing import ArrayLike
 
 __all__ = ["ResizeMethod", "resize", "scale_and_translate"]
 
@@ -61,7 +62,7 @@ _NAMES = {
 
 
 def resize(
-    image: Any, shape: Sequence[int], method: str | ResizeMethod, antialias: bool = True, precision: Any = None
+    image: ArrayLike, shape: Sequence[int], method: str | ResizeMethod, antialias: bool = True, precision: Any = None
 ) -> Array:
     r"""Returns an array with more or fewer elements along its axes, and values in between interpolated.
 
@@ -106,11 +107,11 @@ def resize(
 
 
 def scale_and_translate(
-    image: Any,
+    image: ArrayLike,
     shape: Sequence[int],
     spatial_dims: Sequence[int],
-    scale: Any,
-    translation: Any,
+    scale: ArrayLike,
+    translation: ArrayLike,
     method: str | ResizeMethod,
     antialias: bool = True,
     precision: Any = None,

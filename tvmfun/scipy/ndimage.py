@@ -13,6 +13,7 @@ from tvmfun.boundary import publish
 from tvmfun.core.array import Array
 from tvmfun.errors import ArgumentError, ShapeError
 from tvmfun.names import missing as _missing
+from tvmfun.typing import ArrayLike
 
 __all__ = ["map_coordinates"]
 
@@ -33,7 +34,7 @@ _MODES: dict[str, Callable[[Array, int], Array]] = {
 
 
 def map_coordinates(
-    input: Any, coordinates: Sequence[Any], order: int, mode: str = "constant", cval: Any = 0.0
+    input: ArrayLike, coordinates: Sequence[Any], order: int, mode: str = "constant", cval: ArrayLike = 0.0
 ) -> Array:
     """Returns the values of an array at coordinates between its elements.
 

@@ -19,6 +19,7 @@ from tvmfun.core.array import Array
 from tvmfun.errors import ArgumentError, ShapeError
 from tvmfun.names import missing as _missing
 from tvmfun.numpy.promotion import operands
+from tvmfun.typing import ArrayLike
 
 __all__ = ["convolve", "convolve2d", "correlate", "correlate2d", "detrend"]
 
@@ -47,7 +48,7 @@ def _convolved(name: str, in1: Any, in2: Any, mode: str, method: str) -> Array:
     return lax.conv_general_dilated(x[None, None], tnp.flip(y)[None, None], (1,) * x.ndim, padding)[0, 0]
 
 
-def convolve(in1: Any, in2: Any, mode: str = "full", method: str = "auto") -> Array:
+def convolve(in1: ArrayLike, in2: ArrayLike, mode: str = "full", method: str = "auto") -> Array:
     """Returns the convolution of two arrays with the same number of axes.
 
     Args:
@@ -66,7 +67,7 @@ def convolve(in1: Any, in2: Any, mode: str = "full", method: str = "auto") -> Ar
     return _convolved("convolve", in1, in2, mode, method)
 
 
-def correlate(in1: Any, in2: Any, mode: str = "full", method: str = "auto") -> Array:
+def correlate(in1: ArrayLike, in2: ArrayLike, mode: str = "full", method: str = "auto") -> Array:
     """Returns the cross-correlation of two arrays: the convolution with the second one reversed.
 
     >>> correlate(tnp.asarray([1.0, 2.0]), tnp.asarray([1.0, 3.0])).tolist()
@@ -82,7 +83,9 @@ def _two_axes(name: str, in1: Any, in2: Any, boundary: str, fillvalue: float) ->
         raise ArgumentError(name, "beyond the boundary there are zeros", got=f"{boundary!r}, {fillvalue!r}")
 
 
-def convolve2d(in1: Any, in2: Any, mode: str = "full", boundary: str = "fill", fillvalue: float = 0) -> Array:
+def convolve2d(
+    in1: ArrayLike, in2: ArrayLike, mode: str = "full", boundary: str = "fill", fillvalue: float = 0
+) -> Array:
     """Returns the convolution of two matrices; see :func:`convolve`.
 
     Args:
@@ -99,7 +102,9 @@ def convolve2d(in1: Any, in2: Any, mode: str = "full", boundary: str = "fill", f
     return _convolved("convolve2d", in1, in2, mode, "auto")
 
 
-def correlate2d(in1: Any, in2: Any, mode: str = "full", boundary: str = "fill", fillvalue: float = 0) -> Array:
+def correlate2d(
+    in1: ArrayLike, in2: ArrayLike, mode: str = "full", boundary: str = "fill", fillvalue: float = 0
+) -> Array:
     """Returns the cross-correlation of two matrices; see :func:`correlate` and :func:`convolve2d`.
 
     >>> correlate2d(tnp.ones((2, 2)), tnp.ones((2, 2)), "valid").tolist()
@@ -115,7 +120,7 @@ def correlate2d(in1: Any, in2: Any, mode: str = "full", boundary: str = "fill", 
     return full[top : top + rows, left : left + columns]
 
 
-def detrend(data: Any, axis: int = -1, type: str = "linear", bp: int | Sequence[int] = 0) -> Array:
+def detrend(data: ArrayLike, axis: int = -1, type: str = "linear", bp: int | Sequence[int] = 0) -> Array:
     """Returns the data less their mean, or their line of least squares, along an axis.
 
     Args:

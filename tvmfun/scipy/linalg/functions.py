@@ -13,6 +13,7 @@ from tvmfun.lax.staging import whole
 from tvmfun.numpy import linalg
 from tvmfun.numpy.promotion import operands
 from tvmfun.scipy.linalg.solvers import solve, square
+from tvmfun.typing import ArrayLike
 
 
 def _pade(order: int) -> list[float]:
@@ -44,7 +45,7 @@ def _expm(a: Array, *, max_squarings: int) -> Array:
     return tnp.where(steps <= max_squarings, result, math.nan)
 
 
-def expm(A: Any, *, upper_triangular: bool = False, max_squarings: int = 16) -> Array:
+def expm(A: ArrayLike, *, upper_triangular: bool = False, max_squarings: int = 16) -> Array:
     r"""Returns the matrix exponential :math:`\sum_k A^k / k!`.
 
     Args:
@@ -61,7 +62,7 @@ def expm(A: Any, *, upper_triangular: bool = False, max_squarings: int = 16) -> 
     return a if not a.size else _expm(a, max_squarings=int(max_squarings))
 
 
-def expm_frechet(A: Any, E: Any, *, method: str | None = None, compute_expm: bool = True) -> Any:
+def expm_frechet(A: ArrayLike, E: ArrayLike, *, method: str | None = None, compute_expm: bool = True) -> Any:
     """Returns ``(expm(A), L)``, or only ``L``, the derivative of the matrix exponential in the direction ``E``.
 
     Args:
@@ -88,7 +89,7 @@ def expm_frechet(A: Any, E: Any, *, method: str | None = None, compute_expm: boo
     return (both[..., :size, :size], derivative) if compute_expm else derivative
 
 
-def sqrtm(A: Any, blocksize: int = 1) -> Array:
+def sqrtm(A: ArrayLike, blocksize: int = 1) -> Array:
     r"""Returns the real :math:`X` with :math:`X X = A`, of matrices with no eigenvalue that is 0 or negative.
 
     Args:
@@ -115,7 +116,12 @@ def sqrtm(A: Any, blocksize: int = 1) -> Array:
 
 
 def polar(
-    a: Any, side: str = "right", *, method: str = "qdwh", eps: float | None = None, max_iterations: int | None = None
+    a: ArrayLike,
+    side: str = "right",
+    *,
+    method: str = "qdwh",
+    eps: float | None = None,
+    max_iterations: int | None = None,
 ) -> tuple[Array, Array]:
     """Returns ``(u, p)``, orthonormal rows or columns and a positive semidefinite matrix, with ``a = u @ p``.
 
@@ -142,7 +148,7 @@ def polar(
     return u @ vt, u * s[..., None, :] @ tnp.matrix_transpose(u)
 
 
-def solve_sylvester(A: Any, B: Any, C: Any, *, method: str = "schur", tol: float = 1e-8) -> Array:
+def solve_sylvester(A: ArrayLike, B: ArrayLike, C: ArrayLike, *, method: str = "schur", tol: float = 1e-8) -> Array:
     """Returns the solution of ``A @ X + X @ B = C``.
 
     Args:

@@ -11,6 +11,7 @@ from tvmfun.errors import ArgumentError, ShapeError
 from tvmfun.lax.linalg.arguments import matrices, square
 from tvmfun.numpy import linalg
 from tvmfun.numpy.promotion import operands
+from tvmfun.typing import ArrayLike
 
 
 def _system(name: str, a: Any, b: Any) -> tuple[Array, Array, bool]:
@@ -31,8 +32,8 @@ def _triangular(a: Array, b: Array, *, lower: bool, transpose: bool = False, uni
 
 
 def solve_triangular(
-    a: Any,
-    b: Any,
+    a: ArrayLike,
+    b: ArrayLike,
     trans: int | str = 0,
     lower: bool = False,
     unit_diagonal: bool = False,
@@ -70,7 +71,7 @@ def _transposes(name: str, trans: Any) -> bool:
     return known[trans]
 
 
-def cholesky(a: Any, lower: bool = False, overwrite_a: bool = False, check_finite: bool = True) -> Array:
+def cholesky(a: ArrayLike, lower: bool = False, overwrite_a: bool = False, check_finite: bool = True) -> Array:
     """Returns the upper triangular ``r`` with ``r.T @ r = a``, or the lower ``l`` with ``l @ l.T = a``.
 
     Args:
@@ -86,7 +87,9 @@ def cholesky(a: Any, lower: bool = False, overwrite_a: bool = False, check_finit
     return factor if lower else tnp.matrix_transpose(factor)
 
 
-def cho_factor(a: Any, lower: bool = False, overwrite_a: bool = False, check_finite: bool = True) -> tuple[Array, bool]:
+def cho_factor(
+    a: ArrayLike, lower: bool = False, overwrite_a: bool = False, check_finite: bool = True
+) -> tuple[Array, bool]:
     """Returns ``(c, lower)`` for :func:`cho_solve`, with :func:`cholesky` of ``a``.
 
     >>> factor, lower = cho_factor(tnp.asarray([[4.0]]))
@@ -96,7 +99,9 @@ def cho_factor(a: Any, lower: bool = False, overwrite_a: bool = False, check_fin
     return cholesky(square("cho_factor", a), lower=lower), lower
 
 
-def cho_solve(c_and_lower: tuple[Any, bool], b: Any, overwrite_b: bool = False, check_finite: bool = True) -> Array:
+def cho_solve(
+    c_and_lower: tuple[Any, bool], b: ArrayLike, overwrite_b: bool = False, check_finite: bool = True
+) -> Array:
     """Returns the solution of ``a @ x = b`` from :func:`cho_factor` of ``a``.
 
     >>> cho_solve(cho_factor(tnp.asarray([[4.0]])), tnp.asarray([2.0])).tolist()
@@ -109,7 +114,7 @@ def cho_solve(c_and_lower: tuple[Any, bool], b: Any, overwrite_b: bool = False, 
     return x[..., 0] if is_vector else x
 
 
-def lu(a: Any, permute_l: bool = False, overwrite_a: bool = False, check_finite: bool = True) -> Any:
+def lu(a: ArrayLike, permute_l: bool = False, overwrite_a: bool = False, check_finite: bool = True) -> Any:
     """Returns ``(p, l, u)`` with ``a = p @ l @ u``, a permutation, a unit lower and an upper triangular matrix.
 
     Args:
@@ -131,7 +136,7 @@ def lu(a: Any, permute_l: bool = False, overwrite_a: bool = False, check_finite:
     return (order @ lower, upper) if permute_l else (order, lower, upper)
 
 
-def lu_factor(a: Any, overwrite_a: bool = False, check_finite: bool = True) -> tuple[Array, Array]:
+def lu_factor(a: ArrayLike, overwrite_a: bool = False, check_finite: bool = True) -> tuple[Array, Array]:
     """Returns ``(lu, pivots)`` for :func:`lu_solve`: both factors in one matrix, and with which row each was exchanged.
 
     >>> [x.tolist() for x in lu_factor(tnp.asarray([[0.0, 2.0], [1.0, 0.0]]))]
@@ -142,7 +147,7 @@ def lu_factor(a: Any, overwrite_a: bool = False, check_finite: bool = True) -> t
 
 
 def lu_solve(
-    lu_and_piv: tuple[Any, Any], b: Any, trans: int = 0, overwrite_b: bool = False, check_finite: bool = True
+    lu_and_piv: tuple[Any, Any], b: ArrayLike, trans: int = 0, overwrite_b: bool = False, check_finite: bool = True
 ) -> Array:
     """Returns the solution of ``a @ x = b``, or of ``a.T @ x = b`` for ``trans=1``, from :func:`lu_factor` of ``a``.
 
@@ -166,8 +171,8 @@ def lu_solve(
 
 
 def solve(
-    a: Any,
-    b: Any,
+    a: ArrayLike,
+    b: ArrayLike,
     lower: bool = False,
     overwrite_a: bool = False,
     overwrite_b: bool = False,
@@ -203,7 +208,7 @@ def solve(
     return cho_solve(cho_factor(full, lower=lower), b)
 
 
-def inv(a: Any, overwrite_a: bool = False, check_finite: bool = True) -> Array:
+def inv(a: ArrayLike, overwrite_a: bool = False, check_finite: bool = True) -> Array:
     """Returns the inverses of matrices.
 
     >>> inv(tnp.asarray([[2.0]])).tolist()
@@ -212,7 +217,7 @@ def inv(a: Any, overwrite_a: bool = False, check_finite: bool = True) -> Array:
     return linalg.inv(square("inv", a))
 
 
-def det(a: Any, overwrite_a: bool = False, check_finite: bool = True) -> Array:
+def det(a: ArrayLike, overwrite_a: bool = False, check_finite: bool = True) -> Array:
     """Returns the determinants of matrices.
 
     >>> float(det(tnp.asarray([[2.0, 0.0], [0.0, 3.0]])))
@@ -222,7 +227,7 @@ def det(a: Any, overwrite_a: bool = False, check_finite: bool = True) -> Array:
 
 
 def qr(
-    a: Any,
+    a: ArrayLike,
     overwrite_a: bool = False,
     lwork: Any = None,
     mode: str = "full",
@@ -254,8 +259,8 @@ def qr(
 
 
 def qr_multiply(
-    a: Any,
-    c: Any,
+    a: ArrayLike,
+    c: ArrayLike,
     mode: str = "right",
     pivoting: bool = False,
     conjugate: bool = False,
@@ -293,7 +298,7 @@ def qr_multiply(
     return (c @ q if mode == "right" else q @ c, *rest)
 
 
-def hessenberg(a: Any, *, calc_q: bool = False, overwrite_a: bool = False, check_finite: bool = True) -> Any:
+def hessenberg(a: ArrayLike, *, calc_q: bool = False, overwrite_a: bool = False, check_finite: bool = True) -> Any:
     """Returns ``h``, or ``(h, q)`` with ``a = q @ h @ q.T``, where ``h`` has zeros below the first subdiagonal.
 
     Args:
@@ -322,7 +327,7 @@ def hessenberg(a: Any, *, calc_q: bool = False, overwrite_a: bool = False, check
     return h, q.at[..., 0, 0].set(1)
 
 
-def schur(a: Any, output: str = "real") -> tuple[Array, Array]:
+def schur(a: ArrayLike, output: str = "real") -> tuple[Array, Array]:
     """Returns ``(t, z)`` with ``a = z @ t @ z.T``, an orthogonal ``z``, and blocks on the diagonal of ``t``.
 
     Args:
@@ -344,7 +349,7 @@ def schur(a: Any, output: str = "real") -> tuple[Array, Array]:
 
 
 def svd(
-    a: Any,
+    a: ArrayLike,
     full_matrices: bool = True,
     compute_uv: bool = True,
     overwrite_a: bool = False,
@@ -368,8 +373,8 @@ def svd(
 
 
 def eigh(
-    a: Any,
-    b: Any = None,
+    a: ArrayLike,
+    b: ArrayLike | None = None,
     lower: bool = True,
     eigvals_only: bool = False,
     overwrite_a: bool = False,
@@ -407,8 +412,8 @@ def eigh(
 
 
 def eigh_tridiagonal(
-    d: Any,
-    e: Any,
+    d: ArrayLike,
+    e: ArrayLike,
     *,
     eigvals_only: bool = False,
     select: str = "a",

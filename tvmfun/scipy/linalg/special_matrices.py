@@ -11,6 +11,7 @@ from tvmfun import numpy as tnp
 from tvmfun.core.array import Array
 from tvmfun.errors import ArgumentError, ShapeError
 from tvmfun.numpy.promotion import operands
+from tvmfun.typing import ArrayLike, DTypeLike
 
 
 def _vectors(name: str, *values: Any, least: int = 0, floating: bool = False) -> list[Array]:
@@ -44,7 +45,7 @@ def block_diag(*arrs: Any) -> Array:
     return tnp.concatenate(rows, axis=0)
 
 
-def toeplitz(c: Any, r: Any = None) -> Array:
+def toeplitz(c: ArrayLike, r: ArrayLike | None = None) -> Array:
     """Returns the matrices that are constant along diagonals, with the first column ``c`` and the first row ``r``.
 
     Args:
@@ -66,7 +67,7 @@ def _with_equal_lead(*arrays: Array) -> list[Array]:
     return [tnp.broadcast_to(x, (*lead, x.shape[-1])) for x in arrays]
 
 
-def hankel(c: Any, r: Any = None) -> Array:
+def hankel(c: ArrayLike, r: ArrayLike | None = None) -> Array:
     """Returns the matrices that are constant along anti-diagonals, with the first column ``c`` and the last row ``r``.
 
     Args:
@@ -83,7 +84,7 @@ def hankel(c: Any, r: Any = None) -> Array:
     return tnp.take(elements, index, axis=-1) if rows and columns else tnp.zeros((rows, columns), c.dtype)
 
 
-def circulant(c: Any) -> Array:
+def circulant(c: ArrayLike) -> Array:
     """Returns the matrices whose columns are ``c``, each moved one further down than the one before.
 
     >>> circulant(tnp.asarray([1, 2, 3])).tolist()
@@ -94,7 +95,7 @@ def circulant(c: Any) -> Array:
     return tnp.take(c, (at[:, None] - at[None, :]) % max(len(at), 1), axis=-1)
 
 
-def companion(a: Any) -> Array:
+def companion(a: ArrayLike) -> Array:
     """Returns the matrices whose eigenvalues are the roots of polynomials, coefficients of high powers first.
 
     >>> companion(tnp.asarray([1.0, -3.0, 2.0])).tolist()
@@ -107,7 +108,7 @@ def companion(a: Any) -> Array:
     return tnp.concatenate([row[..., None, :], below], axis=-2)
 
 
-def convolution_matrix(a: Any, n: int, mode: str = "full") -> Array:
+def convolution_matrix(a: ArrayLike, n: int, mode: str = "full") -> Array:
     """Returns the matrices by which a vector of ``n`` elements is convolved with ``a``.
 
     Args:
@@ -133,7 +134,7 @@ def convolution_matrix(a: Any, n: int, mode: str = "full") -> Array:
     return full[..., trim // 2 : m + n - 1 - (trim - trim // 2), :]
 
 
-def leslie(f: Any, s: Any) -> Array:
+def leslie(f: Any, s: ArrayLike) -> Array:
     """Returns Leslie matrices: fecundities in the first row, and survival rates below the diagonal.
 
     >>> leslie(tnp.asarray([1.0, 2.0]), tnp.asarray([0.5])).tolist()
@@ -148,7 +149,7 @@ def leslie(f: Any, s: Any) -> Array:
     return tnp.concatenate([f[..., None, :], below], axis=-2)
 
 
-def fiedler(a: Any) -> Array:
+def fiedler(a: ArrayLike) -> Array:
     """Returns the matrices of absolute differences of all pairs of elements.
 
     >>> fiedler(tnp.asarray([1, 4])).tolist()
@@ -158,7 +159,7 @@ def fiedler(a: Any) -> Array:
     return tnp.abs(a[..., :, None] - a[..., None, :])
 
 
-def fiedler_companion(a: Any) -> Array:
+def fiedler_companion(a: ArrayLike) -> Array:
     """Returns the matrices with five diagonals whose eigenvalues are the roots of polynomials, high powers first.
 
     Args:
@@ -269,7 +270,7 @@ def helmert(n: int, full: bool = False) -> Array:
     return tnp.asarray((matrix if full else matrix[1:]).astype("float32"))
 
 
-def hadamard(n: int, dtype: Any = "int32") -> Array:
+def hadamard(n: int, dtype: DTypeLike = "int32") -> Array:
     """Returns the Hadamard matrix of a size that is a power of 2, whose elements are 1 and -1.
 
     Raises:

@@ -13,6 +13,7 @@ from tvmfun.numpy import linalg
 from tvmfun.numpy.promotion import operands
 from tvmfun.scipy.optimize.line_search import Point, line_search, point_at
 from tvmfun.transforms import value_and_grad
+from tvmfun.typing import ArrayLike
 
 
 class OptimizeResults(NamedTuple):
@@ -53,7 +54,7 @@ class _State(NamedTuple):
 
 def minimize(
     fun: Callable[..., Any],
-    x0: Any,
+    x0: ArrayLike,
     args: tuple = (),
     *,
     method: str,

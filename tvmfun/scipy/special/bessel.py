@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from tvmfun import lax
 from tvmfun import numpy as tnp
 from tvmfun.core.array import Array
@@ -13,6 +11,7 @@ from tvmfun.lax.staging import whole, with_partials
 from tvmfun.numpy.promotion import operands
 from tvmfun.scipy.special import tables
 from tvmfun.scipy.special.chebyshev import chebyshev
+from tvmfun.typing import ArrayLike
 
 
 def _i0e(x: Array) -> Array:
@@ -48,7 +47,7 @@ _I1 = whole()(
 )
 
 
-def i0(x: Any) -> Array:
+def i0(x: ArrayLike) -> Array:
     """Returns the modified Bessel function of the first kind of order 0, elementwise.
 
     >>> round(float(i0(1.0)), 5)
@@ -57,7 +56,7 @@ def i0(x: Any) -> Array:
     return in_full_precision("i0", _I0, x)
 
 
-def i0e(x: Any) -> Array:
+def i0e(x: ArrayLike) -> Array:
     r"""Returns :math:`e^{-|x|} I_0(x)`, elementwise.
 
     >>> round(float(i0e(1.0)), 5)
@@ -66,7 +65,7 @@ def i0e(x: Any) -> Array:
     return in_full_precision("i0e", _I0E, x)
 
 
-def i1(x: Any) -> Array:
+def i1(x: ArrayLike) -> Array:
     """Returns the modified Bessel function of the first kind of order 1, elementwise.
 
     >>> round(float(i1(1.0)), 5)
@@ -75,7 +74,7 @@ def i1(x: Any) -> Array:
     return in_full_precision("i1", _I1, x)
 
 
-def i1e(x: Any) -> Array:
+def i1e(x: ArrayLike) -> Array:
     r"""Returns :math:`e^{-|x|} I_1(x)`, elementwise.
 
     >>> round(float(i1e(1.0)), 5)
@@ -84,7 +83,7 @@ def i1e(x: Any) -> Array:
     return in_full_precision("i1e", _I1E, x)
 
 
-def bessel_jn(z: Any, *, v: int, n_iter: int = 50) -> Array:
+def bessel_jn(z: ArrayLike, *, v: int, n_iter: int = 50) -> Array:
     """Returns the Bessel functions of the first kind of the orders 0 to ``v``, on a new first axis.
 
     Args:

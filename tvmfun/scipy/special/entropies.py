@@ -13,6 +13,7 @@ from tvmfun.errors import ArgumentError
 from tvmfun.lax.special import in_full_precision
 from tvmfun.lax.staging import whole, with_partials
 from tvmfun.numpy.promotion import operands
+from tvmfun.typing import ArrayLike
 
 Axes = int | Sequence[int] | None
 
@@ -32,7 +33,7 @@ _XLOGX = with_partials(lambda x: _XLOGY(x, x), (lambda o, x: tnp.log(x) + 1,))
 _ENTR = whole()(lambda x: tnp.where(x < 0, -math.inf, -_XLOGX(x)))
 
 
-def xlogy(x: Any, y: Any) -> Array:
+def xlogy(x: ArrayLike, y: ArrayLike) -> Array:
     r"""Returns :math:`x \ln y`, 0 where :math:`x = 0`, elementwise.
 
     >>> float(xlogy(0.0, 0.0))
@@ -41,7 +42,7 @@ def xlogy(x: Any, y: Any) -> Array:
     return in_full_precision("xlogy", _XLOGY, x, y)
 
 
-def xlog1py(x: Any, y: Any) -> Array:
+def xlog1py(x: ArrayLike, y: ArrayLike) -> Array:
     r"""Returns :math:`x \ln(1 + y)`, 0 where :math:`x = 0`, elementwise.
 
     >>> float(xlog1py(0.0, -1.0))
@@ -50,7 +51,7 @@ def xlog1py(x: Any, y: Any) -> Array:
     return in_full_precision("xlog1py", _XLOG1PY, x, y)
 
 
-def entr(x: Any) -> Array:
+def entr(x: ArrayLike) -> Array:
     r"""Returns :math:`-x \ln x`, 0 at 0 and :math:`-\infty` below, elementwise.
 
     >>> round(float(entr(0.5)), 5)
@@ -71,7 +72,7 @@ _REL_ENTR = whole()(_rel_entr)
 _KL_DIV = whole()(lambda p, q: _rel_entr(p, q) - p + q)
 
 
-def rel_entr(p: Any, q: Any) -> Array:
+def rel_entr(p: ArrayLike, q: ArrayLike) -> Array:
     r"""Returns :math:`p \ln(p / q)`, 0 at :math:`p = 0`, elementwise.
 
     >>> round(float(rel_entr(0.5, 0.25)), 5)
@@ -80,7 +81,7 @@ def rel_entr(p: Any, q: Any) -> Array:
     return in_full_precision("rel_entr", _REL_ENTR, p, q)
 
 
-def kl_div(p: Any, q: Any) -> Array:
+def kl_div(p: ArrayLike, q: ArrayLike) -> Array:
     r"""Returns :math:`p \ln(p / q) - p + q`, elementwise.
 
     >>> round(float(kl_div(0.5, 0.25)), 5)
@@ -92,7 +93,7 @@ def kl_div(p: Any, q: Any) -> Array:
 _LOGIT = whole()(with_partials(lambda x: tnp.log(x / (1 - x)), (lambda o, x: 1 / (x * (1 - x)),)))
 
 
-def logit(x: Any) -> Array:
+def logit(x: ArrayLike) -> Array:
     r"""Returns :math:`\ln \frac{x}{1 - x}`, elementwise.
 
     >>> float(logit(0.5))
@@ -101,7 +102,7 @@ def logit(x: Any) -> Array:
     return in_full_precision("logit", _LOGIT, x)
 
 
-def expit(x: Any) -> Array:
+def expit(x: ArrayLike) -> Array:
     r"""Returns :math:`\frac{1}{1 + e^{-x}}`, elementwise.
 
     >>> float(expit(0.0))
@@ -120,7 +121,7 @@ _BOXCOX = whole()(lambda x, power: _power_transform(tnp.log(x), power))
 _BOXCOX1P = whole()(lambda x, power: _power_transform(tnp.log1p(x), power))
 
 
-def boxcox(x: Any, lmbda: Any) -> Array:
+def boxcox(x: ArrayLike, lmbda: ArrayLike) -> Array:
     r"""Returns the power transform :math:`(x^\lambda - 1) / \lambda`, the logarithm for 0, elementwise.
 
     Source: Box and Cox, "An analysis of transformations" (1964).
@@ -131,7 +132,7 @@ def boxcox(x: Any, lmbda: Any) -> Array:
     return in_full_precision("boxcox", _BOXCOX, x, lmbda)
 
 
-def boxcox1p(x: Any, lmbda: Any) -> Array:
+def boxcox1p(x: ArrayLike, lmbda: ArrayLike) -> Array:
     """Returns :func:`boxcox` of ``1 + x``, elementwise.
 
     >>> float(boxcox1p(2.0, 1.0))
@@ -147,7 +148,12 @@ def _largest(x: Array, axes: Any) -> Array:
 
 
 def logsumexp(
-    a: Any, axis: Axes = None, b: Any = None, keepdims: bool = False, return_sign: bool = False, where: Any = None
+    a: ArrayLike,
+    axis: Axes = None,
+    b: ArrayLike | None = None,
+    keepdims: bool = False,
+    return_sign: bool = False,
+    where: Any = None,
 ) -> Any:
     r"""Returns :math:`\ln \sum_i b_i e^{a_i}` without overflow.
 
@@ -194,7 +200,7 @@ def _axes(name: str, axis: Axes, x: Array) -> tuple[int, ...]:
     return axes
 
 
-def softmax(x: Any, /, *, axis: Axes = None) -> Array:
+def softmax(x: ArrayLike, /, *, axis: Axes = None) -> Array:
     r"""Returns :math:`e^{x_i} / \sum_j e^{x_j}` over an axis, several, or all by default.
 
     >>> softmax(tnp.zeros(4)).tolist()
@@ -206,7 +212,7 @@ def softmax(x: Any, /, *, axis: Axes = None) -> Array:
     return terms / tnp.sum(terms, axis=axes, keepdims=True)
 
 
-def log_softmax(x: Any, /, *, axis: Axes = None) -> Array:
+def log_softmax(x: ArrayLike, /, *, axis: Axes = None) -> Array:
     """Returns the logarithm of :func:`softmax`, accurate where that is small.
 
     >>> round(float(log_softmax(tnp.asarray([0.0, 200.0]))[0]), 3)

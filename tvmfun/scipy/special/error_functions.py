@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from typing import Any
 
 import numpy as np
 
@@ -14,13 +13,14 @@ from tvmfun.lax.special import in_full_precision
 from tvmfun.lax.staging import whole, with_partials
 from tvmfun.scipy.special import tables
 from tvmfun.scipy.special.chebyshev import chebyshev, on_half_line
+from tvmfun.typing import ArrayLike
 
 _ROOT_PI = math.sqrt(math.pi)
 _ROOT_HALF = math.sqrt(0.5)
 _ROOT_2PI = math.sqrt(2 * math.pi)
 
 
-def erf(x: Any) -> Array:
+def erf(x: ArrayLike) -> Array:
     r"""Returns :math:`\frac{2}{\sqrt\pi} \int_0^x e^{-t^2} dt`, elementwise.
 
     >>> round(float(erf(1.0)), 5)
@@ -29,7 +29,7 @@ def erf(x: Any) -> Array:
     return lax.erf(x)
 
 
-def erfc(x: Any) -> Array:
+def erfc(x: ArrayLike) -> Array:
     """Returns ``1 - erf(x)``, accurate where that is small, elementwise.
 
     >>> round(float(erfc(1.0)), 5)
@@ -38,7 +38,7 @@ def erfc(x: Any) -> Array:
     return lax.erfc(x)
 
 
-def erfinv(x: Any) -> Array:
+def erfinv(x: ArrayLike) -> Array:
     """Returns the inverse of :func:`erf`, elementwise.
 
     >>> round(float(erfinv(0.5)), 5)
@@ -56,7 +56,7 @@ def _erfcx(x: Array) -> Array:
 _ERFCX = whole()(with_partials(_erfcx, (lambda o, x: 2 * x * _ERFCX(x) - 2 / _ROOT_PI,)))
 
 
-def erfcx(x: Any) -> Array:
+def erfcx(x: ArrayLike) -> Array:
     r"""Returns :math:`e^{x^2} \operatorname{erfc} x`, elementwise.
 
     >>> round(float(erfcx(1.0)), 5)
@@ -78,7 +78,7 @@ def _dawsn(x: Array) -> Array:
 _DAWSN = whole()(with_partials(_dawsn, (lambda o, x: 1 - 2 * x * _DAWSN(x),)))
 
 
-def dawsn(x: Any) -> Array:
+def dawsn(x: ArrayLike) -> Array:
     r"""Returns Dawson's integral :math:`e^{-x^2} \int_0^x e^{t^2} dt`, elementwise.
 
     >>> round(float(dawsn(1.0)), 5)
@@ -90,7 +90,7 @@ def dawsn(x: Any) -> Array:
 _NDTR = whole()(lambda x: 0.5 * lax.erfc(-_ROOT_HALF * x))
 
 
-def ndtr(x: Any) -> Array:
+def ndtr(x: ArrayLike) -> Array:
     r"""Returns the standard normal distribution function :math:`\Phi(x)`, elementwise.
 
     >>> float(ndtr(0.0))
@@ -119,7 +119,7 @@ def _ndtri(p: Array) -> Array:
 _NDTRI = whole()(with_partials(_ndtri, (lambda o, p: _ROOT_2PI * tnp.exp(tnp.square(_NDTRI(p)) / 2),)))
 
 
-def ndtri(p: Any) -> Array:
+def ndtri(p: ArrayLike) -> Array:
     """Returns the inverse of :func:`ndtr`, elementwise.
 
     >>> round(float(ndtri(0.975)), 4)
@@ -143,7 +143,7 @@ def _inverse_mills_ratio(o: Array, x: Array) -> Array:
 _LOG_NDTR = whole()(with_partials(_log_ndtr, (_inverse_mills_ratio,)))
 
 
-def log_ndtr(x: Any, series_order: int = 3) -> Array:
+def log_ndtr(x: ArrayLike, series_order: int = 3) -> Array:
     r"""Returns :math:`\ln \Phi(x)`, accurate in both tails, elementwise.
 
     Args:
@@ -188,7 +188,7 @@ _OWENS_T = whole()(
 )
 
 
-def owens_t(h: Any, a: Any) -> Array:
+def owens_t(h: ArrayLike, a: ArrayLike) -> Array:
     r"""Returns Owen's :math:`T(h, a) = \frac{1}{2\pi} \int_0^a \frac{e^{-h^2 (1 + x^2) / 2}}{1 + x^2} dx`, elementwise.
 
     >>> round(float(owens_t(0.0, 1.0)), 4)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from typing import Any
 
 import numpy as np
 
@@ -14,9 +13,10 @@ from tvmfun.core.leaf import abstract
 from tvmfun.errors import ArgumentError, DtypeError
 from tvmfun.lax.special import BERNOULLI, in_full_precision
 from tvmfun.lax.staging import whole, with_partials
+from tvmfun.typing import ArrayLike
 
 
-def gammaln(x: Any) -> Array:
+def gammaln(x: ArrayLike) -> Array:
     r"""Returns :math:`\ln |\Gamma(x)|`, elementwise.
 
     >>> round(float(gammaln(4.0)), 5)
@@ -36,7 +36,7 @@ def _gammasgn(x: Array) -> Array:
 _GAMMASGN = whole()(_gammasgn)
 
 
-def gammasgn(x: Any) -> Array:
+def gammasgn(x: ArrayLike) -> Array:
     r"""Returns the sign of :math:`\Gamma(x)`, NaN at its poles below 0, elementwise.
 
     >>> float(gammasgn(-0.5))
@@ -48,7 +48,7 @@ def gammasgn(x: Any) -> Array:
 _LOGGAMMA = whole()(lambda x: tnp.where(x < 0, math.nan, lax.lgamma(x)))
 
 
-def loggamma(x: Any) -> Array:
+def loggamma(x: ArrayLike) -> Array:
     r"""Returns the principal value of :math:`\ln \Gamma(x)`, NaN below 0, where it is not real, elementwise.
 
     >>> round(float(loggamma(4.0)), 5)
@@ -60,7 +60,7 @@ def loggamma(x: Any) -> Array:
 _GAMMA = whole()(lambda x: _gammasgn(x) * tnp.exp(lax.lgamma(x)))
 
 
-def gamma(x: Any) -> Array:
+def gamma(x: ArrayLike) -> Array:
     r"""Returns :math:`\Gamma(x) = \int_0^\infty t^{x-1} e^{-t} dt`, elementwise.
 
     >>> round(float(gamma(5.0)), 3)
@@ -72,7 +72,7 @@ def gamma(x: Any) -> Array:
 _BETALN = whole()(lambda a, b: lax.lgamma(a) + lax.lgamma(b) - lax.lgamma(a + b))
 
 
-def betaln(a: Any, b: Any) -> Array:
+def betaln(a: ArrayLike, b: ArrayLike) -> Array:
     r"""Returns :math:`\ln |B(a, b)|`, elementwise.
 
     >>> round(float(betaln(2.0, 3.0)), 5)
@@ -89,7 +89,7 @@ def _beta(a: Array, b: Array) -> Array:
 _BETA = whole()(_beta)
 
 
-def beta(a: Any, b: Any) -> Array:
+def beta(a: ArrayLike, b: ArrayLike) -> Array:
     r"""Returns :math:`B(a, b) = \Gamma(a) \Gamma(b) / \Gamma(a + b)`, elementwise.
 
     >>> round(float(beta(2.0, 3.0)), 5)
@@ -98,7 +98,7 @@ def beta(a: Any, b: Any) -> Array:
     return in_full_precision("beta", _BETA, a, b)
 
 
-def betainc(a: Any, b: Any, x: Any) -> Array:
+def betainc(a: ArrayLike, b: ArrayLike, x: ArrayLike) -> Array:
     """Returns the regularized incomplete beta function, :func:`tvmfun.lax.betainc`.
 
     >>> round(float(betainc(2.0, 3.0, 0.5)), 4)
@@ -107,7 +107,7 @@ def betainc(a: Any, b: Any, x: Any) -> Array:
     return lax.betainc(a, b, x)
 
 
-def gammainc(a: Any, x: Any) -> Array:
+def gammainc(a: ArrayLike, x: ArrayLike) -> Array:
     """Returns the regularized lower incomplete gamma function, :func:`tvmfun.lax.igamma`.
 
     >>> round(float(gammainc(1.0, 2.0)), 5)
@@ -116,7 +116,7 @@ def gammainc(a: Any, x: Any) -> Array:
     return lax.igamma(a, x)
 
 
-def gammaincc(a: Any, x: Any) -> Array:
+def gammaincc(a: ArrayLike, x: ArrayLike) -> Array:
     """Returns the regularized upper incomplete gamma function, :func:`tvmfun.lax.igammac`.
 
     >>> round(float(gammaincc(1.0, 2.0)), 5)
@@ -125,7 +125,7 @@ def gammaincc(a: Any, x: Any) -> Array:
     return lax.igammac(a, x)
 
 
-def digamma(x: Any) -> Array:
+def digamma(x: ArrayLike) -> Array:
     r"""Returns :math:`\frac{d}{dx} \ln \Gamma(x)`, elementwise.
 
     >>> round(float(digamma(1.0)), 5)
@@ -134,7 +134,7 @@ def digamma(x: Any) -> Array:
     return lax.digamma(x)
 
 
-def polygamma(n: Any, x: Any) -> Array:
+def polygamma(n: ArrayLike, x: ArrayLike) -> Array:
     """Returns the derivative of order ``n``, an integer or an array of integers, of :func:`digamma`, elementwise.
 
     Raises:
@@ -148,7 +148,7 @@ def polygamma(n: Any, x: Any) -> Array:
     return lax.polygamma(n, x)
 
 
-def zeta(x: Any, q: Any = 1.0) -> Array:
+def zeta(x: ArrayLike, q: ArrayLike = 1.0) -> Array:
     r"""Returns :math:`\sum_{k=0}^\infty (q + k)^{-x}`, Riemann's zeta function for ``q = 1``, elementwise.
 
     >>> round(float(zeta(2.0)), 5)
@@ -160,7 +160,7 @@ def zeta(x: Any, q: Any = 1.0) -> Array:
 _FACTORIAL = whole()(lambda n: tnp.where(n < 0, 0.0, tnp.exp(lax.lgamma(n + 1))))
 
 
-def factorial(n: Any, exact: bool = False) -> Array:
+def factorial(n: ArrayLike, exact: bool = False) -> Array:
     """Returns :math:`n!`, 0 for negative numbers, elementwise.
 
     Args:
@@ -188,7 +188,7 @@ _COMB = whole()(_comb)
 _COMB_REPEATED = whole()(lambda n, k: tnp.where(tnp.logical_and(k == 0, n >= 0), 1.0, _comb(n + k - 1, k)))
 
 
-def comb(N: Any, k: Any, *, repetition: bool = False) -> Array:
+def comb(N: ArrayLike, k: ArrayLike, *, repetition: bool = False) -> Array:
     """Returns how many ways there are to choose ``k`` of ``N`` things, elementwise.
 
     Args:
@@ -217,7 +217,7 @@ _POCH = whole()(
 )
 
 
-def poch(z: Any, m: Any) -> Array:
+def poch(z: ArrayLike, m: ArrayLike) -> Array:
     r"""Returns Pochhammer's symbol :math:`\Gamma(z + m) / \Gamma(z)`, elementwise.
 
     >>> round(float(poch(2.0, 3.0)), 3)
@@ -226,7 +226,7 @@ def poch(z: Any, m: Any) -> Array:
     return in_full_precision("poch", _POCH, z, m)
 
 
-def multigammaln(a: Any, d: int) -> Array:
+def multigammaln(a: ArrayLike, d: int) -> Array:
     r"""Returns the logarithm of the multivariate gamma function of dimension ``d``, elementwise.
 
     It is :math:`\frac{d (d-1)}{4} \ln \pi + \sum_{j=0}^{d-1} \ln \Gamma(a - j/2)`.

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from typing import Any
 
 from tvmfun import lax
 from tvmfun import numpy as tnp
@@ -12,6 +11,7 @@ from tvmfun.core.array import Array
 from tvmfun.lax.special import derivative_of, in_full_precision, no_derivative, until_converged
 from tvmfun.lax.staging import whole, with_partials
 from tvmfun.scipy.special.gammas import _gammasgn
+from tvmfun.typing import ArrayLike
 
 _SLACK = 1.5
 
@@ -81,7 +81,7 @@ _HYP1F1 = whole()(
 )
 
 
-def hyp1f1(a: Any, b: Any, x: Any) -> Array:
+def hyp1f1(a: ArrayLike, b: ArrayLike, x: ArrayLike) -> Array:
     r"""Returns Kummer's :math:`{}_1F_1(a; b; x) = \sum_k \frac{(a)_k}{(b)_k} \frac{x^k}{k!}`, elementwise.
 
     It is differentiable by ``x`` any number of times, and once by ``a`` and ``b``.
@@ -132,7 +132,7 @@ _HYP2F1 = whole()(
 )
 
 
-def hyp2f1(a: Any, b: Any, c: Any, x: Any) -> Array:
+def hyp2f1(a: ArrayLike, b: ArrayLike, c: ArrayLike, x: ArrayLike) -> Array:
     r"""Returns Gauss' :math:`{}_2F_1(a, b; c; x) = \sum_k \frac{(a)_k (b)_k}{(c)_k} \frac{x^k}{k!}`, elementwise.
 
     It is NaN above 1. It is differentiable by ``x`` any number of times, and once by the parameters.

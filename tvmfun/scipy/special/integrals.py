@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from typing import Any
 
 from tvmfun import lax
 from tvmfun import numpy as tnp
@@ -12,6 +11,7 @@ from tvmfun.lax.special import BERNOULLI, in_full_precision, until_converged
 from tvmfun.lax.staging import whole, with_partials
 from tvmfun.scipy.special import tables
 from tvmfun.scipy.special.chebyshev import on_half_line, polynomial
+from tvmfun.typing import ArrayLike
 
 _GAMMA = 0.5772156649015329  # Euler's constant
 
@@ -28,7 +28,7 @@ def _exp1(x: Array) -> Array:
 _EXP1 = whole()(with_partials(_exp1, (lambda o, x: -tnp.exp(-x) / x,)))
 
 
-def exp1(x: Any) -> Array:
+def exp1(x: ArrayLike) -> Array:
     r"""Returns :math:`E_1(x) = \int_x^\infty \frac{e^{-t}}{t} dt`, NaN below 0, elementwise.
 
     >>> round(float(exp1(1.0)), 5)
@@ -64,7 +64,7 @@ def _expi(x: Array) -> Array:
 _EXPI = whole()(with_partials(_expi, (lambda o, x: tnp.exp(x) / x,)))
 
 
-def expi(x: Any) -> Array:
+def expi(x: ArrayLike) -> Array:
     r"""Returns the principal value of :math:`\operatorname{Ei}(x) = \int_{-\infty}^x \frac{e^t}{t} dt`, elementwise.
 
     >>> round(float(expi(1.0)), 5)
@@ -118,7 +118,7 @@ def _expn_slope(o: Array, n: Array, x: Array) -> Array:
 _EXPN = whole()(with_partials(_expn, (None, _expn_slope)))
 
 
-def expn(n: Any, x: Any) -> Array:
+def expn(n: ArrayLike, x: ArrayLike) -> Array:
     r"""Returns :math:`E_n(x) = \int_1^\infty \frac{e^{-xt}}{t^n} dt`, NaN below 0, elementwise.
 
     Args:
@@ -165,7 +165,7 @@ _SI = whole()(with_partials(_si, (lambda o, x: tnp.sinc(x / math.pi),)))
 _CI = whole()(with_partials(_ci, (lambda o, x: tnp.cos(x) / x,)))
 
 
-def sici(x: Any) -> tuple[Array, Array]:
+def sici(x: ArrayLike) -> tuple[Array, Array]:
     r"""Returns the sine and cosine integrals :math:`\int_0^x \frac{\sin t}{t} dt, -\int_x^\infty \frac{\cos t}{t} dt`.
 
     The second is that of the absolute value.
@@ -203,7 +203,7 @@ _FRESNEL_C = whole()(
 )
 
 
-def fresnel(x: Any) -> tuple[Array, Array]:
+def fresnel(x: ArrayLike) -> tuple[Array, Array]:
     r"""Returns :math:`\int_0^x \sin \frac{\pi t^2}{2} dt` and :math:`\int_0^x \cos \frac{\pi t^2}{2} dt`, elementwise.
 
     >>> [round(float(value), 5) for value in fresnel(1.0)]
@@ -240,7 +240,7 @@ def _spence_slope(o: Array, z: Array) -> Array:
 _SPENCE = whole()(with_partials(_spence, (_spence_slope,)))
 
 
-def spence(x: Any) -> Array:
+def spence(x: ArrayLike) -> Array:
     r"""Returns :math:`\int_1^x \frac{\ln t}{1 - t} dt`, the dilogarithm of :math:`1 - x`, NaN below 0, elementwise.
 
     >>> round(float(spence(0.0)), 5)

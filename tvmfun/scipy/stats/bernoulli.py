@@ -12,6 +12,7 @@ from tvmfun import numpy as tnp
 from tvmfun.core.array import Array
 from tvmfun.scipy import special
 from tvmfun.scipy.stats.standard import arrays
+from tvmfun.typing import ArrayLike
 
 
 def logpmf(k: Any, p: Any, loc: Any = 0) -> Array:
@@ -24,7 +25,7 @@ def logpmf(k: Any, p: Any, loc: Any = 0) -> Array:
     return tnp.where(outside, -math.inf, value)
 
 
-def pmf(k: Any, p: Any, loc: Any = 0) -> Array:
+def pmf(k: ArrayLike, p: ArrayLike, loc: ArrayLike = 0) -> Array:
     """Returns the probability of ``k``.
 
     >>> round(float(pmf(1, 0.25)), 5)
@@ -33,7 +34,7 @@ def pmf(k: Any, p: Any, loc: Any = 0) -> Array:
     return tnp.exp(logpmf(k, p, loc))
 
 
-def cdf(k: Any, p: Any) -> Array:
+def cdf(k: ArrayLike, p: ArrayLike) -> Array:
     """Returns the probability of at most ``k``."""
     k, p = arrays("cdf", k, p)
     value = tnp.where(k < 0, 0.0, tnp.where(k < 1, 1 - p, 1.0))
@@ -41,7 +42,7 @@ def cdf(k: Any, p: Any) -> Array:
     return tnp.where(unknown, math.nan, value)
 
 
-def ppf(q: Any, p: Any) -> Array:
+def ppf(q: ArrayLike, p: ArrayLike) -> Array:
     """Returns the smallest number that is not exceeded with probability ``q``."""
     q, p = arrays("ppf", q, p)
     value = tnp.where(q == 0, -1.0, tnp.where(q <= 1 - p, 0.0, 1.0))

@@ -12,6 +12,7 @@ from tvmfun import numpy as tnp
 from tvmfun.core.array import Array
 from tvmfun.scipy import special
 from tvmfun.scipy.stats.standard import arrays
+from tvmfun.typing import ArrayLike
 
 
 def logpmf(k: Any, n: Any, a: Any, b: Any, loc: Any = 0) -> Array:
@@ -25,7 +26,7 @@ def logpmf(k: Any, n: Any, a: Any, b: Any, loc: Any = 0) -> Array:
     return tnp.where(outside, -math.inf, value)
 
 
-def pmf(k: Any, n: Any, a: Any, b: Any, loc: Any = 0) -> Array:
+def pmf(k: ArrayLike, n: ArrayLike, a: ArrayLike, b: ArrayLike, loc: ArrayLike = 0) -> Array:
     """Returns the probability of ``k``.
 
     >>> round(float(pmf(1, 2, 1.0, 1.0)), 5)

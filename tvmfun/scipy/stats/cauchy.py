@@ -7,11 +7,11 @@ distribution, and ``scale`` stretches it.
 from __future__ import annotations
 
 import math
-from typing import Any
 
 from tvmfun import numpy as tnp
 from tvmfun.core.array import Array
 from tvmfun.scipy.stats.standard import arrays, log_of, standardized
+from tvmfun.typing import ArrayLike
 
 
 def _quantile(q: Array) -> Array:
@@ -20,18 +20,18 @@ def _quantile(q: Array) -> Array:
     return tnp.where(tnp.abs(q - 0.5) < 0.25, tnp.tan(math.pi * (q - 0.5)), tail)
 
 
-def logpdf(x: Any, loc: Any = 0, scale: Any = 1) -> Array:
+def logpdf(x: ArrayLike, loc: ArrayLike = 0, scale: ArrayLike = 1) -> Array:
     """Returns the logarithm of the density."""
     y, scale = standardized("logpdf", x, loc, scale)
     return -math.log(math.pi) - tnp.log1p(y * y) - tnp.log(scale)
 
 
-def pdf(x: Any, loc: Any = 0, scale: Any = 1) -> Array:
+def pdf(x: ArrayLike, loc: ArrayLike = 0, scale: ArrayLike = 1) -> Array:
     """Returns the density."""
     return tnp.exp(logpdf(x, loc, scale))
 
 
-def cdf(x: Any, loc: Any = 0, scale: Any = 1) -> Array:
+def cdf(x: ArrayLike, loc: ArrayLike = 0, scale: ArrayLike = 1) -> Array:
     """Returns the probability of at most ``x``.
 
     >>> round(float(cdf(1.0)), 5)
@@ -41,23 +41,23 @@ def cdf(x: Any, loc: Any = 0, scale: Any = 1) -> Array:
     return tnp.atan2(tnp.ones_like(y), -y) / math.pi
 
 
-def logcdf(x: Any, loc: Any = 0, scale: Any = 1) -> Array:
+def logcdf(x: ArrayLike, loc: ArrayLike = 0, scale: ArrayLike = 1) -> Array:
     """Returns the logarithm of the probability of at most ``x``."""
     return log_of(cdf(x, loc, scale), sf(x, loc, scale))
 
 
-def sf(x: Any, loc: Any = 0, scale: Any = 1) -> Array:
+def sf(x: ArrayLike, loc: ArrayLike = 0, scale: ArrayLike = 1) -> Array:
     """Returns the probability of more than ``x``."""
     y, _ = standardized("sf", x, loc, scale)
     return tnp.atan2(tnp.ones_like(y), y) / math.pi
 
 
-def logsf(x: Any, loc: Any = 0, scale: Any = 1) -> Array:
+def logsf(x: ArrayLike, loc: ArrayLike = 0, scale: ArrayLike = 1) -> Array:
     """Returns the logarithm of the probability of more than ``x``."""
     return log_of(sf(x, loc, scale), cdf(x, loc, scale))
 
 
-def ppf(q: Any, loc: Any = 0, scale: Any = 1) -> Array:
+def ppf(q: ArrayLike, loc: ArrayLike = 0, scale: ArrayLike = 1) -> Array:
     """Returns the quantile: the value that is exceeded with probability ``1 - q``."""
     q, loc, scale = arrays("ppf", q, loc, scale)
     value = _quantile(q)
@@ -65,7 +65,7 @@ def ppf(q: Any, loc: Any = 0, scale: Any = 1) -> Array:
     return tnp.where(known, value * scale + loc, math.nan)
 
 
-def isf(q: Any, loc: Any = 0, scale: Any = 1) -> Array:
+def isf(q: ArrayLike, loc: ArrayLike = 0, scale: ArrayLike = 1) -> Array:
     """Returns the value that is exceeded with probability ``q``."""
     q, loc, scale = arrays("isf", q, loc, scale)
     value = -_quantile(q)

@@ -7,15 +7,15 @@ distribution, and ``scale`` stretches it.
 from __future__ import annotations
 
 import math
-from typing import Any
 
 from tvmfun import numpy as tnp
 from tvmfun.core.array import Array
 from tvmfun.scipy import special
 from tvmfun.scipy.stats.standard import log_of, standardized, within
+from tvmfun.typing import ArrayLike
 
 
-def logpdf(x: Any, df: Any, loc: Any = 0, scale: Any = 1) -> Array:
+def logpdf(x: ArrayLike, df: ArrayLike, loc: ArrayLike = 0, scale: ArrayLike = 1) -> Array:
     """Returns the logarithm of the density."""
     y, scale, df = standardized("logpdf", x, loc, scale, df)
     outside = y < 0
@@ -27,12 +27,12 @@ def logpdf(x: Any, df: Any, loc: Any = 0, scale: Any = 1) -> Array:
     )
 
 
-def pdf(x: Any, df: Any, loc: Any = 0, scale: Any = 1) -> Array:
+def pdf(x: ArrayLike, df: ArrayLike, loc: ArrayLike = 0, scale: ArrayLike = 1) -> Array:
     """Returns the density."""
     return tnp.exp(logpdf(x, df, loc, scale))
 
 
-def cdf(x: Any, df: Any, loc: Any = 0, scale: Any = 1) -> Array:
+def cdf(x: ArrayLike, df: ArrayLike, loc: ArrayLike = 0, scale: ArrayLike = 1) -> Array:
     """Returns the probability of at most ``x``."""
     y, _, df = standardized("cdf", x, loc, scale, df)
     outside = y < 0
@@ -40,12 +40,12 @@ def cdf(x: Any, df: Any, loc: Any = 0, scale: Any = 1) -> Array:
     return tnp.where(outside, 0.0, special.gammainc(df / 2, y / 2))
 
 
-def logcdf(x: Any, df: Any, loc: Any = 0, scale: Any = 1) -> Array:
+def logcdf(x: ArrayLike, df: ArrayLike, loc: ArrayLike = 0, scale: ArrayLike = 1) -> Array:
     """Returns the logarithm of the probability of at most ``x``."""
     return log_of(cdf(x, df, loc, scale), sf(x, df, loc, scale))
 
 
-def sf(x: Any, df: Any, loc: Any = 0, scale: Any = 1) -> Array:
+def sf(x: ArrayLike, df: ArrayLike, loc: ArrayLike = 0, scale: ArrayLike = 1) -> Array:
     """Returns the probability of more than ``x``.
 
     >>> round(float(sf(2.0, 2.0)), 5)
@@ -57,7 +57,7 @@ def sf(x: Any, df: Any, loc: Any = 0, scale: Any = 1) -> Array:
     return tnp.where(outside, 1.0, special.gammaincc(df / 2, y / 2))
 
 
-def logsf(x: Any, df: Any, loc: Any = 0, scale: Any = 1) -> Array:
+def logsf(x: ArrayLike, df: ArrayLike, loc: ArrayLike = 0, scale: ArrayLike = 1) -> Array:
     """Returns the logarithm of the probability of more than ``x``."""
     return log_of(sf(x, df, loc, scale), cdf(x, df, loc, scale))
 

@@ -3,16 +3,16 @@ r"""The Dirichlet distribution of probabilities, of density proportional to :mat
 from __future__ import annotations
 
 import math
-from typing import Any
 
 from tvmfun import numpy as tnp
 from tvmfun.core.array import Array
 from tvmfun.errors import ShapeError
 from tvmfun.scipy import special
 from tvmfun.scipy.stats.standard import arrays
+from tvmfun.typing import ArrayLike
 
 
-def logpdf(x: Any, alpha: Any) -> Array:
+def logpdf(x: ArrayLike, alpha: ArrayLike) -> Array:
     """Returns the logarithm of the density, minus infinity where ``x`` are no probabilities.
 
     Args:
@@ -34,7 +34,7 @@ def logpdf(x: Any, alpha: Any) -> Array:
     return tnp.where(inside, value, -math.inf)
 
 
-def pdf(x: Any, alpha: Any) -> Array:
+def pdf(x: ArrayLike, alpha: ArrayLike) -> Array:
     """Returns the density.
 
     >>> round(float(pdf(tnp.asarray([0.5, 0.5]), tnp.asarray([2.0, 2.0]))), 4)

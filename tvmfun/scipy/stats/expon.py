@@ -7,14 +7,14 @@ distribution, and ``scale`` stretches it.
 from __future__ import annotations
 
 import math
-from typing import Any
 
 from tvmfun import numpy as tnp
 from tvmfun.core.array import Array
 from tvmfun.scipy.stats.standard import arrays, log_of, standardized, within
+from tvmfun.typing import ArrayLike
 
 
-def logpdf(x: Any, loc: Any = 0, scale: Any = 1) -> Array:
+def logpdf(x: ArrayLike, loc: ArrayLike = 0, scale: ArrayLike = 1) -> Array:
     """Returns the logarithm of the density."""
     y, scale = standardized("logpdf", x, loc, scale)
     outside = y < 0
@@ -22,12 +22,12 @@ def logpdf(x: Any, loc: Any = 0, scale: Any = 1) -> Array:
     return tnp.where(outside, -math.inf, -y - tnp.log(scale))
 
 
-def pdf(x: Any, loc: Any = 0, scale: Any = 1) -> Array:
+def pdf(x: ArrayLike, loc: ArrayLike = 0, scale: ArrayLike = 1) -> Array:
     """Returns the density."""
     return tnp.exp(logpdf(x, loc, scale))
 
 
-def cdf(x: Any, loc: Any = 0, scale: Any = 1) -> Array:
+def cdf(x: ArrayLike, loc: ArrayLike = 0, scale: ArrayLike = 1) -> Array:
     """Returns the probability of at most ``x``."""
     y, _ = standardized("cdf", x, loc, scale)
     outside = y < 0
@@ -35,12 +35,12 @@ def cdf(x: Any, loc: Any = 0, scale: Any = 1) -> Array:
     return tnp.where(outside, 0.0, -tnp.expm1(-y))
 
 
-def logcdf(x: Any, loc: Any = 0, scale: Any = 1) -> Array:
+def logcdf(x: ArrayLike, loc: ArrayLike = 0, scale: ArrayLike = 1) -> Array:
     """Returns the logarithm of the probability of at most ``x``."""
     return log_of(cdf(x, loc, scale), sf(x, loc, scale))
 
 
-def sf(x: Any, loc: Any = 0, scale: Any = 1) -> Array:
+def sf(x: ArrayLike, loc: ArrayLike = 0, scale: ArrayLike = 1) -> Array:
     """Returns the probability of more than ``x``.
 
     >>> round(float(sf(1.0)), 5)
@@ -52,7 +52,7 @@ def sf(x: Any, loc: Any = 0, scale: Any = 1) -> Array:
     return tnp.where(outside, 1.0, tnp.exp(-y))
 
 
-def logsf(x: Any, loc: Any = 0, scale: Any = 1) -> Array:
+def logsf(x: ArrayLike, loc: ArrayLike = 0, scale: ArrayLike = 1) -> Array:
     """Returns the logarithm of the probability of more than ``x``."""
     y, _ = standardized("logsf", x, loc, scale)
     outside = y < 0
@@ -60,7 +60,7 @@ def logsf(x: Any, loc: Any = 0, scale: Any = 1) -> Array:
     return tnp.where(outside, 0.0, -y)
 
 
-def ppf(q: Any, loc: Any = 0, scale: Any = 1) -> Array:
+def ppf(q: ArrayLike, loc: ArrayLike = 0, scale: ArrayLike = 1) -> Array:
     """Returns the quantile: the value that is exceeded with probability ``1 - q``."""
     q, loc, scale = arrays("ppf", q, loc, scale)
     value = -tnp.log1p(-q)

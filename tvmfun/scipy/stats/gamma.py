@@ -7,15 +7,15 @@ distribution, and ``scale`` stretches it.
 from __future__ import annotations
 
 import math
-from typing import Any
 
 from tvmfun import numpy as tnp
 from tvmfun.core.array import Array
 from tvmfun.scipy import special
 from tvmfun.scipy.stats.standard import log_of, standardized, within
+from tvmfun.typing import ArrayLike
 
 
-def logpdf(x: Any, a: Any, loc: Any = 0, scale: Any = 1) -> Array:
+def logpdf(x: ArrayLike, a: ArrayLike, loc: ArrayLike = 0, scale: ArrayLike = 1) -> Array:
     """Returns the logarithm of the density."""
     y, scale, a = standardized("logpdf", x, loc, scale, a)
     outside = y < 0
@@ -23,12 +23,12 @@ def logpdf(x: Any, a: Any, loc: Any = 0, scale: Any = 1) -> Array:
     return tnp.where(outside, -math.inf, special.xlogy(a - 1, y) - y - special.gammaln(a) - tnp.log(scale))
 
 
-def pdf(x: Any, a: Any, loc: Any = 0, scale: Any = 1) -> Array:
+def pdf(x: ArrayLike, a: ArrayLike, loc: ArrayLike = 0, scale: ArrayLike = 1) -> Array:
     """Returns the density."""
     return tnp.exp(logpdf(x, a, loc, scale))
 
 
-def cdf(x: Any, a: Any, loc: Any = 0, scale: Any = 1) -> Array:
+def cdf(x: ArrayLike, a: ArrayLike, loc: ArrayLike = 0, scale: ArrayLike = 1) -> Array:
     """Returns the probability of at most ``x``.
 
     >>> round(float(cdf(1.0, 1.0)), 5)
@@ -40,12 +40,12 @@ def cdf(x: Any, a: Any, loc: Any = 0, scale: Any = 1) -> Array:
     return tnp.where(outside, 0.0, special.gammainc(a, y))
 
 
-def logcdf(x: Any, a: Any, loc: Any = 0, scale: Any = 1) -> Array:
+def logcdf(x: ArrayLike, a: ArrayLike, loc: ArrayLike = 0, scale: ArrayLike = 1) -> Array:
     """Returns the logarithm of the probability of at most ``x``."""
     return log_of(cdf(x, a, loc, scale), sf(x, a, loc, scale))
 
 
-def sf(x: Any, a: Any, loc: Any = 0, scale: Any = 1) -> Array:
+def sf(x: ArrayLike, a: ArrayLike, loc: ArrayLike = 0, scale: ArrayLike = 1) -> Array:
     """Returns the probability of more than ``x``."""
     y, _, a = standardized("sf", x, loc, scale, a)
     outside = y < 0
@@ -53,7 +53,7 @@ def sf(x: Any, a: Any, loc: Any = 0, scale: Any = 1) -> Array:
     return tnp.where(outside, 1.0, special.gammaincc(a, y))
 
 
-def logsf(x: Any, a: Any, loc: Any = 0, scale: Any = 1) -> Array:
+def logsf(x: ArrayLike, a: ArrayLike, loc: ArrayLike = 0, scale: ArrayLike = 1) -> Array:
     """Returns the logarithm of the probability of more than ``x``."""
     return log_of(sf(x, a, loc, scale), cdf(x, a, loc, scale))
 

@@ -17,6 +17,7 @@ from tvmfun.scipy.special.entropies import logsumexp
 from tvmfun.scipy.special.error_functions import ndtr
 from tvmfun.scipy.stats.standard import arrays
 from tvmfun.tree_util import register_pytree_node_class
+from tvmfun.typing import ArrayLike, Key
 
 
 @register_pytree_node_class
@@ -110,7 +111,7 @@ class gaussian_kde:
         made.neff, made.dataset, made.weights, made.covariance, made.inv_cov = children
         return made
 
-    def evaluate(self, points: Any) -> Array:
+    def evaluate(self, points: ArrayLike) -> Array:
         """Returns the density at points: numbers if ``d`` is 1, otherwise vectors as the columns of a matrix.
 
         Raises:
@@ -122,11 +123,11 @@ class gaussian_kde:
         """Returns :meth:`evaluate` of the points."""
         return self.evaluate(points)
 
-    def pdf(self, x: Any) -> Array:
+    def pdf(self, x: ArrayLike) -> Array:
         """Returns :meth:`evaluate` of ``x``."""
         return self.evaluate(x)
 
-    def logpdf(self, x: Any) -> Array:
+    def logpdf(self, x: ArrayLike) -> Array:
         """Returns the logarithm of the density at points, which is finite also where the density is 0 as a float."""
         energy, constant = self._energies(self._columns("logpdf", x), self.covariance)
         return logsumexp(-energy, axis=0, b=self.weights[:, None]) - constant
@@ -149,7 +150,7 @@ class gaussian_kde:
             raise ShapeError(name, what, got=f"{mean.aval} and {cov.aval}")
         return self._mixture(mean[:, None], self.covariance + cov)[0]
 
-    def integrate_box_1d(self, low: Any, high: Any) -> Array:
+    def integrate_box_1d(self, low: ArrayLike, high: ArrayLike) -> Array:
         """Returns the integral of a density of numbers from ``low`` to ``high``.
 
         Raises:
@@ -174,7 +175,7 @@ class gaussian_kde:
             raise ShapeError("integrate_kde", what, got=f"{self.d} and {other.d}")
         return tnp.sum(other.weights * self._mixture(other.dataset, self.covariance + other.covariance))
 
-    def resample(self, key: Any, shape: tuple[int, ...] = ()) -> Array:
+    def resample(self, key: Key, shape: tuple[int, ...] = ()) -> Array:
         """Returns random vectors from the estimated distribution, an array of shape ``(d, *shape)``.
 
         Args:

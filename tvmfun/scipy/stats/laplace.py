@@ -7,25 +7,25 @@ distribution, and ``scale`` stretches it.
 from __future__ import annotations
 
 import math
-from typing import Any
 
 from tvmfun import numpy as tnp
 from tvmfun.core.array import Array
 from tvmfun.scipy.stats.standard import standardized
+from tvmfun.typing import ArrayLike
 
 
-def logpdf(x: Any, loc: Any = 0, scale: Any = 1) -> Array:
+def logpdf(x: ArrayLike, loc: ArrayLike = 0, scale: ArrayLike = 1) -> Array:
     """Returns the logarithm of the density."""
     y, scale = standardized("logpdf", x, loc, scale)
     return -tnp.abs(y) - math.log(2) - tnp.log(scale)
 
 
-def pdf(x: Any, loc: Any = 0, scale: Any = 1) -> Array:
+def pdf(x: ArrayLike, loc: ArrayLike = 0, scale: ArrayLike = 1) -> Array:
     """Returns the density."""
     return tnp.exp(logpdf(x, loc, scale))
 
 
-def cdf(x: Any, loc: Any = 0, scale: Any = 1) -> Array:
+def cdf(x: ArrayLike, loc: ArrayLike = 0, scale: ArrayLike = 1) -> Array:
     """Returns the probability of at most ``x``.
 
     >>> round(float(cdf(0.0)), 5)

@@ -7,38 +7,38 @@ distribution, and ``scale`` stretches it.
 from __future__ import annotations
 
 import math
-from typing import Any
 
 from tvmfun import numpy as tnp
 from tvmfun.core.array import Array
 from tvmfun.scipy import special
 from tvmfun.scipy.stats.standard import arrays, standardized
+from tvmfun.typing import ArrayLike
 
 
-def logpdf(x: Any, loc: Any = 0, scale: Any = 1) -> Array:
+def logpdf(x: ArrayLike, loc: ArrayLike = 0, scale: ArrayLike = 1) -> Array:
     """Returns the logarithm of the density."""
     y, scale = standardized("logpdf", x, loc, scale)
     return -tnp.abs(y) - 2 * tnp.log1p(tnp.exp(-tnp.abs(y))) - tnp.log(scale)
 
 
-def pdf(x: Any, loc: Any = 0, scale: Any = 1) -> Array:
+def pdf(x: ArrayLike, loc: ArrayLike = 0, scale: ArrayLike = 1) -> Array:
     """Returns the density."""
     return tnp.exp(logpdf(x, loc, scale))
 
 
-def cdf(x: Any, loc: Any = 0, scale: Any = 1) -> Array:
+def cdf(x: ArrayLike, loc: ArrayLike = 0, scale: ArrayLike = 1) -> Array:
     """Returns the probability of at most ``x``."""
     y, _ = standardized("cdf", x, loc, scale)
     return special.expit(y)
 
 
-def sf(x: Any, loc: Any = 0, scale: Any = 1) -> Array:
+def sf(x: ArrayLike, loc: ArrayLike = 0, scale: ArrayLike = 1) -> Array:
     """Returns the probability of more than ``x``."""
     y, _ = standardized("sf", x, loc, scale)
     return special.expit(-y)
 
 
-def ppf(q: Any, loc: Any = 0, scale: Any = 1) -> Array:
+def ppf(q: ArrayLike, loc: ArrayLike = 0, scale: ArrayLike = 1) -> Array:
     """Returns the quantile: the value that is exceeded with probability ``1 - q``.
 
     >>> round(float(ppf(0.5)), 5)
@@ -50,7 +50,7 @@ def ppf(q: Any, loc: Any = 0, scale: Any = 1) -> Array:
     return tnp.where(known, value * scale + loc, math.nan)
 
 
-def isf(q: Any, loc: Any = 0, scale: Any = 1) -> Array:
+def isf(q: ArrayLike, loc: ArrayLike = 0, scale: ArrayLike = 1) -> Array:
     """Returns the value that is exceeded with probability ``q``."""
     q, loc, scale = arrays("isf", q, loc, scale)
     value = -special.logit(q)

@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import math
-from typing import Any
 
 from tvmfun import numpy as tnp
 from tvmfun.core.array import Array
 from tvmfun.scipy import special
 from tvmfun.scipy.stats.standard import arrays
+from tvmfun.typing import ArrayLike
 
 
-def logpmf(x: Any, n: Any, p: Any) -> Array:
+def logpmf(x: ArrayLike, n: ArrayLike, p: ArrayLike) -> Array:
     """Returns the logarithm of the probability of the counts ``x``, minus infinity where that is 0.
 
     Args:
@@ -24,7 +24,7 @@ def logpmf(x: Any, n: Any, p: Any) -> Array:
     return tnp.where(n == tnp.sum(x, axis=-1), value, -math.inf)
 
 
-def pmf(x: Any, n: Any, p: Any) -> Array:
+def pmf(x: ArrayLike, n: ArrayLike, p: ArrayLike) -> Array:
     """Returns the probability of the counts ``x``.
 
     >>> round(float(pmf(tnp.asarray([1, 1]), 2, tnp.asarray([0.5, 0.5]))), 5)

@@ -11,9 +11,10 @@ from tvmfun.core.array import Array
 from tvmfun.errors import ArgumentError, ShapeError
 from tvmfun.numpy import linalg
 from tvmfun.scipy.stats.standard import arrays
+from tvmfun.typing import ArrayLike
 
 
-def logpdf(x: Any, mean: Any, cov: Any, allow_singular: Any = None) -> Array:
+def logpdf(x: ArrayLike, mean: ArrayLike, cov: ArrayLike, allow_singular: Any = None) -> Array:
     """Returns the logarithm of the density.
 
     Args:
@@ -50,7 +51,7 @@ def logpdf(x: Any, mean: Any, cov: Any, allow_singular: Any = None) -> Array:
     return -0.5 * (tnp.sum(tnp.square(solved), axis=(-2, -1)) + size * math.log(2 * math.pi)) - log_determinant
 
 
-def pdf(x: Any, mean: Any, cov: Any) -> Array:
+def pdf(x: ArrayLike, mean: ArrayLike, cov: ArrayLike) -> Array:
     """Returns the density.
 
     >>> round(float(pdf(tnp.zeros(2), tnp.zeros(2), tnp.eye(2))), 5)

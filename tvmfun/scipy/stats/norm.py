@@ -7,15 +7,15 @@ distribution, and ``scale`` stretches it.
 from __future__ import annotations
 
 import math
-from typing import Any
 
 from tvmfun import numpy as tnp
 from tvmfun.core.array import Array
 from tvmfun.scipy import special
 from tvmfun.scipy.stats.standard import arrays, standardized
+from tvmfun.typing import ArrayLike
 
 
-def logpdf(x: Any, loc: Any = 0, scale: Any = 1) -> Array:
+def logpdf(x: ArrayLike, loc: ArrayLike = 0, scale: ArrayLike = 1) -> Array:
     """Returns the logarithm of the density.
 
     >>> round(float(logpdf(0.0)), 5)
@@ -25,36 +25,36 @@ def logpdf(x: Any, loc: Any = 0, scale: Any = 1) -> Array:
     return -y * y / 2 - 0.5 * math.log(2 * math.pi) - tnp.log(scale)
 
 
-def pdf(x: Any, loc: Any = 0, scale: Any = 1) -> Array:
+def pdf(x: ArrayLike, loc: ArrayLike = 0, scale: ArrayLike = 1) -> Array:
     """Returns the density."""
     return tnp.exp(logpdf(x, loc, scale))
 
 
-def cdf(x: Any, loc: Any = 0, scale: Any = 1) -> Array:
+def cdf(x: ArrayLike, loc: ArrayLike = 0, scale: ArrayLike = 1) -> Array:
     """Returns the probability of at most ``x``."""
     y, _ = standardized("cdf", x, loc, scale)
     return special.ndtr(y)
 
 
-def logcdf(x: Any, loc: Any = 0, scale: Any = 1) -> Array:
+def logcdf(x: ArrayLike, loc: ArrayLike = 0, scale: ArrayLike = 1) -> Array:
     """Returns the logarithm of the probability of at most ``x``."""
     y, _ = standardized("logcdf", x, loc, scale)
     return special.log_ndtr(y)
 
 
-def sf(x: Any, loc: Any = 0, scale: Any = 1) -> Array:
+def sf(x: ArrayLike, loc: ArrayLike = 0, scale: ArrayLike = 1) -> Array:
     """Returns the probability of more than ``x``."""
     y, _ = standardized("sf", x, loc, scale)
     return special.ndtr(-y)
 
 
-def logsf(x: Any, loc: Any = 0, scale: Any = 1) -> Array:
+def logsf(x: ArrayLike, loc: ArrayLike = 0, scale: ArrayLike = 1) -> Array:
     """Returns the logarithm of the probability of more than ``x``."""
     y, _ = standardized("logsf", x, loc, scale)
     return special.log_ndtr(-y)
 
 
-def ppf(q: Any, loc: Any = 0, scale: Any = 1) -> Array:
+def ppf(q: ArrayLike, loc: ArrayLike = 0, scale: ArrayLike = 1) -> Array:
     """Returns the quantile: the value that is exceeded with probability ``1 - q``."""
     q, loc, scale = arrays("ppf", q, loc, scale)
     value = special.ndtri(q)
@@ -62,7 +62,7 @@ def ppf(q: Any, loc: Any = 0, scale: Any = 1) -> Array:
     return tnp.where(known, value * scale + loc, math.nan)
 
 
-def isf(q: Any, loc: Any = 0, scale: Any = 1) -> Array:
+def isf(q: ArrayLike, loc: ArrayLike = 0, scale: ArrayLike = 1) -> Array:
     """Returns the value that is exceeded with probability ``q``."""
     q, loc, scale = arrays("isf", q, loc, scale)
     value = -special.ndtri(q)

@@ -7,14 +7,14 @@ distribution, and ``scale`` stretches it.
 from __future__ import annotations
 
 import math
-from typing import Any
 
 from tvmfun import numpy as tnp
 from tvmfun.core.array import Array
 from tvmfun.scipy.stats.standard import arrays, log_of, standardized, within
+from tvmfun.typing import ArrayLike
 
 
-def logpdf(x: Any, b: Any, loc: Any = 0, scale: Any = 1) -> Array:
+def logpdf(x: ArrayLike, b: ArrayLike, loc: ArrayLike = 0, scale: ArrayLike = 1) -> Array:
     """Returns the logarithm of the density."""
     y, scale, b = standardized("logpdf", x, loc, scale, b)
     outside = y < 1
@@ -22,12 +22,12 @@ def logpdf(x: Any, b: Any, loc: Any = 0, scale: Any = 1) -> Array:
     return tnp.where(outside, -math.inf, tnp.log(b) - (b + 1) * tnp.log(y) - tnp.log(scale))
 
 
-def pdf(x: Any, b: Any, loc: Any = 0, scale: Any = 1) -> Array:
+def pdf(x: ArrayLike, b: ArrayLike, loc: ArrayLike = 0, scale: ArrayLike = 1) -> Array:
     """Returns the density."""
     return tnp.exp(logpdf(x, b, loc, scale))
 
 
-def cdf(x: Any, b: Any, loc: Any = 0, scale: Any = 1) -> Array:
+def cdf(x: ArrayLike, b: ArrayLike, loc: ArrayLike = 0, scale: ArrayLike = 1) -> Array:
     """Returns the probability of at most ``x``."""
     y, _, b = standardized("cdf", x, loc, scale, b)
     outside = y < 1
@@ -35,12 +35,12 @@ def cdf(x: Any, b: Any, loc: Any = 0, scale: Any = 1) -> Array:
     return tnp.where(outside, 0.0, -tnp.expm1(-b * tnp.log(y)))
 
 
-def logcdf(x: Any, b: Any, loc: Any = 0, scale: Any = 1) -> Array:
+def logcdf(x: ArrayLike, b: ArrayLike, loc: ArrayLike = 0, scale: ArrayLike = 1) -> Array:
     """Returns the logarithm of the probability of at most ``x``."""
     return log_of(cdf(x, b, loc, scale), sf(x, b, loc, scale))
 
 
-def sf(x: Any, b: Any, loc: Any = 0, scale: Any = 1) -> Array:
+def sf(x: ArrayLike, b: ArrayLike, loc: ArrayLike = 0, scale: ArrayLike = 1) -> Array:
     """Returns the probability of more than ``x``.
 
     >>> round(float(sf(2.0, 2.0)), 5)
@@ -52,7 +52,7 @@ def sf(x: Any, b: Any, loc: Any = 0, scale: Any = 1) -> Array:
     return tnp.where(outside, 1.0, y**-b)
 
 
-def logsf(x: Any, b: Any, loc: Any = 0, scale: Any = 1) -> Array:
+def logsf(x: ArrayLike, b: ArrayLike, loc: ArrayLike = 0, scale: ArrayLike = 1) -> Array:
     """Returns the logarithm of the probability of more than ``x``."""
     y, _, b = standardized("logsf", x, loc, scale, b)
     outside = y < 1
@@ -60,7 +60,7 @@ def logsf(x: Any, b: Any, loc: Any = 0, scale: Any = 1) -> Array:
     return tnp.where(outside, 0.0, -b * tnp.log(y))
 
 
-def ppf(q: Any, b: Any, loc: Any = 0, scale: Any = 1) -> Array:
+def ppf(q: ArrayLike, b: ArrayLike, loc: ArrayLike = 0, scale: ArrayLike = 1) -> Array:
     """Returns the quantile: the value that is exceeded with probability ``1 - q``."""
     q, loc, scale, b = arrays("ppf", q, loc, scale, b)
     value = tnp.exp(-tnp.log1p(-q) / b)

@@ -12,6 +12,7 @@ from tvmfun import numpy as tnp
 from tvmfun.core.array import Array
 from tvmfun.scipy import special
 from tvmfun.scipy.stats.standard import arrays
+from tvmfun.typing import ArrayLike
 
 
 def logpmf(k: Any, mu: Any, loc: Any = 0) -> Array:
@@ -24,7 +25,7 @@ def logpmf(k: Any, mu: Any, loc: Any = 0) -> Array:
     return tnp.where(outside, -math.inf, value)
 
 
-def pmf(k: Any, mu: Any, loc: Any = 0) -> Array:
+def pmf(k: ArrayLike, mu: ArrayLike, loc: ArrayLike = 0) -> Array:
     """Returns the probability of ``k``.
 
     >>> round(float(pmf(0, 1.0)), 5)
@@ -33,14 +34,14 @@ def pmf(k: Any, mu: Any, loc: Any = 0) -> Array:
     return tnp.exp(logpmf(k, mu, loc))
 
 
-def cdf(k: Any, mu: Any, loc: Any = 0) -> Array:
+def cdf(k: ArrayLike, mu: ArrayLike, loc: ArrayLike = 0) -> Array:
     """Returns the probability of at most ``k``."""
     k, loc, mu = arrays("cdf", k, loc, mu)
     k = tnp.floor(k - loc)
     return tnp.where(k < 0, 0.0, special.gammaincc(tnp.maximum(k, 0.0) + 1, mu))
 
 
-def entropy(mu: Any, loc: Any = 0) -> Array:
+def entropy(mu: ArrayLike, loc: ArrayLike = 0) -> Array:
     r"""Returns the entropy :math:`-\\sum_k p_k \\ln p_k`.
 
     It is summed up to a mean of 100; from there on it is the asymptotic series, good to about 1e-9.

@@ -10,6 +10,7 @@ from tvmfun import numpy as tnp
 from tvmfun.core.array import Array
 from tvmfun.errors import ArgumentError, ShapeError
 from tvmfun.scipy.stats.standard import arrays
+from tvmfun.typing import ArrayLike
 
 
 class ModeResult(NamedTuple):
@@ -44,7 +45,7 @@ def _runs(x: Array) -> tuple[Array, Array, Array]:
     return ordered, first, last
 
 
-def mode(a: Any, axis: int | None = 0, nan_policy: str = "propagate", keepdims: bool = False) -> ModeResult:
+def mode(a: ArrayLike, axis: int | None = 0, nan_policy: str = "propagate", keepdims: bool = False) -> ModeResult:
     """Returns the most frequent values along an axis, the smallest of equally frequent ones, and how often they occur.
 
     Args:
@@ -75,7 +76,7 @@ def mode(a: Any, axis: int | None = 0, nan_policy: str = "propagate", keepdims: 
     return ModeResult(value, count)
 
 
-def rankdata(a: Any, method: str = "average", *, axis: int | None = None, nan_policy: str = "propagate") -> Array:
+def rankdata(a: ArrayLike, method: str = "average", *, axis: int | None = None, nan_policy: str = "propagate") -> Array:
     """Returns the ranks of the elements, from 1, as floats.
 
     Args:
@@ -114,7 +115,9 @@ def rankdata(a: Any, method: str = "average", *, axis: int | None = None, nan_po
     return ranks if axis is None else tnp.moveaxis(ranks, -1, axis)
 
 
-def sem(a: Any, axis: int | None = 0, ddof: int = 1, nan_policy: str = "propagate", *, keepdims: bool = False) -> Array:
+def sem(
+    a: ArrayLike, axis: int | None = 0, ddof: int = 1, nan_policy: str = "propagate", *, keepdims: bool = False
+) -> Array:
     """Returns the standard error of the mean: the standard deviation over the root of the number of elements.
 
     Args:

@@ -7,6 +7,7 @@ from typing import Any
 from tvmfun import numpy as tnp
 from tvmfun.core.array import Array
 from tvmfun.numpy.promotion import operands
+from tvmfun.typing import ArrayLike
 
 
 def arrays(name: str, *values: Any) -> list[Array]:
@@ -14,7 +15,7 @@ def arrays(name: str, *values: Any) -> list[Array]:
     return [tnp.asarray(x) for x in operands(name, *values, floating=True)]
 
 
-def standardized(name: str, x: Any, loc: Any, scale: Any, *parameters: Any) -> list[Array]:
+def standardized(name: str, x: ArrayLike, loc: ArrayLike, scale: ArrayLike, *parameters: Any) -> list[Array]:
     """``(x - loc) / scale``, ``scale`` and the parameters as arrays."""
     x, loc, scale, *rest = arrays(name, x, loc, scale, *parameters)
     return [(x - loc) / scale, scale, *rest]

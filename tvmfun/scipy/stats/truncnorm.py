@@ -7,12 +7,12 @@ distribution, and ``scale`` stretches it, with its interval.
 from __future__ import annotations
 
 import math
-from typing import Any
 
 from tvmfun import numpy as tnp
 from tvmfun.core.array import Array
 from tvmfun.scipy import special
 from tvmfun.scipy.stats.standard import standardized
+from tvmfun.typing import ArrayLike
 
 
 def _log_difference(high: Array, low: Array) -> Array:
@@ -28,7 +28,7 @@ def _log_mass(a: Array, b: Array) -> Array:
     return _log_difference(special.log_ndtr(high), special.log_ndtr(low))
 
 
-def logpdf(x: Any, a: Any, b: Any, loc: Any = 0, scale: Any = 1) -> Array:
+def logpdf(x: ArrayLike, a: ArrayLike, b: ArrayLike, loc: ArrayLike = 0, scale: ArrayLike = 1) -> Array:
     """Returns the logarithm of the density."""
     y, scale, a, b = standardized("logpdf", x, loc, scale, a, b)
     value = -y * y / 2 - 0.5 * math.log(2 * math.pi) - _log_mass(a, b) - tnp.log(scale)
@@ -36,7 +36,7 @@ def logpdf(x: Any, a: Any, b: Any, loc: Any = 0, scale: Any = 1) -> Array:
     return tnp.where(a < b, value, math.nan)
 
 
-def pdf(x: Any, a: Any, b: Any, loc: Any = 0, scale: Any = 1) -> Array:
+def pdf(x: ArrayLike, a: ArrayLike, b: ArrayLike, loc: ArrayLike = 0, scale: ArrayLike = 1) -> Array:
     """Returns the density.
 
     >>> round(float(pdf(0.0, -1.0, 1.0)), 5)
@@ -45,7 +45,7 @@ def pdf(x: Any, a: Any, b: Any, loc: Any = 0, scale: Any = 1) -> Array:
     return tnp.exp(logpdf(x, a, b, loc, scale))
 
 
-def logcdf(x: Any, a: Any, b: Any, loc: Any = 0, scale: Any = 1) -> Array:
+def logcdf(x: ArrayLike, a: ArrayLike, b: ArrayLike, loc: ArrayLike = 0, scale: ArrayLike = 1) -> Array:
     """Returns the logarithm of the probability of at most ``x``."""
     y, _, a, b = standardized("logcdf", x, loc, scale, a, b)
     value = _log_mass(a, tnp.clip(y, a, b)) - _log_mass(a, b)
@@ -53,7 +53,7 @@ def logcdf(x: Any, a: Any, b: Any, loc: Any = 0, scale: Any = 1) -> Array:
     return tnp.where(a < b, value, math.nan)
 
 
-def cdf(x: Any, a: Any, b: Any, loc: Any = 0, scale: Any = 1) -> Array:
+def cdf(x: ArrayLike, a: ArrayLike, b: ArrayLike, loc: ArrayLike = 0, scale: ArrayLike = 1) -> Array:
     """Returns the probability of at most ``x``.
 
     >>> round(float(cdf(0.0, -1.0, 1.0)), 5)
@@ -62,7 +62,7 @@ def cdf(x: Any, a: Any, b: Any, loc: Any = 0, scale: Any = 1) -> Array:
     return tnp.exp(logcdf(x, a, b, loc, scale))
 
 
-def logsf(x: Any, a: Any, b: Any, loc: Any = 0, scale: Any = 1) -> Array:
+def logsf(x: ArrayLike, a: ArrayLike, b: ArrayLike, loc: ArrayLike = 0, scale: ArrayLike = 1) -> Array:
     """Returns the logarithm of the probability of more than ``x``."""
     y, _, a, b = standardized("logsf", x, loc, scale, a, b)
     value = _log_mass(tnp.clip(y, a, b), b) - _log_mass(a, b)
@@ -70,7 +70,7 @@ def logsf(x: Any, a: Any, b: Any, loc: Any = 0, scale: Any = 1) -> Array:
     return tnp.where(a < b, value, math.nan)
 
 
-def sf(x: Any, a: Any, b: Any, loc: Any = 0, scale: Any = 1) -> Array:
+def sf(x: ArrayLike, a: ArrayLike, b: ArrayLike, loc: ArrayLike = 0, scale: ArrayLike = 1) -> Array:
     """Returns the probability of more than ``x``."""
     return tnp.exp(logsf(x, a, b, loc, scale))
 

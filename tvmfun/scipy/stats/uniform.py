@@ -7,14 +7,14 @@ distribution, and ``scale`` stretches it.
 from __future__ import annotations
 
 import math
-from typing import Any
 
 from tvmfun import numpy as tnp
 from tvmfun.core.array import Array
 from tvmfun.scipy.stats.standard import arrays, standardized, within
+from tvmfun.typing import ArrayLike
 
 
-def logpdf(x: Any, loc: Any = 0, scale: Any = 1) -> Array:
+def logpdf(x: ArrayLike, loc: ArrayLike = 0, scale: ArrayLike = 1) -> Array:
     """Returns the logarithm of the density."""
     y, scale = standardized("logpdf", x, loc, scale)
     outside = tnp.logical_or(y < 0, y > 1)
@@ -22,12 +22,12 @@ def logpdf(x: Any, loc: Any = 0, scale: Any = 1) -> Array:
     return tnp.where(outside, -math.inf, 0 * y - tnp.log(scale))
 
 
-def pdf(x: Any, loc: Any = 0, scale: Any = 1) -> Array:
+def pdf(x: ArrayLike, loc: ArrayLike = 0, scale: ArrayLike = 1) -> Array:
     """Returns the density."""
     return tnp.exp(logpdf(x, loc, scale))
 
 
-def cdf(x: Any, loc: Any = 0, scale: Any = 1) -> Array:
+def cdf(x: ArrayLike, loc: ArrayLike = 0, scale: ArrayLike = 1) -> Array:
     """Returns the probability of at most ``x``.
 
     >>> round(float(cdf(0.25)), 5)
@@ -39,7 +39,7 @@ def cdf(x: Any, loc: Any = 0, scale: Any = 1) -> Array:
     return tnp.where(below, 0.0, tnp.where(above, 1.0, y))
 
 
-def ppf(q: Any, loc: Any = 0, scale: Any = 1) -> Array:
+def ppf(q: ArrayLike, loc: ArrayLike = 0, scale: ArrayLike = 1) -> Array:
     """Returns the quantile: the value that is exceeded with probability ``1 - q``."""
     q, loc, scale = arrays("ppf", q, loc, scale)
     value = q

@@ -3,22 +3,22 @@ r"""The von Mises distribution of angles, of density proportional to :math:`e^{\
 from __future__ import annotations
 
 import math
-from typing import Any
 
 from tvmfun import numpy as tnp
 from tvmfun.core.array import Array
 from tvmfun.scipy import special
 from tvmfun.scipy.stats.standard import arrays
+from tvmfun.typing import ArrayLike
 
 
-def logpdf(x: Any, kappa: Any) -> Array:
+def logpdf(x: ArrayLike, kappa: ArrayLike) -> Array:
     """Returns the logarithm of the density, NaN for negative ``kappa``, elementwise."""
     x, kappa = arrays("logpdf", x, kappa)
     value = kappa * (tnp.cos(x) - 1) - tnp.log(2 * math.pi * special.i0e(kappa))
     return tnp.where(kappa > 0, value, math.nan)
 
 
-def pdf(x: Any, kappa: Any) -> Array:
+def pdf(x: ArrayLike, kappa: ArrayLike) -> Array:
     """Returns the density, elementwise.
 
     >>> round(float(pdf(0.0, 1.0)), 5)
