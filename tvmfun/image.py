@@ -22,7 +22,7 @@ __all__ = ["ResizeMethod", "resize", "scale_and_translate"]
 
 
 class ResizeMethod(enum.Enum):
-    """The kernel that weighs the elements around a place.
+    """The kernel that weighs the elements around a position.
 
     Source: ``jax.image.ResizeMethod``.
 
@@ -97,8 +97,8 @@ def resize(
     kernel = _kernel(method)
     if kernel is None:
         for axis, n, m in changed:
-            places = np.floor((np.arange(m, dtype="float32") + np.float32(0.5)) * np.float32(n) / np.float32(m or 1))
-            image = tnp.take(image, np.minimum(places, n - 1).astype("int32"), axis=axis)
+            positions = np.floor((np.arange(m, dtype="float32") + np.float32(0.5)) * np.float32(n) / np.float32(m or 1))
+            image = tnp.take(image, np.minimum(positions, n - 1).astype("int32"), axis=axis)
         return image
     image = _as_float(image)
     for axis, n, m in changed:
@@ -116,7 +116,7 @@ def scale_and_translate(
     antialias: bool = True,
     precision: Any = None,
 ) -> Array:
-    r"""Returns an array stretched and moved along some of its axes: the place :math:`x` goes to :math:`s x + t`.
+    r"""Returns an array stretched and moved along some of its axes: the position :math:`x` goes to :math:`s x + t`.
 
     What comes from outside of the array is 0. There are derivatives also by the scale and the translation.
 
@@ -179,14 +179,14 @@ def _weights(xp: Any, n: int, m: int, scale: Any, translation: Any, kernel: Call
     step = 1.0 / scale
     width = xp.maximum(step, 1.0) if antialias else 1.0
     dtype = getattr(scale, "dtype", "float64")
-    places = (xp.arange(m, dtype=dtype) + 0.5) * step - translation * step - 0.5
-    distance = xp.abs(places[None, :] - xp.arange(n, dtype=dtype)[:, None]) / width
+    positions = (xp.arange(m, dtype=dtype) + 0.5) * step - translation * step - 0.5
+    distance = xp.abs(positions[None, :] - xp.arange(n, dtype=dtype)[:, None]) / width
     weights = kernel(xp, distance)
     total = xp.sum(weights, axis=0, keepdims=True)
     # Where the kernel meets no element there is nothing to take the mean of.
     is_some = xp.abs(total) > 1000 * float(np.finfo(np.float32).eps)
     weights = xp.where(is_some, weights / xp.where(is_some, total, 1.0), 0.0)
-    inside = (places >= -0.5) & (places <= n - 0.5)
+    inside = (positions >= -0.5) & (positions <= n - 0.5)
     return xp.where(inside[None, :], weights, 0.0)
 
 

@@ -238,7 +238,7 @@ def while_loop(
         cond_fun: from the state to one bool.
         body_fun: from the state to the next state, of the same tree, shapes and dtypes.
         init_val: the first state, a tree of arrays.
-        max_steps: a bound on the number of steps; the loop ends after so many in any case. Reverse mode needs it:
+        max_steps: a bound on the number of steps; the loop ends there in any case. Reverse mode needs it:
             it keeps the state of every step in memory of this size. Forward mode and everything else do not.
 
     Raises:
@@ -430,7 +430,7 @@ def map(f: Callable, xs: Any, *, batch_size: int | None = None) -> Any:
     Args:
         f: a function of one row.
         xs: a tree of arrays with one row per call along their first axis.
-        batch_size: how many rows to do at once, with ``vmap``.
+        batch_size: the number of rows to do together, with ``vmap``.
 
     Source: follows ``jax.lax.map``.
 
@@ -455,7 +455,7 @@ def map(f: Callable, xs: Any, *, batch_size: int | None = None) -> Any:
 
 
 def _batched(f: Callable, xs: Any) -> Any:
-    """``f`` of every row of ``xs`` at once."""
+    """``f`` of all rows of ``xs``, by ``vmap``."""
     rows, structure = tree.flatten(xs)
     size = rows[0].shape[0]
     one = [ShapeDtype(row.shape[1:], row.dtype) for row in rows]

@@ -1,4 +1,4 @@
-"""Calls: Programs with rules of their own for transforms. Lowering puts the Program in place of the call.
+"""Calls: Programs with rules of their own for transforms. Lowering inlines the Program.
 
 ``custom_vjp`` and ``custom_jvp`` carry the user's derivative, ``checkpoint`` computes again in the backward pass what
 it did not keep, and ``barrier`` keeps the second computation from being taken for the first.

@@ -27,7 +27,7 @@ Padding = tuple[tuple[int, int], ...]
 
 
 def _span(size: int, dilation: int) -> int:
-    """The places that ``size`` elements take with ``dilation - 1`` holes between them."""
+    """The extent of ``size`` elements with ``dilation - 1`` holes between them."""
     return dims.maximum(0, (size - 1) * dilation + 1)
 
 
@@ -121,9 +121,9 @@ def _conv(x: te.Tensor, w: te.Tensor, *, stride, padding, dilation, kernel_dilat
 
     def element(n, *rest):
         *at, feature = rest
-        places = [i * s + k * d for i, s, k, d in zip(at, stride, window, kernel_dilation, strict=True)]
+        positions = [i * s + k * d for i, s, k, d in zip(at, stride, window, kernel_dilation, strict=True)]
         group = tirx.indexdiv(feature, features // groups) * channels if groups > 1 else 0
-        product = source(n, *places, group + channel).astype(total) * w(*window, channel, feature).astype(total)
+        product = source(n, *positions, group + channel).astype(total) * w(*window, channel, feature).astype(total)
         return te.sum(product, axis=[*window, channel])
 
     return _rounded(te.compute((x.shape[0], *sizes, features), element, name="conv"), dtype_name(x))
@@ -216,9 +216,9 @@ def _kernel_gradient(x: te.Tensor, g: te.Tensor, *, kernel, stride, padding, dil
 
     def element(*indices):
         *window, channel, feature = indices
-        places = [i * s + k * d for i, s, k, d in zip(at, stride, window, kernel_dilation, strict=True)]
+        positions = [i * s + k * d for i, s, k, d in zip(at, stride, window, kernel_dilation, strict=True)]
         group = tirx.indexdiv(feature, features // groups) * channels if groups > 1 else 0
-        product = source(n, *places, group + channel).astype(total) * g(n, *at, feature).astype(total)
+        product = source(n, *positions, group + channel).astype(total) * g(n, *at, feature).astype(total)
         return te.sum(product, axis=[n, *at])
 
     return _rounded(te.compute((*kernel, channels, features), element, name="conv_kernel_gradient"), dtype_name(x))
@@ -286,8 +286,8 @@ def _window_elements(x: te.Tensor, fill: Any, window: Ints, stride: Ints, paddin
     axes = {i: te.reduce_axis((0, k), f"k{i}") for i, k in enumerate(window) if k > 1}
 
     def element(*at):
-        places = tuple(i * s + axes.get(a, 0) for a, (i, s) in enumerate(zip(at, stride, strict=True)))
-        return shapes.padded(x, fill, low, high, (0,) * x.ndim, places)
+        positions = tuple(i * s + axes.get(a, 0) for a, (i, s) in enumerate(zip(at, stride, strict=True)))
+        return shapes.padded(x, fill, low, high, (0,) * x.ndim, positions)
 
     return axes, element
 
@@ -374,19 +374,19 @@ def _window_argmax(x: te.Tensor, out: te.Tensor, *, window: Ints, stride: Ints, 
         result = nowhere
         for flat in reversed(range(math.prod(window))):
             offset = [plain(o) for o in shapes.unravel_index(flat, window)]
-            places = [i * s + o - below for i, s, o, below in zip(at, stride, offset, low, strict=True)]
+            positions = [i * s + o - below for i, s, o, below in zip(at, stride, offset, low, strict=True)]
             inside = (
                 tirx.all(
                     *(
                         tirx.And(p >= 0, p < n)
-                        for p, n, pad in zip(places, shape, padding, strict=True)
+                        for p, n, pad in zip(positions, shape, padding, strict=True)
                         if pad != (0, 0)
                     )
                 )
                 if _has_margins(padding)
                 else tirx.const(True)
             )
-            value = tirx.if_then_else(inside, x(*places), out(*at)) if _has_margins(padding) else x(*places)
+            value = tirx.if_then_else(inside, x(*positions), out(*at)) if _has_margins(padding) else x(*positions)
             here = tirx.EQ(value, out(*at))
             if formula.is_float(value):
                 here = tirx.Or(here, formula.is_nan(value))
@@ -419,11 +419,11 @@ def _window_put(g: te.Tensor, offset: te.Tensor, *, size: Ints, window: Ints, st
                 windows.append(i)
                 offsets.append(0)
                 continue
-            place = i + low
-            w = tirx.indexdiv(place, s) - axes.get(a, 0)
-            valid += [place - w * s < k, w >= 0, w < n]
+            position = i + low
+            w = tirx.indexdiv(position, s) - axes.get(a, 0)
+            valid += [position - w * s < k, w >= 0, w < n]
             windows.append(tirx.max(tirx.min(w, n - 1), 0))
-            offsets.append(place - w * s)
+            offsets.append(position - w * s)
         points = tirx.EQ(offset(*windows), tirx.Cast("int32", tirx.convert(_offset(offsets, window))))
         return tirx.Select(tirx.all(*valid, points), g(*windows), zero)
 
@@ -450,8 +450,8 @@ def _window_take(x: te.Tensor, offset: te.Tensor, *, window: Ints, stride: Ints,
 
     def element(*at):
         offsets = shapes.unravel_index(offset(*at), window)
-        places = [i * s + o - low for i, s, o, (low, _) in zip(at, stride, offsets, padding, strict=True)]
-        return x(*(tirx.max(tirx.min(p, n - 1), 0) for p, n in zip(places, shape, strict=True)))
+        positions = [i * s + o - low for i, s, o, (low, _) in zip(at, stride, offsets, padding, strict=True)]
+        return x(*(tirx.max(tirx.min(p, n - 1), 0) for p, n in zip(positions, shape, strict=True)))
 
     return te.compute(offset.shape, element)
 

@@ -41,8 +41,8 @@ def _walk(inputs: tuple[ShapeDtype, ...], output: ShapeDtype, axis: int, reverse
             *outer, number = point
             step = start(width)
             with T.serial(0, n) as i, T.serial(0, width) as k:
-                place = n - 1 - i if reverse else i
-                at = (*outer[:axis], place, *outer[axis:])
+                position = n - 1 - i if reverse else i
+                at = (*outer[:axis], position, *outer[axis:])
                 at = (*at, first + number * width + k) if rest else at
                 T.buffer_store(result, step(k, tirx.EQ(i, 0), [x[at] for x in sources]), list(at))
 
@@ -72,7 +72,7 @@ def _wide(dtype: str) -> str:
 
 def _check_axis(name: str, x: ShapeDtype, axis: int) -> None:
     if not 0 <= axis < x.ndim:
-        raise ShapeError(name, f"{axis} is no axis of the argument", got=repr(x))
+        raise ShapeError(name, f"{axis} is not an axis of the argument", got=repr(x))
 
 
 def _cumulative(name: str, combine: Callable, identity: Callable[[str], Any], vjp: Callable, floats: bool) -> Op:
@@ -233,7 +233,7 @@ def _place(x: ShapeDtype, *, axis: int, reverse: bool, largest: bool) -> tirx.Pr
     def start(width: int) -> Step:
         zero, none = tirx.const(0, wide), tirx.const(0, "int32")
         best, value = _kept(width, wide, zero), _kept(width, wide, zero)
-        place, count = _kept(width, "int32", none), _kept(width, "int32", none)
+        position, count = _kept(width, "int32", none), _kept(width, "int32", none)
 
         def step(k: Any, is_first: Any, values: list) -> Any:
             T.buffer_store(value, values[0].astype(wide), [k])
@@ -243,10 +243,10 @@ def _place(x: ShapeDtype, *, axis: int, reverse: bool, largest: bool) -> tirx.Pr
                 better = tirx.And(better, tirx.Not(formula.is_nan(best[k])))
             better = tirx.Or(is_first, better)
             here = n - 1 - count[k] if reverse else count[k]
-            T.buffer_store(place, tirx.Select(better, here, place[k]), [k])
+            T.buffer_store(position, tirx.Select(better, here, position[k]), [k])
             T.buffer_store(best, tirx.Select(better, value[k], best[k]), [k])
             T.buffer_store(count, count[k] + 1, [k])
-            return place[k]
+            return position[k]
 
         return step
 
@@ -264,11 +264,11 @@ cumulative_place = register(Op("cumulative_place", "opaque", _place_shape, _plac
 
 def _extremum_vjp(largest: bool) -> Callable[..., Array]:
     def rule(g: Array, out: Array, x: Array, *, axis: int, reverse: bool) -> Array:
-        place = cumulative_place(x, axis=axis, reverse=reverse, largest=largest)
+        position = cumulative_place(x, axis=axis, reverse=reverse, largest=largest)
         last = x.ndim - 1
-        rows, places = (shapes.move_axis(y, axis, last) for y in (g, place))
-        places = shapes.reshape(places, shape=(*places.shape, 1))
-        summed = index.scatter(zeros(rows), places, rows, mode="add", batch=last)
+        rows, positions = (shapes.move_axis(y, axis, last) for y in (g, position))
+        positions = shapes.reshape(positions, shape=(*positions.shape, 1))
+        summed = index.scatter(zeros(rows), positions, rows, mode="add", batch=last)
         return shapes.move_axis(summed, last, axis)
 
     return rule

@@ -64,7 +64,7 @@ def transpose(x: Array) -> Array:
     return shapes.permute_dims(x, axes=(*range(x.ndim - 2), x.ndim - 1, x.ndim - 2))
 
 
-def places(x: Array) -> tuple[Array, Array]:
+def row_and_column(x: Array) -> tuple[Array, Array]:
     """The row and the column of each element of a matrix."""
     row, column = (shapes.iota(shape=x.shape[-2:], axis=axis, dtype="int32") for axis in (0, 1))
     return row, column
@@ -72,19 +72,19 @@ def places(x: Array) -> tuple[Array, Array]:
 
 def tril(x: Array, *, strict: bool = False) -> Array:
     """The lower triangle of ``x``, with zeros above."""
-    row, column = places(x)
+    row, column = row_and_column(x)
     return pw.where(row > column if strict else row >= column, x, pw.constant(0, x))
 
 
 def triu(x: Array, *, strict: bool = False) -> Array:
     """The upper triangle of ``x``, with zeros below."""
-    row, column = places(x)
+    row, column = row_and_column(x)
     return pw.where(row < column if strict else row <= column, x, pw.constant(0, x))
 
 
 def with_diagonal(x: Array, value: Any) -> Array:
     """The matrix ``x`` with the diagonal of ``value``, a matrix or a number."""
-    row, column = places(x)
+    row, column = row_and_column(x)
     return pw.where(row == column, value, x)
 
 
@@ -153,7 +153,7 @@ def _solve(a: ShapeDtype, b: ShapeDtype, *, lower: bool, transpose_a: bool, unit
     """Substitution, one row of unknowns after the other, for a strip of columns at a time."""
     lead, (n, m), dtype = b.shape[:-2], b.shape[-2:], dtypes.NAMES[b.dtype]
     forward = lower != transpose_a
-    place = (lambda i: i) if forward else (lambda i: n - 1 - i)
+    position = (lambda i: i) if forward else (lambda i: n - 1 - i)
 
     def write(sources, x):
         left, right = sources
@@ -163,11 +163,11 @@ def _solve(a: ShapeDtype, b: ShapeDtype, *, lower: bool, transpose_a: bool, unit
             total = local((width,), dtype)
             column = lambda k: first + strip * width + k
             with T.serial(0, n) as step:
-                i = place(step)
+                i = position(step)
                 with T.serial(0, width) as k:
                     T.buffer_store(total, right[(*at, i, column(k))], [k])
                 with T.serial(0, step) as earlier:
-                    j = place(earlier)
+                    j = position(earlier)
                     factor = left[(*at, j, i)] if transpose_a else left[(*at, i, j)]
                     with T.serial(0, width) as k:
                         T.buffer_store(total, total[k] - factor * x[(*at, j, column(k))], [k])
@@ -397,8 +397,8 @@ def _lu_vjp(g: tuple[Array, ...], out: tuple[Array, ...], a: Array) -> Array:
     else:
         inner = shapes.concat(_solve_lower(square, inner, transposed=True), g_rest, axis=a.ndim - 2)
         permuted = divide_right(inner, u)
-    places = shapes.reshape(permutation, shape=(*permutation.shape, 1))
-    return index.scatter(zeros(a), places, permuted, mode="set", batch=a.ndim - 2, unique=True)
+    positions = shapes.reshape(permutation, shape=(*permutation.shape, 1))
+    return index.scatter(zeros(a), positions, permuted, mode="set", batch=a.ndim - 2, unique=True)
 
 
 #: ``lu(a)``: ``(lu, pivots, permutation)`` with ``a[permutation] = l @ u``, the unit lower and the upper triangle of

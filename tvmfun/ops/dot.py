@@ -47,11 +47,11 @@ def _dot(x: te.Tensor, y: te.Tensor, *, contract: tuple[Ints, Ints], batch: tupl
     def element(*i):
         shared, first = i[: len(batch[0])], i[len(batch[0]) : len(batch[0]) + len(free[0])]
         second = i[len(batch[0]) + len(free[0]) :]
-        places = []
+        elements = []
         for side, (tensor, own) in enumerate(((x, first), (y, second))):
             at = dict(zip((*batch[side], *contract[side], *free[side]), (*shared, *reduced, *own), strict=True))
-            places.append(tensor(*(at[axis] for axis in range(tensor.ndim))))
-        product = places[0].astype(total) * places[1].astype(total)
+            elements.append(tensor(*(at[axis] for axis in range(tensor.ndim))))
+        product = elements[0].astype(total) * elements[1].astype(total)
         return te.sum(product, axis=reduced) if reduced else product
 
     # Half precision accumulates in float32 and rounds once.
@@ -74,7 +74,7 @@ def _dot_vjp(side: int, g: Array, out: Array, x: Array, y: Array, *, contract, b
     by_factor = {0: (*batch[side], *own_free, *matching), 1: (*batch[side], *matching, *own_free)}
     natural = tuple(range(own.ndim))
     # The factors in the order that leaves nothing to permute, if there is one.
-    first = next((place for place in (side, 1 - side) if by_factor[place] == natural), side)
+    first = next((k for k in (side, 1 - side) if by_factor[k] == natural), side)
     factors = ((g, g_other, g_batch), (other, other_free, batch[1 - side]))
     (left, left_contract, left_batch), (right, right_contract, right_batch) = factors if first == 0 else factors[::-1]
     result = dot_general(left, right, contract=(left_contract, right_contract), batch=(left_batch, right_batch))
@@ -83,7 +83,7 @@ def _dot_vjp(side: int, g: Array, out: Array, x: Array, y: Array, *, contract, b
 
 
 def _dot_simplify(x: Array, y: Array, *, contract, batch) -> Array | None:
-    """Permuted factors are read where they lie, if that keeps the order of the axes of the result.
+    """Permuted factors are read without the permutation, if that keeps the order of the axes of the result.
 
     Sums of no products are zeros.
     """
@@ -111,17 +111,17 @@ def _dot_batch(batched: tuple[bool, ...], x: Array, y: Array, *, contract, batch
     if all(batched):
         return dot_general(x, y, contract=tuple(shifted), batch=((0, *shared[0]), (0, *shared[1])))
     free = len(_free(np.ndim(x), shared[0], shifted[0])), len(_free(np.ndim(y), shared[1], shifted[1]))
-    # The batch is one more free axis. Of the array in front it is the first one; the order of the others is kept if
+    # The batch is one more free axis, the first one of the left array; the order of the others is kept if
     # one of the arrays has no others.
-    place = len(shared[0])
+    position = len(shared[0])
     if batched[0]:
         result = dot_general(x, y, contract=tuple(shifted), batch=tuple(shared))
     elif free[0] == 0 or free[1] == 1:
         result = dot_general(y, x, contract=tuple(reversed(shifted)), batch=tuple(reversed(shared)))
     else:
         result = dot_general(x, y, contract=tuple(shifted), batch=tuple(shared))
-        place += free[0]
-    return shapes.move_axis(result, place, 0)
+        position += free[0]
+    return shapes.move_axis(result, position, 0)
 
 
 def _dot_flops(out: ShapeDtype, x: ShapeDtype, y: ShapeDtype, *, contract: tuple[Ints, Ints], **params: Any) -> Any:

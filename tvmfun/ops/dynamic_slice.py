@@ -30,7 +30,7 @@ def _check_starts(name: str, x: ShapeDtype, starts: tuple[ShapeDtype, ...], size
 
 
 def _begins(starts: tuple[te.Tensor, ...], at: tuple, shape: Ints, sizes: Ints) -> list:
-    """The clamped first places of a slice, as int32."""
+    """The clamped first indices of a slice, as int32."""
     return [
         tirx.Cast("int32", clamp(signed_index(start(*at)), size - n))
         for start, size, n in zip(starts, shape, sizes, strict=True)
@@ -74,7 +74,7 @@ def _dynamic_slice_batch(batched: tuple[bool, ...], x: Array, *starts: Array, si
 
 
 #: ``dynamic_slice(x, *starts, sizes=)``: the part of ``x`` of the given sizes that begins at ``starts``, one scalar
-#: per axis, moved so that it lies inside. Starts with axes of their own are for the first axes of ``x``, one by one.
+#: per axis, moved so that it is inside. Starts with axes are batched: their axes are the first ones of ``x``.
 dynamic_slice = register(
     Op(
         "dynamic_slice",
@@ -105,14 +105,16 @@ def _update_slice(x: te.Tensor, update: te.Tensor, *starts: te.Tensor) -> te.Ten
 
     def element(*i):
         begins = _begins(starts, i[:lead], shape[lead:], sizes)
-        places = [j - begin for j, begin in zip(i[lead:], begins, strict=True)]
+        positions = [j - begin for j, begin in zip(i[lead:], begins, strict=True)]
         # An axis that is replaced in full begins at 0.
         partial = [k for k, (size, n) in enumerate(zip(sizes, shape[lead:], strict=True)) if size != n]
-        places = [place if k in partial else i[lead + k] for k, place in enumerate(places)]
-        new = update(*i[:lead], *places)
+        positions = [position if k in partial else i[lead + k] for k, position in enumerate(positions)]
+        new = update(*i[:lead], *positions)
         if not partial:
             return new
-        return tirx.if_then_else(is_inside([places[k] for k in partial], tuple(sizes[k] for k in partial)), new, x(*i))
+        return tirx.if_then_else(
+            is_inside([positions[k] for k in partial], tuple(sizes[k] for k in partial)), new, x(*i)
+        )
 
     return te.compute(shape, (lambda *i: x(*i)) if 0 in sizes else element)
 
@@ -133,7 +135,7 @@ def _update_slice_batch(batched: tuple[bool, ...], x: Array, update: Array, *sta
     return dynamic_update_slice(x, update, *full)
 
 
-#: ``dynamic_update_slice(x, update, *starts)``: ``x`` with ``update`` in place of what ``dynamic_slice`` reads.
+#: ``dynamic_update_slice(x, update, *starts)``: ``x`` with ``update`` written to where ``dynamic_slice`` reads.
 dynamic_update_slice = register(
     Op(
         "dynamic_update_slice",

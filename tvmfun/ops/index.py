@@ -1,6 +1,6 @@
-"""Indexing with computed places: gather and its transpose scatter, dynamic slices, and sorting.
+"""Indexing with computed indices: gather, and its transpose scatter.
 
-Places of ``gather`` and ``scatter`` are already non-negative where they are valid. Gathering clamps the others to
+Valid indices are already non-negative. Gathering clamps the others to
 the array; scattering drops their updates, as JAX does.
 """
 
@@ -51,9 +51,9 @@ def clamp(index: Any, last: int) -> Any:
     return tirx.max(tirx.min(index, expressions.scalar(last, dtype_name(index))), tirx.const(0, dtype_name(index)))
 
 
-def is_inside(places: list, sizes: Ints) -> Any:
+def is_inside(positions: list, sizes: Ints) -> Any:
     """Whether every index is within the size of its axis."""
-    conditions = [tirx.And(p >= 0, p < size) for p, size in zip(places, sizes, strict=True)]
+    conditions = [tirx.And(p >= 0, p < size) for p, size in zip(positions, sizes, strict=True)]
     return tirx.all(*conditions) if conditions else tirx.const(True, "bool")
 
 
@@ -84,39 +84,41 @@ def _gather(x: te.Tensor, indices: te.Tensor, *, mode: str, batch: int = 0) -> t
     lead = indices.ndim - 1
 
     def element(*i):
-        places = [signed_index(indices(*i[:lead], k)) for k in range(depth)]
-        clamped = [clamp(p, size - 1) for p, size in zip(places, sizes, strict=True)]
+        positions = [signed_index(indices(*i[:lead], k)) for k in range(depth)]
+        clamped = [clamp(p, size - 1) for p, size in zip(positions, sizes, strict=True)]
         value = x(*i[:batch], *clamped, *i[lead:])
         if mode != "fill" or not depth:
             return value
-        return tirx.if_then_else(is_inside(places, sizes), value, tirx.const(0, dtype_name(x)))
+        return tirx.if_then_else(is_inside(positions, sizes), value, tirx.const(0, dtype_name(x)))
 
     if 0 in shape:
         return no_elements((*indices.shape[:-1], *shape[batch + depth :]), dtype_name(x))
     return te.compute([*indices.shape[:-1], *shape[batch + depth :]], element)
 
 
-def _last_places(sizes: Ints, dtype: np.dtype) -> Any:
-    """The last place along axes of the given sizes; one that does not fit the dtype is not needed."""
+def _last_indices(sizes: Ints, dtype: np.dtype) -> Any:
+    """The last index along axes of these sizes, or the largest of the dtype if that is smaller."""
     most = int(np.iinfo(dtype).max)
     if not dims.is_dynamic(sizes):
         return np.asarray([min(max(size - 1, 0), most) for size in sizes], dtype)
-    places = [pw.minimum(shapes.dim_size(size=size - 1, dtype="int64"), np.int64(most)) for size in sizes]
-    return shapes.concat(*(shapes.reshape(pw.astype(p, dtype=dtypes.NAMES[dtype]), shape=(1,)) for p in places), axis=0)
+    positions = [pw.minimum(shapes.dim_size(size=size - 1, dtype="int64"), np.int64(most)) for size in sizes]
+    return shapes.concat(
+        *(shapes.reshape(pw.astype(p, dtype=dtypes.NAMES[dtype]), shape=(1,)) for p in positions), axis=0
+    )
 
 
 def _gather_vjp(g: Array, out: Array, x: Array, indices: Array, *, mode: str, batch: int = 0) -> Array:
     depth = indices.shape[-1]
     if mode == "clip" and depth:
-        last = _last_places(x.shape[batch : batch + depth], indices.dtype)
+        last = _last_indices(x.shape[batch : batch + depth], indices.dtype)
         indices = pw.maximum(pw.minimum(indices, last), pw.constant(0, indices))
     if depth and math.prod(indices.shape[batch:-1]) == 1:
-        return _at_one_place(g, x, indices, batch)
+        return _at_one_index(g, x, indices, batch)
     return scatter(zeros(x), indices, g, mode="add", batch=batch)
 
 
-def _at_one_place(g: Array, x: Array, indices: Array, batch: int) -> Array:
-    """Zeros but for ``g`` at one place per row: comparisons, which fuse, instead of memory for zeros and a scatter."""
+def _at_one_index(g: Array, x: Array, indices: Array, batch: int) -> Array:
+    """Zeros, and ``g`` at one index per row: comparisons, which fuse, instead of memory for zeros and a scatter."""
     depth, common = indices.shape[-1], indices.shape[:batch]
     rows = shapes.reshape(indices, shape=(*common, depth))
     ones = (1,) * (x.ndim - batch)
@@ -133,7 +135,7 @@ def _at_one_place(g: Array, x: Array, indices: Array, batch: int) -> Array:
 def _gather_batch(batched: tuple[bool, ...], x: Array, indices: Array, *, mode: str, batch: int = 0) -> Array:
     if all(batched):
         return gather(x, indices, mode=mode, batch=batch + 1)
-    if batched[1]:  # one more axis of places, behind those in common with x
+    if batched[1]:  # one more axis of indices, after those in common with x
         taken = gather(x, shapes.move_axis(indices, 0, batch), mode=mode, batch=batch)
         return shapes.move_axis(taken, batch, 0)
     # One more axis of what is taken.
@@ -212,10 +214,10 @@ def _scatter(
             if not unique:  # ordered axes come first
                 point = (*point[len(lead) : len(lead) + batch], *point[: len(lead)], *point[len(lead) + batch :])
             at, column = point[: batch + len(lead)], point[batch + len(lead) :]
-            places = [signed_index(where[(*at, k)]) for k in range(depth)]
-            clamped = (clamp(p, n - 1) for p, n in zip(places, sizes, strict=True))
+            positions = [signed_index(where[(*at, k)]) for k in range(depth)]
+            clamped = (clamp(p, n - 1) for p, n in zip(positions, sizes, strict=True))
             target = [*at[:batch], *clamped, *column]
-            with T.If(is_inside(places, sizes)), T.Then():
+            with T.If(is_inside(positions, sizes)), T.Then():
                 T.buffer_store(result, _COMBINE[mode](result[tuple(target)], new[point]), target)
 
         block("copy", [old], result, full.shape, copy)
@@ -233,7 +235,7 @@ def _filled(x: Array, size: Ints | None) -> Array:
 
 
 def _scatter_simplify(x: Any, indices: Any, updates: Any, *, size: Ints | None = None, **params: Any) -> Any:
-    """What is filled with a number is not first written to memory and then copied."""
+    """An array filled with a number becomes ``size`` and a scalar, which saves writing and copying it."""
     if size is None and np.ndim(x) and made_by(x, "broadcast_to") and number(argument(x, 0)) is not None:
         return scatter(number(argument(x, 0)), indices, updates, size=np.shape(x), **params)
     return None
@@ -251,7 +253,7 @@ def _chosen_before(x: Array, out: Array) -> Array:
 
 
 def _extremum_share(g: Array, out: Array, x: Array, indices: Array, updates: Array, mode: str, batch: int) -> Array:
-    """The cotangent of each place, divided by the number of elements that attain its extremum."""
+    """The cotangent of each element, divided by the number of elements that attain its extremum."""
     taken = gather(out, indices, mode="fill", batch=batch)
     count = scatter(_chosen_before(x, out), indices, _chosen(updates, taken), mode="add", batch=batch)
     return g / pw.maximum(count, pw.constant(1, count))  # no update is equal to NaN
@@ -300,7 +302,7 @@ def _scatter_vjp_updates(
     if mode in ("min", "max"):
         share = _extremum_share(g, out, x, indices, updates, mode, batch)
         return take(share) * _chosen(updates, take(out))
-    # Of several updates of one place only the last has an influence: number them and see whose number stays.
+    # Only the last update of an index counts: scatter the numbers of the updates and keep those that survive.
     lead = indices.shape[:-1]
     flat = shapes.iota(shape=(math.prod(lead),), axis=0, dtype="int32")
     number = shapes.reshape(flat, shape=lead)
@@ -311,11 +313,11 @@ def _scatter_vjp_updates(
 
 
 def _others(g: Array, x: Array, indices: Array, updates: Array, batch: int, unique: bool) -> Array:
-    """The cotangent of each update of a product, which the array and the place's other updates multiply."""
+    """The cotangent of each update of a product: times the array and the other updates of the same index."""
     take = lambda y: gather(y, indices, mode="fill", batch=batch)
     if unique:
         return take(g * x)
-    # Divides an update out of the product, and 0 out of a product in which it is left out in the first place.
+    # Divides an update out of the product; an update of 0 is left out of the product to begin with.
     is_zero = updates == 0
     safe = pw.where(is_zero, pw.constant(1, updates), updates)
     product = take(g * scatter(x, indices, safe, mode="mul", batch=batch))
@@ -348,11 +350,11 @@ def _scatter_batch(
     return scatter(*full, mode=mode, batch=batch + 1, unique=unique)
 
 
-#: ``scatter(x, indices, updates, mode=, batch=0, unique=False)``: ``x`` with ``updates`` combined into the places that
-#: :func:`gather` reads: put there (mode ``set``; the last wins), added (``add``), multiplied (``mul``), or the smaller
-#: or larger kept (``min``, ``max``), one after the other. Updates outside the array are dropped. ``unique`` promises
-#: that no place is named twice, so that updates can run in parallel. With ``size``, a shape, ``x`` is a scalar that
-#: fills an array.
+#: ``scatter(x, indices, updates, mode=, batch=0, unique=False)``: ``x`` with ``updates`` combined into the elements
+#: that :func:`gather` reads: replaced (mode ``set``; the last wins), added (``add``), multiplied (``mul``), or the
+#: smaller or larger kept (``min``, ``max``), one after the other. Updates outside the array are dropped. ``unique``
+#: promises that no index occurs twice, so that updates can run in parallel. With ``size``, a shape, ``x`` is a scalar
+#: that fills an array.
 #:
 #: Ties of ``min`` and ``max`` share the cotangent. The second derivative of ``mul`` is right where no update is 0.
 scatter = register(

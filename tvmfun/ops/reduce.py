@@ -168,7 +168,7 @@ def _reduce_simplify(op: Op, x: Any, axis: Ints) -> Any:
     if (op is sum and single and not _is_counted(count, x.dtype)) or (op is prod and count != 1):
         return None
     kept = [i for i in range(added, x.ndim) if i not in single]
-    rest = tuple(place for place, i in enumerate(kept) if i in axis)
+    rest = tuple(position for position, i in enumerate(kept) if i in axis)
     result = op(shapes.reshape(inner, shape=tuple(own[i] for i in kept)), axis=rest)
     if op is sum and single:
         result = result * np.asarray(count).astype(x.dtype)[()]
@@ -203,7 +203,7 @@ def _arg_shape(name: str) -> Callable[..., ShapeDtype]:
 
 
 def _comparable(x: Any) -> Any:
-    """What TVM can compare: half precision as float32 (a bfloat16 by its bits: TVM converts them wrongly here)."""
+    """The value in a dtype that TVM compares: float32 for half precision (bfloat16 by its bits, for TVM errs)."""
     if dtype_name(x) == "bool":
         return x.astype("int8")
     if dtype_name(x) == "bfloat16":

@@ -1,4 +1,4 @@
-"""Shape ops: the same elements at other places, and the two ways to make elements from nothing."""
+"""Shape ops: the same elements at other indices, and the two ops that make elements from nothing."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def _with_shape_argument(name: str) -> Spelling:
 
 
 def repeat_unbatched(batched: tuple[bool, ...], args: tuple[Array, ...]) -> list[Array]:
-    """The arguments with a batch axis in front, along which those that have none are repeated."""
+    """The arguments with a leading batch axis; those without one are repeated along it."""
     size = next(x.shape[0] for flag, x in zip(batched, args, strict=True) if flag)
     return [x if flag else broadcast_to(x, shape=(size, *np.shape(x))) for flag, x in zip(batched, args, strict=True)]
 
@@ -77,11 +77,11 @@ def unravel_index(flat: Any, shape: Ints) -> tuple:
 
 
 def _reshape_places(shape: Ints, source: Ints, indices: tuple) -> tuple:
-    """Where in ``source`` the element at ``indices`` of ``shape`` lies: axis by axis where sizes line up.
+    """The indices into ``source`` of the element at ``indices`` of ``shape``: axis by axis where sizes line up.
 
     Splitting the problem at common prefixes of the sizes keeps index arithmetic, and so the kernels, simple.
     """
-    places: list = []
+    positions: list = []
     i = j = 0
     while i < len(shape) or j < len(source):
         first_i, first_j = i, j
@@ -101,11 +101,11 @@ def _reshape_places(shape: Ints, source: Ints, indices: tuple) -> tuple:
             else:
                 break
         if shape[first_i:i] == source[first_j:j]:
-            places += indices[first_i:i]
+            positions += indices[first_i:i]
         else:
             flat = ravel_index(indices[first_i:i], shape[first_i:i])
-            places += unravel_index(flat, source[first_j:j])
-    return tuple(places)
+            positions += unravel_index(flat, source[first_j:j])
+    return tuple(positions)
 
 
 def _reshape(x: te.Tensor, *, shape: Ints) -> te.Tensor:
@@ -237,7 +237,7 @@ permute_dims = register(
 
 
 def move_axis(x: Array, source: int, target: int) -> Array:
-    """``x`` with axis ``source`` moved to place ``target``."""
+    """``x`` with axis ``source`` moved to position ``target``."""
     axes = [axis for axis in range(x.ndim) if axis != source]
     axes.insert(target, source)
     return x if source == target else permute_dims(x, axes=tuple(axes))
@@ -258,8 +258,8 @@ def _slice_shape(x: ShapeDtype, *, start: Ints, stop: Ints, step: Ints) -> Shape
 def _slice(x: te.Tensor, *, start: Ints, stop: Ints, step: Ints) -> te.Tensor:
     spans = zip(start, stop, step, strict=True)
     sizes = [dims.maximum(0, -(-(last - first) // stride)) for first, last, stride in spans]
-    places = lambda i: (first + j * stride for first, j, stride in zip(start, i, step, strict=True))
-    return te.compute(sizes, lambda *i: x(*places(i)))
+    positions = lambda i: (first + j * stride for first, j, stride in zip(start, i, step, strict=True))
+    return te.compute(sizes, lambda *i: x(*positions(i)))
 
 
 def _slice_vjp(g: Array, out: Array, x: Array, *, start: Ints, stop: Ints, step: Ints) -> Array:
@@ -298,7 +298,7 @@ def _pad_shape(x: ShapeDtype, value: ShapeDtype, *, low: Ints, high: Ints, inter
 
 def padded(x: te.Tensor, value, low: Ints, high: Ints, interior: Ints, indices: tuple) -> tirx.Expr:
     """The element at ``indices`` of ``x`` after padding with ``value`` around and between its elements."""
-    inside, places = [], []
+    inside, positions = [], []
     for i, size, below, above, inner in zip(indices, plain(tuple(x.shape)), low, high, interior, strict=True):
         offset = i - below if below != 0 else i
         span = size + (size - 1) * inner
@@ -309,8 +309,8 @@ def padded(x: te.Tensor, value, low: Ints, high: Ints, interior: Ints, indices: 
         if inner:
             inside.append(tirx.EQ(tirx.indexmod(offset, inner + 1), 0))
             offset = tirx.indexdiv(offset, inner + 1)
-        places.append(offset)
-    return tirx.if_then_else(tirx.all(*inside), x(*places), value) if inside else x(*places)
+        positions.append(offset)
+    return tirx.if_then_else(tirx.all(*inside), x(*positions), value) if inside else x(*positions)
 
 
 def _pad(x: te.Tensor, value: te.Tensor, *, low: Ints, high: Ints, interior: Ints) -> te.Tensor:

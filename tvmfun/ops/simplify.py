@@ -1,4 +1,4 @@
-"""What simplification rules are made of: what is known about a value, and the rule that pointwise ops share.
+"""Queries for simplification rules, about what a value is known to be, and the rule that pointwise ops share.
 
 Every rule is exact, NaN, infinities and the sign of zero included; only the sum of a repeated float, now a product,
 rounds once instead of at every step. A rule also keeps the type, weakness included, because promotion depends on it.
@@ -87,7 +87,7 @@ def _aval(value: Any) -> ShapeDtype:
 
 
 def _source(value: Any) -> Any:
-    """What ``value`` repeats; itself if it repeats nothing."""
+    """The operand of a broadcast, or ``value`` itself."""
     return argument(value, 0) if made_by(value, "broadcast_to") else value
 
 

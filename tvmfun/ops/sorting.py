@@ -72,24 +72,24 @@ def _sort_short(values: Any, row: tuple, order: tirx.Buffer, n: int, bits: int) 
     uint = "uint64" if bits == 64 else "uint32"
     keys = T.sblock_alloc_buffer((max(n, 1),), uint, scope="local")
     key = T.sblock_alloc_buffer((1,), uint, scope="local")
-    place = T.sblock_alloc_buffer((1,), "int32", scope="local")
+    position = T.sblock_alloc_buffer((1,), "int32", scope="local")
     with T.serial(0, n) as i:
         T.buffer_store(key, values(row, i), [0])
-        T.buffer_store(place, i, [0])
-        # The place before the first is never read, but TVM may evaluate both sides.
-        before = tirx.max(place[0] - 1, tirx.const(0, "int32"))
-        with T.While(tirx.And(place[0] > 0, keys[before] > key[0])):
-            T.buffer_store(keys, keys[before], [place[0]])
-            T.buffer_store(order, order[(*row, before)], [*row, place[0]])
-            T.buffer_store(place, place[0] - 1, [0])
-        T.buffer_store(keys, key[0], [place[0]])
-        T.buffer_store(order, i, [*row, place[0]])
+        T.buffer_store(position, i, [0])
+        # The position before the first is never read, but TVM may evaluate both sides.
+        before = tirx.max(position[0] - 1, tirx.const(0, "int32"))
+        with T.While(tirx.And(position[0] > 0, keys[before] > key[0])):
+            T.buffer_store(keys, keys[before], [position[0]])
+            T.buffer_store(order, order[(*row, before)], [*row, position[0]])
+            T.buffer_store(position, position[0] - 1, [0])
+        T.buffer_store(keys, key[0], [position[0]])
+        T.buffer_store(order, i, [*row, position[0]])
 
 
 def _sort_long(values: Any, row: tuple, order: tirx.Buffer, n: int, bits: int) -> None:
     uint, passes = ("uint64" if bits == 64 else "uint32"), bits // 8
     keys = T.sblock_alloc_buffer((2, n), uint, scope="local")
-    places = T.sblock_alloc_buffer((2, n), "int32", scope="local")
+    positions = T.sblock_alloc_buffer((2, n), "int32", scope="local")
     counts = T.sblock_alloc_buffer((passes, _DIGITS), "int32", scope="local")
     state = T.sblock_alloc_buffer((3,), "int32", scope="local")  # which half is current, a sum, a digit
     digit = lambda key, k: tirx.Cast("int32", (key >> tirx.const(8 * k, uint)) & tirx.const(_DIGITS - 1, uint))
@@ -97,7 +97,7 @@ def _sort_long(values: Any, row: tuple, order: tirx.Buffer, n: int, bits: int) -
         T.buffer_store(counts, tirx.const(0, "int32"), [k, d])
     with T.serial(0, n) as i:
         T.buffer_store(keys, values(row, i), [0, i])
-        T.buffer_store(places, i, [0, i])
+        T.buffer_store(positions, i, [0, i])
         for k in range(passes):
             T.buffer_store(state, digit(keys[0, i], k), [2])
             T.buffer_store(counts, counts[k, state[2]] + 1, [k, state[2]])
@@ -115,10 +115,10 @@ def _sort_long(values: Any, row: tuple, order: tirx.Buffer, n: int, bits: int) -
                 T.buffer_store(state, counts[k, state[2]], [1])
                 T.buffer_store(counts, state[1] + 1, [k, state[2]])
                 T.buffer_store(keys, keys[state[0], i], [1 - state[0], state[1]])
-                T.buffer_store(places, places[state[0], i], [1 - state[0], state[1]])
+                T.buffer_store(positions, positions[state[0], i], [1 - state[0], state[1]])
             T.buffer_store(state, 1 - state[0], [0])
     with T.serial(0, n) as i:
-        T.buffer_store(order, places[state[0], i], [*row, i])
+        T.buffer_store(order, positions[state[0], i], [*row, i])
 
 
 #: ``argsort(x)``: the stable order of the elements along the last axis; NaNs go last.
@@ -130,7 +130,7 @@ def _searchsorted_shape(x: ShapeDtype, values: ShapeDtype, *, side: str, batch: 
         raise DtypeError("searchsorted", "both arrays must have one dtype", got=f"{x} and {values}")
     if x.ndim != batch + 1 or x.shape[:batch] != values.shape[:batch]:
         raise ShapeError(
-            "searchsorted", f"there must be a row for each place of the first {batch} axes", got=f"{x} and {values}"
+            "searchsorted", f"there must be a row for each index of the first {batch} axes", got=f"{x} and {values}"
         )
     return ShapeDtype(values.shape, dtypes.int32)
 

@@ -63,14 +63,14 @@ def _is_finite(x: Any, dtype: str) -> Any:
 
 def _descending(values: tirx.Buffer, size: int) -> tirx.Buffer:
     """The stable order of the values, largest first."""
-    order, place = local((size,), "int32"), _Values("int32", "i")
+    order, position = local((size,), "int32"), _Values("int32", "i")
     with T.serial(0, size) as i:
-        place.i = i
-        before = tirx.max(place.i - 1, 0)
-        with T.While(tirx.And(place.i > 0, values[order[before]] < values[i])):
-            T.buffer_store(order, order[before], [place.i])
-            place.i = place.i - 1
-        T.buffer_store(order, i, [place.i])
+        position.i = i
+        before = tirx.max(position.i - 1, 0)
+        with T.While(tirx.And(position.i > 0, values[order[before]] < values[i])):
+            T.buffer_store(order, order[before], [position.i])
+            position.i = position.i - 1
+        T.buffer_store(order, i, [position.i])
     return order
 
 
@@ -179,9 +179,9 @@ def _rotate(rows: tirx.Buffer, p: Any, q: Any, columns: int, turn: Callable[[Any
             T.buffer_store(kept, rows[p, column(k)], [0, k])
         with T.serial(0, WIDTH) as k:
             T.buffer_store(kept, rows[q, column(k)], [1, k])
-        for row, place in enumerate((p, q)):
+        for row, position in enumerate((p, q)):
             with T.serial(0, WIDTH) as k:
-                T.buffer_store(rows, turn(kept[0, k], kept[1, k])[row], [place, column(k)])
+                T.buffer_store(rows, turn(kept[0, k], kept[1, k])[row], [position, column(k)])
 
 
 def _diagonalize(d: tirx.Buffer, e: tirx.Buffer, vectors: tirx.Buffer, n: int) -> None:
@@ -260,7 +260,7 @@ def _on_diagonal(values: Array) -> Array:
     full = shapes.broadcast_to(
         shapes.reshape(values, shape=(*values.shape, 1)), shape=(*values.shape, values.shape[-1])
     )
-    row, column = parts.places(full)
+    row, column = parts.row_and_column(full)
     return pw.where(row == column, full, pw.constant(0, full))
 
 
@@ -302,8 +302,8 @@ def _svd(a: ShapeDtype, *, full: bool) -> tirx.PrimFunc:
         long = lambda at, i, j: (left, [*at, i, j]) if is_tall else (right, [*at, j, i])
         short = lambda at, i, j: (right, [*at, j, i]) if is_tall else (left, [*at, i, j])
 
-        def store(place: tuple, value: Any) -> None:
-            buffer, indices = place
+        def store(position: tuple, value: Any) -> None:
+            buffer, indices = position
             T.buffer_store(buffer, value, indices)
 
         def factor(at: tuple) -> None:

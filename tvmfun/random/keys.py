@@ -28,7 +28,7 @@ def key(seed: Any, *, impl: str | None = None) -> Array:
 
     Raises:
         ArgumentError: for a Python integer of more than 64 bits, or another generator.
-        DtypeError: if the seed is no integer.
+        DtypeError: if the seed is not an integer.
 
     >>> key(42)
     Array([ 0, 42], dtype=uint32)
@@ -74,7 +74,7 @@ def check_key(name: str, key: Key) -> Array:
     """One key, as an array.
 
     Raises:
-        ShapeError: in the name of the function ``name``, if it is no key.
+        ShapeError: in the name of the function ``name``, if it is not a key.
     """
     aval = abstract(key, name)
     if aval.dtype != dtypes.uint32 or aval.shape != (2,):

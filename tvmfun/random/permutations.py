@@ -54,11 +54,11 @@ def permutation(key: Key, x: ArrayLike, axis: int = 0, independent: bool = False
     for _ in range(rounds):
         key, subkey = split(key)
         if independent:
-            places = tnp.argsort(bits(subkey, array.shape), axis=axis)
-            array = tnp.take_along_axis(array, places, axis)
+            positions = tnp.argsort(bits(subkey, array.shape), axis=axis)
+            array = tnp.take_along_axis(array, positions, axis)
             continue
-        places = tnp.argsort(bits(subkey, (size,)))
-        order = places if order is None else tnp.take(order, places)
+        positions = tnp.argsort(bits(subkey, (size,)))
+        order = positions if order is None else tnp.take(order, positions)
     return array if order is None else tnp.take(array, order, axis)
 
 
@@ -76,7 +76,7 @@ def choice(
     Args:
         key: the key.
         a: an array, or an integer that stands for ``arange`` of it.
-        shape: how many are drawn; it takes the place of the axis.
+        shape: how many are drawn; it replaces the axis.
         replace: whether one may be drawn more than once.
         p: the probabilities of the slices, a vector that need not be normalized; by default they are equal.
         axis: the axis.

@@ -129,7 +129,7 @@ def randint(key: Key, shape: Shape, minval: ArrayLike, maxval: ArrayLike, dtype:
         dtype: of the result, an integer.
 
     Raises:
-        DtypeError: if the dtype or the bounds are no integers.
+        DtypeError: if the dtype or the bounds are not integers.
         ShapeError: if the bounds do not broadcast to the shape.
 
     >>> from tvmfun import random

@@ -23,7 +23,7 @@ def _mirrored(index: Array, size: int) -> Array:
     return tnp.abs((index + last) % max(2 * last, 1) - last)
 
 
-#: For each mode, where an index outside of an axis lies within.
+#: For each mode, the index within an axis that stands for one outside.
 _MODES: dict[str, Callable[[Array, int], Array]] = {
     "constant": lambda index, size: tnp.clip(index, 0, size - 1),
     "nearest": lambda index, size: tnp.clip(index, 0, size - 1),
@@ -54,22 +54,22 @@ def map_coordinates(
     [5.0, 12.5]
     """
     x = tnp.asarray(input)
-    places = [tnp.asarray(c) for c in coordinates]
-    if len(places) != x.ndim:
-        got = f"{len(places)} arrays for {x.aval}"
+    positions = [tnp.asarray(c) for c in coordinates]
+    if len(positions) != x.ndim:
+        got = f"{len(positions)} arrays for {x.aval}"
         raise ShapeError("map_coordinates", "there must be an array of coordinates for each axis", got=got)
     if order not in (0, 1):
         raise ArgumentError("map_coordinates", "the order must be 0 or 1", got=repr(order))
     if mode not in _MODES:
         raise ArgumentError("map_coordinates", f"the mode must be one of {', '.join(_MODES)}", got=repr(mode))
     axes = []
-    for place, size in zip(places, x.shape, strict=True):
-        place = place if dtypes.is_float(place.dtype) else tnp.astype(place, "float32")
+    for position, size in zip(positions, x.shape, strict=True):
+        position = position if dtypes.is_float(position.dtype) else tnp.astype(position, "float32")
         if order == 0:
-            nodes = [(tnp.astype(lax.round(place), "int32"), tnp.ones_like(place))]
+            nodes = [(tnp.astype(lax.round(position), "int32"), tnp.ones_like(position))]
         else:
-            low = tnp.floor(place)
-            share = place - low
+            low = tnp.floor(position)
+            share = position - low
             index = tnp.astype(low, "int32")
             nodes = [(index, 1 - share), (index + 1, share)]
         axes.append([(_MODES[mode](i, size), tnp.logical_and(i >= 0, i < size), weight) for i, weight in nodes])

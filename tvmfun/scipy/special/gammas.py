@@ -248,7 +248,7 @@ def bernoulli(n: int) -> Array:
     """Returns the Bernoulli numbers from 0 to ``n``, a vector float32.
 
     Raises:
-        ArgumentError: if ``n`` is no integer from 0.
+        ArgumentError: if ``n`` is not an integer, or is negative.
 
     >>> bernoulli(2).tolist()[:2]
     [1.0, -0.5]

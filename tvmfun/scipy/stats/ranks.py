@@ -107,8 +107,8 @@ def rankdata(a: ArrayLike, method: str = "average", *, axis: int | None = None, 
             values = tnp.cumsum(tnp.astype(first == at, "int32"), axis=-1)
         else:
             values = {"min": first + 1, "max": last + 1}.get(method)
-        places = tnp.argsort(tnp.argsort(x, axis=-1, stable=True), axis=-1)
-        ranks = places + 1 if values is None else tnp.take_along_axis(values, places, -1)
+        positions = tnp.argsort(tnp.argsort(x, axis=-1, stable=True), axis=-1)
+        ranks = positions + 1 if values is None else tnp.take_along_axis(values, positions, -1)
         ranks = tnp.astype(ranks, "float32")
         missing = tnp.any(x != x, axis=-1, keepdims=True)
         ranks = tnp.where(missing, math.nan, ranks)
