@@ -13,10 +13,10 @@ from typing import Any, NamedTuple
 from tvmfun import tree
 from tvmfun.arguments import ArgumentSelector, static_key, with_static
 from tvmfun.core import dims
-from tvmfun.core import program as programs
 from tvmfun.core import trace as tracing
 from tvmfun.core.array import DeviceArray, ShapeDtype
 from tvmfun.core.interpreter import EVALUATOR, STACK
+from tvmfun.core.leaf import abstract_leaves, argument_name
 from tvmfun.core.program import Immutable, Program
 from tvmfun.core.trace import Tracer, trace_flat
 from tvmfun.dynamic import DynamicShapes
@@ -220,12 +220,12 @@ class Jitted(Immutable):
         if self._dynamic:  # only to check that equal names are equal sizes
             patterns = [aval.shape for aval in self._with_dynamic_sizes(signature).avals]
             shapes = [aval.shape for aval in signature.avals]
-            dims.solve(patterns, shapes, self._name, lambda i: programs.argument_name(structure.accessors()[i]))
+            dims.solve(patterns, shapes, self._name, lambda i: argument_name(structure.accessors()[i]))
         program = self._program(signature)
         return tree.unflatten(program.out_tree, program.evaluate([*program.captured, *leaves]))
 
     def _signature(self, leaves: Sequence[Any], structure: tree.Structure, static: tuple) -> CallSignature:
-        return CallSignature(structure, static, programs.abstract_leaves(leaves, structure, self._name))
+        return CallSignature(structure, static, abstract_leaves(leaves, structure, self._name))
 
     def _with_dynamic_sizes(self, signature: CallSignature) -> CallSignature:
         """Returns a signature with the names of dynamic sizes."""

@@ -20,7 +20,7 @@ from tvmfun.core import dims
 from tvmfun.core.array import Array, ShapeDtype
 from tvmfun.core.dims import Dim
 from tvmfun.core.interpreter import STACK
-from tvmfun.core.leaf import abstract
+from tvmfun.core.leaf import abstract, argument_name
 from tvmfun.core.op import Op
 from tvmfun.errors import DtypeError, ProgramError, ShapeError
 
@@ -336,45 +336,6 @@ def _show(value: Any) -> str:
     if isinstance(value, tuple):
         return f"({', '.join(map(_show, value))}{',' if len(value) == 1 else ''})"
     return repr(value)
-
-
-def argument_name(path: tree.Path) -> str:
-    """The name of a leaf of ``(args, kwargs)`` in an error: ``argument 0['w']``, ``argument 'scale'``."""
-    _, argument, *rest = tree.keystr(path).removeprefix("[").split("]", 2)
-    name = argument.removeprefix("[")
-    return f"argument {name}{''.join(rest)}"
-
-
-_STATIC_FIELD = 'field(metadata={"static": True}) for a field that is not an array'
-
-
-def abstract_leaves(
-    leaves: Sequence[Any],
-    structure: tree.Structure,
-    where: str,
-    name: Callable[[tree.Path], str] = argument_name,
-    **hint: str,
-) -> tuple[ShapeDtype, ...]:
-    """The types of the leaves of a tree, by default of ``(args, kwargs)``.
-
-    Args:
-        leaves: the leaves.
-        structure: of the tree.
-        where: the function that needs them, for errors.
-        name: returns the name of the leaf at a path.
-        **hint: another hint for errors.
-
-    Raises:
-        DtypeError: if a leaf is neither an array nor a number, with its ``name``.
-    """
-    try:
-        return tuple(abstract(leaf, where) for leaf in leaves)
-    except DtypeError:
-        for leaf, path in zip(leaves, structure.accessors(), strict=True):
-            is_field = len(path) > 0 and isinstance(path[-1], tree.Field)
-            more = {"hint": _STATIC_FIELD} if is_field else hint
-            abstract(leaf, where, name(path), **more)
-        raise
 
 
 def variable_names(taken: Collection[str]) -> Iterator[str]:

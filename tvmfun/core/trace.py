@@ -18,9 +18,9 @@ from tvmfun import tree
 from tvmfun.core import dims
 from tvmfun.core.array import Array, DeviceArray, ShapeDtype, device_array, foreign_array
 from tvmfun.core.interpreter import EVALUATOR, STACK, interpreted_by
-from tvmfun.core.leaf import abstract, scalar
+from tvmfun.core.leaf import abstract, abstract_leaves, scalar
 from tvmfun.core.op import Op
-from tvmfun.core.program import Atom, Equation, Literal, Program, Variable, abstract_leaves
+from tvmfun.core.program import Atom, Equation, Literal, Program, Variable
 from tvmfun.core.source import user_line
 from tvmfun.errors import (
     ArgumentError,

@@ -13,8 +13,8 @@ from tvmfun import dtypes, sparse, tree
 from tvmfun.core.array import Array, ShapeDtype
 from tvmfun.core.derivative import Tape, partition, pushforward, trace_leaves, transposed, zeros
 from tvmfun.core.interpreter import is_tracing
-from tvmfun.core.leaf import abstract
-from tvmfun.core.program import Program, abstract_leaves
+from tvmfun.core.leaf import abstract, abstract_leaves
+from tvmfun.core.program import Program
 from tvmfun.errors import ArgumentError, DtypeError, GradientError, ShapeError
 from tvmfun.ops import pointwise
 from tvmfun.transforms.staging import as_arrays, staged
