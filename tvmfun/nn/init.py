@@ -25,6 +25,7 @@ from tvmfun.errors import ArgumentError, DtypeError, ShapeError
 from tvmfun.jit import jit
 from tvmfun.names import missing as _missing
 from tvmfun.numpy.creation import Shape, as_shape
+from tvmfun.typing import DTypeLike, Key
 
 __all__ = [
     "Initializer",
@@ -68,7 +69,7 @@ class Initializer(Protocol):
         ...
 
 
-def zeros(key: Any, shape: Shape, dtype: Any = None) -> Array:
+def zeros(key: Key, shape: Shape, dtype: DTypeLike | None = None) -> Array:
     """Returns zeros; the key is not used.
 
     >>> zeros(random.key(0), (2,))
@@ -77,7 +78,7 @@ def zeros(key: Any, shape: Shape, dtype: Any = None) -> Array:
     return tnp.zeros(shape, dtypes.DEFAULT_FLOAT if dtype is None else dtype)
 
 
-def ones(key: Any, shape: Shape, dtype: Any = None) -> Array:
+def ones(key: Key, shape: Shape, dtype: DTypeLike | None = None) -> Array:
     """Returns ones; the key is not used.
 
     >>> ones(random.key(0), (2,), "bfloat16").dtype
@@ -86,7 +87,7 @@ def ones(key: Any, shape: Shape, dtype: Any = None) -> Array:
     return tnp.ones(shape, dtypes.DEFAULT_FLOAT if dtype is None else dtype)
 
 
-def constant(value: Any, dtype: Any = None) -> Initializer:
+def constant(value: Any, dtype: DTypeLike | None = None) -> Initializer:
     """An initializer of one value everywhere.
 
     Args:
@@ -103,7 +104,7 @@ def constant(value: Any, dtype: Any = None) -> Initializer:
     return init
 
 
-def uniform(scale: float = 1e-2, dtype: Any = None) -> Initializer:
+def uniform(scale: float = 1e-2, dtype: DTypeLike | None = None) -> Initializer:
     r"""An initializer uniform in :math:`[0, \text{scale})`.
 
     Args:
@@ -116,7 +117,7 @@ def uniform(scale: float = 1e-2, dtype: Any = None) -> Initializer:
     return _scaled("uniform", "unit", scale, dtype)
 
 
-def normal(stddev: float = 1e-2, dtype: Any = None) -> Initializer:
+def normal(stddev: float = 1e-2, dtype: DTypeLike | None = None) -> Initializer:
     """An initializer that is normal with mean zero.
 
     Args:
@@ -129,7 +130,9 @@ def normal(stddev: float = 1e-2, dtype: Any = None) -> Initializer:
     return _scaled("normal", "normal", stddev, dtype)
 
 
-def truncated_normal(stddev: float = 1e-2, dtype: Any = None, lower: float = -2.0, upper: float = 2.0) -> Initializer:
+def truncated_normal(
+    stddev: float = 1e-2, dtype: DTypeLike | None = None, lower: float = -2.0, upper: float = 2.0
+) -> Initializer:
     """An initializer that is normal and cut off.
 
     Args:
@@ -151,7 +154,7 @@ def variance_scaling(
     in_axis: Axis = -2,
     out_axis: Axis = -1,
     batch_axis: Axis = (),
-    dtype: Any = None,
+    dtype: DTypeLike | None = None,
 ) -> Initializer:
     r"""An initializer of mean zero and variance :math:`\text{scale} / n`, so that activations keep their size.
 
@@ -205,7 +208,9 @@ def variance_scaling(
     return init
 
 
-def glorot_uniform(in_axis: Axis = -2, out_axis: Axis = -1, batch_axis: Axis = (), dtype: Any = None) -> Initializer:
+def glorot_uniform(
+    in_axis: Axis = -2, out_axis: Axis = -1, batch_axis: Axis = (), dtype: DTypeLike | None = None
+) -> Initializer:
     """An initializer uniform with variance 1 over the mean of inputs and outputs; also ``xavier_uniform``.
 
     >>> glorot_uniform()(random.key(0), (4, 5)).shape
@@ -214,7 +219,9 @@ def glorot_uniform(in_axis: Axis = -2, out_axis: Axis = -1, batch_axis: Axis = (
     return variance_scaling(1.0, "fan_avg", "uniform", in_axis, out_axis, batch_axis, dtype)
 
 
-def glorot_normal(in_axis: Axis = -2, out_axis: Axis = -1, batch_axis: Axis = (), dtype: Any = None) -> Initializer:
+def glorot_normal(
+    in_axis: Axis = -2, out_axis: Axis = -1, batch_axis: Axis = (), dtype: DTypeLike | None = None
+) -> Initializer:
     """An initializer truncated normal with variance 1 over the mean of inputs and outputs; also ``xavier_normal``.
 
     >>> glorot_normal()(random.key(0), (4, 5)).shape
@@ -223,7 +230,9 @@ def glorot_normal(in_axis: Axis = -2, out_axis: Axis = -1, batch_axis: Axis = ()
     return variance_scaling(1.0, "fan_avg", "truncated_normal", in_axis, out_axis, batch_axis, dtype)
 
 
-def lecun_uniform(in_axis: Axis = -2, out_axis: Axis = -1, batch_axis: Axis = (), dtype: Any = None) -> Initializer:
+def lecun_uniform(
+    in_axis: Axis = -2, out_axis: Axis = -1, batch_axis: Axis = (), dtype: DTypeLike | None = None
+) -> Initializer:
     """An initializer uniform with variance 1 over the number of inputs.
 
     >>> lecun_uniform()(random.key(0), (4, 5)).shape
@@ -232,7 +241,9 @@ def lecun_uniform(in_axis: Axis = -2, out_axis: Axis = -1, batch_axis: Axis = ()
     return variance_scaling(1.0, "fan_in", "uniform", in_axis, out_axis, batch_axis, dtype)
 
 
-def lecun_normal(in_axis: Axis = -2, out_axis: Axis = -1, batch_axis: Axis = (), dtype: Any = None) -> Initializer:
+def lecun_normal(
+    in_axis: Axis = -2, out_axis: Axis = -1, batch_axis: Axis = (), dtype: DTypeLike | None = None
+) -> Initializer:
     """An initializer truncated normal with variance 1 over the number of inputs.
 
     >>> lecun_normal()(random.key(0), (4, 5)).shape
@@ -241,7 +252,9 @@ def lecun_normal(in_axis: Axis = -2, out_axis: Axis = -1, batch_axis: Axis = (),
     return variance_scaling(1.0, "fan_in", "truncated_normal", in_axis, out_axis, batch_axis, dtype)
 
 
-def he_uniform(in_axis: Axis = -2, out_axis: Axis = -1, batch_axis: Axis = (), dtype: Any = None) -> Initializer:
+def he_uniform(
+    in_axis: Axis = -2, out_axis: Axis = -1, batch_axis: Axis = (), dtype: DTypeLike | None = None
+) -> Initializer:
     """An initializer uniform with variance 2 over the number of inputs, for relu; also ``kaiming_uniform``.
 
     >>> he_uniform()(random.key(0), (4, 5)).shape
@@ -250,7 +263,9 @@ def he_uniform(in_axis: Axis = -2, out_axis: Axis = -1, batch_axis: Axis = (), d
     return variance_scaling(2.0, "fan_in", "uniform", in_axis, out_axis, batch_axis, dtype)
 
 
-def he_normal(in_axis: Axis = -2, out_axis: Axis = -1, batch_axis: Axis = (), dtype: Any = None) -> Initializer:
+def he_normal(
+    in_axis: Axis = -2, out_axis: Axis = -1, batch_axis: Axis = (), dtype: DTypeLike | None = None
+) -> Initializer:
     """An initializer truncated normal with variance 2 over the number of inputs, for relu; also ``kaiming_normal``.
 
     >>> he_normal()(random.key(0), (4, 5)).shape
@@ -264,7 +279,7 @@ xavier_uniform, xavier_normal = glorot_uniform, glorot_normal
 kaiming_uniform, kaiming_normal = he_uniform, he_normal
 
 
-def orthogonal(scale: float = 1.0, column_axis: int = -1, dtype: Any = None) -> Initializer:
+def orthogonal(scale: float = 1.0, column_axis: int = -1, dtype: DTypeLike | None = None) -> Initializer:
     """An initializer of matrices with orthonormal columns, or rows if there are fewer of those.
 
     Args:
@@ -298,7 +313,7 @@ def orthogonal(scale: float = 1.0, column_axis: int = -1, dtype: Any = None) -> 
     return init
 
 
-def delta_orthogonal(scale: float = 1.0, column_axis: int = -1, dtype: Any = None) -> Initializer:
+def delta_orthogonal(scale: float = 1.0, column_axis: int = -1, dtype: DTypeLike | None = None) -> Initializer:
     """An initializer of convolutions that keep the size of what passes: orthogonal in the middle, zero elsewhere.
 
     Args:

@@ -7,9 +7,11 @@ from typing import Any
 
 import tvmfun.numpy as tnp
 from tvmfun import dtypes
+from tvmfun.core.array import Array
 from tvmfun.errors import ShapeError
 from tvmfun.ops import pointwise
 from tvmfun.transforms import custom_jvp
+from tvmfun.typing import ArrayLike
 
 __all__ = [
     "celu",
@@ -44,7 +46,7 @@ __all__ = [
 ]
 
 
-def relu(x: Any) -> Any:
+def relu(x: ArrayLike) -> Array:
     """The rectified linear unit: ``max(x, 0)``, with the derivative 0 at 0.
 
     Args:
@@ -56,7 +58,7 @@ def relu(x: Any) -> Any:
     return pointwise.relu(tnp.asarray(x))
 
 
-def sigmoid(x: Any) -> Any:
+def sigmoid(x: ArrayLike) -> Array:
     """The logistic function: ``1 / (1 + exp(-x))``.
 
     Args:
@@ -68,7 +70,7 @@ def sigmoid(x: Any) -> Any:
     return pointwise.sigmoid(tnp.asarray(x))
 
 
-def tanh(x: Any) -> Any:
+def tanh(x: ArrayLike) -> Array:
     """The hyperbolic tangent.
 
     Args:
@@ -80,7 +82,7 @@ def tanh(x: Any) -> Any:
     return tnp.tanh(x)
 
 
-def gelu(x: Any, approximate: bool = True) -> Any:
+def gelu(x: ArrayLike, approximate: bool = True) -> Array:
     """The Gaussian error linear unit: ``x * P(X <= x)`` for a standard normal ``X``.
 
     Args:
@@ -98,7 +100,7 @@ def gelu(x: Any, approximate: bool = True) -> Any:
     return 0.5 * x * (1 + pointwise.erf(x * math.sqrt(0.5)))
 
 
-def relu6(x: Any) -> Any:
+def relu6(x: ArrayLike) -> Array:
     """The rectified linear unit that ends at 6: ``min(max(x, 0), 6)``.
 
     Args:
@@ -114,7 +116,7 @@ def relu6(x: Any) -> Any:
     return tnp.where(x >= 6, 6 * tnp.ones_like(x), relu(x))
 
 
-def leaky_relu(x: Any, negative_slope: Any = 0.01) -> Any:
+def leaky_relu(x: ArrayLike, negative_slope: Any = 0.01) -> Array:
     """``x`` where it is at least 0, and ``negative_slope * x`` elsewhere.
 
     Args:
@@ -130,7 +132,7 @@ def leaky_relu(x: Any, negative_slope: Any = 0.01) -> Any:
     return tnp.where(x >= 0, x, negative_slope * x)
 
 
-def prelu(x: Any, weight: Any) -> Any:
+def prelu(x: ArrayLike, weight: ArrayLike) -> Array:
     """``x`` where it is at least 0, and ``weight * x`` elsewhere, with a slope that is learned.
 
     Args:
@@ -152,7 +154,7 @@ def prelu(x: Any, weight: Any) -> Any:
     return leaky_relu(x, weight if x.ndim else weight[0])
 
 
-def elu(x: Any, alpha: Any = 1.0) -> Any:
+def elu(x: ArrayLike, alpha: Any = 1.0) -> Array:
     """The exponential linear unit: ``x`` where it is positive, and ``alpha * (exp(x) - 1)`` elsewhere.
 
     Args:
@@ -169,7 +171,7 @@ def elu(x: Any, alpha: Any = 1.0) -> Any:
     return tnp.where(x > 0, x, alpha * tnp.expm1(_not_positive(x)))
 
 
-def celu(x: Any, alpha: Any = 1.0) -> Any:
+def celu(x: ArrayLike, alpha: Any = 1.0) -> Array:
     """The exponential linear unit with slope 1 at 0: ``x`` or ``alpha * (exp(x / alpha) - 1)``.
 
     Args:
@@ -185,7 +187,7 @@ def celu(x: Any, alpha: Any = 1.0) -> Any:
     return tnp.where(x > 0, x, alpha * tnp.expm1(_not_positive(x) / alpha))
 
 
-def selu(x: Any) -> Any:
+def selu(x: ArrayLike) -> Array:
     """The exponential linear unit that keeps the mean 0 and the variance 1: ``scale * elu(x, alpha)``.
 
     Args:
@@ -199,12 +201,12 @@ def selu(x: Any) -> Any:
     return 1.0507009873554804934193349852946 * elu(x, 1.6732632423543772848170429916717)
 
 
-def _not_positive(x: Any) -> Any:
+def _not_positive(x: Any) -> Array:
     """``x`` where it is not positive: elsewhere its exponential might be infinite, and its derivative NaN."""
     return tnp.where(x > 0, tnp.zeros_like(x), x)
 
 
-def silu(x: Any) -> Any:
+def silu(x: ArrayLike) -> Array:
     """The sigmoid linear unit, also called swish: ``x * sigmoid(x)``.
 
     Args:
@@ -223,7 +225,7 @@ def silu(x: Any) -> Any:
 swish = silu
 
 
-def identity(x: Any) -> Any:
+def identity(x: ArrayLike) -> Array:
     """The array itself.
 
     Args:
@@ -236,7 +238,7 @@ def identity(x: Any) -> Any:
 
 
 @custom_jvp
-def _log1mexp(x: Any) -> Any:
+def _log1mexp(x: Any) -> Array:
     # Each formula where it loses no digits: expm1 for small differences of 1 and exp(-x), log1p for small exp(-x).
     return tnp.where(x < math.log(2), tnp.log(-tnp.expm1(-x)), tnp.log1p(-tnp.exp(-x)))
 
@@ -247,7 +249,7 @@ def _log1mexp_jvp(primals: tuple, tangents: tuple) -> tuple:
     return _log1mexp(x), dx / tnp.expm1(x)
 
 
-def log1mexp(x: Any) -> Any:
+def log1mexp(x: ArrayLike) -> Array:
     """The logarithm ``log(1 - exp(-x))``, without cancellation.
 
     Args:
@@ -262,7 +264,7 @@ def log1mexp(x: Any) -> Any:
     return _log1mexp(x if dtypes.is_float(x.dtype) else tnp.astype(x, dtypes.DEFAULT_FLOAT))
 
 
-def mish(x: Any) -> Any:
+def mish(x: ArrayLike) -> Array:
     """``x * tanh(softplus(x))``.
 
     Args:
@@ -277,7 +279,7 @@ def mish(x: Any) -> Any:
     return x * tnp.tanh(softplus(x))
 
 
-def softplus(x: Any) -> Any:
+def softplus(x: ArrayLike) -> Array:
     """A smooth ``max(x, 0)``: ``log(1 + exp(x))``, without overflow.
 
     Args:
@@ -289,7 +291,7 @@ def softplus(x: Any) -> Any:
     return tnp.logaddexp(x, 0.0)
 
 
-def log_sigmoid(x: Any) -> Any:
+def log_sigmoid(x: ArrayLike) -> Array:
     """The logarithm of the logistic function: ``-softplus(-x)``.
 
     Args:
@@ -301,7 +303,7 @@ def log_sigmoid(x: Any) -> Any:
     return -softplus(-tnp.asarray(x))
 
 
-def soft_sign(x: Any) -> Any:
+def soft_sign(x: ArrayLike) -> Array:
     """``x / (1 + abs(x))``.
 
     Args:
@@ -314,7 +316,7 @@ def soft_sign(x: Any) -> Any:
     return x / (1 + tnp.abs(x))
 
 
-def squareplus(x: Any, b: Any = 4) -> Any:
+def squareplus(x: ArrayLike, b: Any = 4) -> Array:
     """A smooth ``max(x, 0)`` without exponentials: ``(x + sqrt(x**2 + b)) / 2``.
 
     Args:
@@ -330,7 +332,7 @@ def squareplus(x: Any, b: Any = 4) -> Any:
     return 0.5 * (x + tnp.sqrt(x * x + b))
 
 
-def sparse_plus(x: Any) -> Any:
+def sparse_plus(x: ArrayLike) -> Array:
     """A smooth ``max(x, 0)`` that is 0 up to -1: ``(x + 1)**2 / 4`` from there to 1, and ``x`` behind it.
 
     Args:
@@ -343,7 +345,7 @@ def sparse_plus(x: Any) -> Any:
     return tnp.where(x >= 1, x, tnp.where(x <= -1, tnp.zeros_like(x), 0.25 * ((x + 1) * (x + 1))))
 
 
-def sparse_sigmoid(x: Any) -> Any:
+def sparse_sigmoid(x: ArrayLike) -> Array:
     """The derivative of :func:`sparse_plus`: ``(x + 1) / 2`` from -1 to 1, and 0 and 1 on its sides.
 
     Args:
@@ -355,7 +357,7 @@ def sparse_sigmoid(x: Any) -> Any:
     return 0.5 * tnp.clip(tnp.asarray(x) + 1, 0, 2)
 
 
-def hard_sigmoid(x: Any) -> Any:
+def hard_sigmoid(x: ArrayLike) -> Array:
     """A logistic function of straight lines: ``relu6(x + 3) / 6``.
 
     Args:
@@ -369,7 +371,7 @@ def hard_sigmoid(x: Any) -> Any:
     return relu6(tnp.asarray(x) + 3) / 6
 
 
-def hard_swish(x: Any) -> Any:
+def hard_swish(x: ArrayLike) -> Array:
     """``x * hard_sigmoid(x)``.
 
     Args:
@@ -387,7 +389,7 @@ def hard_swish(x: Any) -> Any:
 hard_silu = hard_swish
 
 
-def hard_tanh(x: Any) -> Any:
+def hard_tanh(x: ArrayLike) -> Array:
     """A hyperbolic tangent of straight lines: ``min(max(x, -1), 1)``.
 
     Args:
@@ -401,7 +403,7 @@ def hard_tanh(x: Any) -> Any:
     return tnp.where(x > 1, tnp.ones_like(x), above)
 
 
-def hardshrink(x: Any, threshold: Any = 0.5) -> Any:
+def hardshrink(x: ArrayLike, threshold: Any = 0.5) -> Array:
     """``x`` where its magnitude is above a threshold, and 0 elsewhere.
 
     Args:
@@ -415,7 +417,7 @@ def hardshrink(x: Any, threshold: Any = 0.5) -> Any:
     return tnp.where(tnp.abs(x) > threshold, x, tnp.zeros_like(x))
 
 
-def softshrink(x: Any, threshold: Any = 0.5) -> Any:
+def softshrink(x: ArrayLike, threshold: Any = 0.5) -> Array:
     """``x`` moved towards 0 by a threshold, but not beyond: ``sign(x) * max(abs(x) - threshold, 0)``.
 
     Args:
@@ -429,7 +431,7 @@ def softshrink(x: Any, threshold: Any = 0.5) -> Any:
     return tnp.where(x > threshold, x - threshold, tnp.where(x < -threshold, x + threshold, tnp.zeros_like(x)))
 
 
-def tanhshrink(x: Any) -> Any:
+def tanhshrink(x: ArrayLike) -> Array:
     """``x - tanh(x)``.
 
     Args:
@@ -442,7 +444,7 @@ def tanhshrink(x: Any) -> Any:
     return x - tnp.tanh(x)
 
 
-def glu(x: Any, axis: int = -1) -> Any:
+def glu(x: ArrayLike, axis: int = -1) -> Array:
     """The gated linear unit: the first half of an axis times the sigmoid of the second.
 
     Args:

@@ -7,7 +7,9 @@ from typing import Any, Literal, TypeAlias
 
 import tvmfun.numpy as tnp
 from tvmfun.core import dims
+from tvmfun.core.array import Array
 from tvmfun.errors import ArgumentError, ShapeError
+from tvmfun.typing import ArrayLike
 
 __all__ = [
     "Margins",
@@ -50,7 +52,7 @@ def per_axis(where: str, name: str, value: Sizes, rank: int, least: int = 1) -> 
     return numbers
 
 
-def channels_last(where: str, x: Any, rank: int | None = None) -> Any:
+def channels_last(where: str, x: ArrayLike, rank: int | None = None) -> Array:
     """``x`` as an array of shape (batch, *spatial, channels) with ``rank`` spatial axes; one to three if None."""
     x = tnp.asarray(x)
     if rank is None:
@@ -72,7 +74,7 @@ def kernel_shape(rank: int, groups: int) -> str:
     return f"({_AXES[rank]}, {f'in / {groups}' if groups > 1 else 'in'}, out)"
 
 
-def add_bias(where: str, y: Any, bias: Any) -> Any:
+def add_bias(where: str, y: Array, bias: ArrayLike | None) -> Array:
     """``y + bias`` for one number per channel, or ``y`` without a bias."""
     if bias is None:
         return y

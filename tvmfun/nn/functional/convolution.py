@@ -6,6 +6,7 @@ from typing import Any
 
 import tvmfun.numpy as tnp
 from tvmfun import lax
+from tvmfun.core.array import Array
 from tvmfun.errors import ShapeError
 from tvmfun.nn.functional.arguments import (
     Padding,
@@ -16,6 +17,7 @@ from tvmfun.nn.functional.arguments import (
     margins_of,
     per_axis,
 )
+from tvmfun.typing import ArrayLike
 
 __all__ = ["conv1d", "conv2d", "conv3d", "conv_transpose1d", "conv_transpose2d", "conv_transpose3d"]
 
@@ -23,15 +25,15 @@ _LAYOUTS = {1: ("NWC", "WIO", "NWC"), 2: ("NHWC", "HWIO", "NHWC"), 3: ("NDHWC", 
 
 
 def conv2d(
-    x: Any,
-    weight: Any,
-    bias: Any = None,
+    x: ArrayLike,
+    weight: ArrayLike,
+    bias: ArrayLike | None = None,
     *,
     stride: Sizes = 1,
     padding: Padding = 0,
     dilation: Sizes = 1,
     groups: int = 1,
-) -> Any:
+) -> Array:
     """A convolution of images: ``y[i] = sum_k x[i * stride + k * dilation - padding] * weight[k] + bias``.
 
     Args:
@@ -58,15 +60,15 @@ def conv2d(
 
 
 def conv1d(
-    x: Any,
-    weight: Any,
-    bias: Any = None,
+    x: ArrayLike,
+    weight: ArrayLike,
+    bias: ArrayLike | None = None,
     *,
     stride: Sizes = 1,
     padding: Padding = 0,
     dilation: Sizes = 1,
     groups: int = 1,
-) -> Any:
+) -> Array:
     """A convolution of sequences of shape (batch, length, in) with kernels of shape (length, in / groups, out).
 
     The arguments are those of :func:`conv2d` with one spatial axis.
@@ -78,15 +80,15 @@ def conv1d(
 
 
 def conv3d(
-    x: Any,
-    weight: Any,
-    bias: Any = None,
+    x: ArrayLike,
+    weight: ArrayLike,
+    bias: ArrayLike | None = None,
     *,
     stride: Sizes = 1,
     padding: Padding = 0,
     dilation: Sizes = 1,
     groups: int = 1,
-) -> Any:
+) -> Array:
     """A convolution of volumes (batch, depth, height, width, in) with kernels (depth, height, width, in / groups, out).
 
     The arguments are those of :func:`conv2d` with three spatial axes.
@@ -99,7 +101,7 @@ def conv3d(
 
 def _conv(
     where: str, rank: int, x: Any, weight: Any, bias: Any, stride: Sizes, padding: Padding, dilation: Sizes, groups: int
-) -> Any:
+) -> Array:
     x, weight = _operands(where, rank, x, weight, groups)
     strides, holes = per_axis(where, "stride", stride, rank), per_axis(where, "dilation", dilation, rank)
     y = lax.conv_general_dilated(
@@ -114,7 +116,7 @@ def _conv(
     return add_bias(where, y, bias)
 
 
-def _operands(where: str, rank: int, x: Any, weight: Any, groups: int) -> tuple[Any, Any]:
+def _operands(where: str, rank: int, x: Any, weight: Any, groups: int) -> tuple[Array, Array]:
     x, weight = channels_last(where, x, rank), tnp.asarray(weight)
     if weight.ndim != rank + 2 or x.shape[-1] != weight.shape[-2] * groups or weight.shape[-1] % groups:
         raise ShapeError(
@@ -130,16 +132,16 @@ def _operands(where: str, rank: int, x: Any, weight: Any, groups: int) -> tuple[
 
 
 def conv_transpose2d(
-    x: Any,
-    weight: Any,
-    bias: Any = None,
+    x: ArrayLike,
+    weight: ArrayLike,
+    bias: ArrayLike | None = None,
     *,
     stride: Sizes = 1,
     padding: Sizes = 0,
     output_padding: Sizes = 0,
     groups: int = 1,
     dilation: Sizes = 1,
-) -> Any:
+) -> Array:
     """A transposed convolution of images: it adds ``x[i] * weight[k]`` to ``y[i * stride + k * dilation - padding]``.
 
     Args:
@@ -167,16 +169,16 @@ def conv_transpose2d(
 
 
 def conv_transpose1d(
-    x: Any,
-    weight: Any,
-    bias: Any = None,
+    x: ArrayLike,
+    weight: ArrayLike,
+    bias: ArrayLike | None = None,
     *,
     stride: Sizes = 1,
     padding: Sizes = 0,
     output_padding: Sizes = 0,
     groups: int = 1,
     dilation: Sizes = 1,
-) -> Any:
+) -> Array:
     """A transposed convolution of sequences (batch, length, in) with kernels (length, in / groups, out).
 
     The arguments are those of :func:`conv_transpose2d` with one spatial axis.
@@ -188,16 +190,16 @@ def conv_transpose1d(
 
 
 def conv_transpose3d(
-    x: Any,
-    weight: Any,
-    bias: Any = None,
+    x: ArrayLike,
+    weight: ArrayLike,
+    bias: ArrayLike | None = None,
     *,
     stride: Sizes = 1,
     padding: Sizes = 0,
     output_padding: Sizes = 0,
     groups: int = 1,
     dilation: Sizes = 1,
-) -> Any:
+) -> Array:
     """A transposed convolution of volumes with kernels of shape (depth, height, width, in / groups, out).
 
     The arguments are those of :func:`conv_transpose2d` with three spatial axes.
@@ -219,7 +221,7 @@ def _transposed(
     output_padding: Sizes,
     groups: int,
     dilation: Sizes,
-) -> Any:
+) -> Array:
     x, weight = _operands(where, rank, x, weight, groups)
     strides, holes = per_axis(where, "stride", stride, rank), per_axis(where, "dilation", dilation, rank)
     cropped = per_axis(where, "padding", padding, rank, least=0)

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import math
-from typing import Any
 
 import tvmfun.numpy as tnp
 from tvmfun import random
+from tvmfun.core.array import Array
 from tvmfun.errors import ArgumentError
 from tvmfun.nn.functional.arguments import channels_last, check_rate
+from tvmfun.typing import ArrayLike, Key
 
 __all__ = ["alpha_dropout", "channel_dropout", "drop_path", "dropout"]
 
@@ -16,7 +17,7 @@ __all__ = ["alpha_dropout", "channel_dropout", "drop_path", "dropout"]
 _SATURATION = -1.0507009873554804934193349852946 * 1.6732632423543772848170429916717
 
 
-def dropout(key: Any, x: Any, rate: float, train: bool = True) -> Any:
+def dropout(key: Key | None, x: ArrayLike, rate: float, train: bool = True) -> Array:
     """Zeroes elements at random and scales the others up: ``x / (1 - rate)`` with probability ``1 - rate``.
 
     Args:
@@ -41,7 +42,7 @@ def dropout(key: Any, x: Any, rate: float, train: bool = True) -> Any:
     return _dropped("dropout", key, x, rate, train, x.shape)
 
 
-def channel_dropout(key: Any, x: Any, rate: float, train: bool = True) -> Any:
+def channel_dropout(key: Key | None, x: ArrayLike, rate: float, train: bool = True) -> Array:
     """Zeroes whole channels of examples at random and scales the others up; otherwise as :func:`dropout`.
 
     Args:
@@ -64,7 +65,7 @@ def channel_dropout(key: Any, x: Any, rate: float, train: bool = True) -> Any:
     return _dropped("channel_dropout", key, x, rate, train, (x.shape[0], *(1,) * (x.ndim - 2), x.shape[-1]))
 
 
-def drop_path(key: Any, x: Any, rate: float, train: bool = True) -> Any:
+def drop_path(key: Key | None, x: ArrayLike, rate: float, train: bool = True) -> Array:
     """Zeroes whole examples at random and scales the others up (stochastic depth); otherwise as :func:`dropout`.
 
     It is meant for what is added to a residual connection.
@@ -88,7 +89,7 @@ def drop_path(key: Any, x: Any, rate: float, train: bool = True) -> Any:
     return _dropped("drop_path", key, x, rate, train, (*x.shape[:1], *(1,) * (x.ndim - 1)))
 
 
-def alpha_dropout(key: Any, x: Any, rate: float, train: bool = True) -> Any:
+def alpha_dropout(key: Key | None, x: ArrayLike, rate: float, train: bool = True) -> Array:
     """Dropout that keeps mean 0 and variance 1, for networks of :func:`selu`.
 
     What is dropped becomes what SELU tends to for large negative numbers, and the result is scaled and moved.
@@ -115,15 +116,15 @@ def alpha_dropout(key: Any, x: Any, rate: float, train: bool = True) -> Any:
     return tnp.where(keep, scale * x, _SATURATION * scale) - scale * rate * _SATURATION
 
 
-def _dropped(where: str, key: Any, x: Any, rate: float, train: bool, shape: tuple[int, ...]) -> Any:
+def _dropped(where: str, key: Key | None, x: Array, rate: float, train: bool, shape: tuple[int, ...]) -> Array:
     keep = _kept(where, key, rate, train, shape)
     if keep is None:
         return x if not train or rate == 0 else tnp.zeros_like(x)
     return tnp.where(keep, x * (1 / (1 - rate)), tnp.zeros_like(x))
 
 
-def _kept(where: str, key: Any, rate: float, train: bool, shape: tuple[int, ...]) -> Any:
-    """What is kept, or None where nothing is random."""
+def _kept(where: str, key: Key | None, rate: float, train: bool, shape: tuple[int, ...]) -> Array | None:
+    """A mask of the elements to keep; None if all are kept or all dropped."""
     check_rate(where, rate)
     if not train or rate in (0, 1):
         return None

@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import tvmfun.numpy as tnp
 from tvmfun import dtypes, lax
+from tvmfun.core.array import Array
 from tvmfun.errors import ArgumentError, DtypeError, ShapeError
 from tvmfun.nn.functional.arguments import add_bias
-from tvmfun.sparse import is_table
+from tvmfun.sparse import RowTable
+from tvmfun.typing import ArrayLike
 
 __all__ = ["bilinear", "embedding", "linear"]
 
 
-def linear(x: Any, weight: Any, bias: Any = None) -> Any:
+def linear(x: ArrayLike, weight: ArrayLike, bias: ArrayLike | None = None) -> Array:
     """An affine map of the last axis: ``x @ weight + bias``.
 
     Args:
@@ -41,7 +41,7 @@ def linear(x: Any, weight: Any, bias: Any = None) -> Any:
     return add_bias("linear", x @ weight, bias)
 
 
-def bilinear(x1: Any, x2: Any, weight: Any, bias: Any = None) -> Any:
+def bilinear(x1: ArrayLike, x2: ArrayLike, weight: ArrayLike, bias: ArrayLike | None = None) -> Array:
     """A bilinear map of the last axes: ``y[k] = sum_ij x1[i] * weight[i, j, k] * x2[j] + bias[k]``.
 
     Args:
@@ -72,7 +72,7 @@ def bilinear(x1: Any, x2: Any, weight: Any, bias: Any = None) -> Any:
     return add_bias("bilinear", tnp.sum(half * x2[..., None], axis=-2), bias)
 
 
-def embedding(indices: Any, weight: Any, *, padding_idx: int | None = None) -> Any:
+def embedding(indices: ArrayLike, weight: ArrayLike | RowTable, *, padding_idx: int | None = None) -> Array:
     """The rows of a table, ``tnp.take(weight, indices, axis=0)``.
 
     An index outside the table gives a row of NaN, which cannot go unnoticed, and no gradient; ``weight[indices]`` would
@@ -95,7 +95,7 @@ def embedding(indices: Any, weight: Any, *, padding_idx: int | None = None) -> A
     Array([[2.],
            [0.]], dtype=float32)
     """
-    indices, weight = tnp.asarray(indices), tnp.asarray(weight.array if is_table(weight) else weight)
+    indices, weight = tnp.asarray(indices), tnp.asarray(weight.array if isinstance(weight, RowTable) else weight)
     if not dtypes.is_integer(indices.dtype):
         hint = 'indices.astype("int32")'
         raise DtypeError("embedding", "the indices must be integers", got=str(indices.dtype), hint=hint)

@@ -5,24 +5,24 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-import numpy as np
-
 import tvmfun.numpy as tnp
 from tvmfun import dtypes, lax
 from tvmfun.core import dims
+from tvmfun.core.array import Array
 from tvmfun.errors import ArgumentError, ShapeError
+from tvmfun.typing import ArrayLike, DType
 
 __all__ = ["batch_norm", "group_norm", "instance_norm", "layer_norm", "rms_norm", "standardize"]
 
 
 def standardize(
-    x: Any,
+    x: ArrayLike,
     axis: int | Sequence[int] | None = -1,
-    mean: Any = None,
+    mean: ArrayLike | None = None,
     variance: Any = None,
     epsilon: float = 1e-5,
-    where: Any = None,
-) -> Any:
+    where: ArrayLike | None = None,
+) -> Array:
     """Mean 0 and variance 1 over some axes: ``(x - mean) / sqrt(variance + epsilon)``.
 
     Args:
@@ -46,17 +46,17 @@ def standardize(
 
 
 def batch_norm(
-    x: Any,
-    running_mean: Any,
-    running_var: Any,
-    weight: Any = None,
-    bias: Any = None,
+    x: ArrayLike,
+    running_mean: ArrayLike,
+    running_var: ArrayLike,
+    weight: ArrayLike | None = None,
+    bias: ArrayLike | None = None,
     *,
     train: bool = True,
     momentum: float = 0.1,
     eps: float = 1e-5,
     axis_name: str | None = None,
-) -> tuple[Any, Any, Any]:
+) -> tuple[Array, Array, Array]:
     """Batch normalization: mean 0 and variance 1 of every channel, over the batch and the spatial axes.
 
     It computes ``(x - mean) / sqrt(var + eps) * weight + bias``, while training with the statistics of the batch, and
@@ -114,8 +114,13 @@ def batch_norm(
 
 
 def layer_norm(
-    x: Any, normalized_shape: int | Sequence[int], weight: Any = None, bias: Any = None, *, eps: float = 1e-5
-) -> Any:
+    x: ArrayLike,
+    normalized_shape: int | Sequence[int],
+    weight: ArrayLike | None = None,
+    bias: ArrayLike | None = None,
+    *,
+    eps: float = 1e-5,
+) -> Array:
     """Layer normalization: mean 0 and variance 1 over the last axes, ``(x - mean) / sqrt(var + eps) * weight + bias``.
 
     Args:
@@ -141,7 +146,9 @@ def layer_norm(
     return _moved(y if weight is None else y * weight, bias).astype(x.dtype)
 
 
-def rms_norm(x: Any, normalized_shape: int | Sequence[int], weight: Any = None, *, eps: float | None = None) -> Any:
+def rms_norm(
+    x: ArrayLike, normalized_shape: int | Sequence[int], weight: ArrayLike | None = None, *, eps: float | None = None
+) -> Array:
     """Normalization by the root of the mean square over the last axes: ``x / sqrt(mean(x**2) + eps) * weight``.
 
     Args:
@@ -166,7 +173,9 @@ def rms_norm(x: Any, normalized_shape: int | Sequence[int], weight: Any = None, 
     return (y if weight is None else y * weight).astype(x.dtype)
 
 
-def group_norm(x: Any, num_groups: int, weight: Any = None, bias: Any = None, *, eps: float = 1e-5) -> Any:
+def group_norm(
+    x: ArrayLike, num_groups: int, weight: ArrayLike | None = None, bias: ArrayLike | None = None, *, eps: float = 1e-5
+) -> Array:
     """Group normalization: mean 0 and variance 1 over the spatial axes and the channels of a group.
 
     Args:
@@ -196,7 +205,9 @@ def group_norm(x: Any, num_groups: int, weight: Any = None, bias: Any = None, *,
     return _moved(y if weight is None else y * weight, bias).astype(x.dtype).reshape(x.shape)
 
 
-def instance_norm(x: Any, weight: Any = None, bias: Any = None, *, eps: float = 1e-5) -> Any:
+def instance_norm(
+    x: ArrayLike, weight: ArrayLike | None = None, bias: ArrayLike | None = None, *, eps: float = 1e-5
+) -> Array:
     """Instance normalization: mean 0 and variance 1 over the spatial axes of every example and channel.
 
     Args:
@@ -226,26 +237,26 @@ def instance_norm(x: Any, weight: Any = None, bias: Any = None, *, eps: float = 
     return _moved(y, bias).astype(x.dtype)
 
 
-def _wide(x: Any) -> Any:
+def _wide(x: Any) -> Array:
     """``x`` in float32 at least: sums of squares need its range and precision."""
     return x.astype("float32") if x.dtype.itemsize < 4 else x
 
 
-def _scale(variance: Any, weight: Any, eps: float) -> Any:
+def _scale(variance: Any, weight: Any, eps: float) -> Array:
     scale = lax.rsqrt(variance + eps)
     return scale if weight is None else scale * weight
 
 
-def _moved(x: Any, bias: Any) -> Any:
+def _moved(x: Any, bias: Any) -> Array:
     return x if bias is None else x + bias
 
 
-def _mean(x: Any, axes: tuple[int, ...], axis_name: str | None) -> Any:
+def _mean(x: Any, axes: tuple[int, ...], axis_name: str | None) -> Array:
     mean = tnp.mean(x, axis=axes)
     return mean if axis_name is None else lax.pmean(mean, axis_name)
 
 
-def _unbiasing(count: Any, dtype: np.dtype) -> Any:
+def _unbiasing(count: Any, dtype: DType) -> Array | float:
     """``count / (count - 1)``, also for a count that is known at call time only."""
     if isinstance(count, int):
         return count / (count - 1)

@@ -7,14 +7,18 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import tvmfun.numpy as tnp
+from tvmfun.core.array import Array
 from tvmfun.errors import ArgumentError
 from tvmfun.nn.functional.arguments import Margins, Padding, Sizes, channels_last, margins_of, per_axis
 from tvmfun.ops import conv
+from tvmfun.typing import ArrayLike
 
 __all__ = ["adaptive_avg_pool", "adaptive_max_pool", "avg_pool", "lp_pool", "max_pool"]
 
 
-def max_pool(x: Any, window: Sizes, stride: Sizes | None = None, padding: Padding = 0, ceil_mode: bool = False) -> Any:
+def max_pool(
+    x: ArrayLike, window: Sizes, stride: Sizes | None = None, padding: Padding = 0, ceil_mode: bool = False
+) -> Array:
     """The largest element of every window, channel by channel.
 
     Args:
@@ -41,13 +45,13 @@ def max_pool(x: Any, window: Sizes, stride: Sizes | None = None, padding: Paddin
 
 
 def avg_pool(
-    x: Any,
+    x: ArrayLike,
     window: Sizes,
     stride: Sizes | None = None,
     padding: Padding = 0,
     ceil_mode: bool = False,
     count_include_pad: bool = True,
-) -> Any:
+) -> Array:
     """The mean of every window, channel by channel.
 
     Args:
@@ -82,7 +86,9 @@ def avg_pool(
     return total
 
 
-def lp_pool(x: Any, norm_type: float, window: Sizes, stride: Sizes | None = None, ceil_mode: bool = False) -> Any:
+def lp_pool(
+    x: ArrayLike, norm_type: float, window: Sizes, stride: Sizes | None = None, ceil_mode: bool = False
+) -> Array:
     """The norm of every window, channel by channel: ``sum(x ** p) ** (1 / p)``; its gradient is 0 where it is 0.
 
     Args:
@@ -154,7 +160,7 @@ def _geometry(sizes: tuple[int, ...], strides: tuple[int, ...], margins: Margins
 # -- windows by the size of the result -------------------------------------------------------------------------
 
 
-def adaptive_avg_pool(x: Any, output_size: int | Sequence[int | None] | None) -> Any:
+def adaptive_avg_pool(x: ArrayLike, output_size: int | Sequence[int | None] | None) -> Array:
     """The means of as many windows as the result shall have elements, which cover the array evenly.
 
     Window ``i`` of ``m`` along an axis of ``n`` elements goes from ``floor(i * n / m)`` to ``ceil((i + 1) * n / m)``.
@@ -177,7 +183,7 @@ def adaptive_avg_pool(x: Any, output_size: int | Sequence[int | None] | None) ->
     return _adaptive("adaptive_avg_pool", x, output_size, avg_pool, tnp.mean)
 
 
-def adaptive_max_pool(x: Any, output_size: int | Sequence[int | None] | None) -> Any:
+def adaptive_max_pool(x: ArrayLike, output_size: int | Sequence[int | None] | None) -> Array:
     """The maxima of as many windows as the result shall have elements; otherwise as :func:`adaptive_avg_pool`.
 
     >>> adaptive_max_pool(tnp.arange(4.0).reshape(1, 4, 1), 2).ravel()
@@ -186,7 +192,7 @@ def adaptive_max_pool(x: Any, output_size: int | Sequence[int | None] | None) ->
     return _adaptive("adaptive_max_pool", x, output_size, max_pool, tnp.max)
 
 
-def _adaptive(where: str, x: Any, output_size: Any, pool: Callable, reduce: Callable) -> Any:
+def _adaptive(where: str, x: Any, output_size: Any, pool: Callable, reduce: Callable) -> Array:
     x = channels_last(where, x)
     sizes = x.shape[1:-1]
     if output_size is None or isinstance(output_size, int):

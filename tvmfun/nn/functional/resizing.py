@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import Any, Literal
+from typing import Literal
 
 import numpy as np
 
 import tvmfun.numpy as tnp
+from tvmfun.core.array import Array
 from tvmfun.errors import ArgumentError, ShapeError
 from tvmfun.nn.functional.arguments import channels_last, per_axis
+from tvmfun.typing import ArrayLike
 
 __all__ = ["interpolate", "pixel_shuffle", "pixel_unshuffle"]
 
@@ -18,7 +20,7 @@ Mode = Literal["nearest", "linear", "bilinear", "trilinear", "bicubic"]
 _RANKS = {"nearest": (1, 2, 3), "linear": (1,), "bilinear": (2,), "trilinear": (3,), "bicubic": (2,)}
 
 
-def pixel_shuffle(x: Any, upscale_factor: int) -> Any:
+def pixel_shuffle(x: ArrayLike, upscale_factor: int) -> Array:
     """Channels become pixels: ``y[h * r + i, w * r + j, c] = x[h, w, (c * r + i) * r + j]``.
 
     Args:
@@ -46,7 +48,7 @@ def pixel_shuffle(x: Any, upscale_factor: int) -> Any:
     return tnp.permute_dims(parts, (0, 1, 4, 2, 5, 3)).reshape(batch, height * r, width * r, channels // (r * r))
 
 
-def pixel_unshuffle(x: Any, downscale_factor: int) -> Any:
+def pixel_unshuffle(x: ArrayLike, downscale_factor: int) -> Array:
     """Pixels become channels; the inverse of :func:`pixel_shuffle`.
 
     Args:
@@ -72,12 +74,12 @@ def pixel_unshuffle(x: Any, downscale_factor: int) -> Any:
 
 
 def interpolate(
-    x: Any,
+    x: ArrayLike,
     size: int | Sequence[int] | None = None,
     scale_factor: float | Sequence[float] | None = None,
     mode: Mode = "nearest",
     align_corners: bool = False,
-) -> Any:
+) -> Array:
     """An array with more or fewer places along its spatial axes, and values in between interpolated.
 
     Args:

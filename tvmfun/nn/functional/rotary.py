@@ -2,20 +2,25 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 
 import tvmfun.numpy as tnp
 from tvmfun import dtypes
+from tvmfun.core.array import Array
 from tvmfun.errors import ArgumentError, DtypeError, ShapeError
+from tvmfun.typing import ArrayLike
 
 __all__ = ["apply_rotary"]
 
 
 def apply_rotary(
-    x: Any, positions: Any = None, *, dim: int | None = None, base: float = 10000.0, interleaved: bool = False
-) -> Any:
+    x: ArrayLike,
+    positions: ArrayLike | None = None,
+    *,
+    dim: int | None = None,
+    base: float = 10000.0,
+    interleaved: bool = False,
+) -> Array:
     r"""Turns pairs of elements by angles that grow with the position, each pair at its own speed.
 
     .. math::
@@ -57,10 +62,10 @@ def apply_rotary(
         raise DtypeError("apply_rotary", "the array must be floats", got=str(x.aval))
     if x.ndim < 3:
         raise ShapeError("apply_rotary", "the array must be (..., length, heads, elements)", got=str(x.shape))
-    return turned(x, *rotation(x, positions, x.shape[-1] if dim is None else dim, base), interleaved)
+    return rotated(x, *rotation(x, positions, x.shape[-1] if dim is None else dim, base), interleaved)
 
 
-def rotation(x: Any, positions: Any, dim: int, base: float) -> tuple[Any, Any]:
+def rotation(x: Array, positions: ArrayLike | None, dim: int, base: float) -> tuple[Array, Array]:
     """The cosines and sines of the angles, of shape (length, 1, dim / 2), or with a batch."""
     if not isinstance(dim, int) or dim <= 0 or dim % 2 or dim > x.shape[-1]:
         text = f"dim must be even, positive and at most {x.shape[-1]}"
@@ -76,8 +81,8 @@ def rotation(x: Any, positions: Any, dim: int, base: float) -> tuple[Any, Any]:
     return tnp.cos(angles), tnp.sin(angles)
 
 
-def turned(x: Any, cosines: Any, sines: Any, interleaved: bool) -> Any:
-    """The pairs of ``x`` turned by the angles."""
+def rotated(x: Array, cosines: Array, sines: Array, interleaved: bool) -> Array:
+    """The pairs of ``x``, rotated by the angles."""
     half = cosines.shape[-1]
     wide, dim = tnp.astype(x, cosines.dtype), 2 * half
     a, b = (wide[..., 0:dim:2], wide[..., 1:dim:2]) if interleaved else (wide[..., :half], wide[..., half:dim])

@@ -6,12 +6,20 @@ from typing import Any
 
 import tvmfun.numpy as tnp
 from tvmfun import dtypes, lax
+from tvmfun.core.array import Array
 from tvmfun.errors import ShapeError
+from tvmfun.typing import ArrayLike, DTypeLike
 
 __all__ = ["scaled_matmul"]
 
 
-def scaled_matmul(lhs: Any, rhs: Any, lhs_scales: Any, rhs_scales: Any, preferred_element_type: Any = "float32") -> Any:
+def scaled_matmul(
+    lhs: ArrayLike,
+    rhs: ArrayLike,
+    lhs_scales: ArrayLike,
+    rhs_scales: ArrayLike,
+    preferred_element_type: DTypeLike = "float32",
+) -> Array:
     r"""The products of matrices whose elements share scales, block by block along the axis that is summed.
 
     .. math::

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import tvmfun.numpy as tnp
 from tvmfun.core.array import Array
 from tvmfun.nn import functional
 from tvmfun.nn.layers.parameters import check_positive, float_dtype, layer
+from tvmfun.typing import ArrayLike, DTypeLike
 
 __all__ = ["PReLU"]
 
@@ -33,10 +32,10 @@ class PReLU:
 
     weight: Array
 
-    def __init__(self, num_parameters: int = 1, init: float = 0.25, *, dtype: Any = "float32") -> None:
+    def __init__(self, num_parameters: int = 1, init: float = 0.25, *, dtype: DTypeLike = "float32") -> None:
         check_positive("PReLU", num_parameters=num_parameters)
         self.weight = tnp.full((num_parameters,), init, dtype=float_dtype("PReLU", dtype))
 
-    def __call__(self, x: Any) -> Any:
+    def __call__(self, x: ArrayLike) -> Array:
         """Applies it to an array of shape (..., channels)."""
         return functional.prelu(x, self.weight)

@@ -17,6 +17,7 @@ from tvmfun.nn.init import Initializer
 from tvmfun.nn.layers.linear import Linear
 from tvmfun.nn.layers.parameters import check_positive, layer
 from tvmfun.transforms import vmap
+from tvmfun.typing import ArrayLike, DTypeLike, Key
 
 __all__ = ["KVCache", "MultiHeadAttention", "RotaryEmbedding"]
 
@@ -49,7 +50,7 @@ class RotaryEmbedding:
         if self.dim % 2:
             raise ArgumentError("RotaryEmbedding", "dim must be even", got=str(self.dim))
 
-    def __call__(self, x: Any, positions: Any = None) -> Any:
+    def __call__(self, x: ArrayLike, positions: ArrayLike | None = None) -> Array:
         """Turns heads (..., length, heads, elements) at positions (length,) or (batch, length), or 0, 1, 2, ..."""
         return functional.apply_rotary(x, positions, dim=self.dim, base=self.base, interleaved=self.interleaved)
 
@@ -128,8 +129,8 @@ class MultiHeadAttention:
         bias: bool = True,
         dropout: float = 0.0,
         rotary: RotaryEmbedding | None = None,
-        key: Any,
-        dtype: Any = "float32",
+        key: Key,
+        dtype: DTypeLike = "float32",
         weight_init: Initializer | None = None,
         bias_init: Initializer | None = None,
     ) -> None:
@@ -166,20 +167,20 @@ class MultiHeadAttention:
 
     def __call__(
         self,
-        query: Any,
-        context: Any = None,
+        query: ArrayLike,
+        context: ArrayLike | None = None,
         value: Any = None,
         *,
-        mask: Any = None,
-        bias: Any = None,
+        mask: ArrayLike | None = None,
+        bias: ArrayLike | None = None,
         is_causal: bool = False,
-        query_seq_lengths: Any = None,
-        key_value_seq_lengths: Any = None,
+        query_seq_lengths: ArrayLike | None = None,
+        key_value_seq_lengths: ArrayLike | None = None,
         local_window_size: int | tuple[int, int] | None = None,
-        positions: Any = None,
-        key: Any = None,
+        positions: ArrayLike | None = None,
+        key: Key | None = None,
         train: bool = True,
-    ) -> Any:
+    ) -> Array:
         """Attends from each query to a context.
 
         What PyTorch calls ``key`` is called ``context`` here, because ``key`` is a key of random numbers everywhere.
@@ -228,22 +229,22 @@ class MultiHeadAttention:
             dropout_key=key,
         )
 
-    def _keys_and_values(self, context: Any, value: Any, positions: Any) -> tuple[Any, Any]:
+    def _keys_and_values(self, context: Any, value: Any, positions: Any) -> tuple[Array, Array]:
         """Both by heads, (batch, length, heads, elements)."""
         k = _heads(self.k_proj(context), self.num_kv_heads)
         v = _heads(self.v_proj(context if value is None else value), self.num_kv_heads)
         return k if self.rotary is None else self.rotary(k, positions), v
 
-    def _attend(self, query: Any, positions: Any, k: Any, v: Any, bias: Any, mask: Any, **settings: Any) -> Any:
+    def _attend(self, query: Any, positions: Any, k: Any, v: Any, bias: Any, mask: Any, **settings: Any) -> Array:
         """What comes after the keys and values."""
         q = _heads(self.q_proj(query), self.num_heads)
         q = q if self.rotary is None else self.rotary(q, positions)
-        heads = functional.dot_product_attention(q, k, v, _of_scores(bias), _of_scores(mask), **settings)
+        heads = functional.dot_product_attention(q, k, v, _with_heads(bias), _with_heads(mask), **settings)
         return self.out_proj(heads.reshape(query.shape))
 
     # -- decoding ----------------------------------------------------------------------------------------------
 
-    def init_cache(self, batch: int, length: int, dtype: Any = None) -> KVCache:
+    def init_cache(self, batch: int, length: int, dtype: DTypeLike | None = None) -> KVCache:
         """An empty cache for so many sequences and positions; of the dtype of the parameters if not given."""
         shape = (batch, length, self.num_kv_heads, self.k_proj.weight.shape[1] // self.num_kv_heads)
         dtype = self.k_proj.weight.dtype if dtype is None else dtype
@@ -251,11 +252,11 @@ class MultiHeadAttention:
 
     def decode(
         self,
-        x: Any,
+        x: ArrayLike,
         cache: KVCache,
         *,
-        mask: Any = None,
-        bias: Any = None,
+        mask: ArrayLike | None = None,
+        bias: ArrayLike | None = None,
         local_window_size: int | tuple[int, int] | None = None,
     ) -> tuple[Any, KVCache]:
         """Causal self-attention of the next positions of sequences whose earlier ones are in a cache.
@@ -295,19 +296,25 @@ class MultiHeadAttention:
             before = local_window_size if isinstance(local_window_size, int) else local_window_size[0]
             seen = tnp.logical_and(seen, s >= t - before)
         seen = seen.reshape(-1, 1, *seen.shape[-2:])
-        seen = seen if mask is None else tnp.logical_and(seen, _of_scores(mask))
+        seen = seen if mask is None else tnp.logical_and(seen, _with_heads(mask))
         wide = news[0].dtype
         y = self._attend(x, positions, tnp.astype(k, wide), tnp.astype(v, wide), bias, seen)
         return y, KVCache(k, v, cache.index + x.shape[1])
 
-    def context_cache(self, context: Any, value: Any = None) -> KVCache:
+    def context_cache(self, context: ArrayLike, value: Any = None) -> KVCache:
         """The keys and values of a context that stays the same from step to step, for :meth:`attend`."""
         k, v = self._keys_and_values(context, value, None)
         return KVCache(k, v, tnp.asarray(k.shape[-3], dtype="int32"))
 
     def attend(
-        self, query: Any, cache: KVCache, *, mask: Any = None, bias: Any = None, key_value_seq_lengths: Any = None
-    ) -> Any:
+        self,
+        query: ArrayLike,
+        cache: KVCache,
+        *,
+        mask: ArrayLike | None = None,
+        bias: ArrayLike | None = None,
+        key_value_seq_lengths: ArrayLike | None = None,
+    ) -> Array:
         """Attends from each query to all of a cached context, as a call with the context does."""
         query = tnp.asarray(query)
         return self._attend(query, None, *cache[:2], bias, mask, key_value_seq_lengths=key_value_seq_lengths)
@@ -317,12 +324,12 @@ def _heads(x: Array, heads: int) -> Array:
     return x.reshape(*x.shape[:-1], heads, -1)
 
 
-def _written(old: Any, new: Any, positions: Any) -> Any:
+def _written(old: Any, new: Any, positions: Any) -> Array:
     """A cache with rows of each sequence replaced: a scatter, which touches nothing else of a donated array."""
     write = lambda old, new, positions: old.at[positions].set(new)
     return vmap(write, in_axes=(0, 0, 0 if positions.ndim == 2 else None))(old, tnp.astype(new, old.dtype), positions)
 
 
-def _of_scores(x: Any) -> Any:
-    """A mask or bias with four axes, or three if it came with them."""
+def _with_heads(x: ArrayLike | None) -> ArrayLike | None:
+    """A mask or bias (length, other length) with axes for the batch and the heads; others as they are."""
     return None if x is None else tnp.asarray(x)[None, None] if tnp.asarray(x).ndim == 2 else x

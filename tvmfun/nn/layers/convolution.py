@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import field
-from typing import Any, ClassVar, Literal
+from typing import ClassVar, Literal
 
 import tvmfun.numpy as tnp
 from tvmfun.core.array import Array
@@ -13,6 +13,7 @@ from tvmfun.nn import functional
 from tvmfun.nn.functional.arguments import Padding, Sizes, channels_last, hashable_padding, margins_of, per_axis
 from tvmfun.nn.init import Initializer
 from tvmfun.nn.layers.parameters import check_positive, initial_parameters, layer
+from tvmfun.typing import ArrayLike, DTypeLike, Key
 
 __all__ = ["Conv1d", "Conv2d", "Conv3d", "ConvTranspose1d", "ConvTranspose2d", "ConvTranspose3d"]
 
@@ -46,8 +47,8 @@ class _Conv:
         groups: int = 1,
         bias: bool = True,
         padding_mode: PaddingMode = "zeros",
-        key: Any,
-        dtype: Any = "float32",
+        key: Key,
+        dtype: DTypeLike = "float32",
         weight_init: Initializer | None = None,
         bias_init: Initializer | None = None,
     ) -> None:
@@ -74,7 +75,7 @@ class _Conv:
         self.groups = groups
         self.padding_mode = padding_mode
 
-    def __call__(self, x: Any) -> Any:
+    def __call__(self, x: ArrayLike) -> Array:
         """Convolves an array of shape (batch, spatial axes, in_channels)."""
         convolve = (functional.conv1d, functional.conv2d, functional.conv3d)[self.rank - 1]
         padding = self.padding
@@ -190,8 +191,8 @@ class _ConvTranspose:
         groups: int = 1,
         bias: bool = True,
         dilation: Sizes = 1,
-        key: Any,
-        dtype: Any = "float32",
+        key: Key,
+        dtype: DTypeLike = "float32",
         weight_init: Initializer | None = None,
         bias_init: Initializer | None = None,
     ) -> None:
@@ -217,7 +218,7 @@ class _ConvTranspose:
             what = "output_padding must be smaller than the stride or the dilation"
             raise ArgumentError(where, what, got=f"{added} for {strides} and {dilations}")
 
-    def __call__(self, x: Any) -> Any:
+    def __call__(self, x: ArrayLike) -> Array:
         """Convolves an array of shape (batch, spatial axes, in_channels)."""
         ranks = (functional.conv_transpose1d, functional.conv_transpose2d, functional.conv_transpose3d)
         return ranks[self.rank - 1](

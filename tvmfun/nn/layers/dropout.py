@@ -6,9 +6,11 @@ from collections.abc import Callable
 from dataclasses import field
 from typing import Any, ClassVar
 
+from tvmfun.core.array import Array
 from tvmfun.nn import functional
 from tvmfun.nn.functional.arguments import channels_last, check_rate
 from tvmfun.nn.layers.parameters import layer
+from tvmfun.typing import ArrayLike, Key
 
 __all__ = ["AlphaDropout", "DropPath", "Dropout", "Dropout1d", "Dropout2d", "Dropout3d"]
 
@@ -25,7 +27,7 @@ class _Dropout:
         check_rate(type(self).__name__, rate)
         self.rate = rate
 
-    def __call__(self, x: Any, *, key: Any = None, train: bool = True) -> Any:
+    def __call__(self, x: ArrayLike, *, key: Key | None = None, train: bool = True) -> Array:
         """Applies dropout; the key is needed only if ``train``, and the same key drops the same elements."""
         if self.rank is not None:
             x = channels_last(type(self).__name__, x, self.rank)

@@ -15,6 +15,7 @@ from tvmfun.nn.functional.linear import row_index
 from tvmfun.nn.init import Initializer, normal
 from tvmfun.nn.layers.parameters import check_positive, float_dtype, initial_parameters, layer
 from tvmfun.sparse import RowTable, is_table
+from tvmfun.typing import ArrayLike, DTypeLike, Key
 
 __all__ = ["Bilinear", "Embedding", "Identity", "Linear"]
 
@@ -52,9 +53,9 @@ class Linear:
         in_features: int,
         out_features: int,
         *,
-        key: Any,
+        key: Key,
         bias: bool = True,
-        dtype: Any = "float32",
+        dtype: DTypeLike = "float32",
         weight_init: Initializer | None = None,
         bias_init: Initializer | None = None,
     ) -> None:
@@ -70,7 +71,7 @@ class Linear:
             bias_init=bias_init,
         )
 
-    def __call__(self, x: Any) -> Any:
+    def __call__(self, x: ArrayLike) -> Array:
         """Maps an array of shape (..., in_features) to one of shape (..., out_features)."""
         return functional.linear(x, self.weight, self.bias)
 
@@ -110,9 +111,9 @@ class Bilinear:
         in2_features: int,
         out_features: int,
         *,
-        key: Any,
+        key: Key,
         bias: bool = True,
-        dtype: Any = "float32",
+        dtype: DTypeLike = "float32",
         weight_init: Initializer | None = None,
         bias_init: Initializer | None = None,
     ) -> None:
@@ -128,7 +129,7 @@ class Bilinear:
             bias_init=bias_init,
         )
 
-    def __call__(self, x1: Any, x2: Any) -> Any:
+    def __call__(self, x1: ArrayLike, x2: ArrayLike) -> Array:
         """Maps arrays of shapes (..., in1_features) and (..., in2_features) to one of shape (..., out_features)."""
         return functional.bilinear(x1, x2, self.weight, self.bias)
 
@@ -171,8 +172,8 @@ class Embedding:
         *,
         padding_idx: int | None = None,
         sparse: bool = False,
-        key: Any,
-        dtype: Any = "float32",
+        key: Key,
+        dtype: DTypeLike = "float32",
         weight_init: Initializer | None = None,
     ) -> None:
         check_positive("Embedding", num_embeddings=num_embeddings, embedding_dim=embedding_dim)
@@ -188,11 +189,11 @@ class Embedding:
         self.weight = RowTable(weight) if sparse else weight
         self.padding_idx = padding_idx
 
-    def __call__(self, indices: Any) -> Any:
+    def __call__(self, indices: ArrayLike) -> Array:
         """The rows at integers of any shape (...): an array of shape (..., embedding_dim)."""
         return functional.embedding(indices, self.weight, padding_idx=self.padding_idx)
 
-    def attend(self, x: Any) -> Any:
+    def attend(self, x: ArrayLike) -> Array:
         """The products of vectors (..., embedding_dim) with all rows: scores of shape (..., num_embeddings).
 
         So a model can use one table for its first and its last layer: weights that are tied are one leaf.
@@ -222,5 +223,5 @@ class Identity:
 
 
 @partial(jit, static_argnames="row")
-def _without_row(weight: Any, row: int) -> Any:
+def _without_row(weight: Any, row: int) -> Array:
     return weight.at[row].set(0)

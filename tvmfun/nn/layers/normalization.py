@@ -12,7 +12,7 @@ from tvmfun.core.array import Array
 from tvmfun.errors import ArgumentError
 from tvmfun.nn import functional
 from tvmfun.nn.layers.parameters import check_positive, float_dtype, layer
-from tvmfun.typing import DType
+from tvmfun.typing import ArrayLike, DType, DTypeLike
 
 __all__ = ["BatchNorm", "GroupNorm", "InstanceNorm", "LayerNorm", "RMSNorm", "RunningStatistics"]
 
@@ -75,7 +75,7 @@ class BatchNorm:
         momentum: float = 0.1,
         affine: bool = True,
         axis_name: str | None = None,
-        dtype: Any = "float32",
+        dtype: DTypeLike = "float32",
     ) -> None:
         check_positive("BatchNorm", num_features=num_features)
         self.dtype = float_dtype("BatchNorm", dtype)
@@ -90,7 +90,7 @@ class BatchNorm:
         shape = (self.num_features,)
         return RunningStatistics(tnp.zeros(shape, dtype=self.dtype), tnp.ones(shape, dtype=self.dtype))
 
-    def __call__(self, x: Any, state: RunningStatistics, *, train: bool = True) -> tuple[Any, RunningStatistics]:
+    def __call__(self, x: ArrayLike, state: RunningStatistics, *, train: bool = True) -> tuple[Any, RunningStatistics]:
         """Normalizes an array of shape (batch, spatial axes, channels), and returns it with the new state."""
         y, mean, var = functional.batch_norm(
             x,
@@ -139,14 +139,14 @@ class LayerNorm:
         eps: float = 1e-5,
         elementwise_affine: bool = True,
         bias: bool = True,
-        dtype: Any = "float32",
+        dtype: DTypeLike = "float32",
     ) -> None:
         self.normalized_shape = shape = _shape("LayerNorm", normalized_shape)
         self.eps = eps
         dtype = float_dtype("LayerNorm", dtype)
         self.weight, self.bias = _affine(shape, elementwise_affine, elementwise_affine and bias, dtype)
 
-    def __call__(self, x: Any) -> Any:
+    def __call__(self, x: ArrayLike) -> Array:
         """Normalizes an array of shape (..., normalized_shape)."""
         return functional.layer_norm(x, self.normalized_shape, self.weight, self.bias, eps=self.eps)
 
@@ -181,13 +181,13 @@ class RMSNorm:
         *,
         eps: float | None = None,
         elementwise_affine: bool = True,
-        dtype: Any = "float32",
+        dtype: DTypeLike = "float32",
     ) -> None:
         self.normalized_shape = shape = _shape("RMSNorm", normalized_shape)
         self.eps = eps
         self.weight, _ = _affine(shape, elementwise_affine, False, float_dtype("RMSNorm", dtype))
 
-    def __call__(self, x: Any) -> Any:
+    def __call__(self, x: ArrayLike) -> Array:
         """Normalizes an array of shape (..., normalized_shape)."""
         return functional.rms_norm(x, self.normalized_shape, self.weight, eps=self.eps)
 
@@ -221,7 +221,13 @@ class GroupNorm:
     eps: float = field(metadata={"static": True})
 
     def __init__(
-        self, num_groups: int, num_channels: int, *, eps: float = 1e-5, affine: bool = True, dtype: Any = "float32"
+        self,
+        num_groups: int,
+        num_channels: int,
+        *,
+        eps: float = 1e-5,
+        affine: bool = True,
+        dtype: DTypeLike = "float32",
     ) -> None:
         check_positive("GroupNorm", num_groups=num_groups, num_channels=num_channels)
         if num_channels % num_groups:
@@ -230,7 +236,7 @@ class GroupNorm:
         self.num_groups = num_groups
         self.eps = eps
 
-    def __call__(self, x: Any) -> Any:
+    def __call__(self, x: ArrayLike) -> Array:
         """Normalizes an array of shape (batch, spatial axes, channels)."""
         return functional.group_norm(x, self.num_groups, self.weight, self.bias, eps=self.eps)
 
@@ -277,7 +283,7 @@ class InstanceNorm:
         momentum: float = 0.1,
         affine: bool = False,
         track_running_stats: bool = False,
-        dtype: Any = "float32",
+        dtype: DTypeLike = "float32",
     ) -> None:
         check_positive("InstanceNorm", num_features=num_features)
         self.dtype = float_dtype("InstanceNorm", dtype)
@@ -294,7 +300,7 @@ class InstanceNorm:
         shape = (self.num_features,)
         return RunningStatistics(tnp.zeros(shape, dtype=self.dtype), tnp.ones(shape, dtype=self.dtype))
 
-    def __call__(self, x: Any, state: Any = (), *, train: bool = True) -> Any:
+    def __call__(self, x: ArrayLike, state: RunningStatistics | tuple[()] = (), *, train: bool = True) -> Any:
         """Normalizes an array of shape (batch, spatial axes, channels); with statistics it returns the state, too."""
         if not self.track_running_stats:
             return functional.instance_norm(x, self.weight, self.bias, eps=self.eps)
@@ -304,7 +310,9 @@ class InstanceNorm:
         if not train:
             y, *_ = functional.batch_norm(x, state.mean, state.var, self.weight, self.bias, train=False, eps=self.eps)
             return y, state
-        y, x = functional.instance_norm(x, self.weight, self.bias, eps=self.eps), lax.stop_gradient(tnp.asarray(x))
+        x = tnp.asarray(x)
+        y = functional.instance_norm(x, self.weight, self.bias, eps=self.eps)
+        x = lax.stop_gradient(x)
         axes = tuple(range(1, x.ndim - 1))
         new = tnp.mean(x, axis=(0, *axes)), tnp.mean(tnp.var(x, axis=axes, correction=1), axis=0)
         running = [old * (1 - self.momentum) + self.momentum * value for old, value in zip(state, new, strict=True)]

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import field
-from typing import Any, ClassVar
+from typing import ClassVar
 
+from tvmfun.core.array import Array
 from tvmfun.errors import ArgumentError
 from tvmfun.nn import functional
 from tvmfun.nn.functional.arguments import Padding, Sizes, channels_last, hashable_padding, per_axis
 from tvmfun.nn.layers.parameters import layer
+from tvmfun.typing import ArrayLike
 
 __all__ = [
     "AdaptiveAvgPool1d",
@@ -53,7 +55,7 @@ class _MaxPool:
         self.padding = hashable_padding(padding)
         self.ceil_mode = ceil_mode
 
-    def __call__(self, x: Any) -> Any:
+    def __call__(self, x: ArrayLike) -> Array:
         """Pools an array of shape (batch, spatial axes, channels)."""
         x = channels_last(type(self).__name__, x, self.rank)
         return functional.max_pool(x, self.kernel_size, self.stride, self.padding, self.ceil_mode)
@@ -82,7 +84,7 @@ class _AvgPool:
         self.ceil_mode = ceil_mode
         self.count_include_pad = count_include_pad
 
-    def __call__(self, x: Any) -> Any:
+    def __call__(self, x: ArrayLike) -> Array:
         """Pools an array of shape (batch, spatial axes, channels)."""
         x = channels_last(type(self).__name__, x, self.rank)
         windows = (self.kernel_size, self.stride, self.padding)
@@ -106,7 +108,7 @@ class _LPPool:
         self.norm_type = norm_type
         self.ceil_mode = ceil_mode
 
-    def __call__(self, x: Any) -> Any:
+    def __call__(self, x: ArrayLike) -> Array:
         """Pools an array of shape (batch, spatial axes, channels)."""
         x = channels_last(type(self).__name__, x, self.rank)
         return functional.lp_pool(x, self.norm_type, self.kernel_size, self.stride, self.ceil_mode)
@@ -128,14 +130,14 @@ class _AdaptivePool:
 
 @layer
 class _AdaptiveAvgPool(_AdaptivePool):
-    def __call__(self, x: Any) -> Any:
+    def __call__(self, x: ArrayLike) -> Array:
         """Pools an array of shape (batch, spatial axes, channels)."""
         return functional.adaptive_avg_pool(channels_last(type(self).__name__, x, self.rank), self.output_size)
 
 
 @layer
 class _AdaptiveMaxPool(_AdaptivePool):
-    def __call__(self, x: Any) -> Any:
+    def __call__(self, x: ArrayLike) -> Array:
         """Pools an array of shape (batch, spatial axes, channels)."""
         return functional.adaptive_max_pool(channels_last(type(self).__name__, x, self.rank), self.output_size)
 

@@ -13,6 +13,7 @@ from tvmfun.errors import ArgumentError
 from tvmfun.jit import jit
 from tvmfun.nn.layers.parameters import check_positive, layer, with_fields
 from tvmfun.nn.state import init_state
+from tvmfun.typing import ArrayLike
 
 __all__ = ["SpectralNorm", "SpectralNormState", "WeightNorm"]
 
@@ -138,7 +139,7 @@ class SpectralNorm:
         """Fifteen steps of the power method from the same random vectors."""
         return _first_vectors(self)
 
-    def __call__(self, x: Any, state: SpectralNormState, *, train: bool = True) -> tuple[Any, SpectralNormState]:
+    def __call__(self, x: ArrayLike, state: SpectralNormState, *, train: bool = True) -> tuple[Any, SpectralNormState]:
         """Calls the layer with its weight, and returns the result and the new state."""
         matrix = self._matrix()
         if train:

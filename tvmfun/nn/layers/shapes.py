@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import field
-from typing import Any
 
 import tvmfun.numpy as tnp
+from tvmfun.core.array import Array
 from tvmfun.errors import ArgumentError, ShapeError
 from tvmfun.nn import functional
 from tvmfun.nn.functional.resizing import Mode
 from tvmfun.nn.layers.parameters import check_positive, layer
+from tvmfun.typing import ArrayLike
 
 __all__ = ["Flatten", "PixelShuffle", "PixelUnshuffle", "Upsample"]
 
@@ -33,7 +34,7 @@ class Flatten:
     def __init__(self, start_dim: int = 1, end_dim: int = -1) -> None:
         self.start_dim, self.end_dim = start_dim, end_dim
 
-    def __call__(self, x: Any) -> Any:
+    def __call__(self, x: ArrayLike) -> Array:
         """Flattens an array.
 
         Raises:
@@ -73,7 +74,7 @@ class PixelShuffle:
         check_positive("PixelShuffle", upscale_factor=upscale_factor)
         self.upscale_factor = upscale_factor
 
-    def __call__(self, x: Any) -> Any:
+    def __call__(self, x: ArrayLike) -> Array:
         """Rearranges images."""
         return functional.pixel_shuffle(x, self.upscale_factor)
 
@@ -98,7 +99,7 @@ class PixelUnshuffle:
         check_positive("PixelUnshuffle", downscale_factor=downscale_factor)
         self.downscale_factor = downscale_factor
 
-    def __call__(self, x: Any) -> Any:
+    def __call__(self, x: ArrayLike) -> Array:
         """Rearranges images."""
         return functional.pixel_unshuffle(x, self.downscale_factor)
 
@@ -140,6 +141,6 @@ class Upsample:
         self.mode = mode
         self.align_corners = align_corners
 
-    def __call__(self, x: Any) -> Any:
+    def __call__(self, x: ArrayLike) -> Array:
         """Resizes an array of shape (batch, spatial axes, channels)."""
         return functional.interpolate(x, self.size, self.scale_factor, self.mode, self.align_corners)

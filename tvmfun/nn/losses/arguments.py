@@ -9,6 +9,7 @@ import tvmfun.numpy as tnp
 from tvmfun import dtypes
 from tvmfun.core.array import Array
 from tvmfun.errors import ArgumentError, DtypeError, ShapeError
+from tvmfun.typing import ArrayLike
 
 Axes: TypeAlias = int | Sequence[int] | None
 Reduction: TypeAlias = Literal["mean", "sum", "none"]
@@ -36,13 +37,13 @@ def same_shape(where: str, names: str, first: Array, second: Array) -> None:
         raise ShapeError(where, f"the {names} must have one shape", got=f"{first.shape} and {second.shape}")
 
 
-def errors(where: str, predictions: Any, targets: Any) -> Array:
+def errors(where: str, predictions: ArrayLike, targets: ArrayLike | None) -> Array:
     """The predictions less the targets, if there are any."""
     predictions = floats(where, "predictions", predictions)
     return predictions if targets is None else predictions - tnp.asarray(targets)
 
 
-def reduced(where: str, losses: Any, reduction: Reduction, axis: Axes = None) -> Any:
+def reduced(where: str, losses: Array, reduction: Reduction, axis: Axes = None) -> Array:
     """The mean or the sum of losses, or all of them."""
     if reduction == "none":
         return losses
@@ -51,7 +52,7 @@ def reduced(where: str, losses: Any, reduction: Reduction, axis: Axes = None) ->
     return tnp.mean(losses, axis=axis) if reduction == "mean" else tnp.sum(losses, axis=axis)
 
 
-def mask(where: Any, like: Array, axis: Any) -> Array | None:
+def mask(where: ArrayLike | None, like: Array, axis: Any) -> Array | None:
     """A mask with the axes of an array; it may lack those that are summed over."""
     if where is None:
         return None

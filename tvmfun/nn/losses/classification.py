@@ -8,9 +8,11 @@ from typing import Any
 
 import tvmfun.numpy as tnp
 from tvmfun import lax
+from tvmfun.core.array import Array
 from tvmfun.nn.functional import log_sigmoid, one_hot, relu
 from tvmfun.nn.losses.arguments import Axes, floats, integers, same_shape
 from tvmfun.transforms import custom_jvp, vmap
+from tvmfun.typing import ArrayLike
 
 __all__ = [
     "hinge_loss",
@@ -26,7 +28,7 @@ __all__ = [
 ]
 
 
-def sigmoid_binary_cross_entropy(logits: Any, labels: Any) -> Any:
+def sigmoid_binary_cross_entropy(logits: ArrayLike, labels: ArrayLike) -> Array:
     r"""The cross entropy of two classes: :math:`-y \ln \sigma(x) - (1 - y) \ln(1 - \sigma(x))`.
 
     Args:
@@ -44,7 +46,7 @@ def sigmoid_binary_cross_entropy(logits: Any, labels: Any) -> Any:
     return -labels * log_sigmoid(logits) - (1 - labels) * log_sigmoid(-logits)
 
 
-def sigmoid_focal_loss(logits: Any, labels: Any, *, alpha: Any = None, gamma: Any = 2.0) -> Any:
+def sigmoid_focal_loss(logits: ArrayLike, labels: ArrayLike, *, alpha: Any = None, gamma: Any = 2.0) -> Array:
     r"""The cross entropy of two classes with less weight on what is right: :math:`\alpha_t (1 - p_t)^\gamma CE`.
 
     Args:
@@ -74,7 +76,7 @@ def sigmoid_focal_loss(logits: Any, labels: Any, *, alpha: Any = None, gamma: An
     return losses if alpha is None else (alpha * labels + (1 - alpha) * (1 - labels)) * losses
 
 
-def hinge_loss(predictor_outputs: Any, targets: Any) -> Any:
+def hinge_loss(predictor_outputs: ArrayLike, targets: ArrayLike) -> Array:
     """The hinge loss ``maximum(0, 1 - predictor_outputs * targets)``.
 
     Args:
@@ -89,7 +91,7 @@ def hinge_loss(predictor_outputs: Any, targets: Any) -> Any:
     return tnp.maximum(0, 1 - tnp.asarray(predictor_outputs) * tnp.asarray(targets))
 
 
-def perceptron_loss(predictor_outputs: Any, targets: Any) -> Any:
+def perceptron_loss(predictor_outputs: ArrayLike, targets: ArrayLike) -> Array:
     """The loss of the perceptron, ``maximum(0, -predictor_outputs * targets)``.
 
     Args:
@@ -109,7 +111,7 @@ def perceptron_loss(predictor_outputs: Any, targets: Any) -> Any:
     return tnp.maximum(0, -scores * targets)
 
 
-def sparsemax_loss(logits: Any, labels: Any) -> Any:
+def sparsemax_loss(logits: ArrayLike, labels: ArrayLike) -> Array:
     r"""The loss of sparsemax with two classes: 0 below -1, :math:`(x + 1)^2 / 4` up to 1, then :math:`x`.
 
     Args:
@@ -126,7 +128,7 @@ def sparsemax_loss(logits: Any, labels: Any) -> Any:
     return tnp.where(x <= -1, 0, tnp.where(x >= 1, x, tnp.square(x + 1) / 4))
 
 
-def multiclass_hinge_loss(scores: Any, labels: Any) -> Any:
+def multiclass_hinge_loss(scores: ArrayLike, labels: ArrayLike) -> Array:
     r"""How far the right class is from being ahead by one: :math:`\max_i (s_i + 1 - [i = y]) - s_y`.
 
     Args:
@@ -147,7 +149,7 @@ def multiclass_hinge_loss(scores: Any, labels: Any) -> Any:
     return tnp.max(scores + 1 - chosen, axis=-1) - tnp.sum(scores * chosen, axis=-1)
 
 
-def multiclass_perceptron_loss(scores: Any, labels: Any) -> Any:
+def multiclass_perceptron_loss(scores: ArrayLike, labels: ArrayLike) -> Array:
     r"""How far the right class is from being ahead: :math:`\max_i s_i - s_y`.
 
     Args:
@@ -167,7 +169,7 @@ def multiclass_perceptron_loss(scores: Any, labels: Any) -> Any:
     return tnp.max(scores, axis=-1) - tnp.sum(scores * chosen, axis=-1)
 
 
-def multiclass_sparsemax_loss(scores: Any, labels: Any) -> Any:
+def multiclass_sparsemax_loss(scores: ArrayLike, labels: ArrayLike) -> Array:
     r"""The loss of sparsemax: :math:`p \cdot (s - s_y) + (1 - p \cdot p) / 2` with :math:`p` nearest to :math:`s`.
 
     Args:
@@ -217,7 +219,7 @@ def make_fenchel_young_loss(max_fun: Callable[..., Any]) -> Callable[..., Any]:
     return fenchel_young_loss
 
 
-def smooth_labels(labels: Any, alpha: Any, *, axis: Axes = -1, where: Any = None) -> Any:
+def smooth_labels(labels: ArrayLike, alpha: Any, *, axis: Axes = -1, where: ArrayLike | None = None) -> Array:
     r"""Labels that are less sure: :math:`(1 - \alpha) y + \alpha / n` with the number :math:`n` of classes.
 
     Args:
@@ -242,12 +244,12 @@ def smooth_labels(labels: Any, alpha: Any, *, axis: Axes = -1, where: Any = None
     return (1 - alpha) * labels + alpha / count
 
 
-def _one_hot(where: str, scores: Any, labels: Any) -> Any:
+def _one_hot(where: str, scores: Any, labels: Any) -> Array:
     return one_hot(integers(where, "labels", labels), scores.shape[-1], scores.dtype)
 
 
 @custom_jvp
-def _project_on_simplex(x: Any) -> Any:
+def _project_on_simplex(x: Any) -> Array:
     """The nearest vector of probabilities, along the last axis."""
     order = tnp.flip(tnp.sort(x, axis=-1), axis=-1)
     sums = tnp.cumsum(order, axis=-1)

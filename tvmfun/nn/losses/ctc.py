@@ -8,16 +8,24 @@ import numpy as np
 
 import tvmfun.numpy as tnp
 from tvmfun import lax
+from tvmfun.core.array import Array
 from tvmfun.errors import ShapeError
 from tvmfun.nn.functional import log_softmax
 from tvmfun.nn.losses.arguments import floats, integers, same_shape
+from tvmfun.typing import ArrayLike
 
 __all__ = ["ctc_loss", "ctc_loss_with_forward_probs"]
 
 
 def ctc_loss(
-    logits: Any, logit_paddings: Any, labels: Any, label_paddings: Any, *, blank_id: int = 0, log_epsilon: float = -1e5
-) -> Any:
+    logits: ArrayLike,
+    logit_paddings: ArrayLike,
+    labels: ArrayLike,
+    label_paddings: ArrayLike,
+    *,
+    blank_id: int = 0,
+    log_epsilon: float = -1e5,
+) -> Array:
     """The negative log-likelihood of a sequence of labels, over all ways to stretch it in time.
 
     Args:
@@ -46,7 +54,13 @@ def ctc_loss(
 
 
 def ctc_loss_with_forward_probs(
-    logits: Any, logit_paddings: Any, labels: Any, label_paddings: Any, *, blank_id: int = 0, log_epsilon: float = -1e5
+    logits: ArrayLike,
+    logit_paddings: ArrayLike,
+    labels: ArrayLike,
+    label_paddings: ArrayLike,
+    *,
+    blank_id: int = 0,
+    log_epsilon: float = -1e5,
 ) -> Any:
     """The loss of :func:`ctc_loss`, and the logarithms of the probabilities of the beginnings.
 

@@ -7,9 +7,11 @@ from collections.abc import Callable
 from typing import Any
 
 import tvmfun.numpy as tnp
+from tvmfun.core.array import Array
 from tvmfun.nn.functional import log_softmax, logsumexp, softmax
 from tvmfun.nn.losses.arguments import Axes, floats, integers, mask
 from tvmfun.transforms import custom_jvp
+from tvmfun.typing import ArrayLike
 
 __all__ = [
     "generalized_kl_divergence",
@@ -23,7 +25,9 @@ __all__ = [
 ]
 
 
-def softmax_cross_entropy(logits: Any, labels: Any, axis: Axes = -1, where: Any = None) -> Any:
+def softmax_cross_entropy(
+    logits: ArrayLike, labels: ArrayLike, axis: Axes = -1, where: ArrayLike | None = None
+) -> Array:
     r"""The cross entropy of softmax and the labels: :math:`-\sum_i y_i \ln \operatorname{softmax}(x)_i`.
 
     Args:
@@ -43,7 +47,7 @@ def softmax_cross_entropy(logits: Any, labels: Any, axis: Axes = -1, where: Any 
     return -tnp.sum(tnp.asarray(labels) * log_softmax(logits, axis, where), axis=axis, where=where)
 
 
-def safe_softmax_cross_entropy(logits: Any, labels: Any) -> Any:
+def safe_softmax_cross_entropy(logits: ArrayLike, labels: ArrayLike) -> Array:
     """Like :func:`softmax_cross_entropy`, but a class with the label 0 counts nothing even if its logit is -inf.
 
     Args:
@@ -61,7 +65,7 @@ def safe_softmax_cross_entropy(logits: Any, labels: Any) -> Any:
 
 
 @custom_jvp
-def _weighted_log_softmax(x: Any, weights: Any) -> Any:
+def _weighted_log_softmax(x: Any, weights: Any) -> Array:
     return tnp.where(weights != 0, weights * log_softmax(x), 0)
 
 
@@ -72,7 +76,9 @@ def _weighted_log_softmax_jvp(primals: Any, tangents: Any) -> Any:
     return _weighted_log_softmax(x, weights), weights * (dx - mean) + dweights * log_softmax(x)
 
 
-def softmax_cross_entropy_with_integer_labels(logits: Any, labels: Any, axis: Axes = -1, where: Any = None) -> Any:
+def softmax_cross_entropy_with_integer_labels(
+    logits: ArrayLike, labels: ArrayLike, axis: Axes = -1, where: ArrayLike | None = None
+) -> Array:
     r"""The cross entropy of softmax and a class: :math:`\ln \sum_i e^{x_i} - x_y`.
 
     Args:
@@ -109,12 +115,14 @@ def softmax_cross_entropy_with_integer_labels(logits: Any, labels: Any, axis: Ax
     return tnp.where(counts, logsumexp(masked, axis=axis) - chosen, 0)
 
 
-def _flat(x: Any, outer: list[int], inner: list[int]) -> Any:
+def _flat(x: Any, outer: list[int], inner: list[int]) -> Array:
     x = tnp.permute_dims(x, (*outer, *inner))
     return x.reshape(*x.shape[: len(outer)], math.prod(x.shape[len(outer) :]))
 
 
-def poly_loss_cross_entropy(logits: Any, labels: Any, *, epsilon: Any = 2.0, axis: Axes = -1, where: Any = None) -> Any:
+def poly_loss_cross_entropy(
+    logits: ArrayLike, labels: ArrayLike, *, epsilon: Any = 2.0, axis: Axes = -1, where: ArrayLike | None = None
+) -> Array:
     r"""The cross entropy plus a multiple of what is missing: :math:`CE + \epsilon \sum_i y_i (1 - p_i)`.
 
     Args:
@@ -139,7 +147,9 @@ def poly_loss_cross_entropy(logits: Any, labels: Any, *, epsilon: Any = 2.0, axi
     return softmax_cross_entropy(logits, labels, axis, where) + epsilon * missing
 
 
-def kl_divergence(log_predictions: Any, targets: Any, axis: Axes = -1, where: Any = None) -> Any:
+def kl_divergence(
+    log_predictions: ArrayLike, targets: ArrayLike, axis: Axes = -1, where: ArrayLike | None = None
+) -> Array:
     r"""The Kullback-Leibler divergence :math:`\sum_i t_i (\ln t_i - \ln p_i)`.
 
     Args:
@@ -162,7 +172,9 @@ def kl_divergence(log_predictions: Any, targets: Any, axis: Axes = -1, where: An
     return tnp.sum(targets * (logs - log_predictions), axis=axis, where=where)
 
 
-def kl_divergence_with_log_targets(log_predictions: Any, log_targets: Any, axis: Axes = -1, where: Any = None) -> Any:
+def kl_divergence_with_log_targets(
+    log_predictions: ArrayLike, log_targets: ArrayLike, axis: Axes = -1, where: ArrayLike | None = None
+) -> Array:
     r"""The Kullback-Leibler divergence of probabilities that are given by their logarithms.
 
     Args:
@@ -184,7 +196,9 @@ def kl_divergence_with_log_targets(log_predictions: Any, log_targets: Any, axis:
     return tnp.sum(tnp.exp(log_targets) * (log_targets - log_predictions), axis=axis, where=where)
 
 
-def generalized_kl_divergence(log_predictions: Any, targets: Any, axis: Axes = -1, where: Any = None) -> Any:
+def generalized_kl_divergence(
+    log_predictions: ArrayLike, targets: ArrayLike, axis: Axes = -1, where: ArrayLike | None = None
+) -> Array:
     r"""The Kullback-Leibler divergence of what need not sum to one: :math:`KL + \sum_i (p_i - t_i)`.
 
     Args:
@@ -204,13 +218,13 @@ def generalized_kl_divergence(log_predictions: Any, targets: Any, axis: Axes = -
 
 
 def ranking_softmax_loss(
-    logits: Any,
-    labels: Any,
+    logits: ArrayLike,
+    labels: ArrayLike,
     *,
-    where: Any = None,
-    weights: Any = None,
+    where: ArrayLike | None = None,
+    weights: ArrayLike | None = None,
     reduce_fn: Callable[..., Any] | None = tnp.mean,
-) -> Any:
+) -> Array:
     r"""The cross entropy of the scores of a list and its relevances: :math:`-\sum_i w_i y_i \ln s_i`.
 
     Args:

@@ -7,13 +7,17 @@ from typing import Any
 
 import tvmfun.numpy as tnp
 from tvmfun import lax
+from tvmfun.core.array import Array
 from tvmfun.errors import ShapeError
 from tvmfun.nn.losses.arguments import Axes, floats
+from tvmfun.typing import ArrayLike
 
 __all__ = ["cosine_distance", "cosine_similarity", "ntxent", "triplet_margin_loss"]
 
 
-def cosine_similarity(predictions: Any, targets: Any, *, epsilon: Any = 0.0, axis: Axes = -1, where: Any = None) -> Any:
+def cosine_similarity(
+    predictions: ArrayLike, targets: ArrayLike, *, epsilon: Any = 0.0, axis: Axes = -1, where: ArrayLike | None = None
+) -> Array:
     r"""The cosine of the angle between vectors: :math:`a \cdot b / (\|a\| \|b\|)`.
 
     Args:
@@ -34,7 +38,9 @@ def cosine_similarity(predictions: Any, targets: Any, *, epsilon: Any = 0.0, axi
     return tnp.sum(_unit(a, epsilon, axis, where) * _unit(b, epsilon, axis, where), axis=axis, where=where)
 
 
-def cosine_distance(predictions: Any, targets: Any, *, epsilon: Any = 0.0, axis: Axes = -1, where: Any = None) -> Any:
+def cosine_distance(
+    predictions: ArrayLike, targets: ArrayLike, *, epsilon: Any = 0.0, axis: Axes = -1, where: ArrayLike | None = None
+) -> Array:
     """One minus the cosine of the angle between vectors.
 
     Args:
@@ -55,11 +61,11 @@ def cosine_distance(predictions: Any, targets: Any, *, epsilon: Any = 0.0, axis:
     return 1 - cosine_similarity(a, b, epsilon=epsilon, axis=axis, where=where)
 
 
-def _unit(x: Any, epsilon: Any, axis: Any, where: Any) -> Any:
+def _unit(x: Any, epsilon: Any, axis: Any, where: Any) -> Array:
     return x / tnp.sqrt(tnp.maximum(tnp.sum(tnp.square(x), axis=axis, where=where, keepdims=True), epsilon))
 
 
-def ntxent(embeddings: Any, labels: Any, temperature: Any = 0.07) -> Any:
+def ntxent(embeddings: ArrayLike, labels: ArrayLike, temperature: Any = 0.07) -> Array:
     r"""The contrastive loss: the mean over pairs of one label of :math:`-\ln \frac{e^{s/T}}{e^{s/T} + \sum e^{s'/T}}`.
 
     Here :math:`s` is the cosine similarity of the pair, and :math:`s'` are those with embeddings of other labels.
@@ -96,14 +102,14 @@ def ntxent(embeddings: Any, labels: Any, temperature: Any = 0.07) -> Any:
 
 
 def triplet_margin_loss(
-    anchors: Any,
-    positives: Any,
-    negatives: Any,
+    anchors: ArrayLike,
+    positives: ArrayLike,
+    negatives: ArrayLike,
     axis: int = -1,
     norm_degree: Any = 2,
     margin: Any = 1.0,
     eps: Any = 1e-6,
-) -> Any:
+) -> Array:
     r"""By how much an anchor is nearer to the negative than to the positive: :math:`\max(0, d_+ - d_- + m)`.
 
     Args:

@@ -9,14 +9,16 @@ import numpy as np
 
 import tvmfun.numpy as tnp
 from tvmfun import dtypes
+from tvmfun.core.array import Array
 from tvmfun.errors import DtypeError, ShapeError
 from tvmfun.nn.functional.softmax import maxima
 from tvmfun.nn.losses.arguments import Reduction, reduced
+from tvmfun.typing import ArrayLike
 
 __all__ = ["cross_entropy", "mse_loss", "nll_loss"]
 
 
-def nll_loss(log_probs: Any, labels: Any, reduction: Reduction = "mean") -> Any:
+def nll_loss(log_probs: ArrayLike, labels: ArrayLike, reduction: Reduction = "mean") -> Array:
     """The negative log-likelihood of the labels: ``-log_probs[label]``.
 
     Args:
@@ -40,7 +42,7 @@ def nll_loss(log_probs: Any, labels: Any, reduction: Reduction = "mean") -> Any:
     return _nll("nll_loss", log_probs, labels, reduction, are_normalized=True)
 
 
-def cross_entropy(logits: Any, labels: Any, reduction: Reduction = "mean") -> Any:
+def cross_entropy(logits: ArrayLike, labels: ArrayLike, reduction: Reduction = "mean") -> Array:
     """The negative log-likelihood of the labels under the softmax: ``-log_softmax(logits)[label]``.
 
     Args:
@@ -63,7 +65,7 @@ def cross_entropy(logits: Any, labels: Any, reduction: Reduction = "mean") -> An
     return _nll("cross_entropy", logits, labels, reduction, are_normalized=False)
 
 
-def mse_loss(predictions: Any, targets: Any, reduction: Reduction = "mean") -> Any:
+def mse_loss(predictions: ArrayLike, targets: ArrayLike, reduction: Reduction = "mean") -> Array:
     """The squared error: ``(predictions - targets)**2``.
 
     Args:
@@ -92,7 +94,7 @@ def mse_loss(predictions: Any, targets: Any, reduction: Reduction = "mean") -> A
     return reduced("mse_loss", tnp.square(predictions - targets), reduction)
 
 
-def _nll(where: str, scores: Any, labels: Any, reduction: Reduction, are_normalized: bool) -> Any:
+def _nll(where: str, scores: Any, labels: Any, reduction: Reduction, are_normalized: bool) -> Array:
     scores, labels = tnp.asarray(scores), tnp.asarray(labels)
     if not dtypes.is_float(scores.dtype):
         raise DtypeError(where, "the scores of the classes must be floats", got=str(scores.dtype))

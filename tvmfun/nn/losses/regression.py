@@ -6,13 +6,15 @@ import math
 from typing import Any
 
 import tvmfun.numpy as tnp
+from tvmfun.core.array import Array
 from tvmfun.nn.losses.arguments import errors, same_shape
 from tvmfun.transforms import custom_jvp
+from tvmfun.typing import ArrayLike
 
 __all__ = ["huber_loss", "l2_loss", "log_cosh", "squared_error"]
 
 
-def squared_error(predictions: Any, targets: Any = None) -> Any:
+def squared_error(predictions: ArrayLike, targets: ArrayLike | None = None) -> Array:
     """The squared error of each element: ``(predictions - targets)**2``.
 
     Args:
@@ -29,7 +31,7 @@ def squared_error(predictions: Any, targets: Any = None) -> Any:
     return _squared("squared_error", predictions, targets)
 
 
-def l2_loss(predictions: Any, targets: Any = None) -> Any:
+def l2_loss(predictions: ArrayLike, targets: ArrayLike | None = None) -> Array:
     """Half the squared error of each element, whose derivative is the error.
 
     Args:
@@ -46,7 +48,7 @@ def l2_loss(predictions: Any, targets: Any = None) -> Any:
     return 0.5 * _squared("l2_loss", predictions, targets)
 
 
-def huber_loss(predictions: Any, targets: Any = None, *, delta: Any = 1.0) -> Any:
+def huber_loss(predictions: ArrayLike, targets: ArrayLike | None = None, *, delta: Any = 1.0) -> Array:
     r"""Half the squared error up to ``delta``, and linear beyond: :math:`\delta (|e| - \delta / 2)`.
 
     Args:
@@ -67,7 +69,7 @@ def huber_loss(predictions: Any, targets: Any = None, *, delta: Any = 1.0) -> An
     return 0.5 * tnp.square(quadratic) + delta * (size - quadratic)
 
 
-def log_cosh(predictions: Any, targets: Any = None) -> Any:
+def log_cosh(predictions: ArrayLike, targets: ArrayLike | None = None) -> Array:
     r"""The logarithm of the hyperbolic cosine of each error: about :math:`e^2 / 2`, or :math:`|e| - \ln 2`.
 
     Args:
@@ -86,7 +88,7 @@ def log_cosh(predictions: Any, targets: Any = None) -> Any:
 
 
 @custom_jvp
-def _log_cosh(x: Any) -> Any:
+def _log_cosh(x: Any) -> Array:
     return tnp.logaddexp(x, -x) - x.dtype.type(math.log(2))
 
 
@@ -96,7 +98,7 @@ def _log_cosh_jvp(primals: Any, tangents: Any) -> Any:
     return _log_cosh(x), dx * tnp.tanh(x)
 
 
-def _squared(where: str, predictions: Any, targets: Any) -> Any:
+def _squared(where: str, predictions: Any, targets: Any) -> Array:
     if targets is not None:
         same_shape(where, "predictions and targets", tnp.asarray(predictions), tnp.asarray(targets))
     return tnp.square(errors(where, predictions, targets))

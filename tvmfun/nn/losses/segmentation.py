@@ -5,18 +5,20 @@ from __future__ import annotations
 from typing import Any
 
 import tvmfun.numpy as tnp
+from tvmfun.core.array import Array
 from tvmfun.errors import ShapeError
 from tvmfun.nn.functional import sigmoid, softmax
 from tvmfun.nn.losses.arguments import Axes, Reduction, floats, reduced, same_shape
+from tvmfun.typing import ArrayLike
 
 __all__ = ["binary_dice_loss", "dice_loss", "multiclass_generalized_dice_loss"]
 
 
 def dice_loss(
-    predictions: Any,
-    targets: Any,
+    predictions: ArrayLike,
+    targets: ArrayLike,
     *,
-    class_weights: Any = None,
+    class_weights: ArrayLike | None = None,
     smooth: Any = 1.0,
     alpha: Any = 0.5,
     beta: Any = 0.5,
@@ -24,7 +26,7 @@ def dice_loss(
     reduction: Reduction = "mean",
     ignore_background: bool = False,
     axis: Axes = None,
-) -> Any:
+) -> Array:
     r"""One minus the share of masks that overlap: :math:`1 - \frac{TP + s}{TP + \alpha FP + \beta FN + s}`.
 
     Args:
@@ -57,8 +59,13 @@ def dice_loss(
 
 
 def multiclass_generalized_dice_loss(
-    predictions: Any, targets: Any, *, smooth: Any = 1.0, apply_softmax: bool = True, ignore_background: bool = False
-) -> Any:
+    predictions: ArrayLike,
+    targets: ArrayLike,
+    *,
+    smooth: Any = 1.0,
+    apply_softmax: bool = True,
+    ignore_background: bool = False,
+) -> Array:
     """The mean of :func:`dice_loss` with classes weighted by the inverse square of their frequency.
 
     Args:
@@ -90,7 +97,9 @@ def multiclass_generalized_dice_loss(
     return tnp.mean(losses)
 
 
-def binary_dice_loss(predictions: Any, targets: Any, *, smooth: Any = 1.0, apply_sigmoid: bool = True) -> Any:
+def binary_dice_loss(
+    predictions: ArrayLike, targets: ArrayLike, *, smooth: Any = 1.0, apply_sigmoid: bool = True
+) -> Array:
     """:func:`dice_loss` of one class.
 
     Args:
@@ -125,7 +134,7 @@ def _dice(
     reduction: Reduction,
     ignore_background: bool,
     axis: Axes,
-) -> Any:
+) -> Array:
     predictions, targets = floats(where, "predictions", predictions), tnp.asarray(targets)
     if predictions.ndim == targets.ndim - 1:
         predictions = predictions[..., None]
