@@ -211,7 +211,7 @@ def _fits(value: Any, hint: Any) -> bool:
     """Whether a value may fit an annotation; True if that cannot be decided."""
     origin, parts = typing.get_origin(hint), typing.get_args(hint)
     if origin in (typing.Union, types.UnionType):
-        return any(_fits(value, part) for part in parts)
+        return any(_fits(value, part) for part in parts) or (np.ndarray in parts and _becomes_array(value))
     if origin is typing.Literal:
         return any(value is part or (type(value) is type(part) and value == part) for part in parts)
     if hint is None or hint is type(None):
@@ -251,6 +251,11 @@ def _items_fit(value: Any, parts: tuple) -> bool:
 
 def _is_array(value: Any) -> bool:
     return hasattr(value, "shape") and hasattr(value, "dtype") and not isinstance(value, type)
+
+
+def _becomes_array(value: Any) -> bool:
+    """Whether an array can perhaps be made of a value, such as nested lists of numbers."""
+    return value is not None and not isinstance(value, str | bytes | Mapping) and not callable(value)
 
 
 def described(value: Any) -> str:

@@ -6,7 +6,7 @@
 >>> model(tnp.ones((4, 3))).shape
 (4, 2)
 
-The functions of ``jax.nn`` are here by their names, those of :mod:`tvmfun.nn.functional`:
+Functions with a name in ``jax.nn`` are here as well as in :mod:`tvmfun.nn.functional`:
 
 >>> float(relu(tnp.asarray(-1.0)))
 0.0

@@ -1,4 +1,4 @@
-"""Models for inference: batch normalizations become part of the layers before them."""
+"""Folding of batch normalizations into the layers before them, for inference."""
 
 from __future__ import annotations
 
@@ -19,24 +19,25 @@ from tvmfun.nn.layers import (
 )
 from tvmfun.nn.layers.parameters import with_fields
 from tvmfun.nn.walk import children
+from tvmfun.typing import PyTree
 
 __all__ = ["fold"]
 
 _AFFINE = (Linear, Conv1d, Conv2d, Conv3d, ConvTranspose1d, ConvTranspose2d, ConvTranspose3d)
 
 
-def fold(model: Any, state: Any) -> tuple[Any, Any]:
-    """A model for inference, whose batch normalizations are part of the layers before them.
+def fold(model: PyTree, state: PyTree) -> tuple[PyTree, PyTree]:
+    """Folds batch normalizations into the layers before them, for inference.
 
-    In every :class:`Sequential` a batch normalization that follows a linear layer or a convolution goes into its
-    weight and bias. The result computes what ``model`` does with ``train=False``, up to rounding.
+    In every :class:`Sequential` a batch normalization that follows a linear layer or a convolution is multiplied into
+    the weight and the bias of that layer. The result computes what ``model`` does with ``train=False``, up to rounding.
 
     Args:
         model: a tree of layers.
         state: the states of its layers.
 
     Returns:
-        The model and its states, without those of the layers that are gone.
+        The model, and the states of the layers that are left.
 
     >>> from tvmfun import nn, random
     >>> model = nn.Sequential(nn.Linear(2, 3, key=random.key(0)), nn.BatchNorm(3), nn.functional.relu)

@@ -1,7 +1,7 @@
-r"""Initializers: functions ``(key, shape, dtype)`` that make the parameters a network begins with.
+r"""Initializers: functions ``(key, shape, dtype)`` that make the initial parameters of a network.
 
-Names, arguments and numbers are those of ``jax.nn.initializers``. Weights have their inputs on the axis before the
-last and their outputs on the last one, unless ``in_axis`` and ``out_axis`` say otherwise.
+Names, arguments and numbers are those of ``jax.nn.initializers``. Weights have their inputs on the second to
+last axis and their outputs on the last one; ``in_axis`` and ``out_axis`` change that.
 
 >>> weight = he_normal()(random.key(0), (784, 512))
 >>> weight.shape, f"{float(tnp.std(weight)):.4f}"
@@ -54,17 +54,17 @@ Axis: TypeAlias = int | Sequence[int]
 Mode: TypeAlias = Literal["fan_in", "fan_out", "fan_avg", "fan_geo_avg"]
 Distribution: TypeAlias = Literal["truncated_normal", "normal", "uniform"]
 
-# The standard deviation of a standard normal variable cut off at -2 and 2.
+# The standard deviation of a standard normal distribution truncated to [-2, 2].
 _STDDEV_WITHIN_2 = 0.87962566103423978
 
 
 class Initializer(Protocol):
-    """What every initializer is: a function of a key, a shape and a dtype that returns an array.
+    """The type of initializers: functions of a key, a shape and a dtype that return an array.
 
-    Without a dtype it is the one the initializer was made with, or float32.
+    The dtype defaults to the one that the initializer was made with, or to float32.
     """
 
-    def __call__(self, key: Any, shape: Shape, dtype: Any = None) -> Array:
+    def __call__(self, key: Key, shape: Shape, dtype: Any = None) -> Array:
         """Makes an array of a shape and a dtype from a key."""
         ...
 
@@ -88,28 +88,28 @@ def ones(key: Key, shape: Shape, dtype: DTypeLike | None = None) -> Array:
 
 
 def constant(value: Any, dtype: DTypeLike | None = None) -> Initializer:
-    """An initializer of one value everywhere.
+    """An initializer with a constant value.
 
     Args:
         value: a number, or an array that broadcasts to the shape.
-        dtype: of the results by default.
+        dtype: the default dtype of the results.
 
     >>> constant(0.1)(random.key(0), (2,))
     Array([0.1, 0.1], dtype=float32)
     """
 
-    def init(key: Any, shape: Shape, dtype: Any = dtype) -> Array:
+    def init(key: Key, shape: Shape, dtype: Any = dtype) -> Array:
         return tnp.full(shape, value, dtypes.DEFAULT_FLOAT if dtype is None else dtype)
 
     return init
 
 
 def uniform(scale: float = 1e-2, dtype: DTypeLike | None = None) -> Initializer:
-    r"""An initializer uniform in :math:`[0, \text{scale})`.
+    r"""An initializer with a uniform distribution on :math:`[0, \text{scale})`.
 
     Args:
         scale: the upper bound.
-        dtype: of the results by default.
+        dtype: the default dtype of the results.
 
     >>> uniform(1.0)(random.key(0), (2, 3)).shape
     (2, 3)
@@ -118,11 +118,11 @@ def uniform(scale: float = 1e-2, dtype: DTypeLike | None = None) -> Initializer:
 
 
 def normal(stddev: float = 1e-2, dtype: DTypeLike | None = None) -> Initializer:
-    """An initializer that is normal with mean zero.
+    """An initializer with a normal distribution of mean zero.
 
     Args:
         stddev: the standard deviation.
-        dtype: of the results by default.
+        dtype: the default dtype of the results.
 
     >>> normal(1.0)(random.key(0), (2, 3)).shape
     (2, 3)
@@ -133,11 +133,11 @@ def normal(stddev: float = 1e-2, dtype: DTypeLike | None = None) -> Initializer:
 def truncated_normal(
     stddev: float = 1e-2, dtype: DTypeLike | None = None, lower: float = -2.0, upper: float = 2.0
 ) -> Initializer:
-    """An initializer that is normal and cut off.
+    """An initializer with a truncated normal distribution.
 
     Args:
-        stddev: the standard deviation before the cut.
-        dtype: of the results by default.
+        stddev: the standard deviation before truncation.
+        dtype: the default dtype of the results.
         lower: the lower bound, in standard deviations.
         upper: the upper bound, in standard deviations.
 
@@ -156,17 +156,17 @@ def variance_scaling(
     batch_axis: Axis = (),
     dtype: DTypeLike | None = None,
 ) -> Initializer:
-    r"""An initializer of mean zero and variance :math:`\text{scale} / n`, so that activations keep their size.
+    r"""An initializer of mean zero and variance :math:`\text{scale} / n`, so that activations keep their scale.
 
     Args:
         scale: a positive number.
-        mode: what :math:`n` is: the number of inputs of an output (``"fan_in"``), of outputs of an input
+        mode: the definition of :math:`n`: the number of inputs of an output (``"fan_in"``), of outputs of an input
             (``"fan_out"``), or their arithmetic or geometric mean.
-        distribution: ``"truncated_normal"`` is cut off at two standard deviations.
+        distribution: ``"truncated_normal"`` is truncated at two standard deviations.
         in_axis: the axis or axes of the inputs.
         out_axis: the axis or axes of the outputs.
-        batch_axis: axes that belong to neither and count in neither; all others are a receptive field.
-        dtype: of the results by default.
+        batch_axis: axes that count neither as inputs nor as outputs; all others are the receptive field.
+        dtype: the default dtype of the results.
 
     Raises:
         ArgumentError: if the mode or the distribution is unknown.
@@ -186,7 +186,7 @@ def variance_scaling(
         hint = '"truncated_normal", "normal" or "uniform"'
         raise ArgumentError(where, "the distribution is unknown", got=repr(distribution), hint=hint)
 
-    def init(key: Any, shape: Shape, dtype: Any = dtype) -> Array:
+    def init(key: Key, shape: Shape, dtype: Any = dtype) -> Array:
         sizes, kind = as_shape(where, shape), _float_dtype(where, dtype)
         fan_in, fan_out = _fans(where, sizes, in_axis, out_axis, batch_axis)
         size = {
@@ -195,7 +195,7 @@ def variance_scaling(
             "fan_avg": (fan_in + fan_out) / 2,
             "fan_geo_avg": math.sqrt(fan_in * fan_out),
         }[mode]
-        # Rounded after every step, as in JAX. Where there are no inputs there are no elements to scale either.
+        # Rounded after every step, as in JAX. Without inputs there are no elements to scale.
         variance = np.asarray(scale / size if size else 0.0, kind)
         if distribution == "uniform":
             return _draw(key, np.sqrt(kind.type(3) * variance), distribution="symmetric", shape=sizes, dtype=kind)
@@ -274,18 +274,18 @@ def he_normal(
     return variance_scaling(2.0, "fan_in", "truncated_normal", in_axis, out_axis, batch_axis, dtype)
 
 
-# The two names of each in the field, as JAX has them.
+# The second names that JAX has.
 xavier_uniform, xavier_normal = glorot_uniform, glorot_normal
 kaiming_uniform, kaiming_normal = he_uniform, he_normal
 
 
 def orthogonal(scale: float = 1.0, column_axis: int = -1, dtype: DTypeLike | None = None) -> Initializer:
-    """An initializer of matrices with orthonormal columns, or rows if there are fewer of those.
+    """An initializer of matrices with orthonormal columns, or orthonormal rows if there are fewer rows.
 
     Args:
-        scale: multiplies the matrix.
+        scale: a factor of the matrix.
         column_axis: the axis of the columns; all others together are the rows.
-        dtype: of the results by default.
+        dtype: the default dtype of the results.
 
     Raises:
         ShapeError: from the initializer, for a shape of fewer than two axes, or without the axis.
@@ -301,7 +301,7 @@ def orthogonal(scale: float = 1.0, column_axis: int = -1, dtype: DTypeLike | Non
     """
     where = "orthogonal"
 
-    def init(key: Any, shape: Shape, dtype: Any = dtype) -> Array:
+    def init(key: Key, shape: Shape, dtype: Any = dtype) -> Array:
         sizes, kind = as_shape(where, shape), _float_dtype(where, dtype)
         if len(sizes) < 2:
             raise ShapeError(where, "the shape must have two axes or more", got=str(sizes))
@@ -314,12 +314,12 @@ def orthogonal(scale: float = 1.0, column_axis: int = -1, dtype: DTypeLike | Non
 
 
 def delta_orthogonal(scale: float = 1.0, column_axis: int = -1, dtype: DTypeLike | None = None) -> Initializer:
-    """An initializer of convolutions that keep the size of what passes: orthogonal in the middle, zero elsewhere.
+    """An initializer of norm-preserving convolutions: orthogonal at the centre of the window, zero elsewhere.
 
     Args:
-        scale: multiplies the matrix in the middle.
-        column_axis: the axis of the columns of that matrix.
-        dtype: of the results by default.
+        scale: a factor of the matrix.
+        column_axis: the axis of the columns of the matrix at the centre.
+        dtype: the default dtype of the results.
 
     Raises:
         ShapeError: from the initializer, for a shape that is not (..., inputs, outputs) with one to three axes of a
@@ -332,7 +332,7 @@ def delta_orthogonal(scale: float = 1.0, column_axis: int = -1, dtype: DTypeLike
     """
     where = "delta_orthogonal"
 
-    def init(key: Any, shape: Shape, dtype: Any = dtype) -> Array:
+    def init(key: Key, shape: Shape, dtype: Any = dtype) -> Array:
         sizes, kind = as_shape(where, shape), _float_dtype(where, dtype)
         if len(sizes) not in (3, 4, 5):
             raise ShapeError(where, "the shape must have three, four or five axes", got=str(sizes))
@@ -363,14 +363,14 @@ def _axis(where: str, shape: tuple[int, ...], axis: int) -> int:
 def _fans(
     where: str, shape: tuple[int, ...], in_axis: Axis, out_axis: Axis, batch_axis: Axis
 ) -> tuple[int | float, int | float]:
-    """How many inputs an output has, and outputs an input, counting the receptive field."""
+    """The numbers of inputs of an output and of outputs of an input, including the receptive field."""
     inputs, outputs, batch = (
         math.prod([shape[_axis(where, shape, i)] for i in ((axis,) if isinstance(axis, int) else axis)])
         for axis in (in_axis, out_axis, batch_axis)
     )
     if 0 in shape:
         return 0, 0
-    # In floats, because axes may be counted twice: an in_axis that is an out_axis, too.
+    # In floats, because an axis that is an in_axis and an out_axis is divided by twice.
     field = math.prod(shape) / inputs / outputs / batch
     return inputs * field, outputs * field
 
@@ -378,7 +378,7 @@ def _fans(
 def _scaled(
     where: str, distribution: str, scale: float, dtype: Any, lower: float = -2.0, upper: float = 2.0
 ) -> Initializer:
-    def init(key: Any, shape: Shape, dtype: Any = dtype) -> Array:
+    def init(key: Key, shape: Shape, dtype: Any = dtype) -> Array:
         sizes, kind = as_shape(where, shape), _float_dtype(where, dtype)
         factor = np.asarray(scale, kind)
         return _draw(key, factor, distribution=distribution, shape=sizes, dtype=kind, lower=lower, upper=upper)
@@ -389,7 +389,7 @@ def _scaled(
 # Compiled as a whole: op by op, each new shape would compile every op of the generator.
 @partial(jit, static_argnames=("distribution", "shape", "dtype", "lower", "upper"))
 def _draw(
-    key: Any,
+    key: Key,
     scale: Any,
     *,
     distribution: str,
@@ -408,14 +408,14 @@ def _draw(
 
 
 @partial(jit, static_argnames=("shape", "column", "dtype"))
-def _draw_orthogonal(key: Any, scale: Any, *, shape: tuple[int, ...], column: int, dtype: np.dtype) -> Array:
+def _draw_orthogonal(key: Key, scale: Any, *, shape: tuple[int, ...], column: int, dtype: np.dtype) -> Array:
     columns = shape[column]
     rows = math.prod(shape) // columns
-    # Decompositions know float32 and float64 only.
+    # Decompositions support only float32 and float64.
     wide = dtype if dtype.itemsize > 2 else dtypes.float32
     square = tnp.astype(random.normal(key, (max(rows, columns), min(rows, columns)), dtype), wide)
     q, r = tnp.linalg.qr(square)
-    # Signs that make the diagonal of r positive make q the same for every algorithm, and uniformly distributed.
+    # Signs that make the diagonal of r positive make q unique, and uniformly distributed.
     diagonal = tnp.diagonal(r)
     q = tnp.astype(q * tnp.where(diagonal < 0, -1.0, 1.0), dtype)
     q = (q.T if columns > rows else q).reshape(*shape[:column], *shape[column + 1 :], columns)

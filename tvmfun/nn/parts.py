@@ -1,4 +1,4 @@
-"""Models in parts: what is trained and what is not."""
+"""Partition of models, such as into trainable and frozen parts."""
 
 from __future__ import annotations
 
@@ -9,27 +9,28 @@ from typing import Any
 
 from tvmfun import tree
 from tvmfun.errors import ArgumentError
+from tvmfun.typing import PyTree
 
 __all__ = ["combine", "partition"]
 
 Where = str | Sequence[str] | Callable[[str, Any], bool]
 
 
-def partition(model: Any, where: Where) -> tuple[Any, Any]:
-    """Splits a tree into what is selected and the rest, with ``None`` for what is in the other part.
+def partition(model: PyTree, where: Where) -> tuple[PyTree, PyTree]:
+    """Splits a tree into the selected leaves and the rest, with ``None`` for the leaves of the other part.
 
-    So a part of a model can be trained while the rest stays as it is.
+    So a part of a model can be trained while the rest is frozen.
 
     Args:
         model: a tree.
-        where: what to select: the path of a leaf or of a part of the tree, such as ``"layers.0.weight"`` or ``"head"``,
-            with ``*`` for any characters; several of them; or a function of the path and the leaf.
+        where: the selection: the path of a leaf or of a subtree, such as ``"layers.0.weight"`` or ``"head"``,
+            with ``*`` for any characters; several paths; or a function of the path and the leaf.
 
     Returns:
-        Two trees like ``model``, which :func:`combine` puts together again.
+        Two trees like ``model``, which :func:`combine` merges again.
 
     Raises:
-        ArgumentError: if a path is that of no leaf.
+        ArgumentError: if a path matches no leaf.
 
     >>> import tvmfun
     >>> from tvmfun import nn, random
@@ -63,16 +64,16 @@ def partition(model: Any, where: Where) -> tuple[Any, Any]:
 
 
 def _matches(name: str, pattern: str) -> bool:
-    """Whether a pattern fits a path or the beginning of one."""
+    """Whether a pattern matches a path or a prefix of it."""
     steps = name.split(".")
     return any(fnmatchcase(".".join(steps[:end]), pattern) for end in range(1, len(steps) + 1))
 
 
-def combine(*parts: Any) -> Any:
-    """Puts the parts of a tree together again: of each leaf the first that is not ``None``.
+def combine(*parts: PyTree) -> PyTree:
+    """Merges the parts of a tree: for each leaf, the first that is not ``None``.
 
     Args:
-        parts: trees that differ only in what is ``None``, as :func:`partition` makes them.
+        parts: trees that differ only in which leaves are ``None``, such as :func:`partition` returns.
 
     Raises:
         TreeError: if they differ otherwise.

@@ -11,14 +11,14 @@ __all__ = ["has_state", "init_state"]
 
 
 def init_state(model: Any) -> Any:
-    """The first states of all layers in a model, in a tree that mirrors the model.
+    """The initial states of all layers in a model, in a tree that mirrors the model.
 
     Args:
         model: a tree of layers: dataclasses, tuples, lists and dicts.
 
     Returns:
-        What ``init_state()`` of a layer returns where there is one; a tuple for a tuple or list; a dict for a dict;
-        for another dataclass a dict of the states of those fields that have any; and ``()`` where there is none.
+        The result of a layer's ``init_state()``, if it has that method; a tuple for a tuple or list; a dict for a dict;
+        for other dataclasses a dict of the states of the fields with a state; and ``()`` for anything without a state.
 
     >>> from tvmfun import nn, random
     >>> init_state({"first": nn.Linear(2, 3, key=random.key(0)), "norm": nn.BatchNorm(3)})

@@ -1,4 +1,4 @@
-"""A table of the layers of a model: what they return, how large they are, and what they compute."""
+"""Tables of the layers of a model: their outputs, parameters, memory and FLOPs."""
 
 from __future__ import annotations
 
@@ -26,12 +26,12 @@ class LayerSummary(NamedTuple):
     """A row of a :class:`Summary`.
 
     Args:
-        path: where the layer is in the model, such as ``"layers.0"``; empty for the model.
+        path: the path of the layer in the model, such as ``"layers.0"``; empty for the model.
         kind: the name of its class.
-        output: the shapes and dtypes of what it returned when it was called last, a tree, without its state; ``None``
-            if it was not.
+        output: a tree of the shapes and dtypes that its last call returned, without its state; ``None`` if it was not
+            called.
         parameters: the number of elements of its arrays.
-        bytes: how much memory these take.
+        bytes: the memory of its arrays.
         flops: the additions, multiplications and other floating-point operations of all calls.
     """
 
@@ -45,7 +45,7 @@ class LayerSummary(NamedTuple):
 
 @dataclass(frozen=True)
 class Summary:
-    """What :func:`summary` returns: a row per layer, layers inside layers included, and one for the model."""
+    """The result of :func:`summary`: a row per layer, including nested ones, and one for the model."""
 
     layers: tuple[LayerSummary, ...]
     total: LayerSummary
@@ -73,16 +73,15 @@ def _cells(row: LayerSummary) -> tuple[str, ...]:
 
 
 def summary(model: Any, *args: Any, **kwargs: Any) -> Summary:
-    """What the layers of a model return, how large they are, and what a call computes; nothing is run.
+    """A table of the outputs, parameters, memory and FLOPs of the layers of a model; nothing is run.
 
-    Additions and multiplications count as one operation each, so do other functions of an element; a product of
-    matrices and a convolution two for each pair that is multiplied and added, and sorting, random numbers and
-    decompositions of matrices none. What the steps of a loop compute counts as often as there are steps, and once if
-    their number is unknown; of branches the one with most operations counts.
+    Every pointwise operation on an element counts as one; each multiply-add of a matrix product or a convolution as
+    two; sorting, random numbers and matrix decompositions as none. The body of a loop counts once per step, or once if
+    the number of steps is unknown; of branches, the one with most operations counts.
 
     Args:
         model: a tree of layers that can be called.
-        args: what to call it with; ``ShapeDtype`` will do for arrays.
+        args: arguments of the call; a ``ShapeDtype`` may stand for an array.
         kwargs: keyword arguments of the call.
 
     Returns:
@@ -112,12 +111,12 @@ def summary(model: Any, *args: Any, **kwargs: Any) -> Summary:
     calls: dict[str, _Calls] = {}
 
     def run(model: Any, arrays: list) -> Any:
-        places = dict(_layers(model))
-        calls.update({path: _Calls(has_state(layer)) for path, layer in places.items()})
+        layers = dict(_layers(model))
+        calls.update({path: _Calls(has_state(layer)) for path, layer in layers.items()})
         remaining = iter(arrays)
         values = [next(remaining) if flag else leaf for leaf, flag in zip(leaves, is_array, strict=True)]
         args, kwargs = tree.unflatten(structure, values)
-        with _Observed({id(layer): calls[path] for path, layer in places.items()}, places.values()):
+        with _Observed({id(layer): calls[path] for path, layer in layers.items()}, layers.values()):
             return model(*args, **kwargs)
 
     shapes = tree.map(abstract, model)
@@ -146,11 +145,11 @@ def _kind(layer: Any) -> str:
     return repr(layer) if isinstance(layer, Function) else type(layer).__name__
 
 
-# -- which layer an op is in -----------------------------------------------------------------------------------
+# -- attribution of ops to layers -----------------------------------------------------------------------------
 
 
 class _Calls:
-    """What is known about the calls of a layer."""
+    """The output of the last call of a layer, and the FLOPs of all calls."""
 
     def __init__(self, has_state: bool) -> None:
         self._has_state = has_state
@@ -158,16 +157,16 @@ class _Calls:
         self.flops: Any = 0
 
     def result(self, value: Any) -> Any:
-        """The shapes and dtypes of what was returned, without the state."""
+        """The shapes and dtypes of a returned value, without the state."""
         if self._has_state and isinstance(value, tuple) and len(value) == 2:
             value = value[0]
         return tree.map(_strong, value)
 
 
 class _Observed:
-    """Within this context, it is written down what the calls of some layers return and which equations they make.
+    """A context that records the results of some layers' calls, and the equations that they trace.
 
-    The interpreter reports the calls: a layer need not know about it, and no class is changed.
+    It uses the interpreter's profiling hook, so that layers need not cooperate and no class is patched.
     """
 
     def __init__(self, calls: dict[int, _Calls], layers: Iterable[Any]) -> None:

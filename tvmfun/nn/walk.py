@@ -1,4 +1,4 @@
-"""The layers in a model: how a tree of dataclasses, tuples, lists and dicts is walked by layers rather than leaves."""
+"""Walks over the layers of a model: a tree of dataclasses, tuples, lists and dicts."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ __all__ = ["children", "is_layer"]
 
 
 def children(node: Any) -> Iterator[tuple[str, Any]]:
-    """The parts of a node and their names: fields that are not static, elements, items."""
+    """The children of a node with their names: non-static fields, elements or items."""
     if dataclasses.is_dataclass(node) and not isinstance(node, type):
         for field in dataclasses.fields(node):
             if not field.metadata.get("static"):

@@ -1,4 +1,4 @@
-"""Activations: functions of each element, and of the halves of an axis."""
+"""Activations, which are pointwise, and gated linear units."""
 
 from __future__ import annotations
 
@@ -101,7 +101,7 @@ def gelu(x: ArrayLike, approximate: bool = True) -> Array:
 
 
 def relu6(x: ArrayLike) -> Array:
-    """The rectified linear unit that ends at 6: ``min(max(x, 0), 6)``.
+    """The rectified linear unit capped at 6: ``min(max(x, 0), 6)``.
 
     Args:
         x: an array.
@@ -112,7 +112,7 @@ def relu6(x: ArrayLike) -> Array:
     Array([0., 2., 6.], dtype=float32)
     """
     x = tnp.asarray(x)
-    # In a minimum, half of the gradient would pass at 6.
+    # `minimum` would pass half of the gradient at 6.
     return tnp.where(x >= 6, 6 * tnp.ones_like(x), relu(x))
 
 
@@ -202,7 +202,7 @@ def selu(x: ArrayLike) -> Array:
 
 
 def _not_positive(x: Any) -> Array:
-    """``x`` where it is not positive: elsewhere its exponential might be infinite, and its derivative NaN."""
+    """``min(x, 0)``: the exponential of a large x would overflow, and make the gradient of the ``where`` NaN."""
     return tnp.where(x > 0, tnp.zeros_like(x), x)
 
 
@@ -221,7 +221,7 @@ def silu(x: ArrayLike) -> Array:
     return x * pointwise.sigmoid(x)
 
 
-# The second names that JAX has.
+# JAX's second name.
 swish = silu
 
 
@@ -239,7 +239,7 @@ def identity(x: ArrayLike) -> Array:
 
 @custom_jvp
 def _log1mexp(x: Any) -> Array:
-    # Each formula where it loses no digits: expm1 for small differences of 1 and exp(-x), log1p for small exp(-x).
+    # Each formula where it does not cancel: expm1 for x near 0, where exp(-x) is near 1, log1p for large x.
     return tnp.where(x < math.log(2), tnp.log(-tnp.expm1(-x)), tnp.log1p(-tnp.exp(-x)))
 
 
@@ -253,7 +253,7 @@ def log1mexp(x: ArrayLike) -> Array:
     """The logarithm ``log(1 - exp(-x))``, without cancellation.
 
     Args:
-        x: an array of floats that are not negative; the result is NaN elsewhere.
+        x: an array of non-negative floats; the result is NaN for negative ones.
 
     Reference: Maechler, "Accurately Computing log(1 - exp(-abs(a)))" (2012).
 
@@ -333,7 +333,7 @@ def squareplus(x: ArrayLike, b: Any = 4) -> Array:
 
 
 def sparse_plus(x: ArrayLike) -> Array:
-    """A smooth ``max(x, 0)`` that is 0 up to -1: ``(x + 1)**2 / 4`` from there to 1, and ``x`` behind it.
+    """A smooth ``max(x, 0)`` that is 0 up to -1: ``(x + 1)**2 / 4`` up to 1, and ``x`` beyond.
 
     Args:
         x: an array of floats.
@@ -346,7 +346,7 @@ def sparse_plus(x: ArrayLike) -> Array:
 
 
 def sparse_sigmoid(x: ArrayLike) -> Array:
-    """The derivative of :func:`sparse_plus`: ``(x + 1) / 2`` from -1 to 1, and 0 and 1 on its sides.
+    """The derivative of :func:`sparse_plus`: ``(x + 1) / 2`` from -1 to 1, clipped to 0 and 1.
 
     Args:
         x: an array of floats.
@@ -358,7 +358,7 @@ def sparse_sigmoid(x: ArrayLike) -> Array:
 
 
 def hard_sigmoid(x: ArrayLike) -> Array:
-    """A logistic function of straight lines: ``relu6(x + 3) / 6``.
+    """A piecewise linear logistic function: ``relu6(x + 3) / 6``.
 
     Args:
         x: an array of floats.
@@ -390,7 +390,7 @@ hard_silu = hard_swish
 
 
 def hard_tanh(x: ArrayLike) -> Array:
-    """A hyperbolic tangent of straight lines: ``min(max(x, -1), 1)``.
+    """A piecewise linear hyperbolic tangent: ``min(max(x, -1), 1)``.
 
     Args:
         x: an array.
@@ -408,7 +408,7 @@ def hardshrink(x: ArrayLike, threshold: Any = 0.5) -> Array:
 
     Args:
         x: an array of floats.
-        threshold: a number that is not negative.
+        threshold: a non-negative number.
 
     >>> hardshrink(tnp.asarray([-1.0, 0.25, 1.0]))
     Array([-1.,  0.,  1.], dtype=float32)
@@ -422,7 +422,7 @@ def softshrink(x: ArrayLike, threshold: Any = 0.5) -> Array:
 
     Args:
         x: an array of floats.
-        threshold: a number that is not negative.
+        threshold: a non-negative number.
 
     >>> softshrink(tnp.asarray([-1.0, 0.25, 1.0]))
     Array([-0.5,  0. ,  0.5], dtype=float32)

@@ -1,4 +1,4 @@
-"""What functions and layers check about their arguments: sizes along spatial axes, paddings, rates."""
+"""Checks of arguments that functions and layers share: sizes along spatial axes, paddings, rates."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ __all__ = [
 #: One number for all spatial axes, or one for each.
 Sizes: TypeAlias = int | Sequence[int]
 Padding: TypeAlias = Sizes | Sequence[Sequence[int]] | Literal["SAME", "VALID"]
-#: The zeros before and behind each spatial axis.
+#: Padding (before, after) of each spatial axis.
 Margins: TypeAlias = tuple[tuple[int, int], ...]
 
 _AXES = {1: "length", 2: "height, width", 3: "depth, height, width"}
@@ -70,7 +70,7 @@ def channels_last(where: str, x: ArrayLike, rank: int | None = None) -> Array:
 
 
 def kernel_shape(rank: int, groups: int) -> str:
-    """The shape of a kernel in words."""
+    """The shape of a kernel, for error messages."""
     return f"({_AXES[rank]}, {f'in / {groups}' if groups > 1 else 'in'}, out)"
 
 
@@ -85,7 +85,7 @@ def add_bias(where: str, y: Array, bias: ArrayLike | None) -> Array:
 
 
 def hashable_padding(padding: Padding) -> Any:
-    """A padding with tuples for lists: a static field of a layer."""
+    """A padding with tuples in place of lists, so that it can be a static field of a layer."""
     if isinstance(padding, int | str):
         return padding
     return tuple([axis if isinstance(axis, int) else tuple(axis) for axis in padding])
@@ -99,7 +99,7 @@ def margins_of(
     strides: tuple[int, ...],
     dilation: tuple[int, ...],
 ) -> Margins:
-    """The zeros before and behind each of the spatial axes."""
+    """The padding (before, after) of each spatial axis."""
     rank = len(sizes)
     if padding == "VALID":
         return ((0, 0),) * rank

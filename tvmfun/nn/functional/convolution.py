@@ -42,7 +42,7 @@ def conv2d(
         bias: an array of shape (out,), or ``None``.
         stride: the step between windows, one for both axes or (vertical, horizontal).
         padding: zeros around the images: one number for all sides, (vertical, horizontal),
-            ((top, bottom), (left, right)), ``"SAME"`` for as many windows as strides fit, or ``"VALID"``.
+            ((top, bottom), (left, right)), ``"SAME"`` for ``ceil(size / stride)`` windows, or ``"VALID"``.
         dilation: the step between the elements of a window.
         groups: into how many groups the channels are split; each output sees one group of inputs.
 
@@ -51,7 +51,7 @@ def conv2d(
 
     Raises:
         ShapeError: if the shapes do not fit.
-        ArgumentError: if a stride, padding, dilation or the number of groups makes no sense.
+        ArgumentError: if a stride, padding, dilation or the number of groups is out of range.
 
     >>> conv2d(tnp.ones((1, 5, 5, 3)), tnp.ones((3, 3, 3, 8)), padding="SAME").shape
     (1, 5, 5, 8)
@@ -103,13 +103,13 @@ def _conv(
     where: str, rank: int, x: Any, weight: Any, bias: Any, stride: Sizes, padding: Padding, dilation: Sizes, groups: int
 ) -> Array:
     x, weight = _operands(where, rank, x, weight, groups)
-    strides, holes = per_axis(where, "stride", stride, rank), per_axis(where, "dilation", dilation, rank)
+    strides, dilations = per_axis(where, "stride", stride, rank), per_axis(where, "dilation", dilation, rank)
     y = lax.conv_general_dilated(
         x,
         weight,
         window_strides=strides,
-        padding=margins_of(where, padding, x.shape[1:-1], weight.shape[:-2], strides, holes),
-        rhs_dilation=holes,
+        padding=margins_of(where, padding, x.shape[1:-1], weight.shape[:-2], strides, dilations),
+        rhs_dilation=dilations,
         dimension_numbers=_LAYOUTS[rank],
         feature_group_count=groups,
     )
@@ -150,7 +150,7 @@ def conv_transpose2d(
         bias: an array of shape (out,), or ``None``.
         stride: the step in the result between neighbours in ``x``, one for both axes or (vertical, horizontal).
         padding: how much the result is cropped on all sides, one number or (vertical, horizontal).
-        output_padding: how much is added to the result at the bottom and on the right.
+        output_padding: the size added to the result at the bottom and on the right.
         groups: into how many groups the channels are split.
         dilation: the step between the elements of a window.
 
@@ -160,7 +160,7 @@ def conv_transpose2d(
 
     Raises:
         ShapeError: if the shapes do not fit.
-        ArgumentError: if a stride, padding, dilation or the number of groups makes no sense.
+        ArgumentError: if a stride, padding, dilation or the number of groups is out of range.
 
     >>> conv_transpose2d(tnp.ones((1, 3, 3, 2)), tnp.ones((2, 2, 2, 4)), stride=2).shape
     (1, 6, 6, 4)
@@ -223,17 +223,17 @@ def _transposed(
     dilation: Sizes,
 ) -> Array:
     x, weight = _operands(where, rank, x, weight, groups)
-    strides, holes = per_axis(where, "stride", stride, rank), per_axis(where, "dilation", dilation, rank)
+    strides, dilations = per_axis(where, "stride", stride, rank), per_axis(where, "dilation", dilation, rank)
     cropped = per_axis(where, "padding", padding, rank, least=0)
     added = per_axis(where, "output_padding", output_padding, rank, least=0)
-    spans = [(k - 1) * d for k, d in zip(weight.shape, holes, strict=False)]
+    spans = [(k - 1) * d for k, d in zip(weight.shape, dilations, strict=False)]
     y = lax.conv_general_dilated(
         x,
         tnp.flip(weight, tuple(range(rank))),
         window_strides=(1,) * rank,
         padding=[(span - p, span - p + more) for span, p, more in zip(spans, cropped, added, strict=True)],
         lhs_dilation=strides,
-        rhs_dilation=holes,
+        rhs_dilation=dilations,
         dimension_numbers=_LAYOUTS[rank],
         feature_group_count=groups,
     )

@@ -1,4 +1,4 @@
-"""Dropout: zeros at random while training."""
+"""Dropout: zeroes elements at random while training."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from tvmfun.typing import ArrayLike, Key
 
 __all__ = ["alpha_dropout", "channel_dropout", "drop_path", "dropout"]
 
-# What SELU tends to for large negative numbers.
+# The limit of SELU at minus infinity.
 _SATURATION = -1.0507009873554804934193349852946 * 1.6732632423543772848170429916717
 
 
@@ -21,11 +21,11 @@ def dropout(key: Key | None, x: ArrayLike, rate: float, train: bool = True) -> A
     """Zeroes elements at random and scales the others up: ``x / (1 - rate)`` with probability ``1 - rate``.
 
     Args:
-        key: a key of :mod:`tvmfun.random`; the same key drops the same elements. It may be ``None`` where
-            nothing is random: if not ``train``, or if ``rate`` is 0 or 1.
+        key: a key of :mod:`tvmfun.random`; the same key drops the same elements. It may be ``None`` if ``train`` is
+            false or ``rate`` is 0 or 1.
         x: an array of floats.
-        rate: the probability with which an element is zeroed.
-        train: whether to do anything at all.
+        rate: the probability of zeroing an element.
+        train: whether to drop anything; otherwise ``x`` is returned.
 
     Returns:
         An array like ``x``.
@@ -48,8 +48,8 @@ def channel_dropout(key: Key | None, x: ArrayLike, rate: float, train: bool = Tr
     Args:
         key: a key of :mod:`tvmfun.random`.
         x: floats of shape ``(batch, *spatial, channels)`` with one to three spatial axes.
-        rate: the probability with which a channel is zeroed.
-        train: whether to do anything at all.
+        rate: the probability of zeroing a channel.
+        train: whether to drop anything; otherwise ``x`` is returned.
 
     Raises:
         ShapeError: if ``x`` does not have three to five axes.
@@ -68,13 +68,13 @@ def channel_dropout(key: Key | None, x: ArrayLike, rate: float, train: bool = Tr
 def drop_path(key: Key | None, x: ArrayLike, rate: float, train: bool = True) -> Array:
     """Zeroes whole examples at random and scales the others up (stochastic depth); otherwise as :func:`dropout`.
 
-    It is meant for what is added to a residual connection.
+    It is meant for the branch of a residual connection.
 
     Args:
         key: a key of :mod:`tvmfun.random`.
         x: floats of shape (batch, ...).
-        rate: the probability with which an example is zeroed.
-        train: whether to do anything at all.
+        rate: the probability of zeroing an example.
+        train: whether to drop anything; otherwise ``x`` is returned.
 
     Raises:
         ArgumentError: if ``rate`` is not between 0 and 1, or the key is missing.
@@ -92,13 +92,13 @@ def drop_path(key: Key | None, x: ArrayLike, rate: float, train: bool = True) ->
 def alpha_dropout(key: Key | None, x: ArrayLike, rate: float, train: bool = True) -> Array:
     """Dropout that keeps mean 0 and variance 1, for networks of :func:`selu`.
 
-    What is dropped becomes what SELU tends to for large negative numbers, and the result is scaled and moved.
+    Dropped elements become the limit of SELU at minus infinity; then the result is scaled and shifted.
 
     Args:
         key: a key of :mod:`tvmfun.random`.
         x: an array of floats.
-        rate: the probability with which an element is dropped.
-        train: whether to do anything at all.
+        rate: the probability of dropping an element.
+        train: whether to drop anything; otherwise ``x`` is returned.
 
     Raises:
         ArgumentError: if ``rate`` is not between 0 and 1, or the key is missing.

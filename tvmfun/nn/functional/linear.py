@@ -1,4 +1,4 @@
-"""Affine and bilinear maps, and rows of tables."""
+"""Affine and bilinear maps, and embeddings."""
 
 from __future__ import annotations
 
@@ -75,8 +75,8 @@ def bilinear(x1: ArrayLike, x2: ArrayLike, weight: ArrayLike, bias: ArrayLike | 
 def embedding(indices: ArrayLike, weight: ArrayLike | RowTable, *, padding_idx: int | None = None) -> Array:
     """The rows of a table, ``tnp.take(weight, indices, axis=0)``.
 
-    An index outside the table gives a row of NaN, which cannot go unnoticed, and no gradient; ``weight[indices]`` would
-    give the nearest row.
+    An index out of range gives a row of NaN, so that it does not go unnoticed, and no gradient; ``weight[indices]``
+    would clamp it.
 
     Args:
         indices: an array of integers; negative ones count from the end.
@@ -89,7 +89,7 @@ def embedding(indices: ArrayLike, weight: ArrayLike | RowTable, *, padding_idx: 
     Raises:
         DtypeError: if the indices are not integers.
         ShapeError: if the table does not have two axes.
-        ArgumentError: if there is no row ``padding_idx``.
+        ArgumentError: if ``padding_idx`` is out of range.
 
     >>> embedding(tnp.asarray([2, 0]), tnp.asarray([[0.0], [1.0], [2.0]]))
     Array([[2.],
@@ -110,7 +110,7 @@ def embedding(indices: ArrayLike, weight: ArrayLike | RowTable, *, padding_idx: 
 
 
 def row_index(where: str, padding_idx: int, rows: int) -> int:
-    """The row that ``padding_idx`` means, which may count from the end."""
+    """The index of the row ``padding_idx``, which may count from the end."""
     if not -rows <= padding_idx < rows:
         raise ArgumentError(where, f"padding_idx must be one of {rows} rows", got=str(padding_idx))
     return padding_idx % rows

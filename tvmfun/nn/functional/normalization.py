@@ -28,10 +28,10 @@ def standardize(
     Args:
         x: an array of floats.
         axis: the axis or axes to take mean and variance over; ``None`` for all.
-        mean: the mean, of a shape that broadcasts, if it is known.
-        variance: the variance, if it is known.
+        mean: the mean, of a shape that broadcasts, if known; computed by default.
+        variance: the variance, if known; computed by default.
         epsilon: a small number against division by zero.
-        where: bools that broadcast: which elements count for mean and variance.
+        where: a mask that broadcasts to ``x``; mean and variance are over elements where it is true.
 
     >>> standardize(tnp.asarray([1.0, 3.0]), epsilon=0.0)
     Array([-1.,  1.], dtype=float32)
@@ -59,8 +59,8 @@ def batch_norm(
 ) -> tuple[Array, Array, Array]:
     """Batch normalization: mean 0 and variance 1 of every channel, over the batch and the spatial axes.
 
-    It computes ``(x - mean) / sqrt(var + eps) * weight + bias``, while training with the statistics of the batch, and
-    else with the running ones.
+    It computes ``(x - mean) / sqrt(var + eps) * weight + bias`` with the statistics of the batch while training, and
+    with the running ones otherwise.
 
     Args:
         x: floats of shape ``(batch, *spatial, channels)``.
@@ -68,15 +68,15 @@ def batch_norm(
         running_var: an array of shape (channels,).
         weight: an array of shape (channels,), or ``None``.
         bias: an array of shape (channels,), or ``None``.
-        train: whether to use, and to learn, the statistics of the batch.
-        momentum: the part of the new in ``(1 - momentum) * running + momentum * new``; the new variance is the
+        train: whether to use the statistics of the batch, and to update the running ones.
+        momentum: the weight of the batch in ``(1 - momentum) * running + momentum * new``; the new variance is the
             unbiased one.
         eps: a small number against division by zero.
-        axis_name: the name of an axis of :func:`tvmfun.vmap` over which the batch is spread: its statistics are those
-            of the whole batch.
+        axis_name: the name of an axis of :func:`tvmfun.vmap` over which the batch is split; statistics are taken over
+            the whole batch.
 
     Returns:
-        The normalized array, and the running mean and variance, which get no gradient; an empty batch changes neither.
+        The normalized array, and the running mean and variance, without a gradient; an empty batch changes neither.
 
     Raises:
         ShapeError: if the shapes do not fit.
@@ -155,7 +155,7 @@ def rms_norm(
         x: floats of shape ``(..., *normalized_shape)``.
         normalized_shape: the sizes of the last axes.
         weight: an array of shape ``normalized_shape``, or ``None``.
-        eps: a small number against division by zero; by default that of the dtype of ``x``.
+        eps: a small number against division by zero; by default the machine epsilon of the dtype of ``x``.
 
     Raises:
         ShapeError: if the shapes do not fit.
@@ -238,7 +238,7 @@ def instance_norm(
 
 
 def _wide(x: Any) -> Array:
-    """``x`` in float32 at least: sums of squares need its range and precision."""
+    """``x`` in float32 or wider: sums of squares need its range and precision."""
     return x.astype("float32") if x.dtype.itemsize < 4 else x
 
 
@@ -257,7 +257,7 @@ def _mean(x: Any, axes: tuple[int, ...], axis_name: str | None) -> Array:
 
 
 def _unbiasing(count: Any, dtype: DType) -> Array | float:
-    """``count / (count - 1)``, also for a count that is known at call time only."""
+    """``count / (count - 1)``, for a static or a dynamic count."""
     if isinstance(count, int):
         return count / (count - 1)
     count = tnp.asarray(dims.as_array(count) if isinstance(count, dims.Dim) else count).astype(dtype)
@@ -265,7 +265,7 @@ def _unbiasing(count: Any, dtype: DType) -> Array | float:
 
 
 def _check_parameters(where: str, x: Any, **parameters: Any) -> int:
-    """The number of channels; every parameter must have one number for each."""
+    """Checks that every parameter has one number per channel, and returns the number of channels."""
     if x.ndim < 2 or not dtypes.is_float(x.dtype):
         raise ShapeError(where, "the array must be floats of shape (batch, ..., channels)", got=f"{x.dtype}{x.shape}")
     channels = x.shape[-1]

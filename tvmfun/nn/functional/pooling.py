@@ -25,16 +25,16 @@ def max_pool(
         x: an array of shape ``(batch, *spatial, channels)`` with one to three spatial axes; for images
             (batch, height, width, channels).
         window: the size of a window, one for all spatial axes or one for each.
-        stride: the step between windows; ``None`` for windows side by side.
+        stride: the step between windows; by default the size of a window.
         padding: elements around the array that are never the largest; as for :func:`conv2d`.
-        ceil_mode: whether a last window that does not fit is taken too, as long as it begins inside.
+        ceil_mode: whether to add a last window that begins inside but ends outside.
 
     Returns:
         An array of shape ``(batch, *spatial', channels)``.
 
     Raises:
         ShapeError: if ``x`` does not have three to five axes.
-        ArgumentError: if a window, stride or padding makes no sense.
+        ArgumentError: if a window, stride or padding is out of range.
 
     >>> max_pool(tnp.arange(16.0).reshape(1, 4, 4, 1), 2).ravel()
     Array([ 5.,  7., 13., 15.], dtype=float32)
@@ -58,9 +58,9 @@ def avg_pool(
         x: floats of shape ``(batch, *spatial, channels)`` with one to three spatial axes; for images
             (batch, height, width, channels).
         window: the size of a window, one for all spatial axes or one for each.
-        stride: the step between windows; ``None`` for windows side by side.
+        stride: the step between windows; by default the size of a window.
         padding: zeros around the array; as for :func:`conv2d`.
-        ceil_mode: whether a last window that does not fit is taken too, as long as it begins inside.
+        ceil_mode: whether to add a last window that begins inside but ends outside.
         count_include_pad: whether zeros from the padding count as elements.
 
     Returns:
@@ -68,7 +68,7 @@ def avg_pool(
 
     Raises:
         ShapeError: if ``x`` does not have three to five axes.
-        ArgumentError: if a window, stride or padding makes no sense.
+        ArgumentError: if a window, stride or padding is out of range.
 
     >>> avg_pool(tnp.arange(16.0).reshape(1, 4, 4, 1), 2).ravel()
     Array([ 2.5,  4.5, 10.5, 12.5], dtype=float32)
@@ -92,19 +92,19 @@ def lp_pool(
     """The norm of every window, channel by channel: ``sum(x ** p) ** (1 / p)``; its gradient is 0 where it is 0.
 
     Args:
-        x: floats of shape ``(batch, *spatial, channels)`` with one to three spatial axes, not negative if ``norm_type``
-            is not even.
+        x: floats of shape ``(batch, *spatial, channels)`` with one to three spatial axes, non-negative if
+            ``norm_type`` is not even.
         norm_type: the exponent ``p``.
         window: the size of a window, one for all spatial axes or one for each.
-        stride: the step between windows; ``None`` for windows side by side.
-        ceil_mode: whether a last window that does not fit is taken too.
+        stride: the step between windows; by default the size of a window.
+        ceil_mode: whether to add a last window that begins inside but ends outside.
 
     Returns:
         An array of shape ``(batch, *spatial', channels)``.
 
     Raises:
         ShapeError: if ``x`` does not have three to five axes.
-        ArgumentError: if a window or stride makes no sense, or the exponent is not positive.
+        ArgumentError: if a window or stride is out of range, or the exponent is not positive.
 
     >>> lp_pool(tnp.asarray([3.0, 4.0]).reshape(1, 2, 1), 2, 2)
     Array([[[5.]]], dtype=float32)
@@ -116,7 +116,7 @@ def lp_pool(
     geometry = _geometry(sizes, strides, _with_extra(margins, extra))
     if math.isinf(norm_type):
         return conv.window_max(tnp.abs(x), **geometry)
-    exponent = int(norm_type) if norm_type == int(norm_type) else norm_type  # powers of negative numbers are exact
+    exponent = int(norm_type) if norm_type == int(norm_type) else norm_type  # exact for x < 0
     total = conv.window_sum(x**exponent, **geometry)
     is_zero = total == 0
     return tnp.where(is_zero, tnp.zeros_like(total), tnp.where(is_zero, 1, total) ** (1 / norm_type))
@@ -125,7 +125,7 @@ def lp_pool(
 def _windows(
     where: str, x: Any, window: Sizes, stride: Sizes | None, padding: Padding, ceil_mode: bool
 ) -> tuple[tuple[int, ...], tuple[int, ...], Margins, tuple[int, ...]]:
-    """The sizes of windows, strides, margins, and what a last window needs behind them."""
+    """The sizes of windows, strides, margins, and the extra margin after them that a last window needs."""
     rank = x.ndim - 2
     sizes = per_axis(where, "window", window, rank)
     strides = sizes if stride is None else per_axis(where, "stride", stride, rank)
@@ -143,7 +143,7 @@ def _windows(
 
 
 def _overhang(n: int, k: int, s: int, low: int, high: int) -> int:
-    """How far a last window that begins inside the array, or in front of it, ends behind its margin."""
+    """How far a last window that begins inside the array, or in the margin before it, reaches past the margin."""
     room = n + low + high - k
     last = -(-room // s) * s
     return last - room if last < n + low else 0
@@ -161,14 +161,14 @@ def _geometry(sizes: tuple[int, ...], strides: tuple[int, ...], margins: Margins
 
 
 def adaptive_avg_pool(x: ArrayLike, output_size: int | Sequence[int | None] | None) -> Array:
-    """The means of as many windows as the result shall have elements, which cover the array evenly.
+    """The means of windows that cover the array evenly, as many as the result has elements.
 
     Window ``i`` of ``m`` along an axis of ``n`` elements goes from ``floor(i * n / m)`` to ``ceil((i + 1) * n / m)``.
 
     Args:
         x: floats of shape ``(batch, *spatial, channels)`` with one to three spatial axes.
-        output_size: the sizes of the spatial axes of the result, one for all or one for each; ``None`` for an axis
-            that stays.
+        output_size: the sizes of the spatial axes of the result, one for all or one for each; ``None`` to keep
+            an axis.
 
     Returns:
         An array of shape ``(batch, *output_size, channels)``.
@@ -184,7 +184,7 @@ def adaptive_avg_pool(x: ArrayLike, output_size: int | Sequence[int | None] | No
 
 
 def adaptive_max_pool(x: ArrayLike, output_size: int | Sequence[int | None] | None) -> Array:
-    """The maxima of as many windows as the result shall have elements; otherwise as :func:`adaptive_avg_pool`.
+    """The maxima of windows that cover the array evenly; otherwise as :func:`adaptive_avg_pool`.
 
     >>> adaptive_max_pool(tnp.arange(4.0).reshape(1, 4, 1), 2).ravel()
     Array([1., 3.], dtype=float32)

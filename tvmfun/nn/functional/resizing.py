@@ -1,4 +1,4 @@
-"""Images and other arrays with more or fewer places along their spatial axes."""
+"""Resizing of spatial axes: pixel shuffle and interpolation."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _RANKS = {"nearest": (1, 2, 3), "linear": (1,), "bilinear": (2,), "trilinear": (
 
 
 def pixel_shuffle(x: ArrayLike, upscale_factor: int) -> Array:
-    """Channels become pixels: ``y[h * r + i, w * r + j, c] = x[h, w, (c * r + i) * r + j]``.
+    """Moves channels into pixels: ``y[h * r + i, w * r + j, c] = x[h, w, (c * r + i) * r + j]``.
 
     Args:
         x: images of shape (batch, height, width, channels * r**2).
@@ -31,7 +31,7 @@ def pixel_shuffle(x: ArrayLike, upscale_factor: int) -> Array:
         Images of shape (batch, height * r, width * r, channels).
 
     Raises:
-        ShapeError: if the channels are no multiple of ``r**2``.
+        ShapeError: if the channels are not a multiple of ``r**2``.
 
     Reference: Shi et al., "Real-Time Single Image and Video Super-Resolution Using an Efficient Sub-Pixel
     Convolutional Neural Network" (2016).
@@ -49,7 +49,7 @@ def pixel_shuffle(x: ArrayLike, upscale_factor: int) -> Array:
 
 
 def pixel_unshuffle(x: ArrayLike, downscale_factor: int) -> Array:
-    """Pixels become channels; the inverse of :func:`pixel_shuffle`.
+    """Moves pixels into channels; the inverse of :func:`pixel_shuffle`.
 
     Args:
         x: images of shape (batch, height * r, width * r, channels).
@@ -59,7 +59,7 @@ def pixel_unshuffle(x: ArrayLike, downscale_factor: int) -> Array:
         Images of shape (batch, height, width, channels * r**2).
 
     Raises:
-        ShapeError: if height or width are no multiples of ``r``.
+        ShapeError: if height or width is not a multiple of ``r``.
 
     >>> pixel_unshuffle(tnp.arange(4.0).reshape(1, 2, 2, 1), 2).ravel()
     Array([0., 1., 2., 3.], dtype=float32)
@@ -80,22 +80,22 @@ def interpolate(
     mode: Mode = "nearest",
     align_corners: bool = False,
 ) -> Array:
-    """An array with more or fewer places along its spatial axes, and values in between interpolated.
+    """Resizes the spatial axes of an array by interpolation.
 
     Args:
         x: floats of shape ``(batch, *spatial, channels)`` with one to three spatial axes.
         size: the sizes of the spatial axes of the result, one for all or one for each.
-        scale_factor: instead, what to multiply the sizes with; they are rounded down.
+        scale_factor: instead of ``size``, a factor of the sizes; products are rounded down.
         mode: ``"nearest"``, ``"linear"``, ``"bilinear"`` and ``"trilinear"`` for one, two and three spatial axes, or
             ``"bicubic"`` for two.
-        align_corners: whether the first and last places keep their values, rather than the edges of their cells.
+        align_corners: whether to align the centres of the corner elements, rather than the edges of their cells.
 
     Returns:
         An array of shape ``(batch, *size, channels)``.
 
     Raises:
         ShapeError: if ``x`` does not have three to five axes.
-        ArgumentError: if the mode is unknown or for another number of axes, or not just one of ``size`` and
+        ArgumentError: if the mode is unknown or for another number of axes, or unless exactly one of ``size`` and
             ``scale_factor`` is given.
 
     >>> interpolate(tnp.asarray([1.0, 2.0]).reshape(1, 2, 1), scale_factor=2).ravel()
@@ -122,8 +122,8 @@ def interpolate(
     for axis, (n, m, step) in enumerate(zip(sizes, wanted, steps, strict=True), 1):
         if mode == "nearest":
             if n != m:
-                places = np.minimum((np.arange(m, dtype="float32") * np.float32(step)).astype("int32"), n - 1)
-                x = tnp.take(x, places, axis=axis)
+                positions = np.minimum((np.arange(m, dtype="float32") * np.float32(step)).astype("int32"), n - 1)
+                x = tnp.take(x, positions, axis=axis)
             continue
         weights = _weights(n, m, step, mode == "bicubic", align_corners).astype(x.dtype)
         x = tnp.moveaxis(tnp.moveaxis(x, axis, -1) @ weights, -1, axis)
@@ -131,14 +131,14 @@ def interpolate(
 
 
 def _weights(n: int, m: int, step: float, cubic: bool, align_corners: bool) -> np.ndarray:
-    """The matrix of shape (n, m) that interpolates ``n`` values at ``m`` places."""
+    """The matrix of shape (n, m) that interpolates ``n`` values at ``m`` positions."""
     if align_corners:
-        places = np.arange(m) * ((n - 1) / (m - 1) if m > 1 else 0.0)
+        positions = np.arange(m) * ((n - 1) / (m - 1) if m > 1 else 0.0)
     else:
-        places = (np.arange(m) + 0.5) * step - 0.5
-        places = places if cubic else np.maximum(places, 0)
-    left = np.floor(places).astype(int)
-    fraction = places - left
+        positions = (np.arange(m) + 0.5) * step - 0.5
+        positions = positions if cubic else np.maximum(positions, 0)
+    left = np.floor(positions).astype(int)
+    fraction = positions - left
     weights = np.zeros((n, m))
     offsets = range(-1, 3) if cubic else range(2)
     for offset in offsets:
@@ -149,7 +149,7 @@ def _weights(n: int, m: int, step: float, cubic: bool, align_corners: bool) -> n
 
 
 def _cubic(distance: np.ndarray, a: float = -0.75) -> np.ndarray:
-    """Keys's kernel."""
+    """Keys' cubic convolution kernel."""
     near = ((a + 2) * distance - (a + 3)) * distance * distance + 1
     far = ((distance - 5) * distance + 8) * distance * a - 4 * a
     return np.where(distance <= 1, near, np.where(distance < 2, far, 0.0))

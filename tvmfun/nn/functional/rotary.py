@@ -21,7 +21,7 @@ def apply_rotary(
     base: float = 10000.0,
     interleaved: bool = False,
 ) -> Array:
-    r"""Turns pairs of elements by angles that grow with the position, each pair at its own speed.
+    r"""Rotates pairs of elements by angles proportional to the position, each pair at its own frequency.
 
     .. math::
 
@@ -30,22 +30,22 @@ def apply_rotary(
         \begin{pmatrix} x_a \\ x_b \end{pmatrix},
         \qquad \theta_i = \mathrm{base}^{-2 i / \mathrm{dim}}
 
-    for the pair ``i`` of ``dim / 2``. So the product of a turned query and a turned key depends on how far apart they
-    are, and not on where they are. Angles are computed in float32 at least.
+    for the pair ``i`` of ``dim / 2``. So the product of a rotated query and a rotated key depends only on the distance
+    of their positions. Angles are computed in float32 or wider.
 
     Args:
         x: floats of shape (..., length, heads, elements).
         positions: numbers of shape (length,), or (batch, length) where ``x`` has a batch; by default 0, 1, 2 and so on.
-        dim: how many elements of a head are turned, the first ones; all by default.
-        base: the wave lengths grow from :math:`2 \pi` to nearly :math:`2 \pi \mathrm{base}`.
-        interleaved: whether a pair is two neighbours (2 i, 2 i + 1), as in the paper; otherwise it is
+        dim: the number of elements of a head to rotate, the first ones; all by default.
+        base: the wavelengths grow from :math:`2 \pi` to nearly :math:`2 \pi \mathrm{base}`.
+        interleaved: whether a pair is (2 i, 2 i + 1), as in the paper; otherwise it is
             (i, i + dim / 2), as in GPT-NeoX and the Llamas on Hugging Face.
 
     Returns:
         An array like ``x``.
 
     Raises:
-        ArgumentError: if ``dim`` is odd, not positive, or more than there are elements.
+        ArgumentError: if ``dim`` is odd, not positive, or larger than a head.
         ShapeError: if the shapes do not fit.
         DtypeError: if ``x`` is not an array of floats.
 

@@ -1,4 +1,4 @@
-"""Products of matrices that have a common scale for each block of elements."""
+"""Products of matrices with block scales."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def scaled_matmul(
     rhs_scales: ArrayLike,
     preferred_element_type: DTypeLike = "float32",
 ) -> Array:
-    r"""The products of matrices whose elements share scales, block by block along the axis that is summed.
+    r"""The batched product of two matrices with a scale per block of the contracted axis.
 
     .. math::
 
@@ -36,7 +36,7 @@ def scaled_matmul(
     Raises:
         ShapeError: if the shapes do not fit.
 
-    Source: follows ``jax.nn.scaled_matmul``, whose factors have dtypes of 8 bits and fewer, which TVM's CPUs lack.
+    Source: follows ``jax.nn.scaled_matmul``, which is meant for dtypes of at most 8 bits; TVM lacks them on CPUs.
 
     >>> x, scales = tnp.ones((1, 2, 4)), tnp.asarray([[[1.0, 2.0], [0.5, 0.5]]])
     >>> scaled_matmul(x, x, scales, scales)

@@ -1,4 +1,4 @@
-"""Activations with parameters; those without are functions of :mod:`tvmfun.nn.functional`."""
+"""Activations with parameters; the others are functions of :mod:`tvmfun.nn.functional`."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ __all__ = ["PReLU"]
 
 @layer
 class PReLU:
-    """A rectified linear unit with a slope for negative numbers that is learned.
+    """A rectified linear unit whose slope for negative numbers is learned.
 
     Args:
-        num_parameters: the number of channels, or 1 for one slope for all.
-        init: the value that slopes begin with.
+        num_parameters: the number of channels, or 1 to share a slope.
+        init: the initial slope.
         dtype: the dtype of the slopes.
 
     Raises:

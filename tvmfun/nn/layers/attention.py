@@ -1,4 +1,4 @@
-"""Attention with several heads, its cache for decoding, and rotary positions."""
+"""Multi-head attention, its cache for decoding, and rotary position embeddings."""
 
 from __future__ import annotations
 
@@ -25,12 +25,12 @@ __all__ = ["KVCache", "MultiHeadAttention", "RotaryEmbedding"]
 @tree.register_dataclass
 @dataclass(frozen=True)
 class RotaryEmbedding:
-    """Turns queries and keys by their positions, with :func:`tvmfun.nn.functional.apply_rotary`; has no parameters.
+    """Rotates queries and keys by their positions, with :func:`tvmfun.nn.functional.apply_rotary`; has no parameters.
 
     Args:
-        dim: how many elements of a head are turned, the first ones.
-        base: the wave lengths grow up to this, times two pi.
-        interleaved: whether a pair is two neighbours, as in the paper, or one element of each half.
+        dim: the number of elements of a head to rotate, the first ones.
+        base: the longest wavelength is nearly ``2 * pi * base``.
+        interleaved: whether a pair is two neighbours, as in the paper; otherwise one element of each half.
 
     Raises:
         ArgumentError: if ``dim`` is odd or not positive.
@@ -51,16 +51,16 @@ class RotaryEmbedding:
             raise ArgumentError("RotaryEmbedding", "dim must be even", got=str(self.dim))
 
     def __call__(self, x: ArrayLike, positions: ArrayLike | None = None) -> Array:
-        """Turns heads (..., length, heads, elements) at positions (length,) or (batch, length), or 0, 1, 2, ..."""
+        """Rotates heads (..., length, heads, elements) at positions (length,) or (batch, length), or 0, 1, 2, ..."""
         return functional.apply_rotary(x, positions, dim=self.dim, base=self.base, interleaved=self.interleaved)
 
 
 class KVCache(NamedTuple):
-    """Keys and values of the positions so far, (batch, length, heads, elements), and how many there are.
+    """Keys and values of the positions so far, (batch, length, heads, elements), and the number of positions.
 
     The index is an array, so that one compiled step serves all positions: one int32 for all sequences, or one for
-    each, (batch,). After prompts of different lengths, padded at the end, ``cache._replace(index=lengths)`` goes on
-    behind each.
+    each, (batch,). After prompts of different lengths, padded at the end, ``cache._replace(index=lengths)`` continues
+    each at its own end.
     """
 
     key: Any
@@ -70,7 +70,7 @@ class KVCache(NamedTuple):
 
 @layer
 class MultiHeadAttention:
-    r"""Attention of several heads side by side, with maps before and behind it.
+    r"""Multi-head attention with linear maps of queries, keys, values and the result.
 
     .. math::
 
@@ -78,27 +78,26 @@ class MultiHeadAttention:
         \frac{(x W^Q_h) (y W^K_h)^\top}{\sqrt{H}}\right) z W^V_h\right) W^O
 
     with ``y = z = x`` for self-attention. Its maps are the layers ``q_proj``, ``k_proj``, ``v_proj`` and ``out_proj``.
-    As in PyTorch, the first three weights begin as parts of one matrix with Glorot's uniform distribution if their
-    inputs are equally wide, and each with its own otherwise; ``out_proj.weight`` begins as that of
-    :class:`Linear`, and biases as zeros.
+    As in PyTorch, the first three weights are initialized with Glorot's uniform distribution, as parts of one matrix if
+    their inputs are equally wide; ``out_proj.weight`` is initialized as in :class:`Linear`, and biases to zeros.
 
     Args:
         embed_dim: the number of features of queries and of the result.
         num_heads: the number of heads; it must divide ``embed_dim``.
-        kdim: the number of features that keys are made of, if other.
-        vdim: the number of features that values are made of, if other.
-        num_kv_heads: the number of heads of keys and values, which must divide ``num_heads``: each serves as many
-            heads of queries (grouped queries). As many as there are heads of queries by default.
+        kdim: the number of features that keys are computed from; ``embed_dim`` by default.
+        vdim: the number of features that values are computed from; ``embed_dim`` by default.
+        num_kv_heads: the number of heads of keys and values, which must divide ``num_heads``: each serves
+            ``num_heads / num_kv_heads`` heads of queries (grouped queries); ``num_heads`` by default.
         bias: whether the maps add biases.
-        dropout: the probability with which a weight of the attention is zeroed while training.
-        rotary: turns queries and keys by their positions.
+        dropout: the probability of zeroing a weight of the attention while training.
+        rotary: the rotary position embedding of queries and keys.
         key: a key of :mod:`tvmfun.random`.
         dtype: the dtype of the parameters.
         weight_init: an initializer of :mod:`tvmfun.nn.init` for the weights, instead of PyTorch's.
-        bias_init: one for the biases.
+        bias_init: an initializer for the biases, instead of zeros.
 
     Raises:
-        ArgumentError: if a number is not positive, or does not divide what it must.
+        ArgumentError: if a number is not positive, or a divisor does not divide.
         DtypeError: if ``dtype`` is not a float.
 
     Reference: Vaswani et al., "Attention Is All You Need" (2017); Ainslie et al., "GQA: Training Generalized
@@ -183,21 +182,22 @@ class MultiHeadAttention:
     ) -> Array:
         """Attends from each query to a context.
 
-        What PyTorch calls ``key`` is called ``context`` here, because ``key`` is a key of random numbers everywhere.
+        PyTorch's argument ``key`` is called ``context``, because ``key`` is a key of random numbers everywhere here.
 
         Args:
             query: floats of shape (batch, length, embed_dim), or without the batch.
-            context: what keys are made of, (batch, other length, kdim); the queries if not given.
-            value: what values are made of, (batch, other length, vdim); the context if not given.
-            mask: bools that broadcast to (batch, num_heads, length, other length), of two, three or four axes; a
-                score counts where it is true. (PyTorch's bools say where one does *not* count.)
-            bias: floats likewise, which are added to the scores.
-            is_causal: whether a query sees only what is not behind it.
-            query_seq_lengths: integers of shape (batch,); queries behind these see nothing.
-            key_value_seq_lengths: integers of shape (batch,); what is behind these does not count.
-            local_window_size: how many places before and behind its own a query sees, one number or (before, behind).
-            positions: where rotary queries are, and keys if there is no context: (length,) or (batch, length);
-                0, 1, 2 and so on by default, and always for a context.
+            context: the input of the keys, (batch, other length, kdim); by default the queries.
+            value: the input of the values, (batch, other length, vdim); by default the context.
+            mask: bools that broadcast to (batch, num_heads, length, other length), with two, three or four axes; a
+                query attends to a key only where it is true. (In PyTorch's bool masks, true means *masked*.)
+            bias: floats of such a shape, which are added to the scores.
+            is_causal: whether a query attends only to positions up to its own.
+            query_seq_lengths: integers of shape (batch,); queries past these lengths get zeros.
+            key_value_seq_lengths: integers of shape (batch,); positions of the context past these lengths are masked.
+            local_window_size: how many positions before and after its own a query attends to, one number or
+                (before, after).
+            positions: the positions of the queries, and of the keys if there is no context, for the rotary embedding:
+                (length,) or (batch, length); 0, 1, 2 and so on by default, and always for a context.
             key: a key of :mod:`tvmfun.random` for the dropout, needed only if ``train``.
             train: whether to drop weights.
 
@@ -212,8 +212,8 @@ class MultiHeadAttention:
         if train and self.dropout and key is None:
             hint = "key=random.key(0), or train=False"
             raise ArgumentError("MultiHeadAttention", "a key is needed for training", got="None", hint=hint)
-        of_itself = context is None
-        k, v = self._keys_and_values(query if of_itself else context, value, positions if of_itself else None)
+        source, source_positions = (query, positions) if context is None else (context, None)
+        k, v = self._keys_and_values(source, value, source_positions)
         return self._attend(
             query,
             positions,
@@ -230,13 +230,13 @@ class MultiHeadAttention:
         )
 
     def _keys_and_values(self, context: Any, value: Any, positions: Any) -> tuple[Array, Array]:
-        """Both by heads, (batch, length, heads, elements)."""
+        """Keys and values by heads, (batch, length, heads, elements)."""
         k = _heads(self.k_proj(context), self.num_kv_heads)
         v = _heads(self.v_proj(context if value is None else value), self.num_kv_heads)
         return k if self.rotary is None else self.rotary(k, positions), v
 
     def _attend(self, query: Any, positions: Any, k: Any, v: Any, bias: Any, mask: Any, **settings: Any) -> Array:
-        """What comes after the keys and values."""
+        """The result for queries, given keys and values by heads."""
         q = _heads(self.q_proj(query), self.num_heads)
         q = q if self.rotary is None else self.rotary(q, positions)
         heads = functional.dot_product_attention(q, k, v, _with_heads(bias), _with_heads(mask), **settings)
@@ -245,7 +245,7 @@ class MultiHeadAttention:
     # -- decoding ----------------------------------------------------------------------------------------------
 
     def init_cache(self, batch: int, length: int, dtype: DTypeLike | None = None) -> KVCache:
-        """An empty cache for so many sequences and positions; of the dtype of the parameters if not given."""
+        """An empty cache for ``batch`` sequences of up to ``length`` positions, by default in the parameters' dtype."""
         shape = (batch, length, self.num_kv_heads, self.k_proj.weight.shape[1] // self.num_kv_heads)
         dtype = self.k_proj.weight.dtype if dtype is None else dtype
         return KVCache(tnp.zeros(shape, dtype), tnp.zeros(shape, dtype), tnp.zeros((), "int32"))
@@ -261,22 +261,21 @@ class MultiHeadAttention:
     ) -> tuple[Any, KVCache]:
         """Causal self-attention of the next positions of sequences whose earlier ones are in a cache.
 
-        All sizes are static, so one compiled function serves all positions. Where the cache is donated, only the new
+        All sizes are static, so one compiled function serves all positions. If the cache is donated, only the new
         positions are written.
 
         Args:
-            x: floats of shape (batch, new positions, embed_dim): one position, or the whole beginning at once.
-            cache: from :meth:`init_cache`, or from the last call. There must be room: what does not fit is
-                not written, and not seen later.
+            x: floats of shape (batch, new positions, embed_dim): one position, or a whole prompt.
+            cache: from :meth:`init_cache`, or from the last call. Positions past its length are dropped.
             mask: bools that broadcast to (batch, num_heads, new positions, length of the cache), besides causality.
-            bias: floats likewise, which are added to the scores.
-            local_window_size: how many places before its own a position sees.
+            bias: floats of such a shape, which are added to the scores.
+            local_window_size: how many positions before its own a position attends to.
 
         Returns:
             An array like ``x``, and the next cache.
 
         Raises:
-            ShapeError: if the shapes do not fit, or there are more new positions than places in the cache.
+            ShapeError: if the shapes do not fit, or there are more new positions than the cache has.
 
         >>> attention = MultiHeadAttention(8, 2, key=random.key(0))
         >>> y, cache = attention.decode(tnp.ones((1, 1, 8)), attention.init_cache(1, length=16))
@@ -302,7 +301,7 @@ class MultiHeadAttention:
         return y, KVCache(k, v, cache.index + x.shape[1])
 
     def context_cache(self, context: ArrayLike, value: Any = None) -> KVCache:
-        """The keys and values of a context that stays the same from step to step, for :meth:`attend`."""
+        """The keys and values of a context that all steps share, for :meth:`attend`."""
         k, v = self._keys_and_values(context, value, None)
         return KVCache(k, v, tnp.asarray(k.shape[-3], dtype="int32"))
 
@@ -315,7 +314,7 @@ class MultiHeadAttention:
         bias: ArrayLike | None = None,
         key_value_seq_lengths: ArrayLike | None = None,
     ) -> Array:
-        """Attends from each query to all of a cached context, as a call with the context does."""
+        """Attends from each query to a cached context, as a call with the context does."""
         query = tnp.asarray(query)
         return self._attend(query, None, *cache[:2], bias, mask, key_value_seq_lengths=key_value_seq_lengths)
 
@@ -325,7 +324,7 @@ def _heads(x: Array, heads: int) -> Array:
 
 
 def _written(old: Any, new: Any, positions: Any) -> Array:
-    """A cache with rows of each sequence replaced: a scatter, which touches nothing else of a donated array."""
+    """A cache with the rows at some positions replaced, by a scatter, which updates a donated array in place."""
     write = lambda old, new, positions: old.at[positions].set(new)
     return vmap(write, in_axes=(0, 0, 0 if positions.ndim == 2 else None))(old, tnp.astype(new, old.dtype), positions)
 

@@ -1,4 +1,4 @@
-"""Layers of layers: one after the other, and beside their argument."""
+"""Containers: layers in sequence, and with a residual connection."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ __all__ = ["Residual", "Sequential"]
 
 @layer
 class Function:
-    """A plain function among layers: static, because it has no leaves."""
+    """A plain function as a layer, in a static field."""
 
     function: Callable[[Any], Any] = field(metadata={"static": True})
 
@@ -44,13 +44,13 @@ def _as_layer(where: str, value: Any) -> Any:
 
 @lru_cache
 def _options(kind: type) -> frozenset[str]:
-    """Which of ``key`` and ``train`` a call of a layer takes."""
+    """The keyword arguments among ``key`` and ``train`` that a layer's call takes."""
     parameters = inspect.signature(kind.__call__).parameters
     return frozenset(name for name in ("key", "train") if name in parameters)
 
 
 def _call(where: str, part: Any, x: Any, state: Any, key: Any, train: bool) -> tuple[Any, Any]:
-    """Calls a layer with what it takes, and returns its result and its state."""
+    """Calls a layer with the arguments that it takes; returns its result and its new state."""
     accepted = _options(type(part))
     options = {name: value for name, value in (("key", key), ("train", train)) if name in accepted}
     if tree.leaves(state):
@@ -67,16 +67,16 @@ def _key_of(key: Any, part: Any, number: int) -> Any:
 
 @layer
 class Sequential:
-    """Layers and plain functions one after the other.
+    """Layers and plain functions in sequence.
 
-    Called without a state it returns the result; with one, which :func:`init_state` makes, the result and the new
-    state. Each layer gets what it takes of a key of its own, folded from the given one, and ``train``.
+    A call without a state returns the result; a call with one, from :func:`init_state`, returns the result and the new
+    state. Layers that take ``key`` get one each, folded from the key of the call; layers that take ``train`` get that.
 
     Args:
         layers: layers, and functions of one argument.
 
     Raises:
-        ArgumentError: if one of them is neither.
+        ArgumentError: if a part is neither.
 
     >>> import tvmfun.numpy as tnp
     >>> from tvmfun import nn, random
@@ -104,7 +104,7 @@ class Sequential:
         self.layers = tuple(_as_layer("Sequential", part) for part in layers)
 
     def init_state(self) -> tuple:
-        """The first states of the layers, ``()`` for those without."""
+        """The initial states of the layers, ``()`` for layers without a state."""
         return tuple(init_state(part) for part in self.layers)
 
     def __call__(self, x: Any, state: Any = None, *, key: Any = None, train: bool = True) -> Any:
@@ -143,15 +143,15 @@ class Sequential:
 class Residual:
     """The result of a layer added to its argument: ``shortcut(x) + layer(x)``.
 
-    Called without a state it returns the result; with one, which :func:`init_state` makes, the result and the new
+    A call without a state returns the result; a call with one, from :func:`init_state`, returns the result and the new
     state.
 
     Args:
         layer: a layer, or a function of one argument.
-        shortcut: what is applied to the argument, if its shape must change; by default nothing.
+        shortcut: a layer or function for the argument, if its shape must change; by default the identity.
 
     Raises:
-        ArgumentError: if one of them is no layer or function.
+        ArgumentError: if a part is neither a layer nor a function.
 
     Reference: He et al., "Deep Residual Learning for Image Recognition" (2016).
 

@@ -18,7 +18,7 @@ from tvmfun.typing import ArrayLike, DTypeLike, Key
 __all__ = ["Conv1d", "Conv2d", "Conv3d", "ConvTranspose1d", "ConvTranspose2d", "ConvTranspose3d"]
 
 PaddingMode = Literal["zeros", "reflect", "replicate", "circular"]
-# As NumPy calls them.
+# NumPy's names of the modes.
 _PADDING_MODES = {"zeros": "constant", "reflect": "reflect", "replicate": "edge", "circular": "wrap"}
 
 
@@ -82,8 +82,8 @@ class _Conv:
         if self.padding_mode != "zeros":
             where = type(self).__name__
             x, window = channels_last(where, x, self.rank), self.weight.shape[: self.rank]
-            strides, holes = (per_axis(where, "stride", sizes, self.rank) for sizes in (self.stride, self.dilation))
-            margins = margins_of(where, padding, x.shape[1:-1], window, strides, holes)
+            strides, dilations = (per_axis(where, "stride", sizes, self.rank) for sizes in (self.stride, self.dilation))
+            margins = margins_of(where, padding, x.shape[1:-1], window, strides, dilations)
             x, padding = tnp.pad(x, ((0, 0), *margins, (0, 0)), _PADDING_MODES[self.padding_mode]), 0
         return convolve(
             x,
@@ -100,8 +100,8 @@ class _Conv:
 class Conv2d(_Conv):
     """A convolution of images of shape (batch, height, width, channels).
 
-    The weight has the shape (height, width, in_channels / groups, out_channels). Weight and bias begin
-    uniform between ``-1 / sqrt(fan_in)`` and ``1 / sqrt(fan_in)`` with
+    The weight has the shape (height, width, in_channels / groups, out_channels). Weight and bias are
+    initialized uniform between ``-1 / sqrt(fan_in)`` and ``1 / sqrt(fan_in)`` with
     ``fan_in = height * width * in_channels / groups``, as in PyTorch.
 
     Args:
@@ -110,15 +110,15 @@ class Conv2d(_Conv):
         kernel_size: the size of the window, one for both axes or (height, width).
         stride: the step between windows, one for both axes or (vertical, horizontal).
         padding: zeros around the images: one number for all sides, (vertical, horizontal),
-            ((top, bottom), (left, right)), ``"SAME"`` for as many windows as strides fit, or ``"VALID"``.
+            ((top, bottom), (left, right)), ``"SAME"`` for ``ceil(size / stride)`` windows, or ``"VALID"``.
         dilation: the step between the elements of a window.
         groups: into how many groups the channels are split; each output sees one group of inputs.
         bias: whether to add a bias.
-        padding_mode: what the padding is made of: ``"zeros"``, ``"reflect"``, ``"replicate"`` or ``"circular"``.
+        padding_mode: the values of the padding: ``"zeros"``, ``"reflect"``, ``"replicate"`` or ``"circular"``.
         key: a key of :mod:`tvmfun.random`.
         dtype: the dtype of the parameters.
         weight_init: an initializer of :mod:`tvmfun.nn.init` for the weight, instead of PyTorch's.
-        bias_init: one for the bias.
+        bias_init: an initializer for the bias, instead of PyTorch's.
 
     Raises:
         ArgumentError: if a number is not positive, the groups do not divide the channels, or the mode is unknown.
@@ -237,8 +237,8 @@ class _ConvTranspose:
 class ConvTranspose2d(_ConvTranspose):
     """A transposed convolution of images of shape (batch, height, width, channels).
 
-    The weight has the shape (height, width, in_channels / groups, out_channels). Weight and bias begin
-    uniform between ``-1 / sqrt(fan_in)`` and ``1 / sqrt(fan_in)`` with
+    The weight has the shape (height, width, in_channels / groups, out_channels). Weight and bias are
+    initialized uniform between ``-1 / sqrt(fan_in)`` and ``1 / sqrt(fan_in)`` with
     ``fan_in = height * width * out_channels / groups``, as in PyTorch.
 
     Args:
@@ -247,14 +247,14 @@ class ConvTranspose2d(_ConvTranspose):
         kernel_size: the size of the window, one for both axes or (height, width).
         stride: the step in the result between neighbours in the argument, one or (vertical, horizontal).
         padding: how much the result is cropped on all sides, one number or (vertical, horizontal).
-        output_padding: how much is added to the result at the bottom and on the right.
+        output_padding: the size added to the result at the bottom and on the right.
         groups: into how many groups the channels are split; each output sees one group of inputs.
         bias: whether to add a bias.
         dilation: the step between the elements of a window.
         key: a key of :mod:`tvmfun.random`.
         dtype: the dtype of the parameters.
         weight_init: an initializer of :mod:`tvmfun.nn.init` for the weight, instead of PyTorch's.
-        bias_init: one for the bias.
+        bias_init: an initializer for the bias, instead of PyTorch's.
 
     Raises:
         ArgumentError: if a number is not positive, the groups do not divide the channels, or ``output_padding`` is

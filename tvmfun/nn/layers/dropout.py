@@ -1,4 +1,4 @@
-"""Dropout in its kinds; none has parameters."""
+"""Dropout layers, which have no parameters."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ __all__ = ["AlphaDropout", "DropPath", "Dropout", "Dropout1d", "Dropout2d", "Dro
 
 @layer
 class _Dropout:
-    """A layer of a function of a key, an array and a rate."""
+    """Base class: applies ``function(key, x, rate, train)``."""
 
     function: ClassVar[Callable[..., Any]]
     rank: ClassVar[int | None] = None
@@ -39,7 +39,7 @@ class Dropout(_Dropout):
     """Zeroes elements at random while training and scales the others up; has no parameters.
 
     Args:
-        rate: the probability with which an element is zeroed.
+        rate: the probability of zeroing an element.
 
     Raises:
         ArgumentError: if ``rate`` is not between 0 and 1.
@@ -59,7 +59,7 @@ class Dropout1d(_Dropout):
     """Zeroes whole channels of sequences (batch, length, channels) at random while training; has no parameters.
 
     Args:
-        rate: the probability with which a channel of an example is zeroed.
+        rate: the probability of zeroing a channel of an example.
 
     Raises:
         ArgumentError: if ``rate`` is not between 0 and 1.
@@ -103,7 +103,7 @@ class AlphaDropout(_Dropout):
     """Dropout that keeps mean and variance in networks of :func:`functional.selu`; has no parameters.
 
     Args:
-        rate: the probability with which an element is dropped.
+        rate: the probability of dropping an element.
 
     Raises:
         ArgumentError: if ``rate`` is not between 0 and 1.
@@ -122,7 +122,7 @@ class DropPath(_Dropout):
     """Zeroes whole examples at random while training (stochastic depth); has no parameters.
 
     Args:
-        rate: the probability with which an example is zeroed.
+        rate: the probability of zeroing an example.
 
     Raises:
         ArgumentError: if ``rate`` is not between 0 and 1.

@@ -1,4 +1,4 @@
-"""Affine and bilinear maps, tables, and the identity."""
+"""Affine and bilinear maps, embeddings, and the identity."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ __all__ = ["Bilinear", "Embedding", "Identity", "Linear"]
 class Linear:
     """An affine map of the last axis: ``x @ weight + bias``.
 
-    The weight has the shape (in_features, out_features). Weight and bias begin uniform between
+    The weight has the shape (in_features, out_features). Weight and bias are initialized uniform between
     ``-1 / sqrt(in_features)`` and ``1 / sqrt(in_features)``, as in PyTorch.
 
     Args:
@@ -34,7 +34,7 @@ class Linear:
         bias: whether to add a bias.
         dtype: the dtype of the parameters.
         weight_init: an initializer of :mod:`tvmfun.nn.init` for the weight, instead of PyTorch's.
-        bias_init: one for the bias.
+        bias_init: an initializer for the bias, instead of PyTorch's.
 
     Raises:
         ArgumentError: if a number of features is not positive.
@@ -80,8 +80,8 @@ class Linear:
 class Bilinear:
     """A bilinear map of the last axes of two arrays: ``y[k] = sum_ij x1[i] * weight[i, j, k] * x2[j] + bias[k]``.
 
-    The weight has the shape (in1_features, in2_features, out_features). Weight and bias begin uniform between
-    ``-1 / sqrt(in1_features)`` and ``1 / sqrt(in1_features)``, as in PyTorch.
+    The weight has the shape (in1_features, in2_features, out_features). Weight and bias are initialized uniform
+    between ``-1 / sqrt(in1_features)`` and ``1 / sqrt(in1_features)``, as in PyTorch.
 
     Args:
         in1_features: the size of the last axis of the first argument.
@@ -91,7 +91,7 @@ class Bilinear:
         bias: whether to add a bias.
         dtype: the dtype of the parameters.
         weight_init: an initializer of :mod:`tvmfun.nn.init` for the weight, instead of PyTorch's.
-        bias_init: one for the bias.
+        bias_init: an initializer for the bias, instead of PyTorch's.
 
     Raises:
         ArgumentError: if a number of features is not positive.
@@ -138,21 +138,22 @@ class Bilinear:
 class Embedding:
     """A table of vectors, looked up by integers.
 
-    The weight has the shape (num_embeddings, embedding_dim) and begins normal, with zeros in the row ``padding_idx``,
-    as in PyTorch. An integer outside the table gives a row of NaN, as in Flax, and negative ones count from the end.
+    The weight has the shape (num_embeddings, embedding_dim) and is initialized normal, with zeros in the row
+    ``padding_idx``, as in PyTorch. An index out of range gives a row of NaN, as in Flax; negative ones count from the
+    end.
 
     Args:
         num_embeddings: the number of rows.
         embedding_dim: the size of a row.
-        padding_idx: a row that begins with zeros and gets no gradient.
-        sparse: whether the gradient has only the rows that were looked up; then the weight is a
-            :class:`tvmfun.sparse.RowTable`, and :func:`tvmfun.optim.lazy` makes an optimizer for it.
+        padding_idx: a row that is initialized to zeros and gets no gradient.
+        sparse: whether the gradient holds only the rows that were looked up. The weight is then a
+            :class:`tvmfun.sparse.RowTable`, which :func:`tvmfun.optim.lazy` makes an optimizer update.
         key: a key of :mod:`tvmfun.random`.
         dtype: the dtype of the table.
         weight_init: an initializer of :mod:`tvmfun.nn.init` for the table, instead of PyTorch's.
 
     Raises:
-        ArgumentError: if a size is not positive, or there is no row ``padding_idx``.
+        ArgumentError: if a size is not positive, or ``padding_idx`` is out of range.
         DtypeError: if ``dtype`` is not a float.
 
     >>> from tvmfun import random
@@ -190,16 +191,16 @@ class Embedding:
         self.padding_idx = padding_idx
 
     def __call__(self, indices: ArrayLike) -> Array:
-        """The rows at integers of any shape (...): an array of shape (..., embedding_dim)."""
+        """Looks up integers of any shape (...), and returns an array of shape (..., embedding_dim)."""
         return functional.embedding(indices, self.weight, padding_idx=self.padding_idx)
 
     def attend(self, x: ArrayLike) -> Array:
         """The products of vectors (..., embedding_dim) with all rows: scores of shape (..., num_embeddings).
 
-        So a model can use one table for its first and its last layer: weights that are tied are one leaf.
+        With it the first and the last layer of a model can share a table: tied weights are one leaf.
 
         Raises:
-            ArgumentError: if the gradient is to be sparse, as that of a product is not.
+            ArgumentError: if the table is sparse, because the gradient of a product has all rows.
         """
         if is_table(self.weight):
             raise ArgumentError("Embedding.attend", "a product needs all rows", got="sparse=True", hint="sparse=False")

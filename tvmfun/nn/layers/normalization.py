@@ -18,7 +18,7 @@ __all__ = ["BatchNorm", "GroupNorm", "InstanceNorm", "LayerNorm", "RMSNorm", "Ru
 
 
 class RunningStatistics(NamedTuple):
-    """The state of a normalization: mean and variance of every channel as they were while training."""
+    """The state of a normalization: running mean and variance of every channel, updated while training."""
 
     mean: Any
     var: Any
@@ -33,15 +33,15 @@ def _affine(shape: tuple[int, ...], weight: bool, bias: bool, dtype: DType) -> t
 class BatchNorm:
     """Batch normalization: mean 0 and variance 1 of every channel, over the batch and all spatial axes.
 
-    It has a state, the running mean and variance: ``y, state = layer(x, state, train=True)``. Weights begin with 1,
-    biases with 0, the running mean with 0 and the running variance with 1.
+    It has a state, the running mean and variance: ``y, state = layer(x, state, train=True)``. Weights are
+    initialized to 1, biases to 0, the running mean to 0 and the running variance to 1.
 
     Args:
         num_features: the number of channels.
         eps: a small number against division by zero.
-        momentum: the part of the new in the running statistics: ``(1 - momentum) * running + momentum * new``.
-        affine: whether to multiply with a weight and add a bias.
-        axis_name: the name of an axis of :func:`tvmfun.vmap` over which the batch is spread.
+        momentum: the weight of a batch in the running statistics: ``(1 - momentum) * running + momentum * new``.
+        affine: whether to multiply by a weight and add a bias.
+        axis_name: the name of an axis of :func:`tvmfun.vmap` over which the batch is split.
         dtype: the dtype of parameters and state.
 
     Raises:
@@ -86,7 +86,7 @@ class BatchNorm:
         self.axis_name = axis_name
 
     def init_state(self) -> RunningStatistics:
-        """The mean 0 and the variance 1."""
+        """The initial running mean 0 and variance 1."""
         shape = (self.num_features,)
         return RunningStatistics(tnp.zeros(shape, dtype=self.dtype), tnp.ones(shape, dtype=self.dtype))
 
@@ -108,12 +108,12 @@ class BatchNorm:
 
 @layer
 class LayerNorm:
-    """Layer normalization: mean 0 and variance 1 over the last axes. Weights begin with 1, biases with 0.
+    """Layer normalization: mean 0 and variance 1 over the last axes, with initial weights 1 and biases 0.
 
     Args:
         normalized_shape: the sizes of the last axes.
         eps: a small number against division by zero.
-        elementwise_affine: whether to multiply with a weight and add a bias.
+        elementwise_affine: whether to multiply by a weight and add a bias.
         bias: whether to add a bias, if there is a weight.
         dtype: the dtype of the parameters.
 
@@ -153,12 +153,12 @@ class LayerNorm:
 
 @layer
 class RMSNorm:
-    """Normalization by the root of the mean square over the last axes. Weights begin with 1.
+    """Normalization by the root of the mean square over the last axes, with initial weights 1.
 
     Args:
         normalized_shape: the sizes of the last axes.
-        eps: a small number against division by zero; by default that of the dtype of the argument.
-        elementwise_affine: whether to multiply with a weight.
+        eps: a small number against division by zero; by default the machine epsilon of the argument's dtype.
+        elementwise_affine: whether to multiply by a weight.
         dtype: the dtype of the parameters.
 
     Raises:
@@ -196,13 +196,13 @@ class RMSNorm:
 class GroupNorm:
     """Group normalization: mean 0 and variance 1 over the spatial axes and the channels of a group.
 
-    Weights begin with 1, biases with 0.
+    Weights are initialized to 1, biases to 0.
 
     Args:
         num_groups: the number of groups of channels.
         num_channels: the number of channels.
         eps: a small number against division by zero.
-        affine: whether to multiply with a weight and add a bias.
+        affine: whether to multiply by a weight and add a bias.
         dtype: the dtype of the parameters.
 
     Raises:
@@ -245,15 +245,15 @@ class GroupNorm:
 class InstanceNorm:
     """Instance normalization: mean 0 and variance 1 over the spatial axes, for every example and channel.
 
-    With ``track_running_stats`` it has a state, the running mean and variance, which it uses instead where it does not
-    train: ``y, state = layer(x, state, train=True)``.
+    With ``track_running_stats`` it has a state, the running mean and variance, which it uses when not training:
+    ``y, state = layer(x, state, train=True)``.
 
     Args:
         num_features: the number of channels.
         eps: a small number against division by zero.
-        momentum: the part of the new in the running statistics: ``(1 - momentum) * running + momentum * new``.
-        affine: whether to multiply with a weight, which begins with 1, and add a bias, which begins with 0.
-        track_running_stats: whether there are running statistics.
+        momentum: the weight of a batch in the running statistics: ``(1 - momentum) * running + momentum * new``.
+        affine: whether to multiply by a weight, initialized to 1, and add a bias, initialized to 0.
+        track_running_stats: whether to keep running statistics.
         dtype: the dtype of parameters and state.
 
     Raises:
@@ -294,14 +294,14 @@ class InstanceNorm:
         self.track_running_stats = track_running_stats
 
     def init_state(self) -> RunningStatistics | tuple[()]:
-        """The mean 0 and the variance 1; nothing without running statistics."""
+        """The initial mean 0 and variance 1, or ``()`` without running statistics."""
         if not self.track_running_stats:
             return ()
         shape = (self.num_features,)
         return RunningStatistics(tnp.zeros(shape, dtype=self.dtype), tnp.ones(shape, dtype=self.dtype))
 
     def __call__(self, x: ArrayLike, state: RunningStatistics | tuple[()] = (), *, train: bool = True) -> Any:
-        """Normalizes an array of shape (batch, spatial axes, channels); with statistics it returns the state, too."""
+        """Normalizes an array of shape (batch, spatial axes, channels); returns the state, too, if it has one."""
         if not self.track_running_stats:
             return functional.instance_norm(x, self.weight, self.bias, eps=self.eps)
         if not state:
@@ -310,11 +310,12 @@ class InstanceNorm:
         if not train:
             y, *_ = functional.batch_norm(x, state.mean, state.var, self.weight, self.bias, train=False, eps=self.eps)
             return y, state
-        x = tnp.asarray(x)
-        y = functional.instance_norm(x, self.weight, self.bias, eps=self.eps)
-        x = lax.stop_gradient(x)
-        axes = tuple(range(1, x.ndim - 1))
-        new = tnp.mean(x, axis=(0, *axes)), tnp.mean(tnp.var(x, axis=axes, correction=1), axis=0)
+        y, constant = (
+            functional.instance_norm(x, self.weight, self.bias, eps=self.eps),
+            lax.stop_gradient(tnp.asarray(x)),
+        )
+        axes = tuple(range(1, constant.ndim - 1))
+        new = tnp.mean(constant, axis=(0, *axes)), tnp.mean(tnp.var(constant, axis=axes, correction=1), axis=0)
         running = [old * (1 - self.momentum) + self.momentum * value for old, value in zip(state, new, strict=True)]
         return y, RunningStatistics(*running)
 
@@ -322,7 +323,7 @@ class InstanceNorm:
 def _shape(where: str, normalized_shape: int | Sequence[int]) -> tuple[int, ...]:
     shape = (normalized_shape,) if isinstance(normalized_shape, int) else tuple(normalized_shape)
     if not shape:
-        raise ArgumentError(where, "normalized_shape must have a size", got="()")
+        raise ArgumentError(where, "normalized_shape must not be empty", got="()")
     for size in shape:
         check_positive(where, normalized_shape=size)
     return shape

@@ -1,4 +1,4 @@
-"""Pooling, channels last; no layer has parameters."""
+"""Pooling layers, channels last, without parameters."""
 
 from __future__ import annotations
 
@@ -148,13 +148,13 @@ class MaxPool2d(_MaxPool):
 
     Args:
         kernel_size: the size of a window, one for both axes or (height, width).
-        stride: the step between windows; by default that they lie side by side.
+        stride: the step between windows; by default the size of a window.
         padding: elements around the images that are never the largest: one number, (vertical, horizontal),
             ((top, bottom), (left, right)), ``"SAME"`` or ``"VALID"``.
-        ceil_mode: whether a last window that does not fit is taken too, as long as it begins inside.
+        ceil_mode: whether to add a last window that begins inside but ends outside.
 
     Raises:
-        ArgumentError: if a number makes no sense.
+        ArgumentError: if a number is out of range.
 
     >>> import tvmfun.numpy as tnp
     >>> MaxPool2d(2)(tnp.arange(16.0).reshape(1, 4, 4, 1)).ravel()
@@ -196,14 +196,14 @@ class AvgPool2d(_AvgPool):
 
     Args:
         kernel_size: the size of a window, one for both axes or (height, width).
-        stride: the step between windows; by default that they lie side by side.
+        stride: the step between windows; by default the size of a window.
         padding: zeros around the images: one number, (vertical, horizontal), ((top, bottom), (left, right)),
             ``"SAME"`` or ``"VALID"``.
-        ceil_mode: whether a last window that does not fit is taken too, as long as it begins inside.
+        ceil_mode: whether to add a last window that begins inside but ends outside.
         count_include_pad: whether zeros from the padding count as elements.
 
     Raises:
-        ArgumentError: if a number makes no sense.
+        ArgumentError: if a number is out of range.
 
     >>> import tvmfun.numpy as tnp
     >>> AvgPool2d(2)(tnp.arange(16.0).reshape(1, 4, 4, 1)).ravel()
@@ -244,11 +244,11 @@ class LPPool2d(_LPPool):
     Args:
         norm_type: the exponent ``p``.
         kernel_size: the size of a window, one for both axes or (height, width).
-        stride: the step between windows; by default that they lie side by side.
-        ceil_mode: whether a last window that does not fit is taken too.
+        stride: the step between windows; by default the size of a window.
+        ceil_mode: whether to add a last window that begins inside but ends outside.
 
     Raises:
-        ArgumentError: if a number makes no sense.
+        ArgumentError: if a number is out of range.
 
     >>> import tvmfun.numpy as tnp
     >>> LPPool2d(2, 2)(tnp.ones((1, 2, 2, 1))).ravel()
@@ -284,10 +284,10 @@ class LPPool3d(_LPPool):
 
 @layer
 class AdaptiveAvgPool2d(_AdaptiveAvgPool):
-    """The means of as many windows of images as the result shall have elements, which cover them evenly.
+    """The means of evenly spread windows of images, as many as the result has elements.
 
     Args:
-        output_size: the size of the result, one for both axes or (height, width); ``None`` for an axis that stays.
+        output_size: the size of the result, one for both axes or (height, width); ``None`` to keep an axis.
 
     Raises:
         ArgumentError: if a size is not positive.
@@ -328,10 +328,10 @@ class AdaptiveAvgPool3d(_AdaptiveAvgPool):
 
 @layer
 class AdaptiveMaxPool2d(_AdaptiveMaxPool):
-    """The maxima of as many windows of images as the result shall have elements, which cover them evenly.
+    """The maxima of evenly spread windows of images, as many as the result has elements.
 
     Args:
-        output_size: the size of the result, one for both axes or (height, width); ``None`` for an axis that stays.
+        output_size: the size of the result, one for both axes or (height, width); ``None`` to keep an axis.
 
     Raises:
         ArgumentError: if a size is not positive.

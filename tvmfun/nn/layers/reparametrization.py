@@ -1,4 +1,4 @@
-"""Layers whose weight is computed from other parameters when they are called."""
+"""Weight and spectral normalization: layers whose weight is computed from other parameters at each call."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from tvmfun.typing import ArrayLike
 __all__ = ["SpectralNorm", "SpectralNormState", "WeightNorm"]
 
 
-def _weight(where: str, layer: Any, name: str, dim: int | None = None) -> Any:
+def _weight(where: str, layer: Any, name: str, dim: int | None = None) -> Array:
     weight = getattr(layer, name, None)
     if not isinstance(weight, Array):
         what = f"the layer must have an array named {name!r}"
@@ -29,24 +29,23 @@ def _weight(where: str, layer: Any, name: str, dim: int | None = None) -> Any:
 
 
 @partial(jit, static_argnames="dim")
-def _norm(weight: Any, dim: int | None) -> Any:
-    """The norm over all axes but ``dim``, which stay with size 1."""
+def _norm(weight: Array, dim: int | None) -> Array:
+    """The norm over all axes but ``dim``; the axes stay, with size 1."""
     axes = tuple(axis for axis in range(weight.ndim) if dim is None or axis != dim % weight.ndim)
     return tnp.sqrt(tnp.sum(weight * weight, axis=axes, keepdims=True))
 
 
 @layer
 class WeightNorm:
-    """A layer whose weight has a length and a direction as parameters: ``weight = g * v / norm(v)``.
+    """A layer whose weight is parametrized by lengths and directions: ``weight = g * v / norm(v)``.
 
-    The directions ``v`` stay where the weight of the layer was, and the lengths ``g`` are the field ``scale``, which
-    begins as ``norm(v)``: at first nothing changes.
+    The directions ``v`` are the weight of the wrapped layer, and the lengths ``g`` are the field ``scale``, initialized
+    to ``norm(v)``, so that the weight is unchanged at first.
 
     Args:
         layer: a layer.
         name: the field of the layer that holds the weight.
-        dim: the axis along which every element has a length of its own, by default that of the results; ``None`` for
-            one length.
+        dim: the axis with a length per index, by default the axis of the outputs; ``None`` for a single length.
 
     Raises:
         ArgumentError: if the layer has no such weight.
@@ -71,22 +70,22 @@ class WeightNorm:
         self.dim = dim
 
     def init_state(self) -> Any:
-        """The first state of the layer."""
+        """The initial state of the wrapped layer."""
         return init_state(self.layer)
 
     @property
     def weight(self) -> Any:
-        """The weight that the layer is called with."""
+        """The normalized weight."""
         direction = getattr(self.layer, self.name)
         return direction * (self.scale / _norm(direction, self.dim))
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        """Calls the layer with its weight."""
+        """Calls the wrapped layer with the normalized weight."""
         return with_fields(self.layer, **{self.name: self.weight})(*args, **kwargs)
 
 
 class SpectralNormState(NamedTuple):
-    """The state of :class:`SpectralNorm`: singular vectors, to the left and to the right, of the largest value."""
+    """The state of :class:`SpectralNorm`: estimates of the left and right singular vectors of the largest value."""
 
     u: Any
     v: Any
@@ -96,18 +95,18 @@ class SpectralNormState(NamedTuple):
 class SpectralNorm:
     """A layer whose weight is divided by its largest singular value.
 
-    The singular vectors are its state, which is made more exact by each call while training:
-    ``y, state = layer(x, state, train=True)``. The weight counts as a matrix with a row per result.
+    The estimated singular vectors are its state, which each call refines while training:
+    ``y, state = layer(x, state, train=True)``. The weight is taken as a matrix with a row per output.
 
     Args:
         layer: a layer without a state.
         name: the field of the layer that holds the weight.
-        n_power_iterations: the number of steps of the power method in a call.
+        n_power_iterations: the number of power iterations per call.
         eps: a small number against division by zero.
-        dim: the axis of the results.
+        dim: the axis of the outputs.
 
     Raises:
-        ArgumentError: if the layer has no such weight, or the number of steps is not positive.
+        ArgumentError: if the layer has no such weight, or the number of iterations is not positive.
 
     Reference: Miyato et al., "Spectral Normalization for Generative Adversarial Networks" (2018).
 
@@ -136,11 +135,11 @@ class SpectralNorm:
         self.dim = dim
 
     def init_state(self) -> SpectralNormState:
-        """Fifteen steps of the power method from the same random vectors."""
+        """The initial state: fifteen power iterations from fixed random vectors."""
         return _first_vectors(self)
 
     def __call__(self, x: ArrayLike, state: SpectralNormState, *, train: bool = True) -> tuple[Any, SpectralNormState]:
-        """Calls the layer with its weight, and returns the result and the new state."""
+        """Calls the wrapped layer with the normalized weight; returns the result and the new state."""
         matrix = self._matrix()
         if train:
             state = self._iterated(lax.stop_gradient(matrix), state, self.n_power_iterations)
@@ -148,14 +147,14 @@ class SpectralNorm:
         weight = getattr(self.layer, self.name) / sigma
         return with_fields(self.layer, **{self.name: weight})(x), state
 
-    def _matrix(self) -> Any:
+    def _matrix(self) -> Array:
         weight = tnp.moveaxis(getattr(self.layer, self.name), self.dim, 0)
         return weight.reshape(weight.shape[0], -1)
 
-    def _normalized(self, vector: Any) -> Any:
+    def _normalized(self, vector: Array) -> Array:
         return vector / tnp.maximum(tnp.sqrt(tnp.vecdot(vector, vector)), self.eps)
 
-    def _iterated(self, matrix: Any, state: SpectralNormState, times: int) -> SpectralNormState:
+    def _iterated(self, matrix: Array, state: SpectralNormState, times: int) -> SpectralNormState:
         for _ in range(times):
             u = self._normalized(matrix @ state.v)
             state = SpectralNormState(u, self._normalized(u @ matrix))

@@ -1,4 +1,4 @@
-"""Layers that only move elements, or interpolate between them; none has parameters."""
+"""Layers that rearrange or resize arrays, without parameters."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ __all__ = ["Flatten", "PixelShuffle", "PixelUnshuffle", "Upsample"]
 
 @layer
 class Flatten:
-    """Makes one axis of several; by default of all but the batch.
+    """Merges consecutive axes into one; by default all but the batch.
 
     Args:
-        start_dim: the first of the axes.
-        end_dim: the last of the axes.
+        start_dim: the first axis to merge.
+        end_dim: the last axis to merge.
 
     >>> Flatten()(tnp.ones((2, 3, 4))).shape
     (2, 12)
@@ -35,7 +35,7 @@ class Flatten:
         self.start_dim, self.end_dim = start_dim, end_dim
 
     def __call__(self, x: ArrayLike) -> Array:
-        """Flattens an array.
+        """Merges the axes.
 
         Raises:
             ShapeError: if it does not have the axes, or they are in the wrong order.
@@ -53,7 +53,7 @@ class Flatten:
 
 @layer
 class PixelShuffle:
-    """Channels become pixels: images (batch, h, w, channels * r**2) become (batch, h * r, w * r, channels).
+    """Moves channels into pixels: images (batch, h, w, channels * r**2) become (batch, h * r, w * r, channels).
 
     Args:
         upscale_factor: the factor ``r``.
@@ -81,7 +81,7 @@ class PixelShuffle:
 
 @layer
 class PixelUnshuffle:
-    """Pixels become channels; the inverse of :class:`PixelShuffle`.
+    """Moves pixels into channels; the inverse of :class:`PixelShuffle`.
 
     Args:
         downscale_factor: the factor ``r``.
@@ -106,16 +106,16 @@ class PixelUnshuffle:
 
 @layer
 class Upsample:
-    """More or fewer places along the spatial axes, with values in between interpolated.
+    """Resizes the spatial axes by interpolation.
 
     Args:
         size: the sizes of the spatial axes of the result, one for all or one for each.
-        scale_factor: instead, what to multiply the sizes with.
+        scale_factor: instead of ``size``, a factor of the sizes.
         mode: ``"nearest"``, ``"linear"``, ``"bilinear"``, ``"trilinear"`` or ``"bicubic"``.
-        align_corners: whether the first and last places keep their values.
+        align_corners: whether the first and last elements keep their values.
 
     Raises:
-        ArgumentError: if not just one of ``size`` and ``scale_factor`` is given.
+        ArgumentError: unless exactly one of ``size`` and ``scale_factor`` is given.
 
     >>> Upsample(scale_factor=2, mode="bilinear")(tnp.ones((1, 3, 3, 8))).shape
     (1, 6, 6, 8)

@@ -1,4 +1,4 @@
-"""Losses: how far predictions are from what they should be.
+"""Losses of predictions and targets.
 
 ``nll_loss``, ``cross_entropy`` and ``mse_loss`` reduce over a batch; all others are optax's, with its names, arguments
 and numbers, and return the loss of each element or example.

@@ -1,4 +1,4 @@
-"""What losses check about their arguments, and functions that several of them share."""
+"""Checks of arguments and reductions that losses share."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ Reduction: TypeAlias = Literal["mean", "sum", "none"]
 
 
 def floats(where: str, name: str, value: Any) -> Array:
-    """The argument as an array, which must be of floats."""
+    """The argument as an array; raises a DtypeError unless its elements are floats."""
     array = tnp.asarray(value)
     if not dtypes.is_float(array.dtype):
         raise DtypeError(where, f"the {name} must be floats", got=str(array.dtype), hint=f'{name}.astype("float32")')
@@ -24,7 +24,7 @@ def floats(where: str, name: str, value: Any) -> Array:
 
 
 def integers(where: str, name: str, value: Any) -> Array:
-    """The argument as an array, which must be of integers."""
+    """The argument as an array; raises a DtypeError unless its elements are integers."""
     array = tnp.asarray(value)
     if not dtypes.is_integer(array.dtype):
         raise DtypeError(where, f"the {name} must be integers", got=str(array.dtype), hint=f'{name}.astype("int32")')
@@ -38,13 +38,13 @@ def same_shape(where: str, names: str, first: Array, second: Array) -> None:
 
 
 def errors(where: str, predictions: ArrayLike, targets: ArrayLike | None) -> Array:
-    """The predictions less the targets, if there are any."""
+    """The predictions minus the targets; targets default to zeros."""
     predictions = floats(where, "predictions", predictions)
     return predictions if targets is None else predictions - tnp.asarray(targets)
 
 
 def reduced(where: str, losses: Array, reduction: Reduction, axis: Axes = None) -> Array:
-    """The mean or the sum of losses, or all of them."""
+    """Losses reduced to their mean or sum, or as they are."""
     if reduction == "none":
         return losses
     if reduction not in ("mean", "sum"):
@@ -53,7 +53,7 @@ def reduced(where: str, losses: Array, reduction: Reduction, axis: Axes = None) 
 
 
 def mask(where: ArrayLike | None, like: Array, axis: Any) -> Array | None:
-    """A mask with the axes of an array; it may lack those that are summed over."""
+    """A mask with the axes of an array, from one that may lack the reduced axes."""
     if where is None:
         return None
     where = tnp.asarray(where)

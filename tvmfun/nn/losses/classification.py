@@ -1,4 +1,4 @@
-"""Losses of scores that should tell classes apart."""
+"""Losses of classification scores."""
 
 from __future__ import annotations
 
@@ -47,13 +47,13 @@ def sigmoid_binary_cross_entropy(logits: ArrayLike, labels: ArrayLike) -> Array:
 
 
 def sigmoid_focal_loss(logits: ArrayLike, labels: ArrayLike, *, alpha: Any = None, gamma: Any = 2.0) -> Array:
-    r"""The cross entropy of two classes with less weight on what is right: :math:`\alpha_t (1 - p_t)^\gamma CE`.
+    r"""The cross entropy of two classes with less weight on sure predictions: :math:`\alpha_t (1 - p_t)^\gamma CE`.
 
     Args:
         logits: a score for each example, floats.
         labels: the probability of the second class, an array of the same shape.
-        alpha: the weight of the second class, one minus that of the first; by default both count the same.
-        gamma: how fast the weight falls.
+        alpha: the weight of the second class, one minus the weight of the first; by default both have the weight 1.
+        gamma: the exponent of the weight.
 
     Raises:
         DtypeError: if the logits are not floats.
@@ -65,7 +65,7 @@ def sigmoid_focal_loss(logits: ArrayLike, labels: ArrayLike, *, alpha: Any = Non
     """
     logits = floats("sigmoid_focal_loss", "logits", logits)
     labels = tnp.astype(tnp.asarray(labels), logits.dtype)
-    # ln(1 - p_t) is a sum of exponentials; a term with the weight zero must not set its scale.
+    # ln(1 - p_t) is a log-sum-exp; a term of weight zero must not determine its maximum.
     terms = (
         tnp.where(labels == 1, -math.inf, log_sigmoid(logits)),
         tnp.where(labels == 0, -math.inf, log_sigmoid(-logits)),
@@ -116,7 +116,7 @@ def sparsemax_loss(logits: ArrayLike, labels: ArrayLike) -> Array:
 
     Args:
         logits: a score for each example.
-        labels: whether it is of the second class, whose logits are taken negative.
+        labels: whether an example is of the second class, whose logits are negated.
 
     Reference: Martins and Astudillo, "From Softmax to Sparsemax" (2016).
 
@@ -129,7 +129,7 @@ def sparsemax_loss(logits: ArrayLike, labels: ArrayLike) -> Array:
 
 
 def multiclass_hinge_loss(scores: ArrayLike, labels: ArrayLike) -> Array:
-    r"""How far the right class is from being ahead by one: :math:`\max_i (s_i + 1 - [i = y]) - s_y`.
+    r"""The margin by which the right class fails to lead by one: :math:`\max_i (s_i + 1 - [i = y]) - s_y`.
 
     Args:
         scores: a score for each class, floats of shape (..., classes).
@@ -150,7 +150,7 @@ def multiclass_hinge_loss(scores: ArrayLike, labels: ArrayLike) -> Array:
 
 
 def multiclass_perceptron_loss(scores: ArrayLike, labels: ArrayLike) -> Array:
-    r"""How far the right class is from being ahead: :math:`\max_i s_i - s_y`.
+    r"""The margin by which the right class fails to lead: :math:`\max_i s_i - s_y`.
 
     Args:
         scores: a score for each class, floats of shape (..., classes).
@@ -188,19 +188,19 @@ def multiclass_sparsemax_loss(scores: ArrayLike, labels: ArrayLike) -> Array:
     chosen = _one_hot("multiclass_sparsemax_loss", scores, labels)
     right = tnp.sum(tnp.where(chosen != 0, scores, 0), axis=-1, keepdims=True)
     nearest = _project_on_simplex(scores)
-    # A class of no probability may have a score of minus infinity.
+    # A class of probability zero may have the score -inf, and 0 * -inf is NaN.
     ahead = tnp.where((nearest != 0) & (chosen == 0), scores - right, 0)
     return tnp.sum(nearest * ahead, axis=-1) + 0.5 * (1 - tnp.sum(tnp.square(nearest), axis=-1))
 
 
 def make_fenchel_young_loss(max_fun: Callable[..., Any]) -> Callable[..., Any]:
-    r"""The loss that belongs to a convex function of scores: :math:`f(s) - t \cdot s`, whose gradient is f's less t.
+    r"""The Fenchel-Young loss of a convex function of scores: :math:`f(s) - t \cdot s`, with the gradient of f minus t.
 
     Args:
-        max_fun: takes scores of shape (n,) to a number, such as ``logsumexp``.
+        max_fun: a function from scores of shape (n,) to a number, such as ``logsumexp``.
 
     Returns:
-        A function of scores and targets of shape (..., n); what else it is given goes to ``max_fun``.
+        A function of scores and targets of shape (..., n), and of further arguments for ``max_fun``.
 
     Reference: Blondel et al., "Learning with Fenchel-Young Losses" (2020).
 
@@ -220,13 +220,13 @@ def make_fenchel_young_loss(max_fun: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def smooth_labels(labels: ArrayLike, alpha: Any, *, axis: Axes = -1, where: ArrayLike | None = None) -> Array:
-    r"""Labels that are less sure: :math:`(1 - \alpha) y + \alpha / n` with the number :math:`n` of classes.
+    r"""Labels mixed with the uniform distribution: :math:`(1 - \alpha) y + \alpha / n` for :math:`n` classes.
 
     Args:
         labels: the probability of each class, floats of shape (..., classes).
-        alpha: how much to take from the labels.
+        alpha: the weight of the uniform distribution.
         axis: the axis or axes of the classes.
-        where: a mask of the classes that count; by default all.
+        where: a mask of the classes to include; by default all.
 
     Raises:
         DtypeError: if the labels are not floats.
@@ -250,7 +250,7 @@ def _one_hot(where: str, scores: Any, labels: Any) -> Array:
 
 @custom_jvp
 def _project_on_simplex(x: Any) -> Array:
-    """The nearest vector of probabilities, along the last axis."""
+    """The Euclidean projection on the probability simplex, along the last axis."""
     order = tnp.flip(tnp.sort(x, axis=-1), axis=-1)
     sums = tnp.cumsum(order, axis=-1)
     numbers = tnp.arange(1, x.shape[-1] + 1, dtype=x.dtype)

@@ -1,4 +1,4 @@
-"""Connectionist temporal classification: labels of a sequence, without where they are."""
+"""Connectionist temporal classification: the likelihood of unaligned label sequences."""
 
 from __future__ import annotations
 
@@ -26,18 +26,18 @@ def ctc_loss(
     blank_id: int = 0,
     log_epsilon: float = -1e5,
 ) -> Array:
-    """The negative log-likelihood of a sequence of labels, over all ways to stretch it in time.
+    """The negative log-likelihood of a sequence of labels, summed over all alignments with the time steps.
 
     Args:
         logits: a score for each class at each time, floats of shape (batch, times, classes).
         logit_paddings: 1 for the times after the end, otherwise 0; of shape (batch, times).
         labels: the sequences, integers of shape (batch, labels).
         label_paddings: 1 for the labels after the end, otherwise 0; of shape (batch, labels).
-        blank_id: the class that stands for no label.
-        log_epsilon: stands for the logarithm of zero.
+        blank_id: the class of the blank.
+        log_epsilon: a finite substitute for the logarithm of zero.
 
     Returns:
-        An array of shape (batch,). A sequence that does not fit its times has a loss of about ``-log_epsilon``.
+        An array of shape (batch,). A sequence longer than its time steps has a loss of about ``-log_epsilon``.
 
     Raises:
         DtypeError: if the logits are not floats, or the labels not integers.
@@ -62,20 +62,20 @@ def ctc_loss_with_forward_probs(
     blank_id: int = 0,
     log_epsilon: float = -1e5,
 ) -> Any:
-    """The loss of :func:`ctc_loss`, and the logarithms of the probabilities of the beginnings.
+    """The loss of :func:`ctc_loss`, and the log-probabilities of its forward pass.
 
     Args:
         logits: a score for each class at each time, floats of shape (batch, times, classes).
         logit_paddings: 1 for the times after the end, otherwise 0; of shape (batch, times).
         labels: the sequences, integers of shape (batch, labels).
         label_paddings: 1 for the labels after the end, otherwise 0; of shape (batch, labels).
-        blank_id: the class that stands for no label.
-        log_epsilon: stands for the logarithm of zero.
+        blank_id: the class of the blank.
+        log_epsilon: a finite substitute for the logarithm of zero.
 
     Returns:
-        The losses; of shape (times, batch, labels + 1), the logarithm of the probability that at a time so many labels
-        have been seen and the last class was blank; and of shape (times, batch, labels), that the last class was the
-        label.
+        The losses; the log-probabilities that after a time a number of labels has been emitted and the last class was
+        blank, of shape (times, batch, labels + 1); and that the last class was the label, of shape (times, batch,
+        labels).
 
     Raises:
         DtypeError: if the logits are not floats, or the labels not integers.
@@ -108,10 +108,10 @@ def _ctc(
     repeats = tnp.astype(labels[:, :-1] == labels[:, 1:], dtype)
     repeats = tnp.pad(repeats, ((0, 0), (0, min(1, longest))))
     blank = tnp.permute_dims(log_probs[:, :, blank_id : blank_id + 1], (1, 0, 2))
-    # A label that is no class, as padding may be, has the probability one.
+    # A label that is not a class, as padding may be, has probability one.
     is_class = (labels >= 0) & (labels < np.int32(classes))
-    places = tnp.broadcast_to(tnp.where(is_class, labels, 0)[:, None, :], (batch, times, longest))
-    emitted = tnp.where(is_class[:, None, :], tnp.take_along_axis(log_probs, places, axis=-1), 0)
+    indices = tnp.broadcast_to(tnp.where(is_class, labels, 0)[:, None, :], (batch, times, longest))
+    emitted = tnp.where(is_class[:, None, :], tnp.take_along_axis(log_probs, indices, axis=-1), 0)
     emitted = tnp.permute_dims(emitted, (1, 0, 2))
 
     never = tnp.full((batch, longest), log_epsilon, dtype)
@@ -123,7 +123,7 @@ def _ctc(
     def step(carry: Any, x: Any) -> Any:
         phi, emit = carry
         log_emit, log_blank, padding = x
-        # After a label the same one may come only after a blank.
+        # Equal labels in a row need a blank between them.
         ready = add(phi, emit + log_epsilon * repeats)
         next_emit = tnp.logaddexp(ready[:, :-1] + log_emit, emit + log_emit)
         next_phi = add(ready + log_blank, emit + log_blank + log_epsilon * (1 - repeats))

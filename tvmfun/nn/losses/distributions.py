@@ -1,4 +1,4 @@
-"""Losses of distributions over classes, which may be masked."""
+"""Losses of distributions over classes, with optional masks."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def softmax_cross_entropy(
         logits: a score for each class, floats of shape (..., classes).
         labels: the probability of each class, an array that broadcasts to the logits.
         axis: the axis or axes of the classes.
-        where: a mask of the classes that count; by default all.
+        where: a mask of the classes to include; by default all.
 
     Raises:
         DtypeError: if the logits are not floats.
@@ -48,7 +48,7 @@ def softmax_cross_entropy(
 
 
 def safe_softmax_cross_entropy(logits: ArrayLike, labels: ArrayLike) -> Array:
-    """Like :func:`softmax_cross_entropy`, but a class with the label 0 counts nothing even if its logit is -inf.
+    """Like :func:`softmax_cross_entropy`, but a class with the label 0 contributes 0 even if its logit is -inf.
 
     Args:
         logits: a score for each class, floats of shape (..., classes).
@@ -83,10 +83,10 @@ def softmax_cross_entropy_with_integer_labels(
 
     Args:
         logits: a score for each class, floats of shape (..., classes).
-        labels: the right classes, integers of shape (...). A negative one counts from the end; one that is no class
-            makes the loss NaN.
-        axis: the axis of the classes, or axes, which are counted together.
-        where: a mask of the classes that count; by default all. Where none counts the loss is zero.
+        labels: the right classes, integers of shape (...). A negative label counts from the end; one out of
+            range makes the loss NaN.
+        axis: the axis of the classes, or several, which are flattened.
+        where: a mask of the classes to include; by default all. The loss without any class is zero.
 
     Raises:
         DtypeError: if the logits are not floats, or the labels not integers.
@@ -103,14 +103,14 @@ def softmax_cross_entropy_with_integer_labels(
         logits = _flat(logits, outer, inner)
         where = None if where is None else _flat(where, outer, inner)
         axis = len(outer)
-    # A narrow dtype of labels may be too small for the number of classes.
-    places = tnp.expand_dims(tnp.astype(labels, "int64" if labels.dtype.itemsize == 8 else "int32"), axis)
-    chosen = tnp.squeeze(tnp.take_along_axis(logits, places, axis=axis, mode="fill", fill_value=math.nan), axis=axis)
+    # The dtype of the labels may be too narrow for the number of classes.
+    indices = tnp.expand_dims(tnp.astype(labels, "int64" if labels.dtype.itemsize == 8 else "int32"), axis)
+    chosen = tnp.squeeze(tnp.take_along_axis(logits, indices, axis=axis, mode="fill", fill_value=math.nan), axis=axis)
     if where is None:
         return logsumexp(logits, axis=axis) - chosen
     counts = tnp.any(where, axis=axis)
     masked = tnp.where(where, logits, -math.inf)
-    # Where nothing counts any finite logit will do.
+    # Finite logits where all classes are masked, for finite gradients.
     masked = tnp.where(tnp.expand_dims(counts, axis), masked, 0)
     return tnp.where(counts, logsumexp(masked, axis=axis) - chosen, 0)
 
@@ -123,14 +123,14 @@ def _flat(x: Any, outer: list[int], inner: list[int]) -> Array:
 def poly_loss_cross_entropy(
     logits: ArrayLike, labels: ArrayLike, *, epsilon: Any = 2.0, axis: Axes = -1, where: ArrayLike | None = None
 ) -> Array:
-    r"""The cross entropy plus a multiple of what is missing: :math:`CE + \epsilon \sum_i y_i (1 - p_i)`.
+    r"""The cross entropy plus a multiple of the missing probability: :math:`CE + \epsilon \sum_i y_i (1 - p_i)`.
 
     Args:
         logits: a score for each class, floats of shape (..., classes).
         labels: the probability of each class, floats that broadcast to the logits.
         epsilon: the coefficient.
         axis: the axis or axes of the classes.
-        where: a mask of the classes that count; by default all.
+        where: a mask of the classes to include; by default all.
 
     Raises:
         DtypeError: if an argument is not of floats.
@@ -156,7 +156,7 @@ def kl_divergence(
         log_predictions: the logarithms of the predicted probabilities, floats.
         targets: the probabilities, floats that broadcast to them.
         axis: the axis or axes of the classes.
-        where: a mask of the classes that count; by default all.
+        where: a mask of the classes to include; by default all.
 
     Raises:
         DtypeError: if an argument is not of floats.
@@ -175,13 +175,13 @@ def kl_divergence(
 def kl_divergence_with_log_targets(
     log_predictions: ArrayLike, log_targets: ArrayLike, axis: Axes = -1, where: ArrayLike | None = None
 ) -> Array:
-    r"""The Kullback-Leibler divergence of probabilities that are given by their logarithms.
+    r"""The Kullback-Leibler divergence of two distributions given as log-probabilities.
 
     Args:
         log_predictions: the logarithms of the predicted probabilities, floats.
         log_targets: the logarithms of the probabilities, floats that broadcast to them.
         axis: the axis or axes of the classes.
-        where: a mask of the classes that count; by default all.
+        where: a mask of the classes to include; by default all.
 
     Raises:
         DtypeError: if an argument is not of floats.
@@ -199,13 +199,13 @@ def kl_divergence_with_log_targets(
 def generalized_kl_divergence(
     log_predictions: ArrayLike, targets: ArrayLike, axis: Axes = -1, where: ArrayLike | None = None
 ) -> Array:
-    r"""The Kullback-Leibler divergence of what need not sum to one: :math:`KL + \sum_i (p_i - t_i)`.
+    r"""The Kullback-Leibler divergence of vectors that need not sum to one: :math:`KL + \sum_i (p_i - t_i)`.
 
     Args:
         log_predictions: the logarithms of the predictions, floats.
         targets: the targets, floats that broadcast to them.
         axis: the axis or axes of the classes.
-        where: a mask of the classes that count; by default all.
+        where: a mask of the classes to include; by default all.
 
     Raises:
         DtypeError: if an argument is not of floats.
@@ -225,14 +225,14 @@ def ranking_softmax_loss(
     weights: ArrayLike | None = None,
     reduce_fn: Callable[..., Any] | None = tnp.mean,
 ) -> Array:
-    r"""The cross entropy of the scores of a list and its relevances: :math:`-\sum_i w_i y_i \ln s_i`.
+    r"""The cross entropy of the softmax of a list's scores and its relevances: :math:`-\sum_i w_i y_i \ln s_i`.
 
     Args:
         logits: scores, floats of shape (..., list).
         labels: the relevance of each item.
-        where: a mask of the items that count; by default all.
+        where: a mask of the items to include; by default all.
         weights: a weight for each item.
-        reduce_fn: how to reduce over lists, called with ``where=`` the lists in which something counts; ``None`` for
+        reduce_fn: how to reduce over lists, called with ``where=`` a mask of the lists that have items; ``None`` for
             the loss of each. The mean of no lists is zero.
 
     Raises:

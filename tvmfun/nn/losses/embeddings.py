@@ -1,4 +1,4 @@
-"""Losses of vectors that should be near some vectors and far from others."""
+"""Losses of embeddings: similarities, contrastive and triplet losses."""
 
 from __future__ import annotations
 
@@ -23,9 +23,9 @@ def cosine_similarity(
     Args:
         predictions: vectors, floats of shape (..., n).
         targets: vectors that broadcast with them, floats.
-        epsilon: the least square of a norm, against division by zero.
+        epsilon: a lower bound of squared norms, against division by zero.
         axis: the axis or axes of the vectors.
-        where: a mask of the elements that count; by default all.
+        where: a mask of the elements to include; by default all.
 
     Raises:
         DtypeError: if an argument is not of floats.
@@ -46,9 +46,9 @@ def cosine_distance(
     Args:
         predictions: vectors, floats of shape (..., n).
         targets: vectors that broadcast with them, floats.
-        epsilon: the least square of a norm, against division by zero.
+        epsilon: a lower bound of squared norms, against division by zero.
         axis: the axis or axes of the vectors.
-        where: a mask of the elements that count; by default all.
+        where: a mask of the elements to include; by default all.
 
     Raises:
         DtypeError: if an argument is not of floats.
@@ -91,12 +91,12 @@ def ntxent(embeddings: ArrayLike, labels: ArrayLike, temperature: Any = 0.07) ->
     least = float(tnp.finfo(embeddings.dtype).eps)
     similar = cosine_similarity(embeddings[None], embeddings[:, None], epsilon=least) / temperature
     same = labels[:, None] == labels[None, :]
-    places = tnp.arange(embeddings.shape[0])
-    pairs = same & (places[:, None] != places[None, :])
+    indices = tnp.arange(embeddings.shape[0])
+    pairs = same & (indices[:, None] != indices[None, :])
     others, matches = tnp.where(same, -math.inf, similar), tnp.where(pairs, similar, -math.inf)
     largest = lax.stop_gradient(tnp.max(tnp.maximum(others, matches), axis=1, keepdims=True))
     total = tnp.sum(tnp.exp(others - largest), axis=1, keepdims=True) + tnp.exp(matches - largest)
-    # Without a match and without others there is no logarithm.
+    # Without a match and without others the logarithm would be -inf.
     logs = matches - largest - tnp.log(tnp.where(pairs, total, 1))
     return -tnp.sum(tnp.where(pairs, logs, 0)) / tnp.sum(pairs)
 

@@ -23,7 +23,7 @@ def nll_loss(log_probs: ArrayLike, labels: ArrayLike, reduction: Reduction = "me
 
     Args:
         log_probs: the logarithm of the probability of each class, of shape (..., classes).
-        labels: the right classes, integers of shape (...). A label that is no class, such as -1, makes the
+        labels: the right classes, integers of shape (...). A label out of range, such as -1, makes the
             loss NaN and gets no gradient.
         reduction: ``"mean"`` or ``"sum"`` over all labels, or ``"none"`` for the loss of each.
 
@@ -47,7 +47,7 @@ def cross_entropy(logits: ArrayLike, labels: ArrayLike, reduction: Reduction = "
 
     Args:
         logits: a score for each class, of shape (..., classes).
-        labels: the right classes, integers of shape (...). A label that is no class, such as -1, makes the
+        labels: the right classes, integers of shape (...). A label out of range, such as -1, makes the
             loss NaN and gets no gradient.
         reduction: ``"mean"`` or ``"sum"`` over all labels, or ``"none"`` for the loss of each.
 
@@ -110,10 +110,10 @@ def _nll(where: str, scores: Any, labels: Any, reduction: Reduction, are_normali
         )
     if not are_normalized:
         scores = scores - maxima(scores, -1)
-    # Indexing would hide a wrong label. The labels' dtype may be too small for the class count.
+    # Indexing would clamp a label out of range. The labels' dtype may be too narrow for the number of classes.
     is_class = tnp.logical_and(labels >= 0, labels < np.int32(scores.shape[-1]))
-    places = tnp.where(is_class, labels, 0)
-    losses = -tnp.take_along_axis(scores, places[..., None], axis=-1, mode="fill", fill_value=0)[..., 0]
-    if not are_normalized:  # the logarithm is not subtracted from all of which one element is needed
+    indices = tnp.where(is_class, labels, 0)
+    losses = -tnp.take_along_axis(scores, indices[..., None], axis=-1, mode="fill", fill_value=0)[..., 0]
+    if not are_normalized:  # the logarithm is subtracted only from the chosen scores
         losses = tnp.log(tnp.sum(tnp.exp(scores), axis=-1)) + losses
     return reduced(where, tnp.where(is_class, losses, math.nan), reduction)

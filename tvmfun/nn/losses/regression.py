@@ -1,4 +1,4 @@
-"""Losses of numbers that should be near other numbers."""
+"""Regression losses."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Losses of masks that should overlap."""
+"""Segmentation losses: the overlap of masks."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def dice_loss(
     ignore_background: bool = False,
     axis: Axes = None,
 ) -> Array:
-    r"""One minus the share of masks that overlap: :math:`1 - \frac{TP + s}{TP + \alpha FP + \beta FN + s}`.
+    r"""One minus the Tversky index, the overlap of masks: :math:`1 - \frac{TP + s}{TP + \alpha FP + \beta FN + s}`.
 
     Args:
         predictions: logits, floats of shape (batch, ..., classes).
@@ -100,7 +100,7 @@ def multiclass_generalized_dice_loss(
 def binary_dice_loss(
     predictions: ArrayLike, targets: ArrayLike, *, smooth: Any = 1.0, apply_sigmoid: bool = True
 ) -> Array:
-    """:func:`dice_loss` of one class.
+    """The :func:`dice_loss` of a single class.
 
     Args:
         predictions: logits, floats of shape (batch, ...), with or without a last axis of size 1.
