@@ -55,6 +55,8 @@ class TransformerEncoder(_Stack):
         layers: the layers; or all of them as one, :class:`Stacked`.
         norm: a normalization for the result, or None.
 
+    >>> import tvmfun.numpy as tnp
+    >>> from tvmfun import random
     >>> layers = [TransformerEncoderLayer(8, 2, 16, key=random.key(i)) for i in range(2)]
     >>> for model in (TransformerEncoder(layers), TransformerEncoder(Stacked(layers))):
     ...     print(model(tnp.ones((1, 5, 8)), is_causal=True, train=False).shape)
@@ -83,6 +85,8 @@ class TransformerDecoder(_Stack):
         layers: the layers; or all of them as one, :class:`Stacked`.
         norm: a normalization for the result, or None.
 
+    >>> import tvmfun.numpy as tnp
+    >>> from tvmfun import random
     >>> layers = [TransformerDecoderLayer(8, 2, 16, key=random.key(i)) for i in range(2)]
     >>> model = TransformerDecoder(layers, LayerNorm(8))
     >>> model(tnp.ones((1, 5, 8)), tnp.ones((1, 7, 8)), is_causal=True, train=False).shape
@@ -134,6 +138,8 @@ class Transformer:
 
     Reference: Vaswani et al., "Attention Is All You Need" (2017).
 
+    >>> import tvmfun.numpy as tnp
+    >>> from tvmfun import random
     >>> model = Transformer(8, 2, 1, 1, 16, key=random.key(0))
     >>> model(tnp.ones((1, 7, 8)), tnp.ones((1, 5, 8)), tgt_is_causal=True, train=False).shape
     (1, 5, 8)

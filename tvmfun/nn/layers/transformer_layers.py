@@ -129,6 +129,8 @@ class TransformerEncoderLayer(_TransformerLayer):
     Reference: Vaswani et al., "Attention Is All You Need" (2017); Xiong et al., "On Layer Normalization in the
     Transformer Architecture" (2020) for ``norm_first``.
 
+    >>> import tvmfun.numpy as tnp
+    >>> from tvmfun import random
     >>> layer = TransformerEncoderLayer(8, 2, 16, key=random.key(0))
     >>> layer(tnp.ones((1, 5, 8)), is_causal=True, train=False).shape
     (1, 5, 8)
@@ -236,6 +238,8 @@ class TransformerDecoderLayer(_TransformerLayer):
 
     Reference: Vaswani et al., "Attention Is All You Need" (2017).
 
+    >>> import tvmfun.numpy as tnp
+    >>> from tvmfun import random
     >>> layer = TransformerDecoderLayer(8, 2, 16, key=random.key(0))
     >>> layer(tnp.ones((1, 5, 8)), tnp.ones((1, 7, 8)), is_causal=True, train=False).shape
     (1, 5, 8)
