@@ -23,7 +23,7 @@ from tvmfun.models import MnistCnn
 
 
 class State(NamedTuple):
-    """Everything that training changes."""
+    """The state of training: parameters, optimizer state and random key."""
 
     model: MnistCnn
     opt_state: Any
@@ -36,7 +36,7 @@ def make_optimizer(lr: float, gamma: float, steps_per_epoch: int) -> optim.Gradi
 
 
 def start(optimizer: optim.GradientTransformation, key: Any) -> State:
-    """The state before the first step."""
+    """The initial state of training."""
     model_key, key = random.split(key)
     model = MnistCnn.create(model_key)
     return State(model, optimizer.init(model), key)
@@ -56,24 +56,24 @@ def train_step(optimizer: optim.GradientTransformation, state: State, images: An
 
 
 def training_batches(data: mnist_data.Mnist, seed: int, size: int) -> Batches:
-    """The training set, in another order in each epoch; an incomplete last batch is left out."""
+    """Batches of the training set, reshuffled in each epoch; an incomplete last batch is dropped."""
     return batches(ArraySource((data.train_images, data.train_labels)), size, key=random.key(seed), epochs=None)
 
 
 @tvmfun.jit
 def eval_step(model: MnistCnn, batch: tuple[Any, Any]) -> Mean:
-    """How many of the batch the model gets right."""
+    """The accuracy of the model on a batch."""
     images, labels = batch
     return Mean.init().add(correct(model(images), labels))
 
 
 def accuracy(model: MnistCnn, data: mnist_data.Mnist) -> float:
-    """The share of test images the model gets right."""
+    """The accuracy of the model on the test set."""
     return evaluate(eval_step, model, batches(ArraySource((data.test_images, data.test_labels)), 1000, last="keep"))
 
 
 def resume(path: Path, state: State, stream: Batches, seed: int) -> State:
-    """Reads what ``--save`` wrote: brings the batches to their place, and returns the state.
+    """Reads a file that ``--save`` wrote: restores the position in the batches, and returns the state of training.
 
     Raises:
         SystemExit: if the file is missing, damaged, or of another seed, model or training set.
@@ -89,7 +89,7 @@ def resume(path: Path, state: State, stream: Batches, seed: int) -> State:
 
 
 def parse(arguments: list[str] | None) -> argparse.Namespace:
-    """The command line."""
+    """Parses the command line."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.ArgumentDefaultsHelpFormatter)
     parser.add_argument("--data", type=Path, help="directory of the original IDX files, gzipped or not")
     parser.add_argument("--epochs", type=int, default=14)
@@ -105,9 +105,9 @@ def parse(arguments: list[str] | None) -> argparse.Namespace:
     for name in ("epochs", "batch_size"):
         if getattr(options, name) < 1:
             parser.error(f"--{name.replace('_', '-')} must be positive")
-    place = options.save
-    if place and not (os.access(place.parent, os.W_OK) and (place.is_file() or not place.exists())):
-        parser.error(f"--save {place} cannot be written: name a file in a directory that there is")
+    path = options.save
+    if path and not (os.access(path.parent, os.W_OK) and (path.is_file() or not path.exists())):
+        parser.error(f"--save {path} cannot be written: name a file in a directory that exists")
     return options
 
 
@@ -115,7 +115,7 @@ def main(arguments: list[str] | None = None) -> State:
     """Trains, prints a line per epoch, and returns the final state.
 
     Raises:
-        SystemExit: if an option makes no sense, or data are missing.
+        SystemExit: if an option is out of range, or data are missing.
     """
     try:
         return train(parse(arguments))
@@ -124,19 +124,19 @@ def main(arguments: list[str] | None = None) -> State:
 
 
 def train(options: argparse.Namespace) -> State:
-    """The same for a command line that has been read."""
+    """Trains as the parsed command line says."""
     data = mnist_data.load(options.data)
     stream = training_batches(data, options.seed, options.batch_size)
     steps = stream.batches_per_epoch
     optimizer = make_optimizer(options.lr, options.gamma, steps)
-    # The old state is given up to the step, which may reuse its memory.
+    # The old state is donated to the step, which reuses its memory.
     step = tvmfun.jit(partial(train_step, optimizer), donate_argnums=0)
     state = tvmfun.jit(partial(start, optimizer))(random.key(options.seed))
     if options.resume:
         state = resume(options.resume, state, stream, options.seed)
     state = tvmfun.device_put(state, options.device)
     if stream.state.epoch >= options.epochs:
-        print(f"{options.resume} has seen {stream.state.epoch} epochs already: --epochs says how many in all")
+        print(f"{options.resume} has seen {stream.state.epoch} epochs already: --epochs is the total")
 
     for epoch in range(stream.state.epoch + 1, options.epochs + 1):
         started, losses = time.perf_counter(), []
