@@ -203,8 +203,8 @@ def _partly_unrolled(
     def part(begin: int, end: int) -> list:
         return [row[begin:end] for row in rows]
 
-    def group(carry: Any, own: list) -> tuple[Any, Any]:
-        return scan(f, carry, tree.unflatten(rows_tree, own), unroll, reverse, unroll=True)
+    def group(carry: Any, rows: list) -> tuple[Any, Any]:
+        return scan(f, carry, tree.unflatten(rows_tree, rows), unroll, reverse, unroll=True)
 
     def run_groups(carry: Any) -> tuple[Any, Any]:
         grouped = [tnp.reshape(row, (groups, unroll, *row.shape[1:])) for row in part(0, cut)]
@@ -257,10 +257,10 @@ def while_loop(
     _check_predicate("while_loop", test.out_avals)
     if max_steps is not None and (not isinstance(max_steps, int | np.integer) or max_steps < 0):
         raise ArgumentError("while_loop", "max_steps must be an integer that is not negative", got=repr(max_steps))
-    body, own = control.closing(program)
-    cond, tested = control.closing(test)
-    body, cond = _sharing_consts(body, len(own), cond, len(tested))
-    results = control.LoopOperands((), (*own, *tested), start, ()).run(body, cond, max_steps, False)
+    body, body_consts = control.closing(program)
+    cond, cond_consts = control.closing(test)
+    body, cond = _sharing_consts(body, len(body_consts), cond, len(cond_consts))
+    results = control.LoopOperands((), (*body_consts, *cond_consts), start, ()).run(body, cond, max_steps, False)
     return tree.unflatten(init_tree, results[: len(start)])
 
 
@@ -413,12 +413,12 @@ def _branch(where: str, index: Any, functions: Sequence[Callable], names: Sequen
 def _common(where: str, names: Sequence[str], avals: Sequence[ShapeDtype]) -> ShapeDtype:
     """The type of one result of all branches; weakly typed ones adapt to the others."""
     strong = next((aval for aval in avals if not aval.weak), None) or max(avals, key=lambda a: _rank(a.dtype))
-    given = ", ".join(f"{aval} from {name}" for name, aval in zip(names, avals, strict=True))
+    got = ", ".join(f"{aval} from {name}" for name, aval in zip(names, avals, strict=True))
     for aval in avals:
         if aval.shape != strong.shape:
-            raise ShapeError(where, "the results of the branches must have one shape", got=given)
+            raise ShapeError(where, "the results of the branches must have one shape", got=got)
         if aval.dtype != strong.dtype and not _adapts(aval, strong):
-            raise DtypeError(where, "the results of the branches must have one dtype", got=given, hint="x.astype(...)")
+            raise DtypeError(where, "the results of the branches must have one dtype", got=got, hint="x.astype(...)")
     return strong
 
 
@@ -494,11 +494,11 @@ def associative_scan(fn: Callable[[Any, Any], Any], elems: Any, reverse: bool = 
         arrays = [tnp.flip(x, axis=axis) for x in arrays]
 
     def combine(a: list, b: list) -> list:
-        found = [tnp.asarray(x) for x in tree.leaves(fn(tree.unflatten(structure, a), tree.unflatten(structure, b)))]
-        if [x.shape for x in found] != [x.shape for x in a]:
-            got = ", ".join(repr(x.aval) for x in found)
+        results = [tnp.asarray(x) for x in tree.leaves(fn(tree.unflatten(structure, a), tree.unflatten(structure, b)))]
+        if [x.shape for x in results] != [x.shape for x in a]:
+            got = ", ".join(repr(x.aval) for x in results)
             raise ShapeError("associative_scan", "the function must return arrays of the shapes it gets", got=got)
-        return found
+        return results
 
     def part(x: Array, begin: int, end: int, step: int = 1) -> Array:
         start, stop, steps = [0] * x.ndim, list(x.shape), [1] * x.ndim

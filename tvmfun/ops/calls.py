@@ -42,7 +42,7 @@ from tvmfun.ops.control import closed
 class Rule:
     """A Python function as a parameter of an op; flat: it takes and returns lists of arrays.
 
-    Not callable itself: TVM would make a function of its own of it, which could not be traced.
+    Not callable itself: TVM would convert a callable parameter to a packed function, which cannot be traced.
     """
 
     call: Callable[..., Any]
@@ -68,8 +68,8 @@ def _batched_function(program: Program, flags: Sequence[bool], axis: Axis) -> Ca
 
     def run(*values: Any) -> list:
         every = [False] * len(program.captured) + list(flags)
-        outputs, found = batch(program, [*program.captured, *values], every, axis)
-        return [out if has else repeat(out, axis.size) for out, has in zip(outputs, found, strict=True)]
+        outputs, is_batched = batch(program, [*program.captured, *values], every, axis)
+        return [out if flag else repeat(out, axis.size) for out, flag in zip(outputs, is_batched, strict=True)]
 
     return run
 
@@ -83,8 +83,7 @@ def _batched_rule(rule: Rule, flags: Sequence[bool], axis: Axis) -> Callable:
     """A flat rule for batched values: traced for one example, then batched."""
 
     def run(*values: Any) -> list:
-        own = [True] * (len(values) - len(flags)) if len(values) > len(flags) else []
-        every = [*flags, *own]
+        every = [*flags, *(True for _ in values[len(flags) :])]
         examples = [_example(x, flag) for x, flag in zip(values, every, strict=True)]
         with named_axis(axis.name, axis.size):
             program = trace_leaves(rule.call, examples, repr(rule))
@@ -108,8 +107,7 @@ def _refuse_captured(name: str, active: Sequence[bool], captured: int) -> None:
 
 def _vjp_pullback(active, *args, program, forward, backward, captured):
     _refuse_captured("custom_vjp", active, captured)
-    given = args[captured:]
-    values = list(forward.call(*given))
+    values = list(forward.call(*args[captured:]))
     count = len(program.outputs)
     results, residuals = values[:count], values[count:]
 
@@ -130,8 +128,8 @@ def _vjp_pushforward(args, tangents, *, program, forward, backward, captured):
 
     def linear(*gs: Any) -> list:
         full = dict(zip(floats, gs, strict=True))
-        found = pull([full.get(i) for i in range(len(results))])
-        return [zeros(args[i]) if found[i] is None else found[i] for i in moving]
+        cotangents = pull([full.get(i) for i in range(len(results))])
+        return [zeros(args[i]) if cotangents[i] is None else cotangents[i] for i in moving]
 
     transposed = trace_leaves(linear, [program.out_avals[i] for i in floats], program.name)
     seeds = [zeros(results[i]) for i in floats]
@@ -141,19 +139,19 @@ def _vjp_pushforward(args, tangents, *, program, forward, backward, captured):
 
 def _vjp_batch(batched, *args, program, forward, backward, captured):
     axis = current_axis()
-    own, more = closed(_batched_function(program, batched, axis), [abstract(x) for x in args], program.name)
+    inner, more = closed(_batched_function(program, batched, axis), [abstract(x) for x in args], program.name)
     flags = batched[captured:]
     run_backward = _batched_rule(backward, (), axis)
 
     def unbatched_sums(*values: Any) -> list:
-        """Cotangents of arguments that are the same for all examples are sums over the examples."""
-        found = run_backward(*values)
-        return [g if flag else reductions.sum(g, axis=(0,)) for g, flag in zip(found, flags, strict=True)]
+        """The cotangents; of an argument without a batch axis, the sum over the examples."""
+        cotangents = run_backward(*values)
+        return [g if flag else reductions.sum(g, axis=(0,)) for g, flag in zip(cotangents, flags, strict=True)]
 
     return custom_vjp_call(
         *more,
         *args,
-        program=own,
+        program=inner,
         forward=Rule(_batched_rule(forward, flags, axis)),
         backward=Rule(unbatched_sums),
         captured=len(more) + captured,
@@ -180,9 +178,9 @@ custom_vjp_call = register(
 
 def _jvp_pushforward(args, tangents, *, program, rule, captured):
     _refuse_captured("custom_jvp", [t is not None for t in tangents], captured)
-    given = args[captured:]
-    directions = [zeros(x) if t is None else t for x, t in zip(given, tangents[captured:], strict=True)]
-    values = list(rule.call(*given, *directions))
+    primals = args[captured:]
+    directions = [zeros(x) if t is None else t for x, t in zip(primals, tangents[captured:], strict=True)]
+    values = list(rule.call(*primals, *directions))
     count = len(program.outputs)
     return tuple(values[:count]), values[count:]
 
@@ -190,37 +188,37 @@ def _jvp_pushforward(args, tangents, *, program, rule, captured):
 def _jvp_pullback(active, *args, program, rule, captured):
     """The rule is linear in the tangents: reverse mode is its transpose."""
     _refuse_captured("custom_jvp", active, captured)
-    given = args[captured:]
+    primals = args[captured:]
     moving = [i for i, flag in enumerate(active[captured:]) if flag]
     count = len(program.outputs)
 
     def linear(*tangents: Any) -> list:
         full = dict(zip(moving, tangents, strict=True))
-        return list(rule.call(*given, *(full[i] if i in full else zeros(x) for i, x in enumerate(given))))
+        return list(rule.call(*primals, *(full[i] if i in full else zeros(x) for i, x in enumerate(primals))))
 
-    avals = [_example(given[i], False) for i in moving]
+    avals = [_example(primals[i], False) for i in moving]
     traced = trace_leaves(linear, avals, program.name)
     seeds = traced.out_avals[count:]
     backward = transposed(traced, avals, seeds, "custom_jvp")
     nowhere = [zeros(aval) for aval in avals]
 
     def pull(gs: Sequence[Any]) -> list:
-        found = dict(zip(moving, evaluate_linear(backward, [*backward.captured, *nowhere], gs), strict=True))
-        return [None] * captured + [found.get(i) for i in range(len(given))]
+        cotangents = dict(zip(moving, evaluate_linear(backward, [*backward.captured, *nowhere], gs), strict=True))
+        return [None] * captured + [cotangents.get(i) for i in range(len(primals))]
 
     return tuple(traced.evaluate([*traced.captured, *nowhere])[:count]), pull
 
 
 def _jvp_batch(batched, *args, program, rule, captured):
     axis = current_axis()
-    own, more = closed(_batched_function(program, batched, axis), [abstract(x) for x in args], program.name)
+    inner, more = closed(_batched_function(program, batched, axis), [abstract(x) for x in args], program.name)
     flags = batched[captured:]
 
     def run(*values: Any) -> list:
-        # Tangents of arguments that are the same for all examples are the same, too.
+        # The tangent of an argument without a batch axis has none either.
         return _batched_rule(rule, (*flags, *flags), axis)(*values)
 
-    return custom_jvp_call(*more, *args, program=own, rule=Rule(run), captured=len(more) + captured)
+    return custom_jvp_call(*more, *args, program=inner, rule=Rule(run), captured=len(more) + captured)
 
 
 #: ``custom_jvp_call(*captured, *args, program=, rule=, captured=)``: the flat function ``program`` with the derivative
@@ -251,7 +249,7 @@ def _checkpoint_pullback(active, *args, program, policy):
     kept_too = replace(program, outputs=outputs, out_tree=tree.structure([0] * len(outputs)))
     forward, more = kept_too, ()
     if any(map(_has_own_derivative, program.equations)):
-        # Whoever differentiates again finds what the rule of a derivative computes, not the function that has the rule.
+        # The second derivative is that of what the custom rules compute, not of the functions that have them.
         run = lambda *xs: Tape(kept_too, xs, active).outputs
         forward, more = closed(run, [abstract(x) for x in args], program.name)
     values = checkpoint(*more, *args, program=forward, policy=policy)
@@ -260,7 +258,7 @@ def _checkpoint_pullback(active, *args, program, policy):
 
     def pull(gs: Sequence[Any]) -> list:
         known = {variable: barrier(x) for variable, x in saved.items()}
-        # A name is another one for the same value.
+        # The argument of `name` is the same value as its result.
         known |= {e.inputs[0]: known[e.outputs[0]] for e in kept if e.op is name}
         tape = Tape(program, [barrier(x) for x in args], active, known)
         return tape.backward(gs)
@@ -269,7 +267,7 @@ def _checkpoint_pullback(active, *args, program, policy):
 
 
 def _has_own_derivative(equation: Equation) -> bool:
-    """Whether a function with a derivative by a rule of its own is called, also within."""
+    """Whether the equation, or one in its Programs, calls a function with a custom derivative."""
     inner = (e for program in subprograms(tuple(equation.params.values())) for e in program.equations)
     return equation.op in (custom_vjp_call, custom_jvp_call) or any(map(_has_own_derivative, inner))
 
@@ -285,11 +283,11 @@ def _checkpoint_pushforward(args, tangents, *, program, policy):
         return [*outputs, *(moved[i] for i in present)]
 
     types = [_example(x, False) for x in (*args, *(tangents[i] for i in moving))]
-    own, more = closed(both, types, program.name)
-    values = checkpoint(*more, *args, *(tangents[i] for i in moving), program=own, policy=policy)
+    inner, more = closed(both, types, program.name)
+    values = checkpoint(*more, *args, *(tangents[i] for i in moving), program=inner, policy=policy)
     count = len(program.outputs)
-    found = dict(zip(present, values[count:], strict=True))
-    return tuple(values[:count]), [found.get(i) for i in range(count)]
+    moved = dict(zip(present, values[count:], strict=True))
+    return tuple(values[:count]), [moved.get(i) for i in range(count)]
 
 
 def _checkpoint_batch(batched, *args, program, policy):
@@ -299,8 +297,8 @@ def _checkpoint_batch(batched, *args, program, policy):
         outputs, flags[:] = batch(program, values, batched)
         return outputs
 
-    own, captured = closed(run, [abstract(x) for x in args], program.name)
-    return Batched(checkpoint(*captured, *args, program=own, policy=policy), tuple(flags))
+    inner, captured = closed(run, [abstract(x) for x in args], program.name)
+    return Batched(checkpoint(*captured, *args, program=inner, policy=policy), tuple(flags))
 
 
 def _checkpoint_prune(used, *, program, policy):

@@ -176,7 +176,7 @@ def _scatter_shape(
         raise ArgumentError("scatter", f"the mode is one of {', '.join(_COMBINE)}", got=repr(mode))
     if size is not None:
         if x.shape:
-            raise ShapeError("scatter", "what fills an array is a scalar", got=repr(x))
+            raise ShapeError("scatter", "the value that fills an array must be a scalar", got=repr(x))
         x = replace(x, shape=size)
     depth = indices.shape[-1]
     if x.shape[:batch] != indices.shape[:-1][:batch]:

@@ -76,7 +76,7 @@ def unravel_index(flat: Any, shape: Ints) -> tuple:
     return tuple(reversed(indices))
 
 
-def _reshape_places(shape: Ints, source: Ints, indices: tuple) -> tuple:
+def _reshape_indices(shape: Ints, source: Ints, indices: tuple) -> tuple:
     """The indices into ``source`` of the element at ``indices`` of ``shape``: axis by axis where sizes line up.
 
     Splitting the problem at common prefixes of the sizes keeps index arithmetic, and so the kernels, simple.
@@ -112,7 +112,7 @@ def _reshape(x: te.Tensor, *, shape: Ints) -> te.Tensor:
     source = plain(tuple(x.shape))
     if 0 in shape:
         return te.compute(shape, lambda *i: tirx.const(0, dtype_name(x)))
-    return te.compute(shape, lambda *i: x(*_reshape_places(shape, source, i)))
+    return te.compute(shape, lambda *i: x(*_reshape_indices(shape, source, i)))
 
 
 def _reshape_simplify(x: Any, *, shape: Ints) -> Any:

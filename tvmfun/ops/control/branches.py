@@ -45,7 +45,7 @@ def _switch(host: Any, inputs: list, outputs: list, *, branches: tuple[Program, 
 def closed_branches(functions: Sequence[Callable], avals: Sequence[ShapeDtype], name: str) -> tuple[tuple, list]:
     """Closed Programs with the same inputs, for branches that capture different values, and those values.
 
-    What several branches capture is passed once, so that a result may lie in its memory.
+    What several branches capture is passed once, so that a result may reuse its memory.
     """
     traced = [closed(fun, avals, name) for fun in functions]
     captured = list({id(value): value for _, values in traced for value in values}.values())
@@ -53,10 +53,10 @@ def closed_branches(functions: Sequence[Callable], avals: Sequence[ShapeDtype], 
     types = [abstract(value) for value in captured] + list(avals)
     branches = []
     for program, values in traced:
-        own = [positions[id(value)] for value in values]
+        used = [positions[id(value)] for value in values]
 
-        def run(*args: Any, program: Program = program, own: list[int] = own) -> list:
-            return program.evaluate([*(args[i] for i in own), *args[len(captured) :]])
+        def run(*args: Any, program: Program = program, used: list[int] = used) -> list:
+            return program.evaluate([*(args[i] for i in used), *args[len(captured) :]])
 
         branches.append(trace_leaves(run, types, name) if captured else program)
     return tuple(branches), captured
@@ -100,15 +100,15 @@ def _switch_pullback(active, index, *operands, branches):
                 env = dict(zip(part.forward.inputs, (*part.captured, *operands), strict=True))
                 env.update(zip(part.kept, kept[k], strict=True))
                 outs = evaluate_linear(part.backward, [env[v] for v in part.residuals], cotangents)
-                found = dict(zip(part.arriving, outs, strict=True))
-                return [zeros(operands[i]) if found.get(i) is None else found[i] for i in wanted]
+                of_input = dict(zip(part.arriving, outs, strict=True))
+                return [zeros(operands[i]) if of_input.get(i) is None else of_input[i] for i in wanted]
 
             return run
 
         functions = [backwards(k) for k in range(len(parts))]
         programs, captured = closed_branches(functions, [*map(abstract, values)], f"{first.name}_backward")
-        found = dict(zip(wanted, switch(index, *captured, *values, branches=programs), strict=True))
-        return [None, *map(found.get, range(len(operands)))]
+        of_operand = dict(zip(wanted, switch(index, *captured, *values, branches=programs), strict=True))
+        return [None, *map(of_operand.get, range(len(operands)))]
 
     return tuple(results[:visible]), pull
 
@@ -119,21 +119,21 @@ def _switch_pushforward(operands, tangents, *, branches):
     moving = [t for t in tangents[1:] if t is not None]
     live_out = [any(f) for f in zip(*(influenced(branch, flags) for branch in branches), strict=True)]
 
-    def moved(branch: Program) -> Callable:
+    def with_tangents(branch: Program) -> Callable:
         def run(*args: Any) -> list:
             it = iter(args[len(values) :])
-            outs, found = pushforward(branch, args[: len(values)], [next(it) if flag else None for flag in flags])
-            filled = [zeros(x) if t is None else t for x, t in zip(outs, found, strict=True)]
+            outs, moved = pushforward(branch, args[: len(values)], [next(it) if flag else None for flag in flags])
+            filled = [zeros(x) if t is None else t for x, t in zip(outs, moved, strict=True)]
             return [*outs, *(t for t, flag in zip(filled, live_out, strict=True) if flag)]
 
         return run
 
     types = [abstract(x) for x in (*values, *moving)]
-    programs, more = closed_branches([moved(branch) for branch in branches], types, branches[0].name)
-    found = switch(index, *more, *values, *moving, branches=programs)
+    programs, more = closed_branches([with_tangents(branch) for branch in branches], types, branches[0].name)
+    results = switch(index, *more, *values, *moving, branches=programs)
     count = len(branches[0].outputs)
-    it = iter(found[count:])
-    return tuple(found[:count]), [next(it) if flag else None for flag in live_out]
+    it = iter(results[count:])
+    return tuple(results[:count]), [next(it) if flag else None for flag in live_out]
 
 
 def _switch_batch(batched, index, *operands, branches):
@@ -145,10 +145,10 @@ def _switch_batch(batched, index, *operands, branches):
 
     def run(branch: Program, wanted: Sequence[bool] = every) -> Callable:
         def of_values(*values: Any) -> list:
-            outputs, found = batch(branch, values, flags)
+            outputs, is_batched = batch(branch, values, flags)
             return [
                 repeat(out, size) if flag and not has else out
-                for out, flag, has in zip(outputs, wanted, found, strict=True)
+                for out, flag, has in zip(outputs, wanted, is_batched, strict=True)
             ]
 
         return of_values
@@ -162,9 +162,9 @@ def _switch_batch(batched, index, *operands, branches):
     last = len(branches) - 1
     for i, branch in enumerate(branches):
         here = index <= 0 if i == 0 else index >= i
-        own = here if i in (0, last) else index == i
+        chosen = here if i in (0, last) else index == i
         # A branch that an example does not take has no part in its derivative, which may be infinite there.
-        taken = [select(own, x, pw.stop_gradient(x)) if flag and is_float(x) else x
+        taken = [select(chosen, x, pw.stop_gradient(x)) if flag and is_float(x) else x
                  for x, flag in zip(operands, flags, strict=True)]  # fmt: skip
         outs = run(branch)(*taken) if last else run(branch)(*operands)
         results = [select(here, new, old) for new, old in zip(outs, results, strict=True)] if i else outs
