@@ -19,9 +19,10 @@ from tvmfun.core.op import Op
 from tvmfun.errors import ArgumentError, DtypeError
 from tvmfun.numpy import integers
 from tvmfun.numpy.dtypes import finfo
+from tvmfun.numpy.elementwise import named
 from tvmfun.numpy.promotion import array, operands
 from tvmfun.ops import pointwise
-from tvmfun.ops import pointwise as ops
+from tvmfun.typing import ArrayLike
 
 __all__ = [
     "RoundingMethod",
@@ -116,78 +117,100 @@ def stop_gradient(x: Any) -> Any:
     return tree.map(stop, x)
 
 
-def _named(function: Callable[..., Array], name: str, formula: str) -> Callable[..., Array]:
-    function.__name__ = function.__qualname__ = name
-    function.__doc__ = f"Returns {formula}, elementwise."
-    return function
+def _unary(function: Callable[..., Array], name: str = "") -> Callable[[ArrayLike], Array]:
+    """NumPy's function of one operand, which JAX's function is as well; ``name`` if JAX calls it something else."""
+
+    def call(x: ArrayLike) -> Array:
+        return function(x)
+
+    return named(call, name or function.__name__, str(function.__doc__))
 
 
-def _unary(name: str, op: Op, formula: str, *, floating: bool = True) -> Callable[[Any], Array]:
-    def function(x: Any) -> Array:
+def _binary(function: Callable[..., Array], name: str = "") -> Callable[[ArrayLike, ArrayLike], Array]:
+    """NumPy's function of two operands, which JAX's function is as well; ``name`` if JAX calls it something else."""
+
+    def call(x: ArrayLike, y: ArrayLike) -> Array:
+        return function(x, y)
+
+    doc = str(function.__doc__).replace("x_1", "x").replace("x_2", "y")
+    return named(call, name or function.__name__, doc)
+
+
+def _op(op: Op, name: str, formula: str, *, floating: bool = False) -> Callable[[ArrayLike], Array]:
+    """The function that applies an op to one operand; integers become floats if ``floating``."""
+
+    def call(x: ArrayLike) -> Array:
         return op(*operands(name, x, floating=floating))
 
-    return _named(function, name, formula)
+    return named(call, name, f"Returns {formula}, elementwise.")
 
 
-def _binary(name: str, op: Op, formula: str, *, floating: bool = False) -> Callable[[Any, Any], Array]:
-    def function(x: Any, y: Any) -> Array:
-        return op(*operands(name, x, y, floating=floating))
+def _binary_op(op: Op, name: str, formula: str) -> Callable[[ArrayLike, ArrayLike], Array]:
+    """The function that applies an op to two operands."""
 
-    return _named(function, name, formula)
+    def call(x: ArrayLike, y: ArrayLike) -> Array:
+        return op(*operands(name, x, y))
 
-
-abs = _unary("abs", pointwise.abs, ":math:`|x|`", floating=False)
-acos = _unary("acos", pointwise.acos, r":math:`\arccos x`")
-acosh = _unary("acosh", pointwise.acosh, r":math:`\operatorname{arcosh} x`")
-asin = _unary("asin", pointwise.asin, r":math:`\arcsin x`")
-asinh = _unary("asinh", pointwise.asinh, r":math:`\operatorname{arsinh} x`")
-atan = _unary("atan", pointwise.atan, r":math:`\arctan x`")
-atanh = _unary("atanh", pointwise.atanh, r":math:`\operatorname{artanh} x`")
-bitwise_not = _unary(
-    "bitwise_not", pointwise.bitwise_not, "the opposite of every bit of an integer or bool", floating=False
-)
-cbrt = _unary("cbrt", pointwise.cbrt, r":math:`\sqrt[3] x`")
-ceil = _unary("ceil", pointwise.ceil, r":math:`\lceil x \rceil`")
-cos = _unary("cos", pointwise.cos, r":math:`\cos x`")
-cosh = _unary("cosh", pointwise.cosh, r":math:`\cosh x`")
-erf = _unary("erf", pointwise.erf, r":math:`\frac{2}{\sqrt\pi} \int_0^x e^{-t^2} dt`")
-erf_inv = _unary("erf_inv", pointwise.erf_inv, "the inverse of :func:`erf`")
-erfc = _unary("erfc", pointwise.erfc, "``1 - erf(x)``, accurate where that is small")
-exp = _unary("exp", pointwise.exp, ":math:`e^x`")
-exp2 = _unary("exp2", pointwise.exp2, ":math:`2^x`")
-expm1 = _unary("expm1", pointwise.expm1, ":math:`e^x - 1`, accurate near 0")
-floor = _unary("floor", pointwise.floor, r":math:`\lfloor x \rfloor`")
-is_finite = _unary("is_finite", pointwise.isfinite, "whether an element is neither infinite nor NaN")
-lgamma = _unary("lgamma", pointwise.lgamma, r":math:`\ln |\Gamma(x)|`")
-log = _unary("log", pointwise.log, r":math:`\ln x`")
-log1p = _unary("log1p", pointwise.log1p, r":math:`\ln(1 + x)`, accurate near 0")
-logistic = _unary("logistic", pointwise.sigmoid, r":math:`1 / (1 + e^{-x})`")
-neg = _unary("neg", pointwise.negative, ":math:`-x`", floating=False)
-rsqrt = _unary("rsqrt", pointwise.rsqrt, r":math:`1 / \sqrt x`")
-sign = _unary("sign", pointwise.sign, "-1, 0 or 1 with the sign of :math:`x`", floating=False)
-sin = _unary("sin", pointwise.sin, r":math:`\sin x`")
-sinh = _unary("sinh", pointwise.sinh, r":math:`\sinh x`")
-sqrt = _unary("sqrt", pointwise.sqrt, r":math:`\sqrt x`")
-tan = _unary("tan", pointwise.tan, r":math:`\tan x`")
-tanh = _unary("tanh", pointwise.tanh, r":math:`\tanh x`")
+    return named(call, name, f"Returns {formula}, elementwise.")
 
 
-add = _binary("add", pointwise.add, ":math:`x + y`")
-atan2 = _binary("atan2", pointwise.atan2, "the angle of the point :math:`(y, x)`", floating=True)
-bitwise_and = _binary("bitwise_and", pointwise.bitwise_and, "the bits that are set in both integers or bools")
-bitwise_or = _binary("bitwise_or", pointwise.bitwise_or, "the bits that are set in either integer or bool")
-bitwise_xor = _binary("bitwise_xor", pointwise.bitwise_xor, "the bits that are set in one of two integers or bools")
-eq = _binary("eq", pointwise.equal, ":math:`x = y`")
-ge = _binary("ge", pointwise.greater_equal, r":math:`x \ge y`")
-gt = _binary("gt", pointwise.greater, ":math:`x > y`")
-le = _binary("le", pointwise.less_equal, r":math:`x \le y`")
-lt = _binary("lt", pointwise.less, ":math:`x < y`")
-max = _binary("max", pointwise.maximum, "the larger of :math:`x` and :math:`y`, NaN if either is")
-min = _binary("min", pointwise.minimum, "the smaller of :math:`x` and :math:`y`, NaN if either is")
-ne = _binary("ne", pointwise.not_equal, r":math:`x \ne y`")
-pow = _named(lambda x, y: tnp.power(x, y), "pow", ":math:`x^y`")
-shift_left = _binary("shift_left", pointwise.left_shift, r":math:`x \cdot 2^y` for integers")
-sub = _binary("sub", pointwise.subtract, ":math:`x - y`")
+acos = _unary(tnp.acos)
+acosh = _unary(tnp.acosh)
+asin = _unary(tnp.asin)
+asinh = _unary(tnp.asinh)
+atan = _unary(tnp.atan)
+atanh = _unary(tnp.atanh)
+bitwise_not = _unary(tnp.bitwise_not)
+cbrt = _unary(tnp.cbrt)
+conj = _unary(tnp.conj)
+cos = _unary(tnp.cos)
+cosh = _unary(tnp.cosh)
+exp = _unary(tnp.exp)
+exp2 = _unary(tnp.exp2)
+expm1 = _unary(tnp.expm1)
+imag = _unary(tnp.imag)
+log = _unary(tnp.log)
+log1p = _unary(tnp.log1p)
+neg = _unary(tnp.negative, "neg")
+real = _unary(tnp.real)
+reciprocal = _unary(tnp.reciprocal)
+sign = _unary(tnp.sign)
+sin = _unary(tnp.sin)
+sinh = _unary(tnp.sinh)
+sqrt = _unary(tnp.sqrt)
+square = _unary(tnp.square)
+tan = _unary(tnp.tan)
+tanh = _unary(tnp.tanh)
+
+atan2 = _binary(tnp.atan2)
+bitwise_and = _binary(tnp.bitwise_and)
+bitwise_or = _binary(tnp.bitwise_or)
+bitwise_xor = _binary(tnp.bitwise_xor)
+eq = _binary(tnp.equal, "eq")
+ge = _binary(tnp.greater_equal, "ge")
+gt = _binary(tnp.greater, "gt")
+le = _binary(tnp.less_equal, "le")
+lt = _binary(tnp.less, "lt")
+ne = _binary(tnp.not_equal, "ne")
+sub = _binary(tnp.subtract, "sub")
+
+# Unlike NumPy's, these refuse bools, or make floats of integers.
+abs = _op(pointwise.abs, "abs", ":math:`|x|`")
+add = _binary_op(pointwise.add, "add", ":math:`x + y`")
+ceil = _op(pointwise.ceil, "ceil", r":math:`\lceil x \rceil`", floating=True)
+floor = _op(pointwise.floor, "floor", r":math:`\lfloor x \rfloor`", floating=True)
+is_finite = _op(pointwise.isfinite, "is_finite", "whether an element is neither infinite nor NaN", floating=True)
+max = _binary_op(pointwise.maximum, "max", r":math:`\max(x, y)`, NaN where either is")
+min = _binary_op(pointwise.minimum, "min", r":math:`\min(x, y)`, NaN where either is")
+shift_left = _binary_op(pointwise.left_shift, "shift_left", r":math:`x \cdot 2^y` for integers")
+
+# NumPy has none of these.
+erf = _op(pointwise.erf, "erf", r":math:`\frac{2}{\sqrt\pi} \int_0^x e^{-t^2} dt`", floating=True)
+erf_inv = _op(pointwise.erf_inv, "erf_inv", "the inverse of :func:`erf`", floating=True)
+erfc = _op(pointwise.erfc, "erfc", "``1 - erf(x)``, accurate where that is small", floating=True)
+lgamma = _op(pointwise.lgamma, "lgamma", r":math:`\ln |\Gamma(x)|`", floating=True)
+logistic = _op(pointwise.sigmoid, "logistic", r":math:`1 / (1 + e^{-x})`", floating=True)
+rsqrt = _op(pointwise.rsqrt, "rsqrt", r":math:`1 / \sqrt x`", floating=True)
 
 
 def shift_right_arithmetic(x: Any, y: Any) -> Array:
@@ -254,14 +277,9 @@ def rem(x: Any, y: Any) -> Array:
     return pointwise.where(pointwise.equal(y, zero), x, floored)
 
 
-def square(x: Any) -> Array:
-    """Returns :math:`x^2`, elementwise."""
-    return tnp.square(x)
-
-
-def reciprocal(x: Any) -> Array:
-    """Returns :math:`1 / x`, elementwise."""
-    return tnp.reciprocal(x)
+def pow(x: ArrayLike, y: ArrayLike) -> Array:
+    """Returns :math:`x^y`, elementwise; a Python integer as the exponent is computed by multiplications."""
+    return tnp.power(x, y)
 
 
 def integer_pow(x: Any, y: int) -> Array:
@@ -357,21 +375,6 @@ def optimization_barrier(operand: Any) -> Any:
     return tree.map(tnp.asarray, operand)
 
 
-def real(x: Any) -> Array:
-    """Returns the real part: the array itself."""
-    return tnp.real(x)
-
-
-def imag(x: Any) -> Array:
-    """Returns the imaginary part: zeros."""
-    return tnp.imag(x)
-
-
-def conj(x: Any) -> Array:
-    """Returns the complex conjugate: the array itself."""
-    return tnp.conj(x)
-
-
 def _integer(name: str, x: Any) -> Any:
     x = array(name, x)
     if not dtypes.is_integer(x.dtype):
@@ -396,12 +399,12 @@ def clz(x: Any) -> Array:
     """
     x = _integer("clz", x)
     own, width = dtypes.NAMES[x.dtype], x.dtype.itemsize * 8
-    value = ops.bitcast(x, dtype=f"uint{width}") if x.dtype in dtypes.SIGNED else x
+    value = pointwise.bitcast(x, dtype=f"uint{width}") if x.dtype in dtypes.SIGNED else x
     shift = 1
     while shift < width:  # every bit after the first one
-        value = ops.bitwise_or(value, ops.right_shift(value, value.dtype.type(shift)))
+        value = pointwise.bitwise_or(value, pointwise.right_shift(value, value.dtype.type(shift)))
         shift *= 2
-    return ops.astype(integers.population_count(ops.bitwise_not(value)), dtype=own)
+    return pointwise.astype(integers.population_count(pointwise.bitwise_not(value)), dtype=own)
 
 
 def mulhi(x: Any, y: Any) -> Array:
@@ -412,25 +415,20 @@ def mulhi(x: Any, y: Any) -> Array:
     """
     x, y = operands("mulhi", _integer("mulhi", x), _integer("mulhi", y))
     width = x.dtype.itemsize * 8
-    shift = lambda value, count: ops.right_shift(value, value.dtype.type(count))
+    shift = lambda value, count: pointwise.right_shift(value, value.dtype.type(count))
     if width < 64:
         wide = "int64" if x.dtype in dtypes.SIGNED else "uint64"
-        product = ops.multiply(ops.astype(x, dtype=wide), ops.astype(y, dtype=wide))
-        return ops.astype(shift(product, width), dtype=dtypes.NAMES[x.dtype])
+        product = pointwise.multiply(pointwise.astype(x, dtype=wide), pointwise.astype(y, dtype=wide))
+        return pointwise.astype(shift(product, width), dtype=dtypes.NAMES[x.dtype])
     # In halves of 32 bits; a signed upper half carries the sign.
     mask = x.dtype.type(0xFFFFFFFF)
-    low = lambda value: ops.bitwise_and(value, mask)
+    low = lambda value: pointwise.bitwise_and(value, mask)
     a, b, c, d = shift(x, 32), low(x), shift(y, 32), low(y)
-    as_unsigned = lambda value: ops.astype(value, dtype="uint64")
-    carry = ops.astype(shift(ops.multiply(as_unsigned(b), as_unsigned(d)), 32), dtype=dtypes.NAMES[x.dtype])
-    middle = ops.add(ops.multiply(a, d), carry)
-    rest = ops.add(ops.multiply(b, c), low(middle))
-    return ops.add(ops.add(ops.multiply(a, c), shift(middle, 32)), shift(rest, 32))
-
-
-def nextafter(x1: Any, x2: Any) -> Array:
-    """Returns the next float after ``x1`` in the direction of ``x2``, elementwise."""
-    return tnp.nextafter(x1, x2)
+    as_unsigned = lambda value: pointwise.astype(value, dtype="uint64")
+    carry = pointwise.astype(shift(pointwise.multiply(as_unsigned(b), as_unsigned(d)), 32), dtype=dtypes.NAMES[x.dtype])
+    middle = pointwise.add(pointwise.multiply(a, d), carry)
+    rest = pointwise.add(pointwise.multiply(b, c), low(middle))
+    return pointwise.add(pointwise.add(pointwise.multiply(a, c), shift(middle, 32)), shift(rest, 32))
 
 
 def reduce_precision(operand: Any, exponent_bits: int, mantissa_bits: int) -> Array:
@@ -453,24 +451,29 @@ def reduce_precision(operand: Any, exponent_bits: int, mantissa_bits: int) -> Ar
         raise ArgumentError("reduce_precision", "a float has bits for its exponent and its mantissa", got=got)
     own, limits = x.dtype, finfo(x.dtype)
     width, real = own.itemsize * 8, own.type
-    value = ops.bitcast(ops.stop_gradient(x), dtype=f"uint{width}")
+    value = pointwise.bitcast(pointwise.stop_gradient(x), dtype=f"uint{width}")
     unsigned = value.dtype.type
-    sign = ops.bitwise_and(value, unsigned(1 << (width - 1)))
-    size = ops.bitwise_xor(value, sign)
+    sign = pointwise.bitwise_and(value, unsigned(1 << (width - 1)))
+    size = pointwise.bitwise_xor(value, sign)
     drop = limits.nmant - mantissa_bits
     if drop > 0:
-        last = ops.bitwise_and(ops.right_shift(size, unsigned(drop)), unsigned(1))
-        size = ops.add(size, ops.add(last, unsigned((1 << (drop - 1)) - 1)))
-        size = ops.bitwise_and(size, unsigned((1 << width) - (1 << drop)))
+        last = pointwise.bitwise_and(pointwise.right_shift(size, unsigned(drop)), unsigned(1))
+        size = pointwise.add(size, pointwise.add(last, unsigned((1 << (drop - 1)) - 1)))
+        size = pointwise.bitwise_and(size, unsigned((1 << width) - (1 << drop)))
     infinity = unsigned(int.from_bytes(np.asarray(np.inf, own).tobytes(), "little"))
     if exponent_bits < width - 1 - limits.nmant:
         bias, own_bias = (1 << (exponent_bits - 1)) - 1, (1 << (width - 2 - limits.nmant)) - 1
         too_large = unsigned((own_bias + bias + 1) << limits.nmant)
         smallest = unsigned((own_bias - bias + 1) << limits.nmant)
-        size = ops.where(ops.greater_equal(size, too_large), infinity, size)
-        size = ops.where(ops.less(size, smallest), unsigned(0), size)
-    rounded = ops.bitcast(ops.bitwise_or(size, sign), dtype=dtypes.NAMES[own])
-    finite = ops.isfinite(x)
-    rounded = ops.where(ops.isnan(x), real(np.nan), rounded)
+        size = pointwise.where(pointwise.greater_equal(size, too_large), infinity, size)
+        size = pointwise.where(pointwise.less(size, smallest), unsigned(0), size)
+    rounded = pointwise.bitcast(pointwise.bitwise_or(size, sign), dtype=dtypes.NAMES[own])
+    finite = pointwise.isfinite(x)
+    rounded = pointwise.where(pointwise.isnan(x), real(np.nan), rounded)
     # Adds 0, whose derivative is 1.
-    return ops.add(rounded, ops.where(finite, ops.subtract(x, ops.stop_gradient(x)), real(0)))
+    return pointwise.add(rounded, pointwise.where(finite, pointwise.subtract(x, pointwise.stop_gradient(x)), real(0)))
+
+
+def nextafter(x1: ArrayLike, x2: ArrayLike) -> Array:
+    """Returns the next float after ``x1`` in the direction of ``x2``, elementwise."""
+    return tnp.nextafter(x1, x2)
