@@ -45,6 +45,13 @@ def test_reduce(name, start, axes):
     agree(lambda lax, x: lax.reduce(x, start, getattr(lax, name), axes), X[:0], derivatives=False)
 
 
+@pytest.mark.parametrize(("name", "op"), [("add", "sum"), ("mul", "prod"), ("max", "max"), ("min", "min")])
+def test_reduce_by_functions_of_lax_is_one_op(name, op):
+    function = getattr(tvmfun.lax, name)
+    program = tvmfun.trace(lambda x: tvmfun.lax.reduce(x, 1.5, function, (0,)))(tvmfun.ShapeDtype((5,), "float32"))
+    assert program.equations[0].op.name == op
+
+
 def test_reduce_of_bools():
     x = RNG.integers(0, 2, (3, 4)).astype(bool)
     for name, start in (("bitwise_or", False), ("bitwise_and", True), ("max", False)):

@@ -110,7 +110,7 @@ def reduce(operands: Any, init_values: Any, computation: Callable[[Any, Any], An
     starts = [convert("reduce", s, x.dtype) for s, x in zip(tree.leaves(init_values), arrays, strict=True)]
     axes = normalize_axes("reduce", tuple(dimensions), arrays[0].ndim)
     combine = lambda x, y: tree.leaves(computation(tree.unflatten(structure, x), tree.unflatten(structure, y)))
-    known = _KNOWN.get(computation)
+    known = _reduction_of(computation)
     count = math.prod(arrays[0].shape[axis] for axis in axes)
     if known is not None and len(arrays) == 1 and arrays[0].dtype != dtypes.bool_ and count:
         return tree.unflatten(structure, combine([known(arrays[0], axis=axes)], starts))
@@ -131,7 +131,11 @@ def reduce(operands: Any, init_values: Any, computation: Callable[[Any, Any], An
     return tree.unflatten(structure, combine([shapes.reshape(row, shape=shape) for row in rows], starts))
 
 
-_KNOWN = {elementwise.add: ops.sum, elementwise.mul: ops.prod, elementwise.max: ops.max, elementwise.min: ops.min}
+def _reduction_of(function: Callable[[Any, Any], Any]) -> Op | None:
+    """The op that reduces by a function, if there is one."""
+    # Looked up here because publish() replaces the functions after this module is imported.
+    known = {elementwise.add: ops.sum, elementwise.mul: ops.prod, elementwise.max: ops.max, elementwise.min: ops.min}
+    return known.get(function)
 
 
 def _cumulative(op: Op, what: str) -> Callable[..., Array]:
