@@ -11,8 +11,9 @@ from tvmfun.core import dims
 from tvmfun.core.array import Array
 from tvmfun.errors import ArgumentError, ShapeError
 from tvmfun.numpy.products import check_precision
-from tvmfun.numpy.promotion import operands
+from tvmfun.numpy.promotion import NestedArrayLike, operands
 from tvmfun.ops import conv as conv_ops
+from tvmfun.typing import DTypeLike
 
 __all__ = [
     "ConvDimensionNumbers",
@@ -95,7 +96,7 @@ def conv_dimension_numbers(
     return ConvDimensionNumbers(*found)
 
 
-def patches_kernel(filter_shape: Sequence[int], channels: int, dtype: Any) -> Array:
+def patches_kernel(filter_shape: Sequence[int], channels: int, dtype: DTypeLike) -> Array:
     """The kernel, ``OI...``, that reads each element of a window of each channel: a part of the identity."""
     size = math.prod(filter_shape)
     kernel = tnp.reshape(tnp.eye(size, dtype=dtype), (size, 1, *filter_shape))
@@ -136,8 +137,8 @@ def _order(name: str, layout: str, *, kernel: bool, spatial: str) -> tuple[int, 
 
 
 def conv_general_dilated(
-    lhs: Any,
-    rhs: Any,
+    lhs: NestedArrayLike,
+    rhs: NestedArrayLike,
     window_strides: Sequence[int],
     padding: Padding,
     lhs_dilation: Sequence[int] | None = None,
@@ -146,7 +147,7 @@ def conv_general_dilated(
     feature_group_count: int = 1,
     batch_group_count: int = 1,
     precision: Any = None,
-    preferred_element_type: Any = None,
+    preferred_element_type: DTypeLike | None = None,
 ) -> Array:
     """Returns the convolution (cross-correlation) of arrays with any number of spatial axes.
 
@@ -225,12 +226,12 @@ def _groups_as_channels(name: str, x: Array, w: Array, groups: int, feature_grou
 
 
 def conv(
-    lhs: Any,
-    rhs: Any,
+    lhs: NestedArrayLike,
+    rhs: NestedArrayLike,
     window_strides: Sequence[int],
     padding: str,
     precision: Any = None,
-    preferred_element_type: Any = None,
+    preferred_element_type: DTypeLike | None = None,
 ) -> Array:
     """Returns the convolution of arrays with channels first; see :func:`conv_general_dilated`."""
     products: dict[str, Any] = {"precision": precision, "preferred_element_type": preferred_element_type}
@@ -238,14 +239,14 @@ def conv(
 
 
 def conv_with_general_padding(
-    lhs: Any,
-    rhs: Any,
+    lhs: NestedArrayLike,
+    rhs: NestedArrayLike,
     window_strides: Sequence[int],
     padding: Padding,
     lhs_dilation: Sequence[int] | None,
     rhs_dilation: Sequence[int] | None,
     precision: Any = None,
-    preferred_element_type: Any = None,
+    preferred_element_type: DTypeLike | None = None,
 ) -> Array:
     """Returns the convolution of arrays with channels first; see :func:`conv_general_dilated`."""
     products: dict[str, Any] = {"precision": precision, "preferred_element_type": preferred_element_type}
@@ -253,15 +254,15 @@ def conv_with_general_padding(
 
 
 def conv_transpose(
-    lhs: Any,
-    rhs: Any,
+    lhs: NestedArrayLike,
+    rhs: NestedArrayLike,
     strides: Sequence[int],
     padding: Padding,
     rhs_dilation: Sequence[int] | None = None,
     dimension_numbers: Layouts = None,
     transpose_kernel: bool = False,
     precision: Any = None,
-    preferred_element_type: Any = None,
+    preferred_element_type: DTypeLike | None = None,
     use_consistent_padding: bool = False,
 ) -> Array:
     """Returns the transposed convolution, with ``strides`` places for each element of ``lhs``.
@@ -341,7 +342,7 @@ def padtype_to_pads(
 
 
 def conv_general_dilated_patches(
-    lhs: Any,
+    lhs: NestedArrayLike,
     filter_shape: Sequence[int],
     window_strides: Sequence[int],
     padding: Padding,
@@ -349,7 +350,7 @@ def conv_general_dilated_patches(
     rhs_dilation: Sequence[int] | None = None,
     dimension_numbers: Layouts = None,
     precision: Any = None,
-    preferred_element_type: Any = None,
+    preferred_element_type: DTypeLike | None = None,
 ) -> Array:
     """Returns what each window of a convolution reads, as channels: all places of the first channel, of the next, ...
 

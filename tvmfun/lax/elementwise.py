@@ -22,7 +22,7 @@ from tvmfun.numpy.dtypes import finfo
 from tvmfun.numpy.elementwise import named
 from tvmfun.numpy.promotion import array, operands
 from tvmfun.ops import pointwise
-from tvmfun.typing import ArrayLike
+from tvmfun.typing import ArrayLike, DTypeLike
 
 __all__ = [
     "RoundingMethod",
@@ -102,7 +102,7 @@ __all__ = [
 ]
 
 
-def stop_gradient(x: Any) -> Any:
+def stop_gradient(x: ArrayLike) -> Any:
     """Returns the tree ``x``, through which no gradient flows.
 
     >>> import tvmfun
@@ -213,12 +213,12 @@ logistic = _op(pointwise.sigmoid, "logistic", r":math:`1 / (1 + e^{-x})`", float
 rsqrt = _op(pointwise.rsqrt, "rsqrt", r":math:`1 / \sqrt x`", floating=True)
 
 
-def shift_right_arithmetic(x: Any, y: Any) -> Array:
+def shift_right_arithmetic(x: ArrayLike, y: ArrayLike) -> Array:
     """Returns the bits of an integer moved right, copies of the first one on the left, elementwise."""
     return _shift_right("shift_right_arithmetic", x, y, dtypes.SIGNED)
 
 
-def shift_right_logical(x: Any, y: Any) -> Array:
+def shift_right_logical(x: ArrayLike, y: ArrayLike) -> Array:
     """Returns the bits of an integer moved right, zeros on the left, elementwise."""
     return _shift_right("shift_right_logical", x, y, dtypes.UNSIGNED)
 
@@ -234,14 +234,14 @@ def _shift_right(name: str, x: Any, y: Any, kinds: tuple[np.dtype, ...]) -> Arra
     return pointwise.bitcast(shifted, dtype=own)
 
 
-def mul(x: Any, y: Any, *, out_dtype: Any = None) -> Array:
+def mul(x: ArrayLike, y: ArrayLike, *, out_dtype: DTypeLike | None = None) -> Array:
     r"""Returns :math:`x \cdot y`, elementwise, multiplied in ``out_dtype`` if that is given."""
     if out_dtype is not None:
         x, y = (tnp.astype(value, out_dtype) for value in (x, y))
     return pointwise.multiply(*operands("mul", x, y))
 
 
-def div(x: Any, y: Any) -> Array:
+def div(x: ArrayLike, y: ArrayLike) -> Array:
     """Returns :math:`x / y`, elementwise; of integers the part before the point.
 
     Integers divided by 0 are -1, the largest number if there is no sign.
@@ -259,7 +259,7 @@ def div(x: Any, y: Any) -> Array:
     return pointwise.where(pointwise.equal(y, zero), np.invert(zero), quotient)
 
 
-def rem(x: Any, y: Any) -> Array:
+def rem(x: ArrayLike, y: ArrayLike) -> Array:
     """Returns what :func:`div`, rounded towards 0, leaves: with the sign of :math:`x`, elementwise.
 
     Integers divided by 0 are left as they are.
@@ -282,12 +282,12 @@ def pow(x: ArrayLike, y: ArrayLike) -> Array:
     return tnp.power(x, y)
 
 
-def integer_pow(x: Any, y: int) -> Array:
+def integer_pow(x: ArrayLike, y: int) -> Array:
     """Returns :math:`x^y` for a static integer :math:`y`, by multiplications, elementwise."""
     return tnp.power(x, y)
 
 
-def digamma(x: Any) -> Array:
+def digamma(x: ArrayLike) -> Array:
     r"""Returns :math:`\frac{d}{dx} \ln \Gamma(x)`, elementwise."""
     return pointwise.polygamma(*operands("digamma", x, floating=True), order=0)
 
@@ -299,7 +299,7 @@ class RoundingMethod(enum.IntEnum):
     TO_NEAREST_EVEN = 1
 
 
-def round(x: Any, rounding_method: RoundingMethod = RoundingMethod.AWAY_FROM_ZERO) -> Array:
+def round(x: ArrayLike, rounding_method: RoundingMethod = RoundingMethod.AWAY_FROM_ZERO) -> Array:
     """Returns the nearest integer, elementwise.
 
     Args:
@@ -317,17 +317,17 @@ def round(x: Any, rounding_method: RoundingMethod = RoundingMethod.AWAY_FROM_ZER
     return pointwise.where(is_up, pointwise.add(whole, pointwise.sign(x)), whole)
 
 
-def convert_element_type(operand: Any, new_dtype: Any) -> Array:
+def convert_element_type(operand: ArrayLike, new_dtype: DTypeLike) -> Array:
     """Returns the array in another dtype; floats become integers by leaving out what is behind the point."""
     return tnp.astype(tnp.asarray(operand), new_dtype)
 
 
-def bitcast_convert_type(operand: Any, new_dtype: Any) -> Array:
+def bitcast_convert_type(operand: ArrayLike, new_dtype: DTypeLike) -> Array:
     """Returns the bits of ``operand`` read as another dtype of the same width."""
     return pointwise.bitcast(tnp.asarray(operand), dtype=dtypes.NAMES[dtypes.canonical(new_dtype)])
 
 
-def select(pred: Any, on_true: Any, on_false: Any) -> Array:
+def select(pred: ArrayLike, on_true: ArrayLike, on_false: ArrayLike) -> Array:
     """Returns ``on_true`` where ``pred`` is true and ``on_false`` elsewhere."""
     return tnp.where(pred, on_true, on_false)
 
@@ -370,19 +370,19 @@ def clamp(min: Any, x: Any, max: Any) -> Array:
     return pointwise.where(pointwise.bitwise_and(pointwise.less(low, x), pointwise.less(x, high)), x, end)
 
 
-def optimization_barrier(operand: Any) -> Any:
+def optimization_barrier(operand: ArrayLike) -> Any:
     """Returns the tree of arrays as it is: no optimization here changes what is computed from it."""
     return tree.map(tnp.asarray, operand)
 
 
-def _integer(name: str, x: Any) -> Any:
+def _integer(name: str, x: Any) -> Array:
     x = array(name, x)
     if not dtypes.is_integer(x.dtype):
         raise DtypeError(name, "the numbers must be integers", got=dtypes.NAMES[x.dtype])
     return x
 
 
-def population_count(x: Any) -> Array:
+def population_count(x: ArrayLike) -> Array:
     """Returns the number of bits that are set in an integer, in its dtype, elementwise.
 
     >>> population_count(tnp.asarray([7, -1]))
@@ -391,7 +391,7 @@ def population_count(x: Any) -> Array:
     return integers.population_count(_integer("population_count", x))
 
 
-def clz(x: Any) -> Array:
+def clz(x: ArrayLike) -> Array:
     """Returns the number of zeros before the first bit that is set in an integer, in its dtype, elementwise.
 
     >>> clz(tnp.asarray([1, 0, -1]))
@@ -407,7 +407,7 @@ def clz(x: Any) -> Array:
     return pointwise.astype(integers.population_count(pointwise.bitwise_not(value)), dtype=own)
 
 
-def mulhi(x: Any, y: Any) -> Array:
+def mulhi(x: ArrayLike, y: ArrayLike) -> Array:
     """Returns the upper half of the bits of the product of two integers, elementwise.
 
     >>> mulhi(tnp.asarray([1 << 30]), tnp.asarray([8]))
@@ -431,7 +431,7 @@ def mulhi(x: Any, y: Any) -> Array:
     return pointwise.add(pointwise.add(pointwise.multiply(a, c), shift(middle, 32)), shift(rest, 32))
 
 
-def reduce_precision(operand: Any, exponent_bits: int, mantissa_bits: int) -> Array:
+def reduce_precision(operand: ArrayLike, exponent_bits: int, mantissa_bits: int) -> Array:
     """Returns the nearest number that a narrower float could hold, in the dtype of ``operand``, elementwise.
 
     The even one of two equally near ones; infinity for what is too large, 0 for what is less than the smallest normal

@@ -15,7 +15,7 @@ from tvmfun import numpy as tnp
 from tvmfun.core.array import Array
 from tvmfun.errors import ArgumentError, DtypeError, ShapeError
 from tvmfun.lax import slicing
-from tvmfun.numpy.promotion import convert, require_integer
+from tvmfun.numpy.promotion import NestedArrayLike, convert, require_integer
 from tvmfun.numpy.shapes import normalize_axis
 from tvmfun.ops import index as ops
 from tvmfun.ops import pointwise as pw
@@ -189,15 +189,15 @@ def _fill_value(dtype: np.dtype, value: Any) -> Any:
 
 
 def gather(
-    operand: Any,
-    start_indices: Any,
+    operand: NestedArrayLike,
+    start_indices: NestedArrayLike,
     dimension_numbers: GatherDimensionNumbers,
     slice_sizes: Sequence[int],
     *,
     unique_indices: bool = False,
     indices_are_sorted: bool = False,
     mode: str | GatherScatterMode | None = None,
-    fill_value: Any = None,
+    fill_value: NestedArrayLike | None = None,
 ) -> Array:
     """Returns the slices of an array that begin at computed places.
 
@@ -302,9 +302,9 @@ def _scatter(
 
 
 def scatter(
-    operand: Any,
-    scatter_indices: Any,
-    updates: Any,
+    operand: NestedArrayLike,
+    scatter_indices: NestedArrayLike,
+    updates: NestedArrayLike,
     dimension_numbers: ScatterDimensionNumbers,
     *,
     indices_are_sorted: bool = False,
@@ -335,9 +335,9 @@ def scatter(
 
 
 def scatter_add(
-    operand: Any,
-    scatter_indices: Any,
-    updates: Any,
+    operand: NestedArrayLike,
+    scatter_indices: NestedArrayLike,
+    updates: NestedArrayLike,
     dimension_numbers: ScatterDimensionNumbers,
     *,
     indices_are_sorted: bool = False,
@@ -349,9 +349,9 @@ def scatter_add(
 
 
 def scatter_sub(
-    operand: Any,
-    scatter_indices: Any,
-    updates: Any,
+    operand: NestedArrayLike,
+    scatter_indices: NestedArrayLike,
+    updates: NestedArrayLike,
     dimension_numbers: ScatterDimensionNumbers,
     *,
     indices_are_sorted: bool = False,
@@ -364,9 +364,9 @@ def scatter_sub(
 
 
 def scatter_mul(
-    operand: Any,
-    scatter_indices: Any,
-    updates: Any,
+    operand: NestedArrayLike,
+    scatter_indices: NestedArrayLike,
+    updates: NestedArrayLike,
     dimension_numbers: ScatterDimensionNumbers,
     *,
     indices_are_sorted: bool = False,
@@ -381,9 +381,9 @@ def scatter_mul(
 
 
 def scatter_min(
-    operand: Any,
-    scatter_indices: Any,
-    updates: Any,
+    operand: NestedArrayLike,
+    scatter_indices: NestedArrayLike,
+    updates: NestedArrayLike,
     dimension_numbers: ScatterDimensionNumbers,
     *,
     indices_are_sorted: bool = False,
@@ -398,9 +398,9 @@ def scatter_min(
 
 
 def scatter_max(
-    operand: Any,
-    scatter_indices: Any,
-    updates: Any,
+    operand: NestedArrayLike,
+    scatter_indices: NestedArrayLike,
+    updates: NestedArrayLike,
     dimension_numbers: ScatterDimensionNumbers,
     *,
     indices_are_sorted: bool = False,
@@ -414,7 +414,7 @@ def scatter_max(
     return _scatter("scatter_max", "max", operand, scatter_indices, updates, dimension_numbers, unique_indices, mode)
 
 
-def index_take(src: Any, idxs: Sequence[Any], axes: Sequence[int]) -> Array:
+def index_take(src: NestedArrayLike, idxs: Sequence[Any], axes: Sequence[int]) -> Array:
     """Returns the elements of ``src`` at index arrays for the axes ``axes``, with the indices' axis in front.
 
     Args:

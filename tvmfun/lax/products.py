@@ -11,18 +11,19 @@ from tvmfun.errors import ArgumentError, ShapeError
 from tvmfun.lax.control_flow import scan
 from tvmfun.numpy.products import check_precision
 from tvmfun.numpy.products import dot_general as products_of
-from tvmfun.numpy.promotion import operands, require_integer
+from tvmfun.numpy.promotion import NestedArrayLike, operands, require_integer
 from tvmfun.numpy.shapes import normalize_axis
+from tvmfun.typing import DTypeLike
 
 __all__ = ["batch_matmul", "dot", "dot_general", "ragged_dot"]
 
 
 def dot_general(
-    lhs: Any,
-    rhs: Any,
+    lhs: NestedArrayLike,
+    rhs: NestedArrayLike,
     dimension_numbers: tuple[tuple[Sequence[int], Sequence[int]], tuple[Sequence[int], Sequence[int]]],
     precision: Any = None,
-    preferred_element_type: Any = None,
+    preferred_element_type: DTypeLike | None = None,
 ) -> Array:
     """Returns the product summed over pairs of contracted axes, for each index of the paired batch axes.
 
@@ -67,12 +68,12 @@ def _axes(pair: tuple[Sequence[int], Sequence[int]], lhs: Array, rhs: Array) -> 
 
 
 def dot(
-    lhs: Any,
-    rhs: Any,
+    lhs: NestedArrayLike,
+    rhs: NestedArrayLike,
     *,
     dimension_numbers: tuple[tuple[Sequence[int], Sequence[int]], tuple[Sequence[int], Sequence[int]]] | None = None,
     precision: Any = None,
-    preferred_element_type: Any = None,
+    preferred_element_type: DTypeLike | None = None,
 ) -> Array:
     """Returns the product of vectors or matrices, summed over the last axis of ``lhs`` and the first of ``rhs``.
 
@@ -91,7 +92,7 @@ def dot(
     return dot_general(lhs, rhs, dimension_numbers, precision, preferred_element_type)
 
 
-def batch_matmul(lhs: Any, rhs: Any, precision: Any = None) -> Array:
+def batch_matmul(lhs: NestedArrayLike, rhs: NestedArrayLike, precision: Any = None) -> Array:
     """Returns the matrix products of two stacks of matrices with the same leading axes; see :func:`dot_general`."""
     lhs, rhs = tnp.asarray(lhs), tnp.asarray(rhs)
     if lhs.ndim < 2 or lhs.ndim != rhs.ndim:
@@ -101,11 +102,11 @@ def batch_matmul(lhs: Any, rhs: Any, precision: Any = None) -> Array:
 
 
 def ragged_dot(
-    lhs: Any,
-    rhs: Any,
+    lhs: NestedArrayLike,
+    rhs: NestedArrayLike,
     group_sizes: Any,
     precision: Any = None,
-    preferred_element_type: Any = None,
+    preferred_element_type: DTypeLike | None = None,
     group_offset: Any = None,
 ) -> Array:
     """Returns the product of groups of rows with a matrix for each group.

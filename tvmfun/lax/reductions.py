@@ -14,12 +14,13 @@ from tvmfun.core.array import Array
 from tvmfun.core.op import Op
 from tvmfun.errors import DtypeError, ShapeError
 from tvmfun.lax import elementwise
-from tvmfun.numpy.promotion import convert
+from tvmfun.numpy.promotion import NestedArrayLike, convert
 from tvmfun.numpy.shapes import normalize_axes, normalize_axis
 from tvmfun.ops import cumulative
 from tvmfun.ops import pointwise as pw
 from tvmfun.ops import reduce as ops
 from tvmfun.ops import shape as shapes
+from tvmfun.typing import DTypeLike
 
 __all__ = [
     "argmax",
@@ -56,17 +57,17 @@ reduce_max = _reduction("reduce_max", ops.max, "largest element")
 reduce_min = _reduction("reduce_min", ops.min, "smallest element")
 
 
-def reduce_and(operand: Any, axes: Sequence[int]) -> Array:
+def reduce_and(operand: NestedArrayLike, axes: Sequence[int]) -> Array:
     """Returns the bits, or bools, that all elements along ``axes`` have in common."""
     return _of_bits("reduce_and", elementwise.bitwise_and, operand, axes, True)
 
 
-def reduce_or(operand: Any, axes: Sequence[int]) -> Array:
+def reduce_or(operand: NestedArrayLike, axes: Sequence[int]) -> Array:
     """Returns the bits, or bools, that any element along ``axes`` has."""
     return _of_bits("reduce_or", elementwise.bitwise_or, operand, axes, False)
 
 
-def reduce_xor(operand: Any, axes: Sequence[int]) -> Array:
+def reduce_xor(operand: NestedArrayLike, axes: Sequence[int]) -> Array:
     """Returns the bits, or bools, that an odd number of elements along ``axes`` have."""
     return _of_bits("reduce_xor", elementwise.bitwise_xor, operand, axes, False)
 
@@ -155,13 +156,13 @@ cummin = _cumulative(cumulative.cummin, "the smallest element, whose first occur
 cumlogsumexp = _cumulative(cumulative.cumlogsumexp, "the logarithm of the sum of the exponentials of the elements")
 
 
-def argmax(operand: Any, axis: int, index_dtype: Any = "int32") -> Array:
+def argmax(operand: NestedArrayLike, axis: int, index_dtype: DTypeLike = "int32") -> Array:
     """Returns the place of the largest element along an axis, the first of equals; the first NaN if there is one."""
     operand = tnp.asarray(operand)
     return tnp.astype(ops.argmax(operand, axis=normalize_axis("argmax", axis, operand.ndim)), index_dtype)
 
 
-def argmin(operand: Any, axis: int, index_dtype: Any = "int32") -> Array:
+def argmin(operand: NestedArrayLike, axis: int, index_dtype: DTypeLike = "int32") -> Array:
     """Returns the place of the smallest element along an axis, the first of equals; the first NaN if there is one."""
     operand = tnp.asarray(operand)
     return tnp.astype(ops.argmin(operand, axis=normalize_axis("argmin", axis, operand.ndim)), index_dtype)

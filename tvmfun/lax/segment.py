@@ -20,7 +20,7 @@ from tvmfun.lax.gather_scatter import (
     scatter_min,
     scatter_mul,
 )
-from tvmfun.numpy.promotion import require_integer
+from tvmfun.numpy.promotion import NestedArrayLike, require_integer
 
 __all__ = ["segment_max", "segment_min", "segment_prod", "segment_sum"]
 
@@ -89,8 +89,8 @@ _RULES: dict[str, tuple[Any, Any, Any]] = {
 
 
 def segment_sum(
-    data: Any,
-    segment_ids: Any,
+    data: NestedArrayLike,
+    segment_ids: NestedArrayLike,
     num_segments: int | None = None,
     indices_are_sorted: bool = False,
     unique_indices: bool = False,
@@ -121,8 +121,8 @@ def segment_sum(
 
 
 def segment_prod(
-    data: Any,
-    segment_ids: Any,
+    data: NestedArrayLike,
+    segment_ids: NestedArrayLike,
     num_segments: int | None = None,
     indices_are_sorted: bool = False,
     unique_indices: bool = False,
@@ -134,8 +134,8 @@ def segment_prod(
 
 
 def segment_max(
-    data: Any,
-    segment_ids: Any,
+    data: NestedArrayLike,
+    segment_ids: NestedArrayLike,
     num_segments: int | None = None,
     indices_are_sorted: bool = False,
     unique_indices: bool = False,
@@ -147,8 +147,8 @@ def segment_max(
 
 
 def segment_min(
-    data: Any,
-    segment_ids: Any,
+    data: NestedArrayLike,
+    segment_ids: NestedArrayLike,
     num_segments: int | None = None,
     indices_are_sorted: bool = False,
     unique_indices: bool = False,

@@ -13,10 +13,11 @@ from tvmfun import dtypes
 from tvmfun import numpy as tnp
 from tvmfun.core.array import Array
 from tvmfun.errors import ArgumentError, ShapeError
-from tvmfun.numpy.promotion import convert
+from tvmfun.numpy.promotion import NestedArrayLike, convert
 from tvmfun.numpy.shapes import normalize_axes, normalize_axis
 from tvmfun.ops import pointwise
 from tvmfun.ops import shape as shapes
+from tvmfun.typing import DTypeLike
 
 __all__ = [
     "broadcast",
@@ -49,23 +50,25 @@ __all__ = [
 Ints = Sequence[int]
 
 
-def full(shape: Ints, fill_value: Any, dtype: Any = None) -> Array:
+def full(shape: Ints, fill_value: NestedArrayLike, dtype: DTypeLike | None = None) -> Array:
     """Returns an array of one value, by default of the value's dtype."""
     return tnp.full(tuple(shape), fill_value, dtype)
 
 
-def full_like(x: Any, fill_value: Any, dtype: Any = None, shape: Ints | None = None) -> Array:
+def full_like(
+    x: NestedArrayLike, fill_value: NestedArrayLike, dtype: DTypeLike | None = None, shape: Ints | None = None
+) -> Array:
     """Returns an array of one value with the shape and dtype of ``x``, unless others are given."""
     x = tnp.asarray(x)
     return tnp.full(x.shape if shape is None else tuple(shape), fill_value, dtype or x.dtype)
 
 
-def empty(shape: Ints, dtype: Any) -> Array:
+def empty(shape: Ints, dtype: DTypeLike) -> Array:
     """Returns an array of zeros: what is in memory by chance is no function of the arguments."""
     return tnp.zeros(tuple(shape), dtype)
 
 
-def iota(dtype: Any, size: int) -> Array:
+def iota(dtype: DTypeLike, size: int) -> Array:
     """Returns ``0, 1, ..., size - 1``.
 
     >>> iota("int32", 3)
@@ -74,20 +77,20 @@ def iota(dtype: Any, size: int) -> Array:
     return broadcasted_iota(dtype, (size,), 0)
 
 
-def broadcasted_iota(dtype: Any, shape: Ints, dimension: int) -> Array:
+def broadcasted_iota(dtype: DTypeLike, shape: Ints, dimension: int) -> Array:
     """Returns an array whose elements are their own places along the axis ``dimension``."""
     shape = tuple(shape)
     axis = normalize_axis("broadcasted_iota", dimension, len(shape))
     return shapes.iota(shape=shape, axis=axis, dtype=dtypes.NAMES[dtypes.canonical(dtype)])
 
 
-def reshape(operand: Any, new_sizes: Ints, dimensions: Ints | None = None) -> Array:
+def reshape(operand: NestedArrayLike, new_sizes: Ints, dimensions: Ints | None = None) -> Array:
     """Returns the elements in another shape, after permuting the axes to the order ``dimensions`` if that is given."""
     operand = tnp.asarray(operand)
     return tnp.reshape(operand if dimensions is None else tnp.permute_dims(operand, dimensions), tuple(new_sizes))
 
 
-def collapse(operand: Any, start_dimension: int, stop_dimension: int | None = None) -> Array:
+def collapse(operand: NestedArrayLike, start_dimension: int, stop_dimension: int | None = None) -> Array:
     """Returns the array with its axes from ``start_dimension`` up to but without ``stop_dimension`` made one.
 
     >>> collapse(tnp.zeros((2, 3, 4)), 0, 2).shape
@@ -99,28 +102,28 @@ def collapse(operand: Any, start_dimension: int, stop_dimension: int | None = No
     return tnp.reshape(operand, (*operand.shape[:first], size, *operand.shape[max(first, last) :]))
 
 
-def squeeze(array: Any, dimensions: Ints) -> Array:
+def squeeze(array: NestedArrayLike, dimensions: Ints) -> Array:
     """Returns the array without the axes ``dimensions``, whose size is 1."""
     return tnp.squeeze(array, tuple(dimensions))
 
 
-def expand_dims(array: Any, dimensions: Ints) -> Array:
+def expand_dims(array: NestedArrayLike, dimensions: Ints) -> Array:
     """Returns the array with axes of size 1 at the places ``dimensions`` of the result."""
     return tnp.expand_dims(array, tuple(dimensions))
 
 
-def transpose(operand: Any, permutation: Ints) -> Array:
+def transpose(operand: NestedArrayLike, permutation: Ints) -> Array:
     """Returns the array with its axes in another order."""
     return tnp.permute_dims(operand, tuple(permutation))
 
 
-def broadcast(operand: Any, sizes: Ints) -> Array:
+def broadcast(operand: NestedArrayLike, sizes: Ints) -> Array:
     """Returns the array repeated along new axes of the given sizes in front."""
     operand = tnp.asarray(operand)
     return shapes.broadcast_to(operand, shape=(*sizes, *operand.shape))
 
 
-def broadcast_in_dim(operand: Any, shape: Ints, broadcast_dimensions: Ints) -> Array:
+def broadcast_in_dim(operand: NestedArrayLike, shape: Ints, broadcast_dimensions: Ints) -> Array:
     """Returns the array repeated to ``shape``; its axis ``i`` becomes the axis ``broadcast_dimensions[i]``.
 
     >>> broadcast_in_dim(iota("int32", 2), (2, 3), (0,)).tolist()
@@ -137,12 +140,12 @@ def broadcast_in_dim(operand: Any, shape: Ints, broadcast_dimensions: Ints) -> A
     return shapes.broadcast_to(tnp.reshape(operand, tuple(sizes)), shape=shape)
 
 
-def broadcast_like(arr: Any, like_arr: Any) -> Array:
+def broadcast_like(arr: NestedArrayLike, like_arr: NestedArrayLike) -> Array:
     """Returns the array repeated to the shape of another one."""
     return tnp.broadcast_to(arr, tnp.asarray(like_arr).shape)
 
 
-def broadcast_to_rank(x: Any, rank: int) -> Array:
+def broadcast_to_rank(x: NestedArrayLike, rank: int) -> Array:
     """Returns the array with leading axes of size 1 until there are ``rank`` axes.
 
     >>> broadcast_to_rank(iota("int32", 2), 3).shape
@@ -152,7 +155,7 @@ def broadcast_to_rank(x: Any, rank: int) -> Array:
     return tnp.reshape(x, (1,) * (rank - x.ndim) + x.shape)
 
 
-def rev(operand: Any, dimensions: Ints) -> Array:
+def rev(operand: NestedArrayLike, dimensions: Ints) -> Array:
     """Returns the array with the elements along ``dimensions`` in reverse order."""
     operand = tnp.asarray(operand)
     return shapes.flip(operand, axes=normalize_axes("rev", tuple(dimensions), operand.ndim))
@@ -163,7 +166,7 @@ def concatenate(operands: Sequence[Any], dimension: int) -> Array:
     return tnp.concat(operands, axis=dimension)
 
 
-def split(operand: Any, sizes: Ints, axis: int = 0) -> list[Array]:
+def split(operand: NestedArrayLike, sizes: Ints, axis: int = 0) -> list[Array]:
     """Returns the parts of the given sizes into which the array falls along ``axis``."""
     operand = tnp.asarray(operand)
     if sum(sizes) != operand.shape[normalize_axis("split", axis, operand.ndim)]:
@@ -177,17 +180,19 @@ def stack(operands: Sequence[Any], axis: int = 0) -> Array:
     return tnp.stack(operands, axis)
 
 
-def unstack(x: Any, axis: int = 0) -> tuple[Array, ...]:
+def unstack(x: NestedArrayLike, axis: int = 0) -> tuple[Array, ...]:
     """Returns the slices along an axis."""
     return tnp.unstack(x, axis)
 
 
-def tile(operand: Any, reps: Ints) -> Array:
+def tile(operand: NestedArrayLike, reps: Ints) -> Array:
     """Returns the array repeated ``reps[i]`` times along each axis ``i``."""
     return tnp.tile(operand, tuple(reps))
 
 
-def pad(operand: Any, padding_value: Any, padding_config: Sequence[tuple[int, int, int]]) -> Array:
+def pad(
+    operand: NestedArrayLike, padding_value: NestedArrayLike, padding_config: Sequence[tuple[int, int, int]]
+) -> Array:
     """Returns the array with a value put around and between its elements.
 
     Args:
@@ -220,6 +225,6 @@ def shape_as_value(shape: Ints) -> Array:
     return tnp.asarray([tnp.asarray(size) for size in shape]) if len(shape) else tnp.zeros((0,), dtypes.int32)
 
 
-def dtype(x: Any) -> np.dtype:
+def dtype(x: NestedArrayLike) -> np.dtype:
     """Returns the dtype of an array or a number."""
     return tnp.result_type(x)

@@ -13,7 +13,7 @@ from tvmfun import numpy as tnp
 from tvmfun.core.array import Array
 from tvmfun.errors import ArgumentError, ShapeError
 from tvmfun.lax.shapes import Ints
-from tvmfun.numpy.promotion import convert, require_integer
+from tvmfun.numpy.promotion import NestedArrayLike, convert, require_integer
 from tvmfun.numpy.shapes import normalize_axis
 from tvmfun.ops import dynamic_slice as slices
 from tvmfun.ops import pointwise as pw
@@ -32,7 +32,7 @@ __all__ = [
 ]
 
 
-def slice(operand: Any, start_indices: Ints, limit_indices: Ints, strides: Ints | None = None) -> Array:
+def slice(operand: NestedArrayLike, start_indices: Ints, limit_indices: Ints, strides: Ints | None = None) -> Array:
     """Returns ``operand[start:limit:stride]`` along each axis.
 
     Args:
@@ -55,7 +55,7 @@ def slice(operand: Any, start_indices: Ints, limit_indices: Ints, strides: Ints 
 
 
 def slice_in_dim(
-    operand: Any, start_index: int | None, limit_index: int | None, stride: int = 1, axis: int = 0
+    operand: NestedArrayLike, start_index: int | None, limit_index: int | None, stride: int = 1, axis: int = 0
 ) -> Array:
     """Returns ``operand[start_index:limit_index:stride]`` along one axis; places may be counted from the end."""
     operand = tnp.asarray(operand)
@@ -68,7 +68,7 @@ def slice_in_dim(
     return shapes.slice(operand, start=tuple(start), stop=tuple(stop), step=tuple(step))
 
 
-def index_in_dim(operand: Any, index: int, axis: int = 0, keepdims: bool = True) -> Array:
+def index_in_dim(operand: NestedArrayLike, index: int, axis: int = 0, keepdims: bool = True) -> Array:
     """Returns the elements at a static place along one axis, which stays with size 1 if ``keepdims``."""
     operand = tnp.asarray(operand)
     axis = normalize_axis("index_in_dim", axis, operand.ndim)
@@ -140,7 +140,11 @@ def dynamic_slice(
 
 
 def dynamic_update_slice(
-    operand: Any, update: Any, start_indices: Any, *, allow_negative_indices: bool | Sequence[bool] = True
+    operand: NestedArrayLike,
+    update: NestedArrayLike,
+    start_indices: NestedArrayLike,
+    *,
+    allow_negative_indices: bool | Sequence[bool] = True,
 ) -> Array:
     """Returns an array with the part that begins at computed places replaced.
 
@@ -169,7 +173,7 @@ def _along(operand: Array, axis: int, value: Any) -> list[Any]:
 
 
 def dynamic_slice_in_dim(
-    operand: Any, start_index: Any, slice_size: int, axis: int = 0, *, allow_negative_indices: bool = True
+    operand: NestedArrayLike, start_index: Any, slice_size: int, axis: int = 0, *, allow_negative_indices: bool = True
 ) -> Array:
     """Returns ``slice_size`` elements along one axis from a computed place on; see :func:`dynamic_slice`."""
     operand = tnp.asarray(operand)
@@ -181,7 +185,12 @@ def dynamic_slice_in_dim(
 
 
 def dynamic_index_in_dim(
-    operand: Any, index: Any, axis: int = 0, keepdims: bool = True, *, allow_negative_indices: bool = True
+    operand: NestedArrayLike,
+    index: NestedArrayLike,
+    axis: int = 0,
+    keepdims: bool = True,
+    *,
+    allow_negative_indices: bool = True,
 ) -> Array:
     """Returns the elements at a computed place along one axis, which stays with size 1 if ``keepdims``."""
     result = dynamic_slice_in_dim(operand, index, 1, axis, allow_negative_indices=allow_negative_indices)
@@ -189,7 +198,12 @@ def dynamic_index_in_dim(
 
 
 def dynamic_update_slice_in_dim(
-    operand: Any, update: Any, start_index: Any, axis: int, *, allow_negative_indices: bool = True
+    operand: NestedArrayLike,
+    update: NestedArrayLike,
+    start_index: Any,
+    axis: int,
+    *,
+    allow_negative_indices: bool = True,
 ) -> Array:
     """Returns an array with the elements along one axis from a computed place on replaced."""
     operand = tnp.asarray(operand)
@@ -200,7 +214,12 @@ def dynamic_update_slice_in_dim(
 
 
 def dynamic_update_index_in_dim(
-    operand: Any, update: Any, index: Any, axis: int, *, allow_negative_indices: bool = True
+    operand: NestedArrayLike,
+    update: NestedArrayLike,
+    index: NestedArrayLike,
+    axis: int,
+    *,
+    allow_negative_indices: bool = True,
 ) -> Array:
     """Returns an array with the elements at a computed place along one axis replaced.
 

@@ -9,6 +9,7 @@ from tvmfun import numpy as tnp
 from tvmfun import tree
 from tvmfun.core.derivative import trace_leaves
 from tvmfun.errors import ArgumentError, ShapeError
+from tvmfun.numpy.promotion import NestedArrayLike
 from tvmfun.ops import control
 
 __all__ = ["custom_linear_solve", "custom_root"]
@@ -88,7 +89,7 @@ def custom_root(
 
 def custom_linear_solve(
     matvec: Callable[[Any], Any],
-    b: Any,
+    b: NestedArrayLike,
     solve: Callable[[Callable, Any], Any],
     transpose_solve: Callable[[Callable, Any], Any] | None = None,
     symmetric: bool = False,

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 
 from tvmfun import dtypes
 from tvmfun import numpy as tnp
 from tvmfun.core.array import Array
 from tvmfun.errors import ArgumentError, ShapeError
+from tvmfun.numpy.promotion import NestedArrayLike
 from tvmfun.numpy.shapes import normalize_axis
 from tvmfun.ops import pointwise as pw
 from tvmfun.ops import shape as shapes
@@ -31,7 +31,9 @@ def _order(keys: Sequence[Array]) -> Array:
     return order
 
 
-def sort(operand: Any, dimension: int = -1, is_stable: bool = True, num_keys: int = 1) -> Array | tuple[Array, ...]:
+def sort(
+    operand: NestedArrayLike, dimension: int = -1, is_stable: bool = True, num_keys: int = 1
+) -> Array | tuple[Array, ...]:
     """Returns arrays sorted along an axis, all in the same order.
 
     Args:
@@ -62,13 +64,15 @@ def sort(operand: Any, dimension: int = -1, is_stable: bool = True, num_keys: in
     return result if several else result[0]
 
 
-def sort_key_val(keys: Any, values: Any, dimension: int = -1, is_stable: bool = True) -> tuple[Array, Array]:
+def sort_key_val(
+    keys: NestedArrayLike, values: NestedArrayLike, dimension: int = -1, is_stable: bool = True
+) -> tuple[Array, Array]:
     """Returns ``keys`` sorted along an axis, and ``values`` in the same order."""
     sorted_keys, sorted_values = sort((keys, values), dimension, is_stable)
     return sorted_keys, sorted_values
 
 
-def top_k(operand: Any, k: int, *, axis: int = -1) -> tuple[Array, Array]:
+def top_k(operand: NestedArrayLike, k: int, *, axis: int = -1) -> tuple[Array, Array]:
     """Returns the ``k`` largest elements along an axis, the largest first, and their places.
 
     Args:
@@ -101,7 +105,7 @@ def top_k(operand: Any, k: int, *, axis: int = -1) -> tuple[Array, Array]:
 
 
 def approx_max_k(
-    operand: Any,
+    operand: NestedArrayLike,
     k: int,
     reduction_dimension: int = -1,
     recall_target: float = 0.95,
@@ -122,7 +126,7 @@ def approx_max_k(
 
 
 def approx_min_k(
-    operand: Any,
+    operand: NestedArrayLike,
     k: int,
     reduction_dimension: int = -1,
     recall_target: float = 0.95,

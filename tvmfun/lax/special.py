@@ -22,6 +22,7 @@ from tvmfun.numpy.promotion import operands
 from tvmfun.numpy.signal import scaled
 from tvmfun.ops import control, pointwise
 from tvmfun.ops.pointwise import broadcast_shapes
+from tvmfun.typing import ArrayLike
 
 __all__ = [
     "bessel_i0e",
@@ -212,7 +213,7 @@ _GAMMA_SAMPLE = whole()(
 )
 
 
-def igamma(a: Any, x: Any) -> Array:
+def igamma(a: ArrayLike, x: ArrayLike) -> Array:
     r"""Returns :math:`P(a, x) = \frac{1}{\Gamma(a)} \int_0^x t^{a-1} e^{-t} dt`, elementwise.
 
     Args:
@@ -229,7 +230,7 @@ def igamma(a: Any, x: Any) -> Array:
     return in_full_precision("igamma", _IGAMMA, a, x)
 
 
-def igammac(a: Any, x: Any) -> Array:
+def igammac(a: ArrayLike, x: ArrayLike) -> Array:
     r"""Returns :math:`Q(a, x) = 1 - P(a, x)`, accurate where that is small, elementwise; see :func:`igamma`.
 
     >>> round(float(igammac(1.0, 2.0)), 6)
@@ -238,7 +239,7 @@ def igammac(a: Any, x: Any) -> Array:
     return in_full_precision("igammac", _IGAMMAC, a, x)
 
 
-def igamma_grad_a(a: Any, x: Any) -> Array:
+def igamma_grad_a(a: ArrayLike, x: ArrayLike) -> Array:
     r"""Returns :math:`\frac{\partial}{\partial a} P(a, x)`, elementwise.
 
     >>> round(float(igamma_grad_a(1.0, 2.0)), 6)
@@ -247,7 +248,7 @@ def igamma_grad_a(a: Any, x: Any) -> Array:
     return in_full_precision("igamma_grad_a", _IGAMMA_BY_A, a, x)
 
 
-def random_gamma_grad(a: Any, x: Any) -> Array:
+def random_gamma_grad(a: ArrayLike, x: ArrayLike) -> Array:
     r"""Returns :math:`dx / da` of a sample ``x`` of the gamma distribution with :math:`P(a, x)` held, elementwise.
 
     Source: Figurnov et al., "Implicit reparameterization gradients" (2018).
@@ -322,7 +323,7 @@ def _beta_density(out: Array, a: Array, b: Array, x: Array) -> Array:
 _BETAINC = whole()(with_partials(_incomplete_beta, (_beta_partial(0, "a"), _beta_partial(1, "b"), _beta_density)))
 
 
-def betainc(a: Any, b: Any, x: Any) -> Array:
+def betainc(a: ArrayLike, b: ArrayLike, x: ArrayLike) -> Array:
     r"""Returns :math:`I_x(a, b) = \frac{1}{B(a, b)} \int_0^x t^{a-1} (1-t)^{b-1} dt`, elementwise.
 
     Args:
@@ -340,7 +341,7 @@ def betainc(a: Any, b: Any, x: Any) -> Array:
     return in_full_precision("betainc", _BETAINC, a, b, x)
 
 
-def regularized_incomplete_beta(a: Any, b: Any, x: Any) -> Array:
+def regularized_incomplete_beta(a: ArrayLike, b: ArrayLike, x: ArrayLike) -> Array:
     """Returns :func:`betainc`, under the name of its operation.
 
     >>> round(float(regularized_incomplete_beta(2.0, 3.0, 0.5)), 4)
@@ -386,7 +387,7 @@ def _zeta(x: Array, q: Array) -> Array:
 _ZETA = whole()(_zeta)
 
 
-def zeta(x: Any, q: Any) -> Array:
+def zeta(x: ArrayLike, q: ArrayLike) -> Array:
     r"""Returns Hurwitz' :math:`\zeta(x, q) = \sum_{k=0}^\infty (q + k)^{-x}`, elementwise.
 
     Args:
@@ -401,7 +402,7 @@ def zeta(x: Any, q: Any) -> Array:
     return in_full_precision("zeta", _ZETA, x, q)
 
 
-def polygamma(m: Any, x: Any) -> Array:
+def polygamma(m: ArrayLike, x: ArrayLike) -> Array:
     r"""Returns the derivative of order ``m`` of :func:`digamma`, elementwise.
 
     Args:
@@ -428,11 +429,11 @@ def _polygamma(m: Array, x: Array) -> Array:
 _POLYGAMMA = whole()(_polygamma)
 
 
-def bessel_i0e(x: Any) -> Array:
+def bessel_i0e(x: ArrayLike) -> Array:
     r"""Returns :math:`e^{-|x|} I_0(x)`, elementwise."""
     return scaled("bessel_i0e", 0, x)
 
 
-def bessel_i1e(x: Any) -> Array:
+def bessel_i1e(x: ArrayLike) -> Array:
     r"""Returns :math:`e^{-|x|} I_1(x)`, elementwise."""
     return scaled("bessel_i1e", 1, x)

@@ -17,7 +17,7 @@ from tvmfun.errors import ArgumentError, ShapeError
 from tvmfun.lax import elementwise
 from tvmfun.lax.convolutions import Padding, padding_pairs
 from tvmfun.lax.slicing import slice_in_dim
-from tvmfun.numpy.promotion import convert
+from tvmfun.numpy.promotion import NestedArrayLike, convert
 from tvmfun.ops import conv as conv_ops
 from tvmfun.ops import pointwise
 from tvmfun.ops import shape as shapes
@@ -38,7 +38,7 @@ def _window(name: str, op: Op, x: Any, window: Sequence[int], strides: Sequence[
 
 
 def max_window(
-    x: Any, window: Sequence[int], strides: Sequence[int] | None = None, padding: Padding = "VALID"
+    x: NestedArrayLike, window: Sequence[int], strides: Sequence[int] | None = None, padding: Padding = "VALID"
 ) -> Array:
     """Returns the maximum of each window; its gradient goes to the first maximum of a window.
 
@@ -55,15 +55,15 @@ def max_window(
 
 
 def sum_window(
-    x: Any, window: Sequence[int], strides: Sequence[int] | None = None, padding: Padding = "VALID"
+    x: NestedArrayLike, window: Sequence[int], strides: Sequence[int] | None = None, padding: Padding = "VALID"
 ) -> Array:
     """Returns the sum of each window; the arguments are those of :func:`max_window`."""
     return _window("sum_window", conv_ops.window_sum, x, window, strides, padding)
 
 
 def reduce_window(
-    operand: Any,
-    init_value: Any,
+    operand: NestedArrayLike,
+    init_value: NestedArrayLike,
     computation: Callable[[Any, Any], Any],
     window_dimensions: Sequence[int],
     window_strides: Sequence[int] | None = None,

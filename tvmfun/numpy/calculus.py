@@ -14,10 +14,11 @@ from tvmfun.numpy.creation import arrays, asarray, full
 from tvmfun.numpy.dtypes import astype
 from tvmfun.numpy.elementwise import multiply, not_equal, subtract, where
 from tvmfun.numpy.floats import isnan
-from tvmfun.numpy.promotion import no_out
+from tvmfun.numpy.promotion import NestedArrayLike, no_out
 from tvmfun.numpy.reductions import accumulated, sum
 from tvmfun.numpy.shapes import broadcast_to, concat, moveaxis, normalize_axes, normalize_axis, ravel
 from tvmfun.ops import cumulative as ops
+from tvmfun.typing import DTypeLike
 
 __all__ = [
     "cumprod",
@@ -57,7 +58,9 @@ def _with_initial(name: str, op: Op, start: int, x: Any, axis: int | None, dtype
     return concat([first, result], axis)
 
 
-def cumulative_sum(x: Any, /, *, axis: int | None = None, dtype: Any = None, include_initial: bool = False) -> Array:
+def cumulative_sum(
+    x: NestedArrayLike, /, *, axis: int | None = None, dtype: DTypeLike | None = None, include_initial: bool = False
+) -> Array:
     """Returns the sums of all elements up to each one along an axis.
 
     Args:
@@ -72,7 +75,9 @@ def cumulative_sum(x: Any, /, *, axis: int | None = None, dtype: Any = None, inc
     return _with_initial("cumulative_sum", ops.cumsum, 0, x, axis, dtype, include_initial)
 
 
-def cumulative_prod(x: Any, /, *, axis: int | None = None, dtype: Any = None, include_initial: bool = False) -> Array:
+def cumulative_prod(
+    x: NestedArrayLike, /, *, axis: int | None = None, dtype: DTypeLike | None = None, include_initial: bool = False
+) -> Array:
     """Returns the products of all elements up to each one along an axis.
 
     Args:
@@ -87,7 +92,7 @@ def cumulative_prod(x: Any, /, *, axis: int | None = None, dtype: Any = None, in
     return _with_initial("cumulative_prod", ops.cumprod, 1, x, axis, dtype, include_initial)
 
 
-def cumsum(a: Any, axis: int | None = None, dtype: Any = None, out: None = None) -> Array:
+def cumsum(a: NestedArrayLike, axis: int | None = None, dtype: DTypeLike | None = None, out: None = None) -> Array:
     """Returns the sums of all elements up to each one along an axis, by default of the flattened array.
 
     The dtype stays, unless another one is given; bools are summed as int32.
@@ -96,7 +101,7 @@ def cumsum(a: Any, axis: int | None = None, dtype: Any = None, out: None = None)
     return _running("cumsum", ops.cumsum, a, axis, dtype)
 
 
-def cumprod(a: Any, axis: int | None = None, dtype: Any = None, out: None = None) -> Array:
+def cumprod(a: NestedArrayLike, axis: int | None = None, dtype: DTypeLike | None = None, out: None = None) -> Array:
     """Returns the products of all elements up to each one along an axis, by default of the flattened array.
 
     The dtype stays, unless another one is given; bools are multiplied as int32.
@@ -110,19 +115,25 @@ def _without_nan(x: Any, otherwise: int) -> Array:
     return where(isnan(x), otherwise, x) if dtypes.is_float(x.dtype) else x
 
 
-def nancumsum(a: Any, axis: int | None = None, dtype: Any = None, out: None = None) -> Array:
+def nancumsum(a: NestedArrayLike, axis: int | None = None, dtype: DTypeLike | None = None, out: None = None) -> Array:
     """Returns the running sums with NaN as 0; see :func:`cumsum`."""
     no_out("nancumsum", out)
     return cumsum(_without_nan(a, 0), axis, dtype)
 
 
-def nancumprod(a: Any, axis: int | None = None, dtype: Any = None, out: None = None) -> Array:
+def nancumprod(a: NestedArrayLike, axis: int | None = None, dtype: DTypeLike | None = None, out: None = None) -> Array:
     """Returns the running products with NaN as 1; see :func:`cumprod`."""
     no_out("nancumprod", out)
     return cumprod(_without_nan(a, 1), axis, dtype)
 
 
-def diff(a: Any, n: int = 1, axis: int = -1, prepend: Any = None, append: Any = None) -> Array:
+def diff(
+    a: NestedArrayLike,
+    n: int = 1,
+    axis: int = -1,
+    prepend: NestedArrayLike | None = None,
+    append: NestedArrayLike | None = None,
+) -> Array:
     """Returns the n-th differences of neighbours along an axis.
 
     Args:
@@ -151,7 +162,9 @@ def diff(a: Any, n: int = 1, axis: int = -1, prepend: Any = None, append: Any = 
     return a
 
 
-def ediff1d(ary: Any, to_end: Any = None, to_begin: Any = None) -> Array:
+def ediff1d(
+    ary: NestedArrayLike, to_end: NestedArrayLike | None = None, to_begin: NestedArrayLike | None = None
+) -> Array:
     """Returns the differences of neighbours of the flattened array, with more elements around them."""
     ary = ravel(ary)
     first, last = (None if v is None else ravel(asarray(v, ary.dtype)) for v in (to_begin, to_end))
@@ -208,7 +221,7 @@ def _slope(x: Array, axis: int, spacing: Any) -> Array:
     return moveaxis(concat([ends[0], inner, ends[1]], -1), -1, axis)
 
 
-def trapezoid(y: Any, x: Any = None, dx: Any = 1.0, axis: int = -1) -> Array:
+def trapezoid(y: NestedArrayLike, x: NestedArrayLike | None = None, dx: Any = 1.0, axis: int = -1) -> Array:
     """Returns the integral of values by the trapezoidal rule.
 
     Args:

@@ -20,9 +20,10 @@ from tvmfun.core.trace import Tracer
 from tvmfun.errors import ArgumentError, ConcretizationError, DtypeError, ShapeError
 from tvmfun.numpy.dtypes import astype, placed
 from tvmfun.numpy.elementwise import equal
-from tvmfun.numpy.promotion import convert, dtype_or, operand, operands, row_major
+from tvmfun.numpy.promotion import NestedArrayLike, convert, dtype_or, operand, operands, row_major
 from tvmfun.ops import pointwise
 from tvmfun.ops import shape as ops
+from tvmfun.typing import DTypeLike
 
 __all__ = [
     "array",
@@ -167,8 +168,8 @@ def arrays(name: str, *values: Any, floating: bool = False) -> list[Array]:
 
 
 def array(
-    object: Any,
-    dtype: Any = None,
+    object: NestedArrayLike,
+    dtype: DTypeLike | None = None,
     copy: bool | None = True,
     order: str | None = "K",
     ndmin: int = 0,
@@ -193,12 +194,12 @@ def array(
     return result if missing <= 0 else ops.reshape(result, shape=(1,) * missing + result.shape)
 
 
-def copy(a: Any, order: str | None = None) -> Array:
+def copy(a: NestedArrayLike, order: str | None = None) -> Array:
     """Returns the array with a buffer of its own, which nobody else can donate; see :func:`asarray` for ``order``."""
     return asarray(a, None, order, copy=True)
 
 
-def from_dlpack(x: Any, /, *, device: Any = None, copy: bool | None = None) -> Array:
+def from_dlpack(x: NestedArrayLike, /, *, device: Any = None, copy: bool | None = None) -> Array:
     """Returns an array with the elements of one that speaks DLPack; they are copied.
 
     Args:
@@ -241,22 +242,29 @@ def full(shape: Shape, fill_value: Any, dtype: Any = None, *, device: Any = None
     return placed("full", astype(ops.broadcast_to(filling, shape=sizes), kind), device)
 
 
-def zeros(shape: Shape, dtype: Any = None, *, device: Any = None) -> Array:
+def zeros(shape: Shape, dtype: DTypeLike | None = None, *, device: Any = None) -> Array:
     """Returns an array of zeros, float32 by default."""
     return full(shape, 0, dtype_or(dtype, dtypes.DEFAULT_FLOAT), device=device)
 
 
-def ones(shape: Shape, dtype: Any = None, *, device: Any = None) -> Array:
+def ones(shape: Shape, dtype: DTypeLike | None = None, *, device: Any = None) -> Array:
     """Returns an array of ones, float32 by default."""
     return full(shape, 1, dtype_or(dtype, dtypes.DEFAULT_FLOAT), device=device)
 
 
-def empty(shape: Shape, dtype: Any = None, *, device: Any = None) -> Array:
+def empty(shape: Shape, dtype: DTypeLike | None = None, *, device: Any = None) -> Array:
     """Returns an array of zeros: what is in memory by chance is no function of the arguments."""
     return zeros(shape, dtype, device=device)
 
 
-def full_like(a: Any, fill_value: Any, dtype: Any = None, shape: Shape | None = None, *, device: Any = None) -> Array:
+def full_like(
+    a: NestedArrayLike,
+    fill_value: NestedArrayLike,
+    dtype: DTypeLike | None = None,
+    shape: Shape | None = None,
+    *,
+    device: Any = None,
+) -> Array:
     """Returns an array of one value, by default with the shape and the dtype of ``a``.
 
     >>> full_like([1.5, 2.5], 2, shape=(1,))
@@ -266,22 +274,28 @@ def full_like(a: Any, fill_value: Any, dtype: Any = None, shape: Shape | None = 
     return full(a.shape if shape is None else shape, fill_value, dtype_or(dtype, a.dtype), device=device)
 
 
-def zeros_like(a: Any, dtype: Any = None, shape: Shape | None = None, *, device: Any = None) -> Array:
+def zeros_like(
+    a: NestedArrayLike, dtype: DTypeLike | None = None, shape: Shape | None = None, *, device: Any = None
+) -> Array:
     """Returns zeros, by default with the shape and the dtype of ``a``."""
     return full_like(a, 0, dtype, shape, device=device)
 
 
-def ones_like(a: Any, dtype: Any = None, shape: Shape | None = None, *, device: Any = None) -> Array:
+def ones_like(
+    a: NestedArrayLike, dtype: DTypeLike | None = None, shape: Shape | None = None, *, device: Any = None
+) -> Array:
     """Returns ones, by default with the shape and the dtype of ``a``."""
     return full_like(a, 1, dtype, shape, device=device)
 
 
-def empty_like(prototype: Any, dtype: Any = None, shape: Shape | None = None, *, device: Any = None) -> Array:
+def empty_like(
+    prototype: NestedArrayLike, dtype: DTypeLike | None = None, shape: Shape | None = None, *, device: Any = None
+) -> Array:
     """Returns zeros, by default with the shape and the dtype of ``prototype``."""
     return zeros_like(prototype, dtype, shape, device=device)
 
 
-def eye(N: int, M: int | None = None, k: int = 0, dtype: Any = None, *, device: Any = None) -> Array:
+def eye(N: int, M: int | None = None, k: int = 0, dtype: DTypeLike | None = None, *, device: Any = None) -> Array:
     """Returns a matrix with ones on the k-th diagonal and zeros elsewhere.
 
     >>> eye(2, dtype="int32")
@@ -301,6 +315,6 @@ def diagonal_numbers(shape: tuple[int, ...]) -> Array:
     return pointwise.subtract(column, ops.iota(shape=shape, axis=0, dtype="int32"))
 
 
-def identity(n: int, dtype: Any = None) -> Array:
+def identity(n: int, dtype: DTypeLike | None = None) -> Array:
     """Returns the square matrix with ones on its diagonal."""
     return eye(n, dtype=dtype)

@@ -13,10 +13,11 @@ from tvmfun.core.array import Array, device_array
 from tvmfun.errors import ArgumentError, ShapeError
 from tvmfun.numpy.creation import asarray, diagonal_numbers, ones
 from tvmfun.numpy.elementwise import greater_equal, less_equal, where
-from tvmfun.numpy.promotion import no_out
+from tvmfun.numpy.promotion import NestedArrayLike, no_out
 from tvmfun.numpy.reductions import sum
 from tvmfun.numpy.shapes import concat, moveaxis, normalize_axis, ravel, reshape
 from tvmfun.ops import shape as ops
+from tvmfun.typing import DTypeLike
 
 __all__ = [
     "diag",
@@ -43,19 +44,19 @@ def _matrices(name: str, x: Any) -> Array:
     return x
 
 
-def tril(m: Any, k: int = 0) -> Array:
+def tril(m: NestedArrayLike, k: int = 0) -> Array:
     """Returns matrices with zeros above the k-th diagonal."""
     m = _matrices("tril", m)
     return where(less_equal(diagonal_numbers(m.shape[-2:]), k), m, m.dtype.type(0))
 
 
-def triu(m: Any, k: int = 0) -> Array:
+def triu(m: NestedArrayLike, k: int = 0) -> Array:
     """Returns matrices with zeros below the k-th diagonal."""
     m = _matrices("triu", m)
     return where(greater_equal(diagonal_numbers(m.shape[-2:]), k), m, m.dtype.type(0))
 
 
-def tri(N: int, M: int | None = None, k: int = 0, dtype: Any = None) -> Array:
+def tri(N: int, M: int | None = None, k: int = 0, dtype: DTypeLike | None = None) -> Array:
     """Returns a matrix with ones up to the k-th diagonal and zeros above it."""
     return tril(ones((N, N if M is None else M), dtype), k)
 
@@ -85,13 +86,13 @@ def triu_indices(n: int, k: int = 0, m: int | None = None) -> tuple[Array, ...]:
     return _places(np.triu_indices(n, k, m))
 
 
-def tril_indices_from(arr: Any, k: int = 0) -> tuple[Array, ...]:
+def tril_indices_from(arr: NestedArrayLike, k: int = 0) -> tuple[Array, ...]:
     """Returns the rows and columns of the elements up to the k-th diagonal of a matrix."""
     rows, columns = _matrix("tril_indices_from", arr)
     return tril_indices(rows, k, columns)
 
 
-def triu_indices_from(arr: Any, k: int = 0) -> tuple[Array, ...]:
+def triu_indices_from(arr: NestedArrayLike, k: int = 0) -> tuple[Array, ...]:
     """Returns the rows and columns of the elements from the k-th diagonal of a matrix."""
     rows, columns = _matrix("triu_indices_from", arr)
     return triu_indices(rows, k, columns)
@@ -102,7 +103,7 @@ def diag_indices(n: int, ndim: int = 2) -> tuple[Array, ...]:
     return _places(np.diag_indices(n, ndim))
 
 
-def diag_indices_from(arr: Any) -> tuple[Array, ...]:
+def diag_indices_from(arr: NestedArrayLike) -> tuple[Array, ...]:
     """Returns the places of the main diagonal of an array whose axes have one size."""
     arr = asarray(arr)
     if arr.ndim < 2 or len(set(arr.shape)) > 1:
@@ -110,7 +111,7 @@ def diag_indices_from(arr: Any) -> tuple[Array, ...]:
     return diag_indices(arr.shape[0], arr.ndim)
 
 
-def diagonal(a: Any, offset: int = 0, axis1: int = 0, axis2: int = 1) -> Array:
+def diagonal(a: NestedArrayLike, offset: int = 0, axis1: int = 0, axis2: int = 1) -> Array:
     """Returns the diagonals over two axes, which become the last axis.
 
     >>> diagonal([[1, 2], [3, 4]])
@@ -132,13 +133,20 @@ def diagonal(a: Any, offset: int = 0, axis1: int = 0, axis2: int = 1) -> Array:
     return flat[..., begin : begin + span : columns + 1]
 
 
-def trace(a: Any, offset: int = 0, axis1: int = 0, axis2: int = 1, dtype: Any = None, out: None = None) -> Array:
+def trace(
+    a: NestedArrayLike,
+    offset: int = 0,
+    axis1: int = 0,
+    axis2: int = 1,
+    dtype: DTypeLike | None = None,
+    out: None = None,
+) -> Array:
     """Returns the sums of the diagonals over two axes; see :func:`diagonal` and :func:`sum`."""
     no_out("trace", out)
     return sum(diagonal(a, offset, axis1, axis2), -1, dtype)
 
 
-def diag(v: Any, k: int = 0) -> Array:
+def diag(v: NestedArrayLike, k: int = 0) -> Array:
     """Returns the k-th diagonal of a matrix, or the matrix with a vector on it.
 
     >>> diag([1, 2])
@@ -159,12 +167,12 @@ def diag(v: Any, k: int = 0) -> Array:
     return reshape(flat, (size, size))
 
 
-def diagflat(v: Any, k: int = 0) -> Array:
+def diagflat(v: NestedArrayLike, k: int = 0) -> Array:
     """Returns the matrix with the elements on its k-th diagonal."""
     return diag(ravel(v), k)
 
 
-def fill_diagonal(a: Any, val: Any, wrap: bool = False, *, inplace: bool = True) -> Array:
+def fill_diagonal(a: NestedArrayLike, val: NestedArrayLike, wrap: bool = False, *, inplace: bool = True) -> Array:
     """Returns the array with values on its main diagonal, where all indices are equal.
 
     Args:

@@ -11,9 +11,10 @@ from tvmfun import dtypes
 from tvmfun.core.array import Array, move
 from tvmfun.core.leaf import abstract
 from tvmfun.errors import ArgumentError, DtypeError
-from tvmfun.numpy.promotion import array, operand
+from tvmfun.numpy.promotion import NestedArrayLike, array, operand
 from tvmfun.ops import pointwise as ops
 from tvmfun.runtime import devices
+from tvmfun.typing import DTypeLike
 
 __all__ = ["astype", "can_cast", "finfo", "iinfo", "isdtype", "issubdtype", "promote_types"]
 
@@ -63,7 +64,7 @@ def _dtype_of(name: str, item: Any) -> np.dtype:
     return abstract(operand(name, item), name).dtype
 
 
-def can_cast(from_: Any, to: Any, casting: Any = "safe") -> bool:
+def can_cast(from_: DTypeLike, to: DTypeLike, casting: Any = "safe") -> bool:
     """Returns whether every value of a dtype, or that of an array, has a place in another dtype.
 
     Args:
@@ -77,7 +78,7 @@ def can_cast(from_: Any, to: Any, casting: Any = "safe") -> bool:
     return bool(np.can_cast(_dtype_of("can_cast", from_), dtypes.canonical(to), casting))
 
 
-def finfo(dtype: Any) -> Any:
+def finfo(dtype: DTypeLike) -> Any:
     """Returns the limits of a float dtype, or of that of an array: ``bits``, ``eps``, ``max``, ``min``, ...
 
     Raises:
@@ -92,7 +93,7 @@ def finfo(dtype: Any) -> Any:
     return ml_dtypes.finfo(dtype)
 
 
-def iinfo(int_type: Any) -> np.iinfo:
+def iinfo(int_type: DTypeLike) -> np.iinfo:
     """Returns the limits of an integer dtype, or of that of an array: ``bits``, ``max``, ``min``.
 
     Raises:
@@ -107,7 +108,7 @@ def iinfo(int_type: Any) -> np.iinfo:
     return np.iinfo(dtype)
 
 
-def isdtype(dtype: Any, kind: Any) -> bool:
+def isdtype(dtype: DTypeLike, kind: Any) -> bool:
     """Returns whether a dtype is of a kind.
 
     Args:
@@ -141,7 +142,7 @@ def issubdtype(arg1: Any, arg2: Any) -> bool:
     return bool(np.issubdtype(arg1, arg2))
 
 
-def promote_types(a: Any, b: Any) -> np.dtype:
+def promote_types(a: NestedArrayLike, b: NestedArrayLike) -> np.dtype:
     """Returns the dtype that two dtypes promote to.
 
     >>> promote_types("int8", "uint8")

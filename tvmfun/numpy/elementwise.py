@@ -19,6 +19,7 @@ from tvmfun.errors import ArgumentError, DtypeError
 from tvmfun.numpy.promotion import array, no_out, operands
 from tvmfun.ops import pointwise as ops
 from tvmfun.ops import shape
+from tvmfun.typing import ArrayLike
 
 __all__ = [
     "abs",
@@ -112,9 +113,6 @@ __all__ = [
 ]
 
 
-Operand = Any
-
-
 def named(function: Callable[..., Array], name: str, doc: str) -> Callable[..., Array]:
     """Gives a function its public name and docstring."""
     function.__name__ = function.__qualname__ = name
@@ -132,7 +130,7 @@ def unary(
 ) -> Callable[..., Array]:
     """A function that applies an op to one operand, of bools another one; integers become floats if ``floating``."""
 
-    def function(x: Operand, /) -> Array:
+    def function(x: ArrayLike, /) -> Array:
         (x,) = operands(name, x, floating=floating)
         return of_bools(x) if of_bools and x.dtype == dtypes.bool_ else op(x)
 
@@ -147,7 +145,7 @@ def binary(
     Integers become floats if ``floating``, and bools int32 if ``numeric``.
     """
 
-    def function(x1: Operand, x2: Operand, /) -> Array:
+    def function(x1: ArrayLike, x2: ArrayLike, /) -> Array:
         x1, x2 = operands(name, x1, x2, floating=floating, numeric=numeric)
         return of_bools(x1, x2) if of_bools and x1.dtype == dtypes.bool_ else op(x1, x2)
 
@@ -218,14 +216,14 @@ bitwise_right_shift = binary(
 )
 
 
-def positive(x: Operand, /) -> Array:
+def positive(x: ArrayLike, /) -> Array:
     """Returns ``x``."""
     x = array("positive", x)
     return x if isinstance(x, Array) else ops.add(x, x.dtype.type(0))
 
 
 def _rounding(name: str, op: Op, formula: str) -> Callable[..., Array]:
-    def function(x: Operand) -> Array:
+    def function(x: ArrayLike) -> Array:
         x = array(name, x)
         return op(x) if dtypes.is_float(x.dtype) else positive(x)
 
@@ -237,7 +235,7 @@ ceil = _rounding("ceil", ops.ceil, r":math:`\lceil x \rceil`")
 trunc = _rounding("trunc", ops.trunc, ":math:`x` without its fraction")
 
 
-def round(a: Operand, decimals: int = 0, out: None = None) -> Array:
+def round(a: ArrayLike, decimals: int = 0, out: None = None) -> Array:
     """Returns the nearest number with so many decimals, the even one of two; integers stay as they are.
 
     >>> round(2.5), round(0.126, 2)
@@ -257,19 +255,19 @@ def round(a: Operand, decimals: int = 0, out: None = None) -> Array:
     return ops.divide(ops.round(ops.multiply(a, scale)), scale)
 
 
-def square(x: Operand, /) -> Array:
+def square(x: ArrayLike, /) -> Array:
     """Returns :math:`x^2`, elementwise."""
     (x,) = operands("square", x, numeric=True)
     return ops.multiply(x, x)
 
 
-def reciprocal(x: Operand, /) -> Array:
+def reciprocal(x: ArrayLike, /) -> Array:
     """Returns :math:`1 / x`, a float, elementwise."""
     (x,) = operands("reciprocal", x, floating=True)
     return ops.divide(x.dtype.type(1), x)
 
 
-def pow(x1: Operand, x2: Operand, /) -> Array:
+def pow(x1: ArrayLike, x2: ArrayLike, /) -> Array:
     """Returns :math:`x_1^{x_2}`, elementwise.
 
     A Python integer as the exponent is computed by multiplications, of floats up to the eighth power. Integers to
@@ -284,7 +282,7 @@ def pow(x1: Operand, x2: Operand, /) -> Array:
     return to_power("pow", x1, x2)
 
 
-def to_power(name: str, x1: Operand, x2: Operand) -> Array:
+def to_power(name: str, x1: ArrayLike, x2: ArrayLike) -> Array:
     """:func:`pow` in the name of the function ``name``."""
     if isinstance(x2, int) and not isinstance(x2, bool):
         x = array(name, x1)
@@ -303,7 +301,7 @@ def _static_power(name: str, x: Any, exponent: int) -> Array:
         return reciprocal(x) if exponent == -1 else ops.integer_power(x, exponent=exponent)
     if exponent == 0:
         return shape.broadcast_to(x.dtype.type(1), shape=x.shape)
-    result = None
+    result: Any = None
     while True:
         if exponent & 1:
             result = x if result is None else ops.multiply(result, x)
@@ -336,18 +334,18 @@ def _integer_power(name: str, base: Any, exponent: Any) -> Array:
     return shape.broadcast_to(result, shape=common) if result.shape != common else positive(result)
 
 
-def _truth(name: str, x: Operand) -> Any:
+def _truth(name: str, x: ArrayLike) -> Any:
     x = array(name, x)
     return x if x.dtype == dtypes.bool_ else ops.not_equal(x, x.dtype.type(0))
 
 
-def logical_not(x: Operand, /) -> Array:
+def logical_not(x: ArrayLike, /) -> Array:
     """Returns whether an element is 0 or false, elementwise."""
     return ops.bitwise_not(_truth("logical_not", x))
 
 
 def _logical(name: str, op: Op, formula: str) -> Callable[..., Array]:
-    def function(x1: Operand, x2: Operand, /) -> Array:
+    def function(x1: ArrayLike, x2: ArrayLike, /) -> Array:
         return op(_truth(name, x1), _truth(name, x2))
 
     return named(function, name, f"Returns whether {formula} non-zero, elementwise.")
@@ -358,7 +356,7 @@ logical_or = _logical("logical_or", ops.bitwise_or, "either is")
 logical_xor = _logical("logical_xor", ops.bitwise_xor, "exactly one is")
 
 
-def where(condition: Operand, x1: Operand, x2: Operand, /) -> Array:
+def where(condition: ArrayLike, x1: ArrayLike, x2: ArrayLike, /) -> Array:
     """Returns ``x1`` where the condition holds and ``x2`` elsewhere.
 
     Gradients flow only to the chosen branch, but are NaN if the other one's derivative is infinite there.
@@ -369,7 +367,7 @@ def where(condition: Operand, x1: Operand, x2: Operand, /) -> Array:
     return ops.where(_truth("where", condition), *operands("where", x1, x2))
 
 
-def clip(x: Operand, /, min: Operand = None, max: Operand = None) -> Array:
+def clip(x: ArrayLike, /, min: ArrayLike = None, max: ArrayLike = None) -> Array:
     """Returns ``x`` limited to ``[min, max]``; either bound may be missing.
 
     >>> clip(np.arange(5), 1, 3)
@@ -379,7 +377,7 @@ def clip(x: Operand, /, min: Operand = None, max: Operand = None) -> Array:
     return result if max is None else minimum(result, _representable(x, max))
 
 
-def _representable(x: Operand, bound: Operand) -> Operand:
+def _representable(x: ArrayLike, bound: ArrayLike) -> ArrayLike:
     """A Python bound outside the range of an integer dtype as the end of that range."""
     dtype = abstract(x, "clip").dtype
     if isinstance(bound, int) and dtypes.is_integer(dtype):
@@ -393,36 +391,36 @@ rint = unary("rint", ops.round, "the nearest integer, the even one of two, as a 
 exp2 = unary("exp2", ops.exp2, ":math:`2^x`", floating=True)
 
 
-def fabs(x: Any) -> Array:
+def fabs(x: ArrayLike) -> Array:
     """Returns :math:`|x|`, a float, elementwise."""
     return ops.abs(*operands("fabs", x, floating=True))
 
 
-def logaddexp2(x1: Any, x2: Any, /) -> Array:
+def logaddexp2(x1: ArrayLike, x2: ArrayLike, /) -> Array:
     r"""Returns :math:`\log_2(2^{x_1} + 2^{x_2})` without overflow, elementwise."""
     x1, x2 = operands("logaddexp2", x1, x2, floating=True)
     scale = x1.dtype.type(math.log(2))
     return ops.divide(ops.logaddexp(ops.multiply(x1, scale), ops.multiply(x2, scale)), scale)
 
 
-def deg2rad(x: Any, /) -> Array:
+def deg2rad(x: ArrayLike, /) -> Array:
     r"""Returns :math:`\frac{\pi}{180} x`, elementwise."""
     (x,) = operands("deg2rad", x, floating=True)
     return ops.multiply(x, x.dtype.type(math.pi / 180))
 
 
-def rad2deg(x: Any, /) -> Array:
+def rad2deg(x: ArrayLike, /) -> Array:
     r"""Returns :math:`\frac{180}{\pi} x`, elementwise."""
     (x,) = operands("rad2deg", x, floating=True)
     return ops.multiply(x, x.dtype.type(180 / math.pi))
 
 
-def float_power(x1: Any, x2: Any, /) -> Array:
+def float_power(x1: ArrayLike, x2: ArrayLike, /) -> Array:
     """Returns :math:`x_1^{x_2}`, a float, elementwise."""
     return ops.power(*operands("float_power", x1, x2, floating=True))
 
 
-def sinc(x: Any, /) -> Array:
+def sinc(x: ArrayLike, /) -> Array:
     r"""Returns :math:`\frac{\sin(\pi x)}{\pi x}`, and 1 at 0, elementwise."""
     (x,) = operands("sinc", x, floating=True)
     real = x.dtype.type
@@ -438,7 +436,7 @@ def sinc(x: Any, /) -> Array:
     return ops.where(near, ops.add(series, real(1)), ops.divide(ops.sin(large), large))
 
 
-def heaviside(x1: Any, x2: Any, /) -> Array:
+def heaviside(x1: ArrayLike, x2: ArrayLike, /) -> Array:
     """Returns 0 where ``x1`` is negative, 1 where it is positive and ``x2`` where it is 0, elementwise."""
     x1, x2 = operands("heaviside", x1, x2, floating=True)
     zero, one = x1.dtype.type(0), x1.dtype.type(1)
@@ -446,7 +444,7 @@ def heaviside(x1: Any, x2: Any, /) -> Array:
     return ops.where(ops.less(x1, zero), zero, ops.where(ops.greater(x1, zero), one, at_zero))
 
 
-def fmod(x1: Any, x2: Any, /) -> Array:
+def fmod(x1: ArrayLike, x2: ArrayLike, /) -> Array:
     """Returns the remainder of the division rounded towards zero, with the sign of :math:`x_1`, elementwise."""
     x1, x2 = operands("fmod", x1, x2, numeric=True)
     if dtypes.is_float(x1.dtype):
@@ -460,7 +458,7 @@ def fmod(x1: Any, x2: Any, /) -> Array:
     return ops.where(wrong, ops.subtract(rest, x2), rest)
 
 
-def divmod(x1: Any, x2: Any, /) -> tuple[Array, Array]:
+def divmod(x1: ArrayLike, x2: ArrayLike, /) -> tuple[Array, Array]:
     """Returns the floor division and its remainder, elementwise."""
     return floor_divide(x1, x2), remainder(x1, x2)
 
@@ -495,6 +493,6 @@ radians = renamed(deg2rad, "radians")
 true_divide = renamed(divide, "true_divide")
 
 
-def power(x1: Any, x2: Any, /) -> Array:
+def power(x1: ArrayLike, x2: ArrayLike, /) -> Array:
     """Returns :math:`x_1^{x_2}`, elementwise; see :func:`pow`."""
     return to_power("power", x1, x2)

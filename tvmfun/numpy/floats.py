@@ -15,7 +15,6 @@ from tvmfun.numpy import elementwise
 from tvmfun.numpy.creation import asarray, full, zeros
 from tvmfun.numpy.dtypes import finfo
 from tvmfun.numpy.elementwise import (
-    Operand,
     abs,
     add,
     clip,
@@ -32,6 +31,7 @@ from tvmfun.numpy.elementwise import (
 )
 from tvmfun.numpy.promotion import array, convert, no_out, operands, require_integer
 from tvmfun.ops import pointwise as ops
+from tvmfun.typing import ArrayLike
 
 __all__ = [
     "angle",
@@ -62,7 +62,7 @@ __all__ = [
 ]
 
 
-def spacing(x: Any) -> Array:
+def spacing(x: ArrayLike) -> Array:
     """Returns the distance to the next float away from 0, with the sign of ``x``, elementwise."""
     (x,) = operands("spacing", x, floating=True)
     end = copysign(x.dtype.type(math.inf), x)
@@ -70,7 +70,7 @@ def spacing(x: Any) -> Array:
     return ops.where(isinf(x), x.dtype.type(math.nan), distance)
 
 
-def frexp(x: Any) -> tuple[Array, Array]:
+def frexp(x: ArrayLike) -> tuple[Array, Array]:
     """Returns the mantissas, in size from 0.5 up to but without 1, and the int32 exponents: ``m * 2**e`` is ``x``.
 
     >>> frexp(12.0)
@@ -96,19 +96,19 @@ def frexp(x: Any) -> tuple[Array, Array]:
     return (mantissa if own == wide.dtype else ops.astype(mantissa, dtype=dtypes.NAMES[own])), exponent
 
 
-def fmax(x1: Any, x2: Any) -> Array:
+def fmax(x1: ArrayLike, x2: ArrayLike) -> Array:
     r"""Returns :math:`\max(x_1, x_2)`, ignoring a NaN, elementwise."""
     x1, x2 = operands("fmax", x1, x2)
     return ops.where(ops.bitwise_or(ops.greater(x1, x2), isnan(x2)), x1, x2)
 
 
-def fmin(x1: Any, x2: Any) -> Array:
+def fmin(x1: ArrayLike, x2: ArrayLike) -> Array:
     r"""Returns :math:`\min(x_1, x_2)`, ignoring a NaN, elementwise."""
     x1, x2 = operands("fmin", x1, x2)
     return ops.where(ops.bitwise_or(ops.less(x1, x2), isnan(x2)), x1, x2)
 
 
-def modf(x: Any, /, out: None = None) -> tuple[Array, Array]:
+def modf(x: ArrayLike, /, out: None = None) -> tuple[Array, Array]:
     """Returns the fraction and the integer part of each element, both with its sign.
 
     >>> modf(-1.5)
@@ -122,7 +122,7 @@ def modf(x: Any, /, out: None = None) -> tuple[Array, Array]:
     return ops.where(isinf(x), copysign(x.dtype.type(0), x), rest), whole
 
 
-def ldexp(x1: Any, x2: Any, /) -> Array:
+def ldexp(x1: ArrayLike, x2: ArrayLike, /) -> Array:
     """Returns :math:`x_1 2^{x_2}` for integers :math:`x_2`, exactly where that is a normal number, elementwise.
 
     Raises:
@@ -168,42 +168,42 @@ def nan_to_num(x: Any, copy: bool = True, nan: Any = 0.0, posinf: Any = None, ne
     return ops.where(ops.equal(x, -infinity), real(neginf, limits.min), x)
 
 
-def isposinf(x: Any, /, out: None = None) -> Array:
+def isposinf(x: ArrayLike, /, out: None = None) -> Array:
     """Returns whether an element is positive infinity, elementwise."""
     no_out("isposinf", out)
     x = array("isposinf", x)
     return ops.equal(x, x.dtype.type(math.inf)) if dtypes.is_float(x.dtype) else isinf(x)
 
 
-def isneginf(x: Any, /, out: None = None) -> Array:
+def isneginf(x: ArrayLike, /, out: None = None) -> Array:
     """Returns whether an element is negative infinity, elementwise."""
     no_out("isneginf", out)
     x = array("isneginf", x)
     return ops.equal(x, x.dtype.type(-math.inf)) if dtypes.is_float(x.dtype) else isinf(x)
 
 
-def real(val: Any) -> Array:
+def real(val: ArrayLike) -> Array:
     """Returns the real part: the array itself."""
     return positive(val)
 
 
-def imag(val: Any) -> Array:
+def imag(val: ArrayLike) -> Array:
     """Returns the imaginary part: zeros."""
     val = asarray(val)
     return zeros(val.shape, val.dtype)
 
 
-def conj(x: Any) -> Array:
+def conj(x: ArrayLike) -> Array:
     """Returns the complex conjugate: the array itself."""
     return positive(x)
 
 
-def conjugate(x: Any) -> Array:
+def conjugate(x: ArrayLike) -> Array:
     """Returns the complex conjugate: the array itself."""
     return positive(x)
 
 
-def angle(z: Any, deg: bool = False) -> Array:
+def angle(z: ArrayLike, deg: bool = False) -> Array:
     r"""Returns the angle of numbers in the complex plane: 0, and :math:`\pi` (180 degrees) for negative ones.
 
     >>> angle([2.0, -3.0], deg=True)
@@ -215,17 +215,17 @@ def angle(z: Any, deg: bool = False) -> Array:
     return where(z != z, z, where(logical_or(less(z, 0), signbit(z)), half, z.dtype.type(0)))
 
 
-def iscomplex(x: Any) -> Array:
+def iscomplex(x: ArrayLike) -> Array:
     """Returns whether an element has an imaginary part, elementwise: false."""
     return full(asarray(x).shape, False)
 
 
-def isreal(x: Any) -> Array:
+def isreal(x: ArrayLike) -> Array:
     """Returns whether an element has no imaginary part, elementwise: true."""
     return full(asarray(x).shape, True)
 
 
-def iscomplexobj(x: Any) -> bool:
+def iscomplexobj(x: ArrayLike) -> bool:
     """Returns whether the dtype of an array is complex: False for every array of this library.
 
     >>> iscomplexobj([1.0]), iscomplexobj(1j)
@@ -237,13 +237,13 @@ def iscomplexobj(x: Any) -> bool:
     return False
 
 
-def isrealobj(x: Any) -> bool:
+def isrealobj(x: ArrayLike) -> bool:
     """Returns whether the dtype of an array is not complex: True for every array of this library."""
     return not iscomplexobj(x)
 
 
 def _float_test(name: str, op: Op, formula: str, otherwise: bool) -> Callable[..., Array]:
-    def function(x: Operand, /) -> Array:
+    def function(x: ArrayLike, /) -> Array:
         x = array(name, x)
         if dtypes.is_float(x.dtype):
             return op(x)
@@ -256,7 +256,7 @@ isnan = _float_test("isnan", ops.isnan, "an element is NaN", False)
 isfinite = _float_test("isfinite", ops.isfinite, "an element is neither infinite nor NaN", True)
 
 
-def isinf(x: Operand, /) -> Array:
+def isinf(x: ArrayLike, /) -> Array:
     """Returns whether an element is infinite, elementwise."""
     x = array("isinf", x)
     if not dtypes.is_float(x.dtype):
@@ -264,7 +264,7 @@ def isinf(x: Operand, /) -> Array:
     return ops.equal(ops.abs(x), x.dtype.type(math.inf))
 
 
-def signbit(x: Operand, /) -> Array:
+def signbit(x: ArrayLike, /) -> Array:
     """Returns whether an element is negative, elementwise; true for -0.0."""
     x = array("signbit", x)
     if not dtypes.is_float(x.dtype):
@@ -274,14 +274,14 @@ def signbit(x: Operand, /) -> Array:
     return ops.less(bits, bits.dtype.type(0))
 
 
-def copysign(x1: Operand, x2: Operand, /) -> Array:
+def copysign(x1: ArrayLike, x2: ArrayLike, /) -> Array:
     """Returns the size of ``x1`` with the sign of ``x2``, elementwise."""
     x1, x2 = operands("copysign", x1, x2, floating=True)
     size = ops.abs(x1)
     return ops.where(signbit(x2), -size, size)
 
 
-def nextafter(x1: Operand, x2: Operand, /) -> Array:
+def nextafter(x1: ArrayLike, x2: ArrayLike, /) -> Array:
     """Returns the next float after ``x1`` in the direction of ``x2``, elementwise.
 
     >>> nextafter(np.float32(0), 1)

@@ -13,9 +13,11 @@ from tvmfun.errors import ArgumentError, ShapeError
 from tvmfun.numpy import elementwise
 from tvmfun.numpy.creation import Shape, as_shape, asarray
 from tvmfun.numpy.dtypes import astype
+from tvmfun.numpy.promotion import NestedArrayLike
 from tvmfun.numpy.ranges import indices
 from tvmfun.numpy.shapes import Axes, broadcast_to, expand_dims, listed, moveaxis, normalize_axis, reshape
 from tvmfun.ops import pointwise
+from tvmfun.typing import DTypeLike
 
 __all__ = ["apply_along_axis", "apply_over_axes", "fromfunction", "piecewise", "vectorize"]
 
@@ -125,7 +127,7 @@ def _checked(function: Callable, wanted: list[tuple[str, ...]], sizes: dict[str,
     return checked
 
 
-def apply_along_axis(func1d: Callable, axis: int, arr: Any, *args: Any, **kwargs: Any) -> Any:
+def apply_along_axis(func1d: Callable, axis: int, arr: NestedArrayLike, *args: Any, **kwargs: Any) -> Any:
     """Returns the results of a function of vectors for all vectors along an axis, which theirs replace.
 
     Args:
@@ -157,7 +159,7 @@ def apply_along_axis(func1d: Callable, axis: int, arr: Any, *args: Any, **kwargs
     return tree.map(placed, result)
 
 
-def apply_over_axes(func: Callable, a: Any, axes: Axes) -> Array:
+def apply_over_axes(func: Callable, a: NestedArrayLike, axes: Axes) -> Array:
     """Returns the result of a function applied over one axis after the other; they stay, with size 1.
 
     Args:
@@ -182,7 +184,7 @@ def apply_over_axes(func: Callable, a: Any, axes: Axes) -> Array:
     return a
 
 
-def fromfunction(function: Callable, shape: Shape, *, dtype: Any = float, **kwargs: Any) -> Any:
+def fromfunction(function: Callable, shape: Shape, *, dtype: DTypeLike = float, **kwargs: Any) -> Any:
     """Returns the results of a function of the indices of all elements of a shape.
 
     Args:
@@ -201,7 +203,7 @@ def fromfunction(function: Callable, shape: Shape, *, dtype: Any = float, **kwar
     return _mapped(functools.partial(function, **kwargs), [astype(grid[i], kind) for i in range(len(sizes))], None)
 
 
-def piecewise(x: Any, condlist: Sequence[Any], funclist: Sequence[Any], *args: Any, **kw: Any) -> Array:
+def piecewise(x: NestedArrayLike, condlist: Sequence[Any], funclist: Sequence[Any], *args: Any, **kw: Any) -> Array:
     """Returns the function of the last condition that holds of each element.
 
     Args:

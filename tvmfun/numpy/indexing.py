@@ -21,7 +21,7 @@ from tvmfun.errors import ArgumentError, ConcretizationError, IndexingError, Sha
 from tvmfun.numpy.creation import asarray
 from tvmfun.numpy.dtypes import astype
 from tvmfun.numpy.elementwise import add, clip, logical_and, minimum, remainder, where
-from tvmfun.numpy.promotion import convert, no_out, require_integer
+from tvmfun.numpy.promotion import NestedArrayLike, convert, no_out, require_integer
 from tvmfun.numpy.shapes import broadcast_to, expand_dims, moveaxis, normalize_axis, permute_dims, ravel, reshape
 from tvmfun.ops import index as ops
 from tvmfun.ops import pointwise
@@ -38,7 +38,7 @@ def is_array(item: Any) -> bool:
     return isinstance(item, Array) or (isinstance(item, np.ndarray) and item.ndim > 0)
 
 
-def normalized(x: Array, index: Any) -> list[Any]:
+def normalized(x: Array, index: NestedArrayLike) -> list[Any]:
     """The index as slices, integers, None and integer arrays: one per axis of ``x``, but for None.
 
     Among them stays an ellipsis that stands for no axis, if there are arrays: it keeps its neighbours apart.
@@ -66,7 +66,7 @@ def _is_bool(item: Any) -> bool:
     return isinstance(item, bool | np.bool_) or (isinstance(item, Array | np.ndarray) and abstract(item) == _BOOL)
 
 
-def without_bools(x: Array, index: Any) -> tuple[Array, Any]:
+def without_bools(x: Array, index: NestedArrayLike) -> tuple[Array, Any]:
     """The array and the index with an axis of size 1, and an array of places along it, for each single bool.
 
     True is the one place along the axis, and False none. So single bools broadcast with the other arrays of an index.
@@ -174,12 +174,12 @@ def _dynamic_bounds(item: slice, size: Any) -> tuple[Any, Any, Any]:
     return start, dims.maximum(0, -(-span // abs(step))), step
 
 
-def is_immediate(x: Any) -> bool:
+def is_immediate(x: NestedArrayLike) -> bool:
     """Whether NumPy can do it at once: there is nothing to trace, and no module to compile for each index."""
     return isinstance(x, DeviceArray) and not is_tracing() and is_on_cpu(x)
 
 
-def getitem(x: Array, index: Any) -> Array:
+def getitem(x: Array, index: NestedArrayLike) -> Array:
     """Returns ``x[index]`` with NumPy's meaning; places outside are clamped to ``x``.
 
     As in JAX, a gradient gets to the nearest element from a single index outside, and nowhere from one in an array.
@@ -222,7 +222,7 @@ def numpy_index(x: Array, items: list[Any]) -> tuple:
     return tuple(checked)
 
 
-def read(x: Array, items: list[Any], mode: str, fill_value: Any = None) -> Array:
+def read(x: Array, items: list[Any], mode: str, fill_value: NestedArrayLike | None = None) -> Array:
     """``x[items]`` as ops, with the places of index arrays treated by ``mode``."""
     gap = next((axis for axis, item in enumerate(items) if item is Ellipsis), 0)
     items = [item for item in items if item is not Ellipsis]
@@ -247,7 +247,9 @@ def read(x: Array, items: list[Any], mode: str, fill_value: Any = None) -> Array
     return taken
 
 
-def gathered(x: Array, places: list[Array], mode: str, fill_value: Any = None, batch: int = 0) -> Array:
+def gathered(
+    x: Array, places: list[Array], mode: str, fill_value: NestedArrayLike | None = None, batch: int = 0
+) -> Array:
     """The elements of ``x`` at places along the axes that follow the first ``batch`` ones, common to all."""
     shape = places[0].shape
     indices = stacked(places)
@@ -373,14 +375,14 @@ def _taking(name: str, x: Array, indices: Array, size: int, mode: str | None) ->
 
 
 def take(
-    a: Any,
-    indices: Any,
+    a: NestedArrayLike,
+    indices: NestedArrayLike,
     axis: int | None = None,
     out: None = None,
     mode: str | None = None,
     unique_indices: bool = False,
     indices_are_sorted: bool = False,
-    fill_value: Any = None,
+    fill_value: NestedArrayLike | None = None,
 ) -> Array:
     """Returns the elements at integer ``indices`` along an axis, or of the flattened array.
 
@@ -417,11 +419,11 @@ def take(
 
 
 def take_along_axis(
-    arr: Any,
-    indices: Any,
+    arr: NestedArrayLike,
+    indices: NestedArrayLike,
     axis: int | None = -1,
     mode: str | None = None,
-    fill_value: Any = None,
+    fill_value: NestedArrayLike | None = None,
     *,
     wrap_negative_indices: bool | None = None,
 ) -> Array:

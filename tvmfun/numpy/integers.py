@@ -11,7 +11,7 @@ from tvmfun.core.array import Array
 from tvmfun.errors import ArgumentError, DtypeError
 from tvmfun.numpy.creation import arrays, asarray
 from tvmfun.numpy.dtypes import astype
-from tvmfun.numpy.promotion import array, operands
+from tvmfun.numpy.promotion import NestedArrayLike, array, operands
 from tvmfun.numpy.reductions import any, sum
 from tvmfun.numpy.resizing import pad
 from tvmfun.numpy.shapes import broadcast_arrays, expand_dims, moveaxis, normalize_axis, ravel, reshape
@@ -47,7 +47,7 @@ def population_count(x: Any) -> Any:
     return ops.astype(bits, dtype=own)
 
 
-def bitwise_count(x: Any) -> Array:
+def bitwise_count(x: NestedArrayLike) -> Array:
     """Returns the number of bits that are set in the absolute value of an integer, as uint8, elementwise.
 
     >>> bitwise_count([7, -8])
@@ -68,7 +68,7 @@ def _weights(name: str, bitorder: str) -> np.ndarray:
     return places[::-1].copy() if bitorder == "big" else places
 
 
-def packbits(a: Any, axis: int | None = None, bitorder: str = "big") -> Array:
+def packbits(a: NestedArrayLike, axis: int | None = None, bitorder: str = "big") -> Array:
     """Returns the truth of eight elements after another as the bits of a byte.
 
     Args:
@@ -94,7 +94,7 @@ def packbits(a: Any, axis: int | None = None, bitorder: str = "big") -> Array:
     return moveaxis(packed, -1, axis)
 
 
-def unpackbits(a: Any, axis: int | None = None, count: int | None = None, bitorder: str = "big") -> Array:
+def unpackbits(a: NestedArrayLike, axis: int | None = None, count: int | None = None, bitorder: str = "big") -> Array:
     """Returns the bits of bytes as zeros and ones.
 
     Args:
@@ -134,7 +134,7 @@ def _integers(name: str, *values: Any) -> list[Any]:
     return found
 
 
-def gcd(x1: Any, x2: Any) -> Array:
+def gcd(x1: NestedArrayLike, x2: NestedArrayLike) -> Array:
     """Returns the greatest common divisor of integers, elementwise, by Euclid's algorithm.
 
     >>> gcd(12, [8, 9])
@@ -155,7 +155,7 @@ def gcd(x1: Any, x2: Any) -> Array:
     return pair[0]
 
 
-def lcm(x1: Any, x2: Any) -> Array:
+def lcm(x1: NestedArrayLike, x2: NestedArrayLike) -> Array:
     """Returns the least common multiple of integers, elementwise.
 
     >>> lcm(4, [6, 0])

@@ -9,7 +9,8 @@ import numpy as np
 from tvmfun import dtypes
 from tvmfun.core.array import Array
 from tvmfun.numpy.creation import asarray
-from tvmfun.numpy.promotion import dtype_or
+from tvmfun.numpy.promotion import NestedArrayLike, dtype_or
+from tvmfun.typing import DTypeLike
 
 __all__ = [
     "array_repr",
@@ -28,14 +29,20 @@ __all__ = [
 
 
 def array_repr(
-    arr: Any, max_line_width: int | None = None, precision: int | None = None, suppress_small: bool | None = None
+    arr: NestedArrayLike,
+    max_line_width: int | None = None,
+    precision: int | None = None,
+    suppress_small: bool | None = None,
 ) -> str:
     """Returns an array as text, with its dtype; the arguments are NumPy's."""
     return np.array_repr(np.asarray(arr), max_line_width, precision, suppress_small)
 
 
 def array_str(
-    a: Any, max_line_width: int | None = None, precision: int | None = None, suppress_small: bool | None = None
+    a: NestedArrayLike,
+    max_line_width: int | None = None,
+    precision: int | None = None,
+    suppress_small: bool | None = None,
 ) -> str:
     """Returns the elements of an array as text; the arguments are NumPy's.
 
@@ -45,7 +52,7 @@ def array_str(
     return np.array_str(np.asarray(a), max_line_width, precision, suppress_small)
 
 
-def frombuffer(buffer: Any, dtype: Any = float, count: int = -1, offset: int = 0) -> Array:
+def frombuffer(buffer: Any, dtype: DTypeLike = float, count: int = -1, offset: int = 0) -> Array:
     """Returns the bytes of a buffer, which are copied, as numbers.
 
     Args:
@@ -60,12 +67,12 @@ def frombuffer(buffer: Any, dtype: Any = float, count: int = -1, offset: int = 0
     return asarray(np.frombuffer(buffer, dtypes.canonical(dtype), count, offset))
 
 
-def fromfile(file: Any, dtype: Any = float, *args: Any, **kwargs: Any) -> Array:
+def fromfile(file: Any, dtype: DTypeLike = float, *args: Any, **kwargs: Any) -> Array:
     """Returns the numbers in a file; the arguments are those of ``numpy.fromfile``, the dtype by default float32."""
     return asarray(np.fromfile(file, dtypes.canonical(dtype), *args, **kwargs))
 
 
-def fromiter(iter: Any, dtype: Any, *args: Any, **kwargs: Any) -> Array:
+def fromiter(iter: Any, dtype: DTypeLike, *args: Any, **kwargs: Any) -> Array:
     """Returns the numbers of an iterable as a vector; the arguments are those of ``numpy.fromiter``.
 
     >>> fromiter((i * i for i in range(3)), "int32")
@@ -74,7 +81,7 @@ def fromiter(iter: Any, dtype: Any, *args: Any, **kwargs: Any) -> Array:
     return asarray(np.fromiter(iter, dtypes.canonical(dtype), *args, **kwargs))
 
 
-def fromstring(string: str, dtype: Any = float, count: int = -1, *, sep: str) -> Array:
+def fromstring(string: str, dtype: DTypeLike = float, count: int = -1, *, sep: str) -> Array:
     """Returns the numbers in a string.
 
     Args:
@@ -105,7 +112,7 @@ def load(file: Any, *args: Any, **kwargs: Any) -> Any:
     return asarray(result)
 
 
-def save(file: Any, arr: Any, allow_pickle: bool = True) -> None:
+def save(file: Any, arr: NestedArrayLike, allow_pickle: bool = True) -> None:
     """Writes an array to a file in NumPy's format; the arguments are those of ``numpy.save``."""
     np.save(file, np.asarray(arr), allow_pickle)
 

@@ -15,6 +15,7 @@ from tvmfun.numpy.dtypes import finfo
 from tvmfun.numpy.elementwise import add, divide, multiply, pow, sqrt, square, subtract
 from tvmfun.numpy.linalg import solvers
 from tvmfun.numpy.products import matmul
+from tvmfun.numpy.promotion import NestedArrayLike
 from tvmfun.numpy.reductions import sum
 from tvmfun.numpy.resizing import trim_zeros
 from tvmfun.numpy.shapes import atleast_1d, concat, expand_dims, matrix_transpose, reshape, stack
@@ -31,7 +32,7 @@ def _coefficients(name: str, *values: Any) -> list[Array]:
     return vectors
 
 
-def polyval(p: Any, x: Any, *, unroll: int = 16) -> Array:
+def polyval(p: NestedArrayLike, x: NestedArrayLike, *, unroll: int = 16) -> Array:
     """Returns the values at ``x`` of the polynomial with coefficients ``p``, highest power first.
 
     Args:
@@ -57,7 +58,7 @@ def _equally_long(name: str, a1: Any, a2: Any) -> list[Array]:
     return [concat([zeros((size - p.size,), p.dtype), p]) for p in (first, second)]
 
 
-def polyadd(a1: Any, a2: Any) -> Array:
+def polyadd(a1: NestedArrayLike, a2: NestedArrayLike) -> Array:
     """Returns the sum of two polynomials.
 
     >>> polyadd([1, 2], [3, 4, 5])
@@ -66,12 +67,12 @@ def polyadd(a1: Any, a2: Any) -> Array:
     return add(*_equally_long("polyadd", a1, a2))
 
 
-def polysub(a1: Any, a2: Any) -> Array:
+def polysub(a1: NestedArrayLike, a2: NestedArrayLike) -> Array:
     """Returns the difference of two polynomials."""
     return subtract(*_equally_long("polysub", a1, a2))
 
 
-def polymul(a1: Any, a2: Any, *, trim_leading_zeros: bool = False) -> Array:
+def polymul(a1: NestedArrayLike, a2: NestedArrayLike, *, trim_leading_zeros: bool = False) -> Array:
     """Returns the product of two polynomials, in floats.
 
     Args:
@@ -96,7 +97,7 @@ def _trimmed(name: str, p: Array) -> Array:
     return trim_zeros(p, "f")
 
 
-def polydiv(u: Any, v: Any, *, trim_leading_zeros: bool = False) -> tuple[Array, Array]:
+def polydiv(u: NestedArrayLike, v: NestedArrayLike, *, trim_leading_zeros: bool = False) -> tuple[Array, Array]:
     """Returns the quotient and the remainder of the division of two polynomials, in floats.
 
     Args:
@@ -126,7 +127,7 @@ def polydiv(u: Any, v: Any, *, trim_leading_zeros: bool = False) -> tuple[Array,
     return concat(quotient), _trimmed("polydiv", rest) if trim_leading_zeros else rest
 
 
-def polyder(p: Any, m: int = 1) -> Array:
+def polyder(p: NestedArrayLike, m: int = 1) -> Array:
     """Returns the coefficients of the ``m``-th derivative.
 
     >>> polyder([1, 3, 5])
@@ -140,7 +141,7 @@ def polyder(p: Any, m: int = 1) -> Array:
     return p
 
 
-def polyint(p: Any, m: int = 1, k: Any = None) -> Array:
+def polyint(p: NestedArrayLike, m: int = 1, k: Any = None) -> Array:
     """Returns the coefficients of the ``m``-th integral.
 
     Args:
@@ -181,7 +182,13 @@ def poly(seq_of_zeros: Any) -> Array:
 
 
 def polyfit(
-    x: Any, y: Any, deg: int, rcond: float | None = None, full: bool = False, w: Any = None, cov: Any = False
+    x: NestedArrayLike,
+    y: NestedArrayLike,
+    deg: int,
+    rcond: float | None = None,
+    full: bool = False,
+    w: NestedArrayLike | None = None,
+    cov: Any = False,
 ) -> Any:
     """Returns the polynomial of a degree that fits points best: the sum of the squared distances is least.
 
@@ -233,7 +240,7 @@ def polyfit(
     return result, multiply(base, factor) if y.ndim == 1 else multiply(expand_dims(base, 2), factor)
 
 
-def vander(x: Any, N: int | None = None, increasing: bool = False) -> Array:
+def vander(x: NestedArrayLike, N: int | None = None, increasing: bool = False) -> Array:
     """Returns the matrix whose columns are the powers of a vector, by default from the highest to 0.
 
     >>> vander([2, 3], 3)

@@ -16,11 +16,12 @@ from tvmfun.numpy.creation import arrays, asarray
 from tvmfun.numpy.diagonals import diagonal
 from tvmfun.numpy.dtypes import astype
 from tvmfun.numpy.elementwise import multiply, not_equal, subtract
-from tvmfun.numpy.promotion import no_out
+from tvmfun.numpy.promotion import NestedArrayLike, no_out
 from tvmfun.numpy.reductions import sum
 from tvmfun.numpy.shapes import broadcast_to, expand_dims, moveaxis, normalize_axis, permute_dims, ravel, reshape, stack
 from tvmfun.ops import dot as ops
 from tvmfun.ops import pointwise
+from tvmfun.typing import DTypeLike
 
 __all__ = [
     "cross",
@@ -72,7 +73,9 @@ def check_precision(name: str, precision: Any) -> None:
             raise ArgumentError(name, f"the precision is one of {', '.join(sorted(_NAMES))}", got=repr(one), hint=hint)
 
 
-def factors(name: str, *values: Any, precision: Any = None, preferred_element_type: Any = None) -> list[Array]:
+def factors(
+    name: str, *values: Any, precision: Any = None, preferred_element_type: DTypeLike | None = None
+) -> list[Array]:
     """The operands of a product as arrays of one dtype.
 
     Args:
@@ -105,7 +108,9 @@ def _require_match(name: str, x1: Array, axis1: int, x2: Array, axis2: int) -> N
         )
 
 
-def matmul(a: Any, b: Any, *, precision: Any = None, preferred_element_type: Any = None) -> Array:
+def matmul(
+    a: NestedArrayLike, b: NestedArrayLike, *, precision: Any = None, preferred_element_type: DTypeLike | None = None
+) -> Array:
     """Returns the matrix product over the last axis of ``a`` and the last but one of ``b``.
 
     The other axes broadcast. A vector is a row on the left and a column on the right, and its axis vanishes.
@@ -141,7 +146,9 @@ def matmul(a: Any, b: Any, *, precision: Any = None, preferred_element_type: Any
     return dot_general(a, b, contract=((rank - 1,), (rank - 2,)), batch=(shared, shared))
 
 
-def dot(a: Any, b: Any, *, precision: Any = None, preferred_element_type: Any = None) -> Array:
+def dot(
+    a: NestedArrayLike, b: NestedArrayLike, *, precision: Any = None, preferred_element_type: DTypeLike | None = None
+) -> Array:
     """Returns the product over the last axis of ``a`` and the last but one of ``b``; nothing broadcasts."""
     a, b = factors("dot", a, b, precision=precision, preferred_element_type=preferred_element_type)
     if not a.ndim or not b.ndim:
@@ -152,7 +159,12 @@ def dot(a: Any, b: Any, *, precision: Any = None, preferred_element_type: Any = 
 
 
 def tensordot(
-    a: Any, b: Any, axes: int | Sequence[Any] = 2, *, precision: Any = None, preferred_element_type: Any = None
+    a: NestedArrayLike,
+    b: NestedArrayLike,
+    axes: int | Sequence[Any] = 2,
+    *,
+    precision: Any = None,
+    preferred_element_type: DTypeLike | None = None,
 ) -> Array:
     """Returns the product summed over pairs of axes.
 
@@ -180,7 +192,15 @@ def tensordot(
     return dot_general(a, b, contract=(left, right), batch=((), ()))
 
 
-def vecdot(x1: Any, x2: Any, /, axis: int = -1, *, precision: Any = None, preferred_element_type: Any = None) -> Array:
+def vecdot(
+    x1: NestedArrayLike,
+    x2: NestedArrayLike,
+    /,
+    axis: int = -1,
+    *,
+    precision: Any = None,
+    preferred_element_type: DTypeLike | None = None,
+) -> Array:
     """Returns the dot products along an axis; the other axes broadcast."""
     x1, x2 = factors("vecdot", x1, x2, precision=precision, preferred_element_type=preferred_element_type)
     _require_match("vecdot", x1, normalize_axis("vecdot", axis, x1.ndim), x2, normalize_axis("vecdot", axis, x2.ndim))
@@ -192,14 +212,16 @@ def vecdot(x1: Any, x2: Any, /, axis: int = -1, *, precision: Any = None, prefer
     return dot_general(x1, x2, contract=((last,), (last,)), batch=(shared, shared))
 
 
-def outer(a: Any, b: Any, out: None = None) -> Array:
+def outer(a: NestedArrayLike, b: NestedArrayLike, out: None = None) -> Array:
     """Returns all products of an element of ``a`` and one of ``b``."""
     no_out("outer", out)
     a, b = arrays("outer", a, b)
     return multiply(reshape(a, (a.size, 1)), reshape(b, (1, b.size)))
 
 
-def inner(a: Any, b: Any, *, precision: Any = None, preferred_element_type: Any = None) -> Array:
+def inner(
+    a: NestedArrayLike, b: NestedArrayLike, *, precision: Any = None, preferred_element_type: DTypeLike | None = None
+) -> Array:
     """Returns the products over the last axes of both arrays; those of numbers are plain."""
     a, b = factors("inner", a, b, precision=precision, preferred_element_type=preferred_element_type)
     if not a.ndim or not b.ndim:
@@ -208,22 +230,24 @@ def inner(a: Any, b: Any, *, precision: Any = None, preferred_element_type: Any 
     return dot_general(a, b, contract=((a.ndim - 1,), (b.ndim - 1,)), batch=((), ()))
 
 
-def vdot(a: Any, b: Any, *, precision: Any = None, preferred_element_type: Any = None) -> Array:
+def vdot(
+    a: NestedArrayLike, b: NestedArrayLike, *, precision: Any = None, preferred_element_type: DTypeLike | None = None
+) -> Array:
     """Returns the dot product of the flattened arrays."""
     return vecdot(ravel(a), ravel(b), precision=precision, preferred_element_type=preferred_element_type)
 
 
-def matvec(x1: Any, x2: Any, /) -> Array:
+def matvec(x1: NestedArrayLike, x2: NestedArrayLike, /) -> Array:
     """Returns the products of matrices and vectors; the other axes broadcast."""
     return matmul(x1, expand_dims(x2, -1))[..., 0]
 
 
-def vecmat(x1: Any, x2: Any, /) -> Array:
+def vecmat(x1: NestedArrayLike, x2: NestedArrayLike, /) -> Array:
     """Returns the products of vectors and matrices; the other axes broadcast."""
     return matmul(expand_dims(x1, -2), x2)[..., 0, :]
 
 
-def kron(a: Any, b: Any) -> Array:
+def kron(a: NestedArrayLike, b: NestedArrayLike) -> Array:
     """Returns the Kronecker product: each element of ``a`` times all of ``b``, in place of the element.
 
     >>> kron([1, 10], [1, 2])
@@ -236,7 +260,9 @@ def kron(a: Any, b: Any) -> Array:
     return reshape(multiply(outside, inside), tuple(m * n for m, n in zip(a.shape, b.shape, strict=True)))
 
 
-def cross(a: Any, b: Any, axisa: int = -1, axisb: int = -1, axisc: int = -1, axis: int | None = None) -> Array:
+def cross(
+    a: NestedArrayLike, b: NestedArrayLike, axisa: int = -1, axisb: int = -1, axisc: int = -1, axis: int | None = None
+) -> Array:
     """Returns the vector products along an axis of size 3; the other axes broadcast. Of size 2, their third element.
 
     Args:
@@ -279,7 +305,7 @@ def einsum(
     out: None = None,
     optimize: Any = "auto",
     precision: Any = None,
-    preferred_element_type: Any = None,
+    preferred_element_type: DTypeLike | None = None,
 ) -> Array:
     """Returns sums of products of elements, over the letters that the result does not have.
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 
@@ -15,9 +15,13 @@ from tvmfun.core.dims import Dim
 from tvmfun.core.leaf import abstract, scalar_of
 from tvmfun.errors import ArgumentError, DtypeError
 from tvmfun.ops import pointwise
+from tvmfun.typing import ArrayLike, DTypeLike
 
 __all__ = ["result_type"]
 
+
+#: An array, a number, or nested sequences of these: the operands of functions that make arrays of lists.
+NestedArrayLike: TypeAlias = ArrayLike | Sequence[Any]
 
 # A union written in place would be made anew at every call, which takes longer than the test.
 _OPERANDS = (Array, np.ndarray, np.generic, int, float)
@@ -94,7 +98,7 @@ def _common_dtype(values: Sequence[Any]) -> np.dtype | None:
     return common
 
 
-def operands(name: str, *values: Any, floating: bool = False, numeric: bool = False) -> list[Any]:
+def operands(name: str, *values: Any, floating: bool = False, numeric: bool = False) -> list[Array]:
     """The values in the dtype they promote to; integers become floats if ``floating``, bools int32 if ``numeric``."""
     # Most operands, above all those of derivative rules, have one dtype: that is seen faster than computed.
     dtype, weak = _common_dtype(values), True
@@ -108,10 +112,10 @@ def operands(name: str, *values: Any, floating: bool = False, numeric: bool = Fa
     converted = [convert(name, value, dtype) for value in values]
     if not weak and all(isinstance(value, np.generic) for value in converted):
         converted[0] = device_array(converted[0])  # ops take NumPy scalars alone for Python numbers
-    return converted
+    return converted  # NumPy scalars among them have the attributes of arrays that ops and callers use
 
 
-def array(name: str, value: Any) -> Any:
+def array(name: str, value: Any) -> Array:
     """One operand with the dtype it has: an array, or a constant for a Python number."""
     value = operand(name, value)
     if isinstance(value, Array):
@@ -121,7 +125,7 @@ def array(name: str, value: Any) -> Any:
     return device_array(value)
 
 
-def dtype_or(dtype: Any, default: np.dtype) -> np.dtype:
+def dtype_or(dtype: DTypeLike | None, default: np.dtype) -> np.dtype:
     """``dtype`` as a NumPy dtype, or the default if it is None."""
     return default if dtype is None else dtypes.canonical(dtype)
 

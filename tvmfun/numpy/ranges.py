@@ -23,6 +23,7 @@ from tvmfun.numpy.elementwise import abs, add, divide, floor, log10, multiply, p
 from tvmfun.numpy.promotion import convert, dtype_or, operand
 from tvmfun.numpy.shapes import broadcast_to, concat, expand_dims, moveaxis, reshape, stack
 from tvmfun.ops import shape as ops
+from tvmfun.typing import DTypeLike
 
 __all__ = [
     "arange",
@@ -40,7 +41,7 @@ __all__ = [
 ]
 
 
-def arange(start: Any, stop: Any = None, step: Any = 1, dtype: Any = None, *, device: Any = None) -> Array:
+def arange(start: Any, stop: Any = None, step: Any = 1, dtype: DTypeLike | None = None, *, device: Any = None) -> Array:
     """Returns ``start, start + step, ...`` up to but without ``stop``.
 
     Raises:
@@ -99,7 +100,7 @@ def linspace(
     num: int = 50,
     endpoint: bool = True,
     retstep: bool = False,
-    dtype: Any = None,
+    dtype: DTypeLike | None = None,
     axis: int = 0,
     *,
     device: Any = None,
@@ -145,7 +146,13 @@ def linspace(
 
 
 def logspace(
-    start: Any, stop: Any, num: int = 50, endpoint: bool = True, base: Any = 10.0, dtype: Any = None, axis: int = 0
+    start: Any,
+    stop: Any,
+    num: int = 50,
+    endpoint: bool = True,
+    base: Any = 10.0,
+    dtype: DTypeLike | None = None,
+    axis: int = 0,
 ) -> Array:
     """Returns ``base`` to the power of evenly spaced exponents from ``start`` to ``stop``.
 
@@ -159,7 +166,9 @@ def logspace(
     return result if dtype is None else astype(result, dtype)
 
 
-def geomspace(start: Any, stop: Any, num: int = 50, endpoint: bool = True, dtype: Any = None, axis: int = 0) -> Array:
+def geomspace(
+    start: Any, stop: Any, num: int = 50, endpoint: bool = True, dtype: DTypeLike | None = None, axis: int = 0
+) -> Array:
     """Returns ``num`` numbers from ``start`` to ``stop`` of which neighbours have the same ratio.
 
     Args:
@@ -318,7 +327,7 @@ s_ = np.s_
 index_exp = np.index_exp
 
 
-def indices(dimensions: Shape, dtype: Any = None, sparse: bool = False) -> Any:
+def indices(dimensions: Shape, dtype: DTypeLike | None = None, sparse: bool = False) -> Any:
     """Returns, for each axis of a grid, the place of every element along it, as int32 by default.
 
     Args:

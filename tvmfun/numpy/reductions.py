@@ -32,9 +32,10 @@ from tvmfun.numpy.elementwise import (
     subtract,
 )
 from tvmfun.numpy.floats import isclose, isnan
-from tvmfun.numpy.promotion import convert, no_out
+from tvmfun.numpy.promotion import NestedArrayLike, convert, no_out
 from tvmfun.numpy.shapes import Axes, broadcast_to, normalize_axes, reshape
 from tvmfun.ops import reduce as ops
+from tvmfun.typing import DTypeLike
 
 __all__ = [
     "all",
@@ -83,13 +84,13 @@ def accumulated(x: Array, dtype: Any) -> Array:
 
 
 def sum(
-    a: Any,
+    a: NestedArrayLike,
     axis: Axes | None = None,
-    dtype: Any = None,
+    dtype: DTypeLike | None = None,
     out: None = None,
     keepdims: bool = False,
-    initial: Any = None,
-    where: Any = None,
+    initial: NestedArrayLike | None = None,
+    where: NestedArrayLike | None = None,
     promote_integers: bool = True,
 ) -> Array:
     r"""Returns :math:`\sum x`; narrow integers and bools are summed as 32 bits.
@@ -115,13 +116,13 @@ def sum(
 
 
 def prod(
-    a: Any,
+    a: NestedArrayLike,
     axis: Axes | None = None,
-    dtype: Any = None,
+    dtype: DTypeLike | None = None,
     out: None = None,
     keepdims: bool = False,
-    initial: Any = None,
-    where: Any = None,
+    initial: NestedArrayLike | None = None,
+    where: NestedArrayLike | None = None,
     promote_integers: bool = True,
 ) -> Array:
     r"""Returns :math:`\prod x`; narrow integers and bools are multiplied as 32 bits. See :func:`sum`."""
@@ -150,7 +151,12 @@ def _extremum(op: Op, join: Callable, x: Any, axis: Axes | None, keepdims: bool,
 
 
 def max(
-    a: Any, axis: Axes | None = None, out: None = None, keepdims: bool = False, initial: Any = None, where: Any = None
+    a: NestedArrayLike,
+    axis: Axes | None = None,
+    out: None = None,
+    keepdims: bool = False,
+    initial: NestedArrayLike | None = None,
+    where: NestedArrayLike | None = None,
 ) -> Array:
     """Returns the largest element; NaN if there is one.
 
@@ -170,7 +176,12 @@ def max(
 
 
 def min(
-    a: Any, axis: Axes | None = None, out: None = None, keepdims: bool = False, initial: Any = None, where: Any = None
+    a: NestedArrayLike,
+    axis: Axes | None = None,
+    out: None = None,
+    keepdims: bool = False,
+    initial: NestedArrayLike | None = None,
+    where: NestedArrayLike | None = None,
 ) -> Array:
     """Returns the smallest element; NaN if there is one. The arguments are those of :func:`max`.
 
@@ -181,7 +192,7 @@ def min(
     return _extremum(ops.min, minimum, a, axis, keepdims, initial, where)
 
 
-def ptp(a: Any, axis: Axes | None = None, out: None = None, keepdims: bool = False) -> Array:
+def ptp(a: NestedArrayLike, axis: Axes | None = None, out: None = None, keepdims: bool = False) -> Array:
     """Returns the difference of the largest and the smallest element."""
     no_out("ptp", out)
     return subtract(max(a, axis, keepdims=keepdims), min(a, axis, keepdims=keepdims))
@@ -216,7 +227,13 @@ def _count(x: Array, axes: tuple[int, ...], where: Any, keepdims: bool) -> Any:
 
 
 def mean(
-    a: Any, axis: Axes | None = None, dtype: Any = None, out: None = None, keepdims: bool = False, *, where: Any = None
+    a: NestedArrayLike,
+    axis: Axes | None = None,
+    dtype: DTypeLike | None = None,
+    out: None = None,
+    keepdims: bool = False,
+    *,
+    where: NestedArrayLike | None = None,
 ) -> Array:
     r"""Returns :math:`\bar x = \frac{1}{n} \sum x`, a float.
 
@@ -249,15 +266,15 @@ def _variance(x: Array, axis: Axes | None, correction: float, keepdims: bool, wh
 
 
 def var(
-    a: Any,
+    a: NestedArrayLike,
     axis: Axes | None = None,
-    dtype: Any = None,
+    dtype: DTypeLike | None = None,
     out: None = None,
     ddof: float | None = None,
     keepdims: bool = False,
     *,
-    where: Any = None,
-    mean: Any = None,
+    where: NestedArrayLike | None = None,
+    mean: NestedArrayLike | None = None,
     correction: float = 0,
 ) -> Array:
     r"""Returns :math:`\frac{1}{n - c} \sum (x - \bar x)^2`, a float.
@@ -279,15 +296,15 @@ def var(
 
 
 def std(
-    a: Any,
+    a: NestedArrayLike,
     axis: Axes | None = None,
-    dtype: Any = None,
+    dtype: DTypeLike | None = None,
     out: None = None,
     ddof: float | None = None,
     keepdims: bool = False,
     *,
-    where: Any = None,
-    mean: Any = None,
+    where: NestedArrayLike | None = None,
+    mean: NestedArrayLike | None = None,
     correction: float = 0,
 ) -> Array:
     """Returns the square root of :func:`var`, which takes the same arguments."""
@@ -297,7 +314,11 @@ def std(
 
 
 def average(
-    a: Any, axis: Axes | None = None, weights: Any = None, returned: bool = False, keepdims: bool = False
+    a: NestedArrayLike,
+    axis: Axes | None = None,
+    weights: NestedArrayLike | None = None,
+    returned: bool = False,
+    keepdims: bool = False,
 ) -> Any:
     r"""Returns :math:`\sum w x / \sum w`.
 
@@ -342,13 +363,13 @@ def numbers(x: Any, where: Any = None) -> tuple[Array, Any]:
 
 
 def nansum(
-    a: Any,
+    a: NestedArrayLike,
     axis: Axes | None = None,
-    dtype: Any = None,
+    dtype: DTypeLike | None = None,
     out: None = None,
     keepdims: bool = False,
-    initial: Any = None,
-    where: Any = None,
+    initial: NestedArrayLike | None = None,
+    where: NestedArrayLike | None = None,
 ) -> Array:
     """Returns the sum of the elements that are not NaN; see :func:`sum`."""
     no_out("nansum", out)
@@ -357,13 +378,13 @@ def nansum(
 
 
 def nanprod(
-    a: Any,
+    a: NestedArrayLike,
     axis: Axes | None = None,
-    dtype: Any = None,
+    dtype: DTypeLike | None = None,
     out: None = None,
     keepdims: bool = False,
-    initial: Any = None,
-    where: Any = None,
+    initial: NestedArrayLike | None = None,
+    where: NestedArrayLike | None = None,
 ) -> Array:
     """Returns the product of the elements that are not NaN; see :func:`prod`."""
     no_out("nanprod", out)
@@ -372,7 +393,12 @@ def nanprod(
 
 
 def nanmean(
-    a: Any, axis: Axes | None = None, dtype: Any = None, out: None = None, keepdims: bool = False, where: Any = None
+    a: NestedArrayLike,
+    axis: Axes | None = None,
+    dtype: DTypeLike | None = None,
+    out: None = None,
+    keepdims: bool = False,
+    where: NestedArrayLike | None = None,
 ) -> Array:
     """Returns the mean of the elements that are not NaN; NaN if there are none. See :func:`mean`."""
     no_out("nanmean", out)
@@ -381,14 +407,14 @@ def nanmean(
 
 
 def nanvar(
-    a: Any,
+    a: NestedArrayLike,
     axis: Axes | None = None,
-    dtype: Any = None,
+    dtype: DTypeLike | None = None,
     out: None = None,
     ddof: float = 0,
     keepdims: bool = False,
-    where: Any = None,
-    mean: Any = None,
+    where: NestedArrayLike | None = None,
+    mean: NestedArrayLike | None = None,
 ) -> Array:
     """Returns the variance of the elements that are not NaN; NaN if there are none. See :func:`var`."""
     no_out("nanvar", out)
@@ -397,14 +423,14 @@ def nanvar(
 
 
 def nanstd(
-    a: Any,
+    a: NestedArrayLike,
     axis: Axes | None = None,
-    dtype: Any = None,
+    dtype: DTypeLike | None = None,
     out: None = None,
     ddof: float = 0,
     keepdims: bool = False,
-    where: Any = None,
-    mean: Any = None,
+    where: NestedArrayLike | None = None,
+    mean: NestedArrayLike | None = None,
 ) -> Array:
     """Returns the square root of :func:`nanvar`."""
     no_out("nanstd", out)
@@ -430,7 +456,12 @@ def _nan_extremum(
 
 
 def nanmax(
-    a: Any, axis: Axes | None = None, out: None = None, keepdims: bool = False, initial: Any = None, where: Any = None
+    a: NestedArrayLike,
+    axis: Axes | None = None,
+    out: None = None,
+    keepdims: bool = False,
+    initial: NestedArrayLike | None = None,
+    where: NestedArrayLike | None = None,
 ) -> Array:
     """Returns the largest element that is not NaN; NaN if there is none. See :func:`max`."""
     no_out("nanmax", out)
@@ -438,14 +469,26 @@ def nanmax(
 
 
 def nanmin(
-    a: Any, axis: Axes | None = None, out: None = None, keepdims: bool = False, initial: Any = None, where: Any = None
+    a: NestedArrayLike,
+    axis: Axes | None = None,
+    out: None = None,
+    keepdims: bool = False,
+    initial: NestedArrayLike | None = None,
+    where: NestedArrayLike | None = None,
 ) -> Array:
     """Returns the smallest element that is not NaN; NaN if there is none. See :func:`min`."""
     no_out("nanmin", out)
     return _nan_extremum(min, math.inf, a, axis, keepdims, initial, where)
 
 
-def any(a: Any, axis: Axes | None = None, out: None = None, keepdims: bool = False, *, where: Any = None) -> Array:
+def any(
+    a: NestedArrayLike,
+    axis: Axes | None = None,
+    out: None = None,
+    keepdims: bool = False,
+    *,
+    where: NestedArrayLike | None = None,
+) -> Array:
     """Returns whether an element is non-zero; false if there are none. ``where`` masks the elements to look at."""
     no_out("any", out)
     a = asarray(a)
@@ -454,7 +497,14 @@ def any(a: Any, axis: Axes | None = None, out: None = None, keepdims: bool = Fal
     return keep(not_equal(count, 0), a, axes, keepdims)
 
 
-def all(a: Any, axis: Axes | None = None, out: None = None, keepdims: bool = False, *, where: Any = None) -> Array:
+def all(
+    a: NestedArrayLike,
+    axis: Axes | None = None,
+    out: None = None,
+    keepdims: bool = False,
+    *,
+    where: NestedArrayLike | None = None,
+) -> Array:
     """Returns whether all elements are non-zero; true if there are none. ``where`` masks the elements to look at."""
     no_out("all", out)
     a = asarray(a)
@@ -462,12 +512,14 @@ def all(a: Any, axis: Axes | None = None, out: None = None, keepdims: bool = Fal
     return logical_not(any(logical_not(a), axes, keepdims=keepdims, where=where))
 
 
-def allclose(a: Any, b: Any, rtol: Any = 1e-05, atol: Any = 1e-08, equal_nan: bool = False) -> Array:
+def allclose(
+    a: NestedArrayLike, b: NestedArrayLike, rtol: Any = 1e-05, atol: Any = 1e-08, equal_nan: bool = False
+) -> Array:
     """Returns whether all elements are close; see :func:`isclose`."""
     return all(isclose(a, b, rtol, atol, equal_nan))
 
 
-def array_equal(a1: Any, a2: Any, equal_nan: bool = False) -> Array:
+def array_equal(a1: NestedArrayLike, a2: NestedArrayLike, equal_nan: bool = False) -> Array:
     """Returns whether two arrays have the same shape and elements."""
     a1, a2 = asarray(a1), asarray(a2)
     if a1.shape != a2.shape:
@@ -476,7 +528,7 @@ def array_equal(a1: Any, a2: Any, equal_nan: bool = False) -> Array:
     return all(logical_or(same, logical_and(isnan(a1), isnan(a2))) if equal_nan else same)
 
 
-def array_equiv(a1: Any, a2: Any) -> Array:
+def array_equiv(a1: NestedArrayLike, a2: NestedArrayLike) -> Array:
     """Returns whether two arrays have the same elements once they are broadcast to one shape."""
     try:
         return all(equal(asarray(a1), asarray(a2)))

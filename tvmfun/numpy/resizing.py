@@ -18,7 +18,7 @@ from tvmfun.numpy.creation import Shape, as_shape, asarray, ones, zeros
 from tvmfun.numpy.dtypes import astype
 from tvmfun.numpy.elementwise import multiply, round, subtract
 from tvmfun.numpy.indexing import take
-from tvmfun.numpy.promotion import convert
+from tvmfun.numpy.promotion import NestedArrayLike, convert
 from tvmfun.numpy.ranges import arange, linspace
 from tvmfun.numpy.shapes import (
     Axes,
@@ -41,7 +41,7 @@ from tvmfun.ops import shape as ops
 __all__ = ["delete", "insert", "pad", "repeat", "resize", "roll", "tile", "trim_zeros"]
 
 
-def roll(a: Any, shift: Axes | Array, axis: Axes | None = None) -> Array:
+def roll(a: NestedArrayLike, shift: Axes | Array, axis: Axes | None = None) -> Array:
     """Returns the array rotated along axes; without an axis, as if it were flat.
 
     >>> roll([1, 2, 3, 4], 1)
@@ -73,7 +73,11 @@ def roll(a: Any, shift: Axes | Array, axis: Axes | None = None) -> Array:
 
 
 def repeat(
-    a: Any, repeats: int | Sequence[int] | Array, axis: int | None = None, *, total_repeat_length: int | None = None
+    a: NestedArrayLike,
+    repeats: int | Sequence[int] | Array,
+    axis: int | None = None,
+    *,
+    total_repeat_length: int | None = None,
 ) -> Array:
     """Returns each element several times in a row along an axis, or flattened if it is None.
 
@@ -119,7 +123,7 @@ def repeat(
     return reshape(wide, (*a.shape[:axis], a.shape[axis] * count, *a.shape[axis + 1 :]))
 
 
-def tile(A: Any, reps: Axes) -> Array:
+def tile(A: NestedArrayLike, reps: Axes) -> Array:
     """Returns copies of the array side by side, ``reps`` along each axis.
 
     >>> tile([1, 2], 2)
@@ -136,7 +140,7 @@ def tile(A: Any, reps: Axes) -> Array:
     return reshape(broadcast_to(reshape(A, apart), wide), whole)
 
 
-def resize(a: Any, new_shape: Shape) -> Array:
+def resize(a: NestedArrayLike, new_shape: Shape) -> Array:
     """Returns the elements in row-major order in another shape, repeated as often as needed.
 
     >>> resize([1, 2], (2, 3))
@@ -152,7 +156,7 @@ def resize(a: Any, new_shape: Shape) -> Array:
     return reshape(flat[:count], shape)
 
 
-def insert(arr: Any, obj: Any, values: Any, axis: int | None = None) -> Array:
+def insert(arr: NestedArrayLike, obj: NestedArrayLike, values: NestedArrayLike, axis: int | None = None) -> Array:
     """Returns the array with values before the given places along an axis, flattened if it is None.
 
     Args:
@@ -186,7 +190,9 @@ def insert(arr: Any, obj: Any, values: Any, axis: int | None = None) -> Array:
     return concat([arr, values], axis)[(slice(None),) * axis + (order,)]
 
 
-def delete(arr: Any, obj: Any, axis: int | None = None, *, assume_unique_indices: bool = False) -> Array:
+def delete(
+    arr: NestedArrayLike, obj: NestedArrayLike, axis: int | None = None, *, assume_unique_indices: bool = False
+) -> Array:
     """Returns the array without the given places along an axis, flattened if it is None.
 
     Args:
@@ -259,13 +265,13 @@ _MODES = ("constant", "empty", "linear_ramp", *_STATISTICS, *_ELEMENTS)
 
 
 def pad(
-    array: Any,
+    array: NestedArrayLike,
     pad_width: Any,
     mode: Any = "constant",
     *,
-    constant_values: Any = 0,
+    constant_values: NestedArrayLike = 0,
     stat_length: Any = None,
-    end_values: Any = 0,
+    end_values: NestedArrayLike = 0,
     reflect_type: str = "even",
     **kwargs: Any,
 ) -> Array:

@@ -18,10 +18,11 @@ from tvmfun.numpy.creation import Shape, arrays, as_shape, asarray, ones
 from tvmfun.numpy.dtypes import astype
 from tvmfun.numpy.elementwise import clip, floor_divide, multiply, not_equal, remainder
 from tvmfun.numpy.indexing import take, take_along_axis
-from tvmfun.numpy.promotion import no_out, operands, require_integer
+from tvmfun.numpy.promotion import NestedArrayLike, no_out, operands, require_integer
 from tvmfun.numpy.shapes import broadcast_arrays, expand_dims, moveaxis, normalize_axis, ravel, reshape, stack
 from tvmfun.numpy.sorting import flatnonzero, nonzero
 from tvmfun.ops import pointwise
+from tvmfun.typing import DTypeLike
 
 __all__ = [
     "choose",
@@ -39,7 +40,7 @@ __all__ = [
 ]
 
 
-def choose(a: Any, choices: Any, out: None = None, mode: str = "raise") -> Array:
+def choose(a: NestedArrayLike, choices: Any, out: None = None, mode: str = "raise") -> Array:
     """Returns for each element of ``a`` the element of the array with that number.
 
     Args:
@@ -76,12 +77,12 @@ def choose(a: Any, choices: Any, out: None = None, mode: str = "raise") -> Array
 
 
 def compress(
-    condition: Any,
-    a: Any,
+    condition: NestedArrayLike,
+    a: NestedArrayLike,
     axis: int | None = None,
     *,
     size: int | None = None,
-    fill_value: Any = 0,
+    fill_value: NestedArrayLike = 0,
     out: None = None,
 ) -> Array:
     """Returns the slices along an axis where a condition holds.
@@ -112,7 +113,9 @@ def compress(
     return take(a, flatnonzero(mask, size=size, fill_value=a.shape[axis]), axis, mode="fill", fill_value=fill_value)
 
 
-def extract(condition: Any, arr: Any, *, size: int | None = None, fill_value: Any = 0) -> Array:
+def extract(
+    condition: NestedArrayLike, arr: NestedArrayLike, *, size: int | None = None, fill_value: NestedArrayLike = 0
+) -> Array:
     """Returns the elements of the flattened array where a condition holds; see :func:`compress`.
 
     >>> extract([[True, False], [True, True]], [[1, 2], [3, 4]])
@@ -139,7 +142,7 @@ def _immutable(name: str, inplace: bool) -> None:
         raise ArgumentError(name, "arrays are immutable", got="inplace=True", hint=hint)
 
 
-def place(arr: Any, mask: Any, vals: Any, *, inplace: bool = True) -> Array:
+def place(arr: NestedArrayLike, mask: NestedArrayLike, vals: NestedArrayLike, *, inplace: bool = True) -> Array:
     """Returns the array with values where a mask is true: the first at the first such place, and so on.
 
     Args:
@@ -169,7 +172,7 @@ def place(arr: Any, mask: Any, vals: Any, *, inplace: bool = True) -> Array:
     return reshape(elementwise.where(flat, chosen, ravel(arr)), arr.shape)
 
 
-def put(a: Any, ind: Any, v: Any, mode: str | None = None, *, inplace: bool = True) -> Array:
+def put(a: NestedArrayLike, ind: Any, v: NestedArrayLike, mode: str | None = None, *, inplace: bool = True) -> Array:
     """Returns the array with values at places of the flattened array.
 
     Args:
@@ -205,7 +208,13 @@ def put(a: Any, ind: Any, v: Any, mode: str | None = None, *, inplace: bool = Tr
 
 
 def put_along_axis(
-    arr: Any, indices: Any, values: Any, axis: int | None, inplace: bool = True, *, mode: str | None = None
+    arr: NestedArrayLike,
+    indices: NestedArrayLike,
+    values: NestedArrayLike,
+    axis: int | None,
+    inplace: bool = True,
+    *,
+    mode: str | None = None,
 ) -> Array:
     """Returns the array with values at the place along an axis that each index names; see ``take_along_axis``.
 
@@ -270,7 +279,7 @@ def ix_(*arrays: Any) -> tuple[Array, ...]:
     return tuple(results)
 
 
-def unravel_index(indices: Any, shape: Shape) -> tuple[Array, ...]:
+def unravel_index(indices: NestedArrayLike, shape: Shape) -> tuple[Array, ...]:
     """Returns the places along each axis of elements numbered in row-major order; numbers outside are clamped.
 
     >>> unravel_index(5, (2, 3))
@@ -289,7 +298,7 @@ def unravel_index(indices: Any, shape: Shape) -> tuple[Array, ...]:
 
 
 def ravel_multi_index(
-    multi_index: Sequence[Any], dims: Shape, mode: str = "raise", order: str = "C", *, dtype: Any = None
+    multi_index: Sequence[Any], dims: Shape, mode: str = "raise", order: str = "C", *, dtype: DTypeLike | None = None
 ) -> Array:
     """Returns the number in row-major order of the elements at places along each axis.
 
@@ -332,7 +341,15 @@ def ravel_multi_index(
     return asarray(result, dtype)
 
 
-def where(condition: Any, x1: Any = None, x2: Any = None, /, *, size: int | None = None, fill_value: Any = None) -> Any:
+def where(
+    condition: NestedArrayLike,
+    x1: NestedArrayLike | None = None,
+    x2: NestedArrayLike | None = None,
+    /,
+    *,
+    size: int | None = None,
+    fill_value: NestedArrayLike | None = None,
+) -> Any:
     """Returns ``x1`` where the condition holds and ``x2`` elsewhere; alone, the places where it holds.
 
     Gradients flow only to the chosen branch, but are NaN if the other one's derivative is infinite there.

@@ -16,6 +16,7 @@ from tvmfun.numpy.dtypes import astype
 from tvmfun.numpy.elementwise import less, logical_and, logical_not, logical_xor, not_equal, where
 from tvmfun.numpy.floats import isnan
 from tvmfun.numpy.indexing import take
+from tvmfun.numpy.promotion import NestedArrayLike
 from tvmfun.numpy.shapes import append, concat, ravel, reshape
 from tvmfun.numpy.sorting import argsort, flatnonzero, isin, searchsorted, sort, unknown_size
 
@@ -64,7 +65,7 @@ def unique(
     *,
     equal_nan: bool = True,
     size: int | None = None,
-    fill_value: Any = None,
+    fill_value: NestedArrayLike | None = None,
     sorted: bool = True,
 ) -> Any:
     """Returns the different elements, sorted, and what is known about them.
@@ -139,22 +140,30 @@ def _sized(x: Array, size: int, fill_value: Any, equal_nan: bool) -> list[Array]
     return [values, take(order, place, mode="promise_in_bounds"), inverse, begins[1:] - first]
 
 
-def unique_values(x: Any, /, *, size: int | None = None, fill_value: Any = None) -> Array:
+def unique_values(
+    x: NestedArrayLike, /, *, size: int | None = None, fill_value: NestedArrayLike | None = None
+) -> Array:
     """Returns the different elements, sorted, every NaN as one of its own; see :func:`unique` for ``size``."""
     return unique(x, equal_nan=False, size=size, fill_value=fill_value)
 
 
-def unique_counts(x: Any, /, *, size: int | None = None, fill_value: Any = None) -> UniqueCounts:
+def unique_counts(
+    x: NestedArrayLike, /, *, size: int | None = None, fill_value: NestedArrayLike | None = None
+) -> UniqueCounts:
     """Returns the different elements and how often each occurs; see :func:`unique_values`."""
     return UniqueCounts(*unique(x, return_counts=True, equal_nan=False, size=size, fill_value=fill_value))
 
 
-def unique_inverse(x: Any, /, *, size: int | None = None, fill_value: Any = None) -> UniqueInverse:
+def unique_inverse(
+    x: NestedArrayLike, /, *, size: int | None = None, fill_value: NestedArrayLike | None = None
+) -> UniqueInverse:
     """Returns the different elements and the place of each element of ``x`` among them; see :func:`unique_values`."""
     return UniqueInverse(*unique(x, return_inverse=True, equal_nan=False, size=size, fill_value=fill_value))
 
 
-def unique_all(x: Any, /, *, size: int | None = None, fill_value: Any = None) -> UniqueAll:
+def unique_all(
+    x: NestedArrayLike, /, *, size: int | None = None, fill_value: NestedArrayLike | None = None
+) -> UniqueAll:
     """Returns the different elements, their first places, their places for each element, and their counts."""
     return UniqueAll(*unique(x, True, True, True, equal_nan=False, size=size, fill_value=fill_value))
 
@@ -184,19 +193,21 @@ def _selected(rows: Array, mask: Array, size: int, fill_value: Any) -> tuple[Arr
     return where(less(places, rows.size), values, fill), places
 
 
-def union1d(ar1: Any, ar2: Any, *, size: int | None = None, fill_value: Any = None) -> Array:
+def union1d(
+    ar1: NestedArrayLike, ar2: NestedArrayLike, *, size: int | None = None, fill_value: NestedArrayLike | None = None
+) -> Array:
     """Returns the elements of either array, sorted; see :func:`unique` for ``size``."""
     return unique(append(ar1, ar2), size=size, fill_value=fill_value)
 
 
 def intersect1d(
-    ar1: Any,
-    ar2: Any,
+    ar1: NestedArrayLike,
+    ar2: NestedArrayLike,
     assume_unique: bool = False,
     return_indices: bool = False,
     *,
     size: int | None = None,
-    fill_value: Any = None,
+    fill_value: NestedArrayLike | None = None,
 ) -> Any:
     """Returns the elements of both arrays, sorted.
 
@@ -236,7 +247,12 @@ def intersect1d(
 
 
 def setdiff1d(
-    ar1: Any, ar2: Any, assume_unique: bool = False, *, size: int | None = None, fill_value: Any = None
+    ar1: NestedArrayLike,
+    ar2: NestedArrayLike,
+    assume_unique: bool = False,
+    *,
+    size: int | None = None,
+    fill_value: NestedArrayLike | None = None,
 ) -> Array:
     """Returns the elements of ``ar1`` that are not in ``ar2``, sorted; the arguments are those of :func:`intersect1d`.
 
@@ -252,7 +268,12 @@ def setdiff1d(
 
 
 def setxor1d(
-    ar1: Any, ar2: Any, assume_unique: bool = False, *, size: int | None = None, fill_value: Any = None
+    ar1: NestedArrayLike,
+    ar2: NestedArrayLike,
+    assume_unique: bool = False,
+    *,
+    size: int | None = None,
+    fill_value: NestedArrayLike | None = None,
 ) -> Array:
     """Returns the elements of exactly one of the arrays, sorted; the arguments are those of :func:`intersect1d`.
 

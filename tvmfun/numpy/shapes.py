@@ -14,9 +14,10 @@ from tvmfun.errors import ArgumentError, ShapeError
 from tvmfun.numpy.creation import Shape, as_shape, asarray
 from tvmfun.numpy.creation import arrays as promoted
 from tvmfun.numpy.dtypes import astype
-from tvmfun.numpy.promotion import no_out, row_major
+from tvmfun.numpy.promotion import NestedArrayLike, no_out, row_major
 from tvmfun.ops import pointwise
 from tvmfun.ops import shape as ops
+from tvmfun.typing import DTypeLike
 
 __all__ = [
     "append",
@@ -96,7 +97,7 @@ def normalize_axes(name: str, axis: Axes | None, ndim: int) -> tuple[int, ...]:
     return tuple(sorted(axes))
 
 
-def reshape(a: Any, shape: Shape, order: str = "C", *, copy: bool | None = None) -> Array:
+def reshape(a: NestedArrayLike, shape: Shape, order: str = "C", *, copy: bool | None = None) -> Array:
     """Returns the elements, in row-major order, in another shape.
 
     Args:
@@ -129,7 +130,7 @@ def reshape(a: Any, shape: Shape, order: str = "C", *, copy: bool | None = None)
     return a if sizes == a.shape else ops.reshape(a, shape=sizes)
 
 
-def ravel(a: Any, order: str = "C") -> Array:
+def ravel(a: NestedArrayLike, order: str = "C") -> Array:
     """Returns the elements as one axis, in row-major order, or with ``order="F"`` in column-major order."""
     a = asarray(a)
     return reshape(a, (a.size,), order)
@@ -146,13 +147,13 @@ def permute_dims(a: Any, /, axes: Sequence[int]) -> Array:
     return a if order == tuple(range(a.ndim)) else ops.permute_dims(a, axes=order)
 
 
-def transpose(a: Any, axes: Sequence[int] | None = None) -> Array:
+def transpose(a: NestedArrayLike, axes: Sequence[int] | None = None) -> Array:
     """Returns the array with its axes in another order, by default reversed."""
     a = asarray(a)
     return permute_dims(a, tuple(reversed(range(a.ndim))) if axes is None else axes)
 
 
-def matrix_transpose(x: Any, /) -> Array:
+def matrix_transpose(x: NestedArrayLike, /) -> Array:
     """Returns the array with its last two axes exchanged."""
     x = asarray(x)
     if x.ndim < 2:
@@ -160,7 +161,7 @@ def matrix_transpose(x: Any, /) -> Array:
     return swapaxes(x, -1, -2)
 
 
-def swapaxes(a: Any, axis1: int, axis2: int) -> Array:
+def swapaxes(a: NestedArrayLike, axis1: int, axis2: int) -> Array:
     """Returns the array with two axes exchanged."""
     a = asarray(a)
     order = list(range(a.ndim))
@@ -169,7 +170,7 @@ def swapaxes(a: Any, axis1: int, axis2: int) -> Array:
     return permute_dims(a, order)
 
 
-def moveaxis(a: Any, source: Axes, destination: Axes) -> Array:
+def moveaxis(a: NestedArrayLike, source: Axes, destination: Axes) -> Array:
     """Returns the array with some axes at other places and the rest in order.
 
     >>> moveaxis(np.ones((2, 3, 4)), 0, -1).shape
@@ -186,7 +187,7 @@ def moveaxis(a: Any, source: Axes, destination: Axes) -> Array:
     return permute_dims(a, order)
 
 
-def rollaxis(a: Any, axis: int, start: int = 0) -> Array:
+def rollaxis(a: NestedArrayLike, axis: int, start: int = 0) -> Array:
     """Returns the array with an axis moved back until it is before the axis ``start``.
 
     >>> rollaxis(np.ones((2, 3, 4)), 2).shape
@@ -199,7 +200,7 @@ def rollaxis(a: Any, axis: int, start: int = 0) -> Array:
     return moveaxis(a, axis, start - 1 if start > axis else start)
 
 
-def expand_dims(a: Any, axis: Axes = 0) -> Array:
+def expand_dims(a: NestedArrayLike, axis: Axes = 0) -> Array:
     """Returns the array with axes of size 1 at the given places of the result."""
     a = asarray(a)
     rank = a.ndim + len(listed(axis))
@@ -208,7 +209,7 @@ def expand_dims(a: Any, axis: Axes = 0) -> Array:
     return reshape(a, tuple(1 if i in new else next(sizes) for i in range(rank)))
 
 
-def squeeze(a: Any, axis: Axes | None = None) -> Array:
+def squeeze(a: NestedArrayLike, axis: Axes | None = None) -> Array:
     """Returns the array without axes of size 1: the given ones, or all."""
     a = asarray(a)
     if axis is None:
@@ -243,23 +244,23 @@ def broadcast_arrays(*arrays: Any) -> list[Array]:
     return [broadcast_to(x, common) for x in values]
 
 
-def flip(m: Any, axis: Axes | None = None) -> Array:
+def flip(m: NestedArrayLike, axis: Axes | None = None) -> Array:
     """Returns the array with the order along some axes (by default all) reversed."""
     m = asarray(m)
     return ops.flip(m, axes=normalize_axes("flip", axis, m.ndim))
 
 
-def fliplr(m: Any) -> Array:
+def fliplr(m: NestedArrayLike) -> Array:
     """Returns the array with the order along its second axis reversed."""
     return flip(m, 1)
 
 
-def flipud(m: Any) -> Array:
+def flipud(m: NestedArrayLike) -> Array:
     """Returns the array with the order along its first axis reversed."""
     return flip(m, 0)
 
 
-def rot90(m: Any, k: int = 1, axes: tuple[int, int] = (0, 1)) -> Array:
+def rot90(m: NestedArrayLike, k: int = 1, axes: tuple[int, int] = (0, 1)) -> Array:
     """Returns the array turned by ``k`` right angles, from the first of two axes towards the second.
 
     >>> rot90([[1, 2], [3, 4]])
@@ -320,18 +321,18 @@ def concat(arrays: Sequence[Any], /, axis: int | None = 0) -> Array:
     return ops.concat(*values, axis=normalize_axis("concat", axis, values[0].ndim))
 
 
-def concatenate(arrays: Sequence[Any], axis: int | None = 0, dtype: Any = None) -> Array:
+def concatenate(arrays: Sequence[Any], axis: int | None = 0, dtype: DTypeLike | None = None) -> Array:
     """Returns the arrays one after the other along an axis, or flattened if it is None, in a dtype of choice."""
     result = concat(arrays, axis)
     return result if dtype is None else astype(result, dtype)
 
 
-def append(arr: Any, values: Any, axis: int | None = None) -> Array:
+def append(arr: NestedArrayLike, values: NestedArrayLike, axis: int | None = None) -> Array:
     """Returns the values after the array along an axis, both flattened if it is None."""
     return concat([arr, values], axis)
 
 
-def stack(arrays: Sequence[Any], axis: int = 0, out: None = None, dtype: Any = None) -> Array:
+def stack(arrays: Sequence[Any], axis: int = 0, out: None = None, dtype: DTypeLike | None = None) -> Array:
     """Returns the arrays side by side along a new axis.
 
     >>> stack([[1, 2], [3, 4]], axis=1)
@@ -347,18 +348,18 @@ def stack(arrays: Sequence[Any], axis: int = 0, out: None = None, dtype: Any = N
     return concat([expand_dims(x, axis) for x in values], axis)
 
 
-def vstack(tup: Sequence[Any], dtype: Any = None) -> Array:
+def vstack(tup: Sequence[Any], dtype: DTypeLike | None = None) -> Array:
     """Returns the arrays stacked as rows."""
     return concat([atleast_2d(x) for x in _promoted("vstack", tup, dtype)], 0)
 
 
-def hstack(tup: Sequence[Any], dtype: Any = None) -> Array:
+def hstack(tup: Sequence[Any], dtype: DTypeLike | None = None) -> Array:
     """Returns the arrays side by side along the second axis, vectors along their only one."""
     values = [x if x.ndim else ravel(x) for x in _promoted("hstack", tup, dtype)]
     return concat(values, 0 if values[0].ndim < 2 else 1)
 
 
-def dstack(tup: Sequence[Any], dtype: Any = None) -> Array:
+def dstack(tup: Sequence[Any], dtype: DTypeLike | None = None) -> Array:
     """Returns the arrays stacked along the third axis."""
     return concat([atleast_3d(x) for x in _promoted("dstack", tup, dtype)], 2)
 
@@ -429,7 +430,7 @@ def _parts(name: str, x: Any, sections: int | Sequence[int], axis: int, equal: b
     return [x[(*lead, slice(a, b))] for a, b in zip([0, *cuts], [*cuts, size], strict=True)]
 
 
-def split(ary: Any, indices_or_sections: int | Sequence[int], axis: int = 0) -> list[Array]:
+def split(ary: NestedArrayLike, indices_or_sections: int | Sequence[int], axis: int = 0) -> list[Array]:
     """Returns parts along an axis: ``indices_or_sections`` equal ones, or cut at the given places.
 
     Raises:
@@ -438,7 +439,7 @@ def split(ary: Any, indices_or_sections: int | Sequence[int], axis: int = 0) -> 
     return _parts("split", ary, indices_or_sections, axis, equal=True)
 
 
-def array_split(ary: Any, indices_or_sections: int | Sequence[int], axis: int = 0) -> list[Array]:
+def array_split(ary: NestedArrayLike, indices_or_sections: int | Sequence[int], axis: int = 0) -> list[Array]:
     """Returns parts along an axis: ``indices_or_sections`` nearly equal ones, or cut at the given places.
 
     >>> [len(part) for part in array_split(np.ones(7), 3)]
@@ -447,50 +448,50 @@ def array_split(ary: Any, indices_or_sections: int | Sequence[int], axis: int = 
     return _parts("array_split", ary, indices_or_sections, axis, equal=False)
 
 
-def vsplit(ary: Any, indices_or_sections: int | Sequence[int]) -> list[Array]:
+def vsplit(ary: NestedArrayLike, indices_or_sections: int | Sequence[int]) -> list[Array]:
     """Returns parts along the first axis; see :func:`split`."""
     return _parts("vsplit", ary, indices_or_sections, 0, equal=True)
 
 
-def hsplit(ary: Any, indices_or_sections: int | Sequence[int]) -> list[Array]:
+def hsplit(ary: NestedArrayLike, indices_or_sections: int | Sequence[int]) -> list[Array]:
     """Returns parts along the second axis, of a vector along its only one; see :func:`split`."""
     ary = asarray(ary)
     return _parts("hsplit", ary, indices_or_sections, min(1, ary.ndim - 1), equal=True)
 
 
-def dsplit(ary: Any, indices_or_sections: int | Sequence[int]) -> list[Array]:
+def dsplit(ary: NestedArrayLike, indices_or_sections: int | Sequence[int]) -> list[Array]:
     """Returns parts along the third axis; see :func:`split`."""
     return _parts("dsplit", ary, indices_or_sections, 2, equal=True)
 
 
-def unstack(x: Any, /, axis: int = 0) -> tuple[Array, ...]:
+def unstack(x: NestedArrayLike, /, axis: int = 0) -> tuple[Array, ...]:
     """Returns the slices along an axis."""
     x = asarray(x)
     lead = (slice(None),) * normalize_axis("unstack", axis, x.ndim)
     return tuple(x[(*lead, i)] for i in range(x.shape[axis]))
 
 
-def iterable(y: Any) -> bool:
+def iterable(y: NestedArrayLike) -> bool:
     """Returns whether an object can be iterated over, which arrays without axes cannot."""
     return np.iterable(y)
 
 
-def ndim(a: Any) -> int:
+def ndim(a: NestedArrayLike) -> int:
     """Returns the number of axes."""
     return asarray(a).ndim
 
 
-def shape(a: Any) -> tuple[int, ...]:
+def shape(a: NestedArrayLike) -> tuple[int, ...]:
     """Returns the sizes of the axes."""
     return asarray(a).shape
 
 
-def size(a: Any, axis: Axes | None = None) -> int:
+def size(a: NestedArrayLike, axis: Axes | None = None) -> int:
     """Returns the number of elements, or the size of an axis."""
     a = asarray(a)
     return math.prod(a.shape[i] for i in normalize_axes("size", axis, a.ndim))
 
 
-def isscalar(element: Any) -> bool:
+def isscalar(element: NestedArrayLike) -> bool:
     """Returns whether ``element`` is a number or an array without axes."""
     return isinstance(element, bool | int | float) or getattr(element, "shape", None) == ()

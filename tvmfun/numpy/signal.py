@@ -30,11 +30,12 @@ from tvmfun.numpy.elementwise import (
 )
 from tvmfun.numpy.indexing import take
 from tvmfun.numpy.products import factors
-from tvmfun.numpy.promotion import operands
+from tvmfun.numpy.promotion import NestedArrayLike, operands
 from tvmfun.numpy.shapes import concat, flip, normalize_axis, reshape
 from tvmfun.numpy.sorting import argsort, searchsorted
 from tvmfun.ops import conv
 from tvmfun.ops import pointwise as ops
+from tvmfun.typing import DTypeLike
 
 __all__ = ["bartlett", "blackman", "convolve", "correlate", "hamming", "hanning", "i0", "interp", "kaiser", "unwrap"]
 
@@ -58,7 +59,14 @@ def _sliding_products(name: str, x: Any, v: Any, mode: str, *, turned: bool) -> 
     return flip(result) if swapped and not turned else result
 
 
-def convolve(a: Any, v: Any, mode: str = "full", *, precision: Any = None, preferred_element_type: Any = None) -> Array:
+def convolve(
+    a: NestedArrayLike,
+    v: NestedArrayLike,
+    mode: str = "full",
+    *,
+    precision: Any = None,
+    preferred_element_type: DTypeLike | None = None,
+) -> Array:
     r"""Returns :math:`\sum_k x_k v_{n-k}` for vectors, in floats, as JAX does.
 
     Args:
@@ -77,7 +85,12 @@ def convolve(a: Any, v: Any, mode: str = "full", *, precision: Any = None, prefe
 
 
 def correlate(
-    a: Any, v: Any, mode: str = "valid", *, precision: Any = None, preferred_element_type: Any = None
+    a: NestedArrayLike,
+    v: NestedArrayLike,
+    mode: str = "valid",
+    *,
+    precision: Any = None,
+    preferred_element_type: DTypeLike | None = None,
 ) -> Array:
     r"""Returns :math:`\sum_k x_{n+k} v_k` for vectors, in floats; the arguments are those of :func:`convolve`."""
     a, v = factors("correlate", a, v, precision=precision, preferred_element_type=preferred_element_type)
@@ -120,7 +133,7 @@ def interp(x: Any, xp: Any, fp: Any, left: Any = None, right: Any = None, period
     return result
 
 
-def unwrap(p: Any, discont: Any = None, axis: int = -1, period: float = 2 * math.pi) -> Array:
+def unwrap(p: NestedArrayLike, discont: Any = None, axis: int = -1, period: float = 2 * math.pi) -> Array:
     """Returns angles without jumps: multiples of the period are added where neighbours are more than half of it apart.
 
     Args:
@@ -189,7 +202,7 @@ def scaled(name: str, order: int, x: Any) -> Array:
     return result if own == x.dtype else ops.astype(result, dtype=dtypes.NAMES[own])
 
 
-def i0(x: Any) -> Array:
+def i0(x: NestedArrayLike) -> Array:
     """Returns the modified Bessel function of the first kind of order 0, elementwise.
 
     >>> i0([0.0, 1.0])

@@ -19,13 +19,14 @@ from tvmfun.numpy.creation import arrays, asarray, full, zeros
 from tvmfun.numpy.dtypes import astype
 from tvmfun.numpy.elementwise import equal, less, logical_not, not_equal, subtract, where
 from tvmfun.numpy.indexing import take, take_along_axis
-from tvmfun.numpy.promotion import no_out
+from tvmfun.numpy.promotion import NestedArrayLike, no_out
 from tvmfun.numpy.ranges import arange
 from tvmfun.numpy.reductions import all, keep, numbers, sum
 from tvmfun.numpy.shapes import Axes, flip, normalize_axes, normalize_axis, permute_dims, ravel, reshape, stack
 from tvmfun.ops import pointwise, reduce, sorting
 from tvmfun.ops import shape as shapes
 from tvmfun.ops.sorting import searchsorted as search
+from tvmfun.typing import DTypeLike
 
 __all__ = [
     "argmax",
@@ -48,14 +49,14 @@ __all__ = [
 
 
 def argsort(
-    a: Any,
+    a: NestedArrayLike,
     axis: int | None = -1,
     *,
     kind: Any = None,
     order: Any = None,
     stable: bool = True,
     descending: bool = False,
-    dtype: Any = None,
+    dtype: DTypeLike | None = None,
 ) -> Array:
     """Returns the int32 indices that sort ``a`` along an axis; equal elements keep their order.
 
@@ -100,7 +101,13 @@ def descending_argsort(rows: Array) -> Array:
 
 
 def sort(
-    a: Any, axis: int | None = -1, *, kind: Any = None, order: Any = None, stable: bool = True, descending: bool = False
+    a: NestedArrayLike,
+    axis: int | None = -1,
+    *,
+    kind: Any = None,
+    order: Any = None,
+    stable: bool = True,
+    descending: bool = False,
 ) -> Array:
     """Returns ``a`` sorted along an axis. Arguments and order are those of :func:`argsort`.
 
@@ -125,13 +132,13 @@ def _check_kth(name: str, x: Array, kth: int, axis: int) -> int:
     return axis
 
 
-def partition(a: Any, kth: int, axis: int = -1) -> Array:
+def partition(a: NestedArrayLike, kth: int, axis: int = -1) -> Array:
     """Returns ``a`` with the kth smallest element at its place and no larger one before it: it is sorted."""
     a = asarray(a)
     return sort(a, _check_kth("partition", a, kth, axis))
 
 
-def argpartition(a: Any, kth: int, axis: int = -1) -> Array:
+def argpartition(a: NestedArrayLike, kth: int, axis: int = -1) -> Array:
     """Returns the int32 indices of :func:`partition`: they sort the array."""
     a = asarray(a)
     return argsort(a, _check_kth("argpartition", a, kth, axis))
@@ -167,7 +174,7 @@ def _arg(op: Op, x: Any, axis: int | None, keepdims: bool) -> Array:
     return keep(op(x, axis=place), x, (place,), keepdims)
 
 
-def argmax(a: Any, axis: int | None = None, out: None = None, keepdims: bool = False) -> Array:
+def argmax(a: NestedArrayLike, axis: int | None = None, out: None = None, keepdims: bool = False) -> Array:
     """Returns the int32 index of the first largest element, along an axis or of the flattened array.
 
     Raises:
@@ -180,7 +187,7 @@ def argmax(a: Any, axis: int | None = None, out: None = None, keepdims: bool = F
     return _arg(reduce.argmax, a, axis, keepdims)
 
 
-def argmin(a: Any, axis: int | None = None, out: None = None, keepdims: bool = False) -> Array:
+def argmin(a: NestedArrayLike, axis: int | None = None, out: None = None, keepdims: bool = False) -> Array:
     """Returns the int32 index of the first smallest element, along an axis or of the flattened array.
 
     Raises:
@@ -190,7 +197,7 @@ def argmin(a: Any, axis: int | None = None, out: None = None, keepdims: bool = F
     return _arg(reduce.argmin, a, axis, keepdims)
 
 
-def count_nonzero(a: Any, axis: Axes | None = None, keepdims: bool = False) -> Array:
+def count_nonzero(a: NestedArrayLike, axis: Axes | None = None, keepdims: bool = False) -> Array:
     """Returns the number of elements that are not 0, as int32."""
     a = asarray(a)
     axes = normalize_axes("count_nonzero", axis, a.ndim)
@@ -207,7 +214,9 @@ def unknown_size(name: str, x: Array) -> ConcretizationError:
     )
 
 
-def nonzero(a: Any, *, size: int | None = None, fill_value: Any = None) -> tuple[Array, ...]:
+def nonzero(
+    a: NestedArrayLike, *, size: int | None = None, fill_value: NestedArrayLike | None = None
+) -> tuple[Array, ...]:
     """Returns the int32 places of the elements that are not 0, one array for each axis.
 
     Args:
@@ -242,12 +251,12 @@ def nonzero(a: Any, *, size: int | None = None, fill_value: Any = None) -> tuple
     return tuple(elementwise.where(exists, p, 0 if f is None else f) for p, f in zip(flat, fill, strict=True))
 
 
-def flatnonzero(a: Any, *, size: int | None = None, fill_value: Any = None) -> Array:
+def flatnonzero(a: NestedArrayLike, *, size: int | None = None, fill_value: NestedArrayLike | None = None) -> Array:
     """Returns the int32 places of the elements of the flattened array that are not 0; see :func:`nonzero`."""
     return nonzero(ravel(a), size=size, fill_value=fill_value)[0]
 
 
-def argwhere(a: Any, *, size: int | None = None, fill_value: Any = None) -> Array:
+def argwhere(a: NestedArrayLike, *, size: int | None = None, fill_value: NestedArrayLike | None = None) -> Array:
     """Returns the int32 places of the elements that are not 0, one row for each; see :func:`nonzero`."""
     a = asarray(a)
     if not a.ndim:
@@ -255,7 +264,14 @@ def argwhere(a: Any, *, size: int | None = None, fill_value: Any = None) -> Arra
     return stack(nonzero(a, size=size, fill_value=fill_value), 1)
 
 
-def searchsorted(a: Any, v: Any, side: str = "left", sorter: Any = None, *, method: str = "scan") -> Array:
+def searchsorted(
+    a: NestedArrayLike,
+    v: NestedArrayLike,
+    side: str = "left",
+    sorter: NestedArrayLike | None = None,
+    *,
+    method: str = "scan",
+) -> Array:
     """Returns, as int32, where each value of ``v`` belongs in the sorted vector ``a``.
 
     Args:
@@ -278,7 +294,7 @@ def searchsorted(a: Any, v: Any, side: str = "left", sorter: Any = None, *, meth
     return search(a, v, side=side)
 
 
-def digitize(x: Any, bins: Any, right: bool = False, *, method: Any = None) -> Array:
+def digitize(x: NestedArrayLike, bins: NestedArrayLike, right: bool = False, *, method: Any = None) -> Array:
     """Returns, as int32, the number of the bin each element belongs to.
 
     Args:
@@ -301,7 +317,12 @@ def digitize(x: Any, bins: Any, right: bool = False, *, method: Any = None) -> A
 
 
 def isin(
-    element: Any, test_elements: Any, assume_unique: bool = False, invert: bool = False, *, method: str = "auto"
+    element: NestedArrayLike,
+    test_elements: NestedArrayLike,
+    assume_unique: bool = False,
+    invert: bool = False,
+    *,
+    method: str = "auto",
 ) -> Array:
     """Returns whether each element is one of ``test_elements``, or with ``invert`` none of them.
 
@@ -326,13 +347,13 @@ def _nan_arg(function: Callable[..., Array], worst: float, x: Any, axis: int | N
     return where(all(logical_not(mask), axis, keepdims=keepdims), -1, result)
 
 
-def nanargmax(a: Any, axis: int | None = None, out: None = None, keepdims: bool = False) -> Array:
+def nanargmax(a: NestedArrayLike, axis: int | None = None, out: None = None, keepdims: bool = False) -> Array:
     """Returns the int32 index of the first largest element that is no NaN; -1 if there is none. See :func:`argmax`."""
     no_out("nanargmax", out)
     return _nan_arg(argmax, -math.inf, a, axis, keepdims)
 
 
-def nanargmin(a: Any, axis: int | None = None, out: None = None, keepdims: bool = False) -> Array:
+def nanargmin(a: NestedArrayLike, axis: int | None = None, out: None = None, keepdims: bool = False) -> Array:
     """Returns the int32 index of the first smallest element that is no NaN; -1 if there is none. See :func:`argmin`."""
     no_out("nanargmin", out)
     return _nan_arg(argmin, math.inf, a, axis, keepdims)

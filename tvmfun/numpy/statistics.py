@@ -36,7 +36,7 @@ from tvmfun.numpy.elementwise import (
 from tvmfun.numpy.floats import isinf, isnan
 from tvmfun.numpy.indexing import take, take_along_axis
 from tvmfun.numpy.products import matmul
-from tvmfun.numpy.promotion import no_out, require_integer
+from tvmfun.numpy.promotion import NestedArrayLike, no_out, require_integer
 from tvmfun.numpy.ranges import linspace
 from tvmfun.numpy.reductions import sum
 from tvmfun.numpy.shapes import (
@@ -53,6 +53,7 @@ from tvmfun.numpy.shapes import (
     stack,
 )
 from tvmfun.numpy.sorting import argsort, searchsorted, sort, unknown_size
+from tvmfun.typing import DTypeLike
 
 __all__ = [
     "bincount",
@@ -176,15 +177,15 @@ def _inverted_cdf(
 
 
 def quantile(
-    a: Any,
-    q: Any,
+    a: NestedArrayLike,
+    q: NestedArrayLike,
     axis: Axes | None = None,
     out: None = None,
     overwrite_input: bool = False,
     method: str = "linear",
     keepdims: bool = False,
     *,
-    weights: Any = None,
+    weights: NestedArrayLike | None = None,
 ) -> Array:
     """Returns the quantiles of the elements, a float.
 
@@ -210,15 +211,15 @@ def quantile(
 
 
 def percentile(
-    a: Any,
-    q: Any,
+    a: NestedArrayLike,
+    q: NestedArrayLike,
     axis: Axes | None = None,
     out: None = None,
     overwrite_input: bool = False,
     method: str = "linear",
     keepdims: bool = False,
     *,
-    weights: Any = None,
+    weights: NestedArrayLike | None = None,
 ) -> Array:
     """Returns the quantiles of the elements for percentages from 0 to 100; see :func:`quantile`."""
     no_out("percentile", out)
@@ -226,7 +227,11 @@ def percentile(
 
 
 def median(
-    a: Any, axis: Axes | None = None, out: None = None, overwrite_input: bool = False, keepdims: bool = False
+    a: NestedArrayLike,
+    axis: Axes | None = None,
+    out: None = None,
+    overwrite_input: bool = False,
+    keepdims: bool = False,
 ) -> Array:
     """Returns the element in the middle, or the mean of two; NaN if there is one.
 
@@ -238,15 +243,15 @@ def median(
 
 
 def nanquantile(
-    a: Any,
-    q: Any,
+    a: NestedArrayLike,
+    q: NestedArrayLike,
     axis: Axes | None = None,
     out: None = None,
     overwrite_input: bool = False,
     method: str = "linear",
     keepdims: bool = False,
     *,
-    weights: Any = None,
+    weights: NestedArrayLike | None = None,
 ) -> Array:
     """Returns the quantiles of the elements that are not NaN; NaN if there are none. See :func:`quantile`."""
     no_out("nanquantile", out)
@@ -254,15 +259,15 @@ def nanquantile(
 
 
 def nanpercentile(
-    a: Any,
-    q: Any,
+    a: NestedArrayLike,
+    q: NestedArrayLike,
     axis: Axes | None = None,
     out: None = None,
     overwrite_input: bool = False,
     method: str = "linear",
     keepdims: bool = False,
     *,
-    weights: Any = None,
+    weights: NestedArrayLike | None = None,
 ) -> Array:
     """Returns the percentiles of the elements that are not NaN; NaN if there are none. See :func:`percentile`."""
     no_out("nanpercentile", out)
@@ -270,14 +275,20 @@ def nanpercentile(
 
 
 def nanmedian(
-    a: Any, axis: Axes | None = None, out: None = None, overwrite_input: bool = False, keepdims: bool = False
+    a: NestedArrayLike,
+    axis: Axes | None = None,
+    out: None = None,
+    overwrite_input: bool = False,
+    keepdims: bool = False,
 ) -> Array:
     """Returns the median of the elements that are not NaN; NaN if there are none."""
     no_out("nanmedian", out)
     return _quantile("nanmedian", a, 0.5, axis, "midpoint", keepdims, ignore_nan=True, percent=False)
 
 
-def bincount(x: Any, weights: Any = None, minlength: int = 0, *, length: int | None = None) -> Array:
+def bincount(
+    x: NestedArrayLike, weights: NestedArrayLike | None = None, minlength: int = 0, *, length: int | None = None
+) -> Array:
     """Returns how often each number from 0 on occurs, or the sums of the weights of its occurrences.
 
     Args:
@@ -328,7 +339,11 @@ def histogram_bin_edges(a: Any, bins: Any = 10, range: Any = None, weights: Any 
 
 
 def histogram(
-    a: Any, bins: Any = 10, range: Any = None, weights: Any = None, density: bool = False
+    a: NestedArrayLike,
+    bins: NestedArrayLike = 10,
+    range: Any = None,
+    weights: NestedArrayLike | None = None,
+    density: bool = False,
 ) -> tuple[Array, Array]:
     """Returns the numbers of elements in bins, as floats, and the edges of the bins.
 
@@ -436,14 +451,14 @@ def histogram2d(
 
 
 def cov(
-    m: Any,
-    y: Any = None,
+    m: NestedArrayLike,
+    y: NestedArrayLike | None = None,
     rowvar: bool = True,
     bias: bool = False,
     ddof: int | None = None,
-    fweights: Any = None,
-    aweights: Any = None,
-    dtype: Any = None,
+    fweights: NestedArrayLike | None = None,
+    aweights: NestedArrayLike | None = None,
+    dtype: DTypeLike | None = None,
 ) -> Array:
     """Returns the covariances of variables.
 
@@ -505,7 +520,9 @@ def _observations(name: str, x: Any, rowvar: bool, dtype: Any) -> Array:
     return matrix_transpose(x) if not rowvar and x.shape[0] != 1 else x
 
 
-def corrcoef(x: Any, y: Any = None, rowvar: bool = True, dtype: Any = None) -> Array:
+def corrcoef(
+    x: NestedArrayLike, y: NestedArrayLike | None = None, rowvar: bool = True, dtype: DTypeLike | None = None
+) -> Array:
     """Returns the correlation coefficients of variables, limited to [-1, 1]; see :func:`cov`."""
     c = cov(x, y, rowvar, dtype=dtype)
     if not c.ndim:

@@ -12,7 +12,7 @@ from tvmfun.lax.elementwise import stop_gradient
 from tvmfun.lax.linalg.arguments import matrices, square, vectors
 from tvmfun.lax.linalg.householder import column_order
 from tvmfun.lax.staging import undifferentiable
-from tvmfun.numpy.promotion import operands
+from tvmfun.numpy.promotion import NestedArrayLike, operands
 from tvmfun.ops import decompositions, spectral
 
 __all__ = [
@@ -33,7 +33,7 @@ def _symmetrized(x: Array) -> Array:
     return (x + tnp.matrix_transpose(x)) / 2
 
 
-def cholesky(x: Any, *, symmetrize_input: bool = True) -> Array:
+def cholesky(x: NestedArrayLike, *, symmetrize_input: bool = True) -> Array:
     r"""Returns the lower triangular :math:`L` with :math:`L L^\top = A`.
 
     Args:
@@ -50,8 +50,8 @@ def cholesky(x: Any, *, symmetrize_input: bool = True) -> Array:
 
 
 def triangular_solve(
-    a: Any,
-    b: Any,
+    a: NestedArrayLike,
+    b: NestedArrayLike,
     *,
     left_side: bool = False,
     lower: bool = False,
@@ -90,7 +90,7 @@ def triangular_solve(
     return tnp.squeeze(x, -1 if left_side else -2) if is_vector else x
 
 
-def lu(x: Any) -> tuple[Array, Array, Array]:
+def lu(x: NestedArrayLike) -> tuple[Array, Array, Array]:
     r"""Returns the decomposition :math:`P A = L U` with partial pivoting.
 
     Args:
@@ -131,7 +131,7 @@ def lu_pivots_to_permutation(pivots: Any, permutation_size: int) -> Array:
     return control_flow.fori_loop(0, pivots.shape[-1], exchange, first)
 
 
-def qr(x: Any, *, pivoting: bool = False, full_matrices: bool = True) -> Any:
+def qr(x: NestedArrayLike, *, pivoting: bool = False, full_matrices: bool = True) -> Any:
     """Returns ``(q, r)`` with ``q @ r = x``, orthonormal columns in ``q`` and an upper triangular ``r``.
 
     Args:
@@ -298,7 +298,7 @@ def qdwh(
 
 
 def eigh(
-    x: Any,
+    x: NestedArrayLike,
     *,
     lower: bool = True,
     symmetrize_input: bool = True,
@@ -331,7 +331,11 @@ def eigh(
 
 
 def svd(
-    x: Any, *, full_matrices: bool = True, compute_uv: bool = True, subset_by_index: tuple[int, int] | None = None
+    x: NestedArrayLike,
+    *,
+    full_matrices: bool = True,
+    compute_uv: bool = True,
+    subset_by_index: tuple[int, int] | None = None,
 ) -> Array | tuple[Array, Array, Array]:
     """Returns ``(u, s, vt)`` with ``u * s @ vt = x``, or only ``s``, the singular values in descending order.
 

@@ -13,7 +13,7 @@ from tvmfun.core.array import Array
 from tvmfun.errors import ShapeError
 from tvmfun.lax import control_flow, slicing
 from tvmfun.lax.linalg.arguments import matrices, square
-from tvmfun.numpy.promotion import operands
+from tvmfun.numpy.promotion import NestedArrayLike, operands
 
 __all__ = ["hessenberg", "householder_product", "ormqr", "tridiagonal"]
 
@@ -53,7 +53,9 @@ def _column(x: Array, k: Any) -> Array:
     return slicing.dynamic_index_in_dim(x, k, axis=-1, keepdims=False)
 
 
-def ormqr(a: Any, taus: Any, c: Any, *, left: bool = True, transpose: bool = False) -> Array:
+def ormqr(
+    a: NestedArrayLike, taus: NestedArrayLike, c: NestedArrayLike, *, left: bool = True, transpose: bool = False
+) -> Array:
     r"""Returns the product of the orthogonal :math:`Q` of reflections and :math:`C`, without making :math:`Q`.
 
     Args:
@@ -95,7 +97,7 @@ def ormqr(a: Any, taus: Any, c: Any, *, left: bool = True, transpose: bool = Fal
     return x if left else tnp.matrix_transpose(x)
 
 
-def householder_product(a: Any, taus: Any) -> Array:
+def householder_product(a: NestedArrayLike, taus: NestedArrayLike) -> Array:
     """Returns the first columns of the product of reflections, matrices of the shape of ``a``.
 
     Args:
@@ -116,7 +118,7 @@ def householder_product(a: Any, taus: Any) -> Array:
     return ormqr(a, taus, tnp.eye(*a.shape[-2:], dtype=a.dtype))
 
 
-def hessenberg(a: Any) -> tuple[Array, Array]:
+def hessenberg(a: NestedArrayLike) -> tuple[Array, Array]:
     """Reduces square matrices to upper Hessenberg form, with zeros below the first subdiagonal.
 
     Args:
@@ -153,7 +155,7 @@ def hessenberg(a: Any) -> tuple[Array, Array]:
     return tnp.triu(x, -1) + tnp.tril(stored, -2), taus
 
 
-def tridiagonal(a: Any, *, lower: bool = True) -> tuple[Array, Array, Array, Array]:
+def tridiagonal(a: NestedArrayLike, *, lower: bool = True) -> tuple[Array, Array, Array, Array]:
     """Reduces symmetric matrices to tridiagonal form.
 
     Args:

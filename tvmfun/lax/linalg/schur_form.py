@@ -13,6 +13,7 @@ from tvmfun.lax import control_flow, slicing
 from tvmfun.lax.linalg.arguments import square
 from tvmfun.lax.linalg.householder import hessenberg, ormqr, reflection
 from tvmfun.lax.staging import undifferentiable
+from tvmfun.numpy.promotion import NestedArrayLike
 
 __all__ = ["schur"]
 
@@ -21,7 +22,7 @@ _LIMIT, _UNUSUAL = 30, 10
 
 
 def schur(
-    x: Any,
+    x: NestedArrayLike,
     *,
     compute_schur_vectors: bool = True,
     sort_eig_vals: bool = False,

@@ -9,11 +9,14 @@ from tvmfun.core.array import Array
 from tvmfun.errors import ShapeError
 from tvmfun.lax import control_flow
 from tvmfun.lax.linalg.arguments import vectors
+from tvmfun.numpy.promotion import NestedArrayLike
 
 __all__ = ["tridiagonal_solve"]
 
 
-def tridiagonal_solve(dl: Any, d: Any, du: Any, b: Any, *, perturb_singular: bool = False) -> Array:
+def tridiagonal_solve(
+    dl: Any, d: NestedArrayLike, du: Any, b: NestedArrayLike, *, perturb_singular: bool = False
+) -> Array:
     """Returns the solution of ``a @ x = b`` for tridiagonal matrices, by elimination with partial pivoting.
 
     Args:

@@ -8,6 +8,7 @@ from tvmfun.core.array import Array
 from tvmfun.errors import ArgumentError, ShapeError
 from tvmfun.numpy.creation import arrays
 from tvmfun.numpy.elementwise import multiply
+from tvmfun.numpy.promotion import NestedArrayLike
 from tvmfun.numpy.shapes import matrix_transpose
 from tvmfun.ops import decompositions as ops
 from tvmfun.ops import spectral
@@ -42,7 +43,7 @@ def floats(name: str, *values: Any) -> list[Array]:
     return arrays(name, *values, floating=True)
 
 
-def matrix(name: str, x: Any, *, square: bool = False) -> Array:
+def matrix(name: str, x: NestedArrayLike, *, square: bool = False) -> Array:
     (x,) = floats(name, x)
     if x.ndim < 2:
         raise ShapeError(name, "there must be two axes", got=repr(x.aval), hint="x[None, :]")
@@ -55,7 +56,7 @@ def _symmetrized(x: Array) -> Array:
     return multiply(x + matrix_transpose(x), 0.5)
 
 
-def cholesky(a: Any, *, upper: bool = False, symmetrize_input: bool = True) -> Array:
+def cholesky(a: NestedArrayLike, *, upper: bool = False, symmetrize_input: bool = True) -> Array:
     r"""Returns the lower triangular :math:`L` with :math:`L L^T = x`, or with ``upper`` its transpose.
 
     Args:
@@ -75,7 +76,7 @@ def cholesky(a: Any, *, upper: bool = False, symmetrize_input: bool = True) -> A
     return matrix_transpose(result) if upper else result
 
 
-def qr(a: Any, mode: str = "reduced") -> Any:
+def qr(a: NestedArrayLike, mode: str = "reduced") -> Any:
     """Returns matrices with orthonormal columns and upper triangular ones whose product is ``a``.
 
     Args:
@@ -95,7 +96,7 @@ def qr(a: Any, mode: str = "reduced") -> Any:
     return r if mode == "r" else QRResult(q, r)
 
 
-def eigh(a: Any, UPLO: str = "L", symmetrize_input: bool = True) -> EighResult:
+def eigh(a: NestedArrayLike, UPLO: str = "L", symmetrize_input: bool = True) -> EighResult:
     """Returns the eigenvalues of symmetric matrices, in ascending order, and their eigenvectors as columns.
 
     Args:
@@ -110,13 +111,13 @@ def eigh(a: Any, UPLO: str = "L", symmetrize_input: bool = True) -> EighResult:
     return EighResult(*spectral.eigh(a))
 
 
-def eigvalsh(a: Any, UPLO: str = "L", *, symmetrize_input: bool = True) -> Array:
+def eigvalsh(a: NestedArrayLike, UPLO: str = "L", *, symmetrize_input: bool = True) -> Array:
     """Returns the eigenvalues of symmetric matrices, in ascending order; see :func:`eigh`."""
     return eigh(a, UPLO, symmetrize_input=symmetrize_input).eigenvalues
 
 
 def svd(
-    a: Any,
+    a: NestedArrayLike,
     full_matrices: bool = True,
     compute_uv: bool = True,
     hermitian: bool = False,
@@ -142,6 +143,6 @@ def svd(
     return SVDResult(u[..., begin:end], s[..., begin:end], vh[..., begin:end, :])
 
 
-def svdvals(x: Any, /) -> Array:
+def svdvals(x: NestedArrayLike, /) -> Array:
     """Returns the singular values, in descending order."""
     return spectral.svd(matrix("svdvals", x), full=False)[1]

@@ -11,12 +11,14 @@ from tvmfun.numpy import diagonals, products
 from tvmfun.numpy.creation import asarray, eye
 from tvmfun.numpy.linalg.solvers import inv
 from tvmfun.numpy.products import einsum, matmul
+from tvmfun.numpy.promotion import NestedArrayLike
 from tvmfun.numpy.shapes import broadcast_to
+from tvmfun.typing import DTypeLike
 
 __all__ = ["cross", "diagonal", "matrix_power", "multi_dot", "trace"]
 
 
-def matrix_power(a: Any, n: int) -> Array:
+def matrix_power(a: NestedArrayLike, n: int) -> Array:
     """Returns square matrices multiplied ``n`` times; a negative number of times, their inverses."""
     a = asarray(a)
     if a.ndim < 2 or a.shape[-1] != a.shape[-2]:
@@ -64,7 +66,7 @@ def multi_dot(arrays: Sequence[Any], *, precision: Any = None) -> Array:
     return einsum(*operands, free, optimize="dp", precision=precision)
 
 
-def cross(x1: Any, x2: Any, /, *, axis: int = -1) -> Array:
+def cross(x1: NestedArrayLike, x2: NestedArrayLike, /, *, axis: int = -1) -> Array:
     """Returns the vector products along an axis of size 3; the other axes broadcast."""
     x1, x2 = asarray(x1), asarray(x2)
     for x in (x1, x2):
@@ -73,11 +75,11 @@ def cross(x1: Any, x2: Any, /, *, axis: int = -1) -> Array:
     return products.cross(x1, x2, axis)
 
 
-def diagonal(x: Any, /, *, offset: int = 0) -> Array:
+def diagonal(x: NestedArrayLike, /, *, offset: int = 0) -> Array:
     """Returns the diagonals of matrices."""
     return diagonals.diagonal(x, offset, -2, -1)
 
 
-def trace(x: Any, /, *, offset: int = 0, dtype: Any = None) -> Array:
+def trace(x: NestedArrayLike, /, *, offset: int = 0, dtype: DTypeLike | None = None) -> Array:
     """Returns the sums of the diagonals of matrices."""
     return diagonals.trace(x, offset, -2, -1, dtype)

@@ -11,13 +11,14 @@ from tvmfun.errors import ArgumentError
 from tvmfun.numpy.elementwise import abs, divide, multiply, not_equal, pow, sqrt, square
 from tvmfun.numpy.linalg.decompositions import floats, matrix, svdvals
 from tvmfun.numpy.linalg.solvers import inv
+from tvmfun.numpy.promotion import NestedArrayLike
 from tvmfun.numpy.reductions import max, min, sum
 from tvmfun.numpy.shapes import Axes, moveaxis, normalize_axes, reshape
 
 __all__ = ["cond", "matrix_norm", "norm", "vector_norm"]
 
 
-def vector_norm(x: Any, /, *, axis: Axes | None = None, keepdims: bool = False, ord: Any = 2) -> Array:
+def vector_norm(x: NestedArrayLike, /, *, axis: Axes | None = None, keepdims: bool = False, ord: Any = 2) -> Array:
     r"""Returns :math:`(\sum |x|^p)^{1/p}`.
 
     Args:
@@ -45,7 +46,7 @@ def vector_norm(x: Any, /, *, axis: Axes | None = None, keepdims: bool = False, 
     return pow(sum(pow(size, ord), axes, keepdims=keepdims), 1 / ord)
 
 
-def matrix_norm(x: Any, /, *, keepdims: bool = False, ord: Any = "fro") -> Array:
+def matrix_norm(x: NestedArrayLike, /, *, keepdims: bool = False, ord: Any = "fro") -> Array:
     """Returns the norms of matrices.
 
     Args:
@@ -69,7 +70,7 @@ def matrix_norm(x: Any, /, *, keepdims: bool = False, ord: Any = "fro") -> Array
     return reshape(result, (*result.shape, 1, 1)) if keepdims else result
 
 
-def norm(x: Any, ord: Any = None, axis: Axes | None = None, keepdims: bool = False) -> Array:
+def norm(x: NestedArrayLike, ord: Any = None, axis: Axes | None = None, keepdims: bool = False) -> Array:
     """Returns a norm of vectors or matrices.
 
     Args:
@@ -98,7 +99,7 @@ def norm(x: Any, ord: Any = None, axis: Axes | None = None, keepdims: bool = Fal
     return reshape(result, tuple(1 if i in reduced else size for i, size in enumerate(x.shape)))
 
 
-def cond(x: Any, p: Any = None) -> Array:
+def cond(x: NestedArrayLike, p: NestedArrayLike | None = None) -> Array:
     """Returns the condition numbers: the norm of the matrix times that of its inverse.
 
     Args:

@@ -19,6 +19,7 @@ from tvmfun.numpy.elementwise import abs, greater, log, multiply, not_equal, rec
 from tvmfun.numpy.indexing import take_along_axis
 from tvmfun.numpy.linalg.decompositions import floats, matrix, svd, svdvals
 from tvmfun.numpy.products import matmul
+from tvmfun.numpy.promotion import NestedArrayLike
 from tvmfun.numpy.reductions import max, prod, sum
 from tvmfun.numpy.shapes import broadcast_to, expand_dims, matrix_transpose, moveaxis, reshape
 from tvmfun.ops import calls, control, pointwise
@@ -40,7 +41,7 @@ def _with_equal_lead(x1: Array, x2: Array, name: str) -> tuple[Array, Array]:
     return broadcast_to(x1, (*lead, *x1.shape[-2:])), broadcast_to(x2, (*lead, *x2.shape[-2:]))
 
 
-def solve(a: Any, b: Any) -> Array:
+def solve(a: NestedArrayLike, b: NestedArrayLike) -> Array:
     """Returns the solutions :math:`x` of :math:`x_1 x = x_2`.
 
     Args:
@@ -65,13 +66,13 @@ def solve(a: Any, b: Any) -> Array:
     return x[..., 0] if is_vector else x
 
 
-def inv(a: Any) -> Array:
+def inv(a: NestedArrayLike) -> Array:
     """Returns the inverse matrices; infinite or NaN where there are none."""
     a = matrix("inv", a, square=True)
     return solve(a, eye(a.shape[-1], dtype=a.dtype))
 
 
-def det(a: Any) -> Array:
+def det(a: NestedArrayLike) -> Array:
     """Returns the determinants.
 
     >>> det([[1.0, 2.0], [3.0, 4.0]])
@@ -99,7 +100,7 @@ def _parity(pivots: Array, dtype: np.dtype) -> Array:
     return astype(1 - 2 * remainder(moved, 2), dtype)
 
 
-def slogdet(a: Any, *, method: str | None = None) -> SlogdetResult:
+def slogdet(a: NestedArrayLike, *, method: str | None = None) -> SlogdetResult:
     """Returns the signs of the determinants and the logarithms of their absolute values.
 
     Args:
@@ -123,7 +124,7 @@ def _cutoff(x: Array, s: Array, rtol: Any, scale: float) -> Array:
     return multiply(rtol, max(s, -1, keepdims=True, initial=0))
 
 
-def matrix_rank(M: Any, rtol: Any = None, *, hermitian: bool = False, tol: Any = None) -> Array:
+def matrix_rank(M: NestedArrayLike, rtol: Any = None, *, hermitian: bool = False, tol: Any = None) -> Array:
     """Returns, as int32, the number of singular values above ``rtol`` times the largest.
 
     Args:
@@ -138,7 +139,7 @@ def matrix_rank(M: Any, rtol: Any = None, *, hermitian: bool = False, tol: Any =
     return sum(greater(s, _cutoff(M, s, rtol, 1)), -1)
 
 
-def pinv(a: Any, rtol: Any = None, hermitian: bool = False, *, rcond: Any = None) -> Array:
+def pinv(a: NestedArrayLike, rtol: Any = None, hermitian: bool = False, *, rcond: Any = None) -> Array:
     """Returns the Moore-Penrose inverses.
 
     Args:
@@ -178,7 +179,9 @@ def _pseudoinverse(x: Array, rtol: Any, scale: int) -> Array:
     return calls.custom_jvp_call(*captured, x, program=program, rule=rule, captured=len(captured))[0]
 
 
-def lstsq(a: Any, b: Any, rcond: Any = None, *, numpy_resid: bool = False) -> tuple[Array, Array, Array, Array]:
+def lstsq(
+    a: NestedArrayLike, b: NestedArrayLike, rcond: Any = None, *, numpy_resid: bool = False
+) -> tuple[Array, Array, Array, Array]:
     """Returns the least-squares solution of ``a @ x = b``, of smallest norm if there are several.
 
     Args:
@@ -215,7 +218,7 @@ def _has_residuals(a: Array, rank: Array) -> bool:
     return a.shape[0] > a.shape[1] and int(rank) == a.shape[1]
 
 
-def tensorinv(a: Any, ind: int = 2) -> Array:
+def tensorinv(a: NestedArrayLike, ind: int = 2) -> Array:
     """Returns the inverse of an array as a linear map: ``tensordot(tensorinv(a, ind), a, ind)`` is the identity.
 
     Args:
@@ -234,7 +237,7 @@ def tensorinv(a: Any, ind: int = 2) -> Array:
     return reshape(inv(reshape(a, (math.prod(rows), -1))), (*columns, *rows))
 
 
-def tensorsolve(a: Any, b: Any, axes: Sequence[int] | None = None) -> Array:
+def tensorsolve(a: NestedArrayLike, b: NestedArrayLike, axes: Sequence[int] | None = None) -> Array:
     """Returns the solution ``x`` of ``tensordot(a, x, x.ndim) = b``.
 
     Args:
