@@ -33,9 +33,11 @@ def run(tmp_path):
     environment = {**os.environ, "PYTHONPATH": str(Path(__file__).parent)}
     for name in [name for name in environment if name.startswith(("PYTEST_", "TVMFUN_"))]:
         del environment[name]
+    environment["PYTEST_DISABLE_PLUGIN_AUTOLOAD"] = "1"  # importing the others takes most of the time
 
     def call(*arguments, status=0):
-        command = [sys.executable, "-m", "pytest", "-p", "support.levels", "-p", "no:cacheprovider", *arguments]
+        plugins = ["-p", "xdist", "-p", "support.levels", "-p", "no:cacheprovider"]
+        command = [sys.executable, "-m", "pytest", *plugins, *arguments]
         done = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True)
         assert done.returncode == status, done.stdout + done.stderr
         return int((re.findall(r"(\d+) passed", done.stdout) or [0])[0]), done.stdout + done.stderr
