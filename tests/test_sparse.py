@@ -156,6 +156,7 @@ def test_optimizers_without_momentum_do_what_the_dense_gradient_does(name):
         np.testing.assert_allclose(np.asarray(ours), np.asarray(reference), rtol=1e-4, atol=1e-5)
 
 
+@pytest.mark.quick("<lambda>0")
 @pytest.mark.parametrize(
     "make", [lambda: optim.sgd(0.1, momentum=0.9), lambda: optim.adam(0.1), lambda: optim.adamw(0.1, weight_decay=0.1)]
 )

@@ -141,6 +141,7 @@ def test_full_svd(shape):
 SQUARE = [(4, 4), (2, 3, 3), (1, 1), (2, 2), (9, 9)]
 
 
+@pytest.mark.quick("4x4", "2x3x3", "1x1")
 @pytest.mark.parametrize("shape", [*SQUARE, (2, 0, 3, 3)])
 def test_reductions(shape):
     x = matrices(*shape)
@@ -288,9 +289,7 @@ HARD = {
 }
 
 
-@pytest.mark.quick(
-    "float64-hilbert", "float64-zeros", "float64-rank 1", "float64-repeated", "float32-huge", "float32-tiny"
-)
+@pytest.mark.quick("float64-hilbert", "float64-repeated", "float32-huge")
 @pytest.mark.parametrize(("dtype", "name"), list(product(["float64", "float32"], HARD)))
 def test_hard_cases(name, dtype):
     if dtype == "float32" and name in ("tiny", "huge"):
@@ -399,6 +398,7 @@ def test_in_vmap():
     np.testing.assert_allclose(shared, np.linalg.solve(np.triu(x[0]), b), atol=1e-12)
 
 
+@pytest.mark.slow
 def test_reductions_in_vmap():
     x, v, b = matrices(3, 4, 4), matrices(3, 4), matrices(4, 2)
 

@@ -93,6 +93,7 @@ def configurations() -> list[tuple[int, int, int, int, int]]:
     return [(n, *rest) for n in (1, 2, 3, 5) for rest in product((0, 1, 2), (0, 1, 3), (0, 1, 2), (1, 2, 3))]
 
 
+@pytest.mark.slow
 def test_flips_of_padded_arrays_and_their_gradients():
     zero = np.float32(0)
     cases = configurations()

@@ -92,7 +92,7 @@ def test_the_rule_is_the_one_that_the_case_is_for(rule: str, function: Function,
     assert rule in {str(kernel.function.attrs["tvmfun.rule"]) for kernel in kernels}
 
 
-@pytest.mark.quick("*-alone-float32", "*-gradient-float32", "*-0-*-float32")
+@pytest.mark.quick("*-alone-float32", "*-0-*-float32")
 @pytest.mark.parametrize("dtype", ["float32", "float64", "bfloat16"])
 @pytest.mark.parametrize("context", CONTEXTS)
 @pytest.mark.parametrize(("rule", "function", "shapes"), ALL)

@@ -304,6 +304,7 @@ def test_code_that_cannot_run_here_is_an_error():
 # -- from the function to the database and back -----------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_tune_finds_something_faster_and_writes_nothing_else(found):
     folder, report = found
     assert os.listdir(folder) == ["tuning.jsonl"]

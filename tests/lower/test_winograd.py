@@ -157,6 +157,7 @@ def kernel_gradient(x, g, padding):
     return conv_kernel_gradient(x, g, kernel=(3, 3), padding=padding, **params)
 
 
+@pytest.mark.slow
 @for_any_size
 def test_the_gradient_for_the_kernel(images, rows, columns, channels, features, padding):
     x, _ = operands(images, 2 * rows, 2 * columns, channels, features)

@@ -73,6 +73,7 @@ def test_dtypes_of_functions_of_one_array(dtype: str):
         compare(name, [(2, 0)], [dtype])
 
 
+@pytest.mark.quick("bool", "int8", "uint32", "bfloat16", "float32")
 @pytest.mark.parametrize("first", DTYPES)
 def test_dtypes_of_functions_of_two_arrays(first: str):
     for second in DTYPES:

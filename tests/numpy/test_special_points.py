@@ -107,6 +107,7 @@ VALUES = (
 )
 
 
+@pytest.mark.quick("float32", "bfloat16")
 @pytest.mark.parametrize("source", ["float16", "bfloat16", "float32", "float64"])
 def test_floats_that_do_not_fit_become_the_nearest_integer(source):
     # More elements than one vector has, so that some are in its tail: all must be alike.

@@ -81,6 +81,7 @@ def test_mistakes_with_trees_are_explained():
 # -- projections ---------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_projections_and_their_derivatives_are_those_of_optax():
     weights = tree.map(np.cos, X)
 

@@ -260,6 +260,7 @@ def test_a_second_derivative_of_gamma_samples_is_refused():
         tvmfun.grad(tvmfun.grad(sample))(2.0)
 
 
+@pytest.mark.slow
 def test_batches_of_keys_and_parameters():
     keys, js = random.split(random.key(0), 3), jax.random.split(jax.random.PRNGKey(0), 3)
     a = A[:3]
@@ -276,6 +277,7 @@ def test_batches_of_keys_and_parameters():
         np.testing.assert_allclose(np.asarray(actual), np.stack(expected), rtol=RTOL)
 
 
+@pytest.mark.slow
 def test_in_and_outside_of_jit_numbers_are_the_same():
     k = random.key(9)
     samples = [lambda k: random.gamma(k, 0.3, (50,)), lambda k: random.poisson(k, 30.0, (50,)), random.gumbel]

@@ -68,6 +68,7 @@ def test_no_number_is_nowhere():
     np.testing.assert_array_equal(of(np.array([np.nan, np.inf, -np.inf])), [np.nan, 7.0, 7.0])
 
 
+@pytest.mark.slow
 def test_derivatives_and_batches():
     points, values = GRIDS["two axes"]
     xi = np.array([[0.2, 0.7], [1.1, 3.3], [-0.4, 2.1]])

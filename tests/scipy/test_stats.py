@@ -59,6 +59,7 @@ def test_continuous_distributions(name):
                 np.testing.assert_allclose(actual, expected, rtol=2e-12, err_msg=f + suffix)
 
 
+@pytest.mark.quick("binom", "nbinom", "poisson")
 @pytest.mark.parametrize("name", DISCRETE)
 def test_discrete_distributions(name):
     ours, theirs = getattr(stats, name), getattr(scipy.stats, name)

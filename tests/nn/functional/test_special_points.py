@@ -112,6 +112,7 @@ def test_losses_have_the_derivatives_of_optax_at_ties(name: str):
         np.testing.assert_allclose(np.asarray(ours), np.asarray(theirs), 1e-8, 1e-9, err_msg=f"order {order}")
 
 
+@pytest.mark.slow
 def test_the_second_derivative_of_ctc_loss_where_all_paths_are_equal():
     rng = np.random.default_rng(1)
     padding, labels = np.zeros((2, 6)), np.asarray([[1, 1, 2], [2, 3, 0]], "int32")

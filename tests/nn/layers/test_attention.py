@@ -355,6 +355,7 @@ def test_models_decode():
 # -- stacks ----------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_stacked_layers_are_layers_one_by_one():
     keys = random.split(random.key(2))
     layers = [nn.TransformerEncoderLayer(8, 2, 12, dropout=0.3, key=keys[i], dtype="float64") for i in range(2)]
