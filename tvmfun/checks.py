@@ -18,6 +18,7 @@ from tvmfun.jit import jit
 from tvmfun.lower import target as targets
 from tvmfun.lower.codegen.relax_module import Step
 from tvmfun.lower.probe import Probe
+from tvmfun.ops.control import loop
 
 # Evaluations with random rounding errors, and how many times their spread a result may be off: the rounding errors of a
 # kernel are not independent of each other.
@@ -182,7 +183,7 @@ def _blame_body(step: Step, inputs: Values) -> None:
     if equation.op.kind != "control":
         return
     params, values = equation.params, [inputs[atom] if atom in inputs else _read(atom, {}) for atom in equation.inputs]
-    if equation.op.name == "loop":
+    if equation.op is loop:
         count, last = params["counted"], params["consts"] + params["carry"]
         rows = [value[0] if len(value) else None for value in values[count + last :]]
         programs, arguments = [params["body"]], [*values[count : count + last], *rows]

@@ -39,7 +39,6 @@ from tvmfun.core.trace import Tracer
 from tvmfun.errors import DtypeError, NanError, TargetError
 from tvmfun.lower import cache
 from tvmfun.lower import target as targets
-from tvmfun.lower.fusion.kernel import is_view
 from tvmfun.lower.tuning.database import ACTIVE
 from tvmfun.runtime import devices
 from tvmfun.runtime.executables import items_at
@@ -240,7 +239,7 @@ def _aliases(program: Program, donated: Sequence[int]) -> Iterator[tuple[int, in
         The index of the result, and the index of the input or None.
     """
     program = inlined(program)
-    source = {equation.outputs[0]: equation.inputs[0] for equation in program.equations if is_view(equation)}
+    source = {equation.outputs[0]: equation.inputs[0] for equation in program.equations if equation.op.view}
     indices = {variable: i for i, variable in enumerate(program.inputs)}
     overwritten = {program.inputs[i] for i in input_positions(program, donated)}
     roots = []

@@ -183,7 +183,7 @@ def test_a_schedule_that_computes_something_else_is_rejected(monkeypatch):
     (one,) = scheduled(convolution, X, W)
     (other,) = scheduled(lambda x, w: convolution(x, w) * 1.001, X, W)
     wrong = other.kernel.prim_func()
-    monkeypatch.setattr(space, "applied", lambda function, schedule: schedule(wrong, targets.host()))
+    monkeypatch.setattr(space, "applied", lambda function, trace: schedule(wrong, targets.host()))
     messages = []
     worker.run(task(one), messages.append)
     assert [m["kind"] for m in messages] == ["ready", *["try", "rejected"] * 4, "done"]

@@ -1,8 +1,11 @@
 """The op record, which has everything that tvmfun knows about one operation, and the registry of records.
 
 An op is a function from arrays and static parameters to arrays. Its record has the result's shape, the computation for
-TVM, the spelling in Relax, and the rules for derivatives and batching. Transforms and lowering look the record
-up; nothing else in the project knows ops by name.
+TVM, the spelling in Relax, and the rules for derivatives and batching. Transforms and lowering ask the record.
+
+A few passes are about one op: the rewrites and schedules of loops, branches, scatters, products and convolutions, and
+the fusion of iotas, conversions and padding. They import its record and compare with that. The simplification rules of
+``ops`` compare names, and ``core``, which cannot import ``ops``, finds the ops that its walks apply in the registry.
 
 Static parameters are plain and hashable: numbers, strings (dtypes by name), None and tuples of them.
 """
@@ -103,6 +106,8 @@ class Op:
         runs: for control ops and calls, the Programs that they run.
         prune: for ops that contain Programs, dead code elimination if some results are unused.
         overwrites: the argument whose buffer the result may share, although elements are not read in order.
+        view: whether the result is the argument's memory in another shape, so that lowering needs no kernel for it.
+        window: whether each element is computed from a window of an argument, so that fusion never computes one twice.
     """
 
     name: str
@@ -122,6 +127,8 @@ class Op:
     runs: RunsRule | None = None
     prune: PruneRule | None = None
     overwrites: int | None = None
+    view: bool = False
+    window: bool = False
 
     def __post_init__(self) -> None:
         if self.precision is None:

@@ -21,7 +21,7 @@ from tvmfun.lower.fusion.in_place import InPlace, plan_in_place
 from tvmfun.lower.fusion.kernel import Kernel
 from tvmfun.lower.fusion.row_fusion import merge_rows
 from tvmfun.lower.rewrite.branch_updates import sink_updates
-from tvmfun.lower.rewrite.dilated_convolutions import without_holes
+from tvmfun.lower.rewrite.dilated_convolutions import split_dilated_convolutions
 from tvmfun.lower.rewrite.loop_panels import with_panels
 from tvmfun.lower.rewrite.scatter_updates import sparse_updates
 
@@ -29,7 +29,7 @@ from tvmfun.lower.rewrite.scatter_updates import sparse_updates
 def rewritten(program: Program, target: Target) -> Program:
     """Stage 1, Program to Program: computes the same values in another way."""
     program = sparse_updates(program)
-    program = without_holes(program)
+    program = split_dilated_convolutions(program)
     if targets.is_cpu(target):
         program = sink_updates(program)
         program = with_panels(program, target)

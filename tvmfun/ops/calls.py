@@ -331,6 +331,7 @@ barrier = register(
         lambda x: te.compute(x.shape, lambda *i: x(*i)),
         (lambda g, o, x: g,),
         batch=lambda batched, x: barrier(x),
+        view=True,
     )
 )
 

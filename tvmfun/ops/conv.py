@@ -303,7 +303,7 @@ def _window_op(
             params["size"] = (full[0].shape[0], *params["size"])
         return op(*full, window=(1, *window), stride=(1, *stride), padding=((0, 0), *padding), **params)
 
-    op = register(Op(name, kind, shape, compute, vjp, inexpensive=False, batch=batch, **fields))
+    op = register(Op(name, kind, shape, compute, vjp, inexpensive=False, batch=batch, window=True, **fields))
     return op
 
 

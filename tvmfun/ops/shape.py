@@ -145,6 +145,7 @@ reshape = register(
         _with_shape_argument("relax.reshape"),
         batch=lambda batched, x, *, shape: reshape(x, shape=(x.shape[0], *shape)),
         simplify=_reshape_simplify,
+        view=True,
     )
 )
 

@@ -13,7 +13,11 @@ from heapq import heapify, heappop, heappush
 from tvmfun import dtypes
 from tvmfun.core.dims import typical
 from tvmfun.core.program import Atom, Literal, Program, Variable
-from tvmfun.lower.fusion.kernel import Kernel, is_view
+from tvmfun.lower.fusion.kernel import Kernel
+from tvmfun.ops.control import switch
+from tvmfun.ops.dot import dot_general
+from tvmfun.ops.pointwise import astype
+from tvmfun.ops.shape import pad
 
 # A kernel larger than this gains nothing and takes long to compile.
 MAX_EQUATIONS = 48
@@ -90,7 +94,7 @@ class _Fusion:
         elif kind in ("reduction", "contraction"):
             if not self.joins_as_core(i, around):
                 self.start(i)
-        elif kind in _CLOSED or is_view(self.equations[i]):
+        elif kind in _CLOSED or self.equations[i].op.view:
             self.start(i)
         else:
             around, copied = self.recompute(i, around)
@@ -101,7 +105,7 @@ class _Fusion:
     def start(self, i: int) -> None:
         op = self.equations[i].op
         group = _Group(domain=self.shape(i))
-        group.closed = op.kind in _CLOSED or is_view(self.equations[i])
+        group.closed = op.kind in _CLOSED or self.equations[i].op.view
         group.core = i if op.kind in ("reduction", "contraction") else None
         self.add(i, group)
 
@@ -117,7 +121,7 @@ class _Fusion:
         So it is with iota and broadcast_to, and with cheap work on smaller arrays and on such: a one-hot matrix.
         """
         op, inputs = self.equations[i].op, self.equations[i].inputs
-        if op.kind not in ("injective", "pointwise") or not self.is_inexpensive(i) or op.name == "pad":
+        if op.kind not in ("injective", "pointwise") or not self.is_inexpensive(i) or op is pad:
             return False
         known = self.repetitions if op.kind == "pointwise" else ()
         return all(typical(a.aval.size) < self.size(i) or self.producer.get(a) in known for a in inputs)
@@ -203,15 +207,12 @@ class _Fusion:
             if group not in self.homes[user]:
                 continue
             op = self.equations[user].op
-            if op.kind == "contraction" and not (self.widens and op.name == "dot_general" and self.is_widening(i)):
+            if op.kind == "contraction" and not (self.widens and op is dot_general and self.is_widening(i)):
                 return False
-            if self.feeds_core(group, user) and any(
-                self.equations[j].op.name == "dot_general" for j in self.users[user]
-            ):
+            if self.feeds_core(group, user) and any(self.equations[j].op is dot_general for j in self.users[user]):
                 return False  # what a product reads is an array
             reads = self.size(i) if op.kind == "reduction" else self.size(user)
-            expensive = not self.is_inexpensive(i) or op.name.startswith("window")
-            if expensive and (reads > _MAX_RECOMPUTE * self.size(i) or op.name.startswith("window")):
+            if op.window or (not self.is_inexpensive(i) and reads > _MAX_RECOMPUTE * self.size(i)):
                 return False
             if self.feeds_core(group, user) and self.shape(i) == ():
                 return False  # a scalar is computed once, not in the innermost loop
@@ -225,7 +226,7 @@ class _Fusion:
     def is_widening(self, i: int) -> bool:
         """Whether the equation only converts what a product reads as it is: narrow numbers, to sum in wider ones."""
         equation = self.equations[i]
-        return equation.op.name == "astype" and (
+        return equation.op is astype and (
             (dtypes.NAMES[equation.inputs[0].aval.dtype], equation.params["dtype"]) in _WIDENINGS
         )
 
@@ -355,7 +356,7 @@ class _Fusion:
             return set()
         (user,) = self.users[i]
         aval = self.equations[i].outputs[0].aval
-        outputs = self.equations[user].outputs if self.equations[user].op.name == "switch" else ()
+        outputs = self.equations[user].outputs if self.equations[user].op is switch else ()
         if user not in self.returned or all(out.aval != aval for out in outputs):
             return set()
         readers = lambda atom: (j for j, equation in enumerate(self.equations) if atom in equation.inputs)

@@ -12,6 +12,7 @@ from tvmfun.core import dims
 from tvmfun.core.program import Atom, Equation, Program, Variable
 from tvmfun.lower import target as targets
 from tvmfun.lower.fusion.kernel import Kernel
+from tvmfun.ops.control import switch
 
 
 class Overwrite(NamedTuple):
@@ -54,7 +55,7 @@ def can_be_in_place(equation: Equation, sources: set[int], output: int) -> bool:
     Branches are written so that results may share memory with arguments. A loop reads a first carry before it writes
     the last one, and a row before the one of the same index.
     """
-    if equation.op.name == "switch":
+    if equation.op is switch:
         return True
     params = equation.params
     first = params["counted"] + params["consts"]
@@ -104,7 +105,7 @@ class _Planner:
         makers = {out: kernel for kernel in kernels for out in kernel.outputs}
         readers = Counter(self.viewed.get(atom, atom) for kernel in kernels for atom in kernel.inputs)
         for kernel in kernels:
-            if kernel.equations[0].op.name != "switch":
+            if kernel.equations[0].op is not switch:
                 continue
             sources = [a for a in kernel.inputs if a in makers and readers[a] == 1 and a not in self.kept]
             for result in filter(self.returned.__contains__, kernel.outputs):

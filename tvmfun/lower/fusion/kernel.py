@@ -17,7 +17,8 @@ from tvmfun.core.program import Atom, Equation, Literal, Program, Variable
 from tvmfun.errors import DimensionError
 from tvmfun.lower.tir.build import constant
 from tvmfun.ops.formula import rounded_to_bfloat16
-from tvmfun.ops.shape import repeated
+from tvmfun.ops.pointwise import astype
+from tvmfun.ops.shape import broadcast_to, repeated
 
 
 @dataclass(frozen=True)
@@ -55,7 +56,7 @@ class Kernel:
     @property
     def is_view(self) -> bool:
         """Whether its result is its input in another shape."""
-        return is_view(self.equations[0])
+        return self.equations[0].op.view
 
     @property
     def is_control(self) -> bool:
@@ -65,7 +66,7 @@ class Kernel:
     @property
     def name(self) -> str:
         """The names of its first ops, for people who read profiles."""
-        names = [equation.op.name for equation in self.equations if equation.op.name != "broadcast_to"]
+        names = [equation.op.name for equation in self.equations if equation.op is not broadcast_to]
         return "_".join(names[:5]) or "broadcast_to"
 
     def reads_in_step(self, variable: Atom) -> bool:
@@ -105,17 +106,12 @@ class Kernel:
 
     def _rounds_to_bfloat16(self, equation: Equation) -> bool:
         """Whether a conversion to bfloat16 has readers other than products, which round while they pack."""
-        if equation.op.name != "astype" or equation.params["dtype"] != "bfloat16":
+        if equation.op is not astype or equation.params["dtype"] != "bfloat16":
             return False
         if equation.inputs[0].aval.dtype.itemsize == 1:  # bfloat16 has bools and integers of 8 bits
             return False
         readers = [other for other in self.equations if equation.outputs[0] in other.inputs]
         return not readers or any(other.op.kind != "contraction" for other in readers)
-
-
-def is_view(equation: Equation) -> bool:
-    """Whether the result of an equation is its argument in another shape."""
-    return equation.op.name == "reshape" or equation.op.kind == "barrier"
 
 
 def _compute(equation: Equation, tensors: dict[Variable, te.Tensor], formula: Callable[[Any], Any] | None) -> te.Tensor:

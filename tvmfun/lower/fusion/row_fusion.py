@@ -14,6 +14,7 @@ from tvmfun.core.dims import typical
 from tvmfun.core.program import Atom, Equation, Variable
 from tvmfun.lower.fusion.fuse import MAX_EQUATIONS
 from tvmfun.lower.fusion.kernel import Kernel
+from tvmfun.ops.shape import broadcast_to, iota, reshape
 
 # Fewer rows do not keep the cores busy, and longer rows do not stay in the cache.
 _MIN_ROWS = 16
@@ -150,7 +151,7 @@ def _in_order(equations: Iterable[Equation]) -> list[Equation]:
 
 def _made(kernel: Kernel) -> set[Variable]:
     """What a kernel computes, except for iota, which is the same wherever it is used."""
-    return {out for equation in kernel.equations if equation.op.name != "iota" for out in equation.outputs}
+    return {out for equation in kernel.equations if equation.op is not iota for out in equation.outputs}
 
 
 def _rows(kernel: Kernel) -> tuple[int, ...] | None:
@@ -169,7 +170,7 @@ def _is_regular(equation: Equation) -> bool:
         if not isinstance(axis, tuple) or not axis or not isinstance(source.size, int):
             return False
         return axis == tuple(range(min(axis), source.ndim)) and _row_size(source.shape, axis)
-    return op.kind == "pointwise" or op.name in ("broadcast_to", "iota", "reshape")
+    return op.kind == "pointwise" or op in (broadcast_to, iota, reshape)
 
 
 def _row_size(shape: tuple[int, ...], axis: tuple[int, ...]) -> bool:
@@ -183,11 +184,11 @@ def _stays_in_rows(equation: Equation, rows: tuple[int, ...], made: set[Variable
     needed = [atom.aval.shape for atom in equation.inputs if atom in made]
     if shape == ():
         return not needed and equation.op.kind == "pointwise"
-    if equation.op.name == "iota":
+    if equation.op is iota:
         return True
     if shape[:count] != rows or any(own[:count] != rows for own in needed):
         return False
     if equation.op.kind == "reduction":
         source = equation.inputs[0].aval.shape
         return source[:count] == rows and min(equation.params["axis"]) >= count
-    return equation.op.name == "reshape" or all(len(own) == len(shape) for own in needed)
+    return equation.op is reshape or all(len(own) == len(shape) for own in needed)

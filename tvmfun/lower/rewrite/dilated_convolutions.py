@@ -1,9 +1,9 @@
-"""Convolutions over arrays with holes, as several convolutions without.
+"""Convolutions of dilated arrays, as several convolutions of the arrays themselves.
 
-The gradient of a convolution of stride ``s`` for its images, and a transposed convolution, go over an array with
-``s - 1`` zeros between its elements: of ``s`` products along each axis, all but one are with zeros. The results at
-places ``o, o + s, o + 2 * s, ...`` all meet the same part of the kernel: each of these *phases* is a convolution of the
-array without holes and of that part.
+The gradient of a convolution of stride ``s`` with respect to its images, and a transposed convolution, read an array
+with ``s - 1`` zeros between its elements: of ``s`` products along each axis, all but one are with zeros. The results at
+indices ``o, o + s, o + 2 * s, ...`` all use the same part of the kernel. Each of these *phases* is a convolution of the
+array without zeros with that part.
 """
 
 from __future__ import annotations
@@ -26,22 +26,22 @@ from tvmfun.ops.conv import conv
 Ints = tuple[int, ...]
 
 
-def without_holes(program: Program) -> Program:
-    """Returns the Program with convolutions of static sizes over arrays with holes replaced by their phases.
+def split_dilated_convolutions(program: Program) -> Program:
+    """Returns the Program with convolutions of dilated arrays of static sizes replaced by their phases.
 
     Args:
         program: without calls.
     """
-    if not any(map(_has_holes, program.equations)):
+    if not any(map(_is_dilated, program.equations)):
         return program
     equations: list[Equation] = []
     for equation in program.equations:
-        equations += _phases(equation) if _has_holes(equation) else [equation]
+        equations += _phases(equation) if _is_dilated(equation) else [equation]
     return replace(program, equations=tuple(equations))
 
 
-def _has_holes(equation: Equation) -> bool:
-    if equation.op.name != "conv":
+def _is_dilated(equation: Equation) -> bool:
+    if equation.op is not conv:
         return False
     params, (x, w) = equation.params, (atom.aval for atom in equation.inputs)
     simple = all(s == kd == 1 for s, kd in zip(params["stride"], params["kernel_dilation"], strict=True))
@@ -50,30 +50,30 @@ def _has_holes(equation: Equation) -> bool:
 
 
 def _phases(equation: Equation) -> list[Equation]:
-    """The equations that compute the result of one with holes."""
+    """The equations that compute the phases of a dilated convolution."""
     shape = equation.outputs[0].aval.shape
     avals = [atom.aval for atom in equation.inputs]
     convolve = lambda x, w: _convolved(x, w, shape, **equation.params)
-    part = trace_flat(convolve, avals, tree.structure((tuple(avals), {})), "phases")
-    known: dict[Variable, Any] = dict(zip(part.inputs, equation.inputs, strict=True))
-    known[part.outputs[0]] = equation.outputs[0]  # type: ignore[index]  # not a constant
+    traced = trace_flat(convolve, avals, tree.structure((tuple(avals), {})), "phases")
+    known: dict[Variable, Any] = dict(zip(traced.inputs, equation.inputs, strict=True))
+    known[traced.outputs[0]] = equation.outputs[0]  # type: ignore[index]  # not a constant
     use = lambda atom: atom if isinstance(atom, Literal) else known.get(atom, atom)
     return [
         each._replace(
             inputs=tuple(map(use, each.inputs)), outputs=tuple(map(use, each.outputs)), source=equation.source
         )
-        for each in part.equations
+        for each in traced.equations
     ]
 
 
 def _convolved(
     x: Array, w: Array, shape: Ints, *, dilation: Ints, padding: Sequence, groups: int, **params: Any
 ) -> Array:
-    """The phases of a convolution, each put in its places.
+    """The phases of a convolution, each padded to the indices of its results, and added up.
 
-    Along an axis, result ``o`` is the sum over ``k`` of ``holes[o + k - low] * w[k]``, and ``holes[p]`` is ``x[p / d]``
-    where ``d`` divides ``p``. For ``o = d * q + r`` these are the ``k = first + d * j`` with
-    ``first = (low - r) mod d``, and then ``p / d = q + (r + first - low) / d + j``.
+    Along an axis, result ``o`` is the sum over ``k`` of ``dilated[o + k - low] * w[k]``, where ``dilated[p]`` is
+    ``x[p / d]`` if ``d`` divides ``p``, and 0 otherwise. For ``o = d * q + r`` the terms that remain are those with
+    ``k = first + d * j`` and ``first = (low - r) mod d``, and then ``p / d = q + (r + first - low) / d + j``.
     """
     spatial = shape[1:-1]
     ones = (1,) * len(spatial)

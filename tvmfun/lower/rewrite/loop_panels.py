@@ -1,7 +1,7 @@
-"""Loops: the matrices that every step multiplies by are brought into the order of the register tiles once.
+"""Loop-invariant packing: the matrices that every step of a loop multiplies by are packed into panels before the loop.
 
-A product reads its right factor in panels of some columns. Where neighbouring lines of a panel are far apart, or lie
-across, each call copies it together first; within a loop, each step would.
+A product reads its right operand in panels of a few columns. If the rows of a panel are far apart in memory, or the
+matrix is transposed, the kernel packs each panel first; inside a loop it would do so in every step.
 """
 
 from __future__ import annotations
@@ -18,8 +18,10 @@ from tvmfun.core.expressions import plain
 from tvmfun.core.op import Op
 from tvmfun.core.program import Equation, Program, Variable
 from tvmfun.lower.machine import Machine
+from tvmfun.ops.control import loop
+from tvmfun.ops.dot import dot_general
 
-# A loop of fewer steps does not pay for a second copy of its matrices, and products of fewer rows have wider panels.
+# Fewer steps do not pay for a packed copy of the matrices. Products with fewer rows use wider panels.
 _MIN_STEPS = 16
 _MIN_ROWS = 7
 
@@ -47,14 +49,14 @@ def _panels(y: te.Tensor, *, contract: int, width: int) -> te.Tensor:
     return te.compute(shape, lambda p, k, j: at(p * width + j, k), name="panels")
 
 
-# Two ops that only lowering knows. ``panels(y, contract=, width=)``: a matrix in panels of ``width`` columns,
-# ``panels[p, k, j] = y[k, p * width + j]``, or of the transposed matrix. ``panel_dot(x, panels)``: ``x @ y``.
+# Ops of lowering, which no trace contains. ``panels(y, contract=, width=)``: a matrix in panels of ``width`` columns,
+# ``panels[p, k, j] = y[k, p * width + j]``, or of ``y.T`` for ``contract=1``. ``panel_dot(x, panels)``: ``x @ y``.
 panels = Op("panels", "injective", _panels_shape, _panels, inexpensive=False)
 panel_dot = Op("panel_dot", "contraction", _panel_dot_shape, _panel_dot, inexpensive=False)
 
 
 def with_panels(program: Program, target: Target) -> Program:
-    """Returns the Program with such matrices of its loops in panels.
+    """Returns the Program with the loop-invariant matrices of its loops packed into panels.
 
     Args:
         program: without calls.
@@ -62,53 +64,51 @@ def with_panels(program: Program, target: Target) -> Program:
     """
     equations: list[Equation] = []
     for equation in program.equations:
-        equations += _loop_with_panels(equation, Machine.of(target)) if equation.op.name == "loop" else [equation]
+        equations += _loop_with_panels(equation, Machine.of(target)) if equation.op is loop else [equation]
     return replace(program, equations=tuple(equations)) if len(equations) > len(program.equations) else program
 
 
-def _loop_with_panels(loop: Equation, machine: Machine) -> list[Equation]:
-    """A loop, and before it the equations that bring its matrices into panels."""
-    params = loop.params
+def _loop_with_panels(equation: Equation, machine: Machine) -> list[Equation]:
+    """Returns the equations that pack the matrices of a loop, and the loop that reads the panels."""
+    params = equation.params
     body, first = params["body"], int(params["counted"])
     if params["cond"] is not None or (params["length"] is not None and dims.typical(params["length"]) < _MIN_STEPS):
-        return [loop]
-    outside = dict(zip(body.inputs[: params["consts"]], loop.inputs[first:], strict=False))
-    before: dict[tuple[Variable, int], Equation] = {}
-    inner: dict[tuple[Variable, int], Variable] = {}
+        return [equation]
+    outside = dict(zip(body.inputs[: params["consts"]], equation.inputs[first:], strict=False))
+    packing: dict[tuple[Variable, int], Equation] = {}
+    inside: dict[tuple[Variable, int], Variable] = {}
     equations = []
-    for equation in body.equations:
-        contract = _contracted(equation, machine) if equation.inputs[-1:] and equation.inputs[-1] in outside else None
+    for step in body.equations:
+        contract = _contracted(step, machine) if step.inputs[-1:] and step.inputs[-1] in outside else None
         if contract is None:
-            equations.append(equation)
+            equations.append(step)
             continue
-        x, matrix = equation.inputs
+        x, matrix = step.inputs
         key = matrix, contract
-        if key not in inner:
-            params_of_panels = {"contract": contract, "width": machine.tile_columns(dtypes.NAMES[matrix.aval.dtype])}
-            aval = _panels_shape(matrix.aval, **params_of_panels)
-            before[key] = Equation(panels, (outside[matrix],), params_of_panels, (Variable(aval),), loop.source)
-            inner[key] = Variable(aval)
-        equations.append(equation._replace(op=panel_dot, inputs=(x, inner[key]), params={}))
-    if not before:
-        return [loop]
-    body = replace(body, inputs=(*inner.values(), *body.inputs), equations=tuple(equations))
-    params = {**params, "body": body, "consts": params["consts"] + len(inner)}
-    matrices = (equation.outputs[0] for equation in before.values())
-    return [
-        *before.values(),
-        loop._replace(inputs=(*loop.inputs[:first], *matrices, *loop.inputs[first:]), params=params),
-    ]
+        if key not in inside:
+            layout = {"contract": contract, "width": machine.tile_columns(dtypes.NAMES[matrix.aval.dtype])}
+            aval = _panels_shape(matrix.aval, **layout)
+            packing[key] = Equation(panels, (outside[matrix],), layout, (Variable(aval),), equation.source)
+            inside[key] = Variable(aval)
+        equations.append(step._replace(op=panel_dot, inputs=(x, inside[key]), params={}))
+    if not packing:
+        return [equation]
+    body = replace(body, inputs=(*inside.values(), *body.inputs), equations=tuple(equations))
+    params = {**params, "body": body, "consts": params["consts"] + len(inside)}
+    matrices = (pack.outputs[0] for pack in packing.values())
+    inputs = (*equation.inputs[:first], *matrices, *equation.inputs[first:])
+    return [*packing.values(), equation._replace(inputs=inputs, params=params)]
 
 
 def _contracted(equation: Equation, machine: Machine) -> int | None:
-    """The axis of its matrix that an equation contracts with the last one of rows, if panels are of use to it."""
-    if equation.op.name != "dot_general":
+    """The axis of the matrix that a product contracts with the last axis of ``x``; None if panels are of no use."""
+    if equation.op is not dot_general:
         return None
     x, matrix = (atom.aval for atom in equation.inputs)
-    (ours, theirs), batch = equation.params["contract"], equation.params["batch"]
-    if batch != ((), ()) or matrix.ndim != 2 or x.ndim < 2 or ours != (x.ndim - 1,) or len(theirs) != 1:
+    (x_axes, matrix_axes), batch = equation.params["contract"], equation.params["batch"]
+    if batch != ((), ()) or matrix.ndim != 2 or x.ndim < 2 or x_axes != (x.ndim - 1,) or len(matrix_axes) != 1:
         return None
     if matrix.dtype not in (dtypes.float32, dtypes.float64) or dims.is_dynamic((*x.shape, *matrix.shape)):
         return None
-    fits = matrix.shape[1 - theirs[0]] % machine.tile_columns(dtypes.NAMES[matrix.dtype]) == 0
-    return theirs[0] if fits and x.size // x.shape[-1] >= _MIN_ROWS else None
+    fits = matrix.shape[1 - matrix_axes[0]] % machine.tile_columns(dtypes.NAMES[matrix.dtype]) == 0
+    return matrix_axes[0] if fits and x.size // x.shape[-1] >= _MIN_ROWS else None

@@ -8,6 +8,7 @@ from collections.abc import Mapping, Sequence
 
 from tvmfun.core.program import Program, Variable
 from tvmfun.lower.fusion.kernel import Kernel
+from tvmfun.ops.control import loop
 
 
 def states(program: Program, kernels: Sequence[Kernel]) -> dict[Variable, Variable]:
@@ -17,7 +18,7 @@ def states(program: Program, kernels: Sequence[Kernel]) -> dict[Variable, Variab
     states = {}
     for kernel in kernels:
         equation = kernel.equations[0]
-        if equation.op.name == "loop":
+        if equation.op is loop:
             first = equation.params["counted"] + equation.params["consts"]
             starts = kernel.inputs[first : first + equation.params["carry"]]
             pairs = zip(starts, kernel.outputs, strict=False)

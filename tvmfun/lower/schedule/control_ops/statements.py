@@ -20,7 +20,6 @@ from tvmfun import dtypes
 from tvmfun.core import dims, expressions
 from tvmfun.core.array import ShapeDtype
 from tvmfun.core.inline import subprograms
-from tvmfun.core.op import REGISTRY
 from tvmfun.core.program import Atom, Equation, Literal, Program, Variable
 from tvmfun.errors import TargetError
 from tvmfun.lower import target as targets
@@ -34,6 +33,7 @@ from tvmfun.lower.tir.build import buffer, constant, nbytes, substitute
 from tvmfun.lower.tir.calling_convention import Stack
 from tvmfun.lower.tir.overwrite import writes_once
 from tvmfun.lower.tir.walk import find, rewrite
+from tvmfun.ops.shape import broadcast_to, reshape
 
 #: ``(kernel, target, in_place) -> function``, or None if the kernel cannot write over inputs like that.
 Schedule = Callable[[Kernel, Target, InPlace], Any]
@@ -202,14 +202,14 @@ class StatementBuilder:
         if is_same(source, target):
             return tirx.Evaluate(tirx.const(0, "int32"))
         x, y = Variable(source.aval), Variable(target.aval)
-        equation = Equation(REGISTRY["reshape"], (x,), {"shape": target.aval.shape}, (y,))
+        equation = Equation(reshape, (x,), {"shape": target.aval.shape}, (y,))
         return self._run_kernel(Kernel((equation,), (x,), (y,)), [source, target])
 
     def fill(self, target: BufferRef, value: float) -> tirx.Stmt:
         """Writes a number to every element."""
         y = Variable(target.aval)
         number = Literal(target.aval.dtype.type(value))
-        equation = Equation(REGISTRY["broadcast_to"], (number,), {"shape": target.aval.shape}, (y,))
+        equation = Equation(broadcast_to, (number,), {"shape": target.aval.shape}, (y,))
         return self._run_kernel(Kernel((equation,), (), (y,)), [target])
 
     def run(self, program: Program, inputs: Sequence[BufferRef], outputs: Sequence[BufferRef]) -> list[tirx.Stmt]:
