@@ -21,6 +21,7 @@ from tvmfun import ShapeDtype, jit, lax, tune, tuned
 from tvmfun.errors import ArgumentError, PerformanceWarning, TargetError
 from tvmfun.lower import pipeline
 from tvmfun.lower import target as targets
+from tvmfun.lower.schedule import schedule
 from tvmfun.lower.tuning import space, worker
 from tvmfun.lower.tuning.database import ACTIVE, Database, Record, merge, using
 from tvmfun.lower.tuning.search import Outcome, Worker, search
