@@ -1,1 +1,4 @@
-"""Lowering: Program -> kernels -> scheduled kernels -> one module, for whatever target."""
+"""Lowering: a Program becomes machine code, in the stages that :mod:`tvmfun.lower.pipeline` lists.
+
+The stages are `rewrite`, `fusion`, `schedule` and `codegen`; `tir` is shared by them, `tuning` searches for schedules.
+"""

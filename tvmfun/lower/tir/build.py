@@ -31,13 +31,13 @@ from tvmfun.ops.formula import opaque
 # TVM's node classes do not declare their operators and fields in a way that type checkers understand.
 Expr = Any
 Env = dict[Any, Expr]
-# An integer, or a Dim where it is known at call time only.
+# An integer, or a Dim if it is known at call time only.
 Size = Any
 
 
 @dataclass(frozen=True, eq=False)
 class Axis:
-    """One loop axis: its variable, its size, and the tighter run-time bound if it has one."""
+    """One loop axis: its variable, its size, and a tighter bound at run time, if there is one."""
 
     var: ir.Var
     extent: Size
@@ -45,11 +45,11 @@ class Axis:
 
     @classmethod
     def fresh(cls, like: Axis, extent: Size, limit: Expr | None = None) -> Axis:
-        """A new axis with the index type of `like`."""
+        """A new axis with the index type of ``like``."""
         return cls(ir.Var(like.var.name, like.var.ty), extent, limit)
 
     def bound(self, env: Env) -> Expr | Size:
-        """The number of iterations, given the enclosing loops in `env`."""
+        """The number of iterations, given the enclosing loops in ``env``."""
         return self.extent if self.limit is None else substitute(self.limit, env)
 
 
@@ -59,31 +59,31 @@ def volume(axes: Sequence[Axis]) -> Size:
 
 
 def points(axes: Sequence[Axis]) -> int:
-    """The number of points where only speed depends on it: dynamic sizes are taken for typical ones."""
+    """The number of points with typical values for dynamic sizes; for decisions that only affect speed."""
     return dims.typical(volume(axes))
 
 
 def ceil_div(size: Size, by: Size) -> Size:
-    """How many times `by` it takes to reach `size`."""
+    """``size / by``, rounded up."""
     return -(-size // by)
 
 
 def substitute(value, env: Env):
-    """Replace variables in an expression or statement."""
+    """The expression or statement with variables replaced."""
     if not env:
         return value
     return rewrite(value, (ir.Var, lambda var: env.get(var, var)))
 
 
 def renewed(stmt: Stmt) -> Stmt:
-    """A copy of a statement that binds variables of its own, so that both copies may be in one function."""
+    """A copy of a statement with new bound variables, so that both copies can be in one function."""
     definitions = find(stmt, For, tirx.Bind, tirx.Let)
     variables = [node.loop_var if isinstance(node, For) else node.var for node in definitions]
     return substitute(stmt, {var: ir.Var(var.name, var.ty) for var in variables})
 
 
 def replace_accesses(stmt: Stmt, buffer: Buffer, new: Buffer, move: Callable[[Sequence[Expr]], list]) -> Stmt:
-    """Make a statement use `new` at `move(indices)` wherever it uses `buffer`."""
+    """The statement with ``new[move(indices)]`` instead of each ``buffer[indices]``."""
 
     def load(node: ir.TensorLoad) -> Expr:
         return new[tuple(move(node.indices))] if node.source.same_as(buffer) else node
@@ -95,7 +95,7 @@ def replace_accesses(stmt: Stmt, buffer: Buffer, new: Buffer, move: Callable[[Se
 
 
 def replace_loads(value: Expr, buffer: Buffer, make: Callable[[Sequence[Expr]], Expr]) -> Expr:
-    """Replace each load of `buffer` by `make(indices)`."""
+    """The expression with ``make(indices)`` instead of each load of ``buffer``."""
 
     def visit(load):
         return make(load.indices) if load.source.same_as(buffer) else load
@@ -109,17 +109,17 @@ def loads(value) -> list[ir.TensorLoad]:
 
 
 def uses(value, var: ir.Var) -> bool:
-    """Whether `var` occurs in `value`."""
+    """Whether a variable occurs in an expression or statement."""
     return any(v.same_as(var) for v in variables(value))
 
 
 def variables(value) -> list[ir.Var]:
-    """All variables an expression mentions, buffers included."""
+    """All variables of an expression or statement, buffers included."""
     return find(value, ir.Var)
 
 
 def divisors(value, var: ir.Var) -> list[int]:
-    """The constants by which an expression divides what depends on `var`."""
+    """The constants by which an expression divides terms that depend on ``var``."""
     quotients = find(value, tirx.FloorDiv, tirx.FloorMod)
     return [int(node.b) for node in quotients if isinstance(node.b, tirx.IntImm) and uses(node.a, var)]
 
@@ -130,7 +130,7 @@ def count_calls(value) -> int:
 
 
 def offset(buffer: Buffer, indices: Sequence[Expr]) -> Expr | int:
-    """The row-major element offset of `buffer[indices]`."""
+    """The row-major offset of ``buffer[indices]``, in elements."""
     total: Expr | int = 0
     for size, index in zip(buffer.shape, indices, strict=True):
         total = total * expressions.to_size(size) + index
@@ -138,7 +138,7 @@ def offset(buffer: Buffer, indices: Sequence[Expr]) -> Expr | int:
 
 
 def stride(buffer: Buffer, indices: Sequence[Expr], axis: Axis, domain: Sequence[Axis]) -> Size | None:
-    """How far the offset moves when `axis` advances by one, or None when that varies."""
+    """The change of the offset when ``axis`` advances by one, or None if that varies."""
     at = offset(buffer, indices)
     if isinstance(at, int) or not uses(at, axis.var):
         return 0
@@ -153,14 +153,14 @@ def stride(buffer: Buffer, indices: Sequence[Expr], axis: Axis, domain: Sequence
 
 
 def cast(value: Expr, dtype: str) -> Expr:
-    """`value` as `dtype`, without a node when it already is."""
+    """The value converted to a dtype; the value itself if it has that dtype."""
     if str(value.ty) == dtype:
         return value
     return value != zero(str(value.ty)) if dtype == "bool" else Cast(dtype, value)
 
 
 def bits_read(value: Expr) -> Expr:
-    """The element whose bits an expression is, or the expression."""
+    """The load whose bits an expression reinterprets, or the expression itself."""
     if called(value) == "tirx.reinterpret":
         (inner,) = value.args
         return inner if isinstance(inner, ir.TensorLoad) else value
@@ -174,7 +174,7 @@ def seq(*stmts: Stmt | None) -> Stmt:
 
 
 def loop(like: Axis, extent, body: Callable[[Expr], Stmt], kind: ForKind = ForKind.SERIAL) -> Stmt:
-    """A loop from 0 to `extent` with a fresh variable; a single iteration needs no loop."""
+    """A loop from 0 to ``extent`` with a new variable; the body alone for a single iteration."""
     if isinstance(extent, int) and extent == 1 and kind != ForKind.PARALLEL:
         return body(index(like, 0))
     var = ir.Var(like.var.name, like.var.ty)
@@ -182,7 +182,7 @@ def loop(like: Axis, extent, body: Callable[[Expr], Stmt], kind: ForKind = ForKi
 
 
 def vectorized(like: Axis, width: int, body: Callable[[Expr], Stmt]) -> Stmt:
-    """A vectorized loop."""
+    """A vectorized loop of ``width`` lanes."""
     return loop(like, width, body, ForKind.VECTORIZED)
 
 
@@ -192,7 +192,7 @@ def unrolled(like: Axis, extent: int, body: Callable[[Expr], Stmt]) -> Stmt:
 
 
 def nest(axes: Sequence[Axis], env: Env, body: Callable[[Env], Stmt]) -> Stmt:
-    """Serial loops over `axes` around `body`, which sees the loop variables through its environment."""
+    """Serial loops over ``axes`` around ``body``, which gets the loop variables in its environment."""
     if not axes:
         return body(env)
     head, *rest = axes
@@ -200,7 +200,7 @@ def nest(axes: Sequence[Axis], env: Env, body: Callable[[Env], Stmt]) -> Stmt:
 
 
 def parallel_nest(axes: Sequence[Axis], env: Env, body: Callable[[Env], Stmt], tasks: int) -> Stmt:
-    """Like `nest`, with as many leading axes as give `tasks` iterations fused into one parallel loop."""
+    """Like :func:`nest`, with leading axes fused into one parallel loop until that has ``tasks`` iterations."""
     count, size = 0, 1
     while count < len(axes) and dims.typical(size) < tasks and axes[count].limit is None:
         size *= axes[count].extent
@@ -215,7 +215,7 @@ def parallel_nest(axes: Sequence[Axis], env: Env, body: Callable[[Env], Stmt], t
 
 
 def unflatten(axes: Sequence[Axis], index: Expr) -> Env:
-    """The position on each axis of the row-major point `index`."""
+    """The position on each axis of the point with row-major index ``index``."""
     env: Env = {}
     inner = volume(axes)
     for position, axis in enumerate(axes):
@@ -226,7 +226,7 @@ def unflatten(axes: Sequence[Axis], index: Expr) -> Env:
 
 
 def flatten(axes: Sequence[Axis], env: Env) -> Expr | Size:
-    """The inverse of `unflatten`."""
+    """The inverse of :func:`unflatten`."""
     total: Expr | int = 0
     for axis in axes:
         total = total * axis.extent + env[axis.var]
@@ -234,7 +234,7 @@ def flatten(axes: Sequence[Axis], env: Env) -> Expr | Size:
 
 
 def index(like: Axis, value: Size) -> Expr:
-    """A size in the axis' index type."""
+    """A size as an expression of the axis' index type."""
     return expressions.scalar(value, str(like.var.ty))
 
 
@@ -265,15 +265,15 @@ def constant(value: np.generic) -> Expr:
 
 
 def buffer(shape: Sequence[Size], dtype: str, name: str) -> Buffer:
-    """A buffer."""
+    """A buffer of this shape, dtype and name."""
     return decl_buffer([expressions.of_size(size) for size in shape], dtype, name=name)
 
 
 def scratch(shape: Sequence[Size], dtype: str, name: str) -> Buffer:
     """A buffer private to one iteration.
 
-    Up to 1 KiB of it lives on the stack, and in registers where all indices are constant once loops are
-    unrolled; more comes from the thread's workspace. (Scope "local" would always be workspace.)
+    Up to 1 KiB is on the stack, and in registers if all indices are constant after unrolling. Larger buffers come from
+    the thread's workspace. (Those of scope "local" would always do so.)
     """
     return buffer(shape, dtype, name)
 
@@ -289,19 +289,19 @@ def nbytes(buffer: Buffer) -> int:
 
 
 def walks_as_one(access: tuple[Buffer, Sequence[Expr]], first: Axis, second: Axis, domain: Sequence[Axis]) -> bool:
-    """Whether an access moves along two neighbouring axes as along one that joins them."""
+    """Whether an access is contiguous over two neighbouring axes, so that they can be joined into one."""
     far = stride(*access, first, domain)
     near = stride(*access, second, domain)
     return far is not None and near is not None and far == near * second.extent
 
 
 def accesses(value) -> list[tuple[Buffer, Sequence[Expr]]]:
-    """The buffer and indices of each load."""
+    """The buffer and the indices of each load."""
     return [(load.source, load.indices) for load in loads(value)]
 
 
 def is_only_in_indices(value, axes: Sequence[Axis]) -> bool:
-    """Whether the value depends on the axes through what it loads alone."""
+    """Whether the value depends on the axes only through the indices of its loads."""
     bare = rewrite(value, (ir.TensorLoad, lambda load: zero(str(load.ty))))
     return not any(uses(bare, axis.var) for axis in axes)
 
@@ -312,7 +312,7 @@ def is_choice(value: Expr) -> bool:
 
 
 def bits_of(value: Expr, dtype: str) -> Expr:
-    """The bits of a number that is only moved, as another type; also the number that bits are."""
+    """Reinterprets the bits of a value that is only moved as another type, such as bfloat16 as uint16 and back."""
     if str(value.ty) == dtype:
         return value
     if is_choice(value):

@@ -1,7 +1,7 @@
-"""The calling convention of compiled functions: that of the FFI, with addresses as arguments, on a stack of the caller.
+"""The calling convention of compiled functions: TVM's FFI, with addresses as arguments on the caller's stack.
 
-A call names a symbol. In a library the linker finds it; in memory, where each LLVM module is on its own, it is a
-function that :func:`forwarding` makes, which asks the FFI once.
+A call names a symbol. In a library the linker resolves it. In memory, where LLVM modules are not linked, it is a
+function made by :func:`forwarding`, which looks the callee up through the FFI once.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from tvmfun.lower.tir.walk import called, find, rewrite
 
 # Names of the FFI's C header. An argument is a structure whose last field is a number or a pointer.
 _SYMBOL_PREFIX = "__tvm_ffi_"
-# Of symbols that the FFI does not find: their functions need memory behind their arguments.
+# For symbols that the FFI does not export: their functions need memory after their arguments.
 _FORWARDING_PREFIX = "tvmfun_forwarding_"
 _C_PACKED_FUNC = 1
 _VALUE, _KIND = 15, 13
@@ -27,18 +27,18 @@ _integer = partial(tirx.IntImm, "int32")
 
 
 class Stack:
-    """Memory of a caller for the arguments of one call at a time, and a result behind them."""
+    """Memory of a caller for the arguments of one call at a time, followed by a result."""
 
     def __init__(self) -> None:
         self._pointer = tirx.Var("stack", "handle")
         self._most = 0
 
     def call(self, name: str, arguments: Sequence[tirx.Expr]) -> tirx.Stmt:
-        """The call of a function with addresses."""
+        """The statement that calls a function with these addresses."""
         count = len(arguments)
         self._most = max(self._most, count)
         slots = [tirx.tvm_struct_set(self._pointer, i, _VALUE, address) for i, address in enumerate(arguments)]
-        # There is no result, but it must not be taken for an object.
+        # Functions return nothing, but the slot must not look like an object.
         slots.append(tirx.tvm_struct_set(self._pointer, count, _KIND, _integer(0)))
         null = tirx.reinterpret("handle", tirx.const(0, "uint64"))
         result = tirx.handle_add_byte_offset(self._pointer, _ARGUMENT_BYTES * count)
@@ -47,7 +47,7 @@ class Stack:
         return tirx.SeqStmt([*map(tirx.Evaluate, slots), tirx.IfThenElse(status != 0, throw, None)])
 
     def around(self, body: tirx.Stmt) -> tirx.Stmt:
-        """The statements that make the calls, where the memory is allocated."""
+        """The statements that make the calls, after the allocation of the memory."""
         if not self._most:
             return body
         memory = tirx.call_intrin("handle", "tirx.tvm_stack_alloca", "tvm_ffi_any", self._most + 1)
@@ -55,7 +55,7 @@ class Stack:
 
 
 def called_functions(value: tirx.Stmt | tirx.Expr) -> list[tuple[str, int]]:
-    """The names of the functions that a statement calls, and the number of arguments."""
+    """The names of the functions that a statement calls, with the number of arguments."""
     calls = [call for call in find(value, ir.Call) if called(call) == "tirx.call_extern"]
     symbols = [(str(call.args[0].value), call) for call in calls]
     return [
@@ -68,8 +68,8 @@ def called_functions(value: tirx.Stmt | tirx.Expr) -> list[tuple[str, int]]:
 def packed(function: tirx.PrimFunc) -> tirx.PrimFunc:
     """A function of buffers with this calling convention.
 
-    TVM's pass for the FFI, ``MakePackedAPI``, passes tensors and makes every call check each part of the type of each
-    one. That is more code than most kernels have, and our callers know the types.
+    TVM's ``MakePackedAPI`` passes tensors, and checks the type of each one in every call. That is more code than most
+    kernels have, and our callers know the types.
     """
     name = str(function.attrs["global_symbol"])
     parameters = _parameters()
@@ -79,7 +79,7 @@ def packed(function: tirx.PrimFunc) -> tirx.PrimFunc:
         pointer = ir.PointerType(parameter.ty.dtype, "global")
         value = tirx.tvm_struct_get(arguments, i, _VALUE, arguments.ty)
         buffers.append(tirx.DeclBuffer(parameter, data=tirx.reinterpret(pointer, value)))
-    # The body becomes a function of its own, because only parameters can be marked as not overlapping.
+    # The body becomes a separate function, because only parameters can be marked noalias.
     body = tirx.AttrStmt(0, "compute_scope", ir.StringImm(f"{name}_compute_"), function.body)
     body = tirx.SeqStmt([*buffers, body, tirx.Return(_integer(0))])
     # Large buffers of the body are allocated on this device.
@@ -99,15 +99,15 @@ def forwarding(name: str, count: int) -> tirx.PrimFunc:
     return _function(_FORWARDING_PREFIX + name, parameters, body, None)
 
 
-def forwarded(body: tirx.Stmt, own: Container[str]) -> tirx.Stmt:
-    """A lowered body whose calls go through :func:`forwarding`, but for those of a module's ``own`` functions."""
+def forwarded(body: tirx.Stmt, local: Container[str]) -> tirx.Stmt:
+    """A lowered body whose calls of functions outside of ``local`` go through :func:`forwarding`."""
 
     def forward(call: ir.Call) -> ir.Call:
         if called(call) != "tirx.call_extern":
             return call
         symbol, *arguments = call.args
         name = str(symbol.value).removeprefix(_SYMBOL_PREFIX)
-        if name == symbol.value or name in own:
+        if name == symbol.value or name in local:
             return call
         return tirx.call_extern("int32", _FORWARDING_PREFIX + name, *arguments)
 
@@ -115,12 +115,12 @@ def forwarded(body: tirx.Stmt, own: Container[str]) -> tirx.Stmt:
 
 
 def is_packed(function: tirx.PrimFunc) -> bool:
-    """Whether a function has the calling convention."""
+    """Whether a function has this calling convention."""
     return function.attrs is not None and int(function.attrs.get("calling_conv", 0)) == _C_PACKED_FUNC
 
 
 def _parameters() -> list[tirx.Var]:
-    handles = [tirx.Var(word, "handle") for word in ("self_handle", "args", "result")]
+    handles = [tirx.Var(name, "handle") for name in ("self_handle", "args", "result")]
     return [*handles[:2], tirx.Var("num_args", "int32"), handles[2]]
 
 

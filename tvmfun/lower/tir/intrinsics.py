@@ -1,9 +1,9 @@
-"""Transcendental functions as arithmetic that vectorizes, in place of scalar calls into libm.
+"""Transcendental functions as arithmetic that vectorizes, instead of scalar calls into libm.
 
-LLVM cannot vectorize a call to `expf`, so softmax, GELU or dropout would spend their time in scalar code.
-`expand` replaces the calls by polynomials and rational functions over range-reduced arguments. Each
-function here states its bound in units in the last place (ulp), measured against float64 over random
-bit patterns; infinities, NaN, zeros and denormal numbers come out as in C.
+LLVM cannot vectorize a call of ``expf``, so softmax, GELU or dropout would spend their time in scalar code.
+:func:`expand` replaces the calls by polynomials and rational functions of range-reduced arguments. Each function
+states its error bound in units in the last place (ulp), measured against float64 over random bit patterns.
+Infinities, NaN, zeros and subnormal numbers give the same results as in C.
 """
 
 from __future__ import annotations
@@ -22,24 +22,24 @@ from tvmfun.lower.tir.walk import called, find, rewrite
 # TVM's node classes do not declare their operators in a way that type checkers understand.
 Expr = Any
 
-# Names an intermediate result, so that it is computed once.
+# Binds an intermediate result to a variable, so that it is computed once.
 Name = Callable[[Expr], Expr]
 
 
 def is_heavy(value: Expr) -> bool:
-    """Whether an expression has a call that becomes many instructions."""
+    """Whether an expression contains a call that expands to many instructions."""
     return any(called(call) in FUNCTIONS for call in find(value, ir.Call))
 
 
 def expand(func: tirx.PrimFunc) -> tirx.PrimFunc:
-    """Replace calls on floats in a function's stores by vectorizable arithmetic.
+    """Returns the function with vectorizable arithmetic instead of calls on floats in its stores.
 
-    Half precision is computed in float32 and rounded; float64 is left to libm, and so are calls in a branch of
-    `if_then_else`, whose arguments may only be evaluated when that branch is taken.
+    Half precision is computed in float32 and rounded. Calls on float64 stay, and so do calls in a branch of
+    ``if_then_else``, whose arguments may only be evaluated when that branch is taken.
     """
     func = vectorize_remainders(func)
     func = func.with_body(rewrite(func.body, (tirx.NE, _expand_inequality), (ir.Call, _expand_is_nan)))
-    # TVM's legalization of bfloat16 loses variables that arithmetic is bound to: it comes before there are any.
+    # TVM's legalization of bfloat16 does not widen bound variables, so it runs before there are any.
     if any(str(node.ty) == "bfloat16" for node in find(func.body, tirx.Cast, ir.TensorLoad)):
         func = _with_wide_intermediates(func)
     body = rewrite(func.body, (For, _expand_vectorized))
@@ -47,17 +47,17 @@ def expand(func: tirx.PrimFunc) -> tirx.PrimFunc:
 
 
 def _with_wide_intermediates(func: tirx.PrimFunc) -> tirx.PrimFunc:
-    """The function with float32 for bfloat16 where it computes; TVM leaves out what variables are bound to."""
+    """The function with float32 arithmetic instead of bfloat16, also in the values of bound variables."""
     wide = tirx.transform.BF16ComputeLegalize()(tvm.IRModule({"main": func}))["main"]
     pairs = zip(*([node.buffer for node in find(f.body, AllocBuffer)] for f in (func, wide)), strict=True)
-    places = {old: new for old, new in pairs if not old.same_as(new)}
+    widened = {old: new for old, new in pairs if not old.same_as(new)}
 
     def bits(call: ir.Call) -> Expr:
-        """The bits of an intermediate, which is not rounded yet."""
+        """Bits of an intermediate, rounded to bfloat16 first."""
         load = call.args[0] if called(call) == "tirx.reinterpret" else None
-        if not isinstance(load, ir.TensorLoad) or load.source not in places:
+        if not isinstance(load, ir.TensorLoad) or load.source not in widened:
             return call
-        exact = tirx.reinterpret("uint32", places[load.source][tuple(load.indices)])
+        exact = tirx.reinterpret("uint32", widened[load.source][tuple(load.indices)])
         rounded = exact + _u(0x7FFF) + (exact >> _u(16) & _u(1))
         return tirx.Cast("uint16", rounded >> _u(16))
 
@@ -65,7 +65,7 @@ def _with_wide_intermediates(func: tirx.PrimFunc) -> tirx.PrimFunc:
 
 
 def _expand_inequality(comparison: tirx.NE) -> Expr:
-    """`x != x` as a test for NaN: TVM simplifies as if floats were real numbers, and would make it false."""
+    """``x != x`` as a test for NaN: TVM's simplifier takes floats for real numbers, and would make it false."""
     same = str(comparison.a.ty) in FLOATS and tvm_ffi.structural_equal(comparison.a, comparison.b)
     return _is_nan(comparison.a) if same else comparison
 
@@ -75,7 +75,7 @@ def _expand_is_nan(call: ir.Call) -> Expr:
 
 
 def _is_nan(x: Expr) -> Expr:
-    """Whether x is NaN, by its bits, as `tirx.isnan` does not vectorize."""
+    """Whether x is NaN, by its bits, because ``tirx.isnan`` does not vectorize."""
     if str(x.ty) == "float64":
         return tirx.reinterpret("int64", x) & tirx.const(2**63 - 1, "int64") > tirx.const(0x7FF << 52, "int64")
     return tirx.reinterpret("int32", _cast("float32", x)) & _i(0x7FFFFFFF) > _i(0x7F800000)
@@ -85,8 +85,8 @@ def _expand_vectorized(loop: For) -> Stmt:
     if loop.kind != ForKind.VECTORIZED:
         return loop
     registers: list[Stmt] = []
-    place = loop.loop_var - loop.min
-    body = rewrite(loop.body, (BufferStore, lambda store: _expand_store(store, int(loop.extent), place, registers)))
+    lane = loop.loop_var - loop.min
+    body = rewrite(loop.body, (BufferStore, lambda store: _expand_store(store, int(loop.extent), lane, registers)))
     expanded = For(loop.loop_var, loop.min, loop.extent, loop.kind, body, loop.thread_binding, loop.annotations)
     return tirx.SeqStmt([*registers, expanded]) if registers else expanded
 
@@ -98,17 +98,17 @@ def _expand_scalar(store: BufferStore) -> Stmt:
 
 
 def _expand_store(store: BufferStore, lanes: int, lane: Expr, registers: list[Stmt]) -> Stmt:
-    """Expands the calls in one store; what has to be allocated around the loop over lanes goes to `registers`."""
+    """Expands the calls in one store; allocations for around the loop over lanes are added to ``registers``."""
     calls = find(store.value, ir.Call)
     guarded = _guarded_calls(calls)
     expandable = {call for call in calls if _is_expandable(call)} - guarded
     if not expandable:
         return store
-    # Statements name the intermediate results. Let expressions would do, but CommonSubexprElim fails on
-    # subexpressions that two of them have in common.
+    # Intermediate results are bound by statements, because CommonSubexprElim fails on subexpressions that two let
+    # expressions have in common.
     bindings: list[Stmt] = []
 
-    # A store that becomes a loop over the lanes reads nothing but memory: variables would be of the last lane.
+    # If TVM turns the store into a loop over lanes, bound variables would hold the values of the last lane.
     in_memory = lanes > 1 and any(map(_parts_lanes, calls))
 
     def name(value: Expr) -> Expr:
@@ -121,8 +121,8 @@ def _expand_store(store: BufferStore, lanes: int, lane: Expr, registers: list[St
         return var
 
     def keep(value: Expr) -> Expr:
-        # In memory, which LLVM turns into a register: TVM's simplifier would insert the whole formula wherever a
-        # variable is used, and that again in the next formula.
+        # A buffer, which LLVM turns into a register: TVM's simplifier would substitute a variable by its whole
+        # formula wherever it is used, and again in the next formula.
         buffer = tirx.decl_buffer((lanes,), str(value.ty))
         registers.append(AllocBuffer(buffer))
         bindings.append(BufferStore(buffer, value, [lane]))
@@ -151,7 +151,7 @@ def _expand_store(store: BufferStore, lanes: int, lane: Expr, registers: list[St
 
 
 def _parts_lanes(call: ir.Call) -> bool:
-    """Whether TVM cannot make a vector of a call, but makes a loop of the statement that it is in."""
+    """Whether TVM cannot vectorize a call, and turns its statement into a loop instead."""
     if _is_expandable(call):
         return False
     op = call.op
@@ -163,7 +163,7 @@ def _is_expandable(call: ir.Call) -> bool:
 
 
 def _guarded_calls(calls: Sequence[ir.Call]) -> set[ir.Call]:
-    """Those among the calls of an expression that are inside the branches of `if_then_else`."""
+    """The calls inside the branches of ``if_then_else``."""
     choices = [call for call in calls if called(call) in ("prim.if_then_else", "tirx.if_then_else")]
     return {inner for call in choices for branch in call.args[1:] for inner in find(branch, ir.Call)}
 
@@ -175,9 +175,8 @@ def _expand_call(call: ir.Call, argument: Expr, name: Name) -> Expr:
 
 def exp(x: Expr, name: Name) -> Expr:
     """e**x, within 1.01 ulp."""
-    # At the bounds the result is already 0 or infinite. Comparisons let NaN through to `kept`, but not to
-    # `safe`, which is converted to an integer. Arithmetic on numbers below the normal ones is slow, and a mask makes
-    # many zeros: these are not computed, but chosen.
+    # At the bounds the result is already 0 or infinite. NaN reaches ``kept``, but not ``safe``, which is converted to
+    # an integer. Arithmetic on subnormal numbers is slow, and masks produce many, so results of 0 are selected.
     kept = name(tirx.Select(x > _f(89.5), _f(89.5), tirx.Select(x < _f(-104.0), _f(0.0), x)))
     safe = tirx.Select(x >= _f(-104.0), tirx.Select(x < _f(89.5), x, _f(89.5)), _f(0.0))
     n = name(tirx.floor(safe * _f(1.44269504088896341) + _f(0.5)))
@@ -201,13 +200,13 @@ def log(x: Expr, name: Name) -> Expr:
     tail = r * square * _horner(r, LOG) + k * _f(LN2_LOW) - _f(0.5) * square
     result = tirx.Select(x == _f(0.0), _f(float("-inf")), r + tail + k * _f(LN2_HIGH))
     result = tirx.Select(x < _f(0.0), _f(float("nan")), result)
-    # Infinity and NaN are themselves; written so that NaN, which fails every comparison, gets here.
+    # Infinity and NaN are returned as they are: NaN fails every comparison.
     return tirx.Select(x < _f(float("inf")), result, x)
 
 
 def log1p(x: Expr, name: Name) -> Expr:
     """log(1 + x) without the rounding of 1 + x, within 3 ulp."""
-    # Seen as bits, so that u - 1 is not simplified to x.
+    # Through its bits, so that TVM does not simplify u - 1 to x.
     u = tirx.reinterpret("float32", name(tirx.reinterpret("int32", x + _f(1.0))))
     exact = tirx.any(u == _f(1.0), u == _f(float("inf")))
     return tirx.Select(exact, x, name(log(u, name)) * (x / (u - _f(1.0))))
@@ -232,7 +231,7 @@ def sigmoid(x: Expr, name: Name) -> Expr:
 
 
 def _odd_rational(x: Expr, bound: float, tables: tuple[Sequence[float], Sequence[float]], name: Name) -> Expr:
-    """Returns x * p(x**2) / q(x**2), with x held within +-bound."""
+    """Returns x * p(x**2) / q(x**2), with x clipped to +-bound."""
     numerator, denominator = tables
     kept = name(tirx.Select(x > _f(bound), _f(bound), tirx.Select(x < _f(-bound), _f(-bound), x)))
     square = name(kept * kept)
@@ -267,12 +266,12 @@ def _u(value: int) -> Expr:
     return tirx.const(value, "uint32")
 
 
-# Calls of which TVM makes vectors without saying so.
+# Calls that TVM vectorizes although their operators do not say so.
 VECTORS = ("tirx.reinterpret",)
 
 FLOATS = ("float16", "bfloat16", "float32", "float64")
 
-# log(2) in two parts, of which the first times any exponent is exact.
+# log(2) in two parts; the product of the first with any exponent is exact.
 LN2_HIGH, LN2_LOW = 0.693359375, -2.12194440e-4
 
 # exp and log: Cephes (S. Moshier), single precision. tanh and erf: the rational functions of Eigen and XLA.

@@ -1,9 +1,9 @@
-"""Loops that truncate what they store, kept from LLVM's vectorizer.
+"""Protection of loops with truncating stores from LLVM's vectorizer.
 
-LLVM vectorizes a loop of a constant number of steps below 16 with masks. Of a last step that has one lane left, the
-X86 backend of LLVM 22 makes one store, but of the width before the truncation to bfloat16, int8 or the like: four bytes
-where there are two, so that it overwrites what lies behind the array. Loops become that short when LLVM unrolls those
-around them, too. Vectors that our schedules make are not affected.
+LLVM vectorizes loops of a constant trip count below 16 with masks. If one lane remains for the last step, the X86
+backend of LLVM 22 stores the value as it was before its truncation to bfloat16, int8 and the like: four bytes instead
+of two, which overwrites memory after the array. Loops also become that short when LLVM unrolls the loops around them.
+Vectors that our schedules make are not affected.
 """
 
 from __future__ import annotations
@@ -12,12 +12,12 @@ from tvm import DataType, tirx
 
 from tvmfun.lower.tir.walk import find, rewrite
 
-#: LLVM takes loops of fewer steps for too short to have a remainder of their own.
+#: Below this trip count LLVM vectorizes with masks instead of a remainder loop.
 _STEPS = 16
 
 
 def protect_narrow_stores(body: tirx.Stmt) -> tirx.Stmt:
-    """Returns the statement with a marker, which is no instruction, in each loop that LLVM must not vectorize."""
+    """Returns the statement with a marker, which costs no instruction, in each loop that LLVM must not vectorize."""
     if not any(map(_truncates, find(body, tirx.BufferStore))):
         return body
     serial = {loop.loop_var for loop in find(body, tirx.For) if loop.kind == tirx.ForKind.SERIAL}
@@ -26,7 +26,7 @@ def protect_narrow_stores(body: tirx.Stmt) -> tirx.Stmt:
 
 
 def _may_be_short(loop: tirx.For, serial: set[tirx.Var]) -> bool:
-    """Whether a loop has a constant number of steps below 16, also once LLVM unrolls the loops around it."""
+    """Whether a loop has a constant trip count below 16, at the latest after LLVM unrolls the loops around it."""
     if isinstance(loop.extent, tirx.IntImm):
         return 1 < loop.extent.value < _STEPS
     return any(var in serial for var in find(loop.extent, tirx.Var))
@@ -37,7 +37,7 @@ def _has_truncation(loop: tirx.For) -> bool:
 
 
 def _truncates(store: tirx.BufferStore) -> bool:
-    """Whether a number is stored that may have been computed in a wider type."""
+    """Whether a store may truncate a value computed in a wider type."""
     dtype = DataType(str(store.value.ty))
     if dtype.lanes > 1 or dtype.bits > 32:
         return False
@@ -45,7 +45,7 @@ def _truncates(store: tirx.BufferStore) -> bool:
 
 
 def _marked(loop: tirx.For) -> tirx.For:
-    # The vectorizer leaves loops alone that call what has no counterpart for vectors.
+    # The vectorizer skips loops with a call that has no vector form.
     marker = tirx.Evaluate(tirx.call_llvm_intrin("void", "llvm.fake.use", loop.loop_var))
     body = tirx.SeqStmt([marker, loop.body])
     return tirx.For(loop.loop_var, loop.min, loop.extent, loop.kind, body, loop.thread_binding, loop.annotations)

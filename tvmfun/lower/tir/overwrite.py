@@ -1,4 +1,4 @@
-"""The condition under which a result may lie over an input, asked by whoever wants to put one there."""
+"""The condition under which a result can be written over an input: loops that store each element once."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from tvmfun.lower.tir.walk import find
 def writes_once(stmt: Stmt, output: Buffer, repeats: frozenset[ir.Var] = frozenset()) -> bool:
     """Whether scheduled loops store each element of an output at most once, judged by their indices.
 
-    Tiles that overlap, so that all of them are whole, store some elements twice, and compute them from what they have
-    stored where the output lies over an input.
+    Overlapping tiles store some elements twice. Where the output is written over an input, they would compute the
+    second value from the first.
 
     Args:
-        stmt: the loops.
-        output: the buffer.
+        stmt: the scheduled loops.
+        output: the buffer of the output.
         repeats: variables of enclosing loops that run more than one step.
     """
     if isinstance(stmt, SeqStmt):
@@ -34,11 +34,11 @@ def writes_once(stmt: Stmt, output: Buffer, repeats: frozenset[ir.Var] = frozens
         return all(case is None or writes_once(case, output, free) for case, free in cases)
     if isinstance(stmt, BufferStore) and stmt.buffer.same_as(output):
         # A clamped index can repeat across iterations.
-        is_held = any(find(index, tirx.Min, tirx.Max) for index in stmt.indices if isinstance(index, ir.Expr))
-        return not is_held and all(any(build.uses(index, var) for index in stmt.indices) for var in repeats)
+        is_clamped = any(find(index, tirx.Min, tirx.Max) for index in stmt.indices if isinstance(index, ir.Expr))
+        return not is_clamped and all(any(build.uses(index, var) for index in stmt.indices) for var in repeats)
     return not any(store.buffer.same_as(output) for store in find(stmt, BufferStore))
 
 
 def _fixes(condition: ir.Expr, var: ir.Var) -> bool:
-    """Whether a condition holds in one step of a loop only."""
+    """Whether a condition holds in a single step of a loop."""
     return isinstance(condition, tirx.EQ) and any(side.same_as(var) for side in (condition.a, condition.b))

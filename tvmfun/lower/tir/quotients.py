@@ -2,10 +2,10 @@
 
 ``FlattenBuffer`` simplifies indices as iterator maps (``IterMapSimplify``). TVM 0.27 does that wrongly where a loop
 variable has a negative coefficient inside a floor division or remainder: ``(3 - i) // 2`` becomes ``i // -2 + 1``,
-which is 0 instead of 1 at ``i = 1``. So flipping a padded or strided array reads the wrong elements, or memory outside
-of the array. It also divides by zero, and raises, where a variable occurs with opposite signs inside and outside of a
-remainder, as in ``i - i % 5``. An operand that hides behind a reinterpretation of its bits is not taken for a map of
-iterators, and costs no instruction.
+which is 0 instead of 1 at ``i = 1``. So flipping a padded or strided array reads wrong elements, or memory outside of
+the array. It also divides by zero, and raises, where a variable occurs with opposite signs inside and outside of a
+remainder, as in ``i - i % 5``. Reinterpreting the bits of an operand hides it from the simplifier, and costs no
+instruction.
 """
 
 from __future__ import annotations
@@ -21,10 +21,10 @@ Expr = Any
 
 
 def protect_quotients(body: tirx.Stmt) -> tirx.Stmt:
-    """Returns the statement, with the quotients that TVM would simplify wrongly protected.
+    """Returns the statement with those quotients protected that TVM would simplify wrongly.
 
     Args:
-        body: a statement whose indices have been simplified as far as they should be.
+        body: a statement whose indices need no further simplification.
     """
     if not any(map(_descends, find(body, tirx.FloorDiv, tirx.FloorMod))) and not _cancels_anywhere(body):
         return body
@@ -39,7 +39,7 @@ def protect_quotients(body: tirx.Stmt) -> tirx.Stmt:
 
 
 def _descends(quotient: tirx.FloorDiv | tirx.FloorMod) -> bool:
-    """Whether the numerator falls as some variable rises."""
+    """Whether the numerator decreases with some variable."""
     return any(sign < 0 for _, sign in _terms(quotient.a))
 
 
@@ -49,7 +49,7 @@ def _cancels_anywhere(body: tirx.Stmt) -> bool:
 
 
 def _cancels(index: Expr) -> bool:
-    """Whether an index has a quotient, and a variable with both signs."""
+    """Whether an index has a quotient, and a variable that occurs with both signs."""
     if not isinstance(index, ir.Expr) or not find(index, tirx.FloorDiv, tirx.FloorMod):
         return False
     signs: dict[ir.Var, set[int]] = {}

@@ -1,4 +1,4 @@
-"""C's remainder of floats, ``fmod``, as arithmetic on vectors, in place of a scalar call into libm for each element.
+"""C's remainder of floats, ``fmod``, as vector arithmetic instead of a scalar call into libm for each element.
 
 ``fmod(a, b)`` is exact for any quotient: ``|a| - k |b|`` with the sign of ``a``, where ``k`` is ``|a| / |b|`` rounded
 towards zero. Nearly all remainders that programs take have small quotients, and for these two instructions are enough.
@@ -15,7 +15,7 @@ If ``d < 2**p``, this is the remainder, or becomes it by adding ``b`` once where
   of their unit, too.
 
 Everything else (larger quotients, an infinite ``a``, ``b = 0``, NaN) fails ``d < 2**p``, except an infinite ``b``,
-which is right as it is. If this happens to some lane of a vector, those lanes call libm.
+which is right as it is. Lanes of a vector for which this happens call libm.
 """
 
 from __future__ import annotations
@@ -32,12 +32,12 @@ from tvmfun.lower.tir.walk import called, find, rewrite
 # TVM's node classes do not declare their operators in a way that type checkers understand.
 Expr = Any
 
-#: The functions of libm, with the type of their arguments, the integers of that width, and the bits of a significand.
+#: The functions of libm: the type of their arguments, the integer type of that width, and the bits of a significand.
 FUNCTIONS = {"fmodf": ("float32", "int32", 24), "fmod": ("float64", "int64", 53)}
 
 
 def vectorize_remainders(func: tirx.PrimFunc) -> tirx.PrimFunc:
-    """Returns a scheduled function with arithmetic for the calls of ``fmod`` in its stores.
+    """Returns a scheduled function whose stores compute ``fmod`` by arithmetic.
 
     Calls in a branch of ``if_then_else`` stay: their arguments may only be evaluated when the branch is taken.
     """
@@ -63,7 +63,7 @@ def _is_vectorized(loop: For) -> bool:
 
 
 def _expanded_loop(loop: For) -> Stmt:
-    """A vectorized loop over stores as one loop per store, each of which has its remainders before it."""
+    """A vectorized loop over stores as one loop per store, with the remainders of each before it."""
     stores = list(loop.body.seq) if isinstance(loop.body, tirx.SeqStmt) else [loop.body]
     if not _is_vectorized(loop) or not all(isinstance(store, BufferStore) for store in stores):
         return loop
@@ -102,7 +102,7 @@ def _guarded(value: Expr) -> set[ir.Call]:
 
 
 def _emit(call: ir.Call, lanes: int, lane: Expr, loop: For | None, statements: list[Stmt]) -> tirx.Buffer:
-    """Writes the statements that compute a remainder in all lanes; returns where it is."""
+    """Appends statements that compute a remainder in all lanes; returns the buffer of the result."""
     name = _function(call)
     dtype, integer, bits = FUNCTIONS[name]
     sign = -(2 ** (31 if bits == 24 else 63))
@@ -122,7 +122,7 @@ def _emit(call: ir.Call, lanes: int, lane: Expr, loop: For | None, statements: l
         return whole(buffer)
 
     def argument(value: Expr) -> tuple[Expr, Any]:
-        """The vector of an argument, and what one lane of it is."""
+        """The vector of an argument, and a function that returns one lane of it."""
         if isinstance(value, tirx.FloatImm):
             return _repeated(value, lanes), lambda i: value
         buffer = register(dtype)
@@ -135,7 +135,7 @@ def _emit(call: ir.Call, lanes: int, lane: Expr, loop: For | None, statements: l
     vector = lambda kind: kind if lanes == 1 else f"{kind}x{lanes}"
     a, b = kept(tirx.abs(dividend)), kept(tirx.abs(divisor))
     quotient = kept(tirx.div(a, b))
-    # An intrinsic of LLVM: TVM's own may round twice.
+    # LLVM's intrinsic, because TVM's may round twice.
     rest = kept(tirx.call_llvm_pure_intrin(vector(dtype), "llvm.fma", number(0.0) - tirx.trunc(quotient), b, a))
     rest = kept(tirx.Select(rest < number(0.0), rest + b, rest))
     rest = kept(tirx.Select(a < b, a, rest))
@@ -159,7 +159,7 @@ def _emit(call: ir.Call, lanes: int, lane: Expr, loop: For | None, statements: l
 
 
 def _over(loop: For, body: Stmt) -> For:
-    """The loop with a variable of its own around another body."""
+    """A copy of the loop, with a new variable, around another body."""
     var = ir.Var(loop.loop_var.name, loop.loop_var.ty)
     body = rewrite(body, (ir.Var, lambda other: var if other.same_as(loop.loop_var) else other))
     return For(var, loop.min, loop.extent, loop.kind, body, loop.thread_binding, loop.annotations)

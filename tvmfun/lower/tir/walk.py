@@ -1,7 +1,7 @@
-"""Searching and rewriting TIR: what `tvm_ffi.structural_walk` and `structural_map` do, for callers in a hurry.
+"""Searching and rewriting TIR: faster versions of ``tvm_ffi.structural_walk`` and ``structural_map``.
 
-A kernel is walked through some hundred times on its way, mostly in small pieces. The functions of `tvm_ffi` look up
-at each call which nodes a callback is for, in more time than the walk takes; here they are looked up once.
+Lowering walks a kernel about a hundred times, mostly in small pieces. The functions of ``tvm_ffi`` look up the node
+types of callbacks at each call, which takes longer than the walk; here they are looked up once.
 """
 
 from __future__ import annotations
@@ -15,7 +15,6 @@ import tvm_ffi
 
 _WALK = tvm.get_global_func("ffi.StructuralWalk")
 _MAP = tvm.get_global_func("ffi.StructuralMap")
-# Children come before the nodes that hold them.
 _POSTORDER = int(tvm_ffi.WalkOrder.POSTORDER)
 
 
@@ -25,17 +24,17 @@ def _index(kind: type) -> int:
 
 
 def find(value: Any, *kinds: type) -> list[Any]:
-    """All nodes of these kinds in an expression or statement, in order, inner ones first."""
-    found: list[Any] = []
-    _WALK(value, [(_index(kind), found.append) for kind in kinds], [], _POSTORDER)
-    return found
+    """All nodes of these types in an expression or statement, children before the nodes that hold them."""
+    nodes: list[Any] = []
+    _WALK(value, [(_index(kind), nodes.append) for kind in kinds], [], _POSTORDER)
+    return nodes
 
 
 def called(value: Any) -> str | None:
-    """The name of the operator that an expression is a call of; None if it is no such call."""
+    """The name of the operator that an expression calls; None if it is not a call of one."""
     return getattr(getattr(value, "op", None), "name", None)
 
 
 def rewrite(value: Any, *rules: tuple[type, Callable[[Any], Any]]) -> Any:
-    """The value with each node of a rule's kind replaced by what the rule makes of it, inner ones first."""
+    """The value with each node of a rule's type replaced by the rule's result for it, children first."""
     return _MAP(value, [(_index(kind), rule) for kind, rule in rules], [], _POSTORDER)

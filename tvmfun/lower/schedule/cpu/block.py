@@ -1,4 +1,4 @@
-"""Blocks with any body: parallel along the axes they call independent, vectorized if they do not branch."""
+"""Blocks with any body: parallel along the axes that they declare independent, vectorized if they do not branch."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from tvmfun.lower.tir import build
 from tvmfun.lower.tir.build import Axis, Env, Expr
 from tvmfun.lower.tir.walk import find
 
-STRIP = 64  # neighbouring points handled together inside the ordered loops
+STRIP = 64  # neighbouring points per iteration of the ordered loops
 
 
 def emit_block(block: Block, machine: Machine, tasks: int) -> Stmt:
-    """The loops of a block: strips of its last independent axis, inside them the axes it keeps in order."""
+    """The loops of a block: strips of its last independent axis, and inside them the ordered axes."""
     if not block.space:
         return _strip(block, {}, None, 1, lambda make: make(0))
     *outer, last = block.space
@@ -51,7 +51,7 @@ def emit_block(block: Block, machine: Machine, tasks: int) -> Stmt:
 def _strip(
     block: Block, env: Env, last: Axis | None, width: int, lanes: Callable[[Callable[[Expr], Stmt]], Stmt]
 ) -> Stmt:
-    """The points of one strip; private buffers have one copy per lane of a vector."""
+    """The points of one strip; private buffers have a copy per lane of a vector."""
     private = {
         buffer: build.scratch([*map(expressions.to_size, buffer.shape), width], str(buffer.dtype), buffer.name)
         for buffer in block.private
@@ -77,7 +77,7 @@ def _strip(
 
 
 def _guarded(block: Block) -> tuple[list[Expr], Stmt]:
-    """The conditions around the body that neighbouring points have in common, and what is inside."""
+    """The conditions around the body that are the same for neighbouring points, and the statement inside."""
     conditions, body = [], block.body
     changing = [*(axis.var for axis in block.space[-1:]), *block.private]
     while isinstance(body, IfThenElse) and body.else_case is None:
@@ -89,7 +89,7 @@ def _guarded(block: Block) -> tuple[list[Expr], Stmt]:
 
 
 def is_straight(block: Block) -> bool:
-    """Whether the body, but for conditions around it, is a plain sequence of stores that vectorizes."""
+    """Whether the body inside :func:`_guarded` conditions is a sequence of stores that vectorizes."""
     obstacles = find(_guarded(block)[1], tirx.For, tirx.While, tirx.IfThenElse, tirx.AttrStmt)
     written: list[Buffer] = [*block.outputs, *block.private]
     return not obstacles and all(str(buffer.dtype) != "bool" for buffer in written)

@@ -1,8 +1,8 @@
 """Contractions: sums of products, as register tiles over packed or directly read operands.
 
-The output is covered by tiles of `rows` x `columns` elements. One axis that only the left operand has
-runs along the rows (its elements are broadcast), one that only the right operand has along the columns
-(vector lanes). All other axes are loops around the tile, the reduced ones innermost.
+Tiles of ``rows`` x ``columns`` elements cover the output. One axis of the left operand alone runs along the rows (its
+elements are broadcast), one of the right operand alone along the columns (vector lanes). All other axes are loops
+around the tile, the reduced ones innermost.
 """
 
 from __future__ import annotations
@@ -22,23 +22,23 @@ from tvmfun.lower.schedule.cpu.transpose import is_row_readable, ramp, read_row,
 from tvmfun.lower.tir import build, intrinsics
 from tvmfun.lower.tir.build import Axis, Env, Expr, Size, volume
 
-# Bytes of one panel of the right operand: what the first-level cache holds next to the left operand.
+# Bytes of one panel of the right operand, which shares the L1 cache with rows of the left operand.
 PANEL_BYTES = 40 << 10
 
-# Rows of the register tile: more vectors than this in one buffer would not fit on the stack.
+# The most rows of a register tile; a buffer of more vectors is not allocated on the stack.
 MAX_ROWS = 14
 
-# Up to so many rows, panels of words are as wide as two lines of the cache, which memory delivers faster.
+# Up to this many rows, panels of packed words are two cache lines wide, which increases memory bandwidth.
 FEW_ROWS_OF_WORDS = 16
 
-# Lines of the right operand further apart than this are packed if they are used again: read in place,
-# they would fight over the same sets of the cache.
+# Rows of the right operand with a larger stride are packed if they are used again: they would compete for the same
+# cache sets.
 FAR_BYTES = 1 << 10
 
 
 @dataclass(frozen=True)
 class Contraction:
-    """A stage seen as sum(left * right), with the axes of the register tile; `dot` multiplies words."""
+    """A stage as ``sum(left * right)``, with the axes of the register tile; ``dot`` multiplies packed words."""
 
     stage: Stage
     left: Expr
@@ -49,14 +49,14 @@ class Contraction:
 
 
 def match(stage: Stage) -> Contraction | None:
-    """Recognise a sum of products with a free axis on either side."""
+    """The contraction that a stage is, if it is a sum of products with a free axis in both operands."""
     if not isinstance(stage, Stage) or stage.combine is not tirx.Add:
         return None
     product = factors(stage.value)
     if product is None or not stage.space or stage.dtype == "bool":
         return None
     if not dims.always_le(1, volume(stage.reduce)):
-        return None  # the tiles would write nothing where there is nothing to add
+        return None  # tiles store nothing if there are no terms
     a, b, dot = product
     column = stage.space[-1]
     if build.uses(a, column.var):
@@ -72,14 +72,14 @@ def match(stage: Stage) -> Contraction | None:
 
 @dataclass(frozen=True)
 class Panel:
-    """Columns that are computed together: `width` from `start` on, of which only `valid` exist if that is given."""
+    """Columns that are computed together: ``width`` from ``start`` on, of which ``valid`` exist (None: all)."""
 
     start: Expr
     width: int
     valid: Size | None = None
 
     def size(self, begin: int, lanes: int) -> Expr | int:
-        """How many columns the vector at `begin` has."""
+        """The number of columns in the vector at ``begin``."""
         if self.valid is None:
             return min(lanes, self.width - begin)
         return tirx.max(tirx.min(expressions.scalar(self.valid - begin, "int32"), lanes), 0)
@@ -98,10 +98,10 @@ class Tiling:
 
 
 def plan(contraction: Contraction, machine: Machine) -> Tiling:
-    """Choose tile sizes."""
+    """Chooses the sizes of the register tile and of the blocks of reduced axes."""
     dtype = accumulator(contraction.stage.dtype)
     lanes = machine.lanes(dtype)
-    # Few rows need more columns to keep both multipliers busy. Some registers hold the operands.
+    # With few rows, both multipliers need more columns to be busy. Some registers hold the operands.
     few = 6
     if contraction.dot is not None and not reads_several(contraction.right):
         few = FEW_ROWS_OF_WORDS
@@ -115,9 +115,9 @@ def plan(contraction: Contraction, machine: Machine) -> Tiling:
 
 
 def _tile_size(extent: Size, most: int) -> int:
-    """A tile no larger than `most` that divides `extent`, or else covers it in nearly equal parts.
+    """A tile size of at most ``most`` that divides ``extent``, or covers it in nearly equal parts.
 
-    For a dynamic extent it is a power of two: then the rest is made of smaller powers.
+    For a dynamic extent it is a power of two, so that smaller powers cover the remainder.
     """
     if not isinstance(extent, int):
         return 1 << (most.bit_length() - 1)
@@ -128,7 +128,7 @@ def _tile_size(extent: Size, most: int) -> int:
 
 
 def _block_reduction(axes: Sequence[Axis], depth: int) -> tuple[tuple[Axis, ...], tuple[Axis, ...], Env]:
-    """Split the reduced axes in loops over blocks and loops within a block of at most `depth` terms."""
+    """Splits the reduced axes into loops over blocks and loops within a block of at most ``depth`` terms."""
     inner: list[Axis] = []
     rest = list(axes)
     while rest and isinstance(rest[-1].extent, int) and volume(inner) * rest[-1].extent <= depth:
@@ -150,7 +150,7 @@ def _block_reduction(axes: Sequence[Axis], depth: int) -> tuple[tuple[Axis, ...]
 
 
 def tile_count(contraction: Contraction, machine: Machine) -> Size:
-    """How many independent register tiles the output has."""
+    """The number of register tiles of the output."""
     tiling = plan(contraction, machine)
     row, column = contraction.row, contraction.column
     others = [axis for axis in contraction.stage.space if axis not in (row, column)]
@@ -158,7 +158,7 @@ def tile_count(contraction: Contraction, machine: Machine) -> Size:
 
 
 def emit_contraction(contraction: Contraction, env: Env, prefix: int, machine: Machine, tasks: int) -> Stmt:
-    """The loop nest of a contraction whose first `prefix` axes are bound in `env`."""
+    """The loop nest of a contraction whose first ``prefix`` axes are bound in ``env``."""
     tiling = plan(contraction, machine)
     nest = _Emitter(contraction, tiling, prefix, tasks, machine.cores).emit(env)
     return nest if contraction.dot is None else contraction.dot.with_definition(nest, tiling.lanes)
@@ -167,14 +167,14 @@ def emit_contraction(contraction: Contraction, env: Env, prefix: int, machine: M
 class _Emitter:
     """Builds one contraction's loops, from the tasks inwards to the register tile."""
 
-    def __init__(self, contraction: Contraction, tiling: Tiling, prefix: int, tasks: int, cores: int):
+    def __init__(self, contraction: Contraction, tiling: Tiling, prefix: int, tasks: int, cores: int) -> None:
         self.contraction, self.tiling = contraction, tiling
         self.tasks, self.cores = tasks, cores
         self.stage, self.row, self.column = contraction.stage, contraction.row, contraction.column
         self.dtype = accumulator(self.stage.dtype)
         self.dot = contraction.dot
         self.term = self.dtype if self.dot is None else WORD
-        # What the sums of a panel start from, if that is not 0.
+        # The initial sums of a panel, if they are not 0.
         self.start: Buffer | None = None
         free = [a for a in self.stage.space[prefix:] if a is not self.row and a is not self.column]
         # Batch axes and further axes of the right operand, then further axes of the left operand.
@@ -187,16 +187,16 @@ class _Emitter:
         self.per_block = build.ceil_div(usual, min(usual, wanted))
         if isinstance(full, int):
             self.blocks = Axis.fresh(self.row, build.ceil_div(full, self.per_block))
-        else:  # one more, for the rest
+        else:  # one more, for the remainder
             self.blocks = Axis.fresh(self.row, full // self.per_block + 1)
         self.taken = self._choose_tasks()
         if self.blocks not in self.taken:
             self.blocks = Axis.fresh(self.row, 1)
         self.blocked = bool(tiling.outer)
         self.is_heavy = any(intrinsics.is_heavy(epilogue.value) for epilogue in self.stage.epilogues)
-        # Where the number of blocks is dynamic, the sums of the blocks before are loaded and not added.
+        # If the number of blocks is dynamic, tiles start from the sums of earlier blocks instead of adding them later.
         self.carries = self.blocked and not isinstance(volume(tiling.outer), int)
-        # Between blocks of the reduced axes the sums rest in the output, or beside it if it is narrower.
+        # Between blocks of the reduced axes the sums are stored in the output, or in a wider buffer if it is narrow.
         self.partial = self.stage.output
         if self.blocked and self.dtype != self.stage.dtype:
             self.partial = build.scratch(self.stage.output.shape, self.dtype, "partial")
@@ -217,7 +217,7 @@ class _Emitter:
         return build.seq(AllocBuffer(self.partial), body)
 
     def _choose_tasks(self) -> list[Axis]:
-        """The axes to spread over cores: enough of them, those that split the larger operand first."""
+        """The axes to run in parallel: as many as give enough tasks, those that split the larger operand first."""
         left_size = build.points([*self.beside, self.row])
         along = [*self.beside, self.blocks]
         if build.points([self.column]) >= left_size:
@@ -233,7 +233,7 @@ class _Emitter:
         return taken
 
     def _panels(self, env: Env, beside: Sequence[Axis]) -> Stmt:
-        """The panel of columns that `env` is at; the last one may be narrower."""
+        """The panel of columns at ``env``; the last one may be narrower."""
         size = self.tiling.columns
         full, tail = divmod(self.column.extent, size)
         start = env[self.panels.var] * size
@@ -246,7 +246,7 @@ class _Emitter:
         return IfThenElse(env[self.panels.var] < full, whole, part)
 
     def _panel(self, env: Env, panel: Panel, beside: Sequence[Axis]) -> Stmt:
-        """All rows of one panel of columns, block by block of the reduced axes."""
+        """All rows of one panel, for one block of the reduced axes after the other."""
         tiling, width = self.tiling, panel.width
         pads = width % tiling.lanes != 0 or panel.valid is not None
         rows = tiling.rows * dims.typical(self.blocks.extent)
@@ -270,12 +270,12 @@ class _Emitter:
         return build.nest(tiling.outer, env, block)
 
     def _wants_packing(self, reuse: int) -> bool:
-        """Whether reading the right operand in place would be slow: strided, converted, or far apart."""
+        """Whether the right operand is slow to read unpacked: strided, converted, or with rows far apart."""
         right = self.contraction.right
         if not isinstance(right, ir.TensorLoad) or str(right.ty) != self.term or self.dot is not None:
             return True
         domain = self.stage.domain
-        # Within a panel: from one to the next there may be a step.
+        # Only within a panel: panels themselves may be apart.
         size = self.tiling.columns
         inner = Axis.fresh(self.column, max(1, size - 1))
         split = {self.column.var: self.panels.var * size + inner.var}
@@ -294,12 +294,12 @@ class _Emitter:
         return build.cast(self._operand(self.contraction.left, env), self.term)
 
     def _operand(self, value: Expr, env: Env) -> Expr:
-        """An operand at a point given by the loops, where the reduced axes are made of blocks."""
+        """An operand at the point of the loops, which split the reduced axes into blocks."""
         reduce = {var: build.substitute(at, env) for var, at in self.tiling.reduce_env.items()}
         return build.substitute(value, {**env, **reduce})
 
     def _pack(self, env: Env, panel: Panel, packed: Buffer) -> Stmt:
-        """Copy the panel to contiguous memory, with zeros up to whole vectors."""
+        """Copies the panel to contiguous memory, padded with zeros to whole vectors."""
         if self._packs_transposed(panel):
             return self._pack_transposed(env, panel, packed)
         lanes, start, width = self.tiling.lanes, panel.start, panel.width
@@ -334,7 +334,7 @@ class _Emitter:
         return build.nest(self.tiling.inner, env, line)
 
     def _correct(self, env: Env, dot: Dot, packed: Buffer, start: Buffer) -> Stmt:
-        """What the sums of a panel start from: minus the products with what was added to the left terms."""
+        """Computes the initial sums of a panel: minus the products with the shift of the left terms."""
         lanes = self.tiling.lanes
         vectors = [ramp(build.index(self.column, begin), lanes) for begin in range(0, int(start.shape[0]), lanes)]
         zeros, offset = (tirx.Broadcast(value, lanes) for value in (build.zero(self.dtype), dot.offset))
@@ -345,18 +345,18 @@ class _Emitter:
             return build.seq(*(BufferStore(start, add(at), [at]) for at in vectors))
 
         clear = (BufferStore(start, zeros, [at]) for at in vectors)
-        # In more bits: overflow is undefined to LLVM.
+        # In int64, because signed overflow is undefined in LLVM.
         wide = tirx.Broadcast(build.zero("int64"), lanes)
         negated = lambda at: tirx.Cast(str(zeros.ty), wide - tirx.Cast(str(wide.ty), start[at]))
         negate = (BufferStore(start, negated(at), [at]) for at in vectors)
         return build.seq(*clear, build.nest(self.tiling.inner, env, line), *negate)
 
     def _along_columns(self):
-        """The kind of loop over columns of the right operand: words read as vectors cannot be in a vector."""
+        """The builder of loops over columns; vectors that are read as one word cannot be lanes of another vector."""
         return build.loop if reads_several(self.contraction.right) else build.vectorized
 
     def _packs_transposed(self, panel: Panel) -> bool:
-        """Whether the right operand is contiguous along the innermost reduced axis, in whole tiles."""
+        """Whether the right operand is contiguous along the innermost reduced axis, and the panel has whole tiles."""
         right, stage, lanes = self.contraction.right, self.stage, self.tiling.lanes
         if not self.tiling.inner or panel.width % lanes or self.tiling.inner[-1].extent < lanes:
             return False
@@ -365,7 +365,7 @@ class _Emitter:
         return str(right.ty) == self.term and is_row_readable(right, stage.reduce[-1], stage.domain)
 
     def _pack_transposed(self, env: Env, panel: Panel, packed: Buffer) -> Stmt:
-        """Pack square tiles turned in registers, then the remaining lines one element at a time."""
+        """Packs square tiles, transposed in registers, and the remaining rows one element at a time."""
         *outer, last = self.tiling.inner
         lanes, start, width = self.tiling.lanes, panel.start, panel.width
 
@@ -408,7 +408,7 @@ class _Emitter:
         return build.nest(outer, env, lines)
 
     def _rows(self, env: Env, panel: Panel, packed: Buffer | None) -> Stmt:
-        """The register tiles of one block of rows down one panel."""
+        """The register tiles of one block of rows in one panel."""
         rows = self.tiling.rows
         full, tail = divmod(self.row.extent, rows)
         per_block = build.ceil_div(full, self.blocks.extent) if isinstance(full, int) else self.per_block
@@ -430,7 +430,7 @@ class _Emitter:
         return build.seq(body, rest)
 
     def _fewer_rows(self, env: Env, panel: Panel, packed: Buffer | None) -> Stmt:
-        """The rows that a dynamic number of them leaves, in tiles of half the rows, a quarter, ..., one."""
+        """The remainder of a dynamic number of rows, in tiles of a half, a quarter, ... of the rows."""
         extent, rows = self.row.extent, self.tiling.rows
         tiles = []
         while rows > 1:
@@ -440,7 +440,7 @@ class _Emitter:
         return build.seq(*tiles)
 
     def _tile(self, env: Env, top: Expr, rows: int, panel: Panel, packed: Buffer | None) -> Stmt:
-        """One register tile: clear it, run over the reduced axes, write it back."""
+        """One register tile: initialize, accumulate over the reduced axes, write back."""
         lanes, start, width = self.tiling.lanes, panel.start, panel.width
         begins = range(0, width, lanes)
         accs = [build.scratch([rows, lanes], self.dtype, "acc") for _ in begins]
@@ -460,11 +460,11 @@ class _Emitter:
         clear = each(lambda i, begin, acc: lane(lambda k: BufferStore(acc, first(begin, k), [i, k])))
 
         def load(i: Expr, begin: int, acc: Buffer) -> Stmt:
-            def resting(k: Expr) -> Stmt:
+            def partial_sum(k: Expr) -> Stmt:
                 at = {**env, self.row.var: top + i, self.column.var: start + begin + k}
-                return BufferStore(acc, self._resting(at), [i, k])
+                return BufferStore(acc, self._partial_sum(at), [i, k])
 
-            return self._columns(panel.size(begin, lanes), resting)
+            return self._columns(panel.size(begin, lanes), partial_sum)
 
         if self.carries:
             later = build.flatten(self.tiling.outer, env) != 0
@@ -495,7 +495,7 @@ class _Emitter:
             at = {**env, self.row.var: top + i}
             if not any(acc is own for own in accs) or (isinstance(size, int) and size == lanes):
                 return self._write_back(at, start + begin, size, lambda k: acc[i, k])
-            # A partial vector goes through memory, which keeps the accumulators in registers.
+            # A partial vector is copied to memory first, so that the accumulators stay in registers.
             spill = build.scratch([lanes], self.dtype, "spill")
             copy = lane(lambda k: BufferStore(spill, acc[i, k], [k]))
             return build.seq(AllocBuffer(spill), copy, self._write_back(at, start + begin, size, lambda k: spill[k]))
@@ -503,7 +503,7 @@ class _Emitter:
         def finish() -> Stmt:
             if not self.is_heavy:
                 return each(write)
-            # So do all if what follows is long: unrolled, it would not fit the cache for instructions.
+            # A heavy epilogue runs in a loop on spilled rows; unrolled, it would overflow the instruction cache.
             spilled = [build.scratch([rows, lanes], self.dtype, "spilled") for _ in begins]
             to = dict(zip(begins, spilled, strict=True))
             copy = each(lambda i, begin, acc: lane(lambda k: BufferStore(to[begin], acc[i, k], [i, k])))
@@ -518,16 +518,16 @@ class _Emitter:
         return (build.vectorized if isinstance(size, int) else build.loop)(self.column, size, make)
 
     def _write_back(self, env: Env, begin: Expr, size: Expr | int, acc) -> Stmt:
-        """Store a vector of sums: the final ones with their epilogues, others to where they rest."""
+        """Stores a vector of sums: final ones with their epilogues, others as partial sums."""
 
         def final(k: Expr, carried: bool) -> Stmt:
             at = {**env, self.column.var: begin + k}
-            total = self._resting(at) + acc(k) if carried else acc(k)
+            total = self._partial_sum(at) + acc(k) if carried else acc(k)
             return self.stage.store(at, build.cast(total, self.stage.dtype))
 
         def rest(k: Expr, carried: bool) -> Stmt:
             at = {**env, self.column.var: begin + k}
-            total = self._resting(at) + acc(k) if carried else acc(k)
+            total = self._partial_sum(at) + acc(k) if carried else acc(k)
             return BufferStore(self.partial, total, self.stage.at(at))
 
         def vector(make, carried: bool) -> Stmt:
@@ -542,5 +542,5 @@ class _Emitter:
         later = IfThenElse(block == last, vector(final, True), vector(rest, True))
         return IfThenElse(block == 0, vector(rest, False), later)
 
-    def _resting(self, env: Env) -> Expr:
+    def _partial_sum(self, env: Env) -> Expr:
         return self.partial[tuple(self.stage.at(env))]

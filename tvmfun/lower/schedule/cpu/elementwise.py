@@ -1,4 +1,4 @@
-"""Maps: each output element on its own, vectorized along the contiguous axis."""
+"""Maps: loops over independent elements, vectorized along the contiguous axis."""
 
 from __future__ import annotations
 
@@ -28,9 +28,9 @@ def emit_maps(
     tasks: int,
     private: Sequence[Buffer] = (),
 ) -> Stmt:
-    """One loop nest for maps over the same space, whose first `prefix` axes are bound in `env`.
+    """The loop nest of maps over the same space, whose first ``prefix`` axes are bound in ``env``.
 
-    The outputs in `private` are read nowhere else, and stay in registers.
+    No other stage reads the outputs in ``private``, so they stay in registers.
     """
     lead = stages[0]
     axes = list(lead.space[prefix:])
@@ -50,7 +50,7 @@ def emit_maps(
 def _emit_along(
     stages: Sequence[Stage], env: Env, axes: list[Axis], machine: Machine, tasks: int, private: Sequence[Buffer]
 ) -> Stmt:
-    """Vectors along the trailing axes, as far as every access walks them as if they were one."""
+    """Vectors along the trailing axes over which all accesses are contiguous."""
     lanes = min(machine.lanes("int8" if stage.dtype == "bool" else stage.dtype) for stage in stages)
     count = fusable(stages, axes)
     outer, inner = axes[: len(axes) - count], axes[len(axes) - count :]
@@ -88,7 +88,7 @@ def _emit_along(
 
 
 def _transposed_load(stage: Stage, axes: Sequence[Axis], machine: Machine) -> tuple[Expr, Axis] | None:
-    """The one load that is contiguous along another axis than the output's last, and that axis."""
+    """The only load that is contiguous along another axis than the output's last, and that axis."""
     last = axes[-1]
     crosswise = [
         load
@@ -106,7 +106,7 @@ def _transposed_load(stage: Stage, axes: Sequence[Axis], machine: Machine) -> tu
 
 
 def _too_small(axes: Sequence[Axis], lanes: int) -> Expr | None:
-    """Whether one of two axes is shorter than a tile, where that is known at call time only."""
+    """The condition that an axis is shorter than a tile; None if that is known to be false."""
     tests = [build.index(a, a.extent) < lanes for a in axes if not dims.always_le(lanes, a.extent)]
     return tirx.any(*tests) if tests else None
 
@@ -141,7 +141,7 @@ def _emit_transpose(
         def write(row: int) -> Stmt:
             def lane(k: Expr) -> Stmt:
                 here = {**env, axis.var: top + row, last.var: left + k}
-                # Not the loads of the same buffer at other places, as in x + x.T.
+                # Not the loads of the same buffer at other indices, as in x + x.T.
                 turn = lambda other: turned[row][k] if tvm_ffi.structural_equal(other, load) else other
                 value = rewrite(stage.value, (ir.TensorLoad, turn))
                 return stage.store(here, build.substitute(value, here))
@@ -161,11 +161,11 @@ def _vector(
     lane: Callable[[Expr, Callable[[Env], Stmt]], Stmt],
     private: Sequence[Buffer],
 ) -> Stmt:
-    """All stages on one vector: first all results, in registers, and then the stores.
+    """All stages on one vector: all results are computed into registers before the first store.
 
-    So an output may lie where an input does, and results that are `private` are not stored.
+    So outputs can be written over inputs. Results in ``private`` are not stored.
     """
-    # A vector of truth values cannot be a register.
+    # TVM cannot keep a vector of bools in a register.
     buffers = [stage.output for stage in stages if str(stage.output.dtype) != "bool"] if len(stages) > 1 else []
     registers = {buffer: build.scratch([width], str(buffer.dtype), buffer.name) for buffer in buffers}
     stmts = [AllocBuffer(register) for register in registers.values()]
@@ -196,7 +196,7 @@ def _vector(
 
 
 def _point(stages: Sequence[Stage], env: Env, private: Sequence[Buffer]) -> Stmt:
-    """All stages on one element."""
+    """All stages on one element, outside of any loop."""
     point = Axis(ir.Var("point", ir.PrimType("int32")), 1)
     return _vector(stages, point, 1, lambda _, make: make(env), private)
 
@@ -207,7 +207,7 @@ def _aligned(stage: Stage, lead: Stage, env: Env) -> Env:
 
 
 def fusable(stages: Sequence[Stage], axes: Sequence[Axis]) -> int:
-    """How many trailing axes every access of every stage walks as if they were one."""
+    """The number of trailing axes over which all accesses of all stages are contiguous."""
     count = 1
     while count < len(axes):
         outer = len(stages[0].space) - count - 1

@@ -1,4 +1,4 @@
-"""The last rule: parallelise what the scheduler can prove parallel, and leave the rest alone."""
+"""The last rule: parallel outer loops where TVM can prove that they are independent."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ NAME = "main"
 
 
 def parallelize(func: tirx.PrimFunc) -> tirx.PrimFunc:
-    """Run the outermost loop of each block in parallel where that is legal."""
+    """Returns the function with the outermost loop of each block parallel where that is legal."""
     try:
         schedule = Schedule(ir.IRModule({NAME: func}))
         blocks = schedule.get_child_blocks(schedule.get_sblock("root", NAME))

@@ -1,4 +1,4 @@
-"""Which stages share loops."""
+"""Groups: stages that run one after another inside common loops."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from tvmfun.lower.tir.build import Expr
 
 @dataclass(frozen=True)
 class Group:
-    """Stages that run one after another inside common loops over their first `prefix` axes."""
+    """Stages that run one after another inside common loops over their first ``prefix`` axes."""
 
     stages: tuple[AnyStage, ...]
     prefix: int = 0
@@ -33,7 +33,7 @@ class Group:
 def share_loops(
     stages: Sequence[AnyStage], match: Callable, along_reduced_axis: Callable[[Stage], bool], min_prefix: int
 ) -> list[Group]:
-    """Collect neighbouring stages that can share their outer loops.
+    """Groups neighbouring stages that can share their outer loops.
 
     Args:
         stages: the stages in order.
@@ -79,20 +79,20 @@ def _join(current: Group, stage: AnyStage, limit: int, min_prefix: int) -> Group
 
 
 def is_pointwise(group: Group) -> bool:
-    """Whether the group is maps over one common space."""
+    """Whether all stages of the group are maps over one common space."""
     return all(is_map(stage) and len(stage.space) == group.prefix for stage in group.stages)
 
 
 def may_overwrite(groups: Sequence[Group], source: Buffer, output: Buffer) -> bool:
     """Whether every element of an input is read for the last time before that element of an output is written.
 
-    Where it is read at all, it is where the same element of the output is computed.
+    Each element is read only where the same element of the output is computed.
     """
     readers = []
     for group in groups:
         parts = [part for stage in group.stages for part in (stage, *getattr(stage, "epilogues", ()))]
         reading = [part for part in parts if any(load.source.same_as(source) for load in _own_reads(part))]
-        # Here all stores come after all computations.
+        # In a pointwise group all stores come after all computations.
         if not (is_pointwise(group) and contains(written_by(group.stages), output)):
             readers += reading
     return all(isinstance(part, Stage) and is_map(part) and part.output.same_as(output) for part in readers)
@@ -110,7 +110,7 @@ def private_outputs(group: Group, stages: Sequence[AnyStage], temps: Sequence[Bu
 
 
 def shrink(group: Group, buffer: Buffer) -> tuple[Group, Buffer]:
-    """Make an intermediate private to one iteration of the group's common loops."""
+    """Makes an intermediate private to one iteration of the group's common loops; returns the group and the buffer."""
     producer = next(s for member in group.stages for s in (member, *member.epilogues) if s.output.same_as(buffer))
     shared = [axis.var for axis in producer.space[: group.prefix]]
     fixed = [any(index.same_as(var) for var in shared) for index in producer.index]

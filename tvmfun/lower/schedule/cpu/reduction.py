@@ -1,4 +1,4 @@
-"""Reductions: vectorized along the contiguous axis, be it one that stays or one that is reduced."""
+"""Reductions: vectorized along the contiguous axis, which may be a remaining or a reduced one."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from tvmfun.lower.tir import build
 from tvmfun.lower.tir.build import Axis, Env, Expr
 
 WIDE = 4  # vectors accumulated side by side, to hide the latency of one addition
-LEAST_LANES = 4  # of a vector that is shorter than it could be
-BLOCK = 512  # terms added up before they join the total: keeps the error of long sums small
+LEAST_LANES = 4  # the fewest lanes of a vector that is shortened to stay within a group of channels
+BLOCK = 512  # terms added up before they are added to the total, which limits the rounding error of long sums
 
 
 def emit_reduction(stage: Stage, env: Env, prefix: int, machine: Machine, tasks: int) -> Stmt:
-    """The loop nest of a reduction whose first `prefix` axes are bound in `env`."""
+    """The loop nest of a reduction whose first ``prefix`` axes are bound in ``env``."""
     if along_reduced_axis(stage, prefix):
         return _rows(stage, env, prefix, machine, tasks)
     return _columns(stage, env, prefix, machine, tasks)
@@ -68,7 +68,7 @@ def _columns(stage: Stage, env: Env, prefix: int, machine: Machine, tasks: int) 
 
 
 def _lanes_of_one_group(stage: Stage, lanes: int) -> int:
-    """The lanes of a vector that does not reach over groups of channels, whose loads would be scattered."""
+    """The lanes of a vector within one group of channels; across groups its loads would be scattered."""
     groups = build.divisors(stage.value, stage.space[-1].var)
     return min([lanes, *(size for size in groups if size >= LEAST_LANES and lanes % size == 0)])
 
@@ -124,7 +124,7 @@ def _column_tile(stage: Stage, env: Env, last: Axis, parts: Sequence[tuple[int, 
 
 
 def _split(axes: Sequence[Axis], terms: int = 1) -> tuple[list[Axis], list[Axis]]:
-    """Reduced axes, each point of ``terms``, as outer loops over blocks of about BLOCK terms, if there are more."""
+    """Splits reduced axes of ``terms`` terms per point into loops over blocks and loops within about BLOCK terms."""
     if terms * build.points(axes) <= 2 * BLOCK:
         return [], list(axes)
     inner: list[Axis] = []
@@ -155,7 +155,7 @@ class _Row:
         self.acc = build.scratch([self.wide, self.lanes], self.dtype, "acc")
 
     def emit(self, env: Env) -> Stmt:
-        """All steps: start, add up, combine, write."""
+        """The statements for one element: initialize, accumulate, combine lanes, store."""
         static = self.last.limit is None and isinstance(self.last.extent, int)
         is_short = static and self.last.extent < self.lanes
         return build.seq(
@@ -166,7 +166,7 @@ class _Row:
         )
 
     def _add_short(self, env: Env) -> Stmt:
-        """Fewer terms than lanes: computed as one vector, added up one by one."""
+        """Fewer terms than lanes: computed as one vector, added one by one."""
         terms = build.scratch([self.last.extent], self.dtype, "terms")
 
         def add(env: Env) -> Stmt:
@@ -177,7 +177,7 @@ class _Row:
         return build.nest(self.outer, env, add)
 
     def _add_long(self, env: Env) -> Stmt:
-        """Several vectors of partial results, combined at the end."""
+        """Several vectors of partial totals, combined at the end."""
         acc, lanes = self.acc, self.lanes
         clear = self._each(lambda j, k: BufferStore(acc, self.init, [j, k]))
         steps = [self._lanes(lanes, lambda k, j=j: self._add(acc, [0, k], acc[j, k])) for j in range(1, self.wide)]
@@ -191,18 +191,18 @@ class _Row:
         return build.seq(AllocBuffer(acc), clear, sweep, *steps, self._add(self.total, [0], acc[0, 0]))
 
     def _joined(self, add: Callable[[Buffer], Stmt]) -> Stmt:
-        """A block of terms: added up by itself, and then to what there is."""
+        """A block of terms: added up separately, and then added to the partial totals."""
         part = build.scratch([self.wide, self.lanes], self.dtype, "part")
         clear = self._each(lambda j, k: BufferStore(part, self.init, [j, k]))
         join = self._each(lambda j, k: self._add(self.acc, [j, k], part[j, k]))
         return build.seq(AllocBuffer(part), clear, add(part), join)
 
     def _each(self, make: Callable[[Expr, Expr], Stmt]) -> Stmt:
-        """A statement for each of the partial results."""
+        """A statement for each of the partial totals."""
         return build.unrolled(self.last, self.wide, lambda j: self._lanes(self.lanes, lambda k: make(j, k)))
 
     def _sweep(self, env: Env, into: Buffer) -> Stmt:
-        """Once along the last axis: rounds of several vectors, single vectors, single elements."""
+        """One pass along the last axis: rounds of several vectors, then single vectors, then elements."""
         bound = self.last.bound(env)
         step = self.wide * self.lanes
         rounds = bound // step
@@ -221,7 +221,7 @@ class _Row:
         return build.seq(body, single, rest)
 
     def _rounds(self, env: Env, rounds: Expr | int, into: Buffer) -> Stmt:
-        """Rounds of several vectors, in blocks if they are many."""
+        """Rounds of several vectors, in blocks if there are many."""
         step = self.wide * self.lanes
         some = lambda first, count, into: build.loop(
             self.last, count, lambda i: self._vectors(env, (i + first) * step, self.wide, into)

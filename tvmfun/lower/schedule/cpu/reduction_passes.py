@@ -1,4 +1,4 @@
-"""Reductions in the form that their rules want: joined axes, operands computed beforehand, pieces of a long sum."""
+"""Passes over reductions: joined axes, operands computed in advance, and long sums cut in pieces."""
 
 from __future__ import annotations
 
@@ -12,16 +12,17 @@ from tvmfun.lower.schedule.cpu.stages import Stage, accumulator, is_view
 from tvmfun.lower.tir import build
 from tvmfun.lower.tir.build import Axis, Env
 
-# A long reduction with fewer independent tasks than MIN_TASKS is cut in pieces. Both numbers are fixed, so
-# results do not depend on the number of threads.
+# A reduction of at least SPLIT_WORK with fewer independent tasks than MIN_TASKS is cut in pieces. Both are fixed, so
+# that results do not depend on the number of threads.
 MIN_TASKS = 16
 MAX_CHUNKS = 32
 SPLIT_WORK = 1 << 16
+# Operands that are used at least this often are computed in advance.
 MIN_REUSE = 4
 
 
 def merge_reduced_axes(stage: Stage) -> Stage:
-    """Join neighbouring reduced axes that every load walks as one, for longer contiguous runs."""
+    """Joins neighbouring reduced axes over which every load is contiguous, for longer vectorized loops."""
     done: list[Axis] = []
     pending = list(stage.reduce)
     while len(pending) > 1:
@@ -40,9 +41,9 @@ def merge_reduced_axes(stage: Stage) -> Stage:
 
 
 def hoist_operands(stage: Stage, contraction) -> tuple[list[Stage], Stage]:
-    """Compute the operands of a contraction that are more than views beforehand, once.
+    """Returns stages that compute operands of a contraction which are not mere loads, and the contraction of these.
 
-    Left in place, they would be evaluated anew for each tile that uses them.
+    Inside the contraction they would be evaluated again for each tile that uses them.
     """
     before: list[Stage] = []
     operands = []
@@ -62,7 +63,7 @@ def hoist_operands(stage: Stage, contraction) -> tuple[list[Stage], Stage]:
 
 
 def split_reduction(stage: Stage, tasks: int, work: int, name: str) -> tuple[Stage, Stage] | None:
-    """Cut a long reduction with few tasks into a fixed number of partial ones and their sum, in order."""
+    """Cuts a long reduction with few tasks into a fixed number of partial ones and their sum, in order."""
     if not stage.reduce or tasks >= MIN_TASKS or work < SPLIT_WORK:
         return None
     head, *rest = stage.reduce
@@ -100,7 +101,7 @@ def split_reduction(stage: Stage, tasks: int, work: int, name: str) -> tuple[Sta
 
 
 def _matching(length: int, divisors: Sequence[int]) -> int:
-    """A length near ``length`` whose pieces end where the rows of a joined axis end, so that reads stay contiguous."""
+    """A length near ``length`` that divides the rows of a joined axis or is a multiple: reads stay contiguous."""
     for divisor in sorted(divisors, reverse=True):
         if divisor <= length:
             return build.ceil_div(length, divisor) * divisor

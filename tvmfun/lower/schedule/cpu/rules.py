@@ -1,8 +1,8 @@
-"""CPU schedules: one fused PrimFunc in, parallel and vectorized loops out.
+"""CPU schedules: parallel and vectorized loops for a fused PrimFunc.
 
-`schedule` reads the function's blocks as *stages* (`stages`), decides which of them share loops (`fuse`),
-and lets the rule that fits each stage's structure build the loops: `contraction`, `reduction`,
-`elementwise`. What none of them understands stays as it was.
+The blocks of the function are read as *stages* (`stages`), simplified (`stage_passes`, `reduction_passes`), and
+grouped if they can share loops (`groups`). The rule that fits the structure of each stage builds its loops:
+`contraction`, `winograd`, `reduction`, `elementwise`, `block`. Blocks that no rule understands keep their loops.
 """
 
 from __future__ import annotations
@@ -43,34 +43,34 @@ from tvmfun.lower.tir.overwrite import writes_once
 __all__ = ["schedule", "schedule_in_place"]
 
 RULE = "tvmfun.rule"
-#: The rules' names, for kernels that are not control flow.
+#: The names of the rules for kernels other than control flow.
 RULES = ("fallback", "winograd", "contraction", "window", "reduction", "scalar", "elementwise")
 TASKS_PER_CORE = 8
 
-# Rough costs in additions: of a multiplication in a register tile (one over that), of a function call, and
-# of one point of a block that branches or loops.
+# Rough costs in additions: the inverse of a multiplication's in a register tile, a function call's, and that of one
+# point of a block that branches or loops.
 CONTRACTION_SPEED = 16
 CALL_COST = 8
 LOOP_COST = 256
 
 
 def schedule(func: tirx.PrimFunc, target: tvm.target.Target) -> tirx.PrimFunc:
-    """Make a function parallel, vectorized and fast on the CPU `target` describes.
+    """Returns an equivalent function with parallel and vectorized loops.
 
     Args:
-        func: a function of static shapes or with Dims in them, as `relax.transform.FuseTIR` leaves it.
-        target: an `llvm` target; its features give the vector width and `num-cores` the cores.
+        func: a function of static or dynamic sizes whose body is a root block with one nest per stage.
+        target: an ``llvm`` target; its features give the vector width and ``num-cores`` the cores.
 
     Returns:
-        An equivalent function; its attribute `tvmfun.rule` names the rule that was used.
+        The function; its attribute ``tvmfun.rule`` names the rule that was used.
 
     Warns:
-        PerformanceWarning: if a schedule could not be made, which is a defect of this package.
+        PerformanceWarning: if scheduling failed, which is a defect of this package.
     """
     try:
         scheduled = _schedule(func, Machine.of(target), ())
     except Exception as error:
-        # Whatever goes wrong in here, an unscheduled function is slow but right.
+        # An unscheduled function is slow but correct.
         text = f"[schedule] a kernel is compiled without a schedule, and slow: {type(error).__name__}: {error}"
         warnings.warn(text, PerformanceWarning, stacklevel=2)
         scheduled = None
@@ -80,11 +80,11 @@ def schedule(func: tirx.PrimFunc, target: tvm.target.Target) -> tirx.PrimFunc:
 def schedule_in_place(
     func: tirx.PrimFunc, target: tvm.target.Target, in_place: Sequence[tuple[Buffer, Buffer]]
 ) -> tirx.PrimFunc | None:
-    """The same with outputs that lie where inputs do, and are no parameters any more.
+    """Like :func:`schedule`, with some outputs written over inputs instead of being parameters.
 
     Args:
         func: the function.
-        target: what for.
+        target: an ``llvm`` target.
         in_place: inputs, and the outputs to write over them. Each element of such an input is read only where the
             same element of its output is computed.
 
@@ -125,7 +125,7 @@ def _schedule(func: tirx.PrimFunc, machine: Machine, in_place: Sequence[tuple[Bu
 
 
 def _overwriting(func: tirx.PrimFunc, in_place: Sequence[tuple[Buffer, Buffer]]) -> tirx.PrimFunc:
-    """The function without the outputs that are written over inputs."""
+    """The function with the outputs written over inputs, and without parameters for them."""
     body, params = func.body, list(func.params)
     for source, output in in_place:
         body = build.replace_accesses(body, output, source, list)
@@ -134,7 +134,7 @@ def _overwriting(func: tirx.PrimFunc, in_place: Sequence[tuple[Buffer, Buffer]])
 
 
 def _prepare(stages: Sequence[AnyStage], temps: Sequence[Buffer], machine: Machine):
-    """Rewrite reductions into the form their rules want; new stages bring new intermediates."""
+    """Returns the stages with reductions in the form that their rules need, and the intermediates, old and new."""
     result: list[AnyStage] = []
     temps = list(temps)
     promoted = [buffer for buffer in temps if str(buffer.dtype) == "bfloat16"]
@@ -148,9 +148,9 @@ def _prepare(stages: Sequence[AnyStage], temps: Sequence[Buffer], machine: Machi
 
 
 def _prepare_reduction(stage: Stage, machine: Machine, promoted: Sequence[Buffer]) -> list[AnyStage]:
-    """Hoist costly operands, join axes, and cut what is long but has few independent tasks.
+    """Returns the stages of a reduction: hoisted operands, joined axes, and a long sum with few tasks cut in pieces.
 
-    The buffers in `promoted` will be of wider numbers than they say.
+    The buffers in ``promoted`` will hold wider numbers than their dtype says.
     """
     contraction = match(stage)
     before: list[Stage] = []
@@ -176,10 +176,10 @@ def _task_count(stage: Stage, machine: Machine) -> Size:
 
 
 def _root(body: Stmt, temps: Sequence[Buffer]) -> Stmt:
-    """The function's body: the intermediates still in use, allocated inside a root block.
+    """The function's body: a root block, which Relax's passes expect, with allocations of the intermediates in use.
 
-    Relax's passes expect the block. The allocations are statements because those of a block would be
-    moved into the loops, where sums that rest in memory between two iterations would be lost.
+    The allocations are statements. TVM would move the buffers of a block into the loops, and sums that stay in memory
+    between two iterations would be lost.
     """
     used = {var: var for var in build.variables(body)}
     live = [AllocBuffer(buffer) for buffer in temps if buffer in used]
@@ -187,7 +187,7 @@ def _root(body: Stmt, temps: Sequence[Buffer]) -> Stmt:
 
 
 def _emit(group: Group, private: Sequence[Buffer], machine: Machine) -> Stmt:
-    """The loops of one group; intermediates in `private` need not outlive an iteration."""
+    """The loops of one group; intermediates in ``private`` need not outlive an iteration."""
     work = sum(_work(stage) for stage in group.stages)
     tasks = 1 if work < SERIAL_WORK or machine.cores == 1 else machine.cores * TASKS_PER_CORE
     if len(group.stages) == 1:
@@ -241,7 +241,7 @@ def _work(stage: AnyStage) -> int:
 
 
 def _rule(stages: Sequence[AnyStage]) -> str:
-    """The name of the rule that governs the function."""
+    """The name of the rule of the most complex stage."""
     if any(isinstance(stage, Opaque) or _is_irregular(stage) for stage in stages):
         return "fallback"
     if any(isinstance(stage, Winograd) for stage in stages):
@@ -262,7 +262,7 @@ def _is_irregular(stage: Stage | Block) -> bool:
 
 
 def _is_window(stage: Stage) -> bool:
-    """Whether some index moves with a reduced and with a remaining axis."""
+    """Whether some index depends on a reduced and on a remaining axis."""
 
     def moves(index, axes: Sequence[Axis]) -> bool:
         return any(build.uses(index, axis.var) for axis in axes)

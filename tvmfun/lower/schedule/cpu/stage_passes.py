@@ -24,13 +24,14 @@ from tvmfun.lower.tir import build
 from tvmfun.lower.tir.build import Expr
 from tvmfun.lower.tir.walk import find
 
+# A cheap map loads at most this many elements.
 CHEAP_LOADS = 6
-# What has so many times as many elements is rows of something.
+# A stage with at most 1/SHORT_ROW of the points of the largest one counts as one value per row.
 SHORT_ROW = 16
 
 
 def inline_maps(stages: list[AnyStage], temps: Sequence[Buffer]) -> list[AnyStage]:
-    """Substitute intermediate maps into their readers where that repeats no expensive work."""
+    """Substitutes intermediate maps into their readers where that repeats no expensive work."""
     stages = list(stages)
     position = 0
     while position < len(stages):
@@ -70,9 +71,9 @@ def _can_inline(stages: Sequence[AnyStage], position: int, temps: Sequence[Buffe
 
 
 def _is_cheap(value: Expr) -> bool:
-    """A handful of additions and the like; no division or function call."""
+    """Whether a value takes a few additions and multiplications, and no division or function call."""
     candidates = find(value, ir.Call, tirx.Div, tirx.FloorDiv, tirx.FloorMod, tirx.Mod)
-    # The bits of a constant as a number are a constant.
+    # A call without variables, such as the bits of a constant, is a constant.
     costly = any(not isinstance(node, ir.Call) or build.variables(node) for node in candidates)
     return not costly and len(build.loads(value)) <= CHEAP_LOADS
 
@@ -93,7 +94,7 @@ def _inline_into(stage: AnyStage, producer: Stage) -> AnyStage:
 
 
 def small_first(stages: Sequence[AnyStage]) -> list[AnyStage]:
-    """Compute single numbers, and one per row, before what does not make them, so that they do not part its loops."""
+    """Moves maps of one element, or of one per row, to the front: they would separate stages that share loops."""
     known = [stage for stage in stages if not isinstance(stage, Opaque)]
     most = max((build.points(stage.space + stage.reduce) for stage in known), default=0)
     first: list[AnyStage] = []
@@ -106,7 +107,7 @@ def small_first(stages: Sequence[AnyStage]) -> list[AnyStage]:
 
 
 def store_truth_as_numbers(stages: Sequence[AnyStage], temps: Sequence[Buffer]) -> tuple[list[AnyStage], list[Buffer]]:
-    """Make int8 of bool intermediates: StorageRewrite loses the type of bool buffers used as vectors."""
+    """Stores bool intermediates as int8: TVM loses the type of bool buffers that are accessed as vectors."""
     stages, kept = list(stages), []
     for buffer in temps:
         users = [stage for stage in stages if reads_of(stage, buffer) or contains(stage.writes(), buffer)]
@@ -122,7 +123,7 @@ def store_truth_as_numbers(stages: Sequence[AnyStage], temps: Sequence[Buffer]) 
 def store_factors_as_bits(
     stages: Sequence[AnyStage], temps: Sequence[Buffer], match: Callable
 ) -> tuple[list[AnyStage], list[Buffer]]:
-    """Make uint16 of bfloat16 intermediates that contractions read, of which BF16ComputeLegalize makes float32."""
+    """Stores bfloat16 operands of contractions as uint16, because BF16ComputeLegalize would make them float32."""
     stages, kept = list(stages), []
     for buffer in temps:
         readers = [stage for stage in stages if reads_of(stage, buffer)]
@@ -139,14 +140,14 @@ def store_factors_as_bits(
 
 
 def _only_moves(value: Expr, temps: Sequence[Buffer]) -> bool:
-    """Whether a bfloat16 is an element of an input, a constant, or a choice of these."""
+    """Whether a value is an element of an input, a constant, or a choice of these."""
     if build.is_choice(value):
         return all(_only_moves(part, temps) for part in value.args[1:])
     return isinstance(value, tirx.FloatImm) or (isinstance(value, ir.TensorLoad) and not contains(temps, value.source))
 
 
 def _stored_as(stage: Stage, buffer: Buffer, other: Buffer, convert: Callable[[Expr, str], Expr]) -> Stage:
-    """The stage with another buffer, of another dtype, in place of one."""
+    """The stage with a buffer replaced by one of another dtype."""
     value = build.replace_loads(stage.value, buffer, lambda at: convert(other[tuple(at)], str(buffer.dtype)))
     if not stage.output.same_as(buffer):
         return replace(stage, value=value)
@@ -155,7 +156,7 @@ def _stored_as(stage: Stage, buffer: Buffer, other: Buffer, convert: Callable[[E
 
 
 def attach_epilogues(stages: list[AnyStage], temps: Sequence[Buffer]) -> list[AnyStage]:
-    """Move pointwise readers of a reduction's result into its write-back."""
+    """Makes pointwise readers of a reduction's result epilogues of the reduction."""
     stages = list(stages)
     position = 0
     while position < len(stages):
@@ -199,8 +200,8 @@ def _is_epilogue(target: Stage, reader: Stage, between: Sequence[AnyStage]) -> b
 
 
 def is_copy(stage: AnyStage, source: Buffer, output: Buffer) -> bool:
-    """Whether a stage does nothing but copy one buffer to another."""
+    """Whether a stage only copies one buffer to another."""
     if not is_map(stage) or not stage.output.same_as(output) or not isinstance(stage.value, ir.TensorLoad):
         return False
-    place = [axis.var for axis in stage.space]
-    return stage.value.source.same_as(source) and list(stage.value.indices) == list(stage.index) == place
+    indices = [axis.var for axis in stage.space]
+    return stage.value.source.same_as(source) and list(stage.value.indices) == list(stage.index) == indices

@@ -1,4 +1,4 @@
-"""A fused PrimFunc as a list of stages: read it in, and simplify it."""
+"""Stages: the blocks of a fused PrimFunc, parsed into maps, reductions and other blocks."""
 
 from __future__ import annotations
 
@@ -16,17 +16,27 @@ from tvmfun.lower.tir import build
 from tvmfun.lower.tir.build import Axis, Env, Expr, Size, volume
 from tvmfun.lower.tir.walk import find, rewrite
 
-# What joins two partial results: a node class like tirx.Add, or a function.
+# Combines two partial results: a node class such as tirx.Add, or a function.
 Combine = Callable[[Expr, Expr], Expr]
 
 
 @dataclass(frozen=True, eq=False)
 class Stage:
-    """One block with a single output: a map (`combine` is None) or a reduction of `value`.
+    """A block with a single output: a map (``combine`` is None) or a reduction.
 
-    `space` holds the axes of the output, outermost first, `index` where the block writes. Unit axes are
-    gone. `epilogues` are maps over the same space to run on each finished element; when `keep` is false
-    they are its only readers and the output itself is never written.
+    Axes of size 1 are removed.
+
+    Args:
+        name: the name of the block.
+        space: the axes of the output, outermost first.
+        reduce: the reduced axes.
+        output: the buffer.
+        index: the indices at which it is written.
+        value: the value of a map, or a term of the reduction.
+        combine: how a term is combined with the total.
+        init: the initial total.
+        epilogues: maps over the same space, which run on each finished element.
+        keep: whether the output is stored; if not, epilogues are its only readers.
     """
 
     name: str
@@ -51,15 +61,15 @@ class Stage:
         return str(self.output.dtype)
 
     def writes(self) -> list[Buffer]:
-        """The buffers this stage and its epilogues fill."""
+        """The buffers that the stage and its epilogues write."""
         return [self.output, *(stage.output for stage in self.epilogues)]
 
     def reads(self) -> list[ir.TensorLoad]:
-        """All loads, those of the epilogues included."""
+        """All loads of the stage and its epilogues."""
         return build.loads(self.value) + [load for stage in self.epilogues for load in stage.reads()]
 
     def store(self, env: Env, result: Expr) -> Stmt:
-        """Write `result` at the point `env`, and what the epilogues make of it."""
+        """The statement that stores ``result`` and the results of the epilogues at the point ``env``."""
         stores = []
         if self.keep:
             stores.append(BufferStore(self.output, result, self.at(env)))
@@ -71,15 +81,15 @@ class Stage:
         return build.seq(*stores)
 
     def at(self, env: Env) -> list[Expr]:
-        """The output index at the point `env`."""
+        """The indices of the output at the point ``env``."""
         return [build.substitute(index, env) for index in self.index]
 
 
 @dataclass(frozen=True, eq=False)
 class Block:
-    """A block with any body (argmax, scatter, sort): independent along `space`, in order along `reduce`.
+    """A block with any body (argmax, scatter, sort): independent along ``space``, in order along ``reduce``.
 
-    The buffers in `private` belong to one point of `space`.
+    Each point of ``space`` has its own copy of the buffers in ``private``.
     """
 
     name: str
@@ -91,7 +101,7 @@ class Block:
     private: tuple[Buffer, ...] = ()
 
     def writes(self) -> list[Buffer]:
-        """The buffers this block fills."""
+        """The buffers that the block writes."""
         return list(self.outputs)
 
     def reads(self) -> list[ir.TensorLoad]:
@@ -101,13 +111,13 @@ class Block:
 
 @dataclass(frozen=True, eq=False)
 class Opaque:
-    """A statement we do not understand and leave alone."""
+    """A statement that is not scheduled, because its form is unknown."""
 
     body: Stmt
     buffers: tuple[ir.Var, ...] = field(default=())
 
     def writes(self) -> list[Buffer]:
-        """Every buffer mentioned may be written."""
+        """All its buffers: any of them may be written."""
         return list(self.buffers)
 
     def reads(self) -> list[ir.TensorLoad]:
@@ -119,7 +129,7 @@ AnyStage = Stage | Block | Opaque
 
 
 def parse(func: tirx.PrimFunc) -> tuple[list[AnyStage], list[Buffer]]:
-    """Split a function into stages and its intermediate buffers."""
+    """Returns the stages of a function, and its intermediate buffers."""
     root = func.body
     if not isinstance(root, SBlockRealize) or root.block.iter_vars or root.block.match_buffers:
         return [_opaque(root)], []
@@ -195,8 +205,8 @@ IterVar = tirx.IterVar
 
 
 def _make_block(name, space, reduce, body: Stmt, private: tuple[Buffer, ...]) -> Block | None:
-    """A block that is none of the known kinds, but says along which axes it is independent."""
-    # Calls for their effects, and nested blocks, may touch memory in ways that do not show.
+    """A block of no known kind whose iteration variables say along which axes it is independent."""
+    # Calls for their effects, and nested blocks, may access memory without loads and stores.
     strange = find(body, tirx.Evaluate, SBlockRealize)
     written = _stored_buffers(body)
     known = {**written, **{load.source: load.source for load in build.loads(body)}}
@@ -231,7 +241,7 @@ def _make_stage(name, space, reduce, body: Stmt, init: Stmt | None) -> Stage | B
 
 
 def _single(name, space, reduce, store: BufferStore, init: Stmt | None) -> Stage | None:
-    """The stage of a block with one store, if it is a map or a reduction with a known combiner."""
+    """The stage of a block with one store, if that is a map or a reduction with a known combiner."""
     value, output, index = store.value, store.buffer, tuple(store.indices)
     if init is None:
         own = [load for load in build.loads(value) if load.source.same_as(output)]
@@ -248,15 +258,15 @@ def _single(name, space, reduce, store: BufferStore, init: Stmt | None) -> Stage
         return None
     if not reduce:
         return Stage(name, tuple(space), (), output, index, combine(init.value, term))
-    # Truth values are accumulated as numbers, because vectors of them do not lower.
+    # Bools are accumulated as numbers, because TVM cannot lower vectors of bools.
     combine = {tirx.And: tirx.Min, tirx.Or: tirx.Max}.get(combine, combine)
     return Stage(name, tuple(space), tuple(reduce), output, index, term, combine, init.value)
 
 
 def combiner(value: Expr, init: Expr, is_total: Callable[[Expr], bool]) -> tuple[Combine, Expr] | None:
-    """How `value` combines the running total with a new term, and the term.
+    """The function that combines the running total with a new term, and the term.
 
-    None unless the combination may be regrouped, and partial results may start from `init`.
+    None unless terms may be regrouped, and partial totals may start from ``init``.
     """
     if isinstance(value, tirx.Select):
         return _extremum(value, is_total) if _is_constant(init) else None
@@ -269,7 +279,7 @@ def combiner(value: Expr, init: Expr, is_total: Callable[[Expr], bool]) -> tuple
 def _extremum(value: tirx.Select, is_total: Callable[[Expr], bool]) -> tuple[Combine, Expr] | None:
     """A choice between total and term, such as a maximum with its own treatment of NaN.
 
-    That it may be regrouped is what the block says by calling its axes reduction axes.
+    It may be regrouped, because the block declares the axes as reduction axes.
     """
     total, term = value.true_value, value.false_value
     if not is_total(total):
@@ -288,7 +298,7 @@ def _extremum(value: tirx.Select, is_total: Callable[[Expr], bool]) -> tuple[Com
 
 
 def _order(indices: Sequence[Expr], space: Sequence[Axis]) -> list[Axis] | None:
-    """The axes in the order of the output's dimensions; None unless each occurs exactly once, plainly."""
+    """The axes in the order of the output's dimensions; None unless each is the index of exactly one."""
     by_var = {axis.var: axis for axis in space}
     order = []
     for index in indices:
@@ -315,8 +325,8 @@ def _is_constant(value: Expr) -> bool:
     return not build.variables(value)
 
 
-# The combiners we know, with the test that a value is safe to start every partial result from.
-# Maximum and minimum are idempotent, so any constant may be used more than once.
+# The known combiners, with a test whether every partial total may start from a value. Maximum and minimum are
+# idempotent, so that any constant may be used more than once.
 IDENTITIES: dict[type, Callable[[Expr], bool]] = {
     tirx.Add: lambda init: _is_number(init, 0),
     tirx.Mul: lambda init: _is_number(init, 1),
@@ -328,7 +338,7 @@ IDENTITIES: dict[type, Callable[[Expr], bool]] = {
 
 
 def without_empty(stages: list[AnyStage]) -> list[AnyStage]:
-    """Drop stages over no points; a reduction of nothing is its initial value."""
+    """Returns the stages that have points; a reduction over no terms becomes a map of its initial value."""
     kept: list[AnyStage] = []
     for stage in stages:
         if not isinstance(stage, Opaque) and volume(stage.space) == 0:
@@ -345,7 +355,7 @@ def is_map(stage: AnyStage) -> bool:
 
 
 def written_by(stages: Sequence[AnyStage]) -> list[Buffer]:
-    """All buffers the stages write, with repetitions."""
+    """All buffers that the stages write, with repetitions."""
     return [buffer for stage in stages for buffer in stage.writes()]
 
 
@@ -362,7 +372,7 @@ def reads_of(stage: AnyStage, buffer: Buffer) -> list[ir.TensorLoad]:
 
 
 def accumulator(dtype: str) -> str:
-    """The type to accumulate in: narrow floats in float32, truth values as numbers."""
+    """The dtype to accumulate in: float32 for narrow floats, int8 for bools."""
     return {"float16": "float32", "bfloat16": "float32", "bool": "int8"}.get(dtype, dtype)
 
 
@@ -372,7 +382,7 @@ def same_extents(a: Sequence[Axis], b: Sequence[Axis]) -> bool:
 
 
 def is_view(value: Expr) -> bool:
-    """A moved or converted element, or a constant."""
+    """Whether a value is a moved or converted element, or a constant."""
     while isinstance(value, tirx.Cast):
         value = value.value
     value = build.bits_read(value)
@@ -380,7 +390,7 @@ def is_view(value: Expr) -> bool:
 
 
 def is_aligned(producer: Stage | Block, reader: Stage | Block, load: ir.TensorLoad, prefix: int) -> bool:
-    """Whether `load` reads the very point of the first `prefix` axes that `reader` is at."""
+    """Whether ``load`` reads the point of the first ``prefix`` axes at which ``reader`` is."""
     index = producer.index if isinstance(producer, Stage) else None
     if index is None:
         return False

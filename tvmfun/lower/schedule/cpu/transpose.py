@@ -12,11 +12,11 @@ from tvmfun.lower.tir.build import Axis, Env, Expr
 
 
 def is_row_readable(value: Expr, axis: Axis, domain: Sequence[Axis]) -> bool:
-    """Whether `read_row` can read neighbours of `value` along `axis` as one vector.
+    """Whether :func:`read_row` can read neighbours of ``value`` along ``axis`` as one vector.
 
-    It is an element, an element of another type, or the bits of several neighbours as one number.
+    The value must be an element, a converted element, or the bits of several neighbours as one number.
     """
-    # A tile of narrower elements would be more than registers hold.
+    # A square tile of narrower elements does not fit the registers.
     if build.bits(str(value.ty)) < 32:
         return False
     load, parts = _loaded(value)
@@ -29,7 +29,7 @@ def is_row_readable(value: Expr, axis: Axis, domain: Sequence[Axis]) -> bool:
 
 
 def read_row(value: Expr, env: Env, lanes: int) -> Expr:
-    """The vector of `lanes` elements that starts where `value` reads at `env`, along its last dimension."""
+    """The vector of ``lanes`` elements along the last dimension, from the one that ``value`` reads at ``env``."""
     load, parts = _loaded(value)
     *outer, last = (build.substitute(index, env) for index in load.indices)
     vector = load.source[(*outer, ramp(_first(last), lanes * parts))]
@@ -40,12 +40,12 @@ def read_row(value: Expr, env: Env, lanes: int) -> Expr:
 
 
 def reads_several(value: Expr) -> bool:
-    """Whether it is the bits of several elements."""
+    """Whether a value is made of the bits of several elements."""
     return _loaded(value)[1] > 1
 
 
 def _loaded(value: Expr) -> tuple[Expr, int]:
-    """What is loaded, and how many elements make one number."""
+    """The load of a value, and the number of elements per value."""
     load = value.value if isinstance(value, tirx.Cast) else build.bits_read(value)
     last = load.indices[-1] if isinstance(load, ir.TensorLoad) and load.indices else None
     return load, int(last.lanes) if isinstance(last, tirx.Ramp) else 1
@@ -61,15 +61,15 @@ def ramp(start: Expr, lanes: int) -> Expr:
 
 
 def rows(lanes: int, dtype: str, name: str) -> list[Buffer]:
-    """A register for each row of a tile; one buffer for all would be too large for the stack."""
+    """A buffer for each row of a tile, which becomes a register; one for all rows would be too large for the stack."""
     return [build.scratch([lanes], dtype, name) for _ in range(lanes)]
 
 
 def transpose_tile(read: Callable[[int], Expr], write: Callable[[int, Expr], Stmt], lanes: int, dtype: str) -> Stmt:
-    """Transpose `lanes` vectors.
+    """The statements that transpose ``lanes`` vectors.
 
-    Each step exchanges the off-diagonal blocks of half the size of the step before, with two shuffles
-    per pair of rows. The rows pass through local buffers, which become registers.
+    Each step exchanges off-diagonal blocks of half the size of the previous step's, with two shuffles per pair of rows.
+    The rows pass through local buffers, which become registers.
     """
     whole = [ramp(tirx.const(0, "int32"), lanes)]
     tile = rows(lanes, dtype, "tile")
@@ -92,7 +92,7 @@ def transpose_tile(read: Callable[[int], Expr], write: Callable[[int, Expr], Stm
 
 
 def _upper(step: int, lanes: int) -> list[int]:
-    """Of two rows one after the other, what the upper one gets: the first of each two blocks."""
+    """The shuffle for the upper of two concatenated rows: the first of each two blocks."""
     return [c if not c & step else lanes + c - step for c in range(lanes)]
 
 
