@@ -1,7 +1,7 @@
 """Fusion: the equations of a Program grouped into kernels.
 
-The equations are visited from the last to the first; each joins a kernel of its users where that saves memory
-traffic and costs little recomputation. Reshapes never join a kernel: they are views.
+Equations are visited from the last to the first. Each joins a kernel of its users if that saves memory traffic and
+costs little recomputation. Reshapes never join a kernel, because they are views.
 """
 
 from __future__ import annotations
@@ -19,15 +19,15 @@ from tvmfun.ops.dot import dot_general
 from tvmfun.ops.pointwise import astype
 from tvmfun.ops.shape import pad
 
-# A kernel larger than this gains nothing and takes long to compile.
+# Larger kernels save no more memory traffic, and take long to compile.
 MAX_EQUATIONS = 48
-# Copies of shared subexpressions a kernel may end up with when everything is inlined.
+# The most copies of a shared subexpression in a kernel once everything is inlined.
 _MAX_EXPANSION = 400
-# These stay alone.
+# Kinds of ops that form a kernel each.
 _CLOSED = ("opaque", "control")
-# Elements computed more than once are fine if they are cheap and there are not too many of them.
+# The most times that a kernel computes each element of an expensive equation.
 _MAX_RECOMPUTE = 2
-# Conversions that products do while they read.
+# Conversions that products apply while they read operands.
 _WIDENINGS = {
     *((name, "float32") for name in ("bfloat16", "float16")),
     *((name, "int32") for name in ("int8", "uint8", "int16")),
@@ -40,12 +40,14 @@ class _Group:
 
     members: list[int] = field(default_factory=list)
     core: int | None = None  # the reduction or contraction, if there is one
-    closed: bool = False  # views and opaque ops stay alone
+    closed: bool = False  # whether no other equation may join: views and ops of a closed kind
     domain: tuple[int, ...] = ()  # the shape of its results
-    expansion: dict[int, int] = field(default_factory=dict)
+    expansion: dict[int, int] = field(default_factory=dict)  # copies of each member once everything is inlined
 
 
 class _Fusion:
+    """Puts the equations of a Program into groups; equations and results are numbered by position."""
+
     def __init__(self, program: Program, widens: bool) -> None:
         self.widens = widens
         self.equations = program.equations
@@ -64,13 +66,13 @@ class _Fusion:
 
     def run(self) -> list[Kernel]:
         for i in reversed(range(len(self.equations))):
-            self.place(i)
+            self.assign(i)
         self.drop_barriers()
         groups = dict.fromkeys(group for homes in self.homes for group in homes)
         return [self.kernel(group) for group in self.ordered(list(groups))]
 
     def drop_barriers(self) -> None:
-        """Gives the readers of barriers their arguments: a barrier has no use any more, and would keep memory alive."""
+        """Replaces barriers by their arguments: they have no use after fusion, and would keep memory alive."""
         arguments: dict[Atom, Atom] = {}
         for i, equation in enumerate(self.equations):
             (first, *_) = equation.inputs or (None,)
@@ -84,9 +86,9 @@ class _Fusion:
             through = lambda equation: equation._replace(inputs=tuple(arguments.get(a, a) for a in equation.inputs))
             self.equations = tuple(map(through, self.equations))
 
-    # -- where an equation goes --------------------------------------------------------------------------------
+    # -- choosing the group of an equation ---------------------------------------------------------------------
 
-    def place(self, i: int) -> None:
+    def assign(self, i: int) -> None:
         kind = self.equations[i].op.kind
         around = list(dict.fromkeys(group for user in self.users[i] for group in self.homes[user]))
         if i in self.repetitions:
@@ -118,7 +120,7 @@ class _Fusion:
     def is_repetition(self, i: int) -> bool:
         """Whether computing the equation again is cheaper than reading its result.
 
-        So it is with iota and broadcast_to, and with cheap work on smaller arrays and on such: a one-hot matrix.
+        True of iota and broadcast_to, and of cheap work on these or on smaller arrays, such as a one-hot matrix.
         """
         op, inputs = self.equations[i].op, self.equations[i].inputs
         if op.kind not in ("injective", "pointwise") or not self.is_inexpensive(i) or op is pad:
@@ -127,7 +129,7 @@ class _Fusion:
         return all(typical(a.aval.size) < self.size(i) or self.producer.get(a) in known for a in inputs)
 
     def repeat(self, i: int, around: list[_Group]) -> None:
-        """Puts a copy into every group that can take it; the others read a stored one."""
+        """Puts a copy into every group that accepts one; other readers get a stored result."""
         takers = [group for group in around if self.accepts(group, i)]
         for group in takers:
             self.add(i, group)
@@ -135,10 +137,10 @@ class _Fusion:
             self.start(i)
 
     def recompute(self, i: int, around: list[_Group]) -> tuple[list[_Group], bool]:
-        """Puts copies of a cheap pointwise equation into users where that moves less memory than storing its result.
+        """Puts copies of a cheap pointwise equation into users if that moves fewer bytes than storing its result.
 
         Returns:
-            The users that still have to get the result from elsewhere, and whether there are copies.
+            The users without a copy, and whether there are copies.
         """
         op = self.equations[i].op
         readers = len(around) + (i in self.returned)
@@ -162,14 +164,14 @@ class _Fusion:
         return [group for group in around if group not in chosen], bool(chosen)
 
     def new_reads(self, group: _Group, i: int) -> int:
-        """The bytes that a group has to read in addition if it computes an equation itself."""
+        """The additional bytes that a group has to read in order to compute an equation itself."""
         members = [self.equations[member] for member in group.members]
         known = {atom for equation in members for atom in (*equation.inputs, *equation.outputs)}
         reads = {a for a in self.equations[i].inputs if isinstance(a, Variable) and a not in known}
         return sum(typical(a.aval.nbytes) for a in reads if self.producer.get(a) not in self.repetitions)
 
     def joins(self, i: int, around: list[_Group]) -> bool:
-        """A pointwise or injective equation joins its users: all of them, or one that also writes its result."""
+        """Adds a pointwise or injective equation to its only user, or to one that also stores its result for others."""
         if not around or (i in self.returned and not any(self.writes_along(group, i) for group in around)):
             return False
         if len(around) == 1 and i not in self.returned:
@@ -187,13 +189,13 @@ class _Fusion:
         return False
 
     def joins_as_core(self, i: int, around: list[_Group]) -> bool:
-        """A reduction or contraction takes the pointwise work on its result with it, if all of it is in one group."""
+        """Makes a reduction or contraction the core of the group with all pointwise work on its result."""
         if len(around) != 1 or i in self.returned:
             return False
         (group,) = around
         pure = group.core is None and not group.closed and group.domain == self.shape(i)
-        same_place = all(self.is_pointwise_over(group.domain, user) for user in self.users[i])
-        if not (pure and same_place and self.has_room(group) and len(self.outputs(group)) == 1):
+        same_index = all(self.is_pointwise_over(group.domain, user) for user in self.users[i])
+        if not (pure and same_index and self.has_room(group) and len(self.outputs(group)) == 1):
             return False
         group.core = i
         self.add(i, group)
@@ -210,7 +212,7 @@ class _Fusion:
             if op.kind == "contraction" and not (self.widens and op is dot_general and self.is_widening(i)):
                 return False
             if self.feeds_core(group, user) and any(self.equations[j].op is dot_general for j in self.users[user]):
-                return False  # what a product reads is an array
+                return False  # products read arrays
             reads = self.size(i) if op.kind == "reduction" else self.size(user)
             if op.window or (not self.is_inexpensive(i) and reads > _MAX_RECOMPUTE * self.size(i)):
                 return False
@@ -224,17 +226,17 @@ class _Fusion:
         return self.equations[i].op.is_inexpensive(self.equations[i].outputs[0].aval.dtype)
 
     def is_widening(self, i: int) -> bool:
-        """Whether the equation only converts what a product reads as it is: narrow numbers, to sum in wider ones."""
+        """Whether the equation is a conversion of narrow numbers that a product applies while it reads them."""
         equation = self.equations[i]
         return equation.op is astype and (
             (dtypes.NAMES[equation.inputs[0].aval.dtype], equation.params["dtype"]) in _WIDENINGS
         )
 
     def writes_along(self, group: _Group, i: int) -> bool:
-        """Whether the group can write the result of the equation while it computes its own."""
+        """Whether the group can store the result of the equation along with its own."""
         users = (user for user in self.users[i] if group in self.homes[user])
-        same_place = all(self.is_pointwise_over(group.domain, user) for user in users)
-        return group.core is None and not group.closed and group.domain == self.shape(i) and same_place
+        same_index = all(self.is_pointwise_over(group.domain, user) for user in users)
+        return group.core is None and not group.closed and group.domain == self.shape(i) and same_index
 
     def is_pointwise_over(self, domain: tuple[int, ...], i: int) -> bool:
         return self.equations[i].op.kind == "pointwise" and self.shape(i) == domain
@@ -248,7 +250,7 @@ class _Fusion:
     # -- merging -----------------------------------------------------------------------------------------------
 
     def merge_siblings(self, groups: list[_Group]) -> list[_Group]:
-        """Merges groups over the same domain into the first one, where none has to wait for another."""
+        """Merges groups over the same domain into the first one, unless one depends on another."""
         first, *others = groups
         kept = [first]
         for other in others:
@@ -261,7 +263,7 @@ class _Fusion:
 
     def merge(self, into: _Group, group: _Group) -> None:
         for i in group.members:
-            # The last home of a repeated equation is the one that stores it, and stays the last.
+            # The last group of a duplicated equation is the one that stores it, and must stay last.
             homes = [into if home is group else home for home in self.homes[i]]
             self.homes[i] = list(dict.fromkeys(reversed(homes)))[::-1]
             into.expansion[i] = group.expansion[i] + into.expansion.get(i, 0)
@@ -269,24 +271,24 @@ class _Fusion:
         group.members = []
 
     def waits(self, late: _Group, early: _Group) -> bool:
-        """Whether ``late`` needs results of ``early`` through a third group, or at other places."""
-        return self.reaches(early, late, same_place_counts=False)
+        """Whether ``late`` needs results of ``early`` through a third group, or at other indices."""
+        return self.reaches(early, late, same_index_counts=False)
 
-    def reaches(self, source: _Group, target: _Group, same_place_counts: bool = True) -> bool:
-        """Whether ``target`` has to wait for ``source``; a group waits for all it reads before it starts."""
+    def reaches(self, source: _Group, target: _Group, same_index_counts: bool = True) -> bool:
+        """Whether ``target`` depends on ``source``: a group starts after all groups whose results it reads."""
         seen = {id(source)}
         stack = [source]
         while stack:
             group = stack.pop()
-            # Of a repeated equation the others read what its last home stores, unless they compute it, too.
+            # Readers of a duplicated equation use the copy stored by its last group, unless they recompute it.
             for i in (member for member in group.members if self.homes[member][-1] is group):
                 for user in self.users[i]:
                     for home in self.homes[user]:
                         if home in self.homes[i]:
                             continue
                         if home is target:
-                            at_once = group is source and self.is_pointwise_over(target.domain, user)
-                            if same_place_counts or not at_once:
+                            in_step = group is source and self.is_pointwise_over(target.domain, user)
+                            if same_index_counts or not in_step:
                                 return True
                         elif id(home) not in seen:
                             seen.add(id(home))
@@ -299,17 +301,17 @@ class _Fusion:
         return [i for i in group.members if self.homes[i][-1] is group and self.is_stored(i)]
 
     def is_stored(self, i: int) -> bool:
-        """Whether the caller or some group needs the result without computing it."""
+        """Whether the caller or a group that does not compute the result needs it."""
         return i in self.returned or self.is_read(i)
 
     def is_read(self, i: int) -> bool:
-        """Whether some group reads the result without computing it."""
+        """Whether a group that does not compute the result reads it."""
         return any(home not in self.homes[i] for user in self.users[i] for home in self.homes[user])
 
     def ordered(self, groups: list[_Group]) -> list[_Group]:
-        """The groups so that each comes after those whose results it reads.
+        """The groups in an order in which each comes after those whose results it reads.
 
-        Updates come as soon as they can: what they read is in a cache then, and need not be kept any longer.
+        Updates come as early as possible: their arguments are still in a cache, and are free afterwards.
         """
         home = {i: group for group in groups for i in self.outputs(group)}
         reads = {group: {atom for i in group.members for atom in self.equations[i].inputs} for group in groups}
@@ -318,19 +320,19 @@ class _Fusion:
             known = {self.producer[atom] for atom in reads[group] if atom in self.producer}
             needs[group] = {home[i] for i in known.difference(group.members)}
         replaced = {group: self.replaced(group, reads[group]) for group in groups}
-        # Single numbers come first: updates need them.
+        # Scalars come first, because updates need them.
         is_early = lambda group: replaced[group] or all(self.size(i) == 1 for i in self.outputs(group))
         groups = sorted(groups, key=lambda group: (not is_early(group), max(group.members)))
-        place = {group: i for i, group in enumerate(groups)}
+        position = {group: i for i, group in enumerate(groups)}
         readers: dict[Atom, list[_Group]] = {}
         for group in groups:
             for atom in reads[group].intersection(self.inputs):
                 readers.setdefault(atom, []).append(group)
-        for group in groups:  # what is written over must have been read by all others
+        for group in groups:  # an input is overwritten after all other groups have read it
             others = (other for atom in replaced[group] for other in readers[atom])
-            needs[group].update(g for g in others if not replaced[g] or place[g] < place[group])
-        # Of the groups that are ready, the first in the order of the Program: its results are needed soonest.
-        order = TopologicalSorter({place[group]: {place[g] for g in waited} for group, waited in needs.items()})
+            needs[group].update(g for g in others if not replaced[g] or position[g] < position[group])
+        # Among the ready groups, the first in the order of the Program: its results are needed first.
+        order = TopologicalSorter({position[group]: {position[g] for g in waited} for group, waited in needs.items()})
         order.prepare()
         ready, result = list(order.get_ready()), []
         heapify(ready)
@@ -343,7 +345,7 @@ class _Fusion:
         return result
 
     def replaced(self, group: _Group, reads: set[Atom]) -> set[Atom]:
-        """The inputs of the Program that a group probably writes its results over, if nothing else needs these."""
+        """The inputs of the Program that a group probably writes its results over, if no other group needs them."""
         outputs = self.outputs(group)
         if any(self.is_read(i) for i in outputs):
             return {atom for i in outputs for atom in self.carried(i, group, reads)}
@@ -351,7 +353,7 @@ class _Fusion:
         return {atom for atom in reads.intersection(self.inputs) if atom.aval in kinds}
 
     def carried(self, i: int, group: _Group, reads: set[Atom]) -> set[Atom]:
-        """The inputs of the Program that only a group reads, over which branches write results of one of its own."""
+        """Inputs of the Program that only this group reads, and that branches replace by results of ``i``."""
         if len(self.users[i]) != 1 or i in self.returned:
             return set()
         (user,) = self.users[i]
@@ -360,13 +362,13 @@ class _Fusion:
         if user not in self.returned or all(out.aval != aval for out in outputs):
             return set()
         readers = lambda atom: (j for j, equation in enumerate(self.equations) if atom in equation.inputs)
-        own = (atom for atom in reads.intersection(self.inputs) if atom.aval == aval)
-        return {atom for atom in own if all(self.homes[j] == [group] for j in readers(atom))}
+        same_type = (atom for atom in reads.intersection(self.inputs) if atom.aval == aval)
+        return {atom for atom in same_type if all(self.homes[j] == [group] for j in readers(atom))}
 
     def kernel(self, group: _Group) -> Kernel:
         members = sorted(group.members)
         inside = {out for i in members for out in self.equations[i].outputs}
-        if group.closed:  # a function with one parameter per argument, also where two are the same
+        if group.closed:  # one parameter per argument, even if two arguments are the same
             inputs = self.equations[members[0]].inputs
         else:
             reads = dict.fromkeys(a for i in members for a in self.equations[i].inputs if a not in inside)
@@ -378,19 +380,19 @@ class _Fusion:
         return self.equations[i].outputs[0].aval.shape
 
     def nbytes(self, i: int) -> int:
-        """The bytes of a result, dynamic sizes taken for typical ones."""
+        """The bytes of a result, with typical values for dynamic sizes."""
         return typical(self.equations[i].outputs[0].aval.nbytes)
 
     def size(self, i: int) -> int:
-        """The number of elements of a result, dynamic sizes taken for typical ones."""
+        """The number of elements of a result, with typical values for dynamic sizes."""
         return typical(self.equations[i].outputs[0].aval.size)
 
 
 def fuse(program: Program, widens: bool = False) -> list[Kernel]:
-    """Returns the kernels of a Program in an order in which each can run after those before it.
+    """Returns the kernels of a Program in an order in which they can run.
 
     Args:
         program: without calls.
-        widens: whether products convert narrow numbers while they read them.
+        widens: whether products convert narrow operands while they read them.
     """
     return _Fusion(program, widens).run()

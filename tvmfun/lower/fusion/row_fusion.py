@@ -1,7 +1,7 @@
-"""Kernels that go through the same rows one after another become one that goes through them once.
+"""Row fusion: kernels that pass over the same rows one after another become one kernel, row by row.
 
-A normalization takes a mean, a mean of squares and a last pass; done row by row, the row stays in the cache, and what
-lies between the passes is never stored.
+A normalization takes a mean, a mean of squares and a final pass. Row by row, the row stays in the cache, and the
+intermediate results are never stored.
 """
 
 from __future__ import annotations
@@ -22,11 +22,11 @@ _MAX_ROW = 1 << 16
 
 
 def merge_rows(kernels: Sequence[Kernel], returned: Sequence[Atom]) -> list[Kernel]:
-    """Merges neighbouring kernels of which each needs, of those before it, only what belongs to its own row.
+    """Merges neighbouring kernels in which each row depends only on the same row of the kernels before.
 
     Args:
         kernels: in an order in which they can run.
-        returned: what has to be there at the end.
+        returned: the outputs of the Program.
 
     Returns:
         Kernels with the same results, in an order in which they can run.
@@ -41,7 +41,7 @@ def merge_rows(kernels: Sequence[Kernel], returned: Sequence[Atom]) -> list[Kern
     cluster = _Cluster()
     for i, kernel in enumerate(kernels):
         if not cluster.accepts(kernel):
-            if cluster.may_wait_for(kernel):
+            if cluster.may_set_aside(kernel):
                 cluster.set_aside(kernel)
                 continue
             result += cluster.merged(readers)
@@ -55,9 +55,9 @@ def merge_rows(kernels: Sequence[Kernel], returned: Sequence[Atom]) -> list[Kern
 
 @dataclass
 class _Cluster:
-    """Kernels to be merged, views of their results in between, and small kernels that wait.
+    """Kernels to merge, views of their results in between, and small kernels that are set aside.
 
-    Of those that wait, those that do not need the members go before them, the others after.
+    Those set aside run before the merged kernel if they do not need it, and after it otherwise.
     """
 
     members: dict[int, Kernel] = field(default_factory=dict)
@@ -69,7 +69,7 @@ class _Cluster:
     made_after: set[Variable] = field(default_factory=set)
 
     def accepts(self, kernel: Kernel) -> bool:
-        """Whether a kernel can be the next member."""
+        """Whether a kernel can become the next member."""
         if self.made_after.intersection(kernel.inputs):
             return False
         added = {id(equation): equation for equation in kernel.equations}
@@ -80,17 +80,17 @@ class _Cluster:
         if not self.made.intersection(kernel.inputs) or len({**self.equations, **added}) > MAX_EQUATIONS:
             return False
         rows = _rows(kernel) if self.rows is None else self.rows
-        if rows is None:  # nothing but a reduction starts a merger
+        if rows is None:  # only a reduction starts a merger
             return False
         if typical(math.prod(rows)) < _MIN_ROWS:
             return False
         made = self.made.union(_made(kernel))
         return all(_stays_in_rows(equation, rows, made) for equation in {**self.equations, **added}.values())
 
-    def may_wait_for(self, kernel: Kernel) -> bool:
-        """Whether others may become members after a kernel that does not: one with a number per row at the most.
+    def may_set_aside(self, kernel: Kernel) -> bool:
+        """Whether later kernels may become members although this one does not: one with at most a number per row.
 
-        The labels of a cross-entropy stand between the softmax and its gradient, and its mean does.
+        The labels and the mean of a cross-entropy are such kernels, between the softmax and its gradient.
         """
         if self.rows is None:
             return False
@@ -105,7 +105,7 @@ class _Cluster:
         self.rows = _rows(kernel) if self.rows is None else self.rows
 
     def set_aside(self, kernel: Kernel) -> None:
-        """Makes a kernel wait."""
+        """Sets a kernel aside."""
         if (self.made | self.made_after).intersection(kernel.inputs):
             self.after.append(kernel)
             self.made_after.update(kernel.outputs)
@@ -113,7 +113,7 @@ class _Cluster:
             self.before.append(kernel)
 
     def merged(self, readers: dict[Atom, set[int]]) -> list[Kernel]:
-        """The members as one kernel and the views that others need, between those that waited."""
+        """The members as one kernel and the views that others need, between the kernels set aside."""
         return [*self.before, *self._merged_members(readers), *self.after]
 
     def _merged_members(self, readers: dict[Atom, set[int]]) -> list[Kernel]:
@@ -134,28 +134,28 @@ class _Cluster:
 
 
 def _in_order(equations: Iterable[Equation]) -> list[Equation]:
-    """Equations so that each comes after those it needs: a member may compute again what one before it read."""
+    """Equations in order of dependence: a member may recompute what an earlier one read."""
     maker = {out: equation for equation in equations for out in equation.outputs}
-    placed: dict[int, Equation] = {}
+    ordered: dict[int, Equation] = {}
 
-    def place(equation: Equation) -> None:
+    def visit(equation: Equation) -> None:
         for atom in equation.inputs:
-            if atom in maker and id(maker[atom]) not in placed:
-                place(maker[atom])
-        placed.setdefault(id(equation), equation)
+            if atom in maker and id(maker[atom]) not in ordered:
+                visit(maker[atom])
+        ordered.setdefault(id(equation), equation)
 
     for equation in maker.values():
-        place(equation)
-    return list(placed.values())
+        visit(equation)
+    return list(ordered.values())
 
 
 def _made(kernel: Kernel) -> set[Variable]:
-    """What a kernel computes, except for iota, which is the same wherever it is used."""
+    """The values that a kernel computes, except iotas, which every kernel can compute itself."""
     return {out for equation in kernel.equations if equation.op is not iota for out in equation.outputs}
 
 
 def _rows(kernel: Kernel) -> tuple[int, ...] | None:
-    """The axes before those that a kernel reduces; None if it reduces none."""
+    """The sizes of the axes before those that a kernel reduces; None if it reduces none."""
     for equation in kernel.equations:
         if equation.op.kind == "reduction":
             return equation.inputs[0].aval.shape[: min(equation.params["axis"], default=0)]
@@ -178,7 +178,7 @@ def _row_size(shape: tuple[int, ...], axis: tuple[int, ...]) -> bool:
 
 
 def _stays_in_rows(equation: Equation, rows: tuple[int, ...], made: set[Variable]) -> bool:
-    """Whether an equation computes rows, each from the same rows of what the cluster makes."""
+    """Whether each row of an equation's result depends only on the same row of values of the cluster."""
     count = len(rows)
     shape = equation.outputs[0].aval.shape
     needed = [atom.aval.shape for atom in equation.inputs if atom in made]
@@ -186,9 +186,9 @@ def _stays_in_rows(equation: Equation, rows: tuple[int, ...], made: set[Variable
         return not needed and equation.op.kind == "pointwise"
     if equation.op is iota:
         return True
-    if shape[:count] != rows or any(own[:count] != rows for own in needed):
+    if shape[:count] != rows or any(source[:count] != rows for source in needed):
         return False
     if equation.op.kind == "reduction":
         source = equation.inputs[0].aval.shape
         return source[:count] == rows and min(equation.params["axis"]) >= count
-    return equation.op is reshape or all(len(own) == len(shape) for own in needed)
+    return equation.op is reshape or all(len(source) == len(shape) for source in needed)

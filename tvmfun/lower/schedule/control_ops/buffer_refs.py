@@ -1,4 +1,4 @@
-"""Where values lie while control flow runs: references to buffers, and which of them are used again."""
+"""References to the buffers of values in control flow, and a pool that reuses buffers."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ from tvmfun.lower.tir.walk import called, rewrite
 
 @dataclass(frozen=True, eq=False)
 class BufferRef:
-    """The memory of a value: a buffer or one row of it, perhaps of another shape than the value.
+    """The memory of a value: a buffer or one row of it, which may have another shape than the value.
 
     Args:
         buffer: the buffer.
         aval: shape and dtype of the value.
-        lead: the indices of the row.
+        lead: the leading indices that select the row.
     """
 
     buffer: tirx.Buffer
@@ -39,17 +39,17 @@ class BufferRef:
         return BufferRef(self.buffer, ShapeDtype(self.aval.shape[1:], self.aval.dtype), (*self.lead, index))
 
     def load(self, indices: Sequence[Any] = ()) -> Any:
-        """The element at ``indices``."""
+        """The element at ``indices``, as an expression."""
         value = self.buffer[tuple(self._indices(indices))]
         return tirx.Cast("bool", value) if self.is_widened else value
 
     def store(self, value: Any, indices: Sequence[Any] = ()) -> tirx.Stmt:
-        """Writes the element at ``indices``."""
+        """The statement that writes the element at ``indices``."""
         value = value.astype("int8") if self.is_widened else value
         return tirx.BufferStore(self.buffer, value, self._indices(indices))
 
     def region(self, ranges: Sequence[ir.Range]) -> tirx.BufferRegion:
-        """The elements in ``ranges``, or all where the shape is another one."""
+        """The elements in ``ranges``; all elements if the buffer has another shape."""
         if self.is_reshaped:
             ranges = [ir.Range(0, size) for size in self._shape]
         return tirx.BufferRegion(self.buffer, [*(ir.Range.from_min_extent(i, 1) for i in self.lead), *ranges])
@@ -62,8 +62,8 @@ class BufferRef:
         if self.is_reshaped:
             axes = [[Axis(tirx.Var("i", "int32"), size) for size in shape] for shape in (self.aval.shape, self._shape)]
             element = flatten(axes[0], {axis.var: i for axis, i in zip(axes[0], indices, strict=True)})
-            found = unflatten(axes[1], element)
-            indices = [found[axis.var] for axis in axes[1]]
+            position = unflatten(axes[1], element)
+            indices = [position[axis.var] for axis in axes[1]]
         return [*self.lead, *indices]
 
     @cached_property
@@ -73,21 +73,21 @@ class BufferRef:
 
     @cached_property
     def is_reshaped(self) -> bool:
-        """Whether the value has another shape than the memory."""
+        """Whether the memory has another shape than the value."""
         return self._shape != self.aval.shape
 
     @property
     def is_widened(self) -> bool:
-        """Whether bools are stored as int8: passes of TVM mix the two up in vectors of bools inside a function."""
+        """Whether bools are stored as int8, because TVM confuses the two types in vectors inside a function."""
         return self.aval.dtype == dtypes.bool_ and str(self.buffer.dtype) != "bool"
 
 
 class BufferPool:
-    """Buffers for the intermediates of a Program, each used again after the last use of its value.
+    """Buffers for the intermediates of a Program, each reused after the last use of its value.
 
     Args:
         new: allocates a buffer.
-        last_use: the number of the kernel that uses a value last.
+        last_use: the position of the last kernel that uses a value.
     """
 
     def __init__(self, new: Callable[[ShapeDtype], BufferRef], last_use: Mapping[Variable, int | float]) -> None:
@@ -96,7 +96,7 @@ class BufferPool:
         self._ends: dict[int | float, list[BufferRef]] = {}
 
     def new(self, value: Variable, any_shape: bool) -> BufferRef:
-        """Memory for a value, which may be in a buffer of ``any_shape``."""
+        """A buffer for a value; with ``any_shape`` only its number of elements has to fit."""
         aval = value.aval
         unused = self._unused.get((aval.size, aval.dtype), [])
         fitting = (ref for ref in unused if any_shape or ref.aval.shape == aval.shape)
@@ -109,13 +109,13 @@ class BufferPool:
         return BufferRef(ref.buffer, aval)
 
     def finish(self, kernel: int) -> None:
-        """Frees what a kernel was the last to use."""
+        """Frees the buffers whose last user is this kernel."""
         for ref in self._ends.get(kernel, ()):
             self._unused.setdefault((ref.aval.size, ref.aval.dtype), []).append(ref)
 
 
 def is_same(source: BufferRef, target: BufferRef) -> bool:
-    """Whether both are the same memory."""
+    """Whether both refer to the same memory."""
     same_row = len(source.lead) == len(target.lead) and all(
         tvm_ffi.structural_equal(a, b) for a, b in zip(source.lead, target.lead, strict=True)
     )
@@ -123,7 +123,7 @@ def is_same(source: BufferRef, target: BufferRef) -> bool:
 
 
 def redirected(body: tirx.Stmt, parameter: Any, ref: BufferRef) -> tirx.Stmt:
-    """``body`` with ``ref`` where it uses ``parameter``."""
+    """The statement with accesses of ``parameter`` redirected to ``ref``."""
     if not ref.lead and not ref.is_widened and not ref.is_reshaped:
         return substitute(body, {parameter: ref.buffer})
 
@@ -141,7 +141,10 @@ def redirected(body: tirx.Stmt, parameter: Any, ref: BufferRef) -> tirx.Stmt:
 
 
 def with_bits(body: tirx.Stmt, buffers: Sequence[tirx.Buffer]) -> tuple[tirx.Stmt, list[tirx.Buffer]]:
-    """The same with uint16 for bfloat16, of which TVM would make float32, while kernels read and write bits."""
+    """The statement and buffers with uint16 instead of bfloat16.
+
+    TVM would widen buffers of bfloat16 to float32, but kernels read and write their bits.
+    """
     bits = {
         b: buffer(list(map(expressions.to_size, b.shape)), "uint16", b.name)
         for b in buffers

@@ -1,4 +1,4 @@
-"""The function of a control op: a loop or branches around the kernels of its Programs."""
+"""The PrimFunc of a control op: a loop or branches around the kernels of its Programs."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from tvmfun.lower.schedule.control_ops.buffer_refs import with_bits
 from tvmfun.lower.schedule.control_ops.statements import Schedule, StatementBuilder
 from tvmfun.lower.tir.calling_convention import called_functions
 
-# The attribute of a function with those that it calls, by name.
+# The attribute of a function that holds its callees, by name.
 _CALLEES = "tvmfun.callees"
 
 
@@ -26,9 +26,8 @@ def prim_func(
         kernel: a kernel of one control op.
         schedule: schedules the kernels of its Programs.
         target: what to compile for.
-        in_place: pairs of an input and of the output to write over it, as far as :func:`can_be_in_place`; there is no
-            parameter for such an output.
-        calls: whether it may call functions: those of :func:`with_callees`.
+        in_place: the results to write over inputs, each allowed by :func:`can_be_in_place`; they have no parameters.
+        calls: whether it may call other functions, which :func:`with_callees` returns.
     """
     builder = StatementBuilder(schedule, target, calls)
     inputs = [builder.parameter(atom.aval, f"x{i}") for i, atom in enumerate(kernel.inputs)]
@@ -40,13 +39,13 @@ def prim_func(
     parameters += [ref.buffer for i, ref in enumerate(outputs) if i not in over]
     function = tirx.PrimFunc(parameters, SBlockRealize([], tirx.const(True), block))
     names = {name for name, _ in called_functions(body)}
-    # Some may have been for steps that run at the same time, which were then found to need too much memory.
+    # Callees of parallel steps are unused if these turned out to need too much memory.
     used = {name: callee for name, callee in builder.callees.items() if name in names}
     attributes = {"s_tir": True, "tirx.noalias": True, "tvmfun.rule": "control"}
     return function.with_attrs({**attributes, _CALLEES: used} if used else attributes)
 
 
 def with_callees(function: tirx.PrimFunc) -> tuple[tirx.PrimFunc, dict[str, tirx.PrimFunc]]:
-    """A function by itself, and those that it calls, by name, if :func:`prim_func` made it."""
+    """A function without its attribute of callees, and the functions that it calls, by name."""
     callees = function.attrs.get(_CALLEES, {})
     return function.without_attr(_CALLEES), {str(name): callee for name, callee in callees.items()}

@@ -1,4 +1,4 @@
-"""Liveness of values in control flow: when they are used last, and which of them share memory."""
+"""Liveness of values in control flow: their last uses, and which of them share memory."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from tvmfun.ops.control import loop
 
 
 def states(program: Program, kernels: Sequence[Kernel]) -> dict[Variable, Variable]:
-    """The last carries of loops by their first ones, where nobody else reads these: both may lie at one place."""
+    """Maps the initial carries of loops to the final ones, if only the loop reads them: both can share memory."""
     readers = Counter(atom for kernel in kernels for atom in kernel.inputs)
     readers.update(program.outputs)
     states = {}
@@ -32,7 +32,7 @@ def last_use(
     states: Mapping[Variable, Variable],
     views: Mapping[Variable, Variable],
 ) -> dict[Variable, int | float]:
-    """The last kernel that makes or reads each value, or the one that lies where it does."""
+    """The position of the last kernel that writes or reads each value, or a value that shares its memory."""
     last: dict[Variable, int | float] = {}
     for i, kernel in enumerate(kernels):
         last.update((atom, i) for atom in (*kernel.inputs, *kernel.outputs) if isinstance(atom, Variable))

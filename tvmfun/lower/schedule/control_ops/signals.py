@@ -1,7 +1,7 @@
-"""Loops that look for signals, so that Ctrl-C ends a call that takes long.
+"""Signal checks in loops, so that Ctrl-C ends a long call.
 
-Every parallel loop looks before it begins, at most ten times a second (``pool.ll``). Loops of control flow that take
-long and may have no parallel loop inside get an empty one.
+Every parallel loop checks before it starts, at most ten times a second (``pool.ll``). Long loops of control flow, which
+may have no parallel loop inside, get an empty one.
 """
 
 from __future__ import annotations
@@ -12,16 +12,16 @@ from tvm import ir, tirx
 
 from tvmfun.core import dims
 
-# Elements that a core computes in some 10 microseconds, and in some 10 milliseconds at least.
+# Elements that a core computes in about 10 microseconds, and in at least 10 milliseconds.
 _PERIOD_WORK, _LONG_WORK = 1 << 16, 1 << 26
 
 
 def period(length: Any, work: int) -> int | None:
-    """Returns after how many steps a loop should look for signals; None if it ends soon by itself.
+    """Returns the number of steps between two checks for signals; None if the loop is short.
 
     Args:
-        length: the number of steps; None if nobody knows it.
-        work: about how many elements a step computes.
+        length: the number of steps; None if it is unknown.
+        work: the approximate number of elements that a step computes.
 
     >>> period(None, 1 << 20), period(1 << 30, 100), period(1000, 100)
     (1, 512, None)
@@ -31,7 +31,7 @@ def period(length: Any, work: int) -> int | None:
     return 1 << max(0, (_PERIOD_WORK // max(1, work)).bit_length() - 1)
 
 
-def look() -> tirx.Stmt:
-    """Returns a statement that looks for signals: a parallel loop that has no data."""
+def check() -> tirx.Stmt:
+    """Returns a statement that checks for signals: a parallel loop without data."""
     nothing = tirx.Evaluate(tirx.call_llvm_intrin("void", "llvm.donothing"))
     return tirx.For(ir.Var("nothing", ir.PrimType("int32")), 0, 2, tirx.ForKind.PARALLEL, nothing)

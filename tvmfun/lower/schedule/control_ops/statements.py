@@ -1,8 +1,8 @@
-"""Control flow as one function: loops and branches around the kernels of their Programs.
+"""Statements of control ops: loops and branches around the kernels of their Programs.
 
-A step costs its kernels and nothing else: no allocation by a runtime, no recursion. State lives in the buffers of the
-results. The kernels of a short body are put inline. Those of a long one are functions that it calls, as ``main`` does:
-equal ones are compiled once, and TVM's passes take quadratic time for a function with many loops.
+A step runs its kernels and nothing else: the runtime allocates nothing and is not called recursively. State is kept in
+the buffers of the results. The kernels of a short body are inlined. Those of a long one are functions that it calls, as
+``main`` does: equal ones are compiled once, and TVM's passes take quadratic time for a function with many loops.
 """
 
 from __future__ import annotations
@@ -38,24 +38,24 @@ from tvmfun.ops.shape import broadcast_to, reshape
 #: ``(kernel, target, in_place) -> function``, or None if the kernel cannot write over inputs like that.
 Schedule = Callable[[Kernel, Target, InPlace], Any]
 
-# Bytes that the intermediates of one step may take if steps run at the same time: about what a core's caches hold.
-# Steps that need more have kernels that keep all cores busy, and people loop over such steps to save memory.
+# The most bytes of intermediates of one step if steps run in parallel: about the size of a core's caches. Steps that
+# need more have kernels that keep all cores busy, and are often looped over to save memory.
 _STEP_BYTES = 4 << 20
 
-# With more kernels than this, control flow calls them, but for those on so few elements that a call would show.
+# With more kernels than this, control flow calls those on at least _FEW_ELEMENTS elements instead of inlining them.
 _FEW_KERNELS, _FEW_ELEMENTS = 12, 2
 
-# The annotation of a loop of one step that is there as a scope.
+# The annotation of a loop of one step that serves as a scope.
 _SCOPE = "tvmfun.scope"
 
 
 class StatementBuilder:
-    """Writes the statements of a control op; its record says where the Programs go.
+    """Writes the statements of a control op; the ``compute`` of its record calls the methods.
 
     Args:
         schedule: schedules the kernels of the Programs.
         target: what to compile for.
-        calls: whether kernels may be functions of their own.
+        calls: whether kernels may be separate functions.
     """
 
     def __init__(self, schedule: Schedule, target: Target, calls: bool) -> None:
@@ -66,7 +66,7 @@ class StatementBuilder:
         self.buffers: list[tirx.Buffer] = []
         self.callees: dict[str, tirx.PrimFunc] = {}
         self._stack = Stack()
-        # The functions are kept, so that no other one gets the ``id`` in the key.
+        # Functions are kept alive, so that the ``id`` in a key stays unique.
         self._named: dict[tuple, tuple[tirx.PrimFunc, str]] = {}
         self.is_serial = False
 
@@ -81,7 +81,7 @@ class StatementBuilder:
         return sum(self._count(kernel.equations[0]) if kernel.is_control else 1 for kernel in kernels)
 
     def _kernels(self, program: Program) -> list[Kernel]:
-        """The kernels of a Program, which is kept so that no other one gets its ``id``."""
+        """The kernels of a Program; it is kept alive, so that its ``id`` stays unique."""
         if id(program) not in self._fused:
             self._fused[id(program)] = program, fuse(program, widens=targets.is_cpu(self.target))
         return self._fused[id(program)][1]
@@ -90,19 +90,19 @@ class StatementBuilder:
         """The scheduled function of a kernel."""
         return self._schedule(kernel, self.target, ())
 
-    def scattering(self, kernel: Kernel) -> tirx.PrimFunc | None:
-        """The function of a scatter that writes into its array, or None if there is none."""
+    def scatter_in_place(self, kernel: Kernel) -> tirx.PrimFunc | None:
+        """The function of a scatter that writes into its array, or None if it cannot."""
         source = kernel.inputs.index(kernel.equations[0].inputs[0])
         return self._schedule(kernel, self.target, (Overwrite(source, 0),))
 
     # -- values ------------------------------------------------------------------------------------------------
 
     def parameter(self, aval: ShapeDtype, name: str) -> BufferRef:
-        """An argument of the function."""
+        """A parameter of the function."""
         return BufferRef(buffer(aval.shape, dtypes.NAMES[aval.dtype], name), aval)
 
     def new(self, aval: ShapeDtype) -> BufferRef:
-        """Memory that lives as long as the function runs."""
+        """A buffer that lives as long as the function runs."""
         dtype = "int8" if aval.dtype == dtypes.bool_ else dtypes.NAMES[aval.dtype]
         self.buffers.append(buffer(aval.shape, dtype, f"v{len(self.buffers)}"))
         return BufferRef(self.buffers[-1], aval)
@@ -112,10 +112,10 @@ class StatementBuilder:
         return expressions.scalar(length, "int32")
 
     def read(self, ref: BufferRef) -> Any:
-        """The value of a scalar, for the loops and branches themselves.
+        """The value of a scalar that controls a loop or branch.
 
         Raises:
-            TargetError: if it is in the memory of a device, where the host cannot look.
+            TargetError: if it is in the memory of a device, which the host cannot read.
         """
         if not targets.is_cpu(self.target):
             raise TargetError(
@@ -135,10 +135,10 @@ class StatementBuilder:
 
         Args:
             length: the number of steps.
-            extent: the same as an expression.
+            extent: the number of steps as an expression.
             step: writes a step.
-            program: what a step runs.
-            is_ordered: whether a step needs the ones before.
+            program: the Program that a step runs.
+            is_ordered: whether a step depends on the ones before.
         """
         i = _index("i")
         if not is_ordered and self._keeps_cores_busy(length, program):
@@ -150,35 +150,35 @@ class StatementBuilder:
         if period is None:
             return _serial(i, extent, step(i))
         if period == 1:
-            return _serial(i, extent, tirx.SeqStmt([signals.look(), step(i)]))
+            return _serial(i, extent, tirx.SeqStmt([signals.check(), step(i)]))
         first = i * period
         j = _index("j")
         inner = _serial(j, tirx.min(extent - first, tirx.const(period, "int32")), step(first + j))
-        return _serial(i, tirx.floordiv(extent, period) + 1, tirx.SeqStmt([signals.look(), inner]))
+        return _serial(i, tirx.floordiv(extent, period) + 1, tirx.SeqStmt([signals.check(), inner]))
 
     def while_loop(self, condition: Any, body: tirx.Stmt, program: Program) -> tirx.Stmt:
-        """A loop as long as a condition holds, around a ``body`` that runs ``program``."""
+        """A loop around a ``body`` that runs ``program``, as long as a condition holds."""
         period = self._period(None, program)
         if period is None:
             return _while(condition, body)
         if period == 1:
-            return _while(condition, tirx.SeqStmt([signals.look(), body]))
+            return _while(condition, tirx.SeqStmt([signals.check(), body]))
         count = self.new(ShapeDtype((), dtypes.int32))
         counted = tirx.SeqStmt([body, count.store(count.load() + 1)])
         inner = _while(tirx.And(condition, count.load() < period), counted)
-        return _while(condition, tirx.SeqStmt([signals.look(), count.store(tirx.const(0, "int32")), inner]))
+        return _while(condition, tirx.SeqStmt([signals.check(), count.store(tirx.const(0, "int32")), inner]))
 
     def _period(self, length: Any, program: Program) -> int | None:
-        """After how many steps a loop around a Program looks for signals, if it does.
+        """The number of steps of a loop around a Program between two checks for signals; None for no checks.
 
-        It does so between inner loops, which stay free of calls, so that LLVM keeps their state in registers.
+        Checks are between inner loops, which stay free of calls, so that LLVM keeps their state in registers.
         """
         if self.is_serial or not targets.is_cpu(self.target):
             return None
         return signals.period(length, _work(program))
 
     def _keeps_cores_busy(self, length: Any, program: Program) -> bool:
-        """Whether there is enough to do, and it can be dealt out evenly."""
+        """Whether there is enough work for all cores, evenly distributed."""
         if self.is_serial or not targets.is_cpu(self.target):
             return False
         steps, cores = dims.typical(length), Machine.of(self.target).cores
@@ -186,7 +186,7 @@ class StatementBuilder:
         return cores > 1 and even and steps * _work(program) >= SERIAL_WORK
 
     def _in_one_thread(self, make: Callable[[], tirx.Stmt]) -> tuple[tirx.Stmt, list[tirx.Buffer]]:
-        """What ``make`` writes for one core, and the memory for it."""
+        """The statement that ``make`` writes for one core, and its buffers."""
         before = self.target, self.buffers, self._stack
         self.target, self.buffers, self._stack = Target({**self.target.export(), "num-cores": 1}), [], Stack()
         self.is_serial = True
@@ -198,7 +198,7 @@ class StatementBuilder:
     # -- statements --------------------------------------------------------------------------------------------
 
     def copy(self, source: BufferRef, target: BufferRef) -> tirx.Stmt:
-        """Copies a value, unless it is there already."""
+        """Copies a value, unless both refer to the same memory."""
         if is_same(source, target):
             return tirx.Evaluate(tirx.const(0, "int32"))
         x, y = Variable(source.aval), Variable(target.aval)
@@ -217,7 +217,7 @@ class StatementBuilder:
         kernels = self._kernels(program)
         refs: dict[Variable, BufferRef] = dict(zip(program.inputs, inputs, strict=True))
         in_place: dict[int, InPlace] = {}
-        # Control flow takes rows of its arguments, which have their first axis where the buffer has it.
+        # Control flow selects rows of its arguments, so their first axis must be that of the buffer.
         stacked = {atom for kernel in kernels if kernel.is_control for atom in (*kernel.inputs, *kernel.outputs)}
         views = self._views(kernels, stacked)
         for atom, target in zip(program.outputs, outputs, strict=True):
@@ -250,7 +250,7 @@ class StatementBuilder:
         return [*statements, *self._results(program.outputs, outputs, refs)]
 
     def _views(self, kernels: Sequence[Kernel], stacked: set[Atom]) -> dict[Variable, Variable]:
-        """Finds the values that are others in another shape, and need no memory of their own."""
+        """Maps views to the values that they show; they need no memory."""
         views: dict[Variable, Variable] = {}
         for kernel in kernels:
             (source, *_), (out, *_) = kernel.inputs or (None,), kernel.outputs
@@ -268,30 +268,30 @@ class StatementBuilder:
         views: Mapping[Variable, Variable],
         in_place: dict[int, InPlace],
     ) -> bool:
-        """Whether a kernel may write a result to its final memory: nothing reads the old value then or later.
+        """Whether a kernel may write a result to its final memory, because the old value is not read afterwards.
 
-        ``in_place`` gets the results that a kernel has to be scheduled for writing over its inputs.
+        Results that need a schedule which writes them over inputs are added to ``in_place``.
         """
-        there = {v for v, ref in zip(program.inputs, inputs, strict=True) if ref.buffer.same_as(target.buffer)}
-        if not there:
+        old = {v for v, ref in zip(program.inputs, inputs, strict=True) if ref.buffer.same_as(target.buffer)}
+        if not old:
             return True
-        there.update(view for view, shown in views.items() if shown in there)
-        if atom in there or not there.isdisjoint(program.outputs):
+        old.update(view for view, shown in views.items() if shown in old)
+        if atom in old or not old.isdisjoint(program.outputs):
             return False
         writer = next(i for i, kernel in enumerate(kernels) if atom in kernel.outputs)
-        readers = [i for i, kernel in enumerate(kernels) if not there.isdisjoint(kernel.inputs)]
+        readers = [i for i, kernel in enumerate(kernels) if not old.isdisjoint(kernel.inputs)]
         if any(i > writer for i in readers):
             return False
         if writer not in readers:
             return True
         known = in_place.get(writer, ())
-        if pair := self._in_step(kernels[writer], there, atom, known):
+        if pair := self._in_step(kernels[writer], old, atom, known):
             in_place[writer] = (*known, pair)
             return True
-        return not known and self._reads_before(kernels[writer], there, atom)
+        return not known and self._reads_before(kernels[writer], old, atom)
 
     def _in_step(self, kernel: Kernel, read: set[Variable], written: Variable, known: InPlace) -> Overwrite | None:
-        """An input, and the result that the kernel can be scheduled to write over it, besides those ``known``."""
+        """An input and the result that the kernel can be scheduled to write over it, in addition to ``known`` ones."""
         sources = [i for i, atom in enumerate(kernel.inputs) if atom in read]
         if len(sources) != 1 or kernel.is_control or _is_scatter(kernel):
             return None
@@ -301,14 +301,14 @@ class StatementBuilder:
         return None if self._schedule(kernel, self.target, (*known, pair)) is None else pair
 
     def _reads_before(self, kernel: Kernel, read: set[Variable], written: Variable) -> bool:
-        """Whether the kernel reads each element only before it writes the one at the same index, and writes it once."""
+        """Whether the kernel reads each element before it writes the one at the same index, and writes it once."""
         equation = kernel.equations[0]
         if kernel.is_control:
             sources = {i for i, atom in enumerate(kernel.inputs) if atom in read}
             return can_be_in_place(equation, sources, kernel.outputs.index(written))
         if _is_scatter(kernel):
             array, *others = equation.inputs
-            return array in read and read.isdisjoint(others) and self.scattering(kernel) is not None
+            return array in read and read.isdisjoint(others) and self.scatter_in_place(kernel) is not None
         atoms = (*kernel.inputs, *kernel.outputs)
         if any(atom.aval.shape != written.aval.shape for atom in atoms if atom in read):
             return False
@@ -326,7 +326,7 @@ class StatementBuilder:
                 if any(node.source.same_as(source) for source in sources):
                     loads.append(node.indices)
             elif node.buffer.same_as(result):
-                # Loads come first in this walk: those not stored yet must be of this very index.
+                # The walk visits the loads of a store first: all of them must be at this index.
                 if not loads or not all(tvm_ffi.structural_equal(at, node.indices) for at in loads):
                     return False
                 loads.clear()
@@ -335,7 +335,7 @@ class StatementBuilder:
     def _results(
         self, atoms: Sequence[Atom], targets: Sequence[BufferRef], refs: dict[Variable, BufferRef]
     ) -> list[tirx.Stmt]:
-        """Copies the results that are not in their memory yet, in an order that overwrites nothing still needed."""
+        """Copies results to their final memory, in an order in which no value is overwritten before it is copied."""
         statements, waiting = [], []
         for atom, target in zip(atoms, targets, strict=True):
             if isinstance(atom, Literal) or not is_same(refs[atom], target):
@@ -344,7 +344,7 @@ class StatementBuilder:
             needed = [source for source, _ in waiting if isinstance(source, BufferRef)]
             free = (i for i, (_, target) in enumerate(waiting) if not any(is_same(s, target) for s in needed))
             position = next(free, None)
-            if position is None:  # a cycle, as where two carries are swapped
+            if position is None:  # a cycle, such as two swapped carries
                 source, target = waiting[0]
                 kept = self.new(source.aval)
                 statements.append(self.copy(source, kept))  # type: ignore[arg-type]
@@ -358,22 +358,22 @@ class StatementBuilder:
     def _kernel(self, kernel: Kernel, refs: dict[Variable, BufferRef], in_place: InPlace) -> list[tirx.Stmt]:
         if all(out.aval.size == 0 for out in kernel.outputs):
             return []
-        statements, given = [], []
+        statements, arguments = [], []
         for atom in kernel.inputs:
             if isinstance(atom, Literal):
                 ref = self.new(atom.aval)
                 statements.append(ref.store(constant(atom.value)))
             else:
                 ref = refs[atom]
-            given.append(ref)
+            arguments.append(ref)
         results = [refs[out] for out in kernel.outputs]
         equation = kernel.equations[0]
         if kernel.is_control:
-            return [*statements, equation.op.compute(self, given, results, **equation.params)]
-        return [*statements, self._run_kernel(kernel, [*given, *results], in_place)]
+            return [*statements, equation.op.compute(self, arguments, results, **equation.params)]
+        return [*statements, self._run_kernel(kernel, [*arguments, *results], in_place)]
 
     def _run_kernel(self, kernel: Kernel, refs: Sequence[BufferRef], in_place: InPlace = ()) -> tirx.Stmt:
-        """The statement that runs a kernel on ``refs``: its body, or a call of its function."""
+        """The statement that runs a kernel on ``refs``: its inlined body, or a call of its function."""
         if kernel.outputs[0].aval.size == 0:
             return tirx.Evaluate(tirx.const(0, "int32"))
         function = self._schedule(kernel, self.target, in_place) if in_place else None
@@ -382,7 +382,7 @@ class StatementBuilder:
             and _is_scatter(kernel)
             and is_same(refs[kernel.inputs.index(kernel.equations[0].inputs[0])], refs[-1])
         ):
-            function = self.scattering(kernel)
+            function = self.scatter_in_place(kernel)
         if function is None:
             function = self.scheduled(kernel)
         elif in_place:
@@ -394,30 +394,30 @@ class StatementBuilder:
         return call or _inline(kernel, function, refs)
 
     def _call(self, kernel: Kernel, function: tirx.PrimFunc, refs: Sequence[BufferRef]) -> tirx.Stmt | None:
-        """The call of a kernel's function, or None.
+        """The call of a kernel's function, or None if it must be inlined.
 
-        It is none for so few elements that a call would show, or if two arguments may overlap without being the same.
+        Kernels on few elements are inlined, and those with arguments that may overlap without being the same.
         """
         if all(ref.aval.size < _FEW_ELEMENTS for ref in refs):
             return None
-        given: list[BufferRef] = []
+        distinct: list[BufferRef] = []
         numbers = []
         for ref in refs:
-            number = next((i for i, other in enumerate(given) if is_same(ref, other)), len(given))
-            if number == len(given):
-                if any(ref.buffer.same_as(other.buffer) for other in given):
+            number = next((i for i, other in enumerate(distinct) if is_same(ref, other)), len(distinct))
+            if number == len(distinct):
+                if any(ref.buffer.same_as(other.buffer) for other in distinct):
                     return None
-                given.append(ref)
+                distinct.append(ref)
             numbers.append(number)
-        widened = tuple(ref.is_widened for ref in given)
+        widened = tuple(ref.is_widened for ref in distinct)
         key = id(function), tuple(numbers), widened, self.is_serial
         if key not in self._named:
             self._named[key] = function, self._callee(kernel.name, function, refs, numbers)
-        addresses = [tirx.address_of(ref.first()) for ref in given]
+        addresses = [tirx.address_of(ref.first()) for ref in distinct]
         return self._stack.call(self._named[key][1], addresses)
 
     def _callee(self, name: str, function: tirx.PrimFunc, refs: Sequence[BufferRef], numbers: Sequence[int]) -> str:
-        """The name of a function like a kernel's, but with one parameter for arguments of the same number."""
+        """Adds a variant of a kernel's function in which equal arguments share a parameter; returns its name."""
         parameters: list[tirx.Buffer] = []
         body = function.body
         for parameter, ref, i in zip(function.params, refs, numbers, strict=True):
@@ -427,14 +427,14 @@ class StatementBuilder:
         if self.is_serial:
             body = _without_threads(body)
         callee = tirx.PrimFunc(parameters, body, function.ret_type, function.attrs)
-        # The same in every process, and for equal kernels.
+        # A name that is the same in every process, and for equal kernels.
         name = f"{name}_{tvm_ffi.structural_hash(callee) % 2**64:016x}"
         self.callees[name] = callee.with_attr("global_symbol", name)
         return name
 
 
 def _inline(kernel: Kernel, function: tirx.PrimFunc, refs: Sequence[BufferRef]) -> tirx.Stmt:
-    """The body of a kernel's function, on ``refs`` in place of its parameters."""
+    """The body of a kernel's function, with ``refs`` instead of its parameters."""
     function = s_tir.renew_defs(function)
     buffers = [p for p in function.params if tirx.is_buffer_var(p)]
     sizes = [p for p in function.params if not tirx.is_buffer_var(p)]
@@ -445,7 +445,7 @@ def _inline(kernel: Kernel, function: tirx.PrimFunc, refs: Sequence[BufferRef]) 
 
 
 def _unaligned(shape: Sequence[int], dtype: str, name: str) -> tirx.Buffer:
-    """A parameter that may lie at the address of any element, as rows do."""
+    """A parameter that is aligned to an element only, as rows are."""
     alignment = -(-tvm.DataType(dtype).bits // 8)
     return tirx.decl_buffer(shape, dtype, name=name, data_alignment=alignment)
 
@@ -459,23 +459,23 @@ def _serial(index: ir.Var, extent: Any, body: tirx.Stmt) -> tirx.For:
 
 
 def _while(condition: Any, body: tirx.Stmt) -> tirx.Stmt:
-    """A loop as long as a condition holds.
+    """A loop that runs as long as a condition holds.
 
-    TVM gives workspaces back at the end of a ``For``, and knows no other scope: the body is put in one of a single
-    step, whose annotation keeps the passes from taking it away.
+    TVM frees workspaces at the end of a ``For`` only, so the body is inside one of a single step. Its annotation keeps
+    passes from removing it.
     """
     once = tirx.For(_index("once"), 0, 1, tirx.ForKind.SERIAL, body, None, {_SCOPE: True})
     return tirx.While(condition, once)
 
 
 def _is_scatter(kernel: Kernel) -> bool:
-    """Whether a kernel is nothing but a scatter into an array."""
+    """Whether a kernel consists of a scatter into one of its inputs."""
     equation = kernel.equations[0]
     return len(kernel.equations) == 1 and equation.op.overwrites == 0 and equation.inputs[0] in kernel.inputs
 
 
 def _work(program: Program) -> int:
-    """About how many elements a Program computes, those of matrix products counted by their terms."""
+    """The approximate number of elements that a Program computes; those of matrix products count once per term."""
     total = 0
     for equation in program.equations:
         inner = [_work(own) for own in subprograms(tuple(equation.params.values()))]
@@ -490,7 +490,7 @@ def _work(program: Program) -> int:
 
 
 def _without_threads(body: tirx.Stmt) -> tirx.Stmt:
-    """``body`` with serial loops where it has parallel ones, for which it is too deep inside another one."""
+    """The statement with serial instead of parallel loops, because it runs inside of a parallel one."""
 
     def serial(loop: tirx.For) -> tirx.Stmt:
         if loop.kind != tirx.ForKind.PARALLEL:
