@@ -8,7 +8,7 @@ import tvmfun.numpy as tnp
 from tvmfun import lax, nn, reference
 from tvmfun.counters import counters
 from tvmfun.lower import pipeline, target
-from tvmfun.lower.cache import _has_linker
+from tvmfun.lower.disk_cache import has_linker
 from tvmfun.lower.schedule.control_ops import statements
 from tvmfun.lower.tir.calling_convention import called_functions
 
@@ -251,7 +251,7 @@ def test_a_longer_body_needs_no_more_memory():
     assert few.temporaries == many.temporaries
 
 
-@pytest.mark.skipif(not _has_linker(), reason="there is no linker")
+@pytest.mark.skipif(not has_linker(), reason="there is no linker")
 def test_a_stored_loop_calls_its_kernels_too(tmp_path, monkeypatch):
     monkeypatch.setenv("TVMFUN_CACHE_DIR", str(tmp_path / "cache"))
     monkeypatch.setenv("TVMFUN_CACHE_MIN_SECONDS", "0")

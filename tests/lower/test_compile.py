@@ -19,7 +19,7 @@ import tvmfun
 import tvmfun.numpy as tnp
 from tvmfun import errors, files
 from tvmfun.counters import counted
-from tvmfun.lower import cache as compiling
+from tvmfun.lower import disk_cache
 
 needs_linker = pytest.mark.skipif(not shutil.which("g++"), reason="storing a module needs a C++ compiler to link it")
 PROGRAM = textwrap.dedent(
@@ -121,12 +121,12 @@ def test_a_directory_that_cannot_be_written(tmp_path, compiled_in):
 
 def test_the_directory(monkeypatch, tmp_path):
     monkeypatch.setenv("TVMFUN_CACHE_DIR", "")
-    assert compiling.cache_directory() is None
+    assert disk_cache.cache_directory() is None
     monkeypatch.setenv("TVMFUN_CACHE_DIR", str(tmp_path))
-    assert compiling.cache_directory() == tmp_path
+    assert disk_cache.cache_directory() == tmp_path
     monkeypatch.delenv("TVMFUN_CACHE_DIR")
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-    assert compiling.cache_directory() == tmp_path / "tvmfun"
+    assert disk_cache.cache_directory() == tmp_path / "tvmfun"
 
 
 STEP = textwrap.dedent(
@@ -165,7 +165,7 @@ def test_another_process_has_the_same_results_and_the_same_plan(tmp_path):
 def test_what_was_stored_in_another_form_is_compiled_again(tmp_path):
     expected = run_step(tmp_path)
     (entry,) = tmp_path.glob("*.so")
-    whole = entry.read_bytes()[: -compiling._CHECKSUM_BYTES]
+    whole = entry.read_bytes()[: -disk_cache._CHECKSUM_BYTES]
     (size,) = struct.unpack("<Q", whole[-8:])
     library, plan = whole[: -8 - size], whole[-8 - size : -8]
     assert b'"fresh"' in plan
@@ -200,7 +200,7 @@ class TestWhoWroteIt:
         directory = tmp_path / "above" / "cache"
         assert compiled_in(directory) == (1, 0)
         assert compiled_in(directory) == (0, 1)
-        compiling._REFUSED.clear()
+        disk_cache._REFUSED.clear()
         return directory
 
     @needs_linker
@@ -286,7 +286,7 @@ class TestWhoWroteIt:
     @pytest.mark.skipif(not hasattr(os, "memfd_create"), reason="files in memory need Linux")
     def test_what_was_read_is_what_is_loaded(self, cache, compiled_in, monkeypatch):
         """Whoever replaces the file after it has been read comes too late."""
-        read = compiling.read_trusted
+        read = disk_cache.read_trusted
 
         def replaced(path):
             content = read(path)
@@ -294,7 +294,7 @@ class TestWhoWroteIt:
             path.write_bytes(b"nonsense")
             return content
 
-        monkeypatch.setattr(compiling, "read_trusted", replaced)
+        monkeypatch.setattr(disk_cache, "read_trusted", replaced)
         assert compiled_in(cache) == (0, 1)
 
     @needs_linker
@@ -304,7 +304,7 @@ class TestWhoWroteIt:
         source = tmp_path / "other.c"
         source.write_text("int other(void) { return 0; }")
         subprocess.run(["g++", "-shared", "-fPIC", "-o", tmp_path / "other.so", source], check=True)
-        stored = entry.read_bytes()[: -compiling._CHECKSUM_BYTES]
+        stored = entry.read_bytes()[: -disk_cache._CHECKSUM_BYTES]
         (size,) = struct.unpack("<Q", stored[-8:])
         content = (tmp_path / "other.so").read_bytes() + stored[-8 - size :]
         entry.unlink()
@@ -318,7 +318,7 @@ def test_settings_that_make_no_sense(tmp_path, compiled_in, monkeypatch):
     with pytest.raises(errors.ArgumentError, match="TVMFUN_CACHE_MIN_SECONDS"):
         compiled_in(tmp_path, threshold="soon")
     monkeypatch.setenv("TVMFUN_CACHE_DIR", "~/somewhere")
-    assert compiling.cache_directory() == Path.home() / "somewhere"
+    assert disk_cache.cache_directory() == Path.home() / "somewhere"
 
 
 class TestInterrupts:

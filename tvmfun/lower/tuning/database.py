@@ -24,7 +24,7 @@ from tvm import tirx
 from tvm.target import Target
 
 from tvmfun.errors import ArgumentError, PerformanceWarning
-from tvmfun.files import written
+from tvmfun.files import atomic_write
 from tvmfun.lower.tuning import space
 
 _HEADER = {"format": "tvmfun tuning", "version": 1}
@@ -124,7 +124,7 @@ class Database:
 
     def write(self, path: Path) -> None:
         """Writes a file, in one step."""
-        with written(path) as partial:
+        with atomic_write(path) as partial:
             partial.write_text(self._text(), encoding="utf-8")
 
 

@@ -1,0 +1,188 @@
+"""Compiled Programs on disk.
+
+Entries are shared libraries named by a key of :mod:`tvmfun.lower.cache`. A checksum at the end of each detects damaged
+files. Entries get their names when they are complete, so that any number of processes can share a directory. Linking
+needs a C compiler; without one nothing is stored.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import itertools
+import os
+import shutil
+import struct
+import warnings
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import tvm
+from tvm.target import Target
+
+from tvmfun.counters import counters
+from tvmfun.errors import ArgumentError, PerformanceWarning
+from tvmfun.files import UntrustedError, atomic_write, check_directory, read_trusted
+from tvmfun.lower.codegen.memory_plan import Plan
+from tvmfun.runtime import Executable, NativeExecutable, device_of
+from tvmfun.threads import pooled
+
+# After the library's bytes: its plan, the length of the plan in bytes, and the checksum of everything before.
+_SIZE = struct.Struct("<Q")
+_CHECKSUM_BYTES = 32
+
+# The directories and files about which there was a warning.
+_REFUSED: set[str] = set()
+
+# Numbers the libraries that have been loaded.
+_LOADED = itertools.count(1)
+
+
+def cache_directory() -> Path | None:
+    """The directory of compiled Programs, or None.
+
+    ``TVMFUN_CACHE_DIR`` names the directory; an empty value turns the disk cache off. By default it is ``tvmfun`` in
+    the user's cache directory.
+    """
+    configured = os.environ.get("TVMFUN_CACHE_DIR")
+    if configured == "":
+        return None
+    try:
+        if configured:
+            return Path(configured).expanduser()
+        return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "tvmfun"
+    except RuntimeError:  # the user has no home directory
+        return None
+
+
+def least_seconds() -> float:
+    """The least compile time of Programs that are stored: ``TVMFUN_CACHE_MIN_SECONDS``, 0.5 by default."""
+    text = os.environ.get("TVMFUN_CACHE_MIN_SECONDS") or "0.5"
+    try:
+        return float(text)
+    except ValueError:
+        raise ArgumentError("TVMFUN_CACHE_MIN_SECONDS", "it must be a number", got=repr(text)) from None
+
+
+def load(key: str, target: Target, native: bool) -> Executable | NativeExecutable | None:
+    """Returns the stored executable of a key; None if there is none that can be trusted."""
+    path = _path(key)
+    try:
+        if path is None or not path.is_file() or not _is_ours(path.parent):
+            return None
+        executable = _read(path, target, native)
+        if executable is None:
+            path.unlink(missing_ok=True)
+            return None
+    except UntrustedError as error:
+        _refuse(path, str(error))
+        return None
+    except OSError:
+        return None  # another user's directory
+    counters.loads += 1
+    return executable
+
+
+def store(
+    export: Callable[[str], None], plan: Plan | None, key: str, target: Target
+) -> Executable | NativeExecutable | None:
+    """Writes a module to disk and reads it back; None if there is no directory or linker for it."""
+    path = _path(key)
+    if path is None or not has_linker():
+        return None
+    try:
+        path.parent.mkdir(0o700, parents=True, exist_ok=True)
+        if not _is_ours(path.parent):
+            return None
+        with atomic_write(path) as partial:
+            export(str(partial))
+            content = partial.read_bytes()
+            partial.write_bytes(content + _trailer(content, plan))
+            partial.chmod(0o700)
+        return _read(path, target, plan is not None)
+    except (OSError, RuntimeError, UntrustedError):
+        return None  # a full or read-only disk must not stop a computation
+
+
+def executable(module: Any, plan: Plan | None, target: Target) -> Executable | NativeExecutable:
+    """The executable of a loaded module, which has a plan if it is native."""
+    return NativeExecutable(module, plan) if plan else Executable(module, device_of(target))
+
+
+def _path(key: str) -> Path | None:
+    directory = cache_directory()
+    return directory / f"{key}.so" if directory else None
+
+
+def _is_ours(directory: Path) -> bool:
+    """Whether only this user can put code into a directory; warns once per directory if not."""
+    try:
+        check_directory(directory)
+    except UntrustedError as error:
+        _refuse(directory, str(error))
+        return False
+    return True
+
+
+def _refuse(path: Path | None, why: str) -> None:
+    if str(path) in _REFUSED:
+        return
+    _REFUSED.add(str(path))
+    warnings.warn(
+        f"[jit] compiled code at {path} is not used, because others could have put it there: {why}. "
+        "Try chmod go-w on it, or TVMFUN_CACHE_DIR for a directory that is yours alone.",
+        PerformanceWarning,
+        stacklevel=2,
+    )
+
+
+def _trailer(content: bytes, plan: Plan | None) -> bytes:
+    text = plan.text.encode() if plan else b""
+    trailer = text + _SIZE.pack(len(text))
+    return trailer + hashlib.sha256(content + trailer).digest()
+
+
+def _read(path: Path, target: Target, native: bool) -> Executable | NativeExecutable | None:
+    """Reads a stored executable; None if it is damaged or of another form.
+
+    Raises:
+        UntrustedError: if others may have written it.
+    """
+    try:
+        content, checksum = (whole := read_trusted(path))[:-_CHECKSUM_BYTES], whole[-_CHECKSUM_BYTES:]
+        # Loading a damaged library can crash the process, so the checksum comes first.
+        if hashlib.sha256(content).digest() != checksum:
+            return None
+        end = len(content) - _SIZE.size
+        text = content[end - _SIZE.unpack_from(content, end)[0] : end]
+        plan = Plan.parse(text.decode()) if native else None
+        with pooled():
+            module = _library(content, path)
+            module.get_function("main" if native else "vm_load_executable")  # is there one?
+            return executable(module, plan, target)
+    except (OSError, RuntimeError, AttributeError, ValueError, KeyError, TypeError, struct.error):
+        return None
+
+
+def _library(content: bytes, path: Path) -> Any:
+    """Loads a library from a copy of its content in memory, which nobody can change, if the system has such files."""
+    load = tvm.get_global_func("ffi.Module.load_from_file.so")
+    if not hasattr(os, "memfd_create"):
+        return load(str(path), "so")
+    number = os.memfd_create(path.name)
+    try:
+        with open(number, "wb", closefd=False) as file:
+            file.write(content)
+        # The loader identifies libraries by path, and file descriptors are reused. So detours make each path unique: they
+        # encode a count, with "./" for a one and "/" for a zero.
+        count = f"{next(_LOADED):b}".replace("1", "./").replace("0", "/")
+        return load(f"/proc/{os.getpid()}/fd/{count}{number}", "so")
+    except (OSError, RuntimeError):  # the system forbids code in memory files
+        return load(str(path), "so")
+    finally:
+        os.close(number)
+
+
+def has_linker() -> bool:
+    """Whether a C compiler is found, which links libraries."""
+    return any(shutil.which(name) for name in (os.environ.get("CXX", "g++"), "g++", "clang++", "c++"))
