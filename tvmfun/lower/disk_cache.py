@@ -173,8 +173,8 @@ def _library(content: bytes, path: Path) -> Any:
     try:
         with open(number, "wb", closefd=False) as file:
             file.write(content)
-        # The loader identifies libraries by path, and file descriptors are reused. So detours make each path unique: they
-        # encode a count, with "./" for a one and "/" for a zero.
+        # The loader identifies libraries by path, and file descriptors are reused. Detours in the path make it unique:
+        # they encode a count, with "./" for a one and "/" for a zero.
         count = f"{next(_LOADED):b}".replace("1", "./").replace("0", "/")
         return load(f"/proc/{os.getpid()}/fd/{count}{number}", "so")
     except (OSError, RuntimeError):  # the system forbids code in memory files
