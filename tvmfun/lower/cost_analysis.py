@@ -1,4 +1,4 @@
-"""What a call costs, told before it runs: operations, and bytes that kernels move."""
+"""Cost analysis of compiled functions: operations, and bytes that kernels move."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ from tvmfun.lower.pipeline import fused_kernels
 
 @dataclass(frozen=True)
 class CostAnalysis:
-    """What one call of a compiled function computes and moves.
+    """The operations and memory traffic of one call of a compiled function.
 
     Args:
-        flops: the floating-point operations, as :func:`tvmfun.nn.summary` counts them; what kernels compute twice to
-            save memory counts once.
-        bytes: what kernels read and write: each its arguments and results once, of a table only the rows that are
-            looked up or written. Caches may save some of it.
+        flops: the floating-point operations, as :func:`tvmfun.nn.summary` counts them. Values that several kernels
+            compute to save memory count once.
+        bytes: the bytes that kernels read and write: arguments and results once per kernel, and of a table only the
+            rows that are looked up or written. Caches may save some of this traffic.
 
     Both are formulas of the dynamic sizes, if there are any.
 
@@ -38,7 +38,7 @@ class CostAnalysis:
     bytes: Any
 
     def seconds(self, flops_per_second: float, bytes_per_second: float) -> float:
-        """The floor of the time of a call on a machine of such speeds: the larger of both, in seconds.
+        """A lower bound of the time of a call on a machine of these speeds, in seconds: the larger of both times.
 
         Source: Williams, Waterman and Patterson, "Roofline: an insightful visual performance model", 2009.
         """
@@ -46,12 +46,12 @@ class CostAnalysis:
 
 
 def cost_analysis(program: Program, target: Target, donated: Collection[int] = ()) -> CostAnalysis:
-    """What a call of the compiled Program costs.
+    """Returns the cost of a call of the compiled Program.
 
     Args:
-        program: what was compiled.
-        target: what for.
-        donated: the places of inputs that may be overwritten with results.
+        program: the Program.
+        target: the target.
+        donated: the positions of inputs that may be overwritten with results.
     """
     program = inlined(program)
     return CostAnalysis(program_flops(program), _moved(program, target, donated))
@@ -66,17 +66,17 @@ def _moved_by(kernel: Kernel, in_place: InPlace, target: Target) -> Any:
     if kernel.is_view:
         return 0
     if first.op.runs is not None:
-        # The state of a loop stays where it is.
+        # A loop updates its state in place.
         return running(first, lambda program: _moved(program, target, range(len(program.inputs))))
     if in_place and first.op.overwrites is not None:
-        # What it does not write stays as it is; what it writes is as large as what it writes it from.
+        # Only the updated elements are written; they are as many as those of the updates.
         others = sum(_bytes(atom) for i, atom in enumerate(first.inputs) if i != first.op.overwrites)
         return others + _bytes(first.inputs[-1])
     return sum(_read(kernel, atom) for atom in kernel.inputs) + sum(map(_bytes, kernel.outputs))
 
 
 def _read(kernel: Kernel, atom: Atom) -> Any:
-    """The bytes of an input that a kernel reads: where elements are picked, not more than are picked."""
+    """The bytes of an input that a kernel reads: at most those of the elements that it picks."""
     readers = [equation for equation in kernel.equations if atom in equation.inputs]
     if any(equation.op.kind != "injective" for equation in readers):
         return _bytes(atom)

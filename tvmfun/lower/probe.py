@@ -1,7 +1,7 @@
-"""Running the kernels of a compiled Program one by one, in memory that shows what they should not touch.
+"""Probes: the kernels of a compiled Program run one by one, in memory that reveals wrong accesses.
 
-Every byte that a kernel has not been given is poisoned: results, the memory around arrays, and what is left in
-workspaces. As a float of any width the poison is NaN.
+All bytes except those of a kernel's inputs are poisoned: results, the memory around arrays, and workspaces. The poison
+is NaN as a float of any width.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ _ALIGNMENT = 64
 
 
 class _Guarded:
-    """An array in the middle of poison."""
+    """An array with poisoned memory before and after it."""
 
     def __init__(self, aval: ShapeDtype, value: np.ndarray | None = None) -> None:
         size = aval.size * aval.dtype.itemsize
@@ -47,11 +47,11 @@ class _Guarded:
 
 
 class Outcome(NamedTuple):
-    """What a kernel did.
+    """The effects of running a kernel.
 
     Args:
         outputs: its results.
-        damage: what it wrote that it should not have, in words, or "".
+        damage: the memory that it must not write and did, in words, or "".
     """
 
     outputs: list[np.ndarray]
@@ -76,24 +76,24 @@ class Probe:
         """Runs the kernel of a step once, on copies of the values of its inputs."""
         kernel = step.kernel
         function = self._module.get_function(step.name, query_imports=True)
-        given = [values[atom] for atom in kernel.inputs]
+        arguments = [values[atom] for atom in kernel.inputs]
         if not _may_run_forever(step):
-            # Leaves NaN in the workspaces that the kernel will be given again.
-            _call(function, step, [_poisoned(value) for value in given])
-        return _call(function, step, given)
+            # Leaves NaN in the workspaces, which the second run gets again.
+            _call(function, step, [_poisoned(value) for value in arguments])
+        return _call(function, step, arguments)
 
     def run_whole(self, inputs: Sequence[np.ndarray]) -> Outcome:
         """Runs ``main`` on copies of the inputs, all other memory poisoned."""
         plan = self._plan
-        places = [_Guarded(v.aval, value) for v, value in zip(self.program.inputs, inputs, strict=True)]
-        places += [_Guarded(ShapeDtype((size,), dtypes.uint8)) for size in plan.fresh]
-        places.append(_Guarded(ShapeDtype((plan.analysis.temporaries,), dtypes.uint8)))
-        table = array("Q", [place.address for place in places])
+        arrays = [_Guarded(v.aval, value) for v, value in zip(self.program.inputs, inputs, strict=True)]
+        arrays += [_Guarded(ShapeDtype((size,), dtypes.uint8)) for size in plan.fresh]
+        arrays.append(_Guarded(ShapeDtype((plan.analysis.temporaries,), dtypes.uint8)))
+        table = array("Q", [guarded.address for guarded in arrays])
         self._module["main"](table.buffer_info()[0])
-        damage = "" if all(place.is_intact for place in places) else "memory around an array"
+        damage = "" if all(guarded.is_intact for guarded in arrays) else "memory around an array"
         outputs = []
         for atom, position in zip(self.program.outputs, plan.results, strict=True):
-            memory = places[position].array.reshape(-1).view(np.uint8)
+            memory = arrays[position].array.reshape(-1).view(np.uint8)
             size = atom.aval.size * atom.aval.dtype.itemsize
             outputs.append(memory[:size].view(atom.aval.dtype).reshape(atom.aval.shape))
         return Outcome(outputs, damage)
@@ -115,16 +115,16 @@ def _has_condition(params: Mapping[str, Any]) -> bool:
     return any(_has_condition(equation.params) for equation in inner)
 
 
-def _call(function: Any, step: Step, given: Sequence[np.ndarray]) -> Outcome:
+def _call(function: Any, step: Step, arguments: Sequence[np.ndarray]) -> Outcome:
     kernel, sources = step.kernel, {output: source for source, output in step.in_place}
-    inputs = [_Guarded(atom.aval, value) for atom, value in zip(kernel.inputs, given, strict=True)]
+    inputs = [_Guarded(atom.aval, value) for atom, value in zip(kernel.inputs, arguments, strict=True)]
     fresh = {i: _Guarded(out.aval) for i, out in enumerate(kernel.outputs) if i not in sources}
-    places = [*inputs, *fresh.values()]
-    function(*(ctypes.c_void_p(place.address) for place in places))
+    arrays = [*inputs, *fresh.values()]
+    function(*(ctypes.c_void_p(guarded.address) for guarded in arrays))
     outputs = [(fresh[i] if i in fresh else inputs[sources[i]]).array for i in range(len(kernel.outputs))]
-    kept = [(place, value) for i, (place, value) in enumerate(zip(inputs, given, strict=True))
+    kept = [(guarded, value) for i, (guarded, value) in enumerate(zip(inputs, arguments, strict=True))
             if i not in sources.values()]  # fmt: skip
-    damage = "" if all(place.is_intact for place in places) else "memory around an array"
-    if any(place.array.tobytes() != np.ascontiguousarray(value).tobytes() for place, value in kept):
+    damage = "" if all(guarded.is_intact for guarded in arrays) else "memory around an array"
+    if any(guarded.array.tobytes() != np.ascontiguousarray(value).tobytes() for guarded, value in kept):
         damage = "one of its inputs"
     return Outcome(outputs, damage)

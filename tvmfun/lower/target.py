@@ -1,4 +1,4 @@
-"""Targets: what to compile for, and what this machine is."""
+"""Targets: resolution of what users pass, and the target of this machine."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _KINDS = ("llvm", "cuda")
 
 @cache
 def host() -> Target:
-    """This machine's CPU: LLVM's name for it, which fixes vector width and instructions, and its cores."""
+    """The target of this machine: LLVM's name of its CPU, which determines the instructions, and its cores."""
     mcpu = tvm.get_global_func("target.llvm_get_system_cpu")()
     return Target({"kind": "llvm", "mcpu": str(mcpu), "num-cores": cpu_count()})
 
@@ -55,7 +55,7 @@ def resolve(target: Any = None) -> Target:
 
 @cache
 def _processors() -> frozenset[str]:
-    """LLVM's names for processors of the family of this one."""
+    """LLVM's names of the processors of this machine's architecture."""
     return frozenset(map(str, tvm.get_global_func("target.llvm_get_cpu_archlist")(Target("llvm"))))
 
 

@@ -1,4 +1,4 @@
-"""The memory plan: where every value of a ``main`` lies, decided before anything runs."""
+"""The memory plan: the address of every value of a ``main``, decided at compile time."""
 
 from __future__ import annotations
 
@@ -13,20 +13,20 @@ from tvm import ir, relax
 
 from tvmfun import dtypes
 
-# A cache line on CPUs, and what CUDA's allocations are aligned to.
+# The alignment of buffers in the block: a multiple of cache lines, and that of CUDA's allocations.
 _ALIGNMENT = 256
 
 
 @dataclass(frozen=True)
 class MemoryAnalysis:
-    """The bytes that one call of a compiled function takes.
+    """The memory of one call of a compiled function, in bytes.
 
     Args:
-        arguments: of the arguments.
-        outputs: of the results that do not lie in donated arguments.
-        aliased: of the results that lie in donated arguments.
-        temporaries: of the block that all intermediates share.
-        workspaces: of what kernels allocate while they run, in all threads.
+        arguments: the size of the arguments.
+        outputs: the size of the results that are not written over donated arguments.
+        aliased: the size of the results that are written over donated arguments.
+        temporaries: the size of the block that all intermediates share.
+        workspaces: the size of the allocations of kernels while they run, in all threads.
 
     >>> MemoryAnalysis(arguments=4096, outputs=8, aliased=2048, temporaries=1024).peak
     5128
@@ -40,21 +40,21 @@ class MemoryAnalysis:
 
     @property
     def peak(self) -> int:
-        """The most that is in use at a time."""
+        """The most bytes in use at a time."""
         return self.arguments + self.outputs + self.temporaries + self.workspaces
 
 
 @dataclass(frozen=True)
 class Plan:
-    """What ``main`` finds in the table of addresses that it is called with, and what comes of it.
+    """The layout of the table of addresses that ``main`` is called with, and the slots of its results.
 
-    The table has the addresses of the inputs, of fresh memory for results, and of the block of intermediates.
+    The table holds the addresses of the inputs, of new memory for results, and of the block of intermediates.
 
     Args:
-        inputs: how many there are.
-        fresh: the bytes of each piece of fresh memory, the smallest first.
-        results: for each result the place in the table of where it lies.
-        analysis: the bytes that a call takes.
+        inputs: the number of inputs.
+        fresh: the bytes of each piece of new memory, the smallest first.
+        results: for each result the slot of its address.
+        analysis: the memory of a call.
     """
 
     inputs: int
@@ -64,7 +64,7 @@ class Plan:
 
     @property
     def block(self) -> int:
-        """The place in the table of the block of intermediates: the last."""
+        """The slot of the block of intermediates: the last one."""
         return self.inputs + len(self.fresh)
 
     @property
@@ -74,27 +74,28 @@ class Plan:
 
     @classmethod
     def parse(cls, text: str) -> Plan:
-        """The plan that :attr:`text` says."""
-        said = json.loads(text)
-        return cls(said["inputs"], tuple(said["fresh"]), tuple(said["results"]), MemoryAnalysis(**said["analysis"]))
+        """The inverse of :attr:`text`."""
+        fields = json.loads(text)
+        analysis = MemoryAnalysis(**fields["analysis"])
+        return cls(fields["inputs"], tuple(fields["fresh"]), tuple(fields["results"]), analysis)
 
 
 class Address(NamedTuple):
-    """An address: that at a place of the table, and some bytes further."""
+    """The address in a slot of the table, plus an offset in bytes."""
 
-    place: int
+    slot: int
     offset: int = 0
 
 
 class Call(NamedTuple):
-    """A step of ``main``: a kernel runs."""
+    """A step of ``main`` that calls a kernel."""
 
     kernel: str
     arguments: list[Address]
 
 
 class Store(NamedTuple):
-    """A step of ``main``: a constant is written, here as the integer of its bits."""
+    """A step of ``main`` that writes a constant, given as the integer of its bits."""
 
     address: Address
     bits: np.integer
@@ -102,7 +103,7 @@ class Store(NamedTuple):
 
 @dataclass(eq=False)
 class _Buffer:
-    """A piece of memory that is in use from one binding to another."""
+    """A piece of memory that is in use from its first to its last binding."""
 
     size: int
     first: int
@@ -110,25 +111,25 @@ class _Buffer:
     offset: int = 0
 
 
-# Whose memory a value lies in: that of an input, by its number, or its own.
+# The memory of a value: that of an input, by position, or a buffer.
 _Owner = int | _Buffer
 
 
 def plan_memory(main: relax.Function) -> tuple[Plan, list[Call | Store]]:
-    """Decides where every value of ``main`` lies.
+    """Decides the address of every value of ``main``.
 
     Args:
         main: calls kernels with ``call_tir`` and ``call_tir_inplace``; all its shapes are static.
 
     Returns:
-        The plan, and the steps to take.
+        The plan, and the steps of the native ``main``.
     """
     planner = _Planner(main)
     return planner.plan, planner.steps()
 
 
 class _Planner:
-    """Reads ``main`` once to see how long each value is in use."""
+    """Reads ``main`` once to find out how long each value is in use."""
 
     def __init__(self, main: relax.Function) -> None:
         self.owners: dict[ir.Var, Any] = {parameter: i for i, parameter in enumerate(main.params)}
@@ -143,16 +144,16 @@ class _Planner:
         fresh = sorted({r: None for r in results if isinstance(r, _Buffer)}, key=lambda buffer: buffer.size)
         kept = set(fresh)
         intermediates = [buffer for buffer in self.buffers if buffer not in kept]
-        temporaries, inputs = _place(intermediates), len(main.params)
+        temporaries, inputs = _assign_offsets(intermediates), len(main.params)
         self.addresses = {buffer: Address(inputs + k) for k, buffer in enumerate(fresh)}
         self.addresses |= {buffer: Address(inputs + len(fresh), buffer.offset) for buffer in intermediates}
         sizes = tuple(buffer.size for buffer in fresh)
         arguments = sum(_nbytes(parameter.ty) for parameter in main.params)
         analysis = MemoryAnalysis(arguments, sum(sizes), sum(self.aliased.values()), temporaries)
-        self.plan = Plan(inputs, sizes, tuple(self.address(result).place for result in results), analysis)
+        self.plan = Plan(inputs, sizes, tuple(self.address(result).slot for result in results), analysis)
 
     def read(self, i: int, binding: relax.VarBinding) -> None:
-        """Notes who owns what a binding makes, and that it uses its arguments."""
+        """Records the memory of a binding's value, and the use of its arguments."""
         var, value = binding.var, binding.value
         if isinstance(value, relax.TupleGetItem):
             self.owners[var] = self.owners[value.tuple_value][value.index]
@@ -176,12 +177,12 @@ class _Planner:
             self.owners[var] = self.new(i, var.ty)
 
     def new(self, i: int, ty: relax.TensorType) -> _Buffer:
-        """Memory for what the binding at ``i`` makes."""
+        """A buffer for a value of the binding at ``i``."""
         self.buffers.append(_Buffer(_nbytes(ty), i, i))
         return self.buffers[-1]
 
     def owner(self, i: int, value: relax.Expr) -> _Owner:
-        """Whose memory a value lies in that the binding at ``i`` uses; constants are written just before."""
+        """The memory of a value that the binding at ``i`` uses; constants are written just before it."""
         if isinstance(value, ir.GenericConst):
             self.constants.append((i, self.new(i, value.ty), value))
             return self.buffers[-1]
@@ -191,11 +192,11 @@ class _Planner:
         return owner
 
     def address(self, owner: _Owner) -> Address:
-        """Where the memory lies."""
+        """The address of the memory."""
         return Address(owner) if isinstance(owner, int) else self.addresses[owner]
 
     def steps(self) -> list[Call | Store]:
-        """What ``main`` does."""
+        """The steps of ``main``, in order."""
         stores = [(i, Store(self.address(buffer), _bits(value))) for i, buffer, value in self.constants]
         calls = [(i, Call(kernel, list(map(self.address, owners)))) for i, kernel, owners in self.calls]
         return [step for _, step in sorted([*stores, *calls], key=lambda item: item[0])]
@@ -216,7 +217,7 @@ def _types(var: ir.Var) -> Sequence[relax.TensorType]:
 
 
 def _sources(value: relax.Call) -> list[int | None]:
-    """For each result of a kernel the place of the argument that it is written over, or None."""
+    """For each result of a kernel the position of the argument that it is written over, or None."""
     if value.op.name == "relax.call_tir":
         results = value.ty_args[0]
         return [None] * (len(results.fields) if isinstance(results, relax.TupleType) else 1)
@@ -227,10 +228,10 @@ def _nbytes(ty: relax.TensorType) -> int:
     return math.prod(map(int, ty.shape.values)) * dtypes.canonical(str(ty.dtype)).itemsize
 
 
-def _place(buffers: list[_Buffer]) -> int:
-    """Gives each buffer an offset, so that those in use at the same time do not overlap; returns the size of all.
+def _assign_offsets(buffers: list[_Buffer]) -> int:
+    """Gives each buffer an offset, so that those in use at the same time do not overlap; returns the total size.
 
-    The largest first, each at the lowest place where it fits.
+    The largest buffers come first, each at the lowest offset where it fits.
     Source: Pisarchyk and Lee, Efficient Memory Management for Deep Neural Net Inference, 2020 ("greedy by size").
     """
     count, total = 0, 0
@@ -239,7 +240,7 @@ def _place(buffers: list[_Buffer]) -> int:
         size = -(-buffer.size // _ALIGNMENT) * _ALIGNMENT
         busy = np.nonzero((first[:count] <= buffer.last) & (last[:count] >= buffer.first))[0]
         order = busy[np.argsort(begin[busy], kind="stable")]
-        # The ends so far of what lies below each neighbour, and where the next one begins.
+        # The gaps between neighbours: from the largest end so far to the next beginning.
         ends = np.maximum.accumulate(np.concatenate([[0], end[order]]))
         gaps = np.concatenate([begin[order], [np.iinfo(np.int64).max]]) - ends
         buffer.offset = int(ends[np.argmax(gaps >= size)])

@@ -1,4 +1,4 @@
-"""Machine code for kernels on the CPU: the passes that lower them, their calling convention, and LLVM in threads."""
+"""Machine code for CPUs: the passes that lower kernels, LLVM modules in threads, and the native ``main``."""
 
 from __future__ import annotations
 
@@ -24,20 +24,20 @@ from tvmfun.lower.tir.quotients import protect_quotients
 from tvmfun.lower.tir.walk import find
 from tvmfun.threads import cpu_count, pooled
 
-# So many kernels become one LLVM module, and fewer than the second number are not worth one, and a thread.
+# Kernels per LLVM module, and the fewest that justify a separate module and thread.
 _KERNELS_OF_A_PART, _FEW_KERNELS = 12, 4
-# With no more steps than this, ``main`` is compiled together with its kernels if these are one part.
+# Up to this many steps, ``main`` is compiled together with its kernels if these are in one module.
 _FEW_STEPS = 32
 
-# Most kernels have some dozen stores; the body of a loop has those of all the kernels in it.
+# Most kernels have some dozen stores, but the body of a loop has those of all its kernels.
 _FEW_STORES = 200
 
-# The dtype of addresses in the table, and its size.
+# The dtype and size of addresses in the table.
 _ADDRESS, _ADDRESS_BYTES = "uint64", 8
 
 
 class Kernels:
-    """Kernels on their way to LLVM modules: threads compile the first ones while others are still being scheduled.
+    """Collects kernels into LLVM modules; threads compile the first ones while others are still being scheduled.
 
     Args:
         target: a CPU.
@@ -53,7 +53,7 @@ class Kernels:
         self.callers: dict[ir.GlobalVar, tirx.PrimFunc] = {}
 
     def add(self, name: ir.GlobalVar, function: tirx.PrimFunc) -> None:
-        """One more kernel; those that it calls are added, too."""
+        """Adds a kernel; its callees have to be added, too."""
         if function.attrs.get("tvmfun.rule") == "control" and called_functions(function.body):
             self.callers[name] = function
             return
@@ -68,11 +68,11 @@ class Kernels:
 
     @property
     def is_small(self) -> bool:
-        """Whether all are few enough for one module."""
+        """Whether all kernels fit one module, and none calls others."""
         return not self._parts and not self.callers and len(self.waiting) <= _FEW_KERNELS
 
     def finish(self) -> list[_Part]:
-        """The modules of all kernels that call no others."""
+        """Returns the modules of all kernels that call no others."""
         if not self._parts and not self.waiting:
             return []
         items = list(self.waiting.items())
@@ -84,7 +84,7 @@ class Kernels:
 
 
 class _Part(NamedTuple):
-    """An LLVM module, the name of a function in it, and what its functions allocate while they run."""
+    """An LLVM module, the name of a function in it, and the workspace events of its functions."""
 
     name: str
     module: Any
@@ -95,32 +95,32 @@ class NativeModule:
     """A ``main`` that takes a table of addresses, and its kernels, as LLVM modules.
 
     Args:
-        kernels: all of them.
-        steps: what ``main`` does.
-        places: the size of the table.
+        kernels: all kernels.
+        steps: the steps of ``main``.
+        slots: the size of the table.
         target: a CPU.
     """
 
-    def __init__(self, kernels: Kernels, steps: Sequence[Call | Store], places: int, target: Target) -> None:
+    def __init__(self, kernels: Kernels, steps: Sequence[Call | Store], slots: int, target: Target) -> None:
         self._target = target
-        # A module of its own takes LLVM some milliseconds.
+        # A separate module takes LLVM some milliseconds.
         is_joined = kernels.is_small and len(steps) <= _FEW_STEPS
         parts = [] if is_joined else kernels.finish()
         self._parts = [part.module for part in parts]
-        callers = {ir.GlobalVar("main"): _main(steps, places)} | (kernels.waiting if is_joined else kernels.callers)
-        # It waits until it is known how the functions of other modules will be found.
-        self._callers, found = _lowered(target, callers)
+        callers = {ir.GlobalVar("main"): _main(steps, slots)} | (kernels.waiting if is_joined else kernels.callers)
+        # Not yet built: calls of other modules differ between a library and modules in memory.
+        self._callers, own = _lowered(target, callers)
         self._names = [*(part.name for part in parts), "main"]
-        # They only call: optimizing them would take longer than it ever saves.
+        # Callers contain nothing but calls, so optimizing them does not pay.
         options = {} if is_joined else {"opt-level": 0}
         self._target_of_callers = Target({**target.export(), **options})
-        allocated = [*(part.allocated for part in parts), found]
-        order = expanded({name: events for found in allocated for name, events in found.items()}, "main")
-        #: The bytes that kernels take while they run, in all threads.
+        allocated = [*(part.allocated for part in parts), own]
+        order = expanded({name: events for by_name in allocated for name, events in by_name.items()}, "main")
+        #: The bytes of workspaces that kernels allocate while they run, in all threads.
         self.workspaces = workspaces(order, target)
 
     def load(self) -> Any:
-        """The module with ``main`` in memory; machine code is generated now if it is for this machine."""
+        """Returns the module with ``main``; machine code for this machine is generated at once, in threads."""
         target = self._target_of_callers
         modules = [*self._parts, _built(target, _with_forwarding(target, self._callers))]
         for module in self._parts:
@@ -140,7 +140,7 @@ class NativeModule:
 
 @contextmanager
 def _object_files(count: int) -> Iterator[list[str]]:
-    """Names of files for object code. Where that can be, they are in memory: LLVM ends the process on a full disk."""
+    """Paths of object files, in memory if the system has such files: on a full disk LLVM would end the process."""
     if not hasattr(os, "memfd_create"):
         with TemporaryDirectory() as folder:
             yield [f"{folder}/{i}.o" for i in range(count)]
@@ -153,7 +153,7 @@ def _object_files(count: int) -> Iterator[list[str]]:
 
 
 def _in_threads(function: Callable, *arguments: Sequence) -> list:
-    """``map`` with one thread per item."""
+    """Like ``map``, with one thread per item."""
     if len(arguments[0]) < 2:
         return list(map(function, *arguments))
     with ThreadPoolExecutor(len(arguments[0])) as pool:
@@ -161,18 +161,18 @@ def _in_threads(function: Callable, *arguments: Sequence) -> list:
 
 
 def compiled(target: Target, functions: dict, pointers: bool = True) -> Any:
-    """One LLVM module of scheduled functions that take ``pointers``, or tensors as the virtual machine wants it."""
+    """Returns an LLVM module of scheduled functions, which take ``pointers``, or tensors for the virtual machine."""
     return _built(target, _lowered(target, functions, pointers)[0])
 
 
 def _compiled(target: Target, functions: dict) -> tuple[Any, dict[str, list[Event]]]:
-    """The same, and what each function allocates while it runs."""
+    """The LLVM module, and the workspace events of each function."""
     module, allocated = _lowered(target, functions)
     return _built(target, module), allocated
 
 
 def _lowered(target: Target, functions: dict, pointers: bool = True) -> tuple[tvm.IRModule, dict[str, list[Event]]]:
-    """The functions as LLVM gets them, and what each allocates while it runs."""
+    """The lowered functions, and the workspace events of each."""
     target = llvm_options(target)
     with target, tvm.transform.PassContext(opt_level=3):
         module = _lowering(pointers)(tirx.transform.BindTarget(target.with_host(target))(tvm.IRModule(functions)))
@@ -180,13 +180,15 @@ def _lowered(target: Target, functions: dict, pointers: bool = True) -> tuple[tv
 
 
 def _with_forwarding(target: Target, module: tvm.IRModule) -> tvm.IRModule:
-    """Lowered functions, which find those that they call in other modules through the FFI."""
-    own = {name.name_hint for name in module.functions}
+    """The lowered functions with functions that forward calls into other modules through the FFI."""
+    local = {name.name_hint for name in module.functions}
     counts = dict(pair for function in module.functions.values() for pair in called_functions(function.body))
-    others = {ir.GlobalVar(name): forwarding(name, count) for name, count in counts.items() if name not in own}
+    others = {ir.GlobalVar(name): forwarding(name, count) for name, count in counts.items() if name not in local}
     if not others:
         return module
-    functions = {name: function.with_body(forwarded(function.body, own)) for name, function in module.functions.items()}
+    functions = {
+        name: function.with_body(forwarded(function.body, local)) for name, function in module.functions.items()
+    }
     return tvm.IRModule({**functions, **_lowered(target, others)[0].functions}, attrs=module.attrs)
 
 
@@ -197,21 +199,21 @@ def _built(target: Target, module: tvm.IRModule) -> Any:
         return tvm.get_global_func("target.build.llvm")(module, target)
 
 
-# Features that make LLVM compute on short vectors where the processor has longer ones. LLVM 22 then never finishes some
-# kernels: its X86 backend rewrites the sum of a mask's lanes, a count of true elements split over two registers, back
-# and forth. Intel's processors with AVX-512 have the first of them by default.
+# Features that make LLVM use shorter vectors than the processor has. With them LLVM 22 never finishes some kernels: its
+# X86 backend rewrites the sum of a mask's lanes, a count of true elements split over two registers, back and forth.
+# Intel's processors with AVX-512 have the first of them by default.
 _SHORT_VECTORS = ("prefer-256-bit", "prefer-128-bit")
 
 
 def llvm_options(target: Target) -> Target:
-    """The CPU target with the options that LLVM compiles kernels with.
+    """Returns the CPU target with the options for LLVM.
 
     >>> options = llvm_options(Target({"kind": "llvm", "mtriple": "x86_64-linux-gnu", "mcpu": "x86-64-v4"}))
     >>> list(map(str, options.attrs["mattr"]))
     ['-prefer-256-bit', '-prefer-128-bit']
     """
     options: dict[str, Any] = dict(target.export())
-    # LLVM's highest level takes a third longer, and its code for our kernels is no faster: they have their loops.
+    # LLVM's highest level takes a third longer, and its code is no faster, because kernels have scheduled loops.
     options.setdefault("opt-level", 2)
     if targets.is_x86(target):
         features = [name for name in map(str, options.get("mattr", ())) if name[1:] not in _SHORT_VECTORS]
@@ -220,13 +222,12 @@ def llvm_options(target: Target) -> Target:
 
 
 def _lowering(pointers: bool) -> tvm.transform.Pass:
-    """What scheduled kernels for the CPU need of TVM's pipeline for schedules (``tvm.s_tir.pipeline``), in its order.
+    """The passes of ``tvm.s_tir.pipeline`` that scheduled kernels for the CPU need, in its order.
 
-    Left out are the passes for GPUs and accelerators, and those that change nothing in kernels that our schedules
-    made, or nothing that LLVM does not do as well: hoisting, partitioning and removal of loops. Others must not run:
-    ``CompactBufferAllocation`` writes down how large a buffer may become, which a dynamic size lets exceed the int32
-    of indices, and ``StorageRewrite`` merges accumulators with buffers that must be in memory, so that they would
-    not become registers.
+    Left out are passes for GPUs and accelerators, and those that do not change our kernels, or do nothing that LLVM
+    does not do as well: hoisting, partitioning and removal of loops. Two others must not run.
+    ``CompactBufferAllocation`` computes bounds of buffers, which exceed int32 with dynamic sizes. ``StorageRewrite``
+    merges accumulators with buffers that must be in memory, so that they would not become registers.
     """
     return tvm.transform.Sequential(
         [
@@ -235,7 +236,7 @@ def _lowering(pointers: bool) -> tvm.transform.Pass:
             s_tir.transform.PlanAndUpdateBufferAllocationLocation(),
             s_tir.transform.ConvertBlocksToOpaque(),
             s_tir.transform.LowerMatchBuffer(),
-            # Before vectors are made: what is left of a split's conditions would keep loops from becoming vectors.
+            # Before vectorization, which leftover conditions of splits would prevent.
             s_tir.transform.StmtSimplify(),
             s_tir.transform.LowerOpaqueBlock(),
             _protect,
@@ -246,7 +247,7 @@ def _lowering(pointers: bool) -> tvm.transform.Pass:
             tirx.transform.UnrollLoop(),
             s_tir.transform.RenormalizeSplitPattern(),
             tirx.transform.StmtSimplify(),
-            # A select evaluates both sides: those that must not be become branches.
+            # A select evaluates both sides; unsafe ones become branches.
             s_tir.transform.RewriteUnsafeSelect(),
             _share_formulas,
             *([_make_packed] if pointers else []),
@@ -260,7 +261,7 @@ def _lowering(pointers: bool) -> tvm.transform.Pass:
 
 @tvm.transform.module_pass(opt_level=0, name="tvmfun.Protect")
 def _protect(module: tvm.IRModule, context: tvm.transform.PassContext) -> tvm.IRModule:
-    """Keeps ``FlattenBuffer`` from simplifying index quotients wrongly, and LLVM from storing more than an array."""
+    """Keeps ``FlattenBuffer`` from simplifying index quotients wrongly, and LLVM from storing past an array."""
     body = lambda function: protect_narrow_stores(protect_quotients(function.body))
     protected = {name: function.with_body(body(function)) for name, function in module.functions.items()}
     return tvm.IRModule(protected, attrs=module.attrs)
@@ -268,9 +269,9 @@ def _protect(module: tvm.IRModule, context: tvm.transform.PassContext) -> tvm.IR
 
 @tvm.transform.module_pass(opt_level=0, name="tvmfun.ShareFormulas")
 def _share_formulas(module: tvm.IRModule, context: tvm.transform.PassContext) -> tvm.IRModule:
-    """Computes equal parts of formulas once: inlined ones are large, and LLVM would spend longer on finding them.
+    """Computes common subexpressions once, because LLVM takes longer to find them in large inlined formulas.
 
-    TVM takes quadratic time for it, in which LLVM compiles the kernels of a long loop body several times.
+    TVM's pass takes quadratic time, so it skips functions of many stores, such as long loop bodies.
     """
     small = {name: f for name, f in module.functions.items() if len(find(f.body, tirx.BufferStore)) <= _FEW_STORES}
     shared = tirx.transform.CommonSubexprElim()(tvm.IRModule(small, attrs=module.attrs)).functions if small else {}
@@ -286,11 +287,11 @@ def _make_packed(module: tvm.IRModule, context: tvm.transform.PassContext) -> tv
     )
 
 
-def _main(steps: Sequence[Call | Store], places: int) -> tirx.PrimFunc:
-    """The function that takes the steps."""
-    table = tirx.decl_buffer((places,), _ADDRESS, name="table", data_alignment=_ADDRESS_BYTES)
+def _main(steps: Sequence[Call | Store], slots: int) -> tirx.PrimFunc:
+    """The ``main`` that runs the steps."""
+    table = tirx.decl_buffer((slots,), _ADDRESS, name="table", data_alignment=_ADDRESS_BYTES)
     pointer = lambda address: tirx.handle_add_byte_offset(
-        tirx.reinterpret("handle", table[address.place]), address.offset
+        tirx.reinterpret("handle", table[address.slot]), address.offset
     )
     stack = Stack()
     body: list[tirx.Stmt] = []

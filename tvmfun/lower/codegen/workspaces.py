@@ -1,4 +1,4 @@
-"""What kernels allocate for themselves while they run: panels of packed factors, padded images, partial sums."""
+"""Workspaces: memory that kernels allocate while they run, for packed panels, padded images and partial sums."""
 
 from __future__ import annotations
 
@@ -14,25 +14,25 @@ from tvmfun.lower.tir.build import nbytes
 from tvmfun.lower.tir.calling_convention import called_functions
 from tvmfun.lower.tir.walk import find
 
-# Of the runtime: what is smaller is on the stack, and the rest is rounded up to pages.
+# As in TVM's runtime: smaller allocations are on the stack, others are rounded up to pages.
 _SMALLEST = 1024
 _PAGE = 4096
 _ALLOCATE = "tirx.TVMBackendAllocWorkspace"
 
 
-# An allocation of so many bytes in so many threads, or (None) that the last one is given up.
+# ``(bytes, threads)`` for an allocation; None frees the most recent one.
 Allocation = tuple[int, int] | None
-# The same, or the call of a kernel of that name in so many threads.
+# The same, or ``(name, threads)`` for the call of a kernel.
 Event = tuple[int | str, int] | None
 
 
 def workspaces(order: Iterable[Allocation], target: Target) -> int:
     """Returns the bytes that the threads of one caller keep for kernels that allocate in this order.
 
-    Each thread has a pool of its own, which grows to what is in use at a time and never shrinks.
+    Each thread has a pool, which grows to the most bytes in use at a time and never shrinks.
 
     Args:
-        order: what the kernels allocate and give up.
+        order: the allocations and frees of the kernels.
         target: a CPU.
     """
     events = list(order)
@@ -40,11 +40,11 @@ def workspaces(order: Iterable[Allocation], target: Target) -> int:
 
 
 def expanded(events: Mapping[str, Sequence[Event]], name: str, at_work: int = 1) -> Iterator[Allocation]:
-    """Lists what a kernel and those that it calls allocate and free, in order.
+    """Lists the allocations and frees of a kernel and its callees, in order.
 
     Args:
-        events: of each kernel.
-        name: that of the kernel.
+        events: the events of each kernel, by name.
+        name: the name of the kernel.
         at_work: the number of threads that run it at the same time.
     """
     for event in events.get(name, ()):
@@ -59,11 +59,11 @@ def expanded(events: Mapping[str, Sequence[Event]], name: str, at_work: int = 1)
 
 
 def events(module: tvm.IRModule, functions: Mapping[ir.GlobalVar, tirx.PrimFunc], target: Target) -> dict:
-    """Lists what each kernel allocates and which others it calls, by name.
+    """Lists the allocations and calls of each kernel, by name.
 
     Args:
-        module: the kernels as LLVM gets them.
-        functions: the same before they were lowered, of static sizes.
+        module: the lowered kernels.
+        functions: the kernels before lowering, of static sizes.
         target: a CPU.
     """
     names = {name.name_hint for name, function in functions.items() if _may_allocate(function)}
@@ -85,7 +85,7 @@ def _may_allocate(function: tirx.PrimFunc) -> bool:
 
 
 def _events(stmt: tirx.Stmt, threads: int, at_work: int = 1) -> Iterator[Event]:
-    """What a lowered kernel allocates, in order; an iteration of a loop leaves nothing behind."""
+    """The events of a lowered statement, in order; every loop iteration frees its allocations."""
     if isinstance(stmt, tirx.SeqStmt):
         allocated = 0
         for part in stmt.seq:
@@ -109,7 +109,7 @@ def _events(stmt: tirx.Stmt, threads: int, at_work: int = 1) -> Iterator[Event]:
 
 
 def _at_work(extent: tirx.Expr, threads: int) -> int:
-    """How many threads the runtime gives a share of a parallel loop."""
+    """The number of threads among which the runtime divides a parallel loop."""
     if not isinstance(extent, tirx.IntImm):
         return threads
     share = -(-int(extent) // threads)
@@ -117,7 +117,7 @@ def _at_work(extent: tirx.Expr, threads: int) -> int:
 
 
 def kept(events: Iterable[Allocation], thread: int) -> int:
-    """The bytes in the pool of a thread at the end: it hands out the smallest piece that fits, or grows the largest."""
+    """The final bytes in a thread's pool, which returns the smallest piece that fits, or enlarges the largest one."""
     idle: list[int] = []
     in_use: list[int | None] = []
     for event in events:
@@ -131,9 +131,9 @@ def kept(events: Iterable[Allocation], thread: int) -> int:
             in_use.append(None)
             continue
         size = -(-size // _PAGE) * _PAGE
-        place = bisect_left(idle, size)
-        if place < len(idle):
-            size = idle.pop(place)
+        position = bisect_left(idle, size)
+        if position < len(idle):
+            size = idle.pop(position)
         elif idle:
             idle.pop()
         in_use.append(size)

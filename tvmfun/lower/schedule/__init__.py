@@ -1,4 +1,4 @@
-"""Scheduling: how the loops of a kernel run on a target."""
+"""Schedules: loops for the kernels of a Program, arranged for a target."""
 
 from __future__ import annotations
 
@@ -14,27 +14,27 @@ from tvmfun.lower.tir.quotients import protect_quotients
 
 
 def schedule(function: tirx.PrimFunc, target: Target) -> tirx.PrimFunc:
-    """Returns the kernel with loops arranged for the target; the attribute ``tvmfun.rule`` says by which rule."""
+    """Returns the kernel with loops arranged for the target; the attribute ``tvmfun.rule`` names the rule."""
     if targets.is_cpu(target):
         return rules.schedule(function, target)
     scheduled = gpu.schedule(function, target)
-    # For the CPU this is one of the passes that lower a scheduled kernel; those for GPUs are TVM's.
+    # For CPUs a pass of codegen does this; kernels for GPUs are lowered by TVM's passes.
     return scheduled.with_body(protect_quotients(scheduled.body))
 
 
 def schedule_in_place(
     function: tirx.PrimFunc, target: Target, in_place: Sequence[tuple[int, int]]
 ) -> tirx.PrimFunc | None:
-    """Returns the kernel with some outputs written over inputs, and no parameters for these outputs.
+    """Returns the kernel with some outputs written over inputs instead of being parameters.
 
     Args:
         function: the kernel.
-        target: what to compile for.
-        in_place: the places, among the parameters, of inputs and of the outputs to write over them. Each element of
+        target: the target.
+        in_place: the positions, among the parameters, of inputs and of the outputs to write over them. Each element of
             such an input is read only where the same element of its output is computed.
 
     Returns:
-        The scheduled kernel, or None if an output would be written too early, or on a GPU.
+        The scheduled kernel. None on a GPU, and if an output would be written too early.
     """
     if not targets.is_cpu(target):
         return None

@@ -1,4 +1,4 @@
-"""Schedules for GPUs: TVM's dlight rules, from the most specific to the most general, and one of ours."""
+"""Schedules for GPUs: TVM's dlight rules, from the most specific to the most general, and a fallback for opaque ops."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def _release(name: str) -> tuple[int, ...]:
     return tuple(int(part) for part in version(name).split(".")[:3] if part.isdecimal())
 
 
-# ``Schedule.tensorize`` of TVM 0.27 ends the process with the next version of the library that calls it.
+# ``Schedule.tensorize`` of TVM 0.27 ends the process with newer versions of apache-tvm-ffi.
 _TENSORIZE_CRASHES = _release("apache-tvm-ffi") >= (0, 1, 15)
 
 
@@ -53,18 +53,18 @@ def schedule(function: tirx.PrimFunc, target: Target) -> tirx.PrimFunc:
                 if space is None:
                     continue
                 scheduled = (space[0] if isinstance(space, list) else space).mod["main"]
-                # Threads combine what they have only by operations that TVM knows: not by those of argmax, say.
+                # Reductions across threads only work for combiners that TVM knows, unlike that of argmax.
                 _REDUCTION_OF_THREADS(tvm.IRModule({"main": scheduled}))
             except (tvm.error.InternalError, tvm.s_tir.ScheduleError, AssertionError, ValueError, RuntimeError):
-                continue  # the rule met a form it does not expect: the next one is more general
+                continue  # the rule does not support this kernel; the next one is more general
         if "threadIdx" in scheduled.script():
-            scheduled = scheduled.with_body(rewrite(scheduled.body, (tirx.For, _without_vectors_of_truth)))
+            scheduled = scheduled.with_body(rewrite(scheduled.body, (tirx.For, _without_bool_vectors)))
             return scheduled.with_attr({"tvmfun.rule": name, "tirx.is_scheduled": True})
     return _one_thread_per_point(function).with_attr({"tvmfun.rule": "opaque", "tirx.is_scheduled": True})
 
 
 def _bits_of_constant(call: tvm.ir.Call) -> tvm.ir.Expr:
-    """The bits of a constant as a constant: TVM would write down its address, and it has none."""
+    """The bits of a constant as a constant: TVM's code would take its address, which it does not have."""
     value = call.args[0] if called(call) == "tirx.reinterpret" else None
     if not isinstance(value, tirx.FloatImm) or not str(call.ty).startswith(("int", "uint")):
         return call
@@ -72,10 +72,10 @@ def _bits_of_constant(call: tvm.ir.Call) -> tvm.ir.Expr:
     return tirx.const(int(number.view(str(call.ty))), str(call.ty))
 
 
-def _without_vectors_of_truth(loop: tirx.For) -> tirx.For:
-    """The loop one step after the other if it is over a vector and reads or writes bools.
+def _without_bool_vectors(loop: tirx.For) -> tirx.For:
+    """An unrolled loop instead of a vectorized one that reads or writes bools.
 
-    TVM writes a vector of bools down as one of 16-bit numbers, and takes their bits for floats.
+    TVM represents vectors of bools in CUDA as 16-bit numbers, and interprets their bits as floats.
     """
     if loop.kind != tirx.ForKind.VECTORIZED:
         return loop
@@ -98,9 +98,9 @@ def _check_private_memory(function: tirx.PrimFunc) -> None:
 
 
 def _one_thread_per_point(function: tirx.PrimFunc) -> tirx.PrimFunc:
-    """Gives each point of a block's spatial axes a thread that runs its ordered axes one after the other.
+    """Gives each point of a block's spatial axes a thread, which runs the ordered axes serially.
 
-    For blocks that schedule primitives refuse because they read what they write, such as scatter.
+    For blocks that schedule primitives reject because they read their output, such as scatter.
     """
     body = function.body
     if isinstance(body, SBlockRealize) and body.block.name_hint == "root":
@@ -124,11 +124,11 @@ def _bind(nest: tirx.Stmt) -> tirx.Stmt:
     blocks = max(1, -(-count // _THREADS)) if isinstance(count, int) else count // _THREADS + 1
     block_index, thread_index = tirx.Var("block", "int32"), tirx.Var("thread", "int32")
     point = block_index * _THREADS + thread_index
-    places, rest = {}, point
+    positions, rest = {}, point
     for loop in reversed(spatial):
-        places[loop.loop_var] = tirx.indexmod(rest, loop.extent)
+        positions[loop.loop_var] = tirx.indexmod(rest, loop.extent)
         rest = tirx.indexdiv(rest, loop.extent)
-    values = [places.get(value, value) for value in realize.iter_values]  # loop variables, one per axis
+    values = [positions.get(value, value) for value in realize.iter_values]  # loop variables, one per axis
     body: tirx.Stmt = SBlockRealize(values, point < count, realize.block)
     for loop in reversed(ordered):
         body = tirx.For(loop.loop_var, loop.min, loop.extent, tirx.ForKind.SERIAL, body)
