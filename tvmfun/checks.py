@@ -20,11 +20,11 @@ from tvmfun.lower.codegen.relax_module import Step
 from tvmfun.lower.probe import Probe
 from tvmfun.ops.control import loop
 
-# Evaluations with random rounding errors, and how many times their spread a result may be off: the rounding errors of a
-# kernel are not independent of each other.
+# The number of evaluations with random rounding errors, and the tolerance in multiples of their spread: the rounding
+# errors of a kernel are not independent of each other.
 _EVALUATIONS = 3
 _SPREADS = 32
-# Any result may be off by this many ulps, since several operations may be fused without rounding in between.
+# The tolerance of any result in ulps: fused operations do not round in between.
 _ROUNDINGS = 16
 
 Values = dict[Atom, np.ndarray]
@@ -35,23 +35,23 @@ def check(
 ) -> Callable[..., Any]:
     """Runs each kernel of a compiled function by itself, and compares it with the reference evaluator.
 
-    The function is compiled as ``jit`` compiles it, for this CPU. Each of its kernels, exactly as it is in the module
-    (fused, tiled, over its inputs, loops included), runs on the values that the reference evaluator gets for its
-    inputs. Its results must be those of the evaluator, up to rounding; it must leave its inputs and the memory
-    around arrays alone; and it must not read what was never written, which is NaN then. Finally, the whole module
-    must return, bit for bit, what its kernels return one after the other. This is slow; use it to find defects.
+    The function is compiled for this CPU as by ``jit``. Each kernel of the module, fused, tiled and in place as it is,
+    runs on the inputs that the reference evaluator computes. Its results must equal those of the evaluator up to
+    rounding. It must not write to its inputs or around arrays, and not read uninitialized memory, which is filled with
+    NaN. Finally, the whole module must return, bit for bit, the results of its kernels one after the other. This is
+    slow; use it to find defects.
 
     Args:
         fun: a function of trees of arrays.
-        donate_argnums: as in ``jit``; the arguments are copied here, and stay alive.
+        donate_argnums: as in ``jit``, but the arguments are copied and stay alive.
         donate_argnames: as in ``jit``.
 
     Returns:
         A function that takes the arguments of ``fun`` and returns its results, as the compiled module computes them.
 
     Raises:
-        KernelError: for the first kernel that computes something else; the message has its name, the rule that
-            scheduled it, its program, and the line of the function that it comes from.
+        KernelError: for the first kernel with wrong results or accesses; the message has its name, the rule that
+            scheduled it, its program, and the source line of the function.
 
     >>> import tvmfun.numpy as tnp
     >>> check(lambda x: tnp.cumsum(tnp.flip(x)) * 2)(tnp.arange(4.0))
@@ -77,12 +77,12 @@ def check_program(program: Program, inputs: Sequence[np.ndarray], donated: Seque
     """Checks the kernels of a Program of static sizes without calls; returns the results of the whole module.
 
     Args:
-        program: what to compile and check.
+        program: the Program to compile and check.
         inputs: an array per input.
         donated: the positions of inputs that may be overwritten with results.
 
     Raises:
-        KernelError: for the first kernel that computes something else.
+        KernelError: for the first kernel with wrong results or accesses.
     """
     probe = Probe(program, targets.host(), donated)
     expected: Values = dict(zip(program.inputs, inputs, strict=True))
@@ -126,7 +126,7 @@ def _evaluate(equation: Equation, values: Values, rounding: reference.Rounding |
 
 
 def _check_step(probe: Probe, step: Step, expected: Values) -> None:
-    """Compares a kernel with the reference on its inputs, and adds the results of the reference to ``expected``."""
+    """Compares a kernel with the reference on the same inputs; adds the reference's results to ``expected``."""
     inputs = _with_literals(step, expected)
     roundings = [None, *map(reference.Rounding, range(_EVALUATIONS))]
     evaluated: list[list[np.ndarray]] = []
@@ -141,7 +141,7 @@ def _check_step(probe: Probe, step: Step, expected: Values) -> None:
     results: Sequence[np.ndarray] = outcome.outputs
     invariants = _invariants(step, inputs)
     if invariants is not None:
-        # One of several right results: later steps continue from the one that the kernel gave.
+        # There are several correct results: later steps continue from the kernel's.
         expected.update(zip(step.kernel.outputs, results, strict=True))
         results, *evaluated = map(invariants, [results, *evaluated])
     exact, *perturbed = evaluated
@@ -157,7 +157,7 @@ def _check_step(probe: Probe, step: Step, expected: Values) -> None:
 
 
 def _invariants(step: Step, inputs: Values) -> Callable[[Sequence[np.ndarray]], list[np.ndarray]] | None:
-    """What all right results of a kernel have in common, as a function of the results; None if there is only one."""
+    """The function of a kernel's results that is the same for all correct ones; None if there is only one."""
     equation = step.kernel.equations[0]
     meaning = reference.MEANINGS.get(equation.op.name)
     if meaning is None or meaning.invariants is None:
@@ -178,7 +178,7 @@ def _error(step: Step, problem: str, got: str) -> KernelError:
 
 
 def _blame_body(step: Step, inputs: Values) -> None:
-    """Checks the Programs of a loop or branch by themselves, on their first inputs: that may name a smaller kernel."""
+    """Checks the Programs of a loop or branch on their first inputs, which may blame a smaller kernel."""
     equation = step.kernel.equations[0]
     if equation.op.kind != "control":
         return
@@ -196,7 +196,7 @@ def _blame_body(step: Step, inputs: Values) -> None:
 
 
 def _tolerance(exact: np.ndarray, perturbed: Sequence[np.ndarray]) -> np.ndarray:
-    """How far each element may be off: by some roundings of its own, and by what earlier rounding errors contribute."""
+    """The tolerance of each element: some ulps, and the effect of earlier rounding errors."""
     if not dtypes.is_float(exact.dtype):
         changes = [other != exact for other in perturbed]
         return np.where(np.any(changes, axis=0), np.inf, 0.0) if changes else np.zeros(exact.shape)
@@ -204,16 +204,16 @@ def _tolerance(exact: np.ndarray, perturbed: Sequence[np.ndarray]) -> np.ndarray
     center = exact.astype(np.float64)
     with np.errstate(all="ignore"):
         spread = np.max([np.abs(other.astype(np.float64) - center) for other in perturbed], axis=0, initial=0.0)
-        # Where rounding errors decide whether the result is a number at all, accept anything.
+        # If rounding errors decide whether the result is NaN or infinite, any value is accepted.
         spread = np.where(np.isnan(spread) & ~_same_specials(exact, perturbed), np.inf, np.nan_to_num(spread, nan=0.0))
-        own = _ROUNDINGS * (float(info.eps) * np.abs(center) + float(info.tiny))
-        # The spread is itself uncertain: it comes from three draws.
+        ulps = _ROUNDINGS * (float(info.eps) * np.abs(center) + float(info.tiny))
+        # Few draws underestimate some spreads: none is taken to be below the median.
         typical = np.median(spread) if spread.size else 0.0
-        return _SPREADS * np.maximum(spread, min(typical, np.inf)) + np.nan_to_num(own, nan=0.0, posinf=0.0)
+        return _SPREADS * np.maximum(spread, min(typical, np.inf)) + np.nan_to_num(ulps, nan=0.0, posinf=0.0)
 
 
 def _same_specials(exact: np.ndarray, perturbed: Sequence[np.ndarray]) -> np.ndarray:
-    """Where all are NaN, or all the same infinity."""
+    """Where all values are NaN, or the same infinity."""
     center = exact.astype(np.float64)
     others = [other.astype(np.float64) for other in perturbed]
     return np.all([(other == center) | (np.isnan(other) & np.isnan(center)) for other in others], axis=0)
@@ -221,7 +221,7 @@ def _same_specials(exact: np.ndarray, perturbed: Sequence[np.ndarray]) -> np.nda
 
 def _is_within(result: np.ndarray, expected: np.ndarray, allowed: np.ndarray) -> np.ndarray:
     if result.dtype == np.bool_ and (result.view(np.uint8) > 1).any():
-        return np.zeros(result.shape, bool)  # what was never written is not a truth value
+        return np.zeros(result.shape, bool)  # uninitialized bytes are not bools
     if not dtypes.is_float(result.dtype):
         return (result == expected) | (allowed > 0)
     a, b = result.astype(np.float64), expected.astype(np.float64)

@@ -22,22 +22,22 @@ from tvmfun.lower.schedule.cpu.rules import RULES
 from tvmfun.lower.tuning.database import Database, Record, merge, using
 from tvmfun.lower.tuning.search import Outcome, Worker, search
 
-#: The rules that leave the order of a kernel's loops as it was written.
+#: The rules that leave a kernel's loops in the order in which its op is written.
 UNCOVERED = ("fallback", "window")
 
 
 @dataclass(frozen=True)
 class TunedKernel:
-    """What came of tuning a kernel.
+    """The result of tuning a kernel.
 
     Args:
-        name: its ops.
-        rule: the rule that schedules it.
-        before: the microseconds that it takes with the schedule of this rule; None if it was not timed.
-        after: those with the best schedule; the same if none is faster.
-        trials: how many schedules were tried.
-        rejected: how many of them were wrong, or crashed.
-        note: why it could not be tuned.
+        name: the names of its ops.
+        rule: the name of the rule that schedules it.
+        before: microseconds with the schedule of this rule; None if it was not timed.
+        after: microseconds with the best schedule; equal to ``before`` if none is faster.
+        trials: the number of schedules tried.
+        rejected: the number of these with wrong results, or that crashed.
+        note: the reason if it could not be tuned.
     """
 
     name: str
@@ -50,17 +50,17 @@ class TunedKernel:
 
     @property
     def ratio(self) -> float:
-        """How many times as fast the kernel became."""
+        """The speedup."""
         return self.before / self.after if self.before and self.after else 1.0
 
 
 @dataclass(frozen=True, repr=False)
 class TuningReport:
-    """What came of tuning a function: its kernels that were chosen. Printing it shows a table.
+    """The result of tuning a function, which prints as a table.
 
     Args:
-        kernels: one by one.
-        others: how many kernels were not chosen, by rule.
+        kernels: the results of the chosen kernels.
+        others: the number of kernels that were not chosen, by rule.
     """
 
     kernels: tuple[TunedKernel, ...]
@@ -100,29 +100,30 @@ def tune(
     seed: int = 0,
     **kwargs: Any,
 ) -> TuningReport:
-    """Looks for faster schedules of the kernels of a function, and adds what it finds to a database.
+    """Searches for faster schedules of the kernels of a function, and adds them to a database.
 
-    Schedules come from TVM's meta-schedule rules. Each is tried in another process, and is kept only if it computes
-    what our rule's schedule computes, on random data, and was at least 1.05 times as fast in runs that took turns.
+    Schedules come from TVM's meta-schedule rules. Each is tried in another process. It is kept if its results on random
+    data equal those of our rule's schedule, and if it was at least 1.05 times as fast in alternate measurements.
 
     Args:
-        fun: a function that could be jitted, or one that is.
-        *args: arguments like those it will be called with: arrays, numbers or ``ShapeDtype``.
-        database: a file. If it exists, what it has stays, unless something faster is found.
-        trials: how many schedules to try for each kernel.
-        seconds: how long to try, all kernels together; what is left is divided among the kernels to come.
-        rules: which kernels to tune: those that these rules schedule, or ``"all"``. The usual ones are those that
+        fun: a function, jitted or not.
+        *args: its arguments: arrays, numbers or ``ShapeDtype``.
+        database: the path of a file. If it exists, its records stay unless a faster schedule is found.
+        trials: the number of schedules to try for each kernel.
+        seconds: the time limit for all kernels; the remaining time is divided among the remaining kernels.
+        rules: the kernels to tune: those scheduled by rules of these names, or ``"all"``. By default the rules that
             leave loops in the order in which an op is written.
-        target: what to tune for: a CPU like this one. By default what ``fun`` is jitted for, or this CPU.
-        seed: of the draws and of the data. Times differ from run to run, and so do the schedules that are found.
-        **kwargs: more arguments of ``fun``; those with the names of these options are given by position.
+        target: a CPU that this machine can run code for. By default the target of ``fun`` if that is jitted, or this
+            CPU.
+        seed: the seed of draws and data. Times vary between runs, and with them the schedules that are kept.
+        **kwargs: keyword arguments of ``fun``; those with the names of these options are passed by position.
 
     Returns:
-        For each kernel its times before and after.
+        The times of each kernel before and after.
 
     Raises:
-        TargetError: if the target is not a CPU that this machine can be.
-        ArgumentError: if an option is none, or the file is no database.
+        TargetError: if the target is not a CPU that this machine can run code for.
+        ArgumentError: if an option is invalid, or the file is not a database.
 
     Source: the search space is that of Shao et al. (2022), "Tensor program optimization with probabilistic programs".
 
@@ -149,12 +150,12 @@ def tune(
         else:
             others[one.rule] += 1
     deadline = math.inf if seconds is None else time.monotonic() + seconds
-    found = []
+    results = []
     with Worker() as worker:
         for i, one in enumerate(chosen):
             note = _obstacle(one)
             if note:
-                found.append(TunedKernel(one.kernel.name, one.rule, note=note))
+                results.append(TunedKernel(one.kernel.name, one.rule, note=note))
                 continue
             share = (deadline - time.monotonic()) / (len(chosen) - i) if seconds else 1e9
             earlier = known.find(one.kernel.text, goal)
@@ -169,14 +170,14 @@ def tune(
                 seed=seed,
                 known=earlier.schedule if earlier else None,
             )
-            found.append(_summarized(one, outcome))
+            results.append(_summarized(one, outcome))
             if outcome.schedule:
-                result = {"trials": outcome.trials, "schedule": outcome.schedule}
-                times = {"before": found[-1].before, "after": found[-1].after}
-                record = Record.of(function, goal, kernel=one.kernel.text, rule=one.rule, **times, **result)
-                # At once: a search that is interrupted keeps what it has.
+                best = {"trials": outcome.trials, "schedule": outcome.schedule}
+                times = {"before": results[-1].before, "after": results[-1].after}
+                record = Record.of(function, goal, kernel=one.kernel.text, rule=one.rule, **times, **best)
+                # Written after each kernel, so that an interrupted search keeps its results.
                 merge(database, [record], "tune", replaced=earlier)
-    return TuningReport(tuple(found), dict(others))
+    return TuningReport(tuple(results), dict(others))
 
 
 def _check(trials: int, seconds: float | None, rules: str | Sequence[str]) -> None:
@@ -190,7 +191,7 @@ def _check(trials: int, seconds: float | None, rules: str | Sequence[str]) -> No
 
 
 def _obstacle(scheduled: ScheduledKernel) -> str:
-    """Why a kernel cannot be tuned; empty if it can."""
+    """The reason why a kernel cannot be tuned; empty if it can."""
     kind = scheduled.kernel.equations[0].op.kind
     if kind == "control":
         return "kernels inside of control flow are scheduled by rules"
@@ -209,17 +210,17 @@ def _summarized(scheduled: ScheduledKernel, outcome: Outcome) -> TunedKernel:
 
 @contextmanager
 def tuned(database: str | os.PathLike) -> Iterator[None]:
-    """Within this context, what this thread compiles has the schedules of a database, where it has some.
+    """Context in which functions that this thread compiles use the schedules of a database.
 
-    A jitted function that was called before is compiled again, and has its earlier code again afterwards. Kernels
-    that write over donated arguments, those inside of control flow, and all that the database does not know for the
-    target are scheduled by rules. The environment variable ``TVMFUN_TUNING`` names a database for a whole process.
+    Jitted functions that were called before are compiled again, and use their earlier code again afterwards. Kernels
+    that write over donated arguments, those inside of control flow, and those without a record for the target are
+    scheduled by rules. The environment variable ``TVMFUN_TUNING`` names a database for a whole process.
 
     Args:
         database: a file that :func:`tune` wrote.
 
     Raises:
-        ArgumentError: if the file cannot be read, or is no database.
+        ArgumentError: if the file cannot be read, or is not a database.
 
     >>> with tuned("none.jsonl"):
     ...     pass

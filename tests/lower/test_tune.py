@@ -476,10 +476,10 @@ HEADER = '{"format": "tvmfun tuning", "version": 1}'
 def test_a_file_that_is_no_database_is_an_error_and_is_left_alone(text, tmp_path):
     path = tmp_path / "tuning.jsonl"
     path.write_text(text)
-    with pytest.raises(ArgumentError, match=r"^\[tuned\] this file is no database") as caught, tuned(path):
+    with pytest.raises(ArgumentError, match=r"^\[tuned\] this file is not a database") as caught, tuned(path):
         raise AssertionError
     assert str(path) in str(caught.value)
-    with pytest.raises(ArgumentError, match=r"^\[tune\] this file is no database"):
+    with pytest.raises(ArgumentError, match=r"^\[tune\] this file is not a database"):
         tune(convolution, X, W, database=path)
     assert path.read_text() == text
     assert ACTIVE.database is None

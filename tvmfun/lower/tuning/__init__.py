@@ -1,5 +1,5 @@
-"""Tuning: schedules for kernels found by TVM's meta-schedule rules and by trying, and a database that keeps them.
+"""Tuning: a search for faster schedules with TVM's meta-schedule rules, and a database of the results.
 
-`space` draws schedules, `worker` verifies and times them in a process of its own, `search` talks to that process,
-and `database` keeps what was faster than our rules and says which of it is in use.
+`space` draws schedules, `worker` verifies and times them in a separate process, `search` talks to that process, and
+`database` keeps schedules that were faster than those of our rules, and selects the ones in use.
 """

@@ -1,8 +1,7 @@
-"""The database of tuned schedules: a file of JSON lines, and which one is in use.
+"""The database of tuned schedules: a file of JSON lines, and the selection of the one in use.
 
-The first line says what the file is; each other one is a record. Records are found by the text of a kernel and the
-target, and say how the kernel was written in TIR and which TVM it was: what is written differently now, and what
-comes from another TVM, is passed over with a warning.
+The first line is a header, each other one a record. The key of a record is the text of a kernel and the target. It also
+holds a hash of the kernel's TIR and the version of TVM: records that do not match are skipped with a warning.
 """
 
 from __future__ import annotations
@@ -35,14 +34,14 @@ class Record:
     """A schedule that was measured to be faster than that of our rules.
 
     Args:
-        kernel: what it computes, as text.
-        target: what it was tuned for, as text.
+        kernel: the text of the kernel.
+        target: the text of the target.
         tvm: the version of TVM.
-        code: the hash of the kernel in TIR, not scheduled.
-        rule: the rule that it was faster than.
-        before: the microseconds that the kernel took with the schedule of this rule.
-        after: those with this schedule, in the same runs.
-        trials: how many schedules were tried.
+        code: the hash of the unscheduled kernel in TIR.
+        rule: the name of the rule for comparison.
+        before: microseconds with the schedule of the rule.
+        after: microseconds with this schedule, measured in the same session.
+        trials: the number of schedules tried.
         schedule: the trace of the schedule as JSON.
     """
 
@@ -57,26 +56,26 @@ class Record:
     schedule: str
 
     @classmethod
-    def of(cls, function: tirx.PrimFunc, target: Target, **known: Any) -> Record:
-        """A record of a kernel, which is not scheduled, for this version of TVM."""
-        return cls(target=str(target), tvm=tvm.__version__, code=code(function), **known)
+    def of(cls, function: tirx.PrimFunc, target: Target, **fields: Any) -> Record:
+        """A record of an unscheduled kernel for this version of TVM."""
+        return cls(target=str(target), tvm=tvm.__version__, code=code(function), **fields)
 
     @property
     def ratio(self) -> float:
-        """How many times as fast it is."""
+        """The speedup."""
         return self.before / self.after
 
 
 def code(function: tirx.PrimFunc) -> str:
-    """The hash of a kernel that is not scheduled."""
+    """The hash of an unscheduled kernel."""
     return hashlib.sha256(space.source(function).encode()).hexdigest()
 
 
 class Database:
-    """Records by the kernel and the target.
+    """Records by kernel and target.
 
     Args:
-        records: of several for the same, that with the largest gain counts.
+        records: for each key the record with the largest speedup counts.
     """
 
     def __init__(self, records: Iterable[Record] = ()) -> None:
@@ -88,10 +87,10 @@ class Database:
 
     @classmethod
     def read(cls, path: str | os.PathLike, where: str) -> Database:
-        """What a file has.
+        """Reads a file.
 
         Raises:
-            ArgumentError: if it cannot be read, or is no such file.
+            ArgumentError: if it cannot be read, or is not a database.
         """
         try:
             lines = Path(path).read_text(encoding="utf-8").splitlines()
@@ -104,7 +103,7 @@ class Database:
         except ValueError as error:
             raise ArgumentError(
                 where,
-                "this file is no database of this version, or it is damaged",
+                "this file is not a database of this version, or it is damaged",
                 got=f"{path} ({error})",
                 hint="another path; tune writes a new file",
             ) from error
@@ -115,7 +114,7 @@ class Database:
 
     @cached_property
     def key(self) -> str:
-        """Tells databases apart."""
+        """A hash that identifies the content."""
         return hashlib.sha256(self._text().encode()).hexdigest()
 
     def _text(self) -> str:
@@ -123,45 +122,45 @@ class Database:
         return "".join(json.dumps(line, ensure_ascii=False) + "\n" for line in lines)
 
     def write(self, path: Path) -> None:
-        """Writes a file, in one step."""
+        """Writes a file atomically."""
         with atomic_write(path) as partial:
             partial.write_text(self._text(), encoding="utf-8")
 
 
 def _record(line: str, number: int) -> Record:
-    given = json.loads(line)
-    kinds = {field.name: field.type for field in fields(Record)}
-    if not isinstance(given, dict) or given.keys() != kinds.keys():
+    values = json.loads(line)
+    types = {field.name: field.type for field in fields(Record)}
+    if not isinstance(values, dict) or values.keys() != types.keys():
         raise ValueError(f"line {number} is not a record")
-    for name, value in given.items():
-        if type(value).__name__ != kinds[name] or (kinds[name] == "float" and not value > 0):
+    for name, value in values.items():
+        if type(value).__name__ != types[name] or (types[name] == "float" and not value > 0):
             raise ValueError(f"line {number} has a wrong {name!r}")
-    return Record(**given)
+    return Record(**values)
 
 
 def merge(path: str | os.PathLike, records: Iterable[Record], where: str, replaced: Record | None = None) -> None:
-    """Adds records to a file; of processes that do this at the same time, one waits for the other.
+    """Adds records to a file, under a lock for processes that do so at the same time.
 
     Args:
         path: the file.
-        records: what to add. If there is a record for the same already, that with the larger gain stays.
-        where: for errors.
-        replaced: a record that is to go, because what is added was compared with it.
+        records: the records to add. Of two with the same key, the one with the larger speedup stays.
+        where: the name of the caller, for errors.
+        replaced: a record to remove, because the new one was compared with it.
 
     Raises:
-        ArgumentError: if the file exists and is no database.
+        ArgumentError: if the file exists and is not a database.
     """
     path = Path(path).absolute()
     path.parent.mkdir(parents=True, exist_ok=True)
-    with _alone_in(path.parent):
+    with _locked(path.parent):
         known = Database.read(path, where) if path.exists() else Database()
         kept = (record for record in known.records.values() if record != replaced)
         Database([*kept, *records]).write(path)
 
 
 @contextmanager
-def _alone_in(folder: Path) -> Iterator[None]:
-    """Holds a lock on a folder: it needs no file that would be left behind."""
+def _locked(folder: Path) -> Iterator[None]:
+    """Holds a lock on a folder, which leaves no lock file."""
     try:
         import fcntl
     except ImportError:  # not on Windows
@@ -175,18 +174,18 @@ def _alone_in(folder: Path) -> Iterator[None]:
         os.close(handle)
 
 
-# -- which one is in use ---------------------------------------------------------------------------------------------
+# -- the database in use ---------------------------------------------------------------------------------------------
 
 
-def _of_the_environment() -> Database | None:
+def _from_environment() -> Database | None:
     path = os.environ.get("TVMFUN_TUNING")
     return Database.read(path, "TVMFUN_TUNING") if path else None
 
 
 class _Active(local):
-    """The database in use in a thread; ``key`` tells it apart, and is empty if there is none."""
+    """The database in use in a thread, and its ``key``, which is empty if there is none."""
 
-    database = _of_the_environment()
+    database = _from_environment()
     key = database.key if database else ""
 
 
@@ -195,7 +194,7 @@ ACTIVE = _Active()
 
 @contextmanager
 def using(database: Database | None) -> Iterator[None]:
-    """What is compiled in this thread meanwhile has the schedules of a database, or of none."""
+    """Selects the database for Programs that this thread compiles in the context; None for none."""
     before = ACTIVE.database, ACTIVE.key
     ACTIVE.database, ACTIVE.key = database, database.key if database else ""
     try:
@@ -210,10 +209,10 @@ def find(kernel: str, target: Target) -> Record | None:
 
 
 def tuned(record: Record, function: tirx.PrimFunc) -> tirx.PrimFunc | None:
-    """The kernel with the schedule of a record, or None.
+    """The kernel with the schedule of a record, or None if that does not apply.
 
     Warns:
-        PerformanceWarning: if the record is for another TVM, or for a kernel that was written differently.
+        PerformanceWarning: if the record is for another TVM, or the kernel's TIR has changed.
     """
     if record.tvm != tvm.__version__:
         reason = f"it is from TVM {record.tvm}, and this is {tvm.__version__}"

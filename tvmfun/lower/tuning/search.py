@@ -1,4 +1,4 @@
-"""Searching for the schedule of a kernel: the side that asks, which survives whatever a schedule does."""
+"""The search for a schedule: the process that asks a worker, and survives its crashes."""
 
 from __future__ import annotations
 
@@ -22,21 +22,21 @@ from tvm.target import Target
 from tvmfun.errors import TargetError
 from tvmfun.lower.tuning import space
 
-# A kernel that breaks so many processes is given up.
+# The search for a kernel ends after this many crashes.
 _BREAKS = 8
 
 
 @dataclass
 class Outcome:
-    """What came of a search.
+    """The result of a search.
 
     Args:
-        trials: how many schedules were tried.
-        rejected: how many of them computed something else, could not be compiled, crashed or never ended.
-        before: the seconds that our rule's schedule took, if it was timed.
-        after: those of the best schedule, in the same runs.
-        schedule: the best one, if it was faster.
-        note: why there was nothing to try.
+        trials: the number of schedules tried.
+        rejected: the number of these with wrong results, that could not be compiled, crashed, or never ended.
+        before: seconds with our rule's schedule, if it was timed.
+        after: seconds with the best schedule, measured in the same session.
+        schedule: the best schedule, if it was faster.
+        note: the reason if nothing could be tried.
     """
 
     trials: int = 0
@@ -48,9 +48,9 @@ class Outcome:
 
 
 class Worker:
-    """A process that does tasks, and another one when it is gone. To be used as a context."""
+    """A context with a process that does tasks, which is restarted after a crash."""
 
-    #: What it runs.
+    #: The command of the process.
     command = (sys.executable, "-m", "tvmfun.lower.tuning.worker")
 
     def __init__(self) -> None:
@@ -89,10 +89,10 @@ class Worker:
     def last_words(self) -> str:
         """The last line that a process wrote to its standard error."""
         self._errors.seek(0)
-        return next((line.strip() for line in reversed(self._errors.readlines()) if line.strip()), "nothing said")
+        return next((line.strip() for line in reversed(self._errors.readlines()) if line.strip()), "no output")
 
     def messages(self, task: dict[str, Any]) -> Iterator[dict[str, Any]]:
-        """What the process says about a task; the last message says that it is done, failed, or that it broke."""
+        """Yields the messages of the process about a task; the kind of the last is done, failed or broke."""
         self._process = self._process or self._start()
         assert self._process.stdin and self._process.stdout
         with suppress(BrokenPipeError):
@@ -101,7 +101,7 @@ class Worker:
         finished = False
         try:
             for line in self._process.stdout:
-                if not line.endswith("\n"):  # it broke while it wrote
+                if not line.endswith("\n"):  # the process ended while it wrote
                     break
                 message = json.loads(line)
                 finished = message["kind"] in ("done", "failed")
@@ -125,20 +125,20 @@ def search(
     seed: int,
     known: str | None = None,
 ) -> Outcome:
-    """Looks for a schedule that is faster than that of our rule.
+    """Searches for a schedule that is faster than that of our rule.
 
     Args:
-        worker: tries them.
-        function: the kernel, not scheduled.
-        inputs: how many of its parameters are.
+        worker: the process that tries schedules.
+        function: the unscheduled kernel.
+        inputs: the number of parameters that are inputs.
         target: a CPU.
-        trials: how many schedules to try.
-        seconds: how long to try.
-        seed: of the draws and of the data.
-        known: a schedule to begin with.
+        trials: the number of schedules to try.
+        seconds: the time limit.
+        seed: the seed of draws and data.
+        known: the first schedule to try.
 
     Raises:
-        TargetError: if code for the target does not run here.
+        TargetError: if this machine cannot run code for the target.
     """
     text = space.source(function)
     if not _reads_back(text, function):

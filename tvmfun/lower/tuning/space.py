@@ -1,4 +1,4 @@
-"""The schedules that TVM's meta-schedule rules allow for a kernel: draws, variations, and how to apply one."""
+"""The space of schedules that TVM's meta-schedule rules generate for a kernel: drawing, varying, and applying them."""
 
 from __future__ import annotations
 
@@ -19,29 +19,29 @@ from tvm.target import Target
 from tvmfun.lower.schedule.cpu.rules import RULE
 from tvmfun.lower.tir import intrinsics
 
-#: The name of the rule of a tuned kernel.
+#: The rule name of tuned kernels.
 NAME = "tuned"
 
-# What may be parallel, in tasks per core: many, one, and nothing (which is what small kernels want).
+# Parallel tasks per core: many, one, or (-1) no parallel loop, which suits small kernels.
 _TASKS_PER_CORE = (16, 1, -1)
 _LONGEST_VECTOR = 64
 _UNROLLED = (0, 16, 64, 512)
 
 
 def source(function: tirx.PrimFunc) -> str:
-    """The kernel, not scheduled, as TVMScript."""
+    """The unscheduled kernel as TVMScript."""
     return function.with_attr("global_symbol", "main").script(show_meta=True)
 
 
 def applied(function: tirx.PrimFunc, schedule: str) -> tirx.PrimFunc:
-    """The kernel with a schedule, in the form that our rules give theirs.
+    """The kernel with a schedule, in the form in which our rules return kernels.
 
     Args:
-        function: the kernel, not scheduled.
+        function: the unscheduled kernel.
         schedule: the trace of the schedule as JSON.
 
     Raises:
-        RuntimeError, ValueError, TypeError: of several classes of TVM's, if it is not one of this kernel.
+        RuntimeError, ValueError, TypeError: if the trace does not fit the kernel; TVM raises various subclasses.
     """
     made = Schedule(_module(function), error_render_level="none")
     Trace.apply_json_to_schedule(json.loads(schedule), made)
@@ -50,7 +50,7 @@ def applied(function: tirx.PrimFunc, schedule: str) -> tirx.PrimFunc:
     return intrinsics.expand(scheduled.with_body(body).with_attr(RULE, NAME))
 
 
-# As our rules write them: loops, and buffers where they are needed and as large as they have to be.
+# Lowers blocks to loops, with compact buffers allocated where they are needed.
 _without_blocks = tvm.transform.Sequential(
     [
         s_tir.transform.LowerInitBlock(),
@@ -64,12 +64,12 @@ _without_blocks = tvm.transform.Sequential(
 
 
 def _module(function: tirx.PrimFunc) -> tvm.IRModule:
-    # A copy: a schedule may change what it was made of.
+    # A copy, because a schedule may change the function that it was made of.
     return tvm.IRModule({"main": s_tir.renew_defs(function).with_attr("global_symbol", "main")})
 
 
 class _Context(ms.TuneContext):
-    """A context without the tensor intrinsics that its base class imports: they take longer than most searches."""
+    """A context without the import of tensor intrinsics, which takes longer than most searches."""
 
     def __init__(self, module: tvm.IRModule, target: Target, generator: ms.SpaceGenerator) -> None:
         arguments = (module, target, generator, None, "main", 1, -1, None)
@@ -78,14 +78,14 @@ class _Context(ms.TuneContext):
 
 
 class Space:
-    """All schedules of a kernel that the rules of meta-schedule allow.
+    """All schedules of a kernel that the rules of meta-schedule generate.
 
     Args:
-        function: the kernel, not scheduled.
+        function: the unscheduled kernel.
         target: a CPU.
 
     Raises:
-        RuntimeError, ValueError: of several classes of TVM's, if its rules cannot handle the kernel.
+        RuntimeError, ValueError: if TVM's rules cannot handle the kernel; it raises various subclasses.
     """
 
     def __init__(self, function: tirx.PrimFunc, target: Target) -> None:
@@ -95,20 +95,20 @@ class Space:
             generator = ms.space_generator.PostOrderApply(
                 sch_rules=_rules(tasks),
                 postprocs=ms.postproc.Postproc.create("llvm"),
-                # Ours are below: those of TVM 0.27, and its search strategies, write modules as JSON, and that crashes.
+                # TVM 0.27's mutators and search strategies serialize modules as JSON, which crashes; see `vary`.
                 mutator_probs={},
             )
-            # It has to outlive the post-processors, which ask it.
+            # The post-processors refer to it, so it has to outlive them.
             self._context = _Context(self._module, target, generator)
             self._families += [family.trace for family in self._context.generate_design_space()]
         self._finish: Sequence[ms.postproc.Postproc] = generator.postprocs
 
     def draw(self, random: Random) -> Trace | None:
-        """Some schedule; None if the draw was none."""
+        """A random schedule; None if the draw was invalid."""
         return self._completed(random.choice(self._families), {}, random)
 
     def vary(self, trace: Trace, random: Random) -> Trace | None:
-        """A schedule that decides one or two things differently; None if the draw was none."""
+        """A schedule with one or two decisions drawn again; None if the draw was invalid."""
         decisions = dict(trace.decisions.items())
         if not decisions:
             return None
@@ -118,19 +118,19 @@ class Space:
         return self._completed(trace, decisions, random)
 
     def parsed(self, schedule: str) -> Trace:
-        """The schedule of a trace as JSON."""
+        """The trace of a schedule given as JSON."""
         made = Schedule(self._module, error_render_level="none")
         Trace.apply_json_to_schedule(json.loads(schedule), made)
         return made.trace
 
     def _completed(self, trace: Trace, decisions: dict, random: Random) -> Trace | None:
-        """The schedule whose open decisions are drawn."""
+        """The trace with its open decisions drawn."""
         made = Schedule(self._module, seed=random.randrange(1, 2**30), error_render_level="none")
         try:
             Trace(trace.insts, decisions).apply_to_schedule(made, remove_postproc=True)
             made.enter_postproc()
             return made.trace if all(step.apply(made) for step in self._finish) else None
-        except (RuntimeError, ValueError, TypeError):  # such as tiles that do not fit what was drawn
+        except (RuntimeError, ValueError, TypeError):  # for example tiles that do not fit the draw
             return None
 
 
@@ -149,7 +149,7 @@ def _rules(tasks_per_core: int) -> list:
 
 
 def as_json(trace: Trace) -> str:
-    """The trace as JSON: a list of instructions, and one of the decisions that were drawn."""
+    """The trace as JSON: a list of instructions, and a list of decisions."""
     return json.dumps(_plain(trace.as_json()), separators=(",", ":"))
 
 

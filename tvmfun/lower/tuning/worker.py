@@ -1,7 +1,7 @@
-"""The process that tries schedules: it may crash, or be killed, without harm to whoever asked.
+"""The process that tries schedules: it may crash or be killed without harm to the process that started it.
 
-It reads tasks and writes messages, each a line of JSON. What a schedule computes is compared with what our rule's
-schedule computes, on random data, before it is timed; both are timed in turns.
+It reads tasks and writes messages, each a line of JSON. The results of a schedule are compared with those of our rule's
+schedule on random data before it is timed; both are timed alternately.
 """
 
 from __future__ import annotations
@@ -28,43 +28,43 @@ from tvmfun.lower.codegen import native
 from tvmfun.lower.schedule import schedule
 from tvmfun.lower.tuning import space
 
-# A message of these: how far it is.
+# Sends a message about the progress of a task.
 Say = Callable[[dict[str, Any]], None]
 
-# A schedule that compiles and runs longer is given up, and this process with it.
+# The most seconds that a schedule may take to compile and run; then this process ends.
 PATIENCE = 30.0
-# Seconds of one measurement, how many there are in a comparison, and how many when it counts.
+# Seconds of one measurement, and the number of measurements in a quick and in a thorough comparison.
 _MEASUREMENT, _QUICK, _THOROUGH = 0.001, 3, 21
-# Only what is faster than our rule by this factor is worth a record.
+# The least speedup over our rule that is recorded.
 _GAIN = 1.05
-# So many of the best are compared thoroughly, and the varied ones are among so many.
+# The number of finalists that are compared thoroughly, and of the best schedules that are varied.
 _FINALISTS, _PARENTS = 3, 6
-# After so many draws without a new schedule there are none.
+# The search ends after this many draws without a new schedule.
 _BARREN = 64
 _ALIGNMENT = 64
-# Bytes where results go, so that what is not written is seen.
+# The bytes of results before a run, to detect elements that are not written.
 _UNWRITTEN = 0xA5
 
 
 class Tried(NamedTuple):
-    """A schedule that computes the right thing, and how many times as fast as our rule's it was."""
+    """A correct schedule, and its speedup over our rule's."""
 
     ratio: float
     trace: Trace
 
 
 class Mismatch(Exception):
-    """A schedule computes something else."""
+    """A schedule with wrong results."""
 
 
 class Bench:
     """A kernel with data, the results of our rule's schedule, and its times.
 
     Args:
-        function: the kernel, not scheduled.
-        inputs: how many of its parameters are.
+        function: the unscheduled kernel.
+        inputs: the number of parameters that are inputs.
         target: a CPU.
-        seed: of the data.
+        seed: the seed of the data.
     """
 
     def __init__(self, function: tirx.PrimFunc, inputs: int, target: Target, seed: int) -> None:
@@ -101,21 +101,21 @@ class Bench:
         """The module of a schedule.
 
         Raises:
-            Mismatch: if it computes something else, or not twice the same.
-            RuntimeError, ValueError, TypeError: of several classes, if it cannot be compiled.
+            Mismatch: if results are wrong, or differ between runs.
+            RuntimeError, ValueError, TypeError: if it cannot be compiled; TVM raises various subclasses.
         """
         module = self._compiled(space.applied(self.function, schedule))
         for data, expected in zip(self._data, self._expected, strict=True):
             first = self._results(module, data)
             if not all(map(agree, first, expected)):
                 raise Mismatch
-            for _ in range(2):  # threads that get in each other's way do not always do so
+            for _ in range(2):  # data races do not show in every run
                 if any(a.tobytes() != b.tobytes() for a, b in zip(first, self._results(module, data), strict=True)):
                     raise Mismatch
         return module
 
     def ratio(self, module: Any) -> float:
-        """How many times as fast as our rule's schedule, roughly."""
+        """The approximate speedup over our rule's schedule."""
         once = self._time(module, repeat=2)
         if once > 4 * self.before:
             return self.before / once
@@ -125,7 +125,7 @@ class Bench:
         return before / self._time(module, _QUICK, number)
 
     def times(self, module: Any) -> tuple[float, float, bool]:
-        """In turns: the median seconds of our rule's schedule, the median ratio, and whether 3 of 4 are gains."""
+        """Alternate measurements: our rule's median seconds, the median speedup, and whether 3 of 4 are gains."""
         number = max(1, int(2 * _MEASUREMENT / max(self.before, 1e-9)))
         count = max(5, min(_THOROUGH, int(4 / self.before)))
         pairs = []
@@ -141,7 +141,7 @@ class Bench:
 
 
 def _array(shape: Sequence[int], dtype: np.dtype, random: np.random.Generator, kind: int, smallest: int) -> np.ndarray:
-    """Random data of the first kind, which is like that of networks, or of the second, which has more extremes."""
+    """Random data: of kind 0 as in networks, of kind 1 with negative integers and positive floats."""
     if dtype == dtypes.bool_:
         values = random.integers(0, 2, shape)
     elif dtypes.is_integer(dtype):
@@ -162,7 +162,7 @@ def _addresses(arrays: Sequence[np.ndarray]) -> list[ctypes.c_void_p]:
 
 
 def agree(result: np.ndarray, expected: np.ndarray) -> bool:
-    """Whether results are the same, but for what another order of additions does to floats."""
+    """Whether results are equal up to the rounding errors of another order of additions."""
     if not dtypes.is_float(expected.dtype):
         return result.tobytes() == expected.tobytes()
     bits = {"float64": 52, "float32": 23, "float16": 10, "bfloat16": 7}[dtypes.NAMES[expected.dtype]]
@@ -173,7 +173,7 @@ def agree(result: np.ndarray, expected: np.ndarray) -> bool:
     result, expected = result[finite], expected[finite]
     if not expected.size:
         return True
-    # Sums lose what is small next to their terms, which are about as large as other results.
+    # Rounding errors of sums are relative to their terms, which are about as large as other results.
     scale = np.abs(expected) + np.sqrt(np.mean(np.square(expected)))
     return bool(np.all(np.abs(result - expected) <= 2.0 ** -max(bits - 10, 4) * scale))
 
@@ -183,13 +183,13 @@ def _watch() -> None:
 
 
 def run(task: dict[str, Any], say: Say) -> None:
-    """Does a task: says which schedules it tries and how fast they are, and in the end which one is best.
+    """Does a task: reports the schedules that it tries and their speed, and finally the best one.
 
     Args:
-        task: the kernel as TVMScript (``function``), how many parameters are ``inputs``, the ``target`` and the
-            ``seed``; how many ``trials`` there are, and ``seconds`` for them; schedules that are ``known``, and those
-            that are not to be tried, because they ``broke`` this process before.
-        say: gets messages with a ``kind``.
+        task: the kernel as TVMScript (``function``), the number of parameters that are ``inputs``, the ``target``, the
+            ``seed``, the numbers of ``trials`` and ``seconds``, ``known`` schedules to try first, and schedules that
+            ``broke`` this process before, which are skipped.
+        say: called with messages, which have a ``kind``.
     """
     try:
         _run(task, say)
@@ -241,7 +241,7 @@ def _run(task: dict[str, Any], say: Say) -> None:
 
 
 def _next(known: list[str], tried: Sequence[Tried], options: space.Space, random: Random) -> tuple[str, Trace | None]:
-    """A schedule to try: a known one, one of all, or one like those that were fast."""
+    """A schedule to try: a known one, a random one, or a variation of a fast one."""
     if known:
         schedule = known.pop()
         try:
@@ -256,7 +256,7 @@ def _next(known: list[str], tried: Sequence[Tried], options: space.Space, random
 
 
 def main() -> None:
-    """Does tasks until there are none. Whatever else writes to the standard output goes elsewhere."""
+    """Does tasks until the input ends. Other output to the standard output goes to the standard error."""
     messages = os.fdopen(os.dup(1), "w")
     os.dup2(2, 1)
 
