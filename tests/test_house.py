@@ -33,20 +33,15 @@ LAYERS = """
 LAYER = {room: i for i, row in enumerate(LAYERS.strip().splitlines()) for room in row.split()}
 
 MOST_LINES = 600
-#: Longer files that have not been split yet.
+#: Longer files of tests: tables, and those that have not been split yet.
 LONG = {
-    "tvmfun/nn/functional/attention.py",
-    "tvmfun/nn/layers/transformer.py",
-    "tvmfun/ops/control.py",
-    "tvmfun/ops/index.py",
-    "tvmfun/ops/pointwise.py",
-    "tests/interop/opinfo_table.py",  # a table
+    "tests/data/test_data.py",
+    "tests/interop/opinfo_table.py",
     "tests/interop/relax_cases.py",
     "tests/lower/test_cpu_schedule.py",
     "tests/nn/layers/test_layers.py",
     "tests/op_cases/oracles.py",
     "tests/ops/test_simplify.py",
-    "tests/data/test_data.py",
     "tests/test_dynamic_shapes.py",
 }
 #: Functions named ``install_*``, by which a room hands its own functions to one that cannot import it.
