@@ -156,7 +156,7 @@ def conv_general_dilated(
         rhs: the kernel, of the same dtype after promotion.
         window_strides: one per spatial axis.
         padding: ``"SAME"``, ``"SAME_LOWER"``, ``"VALID"``, or ``(low, high)`` per axis, also negative.
-        lhs_dilation: places between elements of ``lhs`` plus one, per spatial axis: a transposed convolution.
+        lhs_dilation: distance between adjacent elements of ``lhs``, per spatial axis: a transposed convolution.
         rhs_dilation: the same for the kernel: an atrous convolution.
         dimension_numbers: the layouts of ``lhs``, ``rhs`` and the result. ``("NHWC", "HWIO", "NHWC")`` is
             the fastest; by default channels come first: ``("NCHW", "OIHW", "NCHW")``.
@@ -265,7 +265,7 @@ def conv_transpose(
     preferred_element_type: DTypeLike | None = None,
     use_consistent_padding: bool = False,
 ) -> Array:
-    """Returns the transposed convolution, with ``strides`` places for each element of ``lhs``.
+    """Returns the transposed convolution, with ``strides`` positions for each element of ``lhs``.
 
     Args:
         lhs: the array, float.
@@ -273,7 +273,7 @@ def conv_transpose(
         strides: one per spatial axis.
         padding: ``"SAME"`` or ``"VALID"``, which give the sizes that a convolution with this stride and padding would
             need as its input, or ``(low, high)`` per axis for the array with its holes.
-        rhs_dilation: places between elements of the kernel plus one.
+        rhs_dilation: distance between adjacent elements of the kernel.
         dimension_numbers: the layouts of ``lhs``, ``rhs`` and the result, by default channels last: ``("NHWC", "HWIO",
             "NHWC")``.
         transpose_kernel: whether to flip the kernel and exchange its channels, which makes this the derivative of a
@@ -352,7 +352,7 @@ def conv_general_dilated_patches(
     precision: Any = None,
     preferred_element_type: DTypeLike | None = None,
 ) -> Array:
-    """Returns what each window of a convolution reads, as channels: all places of the first channel, of the next, ...
+    """Returns what each window of a convolution reads, as channels: all positions of the first channel, the next, ...
 
     Args:
         lhs: the array, float.

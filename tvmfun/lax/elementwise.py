@@ -22,7 +22,7 @@ from tvmfun.numpy.dtypes import finfo
 from tvmfun.numpy.elementwise import named
 from tvmfun.numpy.promotion import array, operands
 from tvmfun.ops import pointwise
-from tvmfun.typing import ArrayLike, DTypeLike
+from tvmfun.typing import ArrayLike, DTypeLike, PyTree
 
 __all__ = [
     "RoundingMethod",
@@ -102,7 +102,7 @@ __all__ = [
 ]
 
 
-def stop_gradient(x: ArrayLike) -> Any:
+def stop_gradient(x: PyTree) -> PyTree:
     """Returns the tree ``x``, through which no gradient flows.
 
     >>> import tvmfun
@@ -318,7 +318,7 @@ def round(x: ArrayLike, rounding_method: RoundingMethod = RoundingMethod.AWAY_FR
 
 
 def convert_element_type(operand: ArrayLike, new_dtype: DTypeLike) -> Array:
-    """Returns the array in another dtype; floats become integers by leaving out what is behind the point."""
+    """Returns the array in another dtype; floats become integers by truncation towards zero."""
     return tnp.astype(tnp.asarray(operand), new_dtype)
 
 
@@ -370,7 +370,7 @@ def clamp(min: Any, x: Any, max: Any) -> Array:
     return pointwise.where(pointwise.bitwise_and(pointwise.less(low, x), pointwise.less(x, high)), x, end)
 
 
-def optimization_barrier(operand: ArrayLike) -> Any:
+def optimization_barrier(operand: PyTree) -> PyTree:
     """Returns the tree of arrays as it is: no optimization here changes what is computed from it."""
     return tree.map(tnp.asarray, operand)
 

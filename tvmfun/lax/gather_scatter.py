@@ -40,7 +40,7 @@ Ints = tuple[int, ...]
 
 
 class GatherScatterMode(enum.Enum):
-    """What happens at places outside the array.
+    """What happens at indices outside the array.
 
     ``CLIP`` moves them inside; ``FILL_OR_DROP`` reads a fill value there and drops updates; ``PROMISE_IN_BOUNDS``
     says that there are none: should there be some, they are moved inside when read, and dropped when written, also by
@@ -102,7 +102,7 @@ class ScatterDimensionNumbers:
 class _Windows(NamedTuple):
     """A gather or scatter as the ops have it: first common axes, then indexed ones, then the rest.
 
-    ``places`` holds an index for each element of each window along the indexed axes, ``inside`` says which windows
+    ``indices`` holds an index for each element of each window along the indexed axes, ``inside`` says which windows
     lie inside the array, and ``order`` is that of the axes of the operand.
     """
 
@@ -139,7 +139,7 @@ def _windows(
         i for i in range(operand.ndim) if i not in batching and (i in index_map or sizes[i] != operand.shape[i])
     )
     kind = indices.dtype
-    # The iotas of windows lie along axes of their own, behind those of the indices.
+    # The iotas of windows lie along axes of their own, after those of the indices.
     grid = (*indices.shape[:-1], *(sizes[i] for i in indexed))
     columns, inside = [], tnp.full(indices.shape[:-1], True)
     for k, axis in enumerate(indexed):
@@ -161,7 +161,7 @@ def _windows(
 
 
 def _result_order(index_batching: Ints, lead: int, window_axes: Ints, order: Ints, kept: Ints, batching: int) -> Ints:
-    """For each axis of a gather's result, or of updates, its place behind common and other index axes.
+    """For each axis of a gather's result, or of updates, its position after the common and other index axes.
 
     ``window_axes`` are where the windows' axes ``kept`` (of the operand, in order) lie; ``order`` is that of the ops.
     """
@@ -199,11 +199,11 @@ def gather(
     mode: str | GatherScatterMode | None = None,
     fill_value: NestedArrayLike | None = None,
 ) -> Array:
-    """Returns the slices of an array that begin at computed places.
+    """Returns the slices of an array that begin at computed indices.
 
     Args:
         operand: the array.
-        start_indices: integers whose last axis is the place where a slice begins.
+        start_indices: integers whose last axis is the index where a slice begins.
         dimension_numbers: which axis is which.
         slice_sizes: the size of a slice along each axis of ``operand``.
         unique_indices: a promise that is not needed.
@@ -293,7 +293,7 @@ def _scatter(
         raise ShapeError(name, "the updates do not fit the indices", got=f"{updates.aval} and {indices.aval}")
     ordered = tnp.reshape(ordered, (*count, *(sizes[i] for i in windows.order[len(batching) :])))
     places = windows.places
-    if how is not GatherScatterMode.CLIP:  # a place that is outside for sure
+    if how is not GatherScatterMode.CLIP:  # an index that is outside for sure
         inside = tnp.reshape(windows.inside, (*count, *(1,) * (places.ndim - lead)))
         places = pw.where(inside, places, places.dtype.type(-1))
     moved = tnp.permute_dims(operand, windows.order)
@@ -311,15 +311,15 @@ def scatter(
     unique_indices: bool = False,
     mode: str | GatherScatterMode | None = None,
 ) -> Array:
-    """Returns an array with windows at computed places replaced; of several for one place the last stays.
+    """Returns an array with windows at computed indices replaced; of several for one index the last stays.
 
     Args:
         operand: the array.
-        scatter_indices: integers whose last axis is the place where a window begins.
+        scatter_indices: integers whose last axis is the index where a window begins.
         updates: the windows, of the dtype of ``operand``.
         dimension_numbers: which axis is which.
         indices_are_sorted: a promise that is not needed.
-        unique_indices: a promise that no place is updated twice, with which updates run in parallel.
+        unique_indices: a promise that no index is updated twice, with which updates run in parallel.
         mode: what becomes of windows that do not lie inside: ``"drop"``, the default, or ``"clip"``.
 
     Raises:
@@ -344,7 +344,7 @@ def scatter_add(
     unique_indices: bool = False,
     mode: str | GatherScatterMode | None = None,
 ) -> Array:
-    """Returns an array with ``updates`` added to windows at computed places; see :func:`scatter`."""
+    """Returns an array with ``updates`` added to windows at computed indices; see :func:`scatter`."""
     return _scatter("scatter_add", "add", operand, scatter_indices, updates, dimension_numbers, unique_indices, mode)
 
 
@@ -358,7 +358,7 @@ def scatter_sub(
     unique_indices: bool = False,
     mode: str | GatherScatterMode | None = None,
 ) -> Array:
-    """Returns an array with ``updates`` subtracted from windows at computed places; see :func:`scatter`."""
+    """Returns an array with ``updates`` subtracted from windows at computed indices; see :func:`scatter`."""
     updates = pw.negative(tnp.asarray(updates))
     return _scatter("scatter_sub", "add", operand, scatter_indices, updates, dimension_numbers, unique_indices, mode)
 
@@ -373,7 +373,7 @@ def scatter_mul(
     unique_indices: bool = False,
     mode: str | GatherScatterMode | None = None,
 ) -> Array:
-    """Returns an array with windows at computed places multiplied by ``updates``; see :func:`scatter`.
+    """Returns an array with windows at computed indices multiplied by ``updates``; see :func:`scatter`.
 
     The second derivative is right where no update is 0.
     """
@@ -390,7 +390,7 @@ def scatter_min(
     unique_indices: bool = False,
     mode: str | GatherScatterMode | None = None,
 ) -> Array:
-    """Returns the smaller of the array and ``updates`` in windows at computed places; see :func:`scatter`.
+    """Returns the smaller of the array and ``updates`` in windows at computed indices; see :func:`scatter`.
 
     Elements that are equal share the gradient.
     """
@@ -407,7 +407,7 @@ def scatter_max(
     unique_indices: bool = False,
     mode: str | GatherScatterMode | None = None,
 ) -> Array:
-    """Returns the larger of the array and ``updates`` in windows at computed places; see :func:`scatter`.
+    """Returns the larger of the array and ``updates`` in windows at computed indices; see :func:`scatter`.
 
     Elements that are equal share the gradient.
     """
@@ -419,7 +419,7 @@ def index_take(src: NestedArrayLike, idxs: Sequence[Any], axes: Sequence[int]) -
 
     Args:
         src: the array.
-        idxs: one vector of places per axis; all have the same length.
+        idxs: one vector of indices per axis; all have the same length.
         axes: which axes of ``src`` they are for.
 
     >>> index_take(tnp.asarray([[1, 2], [3, 4]]), (np.asarray([0, 1]), np.asarray([1, 0])), (0, 1))

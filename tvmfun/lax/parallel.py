@@ -10,9 +10,9 @@ from tvmfun import tree
 from tvmfun.core.array import Array
 from tvmfun.core.trace import axis_size as _axis_size
 from tvmfun.errors import ArgumentError
-from tvmfun.numpy.promotion import NestedArrayLike
 from tvmfun.numpy.shapes import normalize_axis
 from tvmfun.ops import collective
+from tvmfun.typing import PyTree
 
 __all__ = [
     "all_gather",
@@ -46,7 +46,7 @@ def _each(where: str, x: Any, axis_name: AxisName, function: Any) -> Any:
     return tree.map(lambda leaf: function(tnp.asarray(leaf), names), x)
 
 
-def psum(x: NestedArrayLike, axis_name: AxisName) -> Any:
+def psum(x: PyTree, axis_name: AxisName) -> Any:
     """Returns the sum of ``x`` over all examples of the named axis, for each of them.
 
     Args:
@@ -65,18 +65,18 @@ def psum(x: NestedArrayLike, axis_name: AxisName) -> Any:
     return _each("psum", x, axis_name, lambda leaf, names: collective.psum(leaf, axis_names=names))
 
 
-def pmean(x: NestedArrayLike, axis_name: AxisName) -> Any:
+def pmean(x: PyTree, axis_name: AxisName) -> Any:
     """Returns the mean of ``x`` over all examples of the named axis, for each of them."""
     count = axis_size(axis_name)
     return tree.map(lambda leaf: leaf / count, psum(x, axis_name))
 
 
-def pmax(x: NestedArrayLike, axis_name: AxisName) -> Any:
+def pmax(x: PyTree, axis_name: AxisName) -> Any:
     """Returns the maximum of ``x`` over all examples of the named axis, for each of them; has no derivative."""
     return _each("pmax", x, axis_name, lambda leaf, names: collective.pmax(leaf, axis_names=names))
 
 
-def pmin(x: NestedArrayLike, axis_name: AxisName) -> Any:
+def pmin(x: PyTree, axis_name: AxisName) -> Any:
     """Returns the minimum of ``x`` over all examples of the named axis, for each of them; has no derivative."""
     return _each("pmin", x, axis_name, lambda leaf, names: collective.pmin(leaf, axis_names=names))
 
@@ -99,7 +99,7 @@ def axis_index(axis_name: str) -> Array:
     return collective.axis_index(axis_names=_names("axis_index", axis_name))
 
 
-def all_gather(x: NestedArrayLike, axis_name: str, *, axis: int = 0, tiled: bool = False) -> Any:
+def all_gather(x: PyTree, axis_name: str, *, axis: int = 0, tiled: bool = False) -> Any:
     """Returns the values of all examples of the named axis, for each of them.
 
     Args:
@@ -116,7 +116,7 @@ def all_gather(x: NestedArrayLike, axis_name: str, *, axis: int = 0, tiled: bool
     return _each("all_gather", x, axis_name, gather)
 
 
-def psum_scatter(x: NestedArrayLike, axis_name: str, *, scatter_dimension: int = 0, tiled: bool = False) -> Any:
+def psum_scatter(x: PyTree, axis_name: str, *, scatter_dimension: int = 0, tiled: bool = False) -> Any:
     """Returns for each example its part of the sum over all of them.
 
     Args:
@@ -136,7 +136,7 @@ def psum_scatter(x: NestedArrayLike, axis_name: str, *, scatter_dimension: int =
 reduce_scatter = psum_scatter
 
 
-def ppermute(x: NestedArrayLike, axis_name: str, perm: Sequence[tuple[int, int]]) -> Any:
+def ppermute(x: PyTree, axis_name: str, perm: Sequence[tuple[int, int]]) -> Any:
     """Returns for each example the value that another one sent it.
 
     Args:
@@ -152,7 +152,7 @@ def ppermute(x: NestedArrayLike, axis_name: str, perm: Sequence[tuple[int, int]]
     return _each("ppermute", x, axis_name, lambda leaf, names: collective.ppermute(leaf, axis_names=names, perm=pairs))
 
 
-def all_to_all(x: NestedArrayLike, axis_name: str, split_axis: int, concat_axis: int, *, tiled: bool = False) -> Any:
+def all_to_all(x: PyTree, axis_name: str, split_axis: int, concat_axis: int, *, tiled: bool = False) -> Any:
     """Returns for each example the parts that all examples cut off for it.
 
     Args:
@@ -179,7 +179,7 @@ def all_to_all(x: NestedArrayLike, axis_name: str, split_axis: int, concat_axis:
     return _each("all_to_all", x, axis_name, exchange)
 
 
-def pshuffle(x: NestedArrayLike, axis_name: str, perm: Sequence[int]) -> Any:
+def pshuffle(x: PyTree, axis_name: str, perm: Sequence[int]) -> Any:
     """Returns for each example the value of another one: that at the position ``perm[i]`` for the one at ``i``.
 
     Args:
@@ -200,7 +200,7 @@ def pshuffle(x: NestedArrayLike, axis_name: str, perm: Sequence[int]) -> Any:
     return ppermute(x, axis_name, list(zip(order, range(len(order)), strict=True)))
 
 
-def pbroadcast(x: NestedArrayLike, axis_name: AxisName, source: int) -> Any:
+def pbroadcast(x: PyTree, axis_name: AxisName, source: int) -> Any:
     """Returns for each example the value of the one at the position ``source``.
 
     Args:
@@ -225,7 +225,7 @@ def pbroadcast(x: NestedArrayLike, axis_name: AxisName, source: int) -> Any:
     return tree.map(broadcast, all_gather(x, axis_name))  # type: ignore[arg-type]
 
 
-def pswapaxes(x: NestedArrayLike, axis_name: str, axis: int) -> Any:
+def pswapaxes(x: PyTree, axis_name: str, axis: int) -> Any:
     """Exchanges the named axis and an axis of the same size, which every example has.
 
     Args:

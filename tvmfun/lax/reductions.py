@@ -20,7 +20,7 @@ from tvmfun.ops import cumulative
 from tvmfun.ops import pointwise as pw
 from tvmfun.ops import reduce as ops
 from tvmfun.ops import shape as shapes
-from tvmfun.typing import DTypeLike
+from tvmfun.typing import DTypeLike, PyTree
 
 __all__ = [
     "argmax",
@@ -89,7 +89,9 @@ def _of_bits(name: str, function: Callable, operand: Any, axes: Sequence[int], u
     return pw.equal(count, np.int32(total)) if unit else pw.greater(count, np.int32(0))
 
 
-def reduce(operands: Any, init_values: Any, computation: Callable[[Any, Any], Any], dimensions: Sequence[int]) -> Any:
+def reduce(
+    operands: PyTree, init_values: PyTree, computation: Callable[[Any, Any], Any], dimensions: Sequence[int]
+) -> Any:
     """Returns the elements along axes combined by an associative and commutative function.
 
     Args:
@@ -157,12 +159,12 @@ cumlogsumexp = _cumulative(cumulative.cumlogsumexp, "the logarithm of the sum of
 
 
 def argmax(operand: NestedArrayLike, axis: int, index_dtype: DTypeLike = "int32") -> Array:
-    """Returns the place of the largest element along an axis, the first of equals; the first NaN if there is one."""
+    """Returns the index of the largest element along an axis, the first of equals; the first NaN if there is one."""
     operand = tnp.asarray(operand)
     return tnp.astype(ops.argmax(operand, axis=normalize_axis("argmax", axis, operand.ndim)), index_dtype)
 
 
 def argmin(operand: NestedArrayLike, axis: int, index_dtype: DTypeLike = "int32") -> Array:
-    """Returns the place of the smallest element along an axis, the first of equals; the first NaN if there is one."""
+    """Returns the index of the smallest element along an axis, the first of equals; the first NaN if there is one."""
     operand = tnp.asarray(operand)
     return tnp.astype(ops.argmin(operand, axis=normalize_axis("argmin", axis, operand.ndim)), index_dtype)

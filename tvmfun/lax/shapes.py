@@ -78,7 +78,7 @@ def iota(dtype: DTypeLike, size: int) -> Array:
 
 
 def broadcasted_iota(dtype: DTypeLike, shape: Ints, dimension: int) -> Array:
-    """Returns an array whose elements are their own places along the axis ``dimension``."""
+    """Returns an array whose elements are their own indices along the axis ``dimension``."""
     shape = tuple(shape)
     axis = normalize_axis("broadcasted_iota", dimension, len(shape))
     return shapes.iota(shape=shape, axis=axis, dtype=dtypes.NAMES[dtypes.canonical(dtype)])
@@ -108,7 +108,7 @@ def squeeze(array: NestedArrayLike, dimensions: Ints) -> Array:
 
 
 def expand_dims(array: NestedArrayLike, dimensions: Ints) -> Array:
-    """Returns the array with axes of size 1 at the places ``dimensions`` of the result."""
+    """Returns the array with axes of size 1 at the positions ``dimensions`` of the result."""
     return tnp.expand_dims(array, tuple(dimensions))
 
 
@@ -162,7 +162,7 @@ def rev(operand: NestedArrayLike, dimensions: Ints) -> Array:
 
 
 def concatenate(operands: Sequence[Any], dimension: int) -> Array:
-    """Returns the arrays one behind the other along ``dimension``."""
+    """Returns the arrays one after another along ``dimension``."""
     return tnp.concat(operands, axis=dimension)
 
 

@@ -37,12 +37,12 @@ def slice(operand: NestedArrayLike, start_indices: Ints, limit_indices: Ints, st
 
     Args:
         operand: the array.
-        start_indices: the first place along each axis, inside the array.
-        limit_indices: the place after the last one.
+        start_indices: the first index along each axis, inside the array.
+        limit_indices: the index after the last one.
         strides: distances, at least 1; by default 1.
 
     Raises:
-        ShapeError: if a place is outside the array.
+        ShapeError: if an index is outside the array.
     """
     operand = tnp.asarray(operand)
     steps = (1,) * operand.ndim if strides is None else tuple(strides)
@@ -57,7 +57,7 @@ def slice(operand: NestedArrayLike, start_indices: Ints, limit_indices: Ints, st
 def slice_in_dim(
     operand: NestedArrayLike, start_index: int | None, limit_index: int | None, stride: int = 1, axis: int = 0
 ) -> Array:
-    """Returns ``operand[start_index:limit_index:stride]`` along one axis; places may be counted from the end."""
+    """Returns ``operand[start_index:limit_index:stride]`` along one axis; indices may be counted from the end."""
     operand = tnp.asarray(operand)
     axis = normalize_axis("slice_in_dim", axis, operand.ndim)
     if stride < 1:
@@ -69,7 +69,7 @@ def slice_in_dim(
 
 
 def index_in_dim(operand: NestedArrayLike, index: int, axis: int = 0, keepdims: bool = True) -> Array:
-    """Returns the elements at a static place along one axis, which stays with size 1 if ``keepdims``."""
+    """Returns the elements at a static index along one axis, which stays with size 1 if ``keepdims``."""
     operand = tnp.asarray(operand)
     axis = normalize_axis("index_in_dim", axis, operand.ndim)
     size = operand.shape[axis]
@@ -80,7 +80,7 @@ def index_in_dim(operand: NestedArrayLike, index: int, axis: int = 0, keepdims: 
 
 
 def _starts(name: str, operand: Array, starts: Any, negative: bool | Sequence[bool]) -> list[Any]:
-    """One scalar per axis; places that are negative count from the end, or where that is not allowed are 0."""
+    """One scalar per axis; indices that are negative count from the end, or where that is not allowed are 0."""
     if hasattr(starts, "ndim") and starts.ndim == 1:
         starts = [starts[i] for i in range(starts.shape[0])]
     starts = list(starts)
@@ -112,14 +112,14 @@ def dynamic_slice(
     *,
     allow_negative_indices: bool | Sequence[bool] = True,
 ) -> Array:
-    """Returns the part of an array that begins at computed places.
+    """Returns the part of an array that begins at computed indices.
 
     Args:
         operand: the array.
-        start_indices: the first place along each axis, as scalars or one vector. Negative ones count from the end,
+        start_indices: the first index along each axis, as scalars or one vector. Negative ones count from the end,
             and then the part is moved so that it lies inside.
         slice_sizes: its static sizes.
-        allow_negative_indices: False for negative places, along all axes or some, to mean the first place.
+        allow_negative_indices: False for negative indices, along all axes or some, to mean the first index.
 
     Raises:
         ShapeError: if a size is larger than the axis.
@@ -133,7 +133,7 @@ def dynamic_slice(
     starts, sizes = _starts("dynamic_slice", operand, start_indices, allow_negative_indices), tuple(slice_sizes)
     if all(isinstance(start, np.generic) for start in starts) and len(sizes) == operand.ndim:
         fits = all(0 <= size <= n for size, n in zip(sizes, operand.shape, strict=True))
-        if fits:  # known places: a slice that can be simplified
+        if fits:  # known indices: a slice that can be simplified
             begin = [min(int(s), n - size) for s, n, size in zip(starts, operand.shape, sizes, strict=True)]
             return slice(operand, begin, [b + size for b, size in zip(begin, sizes, strict=True)])
     return slices.dynamic_slice(operand, *starts, sizes=sizes)
@@ -146,12 +146,12 @@ def dynamic_update_slice(
     *,
     allow_negative_indices: bool | Sequence[bool] = True,
 ) -> Array:
-    """Returns an array with the part that begins at computed places replaced.
+    """Returns an array with the part that begins at computed indices replaced.
 
     Args:
         operand: the array.
         update: what to put there, of the dtype of ``operand``.
-        start_indices: the first place along each axis, as for :func:`dynamic_slice`.
+        start_indices: the first index along each axis, as for :func:`dynamic_slice`.
         allow_negative_indices: as for :func:`dynamic_slice`.
 
     Source: ``jax.lax.dynamic_update_slice``.
@@ -175,7 +175,7 @@ def _along(operand: Array, axis: int, value: Any) -> list[Any]:
 def dynamic_slice_in_dim(
     operand: NestedArrayLike, start_index: Any, slice_size: int, axis: int = 0, *, allow_negative_indices: bool = True
 ) -> Array:
-    """Returns ``slice_size`` elements along one axis from a computed place on; see :func:`dynamic_slice`."""
+    """Returns ``slice_size`` elements along one axis from a computed index on; see :func:`dynamic_slice`."""
     operand = tnp.asarray(operand)
     axis = normalize_axis("dynamic_slice_in_dim", axis, operand.ndim)
     sizes = [slice_size if i == axis else size for i, size in enumerate(operand.shape)]
@@ -192,7 +192,7 @@ def dynamic_index_in_dim(
     *,
     allow_negative_indices: bool = True,
 ) -> Array:
-    """Returns the elements at a computed place along one axis, which stays with size 1 if ``keepdims``."""
+    """Returns the elements at a computed index along one axis, which stays with size 1 if ``keepdims``."""
     result = dynamic_slice_in_dim(operand, index, 1, axis, allow_negative_indices=allow_negative_indices)
     return result if keepdims else tnp.squeeze(result, normalize_axis("dynamic_index_in_dim", axis, result.ndim))
 
@@ -205,7 +205,7 @@ def dynamic_update_slice_in_dim(
     *,
     allow_negative_indices: bool = True,
 ) -> Array:
-    """Returns an array with the elements along one axis from a computed place on replaced."""
+    """Returns an array with the elements along one axis from a computed index on replaced."""
     operand = tnp.asarray(operand)
     axis = normalize_axis("dynamic_update_slice_in_dim", axis, operand.ndim)
     return dynamic_update_slice(
@@ -221,7 +221,7 @@ def dynamic_update_index_in_dim(
     *,
     allow_negative_indices: bool = True,
 ) -> Array:
-    """Returns an array with the elements at a computed place along one axis replaced.
+    """Returns an array with the elements at a computed index along one axis replaced.
 
     ``update`` has the axis with size 1, or lacks it.
     """

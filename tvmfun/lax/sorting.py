@@ -19,7 +19,7 @@ __all__ = ["approx_max_k", "approx_min_k", "sort", "sort_key_val", "top_k"]
 
 
 def _taken(x: Array, order: Array) -> Array:
-    """``x`` at places along the last axis."""
+    """``x`` at indices along the last axis."""
     return gather(x, tnp.expand_dims(order, -1), mode="in_bounds", batch=x.ndim - 1)
 
 
@@ -73,7 +73,7 @@ def sort_key_val(
 
 
 def top_k(operand: NestedArrayLike, k: int, *, axis: int = -1) -> tuple[Array, Array]:
-    """Returns the ``k`` largest elements along an axis, the largest first, and their places.
+    """Returns the ``k`` largest elements along an axis, the largest first, and their indices.
 
     Args:
         operand: the array.
@@ -81,7 +81,7 @@ def top_k(operand: NestedArrayLike, k: int, *, axis: int = -1) -> tuple[Array, A
         axis: the axis.
 
     Returns:
-        ``(values, places)``. Of equal elements the first comes first; NaNs are larger than numbers.
+        ``(values, indices)``. Of equal elements the first comes first; NaNs are larger than numbers.
 
     Raises:
         ArgumentError: if there are fewer elements.
@@ -112,7 +112,7 @@ def approx_max_k(
     reduction_input_size_override: int = -1,
     aggregate_to_topk: bool = True,
 ) -> tuple[Array, Array]:
-    """Returns the ``k`` largest elements along an axis, and their places: all of them, as :func:`top_k` does.
+    """Returns the ``k`` largest elements along an axis, and their indices: all of them, as :func:`top_k` does.
 
     Args:
         operand: the array.
@@ -133,6 +133,6 @@ def approx_min_k(
     reduction_input_size_override: int = -1,
     aggregate_to_topk: bool = True,
 ) -> tuple[Array, Array]:
-    """Returns the ``k`` smallest elements along an axis, and their places; see :func:`approx_max_k`."""
+    """Returns the ``k`` smallest elements along an axis, and their indices; see :func:`approx_max_k`."""
     values, places = top_k(tnp.negative(operand), k, axis=reduction_dimension)
     return tnp.negative(values), places

@@ -21,6 +21,7 @@ from tvmfun.numpy.promotion import NestedArrayLike, convert
 from tvmfun.ops import conv as conv_ops
 from tvmfun.ops import pointwise
 from tvmfun.ops import shape as shapes
+from tvmfun.typing import PyTree
 
 __all__ = ["max_window", "reduce_window", "sum_window"]
 
@@ -62,8 +63,8 @@ def sum_window(
 
 
 def reduce_window(
-    operand: NestedArrayLike,
-    init_value: NestedArrayLike,
+    operand: PyTree,
+    init_value: PyTree,
     computation: Callable[[Any, Any], Any],
     window_dimensions: Sequence[int],
     window_strides: Sequence[int] | None = None,
@@ -83,8 +84,8 @@ def reduce_window(
         window_dimensions: the size of the windows along each axis.
         window_strides: the distance between windows along each axis; by default 1.
         padding: ``"SAME"``, ``"SAME_LOWER"``, ``"VALID"``, or ``(low, high)`` per axis, also negative.
-        base_dilation: places between elements of the array plus one; they are padding.
-        window_dilation: places between elements of a window plus one.
+        base_dilation: the distance between adjacent elements of the array; the elements between are padding.
+        window_dilation: the distance between adjacent elements of a window.
 
     Source: ``jax.lax.reduce_window``.
 

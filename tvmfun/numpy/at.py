@@ -56,16 +56,16 @@ _AT_ONCE: dict[str, Callable[[Any, Any], Any]] = {
 
 
 class At:
-    """The places ``x.at[index]`` of an array, for functional updates: they return a new array.
+    """The elements ``x.at[index]`` of an array, for functional updates: they return a new array.
 
     Every update takes these options:
 
-    - ``mode``: what becomes of places in index arrays that are outside the array: ``"drop"`` or ``"fill"``, the
+    - ``mode``: what becomes of indices in index arrays that are outside the array: ``"drop"`` or ``"fill"``, the
       default, leaves them out; ``"clip"`` takes the nearest element; ``"promise_in_bounds"`` says there are none.
-    - ``unique_indices``: a promise that no place is named twice, so that all are updated in parallel.
+    - ``unique_indices``: a promise that no index is named twice, so that all are updated in parallel.
     - ``indices_are_sorted``: JAX's promise, which makes no difference here.
 
-    Where a place is named several times, ``set`` keeps the last value, and the other updates are all made.
+    Where an index is named several times, ``set`` keeps the last value, and the other updates are all made.
 
     Source: ``jax.numpy.ndarray.at``.
 
@@ -90,7 +90,7 @@ class At:
         """Returns ``x[index]``.
 
         Args:
-            mode: what becomes of places outside the array: ``"clip"`` gives the nearest element, ``"fill"`` or
+            mode: what becomes of indices outside the array: ``"clip"`` gives the nearest element, ``"fill"`` or
                 ``"drop"`` gives ``fill_value``. By default it is as for ``x[index]``.
             fill_value: by default NaN, for integers the one farthest from 0.
             promises: ``unique_indices`` and ``indices_are_sorted``, which make no difference.
@@ -107,41 +107,41 @@ class At:
         return read(x, normalized(x, index), how, fill_value)
 
     def set(self, values: Any, **options: Any) -> Array:
-        """Returns ``x`` with ``values`` at the places."""
+        """Returns ``x`` with ``values`` at the indices."""
         return self._update("set", values, "set", **options)
 
     def add(self, values: Any, **options: Any) -> Array:
-        """Returns ``x`` with ``values`` added at the places."""
+        """Returns ``x`` with ``values`` added at the indices."""
         return self._update("add", values, "add", **options)
 
     def subtract(self, values: Any, **options: Any) -> Array:
-        """Returns ``x`` with ``values`` subtracted at the places."""
+        """Returns ``x`` with ``values`` subtracted at the indices."""
         return self._update("subtract", negative(_values(self._x, values)), "add", **options)
 
     def multiply(self, values: Any, **options: Any) -> Array:
-        """Returns ``x`` multiplied by ``values`` at the places."""
+        """Returns ``x`` multiplied by ``values`` at the indices."""
         return self._update("multiply", values, "mul", **options)
 
     mul = multiply
 
     def divide(self, values: Any, **options: Any) -> Array:
-        """Returns ``x`` divided by ``values`` at the places."""
+        """Returns ``x`` divided by ``values`` at the indices."""
         return divide(self._x, self._product("divide", values, **options))
 
     def power(self, values: Any, **options: Any) -> Array:
-        """Returns ``x`` to the power of ``values`` at the places."""
+        """Returns ``x`` to the power of ``values`` at the indices."""
         return pow(self._x, self._product("power", values, **options))
 
     def min(self, values: Any, **options: Any) -> Array:
-        """Returns the minimum of ``x`` and ``values`` at the places."""
+        """Returns the minimum of ``x`` and ``values`` at the indices."""
         return self._update("min", values, "min", **options)
 
     def max(self, values: Any, **options: Any) -> Array:
-        """Returns the maximum of ``x`` and ``values`` at the places."""
+        """Returns the maximum of ``x`` and ``values`` at the indices."""
         return self._update("max", values, "max", **options)
 
     def apply(self, function: Callable[[Array], Array], **options: Any) -> Array:
-        """Returns ``x`` with an elementwise function applied at the places, as often as each is named.
+        """Returns ``x`` with an elementwise function applied at the indices, as often as each is named.
 
         With traced indices that is a loop, whose derivative in reverse mode keeps a step for each index;
         ``unique_indices=True`` says that one step is enough.
@@ -172,7 +172,7 @@ class At:
         return self._update("apply", _repeatedly(once, values, At(counts, index).get(mode=mode)), "set", **options)
 
     def _product(self, name: str, values: Any, **options: Any) -> Array:
-        """The product of all values for each place, 1 where there are none."""
+        """The product of all values for each index, 1 where there are none."""
         return At(ones_like(self._x), self._index)._update(name, values, "mul", **options)
 
     def _update(
@@ -280,7 +280,7 @@ def _mask_of(x: Array, mask: Array) -> Array:
 
 
 def _update_mask(x: Array, mask: Array, values: Any, combine: str) -> Array:
-    """Updates where a traced mask is true, with one value: nobody knows how many places there are."""
+    """Updates where a traced mask is true, with one value: nobody knows how many indices there are."""
     values = _values(x, values)
     if values.ndim or mask.shape != x.shape[: mask.ndim]:
         raise ConcretizationError(

@@ -99,12 +99,12 @@ def triu_indices_from(arr: NestedArrayLike, k: int = 0) -> tuple[Array, ...]:
 
 
 def diag_indices(n: int, ndim: int = 2) -> tuple[Array, ...]:
-    """Returns the int32 places of the main diagonal of an array with ``ndim`` axes of size ``n``."""
+    """Returns the int32 indices of the main diagonal of an array with ``ndim`` axes of size ``n``."""
     return _places(np.diag_indices(n, ndim))
 
 
 def diag_indices_from(arr: NestedArrayLike) -> tuple[Array, ...]:
-    """Returns the places of the main diagonal of an array whose axes have one size."""
+    """Returns the indices of the main diagonal of an array whose axes have one size."""
     arr = asarray(arr)
     if arr.ndim < 2 or len(set(arr.shape)) > 1:
         raise ShapeError("diag_indices_from", "there must be two axes or more, all of one size", got=repr(arr.aval))

@@ -65,7 +65,7 @@ def _dtype_of(name: str, item: Any) -> np.dtype:
 
 
 def can_cast(from_: DTypeLike, to: DTypeLike, casting: Any = "safe") -> bool:
-    """Returns whether every value of a dtype, or that of an array, has a place in another dtype.
+    """Returns whether every value of a dtype, or of an array's dtype, is representable in another dtype.
 
     Args:
         from_: a dtype or an array.
@@ -82,7 +82,7 @@ def finfo(dtype: DTypeLike) -> Any:
     """Returns the limits of a float dtype, or of that of an array: ``bits``, ``eps``, ``max``, ``min``, ...
 
     Raises:
-        DtypeError: if the dtype is no float.
+        DtypeError: if the dtype is not a float.
 
     >>> float(finfo("bfloat16").eps)
     0.0078125
@@ -97,7 +97,7 @@ def iinfo(int_type: DTypeLike) -> np.iinfo:
     """Returns the limits of an integer dtype, or of that of an array: ``bits``, ``max``, ``min``.
 
     Raises:
-        DtypeError: if the dtype is no integer.
+        DtypeError: if the dtype is not an integer.
 
     >>> iinfo("int8").max
     127

@@ -96,7 +96,7 @@ def _mapped(function: Callable, values: list[Array], cores: Any) -> Any:
             if sizes.setdefault(name, size) != size:
                 raise ShapeError("vectorize", f"axis {name!r} has size {sizes[name]}", got=repr(x.aval))
     common = pointwise.broadcast_shapes("vectorize", loops)
-    # An axis that does not go through all places is not mapped over.
+    # An axis that does not go through all indices is not mapped over.
     present = [[k >= 0 and loop[k] == size for k, size in enumerate(common, len(loop) - len(common))] for loop in loops]
     values = [
         reshape(x, tuple(size for size, here in zip(common, mine, strict=True) if here) + x.shape[len(loop) :])

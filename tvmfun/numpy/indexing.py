@@ -1,6 +1,6 @@
-"""Indexing: ``x[...]``, and taking elements at computed places.
+"""Indexing: ``x[...]``, and taking elements at computed indices.
 
-Python integers outside an axis are errors. Places in index arrays may be known at run time only: those outside the
+Python integers outside an axis are errors. Indices in index arrays may be known at run time only: those outside the
 array are clamped to it, unless a mode says otherwise.
 """
 
@@ -34,7 +34,7 @@ _BOOL = ShapeDtype((), dtypes.bool_)
 
 
 def is_array(item: Any) -> bool:
-    """Whether an item of an index is an array of places."""
+    """Whether an item of an index is an array of indices."""
     return isinstance(item, Array) or (isinstance(item, np.ndarray) and item.ndim > 0)
 
 
@@ -67,9 +67,9 @@ def _is_bool(item: Any) -> bool:
 
 
 def without_bools(x: Array, index: NestedArrayLike) -> tuple[Array, Any]:
-    """The array and the index with an axis of size 1, and an array of places along it, for each single bool.
+    """The array and the index with an axis of size 1, and an array of indices along it, for each single bool.
 
-    True is the one place along the axis, and False none. So single bools broadcast with the other arrays of an index.
+    True is the one index along the axis, and False none. So single bools broadcast with the other arrays of an index.
     """
     items = index if isinstance(index, tuple) else (index,)
     if not any(map(_is_bool, items)):
@@ -110,7 +110,7 @@ def _axes_of(item: Any) -> int:
 
 
 def _places_of(mask: Any, x: Array, axis: int) -> list[np.ndarray]:
-    """The places where a mask, which selects from ``axis`` and the following, is true."""
+    """The indices where a mask, which selects from ``axis`` and the following, is true."""
     if isinstance(mask, Tracer):
         raise ConcretizationError(
             "index",
@@ -125,7 +125,7 @@ def _places_of(mask: Any, x: Array, axis: int) -> list[np.ndarray]:
 
 
 def static_integer(item: Any, axis: int, x: Array) -> int:
-    """An integer of the index as a place, at least 0."""
+    """A static integer of the index, counted from the start."""
     try:
         place = dims.index(item)
     except TypeError:
@@ -138,7 +138,7 @@ def static_integer(item: Any, axis: int, x: Array) -> int:
 
 
 def bounds(item: slice, size: int) -> tuple[int, int, int]:
-    """The first place, the number of places, and the step of a slice."""
+    """The first index, the number of indices, and the step of a slice."""
     if dims.is_dynamic((item.start, item.stop, item.step, size)):
         return _dynamic_bounds(item, size)
     try:
@@ -180,7 +180,7 @@ def is_immediate(x: NestedArrayLike) -> bool:
 
 
 def getitem(x: Array, index: NestedArrayLike) -> Array:
-    """Returns ``x[index]`` with NumPy's meaning; places outside are clamped to ``x``.
+    """Returns ``x[index]`` with NumPy's meaning; indices out of bounds are clamped to ``x``.
 
     As in JAX, a gradient gets to the nearest element from a single index outside, and nowhere from one in an array.
 
@@ -202,7 +202,7 @@ def getitem(x: Array, index: NestedArrayLike) -> Array:
 
 
 def numpy_index(x: Array, items: list[Any]) -> tuple:
-    """The index for NumPy, with places inside the array."""
+    """The index for NumPy, with indices inside the array."""
     checked, axis = [], 0
     for item in items:
         if item is None or item is Ellipsis:
@@ -223,7 +223,7 @@ def numpy_index(x: Array, items: list[Any]) -> tuple:
 
 
 def read(x: Array, items: list[Any], mode: str, fill_value: NestedArrayLike | None = None) -> Array:
-    """``x[items]`` as ops, with the places of index arrays treated by ``mode``."""
+    """``x[items]`` as ops, with the indices of index arrays treated by ``mode``."""
     gap = next((axis for axis, item in enumerate(items) if item is Ellipsis), 0)
     items = [item for item in items if item is not Ellipsis]
     arrays = [axis for axis, item in enumerate(items) if is_array(item)]
@@ -241,7 +241,7 @@ def read(x: Array, items: list[Any], mode: str, fill_value: NestedArrayLike | No
     front = permute_dims(x, (*arrays, *rest))
     taken = gathered(front, places, mode, fill_value)
     if arrays[-1] - arrays[0] + 1 == len(arrays) and not arrays[0] < gap <= arrays[-1]:
-        # Adjacent array indices: their result takes their place.
+        # Adjacent array indices: their result takes their position.
         before, rank = arrays[0], len(shape)
         taken = permute_dims(taken, (*range(rank, rank + before), *range(rank), *range(rank + before, taken.ndim)))
     return taken
@@ -250,7 +250,7 @@ def read(x: Array, items: list[Any], mode: str, fill_value: NestedArrayLike | No
 def gathered(
     x: Array, places: list[Array], mode: str, fill_value: NestedArrayLike | None = None, batch: int = 0
 ) -> Array:
-    """The elements of ``x`` at places along the axes that follow the first ``batch`` ones, common to all."""
+    """The elements of ``x`` at indices along the axes that follow the first ``batch`` ones, common to all."""
     shape = places[0].shape
     indices = stacked(places)
     if mode != "fill":
@@ -267,7 +267,7 @@ def gathered(
 
 
 def stacked(places: list[Array]) -> Array:
-    """Places along several axes, of one shape, with a new last axis for the axes."""
+    """Indices along several axes, of one shape, with a new last axis for the axes."""
     columns = [expand_dims(p, -1) for p in places]
     return columns[0] if len(columns) == 1 else shapes.concat(*columns, axis=places[0].ndim)
 
@@ -283,7 +283,7 @@ def missing(dtype: np.dtype) -> Any:
 
 
 def _sliced(x: Array, items: list[Any], arrays: list[int]) -> tuple[Array, list[int]]:
-    """Applies slices and integers; returns the axes that integers leave behind with size 1."""
+    """Applies slices and integers; returns the axes that integers leave after with size 1."""
     start, stop, step, flipped, dropped = [], [], [], [], []
     for axis, (item, size) in enumerate(zip(items, x.shape, strict=True)):
         first, count, stride = 0, size, 1
@@ -306,7 +306,7 @@ def _sliced(x: Array, items: list[Any], arrays: list[int]) -> tuple[Array, list[
 
 
 def joined(x: Array, items: list[Any], axes: list[int]) -> tuple[list[Array], tuple[int, ...]]:
-    """The index arrays of ``axes`` broadcast together, places from the end counted from the start; their shape."""
+    """The index arrays of ``axes`` broadcast together, indices from the end counted from the start; their shape."""
     arrays = [
         counted(item, x.shape[axis]) if is_array(item) else asarray(np.int32(static_integer(item, axis, x)))
         for item, axis in ((items[axis], axis) for axis in axes)
@@ -317,7 +317,7 @@ def joined(x: Array, items: list[Any], axes: list[int]) -> tuple[list[Array], tu
 
 
 def counted(item: Any, size: int) -> Array:
-    """An index array as int32 or int64, places from the end counted from the start."""
+    """An index array as int32 or int64, indices from the end counted from the start."""
     if not isinstance(item, Tracer):
         return asarray(wrapped(item, size))
     require_integer("index", item)
@@ -329,7 +329,7 @@ def counted(item: Any, size: int) -> Array:
 
 
 def wrapped(item: Any, size: int) -> Any:
-    """An index array with data, places from the end counted from the start."""
+    """An index array with data, indices from the end counted from the start."""
     require_integer("index", item)
     places = np.asarray(item)
     if places.dtype == dtypes.uint64:
@@ -339,13 +339,13 @@ def wrapped(item: Any, size: int) -> Any:
         places = np.clip(places, -(2**31), np.iinfo(np.int32).max).astype(np.int32)
         return where(places < 0, add(places, size), places) if (places < 0).any() else places
     places = np.where(places < 0, places + size, places)
-    # Places outside stay outside in 32 bits.
+    # Indices outside stay outside in 32 bits.
     limit = np.iinfo(np.int32).max
     return np.clip(places, -1, limit).astype(np.int32) if size <= limit else places
 
 
 def check_mode(name: str, mode: str | None, default: str, promised: str) -> str:
-    """The treatment of places outside the array: ``clip``, ``fill`` or ``wrap``, or ``promised`` for a promise.
+    """The treatment of indices outside the array: ``clip``, ``fill`` or ``wrap``, or ``promised`` for a promise.
 
     Raises:
         ArgumentError: in the name of the function ``name``, if there is no such mode.
@@ -410,7 +410,7 @@ def take(
         a, axis = ravel(a), 0
     axis = normalize_axis("take", axis, a.ndim)
     indices, mode = _taking("take", a, asarray(indices), a.shape[axis], mode)
-    if mode == "clip":  # as in NumPy and JAX, negative places do not count from the end here
+    if mode == "clip":  # as in NumPy and JAX, negative indices do not count from the end here
         indices = clip(indices, 0, dims.maximum(a.shape[axis] - 1, 0))
     index = (slice(None),) * axis + (indices,)
     if mode in ("clip", "in_bounds"):
@@ -427,7 +427,7 @@ def take_along_axis(
     *,
     wrap_negative_indices: bool | None = None,
 ) -> Array:
-    """Returns, for each place of ``indices``, the element it names along an axis.
+    """Returns, for each position of ``indices``, the element that the index there names along an axis.
 
     Args:
         arr: the array.

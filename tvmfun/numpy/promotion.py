@@ -31,7 +31,7 @@ def operand(name: str, value: Any) -> Any:
     """``value`` if it is an array of ours, of NumPy, or a number; a copy of an array of another library.
 
     Raises:
-        DtypeError: in the name of the function ``name``, if it is nothing of that.
+        DtypeError: in the name of the function ``name``, otherwise.
     """
     if isinstance(value, _OPERANDS):
         return value

@@ -328,7 +328,7 @@ index_exp = np.index_exp
 
 
 def indices(dimensions: Shape, dtype: DTypeLike | None = None, sparse: bool = False) -> Any:
-    """Returns, for each axis of a grid, the place of every element along it, as int32 by default.
+    """Returns, for each axis of a grid, the index of every element along it, as int32 by default.
 
     Args:
         dimensions: the sizes of the axes.

@@ -219,7 +219,7 @@ def _over(total: Array, count: Any) -> Array:
 
 
 def _count(x: Array, axes: tuple[int, ...], where: Any, keepdims: bool) -> Any:
-    """The number of elements along the axes, for each place if a mask selects them."""
+    """The number of elements along the axes, for each result if a mask selects them."""
     if where is None:
         return math.prod(x.shape[i] for i in axes)
     mask = broadcast_to(elementwise.where(where, x.dtype.type(1), x.dtype.type(0)), x.shape)

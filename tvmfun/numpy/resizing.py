@@ -157,7 +157,7 @@ def resize(a: NestedArrayLike, new_shape: Shape) -> Array:
 
 
 def insert(arr: NestedArrayLike, obj: NestedArrayLike, values: NestedArrayLike, axis: int | None = None) -> Array:
-    """Returns the array with values before the given places along an axis, flattened if it is None.
+    """Returns the array with values before the given indices along an axis, flattened if it is None.
 
     Args:
         arr: the array.
@@ -193,7 +193,7 @@ def insert(arr: NestedArrayLike, obj: NestedArrayLike, values: NestedArrayLike, 
 def delete(
     arr: NestedArrayLike, obj: NestedArrayLike, axis: int | None = None, *, assume_unique_indices: bool = False
 ) -> Array:
-    """Returns the array without the given places along an axis, flattened if it is None.
+    """Returns the array without the given indices along an axis, flattened if it is None.
 
     Args:
         arr: the array.

@@ -143,12 +143,12 @@ def _immutable(name: str, inplace: bool) -> None:
 
 
 def place(arr: NestedArrayLike, mask: NestedArrayLike, vals: NestedArrayLike, *, inplace: bool = True) -> Array:
-    """Returns the array with values where a mask is true: the first at the first such place, and so on.
+    """Returns the array with values where a mask is true: the first at the first such index, and so on.
 
     Args:
         arr: the array.
         mask: bools of its shape.
-        vals: the values, repeated if there are fewer than places.
+        vals: the values, repeated if there are fewer than indices.
         inplace: must be False: arrays are immutable.
 
     Raises:
@@ -173,13 +173,13 @@ def place(arr: NestedArrayLike, mask: NestedArrayLike, vals: NestedArrayLike, *,
 
 
 def put(a: NestedArrayLike, ind: Any, v: NestedArrayLike, mode: str | None = None, *, inplace: bool = True) -> Array:
-    """Returns the array with values at places of the flattened array.
+    """Returns the array with values at indices of the flattened array.
 
     Args:
         a: the array.
         ind: integers.
-        v: the values, repeated if there are fewer than places.
-        mode: what becomes of places outside: ``"clip"``, the default, the nearest place, ``"wrap"`` the remainder.
+        v: the values, repeated if there are fewer than indices.
+        mode: indices out of bounds: for ``"clip"``, the default, the nearest index, for ``"wrap"`` the remainder.
         inplace: must be False: arrays are immutable.
 
     Raises:
@@ -216,7 +216,7 @@ def put_along_axis(
     *,
     mode: str | None = None,
 ) -> Array:
-    """Returns the array with values at the place along an axis that each index names; see ``take_along_axis``.
+    """Returns the array with values at the indices along an axis; see ``take_along_axis``.
 
     Args:
         arr: the array.
@@ -224,7 +224,7 @@ def put_along_axis(
         values: broadcast to the shape of the indices.
         axis: the axis; None for the flattened array.
         inplace: must be False: arrays are immutable.
-        mode: what becomes of places outside: as for ``arr.at``.
+        mode: what becomes of indices out of bounds: as for ``arr.at``.
 
     Raises:
         ArgumentError: for ``inplace=True``, NumPy's default.
@@ -250,7 +250,7 @@ def put_along_axis(
     columns, values = (
         y if y.shape == wide else broadcast_arrays(y, np.zeros(wide, bool))[0] for y in (columns, values)
     )
-    # Each row has a place of its own along the leading axes.
+    # Each row has an index of its own along the leading axes.
     others = tuple(np.arange(size).reshape((-1,) + (1,) * (len(lead) - i)) for i, size in enumerate(lead))
     result = rows.at[(*others, columns)].set(astype(values, rows.dtype), mode=mode)
     return reshape(moveaxis(result, -1, axis), shape)
@@ -265,7 +265,7 @@ def _wide(values: Any, indices: Array) -> Array:
 def ix_(*arrays: Any) -> tuple[Array, ...]:
     """Returns the vectors, each along an axis of its own: together they index the grid of all combinations.
 
-    A vector of bools stands for the places where it is true.
+    A vector of bools stands for the indices where it is true.
 
     >>> [places.shape for places in ix_([0, 1], [2, 3, 4])]
     [(2, 1), (1, 3)]
@@ -280,7 +280,7 @@ def ix_(*arrays: Any) -> tuple[Array, ...]:
 
 
 def unravel_index(indices: NestedArrayLike, shape: Shape) -> tuple[Array, ...]:
-    """Returns the places along each axis of elements numbered in row-major order; numbers outside are clamped.
+    """Returns the indices along each axis of elements numbered in row-major order; numbers outside are clamped.
 
     >>> unravel_index(5, (2, 3))
     (Array(1, dtype=int32), Array(2, dtype=int32))
@@ -300,18 +300,18 @@ def unravel_index(indices: NestedArrayLike, shape: Shape) -> tuple[Array, ...]:
 def ravel_multi_index(
     multi_index: Sequence[Any], dims: Shape, mode: str = "raise", order: str = "C", *, dtype: DTypeLike | None = None
 ) -> Array:
-    """Returns the number in row-major order of the elements at places along each axis.
+    """Returns the number in row-major order of the elements at indices along each axis.
 
     Args:
-        multi_index: one array of places for each axis.
+        multi_index: one array of indices for each axis.
         dims: the sizes of the axes.
-        mode: what becomes of places outside: ``"raise"`` an error, not of traced places, ``"clip"`` the nearest
-            place, ``"wrap"`` the remainder.
+        mode: what becomes of indices out of bounds: ``"raise"`` an error, not of traced indices, ``"clip"`` the nearest
+            index, ``"wrap"`` the remainder.
         order: ``"C"`` for row-major order, ``"F"`` for column-major order.
-        dtype: of the result; by default that of the places.
+        dtype: of the result; by default that of the indices.
 
     Raises:
-        IndexingError: for places outside, in mode ``"raise"``.
+        IndexingError: for indices out of bounds, in mode ``"raise"``.
 
     >>> ravel_multi_index(([1, 0], [2, 1]), (2, 3))
     Array([5, 1], dtype=int32)
@@ -350,7 +350,7 @@ def where(
     size: int | None = None,
     fill_value: NestedArrayLike | None = None,
 ) -> Any:
-    """Returns ``x1`` where the condition holds and ``x2`` elsewhere; alone, the places where it holds.
+    """Returns ``x1`` where the condition holds and ``x2`` elsewhere; alone, the indices where it holds.
 
     Gradients flow only to the chosen branch, but are NaN if the other one's derivative is infinite there.
 
@@ -358,8 +358,8 @@ def where(
         condition: an array; elements other than 0 count as true.
         x1: what to take where it holds.
         x2: what to take elsewhere.
-        size: as for :func:`nonzero`, for the places.
-        fill_value: as for :func:`nonzero`, for the places.
+        size: as for :func:`nonzero`, for the indices.
+        fill_value: as for :func:`nonzero`, for the indices.
 
     >>> where(np.asarray([True, False]), 1.0, 2.0)
     Array([1., 2.], dtype=float32)

@@ -72,8 +72,8 @@ def unique(
 
     Args:
         ar: the array.
-        return_index: whether to return the first place of each in the flattened array.
-        return_inverse: whether to return, for each element of ``ar``, its place in the result.
+        return_index: whether to return the first index of each in the flattened array.
+        return_inverse: whether to return, for each element of ``ar``, its index in the result.
         return_counts: whether to return how often each occurs.
         axis: the axis whose slices are compared; by default elements are. Not together with ``size``.
         equal_nan: whether all NaNs are one element.
@@ -157,14 +157,14 @@ def unique_counts(
 def unique_inverse(
     x: NestedArrayLike, /, *, size: int | None = None, fill_value: NestedArrayLike | None = None
 ) -> UniqueInverse:
-    """Returns the different elements and the place of each element of ``x`` among them; see :func:`unique_values`."""
+    """Returns the different elements and the index of each element of ``x`` among them; see :func:`unique_values`."""
     return UniqueInverse(*unique(x, return_inverse=True, equal_nan=False, size=size, fill_value=fill_value))
 
 
 def unique_all(
     x: NestedArrayLike, /, *, size: int | None = None, fill_value: NestedArrayLike | None = None
 ) -> UniqueAll:
-    """Returns the different elements, their first places, their places for each element, and their counts."""
+    """Returns the different elements, their first indices, their indices for each element, and their counts."""
     return UniqueAll(*unique(x, True, True, True, equal_nan=False, size=size, fill_value=fill_value))
 
 
@@ -184,7 +184,7 @@ def _is_new(rows: Array) -> Array:
 
 
 def _selected(rows: Array, mask: Array, size: int, fill_value: Any) -> tuple[Array, Array]:
-    """``size`` elements of a sorted vector where a mask is true, and their places; the size of ``rows`` for none."""
+    """``size`` elements of a sorted vector where a mask is true, and their indices; the size of ``rows`` for none."""
     places = flatnonzero(mask, size=size, fill_value=rows.size)
     if not rows.size:
         return full((size,), 0 if fill_value is None else fill_value, rows.dtype), places
@@ -218,7 +218,7 @@ def intersect1d(
         return_indices: whether to return as well where each result is first in ``ar1`` and in ``ar2``, flattened.
         size: how many to return, which must be given when an array is traced; if there are more, the largest are left
             out.
-        fill_value: what stands for missing ones, whose places are the size of the arrays; by default the smallest.
+        fill_value: what stands for missing ones, whose indices are the size of the arrays; by default the smallest.
 
     Raises:
         ConcretizationError: for a traced array without ``size``.

@@ -71,7 +71,7 @@ def normalize_axis(name: str, axis: int, ndim: int) -> int:
 
     Raises:
         ShapeError: in the name of the function ``name``, if there is no such axis.
-        ArgumentError: if the axis is no integer.
+        ArgumentError: if the axis is not an integer.
     """
     try:
         place = axis.__index__()
@@ -171,7 +171,7 @@ def swapaxes(a: NestedArrayLike, axis1: int, axis2: int) -> Array:
 
 
 def moveaxis(a: NestedArrayLike, source: Axes, destination: Axes) -> Array:
-    """Returns the array with some axes at other places and the rest in order.
+    """Returns the array with some axes at other positions and the rest in order.
 
     >>> moveaxis(np.ones((2, 3, 4)), 0, -1).shape
     (3, 4, 2)
@@ -201,7 +201,7 @@ def rollaxis(a: NestedArrayLike, axis: int, start: int = 0) -> Array:
 
 
 def expand_dims(a: NestedArrayLike, axis: Axes = 0) -> Array:
-    """Returns the array with axes of size 1 at the given places of the result."""
+    """Returns the array with axes of size 1 at the given positions of the result."""
     a = asarray(a)
     rank = a.ndim + len(listed(axis))
     new = normalize_axes("expand_dims", axis, rank)
@@ -410,7 +410,7 @@ def block(arrays: Any) -> Array:
 
 
 def _parts(name: str, x: Any, sections: int | Sequence[int], axis: int, equal: bool) -> list[Array]:
-    """The parts along an axis: ``sections`` of them, or cut at the given places."""
+    """The parts along an axis: ``sections`` of them, or cut at the given indices."""
     x = asarray(x)
     axis = normalize_axis(name, axis, x.ndim)
     size = x.shape[axis]
@@ -431,7 +431,7 @@ def _parts(name: str, x: Any, sections: int | Sequence[int], axis: int, equal: b
 
 
 def split(ary: NestedArrayLike, indices_or_sections: int | Sequence[int], axis: int = 0) -> list[Array]:
-    """Returns parts along an axis: ``indices_or_sections`` equal ones, or cut at the given places.
+    """Returns parts along an axis: ``indices_or_sections`` equal ones, or cut at the given indices.
 
     Raises:
         ShapeError: if there are no so many equal parts.
@@ -440,7 +440,7 @@ def split(ary: NestedArrayLike, indices_or_sections: int | Sequence[int], axis: 
 
 
 def array_split(ary: NestedArrayLike, indices_or_sections: int | Sequence[int], axis: int = 0) -> list[Array]:
-    """Returns parts along an axis: ``indices_or_sections`` nearly equal ones, or cut at the given places.
+    """Returns parts along an axis: ``indices_or_sections`` nearly equal ones, or cut at the given indices.
 
     >>> [len(part) for part in array_split(np.ones(7), 3)]
     [3, 2, 2]

@@ -104,8 +104,8 @@ def interp(x: Any, xp: Any, fp: Any, left: Any = None, right: Any = None, period
         x: where.
         xp: the first coordinates of the points, increasing unless there is a period.
         fp: their second coordinates.
-        left: the value before the first point; by default that of the point.
-        right: the value behind the last point; by default that of the point.
+        left: the value before the first point; by default the last value.
+        right: the value after the last point; by default the last value.
         period: the period of the function.
 
     >>> interp(2.5, [1.0, 2.0, 3.0], [3.0, 2.0, 0.0])

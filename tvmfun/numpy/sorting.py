@@ -133,7 +133,7 @@ def _check_kth(name: str, x: Array, kth: int, axis: int) -> int:
 
 
 def partition(a: NestedArrayLike, kth: int, axis: int = -1) -> Array:
-    """Returns ``a`` with the kth smallest element at its place and no larger one before it: it is sorted."""
+    """Returns ``a`` with the kth smallest element at its sorted position and no larger one before it: it is sorted."""
     a = asarray(a)
     return sort(a, _check_kth("partition", a, kth, axis))
 
@@ -217,13 +217,13 @@ def unknown_size(name: str, x: Array) -> ConcretizationError:
 def nonzero(
     a: NestedArrayLike, *, size: int | None = None, fill_value: NestedArrayLike | None = None
 ) -> tuple[Array, ...]:
-    """Returns the int32 places of the elements that are not 0, one array for each axis.
+    """Returns the int32 indices of the elements that are not 0, one array for each axis.
 
     Args:
         a: the array.
-        size: how many places to return, which must be given when ``a`` is traced; if there are more, the last are
+        size: how many indices to return, which must be given when ``a`` is traced; if there are more, the last are
             left out.
-        fill_value: the place that stands for missing ones, or one number for each axis; by default 0.
+        fill_value: the index that stands for missing ones, or one number for each axis; by default 0.
 
     Raises:
         ShapeError: for an array without axes.
@@ -252,12 +252,12 @@ def nonzero(
 
 
 def flatnonzero(a: NestedArrayLike, *, size: int | None = None, fill_value: NestedArrayLike | None = None) -> Array:
-    """Returns the int32 places of the elements of the flattened array that are not 0; see :func:`nonzero`."""
+    """Returns the int32 indices of the elements of the flattened array that are not 0; see :func:`nonzero`."""
     return nonzero(ravel(a), size=size, fill_value=fill_value)[0]
 
 
 def argwhere(a: NestedArrayLike, *, size: int | None = None, fill_value: NestedArrayLike | None = None) -> Array:
-    """Returns the int32 places of the elements that are not 0, one row for each; see :func:`nonzero`."""
+    """Returns the int32 indices of the elements that are not 0, one row for each; see :func:`nonzero`."""
     a = asarray(a)
     if not a.ndim:
         return nonzero(reshape(a, (1,)), size=size, fill_value=fill_value)[0][:, None][:, :0]
@@ -277,7 +277,7 @@ def searchsorted(
     Args:
         a: the vector; NaNs are last.
         v: the values.
-        side: ``"left"`` for the place before equal elements, ``"right"`` for the one behind them.
+        side: ``"left"`` for the index before equal elements, ``"right"`` for the one after them.
         sorter: indices that sort ``a``, if it is not sorted.
         method: for JAX: every method has the same result.
 
@@ -348,12 +348,12 @@ def _nan_arg(function: Callable[..., Array], worst: float, x: Any, axis: int | N
 
 
 def nanargmax(a: NestedArrayLike, axis: int | None = None, out: None = None, keepdims: bool = False) -> Array:
-    """Returns the int32 index of the first largest element that is no NaN; -1 if there is none. See :func:`argmax`."""
+    """Returns the int32 index of the first largest element other than NaN; -1 without one. See :func:`argmax`."""
     no_out("nanargmax", out)
     return _nan_arg(argmax, -math.inf, a, axis, keepdims)
 
 
 def nanargmin(a: NestedArrayLike, axis: int | None = None, out: None = None, keepdims: bool = False) -> Array:
-    """Returns the int32 index of the first smallest element that is no NaN; -1 if there is none. See :func:`argmin`."""
+    """Returns the int32 index of the first smallest element other than NaN; -1 without one. See :func:`argmin`."""
     no_out("nanargmin", out)
     return _nan_arg(argmin, math.inf, a, axis, keepdims)

@@ -89,7 +89,7 @@ def _dropout(x: Any) -> Any:
 
 
 def _qparameter(value: Any, x: Any, axis: int) -> Any:
-    """A scale or zero point, one for all or one per place of the axis, with axes that broadcast."""
+    """A scale or zero point, one for all or one per index of the axis, with axes that broadcast."""
     value = tnp.asarray(value)
     return tnp.reshape(value, ()) if value.size == 1 else tnp.reshape(value, (-1, *(1,) * (x.ndim - axis % x.ndim - 1)))
 

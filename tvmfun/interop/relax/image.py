@@ -19,7 +19,7 @@ from tvmfun.interop.relax.windows import channels_first, from_channels_first
 
 
 def _coordinates(n: int, m: int, mode: str, begin: float, end: float) -> np.ndarray:
-    """Where each of ``m`` places of the result lies among ``n`` places, in single precision as in TVM's kernels."""
+    """The coordinates of the result's ``m`` pixels among ``n`` pixels, in single precision as in TVM's kernels."""
     places, one = np.arange(m, dtype=np.float32), np.float32(1)
     scale = np.float32(n) / np.float32(m)
     if mode in ("half_pixel", "pytorch_half_pixel"):
@@ -68,7 +68,7 @@ def _cubic_weights(t: np.ndarray, alpha: float) -> list[np.ndarray]:
 
 
 def _taps(where: np.ndarray, n: int, method: str, alpha: float, exclude: bool) -> list[tuple[np.ndarray, np.ndarray]]:
-    """The places that each place of the result is read from, with their weights."""
+    """The pixels that each pixel of the result is read from, with their weights."""
     base = np.floor(where)
     fraction = (where - base).astype(np.float64)
     if method == "linear":
@@ -97,7 +97,7 @@ def _resize(
     extrapolation_value: float,
     result: ShapeDtype,
 ) -> Any:
-    """Each axis is resampled by itself, with places and weights that are known from the sizes."""
+    """Each axis is resampled by itself, with indices and weights that are known from the sizes."""
     mode, rank = coordinate_transformation_mode, len(size)
     x = channels_first(x, layout)
     work = x if dtypes.is_float(x.dtype) else tnp.astype(x, "float32")
@@ -168,7 +168,7 @@ def _grid_sample(x: Any, grid: Any, *, method: str, layout: str, padding_mode: s
     batch = tnp.reshape(tnp.arange(x.shape[0], dtype="int32"), (-1, *(1,) * rank))
 
     def pixels(places: list) -> Any:
-        """The elements at whole places, with the axes batch, result and channels; zeros outside."""
+        """The elements at integer coordinates, with the axes batch, result and channels; zeros outside."""
         inside = reduce(and_, [(place >= 0) & (place < n) for place, n in zip(places, sizes, strict=True)])
         safe = [tnp.astype(tnp.clip(place, 0, n - 1), "int32") for place, n in zip(places, sizes, strict=True)]
         found = tnp.moveaxis(x, 1, -1)[(batch, *safe)]

@@ -1,4 +1,4 @@
-"""Relax operators that read and write at places."""
+"""Relax operators that read and write at indices."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def _grid(shape: tuple) -> list:
 
 
 def _elements(indices: Any, axis: int) -> tuple:
-    """Index arrays that replace the place along one axis by ``indices``."""
+    """Index arrays that replace the index along one axis by ``indices``."""
     places = _grid(indices.shape)
     places[axis] = indices
     return tuple(places)
@@ -68,7 +68,7 @@ def _index_tensor(x: Any, indices: tuple) -> Any:
 def _combined(x: Any, places: tuple, updates: Any, reduction: str) -> Any:
     here = x.at[places]
     if reduction == "mean":
-        # With what is there; TVM's result for places that occur twice depends on their order.
+        # With what is there; TVM's result for indices that occur twice depends on their order.
         return here.set((x[places] + updates) / 2)
     names = {"update": "set", "add": "add", "mul": "multiply", "min": "min", "max": "max"}
     return getattr(here, names[reduction])(updates)

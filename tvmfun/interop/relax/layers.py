@@ -107,7 +107,7 @@ def _attention(
     causal_mask: str | None,
     window_size: int | None,
 ) -> Any:
-    """Axes are batch, place, head and feature; the bias has batch, head, place of the query and place of the key."""
+    """Axes are batch, position, head and feature; the bias has batch, head, query position and key position."""
     if window_size is not None:
         raise refuse("relax.nn.attention", "sliding windows have no meaning that TVM compiles", window_size)
     scores = tnp.einsum("bqhd,bkhd->bhqk", query, key)

@@ -26,7 +26,7 @@ def _einsum(arrays: tuple, *, subscripts: str) -> Any:
 
 
 def _sides(padding: tuple) -> list[tuple[int, int]]:
-    """Relax's padding, first before all axes and then behind them, as pairs."""
+    """Relax's padding, first before all axes and then after them, as pairs."""
     half = len(padding) // 2
     return list(zip(padding[:half], padding[half:], strict=True))
 
@@ -69,7 +69,7 @@ def _conv_transpose(
     out_layout: str,
     result: ShapeDtype,
 ) -> Any:
-    """A convolution of the array with holes by the turned kernel, whose channels change places group by group."""
+    """A convolution of the array with holes by the turned kernel, whose channels are exchanged group by group."""
     spatial = "".join(letter for letter in data_layout if letter not in "NC")
     kernel = tnp.permute_dims(kernel, [kernel_layout.index(letter) for letter in f"IO{spatial}"])
     inputs, outputs, *sizes = kernel.shape

@@ -35,7 +35,7 @@ for _name, _function, _derivative in (
 
 @reads("relax.median")
 def _median(x: Any, *, axis: tuple | None, result: Any) -> Any:
-    """The lower median along one axis and its place there; of all elements only the value."""
+    """The lower median along one axis and its index there; of all elements only the value."""
     along = tnp.ravel(x) if not axis else x
     dimension = axis[0] if axis else 0
     order = tnp.argsort(along, axis=dimension)

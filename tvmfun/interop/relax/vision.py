@@ -71,7 +71,7 @@ def _roi_pool(x: Any, rois: Any, *, pooled_size: tuple, spatial_scale: float) ->
         last = tnp.clip(tnp.ceil((places + 1) * step) + begin[:, None], 0, n)
         elements = tnp.arange(n, dtype=rois.dtype)
         member = (elements >= first[..., None]) & (elements < last[..., None])
-        # The axis moves to the end for the reduction, its bins take its place.
+        # The axis moves to the end for the reduction, its bins take its position.
         moved = tnp.moveaxis(found, 2 + axis, -1)[..., None, :]
         shape = (member.shape[0], *(1,) * (moved.ndim - 3), *member.shape[1:])
         best = tnp.max(tnp.where(tnp.reshape(member, shape), moved, lowest), axis=-1)

@@ -34,7 +34,7 @@ def _pairs(padding: tuple) -> list[tuple[int, int]]:
 
 
 def _reach(sizes: tuple, out: tuple, pool_size: tuple, strides: tuple, padding: list, dilation: tuple) -> list:
-    """The padding behind each axis that windows reach into: more than was asked for, if sizes are rounded up."""
+    """The padding after each axis that windows reach into: more than was asked for, if sizes are rounded up."""
     return [
         (low, max(high, (m - 1) * s + (k - 1) * d + 1 - n - low))
         for n, m, k, s, (low, high), d in zip(sizes, out, pool_size, strides, padding, dilation, strict=True)
@@ -110,7 +110,7 @@ def _cropped(x: Any, sizes: list) -> Any:
 
 
 def adaptive_avg_pool(x: Any, *, layout: str, out_layout: str, result: ShapeDtype) -> Any:
-    """The means of as many windows, of nearly equal sizes, as the result has places."""
+    """The means of as many windows, of nearly equal sizes, as the result has elements."""
     x = channels_first(x, layout)
     for axis, letter in enumerate(_order(layout)[2:], 2):
         n, m = x.shape[axis], result.shape[out_layout.index(letter)]
