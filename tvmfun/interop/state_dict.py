@@ -37,8 +37,8 @@ class Row(NamedTuple):
     Args:
         path: the key path of the leaf, as :func:`tvmfun.tree.keystr` writes it, with ``{i}`` for any index.
         name: the name of the array, with ``{i}`` for the same index.
-        layout: the arrangement of the axes there: ``"same"``; ``"linear"``, (outputs, inputs); ``"conv"``, (outputs,
-            inputs, *window).
+        layout: the arrangement of the axes there: ``"same"``; ``"linear"``, (outputs, inputs); ``"conv"``,
+            ``(outputs, inputs, *window)``.
         part: ``(k, n)`` if the leaf is the k-th of n equal parts of the array, along its axis of outputs.
         tied: whether the array is another name for a leaf that has a row already: it may be missing, and is written.
     """

@@ -63,7 +63,7 @@ def generate(
         key: a key of :mod:`tvmfun.random`, needed to draw.
 
     Returns:
-        Integers of shape (batch, length + max_new_tokens): a shorter prompt is followed by its new tokens at once, and
+        Integers of shape (batch, length + max_new_tokens); a shorter prompt is followed by its new tokens at once, and
         by more of them.
 
     Raises:
