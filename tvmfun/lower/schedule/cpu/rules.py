@@ -35,7 +35,7 @@ from tvmfun.lower.schedule.cpu.stage_passes import (
     store_truth_as_numbers,
 )
 from tvmfun.lower.schedule.cpu.stages import AnyStage, Block, Opaque, Stage, is_map, parse, without_empty
-from tvmfun.lower.schedule.cpu.winograd import Winograd, emit_winograd, fold
+from tvmfun.lower.schedule.cpu.winograd import Winograd, apply_winograd, emit_winograd
 from tvmfun.lower.tir import build, intrinsics
 from tvmfun.lower.tir.build import Axis, Env, Size, volume
 from tvmfun.lower.tir.overwrite import writes_once
@@ -107,7 +107,7 @@ def _schedule(func: tirx.PrimFunc, machine: Machine, in_place: Sequence[tuple[Bu
         stages, temps = store_factors_as_bits(stages, temps, match)
     stages = small_first(stages)
     stages = attach_epilogues(stages, temps)
-    stages = fold(stages, temps, machine)
+    stages = apply_winograd(stages, temps, machine)
     rule = _rule(stages)
     stages, temps = _prepare(stages, temps, machine)
     groups = share_loops(stages, match, along_reduced_axis, 2 * machine.cores)

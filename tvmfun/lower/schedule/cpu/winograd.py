@@ -1,12 +1,12 @@
-"""Convolutions with 3x3 kernels by the algorithm of Winograd: 16 multiplications for 4 results instead of 36.
+"""Convolutions with 3x3 kernels by Winograd's algorithm: 16 multiplications for 4 results instead of 36.
 
-The result is cut in tiles of 2x2, each computed from a patch of 4x4 of the array:
+The result is cut into tiles of 2x2, each computed from a patch of 4x4 of the array:
 
     y = A^T ((G w G^T) * (B^T d B)) A        (* element by element, summed over the input channels)
 
-For each of the 16 places in a patch that sum is a matrix product of all patches and the kernel. Blocks of patches are
-transformed, multiplied and transformed back one after the other, so that what is between stays in the cache. The
-gradient for the kernel is summed over patches instead, of which the same transforms are needed.
+For each of the 16 positions in a patch, the sum is a matrix product of all patches and the kernel. One block of patches
+after the other is transformed, multiplied and transformed back, so that intermediate results stay in the cache. The
+gradient with respect to the kernel is a sum over patches, with similar transforms.
 
 Source: Lavin and Gray, Fast Algorithms for Convolutional Neural Networks, 2015, F(2x2, 3x3) and F(3x3, 2x2).
 """
@@ -29,20 +29,20 @@ from tvmfun.lower.tir import build
 from tvmfun.lower.tir.build import Axis, Env, Expr
 
 TAPS, OUT, PATCH = 3, 2, 4
-PLACES = PATCH * PATCH
+POSITIONS = PATCH * PATCH
 
-# Patches of a block: so many that the kernel is read seldom, and so few that they stay in the second-level cache.
+# Patches of a block: enough to amortize reading the kernel, and few enough to stay in the L2 cache.
 PATCHES = range(24, 97)
 BLOCK_BYTES = 1 << 20
 DEPTHS = range(64, 321)
-# With fewer patches, transforming the kernel takes longer than it saves.
+# With fewer patches, the transform of the kernel costs more than it saves.
 MIN_PATCHES = 96
 MIN_CHANNELS = 32
 
 
 @dataclass(frozen=True)
 class Axes:
-    """The axes of a convolution, wherever they are summed over; there is none for a single image."""
+    """The axes of a convolution or of its gradient; ``images`` is empty for a single image."""
 
     images: tuple[Axis, ...]
     row: Axis
@@ -53,12 +53,12 @@ class Axes:
     feature: Axis
 
     def fit(self, array: ir.TensorLoad, other: ir.TensorLoad, is_kernel: bool) -> bool:
-        """Whether an array, and a kernel or a cotangent, are read at the places that these axes tell."""
+        """Whether an array, and a kernel or a cotangent, are read at the indices of a convolution over these axes."""
         images = [axis.var for axis in self.images]
-        places = [*images, self.row.var + self.down.var, self.column.var + self.across.var, self.channel.var]
+        indices = [*images, self.row.var + self.down.var, self.column.var + self.across.var, self.channel.var]
         by_kernel = [self.down.var, self.across.var, self.channel.var, self.feature.var]
-        by_place = [*images, self.row.var, self.column.var, self.feature.var]
-        return _reads_at(array, places) and _reads_at(other, by_kernel if is_kernel else by_place)
+        by_output = [*images, self.row.var, self.column.var, self.feature.var]
+        return _reads_at(array, indices) and _reads_at(other, by_kernel if is_kernel else by_output)
 
     @property
     def tiles(self) -> list[Axis]:
@@ -68,10 +68,15 @@ class Axes:
 
 @dataclass(frozen=True, eq=False)
 class Winograd:
-    """A convolution, or its gradient for the kernel, to compute this way.
+    """A convolution, or its gradient with respect to the kernel, to compute by Winograd's algorithm.
 
-    `other` is the kernel or the cotangent, `margin` the map that puts zeros around the array, if there is one, and
-    `block` the number of patches to transform at a time.
+    Args:
+        stage: the stage.
+        axes: its axes.
+        array: the load of the array.
+        other: the load of the kernel or the cotangent.
+        block: the number of patches to transform at a time.
+        margin: the map that pads the array, if there is one.
     """
 
     stage: Stage
@@ -87,19 +92,19 @@ class Winograd:
         return self.stage.epilogues
 
     def writes(self) -> list[Buffer]:
-        """The buffers this stage fills."""
+        """The buffers that the stage writes."""
         return self.stage.writes()
 
     def reads(self) -> list[ir.TensorLoad]:
-        """All loads but those of the margin's result, which is never stored."""
+        """All loads except those of the margin's result, which is never stored."""
         own = self.stage.reads()
         if self.margin is None:
             return own
         return [*self.margin.reads(), *(load for load in own if not load.source.same_as(self.array.source))]
 
 
-def fold(stages: Sequence[AnyStage], temps: Sequence[Buffer], machine: Machine) -> list[AnyStage]:
-    """Replaces the convolutions that gain by it, together with their margins."""
+def apply_winograd(stages: Sequence[AnyStage], temps: Sequence[Buffer], machine: Machine) -> list[AnyStage]:
+    """Replaces the convolutions that become faster, together with their margins."""
     result: list[AnyStage] = []
     for stage in stages:
         found = _match(stage, machine)
@@ -116,7 +121,7 @@ def fold(stages: Sequence[AnyStage], temps: Sequence[Buffer], machine: Machine) 
 
 
 def _is_margin(stage: Stage) -> bool:
-    """Whether a map reads an array, or has a constant where that ends."""
+    """Whether a map is an array inside a constant margin."""
     value = stage.value
     if not isinstance(value, ir.Call) or value.op.name != "prim.if_then_else":
         return False
@@ -146,7 +151,7 @@ def _match(stage: AnyStage, machine: Machine) -> Winograd | None:
 
 
 def _readings(stage: Stage) -> Iterator[Axes]:
-    """The axes of a sum of products, read as a convolution and as the gradient of one."""
+    """Yields the axes of a sum of products as a convolution, and as the gradient of one."""
     if len(stage.reduce) == 3 and len(stage.space) in (3, 4):
         *images, row, column, feature = stage.space
         yield Axes(tuple(images), row, column, *stage.reduce, feature)
@@ -155,21 +160,21 @@ def _readings(stage: Stage) -> Iterator[Axes]:
         yield Axes(tuple(images), row, column, *stage.space)
 
 
-def _reads_at(load: ir.TensorLoad, places: Sequence[Expr]) -> bool:
-    """Whether a load has these indices, but for axes of size one."""
+def _reads_at(load: ir.TensorLoad, expected: Sequence[Expr]) -> bool:
+    """Whether a load has these indices, apart from axes of size one."""
     indices = [index for index in load.indices if not isinstance(index, tirx.IntImm)]
-    return len(indices) == len(places) and all(map(tvm_ffi.structural_equal, indices, places))
+    return len(indices) == len(expected) and all(map(tvm_ffi.structural_equal, indices, expected))
 
 
 def _block(axes: Axes, patches: int, machine: Machine) -> int | None:
-    """How many patches of a convolution to transform at a time, so that all cores have as many blocks."""
+    """The number of patches to transform at a time, such that all cores have equally many blocks."""
     fitting = [n for n in PATCHES if patches % n == 0 and patches // n % machine.cores == 0]
-    nbytes = PLACES * (axes.channel.extent + axes.feature.extent) * build.bits("float32") // 8
+    nbytes = POSITIONS * (axes.channel.extent + axes.feature.extent) * build.bits("float32") // 8
     return max((n for n in fitting if n * nbytes <= BLOCK_BYTES), default=min(fitting, default=None))
 
 
 def _depth(patches: int) -> int | None:
-    """How many patches of a gradient to add up at a time: no more than the register tiles take in one go."""
+    """The number of patches of a gradient to add up at a time: at most one block of a contraction."""
     return max((n for n in DEPTHS if patches % n == 0), default=None)
 
 
@@ -180,7 +185,7 @@ def emit_winograd(found: Winograd, machine: Machine, tasks: int) -> Stmt:
 
 
 class _Emitter:
-    """What both have in common: patches, and transforms in registers."""
+    """The parts that convolutions and gradients share: patches, and transforms in registers."""
 
     def __init__(self, found: Winograd, machine: Machine, tasks: int) -> None:
         self.found, self.stage, self.axes, self.block = found, found.stage, found.axes, found.block
@@ -189,21 +194,21 @@ class _Emitter:
         self.channels, self.features = self.axes.channel.extent, self.axes.feature.extent
         self.tiles = self.axes.tiles
         self.blocks = Axis.fresh(self.axes.row, build.volume(self.tiles) // self.block)
-        # One more patch than needed, or the places would lie a power of two apart and share a few lines of the cache.
-        self.patches = build.scratch([PLACES, self.block + 1, self.channels], "float32", "patches")
+        # One spare patch, so that positions are not a power of two apart, where they would compete for few cache sets.
+        self.patches = build.scratch([POSITIONS, self.block + 1, self.channels], "float32", "patches")
 
     def at(self, block: Expr, i: Expr, make: Callable[[Expr, Env], Stmt]) -> Stmt:
-        """What ``make`` does with a patch of a block, given which image it is of and where it begins."""
+        """The statement that ``make`` writes for a patch of a block, from its number and its first indices."""
         at = build.unflatten(self.tiles, block * self.block + i)
         *images, row, column = (at[axis.var] for axis in self.tiles)
-        places = {self.axes.row.var: row * OUT, self.axes.column.var: column * OUT}
-        places.update(zip((axis.var for axis in self.axes.images), images, strict=True))
-        # As variables: they occur in hundreds of places.
-        known = {var: ir.Var(var.name, var.ty) for var in places}
-        return build.seq(*(tirx.Bind(known[var], value) for var, value in places.items()), make(i, known))
+        indices = {self.axes.row.var: row * OUT, self.axes.column.var: column * OUT}
+        indices.update(zip((axis.var for axis in self.axes.images), images, strict=True))
+        # Bound to variables, because they occur in hundreds of expressions.
+        known = {var: ir.Var(var.name, var.ty) for var in indices}
+        return build.seq(*(tirx.Bind(known[var], value) for var, value in indices.items()), make(i, known))
 
     def offset(self, a: int, b: int) -> Env:
-        """A place in the kernel."""
+        """The indices of a position in the kernel."""
         axes = self.axes
         return {axes.down.var: build.index(axes.down, a), axes.across.var: build.index(axes.across, b)}
 
@@ -222,7 +227,7 @@ class _Emitter:
         return self.vectors(self.axes.channel, vector)
 
     def _array(self, here: Env) -> Expr:
-        """The array at a place of a patch, or what the margin has there."""
+        """The element of the array, or of its margin, at these indices."""
         margin = self.found.margin
         if margin is None:
             return build.substitute(self.found.array, here)
@@ -241,22 +246,22 @@ class _Emitter:
         line: Callable[[Sequence[Expr]], list[Expr]],
         write: Callable[[int, int, Expr, Expr], Stmt],
     ) -> Stmt:
-        """Vectors of a square, transformed along its columns and then along its rows, in registers."""
+        """Transforms the vectors of a square along its columns and then along its rows, in registers."""
         lane = lambda make: build.vectorized(self.axes.feature, self.lanes, make)
         register = lambda: build.scratch([self.lanes], "float32", "line")
-        given = [[register() for _ in range(size)] for _ in range(size)]
+        square = [[register() for _ in range(size)] for _ in range(size)]
         count = len(line([build.zero("float32")] * size))
         half = [[register() for _ in range(size)] for _ in range(count)]
-        allocations = [AllocBuffer(buffer) for row in (*given, *half) for buffer in row]
+        allocations = [AllocBuffer(buffer) for row in (*square, *half) for buffer in row]
 
         def down(a: int, b: int, k: Expr) -> Expr:
-            return line([row[b][k] for row in given])[a]
+            return line([row[b][k] for row in square])[a]
 
         def across(a: int, b: int, k: Expr) -> Expr:
             return line([buffer[k] for buffer in half[a]])[b]
 
         fill = [
-            lane(lambda k, a=a, b=b: BufferStore(given[a][b], load(a, b, k), [k]))
+            lane(lambda k, a=a, b=b: BufferStore(square[a][b], load(a, b, k), [k]))
             for a, b in product(range(size), repeat=2)
         ]
         turn = [
@@ -268,14 +273,14 @@ class _Emitter:
 
 
 class _Convolution(_Emitter):
-    """The kernel transformed, then block after block of patches: read, multiplied, and written back."""
+    """A convolution: the kernel is transformed once, and then one block of patches after the other."""
 
     def __init__(self, found: Winograd, machine: Machine, tasks: int) -> None:
         super().__init__(found, machine, tasks)
-        # In panels of columns, as the register tiles read them.
-        shape = [PLACES, self.features // self.width, self.channels, self.width]
+        # In panels of columns, the order in which register tiles read it.
+        shape = [POSITIONS, self.features // self.width, self.channels, self.width]
         self.kernel = build.buffer(shape, "float32", "kernel")
-        self.products = build.scratch([PLACES, self.block + 1, self.features], "float32", "products")
+        self.products = build.scratch([POSITIONS, self.block + 1, self.features], "float32", "products")
 
     def emit(self) -> Stmt:
         """All loops."""
@@ -306,17 +311,17 @@ class _Convolution(_Emitter):
         return build.parallel_nest([channel], {}, body, self.tasks)
 
     def _multiply(self) -> Stmt:
-        """For each place, the product of patches and kernel."""
-        place, panel = Axis.fresh(self.axes.row, PLACES), Axis.fresh(self.axes.row, self.features // self.width)
+        """For each position, the product of patches and kernel."""
+        position, panel = Axis.fresh(self.axes.row, POSITIONS), Axis.fresh(self.axes.row, self.features // self.width)
         patch, column = Axis.fresh(self.axes.row, self.block), Axis.fresh(self.axes.feature, self.width)
         channel = Axis.fresh(self.axes.channel, self.channels)
-        left = self.patches[place.var, patch.var, channel.var]
-        right = self.kernel[place.var, panel.var, channel.var, column.var]
-        space, index = (place, panel, patch, column), (place.var, patch.var, panel.var * self.width + column.var)
+        left = self.patches[position.var, patch.var, channel.var]
+        right = self.kernel[position.var, panel.var, channel.var, column.var]
+        space, index = (position, panel, patch, column), (position.var, patch.var, panel.var * self.width + column.var)
         return _product(space, (channel,), self.products, index, left * right, self.machine, 1)
 
     def _results(self, i: Expr, at: Env) -> Stmt:
-        """A^T m A of a patch, and what the epilogues make of it."""
+        """A^T m A of a patch, and the epilogues."""
         row, column, feature = (axis.var for axis in (self.axes.row, self.axes.column, self.axes.feature))
 
         def vector(begin: Expr) -> Stmt:
@@ -332,16 +337,16 @@ class _Convolution(_Emitter):
 
 
 class _KernelGradient(_Emitter):
-    """Block after block, patches and tiles of the cotangent are transformed by all cores, multiplied and added up.
+    """A gradient: all cores transform a block of patches and tiles of the cotangent, multiply and add up.
 
-    With the transforms of F(3x3, 2x2): the cotangent's tiles are the kernels, and there are 3x3 results.
+    The transforms are those of F(3x3, 2x2): tiles of the cotangent take the role of kernels, with 3x3 results.
     """
 
     def __init__(self, found: Winograd, machine: Machine, tasks: int) -> None:
         super().__init__(found, machine, tasks)
-        shape = [PLACES, self.features // self.width, self.block + 1, self.width]
+        shape = [POSITIONS, self.features // self.width, self.block + 1, self.width]
         self.cotangents = build.buffer(shape, "float32", "cotangents")
-        self.products = build.buffer([PLACES, self.channels, self.features], "float32", "products")
+        self.products = build.buffer([POSITIONS, self.channels, self.features], "float32", "products")
 
     def emit(self) -> Stmt:
         """All loops."""
@@ -375,13 +380,16 @@ class _KernelGradient(_Emitter):
         return self.vectors(self.axes.feature, vector)
 
     def _multiply(self, env: Env) -> Stmt:
-        """For each place, the product of patches and cotangents, stored for the first block and then added."""
-        place, panel = Axis.fresh(self.axes.row, PLACES), Axis.fresh(self.axes.row, self.features // self.width)
+        """For each position, the product of patches and cotangents, stored for the first block and then added."""
+        position, panel = Axis.fresh(self.axes.row, POSITIONS), Axis.fresh(self.axes.row, self.features // self.width)
         channel, column = (Axis.fresh(self.axes.channel, n) for n in (self.channels, self.width))
         patch = Axis.fresh(self.axes.row, self.block)
-        left = self.patches[place.var, patch.var, channel.var]
-        right = self.cotangents[place.var, panel.var, patch.var, column.var]
-        space, index = (place, panel, channel, column), (place.var, channel.var, panel.var * self.width + column.var)
+        left = self.patches[position.var, patch.var, channel.var]
+        right = self.cotangents[position.var, panel.var, patch.var, column.var]
+        space, index = (
+            (position, panel, channel, column),
+            (position.var, channel.var, panel.var * self.width + column.var),
+        )
         multiply = lambda output, **options: _product(
             space, (patch,), output, index, left * right, self.machine, self.tasks, **options
         )
@@ -394,7 +402,7 @@ class _KernelGradient(_Emitter):
         return IfThenElse(env[self.blocks.var] == 0, first, multiply(fresh, epilogues=(add,), keep=False))
 
     def _results(self) -> Stmt:
-        """A^T m A, channel by channel, and what the epilogues make of it."""
+        """A^T m A, channel by channel, and the epilogues."""
         channel, feature = self.axes.channel, self.axes.feature
 
         def vector(env: Env, begin: Expr) -> Stmt:
