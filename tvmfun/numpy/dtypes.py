@@ -11,7 +11,7 @@ from tvmfun import dtypes
 from tvmfun.core.array import Array, move
 from tvmfun.core.leaf import abstract
 from tvmfun.errors import ArgumentError, DtypeError
-from tvmfun.numpy.promotion import NestedArrayLike, array, operand
+from tvmfun.numpy.promotion import array, operand
 from tvmfun.ops import pointwise as ops
 from tvmfun.runtime import devices
 from tvmfun.typing import DTypeLike
@@ -142,7 +142,7 @@ def issubdtype(arg1: Any, arg2: Any) -> bool:
     return bool(np.issubdtype(arg1, arg2))
 
 
-def promote_types(a: NestedArrayLike, b: NestedArrayLike) -> np.dtype:
+def promote_types(a: DTypeLike, b: DTypeLike) -> np.dtype:
     """Returns the dtype that two dtypes promote to.
 
     >>> promote_types("int8", "uint8")

@@ -356,7 +356,7 @@ logical_or = _logical("logical_or", ops.bitwise_or, "either is")
 logical_xor = _logical("logical_xor", ops.bitwise_xor, "exactly one is")
 
 
-def where(condition: ArrayLike, x1: ArrayLike, x2: ArrayLike, /) -> Array:
+def where(condition: Any, x1: Any, x2: Any, /) -> Array:
     """Returns ``x1`` where the condition holds and ``x2`` elsewhere.
 
     Gradients flow only to the chosen branch, but are NaN if the other one's derivative is infinite there.
@@ -367,7 +367,7 @@ def where(condition: ArrayLike, x1: ArrayLike, x2: ArrayLike, /) -> Array:
     return ops.where(_truth("where", condition), *operands("where", x1, x2))
 
 
-def clip(x: ArrayLike, /, min: ArrayLike = None, max: ArrayLike = None) -> Array:
+def clip(x: ArrayLike, /, min: ArrayLike | None = None, max: ArrayLike | None = None) -> Array:
     """Returns ``x`` limited to ``[min, max]``; either bound may be missing.
 
     >>> clip(np.arange(5), 1, 3)
