@@ -63,7 +63,8 @@ def cast(x: np.generic, *, dtype: str) -> np.generic | None:
         return None
     if dtypes.is_float(x.dtype) and dtypes.is_integer(target):
         limits = np.iinfo(target)
-        if not (np.isfinite(x) and limits.min <= int(x) <= limits.max):
+        # By way of float: int() of a large bfloat16 number overflows.
+        if not (np.isfinite(x) and limits.min <= int(float(x)) <= limits.max):
             return None
     with np.errstate(all="ignore"):
         return x.astype(target)
