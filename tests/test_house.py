@@ -41,8 +41,6 @@ LONG = {
     "tests/lower/test_cpu_schedule.py",
     "tests/nn/layers/test_layers.py",
     "tests/op_cases/oracles.py",
-    "tests/ops/test_simplify.py",
-    "tests/test_dynamic_shapes.py",
 }
 #: Functions named ``install_*``, by which a room hands its own functions to one that cannot import it.
 MOST_HOOKS = 2

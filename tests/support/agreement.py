@@ -76,3 +76,13 @@ def close_to_dtype(actual: Any, expected: Any, dtype: str = "float32") -> None:
     assert (actual.dtype, actual.shape) == (np.dtype(dtype), expected.shape)
     tolerance = 1e-12 if dtype == "float64" else 2e-5
     np.testing.assert_allclose(actual, expected, rtol=tolerance, atol=tolerance)
+
+
+def same_bits(got: Any, expected: Any) -> None:
+    """Compares arrays bit by bit, but for those of NaN."""
+    got, expected = np.asarray(got), np.asarray(expected)
+    assert (got.shape, got.dtype) == (expected.shape, expected.dtype)
+    np.testing.assert_array_equal(got, expected)
+    if got.dtype.kind == "f":
+        numbers = ~np.isnan(expected)
+        np.testing.assert_array_equal(np.signbit(got)[numbers], np.signbit(expected)[numbers])
