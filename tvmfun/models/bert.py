@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, cast
 
 import tvmfun
 import tvmfun.numpy as tnp
@@ -222,7 +222,7 @@ class BERT:
             raise ShapeError("BERT", what, got=str(length))
         keys = dropout_keys("BERT", key, train, len(self.blocks) + 1)
         segment = self.segments.weight[0] if segments is None else self.segments(segments)
-        x = self.norm(self.words(tokens) + self.positions.weight[:length] + segment)
+        x = self.norm(self.words(tokens) + cast(Array, self.positions.weight)[:length] + segment)
         x = self.dropout(x, key=keys[0], train=train)
         for block, block_key in zip(self.blocks, keys[1:], strict=True):
             apply = partial(block_output, train=train)

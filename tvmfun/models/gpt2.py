@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Any
+from typing import Any, cast
 
 import tvmfun
 import tvmfun.numpy as tnp
@@ -165,7 +165,7 @@ class GPT2:
             what = f"a sequence must have at most n_positions = {self.config.n_positions} tokens"
             raise ShapeError("GPT2", what, got=str(length))
         keys = dropout_keys("GPT2", key, train, len(self.blocks) + 1)
-        x = self.dropout(self.wte(tokens) + self.wpe.weight[:length], key=keys[0], train=train)
+        x = self.dropout(self.wte(tokens) + cast(Array, self.wpe.weight)[:length], key=keys[0], train=train)
         for block, block_key in zip(self.blocks, keys[1:], strict=True):
             apply = partial(block_output, train=train)
             x = (tvmfun.checkpoint(apply) if checkpoint else apply)(block, x, block_key)

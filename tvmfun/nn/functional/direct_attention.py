@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import NamedTuple, cast
 
 import numpy as np
 
@@ -87,7 +87,7 @@ def direct_attention(settings: AttentionSettings, inputs: AttentionInputs, scale
     largest = maxima(scores, -1)
     weights = softmax_of_shifted(scores - largest, -1)
     if settings.rate:
-        kept = random.bernoulli(inputs.dropout_key, 1 - settings.rate, weights.shape)
+        kept = random.bernoulli(cast(Array, inputs.dropout_key), 1 - settings.rate, weights.shape)
         dropped = tnp.where(kept, weights * (1 / (1 - settings.rate)), tnp.zeros_like(weights))
         weights = tnp.where(largest > lowest, dropped, weights) if settings.has_empty_rows(inputs) else dropped
     if groups == heads:
