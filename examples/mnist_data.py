@@ -96,7 +96,7 @@ def _load_idx(directory: Path, part: str) -> tuple[np.ndarray, np.ndarray]:
 
 
 def _read_idx(directory: Path, stem: str, ndim: int) -> tuple[Path, np.ndarray]:
-    """The file of that name and its array of bytes; the header says its ``ndim`` sizes."""
+    """Returns the path of an IDX file and its ``uint8`` array of ``ndim`` axes."""
     names = [f"{stem}{dot}idx{ndim}-ubyte{suffix}" for dot in "-." for suffix in ("", ".gz")]
     path = next((directory / name for name in names if (directory / name).is_file()), None)
     if path is None:

@@ -31,7 +31,7 @@ class Moments(NamedTuple):
 
 
 def bits(values):
-    """What a tree holds, with nothing lost: NaNs and zeros by their bits."""
+    """The contents of a tree without loss: NaNs and signed zeros by their bits."""
     leaves, structure = tree.flatten(values)
     arrays = [np.asarray(leaf) for leaf in leaves]
     return structure, [(type(leaf), a.dtype, a.shape, a.tobytes()) for leaf, a in zip(leaves, arrays, strict=True)]

@@ -206,7 +206,7 @@ def test_dynamic_sizes():
 
 
 def together(functions) -> list:
-    """What functions return that start at the same time, each in a thread; or the errors they raise."""
+    """Runs functions at the same time, each in a thread; returns their results, or the errors they raise."""
     start = threading.Barrier(len(functions))
 
     def run(function):
@@ -262,7 +262,7 @@ class TestThreads:
             np.testing.assert_array_equal(results[1], np.full(300_000, 2))
 
     def test_who_reads_holds_the_buffer(self):
-        """It is not written over meanwhile, nor given to another array."""
+        """Its memory is neither overwritten in the meantime, nor given to another array."""
         x = tnp.arange(6.0)
         y, seen = x.read(lambda view: (self.add(x), np.array(view)))
         np.testing.assert_array_equal(y, np.arange(6) + 1)

@@ -106,7 +106,7 @@ if __name__ == "__main__":
 
 
 class TestLargeResults:
-    """What large results lie in is used again, but never while anybody can see it."""
+    """The memory of large results is recycled, but never while anything refers to it."""
 
     double = staticmethod(jit(lambda x: 2 * x))
 
@@ -154,7 +154,7 @@ class TestLargeResults:
 
 
 class TestNoMemory:
-    """What is too large says so with its bytes, and nothing is lost by trying."""
+    """An allocation that is too large raises an error with its bytes, and leaks nothing."""
 
     def test_of_results_and_copies(self):
         n = 1 << 45

@@ -59,7 +59,7 @@ print(json.dumps({
 
 @cache
 def run(threads=None, cpus=()):
-    """What the program above says, in a process that is to use so many threads or these CPUs."""
+    """The output of the program above in a process with a number of threads, or with some CPUs."""
     variables = {name: value for name, value in os.environ.items() if not name.startswith("TVM_")}
     variables.pop("TVMFUN_NUM_THREADS", None)
     if threads is not None:

@@ -79,7 +79,7 @@ def publish(
 
 
 def bound_methods(cls: type) -> None:
-    """Bounds the methods of a class; constructor and call appear in errors under the name of the class."""
+    """Applies :func:`bounded` to the methods of a class; errors name the class for its constructor and its calls."""
     for method in ("__init__", "__call__", "__next__", *(name for name in vars(cls) if not name.startswith("_"))):
         found = inspect.getattr_static(cls, method, None)
         inherited = method not in vars(cls)

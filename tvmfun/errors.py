@@ -53,7 +53,7 @@ class ShapeError(TvmfunError, ValueError):
 
 
 class DimensionError(ShapeError):
-    """A dynamic size where a static one is needed, or a comparison of one that depends on the call."""
+    """A dynamic size where a static one is needed, or a comparison whose result differs between calls."""
 
     values: tuple = ()
 
@@ -111,7 +111,7 @@ class DonatedArrayError(TvmfunError, RuntimeError):
 
 
 class OutOfMemoryError(TvmfunError, MemoryError):
-    """There is no memory for an array or for the workspace of a kernel; the message has the bytes."""
+    """Out of memory for an array or for the workspace of a kernel; the message has the number of bytes."""
 
 
 class NanError(TvmfunError, FloatingPointError):

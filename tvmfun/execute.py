@@ -274,7 +274,7 @@ def _run_op(op: Op, args: tuple, params: dict) -> Any:
     arrays = [_operand(arg, op.name) for arg in args]
     device = arrays[0].device if arrays else CPU
     if any(array.device != device for array in arrays[1:]):
-        # Scalars follow the arrays with axes.
+        # Scalars are moved to the device of the arrays that have axes.
         proper = [array for array, arg in zip(arrays, args, strict=True) if array is arg and array.shape]
         device = common_device(proper or arrays, op.name)
         arrays = [move(array, device) for array in arrays]

@@ -118,7 +118,7 @@ def scale_and_translate(
 ) -> Array:
     r"""Returns an array stretched and moved along some of its axes: the position :math:`x` goes to :math:`s x + t`.
 
-    What comes from outside of the array is 0. There are derivatives also by the scale and the translation.
+    Elements from outside of the array are 0. Also differentiable with respect to the scale and the translation.
 
     Args:
         image: an array; integers become floats.

@@ -1,4 +1,4 @@
-"""What a call costs in Python: a step that does next to nothing, with many leaves, beside JAX's.
+"""The overhead of a call in Python: a step that does next to nothing, with many leaves, beside JAX's.
 
 Run with ``nox -s bench -- -k dispatch``; ``-k "models or dispatch" --json FILE`` keeps the figures with those of steps.
 """

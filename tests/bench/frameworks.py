@@ -189,7 +189,7 @@ class Torch:
         return self
 
     def wrapped(self, loss: Callable) -> Callable:
-        """What is called at each step."""
+        """The function to call at each step."""
         return loss
 
     def compile(self) -> float:

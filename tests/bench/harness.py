@@ -15,7 +15,7 @@ from bench.picture import svg
 import tvmfun
 import tvmfun.numpy as tnp
 
-# A round gives each runner about this long, and there are so many rounds.
+# The seconds of each runner in a round, and the number of rounds.
 ROUND_SECONDS = 0.1
 ROUNDS = 15
 # Thread pools spin for a while after their last task. The next runner must not compete with that.

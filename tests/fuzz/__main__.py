@@ -21,7 +21,7 @@ _PER_CHILD, _SECONDS = 50, 300
 
 
 def main() -> int:
-    """Runs what the command line asks for."""
+    """Runs the programs of the seeds given on the command line."""
     parser = argparse.ArgumentParser("fuzz", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--seeds", default="0:100", help="FIRST:LAST, or one seed")
     parser.add_argument("--x64", action="store_true", help="with 64-bit numbers")
@@ -29,7 +29,7 @@ def main() -> int:
     parser.add_argument("--tests", type=Path, help="a folder for tests of what differs")
     parser.add_argument("--isolated", action="store_true", help="in child processes, which may crash")
     parser.add_argument("--show", action="store_true", help="print each program")
-    parser.add_argument("--minutes", type=float, default=1e9, help="start no program after so many")
+    parser.add_argument("--minutes", type=float, default=1e9, help="start no program after this many minutes")
     options = parser.parse_args()
     first, _, last = options.seeds.partition(":")
     seeds = range(int(first), int(last) if last else int(first) + 1)

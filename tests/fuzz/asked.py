@@ -1,4 +1,4 @@
-"""Questions about a program, each a function of its arguments, for either library."""
+"""The checks of a program (values, gradients, ...) as functions of its arguments, for either library."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from tvmfun import reference
 
 
 def asked(case: Case, names: dict[str, Any], module: Any) -> Callable:
-    """The function that ``case.check`` is about, in the meaning of ``names``."""
+    """The function under test for ``case.check``, with the names bound to one library's functions."""
     scope: dict[str, Any] = dict(names)
     exec(compile(case.text(), "<fuzz>", "exec"), scope)
     program, xp = scope["program"], names["np"]

@@ -35,7 +35,7 @@ _LITERALS = ("0.5", "2.0", "-1.5", "3.0", "0.0", "1.0", "1e-3")
 
 @cache
 def functions(count: int, dtype: str) -> tuple[str, ...]:
-    """The public functions of so many arrays of a dtype that both libraries have, found by asking JAX for shapes."""
+    """The public functions of ``count`` arrays of a dtype that both libraries have, found with `jax.eval_shape`."""
     spec = jax.ShapeDtypeStruct((2, 3), dtype)
     found = []
     for name in sorted(set(tnp.__all__) - _NOT_DRAWN):

@@ -26,7 +26,7 @@ ACTIVATIONS = (
 
 
 def _bounded_loop(condition: Any, body: Any, start: Any, most: int) -> Any:
-    """JAX's ``while_loop`` of at most so many steps, with a reverse mode."""
+    """JAX's ``while_loop`` with a bound on its steps, and so with a reverse mode."""
 
     def step(state: Any, _: Any) -> Any:
         going = condition(state)

@@ -17,7 +17,7 @@ pytestmark = [
 
 
 def trained(device: str, steps: int) -> tuple[mnist.State, list[float]]:
-    """The state after so many steps, and their losses."""
+    """The state after some steps, and their losses."""
     optimizer = mnist.make_optimizer(1.0, 0.7, steps)
     state = tvmfun.device_put(tvmfun.jit(partial(mnist.start, optimizer))(random.key(1)), device)
     step = tvmfun.jit(partial(mnist.train_step, optimizer), donate_argnums=0)

@@ -61,7 +61,7 @@ def function(cases: Sequence[Named], dtype: str = "float32") -> relax.Function:
 
 
 def by_tvm(cases: Sequence[Named]) -> list[list[np.ndarray]]:
-    """What TVM's own legalization and compiler make of the calls, per case."""
+    """The results of the calls with TVM's own legalization and compiler, per case."""
     compiled = tvm.compile(tvm.IRModule({"main": function(cases)}), tvm.target.Target(QUICK))
     machine = relax.VirtualMachine(compiled, tvm.cpu())
     arguments = [tvm.runtime.tensor(x) for _, case in cases for x in case.inputs]

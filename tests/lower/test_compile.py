@@ -226,7 +226,7 @@ class TestWhoWroteIt:
         cache.parent.chmod(0o777)
         with pytest.warns(errors.PerformanceWarning, match=f"everybody may write {cache.parent}\\."):
             assert compiled_in(cache) == (1, 0)
-        cache.parent.chmod(0o1777)  # as /tmp: what is ours there stays where it is
+        cache.parent.chmod(0o1777)  # sticky, as /tmp: others cannot replace our directory
         assert compiled_in(cache) == (0, 1)
 
     @needs_linker

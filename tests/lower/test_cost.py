@@ -1,4 +1,4 @@
-"""What a call costs, against XLA's analysis and by hand."""
+"""The cost analysis of a call, against XLA's analysis and by hand."""
 
 from typing import Any
 

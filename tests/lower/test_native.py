@@ -181,7 +181,7 @@ def test_code_for_another_machine_is_only_made():
     [lambda x, w: x @ w.T, lambda x, w: tnp.tanh(x @ w[:, :96].T + 1), lambda x, w: x.T @ x, lambda x, w: w @ x.T],
 )
 def test_sums_of_products_stay_in_registers(product):
-    """What is added to must not be in memory: that made products three times slower, and depended on the module."""
+    """Accumulators must stay in registers: in memory they made products three times slower in some modules."""
     target = {"kind": "llvm", "mcpu": "x86-64-v4", "mtriple": "x86_64-linux-gnu", "num-cores": 2}
     x, w = ShapeDtype((64, 96), "float32"), ShapeDtype((80, 96), "float32")
     compiled = jit(product, target=target).lower(x, w).compile()

@@ -133,7 +133,7 @@ def test_a_cross_entropy_and_its_gradient_store_no_probabilities():
     assert {"max", "exp", "sum"} <= {equation.op.name for equation in gradient.equations}
     assert matrices(gradient) == 1
     analysis = tvmfun.jit(value_and_gradient).lower(*specifications).compile().memory_analysis()
-    # What is kept is some numbers per row, and a row per thread.
+    # Only a few numbers per row are kept, and one row per thread.
     assert analysis.temporaries + analysis.workspaces < specifications[0].nbytes / 2
 
 

@@ -16,7 +16,7 @@ ROWS, WIDTH, BATCH = 50, 7, 12
 
 
 def gradient(indices, updates, table):
-    """What the gradient of an embedding is made of."""
+    """The ops of an embedding's gradient."""
     return tnp.zeros_like(table).at[indices].add(updates)
 
 

@@ -36,7 +36,7 @@ def same(actual, expected):
 
 
 def numpy_result(index):
-    """What NumPy gives, or None if the index arrays do not broadcast."""
+    """NumPy's result, or None if the index arrays do not broadcast."""
     try:
         return HOST[index]
     except IndexError:

@@ -1,4 +1,4 @@
-"""What JAX says about each op: its function, and calls of drawn shapes, dtypes and parameters."""
+"""JAX's function for each op, and calls with drawn shapes, dtypes and parameters."""
 
 from __future__ import annotations
 
@@ -321,7 +321,7 @@ def _scatter(d: Draw) -> Call:
     batch = d.draw(st.integers(0, len(shape) - 1))
     indexed = d.draw(st.integers(1, len(shape) - batch))
     mode = d.choose("add", "set", "min", "max", "mul") if d.dtype.kind != "b" else "set"
-    # What is set twice has no defined value, and JAX refuses the derivative of such products: each place once.
+    # Unique indices: `set` with a repeated one is undefined, and JAX refuses the derivative of such products.
     unique = mode in ("set", "mul")
     if unique:
         sizes, lead = shape[batch : batch + indexed], shape[:batch]
@@ -404,7 +404,7 @@ def window_sum(x: Any, window: Shape, stride: Shape, padding: tuple) -> Any:
 
 
 def _sources(offset: Any, window: Shape, stride: Shape, padding: tuple) -> tuple:
-    """Where the element at each window's ``offset`` lies in the array."""
+    """The index in the array of the element at each window's ``offset``."""
     inner = jnp.unravel_index(offset, window)
     along = [lax.broadcasted_iota("int32", offset.shape, axis) for axis in range(offset.ndim)]
     return tuple(i * s + o - p[0] for i, s, o, p in zip(along, stride, inner, padding, strict=True))

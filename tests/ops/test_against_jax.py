@@ -96,7 +96,7 @@ class Comparison:
         self.dynamic(params, arguments, tangents, value, moved)
 
     def widened(self, x: np.ndarray) -> Any:
-        """What is compared with: half precision in float32, so that only our error counts."""
+        """The expected values: half precision is computed in float32, so that only our error counts."""
         half = self.dtype.itemsize == 2 and dtypes.is_float(self.dtype) and self.op.name != "bitcast"
         return jnp.asarray(x, jnp.float32) if half and x.dtype == self.dtype else jnp.asarray(x)
 

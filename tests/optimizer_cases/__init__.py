@@ -1,1 +1,1 @@
-"""What the tests of the optimizers run, for tvmfun and for optax."""
+"""The optimizer runs that tests compare, for tvmfun and for optax."""

@@ -279,7 +279,7 @@ SPECIAL = dict.fromkeys(SEARCHES, with_search) | {
     "sophia hutchinson": with_objective,
 }
 CASES = OPTIMIZERS | TRANSFORMS | SEARCHES | CONTRIB
-# What looks at the number of axes gets an array with four.
+# Transformations that depend on the number of axes get an array with four.
 FOUR_AXES = {"galore axes", "muon axes", "adafactor", "adaptive_grad_clip", "scale_by_factored_rms", "scale_by_sm3"}
 # optax has no accumulator for an array without axes, or makes an axis.
 NO_SCALAR = {"sm3", "scale_by_sm3", "scale_by_distance_over_gradients"}

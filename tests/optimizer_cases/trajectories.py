@@ -41,7 +41,7 @@ def random_tree(shapes: dict, rng: np.random.Generator, dtype: str, leading: tup
 
 
 class Case(NamedTuple):
-    """What is run: ``update(library, transform, inputs, state, params, value)``, and where from."""
+    """A trajectory to run: ``update(library, transform, inputs, state, params, value)``, and where it starts."""
 
     make: Callable[[Any], Any]
     shapes: dict[str, Any]

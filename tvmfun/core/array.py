@@ -35,7 +35,7 @@ class ShapeDtype:
     Args:
         shape: the sizes of the axes: integers, and names or Dims for dynamic sizes.
         dtype: a dtype or its name.
-        weak: whether the dtype gives way in promotion, like that of a Python scalar.
+        weak: whether the dtype is weak: it yields in promotion, like that of a Python scalar.
 
     >>> ShapeDtype((2, 3), "float32")
     float32[2,3]
@@ -163,7 +163,7 @@ class Array:
 
     @property
     def weak_type(self) -> bool:
-        """Whether the dtype gives way in promotion, like that of a Python scalar."""
+        """Whether the dtype yields in promotion, like that of a Python scalar."""
         return self.aval.weak
 
     def __len__(self) -> int:

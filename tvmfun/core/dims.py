@@ -514,7 +514,7 @@ def solve(
 
 
 def as_array(size: Dim) -> Any:
-    """The value of a size as a 0-d int32 array whose dtype gives way in promotion, like that of a Python integer."""
+    """The value of a size as a 0-d int32 array with a weak dtype, like that of a Python integer."""
     from tvmfun.core.op import REGISTRY
 
     return REGISTRY["dim_size"](size=size, dtype="int32")

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from tvmfun.core.array import DeviceArray
 
 #: The call that arrays were donated to, stored as their ``memory``: a function that names the argument at a position
-#: among the donated ones, and the ids of the arrays. The array that asks is alive, so its id is still unique.
+#: among the donated ones, and the ids of the arrays. An array looks itself up, so it is alive and its id is unique.
 Donation = tuple[Callable[[int], str], list[int]]
 
 #: Of several concurrent calls with the same donated arrays, one gets all of its arrays.
@@ -27,7 +27,7 @@ CLAIMS = RLock()
 if hasattr(os, "register_at_fork"):
     os.register_at_fork(before=CLAIMS.acquire, after_in_parent=CLAIMS.release, after_in_child=CLAIMS.release)
 
-# The reference count of an object that is in no list.
+# The count that `map(getrefcount, objects)` yields for an object that no list refers to.
 _IN_NO_LIST = max(map(getrefcount, [int("9" * 18)])) - 1
 
 

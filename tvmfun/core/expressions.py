@@ -65,7 +65,7 @@ def to_size(value: Any, foreign: bool = False) -> Any:
 
     Args:
         value: the expression.
-        foreign: whether variables that others made are sizes, too.
+        foreign: whether variables that tvmfun did not create count as sizes.
 
     Raises:
         ShapeError: if it is not arithmetic on sizes.

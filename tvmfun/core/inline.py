@@ -1,4 +1,4 @@
-"""Inlining: the equations of Programs in place of their calls."""
+"""Inlining: replaces calls of Programs by the equations of these Programs."""
 
 from __future__ import annotations
 

@@ -216,7 +216,7 @@ def is_at_most(left: Polynomial, right: Polynomial) -> bool:
 
 @lru_cache(maxsize=1 << 14)
 def lower_bound(polynomial: Polynomial) -> float:
-    """A number that no value of a polynomial is below."""
+    """A lower bound of the values of a polynomial."""
     best = _sum_of_bounds(_in_excesses(polynomial))
     for monomial, factor in polynomial:
         # (p - q + 1) / q <= p // q <= p / q, which lets p cancel against other terms.

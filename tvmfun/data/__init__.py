@@ -44,7 +44,7 @@ __all__ = [
 ]
 
 _publish(globals())
-for _made in Stream.__subclasses__():  # classes that public functions return are public through them
-    _bound_methods(_made)
+for _stream in Stream.__subclasses__():  # private classes, but public functions return them
+    _bound_methods(_stream)
 
 __getattr__ = _missing(__name__)

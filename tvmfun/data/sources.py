@@ -91,7 +91,7 @@ def _array(name: str, leaf: Any) -> np.ndarray:
 
 
 def _native(array: np.ndarray) -> np.ndarray:
-    """The elements in the byte order of this machine; files may have the other one."""
+    """The array in native byte order; files may have the other one."""
     return np.asarray(array, dtypes.canonical(array.dtype))
 
 

@@ -123,7 +123,7 @@ def shuffle(stream: Stream, size: int, *, key: Key) -> Stream:
 
     Args:
         stream: the stream to shuffle.
-        size: the number of items in a block, which are in memory at once.
+        size: the number of items in a block, which is held in memory.
         key: a key of :mod:`tvmfun.random`; the order of block i is a permutation made of ``fold_in(key, i)``.
 
     Raises:
@@ -142,7 +142,7 @@ def shuffle(stream: Stream, size: int, *, key: Key) -> Stream:
 
 
 class ShuffleState(NamedTuple):
-    """The block, the items taken from it, the block size, the words of the key, and the stream's state at its start."""
+    """The block, the number of items taken from it, its size, the key, and the state of the stream before the block."""
 
     block: int
     taken: int

@@ -1,6 +1,6 @@
-"""State dicts of PyTorch: a table says which of their arrays is which leaf of a model.
+"""State dicts of PyTorch: a table maps their arrays to the leaves of a model.
 
-A table is data, rows of a key path, a name and the way that the axes are arranged; it is read in both directions.
+A row of the table is a key path, a name and a layout of the axes; it is used in both directions.
 PyTorch is imported only by :func:`to_torch`.
 
 >>> import numpy as np
@@ -32,7 +32,7 @@ __all__ = ["Row", "from_state_dict", "linear", "norm", "to_state_dict", "to_torc
 
 
 class Row(NamedTuple):
-    """Which array of a state dict is which leaf of a model.
+    """The array of a state dict that belongs to a leaf of a model.
 
     Args:
         path: the key path of the leaf, as :func:`tvmfun.tree.keystr` writes it, with ``{i}`` for any index.

@@ -158,7 +158,7 @@ def _rank(dtype: np.dtype) -> int:
 
 
 def _with_dtypes(where: str, program: Program, wanted: Sequence[ShapeDtype]) -> Program:
-    """The Program with leading results that are weakly typed converted to the dtypes wanted, where they may be."""
+    """The Program with its leading results converted to the wanted dtypes, where weak types allow it."""
     outs = program.out_avals[: len(wanted)]
     changing = [out.dtype != aval.dtype and _adapts(out, aval) for out, aval in zip(outs, wanted, strict=True)]
     if not any(changing):

@@ -293,7 +293,7 @@ def digamma(x: ArrayLike) -> Array:
 
 
 class RoundingMethod(enum.IntEnum):
-    """Where halves are rounded to."""
+    """The direction in which halves are rounded."""
 
     AWAY_FROM_ZERO = 0
     TO_NEAREST_EVEN = 1
@@ -434,13 +434,13 @@ def mulhi(x: ArrayLike, y: ArrayLike) -> Array:
 def reduce_precision(operand: ArrayLike, exponent_bits: int, mantissa_bits: int) -> Array:
     """Returns the nearest number that a narrower float could hold, in the dtype of ``operand``, elementwise.
 
-    The even one of two equally near ones; infinity for what is too large, 0 for what is less than the smallest normal
-    number. The derivative is 1.
+    Ties round to even. Numbers that are too large become infinite, and those below the smallest normal number 0. The
+    derivative is 1.
 
     Args:
         operand: floats.
-        exponent_bits: of the narrower float, at least 1.
-        mantissa_bits: of the narrower float, without the first bit, which is implied.
+        exponent_bits: the number of exponent bits of the narrower float, at least 1.
+        mantissa_bits: the number of its mantissa bits, without the implicit first one.
 
     >>> reduce_precision(tnp.asarray(1.2345), 8, 7)
     Array(1.234375, dtype=float32)

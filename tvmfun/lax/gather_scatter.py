@@ -40,7 +40,7 @@ Ints = tuple[int, ...]
 
 
 class GatherScatterMode(enum.Enum):
-    """What happens at indices outside the array.
+    """The treatment of indices outside the array.
 
     ``CLIP`` moves them inside; ``FILL_OR_DROP`` reads a fill value there and drops updates; ``PROMISE_IN_BOUNDS``
     says that there are none: should there be some, they are moved inside when read, and dropped when written, also by
@@ -63,14 +63,14 @@ _MODES = {
 
 @dataclass(frozen=True)
 class GatherDimensionNumbers:
-    """Which axes :func:`gather` reads along.
+    """The roles of the axes in :func:`gather`.
 
     Args:
-        offset_dims: the axes of the result along which a slice lies.
-        collapsed_slice_dims: the axes of the operand that a slice has with size 1 and the result does not have.
-        start_index_map: the axis of the operand that each element of an index vector is for.
-        operand_batching_dims: the axes of the operand that it has in common with the indices,
-        start_indices_batching_dims: and those of the indices.
+        offset_dims: the axes of the result that belong to a slice.
+        collapsed_slice_dims: the axes of the operand in which a slice has size 1 and that the result drops.
+        start_index_map: for each element of an index vector, the axis of the operand that it indexes.
+        operand_batching_dims: the batch axes of the operand.
+        start_indices_batching_dims: the batch axes of the indices, in the same order.
     """
 
     offset_dims: Ints
@@ -82,14 +82,14 @@ class GatherDimensionNumbers:
 
 @dataclass(frozen=True)
 class ScatterDimensionNumbers:
-    """Which axes :func:`scatter` and its relatives write along.
+    """The roles of the axes in :func:`scatter` and its relatives.
 
     Args:
-        update_window_dims: the axes of the updates along which a window lies.
-        inserted_window_dims: the axes of the operand that a window has with size 1 and the updates do not have.
-        scatter_dims_to_operand_dims: the axis of the operand that each element of an index vector is for.
-        operand_batching_dims: the axes of the operand that it has in common with the indices,
-        scatter_indices_batching_dims: and those of the indices.
+        update_window_dims: the axes of the updates that belong to a window.
+        inserted_window_dims: the axes of the operand in which a window has size 1 and that the updates lack.
+        scatter_dims_to_operand_dims: for each element of an index vector, the axis of the operand that it indexes.
+        operand_batching_dims: the batch axes of the operand.
+        scatter_indices_batching_dims: the batch axes of the indices, in the same order.
     """
 
     update_window_dims: Ints
@@ -102,8 +102,8 @@ class ScatterDimensionNumbers:
 class _Windows(NamedTuple):
     """A gather or scatter as the ops have it: first common axes, then indexed ones, then the rest.
 
-    ``indices`` holds an index for each element of each window along the indexed axes, ``inside`` says which windows
-    lie inside the array, and ``order`` is that of the axes of the operand.
+    ``places`` holds an index vector for each element of each window, ``inside`` tells which windows are inside the
+    array, and ``order`` is the order of the operand's axes.
     """
 
     places: Array
@@ -208,8 +208,8 @@ def gather(
         slice_sizes: the size of a slice along each axis of ``operand``.
         unique_indices: a promise that is not needed.
         indices_are_sorted: a promise that is not needed.
-        mode: what slices are that do not lie inside: ``"clip"`` moves them inside, ``"fill"`` fills them; by default
-            they are moved, and get no gradient.
+        mode: how to treat slices that are not inside the array: ``"clip"`` moves them inside, ``"fill"`` fills them; by
+            default they are moved, and get no gradient.
         fill_value: what to fill with; by default NaN, the smallest signed integer, the largest unsigned one, or True.
 
     Returns:
@@ -320,7 +320,7 @@ def scatter(
         dimension_numbers: which axis is which.
         indices_are_sorted: a promise that is not needed.
         unique_indices: a promise that no index is updated twice, with which updates run in parallel.
-        mode: what becomes of windows that do not lie inside: ``"drop"``, the default, or ``"clip"``.
+        mode: how to treat windows that are not inside the array: ``"drop"``, the default, or ``"clip"``.
 
     Raises:
         ShapeError: if sizes or numbers of axes do not fit.
@@ -415,7 +415,7 @@ def scatter_max(
 
 
 def index_take(src: NestedArrayLike, idxs: Sequence[Any], axes: Sequence[int]) -> Array:
-    """Returns the elements of ``src`` at index arrays for the axes ``axes``, with the indices' axis in front.
+    """Returns the elements of ``src`` at index arrays for the axes ``axes``, with the indices' axis first.
 
     Args:
         src: the array.

@@ -122,7 +122,7 @@ def psum_scatter(x: PyTree, axis_name: str, *, scatter_dimension: int = 0, tiled
     Args:
         x: a tree of arrays.
         axis_name: the name of the axis.
-        scatter_dimension: the axis of ``x`` along which the parts lie.
+        scatter_dimension: the axis of ``x`` that is split into the parts.
         tiled: whether that axis stays, with a part of its size, instead of going away.
     """
 

@@ -64,7 +64,7 @@ def full_like(
 
 
 def empty(shape: Ints, dtype: DTypeLike) -> Array:
-    """Returns an array of zeros: what is in memory by chance is no function of the arguments."""
+    """Returns an array of zeros: uninitialized memory would not be a function of the arguments."""
     return tnp.zeros(tuple(shape), dtype)
 
 
@@ -118,7 +118,7 @@ def transpose(operand: NestedArrayLike, permutation: Ints) -> Array:
 
 
 def broadcast(operand: NestedArrayLike, sizes: Ints) -> Array:
-    """Returns the array repeated along new axes of the given sizes in front."""
+    """Returns the array repeated along new axes of the given sizes before the others."""
     operand = tnp.asarray(operand)
     return shapes.broadcast_to(operand, shape=(*sizes, *operand.shape))
 

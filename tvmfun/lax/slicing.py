@@ -117,7 +117,7 @@ def dynamic_slice(
     Args:
         operand: the array.
         start_indices: the first index along each axis, as scalars or one vector. Negative ones count from the end,
-            and then the part is moved so that it lies inside.
+            and then the part is moved inside the array.
         slice_sizes: its static sizes.
         allow_negative_indices: False for negative indices, along all axes or some, to mean the first index.
 

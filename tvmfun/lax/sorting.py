@@ -119,7 +119,7 @@ def approx_max_k(
         k: how many.
         reduction_dimension: the axis.
         recall_target: for JAX: the share that must be found; here all are.
-        reduction_input_size_override: for JAX; makes no difference.
+        reduction_input_size_override: for JAX; has no effect.
         aggregate_to_topk: for JAX; there are always ``k`` results.
     """
     return top_k(operand, k, axis=reduction_dimension)

@@ -56,7 +56,7 @@ def derivative_of(function: Callable[..., Array], number: int, *args: Array) -> 
 
 
 def no_derivative(name: str, argument: str) -> Callable[..., NoReturn]:
-    """The partial derivative of a function that has none by this argument."""
+    """A derivative rule that raises: the function is not differentiable with respect to this argument."""
 
     def partial(*values: Any) -> NoReturn:
         raise GradientError(name, f"there is no derivative by {argument}", hint="stop_gradient")
@@ -406,8 +406,8 @@ def polygamma(m: ArrayLike, x: ArrayLike) -> Array:
     r"""Returns the derivative of order ``m`` of :func:`digamma`, elementwise.
 
     Args:
-        m: the order, an integer that is not negative, or an array of these.
-        x: floats; by them it is differentiable.
+        m: the order, a non-negative integer or an array of such integers.
+        x: floats; the function is differentiable with respect to them.
 
     >>> round(float(polygamma(1, 1.0)), 6)
     1.644934

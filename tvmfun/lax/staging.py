@@ -21,7 +21,7 @@ def whole(*static: str) -> Callable[[_F], _F]:
     """A decorator: the function is one compiled module outside of a trace, so that it rounds and costs the same there.
 
     Args:
-        static: names of arguments that are no arrays.
+        static: names of arguments that are not arrays.
     """
 
     def decorate(fun: _F) -> _F:
@@ -65,10 +65,10 @@ def with_partials(fun: Callable[..., Array], partials: Sequence[Callable[..., Ar
 
 
 def undifferentiable(name: str, x: Array) -> Array:
-    """Returns ``x``, the argument of a function that has no derivative: to differentiate it is an error.
+    """Returns ``x``, the argument of a function without a derivative; differentiating it raises an error.
 
     Args:
-        name: that of the function.
+        name: the name of the function in the error.
         x: its argument.
     """
     from tvmfun.transforms import custom_jvp

@@ -36,7 +36,7 @@ def evaluate(step: Callable[[PyTree, PyTree], PyTree], params: PyTree, batches: 
     totals = pending = None
     for batch in batches:
         result = step(params, batch)
-        # The previous result is fetched only now, so that the device computes the next one meanwhile.
+        # The previous result is fetched only now, so that the device can compute the next one during the copy.
         totals, pending = _added(totals, pending), result
     totals = _added(totals, pending)
     if totals is None:

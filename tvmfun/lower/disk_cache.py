@@ -57,7 +57,7 @@ def cache_directory() -> Path | None:
 
 
 def least_seconds() -> float:
-    """The least compile time of Programs that are stored: ``TVMFUN_CACHE_MIN_SECONDS``, 0.5 by default."""
+    """The minimum seconds of compilation for a Program to be stored: ``TVMFUN_CACHE_MIN_SECONDS``, 0.5 by default."""
     text = os.environ.get("TVMFUN_CACHE_MIN_SECONDS") or "0.5"
     try:
         return float(text)

@@ -61,12 +61,12 @@ class BERTConfig:
 
     @classmethod
     def small(cls, vocab_size: int = 30522) -> BERTConfig:
-        """Returns 4 blocks of width 512."""
+        """Returns the configuration with 4 blocks of width 512."""
         return cls(vocab_size, 512, 4, 8, 2048)
 
     @classmethod
     def large(cls) -> BERTConfig:
-        """Returns 24 blocks of width 1024."""
+        """Returns the configuration with 24 blocks of width 1024."""
         return cls(30522, 1024, 24, 16, 4096)
 
 

@@ -21,7 +21,7 @@ _CHUNK = 32
 
 
 class Decoder(Protocol):
-    """A language model that can go on from a cache, as :class:`tvmfun.models.GPT2`."""
+    """A language model that decodes with a cache, such as :class:`tvmfun.models.GPT2`."""
 
     def init_cache(self, batch: int, length: int) -> tuple[nn.KVCache, ...]:
         """Returns empty caches for sequences of up to ``length`` tokens."""
@@ -140,7 +140,7 @@ def _generate(
 
     start = tnp.asarray(chunks * _CHUNK, dtype="int32")
     position, tokens, _, ended = lax.while_loop(going_on, step, (start, tokens, caches, tnp.zeros((batch,), "bool")))
-    # Where all sequences have ended early, the rest is filled.
+    # If all sequences ended early, the remaining columns are filled.
     columns = tnp.arange(max_length, dtype="int32")
     rest = tnp.logical_and(columns > position, tnp.all(ended))
     return tnp.where(rest, end, tokens)

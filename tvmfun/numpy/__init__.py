@@ -2,7 +2,7 @@
 
 Dtypes promote as in JAX: Python numbers take the dtype of the array they meet and are int32 or float32 alone. Their
 names can be called: ``float32(x)`` is an array of that dtype. There are no complex numbers, because TVM has none, and
-so no ``fft``; ``real``, ``imag`` and ``conj`` are there for programs that ask any array.
+so no ``fft``; ``real``, ``imag`` and ``conj`` are there for programs that call them on any array.
 """
 
 # ruff: noqa: F403

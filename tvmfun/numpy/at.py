@@ -38,7 +38,7 @@ from tvmfun.ops import shape as shapes
 _NOWHERE = object()
 
 
-# How an update combines what is there with a value, by the mode of `scatter`.
+# The function of the old element and the update, by the mode of `scatter`.
 _COMBINE: dict[str, Callable[[Any, Any], Array]] = {
     "set": lambda old, new: new,
     "add": add,
@@ -60,12 +60,12 @@ class At:
 
     Every update takes these options:
 
-    - ``mode``: what becomes of indices in index arrays that are outside the array: ``"drop"`` or ``"fill"``, the
+    - ``mode``: how to treat indices in index arrays that are outside the array: ``"drop"`` or ``"fill"``, the
       default, leaves them out; ``"clip"`` takes the nearest element; ``"promise_in_bounds"`` says there are none.
-    - ``unique_indices``: a promise that no index is named twice, so that all are updated in parallel.
-    - ``indices_are_sorted``: JAX's promise, which makes no difference here.
+    - ``unique_indices``: a promise that no index occurs twice, so that all are updated in parallel.
+    - ``indices_are_sorted``: JAX's promise, which has no effect here.
 
-    Where an index is named several times, ``set`` keeps the last value, and the other updates are all made.
+    Where an index occurs several times, ``set`` keeps the last value; the other functions apply all updates.
 
     Source: ``jax.numpy.ndarray.at``.
 
@@ -243,7 +243,7 @@ def _check_promises(name: str, promises: dict[str, Any]) -> None:
 
 
 def _values(x: Array, values: Any) -> Array:
-    """What to put into ``x``, in its dtype."""
+    """The values of an update of ``x``, converted to its dtype."""
     return convert("at", asarray(values) if isinstance(values, list | tuple) else values, x.dtype)
 
 

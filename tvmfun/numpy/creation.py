@@ -75,10 +75,10 @@ def asarray(a: Any, dtype: Any = None, order: Any = None, *, copy: bool | None =
     Args:
         a: an array of any library that speaks DLPack or ``__array__``, a number, or nested sequences.
         dtype: of the result. By default that of ``a``; Python numbers become bool, int32 or float32.
-        order: for NumPy: ``"K"``, ``"A"`` or ``"C"``; all arrays lie in memory in row-major order.
+        order: for NumPy: ``"K"``, ``"A"`` or ``"C"``; all arrays are in row-major order.
         copy: True for a buffer of its own, which nobody else can donate; False to insist on sharing memory, which
             works for arrays of this library only.
-        device: where the result lies; by default the CPU.
+        device: the device of the result; by default the CPU.
 
     Raises:
         DtypeError: if tvmfun has no such dtype.
@@ -184,7 +184,7 @@ def array(
         copy: whether the buffer must be its own.
         order: for NumPy; see :func:`asarray`.
         ndmin: the smallest number of axes: leading axes of size 1 are added.
-        device: where the result lies; by default the CPU.
+        device: the device of the result; by default the CPU.
 
     >>> array([1, 2], ndmin=2)
     Array([[1, 2]], dtype=int32)
@@ -204,7 +204,7 @@ def from_dlpack(x: NestedArrayLike, /, *, device: Any = None, copy: bool | None 
 
     Args:
         x: an array of any library with ``__dlpack__``.
-        device: where the result lies; by default where ``x`` does.
+        device: the device of the result; by default that of ``x``.
         copy: False to insist on sharing memory, which works for arrays of this library only.
 
     Raises:
@@ -227,7 +227,7 @@ def full(shape: Shape, fill_value: Any, dtype: Any = None, *, device: Any = None
         shape: an integer or a tuple of them.
         fill_value: a number, or an array that broadcasts to ``shape``.
         dtype: by default that of ``fill_value``.
-        device: where the result lies; by default the CPU.
+        device: the device of the result; by default the CPU.
 
     >>> full((2,), 7)
     Array([7, 7], dtype=int32)
@@ -253,7 +253,7 @@ def ones(shape: Shape, dtype: DTypeLike | None = None, *, device: Any = None) ->
 
 
 def empty(shape: Shape, dtype: DTypeLike | None = None, *, device: Any = None) -> Array:
-    """Returns an array of zeros: what is in memory by chance is no function of the arguments."""
+    """Returns an array of zeros: uninitialized memory would not be a function of the arguments."""
     return zeros(shape, dtype, device=device)
 
 

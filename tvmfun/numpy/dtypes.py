@@ -1,4 +1,4 @@
-"""Dtypes: casts, limits, classes of dtypes, and what the array API asks about them."""
+"""Dtypes: casts, limits, classes of dtypes, and the array API's inspection of them."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def astype(x: Any, dtype: Any, /, *, copy: bool = True, device: Any = None) -> A
         x: the array.
         dtype: a dtype or its name.
         copy: for the array API; arrays are immutable, so a copy cannot be told from the original.
-        device: where the result lies; by default where ``x`` is.
+        device: the device of the result; by default that of ``x``.
 
     Raises:
         DtypeError: if tvmfun has no such dtype.
@@ -160,7 +160,7 @@ _STANDARD = {
 
 
 class ArrayNamespaceInfo:
-    """What the array API's inspection functions say about ``tvmfun.numpy``.
+    """The results of the array API's inspection functions for ``tvmfun.numpy``.
 
     There are no complex dtypes, because TVM has none; so there is no ``fft`` extension either.
     """

@@ -236,7 +236,7 @@ trunc = _rounding("trunc", ops.trunc, ":math:`x` without its fraction")
 
 
 def round(a: ArrayLike, decimals: int = 0, out: None = None) -> Array:
-    """Returns the nearest number with so many decimals, the even one of two; integers stay as they are.
+    """Rounds to ``decimals`` decimals, ties to even; integers stay as they are.
 
     >>> round(2.5), round(0.126, 2)
     (Array(2., dtype=float32), Array(0.13, dtype=float32))
@@ -297,7 +297,7 @@ def to_power(name: str, x1: ArrayLike, x2: ArrayLike) -> Array:
 def _static_power(name: str, x: Any, exponent: int) -> Array:
     if exponent < 0:
         if not dtypes.is_float(x.dtype):
-            raise DtypeError(name, "an integer to a negative power is no integer", got=str(exponent), hint="floats")
+            raise DtypeError(name, "an integer to a negative power is not an integer", got=str(exponent), hint="floats")
         return reciprocal(x) if exponent == -1 else ops.integer_power(x, exponent=exponent)
     if exponent == 0:
         return shape.broadcast_to(x.dtype.type(1), shape=x.shape)

@@ -105,7 +105,7 @@ def _is_mask(item: Any) -> bool:
 
 
 def _axes_of(item: Any) -> int:
-    """How many axes an item of an index is for; of an ellipsis nobody knows yet."""
+    """The number of axes that an item of an index consumes; 0 for an ellipsis, which takes the remaining ones."""
     return np.ndim(item) if _is_mask(item) else int(item is not None and item is not Ellipsis)
 
 
@@ -156,7 +156,7 @@ def bounds(item: slice, size: int) -> tuple[int, int, int]:
 
 
 def _dynamic_bounds(item: slice, size: Any) -> tuple[Any, Any, Any]:
-    """What :func:`bounds` returns, where the slice or the axis has a dynamic size."""
+    """Computes :func:`bounds` where the slice or the axis has a dynamic size."""
     step = 1 if item.step is None else dims.index(item.step)
     if step == 0:
         raise IndexingError("index", "a slice takes integers and a step that is not 0", got=str(item))
@@ -175,7 +175,7 @@ def _dynamic_bounds(item: slice, size: Any) -> tuple[Any, Any, Any]:
 
 
 def is_immediate(x: NestedArrayLike) -> bool:
-    """Whether NumPy can do it at once: there is nothing to trace, and no module to compile for each index."""
+    """Whether NumPy can index ``x`` directly: it is not traced, and nothing has to be compiled for each index."""
     return isinstance(x, DeviceArray) and not is_tracing() and is_on_cpu(x)
 
 
@@ -273,7 +273,7 @@ def stacked(places: list[Array]) -> Array:
 
 
 def missing(dtype: np.dtype) -> Any:
-    """What stands for an element that is not there: NaN, or the integer that is farthest from 0."""
+    """The fill value for indices outside the array: NaN, or the integer that is farthest from 0."""
     if dtypes.is_float(dtype):
         return np.nan
     if dtype == dtypes.bool_:
@@ -391,11 +391,11 @@ def take(
         indices: which elements; negative ones count from the end.
         axis: the axis.
         out: must be None: arrays are immutable.
-        mode: what becomes of indices outside the array: ``"fill"``, the default, gives ``fill_value``, ``"clip"``
-            the nearest element, for negative ones the first, ``"wrap"`` the element at the remainder.
-            ``"promise_in_bounds"`` says that there are none.
-        unique_indices: for JAX; whether no index comes twice makes no difference.
-        indices_are_sorted: for JAX; makes no difference.
+        mode: how to treat indices outside the array: ``"fill"``, the default, gives ``fill_value``, ``"clip"`` the
+            nearest element, for negative ones the first, ``"wrap"`` the element at the remainder.
+            ``"promise_in_bounds"`` promises that there are none.
+        unique_indices: for JAX; has no effect.
+        indices_are_sorted: for JAX; has no effect.
         fill_value: by default NaN, for integers the one farthest from 0.
 
     Source: ``jax.numpy.take``.

@@ -69,12 +69,12 @@ def _weights(name: str, bitorder: str) -> np.ndarray:
 
 
 def packbits(a: NestedArrayLike, axis: int | None = None, bitorder: str = "big") -> Array:
-    """Returns the truth of eight elements after another as the bits of a byte.
+    """Packs each eight elements into a byte: a bit is 1 where the element is not 0.
 
     Args:
         a: integers or bools.
-        axis: the axis along which they are packed, filled up with zeros; by default the array is flattened.
-        bitorder: ``"big"`` if the first of eight is the highest bit, or ``"little"``.
+        axis: the axis along which to pack, padded with zeros; by default the array is flattened.
+        bitorder: ``"big"`` if the first of eight elements becomes the highest bit, or ``"little"``.
 
     >>> packbits([1, 0, 1, 0, 0, 0, 0, 0, 1])
     Array([160, 128], dtype=uint8)
@@ -99,9 +99,9 @@ def unpackbits(a: NestedArrayLike, axis: int | None = None, count: int | None = 
 
     Args:
         a: an array of uint8.
-        axis: the axis along which the bits lie; by default the array is flattened.
-        count: how many bits to return: less than there are, more with zeros, or without so many from the end if it is
-            negative.
+        axis: the axis along which to unpack; by default the array is flattened.
+        count: the number of bits to return: fewer than there are, or more, padded with zeros; a negative count drops
+            that many from the end.
         bitorder: ``"big"`` if the highest bit comes first, or ``"little"``.
 
     >>> unpackbits(np.asarray([5], "uint8"))

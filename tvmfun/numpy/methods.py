@@ -123,7 +123,7 @@ def _rdivmod(self: Array, other: Any) -> tuple[Array, Array]:
 
 
 def _round(self: Array, decimals: int | None = None) -> Array:
-    """Returns the nearest number with so many decimals: Python's ``round``."""
+    """Rounds to ``decimals`` decimals: Python's ``round``."""
     return round(self, decimals or 0)
 
 

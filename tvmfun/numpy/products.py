@@ -134,7 +134,7 @@ def matmul(
         raise ShapeError("matmul", "0-d arrays have no matrix product", got=f"{a.aval} and {b.aval}", hint="x1 * x2")
     inner = max(b.ndim - 2, 0)
     _require_match("matmul", a, a.ndim - 1, b, inner)
-    if b.ndim <= 2:  # one matrix for all: contract at once, whatever axes are in front
+    if b.ndim <= 2:  # one matrix for all: one contraction, whatever the leading axes are
         return dot_general(a, b, contract=((a.ndim - 1,), (inner,)), batch=((), ()))
     if a.ndim == 1:
         return dot_general(b, a, contract=((inner,), (0,)), batch=((), ()))
@@ -432,11 +432,11 @@ def _product(first: Term, second: Term, kept: set[str], sizes: dict[str, int]) -
     sides = []
     for (letters, x), (others, _) in ((first, second), (second, first)):
         letters, x = _summed(letters, x, kept.union(others))
-        # Axes of size 1 that the other side repeats are no axes.
+        # Axes of size 1 that broadcast against the other operand are dropped.
         real = [i for i, letter in enumerate(letters) if x.shape[i] == sizes[letter] or letter not in others]
         sides.append(("".join(letters[i] for i in real), reshape(x, tuple(x.shape[i] for i in real))))
     (left, x), (right, y) = sides
-    # What has lost its axis on one side may be summed on the other.
+    # A letter dropped from one operand may be summed in the other.
     left, x = _summed(left, x, kept.union(right))
     right, y = _summed(right, y, kept.union(left))
     batch = [letter for letter in left if letter in right and letter in kept]

@@ -115,7 +115,7 @@ def linspace(
         retstep: whether to return the distance between them as well.
         dtype: of the result; integers are rounded down.
         axis: the axis of the result along which the numbers of arrays are spaced.
-        device: where the result lies; by default the CPU.
+        device: the device of the result; by default the CPU.
 
     >>> linspace(0, 1, 5)
     Array([0.  , 0.25, 0.5 , 0.75, 1.  ], dtype=float32)
@@ -270,8 +270,8 @@ ogrid = _Grid("ogrid", sparse=True)
 class _Joined:
     """Arrays, numbers and slices joined along an axis.
 
-    A string in front says how: one to three integers, for the axis along which they are joined, the least number of
-    axes, and the axis that vectors get. ``"r"`` and ``"c"`` make a vector a matrix of one row or column.
+    A leading string gives one to three integers: the axis along which they are joined, the least number of
+    axes, and the position of a vector's axis. ``"r"`` and ``"c"`` make a vector a matrix of one row or column.
     """
 
     def __init__(self, name: str, axis: int, ndim: int, place: int) -> None:

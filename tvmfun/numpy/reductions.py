@@ -260,7 +260,7 @@ def mean(
 def _variance(x: Array, axis: Axes | None, correction: float, keepdims: bool, where: Any, centre: Any) -> Array:
     axes = normalize_axes("var", axis, x.ndim)
     centre = mean(x, axes, keepdims=True, where=where) if centre is None else convert("var", centre, x.dtype)
-    # What is masked may be NaN: it must not get as far as the square.
+    # Masked elements may be NaN; they are replaced before the square, for the sake of its derivative.
     centred = selected(subtract(x, centre), where, 0)
     return _over(sum(square(centred), axes, keepdims=keepdims), _count(x, axes, where, keepdims) - correction)
 

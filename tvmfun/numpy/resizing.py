@@ -1,4 +1,4 @@
-"""Repeated, inserted, deleted and padded elements: arrays with other sizes."""
+"""Functions that repeat, insert, delete, roll and pad elements."""
 
 from __future__ import annotations
 

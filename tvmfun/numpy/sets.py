@@ -34,7 +34,7 @@ __all__ = [
 
 
 class UniqueAll(NamedTuple):
-    """What :func:`unique_all` returns."""
+    """Result of :func:`unique_all`."""
 
     values: Array
     indices: Array
@@ -43,14 +43,14 @@ class UniqueAll(NamedTuple):
 
 
 class UniqueCounts(NamedTuple):
-    """What :func:`unique_counts` returns."""
+    """Result of :func:`unique_counts`."""
 
     values: Array
     counts: Array
 
 
 class UniqueInverse(NamedTuple):
-    """What :func:`unique_inverse` returns."""
+    """Result of :func:`unique_inverse`."""
 
     values: Array
     inverse_indices: Array
@@ -79,7 +79,7 @@ def unique(
         equal_nan: whether all NaNs are one element.
         size: how many to return, which must be given when ``ar`` is traced; if there are more, the largest are left
             out.
-        fill_value: what stands for missing ones; by default the smallest element.
+        fill_value: fills the result up to ``size``; by default the smallest element.
         sorted: for JAX: the elements are always sorted.
 
     Returns:
@@ -214,11 +214,12 @@ def intersect1d(
     Args:
         ar1: an array.
         ar2: another one.
-        assume_unique: for NumPy: whether no array has an element twice makes no difference.
-        return_indices: whether to return as well where each result is first in ``ar1`` and in ``ar2``, flattened.
+        assume_unique: for NumPy; has no effect.
+        return_indices: whether to return also the first index of each result in ``ar1`` and in ``ar2``, flattened.
         size: how many to return, which must be given when an array is traced; if there are more, the largest are left
             out.
-        fill_value: what stands for missing ones, whose indices are the size of the arrays; by default the smallest.
+        fill_value: fills the result up to ``size``, with the size of the array as index; by default the smallest
+            element.
 
     Raises:
         ConcretizationError: for a traced array without ``size``.

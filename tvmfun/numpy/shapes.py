@@ -434,7 +434,7 @@ def split(ary: NestedArrayLike, indices_or_sections: int | Sequence[int], axis: 
     """Returns parts along an axis: ``indices_or_sections`` equal ones, or cut at the given indices.
 
     Raises:
-        ShapeError: if there are no so many equal parts.
+        ShapeError: if the axis cannot be cut into that many equal parts.
     """
     return _parts("split", ary, indices_or_sections, axis, equal=True)
 

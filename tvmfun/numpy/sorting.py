@@ -300,7 +300,7 @@ def digitize(x: NestedArrayLike, bins: NestedArrayLike, right: bool = False, *, 
     Args:
         x: the array.
         bins: the edges, increasing or decreasing.
-        right: whether a bin has its right edge, and not its left one.
+        right: whether bins include the right edge instead of the left one.
         method: for JAX: every method has the same result.
 
     >>> digitize([0.5, 1.0, 2.5], [1.0, 2.0])

@@ -105,7 +105,7 @@ def _quantile(
     if weights is not None:
         raise ArgumentError(name, "weights need the method 'inverted_cdf'", got=repr(method))
     rows = sort(reshape(moveaxis(x, free, range(len(free))), (*shape, count)))
-    # What is known is computed at once, in double precision.
+    # Constants are computed eagerly, in double precision.
     known = not isinstance(q, Tracer) and not ignore_nan and isinstance(count, int)
     wide = dtypes.float64 if x.dtype == dtypes.float64 else dtypes.float32
     q = np.asarray(q, np.float64) if known else asarray(q, wide)

@@ -179,7 +179,7 @@ def _conv_batch(batched: tuple[bool, ...], x: Array, w: Array, *, groups: int, *
 
 
 def _conv_flops(out: ShapeDtype, x: ShapeDtype, w: ShapeDtype, *, dilation: Ints, **params: Any) -> Any:
-    # What meets the holes between the elements of ``x`` is not multiplied.
+    # Weights that meet the zeros between dilated elements of ``x`` do not count.
     return 2 * out.size * math.prod(w.shape[:-1]) // math.prod(dilation)
 
 
@@ -406,7 +406,7 @@ def _window_put_shape(g: ShapeDtype, offset: ShapeDtype, *, size: Ints, **params
 
 
 def _window_put(g: te.Tensor, offset: te.Tensor, *, size: Ints, window: Ints, stride: Ints, padding: Padding):
-    """The sum over the windows that an element is in, of those that point at it."""
+    """For each element, the sum of ``g`` over the windows whose offset points at it."""
     counts = [-(-k // s) for k, s in zip(window, stride, strict=True)]
     axes = {i: te.reduce_axis((0, c), f"j{i}") for i, c in enumerate(counts) if c > 1}
     sizes = plain(tuple(g.shape))

@@ -538,7 +538,7 @@ def _qr_vjp(g: tuple[Array, Array], out: tuple[Array, Array], a: Array, *, full:
     if full and m > n:
         raise GradientError(
             "qr",
-            "the columns that complete an orthogonal matrix are no function of the argument",
+            "the columns that complete an orthogonal matrix are not a function of the argument",
             got=f"a full decomposition of {a.aval}",
             hint="full_matrices=False",
         )

@@ -144,8 +144,8 @@ def _gather_batch(batched: tuple[bool, ...], x: Array, indices: Array, *, mode: 
 
 
 #: ``gather(x, indices, mode=, batch=0)``: the last axis of ``indices`` addresses the axes of ``x`` that follow the
-#: first ``batch`` ones, which both have in common. Places outside the array are clamped to it (mode ``clip``), read as
-#: 0 (``fill``), or there should be none (``in_bounds``): then they are clamped, but no cotangent gets where they lead.
+#: first ``batch`` ones, which both have in common. Indices outside the array are clamped (mode ``clip``), read 0
+#: (``fill``), or are promised not to occur (``in_bounds``): then they are clamped, too, but get no cotangent.
 gather = register(
     Op("gather", "injective", _gather_shape, _gather, (_gather_vjp, None), inexpensive=False, batch=_gather_batch)
 )
@@ -322,7 +322,7 @@ def _others(g: Array, x: Array, indices: Array, updates: Array, batch: int, uniq
     safe = pw.where(is_zero, pw.constant(1, updates), updates)
     product = take(g * scatter(x, indices, safe, mode="mul", batch=batch))
     flags = pw.astype(is_zero, dtype="int32")
-    # Counted from 1, since 0 is read outside of the array: an update there, even NaN, has no cotangent.
+    # Counts start at 1, because `fill` reads 0 outside of the array: updates there, even NaN, get no cotangent.
     ones = shapes.broadcast_to(np.int32(1), shape=x.shape)
     zeros_there = take(scatter(ones, indices, flags, mode="add", batch=batch))
     alone = zeros_there == flags + 1

@@ -39,7 +39,7 @@ def spread(x: Array, shape: Ints, axis: Ints) -> Array:
 def _shape(name: str, needs_elements: bool) -> Callable[..., ShapeDtype]:
     def rule(x: ShapeDtype, *, axis: Ints) -> ShapeDtype:
         if len(set(axis)) != len(axis) or any(not 0 <= i < x.ndim for i in axis):
-            raise ShapeError(name, f"{axis} are no axes of the argument", got=repr(x))
+            raise ShapeError(name, f"{axis} are not axes of the argument", got=repr(x))
         if x.dtype == dtypes.bool_:
             raise DtypeError(name, "bool has no such reduction", got=repr(x), hint="x.astype('int32')")
         if needs_elements and any(x.shape[i] == 0 for i in axis):
@@ -203,7 +203,7 @@ def _arg_shape(name: str) -> Callable[..., ShapeDtype]:
 
 
 def _comparable(x: Any) -> Any:
-    """The value in a dtype that TVM compares: float32 for half precision (bfloat16 by its bits, for TVM errs)."""
+    """The value in a dtype that TVM compares: float32 for half precision (bfloat16 by its bits, since TVM's cast errs)."""
     if dtype_name(x) == "bool":
         return x.astype("int8")
     if dtype_name(x) == "bfloat16":

@@ -200,7 +200,7 @@ broadcast_to = register(
 
 def _permute_shape(x: ShapeDtype, *, axes: Ints) -> ShapeDtype:
     if sorted(axes) != list(range(x.ndim)):
-        raise ShapeError("permute_dims", f"{axes} is no permutation of the axes", got=repr(x))
+        raise ShapeError("permute_dims", f"{axes} is not a permutation of the axes", got=repr(x))
     return replace(x, shape=tuple(x.shape[axis] for axis in axes))
 
 
@@ -504,7 +504,7 @@ def _dim_size_shape(*, size: int, dtype: str) -> ShapeDtype:
     return ShapeDtype((), dtypes.canonical(dtype), weak=True)
 
 
-#: ``dim_size(size=, dtype=)``: the value of a dynamic size, which gives way in promotion as a Python integer does.
+#: ``dim_size(size=, dtype=)``: the value of a dynamic size, with a weak dtype like that of a Python integer.
 dim_size = register(
     Op(
         "dim_size",

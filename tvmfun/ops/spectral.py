@@ -423,7 +423,7 @@ def _svd_vjp(g: tuple[Array, ...], out: tuple[Array, ...], a: Array, *, full: bo
     if full and m != n:
         raise GradientError(
             "svd",
-            "the columns that complete an orthogonal matrix are no function of the argument",
+            "the columns that complete an orthogonal matrix are not a function of the argument",
             got=f"a full decomposition of {a.aval}",
             hint="full_matrices=False",
         )

@@ -100,7 +100,7 @@ def scale_by_backtracking_linesearch(
 
     The first of the steps ``s, s * decrease_factor, ...`` with
     ``f(p + s * u) <= (1 + rtol) * f(p) + slope_rtol * s * <u, grad f(p)> + atol``. The first ``s`` is the last one of
-    the update before, times ``increase_factor``, but at most ``max_learning_rate``.
+    the previous update, times ``increase_factor``, but at most ``max_learning_rate``.
 
     Args:
         max_backtracking_steps: the largest number of reductions.

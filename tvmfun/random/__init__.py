@@ -4,7 +4,7 @@ A key is an array ``uint32[2]``; using it twice gives the same numbers twice. Th
 default generator for the same key, shape and dtype; what is computed from them differs by rounding at most.
 
 Two names of ``jax.random`` are missing: ``key_dtype``, because keys have no dtype of their own, and ``random_gamma_p``,
-which belongs to JAX's inside. The default dtypes are float32 and int32.
+which is internal to JAX. The default dtypes are float32 and int32.
 
 Source: Salmon et al., "Parallel random numbers: as easy as 1, 2, 3" (2011); layout as in ``jax.random``.
 """

@@ -206,7 +206,8 @@ def double_sided_maxwell(
         key: the key.
         loc: the center.
         scale: the scale.
-        shape: the axes before those of the parameters together, which come twice if there are none.
+        shape: the leading axes, before the broadcast shape of the parameters; by default that shape once more, as in
+            JAX.
         dtype: of the result, a float.
 
     >>> from tvmfun import random

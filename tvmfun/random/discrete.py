@@ -157,7 +157,7 @@ def _poisson_by_rejection(key: Array, lam: Array, dtype: np.dtype) -> Array:
         return key, tnp.where(accepted, k, result), tnp.logical_or(done, accepted)
 
     start = (key, tnp.full_like(lam, -1), tnp.zeros(lam.shape, "bool"))
-    # Every number accepted counts, also after the first, as in JAX.
+    # As in JAX, a later accepted number replaces an earlier one while other elements are still being drawn.
     return tnp.astype(lax.while_loop(lambda state: tnp.logical_not(tnp.all(state[2])), step, start)[1], dtype)
 
 

@@ -100,7 +100,7 @@ def split(key: Key, num: Shape = 2) -> Array:
 
 
 def split_each(key: Array, shape: tuple[int, ...]) -> Array:
-    """New keys of a key, or of each of many keys."""
+    """New keys of a key, or of each key in an array of keys."""
     return tnp.stack([blocks(key, shape, "first"), blocks(key, shape, "second")], axis=-1)
 
 

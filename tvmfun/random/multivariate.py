@@ -64,12 +64,12 @@ def multivariate_normal(
 
 
 def orthogonal(key: Key, n: int, shape: Shape = (), dtype: DTypeLike = "float32", m: int | None = None) -> Array:
-    """Returns uniformly distributed matrices with orthonormal columns, or rows if there are fewer of these.
+    """Returns uniformly distributed matrices with orthonormal columns, or orthonormal rows if there are fewer rows.
 
     Args:
         key: the key.
         n: the number of rows.
-        shape: the axes before those of the matrices.
+        shape: the leading axes, before those of the matrices.
         dtype: of the result, float32 or float64.
         m: the number of columns, by default ``n``.
 

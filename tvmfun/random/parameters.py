@@ -24,7 +24,7 @@ def parameter(name: str, value: Any, dtype: np.dtype) -> Array:
 
 
 def floats(name: str, value: Any) -> Array:
-    """A parameter with its own dtype, if that is a float."""
+    """A parameter as a float array, in its own dtype if that is a float."""
     return tnp.asarray(operands(name, value, floating=True)[0])
 
 

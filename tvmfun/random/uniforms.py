@@ -35,7 +35,7 @@ def bits(key: Key, shape: Shape = (), dtype: DTypeLike = "uint32") -> Array:
 
 
 def bits_of(key: Array, shape: tuple[int, ...], dtype: np.dtype) -> Array:
-    """Random bits of a key, or of each of many keys, whose axes come first."""
+    """Random bits of a key, or of each key in an array of keys, whose axes come first."""
     if dtype == dtypes.uint64:
         high = tnp.astype(blocks(key, shape, "first"), dtype)
         low = tnp.astype(blocks(key, shape, "second"), dtype)
@@ -60,7 +60,7 @@ def float_request(name: str, key: Key, shape: Shape, dtype: DTypeLike) -> tuple[
     return check_key(name, key), as_shape(name, shape), float_dtype(name, dtype)
 
 
-# The bits of the mantissa, as many as a random float in [1, 2) needs.
+# The number of mantissa bits: the random bits that a float in [1, 2) needs.
 MANTISSA = {dtypes.bfloat16: 7, dtypes.float16: 10, dtypes.float32: 23, dtypes.float64: 52}
 
 

@@ -39,7 +39,7 @@ def _position(x: np.ndarray, axis: int, reverse: bool, largest: bool) -> np.ndar
 
 
 def enter_all() -> None:
-    """Adds the meanings to the table."""
+    """Adds the reference implementations of this module to the table."""
     sums: dict[str, Callable[..., Any]] = {
         "cumsum": _along(lambda x, axis: np.cumsum(x, axis, dtype=x.dtype)),
         "linear_recurrence": _recurrence,

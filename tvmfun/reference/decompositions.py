@@ -96,7 +96,7 @@ def _qr_invariants(results: Sequence[np.ndarray], a: np.ndarray, full: bool) -> 
 
 
 def enter_all() -> None:
-    """Adds the meanings to the table."""
+    """Adds the reference implementations of this module to the table."""
     meanings: dict[str, Callable[..., Any]] = {
         "triangular_solve": _triangular_solve,
         "cholesky": _cholesky,

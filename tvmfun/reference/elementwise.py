@@ -194,7 +194,7 @@ _ROUNDED: dict[str, Callable[..., Any]] = {
 
 
 def enter_all() -> None:
-    """Adds the meanings to the table."""
+    """Adds the reference implementations of this module to the table."""
     enter(_EXACT, exact=True)
     enter({"astype": _astype, "bitcast": lambda x, dtype: x.view(dtypes.canonical(dtype))}, exact=True, raw=True)
     enter(_ROUNDED)

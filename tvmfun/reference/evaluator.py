@@ -124,7 +124,7 @@ def _apply(equation: Equation, meaning: Meaning, arrays: Sequence[np.ndarray], r
     wide = list(map(_wide, arrays))
     if rounding is None or meaning.partial == "nothing":
         return meaning.compute(*wide, **equation.params)
-    # Errors of the terms simulate errors of the partial results.
+    # Perturbed arguments stand in for rounding errors of intermediate results, such as partial sums.
     perturbed = [rounding.of(x, array.dtype) for x, array in zip(wide, arrays, strict=True)]
     results = meaning.compute(*perturbed, **equation.params)
     if meaning.partial == "several" or not dtypes.is_float(equation.outputs[0].aval.dtype):

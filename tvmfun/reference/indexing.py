@@ -1,4 +1,4 @@
-"""Meanings of gathers, scatters, dynamic slices, sorting and searching."""
+"""Reference implementations of gathers, scatters, dynamic slices, sorting and searching."""
 
 from __future__ import annotations
 
@@ -102,7 +102,7 @@ def _searchsorted(x: np.ndarray, values: np.ndarray, side: Any, batch: int = 0) 
 
 
 def enter_all() -> None:
-    """Adds the meanings to the table."""
+    """Adds the reference implementations of this module to the table."""
     moved: dict[str, Callable[..., Any]] = {
         "gather": _gather,
         "dynamic_slice": _dynamic_slice,

@@ -1,4 +1,4 @@
-"""The table of meanings: one NumPy function per op, added by the modules of this package."""
+"""The reference semantics of the ops: a table with one NumPy function per op, filled by the modules of this package."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ Function = Callable[..., Any]
 
 
 #: The kind of intermediate results, which may overflow although the result does not; "several" for computations of
-#: several steps, of which nothing is known.
+#: several steps with intermediates of any kind.
 Partial = Literal["nothing", "sums", "products", "several"]
 
 
 class Meaning(NamedTuple):
-    """The meaning of one op.
+    """The reference implementation of one op.
 
     Args:
         compute: the function.
@@ -34,10 +34,10 @@ class Meaning(NamedTuple):
     invariants: Function | None = None
 
 
-#: Meanings by the names of ops.
+#: Reference implementations by the names of ops.
 MEANINGS: dict[str, Meaning] = {}
 
 
 def enter(functions: dict[str, Function], **properties: Any) -> None:
-    """Adds functions with the same properties to the table."""
+    """Adds the functions of ops with the same properties to the table."""
     MEANINGS.update((name, Meaning(function, **properties)) for name, function in functions.items())

@@ -42,5 +42,5 @@ _MEANINGS: dict[str, Callable[..., Any]] = {
 
 
 def enter_all() -> None:
-    """Adds the meanings to the table."""
+    """Adds the reference implementations of this module to the table."""
     enter(_MEANINGS, exact=True, raw=True)

@@ -86,6 +86,6 @@ def _threefry(key: np.ndarray, base: np.ndarray, shape: Ints, word: str) -> np.n
 
 
 def enter_all() -> None:
-    """Adds the meanings to the table."""
+    """Adds the reference implementations of this module to the table."""
     enter({"dot_general": dot_general, "conv": conv, "conv_kernel_gradient": _kernel_gradient}, partial="sums")
     enter({"threefry2x32": _threefry}, exact=True)

@@ -77,7 +77,7 @@ _SUMS: dict[str, Callable[..., Any]] = {
 
 
 def enter_all() -> None:
-    """Adds the meanings to the table."""
+    """Adds the reference implementations of this module to the table."""
     enter(_EXACT, exact=True)
     enter(_SUMS, partial="sums")
     enter({"prod": lambda x, axis: np.prod(x, axis=axis, dtype=x.dtype)}, partial="products")

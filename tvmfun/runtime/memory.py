@@ -46,7 +46,7 @@ class Memory:
     def address(self) -> int:
         """The address of the first byte; negative on other devices than the CPU, where it must not be read.
 
-        A new integer each time: the references to an array's address count its readers.
+        Each access makes a new integer, whose reference count is the number of calls that read the array.
         """
         pointer = self._tensor.data_ptr()
         return pointer if self.aval is None or self._tensor.device == _CPU else ~pointer

@@ -109,7 +109,7 @@ class RegularGridInterpolator:
     def _linear(self, axes: Sequence[tuple[Array, Array]]) -> Array:
         total: Any = 0
         for upper in itertools.product((0, 1), repeat=len(axes)):
-            # An axis with a single line has no other end.
+            # On an axis of size 1 both neighbours are the same element.
             ends = zip(axes, upper, self.values.shape, strict=False)
             corner = self.values[tuple(tnp.minimum(index + end, size - 1) for (index, _), end, size in ends)]
             for (_, share), end in zip(axes, upper, strict=True):

@@ -1,4 +1,4 @@
-"""What several models share: initial values, losses, normalizations."""
+"""Parts that several models share: initial values, losses, normalizations."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
-"""Reading Relax: the operators without a record of their own become compositions of ops.
+"""Translation from Relax: operators that are not ops here become compositions of ops.
 
-``Program.from_relax`` asks this package about them. The table of all operators is in ``docs/ops.md``.
+``Program.from_relax`` looks them up in this package. The table of all operators is in ``docs/ops.md``.
 """
 
 from tvmfun.interop.relax import (

@@ -41,7 +41,7 @@ for _name, _function, _derivative in (
     ("nn.gelu_tanh", nn.gelu, ""),
     ("nn.silu", lambda x: x * nn.sigmoid(x), ""),
     ("grad.no_grad", lax.stop_gradient, "zero: that is its meaning"),
-    # They mark where a checkpoint begins and ends, without a function that could be one.
+    # Markers around the region to recompute, without a function to pass to `checkpoint`: they return their argument.
     ("grad.start_checkpoint", calls.barrier, ""),
     ("grad.end_checkpoint", calls.barrier, ""),
 ):

@@ -15,7 +15,7 @@ def _take(x: Any, indices: Any, *, axis: int | None, mode: str) -> Any:
     indices = tnp.asarray(indices)
     axis = 0 if axis is None else axis % x.ndim
     size = x.shape[axis]
-    # What `fast` does outside the array is not defined.
+    # `fast` is undefined for indices outside the array.
     inside = indices % size if mode == "wrap" else tnp.clip(indices, 0, size - 1)
     found = tnp.take(x, inside, axis=axis)
     if mode != "nan":

@@ -26,7 +26,7 @@ def _einsum(arrays: tuple, *, subscripts: str) -> Any:
 
 
 def _sides(padding: tuple) -> list[tuple[int, int]]:
-    """Relax's padding, first before all axes and then after them, as pairs."""
+    """Pairs (before, after) of Relax's padding, which lists all leading pads and then all trailing ones."""
     half = len(padding) // 2
     return list(zip(padding[:half], padding[half:], strict=True))
 

@@ -111,7 +111,7 @@ def _multibox_transform_loc(
 
 @reads("relax.vision.get_valid_counts")
 def _get_valid_counts(x: Any, *, score_threshold: float, id_index: int, score_index: int) -> Any:
-    """The number of boxes above the threshold, and all boxes with these in front and -1 for the others."""
+    """The number of boxes above the threshold, and an array with these boxes first and -1 for the others."""
     valid = x[..., score_index] > score_threshold
     valid = valid & (x[..., id_index] >= 0) if id_index >= 0 else valid
     order = tnp.argsort(tnp.astype(~valid, "int32"), axis=1)

@@ -1,4 +1,4 @@
-"""Decompositions of matrices, and what is computed of them."""
+"""Decompositions of matrices, and functions computed from them."""
 
 from __future__ import annotations
 

@@ -211,7 +211,7 @@ def triangularized(x: Array) -> tuple[Array, Array]:
 
 
 def column_order(x: Array) -> Array:
-    """The order of columns in which each is the one that lies farthest from the span of those before it."""
+    """The pivot order: each column is the one farthest from the span of the columns before it."""
     m, n = x.shape[-2:]
     start = tnp.broadcast_to(tnp.arange(n), (*x.shape[:-2], n))
     if not x.size:

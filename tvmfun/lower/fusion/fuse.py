@@ -353,7 +353,7 @@ class _Fusion:
         return {atom for atom in reads.intersection(self.inputs) if atom.aval in kinds}
 
     def carried(self, i: int, group: _Group, reads: set[Atom]) -> set[Atom]:
-        """Inputs of the Program that only this group reads, and that branches replace by results of ``i``."""
+        """Inputs of the Program that a conditional may overwrite with results of ``i``: only this group reads them."""
         if len(self.users[i]) != 1 or i in self.returned:
             return set()
         (user,) = self.users[i]

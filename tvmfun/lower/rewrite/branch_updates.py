@@ -60,7 +60,7 @@ def _moved(program: Program, conditional: Equation) -> list[Equation]:
         if out in wanted or (out in results and out.aval in replaced):
             moved.insert(0, equation)
             wanted.update(equation.inputs)
-    # Equations that overwrite values which others read come last.
+    # Equations that overwrite values come after the equations that read them.
     made = {*conditional.outputs, *(out for equation in moved for out in equation.outputs)}
     alone = lambda equation: made.isdisjoint(equation.inputs) and wanted.isdisjoint(equation.outputs)
     return sorted(moved, key=alone)

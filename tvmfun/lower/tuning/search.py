@@ -1,4 +1,4 @@
-"""The search for a schedule: the process that asks a worker, and survives its crashes."""
+"""The search for a schedule: the process that drives a worker, and survives its crashes."""
 
 from __future__ import annotations
 

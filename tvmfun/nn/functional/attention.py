@@ -44,7 +44,7 @@ def dot_product_attention(
 
     Args:
         query: floats of shape (B, T, N, H): batch, length, heads, elements; or without the batch.
-        key: an array of shape (B, S, K, H). K must divide N: each of its heads serves N / K heads of queries.
+        key: an array of shape (B, S, K, H). K must divide N: each of its heads serves N / K query heads.
         value: an array of the shape of ``key``.
         bias: an array to add to the scores, with four axes that broadcast to (B, N, T, S), or three without the batch.
         mask: bools of such a shape; a query attends to a key only where it is true.

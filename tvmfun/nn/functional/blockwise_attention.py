@@ -81,7 +81,7 @@ def blockwise_attention(settings: AttentionSettings, inputs: AttentionInputs) ->
 
 
 class _Block(NamedTuple):
-    """Indices of a block: its head of keys, its rows among the queries of that head, its columns; and the lengths."""
+    """Indices of a block: its key head, its rows among the queries of that head, its columns; and the lengths."""
 
     head: Array
     rows: Array
@@ -90,9 +90,9 @@ class _Block(NamedTuple):
 
 
 class _Blocks:
-    """The scores as blocks: per head of keys, rows of queries by columns of keys, both padded to whole blocks.
+    """The scores as blocks: for each key head, rows of queries by columns of keys, both padded to whole blocks.
 
-    With grouped queries the rows of a head of keys are the queries of all heads that share it.
+    With grouped queries the rows of a key head are the queries of all query heads that share it.
     """
 
     def __init__(self, settings: AttentionSettings, inputs: AttentionInputs) -> None:
@@ -274,7 +274,7 @@ class _Blocks:
             return _map_or_sum(example, (*by_row, key, value, heads), per_batch, of_example)
 
         d_bias = _map_or_sum(column, (*by_column, tnp.arange(blocks)), per_key, of_column)
-        # Axes: blocks of columns, batch, heads of keys, their heads of queries, blocks of rows, rows, columns.
+        # Axes: blocks of columns, batch, key heads, their query heads, blocks of rows, rows, columns.
         stacked = (per_key, per_batch, per_head, per_head, per_query, True, True)
         remaining = iter(d_bias.shape)
         d_bias = d_bias.reshape([next(remaining) if has else 1 for has in stacked])
@@ -360,7 +360,7 @@ class _Blocks:
         return lax.dynamic_slice(flat, (top, left), sizes)
 
     def query_head(self, at: _Block) -> Array:
-        """The head of queries that the rows of a block belong to."""
+        """The query head that the rows of a block belong to."""
         return at.head % self.groups * (self.heads // self.groups) + at.rows // self.row_blocks
 
     def dropout(self, x: Array, at: _Block) -> Array:
@@ -383,7 +383,7 @@ class _Blocks:
     # -- layout ----------------------------------------------------------------------------------------------------
 
     def query_blocks(self, x: Array) -> Array:
-        """Turns (batch, length, heads, width) into (heads of keys, blocks, rows, width), blocks by head of queries."""
+        """Turns (batch, length, heads, width) into (key heads, blocks, rows, width), blocks ordered by query head."""
         blocks, groups = self.row_blocks, self.groups
         x = tnp.pad(x, ((0, 0), (0, blocks * self.rows - self.length), (0, 0), (0, 0)))
         x = x.reshape(self.batch, blocks, self.rows, groups, self.heads // groups, x.shape[3])

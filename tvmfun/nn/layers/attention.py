@@ -87,7 +87,7 @@ class MultiHeadAttention:
         kdim: the number of features that keys are computed from; ``embed_dim`` by default.
         vdim: the number of features that values are computed from; ``embed_dim`` by default.
         num_kv_heads: the number of heads of keys and values, which must divide ``num_heads``: each serves
-            ``num_heads / num_kv_heads`` heads of queries (grouped queries); ``num_heads`` by default.
+            ``num_heads / num_kv_heads`` query heads (grouped-query attention); ``num_heads`` by default.
         bias: whether the maps add biases.
         dropout: the probability of zeroing a weight of the attention while training.
         rotary: the rotary position embedding of queries and keys.

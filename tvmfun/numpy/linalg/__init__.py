@@ -1,6 +1,6 @@
 """Linear algebra: the array API's extension, and NumPy's functions beyond it.
 
-Matrices are float32 or float64, of any number: they lie along the last two axes, and the axes before those number them.
+Matrices are float32 or float64, along the last two axes; leading axes are batch axes.
 Integers become float32.
 """
 

@@ -17,21 +17,21 @@ __all__ = ["cholesky", "eigh", "eigvalsh", "qr", "svd", "svdvals"]
 
 
 class EighResult(NamedTuple):
-    """What :func:`eigh` returns."""
+    """Result of :func:`eigh`."""
 
     eigenvalues: Array
     eigenvectors: Array
 
 
 class QRResult(NamedTuple):
-    """What :func:`qr` returns."""
+    """Result of :func:`qr`."""
 
     Q: Array
     R: Array
 
 
 class SVDResult(NamedTuple):
-    """What :func:`svd` returns."""
+    """Result of :func:`svd`."""
 
     U: Array
     S: Array
@@ -39,7 +39,7 @@ class SVDResult(NamedTuple):
 
 
 def floats(name: str, *values: Any) -> list[Array]:
-    """The arrays in one dtype, a float."""
+    """The arguments as arrays of their common float dtype."""
     return arrays(name, *values, floating=True)
 
 
@@ -130,7 +130,7 @@ def svd(
         full_matrices: whether :math:`U` and :math:`V` are square; otherwise they have as many columns as there are
             singular values. Square ones have no derivative, unless ``a`` is square.
         compute_uv: whether to return all three, or just the singular values.
-        hermitian: whether the matrices are symmetric, which makes no difference here.
+        hermitian: whether the matrices are symmetric; has no effect.
         subset_by_index: ``(begin, end)``: which singular values to return, of those in descending order.
     """
     a = matrix("svd", a)

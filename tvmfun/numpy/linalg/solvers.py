@@ -29,7 +29,7 @@ __all__ = ["det", "inv", "lstsq", "matrix_rank", "pinv", "slogdet", "solve", "te
 
 
 class SlogdetResult(NamedTuple):
-    """What :func:`slogdet` returns."""
+    """Result of :func:`slogdet`."""
 
     sign: Array
     logabsdet: Array
@@ -130,7 +130,7 @@ def matrix_rank(M: NestedArrayLike, rtol: Any = None, *, hermitian: bool = False
     Args:
         M: the matrices.
         rtol: by default the machine epsilon times the larger side.
-        hermitian: whether the matrices are symmetric, which makes no difference here.
+        hermitian: whether the matrices are symmetric; has no effect.
         tol: an older name of ``rtol``.
     """
     rtol = tol if rtol is None else rtol
@@ -146,7 +146,7 @@ def pinv(a: NestedArrayLike, rtol: Any = None, hermitian: bool = False, *, rcond
         a: the matrices.
         rtol: singular values up to ``rtol`` times the largest count as zero; by default ten times the machine
             epsilon times the larger side.
-        hermitian: whether the matrices are symmetric, which makes no difference here.
+        hermitian: whether the matrices are symmetric; has no effect.
         rcond: an older name of ``rtol``.
 
     Source: ``jax.numpy.linalg.pinv``.

@@ -45,7 +45,7 @@ def _switch(host: Any, inputs: list, outputs: list, *, branches: tuple[Program, 
 def closed_branches(functions: Sequence[Callable], avals: Sequence[ShapeDtype], name: str) -> tuple[tuple, list]:
     """Closed Programs with the same inputs, for branches that capture different values, and those values.
 
-    What several branches capture is passed once, so that a result may reuse its memory.
+    A value that several branches capture is passed once, so that a result may reuse its memory.
     """
     traced = [closed(fun, avals, name) for fun in functions]
     captured = list({id(value): value for _, values in traced for value in values}.values())

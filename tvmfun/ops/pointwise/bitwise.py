@@ -34,9 +34,9 @@ bitwise_not = _bitwise(
 
 
 def _defined_shift(shift: Callable, sign_extends: bool) -> Callable[..., Any]:
-    """The formula of a shift that is also defined for counts of the width or more, where LLVM's is not.
+    """The formula of a shift that is also defined for counts of at least the bit width, where LLVM's is poison.
 
-    As in XLA all bits are gone then, or copies of the sign, if the shift ``sign_extends``.
+    As in XLA the result is then 0, or all sign bits if the shift ``sign_extends``.
     """
 
     def shifted(x: Any, count: Any) -> Any:

@@ -59,7 +59,7 @@ def line_search(evaluate: Callable[[Array], Point], start: Point, max_evaluation
         # Written so that NaN is too high.
         is_lower = (point.value <= bound) & ((point.value < low.value) | (low.step == 0))
         is_flat = tnp.abs(point.slope) <= -CURVATURE * start.slope
-        # Beyond a rising slope lies nothing better: the bracket is turned around.
+        # If the loss rises towards `high`, the minimum is on the other side: `low` becomes the new `high`.
         turns = is_lower & (tnp.where(high.step >= low.step, point.slope, -point.slope) >= 0)
         new_high = _select(is_lower, _select(turns, low, high), point)
         new_low = _select(is_lower, point, low)

@@ -138,7 +138,7 @@ def polygamma(n: ArrayLike, x: ArrayLike) -> Array:
     """Returns the derivative of order ``n``, an integer or an array of integers, of :func:`digamma`, elementwise.
 
     Raises:
-        DtypeError: if the orders are no integers.
+        DtypeError: if the orders are not integers.
 
     >>> round(float(polygamma(1, 1.0)), 5)
     1.64493
@@ -232,7 +232,7 @@ def multigammaln(a: ArrayLike, d: int) -> Array:
     It is :math:`\frac{d (d-1)}{4} \ln \pi + \sum_{j=0}^{d-1} \ln \Gamma(a - j/2)`.
 
     Raises:
-        ArgumentError: if ``d`` is no positive integer.
+        ArgumentError: if ``d`` is not a positive integer.
 
     >>> round(float(multigammaln(3.0, 2)), 5)
     1.55019

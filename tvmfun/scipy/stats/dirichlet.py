@@ -13,7 +13,7 @@ from tvmfun.typing import ArrayLike
 
 
 def logpdf(x: ArrayLike, alpha: ArrayLike) -> Array:
-    """Returns the logarithm of the density, minus infinity where ``x`` are no probabilities.
+    """Returns the logarithm of the density, minus infinity where ``x`` is not a vector of probabilities.
 
     Args:
         x: the probabilities along the first axis, all or all but the last.

@@ -22,7 +22,7 @@ def standardized(name: str, x: ArrayLike, loc: ArrayLike, scale: ArrayLike, *par
 
 
 def log_of(probability: Array, opposite: Array) -> Array:
-    """The logarithm of a probability, accurate also near 0, where that of its opposite is small."""
+    """The logarithm of a probability; computed from ``opposite``, its complement, where that is the smaller one."""
     is_small = probability < 0.5
     near_one = tnp.log1p(-tnp.where(is_small, 0.5, opposite))
     return tnp.where(is_small, tnp.log(tnp.where(is_small, probability, 0.5)), near_one)

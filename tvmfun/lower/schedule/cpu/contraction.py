@@ -101,7 +101,7 @@ def plan(contraction: Contraction, machine: Machine) -> Tiling:
     """Chooses the sizes of the register tile and of the blocks of reduced axes."""
     dtype = accumulator(contraction.stage.dtype)
     lanes = machine.lanes(dtype)
-    # With few rows, both multipliers need more columns to be busy. Some registers hold the operands.
+    # With few rows, a tile needs more columns to keep both FMA units busy. Some registers hold the operands.
     few = 6
     if contraction.dot is not None and not reads_several(contraction.right):
         few = FEW_ROWS_OF_WORDS

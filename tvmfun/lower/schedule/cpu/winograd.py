@@ -179,7 +179,7 @@ def _depth(patches: int) -> int | None:
 
 
 def emit_winograd(found: Winograd, machine: Machine, tasks: int) -> Stmt:
-    """All loops."""
+    """The loops of the whole stage."""
     emitter = _Convolution if found.axes.row in found.stage.space else _KernelGradient
     return emitter(found, machine, tasks).emit()
 
@@ -283,7 +283,7 @@ class _Convolution(_Emitter):
         self.products = build.scratch([POSITIONS, self.block + 1, self.features], "float32", "products")
 
     def emit(self) -> Stmt:
-        """All loops."""
+        """The loops of the whole stage."""
 
         def task(env: Env) -> Stmt:
             each = lambda make: build.loop(self.axes.row, self.block, lambda i: self.at(env[self.blocks.var], i, make))
@@ -349,7 +349,7 @@ class _KernelGradient(_Emitter):
         self.products = build.buffer([POSITIONS, self.channels, self.features], "float32", "products")
 
     def emit(self) -> Stmt:
-        """All loops."""
+        """The loops of the whole stage."""
         patch = Axis.fresh(self.axes.row, self.block)
 
         def block(env: Env) -> Stmt:
