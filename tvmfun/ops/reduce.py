@@ -203,7 +203,7 @@ def _arg_shape(name: str) -> Callable[..., ShapeDtype]:
 
 
 def _comparable(x: Any) -> Any:
-    """The value in a dtype that TVM compares: float32 for half precision (bfloat16 by its bits, since TVM's cast errs)."""
+    """The value in a dtype that TVM compares: float32 for half precision (bfloat16 by its bits: TVM's cast errs)."""
     if dtype_name(x) == "bool":
         return x.astype("int8")
     if dtype_name(x) == "bfloat16":
