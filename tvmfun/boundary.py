@@ -52,7 +52,7 @@ _PUBLISHED: set[str] = set()
 
 def publish(
     namespace: MutableMapping[str, Any],
-    made: Callable[[str, Any], Any] | None = None,
+    wrap_result: Callable[[str, Any], Any] | None = None,
     prefix: str = "",
     but: Collection[str] = (),
 ) -> None:
@@ -60,7 +60,7 @@ def publish(
 
     Args:
         namespace: its ``globals()``.
-        made: called with the name of a function and its result; returns the result to use instead.
+        wrap_result: called with the name of a function and its result; returns the result to use instead.
         prefix: a prefix of their names in errors.
         but: names of functions to skip, such as those that return functions with other names.
     """
@@ -70,7 +70,7 @@ def publish(
             continue
         if isinstance(value, FunctionType) and not hasattr(value, "__bounded__"):
             _PUBLISHED.add(name)
-            namespace[name] = bound = bounded(value, prefix + value.__name__, made)
+            namespace[name] = bound = bounded(value, prefix + value.__name__, wrap_result)
             home = vars(sys.modules[value.__module__])
             if home.get(value.__name__) is value:
                 home[value.__name__] = bound
@@ -89,13 +89,13 @@ def bound_methods(cls: type) -> None:
             setattr(cls, method, bounded(found, name if method.startswith("_") else f"{name}.{method}"))
 
 
-def bounded(function: _F, name: str = "", made: Callable[[str, Any], Any] | None = None) -> _F:
+def bounded(function: _F, name: str = "", wrap_result: Callable[[str, Any], Any] | None = None) -> _F:
     """The same function, with its name in errors about its arguments.
 
     Args:
         function: any function.
         name: its name in errors; by default ``__name__``.
-        made: called with the name and the result; returns the result to use instead.
+        wrap_result: called with the name and the result; returns the result to use instead.
     """
     name = name or function.__name__
 
@@ -109,7 +109,7 @@ def bounded(function: _F, name: str = "", made: Callable[[str, Any], Any] | None
             if known or error.where[:1].isupper() or not _is_ours(error):
                 raise
             # Another public function has checked its arguments; internal functions, such as bool(), have not.
-            wrong = None if error.where in _PUBLISHED else _misfit(error, name, function, args, kwargs)
+            wrong = None if error.where in _PUBLISHED else _annotation_error(error, name, function, args, kwargs)
             if wrong:
                 raise wrong from error
             error.rename(name)
@@ -120,7 +120,7 @@ def bounded(function: _F, name: str = "", made: Callable[[str, Any], Any] | None
             raise _explained(error, name, function, args, kwargs) from error
         if isinstance(result, FunctionType) and _is_made_inside(result):
             return bounded(result, name)
-        return made(name, result) if made else result
+        return wrap_result(name, result) if wrap_result else result
 
     call.__bounded__ = True  # type: ignore[attr-defined]
     return call  # type: ignore[return-value]
@@ -153,7 +153,7 @@ def _is_known(file: str) -> bool:
 
 def _explained(error: Exception, name: str, function: Callable, args: tuple, kwargs: dict) -> Exception:
     """The error to raise instead of one of Python's."""
-    wrong = _misfit(error, name, function, args, kwargs)
+    wrong = _annotation_error(error, name, function, args, kwargs)
     if wrong:
         return wrong
     if isinstance(error, LookupError | ArithmeticError) and not isinstance(error, IndexError | OverflowError):
@@ -163,14 +163,14 @@ def _explained(error: Exception, name: str, function: Callable, args: tuple, kwa
     values = [described(value) for value in args] + [f"{key}={described(value)}" for key, value in kwargs.items()]
     reason = str(error).rstrip(".").replace("\n", " ")
     what = f"it cannot work with these arguments: {reason}"
-    return _kind(error)(name, what, got=", ".join(values) or "none", hint=f"help({name})")
+    return _error_class(error)(name, what, got=", ".join(values) or "none", hint=f"help({name})")
 
 
-def _kind(error: Exception) -> type[ArgumentError]:
+def _error_class(error: Exception) -> type[ArgumentError]:
     return ArgumentTypeError if isinstance(error, TypeError | AttributeError) else ArgumentError
 
 
-def _misfit(error: Exception, name: str, function: Callable, args: tuple, kwargs: dict) -> TvmfunError | None:
+def _annotation_error(error: Exception, name: str, function: Callable, args: tuple, kwargs: dict) -> TvmfunError | None:
     """The error about the first argument that does not fit its annotation, or None."""
     try:
         bound = inspect.signature(function).bind(*args, **kwargs)
@@ -180,7 +180,7 @@ def _misfit(error: Exception, name: str, function: Callable, args: tuple, kwargs
     if wrong is None:
         return None
     # A value that cannot become an array is a DtypeError, whether or not the parameter is annotated as an array.
-    kind = DtypeError if isinstance(error, DtypeError) and "Array" in wrong[1] else _kind(error)
+    kind = DtypeError if isinstance(error, DtypeError) and "Array" in wrong[1] else _error_class(error)
     return kind(name, f"{wrong[0]} must be {wrong[1]}", got=described(wrong[2]), hint=f"help({name})")
 
 
@@ -196,7 +196,7 @@ def _wrong_argument(function: Callable, bound: inspect.BoundArguments) -> tuple[
         value, hint = bound.arguments[parameter.name], hints[parameter.name]
         values = {parameter.VAR_POSITIONAL: lambda v: v, parameter.VAR_KEYWORD: lambda v: tuple(v.values())}
         for one in values.get(parameter.kind, lambda v: (v,))(value):
-            if one is not parameter.default and not _fits(one, hint):
+            if one is not parameter.default and not _matches_hint(one, hint):
                 return parameter.name, _written(hint), one
     return None
 
@@ -207,11 +207,11 @@ def _written(hint: Any) -> str:
     return text.replace("Array | ndarray | generic | bool | int | float", "ArrayLike")
 
 
-def _fits(value: Any, hint: Any) -> bool:
+def _matches_hint(value: Any, hint: Any) -> bool:
     """Whether a value may fit an annotation; True if that cannot be decided."""
     origin, parts = typing.get_origin(hint), typing.get_args(hint)
     if origin in (typing.Union, types.UnionType):
-        return any(_fits(value, part) for part in parts) or (np.ndarray in parts and _becomes_array(value))
+        return any(_matches_hint(value, part) for part in parts) or (np.ndarray in parts and _becomes_array(value))
     if origin is typing.Literal:
         return any(value is part or (type(value) is type(part) and value == part) for part in parts)
     if hint is None or hint is type(None):
@@ -246,7 +246,7 @@ def _is_sequence(value: Any, kind: type) -> bool:
 
 def _items_fit(value: Any, parts: tuple) -> bool:
     known = isinstance(value, list | tuple) and bool(parts)
-    return not known or all(_fits(item, parts[0]) for item in value)
+    return not known or all(_matches_hint(item, parts[0]) for item in value)
 
 
 def _is_array(value: Any) -> bool:

@@ -100,27 +100,27 @@ def check_program(program: Program, inputs: Sequence[np.ndarray], donated: Seque
     if whole.damage:
         raise KernelError("check", f"the module of {program.name!r} writes to {whole.damage}")
     for i, (atom, result) in enumerate(zip(program.outputs, whole.outputs, strict=True)):
-        if _read(atom, computed).tobytes() != result.tobytes():
+        if _value_of(atom, computed).tobytes() != result.tobytes():
             raise KernelError(
                 "check",
                 f"result {i} of {program.name!r} is not what its kernels return one after the other",
-                got=_difference(result, _read(atom, computed), np.zeros(result.shape)),
+                got=_difference(result, _value_of(atom, computed), np.zeros(result.shape)),
                 hint="reporting it: memory is shared that must not be",
             )
     return whole.outputs
 
 
-def _read(atom: Atom, values: Values) -> np.ndarray:
+def _value_of(atom: Atom, values: Values) -> np.ndarray:
     return np.asarray(atom.value) if isinstance(atom, Literal) else values[atom]
 
 
 def _with_literals(step: Step, values: Values) -> Values:
-    return {atom: _read(atom, values) for atom in step.kernel.inputs}
+    return {atom: _value_of(atom, values) for atom in step.kernel.inputs}
 
 
 def _evaluate(equation: Equation, values: Values, rounding: reference.Rounding | None) -> None:
     """Adds the results of an equation to the values."""
-    arguments = [_read(atom, values) for atom in equation.inputs]
+    arguments = [_value_of(atom, values) for atom in equation.inputs]
     results = reference.evaluate_equation(equation, arguments, rounding)
     values.update(zip(equation.outputs, results if isinstance(results, tuple) else (results,), strict=True))
 
@@ -163,7 +163,7 @@ def _invariants(step: Step, inputs: Values) -> Callable[[Sequence[np.ndarray]], 
     if meaning is None or meaning.invariants is None:
         return None
     wide = lambda x: np.asarray(x, np.float64)
-    arguments = [wide(_read(atom, inputs)) for atom in equation.inputs]
+    arguments = [wide(_value_of(atom, inputs)) for atom in equation.inputs]
     dtype = equation.outputs[0].aval.dtype
     common = meaning.invariants
     return lambda results: [x.astype(dtype) for x in common(list(map(wide, results)), *arguments, **equation.params)]
@@ -182,7 +182,10 @@ def _blame_body(step: Step, inputs: Values) -> None:
     equation = step.kernel.equations[0]
     if equation.op.kind != "control":
         return
-    params, values = equation.params, [inputs[atom] if atom in inputs else _read(atom, {}) for atom in equation.inputs]
+    params, values = (
+        equation.params,
+        [inputs[atom] if atom in inputs else _value_of(atom, {}) for atom in equation.inputs],
+    )
     if equation.op is loop:
         count, last = params["counted"], params["consts"] + params["carry"]
         rows = [value[0] if len(value) else None for value in values[count + last :]]

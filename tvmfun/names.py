@@ -140,9 +140,9 @@ def explained(module: str, name: str) -> str:
     where = module.removeprefix("tvmfun.")
     if hasattr(sys.modules[module], "__path__") and find_spec(f"{module}.{name}") is not None:
         return f"[{where}] the module {name!r} is not imported. Try import {module}.{name}."
-    elsewhere = [found.__name__ for found in _loaded() if found.__name__ != module and name in _public(found)]
-    if elsewhere:
-        return f"[{where}] there is no {name!r} here. Try {elsewhere[0]}.{name}."
+    other_modules = [found.__name__ for found in _loaded() if found.__name__ != module and name in _public(found)]
+    if other_modules:
+        return f"[{where}] there is no {name!r} here. Try {other_modules[0]}.{name}."
     if name in RENAMED:
         return f"[{where}] there is no {name!r}. Try {RENAMED[name]}."
     for pattern, reason in REASONS.items():

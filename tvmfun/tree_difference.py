@@ -62,8 +62,8 @@ def _describe(structure: Structure) -> str:
         return f"{kind.__name__} of length {len(keys)}"
     if kind not in _MAPPINGS:
         return kind.__name__
-    shown = f"the keys {', '.join(map(repr, keys))}" if 0 < len(keys) <= 8 else f"{len(keys)} keys"
-    return f"{kind.__name__} with {shown}"
+    keys_text = f"the keys {', '.join(map(repr, keys))}" if 0 < len(keys) <= 8 else f"{len(keys)} keys"
+    return f"{kind.__name__} with {keys_text}"
 
 
 def _describe_static(structure: Structure) -> str:

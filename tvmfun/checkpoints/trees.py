@@ -219,7 +219,7 @@ def _restore(where: str, found: Mapping[str, ShapeDtype], array: Callable[[str],
         if found[name].dtype != dtype:
             what = f"{name or 'the root'} must have the dtype {dtype}"
             raise DtypeError(where, what, got=str(found[name].dtype), hint=hint)
-    return structure.unflatten([_like(leaf, array(name)) for name, leaf in expected.items()])
+    return structure.unflatten([_convert_like(leaf, array(name)) for name, leaf in expected.items()])
 
 
 def _expected(where: str, name: str, leaf: Any) -> tuple[tuple[int, ...], np.dtype]:
@@ -234,7 +234,7 @@ def _expected(where: str, name: str, leaf: Any) -> tuple[tuple[int, ...], np.dty
     return tuple(leaf.shape), dtypes.canonical(str(leaf.dtype).removeprefix("torch."))
 
 
-def _like(leaf: Any, array: np.ndarray) -> Any:
+def _convert_like(leaf: Any, array: np.ndarray) -> Any:
     if type(leaf) in _PYTHON_DTYPES:
         return array.item()
     if isinstance(leaf, np.ndarray):

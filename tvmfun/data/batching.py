@@ -121,7 +121,7 @@ class Batches(Stream):
         epoch, taken, size, _ = same_origin(state, self.state, "examples")
         if epoch < 0 or not 0 <= taken < size:
             raise DataError("restore", "the state must be a position in the source", got=repr(state))
-        self._go_to(int(epoch), int(taken))
+        self._seek(int(epoch), int(taken))
 
     def epoch(self) -> Stream:
         """The rest of the current epoch, to loop over one epoch at a time.
@@ -141,12 +141,12 @@ class Batches(Stream):
         end = min(self._taken + self._batch_size, self._size)
         count = end - self._taken
         examples = self._source.read(self._places(self._taken, end))
-        self._go_to(self._epoch, end)
+        self._seek(self._epoch, end)
         if self._last == "pad":
             return padded(examples, count, self._batch_size)
         return examples
 
-    def _go_to(self, epoch: int, taken: int) -> None:
+    def _seek(self, epoch: int, taken: int) -> None:
         rest = self._size - taken
         if rest < (self._batch_size if self._last == "drop" else 1):
             epoch, taken = epoch + 1, 0

@@ -154,9 +154,9 @@ class ShuffleState(NamedTuple):
 class _Shuffle(Stream):
     def __init__(self, stream: Stream, size: int, key: KeyWords) -> None:
         self._stream, self._size, self._key = stream, size, key
-        self._go_to(0, 0)
+        self._seek(0, 0)
 
-    def _go_to(self, block: int, taken: int) -> None:
+    def _seek(self, block: int, taken: int) -> None:
         self._block, self._taken = block, taken
         self._start = self._stream.state
         self._items: list[Any] = []
@@ -168,7 +168,7 @@ class _Shuffle(Stream):
     def restore(self, state: PyTree) -> None:
         block, taken, _, _, start = same_origin(state, self.state, "items in a block")
         self._stream.restore(start)
-        self._go_to(int(block), int(taken))
+        self._seek(int(block), int(taken))
 
     def __next__(self) -> Any:
         if not self._items:
@@ -181,7 +181,7 @@ class _Shuffle(Stream):
         item = self._items.pop()
         self._taken += 1
         if not self._items:
-            self._go_to(self._block + 1, 0)
+            self._seek(self._block + 1, 0)
         return item
 
 
@@ -224,9 +224,9 @@ class PackState(NamedTuple):
 class _Pack(Stream):
     def __init__(self, stream: Stream, length: int, tokenize: Callable[[Any], ArrayLike | Sequence[int]]) -> None:
         self._stream, self._length, self._tokenize = stream, length, tokenize
-        self._go_to(0)
+        self._seek(0)
 
-    def _go_to(self, skip: int) -> None:
+    def _seek(self, skip: int) -> None:
         # Items with unused tokens, and the state of the stream before each.
         self._pieces: deque[tuple[Any, np.ndarray]] = deque()
         self._skip = skip
@@ -239,7 +239,7 @@ class _Pack(Stream):
     def restore(self, state: PyTree) -> None:
         skip, start = with_fields(state, self.state)
         self._stream.restore(start)
-        self._go_to(int(skip))
+        self._seek(int(skip))
 
     def __next__(self) -> np.ndarray:
         while self._count <= self._length:

@@ -99,7 +99,7 @@ def from_state_dict(model: PyTree, source: Any, table: Iterable[Row], *, prefix:
                     continue
                 raise TreeError("from_state_dict", f"{path} needs an array {name!r}", got=_similar(name, arrays))
             used.add(name)
-            array = _part(_LAYOUTS[row.layout][0](arrays[name]), row, name)
+            array = _split_part(_LAYOUTS[row.layout][0](arrays[name]), row, name)
             if found is not None and not np.array_equal(found, array, equal_nan=True):
                 raise ArgumentError(
                     "from_state_dict", f"{name!r} must be tied to {rows[0].name!r}", got="other numbers"
@@ -193,7 +193,7 @@ def _rows(model: PyTree, table: Iterable[Row]) -> list[tuple[str, Any, list[Row]
     return result
 
 
-def _part(array: np.ndarray, row: Row, name: str) -> np.ndarray:
+def _split_part(array: np.ndarray, row: Row, name: str) -> np.ndarray:
     k, n = row.part
     if n == 1:
         return array

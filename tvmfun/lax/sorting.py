@@ -18,7 +18,7 @@ from tvmfun.ops.index import gather
 __all__ = ["approx_max_k", "approx_min_k", "sort", "sort_key_val", "top_k"]
 
 
-def _taken(x: Array, order: Array) -> Array:
+def _take_last(x: Array, order: Array) -> Array:
     """``x`` at indices along the last axis."""
     return gather(x, tnp.expand_dims(order, -1), mode="in_bounds", batch=x.ndim - 1)
 
@@ -27,7 +27,7 @@ def _order(keys: Sequence[Array]) -> Array:
     """The stable order along the last axis by the first key, then the second, and so on."""
     order = sorting.argsort(keys[-1])
     for key in reversed(keys[:-1]):
-        order = _taken(order, sorting.argsort(_taken(key, order)))
+        order = _take_last(order, sorting.argsort(_take_last(key, order)))
     return order
 
 
@@ -60,7 +60,7 @@ def sort(
     axis, last = normalize_axis("sort", dimension, arrays[0].ndim), arrays[0].ndim - 1
     rows = [shapes.move_axis(x, axis, last) for x in arrays]
     order = _order(rows[:num_keys])
-    result = tuple(shapes.move_axis(_taken(x, order), last, axis) for x in rows)
+    result = tuple(shapes.move_axis(_take_last(x, order), last, axis) for x in rows)
     return result if several else result[0]
 
 
@@ -101,7 +101,7 @@ def top_k(operand: NestedArrayLike, k: int, *, axis: int = -1) -> tuple[Array, A
     # Backwards twice: the largest come first, and of equal ones the one that was first.
     order = shapes.flip(sorting.argsort(shapes.flip(rows, axes=(last,))), axes=(last,))
     places = pw.subtract(dtypes.int32.type(max(size - 1, 0)), order)[..., :k]
-    return tuple(shapes.move_axis(y, last, axis) for y in (_taken(rows, places), places))  # type: ignore[return-value]
+    return tuple(shapes.move_axis(y, last, axis) for y in (_take_last(rows, places), places))  # type: ignore[return-value]
 
 
 def approx_max_k(

@@ -17,7 +17,7 @@ from tvmfun.core.array import Array
 from tvmfun.core.derivative import pushforward
 from tvmfun.errors import GradientError
 from tvmfun.lax import control_flow, elementwise
-from tvmfun.lax.staging import whole, with_partials
+from tvmfun.lax.staging import compiled, with_partials
 from tvmfun.numpy.promotion import operands
 from tvmfun.numpy.signal import scaled
 from tvmfun.ops import control, pointwise
@@ -196,17 +196,17 @@ def _density_by_a(out: Array, a: Array, x: Array) -> Array:
     return _density(out, a, x) * (tnp.log(x) - elementwise.digamma(a))
 
 
-_IGAMMA_BY_A = whole()(with_partials(_igamma_by_a, (no_derivative("igamma_grad_a", "a"), _density_by_a)))
-_IGAMMA = whole()(
+_IGAMMA_BY_A = compiled()(with_partials(_igamma_by_a, (no_derivative("igamma_grad_a", "a"), _density_by_a)))
+_IGAMMA = compiled()(
     with_partials(lambda a, x: _incomplete_gamma(a, x, False), (lambda o, a, x: _IGAMMA_BY_A(a, x), _density))
 )
-_IGAMMAC = whole()(
+_IGAMMAC = compiled()(
     with_partials(
         lambda a, x: _incomplete_gamma(a, x, True),
         (lambda o, a, x: -_IGAMMA_BY_A(a, x), lambda o, a, x: -_density(o, a, x)),
     )
 )
-_GAMMA_SAMPLE = whole()(
+_GAMMA_SAMPLE = compiled()(
     with_partials(
         _gamma_sample_by_a, (no_derivative("random_gamma_grad", "a"), no_derivative("random_gamma_grad", "x"))
     )
@@ -307,7 +307,7 @@ def _log_beta(a: Array, b: Array) -> Array:
 
 
 def _beta_partial(number: int, argument: str) -> Callable[..., Array]:
-    derivative = whole()(
+    derivative = compiled()(
         with_partials(
             lambda a, b, x: derivative_of(lambda *args: _incomplete_beta(*args, slack=1.5), number, a, b, x),
             [no_derivative("betainc", f"{name} and {argument}") for name in "abx"],
@@ -320,7 +320,7 @@ def _beta_density(out: Array, a: Array, b: Array, x: Array) -> Array:
     return tnp.exp((a - 1) * tnp.log(x) + (b - 1) * tnp.log1p(-x) - _log_beta(a, b))
 
 
-_BETAINC = whole()(with_partials(_incomplete_beta, (_beta_partial(0, "a"), _beta_partial(1, "b"), _beta_density)))
+_BETAINC = compiled()(with_partials(_incomplete_beta, (_beta_partial(0, "a"), _beta_partial(1, "b"), _beta_density)))
 
 
 def betainc(a: ArrayLike, b: ArrayLike, x: ArrayLike) -> Array:
@@ -384,7 +384,7 @@ def _zeta(x: Array, q: Array) -> Array:
     return tnp.where(tnp.logical_or(unknown, tnp.isnan(x) | tnp.isnan(q)), math.nan, total)
 
 
-_ZETA = whole()(_zeta)
+_ZETA = compiled()(_zeta)
 
 
 def zeta(x: ArrayLike, q: ArrayLike) -> Array:
@@ -426,7 +426,7 @@ def _polygamma(m: Array, x: Array) -> Array:
     return tnp.where(is_order, tnp.where(m == 0, elementwise.digamma(x), value), math.nan)
 
 
-_POLYGAMMA = whole()(_polygamma)
+_POLYGAMMA = compiled()(_polygamma)
 
 
 def bessel_i0e(x: ArrayLike) -> Array:

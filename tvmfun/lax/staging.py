@@ -1,4 +1,4 @@
-"""Functions compiled as a whole also outside of a trace, and functions with derivatives that are given."""
+"""Functions compiled as a whole also outside of a trace, and functions with given partial derivatives."""
 
 from __future__ import annotations
 
@@ -17,19 +17,21 @@ from tvmfun.ops.simplify import is_number
 _F = TypeVar("_F", bound=Callable)
 
 
-def whole(*static: str) -> Callable[[_F], _F]:
-    """A decorator: the function is one compiled module outside of a trace, so that it rounds and costs the same there.
+def compiled(*static: str) -> Callable[[_F], _F]:
+    """A decorator that compiles a function as one module also outside of a trace, where ops would run one by one.
+
+    So it rounds and costs the same there.
 
     Args:
         static: names of arguments that are not arrays.
     """
 
     def decorate(fun: _F) -> _F:
-        compiled = jit(fun, static_argnames=static)
+        jitted = jit(fun, static_argnames=static)
 
         @wraps(fun)
         def call(*args: Any, **kwargs: Any) -> Any:
-            return (fun if is_tracing() else compiled)(*args, **kwargs)
+            return (fun if is_tracing() else jitted)(*args, **kwargs)
 
         return call  # type: ignore[return-value]
 
@@ -37,7 +39,7 @@ def whole(*static: str) -> Callable[[_F], _F]:
 
 
 def with_partials(fun: Callable[..., Array], partials: Sequence[Callable[..., Array] | None]) -> Callable[..., Array]:
-    """The elementwise function ``fun``, traced, with the partial derivatives that are given.
+    """The elementwise function ``fun``, traced, with the given partial derivatives.
 
     Args:
         fun: from arrays of one shape to an array of that shape, itself never differentiated.

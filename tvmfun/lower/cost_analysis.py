@@ -72,10 +72,10 @@ def _moved_by(kernel: Kernel, in_place: InPlace, target: Target) -> Any:
         # Only the updated elements are written; they are as many as those of the updates.
         others = sum(_bytes(atom) for i, atom in enumerate(first.inputs) if i != first.op.overwrites)
         return others + _bytes(first.inputs[-1])
-    return sum(_read(kernel, atom) for atom in kernel.inputs) + sum(map(_bytes, kernel.outputs))
+    return sum(_bytes_read(kernel, atom) for atom in kernel.inputs) + sum(map(_bytes, kernel.outputs))
 
 
-def _read(kernel: Kernel, atom: Atom) -> Any:
+def _bytes_read(kernel: Kernel, atom: Atom) -> Any:
     """The bytes of an input that a kernel reads: at most those of the elements that it picks."""
     readers = [equation for equation in kernel.equations if atom in equation.inputs]
     if any(equation.op.kind != "injective" for equation in readers):

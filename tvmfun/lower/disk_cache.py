@@ -71,7 +71,7 @@ def load(key: str, target: Target, native: bool) -> Executable | NativeExecutabl
     try:
         if path is None or not path.is_file() or not _is_ours(path.parent):
             return None
-        executable = _read(path, target, native)
+        executable = _load(path, target, native)
         if executable is None:
             path.unlink(missing_ok=True)
             return None
@@ -100,7 +100,7 @@ def store(
             content = partial.read_bytes()
             partial.write_bytes(content + _trailer(content, plan))
             partial.chmod(0o700)
-        return _read(path, target, plan is not None)
+        return _load(path, target, plan is not None)
     except (OSError, RuntimeError, UntrustedError):
         return None  # a full or read-only disk must not stop a computation
 
@@ -143,7 +143,7 @@ def _trailer(content: bytes, plan: Plan | None) -> bytes:
     return trailer + hashlib.sha256(content + trailer).digest()
 
 
-def _read(path: Path, target: Target, native: bool) -> Executable | NativeExecutable | None:
+def _load(path: Path, target: Target, native: bool) -> Executable | NativeExecutable | None:
     """Reads a stored executable; None if it is damaged or of another form.
 
     Raises:

@@ -138,10 +138,10 @@ def _row(path: str, layer: Any, output: Any, flops: Any) -> LayerSummary:
     avals = [abstract(leaf) for leaf in tree.leaves(layer)]
     sizes = [aval.size for aval in avals]
     memory = sum(size * aval.dtype.itemsize for size, aval in zip(sizes, avals, strict=True))
-    return LayerSummary(path, _kind(layer), output, sum(sizes), memory, flops)
+    return LayerSummary(path, _type_name(layer), output, sum(sizes), memory, flops)
 
 
-def _kind(layer: Any) -> str:
+def _type_name(layer: Any) -> str:
     return repr(layer) if isinstance(layer, Function) else type(layer).__name__
 
 
@@ -188,11 +188,11 @@ class _Observed:
         if event == "call":
             self._starts[frame] = len(equations())
         elif event == "return" and frame in self._starts:
-            made = equations()[self._starts.pop(frame) :]
+            new_equations = equations()[self._starts.pop(frame) :]
             calls = self._calls.get(id(frame.f_locals.get(frame.f_code.co_varnames[0])))
             if calls is not None:
                 calls.output = calls.result(value)
-                calls.flops = calls.flops + sum(map(flops, made))
+                calls.flops = calls.flops + sum(map(flops, new_equations))
 
 
 def _strong(leaf: Any) -> ShapeDtype:

@@ -46,7 +46,7 @@ _COMBINE: dict[str, Callable[[Any, Any], Array]] = {
     "min": minimum,
     "max": maximum,
 }
-_AT_ONCE: dict[str, Callable[[Any, Any], Any]] = {
+_NUMPY_COMBINE: dict[str, Callable[[Any, Any], Any]] = {
     "set": lambda old, new: new,
     "add": np.add,
     "mul": np.multiply,
@@ -164,7 +164,7 @@ class At:
             )
         mode = "clip" if options.get("mode") == "clip" else "promise_in_bounds"
         values = self.get(mode=mode)
-        once = lambda values: _fitting(_values(x, function(values)), values.shape)
+        once = lambda values: _broadcast_values(_values(x, function(values)), values.shape)
         if options.get("unique_indices") or not values.size or not any(map(is_array, normalized(x, index))):
             return self._update("apply", once(values), "set", **options)
         none = shapes.broadcast_to(np.int32(0), shape=x.shape)
@@ -247,7 +247,7 @@ def _values(x: Array, values: Any) -> Array:
     return convert("at", asarray(values) if isinstance(values, list | tuple) else values, x.dtype)
 
 
-def _fitting(values: Any, shape: tuple[int, ...]) -> Any:
+def _broadcast_values(values: Any, shape: tuple[int, ...]) -> Any:
     extra = values.ndim - len(shape)
     if extra > 0 and values.shape[:extra] == (1,) * extra:  # as in NumPy's assignments
         values = reshape(values, values.shape[extra:])
@@ -268,7 +268,7 @@ def _scatter(x: Array, indices: Array, values: Any, shape: tuple[int, ...], comb
             numbers[0], indices, numbers[1], shape, {"add": "max", "mul": "min"}.get(combine, combine), unique
         )
         return pointwise.astype(result, dtype="bool")
-    return ops.scatter(x, indices, _fitting(values, shape), mode=combine, unique=unique)
+    return ops.scatter(x, indices, _broadcast_values(values, shape), mode=combine, unique=unique)
 
 
 def _is_traced_mask(index: Any) -> bool:
@@ -315,7 +315,7 @@ def _update_slices(x: Array, items: list[Any], values: Any, combine: str) -> Arr
         high.append(x.shape[axis] - first - (count - 1) * step - 1)
         interior.append(step - 1)
         axis += 1
-    updates = reshape(_fitting(values, tuple(shape)), tuple(sizes))
+    updates = reshape(_broadcast_values(values, tuple(shape)), tuple(sizes))
     if updates.size == 0:
         return x
     if flipped:
@@ -331,7 +331,7 @@ def _update_slices(x: Array, items: list[Any], values: Any, combine: str) -> Arr
 def _update_now(x: Array, index: tuple, values: np.ndarray, combine: str) -> Array:
     result = np.array(x.concrete("at").numpy())
     try:
-        result[index] = _AT_ONCE[combine](result[index], values)
+        result[index] = _NUMPY_COMBINE[combine](result[index], values)
     except ValueError:
         got = f"{dtypes.NAMES[x.dtype]}{list(values.shape)}"
         raise ShapeError("at", f"the values must broadcast to the places, {result[index].shape}", got=got) from None

@@ -87,7 +87,7 @@ def _numbers(value: Any) -> np.ndarray:
     return np.asarray(value, np.float64)
 
 
-def _kind(name: str, dtype: Any, *ends: Any) -> np.dtype:
+def _common_dtype(name: str, dtype: Any, *ends: Any) -> np.dtype:
     """The dtype of numbers between two ends: a float, unless it is given."""
     avals = [abstract(operand(name, end), name) for end in ends]
     common, _ = dtypes.promote(*((aval.dtype, aval.weak) for aval in avals), (dtypes.DEFAULT_FLOAT, True))
@@ -123,7 +123,7 @@ def linspace(
     if num < 0:
         raise ArgumentError("linspace", "the number of elements must not be negative", got=str(num))
     first, last = (operand("linspace", end) for end in (start, stop))
-    common = _kind("linspace", None, first, last)
+    common = _common_dtype("linspace", None, first, last)
     kind = dtype_or(dtype, common)
     if isinstance(num, bool) or not isinstance(num, int | np.integer | Dim):
         raise ArgumentError("linspace", "the number of points must be an integer", got=repr(num))
@@ -161,7 +161,7 @@ def logspace(
     """
     if not _is_traced(start, stop, base):
         numbers = np.logspace(*map(_numbers, (start, stop)), num, endpoint, _numbers(base), axis=axis)  # type: ignore[reportCallIssue]
-        return device_array(numbers.astype(_kind("logspace", dtype, start, stop)))
+        return device_array(numbers.astype(_common_dtype("logspace", dtype, start, stop)))
     result = pow(base, linspace(start, stop, num, endpoint, axis=axis))
     return result if dtype is None else astype(result, dtype)
 
@@ -184,7 +184,7 @@ def geomspace(
     """
     if not _is_traced(start, stop):
         numbers = np.geomspace(*map(_numbers, (start, stop)), num, endpoint, axis=axis)  # type: ignore[reportCallIssue]
-        return device_array(numbers.astype(_kind("geomspace", dtype, start, stop)))
+        return device_array(numbers.astype(_common_dtype("geomspace", dtype, start, stop)))
     first, last = multiply(start, 1.0), multiply(stop, 1.0)
     exponents = linspace(log10(abs(first)), log10(abs(last)), num, endpoint, axis=axis)
     axis = axis % exponents.ndim

@@ -211,7 +211,7 @@ def averaged(name: str, x: Any, dtype: Any, average: Callable[[Array], Array]) -
     return result if result.dtype == kind else astype(result, kind)
 
 
-def _over(total: Array, count: Any) -> Array:
+def _divide_by_count(total: Array, count: Any) -> Array:
     """The total divided by a number of elements, NaN if there are none."""
     if isinstance(count, Array) or (isinstance(count, Dim) and not dims.always_le(1, count)):
         return divide(total, elementwise.where(asarray(count) > 0, count, math.nan))
@@ -252,7 +252,7 @@ def mean(
 
     def average(x: Array) -> Array:
         axes = normalize_axes("mean", axis, x.ndim)
-        return _over(sum(x, axes, keepdims=keepdims, where=where), _count(x, axes, where, keepdims))
+        return _divide_by_count(sum(x, axes, keepdims=keepdims, where=where), _count(x, axes, where, keepdims))
 
     return averaged("mean", a, dtype, average)
 
@@ -262,7 +262,9 @@ def _variance(x: Array, axis: Axes | None, correction: float, keepdims: bool, wh
     centre = mean(x, axes, keepdims=True, where=where) if centre is None else convert("var", centre, x.dtype)
     # Masked elements may be NaN; they are replaced before the square, for the sake of its derivative.
     centred = selected(subtract(x, centre), where, 0)
-    return _over(sum(square(centred), axes, keepdims=keepdims), _count(x, axes, where, keepdims) - correction)
+    return _divide_by_count(
+        sum(square(centred), axes, keepdims=keepdims), _count(x, axes, where, keepdims) - correction
+    )
 
 
 def var(

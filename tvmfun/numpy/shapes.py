@@ -409,7 +409,7 @@ def block(arrays: Any) -> Array:
     return joined(arrays, levels)
 
 
-def _parts(name: str, x: Any, sections: int | Sequence[int], axis: int, equal: bool) -> list[Array]:
+def _split_along(name: str, x: Any, sections: int | Sequence[int], axis: int, equal: bool) -> list[Array]:
     """The parts along an axis: ``sections`` of them, or cut at the given indices."""
     x = asarray(x)
     axis = normalize_axis(name, axis, x.ndim)
@@ -436,7 +436,7 @@ def split(ary: NestedArrayLike, indices_or_sections: int | Sequence[int], axis: 
     Raises:
         ShapeError: if the axis cannot be cut into that many equal parts.
     """
-    return _parts("split", ary, indices_or_sections, axis, equal=True)
+    return _split_along("split", ary, indices_or_sections, axis, equal=True)
 
 
 def array_split(ary: NestedArrayLike, indices_or_sections: int | Sequence[int], axis: int = 0) -> list[Array]:
@@ -445,23 +445,23 @@ def array_split(ary: NestedArrayLike, indices_or_sections: int | Sequence[int], 
     >>> [len(part) for part in array_split(np.ones(7), 3)]
     [3, 2, 2]
     """
-    return _parts("array_split", ary, indices_or_sections, axis, equal=False)
+    return _split_along("array_split", ary, indices_or_sections, axis, equal=False)
 
 
 def vsplit(ary: NestedArrayLike, indices_or_sections: int | Sequence[int]) -> list[Array]:
     """Returns parts along the first axis; see :func:`split`."""
-    return _parts("vsplit", ary, indices_or_sections, 0, equal=True)
+    return _split_along("vsplit", ary, indices_or_sections, 0, equal=True)
 
 
 def hsplit(ary: NestedArrayLike, indices_or_sections: int | Sequence[int]) -> list[Array]:
     """Returns parts along the second axis, of a vector along its only one; see :func:`split`."""
     ary = asarray(ary)
-    return _parts("hsplit", ary, indices_or_sections, min(1, ary.ndim - 1), equal=True)
+    return _split_along("hsplit", ary, indices_or_sections, min(1, ary.ndim - 1), equal=True)
 
 
 def dsplit(ary: NestedArrayLike, indices_or_sections: int | Sequence[int]) -> list[Array]:
     """Returns parts along the third axis; see :func:`split`."""
-    return _parts("dsplit", ary, indices_or_sections, 2, equal=True)
+    return _split_along("dsplit", ary, indices_or_sections, 2, equal=True)
 
 
 def unstack(x: NestedArrayLike, /, axis: int = 0) -> tuple[Array, ...]:

@@ -218,7 +218,7 @@ def _count(name: str, M: Any) -> int:
     return max(M.__index__(), 0)
 
 
-def _made(values: np.ndarray) -> Array:
+def _float_array(values: np.ndarray) -> Array:
     return device_array(np.asarray(values, dtypes.DEFAULT_FLOAT))
 
 
@@ -228,22 +228,22 @@ def bartlett(M: int) -> Array:
     >>> bartlett(5)
     Array([0. , 0.5, 1. , 0.5, 0. ], dtype=float32)
     """
-    return _made(np.bartlett(_count("bartlett", M)))
+    return _float_array(np.bartlett(_count("bartlett", M)))
 
 
 def blackman(M: int) -> Array:
     r"""Returns the window :math:`0.42 - 0.5 \cos t + 0.08 \cos 2t` of ``M`` points, :math:`0 \le t \le 2\pi`."""
-    return _made(np.blackman(_count("blackman", M)))
+    return _float_array(np.blackman(_count("blackman", M)))
 
 
 def hamming(M: int) -> Array:
     r"""Returns the window :math:`0.54 - 0.46 \cos t` of ``M`` points, :math:`0 \le t \le 2\pi`."""
-    return _made(np.hamming(_count("hamming", M)))
+    return _float_array(np.hamming(_count("hamming", M)))
 
 
 def hanning(M: int) -> Array:
     r"""Returns the window :math:`0.5 - 0.5 \cos t` of ``M`` points, :math:`0 \le t \le 2\pi`."""
-    return _made(np.hanning(_count("hanning", M)))
+    return _float_array(np.hanning(_count("hanning", M)))
 
 
 def kaiser(M: int, beta: Any) -> Array:

@@ -36,7 +36,7 @@ def _collective(name: str, shape: Callable, over: Callable, vjp: Callable | None
     return register(Op(name, "call", shape, _unbound, rules, batch=batch, over_axis=over, **fields))
 
 
-def _rest(axis_names: Names, axis_name: str) -> Names:
+def _without_name(axis_names: Names, axis_name: str) -> Names:
     return tuple(name for name in axis_names if name != axis_name)
 
 
@@ -48,7 +48,7 @@ def _reducing(name: str, along: Callable, alone: Callable) -> Callable:
 
     def over(axis_name: str, size: Any, batched: tuple, x: Any, *, axis_names: Names) -> Batched:
         total = along(x, axis=(0,)) if batched[0] else alone(x, size)
-        rest = _rest(axis_names, axis_name)
+        rest = _without_name(axis_names, axis_name)
         return Batched((_by_name[name](total, axis_names=rest) if rest else total,), (False,))
 
     return over

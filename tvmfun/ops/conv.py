@@ -66,7 +66,7 @@ def _rounded(total: te.Tensor, dtype: str) -> te.Tensor:
 # -- batching: the batch joins an axis that every convolution has ------------------------------------------------
 
 
-def _merged(x: Array, axis: int, groups: int = 1) -> Array:
+def _merge_leading_axis(x: Array, axis: int, groups: int = 1) -> Array:
     """``x`` with its first axis merged into ``axis`` of the others, inside each of the ``groups`` of that axis."""
     size, *rest = x.shape
     split = [groups, rest[axis] // groups] if groups > 1 else [rest[axis]]
@@ -75,8 +75,8 @@ def _merged(x: Array, axis: int, groups: int = 1) -> Array:
     return shapes.reshape(moved, shape=(*rest[:axis], size * rest[axis], *rest[axis + 1 :]))
 
 
-def _parted(x: Array, axis: int, size: int, groups: int = 1) -> Array:
-    """The inverse of :func:`_merged` for a first axis of ``size``."""
+def _split_leading_axis(x: Array, axis: int, size: int, groups: int = 1) -> Array:
+    """The inverse of :func:`_merge_leading_axis` for a first axis of ``size``."""
     before, inner, after = x.shape[:axis], x.shape[axis] // size, x.shape[axis + 1 :]
     split = (groups, size, inner // groups) if groups > 1 else (size, inner)
     parts = shapes.reshape(x, shape=(*before, *split, *after))
@@ -172,10 +172,14 @@ def _conv_batch(batched: tuple[bool, ...], x: Array, w: Array, *, groups: int, *
     if size == 0:
         return _no_results(_conv_shape, batched, (x, w), {"groups": groups, **params})
     if not batched[1]:
-        return _parted(conv(_merged(x, 0), w, groups=groups, **params), 0, size)
+        return _split_leading_axis(conv(_merge_leading_axis(x, 0), w, groups=groups, **params), 0, size)
     if not batched[0]:
-        return _parted(conv(x, _merged(w, last, groups), groups=groups, **params), last, size, groups)
-    return _parted(conv(_merged(x, last), _merged(w, last), groups=size * groups, **params), last, size)
+        return _split_leading_axis(
+            conv(x, _merge_leading_axis(w, last, groups), groups=groups, **params), last, size, groups
+        )
+    return _split_leading_axis(
+        conv(_merge_leading_axis(x, last), _merge_leading_axis(w, last), groups=size * groups, **params), last, size
+    )
 
 
 def _conv_flops(out: ShapeDtype, x: ShapeDtype, w: ShapeDtype, *, dilation: Ints, **params: Any) -> Any:
@@ -237,13 +241,15 @@ def _kernel_gradient_batch(batched: tuple[bool, ...], x: Array, g: Array, *, gro
     if size == 0:
         return _no_results(_kernel_gradient_shape, batched, (x, g), {"groups": groups, **params})
     if not batched[1]:
-        gradient = conv_kernel_gradient(_merged(x, last, groups), g, groups=groups, **params)
-        return _parted(gradient, last - 1, size)
+        gradient = conv_kernel_gradient(_merge_leading_axis(x, last, groups), g, groups=groups, **params)
+        return _split_leading_axis(gradient, last - 1, size)
     if not batched[0]:
-        gradient = conv_kernel_gradient(x, _merged(g, last, groups), groups=groups, **params)
-        return _parted(gradient, last, size, groups)
-    gradient = conv_kernel_gradient(_merged(x, last), _merged(g, last), groups=size * groups, **params)
-    return _parted(gradient, last, size)
+        gradient = conv_kernel_gradient(x, _merge_leading_axis(g, last, groups), groups=groups, **params)
+        return _split_leading_axis(gradient, last, size, groups)
+    gradient = conv_kernel_gradient(
+        _merge_leading_axis(x, last), _merge_leading_axis(g, last), groups=size * groups, **params
+    )
+    return _split_leading_axis(gradient, last, size)
 
 
 conv_kernel_gradient = register(

@@ -57,7 +57,7 @@ def _walk(inputs: tuple[ShapeDtype, ...], output: ShapeDtype, axis: int, reverse
     return prim_func(inputs, output, write)
 
 
-def _kept(width: int, dtype: str, value: Any) -> tirx.Buffer:
+def _accumulators(width: int, dtype: str, value: Any) -> tirx.Buffer:
     """One variable per column, with its first value."""
     buffer = T.sblock_alloc_buffer((width,), dtype, scope="local")
     with T.serial(0, width) as k:
@@ -88,7 +88,7 @@ def _cumulative(name: str, combine: Callable, identity: Callable[[str], Any], vj
         wide = _wide(dtype)
 
         def start(width: int) -> Step:
-            total, value = _kept(width, wide, identity(wide)), _kept(width, wide, tirx.const(0, wide))
+            total, value = _accumulators(width, wide, identity(wide)), _accumulators(width, wide, tirx.const(0, wide))
 
             def step(k: Any, is_first: Any, values: list) -> Any:
                 T.buffer_store(value, values[0].astype(wide), [k])
@@ -132,7 +132,7 @@ def _recurrence(a: ShapeDtype, b: ShapeDtype, *, axis: int, reverse: bool) -> ti
     wide = _wide(dtype)
 
     def start(width: int) -> Step:
-        state = _kept(width, wide, tirx.const(0, wide))
+        state = _accumulators(width, wide, tirx.const(0, wide))
 
         def step(k: Any, is_first: Any, values: list) -> Any:
             factor, new = (value.astype(wide) for value in values)
@@ -232,8 +232,8 @@ def _place(x: ShapeDtype, *, axis: int, reverse: bool, largest: bool) -> tirx.Pr
 
     def start(width: int) -> Step:
         zero, none = tirx.const(0, wide), tirx.const(0, "int32")
-        best, value = _kept(width, wide, zero), _kept(width, wide, zero)
-        position, count = _kept(width, "int32", none), _kept(width, "int32", none)
+        best, value = _accumulators(width, wide, zero), _accumulators(width, wide, zero)
+        position, count = _accumulators(width, "int32", none), _accumulators(width, "int32", none)
 
         def step(k: Any, is_first: Any, values: list) -> Any:
             T.buffer_store(value, values[0].astype(wide), [k])

@@ -90,15 +90,15 @@ def with_diagonal(x: Array, value: Any) -> Array:
 
 def columns(x: Array, begin: int, end: int) -> Array:
     """``x[..., begin:end]``."""
-    return _part(x, x.ndim - 1, begin, end)
+    return _slice_along(x, x.ndim - 1, begin, end)
 
 
 def rows(x: Array, begin: int, end: int) -> Array:
     """``x[..., begin:end, :]``."""
-    return _part(x, x.ndim - 2, begin, end)
+    return _slice_along(x, x.ndim - 2, begin, end)
 
 
-def _part(x: Array, axis: int, begin: int, end: int) -> Array:
+def _slice_along(x: Array, axis: int, begin: int, end: int) -> Array:
     start = tuple(begin if i == axis else 0 for i in range(x.ndim))
     stop = tuple(end if i == axis else size for i, size in enumerate(x.shape))
     return shapes.slice(x, start=start, stop=stop, step=(1,) * x.ndim)

@@ -229,7 +229,7 @@ def _scatter(
     return prim_func([x, indices, updates], full, write)
 
 
-def _filled(x: Array, size: Ints | None) -> Array:
+def _broadcast_operand(x: Array, size: Ints | None) -> Array:
     """The array that updates go into."""
     return x if size is None else shapes.broadcast_to(x, shape=size)
 
@@ -241,12 +241,12 @@ def _scatter_simplify(x: Any, indices: Any, updates: Any, *, size: Ints | None =
     return None
 
 
-def _chosen(x: Array, extremum: Array) -> Array:
+def _is_extremum(x: Array, extremum: Array) -> Array:
     """1 where ``x`` is the extremum, else 0."""
     return pw.astype(x == extremum, dtype=dtypes.NAMES[x.dtype])
 
 
-def _chosen_before(x: Array, out: Array) -> Array:
+def _was_extremum(x: Array, out: Array) -> Array:
     """1 where an extremum is the element that was there, which may be NaN, else 0."""
     both_nan = pw.isnan(x) & pw.isnan(out)
     return pw.astype((x == out) | both_nan, dtype=dtypes.NAMES[x.dtype])
@@ -255,7 +255,7 @@ def _chosen_before(x: Array, out: Array) -> Array:
 def _extremum_share(g: Array, out: Array, x: Array, indices: Array, updates: Array, mode: str, batch: int) -> Array:
     """The cotangent of each element, divided by the number of elements that attain its extremum."""
     taken = gather(out, indices, mode="fill", batch=batch)
-    count = scatter(_chosen_before(x, out), indices, _chosen(updates, taken), mode="add", batch=batch)
+    count = scatter(_was_extremum(x, out), indices, _is_extremum(updates, taken), mode="add", batch=batch)
     return g / pw.maximum(count, pw.constant(1, count))  # no update is equal to NaN
 
 
@@ -271,13 +271,13 @@ def _scatter_vjp_array(
     unique: bool = False,
     size: Ints | None = None,
 ) -> Array:
-    shape, x = x.shape, _filled(x, size)
+    shape, x = x.shape, _broadcast_operand(x, size)
     if mode == "set":
         g = scatter(g, indices, zeros(updates), mode="set", batch=batch, unique=unique)
     elif mode == "mul":
         g = scatter(g, indices, updates, mode="mul", batch=batch, unique=unique)
     elif mode != "add":
-        g = _extremum_share(g, out, x, indices, updates, mode, batch) * _chosen_before(x, out)
+        g = _extremum_share(g, out, x, indices, updates, mode, batch) * _was_extremum(x, out)
     return pw.sum_to(g, shape)
 
 
@@ -293,15 +293,15 @@ def _scatter_vjp_updates(
     unique: bool = False,
     size: Ints | None = None,
 ) -> Array:
-    x = _filled(x, size)
+    x = _broadcast_operand(x, size)
     take = lambda y: gather(y, indices, mode="fill", batch=batch)
     if mode == "add" or (mode == "set" and unique):
         return take(g)
     if mode == "mul":
-        return _others(g, x, indices, updates, batch, unique)
+        return _product_cotangent(g, x, indices, updates, batch, unique)
     if mode in ("min", "max"):
         share = _extremum_share(g, out, x, indices, updates, mode, batch)
-        return take(share) * _chosen(updates, take(out))
+        return take(share) * _is_extremum(updates, take(out))
     # Only the last update of an index counts: scatter the numbers of the updates and keep those that survive.
     lead = indices.shape[:-1]
     flat = shapes.iota(shape=(math.prod(lead),), axis=0, dtype="int32")
@@ -312,7 +312,7 @@ def _scatter_vjp_updates(
     return pw.where(won, take(g), pw.constant(0, g))
 
 
-def _others(g: Array, x: Array, indices: Array, updates: Array, batch: int, unique: bool) -> Array:
+def _product_cotangent(g: Array, x: Array, indices: Array, updates: Array, batch: int, unique: bool) -> Array:
     """The cotangent of each update of a product: times the array and the other updates of the same index."""
     take = lambda y: gather(y, indices, mode="fill", batch=batch)
     if unique:

@@ -26,14 +26,14 @@ from tvmfun.ops.simplify import as_result, made_by
 Ints = tuple[int, ...]
 
 
-def _kept(shape: Ints, axis: Ints) -> Ints:
+def _with_unit_axes(shape: Ints, axis: Ints) -> Ints:
     """``shape`` with the reduced axes as size 1."""
     return tuple(1 if i in axis else size for i, size in enumerate(shape))
 
 
 def spread(x: Array, shape: Ints, axis: Ints) -> Array:
     """Repeats a reduced ``x`` along the axes it was reduced over."""
-    return shapes.broadcast_to(shapes.reshape(x, shape=_kept(shape, axis)), shape=shape)
+    return shapes.broadcast_to(shapes.reshape(x, shape=_with_unit_axes(shape, axis)), shape=shape)
 
 
 def _shape(name: str, needs_elements: bool) -> Callable[..., ShapeDtype]:

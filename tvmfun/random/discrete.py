@@ -11,7 +11,7 @@ from tvmfun import numpy as tnp
 from tvmfun.core.array import Array
 from tvmfun.core.leaf import abstract
 from tvmfun.errors import ArgumentError, ShapeError
-from tvmfun.lax.staging import whole
+from tvmfun.lax.staging import compiled
 from tvmfun.numpy.creation import Shape, as_shape
 from tvmfun.numpy.promotion import convert, operand, operands
 from tvmfun.random.keys import check_key, split
@@ -115,7 +115,7 @@ def poisson(key: Key, lam: ArrayLike, shape: Shape | None = None, dtype: DTypeLi
     return _poisson(key, tnp.broadcast_to(lam, sizes), dtype=dtype)
 
 
-@whole("dtype")
+@compiled("dtype")
 def _poisson(key: Array, lam: Array, *, dtype: np.dtype) -> Array:
     is_small = tnp.logical_or(tnp.isnan(lam), lam < 10)
     small = _poisson_by_products(key, tnp.where(is_small, lam, 0.0), dtype)
@@ -186,7 +186,7 @@ def binomial(key: Key, n: ArrayLike, p: ArrayLike, shape: Shape | None = None, d
     return _binomial(key, tnp.broadcast_to(n, sizes), tnp.broadcast_to(p, sizes), dtype=dtype)
 
 
-@whole("dtype")
+@compiled("dtype")
 def _binomial(key: Array, n: Array, p: Array, *, dtype: np.dtype) -> Array:
     either = tnp.logical_or
     is_rare = p < 0.5

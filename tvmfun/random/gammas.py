@@ -8,7 +8,7 @@ from tvmfun import lax
 from tvmfun import numpy as tnp
 from tvmfun.core.array import Array
 from tvmfun.errors import ShapeError
-from tvmfun.lax.staging import whole, with_partials
+from tvmfun.lax.staging import compiled, with_partials
 from tvmfun.numpy.creation import Shape
 from tvmfun.random.continuous import exponential_of
 from tvmfun.random.discrete import rademacher
@@ -58,7 +58,7 @@ def loggamma(key: Key, a: ArrayLike, shape: Shape | None = None, dtype: DTypeLik
     return _gamma(key, a, shape=sizes, dtype=dtype, log_space=True)
 
 
-@whole("shape", "dtype", "log_space")
+@compiled("shape", "dtype", "log_space")
 def _gamma(key: Array, a: Array, *, shape: tuple, dtype: np.dtype, log_space: bool) -> Array:
     a = tnp.ravel(a)
     keys = split(key, a.shape[0])

@@ -117,7 +117,7 @@ def _trace(fun: Callable, leaves: Sequence[Any], name: str) -> Program:
     return trace_leaves(fun, [abstract(leaf, name) for leaf in leaves], name)
 
 
-def _filled(values: Sequence[Any], like: Sequence[Any]) -> list[Any]:
+def _instantiate_zeros(values: Sequence[Any], like: Sequence[Any]) -> list[Any]:
     """The values, with zeros for those that are None."""
     return [zeros(leaf) if value is None else value for value, leaf in zip(values, like, strict=True)]
 
@@ -235,7 +235,7 @@ def vjp(fun: Callable, *primals: PyTree, has_aux: bool = False) -> tuple:
             # Outside a trace the forward pass is compiled again with the backward pass, into one module.
             current = tape if tape is not None and is_tracing() else Tape(program, leaves)
             seeds = [_cast(g, out) for g, out in zip(cotangents, results, strict=True)] + [None] * aux_count
-            return _filled(current.backward(seeds), leaves)
+            return _instantiate_zeros(current.backward(seeds), leaves)
 
         return tree.unflatten(structure, staged(back, leaves, as_arrays(cotangents)))
 
@@ -305,7 +305,7 @@ def jvp(fun: Callable, primals: Sequence[PyTree], tangents: Sequence[PyTree], *,
         directions = [_cast(d, leaf) for d, leaf in zip(tree.leaves(tuple(tangents)), leaves, strict=True)]
         program = _trace(lambda *leaves: fun(*tree.unflatten(structure, leaves)), leaves, _name(fun))
         outputs, moved = pushforward(program, leaves, directions)
-        moved = _filled(moved, outputs)
+        moved = _instantiate_zeros(moved, outputs)
         if not has_aux:
             return tree.unflatten(program.out_tree, outputs), tree.unflatten(program.out_tree, moved)
         result_tree, aux_tree = _split_aux(program)
@@ -357,10 +357,12 @@ def linearize(fun: Callable, *primals: PyTree, has_aux: bool = False) -> tuple:
         captured, primals = values[: len(program.captured)], values[len(program.captured) : len(inputs)]
         tape = Tape(replace(program, captured=tuple(captured)), primals)
         results = tape.outputs[:count]
-        backward = _trace(lambda *gs: _filled(tape.backward([*gs, *aux_zeros]), primals), results, program.name)
+        backward = _trace(
+            lambda *gs: _instantiate_zeros(tape.backward([*gs, *aux_zeros]), primals), results, program.name
+        )
         directions = dict(zip(moving, values[len(inputs) :], strict=True))
         moved = Tape(backward, [zeros(x) for x in results]).backward([directions.get(i) for i in range(len(primals))])
-        return [*tape.outputs, *_filled(moved, results)]
+        return [*tape.outputs, *_instantiate_zeros(moved, results)]
 
     aux_zeros = [None] * (len(program.outputs) - count)
     joint = _trace(both, [*inputs, *(leaves[i] for i in moving)], program.name)

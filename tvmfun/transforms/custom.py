@@ -55,9 +55,9 @@ class _Custom:
         return [full[i] for i in self._static], [x for i, x in enumerate(full) if i not in self._static]
 
     def _call(self, static: list, others: list) -> PyTree:
-        return self._fun(*self._merged(static, others))
+        return self._fun(*self._all_arguments(static, others))
 
-    def _merged(self, static: Sequence[Any], others: Sequence[Any]) -> list:
+    def _all_arguments(self, static: Sequence[Any], others: Sequence[Any]) -> list:
         """All arguments, in order."""
         full = list(others)
         for i, value in zip(self._static, static, strict=True):
@@ -129,7 +129,7 @@ class custom_vjp(_Custom):  # JAX's name
         residual_trees: list[tree.Structure] = []
 
         def forward(*leaves: Any) -> list:
-            pair = fwd(*self._merged(static, tree.unflatten(structure, leaves)))
+            pair = fwd(*self._all_arguments(static, tree.unflatten(structure, leaves)))
             if not isinstance(pair, tuple) or len(pair) != 2:
                 raise GradientError("custom_vjp", "fwd must return (result, residuals)", got=type(pair).__name__)
             results, got_tree = tree.flatten(pair[0])
@@ -175,11 +175,11 @@ class custom_vjp(_Custom):  # JAX's name
             if got != structure:
                 names = (f"argument {i}", "its cotangent from bwd")
                 tree.check_same_structure("custom_vjp", structure, got, names)
-            result += [_fitted("custom_vjp", *pair) for pair in zip(leaves, avals, strict=True)]
+            result += [_checked_tangent("custom_vjp", *pair) for pair in zip(leaves, avals, strict=True)]
         return result
 
 
-def _fitted(where: str, value: Any, aval: ShapeDtype) -> Any:
+def _checked_tangent(where: str, value: Any, aval: ShapeDtype) -> Any:
     """A tangent or cotangent from a user's rule, checked and converted to the dtype of ``aval``."""
     if not dtypes.is_float(aval.dtype):
         return zeros(aval)
@@ -233,7 +233,7 @@ class custom_jvp(_Custom):  # JAX's name
 
         def rule(*values: Any) -> tuple[PyTree, PyTree]:
             *static, primals, tangents = values
-            result = self(*self._merged(static, primals))
+            result = self(*self._all_arguments(static, primals))
             total = zeros(result)
             for partial, tangent in zip(rules, tangents, strict=True):
                 if partial is not None:
@@ -266,7 +266,7 @@ class custom_jvp(_Custom):  # JAX's name
                     names = ("the result of the function", f"the {what} from the rule")
                     tree.check_same_structure("custom_jvp", out_tree, got, names)
                 parts.append(leaves_of_part)
-            return [*parts[0], *(_fitted("custom_jvp", *p) for p in zip(parts[1], avals, strict=True))]
+            return [*parts[0], *(_checked_tangent("custom_jvp", *p) for p in zip(parts[1], avals, strict=True))]
 
         results = calls.custom_jvp_call(
             *captured, *leaves, program=program, rule=calls.Rule(flat), captured=len(captured)

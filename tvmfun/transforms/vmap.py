@@ -83,7 +83,7 @@ def vmap(
             outputs, is_batched = batch(program, [*program.captured, *values], flags, Axis(size, axis_name))
             result = tree.unflatten(program.out_tree, outputs)
             positions = _axes("out_axes", out_axes, result)
-            moved = [_placed(*item, size) for item in zip(outputs, is_batched, positions, strict=True)]
+            moved = [_move_batch_axis(*item, size) for item in zip(outputs, is_batched, positions, strict=True)]
             return tree.unflatten(program.out_tree, moved)
 
         return staged(of_arrays, as_arrays(args), as_arrays(kwargs))
@@ -148,7 +148,7 @@ def _example(aval: ShapeDtype, axis: int | None) -> ShapeDtype:
     return ShapeDtype((*aval.shape[:axis], *aval.shape[axis + 1 :]), aval.dtype, weak=aval.weak)
 
 
-def _placed(value: Any, is_batched: bool, axis: int | None, size: Any) -> Any:
+def _move_batch_axis(value: Any, is_batched: bool, axis: int | None, size: Any) -> Any:
     """A result with the batch axis at its position in ``out_axes``."""
     if axis is None:
         if is_batched:

@@ -98,7 +98,7 @@ def translate(call: relax.Call, arguments: tuple) -> Program:
     _collect(arguments, leaves)
 
     def run(*values: Any) -> Any:
-        return _typed(function(*_filled(arguments, iter(values)), **attributes), _result(call.ty), name)
+        return _typed(function(*_with_leaves(arguments, iter(values)), **attributes), _result(call.ty), name)
 
     return trace_leaves(run, leaves, name)
 
@@ -134,10 +134,10 @@ def _collect(value: Any, leaves: list[ShapeDtype]) -> None:
             _collect(part, leaves)
 
 
-def _filled(value: Any, leaves: Iterator[Any]) -> Any:
+def _with_leaves(value: Any, leaves: Iterator[Any]) -> Any:
     if isinstance(value, ShapeDtype):
         return next(leaves)
-    return tuple(_filled(part, leaves) for part in value) if type(value) is tuple else value
+    return tuple(_with_leaves(part, leaves) for part in value) if type(value) is tuple else value
 
 
 def _typed(value: Any, expected: Any, name: str) -> Any:

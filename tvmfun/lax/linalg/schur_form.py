@@ -117,7 +117,7 @@ def _with_zeros(h: Array) -> Array:
     return tnp.where(gone | (row > column + 1), 0, h)
 
 
-def _at(h: Array, row: Any, column: Any, shape: tuple[int, int]) -> Array:
+def _block_at(h: Array, row: Any, column: Any, shape: tuple[int, int]) -> Array:
     return slicing.dynamic_slice(h, (row, column), shape)
 
 
@@ -135,12 +135,12 @@ def _similar(h: Array, q: Array, factor: Array, first: Any) -> tuple[Array, Arra
 
 def _swept(h: Array, q: Array, first: Array, last: Array, count: Array) -> tuple[Array, Array]:
     """One step of the QR iteration with two shifts at once, on the rows from ``first`` to ``last``."""
-    (a, b), (c, d) = _at(h, last - 1, last - 1, (2, 2))
+    (a, b), (c, d) = _block_at(h, last - 1, last - 1, (2, 2))
     trace, determinant = a + d, a * d - b * c
-    reach = tnp.abs(c) + tnp.abs(_at(h, last - 1, last - 2, (1, 1))[0, 0])
+    reach = tnp.abs(c) + tnp.abs(_block_at(h, last - 1, last - 2, (1, 1))[0, 0])
     is_unusual = (count + 1) % _UNUSUAL == 0
     trace, determinant = tnp.where(is_unusual, 1.5 * reach, trace), tnp.where(is_unusual, reach * reach, determinant)
-    top = _at(h, first, first, (3, 3))
+    top = _block_at(h, first, first, (3, 3))
     begin = tnp.stack(
         [
             top[0, 0] * (top[0, 0] - trace) + top[0, 1] * top[1, 0] + determinant,
@@ -151,7 +151,7 @@ def _swept(h: Array, q: Array, first: Array, last: Array, count: Array) -> tuple
 
     def chase(k: Any, state: tuple) -> tuple:
         h, q = state
-        column = _at(h, k, tnp.maximum(k - 1, 0), (3, 1))[:, 0]
+        column = _block_at(h, k, tnp.maximum(k - 1, 0), (3, 1))[:, 0]
         column = tnp.where(k == first, begin, column)
         # There are only two rows at the end.
         v, tau = reflection(tnp.where(k + np.arange(3) <= last, column, 0), 0)
@@ -163,7 +163,7 @@ def _swept(h: Array, q: Array, first: Array, last: Array, count: Array) -> tuple
 
 def _standardized(h: Array, q: Array, first: Array) -> tuple[Array, Array]:
     """A block of two rows made triangular, or its diagonal elements equal if the eigenvalues are complex."""
-    (a, b), (c, d) = _at(h, first, first, (2, 2))
+    (a, b), (c, d) = _block_at(h, first, first, (2, 2))
     half = (a - d) / 2
     largest = tnp.maximum(tnp.maximum(tnp.abs(half), tnp.abs(b)), tnp.abs(c))
     scale = tnp.where(largest > 0, largest, 1)
@@ -181,7 +181,7 @@ def _standardized(h: Array, q: Array, first: Array) -> tuple[Array, Array]:
     sine = tnp.where(is_real, tnp.where(is_triangular, 0, real[1]), tnp.sin(angle))
     factor = tnp.stack([tnp.stack([cosine, sine]), tnp.stack([-sine, cosine])])
     h, q = _similar(h, q, factor, first)
-    block = _at(h, first, first, (2, 2))
+    block = _block_at(h, first, first, (2, 2))
     mean = 0.5 * (block[0, 0] + block[1, 1])
     exact = tnp.where(is_real, block * np.array([[1, 1], [0, 1]]), tnp.where(np.eye(2, dtype=bool), mean, block))
     return slicing.dynamic_update_slice(h, tnp.astype(exact, h.dtype), (first, first)), q

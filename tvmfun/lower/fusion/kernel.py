@@ -120,7 +120,7 @@ def _compute(equation: Equation, tensors: dict[Variable, te.Tensor], formula: Ca
     arguments = [constant(a.value) if isinstance(a, Literal) else tensors[a] for a in equation.inputs]
     if op.kind == "pointwise":
         return _pointwise(formula or op.compute, arguments, {} if formula else params, out, op.name)
-    return _applied(equation, [a if isinstance(a, te.Tensor) else _filled(a) for a in arguments])
+    return _applied(equation, [a if isinstance(a, te.Tensor) else _constant(a) for a in arguments])
 
 
 def _applied(equation: Equation, arguments: list) -> Any:
@@ -131,7 +131,7 @@ def _applied(equation: Equation, arguments: list) -> Any:
         raise dims.blame_op(error, equation.op.name, equation.source) from None
 
 
-def _filled(scalar: tirx.Expr) -> te.Tensor:
+def _constant(scalar: tirx.Expr) -> te.Tensor:
     return te.compute((), lambda: scalar)
 
 

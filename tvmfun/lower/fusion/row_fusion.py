@@ -62,30 +62,30 @@ class _Cluster:
 
     members: dict[int, Kernel] = field(default_factory=dict)
     equations: dict[int, Equation] = field(default_factory=dict)
-    made: set[Variable] = field(default_factory=set)
+    computed: set[Variable] = field(default_factory=set)
     rows: tuple[int, ...] | None = None  # the axes along which nothing is reduced; None before the first reduction
     before: list[Kernel] = field(default_factory=list)
     after: list[Kernel] = field(default_factory=list)
-    made_after: set[Variable] = field(default_factory=set)
+    computed_after: set[Variable] = field(default_factory=set)
 
     def accepts(self, kernel: Kernel) -> bool:
         """Whether a kernel can become the next member."""
-        if self.made_after.intersection(kernel.inputs):
+        if self.computed_after.intersection(kernel.inputs):
             return False
         added = {id(equation): equation for equation in kernel.equations}
         if not all(_is_regular(equation) for equation in kernel.equations):
             return False
         if not self.members:
             return not kernel.is_view
-        if not self.made.intersection(kernel.inputs) or len({**self.equations, **added}) > MAX_EQUATIONS:
+        if not self.computed.intersection(kernel.inputs) or len({**self.equations, **added}) > MAX_EQUATIONS:
             return False
         rows = _rows(kernel) if self.rows is None else self.rows
         if rows is None:  # only a reduction starts a merger
             return False
         if typical(math.prod(rows)) < _MIN_ROWS:
             return False
-        made = self.made.union(_made(kernel))
-        return all(_stays_in_rows(equation, rows, made) for equation in {**self.equations, **added}.values())
+        computed = self.computed.union(_computed_by(kernel))
+        return all(_stays_in_rows(equation, rows, computed) for equation in {**self.equations, **added}.values())
 
     def may_set_aside(self, kernel: Kernel) -> bool:
         """Whether later kernels may become members although this one does not: one with at most a number per row.
@@ -101,14 +101,14 @@ class _Cluster:
         """Makes a kernel the next member."""
         self.members[i] = kernel
         self.equations.update((id(equation), equation) for equation in kernel.equations)
-        self.made.update(_made(kernel))
+        self.computed.update(_computed_by(kernel))
         self.rows = _rows(kernel) if self.rows is None else self.rows
 
     def set_aside(self, kernel: Kernel) -> None:
         """Sets a kernel aside."""
-        if (self.made | self.made_after).intersection(kernel.inputs):
+        if (self.computed | self.computed_after).intersection(kernel.inputs):
             self.after.append(kernel)
-            self.made_after.update(kernel.outputs)
+            self.computed_after.update(kernel.outputs)
         else:
             self.before.append(kernel)
 
@@ -129,7 +129,7 @@ class _Cluster:
             for out in kernel.outputs
             if out in viewed or not readers.get(out, set()) <= inside
         ]
-        inputs = dict.fromkeys(a for kernel in self.members.values() for a in kernel.inputs if a not in self.made)
+        inputs = dict.fromkeys(a for kernel in self.members.values() for a in kernel.inputs if a not in self.computed)
         return [Kernel(tuple(_in_order(self.equations.values())), tuple(inputs), tuple(outputs)), *views]
 
 
@@ -149,7 +149,7 @@ def _in_order(equations: Iterable[Equation]) -> list[Equation]:
     return list(ordered.values())
 
 
-def _made(kernel: Kernel) -> set[Variable]:
+def _computed_by(kernel: Kernel) -> set[Variable]:
     """The values that a kernel computes, except iotas, which every kernel can compute itself."""
     return {out for equation in kernel.equations if equation.op is not iota for out in equation.outputs}
 
@@ -177,11 +177,11 @@ def _row_size(shape: tuple[int, ...], axis: tuple[int, ...]) -> bool:
     return 1 < math.prod(shape[min(axis) :]) <= _MAX_ROW
 
 
-def _stays_in_rows(equation: Equation, rows: tuple[int, ...], made: set[Variable]) -> bool:
+def _stays_in_rows(equation: Equation, rows: tuple[int, ...], computed: set[Variable]) -> bool:
     """Whether each row of an equation's result depends only on the same row of values of the cluster."""
     count = len(rows)
     shape = equation.outputs[0].aval.shape
-    needed = [atom.aval.shape for atom in equation.inputs if atom in made]
+    needed = [atom.aval.shape for atom in equation.inputs if atom in computed]
     if shape == ():
         return not needed and equation.op.kind == "pointwise"
     if equation.op is iota:

@@ -61,19 +61,19 @@ def _moved(program: Program, conditional: Equation) -> list[Equation]:
             moved.insert(0, equation)
             wanted.update(equation.inputs)
     # Equations that overwrite values come after the equations that read them.
-    made = {*conditional.outputs, *(out for equation in moved for out in equation.outputs)}
-    alone = lambda equation: made.isdisjoint(equation.inputs) and wanted.isdisjoint(equation.outputs)
+    computed = {*conditional.outputs, *(out for equation in moved for out in equation.outputs)}
+    alone = lambda equation: computed.isdisjoint(equation.inputs) and wanted.isdisjoint(equation.outputs)
     return sorted(moved, key=alone)
 
 
 def _sunk(program: Program, conditional: Equation, moved: list[Equation]) -> Program:
     """The Program with the equations ``moved`` into the branches."""
-    made = {out for equation in moved for out in equation.outputs}
+    moved_outputs = {out for equation in moved for out in equation.outputs}
     read = {atom for equation in moved for atom in equation.inputs}
     left = [i for i, out in enumerate(conditional.outputs) if out not in read]
     results = [out for equation in moved for out in equation.outputs if out not in read]
     index, *operands = conditional.inputs
-    computed = {*conditional.outputs, *made}
+    computed = {*conditional.outputs, *moved_outputs}
     wanted = dict.fromkeys(a for e in moved for a in e.inputs if isinstance(a, Variable) and a not in computed)
     more = [atom for atom in wanted if atom not in operands]
 

@@ -74,7 +74,7 @@ def _expanded(store: BufferStore, loop: For | None) -> Stmt:
     """A store, for all lanes of the vectorized ``loop`` around it or for a single one, and its remainders before it."""
     guarded = _guarded(store.value)
     if not any(is_remainder(call) and call not in guarded for call in find(store.value, ir.Call)):
-        return store if loop is None else _over(loop, store)
+        return store if loop is None else _loop_around(loop, store)
     lanes = 1 if loop is None else int(loop.extent)
     lane = tirx.const(0, "int32") if loop is None else loop.loop_var - loop.min
     statements: list[Stmt] = []
@@ -92,7 +92,7 @@ def _expanded(store: BufferStore, loop: For | None) -> Stmt:
 
     value = rewrite(store.value, (ir.Call, visit))
     last = BufferStore(store.buffer, value, store.indices)
-    return seq(*statements, last if loop is None else _over(loop, last))
+    return seq(*statements, last if loop is None else _loop_around(loop, last))
 
 
 def _guarded(value: Expr) -> set[ir.Call]:
@@ -127,7 +127,7 @@ def _emit(call: ir.Call, lanes: int, lane: Expr, loop: For | None, statements: l
             return _repeated(value, lanes), lambda i: value
         buffer = register(dtype)
         store = BufferStore(buffer, value, [lane])
-        statements.append(store if loop is None else _over(loop, store))
+        statements.append(store if loop is None else _loop_around(loop, store))
         return whole(buffer), lambda i: buffer[i]
 
     dividend, dividend_of = argument(call.args[1])
@@ -158,7 +158,7 @@ def _emit(call: ir.Call, lanes: int, lane: Expr, loop: For | None, statements: l
     return result
 
 
-def _over(loop: For, body: Stmt) -> For:
+def _loop_around(loop: For, body: Stmt) -> For:
     """A copy of the loop, with a new variable, around another body."""
     var = ir.Var(loop.loop_var.name, loop.loop_var.ty)
     body = rewrite(body, (ir.Var, lambda other: var if other.same_as(loop.loop_var) else other))

@@ -43,9 +43,9 @@ def applied(function: tirx.PrimFunc, schedule: str) -> tirx.PrimFunc:
     Raises:
         RuntimeError, ValueError, TypeError: if the trace does not fit the kernel; TVM raises various subclasses.
     """
-    made = Schedule(_module(function), error_render_level="none")
-    Trace.apply_json_to_schedule(json.loads(schedule), made)
-    scheduled = _without_blocks(made.mod)["main"]
+    sch = Schedule(_module(function), error_render_level="none")
+    Trace.apply_json_to_schedule(json.loads(schedule), sch)
+    scheduled = _without_blocks(sch.mod)["main"]
     body = SBlockRealize([], True, SBlock([], [], [], "root", scheduled.body))
     return intrinsics.expand(scheduled.with_body(body).with_attr(RULE, NAME))
 
@@ -119,17 +119,17 @@ class Space:
 
     def parsed(self, schedule: str) -> Trace:
         """The trace of a schedule given as JSON."""
-        made = Schedule(self._module, error_render_level="none")
-        Trace.apply_json_to_schedule(json.loads(schedule), made)
-        return made.trace
+        sch = Schedule(self._module, error_render_level="none")
+        Trace.apply_json_to_schedule(json.loads(schedule), sch)
+        return sch.trace
 
     def _completed(self, trace: Trace, decisions: dict, random: Random) -> Trace | None:
         """The trace with its open decisions drawn."""
-        made = Schedule(self._module, seed=random.randrange(1, 2**30), error_render_level="none")
+        sch = Schedule(self._module, seed=random.randrange(1, 2**30), error_render_level="none")
         try:
-            Trace(trace.insts, decisions).apply_to_schedule(made, remove_postproc=True)
-            made.enter_postproc()
-            return made.trace if all(step.apply(made) for step in self._finish) else None
+            Trace(trace.insts, decisions).apply_to_schedule(sch, remove_postproc=True)
+            sch.enter_postproc()
+            return sch.trace if all(step.apply(sch) for step in self._finish) else None
         except (RuntimeError, ValueError, TypeError):  # for example tiles that do not fit the draw
             return None
 

@@ -70,13 +70,13 @@ class Bench:
     def __init__(self, function: tirx.PrimFunc, inputs: int, target: Target, seed: int) -> None:
         self.function, self._inputs, self._target = function, inputs, target
         types = [([int(size) for size in p.shape], dtypes.canonical(str(p.dtype))) for p in function.params]
-        self._data = [self._filled(types, np.random.default_rng([seed, k]), k) for k in range(2)]
+        self._data = [self._random_arrays(types, np.random.default_rng([seed, k]), k) for k in range(2)]
         self._rule = self._compiled(schedule(function, target))
         self._expected = [self._results(self._rule, data) for data in self._data]
         #: The shortest time of our rule's schedule.
         self.before = self._time(self._rule, repeat=2)
 
-    def _filled(self, types: Sequence[tuple], random: np.random.Generator, kind: int) -> list[np.ndarray]:
+    def _random_arrays(self, types: Sequence[tuple], random: np.random.Generator, kind: int) -> list[np.ndarray]:
         smallest = min((size for shape, _ in types for size in shape if size > 1), default=2)
         return [_array(shape, dtype, random, kind, smallest) for shape, dtype in types]
 

@@ -109,7 +109,7 @@ def alpha_dropout(key: Key | None, x: ArrayLike, rate: float, train: bool = True
     Array([1., 2.], dtype=float32)
     """
     x = tnp.asarray(x)
-    keep = _kept("alpha_dropout", key, rate, train, x.shape)
+    keep = _keep_mask("alpha_dropout", key, rate, train, x.shape)
     if keep is None:
         return x if not train or rate == 0 else tnp.zeros_like(x)
     scale = 1 / math.sqrt((1 - rate) * (1 + rate * _SATURATION**2))
@@ -117,13 +117,13 @@ def alpha_dropout(key: Key | None, x: ArrayLike, rate: float, train: bool = True
 
 
 def _dropped(where: str, key: Key | None, x: Array, rate: float, train: bool, shape: tuple[int, ...]) -> Array:
-    keep = _kept(where, key, rate, train, shape)
+    keep = _keep_mask(where, key, rate, train, shape)
     if keep is None:
         return x if not train or rate == 0 else tnp.zeros_like(x)
     return tnp.where(keep, x * (1 / (1 - rate)), tnp.zeros_like(x))
 
 
-def _kept(where: str, key: Key | None, rate: float, train: bool, shape: tuple[int, ...]) -> Array | None:
+def _keep_mask(where: str, key: Key | None, rate: float, train: bool, shape: tuple[int, ...]) -> Array | None:
     """A mask of the elements to keep; None if all are kept or all dropped."""
     check_rate(where, rate)
     if not train or rate in (0, 1):

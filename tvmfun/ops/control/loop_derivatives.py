@@ -36,7 +36,7 @@ def loop_pushforward(operands, tangents, *, body, cond, length, reverse, **roles
     def step(consts: Any, carry: Any, row: Any) -> tuple:
         primals, moving = (LoopOperands((), *roles).of_body for roles in zip(consts, carry, row, strict=True))
         outs, moved = pushforward(body, primals, moving)
-        filled = _filled(moved, outs, live_out)
+        filled = _instantiate_zeros(moved, outs, live_out)
         return (outs[:n], filled[:n]), (outs[n:], filled[n:])
 
     results = run_loop(
@@ -44,7 +44,7 @@ def loop_pushforward(operands, tangents, *, body, cond, length, reverse, **roles
         LoopOperands(
             values.count,
             (values.consts, directions.consts),
-            (values.carry, _filled(directions.carry, values.carry, live.carry)),
+            (values.carry, _instantiate_zeros(directions.carry, values.carry, live.carry)),
             (values.xs, directions.xs),
         ),
         body.name,
@@ -57,7 +57,7 @@ def loop_pushforward(operands, tangents, *, body, cond, length, reverse, **roles
     return (*carry, *ys, *steps), [*t_carry, *t_ys, *(None for _ in steps)]
 
 
-def _filled(tangents: Sequence[Any], like: Sequence[Any], live: Sequence[bool]) -> list:
+def _instantiate_zeros(tangents: Sequence[Any], like: Sequence[Any], live: Sequence[bool]) -> list:
     """Tangents with zeros for None where they are live, and None elsewhere."""
     return [None if not flag else zeros(x) if t is None else t for t, x, flag in zip(tangents, like, live, strict=True)]
 

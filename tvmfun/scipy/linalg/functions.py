@@ -9,7 +9,7 @@ from tvmfun import lax
 from tvmfun import numpy as tnp
 from tvmfun.core.array import Array
 from tvmfun.errors import ArgumentError, ShapeError
-from tvmfun.lax.staging import whole
+from tvmfun.lax.staging import compiled
 from tvmfun.numpy import linalg
 from tvmfun.numpy.promotion import operands
 from tvmfun.scipy.linalg.solvers import solve, square
@@ -26,7 +26,7 @@ def _pade(order: int) -> list[float]:
 _DEGREES = {4: (7, 3.925724783138660), 8: (13, 5.371920351148152)}
 
 
-@whole("max_squarings")
+@compiled("max_squarings")
 def _expm(a: Array, *, max_squarings: int) -> Array:
     degree, most = _DEGREES[a.dtype.itemsize]
     norm = tnp.max(tnp.sum(tnp.abs(lax.stop_gradient(a)), axis=-2), axis=-1)

@@ -213,7 +213,7 @@ def invhilbert(n: int) -> Array:
     return _of_integers(n, element)
 
 
-def _kind(name: str, kind: str | None) -> str:
+def _checked_kind(name: str, kind: str | None) -> str:
     if kind not in (None, "symmetric", "lower", "upper"):
         raise ArgumentError(name, "the kind must be 'symmetric', 'lower' or 'upper'", got=repr(kind))
     return kind or "symmetric"
@@ -230,7 +230,7 @@ def pascal(n: int, kind: str | None = None) -> Array:
     >>> pascal(3).tolist()
     [[1.0, 1.0, 1.0], [1.0, 2.0, 3.0], [1.0, 3.0, 6.0]]
     """
-    kind, comb = _kind("pascal", kind), math.comb
+    kind, comb = _checked_kind("pascal", kind), math.comb
     elements = {"symmetric": lambda i, j: comb(i + j, i), "lower": comb, "upper": lambda i, j: comb(j, i)}
     return _of_integers(_size("pascal", n), elements[kind])
 
@@ -241,7 +241,7 @@ def invpascal(n: int, kind: str | None = None) -> Array:
     >>> invpascal(2).tolist()
     [[2.0, -1.0], [-1.0, 1.0]]
     """
-    kind, n, comb = _kind("invpascal", kind), _size("invpascal", n), math.comb
+    kind, n, comb = _checked_kind("invpascal", kind), _size("invpascal", n), math.comb
     signed = lambda i, j: (-1) ** (i + j) * comb(i, j)
     elements = {
         "symmetric": lambda i, j: (-1) ** (i + j) * sum(comb(k, i) * comb(k, j) for k in range(n)),

@@ -7,7 +7,7 @@ from tvmfun import numpy as tnp
 from tvmfun.core.array import Array
 from tvmfun.errors import ArgumentError
 from tvmfun.lax.special import in_full_precision
-from tvmfun.lax.staging import whole, with_partials
+from tvmfun.lax.staging import compiled, with_partials
 from tvmfun.numpy.promotion import operands
 from tvmfun.scipy.special import tables
 from tvmfun.scipy.special.chebyshev import chebyshev
@@ -36,10 +36,10 @@ def _i1e_slope(o: Array, x: Array) -> Array:
     return _I0E(x) - tnp.sign(x) * _I1E(x) - ratio
 
 
-_I0E = whole()(with_partials(_i0e, (lambda o, x: _I1E(x) - tnp.sign(x) * _I0E(x),)))
-_I1E = whole()(with_partials(_i1e, (_i1e_slope,)))
-_I0 = whole()(with_partials(lambda x: tnp.exp(tnp.abs(x)) * _i0e(x), (lambda o, x: tnp.exp(tnp.abs(x)) * _I1E(x),)))
-_I1 = whole()(
+_I0E = compiled()(with_partials(_i0e, (lambda o, x: _I1E(x) - tnp.sign(x) * _I0E(x),)))
+_I1E = compiled()(with_partials(_i1e, (_i1e_slope,)))
+_I0 = compiled()(with_partials(lambda x: tnp.exp(tnp.abs(x)) * _i0e(x), (lambda o, x: tnp.exp(tnp.abs(x)) * _I1E(x),)))
+_I1 = compiled()(
     with_partials(
         lambda x: tnp.exp(tnp.abs(x)) * _i1e(x),
         (lambda o, x: tnp.exp(tnp.abs(x)) * (_i1e_slope(o, x) + tnp.sign(x) * _I1E(x)),),

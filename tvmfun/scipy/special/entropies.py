@@ -11,26 +11,26 @@ from tvmfun import numpy as tnp
 from tvmfun.core.array import Array
 from tvmfun.errors import ArgumentError
 from tvmfun.lax.special import in_full_precision
-from tvmfun.lax.staging import whole, with_partials
+from tvmfun.lax.staging import compiled, with_partials
 from tvmfun.numpy.promotion import operands
 from tvmfun.typing import ArrayLike
 
 Axes = int | Sequence[int] | None
 
-_XLOGY = whole()(
+_XLOGY = compiled()(
     with_partials(
         lambda x, y: tnp.where(tnp.logical_or(x != 0, tnp.isnan(y)), x * tnp.log(y), 0.0),
         (lambda o, x, y: tnp.log(y), lambda o, x, y: x / y),
     )
 )
-_XLOG1PY = whole()(
+_XLOG1PY = compiled()(
     with_partials(
         lambda x, y: tnp.where(tnp.logical_or(x != 0, tnp.isnan(y)), x * tnp.log1p(y), 0.0),
         (lambda o, x, y: tnp.log1p(y), lambda o, x, y: x / (1 + y)),
     )
 )
 _XLOGX = with_partials(lambda x: _XLOGY(x, x), (lambda o, x: tnp.log(x) + 1,))
-_ENTR = whole()(lambda x: tnp.where(x < 0, -math.inf, -_XLOGX(x)))
+_ENTR = compiled()(lambda x: tnp.where(x < 0, -math.inf, -_XLOGX(x)))
 
 
 def xlogy(x: ArrayLike, y: ArrayLike) -> Array:
@@ -68,8 +68,8 @@ def _rel_entr(p: Array, q: Array) -> Array:
     return tnp.where(both, _XLOGX(x) - _XLOGY(x, y), other)
 
 
-_REL_ENTR = whole()(_rel_entr)
-_KL_DIV = whole()(lambda p, q: _rel_entr(p, q) - p + q)
+_REL_ENTR = compiled()(_rel_entr)
+_KL_DIV = compiled()(lambda p, q: _rel_entr(p, q) - p + q)
 
 
 def rel_entr(p: ArrayLike, q: ArrayLike) -> Array:
@@ -90,7 +90,7 @@ def kl_div(p: ArrayLike, q: ArrayLike) -> Array:
     return in_full_precision("kl_div", _KL_DIV, p, q)
 
 
-_LOGIT = whole()(with_partials(lambda x: tnp.log(x / (1 - x)), (lambda o, x: 1 / (x * (1 - x)),)))
+_LOGIT = compiled()(with_partials(lambda x: tnp.log(x / (1 - x)), (lambda o, x: 1 / (x * (1 - x)),)))
 
 
 def logit(x: ArrayLike) -> Array:
@@ -117,8 +117,8 @@ def _power_transform(log: Array, power: Array) -> Array:
     return tnp.where(is_zero, log, tnp.expm1(safe * log) / safe)
 
 
-_BOXCOX = whole()(lambda x, power: _power_transform(tnp.log(x), power))
-_BOXCOX1P = whole()(lambda x, power: _power_transform(tnp.log1p(x), power))
+_BOXCOX = compiled()(lambda x, power: _power_transform(tnp.log(x), power))
+_BOXCOX1P = compiled()(lambda x, power: _power_transform(tnp.log1p(x), power))
 
 
 def boxcox(x: ArrayLike, lmbda: ArrayLike) -> Array:

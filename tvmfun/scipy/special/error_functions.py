@@ -10,7 +10,7 @@ from tvmfun import lax
 from tvmfun import numpy as tnp
 from tvmfun.core.array import Array
 from tvmfun.lax.special import in_full_precision
-from tvmfun.lax.staging import whole, with_partials
+from tvmfun.lax.staging import compiled, with_partials
 from tvmfun.scipy.special import tables
 from tvmfun.scipy.special.chebyshev import chebyshev, on_half_line
 from tvmfun.typing import ArrayLike
@@ -53,7 +53,7 @@ def _erfcx(x: Array) -> Array:
     return tnp.where(x < 0, 2 * tnp.exp(x * x) - value, value)
 
 
-_ERFCX = whole()(with_partials(_erfcx, (lambda o, x: 2 * x * _ERFCX(x) - 2 / _ROOT_PI,)))
+_ERFCX = compiled()(with_partials(_erfcx, (lambda o, x: 2 * x * _ERFCX(x) - 2 / _ROOT_PI,)))
 
 
 def erfcx(x: ArrayLike) -> Array:
@@ -75,7 +75,7 @@ def _dawsn(x: Array) -> Array:
     return tnp.where(square < 16.0, small, large) * ratio
 
 
-_DAWSN = whole()(with_partials(_dawsn, (lambda o, x: 1 - 2 * x * _DAWSN(x),)))
+_DAWSN = compiled()(with_partials(_dawsn, (lambda o, x: 1 - 2 * x * _DAWSN(x),)))
 
 
 def dawsn(x: ArrayLike) -> Array:
@@ -87,7 +87,7 @@ def dawsn(x: ArrayLike) -> Array:
     return in_full_precision("dawsn", _DAWSN, x)
 
 
-_NDTR = whole()(lambda x: 0.5 * lax.erfc(-_ROOT_HALF * x))
+_NDTR = compiled()(lambda x: 0.5 * lax.erfc(-_ROOT_HALF * x))
 
 
 def ndtr(x: ArrayLike) -> Array:
@@ -116,7 +116,7 @@ def _ndtri(p: Array) -> Array:
     return tnp.where(tnp.logical_and(p >= 0, p <= 1), x, math.nan)
 
 
-_NDTRI = whole()(with_partials(_ndtri, (lambda o, p: _ROOT_2PI * tnp.exp(tnp.square(_NDTRI(p)) / 2),)))
+_NDTRI = compiled()(with_partials(_ndtri, (lambda o, p: _ROOT_2PI * tnp.exp(tnp.square(_NDTRI(p)) / 2),)))
 
 
 def ndtri(p: ArrayLike) -> Array:
@@ -140,7 +140,7 @@ def _inverse_mills_ratio(o: Array, x: Array) -> Array:
     return tnp.where(x < 0, far, tnp.exp(-high * high / 2) / _ROOT_2PI / _NDTR(high))
 
 
-_LOG_NDTR = whole()(with_partials(_log_ndtr, (_inverse_mills_ratio,)))
+_LOG_NDTR = compiled()(with_partials(_log_ndtr, (_inverse_mills_ratio,)))
 
 
 def log_ndtr(x: ArrayLike, series_order: int = 3) -> Array:
@@ -177,7 +177,7 @@ def _owens_t(h: Array, a: Array) -> Array:
     return tnp.sign(a) * value
 
 
-_OWENS_T = whole()(
+_OWENS_T = compiled()(
     with_partials(
         _owens_t,
         (

@@ -12,7 +12,7 @@ from tvmfun.core.array import Array
 from tvmfun.core.leaf import abstract
 from tvmfun.errors import ArgumentError, DtypeError
 from tvmfun.lax.special import BERNOULLI, in_full_precision
-from tvmfun.lax.staging import whole, with_partials
+from tvmfun.lax.staging import compiled, with_partials
 from tvmfun.typing import ArrayLike
 
 
@@ -33,7 +33,7 @@ def _gammasgn(x: Array) -> Array:
     return tnp.where(tnp.logical_or(is_pole, tnp.isnan(x)), math.nan, sign)
 
 
-_GAMMASGN = whole()(_gammasgn)
+_GAMMASGN = compiled()(_gammasgn)
 
 
 def gammasgn(x: ArrayLike) -> Array:
@@ -45,7 +45,7 @@ def gammasgn(x: ArrayLike) -> Array:
     return in_full_precision("gammasgn", _GAMMASGN, x)
 
 
-_LOGGAMMA = whole()(lambda x: tnp.where(x < 0, math.nan, lax.lgamma(x)))
+_LOGGAMMA = compiled()(lambda x: tnp.where(x < 0, math.nan, lax.lgamma(x)))
 
 
 def loggamma(x: ArrayLike) -> Array:
@@ -57,7 +57,7 @@ def loggamma(x: ArrayLike) -> Array:
     return in_full_precision("loggamma", _LOGGAMMA, x)
 
 
-_GAMMA = whole()(lambda x: _gammasgn(x) * tnp.exp(lax.lgamma(x)))
+_GAMMA = compiled()(lambda x: _gammasgn(x) * tnp.exp(lax.lgamma(x)))
 
 
 def gamma(x: ArrayLike) -> Array:
@@ -69,7 +69,7 @@ def gamma(x: ArrayLike) -> Array:
     return in_full_precision("gamma", _GAMMA, x)
 
 
-_BETALN = whole()(lambda a, b: lax.lgamma(a) + lax.lgamma(b) - lax.lgamma(a + b))
+_BETALN = compiled()(lambda a, b: lax.lgamma(a) + lax.lgamma(b) - lax.lgamma(a + b))
 
 
 def betaln(a: ArrayLike, b: ArrayLike) -> Array:
@@ -86,7 +86,7 @@ def _beta(a: Array, b: Array) -> Array:
     return sign * tnp.exp(_BETALN(a, b))
 
 
-_BETA = whole()(_beta)
+_BETA = compiled()(_beta)
 
 
 def beta(a: ArrayLike, b: ArrayLike) -> Array:
@@ -157,7 +157,7 @@ def zeta(x: ArrayLike, q: ArrayLike = 1.0) -> Array:
     return lax.zeta(x, q)
 
 
-_FACTORIAL = whole()(lambda n: tnp.where(n < 0, 0.0, tnp.exp(lax.lgamma(n + 1))))
+_FACTORIAL = compiled()(lambda n: tnp.where(n < 0, 0.0, tnp.exp(lax.lgamma(n + 1))))
 
 
 def factorial(n: ArrayLike, exact: bool = False) -> Array:
@@ -184,8 +184,8 @@ def _comb(n: Array, k: Array) -> Array:
     return tnp.where(inside, tnp.exp(lax.lgamma(n + 1) - lax.lgamma(k + 1) - lax.lgamma(n - k + 1)), 0.0)
 
 
-_COMB = whole()(_comb)
-_COMB_REPEATED = whole()(lambda n, k: tnp.where(tnp.logical_and(k == 0, n >= 0), 1.0, _comb(n + k - 1, k)))
+_COMB = compiled()(_comb)
+_COMB_REPEATED = compiled()(lambda n, k: tnp.where(tnp.logical_and(k == 0, n >= 0), 1.0, _comb(n + k - 1, k)))
 
 
 def comb(N: ArrayLike, k: ArrayLike, *, repetition: bool = False) -> Array:
@@ -206,7 +206,7 @@ def _poch(z: Array, m: Array) -> Array:
     return tnp.where(m == 0, 1.0, _GAMMA(z + m) / _GAMMA(z))
 
 
-_POCH = whole()(
+_POCH = compiled()(
     with_partials(
         _poch,
         (

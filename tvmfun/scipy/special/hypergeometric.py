@@ -9,7 +9,7 @@ from tvmfun import lax
 from tvmfun import numpy as tnp
 from tvmfun.core.array import Array
 from tvmfun.lax.special import derivative_of, in_full_precision, no_derivative, until_converged
-from tvmfun.lax.staging import whole, with_partials
+from tvmfun.lax.staging import compiled, with_partials
 from tvmfun.scipy.special.gammas import _gammasgn
 from tvmfun.typing import ArrayLike
 
@@ -76,7 +76,7 @@ def _partials(function: Callable[..., Array], name: str, count: int) -> list[Cal
     return [by(number) for number in range(count)]
 
 
-_HYP1F1 = whole()(
+_HYP1F1 = compiled()(
     with_partials(_hyp1f1, (*_partials(_hyp1f1, "hyp1f1", 2), lambda o, a, b, x: a / b * _HYP1F1(a + 1, b + 1, x)))
 )
 
@@ -121,7 +121,7 @@ def _hyp2f1(a: Array, b: Array, c: Array, x: Array, slack: float = 1.0) -> Array
     return tnp.where(tnp.logical_or(x > 1, tnp.isnan(x)), math.nan, value)
 
 
-_HYP2F1 = whole()(
+_HYP2F1 = compiled()(
     with_partials(
         _hyp2f1,
         (

@@ -8,7 +8,7 @@ from tvmfun import lax
 from tvmfun import numpy as tnp
 from tvmfun.core.array import Array
 from tvmfun.lax.special import BERNOULLI, in_full_precision, until_converged
-from tvmfun.lax.staging import whole, with_partials
+from tvmfun.lax.staging import compiled, with_partials
 from tvmfun.scipy.special import tables
 from tvmfun.scipy.special.chebyshev import on_half_line, polynomial
 from tvmfun.typing import ArrayLike
@@ -25,7 +25,7 @@ def _exp1(x: Array) -> Array:
     return tnp.where(x < 0, math.nan, tnp.where(tnp.isnan(x), x, value))
 
 
-_EXP1 = whole()(with_partials(_exp1, (lambda o, x: -tnp.exp(-x) / x,)))
+_EXP1 = compiled()(with_partials(_exp1, (lambda o, x: -tnp.exp(-x) / x,)))
 
 
 def exp1(x: ArrayLike) -> Array:
@@ -61,7 +61,7 @@ def _expi(x: Array) -> Array:
     return tnp.where(tnp.isnan(x), x, value)
 
 
-_EXPI = whole()(with_partials(_expi, (lambda o, x: tnp.exp(x) / x,)))
+_EXPI = compiled()(with_partials(_expi, (lambda o, x: tnp.exp(x) / x,)))
 
 
 def expi(x: ArrayLike) -> Array:
@@ -115,7 +115,7 @@ def _expn_slope(o: Array, n: Array, x: Array) -> Array:
     return tnp.where(n == 0, -tnp.exp(-x) * (x + 1) / (x * x), -_EXPN(tnp.maximum(n - 1, 0.0), x))
 
 
-_EXPN = whole()(with_partials(_expn, (None, _expn_slope)))
+_EXPN = compiled()(with_partials(_expn, (None, _expn_slope)))
 
 
 def expn(n: ArrayLike, x: ArrayLike) -> Array:
@@ -161,8 +161,8 @@ def _ci(x: Array) -> Array:
     return tnp.where(tnp.isnan(x), x, value)
 
 
-_SI = whole()(with_partials(_si, (lambda o, x: tnp.sinc(x / math.pi),)))
-_CI = whole()(with_partials(_ci, (lambda o, x: tnp.cos(x) / x,)))
+_SI = compiled()(with_partials(_si, (lambda o, x: tnp.sinc(x / math.pi),)))
+_CI = compiled()(with_partials(_ci, (lambda o, x: tnp.cos(x) / x,)))
 
 
 def sici(x: ArrayLike) -> tuple[Array, Array]:
@@ -195,10 +195,10 @@ def _fresnel(x: Array, cosine: bool) -> Array:
     return tnp.where(tnp.isnan(x), x, tnp.where(tnp.signbit(x), -value, value))
 
 
-_FRESNEL_S = whole()(
+_FRESNEL_S = compiled()(
     with_partials(lambda x: _fresnel(x, False), (lambda o, x: tnp.sin(math.pi / 2 * x * x),)),
 )
-_FRESNEL_C = whole()(
+_FRESNEL_C = compiled()(
     with_partials(lambda x: _fresnel(x, True), (lambda o, x: tnp.cos(math.pi / 2 * x * x),)),
 )
 
@@ -237,7 +237,7 @@ def _spence_slope(o: Array, z: Array) -> Array:
     return tnp.where(is_one, -1.0, tnp.log(z) / tnp.where(is_one, 1.0, 1 - z))
 
 
-_SPENCE = whole()(with_partials(_spence, (_spence_slope,)))
+_SPENCE = compiled()(with_partials(_spence, (_spence_slope,)))
 
 
 def spence(x: ArrayLike) -> Array:

@@ -107,9 +107,9 @@ class gaussian_kde:
     @classmethod
     def tree_unflatten(cls, static: None, children: Any) -> gaussian_kde:
         """The object with these arrays."""
-        made = object.__new__(cls)
-        made.neff, made.dataset, made.weights, made.covariance, made.inv_cov = children
-        return made
+        instance = object.__new__(cls)
+        instance.neff, instance.dataset, instance.weights, instance.covariance, instance.inv_cov = children
+        return instance
 
     def evaluate(self, points: ArrayLike) -> Array:
         """Returns the density at points: numbers if ``d`` is 1, otherwise vectors as the columns of a matrix.

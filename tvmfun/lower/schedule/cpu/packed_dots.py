@@ -290,15 +290,19 @@ class _Packing:
             return
         is_last = dim == len(array.shape) - 1
         if is_last and array.buffer is not None and self.is_even and dot.is_term(str(value.ty), is_left):
-            yield _Words(self._read(array.buffer, array.index))
+            yield _Words(self._packed_word(array.buffer, array.index))
         elif is_left or (is_last and array.buffer is not None):
             copy = self._copy(array, dim, is_left)
             if build.points(self.stage.domain) >= MIN_REUSE * build.points(copy.space):
                 index = array.index
-                word = self._read(copy.output, index) if is_last else copy.output[_with(index, dim, self.words.var)]
+                word = (
+                    self._packed_word(copy.output, index)
+                    if is_last
+                    else copy.output[_replace_item(index, dim, self.words.var)]
+                )
                 yield _Words(word, copy)
 
-    def _read(self, buffer: tirx.Buffer, index: Sequence[Expr]) -> Expr:
+    def _packed_word(self, buffer: tirx.Buffer, index: Sequence[Expr]) -> Expr:
         """A word of terms that are contiguous in memory."""
         return tirx.reinterpret(WORD, buffer[(*index[:-1], ramp(self.words.var * self.dot.depth, self.dot.depth))])
 
@@ -306,10 +310,10 @@ class _Packing:
         """The stage that packs an operand, term by term along the last dimension and word by word otherwise."""
         is_last = dim == len(array.shape) - 1
         size = self.words.extent * self.dot.depth if is_last else self.words.extent
-        sizes = _with(array.shape, dim, size)
+        sizes = _replace_item(array.shape, dim, size)
         axes = [Axis(ir.Var("i", index.ty), extent) for index, extent in zip(array.index, sizes, strict=True)]
         at = tuple(build.index(axis, 0) if axis.extent == 1 else axis.var for axis in axes)
-        term = lambda k: array.read(_with(at, dim, k))
+        term = lambda k: array.read(_replace_item(at, dim, k))
         value = self._term(term, at[dim], is_left) if is_last else self._joined(term, at[dim], is_left)
         name = f"{self.stage.name}_{'left' if is_left else 'right'}"
         buffer = build.buffer(sizes, str(value.ty), name)
@@ -327,6 +331,6 @@ class _Packing:
         return self.dot.word([self._term(term, word * depth + i, is_left) for i in range(depth)])
 
 
-def _with(items: Sequence, dim: int, item) -> tuple:
+def _replace_item(items: Sequence, dim: int, item) -> tuple:
     """The items with the one at a position replaced."""
     return (*items[:dim], item, *items[dim + 1 :])

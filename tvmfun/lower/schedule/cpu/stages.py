@@ -229,7 +229,7 @@ def _make_stage(name, space, reduce, body: Stmt, init: Stmt | None) -> Stage | B
     outputs = {store.buffer: store.buffer for store in stores}
     identity = {store.buffer: store.indices for store in stores}
     for load in build.loads(body):
-        if load.source in outputs and not _same(load.indices, identity[load.source]):
+        if load.source in outputs and not _all_equal(load.indices, identity[load.source]):
             return None
     if isinstance(body, BufferStore):
         plain = _single(name, orders[0], reduce, body, init)
@@ -309,7 +309,7 @@ def _order(indices: Sequence[Expr], space: Sequence[Axis]) -> list[Axis] | None:
     return None if by_var else order
 
 
-def _same(a: Sequence[Expr], b: Sequence[Expr]) -> bool:
+def _all_equal(a: Sequence[Expr], b: Sequence[Expr]) -> bool:
     return len(a) == len(b) and all(tvm_ffi.structural_equal(x, y) for x, y in zip(a, b, strict=True))
 
 
