@@ -88,6 +88,17 @@ def test_indices_that_only_rise_are_left_to_tvm():
     assert len(find(protect_quotients(descending), ir.Call)) == 2
 
 
+@pytest.mark.parametrize("shape", [("b", "b"), (1, "b")], ids=str)
+def test_operands_that_become_constant(shape: tuple):
+    # The loop over the rows of a block has one step, and the protected row becomes the number 0.
+    factorize = tvmfun.jit(lax.linalg.lu)
+    compiled = factorize.lower(tvmfun.ShapeDtype(shape, "float64")).compile()
+    for size in (1, 2, 5):
+        matrix = np.random.default_rng(size).normal(size=(size if shape[0] == "b" else 1, size))
+        for result, expected in zip(compiled(matrix), factorize(matrix), strict=True):
+            np.testing.assert_array_equal(result, expected)
+
+
 def configurations() -> list[tuple[int, int, int, int, int]]:
     """Sizes, paddings before, after and between, and steps of a slice of the flip."""
     return [(n, *rest) for n in (1, 2, 3, 5) for rest in product((0, 1, 2), (0, 1, 3), (0, 1, 2), (1, 2, 3))]

@@ -20,7 +20,7 @@ from tvmfun.lower.codegen.workspaces import Event, events, expanded, workspaces
 from tvmfun.lower.tir.build import buffer, seq
 from tvmfun.lower.tir.calling_convention import Stack, called_functions, forwarded, forwarding, is_packed, packed
 from tvmfun.lower.tir.narrow_stores import protect_narrow_stores
-from tvmfun.lower.tir.quotients import protect_quotients
+from tvmfun.lower.tir.quotients import protect_quotients, reveal_constants
 from tvmfun.lower.tir.walk import find
 from tvmfun.threads import cpu_count, pooled
 
@@ -31,6 +31,8 @@ _FEW_STEPS = 32
 
 # Most kernels have some dozen stores, but the body of a loop has those of all its kernels.
 _FEW_STORES = 200
+
+_HAS_PROTECTED_QUOTIENTS = "tvmfun.has_protected_quotients"
 
 # The dtype and size of addresses in the table.
 _ADDRESS, _ADDRESS_BYTES = "uint64", 8
@@ -247,6 +249,7 @@ def _lowering(pointers: bool) -> tvm.transform.Pass:
             tirx.transform.UnrollLoop(),
             s_tir.transform.RenormalizeSplitPattern(),
             tirx.transform.StmtSimplify(),
+            _reveal_constants,
             # A select evaluates both sides; unsafe ones become branches.
             s_tir.transform.RewriteUnsafeSelect(),
             _share_formulas,
@@ -262,9 +265,26 @@ def _lowering(pointers: bool) -> tvm.transform.Pass:
 @tvm.transform.module_pass(opt_level=0, name="tvmfun.Protect")
 def _protect(module: tvm.IRModule, context: tvm.transform.PassContext) -> tvm.IRModule:
     """Keeps ``FlattenBuffer`` from simplifying index quotients wrongly, and LLVM from storing past an array."""
-    body = lambda function: protect_narrow_stores(protect_quotients(function.body))
-    protected = {name: function.with_body(body(function)) for name, function in module.functions.items()}
-    return tvm.IRModule(protected, attrs=module.attrs)
+
+    def protect(function: tirx.PrimFunc) -> tirx.PrimFunc:
+        body = protect_quotients(function.body)
+        if not body.same_as(function.body):
+            function = function.with_attr(_HAS_PROTECTED_QUOTIENTS, True)
+        return function.with_body(protect_narrow_stores(body))
+
+    return tvm.IRModule({name: protect(function) for name, function in module.functions.items()}, attrs=module.attrs)
+
+
+@tvm.transform.module_pass(opt_level=0, name="tvmfun.RevealConstants")
+def _reveal_constants(module: tvm.IRModule, context: tvm.transform.PassContext) -> tvm.IRModule:
+    """Undoes the protection of operands that loops of one step have made constant."""
+
+    def reveal(function: tirx.PrimFunc) -> tirx.PrimFunc:
+        if _HAS_PROTECTED_QUOTIENTS not in function.attrs:
+            return function
+        return function.without_attr(_HAS_PROTECTED_QUOTIENTS).with_body(reveal_constants(function.body))
+
+    return tvm.IRModule({name: reveal(function) for name, function in module.functions.items()}, attrs=module.attrs)
 
 
 @tvm.transform.module_pass(opt_level=0, name="tvmfun.ShareFormulas")

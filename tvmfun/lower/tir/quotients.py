@@ -14,10 +14,12 @@ from typing import Any
 
 from tvm import ir, tirx
 
-from tvmfun.lower.tir.walk import find, rewrite
+from tvmfun.lower.tir.walk import called, find, rewrite
 
 # TVM's node classes do not declare their operators in a way that type checkers understand.
 Expr = Any
+
+_REINTERPRET = "tirx.reinterpret"
 
 
 def protect_quotients(body: tirx.Stmt) -> tirx.Stmt:
@@ -36,6 +38,22 @@ def protect_quotients(body: tirx.Stmt) -> tirx.Stmt:
         (ir.TensorLoad, lambda load: load.source[tuple(map(index, load.indices))]),
         (tirx.BufferStore, lambda store: tirx.BufferStore(store.buffer, store.value, [*map(index, store.indices)])),
     )
+
+
+def reveal_constants(body: tirx.Stmt) -> tirx.Stmt:
+    """Returns the statement with plain numbers for protected operands that have become constant.
+
+    Loops of one step are replaced by their bodies after the protection, and TVM's code generator for LLVM takes a
+    reinterpreted 0 for a null pointer.
+    """
+    return rewrite(body, (ir.Call, _revealed))
+
+
+def _revealed(call: ir.Call) -> Expr:
+    inner = call.args[0] if called(call) == _REINTERPRET else None
+    if called(inner) == _REINTERPRET and isinstance(inner.args[0], tirx.IntImm):
+        return tirx.const(int(inner.args[0].value), str(call.ty))
+    return call
 
 
 def _descends(quotient: tirx.FloorDiv | tirx.FloorMod) -> bool:
