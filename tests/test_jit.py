@@ -20,7 +20,7 @@ from tvmfun.counters import counted
 
 
 def in_threads(work) -> None:
-    """Runs ``work(0)`` to ``work(7)`` in as many threads, which take turns as often as they can."""
+    """Runs ``work(0)`` to ``work(7)`` in as many threads, with the smallest switch interval."""
     interval = sys.getswitchinterval()
     sys.setswitchinterval(1e-6)
     try:

@@ -17,14 +17,14 @@ __all__ = ["ravel_pytree"]
 
 
 def ravel_pytree(pytree: Any) -> tuple[Array, Callable[[Any], Any]]:
-    """Returns the leaves of a tree one after the other, and the function that makes a tree of such a vector.
+    """Returns the leaves of a tree as one vector, and a function that turns such a vector back into a tree.
 
     Args:
         pytree: a tree of arrays and numbers.
 
     Returns:
-        A vector of the dtype that those of the leaves promote to, and ``unravel(vector)``, which gives each leaf its
-        shape and dtype again. For a tree without leaves the vector is empty and float32.
+        A vector of the leaves' promoted dtype, and ``unravel(vector)``, which restores the shape and dtype of each
+        leaf. For a tree without leaves the vector is empty and float32.
 
     Raises:
         ShapeError: from ``unravel``, if the vector has another number of elements.

@@ -24,7 +24,7 @@ _DIFFERENTIATED = {
 _STEPS = (1e-3, 1e-5)
 #: Steps from a larger number pass over the periods of functions.
 _LARGE = 1e3
-#: Roundings of the terms of which a slope is allowed the error; most err by fewer.
+#: The error that a slope may have, in roundings of its terms; most errors are smaller.
 _ROUNDINGS = 256
 
 

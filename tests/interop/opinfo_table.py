@@ -596,7 +596,7 @@ def cholesky(x: Any, *, upper: bool = False) -> Any:
 
 
 def cholesky_solve(b: Any, factor: Any, upper: bool = False) -> Any:
-    # PyTorch differentiates it as a function of the whole factor, of which one triangle happens to be 0.
+    # PyTorch differentiates with respect to the whole factor, including the triangle of zeros.
     other = tnp.matrix_transpose(factor)
     return la.solve(tnp.matmul(other, factor) if upper else tnp.matmul(factor, other), b)
 

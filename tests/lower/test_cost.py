@@ -44,7 +44,7 @@ def test_convolutions_and_their_gradients():
     shapes = [(2, 10, 9, 3), (3, 3, 3, 8)]
     places, pairs = 2 * 8 * 7, 3 * 3 * 3 * 8
     assert cost(conv(tnp, lax), *shapes).flops == 2 * places * pairs + places * 8
-    # That with respect to the images meets all of them, and a margin of zeros.
+    # The gradient with respect to the images covers all pixels and a margin of zeros.
     both = cost(tvmfun.grad(conv(tnp, lax), (0, 1)), *shapes).flops
     assert both == 2 * places * pairs + 2 * (2 * 10 * 9) * pairs
 

@@ -18,7 +18,7 @@ UINTS = {"float32": np.uint32, "float64": np.uint64}
 
 
 def pairs(dtype):
-    """Dividends and divisors: any bits, usual ones, quotients beside integers, subnormal ones, and special values."""
+    """Dividends and divisors: random bits, ordinary numbers, quotients near integers, subnormal and special values."""
     rng, uint = np.random.default_rng(0), UINTS[dtype]
     info = np.finfo(dtype)
     any_bits = lambda: rng.integers(0, np.iinfo(uint).max, COUNT, dtype=uint, endpoint=True).view(dtype)

@@ -61,7 +61,7 @@ def test_any_convolution_with_holes(data):
     [(1, 2, 8), (2, 2, 7), (3, 2, 7), (3, 2, 8), (3, 3, 8), (5, 2, 8), (5, 3, 7), (2, 3, 8)],
 )
 def test_gradient_of_a_strided_convolution(kernel, stride, size):
-    """No kernel is left that multiplies with zeros, and derivatives of order two are those of JAX."""
+    """No kernel multiplies with the zeros of a dilation, and second derivatives equal JAX's."""
     rng = np.random.default_rng(0)
     x, w = rng.normal(size=(2, size, size, 3)), rng.normal(size=(kernel, kernel, 3, 4))
     low = kernel // 2

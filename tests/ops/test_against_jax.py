@@ -171,7 +171,7 @@ def test_agrees_with_jax(name: str, dtype: np.dtype, record_property: Callable):
     record_property("against_jax", (name, dtypes.NAMES[dtype], comparison.forms, *refusals))
 
 
-#: What differences do not show: the derivative of rounding to few digits, and one that is not to be seen.
+#: Ops whose derivative finite differences cannot check: rounding to few digits, and `stop_gradient`.
 NOT_BY_DIFFERENCES = {"astype", "stop_gradient"}
 DIFFERENTIABLE = [name for name in ORACLES if REGISTRY[name].vjp or REGISTRY[name].pullback]
 

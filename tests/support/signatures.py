@@ -29,7 +29,7 @@ def shared(theirs: ModuleType, ours: ModuleType) -> Iterator[str]:
 
 
 def differences(theirs: Any, ours: Any, without: Mapping[str, str] = WITHOUT) -> list[str]:
-    """The calls that the signature of a function of JAX allows, and ours does not."""
+    """The calls that the signature of JAX's function allows, and ours does not."""
     try:
         theirs = list(inspect.signature(theirs).parameters.values())
     except ValueError:

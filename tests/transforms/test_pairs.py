@@ -1,5 +1,5 @@
-"""Things that are right alone, two or three at a time, against JAX: loops, what their bodies are wrapped in, and what
-the whole is transformed by, also with no row at all, one row, and a number of rows known at call time only."""
+"""Pairs and triples of features against JAX: loops, wrappers of their bodies, and transforms of the whole, also with
+no row at all, one row, and a dynamic number of rows."""
 
 from __future__ import annotations
 

@@ -12,7 +12,7 @@ from tvmfun.core.trace import trace_flat
 
 
 def inlined(program: Program) -> Program:
-    """The Program with all calls inlined, also in the Programs of loops and branches."""
+    """Returns the Program with all calls inlined, also in the Programs of loops and branches."""
     if not _has_calls(program):
         return program
     avals = [variable.aval for variable in program.inputs]

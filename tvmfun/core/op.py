@@ -53,7 +53,7 @@ PushforwardRule = Callable[..., tuple[tuple, Sequence[Any]]]
 PruneRule = Callable[..., tuple[Sequence[int], Sequence[int], dict[str, Any]]]
 
 
-#: The floating-point operations of an op whose result is one of floats: ``(out, *avals, **params) -> number``.
+#: The number of floating-point operations of an op with a float result: ``(out, *avals, **params) -> number``.
 FlopsRule = Callable[..., Any]
 
 #: The Programs that an op runs and how many times, per alternative: ``(**params) -> [[(program, times), ...], ...]``.

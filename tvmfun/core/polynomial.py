@@ -232,7 +232,7 @@ def lower_bound(polynomial: Polynomial) -> float:
 
 
 def _in_excesses(polynomial: Polynomial) -> Polynomial:
-    """The polynomial as one in the excess of each named size over its minimum."""
+    """The polynomial in the variables ``size - minimum``, one per named size."""
     names = {atom for monomial, _ in polynomial for atom in monomial if isinstance(atom, Name) and atom.low}
     if not names:
         return polynomial

@@ -51,7 +51,7 @@ def default_layouts(rank: int) -> tuple[str, str, str]:
 
 
 def as_strings(dimension_numbers: Any, rank: int) -> tuple[str, str, str]:
-    """The layouts of both arrays and the result as strings, of strings, :class:`ConvDimensionNumbers` or None."""
+    """Converts layouts (strings, :class:`ConvDimensionNumbers` or None) to strings for both arrays and the result."""
     if dimension_numbers is None:
         return default_layouts(rank)
     if not isinstance(dimension_numbers, ConvDimensionNumbers):

@@ -362,7 +362,7 @@ def clamp(min: Any, x: Any, max: Any) -> Array:
     """Returns ``x`` moved into the interval from ``min`` to ``max``, elementwise; no derivative at its ends."""
     dtype = abstract(tnp.asarray(x), "clamp").dtype
     low, x, high = (tnp.asarray(value, dtype) for value in (min, x, max))
-    # At an end of the interval nothing has a derivative.
+    # No derivative at the ends of the interval.
     end = pointwise.stop_gradient(pointwise.minimum(pointwise.maximum(x, low), high))
     low = pointwise.where(pointwise.less(high, low), high, low)
     end = pointwise.where(pointwise.less(high, x), high, end)

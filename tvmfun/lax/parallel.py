@@ -180,7 +180,7 @@ def all_to_all(x: PyTree, axis_name: str, split_axis: int, concat_axis: int, *, 
 
 
 def pshuffle(x: PyTree, axis_name: str, perm: Sequence[int]) -> Any:
-    """Returns for each example the value of another one: that at the position ``perm[i]`` for the one at ``i``.
+    """Permutes the examples: the one at position ``i`` gets the value of the one at ``perm[i]``.
 
     Args:
         x: a tree of arrays.
@@ -188,7 +188,7 @@ def pshuffle(x: PyTree, axis_name: str, perm: Sequence[int]) -> Any:
         perm: a permutation of all positions.
 
     Raises:
-        ArgumentError: if it is not one.
+        ArgumentError: if ``perm`` is not a permutation.
 
     >>> import tvmfun
     >>> tvmfun.vmap(lambda x: pshuffle(x, "i", [2, 0, 1]), axis_name="i")(tnp.asarray([0, 10, 20])).tolist()

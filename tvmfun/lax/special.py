@@ -217,10 +217,10 @@ def igamma(a: ArrayLike, x: ArrayLike) -> Array:
     r"""Returns :math:`P(a, x) = \frac{1}{\Gamma(a)} \int_0^x t^{a-1} e^{-t} dt`, elementwise.
 
     Args:
-        a: positive floats; 0 gives 1, and less NaN.
-        x: floats that are not negative; less gives NaN.
+        a: positive floats; 0 gives 1, negative ones NaN.
+        x: non-negative floats; negative ones give NaN.
 
-    It is differentiable by both, by ``a`` once.
+    Differentiable with respect to both, once with respect to ``a``.
 
     Source: https://dlmf.nist.gov/8.7 and 8.9.
 

@@ -42,9 +42,9 @@ def with_partials(fun: Callable[..., Array], partials: Sequence[Callable[..., Ar
     """The elementwise function ``fun``, traced, with the given partial derivatives.
 
     Args:
-        fun: from arrays of one shape to an array of that shape, itself never differentiated.
+        fun: maps arrays of one shape to an array of that shape; never differentiated itself.
         partials: for each argument the derivative as a function of the result and the arguments, differentiable
-            itself, or None for an argument without one. One is only computed where its tangent is not zero.
+            itself, or None for an argument without one. Computed only where the tangent is not zero.
     """
 
     def call(*args: Array) -> Array:

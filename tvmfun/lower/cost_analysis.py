@@ -69,7 +69,7 @@ def _moved_by(kernel: Kernel, in_place: InPlace, target: Target) -> Any:
         # A loop updates its state in place.
         return running(first, lambda program: _moved(program, target, range(len(program.inputs))))
     if in_place and first.op.overwrites is not None:
-        # Only the updated elements are written; they are as many as those of the updates.
+        # Only the updated elements are written, as many as there are updates.
         others = sum(_bytes(atom) for i, atom in enumerate(first.inputs) if i != first.op.overwrites)
         return others + _bytes(first.inputs[-1])
     return sum(_bytes_read(kernel, atom) for atom in kernel.inputs) + sum(map(_bytes, kernel.outputs))

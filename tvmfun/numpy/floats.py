@@ -82,7 +82,7 @@ def frexp(x: ArrayLike) -> tuple[Array, Array]:
     limits = finfo(wide.dtype)
     real, width = wide.dtype.type, wide.dtype.itemsize * 8
     plain = ops.bitwise_and(isfinite(wide), ops.not_equal(wide, real(0)))
-    # Numbers whose first bit is not implied are made larger first.
+    # Subnormal numbers have no implicit leading bit, so they are scaled up first.
     lift = limits.nmant + 2
     tiny = ops.less(ops.abs(wide), real(limits.smallest_normal))
     size = ops.abs(ops.stop_gradient(wide))

@@ -306,7 +306,7 @@ def _sliced(x: Array, items: list[Any], arrays: list[int]) -> tuple[Array, list[
 
 
 def joined(x: Array, items: list[Any], axes: list[int]) -> tuple[list[Array], tuple[int, ...]]:
-    """The index arrays of ``axes`` broadcast together, indices from the end counted from the start; their shape."""
+    """The index arrays of ``axes``, counted from the start and broadcast together, and their shape."""
     arrays = [
         counted(item, x.shape[axis]) if is_array(item) else asarray(np.int32(static_integer(item, axis, x)))
         for item, axis in ((items[axis], axis) for axis in axes)
@@ -322,7 +322,7 @@ def counted(item: Any, size: int) -> Array:
         return asarray(wrapped(item, size))
     require_integer("index", item)
     signed = dtypes.int64 if item.dtype.itemsize == 8 else dtypes.int32
-    if item.dtype in dtypes.UNSIGNED and item.dtype.itemsize >= 4:  # what does not fit is outside
+    if item.dtype in dtypes.UNSIGNED and item.dtype.itemsize >= 4:  # larger values are out of bounds
         item = minimum(item, int(np.iinfo(signed).max))
     item = astype(item, signed)
     return where(item < 0, item + size, item)

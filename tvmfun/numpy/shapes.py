@@ -294,7 +294,7 @@ def atleast_2d(*arrays: Any) -> Any:
 
 
 def atleast_3d(*arrays: Any) -> Any:
-    """Returns the array, or a list of several, with axes of size 1 added around the first ones."""
+    """Returns the array, or a list of several, as arrays of at least three axes; the new ones have size 1."""
     return _at_least(
         arrays, lambda x: x if x.ndim > 2 else expand_dims(x, 2) if x.ndim == 2 else reshape(x, (1, x.size, 1))
     )

@@ -1,7 +1,7 @@
 """Calls: Programs with rules of their own for transforms. Lowering inlines the Program.
 
-``custom_vjp`` and ``custom_jvp`` carry the user's derivative, ``checkpoint`` computes again in the backward pass what
-it did not keep, and ``barrier`` keeps the second computation from being taken for the first.
+``custom_vjp`` and ``custom_jvp`` carry the user's derivative, ``checkpoint`` recomputes residuals in the backward pass
+instead of keeping them, and ``barrier`` keeps common subexpression elimination from undoing that.
 """
 
 from __future__ import annotations
@@ -144,7 +144,7 @@ def _vjp_batch(batched, *args, program, forward, backward, captured):
     run_backward = _batched_rule(backward, (), axis)
 
     def unbatched_sums(*values: Any) -> list:
-        """The cotangents; of an argument without a batch axis, the sum over the examples."""
+        """The cotangents, summed over the examples for arguments without a batch axis."""
         cotangents = run_backward(*values)
         return [g if flag else reductions.sum(g, axis=(0,)) for g, flag in zip(cotangents, flags, strict=True)]
 
@@ -335,7 +335,7 @@ barrier = register(
     )
 )
 
-#: ``name(x, name=)``: ``x``, which checkpointing policies know by the name.
+#: ``name(x, name=)``: ``x``, with a name that checkpoint policies refer to.
 name = pw.pointwise(
     "name", lambda x, *, name: x, (lambda g, o, x, *, name: g,), shape=lambda x, *, name: x, flops=nothing
 )

@@ -203,7 +203,7 @@ def _cumlogsumexp_vjp(g: Array, out: Array, x: Array, *, axis: int, reverse: boo
 
 
 def _ratio(x: Array, total: Array) -> Array:
-    """``exp(x) / exp(total)``, of equal infinities 1."""
+    """``exp(x - total)``; 1 where both are the same infinity."""
     alike = (x == total) & ~pw.isfinite(total)
     return pw.exp(pw.where(alike, pw.constant(0, x), x - total))
 
@@ -274,7 +274,7 @@ def _extremum_vjp(largest: bool) -> Callable[..., Array]:
     return rule
 
 
-#: ``cummax(x, axis=, reverse=)``: the largest element up to each one. The gradient goes to the first of equals.
+#: ``cummax(x, axis=, reverse=)``: the largest element up to each one. The gradient goes to the first of equal ones.
 cummax = _cumulative("cummax", pw.maximum.compute, reduce.lowest, _extremum_vjp(True), False)
-#: ``cummin(x, axis=, reverse=)``: the smallest element up to each one. The gradient goes to the first of equals.
+#: ``cummin(x, axis=, reverse=)``: the smallest element up to each one. The gradient goes to the first of equal ones.
 cummin = _cumulative("cummin", pw.minimum.compute, reduce.highest, _extremum_vjp(False), False)

@@ -178,7 +178,7 @@ def _reduce_simplify(op: Op, x: Any, axis: Ints) -> Any:
 
 
 def _is_counted(count: Any, dtype: np.dtype) -> bool:
-    """Whether the sum of ``count`` equal values is a product; for floats it rounds once, not ``count`` times."""
+    """Whether to sum ``count`` equal values by one product, which rounds once instead of ``count`` times."""
     if dims.is_dynamic(count):
         return False
     with np.errstate(over="ignore"):

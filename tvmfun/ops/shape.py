@@ -123,7 +123,7 @@ def _reshape_simplify(x: Any, *, shape: Ints) -> Any:
     if made_by(x, "reshape"):
         return reshape(argument(x, 0), shape=shape)
     if made_by(x, "broadcast_to"):
-        # Where only axes of size 1 come or go, reshape what is repeated.
+        # If only axes of size 1 are added or removed, reshape the operand of the broadcast instead.
         inner = argument(x, 0)
         own = (1,) * (x.ndim - np.ndim(inner)) + np.shape(inner)
         if math.prod(own) == 1:

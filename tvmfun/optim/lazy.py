@@ -21,7 +21,7 @@ __all__ = [
 
 
 def lazy(inner: GradientTransformation) -> GradientTransformation:
-    """Makes an optimizer read and write only the rows of a table, and of its state, that a gradient has.
+    """Makes an optimizer touch only those rows of a table, and of its state, that occur in a row-sparse gradient.
 
     Gradients of a :class:`tvmfun.sparse.RowTable` are :class:`tvmfun.sparse.RowSparse`. The inner optimizer gets their
     rows, and the same rows of the parameters and of its state, as if they were the whole table. So a step takes as

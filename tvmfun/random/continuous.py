@@ -75,7 +75,7 @@ def exponential(key: Key, shape: Shape = (), dtype: DTypeLike = "float32") -> Ar
 
 @compiled("shape", "dtype")
 def exponential_of(key: Array, *, shape: tuple, dtype: np.dtype) -> Array:
-    """Exponential numbers of a key, or of each of many keys, whose axes come first."""
+    """Exponential numbers of a key, or of each key in an array of keys, whose axes come first."""
     return -tnp.log1p(-uniform_of(key, dtype.type(0), dtype.type(1), shape=shape, dtype=dtype))
 
 

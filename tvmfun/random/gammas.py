@@ -72,7 +72,7 @@ def _gamma_partial(sample: Array, keys: Array, a: Array) -> Array:
 
 
 def _loggamma_partial(log_sample: Array, keys: Array, a: Array) -> Array:
-    # A logarithm of 0 stands for a sample too small for the dtype.
+    # The sample underflows to 0 where its logarithm does not; the smallest normal number stands in for it.
     sample = tnp.exp(log_sample)
     sample = tnp.where(sample == 0, float(tnp.finfo(sample.dtype).tiny), sample)
     return lax.random_gamma_grad(a, sample) / sample

@@ -127,7 +127,7 @@ def key_data(keys: Key) -> Array:
 
 
 def wrap_key_data(key_bits_array: Key, *, impl: str | None = None) -> Array:
-    """Returns the keys of words that :func:`key_data` returned, ``uint32[..., 2]``."""
+    """Returns the keys, ``uint32[..., 2]``, for words that :func:`key_data` returned."""
     _check_generator("wrap_key_data", impl)
     return _check_keys("wrap_key_data", key_bits_array)
 

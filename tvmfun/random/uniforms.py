@@ -156,8 +156,8 @@ def randint(key: Key, shape: Shape, minval: ArrayLike, maxval: ArrayLike, dtype:
     first, second = split(key)
     offset = bits(second, shape, UINTS[width // 8])
     if span < 1 << width:
-        # Two draws make a number of twice the width, modulo span. In the arithmetic of one draw, as in JAX,
-        # the first counts only for spans of at most half the width.
+        # Two draws make a number of twice the width, modulo span. The multiplier is 0 for spans of more than half the
+        # width, as in JAX, and then the first draw has no effect.
         multiplier = (2 ** (width // 2) % span) ** 2 % 2**width % span
         offset = tnp.remainder(offset, span)
         if multiplier:
@@ -168,13 +168,13 @@ def randint(key: Key, shape: Shape, minval: ArrayLike, maxval: ArrayLike, dtype:
     signed = dtypes.int64 if width == 64 else dtypes.int32
     if low >= 0:
         return tnp.astype(tnp.add(tnp.astype(offset, signed), low), dtype)
-    # An offset may be larger than signed integers are: flipping its first bit subtracts half of their number.
+    # An offset may exceed the signed range: flipping its sign bit subtracts 2**(width - 1), which is added to `low`.
     half = 1 << (width - 1)
     return tnp.astype(tnp.add(tnp.astype(tnp.bitwise_xor(offset, half), signed), low + half), dtype)
 
 
 def _randint_between(key: Array, shape: tuple, low: Array, high: Array, dtype: np.dtype) -> Array:
-    """The same for arrays of bounds."""
+    """Random integers between arrays of bounds."""
     if broadcast_shapes("randint", [low.shape, high.shape, shape]) != shape:
         raise ShapeError("randint", f"the bounds must broadcast to {shape}", got=f"{low.aval} and {high.aval}")
     limits = np.iinfo(dtype)

@@ -1,4 +1,4 @@
-"""Meanings of loops and branches: Python loops around evaluations of their Programs."""
+"""Reference implementations of loops and branches: Python loops around evaluations of their Programs."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Meanings of cumulative reductions and linear recurrences."""
+"""Reference implementations of cumulative reductions and linear recurrences."""
 
 from __future__ import annotations
 

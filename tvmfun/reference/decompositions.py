@@ -1,4 +1,4 @@
-"""Meanings of triangular systems and matrix decompositions."""
+"""Reference implementations of triangular systems and matrix decompositions."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Meanings of pointwise ops."""
+"""Reference implementations of pointwise ops."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from tvmfun.reference.meaning import enter
 
 # Terms of Euler and Maclaurin's formula for sums of powers: Bernoulli numbers B2, B4, ...
 _BERNOULLI = (1 / 6, -1 / 30, 1 / 42, -1 / 30, 5 / 66, -691 / 2730, 7 / 6, -3617 / 510)
-# The least argument for which the formula is exact in double precision.
+# The smallest argument at which the Euler-Maclaurin formula is exact in double precision.
 _LARGE = 20
 _MOST_STEPS = 5000
 

@@ -1,4 +1,4 @@
-"""Meanings of ops that move elements: shapes, slices, padding, joining."""
+"""Reference implementations of ops that move elements: shapes, slices, padding, joining."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Meanings of contractions and of the random number generator."""
+"""Reference implementations of contractions and of the random number generator."""
 
 from __future__ import annotations
 

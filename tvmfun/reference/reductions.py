@@ -1,4 +1,4 @@
-"""Meanings of reductions and of reductions over windows."""
+"""Reference implementations of reductions and of reductions over windows."""
 
 from __future__ import annotations
 

@@ -92,7 +92,7 @@ class checkpoint_policies:  # a namespace, as in JAX
 
     @staticmethod
     def nothing_saveable(equation: Equation) -> bool:
-        """Keeps the arguments only."""
+        """Keeps nothing but the arguments."""
         return False
 
     @staticmethod

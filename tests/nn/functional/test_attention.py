@@ -167,7 +167,7 @@ def test_narrow_floats(dtype, tolerance, way):
 
 
 def test_dropout(way):
-    """Both ways drop what ``bernoulli`` says for all weights, forwards and backwards."""
+    """Both implementations drop weights by one ``bernoulli`` mask, forwards and backwards."""
     rate, key = 0.25, random.key(3)
     keep = np.asarray(random.bernoulli(key, 1 - rate, (B, N, T, S))) / (1 - rate)
     settings = {"dropout_rate": rate, "dropout_key": key, "is_causal": True}

@@ -84,7 +84,7 @@ def _log_softmax(x: Any, *, axis: int) -> Any:
 
 @reads("relax.nn.dropout")
 def _dropout(x: Any) -> Any:
-    # As in TVM's legalization, which is that of inference: nothing is dropped.
+    # As in TVM's legalization, which is for inference: nothing is dropped.
     return x, tnp.ones_like(x)
 
 

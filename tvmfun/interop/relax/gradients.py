@@ -1,4 +1,4 @@
-"""Relax operators that its own gradient pass writes: the derivatives of the operators they are named after."""
+"""Relax operators that Relax's gradient pass emits: derivatives of the operators they are named after."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Relax operators of object detection whose results have sizes that are known beforehand."""
+"""Relax operators of object detection whose results have static sizes."""
 
 from __future__ import annotations
 

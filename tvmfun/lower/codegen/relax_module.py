@@ -79,7 +79,7 @@ class ModuleBuilder:
         self.kernels: list[ScheduledKernel] = []
         #: The kernels in the order of the calls.
         self.steps: list[Step] = []
-        self._moved: set[Atom] = set()  # results that were planned over inputs, and have memory of their own
+        self._moved: set[Atom] = set()  # results whose planned in-place write was given up, with a separate allocation
         self._functions: dict[tvm.ir.GlobalVar, relax.Function | tirx.PrimFunc] = {}
         self._names: dict[tuple[str, InPlace], tvm.ir.GlobalVar] = {}
         self._callees: dict[str, tvm.ir.GlobalVar] = {}  # functions that control flow calls

@@ -98,7 +98,7 @@ def _expand_scalar(store: BufferStore) -> Stmt:
 
 
 def _expand_store(store: BufferStore, lanes: int, lane: Expr, registers: list[Stmt]) -> Stmt:
-    """Expands the calls in one store; allocations for around the loop over lanes are added to ``registers``."""
+    """Expands the calls in one store; adds allocations for outside the loop over lanes to ``registers``."""
     calls = find(store.value, ir.Call)
     guarded = _guarded_calls(calls)
     expandable = {call for call in calls if _is_expandable(call)} - guarded

@@ -108,7 +108,7 @@ class Space:
         return self._completed(random.choice(self._families), {}, random)
 
     def vary(self, trace: Trace, random: Random) -> Trace | None:
-        """A schedule with one or two decisions drawn again; None if the draw was invalid."""
+        """A schedule with one or two sampling decisions redrawn; None if the new ones are invalid."""
         decisions = dict(trace.decisions.items())
         if not decisions:
             return None

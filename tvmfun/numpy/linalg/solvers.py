@@ -67,7 +67,7 @@ def solve(a: NestedArrayLike, b: NestedArrayLike) -> Array:
 
 
 def inv(a: NestedArrayLike) -> Array:
-    """Returns the inverse matrices; infinite or NaN where there are none."""
+    """Returns the inverse matrices; infinite or NaN for singular ones."""
     a = matrix("inv", a, square=True)
     return solve(a, eye(a.shape[-1], dtype=a.dtype))
 

@@ -68,7 +68,7 @@ def sam(
     opaque_mode: bool = False,
     batch_axis_name: str | None = None,
 ) -> GradientTransformationExtraArgs:
-    """Climbs for some steps, and descends from the start with the gradient at the top.
+    """Sharpness-aware minimization: ascends for some steps, then descends from the start with the gradient found there.
 
     ``sync_period - 1`` steps ``p' = p - u_adv`` of the adversarial optimizer go up; then ``p' = p_0 + u`` with the
     update ``u`` that the outer optimizer makes of the last gradient. With ``chain(normalize(), sgd(rho))`` climbing one

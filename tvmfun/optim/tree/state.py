@@ -55,7 +55,7 @@ def get_all_with_path(
 
 
 def get(tree: PyTree, key: str, default: Any = None, filtering: Callable[[tuple, Any], bool] | None = None) -> Any:
-    """The value of a name in a tree, such as ``"learning_rate"`` in the state of an optimizer.
+    """The value of the field with a name in a tree, such as ``"learning_rate"`` in the state of an optimizer.
 
     Args:
         tree: a tree.
