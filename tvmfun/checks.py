@@ -216,7 +216,7 @@ def _tolerance(exact: np.ndarray, perturbed: Sequence[np.ndarray]) -> np.ndarray
 
 
 def _same_specials(exact: np.ndarray, perturbed: Sequence[np.ndarray]) -> np.ndarray:
-    """Where all values are NaN, or the same infinity."""
+    """A mask of the elements at which all values are NaN, or the same infinity."""
     center = exact.astype(np.float64)
     others = [other.astype(np.float64) for other in perturbed]
     return np.all([(other == center) | (np.isnan(other) & np.isnan(center)) for other in others], axis=0)

@@ -28,7 +28,7 @@ class Flattener:
     ([3, 4], PyTreeSpec({'b': None, 'w': [*, *]}))
     """
 
-    # Trying more structures costs what it saves.
+    # Trying more structures costs more than it saves.
     _KEPT = 4
 
     def __init__(self) -> None:

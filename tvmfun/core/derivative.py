@@ -382,7 +382,7 @@ def flat_program(
 
 
 def needed_inputs(program: Program, used: Sequence[bool]) -> list[bool]:
-    """Which inputs of a Program the used ones of its outputs depend on."""
+    """A flag per input of a Program: whether a used output depends on it."""
     live = {atom for atom, flag in zip(program.outputs, used, strict=True) if flag}
     for equation in reversed(program.equations):
         if not live.isdisjoint(equation.outputs):

@@ -29,7 +29,7 @@ from tvmfun.errors import ProgramError
 
 @dataclass(frozen=True)
 class Spelling:
-    """How an op is written in Relax: the operator's name and the layout of its arguments.
+    """The spelling of an op in Relax: the operator's name and the layout of its arguments.
 
     Args:
         name: the Relax operator, e.g. ``"relax.sum"``.

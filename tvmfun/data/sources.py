@@ -25,7 +25,7 @@ def positive(where: str, name: str, value: Any) -> int:
 
 @runtime_checkable
 class Source(Protocol):
-    """Protocol of examples that can be read in any order."""
+    """Protocol of data sets whose examples can be read in any order."""
 
     def __len__(self) -> int:
         """The number of examples."""

@@ -61,7 +61,7 @@ def scan(
         TreeError: if the carry changes its tree.
         ShapeError, DtypeError: if a leaf of the carry changes its shape or dtype, or rows do not agree in number.
 
-    Source: follows ``jax.lax.scan``. The derivative keeps what it needs of every step;
+    Source: follows ``jax.lax.scan``. The derivative keeps residuals of every step;
     ``checkpoint(f)`` as ``f`` keeps only the carry.
 
     >>> scan(lambda total, x: (total + x, total), 0, tnp.asarray([1, 2, 3]))

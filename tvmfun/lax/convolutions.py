@@ -28,7 +28,7 @@ __all__ = [
 
 
 class ConvDimensionNumbers(NamedTuple):
-    """Which axes of a convolution's arrays are which.
+    """The roles of the axes of a convolution's arrays.
 
     ``lhs_spec`` and ``out_spec`` are the axes of the batch, of the channels, and then of space; ``rhs_spec`` those of
     the output channels, of the input channels, and then of space.
@@ -129,7 +129,7 @@ def padding_pairs(
 
 
 def _order(name: str, layout: str, *, kernel: bool, spatial: str) -> tuple[int, ...]:
-    """Which axis of ``layout`` is each axis that the op expects: ``N...C``, for kernels ``...IO``."""
+    """The permutation from ``layout`` to the axes that the op expects: ``N...C``, for kernels ``...IO``."""
     wanted = f"{spatial}IO" if kernel else f"N{spatial}C"
     if sorted(layout) != sorted(wanted):
         raise ArgumentError(name, f"a layout is made of the letters {wanted}", got=repr(layout))

@@ -371,7 +371,7 @@ def clamp(min: Any, x: Any, max: Any) -> Array:
 
 
 def optimization_barrier(operand: PyTree) -> PyTree:
-    """Returns the tree of arrays as it is: no optimization here changes what is computed from it."""
+    """Returns the tree of arrays unchanged: no optimization here changes the values computed from it."""
     return tree.map(tnp.asarray, operand)
 
 

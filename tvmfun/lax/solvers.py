@@ -22,7 +22,7 @@ def _closed(name: str, function: Callable, example: Any) -> tuple[Callable, list
     program = trace_leaves(lambda *x: function(tree.unflatten(structure, x)), avals, name)
     if [aval.shape for aval in program.out_avals] != [aval.shape for aval in avals]:
         got = ", ".join(map(repr, program.out_avals))
-        raise ShapeError(name, "the function must return what it takes", got=got)
+        raise ShapeError(name, "the function must map arrays to arrays of the same shapes", got=got)
     inner, captured = control.closing(program)
 
     def closed(values: Any, x: Any) -> Any:

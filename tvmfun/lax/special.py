@@ -125,7 +125,7 @@ def _gamma_fraction(a: Array, x: Array, slack: float) -> Array:
 
 
 def _gamma_parts(a: Array, x: Array) -> tuple[Array, Array, Array, Array, Array]:
-    """Which elements to compute by the fraction, and arguments for either that are harmless elsewhere."""
+    """A mask of the elements for the continued fraction, and for either method arguments that are harmless elsewhere."""
     inside = tnp.logical_and(tnp.logical_and(a > 0, x > 0), tnp.isfinite(x) & tnp.isfinite(a))
     by_fraction = tnp.logical_and(inside, tnp.logical_and(x > 1, x > a))
     by_series = tnp.logical_and(inside, tnp.logical_not(by_fraction))
@@ -158,7 +158,7 @@ def _incomplete_gamma(a: Array, x: Array, upper: bool) -> Array:
 
 
 def _logarithmic_derivatives(a: Array, x: Array) -> tuple[Array, Array, Array]:
-    """Which elements are computed by the fraction, and the derivatives by ``a`` over ``x^a e^-x / Gamma(a)``."""
+    """The mask of :func:`_gamma_parts`, and the derivatives by ``a`` over ``x^a e^-x / Gamma(a)``."""
     by_fraction, a_series, x_series, a_fraction, x_fraction = _gamma_parts(a, x)
     slack = 1.5
     series = lambda a, x: _gamma_series(a, x, slack)
@@ -286,7 +286,7 @@ def _incomplete_beta(a: Array, b: Array, x: Array, slack: float = 1.0) -> Array:
     inside = tnp.logical_and(tnp.logical_and(a > 0, b > 0), tnp.logical_and(x > 0, x < 1))
     inside = tnp.logical_and(inside, tnp.isfinite(a) & tnp.isfinite(b))
     a_safe, b_safe, x_safe = (tnp.where(inside, value, fill) for value, fill in ((a, 1.0), (b, 1.0), (x, 0.5)))
-    # The fraction converges fast on one side of the mean; on the other it gives the complement.
+    # The continued fraction converges fast on one side of the mean; on the other, use that of the complement.
     is_low = x_safe <= (a_safe + 1) / (a_safe + b_safe + 2)
     p, q = tnp.where(is_low, a_safe, b_safe), tnp.where(is_low, b_safe, a_safe)
     z = tnp.where(is_low, x_safe, 1 - x_safe)

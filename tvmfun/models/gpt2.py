@@ -91,7 +91,7 @@ class GPT2Block:
         )
 
     def __call__(self, x: Array, *, key: Key | None = None, train: bool = False) -> Array:
-        """Maps sequences (batch, length, width) to sequences; ``key`` draws what is dropped while training."""
+        """Maps sequences (batch, length, width) to sequences; ``key`` is for the dropout while training."""
         keys = dropout_keys("GPT2Block", key, train, 3)
         attended = self.attn(self.ln_1(x), is_causal=True, key=keys[0], train=train)
         x = x + self.dropout(attended, key=keys[1], train=train)

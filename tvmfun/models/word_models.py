@@ -117,7 +117,7 @@ class TransformerLanguageModel:
         )
 
     def __call__(self, tokens: ArrayLike, *, key: Key | None = None, train: bool = False) -> Array:
-        """Returns the logits of the next token after each position; ``key`` draws what is dropped while training.
+        """Returns the logits of the next token after each position; ``key`` is for the dropout while training.
 
         Raises:
             ShapeError: if a sequence is longer than ``config.max_length``.
@@ -213,7 +213,7 @@ class LSTMLanguageModel:
     def __call__(
         self, tokens: ArrayLike, state: PyTree = None, *, key: Key | None = None, train: bool = False
     ) -> tuple[Array, PyTree]:
-        """Returns logits and the state; ``key`` draws what is dropped while training."""
+        """Returns logits and the state; ``key`` is for the dropout while training."""
         keys = dropout_keys("LSTMLanguageModel", key, train, 3)
         x = self.dropout(self.embedding(tokens), key=keys[0], train=train)
         x, state = self.lstm(x, state, key=keys[1], train=train)

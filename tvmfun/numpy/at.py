@@ -210,7 +210,7 @@ class At:
                 places = [clip(p, 0, size - 1) for p, size in zip(places, x.shape, strict=False)]
             return _scatter(x, stacked(places), values, shape + x.shape[len(arrays) :], combine, unique_indices)
         # Any other index: number the elements, index the numbers, and update the flattened array there.
-        # Numbers count from 1, because 0 is what is read outside the array.
+        # Numbers count from 1, because 0 is read outside the array.
         numbers = shapes.iota(shape=(x.size + 1,), axis=0, dtype="int64" if dims.always_le(2**31, x.size) else "int32")[
             1:
         ]

@@ -312,7 +312,7 @@ def _static_power(name: str, x: Any, exponent: int) -> Array:
 
 
 def _integer_power(name: str, base: Any, exponent: Any) -> Array:
-    """By squaring, bit by bit of the exponent."""
+    """The power by repeated squaring, one bit of the exponent at a time."""
     dtype = base.dtype
     bits = dtype.itemsize * 8 - (dtype in dtypes.SIGNED)
     if not is_tracing() and isinstance(exponent, DeviceArray | np.generic):

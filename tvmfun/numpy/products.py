@@ -41,7 +41,7 @@ __all__ = [
 
 
 class Precision(enum.Enum):
-    """How exactly an accelerator may multiply. Every product here is computed in the dtype of its operands or better.
+    """The precision of products on accelerators. Here every product is computed in the dtype of its operands or better.
 
     The members are there for programs that name one: float32 products are exact float32 for each of them.
 
@@ -80,7 +80,7 @@ def factors(
 
     Args:
         name: of the function, for its errors.
-        values: what it multiplies.
+        values: its operands.
         precision: see :func:`check_precision`.
         preferred_element_type: the dtype to multiply, to sum and to return in; None for the one they promote to.
     """

@@ -46,7 +46,7 @@ __all__ = [
 
 
 class ScalarType(type):
-    """The class of the dtypes ``float32``, ``int64``, ...: they equal NumPy's, and convert what they are called with.
+    """The class of the dtypes ``float32``, ``int64``, ...: they equal NumPy's, and a call converts its argument.
 
     >>> float32 == np.float32, np.zeros(2, int8).dtype, float32([1, 2])
     (True, dtype('int8'), Array([1., 2.], dtype=float32))

@@ -68,7 +68,7 @@ def unique(
     fill_value: NestedArrayLike | None = None,
     sorted: bool = True,
 ) -> Any:
-    """Returns the different elements, sorted, and what is known about them.
+    """Returns the unique elements, sorted, and on request their indices, inverse and counts.
 
     Args:
         ar: the array.

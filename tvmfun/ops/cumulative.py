@@ -32,7 +32,7 @@ Step = Callable[[Any, Any, list], Any]
 
 
 def _walk(inputs: tuple[ShapeDtype, ...], output: ShapeDtype, axis: int, reverse: bool, start: Callable[[int], Step]):
-    """A loop program along ``axis``; ``start(width)`` allocates what is kept for the columns of a strip."""
+    """A loop program along ``axis``; ``start(width)`` allocates the accumulators of the columns of a strip."""
     shape = output.shape
     n, rest = shape[axis], shape[axis + 1 :]
 

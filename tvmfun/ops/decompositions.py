@@ -104,7 +104,7 @@ def _slice_along(x: Array, axis: int, begin: int, end: int) -> Array:
     return shapes.slice(x, start=start, stop=stop, step=(1,) * x.ndim)
 
 
-# -- loop programs: what they are written with -----------------------------------------------------------------
+# -- building blocks of loop programs --------------------------------------------------------------------------
 
 # Columns that are computed together, in vector registers.
 WIDTH = 32

@@ -138,7 +138,7 @@ def _gather_batch(batched: tuple[bool, ...], x: Array, indices: Array, *, mode: 
     if batched[1]:  # one more axis of indices, after those in common with x
         taken = gather(x, shapes.move_axis(indices, 0, batch), mode=mode, batch=batch)
         return shapes.move_axis(taken, batch, 0)
-    # One more axis of what is taken.
+    # Batched `x` and shared indices: the batch axis becomes one more axis of the gathered slices.
     taken = gather(shapes.move_axis(x, 0, batch + indices.shape[-1]), indices, mode=mode, batch=batch)
     return shapes.move_axis(taken, indices.ndim - 1, 0)
 

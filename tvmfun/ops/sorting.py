@@ -50,7 +50,7 @@ def sort_key(x: Any) -> Any:
 
 
 def _key_bits(dtype: np.dtype) -> int:
-    """How many bits of a key of :func:`sort_key` matter."""
+    """The number of significant bits of a key of :func:`sort_key`."""
     if dtypes.is_float(dtype):
         return max(32, dtype.itemsize * 8)
     return dtype.itemsize * 8

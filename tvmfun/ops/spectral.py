@@ -118,7 +118,7 @@ def _eigh(a: ShapeDtype) -> tirx.PrimFunc:
 
 
 def _tridiagonalize(work: tirx.Buffer, n: int) -> tuple[tirx.Buffer, tirx.Buffer, tirx.Buffer]:
-    """The diagonal, what is beside it, and the transposed transformation that makes ``work`` tridiagonal."""
+    """The diagonal, the off-diagonal, and the transposed transformation that makes ``work`` tridiagonal."""
     dtype = str(work.dtype)
     count = max(n - 2, 0)
     reflections, taus = local((count, padded(n)), dtype), local((count,), dtype)
@@ -197,7 +197,7 @@ def _diagonalize(d: tirx.Buffer, e: tirx.Buffer, vectors: tirx.Buffer, n: int) -
     with T.serial(0, n) as first:
         at.steps, at.active = 0, 1
         with T.While(at.active > 0):
-            # The block that begins at `first` ends where what is beside the diagonal is negligible.
+            # The block that begins at `first` ends where the off-diagonal is negligible.
             at.m = first
             after = tirx.min(at.m + 1, n - 1)
             negligible = tirx.abs(e[at.m]) <= _epsilon(dtype) * (tirx.abs(d[at.m]) + tirx.abs(d[after]))

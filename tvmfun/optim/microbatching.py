@@ -19,7 +19,7 @@ __all__ = ["AccumulationType", "microbatch"]
 
 
 class AccumulationType(enum.Enum):
-    """How the results for the parts of a batch are combined."""
+    """The way to combine the results for the parts of a batch."""
 
     MEAN = enum.auto()
     """Their mean."""

@@ -52,7 +52,7 @@ def _gumbel(key: Array, *, shape: tuple, dtype: np.dtype, mode: str) -> Array:
     if mode == "highest" and dtype == dtypes.float32:
         words = tnp.astype(bits_of(key, (2, *shape), dtypes.uint32), "uint64")
         fixed = tnp.bitwise_or(tnp.bitwise_left_shift(words[0], 32), words[1])
-        # A fixed-point number of 64 bits, or what is missing to 1, whichever is exact as a float.
+        # A 64-bit fixed-point number or its complement to 1, whichever is exact as a float.
         is_low = fixed < 1 << 63
         distance = tnp.astype(tnp.where(is_low, fixed, tnp.zeros_like(fixed) - fixed), "float64")
         x = tnp.astype(tnp.maximum(distance, 0.5) * 2.0**-64, dtype)

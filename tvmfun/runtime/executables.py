@@ -122,7 +122,7 @@ class Executable:
             results = main(*[array.tensor_at(address) for array, address in zip(arrays, addresses, strict=True)])
         except (MemoryError, RuntimeError) as error:
             if is_out_of_memory(error):
-                raise out_of_memory(sum(aval.nbytes for aval in avals), "results and what they take") from None
+                raise out_of_memory(sum(aval.nbytes for aval in avals), "results and workspaces") from None
             raise
         self._idle.append(main)
         memories = list(map(Memory, map(_item, repeat(results), range(len(results))), avals))

@@ -102,7 +102,7 @@ def is_out_of_memory(error: BaseException) -> bool:
 
 def out_of_memory(nbytes: int, what: str) -> OutOfMemoryError:
     """The error for a request of ``nbytes`` bytes for ``what``."""
-    hint = "smaller arrays, or donated ones; memory_analysis() of a compiled function tells what it takes"
+    hint = "smaller arrays, or donated ones; memory_analysis() of a compiled function for its bytes"
     return OutOfMemoryError("jit", f"there is no memory for {what}", got=f"a request for {nbytes:,} bytes", hint=hint)
 
 

@@ -23,7 +23,7 @@ def _mirrored(index: Array, size: int) -> Array:
     return tnp.abs((index + last) % max(2 * last, 1) - last)
 
 
-#: For each mode, the index within an axis that stands for one outside.
+#: For each mode, the function that maps an index outside of an axis to one inside.
 _MODES: dict[str, Callable[[Array, int], Array]] = {
     "constant": lambda index, size: tnp.clip(index, 0, size - 1),
     "nearest": lambda index, size: tnp.clip(index, 0, size - 1),
@@ -42,7 +42,7 @@ def map_coordinates(
         input: the array.
         coordinates: for each axis an array of coordinates, all of one shape, that of the result.
         order: 0 for the nearest element, 1 for linear interpolation.
-        mode: what is outside of the array: ``"constant"`` for ``cval``, or its elements by ``"nearest"``, ``"wrap"``,
+        mode: the values outside: ``"constant"`` for ``cval``, or its elements by ``"nearest"``, ``"wrap"``,
             ``"mirror"`` or ``"reflect"``.
         cval: the constant.
 

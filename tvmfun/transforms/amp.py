@@ -32,7 +32,7 @@ class PrecisionPolicy:
         dtype: ``"bfloat16"``, which has the range of float32 but 8 bits of precision, or ``"float16"``, which has 11
             but overflows beyond 65504 and needs a loss scale, such as :class:`tvmfun.optim.DynamicLossScale`.
         only_products: whether products alone read half precision, and return float32. Otherwise their results, and
-            what is made of those, stay in half precision up to the next op that needs float32: sums and
+            values computed from them, stay in half precision up to the next op that needs float32: sums and
             normalizations, exponentials, logarithms and the like.
 
     Raises:

@@ -68,7 +68,7 @@ def _index_tensor(x: Any, indices: tuple) -> Any:
 def _combined(x: Any, places: tuple, updates: Any, reduction: str) -> Any:
     here = x.at[places]
     if reduction == "mean":
-        # With what is there; TVM's result for indices that occur twice depends on their order.
+        # The mean of the old element and the update; with repeated indices TVM's result depends on their order.
         return here.set((x[places] + updates) / 2)
     names = {"update": "set", "add": "add", "mul": "multiply", "min": "min", "max": "max"}
     return getattr(here, names[reduction])(updates)

@@ -1,4 +1,4 @@
-"""How Relax operators without a record are read: the table of translations, and what is left out and why."""
+"""The table of translations of Relax operators, and the operators left out, with reasons."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from tvmfun.errors import ProgramError
 
 @dataclass(frozen=True)
 class Translation:
-    """How calls of one Relax operator are read.
+    """The translation of calls of one Relax operator.
 
     Args:
         name: the operator, e.g. ``"relax.nn.softmax"``.

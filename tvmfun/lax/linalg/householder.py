@@ -1,4 +1,4 @@
-r"""Householder reflections :math:`1 - \tau v v^\top`, and what they reduce matrices to.
+r"""Householder reflections :math:`1 - \tau v v^\top`, and reductions of matrices by them.
 
 As in LAPACK, each vector begins with a 1 that is not stored. The rest of it lies below the diagonal of a matrix, and
 the factors :math:`\tau` in a vector.

@@ -155,7 +155,7 @@ def _object_files(count: int) -> Iterator[list[str]]:
 
 
 def _in_threads(function: Callable, *arguments: Sequence) -> list:
-    """Like ``map``, with one thread per item."""
+    """Maps like ``map``, with one thread per item."""
     if len(arguments[0]) < 2:
         return list(map(function, *arguments))
     with ThreadPoolExecutor(len(arguments[0])) as pool:

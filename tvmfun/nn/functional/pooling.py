@@ -143,7 +143,7 @@ def _windows(
 
 
 def _overhang(n: int, k: int, s: int, low: int, high: int) -> int:
-    """How far a last window that begins inside the array, or in the margin before it, reaches past the margin."""
+    """The number of elements by which the last window that begins inside the array exceeds the trailing padding."""
     room = n + low + high - k
     last = -(-room // s) * s
     return last - room if last < n + low else 0

@@ -48,7 +48,7 @@ def softmax_cross_entropy(
 
 
 def safe_softmax_cross_entropy(logits: ArrayLike, labels: ArrayLike) -> Array:
-    """Like :func:`softmax_cross_entropy`, but a class with the label 0 contributes 0 even if its logit is -inf.
+    """:func:`softmax_cross_entropy` in which a class with the label 0 contributes 0 even if its logit is -inf.
 
     Args:
         logits: a score for each class, floats of shape (..., classes).

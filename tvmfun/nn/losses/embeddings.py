@@ -110,7 +110,7 @@ def triplet_margin_loss(
     margin: Any = 1.0,
     eps: Any = 1e-6,
 ) -> Array:
-    r"""By how much an anchor is nearer to the negative than to the positive: :math:`\max(0, d_+ - d_- + m)`.
+    r"""The triplet loss: the excess distance of the positive over the negative: :math:`\max(0, d_+ - d_- + m)`.
 
     Args:
         anchors: vectors, floats of shape (..., n).

@@ -15,7 +15,7 @@ from tvmfun.ops import shape as shapes
 
 
 def closed(fun: Callable, avals: Sequence[ShapeDtype], name: str) -> tuple[Program, tuple]:
-    """Traces a function of arrays as a closed Program: what it captures comes first among its inputs."""
+    """Traces a function of arrays as a closed Program: captured values become its leading inputs."""
     return closing(trace_leaves(fun, strong(avals), name))
 
 

@@ -1,4 +1,4 @@
-"""The op ``loop``: its types, its statement, batching, and what is left of it if some results are unused."""
+"""The op ``loop``: its types, its statement, batching, and the removal of unused results."""
 
 from __future__ import annotations
 

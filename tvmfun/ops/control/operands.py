@@ -18,7 +18,7 @@ class LoopOperands(NamedTuple):
 
     Args:
         count: the number of steps, if it is an operand; otherwise empty.
-        consts: what is the same at every step.
+        consts: loop-invariant values.
         carry: what the first step gets, and every step returns for the next.
         xs: arrays of which each step gets one row.
     """

@@ -103,7 +103,7 @@ negative = pointwise(
 )
 
 #: ``one_minus_square(x)``: ``1 - x**2``, exact near 1. It is an op because its derivative, through the two factors,
-#: would be the difference of two infinities where what is made of it has a pole.
+#: would be the difference of two infinities where a function of it has a pole.
 one_minus_square = float_function(
     "one_minus_square", lambda x: (one(x) - x) * (one(x) + x), lambda g, o, x: g * (-2 * x), inexpensive=True
 )

@@ -28,7 +28,7 @@ def _astype_shape(x: ShapeDtype, *, dtype: str) -> ShapeDtype:
 def _to_integer(x: Any, dtype: str) -> Any:
     """A float as an integer, as in XLA: truncated towards 0 and saturating, and 0 for NaN.
 
-    LLVM leaves undefined what does not fit, and vectors differ from scalars there.
+    In LLVM a value that does not fit gives poison, and vectors differ from scalars there.
     """
     if dtype_name(x) in ("float16", "bfloat16"):
         x = tirx.Cast("float32", x)

@@ -311,7 +311,7 @@ def dowg(
     weight_decay: ScalarOrSchedule | None = None,
     mask: MaskOrFn | None = None,
 ) -> GradientTransformationExtraArgs:
-    """As :func:`dog`, but gradients are weighted by their distance from the start.
+    """The variant of :func:`dog` that weights gradients by their distance from the start.
 
     ``d' = max(d, norm(p - p_0)**2)``, ``s' = s + d' * norm(g)**2`` and
     ``u = -learning_rate * d' / (sqrt(s') + eps) * g``.

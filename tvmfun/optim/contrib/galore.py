@@ -31,7 +31,7 @@ __all__ = ["GaLoreDimensionNumbers", "GaLoreState", "galore", "scale_by_galore"]
 
 
 class GaLoreDimensionNumbers(NamedTuple):
-    """How an array is a matrix; each axis is one of the rows or of the columns.
+    """The view of an array as a matrix: each axis belongs to the rows or to the columns.
 
     Attributes:
         reduction_axis: the axis, or axes, of the rows: those that a layer sums over.

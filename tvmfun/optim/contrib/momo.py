@@ -132,7 +132,7 @@ def momo_adam(
     weight_decay: Scalar = 0.0,
     adapt_lower_bound: bool = False,
 ) -> GradientTransformationExtraArgs:
-    """As :func:`momo`, with the means and the preconditioner of Adam.
+    """:func:`momo` with the means and the preconditioner of Adam.
 
     With ``d = eps + sqrt(v / (1 - b2**t))`` and ``k = 1 - b1**t``,
     ``s = min(a / k, max((1 + a * w) * (f - k * lower_bound - c) + <m, p>, 0) / <m, m / d>)``, and

@@ -46,7 +46,7 @@ PRECONDITIONINGS = ("frobenius", "spectral", "aol", "schatten")
 
 
 class MuonDimensionNumbers(NamedTuple):
-    """How an array is a matrix, or several: the other axes are a batch of matrices.
+    """The view of an array as matrices: axes of the rows and of the columns; the others are batch axes.
 
     Attributes:
         reduction_axis: the axis, or axes, of the rows: those that a layer sums over.

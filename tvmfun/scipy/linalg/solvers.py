@@ -399,7 +399,7 @@ def eigh(
         check_finite: has no effect.
 
     Raises:
-        ArgumentError: for what is not supported.
+        ArgumentError: for an option that is not supported.
 
     >>> eigh(tnp.asarray([[2.0, 0.0], [0.0, 1.0]]), eigvals_only=True).tolist()
     [1.0, 2.0]

@@ -172,7 +172,7 @@ def fiedler_companion(a: ArrayLike) -> Array:
     """
     (a,) = _vectors("fiedler_companion", a, least=1, floating=True)
     size = a.shape[-1] - 1
-    # Where 0, 1 and the negative coefficients go.
+    # The index of each entry in the vector of 0, 1 and the negative coefficients.
     index = np.zeros((size, size), np.int32)
     for k in range(1, size + 1):
         index[2 * ((k - 1) // 2), max(2 * (k // 2) - 1, 0)] = k + 1

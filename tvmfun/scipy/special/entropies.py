@@ -164,7 +164,7 @@ def logsumexp(
         keepdims: whether to keep the axes, with size 1.
         return_sign: whether to return also the sign of the sum, ``(log, sign)``. Otherwise the logarithm of a negative
             sum is NaN.
-        where: bools: what belongs to the sum; by default everything.
+        where: bools, the elements to sum; by default all.
 
     >>> float(logsumexp(tnp.asarray([1000.0, -1000.0])))
     1000.0

@@ -134,7 +134,7 @@ def expn(n: ArrayLike, x: ArrayLike) -> Array:
 
 
 def _auxiliary(large: Array) -> tuple[Array, Array]:
-    """The functions f and g by which sine and cosine integrals oscillate."""
+    """The auxiliary functions f and g of the sine and cosine integrals (https://dlmf.nist.gov/6.2.iii)."""
     f = on_half_line(large, 4.0, 9.0, tables.SICI_F) / large
     return f, on_half_line(large, 4.0, 9.0, tables.SICI_G) / (large * large)
 

@@ -101,7 +101,7 @@ class gaussian_kde:
         return self.dataset.shape[1]
 
     def tree_flatten(self) -> tuple[tuple, None]:
-        """The arrays, for trees."""
+        """The array leaves, as a tree container."""
         return (self.neff, self.dataset, self.weights, self.covariance, self.inv_cov), None
 
     @classmethod

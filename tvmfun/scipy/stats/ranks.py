@@ -123,7 +123,7 @@ def sem(
     Args:
         a: an array.
         axis: the axis, None for the flattened array.
-        ddof: what is subtracted from the number of elements in the variance.
+        ddof: subtracted from the number of elements in the variance.
         nan_policy: ``"propagate"``, or ``"omit"`` to leave out NaN.
         keepdims: whether to keep the axis, with size 1.
 

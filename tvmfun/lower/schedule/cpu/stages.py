@@ -206,7 +206,7 @@ IterVar = tirx.IterVar
 
 def _make_block(name, space, reduce, body: Stmt, private: tuple[Buffer, ...]) -> Block | None:
     """A block of no known kind whose iteration variables say along which axes it is independent."""
-    # Calls for their effects, and nested blocks, may access memory without loads and stores.
+    # Calls with side effects, and nested blocks, may access memory without loads and stores.
     strange = find(body, tirx.Evaluate, SBlockRealize)
     written = _stored_buffers(body)
     known = {**written, **{load.source: load.source for load in build.loads(body)}}
