@@ -125,7 +125,7 @@ def _gamma_fraction(a: Array, x: Array, slack: float) -> Array:
 
 
 def _gamma_parts(a: Array, x: Array) -> tuple[Array, Array, Array, Array, Array]:
-    """A mask of the elements for the continued fraction, and for either method arguments that are harmless elsewhere."""
+    """A mask of the elements for the continued fraction, and arguments for both methods, harmless elsewhere."""
     inside = tnp.logical_and(tnp.logical_and(a > 0, x > 0), tnp.isfinite(x) & tnp.isfinite(a))
     by_fraction = tnp.logical_and(inside, tnp.logical_and(x > 1, x > a))
     by_series = tnp.logical_and(inside, tnp.logical_not(by_fraction))

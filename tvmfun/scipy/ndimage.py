@@ -42,7 +42,7 @@ def map_coordinates(
         input: the array.
         coordinates: for each axis an array of coordinates, all of one shape, that of the result.
         order: 0 for the nearest element, 1 for linear interpolation.
-        mode: the values outside: ``"constant"`` for ``cval``, or its elements by ``"nearest"``, ``"wrap"``,
+        mode: the values outside: ``"constant"`` for ``cval``, or elements by ``"nearest"``, ``"wrap"``,
             ``"mirror"`` or ``"reflect"``.
         cval: the constant.
 

@@ -12,7 +12,7 @@ from tvmfun.core.array import ShapeDtype
 from tvmfun.interop.relax.table import reads, refuse
 from tvmfun.ops import pointwise
 
-_NOTHING = "none: there is no argument with an influence"
+_NOTHING = "none: the result does not depend on array elements"
 
 # -- creation ----------------------------------------------------------------------------------------------------------
 

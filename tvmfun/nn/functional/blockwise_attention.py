@@ -194,7 +194,7 @@ class _Blocks:
         return self.from_query_blocks(d_query), self.from_key_blocks(d_key), self.from_key_blocks(d_value), d_bias
 
     def backward_of_head(self, parts: tuple) -> tuple:
-        """The cotangents of one head. Pieces of the keys run in parallel; their shares of the queries' cotangent are summed."""
+        """The cotangents of one head. Pieces of the keys run in parallel; queries' cotangents are summed over them."""
         queries, gs, log_sums, dots, keys, values, h = parts
         lengths = self.lengths(h)
         rows = tnp.arange(queries.shape[0])
