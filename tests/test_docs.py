@@ -1,4 +1,4 @@
-"""Runs every Python block of the documentation, page by page, and compares what it prints."""
+"""Runs every Python block of the documentation, page by page, and compares its output."""
 
 from __future__ import annotations
 

@@ -222,7 +222,7 @@ def together(functions) -> list:
 
 class TestThreads:
     add = staticmethod(jit(lambda x: x + 1, donate_argnums=0))
-    # Long enough for others to come meanwhile: the sum of many sines.
+    # Long enough for other threads to arrive in the meantime: the sum of many sines.
     slow = staticmethod(jit(lambda x: (tnp.sum(tnp.sin(x) ** 2 + tnp.cos(x) ** 2) / x.size, x * 2)))
 
     def test_one_of_several_calls_gets_an_array(self):

@@ -1,4 +1,4 @@
-"""Every public name of ``jax`` and of its thin modules is here, or in a list with a reason; and what they do."""
+"""Every public name of ``jax`` and of its thin modules is here, or in a list with a reason; and their behaviour."""
 
 import importlib
 from collections import namedtuple

@@ -1,4 +1,4 @@
-"""Test runs say what they left out, and leave out nothing that was named."""
+"""Test runs report the tests they left out, and never leave out named ones."""
 
 import os
 import re

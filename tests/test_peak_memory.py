@@ -1,4 +1,4 @@
-"""The exact peak memory of training steps: state is updated where it lies."""
+"""The exact peak memory of training steps: state is updated in place."""
 
 from __future__ import annotations
 

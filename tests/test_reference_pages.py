@@ -56,7 +56,7 @@ def test_public_names_are_on_a_page(name: str):
     values = public(import_module(name))
     missing = {key: value for key, value in values.items() if (name, key) not in DOCUMENTED}
     missing = {key: value for key, value in missing.items() if id(value) not in OBJECTS}
-    # A sentence is enough for constants, types and what is NumPy's.
+    # A sentence is enough for constants, types and names of NumPy.
     assert not [key for key, value in missing.items() if inspect.isfunction(value) or not is_mentioned(key)]
 
 

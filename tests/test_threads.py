@@ -1,4 +1,4 @@
-"""Threads: how many, on which CPUs, whether they change results, and what they do when there is nothing to do."""
+"""Threads: how many, on which CPUs, whether they change results, and whether they idle."""
 
 from __future__ import annotations
 
@@ -142,7 +142,7 @@ class TestOnePool:
 
     @pytest.mark.parametrize("count", [400, pytest.param(6_000, marks=pytest.mark.slow)])
     def test_short_threads(self, count):
-        """They leave no thread behind, and take no longer than one that does everything."""
+        """They leave no thread running, and take no longer than one that does everything."""
         expected = np.array(self.square(self.X))
         wrong = []
 

@@ -53,7 +53,7 @@ class Case:
         torch_optimizer: the same in PyTorch.
         flop: multiplications and additions of the matrix products and convolutions of a step.
         traffic: how many times each parameter's bytes have to move for the update.
-        state: what is neither parameter nor gradient: the statistics of batch normalization.
+        state: neither parameters nor gradients, such as the statistics of batch normalization.
         torch_compiles: whether PyTorch can compile it.
     """
 

@@ -46,7 +46,7 @@ def grown(make: Callable, step: Callable) -> int:
     ctypes.CDLL(None).malloc_trim(0)
     before = _status("RssAnon")
     make()
-    for _ in range(2):  # the first copies what it is given and may not overwrite, and starts threads
+    for _ in range(2):  # the first copies arguments that it may not overwrite, and starts threads
         step()
     gc.collect()
     ctypes.CDLL(None).malloc_trim(0)

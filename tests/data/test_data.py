@@ -38,7 +38,7 @@ def identical(first, second):
 
 
 def assert_resumes(make, folder, everything=None):
-    """A stream from any of its states, one of them through a file, yields what it would have yielded."""
+    """A stream from any of its states, one of them through a file, yields the same items as without a break."""
     stream = make()
     states, items = [stream.state], []
     for item in stream:

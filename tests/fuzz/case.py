@@ -1,4 +1,4 @@
-"""A program as text, with the arguments it is run with and what is asked of it."""
+"""A program as text, with its arguments and its checks."""
 
 from __future__ import annotations
 

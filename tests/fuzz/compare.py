@@ -219,7 +219,7 @@ def _otherwise(case: Case) -> Iterator[tuple[str, Case]]:
         yield INTEGERS, _in_single(case)
     if _has_derivative(case) and re.search(DOCUMENTED, case.text()):
         yield AT_TIES, _without_ties(case)
-        if wide is not None:  # in which what is added is not rounded away
+        if wide is not None:  # in which small terms are not rounded away
             yield AT_TIES, _without_ties(wide)
     text = case.text()
     if _has_derivative(case):
@@ -422,7 +422,7 @@ def _in_single(case: Case) -> Case:
 
 
 def _widened(x: np.ndarray, dtype: np.dtype) -> np.ndarray:
-    """Places are int32 with tvmfun, and int64 with JAX where it is allowed 64 bits; and so is what is put for none."""
+    """Indices are int32 with tvmfun, and int64 with JAX in 64-bit mode; so are fill values for missing ones."""
     if (x.dtype, dtype) != (np.int32, np.int64):
         return x
     return np.where(x == np.iinfo(np.int32).min, np.iinfo(np.int64).min, x.astype(np.int64))

@@ -1,4 +1,4 @@
-"""Random programs of fixed seeds; and that the fuzzer finds, explains and shrinks what it is made for."""
+"""Random programs of fixed seeds; the fuzzer finds, explains and shrinks planted defects."""
 
 from __future__ import annotations
 

@@ -282,7 +282,7 @@ def renorm(x: Any, p: float, dim: int, maxnorm: float) -> Any:
     return x * tnp.where(norm > maxnorm, maxnorm / (norm + 1e-7), 1.0)
 
 
-# Shapes and places.
+# Shapes and indices.
 
 
 def sizes(args: tuple) -> tuple[int, ...]:
@@ -427,7 +427,7 @@ def slice_scatter(x: Any, src: Any, dim: int = 0, start: Any = None, end: Any = 
 
 
 def places(index: Any, dim: int) -> tuple:
-    """The places that gather and scatter name: `index` along `dim`, and the element's own along the others."""
+    """The index arrays of gather and scatter: `index` along `dim`, and the element's own index along other axes."""
     own = [tnp.asarray(g) for g in np.indices(index.shape)]
     own[dim % index.ndim] = index
     return tuple(own)

@@ -19,7 +19,7 @@ class Case(NamedTuple):
         calls: functions from the Relax variables of the inputs to the call.
         oracle: NumPy's answers, one per call, where TVM's are not to be trusted; see the comment at the case.
         tolerance: how far values may be apart, relatively and absolutely.
-        order: 0 where there are no derivatives to check: the function jumps, or the result is no float.
+        order: 0 where there are no derivatives to check: the function jumps, or the result is not a float.
         dear: whether the case takes many seconds to compile.
     """
 
@@ -266,7 +266,7 @@ def _pad_value(x: Any) -> Any:
     return tirx.FloatImm(dtype_of(x), 7.0)
 
 
-# -- places ------------------------------------------------------------------------------------------------------------
+# -- indices -----------------------------------------------------------------------------------------------------------
 
 _places = np.asarray([[2, 0], [1, 1]], "int32")
 CASES["take"] = [

@@ -50,7 +50,7 @@ def without_xs(m, w, xs, h):
 
 
 def swapping(m, w, xs, h):
-    """Carries that change places, one that never changes, and one the result ignores."""
+    """Carries that are swapped, one that never changes, and one the result ignores."""
     start = (h, h * 2, m.np.sum(h), m.np.zeros(2))
     (a, b, c, _), ys = m.lax.scan(lambda s, x: ((s[1], s[0] + x, s[2], s[3] + 1), s[2] * x), start, xs)
     return m.np.sum(a * b) * c + m.np.sum(ys)
@@ -129,7 +129,7 @@ LOSSES = [
 
 
 def both(loss, transform, *arguments):
-    """What a transform of the loss gives with tvmfun, jitted and not, and with JAX."""
+    """The results of a transform of the loss with tvmfun, jitted and not, and with JAX."""
     make = lambda m: transform(m, lambda *a: loss(m, *a))
     ours = make(Ours)
     got = tvmfun.jit(ours)(*arguments)

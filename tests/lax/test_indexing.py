@@ -219,7 +219,7 @@ def test_scatter(case, name, mode):
     slices = jax.lax.gather(x, indices, gather_numbers(jax.lax, numbers), sizes, mode="clip")
     updates = np.asarray(RNG.permutation(slices.size).reshape(slices.shape) / 5 + 0.03)
     call = lambda lax, x, i, u: getattr(lax, name)(x, i, u, scatter_numbers(lax, numbers), mode=mode)
-    # JAX has no derivative of a product with places that are named twice, and divides by 0 at clipped places.
+    # JAX has no derivative of a product with repeated indices, and divides by 0 at clipped ones.
     extreme_and_clipped = name in ("scatter_min", "scatter_max") and mode == "clip"
     agree(call, x, outside(indices, shape), updates, derivatives=not extreme_and_clipped and name != "scatter_mul")
     if extreme_and_clipped:
@@ -252,7 +252,7 @@ def test_any_gather_and_scatter(draw):
     rank = draw.draw(st.integers(1, 3))
     shape = tuple(draw.draw(st.lists(st.integers(1, 4), min_size=rank, max_size=rank)))
     sizes = tuple(draw.draw(st.integers(1, n)) for n in shape)
-    # Not without any index: JAX's gradient then is that of the last place alone, and not the sum.
+    # Not without any index: JAX's gradient is then that of the last update alone instead of the sum.
     index_map = tuple(draw.draw(st.permutations(range(rank)))[: draw.draw(st.integers(1, rank))])
     collapsed = tuple(sorted(i for i in range(rank) if sizes[i] == 1 and draw.draw(st.booleans())))
     lead = tuple(draw.draw(st.lists(st.integers(1, 3), max_size=2)))

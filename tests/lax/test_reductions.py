@@ -61,7 +61,7 @@ def test_reduce_of_bools():
 @pytest.mark.parametrize("count", [1, 2, 5, 8, 13])
 def test_reduce_by_any_function(count):
     x = RNG.uniform(0.2, 1, (count, 3))
-    # What 1 - x lacks to 1 is multiplied.
+    # Multiplies the complements 1 - x.
     agree(lambda lax, x: lax.reduce(x, 0.0, lambda a, b: a + b - a * b, (0,)), x, derivatives=False)
     ours = tvmfun.grad(lambda x: lax.reduce_sum(lax.reduce(x, 0.0, lambda a, b: a + b - a * b, (0,)), (0,)))(x)
     expected = np.stack([np.prod(np.delete(1 - x, i, 0), axis=0) for i in range(count)])

@@ -113,7 +113,7 @@ def test_bfloat16_functions():
 @pytest.mark.parametrize("before", [lambda x: x, tnp.abs, lambda x: x * x, lambda x: x.T.reshape(x.shape)])
 @pytest.mark.parametrize("axis", [0, 1])
 def test_places_of_extrema_in_bfloat16_intermediates(before, axis):
-    """TVM forgets intermediates of bfloat16 in the statement that finds the place."""
+    """TVM forgets intermediates of bfloat16 in the statement that computes the index."""
     x = np.random.default_rng(0).normal(size=(40, 33)).astype(ml_dtypes.bfloat16)
     x.reshape(-1)[::91] = np.nan
     x.reshape(-1)[::7] = -0.0

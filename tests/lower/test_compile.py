@@ -63,7 +63,7 @@ def test_another_constant_is_another_module():
 
 @pytest.fixture
 def compiled_in(monkeypatch):
-    """What a call compiles and loads that has a directory on disk, and nothing in this process."""
+    """The numbers of modules that a call compiles and loads, with a cache directory but an empty cache in memory."""
 
     def run(directory, threshold="0"):
         monkeypatch.setenv("TVMFUN_CACHE_DIR", str(directory))
@@ -360,7 +360,7 @@ class TestInterrupts:
             call()
             timer.cancel()
             timer.join()
-            time.sleep(0.01)  # until what has been sent has come
+            time.sleep(0.01)  # until the messages have arrived
         except KeyboardInterrupt:
             return True
         return False

@@ -127,7 +127,7 @@ COPIES = {
 
 @pytest.mark.parametrize("name", [*UPDATES, *COPIES])
 def test_scattering_into_a_carry(name):
-    """Writes the named rows alone, unless what was there is still needed."""
+    """Writes only the indexed rows, unless their old values are still needed."""
     update = (UPDATES | COPIES)[name]
     x, us = RNG.normal(size=(LENGTH, 2)).astype("float32"), RNG.normal(size=(5, 3, 2)).astype("float32")
     places = np.asarray([[0, 1, 2], [5, 5, 7], [1, LENGTH, -1], [3, 2, 1], [9, 9, 9]], "int32")

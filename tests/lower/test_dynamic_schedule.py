@@ -58,7 +58,7 @@ def placeholder(*shape, dtype: str = "float32", name: str = "x") -> te.Tensor:
 
 
 def product(left: str, right: str, sizes: dict, target: str = "host", dtype: str = "float32") -> Kernel:
-    """The product over k of two matrices whose axes are named, with a bias and a maximum behind it."""
+    """The product over k of two matrices whose axes are named, followed by a bias and a maximum."""
     x, y = (placeholder(*(sizes[n] for n in names), dtype=dtype, name=names) for names in (left, right))
     bias = placeholder(sizes["n"], dtype=dtype, name="bias")
     k = te.reduce_axis((0, sizes["k"]), "k")

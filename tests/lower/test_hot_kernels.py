@@ -1,4 +1,4 @@
-"""What the time of training goes into is scheduled as intended: register tiles, in the models that are timed too."""
+"""The kernels that dominate training are scheduled as intended: register tiles, also in the benchmarked models."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ def basic_blocks(code):
 
 
 def operands(instruction):
-    """The operands in AT&T's order: what is written comes last."""
+    """The operands in AT&T's order: the destination comes last."""
     return re.split(r",\s*(?![^()]*\))", instruction.split(maxsplit=1)[1])
 
 
@@ -93,7 +93,7 @@ def test_the_innermost_loop_of_a_product_stores_nothing(name, mcpu):
 
 @pytest.mark.parametrize("mcpu", VECTORS)
 def test_vectors_of_a_grouped_convolution_stay_in_a_group(mcpu):
-    """A vector over two groups of channels takes its factors from places that are apart, one by one."""
+    """A vector over two groups of channels loads its factors from separate addresses, one by one."""
     grouped = lambda x, w: lax.conv_general_dilated(
         x, w, (1, 1), "VALID", dimension_numbers=("NHWC", "HWIO", "NHWC"), feature_group_count=4
     )
@@ -106,7 +106,7 @@ def test_vectors_of_a_grouped_convolution_stay_in_a_group(mcpu):
 
 # Operations of a kernel that deserves a register tile.
 HOT = 1 << 20
-# What has no schedule, because one thread has to do it.
+# Ops without a schedule, because they run in one thread.
 SCATTERS = {"scatter"}
 FAST = ["MLP", "MNIST CNN", "ResNet-18", "LSTM", "DLRM", "BERT, 4 layers", "GPT-2 mini"]
 LARGE = ["BERT-base", "GPT-2 124M"]

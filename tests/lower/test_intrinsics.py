@@ -112,7 +112,7 @@ def test_guarded_arguments_stay_guarded():
 
 
 def test_functions_of_one_argument_in_several_statements():
-    """What the expansions have in common must not upset the compiler's own sharing."""
+    """Subexpressions that expansions share must not upset TVM's common subexpression elimination."""
     x = te.placeholder((8, 128), name="x")
     r = te.reduce_axis((0, 128), "r")
     total = te.compute((8,), lambda i: te.sum(tirx.exp(x[i, r]), axis=r))
@@ -177,7 +177,7 @@ def test_beside_what_does_not_become_vectors(name, dtype):
     close = lambda got, expected: np.testing.assert_allclose(
         np.asarray(got, "float32"), np.asarray(expected, "float32"), rtol=tolerance, atol=tolerance
     )
-    for i, other in enumerate(OTHERS.values()):  # what is computed one op after the other is computed alone
+    for i, other in enumerate(OTHERS.values()):  # eager ops are separate modules
         close(inside[i], function(other(array)))
         close(sums[i], tnp.sum(function(other(array)).astype("float32")))
     steps = {"round", "remainder", "floor_divide", "fmod"}

@@ -1,4 +1,4 @@
-"""Products of bfloat16, float16 and small integers: the instruction for each processor, and what it computes."""
+"""Products of bfloat16, float16 and small integers: the instruction for each processor, and its results."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def target(mcpu, triple=X86):
 
 
 HOST = Machine.of(targets.host())
-# What this machine can run of them: each has other instructions than the one before.
+# The targets that this machine can run: each has other instructions than the one before.
 NAMES = ("znver5", "cascadelake", "skylake-avx512", "alderlake", "x86-64-v3", "x86-64")
 RUNNABLE = [name for name in NAMES if Machine.of(target(name)).features <= HOST.features]
 

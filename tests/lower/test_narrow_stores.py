@@ -1,4 +1,4 @@
-"""Short loops that truncate what they store write nothing behind the array, for every length of the last step."""
+"""Short loops of narrowing stores write nothing past the array, for every length of the last step."""
 
 from __future__ import annotations
 

@@ -192,7 +192,7 @@ def test_sums_of_products_stay_in_registers(product):
 
 
 def failing(name):
-    """A kernel that says what is wrong if its argument is negative, and else writes 1 to it."""
+    """A kernel that fails with a message if its argument is negative, and otherwise writes 1 to it."""
     x = buffer((1,), "float32", "x")
     check = tirx.AssertStmt(x[0] >= 0, ir.StringImm("ValueError"), [ir.StringImm("it is negative")])
     body = tirx.SeqStmt([check, tirx.BufferStore(x, tirx.const(1, "float32"), [0])])

@@ -1,4 +1,4 @@
-"""Sparse updates: the rows of a table that were looked up are updated where they lie, and no other is touched."""
+"""Sparse updates: the looked-up rows of a table are updated in place, and no others are touched."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Tuning: what is kept is right and was faster, a database outlives its process, and nothing a schedule does hurts."""
+"""Tuning: kept schedules are correct and were faster, a database outlives its process, and bad schedules do no harm."""
 
 from __future__ import annotations
 
@@ -430,7 +430,7 @@ def test_a_merge_keeps_the_larger_gain_and_what_else_there_was(record, tmp_path)
     merged = Database.read(path, "test").records
     assert sorted(r.ratio for r in merged.values()) == [2.0, 4.0]
     assert merged[record.kernel, record.target] == replace(record, after=0.5)
-    # What was compared with the earlier one takes its place, whatever the gain was when that was measured.
+    # A record that was compared with the earlier one replaces it, whatever gain the earlier one had.
     merge(path, [replace(record, after=1.9)], "test", replaced=replace(record, after=0.5))
     assert Database.read(path, "test").records[record.kernel, record.target].after == 1.9
 

@@ -1,4 +1,4 @@
-"""What the definitions of the models promise besides their numbers, which are compared with PyTorch's elsewhere."""
+"""The models' definitions apart from their numbers, which other tests compare with PyTorch's."""
 
 import numpy as np
 import pytest

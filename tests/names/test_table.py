@@ -13,7 +13,7 @@ import pytest
 from tvmfun import names
 
 PAGE = Path(__file__).parents[2] / "docs" / "from_jax.md"
-#: Names of modules, types for annotations, and what is about how JAX itself is made.
+#: Names of modules, types for annotations, and JAX's internals.
 NOT_COUNTED = re.compile(r"_.*|\w+_p|annotations|typing|Literal|TYPE_CHECKING|Array(Like)?|lazy_loader|deprecations")
 
 #: Module of JAX or optax -> ours, and the least share in percent that must be there.

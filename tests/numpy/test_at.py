@@ -1,4 +1,4 @@
-"""``x.at[index]`` against JAX: every update with every treatment of places outside the array."""
+"""``x.at[index]`` against JAX: every update with every treatment of indices outside the array."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ INDICES: dict[str, Any] = {
 
 
 def inside(index: Any) -> Any:
-    """The index with places outside the array moved inside."""
+    """The index, clamped to the array."""
     if isinstance(index, tuple):
         return tuple(map(inside, index))
     return np.where(np.abs(index) > 3, 0, index) if isinstance(index, np.ndarray) else index
@@ -50,7 +50,7 @@ def test_updates_and_their_derivatives(index: Any):
     """All updates in one program."""
     values = values_for(index)
     choices = [(name, None) for name in UPDATES]
-    if "array" in repr(index):  # others have no places outside
+    if "array" in repr(index):  # others have no elements outside
         choices += [
             ("set", "clip"),
             ("add", "clip"),
@@ -59,7 +59,7 @@ def test_updates_and_their_derivatives(index: Any):
             ("add", "drop"),
             ("set", "fill"),
         ]
-    # JAX cannot differentiate products at places that may be named twice, and is wrong about a clipped maximum.
+    # JAX cannot differentiate products at possibly repeated indices, and is wrong about a clipped maximum.
     differentiated = [(name, mode) for name, mode in choices if name in ("set", "add", "subtract", "min", "max")]
     differentiated = [choice for choice in differentiated if choice != ("max", "clip")]
 
@@ -106,7 +106,7 @@ def test_get(index: Any):
 
 
 def test_promises():
-    """What is promised makes no difference where it holds."""
+    """A promise that holds does not change the result."""
     x, index = tnp.asarray(X), np.asarray([3, 0])
     for options in ({"mode": "promise_in_bounds"}, {"indices_are_sorted": False}, {"unique_indices": True}):
         np.testing.assert_array_equal(x.at[index].add(1.0, **options), x.at[index].add(1.0))
@@ -174,7 +174,7 @@ def test_errors():
         x.at[0].set(1.0, mode="wrap")
     with pytest.raises(TypeError, match="unexpected argument 'sorted'"):
         x.at[0].add(1.0, sorted=True)
-    with pytest.raises(ShapeError, match="must broadcast to the places"):
+    with pytest.raises(ShapeError, match="must broadcast to the shape of the elements"):
         x.at[np.asarray([0, 1])].max(np.zeros(3))
     with pytest.raises(IndexingError, match="axis 0 has 3 elements"):
         x.at[3].get()

@@ -1,4 +1,4 @@
-"""What works outside traces only, or differently there: results whose shape depends on data, and host arrays."""
+"""Functions that work only outside traces, or differently there: data-dependent shapes, and host arrays."""
 
 from __future__ import annotations
 

@@ -73,7 +73,7 @@ INTEGER = {
 
 
 def close(name, actual, expected, *inputs, ulps):
-    """All elements are within ``ulps`` of the correctly rounded ones, NaN and infinite at the same places."""
+    """All elements are within ``ulps`` of the correctly rounded ones, with the same NaNs and infinities."""
     actual = np.asarray(actual)
     assert actual.shape == expected.shape
     if expected.dtype == bool:

@@ -134,7 +134,7 @@ def test_update_values_broadcast_and_are_cast():
     same(tnp.zeros(2, "bool").at[0].set(True), np.array([True, False]))
     same(tnp.zeros(2, "bfloat16").at[1:].add(1), np.array([0, 1]).astype(tnp.bfloat16))
     same(x.at[0, 0].get(), np.float32(1))
-    with pytest.raises(ShapeError, match=r"\[at\] the values must broadcast to the places, \(3,\)"):
+    with pytest.raises(ShapeError, match=r"\[at\] the values must broadcast to the shape of the elements, \(3,\)"):
         x.at[0].set(np.ones(2))
     with pytest.raises(ShapeError, match="broadcast"):
         tnp.zeros((3, 4))[[0, 1], [0, 1, 2]]

@@ -39,7 +39,7 @@ READS: dict[str, tuple[Callable, np.ndarray]] = {
     "x[:, places]": (lambda m, x, places: x[:, places], TABLE),
     "x[places, 1:]": (lambda m, x, places: x[places, 1:], TABLE),
     "x[places, places]": (lambda m, x, places: x[places, places], TABLE),
-    # An index that is no array must be traced: one that is known to be outside is an error.
+    # A scalar index must be traced: a constant one out of bounds is an error.
     "x[place]": (lambda m, x, places: x[places[5]], TABLE),
     "x[place, 0]": (lambda m, x, places: x[places[1], 0], TABLE),
     **{

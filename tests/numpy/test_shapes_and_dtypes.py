@@ -41,7 +41,7 @@ REDUCTIONS = words("""
     sum prod mean var std max min ptp any all count_nonzero argmax argmin nansum nanmean nanmax nanmin nanvar nanargmax
     median cumsum cumprod cumulative_sum sort argsort
 """)
-# What functions that are about numbers do with bools is left open by the standard.
+# The standard leaves open how numeric functions treat bools.
 OF_NUMBERS = words("""
     abs bitwise_left_shift bitwise_right_shift floor_divide fmod negative positive pow ptp remainder round sign square
     subtract

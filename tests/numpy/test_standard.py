@@ -1,4 +1,4 @@
-"""The namespace against the array API standard 2024.12: names, signatures, dtypes, and what it says about itself."""
+"""The namespace against the array API standard 2024.12: names, signatures, dtypes, and inspection."""
 
 from __future__ import annotations
 

@@ -23,7 +23,7 @@ def each(function: Callable, *arrays: np.ndarray):
 
 
 def positive(*shape: int) -> np.ndarray:
-    """Positive definite matrices; what is above the diagonal is not to be read."""
+    """Positive definite matrices; the elements above the diagonal must not be read."""
     x = reals(*shape)
     full = x @ np.swapaxes(x, -1, -2) + 2 * np.eye(shape[-1])
     return np.tril(full) + np.triu(reals(*shape), 1)
@@ -35,7 +35,7 @@ def regular(*shape: int) -> np.ndarray:
 
 
 def symmetric(*shape: int) -> np.ndarray:
-    """Matrices with eigenvalues that are apart; what is above the diagonal is not to be read."""
+    """Matrices with eigenvalues that are apart; the elements above the diagonal must not be read."""
     q, _ = np.linalg.qr(reals(*shape))
     full = q * np.arange(-2, shape[-1] - 2) @ np.swapaxes(q, -1, -2)
     return np.tril(full) + np.triu(reals(*shape), 1)

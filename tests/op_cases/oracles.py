@@ -44,7 +44,7 @@ class Draw:
         return tuple(sorted(self.draw(st.permutations(range(rank)))[: self.draw(st.integers(0, rank))]))
 
     def reals(self, shape: Shape, low: float = -2.0, high: float = 2.0) -> np.ndarray:
-        """Numbers between two bounds; integers and bools as far as there are any."""
+        """Numbers between two bounds, of float, integer or bool dtypes."""
         if self.dtype.kind == "b":
             return self.rng.integers(0, 2, shape).astype(bool)
         if self.dtype.kind in "iu":
@@ -71,7 +71,7 @@ class Oracle:
     Args:
         function: the function in JAX.
         call: draws arguments and parameters.
-        view: makes of a result what is unique, where decompositions may choose signs.
+        view: maps a result to an invariant, since decompositions may choose signs.
         special: numbers where this function is special, besides those where every function is tried.
         params: the parameters to try them with; ops that are not pointwise are tried with rows of such numbers, along
             axis 1.
@@ -312,7 +312,7 @@ def scatter(
     at = []
     for k, n in enumerate(x.shape[: places.shape[-1]]):
         column = places[..., k]
-        at.append(jnp.where(column < 0, n, column))  # to JAX a negative place counts from the end
+        at.append(jnp.where(column < 0, n, column))  # in JAX a negative index counts from the end
     return getattr(x.at[tuple(at)], {"mul": "multiply"}.get(mode, mode))(updates, mode="drop", unique_indices=unique)
 
 
@@ -383,7 +383,7 @@ def _searchsorted(d: Draw) -> Call:
 
 
 def _window(d: Draw, shape: Shape) -> dict[str, Any]:
-    """Windows of which none lies wholly in the padding."""
+    """Windows none of which is entirely in the padding."""
     window = tuple(d.draw(st.integers(1, min(n, 3))) for n in shape)
     padding = tuple((d.draw(st.integers(0, k - 1)), d.draw(st.integers(0, k - 1))) for k in window)
     return {"window": window, "stride": tuple(d.choose(1, 2, 3) for _ in shape), "padding": padding}
@@ -430,7 +430,7 @@ def window_argmax(x: Any, out: Any, window: Shape, stride: Shape, padding: tuple
 
 
 def _offsets(d: Draw, sizes: Shape) -> tuple[np.ndarray, dict[str, Any]]:
-    """The places of the largest elements of some windows."""
+    """The indices of the largest elements of some windows."""
     params = _window(d, sizes)
     x = Draw(d.draw, np.dtype("float64")).apart(sizes)
     return np.asarray(window_argmax(x, window_max(x, **params), **params)), params

@@ -1,6 +1,6 @@
 """Every op with every dtype against JAX, on drawn shapes: values, jvp, vjp and vmap; eager, compiled and dynamic.
 
-What was checked, and what was refused, is printed as a table after the tests.
+A table of checked and refused cases is printed after the tests.
 """
 
 from __future__ import annotations

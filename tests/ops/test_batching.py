@@ -21,7 +21,7 @@ SIZES = (3, 1, 0)
 
 
 def examples(x: np.ndarray) -> np.ndarray:
-    """Three arguments like ``x``, one behind the other: the same elements in another order, floats also smaller."""
+    """Three arguments like ``x``, stacked: the same elements in another order, floats also smaller."""
     others = [np.roll(x.reshape(-1), k).reshape(x.shape) for k in range(3)]
     return np.stack([y * (1 - k / 8) if y.dtype.kind == "f" else y for k, y in enumerate(others)]).astype(x.dtype)
 

@@ -18,7 +18,7 @@ from tvmfun import Program, errors, tree
 from tvmfun.core import dims
 from tvmfun.core.op import REGISTRY
 
-# What needs to know more about the size than that it is at least 1, and what it says.
+# Ops that need more than a size of at least 1, and their errors.
 REFUSED = {
     "dynamic_slice": r"\[dynamic_slice\] it depends on the call whether b >= 2.*min=2",
     "dynamic_update_slice": r"\[dynamic_update_slice\] it depends on the call whether b >= 2.*min=2",

@@ -18,7 +18,7 @@ ALL = [pytest.param(REGISTRY[name], case, id=f"{name}-{i}") for name in CASES fo
 
 
 def test_every_op_has_a_case():
-    # Ops that contain Programs or name axes are tested with what is built on them: loops, branches, custom rules.
+    # Ops that contain Programs or name axes are tested through functions built on them: loops, branches, custom rules.
     plain = {name for name, op in REGISTRY.items() if op.kind not in ("control", "call")}
     assert set(CASES) == plain
 

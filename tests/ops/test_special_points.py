@@ -24,9 +24,9 @@ from tvmfun import numpy as tnp
 from tvmfun.core.op import REGISTRY, Op
 
 TOLERANCES = {"float32": 3e-5, "float64": 1e-9}
-#: Not functions of floats, or of their places.
+#: Ops that are not functions of floats, or of their positions.
 OTHERS = {"where", "astype", "bitcast", "name", "barrier"}
-#: Ops whose results are no floats have values to compare only.
+#: Ops whose results are not floats, so that only values are compared.
 NAMES = [name for name, op in REGISTRY.items() if op.kind == "pointwise" and name not in OTHERS]
 DTYPES = ["float32", pytest.param("float64", marks=pytest.mark.slow)]
 

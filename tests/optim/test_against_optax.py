@@ -132,7 +132,7 @@ def test_every_name_of_its_modules_is_in_a_table(module):
 
 NAMES = [("", name) for name in sorted({name.split()[0] for name in CASES.keys() - CONTRIB.keys()} | ELSEWHERE)]
 NAMES += [(module, name) for module, names in MODULES.items() for name in sorted(names)]
-# What is left out: printing, precisions of products, deprecated seeds, arguments that do nothing here.
+# Left out: printing, precisions of products, deprecated seeds, arguments that do nothing here.
 LEFT_OUT = {"args", "associative_reduction", "mask_compatible_extra_args", "precision", "print_win_rate_every_n_steps"}
 LEFT_OUT |= {"seed", "transforms", "verbose"}
 

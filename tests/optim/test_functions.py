@@ -1,4 +1,4 @@
-"""Functions of optim that are no transformations, against optax and against what defines them."""
+"""Functions of optim that are not transformations, against optax and their definitions."""
 
 from __future__ import annotations
 

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 RNG = np.random.default_rng(0)
-# Two leaves of one shape: what is compiled for one serves the other.
+# Two leaves of one shape, so that they share compiled code.
 X = {"w": RNG.normal(size=(3, 4)), "b": RNG.normal(size=(3, 4)), "s": np.asarray(0.3)}
 Y = {"w": RNG.normal(size=(3, 4)), "b": RNG.normal(size=(3, 4)), "s": np.asarray(-1.7)}
 Z = {"w": RNG.uniform(size=(3, 4)), "b": RNG.uniform(size=(3, 4)), "s": np.asarray(0.9)}

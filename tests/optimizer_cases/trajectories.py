@@ -96,7 +96,7 @@ def difference(actual: np.ndarray, expected: np.ndarray) -> float:
     """The largest error beside the largest element; a single element may pass close to zero."""
     assert actual.shape == expected.shape
     actual, expected = actual.astype("float64"), expected.astype("float64")
-    # What is equal may be infinite.
+    # Equal values may be infinite.
     other = actual != expected
     if not other.any():
         return 0.0

@@ -1,6 +1,6 @@
 """Kills processes that save, at random instants, and looks at the file each has left.
 
-Prints a line of JSON: how many were killed, how many of them within a save, and what was wrong.
+Prints a line of JSON: the number of killed processes, of those killed during a save, and the defects found.
 """
 
 import json

@@ -7,7 +7,7 @@ A test is slow if it is marked ``slow``, or if it is a case of a test marked ``q
 
 The arguments are the ids of the quick cases, with ``*`` for any text. One that matches no case is an error.
 
-What a path, ``-k`` or ``-m`` names is never left out. Without one, ``quick`` is the default.
+Tests named by a path, ``-k`` or ``-m`` are never left out. Without one, ``quick`` is the default.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Call public functions with wrong arguments, as a script: ``wrong_calls.py SEED COUNT [MODULE ...]``.
 
-Arguments are drawn by the names of the parameters, most of them right, so that what is deep inside is reached, and one
+Arguments are drawn by the names of the parameters, most of them right, so that code deep inside is reached, and one
 or more wrong. Each line of the output is JSON: the call that comes next, so that whoever reads it knows what ended the
 process, or what a call raised that is neither an error of the library nor one of Python about the signature.
 """
@@ -180,7 +180,7 @@ def public(module: Any) -> Iterator[tuple[str, Callable]]:
         if isinstance(value, types.ModuleType | enum.EnumMeta) or inspect.isabstract(value):
             continue
         if isinstance(value, type) and issubclass(value, BaseException | functools.partial | tuple | tvmfun.Array):
-            continue  # they hold what they are given
+            continue  # they store any value
         yield name, value
 
 

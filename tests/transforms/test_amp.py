@@ -1,4 +1,4 @@
-"""Mixed precision: what is rounded and what is not, through every transform and every op."""
+"""Mixed precision: which values are rounded, through every transform and every op."""
 
 from __future__ import annotations
 

@@ -141,7 +141,7 @@ def test_a_lstm_keeps_its_gates_and_multiplies_for_the_weight_after_the_loop():
     w, xs = tvmfun.ShapeDtype((width, 4 * width), "float32"), tvmfun.ShapeDtype((length, batch, 4 * width), "float32")
     program = tvmfun.trace(tvmfun.grad(loss))(w, xs)
     forward, backward = (e for e in program.equations if e.op.name == "loop")
-    # Both carries, what they were before, the four gates, and the tanh of the cell.
+    # Both carries, their previous values, the four gates, and the tanh of the cell.
     assert len(forward.outputs) == 2 + 2 + 4 + 1
     bodies = [Counter(e.op.name for e in loop.params["body"].equations) for loop in (forward, backward)]
     assert [body["dot_general"] for body in bodies] == [1, 1]

@@ -49,7 +49,7 @@ def slice(operand: NestedArrayLike, start_indices: Ints, limit_indices: Ints, st
     start, stop = tuple(start_indices), tuple(limit_indices)
     if not len(start) == len(stop) == len(steps) == operand.ndim:
         raise ShapeError(
-            "slice", "there must be one place per axis", got=f"{start}, {stop}, {steps} for {operand.aval}"
+            "slice", "there must be one index per axis", got=f"{start}, {stop}, {steps} for {operand.aval}"
         )
     return shapes.slice(operand, start=start, stop=stop, step=steps)
 

@@ -100,7 +100,7 @@ class At:
         if self._index is _NOWHERE:
             return self._x
         if how == "wrap":
-            raise ArgumentError("at", "places do not wrap around", got=repr(mode), hint="index % size")
+            raise ArgumentError("at", "indices do not wrap around", got=repr(mode), hint="index % size")
         if how == "in_bounds":
             return getitem(self._x, self._index)
         x, index = without_bools(self._x, self._index)
@@ -188,7 +188,7 @@ class At:
         x = self._x
         _check_promises(name, rest)
         if self._index is _NOWHERE:
-            raise IndexingError("at", "an update needs places", got=f"x.at.{name}", hint=f"x.at[...].{name}(values)")
+            raise IndexingError("at", "an update needs an index", got=f"x.at.{name}", hint=f"x.at[...].{name}(values)")
         how = check_mode("at", mode, "fill", "fill")
         if how == "wrap":
             raise ArgumentError("at", "updates do not wrap around", got=repr(mode), hint="index % size")
@@ -257,7 +257,7 @@ def _broadcast_values(values: Any, shape: tuple[int, ...]) -> Any:
         return shapes.broadcast_to(values, shape=shape)
     except ShapeError:
         raise ShapeError(
-            "at", f"the values must broadcast to the places, {shape}", got=repr(abstract(values))
+            "at", f"the values must broadcast to the shape of the elements, {shape}", got=repr(abstract(values))
         ) from None
 
 
@@ -334,5 +334,7 @@ def _update_now(x: Array, index: tuple, values: np.ndarray, combine: str) -> Arr
         result[index] = _NUMPY_COMBINE[combine](result[index], values)
     except ValueError:
         got = f"{dtypes.NAMES[x.dtype]}{list(values.shape)}"
-        raise ShapeError("at", f"the values must broadcast to the places, {result[index].shape}", got=got) from None
+        raise ShapeError(
+            "at", f"the values must broadcast to the shape of the elements, {result[index].shape}", got=got
+        ) from None
     return device_array(result)

@@ -319,7 +319,7 @@ def ravel_multi_index(
     sizes = as_shape("ravel_multi_index", dims)
     places = [asarray(p) for p in multi_index]
     if len(places) != len(sizes):
-        raise ShapeError("ravel_multi_index", f"there must be places along {len(sizes)} axes", got=str(len(places)))
+        raise ShapeError("ravel_multi_index", f"there must be indices along {len(sizes)} axes", got=str(len(places)))
     if mode not in ("raise", "clip", "wrap"):
         raise ArgumentError("ravel_multi_index", "the mode is 'raise', 'clip' or 'wrap'", got=repr(mode))
     if order not in ("C", "F"):
@@ -332,7 +332,9 @@ def ravel_multi_index(
         if mode == "raise":
             if isinstance(p, Tracer):
                 hint = "mode='clip' or mode='wrap'"
-                raise ArgumentError("ravel_multi_index", "traced places cannot be checked", got=repr(p.aval), hint=hint)
+                raise ArgumentError(
+                    "ravel_multi_index", "traced indices cannot be checked", got=repr(p.aval), hint=hint
+                )
             host = p.concrete("ravel_multi_index").numpy()
             if ((host < 0) | (host >= size)).any():
                 raise IndexingError("ravel_multi_index", f"an axis has {size} elements", got=str(host))

@@ -236,7 +236,7 @@ def nonzero(
     """
     a = asarray(a)
     if not a.ndim:
-        raise ShapeError("nonzero", "an array without axes has no places", got=repr(a.aval), hint="atleast_1d")
+        raise ShapeError("nonzero", "an array without axes has no indices", got=repr(a.aval), hint="atleast_1d")
     if size is None:
         if isinstance(a, Tracer):
             raise unknown_size("nonzero", a)

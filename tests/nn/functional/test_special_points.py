@@ -67,7 +67,7 @@ def test_activations_have_the_derivatives_of_jax_to_order_three(name: str):
         expected = orders(jax, jnp, theirs, 3)(jnp.asarray(POINTS))
     got = orders(tvmfun, tnp, ours, 3)(POINTS)
     for order, (x, y) in enumerate(zip(map(np.asarray, got), map(np.asarray, expected), strict=True)):
-        # An infinity times 0 is no derivative, and in single precision or with another formula there may be one.
+        # An infinity times 0 is not a derivative, and in single precision or with another formula there may be one.
         known = ~np.isnan(y) if order else np.full(y.shape, True)
         np.testing.assert_allclose(x[known], y[known], 1e-9, 1e-10, err_msg=f"order {order}")
 

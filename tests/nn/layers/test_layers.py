@@ -1,4 +1,4 @@
-"""Layers and their functions: against jax and NumPy, in containers, and what is done with whole models."""
+"""Layers and their functions: against jax and NumPy, in containers, and functions of whole models."""
 
 import math
 import pickle

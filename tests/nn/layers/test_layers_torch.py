@@ -344,7 +344,7 @@ def test_normalizations_without_state():
     )
 
 
-# -- pooling and places ----------------------------------------------------------------------------------------
+# -- pooling and indices ---------------------------------------------------------------------------------------
 
 
 def test_pooling():
@@ -481,7 +481,7 @@ def test_weight_norm_and_spectral_norm():
     ceil_mode=st.booleans(),
 )
 def test_shapes_for_any_geometry(sizes, kernel, stride, padding, dilation, ceil_mode):
-    """Traced, not compiled, against shapes that PyTorch tells without data; what it refuses is left out."""
+    """Traced, not compiled, against PyTorch's shapes on the meta device; cases that it refuses are left out."""
     T = torch.nn.functional
     padding = tuple(min(p, k // 2) for p, k in zip(padding, kernel, strict=True))
     output_padding = tuple(max(0, max(s, d) - 1) for s, d in zip(stride, dilation, strict=True))
@@ -509,7 +509,7 @@ def test_shapes_for_any_geometry(sizes, kernel, stride, padding, dilation, ceil_
 
 
 def test_the_nearest_for_any_sizes():
-    """The places are rounded as PyTorch does, which computes them in float32."""
+    """The indices are rounded as in PyTorch, which computes them in float32."""
     for n in (1, 3, 7, 10):
         x = np.arange(n, dtype="float32").reshape(1, n, 1)
         wanted = [*range(1, 24), 41]

@@ -20,7 +20,7 @@ from tvmfun.nn.functional import logsumexp
 TOLERANCE = {"float32": 2e-6, "float64": 1e-13}
 RNG = np.random.default_rng(0)
 
-# What optax.losses has and this library has not, and why.
+# Names of optax.losses that are missing here, and why.
 LEFT_OUT = {"convex_kl_divergence": "the old name of generalized_kl_divergence"}
 OURS_ALONE = {"cross_entropy", "mse_loss", "nll_loss"}
 

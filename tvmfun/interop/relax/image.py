@@ -131,7 +131,7 @@ reads("relax.image.resize3d")(_resize)
 def _affine_grid(theta: Any, size: tuple, *, align_corners: bool) -> Any:
     rank = len(size)
     if align_corners and 1 in size:
-        raise refuse("relax.image.affine_grid", "one place cannot be at both corners", size)
+        raise refuse("relax.image.affine_grid", "a single pixel cannot be at both corners", size)
     axes = []
     for axis, n in enumerate(size):
         places = tnp.arange(n, dtype=theta.dtype)
