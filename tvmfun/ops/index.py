@@ -306,8 +306,8 @@ def _scatter_vjp_updates(
     lead = indices.shape[:-1]
     flat = shapes.iota(shape=(math.prod(lead),), axis=0, dtype="int32")
     number = shapes.reshape(flat, shape=lead)
-    nobody = shapes.broadcast_to(np.int32(-1), shape=x.shape[: batch + indices.shape[-1]])
-    winner = take(scatter(nobody, indices, number, mode="set", batch=batch))
+    no_update = shapes.broadcast_to(np.int32(-1), shape=x.shape[: batch + indices.shape[-1]])
+    winner = take(scatter(no_update, indices, number, mode="set", batch=batch))
     won = shapes.reshape(winner == number, shape=lead + (1,) * (g.ndim - batch - indices.shape[-1]))
     return pw.where(won, take(g), pw.constant(0, g))
 

@@ -189,14 +189,14 @@ class _Point(NamedTuple):
 
 
 class _Search(NamedTuple):
-    """State of the zoom search; once ``found``, a minimum is between ``low`` and ``high``."""
+    """State of the zoom search; once ``bracketed``, a minimum is between ``low`` and ``high``."""
 
     count: Array
     tried: _Point
     grad: Updates
     decrease_error: Array
     curvature_error: Array
-    found: Array
+    bracketed: Array
     done: Array
     failed: Array
     low: _Point
@@ -303,7 +303,7 @@ def scale_by_zoom_linesearch(
             if max_learning_rate is not None:
                 at_limit = step >= max_learning_rate
                 step = tnp.minimum(step, max_learning_rate).astype(dtype)
-            point, grad = evaluate(tnp.where(s.found, _between(s.low, s.high, s.third), step))
+            point, grad = evaluate(tnp.where(s.bracketed, _between(s.low, s.high, s.third), step))
             decrease, curvature = errors(point)
             met = tnp.maximum(decrease, curvature) <= tol
             too_high = decrease > 0
@@ -312,24 +312,24 @@ def scale_by_zoom_linesearch(
             # Steps grow: is there a minimum between this one and the one before?
             beyond = too_high | ((point.value >= s.tried.value) & (s.count > 0))
             rising = (point.slope >= 0) & ~beyond
-            found = beyond | rising | met
+            bracketed = beyond | rising | met
             low, high = select(rising, (point, s.tried), (s.tried, point))
-            done = met | (at_limit & ~found)
-            grown = (found, done, last & ~done, low, high, low)
+            done = met | (at_limit & ~bracketed)
+            grown = (bracketed, done, last & ~done, low, high, low)
             # The interval shrinks: on which side of this step is the minimum?
             is_high = too_high | (point.value >= s.low.value)
             turned = (point.slope * (s.high.step - s.low.step) >= 0) & ~is_high
-            improves = better & (~s.found | (point.value < s.safe.value))
+            improves = better & (~s.bracketed | (point.value < s.safe.value))
             safe, safe_grad = select(improves, (point, grad), (s.safe, s.safe_grad))
             too_short = tnp.abs(s.high.step - s.low.step) <= stepsize_precision
             failed = (last | (too_short & (safe.step > 0))) & ~met
             low, high = select(is_high, (s.low, point), (point, select(turned, s.low, s.high)))
-            shrunk = (s.found, met, failed, low, high, select(is_high | turned, s.high, s.low))
+            shrunk = (s.bracketed, met, failed, low, high, select(is_high | turned, s.high, s.low))
 
-            found, done, failed, low, high, third = select(s.found, shrunk, grown)
+            bracketed, done, failed, low, high, third = select(s.bracketed, shrunk, grown)
             count = safe_increment(s.count)
             return _Search(
-                count, point, grad, decrease, curvature, found, done, failed, low, high, third, safe, safe_grad
+                count, point, grad, decrease, curvature, bracketed, done, failed, low, high, third, safe, safe_grad
             )
 
         infinity, no = tnp.full((), float("inf"), dtype=dtype), tnp.zeros((), dtype="bool")

@@ -27,7 +27,7 @@ class _Search(NamedTuple):
     high: Point  # the other end of the bracket; its step is infinite until there is a bracket
     trial: Array
     evaluations: Array
-    found: Array
+    converged: Array
 
 
 def line_search(evaluate: Callable[[Array], Point], start: Point, max_evaluations: int) -> tuple[Point, Array, Array]:
@@ -49,7 +49,7 @@ def line_search(evaluate: Callable[[Array], Point], start: Point, max_evaluation
     """
 
     def is_unfinished(search: _Search) -> Array:
-        return tnp.logical_and(tnp.logical_not(search.found), search.evaluations < max_evaluations)
+        return tnp.logical_and(tnp.logical_not(search.converged), search.evaluations < max_evaluations)
 
     def step(search: _Search) -> _Search:
         low, high, trial = search.low, search.high, search.trial
@@ -70,7 +70,7 @@ def line_search(evaluate: Callable[[Array], Point], start: Point, max_evaluation
     search = _Search(start, no_bracket, tnp.ones_like(start.step), zero, tnp.zeros((), "bool"))
     search = lax.while_loop(is_unfinished, step, search)
     failure = tnp.where(tnp.isfinite(search.high.step), 1, 3)
-    return search.low, search.evaluations, tnp.where(search.found, 0, failure)
+    return search.low, search.evaluations, tnp.where(search.converged, 0, failure)
 
 
 def _select(condition: Array, one: Point, other: Point) -> Point:

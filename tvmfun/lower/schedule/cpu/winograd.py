@@ -107,16 +107,16 @@ def apply_winograd(stages: Sequence[AnyStage], temps: Sequence[Buffer], machine:
     """Replaces the convolutions that become faster, together with their margins."""
     result: list[AnyStage] = []
     for stage in stages:
-        found = _match(stage, machine)
-        if found is not None:
-            source = found.array.source
+        matched = _match(stage, machine)
+        if matched is not None:
+            source = matched.array.source
             margin = next((s for s in result if is_map(s) and s.output.same_as(source)), None)
             readers = [load for s in stages for load in s.reads() if load.source.same_as(source)]
             is_private = any(buffer.same_as(source) for buffer in temps) and len(readers) == 1
             if margin is not None and is_private and _is_margin(margin):
                 result.remove(margin)
-                found = replace(found, margin=margin)
-        result.append(found or stage)
+                matched = replace(matched, margin=margin)
+        result.append(matched or stage)
     return result
 
 
@@ -178,17 +178,17 @@ def _depth(patches: int) -> int | None:
     return max((n for n in DEPTHS if patches % n == 0), default=None)
 
 
-def emit_winograd(found: Winograd, machine: Machine, tasks: int) -> Stmt:
+def emit_winograd(plan: Winograd, machine: Machine, tasks: int) -> Stmt:
     """The loops of the whole stage."""
-    emitter = _Convolution if found.axes.row in found.stage.space else _KernelGradient
-    return emitter(found, machine, tasks).emit()
+    emitter = _Convolution if plan.axes.row in plan.stage.space else _KernelGradient
+    return emitter(plan, machine, tasks).emit()
 
 
 class _Emitter:
     """The parts that convolutions and gradients share: patches, and transforms in registers."""
 
-    def __init__(self, found: Winograd, machine: Machine, tasks: int) -> None:
-        self.found, self.stage, self.axes, self.block = found, found.stage, found.axes, found.block
+    def __init__(self, plan: Winograd, machine: Machine, tasks: int) -> None:
+        self.plan, self.stage, self.axes, self.block = plan, plan.stage, plan.axes, plan.block
         self.machine, self.tasks = machine, tasks
         self.lanes, self.width = machine.lanes("float32"), machine.tile_columns("float32")
         self.channels, self.features = self.axes.channel.extent, self.axes.feature.extent
@@ -228,10 +228,10 @@ class _Emitter:
 
     def _array(self, here: Env) -> Expr:
         """The element of the array, or of its margin, at these indices."""
-        margin = self.found.margin
+        margin = self.plan.margin
         if margin is None:
-            return build.substitute(self.found.array, here)
-        pairs = zip(margin.index, self.found.array.indices, strict=True)
+            return build.substitute(self.plan.array, here)
+        pairs = zip(margin.index, self.plan.array.indices, strict=True)
         axes = {axis: build.substitute(index, here) for axis, index in pairs if isinstance(axis, ir.Var)}
         return build.substitute(margin.value, axes)
 
@@ -275,8 +275,8 @@ class _Emitter:
 class _Convolution(_Emitter):
     """A convolution: the kernel is transformed once, and then one block of patches after the other."""
 
-    def __init__(self, found: Winograd, machine: Machine, tasks: int) -> None:
-        super().__init__(found, machine, tasks)
+    def __init__(self, plan: Winograd, machine: Machine, tasks: int) -> None:
+        super().__init__(plan, machine, tasks)
         # In panels of columns, the order in which register tiles read it.
         shape = [POSITIONS, self.features // self.width, self.channels, self.width]
         self.kernel = build.buffer(shape, "float32", "kernel")
@@ -299,7 +299,7 @@ class _Convolution(_Emitter):
 
         def vector(env: Env, begin: Expr) -> Stmt:
             def load(a: int, b: int, k: Expr) -> Expr:
-                return build.substitute(self.found.other, {**env, **self.offset(a, b), feature.var: begin + k})
+                return build.substitute(self.plan.other, {**env, **self.offset(a, b), feature.var: begin + k})
 
             def write(a: int, b: int, k: Expr, value: Expr) -> Stmt:
                 where = [a * PATCH + b, begin // self.width, env[channel.var], begin % self.width + k]
@@ -342,8 +342,8 @@ class _KernelGradient(_Emitter):
     The transforms are those of F(3x3, 2x2): tiles of the cotangent take the role of kernels, with 3x3 results.
     """
 
-    def __init__(self, found: Winograd, machine: Machine, tasks: int) -> None:
-        super().__init__(found, machine, tasks)
+    def __init__(self, plan: Winograd, machine: Machine, tasks: int) -> None:
+        super().__init__(plan, machine, tasks)
         shape = [POSITIONS, self.features // self.width, self.block + 1, self.width]
         self.cotangents = build.buffer(shape, "float32", "cotangents")
         self.products = build.buffer([POSITIONS, self.channels, self.features], "float32", "products")
@@ -369,7 +369,7 @@ class _KernelGradient(_Emitter):
         def vector(begin: Expr) -> Stmt:
             def load(a: int, b: int, k: Expr) -> Expr:
                 here = {**at, row: at[row] + a, column: at[column] + b, feature: begin + k}
-                return build.substitute(self.found.other, here)
+                return build.substitute(self.plan.other, here)
 
             def write(a: int, b: int, k: Expr, value: Expr) -> Stmt:
                 where = [a * PATCH + b, begin // self.width, i, begin % self.width + k]
