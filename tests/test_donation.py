@@ -35,6 +35,7 @@ OPTIMIZERS = {
 }
 
 
+@pytest.mark.quick("adam", "sgd")
 @pytest.mark.parametrize("name", OPTIMIZERS)
 def test_parameters_and_state_stay_where_they_are(name):
     optimizer = OPTIMIZERS[name]
@@ -88,6 +89,7 @@ FORMS = {
 }
 
 
+@pytest.mark.quick("(0,)-reshaped and changed", "(0, 1)-reversed", "(0,)-in a loop", "(0, 1)-a product")
 @pytest.mark.parametrize("form", FORMS)
 @pytest.mark.parametrize("donated", [(0,), (0, 1)], ids=str)
 def test_the_same_results_as_without_donation(form, donated):
@@ -99,6 +101,7 @@ def test_the_same_results_as_without_donation(form, donated):
         np.testing.assert_array_equal(a, b)
 
 
+@pytest.mark.slow
 @settings(max_examples=12)
 @given(st.lists(st.integers(0, 40), max_size=3), st.sampled_from(["float64", "int32", "bool", "bfloat16"]))
 def test_shapes_and_dtypes(shape, dtype):

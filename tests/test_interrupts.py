@@ -131,7 +131,7 @@ def results(request):
     return json.loads(done.stdout.splitlines()[-1])
 
 
-@pytest.mark.quick("1-parallel kernels", "2-a loop in a loop")
+@pytest.mark.quick("1-parallel kernels")
 @pytest.mark.parametrize(
     "name",
     ["parallel kernels", "serial kernels", "until a condition", "at most so often", "scalars", "a loop in a loop"],

@@ -221,6 +221,7 @@ def test_scale_and_translate(method):
         np.testing.assert_allclose(a, b, rtol=3e-4, atol=1e-4)
 
 
+@pytest.mark.slow
 def test_images_of_other_kinds():
     whole = np.arange(6, dtype="int32").reshape(2, 3)
     for method in METHODS:
@@ -254,6 +255,7 @@ def test_ravel_pytree():
     assert empty.shape == (0,) and unravel(empty) == {}
 
 
+@pytest.mark.quick("segment_prod", "segment_min")
 @pytest.mark.parametrize("name", ["segment_sum", "segment_prod", "segment_max", "segment_min"])
 def test_segments_in_buckets(name):
     x, ids = np.random.default_rng(0).normal(size=(7, 2)).astype("float32"), np.array([0, 2, 2, 5, 0, -1, 9])

@@ -324,6 +324,7 @@ def test_a_call_after_a_fork(idle):
     subprocess.run([sys.executable, "-c", code], env=environment, check=True, timeout=120)
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="there is no fork")
 def test_a_fork_while_another_thread_compiles():
     code = """if True:
@@ -501,6 +502,7 @@ def test_from_several_threads():
     assert not failures
 
 
+@pytest.mark.slow
 def test_import_brings_neither_jax_nor_torch_nor_onnx():
     code = "import sys, tvmfun; print([m for m in ('jax', 'torch', 'onnx', 'chex', 'optax') if m in sys.modules])"
     result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
@@ -519,6 +521,7 @@ def test_torch_in_either_order(first):
     subprocess.run([sys.executable, "-c", code], check=True)
 
 
+@pytest.mark.quick("two")
 @pytest.mark.parametrize("value", ["0", "two", "-1"])
 def test_a_wrong_number_of_threads(value):
     code = "import tvmfun"
@@ -528,6 +531,7 @@ def test_a_wrong_number_of_threads(value):
     assert "positive integer" in result.stderr
 
 
+@pytest.mark.slow
 def test_all_cpus_are_used():
     code = "import os, tvmfun, tvm; from tvm.runtime import num_threads as n\nprint(n(), len(os.sched_getaffinity(0)))"
     environment = {"PATH": "/usr/bin", "HOME": "/tmp"}

@@ -45,6 +45,7 @@ def run(tmp_path):
     return call
 
 
+@pytest.mark.quick("workers1")
 @pytest.mark.parametrize("workers", [(), ("-n", "2")])
 def test_the_quick_ones_are_the_default_and_the_rest_is_counted(run, workers):
     passed, said = run(*workers)
@@ -68,6 +69,7 @@ def test_all(run, arguments):
     assert passed == 8 and "quick" not in said
 
 
+@pytest.mark.slow
 def test_what_is_named_is_run(run):
     assert run("-k", "new_op")[0] == 3
     assert run("-m", "slow")[0] == 4

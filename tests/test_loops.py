@@ -128,6 +128,7 @@ for step in itertools.count():
 """
 
 
+@pytest.mark.slow
 def test_a_killed_process_leaves_whole_rows(tmp_path):
     path = tmp_path / "log.csv"
     with subprocess.Popen([sys.executable, "-c", WRITER, path], stdout=subprocess.PIPE) as process:

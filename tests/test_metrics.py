@@ -47,6 +47,7 @@ def test_accuracies(seed):
     np.testing.assert_array_equal(right[:, 0], np.argmax(scores, -1) == labels)
 
 
+@pytest.mark.slow
 def test_accuracies_at_the_edges():
     scores, labels, _ = example(0, (2, 5))
     assert float(metrics.top_k_accuracy(scores, labels, 4)) == 1.0
@@ -97,6 +98,7 @@ def test_roc_auc_is_the_share_of_ordered_pairs(seed, values):
     np.testing.assert_allclose(COMPILED["roc_auc"](scores, labels, where), expected, rtol=1e-6)
 
 
+@pytest.mark.slow
 def test_roc_auc_at_the_edges():
     scores = np.linspace(0, 1, 2000, dtype="float32")
     # More pairs than float32 and int32 can count.
@@ -140,6 +142,7 @@ def test_a_label_that_is_masked_need_be_no_class():
 # -- the running mean ---
 
 
+@pytest.mark.slow
 @settings(max_examples=30, deadline=None)
 @given(st.lists(st.integers(0, 5), min_size=1, max_size=5), SEEDS)
 def test_a_mean_of_unequal_batches_is_that_of_all_values(sizes, seed):

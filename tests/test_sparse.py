@@ -19,6 +19,7 @@ def table(rows: int, *shape: int, dtype: str = "float32") -> np.ndarray:
     return RNG.standard_normal((rows, *shape)).astype(dtype)
 
 
+@pytest.mark.slow
 @settings(max_examples=15)
 @given(
     st.integers(1, 9),
@@ -43,6 +44,7 @@ def test_equals_the_dense_gradient(rows, row, shape, dtype, data):
     assert not np.asarray(got.rows)[len(named) :].any()
 
 
+@pytest.mark.slow
 def test_lookups_in_several_places_and_two_tables_in_a_tree():
     first, second, weight = table(6, 2), table(4, 2), table(2, 2)
     ids = np.asarray([5, 0, 5], np.int32)
@@ -63,6 +65,7 @@ def test_lookups_in_several_places_and_two_tables_in_a_tree():
     assert got["first"].rows.shape == (4, 2) and got["second"].rows.shape == (3, 2)
 
 
+@pytest.mark.slow
 def test_under_vmap_and_mixed_precision_and_with_aux():
     values, ids, w = table(7, 4), np.asarray([[1, 3], [6, 1]], np.int32), table(4, 4)
     one = lambda t, i: tnp.tanh(t[i] @ w)
@@ -142,6 +145,7 @@ def _batches(rows: int, count: int, seed: int = 0) -> list:
     ]
 
 
+@pytest.mark.quick("adagrad")
 @pytest.mark.parametrize("name", ["sgd", "adagrad", "rowwise_adagrad"])
 def test_optimizers_without_momentum_do_what_the_dense_gradient_does(name):
     optimizer = getattr(optim, name)(0.1)
@@ -340,6 +344,7 @@ def test_wrappers_that_hand_rows_on():
             np.testing.assert_allclose(np.asarray(ours), np.asarray(reference), rtol=1e-6)
 
 
+@pytest.mark.slow
 def test_a_frozen_table():
     model = {"words": nn.Embedding(9, 2, sparse=True, key=random.key(0)), "head": nn.Linear(2, 1, key=random.key(1))}
     trainable, frozen = nn.partition(model, "head")

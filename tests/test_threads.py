@@ -69,6 +69,7 @@ def run(threads=None, cpus=()):
     return json.loads(done.stdout.splitlines()[-1])
 
 
+@pytest.mark.slow
 def test_the_number_of_threads_is_what_was_asked_for_and_changes_no_bit():
     one, two = run(threads=1), run(threads=2)
     assert one["error"] < 1e-3
@@ -77,12 +78,14 @@ def test_the_number_of_threads_is_what_was_asked_for_and_changes_no_bit():
     assert one["digest"] == two["digest"]
 
 
+@pytest.mark.slow
 def test_one_cpu_is_one_thread():
     cpu = max(os.sched_getaffinity(0))
     said = run(cpus=(cpu,))
     assert said["error"] < 1e-3 and said["new"] == 0 and said["cpus"] == [[cpu]]
 
 
+@pytest.mark.slow
 def test_no_thread_leaves_the_cpus_of_the_process():
     """Nor is one bound to a part of them: what the process starts later would be, too."""
     cpus = sorted(os.sched_getaffinity(0))[-2:]
@@ -194,6 +197,7 @@ class TestOnePool:
         with ThreadPoolExecutor(6) as pool:
             assert max(pool.map(work, range(6))) <= before + 6
 
+    @pytest.mark.slow
     def test_a_fork_while_others_call(self):
         """The new process has threads of its own, whatever those of the old one were doing."""
         code = """if True:
@@ -271,12 +275,14 @@ class TestTheEnd:
         print("done")
     """
 
+    @pytest.mark.quick("read")
     @pytest.mark.parametrize("activity", ["call", "read", "work", "build"])
     def test_of_a_process_with_daemons(self, activity):
         command = [sys.executable, "-c", self.CODE, activity, "0.4"]
         ended = subprocess.run(command, capture_output=True, text=True, timeout=100)
         assert (ended.returncode, ended.stdout, ended.stderr) == (0, "done\n", "")
 
+    @pytest.mark.slow
     def test_of_a_process_with_arrays(self):
         code = self.CODE.replace("globals()[sys.argv[1]]", "None")
         ended = subprocess.run([sys.executable, "-c", code, "rest", "0"], capture_output=True, text=True, timeout=100)

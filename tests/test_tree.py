@@ -126,11 +126,13 @@ def run(code):
     return result.stdout
 
 
+@pytest.mark.slow
 def test_jax_is_not_imported():
     code = "import sys, tvmfun.tree as t; t.leaves([object(), {'w': 1}]); print('jax' in sys.modules)"
     assert run(code) == "False\n"
 
 
+@pytest.mark.slow
 def test_chex_dataclass_when_jax_is_imported_late():
     code = """
 from tvmfun import tree

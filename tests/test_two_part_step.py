@@ -83,7 +83,7 @@ def steps(optimizer):
     return inlined, in_parts
 
 
-@pytest.mark.quick("mlp-adamw", "conv-momentum")
+@pytest.mark.quick("mlp-adamw")
 @pytest.mark.parametrize(
     ("make", "shape", "optimizer"),
     [

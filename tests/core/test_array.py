@@ -365,6 +365,7 @@ BINARY = {
 }
 
 
+@pytest.mark.quick("add", "gt", "mod", "and")
 @pytest.mark.parametrize("op", BINARY.values(), ids=BINARY)
 def test_operators_in_both_orders_with_numpy_and_python(op):
     left, right = np.array([5, 1, 3], "int32"), np.array([2, 1, 4], "int32")
@@ -416,6 +417,7 @@ def test_wide_dtypes_are_honoured_and_python_numbers_do_not_widen():
         narrow + 300
 
 
+@pytest.mark.slow
 def test_methods_take_the_arguments_of_numpy(x):
     host = np.array(x)
     for name in ("sum", "prod", "mean", "var", "std", "max", "min"):

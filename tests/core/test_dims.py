@@ -74,6 +74,7 @@ def test_expressions_of_tvm_read_back_and_have_the_same_value(size, values):
 BOUNDS = {"a": (1, None), "b": (2, None), "c": (0, 9)}
 
 
+@pytest.mark.slow
 @given(SIZES, SIZES, VALUES, COMPARISONS)
 def test_a_comparison_is_right_or_an_error(left, right, values, holds):
     assume(isinstance(left, Dim))

@@ -224,6 +224,7 @@ def test_every_permutation_is_equally_likely():
     assert len(counts) == 24 and np.sum((counts - 100) ** 2 / 100) < 49.7
 
 
+@pytest.mark.slow
 def test_draws_are_uniform_and_independent_of_the_batch_size():
     def drawn(size, count=4096):
         stream = batches(ArraySource(np.arange(count)), size, key=KEY, replace=True, last="keep")
@@ -660,6 +661,7 @@ del other
 """
 
 
+@pytest.mark.slow
 def test_the_process_ends_while_threads_are_reading():
     result = subprocess.run([sys.executable, "-c", AT_EXIT], capture_output=True, text=True, timeout=60)
     assert (result.returncode, result.stdout, result.stderr) == (0, "0.0\n", "")

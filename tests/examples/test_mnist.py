@@ -59,6 +59,7 @@ def test_the_same_seed_gives_the_same_bits_and_resume_goes_on(train, tmp_path, c
     assert all(word in lines[0] for word in ("epoch  1", "loss", "test accuracy", "images/s"))
 
 
+@pytest.mark.slow
 def test_training_goes_on_in_the_middle_of_an_epoch(data, tmp_path):
     optimizer = mnist.make_optimizer(1.0, 0.7, STEPS)
     step = tvmfun.jit(partial(mnist.train_step, optimizer))

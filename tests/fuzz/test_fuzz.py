@@ -18,6 +18,7 @@ from fuzz.namespaces import jax_names, own_names
 SEEDS = [(seed, wide) for wide in (False, True) for seed in range(14)]
 
 
+@pytest.mark.quick("11-True", "12-True", "9-True")
 @pytest.mark.parametrize(("seed", "wide"), SEEDS)
 def test_programs_of_fixed_seeds(seed: int, wide: bool):
     case = grammar.program(seed, wide)
@@ -43,6 +44,7 @@ def test_every_check_is_asked():
         assert compare.compare(Case({"a": x}, (("v0", "np.sin(a) * a"),), ("v0",), check)) is None, check
 
 
+@pytest.mark.slow
 def test_a_wrong_result_is_found_and_made_small(monkeypatch: pytest.MonkeyPatch):
     from fuzz import asked
 

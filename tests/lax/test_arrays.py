@@ -47,6 +47,7 @@ SHAPED = {
 }
 
 
+@pytest.mark.quick("broadcast_in_dim", "squeeze", "concatenate", "rev")
 @pytest.mark.parametrize("call", SHAPED.values(), ids=SHAPED)
 def test_shapes(call):
     agree(call, X)
@@ -77,7 +78,7 @@ def test_padding_value_has_a_derivative():
 CROPS = [(-2, 2), (2, -2), (-4, 7), (7, -4), (-3, 3)]
 
 
-@pytest.mark.quick("1-0-(-2, 2)", "1-1-(7, -4)", "2-0-(2, -2)", "2-1-(-4, 7)", "4-0-(-3, 3)", "4-1-(-2, 2)")
+@pytest.mark.quick("4-0-(-3, 3)", "4-1-(-2, 2)")
 @pytest.mark.parametrize(("size", "interior", "sides"), list(product((1, 2, 4), (0, 1), CROPS)), ids=str)
 def test_cropping_beyond_the_array(size, interior, sides):
     agree(lambda lax, x, v: lax.pad(x, v, ((*sides, interior),)), np.arange(1.0, size + 1), np.asarray(0.5))

@@ -166,21 +166,7 @@ def combinations(others, dear):
     ]
 
 
-@pytest.mark.quick(
-    "rnn-grad",
-    "backwards-hessian",
-    "without_xs-jvp",
-    "swapping-reverse over forward",
-    "unrolled-grad",
-    "integers-value",
-    "fori-grad",
-    "branch-hessian",
-    "branch_in_scan-grad",
-    "nested-reverse over forward",
-    "mapped-jvp",
-    "mapped_in_batches-grad",
-    "prefixes-grad",
-)
+@pytest.mark.quick("branch_in_scan-grad")
 @pytest.mark.parametrize(("loss", "transform"), combinations(TRANSFORMS, ("hessian", "reverse over forward")))
 def test_transforms(loss, transform):
     both(loss, TRANSFORMS[transform], W, XS, X)
@@ -194,17 +180,7 @@ BATCHES = {
 }
 
 
-@pytest.mark.quick(
-    "rnn-all",
-    "backwards-xs",
-    "swapping-carry",
-    "fori-consts",
-    "branch-xs",
-    "branch_in_scan-all",
-    "nested-consts",
-    "mapped-carry",
-    "prefixes-xs",
-)
+@pytest.mark.quick("branch_in_scan-all")
 @pytest.mark.parametrize(("loss", "batch"), combinations(BATCHES, ("xs", "consts")))
 def test_batched_value_and_gradient(loss, batch):
     axes, arguments = BATCHES[batch]

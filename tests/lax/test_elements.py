@@ -93,6 +93,7 @@ UNARY = {
 BINARY = ("add", "atan2", "div", "eq", "ge", "gt", "le", "lt", "max", "min", "mul", "ne", "rem", "sub")
 
 
+@pytest.mark.slow
 def test_unary_functions():
     x = {name: RNG.uniform(low, high, 17) for name, (low, high) in UNARY.items()}
     for names in (list(x)[i::3] for i in range(3)):
@@ -109,6 +110,7 @@ def test_binary_functions():
     agree(lambda lax, x: [lax.integer_pow(x, n) for n in (0, 1, 3, -2)] + [lax.pow(x, 3)], x)
 
 
+@pytest.mark.quick("int8")
 @pytest.mark.parametrize("dtype", ["int8", "int32", "uint8", "uint32"])
 def test_integer_functions(dtype):
     info = np.iinfo(dtype)

@@ -27,7 +27,7 @@ def data(*shape: int) -> np.ndarray:
 STARTS = [(0, 0, 0), (1, 2, 0), (9, -1, 1), (-9, -2, -1)]
 
 
-@pytest.mark.quick("int32-0x0x0", "int64-9x-1x1", "int8--9x-2x-1", "int32-1x2x0")
+@pytest.mark.quick("int8--9x-2x-1", "int32-1x2x0")
 @pytest.mark.parametrize("start", STARTS)
 @pytest.mark.parametrize("dtype", ["int32", "int64", "int8"])
 def test_dynamic_slice(start, dtype):
@@ -36,6 +36,7 @@ def test_dynamic_slice(start, dtype):
     agree(lambda lax, x: lax.dynamic_slice(x, start, (2, 3, 1)), x)  # constant start indices
 
 
+@pytest.mark.quick("9x-1x1", "-9x-2x-1", "1x2x0")
 @pytest.mark.parametrize("start", STARTS)
 def test_dynamic_update_slice(start):
     x, update, starts = data(4, 5, 3), -data(2, 5, 1), [np.asarray(s, "int32") for s in start]
@@ -49,7 +50,7 @@ def test_places_in_one_array():
     agree(lambda lax, x, u, s: lax.dynamic_update_slice(x, u, s), x, -data(2, 2), start)
 
 
-@pytest.mark.quick("0-0", "2--1", "-1-1", "7-0")
+@pytest.mark.quick("2--1")
 @pytest.mark.parametrize("axis", [0, 1, -1])
 @pytest.mark.parametrize("place", [0, 2, -1, 7])
 def test_along_one_axis(axis, place):
@@ -226,6 +227,7 @@ def test_scatter(case, name, mode):
         derivatives.check(lambda x, u: call(lax, x, outside(indices, shape), u), (x, updates), order=1)
 
 
+@pytest.mark.quick("scatter", "scatter_add")
 @pytest.mark.parametrize("name", ["scatter", "scatter_add", "scatter_mul", "scatter_min", "scatter_max"])
 def test_unique_places(name):
     x, indices, updates = data(6, 3), np.asarray([[4], [0], [5]], "int32"), -data(3, 3) - 0.01
@@ -246,6 +248,7 @@ def test_ties_share_the_gradient():
         )
 
 
+@pytest.mark.slow
 @settings(max_examples=5)
 @given(st.data())
 def test_any_gather_and_scatter(draw):
@@ -297,7 +300,7 @@ def test_gather_and_scatter_errors():
 IDS = np.asarray([2, 0, 2, -1, 5, 3, 2, 9], "int32")
 
 
-@pytest.mark.quick("()-*", "3-segment_max", "2x0-segment_sum")
+@pytest.mark.quick("()-segment_max")
 @pytest.mark.parametrize("name", ["segment_sum", "segment_prod", "segment_max", "segment_min"])
 @pytest.mark.parametrize("rest", [(), (3,), (2, 0)])
 def test_segments(name, rest):
@@ -307,6 +310,7 @@ def test_segments(name, rest):
     agree(lambda m, x, i: of(m)(x, i, 6, mode="clip"), x, IDS, derivatives=False)
 
 
+@pytest.mark.quick("segment_prod", "segment_min", "segment_max")
 @pytest.mark.parametrize("name", ["segment_sum", "segment_prod", "segment_max", "segment_min"])
 def test_segments_of_integers(name):
     x = RNG.integers(-5, 6, (8, 2)).astype("int32")

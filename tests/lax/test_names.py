@@ -30,6 +30,7 @@ def test_bits_of_integers():
         np.testing.assert_array_equal(np.asarray(ours), theirs)
 
 
+@pytest.mark.slow
 def test_reduce_precision():
     x = np.array([0.0, -0.0, 1.2345, -3.9999, 1e30, 65504, 65520, 6e-8, 1e-40, np.inf, -np.inf, np.nan])
     with x64():
@@ -40,6 +41,7 @@ def test_reduce_precision():
     assert float(tvmfun.grad(lambda x: lax.reduce_precision(x, 5, 2) * 3)(1.3)) == 3.0
 
 
+@pytest.mark.quick("float32-2e-06")
 @pytest.mark.parametrize(("dtype", "tol"), [("float32", 2e-6), ("float64", 1e-13)])
 def test_bessel_functions(dtype, tol):
     special = pytest.importorskip("scipy.special")
@@ -75,6 +77,7 @@ def linear(lib: Any, xp: Any, lx: Any) -> Any:
     return function
 
 
+@pytest.mark.quick("linear")
 @pytest.mark.parametrize("made", [implicit, linear])
 def test_implicit_derivatives(made):
     def derivatives(lib: Any, xp: Any, lx: Any) -> Any:

@@ -30,6 +30,7 @@ PRODUCTS = [
 ]
 
 
+@pytest.mark.quick("float64")
 @pytest.mark.parametrize("dtype", ["float32", "float64", "int32"])
 def test_dot_general(dtype, jax):
     pairs = [(operand(a, dtype), operand(b, dtype)) for a, b, _ in PRODUCTS]

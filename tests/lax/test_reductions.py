@@ -15,13 +15,14 @@ RNG = np.random.default_rng(0)
 X = RNG.permutation(60).reshape(3, 4, 5) / 9 + 0.1
 
 
+@pytest.mark.quick("1x2", "()")
 @pytest.mark.parametrize("axes", [(0,), (1, 2), (0, 1, 2), ()])
 def test_named_reductions(axes):
     names = ("reduce_sum", "reduce_prod", "reduce_max", "reduce_min")
     agree(lambda lax, x: [getattr(lax, name)(x, axes) for name in names], X)
 
 
-@pytest.mark.quick("bool-*", "int32-reduce_xor", "uint8-reduce_and")
+@pytest.mark.quick("uint8-reduce_and", "bool-reduce_or")
 @pytest.mark.parametrize("name", ["reduce_and", "reduce_or", "reduce_xor"])
 @pytest.mark.parametrize("dtype", ["bool", "int32", "uint8"])
 def test_reductions_of_bits(name, dtype):
@@ -36,7 +37,7 @@ def test_floats_have_no_bits():
         lax.reduce_and(X, (0,))
 
 
-@pytest.mark.quick("0-*", "1x2-max--inf", "0x1x2-add-0.0")
+@pytest.mark.quick("0-max--inf", "0-add-0.0")
 @pytest.mark.parametrize(("name", "start"), [("add", 0.0), ("mul", 1.0), ("max", -np.inf), ("min", np.inf)])
 @pytest.mark.parametrize("axes", [(0,), (1, 2), (0, 1, 2)])
 def test_reduce(name, start, axes):
@@ -58,6 +59,7 @@ def test_reduce_of_bools():
         agree(lambda lax, x, n=name, s=start: lax.reduce(x, s, getattr(lax, n), (1,)), x)
 
 
+@pytest.mark.quick("5", "1", "8")
 @pytest.mark.parametrize("count", [1, 2, 5, 8, 13])
 def test_reduce_by_any_function(count):
     x = RNG.uniform(0.2, 1, (count, 3))
@@ -113,6 +115,7 @@ def test_running_of_integers():
         lax.cumsum(x, 2)
 
 
+@pytest.mark.quick("float16", "bfloat16")
 @pytest.mark.parametrize("dtype", ["float16", "bfloat16", "float32"])
 def test_running_in_less_precision(dtype):
     x = jax.numpy.asarray(RNG.uniform(0.5, 1.5, (40, 3)), dtype)

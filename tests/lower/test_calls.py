@@ -88,6 +88,7 @@ def test_loops_share_the_kernels_that_they_call():
     assert {name for name in twice if not name.startswith("loop")} == {n for n in once if not n.startswith("loop")}
 
 
+@pytest.mark.slow
 def test_dynamic_sizes_are_put_inline():
     spec = tvmfun.ShapeDtype((tvmfun.Dim("n"), 16), "float32")
     layers = weights(4)
@@ -111,7 +112,7 @@ WAYS = {
 }
 
 
-@pytest.mark.quick("value", "gradient", "checkpointed")
+@pytest.mark.quick("gradient")
 @pytest.mark.parametrize("way", WAYS)
 def test_a_long_body_computes_what_it_does_without_a_loop(way):
     layers = weights(3, dtype="float64")
@@ -121,6 +122,7 @@ def test_a_long_body_computes_what_it_does_without_a_loop(way):
     tvmfun.tree.map(lambda a, b: np.testing.assert_allclose(np.asarray(a), np.asarray(b), 1e-9, 1e-9), found, expected)
 
 
+@pytest.mark.slow
 def test_results_of_one_thread_and_of_several_are_the_same():
     layers, x = weights(3), RNG.normal(size=(4, 16)).astype("float32")
     here = tvmfun.jit(tvmfun.grad(loss(steps)))(layers, x)
@@ -182,7 +184,7 @@ def nothing(xs):
 LOOPS = [rows, backwards, parallel, while_larger, branches, nested, scattered, swapped, same_rows, flags, nothing]
 
 
-@pytest.mark.quick("float32", "bfloat16")
+@pytest.mark.quick("bfloat16")
 @pytest.mark.parametrize("dtype", ["float32", "float64", "bfloat16", "float16"])
 def test_calls_compute_what_kernels_put_inline_do(monkeypatch, all_calls, dtype):
     xs = tvmfun.device_put(RNG.normal(size=(8, 7))).astype(dtype)
@@ -197,7 +199,7 @@ def test_calls_compute_what_kernels_put_inline_do(monkeypatch, all_calls, dtype)
             np.testing.assert_array_equal(np.asarray(a), np.asarray(b), err_msg=loop.__name__)
 
 
-@pytest.mark.quick("rows", "parallel", "branches", "nested")
+@pytest.mark.quick("nested")
 @pytest.mark.parametrize("loop", [rows, backwards, parallel, branches, nested, swapped, same_rows])
 def test_derivatives_with_calls(all_calls, monkeypatch, loop):
     def value(xs):
@@ -251,6 +253,7 @@ def test_a_longer_body_needs_no_more_memory():
     assert few.temporaries == many.temporaries
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(not has_linker(), reason="there is no linker")
 def test_a_stored_loop_calls_its_kernels_too(tmp_path, monkeypatch):
     monkeypatch.setenv("TVMFUN_CACHE_DIR", str(tmp_path / "cache"))
@@ -281,7 +284,7 @@ def minibatches(xs):
     return lax.scan(epoch, tnp.ones((7, 3), xs.dtype), None, length=2)
 
 
-@pytest.mark.quick("value-False", "gradient-True", "batched-False")
+@pytest.mark.quick("batched-False")
 @pytest.mark.parametrize("forced", [False, True])
 @pytest.mark.parametrize("way", ["value", "gradient", "batched"])
 def test_rows_of_reshaped_intermediates(request, forced, way):

@@ -78,6 +78,7 @@ def compiled_in(monkeypatch):
     return run
 
 
+@pytest.mark.slow
 @needs_linker
 def test_processes_share_the_disk(tmp_path, compiled_in):
     assert finish(start(tmp_path)) == (1, 0)
@@ -153,6 +154,7 @@ def run_step(directory):
     return int(compiles), int(loads), said
 
 
+@pytest.mark.slow
 @needs_linker
 def test_another_process_has_the_same_results_and_the_same_plan(tmp_path):
     compiles, loads, expected = run_step(tmp_path)
@@ -203,6 +205,7 @@ class TestWhoWroteIt:
         disk_cache._REFUSED.clear()
         return directory
 
+    @pytest.mark.quick("450", "511")
     @needs_linker
     @pytest.mark.parametrize("mode", [0o777, 0o1777, 0o702])
     def test_a_directory_that_others_may_write(self, cache, compiled_in, mode):
@@ -380,6 +383,7 @@ class TestInterrupts:
                 np.testing.assert_array_equal(gradient, again[1])
         assert interrupts == count
 
+    @pytest.mark.slow
     def test_while_other_threads_compile(self, seconds):
         ended, errors_of_others = threading.Event(), []
 
@@ -402,6 +406,7 @@ class TestInterrupts:
         assert interrupts and not errors_of_others
         assert self.made(-0.125)(self.X)[1].shape == (8, 8)
 
+    @pytest.mark.quick("KeyboardInterrupt")
     @pytest.mark.parametrize("kind", [KeyboardInterrupt, SystemExit])
     def test_of_what_tvm_calls(self, monkeypatch, kind):
         tvmfun.clear_caches()

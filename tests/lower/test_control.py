@@ -125,6 +125,7 @@ COPIES = {
 }
 
 
+@pytest.mark.quick("by itself", "rows added", "read later", "rows set")
 @pytest.mark.parametrize("name", [*UPDATES, *COPIES])
 def test_scattering_into_a_carry(name):
     """Writes only the indexed rows, unless their old values are still needed."""

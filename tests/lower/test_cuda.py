@@ -19,6 +19,7 @@ from tvmfun.lower import target as targets
 SM_90 = {"kind": "cuda", "arch": "sm_90"}
 
 
+@pytest.mark.slow
 def test_the_whole_mnist_step_becomes_one_module():
     optimizer = mnist.make_optimizer(1.0, 0.7, 62)
     state = tvmfun.eval_shape(partial(mnist.start, optimizer), random.key(0))
@@ -52,6 +53,7 @@ def test_every_kind_of_kernel_is_bound_to_threads(function):
         assert "blockIdx.x" in part.split("@R.function")[0]
 
 
+@pytest.mark.slow
 def test_a_loop_stays_a_loop_around_launches():
     loss = lambda w, h, xs: tnp.sum(lax.scan(lambda h, x: (tnp.tanh(h @ w + x),) * 2, h, xs)[1] ** 2)
     spec = lambda *shape: tvmfun.ShapeDtype(shape, "float32")
@@ -67,6 +69,7 @@ def test_a_condition_in_the_memory_of_the_device_is_refused():
         count.lower(1.0).compile()
 
 
+@pytest.mark.quick("<lambda>0", "<lambda>4", "<lambda>1")
 @pytest.mark.parametrize(
     "function",
     [
@@ -100,6 +103,7 @@ def test_a_thread_has_no_memory_of_dynamic_size():
         sort.lower(ShapeDtype((3, "b"), "float32")).compile()
 
 
+@pytest.mark.quick("log_softmax-float32", "min-int32", "argmin-float16", "max-float16")
 @pytest.mark.parametrize("dtype", ["float32", "float16", "bfloat16", "int32"])
 @pytest.mark.parametrize("function", [tnp.argmax, tnp.argmin, tnp.max, tnp.min, nn.functional.log_softmax])
 def test_reductions_that_threads_cannot_combine(function, dtype):
@@ -185,6 +189,7 @@ def products_and_masks(x, w, b, mask, rows):
     return results
 
 
+@pytest.mark.quick("float32")
 @needs_nvcc
 @pytest.mark.parametrize(
     "dtype",

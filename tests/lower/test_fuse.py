@@ -66,6 +66,7 @@ def test_cheap_intermediates_are_computed_again():
     assert len(kept) == 2
 
 
+@pytest.mark.slow
 def test_kernels_run_in_an_order_that_works():
     steps = [
         lambda a, b: a + b,
@@ -93,6 +94,7 @@ def test_kernels_run_in_an_order_that_works():
             np.testing.assert_allclose(a, b, rtol=2e-4, atol=1e-4)
 
 
+@pytest.mark.slow
 def test_no_kernel_waits_for_itself():
     """Merging and repeating once made cycles of kernels; every result is made before it is read, once."""
     steps = [
@@ -140,6 +142,7 @@ def deep_step(optimizer, layers):
     return step, (params, state, ShapeDtype((2, 64), "float32"))
 
 
+@pytest.mark.quick("optimizer0")
 @pytest.mark.parametrize("optimizer", [optim.sgd(0.1), optim.sgd(0.1, momentum=0.9), optim.adamw(1e-3)])
 def test_gradients_do_not_outlive_their_updates(optimizer):
     step, arguments = deep_step(optimizer, 12)

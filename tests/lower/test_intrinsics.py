@@ -77,6 +77,7 @@ def test_special_values(name):
     np.testing.assert_array_equal(np.signbit(result[exact == 0]), np.signbit(exact[exact == 0]))
 
 
+@pytest.mark.quick("exp", "tanh", "sigmoid")
 @pytest.mark.parametrize("name", REFERENCES)
 def test_narrow_floats_are_computed_in_float32(name):
     values = np.linspace(0.01, 5, 77).astype("float16")
@@ -189,6 +190,7 @@ def test_beside_what_does_not_become_vectors(name, dtype):
             close(got, other(function(array)))
 
 
+@pytest.mark.quick("sigmoid", "tanh")
 @pytest.mark.parametrize("name", EXPANDED)
 def test_of_numbers_that_are_bfloat16_for_a_moment(name):
     """TVM's legalization of bfloat16 used to lose what the formulas are bound to, and to crash.

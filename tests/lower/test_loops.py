@@ -45,7 +45,7 @@ PRODUCTS = {
 }
 
 
-@pytest.mark.quick("both-float32", "matrix-float64")
+@pytest.mark.quick("both-float32")
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
 @pytest.mark.parametrize("name", PRODUCTS)
 def test_values_and_gradients(name, dtype):

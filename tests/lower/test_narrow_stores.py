@@ -23,6 +23,7 @@ TRUNCATING = {
 }
 
 
+@pytest.mark.quick("int64 to int32")
 @pytest.mark.parametrize("name", TRUNCATING)
 def test_nothing_is_written_behind_an_array(name: str):
     for shape in SHAPES:

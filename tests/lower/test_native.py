@@ -59,6 +59,7 @@ def parts(monkeypatch):
     return choose
 
 
+@pytest.mark.slow
 def test_results_do_not_depend_on_the_number_of_parts(parts):
     expected = X.astype("float64")
     for n in range(1, 5):
@@ -81,6 +82,7 @@ def test_parts_are_not_smaller_than_worth_a_thread(monkeypatch):
     assert len(built()[0].load().imports) == -(-kernels // native._FEW_KERNELS) < kernels
 
 
+@pytest.mark.slow
 def test_threads_compile_while_others_are_scheduled(monkeypatch):
     expected = bits(run((first := built())[0].load(), first[1]))
     monkeypatch.setattr(native, "_KERNELS_OF_A_PART", 2)
@@ -104,6 +106,7 @@ def test_many_builds_in_threads_agree(parts):
         assert got == (expected := expected or got)
 
 
+@pytest.mark.quick("bool", "int64", "float16", "uint64")
 @pytest.mark.parametrize("dtype", [*dtypes.NAMES.values()])
 def test_every_dtype_goes_through_an_argument(dtype):
     x = tnp.asarray(np.arange(1, 9).reshape(2, 4)).astype(dtype)
@@ -135,6 +138,7 @@ def test_nothing_to_compute():
     assert bits(run(module.load(), plan)) == [X.tobytes()]
 
 
+@pytest.mark.quick("1")
 @needs_linker
 @pytest.mark.parametrize("count", [1, 3])
 def test_a_shared_library_of_several_parts(parts, tmp_path, count):
@@ -146,6 +150,7 @@ def test_a_shared_library_of_several_parts(parts, tmp_path, count):
     assert bits(run(module.load(), plan)) == expected
 
 
+@pytest.mark.slow
 @needs_linker
 def test_what_was_stored_is_run_from_the_library(monkeypatch, tmp_path):
     monkeypatch.setenv("TVMFUN_CACHE_DIR", str(tmp_path))
@@ -164,6 +169,7 @@ def test_a_level_in_the_target_is_kept(given, level):
     assert f'"opt-level":{level}' in library.get_function("_get_target_string")().replace(" ", "")
 
 
+@pytest.mark.slow
 def test_options_of_llvm_are_for_one_thread(parts):
     parts(4)
     target = targets.resolve({"kind": "llvm", "mcpu": targets.host().attrs["mcpu"], "cl-opt": ["-unroll-count:uint=2"]})

@@ -89,6 +89,7 @@ FORMS = {
 }
 
 
+@pytest.mark.quick("float32")
 @pytest.mark.parametrize("dtype", UINTS)
 def test_in_all_kinds_of_kernels(dtype):
     x, y = np.random.default_rng(0).normal(size=(2, 19, 37)).astype(dtype)
@@ -131,6 +132,7 @@ def test_a_remainder_of_floats_is_computed_once_and_one_of_integers_where_it_is_
     assert times("float32") == 1 and times("int32") == 2
 
 
+@pytest.mark.slow
 def test_derivatives_of_periodic_distances():
     def energy(m, x):
         difference = x[:, None] - x[None]

@@ -85,6 +85,7 @@ MOVED = {
 }  # fmt: skip
 
 
+@pytest.mark.quick("operand", "both_in_one")
 @pytest.mark.parametrize("function", MOVED)
 def test_same_bits(function):
     p, q = X[:2]

@@ -45,6 +45,7 @@ UPDATES = {
 }
 
 
+@pytest.mark.quick("divided-0", "added to-()", "divided-()", "literal-0")
 @pytest.mark.parametrize("donate", [(), (0,)])
 @pytest.mark.parametrize("name", UPDATES)
 def test_an_update_touches_rows_only(name, donate):
@@ -107,6 +108,7 @@ def test_a_table_that_is_returned_as_well():
     assert not np.array_equal(after, table)
 
 
+@pytest.mark.slow
 @settings(max_examples=30)
 @given(
     rows=st.integers(0, 9),

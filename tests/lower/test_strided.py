@@ -32,6 +32,7 @@ def theirs(x, w, padding, dilation, groups):
     )
 
 
+@pytest.mark.slow
 @settings(max_examples=12)
 @given(data=st.data())
 def test_any_convolution_with_holes(data):

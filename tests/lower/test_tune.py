@@ -103,7 +103,7 @@ def rules(compiled):
 # -- schedules -------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.quick("*-0")
+@pytest.mark.quick("window-0", "several kernels-0", "product with its bias-0")
 @pytest.mark.parametrize("seed", range(3))
 @pytest.mark.parametrize("name", FUNCTIONS)
 def test_a_tuned_function_computes_the_same(name, seed):
@@ -117,6 +117,7 @@ def test_a_tuned_function_computes_the_same(name, seed):
     assert results[0].tobytes() == results[1].tobytes() == results[2].tobytes()
 
 
+@pytest.mark.slow
 def test_the_memory_of_a_tuned_kernel_is_known(record):
     lowered = jit(convolution).lower(X, W)
     by_rule = lowered.compile().memory_analysis()
@@ -180,6 +181,7 @@ def task(one, **options):
     }
 
 
+@pytest.mark.slow
 def test_a_schedule_that_computes_something_else_is_rejected(monkeypatch):
     (one,) = scheduled(convolution, X, W)
     (other,) = scheduled(lambda x, w: convolution(x, w) * 1.001, X, W)
@@ -192,6 +194,7 @@ def test_a_schedule_that_computes_something_else_is_rejected(monkeypatch):
     assert messages[-1]["best"] is None
 
 
+@pytest.mark.slow
 def test_a_schedule_that_is_not_surely_faster_is_not_kept(monkeypatch):
     (one,) = scheduled(convolution, X, W)
     times = [(1.0, 1.04, True), (1.0, 2.0, False)]
@@ -335,6 +338,7 @@ np.save(sys.argv[3], np.asarray(f(x, w)))
 """
 
 
+@pytest.mark.slow
 def test_a_database_works_in_another_process(found, tmp_path):
     folder, _ = found
     paths = [tmp_path / name for name in ("x.npy", "w.npy", "y.npy")]
@@ -364,6 +368,7 @@ def test_a_jitted_function_is_compiled_with_and_without(found):
     assert (rules(plain), rules(compiled)) == (["window"], ["tuned"])
 
 
+@pytest.mark.slow
 def test_the_disk_cache_keeps_them_apart(record, tmp_path, monkeypatch):
     monkeypatch.setenv("TVMFUN_CACHE_DIR", str(tmp_path))
     monkeypatch.setenv("TVMFUN_CACHE_MIN_SECONDS", "0")

@@ -63,12 +63,14 @@ def for_any_size(test):
     return settings(max_examples=15)(sizes(test))
 
 
+@pytest.mark.slow
 @for_any_size
 def test_any_size(images, rows, columns, channels, features, padding):
     x, w = operands(images, 2 * rows, 2 * columns, channels, features)
     close(jit(lambda x, w: convolve(x, w, padding))(x, w), exact(x, w, padding))
 
 
+@pytest.mark.quick("32-4-512-512-1", "32-8-256-256-1")
 @pytest.mark.parametrize(
     ("images", "size", "channels", "features", "padding"),
     [
@@ -101,6 +103,7 @@ OTHERS = {
 }
 
 
+@pytest.mark.quick("few patches", "one axis", "half precision", "holes in the kernel")
 @pytest.mark.parametrize("name", OTHERS)
 def test_others_do_not(name):
     shapes, params, dtype = OTHERS[name]
@@ -166,6 +169,7 @@ def test_the_gradient_for_the_kernel(images, rows, columns, channels, features, 
     close(jit(lambda x, g: kernel_gradient(x, g, padding))(x, g), exact_gradient(x, g, padding))
 
 
+@pytest.mark.quick("32-8-256-256", "32-16-128-128")
 @pytest.mark.parametrize(
     ("images", "size", "channels", "features"),
     [(32, 32, 64, 64), (32, 16, 128, 128), (32, 8, 256, 256), (32, 4, 512, 512), (64, 24, 32, 64), (1, 56, 64, 64)],
@@ -192,6 +196,7 @@ def test_the_gradient_for_the_images():
     close(jit(gradient)(x, w, g), exact(g, turned))
 
 
+@pytest.mark.quick("haswell")
 @pytest.mark.parametrize("mcpu", ["x86-64", "haswell"])
 def test_narrower_vectors(mcpu):
     target = tvm.target.Target({"kind": "llvm", "mcpu": mcpu, "num-cores": 2})

@@ -59,6 +59,7 @@ def bert():
     return model, lambda model, **settings: tnp.sum(model(TOKENS, **settings).words ** 2)
 
 
+@pytest.mark.quick("gpt2")
 @pytest.mark.parametrize("make", [gpt2, bert])
 def test_checkpoints_change_nothing(make):
     model, loss = make()
@@ -69,6 +70,7 @@ def test_checkpoints_change_nothing(make):
         np.testing.assert_allclose(a, b, rtol=2e-4, atol=1e-5)
 
 
+@pytest.mark.quick("gpt2")
 @pytest.mark.parametrize("make", [gpt2, bert])
 def test_dropout_draws_from_the_key(make):
     model, loss = make()
@@ -88,6 +90,7 @@ def test_a_causal_model_does_not_look_ahead():
         assert (a[:, 6] != b[:, 6]).any()
 
 
+@pytest.mark.slow
 def test_bert_sees_neither_padding_nor_what_it_need_not_predict():
     model = BERT.create(BERT_CONFIG, KEY)
     lengths, other = np.array([8, 3, 5]), TOKENS.copy()
@@ -103,6 +106,7 @@ def test_bert_sees_neither_padding_nor_what_it_need_not_predict():
     )
 
 
+@pytest.mark.slow
 def test_an_lstm_goes_on_from_its_state():
     model = LSTMLanguageModel.create(LSTMConfig(20, 8, 8, tied=True), KEY)
     whole, _ = model(TOKENS)
@@ -111,6 +115,7 @@ def test_an_lstm_goes_on_from_its_state():
     np.testing.assert_allclose(np.concatenate([first, second], 1), whole, rtol=1e-5, atol=1e-6)
 
 
+@pytest.mark.slow
 def test_dlrm_updates_only_the_rows_of_a_batch_in_place():
     model = DLRM.create(DLRMConfig((1000, 500), 3, 8, (8,), (8,)), KEY)
     before = np.array(model.tables[0].weight.array)
@@ -131,6 +136,7 @@ def test_dlrm_updates_only_the_rows_of_a_batch_in_place():
     assert changed.tolist() == [1, 7, 999]
 
 
+@pytest.mark.slow
 def test_a_resnet_trains_and_evaluates():
     model = ResNet.create(ResNetConfig((1, 1), width=4, num_classes=3, in_channels=1, small_images=True), KEY)
     images = np.random.default_rng(0).normal(size=(5, 8, 8, 1)).astype("float32")
@@ -161,6 +167,7 @@ def test_sizes_are_checked(make):
         make()
 
 
+@pytest.mark.quick("<lambda>2")
 @pytest.mark.parametrize(
     "call",
     [
@@ -175,6 +182,7 @@ def test_shapes_are_checked(call):
         call()
 
 
+@pytest.mark.slow
 def test_weights_leave_targets_out():
     logits, targets = np.random.default_rng(0).normal(size=(4, 5)).astype("float32"), np.array([0, 1, 2, 3])
     whole = language_model_loss(logits[:2], targets[:2])

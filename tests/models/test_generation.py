@@ -31,6 +31,7 @@ def slow(model, tokens, count):
     return tokens
 
 
+@pytest.mark.quick("70-10", "33-2", "40-30", "5-3")
 @pytest.mark.parametrize(("length", "count"), [(1, 4), (5, 3), (33, 2), (40, 30), (70, 10)])
 def test_the_most_probable_tokens(model, length, count):
     tokens = prompts(2, length)
@@ -45,12 +46,14 @@ def test_one_function_serves_all_lengths(model):
     assert events.compiles == 0 and events.loads == 0
 
 
+@pytest.mark.slow
 def test_sinusoidal_positions_go_on_in_the_cache():
     model = TransformerLanguageModel.create(TransformerConfig(WORDS, 16, 2, 16, max_length=LENGTH), random.key(3))
     tokens = prompts(2, 36)
     np.testing.assert_array_equal(generate(model, tokens, 5, max_length=LENGTH), slow(model, tokens, 5))
 
 
+@pytest.mark.slow
 def test_shorter_prompts_in_a_batch(model):
     tokens, lengths = prompts(3, 45), np.array([45, 3, 34])
     result = generate(model, tokens, 8, max_length=LENGTH, lengths=lengths)
@@ -71,6 +74,7 @@ def test_the_end_token_is_repeated(model):
         assert (row[size:] == end).all()
 
 
+@pytest.mark.quick("None-0.7", "None-1e-06", "1-None")
 @pytest.mark.parametrize(("top_k", "top_p"), [(None, None), (4, None), (None, 0.7), (6, 0.5), (1, None), (None, 1e-6)])
 def test_draws_have_the_probabilities_of_the_model(model, top_k, top_p):
     count, temperature = 4000, 3.0
@@ -91,6 +95,7 @@ def test_draws_have_the_probabilities_of_the_model(model, top_k, top_p):
     assert np.abs(share - p).max() < 5 * np.sqrt(0.25 / count)
 
 
+@pytest.mark.slow
 def test_equal_keys_draw_equal_tokens(model):
     settings = {"max_length": LENGTH, "temperature": 2.0}
     first, again, other = (generate(model, prompts(1, 4), 20, key=random.key(k), **settings) for k in (0, 0, 1))

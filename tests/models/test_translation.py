@@ -53,6 +53,7 @@ def test_wide_beams_find_the_best_of_all(model, penalty):
         np.testing.assert_allclose(found.scores[row], scores_of(model, row, tokens, penalty), rtol=1e-5)
 
 
+@pytest.mark.slow
 def test_one_beam_is_a_greedy_search(model):
     found = beam_search(model, SOURCE, LENGTHS, begin_token=BEGIN, end_token=END, max_length=7, beams=1)
     tokens = np.full((3, 7), END)

@@ -54,15 +54,7 @@ INITIALIZERS = {
 IN_FLOAT64 = ["constant", "uniform", "normal", "truncated_normal", "he_normal", "glorot_uniform", "delta_orthogonal"]
 
 
-@pytest.mark.quick(
-    "zeros-float32",
-    "uniform-float32",
-    "normal-float32",
-    "truncated_normal-float32",
-    "glorot_uniform-float32",
-    "orthogonal_tall-float32",
-    "normal-float64",
-)
+@pytest.mark.quick("normal-float32")
 @pytest.mark.parametrize(
     ("name", "dtype"), [(n, "float32") for n in INITIALIZERS] + [(n, "float64") for n in IN_FLOAT64]
 )
@@ -85,6 +77,7 @@ def test_names_are_those_of_jax():
             assert ours == [parameter for parameter in theirs if parameter != "out_sharding"]
 
 
+@pytest.mark.quick("orthogonal_tall-float16")
 @pytest.mark.parametrize("dtype", ["bfloat16", "float16"])
 @pytest.mark.parametrize("name", ["normal", "he_normal", "glorot_uniform", "orthogonal_tall"])
 def test_half_precision(name, dtype):
@@ -99,6 +92,7 @@ def test_half_precision(name, dtype):
     assert make(init)(random.key(7), shape, dtype).dtype == dtype
 
 
+@pytest.mark.slow
 def test_dtype_of_the_maker_and_of_the_call():
     make = init.normal(dtype="float64")
     assert make(random.key(0), (2,)).dtype == "float64"
@@ -106,6 +100,7 @@ def test_dtype_of_the_maker_and_of_the_call():
     assert init.normal()(random.key(0), (2,)).dtype == "float32"
 
 
+@pytest.mark.slow
 def test_under_jit_and_vmap():
     keys = random.split(random.key(0), 3)
     stacked = tvmfun.jit(tvmfun.vmap(lambda key: init.he_normal()(key, (4, 5))))(keys)
@@ -122,6 +117,7 @@ def test_truncated_normal_with_arrays_of_bounds():
         random.truncated_normal(random.key(3), lower, upper, (2,))
 
 
+@pytest.mark.slow
 def test_layers_take_initializers():
     key = random.key(1)
     layer = nn.Linear(4, 3, key=key, weight_init=init.he_normal(), bias_init=init.constant(0.5))

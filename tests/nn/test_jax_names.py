@@ -82,6 +82,7 @@ def test_scaled_matmul():
     assert nn.scaled_matmul(*args, preferred_element_type="bfloat16").dtype == "bfloat16"
 
 
+@pytest.mark.slow
 def test_rows_without_elements_that_count():
     none = np.zeros((2, 3), bool)
     x = np.ones((2, 3), "float32")
@@ -91,6 +92,7 @@ def test_rows_without_elements_that_count():
     assert not np.asarray(tvmfun.grad(lambda x: nn.softmax(x, where=none).sum())(x)).any()
 
 
+@pytest.mark.slow
 def test_logarithms_at_special_points():
     for x in ([np.inf, -np.inf], [np.nan, 0.0], [-np.inf, -np.inf], [1e4, -1e4], [0.0]):
         x = np.array(x, "float32")

@@ -69,6 +69,7 @@ def check(name: str, got: Any, exact: np.ndarray, ulps: float) -> None:
     assert error.max() <= ulps, f"{name} is {error.max():.2f} ulp off"
 
 
+@pytest.mark.quick("acos-float64", "reciprocal-float32", "atan-float32", "log10-float32")
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
 @pytest.mark.parametrize("name", [*UNARY, *BINARY])
 @pytest.mark.filterwarnings("ignore::RuntimeWarning")
@@ -80,6 +81,7 @@ def test_error_in_units_in_the_last_place(name: str, dtype: str):
     check(name, tvmfun.jit(ours)(*columns), expected, ulps[dtype == "float64"])
 
 
+@pytest.mark.quick("digamma", "lgamma")
 @pytest.mark.parametrize("name", SPECIAL)
 @pytest.mark.filterwarnings("ignore::RuntimeWarning")
 def test_special_functions(name: str):
@@ -120,6 +122,7 @@ def test_logarithms_of_powers_are_exact():
     np.testing.assert_array_equal(tnp.log10(10.0 ** np.arange(0, 16)), np.arange(0, 16))
 
 
+@pytest.mark.quick("bfloat16")
 @pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
 def test_half_precision_is_rounded_once(dtype: str):
     x = np.linspace(0.01, 0.99, 50).astype(tnp.asarray(0, dtype).dtype)

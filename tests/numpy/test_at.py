@@ -44,7 +44,7 @@ def values_for(index: Any) -> np.ndarray:
     return RNG.uniform(0.5, 2, X[inside(index)].shape)
 
 
-@pytest.mark.quick("vector", "outside", "slice")
+@pytest.mark.quick("slice")
 @pytest.mark.parametrize("index", INDICES.values(), ids=INDICES)
 def test_updates_and_their_derivatives(index: Any):
     """All updates in one program."""
@@ -79,6 +79,7 @@ def test_updates_and_their_derivatives(index: Any):
     np.testing.assert_allclose(eager, got[0][choices.index(("multiply", None))], rtol=1e-12)
 
 
+@pytest.mark.quick("step", "outside")
 @pytest.mark.parametrize("name", ["vector", "outside", "step"])
 def test_derivatives_that_jax_lacks(name: str):
     index = INDICES[name]
@@ -90,6 +91,7 @@ def test_derivatives_that_jax_lacks(name: str):
     derivatives.check(results, [X, values_for(index)], order=1)
 
 
+@pytest.mark.quick("rows")
 @pytest.mark.parametrize(
     "index", [INDICES["outside"], INDICES["pair"], INDICES["behind"]], ids=["rows", "pairs", "columns"]
 )

@@ -121,6 +121,7 @@ def test_eye():
     check(lambda: tnp.eye(2, k=1, dtype=bool), np.eye(2, k=1, dtype=bool))
 
 
+@pytest.mark.quick("tril")
 @pytest.mark.parametrize("name", ["tril", "triu"])
 def test_triangles(name):
     x = np.arange(24.0).reshape(2, 3, 4)

@@ -90,6 +90,7 @@ def close(name, actual, expected, *inputs, ulps):
         pytest.fail(f"{name}{where}: {actual[finite][worst]!r} is {error[worst]:.0f} ulp off")
 
 
+@pytest.mark.quick("reciprocal-float64", "positive-float64", "square-float64", "round-float32")
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
 @pytest.mark.parametrize("name", UNARY)
 @pytest.mark.filterwarnings("ignore::RuntimeWarning")
@@ -102,6 +103,7 @@ def test_unary_functions_at_special_values(name, dtype):
     close(name, getattr(tnp, name)(x), expected, x, ulps=TOLERANCE[dtype])
 
 
+@pytest.mark.quick("less_equal-float64", "logical_xor-float64", "minimum-float32", "divide-float64")
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
 @pytest.mark.parametrize("name", BINARY)
 @pytest.mark.filterwarnings("ignore::RuntimeWarning")
@@ -121,6 +123,7 @@ def test_binary_functions_at_special_values(name, dtype):
     close(name, getattr(tnp, name)(x, y), expected, x, y, ulps=TOLERANCE[dtype])
 
 
+@pytest.mark.quick("float32-tanh", "float64-log", "float32-log", "float64-log1p")
 @pytest.mark.parametrize("name", ["expm1", "log1p", "tanh", "exp", "log"])
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
 def test_elementary_functions_are_accurate_over_their_range(name, dtype):
@@ -165,6 +168,7 @@ def corners(dtype):
     return tuple(np.array(side, dtype) for side in zip(*pairs, strict=True))
 
 
+@pytest.mark.quick("uint64")
 @pytest.mark.parametrize("dtype", INTEGERS)
 @pytest.mark.filterwarnings("ignore::RuntimeWarning")
 def test_integer_arithmetic_at_corners(dtype):
@@ -197,6 +201,7 @@ def test_sums_with_constants_wrap_when_compiled():
     assert tvmfun.jit(lambda x: x + 2**31)(x).tolist() == [5]
 
 
+@pytest.mark.quick("int16", "uint8", "int32", "uint64")
 @pytest.mark.parametrize("dtype", INTEGERS)
 def test_shifts_by_any_count(dtype):
     jax = pytest.importorskip("jax")
@@ -208,6 +213,7 @@ def test_shifts_by_any_count(dtype):
         np.testing.assert_array_equal(tnp.bitwise_right_shift(x, n), jax.numpy.right_shift(x, n))
 
 
+@pytest.mark.quick("int32")
 @pytest.mark.parametrize("dtype", ["int8", "uint8", "int32", "int64"])
 def test_integer_powers(dtype):
     info = np.iinfo(dtype)
@@ -228,6 +234,7 @@ def test_integer_powers(dtype):
     assert tnp.power(np.array([True]), np.array([True])).dtype == "int32"
 
 
+@pytest.mark.quick("bfloat16")
 @pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
 @pytest.mark.filterwarnings("ignore::RuntimeWarning")
 def test_half_precision_is_rounded_once(dtype):
@@ -344,6 +351,7 @@ def test_astype():
         tnp.astype(x, "complex64")
 
 
+@pytest.mark.slow
 def test_jitted_functions_give_the_results_of_eager_ones():
     x = np.linspace(-3, 3, 7, dtype="float32")
     names = [n for n in UNARY if n not in ("log", "log2", "log10", "sqrt", "log1p")]

@@ -62,12 +62,14 @@ def test_traced_indexing_is_that_of_numpy(index):
         same(tvmfun.jit(lambda x: x[index])(HOST), expected)
 
 
+@pytest.mark.slow
 @given(st.one_of(basic, arrays, mixed), st.sampled_from(["set", "add", "subtract"]))
 @many
 def test_updates_are_those_of_numpy(index, mode):
     check_update(lambda x, values: getattr(x.at[index], mode)(values), index, mode)
 
 
+@pytest.mark.slow
 @given(st.one_of(basic, arrays, mixed), st.sampled_from(["set", "add", "subtract"]))
 @few
 def test_traced_updates_are_those_of_numpy(index, mode):
@@ -96,6 +98,7 @@ def test_traced_integers_as_indices():
             same(actual, np.asarray(wanted))
 
 
+@pytest.mark.quick("uint64-traced", "uint8-eager", "uint8-traced", "int32-eager")
 @pytest.mark.parametrize("traced", [False, True], ids=["eager", "traced"])
 @pytest.mark.parametrize("dtype", ["int8", "uint8", "int32", "int64", "uint64"])
 def test_places_outside_are_clamped_and_their_updates_dropped(dtype, traced):
@@ -247,6 +250,7 @@ SORTED = {
 }
 
 
+@pytest.mark.quick("uint32", "bfloat16", "float32")
 @pytest.mark.parametrize("host", SORTED.values(), ids=SORTED)
 def test_sort_and_argsort(host):
     wide = host.astype("float32") if host.dtype == tnp.bfloat16 else host
@@ -272,6 +276,7 @@ def test_sort_is_stable_and_takes_any_length():
 CUBE = np.arange(24, dtype="float32").reshape(2, 3, 4)
 
 
+@pytest.mark.quick("(?0, 1?, Ellipsis, ?1, 2?, ?1, 1?)", "(Ellipsis, ?0, 1?, ?1, 2?, ?1, 1?)", "((0, 1),)")
 @pytest.mark.parametrize(
     "index",
     [

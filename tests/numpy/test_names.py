@@ -302,6 +302,7 @@ def test_dtypes_are_dtypes_and_make_arrays():
     assert tnp.float32([1, 2]).shape == (2,) and float(tvmfun.grad(lambda x: tnp.float32(x) * 3)(1.0)) == 3.0
 
 
+@pytest.mark.slow
 def test_files(tmp_path):
     x = tnp.arange(6.0).reshape(2, 3)
     for dtype in ("float32", "bfloat16", "int8"):

@@ -16,6 +16,7 @@ KINDS = ("bool", "int8", "int32", "int64", "uint8", "bfloat16", "float16", "floa
 OPERATORS = (operator.add, operator.mul, operator.truediv, operator.lt)
 
 
+@pytest.mark.quick("int8", "float32", "int64")
 @pytest.mark.parametrize("kind", KINDS)
 def test_float64_scalars_are_python_floats(kind):
     x = tnp.ones(3, kind)
@@ -29,6 +30,7 @@ def test_float64_scalars_are_python_floats(kind):
     assert [y.dtype for y in jitted] == expected[: len(OPERATORS)]
 
 
+@pytest.mark.quick("int64", "int32")
 @pytest.mark.parametrize("scalar", ["int8", "int32", "int64", "uint8", "float16", "float32"])
 def test_other_scalars_have_their_dtype(scalar):
     for kind in KINDS:

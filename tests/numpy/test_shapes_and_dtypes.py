@@ -73,7 +73,7 @@ def test_dtypes_of_functions_of_one_array(dtype: str):
         compare(name, [(2, 0)], [dtype])
 
 
-@pytest.mark.quick("bool", "int8", "uint32", "bfloat16", "float32")
+@pytest.mark.quick("bool")
 @pytest.mark.parametrize("first", DTYPES)
 def test_dtypes_of_functions_of_two_arrays(first: str):
     for second in DTYPES:
@@ -103,6 +103,7 @@ def test_shapes_that_may_not_broadcast(first: Any, second: Any):
     compare("where", [first, second, first], ["bool", "float32", "float32"])
 
 
+@pytest.mark.slow
 @given(st.data(), hnp.array_shapes(min_dims=1, max_dims=4, min_side=0, max_side=4))
 @many
 def test_shapes_of_reductions(data: Any, shape: Any):
@@ -116,6 +117,7 @@ def test_shapes_of_reductions(data: Any, shape: Any):
             compare(name, [shape], ["float32"], axis=axes[0])
 
 
+@pytest.mark.slow
 @given(st.data(), hnp.array_shapes(min_dims=1, max_dims=4, min_side=0, max_side=4))
 @many
 def test_shapes_of_manipulations(data: Any, shape: Any):
@@ -152,6 +154,7 @@ def test_shapes_of_manipulations(data: Any, shape: Any):
 EMPTY = np.zeros((0, 3), "float32")
 
 
+@pytest.mark.quick("<lambda>1", "<lambda>27", "<lambda>39", "<lambda>29")
 @pytest.mark.filterwarnings("ignore::RuntimeWarning")
 @pytest.mark.parametrize(
     "function",

@@ -238,6 +238,7 @@ def test_can_cast():
     assert tnp.can_cast("bool", "int8")
 
 
+@pytest.mark.quick("float64")
 @pytest.mark.parametrize("name", [n for n in dtypes.NAMES.values() if "float" in n])
 def test_finfo(name: str):
     limits = tnp.finfo(name)
@@ -315,6 +316,7 @@ def test_an_array_knows_its_namespace():
         x.__array_namespace__(api_version="2099.12")
 
 
+@pytest.mark.slow
 def test_a_function_written_for_the_standard():
     """Works on NumPy's arrays and on ours, traced or not, without knowing which."""
 

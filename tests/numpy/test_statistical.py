@@ -24,7 +24,7 @@ def numbers(dtype):
     return (RNG.normal(size=(2, 3, 4)) * 2).astype(dtypes.canonical(dtype))
 
 
-@pytest.mark.quick("float32", "int8", "bool", "bfloat16")
+@pytest.mark.quick("bool")
 @pytest.mark.parametrize(
     "dtype", ["float32", "float64", "int32", "int64", "int8", "uint8", "bool", "float16", "bfloat16"]
 )
@@ -61,6 +61,7 @@ def result_dtype(name, dtype):
     return dtypes.uint32 if dtype == dtypes.uint8 else dtypes.int32
 
 
+@pytest.mark.quick("prod", "count_nonzero", "sum", "mean")
 @pytest.mark.parametrize("name", FUNCTIONS)
 def test_eager_reductions_take_arguments_as_numpy_does(name):
     x = numbers("float32")
@@ -74,6 +75,7 @@ def test_eager_reductions_take_arguments_as_numpy_does(name):
             function(x, axis)
 
 
+@pytest.mark.quick("sum", "count_nonzero", "all", "max")
 @pytest.mark.parametrize("name", FUNCTIONS)
 @pytest.mark.filterwarnings("ignore")
 def test_reductions_of_nothing(name):
@@ -89,6 +91,7 @@ def test_reductions_of_nothing(name):
             np.testing.assert_array_equal(actual, expected)
 
 
+@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore::RuntimeWarning")
 def test_special_values():
     x = np.array([[1, np.nan, 3], [np.inf, -np.inf, 0], [-0.0, 0.0, 1], [np.nan, np.inf, -np.inf]], "float32")
@@ -103,6 +106,7 @@ def test_special_values():
         assert np.isnan(float(tnp.max(values))) and np.isnan(float(tnp.min(values[::-1])))
 
 
+@pytest.mark.quick("uint8", "int64", "bool")
 @pytest.mark.parametrize("dtype", ["float32", "int8", "uint8", "int64", "bool", "bfloat16"])
 def test_argmax_and_argmin(dtype):
     x = np.abs(numbers(dtype)) if dtype == "uint8" else numbers(dtype)

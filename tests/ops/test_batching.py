@@ -125,6 +125,7 @@ def against(reference, op: Op, flags, size: int, arguments, params) -> None:
     np.testing.assert_allclose(np.asarray(got), expected, rtol=1e-12, atol=1e-12)
 
 
+@pytest.mark.slow
 @settings(max_examples=20)
 @given(flags=ONE_OR_BOTH, size=st.integers(1, 3), data=st.data())
 def test_products_of_any_axes(flags, size: int, data):
@@ -141,6 +142,7 @@ def test_products_of_any_axes(flags, size: int, data):
     against(dot_reference, dot_general, flags, size, arguments, {"contract": contract, "batch": batch})
 
 
+@pytest.mark.slow
 @settings(max_examples=15)
 @given(
     flags=ONE_OR_BOTH,

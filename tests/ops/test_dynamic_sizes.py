@@ -29,6 +29,7 @@ def eligible(name: str) -> list[Case]:
     return [case for case in CASES[name] if can_be_dynamic(case)]
 
 
+@pytest.mark.quick("max", "argmin")
 @pytest.mark.parametrize(
     "name",
     [

@@ -130,6 +130,7 @@ def test_every_reduction_has_special_rows():
     assert reductions <= set(ALONG)
 
 
+@pytest.mark.quick("cummin", "min", "sum")
 @pytest.mark.parametrize("name", ALONG)
 def test_rows_of_special_numbers_have_the_derivatives_of_jax(name: str):
     op, expected_by = REGISTRY[name], ORACLES[name]

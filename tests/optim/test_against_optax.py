@@ -46,14 +46,7 @@ SINGLE = {name for name in (OPTIMIZERS | SEARCHES | CONTRIB).keys() - PARTS if "
 GROUPS += [("float32", group) for group in [*groups((SINGLE | ONLY_FLOAT32) - {"radam"}), ["radam"]]]
 
 
-@pytest.mark.quick(
-    "float64-MultiSteps*",
-    "float64-adagrad*",
-    "float64-muon axes*",
-    "float64-scale_by_adam*",
-    "float64-rmsprop momentum*",
-    "float64-inject*",
-)
+@pytest.mark.quick("float64-scale_by_adam...scale_by_backtracking*")
 @pytest.mark.filterwarnings("ignore:.*seed.*:DeprecationWarning")
 @pytest.mark.parametrize(("dtype", "names"), GROUPS, ids=[f"{dtype}-{g[0]}...{g[-1]}" for dtype, g in GROUPS])
 def test_trajectories(dtype, names):
@@ -73,6 +66,7 @@ def test_trajectories(dtype, names):
     assert not wrong
 
 
+@pytest.mark.quick("momo adaptive", "adaptive_grad_clip", "chain", "scale_by_optimistic_gradient")
 @pytest.mark.parametrize("name", sorted(CASES))
 def test_states_have_the_structure_and_the_names_of_optax(name):
     params = random_tree(shapes_of(name), np.random.default_rng(0), "float32")
@@ -149,6 +143,7 @@ def test_arguments_have_the_names_and_the_order_of_optax(module, name):
 # -- wrappers ------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_accumulated_batches_equal_one_large_batch():
     rng = np.random.default_rng(0)
     x, y = rng.normal(size=(24, 5)), rng.normal(size=(24,))
@@ -247,6 +242,7 @@ def test_per_example_clipping(uniform):
             np.testing.assert_allclose(actual, expected, rtol=1e-5, atol=1e-6)
 
 
+@pytest.mark.quick("x2", "x1")
 @pytest.mark.parametrize("x", [[3.0, 4.0], [0.0, 0.0], [1e-4, 0.0]])
 def test_safe_norms_have_a_gradient_at_zero(x):
     x = np.asarray(x, "float32")
@@ -266,6 +262,7 @@ def test_trees_that_follow_others():
         np.testing.assert_array_equal(optim.periodic_update(new, old, step, 2)["w"], expected["w"])
 
 
+@pytest.mark.slow
 def test_mistakes_are_explained():
     grads = {"w": np.ones(2, "float32")}
     with pytest.raises(ArgumentError, match=r"\[partition\] the labels must be among \["):

@@ -30,6 +30,7 @@ def assert_same(actual, expected, tolerance=1e-12):
 # -- optim.tree ----------------------------------------------------------------------------------------------
 
 
+@pytest.mark.quick("dtype", "size", "add")
 @pytest.mark.parametrize("name", TREE)
 def test_tree_functions_are_those_of_optax(name):
     for call in TREE[name]:
@@ -102,6 +103,7 @@ def test_projections_and_their_derivatives_are_those_of_optax():
                 np.testing.assert_allclose(a, b, rtol=1e-11, atol=1e-12, err_msg=name)
 
 
+@pytest.mark.quick("1")
 @pytest.mark.parametrize("size", [1, 7])
 def test_the_simplex_is_projected_onto_itself(size):
     rng = np.random.default_rng(size)
@@ -118,6 +120,7 @@ def test_the_simplex_is_projected_onto_itself(size):
 # -- second order --------------------------------------------------------------------------------------------
 
 
+@pytest.mark.quick("hessian_diag")
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")
 @pytest.mark.parametrize("name", ["hvp", "hessian_diag", "fisher_diag"])
 def test_second_order(name):
@@ -140,6 +143,7 @@ def test_second_order(name):
 # -- linear algebra ------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_power_iteration():
     rng = np.random.default_rng(0)
     vectors, _ = np.linalg.qr(rng.normal(size=(5, 5)))
@@ -163,6 +167,7 @@ def test_power_iteration():
         optim.power_iteration(lambda v: v)
 
 
+@pytest.mark.slow
 def test_matrix_inverse_pth_root():
     rng = np.random.default_rng(0)
     vectors, _ = np.linalg.qr(rng.normal(size=(4, 4)))
@@ -186,6 +191,7 @@ def test_matrix_inverse_pth_root_explains_mistakes():
         optim.matrix_inverse_pth_root(np.ones((2, 3)), 2)
 
 
+@pytest.mark.quick("()")
 @pytest.mark.parametrize("columns", [(), (3,)])
 def test_nnls(columns):
     rng = np.random.default_rng(1)
@@ -218,6 +224,7 @@ def test_scale_gradient(scale):
     np.testing.assert_array_equal(optim.scale_gradient(x, scale)["w"], x["w"])
 
 
+@pytest.mark.slow
 def test_multi_normal():
     rng = np.random.default_rng(0)
     loc, log_scale, x = (rng.normal(size=(3, 2)).astype("float32") for _ in range(3))
@@ -231,6 +238,7 @@ def test_multi_normal():
     np.testing.assert_array_equal(ours.log_scale, theirs.log_scale)
 
 
+@pytest.mark.quick("-1-MEAN", "0-SUM", "-1-CONCAT")
 @pytest.mark.parametrize("kind", ["MEAN", "SUM", "RUNNING_MEAN", "CONCAT"])
 @pytest.mark.parametrize("axis", [0, -1])
 def test_microbatch(kind, axis):
@@ -349,6 +357,7 @@ def test_a_search_stays_where_the_loss_is_not_finite():
     assert np.isinf(float(state.info.decrease_error)) and float(state.learning_rate) == 0
 
 
+@pytest.mark.slow
 def test_updates_of_a_search_have_derivatives():
     search = optim.scale_by_zoom_linesearch(10)
 
@@ -399,6 +408,7 @@ DIFFERENTIABLE = {
 }
 
 
+@pytest.mark.quick("lbfgs")
 @pytest.mark.parametrize("name", DIFFERENTIABLE)
 def test_training_has_derivatives(name):
     optimizer = DIFFERENTIABLE[name]()
@@ -421,6 +431,7 @@ def test_training_has_derivatives(name):
     np.testing.assert_allclose(tvmfun.grad(trained)(weight), slope, rtol=1e-5)
 
 
+@pytest.mark.slow
 def test_schedule_free_eval_params():
     rng = np.random.default_rng(0)
     params = {"w": rng.normal(size=3)}
@@ -460,6 +471,7 @@ def test_hutchinson_estimates_the_diagonal():
     assert not np.array_equal(state.key, random.key(5))
 
 
+@pytest.mark.slow
 def test_muon_makes_singular_values_equal():
     rng = np.random.default_rng(0)
     updates = {"tall": rng.normal(size=(7, 4)), "wide": rng.normal(size=(2, 9))}
@@ -482,6 +494,7 @@ def test_galore_takes_other_directions_after_a_while():
         np.testing.assert_allclose(updates, gradient, atol=1e-12)
 
 
+@pytest.mark.slow
 def test_mistakes_in_contrib_are_explained():
     c, w = optim.contrib, {"w": np.ones((2, 2))}
     with pytest.raises(ArgumentError, match=r"\[muon\] preconditioning must be one of .*, got 'none'"):

@@ -87,6 +87,7 @@ def _two_steps(transform: Any, apply_updates: Any, jit: Any, dtype: Any) -> list
     return [np.asarray(leaf) for leaf in jax.tree.leaves((params, tree.leaves(state)))]
 
 
+@pytest.mark.quick("adam_options", "adamw_mask")
 @pytest.mark.parametrize("name", ["adadelta", "adam_options", "adamw_mask", "clipped", "sgd_nesterov_schedule"])
 def test_eager_steps_equal_jitted_ones(name):
     transform = OPTIMIZERS[name](optim)
@@ -96,6 +97,7 @@ def test_eager_steps_equal_jitted_ones(name):
         _assert_close(leaf, oracle, 1e-6)
 
 
+@pytest.mark.quick("<lambda>4-float16", "<lambda>2-float16", "<lambda>3-float16")
 @pytest.mark.parametrize("dtype", ["bfloat16", "float16"])
 @pytest.mark.parametrize(
     "make",
@@ -287,6 +289,7 @@ SCHEDULES = {
 COUNTS = [*range(40), 1000, 2**24 + 1, 2**31 - 1]
 
 
+@pytest.mark.quick("int32-1e-06")
 @pytest.mark.parametrize(("dtype", "tolerance"), [("int32", 1e-6), ("int64", 1e-12)])
 def test_schedules_are_optax_schedules(dtype, tolerance):
     def values(library):

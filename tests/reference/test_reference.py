@@ -50,6 +50,7 @@ LOOPS = {
 }
 
 
+@pytest.mark.quick("while", "reverse", "batched")
 @pytest.mark.parametrize("name", LOOPS)
 def test_control_flow_and_calls_agree_with_compiled_programs(name: str):
     x = np.random.default_rng(0).normal(size=(5, 3)).astype(np.float32)

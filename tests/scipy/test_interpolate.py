@@ -29,7 +29,7 @@ def places(count: int, *lead: int) -> np.ndarray:
     return inside
 
 
-@pytest.mark.quick("float64-one axis", "float64-two axes", "float32-three axes")
+@pytest.mark.quick("float64-two axes")
 @pytest.mark.parametrize("grid", GRIDS)
 @pytest.mark.parametrize("dtype", ["float64", "float32"])
 def test_values(grid, dtype):
@@ -58,11 +58,13 @@ def test_values(grid, dtype):
         np.testing.assert_allclose(ours, of(xi), rtol=tolerance, atol=tolerance)
 
 
+@pytest.mark.slow
 def test_an_axis_with_one_line():
     of = RegularGridInterpolator((X, [3.0]), np.arange(4.0)[:, None], fill_value=None)
     np.testing.assert_allclose(of(np.array([[1.25, 3.0], [0.25, 9.0]])), [2.5, 1.5])
 
 
+@pytest.mark.slow
 def test_no_number_is_nowhere():
     of = RegularGridInterpolator((X,), np.arange(4.0), fill_value=7.0)
     np.testing.assert_array_equal(of(np.array([np.nan, np.inf, -np.inf])), [np.nan, 7.0, 7.0])

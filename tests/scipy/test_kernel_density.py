@@ -81,6 +81,7 @@ def test_densities_are_trees():
     np.testing.assert_allclose(stacked[1], gaussian_kde(SAMPLES["numbers"] + 1)(points[0]), rtol=1e-12)
 
 
+@pytest.mark.slow
 def test_far_away_the_logarithm_is_finite():
     density = gaussian_kde(SAMPLES["numbers"])
     assert float(density(1e3)[0]) == 0 and -1e8 < float(density.logpdf(1e3)[0]) < -1e5
@@ -121,5 +122,6 @@ def test_errors(name):
             call()
 
 
+@pytest.mark.slow
 def test_integers_are_floats():
     assert gaussian_kde(tnp.arange(5)).covariance.dtype == "float32"

@@ -49,7 +49,7 @@ PROBLEMS = {
 }
 
 
-@pytest.mark.quick("rosenbrock-float64", "quadratic of one-float64")
+@pytest.mark.quick("quadratic of one-float64")
 @pytest.mark.parametrize("dtype", ["float64", "float32"])
 @pytest.mark.parametrize("problem", PROBLEMS)
 def test_solutions(problem, dtype):
@@ -75,6 +75,7 @@ def test_solutions(problem, dtype):
         np.testing.assert_allclose(found.fun, theirs.fun, rtol=1e-6, atol=1e-6)
 
 
+@pytest.mark.slow
 def test_batches_and_tangents():
     starts = np.asarray([[0.0, 0.0], [2.0, 2.0], [-1.0, 3.0]])
     found = tvmfun.vmap(lambda x: optimize.minimize(lambda x: rosenbrock(tnp, x), x, method="bfgs"))(starts)
@@ -89,6 +90,7 @@ def test_batches_and_tangents():
     np.testing.assert_allclose(tangent, [1 / (1 + 6 * float(x[0]) ** 2), 0.0], atol=1e-6)
 
 
+@pytest.mark.slow
 def test_options_and_states_of_failure():
     minimize = lambda **options: optimize.minimize(lambda x: rosenbrock(tnp, x), np.zeros(2), method="BFGS", **options)
     short = minimize(options={"maxiter": 3})

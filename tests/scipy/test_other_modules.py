@@ -17,6 +17,7 @@ LONG, SHORT = RNG.normal(size=9), RNG.normal(size=4)
 IMAGE, FILTER = RNG.normal(size=(5, 6)), RNG.normal(size=(2, 3))
 
 
+@pytest.mark.quick("same")
 @pytest.mark.parametrize("mode", ["full", "same", "valid"])
 def test_convolutions(mode):
     for name in ("convolve", "correlate"):
@@ -32,6 +33,7 @@ def test_convolutions(mode):
         np.testing.assert_allclose(getattr(signal, name)(IMAGE, FILTER, mode), expected, rtol=1e-10, atol=1e-12)
 
 
+@pytest.mark.quick("0")
 @pytest.mark.parametrize("axis", [0, 1])
 def test_trends(axis):
     for kwargs in ({}, {"type": "constant"}, {"bp": 2}, {"bp": [1, 3]}):
@@ -39,6 +41,7 @@ def test_trends(axis):
         np.testing.assert_allclose(signal.detrend(IMAGE, axis, **kwargs), expected, atol=1e-12, err_msg=str(kwargs))
 
 
+@pytest.mark.quick("1-constant", "1-mirror", "0-mirror", "1-nearest")
 @pytest.mark.parametrize("mode", ["constant", "nearest", "mirror"])
 @pytest.mark.parametrize("order", [0, 1])
 def test_map_coordinates(order, mode):
@@ -50,6 +53,7 @@ def test_map_coordinates(order, mode):
     np.testing.assert_allclose(found, expected, rtol=1e-10, atol=1e-12)
 
 
+@pytest.mark.slow
 def test_map_coordinates_around_the_edges():
     jax = pytest.importorskip("jax")
     places = [RNG.uniform(-9, 14, size=20), RNG.uniform(-9, 14, size=20)]
@@ -63,6 +67,7 @@ def test_map_coordinates_around_the_edges():
             )
 
 
+@pytest.mark.slow
 def test_codes_and_integrals():
     points, codes = RNG.normal(size=(8, 2)), RNG.normal(size=(3, 2))
     for found, expected in zip(cluster.vq.vq(points, codes), scipy.cluster.vq.vq(points, codes), strict=True):
@@ -72,6 +77,7 @@ def test_codes_and_integrals():
     )
 
 
+@pytest.mark.slow
 def test_derivatives_and_batches():
     derivatives.check(signal.convolve, (LONG, SHORT), order=1)
     derivatives.check(lambda x, p: ndimage.map_coordinates(x, [p, p], 1), (IMAGE, np.asarray([0.3, 2.7])), order=1)

@@ -84,7 +84,7 @@ def agree(found, expected, rtol, message=""):
         np.testing.assert_allclose(np.asarray(one), other, rtol=rtol, atol=1e-290, err_msg=message)
 
 
-@pytest.mark.quick("gamma", "erfinv", "log_ndtr", "i0", "exp1", "sici")
+@pytest.mark.quick("exp1")
 @pytest.mark.parametrize("name", ONE)
 def test_functions_of_one_argument(name):
     x, rtol = ONE[name]
@@ -97,7 +97,7 @@ def test_functions_of_one_argument(name):
     agree(found, getattr(scipy.special, name)(single), 3e-6)
 
 
-@pytest.mark.quick("beta", "comb", "gammainc", "zeta", "xlogy", "kl_div", "boxcox", "owens_t")
+@pytest.mark.quick("kl_div", "xlogy", "boxcox")
 @pytest.mark.parametrize("name", TWO)
 def test_functions_of_two_arguments(name):
     x, y, rtol = TWO[name]
@@ -105,6 +105,7 @@ def test_functions_of_two_arguments(name):
         agree(getattr(special, name)(x, y), getattr(scipy.special, name)(x, y), rtol)
 
 
+@pytest.mark.slow
 def test_incomplete_beta():
     a, b, x = 10 ** RNG.uniform(-1, 2, 30), 10 ** RNG.uniform(-1, 2, 30), RNG.uniform(0, 1, 30)
     agree(special.betainc(a, b, x), scipy.special.betainc(a, b, x), 1e-11)
@@ -119,6 +120,7 @@ def test_incomplete_gamma_at_special_points():
     agree(special.gammaincc(a, x), scipy.special.gammaincc(a, x), 0)
 
 
+@pytest.mark.quick("1.0-2.0-0.0", "-2.0-1.5-4.0", "2.0-3.0--20.0", "1.5-0.5-150.0")
 @pytest.mark.parametrize(
     ("a", "b", "x"),
     [(0.5, 1.5, 3.0), (2.0, 3.0, -20.0), (1.0, 2.0, 0.0), (0.0, 1.0, 2.0), (2.0, 2.0, 1.0), (-2.0, 1.5, 4.0),
@@ -130,7 +132,7 @@ def test_confluent_hypergeometric_function(a, b, x):
     )
 
 
-@pytest.mark.quick("args0", "args2", "args5", "args7")
+@pytest.mark.quick("args2", "args5", "args7")
 @pytest.mark.parametrize(
     "args",
     [(0.5, 1.5, 2.5, 0.3), (1.0, 1.0, 2.0, 0.5), (0.5, 0.7, 1.9, 0.95), (0.5, 1.5, 2.5, -3.0), (-2.0, 3.0, 1.5, 0.6),
@@ -166,7 +168,7 @@ X = np.asarray([[1000.0, -1000.0, 2.0], [-INF, -INF, -INF], [0.5, INF, 1.0]])
 FACTORS = np.asarray([[1.0, 2.0, 0.0], [1.0, 1.0, 1.0], [-1.0, 0.0, 3.0]])
 
 
-@pytest.mark.quick("False-0x1", "True-1")
+@pytest.mark.quick("False-0x1")
 @pytest.mark.parametrize("axis", [None, 0, 1, (0, 1)])
 @pytest.mark.parametrize("keepdims", [False, True])
 def test_logsumexp(axis, keepdims):
@@ -191,7 +193,7 @@ SMOOTH = {
 }  # fmt: skip
 
 
-@pytest.mark.quick("gamma", "beta", "log_ndtr", "xlogy", "i1", "zeta")
+@pytest.mark.quick("beta")
 @pytest.mark.parametrize("name", SMOOTH)
 def test_derivatives_to_order_two(name):
     derivatives.check(getattr(special, name), SMOOTH[name], tolerance=1e-5)

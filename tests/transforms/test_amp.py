@@ -62,6 +62,7 @@ def test_alone_no_other_op_changes(name: str):
         assert mixed == plain
 
 
+@pytest.mark.quick("bfloat16-conv")
 @pytest.mark.parametrize("name", ["dot_general", "conv", "conv_kernel_gradient"])
 @pytest.mark.parametrize("dtype", HALVES)
 def test_products_of_every_form_are_near_those_of_rounded_arguments(name: str, dtype: str):
@@ -224,6 +225,7 @@ def _own_rule(primals, tangents):
     return x @ w, x @ dw + dx @ w
 
 
+@pytest.mark.quick("_own_product")
 @pytest.mark.parametrize("fun", [_scan, _while, _cond, _checkpoint, _vmap, _own_product, _own_tangent])
 def test_inside_of_what_contains_programs(fun):
     w, x = reals(6, 6) / 3, reals(4, 6)
@@ -243,6 +245,7 @@ def test_inside_of_what_contains_programs(fun):
     close(jit(amp(grad(loss(fun), argnums=(0, 1))))(w, x), plain, 0.05)
 
 
+@pytest.mark.slow
 def test_forward_mode_and_second_derivatives():
     w, x = reals(4, 4), reals(4)
     f = lambda w: tnp.sum(tnp.tanh(x @ w @ w))
@@ -422,6 +425,7 @@ def test_a_convolutional_network_learns_as_in_float32(policy):
     assert scales[-1] > scales[0]
 
 
+@pytest.mark.slow
 def test_an_overflow_skips_just_one_step():
     loss, params, batches = _convolutions()
     batches = batches[:12]

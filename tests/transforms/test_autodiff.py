@@ -231,6 +231,7 @@ def mlp(params, x):
     return tnp.sum(x * x)
 
 
+@pytest.mark.slow
 def test_mlp_to_order_two():
     rng = np.random.default_rng(1)
     shapes = [((3, 4), (4,)), ((4, 2), (2,))]
@@ -240,6 +241,7 @@ def test_mlp_to_order_two():
     derivatives.check(lambda x, *p: mlp([(p[0], p[1]), (p[2], p[3])], x), [x, *flat])
 
 
+@pytest.mark.slow
 @settings(max_examples=15)
 @given(
     st.lists(st.integers(0, 3), min_size=1, max_size=3),

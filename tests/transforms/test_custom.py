@@ -82,6 +82,7 @@ def in_loop(m):
     return lambda w, x: m.np.sum(m.lax.scan(lambda h, _: (f(w @ h), h), x, None, length=3)[1] ** 2)
 
 
+@pytest.mark.quick("by_vjp")
 @pytest.mark.parametrize("function", [by_vjp, by_jvp, by_jvps, in_loop], ids=lambda f: f.__name__)
 def test_custom_rules(function):
     x = X[0]
@@ -98,6 +99,7 @@ def test_forward_mode_of_custom_jvp(function):
     same(lambda m: m.ops.jacfwd(m.ops.jacrev(function(m), 1), 1), W, X[0])
 
 
+@pytest.mark.slow
 def test_forward_mode_of_custom_vjp_is_the_transpose_of_its_rule():
     # JAX has no forward mode here; the Jacobian by rows is the oracle.
     f = by_vjp(Ours)
@@ -146,6 +148,7 @@ def checkpointed(m, **options):
     return lambda w, x: m.np.sum(one(w, one(w, x)) ** 2)
 
 
+@pytest.mark.quick("everything")
 @pytest.mark.parametrize(
     "policy",
     [None, policies.dots_saveable, policies.everything_saveable, policies.dots_with_no_batch_dims_saveable],
@@ -237,6 +240,7 @@ def test_a_rule_that_is_not_linear_is_an_error():
         tvmfun.grad(f)(3.0)
 
 
+@pytest.mark.slow
 def test_a_checkpoint_keeps_second_derivatives_that_are_not_those_of_values():
     @tvmfun.custom_vjp
     def tripled(x):

@@ -95,6 +95,7 @@ def custom_rule(m: Any, x: Any) -> Any:
     return m.np.sum(both(x)[0] ** 2)
 
 
+@pytest.mark.quick("unused_carry", "checkpointed")
 @pytest.mark.parametrize(
     "function",
     [

@@ -52,6 +52,7 @@ def scalar(m):
 # -- vmap --------------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_axes():
     same(lambda m: m.ops.vmap(vector(m)), X)
     same(lambda m: m.ops.vmap(vector(m), in_axes=1), X.T)
@@ -95,6 +96,7 @@ COLLECTIVES = {
 }
 
 
+@pytest.mark.quick("pshuffle")
 @pytest.mark.parametrize("name", COLLECTIVES)
 def test_collectives(name):
     f = COLLECTIVES[name]
@@ -152,6 +154,7 @@ INSIDE = {
 }
 
 
+@pytest.mark.quick("checkpoint")
 @pytest.mark.parametrize("name", INSIDE)
 def test_collectives_inside_control_flow_and_rules(name):
     each = lambda m: m.ops.vmap(lambda x: INSIDE[name](m, x), axis_name="i")
@@ -230,6 +233,7 @@ def test_errors_of_vmap():
 # -- Jacobians and linear functions ------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_jacobians():
     for name in ("jacfwd", "jacrev"):
         same(lambda m, name=name: getattr(m.ops, name)(vector(m)), V)
@@ -240,6 +244,7 @@ def test_jacobians():
     same(lambda m: m.ops.jacrev(m.ops.jacfwd(m.ops.jacrev(vector(m)))), V)
 
 
+@pytest.mark.slow
 def test_linearize_and_transpose():
     for m in (Ours, Theirs):
         with oracle.x64():
@@ -308,7 +313,7 @@ ORDERS = [
 ]
 
 
-@pytest.mark.quick("jit grad vmap", "scan vmap grad", "linearize vmap grad", "cond vmap jvp grad")
+@pytest.mark.quick("jit grad vmap", "linearize vmap grad")
 @pytest.mark.parametrize("order", ORDERS, ids=" ".join)
 def test_any_order(order):
     depth = order.count("vmap")
@@ -370,6 +375,7 @@ def test_an_imported_if_is_a_branch():
 # -- nothing to differentiate ------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_empty_arrays_in_every_transform():
     f = lambda m: lambda x: m.np.sin(x) * m.np.sum(x)
     for shape in ((0,), (2, 0)):
@@ -383,6 +389,7 @@ def test_empty_arrays_in_every_transform():
         same(lambda m: m.ops.grad(lambda x: m.np.sum(m.lax.map(f(m), x))), np.zeros((2, *shape)))
 
 
+@pytest.mark.slow
 def test_results_that_do_not_depend_on_the_argument():
     f = lambda m: lambda x: (m.np.ones(2), m.np.sum(x * 0.0 + 1.0), x > 0)
     same(lambda m: lambda x: m.ops.jvp(lambda x: f(m)(x)[:2], (x,), (x,)), V)
@@ -395,6 +402,7 @@ def test_results_that_do_not_depend_on_the_argument():
     assert not np.asarray(tangent[2]).any()
 
 
+@pytest.mark.slow
 def test_integers_among_the_arguments():
     f = lambda p: tnp.sum(p["x"] * p["i"]) + p["i"][0]
     p = {"x": V, "i": np.arange(1, 4)}

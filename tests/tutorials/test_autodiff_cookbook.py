@@ -1,6 +1,7 @@
 """Derivatives of all kinds, of a logistic regression."""
 
 import numpy as np
+import pytest
 from support.tutorials import compare
 
 
@@ -114,5 +115,6 @@ def program(jax, jnp, random):
     }
 
 
+@pytest.mark.slow
 def test_program():
     compare(program)

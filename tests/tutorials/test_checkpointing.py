@@ -2,6 +2,7 @@
 
 from functools import partial
 
+import pytest
 from support.tutorials import compare
 
 
@@ -57,5 +58,6 @@ def program(jax, jnp, lax):
     }
 
 
+@pytest.mark.slow
 def test_program():
     compare(program)

@@ -1,6 +1,7 @@
 """Gradients added up over small batches give the step of the large one."""
 
 import numpy as np
+import pytest
 from support.tutorials import compare
 
 
@@ -38,5 +39,6 @@ def program(jax, jnp, optax):
     return {"full": full, "accumulated": accumulated, "schedule": by_schedule, "same": difference}
 
 
+@pytest.mark.slow
 def test_program():
     compare(program, rtol=1e-4)

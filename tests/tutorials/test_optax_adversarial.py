@@ -1,6 +1,7 @@
 """Training on examples that gradients of the input have made harder."""
 
 import numpy as np
+import pytest
 from support.tutorials import compare
 
 
@@ -55,5 +56,6 @@ def program(jax, jnp, nn, optax):
     return {"losses": losses, "params": params, "distance": jnp.max(jnp.abs(attacked - images[:8]))}
 
 
+@pytest.mark.slow
 def test_program():
     compare(program, rtol=1e-3, atol=1e-4)

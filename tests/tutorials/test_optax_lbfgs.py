@@ -1,5 +1,6 @@
 """L-BFGS with a line search, in a loop that ends where the gradient does."""
 
+import pytest
 from support.tutorials import compare
 
 
@@ -49,5 +50,6 @@ def program(jax, jnp, optax):
     }
 
 
+@pytest.mark.slow
 def test_program():
     compare(program, rtol=1e-3, atol=1e-4)

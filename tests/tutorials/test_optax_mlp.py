@@ -1,6 +1,7 @@
 """A network with two kinds of parameters, weight decay on one of them, and a learning rate that is a schedule."""
 
 import numpy as np
+import pytest
 from support.tutorials import compare
 
 
@@ -57,5 +58,6 @@ def program(jax, jnp, nn, optax):
     }
 
 
+@pytest.mark.slow
 def test_program():
     compare(program, rtol=1e-3, atol=1e-4)

@@ -1,6 +1,7 @@
 """Lookahead, a learning rate that is learned by its own gradient, and hyperparameters in the state."""
 
 import numpy as np
+import pytest
 from support.tutorials import compare
 
 
@@ -61,5 +62,6 @@ def program(jax, jnp, nn, optax):
     }
 
 
+@pytest.mark.slow
 def test_program():
     compare(program, rtol=1e-3, atol=1e-4)

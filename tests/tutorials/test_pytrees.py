@@ -6,6 +6,7 @@ from itertools import pairwise
 from typing import Any, NamedTuple
 
 import numpy as np
+import pytest
 from support.tutorials import compare
 
 
@@ -123,5 +124,6 @@ def program(jax, jnp):
     }
 
 
+@pytest.mark.slow
 def test_program():
     compare(program, rtol=1e-4)

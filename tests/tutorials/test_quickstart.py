@@ -1,5 +1,6 @@
 """The first steps with JAX: arrays, `jit`, `grad`, `vmap`."""
 
+import pytest
 from support.tutorials import compare
 
 
@@ -47,5 +48,6 @@ def program(jax, jnp, random):
     }
 
 
+@pytest.mark.slow
 def test_program():
     compare(program)

@@ -1,5 +1,6 @@
 """Keys: the same numbers for the same key, and new keys from old ones."""
 
+import pytest
 from support.tutorials import compare
 
 
@@ -35,5 +36,6 @@ def program(jax, jnp, random):
     }
 
 
+@pytest.mark.slow
 def test_program():
     compare(program)

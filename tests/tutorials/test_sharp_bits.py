@@ -1,6 +1,7 @@
 """Surprises for newcomers: immutable arrays, indices out of bounds, weak types, NaNs behind `where`."""
 
 import numpy as np
+import pytest
 from support.tutorials import compare
 
 
@@ -53,5 +54,6 @@ def program(jax, jnp, lax):
     }
 
 
+@pytest.mark.slow
 def test_program():
     compare(program)

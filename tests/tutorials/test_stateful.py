@@ -2,6 +2,7 @@
 
 from typing import NamedTuple
 
+import pytest
 from support.tutorials import compare
 
 
@@ -49,5 +50,6 @@ def program(jax, jnp, random):
     return {"counts": counts, "start": init(rng), "params": params, "loss": loss(params, xs, ys)}
 
 
+@pytest.mark.slow
 def test_program():
     compare(program, rtol=1e-4)

@@ -1,5 +1,6 @@
 """A convolution of two vectors becomes one of two batches."""
 
+import pytest
 from support.tutorials import compare
 
 
@@ -33,5 +34,6 @@ def program(jax, jnp):
     }
 
 
+@pytest.mark.slow
 def test_program():
     compare(program)

@@ -100,7 +100,7 @@ def both(settings, expected, given):
         return tvmfun.tree.leaves(ours), jax.tree_util.tree_leaves(of(jax, formula, **expected))
 
 
-@pytest.mark.quick("written out-plain", "written out-bias of keys", "in blocks-causal", "in blocks-lengths")
+@pytest.mark.quick("in blocks-causal")
 @pytest.mark.parametrize("name", CASES)
 def test_values_and_gradients(name, way):
     for ours, theirs in zip(*both(*CASES[name], arrays()), strict=True):
@@ -117,6 +117,7 @@ def test_jaxs_function(way):
     assert ours.dtype == np.float32
 
 
+@pytest.mark.quick("3-130-2")
 @pytest.mark.parametrize(("length", "keys", "heads"), [(1, 1, 1), (17, 3, 1), (3, 130, 2)])
 def test_odd_sizes(length, keys, heads, monkeypatch):
     blocks(monkeypatch)
@@ -137,12 +138,14 @@ def test_nothing(shape):
     assert not np.asarray(g).any()
 
 
+@pytest.mark.quick("in blocks")
 def test_without_a_batch(way):
     query, key, value = arrays()
     one = dot_product_attention(query[0], key[0], value[0], mask=MASK[0])
     np.testing.assert_allclose(one, np.asarray(dot_product_attention(query, key, value, mask=MASK))[0], atol=1e-14)
 
 
+@pytest.mark.quick("written out")
 def test_a_row_that_is_masked_out_gets_the_mean(way):
     query, key, value = arrays("float32")
     everywhere = dot_product_attention(query, key, value, bias=np.full((1, 1, 1, S), -np.inf, "float32"))
@@ -166,6 +169,7 @@ def test_narrow_floats(dtype, tolerance, way):
 # -- dropout ---------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.quick("in blocks")
 def test_dropout(way):
     """Both implementations drop weights by one ``bernoulli`` mask, forwards and backwards."""
     rate, key = 0.25, random.key(3)
@@ -184,6 +188,7 @@ def test_dropout_of_nothing(way):
 # -- transforms ------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_second_derivatives_and_forward_mode(monkeypatch):
     blocks(monkeypatch)
     given = arrays(batch=1, length=5, keys=20, heads=2, groups=1, width=4)
@@ -222,6 +227,7 @@ def test_vmap(way):
         np.testing.assert_allclose(np.asarray(a), b, rtol=1e-10, atol=1e-11)
 
 
+@pytest.mark.quick("written out")
 def test_dynamic_batch(way):
     run = tvmfun.jit(lambda *a: dot_product_attention(*a, is_causal=True), dynamic_shapes=({0: "b"},) * 3)
     for batch in (1, 3):

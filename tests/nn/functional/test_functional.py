@@ -50,7 +50,7 @@ def _check(ours, oracle, *args):
 # -- activations ---------------------------------------------------------------------------------------------
 
 
-@pytest.mark.quick("*-float32")
+@pytest.mark.quick("softmax-softmax-float32", "relu-relu-float32", "<lambda>-<lambda>3-float32")
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize(
     ("ours", "oracle"),
@@ -100,6 +100,7 @@ def test_one_hot():
 # -- linear maps ---------------------------------------------------------------------------------------------
 
 
+@pytest.mark.quick("2x3-float32", "()-float64")
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("lead", [(), (4,), (2, 3)])
 def test_linear(lead, dtype):
@@ -138,7 +139,7 @@ CONVOLUTIONS = {
 }
 
 
-@pytest.mark.quick("*-float32", "groups-float64")
+@pytest.mark.quick("groups-float64")
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("name", CONVOLUTIONS)
 def test_conv2d(name, dtype):
@@ -152,6 +153,7 @@ def test_conv2d(name, dtype):
     _check(lambda x, w, b: F.conv2d(x, w, b, **ours), _jax_conv(**oracle), x, w, b)
 
 
+@pytest.mark.slow
 @settings(max_examples=5)
 @given(
     size=st.tuples(st.integers(5, 9), st.integers(5, 9)),
@@ -167,7 +169,7 @@ def test_conv2d_with_any_geometry(size, kernel, stride, dilation, padding, group
     _check(lambda x, w, b: F.conv2d(x, w, b, **options), _jax_conv(**options), x, w, b)
 
 
-@pytest.mark.quick("*-float32")
+@pytest.mark.quick("options1-3x2-2x2-padding1-float32")
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize(
     ("options", "window", "stride", "padding"),
@@ -189,6 +191,7 @@ def test_pooling(options, window, stride, padding, dtype):
     _check(lambda x: F.avg_pool(x, **options), lambda x: pool(0.0, jax.lax.add)(x) / math.prod(window), x)
 
 
+@pytest.mark.slow
 def test_eager_calls_equal_jitted_ones():
     x, w, b = _normal(1, 6, 6, 2), _normal(3, 3, 2, 4), _normal(4)
 
@@ -202,6 +205,7 @@ def test_eager_calls_equal_jitted_ones():
 # -- layers --------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.quick("<lambda>-5x3x4x40-60")
 @pytest.mark.parametrize(
     ("make", "shape", "fan_in"),
     [
@@ -304,7 +308,7 @@ def _picked(log_probs, labels):
     return -jnp.take_along_axis(log_probs, labels[..., None], axis=-1)[..., 0]
 
 
-@pytest.mark.quick("*-float32")
+@pytest.mark.quick("4-mean-mean-float32")
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize(
     ("shape", "reduction", "reduce"),

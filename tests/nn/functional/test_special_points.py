@@ -60,6 +60,7 @@ def test_every_activation_is_here():
     assert set(activations.__all__) - second_names <= set(ACTIVATIONS)
 
 
+@pytest.mark.quick("celu", "identity", "selu")
 @pytest.mark.parametrize("name", ACTIVATIONS)
 def test_activations_have_the_derivatives_of_jax_to_order_three(name: str):
     ours, theirs = OURS.get(name) or getattr(functional, name), IN_JAX.get(name) or getattr(jax.nn, name)
@@ -75,6 +76,7 @@ def test_activations_have_the_derivatives_of_jax_to_order_three(name: str):
 SMOOTH = ("gelu", "log_sigmoid", "log_softmax", "logsumexp", "mish", "sigmoid", "silu", "softmax", "softplus", "tanh")
 
 
+@pytest.mark.quick("mish")
 @pytest.mark.parametrize("name", SMOOTH)
 def test_smooth_activations_have_derivatives_at_ties(name: str):
     function = OURS.get(name) or getattr(functional, name)
@@ -102,6 +104,7 @@ PAIRS = {
 }
 
 
+@pytest.mark.quick("log_cosh", "l2_loss", "sparsemax_loss")
 @pytest.mark.parametrize("name", PAIRS)
 def test_losses_have_the_derivatives_of_optax_at_ties(name: str):
     x, y = (v.ravel() for v in np.meshgrid(POINTS[np.abs(POINTS) < 100], PAIRS[name]))

@@ -45,6 +45,7 @@ def turned(x, positions, dim, base=10000.0, interleaved=False):
     return np.concatenate([result, x[..., dim:]], -1)
 
 
+@pytest.mark.quick("False")
 @pytest.mark.parametrize("interleaved", [False, True])
 def test_rotary_formula(interleaved):
     x, places = normal(B, T, N, 6), np.asarray([[3, 0, 7, 1000, 2, 5, 4], [0, 1, 2, 3, 4, 5, 6]])
@@ -136,7 +137,7 @@ CASES = {
 }
 
 
-@pytest.mark.quick("grouped, rotary, causal", "several masks")
+@pytest.mark.quick("grouped, rotary, causal")
 @pytest.mark.parametrize("name", CASES)
 def test_formula(name):
     settings, ours, visible = CASES[name]
@@ -161,6 +162,7 @@ def test_queries_behind_their_lengths_see_nothing():
     near((y[0, :3], y[1]), (plain[0, :3], plain[1]))
 
 
+@pytest.mark.slow
 def test_without_a_batch_and_with_more():
     layer, x = attention(rotary=nn.RotaryEmbedding(HEAD)), normal(3, B, T, E, dtype="float32")
 
@@ -173,6 +175,7 @@ def test_without_a_batch_and_with_more():
     near_float32((many[0], many[0, 1], shifted), (batch, single, batch))
 
 
+@pytest.mark.slow
 def test_dynamic_sizes():
     layer = attention(num_kv_heads=K)
     call = lambda x: layer(x, is_causal=True)
@@ -287,6 +290,7 @@ def test_a_step_takes_no_memory_for_the_cache():
     assert taken[1] - taken[0] <= 512 * (2 * 4 * B * N + 1)
 
 
+@pytest.mark.slow
 def test_a_loop_keeps_one_cache():
     layer, length = nn.MultiHeadAttention(64, 4, num_kv_heads=2, key=random.key(0)), 2048
     loop = lambda x: steps(layer.decode, layer.init_cache(1, length), x)
@@ -316,6 +320,7 @@ def test_sequences_at_different_places():
     assert [int(i) for i in cache.index] == [4, 7]
 
 
+@pytest.mark.slow
 def test_a_cache_of_another_dtype():
     layer, x = attention(), normal(B, T, E, dtype="float32")
     both = lambda layer, x: (layer(x, is_causal=True), *layer.decode(x, layer.init_cache(B, T, "bfloat16")))
@@ -328,6 +333,7 @@ def test_a_cache_of_another_dtype():
 SIZES = {"d_model": E, "nhead": N, "dim_feedforward": 24}
 
 
+@pytest.mark.slow
 def test_models_decode():
     rotary = nn.RotaryEmbedding(HEAD)
     keys = random.split(random.key(1), 4)

@@ -57,6 +57,7 @@ def kernels(function, *args):
 # -- functions -------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_activations_of_jax():
     x = 3 * normal(4, 6)
     names = [
@@ -82,6 +83,7 @@ def test_activations_of_jax():
     check({name: (getattr(F, name), getattr(jax.nn, name), x) for name in names})
 
 
+@pytest.mark.slow
 def test_activations_far_from_zero():
     """No overflow, and derivatives that are numbers."""
     names = ["celu", "elu", "log_sigmoid", "mish", "selu", "silu", "softplus", "squareplus"]
@@ -134,6 +136,7 @@ def test_convolutions_of_jax():
     )
 
 
+@pytest.mark.slow
 def test_normalizations_and_maps_as_formulas():
     def normalized(x, axes):
         return (x - x.mean(axes, keepdims=True)) / jnp.sqrt(x.var(axes, keepdims=True) + 1e-5)
@@ -239,6 +242,7 @@ def test_a_batch_spread_over_an_axis_is_normalized_as_one():
         np.testing.assert_allclose(ours, np.broadcast_to(reference, (4, 3)), rtol=1e-5)
 
 
+@pytest.mark.slow
 def test_sizes_that_are_known_when_called():
     """One compile serves every batch size, also the unbiased variance and the counts of pooling."""
     model = nn.Sequential(
@@ -369,6 +373,7 @@ def test_dropout_does_nothing_without_training():
 # -- initial values --------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_initial_values():
     table = nn.Embedding(400, 50, padding_idx=-2, key=KEY)
     values = np.asarray(table.weight)
@@ -461,6 +466,7 @@ def net():
     return Net([block, nn.Identity()], nn.BatchNorm(4), nn.Linear(4, 2, key=KEY))
 
 
+@pytest.mark.slow
 def test_states_mirror_the_model():
     model = net()
     state = nn.init_state(model)
@@ -553,6 +559,7 @@ def batch_normalized():
     )
 
 
+@pytest.mark.slow
 def test_folded_batch_normalizations():
     model, x = batch_normalized(), normal(4, 7, 3)
     rng = np.random.default_rng(0)

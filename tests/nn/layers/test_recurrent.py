@@ -104,6 +104,7 @@ def test_cells_are_the_steps_of_layers_and_batches_need_not_be(name):
         near(whole, mapped[:, :, 0].swapaxes(0, 1))
 
 
+@pytest.mark.slow
 @given(batch=st.integers(0, 3), length=st.integers(0, 3))
 @settings(max_examples=5, deadline=None)
 def test_any_sizes(batch, length):
@@ -115,6 +116,7 @@ def test_any_sizes(batch, length):
     np.testing.assert_allclose(np.asarray(h), h_expected, rtol=1e-12, atol=1e-13)
 
 
+@pytest.mark.slow
 def test_dynamic_batch():
     layer = nn.LSTM(F, H, key=random.key(0))
     run = tvmfun.jit(lambda x: layer(x), dynamic_shapes=({0: "b"},))
@@ -124,6 +126,7 @@ def test_dynamic_batch():
             np.testing.assert_allclose(np.asarray(got), np.asarray(want), rtol=1e-5, atol=1e-6)
 
 
+@pytest.mark.slow
 def test_dropout_is_between_layers():
     layer = nn.RNN(F, H, num_layers=2, dropout=0.5, key=random.key(0), dtype="float64")
     x, key = normal(B, T, F), random.key(3)

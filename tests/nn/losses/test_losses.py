@@ -153,7 +153,7 @@ def _runs():
             yield pytest.param(*case, dtype, id=f"{case[0]}-{i}-{dtype}")
 
 
-@pytest.mark.quick("*-float32")
+@pytest.mark.quick("softmax_cross_entropy-34-float32", "l2_loss-3-float32")
 @pytest.mark.parametrize(("name", "arguments", "keywords", "places", "dtype"), list(_runs()))
 def test_values_and_gradients_are_those_of_optax(name, arguments, keywords, places, dtype):
     arguments = [cast(np.asarray(x) if isinstance(x, float) else x, dtype) for x in arguments]
@@ -192,6 +192,7 @@ def test_no_loss_of_optax_is_missing():
 # -- beyond the table ----------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_second_derivatives_at_zero():
     for name, arguments in [
         ("log_cosh", ()),
@@ -219,6 +220,7 @@ def test_masked_elements_get_no_gradient_and_spoil_none():
         np.testing.assert_array_equal(grad, clean)
 
 
+@pytest.mark.slow
 def test_forward_probabilities_of_ctc():
     arguments = [cast(x, "float32") for x in CTC]
     ours = losses.ctc_loss_with_forward_probs(*arguments)
@@ -226,6 +228,7 @@ def test_forward_probabilities_of_ctc():
         np.testing.assert_allclose(actual, expected, rtol=2e-6, atol=2e-6)
 
 
+@pytest.mark.slow
 def test_ctc_counts_all_alignments():
     """Brute force: the probability of every path that collapses to the labels."""
     logits = rows(1, 4, 3)
@@ -240,6 +243,7 @@ def test_ctc_counts_all_alignments():
         np.testing.assert_allclose(loss[0], -np.log(total), rtol=1e-12)
 
 
+@pytest.mark.slow
 def test_dice_loss_of_probabilities():
     # Optax checks that they sum to one, which it cannot under jit.
     p, masks = probabilities(2, 4, 3).astype("float32"), MASKS[:, 0].astype("float32")
@@ -248,6 +252,7 @@ def test_dice_loss_of_probabilities():
     np.testing.assert_allclose(losses.dice_loss(p, masks, **keywords), expected, rtol=1e-6)
 
 
+@pytest.mark.slow
 def test_fenchel_young_of_logsumexp_is_the_cross_entropy():
     loss = losses.make_fenchel_young_loss(logsumexp)
     x, p = rows(2, 3, 5), probabilities(2, 3, 5)
@@ -257,12 +262,14 @@ def test_fenchel_young_of_logsumexp_is_the_cross_entropy():
     np.testing.assert_allclose(grad, jax.nn.softmax(x, axis=-1) - p, atol=1e-7)
 
 
+@pytest.mark.slow
 def test_likelihoods_agree_with_optax():
     x = X.astype("float32")
     expected = optax.losses.softmax_cross_entropy_with_integer_labels(x, CLASSES)
     np.testing.assert_allclose(losses.cross_entropy(x, CLASSES, "none"), expected, rtol=1e-6)
 
 
+@pytest.mark.slow
 def test_bfloat16_stays():
     x, p = (tnp.asarray(a, "bfloat16") for a in (X, P))
     for result in (
