@@ -13,6 +13,7 @@ number of the step), so a training run goes on from a file with the bits it woul
 >>> save(Path(folder.name) / "state.safetensors", state)
 >>> load(Path(folder.name) / "state.safetensors", like=state)["key"]
 Array([ 0, 42], dtype=uint32)
+>>> folder.cleanup()
 """
 
 # ruff: noqa: F403

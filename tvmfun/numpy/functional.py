@@ -234,5 +234,5 @@ def piecewise(x: NestedArrayLike, condlist: Sequence[Any], funclist: Sequence[An
 
     result = applied(default)
     for condition, function in zip(condlist, funclist, strict=True):
-        result = elementwise.where(condition, applied(function), result)
+        result = elementwise.where(asarray(condition), applied(function), result)
     return result

@@ -69,7 +69,7 @@ def _weights(name: str, bitorder: str) -> np.ndarray:
 
 
 def packbits(a: NestedArrayLike, axis: int | None = None, bitorder: str = "big") -> Array:
-    """Packs each eight elements into a byte: a bit is 1 where the element is not 0.
+    """Returns bytes that each pack eight elements: a bit is 1 where the element is not 0.
 
     Args:
         a: integers or bools.
