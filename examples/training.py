@@ -1,0 +1,246 @@
+"""A training run: a directory with its configuration, log, checkpoints and curve, which resumes with the same bits."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import math
+import signal
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+import tvmfun
+import tvmfun.numpy as tnp
+from tvmfun import checkpoints, tree
+from tvmfun.data import Stream
+from tvmfun.errors import NanError, TvmfunError
+from tvmfun.loops import JSONLLogger, progress
+
+
+@dataclass(frozen=True)
+class Task:
+    """One training task.
+
+    Args:
+        state: everything that training changes: parameters, optimizer state, random keys.
+        step: a jitted function of the state, which it is given to overwrite, and a batch; it returns the new state and
+            the loss.
+        batches: the stream of batches, without an end.
+        evaluate: a function of the state that returns metrics of held-out data by name.
+        unit: what examples are counted in, such as ``"tokens"``.
+        units: how many of these a batch has.
+    """
+
+    state: Any
+    step: Callable[[Any, Any], tuple[Any, Any]]
+    batches: Stream
+    evaluate: Callable[[Any], dict[str, float]]
+    unit: str
+    units: int
+
+
+def arguments(parser: argparse.ArgumentParser, *, steps: int, every: int, directory: str) -> None:
+    """Adds the options that all training scripts have."""
+    parser.add_argument("--run", type=Path, default=Path(directory), help="directory of the run")
+    parser.add_argument("--resume", action="store_true", help="go on from the last checkpoint in the directory")
+    parser.add_argument("--steps", type=int, default=steps, help="how many steps in all")
+    parser.add_argument("--every", type=int, default=every, help="evaluate and save every so many steps")
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--no-progress", action="store_true", help="no progress bar")
+
+
+def configuration(options: argparse.Namespace) -> dict[str, Any]:
+    """Returns the options that a resumed run must have in common with the first one."""
+    left_out = ("run", "resume", "steps", "every", "no_progress")
+    values = {name: value for name, value in vars(options).items() if name not in left_out}
+    return json.loads(json.dumps(values, default=str))
+
+
+def open_run(options: argparse.Namespace) -> None:
+    """Makes the directory of a run, or checks that of a run to resume, before anything expensive happens.
+
+    Raises:
+        SystemExit: if there is a run already, or none to resume, or one of another configuration.
+    """
+    path, config = options.run / "config.json", configuration(options)
+    if not options.resume:
+        if path.exists():
+            raise SystemExit(f"{options.run} has a run already. Try --resume, or another --run.")
+        options.run.mkdir(parents=True, exist_ok=True)
+        path.write_text(json.dumps(config, indent=1) + "\n")
+        return
+    try:
+        saved = json.loads(path.read_text())
+    except (OSError, ValueError) as error:
+        raise SystemExit(f"{path} cannot be read ({error}). Try a directory that --run made.") from None
+    for name in sorted(saved.keys() | config.keys()):
+        if saved.get(name) != config.get(name):
+            option = name.replace("_", "-")
+            raise SystemExit(f"{options.run} was made with --{option} {saved.get(name)}, got {config.get(name)}.")
+
+
+def train(task: Task, options: argparse.Namespace) -> tuple[Any, dict[str, float]]:
+    """Trains, writes the directory of the run, and returns the last state and its metrics.
+
+    Ctrl-C ends the current step, saves, and stops. A loss that is not finite stops the run with the name of the op.
+
+    Raises:
+        SystemExit: if the run was interrupted, a checkpoint does not fit or cannot be written, or the loss is not
+            finite.
+    """
+    folder, state = options.run, task.state
+    describe(task)
+    with checkpoints.Manager(folder / "checkpoints") as manager, JSONLLogger(folder / "log.jsonl") as log:
+        done = 0
+        if options.resume:
+            done, state = _load(manager, task, state)
+        save = lambda step, state: _save(manager, step, {"state": state, "batches": task.batches.state})
+        metrics: dict[str, float] = {}
+        with _interrupts() as interrupted:
+            while done < options.steps:
+                count = min(options.every - done % options.every, options.steps - done)
+                state, losses, seconds = _chunk(task, state, count, f"{done}/{options.steps}", options, interrupted)
+                done += len(losses)
+                if not np.isfinite(losses).all():
+                    raise SystemExit(_blame(task, manager, done))
+                save(done, state)
+                if interrupted:
+                    raise SystemExit(f"interrupted after step {done}, which is saved: go on with --resume")
+                metrics = task.evaluate(state)
+                row = {"step": done, "loss": float(losses.mean()), f"{task.unit}/s": len(losses) * task.units / seconds}
+                log.write(row | metrics)
+                shown = "  ".join(f"{name} {value:,.4g}" for name, value in (row | metrics).items())
+                print(shown, flush=True)
+    draw(folder)
+    return state, metrics or task.evaluate(state)
+
+
+def describe(task: Task) -> None:
+    """Compiles the step and prints the numbers that are known before it runs."""
+    started, batch = time.perf_counter(), _peek(task)
+    compiled = task.step.lower(task.state, batch).compile()  # pyright: ignore[reportFunctionMemberAccess]
+    seconds = time.perf_counter() - started
+    parameters = sum(leaf.size for leaf in tree.leaves(getattr(task.state, "model", task.state)))
+    memory, cost = compiled.memory_analysis(), compiled.cost_analysis()
+    print(
+        f"{parameters:,} parameters; a step takes {memory.peak / 1e6:,.0f} MB and {cost.flops / 1e9:,.2f} Gflop; "
+        f"compiled in {seconds:.1f} s",
+        flush=True,
+    )
+
+
+def peak_flops() -> float:
+    """Returns the operations per second of a large matrix product on this machine."""
+    x = tnp.ones((1024, 1024))
+    product = tvmfun.jit(tnp.matmul)
+    tvmfun.block_until_ready(product(x, x))
+    times = []
+    for _ in range(5):
+        started = time.perf_counter()
+        tvmfun.block_until_ready(product(x, x))
+        times.append(time.perf_counter() - started)
+    return 2 * 1024**3 / min(times)
+
+
+def _peek(task: Task) -> Any:
+    """The shapes of a batch; the stream is put back."""
+    before = task.batches.state
+    batch = next(iter(task.batches))
+    task.batches.restore(before)
+    return tree.map(lambda x: tvmfun.ShapeDtype(np.shape(x), np.asarray(x).dtype), batch)
+
+
+def _chunk(
+    task: Task, state: Any, count: int, description: str, options: argparse.Namespace, interrupted: list[int]
+) -> tuple[Any, np.ndarray, float]:
+    """Makes some steps; fewer if the user interrupts."""
+    losses, started = [], time.perf_counter()
+    bar = progress(range(count), description, disable=options.no_progress)
+    for _ in bar:
+        state, loss = task.step(state, next(task.batches))
+        losses.append(loss)
+        seconds = time.perf_counter() - started
+        bar.show(loss=loss, **{f"{task.unit}/s": len(losses) * task.units / seconds})
+        if interrupted:
+            break
+    return state, np.asarray([float(loss) for loss in losses]), time.perf_counter() - started
+
+
+@contextmanager
+def _interrupts() -> Iterator[list[int]]:
+    """Yields a list that Ctrl-C adds to; the second one ends the program at once."""
+    signals: list[int] = []
+
+    def handle(number: int, frame: Any) -> None:
+        signals.append(number)
+        if len(signals) > 1:
+            raise KeyboardInterrupt
+
+    before = signal.signal(signal.SIGINT, handle)
+    try:
+        yield signals
+    finally:
+        signal.signal(signal.SIGINT, before)
+
+
+def _load(manager: checkpoints.Manager, task: Task, state: Any) -> tuple[int, Any]:
+    try:
+        steps = manager.steps()
+        saved = manager.load({"state": state, "batches": task.batches.state})
+        task.batches.restore(saved["batches"])
+    except (OSError, TvmfunError) as error:
+        raise SystemExit(f"{manager.folder} cannot be resumed: {error}") from None
+    return steps[-1], saved["state"]
+
+
+def _save(manager: checkpoints.Manager, step: int, contents: Any) -> None:
+    try:
+        manager.save(step, contents)
+        manager.wait()
+    except OSError as error:
+        kept = manager.steps()
+        last = f"the checkpoint of step {kept[-1]} is complete" if kept else "there is no checkpoint yet"
+        raise SystemExit(f"{manager.path(step)} cannot be written ({error.strerror}); {last}") from None
+
+
+def _blame(task: Task, manager: checkpoints.Manager, last: int) -> str:
+    """Replays the steps since the last checkpoint and names the op that made the first NaN."""
+    found = f"the loss was not finite by step {last}"
+    try:
+        if manager.steps():
+            done, state = _load(manager, task, task.state)
+        else:
+            return found + " and there is no checkpoint before it: try fewer steps between checkpoints, with --every"
+        with tvmfun.debug_nans():
+            for step in range(done, last):
+                state, loss = task.step(state, next(task.batches))
+                if not math.isfinite(float(loss)):
+                    return f"the loss was {float(loss)} in step {step + 1}, but no op made a NaN: try a smaller --lr"
+    except NanError as error:
+        return f"{found}: {error}"
+    return found
+
+
+def draw(folder: Path) -> None:
+    """Draws the numbers of a log over the steps, as SVG and PNG, if matplotlib is installed."""
+    rows = [json.loads(line) for line in (folder / "log.jsonl").read_text().splitlines()]
+    names = [name for name in rows[0] if "loss" in name] if rows else []
+    try:
+        from matplotlib.figure import Figure
+    except ModuleNotFoundError:
+        return
+    figure = Figure(figsize=(6, 3.5), layout="constrained")
+    axes = figure.add_subplot(xlabel="step", ylabel="loss")
+    for name in names:
+        axes.plot([row["step"] for row in rows], [row[name] for row in rows], label=name)
+    if "baseline" in rows[-1]:
+        axes.axhline(rows[-1]["baseline"], color="gray", linestyle="--", label="baseline")
+    axes.legend(frameon=False)
+    for kind in ("svg", "png"):
+        figure.savefig(folder / f"curve.{kind}")
