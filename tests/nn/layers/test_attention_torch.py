@@ -155,7 +155,9 @@ def test_first_parameters_have_the_same_scale():
     """Largest elements and means of squares of all matrices, and biases and scales as they are."""
     sizes = {"d_model": 64, "nhead": 4, "num_encoder_layers": 1, "num_decoder_layers": 1, "dim_feedforward": 64}
     ours = torch_layers.weights(nn.Transformer(**sizes, key=random.key(0)))
-    theirs = {name: p.detach().numpy() for name, p in torch.nn.Transformer(**sizes).named_parameters()}
+    theirs = {
+        name: p.detach().numpy() for name, p in torch.nn.Transformer(**sizes, batch_first=True).named_parameters()
+    }
     alone = torch.nn.TransformerEncoderLayer(64, 4, 64)
     theirs |= {f"alone.{name}": p.detach().numpy() for name, p in alone.named_parameters()}
     layer = nn.TransformerEncoderLayer(64, 4, 64, key=random.key(0))
