@@ -16,7 +16,6 @@ from typing import Any
 import numpy as np
 
 import tvmfun
-import tvmfun.numpy as tnp
 from tvmfun import checkpoints, tree
 from tvmfun.data import Stream
 from tvmfun.errors import NanError, TvmfunError
@@ -133,19 +132,6 @@ def describe(task: Task) -> None:
         f"compiled in {seconds:.1f} s",
         flush=True,
     )
-
-
-def peak_flops() -> float:
-    """Returns the operations per second of a large matrix product on this machine."""
-    x = tnp.ones((1024, 1024))
-    product = tvmfun.jit(tnp.matmul)
-    tvmfun.block_until_ready(product(x, x))
-    times = []
-    for _ in range(5):
-        started = time.perf_counter()
-        tvmfun.block_until_ready(product(x, x))
-        times.append(time.perf_counter() - started)
-    return 2 * 1024**3 / min(times)
 
 
 def _peek(task: Task) -> Any:
