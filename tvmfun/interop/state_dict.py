@@ -23,6 +23,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+import tvmfun.numpy as tnp
 from tvmfun import checkpoints, tree
 from tvmfun.boundary import publish
 from tvmfun.errors import ArgumentError, ShapeError, TreeError
@@ -161,19 +162,8 @@ def _arrays(source: Any) -> dict[str, np.ndarray]:
 
 
 def _numpy(value: Any) -> np.ndarray:
-    if hasattr(value, "detach"):  # a tensor of PyTorch
-        value = value.detach().cpu()
-        if str(value.dtype) == "torch.bfloat16":
-            import ml_dtypes
-
-            return value.contiguous().view(dtype=_torch_int16(value)).numpy().view(ml_dtypes.bfloat16)
-    return np.asarray(value)
-
-
-def _torch_int16(tensor: Any) -> Any:
-    import sys
-
-    return sys.modules["torch"].int16
+    # Through DLPack, because tensors of PyTorch in bfloat16 do not become NumPy arrays.
+    return np.asarray(tnp.asarray(value.detach().cpu()) if hasattr(value, "detach") else value)
 
 
 def _rows(model: PyTree, table: Iterable[Row]) -> list[tuple[str, Any, list[Row]]]:

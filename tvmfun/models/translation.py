@@ -13,7 +13,7 @@ from tvmfun.errors import ArgumentError
 from tvmfun.interop.state_dict import Row, linear, norm
 from tvmfun.jit import jit
 from tvmfun.models.dropout_keys import dropout_keys
-from tvmfun.models.word_models import TransformerConfig, check_length, sinusoidal_positions, transformer_layer_rows
+from tvmfun.models.word_models import TransformerConfig, embed, transformer_layer_rows
 from tvmfun.nn.init import normal
 from tvmfun.typing import ArrayLike, DTypeLike, Key
 
@@ -82,10 +82,7 @@ class Translator:
 
     def embed(self, tokens: ArrayLike, start: ArrayLike = 0) -> Array:
         """Returns the embeddings of tokens at positions from ``start`` on, positions added."""
-        x = self.embedding(tokens) * self.config.d_model**0.5
-        check_length("Translator", x.shape[-2], self.config)
-        table = sinusoidal_positions(self.config.max_length, self.config.d_model, x.dtype)
-        return x + table[tnp.asarray(start, "int32") + tnp.arange(x.shape[-2], dtype="int32")]
+        return embed("Translator", self.embedding, tokens, start, self.config)
 
     def encode(self, source: ArrayLike, source_lengths: ArrayLike | None = None) -> Array:
         """Returns the encoder's results for a source, (batch, source length, d_model)."""

@@ -75,12 +75,19 @@ class TransformerConfig:
             )
 
 
-def check_length(where: str, length: int, config: TransformerConfig) -> None:
-    """Raises a ShapeError if a sequence is longer than the model allows."""
+def embed(where: str, table: nn.Embedding, tokens: ArrayLike, start: ArrayLike, config: TransformerConfig) -> Array:
+    """Returns the embeddings of tokens, scaled by the root of the width, plus those of positions from ``start`` on.
+
+    Raises:
+        ShapeError: if there are more tokens than the model has positions.
+    """
+    x = table(tokens) * config.d_model**0.5
+    length = x.shape[-2]
     if length > config.max_length:
-        raise ShapeError(
-            where, f"a sequence must have at most max_length = {config.max_length} tokens", got=str(length)
-        )
+        what = f"a sequence must have at most max_length = {config.max_length} tokens"
+        raise ShapeError(where, what, got=str(length))
+    positions = sinusoidal_positions(config.max_length, config.d_model, x.dtype)
+    return x + positions[tnp.asarray(start, "int32") + tnp.arange(length, dtype="int32")]
 
 
 @tree.register_dataclass
@@ -129,11 +136,7 @@ class TransformerLanguageModel:
 
     def embed(self, tokens: ArrayLike, start: ArrayLike = 0) -> Array:
         """Returns the embeddings of tokens at positions from ``start`` on, positions added."""
-        x = self.embedding(tokens) * self.config.d_model**0.5
-        length = x.shape[-2]
-        check_length("TransformerLanguageModel", length, self.config)
-        table = sinusoidal_positions(self.config.max_length, self.config.d_model, x.dtype)
-        return x + table[tnp.asarray(start, "int32") + tnp.arange(length, dtype="int32")]
+        return embed("TransformerLanguageModel", self.embedding, tokens, start, self.config)
 
     def init_cache(self, batch: int, length: int) -> tuple[nn.KVCache, ...]:
         """Returns empty caches for :meth:`decode`."""
