@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import sys
+from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -15,7 +16,7 @@ import training
 import tvmfun
 import tvmfun.numpy as tnp
 from tvmfun import optim, random
-from tvmfun.data import Windows, batches
+from tvmfun.data import Stream, Windows, batches
 from tvmfun.errors import TvmfunError
 from tvmfun.loops import evaluate
 from tvmfun.metrics import Mean
@@ -79,11 +80,15 @@ class BytePairs:
         return self.tokenizer.decode(list(map(int, tokens)))
 
 
+def make_schedule(options: argparse.Namespace) -> optim.Schedule:
+    """The learning rate by step: a warm-up and a cosine."""
+    return optim.warmup_cosine_decay_schedule(0.0, options.lr, options.warmup, options.steps, 0.1 * options.lr)
+
+
 def make_optimizer(options: argparse.Namespace) -> optim.GradientTransformation:
-    """AdamW after clipping, with a warm-up and a cosine; biases, normalizations and positions do not decay."""
-    schedule = optim.warmup_cosine_decay_schedule(0.0, options.lr, options.warmup, options.steps, 0.1 * options.lr)
+    """AdamW after clipping; biases and normalizations do not decay."""
     decays = lambda model: tvmfun.tree.map(lambda x: x.ndim > 1, model)
-    adamw = optim.adamw(schedule, b2=0.99, weight_decay=0.1, mask=decays)
+    adamw = optim.adamw(make_schedule(options), b2=0.99, weight_decay=0.1, mask=decays)
     return optim.chain(optim.clip_by_global_norm(1.0), adamw)
 
 
@@ -137,8 +142,17 @@ def parse(arguments: list[str] | None) -> argparse.Namespace:
     return options
 
 
-def train(options: argparse.Namespace) -> dict[str, float]:
-    """Trains as a command line says, and returns the metrics of the held-out text."""
+class Prepared(NamedTuple):
+    """A task, the batches of its held-out text, and what writes text after it."""
+
+    task: training.Task
+    held_out: Callable[[], Stream]
+    tokenizer: Characters | BytePairs
+    config: GPT2Config
+
+
+def prepare(options: argparse.Namespace) -> Prepared:
+    """Reads the text and makes the model, the step and the batches of a command line."""
     text = corpora.load(options.corpus)
     tokenizer = Characters(text.train) if options.mode == "char" else BytePairs(text.train, options.vocab_size)
     config = SIZES[options.size](len(tokenizer))
@@ -146,7 +160,6 @@ def train(options: argparse.Namespace) -> dict[str, float]:
         raise SystemExit(f"--length must be at most {config.n_positions}, the positions of {options.size}")
     tokens, held_out = tokenizer.encode(text.train), tokenizer.encode(text.validation)
     windows, baseline = Windows(held_out, options.length), corpora.unigram_entropy(held_out)
-    training.open_run(options)
     key = random.key(options.seed)
     stream = batches(Windows(tokens, options.length, stride=1), options.batch_size, key=key, epochs=None, replace=True)
     loss = partial(loss_fn, checkpoint=options.checkpoint)
@@ -156,16 +169,26 @@ def train(options: argparse.Namespace) -> dict[str, float]:
     state = tvmfun.jit(partial(start, config, optimizer))(key)
     step = tvmfun.jit(partial(train_step, optimizer, loss), donate_argnums=0)
 
+    def validation_batches() -> Stream:
+        return batches(windows, min(32, len(windows)), last="drop")
+
     def validate(state: State) -> dict[str, float]:
-        stream = batches(windows, min(32, len(windows)), last="drop")
-        return {"validation loss": evaluate(eval_step, state.model, stream), "baseline": baseline}
+        return {"validation loss": evaluate(eval_step, state.model, validation_batches()), "baseline": baseline}
 
     task = training.Task(state, step, stream, validate, "tokens", options.batch_size * options.length)
+    return Prepared(task, validation_batches, tokenizer, config)
+
+
+def train(options: argparse.Namespace) -> dict[str, float]:
+    """Trains as a command line says, and returns the metrics of the held-out text."""
+    task, _, tokenizer, config = prepare(options)
+    training.open_run(options)
     state, metrics = training.train(task, options)
     prompt = tokenizer.encode(options.prompt)[None]
     count = config.n_positions - prompt.shape[1]
     settings = {"temperature": 0.8, "top_p": 0.95, "key": random.key(options.seed)}
     print(tokenizer.decode(generate(state.model, prompt, count, max_length=config.n_positions, **settings)[0]))
+    baseline = metrics["baseline"]
     gain = baseline - metrics["validation loss"]
     print(f"validation loss {metrics['validation loss']:.3f} nats, {gain:.3f} below the unigram entropy {baseline:.3f}")
     return metrics

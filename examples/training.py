@@ -3,23 +3,26 @@
 from __future__ import annotations
 
 import argparse
+import importlib.util
 import json
 import math
 import signal
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import curve
 import numpy as np
 
 import tvmfun
+import tvmfun.numpy as tnp
 from tvmfun import checkpoints, tree
 from tvmfun.data import Stream
 from tvmfun.errors import NanError, TvmfunError
-from tvmfun.loops import JSONLLogger, progress
+from tvmfun.loops import JSONLLogger, TensorBoardWriter, progress
 
 
 @dataclass(frozen=True)
@@ -31,7 +34,8 @@ class Task:
         step: a jitted function of the state, which it is given to overwrite, and a batch; it returns the new state and
             the loss.
         batches: the stream of batches, without an end.
-        evaluate: a function of the state that returns metrics of held-out data by name.
+        evaluate: a function of the state that returns metrics of held-out data by name; a ``"baseline"`` is one of a
+            model that learns nothing, in the units of the loss.
         unit: what examples are counted in, such as ``"tokens"``.
         units: how many of these a batch has.
     """
@@ -93,45 +97,95 @@ def train(task: Task, options: argparse.Namespace) -> tuple[Any, dict[str, float
         SystemExit: if the run was interrupted, a checkpoint does not fit or cannot be written, or the loss is not
             finite.
     """
-    folder, state = options.run, task.state
-    describe(task)
-    with checkpoints.Manager(folder / "checkpoints") as manager, JSONLLogger(folder / "log.jsonl") as log:
-        done = 0
+    folder, state, done = options.run, task.state, 0
+    speed = describe(task)
+    with checkpoints.Manager(folder / "checkpoints") as manager, _logs(folder) as logs, _interrupts() as interrupted:
         if options.resume:
             done, state = _load(manager, task, state)
-        save = lambda step, state: _save(manager, step, {"state": state, "batches": task.batches.state})
-        metrics: dict[str, float] = {}
-        with _interrupts() as interrupted:
-            while done < options.steps:
-                count = min(options.every - done % options.every, options.steps - done)
-                state, losses, seconds = _chunk(task, state, count, f"{done}/{options.steps}", options, interrupted)
-                done += len(losses)
-                if not np.isfinite(losses).all():
-                    raise SystemExit(_blame(task, manager, done))
-                save(done, state)
-                if interrupted:
-                    raise SystemExit(f"interrupted after step {done}, which is saved: go on with --resume")
-                metrics = task.evaluate(state)
-                row = {"step": done, "loss": float(losses.mean()), f"{task.unit}/s": len(losses) * task.units / seconds}
-                log.write(row | metrics)
-                shown = "  ".join(f"{name} {value:,.4g}" for name, value in (row | metrics).items())
-                print(shown, flush=True)
-    draw(folder)
+        metrics, losses, started = {}, [], time.perf_counter()
+        bar = progress(range(done + 1, options.steps + 1), disable=options.no_progress)
+        for step in bar:
+            state, loss = task.step(state, next(task.batches))
+            losses.append(loss)
+            rates = speed.of(len(losses), time.perf_counter() - started)
+            bar.show(loss=loss, **rates)
+            if not (interrupted or step % options.every == 0 or step == options.steps):
+                continue
+            # Fetching the last loss waits for its step.
+            losses = np.asarray([float(loss) for loss in losses])
+            rates = speed.of(len(losses), time.perf_counter() - started)
+            if not np.isfinite(losses).all():
+                raise SystemExit(_blame(task, manager, step))
+            _save(manager, step, {"state": state, "batches": task.batches.state})
+            if interrupted:
+                raise SystemExit(f"interrupted after step {step}, which is saved: go on with --resume")
+            metrics = task.evaluate(state)
+            row = {"step": step, "loss": float(losses.mean())} | rates | metrics
+            for log in logs:
+                log.write(row)
+            bar.write("  ".join(f"{name} {value:,.4g}" for name, value in row.items()))
+            losses, started = [], time.perf_counter()
+    curve.draw({"": folder}, folder / "curve")
     return state, metrics or task.evaluate(state)
 
 
-def describe(task: Task) -> None:
+@contextmanager
+def _logs(folder: Path) -> Iterator[list[JSONLLogger | TensorBoardWriter]]:
+    """The logs of a run: lines of JSON, and events for TensorBoard if it is installed."""
+    with ExitStack() as stack:
+        logs: list[Any] = [stack.enter_context(JSONLLogger(folder / "log.jsonl"))]
+        if importlib.util.find_spec("tensorboard"):
+            logs.append(stack.enter_context(TensorBoardWriter(folder / "tensorboard")))
+        yield logs
+
+
+@dataclass(frozen=True)
+class Speed:
+    """The rates of a step, from what it costs.
+
+    Args:
+        unit: what examples are counted in.
+        units: how many of these a step has.
+        flops: the floating-point operations of a step.
+        peak: the floating-point operations per second of a large matrix product.
+    """
+
+    unit: str
+    units: int
+    flops: int
+    peak: float
+
+    def of(self, steps: int, seconds: float) -> dict[str, float]:
+        """Returns the units per second of some steps, and the share of the peak."""
+        return {f"{self.unit}/s": steps * self.units / seconds, "of peak": steps * self.flops / seconds / self.peak}
+
+
+def describe(task: Task) -> Speed:
     """Compiles the step and prints the numbers that are known before it runs."""
     started, batch = time.perf_counter(), _peek(task)
     compiled = task.step.lower(task.state, batch).compile()  # pyright: ignore[reportFunctionMemberAccess]
     seconds = time.perf_counter() - started
     parameters = sum(leaf.size for leaf in tree.leaves(getattr(task.state, "model", task.state)))
-    memory, cost = compiled.memory_analysis(), compiled.cost_analysis()
+    memory, cost, peak = compiled.memory_analysis(), compiled.cost_analysis(), peak_flops()
     print(
         f"{parameters:,} parameters; a step takes {memory.peak / 1e6:,.0f} MB and {cost.flops / 1e9:,.2f} Gflop; "
-        f"compiled in {seconds:.1f} s",
+        f"compiled in {seconds:.1f} s; a large product runs at {peak / 1e9:,.0f} Gflop/s",
         flush=True,
     )
+    return Speed(task.unit, task.units, cost.flops, peak)
+
+
+def peak_flops() -> float:
+    """Returns the operations per second of a large product of float32 matrices on this machine."""
+    x, size = tnp.ones((2048, 2048)), 2048
+    product = tvmfun.jit(tnp.matmul)
+    tvmfun.block_until_ready(product(x, x))
+    times = []
+    for _ in range(5):
+        started = time.perf_counter()
+        tvmfun.block_until_ready(product(x, x))
+        times.append(time.perf_counter() - started)
+    return 2 * size**3 / min(times)
 
 
 def _peek(task: Task) -> Any:
@@ -140,22 +194,6 @@ def _peek(task: Task) -> Any:
     batch = next(iter(task.batches))
     task.batches.restore(before)
     return tree.map(lambda x: tvmfun.ShapeDtype(np.shape(x), np.asarray(x).dtype), batch)
-
-
-def _chunk(
-    task: Task, state: Any, count: int, description: str, options: argparse.Namespace, interrupted: list[int]
-) -> tuple[Any, np.ndarray, float]:
-    """Makes some steps; fewer if the user interrupts."""
-    losses, started = [], time.perf_counter()
-    bar = progress(range(count), description, disable=options.no_progress)
-    for _ in bar:
-        state, loss = task.step(state, next(task.batches))
-        losses.append(loss)
-        seconds = time.perf_counter() - started
-        bar.show(loss=loss, **{f"{task.unit}/s": len(losses) * task.units / seconds})
-        if interrupted:
-            break
-    return state, np.asarray([float(loss) for loss in losses]), time.perf_counter() - started
 
 
 @contextmanager
@@ -211,22 +249,3 @@ def _blame(task: Task, manager: checkpoints.Manager, last: int) -> str:
     except NanError as error:
         return f"{found}: {error}"
     return found
-
-
-def draw(folder: Path) -> None:
-    """Draws the numbers of a log over the steps, as SVG and PNG, if matplotlib is installed."""
-    rows = [json.loads(line) for line in (folder / "log.jsonl").read_text().splitlines()]
-    names = [name for name in rows[0] if "loss" in name] if rows else []
-    try:
-        from matplotlib.figure import Figure
-    except ModuleNotFoundError:
-        return
-    figure = Figure(figsize=(6, 3.5), layout="constrained")
-    axes = figure.add_subplot(xlabel="step", ylabel="loss")
-    for name in names:
-        axes.plot([row["step"] for row in rows], [row[name] for row in rows], label=name)
-    if "baseline" in rows[-1]:
-        axes.axhline(rows[-1]["baseline"], color="gray", linestyle="--", label="baseline")
-    axes.legend(frameon=False)
-    for kind in ("svg", "png"):
-        figure.savefig(folder / f"curve.{kind}")

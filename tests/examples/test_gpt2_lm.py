@@ -2,6 +2,7 @@
 
 import json
 import re
+import signal
 import sys
 
 import corpora
@@ -10,6 +11,7 @@ import numpy as np
 import pytest
 
 from tvmfun import checkpoints
+from tvmfun.data import Batches
 
 LINES = ["the cat sat on the mat", "a dog ran after the cat", "on the mat a dog sat"]
 
@@ -61,21 +63,36 @@ def test_options_that_make_no_sense(corpus, tmp_path, option):
     assert not (tmp_path / "run").exists()
 
 
+def interrupting(batches, after):
+    """``batches`` of a training set, whose batch of a number sends the signal of Ctrl-C."""
+
+    class Interrupting(Batches):
+        taken = 0
+
+        def __next__(self):
+            self.taken += 1
+            # The first batch is read twice: once for its shapes.
+            if self.taken == after + 1:
+                signal.raise_signal(signal.SIGINT)
+            return super().__next__()
+
+    def make(*arguments, epochs=1, **options):
+        stream = batches(*arguments, epochs=epochs, **options)
+        if epochs is None:
+            stream.__class__ = Interrupting
+        return stream
+
+    return make
+
+
 @pytest.mark.slow
 def test_a_resumed_run_has_the_bits_of_one_that_was_not_stopped(corpus, tmp_path, capsys):
     more = ("--steps", "6", "--every", "2")
     whole = gpt2_lm.main(arguments(corpus, tmp_path / "whole", *more))
     parts = arguments(corpus, tmp_path / "parts", "--every", "2")
     # The schedule of learning rates depends on the number of steps, so the first part is stopped from outside.
-    stopped = gpt2_lm.training._chunk
-
-    def stop_after_four(task, state, count, description, options, interrupted):
-        if description.startswith("2/"):
-            interrupted.append(2)
-        return stopped(task, state, count, description, options, interrupted)
-
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(gpt2_lm.training, "_chunk", stop_after_four)
+        patch.setattr(gpt2_lm, "batches", interrupting(gpt2_lm.batches, after=3))
         with pytest.raises(SystemExit, match="interrupted after step 3, which is saved"):
             gpt2_lm.main([*parts, "--steps", "6"])
     resumed = gpt2_lm.main([*parts, "--steps", "6", "--resume"])

@@ -52,6 +52,13 @@ class Progress:
     def __iter__(self) -> Iterator[Any]:
         return iter(self._iterable)
 
+    def write(self, line: str) -> None:
+        """Prints a line, above the bar if there is one."""
+        if self._bar is None:
+            print(line, flush=True)
+        else:
+            self._bar.write(line)
+
     def show(self, **values: Scalar) -> None:
         """Shows numbers beside the bar at most twice a second; arrays are not fetched in between."""
         if self._bar is None or time.monotonic() < self._next:
