@@ -523,12 +523,12 @@ def getitem(x: Any, index: Any) -> Any:
     return x[tuple(concrete(tnp.asarray(i) if isinstance(i, list) else i) for i in index)]
 
 
-def flat_places(x: Any, index: Any) -> Any:
+def flat_indices(x: Any, index: Any) -> Any:
     return tnp.where(index < 0, index + x.size, index)
 
 
 def put(x: Any, index: Any, source: Any, accumulate: bool = False) -> Any:
-    ref = tnp.ravel(x).at[flat_places(x, tnp.ravel(index))]
+    ref = tnp.ravel(x).at[flat_indices(x, tnp.ravel(index))]
     source = tnp.ravel(source)
     return (ref.add(source) if accumulate else ref.set(source)).reshape(x.shape)
 
@@ -1544,7 +1544,7 @@ SHAPES = {
     "index_put": index_put,
     "__getitem__": getitem,
     "put": put,
-    "take": lambda x, index: tnp.ravel(x)[flat_places(x, index)],
+    "take": lambda x, index: tnp.ravel(x)[flat_indices(x, index)],
     "take_along_dim": take_along_dim,
     "masked_fill": masked_fill,
 }

@@ -268,10 +268,10 @@ def _pad_value(x: Any) -> Any:
 
 # -- indices -----------------------------------------------------------------------------------------------------------
 
-_places = np.asarray([[2, 0], [1, 1]], "int32")
+_indices = np.asarray([[2, 0], [1, 1]], "int32")
 CASES["take"] = [
     Case(
-        (X, _places),
+        (X, _indices),
         [
             lambda x, i: op.take(x, i, 1),
             lambda x, i: op.take(x, i, -1, "clip"),
@@ -308,7 +308,7 @@ CASES["gather_nd"] = [
     Case((X, np.asarray([[[2, 1]], [[0, 3]]], "int64")), [lambda x, i: op.gather_nd(x, i, 1)]),
 ]
 CASES["index_tensor"] = [
-    Case((X, _places % 2, np.asarray([2, 0], "int32")), [lambda x, i, j: op.index_tensor(x, [i, j])]),
+    Case((X, _indices % 2, np.asarray([2, 0], "int32")), [lambda x, i, j: op.index_tensor(x, [i, j])]),
     Case((X, np.asarray([1, 0, 1], "int32")), [lambda x, i: op.index_tensor(x, [i])]),
 ]
 CASES["index_put"] = [
@@ -345,7 +345,7 @@ CASES["reverse_sequence"] = [
 ]
 CASES["one_hot"] = [
     Case(
-        (_places,),
+        (_indices,),
         [
             lambda i: op.one_hot(i, tirx.FloatImm("float32", 1.0), tirx.FloatImm("float32", 0.0), 4),
             lambda i: op.one_hot(i, tirx.IntImm("int32", 5), tirx.IntImm("int32", -1), 3, 0),

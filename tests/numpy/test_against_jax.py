@@ -10,31 +10,15 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from support.draws import Draws
 from support.oracle import x64
 
 import tvmfun
 import tvmfun.numpy as tnp
 from tvmfun import dtypes, tree
 
-RNG = np.random.default_rng(11)
-
-
-def reals(*shape: int, low: float = -2.0, high: float = 2.0) -> np.ndarray:
-    return RNG.uniform(low, high, shape)
-
-
-def apart(*shape: int) -> np.ndarray:
-    """Numbers that are all different, so that nothing is near a tie or a kink."""
-    count = int(np.prod(shape))
-    return (RNG.permutation(count) - count / 2 + 0.3).reshape(shape) / 3
-
-
-def ints(*shape: int, low: int = -5, high: int = 6) -> np.ndarray:
-    return RNG.integers(low, high, shape).astype(np.int32)
-
-
-def bools(*shape: int) -> np.ndarray:
-    return RNG.integers(0, 2, shape).astype(bool)
+DRAWS = Draws(11)
+reals, apart, ints, bools = DRAWS.reals, DRAWS.apart, DRAWS.ints, DRAWS.bools
 
 
 @dataclass

@@ -7,26 +7,10 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
+from support.draws import Draws
 
-RNG = np.random.default_rng(7)
-
-
-def reals(*shape: int, low: float = -2.0, high: float = 2.0) -> np.ndarray:
-    return RNG.uniform(low, high, shape)
-
-
-def apart(*shape: int) -> np.ndarray:
-    """Numbers that are all different and away from 0, so that maxima and kinks are not near."""
-    count = int(np.prod(shape))
-    return (RNG.permutation(count) - count / 2 + 0.3).reshape(shape) / 3
-
-
-def ints(*shape: int, low: int = -5, high: int = 6) -> np.ndarray:
-    return RNG.integers(low, high, shape).astype(np.int32)
-
-
-def bools(*shape: int) -> np.ndarray:
-    return RNG.integers(0, 2, shape).astype(bool)
+DRAWS = Draws(7)
+reals, apart, ints, bools = DRAWS.reals, DRAWS.apart, DRAWS.ints, DRAWS.bools
 
 
 @dataclass

@@ -60,7 +60,7 @@ class Draw:
             return (ranks - (count // 2 if self.dtype.kind == "i" else 0)).astype(self.dtype)
         return np.asarray((ranks - count // 2 + by) / 3).astype(self.dtype)
 
-    def places(self, shape: Shape, low: int, high: int) -> np.ndarray:
+    def indices(self, shape: Shape, low: int, high: int) -> np.ndarray:
         return np.asarray(self.rng.integers(low, high + 1, shape), np.int32)
 
 
@@ -268,29 +268,29 @@ def _recurrence(d: Draw) -> Call:
 # -- indexing ----------------------------------------------------------------------------------------------------
 
 
-def _places(d: Draw, sizes: Shape, lead: Shape, reach: int) -> np.ndarray:
+def _indices(d: Draw, sizes: Shape, lead: Shape, reach: int) -> np.ndarray:
     columns = [d.places(lead, -reach, n - 1 + reach) for n in sizes]
     return np.stack(columns, axis=-1) if columns else np.zeros((*lead, 0), np.int32)
 
 
-def gather(x: Any, places: Any, mode: str, batch: int = 0) -> Any:
+def gather(x: Any, indices: Any, mode: str, batch: int = 0) -> Any:
     if batch:
-        return jax.vmap(lambda x, places: gather(x, places, mode, batch - 1))(x, places)
-    at = tuple(places[..., k] for k in range(places.shape[-1]))
+        return jax.vmap(lambda x, indices: gather(x, indices, mode, batch - 1))(x, indices)
+    at = tuple(indices[..., k] for k in range(indices.shape[-1]))
     if mode == "in_bounds":
         at = tuple(jnp.where(i < 0, n, i) for i, n in zip(at, x.shape, strict=False))
         outside = jnp.any(jnp.stack([i >= n for i, n in zip(at, x.shape, strict=False)]), axis=0)
-        clamped = gather(x, places, "clip")
+        clamped = gather(x, indices, "clip")
         outside = outside.reshape(outside.shape + (1,) * (clamped.ndim - outside.ndim))
         return jnp.where(outside, lax.stop_gradient(clamped), clamped)
     if mode == "clip":
         at = tuple(jnp.clip(i, 0, n - 1) for i, n in zip(at, x.shape, strict=False))
         return x[at]
-    inside = jnp.ones(places.shape[:-1], bool)
+    inside = jnp.ones(indices.shape[:-1], bool)
     for i, n in zip(at, x.shape, strict=False):
         inside &= (i >= 0) & (i < n)
     inside = inside.reshape(inside.shape + (1,) * (x.ndim - len(at)))
-    return jnp.where(inside, gather(x, places, "clip"), jnp.zeros((), x.dtype))
+    return jnp.where(inside, gather(x, indices, "clip"), jnp.zeros((), x.dtype))
 
 
 def _gather(d: Draw) -> Call:
@@ -298,20 +298,20 @@ def _gather(d: Draw) -> Call:
     batch = d.draw(st.integers(0, len(shape) - 1))
     indexed = d.draw(st.integers(1, len(shape) - batch))
     lead = (*shape[:batch], *d.shape(high=2))
-    places = _places(d, shape[batch : batch + indexed], lead, d.choose(0, 2))
-    return (d.reals(shape), places), {"mode": d.choose("clip", "fill", "in_bounds"), "batch": batch}
+    indices = _indices(d, shape[batch : batch + indexed], lead, d.choose(0, 2))
+    return (d.reals(shape), indices), {"mode": d.choose("clip", "fill", "in_bounds"), "batch": batch}
 
 
 def scatter(
-    x: Any, places: Any, updates: Any, mode: str, batch: int = 0, unique: bool = False, size: Shape | None = None
+    x: Any, indices: Any, updates: Any, mode: str, batch: int = 0, unique: bool = False, size: Shape | None = None
 ) -> Any:
     if size is not None:
         x = jnp.full(size, x)
     if batch:
-        return jax.vmap(lambda *rows: scatter(*rows, mode, batch - 1, unique))(x, places, updates)
+        return jax.vmap(lambda *rows: scatter(*rows, mode, batch - 1, unique))(x, indices, updates)
     at = []
-    for k, n in enumerate(x.shape[: places.shape[-1]]):
-        column = places[..., k]
+    for k, n in enumerate(x.shape[: indices.shape[-1]]):
+        column = indices[..., k]
         at.append(jnp.where(column < 0, n, column))  # in JAX a negative index counts from the end
     return getattr(x.at[tuple(at)], {"mul": "multiply"}.get(mode, mode))(updates, mode="drop", unique_indices=unique)
 
@@ -328,14 +328,14 @@ def _scatter(d: Draw) -> Call:
         total = int(np.prod(sizes))
         count = d.draw(st.integers(0, total))
         flat = np.stack([d.rng.permutation(total)[:count] for _ in range(int(np.prod(lead)))]).reshape(*lead, count)
-        places = np.stack(np.unravel_index(flat, sizes), axis=-1).astype(np.int32)
+        indices = np.stack(np.unravel_index(flat, sizes), axis=-1).astype(np.int32)
     else:
-        places = _places(d, shape[batch : batch + indexed], (*shape[:batch], *d.shape(high=2)), d.choose(0, 2))
-    updates = (*places.shape[:-1], *shape[batch + indexed :])
+        indices = _indices(d, shape[batch : batch + indexed], (*shape[:batch], *d.shape(high=2)), d.choose(0, 2))
+    updates = (*indices.shape[:-1], *shape[batch + indexed :])
     params = {"mode": mode, "batch": batch, "unique": unique}
     if d.choose(False, True):
-        return (d.reals(()), places, d.apart(updates, by=0.45)), {**params, "size": shape}
-    return (d.apart(shape), places, d.apart(updates, by=0.45)), params
+        return (d.reals(()), indices, d.apart(updates, by=0.45)), {**params, "size": shape}
+    return (d.apart(shape), indices, d.apart(updates, by=0.45)), params
 
 
 def dynamic_slice(x: Any, *starts: Any, sizes: Shape) -> Any:
@@ -502,14 +502,14 @@ def dot_general(x: Any, y: Any, contract: tuple, batch: tuple) -> Any:
 
 def _dot_general(d: Draw) -> Call:
     shared, summed, left, right = (d.shape(high=2) for _ in range(4))
-    arguments, places = [], []
+    arguments, indices = [], []
     for own in (left, right):
         full = (*shared, *summed, *own)
         order = d.draw(st.permutations(range(len(full))))
         arguments.append(d.reals(tuple(full[i] for i in order)))
-        places.append([order.index(i) for i in range(len(full))])
-    batch = tuple(tuple(p[: len(shared)]) for p in places)
-    contract = tuple(tuple(p[len(shared) : len(shared) + len(summed)]) for p in places)
+        indices.append([order.index(i) for i in range(len(full))])
+    batch = tuple(tuple(p[: len(shared)]) for p in indices)
+    contract = tuple(tuple(p[len(shared) : len(shared) + len(summed)]) for p in indices)
     return tuple(arguments), {"contract": contract, "batch": batch}
 
 

@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from functools import partial
 from typing import Any, NamedTuple, cast
 
-import tvmfun
 import tvmfun.numpy as tnp
 from tvmfun import nn, random, tree
 from tvmfun.core.array import Array
 from tvmfun.errors import ArgumentError, ShapeError
 from tvmfun.interop.state_dict import Row, linear, norm
-from tvmfun.models.dropout_keys import dropout_keys
+from tvmfun.models.blocks import call_block, dropout_keys
 from tvmfun.nn import functional as F
 from tvmfun.nn.init import normal, zeros
 from tvmfun.typing import ArrayLike, DTypeLike, Key
@@ -225,16 +223,10 @@ class BERT:
         x = self.norm(self.words(tokens) + cast(Array, self.positions.weight)[:length] + segment)
         x = self.dropout(x, key=keys[0], train=train)
         for block, block_key in zip(self.blocks, keys[1:], strict=True):
-            apply = partial(block_output, train=train)
-            x = (tvmfun.checkpoint(apply) if checkpoint else apply)(block, x, lengths, block_key)
+            x = call_block(block, x, lengths, key=block_key, train=train, checkpoint=checkpoint)
         picked = x if predictions is None else tnp.take_along_axis(x, tnp.asarray(predictions)[..., None], axis=1)
         sentence = None if self.sentence_head is None else self.sentence_head(x)
         return BERTOutput(self.word_head(picked, self.words), sentence)
-
-
-def block_output(block: BERTBlock, x: Array, lengths: ArrayLike | None, key: Key | None, *, train: bool) -> Array:
-    """Calls a block: a function of arrays alone, as ``checkpoint`` needs."""
-    return block(x, lengths, key=key, train=train)
 
 
 #: The arrays of ``transformers.BertForMaskedLM``.

@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from functools import partial
 from typing import Any, cast
 
-import tvmfun
 import tvmfun.numpy as tnp
 from tvmfun import nn, random, tree
 from tvmfun.core.array import Array
 from tvmfun.errors import ArgumentError, ShapeError
 from tvmfun.interop.state_dict import Row, linear, norm
-from tvmfun.models.dropout_keys import dropout_keys
+from tvmfun.models.blocks import call_block, dropout_keys
 from tvmfun.nn import functional as F
 from tvmfun.nn.init import normal, zeros
 from tvmfun.typing import ArrayLike, DTypeLike, Key
@@ -167,8 +165,7 @@ class GPT2:
         keys = dropout_keys("GPT2", key, train, len(self.blocks) + 1)
         x = self.dropout(self.wte(tokens) + cast(Array, self.wpe.weight)[:length], key=keys[0], train=train)
         for block, block_key in zip(self.blocks, keys[1:], strict=True):
-            apply = partial(block_output, train=train)
-            x = (tvmfun.checkpoint(apply) if checkpoint else apply)(block, x, block_key)
+            x = call_block(block, x, key=block_key, train=train, checkpoint=checkpoint)
         return self.wte.attend(self.ln_f(x))
 
     def init_cache(
@@ -186,11 +183,6 @@ class GPT2:
             x, cache = block.decode(x, cache)
             new.append(cache)
         return self.wte.attend(self.ln_f(x)), tuple(new)
-
-
-def block_output(block: GPT2Block, x: Array, key: Key | None, *, train: bool) -> Array:
-    """Calls a block: a function of arrays alone, as ``checkpoint`` needs."""
-    return block(x, key=key, train=train)
 
 
 def language_model_loss(logits: ArrayLike, targets: ArrayLike, weights: ArrayLike | None = None) -> Array:

@@ -7,7 +7,7 @@ from typing import Any
 
 import tvmfun.numpy as tnp
 from tvmfun import nn, random, tree
-from tvmfun.models.dropout_keys import dropout_keys
+from tvmfun.models.blocks import dropout_keys
 from tvmfun.nn import functional as F
 
 __all__ = ["MnistCnn"]

@@ -12,7 +12,7 @@ from tvmfun.core.array import Array
 from tvmfun.errors import ArgumentError
 from tvmfun.interop.state_dict import Row, linear, norm
 from tvmfun.jit import jit
-from tvmfun.models.dropout_keys import dropout_keys
+from tvmfun.models.blocks import dropout_keys
 from tvmfun.models.word_models import TransformerConfig, embed, transformer_layer_rows
 from tvmfun.nn.init import normal
 from tvmfun.typing import ArrayLike, DTypeLike, Key

@@ -10,7 +10,7 @@ from tvmfun import nn, random, tree
 from tvmfun.core.array import Array
 from tvmfun.errors import ArgumentError, ShapeError
 from tvmfun.interop.state_dict import Row, linear, norm
-from tvmfun.models.dropout_keys import dropout_keys
+from tvmfun.models.blocks import dropout_keys
 from tvmfun.nn.init import zeros
 from tvmfun.typing import ArrayLike, DTypeLike, Key, PyTree
 
