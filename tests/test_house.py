@@ -35,11 +35,8 @@ LAYER = {room: i for i, row in enumerate(LAYERS.strip().splitlines()) for room i
 MOST_LINES = 600
 #: Longer files of tests: tables, and those that have not been split yet.
 LONG = {
-    "tests/data/test_data.py",
     "tests/interop/opinfo_table.py",
     "tests/interop/relax_cases.py",
-    "tests/lower/test_cpu_schedule.py",
-    "tests/nn/layers/test_layers.py",
     "tests/op_cases/oracles.py",
 }
 #: Functions named ``install_*``, by which a room hands its own functions to one that cannot import it.

@@ -1,0 +1,189 @@
+"""The CPU schedules of reductions against NumPy in float64: axes, dtypes, NaN, accuracy."""
+
+import os
+
+os.environ.setdefault("TVM_NUM_THREADS", "2")
+
+import numpy as np
+import pytest
+import tvm
+from support.te_kernels import HOST, check, compile_te, matmul, placeholder, random, run, wide
+from tvm import te, tirx, topi
+
+from tvmfun.lower.schedule.cpu.rules import schedule
+
+REDUCTIONS = [
+    ((64 * 24 * 24, 64), (0,)),
+    ((7, 24, 24, 10), (0, 1, 2)),
+    ((33, 65), (1,)),
+    ((33, 65), (0,)),
+    ((3, 5, 7), (1,)),
+    ((7, 1, 9), (0, 2)),
+    ((100003,), (0,)),
+    ((3, 100001), (1,)),
+    ((100001, 3), (0,)),
+    ((64, 26, 26, 4), None),
+    ((4, 3, 7, 7), (2, 3)),
+    ((4, 6, 1, 11), (1, 3)),
+    ((1, 1), None),
+    ((5,), (0,)),
+]
+
+
+@pytest.mark.quick("sum-4x3x7x7-2x3-False", "max-1x1-None-False", "sum-4x6x1x11-1x3-False", "max-7x1x9-0x2-True")
+@pytest.mark.parametrize("keepdims", [False, True])
+@pytest.mark.parametrize("shape,axes", REDUCTIONS)
+@pytest.mark.parametrize("name", ["sum", "max", "min"])
+def test_reduction(name, shape, axes, keepdims):
+    x = placeholder(shape)
+    axes = tuple(range(len(shape))) if axes is None else axes
+    out = getattr(topi, name)(x, axis=list(axes), keepdims=keepdims)
+    value = random(shape)
+    rule = "scalar" if np.prod(shape) == 1 else "reduction"
+    check((x, out), (value,), [getattr(np, name)(wide(value), axis=axes, keepdims=keepdims)], rule)
+
+
+@pytest.mark.quick("1-float64", "1-float16", "1-int64", "1-int32")
+@pytest.mark.parametrize("dtype", ["float64", "float16", "bfloat16", "int32", "int64"])
+@pytest.mark.parametrize("axis", [0, 1])
+def test_sum_dtypes(dtype, axis):
+    x = placeholder((150, 77), dtype)
+    value = random((150, 77), dtype)
+    check((x, topi.sum(x, axis=axis)), (value,), [wide(value).sum(axis)], "reduction")
+
+
+@pytest.mark.parametrize("name", ["any", "all"])
+@pytest.mark.parametrize("shape,axis", [((33, 65), 1), ((33, 65), 0), ((3000, 70), 0), ((5,), 0)])
+def test_truth_values(name, shape, axis):
+    x = placeholder(shape, "bool")
+    value = np.random.default_rng(0).random(shape) > (0.97 if name == "any" else 0.03)
+    check((x, getattr(topi, name)(x, axis=axis)), (value,), [getattr(np, name)(value, axis=axis)], "reduction")
+
+
+@pytest.mark.quick("argmax-40x1000-1", "argmax-1x5-1", "argmax-64x10-1", "argmin-1x5-1")
+@pytest.mark.parametrize("shape,axis", [((64, 10), 1), ((10, 64), 0), ((1, 5), 1), ((40, 1000), 1)])
+@pytest.mark.parametrize("name", ["argmax", "argmin"])
+def test_argument_of_extremum(name, shape, axis):
+    x = placeholder(shape)
+    value = random(shape)
+    check((x, getattr(topi, name)(x, axis=axis)), (value,), [getattr(np, name)(value, axis=axis)], "reduction")
+
+
+def test_reduction_of_nothing_is_its_identity():
+    x = placeholder((0, 5))
+    check((x, topi.sum(x, axis=0)), (random((0, 5)),), [np.zeros(5)], "elementwise")
+
+
+def is_nan_by_inequality(x):
+    return x != x
+
+
+def is_nan_by_bits(x):
+    bits = tirx.reinterpret("uint32", x) & tirx.const(2**31 - 1, "uint32")
+    return bits > tirx.const(0xFF << 23, "uint32")
+
+
+def nan_maximum(is_nan):
+    def combine(x, y):
+        return tirx.Select(tirx.Or(x > y, is_nan(x)), x, y)
+
+    return te.comm_reducer(combine, lambda dtype: -tirx.infinity(dtype), name="max")
+
+
+@pytest.mark.parametrize("is_nan", [is_nan_by_inequality, is_nan_by_bits])
+@pytest.mark.parametrize("shape,axis", [((64, 128), 1), ((64, 128), 0), ((5, 7), 1), ((300001,), 0)])
+def test_maximum_written_out_to_keep_nan(shape, axis, is_nan):
+    x = placeholder(shape)
+    r = te.reduce_axis((0, shape[axis]), "r")
+    free = shape[:axis] + shape[axis + 1 :]
+    out = te.compute(free, lambda *i: nan_maximum(is_nan)(x(*i[:axis], r, *i[axis:]) * 2.0, axis=r), "out")
+    value = random(shape)
+    value[(2,) * len(shape)] = np.nan
+    rule, kernel = compile_te((x, out))
+    assert rule == "reduction"
+    # Vectors mean that the combination was understood.
+    assert "T.vectorized" in schedule(te.create_prim_func([x, out]), HOST).script()
+    result = run(kernel, [value], [(free, "float32")])[0]
+    np.testing.assert_array_equal(result, np.max(value * 2, axis))
+
+
+def test_maximum_keeps_infinities():
+    x = placeholder((40,))
+    value = np.full(40, -np.inf, "float32")
+    _, kernel = compile_te((x, topi.max(x, axis=0)))
+    assert run(kernel, [value], [((), "float32")])[0] <= np.finfo("float32").min
+
+
+@pytest.mark.quick("False-300x128", "False-5x3", "False-2x3x33")
+@pytest.mark.parametrize("shape", [(64, 10), (5, 3), (1, 7), (2, 3, 33), (300, 128)])
+@pytest.mark.parametrize("log", [False, True])
+def test_softmax(shape, log):
+    x = placeholder(shape)
+    r, s = te.reduce_axis((0, shape[-1]), "r"), te.reduce_axis((0, shape[-1]), "s")
+    top = te.compute(shape[:-1], lambda *i: te.max(x[(*i, r)], axis=r), "top")
+    exp = te.compute(shape, lambda *i: tirx.exp(x[i] - top[i[:-1]]), "exp")
+    total = te.compute(shape[:-1], lambda *i: te.sum(exp[(*i, s)], axis=s), "total")
+    if log:
+        out = te.compute(shape, lambda *i: x[i] - top[i[:-1]] - tirx.log(total[i[:-1]]), "out")
+    else:
+        out = te.compute(shape, lambda *i: exp[i] / total[i[:-1]], "out")
+    value = random(shape)
+    shifted = wide(value) - value.max(-1, keepdims=True)
+    reference = shifted - np.log(np.exp(shifted).sum(-1, keepdims=True))
+    check((x, out), (value,), [reference if log else np.exp(reference)], "reduction")
+
+
+@pytest.mark.parametrize("rows,width", [(1024, 256), (3, 17)])
+def test_layer_norm(rows, width):
+    x, gain = placeholder((rows, width)), placeholder((width,), name="gain")
+    r, s = te.reduce_axis((0, width), "r"), te.reduce_axis((0, width), "s")
+    total = te.compute((rows, 1), lambda i, _: te.sum(x[i, r], axis=r), "total")
+    mean = te.compute((rows, 1), lambda i, j: total[i, j] / width, "mean")
+    spread = te.compute(
+        (rows, 1), lambda i, _: te.sum((x[i, s] - mean[i, 0]) * (x[i, s] - mean[i, 0]), axis=s), "spread"
+    )
+    out = te.compute(
+        (rows, width),
+        lambda i, j: (x[i, j] - mean[i, 0]) / tirx.sqrt(spread[i, 0] / width + 1e-5) * gain[j],
+        "out",
+    )
+    value, scale = random((rows, width)), random((width,), seed=1)
+    centred = wide(value) - wide(value).mean(1, keepdims=True)
+    reference = centred / np.sqrt(wide(value).var(1, keepdims=True) + 1e-5) * scale
+    check((x, gain, mean, out), (value, scale), [wide(value).mean(1, keepdims=True), reference], "reduction")
+
+
+def test_batch_statistics_then_normalise():
+    """The statistics run over the leading axis, so they cannot share loops with what uses them."""
+    x = placeholder((500, 33))
+    r, s = te.reduce_axis((0, 500), "r"), te.reduce_axis((0, 500), "s")
+    mean = te.compute((33,), lambda j: te.sum(x[r, j] / 500, axis=r), "mean")
+    var = te.compute((33,), lambda j: te.sum((x[s, j] - mean[j]) * (x[s, j] - mean[j]) / 500, axis=s), "var")
+    out = te.compute((500, 33), lambda i, j: (x[i, j] - mean[j]) / tirx.sqrt(var[j]), "out")
+    value = random((500, 33))
+    reference = (wide(value) - wide(value).mean(0)) / wide(value).std(0)
+    check((x, mean, var, out), (value,), [wide(value).mean(0), wide(value).var(0), reference], "reduction")
+
+
+@pytest.mark.parametrize("shape,axis", [((1 << 21,), 0), ((1 << 18, 4), 0), ((2, 1 << 20), 1)])
+def test_long_sums_are_accurate(shape, axis):
+    x = placeholder(shape)
+    value = np.random.default_rng(0).random(shape, dtype="float32")
+    _, kernel = compile_te((x, topi.sum(x, axis=axis)))
+    reference = value.astype("float64").sum(axis)
+    result = run(kernel, [value], [(reference.shape, "float32")])[0]
+    assert np.abs(result / reference - 1).max() < 3e-6
+
+
+@pytest.mark.quick("2")
+@pytest.mark.parametrize("threads", [2, 7])
+def test_results_do_not_depend_on_cores(threads):
+    target = tvm.target.Target({"kind": "llvm", "mcpu": str(HOST.attrs["mcpu"]), "num-cores": threads})
+    one = tvm.target.Target({"kind": "llvm", "mcpu": str(HOST.attrs["mcpu"]), "num-cores": 1})
+    x = placeholder((50000, 5))
+    summed = (x, topi.sum(x, axis=[0, 1]))
+    product, inputs, _ = matmul(8, 20, 40000)
+    for tensors, arrays, shape in ((summed, [random((50000, 5))], ()), (product, inputs, (8, 20))):
+        results = [run(compile_te(tensors, t)[1], arrays, [(shape, "float32")])[0] for t in (one, target, target)]
+        np.testing.assert_array_equal(results[0], results[1])
+        np.testing.assert_array_equal(results[1], results[2])
