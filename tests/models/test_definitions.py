@@ -1,5 +1,7 @@
 """The models' definitions apart from their numbers, which other tests compare with PyTorch's."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
@@ -47,6 +49,14 @@ def size(model):
 def test_numbers_of_parameters(make, millions):
     model = tvmfun.eval_shape(make)
     assert size(model) / 1e6 == pytest.approx(millions, rel=2e-3)
+
+
+def test_a_bert_begins_with_the_deviation_of_its_configuration():
+    config = BERTConfig.mini(100)
+    model = BERT.create(replace(config, initializer_range=0.5), KEY)
+    for weight in (model.words.weight, model.blocks[0].intermediate.weight, model.word_head.transform.weight):
+        assert float(tnp.std(weight)) == pytest.approx(0.5, rel=0.05)
+    assert BERTConfig.large(100).vocab_size == 100
 
 
 def gpt2():

@@ -33,6 +33,7 @@ class BERTConfig:
         dropout: the probability of dropping an element of the embeddings, attention weights and residual branches.
         layer_norm_eps: added to the variances.
         next_sentence: whether there is a head that tells if the second segment follows the first.
+        initializer_range: the standard deviation of new weights.
 
     >>> BERTConfig.large().num_hidden_layers
     24
@@ -48,6 +49,7 @@ class BERTConfig:
     dropout: float = 0.1
     layer_norm_eps: float = 1e-12
     next_sentence: bool = False
+    initializer_range: float = 0.02
 
     def __post_init__(self) -> None:
         for name in ("vocab_size", "hidden_size", "num_hidden_layers", "num_attention_heads", "intermediate_size"):
@@ -63,9 +65,14 @@ class BERTConfig:
         return cls(vocab_size, 512, 4, 8, 2048)
 
     @classmethod
-    def large(cls) -> BERTConfig:
+    def large(cls, vocab_size: int = 30522) -> BERTConfig:
         """Returns the configuration with 24 blocks of width 1024."""
-        return cls(30522, 1024, 24, 16, 4096)
+        return cls(vocab_size, 1024, 24, 16, 4096)
+
+    @classmethod
+    def mini(cls, vocab_size: int) -> BERTConfig:
+        """Returns sizes for a few minutes on two cores: 3 blocks of width 128, sequences of 128."""
+        return cls(vocab_size, 128, 3, 4, 512, max_position_embeddings=128, initializer_range=0.05)
 
 
 @tree.register_dataclass
@@ -86,7 +93,8 @@ class BERTBlock:
         width, inner = config.hidden_size, config.intermediate_size
         keys = random.split(key, 3)
         heads, rate = config.num_attention_heads, config.dropout
-        settings: dict[str, Any] = {"dtype": dtype, "weight_init": normal(0.02), "bias_init": zeros}
+        init = {"weight_init": normal(config.initializer_range), "bias_init": zeros}
+        settings: dict[str, Any] = {"dtype": dtype, **init}
         return cls(
             nn.MultiHeadAttention(width, heads, dropout=rate, key=keys[0], **settings),
             nn.LayerNorm(width, eps=config.layer_norm_eps, dtype=dtype),
@@ -162,10 +170,10 @@ class BERT:
 
     @classmethod
     def create(cls, config: BERTConfig, key: Key, dtype: DTypeLike = "float32") -> BERT:
-        """Returns a model with new parameters, normal with deviation 0.02."""
+        """Returns a model with new parameters, normal with deviation ``config.initializer_range``."""
         width, eps = config.hidden_size, config.layer_norm_eps
         keys = random.split(key, 7)
-        table: dict[str, Any] = {"dtype": dtype, "weight_init": normal(0.02)}
+        table: dict[str, Any] = {"dtype": dtype, "weight_init": normal(config.initializer_range)}
         settings = {**table, "bias_init": zeros}
         head = SentenceHead(
             nn.Linear(width, width, key=keys[4], **settings), nn.Linear(width, 2, key=keys[5], **settings)
