@@ -99,7 +99,9 @@ def train(task: Task, options: argparse.Namespace) -> tuple[Any, dict[str, float
     """
     folder, state, done = options.run, task.state, 0
     speed = describe(task)
-    with checkpoints.Manager(folder / "checkpoints") as manager, _logs(folder) as logs, _interrupts() as interrupted:
+    # Written before the next step, a checkpoint needs no copy of the state: that of large tables takes seconds.
+    manager = checkpoints.Manager(folder / "checkpoints", background=False)
+    with manager, _logs(folder) as logs, _interrupts() as interrupted:
         if options.resume:
             done, state = _load(manager, task, state)
         metrics, losses, started = {}, [], time.perf_counter()
@@ -226,7 +228,6 @@ def _load(manager: checkpoints.Manager, task: Task, state: Any) -> tuple[int, An
 def _save(manager: checkpoints.Manager, step: int, contents: Any) -> None:
     try:
         manager.save(step, contents)
-        manager.wait()
     except OSError as error:
         kept = manager.steps()
         last = f"the checkpoint of step {kept[-1]} is complete" if kept else "there is no checkpoint yet"
