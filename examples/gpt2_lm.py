@@ -113,11 +113,12 @@ def train_step(optimizer: Any, loss: Any, state: State, tokens: Any) -> tuple[St
     return State(optim.apply_updates(state.model, updates), opt_state, key), value
 
 
-@tvmfun.jit
+# One compilation serves the last, smaller batch, too.
+@partial(tvmfun.jit, dynamic_shapes=(None, {0: "batch"}))
 def eval_step(model: GPT2, tokens: Any) -> Mean:
     """The sum of the losses of a batch, and how many there are."""
     count = tokens.shape[0] * (tokens.shape[1] - 1)
-    return Mean(tnp.asarray(count * loss_fn(model, tokens), "float32"), tnp.asarray(count, "float32"))
+    return Mean(count * loss_fn(model, tokens), tnp.asarray(count, "float32"))
 
 
 def parse(arguments: list[str] | None) -> argparse.Namespace:
@@ -139,13 +140,16 @@ def parse(arguments: list[str] | None) -> argparse.Namespace:
     for name in ("steps", "every", "batch_size", "length", "vocab_size"):
         if getattr(options, name) < 1:
             parser.error(f"--{name.replace('_', '-')} must be positive")
+    if options.warmup >= options.steps:
+        parser.error(f"--warmup must be less than --steps, got {options.warmup} and {options.steps}")
     return options
 
 
 class Prepared(NamedTuple):
-    """A task, the batches of its held-out text, and what writes text after it."""
+    """A task, its text as tokens, the batches of its held-out text, and what writes text after it."""
 
     task: training.Task
+    tokens: np.ndarray
     held_out: Callable[[], Stream]
     tokenizer: Characters | BytePairs
     config: GPT2Config
@@ -170,19 +174,19 @@ def prepare(options: argparse.Namespace) -> Prepared:
     step = tvmfun.jit(partial(train_step, optimizer, loss), donate_argnums=0)
 
     def validation_batches() -> Stream:
-        return batches(windows, min(32, len(windows)), last="drop")
+        return batches(windows, 32, last="keep")
 
     def validate(state: State) -> dict[str, float]:
         return {"validation loss": evaluate(eval_step, state.model, validation_batches()), "baseline": baseline}
 
     task = training.Task(state, step, stream, validate, "tokens", options.batch_size * options.length)
-    return Prepared(task, validation_batches, tokenizer, config)
+    return Prepared(task, tokens, validation_batches, tokenizer, config)
 
 
 def train(options: argparse.Namespace) -> dict[str, float]:
     """Trains as a command line says, and returns the metrics of the held-out text."""
-    task, _, tokenizer, config = prepare(options)
-    training.open_run(options)
+    task, tokens, _, tokenizer, config = prepare(options)
+    training.open_run(options, tokens)
     state, metrics = training.train(task, options)
     prompt = tokenizer.encode(options.prompt)[None]
     count = config.n_positions - prompt.shape[1]

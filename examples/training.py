@@ -8,6 +8,7 @@ import json
 import math
 import signal
 import time
+import zlib
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
@@ -23,6 +24,9 @@ from tvmfun import checkpoints, tree
 from tvmfun.data import Stream
 from tvmfun.errors import NanError, TvmfunError
 from tvmfun.loops import JSONLLogger, TensorBoardWriter, progress
+
+# The entry of a configuration that tells whether data are the same.
+_CHECKSUM = "checksum of the data"
 
 
 @dataclass(frozen=True)
@@ -65,13 +69,19 @@ def configuration(options: argparse.Namespace) -> dict[str, Any]:
     return json.loads(json.dumps(values, default=str))
 
 
-def open_run(options: argparse.Namespace) -> None:
+def open_run(options: argparse.Namespace, data: np.ndarray | None = None) -> None:
     """Makes the directory of a run, or checks that of a run to resume, before anything expensive happens.
 
+    Args:
+        options: the parsed command line.
+        data: what the run trains on; a resumed run must have the same.
+
     Raises:
-        SystemExit: if there is a run already, or none to resume, or one of another configuration.
+        SystemExit: if there is a run already, or none to resume, or one of another configuration or other data.
     """
     path, config = options.run / "config.json", configuration(options)
+    if data is not None:
+        config[_CHECKSUM] = zlib.crc32(np.ascontiguousarray(data))
     if not options.resume:
         if path.exists():
             raise SystemExit(f"{options.run} has a run already. Try --resume, or another --run.")
@@ -82,6 +92,8 @@ def open_run(options: argparse.Namespace) -> None:
         saved = json.loads(path.read_text())
     except (OSError, ValueError) as error:
         raise SystemExit(f"{path} cannot be read ({error}). Try a directory that --run made.") from None
+    if saved.get(_CHECKSUM) != config.get(_CHECKSUM):
+        raise SystemExit(f"{options.run} was made with other data. Try the same files, or another --run.")
     for name in sorted(saved.keys() | config.keys()):
         if saved.get(name) != config.get(name):
             option = name.replace("_", "-")

@@ -2,6 +2,7 @@
 
 import json
 import re
+import resource
 import signal
 import sys
 
@@ -11,6 +12,7 @@ import numpy as np
 import pytest
 
 from tvmfun import checkpoints
+from tvmfun.counters import counted
 from tvmfun.data import Batches
 
 LINES = ["the cat sat on the mat", "a dog ran after the cat", "on the mat a dog sat"]
@@ -56,7 +58,7 @@ def test_the_entropy_of_equal_frequencies():
     assert corpora.unigram_entropy(np.array([3, 1, 3, 1])) == pytest.approx(np.log(2))
 
 
-@pytest.mark.parametrize("option", [("--length", "129"), ("--steps", "0")])
+@pytest.mark.parametrize("option", [("--length", "129"), ("--steps", "0"), ("--warmup", "2000")])
 def test_options_that_make_no_sense(corpus, tmp_path, option):
     with pytest.raises(SystemExit):
         gpt2_lm.main(arguments(corpus, tmp_path / "run", *option))
@@ -124,6 +126,39 @@ def test_a_loss_that_is_not_finite_stops_the_run(corpus, tmp_path):
         patch.setattr(gpt2_lm, "loss_fn", broken)
         with pytest.raises(SystemExit, match=r"the loss was not finite by step 4: \[log\] the op made a NaN"):
             gpt2_lm.main([*run, "--steps", "4", "--resume"])
+
+
+@pytest.mark.slow
+def test_a_full_disk_keeps_the_last_checkpoint(corpus, tmp_path):
+    run = arguments(corpus, tmp_path / "run", "--every", "2")
+    gpt2_lm.main([*run, "--steps", "2"])
+    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (1_000_000, limits[1]))
+    try:
+        with pytest.raises(SystemExit, match=r"cannot be written \(.*\); the checkpoint of step 2 is complete"):
+            gpt2_lm.main([*run, "--steps", "4", "--resume"])
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+    assert gpt2_lm.main([*run, "--steps", "4", "--resume"])["validation loss"] > 0
+
+
+@pytest.mark.slow
+def test_a_run_on_other_text_is_not_resumed(corpus, tmp_path):
+    run = arguments(corpus, tmp_path / "run", "--every", "1", "--warmup", "0")
+    gpt2_lm.main([*run, "--steps", "1"])
+    corpus.write_text(corpus.read_text().replace("cat", "zoo"))
+    with pytest.raises(SystemExit, match="was made with other data"):
+        gpt2_lm.main([*run, "--steps", "2", "--resume"])
+
+
+@pytest.mark.slow
+def test_a_step_and_an_evaluation_compile_once(corpus, tmp_path):
+    events = []
+    for name, every in (("first", "6"), ("few", "6"), ("many", "2")):
+        with counted() as event:
+            gpt2_lm.main(arguments(corpus, tmp_path / name, "--steps", "6", "--every", every))
+        events.append(event.compiles + event.loads)
+    assert events[2] == events[1]
 
 
 @pytest.mark.slow

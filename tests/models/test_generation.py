@@ -5,7 +5,7 @@ import pytest
 
 from tvmfun import random, tree
 from tvmfun.counters import counted
-from tvmfun.errors import ArgumentError, ShapeError
+from tvmfun.errors import ArgumentError, IndexingError, ShapeError
 from tvmfun.models import GPT2, GPT2Config, TransformerConfig, TransformerLanguageModel, generate
 
 WORDS, LENGTH = 17, 80
@@ -121,3 +121,11 @@ def test_errors(model, error, changes):
     arguments = {"prompts": prompts(2, 3), "max_new_tokens": 4, "max_length": 16} | changes
     with pytest.raises(error, match=r"^\[generate\]"):
         generate(model, **arguments)
+
+
+@pytest.mark.parametrize("token", [WORDS, -1, 10**6])
+def test_tokens_that_the_model_does_not_have(model, token):
+    tokens = prompts(2, 5)
+    tokens[1, 3] = token
+    with pytest.raises(IndexingError, match=f"tokens must be from 0 to 16, got {token} at position 3 of prompt 1"):
+        generate(model, tokens, 2, max_length=LENGTH)

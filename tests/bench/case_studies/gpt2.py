@@ -52,8 +52,9 @@ def run(arguments: list[str], folder: Path) -> None:
     def evaluate() -> dict[str, float]:
         module.eval()
         with torch.no_grad():
-            losses = [loss(beside_torch.tensor(batch)) for batch in prepared.held_out()]
-        return {"validation loss": float(torch.stack(losses).mean())}
+            losses = [(len(batch), float(loss(beside_torch.tensor(batch)))) for batch in prepared.held_out()]
+        total = sum(count for count, _ in losses)
+        return {"validation loss": sum(count * value for count, value in losses) / total}
 
     beside_torch.train(prepared.task, options, folder, update, evaluate)
 
