@@ -91,6 +91,13 @@ def test_dropout_draws_from_the_key(make):
         loss(model, train=True)
 
 
+def test_without_dropout_training_needs_no_key():
+    model = GPT2.create(GPT2Config(20, 12, 16, 2, 2, dropout=0.0), KEY)
+    np.testing.assert_array_equal(model(TOKENS, train=True), model(TOKENS))
+    model = LSTMLanguageModel.create(LSTMConfig(20, 8, 8, 2, dropout=0.0), KEY)
+    np.testing.assert_array_equal(model(TOKENS, train=True)[0], model(TOKENS)[0])
+
+
 def test_a_causal_model_does_not_look_ahead():
     for model in (gpt2()[0], TransformerLanguageModel.create(TransformerConfig(20, 16, 2, 16, max_length=12), KEY)):
         other = TOKENS.copy()

@@ -106,7 +106,7 @@ class BERTBlock:
 
     def __call__(self, x: Array, lengths: ArrayLike | None, *, key: Key | None = None, train: bool = False) -> Array:
         """Maps sequences (batch, length, width) to sequences; tokens from ``lengths`` (batch,) on are not seen."""
-        keys = dropout_keys("BERTBlock", key, train, 3)
+        keys = dropout_keys("BERTBlock", key, train, self.dropout.rate, 3)
         attended = self.attention(x, key_value_seq_lengths=lengths, key=keys[0], train=train)
         x = self.attention_norm(x + self.dropout(attended, key=keys[1], train=train))
         hidden = self.output(F.gelu(self.intermediate(x), approximate=False))
@@ -226,7 +226,7 @@ class BERT:
         if length > longest:
             what = f"a sequence must have at most max_position_embeddings = {longest} tokens"
             raise ShapeError("BERT", what, got=str(length))
-        keys = dropout_keys("BERT", key, train, len(self.blocks) + 1)
+        keys = dropout_keys("BERT", key, train, self.dropout.rate, len(self.blocks) + 1)
         segment = self.segments.weight[0] if segments is None else self.segments(segments)
         x = self.norm(self.words(tokens) + cast(Array, self.positions.weight)[:length] + segment)
         x = self.dropout(x, key=keys[0], train=train)

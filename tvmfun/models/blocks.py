@@ -11,13 +11,13 @@ from tvmfun.errors import ArgumentError
 from tvmfun.typing import Key
 
 
-def dropout_keys(where: str, key: Key | None, train: bool, count: int) -> list[Key | None]:
-    """Returns a key for each part while training, and None for each otherwise.
+def dropout_keys(where: str, key: Key | None, train: bool, rate: float, count: int) -> list[Key | None]:
+    """Returns a key for each part while training, and None for each where nothing is dropped.
 
     Raises:
         ArgumentError: if the key is missing while training.
     """
-    if not train:
+    if not train or not rate:
         return [None] * count
     if key is None:
         raise ArgumentError(where, "a key is needed for training", got="None", hint="key=random.key(0), or train=False")

@@ -90,7 +90,7 @@ class GPT2Block:
 
     def __call__(self, x: Array, *, key: Key | None = None, train: bool = False) -> Array:
         """Maps sequences (batch, length, width) to sequences; ``key`` is for the dropout while training."""
-        keys = dropout_keys("GPT2Block", key, train, 3)
+        keys = dropout_keys("GPT2Block", key, train, self.dropout.rate, 3)
         attended = self.attn(self.ln_1(x), is_causal=True, key=keys[0], train=train)
         x = x + self.dropout(attended, key=keys[1], train=train)
         return x + self.dropout(self.mlp(self.ln_2(x)), key=keys[2], train=train)
@@ -162,7 +162,7 @@ class GPT2:
         if length > self.config.n_positions:
             what = f"a sequence must have at most n_positions = {self.config.n_positions} tokens"
             raise ShapeError("GPT2", what, got=str(length))
-        keys = dropout_keys("GPT2", key, train, len(self.blocks) + 1)
+        keys = dropout_keys("GPT2", key, train, self.dropout.rate, len(self.blocks) + 1)
         x = self.dropout(self.wte(tokens) + cast(Array, self.wpe.weight)[:length], key=keys[0], train=train)
         for block, block_key in zip(self.blocks, keys[1:], strict=True):
             x = call_block(block, x, key=block_key, train=train, checkpoint=checkpoint)

@@ -74,7 +74,7 @@ class Translator:
         Raises:
             ShapeError: if a sequence is longer than ``config.max_length``.
         """
-        keys = dropout_keys("Translator", key, train, 3)
+        keys = dropout_keys("Translator", key, train, self.dropout.rate, 3)
         x = self.dropout(self.embed(source), key=keys[0], train=train)
         y = self.dropout(self.embed(target), key=keys[1], train=train)
         settings: dict[str, Any] = {"src_seq_lengths": source_lengths, "key": keys[2], "train": train}
