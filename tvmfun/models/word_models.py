@@ -10,7 +10,7 @@ from tvmfun import nn, random, tree
 from tvmfun.core.array import Array
 from tvmfun.errors import ArgumentError, ShapeError
 from tvmfun.interop.state_dict import Row, linear, norm
-from tvmfun.models.blocks import dropout_keys
+from tvmfun.models.dropout_keys import dropout_keys
 from tvmfun.nn.init import zeros
 from tvmfun.typing import ArrayLike, DTypeLike, Key, PyTree
 
@@ -34,9 +34,13 @@ def sinusoidal_positions(length: int, width: int, dtype: DTypeLike = "float32") 
     Array([[0.        , 1.        , 0.        , 1.        ],
            [0.84147096, 0.5403023 , 0.00999983, 0.99995   ]], dtype=float32)
     """
+    return _sinusoids(tnp.arange(length), width, dtype)
+
+
+def _sinusoids(positions: Array, width: int, dtype: DTypeLike) -> Array:
     rates = tnp.exp(tnp.arange(0, width, 2, dtype="float64") * (-tnp.log(tnp.asarray(10000.0, "float64")) / width))
-    angles = tnp.arange(length, dtype="float64")[:, None] * rates
-    return tnp.stack([tnp.sin(angles), tnp.cos(angles)], -1).reshape(length, -1)[:, :width].astype(dtype)
+    angles = positions.astype("float64")[:, None] * rates
+    return tnp.stack([tnp.sin(angles), tnp.cos(angles)], -1).reshape(len(positions), -1)[:, :width].astype(dtype)
 
 
 def _symmetric(bound: float) -> Any:
@@ -86,8 +90,7 @@ def embed(where: str, table: nn.Embedding, tokens: ArrayLike, start: ArrayLike, 
     if length > config.max_length:
         what = f"a sequence must have at most max_length = {config.max_length} tokens"
         raise ShapeError(where, what, got=str(length))
-    positions = sinusoidal_positions(config.max_length, config.d_model, x.dtype)
-    return x + positions[tnp.asarray(start, "int32") + tnp.arange(length, dtype="int32")]
+    return x + _sinusoids(tnp.asarray(start, "int32") + tnp.arange(length, dtype="int32"), config.d_model, x.dtype)
 
 
 @tree.register_dataclass
@@ -129,7 +132,7 @@ class TransformerLanguageModel:
         Raises:
             ShapeError: if a sequence is longer than ``config.max_length``.
         """
-        first, second = dropout_keys("TransformerLanguageModel", key, train, self.dropout.rate, 2)
+        first, second = dropout_keys("TransformerLanguageModel", key, train, 2)
         x = self.embed(tokens)
         x = self.encoder(self.dropout(x, key=first, train=train), is_causal=True, key=second, train=train)
         return self.linear(x)
@@ -217,11 +220,17 @@ class LSTMLanguageModel:
         self, tokens: ArrayLike, state: PyTree = None, *, key: Key | None = None, train: bool = False
     ) -> tuple[Array, PyTree]:
         """Returns logits and the state; ``key`` is for the dropout while training."""
-        keys = dropout_keys("LSTMLanguageModel", key, train, self.dropout.rate, 3)
+        keys = dropout_keys("LSTMLanguageModel", key, train, 3)
         x = self.dropout(self.embedding(tokens), key=keys[0], train=train)
         x, state = self.lstm(x, state, key=keys[1], train=train)
         x = self.dropout(x, key=keys[2], train=train)
         return self.embedding.attend(x) + self.bias if self.linear is None else self.linear(x), state
+
+    def init_state(self, batch: int) -> tuple[Array, Array]:
+        """Returns the state before the first token: zeros, twice (layers, batch, hidden_size)."""
+        weight = self.lstm.cells[0][0].weight_hh
+        zero = tnp.zeros((len(self.lstm.cells), batch, weight.shape[0]), weight.dtype)
+        return zero, zero
 
 
 def transformer_layer_rows(path: str, name: str, decoder: bool = False) -> list[Row]:
