@@ -77,7 +77,7 @@ def lstm_case(dtype, tied=False):
     config = word_models.LSTMConfig(WORDS, 12, 12, 2, 0.0, tied)
     model = word_models.LSTMLanguageModel.create(config, random.key(0), dtype)
     loss = lambda model, x: gpt2.language_model_loss(model(x[:, :-1])[0], x[:, 1:])
-    theirs = lambda module, x: cross_entropy(module(x[:, :-1]), x[:, 1:])
+    theirs = lambda module, x: cross_entropy(module(x[:, :-1])[0], x[:, 1:])
     table = word_models.lstm_state_dict(config)
     return model, torch_models.LSTMLanguageModel(config), table, loss, theirs, (tokens,)
 

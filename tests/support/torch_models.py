@@ -106,13 +106,13 @@ class TransformerLanguageModel(nn.Module):
 
     def __init__(self, c):
         super().__init__()
-        self.embedding = nn.Embedding(c.vocab_size, c.d_model)
-        layer = nn.TransformerEncoderLayer(c.d_model, c.nhead, c.dim_feedforward, 0.0, batch_first=True)
+        self.embedding, self.dropout = nn.Embedding(c.vocab_size, c.d_model), nn.Dropout(c.dropout)
+        layer = nn.TransformerEncoderLayer(c.d_model, c.nhead, c.dim_feedforward, c.dropout, batch_first=True)
         self.transformer_encoder = nn.TransformerEncoder(layer, c.num_layers)
         self.linear = nn.Linear(c.d_model, c.vocab_size)
 
     def forward(self, tokens):
-        x = embedded(self, tokens)
+        x = self.dropout(embedded(self, tokens))
         return self.linear(self.transformer_encoder(x, causal(x.shape[1], x.dtype)))
 
 
@@ -121,14 +121,14 @@ class Translator(nn.Module):
 
     def __init__(self, c):
         super().__init__()
-        self.embedding = nn.Embedding(c.vocab_size, c.d_model)
-        sizes = c.d_model, c.nhead, c.num_layers, c.num_layers, c.dim_feedforward, 0.0
+        self.embedding, self.dropout = nn.Embedding(c.vocab_size, c.d_model), nn.Dropout(c.dropout)
+        sizes = c.d_model, c.nhead, c.num_layers, c.num_layers, c.dim_feedforward, c.dropout
         self.transformer = nn.Transformer(*sizes, batch_first=True)
         self.linear = nn.Linear(c.d_model, c.vocab_size)
 
     def forward(self, source, target, lengths):
         padding = torch.arange(source.shape[1]) >= lengths[:, None]
-        x, y = embedded(self, source), embedded(self, target)
+        x, y = self.dropout(embedded(self, source)), self.dropout(embedded(self, target))
         masks = {"src_key_padding_mask": padding, "memory_key_padding_mask": padding}
         return self.linear(self.transformer(x, y, tgt_mask=causal(y.shape[1], y.dtype), **masks))
 
@@ -138,11 +138,12 @@ class LSTMLanguageModel(nn.Module):
 
     def __init__(self, c):
         super().__init__()
-        self.encoder = nn.Embedding(c.vocab_size, c.embedding_size)
-        self.rnn = nn.LSTM(c.embedding_size, c.hidden_size, c.num_layers, batch_first=True)
+        self.encoder, self.dropout = nn.Embedding(c.vocab_size, c.embedding_size), nn.Dropout(c.dropout)
+        self.rnn = nn.LSTM(c.embedding_size, c.hidden_size, c.num_layers, batch_first=True, dropout=c.dropout)
         self.decoder = nn.Linear(c.hidden_size, c.vocab_size)
         if c.tied:
             self.decoder.weight = self.encoder.weight
 
-    def forward(self, tokens):
-        return self.decoder(self.rnn(self.encoder(tokens))[0])
+    def forward(self, tokens, state=None):
+        x, state = self.rnn(self.dropout(self.encoder(tokens)), state)
+        return self.decoder(self.dropout(x)), state
