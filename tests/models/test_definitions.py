@@ -1,5 +1,7 @@
 """The models' definitions apart from their numbers, which other tests compare with PyTorch's."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
@@ -49,6 +51,14 @@ def test_numbers_of_parameters(make, millions):
     assert size(model) / 1e6 == pytest.approx(millions, rel=2e-3)
 
 
+def test_a_bert_begins_with_the_deviation_of_its_configuration():
+    config = BERTConfig.mini(100)
+    model = BERT.create(replace(config, initializer_range=0.5), KEY)
+    for weight in (model.words.weight, model.blocks[0].intermediate.weight, model.word_head.transform.weight):
+        assert float(tnp.std(weight)) == pytest.approx(0.5, rel=0.05)
+    assert BERTConfig.large(100).vocab_size == 100
+
+
 def gpt2():
     model = GPT2.create(GPT2Config(20, 12, 16, 2, 2, dropout=0.2), KEY)
     return model, lambda model, **settings: tnp.sum(model(TOKENS, **settings) ** 2)
@@ -79,6 +89,13 @@ def test_dropout_draws_from_the_key(make):
     assert first == again != other
     with pytest.raises(ArgumentError, match="a key is needed for training"):
         loss(model, train=True)
+
+
+def test_without_dropout_training_needs_no_key():
+    model = GPT2.create(GPT2Config(20, 12, 16, 2, 2, dropout=0.0), KEY)
+    np.testing.assert_array_equal(model(TOKENS, train=True), model(TOKENS))
+    model = LSTMLanguageModel.create(LSTMConfig(20, 8, 8, 2, dropout=0.0), KEY)
+    np.testing.assert_array_equal(model(TOKENS, train=True)[0], model(TOKENS)[0])
 
 
 def test_a_causal_model_does_not_look_ahead():

@@ -140,7 +140,7 @@ class Batches(Stream):
             raise StopIteration
         end = min(self._taken + self._batch_size, self._size)
         count = end - self._taken
-        examples = self._source.read(self._places(self._taken, end))
+        examples = self._source.read(self._indices(self._taken, end))
         self._seek(self._epoch, end)
         if self._last == "pad":
             return padded(examples, count, self._batch_size)
@@ -152,7 +152,7 @@ class Batches(Stream):
             epoch, taken = epoch + 1, 0
         self._epoch, self._taken = epoch, taken
 
-    def _places(self, first: int, end: int) -> np.ndarray:
+    def _indices(self, first: int, end: int) -> np.ndarray:
         if not self._key:
             return np.arange(first, end)
         if self._replace:

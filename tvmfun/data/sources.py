@@ -31,11 +31,11 @@ class Source(Protocol):
         """The number of examples."""
         ...
 
-    def read(self, places: np.ndarray) -> PyTree:
+    def read(self, indices: np.ndarray) -> PyTree:
         """Returns examples as a tree of NumPy arrays.
 
         Args:
-            places: ``int64[n]``, the indices of the examples.
+            indices: ``int64[n]``, the indices of the examples.
 
         Returns:
             A tree of arrays whose first axis has the size n. Nothing else may write to them.
@@ -76,9 +76,9 @@ class ArraySource:
     def __len__(self) -> int:
         return self._size
 
-    def read(self, places: np.ndarray) -> PyTree:
+    def read(self, indices: np.ndarray) -> PyTree:
         """Returns the rows at some indices; see :meth:`Source.read`."""
-        return self._structure.unflatten([_native(array[places]) for array in self._arrays])
+        return self._structure.unflatten([_native(array[indices]) for array in self._arrays])
 
 
 def _array(name: str, leaf: Any) -> np.ndarray:
@@ -145,9 +145,9 @@ class Windows:
     def __len__(self) -> int:
         return (len(self._tokens) - 1 - self._length) // self._stride + 1
 
-    def read(self, places: np.ndarray) -> np.ndarray:
+    def read(self, indices: np.ndarray) -> np.ndarray:
         """Returns the windows at some indices, of shape ``(n, length + 1)``; see :meth:`Source.read`."""
-        return _native(self._tokens[np.asarray(places)[:, None] * self._stride + np.arange(self._length + 1)])
+        return _native(self._tokens[np.asarray(indices)[:, None] * self._stride + np.arange(self._length + 1)])
 
 
 def memory_map(path: str | os.PathLike[str], dtype: DTypeLike | None = None, shape: Sequence[int] = ()) -> np.ndarray:

@@ -102,11 +102,11 @@ class ScatterDimensionNumbers:
 class _Windows(NamedTuple):
     """A gather or scatter as the ops have it: first common axes, then indexed ones, then the rest.
 
-    ``places`` holds an index vector for each element of each window, ``inside`` tells which windows are inside the
+    ``positions`` holds an index vector for each element of each window, ``inside`` tells which windows are inside the
     array, and ``order`` is the order of the operand's axes.
     """
 
-    places: Array
+    positions: Array
     inside: Array
     order: Ints
     indexed: Ints
@@ -155,9 +155,9 @@ def _windows(
         start = tnp.reshape(start, (*start.shape, *(1,) * len(indexed)))
         columns.append(pw.add(shapes.broadcast_to(start, shape=grid), along))
     stacked = [tnp.expand_dims(column, -1) for column in columns]
-    places = shapes.concat(*stacked, axis=len(grid)) if columns else tnp.zeros((*grid, 0), dtypes.int32)
+    positions = shapes.concat(*stacked, axis=len(grid)) if columns else tnp.zeros((*grid, 0), dtypes.int32)
     rest = tuple(i for i in range(operand.ndim) if i not in batching and i not in indexed)
-    return _Windows(places, inside, (*batching, *indexed, *rest), indexed)
+    return _Windows(positions, inside, (*batching, *indexed, *rest), indexed)
 
 
 def _result_order(index_batching: Ints, lead: int, window_axes: Ints, order: Ints, kept: Ints, batching: int) -> Ints:
@@ -168,13 +168,13 @@ def _result_order(index_batching: Ints, lead: int, window_axes: Ints, order: Int
     others = [i for i in range(lead) if i not in index_batching]
     index_axes = [*index_batching, *others]
     own = [axis for axis in order[batching:] if axis in kept]
-    places = iter(range(lead))
+    indices = iter(range(lead))
     result = []
     for axis in range(lead + len(kept)):
         if axis in window_axes:
             result.append(lead + own.index(kept[window_axes.index(axis)]))
         else:
-            result.append(index_axes.index(next(places)))
+            result.append(index_axes.index(next(indices)))
     return tuple(result)
 
 
@@ -234,7 +234,7 @@ def gather(
     kept = tuple(i for i in range(operand.ndim) if i not in batching and i not in dropped)
     _check_kept("gather", sizes, kept, (*batching, *dropped), numbers.offset_dims)
     lead = indices.ndim - 1
-    taken = ops.gather(tnp.permute_dims(operand, windows.order), windows.places, mode="clip", batch=len(batching))
+    taken = ops.gather(tnp.permute_dims(operand, windows.order), windows.positions, mode="clip", batch=len(batching))
     if how is not GatherScatterMode.CLIP:
         inside = tnp.reshape(windows.inside, (*windows.inside.shape, *(1,) * (taken.ndim - lead)))
         fills = how is GatherScatterMode.FILL_OR_DROP
@@ -289,15 +289,15 @@ def _scatter(
     axes = _result_order(index_batching, lead, window_axes, windows.order, kept, len(batching))
     ordered = tnp.permute_dims(updates, tuple(int(i) for i in np.argsort(axes)))
     count = ordered.shape[:lead]
-    if count != windows.places.shape[:lead]:
+    if count != windows.positions.shape[:lead]:
         raise ShapeError(name, "the updates do not fit the indices", got=f"{updates.aval} and {indices.aval}")
     ordered = tnp.reshape(ordered, (*count, *(sizes[i] for i in windows.order[len(batching) :])))
-    places = windows.places
+    positions = windows.positions
     if how is not GatherScatterMode.CLIP:  # an index that is outside for sure
-        inside = tnp.reshape(windows.inside, (*count, *(1,) * (places.ndim - lead)))
-        places = pw.where(inside, places, places.dtype.type(-1))
+        inside = tnp.reshape(windows.inside, (*count, *(1,) * (positions.ndim - lead)))
+        positions = pw.where(inside, positions, positions.dtype.type(-1))
     moved = tnp.permute_dims(operand, windows.order)
-    result = ops.scatter(moved, places, ordered, mode=combine, batch=len(batching), unique=unique)
+    result = ops.scatter(moved, positions, ordered, mode=combine, batch=len(batching), unique=unique)
     return tnp.permute_dims(result, tuple(int(i) for i in np.argsort(windows.order)))
 
 

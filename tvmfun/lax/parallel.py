@@ -110,8 +110,8 @@ def all_gather(x: PyTree, axis_name: str, *, axis: int = 0, tiled: bool = False)
     """
 
     def gather(leaf: Array, names: tuple[str, ...]) -> Array:
-        place = normalize_axis("all_gather", axis, leaf.ndim + (not tiled))
-        return collective.all_gather(leaf, axis_names=names, size=axis_size(axis_name), axis=place, tiled=tiled)
+        index = normalize_axis("all_gather", axis, leaf.ndim + (not tiled))
+        return collective.all_gather(leaf, axis_names=names, size=axis_size(axis_name), axis=index, tiled=tiled)
 
     return _each("all_gather", x, axis_name, gather)
 
@@ -127,8 +127,8 @@ def psum_scatter(x: PyTree, axis_name: str, *, scatter_dimension: int = 0, tiled
     """
 
     def scatter(leaf: Array, names: tuple[str, ...]) -> Array:
-        place = normalize_axis("psum_scatter", scatter_dimension, leaf.ndim)
-        return collective.psum_scatter(leaf, axis_names=names, size=axis_size(axis_name), axis=place, tiled=tiled)
+        index = normalize_axis("psum_scatter", scatter_dimension, leaf.ndim)
+        return collective.psum_scatter(leaf, axis_names=names, size=axis_size(axis_name), axis=index, tiled=tiled)
 
     return _each("psum_scatter", x, axis_name, scatter)
 

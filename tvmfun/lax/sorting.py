@@ -88,8 +88,8 @@ def top_k(operand: NestedArrayLike, k: int, *, axis: int = -1) -> tuple[Array, A
 
     Source: ``jax.lax.top_k``.
 
-    >>> values, places = top_k(tnp.asarray([3.0, 1.0, 7.0]), 2)
-    >>> values.tolist(), places.tolist()
+    >>> values, indices = top_k(tnp.asarray([3.0, 1.0, 7.0]), 2)
+    >>> values.tolist(), indices.tolist()
     ([7.0, 3.0], [2, 0])
     """
     x = tnp.asarray(operand)
@@ -100,8 +100,8 @@ def top_k(operand: NestedArrayLike, k: int, *, axis: int = -1) -> tuple[Array, A
     rows = shapes.move_axis(x, axis, last)
     # Backwards twice: the largest come first, and of equal ones the one that was first.
     order = shapes.flip(sorting.argsort(shapes.flip(rows, axes=(last,))), axes=(last,))
-    places = pw.subtract(dtypes.int32.type(max(size - 1, 0)), order)[..., :k]
-    return tuple(shapes.move_axis(y, last, axis) for y in (_take_last(rows, places), places))  # type: ignore[return-value]
+    indices = pw.subtract(dtypes.int32.type(max(size - 1, 0)), order)[..., :k]
+    return tuple(shapes.move_axis(y, last, axis) for y in (_take_last(rows, indices), indices))  # type: ignore[return-value]
 
 
 def approx_max_k(
@@ -134,5 +134,5 @@ def approx_min_k(
     aggregate_to_topk: bool = True,
 ) -> tuple[Array, Array]:
     """Returns the ``k`` smallest elements along an axis, and their indices; see :func:`approx_max_k`."""
-    values, places = top_k(tnp.negative(operand), k, axis=reduction_dimension)
-    return tnp.negative(values), places
+    values, indices = top_k(tnp.negative(operand), k, axis=reduction_dimension)
+    return tnp.negative(values), indices

@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from functools import partial
 from typing import Any, NamedTuple, cast
 
-import tvmfun
 import tvmfun.numpy as tnp
 from tvmfun import nn, random, tree
 from tvmfun.core.array import Array
 from tvmfun.errors import ArgumentError, ShapeError
 from tvmfun.interop.state_dict import Row, linear, norm
-from tvmfun.models.dropout_keys import dropout_keys
+from tvmfun.models.blocks import call_block, dropout_keys
 from tvmfun.nn import functional as F
 from tvmfun.nn.init import normal, zeros
 from tvmfun.typing import ArrayLike, DTypeLike, Key
@@ -35,6 +33,7 @@ class BERTConfig:
         dropout: the probability of dropping an element of the embeddings, attention weights and residual branches.
         layer_norm_eps: added to the variances.
         next_sentence: whether there is a head that tells if the second segment follows the first.
+        initializer_range: the standard deviation of new weights.
 
     >>> BERTConfig.large().num_hidden_layers
     24
@@ -50,6 +49,7 @@ class BERTConfig:
     dropout: float = 0.1
     layer_norm_eps: float = 1e-12
     next_sentence: bool = False
+    initializer_range: float = 0.02
 
     def __post_init__(self) -> None:
         for name in ("vocab_size", "hidden_size", "num_hidden_layers", "num_attention_heads", "intermediate_size"):
@@ -65,9 +65,14 @@ class BERTConfig:
         return cls(vocab_size, 512, 4, 8, 2048)
 
     @classmethod
-    def large(cls) -> BERTConfig:
+    def large(cls, vocab_size: int = 30522) -> BERTConfig:
         """Returns the configuration with 24 blocks of width 1024."""
-        return cls(30522, 1024, 24, 16, 4096)
+        return cls(vocab_size, 1024, 24, 16, 4096)
+
+    @classmethod
+    def mini(cls, vocab_size: int) -> BERTConfig:
+        """Returns sizes for a few minutes on two cores: 3 blocks of width 128, sequences of 128."""
+        return cls(vocab_size, 128, 3, 4, 512, max_position_embeddings=128, initializer_range=0.05)
 
 
 @tree.register_dataclass
@@ -88,7 +93,8 @@ class BERTBlock:
         width, inner = config.hidden_size, config.intermediate_size
         keys = random.split(key, 3)
         heads, rate = config.num_attention_heads, config.dropout
-        settings: dict[str, Any] = {"dtype": dtype, "weight_init": normal(0.02), "bias_init": zeros}
+        init = {"weight_init": normal(config.initializer_range), "bias_init": zeros}
+        settings: dict[str, Any] = {"dtype": dtype, **init}
         return cls(
             nn.MultiHeadAttention(width, heads, dropout=rate, key=keys[0], **settings),
             nn.LayerNorm(width, eps=config.layer_norm_eps, dtype=dtype),
@@ -100,7 +106,7 @@ class BERTBlock:
 
     def __call__(self, x: Array, lengths: ArrayLike | None, *, key: Key | None = None, train: bool = False) -> Array:
         """Maps sequences (batch, length, width) to sequences; tokens from ``lengths`` (batch,) on are not seen."""
-        keys = dropout_keys("BERTBlock", key, train, 3)
+        keys = dropout_keys("BERTBlock", key, train, self.dropout.rate, 3)
         attended = self.attention(x, key_value_seq_lengths=lengths, key=keys[0], train=train)
         x = self.attention_norm(x + self.dropout(attended, key=keys[1], train=train))
         hidden = self.output(F.gelu(self.intermediate(x), approximate=False))
@@ -164,10 +170,10 @@ class BERT:
 
     @classmethod
     def create(cls, config: BERTConfig, key: Key, dtype: DTypeLike = "float32") -> BERT:
-        """Returns a model with new parameters, normal with deviation 0.02."""
+        """Returns a model with new parameters, normal with deviation ``config.initializer_range``."""
         width, eps = config.hidden_size, config.layer_norm_eps
         keys = random.split(key, 7)
-        table: dict[str, Any] = {"dtype": dtype, "weight_init": normal(0.02)}
+        table: dict[str, Any] = {"dtype": dtype, "weight_init": normal(config.initializer_range)}
         settings = {**table, "bias_init": zeros}
         head = SentenceHead(
             nn.Linear(width, width, key=keys[4], **settings), nn.Linear(width, 2, key=keys[5], **settings)
@@ -220,21 +226,15 @@ class BERT:
         if length > longest:
             what = f"a sequence must have at most max_position_embeddings = {longest} tokens"
             raise ShapeError("BERT", what, got=str(length))
-        keys = dropout_keys("BERT", key, train, len(self.blocks) + 1)
+        keys = dropout_keys("BERT", key, train, self.dropout.rate, len(self.blocks) + 1)
         segment = self.segments.weight[0] if segments is None else self.segments(segments)
         x = self.norm(self.words(tokens) + cast(Array, self.positions.weight)[:length] + segment)
         x = self.dropout(x, key=keys[0], train=train)
         for block, block_key in zip(self.blocks, keys[1:], strict=True):
-            apply = partial(block_output, train=train)
-            x = (tvmfun.checkpoint(apply) if checkpoint else apply)(block, x, lengths, block_key)
+            x = call_block(block, x, lengths, key=block_key, train=train, checkpoint=checkpoint)
         picked = x if predictions is None else tnp.take_along_axis(x, tnp.asarray(predictions)[..., None], axis=1)
         sentence = None if self.sentence_head is None else self.sentence_head(x)
         return BERTOutput(self.word_head(picked, self.words), sentence)
-
-
-def block_output(block: BERTBlock, x: Array, lengths: ArrayLike | None, key: Key | None, *, train: bool) -> Array:
-    """Calls a block: a function of arrays alone, as ``checkpoint`` needs."""
-    return block(x, lengths, key=key, train=train)
 
 
 #: The arrays of ``transformers.BertForMaskedLM``.

@@ -10,8 +10,8 @@ import numpy as np
 import tvmfun.numpy as tnp
 from tvmfun import lax, nn, random
 from tvmfun.core.array import Array
-from tvmfun.errors import ArgumentError, ShapeError
-from tvmfun.jit import jit
+from tvmfun.errors import ArgumentError, IndexingError, ShapeError
+from tvmfun.jit import eval_shape, jit
 from tvmfun.typing import ArrayLike, Key
 
 __all__ = ["Decoder", "generate"]
@@ -68,6 +68,7 @@ def generate(
 
     Raises:
         ShapeError: if the sequences are longer than ``max_length``, or a prompt is empty.
+        IndexingError: if a token of a prompt is not one of the model's.
         ArgumentError: if the key is missing, or ``temperature``, ``top_k`` or ``top_p`` is out of range.
 
     References: Fan et al., "Hierarchical Neural Story Generation" (2018), for ``top_k``; Holtzman et al., "The Curious
@@ -93,9 +94,14 @@ def generate(
     mode = "greedy" if not temperature else "draw" if top_k is None and top_p is None else "truncate"
     limits = np.int32(2**31 - 1 if top_k is None else top_k), np.float32(1 if top_p is None else top_p)
     key = random.key(0) if key is None else key
-    result = _generate(
+    result, vocab_size = _generate(
         model, tokens, sizes, np.int32(stop), np.float32(temperature), *limits, np.int32(end_token), key, mode=mode
     )
+    bad = np.argwhere((prompts < 0) | (prompts >= int(vocab_size)))
+    if bad.size:
+        row, position = map(int, bad[0])
+        what = f"tokens must be from 0 to {int(vocab_size) - 1}"
+        raise IndexingError("generate", what, got=f"{prompts[row, position]} at position {position} of prompt {row}")
     return np.asarray(result)[:, :stop]
 
 
@@ -112,7 +118,8 @@ def _generate(
     key: Any,
     *,
     mode: str,
-) -> Array:
+) -> tuple[Array, int]:
+    """Returns the sequences and the number of tokens that the model has."""
     batch, max_length = tokens.shape
     caches = model.init_cache(batch, max_length)
     # The last token of the shortest prompt is the first whose logits matter.
@@ -138,12 +145,13 @@ def _generate(
         ended = tnp.logical_or(ended, tnp.logical_and(is_new, chosen == end))
         return position + 1, tokens.at[:, position + 1].set(chosen), caches, ended
 
+    vocab_size = eval_shape(model.decode, tokens[:, :1], caches)[0].shape[-1]
     start = tnp.asarray(chunks * _CHUNK, dtype="int32")
     position, tokens, _, ended = lax.while_loop(going_on, step, (start, tokens, caches, tnp.zeros((batch,), "bool")))
     # If all sequences ended early, the remaining columns are filled.
     columns = tnp.arange(max_length, dtype="int32")
     rest = tnp.logical_and(columns > position, tnp.all(ended))
-    return tnp.where(rest, end, tokens)
+    return tnp.where(rest, end, tokens), vocab_size
 
 
 def _choose(logits: Array, key: Key, temperature: Any, top_k: Any, top_p: Any, mode: str) -> Array:

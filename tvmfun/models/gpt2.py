@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from functools import partial
 from typing import Any, cast
 
-import tvmfun
 import tvmfun.numpy as tnp
 from tvmfun import nn, random, tree
 from tvmfun.core.array import Array
 from tvmfun.errors import ArgumentError, ShapeError
 from tvmfun.interop.state_dict import Row, linear, norm
-from tvmfun.models.dropout_keys import dropout_keys
+from tvmfun.models.blocks import call_block, dropout_keys
 from tvmfun.nn import functional as F
 from tvmfun.nn.init import normal, zeros
 from tvmfun.typing import ArrayLike, DTypeLike, Key
@@ -92,7 +90,7 @@ class GPT2Block:
 
     def __call__(self, x: Array, *, key: Key | None = None, train: bool = False) -> Array:
         """Maps sequences (batch, length, width) to sequences; ``key`` is for the dropout while training."""
-        keys = dropout_keys("GPT2Block", key, train, 3)
+        keys = dropout_keys("GPT2Block", key, train, self.dropout.rate, 3)
         attended = self.attn(self.ln_1(x), is_causal=True, key=keys[0], train=train)
         x = x + self.dropout(attended, key=keys[1], train=train)
         return x + self.dropout(self.mlp(self.ln_2(x)), key=keys[2], train=train)
@@ -164,11 +162,10 @@ class GPT2:
         if length > self.config.n_positions:
             what = f"a sequence must have at most n_positions = {self.config.n_positions} tokens"
             raise ShapeError("GPT2", what, got=str(length))
-        keys = dropout_keys("GPT2", key, train, len(self.blocks) + 1)
+        keys = dropout_keys("GPT2", key, train, self.dropout.rate, len(self.blocks) + 1)
         x = self.dropout(self.wte(tokens) + cast(Array, self.wpe.weight)[:length], key=keys[0], train=train)
         for block, block_key in zip(self.blocks, keys[1:], strict=True):
-            apply = partial(block_output, train=train)
-            x = (tvmfun.checkpoint(apply) if checkpoint else apply)(block, x, block_key)
+            x = call_block(block, x, key=block_key, train=train, checkpoint=checkpoint)
         return self.wte.attend(self.ln_f(x))
 
     def init_cache(
@@ -186,11 +183,6 @@ class GPT2:
             x, cache = block.decode(x, cache)
             new.append(cache)
         return self.wte.attend(self.ln_f(x)), tuple(new)
-
-
-def block_output(block: GPT2Block, x: Array, key: Key | None, *, train: bool) -> Array:
-    """Calls a block: a function of arrays alone, as ``checkpoint`` needs."""
-    return block(x, key=key, train=train)
 
 
 def language_model_loss(logits: ArrayLike, targets: ArrayLike, weights: ArrayLike | None = None) -> Array:

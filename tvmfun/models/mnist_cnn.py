@@ -7,7 +7,7 @@ from typing import Any
 
 import tvmfun.numpy as tnp
 from tvmfun import nn, random, tree
-from tvmfun.models.dropout_keys import dropout_keys
+from tvmfun.models.blocks import dropout_keys
 from tvmfun.nn import functional as F
 
 __all__ = ["MnistCnn"]
@@ -49,7 +49,7 @@ class MnistCnn:
 
     def __call__(self, images: Any, *, key: Any = None, train: bool = False) -> Any:
         """Returns log-probabilities of shape (batch, 10); ``key`` is needed to drop units while training."""
-        first, second = dropout_keys("MnistCnn", key, train, 2)
+        first, second = dropout_keys("MnistCnn", key, train, self.dropout1.rate, 2)
         x = F.relu(self.conv1(images))
         x = F.relu(self.conv2(x))
         x = F.max_pool(x, 2)

@@ -12,7 +12,7 @@ from tvmfun.core.array import Array
 from tvmfun.errors import ArgumentError
 from tvmfun.interop.state_dict import Row, linear, norm
 from tvmfun.jit import jit
-from tvmfun.models.dropout_keys import dropout_keys
+from tvmfun.models.blocks import dropout_keys
 from tvmfun.models.word_models import TransformerConfig, embed, transformer_layer_rows
 from tvmfun.nn.init import normal
 from tvmfun.typing import ArrayLike, DTypeLike, Key
@@ -74,7 +74,7 @@ class Translator:
         Raises:
             ShapeError: if a sequence is longer than ``config.max_length``.
         """
-        keys = dropout_keys("Translator", key, train, 3)
+        keys = dropout_keys("Translator", key, train, self.dropout.rate, 3)
         x = self.dropout(self.embed(source), key=keys[0], train=train)
         y = self.dropout(self.embed(target), key=keys[1], train=train)
         settings: dict[str, Any] = {"src_seq_lengths": source_lengths, "key": keys[2], "train": train}

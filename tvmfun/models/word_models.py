@@ -10,7 +10,7 @@ from tvmfun import nn, random, tree
 from tvmfun.core.array import Array
 from tvmfun.errors import ArgumentError, ShapeError
 from tvmfun.interop.state_dict import Row, linear, norm
-from tvmfun.models.dropout_keys import dropout_keys
+from tvmfun.models.blocks import dropout_keys
 from tvmfun.nn.init import zeros
 from tvmfun.typing import ArrayLike, DTypeLike, Key, PyTree
 
@@ -132,7 +132,7 @@ class TransformerLanguageModel:
         Raises:
             ShapeError: if a sequence is longer than ``config.max_length``.
         """
-        first, second = dropout_keys("TransformerLanguageModel", key, train, 2)
+        first, second = dropout_keys("TransformerLanguageModel", key, train, self.dropout.rate, 2)
         x = self.embed(tokens)
         x = self.encoder(self.dropout(x, key=first, train=train), is_causal=True, key=second, train=train)
         return self.linear(x)
@@ -220,7 +220,7 @@ class LSTMLanguageModel:
         self, tokens: ArrayLike, state: PyTree = None, *, key: Key | None = None, train: bool = False
     ) -> tuple[Array, PyTree]:
         """Returns logits and the state; ``key`` is for the dropout while training."""
-        keys = dropout_keys("LSTMLanguageModel", key, train, 3)
+        keys = dropout_keys("LSTMLanguageModel", key, train, self.dropout.rate, 3)
         x = self.dropout(self.embedding(tokens), key=keys[0], train=train)
         x, state = self.lstm(x, state, key=keys[1], train=train)
         x = self.dropout(x, key=keys[2], train=train)

@@ -205,17 +205,17 @@ class At:
             return _update_slices(x, items, values, combine)
         leading = items[: len(arrays)]
         if all(map(is_array, leading)) and all(item == slice(None) for item in items[len(arrays) :]):
-            places, shape = joined(x, items, list(range(len(arrays))))
+            indices, shape = joined(x, items, list(range(len(arrays))))
             if how == "clip":
-                places = [clip(p, 0, size - 1) for p, size in zip(places, x.shape, strict=False)]
-            return _scatter(x, stacked(places), values, shape + x.shape[len(arrays) :], combine, unique_indices)
+                indices = [clip(p, 0, size - 1) for p, size in zip(indices, x.shape, strict=False)]
+            return _scatter(x, stacked(indices), values, shape + x.shape[len(arrays) :], combine, unique_indices)
         # Any other index: number the elements, index the numbers, and update the flattened array there.
         # Numbers count from 1, because 0 is read outside the array.
         numbers = shapes.iota(shape=(x.size + 1,), axis=0, dtype="int64" if dims.always_le(2**31, x.size) else "int32")[
             1:
         ]
-        places = read(reshape(numbers, x.shape), items, how, 0) - 1
-        flat = _scatter(ravel(x), expand_dims(places, -1), values, places.shape, combine, unique_indices)
+        indices = read(reshape(numbers, x.shape), items, how, 0) - 1
+        flat = _scatter(ravel(x), expand_dims(indices, -1), values, indices.shape, combine, unique_indices)
         return reshape(flat, x.shape)
 
 

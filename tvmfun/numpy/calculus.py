@@ -197,7 +197,7 @@ def gradient(f: Any, *varargs: Any, axis: Any = None, edge_order: int | None = N
     distances = varargs * len(axes) if len(varargs) == 1 else varargs or (1.0,) * len(axes)
     if len(distances) != len(axes):
         raise ArgumentError("gradient", f"there must be one spacing, or {len(axes)}", got=str(len(varargs)))
-    results = [_slope(f, place, distance) for place, distance in zip(axes, distances, strict=True)]
+    results = [_slope(f, number, distance) for number, distance in zip(axes, distances, strict=True)]
     return results[0] if len(results) == 1 else results
 
 

@@ -61,8 +61,8 @@ def tri(N: int, M: int | None = None, k: int = 0, dtype: DTypeLike | None = None
     return tril(ones((N, N if M is None else M), dtype), k)
 
 
-def _places(arrays: Sequence[np.ndarray]) -> tuple[Array, ...]:
-    return tuple(device_array(np.asarray(places, np.int32)) for places in arrays)
+def _device_indices(arrays: Sequence[np.ndarray]) -> tuple[Array, ...]:
+    return tuple(device_array(np.asarray(indices, np.int32)) for indices in arrays)
 
 
 def _matrix(name: str, x: Any) -> tuple[int, int]:
@@ -78,12 +78,12 @@ def tril_indices(n: int, k: int = 0, m: int | None = None) -> tuple[Array, ...]:
     >>> tril_indices(2)
     (Array([0, 1, 1], dtype=int32), Array([0, 0, 1], dtype=int32))
     """
-    return _places(np.tril_indices(n, k, m))
+    return _device_indices(np.tril_indices(n, k, m))
 
 
 def triu_indices(n: int, k: int = 0, m: int | None = None) -> tuple[Array, ...]:
     """Returns the int32 rows and columns of the elements from the k-th diagonal of an ``n`` by ``m`` matrix."""
-    return _places(np.triu_indices(n, k, m))
+    return _device_indices(np.triu_indices(n, k, m))
 
 
 def tril_indices_from(arr: NestedArrayLike, k: int = 0) -> tuple[Array, ...]:
@@ -100,7 +100,7 @@ def triu_indices_from(arr: NestedArrayLike, k: int = 0) -> tuple[Array, ...]:
 
 def diag_indices(n: int, ndim: int = 2) -> tuple[Array, ...]:
     """Returns the int32 indices of the main diagonal of an array with ``ndim`` axes of size ``n``."""
-    return _places(np.diag_indices(n, ndim))
+    return _device_indices(np.diag_indices(n, ndim))
 
 
 def diag_indices_from(arr: NestedArrayLike) -> tuple[Array, ...]:
@@ -196,7 +196,7 @@ def fill_diagonal(a: NestedArrayLike, val: NestedArrayLike, wrap: bool = False, 
         raise ShapeError("fill_diagonal", "there must be two axes, or more of one size", got=repr(a.aval))
     step = builtins.sum(math.prod(a.shape[i:]) for i in range(1, a.ndim + 1))
     stop = a.shape[1] * a.shape[1] if a.ndim == 2 and not wrap else a.size
-    places = range(a.size)[: min(stop, a.size) : step]
+    indices = range(a.size)[: min(stop, a.size) : step]
     val = ravel(asarray(val, a.dtype))
-    filling = concat([val] * -(-len(places) // max(val.size, 1)))[: len(places)] if val.size != 1 else val
-    return reshape(ravel(a).at[: places.stop : step].set(filling), a.shape)
+    filling = concat([val] * -(-len(indices) // max(val.size, 1)))[: len(indices)] if val.size != 1 else val
+    return reshape(ravel(a).at[: indices.stop : step].set(filling), a.shape)

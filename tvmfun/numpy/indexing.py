@@ -50,14 +50,14 @@ def normalized(x: Array, index: NestedArrayLike) -> list[Any]:
         raise IndexingError("index", f"an array with {x.ndim} axes takes at most {x.ndim} indices", got=str(named))
     if len(ellipses) > 1:
         raise IndexingError("index", "there can be one ellipsis", got=str(len(ellipses)))
-    place = ellipses[0] if ellipses else len(given)
+    position = ellipses[0] if ellipses else len(given)
     filling: list[Any] = [slice(None)] * (x.ndim - named)
     if ellipses and not filling and any(map(is_array, given)):
         filling = [Ellipsis]
     items: list[Any] = []
     axis = 0
-    for item in given[:place] + filling + given[place + len(ellipses) :]:
-        items += _places_of(item, x, axis) if _is_mask(item) else [item]
+    for item in given[:position] + filling + given[position + len(ellipses) :]:
+        items += _indices_of(item, x, axis) if _is_mask(item) else [item]
         axis += _axes_of(item)
     return items
 
@@ -109,7 +109,7 @@ def _axes_of(item: Any) -> int:
     return np.ndim(item) if _is_mask(item) else int(item is not None and item is not Ellipsis)
 
 
-def _places_of(mask: Any, x: Array, axis: int) -> list[np.ndarray]:
+def _indices_of(mask: Any, x: Array, axis: int) -> list[np.ndarray]:
     """The indices where a mask, which selects from ``axis`` and the following, is true."""
     if isinstance(mask, Tracer):
         raise ConcretizationError(
@@ -121,20 +121,20 @@ def _places_of(mask: Any, x: Array, axis: int) -> list[np.ndarray]:
     mask = np.asarray(mask)
     if mask.shape != x.shape[axis : axis + mask.ndim]:
         raise IndexingError("index", "the mask must have the shape of the array", got=f"{mask.shape} for {x.aval}")
-    return [places.astype(np.int32) for places in np.nonzero(mask)]
+    return [indices.astype(np.int32) for indices in np.nonzero(mask)]
 
 
 def static_integer(item: Any, axis: int, x: Array) -> int:
     """A static integer of the index, counted from the start."""
     try:
-        place = dims.index(item)
+        index = dims.index(item)
     except TypeError:
         kinds = "an integer, slice, None, ellipsis or integer array"
         raise IndexingError("index", f"an index is {kinds}", got=repr(item)) from None
     size = x.shape[axis]
-    if not -size <= place < size:
-        raise IndexingError("index", f"axis {axis} has {size} elements", got=f"index {place} into {x.aval}")
-    return place + size if place < 0 else place
+    if not -size <= index < size:
+        raise IndexingError("index", f"axis {axis} has {size} elements", got=f"index {index} into {x.aval}")
+    return index + size if index < 0 else index
 
 
 def bounds(item: slice, size: int) -> tuple[int, int, int]:
@@ -142,7 +142,7 @@ def bounds(item: slice, size: int) -> tuple[int, int, int]:
     if dims.is_dynamic((item.start, item.stop, item.step, size)):
         return _dynamic_bounds(item, size)
     try:
-        places = range(size)[item]
+        indices = range(size)[item]
     except ConcretizationError:
         raise ConcretizationError(
             "index",
@@ -152,7 +152,7 @@ def bounds(item: slice, size: int) -> tuple[int, int, int]:
         ) from None
     except (TypeError, ValueError) as error:
         raise IndexingError("index", "a slice takes integers and a step that is not 0", got=str(item)) from error
-    return places.start, len(places), places.step
+    return indices.start, len(indices), indices.step
 
 
 def _dynamic_bounds(item: slice, size: Any) -> tuple[Any, Any, Any]:
@@ -162,12 +162,12 @@ def _dynamic_bounds(item: slice, size: Any) -> tuple[Any, Any, Any]:
         raise IndexingError("index", "a slice takes integers and a step that is not 0", got=str(item))
     low, high = (0, size) if step > 0 else (-1, size - 1)
 
-    def end(place: Any, default: Any) -> Any:
-        if place is None:
+    def end(index: Any, default: Any) -> Any:
+        if index is None:
             return default
-        place = dims.index(place)
-        place = place + size if place < 0 else place
-        return dims.minimum(dims.maximum(place, low), high)
+        index = dims.index(index)
+        index = index + size if index < 0 else index
+        return dims.minimum(dims.maximum(index, low), high)
 
     start, stop = end(item.start, low if step > 0 else high), end(item.stop, high if step > 0 else low)
     span = stop - start if step > 0 else start - stop
@@ -191,9 +191,9 @@ def getitem(x: Array, index: NestedArrayLike) -> Array:
     x, index = without_bools(x, index)
     items = normalized(x, index)
     if is_immediate(x):
-        places = numpy_index(x, items)
+        indices = numpy_index(x, items)
         try:
-            view = x.concrete("index").numpy()[places]
+            view = x.concrete("index").numpy()[indices]
         except IndexError as error:
             raise ShapeError("index", "the index arrays do not broadcast", got=str(error)) from None
         return device_array(view, weak=x.weak_type)
@@ -236,10 +236,10 @@ def read(x: Array, items: list[Any], mode: str, fill_value: NestedArrayLike | No
     x, dropped = _sliced(x, items, arrays)
     if not arrays:
         return reshape(x, tuple(size for axis, size in enumerate(x.shape) if axis not in dropped))
-    places, shape = joined(x, items, arrays)
+    indices, shape = joined(x, items, arrays)
     rest = [axis for axis in range(x.ndim) if axis not in arrays]
     front = permute_dims(x, (*arrays, *rest))
-    taken = gathered(front, places, mode, fill_value)
+    taken = gathered(front, indices, mode, fill_value)
     if arrays[-1] - arrays[0] + 1 == len(arrays) and not arrays[0] < gap <= arrays[-1]:
         # Adjacent array indices: their result takes their position.
         before, rank = arrays[0], len(shape)
@@ -248,11 +248,11 @@ def read(x: Array, items: list[Any], mode: str, fill_value: NestedArrayLike | No
 
 
 def gathered(
-    x: Array, places: list[Array], mode: str, fill_value: NestedArrayLike | None = None, batch: int = 0
+    x: Array, positions: list[Array], mode: str, fill_value: NestedArrayLike | None = None, batch: int = 0
 ) -> Array:
     """The elements of ``x`` at indices along the axes that follow the first ``batch`` ones, common to all."""
-    shape = places[0].shape
-    indices = stacked(places)
+    shape = positions[0].shape
+    indices = stacked(positions)
     if mode != "fill":
         return ops.gather(x, indices, mode=mode, batch=batch)
     if fill_value is None:
@@ -260,16 +260,19 @@ def gathered(
     taken = ops.gather(x, indices, mode="fill", batch=batch)
     if isinstance(fill_value, int) and fill_value == 0:
         return taken
-    here = [logical_and(p >= 0, p < size) for p, size in zip(places, x.shape[batch : batch + len(places)], strict=True)]
+    here = [
+        logical_and(p >= 0, p < size)
+        for p, size in zip(positions, x.shape[batch : batch + len(positions)], strict=True)
+    ]
     inside = functools.reduce(logical_and, here)
     inside = reshape(inside, shape + (1,) * (taken.ndim - len(shape)))
     return where(inside, taken, convert("index", fill_value, x.dtype))
 
 
-def stacked(places: list[Array]) -> Array:
+def stacked(indices: list[Array]) -> Array:
     """Indices along several axes, of one shape, with a new last axis for the axes."""
-    columns = [expand_dims(p, -1) for p in places]
-    return columns[0] if len(columns) == 1 else shapes.concat(*columns, axis=places[0].ndim)
+    columns = [expand_dims(p, -1) for p in indices]
+    return columns[0] if len(columns) == 1 else shapes.concat(*columns, axis=indices[0].ndim)
 
 
 def missing(dtype: np.dtype) -> Any:
@@ -331,17 +334,17 @@ def counted(item: Any, size: int) -> Array:
 def wrapped(item: Any, size: int) -> Any:
     """An index array with data, indices from the end counted from the start."""
     require_integer("index", item)
-    places = np.asarray(item)
-    if places.dtype == dtypes.uint64:
-        places = np.minimum(places, np.uint64(np.iinfo(np.int64).max))
-    places = places.astype(np.int64)
+    indices = np.asarray(item)
+    if indices.dtype == dtypes.uint64:
+        indices = np.minimum(indices, np.uint64(np.iinfo(np.int64).max))
+    indices = indices.astype(np.int64)
     if dims.is_dynamic(size):
-        places = np.clip(places, -(2**31), np.iinfo(np.int32).max).astype(np.int32)
-        return where(places < 0, add(places, size), places) if (places < 0).any() else places
-    places = np.where(places < 0, places + size, places)
+        indices = np.clip(indices, -(2**31), np.iinfo(np.int32).max).astype(np.int32)
+        return where(indices < 0, add(indices, size), indices) if (indices < 0).any() else indices
+    indices = np.where(indices < 0, indices + size, indices)
     # Indices outside stay outside in 32 bits.
     limit = np.iinfo(np.int32).max
-    return np.clip(places, -1, limit).astype(np.int32) if size <= limit else places
+    return np.clip(indices, -1, limit).astype(np.int32) if size <= limit else indices
 
 
 def check_mode(name: str, mode: str | None, default: str, promised: str) -> str:
@@ -452,8 +455,8 @@ def take_along_axis(
         indices = where(indices < 0, 0 if inside else arr.shape[axis], indices)
     indices, mode = _taking("take_along_axis", arr, indices, arr.shape[axis], mode)
     if mode in ("clip", "in_bounds") and is_immediate(arr) and is_immediate(indices) and arr.shape[axis]:
-        places = np.clip(wrapped(indices, arr.shape[axis]), 0, arr.shape[axis] - 1)
-        return device_array(np.take_along_axis(arr.concrete("take").numpy(), places, axis), weak=arr.weak_type)
+        positions = np.clip(wrapped(indices, arr.shape[axis]), 0, arr.shape[axis] - 1)
+        return device_array(np.take_along_axis(arr.concrete("take").numpy(), positions, axis), weak=arr.weak_type)
     arr, indices = moveaxis(arr, axis, -1), moveaxis(indices, axis, -1)
     lead = pointwise.broadcast_shapes("take_along_axis", [arr.shape[:-1], indices.shape[:-1]])
     arr, indices = broadcast_to(arr, (*lead, arr.shape[-1])), broadcast_to(indices, (*lead, indices.shape[-1]))

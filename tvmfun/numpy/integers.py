@@ -64,8 +64,8 @@ def bitwise_count(x: NestedArrayLike) -> Array:
 def _weights(name: str, bitorder: str) -> np.ndarray:
     if bitorder not in ("big", "little"):
         raise ArgumentError(name, "the order of the bits is 'big' or 'little'", got=repr(bitorder))
-    places = np.arange(8, dtype=np.uint8)
-    return places[::-1].copy() if bitorder == "big" else places
+    indices = np.arange(8, dtype=np.uint8)
+    return indices[::-1].copy() if bitorder == "big" else indices
 
 
 def packbits(a: NestedArrayLike, axis: int | None = None, bitorder: str = "big") -> Array:

@@ -369,9 +369,9 @@ def _parsed(subscripts: Any, operands: Sequence[Any]) -> tuple[list[str], str, l
         values = (subscripts, *tensors)
     else:
         values = [subscripts, *operands]
-        places = range(0, len(values) - len(values) % 2, 2)
-        tensors = arrays("einsum", *(values[i] for i in places))
-        for i, x in zip(places, tensors, strict=True):
+        indices = range(0, len(values) - len(values) % 2, 2)
+        tensors = arrays("einsum", *(values[i] for i in indices))
+        for i, x in zip(indices, tensors, strict=True):
             values[i] = x
     if not tensors:
         raise ArgumentError("einsum", "there must be an array for each term", got="none")

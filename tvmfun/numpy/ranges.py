@@ -192,10 +192,10 @@ def geomspace(
     first, last = spaced(first), spaced(last)
     numbers = multiply(pow(10.0, exponents), sign(first))
     # The ends are exact.
-    place = ops.iota(shape=exponents.shape, axis=axis, dtype="int32")
-    numbers = where(place == 0, first, numbers)
+    index = ops.iota(shape=exponents.shape, axis=axis, dtype="int32")
+    numbers = where(index == 0, first, numbers)
     if endpoint and num > 1:
-        numbers = where(place == num - 1, last, numbers)
+        numbers = where(index == num - 1, last, numbers)
     return numbers if dtype is None else astype(numbers, dtype)
 
 
@@ -274,20 +274,20 @@ class _Joined:
     axes, and the position of a vector's axis. ``"r"`` and ``"c"`` make a vector a matrix of one row or column.
     """
 
-    def __init__(self, name: str, axis: int, ndim: int, place: int) -> None:
+    def __init__(self, name: str, axis: int, ndim: int, index: int) -> None:
         self.name = name
-        self.defaults = (axis, ndim, place)
+        self.defaults = (axis, ndim, index)
 
     def __getitem__(self, key: Any) -> Array:
         items = list(key) if isinstance(key, tuple) else [key]
-        axis, ndim, place = self.defaults
+        axis, ndim, index = self.defaults
         is_matrix = ""
         if items and isinstance(items[0], str):
             text = items.pop(0)
             if text in ("r", "c"):
                 is_matrix, axis, ndim = text, -1 if text == "r" else 0, 1
             else:
-                axis, ndim, place = self._directions(text)
+                axis, ndim, index = self._directions(text)
         parts = []
         for item in items:
             x = _slice_numbers(self.name, item) if isinstance(item, slice) else asarray(item)
@@ -295,8 +295,8 @@ class _Joined:
             if missing > 0:
                 rank = x.ndim
                 x = reshape(x, (1,) * missing + x.shape)
-                if place != -1 and rank:
-                    begin = place + ndim + 1 - rank if place < 0 else place
+                if index != -1 and rank:
+                    begin = index + ndim + 1 - rank if index < 0 else index
                     x = moveaxis(x, tuple(range(missing, ndim)), tuple(range(begin, begin + rank)))
             parts.append(x)
         result = concat(arrays(self.name, *parts), axis)
@@ -338,4 +338,6 @@ def indices(dimensions: Shape, dtype: DTypeLike | None = None, sparse: bool = Fa
     shape = as_shape("indices", dimensions)
     kind = dtypes.DEFAULT_INT if dtype is None else dtypes.canonical(dtype)
     grid = np.indices(shape, sparse=sparse)
-    return tuple(device_array(places.astype(kind)) for places in grid) if sparse else device_array(grid.astype(kind))  # type: ignore[reportAttributeAccessIssue]
+    if sparse:
+        return tuple(device_array(axis.astype(kind)) for axis in grid)
+    return device_array(grid.astype(kind))  # type: ignore[reportAttributeAccessIssue]

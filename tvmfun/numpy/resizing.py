@@ -61,14 +61,14 @@ def roll(a: NestedArrayLike, shift: Axes | Array, axis: Axes | None = None) -> A
         )
     if len(shifts) != len(axes):
         raise ArgumentError("roll", "there must be one shift per axis", got=f"{shift} and {axis}")
-    for amount, place in zip(shifts, axes, strict=True):
-        place = normalize_axis("roll", place, a.ndim)
-        size = a.shape[place]
+    for amount, number in zip(shifts, axes, strict=True):
+        number = normalize_axis("roll", number, a.ndim)
+        size = a.shape[number]
         if isinstance(amount, Tracer) and size != 0:
-            a = take(a, (arange(size) - amount) % size, place, mode="promise_in_bounds")
+            a = take(a, (arange(size) - amount) % size, number, mode="promise_in_bounds")
         elif size != 0 and int(amount) % size != 0:
-            first, second = split(a, [-int(amount) % size], place)
-            a = concat([second, first], place)
+            first, second = split(a, [-int(amount) % size], number)
+            a = concat([second, first], number)
     return a
 
 
@@ -105,19 +105,19 @@ def repeat(
                 hint="total_repeat_length=",
             )
         ends = cumulative_sum(broadcast_to(repeats, (size,)))
-        places = searchsorted(ends, arange(total_repeat_length, dtype=ends.dtype), side="right")
-        return take(a, places, axis, mode="promise_in_bounds")
+        indices = searchsorted(ends, arange(total_repeat_length, dtype=ends.dtype), side="right")
+        return take(a, indices, axis, mode="promise_in_bounds")
     counts = np.asarray(repeats)
     if counts.dtype.kind not in "iu" or counts.ndim > 1 or (counts < 0).any():
         raise ArgumentError("repeat", "the repeats must be non-negative integers", got=repr(repeats))
     if counts.size not in (1, size):
         raise ShapeError("repeat", f"there must be {size} numbers of repeats", got=str(counts.size))
     if counts.size != 1 or total_repeat_length is not None:
-        places = np.repeat(np.arange(size), counts)
+        indices = np.repeat(np.arange(size), counts)
         if total_repeat_length is not None:
-            places = np.pad(places, (0, max(0, total_repeat_length - places.size)), constant_values=max(size - 1, 0))
-            places = places[:total_repeat_length]
-        return a[(slice(None),) * axis + (places,)]
+            indices = np.pad(indices, (0, max(0, total_repeat_length - indices.size)), constant_values=max(size - 1, 0))
+            indices = indices[:total_repeat_length]
+        return a[(slice(None),) * axis + (indices,)]
     count = int(counts.reshape(()))
     wide = broadcast_to(expand_dims(a, axis + 1), (*a.shape[: axis + 1], count, *a.shape[axis + 1 :]))
     return reshape(wide, (*a.shape[:axis], a.shape[axis] * count, *a.shape[axis + 1 :]))
@@ -241,13 +241,13 @@ def trim_zeros(filt: Any, trim: str = "fb", axis: Axes | None = None) -> Array:
     if isinstance(x, Tracer):
         raise unknown_size("trim_zeros", x)
     axes = normalize_axes("trim_zeros", axis, x.ndim)
-    places = np.nonzero(x.concrete("trim_zeros").numpy())
+    indices = np.nonzero(x.concrete("trim_zeros").numpy())
     index = []
     for i, size in enumerate(x.shape):
-        begin, end = (int(places[i].min()), int(places[i].max()) + 1) if places[i].size else (size, 0)
+        begin, end = (int(indices[i].min()), int(indices[i].max()) + 1) if indices[i].size else (size, 0)
         if i not in axes:
             index.append(slice(None))
-        elif not places[i].size:
+        elif not indices[i].size:
             index.append(slice(0, 0))
         else:
             index.append(slice(begin if "f" in sides else 0, end if "b" in sides else size))
@@ -375,8 +375,8 @@ def _pad_with_elements(x: Array, widths: list, mode: str) -> Array:
         if any(pair):
             _require_elements(x, axis, mode)
             # NumPy pads the numbers of the elements; they say which ones to take.
-            places = np.pad(np.arange(x.shape[axis]), pair, mode)  # type: ignore[call-overload]
-            x = x[(slice(None),) * axis + (places,)]
+            indices = np.pad(np.arange(x.shape[axis]), pair, mode)  # type: ignore[call-overload]
+            x = x[(slice(None),) * axis + (indices,)]
     return x
 
 

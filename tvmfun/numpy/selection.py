@@ -267,7 +267,7 @@ def ix_(*arrays: Any) -> tuple[Array, ...]:
 
     A vector of bools stands for the indices where it is true.
 
-    >>> [places.shape for places in ix_([0, 1], [2, 3, 4])]
+    >>> [indices.shape for indices in ix_([0, 1], [2, 3, 4])]
     [(2, 1), (1, 3)]
     """
     results = []
@@ -317,17 +317,17 @@ def ravel_multi_index(
     Array([5, 1], dtype=int32)
     """
     sizes = as_shape("ravel_multi_index", dims)
-    places = [asarray(p) for p in multi_index]
-    if len(places) != len(sizes):
-        raise ShapeError("ravel_multi_index", f"there must be indices along {len(sizes)} axes", got=str(len(places)))
+    indices = [asarray(p) for p in multi_index]
+    if len(indices) != len(sizes):
+        raise ShapeError("ravel_multi_index", f"there must be indices along {len(sizes)} axes", got=str(len(indices)))
     if mode not in ("raise", "clip", "wrap"):
         raise ArgumentError("ravel_multi_index", "the mode is 'raise', 'clip' or 'wrap'", got=repr(mode))
     if order not in ("C", "F"):
         raise ArgumentError("ravel_multi_index", "the order is 'C' or 'F'", got=repr(order))
     if order == "F":
-        places, sizes = places[::-1], sizes[::-1]
+        indices, sizes = indices[::-1], sizes[::-1]
     result: Any = 0
-    for p, size in zip(places, sizes, strict=True):
+    for p, size in zip(indices, sizes, strict=True):
         require_integer("ravel_multi_index", p)
         if mode == "raise":
             if isinstance(p, Tracer):

@@ -132,12 +132,12 @@ def _sized(x: Array, size: int, fill_value: Any, equal_nan: bool) -> list[Array]
     begins = flatnonzero(is_first, size=size + 1, fill_value=flat.size)
     first = begins[:-1]
     exists = less(first, flat.size)
-    place = where(exists, first, 0)
-    values = take(rows, place, mode="promise_in_bounds")
+    index = where(exists, first, 0)
+    values = take(rows, index, mode="promise_in_bounds")
     if fill_value is not None:
         values = where(exists, values, asarray(fill_value, x.dtype))
     inverse = reshape(zeros(flat.shape, dtypes.int32).at[order].set(numbers, unique_indices=True), x.shape)
-    return [values, take(order, place, mode="promise_in_bounds"), inverse, begins[1:] - first]
+    return [values, take(order, index, mode="promise_in_bounds"), inverse, begins[1:] - first]
 
 
 def unique_values(
@@ -185,12 +185,12 @@ def _is_new(rows: Array) -> Array:
 
 def _selected(rows: Array, mask: Array, size: int, fill_value: Any) -> tuple[Array, Array]:
     """``size`` elements of a sorted vector where a mask is true, and their indices; the size of ``rows`` for none."""
-    places = flatnonzero(mask, size=size, fill_value=rows.size)
+    indices = flatnonzero(mask, size=size, fill_value=rows.size)
     if not rows.size:
-        return full((size,), 0 if fill_value is None else fill_value, rows.dtype), places
-    values = take(rows, places, mode="clip")
+        return full((size,), 0 if fill_value is None else fill_value, rows.dtype), indices
+    values = take(rows, indices, mode="clip")
     fill = values[:1] if fill_value is None else asarray(fill_value, rows.dtype)
-    return where(less(places, rows.size), values, fill), places
+    return where(less(indices, rows.size), values, fill), indices
 
 
 def union1d(
@@ -230,18 +230,18 @@ def intersect1d(
     first, second = (ravel(x) for x in arrays("intersect1d", ar1, ar2))
     if size is None:
         one, two = _host("intersect1d", first, second)
-        values, *places = np.intersect1d(one, two, return_indices=True)
+        values, *indices = np.intersect1d(one, two, return_indices=True)
         result = device_array(values.astype(first.dtype))
-        return (result, *(device_array(p.astype(np.int32)) for p in places)) if return_indices else result
+        return (result, *(device_array(p.astype(np.int32)) for p in indices)) if return_indices else result
     order = argsort(first)
     rows = take(first, order, mode="promise_in_bounds")
     common = logical_and(_is_new(rows), isin(rows, second))
-    values, places = _selected(rows, common, size, fill_value)
+    values, indices = _selected(rows, common, size, fill_value)
     if not return_indices:
         return values
     other = argsort(second)
-    exists = less(places, rows.size)
-    here = where(exists, take(order, places, mode="clip") if rows.size else places, first.size)
+    exists = less(indices, rows.size)
+    here = where(exists, take(order, indices, mode="clip") if rows.size else indices, first.size)
     there = searchsorted(take(second, other, mode="promise_in_bounds"), values)
     there = where(exists, take(other, there, mode="clip") if second.size else there, second.size)
     return values, here, there

@@ -74,12 +74,12 @@ def normalize_axis(name: str, axis: int, ndim: int) -> int:
         ArgumentError: if the axis is not an integer.
     """
     try:
-        place = axis.__index__()
+        index = axis.__index__()
     except (AttributeError, TypeError):
         raise ArgumentError(name, "an axis is an integer", got=repr(axis)) from None
-    if not -ndim <= place < ndim:
+    if not -ndim <= index < ndim:
         raise ShapeError(name, f"an array with {ndim} axes has no such axis", got=f"axis {axis}")
-    return place % ndim
+    return index % ndim
 
 
 def listed(value: Any) -> list:
@@ -178,12 +178,12 @@ def moveaxis(a: NestedArrayLike, source: Axes, destination: Axes) -> Array:
     """
     a = asarray(a)
     sources = [normalize_axis("moveaxis", axis, a.ndim) for axis in listed(source)]
-    places = [normalize_axis("moveaxis", axis, a.ndim) for axis in listed(destination)]
-    if not len(sources) == len(places) == len(set(sources)) == len(set(places)):
+    indices = [normalize_axis("moveaxis", axis, a.ndim) for axis in listed(destination)]
+    if not len(sources) == len(indices) == len(set(sources)) == len(set(indices)):
         raise ArgumentError("moveaxis", "there must be one destination per source", got=f"{source} and {destination}")
     order = [axis for axis in range(a.ndim) if axis not in sources]
-    for place, axis in sorted(zip(places, sources, strict=True)):
-        order.insert(place, axis)
+    for index, axis in sorted(zip(indices, sources, strict=True)):
+        order.insert(index, axis)
     return permute_dims(a, order)
 
 

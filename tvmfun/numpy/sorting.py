@@ -83,8 +83,8 @@ def argsort(
     rows = permute_dims(a, order)
     if a.dtype == dtypes.bool_:
         rows = astype(rows, dtypes.uint8)
-    places = descending_argsort(rows) if descending else sorting.argsort(rows)
-    return permute_dims(places, tuple(map(int, np.argsort(order))))
+    indices = descending_argsort(rows) if descending else sorting.argsort(rows)
+    return permute_dims(indices, tuple(map(int, np.argsort(order))))
 
 
 def _no_fields(name: str, order: Any) -> None:
@@ -118,10 +118,10 @@ def sort(
     if axis is None:
         a, axis = ravel(a), 0
     axis = normalize_axis("sort", axis, a.ndim)
-    places = argsort(a, axis, stable=stable)
+    indices = argsort(a, axis, stable=stable)
     if descending:
-        places = shapes.flip(places, axes=(axis,))
-    return take_along_axis(a, places, axis, mode="promise_in_bounds")
+        indices = shapes.flip(indices, axes=(axis,))
+    return take_along_axis(a, indices, axis, mode="promise_in_bounds")
 
 
 def _check_kth(name: str, x: Array, kth: int, axis: int) -> int:
@@ -170,8 +170,8 @@ def _arg(op: Op, x: Any, axis: int | None, keepdims: bool) -> Array:
             raise ShapeError(op.name, "there is no element", got=repr(x.aval))
         flat = op(reshape(x, (-1,)), axis=0)
         return reshape(flat, (1,) * x.ndim) if keepdims else flat
-    place = normalize_axis(op.name, axis, x.ndim)
-    return keep(op(x, axis=place), x, (place,), keepdims)
+    index = normalize_axis(op.name, axis, x.ndim)
+    return keep(op(x, axis=index), x, (index,), keepdims)
 
 
 def argmax(a: NestedArrayLike, axis: int | None = None, out: None = None, keepdims: bool = False) -> Array:
@@ -241,13 +241,13 @@ def nonzero(
         if isinstance(a, Tracer):
             raise unknown_size("nonzero", a)
         found = np.nonzero(a.concrete("nonzero").numpy())
-        return tuple(device_array(places.astype(np.int32)) for places in found)
+        return tuple(device_array(indices.astype(np.int32)) for indices in found)
     # The k-th of them is where the running count first reaches k.
     counts = cumulative_sum(astype(ravel(not_equal(a, 0)), dtypes.int32))
-    places = searchsorted(counts, arange(1, size + 1))
-    exists = less(places, a.size)
+    indices = searchsorted(counts, arange(1, size + 1))
+    exists = less(indices, a.size)
     fill = fill_value if isinstance(fill_value, tuple) else (fill_value,) * a.ndim
-    flat = [places // math.prod(a.shape[axis + 1 :]) % max(a.shape[axis], 1) for axis in range(a.ndim)]
+    flat = [indices // math.prod(a.shape[axis + 1 :]) % max(a.shape[axis], 1) for axis in range(a.ndim)]
     return tuple(elementwise.where(exists, p, 0 if f is None else f) for p, f in zip(flat, fill, strict=True))
 
 

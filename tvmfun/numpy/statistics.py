@@ -114,12 +114,12 @@ def _quantile(
     if ignore_nan:
         numbers = sum(astype(logical_not(isnan(rows)), dtypes.int32), -1, keepdims=True)
         last = astype(numbers - 1, wide)
-    place = (q / 100 if percent else q).reshape(-1) * last  # along the last axis, for each row if they differ
+    index = (q / 100 if percent else q).reshape(-1) * last  # along the last axis, for each row if they differ
     library: Any = np if known else elementwise
-    low, high = library.floor(place), library.ceil(place)
-    weight = astype(asarray(place - low), x.dtype)
+    low, high = library.floor(index), library.ceil(index)
+    weight = astype(asarray(index - low), x.dtype)
     if method == "nearest":
-        low = high = library.round(place)
+        low = high = library.round(index)
     low, high = (astype(asarray(library.clip(p, 0, most)), dtypes.int32) for p in (low, high))
     pick = take_along_axis if ignore_nan else lambda rows, p, axis: take(rows, p, axis, mode="promise_in_bounds")
     if ignore_nan:
@@ -171,8 +171,8 @@ def _inverted_cdf(
     wanted = multiply(wanted / 100 if percent else wanted, sums[..., -1:])
     # Elements without weight are never the result.
     before = logical_or(less(sums[..., None, :], wanted[..., :, None]), less_equal(sums, 0)[..., None, :])
-    place = clip(sum(astype(before, dtypes.int32), -1), 0, shape[-1] - 1)
-    result = take_along_axis(rows, place, -1, mode="promise_in_bounds")
+    index = clip(sum(astype(before, dtypes.int32), -1), 0, shape[-1] - 1)
+    result = take_along_axis(rows, index, -1, mode="promise_in_bounds")
     return result if ignore_nan else where(isnan(rows[..., -1:]), math.nan, result)
 
 
@@ -363,9 +363,9 @@ def histogram(
     counted = ones(flat.shape, edges.dtype) if weights is None else ravel(weights)
     if counted.shape != flat.shape:
         raise ShapeError("histogram", "there must be a weight for each element", got=f"{counted.aval} and {flat.aval}")
-    places = searchsorted(edges, flat, side="right")
-    places = where(equal(flat, edges[-1]), edges.size - 1, places)
-    counts = zeros((edges.size,), counted.dtype).at[places].add(counted, mode="drop")[1:]
+    indices = searchsorted(edges, flat, side="right")
+    indices = where(equal(flat, edges[-1]), edges.size - 1, indices)
+    counts = zeros((edges.size,), counted.dtype).at[indices].add(counted, mode="drop")[1:]
     if density:
         counts = divide(divide(counts, reductions.sum(counts)), diff(edges))
     return counts, edges
@@ -407,17 +407,17 @@ def histogramdd(
     if len(limits) != rank:
         raise ArgumentError("histogramdd", f"there must be a range for {rank} axes", got=str(len(limits)))
     edges = [histogram_bin_edges(points[:, i], bins[i], limits[i]) for i in builtins.range(rank)]
-    places = asarray(np.zeros(count, np.int32))
+    indices = asarray(np.zeros(count, np.int32))
     outside = asarray(np.zeros(count, bool))
     for i, own in enumerate(edges):
         x = astype(points[:, i], own.dtype)
-        place = where(equal(x, own[-1]), own.size - 1, searchsorted(own, x, side="right")) - 1
-        outside = logical_or(outside, logical_or(place < 0, place >= own.size - 1))
-        places = places * (own.size - 1) + place
+        index = where(equal(x, own[-1]), own.size - 1, searchsorted(own, x, side="right")) - 1
+        outside = logical_or(outside, logical_or(index < 0, index >= own.size - 1))
+        indices = indices * (own.size - 1) + index
     shape = tuple(own.size - 1 for own in edges)
     total = math.prod(shape)
     counted = _weights("histogramdd", weights, count)
-    counts = zeros((total,), counted.dtype).at[where(outside, total, places)].add(counted, mode="drop")
+    counts = zeros((total,), counted.dtype).at[where(outside, total, indices)].add(counted, mode="drop")
     counts = reshape(counts, shape)
     if density:
         counts = divide(counts, reductions.sum(counts))

@@ -199,11 +199,11 @@ _ARITHMETIC = {
 @reads("relax.layout_transform", limits="for index maps made of `+`, `-`, `*`, `//` and `%`")
 def _layout_transform(x: Any, *, index_map: Any, pad_value: Any, result: ShapeDtype) -> Any:
     """Puts each element at the index that the index map gives it; unused indices get the padding value."""
-    places = {var: lax.broadcasted_iota("int32", x.shape, axis) for axis, var in enumerate(index_map.initial_indices)}
+    indices = {var: lax.broadcasted_iota("int32", x.shape, axis) for axis, var in enumerate(index_map.initial_indices)}
 
     def value(expr: Any) -> Any:
-        if expr in places:
-            return places[expr]
+        if expr in indices:
+            return indices[expr]
         if isinstance(expr, tirx.IntImm):
             return int(expr)
         if isinstance(expr, tirx.Cast):

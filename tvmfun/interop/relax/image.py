@@ -20,22 +20,22 @@ from tvmfun.interop.relax.windows import channels_first, from_channels_first
 
 def _coordinates(n: int, m: int, mode: str, begin: float, end: float) -> np.ndarray:
     """The coordinates of the result's ``m`` pixels among ``n`` pixels, in single precision as in TVM's kernels."""
-    places, one = np.arange(m, dtype=np.float32), np.float32(1)
+    indices, one = np.arange(m, dtype=np.float32), np.float32(1)
     scale = np.float32(n) / np.float32(m)
     if mode in ("half_pixel", "pytorch_half_pixel"):
         if mode == "pytorch_half_pixel" and m == 1:
             return np.zeros(1, np.float32)
-        return (places + one / 2) * scale - one / 2
+        return (indices + one / 2) * scale - one / 2
     if mode == "align_corners":
-        return np.float32(n - 1) / np.float32(m - 1) * places
+        return np.float32(n - 1) / np.float32(m - 1) * indices
     if mode == "asymmetric":
-        return scale * places
+        return scale * indices
     if mode == "tf_half_pixel_for_nn":
-        return (places + one / 2) * scale
+        return (indices + one / 2) * scale
     if mode == "tf_crop_and_resize":
         if m == 1:
             return np.asarray([0.5 * (begin + end) * (n - 1)], np.float32)
-        return (begin * (n - 1) + places * (end - begin) * np.float32(n - 1) / np.float32(m - 1)).astype(np.float32)
+        return (begin * (n - 1) + indices * (end - begin) * np.float32(n - 1) / np.float32(m - 1)).astype(np.float32)
     raise refuse("relax.image.resize", "the coordinate transformation is not known", mode)
 
 
@@ -75,12 +75,12 @@ def _taps(where: np.ndarray, n: int, method: str, alpha: float, exclude: bool) -
         weights, first = [1 - fraction, fraction], 0
     else:
         weights, first = _cubic_weights(fraction, alpha), -1
-    places = [base.astype(np.int64) + first + i for i in range(len(weights))]
+    indices = [base.astype(np.int64) + first + i for i in range(len(weights))]
     if exclude and method == "cubic":
-        weights = [np.where((p < 0) | (p >= n), 0.0, w) for p, w in zip(places, weights, strict=True)]
+        weights = [np.where((p < 0) | (p >= n), 0.0, w) for p, w in zip(indices, weights, strict=True)]
         total = sum(weights)
         weights = [w / total for w in weights]
-    return [(np.clip(p, 0, n - 1), w) for p, w in zip(places, weights, strict=True)]
+    return [(np.clip(p, 0, n - 1), w) for p, w in zip(indices, weights, strict=True)]
 
 
 def _resize(
@@ -134,8 +134,8 @@ def _affine_grid(theta: Any, size: tuple, *, align_corners: bool) -> Any:
         raise refuse("relax.image.affine_grid", "a single pixel cannot be at both corners", size)
     axes = []
     for axis, n in enumerate(size):
-        places = tnp.arange(n, dtype=theta.dtype)
-        steps = places * ((2.0 - 1e-7) / (n - 1)) - 1 if align_corners else places * (2.0 / n) + (1.0 / n - 1)
+        indices = tnp.arange(n, dtype=theta.dtype)
+        steps = indices * ((2.0 - 1e-7) / (n - 1)) - 1 if align_corners else indices * (2.0 / n) + (1.0 / n - 1)
         axes.append(tnp.reshape(steps, (-1, *(1,) * (rank - axis - 1))))
     column = lambda i: tnp.reshape(theta[:, :, i], (*theta.shape[:2], *(1,) * rank))
     # The columns of the matrix begin with the fastest axis.
@@ -167,10 +167,10 @@ def _grid_sample(x: Any, grid: Any, *, method: str, layout: str, padding_mode: s
 
     batch = tnp.reshape(tnp.arange(x.shape[0], dtype="int32"), (-1, *(1,) * rank))
 
-    def pixels(places: list) -> Any:
+    def pixels(indices: list) -> Any:
         """The elements at integer coordinates, with the axes batch, result and channels; zeros outside."""
-        inside = reduce(and_, [(place >= 0) & (place < n) for place, n in zip(places, sizes, strict=True)])
-        safe = [tnp.astype(tnp.clip(place, 0, n - 1), "int32") for place, n in zip(places, sizes, strict=True)]
+        inside = reduce(and_, [(index >= 0) & (index < n) for index, n in zip(indices, sizes, strict=True)])
+        safe = [tnp.astype(tnp.clip(index, 0, n - 1), "int32") for index, n in zip(indices, sizes, strict=True)]
         found = tnp.moveaxis(x, 1, -1)[(batch, *safe)]
         return tnp.where(inside[..., None], found, 0)
 
@@ -195,7 +195,7 @@ def _grid_sample(x: Any, grid: Any, *, method: str, layout: str, padding_mode: s
             taps.append([(base, 1 - fraction), (base + 1, fraction)])
     terms = []
     for corner in itertools.product(*taps):
-        places, weights = zip(*corner, strict=True)
+        indices, weights = zip(*corner, strict=True)
         # Reflected neighbours can lie between two pixels; they are cut off as in TVM.
-        terms.append(pixels([tnp.trunc(place) for place in places]) * reduce(mul, weights)[..., None])
+        terms.append(pixels([tnp.trunc(index) for index in indices]) * reduce(mul, weights)[..., None])
     return tnp.moveaxis(reduce(add, terms), -1, 1)

@@ -39,9 +39,9 @@ def _grid(shape: tuple) -> list:
 
 def _elements(indices: Any, axis: int) -> tuple:
     """Index arrays that replace the index along one axis by ``indices``."""
-    places = _grid(indices.shape)
-    places[axis] = indices
-    return tuple(places)
+    positions = _grid(indices.shape)
+    positions[axis] = indices
+    return tuple(positions)
 
 
 @reads("relax.gather_elements")
@@ -65,19 +65,19 @@ def _index_tensor(x: Any, indices: tuple) -> Any:
     return x[tuple(indices)]
 
 
-def _combined(x: Any, places: tuple, updates: Any, reduction: str) -> Any:
-    here = x.at[places]
+def _combined(x: Any, indices: tuple, updates: Any, reduction: str) -> Any:
+    here = x.at[indices]
     if reduction == "mean":
         # The mean of the old element and the update; with repeated indices TVM's result depends on their order.
-        return here.set((x[places] + updates) / 2)
+        return here.set((x[indices] + updates) / 2)
     names = {"update": "set", "add": "add", "mul": "multiply", "min": "min", "max": "max"}
     return getattr(here, names[reduction])(updates)
 
 
 @reads("relax.index_put")
 def _index_put(x: Any, indices: Any, values: Any, *, accumulate: bool) -> Any:
-    places = indices if isinstance(indices, tuple) else (indices,)
-    return _combined(x, places, values, "add" if accumulate else "update")
+    positions = indices if isinstance(indices, tuple) else (indices,)
+    return _combined(x, positions, values, "add" if accumulate else "update")
 
 
 @reads("relax.scatter_elements")
@@ -104,8 +104,8 @@ def _reverse_sequence(x: Any, lengths: Any, *, seq_axis: int, batch_axis: int) -
     shape = [1] * x.ndim
     shape[batch_axis] = x.shape[batch_axis]
     lengths = tnp.reshape(tnp.clip(tnp.astype(lengths, "int32"), 0, size), tuple(shape))
-    places = lax.broadcasted_iota("int32", x.shape, seq_axis)
-    return x[_elements(tnp.where(places < lengths, lengths - 1 - places, places), seq_axis)]
+    indices = lax.broadcasted_iota("int32", x.shape, seq_axis)
+    return x[_elements(tnp.where(indices < lengths, lengths - 1 - indices, indices), seq_axis)]
 
 
 @reads("relax.one_hot", "none: the arguments are not floats")

@@ -78,6 +78,6 @@ def _argsort(x: Any, *, axis: int, descending: bool) -> Any:
 @reads("relax.topk")
 def _topk(x: Any, *, k: int, axis: int, ret_type: str, largest: bool) -> Any:
     order = tnp.argsort(x, axis=axis, descending=largest)
-    places = order if k < 1 else lax.slice_in_dim(order, 0, k, axis=axis % x.ndim)
-    values = tnp.take_along_axis(x, places, axis=axis)
-    return {"both": (values, places), "values": values, "indices": places}[ret_type]
+    indices = order if k < 1 else lax.slice_in_dim(order, 0, k, axis=axis % x.ndim)
+    values = tnp.take_along_axis(x, indices, axis=axis)
+    return {"both": (values, indices), "values": values, "indices": indices}[ret_type]

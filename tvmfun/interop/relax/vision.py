@@ -40,10 +40,10 @@ def _roi_align(
         outside = (where < -1) | (where > n)
         where = tnp.clip(where, 0, n - 1)
         base = tnp.floor(where)
-        places = tnp.astype(base, "int32")
+        indices = tnp.astype(base, "int32")
         fraction = where - base
         weights = (tnp.where(outside, 0, 1 - fraction), tnp.where(outside, 0, fraction))
-        taps.append(((places, weights[0]), (tnp.minimum(places + 1, n - 1), weights[1])))
+        taps.append(((indices, weights[0]), (tnp.minimum(indices + 1, n - 1), weights[1])))
     batch = tnp.astype(rois[:, 0], "int32")[:, None, None]
     last = tnp.moveaxis(x, 1, -1)
     terms = []
@@ -66,9 +66,9 @@ def _roi_pool(x: Any, rois: Any, *, pooled_size: tuple, spatial_scale: float) ->
         begin = tnp.floor(rois[:, 2 - axis] * spatial_scale + 0.5)
         end = tnp.floor(rois[:, 4 - axis] * spatial_scale + 0.5)
         step = (tnp.maximum(end - begin + 1, 1) / bins)[:, None]
-        places = tnp.arange(bins, dtype=rois.dtype)
-        first = tnp.clip(tnp.floor(places * step) + begin[:, None], 0, n)
-        last = tnp.clip(tnp.ceil((places + 1) * step) + begin[:, None], 0, n)
+        indices = tnp.arange(bins, dtype=rois.dtype)
+        first = tnp.clip(tnp.floor(indices * step) + begin[:, None], 0, n)
+        last = tnp.clip(tnp.ceil((indices + 1) * step) + begin[:, None], 0, n)
         elements = tnp.arange(n, dtype=rois.dtype)
         member = (elements >= first[..., None]) & (elements < last[..., None])
         # The axis moves to the end for the reduction, its bins take its position.
@@ -152,10 +152,10 @@ def _non_max_suppression(
     """Takes the box with the highest score, again and again, and takes those out, or down, that overlap it."""
     batch, count, _ = x.shape
     soft = soft_nms_sigma > 0
-    places = lax.broadcasted_iota("int32", (batch, count), 1)
+    positions = lax.broadcasted_iota("int32", (batch, count), 1)
     lowest = tnp.asarray(-math.inf, dtype=x.dtype)
     order = tnp.argsort(
-        tnp.where(places < valid_count[:, None], x[..., score_index], lowest), axis=1, descending=True
+        tnp.where(positions < valid_count[:, None], x[..., score_index], lowest), axis=1, descending=True
     ).astype("int32")
     x = tnp.take_along_axis(x, order[..., None], axis=1)
     overlaps = _overlaps(x[..., coord_start : coord_start + 4])
@@ -172,20 +172,20 @@ def _non_max_suppression(
         found = tnp.any(eligible, axis=1, keepdims=True)
         found = found & (turn < max_output_size) if max_output_size > 0 else found
         overlap = tnp.take_along_axis(overlaps, best[..., None], axis=1)[:, 0]
-        rival = tnp.take_along_axis(rivals, best[..., None], axis=1)[:, 0] & (places != best) & found
+        rival = tnp.take_along_axis(rivals, best[..., None], axis=1)[:, 0] & (positions != best) & found
         if soft:
             decayed = scores * tnp.exp(overlap * overlap * (-0.5 / soft_nms_sigma))
             scores = tnp.where(rival & eligible & (overlap < iou_threshold), decayed, scores)
-        alive = alive & ~(rival & (overlap >= iou_threshold)) & ~((places == best) & found)
-        return scores, alive, tnp.where((places == turn) & found, best, picked)
+        alive = alive & ~(rival & (overlap >= iou_threshold)) & ~((positions == best) & found)
+        return scores, alive, tnp.where((positions == turn) & found, best, picked)
 
-    start = (x[..., score_index], places < limit[:, None], tnp.full((batch, count), -1, "int32"))
+    start = (x[..., score_index], positions < limit[:, None], tnp.full((batch, count), -1, "int32"))
     scores, _, picked = lax.fori_loop(0, count, step, start)
     taken, safe = picked >= 0, tnp.maximum(picked, 0)
     decayed = x.at[..., score_index].set(scores)
     compact = tnp.where(taken[..., None], tnp.take_along_axis(decayed, safe[..., None], axis=1), -1)
     if not return_indices:
-        kept = tnp.any((picked[:, :, None] == places[:, None]) & taken[:, :, None], axis=1)
+        kept = tnp.any((picked[:, :, None] == positions[:, None]) & taken[:, :, None], axis=1)
         return compact if soft or invalid_to_bottom else tnp.where(kept[..., None], x, -1)
     source = tnp.take_along_axis(order, safe, axis=1)
     chosen = tnp.where(taken, tnp.take_along_axis(tnp.asarray(indices), source, axis=1), -1)

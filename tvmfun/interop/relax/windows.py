@@ -99,8 +99,8 @@ def avg_pool(
     ):
         # Which elements of a window count is decided axis by axis.
         first, last = (-low, n + high) if count_include_pad else (0, n)
-        places = tnp.arange(m)[:, None] * s - low + tnp.arange(k)[None, :] * d
-        counts = tnp.sum(((places >= first) & (places < last)).astype(x.dtype), axis=1)
+        indices = tnp.arange(m)[:, None] * s - low + tnp.arange(k)[None, :] * d
+        counts = tnp.sum(((indices >= first) & (indices < last)).astype(x.dtype), axis=1)
         total = total / tnp.reshape(tnp.maximum(counts, 1), (-1, *(1,) * (total.ndim - axis - 1)))
     return from_channels_first(total, out_layout)
 
@@ -116,8 +116,8 @@ def adaptive_avg_pool(x: Any, *, layout: str, out_layout: str, result: ShapeDtyp
         n, m = x.shape[axis], result.shape[out_layout.index(letter)]
         windows = tnp.arange(m)[:, None]
         begin, end = windows * n // m, -(-(windows + 1) * n // m)
-        places = tnp.arange(n)[None, :]
-        weights = ((places >= begin) & (places < end)).astype(x.dtype) / (end - begin).astype(x.dtype)
+        indices = tnp.arange(n)[None, :]
+        weights = ((indices >= begin) & (indices < end)).astype(x.dtype) / (end - begin).astype(x.dtype)
         x = tnp.moveaxis(tnp.tensordot(x, weights, axes=((axis,), (1,))), -1, axis)
     return from_channels_first(x, out_layout)
 

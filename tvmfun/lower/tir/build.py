@@ -17,7 +17,6 @@ from tvm.tirx import (
     Cast,
     For,
     ForKind,
-    SeqStmt,
     Stmt,
     decl_buffer,
 )
@@ -27,6 +26,7 @@ from tvmfun.core import dims, expressions
 from tvmfun.errors import ShapeError
 from tvmfun.lower.tir.walk import called, find, rewrite
 from tvmfun.ops.formula import opaque
+from tvmfun.ops.tir import sequence
 
 # TVM's node classes do not declare their operators and fields in a way that type checkers understand.
 Expr = Any
@@ -169,8 +169,7 @@ def bits_read(value: Expr) -> Expr:
 
 def seq(*stmts: Stmt | None) -> Stmt:
     """The statements one after another; missing ones are left out."""
-    kept = [stmt for stmt in stmts if stmt is not None] or [tirx.Evaluate(zero("int32"))]
-    return kept[0] if len(kept) == 1 else SeqStmt(kept)
+    return sequence([stmt for stmt in stmts if stmt is not None])
 
 
 def loop(like: Axis, extent, body: Callable[[Expr], Stmt], kind: ForKind = ForKind.SERIAL) -> Stmt:
