@@ -26,7 +26,7 @@ from tvmfun.models import BERT, BERTConfig
 from tvmfun.nn.losses import softmax_cross_entropy_with_integer_labels as cross_entropy
 
 SIZES = {"mini": BERTConfig.mini, "small": BERTConfig.small, "base": BERTConfig, "large": BERTConfig.large}
-RATES = {"adamw": 1e-3, "lamb": 1e-2}
+RATES = {"adamw": 2e-3, "lamb": 1e-2}
 SPECIAL = ["[UNK]", "[CLS]", "[SEP]", "[MASK]"]
 UNKNOWN, START, END, MASK = range(len(SPECIAL))
 
@@ -159,9 +159,8 @@ def make_optimizer(options: argparse.Namespace) -> optim.GradientTransformation:
     """AdamW or LAMB after clipping; biases and normalizations do not decay."""
     decays = lambda model: tvmfun.tree.map(lambda x: x.ndim > 1, model)
     make = {"adamw": optim.adamw, "lamb": optim.lamb}[options.optimizer]
-    return optim.chain(
-        optim.clip_by_global_norm(1.0), make(make_schedule(options), eps=1e-6, weight_decay=0.01, mask=decays)
-    )
+    settings = {"b2": 0.98, "eps": 1e-6, "weight_decay": 0.01, "mask": decays}
+    return optim.chain(optim.clip_by_global_norm(1.0), make(make_schedule(options), **settings))
 
 
 def start(config: BERTConfig, optimizer: optim.GradientTransformation, frequencies: Any, key: Any) -> State:
@@ -238,7 +237,7 @@ def parse(arguments: list[str] | None) -> argparse.Namespace:
     parser.add_argument("--optimizer", choices=RATES, default="adamw")
     parser.add_argument("--lr", type=float, help=f"the highest learning rate; without it {RATES}, by optimizer")
     parser.add_argument("--warmup", type=int, default=100, help="steps in which the learning rate grows")
-    parser.add_argument("--dropout", type=float, default=0.1, help="the share of elements to drop")
+    parser.add_argument("--dropout", type=float, help="the share of elements to drop; 0 in mini, otherwise 0.1")
     parser.add_argument("--accumulate", type=int, default=1, help="parts in which a batch is processed, for memory")
     parser.add_argument("--amp", choices=("no", "products", "most"), default="no", help="which ops run in bfloat16")
     parser.add_argument("--checkpoint", action="store_true", help="recompute blocks instead of storing intermediates")
@@ -255,7 +254,7 @@ def parse(arguments: list[str] | None) -> argparse.Namespace:
             parser.error(f"--{name.replace('_', '-')} must be at least {least}, got {getattr(options, name)}")
     if not 0 < options.masked < 1:
         parser.error(f"--masked must be positive and below 1, got {options.masked}")
-    if not 0 <= options.dropout < 1:
+    if options.dropout is not None and not 0 <= options.dropout < 1:
         parser.error(f"--dropout must be at least 0 and below 1, got {options.dropout}")
     if options.lr is not None and options.lr <= 0:
         parser.error(f"--lr must be positive, got {options.lr}")
@@ -285,7 +284,9 @@ def prepare(options: argparse.Namespace) -> Prepared:
         raise SystemExit(f"--length must be at most {longest}, the positions of {options.size}, got {options.length}")
     text = corpora.load(options.corpus)
     tokenizer = WordPieces(text.train, options.vocab_size)
-    config = replace(SIZES[options.size](len(tokenizer)), dropout=options.dropout, next_sentence=options.next_sentence)
+    config = replace(SIZES[options.size](len(tokenizer)), next_sentence=options.next_sentence)
+    if options.dropout is not None:
+        config = replace(config, dropout=options.dropout)
     begins = np.asarray([not piece.startswith("##") for piece in tokenizer.pieces])
     length = options.length - (3 if options.next_sentence else 2)
     masking = Masking(begins, max(1, round(options.masked * length)), options.next_sentence)

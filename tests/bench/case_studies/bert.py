@@ -34,7 +34,7 @@ def run(arguments: list[str], folder: Path) -> None:
     decaying = [p for p in module.parameters() if p.ndim > 1]
     others = [p for p in module.parameters() if p.ndim <= 1]
     groups = [{"params": decaying, "weight_decay": 0.01}, {"params": others, "weight_decay": 0.0}]
-    optimizer = torch.optim.AdamW(groups, lr=1.0, eps=1e-6)
+    optimizer = torch.optim.AdamW(groups, lr=1.0, betas=(0.9, 0.98), eps=1e-6)
     schedule = bert_mlm.make_schedule(options)
     rates_of_steps = iter([float(schedule(np.int32(step))) for step in range(options.steps)])
     masking, key = tvmfun.jit(prepared.masking), state.key
