@@ -172,11 +172,12 @@ def parse(arguments: list[str] | None) -> argparse.Namespace:
 
 
 class Prepared(NamedTuple):
-    """A task, the batches of its held-out images, the augmentation, and the accuracy of the baseline."""
+    """A task, the batches of its held-out images, the augmentation, the images, and the accuracy of the baseline."""
 
     task: training.Task
     held_out: Callable[[], Stream]
     augment: Callable[[Any, Any, Any], Any]
+    images: np.ndarray
     baseline: float
 
 
@@ -211,7 +212,7 @@ def prepare(options: argparse.Namespace) -> Prepared:
         }
 
     task = training.Task(state, step, stream, validate, "images", options.batch_size)
-    return Prepared(task, held_out, augment, nearest_mean_accuracy(data))
+    return Prepared(task, held_out, augment, data.train_images, nearest_mean_accuracy(data))
 
 
 def nearest_mean_accuracy(data: resnet_data.Images) -> float:
@@ -226,8 +227,8 @@ def nearest_mean_accuracy(data: resnet_data.Images) -> float:
 
 def train(options: argparse.Namespace) -> dict[str, float]:
     """Trains as a command line says, and returns the metrics of the held-out images."""
-    task, _, _, baseline = prepare(options)
-    training.open_run(options)
+    task, _, _, images, baseline = prepare(options)
+    training.open_run(options, images)
     _, metrics = training.train(task, options)
     averaged, raw = metrics["averaged accuracy"], metrics["accuracy"]
     print(f"accuracy {averaged:.2%} with averaged weights, {raw:.2%} with the last; nearest class mean {baseline:.2%}")

@@ -245,6 +245,9 @@ def test_a_resumed_run_has_the_bits_of_one_that_was_not_stopped(tiny, tmp_path, 
     rows = [json.loads(line) for line in (tmp_path / "whole" / "log.jsonl").read_text().splitlines()]
     names = {"loss", "accuracy", "validation loss", "averaged loss", "averaged accuracy", "images/s"}
     assert [row["step"] for row in rows] == [6, 12] and names <= rows[0].keys()
+    monkeypatch.setattr(resnet_data, "load", lambda name, directory: tiny._replace(train_images=-tiny.train_images))
+    with pytest.raises(SystemExit, match="was made with other data"):
+        resnet.main([*parts, "--steps", "13", "--resume"])
 
 
 @pytest.mark.slow
