@@ -222,9 +222,10 @@ def parse(arguments: list[str] | None) -> argparse.Namespace:
 
 
 class Prepared(NamedTuple):
-    """A task, the batches of its held-out text, and the vocabulary and sizes of the model."""
+    """A task, its text as tokens, the batches of its held-out text, and the vocabulary and sizes of the model."""
 
     task: training.Task
+    tokens: np.ndarray
     held_out: Callable[[], Any]
     vocabulary: Vocabulary
     config: TransformerConfig | LSTMConfig
@@ -270,13 +271,13 @@ def prepare(options: argparse.Namespace) -> Prepared:
         return {"validation loss": loss, "perplexity": float(np.exp(loss)), "baseline": baseline}
 
     task = training.Task(state, step, stream, validate, "words", options.batch_size * length)
-    return Prepared(task, held_out_batches, vocabulary, config)
+    return Prepared(task, tokens, held_out_batches, vocabulary, config)
 
 
 def train(options: argparse.Namespace) -> dict[str, float]:
     """Trains as a command line says, and returns the metrics of the held-out text."""
-    task, _, vocabulary, _ = prepare(options)
-    training.open_run(options)
+    task, tokens, _, vocabulary, _ = prepare(options)
+    training.open_run(options, tokens)
     state, metrics = training.train(task, options)
     prompt, key = vocabulary.encode(options.prompt), random.key(options.seed)
     print(vocabulary.decode(write(state.model, prompt, options.words, key, options.temperature)))

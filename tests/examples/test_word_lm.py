@@ -130,6 +130,9 @@ def test_a_resumed_run_has_the_bits_of_one_that_was_not_stopped(corpus, tmp_path
     one, other = (checkpoints.read(manager.path(6)).arrays for manager in managers)
     assert one.keys() == other.keys() and all((one[name] == other[name]).all() for name in one)
     assert any("hidden" in name for name in one) == (model == "lstm")
+    corpus.write_text(corpus.read_text().replace("cat", "dog"))
+    with pytest.raises(SystemExit, match="was made with other data"):
+        word_lm.main(arguments(corpus, tmp_path / "parts", "--model", model, "--resume"))
 
 
 @pytest.mark.slow
