@@ -74,16 +74,19 @@ class WordPieces:
             tokenizer.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
             return tokenizer
 
-        text = normalizers.BertNormalizer().normalize_str(text)
-        counts = Counter(text)
+        normalize = normalizers.BertNormalizer().normalize_str
+        lines = [normalize(line) for line in text.splitlines()]
+        counts = Counter()
+        for line in lines:
+            counts.update(line)
         common = sorted(c for c, _ in counts.most_common(vocab_size // 4) if not c.isspace())
-        text = text.translate({ord(c): " " for c in counts.keys() - {*common, "\n"}})
+        rare = {ord(c): " " for c in counts.keys() - {*common}}
         # The trainer numbers the pieces ##a in the order of a hash table, which differs from run to run, unless it is
         # told them as special tokens.
         first = [*SPECIAL, *common, *(f"##{c}" for c in common)]
         trainer = trainers.WordPieceTrainer(vocab_size=vocab_size, special_tokens=first, show_progress=False)
         trained = make(models.WordPiece(unk_token=SPECIAL[UNKNOWN]))
-        trained.train_from_iterator(text.splitlines(), trainer)
+        trained.train_from_iterator((line.translate(rare) for line in lines), trainer)
         vocabulary = trained.get_vocab()
         self.pieces = sorted(vocabulary, key=vocabulary.__getitem__)
         # A new one has no special tokens, so that [MASK] in a text is three tokens.
@@ -94,12 +97,12 @@ class WordPieces:
 
     def encode(self, text: str) -> np.ndarray:
         """Returns the tokens of a text."""
-        lines = self.tokenizer.encode_batch(text.splitlines())
-        return np.concatenate([np.asarray(line.ids, "int32") for line in lines])
-
-    def decode(self, tokens: np.ndarray) -> str:
-        """Returns the words of tokens, with spaces between them."""
-        return " ".join(self.pieces[token] for token in tokens).replace(" ##", "")
+        lines, tokens = text.splitlines(), []
+        # In parts, since the library's results are many times larger than the tokens.
+        for first in range(0, len(lines), 10_000):
+            encoded = self.tokenizer.encode_batch(lines[first : first + 10_000])
+            tokens += [np.asarray(line.ids, "int32") for line in encoded]
+        return np.concatenate(tokens)
 
 
 class Masking(NamedTuple):
@@ -116,7 +119,7 @@ class Masking(NamedTuple):
     next_sentence: bool
 
     def __call__(self, key: Any, text: Any) -> Batch:
-        """Makes examples of passages of tokens (batch, n), which are all there is to choose random passages from."""
+        """Makes examples of passages of tokens (batch, n); random second passages are those of other rows."""
         pair_key, word_key, action_key, other_key = random.split(key, 4)
         size, length = text.shape
         mark = lambda token: tnp.full((size, 1), token, "int32")
