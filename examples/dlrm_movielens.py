@@ -210,7 +210,8 @@ def prepare(options: argparse.Namespace) -> Prepared:
 def train(options: argparse.Namespace) -> dict[str, float]:
     """Trains as a command line says, and returns the metrics of the held-out examples."""
     task, data, _ = prepare(options)
-    training.open_run(options)
+    # The features of a part depend on the clicks of the others.
+    training.open_run(options, data.validation.dense)
     state, metrics = training.train(task, options)
     if data.test is not None:
         metrics["test AUC"] = evaluate(state.model, data.test, options.batch_size)["AUC"]

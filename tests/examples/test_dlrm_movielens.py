@@ -146,6 +146,10 @@ def test_a_resumed_run_has_the_bits_of_one_that_was_not_stopped(tmp_path, monkey
     managers = [checkpoints.Manager(tmp_path / run / "checkpoints") for run in ("whole", "parts")]
     one, other = (checkpoints.read(manager.path(12)).arrays for manager in managers)
     assert one.keys() == other.keys() and all(one[name].tobytes() == other[name].tobytes() for name in one)
+    if kind == "data":
+        write_recbole(tmp_path, ratings=190)
+        with pytest.raises(SystemExit, match="was made with other data"):
+            main("parts", "15", "--resume")
 
 
 @pytest.mark.slow
