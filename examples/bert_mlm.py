@@ -159,11 +159,13 @@ def make_schedule(options: argparse.Namespace) -> optim.Schedule:
 
 
 def make_optimizer(options: argparse.Namespace) -> optim.GradientTransformation:
-    """AdamW or LAMB after clipping; biases and normalizations do not decay."""
-    decays = lambda model: tvmfun.tree.map(lambda x: x.ndim > 1, model)
-    make = {"adamw": optim.adamw, "lamb": optim.lamb}[options.optimizer]
-    settings = {"b2": 0.98, "eps": 1e-6, "weight_decay": 0.01, "mask": decays}
-    return optim.chain(optim.clip_by_global_norm(1.0), make(make_schedule(options), **settings))
+    """AdamW after clipping, or LAMB; biases and normalizations do not decay, and have no trust ratio in LAMB."""
+    is_matrix = lambda model: tvmfun.tree.map(lambda x: x.ndim > 1, model)
+    direction = [optim.scale_by_adam(b2=0.98, eps=1e-6), optim.add_decayed_weights(0.01, is_matrix)]
+    if options.optimizer == "lamb":
+        # With one, the large bias of words would take large steps.
+        direction.append(optim.masked(optim.scale_by_trust_ratio(), is_matrix))
+    return optim.chain(optim.clip_by_global_norm(1.0), *direction, optim.scale_by_learning_rate(make_schedule(options)))
 
 
 def start(config: BERTConfig, optimizer: optim.GradientTransformation, frequencies: Any, key: Any) -> State:
