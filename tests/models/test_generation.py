@@ -1,8 +1,11 @@
 """Tokens that a model appends: compared with a full pass for each token, and draws with their probabilities."""
 
+from functools import partial
+
 import numpy as np
 import pytest
 
+import tvmfun
 from tvmfun import random, tree
 from tvmfun.counters import counted
 from tvmfun.errors import ArgumentError, IndexingError, ShapeError
@@ -101,6 +104,15 @@ def test_equal_keys_draw_equal_tokens(model):
     first, again, other = (generate(model, prompts(1, 4), 20, key=random.key(k), **settings) for k in (0, 0, 1))
     np.testing.assert_array_equal(first, again)
     assert (first != other).any()
+
+
+@pytest.mark.parametrize("name", ["GPT2", "TransformerLanguageModel"])
+def test_caches_are_not_longer_than_the_positions(model, name):
+    if name == "TransformerLanguageModel":
+        config = TransformerConfig(WORDS, 16, 2, 16, max_length=LENGTH)
+        model = tvmfun.jit(partial(TransformerLanguageModel.create, config))(random.key(3))
+    with pytest.raises(ShapeError, match=rf"^\[{name}\] .* = {LENGTH} tokens, got {LENGTH + 1}"):
+        generate(model, prompts(1, 3), 2, max_length=LENGTH + 1)
 
 
 @pytest.mark.parametrize(

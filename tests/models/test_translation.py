@@ -69,5 +69,11 @@ def test_errors(model):
     settings = {"begin_token": BEGIN, "end_token": END}
     with pytest.raises(ArgumentError, match="beams must be from 1 to 6"):
         beam_search(model, SOURCE, max_length=4, beams=7, **settings)
+    with pytest.raises(ArgumentError, match="begin_token and end_token must be from 0 to 5, got 0 and 6"):
+        beam_search(model, SOURCE, max_length=4, begin_token=BEGIN, end_token=6)
+    with pytest.raises(ShapeError, match="max_length must be positive, got 0"):
+        beam_search(model, SOURCE, max_length=0, **settings)
+    with pytest.raises(ShapeError, match="at most max_length = 16 tokens, got 17"):
+        beam_search(model, SOURCE, max_length=17, **settings)
     with pytest.raises(ShapeError, match="at most max_length = 16"):
         model(np.zeros((1, 17), "int32"), SOURCE[:1])

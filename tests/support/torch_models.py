@@ -124,6 +124,7 @@ class Translator(nn.Module):
         self.embedding, self.dropout = nn.Embedding(c.vocab_size, c.d_model), nn.Dropout(c.dropout)
         sizes = c.d_model, c.nhead, c.num_layers, c.num_layers, c.dim_feedforward, c.dropout
         self.transformer = nn.Transformer(*sizes, batch_first=True)
+        self.transformer.encoder.enable_nested_tensor = False
         self.linear = nn.Linear(c.d_model, c.vocab_size)
 
     def forward(self, source, target, lengths):

@@ -171,8 +171,15 @@ class GPT2:
     def init_cache(
         self, batch: int, length: int | None = None, dtype: DTypeLike | None = None
     ) -> tuple[nn.KVCache, ...]:
-        """Returns empty caches of keys and values, one per block, for sequences of up to ``length`` tokens."""
+        """Returns empty caches of keys and values, one per block, for sequences of up to ``length`` tokens.
+
+        Raises:
+            ShapeError: if these are more than ``config.n_positions``.
+        """
         length = self.config.n_positions if length is None else length
+        if length > self.config.n_positions:
+            what = f"a cache must have at most n_positions = {self.config.n_positions} tokens"
+            raise ShapeError("GPT2", what, got=str(length))
         return tuple(block.attn.init_cache(batch, length, dtype) for block in self.blocks)
 
     def decode(self, tokens: ArrayLike, caches: tuple[nn.KVCache, ...]) -> tuple[Array, tuple[nn.KVCache, ...]]:

@@ -9,11 +9,11 @@ from typing import Any, NamedTuple
 import tvmfun.numpy as tnp
 from tvmfun import lax, nn, random, tree
 from tvmfun.core.array import Array
-from tvmfun.errors import ArgumentError
+from tvmfun.errors import ArgumentError, ShapeError
 from tvmfun.interop.state_dict import Row, linear, norm
 from tvmfun.jit import jit
 from tvmfun.models.blocks import dropout_keys
-from tvmfun.models.word_models import TransformerConfig, embed, transformer_layer_rows
+from tvmfun.models.word_models import TransformerConfig, check_length, embed, transformer_layer_rows
 from tvmfun.nn.init import normal
 from tvmfun.typing import ArrayLike, DTypeLike, Key
 
@@ -135,13 +135,20 @@ def beam_search(
         The best sequences that were found, finished or not.
 
     Raises:
-        ArgumentError: if ``beams`` is not between 1 and the size of the vocabulary.
+        ArgumentError: if ``beams`` is not between 1 and the size of the vocabulary, or a token is not in it.
+        ShapeError: if ``max_length`` is not between 1 and that of the model.
 
     Reference: Wu et al., "Google's Neural Machine Translation System" (2016).
     """
     vocab_size = model.config.vocab_size
     if not 1 <= beams <= vocab_size:
         raise ArgumentError("beam_search", f"beams must be from 1 to {vocab_size}", got=str(beams))
+    if not (0 <= begin_token < vocab_size and 0 <= end_token < vocab_size):
+        what = f"begin_token and end_token must be from 0 to {vocab_size - 1}"
+        raise ArgumentError("beam_search", what, got=f"{begin_token} and {end_token}")
+    if max_length < 1:
+        raise ShapeError("beam_search", "max_length must be positive", got=str(max_length))
+    check_length("beam_search", max_length, model.config)
     batch = tnp.asarray(source).shape[0]
     memory = tnp.repeat(model.encode(source, source_lengths), beams, axis=0)
     lengths = None if source_lengths is None else tnp.repeat(tnp.asarray(source_lengths), beams)

@@ -79,6 +79,13 @@ class TransformerConfig:
             )
 
 
+def check_length(where: str, length: int, config: TransformerConfig) -> None:
+    """Raises a ShapeError if a model has fewer positions than a sequence."""
+    if length > config.max_length:
+        what = f"a sequence must have at most max_length = {config.max_length} tokens"
+        raise ShapeError(where, what, got=str(length))
+
+
 def embed(where: str, table: nn.Embedding, tokens: ArrayLike, start: ArrayLike, config: TransformerConfig) -> Array:
     """Returns the embeddings of tokens, scaled by the root of the width, plus those of positions from ``start`` on.
 
@@ -87,9 +94,7 @@ def embed(where: str, table: nn.Embedding, tokens: ArrayLike, start: ArrayLike, 
     """
     x = table(tokens) * config.d_model**0.5
     length = x.shape[-2]
-    if length > config.max_length:
-        what = f"a sequence must have at most max_length = {config.max_length} tokens"
-        raise ShapeError(where, what, got=str(length))
+    check_length(where, length, config)
     return x + _sinusoids(tnp.asarray(start, "int32") + tnp.arange(length, dtype="int32"), config.d_model, x.dtype)
 
 
@@ -142,7 +147,12 @@ class TransformerLanguageModel:
         return embed("TransformerLanguageModel", self.embedding, tokens, start, self.config)
 
     def init_cache(self, batch: int, length: int) -> tuple[nn.KVCache, ...]:
-        """Returns empty caches for :meth:`decode`."""
+        """Returns empty caches for :meth:`decode`, of sequences of up to ``length`` tokens.
+
+        Raises:
+            ShapeError: if these are more than ``config.max_length``.
+        """
+        check_length("TransformerLanguageModel", length, self.config)
         return self.encoder.init_cache(batch, length)
 
     def decode(self, tokens: ArrayLike, caches: tuple[nn.KVCache, ...]) -> tuple[Array, tuple[nn.KVCache, ...]]:
