@@ -7,7 +7,8 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 import jax
@@ -26,16 +27,18 @@ Tree = dict[str, Any]
 
 @dataclass(frozen=True)
 class Namespace:
-    """The modules that a functional model is written against."""
+    """The modules that a functional model is written against, and what it does to the operands of products."""
 
     np: Any
     lax: Any
     nn: Any
     random: Any
+    operand: Callable[[Any], Any] = lambda x: x
 
 
 OURS = Namespace(tvmfun.numpy, tvmfun.lax, functional, random)
 JAX = Namespace(jax.numpy, jax.lax, jax.nn, jax.random)
+JAX_BFLOAT16 = replace(JAX, operand=lambda x: x.astype("bfloat16"))
 
 
 @dataclass(frozen=True)
@@ -55,6 +58,8 @@ class Case:
         traffic: how many times each parameter's bytes have to move for the update.
         state: neither parameters nor gradients, such as the statistics of batch normalization.
         torch_compiles: whether PyTorch can compile it.
+        bfloat16: whether products are computed in bfloat16, from parameters in float32: by ``amp``, by casts in JAX, by
+            ``autocast`` in PyTorch.
     """
 
     name: str
@@ -68,6 +73,7 @@ class Case:
     traffic: int
     state: Callable[[], Tree] = dict
     torch_compiles: bool = True
+    bfloat16: bool = False
 
     def arrays(self) -> tuple[Tree, Tree, Tree]:
         """The parameters, the state and the batch, the same at each call."""
@@ -82,17 +88,18 @@ class Functional:
         self.case = case
         self.transform = case.optimizer(self.optimizers)
         namespace, apply = self.namespace, self.optimizers.apply_updates
+        case_loss = self.mixed(case)
 
         def step(carry, batch):
             params, state, opt_state, key = carry
             dropout, key = namespace.random.split(key)
-            loss = lambda params: case.loss(namespace, params, state, batch, dropout)
+            loss = lambda params: case_loss(params, state, batch, dropout)
             (value, state), grads = self.value_and_grad(loss, has_aux=True)(params)
             updates, opt_state = self.transform.update(grads, opt_state, params)
             return (apply(params, updates), state, opt_state, key), value
 
         self.run = self.compiled(step, donate_argnums=0)
-        self.value = self.compiled(lambda params, state, batch: case.loss(namespace, params, state, batch, None)[0])
+        self.value = self.compiled(lambda params, state, batch: case_loss(params, state, batch, None)[0])
 
     def load(self) -> Functional:
         """Makes the parameters, the state, the optimizer's state and the batch."""
@@ -144,6 +151,12 @@ class Ours(Functional):
     eval_shape, spec, map = staticmethod(tvmfun.eval_shape), tvmfun.ShapeDtype, staticmethod(tvmfun.tree.map)
     bytes_of = staticmethod(lambda plan: plan.peak)
 
+    @staticmethod
+    def mixed(case: Case) -> Callable:
+        """The loss of a case in its precision."""
+        loss = partial(case.loss, OURS)
+        return tvmfun.amp(loss, "bfloat16") if case.bfloat16 else loss
+
 
 class Jax(Functional):
     """JAX with optax."""
@@ -153,6 +166,11 @@ class Jax(Functional):
     compiled, value_and_grad = staticmethod(jax.jit), staticmethod(jax.value_and_grad)
     put = staticmethod(lambda values: jax.tree.map(jax.numpy.asarray, values))
     eval_shape, spec, map = staticmethod(jax.eval_shape), jax.ShapeDtypeStruct, staticmethod(jax.tree.map)
+
+    @staticmethod
+    def mixed(case: Case) -> Callable:
+        """The loss of a case in its precision."""
+        return partial(case.loss, JAX_BFLOAT16 if case.bfloat16 else JAX)
 
     @staticmethod
     def bytes_of(plan: Any) -> int:
@@ -177,7 +195,7 @@ class Torch:
 
     def __init__(self, case: Case) -> None:
         self.case = case
-        self.forward = self.wrapped(case.torch_loss)
+        self.forward = self.wrapped(self.mixed)
 
     def load(self) -> Torch:
         """Makes the parameters, the state and the batch."""
@@ -187,6 +205,11 @@ class Torch:
         self.batch = {name: torch.from_numpy(value) for name, value in batch.items()}
         self.optimizer = self.case.torch_optimizer(list(self.params.values()))
         return self
+
+    def mixed(self, *arguments: Any) -> torch.Tensor:
+        """The loss in the case's precision."""
+        with torch.autocast("cpu", torch.bfloat16, enabled=self.case.bfloat16):
+            return self.case.torch_loss(*arguments)
 
     def wrapped(self, loss: Callable) -> Callable:
         """The function to call at each step."""
@@ -216,7 +239,7 @@ class Torch:
     def loss(self) -> float:
         """The loss without dropout."""
         with torch.no_grad():
-            return float(self.case.torch_loss(self.params, dict(self.state), self.batch, False))
+            return float(self.mixed(self.params, dict(self.state), self.batch, False))
 
 
 class TorchCompiled(Torch):

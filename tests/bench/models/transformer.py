@@ -1,6 +1,6 @@
 """Transformers: BERT, trained to fill in masked words, and GPT-2, trained to predict the next one; both with AdamW."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from bench.frameworks import Case
@@ -19,6 +19,7 @@ class Sizes:
     batch: int
     rate: float = 0.0
     causal: bool = False
+    bfloat16: bool = False
 
     @property
     def tokens(self):
@@ -84,22 +85,25 @@ def loss(sizes):
         np, nn = ns.np, ns.nn
         keys = None if key is None or not sizes.rate else iter(ns.random.split(key, 3 * sizes.layers + 1))
         drop = lambda x: x if keys is None else common.dropout(ns, next(keys), x, sizes.rate)
-        dense = lambda x, name: x @ params[f"dense_{name}"] + params[f"bias_{name}"]
+        single = lambda x: x.astype("float32")
+        matmul = lambda x, w: single(ns.operand(x) @ ns.operand(w))
+        einsum = lambda equation, x, y: single(np.einsum(equation, ns.operand(x), ns.operand(y)))
+        dense = lambda x, name: matmul(x, params[f"dense_{name}"]) + params[f"bias_{name}"]
         norm = lambda x, name: common.layer_norm(ns, x, params[f"scale{name}"], params[f"shift{name}"])
 
         def attention(x, i):
             split = lambda name: dense(x, f"{name}{i}").reshape(sizes.batch, sizes.length, sizes.heads, head)
-            scores = np.einsum("bqhd,bkhd->bhqk", split("q"), split("k")) * head**-0.5
+            scores = einsum("bqhd,bkhd->bhqk", split("q"), split("k")) * head**-0.5
             if sizes.causal:
                 places = np.arange(sizes.length)
                 scores = np.where(places[:, None] >= places, scores, -np.inf)
-            mixed = np.einsum("bhqk,bkhd->bqhd", drop(nn.softmax(scores)), split("v"))
+            mixed = einsum("bhqk,bkhd->bqhd", drop(nn.softmax(scores)), split("v"))
             return drop(dense(mixed.reshape(x.shape), f"o{i}"))
 
         feed = lambda x, i: drop(dense(nn.gelu(dense(x, f"up{i}")), f"down{i}"))
         x = params["words"][batch["words"]] + params["places"]
         x = layers(sizes, x, drop, norm, attention, feed)
-        logits = x @ params["words"].T + params["bias_words"]
+        logits = matmul(x, params["words"].T) + params["bias_words"]
         return common.cross_entropy(ns, logits, batch["targets"], batch["counts"]), state
 
     return call
@@ -147,6 +151,7 @@ def case(name, sizes):
         lambda params: torch.optim.AdamW(params, 1e-4, weight_decay=0.01, fused=True),
         flop=6 * sizes.tokens * weights,
         traffic=7,
+        bfloat16=sizes.bfloat16,
     )
 
 
@@ -156,4 +161,5 @@ SIZES = {
     "BERT-base": Sizes(12, 768, 12, 30522, 128, 4, rate=0.1),
     "GPT-2 124M": Sizes(12, 768, 12, 50257, 128, 1, causal=True),
 }
+SIZES |= {f"{name}, bfloat16": replace(sizes, bfloat16=True) for name, sizes in SIZES.items()}
 CASES = [case(name, sizes) for name, sizes in SIZES.items()]
