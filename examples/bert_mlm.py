@@ -212,7 +212,8 @@ def train_step(masking: Masking, optimizer: Any, loss: Any, part: int | None, st
     return State(optim.apply_updates(state.model, updates), opt_state, key), value
 
 
-@tvmfun.jit
+# One compilation serves the last, smaller batch, too.
+@partial(tvmfun.jit, dynamic_shapes=(None, {0: "batch"}))
 def eval_step(model: BERT, batch: Batch) -> dict[str, Mean]:
     """The sums of the losses and of the right answers of a batch, and how many there are."""
     output = model(batch.tokens, batch.segments, predictions=batch.positions)
@@ -247,14 +248,8 @@ def parse(arguments: list[str] | None) -> argparse.Namespace:
     parser.add_argument("--amp", choices=("no", "products", "most"), default="no", help="which ops run in bfloat16")
     parser.add_argument("--checkpoint", action="store_true", help="recompute blocks instead of storing intermediates")
     options = parser.parse_args(arguments)
-    for name, least in {
-        "steps": 1,
-        "every": 1,
-        "batch_size": 1,
-        "accumulate": 1,
-        "length": 8,
-        "vocab_size": 16,
-    }.items():
+    least_of = dict.fromkeys(("steps", "every", "batch_size", "accumulate"), 1) | {"length": 8, "vocab_size": 16}
+    for name, least in least_of.items():
         if getattr(options, name) < least:
             parser.error(f"--{name.replace('_', '-')} must be at least {least}, got {getattr(options, name)}")
     if not 0 < options.masked < 1:
@@ -273,9 +268,10 @@ def parse(arguments: list[str] | None) -> argparse.Namespace:
 
 
 class Prepared(NamedTuple):
-    """A task, the batches of its held-out text, and what the step is made of."""
+    """A task, its text as tokens, the batches of its held-out text, and what the step is made of."""
 
     task: training.Task
+    tokens: np.ndarray
     held_out: Callable[[], Stream]
     tokenizer: WordPieces
     config: BERTConfig
@@ -321,7 +317,7 @@ def prepare(options: argparse.Namespace) -> Prepared:
         return evaluate(eval_step, state.model, validation_batches()) | {"baseline": baseline}
 
     task = training.Task(state, step, stream, validate, "tokens", options.batch_size * options.length)
-    return Prepared(task, validation_batches, tokenizer, config, masking)
+    return Prepared(task, tokens, validation_batches, tokenizer, config, masking)
 
 
 def restore(model: BERT, batch: Batch, tokenizer: WordPieces) -> str:
@@ -337,8 +333,8 @@ def restore(model: BERT, batch: Batch, tokenizer: WordPieces) -> str:
 
 def train(options: argparse.Namespace) -> dict[str, float]:
     """Trains as a command line says, and returns the metrics of the held-out text."""
-    task, held_out, tokenizer, *_ = prepare(options)
-    training.open_run(options)
+    task, tokens, held_out, tokenizer, *_ = prepare(options)
+    training.open_run(options, tokens)
     (options.run / "vocab.txt").write_text("\n".join(tokenizer.pieces) + "\n", encoding="utf-8")
     state, metrics = training.train(task, options)
     print(restore(state.model, next(held_out()), tokenizer))

@@ -10,6 +10,19 @@ from typing import Any
 # What a log has besides losses and metrics.
 NOT_DRAWN = ("step", "baseline", "of peak")
 
+STYLE = {
+    "axes.spines.top": False,
+    "axes.spines.right": False,
+    "axes.edgecolor": "0.6",
+    "axes.grid": True,
+    "grid.color": "0.92",
+    "font.size": 9,
+    "legend.frameon": False,
+    "lines.linewidth": 1.6,
+    "xtick.color": "0.3",
+    "ytick.color": "0.3",
+}
+
 
 def draw(runs: dict[str, Path], path: Path) -> None:
     """Draws the losses, and below them the metrics, of runs as SVG and PNG, if matplotlib is installed.
@@ -32,17 +45,17 @@ def draw(runs: dict[str, Path], path: Path) -> None:
     if not groups:
         return
     # Without a salt and a date the same log gives the same file.
-    with rc_context({"svg.hashsalt": "tvmfun", "svg.fonttype": "none"}):
+    with rc_context({"svg.hashsalt": "tvmfun", "svg.fonttype": "none"} | STYLE):
         figure = Figure(figsize=(6, 3 * len(groups)), layout="constrained")
         for i, group in enumerate(groups, 1):
-            axes = figure.add_subplot(len(groups), 1, i, xlabel="step")
+            axes = figure.add_subplot(len(groups), 1, i, xlabel="step", ylabel="loss" if group is losses else "metric")
             for j, (label, rows) in enumerate(logs.items()):
                 for k, name in enumerate(group):
                     draw_line(axes, rows, name, f"{label} {name}".strip(), f"C{k}", "-" if j == 0 else "--")
             baseline = next(iter(logs.values()))[-1].get("baseline")
             if group is losses and baseline is not None:
                 axes.axhline(baseline, color="gray", linestyle=":", label="baseline")
-            axes.legend(frameon=False)
+            axes.legend()
         path.parent.mkdir(parents=True, exist_ok=True)
         figure.savefig(path.with_suffix(".svg"), metadata={"Date": None})
         figure.savefig(path.with_suffix(".png"))

@@ -128,6 +128,19 @@ def test_a_batch_in_parts_makes_the_same_step_and_compiles_once():
 
 
 @pytest.mark.slow
+def test_an_evaluation_compiles_once_for_batches_of_all_sizes():
+    state, _ = make_step()
+    batch = Masking(BEGINS, 3, True)(random.key(1), TEXT[:8, :20])
+    whole = bert_mlm.eval_step(state.model, batch)
+    first, second = tree.map(lambda x: x[:5], batch), tree.map(lambda x: x[5:], batch)
+    with counted() as events:
+        parts = [bert_mlm.eval_step(state.model, part) for part in (first, second)]
+    assert events.compiles + events.loads == 0
+    total = sum(float(part["validation loss"].total) for part in parts)
+    np.testing.assert_allclose(total, float(whole["validation loss"].total), rtol=1e-5)
+
+
+@pytest.mark.slow
 def test_words_that_never_fit_and_tokens_that_are_none():
     state, step = make_step(next_sentence=False)
     # One word of 18 pieces: nothing can be masked, and the loss is that of no words.
