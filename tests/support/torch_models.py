@@ -140,7 +140,8 @@ class LSTMLanguageModel(nn.Module):
     def __init__(self, c):
         super().__init__()
         self.encoder, self.dropout = nn.Embedding(c.vocab_size, c.embedding_size), nn.Dropout(c.dropout)
-        self.rnn = nn.LSTM(c.embedding_size, c.hidden_size, c.num_layers, batch_first=True, dropout=c.dropout)
+        between = c.dropout if c.num_layers > 1 else 0.0
+        self.rnn = nn.LSTM(c.embedding_size, c.hidden_size, c.num_layers, batch_first=True, dropout=between)
         self.decoder = nn.Linear(c.hidden_size, c.vocab_size)
         if c.tied:
             self.decoder.weight = self.encoder.weight
