@@ -269,7 +269,7 @@ def _recurrence(d: Draw) -> Call:
 
 
 def _indices(d: Draw, sizes: Shape, lead: Shape, reach: int) -> np.ndarray:
-    columns = [d.places(lead, -reach, n - 1 + reach) for n in sizes]
+    columns = [d.indices(lead, -reach, n - 1 + reach) for n in sizes]
     return np.stack(columns, axis=-1) if columns else np.zeros((*lead, 0), np.int32)
 
 
@@ -354,7 +354,7 @@ def _begins(d: Draw) -> tuple[Shape, Shape, Shape, tuple[np.ndarray, ...]]:
     """Common axes, an array's and a part's others, and where the part begins."""
     shape, common = d.shape(low=1, smallest=1), d.choose((), (2,), (3,))
     sizes = tuple(d.draw(st.integers(0, n)) for n in shape)
-    return common, shape, sizes, tuple(d.places(common, -2, n + 1) for n in shape)
+    return common, shape, sizes, tuple(d.indices(common, -2, n + 1) for n in shape)
 
 
 def _dynamic_slice(d: Draw) -> Call:
