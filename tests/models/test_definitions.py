@@ -1,5 +1,6 @@
 """The models' definitions apart from their numbers, which other tests compare with PyTorch's."""
 
+import re
 from dataclasses import replace
 
 import numpy as np
@@ -166,21 +167,22 @@ def test_a_resnet_trains_and_evaluates():
 
 
 @pytest.mark.parametrize(
-    "make",
+    ("make", "message"),
     [
-        lambda: GPT2Config(n_embd=10, n_head=3),
-        lambda: GPT2Config(vocab_size=0),
-        lambda: BERTConfig(hidden_size=10, num_attention_heads=3),
-        lambda: BERTConfig(num_hidden_layers=0),
-        lambda: DLRMConfig(()),
-        lambda: DLRMConfig((0,)),
-        lambda: ResNetConfig((0,)),
-        lambda: TransformerConfig(10, 10, 3),
-        lambda: LSTMConfig(10, 8, 9, tied=True),
+        (lambda: GPT2Config(n_embd=10, n_head=3), "[GPT2Config] n_head must divide n_embd, got 3 and 10"),
+        (lambda: GPT2Config(vocab_size=0), "[GPT2Config] vocab_size must be positive, got 0"),
+        (lambda: BERTConfig(hidden_size=10, num_attention_heads=3), "num_attention_heads must divide hidden_size"),
+        (lambda: BERTConfig(num_hidden_layers=0), "num_hidden_layers must be positive"),
+        (lambda: DLRMConfig(()), "there must be a table"),
+        (lambda: DLRMConfig((4, 0)), "[DLRMConfig] table_sizes must be positive, got (4, 0)"),
+        (lambda: ResNetConfig((0,)), "blocks must be positive"),
+        (lambda: TransformerConfig(10, 10, 3), "nhead must divide d_model"),
+        (lambda: LSTMConfig(10, num_layers=0), "[LSTMConfig] num_layers must be positive, got 0"),
+        (lambda: LSTMConfig(10, 8, 9, tied=True), "embedding_size = hidden_size"),
     ],
 )
-def test_sizes_are_checked(make):
-    with pytest.raises(ArgumentError):
+def test_sizes_are_checked(make, message):
+    with pytest.raises(ArgumentError, match=re.escape(message)):
         make()
 
 

@@ -8,9 +8,10 @@ from typing import Any, NamedTuple, cast
 import tvmfun.numpy as tnp
 from tvmfun import nn, random, tree
 from tvmfun.core.array import Array
-from tvmfun.errors import ArgumentError, ShapeError
+from tvmfun.errors import ShapeError
 from tvmfun.interop.state_dict import Row, linear, norm
 from tvmfun.models.blocks import call_block, dropout_keys
+from tvmfun.models.sizes import check_heads, check_sizes
 from tvmfun.nn import functional as F
 from tvmfun.nn.init import normal, zeros
 from tvmfun.typing import ArrayLike, DTypeLike, Key
@@ -52,12 +53,8 @@ class BERTConfig:
     initializer_range: float = 0.02
 
     def __post_init__(self) -> None:
-        for name in ("vocab_size", "hidden_size", "num_hidden_layers", "num_attention_heads", "intermediate_size"):
-            if getattr(self, name) < 1:
-                raise ArgumentError("BERTConfig", f"{name} must be positive", got=str(getattr(self, name)))
-        if self.hidden_size % self.num_attention_heads:
-            got = f"{self.num_attention_heads} and {self.hidden_size}"
-            raise ArgumentError("BERTConfig", "num_attention_heads must divide hidden_size", got=got)
+        check_sizes(self)
+        check_heads(self, "num_attention_heads", "hidden_size")
 
     @classmethod
     def small(cls, vocab_size: int = 30522) -> BERTConfig:

@@ -12,6 +12,7 @@ from tvmfun import nn, random, tree
 from tvmfun.core.array import Array
 from tvmfun.errors import ArgumentError, ShapeError
 from tvmfun.interop.state_dict import Row, linear
+from tvmfun.models.sizes import check_sizes
 from tvmfun.nn import functional as F
 from tvmfun.nn.init import normal
 from tvmfun.typing import ArrayLike, DTypeLike, Key
@@ -40,9 +41,7 @@ class DLRMConfig:
     sparse: bool = True
 
     def __post_init__(self) -> None:
-        for size in (*self.table_sizes, self.dense_features, self.embedding_dim, *self.bottom, *self.top):
-            if size < 1:
-                raise ArgumentError("DLRMConfig", "all sizes must be positive", got=str(size))
+        check_sizes(self)
         if not self.table_sizes:
             raise ArgumentError("DLRMConfig", "there must be a table", got="none")
 

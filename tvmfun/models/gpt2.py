@@ -8,9 +8,10 @@ from typing import Any, cast
 import tvmfun.numpy as tnp
 from tvmfun import nn, random, tree
 from tvmfun.core.array import Array
-from tvmfun.errors import ArgumentError, ShapeError
+from tvmfun.errors import ShapeError
 from tvmfun.interop.state_dict import Row, linear, norm
 from tvmfun.models.blocks import call_block, dropout_keys
+from tvmfun.models.sizes import check_heads, check_sizes
 from tvmfun.nn import functional as F
 from tvmfun.nn.init import normal, zeros
 from tvmfun.typing import ArrayLike, DTypeLike, Key
@@ -44,11 +45,8 @@ class GPT2Config:
     layer_norm_epsilon: float = 1e-5
 
     def __post_init__(self) -> None:
-        for name in ("vocab_size", "n_positions", "n_embd", "n_layer", "n_head"):
-            if getattr(self, name) < 1:
-                raise ArgumentError("GPT2Config", f"{name} must be positive", got=str(getattr(self, name)))
-        if self.n_embd % self.n_head:
-            raise ArgumentError("GPT2Config", "n_head must divide n_embd", got=f"{self.n_head} and {self.n_embd}")
+        check_sizes(self)
+        check_heads(self, "n_head", "n_embd")
 
     @classmethod
     def medium(cls) -> GPT2Config:

@@ -8,8 +8,8 @@ from typing import Any
 import tvmfun.numpy as tnp
 from tvmfun import nn, random, tree
 from tvmfun.core.array import Array
-from tvmfun.errors import ArgumentError
 from tvmfun.interop.state_dict import Row, linear
+from tvmfun.models.sizes import check_sizes
 from tvmfun.nn import functional as F
 from tvmfun.typing import ArrayLike, DTypeLike, Key, PyTree
 
@@ -47,9 +47,7 @@ class ResNetConfig:
         return cls((3, 4, 6, 3), True, num_classes=num_classes, **fields)
 
     def __post_init__(self) -> None:
-        for size in (*self.blocks, self.width, self.num_classes, self.in_channels):
-            if size < 1:
-                raise ArgumentError("ResNetConfig", "all sizes must be positive", got=str(size))
+        check_sizes(self)
 
 
 def _conv(inputs: int, outputs: int, size: int, stride: int, key: Key, dtype: DTypeLike) -> nn.Conv2d:

@@ -11,6 +11,7 @@ from tvmfun.core.array import Array
 from tvmfun.errors import ArgumentError, ShapeError
 from tvmfun.interop.state_dict import Row, linear, norm
 from tvmfun.models.blocks import dropout_keys
+from tvmfun.models.sizes import check_heads, check_sizes
 from tvmfun.nn.init import zeros
 from tvmfun.typing import ArrayLike, DTypeLike, Key, PyTree
 
@@ -70,13 +71,8 @@ class TransformerConfig:
     max_length: int = 5000
 
     def __post_init__(self) -> None:
-        for name in ("vocab_size", "d_model", "nhead", "dim_feedforward", "num_layers", "max_length"):
-            if getattr(self, name) < 1:
-                raise ArgumentError("TransformerConfig", f"{name} must be positive", got=str(getattr(self, name)))
-        if self.d_model % self.nhead:
-            raise ArgumentError(
-                "TransformerConfig", "nhead must divide d_model", got=f"{self.nhead} and {self.d_model}"
-            )
+        check_sizes(self)
+        check_heads(self, "nhead", "d_model")
 
 
 def check_length(where: str, length: int, config: TransformerConfig) -> None:
@@ -182,6 +178,7 @@ class LSTMConfig:
     tied: bool = False
 
     def __post_init__(self) -> None:
+        check_sizes(self)
         if self.tied and self.embedding_size != self.hidden_size:
             got = f"{self.embedding_size} and {self.hidden_size}"
             raise ArgumentError("LSTMConfig", "tied models need embedding_size = hidden_size", got=got)
