@@ -256,7 +256,7 @@ def parse(arguments: list[str] | None) -> argparse.Namespace:
         parser.error(f"--masked must be positive and below 1, got {options.masked}")
     if options.dropout is not None and not 0 <= options.dropout < 1:
         parser.error(f"--dropout must be at least 0 and below 1, got {options.dropout}")
-    if options.lr is not None and options.lr <= 0:
+    if options.lr is not None and not options.lr > 0:
         parser.error(f"--lr must be positive, got {options.lr}")
     if not 0 < options.warmup < options.steps:
         parser.error(f"--warmup must be positive and below --steps {options.steps}, got {options.warmup}")
@@ -335,7 +335,8 @@ def train(options: argparse.Namespace) -> dict[str, float]:
     """Trains as a command line says, and returns the metrics of the held-out text."""
     task, tokens, held_out, tokenizer, *_ = prepare(options)
     training.open_run(options, tokens)
-    (options.run / "vocab.txt").write_text("\n".join(tokenizer.pieces) + "\n", encoding="utf-8")
+    with training.writing(options.run):
+        (options.run / "vocab.txt").write_text("\n".join(tokenizer.pieces) + "\n", encoding="utf-8")
     state, metrics = training.train(task, options)
     print(restore(state.model, next(held_out()), tokenizer))
     baseline = metrics["baseline"]

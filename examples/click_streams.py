@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import re
 from pathlib import Path
 from typing import NamedTuple
@@ -48,7 +47,8 @@ class Criteo(Stream):
     ) -> None:
         for path in paths:
             try:
-                empty = not os.path.getsize(path)
+                with open(path, "rb") as file:
+                    empty = not file.read(1)
             except OSError as error:
                 raise ClickDataError(f"{path} cannot be read ({error.strerror}). Name files with --criteo.") from None
             if empty:

@@ -71,7 +71,9 @@ def draw_line(axes: Any, rows: list[dict[str, float]], name: str, label: str, co
 def read(folder: Path) -> list[dict[str, float]]:
     """Returns the rows of the log of a run; of a step that was made twice, the later one."""
     path = folder / "log.jsonl"
-    rows = [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
+    # The log has infinities and NaN as strings, which float reads.
+    numbers = lambda row: {name: float(value) for name, value in row.items()}
+    rows = [numbers(json.loads(line)) for line in path.read_text().splitlines()] if path.exists() else []
     return [row for _, row in sorted({row["step"]: row for row in rows}.items())]
 
 

@@ -137,6 +137,10 @@ def parse(arguments: list[str] | None) -> argparse.Namespace:
         value = getattr(options, name)
         if value is not None and not least.get(name, 1) <= value < 2**31:
             parser.error(f"--{name.replace('_', '-')} must be from {least.get(name, 1)} to 2147483647, got {value}")
+    if not options.lr > 0:
+        parser.error(f"--lr must be positive, got {options.lr}")
+    if not options.decay >= 0:
+        parser.error(f"--decay must be at least 0, got {options.decay}")
     if min(options.hidden) < 1:
         parser.error(f"--hidden must be positive, got {min(options.hidden)}")
     return options

@@ -140,8 +140,12 @@ def parse(arguments: list[str] | None) -> argparse.Namespace:
     for name in ("steps", "every", "batch_size", "length", "vocab_size"):
         if getattr(options, name) < 1:
             parser.error(f"--{name.replace('_', '-')} must be positive")
-    if options.warmup >= options.steps:
-        parser.error(f"--warmup must be less than --steps, got {options.warmup} and {options.steps}")
+    if not 0 <= options.warmup < options.steps:
+        parser.error(f"--warmup must be at least 0 and below --steps {options.steps}, got {options.warmup}")
+    if not options.lr > 0:
+        parser.error(f"--lr must be positive, got {options.lr}")
+    if not options.prompt:
+        parser.error("--prompt must not be empty")
     return options
 
 
@@ -186,10 +190,12 @@ def prepare(options: argparse.Namespace) -> Prepared:
 def train(options: argparse.Namespace) -> dict[str, float]:
     """Trains as a command line says, and returns the metrics of the held-out text."""
     task, tokens, _, tokenizer, config = prepare(options)
-    training.open_run(options, tokens)
-    state, metrics = training.train(task, options)
     prompt = tokenizer.encode(options.prompt)[None]
     count = config.n_positions - prompt.shape[1]
+    if count < 0:
+        raise SystemExit(f"--prompt must have at most {config.n_positions} tokens, got {prompt.shape[1]}")
+    training.open_run(options, tokens)
+    state, metrics = training.train(task, options)
     settings = {"temperature": 0.8, "top_p": 0.95, "key": random.key(options.seed)}
     print(tokenizer.decode(generate(state.model, prompt, count, max_length=config.n_positions, **settings)[0]))
     baseline = metrics["baseline"]

@@ -58,8 +58,16 @@ def arguments(parser: argparse.ArgumentParser, *, steps: int, every: int, direct
     parser.add_argument("--resume", action="store_true", help="go on from the last checkpoint in the directory")
     parser.add_argument("--steps", type=int, default=steps, help="how many steps in all")
     parser.add_argument("--every", type=int, default=every, help="evaluate and save every so many steps")
-    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--seed", type=_seed, default=0, help="decides all random numbers")
     parser.add_argument("--no-progress", action="store_true", help="no progress bar")
+
+
+def _seed(text: str) -> int:
+    """A seed that NumPy's generators take, too."""
+    value = int(text)
+    if not 0 <= value < 2**64:
+        raise argparse.ArgumentTypeError(f"a seed must be from 0 to {2**64 - 1}, got {value}")
+    return value
 
 
 def configuration(options: argparse.Namespace) -> dict[str, Any]:
@@ -77,7 +85,8 @@ def open_run(options: argparse.Namespace, data: np.ndarray | None = None) -> Non
         data: what the run trains on; a resumed run must have the same.
 
     Raises:
-        SystemExit: if there is a run already, or none to resume, or one of another configuration or other data.
+        SystemExit: if there is a run already, or none to resume, or one of another configuration or other data, or the
+            directory cannot be written.
     """
     path, config = options.run / "config.json", configuration(options)
     if data is not None:
@@ -85,13 +94,16 @@ def open_run(options: argparse.Namespace, data: np.ndarray | None = None) -> Non
     if not options.resume:
         if path.exists():
             raise SystemExit(f"{options.run} has a run already. Try --resume, or another --run.")
-        options.run.mkdir(parents=True, exist_ok=True)
-        path.write_text(json.dumps(config, indent=1) + "\n")
+        with writing(options.run):
+            options.run.mkdir(parents=True, exist_ok=True)
+            path.write_text(json.dumps(config, indent=1) + "\n")
         return
     try:
         saved = json.loads(path.read_text())
     except (OSError, ValueError) as error:
         raise SystemExit(f"{path} cannot be read ({error}). Try a directory that --run made.") from None
+    if not isinstance(saved, dict):
+        raise SystemExit(f"{path} must hold options by name, got {saved!r:.40}. Try a directory that --run made.")
     if saved.get(_CHECKSUM) != config.get(_CHECKSUM):
         raise SystemExit(f"{options.run} was made with other data. Try the same files, or another --run.")
     for name in sorted(saved.keys() | config.keys()):
@@ -104,18 +116,24 @@ def train(task: Task, options: argparse.Namespace) -> tuple[Any, dict[str, float
     """Trains, writes the directory of the run, and returns the last state and its metrics.
 
     Ctrl-C ends the current step, saves, and stops. A loss that is not finite stops the run with the name of the op.
+    The first checkpoint is that of step 0; a run that was stopped before it resumes from the beginning.
 
     Raises:
-        SystemExit: if the run was interrupted, a checkpoint does not fit or cannot be written, or the loss is not
-            finite.
+        SystemExit: if the run was interrupted, a checkpoint does not fit, is of a later step than ``options.steps`` or
+            cannot be written, or the loss is not finite.
     """
     folder, state, done = options.run, task.state, 0
-    speed = describe(task)
     # Written before the next step, a checkpoint needs no copy of the state: that of large tables takes seconds.
     manager = checkpoints.Manager(folder / "checkpoints", background=False)
-    with manager, _logs(folder) as logs, _interrupts() as interrupted:
-        if options.resume:
+    with manager, _interrupts() as interrupted, _logs(folder) as logs:
+        speed = describe(task)
+        if options.resume and manager.steps():
             done, state = _load(manager, task, state)
+        else:
+            # The steps before the next checkpoint are replayed from here if they make a NaN.
+            _save(manager, 0, {"state": state, "batches": task.batches.state})
+        if done > options.steps:
+            raise SystemExit(f"{folder} has {done} steps already. Try --steps {done} or more, got {options.steps}.")
         metrics, losses, started = {}, [], time.perf_counter()
         bar = progress(range(done + 1, options.steps + 1), disable=options.no_progress)
         for step in bar:
@@ -135,21 +153,35 @@ def train(task: Task, options: argparse.Namespace) -> tuple[Any, dict[str, float
                 raise SystemExit(f"interrupted after step {step}, which is saved: go on with --resume")
             metrics = task.evaluate(state)
             row = {"step": step, "loss": float(losses.mean())} | rates | metrics
-            for log in logs:
-                log.write(row)
-            bar.write("  ".join(f"{name} {value:,.4g}" for name, value in row.items()))
+            with writing(folder):
+                for log in logs:
+                    log.write(row)
+            numbers = {"step": f"{step:,}"} | {name: f"{value:,.4g}" for name, value in row.items() if name != "step"}
+            bar.write("  ".join(f"{name} {value}" for name, value in numbers.items()))
             losses, started = [], time.perf_counter()
-    curve.draw({"": folder}, folder / "curve")
+    with writing(folder):
+        curve.draw({"": folder}, folder / "curve")
     return state, metrics or task.evaluate(state)
+
+
+@contextmanager
+def writing(path: Path) -> Iterator[None]:
+    """Ends the program with a message if a file of a run cannot be written within."""
+    try:
+        yield
+    except OSError as error:
+        what = error.filename or path
+        raise SystemExit(f"{what} cannot be written ({error.strerror}). Try another --run, or free space.") from None
 
 
 @contextmanager
 def _logs(folder: Path) -> Iterator[list[JSONLLogger | TensorBoardWriter]]:
     """The logs of a run: lines of JSON, and events for TensorBoard if it is installed."""
     with ExitStack() as stack:
-        logs: list[Any] = [stack.enter_context(JSONLLogger(folder / "log.jsonl"))]
-        if importlib.util.find_spec("tensorboard"):
-            logs.append(stack.enter_context(TensorBoardWriter(folder / "tensorboard")))
+        with writing(folder):
+            logs: list[Any] = [stack.enter_context(JSONLLogger(folder / "log.jsonl"))]
+            if importlib.util.find_spec("tensorboard"):
+                logs.append(stack.enter_context(TensorBoardWriter(folder / "tensorboard")))
         yield logs
 
 
@@ -250,10 +282,7 @@ def _blame(task: Task, manager: checkpoints.Manager, last: int) -> str:
     """Replays the steps since the last checkpoint and names the op that made the first NaN."""
     found = f"the loss was not finite by step {last}"
     try:
-        if manager.steps():
-            done, state = _load(manager, task, task.state)
-        else:
-            return found + " and there is no checkpoint before it: try fewer steps between checkpoints, with --every"
+        done, state = _load(manager, task, task.state)
         with tvmfun.debug_nans():
             for step in range(done, last):
                 state, loss = task.step(state, next(task.batches))

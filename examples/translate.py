@@ -308,6 +308,8 @@ def parse(arguments: list[str] | None) -> argparse.Namespace:
     for name in ("steps", "every", "held_out", "width", "heads", "hidden", "layers", "batch_size", "warmup", "beams"):
         if getattr(options, name) < 1:
             parser.error(f"--{name.replace('_', '-')} must be positive, got {getattr(options, name)}")
+    if not options.lr > 0:
+        parser.error(f"--lr must be positive, got {options.lr}")
     for name in ("dropout", "smoothing"):
         if not 0 <= getattr(options, name) < 1:
             parser.error(f"--{name} must be at least 0 and below 1, got {getattr(options, name)}")
@@ -350,6 +352,8 @@ def prepare(options: argparse.Namespace) -> Prepared:
             f"--batch-size {options.batch_size} needs as many pairs of at most --length {options.length} tokens and "
             f"some held out, got {len(rest)} and {len(held_out)}. Try a larger --length, or a smaller --batch-size."
         )
+    if options.beams > len(pieces):
+        raise SystemExit(f"--beams must be at most {len(pieces)}, the number of pieces, got {options.beams}")
     left_out = len(pairs) - len(held_out) - len(rest)
     print(f"{len(rest):,} pairs to train on, {len(held_out):,} held out, {left_out:,} longer than --length left out")
     length = max(sizes[pair] for pair in held_out + rest)

@@ -201,8 +201,10 @@ def parse(arguments: list[str] | None) -> argparse.Namespace:
     if options.layers is None:
         options.layers = LAYERS[options.model]
     for name in ("steps", "every", "batch_size", "length", "width", "layers", "clip", "temperature"):
-        if getattr(options, name) <= 0:
+        if not getattr(options, name) > 0:
             parser.error(f"--{name.replace('_', '-')} must be positive, got {getattr(options, name)}")
+    if options.lr is not None and not options.lr > 0:
+        parser.error(f"--lr must be positive, got {options.lr}")
     if not 0 <= options.warmup < options.steps:
         parser.error(f"--warmup must be less than --steps {options.steps}, got {options.warmup}")
     if options.vocab_size < 3:

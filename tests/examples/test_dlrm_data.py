@@ -174,6 +174,8 @@ def test_files_of_criteo_that_cannot_be_read(tmp_path):
     with pytest.raises(ClickDataError, match=r"none cannot be read \(No such file or directory\)"):
         Criteo([tmp_path / "none"], 100, 0)
     (tmp_path / "empty").touch()
+    with pytest.raises(ClickDataError, match=r"cannot be read \(Is a directory\)"):
+        Criteo([tmp_path], 10, 0)
     with pytest.raises(ClickDataError, match="empty is empty"):
         Criteo([write(tmp_path / "a", line()), tmp_path / "empty"], 100, 0)
 

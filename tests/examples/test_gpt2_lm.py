@@ -58,10 +58,22 @@ def test_the_entropy_of_equal_frequencies():
     assert corpora.unigram_entropy(np.array([3, 1, 3, 1])) == pytest.approx(np.log(2))
 
 
-@pytest.mark.parametrize("option", [("--length", "129"), ("--steps", "0"), ("--warmup", "2000")])
-def test_options_that_make_no_sense(corpus, tmp_path, option):
-    with pytest.raises(SystemExit):
+@pytest.mark.parametrize(
+    ("option", "message"),
+    [
+        (("--length", "129"), "--length must be at most 128"),
+        (("--steps", "0"), "--steps must be positive"),
+        (("--warmup", "2000"), "--warmup must be at least 0 and below --steps 600, got 2000"),
+        (("--warmup", "-1"), "--warmup must be at least 0 and below --steps 600, got -1"),
+        (("--lr", "nan"), "--lr must be positive, got nan"),
+        (("--prompt", ""), "--prompt must not be empty"),
+        (("--prompt", "cat" * 50), "--prompt must have at most 128 tokens, got 150"),
+    ],
+)
+def test_options_that_make_no_sense(corpus, tmp_path, capsys, option, message):
+    with pytest.raises(SystemExit) as caught:
         gpt2_lm.main(arguments(corpus, tmp_path / "run", *option))
+    assert message in f"{caught.value} {capsys.readouterr().err}"
     assert not (tmp_path / "run").exists()
 
 

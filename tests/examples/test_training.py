@@ -1,13 +1,94 @@
 """The loop that the examples share."""
 
 import argparse
+import json
+import re
+import signal
+from functools import partial
 
+import curve
 import numpy as np
+import pytest
 import training
 
 import tvmfun
 import tvmfun.numpy as tnp
+from tvmfun import checkpoints
 from tvmfun.data import ArraySource, batches
+
+
+@pytest.fixture(autouse=True)
+def quick(monkeypatch):
+    monkeypatch.setattr(training, "peak_flops", lambda: 1.0)
+
+
+def options(folder, *, steps=3, resume=False):
+    return argparse.Namespace(run=folder, resume=resume, steps=steps, every=3, seed=0, no_progress=True)
+
+
+@partial(tvmfun.jit, donate_argnums=0)
+def add(state, batch):
+    return state + batch.sum(), tnp.log(2.5 - state)
+
+
+def task():
+    stream = batches(ArraySource(np.ones(4, "float32")), 1, epochs=None)
+    return training.Task(tnp.zeros(()), add, stream, lambda state: {"sum": float(state)}, "rows", 1)
+
+
+def test_the_op_that_made_a_nan_is_named_without_a_checkpoint_of_a_later_step(tmp_path):
+    with pytest.raises(SystemExit, match=r"the loss was not finite by step 6: \[log\] the op made a NaN"):
+        training.train(task(), argparse.Namespace(**vars(options(tmp_path, steps=6)) | {"every": 6}))
+
+
+def test_ctrl_c_while_the_step_compiles_ends_the_first_step(tmp_path, monkeypatch):
+    training.open_run(options(tmp_path))
+    with monkeypatch.context() as patch:
+        patch.setattr(training, "peak_flops", lambda: signal.raise_signal(signal.SIGINT) or 1.0)
+        with pytest.raises(SystemExit, match="interrupted after step 1, which is saved"):
+            training.train(task(), options(tmp_path))
+    assert training.train(task(), options(tmp_path, resume=True))[1] == {"sum": 3.0}
+
+
+def test_a_run_without_a_checkpoint_resumes_from_the_beginning(tmp_path):
+    training.open_run(options(tmp_path))
+    training.open_run(options(tmp_path, resume=True))
+    assert training.train(task(), options(tmp_path, resume=True))[1] == {"sum": 3.0}
+    assert checkpoints.Manager(tmp_path / "checkpoints").steps() == [0, 3]
+    with pytest.raises(SystemExit, match="has 3 steps already. Try --steps 3 or more, got 2"):
+        training.train(task(), options(tmp_path, steps=2, resume=True))
+
+
+@pytest.mark.parametrize("seed", ["-1", str(2**64)])
+def test_seeds_out_of_range(capsys, seed):
+    parser = argparse.ArgumentParser()
+    training.arguments(parser, steps=1, every=1, directory="runs")
+    with pytest.raises(SystemExit):
+        parser.parse_args(["--seed", seed])
+    assert f"a seed must be from 0 to {2**64 - 1}, got {seed}" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("content", ["[]", "3", ""])
+def test_a_configuration_that_is_none(tmp_path, content):
+    (tmp_path / "config.json").write_text(content)
+    with pytest.raises(SystemExit, match="Try a directory that --run made"):
+        training.open_run(options(tmp_path, resume=True))
+
+
+def test_directories_that_cannot_be_written(tmp_path):
+    file = tmp_path / "file"
+    file.touch()
+    for folder in (file, file / "run"):
+        with pytest.raises(SystemExit, match=re.escape(f"{folder} cannot be written")):
+            training.open_run(options(folder))
+    (tmp_path / "log.jsonl").mkdir()
+    with pytest.raises(SystemExit, match=r"log.jsonl cannot be written \(Is a directory\)"):
+        training.train(task(), options(tmp_path))
+
+
+def test_numbers_of_a_log_that_are_not_finite(tmp_path):
+    (tmp_path / "log.jsonl").write_text(json.dumps({"step": 1, "perplexity": "Infinity"}) + "\n")
+    assert curve.read(tmp_path) == [{"step": 1, "perplexity": float("inf")}]
 
 
 def address(array):
@@ -15,7 +96,6 @@ def address(array):
 
 
 def test_a_checkpoint_does_not_move_the_parameters(tmp_path, monkeypatch):
-    monkeypatch.setattr(training, "peak_flops", lambda: 1.0)
     monkeypatch.setattr(training.curve, "draw", lambda runs, path: None)
     state, addresses = {"table": tnp.zeros((100, 4))}, []
 
@@ -28,6 +108,6 @@ def test_a_checkpoint_does_not_move_the_parameters(tmp_path, monkeypatch):
         return {"sum": float(tnp.sum(state["table"]))}
 
     stream = batches(ArraySource(np.arange(8)), 4, epochs=None)
-    options = argparse.Namespace(run=tmp_path, resume=False, steps=3, every=1, no_progress=True)
-    _, metrics = training.train(training.Task(state, step, stream, evaluate, "rows", 4), options)
+    every = argparse.Namespace(**vars(options(tmp_path)) | {"every": 1})
+    _, metrics = training.train(training.Task(state, step, stream, evaluate, "rows", 4), every)
     assert metrics == {"sum": 48.0} and len(set(addresses)) == 1

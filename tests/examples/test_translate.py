@@ -112,12 +112,15 @@ def arguments(run, *more):
         (("--smoothing", "1"), "--smoothing must be at least 0 and below 1, got 1.0"),
         (("--width", "15"), "--heads must divide --width, got 2 and 15"),
         (("--numbers", "1"), "--numbers must be at least 2, got 1"),
+        (("--lr", "nan"), "--lr must be positive, got nan"),
+        (("--beams", "10000"), "the number of pieces, got 10000"),
     ],
 )
 def test_options_that_make_no_sense(tmp_path, capsys, options, message):
-    with pytest.raises(SystemExit):
+    with pytest.raises(SystemExit) as caught:
         translate.main(arguments(tmp_path / "run", *options))
-    assert message in capsys.readouterr().err
+    assert message in f"{caught.value} {capsys.readouterr().err}"
+    assert not (tmp_path / "run").exists()
 
 
 def test_pieces_are_frequent_pairs():

@@ -6,6 +6,7 @@ import pytest
 import tvmfun
 import tvmfun.numpy as tnp
 from tvmfun import nn, optim, random
+from tvmfun.checkpoints.safetensors import write_arrays
 from tvmfun.interop.state_dict import from_state_dict, to_state_dict, to_torch
 from tvmfun.models import bert, dlrm, generation, gpt2, resnet, translation, word_models
 
@@ -248,3 +249,17 @@ def test_generation_token_for_token(length, count):
     settings = {"do_sample": False, "pad_token_id": 0, "attention_mask": torch.ones_like(prompts)}
     expected = module.generate(prompts, max_new_tokens=count, **settings).numpy()
     np.testing.assert_array_equal(generation.generate(model, prompts.numpy(), count, max_length=96), expected)
+
+
+def test_names_without_a_prefix_and_masks_as_in_the_published_file(tmp_path):
+    model, module, table, *_ = gpt2_case("float32")
+    arrays = {name: array.numpy() for name, array in module.transformer.state_dict().items()}
+    masks = {f"h.{i}.attn.bias": np.ones((1, 1, 24, 24), "float32") for i in range(2)}
+    published = [row._replace(name=row.name.removeprefix("transformer.")) for row in table]
+    path = tmp_path / "model.safetensors"
+    with path.open("wb") as file:
+        write_arrays(file, arrays | masks, {})
+    loaded = from_state_dict(model, path, published, ignore=r".*\.attn\.(masked_)?bias")
+    written = to_state_dict(loaded, [row for row in published if not row.tied])
+    assert_close(written, module.transformer.state_dict(), 0)
+    module.transformer.load_state_dict(to_torch(written), strict=True)

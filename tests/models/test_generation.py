@@ -8,7 +8,7 @@ import pytest
 import tvmfun
 from tvmfun import random, tree
 from tvmfun.counters import counted
-from tvmfun.errors import ArgumentError, IndexingError, ShapeError
+from tvmfun.errors import ArgumentError, DtypeError, IndexingError, ShapeError
 from tvmfun.models import GPT2, GPT2Config, TransformerConfig, TransformerLanguageModel, generate
 
 WORDS, LENGTH = 17, 80
@@ -99,6 +99,20 @@ def test_draws_have_the_probabilities_of_the_model(model, top_k, top_p):
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("settings", [{"temperature": 1e-40}, {"temperature": 1e-50, "top_k": 2**40}])
+def test_the_smallest_temperatures_take_the_most_probable_token(model, settings):
+    drawn = generate(model, prompts(2, 4), 6, max_length=LENGTH, key=random.key(0), **settings)
+    np.testing.assert_array_equal(drawn, generate(model, prompts(2, 4), 6, max_length=LENGTH))
+
+
+def test_padding_need_not_be_a_token(model):
+    tokens = prompts(2, 5)
+    padded = np.where(np.arange(5) < [[5], [2]], tokens, -1)
+    result = generate(model, padded, 3, max_length=LENGTH, lengths=[5, 2])
+    np.testing.assert_array_equal(result, generate(model, tokens, 3, max_length=LENGTH, lengths=[5, 2]))
+
+
+@pytest.mark.slow
 def test_equal_keys_draw_equal_tokens(model):
     settings = {"max_length": LENGTH, "temperature": 2.0}
     first, again, other = (generate(model, prompts(1, 4), 20, key=random.key(k), **settings) for k in (0, 0, 1))
@@ -123,7 +137,12 @@ def test_caches_are_not_longer_than_the_positions(model, name):
         (ShapeError, {"max_length": 5}),
         (ShapeError, {"lengths": [0, 3]}),
         (ShapeError, {"lengths": [3]}),
+        (ShapeError, {"prompts": np.zeros((0, 3), "int32")}),
+        (DtypeError, {"prompts": np.ones((2, 3))}),
+        (DtypeError, {"prompts": "text"}),
+        (ArgumentError, {"max_new_tokens": -1}),
         (ArgumentError, {"temperature": -1.0}),
+        (ArgumentError, {"temperature": float("nan")}),
         (ArgumentError, {"temperature": 1.0}),
         (ArgumentError, {"temperature": 1.0, "top_k": 0, "key": random.key(0)}),
         (ArgumentError, {"temperature": 1.0, "top_p": 1.5, "key": random.key(0)}),

@@ -10,7 +10,7 @@ import numpy as np
 import tvmfun.numpy as tnp
 from tvmfun import lax, nn, random
 from tvmfun.core.array import Array
-from tvmfun.errors import ArgumentError, IndexingError, ShapeError
+from tvmfun.errors import ArgumentError, DtypeError, IndexingError, ShapeError
 from tvmfun.jit import eval_shape, jit
 from tvmfun.typing import ArrayLike, Key
 
@@ -67,24 +67,30 @@ def generate(
         by more of them.
 
     Raises:
-        ShapeError: if the sequences are longer than ``max_length``, or a prompt is empty.
+        ShapeError: if the sequences are longer than ``max_length``, a prompt is empty, or there is none.
+        DtypeError: if the prompts are not integers.
         IndexingError: if a token of a prompt is not one of the model's.
-        ArgumentError: if the key is missing, or ``temperature``, ``top_k`` or ``top_p`` is out of range.
+        ArgumentError: if the key is missing, or ``max_new_tokens``, ``temperature``, ``top_k`` or ``top_p`` is out of
+            range.
 
     References: Fan et al., "Hierarchical Neural Story Generation" (2018), for ``top_k``; Holtzman et al., "The Curious
     Case of Neural Text Degeneration" (2020), for ``top_p``.
     """
-    prompts = np.asarray(prompts, "int32")
-    if prompts.ndim != 2 or prompts.shape[1] == 0:
+    prompts = np.asarray(prompts)
+    if prompts.size and prompts.dtype.kind not in "iu":
+        raise DtypeError("generate", "prompts must be integers", got=str(prompts.dtype))
+    if prompts.ndim != 2 or prompts.size == 0:
         raise ShapeError("generate", "prompts must have the shape (batch, length)", got=str(prompts.shape))
     batch, length = prompts.shape
+    if max_new_tokens < 0:
+        raise ArgumentError("generate", "max_new_tokens must be at least 0", got=str(max_new_tokens))
     stop = length + max_new_tokens
     if stop > max_length:
         raise ShapeError("generate", "length + max_new_tokens must be at most max_length", got=f"{stop} > {max_length}")
     sizes = np.full(batch, length, "int32") if lengths is None else np.asarray(lengths, "int32")
     if sizes.shape != (batch,) or sizes.min() < 1 or sizes.max() > length:
         raise ShapeError("generate", f"lengths must be {batch} numbers from 1 to {length}", got=str(sizes.tolist()))
-    if temperature < 0 or (top_k is not None and top_k < 1) or (top_p is not None and not 0 < top_p <= 1):
+    if not temperature >= 0 or (top_k is not None and top_k < 1) or (top_p is not None and not 0 < top_p <= 1):
         what = "temperature must be at least 0, top_k at least 1, and top_p above 0 and at most 1"
         raise ArgumentError("generate", what, got=f"{temperature}, {top_k} and {top_p}")
     if temperature and key is None:
@@ -92,12 +98,15 @@ def generate(
     tokens = np.zeros((batch, max_length), "int32")
     tokens[:, :length] = prompts
     mode = "greedy" if not temperature else "draw" if top_k is None and top_p is None else "truncate"
-    limits = np.int32(2**31 - 1 if top_k is None else top_k), np.float32(1 if top_p is None else top_p)
+    limits = np.int32(min(top_k or 2**31, 2**31 - 1)), np.float32(1 if top_p is None else top_p)
+    # Logits divided by less would be infinite.
+    temperature = max(temperature, 1e-30)
     key = random.key(0) if key is None else key
     result, vocab_size = _generate(
         model, tokens, sizes, np.int32(stop), np.float32(temperature), *limits, np.int32(end_token), key, mode=mode
     )
-    bad = np.argwhere((prompts < 0) | (prompts >= int(vocab_size)))
+    is_padding = np.arange(length) >= sizes[:, None]
+    bad = np.argwhere(((prompts < 0) | (prompts >= int(vocab_size))) & ~is_padding)
     if bad.size:
         row, position = map(int, bad[0])
         what = f"tokens must be from 0 to {int(vocab_size) - 1}"

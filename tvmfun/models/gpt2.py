@@ -205,7 +205,8 @@ def language_model_loss(logits: ArrayLike, targets: ArrayLike, weights: ArrayLik
     return tnp.mean(losses) if weights is None else tnp.sum(losses * weights) / tnp.sum(weights)
 
 
-#: The arrays of ``transformers.GPT2LMHeadModel``; those of ``GPT2Model`` have no prefix ``transformer.``.
+#: The arrays of ``transformers.GPT2LMHeadModel``; those of ``GPT2Model``, and of the published file, have no
+#: prefix ``transformer.``: see "Models with known weights" in the page on language models.
 GPT2_STATE_DICT = [
     Row(".wte.weight", "transformer.wte.weight"),
     Row(".wte.weight", "lm_head.weight", tied=True),
