@@ -69,12 +69,19 @@ def draw_line(axes: Any, rows: list[dict[str, float]], name: str, label: str, co
 
 
 def read(folder: Path) -> list[dict[str, float]]:
-    """Returns the rows of the log of a run; of a step that was made twice, the later one."""
-    path = folder / "log.jsonl"
-    # The log has infinities and NaN as strings, which float reads.
-    numbers = lambda row: {name: float(value) for name, value in row.items()}
-    rows = [numbers(json.loads(line)) for line in path.read_text().splitlines()] if path.exists() else []
-    return [row for _, row in sorted({row["step"]: row for row in rows}.items())]
+    """Returns the rows of the log of a run; of a step that was made twice, the later one.
+
+    Lines that a crash has damaged are left out.
+    """
+    path, rows = folder / "log.jsonl", {}
+    for line in path.read_bytes().splitlines() if path.exists() else ():
+        try:
+            # The log has infinities and NaN as strings, which float reads.
+            row = {name: float(value) for name, value in json.loads(line).items()}
+            rows[row["step"]] = row
+        except (AttributeError, KeyError, TypeError, ValueError):
+            continue
+    return [row for _, row in sorted(rows.items())]
 
 
 def main(arguments: list[str] | None = None) -> None:

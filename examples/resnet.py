@@ -162,8 +162,8 @@ def parse(arguments: list[str] | None) -> argparse.Namespace:
             parser.error(f"--{name.replace('_', '-')} must be positive")
     if not options.lr > 0:
         parser.error(f"--lr must be positive, got {options.lr}")
-    if options.warmup < 0:
-        parser.error(f"--warmup must be at least 0, got {options.warmup}")
+    if not 0 <= options.warmup < options.steps:
+        parser.error(f"--warmup must be at least 0 and below --steps {options.steps}, got {options.warmup}")
     for name in ("smoothing", "average"):
         if not 0 <= getattr(options, name) < 1:
             parser.error(f"--{name} must be at least 0 and below 1")

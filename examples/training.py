@@ -22,11 +22,12 @@ import tvmfun
 import tvmfun.numpy as tnp
 from tvmfun import checkpoints, tree
 from tvmfun.data import Stream
-from tvmfun.errors import NanError, TvmfunError
+from tvmfun.errors import CheckpointError, NanError, TvmfunError
 from tvmfun.loops import JSONLLogger, TensorBoardWriter, progress
 
 # The entry of a configuration that tells whether data are the same.
 _CHECKSUM = "checksum of the data"
+_INTERRUPTED = "interrupted after step {}, which is saved: go on with --resume"
 
 
 @dataclass(frozen=True)
@@ -141,7 +142,8 @@ def train(task: Task, options: argparse.Namespace) -> tuple[Any, dict[str, float
             losses.append(loss)
             rates = speed.of(len(losses), time.perf_counter() - started)
             bar.show(loss=loss, **rates)
-            if not (interrupted or step % options.every == 0 or step == options.steps):
+            is_due = step % options.every == 0 or step == options.steps
+            if not (interrupted or is_due):
                 continue
             # Fetching the last loss waits for its step.
             losses = np.asarray([float(loss) for loss in losses])
@@ -149,8 +151,8 @@ def train(task: Task, options: argparse.Namespace) -> tuple[Any, dict[str, float
             if not np.isfinite(losses).all():
                 raise SystemExit(_blame(task, manager, step))
             _save(manager, step, {"state": state, "batches": task.batches.state})
-            if interrupted:
-                raise SystemExit(f"interrupted after step {step}, which is saved: go on with --resume")
+            if interrupted and not is_due:
+                raise SystemExit(_INTERRUPTED.format(step))
             metrics = task.evaluate(state)
             row = {"step": step, "loss": float(losses.mean())} | rates | metrics
             with writing(folder):
@@ -158,6 +160,8 @@ def train(task: Task, options: argparse.Namespace) -> tuple[Any, dict[str, float
                     log.write(row)
             numbers = {"step": f"{step:,}"} | {name: f"{value:,.4g}" for name, value in row.items() if name != "step"}
             bar.write("  ".join(f"{name} {value}" for name, value in numbers.items()))
+            if interrupted and step < options.steps:
+                raise SystemExit(_INTERRUPTED.format(step))
             losses, started = [], time.perf_counter()
     with writing(folder):
         curve.draw({"": folder}, folder / "curve")
@@ -265,7 +269,10 @@ def _load(manager: checkpoints.Manager, task: Task, state: Any) -> tuple[int, An
         saved = manager.load({"state": state, "batches": task.batches.state})
         task.batches.restore(saved["batches"])
     except (OSError, TvmfunError) as error:
-        raise SystemExit(f"{manager.folder} cannot be resumed: {error}") from None
+        advice, kept = "", manager.steps()
+        if isinstance(error, CheckpointError) and len(kept) > 1:
+            advice = f" Remove {manager.path(kept[-1])} to go on from step {kept[-2]}."
+        raise SystemExit(f"{manager.folder} cannot be resumed: {error}{advice}") from None
     return steps[-1], saved["state"]
 
 

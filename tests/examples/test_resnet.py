@@ -162,6 +162,8 @@ def test_directories_without_files(tmp_path):
         (["--smoothing", "1"], "--smoothing must be at least 0 and below 1"),
         (["--average", "-0.1"], "--average must be at least 0 and below 1"),
         (["--batch-size", "0"], "--batch-size must be positive"),
+        (["--steps", "3"], "--warmup must be at least 0 and below --steps 3, got 50"),
+        (["--lr", "nan"], "--lr must be positive, got nan"),
     ],
 )
 def test_options_that_make_no_sense(tmp_path, capsys, option, message):

@@ -1,6 +1,7 @@
 """The loop that the examples share."""
 
 import argparse
+import dataclasses
 import json
 import re
 import signal
@@ -86,8 +87,40 @@ def test_directories_that_cannot_be_written(tmp_path):
         training.train(task(), options(tmp_path))
 
 
-def test_numbers_of_a_log_that_are_not_finite(tmp_path):
-    (tmp_path / "log.jsonl").write_text(json.dumps({"step": 1, "perplexity": "Infinity"}) + "\n")
+def test_ctrl_c_in_a_step_that_is_evaluated_keeps_its_row(tmp_path):
+    class Interrupting(training.Stream):
+        state, taken = 0, 0
+
+        def restore(self, state):
+            pass
+
+        def __next__(self):
+            # The first batch is read for its shape, too.
+            self.taken += 1
+            if self.taken == 4:
+                signal.raise_signal(signal.SIGINT)
+            return np.ones(1, "float32")
+
+    interrupted = dataclasses.replace(task(), batches=Interrupting())
+    with pytest.raises(SystemExit, match="interrupted after step 3, which is saved"):
+        training.train(interrupted, argparse.Namespace(**vars(options(tmp_path, steps=9))))
+    assert [(row["step"], row["sum"]) for row in curve.read(tmp_path)] == [(3, 3.0)]
+
+
+def test_a_damaged_checkpoint(tmp_path):
+    training.open_run(options(tmp_path))
+    training.train(task(), options(tmp_path))
+    last = checkpoints.Manager(tmp_path / "checkpoints").path(3)
+    last.write_bytes(last.read_bytes()[:-1])
+    with pytest.raises(SystemExit, match=re.escape(f"Remove {last} to go on from step 0.")):
+        training.train(task(), options(tmp_path, resume=True))
+    last.unlink()
+    assert training.train(task(), options(tmp_path, resume=True))[1] == {"sum": 3.0}
+
+
+def test_logs_with_infinities_and_damaged_lines(tmp_path):
+    row = json.dumps({"step": 1, "perplexity": "Infinity"})
+    (tmp_path / "log.jsonl").write_text(f'\0\0\n{{}}\n3\n{{"step": [1]}}\n{row}\n')
     assert curve.read(tmp_path) == [{"step": 1, "perplexity": float("inf")}]
 
 
