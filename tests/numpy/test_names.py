@@ -228,11 +228,19 @@ case("ndmin", lambda xp: xp.array([1, 2], ndmin=3))
 case("lstsq", lambda xp: xp.linalg.lstsq(xp.asarray(x), xp.ones(3), numpy_resid=True))
 
 
+def expected_of(function: Callable[[Any], Any]) -> Any:
+    """JAX's values: compiled as one function, unless sizes depend on values, because it compiles each eager op."""
+    try:
+        return jax.jit(lambda: function(jnp))()
+    except (jax.errors.JAXTypeError, jax.errors.JAXIndexError):
+        return function(jnp)
+
+
 @pytest.mark.filterwarnings("ignore::RuntimeWarning")
 @pytest.mark.parametrize(("function", "tol"), CASES)
 def test_values(function: Callable[[Any], Any], tol: float):
     with x64():
-        expected = [np.asarray(leaf) for leaf in jax.tree.leaves(function(jnp))]
+        expected = [np.asarray(leaf) for leaf in jax.tree.leaves(expected_of(function))]
     got = [np.asarray(leaf) for leaf in tvmfun.tree.leaves(function(tnp))]
     assert [x.shape for x in got] == [x.shape for x in expected]
     for ours, theirs in zip(got, expected, strict=True):
