@@ -231,7 +231,7 @@ def eval_step(model: BERT, batch: Batch) -> dict[str, Mean]:
 
 def parse(arguments: list[str] | None) -> argparse.Namespace:
     """The command line."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.ArgumentDefaultsHelpFormatter)
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=training.HelpFormatter)
     training.arguments(parser, steps=1500, every=250, directory="runs/bert")
     parser.add_argument("--corpus", type=Path, nargs="+", help="text files; without any, the King James Bible")
     parser.add_argument("--vocab-size", type=int, default=3000, help="the number of word pieces at most")
@@ -335,8 +335,7 @@ def train(options: argparse.Namespace) -> dict[str, float]:
     """Trains as a command line says, and returns the metrics of the held-out text."""
     task, tokens, held_out, tokenizer, *_ = prepare(options)
     training.open_run(options, tokens)
-    with training.writing(options.run):
-        (options.run / "vocab.txt").write_text("\n".join(tokenizer.pieces) + "\n", encoding="utf-8")
+    training.write(options.run / "vocab.txt", "\n".join(tokenizer.pieces) + "\n")
     state, metrics = training.train(task, options)
     print(restore(state.model, next(held_out()), tokenizer))
     baseline = metrics["baseline"]

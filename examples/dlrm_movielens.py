@@ -107,7 +107,7 @@ def entropy(clicks: np.ndarray) -> float:
 
 def parse(arguments: list[str] | None) -> argparse.Namespace:
     """The command line."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.ArgumentDefaultsHelpFormatter)
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=training.HelpFormatter)
     training.arguments(parser, steps=1250, every=125, directory="runs/dlrm")
     which = parser.add_mutually_exclusive_group()
     which.add_argument("--data", type=Path, help="directory of MovieLens-100K; without it, that of recbole's wheel")

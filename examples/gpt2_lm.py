@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import json
 import sys
 from collections.abc import Callable
 from functools import partial
@@ -51,6 +52,10 @@ class Characters:
         """Returns the text of tokens."""
         return "".join(self.characters[token] for token in tokens)
 
+    def to_json(self) -> str:
+        """Returns the characters by token."""
+        return json.dumps(self.characters, ensure_ascii=False)
+
 
 class BytePairs:
     """Frequent sequences of bytes, found in the training text by the tokenizers library."""
@@ -78,6 +83,10 @@ class BytePairs:
     def decode(self, tokens: np.ndarray) -> str:
         """Returns the text of tokens."""
         return self.tokenizer.decode(list(map(int, tokens)))
+
+    def to_json(self) -> str:
+        """Returns what ``tokenizers.Tokenizer.from_str`` reads."""
+        return self.tokenizer.to_str()
 
 
 def make_schedule(options: argparse.Namespace) -> optim.Schedule:
@@ -123,7 +132,7 @@ def eval_step(model: GPT2, tokens: Any) -> Mean:
 
 def parse(arguments: list[str] | None) -> argparse.Namespace:
     """The command line."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.ArgumentDefaultsHelpFormatter)
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=training.HelpFormatter)
     training.arguments(parser, steps=600, every=100, directory="runs/gpt2")
     parser.add_argument("--corpus", type=Path, nargs="+", help="text files; without any, the King James Bible")
     parser.add_argument("--mode", choices=("char", "bpe"), default="char")
@@ -195,6 +204,7 @@ def train(options: argparse.Namespace) -> dict[str, float]:
     if count < 0:
         raise SystemExit(f"--prompt must have at most {config.n_positions} tokens, got {prompt.shape[1]}")
     training.open_run(options, tokens)
+    training.write(options.run / "tokenizer.json", tokenizer.to_json())
     state, metrics = training.train(task, options)
     settings = {"temperature": 0.8, "top_p": 0.95, "key": random.key(options.seed)}
     print(tokenizer.decode(generate(state.model, prompt, count, max_length=config.n_positions, **settings)[0]))

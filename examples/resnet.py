@@ -144,7 +144,7 @@ def eval_step(weights: Weights, batch: Padded) -> dict[str, Mean]:
 
 def parse(arguments: list[str] | None) -> argparse.Namespace:
     """The command line."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.ArgumentDefaultsHelpFormatter)
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=training.HelpFormatter)
     training.arguments(parser, steps=1500, every=100, directory="runs/resnet")
     parser.add_argument("--data", choices=("digits", "mnist", "cifar10"), default="digits")
     parser.add_argument("--mnist", type=Path, help="directory of MNIST's IDX files; without it, 5000 of its images")

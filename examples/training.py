@@ -71,6 +71,13 @@ def _seed(text: str) -> int:
     return value
 
 
+class HelpFormatter(argparse.ArgumentDefaultsHelpFormatter):
+    """Shows the default of an option in its help, unless that is None."""
+
+    def _get_help_string(self, action: argparse.Action) -> str | None:
+        return action.help if action.default is None else super()._get_help_string(action)
+
+
 def configuration(options: argparse.Namespace) -> dict[str, Any]:
     """Returns the options that a resumed run must have in common with the first one."""
     left_out = ("run", "resume", "steps", "every", "no_progress")
@@ -91,13 +98,13 @@ def open_run(options: argparse.Namespace, data: np.ndarray | None = None) -> Non
     """
     path, config = options.run / "config.json", configuration(options)
     if data is not None:
-        config[_CHECKSUM] = zlib.crc32(np.ascontiguousarray(data))
+        config[_CHECKSUM] = zlib.crc32(memoryview(np.ascontiguousarray(data)).cast("B"))
     if not options.resume:
         if path.exists():
             raise SystemExit(f"{options.run} has a run already. Try --resume, or another --run.")
         with writing(options.run):
             options.run.mkdir(parents=True, exist_ok=True)
-            path.write_text(json.dumps(config, indent=1) + "\n")
+        write(path, json.dumps(config, indent=1) + "\n")
         return
     try:
         saved = json.loads(path.read_text())
@@ -111,6 +118,17 @@ def open_run(options: argparse.Namespace, data: np.ndarray | None = None) -> Non
         if saved.get(name) != config.get(name):
             option = name.replace("_", "-")
             raise SystemExit(f"{options.run} was made with --{option} {saved.get(name)}, got {config.get(name)}.")
+
+
+def write(path: Path, text: str) -> None:
+    """Writes a file of a run, or ends the program; there is never half of it."""
+    unfinished = path.with_name(f".{path.name}")
+    with writing(path):
+        try:
+            unfinished.write_text(text, encoding="utf-8")
+            unfinished.replace(path)
+        finally:
+            unfinished.unlink(missing_ok=True)
 
 
 def train(task: Task, options: argparse.Namespace) -> tuple[Any, dict[str, float]]:

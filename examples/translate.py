@@ -8,6 +8,7 @@ The default task needs no data: 347,021 is "three hundred and forty-seven thousa
 from __future__ import annotations
 
 import argparse
+import json
 import re
 import sys
 from collections import Counter, defaultdict
@@ -286,7 +287,7 @@ def exact_match(found: list[str], pairs: list[tuple[str, str]]) -> float:
 
 def parse(arguments: list[str] | None) -> argparse.Namespace:
     """The command line."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.ArgumentDefaultsHelpFormatter)
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=training.HelpFormatter)
     training.arguments(parser, steps=600, every=100, directory="runs/translate")
     parser.add_argument("--pairs", type=Path, help="a file of pairs by tabs; without it, numbers in words")
     parser.add_argument("--reverse", action="store_true", help="translate the second language into the first")
@@ -383,6 +384,7 @@ def train(options: argparse.Namespace) -> dict[str, float]:
     """Trains as a command line says, and returns the metrics of the held-out pairs."""
     task, sentences, pairs, held_out, pieces, _ = prepare(options)
     training.open_run(options, np.concatenate([sentences.source, sentences.target]))
+    training.write(options.run / "vocabulary.json", json.dumps(pieces.pieces, ensure_ascii=False))
     state, metrics = training.train(task, options)
     found = translate(state.model, held_out, pieces, options.beams)
     for (source, target), text in list(zip(pairs, found, strict=True))[:6]:

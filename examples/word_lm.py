@@ -7,6 +7,7 @@ one batch is the first state of the next, without a gradient between them.
 from __future__ import annotations
 
 import argparse
+import json
 import re
 import sys
 from collections import Counter
@@ -179,7 +180,7 @@ def write(model: Any, prompt: np.ndarray, count: int, key: Any, temperature: flo
 
 def parse(arguments: list[str] | None) -> argparse.Namespace:
     """The command line."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.ArgumentDefaultsHelpFormatter)
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=training.HelpFormatter)
     training.arguments(parser, steps=600, every=100, directory="runs/word_lm")
     parser.add_argument("--model", choices=("transformer", "lstm"), default="transformer")
     parser.add_argument("--corpus", type=Path, nargs="+", help="text files; without any, the King James Bible")
@@ -280,6 +281,7 @@ def train(options: argparse.Namespace) -> dict[str, float]:
     """Trains as a command line says, and returns the metrics of the held-out text."""
     task, tokens, _, vocabulary, _ = prepare(options)
     training.open_run(options, tokens)
+    training.write(options.run / "vocabulary.json", json.dumps(vocabulary.words, ensure_ascii=False))
     state, metrics = training.train(task, options)
     prompt, key = vocabulary.encode(options.prompt), random.key(options.seed)
     print(vocabulary.decode(write(state.model, prompt, options.words, key, options.temperature)))

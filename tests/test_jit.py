@@ -477,6 +477,14 @@ def test_nans_are_found_op_by_op():
         assert float(jit(f)(np.full(3, 2, "float32"))) == 6
 
 
+def test_nans_are_found_within_calls():
+    f = tvmfun.checkpoint(lambda x: tnp.exp(tvmfun.checkpoint(lambda x: tnp.sqrt(x - 1) * 2)(x)))
+    with tvmfun.debug_nans():
+        for function in (f, tvmfun.grad(f)):
+            with pytest.raises(errors.NanError, match=r"\[sqrt\].*within \[-1, -1\]"):
+                jit(function)(np.float32(0))
+
+
 def test_nans_in_gradients_and_arguments():
     with tvmfun.debug_nans(), pytest.raises(errors.NanError, match=r"\[multiply\]"):
         tvmfun.grad(lambda x: tnp.where(x > 0, tnp.log(x) * x, 0.0) / x * x)(0.0)

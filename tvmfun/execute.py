@@ -354,6 +354,8 @@ def _blame(program: Program, inputs: list[DeviceArray]) -> None:
         result = _run_op(equation.op, tuple(arguments), equation.params)
         for array in result if isinstance(result, tuple) else (result,):
             if _has_nan(array):
+                if equation.op.kind == "call":
+                    equation.op.compute(**equation.params).evaluate(arguments, check)
                 _raise_nan(equation, arguments)
         return result
 

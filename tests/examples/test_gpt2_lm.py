@@ -185,6 +185,19 @@ def test_other_options_train_too(corpus, tmp_path, more):
     assert metrics["validation loss"] < rows[0]["validation loss"] < np.log(300)
 
 
+def test_a_run_keeps_its_characters(corpus, tmp_path):
+    text = corpora.load([corpus]).train
+    characters = json.loads(gpt2_lm.Characters(text).to_json())
+    assert characters == sorted(set(text))
+
+
+def test_help_tells_no_default_that_is_none(capsys):
+    with pytest.raises(SystemExit):
+        gpt2_lm.main(["--help"])
+    text = capsys.readouterr().out
+    assert "(default: 600)" in text and "None" not in text
+
+
 def test_byte_pairs_need_a_library(corpus, tmp_path, monkeypatch):
     monkeypatch.setitem(sys.modules, "tokenizers", None)
     with pytest.raises(SystemExit, match="--mode bpe needs tokenizers"):

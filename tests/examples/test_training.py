@@ -4,6 +4,7 @@ import argparse
 import dataclasses
 import json
 import re
+import resource
 import signal
 from functools import partial
 
@@ -144,3 +145,16 @@ def test_a_checkpoint_does_not_move_the_parameters(tmp_path, monkeypatch):
     every = argparse.Namespace(**vars(options(tmp_path)) | {"every": 1})
     _, metrics = training.train(training.Task(state, step, stream, evaluate, "rows", 4), every)
     assert metrics == {"sum": 48.0} and len(set(addresses)) == 1
+
+
+def test_a_file_of_a_run_is_written_as_a_whole_or_not(tmp_path):
+    path = tmp_path / "config.json"
+    training.write(path, "before")
+    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (100, limits[1]))
+    try:
+        with pytest.raises(SystemExit, match="config.json cannot be written"):
+            training.write(path, "x" * 1000)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+    assert path.read_text() == "before" and [*tmp_path.iterdir()] == [path]

@@ -91,3 +91,8 @@ def test_misfits(error, change, message):
 def test_a_leaf_without_a_row():
     with pytest.raises(ArgumentError, match=re.escape("the table must have a row for [0].weight")):
         to_state_dict(MODEL, [])
+
+
+def test_names_to_ignore_are_a_regular_expression():
+    with pytest.raises(ArgumentError, match="ignore must be a regular expression"):
+        from_state_dict(MODEL, arrays(), TABLE, ignore="(")

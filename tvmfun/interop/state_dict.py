@@ -86,10 +86,14 @@ def from_state_dict(model: PyTree, source: Any, table: Iterable[Row], *, prefix:
     Raises:
         TreeError: if a leaf has no array, or an array no leaf.
         ShapeError: if an array has another shape than its leaf.
-        ArgumentError: if a leaf has no row, or tied arrays differ.
+        ArgumentError: if a leaf has no row, tied arrays differ, or ``ignore`` is not a regular expression.
         FileNotFoundError: if there is no such file.
     """
-    arrays = {name: array for name, array in _arrays(source).items() if not (ignore and re.fullmatch(ignore, name))}
+    try:
+        ignored = re.compile(ignore)
+    except re.error as error:
+        raise ArgumentError("from_state_dict", f"ignore must be a regular expression ({error})", got=ignore) from None
+    arrays = {name: array for name, array in _arrays(source).items() if not (ignore and ignored.fullmatch(name))}
     leaves, used = {}, set()
     for path, leaf, rows in _rows(model, table):
         found = None
