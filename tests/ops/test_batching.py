@@ -49,13 +49,13 @@ def is_needed(op: Op, i: int, case: Case) -> bool:
 @pytest.mark.parametrize(
     ("op", "case"),
     [
-        # One rule serves all pointwise ops: the quick cases are one of a few of them, and three of the other ops.
+        # One rule serves all pointwise ops: the quick cases are one of a few of them, and two of the other ops.
         pytest.param(
             REGISTRY[name],
             case,
             id=f"{name}-{i}",
             marks=[]
-            if i < (3 if REGISTRY[name].kind != "pointwise" else name in SOME_POINTWISE)
+            if i < (2 if REGISTRY[name].kind != "pointwise" else name in SOME_POINTWISE)
             else [pytest.mark.slow],
         )
         for name in CASES
