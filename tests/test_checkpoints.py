@@ -385,3 +385,10 @@ def test_a_changed_bit_is_found(tmp_path):
     file.write_bytes(content)
     with pytest.raises(CheckpointError, match=r"another checksum.*\['w'\]"):
         checkpoints.load(file, tree_)
+
+
+def test_a_number_is_not_a_path():
+    # Python's open() would read the file of that descriptor, and close it.
+    for read in (checkpoints.read, lambda path: checkpoints.load(path, like={})):
+        with pytest.raises(ArgumentError):
+            read(np.int64(5))

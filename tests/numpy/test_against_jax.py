@@ -197,7 +197,7 @@ made("insert", lambda xp, x, v: xp.insert(x, np.asarray([2, 0]), v, axis=1), X, 
 case("insert", X, 1, 5.0, axis=0)
 case("delete", X, 1, axis=1)
 case("delete", X, slice(0, 2), axis=0)
-made("delete", lambda xp, x, i: xp.delete(x, i, axis=1), X, np.asarray(2, np.int32))
+made("delete", lambda xp, x: xp.delete(x, np.asarray(2, np.int32), axis=1), X)
 for name in ("concat", "stack", "vstack", "hstack", "dstack", "column_stack", "concatenate"):
     made(name, lambda xp, x, y, n=name: getattr(xp, n)([x, y]), X, Y)
 for name in ("vstack", "hstack", "dstack", "column_stack"):

@@ -268,3 +268,16 @@ def test_broadcasting_gradients_agree_with_jax(shape, ones, seed):
 def test_a_direction_needs_a_float():
     with pytest.raises(errors.GradientError, match=r"\[jvp\] the primals must have a float leaf"):
         jvp(lambda x: x * 2, (3,), (1,))
+
+
+def test_results_that_are_constants_within_a_trace():
+    # The derivative of floor is 0 without an equation, so the result of the inner pull is no tracer.
+    def slope(c, x):
+        return vjp(tnp.floor, x)[1](c)
+
+    def twice(c, x):
+        return vjp(slope, c, x)[1]((np.float32(1),))
+
+    assert [float(g) for g in jit(twice)(np.float32(2), np.float32(0.5))] == [0, 0]
+    value, pull = jit(lambda x: (vjp(lambda x: np.float32(3), x)[0], grad(lambda x: 3.0)(x)))(1.0)
+    assert (float(value), float(pull)) == (3, 0)

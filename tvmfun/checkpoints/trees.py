@@ -80,7 +80,8 @@ def load(path: str | os.PathLike[str], like: PyTree) -> PyTree:
     ...
     tvmfun.errors.ShapeError: [load] ['w'] must have the shape (2,), got (3,). Try a file of this model.
     """
-    with open(path, "rb") as file:
+    # An integer would be a file descriptor.
+    with open(os.fspath(path), "rb") as file:
         reader = Reader(path, file)
         result = _restore("load", reader.tensors, reader.array, like)
         _check_containers(reader.containers, like)
@@ -103,7 +104,8 @@ def read(path: str | os.PathLike[str]) -> Contents:
     ...     read(f"{folder}/a.safetensors").arrays
     {'[0]': array(1.5), '[1][0]': array(True)}
     """
-    with open(path, "rb") as file:
+    # An integer would be a file descriptor.
+    with open(os.fspath(path), "rb") as file:
         reader = Reader(path, file)
         names = sorted(reader.tensors)
         return Contents({name: reader.array(name) for name in names}, reader.metadata)

@@ -229,7 +229,7 @@ def vjp(fun: Callable, *primals: PyTree, has_aux: bool = False) -> tuple:
         if got != result_tree:
             tree.check_same_structure("vjp", result_tree, got, ("the result", "the cotangent"))
         for g, out in zip(cotangents, results, strict=True):
-            _check_tangent("vjp", "cotangent", abstract(g, "vjp"), out.aval)
+            _check_tangent("vjp", "cotangent", abstract(g, "vjp"), abstract(out, "vjp"))
 
         def back(leaves: list, cotangents: list) -> list:
             # Outside a trace the forward pass is compiled again with the backward pass, into one module.
