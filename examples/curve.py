@@ -10,7 +10,10 @@ from typing import Any
 # What a log has besides losses and metrics.
 NOT_DRAWN = ("step", "baseline", "of peak")
 
-STYLE = {
+STYLE: dict[Any, Any] = {
+    # Without a salt and a date the same log gives the same file.
+    "svg.hashsalt": "tvmfun",
+    "svg.fonttype": "none",
     "axes.spines.top": False,
     "axes.spines.right": False,
     "axes.edgecolor": "0.6",
@@ -44,8 +47,7 @@ def draw(runs: dict[str, Path], path: Path) -> None:
     groups = [group for group in (losses, metrics) if group]
     if not groups:
         return
-    # Without a salt and a date the same log gives the same file.
-    with rc_context({"svg.hashsalt": "tvmfun", "svg.fonttype": "none"} | STYLE):
+    with rc_context(STYLE):
         figure = Figure(figsize=(6, 3 * len(groups)), layout="constrained")
         for i, group in enumerate(groups, 1):
             axes = figure.add_subplot(len(groups), 1, i, xlabel="step", ylabel="loss" if group is losses else "metric")

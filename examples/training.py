@@ -98,7 +98,7 @@ def open_run(options: argparse.Namespace, data: np.ndarray | None = None) -> Non
     """
     path, config = options.run / "config.json", configuration(options)
     if data is not None:
-        config[_CHECKSUM] = zlib.crc32(memoryview(np.ascontiguousarray(data)).cast("B"))
+        config[_CHECKSUM] = zlib.crc32(data.tobytes())
     if not options.resume:
         if path.exists():
             raise SystemExit(f"{options.run} has a run already. Try --resume, or another --run.")

@@ -90,7 +90,11 @@ def test_directories_that_cannot_be_written(tmp_path):
 
 def test_ctrl_c_in_a_step_that_is_evaluated_keeps_its_row(tmp_path):
     class Interrupting(training.Stream):
-        state, taken = 0, 0
+        taken = 0
+
+        @property
+        def state(self):
+            return 0
 
         def restore(self, state):
             pass

@@ -150,6 +150,7 @@ def compile_to_machine_code(program, directory):
     assert done.returncode == 0, done.stderr[:3000]
 
 
+@pytest.mark.slow
 @needs_nvcc
 def test_the_mnist_step_becomes_machine_code(tmp_path):
     optimizer = mnist.make_optimizer(1.0, 0.7, 62)

@@ -145,7 +145,7 @@ CONTEXTS: dict[str, Callable[[Form], Callable]] = {
     "mapped": _mapped,
 }
 DTYPES = ("float32", "int32", "float64", "int8")
-QUICK = {("donated", "float32")}
+QUICK = {("donated", "int8")}
 
 
 def arguments(shape: tuple[int, int], dtype: str) -> tuple[np.ndarray, np.ndarray]:

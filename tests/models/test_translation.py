@@ -37,7 +37,7 @@ def scores_of(model, row, targets, penalty):
     return (chosen * counts).sum(1) / (1 + counts.sum(1)) ** penalty
 
 
-@pytest.mark.quick("1.0")
+@pytest.mark.slow
 @pytest.mark.parametrize("penalty", [0.0, 1.0])
 def test_wide_beams_find_the_best_of_all(model, penalty):
     # With as many beams as there are beginnings nothing is lost.
