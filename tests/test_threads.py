@@ -168,8 +168,8 @@ class TestOnePool:
                 thread.join()
         assert not wrong
         assert most <= before + 8
-        # Twice as long at most, and some time for a machine that has other things to do.
-        assert time.perf_counter() - started < 2 * alone + 0.5
+        # A pool per thread took ten times as long; a machine that has other things to do takes a second or two more.
+        assert time.perf_counter() - started < 3 * alone + 2
 
     def test_threads_at_the_same_time(self):
         """Some of them have the pool, the others do their tasks alone: the bits are the same."""
