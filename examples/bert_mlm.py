@@ -19,7 +19,6 @@ import tvmfun
 import tvmfun.numpy as tnp
 from tvmfun import optim, random
 from tvmfun.data import ArraySource, Stream, Windows, batches
-from tvmfun.errors import TvmfunError
 from tvmfun.loops import evaluate
 from tvmfun.metrics import Mean
 from tvmfun.models import BERT, BERTConfig
@@ -301,8 +300,7 @@ def prepare(options: argparse.Namespace) -> Prepared:
     stream = batches(Windows(tokens, length - 1, stride=1), options.batch_size, key=key, epochs=None, replace=True)
     parts = options.accumulate
     loss = partial(loss_fn, examples=options.batch_size, checkpoint=options.checkpoint)
-    if options.amp != "no":
-        loss = tvmfun.amp(loss, tvmfun.PrecisionPolicy("bfloat16", only_products=options.amp == "products"))
+    loss = training.mixed(loss, options.amp)
     optimizer = make_optimizer(options)
     # As if each had been seen once more.
     frequencies = (np.bincount(tokens, minlength=len(tokenizer)) + 1.0) / (len(tokens) + len(tokenizer))
@@ -338,9 +336,7 @@ def train(options: argparse.Namespace) -> dict[str, float]:
     training.write(options.run / "vocab.txt", "\n".join(tokenizer.pieces) + "\n")
     state, metrics = training.train(task, options)
     print(restore(state.model, next(held_out()), tokenizer))
-    baseline = metrics["baseline"]
-    gain = baseline - metrics["validation loss"]
-    print(f"validation loss {metrics['validation loss']:.3f} nats, {gain:.3f} below the unigram entropy {baseline:.3f}")
+    print(corpora.summary(metrics))
     return metrics
 
 
@@ -350,10 +346,8 @@ def main(arguments: list[str] | None = None) -> dict[str, float]:
     Raises:
         SystemExit: if an option makes no sense, or data are missing.
     """
-    try:
+    with training.explained(corpora.CorpusError):
         return train(parse(arguments))
-    except (corpora.CorpusError, TvmfunError) as error:
-        raise SystemExit(str(error)) from None
 
 
 if __name__ == "__main__":

@@ -73,3 +73,9 @@ def unigram_entropy(tokens: np.ndarray) -> float:
     counts = np.bincount(tokens)
     p = counts[counts > 0] / counts.sum()
     return float(-(p * np.log(p)).sum())
+
+
+def summary(metrics: dict[str, float]) -> str:
+    """Returns the validation loss of a language model beside the unigram entropy, in words."""
+    loss, baseline = metrics["validation loss"], metrics["baseline"]
+    return f"validation loss {loss:.3f} nats, {baseline - loss:.3f} below the unigram entropy {baseline:.3f}"

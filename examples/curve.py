@@ -7,7 +7,7 @@ import json
 from pathlib import Path
 from typing import Any
 
-# What a log has besides losses and metrics.
+# Columns of a log that are neither losses nor metrics.
 NOT_DRAWN = ("step", "baseline", "of peak")
 
 STYLE: dict[Any, Any] = {

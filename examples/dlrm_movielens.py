@@ -19,7 +19,6 @@ import tvmfun
 import tvmfun.numpy as tnp
 from tvmfun import optim, random
 from tvmfun.data import ArraySource, Padded, Stream, batches, shuffle, stack
-from tvmfun.errors import TvmfunError
 from tvmfun.metrics import roc_auc
 from tvmfun.models import DLRM, DLRMConfig
 from tvmfun.nn.losses import sigmoid_binary_cross_entropy
@@ -121,7 +120,7 @@ def parse(arguments: list[str] | None) -> argparse.Namespace:
     )
     parser.add_argument("--tables", type=int, default=2, help="synthetic tables")
     parser.add_argument("--batch-size", type=int, default=512)
-    # Those without a default have one for each kind of data.
+    # Options without a default have one for each kind of data.
     parser.add_argument("--optimizer", choices=OPTIMIZERS, help="what lazy updates rows with")
     parser.add_argument("--lr", type=float)
     parser.add_argument("--decay", type=float, help="weight of the squares of looked-up rows in the loss")
@@ -231,10 +230,8 @@ def main(arguments: list[str] | None = None) -> dict[str, float]:
     Raises:
         SystemExit: if an option makes no sense, or data are missing or damaged.
     """
-    try:
+    with training.explained(ClickDataError):
         return train(parse(arguments))
-    except (ClickDataError, TvmfunError) as error:
-        raise SystemExit(str(error)) from None
 
 
 if __name__ == "__main__":

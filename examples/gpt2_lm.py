@@ -18,7 +18,6 @@ import tvmfun
 import tvmfun.numpy as tnp
 from tvmfun import optim, random
 from tvmfun.data import Stream, Windows, batches
-from tvmfun.errors import TvmfunError
 from tvmfun.loops import evaluate
 from tvmfun.metrics import Mean
 from tvmfun.models import GPT2, GPT2Config, generate, language_model_loss
@@ -180,8 +179,7 @@ def prepare(options: argparse.Namespace) -> Prepared:
     key = random.key(options.seed)
     stream = batches(Windows(tokens, options.length, stride=1), options.batch_size, key=key, epochs=None, replace=True)
     loss = partial(loss_fn, checkpoint=options.checkpoint)
-    if options.amp != "no":
-        loss = tvmfun.amp(loss, tvmfun.PrecisionPolicy("bfloat16", only_products=options.amp == "products"))
+    loss = training.mixed(loss, options.amp)
     optimizer = make_optimizer(options)
     state = tvmfun.jit(partial(start, config, optimizer))(key)
     step = tvmfun.jit(partial(train_step, optimizer, loss), donate_argnums=0)
@@ -208,9 +206,7 @@ def train(options: argparse.Namespace) -> dict[str, float]:
     state, metrics = training.train(task, options)
     settings = {"temperature": 0.8, "top_p": 0.95, "key": random.key(options.seed)}
     print(tokenizer.decode(generate(state.model, prompt, count, max_length=config.n_positions, **settings)[0]))
-    baseline = metrics["baseline"]
-    gain = baseline - metrics["validation loss"]
-    print(f"validation loss {metrics['validation loss']:.3f} nats, {gain:.3f} below the unigram entropy {baseline:.3f}")
+    print(corpora.summary(metrics))
     return metrics
 
 
@@ -220,10 +216,8 @@ def main(arguments: list[str] | None = None) -> dict[str, float]:
     Raises:
         SystemExit: if an option makes no sense, or data are missing.
     """
-    try:
+    with training.explained(corpora.CorpusError):
         return train(parse(arguments))
-    except (corpora.CorpusError, TvmfunError) as error:
-        raise SystemExit(str(error)) from None
 
 
 if __name__ == "__main__":

@@ -18,7 +18,6 @@ import tvmfun
 import tvmfun.numpy as tnp
 from tvmfun import image, lax, nn, optim, random
 from tvmfun.data import ArraySource, Padded, Stream, batches
-from tvmfun.errors import TvmfunError
 from tvmfun.loops import evaluate
 from tvmfun.metrics import Mean, correct
 from tvmfun.models import ResNet, ResNetConfig
@@ -32,7 +31,7 @@ SIZES: dict[str, Callable[..., ResNetConfig]] = {
 
 
 class Weights(NamedTuple):
-    """What a prediction needs: a model and the running statistics of its batch normalizations."""
+    """A model and the running statistics of its batch normalizations."""
 
     model: ResNet
     statistics: Any
@@ -196,8 +195,7 @@ def prepare(options: argparse.Namespace) -> Prepared:
     else:
         augment = partial(augmented, turn_and_move, float(data.train_images.min()))
     loss = partial(loss_fn, smoothing=options.smoothing)
-    if options.amp != "no":
-        loss = tvmfun.amp(loss, tvmfun.PrecisionPolicy("bfloat16", only_products=options.amp == "products"))
+    loss = training.mixed(loss, options.amp)
     optimizer = make_optimizer(options)
     state = tvmfun.jit(partial(start, config, optimizer))(key)
     step = tvmfun.jit(partial(train_step, optimizer, augment, loss, options.average), donate_argnums=0)
@@ -245,10 +243,8 @@ def main(arguments: list[str] | None = None) -> dict[str, float]:
     Raises:
         SystemExit: if an option makes no sense, or data are missing.
     """
-    try:
+    with training.explained(resnet_data.ImageDataError, mnist_data.MnistDataError):
         return train(parse(arguments))
-    except (resnet_data.ImageDataError, mnist_data.MnistDataError, TvmfunError) as error:
-        raise SystemExit(str(error)) from None
 
 
 if __name__ == "__main__":

@@ -78,6 +78,22 @@ class HelpFormatter(argparse.ArgumentDefaultsHelpFormatter):
         return action.help if action.default is None else super()._get_help_string(action)
 
 
+@contextmanager
+def explained(*errors: type[Exception]) -> Iterator[None]:
+    """Ends the program with the message of an error of the library, or of one of these, instead of a traceback."""
+    try:
+        yield
+    except (TvmfunError, *errors) as error:
+        raise SystemExit(str(error)) from None
+
+
+def mixed(loss: Callable[..., Any], amp: str) -> Callable[..., Any]:
+    """Returns a loss in the precision of ``--amp``: ``"no"``, or ``"products"`` or ``"most"`` ops in bfloat16."""
+    if amp == "no":
+        return loss
+    return tvmfun.amp(loss, tvmfun.PrecisionPolicy("bfloat16", only_products=amp == "products"))
+
+
 def configuration(options: argparse.Namespace) -> dict[str, Any]:
     """Returns the options that a resumed run must have in common with the first one."""
     left_out = ("run", "resume", "steps", "every", "no_progress")

@@ -26,7 +26,6 @@ import tvmfun
 import tvmfun.numpy as tnp
 from tvmfun import nn, optim, random
 from tvmfun.data import ArraySource, Padded, Stream, batches
-from tvmfun.errors import TvmfunError
 from tvmfun.loops import evaluate
 from tvmfun.metrics import Mean
 from tvmfun.models import TransformerConfig, Translator, beam_search
@@ -400,10 +399,8 @@ def main(arguments: list[str] | None = None) -> dict[str, float]:
     Raises:
         SystemExit: if an option makes no sense, or data are missing.
     """
-    try:
+    with training.explained(corpora.CorpusError):
         return train(parse(arguments))
-    except (corpora.CorpusError, TvmfunError) as error:
-        raise SystemExit(str(error)) from None
 
 
 if __name__ == "__main__":

@@ -24,7 +24,6 @@ import tvmfun
 import tvmfun.numpy as tnp
 from tvmfun import lax, optim, random
 from tvmfun.data import ArraySource, Padded, Windows, batches
-from tvmfun.errors import TvmfunError
 from tvmfun.loops import evaluate
 from tvmfun.metrics import Mean
 from tvmfun.models import (
@@ -285,11 +284,7 @@ def train(options: argparse.Namespace) -> dict[str, float]:
     state, metrics = training.train(task, options)
     prompt, key = vocabulary.encode(options.prompt), random.key(options.seed)
     print(vocabulary.decode(write(state.model, prompt, options.words, key, options.temperature)))
-    loss, baseline = metrics["validation loss"], metrics["baseline"]
-    print(
-        f"perplexity {metrics['perplexity']:.1f}, validation loss {loss:.3f} nats, "
-        f"{baseline - loss:.3f} below the unigram entropy {baseline:.3f}"
-    )
+    print(f"perplexity {metrics['perplexity']:.1f}, {corpora.summary(metrics)}")
     return metrics
 
 
@@ -299,10 +294,8 @@ def main(arguments: list[str] | None = None) -> dict[str, float]:
     Raises:
         SystemExit: if an option makes no sense, or data are missing.
     """
-    try:
+    with training.explained(corpora.CorpusError):
         return train(parse(arguments))
-    except (corpora.CorpusError, TvmfunError) as error:
-        raise SystemExit(str(error)) from None
 
 
 if __name__ == "__main__":
