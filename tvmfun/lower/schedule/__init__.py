@@ -8,15 +8,15 @@ from tvm import tirx
 from tvm.target import Target
 
 from tvmfun.lower import target as targets
-from tvmfun.lower.schedule import gpu
-from tvmfun.lower.schedule.cpu import rules
+from tvmfun.lower.schedule.cpu import rules as cpu
+from tvmfun.lower.schedule.gpu import rules as gpu
 from tvmfun.lower.tir.quotients import protect_quotients
 
 
 def schedule(function: tirx.PrimFunc, target: Target) -> tirx.PrimFunc:
     """Returns the kernel with loops arranged for the target; the attribute ``tvmfun.rule`` names the rule."""
     if targets.is_cpu(target):
-        return rules.schedule(function, target)
+        return cpu.schedule(function, target)
     scheduled = gpu.schedule(function, target)
     # For CPUs a pass of codegen does this; kernels for GPUs are lowered by TVM's passes.
     return scheduled.with_body(protect_quotients(scheduled.body))
@@ -40,4 +40,4 @@ def schedule_in_place(
         return None
     params = function.params
     pairs = [(params[source], params[output]) for source, output in in_place]
-    return rules.schedule_in_place(function, target, pairs)
+    return cpu.schedule_in_place(function, target, pairs)

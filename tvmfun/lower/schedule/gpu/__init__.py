@@ -1,0 +1,1 @@
+"""Schedules for GPUs: rules in an order, one file per family of kernels."""

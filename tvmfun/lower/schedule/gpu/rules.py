@@ -1,0 +1,56 @@
+"""GPU schedules: kernels with loops bound to blocks and threads.
+
+The rules are tried in order, from the most specific to the most general: ours first, then those of TVM (`dlight`), and
+a thread per point of what these refuse (`fallback`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+import tvm
+from tvm import tirx
+from tvm.s_tir import SBlock
+from tvm.target import Target
+
+from tvmfun import dtypes
+from tvmfun.errors import TargetError
+from tvmfun.lower.schedule.gpu import dlight, fallback
+from tvmfun.lower.tir.walk import called, find, rewrite
+
+#: Each returns the kernel with its loops bound and the attribute ``tvmfun.rule``; None if it does not take the kernel.
+Rule = Callable[[tirx.PrimFunc, Target], tirx.PrimFunc | None]
+RULES: tuple[Rule, ...] = (dlight.schedule, fallback.schedule)
+
+
+def schedule(function: tirx.PrimFunc, target: Target) -> tirx.PrimFunc:
+    """Returns the kernel with its loops bound to blocks and threads.
+
+    Raises:
+        TargetError: if a thread would need memory of a dynamic size.
+    """
+    _check_private_memory(function)
+    function = function.with_body(rewrite(function.body, (tvm.ir.Call, _bits_of_constant)))
+    scheduled = next(filter(None, (rule(function, target) for rule in RULES)))
+    return scheduled.with_attr("tirx.is_scheduled", True)
+
+
+def _bits_of_constant(call: tvm.ir.Call) -> tvm.ir.Expr:
+    """The bits of a constant as a constant: TVM's code would take its address, which it does not have."""
+    value = call.args[0] if called(call) == "tirx.reinterpret" else None
+    if not isinstance(value, tirx.FloatImm) or not str(call.ty).startswith(("int", "uint")):
+        return call
+    number = np.asarray(value.value, dtypes.canonical(str(value.ty)))
+    return tirx.const(int(number.view(str(call.ty))), str(call.ty))
+
+
+def _check_private_memory(function: tirx.PrimFunc) -> None:
+    for buffer in (buffer for block in find(function.body, SBlock) for buffer in block.alloc_buffers):
+        if buffer.scope() == "local" and not all(isinstance(size, tirx.IntImm) for size in buffer.shape):
+            raise TargetError(
+                "compile",
+                "a thread of a GPU cannot keep an array of dynamic size, as sorting along a dynamic axis does",
+                got=str(list(buffer.shape)),
+                hint="a static size of that axis",
+            )
