@@ -12,10 +12,10 @@ from tvmfun.core.trace import Tracer
 from tvmfun.errors import ArgumentError, ConcretizationError, TargetError
 from tvmfun.execute import LoadedProgram, as_device_array, input_positions, moved
 from tvmfun.lower import cache
-from tvmfun.lower.codegen.memory_plan import MemoryAnalysis
 from tvmfun.lower.cost_analysis import CostAnalysis, cost_analysis
 from tvmfun.lower.tuning.database import ACTIVE, using
 from tvmfun.runtime.executables import NativeExecutable
+from tvmfun.runtime.plan import MemoryAnalysis
 from tvmfun.typing import PyTree
 
 

@@ -23,9 +23,9 @@ from tvm.target import Target
 from tvmfun.counters import counters
 from tvmfun.errors import ArgumentError, PerformanceWarning
 from tvmfun.files import UntrustedError, atomic_write, check_directory, read_trusted
-from tvmfun.lower.codegen.memory_plan import Plan
 from tvmfun.runtime.devices import device_of
 from tvmfun.runtime.executables import Executable, NativeExecutable
+from tvmfun.runtime.plan import Plan
 from tvmfun.threads import pooled
 
 # After the library's bytes: its plan, the length of the plan in bytes, and the checksum of everything before.

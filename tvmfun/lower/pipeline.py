@@ -12,7 +12,7 @@ from tvm.target import Target
 from tvmfun.core.program import Program
 from tvmfun.lower import kernel_cache
 from tvmfun.lower import target as targets
-from tvmfun.lower.codegen.memory_plan import Plan, plan_memory
+from tvmfun.lower.codegen.memory_plan import plan_memory
 from tvmfun.lower.codegen.native import Kernels, NativeModule
 from tvmfun.lower.codegen.relax_module import ModuleBuilder, ScheduledKernel, Step
 from tvmfun.lower.codegen.vm import build_for_vm as build_for_vm
@@ -24,6 +24,7 @@ from tvmfun.lower.rewrite.branch_updates import sink_updates
 from tvmfun.lower.rewrite.dilated_convolutions import split_dilated_convolutions
 from tvmfun.lower.rewrite.loop_panels import with_panels
 from tvmfun.lower.rewrite.scatter_updates import sparse_updates
+from tvmfun.runtime.plan import Plan
 
 
 def rewritten(program: Program, target: Target) -> Program:

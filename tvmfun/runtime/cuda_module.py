@@ -1,0 +1,311 @@
+"""Compiled modules for NVIDIA's GPUs: machine code, and the launches of a call as plain records, in one file.
+
+Nothing here needs TVM or a GPU. A *step* is one of the records :class:`Launch`, :class:`Copy`, :class:`Repeat`,
+:class:`While` and :class:`Branch`; a launcher runs the steps of a :class:`CudaModule` in order. Addresses are slots of
+a table, as for CPUs (:class:`~tvmfun.runtime.plan.Plan`): the inputs, new memory for results, the block of
+intermediates, and after it the constants.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import math
+import re
+import struct
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from tvmfun.errors import TargetError
+from tvmfun.files import atomic_write
+from tvmfun.runtime.plan import Address, Plan
+
+#: Sizes along x, y and z.
+Extent = tuple[int, int, int]
+
+
+class Scalar(NamedTuple):
+    """An argument of a kernel that is passed by value.
+
+    In loops it may be affine in the indices: ``bits + sum(stride * index)``, modulo the width of the dtype.
+
+    Args:
+        dtype: the dtype's name, such as ``"int32"``.
+        bits: the value; for other dtypes than integers the integer of its bits.
+        strides: for each enclosing :class:`Repeat`, the outermost first, what one iteration adds; missing ones are 0.
+    """
+
+    dtype: str
+    bits: int
+    strides: tuple[int, ...] = ()
+
+    @property
+    def nbytes(self) -> int:
+        """The size in bytes."""
+        return bytes_of(self.dtype)
+
+    def at(self, indices: Sequence[int]) -> Scalar:
+        """The value at these indices of the enclosing loops, the outermost first."""
+        moved = sum(stride * index for stride, index in zip(self.strides, indices, strict=False))
+        return Scalar(self.dtype, (self.bits + moved) % (1 << 8 * self.nbytes))
+
+    def pack(self) -> bytes:
+        """The bytes that the kernel gets, in this machine's order (all hosts of GPUs are little-endian)."""
+        return (self.bits % (1 << 8 * self.nbytes)).to_bytes(self.nbytes, "little")
+
+
+class Launch(NamedTuple):
+    """The launch of a kernel.
+
+    Args:
+        kernel: its name, which is unique among all cubins of the module.
+        grid: the number of blocks (clusters times blocks of a cluster) along x, y and z.
+        block: the number of threads of a block along x, y and z.
+        shared_bytes: the dynamic shared memory of a block; above 48 KiB the kernel has to be allowed to use it.
+        arguments: in the order of the kernel's parameters; an address is passed as a 64-bit pointer.
+        cluster: the number of blocks of a cluster along x, y and z.
+    """
+
+    kernel: str
+    grid: Extent
+    block: Extent
+    shared_bytes: int
+    arguments: tuple[Address | Scalar, ...]
+    cluster: Extent = (1, 1, 1)
+
+    @property
+    def threads(self) -> int:
+        """The number of threads of all blocks."""
+        return math.prod(self.grid) * math.prod(self.block)
+
+
+class Copy(NamedTuple):
+    """A copy of ``nbytes`` bytes within the device's memory; the two ranges do not overlap."""
+
+    target: Address
+    source: Address
+    nbytes: int
+
+
+class Repeat(NamedTuple):
+    """Steps that run ``count`` times. With an address the count is an int32 in the device's memory; negative is 0."""
+
+    count: int | Address
+    body: tuple[Step, ...]
+
+
+class While(NamedTuple):
+    """Steps that run as long as the byte at an address of the device's memory is not 0, tested before each run."""
+
+    condition: Address
+    body: tuple[Step, ...]
+
+
+class Branch(NamedTuple):
+    """Alternative steps, selected by a number in the device's memory.
+
+    Args:
+        index: the address of the number.
+        dtype: its dtype, ``"bool"`` or ``"int32"``.
+        cases: the steps for 0, 1, ...; lower numbers select the first ones, higher numbers the last ones.
+    """
+
+    index: Address
+    dtype: str
+    cases: tuple[tuple[Step, ...], ...]
+
+
+Step = Launch | Copy | Repeat | While | Branch
+
+
+class Cubin(NamedTuple):
+    """Machine code for one GPU architecture.
+
+    Args:
+        image: an ELF file, which the driver loads.
+        kernels: the names of its kernels.
+    """
+
+    image: bytes
+    kernels: tuple[str, ...]
+
+
+class ArrayType(NamedTuple):
+    """Shape and dtype of an array.
+
+    >>> ArrayType((2, 3), "bfloat16").nbytes
+    12
+    """
+
+    shape: tuple[int, ...]
+    dtype: str
+
+    @property
+    def nbytes(self) -> int:
+        """The size in bytes."""
+        return math.prod(self.shape) * bytes_of(self.dtype)
+
+
+def bytes_of(dtype: str) -> int:
+    """Returns the size of an element.
+
+    >>> [bytes_of(dtype) for dtype in ("bool", "int8", "bfloat16", "float8_e4m3fn", "float64")]
+    [1, 1, 2, 1, 8]
+    """
+    bits = re.search(r"\d+", dtype)
+    return int(bits.group()) // 8 if bits else 1
+
+
+@dataclass(frozen=True)
+class CudaModule:
+    """A compiled Program: machine code, the steps of a call, and the layout of its memory.
+
+    Args:
+        arch: the architecture, with its suffix, such as ``"sm_90a"``.
+        compiler: what made the machine code, such as ``"nvcc 13.0.88"``.
+        cubins: the machine code of all kernels.
+        steps: the steps of a call, in order.
+        plan: the table of addresses; ``plan.analysis.temporaries`` is the size of the block of intermediates.
+        constants: what the slot after the block points to, 256-byte aligned: written once, only read by the steps.
+        inputs: the types of the arguments, one per slot from 0 on.
+        results: the types of the results, whose slots are ``plan.results``.
+    """
+
+    arch: str
+    compiler: str
+    cubins: tuple[Cubin, ...]
+    steps: tuple[Step, ...]
+    plan: Plan
+    constants: bytes
+    inputs: tuple[ArrayType, ...]
+    results: tuple[ArrayType, ...]
+
+    @property
+    def constants_slot(self) -> int:
+        """The slot of the constants: the one after the block of intermediates."""
+        return self.plan.block + 1
+
+    def launches(self) -> Iterator[Launch | Copy]:
+        """The launches and copies of a call in order, with counted loops unrolled.
+
+        Raises:
+            TargetError: if what is launched depends on data.
+        """
+        return _unrolled(self.steps, ())
+
+    def write(self, path: str | Path) -> None:
+        """Writes the module to a file, which appears when it is complete."""
+        with atomic_write(Path(path)) as partial:
+            partial.write_bytes(self.pack())
+
+    @classmethod
+    def read(cls, path: str | Path) -> CudaModule:
+        """Reads a file that :meth:`write` wrote.
+
+        Raises:
+            TargetError: if it is not such a file, of another version, truncated or altered.
+            OSError: if it cannot be read.
+        """
+        return cls.unpack(Path(path).read_bytes(), str(path))
+
+    def pack(self) -> bytes:
+        """The module as bytes: the magic number, version, length and SHA-256 of the rest, a JSON header, the code."""
+        header = {
+            "arch": self.arch,
+            "compiler": self.compiler,
+            "cubins": [[len(cubin.image), cubin.kernels] for cubin in self.cubins],
+            "steps": _to_json(self.steps),
+            "plan": self.plan.text,
+            "constants": len(self.constants),
+            "inputs": self.inputs,
+            "results": self.results,
+        }
+        text = json.dumps(header, separators=(",", ":")).encode()
+        parts = [_LENGTH.pack(len(text)), text, *(cubin.image for cubin in self.cubins), self.constants]
+        rest = b"".join(parts)
+        return _HEAD.pack(_MAGIC, _VERSION, len(rest), hashlib.sha256(rest).digest()) + rest
+
+    @classmethod
+    def unpack(cls, content: bytes, name: str = "bytes") -> CudaModule:
+        """The inverse of :meth:`pack`.
+
+        Args:
+            content: the bytes.
+            name: where they are from, for errors.
+
+        Raises:
+            TargetError: if they are not a module, of another version, truncated or altered.
+        """
+        refuse = lambda what, got: TargetError("CudaModule", f"{name} {what}", got=got, hint="compiling it again")
+        if len(content) < _HEAD.size or content[: len(_MAGIC)] != _MAGIC:
+            raise refuse("is not a compiled module for a GPU", f"{content[:8]!r} in front")
+        _, version, length, checksum = _HEAD.unpack_from(content)
+        rest = content[_HEAD.size :]
+        if version != _VERSION:
+            raise refuse(f"must have version {_VERSION}", f"version {version}")
+        if len(rest) != length:
+            raise refuse(f"must have {length + _HEAD.size:,} bytes", f"{len(content):,}")
+        if hashlib.sha256(rest).digest() != checksum:
+            raise refuse("is damaged", "another checksum than the one in the file")
+        end = _LENGTH.size + _LENGTH.unpack_from(rest)[0]
+        header = json.loads(rest[_LENGTH.size : end])
+        cubins = []
+        for size, kernels in header["cubins"]:
+            cubins.append(Cubin(rest[end : end + size], tuple(kernels)))
+            end += size
+        return cls(
+            header["arch"],
+            header["compiler"],
+            tuple(cubins),
+            _steps(header["steps"]),
+            Plan.parse(header["plan"]),
+            rest[end:],
+            tuple(ArrayType(tuple(shape), dtype) for shape, dtype in header["inputs"]),
+            tuple(ArrayType(tuple(shape), dtype) for shape, dtype in header["results"]),
+        )
+
+
+_MAGIC, _VERSION = b"TVMFUNCU", 1
+_HEAD, _LENGTH = struct.Struct("<8sIQ32s"), struct.Struct("<Q")
+_RECORDS = {record.__name__: record for record in (Address, Scalar, Launch, Copy, Repeat, While, Branch)}
+
+
+def _to_json(value: Any) -> Any:
+    """Records as lists that begin with their name; sequences as lists."""
+    if type(value).__name__ in _RECORDS:
+        return [type(value).__name__, *map(_to_json, value)]
+    return list(map(_to_json, value)) if isinstance(value, tuple) else value
+
+
+def _from_json(value: Any) -> Any:
+    """The inverse of :func:`_to_json`."""
+    if not isinstance(value, list):
+        return value
+    if value and isinstance(value[0], str) and value[0] in _RECORDS:
+        return _RECORDS[value[0]](*map(_from_json, value[1:]))
+    return tuple(map(_from_json, value))
+
+
+def _steps(value: Any) -> tuple[Step, ...]:
+    return _from_json(value)
+
+
+def _unrolled(steps: Sequence[Step], indices: tuple[int, ...]) -> Iterator[Launch | Copy]:
+    for step in steps:
+        if isinstance(step, Launch):
+            arguments = [arg.at(indices) if isinstance(arg, Scalar) else arg for arg in step.arguments]
+            yield step._replace(arguments=tuple(arguments))
+        elif isinstance(step, Copy):
+            yield step
+        elif isinstance(step, Repeat) and isinstance(step.count, int):
+            for i in range(step.count):
+                yield from _unrolled(step.body, (*indices, i))
+        else:
+            raise TargetError(
+                "CudaModule.launches",
+                "the launches must not depend on data",
+                got=type(step).__name__,
+                hint="the attribute steps",
+            )
