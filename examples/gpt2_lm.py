@@ -22,7 +22,12 @@ from tvmfun.loops import evaluate
 from tvmfun.metrics import Mean
 from tvmfun.models import GPT2, GPT2Config, generate, language_model_loss
 
-SIZES = {"mini": GPT2Config.mini, "124M": lambda _: GPT2Config(), "355M": lambda _: GPT2Config.medium()}
+SIZES = {
+    "mini": GPT2Config.mini,
+    "small": GPT2Config.small,
+    "124M": lambda _: GPT2Config(),
+    "355M": lambda _: GPT2Config.medium(),
+}
 
 
 class State(NamedTuple):
