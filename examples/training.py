@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import argparse
+import fcntl
 import importlib.util
 import json
 import math
+import os
 import signal
 import time
 import zlib
@@ -154,14 +156,14 @@ def train(task: Task, options: argparse.Namespace) -> tuple[Any, dict[str, float
     The first checkpoint is that of step 0; a run that was stopped before it resumes from the beginning.
 
     Raises:
-        SystemExit: if the run was interrupted, a checkpoint does not fit, is of a later step than ``options.steps`` or
+        SystemExit: if another process trains in the directory, the run was interrupted, a checkpoint does not fit, is of a later step than ``options.steps`` or
             cannot be written, or the loss is not finite.
     """
     folder, state, done = options.run, task.state, 0
     # Written before the next step, a checkpoint needs no copy of the state: that of large tables takes seconds.
     manager = checkpoints.Manager(folder / "checkpoints", background=False)
-    with manager, _interrupts() as interrupted, _logs(folder) as logs:
-        speed = describe(task)
+    with _alone(folder), manager, _interrupts() as interrupted, _logs(folder) as logs:
+        speed = describe(task, getattr(options, "amp", "no"))
         if options.resume and manager.steps():
             done, state = _load(manager, task, state)
         else:
@@ -200,6 +202,22 @@ def train(task: Task, options: argparse.Namespace) -> tuple[Any, dict[str, float
     with writing(folder):
         curve.draw({"": folder}, folder / "curve")
     return state, metrics or task.evaluate(state)
+
+
+@contextmanager
+def _alone(folder: Path) -> Iterator[None]:
+    """Locks the directory of a run, or ends the program if another process has; the lock ends with the process."""
+    with writing(folder):
+        folder.mkdir(parents=True, exist_ok=True)
+        descriptor = os.open(folder, os.O_RDONLY)
+    try:
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise SystemExit(f"another process trains in {folder}. Try another --run.") from None
+        yield
+    finally:
+        os.close(descriptor)
 
 
 @contextmanager
@@ -244,24 +262,24 @@ class Speed:
         return {f"{self.unit}/s": steps * self.units / seconds, "of peak": steps * self.flops / seconds / self.peak}
 
 
-def describe(task: Task) -> Speed:
-    """Compiles the step and prints the numbers that are known before it runs."""
-    started, batch = time.perf_counter(), _peek(task)
+def describe(task: Task, amp: str) -> Speed:
+    """Compiles the step and prints the numbers that are known before it runs; its products are those of ``--amp``."""
+    started, batch, dtype = time.perf_counter(), _peek(task), "float32" if amp == "no" else "bfloat16"
     compiled = task.step.lower(task.state, batch).compile()  # pyright: ignore[reportFunctionMemberAccess]
     seconds = time.perf_counter() - started
     parameters = sum(leaf.size for leaf in tree.leaves(getattr(task.state, "model", task.state)))
-    memory, cost, peak = compiled.memory_analysis(), compiled.cost_analysis(), peak_flops()
+    memory, cost, peak = compiled.memory_analysis(), compiled.cost_analysis(), peak_flops(dtype)
     print(
         f"{parameters:,} parameters; a step takes {memory.peak / 1e6:,.0f} MB and {cost.flops / 1e9:,.2f} Gflop; "
-        f"compiled in {seconds:.1f} s; a large product runs at {peak / 1e9:,.0f} Gflop/s",
+        f"compiled in {seconds:.1f} s; a large {dtype} product runs at {peak / 1e9:,.0f} Gflop/s",
         flush=True,
     )
     return Speed(task.unit, task.units, cost.flops, peak)
 
 
-def peak_flops() -> float:
-    """Returns the operations per second of a large product of float32 matrices on this machine."""
-    x, size = tnp.ones((2048, 2048)), 2048
+def peak_flops(dtype: str) -> float:
+    """Returns the operations per second of a large product of matrices on this machine."""
+    x, size = tnp.ones((2048, 2048), dtype), 2048
     product = tvmfun.jit(tnp.matmul)
     tvmfun.block_until_ready(product(x, x))
     times = []
@@ -288,7 +306,7 @@ def _interrupts() -> Iterator[list[int]]:
     def handle(number: int, frame: Any) -> None:
         signals.append(number)
         if len(signals) > 1:
-            raise KeyboardInterrupt
+            raise SystemExit("stopped at once. Try --resume, which goes on from the last checkpoint.")
 
     before = signal.signal(signal.SIGINT, handle)
     try:

@@ -21,7 +21,7 @@ from tvmfun.data import ArraySource, batches
 
 @pytest.fixture(autouse=True)
 def quick(monkeypatch):
-    monkeypatch.setattr(training, "peak_flops", lambda: 1.0)
+    monkeypatch.setattr(training, "peak_flops", lambda dtype: 1.0)
 
 
 def options(folder, *, steps=3, resume=False):
@@ -46,7 +46,7 @@ def test_the_op_that_made_a_nan_is_named_without_a_checkpoint_of_a_later_step(tm
 def test_ctrl_c_while_the_step_compiles_ends_the_first_step(tmp_path, monkeypatch):
     training.open_run(options(tmp_path))
     with monkeypatch.context() as patch:
-        patch.setattr(training, "peak_flops", lambda: signal.raise_signal(signal.SIGINT) or 1.0)
+        patch.setattr(training, "peak_flops", lambda dtype: signal.raise_signal(signal.SIGINT) or 1.0)
         with pytest.raises(SystemExit, match="interrupted after step 1, which is saved"):
             training.train(task(), options(tmp_path))
     assert training.train(task(), options(tmp_path, resume=True))[1] == {"sum": 3.0}
@@ -59,6 +59,25 @@ def test_a_run_without_a_checkpoint_resumes_from_the_beginning(tmp_path):
     assert checkpoints.Manager(tmp_path / "checkpoints").steps() == [0, 3]
     with pytest.raises(SystemExit, match="has 3 steps already. Try --steps 3 or more, got 2"):
         training.train(task(), options(tmp_path, steps=2, resume=True))
+
+
+def test_one_process_trains_in_a_directory_at_a_time(tmp_path):
+    training.open_run(options(tmp_path))
+
+    def again(state):
+        with pytest.raises(SystemExit, match=f"another process trains in {tmp_path}"):
+            training.train(task(), options(tmp_path))
+        return {"sum": float(state)}
+
+    training.train(dataclasses.replace(task(), evaluate=again), options(tmp_path))
+    assert checkpoints.Manager(tmp_path / "checkpoints").steps() == [0, 3]
+
+
+@pytest.mark.parametrize(("amp", "dtype"), [("no", "float32"), ("products", "bfloat16")])
+def test_the_peak_is_that_of_the_precision(monkeypatch, capsys, amp, dtype):
+    monkeypatch.setattr(training, "peak_flops", {"float32": 2.0, "bfloat16": 4.0}.__getitem__)
+    assert training.describe(task(), amp).peak == (2.0 if amp == "no" else 4.0)
+    assert f"a large {dtype} product runs at" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize("seed", ["-1", str(2**64)])
