@@ -130,12 +130,13 @@ def open_run(options: argparse.Namespace, data: np.ndarray | None = None) -> Non
         raise SystemExit(f"{path} cannot be read ({error}). Try a directory that --run made.") from None
     if not isinstance(saved, dict):
         raise SystemExit(f"{path} must hold options by name, got {saved!r:.40}. Try a directory that --run made.")
-    if saved.get(_CHECKSUM) != config.get(_CHECKSUM):
-        raise SystemExit(f"{options.run} was made with other data. Try the same files, or another --run.")
-    for name in sorted(saved.keys() | config.keys()):
+    # The tokens depend on options, so these are the first cause.
+    for name in sorted((saved.keys() | config.keys()) - {_CHECKSUM}):
         if saved.get(name) != config.get(name):
             option = name.replace("_", "-")
             raise SystemExit(f"{options.run} was made with --{option} {saved.get(name)}, got {config.get(name)}.")
+    if saved.get(_CHECKSUM) != config.get(_CHECKSUM):
+        raise SystemExit(f"{options.run} was made with other data. Try the same files, or another --run.")
 
 
 def write(path: Path, text: str) -> None:
@@ -156,8 +157,8 @@ def train(task: Task, options: argparse.Namespace) -> tuple[Any, dict[str, float
     The first checkpoint is that of step 0; a run that was stopped before it resumes from the beginning.
 
     Raises:
-        SystemExit: if another process trains in the directory, the run was interrupted, a checkpoint does not fit, is of a later step than ``options.steps`` or
-            cannot be written, or the loss is not finite.
+        SystemExit: if another process trains in the directory, the run was interrupted, a checkpoint does not fit, is
+            of a later step than ``options.steps`` or cannot be written, or the loss is not finite.
     """
     folder, state, done = options.run, task.state, 0
     # Written before the next step, a checkpoint needs no copy of the state: that of large tables takes seconds.
