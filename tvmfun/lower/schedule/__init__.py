@@ -34,10 +34,11 @@ def schedule_in_place(
             such an input is read only where the same element of its output is computed.
 
     Returns:
-        The scheduled kernel. None on a GPU, and if an output would be written too early.
+        The scheduled kernel. None if an output would be written too early.
     """
-    if not targets.is_cpu(target):
-        return None
     params = function.params
     pairs = [(params[source], params[output]) for source, output in in_place]
-    return cpu.schedule_in_place(function, target, pairs)
+    if targets.is_cpu(target):
+        return cpu.schedule_in_place(function, target, pairs)
+    scheduled = gpu.schedule_in_place(function, pairs)
+    return scheduled and scheduled.with_body(protect_quotients(scheduled.body))

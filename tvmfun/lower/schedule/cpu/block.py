@@ -9,7 +9,7 @@ from tvm.tirx import AllocBuffer, Buffer, IfThenElse, Stmt
 
 from tvmfun.core import expressions
 from tvmfun.lower.machine import Machine
-from tvmfun.lower.schedule.cpu.stages import Block
+from tvmfun.lower.schedule.stages import Block
 from tvmfun.lower.tir import build
 from tvmfun.lower.tir.build import Axis, Env, Expr
 from tvmfun.lower.tir.walk import find

@@ -17,8 +17,8 @@ from tvm.tirx import AllocBuffer, Buffer, BufferStore, IfThenElse, Stmt
 from tvmfun.core import dims, expressions
 from tvmfun.lower.machine import Machine
 from tvmfun.lower.schedule.cpu.packed_dots import WORD, Dot, factors
-from tvmfun.lower.schedule.cpu.stages import Stage, accumulator
 from tvmfun.lower.schedule.cpu.transpose import is_row_readable, ramp, read_row, reads_several, transpose_tile
+from tvmfun.lower.schedule.stages import Stage, accumulator
 from tvmfun.lower.tir import build, intrinsics
 from tvmfun.lower.tir.build import Axis, Env, Expr, Size, volume
 

@@ -10,9 +10,9 @@ from tvm.tirx import AllocBuffer, Buffer, BufferStore, IfThenElse, Stmt
 
 from tvmfun.core import dims
 from tvmfun.lower.machine import Machine
-from tvmfun.lower.schedule.cpu.stages import Stage
 from tvmfun.lower.schedule.cpu.transpose import is_row_readable, ramp, read_row, transpose_tile
 from tvmfun.lower.schedule.cpu.transpose import rows as registers
+from tvmfun.lower.schedule.stages import Stage, fusable
 from tvmfun.lower.tir import build
 from tvmfun.lower.tir.build import Axis, Env, Expr, volume
 from tvmfun.lower.tir.walk import rewrite
@@ -204,22 +204,3 @@ def _point(stages: Sequence[Stage], env: Env, private: Sequence[Buffer]) -> Stmt
 def _aligned(stage: Stage, lead: Stage, env: Env) -> Env:
     """The environment with the stage's own names for the axes of the leading stage."""
     return {**env, **{axis.var: env[mine.var] for axis, mine in zip(stage.space, lead.space, strict=True)}}
-
-
-def fusable(stages: Sequence[Stage], axes: Sequence[Axis]) -> int:
-    """The number of trailing axes over which all accesses of all stages are contiguous."""
-    count = 1
-    while count < len(axes):
-        outer = len(stages[0].space) - count - 1
-        if not all(_walks_as_one(stage, outer) for stage in stages):
-            break
-        count += 1
-    return count
-
-
-def _walks_as_one(stage: Stage, outer: int) -> bool:
-    first, second = stage.space[outer], stage.space[outer + 1]
-    accesses = [*build.accesses(stage.value), (stage.output, stage.index)]
-    return build.is_only_in_indices(stage.value, (first, second)) and all(
-        build.walks_as_one(access, first, second, stage.space) for access in accesses
-    )

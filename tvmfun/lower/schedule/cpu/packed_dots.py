@@ -16,9 +16,9 @@ from tvm.tirx import AttrStmt, Stmt
 
 from tvmfun.core import dims, expressions
 from tvmfun.lower.machine import Machine
-from tvmfun.lower.schedule.cpu.reduction_passes import MIN_REUSE
-from tvmfun.lower.schedule.cpu.stages import Stage
 from tvmfun.lower.schedule.cpu.transpose import ramp
+from tvmfun.lower.schedule.reduction_passes import MIN_REUSE
+from tvmfun.lower.schedule.stages import Stage
 from tvmfun.lower.tir import build
 from tvmfun.lower.tir.build import Axis, Expr, Size
 from tvmfun.lower.tir.walk import called

@@ -8,7 +8,7 @@ from tvm.tirx import AllocBuffer, Buffer, BufferStore, IfThenElse, Stmt
 
 from tvmfun.core import dims
 from tvmfun.lower.machine import Machine
-from tvmfun.lower.schedule.cpu.stages import Stage, accumulator
+from tvmfun.lower.schedule.stages import Stage, accumulator
 from tvmfun.lower.tir import build
 from tvmfun.lower.tir.build import Axis, Env, Expr
 

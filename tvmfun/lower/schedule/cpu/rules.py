@@ -22,11 +22,12 @@ from tvmfun.lower.schedule.cpu.block import emit_block, is_straight
 from tvmfun.lower.schedule.cpu.contraction import emit_contraction, match, tile_count
 from tvmfun.lower.schedule.cpu.elementwise import emit_maps
 from tvmfun.lower.schedule.cpu.fallback import parallelize
-from tvmfun.lower.schedule.cpu.groups import Group, is_pointwise, may_overwrite, private_outputs, share_loops, shrink
 from tvmfun.lower.schedule.cpu.packed_dots import with_words
 from tvmfun.lower.schedule.cpu.reduction import along_reduced_axis, emit_reduction
-from tvmfun.lower.schedule.cpu.reduction_passes import hoist_operands, merge_reduced_axes, split_reduction
-from tvmfun.lower.schedule.cpu.stage_passes import (
+from tvmfun.lower.schedule.cpu.winograd import Winograd, apply_winograd, emit_winograd
+from tvmfun.lower.schedule.groups import Group, is_pointwise, may_overwrite, private_outputs, share_loops, shrink
+from tvmfun.lower.schedule.reduction_passes import hoist_operands, merge_reduced_axes, split_reduction
+from tvmfun.lower.schedule.stage_passes import (
     attach_epilogues,
     inline_maps,
     is_copy,
@@ -34,8 +35,7 @@ from tvmfun.lower.schedule.cpu.stage_passes import (
     store_factors_as_bits,
     store_truth_as_numbers,
 )
-from tvmfun.lower.schedule.cpu.stages import AnyStage, Block, Opaque, Stage, is_map, parse, without_empty
-from tvmfun.lower.schedule.cpu.winograd import Winograd, apply_winograd, emit_winograd
+from tvmfun.lower.schedule.stages import AnyStage, Block, Opaque, Stage, is_map, parse, without_empty
 from tvmfun.lower.tir import build, intrinsics
 from tvmfun.lower.tir.build import Axis, Env, Size, volume
 from tvmfun.lower.tir.overwrite import writes_once

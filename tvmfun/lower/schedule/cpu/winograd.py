@@ -24,7 +24,7 @@ from tvm.tirx import AllocBuffer, Buffer, BufferStore, IfThenElse, Stmt
 
 from tvmfun.lower.machine import Machine
 from tvmfun.lower.schedule.cpu.contraction import emit_contraction, match
-from tvmfun.lower.schedule.cpu.stages import AnyStage, Stage, is_map
+from tvmfun.lower.schedule.stages import AnyStage, Stage, is_map
 from tvmfun.lower.tir import build
 from tvmfun.lower.tir.build import Axis, Env, Expr
 

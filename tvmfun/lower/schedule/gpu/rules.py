@@ -6,7 +6,7 @@ a thread per point of what these refuse (`fallback`).
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import numpy as np
 import tvm
@@ -16,12 +16,12 @@ from tvm.target import Target
 
 from tvmfun import dtypes
 from tvmfun.errors import TargetError
-from tvmfun.lower.schedule.gpu import dlight, fallback
+from tvmfun.lower.schedule.gpu import dlight, fallback, staged
 from tvmfun.lower.tir.walk import called, find, rewrite
 
 #: Each returns the kernel with its loops bound and the attribute ``tvmfun.rule``; None if it does not take the kernel.
 Rule = Callable[[tirx.PrimFunc, Target], tirx.PrimFunc | None]
-RULES: tuple[Rule, ...] = (dlight.schedule, fallback.schedule)
+RULES: tuple[Rule, ...] = (staged.schedule, dlight.schedule, fallback.schedule)
 
 
 def schedule(function: tirx.PrimFunc, target: Target) -> tirx.PrimFunc:
@@ -31,9 +31,27 @@ def schedule(function: tirx.PrimFunc, target: Target) -> tirx.PrimFunc:
         TargetError: if a thread would need memory of a dynamic size.
     """
     _check_private_memory(function)
-    function = function.with_body(rewrite(function.body, (tvm.ir.Call, _bits_of_constant)))
+    function = _with_constants(function)
     scheduled = next(filter(None, (rule(function, target) for rule in RULES)))
     return scheduled.with_attr("tirx.is_scheduled", True)
+
+
+def schedule_in_place(
+    function: tirx.PrimFunc, in_place: Sequence[tuple[tirx.Buffer, tirx.Buffer]]
+) -> tirx.PrimFunc | None:
+    """Returns the kernel with some outputs written over inputs instead of being parameters, or None.
+
+    Args:
+        function: the kernel.
+        in_place: inputs, and the outputs to write over them. Each element of such an input is read only where the
+            same element of its output is computed.
+    """
+    scheduled = staged.schedule_in_place(_with_constants(function), in_place)
+    return scheduled and scheduled.with_attr("tirx.is_scheduled", True)
+
+
+def _with_constants(function: tirx.PrimFunc) -> tirx.PrimFunc:
+    return function.with_body(rewrite(function.body, (tvm.ir.Call, _bits_of_constant)))
 
 
 def _bits_of_constant(call: tvm.ir.Call) -> tvm.ir.Expr:

@@ -401,3 +401,22 @@ def is_aligned(producer: Stage | Block, reader: Stage | Block, load: ir.TensorLo
             if not (isinstance(theirs, ir.Var) and theirs.same_as(expected)):
                 return False
     return True
+
+
+def fusable(stages: Sequence[Stage], axes: Sequence[Axis]) -> int:
+    """The number of trailing axes over which all accesses of all stages are contiguous."""
+    count = 1
+    while count < len(axes):
+        outer = len(stages[0].space) - count - 1
+        if not all(_walks_as_one(stage, outer) for stage in stages):
+            break
+        count += 1
+    return count
+
+
+def _walks_as_one(stage: Stage, outer: int) -> bool:
+    first, second = stage.space[outer], stage.space[outer + 1]
+    accesses = [*build.accesses(stage.value), (stage.output, stage.index)]
+    return build.is_only_in_indices(stage.value, (first, second)) and all(
+        build.walks_as_one(access, first, second, stage.space) for access in accesses
+    )

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from tvm import ir, tirx
 from tvm.tirx import Buffer
 
-from tvmfun.lower.schedule.cpu.stages import (
+from tvmfun.lower.schedule.stages import (
     AnyStage,
     Stage,
     contains,

@@ -8,7 +8,7 @@ from dataclasses import replace
 from tvm import tirx
 
 from tvmfun.core import dims
-from tvmfun.lower.schedule.cpu.stages import Stage, accumulator, is_view
+from tvmfun.lower.schedule.stages import Stage, accumulator, is_view
 from tvmfun.lower.tir import build
 from tvmfun.lower.tir.build import Axis, Env
 

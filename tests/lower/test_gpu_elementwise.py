@@ -1,0 +1,67 @@
+"""Maps scheduled for a GPU, executed on the CPU."""
+
+import numpy as np
+import pytest
+from support.serial_gpu import SM_90, check, values
+
+import tvmfun
+import tvmfun.numpy as tnp
+from tvmfun import ShapeDtype, nn, random
+
+SHAPES = [(), (0,), (1,), (31,), (33, 5), (1000, 1025), (256, 1024), (7, 3, 40_000)]
+
+
+@pytest.mark.quick("float32-shape3", "bfloat16-shape6", "bool-shape3", "int32-shape4", "float16-shape0")
+@pytest.mark.parametrize("shape", SHAPES, ids=lambda shape: f"shape{SHAPES.index(shape)}")
+@pytest.mark.parametrize("dtype", ["float32", "float16", "bfloat16", "int32", "bool", "float64"])
+def test_all_outputs_in_one_launch(dtype, shape):
+    def function(x, y, b):
+        z = tnp.where(b, x, y)
+        return z, tnp.maximum(x, y), (x > y) | b, z.astype("float32")
+
+    outcome = check(function, values(shape, dtype), values(shape, dtype, 1), values(shape, "bool", 2))
+    assert set(outcome.rules) <= {"elementwise"}
+    for (launch,) in outcome.launches:
+        assert launch.blocks * launch.threads <= np.prod(shape, dtype=int) + 256
+        assert (launch.threads > 1) == (np.prod(shape, dtype=int) > 1)
+
+
+def adamw(p, m, v, g, rate):
+    m, v = 0.9 * m + 0.1 * g, 0.999 * v + 0.001 * g * g
+    return p - rate * (m / (tnp.sqrt(v) + 1e-8) + 0.01 * p), m, v
+
+
+def test_an_optimizer_update_is_one_launch_written_in_place():
+    arrays = [values((512, 1024), "float32", i) for i in range(4)]
+    outcome = check(adamw, *arrays[:2], np.abs(arrays[2]), arrays[3], np.float32(0.1))
+    assert [len(launches) for launches in outcome.launches] == [1]
+    spec = ShapeDtype((512, 1024), "float32")
+    step = tvmfun.jit(adamw, target=SM_90, donate_argnums=(0, 1, 2))
+    text = step.lower(spec, spec, spec, spec, ShapeDtype((), "float32")).compile().as_text()
+    assert "call_tir_inplace" in text and text.count("blockIdx.x") == 1
+    assert text.count("T.vectorized(4)") == 7  # 16 bytes of four arguments and three results
+
+
+def test_dropout_is_one_launch():
+    mask = lambda key, x: nn.functional.dropout(key, x, 0.1)
+    outcome = check(mask, np.asarray(random.key(0)), values((64, 96), "float32"))
+    assert all(len(launches) == 1 for launches in outcome.launches)
+
+
+@pytest.mark.quick("1023")
+@pytest.mark.parametrize("size", [1, 3, 4, 1023, 5000])
+def test_dynamic_sizes(size):
+    specs = [ShapeDtype(("n",), "float32")] * 2
+    check(lambda x, y: (x + y, x * 2 - y), values((size,), "float32"), values((size,), "float32", 1), specs=specs)
+    specs = [ShapeDtype(("n", 64), "float32"), ShapeDtype((64,), "float32")]
+    check(lambda x, y: tnp.exp(x) + y, values((size, 64), "float32"), values((64,), "float32"), specs=specs)
+
+
+@pytest.mark.slow
+def test_moved_elements():
+    x = values((33, 34, 8), "float32")
+    check(lambda x: tnp.pad(x, ((1, 0), (2, 3), (0, 8))) + 1, x)
+    check(lambda x: tnp.concatenate([x, x[:5] * 2], axis=0), x)
+    check(lambda x: x[::-1, 3:20:2, ::-1], x)
+    check(lambda x: tnp.broadcast_to(x[:, :1], (33, 4, 8)) - 1, x)
+    check(lambda x, i: x[i] * 2, values((50, 1024), "float32"), np.asarray([3, 49, 0, 7] * 40))

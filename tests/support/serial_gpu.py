@@ -1,0 +1,312 @@
+"""Execution of scheduled GPU kernels on the CPU: loops over the threads of a block, cut where the threads synchronize.
+
+A barrier or a shuffle ends the loop over the threads, and another one begins after it. What a thread keeps across that
+point becomes an array with an element per thread, and what the threads of a block share an array per block. The threads
+can also run in reverse order; a result that changes with it depends on a race.
+
+This proves schedules, not TVM's CUDA code of them, nor how fast they are.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import tvm
+from tvm import ir, tirx
+from tvm.s_tir.stmt import SBlock, SBlockRealize
+from tvm.tirx import AllocBuffer, BufferStore, For, ForKind, IfThenElse, SeqStmt, Stmt
+
+import tvmfun
+from tvmfun import ShapeDtype, dtypes
+from tvmfun.core import dims
+from tvmfun.core.inline import inlined
+from tvmfun.core.program import Literal
+from tvmfun.lower import pipeline
+from tvmfun.lower import target as targets
+from tvmfun.lower.fusion.kernel import Kernel
+from tvmfun.lower.schedule import schedule
+from tvmfun.lower.tir import build
+from tvmfun.lower.tir.walk import called, find, rewrite
+
+SM_90 = {"kind": "cuda", "arch": "sm_90"}
+_SHUFFLES = (
+    "tirx.tvm_warp_shuffle",
+    "tirx.tvm_warp_shuffle_xor",
+    "tirx.tvm_warp_shuffle_down",
+    "tirx.tvm_warp_shuffle_up",
+)
+
+
+@dataclass(frozen=True)
+class Launch:
+    """A launch of a kernel: how often it runs, its blocks, and the threads of a block; sizes may be dynamic."""
+
+    times: Any
+    blocks: Any
+    threads: Any
+
+
+def launches(function: tirx.PrimFunc) -> list[Launch]:
+    """The launches of a scheduled kernel, in order."""
+    found: list[Launch] = []
+
+    def visit(node: Any, times: Any) -> None:
+        if isinstance(node, SBlockRealize | SBlock):
+            visit(node.block if isinstance(node, SBlockRealize) else node.body, times)
+        elif isinstance(node, SeqStmt):
+            for part in node.seq:
+                visit(part, times)
+        elif isinstance(node, IfThenElse):
+            visit(node.then_case, times)
+            if node.else_case is not None:
+                visit(node.else_case, times)
+        elif isinstance(node, For) and node.kind == ForKind.THREAD_BINDING:
+            extents: dict[str, Any] = {}
+            for loop in find(node, For):
+                if loop.kind == ForKind.THREAD_BINDING:
+                    extents[str(loop.thread_binding.thread_tag)] = _size(loop.extent)
+            product = lambda kind: np.prod([e for tag, e in extents.items() if tag.startswith(kind)], dtype=object)
+            found.append(Launch(times, product("block"), product("thread")))
+        elif isinstance(node, For):
+            visit(node.body, times * _size(node.extent))
+
+    visit(function.body, 1)
+    return found
+
+
+def _size(extent: Any) -> Any:
+    return int(extent) if isinstance(extent, tirx.IntImm) else extent
+
+
+def on_cpu(function: tirx.PrimFunc, reverse: bool = False) -> tirx.PrimFunc:
+    """Returns the scheduled kernel with loops instead of blocks and threads, in reverse order on request."""
+    body = rewrite(function.body, (For, lambda loop: _serial_blocks(loop, reverse)))
+    if [loop for loop in find(body, For) if loop.kind == ForKind.THREAD_BINDING]:
+        raise NotImplementedError("a kernel whose threads are bound in another way than by tvmfun's own schedules")
+    attributes = {"s_tir": True, "global_symbol": "main", "tirx.noalias": True}
+    return tirx.PrimFunc(function.params, body, function.ret_type, tvm.ir.make_node("ir.DictAttrs", **attributes))
+
+
+def _serial_blocks(loop: For, reverse: bool) -> Stmt:
+    if loop.kind in (ForKind.VECTORIZED, ForKind.UNROLLED):
+        return For(loop.loop_var, loop.min, loop.extent, ForKind.SERIAL, loop.body)
+    if loop.thread_binding is None or not str(loop.thread_binding.thread_tag).startswith("block"):
+        return loop
+    threads = loop.body
+    assert isinstance(threads, For) and threads.kind == ForKind.THREAD_BINDING
+    return For(loop.loop_var, loop.min, loop.extent, ForKind.SERIAL, _Block(threads, reverse).serial())
+
+
+class _Block:
+    """The threads of one block."""
+
+    def __init__(self, loop: For, reverse: bool) -> None:
+        self.thread, self.count, self.reverse = loop.loop_var, loop.extent, reverse
+        self.body = loop.body
+        self.memory: dict[ir.Var, ir.Var] = {}
+        self.exchanged: list[ir.Var] = []
+        self.private: set[ir.Var] = set()
+
+    def serial(self) -> Stmt:
+        for node in find(self.body, AllocBuffer):
+            buffer = node.buffer
+            if buffer.scope() == "local":
+                self.private.add(buffer)
+                shape = [self.count, *buffer.shape]
+            else:
+                assert buffer.scope() == "shared", buffer.scope()
+                shape = list(buffer.shape)
+            self.memory[buffer] = tirx.decl_buffer(shape, str(buffer.dtype), name=buffer.name)
+        body = self.split(rewrite(self.body, (AllocBuffer, lambda _: tirx.Evaluate(0))))
+        for old, new in self.memory.items():
+            at = (lambda indices: [self.thread, *indices]) if old in self.private else list
+            body = build.replace_accesses(body, old, new, at)
+        body = rewrite(body, (For, self._renamed))
+        return build.seq(*(AllocBuffer(buffer) for buffer in (*self.memory.values(), *self.exchanged)), body)
+
+    def _renamed(self, loop: For) -> For:
+        """A loop over the threads with a variable of its own, in the wanted order."""
+        if not loop.loop_var.same_as(self.thread):
+            return loop
+        own = ir.Var("thread", self.thread.ty)
+        position = self.count - 1 - own if self.reverse else own
+        return For(own, 0, loop.extent, ForKind.SERIAL, build.substitute(loop.body, {self.thread: position}))
+
+    def each(self, stmt: Stmt) -> Stmt:
+        return For(self.thread, 0, self.count, ForKind.SERIAL, stmt)
+
+    def split(self, stmt: Stmt) -> Stmt:
+        if not _synchronizes(stmt):
+            return self.each(stmt)
+        if isinstance(stmt, SeqStmt):
+            parts: list[Stmt] = []
+            run: list[Stmt] = []
+            for part in stmt.seq:
+                if _synchronizes(part):
+                    parts += [self.each(build.seq(*run))] if run else []
+                    parts.append(self.split(part))
+                    run = []
+                else:
+                    run.append(part)
+            parts += [self.each(build.seq(*run))] if run else []
+            return build.seq(*parts)
+        if isinstance(stmt, For):
+            self.must_be_uniform(stmt.extent)
+            return For(stmt.loop_var, stmt.min, stmt.extent, ForKind.SERIAL, self.split(stmt.body))
+        if isinstance(stmt, IfThenElse):
+            self.must_be_uniform(stmt.condition)
+            rest = None if stmt.else_case is None else self.split(stmt.else_case)
+            return IfThenElse(stmt.condition, self.split(stmt.then_case), rest)
+        if isinstance(stmt, BufferStore):
+            return self.shuffled(stmt)
+        assert isinstance(stmt, tirx.Evaluate), type(stmt)
+        return tirx.Evaluate(0)
+
+    def must_be_uniform(self, value: Any) -> None:
+        """Asserts that all threads agree on a value, as they must where they synchronize below a loop or branch."""
+        variables = build.variables(value)
+        assert not any(var.same_as(self.thread) or var in self.private for var in variables), "a divergent barrier"
+
+    def shuffled(self, store: BufferStore) -> Stmt:
+        """A store of a value that other threads of the warp have computed."""
+        before: list[Stmt] = []
+
+        def exchange(call: ir.Call) -> Any:
+            if called(call) not in _SHUFFLES:
+                return call
+            _, value, lane, width, _ = call.args
+            assert not _synchronizes(value), "a shuffle of a shuffle"
+            sent = tirx.decl_buffer([self.count], str(value.ty), name="sent")
+            self.exchanged.append(sent)
+            before.append(self.each(BufferStore(sent, value, [self.thread])))
+            return sent[_source(called(call), self.thread, lane, int(width))]
+
+        value = rewrite(store.value, (ir.Call, exchange))
+        return build.seq(*before, self.each(BufferStore(store.buffer, value, store.indices)))
+
+
+def _source(name: str | None, thread: Any, lane: Any, width: int) -> Any:
+    """The thread that a shuffle reads from."""
+    own = tirx.floormod(thread, width)
+    first = thread - own
+    if name == "tirx.tvm_warp_shuffle":
+        return first + tirx.floormod(lane, width)
+    if name == "tirx.tvm_warp_shuffle_xor":
+        other = tirx.bitwise_xor(own, tirx.Cast(str(own.ty), lane) if hasattr(lane, "ty") else lane)
+        return tirx.Select(other < width, first + other, thread)
+    other = own + lane if name == "tirx.tvm_warp_shuffle_down" else own - lane
+    return tirx.Select(tirx.all(other >= 0, other < width), first + other, thread)
+
+
+def _synchronizes(node: Any) -> bool:
+    return any(called(call) in ("tirx.tvm_storage_sync", *_SHUFFLES) for call in find(node, ir.Call))
+
+
+@dataclass
+class Run:
+    """What an emulated run computed, and how.
+
+    Args:
+        results: the results.
+        rules: the rule of each kernel, in order.
+        launches: the launches of each kernel.
+    """
+
+    results: list[np.ndarray]
+    rules: list[str] = field(default_factory=list)
+    launches: list[list[Launch]] = field(default_factory=list)
+
+
+def run(
+    function: Callable, *arrays: Any, specs: Sequence[Any] = (), reverse: bool = False, foreign: bool = False
+) -> Run:
+    """Schedules a function for a GPU and executes its kernels on the CPU.
+
+    Args:
+        function: the function.
+        arrays: its arguments.
+        specs: the types of the arguments, if sizes are dynamic.
+        reverse: whether the threads of a block run in reverse order.
+        foreign: whether kernels that no schedule of tvmfun takes, such as products, are executed unscheduled.
+    """
+    target = targets.resolve(SM_90)
+    avals = specs or [ShapeDtype(np.shape(array), np.asarray(array).dtype) for array in arrays]
+    traced = tvmfun.trace(function)(*avals)
+    program = inlined(traced)
+    values: dict[Any, Any] = dict(zip(program.inputs, map(np.asarray, (*traced.captured, *arrays)), strict=True))
+    sizes: dict[str, int] = {}
+    for variable in program.inputs:
+        for size, actual in zip(variable.aval.shape, values[variable].shape, strict=True):
+            if isinstance(size, dims.Dim) and size.name:
+                sizes[size.name] = actual
+    outcome = Run([])
+    number = lambda size: size if isinstance(size, int) else int(dims.at(size, sizes))
+    for kernel, _ in pipeline.fused_kernels(program, target):
+        shapes = [tuple(map(number, out.aval.shape)) for out in kernel.outputs]
+        arguments = [atom.value if isinstance(atom, Literal) else values[atom] for atom in kernel.inputs]
+        if all(0 in shape for shape in shapes):
+            results = [np.zeros(s, out.aval.dtype) for s, out in zip(shapes, kernel.outputs, strict=True)]
+        elif kernel.is_view:
+            results = [arguments[0].reshape(shapes[0])]
+        else:
+            scheduled = schedule(kernel.prim_func(), target)
+            rule = str(scheduled.attrs["tvmfun.rule"])
+            outcome.rules.append(rule)
+            outcome.launches.append(launches(scheduled))
+            try:
+                serial = on_cpu(scheduled, reverse)
+            except (NotImplementedError, AssertionError):
+                if not foreign:
+                    raise AssertionError(f"{kernel.name} is scheduled by {rule}") from None
+                serial = kernel.prim_func().with_attr("global_symbol", "main")
+            results = call(serial, [*map(np.asarray, arguments), *map(number, kernel.sizes)], shapes, kernel)
+        values.update(zip(kernel.outputs, results, strict=True))
+    outcome.results = [atom.value if isinstance(atom, Literal) else values[atom] for atom in program.outputs]
+    return outcome
+
+
+def call(function: tirx.PrimFunc, arguments: list, shapes: list, kernel: Kernel) -> list[np.ndarray]:
+    """The results of a function for the CPU."""
+    compiled = tvm.compile(function, target=tvm.target.Target("llvm"))
+    # Elements that are not written must show, so the outputs begin as something unlikely.
+    outputs = [_tensor(np.full(s, 77).astype(o.aval.dtype)) for s, o in zip(shapes, kernel.outputs, strict=True)]
+    tensors = [argument if isinstance(argument, int) else _tensor(argument) for argument in arguments]
+    compiled["main"](*tensors, *outputs)
+    return [out.numpy().astype(o.aval.dtype, copy=False) for out, o in zip(outputs, kernel.outputs, strict=True)]
+
+
+def _tensor(array: np.ndarray) -> Any:
+    return tvm.runtime.empty(array.shape, dtypes.NAMES[array.dtype]).copyfrom(array)
+
+
+def values(shape: tuple, dtype: str, seed: int = 0) -> np.ndarray:
+    """Random values: normal, small integers, or bools."""
+    rng = np.random.default_rng([seed, *shape])
+    kind = dtypes.canonical(dtype)
+    if kind == np.bool_:
+        return rng.random(shape) > 0.5
+    if dtypes.is_integer(kind):
+        return rng.integers(-100, 100, shape).astype(kind)
+    return rng.standard_normal(shape).astype(kind)
+
+
+TOLERANCE = {"float16": 2e-3, "bfloat16": 1e-2, "float32": 1e-5, "float64": 1e-12}
+
+
+def check(function: Callable, *arrays: Any, **options: Any) -> Run:
+    """Compares the emulated results, with the threads in both orders, to those for the CPU."""
+    expected = [np.asarray(leaf) for leaf in tvmfun.tree.leaves(tvmfun.jit(function)(*arrays))]
+    for reverse in (False, True):
+        outcome = run(function, *arrays, reverse=reverse, **options)
+        for ours, theirs in zip(outcome.results, expected, strict=True):
+            assert (ours.dtype, ours.shape) == (theirs.dtype, theirs.shape)
+            if dtypes.is_float(theirs.dtype):
+                tolerance = TOLERANCE[dtypes.NAMES[theirs.dtype]]
+                wide = (ours.astype("float64"), theirs.astype("float64"))
+                np.testing.assert_allclose(*wide, rtol=tolerance, atol=tolerance)
+            else:
+                np.testing.assert_array_equal(ours, theirs)
+    return outcome
