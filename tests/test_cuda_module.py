@@ -14,6 +14,7 @@ from tvmfun.runtime.cuda_module import (
     Launch,
     Repeat,
     Scalar,
+    Usage,
     While,
 )
 from tvmfun.runtime.plan import Address, MemoryAnalysis, Plan
@@ -30,7 +31,10 @@ def module(*steps):
     return CudaModule(
         "sm_90a",
         "nvcc 13.0",
-        (Cubin(b"first", ("f", "g")), Cubin(b"second image", ("h",))),
+        (
+            Cubin(b"first", ("f", "g"), (Usage(32, 0, 0, 0), Usage(255, 8, 16, 4096))),
+            Cubin(b"second image", ("h",), (Usage(10, 0, 0, 0),)),
+        ),
         steps,
         Plan(2, (64,), (2, 0), MemoryAnalysis(128, 64, 64, 512)),
         b"\0" * 256,

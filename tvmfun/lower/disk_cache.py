@@ -1,7 +1,7 @@
-"""Compiled Programs on disk.
+"""Compiled Programs on disk, and the machine code of single kernels for GPUs.
 
-Entries are shared libraries named by a key of :mod:`tvmfun.lower.cache`. A checksum at the end of each detects damaged
-files. Entries get their names when they are complete, so that any number of processes can share a directory. Linking
+Programs are shared libraries named by a key of :mod:`tvmfun.lower.cache`. A checksum at the end of each file detects
+damage. Entries get their names when they are complete, so that any number of processes can share a directory. Linking
 needs a C compiler; without one nothing is stored.
 """
 
@@ -105,6 +105,49 @@ def store(
         return None  # a full or read-only disk must not stop a computation
 
 
+def load_bytes(name: str) -> bytes | None:
+    """Returns what :func:`store_bytes` stored under a name; None if there is nothing that can be trusted."""
+    directory = cache_directory()
+    path = directory / name if directory else None
+    try:
+        if path is None or not path.is_file() or not _is_ours(path.parent):
+            return None
+        content = _undamaged(path)
+        if content is None:
+            path.unlink(missing_ok=True)
+        return content
+    except UntrustedError as error:
+        _refuse(path, str(error))
+        return None
+    except OSError:
+        return None
+
+
+def store_bytes(name: str, content: bytes) -> None:
+    """Writes bytes and their checksum to the cache directory, if there is one that can be trusted."""
+    directory = cache_directory()
+    if directory is None:
+        return
+    try:
+        directory.mkdir(0o700, parents=True, exist_ok=True)
+        if _is_ours(directory):
+            with atomic_write(directory / name) as partial:
+                partial.write_bytes(content + hashlib.sha256(content).digest())
+                partial.chmod(0o600)
+    except OSError:
+        pass  # a full or read-only disk must not stop a computation
+
+
+def _undamaged(path: Path) -> bytes | None:
+    """The content of a file before its checksum; None if they do not agree.
+
+    Raises:
+        UntrustedError: if others may have written it.
+    """
+    content, checksum = (whole := read_trusted(path))[:-_CHECKSUM_BYTES], whole[-_CHECKSUM_BYTES:]
+    return content if hashlib.sha256(content).digest() == checksum else None
+
+
 def executable(module: Any, plan: Plan | None, target: Target) -> Executable | NativeExecutable:
     """The executable of a loaded module, which has a plan if it is native."""
     return NativeExecutable(module, plan) if plan else Executable(module, device_of(target))
@@ -150,9 +193,8 @@ def _load(path: Path, target: Target, native: bool) -> Executable | NativeExecut
         UntrustedError: if others may have written it.
     """
     try:
-        content, checksum = (whole := read_trusted(path))[:-_CHECKSUM_BYTES], whole[-_CHECKSUM_BYTES:]
-        # Loading a damaged library can crash the process, so the checksum comes first.
-        if hashlib.sha256(content).digest() != checksum:
+        content = _undamaged(path)
+        if content is None:  # loading a damaged library can crash the process
             return None
         end = len(content) - _SIZE.size
         text = content[end - _SIZE.unpack_from(content, end)[0] : end]

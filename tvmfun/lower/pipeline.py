@@ -12,6 +12,8 @@ from tvm.target import Target
 from tvmfun.core.program import Program
 from tvmfun.lower import kernel_cache
 from tvmfun.lower import target as targets
+from tvmfun.lower.codegen.cuda import compilers
+from tvmfun.lower.codegen.cuda.launches import cuda_module
 from tvmfun.lower.codegen.memory_plan import plan_memory
 from tvmfun.lower.codegen.native import Kernels, NativeModule
 from tvmfun.lower.codegen.relax_module import ModuleBuilder, ScheduledKernel, Step
@@ -24,6 +26,7 @@ from tvmfun.lower.rewrite.branch_updates import sink_updates
 from tvmfun.lower.rewrite.dilated_convolutions import split_dilated_convolutions
 from tvmfun.lower.rewrite.loop_panels import with_panels
 from tvmfun.lower.rewrite.scatter_updates import sparse_updates
+from tvmfun.runtime.cuda_module import CudaModule
 from tvmfun.runtime.plan import Plan
 
 
@@ -82,6 +85,16 @@ def build_with_steps(
     plan, steps = plan_memory(module["main"])
     native = NativeModule(kernels, steps, plan.block + 1, target)
     return native, replace(plan, analysis=replace(plan.analysis, workspaces=native.workspaces)), builder.steps
+
+
+def build_for_cuda(program: Program, target: Target, donated: Collection[int] = ()) -> CudaModule:
+    """All stages, for a GPU and static sizes.
+
+    Raises:
+        TargetError: if there is no compiler of CUDA, or it does not know the architecture.
+    """
+    compiler = compilers.find_compiler()
+    return cuda_module(scheduled_module(program, target, donated), target, compiler)
 
 
 def _scheduled(

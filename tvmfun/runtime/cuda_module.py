@@ -61,7 +61,7 @@ class Launch(NamedTuple):
 
     Args:
         kernel: its name, which is unique among all cubins of the module.
-        grid: the number of blocks (clusters times blocks of a cluster) along x, y and z.
+        grid: the number of blocks along x, y and z.
         block: the number of threads of a block along x, y and z.
         shared_bytes: the dynamic shared memory of a block; above 48 KiB the kernel has to be allowed to use it.
         arguments: in the order of the kernel's parameters; an address is passed as a 64-bit pointer.
@@ -120,16 +120,34 @@ class Branch(NamedTuple):
 Step = Launch | Copy | Repeat | While | Branch
 
 
+class Usage(NamedTuple):
+    """The resources of a kernel, as its compiler reports them.
+
+    Args:
+        registers: of a thread.
+        stack: the bytes of a thread's stack, which is in slow memory.
+        spills: the bytes that are stored and loaded because there are too few registers.
+        shared: the bytes of a block's static shared memory.
+    """
+
+    registers: int
+    stack: int
+    spills: int
+    shared: int
+
+
 class Cubin(NamedTuple):
     """Machine code for one GPU architecture.
 
     Args:
         image: an ELF file, which the driver loads.
         kernels: the names of its kernels.
+        usage: the resources of each kernel.
     """
 
     image: bytes
     kernels: tuple[str, ...]
+    usage: tuple[Usage, ...]
 
 
 class ArrayType(NamedTuple):
@@ -215,7 +233,7 @@ class CudaModule:
         header = {
             "arch": self.arch,
             "compiler": self.compiler,
-            "cubins": [[len(cubin.image), cubin.kernels] for cubin in self.cubins],
+            "cubins": [[len(cubin.image), cubin.kernels, cubin.usage] for cubin in self.cubins],
             "steps": _to_json(self.steps),
             "plan": self.plan.text,
             "constants": len(self.constants),
@@ -252,8 +270,9 @@ class CudaModule:
         end = _LENGTH.size + _LENGTH.unpack_from(rest)[0]
         header = json.loads(rest[_LENGTH.size : end])
         cubins = []
-        for size, kernels in header["cubins"]:
-            cubins.append(Cubin(rest[end : end + size], tuple(kernels)))
+        for size, kernels, usage in header["cubins"]:
+            usages = tuple(Usage(*numbers) for numbers in usage)
+            cubins.append(Cubin(rest[end : end + size], tuple(kernels), usages))
             end += size
         return cls(
             header["arch"],

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -45,23 +45,28 @@ class _Buffer:
 _Owner = int | _Buffer
 
 
-def plan_memory(main: relax.Function) -> tuple[Plan, list[Call | Store]]:
+def plan_memory(
+    main: relax.Function, workspaces: Mapping[str, Sequence[int]] | None = None
+) -> tuple[Plan, list[Call | Store]]:
     """Decides the address of every value of ``main``.
 
     Args:
         main: calls kernels with ``call_tir`` and ``call_tir_inplace``; all its shapes are static.
+        workspaces: for kernels that get memory only for themselves the bytes of each piece. Their addresses are the
+            last arguments of a call.
 
     Returns:
         The plan, and the steps of the native ``main``.
     """
-    planner = _Planner(main)
+    planner = _Planner(main, workspaces or {})
     return planner.plan, planner.steps()
 
 
 class _Planner:
     """Reads ``main`` once to find out how long each value is in use."""
 
-    def __init__(self, main: relax.Function) -> None:
+    def __init__(self, main: relax.Function, workspaces: Mapping[str, Sequence[int]]) -> None:
+        self.workspaces = workspaces
         self.owners: dict[ir.Var, Any] = {parameter: i for i, parameter in enumerate(main.params)}
         self.buffers: list[_Buffer] = []
         self.calls: list[tuple[int, str, list[_Owner]]] = []
@@ -93,28 +98,30 @@ class _Planner:
             passed = list(arguments)
             for ty, source in zip(_types(var), _sources(value), strict=True):
                 if source is None:
-                    results.append(self.new(i, ty))
+                    results.append(self.new(i, _nbytes(ty)))
                     passed.append(results[-1])
                 else:
                     results.append(arguments[source])
                     if isinstance(arguments[source], int):
                         self.aliased[arguments[source]] = _nbytes(ty)
-            self.calls.append((i, value.args[0].name_hint, passed))
+            name = value.args[0].name_hint
+            passed += [self.new(i, size) for size in self.workspaces.get(name, ())]
+            self.calls.append((i, name, passed))
             self.owners[var] = results if isinstance(var.ty, relax.TupleType) else results[0]
         elif value.op.name == "relax.reshape":
             self.owners[var] = self.owner(i, value.args[0])
         else:  # memory of no bytes
-            self.owners[var] = self.new(i, var.ty)
+            self.owners[var] = self.new(i, _nbytes(var.ty))
 
-    def new(self, i: int, ty: relax.TensorType) -> _Buffer:
-        """A buffer for a value of the binding at ``i``."""
-        self.buffers.append(_Buffer(_nbytes(ty), i, i))
+    def new(self, i: int, size: int) -> _Buffer:
+        """A buffer of a size for the binding at ``i``."""
+        self.buffers.append(_Buffer(size, i, i))
         return self.buffers[-1]
 
     def owner(self, i: int, value: relax.Expr) -> _Owner:
         """The memory of a value that the binding at ``i`` uses; constants are written just before it."""
         if isinstance(value, ir.GenericConst):
-            self.constants.append((i, self.new(i, value.ty), value))
+            self.constants.append((i, self.new(i, _nbytes(value.ty)), value))
             return self.buffers[-1]
         owner = self.owners[value]
         if isinstance(owner, _Buffer):

@@ -1,0 +1,136 @@
+"""The launches of Programs on GPUs: grids, threads, addresses, and loops of the host."""
+
+import numpy as np
+import pytest
+from tvm.script import tirx as T
+
+import tvmfun
+import tvmfun.numpy as tnp
+from tvmfun import ShapeDtype, errors, lax
+from tvmfun.lower import pipeline
+from tvmfun.lower import target as targets
+from tvmfun.lower.codegen.cuda.compilers import Image
+from tvmfun.lower.codegen.cuda.launches import cuda_module
+from tvmfun.runtime.cuda_module import ArrayType, Copy, Launch, Repeat, Scalar, Usage
+from tvmfun.runtime.plan import Address
+
+TARGET = targets.resolve({"kind": "cuda", "arch": "sm_90a"})
+
+
+class Sources:
+    """A compiler whose machine code is the source."""
+
+    version, is_slow_to_start = "none", False
+
+    def compile(self, source, kernels, options):
+        return [Image(source.encode(), Usage(8, 0, 0, 0)) for _ in kernels]
+
+
+def module_of(function, *shapes, dtype="float32"):
+    program = tvmfun.trace(function)(*(ShapeDtype(shape, dtype) for shape in shapes))
+    return cuda_module(pipeline.scheduled_module(program, TARGET), TARGET, Sources())
+
+
+def test_elements_are_divided_among_threads():
+    module = module_of(lambda x: tnp.exp(x) + 1, (300, 40))
+    (launch,) = module.launches()
+    assert launch.threads >= 12000 / 4
+    assert set(launch.arguments) == {Address(0), Address(1)}
+    assert module.inputs == module.results == (ArrayType((300, 40), "float32"),)
+    assert module.plan.results == (1,) and module.arch == "sm_90a"
+    (cubin,) = module.cubins
+    assert cubin.kernels == (launch.kernel,) and "void __launch_bounds__" in cubin.image.decode()
+
+
+def test_intermediates_are_in_the_block():
+    module = module_of(lambda x, w: tnp.tanh(x @ w) @ w, (64, 64), (64, 64))
+    first, second = module.launches()
+    (block,) = {argument for argument in first.arguments if argument.slot == module.plan.block}
+    assert block in second.arguments and Address(2) in second.arguments
+    assert module.plan.analysis.temporaries >= 64 * 64 * 4
+
+
+def test_a_scan_is_one_record_with_strides():
+    body = lambda h, x: (tnp.tanh(h + x), h * x)
+    module = module_of(lambda h, xs: lax.scan(body, h, xs), (4, 16), (1000, 4, 16))
+    (loop,) = (step for step in module.steps if isinstance(step, Repeat))
+    assert loop.count == 1000
+    strides = {arg.strides for step in loop.body for arg in step.arguments if isinstance(arg, Scalar)}
+    assert strides <= {(1,), (64,)} and strides
+    launches = list(module.launches())
+    assert len(launches) == len(module.steps) - 1 + 1000 * len(loop.body)
+    assert len(module.pack()) < 100_000
+
+
+@T.prim_func(s_tir=True)
+def squares(x: T.Buffer((100,), "float32"), y: T.Buffer((100,), "float32")):
+    for i, j in T.grid(3, 2):
+        for t in T.thread_binding(8, thread="threadIdx.x"):
+            with T.sblock("first"):
+                y[i * i * 3 + j * 8 + t] = x[i * i * 3 + t]
+        for t in T.thread_binding(8, thread="threadIdx.x"):
+            with T.sblock("second"):
+                y[i * i * 3 + t] = y[i * i * 3 + t] + x[j * 8 + t]
+
+
+def test_only_loops_of_indices_that_are_not_affine_are_unrolled():
+    # Both kernels read i * i * 3, so TVM computes it before the launches.
+    program = tvmfun.trace(lambda x: tnp.exp(x))(ShapeDtype((100,), "float32"))
+    module = pipeline.scheduled_module(program, TARGET)
+    (name,) = (name for name in module.get_global_vars() if name.name_hint != "main")
+    module.update_func(name, squares.with_attr("global_symbol", name.name_hint))
+    steps = cuda_module(module, TARGET, Sources()).steps
+    assert [step.count for step in steps] == [2, 2, 2]
+    numbers = [[arg for launch in step.body for arg in launch.arguments if isinstance(arg, Scalar)] for step in steps]
+    for i in range(3):
+        assert {number.bits for number in numbers[i]} <= {0, 3 * i * i, i, i * i}
+        assert any(number.strides for number in numbers[i])
+        assert any(number.bits == 3 * i * i and not any(number.strides) for number in numbers[i])
+
+
+def test_constants_are_copied():
+    module = module_of(lambda x: (x + 1, np.float32(2.5), np.int32(7)), (8,))
+    copies = [step for step in module.steps if isinstance(step, Copy)]
+    values = [module.constants[copy.source.offset :][: copy.nbytes] for copy in copies]
+    assert sorted(values) == sorted([np.float32(2.5).tobytes(), np.int32(7).tobytes()])
+    assert {copy.source.slot for copy in copies} == {module.constants_slot}
+    assert {copy.target.slot for copy in copies} == set(module.plan.results[1:])
+
+
+def test_workspaces_of_a_kernel_do_not_overlap():
+    step = lambda h, x: (tnp.tanh(h @ h + x) @ h, h[0])
+    module = module_of(lambda h, xs: lax.scan(step, h, xs), (16, 16), (5, 16, 16))
+    (loop,) = (step for step in module.steps if isinstance(step, Repeat))
+    arguments = {arg for step in loop.body for arg in step.arguments if isinstance(arg, Address)}
+    offsets = sorted(arg.offset for arg in arguments if arg.slot == module.plan.block)
+    ends = [*offsets[1:], module.plan.analysis.temporaries]
+    assert offsets and all(end - offset >= 16 * 4 for offset, end in zip(offsets, ends, strict=True))
+    assert ends[-1] >= 2 * 16 * 16 * 4  # the product and its tanh
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float16"])
+def test_equal_layers_share_machine_code(dtype):
+    def layers(x, *weights):
+        for w in weights:
+            x = tnp.tanh(x @ w)
+        return x
+
+    module = module_of(layers, (32, 64), *[(64, 64)] * 4, dtype=dtype)
+    launches = [step for step in module.launches() if isinstance(step, Launch)]
+    assert len(launches) >= 4 and len({launch.kernel for launch in launches}) < len(launches)
+
+
+def test_reinterpreted_constants_have_a_form_in_cuda():
+    bits = lambda dtype: lambda x: x + lax.bitcast_convert_type(tnp.arange(1, dtype=dtype), x.dtype)
+    (cubin,) = module_of(bits("int32"), (1,)).cubins
+    assert "__uint_as_float(" in cubin.image.decode() and "*)(&(" not in cubin.image.decode()
+    (cubin,) = module_of(lambda x: tnp.argsort(tnp.arange(1) + 0 * x.astype("int32")), (1,)).cubins[-1:]
+    assert "*)(&(0" not in cubin.image.decode()
+
+
+def test_a_target_without_architecture_is_refused():
+    program = tvmfun.trace(lambda x: x + 1)(ShapeDtype((8,), "float32"))
+    target = targets.resolve({"kind": "cuda", "arch": "sm_90a"})
+    module = pipeline.scheduled_module(program, target)
+    with pytest.raises(errors.TargetError, match="needs an architecture"):
+        cuda_module(module, targets.resolve("llvm"), Sources())

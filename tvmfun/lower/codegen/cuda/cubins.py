@@ -1,0 +1,131 @@
+"""Machine code of kernels: each is compiled once, and found again by its source in memory and on disk."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import struct
+from collections import OrderedDict
+from collections.abc import Iterable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from functools import cached_property
+from itertools import groupby
+
+from tvmfun.lower import disk_cache
+from tvmfun.lower.codegen.cuda.compilers import Compiler, Image, Options
+from tvmfun.runtime.cuda_module import Cubin, Usage
+from tvmfun.threads import cpu_count
+
+#: The name of a kernel in its own source, until it gets its final one.
+PLACEHOLDER = "tvmfun_kernel"
+
+# A source costs nvcc half a second, however few kernels there are in it.
+_FEWEST_KERNELS = 4
+_KEPT = 4096
+_IMAGES: OrderedDict[str, Image] = OrderedDict()
+
+
+@dataclass(frozen=True)
+class KernelSource:
+    """A kernel as CUDA C++.
+
+    Args:
+        title: what it does, for its name.
+        prelude: includes and definitions, which kernels with the same prelude can share.
+        body: the kernel, named :data:`PLACEHOLDER`.
+    """
+
+    title: str
+    prelude: str
+    body: str
+
+    @cached_property
+    def name(self) -> str:
+        """The kernel's name: the title, and a hash that tells it from all other kernels."""
+        digest = hashlib.sha256(f"{self.prelude}\n{self.body}".encode()).hexdigest()
+        return f"{self.title}_{digest[:16]}"
+
+    @property
+    def text(self) -> str:
+        """The kernel under its own name."""
+        return self.body.replace(PLACEHOLDER, self.name)
+
+
+def compiled(sources: Iterable[KernelSource], compiler: Compiler, options: Options) -> list[Cubin]:
+    """Returns the machine code of kernels, in the order of the sources; equal ones share it.
+
+    Raises:
+        TargetError: if the compiler refuses something.
+    """
+    by_key = {_key(source, compiler, options): source for source in sources}
+    images = {key: _stored(key) for key in by_key}
+    missing = {key: by_key[key] for key, image in images.items() if image is None}
+    units = _units(list(missing.values()), compiler)
+    compile_unit = lambda unit: compiler.compile(_joined(unit), [source.name for source in unit], options)
+    with ThreadPoolExecutor(max(1, min(len(units), cpu_count()))) as pool:
+        new = {
+            source.name: image
+            for unit, made in zip(units, pool.map(compile_unit, units), strict=True)
+            for source, image in zip(unit, made, strict=True)
+        }
+    for key, source in missing.items():
+        images[key] = new[source.name]
+        _store(key, new[source.name])
+    return [Cubin(images[key].content, (source.name,), (images[key].usage,)) for key, source in by_key.items()]
+
+
+def clear_cache() -> None:
+    """Forgets the machine code in this process; the disk cache stays."""
+    _IMAGES.clear()
+
+
+def _units(sources: Sequence[KernelSource], compiler: Compiler) -> list[list[KernelSource]]:
+    """Groups kernels into sources: one each, or as many as there are cores for each prelude."""
+    if not compiler.is_slow_to_start:
+        return [[source] for source in sources]
+    units = []
+    for _, group in groupby(sorted(sources, key=lambda source: source.prelude), key=lambda source: source.prelude):
+        kernels = sorted(group, key=lambda source: -len(source.body))
+        count = max(1, min(cpu_count(), len(kernels) // _FEWEST_KERNELS))
+        units += [kernels[i::count] for i in range(count)]
+    return units
+
+
+def _joined(unit: Sequence[KernelSource]) -> str:
+    return "\n".join([unit[0].prelude, *(source.text for source in unit)])
+
+
+# -- the cache -----------------------------------------------------------------------------------------------------
+
+_LENGTH = struct.Struct("<Q")
+
+
+def _key(source: KernelSource, compiler: Compiler, options: Options) -> str:
+    parts = (source.name, source.prelude, source.body, *map(str, options), compiler.version)
+    return hashlib.sha256("\0".join(parts).encode()).hexdigest()
+
+
+def _stored(key: str) -> Image | None:
+    if key in _IMAGES:
+        _IMAGES.move_to_end(key)
+        return _IMAGES[key]
+    content = disk_cache.load_bytes(f"{key}.cubin")
+    if content is None:
+        return None
+    end = _LENGTH.size + _LENGTH.unpack_from(content)[0]
+    image = Image(content[end:], Usage(*json.loads(content[_LENGTH.size : end])))
+    _keep(key, image)
+    return image
+
+
+def _store(key: str, image: Image) -> None:
+    _keep(key, image)
+    usage = json.dumps(image.usage).encode()
+    disk_cache.store_bytes(f"{key}.cubin", _LENGTH.pack(len(usage)) + usage + image.content)
+
+
+def _keep(key: str, image: Image) -> None:
+    _IMAGES[key] = image
+    if len(_IMAGES) > _KEPT:
+        _IMAGES.popitem(last=False)

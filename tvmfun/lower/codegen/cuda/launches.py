@@ -1,0 +1,242 @@
+"""The launches of a Program: host functions become records with addresses of the memory plan."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import tvm
+from tvm import ir, relax, tirx
+from tvm.sym import Analyzer, detect_linear_equation
+from tvm.target import Target
+
+from tvmfun import dtypes
+from tvmfun.errors import TargetError
+from tvmfun.lower.codegen.cuda import cubins, lowering
+from tvmfun.lower.codegen.cuda.compilers import Compiler, options_of
+from tvmfun.lower.codegen.memory_plan import Store, plan_memory
+from tvmfun.lower.tir.build import nbytes, substitute
+from tvmfun.lower.tir.walk import called, find
+from tvmfun.runtime.cuda_module import ArrayType, Copy, CudaModule, Launch, Repeat, Scalar, Step
+from tvmfun.runtime.plan import Address
+
+# The launch parameter that is not a number of threads: the bytes of dynamic shared memory.
+_SHARED_BYTES = "tirx.use_dyn_shared_memory"
+_KINDS = ("blockIdx", "threadIdx", "clusterCtaIdx")
+
+# Numbers that host functions write are read from a table of constants, aligned for any dtype.
+_CONSTANT_BYTES = 16
+
+
+def cuda_module(module: tvm.IRModule, target: Target, compiler: Compiler) -> CudaModule:
+    """Returns the machine code of a module, and the launches of a call.
+
+    Args:
+        module: scheduled functions of static sizes, and the Relax function ``main`` that calls them.
+        target: a GPU.
+        compiler: makes the machine code.
+
+    Raises:
+        TargetError: if the target has no architecture, or the compiler refuses something.
+    """
+    options = options_of(target)
+    main = module["main"]
+    functions = {name: f for name, f in module.functions.items() if isinstance(f, tirx.PrimFunc)}
+    host, kernels = lowering.split(functions, target)
+    texts = lowering.sources(kernels, target)
+    hosts = {name.name_hint: function for name, function in host.functions.items()}
+    workspaces = {name: [nbytes(buffer) for buffer in _workspaces(function)] for name, function in hosts.items()}
+    plan, calls = plan_memory(main, workspaces)
+    constants = _Constants(plan.block + 1)
+    steps: list[Step] = []
+    for call in calls:
+        if isinstance(call, Store):
+            steps.append(constants.copy(call.address, call.bits.tobytes()))
+        else:
+            steps += _HostFunction(hosts[call.kernel], call.arguments, texts, constants).steps()
+    return CudaModule(
+        options.arch,
+        compiler.version,
+        tuple(cubins.compiled(dict.fromkeys(texts.values()), compiler, options)),
+        tuple(steps),
+        plan,
+        bytes(constants.content),
+        tuple(_array_type(parameter.ty) for parameter in main.params),
+        tuple(_array_type(ty) for ty in main.ret_ty.fields),
+    )
+
+
+def _array_type(ty: relax.TensorType) -> ArrayType:
+    return ArrayType(tuple(map(int, ty.shape.values)), str(ty.dtype))
+
+
+def _workspaces(function: tirx.PrimFunc) -> list[ir.Var]:
+    """The buffers that a host function allocates."""
+    return [allocation.buffer for allocation in find(function.body, tirx.AllocBuffer)]
+
+
+class _Constants:
+    """A table of constants in the device's memory."""
+
+    def __init__(self, slot: int) -> None:
+        self._slot = slot
+        self._offsets: dict[bytes, int] = {}
+        self.content = bytearray()
+
+    def copy(self, target: Address, value: bytes) -> Copy:
+        """The step that writes a constant to an address."""
+        if value not in self._offsets:
+            self._offsets[value] = len(self.content)
+            self.content += value.ljust(_CONSTANT_BYTES, b"\0")
+        return Copy(target, Address(self._slot, self._offsets[value]), len(value))
+
+
+class _NotAffineError(Exception):
+    """An expression that is not affine in the indices of loops, so that these have to be unrolled."""
+
+
+class _HostFunction:
+    """Reads a host function for one call of it.
+
+    Args:
+        function: the function.
+        arguments: the addresses of its parameters and of what it allocates.
+        texts: its kernels.
+        constants: the table to which constants are added.
+    """
+
+    def __init__(
+        self,
+        function: tirx.PrimFunc,
+        arguments: Sequence[Address],
+        texts: Mapping[str, cubins.KernelSource],
+        constants: _Constants,
+    ) -> None:
+        self._function = function
+        buffers = [*function.params, *_workspaces(function)]
+        self._addresses: dict[ir.Var, Address] = dict(zip(buffers, arguments, strict=True))
+        self._values: dict[ir.Var, ir.Expr] = {}
+        self._indices: list[ir.Var] = []  # of the enclosing loops that are not unrolled
+        self._texts = texts
+        self._constants = constants
+        self._analyzer = Analyzer()
+
+    def steps(self) -> list[Step]:
+        """The steps of the function."""
+        return self._read(self._function.body)
+
+    def _read(self, node: tirx.Stmt) -> list[Step]:
+        if isinstance(node, tirx.SeqStmt):
+            return [step for part in node.seq for step in self._read(part)]
+        if isinstance(node, tirx.DeclBuffer):
+            self._addresses[node.buffer] = self._address(node.data)
+            return []
+        if isinstance(node, tirx.AllocBuffer):
+            return []
+        if isinstance(node, tirx.Bind):
+            self._values[node.var] = self._value(node.value)
+            return []
+        if isinstance(node, tirx.AttrStmt):
+            return self._read(node.body)
+        if isinstance(node, tirx.For):
+            return self._loop(node)
+        if isinstance(node, tirx.IfThenElse):
+            case = node.then_case if self._constant(node.condition) else node.else_case
+            return [] if case is None else self._read(case)
+        if isinstance(node, tirx.BufferStore):
+            return [self._store(node)]
+        if isinstance(node, tirx.Evaluate):
+            return self._launch(node.value)
+        raise self._unknown(node)
+
+    def _loop(self, node: tirx.For) -> list[Step]:
+        """A loop as one record; unrolled if something in it is not affine in its index."""
+        count, first = self._constant(node.extent), self._constant(node.min)
+        if count > 1:
+            values = dict(self._values)
+            self._indices.append(node.loop_var)
+            try:
+                self._values[node.loop_var] = node.loop_var + first
+                return [Repeat(count, tuple(self._read(node.body)))]
+            except _NotAffineError:
+                self._values = values
+            finally:
+                self._indices.pop()
+        steps = []
+        for i in range(first, first + count):
+            self._values[node.loop_var] = tirx.const(i, str(node.loop_var.ty))
+            steps += self._read(node.body)
+        return steps
+
+    def _launch(self, call: ir.Expr) -> list[Step]:
+        if isinstance(call, tirx.IntImm):
+            return []
+        if called(call) != "tirx.call_ffi_kernel":
+            raise self._unknown(call)
+        tags = list(map(str, call.attrs.launch_params))
+        end = len(call.args) - len(tags)
+        extents = {tag: self._constant(value) for tag, value in zip(tags, call.args[end:], strict=True)}
+        grid, block, cluster = (tuple(extents.pop(f"{kind}.{axis}", 1) for axis in "xyz") for kind in _KINDS)
+        shared = extents.pop(_SHARED_BYTES, 0)
+        if extents:
+            raise self._unknown(call)
+        kernel = self._texts[call.args[0].value].name
+        arguments = tuple(map(self._argument, call.args[1:end]))
+        return [Launch(kernel, grid, block, shared, arguments, cluster)]
+
+    def _argument(self, value: ir.Expr) -> Address | Scalar:
+        return self._address(value) if called(value) == "tirx.buffer_data" else self._scalar(value)
+
+    def _scalar(self, value: ir.Expr) -> Scalar:
+        """A number that is affine in the indices of the enclosing loops."""
+        value, dtype = self._value(value), str(value.ty)
+        if isinstance(value, tirx.IntImm | tirx.FloatImm):
+            return Scalar(dtype, int.from_bytes(_packed(value, dtype), "little"))
+        if not dtype.startswith(("int", "uint")):
+            raise _NotAffineError
+        terms = detect_linear_equation(value, self._indices)
+        numbers = [self._analyzer.simplify(term) for term in terms]
+        if not numbers or not all(isinstance(number, tirx.IntImm) for number in numbers):
+            raise _NotAffineError
+        *strides, first = map(int, numbers)
+        return Scalar(dtype, first % (1 << tvm.DataType(dtype).bits), tuple(strides))
+
+    def _store(self, node: tirx.BufferStore) -> Step:
+        """A number that the host writes to the device's memory."""
+        dtype = str(node.buffer.dtype)
+        value = self._value(node.value)
+        if not isinstance(value, tirx.IntImm | tirx.FloatImm):
+            raise _NotAffineError if self._indices else self._unknown(node)
+        position = 0
+        for index, size in zip(node.indices, node.buffer.shape, strict=True):
+            position = position * int(size) + self._constant(index)
+        packed = _packed(value, dtype)
+        address = self._addresses[node.buffer]
+        return self._constants.copy(Address(address.slot, address.offset + position * len(packed)), packed)
+
+    def _address(self, data: ir.Expr) -> Address:
+        """The address that a pointer to a buffer has."""
+        if called(data) != "tirx.buffer_data":
+            raise self._unknown(data)
+        return self._addresses[data.args[0]]
+
+    def _value(self, value: ir.Expr) -> ir.Expr:
+        """An expression of the indices of the enclosing loops."""
+        return self._analyzer.simplify(substitute(value, self._values))
+
+    def _constant(self, value: ir.Expr) -> int:
+        value = self._value(value)
+        if isinstance(value, tirx.IntImm):
+            return int(value)
+        raise _NotAffineError if self._indices else self._unknown(value)
+
+    def _unknown(self, node: Any) -> TargetError:
+        got = str(node).strip().splitlines()[-1]
+        return TargetError("compile", "the host of a GPU can only launch kernels and count steps", got=got)
+
+
+def _packed(value: ir.Expr, dtype: str) -> bytes:
+    """The bytes of a number of a dtype."""
+    number = int(value) if isinstance(value, tirx.IntImm) else float(value)
+    return np.asarray(number).astype(dtypes.canonical(dtype)).tobytes()

@@ -1,0 +1,111 @@
+"""The passes that split scheduled functions into host code and kernels, and the CUDA C++ of each kernel."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+
+import tvm
+from tvm import ir, s_tir, tirx
+from tvm.target import Target
+
+from tvmfun.lower.codegen.cuda.constants import with_plain_constants
+from tvmfun.lower.codegen.cuda.cubins import PLACEHOLDER, KernelSource
+
+# Where the kernels begin in a source that TVM writes.
+_FIRST_KERNEL = re.compile(r'^extern "C" ', re.MULTILINE)
+
+
+def split(functions: Mapping[ir.GlobalVar, tirx.PrimFunc], target: Target) -> tuple[tvm.IRModule, tvm.IRModule]:
+    """Returns host functions that launch kernels with ``call_ffi_kernel``, and the kernels, both lowered.
+
+    Args:
+        functions: scheduled functions.
+        target: a GPU, with a host.
+    """
+    with target, tvm.transform.PassContext(opt_level=3):
+        module = _splitting()(tirx.transform.BindTarget(target)(tvm.IRModule(dict(functions))))
+        is_kernel = lambda function: "calling_conv" in function.attrs and int(function.attrs["calling_conv"]) == 2
+        host = {name: function for name, function in module.functions.items() if not is_kernel(function)}
+        device = {name: function for name, function in module.functions.items() if is_kernel(function)}
+        return tvm.IRModule(host), finished(tvm.IRModule(device))
+
+
+def finished(kernels: tvm.IRModule) -> tvm.IRModule:
+    """The kernels after the last passes, in which every constant can be written as CUDA C++."""
+    passes = [
+        tirx.transform.FP8StorageLegalize(),
+        tirx.transform.BF16StorageLegalize(),
+        tirx.transform.LowerWarpMemory(),
+        tirx.transform.StmtSimplify(),
+        tirx.transform.LowerIntrin(),
+        with_plain_constants,
+    ]
+    return tvm.transform.Sequential(passes)(kernels)
+
+
+def sources(kernels: tvm.IRModule, target: Target) -> dict[str, KernelSource]:
+    """Returns the CUDA C++ of each kernel, by the name that host functions use."""
+    build = tvm.get_global_func("target.build.cuda")
+    found = {}
+    with target:
+        for name, function in kernels.functions.items():
+            own = {ir.GlobalVar(PLACEHOLDER): function.with_attr("global_symbol", PLACEHOLDER)}
+            text = str(build(tvm.IRModule(own), target).inspect_source("cuda"))
+            start = _FIRST_KERNEL.search(text).start()
+            found[name.name_hint] = KernelSource(_title(name.name_hint), text[:start], text[start:])
+    return found
+
+
+def _title(name: str) -> str:
+    """The name of a kernel without numbers, which depend on the Program."""
+    return re.sub(r"(_\d+)?_kernel(_\d+)?$", "", name)
+
+
+def _splitting() -> tvm.transform.Pass:
+    """The passes of ``tvm.s_tir.pipeline`` that kernels for GPUs need, in its order, up to the split."""
+    return tvm.transform.Sequential(
+        [
+            s_tir.transform.CanonicalizeLoop(),
+            s_tir.transform.LowerCrossThreadReduction(),
+            s_tir.transform.LowerInitBlock(),
+            s_tir.transform.PlanAndUpdateBufferAllocationLocation(),
+            s_tir.transform.ConvertBlocksToOpaque(),
+            s_tir.transform.LiftThreadBinding(),
+            s_tir.transform.ManifestSharedMemoryLocalStage(),
+            s_tir.transform.CompactBufferAllocation(),
+            s_tir.transform.LowerAutoCopy(),
+            s_tir.transform.UnifyThreadBinding(),
+            s_tir.transform.LowerMatchBuffer(),
+            s_tir.transform.StmtSimplify(),
+            s_tir.transform.InjectPermutedLayout(),
+            s_tir.transform.AnnotateIrregularLoop(),
+            s_tir.transform.InjectSoftwarePipeline(),
+            s_tir.transform.TransformMmaBufferLayout(),
+            s_tir.transform.LowerOpaqueBlock(),
+            tirx.transform.FlattenBuffer(),
+            tirx.transform.BF16ComputeLegalize(),
+            tirx.transform.NarrowDataType(32),
+            s_tir.transform.LoopPartition(),
+            tirx.transform.VectorizeLoop(True),
+            s_tir.transform.InjectVirtualThread(),
+            s_tir.transform.InjectDoubleBuffer(),
+            tirx.transform.StorageRewrite(),
+            s_tir.transform.HoistIfThenElse(),
+            tirx.transform.UnrollLoop(),
+            s_tir.transform.RenormalizeSplitPattern(),
+            tirx.transform.StmtSimplify(),
+            tirx.transform.RemoveNoOp(),
+            s_tir.transform.RewriteUnsafeSelect(),
+            tirx.transform.CommonSubexprElim(),
+            tirx.transform.FP8ComputeLegalize(),
+            tirx.transform.AnnotateEntryFunc(),
+            s_tir.transform.ThreadSync("shared"),
+            s_tir.transform.ThreadSync("shared.dyn"),
+            s_tir.transform.ThreadSync("warp"),
+            s_tir.transform.InferFragment(),
+            s_tir.transform.LowerThreadAllreduce(),
+            s_tir.transform.MergeSharedMemoryAllocations(),
+            tirx.transform.SplitHostDevice(),
+        ]
+    )
