@@ -63,7 +63,7 @@ def test_a_scan_is_one_record_with_strides():
 
 
 @T.prim_func(s_tir=True)
-def squares(x: T.Buffer((100,), "float32"), y: T.Buffer((100,), "float32")):
+def squares(x: T.Buffer((100,), "float32"), y: T.Buffer((100,), "float32")):  # pyright: ignore
     for i, j in T.grid(3, 2):
         for t in T.thread_binding(8, thread="threadIdx.x"):
             with T.sblock("first"):

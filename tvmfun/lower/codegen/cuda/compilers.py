@@ -68,6 +68,10 @@ class Compiler(Protocol):
         """
         ...
 
+    def compile_together(self, source: str, options: Options) -> bytes:
+        """Returns one piece of machine code of all kernels of a source; it raises the same."""
+        ...
+
 
 def options_of(target: Target) -> Options:
     """The options for a target.
@@ -260,6 +264,15 @@ class Nvrtc:
 
     def compile(self, source: str, kernels: Sequence[str], options: Options) -> list[Image]:
         """Returns the machine code of the only kernel of a source."""
+        content, log = self._compile(source, options)
+        return [Image(content, usage) for usage in _usages(log, kernels, self.version)]
+
+    def compile_together(self, source: str, options: Options) -> bytes:
+        """Returns one piece of machine code of all kernels of a source."""
+        return self._compile(source, options)[0]
+
+    def _compile(self, source: str, options: Options) -> tuple[bytes, str]:
+        """The machine code, and what the assembler reports."""
         _check_arch(options.arch, self._archs, self.version)
         flags = [f"--gpu-architecture={options.arch}", "--std=c++17", "-w", "-default-device", "--device-int128"]
         flags += [f"-I{path}" for path in include_directories()] + ["--ptxas-options=-v"]
@@ -273,10 +286,9 @@ class Nvrtc:
             log = self._text(program, "nvrtcGetProgramLog").decode(errors="replace")
             if failed:
                 raise _refused(log or f"error {failed}", self.version, options.arch)
-            content = self._text(program, "nvrtcGetCUBIN")
+            return self._text(program, "nvrtcGetCUBIN"), log
         finally:
             self._call("nvrtcDestroyProgram", ctypes.byref(program))
-        return [Image(content, usage) for usage in _usages(log, kernels, self.version)]
 
     def _text(self, program: ctypes.c_void_p, name: str) -> bytes:
         """What a pair of functions returns: one the size, one the bytes."""
@@ -328,15 +340,24 @@ class Nvcc:
 
     def compile(self, source: str, kernels: Sequence[str], options: Options) -> list[Image]:
         """Returns the machine code of each kernel of a source."""
-        _check_arch(options.arch, self._archs, self.version)
         with TemporaryDirectory() as folder:
-            text, ptx = Path(folder, "kernels.cu"), Path(folder, "kernels.ptx")
-            text.write_text(source)
-            flags = ["-ptx", f"-arch={options.arch}", "-std=c++17", "-w"]
-            flags += ["--use_fast_math"] if options.fast_math else []
-            self._run([self.path, *flags, "-o", ptx, text], errors=True, arch=options.arch)
-            parts = entries(ptx.read_text())
+            parts = entries(self._compile(Path(folder), source, options, "ptx").read_text())
             return [self._assembled(Path(folder), kernel, parts.get(kernel, ""), options) for kernel in kernels]
+
+    def compile_together(self, source: str, options: Options) -> bytes:
+        """Returns one piece of machine code of all kernels of a source."""
+        with TemporaryDirectory() as folder:
+            return self._compile(Path(folder), source, options, "cubin").read_bytes()
+
+    def _compile(self, folder: Path, source: str, options: Options, kind: str) -> Path:
+        """Compiles a source to a file of a kind, ``"ptx"`` or ``"cubin"``."""
+        _check_arch(options.arch, self._archs, self.version)
+        text, result = folder / "kernels.cu", folder / f"kernels.{kind}"
+        text.write_text(source)
+        flags = [f"-{kind}", f"-arch={options.arch}", "-std=c++17", "-w"]
+        flags += ["--use_fast_math"] if options.fast_math else []
+        self._run([self.path, *flags, "-o", result, text], errors=True, arch=options.arch)
+        return result
 
     def _assembled(self, folder: Path, kernel: str, ptx: str, options: Options) -> Image:
         source, cubin = folder / "kernel.ptx", folder / "kernel.cubin"

@@ -25,10 +25,32 @@ def split(functions: Mapping[ir.GlobalVar, tirx.PrimFunc], target: Target) -> tu
     """
     with target, tvm.transform.PassContext(opt_level=3):
         module = _splitting()(tirx.transform.BindTarget(target)(tvm.IRModule(dict(functions))))
-        is_kernel = lambda function: "calling_conv" in function.attrs and int(function.attrs["calling_conv"]) == 2
-        host = {name: function for name, function in module.functions.items() if not is_kernel(function)}
-        device = {name: function for name, function in module.functions.items() if is_kernel(function)}
-        return tvm.IRModule(host), finished(tvm.IRModule(device))
+        host, device = _parts(module)
+        return host, finished(device)
+
+
+def split_for_tensors(
+    functions: Mapping[ir.GlobalVar, tirx.PrimFunc], target: Target
+) -> tuple[tvm.IRModule, tvm.IRModule]:
+    """The same with host functions of tensors, as the virtual machine calls them, that are ready to be compiled."""
+    with target, tvm.transform.PassContext(opt_level=3):
+        module = tirx.transform.BindTarget(target)(tvm.IRModule(dict(functions)))
+        host, device = _parts(tirx.transform.MakePackedAPI()(_splitting()(module)))
+        passes = [
+            tirx.transform.FP8StorageLegalize(),
+            tirx.transform.BF16StorageLegalize(),
+            tirx.transform.LowerTVMBuiltin(),
+            tirx.transform.LowerIntrin(),
+        ]
+        return tvm.transform.Sequential(passes)(host), finished(device)
+
+
+def _parts(module: tvm.IRModule) -> tuple[tvm.IRModule, tvm.IRModule]:
+    """The host functions and the kernels of a module."""
+    is_kernel = lambda function: "calling_conv" in function.attrs and int(function.attrs["calling_conv"]) == 2
+    host = {name: function for name, function in module.functions.items() if not is_kernel(function)}
+    device = {name: function for name, function in module.functions.items() if is_kernel(function)}
+    return tvm.IRModule(host, attrs=module.attrs), tvm.IRModule(device, attrs=module.attrs)
 
 
 def finished(kernels: tvm.IRModule) -> tvm.IRModule:

@@ -1,0 +1,48 @@
+"""Functions of tensors whose kernels run on a GPU: for TVM's virtual machine, which Programs of dynamic sizes need."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import tvm
+import tvm_ffi
+from tvm import ir, tirx
+from tvm.target import Target
+
+from tvmfun.lower.codegen.cuda import cubins, lowering
+from tvmfun.lower.codegen.cuda.compilers import find_compiler, options_of, why_none
+
+# Where this function is missing, TVM has no CUDA driver, keeps the source of kernels, and calls no compiler.
+_LOADER = "ffi.Module.create.cuda"
+
+
+def tensor_functions(target: Target, functions: Mapping[ir.GlobalVar, tirx.PrimFunc]) -> Any:
+    """Returns a module of scheduled functions, which take tensors.
+
+    Where there is no driver but a compiler, the kernels are compiled all the same: for the disk cache, and so that
+    what it refuses is found. Where there is neither, the module has their source.
+
+    Args:
+        target: a GPU.
+        functions: scheduled functions.
+
+    Raises:
+        TargetError: if there is a driver and no compiler, or if the compiler refuses something.
+    """
+    host, kernels = lowering.split_for_tensors(functions, target)
+    with target:
+        module = tvm.get_global_func("target.build.llvm")(host, target.host)
+        if not kernels.functions:
+            return module
+        device = tvm.get_global_func("target.build.cuda")(kernels, target)
+        if tvm.get_global_func(_LOADER, allow_missing=True) is None and why_none() is None:
+            _compile(str(device.inspect_source("cuda")))
+    module.import_module(device)
+    return module
+
+
+@tvm_ffi.register_global_func("tvm_callback_cuda_compile", override=True)
+def _compile(source: str) -> bytes:
+    """Compiles the kernels of a module; TVM's own function looks for headers elsewhere and allows approximations."""
+    return cubins.compiled_together(source, find_compiler(), options_of(Target.current()))
