@@ -73,7 +73,9 @@ struct State {
   int current = 0, count = 0, alive = 0;
   bool stale = true;
   uint64_t seed = 0, drawn = 0;
-  char* shared = nullptr;
+  char* shared = nullptr;  // in `memory`, aligned
+  void* memory = nullptr;
+  char* stacks = nullptr;
   size_t dynamic_bytes = 0, static_end = 0;
   std::vector<std::pair<const void*, char*>> arrays;  // static shared memory, by declaration
   void (*entry)(void**) = nullptr;
@@ -295,9 +297,9 @@ static void run_thread() {
 
 inline void prepare(int count) {
   if (!state.shared) {
-    auto* memory = mmap(nullptr, kShared + 1024, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-    state.shared = (char*)(((uintptr_t)memory + 1023) / 1024 * 1024);
-    auto* stacks = (char*)mmap(nullptr, kThreads * (kStack + kGuard), PROT_READ | PROT_WRITE,
+    state.memory = mmap(nullptr, kShared + 1024, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    state.shared = (char*)(((uintptr_t)state.memory + 1023) / 1024 * 1024);
+    auto* stacks = state.stacks = (char*)mmap(nullptr, kThreads * (kStack + kGuard), PROT_READ | PROT_WRITE,
                                MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
     state.threads.resize(kThreads);
     for (int i = 0; i < kThreads; i++) {
@@ -311,6 +313,17 @@ inline void prepare(int count) {
   state.stale = false;
   state.count = count;
 }
+
+// Unmaps all memory after a launch: each guard is a mapping, and a process may have about 65,000.
+struct Released {
+  ~Released() {
+    if (!state.shared) return;
+    munmap(state.memory, kShared + 1024);
+    munmap(state.stacks, kThreads * (kStack + kGuard));
+    state.shared = nullptr;
+    state.threads.clear();
+  }
+};
 
 inline void resume(int number) {
   Thread& thread = state.threads[number];
@@ -398,6 +411,7 @@ __attribute__((noinline)) static bool run_block() {
 static const char* launch(void (*entry)(void**), void** parameters, dim3 grid, dim3 block, size_t shared,
                           uint64_t seed) {
   std::lock_guard<std::mutex> guard(state.mutex);
+  Released released;
   uint64_t count = (uint64_t)block.x * block.y * block.z, blocks = (uint64_t)grid.x * grid.y * grid.z;
   state.error.clear();
   if (!count || count > kThreads || !blocks || grid.y > 65535 || grid.z > 65535 || shared > kShared) {

@@ -1,0 +1,167 @@
+"""Products of matrices on GPUs: emulated against the CPU, and compiled to machine code for three architectures.
+
+No GPU has timed them; the emulator runs the CUDA source thread by thread.
+"""
+
+import numpy as np
+import pytest
+from support.emulated_products import check, needs_gxx, needs_nvcc, product_of, ptx, resources
+
+import tvmfun.numpy as tnp
+from tvmfun import ShapeDtype, nn
+from tvmfun.lower.schedule.gpu import tiles
+
+
+def random(*shape, dtype, seed=0):
+    return np.random.default_rng([seed, *shape]).standard_normal(shape).astype(dtype)
+
+
+LAYOUTS = {
+    "nn": lambda x, y: x @ y,
+    "nt": lambda x, y: x @ tnp.swapaxes(y, -1, -2),
+    "tn": lambda x, y: tnp.swapaxes(x, -1, -2) @ y,
+    "tt": lambda x, y: tnp.swapaxes(x, -1, -2) @ tnp.swapaxes(y, -1, -2),
+}
+
+
+def factors(layout, m, n, k, dtype, batch=()):
+    left = (k, m) if layout[0] == "t" else (m, k)
+    right = (n, k) if layout[1] == "t" else (k, n)
+    return random(*batch, *left, dtype=dtype, seed=1), random(*batch, *right, dtype=dtype, seed=2)
+
+
+CASES = [
+    ("nn", (16, 16, 16), "float16"),
+    ("nn", (17, 7, 33), "bfloat16"),
+    ("nn", (130, 72, 40), "float16"),
+    ("nn", (96, 200, 64), "float32"),
+    ("nt", (17, 40, 32), "bfloat16"),
+    ("nt", (130, 7, 17), "float32"),
+    ("nt", (2, 128, 1000), "float16"),
+    ("tn", (48, 40, 72), "float16"),
+    ("tn", (7, 17, 2), "bfloat16"),
+    ("tn", (128, 130, 16), "float32"),
+    ("tt", (16, 24, 48), "bfloat16"),
+    ("tt", (33, 31, 29), "float32"),
+]
+
+
+@needs_gxx
+@pytest.mark.slow
+@pytest.mark.parametrize(("layout", "sizes", "dtype"), CASES)
+def test_products_are_those_of_the_cpu(layout, sizes, dtype):
+    assert check(LAYOUTS[layout], *factors(layout, *sizes, dtype)) == ["contraction"]
+
+
+@needs_gxx
+@pytest.mark.slow
+@pytest.mark.parametrize("dtype", ["float16", "float32"])
+def test_vectors_and_matrices_without_terms(dtype):
+    for layout, sizes in (("nn", (1, 130, 24)), ("tn", (7, 17, 1)), ("nt", (33, 1, 20)), ("nn", (5, 6, 0))):
+        check(LAYOUTS[layout], *factors(layout, *sizes, dtype), orders=1)
+
+
+@needs_gxx
+@pytest.mark.parametrize("dtype", ["bfloat16", pytest.param("float32", marks=pytest.mark.slow)])
+def test_a_product_with_an_epilogue(dtype):
+    layer = lambda x, w, b, r: nn.functional.gelu(x @ w + b) * 2 + r
+    arrays = [random(*shape, dtype=dtype) for shape in ((40, 24), (24, 48), (48,), (40, 48))]
+    assert check(layer, *arrays) == ["contraction"]
+
+
+@needs_gxx
+@pytest.mark.slow
+@pytest.mark.parametrize("batch", [(0,), (3,), (2, 2)])
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_stacks_of_products(layout, batch):
+    check(LAYOUTS[layout], *factors(layout, 33, 24, 40, "float16", batch))
+
+
+@needs_gxx
+@pytest.mark.slow
+def test_heads_of_attention_are_read_where_they_are():
+    q, k = random(2, 20, 3, 16, dtype="bfloat16"), random(2, 24, 3, 16, dtype="bfloat16", seed=1)
+    assert check(lambda q, k: tnp.einsum("bqhd,bkhd->bhqk", q, k), q, k) == ["contraction"]
+    p = random(2, 3, 20, 24, dtype="bfloat16")
+    check(lambda p, v: tnp.einsum("bhqk,bkhd->bqhd", p, v), p, k)
+
+
+@needs_gxx
+@pytest.mark.slow
+@pytest.mark.parametrize("dtype", ["float16", "float32"])
+def test_epilogues_with_masks_and_several_results(dtype):
+    def layer(x, w, b, mask):
+        y = x @ w + b
+        return tnp.where(mask, y, 0), y > 1, y.astype("float32")
+
+    arrays = [random(*shape, dtype=dtype) for shape in ((40, 24), (24, 48), (40, 1))]
+    mask = np.random.default_rng(0).random((40, 48)) < 0.5
+    check(layer, *arrays, mask)
+
+
+@needs_gxx
+@pytest.mark.slow
+@pytest.mark.parametrize("tile", tiles.shapes("bfloat16", "sm_80"), ids=lambda tile: f"{tile.rows}x{tile.columns}")
+def test_every_tile_of_tensor_cores(tile, monkeypatch):
+    monkeypatch.setattr(tiles, "choose", lambda dtype, sizes, arch: tile)
+    for layout in ("nt", "tn"):
+        sizes = tile.rows + 8, tile.columns + 16, 3 * tile.depth + 8
+        check(LAYOUTS[layout], *factors(layout, *sizes, "bfloat16"), orders=1)
+
+
+@needs_gxx
+@pytest.mark.slow
+@pytest.mark.parametrize("tile", tiles.shapes("float32", "sm_80"), ids=lambda tile: f"{tile.rows}x{tile.columns}")
+def test_every_tile_without_tensor_cores(tile, monkeypatch):
+    monkeypatch.setattr(tiles, "choose", lambda dtype, sizes, arch: tile)
+    for layout in ("nt", "tn"):
+        sizes = tile.rows + 8, tile.columns + 16, 3 * tile.depth + 8
+        check(LAYOUTS[layout], *factors(layout, *sizes, "float32"), orders=1)
+
+
+# -- machine code ------------------------------------------------------------------------------------------------------
+
+ARCHITECTURES = ["sm_80", "sm_90a", "sm_100"]
+# bytes of shared memory that a block may use
+MOST_SHARED = {"sm_80": 163 << 10, "sm_90a": 227 << 10, "sm_100": 227 << 10}
+SIZES = {"large": (4096, 3072, 768), "odd": (1000, 130, 70), "few rows": (16, 1024, 1024), "logits": (64, 10, 128)}
+
+
+@needs_nvcc
+@pytest.mark.slow
+@pytest.mark.parametrize("arch", ARCHITECTURES)
+@pytest.mark.parametrize("dtype", ["bfloat16", "float16", "float32"])
+@pytest.mark.parametrize("sizes", SIZES)
+def test_products_need_no_memory_for_registers(sizes, dtype, arch, tmp_path):
+    m, n, k = SIZES[sizes]
+    specs = [ShapeDtype(shape, dtype) for shape in ((m, k), (k, n), (n,))]
+    _, source = product_of(lambda x, w, b: nn.functional.gelu(x @ w + b), *specs, arch=arch)
+    (used,) = resources(source, arch, tmp_path)
+    assert (used.spilled_bytes, used.stack_bytes) == (0, 0)
+    assert used.registers <= 255
+
+
+@needs_nvcc
+@pytest.mark.parametrize("dtype", ["bfloat16", pytest.param("float16", marks=pytest.mark.slow)])
+def test_half_precision_is_multiplied_by_tensor_cores(dtype, tmp_path):
+    specs = [ShapeDtype((64, 64), dtype)] * 2
+    _, source = product_of(lambda x, w: x @ w, *specs)
+    text = ptx(source, "sm_80", tmp_path)
+    short = {"bfloat16": "bf16", "float16": "f16"}[dtype]
+    assert f"mma.sync.aligned.m16n8k16.row.col.f32.{short}.{short}.f32" in text
+    assert "ldmatrix.sync.aligned.m8n8.x4.trans" in text
+    assert "cp.async.cg.shared.global" in text
+
+
+@pytest.mark.parametrize("dtype", ["bfloat16", "float32"])
+def test_tiles_fit_the_shared_memory_of_each_architecture(dtype):
+    for arch, most in {**MOST_SHARED, "sm_86": 99 << 10, "sm_120": 99 << 10}.items():
+        for tile in tiles.shapes(dtype, arch):
+            assert tiles.shared_bytes(tile, dtype) <= most, (arch, tile)
+
+
+def test_small_products_get_small_tiles():
+    few = tiles.choose("bfloat16", (1, 16, 1024, 1024), "sm_90")
+    many = tiles.choose("bfloat16", (1, 8192, 8192, 8192), "sm_90")
+    assert few.rows <= 32
+    assert many.rows * many.columns >= 128 * 128

@@ -1,0 +1,187 @@
+"""Products of matrices on GPUs without a GPU: emulated results, and what the compiler says of their source."""
+
+from __future__ import annotations
+
+import re
+import shutil
+import subprocess
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+import pytest
+import tvm
+from tvm import ir, tirx
+
+import tvmfun
+from support.cuda_emulator import run as run_emulated
+from support.serial_gpu import call
+from tvmfun import ShapeDtype
+from tvmfun.core.inline import inlined
+from tvmfun.core.program import Literal
+from tvmfun.lower import pipeline
+from tvmfun.lower import target as targets
+from tvmfun.lower.fusion.kernel import Kernel
+from tvmfun.lower.schedule import schedule
+from tvmfun.lower.tir.walk import find
+
+NVCC = shutil.which("nvcc")
+needs_nvcc = pytest.mark.skipif(NVCC is None, reason="only nvcc, which is not on PATH, makes machine code of CUDA")
+needs_gxx = pytest.mark.skipif(shutil.which("g++") is None, reason="the emulator is compiled by g++")
+TOLERANCE = {"float16": 2e-3, "bfloat16": 1.6e-2, "float32": 2e-5}
+
+
+class Scheduled(NamedTuple):
+    """A kernel for a GPU."""
+
+    kernel: Kernel
+    function: tirx.PrimFunc
+
+    @property
+    def rule(self) -> str:
+        """The rule that scheduled it."""
+        return str(self.function.attrs["tvmfun.rule"])
+
+    def source(self, target: tvm.target.Target) -> str:
+        """Its CUDA source."""
+        with target:
+            module = tvm.tirx.build(tvm.IRModule({"main": self.function.with_attr("global_symbol", "main")}), target)
+        return module.imports[0].inspect_source("cuda")
+
+
+def scheduled(function: Callable, *arguments: Any, arch: str = "sm_80") -> list[Scheduled]:
+    """The kernels of a function, without views."""
+    target = targets.resolve({"kind": "cuda", "arch": arch})
+    program = inlined(tvmfun.trace(function)(*(ShapeDtype(x.shape, x.dtype) for x in arguments)))
+    kernels = [kernel for kernel, _ in pipeline.fused_kernels(program, target) if not kernel.is_view]
+    return [Scheduled(kernel, schedule(kernel.prim_func(), target)) for kernel in kernels]
+
+
+def product_of(function: Callable, *arguments: Any, arch: str = "sm_80") -> tuple[Scheduled, str]:
+    """The only product among the kernels of a function, and its CUDA source."""
+    (product,) = (one for one in scheduled(function, *arguments, arch=arch) if one.rule == "contraction")
+    return product, product.source(targets.resolve({"kind": "cuda", "arch": arch}))
+
+
+# -- emulation ---------------------------------------------------------------------------------------------------------
+
+
+def check(function: Callable, *arrays: Any, arch: str = "sm_80", orders: int = 2, tolerance: float = 0.0) -> list[str]:
+    """Compares the emulated products of a function, between other kernels on the CPU, to the CPU's results.
+
+    Returns:
+        The rules of its kernels.
+    """
+    results, rules = emulate(function, *arrays, arch=arch, orders=orders)
+    for ours, expected in zip(results, tvmfun.tree.leaves(tvmfun.jit(function)(*arrays)), strict=True):
+        theirs = np.asarray(expected)
+        assert (ours.dtype, ours.shape) == (theirs.dtype, theirs.shape)
+        if theirs.dtype == bool:
+            np.testing.assert_array_equal(ours, theirs)
+            continue
+        wide = [array.astype("float64") for array in (ours, theirs)]
+        bound = tolerance or TOLERANCE[str(theirs.dtype)]
+        np.testing.assert_allclose(*wide, rtol=bound, atol=bound * max(1.0, np.abs(wide[1]).max(initial=0)))
+    return rules
+
+
+def emulate(
+    function: Callable, *arrays: Any, arch: str = "sm_80", orders: int = 2
+) -> tuple[list[np.ndarray], list[str]]:
+    """The results of a function whose products are emulated, and the rules of its kernels."""
+    target = targets.resolve({"kind": "cuda", "arch": arch})
+    traced = tvmfun.trace(function)(*(ShapeDtype(x.shape, x.dtype) for x in arrays))
+    program = inlined(traced)
+    values: dict[Any, Any] = dict(zip(program.inputs, map(np.asarray, (*traced.captured, *arrays)), strict=True))
+    rules = []
+    for kernel, _ in pipeline.fused_kernels(program, target):
+        arguments = [np.asarray(a.value if isinstance(a, Literal) else values[a]) for a in kernel.inputs]
+        shapes = [out.aval.shape for out in kernel.outputs]
+        if kernel.is_view:
+            results = [arguments[0].reshape(shapes[0])]
+        elif all(0 in shape for shape in shapes):
+            results = [np.zeros(s, out.aval.dtype) for s, out in zip(shapes, kernel.outputs, strict=True)]
+        else:
+            one = Scheduled(kernel, schedule(kernel.prim_func(), target))
+            rules.append(one.rule)
+            if one.rule == "contraction":
+                results = _emulated(one, arguments, target, orders)
+            else:
+                results = call(kernel.prim_func().with_attr("global_symbol", "main"), arguments, shapes, kernel)
+        values.update(zip(kernel.outputs, results, strict=True))
+    return [np.asarray(a.value if isinstance(a, Literal) else values[a]) for a in program.outputs], rules
+
+
+def _emulated(one: Scheduled, arguments: Sequence[np.ndarray], target: tvm.target.Target, orders: int) -> list:
+    outputs = [np.full(out.aval.shape, 77).astype(out.aval.dtype) for out in one.kernel.outputs]
+    arrays = [np.ascontiguousarray(array) for array in (*arguments, *outputs)]
+    by_name = {f"{param.name}_ptr": array for param, array in zip(one.function.params, arrays, strict=True)}
+    source = one.source(target)
+    signatures = re.findall(r"__global__ void (?:__launch_bounds__\(\d+\) )?(\w+)\(([^)]*)\) \{", source)
+    for nest, (name, parameters) in zip(_nests(one.function), signatures, strict=True):
+        blocks, threads = (int(loop.extent) for loop in nest)
+        taken = []
+        for parameter in parameters.split(","):
+            pointer = parameter.split()[-1]
+            if pointer not in by_name:
+                by_name[pointer] = _workspace(one.function, pointer.removesuffix("_ptr"))
+            taken.append(by_name[pointer])
+        shared = _shared_bytes(nest[0])
+        run_emulated(source, name, blocks, threads, shared, taken, orders=orders)
+    return arrays[len(arguments) :]
+
+
+def _nests(function: tirx.PrimFunc) -> list[list[tirx.For]]:
+    """The loops over blocks and threads of each launch, in order."""
+    bound = [loop for loop in find(function.body, tirx.For) if loop.thread_binding is not None]
+    return [bound[i : i + 2][::-1] for i in range(0, len(bound), 2)]
+
+
+def _shared_bytes(nest: tirx.Stmt) -> int:
+    buffers = [node.buffer for node in find(nest, tirx.AllocBuffer)]
+    return sum(_nbytes(buffer) for buffer in buffers if buffer.scope() == "shared.dyn")
+
+
+def _workspace(function: tirx.PrimFunc, name: str) -> np.ndarray:
+    (buffer,) = (node.buffer for node in find(function.body, tirx.AllocBuffer) if node.buffer.name == name)
+    return np.full(_nbytes(buffer), 0xFF, np.uint8)
+
+
+def _nbytes(buffer: ir.Var) -> int:
+    return int(np.prod([int(size) for size in buffer.shape])) * tvm.DataType(str(buffer.dtype)).bits // 8
+
+
+# -- the compiler ------------------------------------------------------------------------------------------------------
+
+
+class Resources(NamedTuple):
+    """What a kernel uses, as ptxas reports it."""
+
+    registers: int
+    spilled_bytes: int
+    stack_bytes: int
+
+
+def ptx(source: str, arch: str, directory: Path) -> str:
+    """The PTX that nvcc makes of CUDA source."""
+    result, _ = _compile(source, arch, directory, "-ptx")
+    return result.read_text()
+
+
+def resources(source: str, arch: str, directory: Path) -> list[Resources]:
+    """What each kernel of CUDA source uses on an architecture."""
+    _, report = _compile(source, arch, directory, "-cubin", "-Xptxas", "-v")
+    pattern = r"(\d+) bytes stack frame, (\d+) bytes spill stores, (\d+) bytes spill loads\s.*?Used (\d+) registers"
+    found = [tuple(map(int, groups)) for groups in re.findall(pattern, report, re.DOTALL)]
+    assert found, report
+    return [Resources(registers, stores + loads, stack) for stack, stores, loads, registers in found]
+
+
+def _compile(source: str, arch: str, directory: Path, *options: str) -> tuple[Path, str]:
+    file, result = directory / "kernels.cu", directory / "kernels.out"
+    file.write_text(source)
+    command = [str(NVCC), "-w", f"-arch={arch}", *options, "-o", str(result), str(file)]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=600)
+    assert done.returncode == 0, done.stderr[:3000]
+    return result, done.stderr

@@ -1,0 +1,201 @@
+"""Products of matrices on GPUs: tiles through shared memory in a pipeline of copies, multiplied by tensor cores.
+
+A block computes a tile of the result. While it multiplies a pair of tiles of the operands, the following pairs are on
+their way into shared memory. The sums pass through shared memory once more, so that each thread applies the epilogue to
+neighbouring elements.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from tvm import ir, tirx
+from tvm.s_tir import SBlock, SBlockRealize
+from tvm.target import Target
+from tvm.tirx import Buffer, Stmt
+
+from tvmfun.lower.schedule.gpu import operands, tiles, vectors
+from tvmfun.lower.schedule.gpu.mainloops import MainLoop
+from tvmfun.lower.schedule.gpu.operands import TileLoader
+from tvmfun.lower.schedule.gpu.products import HALF, Product, match
+from tvmfun.lower.schedule.gpu.results import Epilogue
+from tvmfun.lower.schedule.gpu.vectors import address, call
+from tvmfun.lower.schedule.stage_passes import attach_epilogues, inline_maps
+from tvmfun.lower.schedule.stages import parse, without_empty
+from tvmfun.lower.tir import build
+from tvmfun.lower.tir.build import Env, Expr, volume
+
+# Rows of tiles that run at the same time, so that they share columns in the L2 cache.
+_GROUP = 8
+_INT = "int32"
+
+
+def schedule(function: tirx.PrimFunc, target: Target) -> tirx.PrimFunc | None:
+    """Returns the kernel as a tiled product, with everything else in it as its epilogue; None if it is not one.
+
+    Products of float16 and of bfloat16 use tensor cores, which sum in float32; those of float32 are exact.
+    """
+    arch = str(target.attrs.get("arch", ""))
+    if _generation(arch) < 80:
+        return None  # asynchronous copies and most formats of tensor cores begin there
+    stages, temps = parse(function)
+    stages = attach_epilogues(inline_maps(without_empty(stages), temps), temps)
+    product = match(stages[0]) if len(stages) == 1 else None
+    if product is None or not (product.left.rows and product.right.rows):
+        return None
+    kernel = _Kernel.of(product, temps, arch)
+    body = SBlockRealize([], tirx.const(True), SBlock([], [], [], "root", kernel.emit()))
+    return function.with_body(body).with_attr("tvmfun.rule", "contraction")
+
+
+def _generation(arch: str) -> int:
+    digits = "".join(c for c in arch.removeprefix("sm_") if c.isdecimal())
+    return int(digits) if digits else 0
+
+
+@dataclass(frozen=True, eq=False)
+class _Kernel:
+    """The statements of one product."""
+
+    product: Product
+    loop: MainLoop
+    left: TileLoader
+    right: TileLoader
+    epilogue: Epilogue
+    thread: ir.Var
+    block: ir.Var
+
+    @classmethod
+    def of(cls, product: Product, temps: list[Buffer], arch: str) -> _Kernel:
+        """Chooses the tiles and how they are read."""
+        format = product.dtype if product.dtype in HALF else "float32"
+        tile = tiles.choose(format, product.sizes, arch)
+        readings = [operands.reading(side, product) for side in (product.left, product.right)]
+        by_term = [reading.by_term and format != "float32" for reading in readings]
+        loop = MainLoop(
+            format, tile.rows, tile.columns, tile.depth, tile.warp_rows, tile.warp_columns, *by_term, tile.stages
+        )
+        thread, block = ir.Var("thread", _INT), ir.Var("block", _INT)
+        loaders = [
+            TileLoader(side, product, reading, size, loop.depth, loop.threads, thread, flag, length)
+            for side, reading, size, flag, length in zip(
+                (product.left, product.right),
+                readings,
+                (loop.rows, loop.columns),
+                by_term,
+                (loop.left_length, loop.right_length),
+                strict=True,
+            )
+        ]
+        return cls(product, loop, *loaders, Epilogue(product, temps), thread, block)
+
+    def emit(self) -> Stmt:
+        """The loops over blocks and threads."""
+        batch, rows, columns, _ = self.product.sizes
+        row_tiles, column_tiles = build.ceil_div(rows, self.loop.rows), build.ceil_div(columns, self.loop.columns)
+        tile, matrix = (
+            tirx.floormod(self.block, row_tiles * column_tiles),
+            tirx.floordiv(self.block, row_tiles * column_tiles),
+        )
+        # Blocks with neighbouring indices run together: groups of rows, and in each all columns.
+        group = tirx.floordiv(tile, _GROUP * column_tiles)
+        inside = tirx.floormod(tile, _GROUP * column_tiles)
+        height = tirx.min(tirx.const(_GROUP, _INT), row_tiles - group * _GROUP) if row_tiles % _GROUP else _GROUP
+        row = (group * _GROUP + tirx.floormod(inside, height)) * self.loop.rows
+        column = tirx.floordiv(inside, height) * self.loop.columns
+        env = build.unflatten(self.product.batch, matrix)
+        body = self._tile(env, row, column)
+        for variable, extent, tag in (
+            (self.thread, self.loop.threads, "threadIdx.x"),
+            (self.block, batch * row_tiles * column_tiles, "blockIdx.x"),
+        ):
+            axis = tirx.IterVar(ir.Range(0, extent), ir.Var(tag, _INT), tirx.IterVar.ThreadIndex, tag)
+            body = tirx.For(variable, 0, extent, tirx.ForKind.THREAD_BINDING, body, axis)
+        return body
+
+    def _tile(self, env: Env, row: Expr, column: Expr) -> Stmt:
+        """The result's tile at ``row`` and ``column``."""
+        loop = self.loop
+        shared = tirx.decl_buffer((loop.shared_bytes,), "uint8", name="shared", scope="shared.dyn")
+        sums, sums_allocation = vectors.private(loop.sums, "float32", "sums")
+        terms = volume(self.product.reduce)
+        steps = build.ceil_div(terms, loop.depth)
+        sides = ((self.left, row, 0), (self.right, column, loop.left_bytes))
+        registers = [loader.registers() for loader, _, _ in sides]
+        stage_bytes = loop.left_bytes + loop.right_bytes
+        end = tirx.const(terms, _INT)
+
+        def stage(step: Expr) -> Expr:
+            return tirx.floormod(step, loop.stages) * stage_bytes
+
+        def begin(step: Expr) -> Stmt:
+            """Copies, or computes in registers, the tiles of a step."""
+            stmts = []
+            for (loader, first, offset), held in zip(sides, registers, strict=True):
+                if held is None:
+                    stmts.append(loader.copy(env, first, step * loop.depth, end, shared, stage(step) + offset))
+                else:
+                    stmts.append(loader.compute(env, first, step * loop.depth, end, held[0]))
+            return build.seq(*stmts)
+
+        def finish(step: Expr) -> Stmt | None:
+            """Stores what was computed in registers."""
+            stores = [
+                loader.store(held[0], shared, stage(step) + offset)
+                for (loader, _, offset), held in zip(sides, registers, strict=True)
+                if held is not None
+            ]
+            return build.seq(*stores) if stores else None
+
+        commit = call("tvmfun_copies_commit")
+        ahead = min(loop.stages - 1, steps)
+        first = [build.seq(begin(tirx.const(i, _INT)), finish(tirx.const(i, _INT)), commit) for i in range(ahead)]
+        first += [commit] * (loop.stages - 1 - ahead)
+        step = ir.Var("step", _INT)
+        following = step + (loop.stages - 1)
+        is_needed = following < steps
+        multiply = call(
+            f"{loop.name}_multiply",
+            address(sums, 0),
+            address(shared, stage(step)),
+            address(shared, stage(step) + loop.left_bytes),
+            source=loop.source,
+        )
+        stored = finish(following)
+        body = build.seq(
+            call(f"tvmfun_copies_wait<{loop.stages - 2}>"),
+            call("tvmfun_barrier"),
+            tirx.IfThenElse(is_needed, begin(following), None),
+            commit,
+            multiply,
+            None if stored is None else tirx.IfThenElse(is_needed, stored, None),
+        )
+        return build.seq(
+            vectors.allocated(shared, loop.shared_bytes),
+            sums_allocation,
+            *(held[1] for held in registers if held is not None),
+            call(f"tvmfun_clear<{loop.sums}>", address(sums, 0)),
+            *first,
+            tirx.For(step, 0, steps, tirx.ForKind.SERIAL, body),
+            call("tvmfun_copies_wait<0>"),
+            call("tvmfun_barrier"),
+            call(f"{loop.name}_spill", address(shared, 0), address(sums, 0), source=loop.source),
+            call("tvmfun_barrier"),
+            self._results(env, row, column, shared),
+        )
+
+    def _results(self, env: Env, first_row: Expr, first_column: Expr, shared: Buffer) -> Stmt:
+        """The epilogue of a tile whose sums are in shared memory."""
+        loop, width = self.loop, self.epilogue.width
+        per_row = loop.columns // width
+        count = build.ceil_div(loop.rows * per_row, loop.threads)
+        i = ir.Var("i", _INT)
+        vector = i * loop.threads + self.thread
+        row, column = tirx.floordiv(vector, per_row), tirx.floormod(vector, per_row) * width
+        _, rows, columns, _ = self.product.sizes
+        exists = tirx.And(first_row + row < rows, first_column + column < columns)
+        if loop.rows * per_row % loop.threads:
+            exists = tirx.And(row < loop.rows, exists)
+        sums = address(shared, (row * loop.result_length + column) * 4)
+        body = self.epilogue.emit(env, first_row + row, first_column + column, sums)
+        return tirx.For(i, 0, count, tirx.ForKind.SERIAL, tirx.IfThenElse(exists, body, None))

@@ -1,0 +1,244 @@
+"""Main loops of matrix products: what the threads of a block do with two tiles in shared memory.
+
+A :class:`MainLoop` is the interface of a provider: it says which tiles it takes and in which layout, and writes the
+device functions that multiply two tiles and that move the sums to shared memory. Loading tiles and storing results,
+with whatever is fused to them, is the same for all of them.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+
+from tvmfun.lower.schedule.gpu.primitives import PRIMITIVES
+
+
+@dataclass(frozen=True)
+class MainLoop:
+    """A block's product of a tile of ``rows`` x ``depth`` and one of ``depth`` x ``columns`` elements.
+
+    Args:
+        dtype: the dtype of the elements: ``float16``, ``bfloat16``, ``tf32`` or ``float32``.
+        rows, columns, depth: the sizes of the tiles.
+        warp_rows, warp_columns: the part of the result that a warp computes.
+        left_by_term, right_by_term: whether the terms of one row (column) are neighbours in shared memory.
+        stages: how many pairs of tiles are in shared memory.
+    """
+
+    dtype: str
+    rows: int
+    columns: int
+    depth: int
+    warp_rows: int
+    warp_columns: int
+    left_by_term: bool
+    right_by_term: bool
+    stages: int
+
+    @property
+    def threads(self) -> int:
+        """The threads of a block."""
+        return 32 * (self.rows // self.warp_rows) * (self.columns // self.warp_columns)
+
+    @property
+    def sums(self) -> int:
+        """The sums that a thread holds."""
+        return self.warp_rows * self.warp_columns // 32
+
+    @property
+    def element_bytes(self) -> int:
+        """The size of an element in shared memory."""
+        return 2 if self.dtype in ("float16", "bfloat16") else 4
+
+    @property
+    def padding(self) -> int:
+        """Elements after each row in shared memory, so that the lanes of a warp read from different banks."""
+        return 16 // self.element_bytes
+
+    def row_length(self, size: int, by_term: bool) -> int:
+        """The distance of neighbouring rows of a tile in shared memory, in elements."""
+        if by_term:
+            return self.depth + self.padding
+        # Lanes read 4 rows of 8 neighbours each.
+        return size + (8 if self.dtype == "tf32" else self.padding)
+
+    @property
+    def left_length(self) -> int:
+        """The distance of neighbouring rows of the left tile."""
+        return self.row_length(self.rows, self.left_by_term)
+
+    @property
+    def right_length(self) -> int:
+        """The distance of neighbouring rows of the right tile."""
+        return self.row_length(self.columns, self.right_by_term)
+
+    @property
+    def left_bytes(self) -> int:
+        """The size of the left tile in shared memory."""
+        return self.left_length * (self.rows if self.left_by_term else self.depth) * self.element_bytes
+
+    @property
+    def right_bytes(self) -> int:
+        """The size of the right tile in shared memory."""
+        return self.right_length * (self.columns if self.right_by_term else self.depth) * self.element_bytes
+
+    @property
+    def result_length(self) -> int:
+        """The distance of neighbouring rows of the result in shared memory."""
+        return self.columns + 4
+
+    @property
+    def shared_bytes(self) -> int:
+        """Shared memory of a block: the tiles, and afterwards the result."""
+        return max(self.stages * (self.left_bytes + self.right_bytes), self.rows * self.result_length * 4)
+
+    @cached_property
+    def name(self) -> str:
+        """A name for its device functions."""
+        layout = "".join("k" if flag else "m" for flag in (self.left_by_term, self.right_by_term))
+        sizes = (self.rows, self.columns, self.depth, self.warp_rows, self.warp_columns)
+        return f"tvmfun_{self.dtype}_{'x'.join(map(str, sizes))}_{layout}"
+
+    @property
+    def source(self) -> str:
+        """The definitions of ``NAME_multiply(sums, left, right)`` and ``NAME_spill(result, sums)``."""
+        functions = _simt(self) if self.dtype == "float32" else _mma(self)
+        return f"{PRIMITIVES}#ifndef {self.name}\n#define {self.name}{functions}#endif\n"
+
+
+def _mma(loop: MainLoop) -> str:
+    """Warps that multiply by ``mma.sync``."""
+    half = loop.element_bytes == 2
+    element = "unsigned short" if half else "unsigned"
+    step = 16 if half else 8  # terms of one instruction
+    row_tiles, column_tiles = loop.warp_rows // 16, loop.warp_columns // 8
+    warps = loop.rows // loop.warp_rows
+    load_left = _left_fragment(loop, half)
+    load_right = _right_fragment(loop, half)
+    rounded = "" if half else _ROUNDED.format(row_tiles=row_tiles, column_tiles=column_tiles)
+    return f"""
+__device__ __forceinline__ void {loop.name}_multiply(float* sums, const void* left_tile, const void* right_tile) {{
+  const {element}* left = (const {element}*)left_tile;
+  const {element}* right = (const {element}*)right_tile;
+  const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
+  const int first_row = warp % {warps} * {loop.warp_rows}, first_column = warp / {warps} * {loop.warp_columns};
+#pragma unroll
+  for (int k = 0; k < {loop.depth}; k += {step}) {{
+    unsigned a[{row_tiles}][4], b[{column_tiles}][2];
+#pragma unroll
+    for (int i = 0; i < {row_tiles}; ++i) {{
+      const int row = first_row + i * 16;
+      {load_left}
+    }}
+#pragma unroll
+    for (int j = 0; j < {column_tiles}; j += 2) {{
+      const int column = first_column + j * 8;
+      {load_right}
+    }}
+{rounded}
+#pragma unroll
+    for (int i = 0; i < {row_tiles}; ++i)
+#pragma unroll
+      for (int j = 0; j < {column_tiles}; ++j) tvmfun_mma_{loop.dtype}(sums + (i * {column_tiles} + j) * 4, a[i], b[j]);
+  }}
+}}
+__device__ __forceinline__ void {loop.name}_spill(void* result_tile, const float* sums) {{
+  const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
+  const int row = warp % {warps} * {loop.warp_rows} + lane / 4;
+  const int column = warp / {warps} * {loop.warp_columns} + lane % 4 * 2;
+  float* result = (float*)result_tile + row * {loop.result_length} + column;
+#pragma unroll
+  for (int i = 0; i < {row_tiles}; ++i)
+#pragma unroll
+    for (int j = 0; j < {column_tiles}; ++j) {{
+      const float* sum = sums + (i * {column_tiles} + j) * 4;
+      float* at = result + i * {16 * loop.result_length} + j * 8;
+      *(float2*)at = make_float2(sum[0], sum[1]);
+      *(float2*)(at + {8 * loop.result_length}) = make_float2(sum[2], sum[3]);
+    }}
+}}
+"""
+
+
+_ROUNDED = """#pragma unroll
+    for (int i = 0; i < {row_tiles}; ++i)
+#pragma unroll
+      for (int e = 0; e < 4; ++e) a[i][e] = tvmfun_tf32(a[i][e]);
+#pragma unroll
+    for (int j = 0; j < {column_tiles}; ++j)
+#pragma unroll
+      for (int e = 0; e < 2; ++e) b[j][e] = tvmfun_tf32(b[j][e]);"""
+
+
+def _left_fragment(loop: MainLoop, half: bool) -> str:
+    length = loop.left_length
+    if loop.left_by_term:  # rows of 16 bytes: the lower and the upper 8 rows, then the following terms
+        columns = 8 if half else 4
+        return f"tvmfun_ldmatrix(a[i], left + (row + lane % 16) * {length} + k + lane / 16 * {columns});"
+    if half:
+        at = f"(k + lane / 16 * 8 + lane % 8) * {length} + row + lane / 8 % 2 * 8"
+        return f"tvmfun_ldmatrix_transposed(a[i], left + {at});"
+    return f"""const unsigned* at = left + (k + lane % 4) * {length} + row + lane / 4;
+      a[i][0] = at[0]; a[i][1] = at[8]; a[i][2] = at[{4 * length}]; a[i][3] = at[{4 * length} + 8];"""
+
+
+def _right_fragment(loop: MainLoop, half: bool) -> str:
+    """The fragments of two neighbouring groups of 8 columns."""
+    length = loop.right_length
+    if loop.right_by_term:
+        terms = 8 if half else 4
+        at = f"(column + lane / 16 * 8 + lane % 8) * {length} + k + lane / 8 % 2 * {terms}"
+        return f"tvmfun_ldmatrix(b[j], right + {at});"
+    if half:
+        at = f"(k + lane / 8 % 2 * 8 + lane % 8) * {length} + column + lane / 16 * 8"
+        return f"tvmfun_ldmatrix_transposed(b[j], right + {at});"
+    return f"""const unsigned* at = right + (k + lane % 4) * {length} + column + lane / 4;
+      b[j][0] = at[0]; b[j][1] = at[{4 * length}]; b[j + 1][0] = at[8]; b[j + 1][1] = at[{4 * length} + 8];"""
+
+
+def _simt(loop: MainLoop) -> str:
+    """Threads that multiply 8 x 8 (or fewer) float32 numbers by fused multiply-add, in groups of four neighbours."""
+    groups = [max(1, size) for size in (loop.warp_rows // 16, loop.warp_columns // 32)]
+    row_groups, column_groups = groups
+    warps = loop.rows // loop.warp_rows
+    return f"""
+__device__ __forceinline__ void {loop.name}_multiply(float* sums, const void* left_tile, const void* right_tile) {{
+  const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
+  const float* left = (const float*)left_tile + warp % {warps} * {loop.warp_rows} + lane / 8 * 4;
+  const float* right = (const float*)right_tile + warp / {warps} * {loop.warp_columns} + lane % 8 * 4;
+#pragma unroll
+  for (int k = 0; k < {loop.depth}; ++k) {{
+    float4 a[{row_groups}], b[{column_groups}];
+#pragma unroll
+    for (int i = 0; i < {row_groups}; ++i) a[i] = *(const float4*)(left + k * {loop.left_length} + i * 16);
+#pragma unroll
+    for (int j = 0; j < {column_groups}; ++j) b[j] = *(const float4*)(right + k * {loop.right_length} + j * 32);
+#pragma unroll
+    for (int i = 0; i < {row_groups}; ++i)
+#pragma unroll
+      for (int j = 0; j < {column_groups}; ++j) {{
+        float* sum = sums + (i * {column_groups} + j) * 16;
+        const float x[4] = {{a[i].x, a[i].y, a[i].z, a[i].w}}, y[4] = {{b[j].x, b[j].y, b[j].z, b[j].w}};
+#pragma unroll
+        for (int r = 0; r < 4; ++r)
+#pragma unroll
+          for (int c = 0; c < 4; ++c) sum[r * 4 + c] = fmaf(x[r], y[c], sum[r * 4 + c]);
+      }}
+  }}
+}}
+__device__ __forceinline__ void {loop.name}_spill(void* result_tile, const float* sums) {{
+  const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
+  const int row = warp % {warps} * {loop.warp_rows} + lane / 8 * 4;
+  const int column = warp / {warps} * {loop.warp_columns} + lane % 8 * 4;
+  float* result = (float*)result_tile + row * {loop.result_length} + column;
+#pragma unroll
+  for (int i = 0; i < {row_groups}; ++i)
+#pragma unroll
+    for (int j = 0; j < {column_groups}; ++j)
+#pragma unroll
+      for (int r = 0; r < 4; ++r) {{
+        const float* sum = sums + (i * {column_groups} + j) * 16 + r * 4;
+        *(float4*)(result + (i * 16 + r) * {loop.result_length} + j * 32) = make_float4(sum[0], sum[1], sum[2], sum[3]);
+      }}
+}}
+"""
