@@ -169,6 +169,23 @@ def test_a_level_in_the_target_is_kept(given, level):
     assert f'"opt-level":{level}' in library.get_function("_get_target_string")().replace(" ", "")
 
 
+def test_conversions_of_float16_are_only_where_there_is_float16():
+    functions = {
+        "no": lambda x: x * 2 + 1,
+        "computed": lambda x: (x.astype("float16") * 1.1).astype("float32"),
+        "of another processor": lambda x: tnp.exp(x.astype("float16")),
+    }
+    for name, function in functions.items():
+        target = targets.host()
+        if name == "of another processor":  # has no instructions for it
+            target = targets.resolve({"kind": "llvm", "mcpu": "x86-64"}) if targets.is_x86(target) else target
+        module, plan = built(function, target=target)
+        library = module.load()
+        assert ("__truncsfhf2" in library.inspect_source("ll")) == (name != "no")
+        expected = np.asarray(function(tnp.asarray(X)))
+        np.testing.assert_array_max_ulp(run(library, plan)[0].view(expected.dtype).reshape(X.shape), expected, 1)
+
+
 @pytest.mark.slow
 def test_options_of_llvm_are_for_one_thread(parts):
     parts(4)

@@ -15,6 +15,7 @@ from tvm.support import cc
 from tvm.target import Target
 
 from tvmfun.lower import target as targets
+from tvmfun.lower.codegen.float16 import without_conversions
 from tvmfun.lower.codegen.memory_plan import Call, Store
 from tvmfun.lower.codegen.workspaces import Event, events, expanded, workspaces
 from tvmfun.lower.tir.build import buffer, seq
@@ -198,7 +199,8 @@ def _built(target: Target, module: tvm.IRModule) -> Any:
     """The LLVM module of lowered functions."""
     target = llvm_options(target)
     with target:
-        return tvm.get_global_func("target.build.llvm")(module, target)
+        built = tvm.get_global_func("target.build.llvm")(module, target)
+    return without_conversions(built) if len(module.functions) <= _FEW_KERNELS else built
 
 
 # Features that make LLVM use shorter vectors than the processor has. With them LLVM 22 never finishes some kernels: its
