@@ -113,6 +113,8 @@ class LoadedProgram:
     """
 
     def __init__(self, program: Program, target: Target, donated: Sequence[int] = ()) -> None:
+        if targets.is_cpu(target):
+            targets.check_runs_here(program.name, target)
         self.program = program
         self.donated = donated
         self.pick_donated = items_at(donated)

@@ -14,6 +14,8 @@ from bench.picture import svg
 
 import tvmfun
 import tvmfun.numpy as tnp
+from tvmfun.lower import target as targets
+from tvmfun.lower.machine import Machine
 
 # The seconds of each runner in a round, and the number of rounds.
 ROUND_SECONDS = 0.1
@@ -123,7 +125,7 @@ class Report:
         print("\n\n" + "\n".join([header(), *map(line, self.rows)]))
         steps = [row for row in self.rows if "a call" not in row]
         mean = f"geometric mean of the ratios: {geometric_mean(steps):.2f}   " if steps else ""
-        print(f"{mean}machine: {machine}")
+        print(f"{mean}machine: {machine}\n{targets.host()}\n{Machine.of(targets.host())}")
         if self.path is not None:
             known = json.loads(self.path.read_text())["rows"] if self.path.exists() else []
             rows = {row["case"]: row for row in [*known, *self.rows]}

@@ -1,12 +1,17 @@
-"""The processor that schedules are made for: vectors, registers, cores and features."""
+"""The processor that schedules are made for: instruction sets, vectors, registers, cores and caches."""
 
 from __future__ import annotations
 
 import os
+import re
+from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cache
+from pathlib import Path
+from typing import NamedTuple
 
 import tvm
+from tvm.target import Target
 from tvm.target.codegen import target_has_features
 
 # Work (in scalar operations) below which waking the thread pool costs more than it saves.
@@ -15,33 +20,130 @@ SERIAL_WORK = 1 << 15
 # Features that determine the width of vectors, and instructions for products of narrow numbers.
 FEATURES = ("avx512bf16", "avx512vnni", "avxvnni", "avx512bw", "avx512f", "avx2", "sse2")
 
+# LLVM's features by the kernel's names for them. The kernel lists those that the processor reports (CPUID) and whose
+# registers the system saves (XCR0).
+_FLAGS = {
+    "pni": "sse3",
+    "ssse3": "ssse3",
+    "sse4_1": "sse4.1",
+    "sse4_2": "sse4.2",
+    "popcnt": "popcnt",
+    "avx": "avx",
+    "f16c": "f16c",
+    "fma": "fma",
+    "bmi1": "bmi",
+    "bmi2": "bmi2",
+    "abm": "lzcnt",
+    "movbe": "movbe",
+    "avx2": "avx2",
+    "avx_vnni": "avxvnni",
+    "avx512f": "avx512f",
+    "avx512cd": "avx512cd",
+    "avx512bw": "avx512bw",
+    "avx512dq": "avx512dq",
+    "avx512vl": "avx512vl",
+    "avx512ifma": "avx512ifma",
+    "avx512vbmi": "avx512vbmi",
+    "avx512_vbmi2": "avx512vbmi2",
+    "avx512_vnni": "avx512vnni",
+    "avx512_bitalg": "avx512bitalg",
+    "avx512_vpopcntdq": "avx512vpopcntdq",
+    "avx512_bf16": "avx512bf16",
+    "avx512_fp16": "avx512fp16",
+    "amx_tile": "amx-tile",
+    "amx_bf16": "amx-bf16",
+    "amx_int8": "amx-int8",
+    "gfni": "gfni",
+    "vaes": "vaes",
+    "vpclmulqdq": "vpclmulqdq",
+    # 64-bit Arm
+    "asimd": "neon",
+    "asimddp": "dotprod",
+    "asimdhp": "fullfp16",
+    "bf16": "bf16",
+    "i8mm": "i8mm",
+}
+# Of the features that LLVM's name of the processor lacks, those that schedules use.
+_USED = ("avx512bf16", "avx512vnni", "avxvnni")
 
-@cache
-def _features(target: str) -> frozenset[str]:
-    """The features of a target, given as text; cached, because LLVM takes long to answer."""
-    return frozenset(name for name in FEATURES if target_has_features(name, tvm.target.Target(target)))
+_SYSTEM = Path("/sys/devices/system/cpu")
+_SIZES = {"K": 10, "M": 20, "G": 30}
+# The numbers by which glibc's ``sysconf`` knows the sizes of the data caches.
+_SYSCONF = (188, 191, 194)
+
+
+class Cache(NamedTuple):
+    """A data cache: its level, its size in bytes, and the number of CPUs that share it."""
+
+    level: int
+    nbytes: int
+    cpus: int = 1
+
+
+# Bytes of the L1 and L2 cache of a core by LLVM's names of processors, for targets that are another machine.
+_CACHES = {
+    "znver1 znver2 znver3": (32 << 10, 512 << 10),
+    "znver4": (32 << 10, 1 << 20),
+    "znver5": (48 << 10, 1 << 20),
+    "haswell broadwell skylake": (32 << 10, 256 << 10),
+    "skylake-avx512 cascadelake cooperlake": (32 << 10, 1 << 20),
+    "icelake-client rocketlake": (48 << 10, 512 << 10),
+    "icelake-server tigerlake alderlake": (48 << 10, 1280 << 10),
+    "raptorlake sapphirerapids emeraldrapids graniterapids graniterapids-d": (48 << 10, 2 << 20),
+    "neoverse-n1 neoverse-v1": (64 << 10, 1 << 20),
+    "neoverse-n2 neoverse-v2": (64 << 10, 1 << 20),
+    "apple-m1 apple-m2 apple-m3 apple-m4": (128 << 10, 4 << 20),
+}
+_CACHES_OF = {name: sizes for names, sizes in _CACHES.items() for name in names.split()}
+_UNKNOWN = (32 << 10, 512 << 10)
 
 
 @dataclass(frozen=True)
 class Machine:
-    """A CPU: its vector width in bytes, the number of vector registers and cores, and its features of ``FEATURES``."""
+    """A CPU that kernels run on.
+
+    Args:
+        vector_bytes: the width of a vector register.
+        registers: the number of vector registers.
+        cores: the number of threads that kernels may use.
+        features: the features of ``FEATURES`` that it has, by LLVM's names.
+        caches: the data caches of a core, from the first level on.
+
+    >>> print(Machine.of(Target({"kind": "llvm", "mcpu": "graniterapids", "num-cores": 2})))
+    vectors   32 of 64 bytes
+    threads   2
+    features  avx2 avx512bf16 avx512bw avx512f avx512vnni avxvnni sse2
+    caches    L1 48 KiB, L2 2048 KiB
+    """
 
     vector_bytes: int
     registers: int
     cores: int
     features: frozenset[str] = frozenset()
+    caches: tuple[Cache, ...] = (Cache(1, _UNKNOWN[0]), Cache(2, _UNKNOWN[1]))
 
     @classmethod
-    def of(cls, target: tvm.target.Target) -> Machine:
-        """The machine of a target; unknown processors are assumed to have 128-bit vectors."""
-        cores = int(target.attrs.get("num-cores", 0)) or os.cpu_count() or 1
-        if "x86_64" in str(target.attrs.get("mtriple", "x86_64")):
-            features = _features(str(target))
-            for feature, width, registers in (("avx512f", 64, 32), ("avx2", 32, 16)):
-                if feature in features:
-                    return cls(width, registers, cores, features)
-            return cls(16, 16, cores, features)
-        return cls(16, 32, cores)
+    def of(cls, target: Target) -> Machine:
+        """Returns the machine of a target; unknown processors are assumed to have 128-bit vectors.
+
+        The caches of this machine are read from the system, those of others are looked up by LLVM's name.
+        """
+        return _machine(str(target))
+
+    def __str__(self) -> str:
+        shared = lambda cache: f" for {cache.cpus} CPUs" if cache.cpus > 1 else ""
+        lines = {
+            "vectors": f"{self.registers} of {self.vector_bytes} bytes",
+            "threads": self.cores,
+            "features": " ".join(sorted(self.features)),
+            "caches": ", ".join(f"L{cache.level} {cache.nbytes >> 10} KiB{shared(cache)}" for cache in self.caches),
+        }
+        return "\n".join(f"{name:10}{value}" for name, value in lines.items())
+
+    def cache_bytes(self, level: int) -> int:
+        """The bytes of a cache level that one CPU may count on: its share, or that of the last level there is."""
+        cache = max((cache for cache in self.caches if cache.level <= level), key=lambda cache: cache.level)
+        return cache.nbytes // cache.cpus
 
     def tile_columns(self, dtype: str) -> int:
         """The usual number of columns of a register tile of sums of a dtype."""
@@ -52,3 +154,100 @@ class Machine:
         if dtype == "bfloat16":  # TVM cannot broadcast one; LLVM vectorizes the scalar loop
             return 1
         return max(1, self.vector_bytes * 8 // tvm.DataType(dtype).bits)
+
+
+@cache
+def _machine(text: str) -> Machine:
+    """The machine of a target, given as text; cached, because LLVM takes long to name its features."""
+    target = Target(text)
+    cores = int(target.attrs.get("num-cores", 0)) or os.cpu_count() or 1
+    mcpu = str(target.attrs.get("mcpu", ""))
+    is_here = "mtriple" not in target.attrs and mcpu == system_processor()
+    caches = system_caches() if is_here else ()
+    if not caches:
+        caches = tuple(Cache(level, size) for level, size in enumerate(_CACHES_OF.get(mcpu, _UNKNOWN), 1))
+    if "x86_64" not in str(target.attrs.get("mtriple", "x86_64")):
+        return Machine(16, 32, cores, frozenset(), caches)
+    features = frozenset(name for name in FEATURES if target_has_features(name, target))
+    for feature, width, registers in (("avx512f", 64, 32), ("avx2", 32, 16)):
+        if feature in features:
+            return Machine(width, registers, cores, features, caches)
+    return Machine(16, 16, cores, features, caches)
+
+
+# -- the system --------------------------------------------------------------------------------------------------------
+
+
+@cache
+def system_processor() -> str:
+    """Returns LLVM's name of this machine's processor: the closest it knows, if a hypervisor hides the model."""
+    return str(tvm.get_global_func("target.llvm_get_system_cpu")())
+
+
+def corrections(implied: set[str], flags: frozenset[str]) -> list[str]:
+    """Returns what LLVM's name of a processor says too much or too little, as features for a target.
+
+    Args:
+        implied: LLVM's features of the name.
+        flags: the kernel's names of what the processor has; if it gives none, the name has to do.
+    """
+    present = {feature for flag, feature in _FLAGS.items() if flag in flags}
+    return [f"-{name}" for name in lacking(implied, flags)] + [
+        f"+{name}" for name in _USED if name in present - implied
+    ]
+
+
+def lacking(features: set[str], flags: frozenset[str]) -> list[str]:
+    """Returns which of LLVM's features a processor lacks that has ``flags``; none if the kernel gives no flags."""
+    absent = {feature for flag, feature in _FLAGS.items() if flag not in flags}
+    return sorted(features & absent) if flags else []
+
+
+@cache
+def system_flags() -> frozenset[str]:
+    """Returns the kernel's names of the processor's features, or none where it does not list them."""
+    match = re.search(r"^(?:flags|Features)\s*:(.*)$", _read(Path("/proc/cpuinfo")), re.MULTILINE)
+    return frozenset(match[1].split()) if match else frozenset()
+
+
+@cache
+def system_caches() -> tuple[Cache, ...]:
+    """Returns the data caches of a CPU of this process, from the first level on, or none if they are not known."""
+    return tuple(_caches_of_kernel()) or tuple(_caches_of_libc())
+
+
+def _caches_of_kernel() -> Iterator[Cache]:
+    first = min(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else 0
+    for folder in sorted((_SYSTEM / f"cpu{first}" / "cache").glob("index*")):
+        level, kind, size, cpus = (_read(folder / name) for name in ("level", "type", "size", "shared_cpu_list"))
+        if kind in ("Data", "Unified") and level.isdecimal() and re.fullmatch(r"\d+[KMG]", size):
+            yield Cache(int(level), int(size[:-1]) << _SIZES[size[-1]], cpu_list_size(cpus))
+
+
+def _caches_of_libc() -> Iterator[Cache]:
+    for level, number in enumerate(_SYSCONF, 1):
+        try:
+            size = os.sysconf(number)
+        except (OSError, ValueError):
+            return
+        if size <= 0:
+            return
+        yield Cache(level, size)
+
+
+def cpu_list_size(text: str) -> int:
+    """Returns the number of CPUs in a list of the kernel; at least one.
+
+    >>> cpu_list_size("0-3,8")
+    5
+    """
+    ranges = [part.split("-") for part in text.split(",") if part]
+    return max(1, sum(int(part[-1]) - int(part[0]) + 1 for part in ranges))
+
+
+def _read(path: Path) -> str:
+    """The text of a file of the system, or nothing."""
+    try:
+        return path.read_text().strip()
+    except OSError:
+        return ""

@@ -10,6 +10,7 @@ import tvm
 from tvm.target import Target
 
 from tvmfun.errors import TargetError
+from tvmfun.lower import machine
 from tvmfun.threads import cpu_count
 
 _KINDS = ("llvm", "cuda")
@@ -17,9 +18,31 @@ _KINDS = ("llvm", "cuda")
 
 @cache
 def host() -> Target:
-    """The target of this machine: LLVM's name of its CPU, which determines the instructions, and its cores."""
-    mcpu = tvm.get_global_func("target.llvm_get_system_cpu")()
-    return Target({"kind": "llvm", "mcpu": str(mcpu), "num-cores": cpu_count()})
+    """The target of this machine: LLVM's name of its CPU, the instructions it has, and its cores."""
+    options = {"kind": "llvm", "mcpu": machine.system_processor(), "num-cores": cpu_count()}
+    features = machine.corrections(_features(Target(options)), machine.system_flags())
+    return Target({**options, "mattr": features} if features else options)
+
+
+def _features(target: Target) -> set[str]:
+    """LLVM's features of a CPU target."""
+    return {*map(str, tvm.get_global_func("target.llvm_get_cpu_features")(target))}
+
+
+def check_runs_here(where: str, target: Target) -> None:
+    """Checks that this machine's processor has the instructions of a CPU target.
+
+    Raises:
+        TargetError: if it lacks some, or is of another architecture.
+    """
+    if target == host():
+        return
+    ours, theirs = (str(triple).partition("-")[0] for triple in (_host_triple(), target.attrs.get("mtriple", "")))
+    if theirs and theirs != ours:
+        raise TargetError(where, "it is compiled for another architecture", got=theirs, hint="target=None")
+    if lacking := machine.lacking(_features(target), machine.system_flags()):
+        what = "it is compiled for instructions that this processor lacks"
+        raise TargetError(where, what, got=" ".join(lacking), hint="target=None")
 
 
 def resolve(target: Any = None) -> Target:
