@@ -29,6 +29,7 @@ from tvmfun.lower import target as targets
 from tvmfun.lower.fusion.kernel import Kernel
 from tvmfun.lower.schedule import schedule
 from tvmfun.lower.tir import build
+from tvmfun.lower.tir.quotients import protect_quotients
 from tvmfun.lower.tir.walk import called, find, rewrite
 
 SM_90 = {"kind": "cuda", "arch": "sm_90"}
@@ -81,11 +82,21 @@ def _size(extent: Any) -> Any:
     return int(extent) if isinstance(extent, tirx.IntImm) else extent
 
 
+def is_ours(function: tirx.PrimFunc) -> bool:
+    """Whether a kernel was scheduled by tvmfun: the loop over a block's threads is the body of that over blocks."""
+    bound = [loop for loop in find(function.body, For) if loop.kind == ForKind.THREAD_BINDING]
+    over_blocks = [loop for loop in bound if str(loop.thread_binding.thread_tag) == "blockIdx.x"]
+    inner = [loop.body for loop in over_blocks]
+    is_threads = lambda loop: (
+        isinstance(loop, For) and str(getattr(loop.thread_binding, "thread_tag", "")) == "threadIdx.x"
+    )
+    return len(bound) == 2 * len(inner) and all(map(is_threads, inner))
+
+
 def on_cpu(function: tirx.PrimFunc, reverse: bool = False) -> tirx.PrimFunc:
     """Returns the scheduled kernel with loops instead of blocks and threads, in reverse order on request."""
     body = rewrite(function.body, (For, lambda loop: _serial_blocks(loop, reverse)))
-    if [loop for loop in find(body, For) if loop.kind == ForKind.THREAD_BINDING]:
-        raise NotImplementedError("a kernel whose threads are bound in another way than by tvmfun's own schedules")
+    body = protect_quotients(body)  # the numbers of threads in reverse order descend
     attributes = {"s_tir": True, "global_symbol": "main", "tirx.noalias": True}
     return tirx.PrimFunc(function.params, body, function.ret_type, tvm.ir.make_node("ir.DictAttrs", **attributes))
 
@@ -96,7 +107,6 @@ def _serial_blocks(loop: For, reverse: bool) -> Stmt:
     if loop.thread_binding is None or not str(loop.thread_binding.thread_tag).startswith("block"):
         return loop
     threads = loop.body
-    assert isinstance(threads, For) and threads.kind == ForKind.THREAD_BINDING
     return For(loop.loop_var, loop.min, loop.extent, ForKind.SERIAL, _Block(threads, reverse).serial())
 
 
@@ -256,12 +266,9 @@ def run(
             rule = str(scheduled.attrs["tvmfun.rule"])
             outcome.rules.append(rule)
             outcome.launches.append(launches(scheduled))
-            try:
-                serial = on_cpu(scheduled, reverse)
-            except (NotImplementedError, AssertionError):
-                if not foreign:
-                    raise AssertionError(f"{kernel.name} is scheduled by {rule}") from None
-                serial = kernel.prim_func().with_attr("global_symbol", "main")
+            assert foreign or is_ours(scheduled), f"{kernel.name} is scheduled by {rule}"
+            plain = kernel.prim_func().with_attr("global_symbol", "main")
+            serial = on_cpu(scheduled, reverse) if is_ours(scheduled) else plain
             results = call(serial, [*map(np.asarray, arguments), *map(number, kernel.sizes)], shapes, kernel)
         values.update(zip(kernel.outputs, results, strict=True))
     outcome.results = [atom.value if isinstance(atom, Literal) else values[atom] for atom in program.outputs]

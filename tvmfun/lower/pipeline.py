@@ -42,9 +42,7 @@ def rewritten(program: Program, target: Target) -> Program:
 
 def fused(program: Program, target: Target) -> list[Kernel]:
     """Stage 2, Program to kernels: groups equations into functions."""
-    if not targets.is_cpu(target):
-        return fuse(program)
-    kernels = fuse(program, widens=True)
+    kernels = fuse(program, widens=targets.is_cpu(target))
     return merge_rows(kernels, program.outputs)
 
 

@@ -31,7 +31,10 @@ class Group:
 
 
 def share_loops(
-    stages: Sequence[AnyStage], match: Callable, along_reduced_axis: Callable[[Stage], bool], min_prefix: int
+    stages: Sequence[AnyStage],
+    match: Callable,
+    along_reduced_axis: Callable[[Stage], bool],
+    is_worthwhile: Callable[[Sequence[Stage], int], bool],
 ) -> list[Group]:
     """Groups neighbouring stages that can share their outer loops.
 
@@ -40,7 +43,8 @@ def share_loops(
         match: recognises contractions. One may only end a group, and needs its tile axes for itself.
         along_reduced_axis: tells which reductions have lanes along an axis they reduce. The others need their last
             axis for itself.
-        min_prefix: the parallel iterations that make it worthwhile to share loops.
+        is_worthwhile: tells whether stages of which one reads another share this many loops, unless they are maps over
+            the same space.
     """
     groups: list[Group] = []
     closed = False
@@ -51,7 +55,7 @@ def share_loops(
             limit = min(stage.space.index(contraction.row), stage.space.index(contraction.column))
         elif isinstance(stage, Stage) and stage.combine is not None and not along_reduced_axis(stage):
             limit -= 1
-        joined = _join(groups[-1], stage, limit, min_prefix) if groups and not closed else None
+        joined = _join(groups[-1], stage, limit, is_worthwhile) if groups and not closed else None
         if joined is None:
             groups.append(Group((stage,)))
         else:
@@ -60,7 +64,9 @@ def share_loops(
     return groups
 
 
-def _join(current: Group, stage: AnyStage, limit: int, min_prefix: int) -> Group | None:
+def _join(
+    current: Group, stage: AnyStage, limit: int, is_worthwhile: Callable[[Sequence[Stage], int], bool]
+) -> Group | None:
     members = current.stages
     if not all(isinstance(s, Stage) for s in (*members, stage)):
         return None
@@ -73,7 +79,7 @@ def _join(current: Group, stage: AnyStage, limit: int, min_prefix: int) -> Group
     for prefix in range(limit, -1, -1):
         if _shares(members, stage, prefix):
             joined = Group((*members, stage), prefix)
-            if is_pointwise(joined) or (related and build.points(stage.space[:prefix]) >= min_prefix):
+            if is_pointwise(joined) or (related and is_worthwhile(joined.stages, prefix)):
                 return joined
     return None
 

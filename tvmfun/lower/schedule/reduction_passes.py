@@ -21,6 +21,19 @@ SPLIT_WORK = 1 << 16
 MIN_REUSE = 4
 
 
+def along_reduced_axis(stage: Stage, prefix: int = 0) -> bool:
+    """Whether more loads are contiguous in the last reduced axis than in the last remaining one."""
+    if len(stage.space) == prefix:
+        return True
+
+    def score(axis: Axis) -> int:
+        strides = [build.stride(load.source, load.indices, axis, stage.domain) for load in build.loads(stage.value)]
+        return sum(1 for step in strides if step == 1) * 2 - sum(1 for step in strides if step not in (0, 1))
+
+    rows, columns = score(stage.reduce[-1]), score(stage.space[-1])
+    return rows > columns or rows == columns < 0
+
+
 def merge_reduced_axes(stage: Stage) -> Stage:
     """Joins neighbouring reduced axes over which every load is contiguous, for longer vectorized loops."""
     done: list[Axis] = []
@@ -66,8 +79,13 @@ def split_reduction(stage: Stage, tasks: int, work: int, name: str) -> tuple[Sta
     """Cuts a long reduction with few tasks into a fixed number of partial ones and their sum, in order."""
     if not stage.reduce or tasks >= MIN_TASKS or work < SPLIT_WORK:
         return None
+    return cut_reduction(stage, MAX_CHUNKS, name)
+
+
+def cut_reduction(stage: Stage, most: int, name: str) -> tuple[Stage, Stage] | None:
+    """Cuts a reduction along its first reduced axis into at most ``most`` partial ones and their sum, in order."""
     head, *rest = stage.reduce
-    chunks = min(build.points([head]), MAX_CHUNKS)
+    chunks = min(build.points([head]), most)
     length = build.ceil_div(head.extent, chunks)
     if not dims.always_le(1, length):  # which may be 0
         length = head.extent // chunks + 1

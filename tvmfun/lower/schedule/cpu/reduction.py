@@ -8,6 +8,7 @@ from tvm.tirx import AllocBuffer, Buffer, BufferStore, IfThenElse, Stmt
 
 from tvmfun.core import dims
 from tvmfun.lower.machine import Machine
+from tvmfun.lower.schedule.reduction_passes import along_reduced_axis
 from tvmfun.lower.schedule.stages import Stage, accumulator
 from tvmfun.lower.tir import build
 from tvmfun.lower.tir.build import Axis, Env, Expr
@@ -22,19 +23,6 @@ def emit_reduction(stage: Stage, env: Env, prefix: int, machine: Machine, tasks:
     if along_reduced_axis(stage, prefix):
         return _rows(stage, env, prefix, machine, tasks)
     return _columns(stage, env, prefix, machine, tasks)
-
-
-def along_reduced_axis(stage: Stage, prefix: int = 0) -> bool:
-    """Whether more loads are contiguous in the last reduced axis than in the last remaining one."""
-    if len(stage.space) == prefix:
-        return True
-
-    def score(axis: Axis) -> int:
-        strides = [build.stride(load.source, load.indices, axis, stage.domain) for load in build.loads(stage.value)]
-        return sum(1 for step in strides if step == 1) * 2 - sum(1 for step in strides if step not in (0, 1))
-
-    rows, columns = score(stage.reduce[-1]), score(stage.space[-1])
-    return rows > columns or rows == columns < 0
 
 
 def _columns(stage: Stage, env: Env, prefix: int, machine: Machine, tasks: int) -> Stmt:

@@ -23,10 +23,15 @@ from tvmfun.lower.schedule.cpu.contraction import emit_contraction, match, tile_
 from tvmfun.lower.schedule.cpu.elementwise import emit_maps
 from tvmfun.lower.schedule.cpu.fallback import parallelize
 from tvmfun.lower.schedule.cpu.packed_dots import with_words
-from tvmfun.lower.schedule.cpu.reduction import along_reduced_axis, emit_reduction
+from tvmfun.lower.schedule.cpu.reduction import emit_reduction
 from tvmfun.lower.schedule.cpu.winograd import Winograd, apply_winograd, emit_winograd
 from tvmfun.lower.schedule.groups import Group, is_pointwise, may_overwrite, private_outputs, share_loops, shrink
-from tvmfun.lower.schedule.reduction_passes import hoist_operands, merge_reduced_axes, split_reduction
+from tvmfun.lower.schedule.reduction_passes import (
+    along_reduced_axis,
+    hoist_operands,
+    merge_reduced_axes,
+    split_reduction,
+)
 from tvmfun.lower.schedule.stage_passes import (
     attach_epilogues,
     inline_maps,
@@ -110,7 +115,8 @@ def _schedule(func: tirx.PrimFunc, machine: Machine, in_place: Sequence[tuple[Bu
     stages = apply_winograd(stages, temps, machine)
     rule = _rule(stages)
     stages, temps = _prepare(stages, temps, machine)
-    groups = share_loops(stages, match, along_reduced_axis, 2 * machine.cores)
+    occupies = lambda members, prefix: build.points(members[0].space[:prefix]) >= 2 * machine.cores
+    groups = share_loops(stages, match, along_reduced_axis, occupies)
     if not all(may_overwrite(groups, *pair) for pair in in_place):
         return None
     private = [private_outputs(group, stages, temps) for group in groups]

@@ -6,6 +6,7 @@ from collections.abc import Callable
 
 from tvm import ir, tirx
 from tvm.tirx import Buffer, For, ForKind, IfThenElse, Stmt
+from tvm.tirx.op import tvm_storage_sync
 
 from tvmfun.core import dims
 from tvmfun.lower.tir import build
@@ -62,4 +63,4 @@ def shared(shape: list[int], dtype: str, name: str) -> Buffer:
 
 def barrier() -> Stmt:
     """A point that all threads of a block reach before any goes on."""
-    return tirx.Evaluate(tirx.tvm_storage_sync("shared"))
+    return tirx.Evaluate(tvm_storage_sync("shared"))

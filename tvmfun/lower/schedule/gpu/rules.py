@@ -6,6 +6,7 @@ a thread per point of what these refuse (`fallback`).
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable, Sequence
 
 import numpy as np
@@ -15,7 +16,7 @@ from tvm.s_tir import SBlock
 from tvm.target import Target
 
 from tvmfun import dtypes
-from tvmfun.errors import TargetError
+from tvmfun.errors import PerformanceWarning, TargetError
 from tvmfun.lower.schedule.gpu import contraction, dlight, fallback, staged
 from tvmfun.lower.tir.walk import called, find, rewrite
 
@@ -32,8 +33,20 @@ def schedule(function: tirx.PrimFunc, target: Target) -> tirx.PrimFunc:
     """
     _check_private_memory(function)
     function = _with_constants(function)
-    scheduled = next(filter(None, (rule(function, target) for rule in RULES)))
+    scheduled = next(filter(None, (_apply(rule, function, target) for rule in RULES)))
     return scheduled.with_attr("tirx.is_scheduled", True)
+
+
+def _apply(rule: Rule, function: tirx.PrimFunc, target: Target) -> tirx.PrimFunc | None:
+    try:
+        return rule(function, target)
+    except TargetError:
+        raise
+    except Exception as error:
+        # The next rule is slower but takes more kernels.
+        text = f"[schedule] {rule.__module__} failed, which may be slow: {type(error).__name__}: {error}"
+        warnings.warn(text, PerformanceWarning, stacklevel=2)
+        return None
 
 
 def schedule_in_place(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 from tvm import tirx
 from tvm.s_tir.stmt import SBlock, SBlockRealize
@@ -10,11 +11,22 @@ from tvm.target import Target
 from tvm.tirx import AllocBuffer, Buffer, Stmt
 
 from tvmfun.lower.schedule.cpu.contraction import match
+from tvmfun.lower.schedule.gpu.columns import emit_columns
 from tvmfun.lower.schedule.gpu.elementwise import emit_maps
+from tvmfun.lower.schedule.gpu.reducers import ArgStage, with_arg_stages
+from tvmfun.lower.schedule.gpu.rows import emit_rows
 from tvmfun.lower.schedule.groups import Group, is_pointwise, may_overwrite, private_outputs, share_loops
+from tvmfun.lower.schedule.reduction_passes import along_reduced_axis, cut_reduction, merge_reduced_axes
 from tvmfun.lower.schedule.stage_passes import attach_epilogues, inline_maps, is_copy, small_first
 from tvmfun.lower.schedule.stages import Stage, is_map, parse, without_empty
 from tvmfun.lower.tir import build
+
+#: Fewer rows than this keep a device busy only if they are short enough for one block to be done soon.
+_MANY_ROWS = 64
+_SHORT_ROW = 1 << 13
+#: The blocks that a reduction is spread over, and the fewest terms that are worth a block.
+_BLOCKS = 512
+_LEAST_TERMS = 1 << 11
 
 
 def schedule(function: tirx.PrimFunc, target: Target) -> tirx.PrimFunc | None:
@@ -31,6 +43,7 @@ def schedule_in_place(function: tirx.PrimFunc, in_place: Sequence[tuple[Buffer, 
             same element of its output is computed.
     """
     stages, temps = parse(function)
+    stages = with_arg_stages(stages, temps)
     if not all(isinstance(stage, Stage) for stage in stages):
         return None
     stages = without_empty(stages)
@@ -38,12 +51,11 @@ def schedule_in_place(function: tirx.PrimFunc, in_place: Sequence[tuple[Buffer, 
     stages = attach_epilogues(small_first(inline_maps(stages, temps)), temps)
     if any(match(stage) for stage in stages):
         return None
-    groups = share_loops(stages, match, lambda stage: True, 1)
+    stages, temps = _prepare(stages, temps)
+    groups = share_loops(stages, lambda stage: None, along_reduced_axis, _fills_device)
     if not all(may_overwrite(groups, *pair) for pair in in_place):
         return None
-    launches = [_emit(group, private_outputs(group, stages, temps)) for group in groups]
-    if any(nest is None for nest in launches):
-        return None
+    launches = [launch for group in groups for launch in _emit(group, stages, temps)]
     body = build.seq(*launches) if launches else tirx.Evaluate(0)
     params = list(function.params)
     for source, output in in_place:
@@ -56,11 +68,62 @@ def schedule_in_place(function: tirx.PrimFunc, in_place: Sequence[tuple[Buffer, 
     return function.with_attr("tvmfun.rule", _rule(groups))
 
 
-def _emit(group: Group, private: Sequence[Buffer]) -> Stmt | None:
-    if is_pointwise(group) or (len(group.stages) == 1 and is_map(group.stages[0])):
-        return emit_maps(group.stages, private)
-    return None
+def _prepare(stages: Sequence[Stage], temps: Sequence[Buffer]) -> tuple[list[Stage], list[Buffer]]:
+    """Returns the stages with long reductions to few results cut in pieces, and the intermediates, old and new."""
+    result: list[Stage] = []
+    temps = list(temps)
+    for stage in stages:
+        pieces: Sequence[Stage] = (stage,)
+        if stage.combine is not None and not isinstance(stage, ArgStage):
+            stage = merge_reduced_axes(stage)
+            longest = sorted(stage.reduce, key=lambda axis: -build.points([axis]))
+            if not along_reduced_axis(stage):
+                stage = replace(stage, reduce=tuple(longest))
+            pieces = (stage,)
+            tasks = build.points(stage.space) if along_reduced_axis(stage) else -(-build.points(stage.space) // 32)
+            chunks = min(_BLOCKS // max(tasks, 1), _terms_per_task(stage) // _LEAST_TERMS)
+            if tasks < _BLOCKS // 4 and chunks > 1:
+                cut = cut_reduction(stage, chunks, f"{stage.name}_part")
+                pieces = cut or pieces
+                temps += [piece.output for piece in pieces[:-1]]
+        result += pieces
+    return result, temps
+
+
+def _terms_per_task(stage: Stage) -> int:
+    return build.points(stage.reduce) * (1 if along_reduced_axis(stage) else 32)
+
+
+def _fills_device(members: Sequence[Stage], prefix: int) -> bool:
+    """Whether a launch with a team of threads for each point of the shared axes can run these stages."""
+    if any(stage.combine is not None and len(stage.space) != prefix for stage in members):
+        return False
+    longest = max(build.points(stage.domain[prefix:]) for stage in members)
+    return build.points(members[0].space[:prefix]) >= _MANY_ROWS or longest <= _SHORT_ROW
+
+
+def _emit(group: Group, stages: Sequence[Stage], temps: Sequence[Buffer]) -> list[Stmt]:
+    """The launches of a group: one, unless threads would read what others of the same launch write."""
+    private = private_outputs(group, stages, temps)
+    if len(group.stages) == 1:
+        return [_emit_stage(group.stages[0])]
+    if is_pointwise(group):
+        return [emit_maps(group.stages, private)]
+    launch = emit_rows(group, private)
+    return [launch] if launch is not None else [_emit_stage(stage) for stage in group.stages]
+
+
+def _emit_stage(stage: Stage) -> Stmt:
+    if is_map(stage):
+        return emit_maps([stage])
+    if along_reduced_axis(stage):
+        return emit_rows(Group((stage,), len(stage.space)), ())
+    return emit_columns(stage)
 
 
 def _rule(groups: Sequence[Group]) -> str:
-    return "elementwise"
+    stages = [stage for group in groups for stage in group.stages]
+    reductions = [stage for stage in stages if stage.combine is not None]
+    if not reductions:
+        return "elementwise"
+    return "rows" if any(along_reduced_axis(stage) for stage in reductions) else "columns"
