@@ -1,6 +1,7 @@
 """Compiled modules for GPUs as records: loops, files, and files that are refused."""
 
 import struct
+from dataclasses import replace
 
 import pytest
 
@@ -76,6 +77,16 @@ def test_a_file_holds_everything(tmp_path):
     assert [type(step) for step in read.steps] == [type(step) for step in STEPS]
     assert read.constants_slot == 4
     assert [array.nbytes for array in read.results] == [64, 64]
+
+
+def test_a_module_without_machine_code_says_so():
+    module(*STEPS).check_code()
+    without = replace(module(*STEPS), cubins=(), compiler="", missing="no nvcc on PATH")
+    assert CudaModule.unpack(without.pack()) == without
+    with pytest.raises(
+        errors.TargetError, match=r"not compiled to machine code, got no nvcc on PATH\. Try pip install"
+    ):
+        without.check_code()
 
 
 CONTENT = module(*STEPS).pack()

@@ -5,7 +5,10 @@ from pathlib import Path
 
 import pytest
 
-from tvmfun import errors
+import tvmfun
+import tvmfun.numpy as tnp
+from tvmfun import ShapeDtype, errors
+from tvmfun.lower import pipeline
 from tvmfun.lower import target as targets
 from tvmfun.lower.codegen.cuda import compilers, cubins
 from tvmfun.lower.codegen.cuda.compilers import Image, Options
@@ -61,6 +64,15 @@ def test_no_compiler(nothing):
     with pytest.raises(errors.TargetError, match=message):
         compilers.find_compiler()
     assert "neither NVRTC nor nvcc" in str(compilers.why_none())
+
+
+def test_launches_are_known_without_a_compiler(nothing):
+    program = tvmfun.trace(lambda x: tnp.exp(x))(ShapeDtype((300,), "float32"))
+    module = pipeline.build_for_cuda(program, targets.resolve({"kind": "cuda", "arch": "sm_90a"}))
+    (launch,) = module.launches()
+    assert launch.threads >= 300 and module.cubins == ()
+    with pytest.raises(errors.TargetError, match="not compiled to machine code, got neither NVRTC nor nvcc on PATH"):
+        module.check_code()
 
 
 @pytest.mark.parametrize(("choice", "got"), [("nvrtc", "no libnvrtc.so"), ("nvcc", "no nvcc"), ("gcc", "'gcc'")])

@@ -128,6 +128,13 @@ def test_reinterpreted_constants_have_a_form_in_cuda():
     assert "*)(&(0" not in cubin.image.decode()
 
 
+@pytest.mark.parametrize("dtype", ["float32", "float16", "bfloat16"])
+def test_headers_that_compile_slowly_are_left_out(dtype):
+    for cubin in module_of(lambda x: x @ x, (32, 32), dtype=dtype).cubins:
+        text = cubin.image.decode()
+        assert "cuda/std/type_traits" not in text and "is_same_v" in text and "__CUDACC_RTC__" in text
+
+
 def test_a_target_without_architecture_is_refused():
     program = tvmfun.trace(lambda x: x + 1)(ShapeDtype((8,), "float32"))
     target = targets.resolve({"kind": "cuda", "arch": "sm_90a"})

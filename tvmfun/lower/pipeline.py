@@ -88,11 +88,14 @@ def build_with_steps(
 def build_for_cuda(program: Program, target: Target, donated: Collection[int] = ()) -> CudaModule:
     """All stages, for a GPU and static sizes.
 
+    Where there is no compiler of CUDA, the module has the launches but no machine code, and says why.
+
     Raises:
-        TargetError: if there is no compiler of CUDA, or it does not know the architecture.
+        TargetError: if the target has no architecture, or the compiler does not know it.
     """
-    compiler = compilers.find_compiler()
-    return cuda_module(scheduled_module(program, target, donated), target, compiler)
+    why = compilers.why_none()
+    compiler = None if why else compilers.find_compiler()
+    return cuda_module(scheduled_module(program, target, donated), target, compiler, why.got if why else "")
 
 
 def _scheduled(

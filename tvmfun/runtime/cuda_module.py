@@ -189,6 +189,7 @@ class CudaModule:
         constants: what the slot after the block points to, 256-byte aligned: written once, only read by the steps.
         inputs: the types of the arguments, one per slot from 0 on.
         results: the types of the results, whose slots are ``plan.results``.
+        missing: why there is no machine code, where the module was made without a compiler; empty if there is.
     """
 
     arch: str
@@ -199,6 +200,7 @@ class CudaModule:
     constants: bytes
     inputs: tuple[ArrayType, ...]
     results: tuple[ArrayType, ...]
+    missing: str = ""
 
     @property
     def constants_slot(self) -> int:
@@ -212,6 +214,16 @@ class CudaModule:
             TargetError: if what is launched depends on data.
         """
         return _unrolled(self.steps, ())
+
+    def check_code(self) -> None:
+        """Checks that there is machine code.
+
+        Raises:
+            TargetError: if the module was made without a compiler.
+        """
+        if self.missing:
+            what = "the kernels were not compiled to machine code"
+            raise TargetError("jit", what, got=self.missing, hint='pip install "tvmfun[cuda]", and compiling again')
 
     def write(self, path: str | Path) -> None:
         """Writes the module to a file, which appears when it is complete."""
@@ -239,6 +251,7 @@ class CudaModule:
             "constants": len(self.constants),
             "inputs": self.inputs,
             "results": self.results,
+            "missing": self.missing,
         }
         text = json.dumps(header, separators=(",", ":")).encode()
         parts = [_LENGTH.pack(len(text)), text, *(cubin.image for cubin in self.cubins), self.constants]
@@ -283,6 +296,7 @@ class CudaModule:
             rest[end:],
             tuple(ArrayType(tuple(shape), dtype) for shape, dtype in header["inputs"]),
             tuple(ArrayType(tuple(shape), dtype) for shape, dtype in header["results"]),
+            header["missing"],
         )
 
 

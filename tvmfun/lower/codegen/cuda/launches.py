@@ -29,13 +29,14 @@ _KINDS = ("blockIdx", "threadIdx", "clusterCtaIdx")
 _CONSTANT_BYTES = 16
 
 
-def cuda_module(module: tvm.IRModule, target: Target, compiler: Compiler) -> CudaModule:
+def cuda_module(module: tvm.IRModule, target: Target, compiler: Compiler | None, missing: str = "") -> CudaModule:
     """Returns the machine code of a module, and the launches of a call.
 
     Args:
         module: scheduled functions of static sizes, and the Relax function ``main`` that calls them.
         target: a GPU.
-        compiler: makes the machine code.
+        compiler: makes the machine code; None for the launches alone.
+        missing: why there is no compiler.
 
     Raises:
         TargetError: if the target has no architecture, or the compiler refuses something.
@@ -55,15 +56,17 @@ def cuda_module(module: tvm.IRModule, target: Target, compiler: Compiler) -> Cud
             steps.append(constants.copy(call.address, call.bits.tobytes()))
         else:
             steps += _HostFunction(hosts[call.kernel], call.arguments, texts, constants).steps()
+    code = cubins.compiled(dict.fromkeys(texts.values()), compiler, options) if compiler else []
     return CudaModule(
         options.arch,
-        compiler.version,
-        tuple(cubins.compiled(dict.fromkeys(texts.values()), compiler, options)),
+        compiler.version if compiler else "",
+        tuple(code),
         tuple(steps),
         plan,
         bytes(constants.content),
         tuple(_array_type(parameter.ty) for parameter in main.params),
         tuple(_array_type(ty) for ty in main.ret_ty.fields),
+        missing,
     )
 
 

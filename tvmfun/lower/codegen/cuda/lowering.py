@@ -73,10 +73,23 @@ def sources(kernels: tvm.IRModule, target: Target) -> dict[str, KernelSource]:
     with target:
         for name, function in kernels.functions.items():
             own = {ir.GlobalVar(PLACEHOLDER): function.with_attr("global_symbol", PLACEHOLDER)}
-            text = str(build(tvm.IRModule(own), target).inspect_source("cuda"))
+            text = with_small_headers(str(build(tvm.IRModule(own), target).inspect_source("cuda")))
             start = _FIRST_KERNEL.search(text).start()
             found[name.name_hint] = KernelSource(_title(name.name_hint), text[:start], text[start:])
     return found
+
+
+def with_small_headers(source: str) -> str:
+    """The source that TVM writes, without a header that takes NVRTC three seconds, and of which it needs one name."""
+    return _TYPE_TRAITS.sub(_IS_SAME, source)
+
+
+_TYPE_TRAITS = re.compile(r"#include <cuda/std/type_traits>\s+namespace std \{.*?\n  \}\n", re.DOTALL)
+_IS_SAME = """namespace std {
+    template <class T, class U> constexpr bool is_same_v = false;
+    template <class T> constexpr bool is_same_v<T, T> = true;
+  }
+"""
 
 
 def _title(name: str) -> str:

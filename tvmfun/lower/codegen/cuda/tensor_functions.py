@@ -45,4 +45,5 @@ def tensor_functions(target: Target, functions: Mapping[ir.GlobalVar, tirx.PrimF
 @tvm_ffi.register_global_func("tvm_callback_cuda_compile", override=True)
 def _compile(source: str) -> bytes:
     """Compiles the kernels of a module; TVM's own function looks for headers elsewhere and allows approximations."""
+    source = lowering.with_small_headers(source)
     return cubins.compiled_together(source, find_compiler(), options_of(Target.current()))
