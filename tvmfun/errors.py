@@ -114,6 +114,13 @@ class OutOfMemoryError(TvmfunError, MemoryError):
     """Out of memory for an array or for the workspace of a kernel; the message has the number of bytes."""
 
 
+class DeviceError(TvmfunError, RuntimeError):
+    """A GPU that could not run a kernel; after most such errors the process cannot use the GPU any more."""
+
+    #: The kernel, if it is known.
+    kernel: str = ""
+
+
 class NanError(TvmfunError, FloatingPointError):
     """``debug_nans`` found a NaN; the message names the op that made it."""
 

@@ -36,11 +36,12 @@ from tvmfun.core.op import Op
 from tvmfun.core.program import Equation, Program, Variable
 from tvmfun.core.source import user_line
 from tvmfun.core.trace import Tracer
-from tvmfun.errors import DtypeError, NanError, TargetError
+from tvmfun.errors import DeviceError, DtypeError, NanError, TargetError
 from tvmfun.lower import cache
 from tvmfun.lower import target as targets
 from tvmfun.lower.tuning.database import ACTIVE
 from tvmfun.runtime import devices
+from tvmfun.runtime.cuda.devices import device_at
 from tvmfun.runtime.executables import items_at
 from tvmfun.runtime.memory import clear_memory
 from tvmfun.typing import ArrayLike, PyTree
@@ -100,7 +101,7 @@ def common_device(arrays: Sequence[DeviceArray], where: str) -> Any:
 
 def target_of(device: Any) -> Target:
     """Returns the target to compile for a device."""
-    return targets.host() if device == CPU else targets.resolve(Target.from_device(device))
+    return targets.host() if device == CPU else targets.resolve(device_at(device.index).target())
 
 
 class LoadedProgram:
@@ -110,15 +111,19 @@ class LoadedProgram:
         program: the Program to compile.
         target: the target to compile for.
         donated: the indices of the leaves whose buffers may be overwritten.
+        device: a device of the target's kind; None for the first one.
     """
 
-    def __init__(self, program: Program, target: Target, donated: Sequence[int] = ()) -> None:
+    def __init__(self, program: Program, target: Target, donated: Sequence[int] = (), device: Any = None) -> None:
         if targets.is_cpu(target):
             targets.check_runs_here(program.name, target)
         self.program = program
         self.donated = donated
         self.pick_donated = items_at(donated)
-        self.executable = cache.compile_program(program, target, input_positions(program, donated))
+        self.target = target
+        executable = cache.compile_program(program, target, input_positions(program, donated))
+        is_other = device is not None and device.dlpack_device_type() == executable.device.dlpack_device_type()
+        self.executable = executable.at(device) if is_other else executable
         self.device = self.executable.device
         if not devices.exists(self.device):
             raise TargetError(
@@ -163,8 +168,10 @@ class LoadedProgram:
             inputs, arrays, addresses = self.captured + inputs, self.captured + arrays, captured + addresses
         try:
             memories, out_addresses = self.executable(arrays, addresses, self.out_avals)
-        except BaseException:
+        except BaseException as error:
             restore(copied)
+            if isinstance(error, DeviceError) and error.kernel:
+                self._name_lines(error)
             raise
         outputs = list(map(DeviceArray, memories, out_addresses, self.out_avals))
         for output, source in self.aliases:
@@ -180,6 +187,13 @@ class LoadedProgram:
             for array in exclusive:
                 array.memory = donation  # type: ignore[assignment]  # readers get the address first, which fails
         return outputs
+
+    def _name_lines(self, error: DeviceError) -> None:
+        """Adds the user's lines of a kernel that failed."""
+        donated = input_positions(self.program, self.donated)
+        lines = cache.lines_of(self.program, self.target, donated, error.kernel)
+        error.got += f" at {', '.join(lines)}" * bool(lines)
+        error.rename(error.where)
 
     def _receiver(self, position: int) -> str:
         """The name of the function and of a donated argument, for errors."""
@@ -262,7 +276,7 @@ def _run_program(program: Program, leaves: list) -> list:
     sizes = program.solve([abstract(leaf, program.name) for leaf in leaves]) if program.sizes else {}
     arrays = on_one_device([as_device_array(leaf, program.name) for leaf in leaves], leaves)
     device = common_device(arrays, program.name)
-    return LoadedProgram(program, target_of(device)).at(sizes)(arrays, addresses_of(arrays))
+    return LoadedProgram(program, target_of(device), device=device).at(sizes)(arrays, addresses_of(arrays))
 
 
 # -- ops one by one -------------------------------------------------------------------------------------------------
@@ -276,9 +290,8 @@ def _run_op(op: Op, args: tuple, params: dict) -> Any:
     arrays = [_operand(arg, op.name) for arg in args]
     device = arrays[0].device if arrays else CPU
     if any(array.device != device for array in arrays[1:]):
-        # Scalars are moved to the device of the arrays that have axes.
-        proper = [array for array, arg in zip(arrays, args, strict=True) if array is arg and array.shape]
-        device = common_device(proper or arrays, op.name)
+        # What was made on the CPU, such as masks and indices, goes to the GPU of the other arrays.
+        device = common_device([array for array in arrays if array.device != CPU], op.name)
         arrays = [move(array, device) for array in arrays]
     key = (op.name, tuple(params.items()), tuple(array.aval for array in arrays), device, ACTIVE.key)
     loaded = _OPS.get(key)
@@ -294,7 +307,7 @@ def _run_op(op: Op, args: tuple, params: dict) -> Any:
             tree.structure(outputs if isinstance(avals, tuple) else outputs[0]),
             name=op.name,
         )
-        _OPS[key] = loaded = LoadedProgram(program, target_of(device))
+        _OPS[key] = loaded = LoadedProgram(program, target_of(device), device=device)
         if len(_OPS) > _OPS_KEPT:
             _OPS.popitem(last=False)
     results = loaded(arrays, addresses_of(arrays))

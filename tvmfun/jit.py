@@ -274,7 +274,7 @@ class Jitted(Immutable):
         if loaded is None:
             target = self._target or target_of(common_device(arrays, self._name))
             donated = self._donated_leaves(signature.structure, signature.static)
-            self._loaded[named_key] = loaded = LoadedProgram(self._program(named), target, donated)
+            self._loaded[named_key] = loaded = LoadedProgram(self._program(named), target, donated, device)
         if loaded.program.sizes:
             self._loaded[key] = loaded = loaded.at(loaded.program.solve(signature.avals))
             self._sizes_seen.append(key)

@@ -14,7 +14,7 @@ from tvmfun.execute import LoadedProgram, as_device_array, input_positions, move
 from tvmfun.lower import cache
 from tvmfun.lower.cost_analysis import CostAnalysis, cost_analysis
 from tvmfun.lower.tuning.database import ACTIVE, using
-from tvmfun.runtime.executables import NativeExecutable
+from tvmfun.runtime.executables import Executable
 from tvmfun.runtime.plan import MemoryAnalysis
 from tvmfun.typing import PyTree
 
@@ -57,7 +57,7 @@ class Compiled(Immutable):
         """The memory of a call in bytes, from the memory plan.
 
         Raises:
-            TargetError: for a GPU, or where sizes are dynamic.
+            TargetError: where sizes are dynamic.
 
         Source: follows ``jax.stages.Compiled.memory_analysis``.
 
@@ -67,8 +67,8 @@ class Compiled(Immutable):
         >>> step.lower(w, x).compile().memory_analysis()
         MemoryAnalysis(arguments=10240, outputs=0, aliased=2048, temporaries=1024, workspaces=...)
         """
-        if not isinstance(self.executable, NativeExecutable):
-            raise TargetError("memory_analysis", "memory is planned ahead only for the CPU and static sizes")
+        if isinstance(self.executable, Executable):
+            raise TargetError("memory_analysis", "memory is planned ahead only for static sizes")
         return self.executable.plan.analysis
 
     def cost_analysis(self) -> CostAnalysis:

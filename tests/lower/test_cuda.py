@@ -19,6 +19,14 @@ from tvmfun.runtime.cuda_module import Launch
 SM_90 = {"kind": "cuda", "arch": "sm_90"}
 
 
+@pytest.fixture(autouse=True)
+def only_schedules(request, monkeypatch):
+    """Leaves machine code, which takes a second per module, to the tests named after it."""
+    if "machine_code" not in request.node.name:
+        missing = errors.TargetError("compile", "this test looks at schedules only")
+        monkeypatch.setattr(compilers, "why_none", lambda: missing)
+
+
 @pytest.mark.slow
 def test_the_whole_mnist_step_becomes_one_module():
     optimizer = mnist.make_optimizer(1.0, 0.7, 62)

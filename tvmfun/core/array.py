@@ -22,6 +22,7 @@ from tvmfun.core.dlpack import mark_read_only
 from tvmfun.core.donation import CLAIMS, discard, donated_error
 from tvmfun.counters import counters
 from tvmfun.errors import DtypeError, ShapeError
+from tvmfun.runtime.cuda.arrays import DeviceMemory, copy, copy_in, copy_out, new, synchronize
 from tvmfun.runtime.memory import Memory, empty
 
 if TYPE_CHECKING:
@@ -294,6 +295,9 @@ class DeviceArray(Array):
         """The tensor for a caller that holds the address, also if the array has been donated since."""
         memory = self.memory
         if memory.aval is not self.aval and memory.aval != self.aval:
+            if address < 0:
+                self.memory = memory = memory.of(self.aval)
+                return memory.tensor
             elements = tvm.runtime.from_dlpack(self._elements(memory, address))
             tensor = elements._create_view(self.shape, dtypes.NAMES[self.dtype])
             self.memory = memory = Memory(tensor, self.aval)
@@ -324,7 +328,7 @@ class DeviceArray(Array):
     @property
     def device(self) -> Device:
         """The device the buffer is on."""
-        return _CPU if self.held() >= 0 else self.memory.tensor.device  # type: ignore[return-value]  # TVM extends it
+        return _CPU if self.held() >= 0 else self.memory.device
 
     def devices(self) -> set[Device]:
         """Returns the set of the one device that the array is on, as in JAX."""
@@ -364,19 +368,21 @@ class DeviceArray(Array):
     def _view(self, address: int) -> np.ndarray:
         counters.to_host += 1
         memory = self.memory
-        if memory.aval is None:
+        if address < 0:
+            view = np.empty(self.shape, self.dtype)
+            copy_out(memory, address, view.ctypes.data, self.nbytes)
+        elif memory.aval is None:
             offset = address - memory.address
             view = np.ndarray(self.shape, self.dtype, np.from_dlpack(memory.tensor), offset)  # type: ignore[arg-type]
         else:
-            tensor = self.tensor_at(address)
-            view = _host_view(tensor, self.dtype) if address >= 0 else tensor.numpy()
+            view = _host_view(self.tensor_at(address), self.dtype)
         view.flags.writeable = False
         return view
 
     def block_until_ready(self) -> DeviceArray:
         """Waits until the device has computed the elements."""
-        if not is_on_cpu(self):
-            self.device.sync()
+        if self.held() < 0:
+            synchronize(self.memory)
         return self
 
     def __reduce__(self):
@@ -461,29 +467,46 @@ def _from_dlpack(value: Any) -> DeviceArray:
         # Not on the CPU, or bfloat16: TVM reads both, but only dense arrays.
         tensor = tvm.runtime.from_dlpack(value)
         counters.to_device += 1
-        aval = ShapeDtype(tuple(tensor.shape), str(tensor.dtype))  # type: ignore[arg-type]
-        return on_device(_copied(tensor, tensor.device), interned(aval))
+        aval = interned(ShapeDtype(tuple(tensor.shape), str(tensor.dtype)))  # type: ignore[arg-type]
+        if tensor.device == _CPU:
+            return on_device(_copied(tensor), aval)
+        return duplicate(on_device(tensor, aval).block_until_ready())
     return device_array(view)
 
 
-def _copied(tensor: Any, device: Any) -> tvm.runtime.Tensor:
-    result = empty(tensor.shape, tensor.dtype, math.prod(tensor.shape) * tensor.dtype.itemsize, device)
+def _copied(tensor: Any) -> tvm.runtime.Tensor:
+    """A copy of a tensor on the CPU."""
+    result = empty(tensor.shape, tensor.dtype, math.prod(tensor.shape) * tensor.dtype.itemsize)
     tensor.copyto(result)
     return result
+
+
+def _on_gpu(memory: DeviceMemory) -> DeviceArray:
+    return DeviceArray(memory, memory.address, memory.aval)
 
 
 def duplicate(array: DeviceArray, address: int | None = None) -> DeviceArray:
     """Returns a copy of the array; pass its ``address`` if it has been claimed."""
     held = array.held() if address is None else address
-    tensor = array.tensor_at(held)
-    return on_device(_copied(tensor, tensor.device), array.aval)
+    if held >= 0:
+        return on_device(_copied(array.tensor_at(held)), array.aval)
+    memory = new(array.aval, array.memory.device)
+    copy(array.memory, held, memory)
+    return _on_gpu(memory)
 
 
 def move(array: DeviceArray, device: Device) -> DeviceArray:
     """Returns ``array`` on ``device``, copied only if it is not there already."""
     if array.device == device:
         return array
-    if _CPU in (array.device, device):
-        held = array.held()
-        return on_device(_copied(array.tensor_at(held), device), array.aval)
-    return move(move(array, _CPU), device)
+    held = array.held()
+    if device == _CPU:
+        host = empty(array.shape, dtypes.NAMES[array.dtype], array.nbytes)
+        copy_out(array.memory, held, host.data_ptr(), array.nbytes)
+        return on_device(host, array.aval)
+    memory = new(array.aval, device)
+    if held >= 0:
+        copy_in(held, memory)
+    else:
+        copy(array.memory, held, memory)
+    return _on_gpu(memory)

@@ -23,15 +23,19 @@ from tvmfun.core import dims
 from tvmfun.core.inline import inlined
 from tvmfun.core.program import Program
 from tvmfun.counters import counters
-from tvmfun.errors import DimensionError, ShapeError
+from tvmfun.errors import DimensionError, ShapeError, TargetError
 from tvmfun.lower import disk_cache, kernel_cache, pipeline
 from tvmfun.lower import target as targets
+from tvmfun.lower.codegen.cuda import compilers
 from tvmfun.lower.tuning import database
+from tvmfun.runtime.cuda.executable import CudaExecutable
+from tvmfun.runtime.cuda_module import CudaModule
+from tvmfun.runtime.devices import device_of
 from tvmfun.runtime.executables import Executable, NativeExecutable
 
 # Executables take about a megabyte each.
 _KEPT = 512
-_EXECUTABLES: OrderedDict[str, Executable | NativeExecutable] = OrderedDict()
+_EXECUTABLES: OrderedDict[str, Executable | NativeExecutable | CudaExecutable] = OrderedDict()
 # TVM's compiler is not thread-safe, and two threads must not compile the same Program twice.
 _LOCK = RLock()
 # Held across a fork: the child must not inherit a half-finished compilation, or a lock that nobody releases.
@@ -41,7 +45,9 @@ if hasattr(os, "register_at_fork"):
 atexit.register(_LOCK.acquire, timeout=30)
 
 
-def compile_program(program: Program, target: Target, donated: Sequence[int] = ()) -> Executable | NativeExecutable:
+def compile_program(
+    program: Program, target: Target, donated: Sequence[int] = ()
+) -> Executable | NativeExecutable | CudaExecutable:
     """Returns the Program compiled for ``target``: from this process, from disk, or anew.
 
     Args:
@@ -60,8 +66,13 @@ def compile_program(program: Program, target: Target, donated: Sequence[int] = (
         if key in _EXECUTABLES:
             _EXECUTABLES.move_to_end(key)
             return _EXECUTABLES[key]
-        native = targets.is_cpu(target) and not program.sizes
-        executable = disk_cache.load(key, target, native) or _build(program, target, donated, key, native)
+        if targets.is_cpu(target) or program.sizes:
+            native = not program.sizes
+            executable = disk_cache.load(key, target, native) or _build(program, target, donated, key, native)
+        else:
+            executable = CudaExecutable(
+                _cuda_module(program, target, donated, key), donated, program.name, device_of(target)
+            )
         _EXECUTABLES[key] = executable
         if len(_EXECUTABLES) > _KEPT:
             _EXECUTABLES.popitem(last=False)
@@ -135,6 +146,42 @@ def _build(
         if stored is not None:
             return stored
     return disk_cache.executable(load(), plan, target)
+
+
+def _cuda_module(program: Program, target: Target, donated: Sequence[int], key: str) -> CudaModule | TargetError:
+    """The module of a Program for a GPU: from disk, or anew; the error for calls where there is no compiler of CUDA."""
+    name = f"{key}.cuda"
+    stored = disk_cache.load_bytes(name)
+    if stored is not None:
+        try:
+            module = CudaModule.unpack(stored, name)
+            counters.loads += 1
+            return module
+        except TargetError:
+            pass  # of another version: it is compiled again
+    missing = compilers.why_none()
+    if missing is not None:
+        pipeline.scheduled_module(program, target, donated)  # is it possible at all?
+        return missing
+    started = time.perf_counter()
+    module = pipeline.build_for_cuda(program, target, donated)
+    counters.compiles += 1
+    if time.perf_counter() - started >= disk_cache.least_seconds():
+        disk_cache.store_bytes(name, module.pack())
+    return module
+
+
+def lines_of(program: Program, target: Target, donated: Sequence[int], kernel: str) -> list[str]:
+    """The user's lines whose ops are in a kernel, which is known by its name; several kernels may have the same."""
+    kernels = pipeline.fused_kernels(inlined(program), target, donated)
+    lines = [
+        equation.source
+        for candidate, _ in kernels
+        if kernel.startswith(candidate.name)
+        for equation in candidate.equations
+        if equation.source
+    ]
+    return list(dict.fromkeys(map(str, lines)))
 
 
 def text(program: Program, target: Target | None = None, donated: Sequence[int] = ()) -> str:

@@ -7,6 +7,9 @@ from typing import Any
 import tvm
 
 from tvmfun.errors import TargetError
+from tvmfun.runtime.cuda.driver import device_count as device_count_of_driver
+
+_GPU = tvm.cuda(0).dlpack_device_type()
 
 
 def device_of(target: Any) -> Any:
@@ -39,7 +42,9 @@ def device(name: Any = "cpu") -> Any:
 
 
 def exists(candidate: Any) -> bool:
-    """Whether the device exists and TVM can use it."""
+    """Whether the device exists and this process can use it."""
+    if candidate.dlpack_device_type() == _GPU:
+        return 0 <= candidate.index < device_count_of_driver()
     try:
         return bool(candidate.exist)
     except (AttributeError, RuntimeError, tvm.error.InternalError):
@@ -59,9 +64,7 @@ def devices(kind: str | None = None) -> list[Any]:
         raise TargetError("devices", "the kind is unknown", got=repr(kind), hint='"cpu" or "cuda"')
     if kind == "cpu":
         return [tvm.cpu()]
-    found = []
-    while len(found) < 64 and exists(tvm.cuda(len(found))):
-        found.append(tvm.cuda(len(found)))
+    found = list(map(tvm.cuda, range(device_count_of_driver())))
     return found or ([tvm.cpu()] if kind is None else [])
 
 

@@ -51,6 +51,10 @@ class NativeExecutable:
         # Each running call has its own block of intermediates, so that any number of threads may call.
         self._temporaries = ResultBuffers([plan.analysis.temporaries])
 
+    def at(self, device: Any) -> NativeExecutable:
+        """Returns this executable, because there is one CPU."""
+        return self
+
     def __call__(self, arrays: Sequence[Any], addresses: list[int], avals: Sequence[Any]) -> Results:
         """Runs ``main`` on arrays at these addresses; returns the memory and the address of each result."""
         counters.calls += 1
@@ -97,7 +101,7 @@ def items_at(indices: Sequence[int]) -> Callable[[Sequence[Any]], Sequence[Any]]
 
 
 class Executable:
-    """A module for TVM's virtual machine: for dynamic sizes and for GPUs.
+    """A module for TVM's virtual machine: for dynamic sizes.
 
     Args:
         module: compiled, or loaded from disk.
@@ -110,6 +114,10 @@ class Executable:
         # A virtual machine has one stack and runs one call at a time: each call takes an idle one, so that any
         # number of threads may call. A call that fails drops its machine.
         self._idle: list[Any] = []
+
+    def at(self, device: Any) -> Executable:
+        """Returns the same module for another device."""
+        return self if device == self.device else Executable(self.module, device)
 
     def __call__(self, arrays: Sequence[Any], addresses: list[int], avals: Sequence[Any]) -> Results:
         """Runs ``main`` on arrays; returns the memory and the address of each result, of the types ``avals``."""
@@ -129,6 +137,9 @@ class Executable:
         return memories, list(map(_ADDRESS, memories))
 
     def _load(self) -> Any:
+        if self.device != _CPU and not tvm.get_global_func("device_api.cuda", allow_missing=True):
+            hint = "static sizes, or libcudart.so, which TVM's runtime for CUDA needs"
+            raise TargetError("jit", "dynamic sizes on a GPU need TVM's runtime for CUDA", hint=hint)
         threads.load(self.module)
         devices: Any = [self.device] if self.device == _CPU else [self.device, _CPU]
         return VirtualMachine(self.module, devices)["main"]

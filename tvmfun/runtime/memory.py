@@ -12,6 +12,7 @@ from typing import Any
 import tvm
 import tvm_ffi
 
+from tvmfun import dtypes
 from tvmfun.errors import OutOfMemoryError
 
 
@@ -50,6 +51,15 @@ class Memory:
         """
         pointer = self._tensor.data_ptr()
         return pointer if self.aval is None or self._tensor.device == _CPU else ~pointer
+
+    @property
+    def device(self) -> Any:
+        """The device that the tensor is on."""
+        return self._tensor.device
+
+    def of(self, aval: Any) -> Memory:
+        """The same elements as an array of another type."""
+        return Memory(self.tensor._create_view(aval.shape, dtypes.NAMES[aval.dtype]), aval)
 
     @property
     def tensor(self) -> tvm.runtime.Tensor:

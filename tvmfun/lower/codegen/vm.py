@@ -1,4 +1,4 @@
-"""Executables for TVM's virtual machine: Programs of dynamic sizes, and those for GPUs."""
+"""Executables for TVM's virtual machine: Programs of dynamic sizes."""
 
 from __future__ import annotations
 

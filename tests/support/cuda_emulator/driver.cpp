@@ -1,0 +1,513 @@
+// The functions of NVIDIA's driver that the launcher calls, on the CPU. Modules are shared libraries of the emulator.
+// Streams run as late as the driver may: when something waits for them. Tests can make any function fail.
+#include <cstddef>
+#include <cstdint>
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+#include <deque>
+#include <functional>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <vector>
+#include <dlfcn.h>
+#include <elf.h>
+#include <unistd.h>
+
+namespace {
+
+enum { SUCCESS = 0, INVALID_VALUE = 1, OUT_OF_MEMORY = 2, INVALID_DEVICE = 101, INVALID_IMAGE = 200,
+       INVALID_CONTEXT = 201, INVALID_HANDLE = 400, NOT_FOUND = 500, ILLEGAL_ADDRESS = 700,
+       OUT_OF_RESOURCES = 701, LAUNCH_FAILED = 719 };
+
+struct Kernel {
+  const char* name;
+  void (*entry)(void**);
+  int count;
+  const size_t* sizes;
+  int most_threads;
+};
+using Run = const char* (*)(void (*)(void**), void**, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, size_t,
+                            uint64_t);
+
+struct Context { int device; };
+struct Module { Context* context; Run run; Kernel* kernels; };
+struct Function { Module* module; Kernel kernel; size_t shared_limit = 48 << 10; };
+struct Stream { Context* context; std::deque<std::function<void()>> pending; uint64_t submitted = 0, done = 0; };
+struct Event { Stream* stream = nullptr; uint64_t at = 0; };
+
+struct Launch {
+  Function* function = nullptr;  // null: a copy
+  unsigned sizes[6];
+  size_t shared;
+  std::vector<std::vector<char>> arguments;
+  char *to, *from;
+  size_t bytes;
+};
+struct Node { Launch launch; std::vector<Node*> dependencies; };
+struct Graph { std::vector<std::unique_ptr<Node>> nodes; };
+struct Exec { std::map<Node*, size_t> index; std::vector<Launch> launches; std::vector<std::vector<size_t>> after; };
+
+struct Allocation { size_t bytes; int device; };
+
+struct State {
+  std::recursive_mutex mutex;
+  int devices = 2, version = 13000;
+  size_t limit = size_t(1) << 30, used[8] = {};
+  uint64_t seed = 0;
+  std::map<char*, Allocation> allocations;
+  std::vector<std::unique_ptr<Stream>> streams;
+  std::map<std::string, uint64_t> calls;
+  std::map<std::string, std::pair<int, int>> failures;  // a code, and after how many calls
+  int sticky = 0;
+  std::string message;
+  Context contexts[8];
+};
+State& state() { static State* one = new State; return *one; }  // never destroyed
+thread_local Context* current = nullptr;
+
+// The first thing in every function: counts it, and fails if a test or an earlier kernel says so.
+int entered(const char* name) {
+  State& s = state();
+  s.calls[name]++;
+  auto failure = s.failures.find(name);
+  if (failure != s.failures.end() && failure->second.second-- <= 0) {
+    int code = failure->second.first;
+    s.failures.erase(failure);
+    return code;
+  }
+  return s.sticky;
+}
+#define ENTER                                                    \
+  std::lock_guard<std::recursive_mutex> guard(state().mutex);    \
+  if (int code = entered(__func__)) return code;
+#define NEEDS(condition, code) \
+  if (!(condition)) return code;
+
+const std::pair<char* const, Allocation>* allocation_of(const void* address) {
+  auto& all = state().allocations;
+  auto next = all.upper_bound((char*)address);
+  if (next == all.begin()) return nullptr;
+  auto& found = *--next;
+  return (char*)address < found.first + found.second.bytes ? &found : nullptr;
+}
+
+bool is_inside(const void* address, size_t bytes) {
+  auto* found = allocation_of(address);
+  return !bytes || (found && (char*)address + bytes <= found->first + found->second.bytes);
+}
+
+void fail(int code, const std::string& message) {
+  if (!state().sticky) state().sticky = code, state().message = message;
+}
+
+void execute(const Launch& launch) {
+  if (state().sticky) return;
+  if (!launch.function) {
+    if (!is_inside(launch.to, launch.bytes) || !is_inside(launch.from, launch.bytes))
+      return fail(ILLEGAL_ADDRESS, "a copy outside of any allocation");
+    memmove(launch.to, launch.from, launch.bytes);
+    return;
+  }
+  std::vector<void*> parameters;
+  for (auto& argument : launch.arguments) {
+    parameters.push_back((void*)argument.data());
+    char* address = nullptr;
+    if (argument.size() == 8) memcpy(&address, argument.data(), 8);
+    auto* found = address ? allocation_of(address) : nullptr;
+    if (found && found->second.device != launch.function->module->context->device)
+      return fail(ILLEGAL_ADDRESS, std::string(launch.function->kernel.name) + ": memory of another device");
+  }
+  const unsigned* n = launch.sizes;
+  const char* error = launch.function->module->run(launch.function->kernel.entry, parameters.data(), n[0], n[1], n[2],
+                                                   n[3], n[4], n[5], launch.shared, state().seed);
+  if (error) fail(LAUNCH_FAILED, std::string(launch.function->kernel.name) + ": " + error);
+}
+
+void run_until(Stream* stream, uint64_t at) {
+  while (stream->done < at && !stream->pending.empty()) {
+    auto operation = std::move(stream->pending.front());
+    stream->pending.pop_front();
+    operation();
+    stream->done++;
+  }
+}
+void drain(Stream* stream) { run_until(stream, stream->submitted); }
+void drain_all() {
+  for (auto& stream : state().streams) drain(stream.get());
+}
+void submit(Stream* stream, std::function<void()> operation) {
+  stream->pending.push_back(std::move(operation));
+  stream->submitted++;
+}
+
+int check(const Launch& launch, Context* context) {
+  NEEDS(launch.function, SUCCESS)
+  NEEDS(launch.function->module->context == context, INVALID_HANDLE)
+  uint64_t threads = (uint64_t)launch.sizes[3] * launch.sizes[4] * launch.sizes[5];
+  NEEDS(threads && launch.sizes[0] && launch.sizes[1] && launch.sizes[2], INVALID_VALUE)
+  NEEDS(threads <= (uint64_t)launch.function->kernel.most_threads, OUT_OF_RESOURCES)
+  NEEDS(launch.shared <= launch.function->shared_limit, INVALID_VALUE)
+  return SUCCESS;
+}
+
+Launch launch_of(Function* function, const unsigned* sizes, size_t shared, void** parameters) {
+  Launch launch{function, {}, shared, {}, nullptr, nullptr, 0};
+  memcpy(launch.sizes, sizes, sizeof launch.sizes);
+  for (int i = 0; i < function->kernel.count; i++) {
+    char* value = (char*)parameters[i];
+    launch.arguments.emplace_back(value, value + function->kernel.sizes[i]);
+  }
+  return launch;
+}
+
+// The nodes in an order that their dependencies allow.
+void run_graph(const std::vector<Launch>& launches, const std::vector<std::vector<size_t>>& after) {
+  std::vector<char> done(launches.size());
+  uint64_t random = state().seed * 0x9e3779b97f4a7c15 + 1;
+  for (size_t left = launches.size(); left;) {
+    std::vector<size_t> ready;
+    for (size_t i = 0; i < launches.size() && ready.size() < 8; i++) {
+      bool is_ready = !done[i];
+      for (size_t j : after[i]) is_ready = is_ready && done[j];
+      if (is_ready) ready.push_back(i);
+    }
+    random ^= random << 13, random ^= random >> 7, random ^= random << 17;
+    size_t next = ready[state().seed ? random % ready.size() : 0];
+    execute(launches[next]);
+    done[next] = 1, left--;
+  }
+}
+
+struct KernelParameters {  // CUDA_KERNEL_NODE_PARAMS_v2
+  Function* function;
+  unsigned sizes[6], shared;
+  void **parameters, **extra;
+  void* kernel;
+  Context* context;
+};
+
+struct Copy3D {  // CUDA_MEMCPY3D_v2
+  size_t source_x, source_y, source_z, source_level;
+  int source_kind;
+  const void* source_host;
+  char* source;
+  void *source_array, *reserved0;
+  size_t source_pitch, source_height, x, y, z, level;
+  int kind;
+  void* host;
+  char* target;
+  void *array, *reserved1;
+  size_t pitch, target_height, width, height, depth;
+};
+
+struct Attribute { int id; char pad[4]; union { char bytes[64]; unsigned cluster[3]; }; };
+struct Config {  // CUlaunchConfig
+  unsigned sizes[6], shared;
+  Stream* stream;
+  Attribute* attributes;
+  unsigned count;
+};
+
+Launch copy_of(const Copy3D& copy) {
+  return {nullptr, {}, 0, {}, copy.target + copy.x, copy.source + copy.source_x, copy.width};
+}
+
+}  // namespace
+
+extern "C" {
+
+// -- for tests --------------------------------------------------------------------------------------------------------
+
+void emulated_reset(int devices, size_t limit, uint64_t seed) {
+  std::lock_guard<std::recursive_mutex> guard(state().mutex);
+  if (!state().sticky) drain_all();
+  for (auto& stream : state().streams) stream->pending.clear(), stream->done = stream->submitted;
+  state().devices = devices, state().limit = limit, state().seed = seed;
+  state().sticky = 0;
+  memset(state().used, 0, sizeof state().used);  // what is still allocated does not count
+  state().failures.clear();
+  state().calls.clear();
+  state().message.clear();
+}
+void emulated_fail(const char* name, int code, int after) { state().failures[name] = {code, after}; }
+uint64_t emulated_calls(const char* name) { return state().calls[name]; }
+size_t emulated_used(int device) { return state().used[device]; }
+const char* emulated_message() { return state().message.c_str(); }
+
+// -- devices and contexts ---------------------------------------------------------------------------------------------
+
+int cuInit(unsigned) { ENTER return SUCCESS; }
+int cuDriverGetVersion(int* version) { ENTER *version = state().version; return SUCCESS; }
+int cuDeviceGetCount(int* count) { ENTER *count = state().devices; return SUCCESS; }
+int cuDeviceGet(int* device, int index) {
+  ENTER
+  NEEDS(index >= 0 && index < state().devices, INVALID_DEVICE)
+  *device = index;
+  return SUCCESS;
+}
+int cuDeviceGetName(char* name, int length, int) { ENTER snprintf(name, length, "Emulator"); return SUCCESS; }
+int cuDeviceGetAttribute(int* value, int attribute, int) {
+  ENTER
+  switch (attribute) {
+    case 1: *value = 1024; break;        // threads of a block
+    case 8: *value = 48 << 10; break;    // shared memory of a block
+    case 10: *value = 32; break;         // threads of a warp
+    case 12: *value = 65536; break;      // registers of a block
+    case 16: *value = 132; break;        // multiprocessors
+    case 75: *value = 9; break;          // compute capability
+    case 76: *value = 0; break;
+    case 97: *value = 227 << 10; break;  // shared memory of a block that asks for it
+    default: return INVALID_VALUE;
+  }
+  return SUCCESS;
+}
+int cuDevicePrimaryCtxRetain(Context** context, int device) {
+  ENTER
+  *context = &state().contexts[device];
+  (*context)->device = device;
+  return SUCCESS;
+}
+int cuCtxSetCurrent(Context* context) { ENTER current = context; return SUCCESS; }
+int cuCtxSynchronize() {
+  ENTER
+  NEEDS(current, INVALID_CONTEXT)
+  drain_all();
+  return state().sticky;
+}
+int cuGetErrorName(int code, const char** name) {
+  static const std::map<int, const char*> names = {
+      {INVALID_VALUE, "CUDA_ERROR_INVALID_VALUE"},       {OUT_OF_MEMORY, "CUDA_ERROR_OUT_OF_MEMORY"},
+      {INVALID_DEVICE, "CUDA_ERROR_INVALID_DEVICE"},     {INVALID_IMAGE, "CUDA_ERROR_INVALID_IMAGE"},
+      {INVALID_CONTEXT, "CUDA_ERROR_INVALID_CONTEXT"},   {INVALID_HANDLE, "CUDA_ERROR_INVALID_HANDLE"},
+      {NOT_FOUND, "CUDA_ERROR_NOT_FOUND"},               {ILLEGAL_ADDRESS, "CUDA_ERROR_ILLEGAL_ADDRESS"},
+      {OUT_OF_RESOURCES, "CUDA_ERROR_LAUNCH_OUT_OF_RESOURCES"}, {LAUNCH_FAILED, "CUDA_ERROR_LAUNCH_FAILED"},
+      {209, "CUDA_ERROR_NO_BINARY_FOR_GPU"},             {100, "CUDA_ERROR_NO_DEVICE"}};
+  auto found = names.find(code);
+  *name = found == names.end() ? nullptr : found->second;
+  return *name ? SUCCESS : INVALID_VALUE;
+}
+int cuGetErrorString(int code, const char** text) { return cuGetErrorName(code, text); }
+
+// -- modules ----------------------------------------------------------------------------------------------------------
+
+int cuModuleLoadData(Module** module, const void* image) {
+  ENTER
+  NEEDS(current, INVALID_CONTEXT)
+  auto* header = (const Elf64_Ehdr*)image;
+  NEEDS(!memcmp(header->e_ident, ELFMAG, SELFMAG) && header->e_machine == EM_X86_64, INVALID_IMAGE)
+  size_t size = header->e_shoff + (size_t)header->e_shnum * header->e_shentsize;
+  char path[] = "/tmp/emulatedXXXXXX";
+  int file = mkstemp(path);
+  bool is_written = file >= 0 && write(file, image, size) == (ssize_t)size;
+  if (file >= 0) close(file);
+  void* library = is_written ? dlopen(path, RTLD_NOW | RTLD_LOCAL) : nullptr;
+  unlink(path);
+  NEEDS(library, INVALID_IMAGE)
+  *module = new Module{current, (Run)dlsym(library, "emulated_launch"), (Kernel*)dlsym(library, "emulated_kernels")};
+  return SUCCESS;
+}
+int cuModuleGetFunction(Function** function, Module* module, const char* name) {
+  ENTER
+  for (Kernel* kernel = module->kernels; kernel->name; kernel++)
+    if (!strcmp(kernel->name, name)) {
+      *function = new Function{module, *kernel};
+      return SUCCESS;
+    }
+  return NOT_FOUND;
+}
+int cuFuncSetAttribute(Function* function, int attribute, int value) {
+  ENTER
+  if (attribute == 8) {
+    NEEDS(value <= 227 << 10, INVALID_VALUE)
+    function->shared_limit = value;
+  }
+  return SUCCESS;
+}
+
+// -- memory -----------------------------------------------------------------------------------------------------------
+
+int cuMemAlloc_v2(char** address, size_t bytes) {
+  ENTER
+  NEEDS(current, INVALID_CONTEXT)
+  NEEDS(bytes, INVALID_VALUE)
+  size_t& used = state().used[current->device];
+  NEEDS(used + bytes <= state().limit, OUT_OF_MEMORY)
+  *address = (char*)aligned_alloc(512, (bytes + 511) / 512 * 512);
+  memset(*address, 0xff, bytes);
+  state().allocations[*address] = {bytes, current->device};
+  used += bytes;
+  return SUCCESS;
+}
+int cuMemFree_v2(char* address) {
+  ENTER
+  drain_all();
+  auto found = state().allocations.find(address);
+  NEEDS(found != state().allocations.end(), INVALID_VALUE)
+  size_t& used = state().used[found->second.device];
+  used -= found->second.bytes < used ? found->second.bytes : used;
+  memset(address, 0xff, found->second.bytes);
+  state().allocations.erase(found);
+  free(address);
+  return SUCCESS;
+}
+int cuMemGetInfo_v2(size_t* available, size_t* total) {
+  ENTER
+  NEEDS(current, INVALID_CONTEXT)
+  *total = state().limit;
+  *available = state().limit - state().used[current->device];
+  return SUCCESS;
+}
+int cuMemcpyHtoDAsync_v2(char* to, const void* from, size_t bytes, Stream* stream) {
+  ENTER
+  NEEDS(is_inside(to, bytes), INVALID_VALUE)
+  std::vector<char> staged((char*)from, (char*)from + bytes);
+  submit(stream, [=] { memcpy(to, staged.data(), staged.size()); });
+  return SUCCESS;
+}
+int cuMemcpyDtoHAsync_v2(void* to, const char* from, size_t bytes, Stream* stream) {
+  ENTER
+  NEEDS(is_inside(from, bytes), INVALID_VALUE)
+  submit(stream, [=] { memcpy(to, from, bytes); });
+  return SUCCESS;
+}
+int cuMemcpyDtoDAsync_v2(char* to, char* from, size_t bytes, Stream* stream) {
+  ENTER
+  NEEDS(is_inside(to, bytes) && is_inside(from, bytes), INVALID_VALUE)
+  submit(stream, [=] { execute({nullptr, {}, 0, {}, to, from, bytes}); });
+  return SUCCESS;
+}
+int cuMemcpyPeerAsync(char* to, Context* there, char* from, Context* here, size_t bytes, Stream* stream) {
+  ENTER
+  NEEDS(is_inside(to, bytes) && is_inside(from, bytes), INVALID_VALUE)
+  if (bytes) {
+    NEEDS(allocation_of(to)->second.device == there->device, INVALID_VALUE)
+    NEEDS(allocation_of(from)->second.device == here->device, INVALID_VALUE)
+  }
+  submit(stream, [=] { execute({nullptr, {}, 0, {}, to, from, bytes}); });
+  return SUCCESS;
+}
+
+// -- streams and events -----------------------------------------------------------------------------------------------
+
+int cuStreamCreate(Stream** stream, unsigned) {
+  ENTER
+  NEEDS(current, INVALID_CONTEXT)
+  state().streams.push_back(std::make_unique<Stream>());
+  *stream = state().streams.back().get();
+  (*stream)->context = current;
+  return SUCCESS;
+}
+int cuStreamSynchronize(Stream* stream) {
+  ENTER
+  drain(stream);
+  return state().sticky;
+}
+int cuStreamWaitEvent(Stream* stream, Event* event, unsigned) {
+  ENTER
+  Event recorded = *event;
+  submit(stream, [=] { if (recorded.stream) run_until(recorded.stream, recorded.at); });
+  return SUCCESS;
+}
+int cuEventCreate(Event** event, unsigned) {
+  ENTER
+  NEEDS(current, INVALID_CONTEXT)
+  *event = new Event;
+  return SUCCESS;
+}
+int cuEventRecord(Event* event, Stream* stream) {
+  ENTER
+  *event = {stream, stream->submitted};
+  return SUCCESS;
+}
+int cuEventDestroy_v2(Event* event) {
+  ENTER
+  delete event;
+  return SUCCESS;
+}
+
+// -- kernels ----------------------------------------------------------------------------------------------------------
+
+int cuLaunchKernelEx(const Config* config, Function* function, void** parameters, void**) {
+  ENTER
+  NEEDS(current == config->stream->context, INVALID_CONTEXT)
+  Launch launch = launch_of(function, config->sizes, config->shared, parameters);
+  if (int code = check(launch, current)) return code;
+  submit(config->stream, [=] { execute(launch); });
+  return SUCCESS;
+}
+
+// -- graphs -----------------------------------------------------------------------------------------------------------
+
+int cuGraphCreate(Graph** graph, unsigned) {
+  ENTER
+  *graph = new Graph;
+  return SUCCESS;
+}
+int cuGraphDestroy(Graph* graph) {
+  ENTER
+  delete graph;
+  return SUCCESS;
+}
+static Node* added(Graph* graph, Launch launch, Node* const* dependencies, size_t count) {
+  graph->nodes.push_back(std::make_unique<Node>());
+  Node* node = graph->nodes.back().get();
+  node->launch = std::move(launch);
+  node->dependencies.assign(dependencies, dependencies + count);
+  return node;
+}
+int cuGraphAddKernelNode_v2(Node** node, Graph* graph, Node* const* after, size_t count, const KernelParameters* p) {
+  ENTER
+  NEEDS(p->function, INVALID_VALUE)
+  Launch launch = launch_of(p->function, p->sizes, p->shared, p->parameters);
+  if (int code = check(launch, p->function->module->context)) return code;
+  *node = added(graph, std::move(launch), after, count);
+  return SUCCESS;
+}
+int cuGraphKernelNodeSetAttribute(Node*, int, const void*) { ENTER return SUCCESS; }
+int cuGraphAddMemcpyNode(Node** node, Graph* graph, Node* const* after, size_t count, const Copy3D* copy, Context*) {
+  ENTER
+  NEEDS(copy->kind == 2 && copy->source_kind == 2 && copy->height == 1 && copy->depth == 1, INVALID_VALUE)
+  *node = added(graph, copy_of(*copy), after, count);
+  return SUCCESS;
+}
+int cuGraphInstantiateWithFlags(Exec** exec, Graph* graph, unsigned long long) {
+  ENTER
+  *exec = new Exec;
+  for (auto& node : graph->nodes) {
+    (*exec)->index[node.get()] = (*exec)->launches.size();
+    (*exec)->launches.push_back(node->launch);
+    (*exec)->after.emplace_back();
+    for (Node* other : node->dependencies) (*exec)->after.back().push_back((*exec)->index.at(other));
+  }
+  return SUCCESS;
+}
+int cuGraphExecKernelNodeSetParams_v2(Exec* exec, Node* node, const KernelParameters* p) {
+  ENTER
+  auto found = exec->index.find(node);
+  NEEDS(found != exec->index.end(), INVALID_VALUE)
+  exec->launches[found->second] = launch_of(p->function, p->sizes, p->shared, p->parameters);
+  return SUCCESS;
+}
+int cuGraphExecMemcpyNodeSetParams(Exec* exec, Node* node, const Copy3D* copy, Context*) {
+  ENTER
+  auto found = exec->index.find(node);
+  NEEDS(found != exec->index.end(), INVALID_VALUE)
+  exec->launches[found->second] = copy_of(*copy);
+  return SUCCESS;
+}
+int cuGraphLaunch(Exec* exec, Stream* stream) {
+  ENTER
+  // What is launched does not change when the graph does.
+  submit(stream, [launches = exec->launches, after = exec->after] { run_graph(launches, after); });
+  return SUCCESS;
+}
+int cuGraphExecDestroy(Exec* exec) {
+  ENTER
+  delete exec;
+  return SUCCESS;
+}
+
+}  // extern "C"

@@ -1,0 +1,396 @@
+"""Whole programs on emulated GPUs: compiled to CUDA, launched as on a real one, with the results of the CPU."""
+
+import gc
+import threading
+from functools import partial
+
+import mnist
+import numpy as np
+import pytest
+import tvm
+from support.cuda_emulator import GXX
+
+import tvmfun
+import tvmfun.numpy as tnp
+from tvmfun import errors, lax, nn, random
+from tvmfun.lower.codegen.cuda import compilers
+
+if GXX is None:
+    pytest.skip("there is no g++, which compiles the emulated kernels", allow_module_level=True)
+
+from support.cuda_emulator.gpu import emulated_gpus
+
+
+@pytest.fixture
+def machine(monkeypatch):
+    monkeypatch.setenv("TVMFUN_CACHE_DIR", "")
+    with emulated_gpus(seed=2) as machine:
+        yield machine
+
+
+def draw(*shape, seed=0):
+    return np.random.default_rng(seed).normal(size=shape).astype(np.float32)
+
+
+def on_both(function, *arguments, **options):
+    """The results on the GPU, and those on the CPU, as NumPy arrays."""
+    gpu = tvmfun.jit(function, **options)(*tvmfun.device_put(arguments, "cuda"))
+    assert all(leaf.device == tvmfun.devices("cuda")[0] for leaf in tvmfun.tree.leaves(gpu))
+    cpu = tvmfun.jit(function, **options)(*tvmfun.device_put(arguments, "cpu"))
+    return [[np.asarray(leaf) for leaf in tvmfun.tree.leaves(tree)] for tree in (gpu, cpu)]
+
+
+def assert_agree(gpu, cpu, **options):
+    for one, other in zip(gpu, cpu, strict=True):
+        assert one.shape == other.shape
+        assert one.dtype == other.dtype
+        np.testing.assert_allclose(one, other, **options)
+
+
+# -- whole programs ----------------------------------------------------------------------------------------------------
+
+
+def trained(device, steps):
+    optimizer = mnist.make_optimizer(1.0, 0.7, steps)
+    state = tvmfun.device_put(tvmfun.jit(partial(mnist.start, optimizer))(random.key(1)), device)
+    step = tvmfun.jit(partial(mnist.train_step, optimizer), donate_argnums=0)
+    losses = []
+    for i in range(steps):
+        batch = draw(2, 28, 28, 1, seed=i), np.asarray([i, i + 3], np.int32)
+        state, loss = step(state, *tvmfun.device_put(batch, device))
+        losses.append(float(loss))
+    return losses
+
+
+@pytest.mark.slow
+def test_the_mnist_step_has_the_losses_of_the_cpu_and_one_graph(machine):
+    np.testing.assert_allclose(trained("cuda", 4), trained("cpu", 4), rtol=1e-5)
+    assert machine.calls("cuGraphLaunch") == 4
+    assert machine.calls("cuGraphInstantiateWithFlags") == 1
+    assert machine.calls("cuLaunchKernelEx") == 0
+
+
+def recurrent_loss(w, h, xs):
+    return tnp.mean(lax.scan(lambda h, x: (tnp.tanh(h @ w + x),) * 2, h, xs)[1] ** 2)
+
+
+PROGRAMS = {
+    "softmax": (lambda x, w: nn.functional.softmax(x @ w), draw(5, 7), draw(7, 9)),
+    "grad": (tvmfun.value_and_grad(lambda w, x: tnp.mean(nn.functional.gelu(x @ w) ** 2)), draw(4, 6), draw(3, 4)),
+    "scan": (tvmfun.value_and_grad(recurrent_loss), draw(6, 6), draw(2, 6), draw(5, 2, 6)),
+    "vmap": (tvmfun.vmap(lambda x, y: tnp.sort(x) @ y, in_axes=(0, None)), draw(4, 9), draw(9)),
+    "keys": (lambda key: (random.normal(key, (40,)), random.permutation(key, 9)), random.key(3)),
+    "views": (lambda x: (x, x.reshape(4, 3), x + 1), draw(3, 4)),
+    "indices": (lambda x, i: (x.at[i].add(2.0), x[i], tnp.argmax(x, 1)), draw(6, 3), np.asarray([0, 5, 0])),
+    "no elements": (lambda x, y: (x @ y, tnp.sum(x), x[:0] + 1), draw(3, 0), draw(0, 4)),
+    "16 bits": (lambda x: tnp.exp(x.astype("float16")) + x.astype("bfloat16"), draw(50)),
+    "constants": (lambda x: (x + tnp.asarray(draw(4, seed=1)), tnp.full((3,), 2), True), draw(4)),
+}
+
+
+@pytest.mark.quick("views")
+@pytest.mark.parametrize("name", PROGRAMS)
+def test_programs_have_the_results_of_the_cpu(name, machine):
+    function, *arguments = PROGRAMS[name]
+    assert_agree(*on_both(function, *arguments), rtol=2e-3 if name == "16 bits" else 1e-5, atol=1e-6)
+
+
+@pytest.mark.slow
+def test_ops_outside_of_a_trace(machine):
+    x = tvmfun.device_put(draw(4, 4), "cuda")
+    y = tnp.exp(x) @ x + 1.0
+    assert y.device == x.device
+    np.testing.assert_allclose(np.asarray(y), np.exp(draw(4, 4)) @ draw(4, 4) + 1, rtol=1e-5)
+    np.testing.assert_allclose(float(tnp.sum(x * draw(4, 4))), (draw(4, 4) ** 2).sum(), rtol=1e-5)
+
+
+@pytest.mark.slow
+def test_ahead_of_time(machine):
+    target = {"kind": "cuda", "arch": "sm_90a"}
+    lowered = tvmfun.jit(lambda x: (x @ x, x + 1), target=target, donate_argnums=0).lower(draw(8, 8))
+    compiled = lowered.compile()
+    analysis = compiled.memory_analysis()
+    assert (analysis.arguments, analysis.outputs) == (256, 512 - analysis.aliased)
+    product, _ = compiled(draw(8, 8))
+    assert product.device == tvmfun.devices("cuda")[0]
+    np.testing.assert_allclose(np.asarray(product), draw(8, 8) @ draw(8, 8), rtol=1e-5)
+
+
+@pytest.mark.slow
+def test_a_module_from_disk(machine, monkeypatch, tmp_path):
+    monkeypatch.setenv("TVMFUN_CACHE_DIR", str(tmp_path / "cache"))
+    monkeypatch.setenv("TVMFUN_CACHE_MIN_SECONDS", "0")
+    x = tvmfun.device_put(draw(9), "cuda")
+    first = tvmfun.jit(lambda x: tnp.exp(x) / 3)(x)
+    tvmfun.clear_caches()
+    with tvmfun.counters.counted() as events:
+        again = tvmfun.jit(lambda x: tnp.exp(x) / 3)(x)
+    assert (events.loads, events.compiles) == (1, 0)
+    np.testing.assert_array_equal(np.asarray(first), np.asarray(again))
+
+
+# -- addresses and graphs ----------------------------------------------------------------------------------------------
+
+
+def test_donated_arrays_are_overwritten(machine):
+    step = tvmfun.jit(lambda w, x: w - 0.5 * x * w, donate_argnums=0)
+    w, x = tvmfun.device_put((draw(300), draw(300, seed=1)), "cuda")
+    expected, old = draw(300), w
+    address = w.address + 0  # another integer: whoever holds the address is a reader
+    for _ in range(3):
+        w = step(w, x)
+        expected = expected - np.float32(0.5) * draw(300, seed=1) * expected
+        assert w.address == address
+    np.testing.assert_allclose(np.asarray(w), expected, rtol=1e-5)
+    with pytest.raises(errors.DonatedArrayError):
+        np.asarray(old)
+
+
+@pytest.mark.slow
+def test_a_donated_array_that_others_may_read_is_copied(machine):
+    w = tvmfun.device_put(draw(300), "cuda")
+    shown = tvm.runtime.from_dlpack(w)
+    twice = tvmfun.jit(lambda w: w * 2, donate_argnums=0)(w)
+    again = tvmfun.core.array.on_device(shown, tvmfun.ShapeDtype((300,), "float32"))
+    np.testing.assert_array_equal(np.asarray(again), draw(300))
+    np.testing.assert_array_equal(np.asarray(twice), 2 * draw(300))
+
+
+def chain(w, x):
+    for _ in range(4):
+        w = tnp.sort(w) + x
+    return w
+
+
+@pytest.mark.slow
+def test_states_that_alternate_have_a_graph_each(machine):
+    step = tvmfun.jit(chain)
+    w, x = tvmfun.device_put((draw(40), draw(40, seed=1)), "cuda")
+    w, before = step(w, x), machine.calls("cuGraphInstantiateWithFlags")
+    for _ in range(6):
+        w = step(w, x)
+    assert machine.calls("cuGraphInstantiateWithFlags") - before <= 2
+    changes = machine.calls("cuGraphExecKernelNodeSetParams_v2")
+    for _ in range(4):
+        w = step(w, x)
+    assert machine.calls("cuGraphExecKernelNodeSetParams_v2") == changes
+
+
+@pytest.mark.slow
+def test_graphs_are_changed_when_there_are_enough(machine):
+    step, w = tvmfun.jit(chain), tvmfun.device_put(draw(40, seed=1), "cuda")
+    kept = [tvmfun.device_put(draw(40, seed=i), "cuda") for i in range(12)]
+    results = [step(w, x) for x in kept]
+    cpu = [tvmfun.jit(chain)(draw(40, seed=1), draw(40, seed=i)) for i in range(12)]
+    np.testing.assert_allclose(np.asarray(list(map(np.asarray, results))), np.asarray(cpu), rtol=1e-6)
+    assert machine.calls("cuGraphInstantiateWithFlags") == 8
+
+
+@pytest.mark.slow
+def test_nothing_waits_until_a_result_is_read(machine):
+    x = tvmfun.device_put(draw(30), "cuda")
+    double = tvmfun.jit(lambda x: x * 2)
+    y = double(double(x))
+    assert machine.calls("cuStreamSynchronize") == machine.calls("cuCtxSynchronize") == 0
+    assert tvmfun.block_until_ready(y) is y
+    assert machine.calls("cuStreamSynchronize") == 1
+    np.testing.assert_array_equal(np.asarray(y), 4 * draw(30))
+
+
+@pytest.mark.slow
+def test_memory_is_used_again(machine):
+    x = tvmfun.device_put(draw(5000), "cuda")
+    double = tvmfun.jit(lambda x: x * 2)
+    y = double(x)
+    used = machine.used()
+    for _ in range(10):
+        y = double(y)
+    assert machine.used() <= used + y.nbytes + 512
+    del x, y
+
+
+# -- threads and devices -----------------------------------------------------------------------------------------------
+
+
+def in_threads(count, function):
+    results, failed = [None] * count, []
+
+    def run(i):
+        try:
+            results[i] = function(i)
+        except BaseException as error:
+            failed.append(error)
+
+    threads = [threading.Thread(target=run, args=(i,)) for i in range(count)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    if failed:
+        raise failed[0]
+    return results
+
+
+@pytest.mark.slow
+def test_threads_at_once_share_weights(machine):
+    w = tvmfun.device_put(draw(8, 8), "cuda")
+    function = tvmfun.jit(lambda w, x: tnp.sort(x @ w) + 1)
+
+    def call(i):
+        x = tvmfun.device_put(draw(4, 8, seed=i), "cuda")
+        for _ in range(5):
+            y = function(w, x)
+        return np.asarray(y)
+
+    expected = [np.sort(draw(4, 8, seed=i) @ draw(8, 8)) + 1 for i in range(4)]
+    np.testing.assert_allclose(in_threads(4, call), expected, rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.slow
+def test_a_thread_reads_what_another_one_has_not_finished(machine):
+    double = tvmfun.jit(lambda x: x * 2)
+    (y,) = in_threads(1, lambda i: double(double(tvmfun.device_put(draw(300), "cuda"))))
+    assert machine.calls("cuStreamSynchronize") == 0
+    z = double(y)
+    np.testing.assert_array_equal(np.asarray(z), 8 * draw(300))
+
+
+@pytest.mark.slow
+def test_memory_that_another_thread_still_reads_is_not_written(machine):
+    add, double = tvmfun.jit(lambda x: x + 1), tvmfun.jit(lambda x: x * 2, donate_argnums=0)
+    shared = [tvmfun.device_put(draw(300), "cuda")]
+    (copied,) = in_threads(1, lambda i: add(shared[0]))
+    y = double(shared[0])  # over it, after the other thread has read it
+    np.testing.assert_array_equal(np.asarray(y), 2 * draw(300))
+    np.testing.assert_allclose(np.asarray(copied), draw(300) + 1, rtol=1e-6)
+
+
+@pytest.mark.slow
+def test_free_memory_that_another_thread_still_reads_is_not_written(machine):
+    add = tvmfun.jit(lambda x: x + 1)
+    shared = [tvmfun.device_put(draw(300), "cuda")]
+    (copied,) = in_threads(1, lambda i: add(shared[0]))
+    shared.clear()
+    gc.collect()
+    others = [tvmfun.device_put(np.zeros(300, np.float32), "cuda") for _ in range(3)]
+    assert np.asarray(others[0]).sum() == 0
+    np.testing.assert_allclose(np.asarray(copied), draw(300) + 1, rtol=1e-6)
+
+
+@pytest.mark.slow
+def test_a_stream_of_a_thread_is_used_by_the_next_one(machine):
+    double = tvmfun.jit(lambda x: x * 2)
+    before = machine.calls("cuStreamCreate")
+    for _ in range(4):
+        in_threads(1, lambda i: np.asarray(double(tvmfun.device_put(draw(30), "cuda"))))
+    assert machine.calls("cuStreamCreate") <= before + 1
+
+
+@pytest.mark.slow
+def test_two_devices(machine):
+    first, second = tvmfun.devices("cuda")
+    function = tvmfun.jit(lambda x: tnp.exp(x) @ x)
+    x = tvmfun.device_put(draw(6, 6), second)
+    assert x.device == second
+    y = function(x)
+    assert y.device == second
+    z = function(tvmfun.device_put(y, first) * 0.01)
+    assert z.device == first
+    expected = np.exp(draw(6, 6)) @ draw(6, 6)
+    np.testing.assert_allclose(np.asarray(y), expected, rtol=1e-5)
+    np.testing.assert_allclose(np.asarray(z), np.exp(0.01 * expected) @ (0.01 * expected), rtol=1e-4)
+    assert machine.calls("cuMemcpyPeerAsync") == 1
+    with pytest.raises(errors.TargetError, match="all arrays must be on one device, got cuda:0 and cuda:1"):
+        tvmfun.jit(lambda x, y: x + y)(z, y)
+    with pytest.raises(errors.TargetError, match="no such device, got 'cuda:2'"):
+        tvmfun.device_put(y, "cuda:2")
+
+
+# -- errors ------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.slow
+def test_too_little_memory(machine):
+    machine.reset(memory=4 << 20)
+    with pytest.raises(errors.OutOfMemoryError, match=r"no memory for an array, got a request for 8,000,000 bytes; "):
+        tvmfun.device_put(np.zeros(2_000_000, np.float32), "cuda")
+    x = tvmfun.device_put(np.zeros(300_000, np.float32), "cuda")
+    with pytest.raises(errors.OutOfMemoryError, match=r"\[<lambda>\].*no memory for results.* Try smaller arrays, don"):
+        tvmfun.jit(lambda x: [x + i for i in range(4)])(x)
+    assert float(tnp.sum(x)) == 0  # the device still works
+
+
+@pytest.mark.slow
+def test_free_memory_is_returned_before_an_error(machine):
+    machine.reset(memory=5 << 20)
+    for size in (900_000, 700_000, 800_000):
+        x = tvmfun.device_put(np.ones(size, np.float32), "cuda")
+        assert float(tnp.max(x)) == 1
+        del x
+
+
+def scaled(x):
+    return tnp.sort(x) * tnp.exp(x)  # the line of the kernels
+
+
+@pytest.mark.slow
+def test_a_launch_that_fails_names_the_op_and_the_line(machine):
+    x = tvmfun.device_put(draw(30), "cuda")
+    machine.fail("cuGraphAddKernelNode_v2", 701)
+    with pytest.raises(errors.DeviceError) as error:
+        tvmfun.jit(scaled)(x)
+    line = scaled.__code__.co_firstlineno + 1
+    message = str(error.value)
+    assert message.startswith("[scaled] the kernel ")
+    assert "CUDA_ERROR_LAUNCH_OUT_OF_RESOURCES" in message
+    assert f"test_gpu_launcher.py:{line}" in message
+    np.testing.assert_allclose(np.asarray(tvmfun.jit(scaled)(x)), np.sort(draw(30)) * np.exp(draw(30)), rtol=1e-5)
+
+
+@pytest.mark.slow
+def test_a_kernel_that_fails_is_noticed_by_the_next_reader(machine):
+    x = tvmfun.device_put(draw(30), "cuda")
+    y = tvmfun.jit(scaled)(x)
+    machine.fail("cuStreamSynchronize", 700)
+    with pytest.raises(
+        errors.DeviceError, match=r"\[scaled\] a kernel failed, got CUDA_ERROR_ILLEGAL_ADDRESS.*BLOCKING"
+    ):
+        y.block_until_ready()
+
+
+@pytest.mark.slow
+def test_blocking_launches_name_the_kernel_that_fails(machine, monkeypatch):
+    monkeypatch.setenv("CUDA_LAUNCH_BLOCKING", "1")
+    x = tvmfun.device_put(draw(30), "cuda")
+    np.testing.assert_allclose(np.asarray(tvmfun.jit(scaled)(x)), np.sort(draw(30)) * np.exp(draw(30)), rtol=1e-5)
+    assert machine.calls("cuGraphLaunch") == 0
+    machine.fail("cuStreamSynchronize", 700, after=1)
+    with pytest.raises(
+        errors.DeviceError, match=r"\[scaled\] the kernel .* failed, got .*ILLEGAL_ADDRESS.*launcher.py:"
+    ):
+        tvmfun.jit(scaled)(x)
+
+
+@pytest.mark.slow
+def test_machine_code_that_the_driver_refuses(machine):
+    x = tvmfun.device_put(draw(30), "cuda")
+    machine.fail("cuModuleLoadData", 209)
+    with pytest.raises(errors.TargetError, match="cannot load the machine code, got CUDA_ERROR_NO_BINARY_FOR_GPU"):
+        tvmfun.jit(scaled)(x)
+
+
+@pytest.mark.slow
+def test_a_machine_without_a_compiler_says_so_when_it_runs(machine, monkeypatch):
+    missing = errors.TargetError("compile", "machine code for GPUs needs a compiler of CUDA")
+    monkeypatch.setattr(compilers, "why_none", lambda: missing)
+    compiled = tvmfun.jit(lambda x: x + 2, target={"kind": "cuda", "arch": "sm_90"}).lower(draw(30)).compile()
+    assert "threadIdx.x" in compiled.as_text()
+    with pytest.raises(errors.TargetError, match="needs a compiler of CUDA"):
+        compiled(draw(30))
+
+
+@pytest.mark.slow
+def test_dynamic_sizes_need_tvms_runtime(machine):
+    x = tvmfun.device_put(draw(30), "cuda")
+    with pytest.raises(errors.TargetError, match="dynamic sizes on a GPU need TVM's runtime for CUDA"):
+        tvmfun.jit(lambda x: x + 1, dynamic_shapes=({0: "n"},))(x)
