@@ -20,7 +20,7 @@ LAYERS = """
     arguments core tree_flattener tree_util
     dynamic ops reference typing
     checkpoints lower numpy
-    execute flatten_util image sparse
+    execute flatten_util image profiling sparse
     stages transforms
     jit
     checks lax tune

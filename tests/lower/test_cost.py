@@ -6,10 +6,13 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from op_cases import CASES
 
 import tvmfun
 import tvmfun.numpy as tnp
 from tvmfun import ShapeDtype, lax
+from tvmfun.core.cost import program_flops
+from tvmfun.core.op import REGISTRY
 from tvmfun.lower.cost_analysis import CostAnalysis
 
 
@@ -47,6 +50,20 @@ def test_convolutions_and_their_gradients():
     # The gradient with respect to the images covers all pixels and a margin of zeros.
     both = cost(tvmfun.grad(conv(tnp, lax), (0, 1)), *shapes).flops
     assert both == 2 * places * pairs + 2 * (2 * 10 * 9) * pairs
+
+
+def test_the_gradient_of_a_maximum_over_windows_has_a_cost():
+    windows = lambda x: lax.reduce_window(x, -np.inf, lax.max, (1, 2, 2, 1), (1, 2, 2, 1), "VALID")
+    count = 2 * 8 * 8 * 3
+    assert cost(tvmfun.grad(lambda x: tnp.sum(windows(x))), (2, 8, 8, 3)).flops >= count
+    assert cost(tvmfun.hessian(lambda x: tnp.sum(windows(x) ** 3)), (1, 4, 4, 1)).flops > 0
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_every_op_has_a_cost(name):
+    for case in CASES[name]:
+        program = tvmfun.trace(lambda *args, case=case: REGISTRY[name](*args, **case.params))(*case.arguments)
+        assert program_flops(program) >= 0
 
 
 def test_bytes_are_what_kernels_read_and_write():

@@ -168,7 +168,7 @@ def nothing(out: ShapeDtype, *args: ShapeDtype, **params: Any) -> int:
 
 _USUAL_FLOPS: dict[Kind, FlopsRule] = {
     "pointwise": lambda out, *args, **params: out.size,
-    "reduction": lambda out, x, **params: x.size,
+    "reduction": lambda out, x, *others, **params: x.size,
 }
 
 #: Every op by name.

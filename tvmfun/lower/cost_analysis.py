@@ -58,10 +58,11 @@ def cost_analysis(program: Program, target: Target, donated: Collection[int] = (
 
 
 def _moved(program: Program, target: Target, donated: Collection[int]) -> Any:
-    return sum(_moved_by(kernel, in_place, target) for kernel, in_place in fused_kernels(program, target, donated))
+    return sum(moved_by(kernel, in_place, target) for kernel, in_place in fused_kernels(program, target, donated))
 
 
-def _moved_by(kernel: Kernel, in_place: InPlace, target: Target) -> Any:
+def moved_by(kernel: Kernel, in_place: InPlace, target: Target) -> Any:
+    """The bytes that a kernel reads and writes in one call."""
     first = kernel.equations[0]
     if kernel.is_view:
         return 0

@@ -75,13 +75,13 @@ def build(program: Program, target: Target, donated: Collection[int] = ()) -> tu
 
 
 def build_with_steps(
-    program: Program, target: Target, donated: Collection[int] = ()
+    program: Program, target: Target, donated: Collection[int] = (), is_timed: bool = False
 ) -> tuple[NativeModule, Plan, list[Step]]:
-    """The same, and the kernels in the order in which they are called."""
+    """The same, and the kernels in the order in which they are called; ``main`` may read a clock between them."""
     kernels = Kernels(target)  # compiles the first ones while others are still being scheduled
     module, builder = _scheduled(program, target, donated, kernels.add)
     plan, steps = plan_memory(module["main"])
-    native = NativeModule(kernels, steps, plan.block + 1, target)
+    native = NativeModule(kernels, steps, plan.block + 1, target, is_timed)
     return native, replace(plan, analysis=replace(plan.analysis, workspaces=native.workspaces)), builder.steps
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import time
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
@@ -23,6 +24,7 @@ from tvmfun.lower.tir.calling_convention import Stack, called_functions, forward
 from tvmfun.lower.tir.narrow_stores import protect_narrow_stores
 from tvmfun.lower.tir.quotients import protect_quotients, reveal_constants
 from tvmfun.lower.tir.walk import find
+from tvmfun.runtime.plan import Address
 from tvmfun.threads import cpu_count, pooled
 
 # Kernels per LLVM module, and the fewest that justify a separate module and thread.
@@ -37,6 +39,9 @@ _HAS_PROTECTED_QUOTIENTS = "tvmfun.has_protected_quotients"
 
 # The dtype and size of addresses in the table.
 _ADDRESS, _ADDRESS_BYTES = "uint64", 8
+#: Two int64: seconds and nanoseconds.
+TIMESPEC_BYTES = 16
+_MONOTONIC = getattr(time, "CLOCK_MONOTONIC", 1)
 
 
 class Kernels:
@@ -102,15 +107,21 @@ class NativeModule:
         steps: the steps of ``main``.
         slots: the size of the table.
         target: a CPU.
+        is_timed: whether ``main`` writes the time before the first kernel and after each, as a ``timespec`` of libc, to
+            an address that follows the table.
     """
 
-    def __init__(self, kernels: Kernels, steps: Sequence[Call | Store], slots: int, target: Target) -> None:
+    def __init__(
+        self, kernels: Kernels, steps: Sequence[Call | Store], slots: int, target: Target, is_timed: bool = False
+    ) -> None:
         self._target = target
         # A separate module takes LLVM some milliseconds.
         is_joined = kernels.is_small and len(steps) <= _FEW_STEPS
         parts = [] if is_joined else kernels.finish()
         self._parts = [part.module for part in parts]
-        callers = {ir.GlobalVar("main"): _main(steps, slots)} | (kernels.waiting if is_joined else kernels.callers)
+        callers = {ir.GlobalVar("main"): _main(steps, slots, is_timed)} | (
+            kernels.waiting if is_joined else kernels.callers
+        )
         # Not yet built: calls of other modules differ between a library and modules in memory.
         self._callers, own = _lowered(target, callers)
         self._names = [*(part.name for part in parts), "main"]
@@ -309,14 +320,18 @@ def _make_packed(module: tvm.IRModule, context: tvm.transform.PassContext) -> tv
     )
 
 
-def _main(steps: Sequence[Call | Store], slots: int) -> tirx.PrimFunc:
-    """The ``main`` that runs the steps."""
-    table = tirx.decl_buffer((slots,), _ADDRESS, name="table", data_alignment=_ADDRESS_BYTES)
+def _main(steps: Sequence[Call | Store], slots: int, is_timed: bool) -> tirx.PrimFunc:
+    """The ``main`` that runs the steps, and may read a clock between them."""
+    table = tirx.decl_buffer((slots + is_timed,), _ADDRESS, name="table", data_alignment=_ADDRESS_BYTES)
     pointer = lambda address: tirx.handle_add_byte_offset(
         tirx.reinterpret("handle", table[address.slot]), address.offset
     )
     stack = Stack()
-    body: list[tirx.Stmt] = []
+    read_clock = lambda i: tirx.Evaluate(
+        tirx.call_extern("int32", "clock_gettime", _MONOTONIC, pointer(Address(slots, TIMESPEC_BYTES * i)))
+    )
+    body: list[tirx.Stmt] = [read_clock(0)] if is_timed else []
+    calls = 0
     for i, step in enumerate(steps):
         if isinstance(step, Store):
             constant = buffer((), str(step.bits.dtype), f"constant{i}")
@@ -327,5 +342,8 @@ def _main(steps: Sequence[Call | Store], slots: int) -> tirx.PrimFunc:
             ]
         else:
             body.append(stack.call(step.kernel, list(map(pointer, step.arguments))))
+            calls += 1
+            if is_timed:
+                body.append(read_clock(calls))
     function = tirx.PrimFunc([table], stack.around(seq(*body)))
     return function.with_attrs({"global_symbol": "main", "s_tir": True, "tirx.noalias": True})
