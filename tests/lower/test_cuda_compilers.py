@@ -46,6 +46,7 @@ def no_kernels():
 @pytest.fixture
 def nothing(monkeypatch, tmp_path):
     """No toolkit, no wheel, nothing on PATH."""
+    monkeypatch.delenv("TVMFUN_CUDA_COMPILER", raising=False)
     for name in ("CUDA_HOME", "CUDA_PATH"):
         monkeypatch.setenv(name, str(tmp_path))
     monkeypatch.setenv("PATH", str(tmp_path))

@@ -11,7 +11,7 @@ from tvmfun.lower import pipeline
 from tvmfun.lower import target as targets
 from tvmfun.lower.codegen.cuda.compilers import Image
 from tvmfun.lower.codegen.cuda.launches import cuda_module
-from tvmfun.runtime.cuda_module import ArrayType, Copy, Launch, Repeat, Scalar, Usage
+from tvmfun.runtime.cuda_module import ArrayType, Branch, Copy, Launch, Repeat, Scalar, Usage, While
 from tvmfun.runtime.plan import Address
 
 TARGET = targets.resolve({"kind": "cuda", "arch": "sm_90a"})
@@ -86,6 +86,55 @@ def test_only_loops_of_indices_that_are_not_affine_are_unrolled():
         assert {number.bits for number in numbers[i]} <= {0, 3 * i * i, i, i * i}
         assert any(number.strides for number in numbers[i])
         assert any(number.bits == 3 * i * i and not any(number.strides) for number in numbers[i])
+
+
+def kernels(steps):
+    return [step.kernel.rsplit("_", 1)[0] for step in steps]
+
+
+def test_a_condition_is_tested_on_the_device():
+    module = module_of(lambda x: lax.while_loop(lambda x: tnp.sum(x) < 3, lambda x: x + 1, x), (8,))
+    *first, loop = module.steps
+    assert isinstance(loop, While)
+    # The condition is computed before the first test and in each iteration, by kernels that write the byte.
+    for steps in (first, loop.body):
+        assert loop.condition in steps[-1].arguments
+    assert loop.condition.slot == module.plan.block
+
+
+def test_a_loop_with_a_bound_counts_its_steps_on_the_device():
+    loss = lambda x: tnp.sum(lax.while_loop(lambda x: tnp.sum(x) < 3, lambda x: x * x, x, max_steps=10))
+    steps = module_of(tvmfun.grad(loss), (8,)).steps
+    (forward,) = (step for step in steps if isinstance(step, While))
+    (backward,) = (step for step in steps if isinstance(step, Repeat))
+    assert isinstance(backward.count, Address)
+    assert [backward.count in step.arguments for step in forward.body].count(True) >= 2
+    (launch,) = backward.body
+    assert Scalar("int32", 0, (1,)) in launch.arguments
+
+
+@pytest.mark.parametrize("count", [2, 3, 5])
+def test_branches_become_the_cases_of_one_record(count):
+    branches = [lambda x, i=i: x * (i + 2) if i != 1 else x for i in range(count)]
+    steps = module_of(lambda x: lax.switch(x[0].astype("int32"), branches, x), (8,)).steps
+    (branch,) = (step for step in steps if isinstance(step, Branch))
+    assert len(branch.cases) == count and branch.dtype == "int32"
+    assert all(kernels(case) == ["switch"] for case in branch.cases)
+    assert len({case[0].kernel for case in branch.cases}) == count
+    assert branch.index in steps[steps.index(branch) - 1].arguments
+
+
+def test_nested_loops_and_branches():
+    def step(i, x):
+        return lax.cond(x[0] > i, lambda x: lax.fori_loop(0, 3, lambda j, x: x * j + i, x), lambda x: x + 1, x)
+
+    module = module_of(lambda x: lax.fori_loop(0, 4, step, x), (8,))
+    (loop,) = (record for record in module.steps if isinstance(record, Repeat))
+    (branch,) = (record for record in loop.body if isinstance(record, Branch))
+    (inner,) = (record for record in branch.cases[1] if isinstance(record, Repeat))
+    assert (loop.count, inner.count) == (4, 3)
+    strides = {arg.strides for record in inner.body for arg in record.arguments if isinstance(arg, Scalar)}
+    assert strides <= {(1, 0), (0, 1)} and (0, 1) in strides
 
 
 def test_constants_are_copied():

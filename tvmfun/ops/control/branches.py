@@ -37,7 +37,7 @@ def _switch(host: Any, inputs: list, outputs: list, *, branches: tuple[Program, 
     *others, last = branches
     statement = sequence(host.run(last, operands, outputs))
     for i, branch in reversed(list(enumerate(others))):
-        chosen = host.read(index) <= i  # an index below 0 means the first branch, one too large the last
+        chosen = index.load() <= i  # an index below 0 means the first branch, one too large the last
         statement = tirx.IfThenElse(chosen, sequence(host.run(branch, operands, outputs)), statement)
     return statement
 

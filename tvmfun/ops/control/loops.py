@@ -9,7 +9,7 @@ from tvm import tirx
 from tvmfun import dtypes
 from tvmfun.core.array import ShapeDtype
 from tvmfun.core.batching import Batched, batch, current_axis, repeat
-from tvmfun.core.derivative import indices_of, needed_inputs, restricted, zeros
+from tvmfun.core.derivative import indices_of, needed_inputs, restricted, trace_leaves, zeros
 from tvmfun.core.op import Op, register
 from tvmfun.core.program import Program
 from tvmfun.ops import pointwise as pw
@@ -51,7 +51,7 @@ def _loop(host: Any, inputs: list, outputs: list, *, body, cond, length, reverse
         return host.run(body, [*consts, *state, *x_rows], [*state, *y_rows])
 
     if cond is None:
-        extent = host.read(count[0]) if count else host.size(length)
+        extent = count[0].load() if count else host.size(length)
         run = lambda i: sequence(step(extent - 1 - i if reverse else i))
         return sequence([*statements, host.loop(length, extent, run, body, is_ordered=carry > 0)])
 
@@ -59,11 +59,18 @@ def _loop(host: Any, inputs: list, outputs: list, *, body, cond, length, reverse
     test = host.run(cond, [*consts, *state], [going])
     again = host.run(cond, [*consts, *state], [going])
     if not has_steps:
-        return sequence([*statements, *test, host.while_loop(host.read(going), sequence([*step(0), *again]), body)])
+        return sequence([*statements, *test, host.while_loop(going.load(), sequence([*step(0), *again]), body)])
     steps = outputs[-1]
-    increment = steps.store(host.read(steps) + 1)
-    bounded = tirx.And(host.read(going), host.read(steps) < host.size(length))
-    iteration = sequence([*step(host.read(steps)), increment, *again])
+    if host.is_on_device:  # where the host cannot compute with them, kernels count the steps
+        bools, numbers = (lambda *values: [values[0] & (values[1] < length)]), (lambda value: [value + 1])
+        limited = host.run(trace_leaves(bools, [going.aval, _INT], "limit"), [going, steps], [going])
+        counted = host.run(trace_leaves(numbers, [_INT], "count"), [steps], [steps])
+        iteration = sequence([*step(steps.load()), *counted, *again, *limited])
+        loop = host.while_loop(going.load(), iteration, body)
+        return sequence([*statements, host.fill(steps, 0), *test, *limited, loop])
+    increment = steps.store(steps.load() + 1)
+    bounded = tirx.And(going.load(), steps.load() < host.size(length))
+    iteration = sequence([*step(steps.load()), increment, *again])
     loop = host.while_loop(bounded, iteration, body)
     return sequence([*statements, steps.store(tirx.const(0, "int32")), *test, loop])
 

@@ -18,7 +18,18 @@ from tvmfun.lower.codegen.cuda.compilers import Compiler, options_of
 from tvmfun.lower.codegen.memory_plan import Store, plan_memory
 from tvmfun.lower.tir.build import nbytes, substitute
 from tvmfun.lower.tir.walk import called, find
-from tvmfun.runtime.cuda_module import ArrayType, Copy, CudaModule, Launch, Repeat, Scalar, Step
+from tvmfun.runtime.cuda_module import (
+    ArrayType,
+    Branch,
+    Copy,
+    CudaModule,
+    Launch,
+    Repeat,
+    Scalar,
+    Step,
+    While,
+    bytes_of,
+)
 from tvmfun.runtime.plan import Address
 
 # The launch parameter that is not a number of threads: the bytes of dynamic shared memory.
@@ -144,25 +155,65 @@ class _HostFunction:
             return self._read(node.body)
         if isinstance(node, tirx.For):
             return self._loop(node)
+        if isinstance(node, tirx.While):
+            return [While(self._loaded(node.condition), tuple(self._read(node.body)))]
         if isinstance(node, tirx.IfThenElse):
-            case = node.then_case if self._constant(node.condition) else node.else_case
-            return [] if case is None else self._read(case)
+            return self._branch(node)
         if isinstance(node, tirx.BufferStore):
             return [self._store(node)]
         if isinstance(node, tirx.Evaluate):
             return self._launch(node.value)
         raise self._unknown(node)
 
+    def _branch(self, node: tirx.IfThenElse) -> list[Step]:
+        """One of two statements, or one of several that a number in the device's memory selects."""
+        if not find(node.condition, ir.TensorLoad):
+            case = node.then_case if self._constant(node.condition) else node.else_case
+            return [] if case is None else self._read(case)
+        cases: list[tuple[Step, ...]] = []
+        indices, rest = set(), node
+        # A switch is a chain of tests, of ``index <= 0``, ``index <= 1`` and so on.
+        while isinstance(rest, tirx.IfThenElse) and isinstance(rest.condition, tirx.LE):
+            if self._constant(rest.condition.b) != len(cases):
+                break
+            indices.add(self._loaded(rest.condition.a))
+            cases.append(tuple(self._read(rest.then_case)))
+            rest = rest.else_case
+        if len(indices) != 1:
+            raise self._unknown(node.condition)
+        cases.append(tuple(self._read(rest)) if rest is not None else ())
+        return [Branch(indices.pop(), "int32", tuple(cases))]
+
+    def _loaded(self, value: ir.Expr) -> Address:
+        """The address of a number in the device's memory; a bool is a byte."""
+        while isinstance(value, tirx.Cast):
+            value = value.value
+        if not isinstance(value, ir.TensorLoad):
+            raise self._unknown(value)
+        return self._element(value.source, value.indices)
+
+    def _element(self, buffer: ir.Var, indices: Sequence[ir.Expr]) -> Address:
+        """The address of an element of a buffer."""
+        position = 0
+        for index, size in zip(indices, buffer.shape, strict=True):
+            position = position * int(size) + self._constant(index)
+        address = self._addresses[buffer]
+        return Address(address.slot, address.offset + position * bytes_of(str(buffer.dtype)))
+
     def _loop(self, node: tirx.For) -> list[Step]:
         """A loop as one record; unrolled if something in it is not affine in its index."""
-        count, first = self._constant(node.extent), self._constant(node.min)
-        if count > 1:
+        is_counted = not find(node.extent, ir.TensorLoad)
+        count = self._constant(node.extent) if is_counted else self._loaded(node.extent)
+        first = self._constant(node.min)
+        if not is_counted or count > 1:
             values = dict(self._values)
             self._indices.append(node.loop_var)
             try:
                 self._values[node.loop_var] = node.loop_var + first
                 return [Repeat(count, tuple(self._read(node.body)))]
             except _NotAffineError:
+                if not is_counted:
+                    raise self._unknown(node) from None
                 self._values = values
             finally:
                 self._indices.pop()
@@ -211,12 +262,7 @@ class _HostFunction:
         value = self._value(node.value)
         if not isinstance(value, tirx.IntImm | tirx.FloatImm):
             raise _NotAffineError if self._indices else self._unknown(node)
-        position = 0
-        for index, size in zip(node.indices, node.buffer.shape, strict=True):
-            position = position * int(size) + self._constant(index)
-        packed = _packed(value, dtype)
-        address = self._addresses[node.buffer]
-        return self._constants.copy(Address(address.slot, address.offset + position * len(packed)), packed)
+        return self._constants.copy(self._element(node.buffer, node.indices), _packed(value, dtype))
 
     def _address(self, data: ir.Expr) -> Address:
         """The address that a pointer to a buffer has."""

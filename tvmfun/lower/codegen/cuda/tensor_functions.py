@@ -10,8 +10,10 @@ import tvm_ffi
 from tvm import ir, tirx
 from tvm.target import Target
 
+from tvmfun.errors import TargetError
 from tvmfun.lower.codegen.cuda import cubins, lowering
 from tvmfun.lower.codegen.cuda.compilers import find_compiler, options_of, why_none
+from tvmfun.lower.tir.walk import find
 
 # Where this function is missing, TVM has no CUDA driver, keeps the source of kernels, and calls no compiler.
 _LOADER = "ffi.Module.create.cuda"
@@ -30,6 +32,7 @@ def tensor_functions(target: Target, functions: Mapping[ir.GlobalVar, tirx.PrimF
     Raises:
         TargetError: if there is a driver and no compiler, or if the compiler refuses something.
     """
+    _check_host(functions)
     host, kernels = lowering.split_for_tensors(functions, target)
     with target:
         module = tvm.get_global_func("target.build.llvm")(host, target.host)
@@ -40,6 +43,25 @@ def tensor_functions(target: Target, functions: Mapping[ir.GlobalVar, tirx.PrimF
             _compile(str(device.inspect_source("cuda")))
     module.import_module(device)
     return module
+
+
+def _check_host(functions: Mapping[ir.GlobalVar, tirx.PrimFunc]) -> None:
+    """Checks that no branch or loop of the host depends on the device's memory, which it would read as its own.
+
+    Raises:
+        TargetError: if one does.
+    """
+    for function in functions.values():
+        tests = [node.condition for node in find(function.body, tirx.While, tirx.IfThenElse)]
+        is_control = function.attrs.get("tvmfun.rule") == "control"
+        extents = [node.extent for node in find(function.body, tirx.For)]
+        if is_control and any(find(value, ir.TensorLoad) for value in [*tests, *extents]):
+            raise TargetError(
+                "compile",
+                "a branch or a number of steps that depends on data needs static sizes on a GPU",
+                got="a dynamic size",
+                hint="static sizes, or scan or fori_loop with a fixed number of steps, or where",
+            )
 
 
 @tvm_ffi.register_global_func("tvm_callback_cuda_compile", override=True)

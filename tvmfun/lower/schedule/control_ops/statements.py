@@ -21,7 +21,6 @@ from tvmfun.core import dims, expressions
 from tvmfun.core.array import ShapeDtype
 from tvmfun.core.inline import subprograms
 from tvmfun.core.program import Atom, Equation, Literal, Program, Variable
-from tvmfun.errors import TargetError
 from tvmfun.lower import target as targets
 from tvmfun.lower.fusion.fuse import fuse
 from tvmfun.lower.fusion.in_place import InPlace, Overwrite, can_be_in_place
@@ -111,20 +110,10 @@ class StatementBuilder:
         """A number of steps as an expression."""
         return expressions.scalar(length, "int32")
 
-    def read(self, ref: BufferRef) -> Any:
-        """The value of a scalar that controls a loop or branch.
-
-        Raises:
-            TargetError: if it is in the memory of a device, which the host cannot read.
-        """
-        if not targets.is_cpu(self.target):
-            raise TargetError(
-                "compile",
-                "a branch or a number of steps that depends on data needs its data on the host",
-                got=self.target.kind.name,
-                hint="scan or fori_loop with a fixed number of steps, or where",
-            )
-        return ref.load()
+    @property
+    def is_on_device(self) -> bool:
+        """Whether values are in the memory of a device: the host can test one of them, but not compute with them."""
+        return not targets.is_cpu(self.target)
 
     # -- loops -------------------------------------------------------------------------------------------------
 
