@@ -16,6 +16,7 @@ from typing import Any
 import numpy as np
 import tvm
 from tvm import ir, tirx
+from tvm.ir import StringImm
 from tvm.s_tir.stmt import SBlock, SBlockRealize
 from tvm.tirx import AllocBuffer, BufferStore, For, ForKind, IfThenElse, SeqStmt, Stmt
 
@@ -164,21 +165,29 @@ class _Block:
             parts += [self.each(build.seq(*run))] if run else []
             return build.seq(*parts)
         if isinstance(stmt, For):
-            self.must_be_uniform(stmt.extent)
-            return For(stmt.loop_var, stmt.min, stmt.extent, ForKind.SERIAL, self.split(stmt.body))
+            check, extent = self.uniform(stmt.extent)
+            return build.seq(*check, For(stmt.loop_var, stmt.min, extent, ForKind.SERIAL, self.split(stmt.body)))
         if isinstance(stmt, IfThenElse):
-            self.must_be_uniform(stmt.condition)
+            check, condition = self.uniform(stmt.condition)
             rest = None if stmt.else_case is None else self.split(stmt.else_case)
-            return IfThenElse(stmt.condition, self.split(stmt.then_case), rest)
+            return build.seq(*check, IfThenElse(condition, self.split(stmt.then_case), rest))
         if isinstance(stmt, BufferStore):
             return self.shuffled(stmt)
         assert isinstance(stmt, tirx.Evaluate), type(stmt)
         return tirx.Evaluate(0)
 
-    def must_be_uniform(self, value: Any) -> None:
-        """Asserts that all threads agree on a value, as they must where they synchronize below a loop or branch."""
+    def uniform(self, value: Any) -> tuple[list[Stmt], Any]:
+        """A check that all threads agree on a value, as they must where they synchronize below it, and the value."""
         variables = build.variables(value)
-        assert not any(var.same_as(self.thread) or var in self.private for var in variables), "a divergent barrier"
+        assert not any(var.same_as(self.thread) for var in variables), "a barrier that not all threads reach"
+        if not any(var in self.private for var in variables):
+            return [], value
+        of_first = rewrite(value, (ir.TensorLoad, self._of_first_thread))
+        agrees = tirx.EQ(build.cast(value, "int32"), build.cast(of_first, "int32"))
+        return [self.each(tirx.AssertStmt(agrees, StringImm("RuntimeError")))], of_first
+
+    def _of_first_thread(self, load: ir.TensorLoad) -> Any:
+        return self.memory[load.source][(0, *load.indices)] if load.source in self.private else load
 
     def shuffled(self, store: BufferStore) -> Stmt:
         """A store of a value that other threads of the warp have computed."""

@@ -1,4 +1,4 @@
-"""Kernels of maps and reductions: their stages in groups, a launch for each, by the rule of its family."""
+"""Kernels of stages: a launch for each group of stages, by the rule of its family."""
 
 from __future__ import annotations
 
@@ -11,14 +11,16 @@ from tvm.target import Target
 from tvm.tirx import AllocBuffer, Buffer, Stmt
 
 from tvmfun.lower.schedule.cpu.contraction import match
+from tvmfun.lower.schedule.gpu.blocks import emit_block
 from tvmfun.lower.schedule.gpu.columns import emit_columns
 from tvmfun.lower.schedule.gpu.elementwise import emit_maps
 from tvmfun.lower.schedule.gpu.reducers import ArgStage, with_arg_stages
 from tvmfun.lower.schedule.gpu.rows import emit_rows
+from tvmfun.lower.schedule.gpu.scatter import emit_updates, match_updates
 from tvmfun.lower.schedule.groups import Group, is_pointwise, may_overwrite, private_outputs, share_loops
 from tvmfun.lower.schedule.reduction_passes import along_reduced_axis, cut_reduction, merge_reduced_axes
 from tvmfun.lower.schedule.stage_passes import attach_epilogues, inline_maps, is_copy, small_first
-from tvmfun.lower.schedule.stages import Stage, is_map, parse, without_empty
+from tvmfun.lower.schedule.stages import AnyStage, Block, Opaque, Stage, is_map, parse, without_empty
 from tvmfun.lower.tir import build
 
 #: Fewer rows than this keep a device busy only if they are short enough for one block to be done soon.
@@ -44,7 +46,7 @@ def schedule_in_place(function: tirx.PrimFunc, in_place: Sequence[tuple[Buffer, 
     """
     stages, temps = parse(function)
     stages = with_arg_stages(stages, temps)
-    if not all(isinstance(stage, Stage) for stage in stages):
+    if any(isinstance(stage, Opaque) for stage in stages):
         return None
     stages = without_empty(stages)
     stages = [stage for stage in stages if not any(is_copy(stage, *pair) for pair in in_place)]
@@ -68,13 +70,13 @@ def schedule_in_place(function: tirx.PrimFunc, in_place: Sequence[tuple[Buffer, 
     return function.with_attr("tvmfun.rule", _rule(groups))
 
 
-def _prepare(stages: Sequence[Stage], temps: Sequence[Buffer]) -> tuple[list[Stage], list[Buffer]]:
+def _prepare(stages: Sequence[AnyStage], temps: Sequence[Buffer]) -> tuple[list[AnyStage], list[Buffer]]:
     """Returns the stages with long reductions to few results cut in pieces, and the intermediates, old and new."""
-    result: list[Stage] = []
+    result: list[AnyStage] = []
     temps = list(temps)
     for stage in stages:
-        pieces: Sequence[Stage] = (stage,)
-        if stage.combine is not None and not isinstance(stage, ArgStage):
+        pieces: Sequence[AnyStage] = (stage,)
+        if isinstance(stage, Stage) and stage.combine is not None and not isinstance(stage, ArgStage):
             stage = merge_reduced_axes(stage)
             longest = sorted(stage.reduce, key=lambda axis: -build.points([axis]))
             if not along_reduced_axis(stage):
@@ -94,7 +96,7 @@ def _terms_per_task(stage: Stage) -> int:
     return build.points(stage.reduce) * (1 if along_reduced_axis(stage) else 32)
 
 
-def _fills_device(members: Sequence[Stage], prefix: int) -> bool:
+def _fills_device(members: Sequence[AnyStage], prefix: int) -> bool:
     """Whether a launch with a team of threads for each point of the shared axes can run these stages."""
     if any(stage.combine is not None and len(stage.space) != prefix for stage in members):
         return False
@@ -102,7 +104,7 @@ def _fills_device(members: Sequence[Stage], prefix: int) -> bool:
     return build.points(members[0].space[:prefix]) >= _MANY_ROWS or longest <= _SHORT_ROW
 
 
-def _emit(group: Group, stages: Sequence[Stage], temps: Sequence[Buffer]) -> list[Stmt]:
+def _emit(group: Group, stages: Sequence[AnyStage], temps: Sequence[Buffer]) -> list[Stmt]:
     """The launches of a group: one, unless threads would read what others of the same launch write."""
     private = private_outputs(group, stages, temps)
     if len(group.stages) == 1:
@@ -113,7 +115,10 @@ def _emit(group: Group, stages: Sequence[Stage], temps: Sequence[Buffer]) -> lis
     return [launch] if launch is not None else [_emit_stage(stage) for stage in group.stages]
 
 
-def _emit_stage(stage: Stage) -> Stmt:
+def _emit_stage(stage: AnyStage) -> Stmt:
+    if isinstance(stage, Block):
+        updates = match_updates(stage)
+        return emit_block(stage) if updates is None else emit_updates(updates)
     if is_map(stage):
         return emit_maps([stage])
     if along_reduced_axis(stage):
@@ -123,6 +128,8 @@ def _emit_stage(stage: Stage) -> Stmt:
 
 def _rule(groups: Sequence[Group]) -> str:
     stages = [stage for group in groups for stage in group.stages]
+    if any(isinstance(stage, Block) for stage in stages):
+        return "scatter" if any(isinstance(s, Block) and match_updates(s) for s in stages) else "block"
     reductions = [stage for stage in stages if stage.combine is not None]
     if not reductions:
         return "elementwise"
