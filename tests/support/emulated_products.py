@@ -60,7 +60,7 @@ def scheduled(function: Callable, *arguments: Any, arch: str = "sm_80") -> list[
 
 def product_of(function: Callable, *arguments: Any, arch: str = "sm_80") -> tuple[Scheduled, str]:
     """The only product among the kernels of a function, and its CUDA source."""
-    (product,) = (one for one in scheduled(function, *arguments, arch=arch) if one.rule == "contraction")
+    (product,) = (one for one in scheduled(function, *arguments, arch=arch) if one.rule == "product")
     return product, product.source(targets.resolve({"kind": "cuda", "arch": arch}))
 
 
@@ -105,7 +105,7 @@ def emulate(
         else:
             one = Scheduled(kernel, schedule(kernel.prim_func(), target))
             rules.append(one.rule)
-            if one.rule == "contraction":
+            if one.rule == "product":
                 results = _emulated(one, arguments, target, orders)
             else:
                 results = call(kernel.prim_func().with_attr("global_symbol", "main"), arguments, shapes, kernel)

@@ -18,7 +18,7 @@ from tvmfun.lower.codegen.memory_plan import plan_memory
 from tvmfun.lower.codegen.native import Kernels, NativeModule
 from tvmfun.lower.codegen.relax_module import ModuleBuilder, ScheduledKernel, Step
 from tvmfun.lower.codegen.vm import build_for_vm as build_for_vm
-from tvmfun.lower.fusion.fuse import fuse
+from tvmfun.lower.fusion.fuse import HALF, NARROW, fuse
 from tvmfun.lower.fusion.in_place import InPlace, plan_in_place
 from tvmfun.lower.fusion.kernel import Kernel
 from tvmfun.lower.fusion.row_fusion import merge_rows
@@ -42,7 +42,7 @@ def rewritten(program: Program, target: Target) -> Program:
 
 def fused(program: Program, target: Target) -> list[Kernel]:
     """Stage 2, Program to kernels: groups equations into functions."""
-    kernels = fuse(program, widens=targets.is_cpu(target))
+    kernels = fuse(program, NARROW if targets.is_cpu(target) else HALF)
     return merge_rows(kernels, program.outputs)
 
 

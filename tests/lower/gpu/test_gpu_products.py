@@ -5,8 +5,9 @@ No GPU has timed them; the emulator runs the CUDA source thread by thread.
 
 import numpy as np
 import pytest
-from support.emulated_products import check, needs_gxx, needs_nvcc, product_of, ptx, resources
+from support.emulated_products import check, needs_gxx, needs_nvcc, product_of, ptx, resources, scheduled
 
+import tvmfun
 import tvmfun.numpy as tnp
 from tvmfun import ShapeDtype, nn
 from tvmfun.lower.schedule.gpu import tiles
@@ -50,7 +51,7 @@ CASES = [
 @pytest.mark.slow
 @pytest.mark.parametrize(("layout", "sizes", "dtype"), CASES)
 def test_products_are_those_of_the_cpu(layout, sizes, dtype):
-    assert check(LAYOUTS[layout], *factors(layout, *sizes, dtype)) == ["contraction"]
+    assert check(LAYOUTS[layout], *factors(layout, *sizes, dtype)) == ["product"]
 
 
 @needs_gxx
@@ -66,7 +67,7 @@ def test_vectors_and_matrices_without_terms(dtype):
 def test_a_product_with_an_epilogue(dtype):
     layer = lambda x, w, b, r: nn.functional.gelu(x @ w + b) * 2 + r
     arrays = [random(*shape, dtype=dtype) for shape in ((40, 24), (24, 48), (48,), (40, 48))]
-    assert check(layer, *arrays) == ["contraction"]
+    assert check(layer, *arrays) == ["product"]
 
 
 @needs_gxx
@@ -81,7 +82,7 @@ def test_stacks_of_products(layout, batch):
 @pytest.mark.slow
 def test_heads_of_attention_are_read_where_they_are():
     q, k = random(2, 20, 3, 16, dtype="bfloat16"), random(2, 24, 3, 16, dtype="bfloat16", seed=1)
-    assert check(lambda q, k: tnp.einsum("bqhd,bkhd->bhqk", q, k), q, k) == ["contraction"]
+    assert check(lambda q, k: tnp.einsum("bqhd,bkhd->bhqk", q, k), q, k) == ["product"]
     p = random(2, 3, 20, 24, dtype="bfloat16")
     check(lambda p, v: tnp.einsum("bhqk,bkhd->bqhd", p, v), p, k)
 
@@ -117,6 +118,32 @@ def test_every_tile_without_tensor_cores(tile, monkeypatch):
     for layout in ("nt", "tn"):
         sizes = tile.rows + 8, tile.columns + 16, 3 * tile.depth + 8
         check(LAYOUTS[layout], *factors(layout, *sizes, "float32"), orders=1)
+
+
+def two_layers(w1, w2, x, y):
+    return tnp.mean((nn.functional.gelu(x @ w1) @ w2 - y) ** 2)
+
+
+@needs_gxx
+@pytest.mark.slow
+@pytest.mark.parametrize("dtype", ["bfloat16", "float16"])
+def test_a_training_step_in_mixed_precision(dtype):
+    arrays = [random(*shape, dtype="float32") for shape in ((64, 128), (128, 24), (40, 64), (40, 24))]
+    step = tvmfun.value_and_grad(tvmfun.amp(two_layers, dtype), argnums=(0, 1))
+    rules = check(step, *arrays, orders=1, tolerance=1e-2)
+    assert rules.count("product") == 5
+
+
+@pytest.mark.parametrize("policy", ["bfloat16", tvmfun.PrecisionPolicy("float16", only_products=False)])
+def test_mixed_precision_stores_and_multiplies_half_precision(policy):
+    step = tvmfun.value_and_grad(tvmfun.amp(two_layers, policy), argnums=(0, 1))
+    specs = [ShapeDtype(shape, "float32") for shape in ((64, 128), (128, 24), (40, 64), (40, 24))]
+    products = [one for one in scheduled(step, *specs) if one.rule == "product"]
+    assert len(products) == 5
+    for product in products:
+        assert sum(atom.aval.dtype.itemsize == 2 for atom in product.kernel.inputs) >= 2
+        dtype = "bfloat16" if policy == "bfloat16" else "float16"
+        assert f"tvmfun_{dtype}_" in product.function.script()
 
 
 # -- machine code ------------------------------------------------------------------------------------------------------

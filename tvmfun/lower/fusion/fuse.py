@@ -6,6 +6,7 @@ costs little recomputation. Reshapes never join a kernel, because they are views
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from dataclasses import dataclass, field
 from graphlib import TopologicalSorter
 from heapq import heapify, heappop, heappush
@@ -27,11 +28,12 @@ _MAX_EXPANSION = 400
 _CLOSED = ("opaque", "control")
 # The most times that a kernel computes each element of an expensive equation.
 _MAX_RECOMPUTE = 2
-# Conversions that products apply while they read operands.
-_WIDENINGS = {
-    *((name, "float32") for name in ("bfloat16", "float16")),
-    *((name, "int32") for name in ("int8", "uint8", "int16")),
-}
+# Conversions that products apply while they read operands, by what they read.
+_WIDENINGS = {"bfloat16": "float32", "float16": "float32", "int8": "int32", "uint8": "int32", "int16": "int32"}
+#: The numbers that products on GPUs convert while they read them.
+HALF = ("bfloat16", "float16")
+#: The numbers that products on CPUs convert while they read them.
+NARROW = tuple(_WIDENINGS)
 
 
 @dataclass(eq=False)
@@ -48,7 +50,7 @@ class _Group:
 class _Fusion:
     """Puts the equations of a Program into groups; equations and results are numbered by position."""
 
-    def __init__(self, program: Program, widens: bool) -> None:
+    def __init__(self, program: Program, widens: Collection[str]) -> None:
         self.widens = widens
         self.equations = program.equations
         self.inputs = set(program.inputs)
@@ -209,7 +211,7 @@ class _Fusion:
             if group not in self.homes[user]:
                 continue
             op = self.equations[user].op
-            if op.kind == "contraction" and not (self.widens and op is dot_general and self.is_widening(i)):
+            if op.kind == "contraction" and not (op is dot_general and self.is_widening(i)):
                 return False
             if self.feeds_core(group, user) and any(self.equations[j].op is dot_general for j in self.users[user]):
                 return False  # products read arrays
@@ -228,9 +230,10 @@ class _Fusion:
     def is_widening(self, i: int) -> bool:
         """Whether the equation is a conversion of narrow numbers that a product applies while it reads them."""
         equation = self.equations[i]
-        return equation.op is astype and (
-            (dtypes.NAMES[equation.inputs[0].aval.dtype], equation.params["dtype"]) in _WIDENINGS
-        )
+        if equation.op is not astype:
+            return False
+        name = dtypes.NAMES[equation.inputs[0].aval.dtype]
+        return name in self.widens and equation.params["dtype"] == _WIDENINGS[name]
 
     def writes_along(self, group: _Group, i: int) -> bool:
         """Whether the group can store the result of the equation along with its own."""
@@ -388,11 +391,11 @@ class _Fusion:
         return typical(self.equations[i].outputs[0].aval.size)
 
 
-def fuse(program: Program, widens: bool = False) -> list[Kernel]:
+def fuse(program: Program, widens: Collection[str] = ()) -> list[Kernel]:
     """Returns the kernels of a Program in an order in which they can run.
 
     Args:
         program: without calls.
-        widens: whether products convert narrow operands while they read them.
+        widens: the dtypes of operands that products convert while they read them: :data:`HALF` or :data:`NARROW`.
     """
     return _Fusion(program, widens).run()

@@ -17,10 +17,10 @@ from tvm.tirx import Buffer, Stmt
 from tvmfun.lower.schedule.gpu import operands, tiles, vectors
 from tvmfun.lower.schedule.gpu.mainloops import MainLoop
 from tvmfun.lower.schedule.gpu.operands import TileLoader
-from tvmfun.lower.schedule.gpu.products import HALF, Product, match
+from tvmfun.lower.schedule.gpu.products import HALF, Product, match, with_epilogues
 from tvmfun.lower.schedule.gpu.results import Epilogue
 from tvmfun.lower.schedule.gpu.vectors import address, call
-from tvmfun.lower.schedule.stage_passes import attach_epilogues, inline_maps
+from tvmfun.lower.schedule.stage_passes import inline_maps
 from tvmfun.lower.schedule.stages import parse, without_empty
 from tvmfun.lower.tir import build
 from tvmfun.lower.tir.build import Env, Expr, volume
@@ -39,13 +39,12 @@ def schedule(function: tirx.PrimFunc, target: Target) -> tirx.PrimFunc | None:
     if _generation(arch) < 80:
         return None  # asynchronous copies and most formats of tensor cores begin there
     stages, temps = parse(function)
-    stages = attach_epilogues(inline_maps(without_empty(stages), temps), temps)
-    product = match(stages[0]) if len(stages) == 1 else None
+    product = match(with_epilogues(inline_maps(without_empty(stages), temps), temps))
     if product is None or not (product.left.rows and product.right.rows):
         return None
     kernel = _Kernel.of(product, temps, arch)
     body = SBlockRealize([], tirx.const(True), SBlock([], [], [], "root", kernel.emit()))
-    return function.with_body(body).with_attr("tvmfun.rule", "contraction")
+    return function.with_body(body).with_attr("tvmfun.rule", "product")
 
 
 def _generation(arch: str) -> int:

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from tvm import ir, tirx
+from tvm.tirx import Buffer
 
-from tvmfun.lower.schedule.stages import AnyStage, Stage
+from tvmfun.lower.schedule.stages import AnyStage, Stage, contains, is_aligned, is_map, reads_of, same_extents
 from tvmfun.lower.tir import build
 from tvmfun.lower.tir.build import Axis, Expr, volume
 
@@ -55,9 +56,9 @@ class Product:
         return self.stage.domain
 
 
-def match(stage: AnyStage) -> Product | None:
+def match(stage: Stage | None) -> Product | None:
     """The product of matrices of floats that a stage is; None if it is not one, or has no terms or dynamic sizes."""
-    if not isinstance(stage, Stage) or stage.combine is not tirx.Add or stage.dtype != "float32":
+    if stage is None or stage.combine is not tirx.Add or stage.dtype != "float32":
         return None
     if not isinstance(stage.value, tirx.Mul) or not all(isinstance(axis.extent, int) for axis in stage.domain):
         return None
@@ -87,6 +88,51 @@ def match(stage: AnyStage) -> Product | None:
         tuple(batch),
         _contiguous_last(stage.reduce, (left, right)),
     )
+
+
+def with_epilogues(stages: Sequence[AnyStage], temps: Sequence[Buffer]) -> Stage | None:
+    """The only reduction among the stages with all other stages as maps of its elements; None if they are not.
+
+    Maps over fewer axes, such as of a bias, are computed again for each element.
+    """
+    maps = [stage for stage in stages if is_map(stage)]
+    cores = [stage for stage in stages if isinstance(stage, Stage) and not is_map(stage)]
+    if len(cores) != 1 or len(maps) + 1 != len(stages):
+        return None
+    (core,) = cores
+    own: list[Stage] = []
+    smaller: list[Stage] = []
+    for stage in maps:
+        for producer in smaller:
+            stage = replace(stage, value=_inlined(stage.value, producer))
+        if same_extents(stage.space, core.space):
+            own.append(stage)
+        elif contains(temps, stage.output):
+            smaller.append(stage)
+        else:
+            return None
+    known = [core]
+    for stage in own:
+        for load in build.loads(stage.value):
+            producer = next((other for other in known if other.output.same_as(load.source)), None)
+            if producer is not None and not is_aligned(producer, stage, load, len(core.space)):
+                return None
+        known.append(stage)
+    unknown = [*own, *smaller]
+    if any(reads_of(core, stage.output) for stage in unknown):
+        return None
+    return replace(core, epilogues=(*core.epilogues, *own))
+
+
+def _inlined(value: Expr, producer: Stage) -> Expr:
+    """The value with the producer's formula instead of loads of its output."""
+
+    def expand(indices: Sequence[Expr]) -> Expr:
+        pairs = zip(producer.index, indices, strict=True)
+        env = {var: build.cast(index, str(var.ty)) for var, index in pairs if isinstance(var, ir.Var)}
+        return build.substitute(producer.value, env)
+
+    return build.replace_loads(value, producer.output, expand)
 
 
 def _narrowed(value: Expr) -> tuple[Expr, str]:
