@@ -31,7 +31,7 @@ def dot_general(
         lhs: the left array.
         rhs: the right array, of the same dtype after promotion.
         dimension_numbers: ``((lhs_contracting, rhs_contracting), (lhs_batch, rhs_batch))``.
-        precision: accepted and without effect: float32 products are always exact float32.
+        precision: ``"tensorfloat32"`` lets GPUs round float32 factors to tf32; see :class:`tvmfun.lax.Precision`.
         preferred_element_type: the dtype to multiply, to sum and to return in; ``None`` for that of the arrays, where
             half precision is summed in float32 and rounded once. Narrow arrays are read as they are: int8 for sums in
             int32, which wrap around, bfloat16 for sums in float32. Both may then have different dtypes.
@@ -54,7 +54,7 @@ def dot_general(
     else:
         lhs, rhs = (tnp.astype(x, preferred_element_type) for x in (lhs, rhs))
     contract, batch = _axes(contract, lhs, rhs), _axes(batch, lhs, rhs)
-    return products_of(lhs, rhs, contract=contract, batch=batch)
+    return products_of(lhs, rhs, contract=contract, batch=batch, precision=precision)
 
 
 def _axes(pair: tuple[Sequence[int], Sequence[int]], lhs: Array, rhs: Array) -> tuple:

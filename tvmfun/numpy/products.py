@@ -41,9 +41,10 @@ __all__ = [
 
 
 class Precision(enum.Enum):
-    """The precision of products on accelerators. Here every product is computed in the dtype of its operands or better.
+    """The precision of products of float32 arrays on GPUs.
 
-    The members are there for programs that name one: float32 products are exact float32 for each of them.
+    ``HIGH`` allows factors to be rounded to the 11 bits of tf32, which tensor cores multiply; sums are in float32. With
+    the others, and on CPUs, products are exact float32. The default is exact, too, unlike that of JAX.
 
     >>> Precision("highest") is Precision.HIGHEST
     True
@@ -53,6 +54,9 @@ class Precision(enum.Enum):
     HIGH = "high"
     HIGHEST = "highest"
 
+
+# What allows tf32, among JAX's names; formats of fewer bits, too: results are at least as precise as asked for.
+_TENSORFLOAT32 = {Precision.HIGH, "high", "tensorfloat32", "bfloat16", "fastest"}
 
 #: JAX's strings: the members, their synonyms, and the formats of the factors on accelerators.
 _NAMES = {precision.value for precision in Precision} | {
@@ -69,8 +73,15 @@ def check_precision(name: str, precision: Any) -> None:
     pair = precision if isinstance(precision, tuple | list) and len(precision) == 2 else (precision,)
     for one in pair:
         if not (one is None or isinstance(one, Precision) or (isinstance(one, str) and one.lower() in _NAMES)):
-            hint = "None; float32 products are always exact float32"
+            hint = 'None for exact float32, or "tensorfloat32"'
             raise ArgumentError(name, f"the precision is one of {', '.join(sorted(_NAMES))}", got=repr(one), hint=hint)
+
+
+def reduced_precision(dtype: Any, precision: Any) -> dict[str, str]:
+    """The parameter of a product of arrays of a dtype whose factors may be rounded, if ``precision`` says so."""
+    pair = precision if isinstance(precision, tuple | list) else (precision,)
+    names = {one.lower() if isinstance(one, str) else one for one in pair}
+    return {"precision": ops.TENSORFLOAT32} if dtype == dtypes.float32 and names <= _TENSORFLOAT32 else {}
 
 
 def factors(
@@ -91,12 +102,12 @@ def factors(
     return [astype(asarray(value), preferred_element_type) for value in values]
 
 
-def dot_general(x1: Array, x2: Array, *, contract: Any, batch: Any) -> Array:
+def dot_general(x1: Array, x2: Array, *, contract: Any, batch: Any, precision: Any = None) -> Array:
     """The product summed over pairs of axes; of bools, whether any product is true."""
     if x1.dtype == x2.dtype == dtypes.bool_:
         x1, x2 = (astype(x, dtypes.DEFAULT_INT) for x in (x1, x2))
         return not_equal(ops.dot_general(x1, x2, contract=contract, batch=batch), 0)
-    return ops.dot_general(x1, x2, contract=contract, batch=batch)
+    return ops.dot_general(x1, x2, contract=contract, batch=batch, **reduced_precision(x1.dtype, precision))
 
 
 def _require_match(name: str, x1: Array, axis1: int, x2: Array, axis2: int) -> None:
@@ -118,7 +129,7 @@ def matmul(
     Args:
         a: the left array.
         b: the right array.
-        precision: accepted and without effect: float32 products are always exact float32.
+        precision: ``"tensorfloat32"`` lets GPUs round float32 factors to tf32; see :class:`Precision`.
         preferred_element_type: the dtype to multiply, to sum and to return in; by default that of the operands.
 
     Raises:
@@ -135,15 +146,15 @@ def matmul(
     inner = max(b.ndim - 2, 0)
     _require_match("matmul", a, a.ndim - 1, b, inner)
     if b.ndim <= 2:  # one matrix for all: one contraction, whatever the leading axes are
-        return dot_general(a, b, contract=((a.ndim - 1,), (inner,)), batch=((), ()))
+        return dot_general(a, b, contract=((a.ndim - 1,), (inner,)), batch=((), ()), precision=precision)
     if a.ndim == 1:
-        return dot_general(b, a, contract=((inner,), (0,)), batch=((), ()))
+        return dot_general(b, a, contract=((inner,), (0,)), batch=((), ()), precision=precision)
     lead = pointwise.broadcast_shapes("matmul", [a.shape[:-2], b.shape[:-2]])
     a = broadcast_to(a, lead + a.shape[-2:])
     b = broadcast_to(b, lead + b.shape[-2:])
     shared = tuple(range(len(lead)))
     rank = len(lead) + 2
-    return dot_general(a, b, contract=((rank - 1,), (rank - 2,)), batch=(shared, shared))
+    return dot_general(a, b, contract=((rank - 1,), (rank - 2,)), batch=(shared, shared), precision=precision)
 
 
 def dot(
@@ -155,7 +166,7 @@ def dot(
         return multiply(a, b)
     inner = max(b.ndim - 2, 0)
     _require_match("dot", a, a.ndim - 1, b, inner)
-    return dot_general(a, b, contract=((a.ndim - 1,), (inner,)), batch=((), ()))
+    return dot_general(a, b, contract=((a.ndim - 1,), (inner,)), batch=((), ()), precision=precision)
 
 
 def tensordot(
@@ -172,7 +183,7 @@ def tensordot(
         a: the left array.
         b: the right array.
         axes: how many, the last of ``a`` and the first of ``b``; or the axes of each, ``((0, 1), (1, 0))``.
-        precision: accepted and without effect: float32 products are always exact float32.
+        precision: ``"tensorfloat32"`` lets GPUs round float32 factors to tf32; see :class:`Precision`.
         preferred_element_type: the dtype to multiply, to sum and to return in; by default that of the operands.
     """
     a, b = factors("tensordot", a, b, precision=precision, preferred_element_type=preferred_element_type)
@@ -189,7 +200,7 @@ def tensordot(
     )
     for i, j in zip(left, right, strict=True):
         _require_match("tensordot", a, i, b, j)
-    return dot_general(a, b, contract=(left, right), batch=((), ()))
+    return dot_general(a, b, contract=(left, right), batch=((), ()), precision=precision)
 
 
 def vecdot(
@@ -209,7 +220,7 @@ def vecdot(
     x1, x2 = broadcast_to(x1, common), broadcast_to(x2, common)
     last = len(common) - 1
     shared = tuple(range(last))
-    return dot_general(x1, x2, contract=((last,), (last,)), batch=(shared, shared))
+    return dot_general(x1, x2, contract=((last,), (last,)), batch=(shared, shared), precision=precision)
 
 
 def outer(a: NestedArrayLike, b: NestedArrayLike, out: None = None) -> Array:
@@ -227,7 +238,7 @@ def inner(
     if not a.ndim or not b.ndim:
         return multiply(a, b)
     _require_match("inner", a, a.ndim - 1, b, b.ndim - 1)
-    return dot_general(a, b, contract=((a.ndim - 1,), (b.ndim - 1,)), batch=((), ()))
+    return dot_general(a, b, contract=((a.ndim - 1,), (b.ndim - 1,)), batch=((), ()), precision=precision)
 
 
 def vdot(
@@ -317,7 +328,7 @@ def einsum(
         out: must be None: arrays are immutable.
         optimize: how to find the order of the products: a strategy of ``opt_einsum`` (``"auto"``, ``"optimal"``,
             ``"greedy"``, ...), a list of pairs, or False for one from left to right.
-        precision: accepted and without effect: float32 products are always exact float32.
+        precision: ``"tensorfloat32"`` lets GPUs round float32 factors to tf32; see :class:`Precision`.
         preferred_element_type: the dtype to multiply, to sum and to return in; by default that of the operands.
 
     Raises:
@@ -343,7 +354,7 @@ def einsum(
         while len(chosen) > 1:
             first, second, *chosen = chosen
             kept = needed.union(*(letters for letters, _ in chosen))
-            chosen = [_product(first, second, kept, sizes), *chosen]
+            chosen = [_product(first, second, kept, sizes, precision), *chosen]
         terms.append(chosen[0])
     letters, x = terms[0]
     letters, x = _summed(letters, x, set(result))
@@ -427,7 +438,7 @@ def _summed(letters: str, x: Array, kept: set[str]) -> Term:
     return ("".join(letter for letter in letters if letter in kept), sum(x, axes, x.dtype)) if axes else (letters, x)
 
 
-def _product(first: Term, second: Term, kept: set[str], sizes: dict[str, int]) -> Term:
+def _product(first: Term, second: Term, kept: set[str], sizes: dict[str, int], precision: Any) -> Term:
     """The product of two arrays, summed over the letters that nobody needs any more."""
     sides = []
     for (letters, x), (others, _) in ((first, second), (second, first)):
@@ -448,5 +459,6 @@ def _product(first: Term, second: Term, kept: set[str], sizes: dict[str, int]) -
         y,
         contract=(axes(contract, left), axes(contract, right)),
         batch=(axes(batch, left), axes(batch, right)),
+        precision=precision,
     )
     return "".join((*batch, *rest)), product

@@ -20,12 +20,17 @@ from tvmfun.ops.simplify import as_result, made_by
 
 Ints = tuple[int, ...]
 
+#: The parameter ``precision`` of products whose factors may be rounded to 11 bits; without it they are exact.
+TENSORFLOAT32 = "tensorfloat32"
+
 
 def _free(ndim: int, batch: Ints, contract: Ints) -> Ints:
     return tuple(axis for axis in range(ndim) if axis not in batch and axis not in contract)
 
 
-def _dot_shape(x: ShapeDtype, y: ShapeDtype, *, contract: tuple[Ints, Ints], batch: tuple[Ints, Ints]) -> ShapeDtype:
+def _dot_shape(
+    x: ShapeDtype, y: ShapeDtype, *, contract: tuple[Ints, Ints], batch: tuple[Ints, Ints], precision: str | None = None
+) -> ShapeDtype:
     if x.dtype != y.dtype or x.dtype == dtypes.bool_:
         raise DtypeError("dot_general", "both arrays must have one numeric dtype", got=f"{x} and {y}")
     for left, right in (contract, batch):
@@ -37,7 +42,9 @@ def _dot_shape(x: ShapeDtype, y: ShapeDtype, *, contract: tuple[Ints, Ints], bat
     return ShapeDtype(tuple(sizes), x.dtype)
 
 
-def _dot(x: te.Tensor, y: te.Tensor, *, contract: tuple[Ints, Ints], batch: tuple[Ints, Ints]) -> te.Tensor:
+def _dot(
+    x: te.Tensor, y: te.Tensor, *, contract: tuple[Ints, Ints], batch: tuple[Ints, Ints], precision: str | None = None
+) -> te.Tensor:
     free = _free(x.ndim, batch[0], contract[0]), _free(y.ndim, batch[1], contract[1])
     sizes = [x.shape[a] for a in batch[0]] + [x.shape[a] for a in free[0]] + [y.shape[a] for a in free[1]]
     reduced = [te.reduce_axis((0, plain(x.shape[axis])), "k") for axis in contract[0]]
@@ -59,7 +66,7 @@ def _dot(x: te.Tensor, y: te.Tensor, *, contract: tuple[Ints, Ints], batch: tupl
     return te.compute(sizes, lambda *i: result(*i).astype(dtype_name(x))) if half else result
 
 
-def _dot_vjp(side: int, g: Array, out: Array, x: Array, y: Array, *, contract, batch) -> Array:
+def _dot_vjp(side: int, g: Array, out: Array, x: Array, y: Array, *, contract, batch, **precision: Any) -> Array:
     """The cotangent of one factor contracts ``g`` with the free axes of the other."""
     own, other = (x, y) if side == 0 else (y, x)
     own_free = _free(own.ndim, batch[side], contract[side])
@@ -77,12 +84,13 @@ def _dot_vjp(side: int, g: Array, out: Array, x: Array, y: Array, *, contract, b
     first = next((k for k in (side, 1 - side) if by_factor[k] == natural), side)
     factors = ((g, g_other, g_batch), (other, other_free, batch[1 - side]))
     (left, left_contract, left_batch), (right, right_contract, right_batch) = factors if first == 0 else factors[::-1]
-    result = dot_general(left, right, contract=(left_contract, right_contract), batch=(left_batch, right_batch))
+    contract, batch = (left_contract, right_contract), (left_batch, right_batch)
+    result = dot_general(left, right, contract=contract, batch=batch, **precision)
     axes = tuple(map(int, np.argsort(by_factor[first])))
     return result if axes == natural else shapes.permute_dims(result, axes=axes)
 
 
-def _dot_simplify(x: Array, y: Array, *, contract, batch) -> Array | None:
+def _dot_simplify(x: Array, y: Array, *, contract, batch, **precision: Any) -> Array | None:
     """Permuted factors are read without the permutation, if that keeps the order of the axes of the result.
 
     Sums of no products are zeros.
@@ -101,25 +109,25 @@ def _dot_simplify(x: Array, y: Array, *, contract, batch) -> Array | None:
             tuple(tuple(order[a] for a in axes) if i == side else axes for i, axes in enumerate(pair))
             for pair in (contract, batch)
         )
-        return dot_general(*factors, contract=contract, batch=batch)
+        return dot_general(*factors, contract=contract, batch=batch, **precision)
     return None
 
 
-def _dot_batch(batched: tuple[bool, ...], x: Array, y: Array, *, contract, batch) -> Array:
+def _dot_batch(batched: tuple[bool, ...], x: Array, y: Array, *, contract, batch, **precision: Any) -> Array:
     shifted = [tuple(axis + flag for axis in axes) for axes, flag in zip(contract, batched, strict=True)]
     shared = [tuple(axis + flag for axis in axes) for axes, flag in zip(batch, batched, strict=True)]
     if all(batched):
-        return dot_general(x, y, contract=tuple(shifted), batch=((0, *shared[0]), (0, *shared[1])))
+        return dot_general(x, y, contract=tuple(shifted), batch=((0, *shared[0]), (0, *shared[1])), **precision)
     free = len(_free(np.ndim(x), shared[0], shifted[0])), len(_free(np.ndim(y), shared[1], shifted[1]))
     # The batch is one more free axis, the first one of the left array; the order of the others is kept if
     # one of the arrays has no others.
     position = len(shared[0])
     if batched[0]:
-        result = dot_general(x, y, contract=tuple(shifted), batch=tuple(shared))
+        result = dot_general(x, y, contract=tuple(shifted), batch=tuple(shared), **precision)
     elif free[0] == 0 or free[1] == 1:
-        result = dot_general(y, x, contract=tuple(reversed(shifted)), batch=tuple(reversed(shared)))
+        result = dot_general(y, x, contract=tuple(reversed(shifted)), batch=tuple(reversed(shared)), **precision)
     else:
-        result = dot_general(x, y, contract=tuple(shifted), batch=tuple(shared))
+        result = dot_general(x, y, contract=tuple(shifted), batch=tuple(shared), **precision)
         position += free[0]
     return shapes.move_axis(result, position, 0)
 
@@ -130,6 +138,7 @@ def _dot_flops(out: ShapeDtype, x: ShapeDtype, y: ShapeDtype, *, contract: tuple
 
 #: ``dot_general(x, y, contract=, batch=)``: sums products over the paired axes ``contract``, for each index of the
 #: paired axes ``batch``. The result has the batch axes first, then the other axes of ``x``, then those of ``y``.
+#: ``precision="tensorfloat32"`` allows a GPU to round factors in float32 to 11 bits; the sums are in float32.
 dot_general = register(
     Op(
         "dot_general",

@@ -13,7 +13,7 @@ from tvmfun.reference.reductions import Padding
 Axes = tuple[Ints, Ints]
 
 
-def dot_general(x: np.ndarray, y: np.ndarray, contract: Axes, batch: Axes) -> np.ndarray:
+def dot_general(x: np.ndarray, y: np.ndarray, contract: Axes, batch: Axes, precision: str | None = None) -> np.ndarray:
     """Products summed over ``contract``, for each index of ``batch``; free axes of ``x``, then of ``y``, follow."""
 
     def matrices(z: np.ndarray, side: int) -> tuple[np.ndarray, Ints]:

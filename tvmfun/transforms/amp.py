@@ -16,6 +16,7 @@ from tvmfun.core.leaf import abstract
 from tvmfun.core.program import Equation, Program
 from tvmfun.errors import ArgumentError
 from tvmfun.ops import calls
+from tvmfun.ops.dot import TENSORFLOAT32
 from tvmfun.ops.pointwise import astype
 from tvmfun.transforms.custom import custom_vjp
 from tvmfun.transforms.staging import over_arrays, staged
@@ -30,7 +31,9 @@ class PrecisionPolicy:
 
     Args:
         dtype: ``"bfloat16"``, which has the range of float32 but 8 bits of precision, or ``"float16"``, which has 11
-            but overflows beyond 65504 and needs a loss scale, such as :class:`tvmfun.optim.DynamicLossScale`.
+            but overflows beyond 65504 and needs a loss scale, such as :class:`tvmfun.optim.DynamicLossScale`. Or
+            ``"tensorfloat32"``: arrays stay in float32, and tensor cores of GPUs round the factors of products to 11
+            bits; on CPUs, and in convolutions, that changes nothing.
         only_products: whether products alone read half precision, and return float32. Otherwise their results, and
             values computed from them, stay in half precision up to the next op that needs float32: sums and
             normalizations, exponentials, logarithms and the like.
@@ -46,11 +49,12 @@ class PrecisionPolicy:
     only_products: bool = True
 
     def __post_init__(self) -> None:
+        if self.dtype == TENSORFLOAT32:
+            return
         dtype = dtypes.canonical(self.dtype)
         if dtype not in (dtypes.float16, dtypes.bfloat16):
-            raise ArgumentError(
-                "amp", "the dtype must be half precision", got=str(dtype), hint='"bfloat16" or "float16"'
-            )
+            hint = '"bfloat16", "float16" or "tensorfloat32"'
+            raise ArgumentError("amp", "the dtype must be half precision", got=str(dtype), hint=hint)
         object.__setattr__(self, "dtype", dtype)
 
 
@@ -80,7 +84,7 @@ def amp(fun: Callable | None = None, policy: PrecisionPolicy | str = "bfloat16")
     if fun is None:
         return lambda fun: amp(fun, policy)
     if not isinstance(policy, PrecisionPolicy | str):
-        hint = 'a PrecisionPolicy, "bfloat16" or "float16"'
+        hint = 'a PrecisionPolicy, "bfloat16", "float16" or "tensorfloat32"'
         raise ArgumentError("amp", "the policy is unknown", got=repr(policy), hint=hint)
     chosen = policy if isinstance(policy, PrecisionPolicy) else PrecisionPolicy(policy)
     name = getattr(fun, "__name__", type(fun).__name__)
@@ -125,6 +129,8 @@ def _run(program: Program, values: Sequence[Any], policy: PrecisionPolicy) -> li
 
 def _literal(x: np.generic, policy: PrecisionPolicy) -> _Value:
     """A number; one outside the range of half precision, like a large mask or a small epsilon, stays in float32."""
+    if policy.dtype == TENSORFLOAT32:
+        return _Value(x)
     with np.errstate(over="ignore", under="ignore"):
         half = x.astype(policy.dtype)
     lost = x.dtype == _WIDE and (np.isfinite(half) != np.isfinite(x) or (half == 0) != (x == 0))
@@ -143,6 +149,9 @@ def _apply(equation: Equation, values: Sequence[_Value], policy: PrecisionPolicy
     if any(True for _ in subprograms(tuple(params.values()))):
         inner = {key: _inside(value, policy) for key, value in params.items()}
         return op(*operands(as_traced), **inner), True
+    if policy.dtype == TENSORFLOAT32:
+        reduced = {"precision": TENSORFLOAT32} if op.precision == "summing" and all(wide) else {}
+        return op(*operands(as_traced), **{**params, **reduced}), True
     as_half = lambda x: _as(x, policy.dtype)
     if op.precision == "summing" and policy.only_products and all(wide):
         rounded, rounding_cotangents = _roundings(policy.dtype)

@@ -5,11 +5,11 @@ No GPU has timed them; the emulator runs the CUDA source thread by thread.
 
 import numpy as np
 import pytest
-from support.emulated_products import check, needs_gxx, needs_nvcc, product_of, ptx, resources, scheduled
+from support.emulated_products import check, emulate, needs_gxx, needs_nvcc, product_of, ptx, resources, scheduled
 
 import tvmfun
 import tvmfun.numpy as tnp
-from tvmfun import ShapeDtype, nn
+from tvmfun import ShapeDtype, lax, nn
 from tvmfun.lower.schedule.gpu import tiles
 
 
@@ -146,6 +146,54 @@ def test_mixed_precision_stores_and_multiplies_half_precision(policy):
         assert f"tvmfun_{dtype}_" in product.function.script()
 
 
+def rounded_to_tf32(x):
+    """A float32 array rounded to 11 bits, ties away from zero."""
+    return ((x.view(np.uint32) + np.uint32(0x1000)) & np.uint32(0xFFFFE000)).view(np.float32)
+
+
+@needs_gxx
+@pytest.mark.slow
+@pytest.mark.parametrize("layout", LAYOUTS)
+@pytest.mark.parametrize("sizes", [(33, 24, 40), (17, 7, 19)])
+def test_tensorfloat32_rounds_the_factors_and_nothing_else(layout, sizes):
+    exact = factors(layout, *sizes, "float32")
+    left, right = (x.T if flag == "t" else x for flag, x in zip(layout, map(rounded_to_tf32, exact), strict=True))
+    product = lambda x, y: lax.dot(x.T if layout[0] == "t" else x, y.T if layout[1] == "t" else y, precision="high")
+    (result,), rules = emulate(product, *exact)
+    assert rules == ["product"]
+    np.testing.assert_allclose(result, left.astype("float64") @ right, rtol=1e-5, atol=1e-5)
+    assert np.abs(result - exact_product(layout, *exact)).max() > 1e-4
+
+
+def exact_product(layout, x, y):
+    return (x.T if layout[0] == "t" else x).astype("float64") @ (y.T if layout[1] == "t" else y)
+
+
+@pytest.mark.parametrize(
+    ("precision", "format"),
+    [(None, "float32"), ("highest", "float32"), ("tensorfloat32", "tf32"), (lax.Precision.HIGH, "tf32")],
+)
+def test_tensorfloat32_is_an_explicit_choice(precision, format):
+    specs = [ShapeDtype((64, 64), "float32")] * 2
+    product, _ = product_of(lambda x, w: tnp.matmul(x, w, precision=precision), *specs)
+    assert f"tvmfun_{format}_" in product.function.script()
+
+
+def test_a_whole_step_in_tensorfloat32():
+    step = tvmfun.value_and_grad(tvmfun.amp(two_layers, "tensorfloat32"), argnums=(0, 1))
+    specs = [ShapeDtype(shape, "float32") for shape in ((64, 128), (128, 24), (40, 64), (40, 24))]
+    products = [one for one in scheduled(step, *specs) if one.rule == "product"]
+    assert len(products) == 5
+    assert all("tvmfun_tf32_" in product.function.script() for product in products)
+
+
+@needs_nvcc
+def test_tensorfloat32_is_multiplied_by_tensor_cores(tmp_path):
+    specs = [ShapeDtype((64, 64), "float32")] * 2
+    _, source = product_of(lambda x, w: tnp.matmul(x, w, precision="tensorfloat32"), *specs)
+    assert "mma.sync.aligned.m16n8k8.row.col.f32.tf32.tf32.f32" in ptx(source, "sm_80", tmp_path)
+
+
 # -- machine code ------------------------------------------------------------------------------------------------------
 
 ARCHITECTURES = ["sm_80", "sm_90a", "sm_100"]
@@ -157,12 +205,14 @@ SIZES = {"large": (4096, 3072, 768), "odd": (1000, 130, 70), "few rows": (16, 10
 @needs_nvcc
 @pytest.mark.slow
 @pytest.mark.parametrize("arch", ARCHITECTURES)
-@pytest.mark.parametrize("dtype", ["bfloat16", "float16", "float32"])
+@pytest.mark.parametrize("dtype", ["bfloat16", "float16", "float32", "tf32"])
 @pytest.mark.parametrize("sizes", SIZES)
 def test_products_need_no_memory_for_registers(sizes, dtype, arch, tmp_path):
     m, n, k = SIZES[sizes]
-    specs = [ShapeDtype(shape, dtype) for shape in ((m, k), (k, n), (n,))]
-    _, source = product_of(lambda x, w, b: nn.functional.gelu(x @ w + b), *specs, arch=arch)
+    precision = "tensorfloat32" if dtype == "tf32" else None
+    specs = [ShapeDtype(shape, "float32" if precision else dtype) for shape in ((m, k), (k, n), (n,))]
+    layer = lambda x, w, b: nn.functional.gelu(tnp.matmul(x, w, precision=precision) + b)
+    _, source = product_of(layer, *specs, arch=arch)
     (used,) = resources(source, arch, tmp_path)
     assert (used.spilled_bytes, used.stack_bytes) == (0, 0)
     assert used.registers <= 255

@@ -16,6 +16,7 @@ from tvmfun.core.dims import Dim
 from tvmfun.core.program import Atom, Equation, Literal, Program, Variable
 from tvmfun.errors import DimensionError
 from tvmfun.lower.tir.build import constant
+from tvmfun.ops.dot import TENSORFLOAT32
 from tvmfun.ops.formula import rounded_to_bfloat16
 from tvmfun.ops.pointwise import astype
 from tvmfun.ops.shape import broadcast_to, repeated
@@ -85,6 +86,8 @@ class Kernel:
     def prim_func(self) -> tirx.PrimFunc:
         """Returns a TIR function that takes the inputs, the dynamic sizes and the outputs, in this order."""
         function = self._without_sizes()
+        if any(equation.params.get("precision") == TENSORFLOAT32 for equation in self.equations):
+            function = function.with_attr("tvmfun.precision", TENSORFLOAT32)
         if not self.sizes:
             return function
         inputs, outputs = function.params[: len(self.inputs)], function.params[len(self.inputs) :]

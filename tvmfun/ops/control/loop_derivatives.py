@@ -265,4 +265,5 @@ def _product_over_steps(equation: Equation, stacks: dict) -> Any:
         tuple(tuple(a + 1 for a in axes) for axes in equation.params[name]) for name in ("contract", "batch")
     )
     left, right = (stacks[atom] for atom in equation.inputs)
-    return dot_general(left, right, contract=((0, *contract[0]), (0, *contract[1])), batch=batch)
+    others = {name: value for name, value in equation.params.items() if name not in ("contract", "batch")}
+    return dot_general(left, right, contract=((0, *contract[0]), (0, *contract[1])), batch=batch, **others)

@@ -24,6 +24,7 @@ from tvmfun.lower.schedule.stage_passes import inline_maps
 from tvmfun.lower.schedule.stages import parse, without_empty
 from tvmfun.lower.tir import build
 from tvmfun.lower.tir.build import Env, Expr, volume
+from tvmfun.ops.dot import TENSORFLOAT32
 
 # Rows of tiles that run at the same time, so that they share columns in the L2 cache.
 _GROUP = 8
@@ -33,7 +34,8 @@ _INT = "int32"
 def schedule(function: tirx.PrimFunc, target: Target) -> tirx.PrimFunc | None:
     """Returns the kernel as a tiled product, with everything else in it as its epilogue; None if it is not one.
 
-    Products of float16 and of bfloat16 use tensor cores, which sum in float32; those of float32 are exact.
+    Products of float16 and of bfloat16 use tensor cores, which sum in float32; so do those of float32 whose attribute
+    ``tvmfun.precision`` allows tf32. The others are exact.
     """
     arch = str(target.attrs.get("arch", ""))
     if _generation(arch) < 80:
@@ -42,7 +44,8 @@ def schedule(function: tirx.PrimFunc, target: Target) -> tirx.PrimFunc | None:
     product = match(with_epilogues(inline_maps(without_empty(stages), temps), temps))
     if product is None or not (product.left.rows and product.right.rows):
         return None
-    kernel = _Kernel.of(product, temps, arch)
+    reduced = function.attrs.get("tvmfun.precision") == TENSORFLOAT32
+    kernel = _Kernel.of(product, temps, arch, product.dtype if product.dtype in HALF or not reduced else "tf32")
     body = SBlockRealize([], tirx.const(True), SBlock([], [], [], "root", kernel.emit()))
     return function.with_body(body).with_attr("tvmfun.rule", "product")
 
@@ -65,9 +68,8 @@ class _Kernel:
     block: ir.Var
 
     @classmethod
-    def of(cls, product: Product, temps: list[Buffer], arch: str) -> _Kernel:
-        """Chooses the tiles and how they are read."""
-        format = product.dtype if product.dtype in HALF else "float32"
+    def of(cls, product: Product, temps: list[Buffer], arch: str, format: str) -> _Kernel:
+        """Chooses the tiles and how they are read, for factors that are multiplied as ``format``."""
         tile = tiles.choose(format, product.sizes, arch)
         readings = [operands.reading(side, product) for side in (product.left, product.right)]
         by_term = [reading.by_term and format != "float32" for reading in readings]
