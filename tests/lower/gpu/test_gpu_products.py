@@ -104,7 +104,7 @@ def test_epilogues_with_masks_and_several_results(dtype):
 @pytest.mark.slow
 @pytest.mark.parametrize("tile", tiles.shapes("bfloat16", "sm_80"), ids=lambda tile: f"{tile.rows}x{tile.columns}")
 def test_every_tile_of_tensor_cores(tile, monkeypatch):
-    monkeypatch.setattr(tiles, "choose", lambda dtype, sizes, arch: tile)
+    monkeypatch.setattr(tiles, "choose", lambda dtype, sizes, arch: (tile, 1))
     for layout in ("nt", "tn"):
         sizes = tile.rows + 8, tile.columns + 16, 3 * tile.depth + 8
         check(LAYOUTS[layout], *factors(layout, *sizes, "bfloat16"), orders=1)
@@ -114,10 +114,22 @@ def test_every_tile_of_tensor_cores(tile, monkeypatch):
 @pytest.mark.slow
 @pytest.mark.parametrize("tile", tiles.shapes("float32", "sm_80"), ids=lambda tile: f"{tile.rows}x{tile.columns}")
 def test_every_tile_without_tensor_cores(tile, monkeypatch):
-    monkeypatch.setattr(tiles, "choose", lambda dtype, sizes, arch: tile)
+    monkeypatch.setattr(tiles, "choose", lambda dtype, sizes, arch: (tile, 1))
     for layout in ("nt", "tn"):
         sizes = tile.rows + 8, tile.columns + 16, 3 * tile.depth + 8
         check(LAYOUTS[layout], *factors(layout, *sizes, "float32"), orders=1)
+
+
+@needs_gxx
+@pytest.mark.slow
+@pytest.mark.parametrize("dtype", ["bfloat16", "float32"])
+@pytest.mark.parametrize("splits", [2, 5])
+def test_partial_sums_of_ranges_of_the_terms(splits, dtype, monkeypatch):
+    tile = tiles.shapes(dtype, "sm_80")[-1]
+    monkeypatch.setattr(tiles, "choose", lambda dtype, sizes, arch: (tile, splits))
+    layer = lambda x, w, b: nn.functional.relu(tnp.swapaxes(x, 1, 2) @ w + b[:, None])
+    arrays = [random(*shape, dtype=dtype) for shape in ((2, 700, 37), (2, 700, 44), (37,))]
+    check(layer, *arrays)
 
 
 def two_layers(w1, w2, x, y):
@@ -238,7 +250,16 @@ def test_tiles_fit_the_shared_memory_of_each_architecture(dtype):
 
 
 def test_small_products_get_small_tiles():
-    few = tiles.choose("bfloat16", (1, 16, 1024, 1024), "sm_90")
-    many = tiles.choose("bfloat16", (1, 8192, 8192, 8192), "sm_90")
+    few, _ = tiles.choose("bfloat16", (1, 16, 1024, 1024), "sm_90")
+    many, splits = tiles.choose("bfloat16", (1, 8192, 8192, 8192), "sm_90")
     assert few.rows <= 32
     assert many.rows * many.columns >= 128 * 128
+    assert splits == 1
+
+
+def test_long_sums_of_few_tiles_are_split():
+    for dtype in ("bfloat16", "tf32", "float32"):
+        tile, splits = tiles.choose(dtype, (1, 256, 256, 32768), "sm_90")
+        blocks = splits * -(-256 // tile.rows) * -(-256 // tile.columns)
+        assert splits > 1
+        assert blocks >= 66

@@ -7,6 +7,8 @@ neighbouring elements.
 
 from __future__ import annotations
 
+import math
+from collections.abc import Callable
 from dataclasses import dataclass
 
 from tvm import ir, tirx
@@ -15,6 +17,7 @@ from tvm.target import Target
 from tvm.tirx import Buffer, Stmt
 
 from tvmfun.lower.schedule.gpu import operands, tiles, vectors
+from tvmfun.lower.schedule.gpu.launch import over_points
 from tvmfun.lower.schedule.gpu.mainloops import MainLoop
 from tvmfun.lower.schedule.gpu.operands import TileLoader
 from tvmfun.lower.schedule.gpu.products import HALF, Product, match, with_epilogues
@@ -66,11 +69,12 @@ class _Kernel:
     epilogue: Epilogue
     thread: ir.Var
     block: ir.Var
+    splits: int
 
     @classmethod
     def of(cls, product: Product, temps: list[Buffer], arch: str, format: str) -> _Kernel:
         """Chooses the tiles and how they are read, for factors that are multiplied as ``format``."""
-        tile = tiles.choose(format, product.sizes, arch)
+        tile, splits = tiles.choose(format, product.sizes, arch)
         readings = [operands.reading(side, product) for side in (product.left, product.right)]
         by_term = [reading.by_term and format != "float32" for reading in readings]
         loop = MainLoop(
@@ -88,16 +92,47 @@ class _Kernel:
                 strict=True,
             )
         ]
-        return cls(product, loop, *loaders, Epilogue(product, temps), thread, block)
+        return cls(product, loop, *loaders, Epilogue(product, temps), thread, block, splits)
 
     def emit(self) -> Stmt:
-        """The loops over blocks and threads."""
+        """The launches: one; or one for partial sums over ranges of the terms, and one that adds them."""
+        if self.splits == 1:
+            return self._launch(None)
+        partials = tirx.decl_buffer((self.splits, *self.product.sizes[:3]), "float32", name="partials")
+        return build.seq(tirx.AllocBuffer(partials), self._launch(partials), self._sum(partials))
+
+    def _sum(self, partials: Buffer) -> Stmt:
+        """The launch that adds partial sums, in order, and applies the epilogue."""
+        batch, rows, columns, _ = self.product.sizes
+        width = self.epilogue.width
+
+        def point(index: Expr) -> Stmt:
+            column = tirx.floormod(index, columns // width) * width
+            row = tirx.floormod(tirx.floordiv(index, columns // width), rows)
+            matrix = tirx.floordiv(index, columns // width * rows)
+
+            def load(to: Buffer, split: Expr) -> Stmt:
+                return vectors.move(address(to, 0), address(partials, split, matrix, row, column), width, "float32")
+
+            def fill(held: Buffer) -> Stmt:
+                part, allocation = vectors.private(width, "float32", "part")
+                split = ir.Var("split", _INT)
+                added = [tirx.BufferStore(held, held[lane] + part[lane], [lane]) for lane in range(width)]
+                loop = tirx.For(split, 1, self.splits - 1, tirx.ForKind.SERIAL, build.seq(load(part, split), *added))
+                return build.seq(allocation, load(held, tirx.const(0, _INT)), loop)
+
+            return self.epilogue.emit(build.unflatten(self.product.batch, matrix), row, column, fill)
+
+        return over_points(batch * rows * columns // width, point)
+
+    def _launch(self, partials: Buffer | None) -> Stmt:
+        """The loops over blocks and threads; sums go to the epilogue, or to ``partials`` if there are any."""
         batch, rows, columns, _ = self.product.sizes
         row_tiles, column_tiles = build.ceil_div(rows, self.loop.rows), build.ceil_div(columns, self.loop.columns)
-        tile, matrix = (
-            tirx.floormod(self.block, row_tiles * column_tiles),
-            tirx.floordiv(self.block, row_tiles * column_tiles),
-        )
+        tile = tirx.floormod(self.block, row_tiles * column_tiles)
+        matrix = tirx.floordiv(self.block, row_tiles * column_tiles)
+        split = tirx.floordiv(matrix, batch)
+        matrix = tirx.floormod(matrix, batch)
         # Blocks with neighbouring indices run together: groups of rows, and in each all columns.
         group = tirx.floordiv(tile, _GROUP * column_tiles)
         inside = tirx.floormod(tile, _GROUP * column_tiles)
@@ -105,26 +140,35 @@ class _Kernel:
         row = (group * _GROUP + tirx.floormod(inside, height)) * self.loop.rows
         column = tirx.floordiv(inside, height) * self.loop.columns
         env = build.unflatten(self.product.batch, matrix)
-        body = self._tile(env, row, column)
+
+        def results(shared: Buffer) -> Stmt:
+            if partials is None:
+                return self._results(env, row, column, shared)
+            return self._store_partials(partials, (split, matrix), row, column, shared)
+
+        body = self._tile(env, row, column, split, results)
         for variable, extent, tag in (
             (self.thread, self.loop.threads, "threadIdx.x"),
-            (self.block, batch * row_tiles * column_tiles, "blockIdx.x"),
+            (self.block, self.splits * batch * row_tiles * column_tiles, "blockIdx.x"),
         ):
             axis = tirx.IterVar(ir.Range(0, extent), ir.Var(tag, _INT), tirx.IterVar.ThreadIndex, tag)
             body = tirx.For(variable, 0, extent, tirx.ForKind.THREAD_BINDING, body, axis)
         return body
 
-    def _tile(self, env: Env, row: Expr, column: Expr) -> Stmt:
-        """The result's tile at ``row`` and ``column``."""
+    def _tile(self, env: Env, row: Expr, column: Expr, split: Expr, results: Callable[[Buffer], Stmt]) -> Stmt:
+        """The result's tile at ``row`` and ``column``, summed over one range of the terms."""
         loop = self.loop
         shared = tirx.decl_buffer((loop.shared_bytes,), "uint8", name="shared", scope="shared.dyn")
         sums, sums_allocation = vectors.private(loop.sums, "float32", "sums")
         terms = volume(self.product.reduce)
-        steps = build.ceil_div(terms, loop.depth)
+        steps = build.ceil_div(build.ceil_div(terms, loop.depth), self.splits)
+        begins = split * (steps * loop.depth) if self.splits > 1 else tirx.const(0, _INT)
         sides = ((self.left, row, 0), (self.right, column, loop.left_bytes))
         registers = [loader.registers() for loader, _, _ in sides]
         stage_bytes = loop.left_bytes + loop.right_bytes
-        end = tirx.const(terms, _INT)
+        end: Expr = tirx.const(terms, _INT)
+        if self.splits > 1:
+            end = tirx.min(end, begins + steps * loop.depth)
 
         def stage(step: Expr) -> Expr:
             return tirx.floormod(step, loop.stages) * stage_bytes
@@ -133,10 +177,11 @@ class _Kernel:
             """Copies, or computes in registers, the tiles of a step."""
             stmts = []
             for (loader, first, offset), held in zip(sides, registers, strict=True):
+                term = begins + step * loop.depth
                 if held is None:
-                    stmts.append(loader.copy(env, first, step * loop.depth, end, shared, stage(step) + offset))
+                    stmts.append(loader.copy(env, first, term, end, shared, stage(step) + offset))
                 else:
-                    stmts.append(loader.compute(env, first, step * loop.depth, end, held[0]))
+                    stmts.append(loader.compute(env, first, term, end, held[0]))
             return build.seq(*stmts)
 
         def finish(step: Expr) -> Stmt | None:
@@ -182,12 +227,31 @@ class _Kernel:
             call("tvmfun_barrier"),
             call(f"{loop.name}_spill", address(shared, 0), address(sums, 0), source=loop.source),
             call("tvmfun_barrier"),
-            self._results(env, row, column, shared),
+            results(shared),
         )
 
     def _results(self, env: Env, first_row: Expr, first_column: Expr, shared: Buffer) -> Stmt:
         """The epilogue of a tile whose sums are in shared memory."""
-        loop, width = self.loop, self.epilogue.width
+
+        def body(row: Expr, column: Expr, sums: Expr) -> Stmt:
+            fill = lambda held: vectors.move(address(held, 0), sums, self.epilogue.width, "float32")
+            return self.epilogue.emit(env, row, column, fill)
+
+        return self._over_tile(first_row, first_column, shared, self.epilogue.width, body)
+
+    def _store_partials(
+        self, partials: Buffer, at: tuple[Expr, Expr], first_row: Expr, first_column: Expr, shared: Buffer
+    ) -> Stmt:
+        """Stores the sums of a tile; ``at`` is the range of terms and the matrix."""
+        width = math.gcd(4, self.product.sizes[2])
+        move = lambda row, column, sums: vectors.move(address(partials, *at, row, column), sums, width, "float32")
+        return self._over_tile(first_row, first_column, shared, width, move)
+
+    def _over_tile(
+        self, first_row: Expr, first_column: Expr, shared: Buffer, width: int, body: Callable[[Expr, Expr, Expr], Stmt]
+    ) -> Stmt:
+        """The loop over a tile's elements around ``body(row, column, address of the sums)``, ``width`` at a time."""
+        loop = self.loop
         per_row = loop.columns // width
         count = build.ceil_div(loop.rows * per_row, loop.threads)
         i = ir.Var("i", _INT)
@@ -198,5 +262,5 @@ class _Kernel:
         if loop.rows * per_row % loop.threads:
             exists = tirx.And(row < loop.rows, exists)
         sums = address(shared, (row * loop.result_length + column) * 4)
-        body = self.epilogue.emit(env, first_row + row, first_column + column, sums)
-        return tirx.For(i, 0, count, tirx.ForKind.SERIAL, tirx.IfThenElse(exists, body, None))
+        stmt = body(first_row + row, first_column + column, sums)
+        return tirx.For(i, 0, count, tirx.ForKind.SERIAL, tirx.IfThenElse(exists, stmt, None))

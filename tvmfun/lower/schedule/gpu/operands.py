@@ -167,12 +167,11 @@ class TileLoader:
     def store(self, registers: Buffer, shared: Buffer, start: Expr) -> Stmt:
         """The registers of :meth:`compute` in shared memory."""
         stmts = []
-        bytes_each = self.width * vectors.size_of(self.operand.dtype)
         zero = tirx.const(0, "int32")
         for i in range(self.count):
             _, _, target = self._vector(i, {}, zero, zero, zero, start)
             source = address(registers, i * self.width)
-            move = call(f"tvmfun_move<{bytes_each}>", address(shared, target), source)
+            move = vectors.move(address(shared, target), source, self.width, self.operand.dtype)
             stmts.append(self._if_in_tile(i, move))
         return build.seq(*stmts)
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -13,7 +13,7 @@ from tvm.tirx import Buffer, Stmt
 
 from tvmfun.lower.schedule.gpu import vectors
 from tvmfun.lower.schedule.gpu.products import Product
-from tvmfun.lower.schedule.gpu.vectors import address, call
+from tvmfun.lower.schedule.gpu.vectors import address
 from tvmfun.lower.schedule.stages import contains
 from tvmfun.lower.tir import build
 from tvmfun.lower.tir.build import Env, Expr
@@ -67,21 +67,21 @@ class Epilogue:
         widths = [vectors.contiguous_width(access, axis, domain) or 1 for access in stores]
         return math.gcd(most, axis.extent, max(widths))
 
-    def emit(self, env: Env, row: Expr, column: Expr, sums: Expr) -> Stmt:
+    def emit(self, env: Env, row: Expr, column: Expr, fill: Callable[[Buffer], Stmt]) -> Stmt:
         """The statements for ``width`` neighbours.
 
         Args:
             env: the position on the batch axes.
             row: the row of the matrix.
             column: the first column.
-            sums: their address in shared memory.
+            fill: the statement that writes their sums to registers.
         """
         columns = self.product.right.rows
         at = {**env, **build.unflatten(self.product.left.rows, row), **build.unflatten(columns, column)}
         last = columns[-1].var
         lanes = [{**at, last: at[last] + lane} for lane in range(self.width)]
         held, allocation = vectors.private(self.width, "float32", "sums")
-        stmts: list[Stmt] = [allocation, *self._moves(address(held, 0), sums, "float32")]
+        stmts: list[Stmt] = [allocation, fill(held)]
         results: dict[Buffer, Buffer] = {self.maps[0].output: held}
         fetched: list[tuple[ir.TensorLoad, Buffer]] = []
         for own in self.maps:
@@ -100,7 +100,7 @@ class Epilogue:
         """The stores of one result, as vectors if its neighbours are neighbours in memory."""
         if self._is_vector((own.output, own.index)):
             target = address(own.output, *(build.substitute(index, lanes[0]) for index in own.index))
-            return self._moves(target, address(values, 0), str(own.output.dtype))
+            return [vectors.move(target, address(values, 0), self.width, str(own.output.dtype))]
         indices = [[build.substitute(index, here) for index in own.index] for here in lanes]
         return [tirx.BufferStore(own.output, values[lane], index) for lane, index in enumerate(indices)]
 
@@ -116,7 +116,7 @@ class Epilogue:
             if self._is_vector((load.source, load.indices)):
                 buffer, allocation = vectors.private(self.width, str(load.source.dtype), "read")
                 start = address(load.source, *(build.substitute(index, at) for index in load.indices))
-                stmts += [allocation, *self._moves(address(buffer, 0), start, str(buffer.dtype))]
+                stmts += [allocation, vectors.move(address(buffer, 0), start, self.width, str(buffer.dtype))]
                 fetched.append((load, buffer))
         return stmts
 
@@ -126,10 +126,6 @@ class Epilogue:
             return False
         width = vectors.contiguous_width(access, self.product.right.rows[-1], self.product.stage.space)
         return width > 0 and (width % self.width == 0 or width * vectors.size_of(str(access[0].dtype)) == 16)
-
-    def _moves(self, to: Expr, source: Expr, dtype: str) -> list[Stmt]:
-        size = self.width * vectors.size_of(dtype)
-        return [call(f"tvmfun_move<{size}>", to, source)]
 
 
 def _with_registers(value: Expr, lane: int, results: dict[Buffer, Buffer], fetched: Sequence) -> Expr:

@@ -33,6 +33,10 @@ _SIMT = (
 )
 
 
+# A range of the terms has at least so many steps.
+_FEWEST_STEPS = 4
+# Seconds of another launch in a graph.
+_LAUNCH = 2e-6
 # The most shared memory of a block, by architecture, in bytes.
 _BLOCK_SHARED = {80: 163 << 10, 87: 163 << 10, 90: 227 << 10, 100: 227 << 10, 103: 227 << 10}
 _LEAST_SHARED = 99 << 10
@@ -106,17 +110,18 @@ def shapes(dtype: str, arch: str) -> list[Tile]:
     return [tile for tile in tiles if shared_bytes(tile, dtype) <= most]
 
 
-def predicted_seconds(tile: Tile, dtype: str, sizes: tuple[int, int, int, int], arch: str) -> float:
+def predicted_seconds(tile: Tile, dtype: str, sizes: tuple[int, int, int, int], arch: str, splits: int = 1) -> float:
     """A model of the time of a product, without launching it.
 
     Each wave of blocks takes as long as its multiplications, or as its reads of global memory, whichever is longer.
-    Small tiles read shared memory more often per multiplication.
+    Small tiles read shared memory more often per multiplication. Partial sums over ``splits`` ranges of the terms are
+    written, and read by another launch.
     """
     batch, rows, columns, terms = sizes
     processor = machine(arch)
     size = 2 if dtype in ("float16", "bfloat16") else 4
-    blocks = batch * math.ceil(rows / tile.rows) * math.ceil(columns / tile.columns)
-    steps = math.ceil(terms / tile.depth) + tile.stages  # the pipeline fills first
+    blocks = splits * batch * math.ceil(rows / tile.rows) * math.ceil(columns / tile.columns)
+    steps = math.ceil(math.ceil(terms / tile.depth) / splits) + tile.stages  # the pipeline fills first
     # Shared memory feeds a warp's fragments: the larger its tile, the more each element is used.
     reuse = tile.warp_rows * tile.warp_columns / (tile.warp_rows + tile.warp_columns)
     efficiency = min(1.0, reuse / 21) * min(1.0, (tile.threads * 2) / 256)
@@ -127,9 +132,16 @@ def predicted_seconds(tile: Tile, dtype: str, sizes: tuple[int, int, int, int], 
     waves = math.ceil(waves) if waves < 8 else waves
     epilogue = tile.rows * tile.columns * 8 / (processor.bandwidth / processor.processors)
     unique = batch * size * terms * (rows + columns) / processor.bandwidth
-    return max(unique, waves * (steps * max(compute, traffic, 3e-8) + epilogue))
+    again = 0.0 if splits == 1 else _LAUNCH + 8 * splits * batch * rows * columns / processor.bandwidth
+    return max(unique, waves * (steps * max(compute, traffic, 3e-8) + epilogue)) + again
 
 
-def choose(dtype: str, sizes: tuple[int, int, int, int], arch: str) -> Tile:
-    """The shape with the shortest predicted time."""
-    return min(shapes(dtype, arch), key=lambda tile: predicted_seconds(tile, dtype, sizes, arch))
+def choose(dtype: str, sizes: tuple[int, int, int, int], arch: str) -> tuple[Tile, int]:
+    """The shape, and the number of ranges of the terms, with the shortest predicted time."""
+    options = [
+        (tile, splits)
+        for tile in shapes(dtype, arch)
+        for splits in (1, 2, 4, 8, 16, 32)
+        if splits == 1 or sizes[3] >= splits * _FEWEST_STEPS * tile.depth
+    ]
+    return min(options, key=lambda option: predicted_seconds(option[0], dtype, sizes, arch, option[1]))

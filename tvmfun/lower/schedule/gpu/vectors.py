@@ -53,6 +53,11 @@ def call(name: str, *args: Expr, source: str = PRIMITIVES) -> Stmt:
     return tirx.Evaluate(cuda_func_call(name, *args, source_code=source))
 
 
+def move(to: Expr, source: Expr, width: int, dtype: str) -> Stmt:
+    """The statement that moves ``width`` elements between memory and registers; both addresses are aligned."""
+    return call(f"tvmfun_move<{width * size_of(dtype)}>", to, source)
+
+
 def address(buffer: Buffer, *indices: Expr) -> Expr:
     """The address of an element."""
     return tirx.address_of(buffer[tuple(indices)])
