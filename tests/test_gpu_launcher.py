@@ -3,6 +3,7 @@
 import gc
 import threading
 from functools import partial
+from unittest import mock
 
 import mnist
 import numpy as np
@@ -380,12 +381,15 @@ def test_machine_code_that_the_driver_refuses(machine):
 
 
 @pytest.mark.slow
-def test_a_machine_without_a_compiler_says_so_when_it_runs(machine, monkeypatch):
+def test_a_machine_without_a_compiler_says_so_when_it_runs(machine):
     missing = errors.TargetError("compile", "machine code for GPUs needs a compiler of CUDA")
-    monkeypatch.setattr(compilers, "why_none", lambda: missing)
-    compiled = tvmfun.jit(lambda x: x + 2, target={"kind": "cuda", "arch": "sm_90"}).lower(draw(30)).compile()
-    assert "threadIdx.x" in compiled.as_text()
-    with pytest.raises(errors.TargetError, match="needs a compiler of CUDA"):
+    with mock.patch.object(compilers, "why_none", lambda: missing):
+        compiled = tvmfun.jit(lambda x: x + 2, target={"kind": "cuda", "arch": "sm_90"}).lower(draw(30)).compile()
+    assert compiled.as_text().startswith(
+        "# not compiled to machine code: machine code for GPUs needs a compiler of CUDA"
+    )
+    assert "threadIdx.x" in compiled.as_text() and compiled.memory_analysis().outputs == draw(30).nbytes
+    with pytest.raises(errors.TargetError, match="not compiled to machine code, got .*needs a compiler of CUDA"):
         compiled(draw(30))
 
 

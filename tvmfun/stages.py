@@ -15,6 +15,7 @@ from tvmfun.lower import cache
 from tvmfun.lower.cost_analysis import CostAnalysis, cost_analysis
 from tvmfun.lower.tuning.database import ACTIVE, using
 from tvmfun.profiling import Profile, profile
+from tvmfun.runtime.cuda.executable import CudaExecutable
 from tvmfun.runtime.executables import Executable, NativeExecutable
 from tvmfun.runtime.plan import MemoryAnalysis
 from tvmfun.typing import PyTree
@@ -50,9 +51,14 @@ class Compiled(Immutable):
         self.executable = cache.compile_program(program, target, input_positions(program, donated))
 
     def as_text(self) -> str:
-        """The scheduled kernels and the function that calls them, as TVMScript."""
+        """The scheduled kernels and the function that calls them, as TVMScript.
+
+        Where there is no compiler of CUDA, the first line says that kernels for a GPU were not compiled any further.
+        """
         with using(self._tuning):
-            return cache.text(self.program, self.target, input_positions(self.program, self.donated))
+            text = cache.text(self.program, self.target, input_positions(self.program, self.donated))
+        missing = isinstance(self.executable, CudaExecutable) and self.executable.module.missing
+        return f"# not compiled to machine code: {missing}\n{text}" if missing else text
 
     def memory_analysis(self) -> MemoryAnalysis:
         """The memory of a call in bytes, from the memory plan.

@@ -26,7 +26,6 @@ from tvmfun.counters import counters
 from tvmfun.errors import DimensionError, ShapeError, TargetError
 from tvmfun.lower import disk_cache, kernel_cache, pipeline
 from tvmfun.lower import target as targets
-from tvmfun.lower.codegen.cuda import compilers
 from tvmfun.lower.tuning import database
 from tvmfun.runtime.cuda.executable import CudaExecutable
 from tvmfun.runtime.cuda_module import CudaModule
@@ -148,8 +147,8 @@ def _build(
     return disk_cache.executable(load(), plan, target)
 
 
-def _cuda_module(program: Program, target: Target, donated: Sequence[int], key: str) -> CudaModule | TargetError:
-    """The module of a Program for a GPU: from disk, or anew; the error for calls where there is no compiler of CUDA."""
+def _cuda_module(program: Program, target: Target, donated: Sequence[int], key: str) -> CudaModule:
+    """The module of a Program for a GPU: from disk, or anew."""
     name = f"{key}.cuda"
     stored = disk_cache.load_bytes(name)
     if stored is not None:
@@ -159,14 +158,10 @@ def _cuda_module(program: Program, target: Target, donated: Sequence[int], key: 
             return module
         except TargetError:
             pass  # of another version: it is compiled again
-    missing = compilers.why_none()
-    if missing is not None:
-        pipeline.scheduled_module(program, target, donated)  # is it possible at all?
-        return missing
     started = time.perf_counter()
     module = pipeline.build_for_cuda(program, target, donated)
     counters.compiles += 1
-    if time.perf_counter() - started >= disk_cache.least_seconds():
+    if not module.missing and time.perf_counter() - started >= disk_cache.least_seconds():
         disk_cache.store_bytes(name, module.pack())
     return module
 

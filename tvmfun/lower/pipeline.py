@@ -95,7 +95,9 @@ def build_for_cuda(program: Program, target: Target, donated: Collection[int] = 
     """
     why = compilers.why_none()
     compiler = None if why else compilers.find_compiler()
-    return cuda_module(scheduled_module(program, target, donated), target, compiler, why.got if why else "")
+    return cuda_module(
+        scheduled_module(program, target, donated), target, compiler, (why.got or why.what) if why else ""
+    )
 
 
 def _scheduled(

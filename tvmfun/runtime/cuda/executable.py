@@ -13,7 +13,6 @@ from tvmfun.runtime.cuda.devices import Block, Device, device_at
 from tvmfun.runtime.cuda.driver import DriverError
 from tvmfun.runtime.cuda.launcher import Launcher
 from tvmfun.runtime.cuda_module import CudaModule
-from tvmfun.runtime.plan import Plan
 
 #: The memory and the address of each result.
 Results = tuple[Sequence[Any], Sequence[int]]
@@ -23,14 +22,15 @@ class CudaExecutable:
     """A compiled module on a device, where it is loaded at the first call.
 
     Args:
-        module: compiled, or loaded from disk; or the error that says why there is none, which calls raise.
+        module: compiled, or loaded from disk.
         donated: the positions of inputs that may be overwritten.
         name: the name of the Program, for errors.
         device: the device.
     """
 
-    def __init__(self, module: CudaModule | TargetError, donated: Sequence[int], name: str, device: Any) -> None:
-        self._module = module
+    def __init__(self, module: CudaModule, donated: Sequence[int], name: str, device: Any) -> None:
+        self.module = module
+        self.plan = module.plan
         self.device = device
         self._donated = frozenset(donated)
         self._name = name
@@ -38,27 +38,11 @@ class CudaExecutable:
         self._lock = Lock()
         self._launcher: Launcher | None = None
 
-    @property
-    def module(self) -> CudaModule:
-        """The compiled module.
-
-        Raises:
-            TargetError: if there is none.
-        """
-        if isinstance(self._module, TargetError):
-            raise self._module
-        return self._module
-
-    @property
-    def plan(self) -> Plan:
-        """The layout of the memory of a call."""
-        return self.module.plan
-
     def at(self, device: Any) -> CudaExecutable:
         """Returns the same module for another device."""
         with self._lock:
             if device not in self._others:
-                other = CudaExecutable(self._module, tuple(self._donated), self._name, device)
+                other = CudaExecutable(self.module, tuple(self._donated), self._name, device)
                 other._others, other._lock = self._others, self._lock
                 self._others[device] = other
             return self._others[device]
@@ -102,5 +86,6 @@ class CudaExecutable:
     def _load(self, gpu: Device) -> Launcher:
         with self._lock:
             if self._launcher is None:
+                self.module.check_code()
                 self._launcher = Launcher(self.module, gpu, self._name)
             return self._launcher
