@@ -1,5 +1,6 @@
 """The CPU schedules of products and convolutions against NumPy: layouts, odd, unit and empty sizes."""
 
+import math
 import os
 
 os.environ.setdefault("TVM_NUM_THREADS", "2")
@@ -22,8 +23,12 @@ from support.te_kernels import (
     zero,
 )
 from tvm import te, tirx
+from tvm.target import Target
 
+from tvmfun.lower import machine
+from tvmfun.lower.schedule.cpu.contraction import keeps_panels_in_l2, match, plan
 from tvmfun.lower.schedule.cpu.rules import schedule
+from tvmfun.lower.schedule.stages import parse
 
 
 @pytest.mark.quick("13-33-7-nt", "2-2-2-tt", "13-33-7-tt", "13-33-7-tn")
@@ -223,3 +228,46 @@ def test_convolution_weight_gradient(n, size, ci, co):
         ]
     )
     check((x, g, dw), (xv, gv), [reference], "winograd" if min(ci, co) >= 32 else "contraction")
+
+
+# -- tiles by processor ------------------------------------------------------------------------------------------------
+
+#: Rows and columns of the register tile of a product of 1024 x 1024 float32, and terms of a panel, by LLVM's name.
+TILES = {
+    "znver3": (4, 16, 342),
+    "znver4": (6, 64, 1024),
+    "znver5": (8, 32, 256),
+    "skylake-avx512": (6, 64, 1024),
+    "icelake-server": (8, 32, 256),
+    "sapphirerapids": (6, 64, 1024),
+    "graniterapids": (6, 64, 1024),
+    "neoverse-n1": (8, 8, 1024),
+}
+
+
+@pytest.mark.parametrize("mcpu", TILES)
+def test_tiles_fit_registers_and_caches(monkeypatch, mcpu):
+    monkeypatch.setattr(machine, "system_processor", lambda: "another")
+    triple = "aarch64-linux-gnu" if mcpu.startswith("neoverse") else "x86_64-linux-gnu"
+    target = Target({"kind": "llvm", "mcpu": mcpu, "mtriple": triple, "num-cores": 2})
+    processor = machine._machine.__wrapped__(str(target))
+    (stage,), _ = parse(te.create_prim_func(list(matmul(1024, 1024, 1024)[0])))
+    tiling = plan(match(stage), processor)
+    depth = math.prod(axis.extent for axis in tiling.inner)
+    assert (tiling.rows, tiling.columns, depth) == TILES[mcpu]
+    vectors = tiling.columns // tiling.lanes
+    assert tiling.rows * vectors + vectors + 1 <= processor.registers
+    level = 2 if keeps_panels_in_l2(processor) else 1
+    assert 4 * depth * (tiling.columns + (tiling.rows if level == 1 else 0)) <= processor.cache_bytes(level)
+
+
+@pytest.mark.parametrize("columns", [48, 96, 160, 302, 330])
+@pytest.mark.parametrize("mcpu", ["znver5", "graniterapids"])
+def test_panels_have_nearly_equal_widths(monkeypatch, mcpu, columns):
+    monkeypatch.setattr(machine, "system_processor", lambda: "another")
+    processor = machine._machine.__wrapped__(str(Target({"kind": "llvm", "mcpu": mcpu, "num-cores": 2})))
+    (stage,), _ = parse(te.create_prim_func(list(matmul(64, columns, 32)[0])))
+    tiling = plan(match(stage), processor)
+    vectors, panels = -(-columns // tiling.lanes), -(-columns // tiling.columns)
+    assert panels == -(-vectors // (4 if mcpu == "graniterapids" else 2))
+    assert tiling.columns // tiling.lanes == -(-vectors // panels)

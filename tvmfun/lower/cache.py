@@ -26,6 +26,7 @@ from tvmfun.counters import counters
 from tvmfun.errors import DimensionError, ShapeError, TargetError
 from tvmfun.lower import disk_cache, kernel_cache, pipeline
 from tvmfun.lower import target as targets
+from tvmfun.lower.machine import Machine
 from tvmfun.lower.tuning import database
 from tvmfun.runtime.cuda.executable import CudaExecutable
 from tvmfun.runtime.cuda_module import CudaModule
@@ -123,7 +124,16 @@ _VERSIONS: list[str] = []
 def _key(program: Program, target: Target, donated: Sequence[int]) -> str:
     if not _VERSIONS:
         _VERSIONS.append(f"{tvm.__version__} {_version()} {_sources_digest()}")
-    parts = (program.text, str(target), str(target.host), str(tuple(donated)), _VERSIONS[0], database.ACTIVE.key)
+    caches = str(Machine.of(target).caches) if targets.is_cpu(target) else ""
+    parts = (
+        program.text,
+        str(target),
+        str(target.host),
+        caches,
+        str(tuple(donated)),
+        _VERSIONS[0],
+        database.ACTIVE.key,
+    )
     return hashlib.sha256("\n".join(parts).encode()).hexdigest()
 
 

@@ -22,8 +22,13 @@ from tvmfun.lower.schedule.stages import Stage, accumulator
 from tvmfun.lower.tir import build, intrinsics
 from tvmfun.lower.tir.build import Axis, Env, Expr, Size, volume
 
-# Bytes of one panel of the right operand, which shares the L1 cache with rows of the left operand.
-PANEL_BYTES = 40 << 10
+# The share of the L1 cache that a panel of the right operand takes, beside rows of the left one.
+NEAR_SHARE = 5 / 6
+# With a smaller L1 cache than this, or an L2 cache of ``LARGE_CACHE_BYTES``, a panel takes a share of L2, and tiles
+# have twice the columns: sums are stored and loaded between fewer blocks of terms. docs/decisions/0035-machine.md has
+# the measurements.
+NEAR_CACHE_BYTES, FAR_CACHE_BYTES, LARGE_CACHE_BYTES = 48 << 10, 1 << 20, 2 << 20
+FAR_SHARE = 5 / 16
 
 # The most rows of a register tile; a buffer of more vectors is not allocated on the stack.
 MAX_ROWS = 14
@@ -103,19 +108,32 @@ def plan(contraction: Contraction, machine: Machine) -> Tiling:
     lanes = machine.lanes(dtype)
     # With few rows, a tile needs more columns to keep both FMA units busy. Some registers hold the operands.
     few = 6
+    is_far = keeps_panels_in_l2(machine)
     if contraction.dot is not None and not reads_several(contraction.right):
         few = FEW_ROWS_OF_WORDS
-    wide = 4 if build.points([contraction.row]) <= few else 2
-    vectors = min(wide, build.ceil_div(build.points([contraction.column]), lanes))
-    most = max(1, (machine.registers - 4) // vectors - 1)
-    rows = _tile_size(contraction.row.extent, min(most, MAX_ROWS))
-    depth = max(1, PANEL_BYTES * 8 // (vectors * lanes * build.bits(dtype)))
+    wide = 4 if is_far or build.points([contraction.row]) <= few else 2
+    # Panels of nearly equal width, so that tasks take equally long.
+    vectors = build.ceil_div(build.points([contraction.column]), lanes)
+    vectors = build.ceil_div(vectors, build.ceil_div(vectors, wide))
+    most = min(max(1, (machine.registers - 4) // vectors - 1), MAX_ROWS)
+    # A wide tile of fewer rows multiplies each vector of its panel too rarely.
+    least = most - 1 if is_far and vectors == wide else most // 2 + 1
+    rows = _tile_size(contraction.row.extent, most, least)
+    panel = FAR_SHARE * machine.cache_bytes(2) if is_far else NEAR_SHARE * machine.cache_bytes(1)
+    depth = max(1, int(panel) * 8 // (vectors * lanes * build.bits(dtype)))
     outer, inner, env = _block_reduction(contraction.stage.reduce, depth)
     return Tiling(rows, vectors * lanes, lanes, outer, inner, env)
 
 
-def _tile_size(extent: Size, most: int) -> int:
-    """A tile size of at most ``most`` that divides ``extent``, or covers it in nearly equal parts.
+def keeps_panels_in_l2(machine: Machine) -> bool:
+    """Whether panels are for the L2 cache, and registers for tiles of four vectors a row."""
+    near, far = machine.cache_bytes(1), machine.cache_bytes(2)
+    needed = LARGE_CACHE_BYTES if near >= NEAR_CACHE_BYTES else FAR_CACHE_BYTES
+    return machine.registers >= 32 and far >= needed
+
+
+def _tile_size(extent: Size, most: int, least: int) -> int:
+    """A tile size from ``least`` to ``most`` that divides ``extent``, or one that covers it in nearly equal parts.
 
     For a dynamic extent it is a power of two, so that smaller powers cover the remainder.
     """
@@ -123,7 +141,7 @@ def _tile_size(extent: Size, most: int) -> int:
         return 1 << (most.bit_length() - 1)
     if extent <= most:
         return extent
-    exact = [size for size in range(most, most // 2, -1) if extent % size == 0]
+    exact = [size for size in range(most, least - 1, -1) if extent % size == 0]
     return exact[0] if exact else math.ceil(extent / math.ceil(extent / most))
 
 
@@ -183,7 +201,9 @@ class _Emitter:
         self.panels = Axis.fresh(self.column, build.ceil_div(self.column.extent, tiling.columns))
         full = self.row.extent // tiling.rows
         usual = max(1, dims.typical(full))
-        wanted = max(1, tasks // build.points([*self.around, *self.beside]))
+        # Blocks of rows that share a panel pack it again each.
+        before = [*self.around, *self.beside, *([self.panels] if self._splits_columns_first() else [])]
+        wanted = max(1, tasks // build.points(before))
         self.per_block = build.ceil_div(usual, min(usual, wanted))
         if isinstance(full, int):
             self.blocks = Axis.fresh(self.row, build.ceil_div(full, self.per_block))
@@ -216,11 +236,14 @@ class _Emitter:
             return body
         return build.seq(AllocBuffer(self.partial), body)
 
+    def _splits_columns_first(self) -> bool:
+        """Whether the right operand is the larger one."""
+        return build.points([self.column]) >= build.points([*self.beside, self.row])
+
     def _choose_tasks(self) -> list[Axis]:
         """The axes to run in parallel: as many as give enough tasks, those that split the larger operand first."""
-        left_size = build.points([*self.beside, self.row])
         along = [*self.beside, self.blocks]
-        if build.points([self.column]) >= left_size:
+        if self._splits_columns_first():
             axes = [*self.around, self.panels, *along]
         else:
             axes = [*self.around, *along, self.panels]
