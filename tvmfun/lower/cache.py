@@ -26,6 +26,7 @@ from tvmfun.counters import counters
 from tvmfun.errors import DimensionError, ShapeError, TargetError
 from tvmfun.lower import disk_cache, kernel_cache, pipeline
 from tvmfun.lower import target as targets
+from tvmfun.lower.compile_log import compiling, stage
 from tvmfun.lower.machine import Machine
 from tvmfun.lower.tuning import database
 from tvmfun.runtime.cuda.executable import CudaExecutable
@@ -68,7 +69,10 @@ def compile_program(
             return _EXECUTABLES[key]
         if targets.is_cpu(target) or program.sizes:
             native = not program.sizes
-            executable = disk_cache.load(key, target, native) or _build(program, target, donated, key, native)
+            executable = disk_cache.load(key, target, native)
+            if executable is None:
+                with compiling(program.name):
+                    executable = _build(program, target, donated, key, native)
         else:
             executable = CudaExecutable(
                 _cuda_module(program, target, donated, key), donated, program.name, device_of(target)
@@ -150,11 +154,12 @@ def _build(
         built = pipeline.build_for_vm(module, target, dynamic=bool(program.sizes))
         export, load = built.export_library, lambda: built.mod
     counters.compiles += 1
-    if time.perf_counter() - started >= disk_cache.least_seconds():
-        stored = disk_cache.store(export, plan, key, target)
-        if stored is not None:
-            return stored
-    return disk_cache.executable(load(), plan, target)
+    with stage("machine code"):
+        if time.perf_counter() - started >= disk_cache.least_seconds():
+            stored = disk_cache.store(export, plan, key, target)
+            if stored is not None:
+                return stored
+        return disk_cache.executable(load(), plan, target)
 
 
 def _cuda_module(program: Program, target: Target, donated: Sequence[int], key: str) -> CudaModule:
@@ -169,7 +174,8 @@ def _cuda_module(program: Program, target: Target, donated: Sequence[int], key: 
         except TargetError:
             pass  # of another version: it is compiled again
     started = time.perf_counter()
-    module = pipeline.build_for_cuda(program, target, donated)
+    with compiling(program.name):
+        module = pipeline.build_for_cuda(program, target, donated)
     counters.compiles += 1
     if not module.missing and time.perf_counter() - started >= disk_cache.least_seconds():
         disk_cache.store_bytes(name, module.pack())

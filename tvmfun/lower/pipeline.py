@@ -18,6 +18,7 @@ from tvmfun.lower.codegen.memory_plan import plan_memory
 from tvmfun.lower.codegen.native import Kernels, NativeModule
 from tvmfun.lower.codegen.relax_module import ModuleBuilder, ScheduledKernel, Step
 from tvmfun.lower.codegen.vm import build_for_vm as build_for_vm
+from tvmfun.lower.compile_log import stage
 from tvmfun.lower.fusion.fuse import HALF, NARROW, fuse
 from tvmfun.lower.fusion.in_place import InPlace, plan_in_place
 from tvmfun.lower.fusion.kernel import Kernel
@@ -80,8 +81,9 @@ def build_with_steps(
     """The same, and the kernels in the order in which they are called; ``main`` may read a clock between them."""
     kernels = Kernels(target)  # compiles the first ones while others are still being scheduled
     module, builder = _scheduled(program, target, donated, kernels.add)
-    plan, steps = plan_memory(module["main"])
-    native = NativeModule(kernels, steps, plan.block + 1, target, is_timed)
+    with stage("lowering"):
+        plan, steps = plan_memory(module["main"])
+        native = NativeModule(kernels, steps, plan.block + 1, target, is_timed)
     return native, replace(plan, analysis=replace(plan.analysis, workspaces=native.workspaces)), builder.steps
 
 
@@ -106,5 +108,8 @@ def _scheduled(
     donated: Collection[int],
     on_function: Callable[[tvm.ir.GlobalVar, tirx.PrimFunc], None] = lambda name, function: None,
 ) -> tuple[tvm.IRModule, ModuleBuilder]:
+    with stage("fusion"):
+        kernels = fused_kernels(program, target, donated)
     builder = ModuleBuilder(program, target, kernel_cache.scheduled, on_function)
-    return builder.build(fused_kernels(program, target, donated)), builder
+    with stage(f"schedules of {len(kernels)} kernels"):
+        return builder.build(kernels), builder
