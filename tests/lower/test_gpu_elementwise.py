@@ -57,6 +57,33 @@ def test_dynamic_sizes(size):
     check(lambda x, y: tnp.exp(x) + y, values((size, 64), "float32"), values((64,), "float32"), specs=specs)
 
 
+TRANSPOSED = {"even": (32, 64), "uneven": (33, 70), "batch": (5, 40, 100), "four": (3, 20, 2, 65)}
+
+
+@pytest.mark.quick("float32-uneven")
+@pytest.mark.parametrize(
+    "shape", [(32, 64), (33, 70), (5, 40, 100), (3, 20, 2, 65)], ids=["even", "uneven", "batch", "four"]
+)
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16", "bool", "float64"])
+def test_transposes_go_through_shared_memory(dtype, shape):
+    axes = (0, *range(2, len(shape)), 1) if len(shape) > 2 else (1, 0)
+    x, y = values(shape, dtype), values(shape, dtype, 1)
+    z = np.transpose(values(shape, dtype, 2), axes)
+    both = lambda x, y, z: tnp.where(tnp.transpose(x, axes) > z, tnp.transpose(y, axes), z)
+    outcome = check(both, x, y, z)
+    assert outcome.rules == ["elementwise"]
+    spec = lambda a: ShapeDtype(a.shape, a.dtype)
+    text = tvmfun.jit(both, target=SM_90).lower(spec(x), spec(y), spec(z)).compile().as_text()
+    assert "alloc_shared((32, 33)" in text
+
+
+@pytest.mark.slow
+def test_transposes_of_dynamic_sizes():
+    for size in (1, 32, 75):
+        x = values((size, 40), "float32")
+        check(lambda x: x.T * 2, x, specs=[ShapeDtype(("n", 40), "float32")])
+
+
 @pytest.mark.slow
 def test_moved_elements():
     x = values((33, 34, 8), "float32")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from importlib.metadata import version
 
 import tvm
@@ -9,6 +10,7 @@ from tvm import s_tir, tirx
 from tvm.s_tir import dlight
 from tvm.target import Target
 
+from tvmfun.errors import PerformanceWarning
 from tvmfun.lower.tir.walk import find, rewrite
 
 # From the most specific to the most general.
@@ -32,7 +34,11 @@ _TENSORIZE_CRASHES = _release("apache-tvm-ffi") >= (0, 1, 15)
 
 
 def schedule(function: tirx.PrimFunc, target: Target) -> tirx.PrimFunc | None:
-    """Returns the kernel as the first rule that supports it schedules it; None if there is no such rule."""
+    """Returns the kernel as the first rule that supports it schedules it; None if there is no such rule.
+
+    Warns:
+        PerformanceWarning: if it is not a product of matrices.
+    """
     if _TENSORIZE_CRASHES:
         function = function.with_attr("dlight.do_not_tensorize", True)
     for name, rule in _RULES.items():
@@ -48,6 +54,9 @@ def schedule(function: tirx.PrimFunc, target: Target) -> tirx.PrimFunc | None:
                 continue  # the rule does not support this kernel; the next one is more general
         if "threadIdx" in scheduled.script():
             scheduled = scheduled.with_body(rewrite(scheduled.body, (tirx.For, _without_bool_vectors)))
+            if name != "contraction":
+                text = f"[schedule] a kernel for a GPU gets TVM's schedule {name!r}, which may be slow"
+                warnings.warn(text, PerformanceWarning, stacklevel=2)
             return scheduled.with_attr("tvmfun.rule", name)
     return None
 

@@ -17,6 +17,7 @@ from tvmfun.lower.schedule.gpu.elementwise import emit_maps
 from tvmfun.lower.schedule.gpu.reducers import ArgStage, with_arg_stages
 from tvmfun.lower.schedule.gpu.rows import emit_rows
 from tvmfun.lower.schedule.gpu.scatter import emit_updates, match_updates
+from tvmfun.lower.schedule.gpu.transpose import crosswise_loads, emit_transpose
 from tvmfun.lower.schedule.groups import Group, is_pointwise, may_overwrite, private_outputs, share_loops
 from tvmfun.lower.schedule.reduction_passes import along_reduced_axis, cut_reduction, merge_reduced_axes
 from tvmfun.lower.schedule.stage_passes import attach_epilogues, inline_maps, is_copy, small_first
@@ -120,7 +121,8 @@ def _emit_stage(stage: AnyStage) -> Stmt:
         updates = match_updates(stage)
         return emit_block(stage) if updates is None else emit_updates(updates)
     if is_map(stage):
-        return emit_maps([stage])
+        across = crosswise_loads(stage)
+        return emit_maps([stage]) if across is None else emit_transpose(stage, across)
     if along_reduced_axis(stage):
         return emit_rows(Group((stage,), len(stage.space)), ())
     return emit_columns(stage)
