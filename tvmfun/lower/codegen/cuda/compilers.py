@@ -383,7 +383,17 @@ def entries(ptx: str) -> dict[str, str]:
     parts = re.split(r"(?m)^(?=(?:\.visible )?\.entry )", ptx)
     common, kernels = parts[0], {}
     for part in parts[1:]:
-        end = part.index("\n}") + 3
+        end = _end_of_body(part)
         kernels[re.search(r"\.entry (\w+)", part).group(1)] = part[:end]
         common += part[end:]
     return {name: common + text for name, text in kernels.items()}
+
+
+def _end_of_body(part: str) -> int:
+    """The position after the brace that closes the first one; inline assembly has braces of its own."""
+    depth = 0
+    for brace in re.finditer(r"[{}]", part):
+        depth += 1 if brace.group() == "{" else -1
+        if depth == 0:
+            return brace.end()
+    return len(part)
