@@ -124,6 +124,33 @@ def test_branches_become_the_cases_of_one_record(count):
     assert branch.index in steps[steps.index(branch) - 1].arguments
 
 
+@T.prim_func(s_tir=True)
+def turned(index: T.Buffer((1,), "int32"), x: T.Buffer((8,), "float32"), y: T.Buffer((8,), "float32")):  # pyright: ignore
+    if index[0] > 0:
+        if index[0] < 2:
+            for t in T.thread_binding(8, thread="threadIdx.x"):
+                with T.sblock("one"):
+                    y[t] = x[t]
+        else:
+            for t in T.thread_binding(4, thread="threadIdx.x"):
+                with T.sblock("two"):
+                    y[t] = x[t]
+    else:
+        for t in T.thread_binding(2, thread="threadIdx.x"):
+            with T.sblock("zero"):
+                y[t] = x[t]
+
+
+def test_conditions_that_simplification_has_turned():
+    program = tvmfun.trace(lambda i, x: x * i)(ShapeDtype((1,), "int32"), ShapeDtype((8,), "float32"))
+    module = pipeline.scheduled_module(program, TARGET)
+    (name,) = (name for name in module.get_global_vars() if name.name_hint != "main")
+    module.update_func(name, turned.with_attr("global_symbol", name.name_hint))
+    (branch,) = cuda_module(module, TARGET, Sources()).steps
+    assert branch.index == Address(0)
+    assert [[step.block[0] for step in case] for case in branch.cases] == [[2], [8], [4]]
+
+
 def test_nested_loops_and_branches():
     def step(i, x):
         return lax.cond(x[0] > i, lambda x: lax.fori_loop(0, 3, lambda j, x: x * j + i, x), lambda x: x + 1, x)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -17,7 +17,7 @@ from tvmfun.lower.codegen.cuda import cubins, lowering
 from tvmfun.lower.codegen.cuda.compilers import Compiler, options_of
 from tvmfun.lower.codegen.memory_plan import Store, plan_memory
 from tvmfun.lower.tir.build import nbytes, substitute
-from tvmfun.lower.tir.walk import called, find
+from tvmfun.lower.tir.walk import called, find, rewrite
 from tvmfun.runtime.cuda_module import (
     ArrayType,
     Branch,
@@ -170,19 +170,36 @@ class _HostFunction:
         if not find(node.condition, ir.TensorLoad):
             case = node.then_case if self._constant(node.condition) else node.else_case
             return [] if case is None else self._read(case)
-        cases: list[tuple[Step, ...]] = []
-        indices, rest = set(), node
-        # A switch is a chain of tests, of ``index <= 0``, ``index <= 1`` and so on.
-        while isinstance(rest, tirx.IfThenElse) and isinstance(rest.condition, tirx.LE):
-            if self._constant(rest.condition.b) != len(cases):
-                break
-            indices.add(self._loaded(rest.condition.a))
-            cases.append(tuple(self._read(rest.then_case)))
-            rest = rest.else_case
-        if len(indices) != 1:
+        (load, *_) = find(node.condition, ir.TensorLoad)
+        index = self._loaded(load)
+        bounds = {int(bound) for test in self._tests(node, index) for bound in find(test, tirx.IntImm)}
+        if bounds and min(bounds) < 0:
             raise self._unknown(node.condition)
-        cases.append(tuple(self._read(rest)) if rest is not None else ())
-        return [Branch(indices.pop(), "int32", tuple(cases))]
+        cases = [tuple(self._case(node, index, value)) for value in range(max(bounds, default=0) + 2)]
+        while len(cases) > 2 and cases[-1] == cases[-2]:
+            cases.pop()
+        return [Branch(index, "int32" if str(load.ty) == "int32" else "bool", tuple(cases))]
+
+    def _tests(self, node: tirx.Stmt | None, index: Address) -> Iterator[ir.Expr]:
+        """The conditions on a number that follow each other without a step in between."""
+        if self._is_test(node, index):
+            yield node.condition
+            yield from self._tests(node.then_case, index)
+            yield from self._tests(node.else_case, index)
+
+    def _is_test(self, node: tirx.Stmt | None, index: Address) -> bool:
+        if not isinstance(node, tirx.IfThenElse):
+            return False
+        loads = find(node.condition, ir.TensorLoad)
+        return bool(loads) and all(self._loaded(load) == index for load in loads)
+
+    def _case(self, node: tirx.Stmt | None, index: Address, value: int) -> list[Step]:
+        """The steps for one value of a number on which the first conditions depend."""
+        while self._is_test(node, index):
+            number = lambda load: tirx.const(value, str(load.ty))
+            chosen = self._constant(rewrite(node.condition, (ir.TensorLoad, number)))
+            node = node.then_case if chosen else node.else_case
+        return [] if node is None else self._read(node)
 
     def _loaded(self, value: ir.Expr) -> Address:
         """The address of a number in the device's memory; a bool is a byte."""
