@@ -120,6 +120,30 @@ def test_every_tile_without_tensor_cores(tile, monkeypatch):
         check(LAYOUTS[layout], *factors(layout, *sizes, "float32"), orders=1)
 
 
+CONVOLUTIONS = {"plain": {}, "stride": {"window_strides": (2, 2)}, "dilation": {"rhs_dilation": (2, 2)}}
+
+
+def convolution(x, w, window_strides=(1, 1), **options):
+    layout = ("NHWC", "HWIO", "NHWC")
+    return lax.conv_general_dilated(x, w, window_strides, "SAME", dimension_numbers=layout, **options)
+
+
+@needs_gxx
+@pytest.mark.slow
+@pytest.mark.parametrize("dtype", ["bfloat16", "float32"])
+@pytest.mark.parametrize("channels", [3, 16])
+@pytest.mark.parametrize("kind", CONVOLUTIONS)
+def test_convolutions_and_their_gradients_are_products(kind, channels, dtype):
+    def both(x, w, g):
+        y, pull = tvmfun.vjp(lambda x, w: nn.functional.relu(convolution(x, w, **CONVOLUTIONS[kind])), x, w)
+        return y, *pull(g[: y.shape[0], : y.shape[1], : y.shape[2]])
+
+    arrays = [random(*shape, dtype=dtype) for shape in ((2, 9, 8, channels), (3, 3, channels, 24), (2, 9, 8, 24))]
+    rules = check(both, *arrays, orders=1)
+    assert "contraction" not in rules
+    assert rules.count("product") >= 3
+
+
 @needs_gxx
 @pytest.mark.slow
 @pytest.mark.parametrize("dtype", ["bfloat16", "float32"])
@@ -225,9 +249,8 @@ def test_products_need_no_memory_for_registers(sizes, dtype, arch, tmp_path):
     specs = [ShapeDtype(shape, "float32" if precision else dtype) for shape in ((m, k), (k, n), (n,))]
     layer = lambda x, w, b: nn.functional.gelu(tnp.matmul(x, w, precision=precision) + b)
     _, source = product_of(layer, *specs, arch=arch)
-    (used,) = resources(source, arch, tmp_path)
-    assert (used.spilled_bytes, used.stack_bytes) == (0, 0)
-    assert used.registers <= 255
+    for used in resources(source, arch, tmp_path):
+        assert (used.spilled_bytes, used.stack_bytes) == (0, 0)
 
 
 @needs_nvcc

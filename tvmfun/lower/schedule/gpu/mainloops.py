@@ -10,7 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from functools import cached_property
 
-from tvmfun.lower.schedule.gpu.primitives import PRIMITIVES
+from tvmfun.lower.schedule.gpu.primitives import definition
 
 
 @dataclass(frozen=True)
@@ -103,7 +103,16 @@ class MainLoop:
     def source(self) -> str:
         """The definitions of ``NAME_multiply(sums, left, right)`` and ``NAME_spill(result, sums)``."""
         functions = _simt(self) if self.dtype == "float32" else _mma(self)
-        return f"{PRIMITIVES}#ifndef {self.name}\n#define {self.name}{functions}#endif\n"
+        needed = "".join(definition(name) for name in _primitives(self))
+        return f"{needed}#ifndef {self.name}\n#define {self.name}{functions}#endif\n"
+
+
+def _primitives(loop: MainLoop) -> list[str]:
+    """The device functions that a main loop calls."""
+    if loop.dtype == "float32":
+        return []
+    loads = ["tvmfun_ldmatrix", "tvmfun_ldmatrix_transposed"]
+    return [*loads, f"tvmfun_mma_{loop.dtype}", *(["tvmfun_tf32"] if loop.dtype == "tf32" else [])]
 
 
 def _mma(loop: MainLoop) -> str:

@@ -1,13 +1,12 @@
 """Device functions in CUDA C++ that products call: asynchronous copies, fragments of matrices, and tensor cores.
 
-Everything that needs an instruction of its own is in :data:`PRIMITIVES`; main loops are C++ around them.
+Everything that needs an instruction of its own is here; main loops are C++ around it.
 """
 
 from __future__ import annotations
 
-PRIMITIVES = r"""
-#ifndef TVMFUN_PRIMITIVES
-#define TVMFUN_PRIMITIVES
+_DEFINITIONS = {
+    "tvmfun_copy": r"""
 // Copies BYTES (4, 8 or 16) from global to shared memory in the background, or writes zeros.
 template <int BYTES>
 __device__ __forceinline__ void tvmfun_copy(void* shared, const void* source, bool exists) {
@@ -20,23 +19,33 @@ __device__ __forceinline__ void tvmfun_copy(void* shared, const void* source, bo
                  : "memory");
   }
 }
+""",
+    "tvmfun_copies_commit": r"""
 __device__ __forceinline__ void tvmfun_copies_commit() { asm volatile("cp.async.commit_group;" ::: "memory"); }
+""",
+    "tvmfun_copies_wait": r"""
 // Waits until at most PENDING groups of copies of this thread are under way.
 template <int PENDING>
 __device__ __forceinline__ void tvmfun_copies_wait() {
   asm volatile("cp.async.wait_group %0;" ::"n"(PENDING) : "memory");
 }
+""",
+    "tvmfun_ldmatrix": r"""
 // Four 8x8 matrices of 16-bit numbers from the rows whose addresses the lanes hold.
 __device__ __forceinline__ void tvmfun_ldmatrix(unsigned* r, const void* row) {
   unsigned address = (unsigned)__cvta_generic_to_shared(row);
   asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0, %1, %2, %3}, [%4];"
                : "=r"(r[0]), "=r"(r[1]), "=r"(r[2]), "=r"(r[3]) : "r"(address) : "memory");
 }
+""",
+    "tvmfun_ldmatrix_transposed": r"""
 __device__ __forceinline__ void tvmfun_ldmatrix_transposed(unsigned* r, const void* row) {
   unsigned address = (unsigned)__cvta_generic_to_shared(row);
   asm volatile("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0, %1, %2, %3}, [%4];"
                : "=r"(r[0]), "=r"(r[1]), "=r"(r[2]), "=r"(r[3]) : "r"(address) : "memory");
 }
+""",
+    "tvmfun_mma_float16": r"""
 // c += a b, with 16x16 and 16x8 numbers of half precision.
 __device__ __forceinline__ void tvmfun_mma_float16(float* c, const unsigned* a, const unsigned* b) {
   asm volatile("mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, "
@@ -44,12 +53,16 @@ __device__ __forceinline__ void tvmfun_mma_float16(float* c, const unsigned* a, 
                : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3])
                : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b[0]), "r"(b[1]));
 }
+""",
+    "tvmfun_mma_bfloat16": r"""
 __device__ __forceinline__ void tvmfun_mma_bfloat16(float* c, const unsigned* a, const unsigned* b) {
   asm volatile("mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, "
                "{%0, %1, %2, %3};"
                : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3])
                : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b[0]), "r"(b[1]));
 }
+""",
+    "tvmfun_mma_tf32": r"""
 // c += a b, with 16x8 and 8x8 numbers of tf32.
 __device__ __forceinline__ void tvmfun_mma_tf32(float* c, const unsigned* a, const unsigned* b) {
   asm volatile("mma.sync.aligned.m16n8k8.row.col.f32.tf32.tf32.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, "
@@ -57,19 +70,27 @@ __device__ __forceinline__ void tvmfun_mma_tf32(float* c, const unsigned* a, con
                : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3])
                : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b[0]), "r"(b[1]));
 }
+""",
+    "tvmfun_tf32": r"""
 // The bits of a float32 rounded to the 10 bits of tf32.
 __device__ __forceinline__ unsigned tvmfun_tf32(unsigned bits) {
   unsigned rounded;
   asm("cvt.rna.tf32.f32 %0, %1;" : "=r"(rounded) : "f"(__uint_as_float(bits)));
   return rounded;
 }
+""",
+    "tvmfun_barrier": r"""
 __device__ __forceinline__ void tvmfun_barrier() { __syncthreads(); }
+""",
+    "tvmfun_clear": r"""
 // Sets SIZE sums to 0.
 template <int SIZE>
 __device__ __forceinline__ void tvmfun_clear(float* sums) {
 #pragma unroll
   for (int i = 0; i < SIZE; ++i) sums[i] = 0.0f;
 }
+""",
+    "tvmfun_move": r"""
 // Moves BYTES, of which both addresses are multiples, between registers and memory.
 template <int BYTES>
 __device__ __forceinline__ void tvmfun_move(void* to, const void* from) {
@@ -80,5 +101,10 @@ __device__ __forceinline__ void tvmfun_move(void* to, const void* from) {
   if (BYTES == 2) *(unsigned short*)to = *(const unsigned short*)from;
   if (BYTES == 1) *(unsigned char*)to = *(const unsigned char*)from;
 }
-#endif
-"""
+""",
+}
+
+
+def definition(name: str) -> str:
+    """The CUDA C++ of a function, or of a template without its arguments, that may occur in a source again."""
+    return f"#ifndef {name}_defined\n#define {name}_defined{_DEFINITIONS[name]}#endif\n"

@@ -93,7 +93,8 @@ def match(stage: Stage | None) -> Product | None:
 def with_epilogues(stages: Sequence[AnyStage], temps: Sequence[Buffer]) -> Stage | None:
     """The only reduction among the stages with all other stages as maps of its elements; None if they are not.
 
-    Maps over fewer axes, such as of a bias, are computed again for each element.
+    Maps over fewer axes, such as of a bias, are computed again for each element, and what only moves elements, such as
+    the margins of a convolution, is part of the product.
     """
     maps = [stage for stage in stages if is_map(stage)]
     cores = [stage for stage in stages if isinstance(stage, Stage) and not is_map(stage)]
@@ -105,6 +106,10 @@ def with_epilogues(stages: Sequence[AnyStage], temps: Sequence[Buffer]) -> Stage
     for stage in maps:
         for producer in smaller:
             stage = replace(stage, value=_inlined(stage.value, producer))
+        if contains(temps, stage.output) and _only_moves(stage.value) and reads_of(core, stage.output):
+            core = replace(core, value=_inlined(core.value, stage))
+            smaller.append(stage)
+            continue
         if same_extents(stage.space, core.space):
             own.append(stage)
         elif contains(temps, stage.output):
@@ -122,6 +127,13 @@ def with_epilogues(stages: Sequence[AnyStage], temps: Sequence[Buffer]) -> Stage
     if any(reads_of(core, stage.output) for stage in unknown):
         return None
     return replace(core, epilogues=(*core.epilogues, *own))
+
+
+def _only_moves(value: Expr) -> bool:
+    """Whether a value is an element of an array, or a choice between one and a constant."""
+    if build.is_choice(value):
+        return all(_only_moves(part) or not build.loads(part) for part in value.args[1:])
+    return isinstance(value, ir.TensorLoad)
 
 
 def _inlined(value: Expr, producer: Stage) -> Expr:

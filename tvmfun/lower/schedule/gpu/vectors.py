@@ -10,7 +10,7 @@ from tvm.backend.cuda.op import cuda_func_call
 from tvm.sym import Analyzer
 from tvm.tirx import Buffer, Stmt
 
-from tvmfun.lower.schedule.gpu.primitives import PRIMITIVES
+from tvmfun.lower.schedule.gpu.primitives import definition
 from tvmfun.lower.tir import build
 from tvmfun.lower.tir.build import Axis, Expr
 
@@ -48,8 +48,9 @@ def is_constant_along(access: Access, axis: Axis) -> bool:
     return not any(build.uses(index, axis.var) for index in access[1])
 
 
-def call(name: str, *args: Expr, source: str = PRIMITIVES) -> Stmt:
-    """The statement that calls a device function of this name, which ``source`` defines."""
+def call(name: str, *args: Expr, source: str = "") -> Stmt:
+    """The statement that calls a device function of this name, which ``source`` or else `primitives` defines."""
+    source = source or definition(name.split("<")[0])
     return tirx.Evaluate(cuda_func_call(name, *args, source_code=source))
 
 
