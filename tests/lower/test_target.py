@@ -2,6 +2,7 @@ import os
 
 import pytest
 
+import tvmfun
 from tvmfun import errors
 from tvmfun.lower import target as targets
 
@@ -22,6 +23,13 @@ def test_gpus_have_the_host_beside_them():
     target = targets.resolve({"kind": "cuda", "arch": "sm_90"})
     assert target.kind.name == "cuda"
     assert str(target.host) == str(targets.host())
+
+
+@pytest.mark.skipif(tvmfun.devices("cuda") != [], reason="the architecture is that of the GPU here")
+@pytest.mark.parametrize("target", ["cuda", {"kind": "cuda"}])
+def test_a_gpu_that_is_not_here_needs_an_architecture(target):
+    with pytest.raises(errors.TargetError, match=r"needs its architecture, got .*Try {\"kind\": \"cuda\", \"arch\""):
+        targets.resolve(target)
 
 
 @pytest.mark.parametrize("target", ["quantum", {"kind": "cuda", "arch": 3}, {"arch": "sm_90"}, 7])

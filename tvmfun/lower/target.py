@@ -11,6 +11,7 @@ from tvm.target import Target
 
 from tvmfun.errors import TargetError
 from tvmfun.lower import machine
+from tvmfun.runtime import devices
 from tvmfun.threads import cpu_count
 
 _KINDS = ("llvm", "cuda")
@@ -59,6 +60,8 @@ def resolve(target: Any = None) -> Target:
     hint = '{"kind": "cuda", "arch": "sm_90"}, or None for this CPU'
     if isinstance(target, Target):
         resolved = target
+    elif target in ("cuda", {"kind": "cuda"}) and not devices.exists(tvm.cuda(0)):
+        raise TargetError("target", "a GPU that is not here needs its architecture", got=repr(target), hint=hint)
     else:
         try:
             resolved = Target(target)
