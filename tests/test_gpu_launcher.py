@@ -130,6 +130,32 @@ def test_a_module_from_disk(machine, monkeypatch, tmp_path):
     np.testing.assert_array_equal(np.asarray(first), np.asarray(again))
 
 
+def until_30(x, **options):
+    return lax.while_loop(lambda c: tnp.sum(c) < 30.0, lambda c: c + tnp.tanh(c) ** 2, x, **options)
+
+
+BRANCHES = [lambda x: x + 1, lambda x: x * 2, tnp.sin, lambda x: x - 1]
+CONTROL_FLOW = {
+    "while": (until_30, draw(40)),
+    "bounded": (partial(until_30, max_steps=20), draw(40)),
+    "bounded-grad": (tvmfun.grad(lambda x: tnp.sum(until_30(x, max_steps=12) ** 2)), draw(40)),
+    "while-vmap": (tvmfun.vmap(lambda x: lax.while_loop(lambda c: c < 3, lambda c: c + 1.5, x)), draw(9)),
+    "switch": (lambda i, x: [lax.switch(i + k, BRANCHES, x) for k in (-9, 0, 1, 9)], np.int32(1), draw(40)),
+    "cond": (lambda x: [lax.cond(x[i] > 0, BRANCHES[0], BRANCHES[2], x) for i in range(2)], draw(40)),
+    "steps": (lambda n, x: lax.fori_loop(0, n, lambda i, x: x * i + 1.0, x), np.int32(3), draw(40)),
+    "cond-scan": (
+        lambda x: lax.scan(lambda c, y: (lax.cond(y > 0, BRANCHES[0], BRANCHES[1], c), c), 1.0, x), draw(6),
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", CONTROL_FLOW)
+def test_control_flow_that_depends_on_data(name, machine):
+    function, *arguments = CONTROL_FLOW[name]
+    assert_agree(*on_both(function, *arguments), rtol=1e-5, atol=1e-5)
+
+
 # -- addresses and graphs ----------------------------------------------------------------------------------------------
 
 

@@ -7,12 +7,14 @@ import numpy as np
 import pytest
 from support.cuda_emulator import GXX, EmulationError, run
 from support.cuda_emulator.translate import translate
+from tvm import tirx
 
 import tvmfun
 import tvmfun.numpy as tnp
 from tvmfun import ShapeDtype, nn
 from tvmfun.lower import pipeline
 from tvmfun.lower import target as targets
+from tvmfun.lower.codegen.cuda import lowering
 
 pytestmark = pytest.mark.skipif(GXX is None, reason="there is no g++, which compiles the emulated kernels")
 
@@ -276,8 +278,11 @@ def test_the_source_that_tvm_writes():
     spec = ShapeDtype((32, 32), "float32")
     target = targets.resolve({"kind": "cuda", "arch": "sm_90"})
     module = pipeline.scheduled_module(tvmfun.trace(function)(spec, spec), target)
-    source = pipeline.build_for_vm(module, target, dynamic=False).mod.imports[0].imports[0].inspect_source("cuda")
-    threads, name = re.findall(r"__global__ void __launch_bounds__\((\d+)\) (\w*exp\w*)\(half[^)]*\) {", source)[0]
+    functions = {name: f for name, f in module.functions.items() if isinstance(f, tirx.PrimFunc)}
+    kernels = lowering.sources(lowering.split(functions, target)[1], target).values()
+    kernel = next(kernel for kernel in kernels if kernel.title.startswith("exp_astype"))
+    source, name = kernel.prelude + kernel.text, kernel.name
+    threads = re.findall(r"__launch_bounds__\((\d+)\)", source)[0]
     x, y = np.random.default_rng(0).normal(size=1024).astype(np.float32), np.zeros(1024, np.float16)
-    run(source, name, 1024 // int(threads), int(threads), 0, [y, x])
+    run(source, name, -(-1024 // int(threads)), int(threads), 0, [y, x])
     np.testing.assert_allclose(y, np.exp(x), rtol=1e-3)

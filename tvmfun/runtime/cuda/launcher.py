@@ -198,11 +198,8 @@ class _Instance:
             if isinstance(step, Repeat) and isinstance(step.count, int):
                 inner = [part for i in range(step.count) for part in self._read(step.body, (*indices, i))]
             elif isinstance(step, Repeat):
-                # A number that changes with each iteration would need another graph for each.
-                if any(_follows(launch, len(indices)) for launch in _launches(step.body)):
-                    what = "a loop whose count is on the GPU has kernels that get its index"
-                    raise TargetError("jit", what, hint="a carry that counts")
-                inner = [(step, [self._read(step.body, (*indices, 0))])]
+                follows = any(_follows(launch, len(indices)) for launch in _launches(step.body))
+                inner = [(step, _Iterations(self, step, indices, follows))]
             elif isinstance(step, While):
                 inner = [(step, [self._read(step.body, indices)])]
             elif isinstance(step, Branch):
@@ -235,8 +232,8 @@ class _Instance:
                     self._run(bodies[0], table)
             elif isinstance(step, Repeat):
                 assert not isinstance(step.count, int)
-                for _ in range(self._number(step.count, table, 4)):
-                    self._run(bodies[0], table)
+                for i in range(self._number(step.count, table, 4)):
+                    self._run(bodies[i], table)
             else:
                 index = self._number(step.index, table, 1 if step.dtype == "bool" else 4)
                 self._run(bodies[min(max(index, 0), len(bodies) - 1)], table)
@@ -248,6 +245,28 @@ class _Instance:
         driver.cuMemcpyDtoHAsync_v2(content, source, nbytes, self._stream.handle)
         driver.cuStreamSynchronize(self._stream.handle)
         return int.from_bytes(content.raw, "little", signed=nbytes > 1)
+
+
+class _Iterations:
+    """The bodies of a loop whose count is on the GPU, read when they are needed.
+
+    Args:
+        instance: reads them.
+        step: the loop.
+        indices: those of the enclosing loops.
+        differ: whether kernels get the index of the loop, so that each iteration has launches of its own.
+    """
+
+    def __init__(self, instance: _Instance, step: Repeat, indices: tuple[int, ...], differ: bool) -> None:
+        self._read = lambda i: instance._read(step.body, (*indices, i))
+        self._differ = differ
+        self._bodies: list[list[Any]] = []
+
+    def __getitem__(self, i: int) -> list[Any]:
+        i = i if self._differ else 0
+        while len(self._bodies) <= i:
+            self._bodies.append(self._read(len(self._bodies)))
+        return self._bodies[i]
 
 
 def _follows(launch: Launch, depth: int) -> bool:
