@@ -20,6 +20,14 @@ SM_90 = {"kind": "cuda", "arch": "sm_90"}
 
 
 @pytest.fixture(autouse=True)
+def without_machine_code(request, monkeypatch):
+    """Leaves out the compiler, which takes most of the time, where a test is about what comes before it."""
+    if "machine_code" not in request.node.name:
+        monkeypatch.setattr(compilers, "_libraries", lambda: iter(()))
+        monkeypatch.setattr(compilers, "_nvccs", lambda: iter(()))
+
+
+@pytest.fixture(autouse=True)
 def only_schedules(request, monkeypatch):
     """Leaves machine code, which takes a second per module, to the tests named after it."""
     if "machine_code" not in request.node.name:
