@@ -11,7 +11,7 @@ from tvmfun import ShapeDtype, nn, random
 SHAPES = [(), (0,), (1,), (31,), (33, 5), (1000, 1025), (256, 1024), (7, 3, 40_000)]
 
 
-@pytest.mark.quick("float32-shape3", "bfloat16-shape6", "bool-shape3", "int32-shape4", "float16-shape0")
+@pytest.mark.quick("float32-shape3", "bfloat16-shape6")
 @pytest.mark.parametrize("shape", SHAPES, ids=lambda shape: f"shape{SHAPES.index(shape)}")
 @pytest.mark.parametrize("dtype", ["float32", "float16", "bfloat16", "int32", "bool", "float64"])
 def test_all_outputs_in_one_launch(dtype, shape):

@@ -33,7 +33,7 @@ SHAPES = {
 }
 
 
-@pytest.mark.quick("float32-uneven", "bfloat16-columns", "int32-short", "bool-middle")
+@pytest.mark.quick("float32-uneven", "bfloat16-columns")
 @pytest.mark.parametrize("shape", SHAPES)
 @pytest.mark.parametrize("dtype", ["float32", "float16", "bfloat16", "int32", "bool", "float64"])
 def test_reductions(dtype, shape):
@@ -50,7 +50,7 @@ def test_reductions(dtype, shape):
     works_in_parallel(check(function, x), at_least=0 if 1 in shape else 1)
 
 
-@pytest.mark.quick("float32-uneven", "bfloat16-columns")
+@pytest.mark.quick("float32-uneven")
 @pytest.mark.parametrize("shape", ["row", "wide", "short", "uneven", "columns", "middle", "one"])
 @pytest.mark.parametrize("dtype", ["float32", "float16", "bfloat16", "int32", "bool", "uint8"])
 def test_positions_of_extrema(dtype, shape):

@@ -23,7 +23,7 @@ def is_parallel(outcome):
 SIZES = {"updates": (400, 5, 300), "rows": (20, 5, 300), "one": (9, 1, 300), "wide": (30, 300, 5)}
 
 
-@pytest.mark.quick("add-float32-rows", "set-bfloat16-wide")
+@pytest.mark.quick("add-float32-rows")
 @pytest.mark.parametrize("sizes", SIZES)
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16", "int32", "float64"])
 @pytest.mark.parametrize("mode", ["add", "set", "multiply", "max", "min"])
