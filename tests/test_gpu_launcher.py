@@ -76,6 +76,8 @@ def recurrent_loss(w, h, xs):
 
 
 PROGRAMS = {
+    # The partial sums are vectors of four columns.
+    "split": (lambda x, w: (x * x).T @ (w * w), draw(3000, 9), draw(3000, 32)),
     "softmax": (lambda x, w: nn.functional.softmax(x @ w), draw(5, 7), draw(7, 9)),
     "grad": (tvmfun.value_and_grad(lambda w, x: tnp.mean(nn.functional.gelu(x @ w) ** 2)), draw(4, 6), draw(3, 4)),
     "scan": (tvmfun.value_and_grad(recurrent_loss), draw(6, 6), draw(2, 6), draw(5, 2, 6)),

@@ -121,7 +121,8 @@ class _Kernel:
                 loop = tirx.For(split, 1, self.splits - 1, tirx.ForKind.SERIAL, build.seq(load(part, split), *added))
                 return build.seq(allocation, load(held, tirx.const(0, _INT)), loop)
 
-            return self.epilogue.emit(build.unflatten(self.product.batch, matrix), row, column, fill)
+            last = vectors.whole(partials, *(size - 1 for size in (self.splits, batch, rows, columns)))
+            return build.seq(last, self.epilogue.emit(build.unflatten(self.product.batch, matrix), row, column, fill))
 
         return over_points(batch * rows * columns // width, point)
 

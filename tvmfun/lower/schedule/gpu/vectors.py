@@ -71,5 +71,13 @@ def private(size: int, dtype: str, name: str) -> tuple[Buffer, Stmt]:
 
 
 def allocated(buffer: Buffer, size: int) -> Stmt:
-    """The allocation of a whole buffer: TVM would shrink it to the elements that it sees in use."""
-    return build.seq(tirx.AllocBuffer(buffer), tirx.Evaluate(address(buffer, size - 1)))
+    """The allocation of a whole buffer."""
+    return build.seq(tirx.AllocBuffer(buffer), whole(buffer, size - 1))
+
+
+def whole(buffer: Buffer, *last: int) -> Stmt:
+    """Mentions the last element of a buffer: TVM would shrink it to the elements that it sees in use.
+
+    Of a vector that it moves by its address, it sees the first one.
+    """
+    return tirx.Evaluate(address(buffer, *last))
