@@ -88,7 +88,9 @@ def test_without_a_list_of_the_system_the_model_decides():
 
 def test_this_machine_has_what_its_target_says():
     assert machine.lacking({*Machine.of(targets.host()).features}, machine.system_flags()) == []
-    targets.check_runs_here("here", targets.resolve({"kind": "llvm", "mcpu": targets.host().attrs["mcpu"]}))
+    features = [str(feature) for feature in targets.host().attrs.get("mattr", ())]
+    options = {"kind": "llvm", "mcpu": targets.host().attrs["mcpu"], "num-cores": 1, "mattr": features}
+    targets.check_runs_here("here", targets.resolve(options))
 
 
 @is_x86
