@@ -91,7 +91,8 @@ def test_damaged_entries_are_compiled_again(tmp_path, compiled_in):
     assert compiled_in(tmp_path) == (1, 0)
     (entry,) = tmp_path.glob("*.so")
     whole = entry.read_bytes()
-    for damage in (b"", whole[:100], whole[:-1], whole[:5000] + b"\0" + whole[5001:], b"text" * 1000):
+    flipped = whole[:5000] + bytes([whole[5000] ^ 1]) + whole[5001:]
+    for damage in (b"", whole[:100], whole[:-1], flipped, b"text" * 1000):
         entry.unlink()  # the library is in use
         entry.write_bytes(damage)
         assert compiled_in(tmp_path) == (1, 0)
