@@ -15,7 +15,7 @@ import struct
 import warnings
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import tvm
 from tvm.target import Target
@@ -27,6 +27,8 @@ from tvmfun.runtime.devices import device_of
 from tvmfun.runtime.executables import Executable, NativeExecutable
 from tvmfun.runtime.plan import Plan
 from tvmfun.threads import pooled
+
+_T = TypeVar("_T")
 
 # After the library's bytes: its plan, the length of the plan in bytes, and the checksum of everything before.
 _SIZE = struct.Struct("<Q")
@@ -67,20 +69,9 @@ def least_seconds() -> float:
 
 def load(key: str, target: Target, native: bool) -> Executable | NativeExecutable | None:
     """Returns the stored executable of a key; None if there is none that can be trusted."""
-    path = _path(key)
-    try:
-        if path is None or not path.is_file() or not _is_ours(path.parent):
-            return None
-        executable = _load(path, target, native)
-        if executable is None:
-            path.unlink(missing_ok=True)
-            return None
-    except UntrustedError as error:
-        _refuse(path, str(error))
-        return None
-    except OSError:
-        return None  # another user's directory
-    counters.loads += 1
+    executable = _trusted(f"{key}.so", lambda path: _load(path, target, native))
+    if executable is not None:
+        counters.loads += 1
     return executable
 
 
@@ -88,7 +79,7 @@ def store(
     export: Callable[[str], None], plan: Plan | None, key: str, target: Target
 ) -> Executable | NativeExecutable | None:
     """Writes a module to disk and reads it back; None if there is no directory or linker for it."""
-    path = _path(key)
+    path = _path(f"{key}.so")
     if path is None or not has_linker():
         return None
     try:
@@ -107,20 +98,24 @@ def store(
 
 def load_bytes(name: str) -> bytes | None:
     """Returns what :func:`store_bytes` stored under a name; None if there is nothing that can be trusted."""
-    directory = cache_directory()
-    path = directory / name if directory else None
+    return _trusted(name, _undamaged)
+
+
+def _trusted(name: str, read: Callable[[Path], _T | None]) -> _T | None:
+    """Reads a stored file; None if there is none that can be trusted. ``read`` returns None for a damaged one."""
+    path = _path(name)
     try:
         if path is None or not path.is_file() or not _is_ours(path.parent):
             return None
-        content = _undamaged(path)
-        if content is None:
+        found = read(path)
+        if found is None:
             path.unlink(missing_ok=True)
-        return content
+        return found
     except UntrustedError as error:
         _refuse(path, str(error))
         return None
     except OSError:
-        return None
+        return None  # another user's directory
 
 
 def store_bytes(name: str, content: bytes) -> None:
@@ -153,9 +148,9 @@ def executable(module: Any, plan: Plan | None, target: Target) -> Executable | N
     return NativeExecutable(module, plan) if plan else Executable(module, device_of(target))
 
 
-def _path(key: str) -> Path | None:
+def _path(name: str) -> Path | None:
     directory = cache_directory()
-    return directory / f"{key}.so" if directory else None
+    return directory / name if directory else None
 
 
 def _is_ours(directory: Path) -> bool:

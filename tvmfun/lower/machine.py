@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Set
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -12,7 +12,6 @@ from typing import NamedTuple
 
 import tvm
 from tvm.target import Target
-from tvm.target.codegen import target_has_features
 
 # Work (in scalar operations) below which waking the thread pool costs more than it saves.
 SERIAL_WORK = 1 << 15
@@ -168,7 +167,7 @@ def _machine(text: str) -> Machine:
         caches = tuple(Cache(level, size) for level, size in enumerate(_CACHES_OF.get(mcpu, _UNKNOWN), 1))
     if "x86_64" not in str(target.attrs.get("mtriple", "x86_64")):
         return Machine(16, 32, cores, frozenset(), caches)
-    features = frozenset(name for name in FEATURES if target_has_features(name, target))
+    features = llvm_features(target).intersection(FEATURES)
     for feature, width, registers in (("avx512f", 64, 32), ("avx2", 32, 16)):
         if feature in features:
             return Machine(width, registers, cores, features, caches)
@@ -184,7 +183,12 @@ def system_processor() -> str:
     return str(tvm.get_global_func("target.llvm_get_system_cpu")())
 
 
-def corrections(implied: set[str], flags: frozenset[str]) -> list[str]:
+def llvm_features(target: Target) -> frozenset[str]:
+    """Returns LLVM's features of a CPU target."""
+    return frozenset(map(str, tvm.get_global_func("target.llvm_get_cpu_features")(target)))
+
+
+def corrections(implied: Set[str], flags: frozenset[str]) -> list[str]:
     """Returns what LLVM's name of a processor says too much or too little, as features for a target.
 
     Args:
@@ -197,7 +201,7 @@ def corrections(implied: set[str], flags: frozenset[str]) -> list[str]:
     ]
 
 
-def lacking(features: set[str], flags: frozenset[str]) -> list[str]:
+def lacking(features: Set[str], flags: frozenset[str]) -> list[str]:
     """Returns which of LLVM's features a processor lacks that has ``flags``; none if the kernel gives no flags."""
     absent = {feature for flag, feature in _FLAGS.items() if flag not in flags}
     return sorted(features & absent) if flags else []

@@ -21,13 +21,8 @@ _KINDS = ("llvm", "cuda")
 def host() -> Target:
     """The target of this machine: LLVM's name of its CPU, the instructions it has, and its cores."""
     options = {"kind": "llvm", "mcpu": machine.system_processor(), "num-cores": cpu_count()}
-    features = machine.corrections(_features(Target(options)), machine.system_flags())
+    features = machine.corrections(machine.llvm_features(Target(options)), machine.system_flags())
     return Target({**options, "mattr": features} if features else options)
-
-
-def _features(target: Target) -> set[str]:
-    """LLVM's features of a CPU target."""
-    return {*map(str, tvm.get_global_func("target.llvm_get_cpu_features")(target))}
 
 
 def check_runs_here(where: str, target: Target) -> None:
@@ -41,7 +36,7 @@ def check_runs_here(where: str, target: Target) -> None:
     ours, theirs = (str(triple).partition("-")[0] for triple in (_host_triple(), target.attrs.get("mtriple", "")))
     if theirs and theirs != ours:
         raise TargetError(where, "it is compiled for another architecture", got=theirs, hint="target=None")
-    if lacking := machine.lacking(_features(target), machine.system_flags()):
+    if lacking := machine.lacking(machine.llvm_features(target), machine.system_flags()):
         what = "it is compiled for instructions that this processor lacks"
         raise TargetError(where, what, got=" ".join(lacking), hint="target=None")
 
