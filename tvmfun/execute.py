@@ -290,7 +290,7 @@ def _run_op(op: Op, args: tuple, params: dict) -> Any:
     arrays = [_operand(arg, op.name) for arg in args]
     device = arrays[0].device if arrays else CPU
     if any(array.device != device for array in arrays[1:]):
-        # What was made on the CPU, such as masks and indices, goes to the GPU of the other arrays.
+        # Arrays made on the CPU, such as masks and indices, go to the GPU of the others.
         device = common_device([array for array in arrays if array.device != CPU], op.name)
         arrays = [move(array, device) for array in arrays]
     key = (op.name, tuple(params.items()), tuple(array.aval for array in arrays), device, ACTIVE.key)

@@ -5,7 +5,6 @@ import sys
 
 import numpy as np
 import pytest
-import tvm
 from tvm.target import Target
 
 import tvmfun
@@ -15,7 +14,7 @@ from tvmfun.lower import machine
 from tvmfun.lower import target as targets
 from tvmfun.lower.machine import Cache, Machine
 
-# What the kernel says about a Xeon whose model a hypervisor hides, so that LLVM calls it rocketlake.
+# Flags of a Xeon whose model a hypervisor hides, so that LLVM calls it rocketlake.
 GRANITE_RAPIDS = frozenset(
     [
         "pni",
@@ -56,9 +55,8 @@ GRANITE_RAPIDS = frozenset(
 is_x86 = pytest.mark.skipif(not targets.is_x86(targets.host()), reason="names instructions of x86 processors")
 
 
-def features(mcpu, *mattr):
-    target = Target({"kind": "llvm", "mcpu": mcpu, "mattr": list(mattr)})
-    return {*map(str, tvm.get_global_func("target.llvm_get_cpu_features")(target))}
+def features(mcpu):
+    return machine.llvm_features(Target({"kind": "llvm", "mcpu": mcpu}))
 
 
 @is_x86

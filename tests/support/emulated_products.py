@@ -156,7 +156,7 @@ def _nbytes(buffer: ir.Var) -> int:
 
 
 class Resources(NamedTuple):
-    """What a kernel uses, as ptxas reports it."""
+    """The resources of a kernel, as ptxas reports them."""
 
     registers: int
     spilled_bytes: int
@@ -170,7 +170,7 @@ def ptx(source: str, arch: str, directory: Path) -> str:
 
 
 def resources(source: str, arch: str, directory: Path) -> list[Resources]:
-    """What each kernel of CUDA source uses on an architecture."""
+    """The resources of each kernel of CUDA source on an architecture."""
     _, report = _compile(source, arch, directory, "-cubin", "-Xptxas", "-v")
     pattern = r"(\d+) bytes stack frame, (\d+) bytes spill stores, (\d+) bytes spill loads\s.*?Used (\d+) registers"
     found = [tuple(map(int, groups)) for groups in re.findall(pattern, report, re.DOTALL)]

@@ -226,7 +226,7 @@ def _synchronizes(node: Any) -> bool:
 
 @dataclass
 class Run:
-    """What an emulated run computed, and how.
+    """Results of an emulated run, and how they were computed.
 
     Args:
         results: the results.

@@ -55,7 +55,7 @@ class Precision(enum.Enum):
     HIGHEST = "highest"
 
 
-# What allows tf32, among JAX's names; formats of fewer bits, too: results are at least as precise as asked for.
+# JAX's names that allow tf32; formats of fewer bits, too: results are at least as precise as asked for.
 _TENSORFLOAT32 = {Precision.HIGH, "high", "tensorfloat32", "bfloat16", "fastest"}
 
 #: JAX's strings: the members, their synonyms, and the formats of the factors on accelerators.

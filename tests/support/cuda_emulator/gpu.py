@@ -40,7 +40,7 @@ def driver_path() -> Path:
 
 
 class Machine:
-    """What tests do to the emulated driver."""
+    """Controls of the emulated driver for tests."""
 
     def __init__(self) -> None:
         self._library = ctypes.CDLL(str(driver_path()))
@@ -66,7 +66,7 @@ class Machine:
 
     @property
     def message(self) -> str:
-        """What the first kernel that failed did."""
+        """The fault of the first kernel that failed."""
         return self._library.emulated_message().decode()
 
 

@@ -179,7 +179,7 @@ class _Managed(ctypes.Structure):
 
 
 _DELETER = ctypes.CFUNCTYPE(None, ctypes.POINTER(_Managed))
-# What tensors refer to, by a number that is their context.
+# The owners of the memory of tensors, by the number that is a tensor's context.
 _ALIVE: dict[int, Any] = {}
 _NUMBERS = itertools.count(1)
 

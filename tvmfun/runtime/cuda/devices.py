@@ -41,7 +41,7 @@ class Stream:
         self.free: dict[int, list[int]] = defaultdict(list)
         #: Free blocks that other streams may still read: size, address and these streams with their counts.
         self.read_elsewhere: list[tuple[int, int, dict[Stream, int]]] = []
-        #: What it has done last, for errors that come later.
+        #: Its last work, for errors that come later.
         self.latest = "a GPU"
         self._arena: Block | None = None
 

@@ -139,13 +139,13 @@ class Driver:
         return name.value.decode() if name.value else f"error {code}"
 
     def integer(self, name: str, *arguments: Any) -> int:
-        """What a function with an integer as its first parameter writes to it."""
+        """The number that a function writes to its first parameter, an integer."""
         value = ctypes.c_int()
         getattr(self, name)(ctypes.byref(value), *arguments)
         return value.value
 
     def handle(self, name: str, *arguments: Any) -> int:
-        """What a function with a handle or an address as its first parameter writes to it."""
+        """The value that a function writes to its first parameter, a handle or an address."""
         value = ctypes.c_uint64()
         getattr(self, name)(ctypes.byref(value), *arguments)
         return value.value

@@ -29,7 +29,7 @@ _INSTALL = 'pip install "tvmfun[cuda]"'
 
 
 class Options(NamedTuple):
-    """What the machine code is for.
+    """Options of a compilation.
 
     Args:
         arch: the architecture with its suffix, such as ``"sm_90a"``.
@@ -291,7 +291,7 @@ class Nvrtc:
             self._call("nvrtcDestroyProgram", ctypes.byref(program))
 
     def _text(self, program: ctypes.c_void_p, name: str) -> bytes:
-        """What a pair of functions returns: one the size, one the bytes."""
+        """The bytes that a pair of functions returns: one their size, one the bytes."""
         size = ctypes.c_size_t()
         self._call(f"{name}Size", program, ctypes.byref(size))
         text = ctypes.create_string_buffer(size.value)

@@ -31,7 +31,7 @@ class Map:
 
 @dataclass(frozen=True, eq=False)
 class Epilogue:
-    """What happens to each sum: maps in order, which may read the sum and the results of the maps before.
+    """The maps applied to each sum, in order, which may read the sum and the results of the maps before.
 
     Args:
         product: the product.

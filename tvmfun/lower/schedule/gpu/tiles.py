@@ -44,7 +44,7 @@ _LEAST_SHARED = 99 << 10
 
 @dataclass(frozen=True)
 class Machine:
-    """What the model knows of a processor.
+    """The figures of a processor that the model uses.
 
     Args:
         processors: streaming multiprocessors.
@@ -59,7 +59,7 @@ class Machine:
 
 _RATES = {
     "sm_80": Machine(108, 1.9e12, {"float16": 312e12, "bfloat16": 312e12, "tf32": 156e12, "float32": 19e12}),
-    # What mma.sync reaches on these; wgmma would be faster.
+    # Speeds that mma.sync reaches on these; wgmma would be faster.
     "sm_90": Machine(132, 3.9e12, {"float16": 620e12, "bfloat16": 620e12, "tf32": 310e12, "float32": 60e12}),
     "sm_100": Machine(148, 7e12, {"float16": 620e12, "bfloat16": 620e12, "tf32": 310e12, "float32": 70e12}),
 }
