@@ -14,8 +14,9 @@ import jax
 import numpy as np
 import pytest
 import torch
-from bench.frameworks import JAX, OURS
+from bench.frameworks import JAX
 from bench.harness import compare
+from bench.ours import OURS
 
 import tvmfun
 from tvmfun import dtypes

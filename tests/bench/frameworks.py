@@ -1,13 +1,10 @@
-"""One case in three frameworks: the same mathematics, parameters and batch, ready to be timed step by step.
-
-tvmfun and JAX run the very same code, written against a `Namespace`; PyTorch has a version of its own.
-"""
+"""JAX and PyTorch, as frameworks that run a case step by step: the same mathematics, parameters and batch."""
 
 from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -15,70 +12,10 @@ import jax
 import numpy as np
 import optax
 import torch
+from bench.case import Case, Namespace
 
-import tvmfun
-import tvmfun.lax
-import tvmfun.numpy
-from tvmfun import optim, random
-from tvmfun.nn import functional
-
-Tree = dict[str, Any]
-
-
-@dataclass(frozen=True)
-class Namespace:
-    """The modules that a functional model is written against, and what it does to the operands of products."""
-
-    np: Any
-    lax: Any
-    nn: Any
-    random: Any
-    operand: Callable[[Any], Any] = lambda x: x
-
-
-OURS = Namespace(tvmfun.numpy, tvmfun.lax, functional, random)
 JAX = Namespace(jax.numpy, jax.lax, jax.nn, jax.random)
 JAX_BFLOAT16 = replace(JAX, operand=lambda x: x.astype("bfloat16"))
-
-
-@dataclass(frozen=True)
-class Case:
-    """A training step to be timed.
-
-    Args:
-        name: what the table calls it.
-        params: parameters from a NumPy generator. Names that begin with ``conv`` are kernels in HWIO order and
-            with ``dense`` matrices in (in, out) order: PyTorch gets them in its own.
-        batch: the arrays of one batch.
-        loss: ``(namespace, params, state, batch, key) -> (loss, state)``; without a key nothing is dropped.
-        torch_loss: ``(params, state, batch, train) -> loss``; the state is updated in place.
-        optimizer: the update, given ``tvmfun.optim`` or ``optax``.
-        torch_optimizer: the same in PyTorch.
-        flop: multiplications and additions of the matrix products and convolutions of a step.
-        traffic: how many times each parameter's bytes have to move for the update.
-        state: neither parameters nor gradients, such as the statistics of batch normalization.
-        torch_compiles: whether PyTorch can compile it.
-        bfloat16: whether products are computed in bfloat16, from parameters in float32: by ``amp``, by casts in JAX, by
-            ``autocast`` in PyTorch.
-    """
-
-    name: str
-    params: Callable[[np.random.Generator], Tree]
-    batch: Callable[[np.random.Generator], Tree]
-    loss: Callable
-    torch_loss: Callable
-    optimizer: Callable[[Any], Any]
-    torch_optimizer: Callable[[list], torch.optim.Optimizer]
-    flop: float
-    traffic: int
-    state: Callable[[], Tree] = dict
-    torch_compiles: bool = True
-    bfloat16: bool = False
-
-    def arrays(self) -> tuple[Tree, Tree, Tree]:
-        """The parameters, the state and the batch, the same at each call."""
-        rng = np.random.default_rng(0)
-        return self.params(rng), self.state(), self.batch(rng)
 
 
 class Functional:
@@ -141,23 +78,6 @@ class Functional:
         return float(self.value(self.carry[0], self.carry[1], self.batch))
 
 
-class Ours(Functional):
-    """tvmfun."""
-
-    name = "tvmfun"
-    namespace, optimizers = OURS, optim
-    compiled, value_and_grad = staticmethod(tvmfun.jit), staticmethod(tvmfun.value_and_grad)
-    put = staticmethod(tvmfun.device_put)
-    eval_shape, spec, map = staticmethod(tvmfun.eval_shape), tvmfun.ShapeDtype, staticmethod(tvmfun.tree.map)
-    bytes_of = staticmethod(lambda plan: plan.peak)
-
-    @staticmethod
-    def mixed(case: Case) -> Callable:
-        """The loss of a case in its precision."""
-        loss = partial(case.loss, OURS)
-        return tvmfun.amp(loss, "bfloat16") if case.bfloat16 else loss
-
-
 class Jax(Functional):
     """JAX with optax."""
 
@@ -170,7 +90,13 @@ class Jax(Functional):
     @staticmethod
     def mixed(case: Case) -> Callable:
         """The loss of a case in its precision."""
-        return partial(case.loss, JAX_BFLOAT16 if case.bfloat16 else JAX)
+        loss = partial(case.loss, JAX_BFLOAT16 if case.precision == "bfloat16" else JAX)
+
+        def call(*arguments: Any) -> Any:
+            with jax.default_matmul_precision("tensorfloat32" if case.precision == "tensorfloat32" else "float32"):
+                return loss(*arguments)
+
+        return call
 
     @staticmethod
     def bytes_of(plan: Any) -> int:
@@ -189,26 +115,34 @@ def _to_torch(name: str, value: np.ndarray) -> torch.Tensor:
 
 
 class Torch:
-    """PyTorch, eager."""
+    """PyTorch, eager.
+
+    Args:
+        case: the step.
+        device: where it runs.
+    """
 
     name = "PyTorch"
 
-    def __init__(self, case: Case) -> None:
+    def __init__(self, case: Case, device: str = "cpu") -> None:
         self.case = case
+        self.device = device
+        torch.set_float32_matmul_precision("high" if case.precision == "tensorfloat32" else "highest")
+        torch.backends.cudnn.allow_tf32 = case.precision == "tensorfloat32"
         self.forward = self.wrapped(self.mixed)
 
     def load(self) -> Torch:
         """Makes the parameters, the state and the batch."""
         params, state, batch = self.case.arrays()
-        self.params = {name: _to_torch(name, value).requires_grad_() for name, value in params.items()}
-        self.state = {name: torch.from_numpy(value) for name, value in state.items()}
-        self.batch = {name: torch.from_numpy(value) for name, value in batch.items()}
+        self.params = {name: _to_torch(name, value).to(self.device).requires_grad_() for name, value in params.items()}
+        self.state = {name: torch.from_numpy(value).to(self.device) for name, value in state.items()}
+        self.batch = {name: torch.from_numpy(value).to(self.device) for name, value in batch.items()}
         self.optimizer = self.case.torch_optimizer(list(self.params.values()))
         return self
 
     def mixed(self, *arguments: Any) -> torch.Tensor:
         """The loss in the case's precision."""
-        with torch.autocast("cpu", torch.bfloat16, enabled=self.case.bfloat16):
+        with torch.autocast(self.device, torch.bfloat16, enabled=self.case.precision == "bfloat16"):
             return self.case.torch_loss(*arguments)
 
     def wrapped(self, loss: Callable) -> Callable:

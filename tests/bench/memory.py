@@ -87,7 +87,8 @@ def largest(size: Callable[[int], float], budget: float, start: int) -> int:
 def _takes(case: str, framework: str, batch: int) -> float:
     """The bytes of a step: planned where there is a plan, else measured."""
     from bench.bench_models import BATCHED
-    from bench.frameworks import Jax, Ours
+    from bench.frameworks import Jax
+    from bench.ours import Ours
 
     for planner in (Ours, Jax):
         if planner.name == framework:

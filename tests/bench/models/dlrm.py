@@ -3,7 +3,7 @@
 from itertools import pairwise
 
 import torch
-from bench.frameworks import Case
+from bench.case import Case
 from bench.models import common
 
 BATCH, TABLES, ROWS, WIDTH = 256, 26, 10_000, 64

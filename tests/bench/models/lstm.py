@@ -1,7 +1,7 @@
 """One LSTM layer over 64 steps, the last state classified, Adam, batch 32."""
 
 import torch
-from bench.frameworks import Case
+from bench.case import Case
 from bench.models import common
 
 BATCH, LENGTH, INPUTS, WIDTH = 32, 64, 128, 256
@@ -41,8 +41,8 @@ def loss(ns, params, state, batch, key):
 def torch_loss(params, state, batch, train):
     """The same with PyTorch's own layer."""
     F = torch.nn.functional
-    start = torch.zeros(1, BATCH, WIDTH)
-    weights = [params["dense_x"], params["dense_h"], params["bias_x"], torch.zeros(4 * WIDTH)]
+    start = torch.zeros(1, BATCH, WIDTH, device=batch["x"].device)
+    weights = [params["dense_x"], params["dense_h"], params["bias_x"], torch.zeros_like(params["bias_x"])]
     _, h, _ = torch.lstm(batch["x"], (start, start), weights, True, 1, 0.0, train, False, False)
     return F.cross_entropy(F.linear(h[0], params["dense_o"], params["bias_o"]), batch["y"].long())
 

@@ -1,7 +1,7 @@
 """PyTorch's MNIST example: two convolutions, two dropouts, two linear layers, Adadelta, batch 64."""
 
 import torch
-from bench.frameworks import Case
+from bench.case import Case
 from bench.models import common
 
 BATCH = 64

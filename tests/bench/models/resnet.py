@@ -1,7 +1,7 @@
 """ResNet-18 on 32x32 images with batch normalization, SGD with momentum, batch 32."""
 
 import torch
-from bench.frameworks import Case
+from bench.case import Case
 from bench.models import common
 
 # Width, stride and input width of each block; the stem is a 3x3 convolution.

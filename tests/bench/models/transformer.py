@@ -3,7 +3,7 @@
 from dataclasses import dataclass, replace
 
 import torch
-from bench.frameworks import Case
+from bench.case import Case
 from bench.models import common
 
 
@@ -19,7 +19,8 @@ class Sizes:
     batch: int
     rate: float = 0.0
     causal: bool = False
-    bfloat16: bool = False
+    precision: str = "float32"
+    is_fused: bool = False
 
     @property
     def tokens(self):
@@ -93,6 +94,10 @@ def loss(sizes):
 
         def attention(x, i):
             split = lambda name: dense(x, f"{name}{i}").reshape(sizes.batch, sizes.length, sizes.heads, head)
+            if sizes.is_fused:
+                q, k, v = (ns.operand(split(name)) for name in "qkv")
+                mixed = single(nn.dot_product_attention(q, k, v, is_causal=sizes.causal))
+                return drop(dense(mixed.reshape(x.shape), f"o{i}"))
             scores = einsum("bqhd,bkhd->bhqk", split("q"), split("k")) * head**-0.5
             if sizes.causal:
                 places = np.arange(sizes.length)
@@ -151,7 +156,7 @@ def case(name, sizes):
         lambda params: torch.optim.AdamW(params, 1e-4, weight_decay=0.01, fused=True),
         flop=6 * sizes.tokens * weights,
         traffic=7,
-        bfloat16=sizes.bfloat16,
+        precision=sizes.precision,
     )
 
 
@@ -161,5 +166,5 @@ SIZES = {
     "BERT-base": Sizes(12, 768, 12, 30522, 128, 4, rate=0.1),
     "GPT-2 124M": Sizes(12, 768, 12, 50257, 128, 1, causal=True),
 }
-SIZES |= {f"{name}, bfloat16": replace(sizes, bfloat16=True) for name, sizes in SIZES.items()}
+SIZES |= {f"{name}, bfloat16": replace(sizes, precision="bfloat16") for name, sizes in SIZES.items()}
 CASES = [case(name, sizes) for name, sizes in SIZES.items()]
