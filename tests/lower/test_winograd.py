@@ -211,3 +211,13 @@ def test_it_is_reproducible():
     x, w = operands(8, 16, 16, 64, 64)
     for function in (jit(convolve), jit(lambda x, w: tvmfun.grad(lambda w: tnp.sum(convolve(x, w) ** 2))(w))):
         np.testing.assert_array_equal(function(x, w), function(x, w))
+
+
+@pytest.mark.quick("x86-64-v4")
+@pytest.mark.parametrize("mcpu", ["x86-64-v4", "x86-64-v3"])
+def test_a_block_of_a_gradient_fits_the_cache_of_an_unknown_processor(mcpu):
+    """A longer one was stored in parts, in a buffer that did not exist."""
+    target = tvm.target.Target({"kind": "llvm", "mcpu": mcpu, "num-cores": 2})
+    shapes = [tvmfun.ShapeDtype(shape, "float32") for shape in ((64, 26, 26, 32), (64, 24, 24, 64))]
+    gradient = lambda x, g: kernel_gradient(x, g, ((0, 0), (0, 0)))
+    assert rules(gradient, *shapes, target=target) == {"winograd"}

@@ -16,8 +16,8 @@ from tvm.support import cc
 from tvm.target import Target
 
 from tvmfun.lower import target as targets
-from tvmfun.lower.codegen.float16 import without_conversions
 from tvmfun.lower.codegen.memory_plan import Call, Store
+from tvmfun.lower.codegen.strip import stripped
 from tvmfun.lower.codegen.workspaces import Event, events, expanded, workspaces
 from tvmfun.lower.tir.build import buffer, seq
 from tvmfun.lower.tir.calling_convention import Stack, called_functions, forwarded, forwarding, is_packed, packed
@@ -145,11 +145,17 @@ class NativeModule:
         return modules[-1]
 
     def export(self, path: str) -> None:
-        """Writes a shared library; the machine code for it is generated in threads."""
+        """Writes a shared library for TVM's runtime."""
+        with self.object_files() as files:
+            cc.create_shared(path, files)
+
+    @contextmanager
+    def object_files(self) -> Iterator[list[str]]:
+        """Yields the paths of object files, with machine code that is generated in threads."""
         modules = [*self._parts, _built(self._target_of_callers, self._callers)]
         with _object_files(len(modules)) as files:
             _in_threads(lambda module, file: module.write_to_file(file, "o"), modules, files)
-            cc.create_shared(path, files)
+            yield files
 
 
 @contextmanager
@@ -211,7 +217,7 @@ def _built(target: Target, module: tvm.IRModule) -> Any:
     target = llvm_options(target)
     with target:
         built = tvm.get_global_func("target.build.llvm")(module, target)
-    return without_conversions(built) if len(module.functions) <= _FEW_KERNELS else built
+    return stripped(built) if len(module.functions) <= _FEW_KERNELS else built
 
 
 # Features that make LLVM use shorter vectors than the processor has. With them LLVM 22 never finishes some kernels: its

@@ -23,7 +23,7 @@ from tvm import ir, tirx
 from tvm.tirx import AllocBuffer, Buffer, BufferStore, IfThenElse, Stmt
 
 from tvmfun.lower.machine import Machine
-from tvmfun.lower.schedule.cpu.contraction import emit_contraction, match
+from tvmfun.lower.schedule.cpu.contraction import emit_contraction, match, most_terms
 from tvmfun.lower.schedule.stages import AnyStage, Stage, is_map
 from tvmfun.lower.tir import build
 from tvmfun.lower.tir.build import Axis, Env, Expr
@@ -146,7 +146,7 @@ def _match(stage: AnyStage, machine: Machine) -> Winograd | None:
     if axes.channel.extent % machine.lanes("float32") or axes.feature.extent % machine.tile_columns("float32"):
         return None
     patches = build.points(axes.tiles)
-    block = _block(axes, patches, machine) if axes.row in stage.space else _depth(patches)
+    block = _block(axes, patches, machine) if axes.row in stage.space else _depth(patches, machine)
     return None if block is None or patches < MIN_PATCHES else Winograd(stage, axes, array, other, block)
 
 
@@ -173,9 +173,10 @@ def _block(axes: Axes, patches: int, machine: Machine) -> int | None:
     return max((n for n in fitting if n * nbytes <= BLOCK_BYTES), default=min(fitting, default=None))
 
 
-def _depth(patches: int) -> int | None:
+def _depth(patches: int, machine: Machine) -> int | None:
     """The number of patches of a gradient to add up at a time: at most one block of a contraction."""
-    return max((n for n in DEPTHS if patches % n == 0), default=None)
+    most = most_terms(machine.tile_columns("float32"), "float32", machine)
+    return max((n for n in DEPTHS if patches % n == 0 and n <= most), default=None)
 
 
 def emit_winograd(plan: Winograd, machine: Machine, tasks: int) -> Stmt:

@@ -1,0 +1,50 @@
+"""Removal of unused parts of LLVM modules: the float16 conversions of TVM, and debug information."""
+
+from __future__ import annotations
+
+import os
+import re
+from typing import Any
+
+import tvm
+
+# TVM adds these two functions, of 25 blocks, to every module. LLVM calls them on processors without such instructions.
+_CONVERSIONS = re.compile(r"^define weak [^\n]*@__(?:truncsfhf2|extendhfsf2)\(.*?^}\n", re.DOTALL | re.MULTILINE)
+_USES_HALF = re.compile(r"^(?!declare ).*\bhalf\b", re.MULTILINE)
+# Debug information, and what stands instead. The fixed characters at the start of a pattern are found by scanning
+# memory. LLVM ignores debug information without a version, so what is not referred to may stay.
+_REFERENCES = [
+    (re.compile(r"    #dbg_[^\n]*\n"), ""),
+    (re.compile(r", !dbg !\d+"), ""),
+    (re.compile(r" !dbg !\d+ \{"), " {"),
+]
+_UNIT = re.compile(r"llvm\.dbg\.cu = !\{[^}]*\}")
+
+
+def stripped(module: Any) -> Any:
+    """Returns the LLVM module without float16 conversions, if it does not compute in float16, and debug information.
+
+    They take LLVM longer than a small kernel. A large module is not worth it, since its text is printed and read.
+    """
+    if not hasattr(os, "memfd_create"):
+        return module
+    text = module.inspect_source("ll")
+    without_conversions = _CONVERSIONS.sub("", text)
+    if "half" not in without_conversions or not _USES_HALF.search(without_conversions):
+        text = without_conversions
+    number = os.memfd_create("module.ll")
+    try:
+        with open(number, "w", closefd=False) as file:
+            file.write(_without_debug_information(text))
+        return tvm.get_global_func("ffi.Module.load_from_file.ll")(f"/proc/self/fd/{number}", "ll")
+    finally:
+        os.close(number)
+
+
+def _without_debug_information(text: str) -> str:
+    """Removes what refers to debug information, in functions and metadata, and its version."""
+    functions, metadata = text.split("\n!", 1)
+    for pattern, rest in _REFERENCES:
+        functions = pattern.sub(rest, functions)
+    metadata = _UNIT.sub("without.debug = !{}", metadata, count=1)
+    return f"{functions}\n!{metadata}".replace('"Debug Info Version"', '"Without Debug"', 1)
