@@ -91,6 +91,30 @@ class ArgumentSelector:
         return found
 
 
+def argument_names(fun: Callable, structure: tree.Structure, static: tuple) -> list[str]:
+    """Returns the names of the parameters that the arguments belong to, without static ones.
+
+    Args:
+        fun: the function.
+        structure: of the arguments that are not static.
+        static: the static ones, as of :meth:`ArgumentSelector.split`.
+
+    >>> argument_names(lambda x, *rest, scale: 0, tree.structure(((1, 2, 3), {"scale": 4})), ())
+    ['x', 'rest[0]', 'rest[1]', 'scale']
+    """
+    try:
+        parameters = list(inspect.signature(fun).parameters.values())
+    except (TypeError, ValueError):
+        parameters = []
+    names = [p.name for p in parameters if p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD)]
+    rest = next((p.name for p in parameters if p.kind is p.VAR_POSITIONAL), "args")
+    positional, by_name = structure.children()
+    taken = {key for key, _ in static}
+    positions = itertools.islice((i for i in itertools.count() if i not in taken), positional.num_children)
+    found = [names[i] if i < len(names) else f"{rest}[{i - len(names)}]" for i in positions]
+    return found + list(map(str, by_name.entries()))
+
+
 def with_static(fun: Callable, static: tuple) -> Callable:
     """Returns ``fun`` with its static arguments bound."""
     if not static:

@@ -370,7 +370,7 @@ def _blame(program: Program, inputs: list[DeviceArray]) -> None:
         for array in result if isinstance(result, tuple) else (result,):
             if _has_nan(array):
                 if equation.op.kind == "call":
-                    equation.op.compute(**equation.params).evaluate(arguments, check)
+                    equation.op.compute("cpu", **equation.params).evaluate(arguments, check)
                 _raise_nan(equation, arguments)
         return result
 

@@ -211,7 +211,5 @@ def test_copies_are_the_same():
     program.verify()
     assert program.function is not None  # holds objects of TVM that cannot be copied
     assert copy.deepcopy({"p": program})["p"] is program and copy.copy(program) is program
-    with pytest.raises(errors.ProgramError, match="pickled"):
-        pickle.dumps(program)
     with pytest.raises(errors.ConcretizationError, match="pickle"):
         tvmfun.trace(pickle.dumps)(1.0)

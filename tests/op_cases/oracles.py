@@ -757,10 +757,12 @@ ORACLES: dict[str, Oracle] = {
     ),
 }
 
-#: Ops that have no arguments, contain Programs or name axes, and where they are compared.
+#: Ops that have no arguments, contain Programs, name axes or need consistent arguments, and where they are compared.
 ELSEWHERE: dict[str, str] = {
     "iota": "tests/ops/test_registry.py",
     "dim_size": "tests/ops/test_dynamic_sizes.py",
+    **dict.fromkeys(("attention", "attention_gradients"), "tests/lower/gpu/test_gpu_attention.py"),
+    "platform_call": "tests/ops/test_platform_call.py",
     "threefry2x32": "tests/random/test_random.py",
     **dict.fromkeys(("loop", "switch"), "tests/lax/test_control_flow.py"),
     **dict.fromkeys(("custom_vjp_call", "custom_jvp_call", "checkpoint"), "tests/transforms/test_custom.py"),

@@ -53,7 +53,7 @@ class Scheduled(NamedTuple):
 def scheduled(function: Callable, *arguments: Any, arch: str = "sm_80") -> list[Scheduled]:
     """The kernels of a function, without views."""
     target = targets.resolve({"kind": "cuda", "arch": arch})
-    program = inlined(tvmfun.trace(function)(*(ShapeDtype(x.shape, x.dtype) for x in arguments)))
+    program = inlined(tvmfun.trace(function)(*(ShapeDtype(x.shape, x.dtype) for x in arguments)), "cuda")
     kernels = [kernel for kernel, _ in pipeline.fused_kernels(program, target) if not kernel.is_view]
     return [Scheduled(kernel, schedule(kernel.prim_func(), target)) for kernel in kernels]
 
@@ -92,7 +92,7 @@ def emulate(
     """The results of a function whose products are emulated, and the rules of its kernels."""
     target = targets.resolve({"kind": "cuda", "arch": arch})
     traced = tvmfun.trace(function)(*(ShapeDtype(x.shape, x.dtype) for x in arrays))
-    program = inlined(traced)
+    program = inlined(traced, "cuda")
     values: dict[Any, Any] = dict(zip(program.inputs, map(np.asarray, (*traced.captured, *arrays)), strict=True))
     rules = []
     for kernel, _ in pipeline.fused_kernels(program, target):
@@ -105,7 +105,7 @@ def emulate(
         else:
             one = Scheduled(kernel, schedule(kernel.prim_func(), target))
             rules.append(one.rule)
-            if one.rule == "product":
+            if one.rule in ("product", "attention"):
                 results = _emulated(one, arguments, target, orders)
             else:
                 results = call(kernel.prim_func().with_attr("global_symbol", "main"), arguments, shapes, kernel)
@@ -115,7 +115,7 @@ def emulate(
 
 def _emulated(one: Scheduled, arguments: Sequence[np.ndarray], target: tvm.target.Target, orders: int) -> list:
     outputs = [np.full(out.aval.shape, 77).astype(out.aval.dtype) for out in one.kernel.outputs]
-    arrays = [np.ascontiguousarray(array) for array in (*arguments, *outputs)]
+    arrays = [np.array(array, order="C") for array in (*arguments, *outputs)]
     by_name = {f"{param.name}_ptr": array for param, array in zip(one.function.params, arrays, strict=True)}
     source = one.source(target)
     signatures = re.findall(r"__global__ void (?:__launch_bounds__\(\d+\) )?(\w+)\(([^)]*)\) \{", source)

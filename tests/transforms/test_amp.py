@@ -42,7 +42,7 @@ def test_the_records_say_which_ops_are_computed_how():
     classes: dict[str, set[str]] = {"low": set(), "summing": set(), "high": set(), "either": set()}
     for name, op in REGISTRY.items():
         classes[op.precision].add(name)
-    assert classes["summing"] == {"dot_general"}
+    assert classes["summing"] == {"dot_general", "attention", "attention_gradients"}
     assert classes["low"] == {"conv", "conv_kernel_gradient"}
     sums = {"sum", "cumsum", "scatter", "window_sum", "psum"}
     assert sums | {"exp", "log", "power", "rsqrt", "bitcast"} <= classes["high"]

@@ -60,6 +60,9 @@ FlopsRule = Callable[..., Any]
 RunsRule = Callable[..., Sequence[Sequence[tuple[Any, Any]]]]
 
 
+#: The platforms for which a call may have Programs of their own.
+Platform = Literal["cpu", "cuda"]
+
 #: - pointwise: one element from the elements at the same index, with sizes of 1 broadcast as in NumPy;
 #: - injective: each element is a copy of one element of the arguments (reshape, slice, gather);
 #: - reduction: elements are combined along axes; contraction: products are summed along axes;
@@ -88,7 +91,8 @@ class Op:
         compute: the meaning. A pointwise op gives the formula of one element, ``(*scalars, **params) ->
             scalar``; an opaque op the whole function, ``(*avals, **params) -> PrimFunc``; a control op the
             statement around its Programs, ``(host, inputs, outputs, **params) -> Stmt``; a call the Program to
-            inline, ``(**params) -> Program``; any other op a tensor expression, ``(*tensors, **params) -> tensor``.
+            inline on a platform, ``(platform, **params) -> Program``; any other op a tensor expression,
+            ``(*tensors, **params) -> tensor``.
         vjp: one derivative rule per argument (``None``: the derivative is 0), or one rule with a leading
             ``argnum`` for ops with any number of arguments; ``None`` if there is no derivative.
         spelling: how Relax writes it; None for an operator ``tvmfun.<name>`` with the params as attributes.
@@ -101,6 +105,8 @@ class Op:
         over_axis: for collectives, the batching rule over an axis that the parameter ``axis_names`` names.
         precision: its dtype under mixed precision; see :data:`Precision`. By default low for contractions, high for
             reductions, opaque ops and expensive functions, and either for the others.
+        factors: for an op that sums products, the number of leading arguments that are multiplied, which mixed
+            precision rounds; None for all.
         flops: the operations it takes. By default one per element of the result for pointwise ops, one per element of
             the argument for reductions, and none for other kinds.
         runs: for control ops and calls, the Programs that they run.
@@ -123,6 +129,7 @@ class Op:
     pushforward: PushforwardRule | None = None
     over_axis: AxisRule | None = None
     precision: Precision = None  # type: ignore[assignment]  # filled in below
+    factors: int | None = None
     flops: FlopsRule = None  # type: ignore[assignment]  # filled in below
     runs: RunsRule | None = None
     prune: PruneRule | None = None
@@ -159,6 +166,19 @@ class Op:
 
     def __repr__(self) -> str:
         return self.name
+
+    def __reduce__(self) -> Any:
+        if REGISTRY.get(self.name) is not self:
+            raise ProgramError("pickle", "an op must be registered", got=self.name, hint="register(op)")
+        return _registered, (self.name,)
+
+
+def _registered(name: str) -> Op:
+    """The op of a pickle."""
+    if name not in REGISTRY:
+        hint = "importing the module that registers it, or the version of tvmfun that wrote the pickle"
+        raise ProgramError("pickle", "there is no op of this name", got=name, hint=hint)
+    return REGISTRY[name]
 
 
 def nothing(out: ShapeDtype, *args: ShapeDtype, **params: Any) -> int:

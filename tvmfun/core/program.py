@@ -8,7 +8,7 @@ functions that were written elsewhere (``interop/relax``).
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, fields, replace
 from functools import cached_property
 from itertools import count
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -136,7 +136,8 @@ class Program(Immutable):
         return same and tuple(map(id, self.captured)) == tuple(map(id, other.captured))
 
     def __reduce__(self) -> Any:
-        raise ProgramError("pickle", "a Program cannot be pickled", got=self.name, hint="Program.function.script()")
+        # Without cached properties, such as the Relax view.
+        return Program, tuple(getattr(self, field.name) for field in fields(self))
 
     def __hash__(self) -> int:
         return hash(self.text)

@@ -12,6 +12,7 @@ from tvmfun.core.cost import program_flops, running
 from tvmfun.core.dims import typical
 from tvmfun.core.inline import inlined
 from tvmfun.core.program import Atom, Program
+from tvmfun.lower import target as targets
 from tvmfun.lower.fusion.in_place import InPlace
 from tvmfun.lower.fusion.kernel import Kernel
 from tvmfun.lower.pipeline import fused_kernels
@@ -53,7 +54,7 @@ def cost_analysis(program: Program, target: Target, donated: Collection[int] = (
         target: the target.
         donated: the positions of inputs that may be overwritten with results.
     """
-    program = inlined(program)
+    program = inlined(program, targets.platform(target))
     return CostAnalysis(program_flops(program), _moved(program, target, donated))
 
 

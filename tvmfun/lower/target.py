@@ -9,6 +9,7 @@ from typing import Any
 import tvm
 from tvm.target import Target
 
+from tvmfun.core.op import Platform
 from tvmfun.errors import TargetError
 from tvmfun.lower import machine
 from tvmfun.runtime import devices
@@ -33,9 +34,9 @@ def check_runs_here(where: str, target: Target) -> None:
     """
     if target == host():
         return
-    ours, theirs = (str(triple).partition("-")[0] for triple in (_host_triple(), target.attrs.get("mtriple", "")))
-    if theirs and theirs != ours:
-        raise TargetError(where, "it is compiled for another architecture", got=theirs, hint="target=None")
+    if architecture(target) != architecture(host()):
+        what = "it is compiled for another architecture"
+        raise TargetError(where, what, got=architecture(target), hint="target=None")
     if lacking := machine.lacking(machine.llvm_features(target), machine.system_flags()):
         what = "it is compiled for instructions that this processor lacks"
         raise TargetError(where, what, got=" ".join(lacking), hint="target=None")
@@ -85,9 +86,20 @@ def is_cpu(target: Target) -> bool:
     return target.kind.name == "llvm"
 
 
+def platform(target: Target) -> Platform:
+    """The platform of a target, which chooses among the Programs of a call."""
+    return "cpu" if is_cpu(target) else "cuda"
+
+
+def architecture(target: Target) -> str:
+    """Returns the architecture of a CPU target: ``x86_64``, ``aarch64``, or another first part of an LLVM triple."""
+    name = str(target.attrs.get("mtriple") or _host_triple()).partition("-")[0]
+    return {"amd64": "x86_64", "arm64": "aarch64"}.get(name, name)
+
+
 def is_x86(target: Target) -> bool:
     """Whether a CPU target is a 64-bit x86 processor."""
-    return str(target.attrs.get("mtriple") or _host_triple()).startswith(("x86_64", "amd64"))
+    return architecture(target) == "x86_64"
 
 
 @cache

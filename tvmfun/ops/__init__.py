@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from tvmfun.names import missing
 from tvmfun.ops import (
+    attention,
     bits,
     calls,
     collective,
@@ -33,6 +34,7 @@ if TYPE_CHECKING:
     from tvmfun.lax.segment import segment_max, segment_min, segment_prod, segment_sum
 
 __all__ = [
+    "attention",
     "bits",
     "calls",
     "collective",

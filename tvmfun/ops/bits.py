@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from tvm import tirx
 from tvm.script.ir_builder import tirx as T
 
@@ -26,34 +28,39 @@ def _threefry_shape(key: ShapeDtype, base: ShapeDtype, *, shape: tuple[int, ...]
     return ShapeDtype((*key.shape[:-1], *shape), dtypes.uint32)
 
 
-def _threefry(key: ShapeDtype, base: ShapeDtype, *, shape: tuple[int, ...], word: str) -> tirx.PrimFunc:
+def _plus(*terms: Any) -> Any:
+    # Sums wrap around, for which TVM's code for 32 bits does not allow; LLVM narrows this to one addition.
+    return tirx.Cast("uint32", sum(tirx.Cast("uint64", term) for term in terms))
+
+
+def threefry_block(first: Any, second: Any, counter: Any) -> tuple[Any, Any]:
+    """The two words of the block ``counter``, 64 bits, of the key ``(first, second)``; it adds to a loop program."""
     uint = lambda value: tirx.const(value, "uint32")
+    # A buffer, because the simplifier would inline let-bound rounds into an exponentially large formula.
+    x = T.sblock_alloc_buffer((2,), "uint32", scope="local")
+    schedule = (first, second, first ^ second ^ uint(_PARITY))
+    T.buffer_store(x, _plus(counter >> tirx.const(32, "uint64"), schedule[0]), [0])
+    T.buffer_store(x, _plus(counter, schedule[1]), [1])
+    for group in range(5):
+        for rotation in _ROTATIONS[group % 2]:
+            T.buffer_store(x, _plus(x[0], x[1]), [0])
+            rotated = (x[1] << uint(rotation)) | (x[1] >> uint(32 - rotation))
+            T.buffer_store(x, rotated ^ x[0], [1])
+        T.buffer_store(x, _plus(x[0], schedule[(group + 1) % 3]), [0])
+        T.buffer_store(x, _plus(x[1], schedule[(group + 2) % 3], uint(group + 1)), [1])
+    return x[0], x[1]
 
-    def plus(*terms):
-        # Sums wrap around, for which TVM's code for 32 bits does not allow; LLVM narrows this to one addition.
-        return tirx.Cast("uint32", sum(tirx.Cast("uint64", term) for term in terms))
 
+def _threefry(key: ShapeDtype, base: ShapeDtype, *, shape: tuple[int, ...], word: str) -> tirx.PrimFunc:
     def rounds(keys, bases, result, indices):
         batch = indices[: key.ndim - 1]
         position = ravel_index(indices[key.ndim - 1 :], shape) if shape else 0
         position = tirx.convert(position)
-        # A buffer, because the simplifier would inline let-bound rounds into an exponentially large formula.
-        x = T.sblock_alloc_buffer((2,), "uint32", scope="local")
-        first, second = keys[(*batch, 0)], keys[(*batch, 1)]
-        schedule = (first, second, first ^ second ^ uint(_PARITY))
         # In 64 bits: the simplifier assumes that narrower additions do not overflow.
         wide = tirx.Cast("uint64", bases[(*batch, 0)]) << tirx.const(32, "uint64")
         counter = (wide | tirx.Cast("uint64", bases[(*batch, 1)])) + tirx.Cast("uint64", position)
-        T.buffer_store(x, plus(counter >> tirx.const(32, "uint64"), schedule[0]), [0])
-        T.buffer_store(x, plus(counter, schedule[1]), [1])
-        for group in range(5):
-            for rotation in _ROTATIONS[group % 2]:
-                T.buffer_store(x, plus(x[0], x[1]), [0])
-                rotated = (x[1] << uint(rotation)) | (x[1] >> uint(32 - rotation))
-                T.buffer_store(x, rotated ^ x[0], [1])
-            T.buffer_store(x, plus(x[0], schedule[(group + 1) % 3]), [0])
-            T.buffer_store(x, plus(x[1], schedule[(group + 2) % 3], uint(group + 1)), [1])
-        T.buffer_store(result, {"first": x[0], "second": x[1], "xor": x[0] ^ x[1]}[word], list(indices))
+        first, second = threefry_block(keys[(*batch, 0)], keys[(*batch, 1)], counter)
+        T.buffer_store(result, {"first": first, "second": second, "xor": first ^ second}[word], list(indices))
 
     output = _threefry_shape(key, base, shape=shape, word=word)
 

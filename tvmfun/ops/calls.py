@@ -1,7 +1,8 @@
 """Calls: Programs with rules of their own for transforms. Lowering inlines the Program.
 
 ``custom_vjp`` and ``custom_jvp`` carry the user's derivative, ``checkpoint`` recomputes residuals in the backward pass
-instead of keeping them, and ``barrier`` keeps common subexpression elimination from undoing that.
+instead of keeping them, and ``barrier`` keeps common subexpression elimination from undoing that. ``platform_call`` has
+a Program for each platform.
 """
 
 from __future__ import annotations
@@ -29,13 +30,14 @@ from tvmfun.core.derivative import (
 )
 from tvmfun.core.inline import subprograms
 from tvmfun.core.leaf import abstract
-from tvmfun.core.op import Op, nothing, register
+from tvmfun.core.op import Op, Platform, nothing, register
 from tvmfun.core.program import Equation, Program
 from tvmfun.core.trace import named_axis
-from tvmfun.errors import GradientError
+from tvmfun.errors import GradientError, ProgramError
 from tvmfun.ops import pointwise as pw
 from tvmfun.ops import reduce as reductions
 from tvmfun.ops.control import closed
+from tvmfun.ops.control.branches import closed_branches
 
 
 @dataclass(frozen=True)
@@ -50,12 +52,16 @@ class Rule:
     def __repr__(self) -> str:
         return getattr(self.call, "__name__", "rule")
 
+    def __reduce__(self) -> Any:
+        what = "a Program with a custom derivative cannot be pickled, because that is a Python function"
+        raise ProgramError("pickle", what, got=repr(self), hint="the Program of the gradient")
+
 
 def _shape(*avals: ShapeDtype, program: Program, **params: Any) -> tuple:
     return program.out_avals
 
 
-def _program(*, program: Program, **params: Any) -> Program:
+def _program(platform: Platform, *, program: Program, **params: Any) -> Program:
     return program
 
 
@@ -321,6 +327,55 @@ checkpoint = register(
         prune=_checkpoint_prune,
     )
 )
+
+# -- platform_call -----------------------------------------------------------------------------------------------------
+
+
+def _platform_batch(batched: tuple[bool, ...], *args: Any, cpu: Program, cuda: Program) -> tuple:
+    axis = current_axis()
+    functions = [_batched_function(program, batched, axis) for program in (cpu, cuda)]
+    (cpu, cuda), captured = closed_branches(functions, [abstract(x) for x in args], cpu.name)
+    return platform_call(*captured, *args, cpu=cpu, cuda=cuda)
+
+
+#: ``platform_call(*args, cpu=, cuda=)``: two closed Programs that compute the same, of which lowering inlines the one
+#: for its target. It has no derivative: the Programs may be those of a ``custom_vjp_call``.
+platform_call = register(
+    Op(
+        "platform_call",
+        "call",
+        lambda *avals, cpu, cuda: cpu.out_avals,
+        lambda platform, *, cpu, cuda: cuda if platform == "cuda" else cpu,
+        batch=_platform_batch,
+        runs=lambda *, cpu, cuda: [[(cpu, 1)]],
+    )
+)
+
+
+def on_platform(cpu: Callable, cuda: Callable, *args: Any) -> Any:
+    """Applies one of two functions, depending on the target.
+
+    Args:
+        cpu: the function for CPUs.
+        cuda: the function for GPUs; its results have the same types.
+        args: trees of arrays.
+    """
+    leaves, structure = tree.flatten(args)
+    out_trees: list = []
+
+    def flat(function: Callable) -> Callable:
+        def run(*leaves: Any) -> list:
+            results, out_tree = tree.flatten(function(*tree.unflatten(structure, leaves)))
+            out_trees.append(out_tree)
+            return results
+
+        return run
+
+    programs, captured = closed_branches([flat(cpu), flat(cuda)], [abstract(x) for x in leaves], cpu.__name__)
+    return tree.unflatten(out_trees[0], platform_call(*captured, *leaves, cpu=programs[0], cuda=programs[1]))
+
+
+# -- barrier and name --------------------------------------------------------------------------------------------------
 
 #: ``barrier(x)``: ``x``, which no simplification sees through: equations after it are not shared with those before.
 barrier = register(

@@ -12,7 +12,7 @@ from typing import Any
 from tvmfun import dtypes
 from tvmfun.core.array import ShapeDtype
 from tvmfun.core.batching import Batched, move_from_front, move_front, repeat
-from tvmfun.core.op import Op, register
+from tvmfun.core.op import Op, Platform, register
 from tvmfun.core.program import Program
 from tvmfun.errors import ProgramError, ShapeError
 from tvmfun.ops import pointwise as pw
@@ -22,7 +22,7 @@ from tvmfun.ops import shape as shapes
 Names = tuple[str, ...]
 
 
-def _unbound(*, axis_names: Names, **params: Any) -> Program:
+def _unbound(platform: Platform, *, axis_names: Names, **params: Any) -> Program:
     raise ProgramError(
         "compile",
         "a collective can only be compiled where its axis is known",

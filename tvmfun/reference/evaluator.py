@@ -12,10 +12,20 @@ from tvmfun import dtypes
 from tvmfun.core.array import ShapeDtype
 from tvmfun.core.program import Equation, Program
 from tvmfun.errors import ArgumentError, DtypeError, ProgramError, ShapeError
-from tvmfun.reference import control, cumulative, decompositions, elementwise, indexing, movement, products, reductions
+from tvmfun.reference import (
+    attention,
+    control,
+    cumulative,
+    decompositions,
+    elementwise,
+    indexing,
+    movement,
+    products,
+    reductions,
+)
 from tvmfun.reference.meaning import MEANINGS, Meaning
 
-for _module in (elementwise, movement, reductions, products, indexing, cumulative, decompositions):
+for _module in (attention, elementwise, movement, reductions, products, indexing, cumulative, decompositions):
     _module.enter_all()
 
 
@@ -98,7 +108,7 @@ def evaluate_equation(equation: Equation, arguments: Sequence[Any], rounding: Ro
     op, params = equation.op, equation.params
     run = lambda program, values: _evaluate(program, values, rounding)
     if op.kind == "call":
-        results = run(op.compute(**params), arguments)
+        results = run(op.compute("cpu", **params), arguments)
     elif op.kind == "control":
         results = control.CONTROL[op.name](run, list(map(np.asarray, arguments)), **params)
     else:

@@ -69,7 +69,7 @@ def _kernel_gradient(x: np.ndarray, g: np.ndarray, kernel: Ints, groups: int, **
     return np.concatenate([np.tensordot(patch, part, (axes, axes)) for patch, part in pairs], -1)
 
 
-def _threefry(key: np.ndarray, base: np.ndarray, shape: Ints, word: str) -> np.ndarray:
+def threefry(key: np.ndarray, base: np.ndarray, shape: Ints, word: str) -> np.ndarray:
     """Threefry-2x32 with 20 rounds (Salmon et al., 2011) of consecutive counters from ``base`` on."""
     spread = (..., *(None,) * len(shape))
     k0, k1 = (key[..., i].astype(np.uint32)[spread] for i in (0, 1))
@@ -88,4 +88,4 @@ def _threefry(key: np.ndarray, base: np.ndarray, shape: Ints, word: str) -> np.n
 def enter_all() -> None:
     """Adds the reference implementations of this module to the table."""
     enter({"dot_general": dot_general, "conv": conv, "conv_kernel_gradient": _kernel_gradient}, partial="sums")
-    enter({"threefry2x32": _threefry}, exact=True)
+    enter({"threefry2x32": threefry}, exact=True)

@@ -141,6 +141,8 @@ def _apply(equation: Equation, values: Sequence[_Value], policy: PrecisionPolicy
     """The results of an equation, and whether they are free to be rounded."""
     op, params = equation.op, equation.params
     wide = [atom.aval.dtype == _WIDE for atom in equation.inputs]
+    factors = len(wide) if op.factors is None else op.factors
+    are_wide = all(wide[:factors])
 
     def operands(change: Callable[[Any], Any]) -> list:
         return [change(v.array) if flag else v.array for v, flag in zip(values, wide, strict=True)]
@@ -150,13 +152,16 @@ def _apply(equation: Equation, values: Sequence[_Value], policy: PrecisionPolicy
         inner = {key: _inside(value, policy) for key, value in params.items()}
         return op(*operands(as_traced), **inner), True
     if policy.dtype == TENSORFLOAT32:
-        reduced = {"precision": TENSORFLOAT32} if op.precision == "summing" and all(wide) else {}
+        reduced = {"precision": TENSORFLOAT32} if op.precision == "summing" and are_wide else {}
         return op(*operands(as_traced), **{**params, **reduced}), True
     as_half = lambda x: _as(x, policy.dtype)
-    if op.precision == "summing" and policy.only_products and all(wide):
+    if op.precision == "summing" and are_wide and (policy.only_products or op.factors is not None):
         rounded, rounding_cotangents = _roundings(policy.dtype)
-        return rounding_cotangents(op(*operands(lambda x: rounded(as_traced(x))), **params)), False
-    if op.precision in ("low", "summing") and all(wide):
+        arguments = operands(as_traced)
+        arguments[:factors] = [rounded(x) for x in arguments[:factors]]
+        results = op(*arguments, **params)
+        return (results if op.vjp is None else rounding_cotangents(results)), False
+    if op.precision in ("low", "summing") and are_wide:
         product = op(*operands(as_half), **params)
         return (as_traced(product), False) if policy.only_products else (product, True)
     floats = [v for v, flag in zip(values, wide, strict=True) if flag]

@@ -19,8 +19,10 @@ from tvmfun.nn.functional.direct_attention import (
     direct_attention,
     lowest_score,
 )
+from tvmfun.nn.functional.gpu_attention import gpu_attention, gpu_attention_gradients
+from tvmfun.ops.attention import kept_below
 from tvmfun.ops.bits import threefry2x32
-from tvmfun.ops.calls import barrier
+from tvmfun.ops.calls import barrier, on_platform
 from tvmfun.transforms import custom_vjp, vjp
 
 __all__ = ["blockwise_attention"]
@@ -38,16 +40,23 @@ def blockwise_attention(settings: AttentionSettings, inputs: AttentionInputs) ->
     """
 
     @custom_vjp
-    def attention(query: Array, key: Array, value: Array, bias: Array | None, others: tuple) -> Array:
-        return _Blocks(settings, AttentionInputs(query, key, value, bias, *others)).forward()[0]
+    def attention(query: Array, key: Array, value: Array, bias: Array | None, others: tuple) -> tuple[Array, Array]:
+        def blocks(inputs: AttentionInputs) -> tuple[Array, Array]:
+            return _Blocks(settings, inputs).forward()
 
-    def attention_forward(*parts: Any) -> tuple[Array, tuple]:
-        result, log_sums = _Blocks(settings, AttentionInputs(*parts[:4], *parts[4])).forward()
-        return result, (parts, result, log_sums)
+        def gpu(inputs: AttentionInputs) -> tuple[Array, Array]:
+            result, log_sums = gpu_attention(settings, inputs)
+            return result, _Blocks(settings, inputs).by_blocks(log_sums)
 
-    def attention_backward(residuals: tuple, g: Array) -> tuple:
+        return on_platform(blocks, gpu, AttentionInputs(query, key, value, bias, *others))
+
+    def attention_forward(*parts: Any) -> tuple[tuple[Array, Array], tuple]:
+        results = attention(*parts)
+        return results, (parts, *results)
+
+    def attention_backward(residuals: tuple, gs: tuple[Array, Array]) -> tuple:
         parts, result, log_sums = residuals
-        return (*gradients(*parts, result, log_sums, g), None)
+        return (*gradients(*parts, result, log_sums, gs[0]), None)
 
     attention.defvjp(attention_forward, attention_backward)
 
@@ -62,7 +71,16 @@ def blockwise_attention(settings: AttentionSettings, inputs: AttentionInputs) ->
         log_sums: Array,
         g: Array,
     ) -> tuple:
-        return _Blocks(settings, AttentionInputs(query, key, value, bias, *others)).backward(result, log_sums, g)
+        inputs = AttentionInputs(query, key, value, bias, *others)
+
+        def blocks(inputs: AttentionInputs, result: Array, log_sums: Array, g: Array) -> tuple:
+            return _Blocks(settings, inputs).backward(result, log_sums, g)
+
+        def gpu(inputs: AttentionInputs, result: Array, log_sums: Array, g: Array) -> tuple:
+            log_sums = _Blocks(settings, inputs).by_head(log_sums)
+            return gpu_attention_gradients(settings, inputs, result, log_sums, g)
+
+        return on_platform(blocks, gpu, inputs, result, log_sums, g)
 
     def gradients_forward(*parts: Any) -> tuple[Any, tuple]:
         return gradients(*parts), (parts[:4], parts[4], parts[7])
@@ -77,7 +95,7 @@ def blockwise_attention(settings: AttentionSettings, inputs: AttentionInputs) ->
         return (*d_floats, None, None, None, d_g)
 
     gradients.defvjp(gradients_forward, gradients_backward)
-    return attention(*inputs[:4], tuple(inputs[4:]))
+    return attention(*inputs[:4], tuple(inputs[4:]))[0]
 
 
 class _Block(NamedTuple):
@@ -377,8 +395,8 @@ class _Blocks:
         keys = tnp.broadcast_to(self.inputs.dropout_key, words.shape)
         bits = threefry2x32(keys, words, shape=(self.columns,), word="xor")
         # random.uniform makes its numbers of the upper 23 bits.
-        least = np.uint32(math.ceil(float(np.float32(1 - self.settings.rate)) * 2**23))
-        return tnp.where(tnp.bitwise_right_shift(bits, 9) < least, x, tnp.zeros_like(x))
+        is_kept = tnp.bitwise_right_shift(bits, 9) < np.uint32(kept_below(self.settings.rate))
+        return tnp.where(is_kept, x, tnp.zeros_like(x))
 
     # -- layout ----------------------------------------------------------------------------------------------------
 
@@ -396,6 +414,15 @@ class _Blocks:
         x = x.reshape(self.batch, groups, self.heads // groups, blocks, self.rows, self.width)
         x = tnp.permute_dims(x, (0, 3, 4, 1, 2, 5)).reshape(self.batch, blocks * self.rows, self.heads, self.width)
         return x[:, : self.length]
+
+    def by_blocks(self, x: Array) -> Array:
+        """Turns (batch, heads, length) into (key heads, blocks, rows), as :meth:`query_blocks` does."""
+        x = tnp.pad(x, ((0, 0), (0, 0), (0, self.padded[0] - self.length)))
+        return x.reshape(self.batch * self.groups, -1, self.rows)
+
+    def by_head(self, x: Array) -> Array:
+        """The inverse of :meth:`by_blocks`."""
+        return x.reshape(self.batch, self.heads, -1)[:, :, : self.length]
 
     def key_blocks(self, x: Array) -> Array:
         """Turns (batch, length, heads, width) into (heads, blocks, columns, width)."""

@@ -119,10 +119,15 @@ def plan(contraction: Contraction, machine: Machine) -> Tiling:
     # A wide tile of fewer rows multiplies each vector of its panel too rarely.
     least = most - 1 if is_far and vectors == wide else most // 2 + 1
     rows = _tile_size(contraction.row.extent, most, least)
-    panel = FAR_SHARE * machine.cache_bytes(2) if is_far else NEAR_SHARE * machine.cache_bytes(1)
-    depth = max(1, int(panel) * 8 // (vectors * lanes * build.bits(dtype)))
-    outer, inner, env = _block_reduction(contraction.stage.reduce, depth)
+    outer, inner, env = _block_reduction(contraction.stage.reduce, most_terms(vectors * lanes, dtype, machine))
     return Tiling(rows, vectors * lanes, lanes, outer, inner, env)
+
+
+def most_terms(columns: int, dtype: str, machine: Machine) -> int:
+    """The most terms of a block: a panel of so many columns fits its share of a cache."""
+    is_far = keeps_panels_in_l2(machine)
+    panel = FAR_SHARE * machine.cache_bytes(2) if is_far else NEAR_SHARE * machine.cache_bytes(1)
+    return max(1, int(panel) * 8 // (columns * build.bits(dtype)))
 
 
 def keeps_panels_in_l2(machine: Machine) -> bool:

@@ -41,7 +41,7 @@ def schedule(function: tirx.PrimFunc, target: Target) -> tirx.PrimFunc | None:
     ``tvmfun.precision`` allows tf32. The others are exact.
     """
     arch = str(target.attrs.get("arch", ""))
-    if _generation(arch) < 80:
+    if tiles.number(arch) < 80:
         return None  # asynchronous copies and most formats of tensor cores begin there
     stages, temps = parse(function)
     product = match(with_epilogues(inline_maps(without_empty(stages), temps), temps))
@@ -51,11 +51,6 @@ def schedule(function: tirx.PrimFunc, target: Target) -> tirx.PrimFunc | None:
     kernel = _Kernel.of(product, temps, arch, product.dtype if product.dtype in HALF or not reduced else "tf32")
     body = SBlockRealize([], tirx.const(True), SBlock([], [], [], "root", kernel.emit()))
     return function.with_body(body).with_attr("tvmfun.rule", "product")
-
-
-def _generation(arch: str) -> int:
-    digits = "".join(c for c in arch.removeprefix("sm_") if c.isdecimal())
-    return int(digits) if digits else 0
 
 
 @dataclass(frozen=True, eq=False)

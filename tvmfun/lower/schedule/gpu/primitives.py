@@ -79,6 +79,26 @@ __device__ __forceinline__ unsigned tvmfun_tf32(unsigned bits) {
   return rounded;
 }
 """,
+    "tvmfun_threefry": r"""
+// The xor of the two words of a block of Threefry-2x32.
+__device__ __forceinline__ unsigned tvmfun_threefry(unsigned first, unsigned second, unsigned long long counter) {
+  const unsigned keys[3] = {first, second, first ^ second ^ 0x1BD11BDAu};
+  const int rotations[8] = {13, 15, 26, 6, 17, 29, 16, 24};
+  unsigned x = (unsigned)(counter >> 32) + first, y = (unsigned)counter + second;
+#pragma unroll
+  for (int group = 0; group < 5; ++group) {
+#pragma unroll
+    for (int i = 0; i < 4; ++i) {
+      const int by = rotations[group % 2 * 4 + i];
+      x += y;
+      y = (y << by | y >> (32 - by)) ^ x;
+    }
+    x += keys[(group + 1) % 3];
+    y += keys[(group + 2) % 3] + group + 1;
+  }
+  return x ^ y;
+}
+""",
     "tvmfun_barrier": r"""
 __device__ __forceinline__ void tvmfun_barrier() { __syncthreads(); }
 """,

@@ -19,7 +19,7 @@ from tvmfun.lower.schedule.gpu.elementwise import unconditional_loads
 from tvmfun.lower.schedule.gpu.launch import THREADS, WARP, block_count, launch, registers
 from tvmfun.lower.schedule.gpu.reducers import Reducer
 from tvmfun.lower.schedule.groups import Group
-from tvmfun.lower.schedule.stages import Stage, contains, is_map, same_extents
+from tvmfun.lower.schedule.stages import Stage, contains, is_map, reads_of, same_extents
 from tvmfun.lower.tir import build
 from tvmfun.lower.tir.build import Axis, Env, Expr, Size, volume
 from tvmfun.lower.tir.walk import rewrite
@@ -175,16 +175,57 @@ class _Rows:
             here = row if whole else tirx.max(tirx.min(row, last), 0)
             env = build.unflatten(self.axes, here) if self.axes else {}
             exists = None if whole and self.per_block * self._blocks() == self.rows else row < self.rows
-            return build.seq(*(self.stage(stage, env, thread, lane, exists) for stage in stages))
+            return build.seq(*(self.stages_of(run, env, thread, lane, exists) for run in self._runs(stages)))
 
         return launch(self._blocks(), self.team * self.per_block, body)
 
     def _blocks(self) -> Size:
         return block_count(self.rows, self.per_block)
 
+    def _runs(self, stages: Sequence[Stage]) -> list[list[Stage]]:
+        """The stages, with neighbours in one list that share a loop: maps whose elements registers cannot hold."""
+        runs: list[list[Stage]] = []
+        for stage in stages:
+            shares = is_map(stage) and self.rest(stage) and not self.fits(stage)
+            last = runs[-1][0] if runs else None
+            if shares and last is not None and is_map(last) and same_extents(self.rest(last), self.rest(stage)):
+                runs[-1].append(stage)
+            else:
+                runs.append([stage])
+        return runs
+
+    def stages_of(self, run: Sequence[Stage], env: Env, thread: Expr, lane: Expr, exists: Expr | None) -> Stmt:
+        """The statements of stages, for the row in ``env``."""
+        if len(run) == 1:
+            return self.stage(run[0], env, thread, lane, exists)
+        self.known.update((stage.output, registers(1, stage.dtype, stage.name)) for stage in run)
+        later = [stage for stage in self.stages if not any(stage is member for member in run)]
+
+        def element(here: Env, i: Expr) -> Stmt:
+            stmts = []
+            for stage in run:
+                own = self._own(stage, run[0], here)
+                register = self.known[stage.output]
+                stmts.append(BufferStore(register, build.substitute(self._value(stage, i), own), [0]))
+                if not contains(self.private, stage.output) or any(reads_of(other, stage.output) for other in later):
+                    store = BufferStore(stage.output, register[0], stage.at(own))
+                    stmts.append(store if exists is None else IfThenElse(exists, store, None))
+            return build.seq(*stmts)
+
+        lead = self._own(run[0], None, env)
+        loop = self._over_elements(run[0], lead, lane, element)
+        held = [self.known.pop(stage.output) for stage in run]
+        return build.seq(*map(AllocBuffer, held), loop)
+
+    def _own(self, stage: Stage, like: Stage | None, env: Env) -> Env:
+        """The values of a stage's axes, from those of another one, or for the rows from those of the launch."""
+        if like is None:
+            return {axis.var: env[lead.var] for axis, lead in zip(stage.space[: self.prefix], self.axes, strict=True)}
+        return {axis.var: env[mine.var] for axis, mine in zip(stage.space, like.space, strict=True)}
+
     def stage(self, stage: Stage, env: Env, thread: Expr, lane: Expr, exists: Expr | None) -> Stmt:
         """The statements of one stage, for the row in ``env``."""
-        own = {axis.var: env[lead.var] for axis, lead in zip(stage.space[: self.prefix], self.axes, strict=True)}
+        own = self._own(stage, None, env)
         if not self.rest(stage):
             return self._scalars([stage], own, None, lane, exists)
         if stage.combine is None:

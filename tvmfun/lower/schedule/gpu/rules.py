@@ -17,12 +17,18 @@ from tvm.target import Target
 
 from tvmfun import dtypes
 from tvmfun.errors import PerformanceWarning, TargetError
-from tvmfun.lower.schedule.gpu import contraction, dlight, fallback, staged
+from tvmfun.lower.schedule.gpu import attention, contraction, dlight, fallback, staged
 from tvmfun.lower.tir.walk import called, find, rewrite
 
 #: Each returns the kernel with its loops bound and the attribute ``tvmfun.rule``; None if it does not take the kernel.
 Rule = Callable[[tirx.PrimFunc, Target], tirx.PrimFunc | None]
-RULES: tuple[Rule, ...] = (contraction.schedule, staged.schedule, dlight.schedule, fallback.schedule)
+RULES: tuple[Rule, ...] = (
+    attention.schedule,
+    contraction.schedule,
+    staged.schedule,
+    dlight.schedule,
+    fallback.schedule,
+)
 
 
 def schedule(function: tirx.PrimFunc, target: Target) -> tirx.PrimFunc:

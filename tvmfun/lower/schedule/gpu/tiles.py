@@ -84,13 +84,18 @@ class Tile:
 
 def machine(arch: str) -> Machine:
     """The processor of the newest known architecture that is not newer than ``arch``."""
-    known = [name for name in _RATES if _number(name) <= _number(arch)]
+    known = [name for name in _RATES if number(name) <= number(arch)]
     return _RATES[known[-1] if known else "sm_80"]
 
 
-def _number(arch: str) -> int:
+def number(arch: str) -> int:
     """The number of an architecture: 90 of ``sm_90a``."""
     return int("".join(c for c in arch.removeprefix("sm_") if c.isdecimal()) or 0)
+
+
+def most_shared(arch: str) -> int:
+    """The most shared memory of a block, in bytes."""
+    return _BLOCK_SHARED.get(number(arch), _LEAST_SHARED)
 
 
 def shared_bytes(tile: Tile, dtype: str) -> int:
@@ -106,8 +111,7 @@ def shapes(dtype: str, arch: str) -> list[Tile]:
     size = 2 if dtype in ("float16", "bfloat16") else 4
     table = _SIMT if dtype == "float32" else _TENSOR_CORES
     tiles = [Tile(m, n, depth // size, wm, wn, stages) for m, n, depth, wm, wn, stages in table]
-    most = _BLOCK_SHARED.get(_number(arch), _LEAST_SHARED)
-    return [tile for tile in tiles if shared_bytes(tile, dtype) <= most]
+    return [tile for tile in tiles if shared_bytes(tile, dtype) <= most_shared(arch)]
 
 
 def predicted_seconds(tile: Tile, dtype: str, sizes: tuple[int, int, int, int], arch: str, splits: int = 1) -> float:

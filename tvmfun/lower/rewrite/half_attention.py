@@ -1,0 +1,86 @@
+"""Attention of numbers that were converted from half precision, as attention in half precision.
+
+Queries, keys and values in float32 that are conversions of half precision arrays, or were rounded to half precision by
+``amp``, are read as such, and tensor cores multiply them. Sums and exponentials stay in float32. Softmax weights and
+the cotangents of scores, which are factors, too, are rounded.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+
+from tvmfun import dtypes
+from tvmfun.core.program import Atom, Equation, Literal, Program, Variable
+from tvmfun.ops import pointwise as pw
+from tvmfun.ops.attention import attention, attention_gradients
+
+_HALF = (dtypes.float16, dtypes.bfloat16)
+
+
+def narrow_attention(program: Program) -> Program:
+    """Returns the Program, and those in its loops and branches, with the factors of attention in half precision.
+
+    Args:
+        program: without calls.
+    """
+    producers = {out: equation for equation in program.equations for out in equation.outputs}
+    equations: list[Equation] = []
+    for equation in program.equations:
+        if equation.op in (attention, attention_gradients):
+            equations += _narrowed(equation, producers)
+        else:
+            params = {name: _inside(value) for name, value in equation.params.items()}
+            changed = any(params[name] is not value for name, value in equation.params.items())
+            equations.append(equation._replace(params=params) if changed else equation)
+    if all(new is old for new, old in zip(equations, program.equations, strict=False)):
+        return program
+    return replace(program, equations=tuple(equations)).without_dead_code()
+
+
+def _inside(value: Any) -> Any:
+    if isinstance(value, Program):
+        return narrow_attention(value)
+    if isinstance(value, tuple) and any(isinstance(item, Program) for item in value):
+        return tuple([_inside(item) for item in value])
+    return value
+
+
+def _narrowed(equation: Equation, producers: Mapping[Atom, Equation]) -> list[Equation]:
+    """The attention with factors in half precision, after a conversion of its cotangent if that has another type."""
+    scaled_query, *rest = equation.inputs[: equation.op.factors]
+    query, scale = _unscaled(scaled_query, producers)
+    narrow = [_unconverted(atom, producers) for atom in (query, *rest)]
+    if narrow[0] is None:
+        narrow[0], scale = _unconverted(scaled_query, producers), 1.0
+    if None in narrow[:3] or len({atom.aval.dtype for atom in narrow[:3]}) != 1:
+        return [equation]
+    before: list[Equation] = []
+    if len(narrow) > 3 and (narrow[3] is None or narrow[3].aval.dtype != narrow[0].aval.dtype):
+        dtype = narrow[0].aval.dtype
+        narrow[3] = Variable(replace(rest[2].aval, dtype=dtype))
+        convert = {"dtype": dtypes.NAMES[dtype]}
+        before = [Equation(pw.astype, (rest[2],), convert, (narrow[3],), equation.source)]
+    params = {**equation.params, "scale": equation.params["scale"] * scale}
+    return [*before, equation._replace(inputs=(*narrow, *equation.inputs[len(narrow) :]), params=params)]
+
+
+def _unconverted(atom: Atom, producers: Mapping[Atom, Equation]) -> Atom | None:
+    """The array in half precision of which a value is the conversion to float32."""
+    equation = producers.get(atom)
+    if equation is None or equation.op is not pw.astype or atom.aval.dtype != dtypes.float32:
+        return None
+    return equation.inputs[0] if equation.inputs[0].aval.dtype in _HALF else None
+
+
+def _unscaled(atom: Atom, producers: Mapping[Atom, Equation]) -> tuple[Atom, float]:
+    """The array of which a value is a multiple, and the factor."""
+    equation = producers.get(atom)
+    if equation is not None and equation.op is pw.multiply:
+        for one, other in (equation.inputs, equation.inputs[::-1]):
+            if isinstance(other, Literal) and np.isfinite(other.value) and one.aval.shape == atom.aval.shape:
+                return one, float(other.value)
+    return atom, 1.0

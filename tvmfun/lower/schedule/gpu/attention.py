@@ -1,0 +1,117 @@
+"""Attention on GPUs: one launch for the result, and two for the cotangents."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from tvm import tirx
+from tvm.s_tir import SBlock, SBlockRealize
+from tvm.target import Target
+from tvm.tirx import Buffer, Stmt
+
+from tvmfun.lower.schedule.gpu import tiles, vectors
+from tvmfun.lower.schedule.gpu.attention_kernels import ARGUMENTS, RESULTS, Sizes, Tiling, device_function
+from tvmfun.lower.schedule.gpu.launch import launch
+from tvmfun.lower.schedule.gpu.products import HALF
+from tvmfun.lower.schedule.gpu.vectors import address
+from tvmfun.lower.tir import build
+from tvmfun.lower.tir.build import Expr
+from tvmfun.ops.attention import ATTRIBUTE, WIDEST_HEAD, Settings
+from tvmfun.ops.dot import TENSORFLOAT32
+
+# Tiles of 16 rows of a warp, warps, and columns: the first that fits is taken. More rows per warp read shared memory
+# less often, but heads of more than 64 elements, two products, and biases and masks need the registers.
+_MANY_ROWS, _MANY_WARPS = ((2, 4, 64),), ((1, 8, 64),)
+_NARROW = ((1, 4, 64), (1, 4, 32), (1, 2, 32), (1, 2, 16))
+_WIDE = ((1, 4, 32), (1, 2, 32), (1, 2, 16))
+
+
+def schedule(function: tirx.PrimFunc, target: Target) -> tirx.PrimFunc | None:
+    """Returns the kernel of an attention of float32 or half precision with its launches; None if it is not one."""
+    text = function.attrs.get(ATTRIBUTE) if function.attrs else None
+    arch = str(target.attrs.get("arch", ""))
+    if text is None or tiles.number(arch) < 80:
+        return None
+    settings = Settings.of_text(str(text))
+    query, key, *_ = function.params
+    if not all(isinstance(size, tirx.IntImm) for size in (*query.shape, *key.shape)):
+        return None
+    batch, length, heads, width = map(int, query.shape)
+    sizes = Sizes(batch, length, int(key.shape[1]), heads, int(key.shape[2]), width)
+    dtype = str(query.dtype)
+    if dtype == "float64" or not 0 < width <= WIDEST_HEAD:
+        return None
+    format = "tf32" if dtype == "float32" and settings.precision == TENSORFLOAT32 else dtype
+    body = _Kernels.of(function.params, settings, sizes, format, arch).emit()
+    root = SBlockRealize([], tirx.const(True), SBlock([], [], [], "root", body))
+    return function.with_body(root).with_attr("tvmfun.rule", "attention")
+
+
+def tiling(kind: str, format: str, width: int, arch: str, is_plain: bool = True) -> Tiling:
+    """How a kernel is cut into blocks: the largest tiles whose shared memory fits.
+
+    Args:
+        kind: the kernel, one of :data:`ARGUMENTS`.
+        format: what is multiplied.
+        width: the elements of a head.
+        arch: the architecture.
+        is_plain: whether scores depend on no bias or mask.
+    """
+    shapes = _NARROW if width <= 64 and (kind == "forward" or is_plain) else _WIDE
+    if kind == "forward" and width <= 64 and is_plain:
+        shapes = _MANY_ROWS + shapes
+    if kind == "forward" and width > 64 and format in HALF:
+        shapes = _MANY_WARPS + shapes
+    options = [Tiling(format, width, *shape, held=1 if kind == "forward" else 2) for shape in shapes]
+    return next((one for one in options if one.shared_bytes <= tiles.most_shared(arch)), options[-1])
+
+
+@dataclass(frozen=True, eq=False)
+class _Kernels:
+    """The launches of one op.
+
+    Args:
+        settings: its parameters.
+        sizes: the sizes of its arguments.
+        format: what is multiplied.
+        arch: the architecture.
+        buffers: its arguments that are always there, and its results, by name.
+        options: its other arguments by name.
+    """
+
+    settings: Settings
+    sizes: Sizes
+    format: str
+    arch: str
+    buffers: dict[str, Buffer]
+    options: dict[str, Buffer]
+
+    @classmethod
+    def of(cls, params: Sequence[Buffer], settings: Settings, sizes: Sizes, format: str, arch: str) -> _Kernels:
+        """The kernels for the parameters of a function."""
+        inputs = settings.required + len(settings.optional)
+        results = RESULTS if settings.gradients else ARGUMENTS["forward"][3:]
+        names = (*ARGUMENTS["keys"][: settings.required], *results)
+        buffers = dict(zip(names, (*params[: settings.required], *params[inputs:]), strict=True))
+        return cls(settings, sizes, format, arch, buffers, settings.named(params[:inputs]))
+
+    def emit(self) -> Stmt:
+        """The launches: one for the result; or one for the cotangents of queries, and one for those of keys."""
+        return build.seq(*map(self._launch, ("queries", "keys") if self.settings.gradients else ("forward",)))
+
+    def _launch(self, kind: str) -> Stmt:
+        sizes, is_plain = self.sizes, not {"bias", "mask"}.intersection(self.options)
+        cut = tiling(kind, self.format, sizes.width, self.arch, is_plain)
+        shapes = {name: tuple(map(int, buffer.shape)) for name, buffer in self.options.items()}
+        code = device_function(kind, self.settings, sizes, cut, shapes)
+        buffers = [*(self.buffers[name] for name in ARGUMENTS[kind]), *self.options.values()]
+        pointers = [address(buffer, *[0] * len(buffer.shape)) for buffer in buffers]
+        shared = tirx.decl_buffer((cut.shared_bytes,), "uint8", name="shared", scope="shared.dyn")
+
+        def body(block: Expr, thread: Expr) -> Stmt:
+            call = vectors.call(code.name, block, address(shared, 0), *pointers, source=code.source)
+            return build.seq(vectors.allocated(shared, cut.shared_bytes), call)
+
+        rows, heads = (sizes.keys, sizes.groups) if kind == "keys" else (sizes.length, sizes.heads)
+        return launch(sizes.batch * heads * build.ceil_div(rows, cut.rows), cut.threads, body)
