@@ -6,7 +6,7 @@ from support.serial_gpu import SM_90, check, values
 
 import tvmfun
 import tvmfun.numpy as tnp
-from tvmfun import ShapeDtype, nn, random
+from tvmfun import ShapeDtype
 
 SHAPES = [(), (0,), (1,), (31,), (33, 5), (1000, 1025), (256, 1024), (7, 3, 40_000)]
 
@@ -40,12 +40,6 @@ def test_an_optimizer_update_is_one_launch_written_in_place():
     text = step.lower(spec, spec, spec, spec, ShapeDtype((), "float32")).compile().as_text()
     assert "call_tir_inplace" in text and text.count("blockIdx.x") == 1
     assert text.count("T.vectorized(4)") == 7  # 16 bytes of four arguments and three results
-
-
-def test_dropout_is_one_launch():
-    mask = lambda key, x: nn.functional.dropout(key, x, 0.1)
-    outcome = check(mask, np.asarray(random.key(0)), values((64, 96), "float32"))
-    assert all(len(launches) == 1 for launches in outcome.launches)
 
 
 @pytest.mark.quick("1023")

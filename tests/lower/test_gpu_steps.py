@@ -26,12 +26,10 @@ def test_the_mnist_step_takes_few_launches(monkeypatch):
     state = tvmfun.eval_shape(partial(mnist.start, optimizer), random.key(0))
     images, labels = ShapeDtype((64, 28, 28, 1), "float32"), ShapeDtype((64,), "int32")
     program = tvmfun.jit(partial(mnist.train_step, optimizer)).lower(state, images, labels).program
-    module = pipeline.build_for_cuda(inlined(program), targets.resolve(SM_90))
+    module = pipeline.build_for_cuda(inlined(program, "cuda"), targets.resolve(SM_90))
     launches = [step for step in module.launches() if isinstance(step, Launch)]
-    assert len(launches) <= 60
-    # One thread each for the number of the step, and for the rate of learning after it.
-    alone = [launch for launch in launches if np.prod(launch.grid) * launch.threads == 1]
-    assert len(alone) <= 2
+    assert len(launches) <= 25
+    assert not [launch for launch in launches if np.prod(launch.grid) * launch.threads == 1]
 
 
 def every_family(x, at, new):
@@ -53,6 +51,6 @@ def every_family(x, at, new):
 @pytest.mark.parametrize("dtype", ["float32", "float16", "bfloat16", "float64", "int32", "int8"])
 def test_schedules_become_machine_code_without_spills(dtype):
     arguments = ShapeDtype((300, 1000), dtype), ShapeDtype((300,), "int32"), ShapeDtype((300, 1000), dtype)
-    module = pipeline.build_for_cuda(inlined(tvmfun.trace(every_family)(*arguments)), targets.resolve(SM_90))
+    module = pipeline.build_for_cuda(inlined(tvmfun.trace(every_family)(*arguments), "cuda"), targets.resolve(SM_90))
     for cubin in module.cubins:
         assert all(usage.spills == 0 and usage.registers <= 64 for usage in cubin.usage), cubin.kernels

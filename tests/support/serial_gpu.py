@@ -254,7 +254,7 @@ def run(
     target = targets.resolve(SM_90)
     avals = specs or [ShapeDtype(np.shape(array), np.asarray(array).dtype) for array in arrays]
     traced = tvmfun.trace(function)(*avals)
-    program = inlined(traced)
+    program = inlined(traced, "cuda")
     values: dict[Any, Any] = dict(zip(program.inputs, map(np.asarray, (*traced.captured, *arrays)), strict=True))
     sizes: dict[str, int] = {}
     for variable in program.inputs:

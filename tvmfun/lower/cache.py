@@ -26,6 +26,7 @@ from tvmfun.counters import counters
 from tvmfun.errors import DimensionError, ShapeError, TargetError
 from tvmfun.lower import disk_cache, kernel_cache, pipeline
 from tvmfun.lower import target as targets
+from tvmfun.lower.codegen.native import NativeModule
 from tvmfun.lower.compile_log import compiling, stage
 from tvmfun.lower.machine import Machine
 from tvmfun.lower.tuning import database
@@ -33,6 +34,7 @@ from tvmfun.runtime.cuda.executable import CudaExecutable
 from tvmfun.runtime.cuda_module import CudaModule
 from tvmfun.runtime.devices import device_of
 from tvmfun.runtime.executables import Executable, NativeExecutable
+from tvmfun.runtime.plan import Plan
 
 # Executables take about a megabyte each.
 _KEPT = 512
@@ -56,7 +58,7 @@ def compile_program(
         target: the target.
         donated: the positions of inputs that may be overwritten with results.
     """
-    program = inlined(program)
+    program = inlined(program, targets.platform(target))
     unknown = [name for name in program.sizes if name not in dims.known(aval.shape for aval in program.in_avals)]
     if unknown:
         raise DimensionError(
@@ -81,6 +83,12 @@ def compile_program(
         if len(_EXECUTABLES) > _KEPT:
             _EXECUTABLES.popitem(last=False)
         return executable
+
+
+def native_module(program: Program, target: Target, donated: Sequence[int] = ()) -> tuple[NativeModule, Plan]:
+    """Returns the Program, of static sizes, compiled for a CPU but not loaded, and the layout of its table."""
+    with _LOCK:
+        return pipeline.build(inlined(program, targets.platform(target)), target, donated)
 
 
 def check_sizes(program: Program, sizes: Mapping[str, int]) -> None:
@@ -183,12 +191,15 @@ def _cuda_module(program: Program, target: Target, donated: Sequence[int], key: 
 
 
 def lines_of(program: Program, target: Target, donated: Sequence[int], kernel: str) -> list[str]:
-    """The user's lines whose ops are in a kernel, which is known by its name; several kernels may have the same."""
-    kernels = pipeline.fused_kernels(inlined(program), target, donated)
+    """The user's lines whose ops are in a kernel, which is known by its name; several kernels may have the same.
+
+    A kernel that joins several has their names, with two underscores in between.
+    """
+    kernels = pipeline.fused_kernels(inlined(program, targets.platform(target)), target, donated)
     lines = [
         equation.source
         for candidate, _ in kernels
-        if kernel.startswith(candidate.name)
+        if any(name.startswith(candidate.name) for name in kernel.split("__"))
         for equation in candidate.equations
         if equation.source
     ]
@@ -197,4 +208,6 @@ def lines_of(program: Program, target: Target, donated: Sequence[int], kernel: s
 
 def text(program: Program, target: Target | None = None, donated: Sequence[int] = ()) -> str:
     """Returns the scheduled module of a Program as TVMScript."""
-    return pipeline.scheduled_module(inlined(program), target or targets.host(), donated).script(show_meta=False)
+    target = target or targets.host()
+    program = inlined(program, targets.platform(target))
+    return pipeline.scheduled_module(program, target, donated).script(show_meta=False)

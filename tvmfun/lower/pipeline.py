@@ -19,12 +19,13 @@ from tvmfun.lower.codegen.native import Kernels, NativeModule
 from tvmfun.lower.codegen.relax_module import ModuleBuilder, ScheduledKernel, Step
 from tvmfun.lower.codegen.vm import build_for_vm as build_for_vm
 from tvmfun.lower.compile_log import stage
-from tvmfun.lower.fusion.fuse import HALF, NARROW, fuse
+from tvmfun.lower.fusion.fuse import CPU, GPU, fuse
 from tvmfun.lower.fusion.in_place import InPlace, plan_in_place
 from tvmfun.lower.fusion.kernel import Kernel
 from tvmfun.lower.fusion.row_fusion import merge_rows
 from tvmfun.lower.rewrite.branch_updates import sink_updates
 from tvmfun.lower.rewrite.dilated_convolutions import split_dilated_convolutions
+from tvmfun.lower.rewrite.half_attention import narrow_attention
 from tvmfun.lower.rewrite.loop_panels import with_panels
 from tvmfun.lower.rewrite.scatter_updates import sparse_updates
 from tvmfun.runtime.cuda_module import CudaModule
@@ -38,12 +39,14 @@ def rewritten(program: Program, target: Target) -> Program:
     if targets.is_cpu(target):
         program = sink_updates(program)
         program = with_panels(program, target)
+    else:
+        program = narrow_attention(program)
     return program
 
 
 def fused(program: Program, target: Target) -> list[Kernel]:
     """Stage 2, Program to kernels: groups equations into functions."""
-    kernels = fuse(program, NARROW if targets.is_cpu(target) else HALF)
+    kernels = fuse(program, CPU if targets.is_cpu(target) else GPU)
     return merge_rows(kernels, program.outputs)
 
 

@@ -66,6 +66,7 @@ class Launch(NamedTuple):
         shared_bytes: the dynamic shared memory of a block; above 48 KiB the kernel has to be allowed to use it.
         arguments: in the order of the kernel's parameters; an address is passed as a 64-bit pointer.
         cluster: the number of blocks of a cluster along x, y and z.
+        is_packed: whether the kernel has one parameter, a struct of all arguments as words of 8 bytes.
     """
 
     kernel: str
@@ -74,6 +75,7 @@ class Launch(NamedTuple):
     shared_bytes: int
     arguments: tuple[Address | Scalar, ...]
     cluster: Extent = (1, 1, 1)
+    is_packed: bool = False
 
     @property
     def threads(self) -> int:
@@ -300,7 +302,7 @@ class CudaModule:
         )
 
 
-_MAGIC, _VERSION = b"TVMFUNCU", 1
+_MAGIC, _VERSION = b"TVMFUNCU", 2
 _HEAD, _LENGTH = struct.Struct("<8sIQ32s"), struct.Struct("<Q")
 _RECORDS = {record.__name__: record for record in (Address, Scalar, Launch, Copy, Repeat, While, Branch)}
 

@@ -18,10 +18,17 @@ _ALIGNMENT = 256
 
 
 class Call(NamedTuple):
-    """A step of ``main`` that calls a kernel."""
+    """A step of ``main`` that calls a kernel.
+
+    Args:
+        kernel: the name of its function.
+        arguments: the addresses of its parameters.
+        written: the slots of those that it may write.
+    """
 
     kernel: str
     arguments: list[Address]
+    written: frozenset[int] = frozenset()
 
 
 class Store(NamedTuple):
@@ -41,102 +48,135 @@ class _Buffer:
     offset: int = 0
 
 
-# The memory of a value: that of an input, by position, or a buffer.
-_Owner = int | _Buffer
-
-
-def plan_memory(
-    main: relax.Function, workspaces: Mapping[str, Sequence[int]] | None = None
-) -> tuple[Plan, list[Call | Store]]:
+def plan_memory(main: relax.Function) -> tuple[Plan, list[Call | Store]]:
     """Decides the address of every value of ``main``.
+
+    Args:
+        main: calls kernels with ``call_tir`` and ``call_tir_inplace``; all its shapes are static.
+
+    Returns:
+        The plan, and the steps of the native ``main``.
+    """
+    values = Values(main)
+    plan, address_of = values.plan()
+    steps: list[Call | Store] = []
+    for step in values.steps:
+        if isinstance(step, Store):
+            steps.append(step._replace(address=address_of[step.address.slot]))
+        else:
+            steps.append(step._replace(arguments=[address_of[argument.slot] for argument in step.arguments]))
+    return plan, steps
+
+
+class Values:
+    """The values of ``main`` and its steps, before the values have addresses.
+
+    In these steps each piece of memory has a slot of its own: the inputs first, and then the buffers of intermediates
+    and of results.
 
     Args:
         main: calls kernels with ``call_tir`` and ``call_tir_inplace``; all its shapes are static.
         workspaces: for kernels that get memory only for themselves the bytes of each piece. Their addresses are the
             last arguments of a call.
-
-    Returns:
-        The plan, and the steps of the native ``main``.
     """
-    planner = _Planner(main, workspaces or {})
-    return planner.plan, planner.steps()
 
-
-class _Planner:
-    """Reads ``main`` once to find out how long each value is in use."""
-
-    def __init__(self, main: relax.Function, workspaces: Mapping[str, Sequence[int]]) -> None:
-        self.workspaces = workspaces
-        self.owners: dict[ir.Var, Any] = {parameter: i for i, parameter in enumerate(main.params)}
-        self.buffers: list[_Buffer] = []
-        self.calls: list[tuple[int, str, list[_Owner]]] = []
-        self.constants: list[tuple[int, _Buffer, ir.GenericConst]] = []
-        self.aliased: dict[_Owner, int] = {}
+    def __init__(self, main: relax.Function, workspaces: Mapping[str, Sequence[int]] | None = None) -> None:
+        self._workspaces = workspaces or {}
+        self._owners: dict[ir.Var, Any] = {parameter: i for i, parameter in enumerate(main.params)}
+        self._buffers: list[_Buffer] = []
+        self._constants: list[tuple[int, Store]] = []
+        self._calls: list[tuple[int, Call]] = []
+        self._aliased: dict[int, int] = {}
+        self._inputs = len(main.params)
         bindings = [binding for block in main.body.blocks for binding in block.bindings]
         for i, binding in enumerate(bindings):
-            self.read(i, binding)
-        results = [self.owner(len(bindings), field) for field in main.body.body.fields]
-        fresh = sorted({r: None for r in results if isinstance(r, _Buffer)}, key=lambda buffer: buffer.size)
-        kept = set(fresh)
-        intermediates = [buffer for buffer in self.buffers if buffer not in kept]
-        temporaries, inputs = _assign_offsets(intermediates), len(main.params)
-        self.addresses = {buffer: Address(inputs + k) for k, buffer in enumerate(fresh)}
-        self.addresses |= {buffer: Address(inputs + len(fresh), buffer.offset) for buffer in intermediates}
-        sizes = tuple(buffer.size for buffer in fresh)
-        arguments = sum(_nbytes(parameter.ty) for parameter in main.params)
-        analysis = MemoryAnalysis(arguments, sum(sizes), sum(self.aliased.values()), temporaries)
-        self.plan = Plan(inputs, sizes, tuple(self.address(result).slot for result in results), analysis)
+            self._read(i, binding)
+        self._results = [self._owner(len(bindings), field) for field in main.body.body.fields]
+        self._arguments = sum(_nbytes(parameter.ty) for parameter in main.params)
 
-    def read(self, i: int, binding: relax.VarBinding) -> None:
+    @property
+    def steps(self) -> list[Call | Store]:
+        """The steps of ``main``, in order; constants are written just before they are used."""
+        return [step for _, step in sorted([*self._constants, *self._calls], key=lambda item: item[0])]
+
+    @property
+    def results(self) -> set[int]:
+        """The slots of the results."""
+        return set(self._results)
+
+    @property
+    def sizes(self) -> dict[int, int]:
+        """The bytes of the intermediates, by slot."""
+        intermediates = enumerate(self._buffers, self._inputs)
+        return {slot: buffer.size for slot, buffer in intermediates if slot not in self.results}
+
+    def plan(self, uses: Mapping[int, tuple[int, int]] | None = None) -> tuple[Plan, dict[int, Address]]:
+        """Gives every slot an address.
+
+        Args:
+            uses: the first and the last step that uses an intermediate, by slot; those that are missing get no memory.
+                By default these are the steps of ``main``.
+
+        Returns:
+            The plan, and the address of each slot of the steps.
+        """
+        buffers = dict(enumerate(self._buffers, self._inputs))
+        kept = [slot for slot in dict.fromkeys(self._results) if slot in buffers]
+        fresh = sorted(kept, key=lambda slot: buffers[slot].size)
+        intermediates = {slot: buffer for slot, buffer in buffers.items() if slot not in kept}
+        if uses is not None:
+            used = {slot: uses[slot] for slot in intermediates if slot in uses}
+            intermediates = {slot: _Buffer(buffers[slot].size, *pair) for slot, pair in used.items()}
+        temporaries = _assign_offsets(list(intermediates.values()))
+        addresses = {i: Address(i) for i in range(self._inputs)}
+        addresses |= {slot: Address(self._inputs + k) for k, slot in enumerate(fresh)}
+        block = self._inputs + len(fresh)
+        addresses |= {slot: Address(block, buffer.offset) for slot, buffer in intermediates.items()}
+        sizes = tuple(buffers[slot].size for slot in fresh)
+        analysis = MemoryAnalysis(self._arguments, sum(sizes), sum(self._aliased.values()), temporaries)
+        return Plan(self._inputs, sizes, tuple(addresses[slot].slot for slot in self._results), analysis), addresses
+
+    def _read(self, i: int, binding: relax.VarBinding) -> None:
         """Records the memory of a binding's value, and the use of its arguments."""
         var, value = binding.var, binding.value
         if isinstance(value, relax.TupleGetItem):
-            self.owners[var] = self.owners[value.tuple_value][value.index]
+            self._owners[var] = self._owners[value.tuple_value][value.index]
         elif _is_kernel(value):
-            arguments = [self.owner(i, argument) for argument in value.args[1].fields]
-            results: list[_Owner] = []
+            arguments = [self._owner(i, argument) for argument in value.args[1].fields]
+            results: list[int] = []
             passed = list(arguments)
             for ty, source in zip(_types(var), _sources(value), strict=True):
                 if source is None:
-                    results.append(self.new(i, _nbytes(ty)))
+                    results.append(self._new(i, _nbytes(ty)))
                     passed.append(results[-1])
                 else:
                     results.append(arguments[source])
-                    if isinstance(arguments[source], int):
-                        self.aliased[arguments[source]] = _nbytes(ty)
+                    if arguments[source] < self._inputs:
+                        self._aliased[arguments[source]] = _nbytes(ty)
             name = value.args[0].name_hint
-            passed += [self.new(i, size) for size in self.workspaces.get(name, ())]
-            self.calls.append((i, name, passed))
-            self.owners[var] = results if isinstance(var.ty, relax.TupleType) else results[0]
+            own = [self._new(i, size) for size in self._workspaces.get(name, ())]
+            self._calls.append((i, Call(name, list(map(Address, [*passed, *own])), frozenset([*results, *own]))))
+            self._owners[var] = results if isinstance(var.ty, relax.TupleType) else results[0]
         elif value.op.name == "relax.reshape":
-            self.owners[var] = self.owner(i, value.args[0])
+            self._owners[var] = self._owner(i, value.args[0])
         else:  # memory of no bytes
-            self.owners[var] = self.new(i, _nbytes(var.ty))
+            self._owners[var] = self._new(i, _nbytes(var.ty))
 
-    def new(self, i: int, size: int) -> _Buffer:
-        """A buffer of a size for the binding at ``i``."""
-        self.buffers.append(_Buffer(size, i, i))
-        return self.buffers[-1]
+    def _new(self, i: int, size: int) -> int:
+        """The slot of a buffer of a size for the binding at ``i``."""
+        self._buffers.append(_Buffer(size, i, i))
+        return self._inputs + len(self._buffers) - 1
 
-    def owner(self, i: int, value: relax.Expr) -> _Owner:
-        """The memory of a value that the binding at ``i`` uses; constants are written just before it."""
+    def _owner(self, i: int, value: relax.Expr) -> int:
+        """The slot of a value that the binding at ``i`` uses."""
         if isinstance(value, ir.GenericConst):
-            self.constants.append((i, self.new(i, _nbytes(value.ty)), value))
-            return self.buffers[-1]
-        owner = self.owners[value]
-        if isinstance(owner, _Buffer):
-            owner.last = i
+            slot = self._new(i, _nbytes(value.ty))
+            self._constants.append((i, Store(Address(slot), _bits(value))))
+            return slot
+        owner = self._owners[value]
+        if owner >= self._inputs:
+            self._buffers[owner - self._inputs].last = i
         return owner
-
-    def address(self, owner: _Owner) -> Address:
-        """The address of the memory."""
-        return Address(owner) if isinstance(owner, int) else self.addresses[owner]
-
-    def steps(self) -> list[Call | Store]:
-        """The steps of ``main``, in order."""
-        stores = [(i, Store(self.address(buffer), _bits(value))) for i, buffer, value in self.constants]
-        calls = [(i, Call(kernel, list(map(self.address, owners)))) for i, kernel, owners in self.calls]
-        return [step for _, step in sorted([*stores, *calls], key=lambda item: item[0])]
 
 
 def _bits(constant: ir.GenericConst) -> np.integer:

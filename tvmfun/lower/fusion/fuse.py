@@ -14,6 +14,7 @@ from heapq import heapify, heappop, heappush
 from tvmfun import dtypes
 from tvmfun.core.dims import typical
 from tvmfun.core.program import Atom, Literal, Program, Variable
+from tvmfun.lower.fusion.device_bits import on_device
 from tvmfun.lower.fusion.kernel import Kernel
 from tvmfun.ops.control import switch
 from tvmfun.ops.dot import dot_general
@@ -30,10 +31,24 @@ _CLOSED = ("opaque", "control")
 _MAX_RECOMPUTE = 2
 # Conversions that products apply while they read operands, by what they read.
 _WIDENINGS = {"bfloat16": "float32", "float16": "float32", "int8": "int32", "uint8": "int32", "int16": "int32"}
-#: The numbers that products on GPUs convert while they read them.
-HALF = ("bfloat16", "float16")
-#: The numbers that products on CPUs convert while they read them.
-NARROW = tuple(_WIDENINGS)
+
+
+@dataclass(frozen=True)
+class Style:
+    """What fusion has to know about a target.
+
+    Args:
+        widens: the dtypes of operands that products convert while they read them.
+        is_gpu: whether independent kernels run at once, so that sums of several arrays should not wait for each other,
+            and random bits can be computed where they are used.
+    """
+
+    widens: Collection[str]
+    is_gpu: bool
+
+
+PLAIN = Style((), is_gpu=False)
+CPU, GPU = Style(tuple(_WIDENINGS), is_gpu=False), Style(("bfloat16", "float16"), is_gpu=True)
 
 
 @dataclass(eq=False)
@@ -50,9 +65,9 @@ class _Group:
 class _Fusion:
     """Puts the equations of a Program into groups; equations and results are numbered by position."""
 
-    def __init__(self, program: Program, widens: Collection[str]) -> None:
-        self.widens = widens
-        self.equations = program.equations
+    def __init__(self, program: Program, style: Style) -> None:
+        self.style = style
+        self.equations = tuple(map(on_device, program.equations)) if style.is_gpu else program.equations
         self.inputs = set(program.inputs)
         self.producer = {out: i for i, eq in enumerate(self.equations) for out in eq.outputs}
         self.returned = {self.producer[a] for a in program.outputs if a in self.producer}
@@ -199,9 +214,17 @@ class _Fusion:
         same_index = all(self.is_pointwise_over(group.domain, user) for user in self.users[i])
         if not (pure and same_index and self.has_room(group) and len(self.outputs(group)) == 1):
             return False
+        if self.style.is_gpu and self.shape(i) == () and self.reads_others(group, i):
+            return False
         group.core = i
         self.add(i, group)
         return True
+
+    def reads_others(self, group: _Group, i: int) -> bool:
+        """Whether a group reads results of other groups than ``i``, for which it would have to wait."""
+        made = {*group.members, i}
+        reads = (self.producer.get(atom, i) for member in group.members for atom in self.equations[member].inputs)
+        return not made.issuperset(reads)
 
     def accepts(self, group: _Group, i: int) -> bool:
         if group.closed or not self.has_room(group):
@@ -233,7 +256,7 @@ class _Fusion:
         if equation.op is not astype:
             return False
         name = dtypes.NAMES[equation.inputs[0].aval.dtype]
-        return name in self.widens and equation.params["dtype"] == _WIDENINGS[name]
+        return name in self.style.widens and equation.params["dtype"] == _WIDENINGS[name]
 
     def writes_along(self, group: _Group, i: int) -> bool:
         """Whether the group can store the result of the equation along with its own."""
@@ -391,11 +414,11 @@ class _Fusion:
         return typical(self.equations[i].outputs[0].aval.size)
 
 
-def fuse(program: Program, widens: Collection[str] = ()) -> list[Kernel]:
+def fuse(program: Program, style: Style = PLAIN) -> list[Kernel]:
     """Returns the kernels of a Program in an order in which they can run.
 
     Args:
         program: without calls.
-        widens: the dtypes of operands that products convert while they read them: :data:`HALF` or :data:`NARROW`.
+        style: :data:`CPU`, :data:`GPU`, or :data:`PLAIN` for no target in particular.
     """
-    return _Fusion(program, widens).run()
+    return _Fusion(program, style).run()

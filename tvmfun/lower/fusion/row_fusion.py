@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 
 from tvmfun.core.dims import typical
 from tvmfun.core.program import Atom, Equation, Variable
+from tvmfun.lower.fusion.device_bits import device_bits
 from tvmfun.lower.fusion.fuse import MAX_EQUATIONS
 from tvmfun.lower.fusion.kernel import Kernel
 from tvmfun.ops.shape import broadcast_to, iota, reshape
@@ -170,7 +171,7 @@ def _is_regular(equation: Equation) -> bool:
         if not isinstance(axis, tuple) or not axis or not isinstance(source.size, int):
             return False
         return axis == tuple(range(min(axis), source.ndim)) and _row_size(source.shape, axis)
-    return op.kind == "pointwise" or op in (broadcast_to, iota, reshape)
+    return op.kind == "pointwise" or op in (broadcast_to, iota, reshape, device_bits)
 
 
 def _row_size(shape: tuple[int, ...], axis: tuple[int, ...]) -> bool:

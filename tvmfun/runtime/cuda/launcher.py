@@ -381,7 +381,8 @@ class _LaunchNode:
             if isinstance(arg, Scalar):
                 self._values[i] = int.from_bytes(arg.pack(), "little")
         first = ctypes.addressof(self._values)
-        self._pointers = (ctypes.c_void_p * max(1, len(arguments)))(*(first + 8 * i for i in range(len(arguments))))
+        count = 1 if launch.is_packed else len(arguments)
+        self._pointers = (ctypes.c_void_p * max(1, count))(*(first + 8 * i for i in range(count)))
         grid, block = (ctypes.c_uint * 3)(*launch.grid), (ctypes.c_uint * 3)(*launch.block)
         pointers = ctypes.addressof(self._pointers)
         self._node = KernelNode(function, grid, block, launch.shared_bytes, pointers, None, None, None)

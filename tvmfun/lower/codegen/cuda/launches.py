@@ -1,43 +1,23 @@
-"""The launches of a Program: host functions become records with addresses of the memory plan."""
+"""The launches of a Program: records of the calls of host functions, joined, with addresses of the memory plan."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from typing import Any
+from collections.abc import Mapping, Sequence
 
-import numpy as np
 import tvm
-from tvm import ir, relax, tirx
-from tvm.sym import Analyzer, detect_linear_equation
+from tvm import relax, tirx
 from tvm.target import Target
 
-from tvmfun import dtypes
-from tvmfun.errors import TargetError
 from tvmfun.lower.codegen.cuda import cubins, lowering
 from tvmfun.lower.codegen.cuda.compilers import Compiler, options_of
-from tvmfun.lower.codegen.memory_plan import Store, plan_memory
-from tvmfun.lower.tir.build import nbytes, substitute
-from tvmfun.lower.tir.walk import called, find, rewrite
-from tvmfun.runtime.cuda_module import (
-    ArrayType,
-    Branch,
-    Copy,
-    CudaModule,
-    Launch,
-    Repeat,
-    Scalar,
-    Step,
-    While,
-    bytes_of,
-)
+from tvmfun.lower.codegen.cuda.effects import Effects, effects, written_parameters
+from tvmfun.lower.codegen.cuda.horizontal import fewest_launches, lifetimes
+from tvmfun.lower.codegen.cuda.host_functions import CONSTANTS, Constants, HostFunction, workspaces
+from tvmfun.lower.codegen.cuda.joined import Joiner
+from tvmfun.lower.codegen.memory_plan import Store, Values
+from tvmfun.lower.tir.build import nbytes
+from tvmfun.runtime.cuda_module import ArrayType, Branch, Copy, CudaModule, Launch, Repeat, Step, While
 from tvmfun.runtime.plan import Address
-
-# The launch parameter that is not a number of threads: the bytes of dynamic shared memory.
-_SHARED_BYTES = "tirx.use_dyn_shared_memory"
-_KINDS = ("blockIdx", "threadIdx", "clusterCtaIdx")
-
-# Numbers that host functions write are read from a table of constants, aligned for any dtype.
-_CONSTANT_BYTES = 16
 
 
 def cuda_module(module: tvm.IRModule, target: Target, compiler: Compiler | None, missing: str = "") -> CudaModule:
@@ -58,21 +38,31 @@ def cuda_module(module: tvm.IRModule, target: Target, compiler: Compiler | None,
     host, kernels = lowering.split(functions, target)
     texts = lowering.sources(kernels, target)
     hosts = {name.name_hint: function for name, function in host.functions.items()}
-    workspaces = {name: [nbytes(buffer) for buffer in _workspaces(function)] for name, function in hosts.items()}
-    plan, calls = plan_memory(main, workspaces)
-    constants = _Constants(plan.block + 1)
-    steps: list[Step] = []
-    for call in calls:
-        if isinstance(call, Store):
-            steps.append(constants.copy(call.address, call.bits.tobytes()))
+    values = Values(main, {name: list(map(nbytes, workspaces(function))) for name, function in hosts.items()})
+    constants = Constants()
+    of_constants: dict[int, Address] = {}
+    steps: list[tuple[Step, frozenset[int]]] = []
+    for call in values.steps:
+        if not isinstance(call, Store):
+            own = HostFunction(hosts[call.kernel], call.arguments, texts, constants).steps()
+            steps += [(step, call.written) for step in own]
+        elif call.address.slot in values.results:
+            steps.append((constants.copy(call.address, call.bits.tobytes()), frozenset()))
         else:
-            steps += _HostFunction(hosts[call.kernel], call.arguments, texts, constants).steps()
-    code = cubins.compiled(dict.fromkeys(texts.values()), compiler, options) if compiler else []
+            of_constants[call.address.slot] = constants.address(call.bits.tobytes())
+    code = {texts[name.name_hint].name: function for name, function in kernels.functions.items()}
+    joiner = Joiner(code, {source.name: source for source in texts.values()}, target)
+    order = _Order(joiner, {name: written_parameters(function) for name, function in code.items()})
+    joined, uses = order.joined(steps, values.sizes)
+    plan, planned = values.plan({slot: use for slot, use in uses.items() if slot not in of_constants})
+    table = {CONSTANTS: Address(plan.block + 1), **planned}
+    table.update((slot, _sum(table[CONSTANTS], address)) for slot, address in of_constants.items())
+    used = dict.fromkeys(joiner.sources[name] for name in _kernels(joined))
     return CudaModule(
         options.arch,
         compiler.version if compiler else "",
-        tuple(code),
-        tuple(steps),
+        tuple(cubins.compiled(used, compiler, options) if compiler else ()),
+        tuple(_placed(step, table) for step in joined),
         plan,
         bytes(constants.content),
         tuple(_array_type(parameter.ty) for parameter in main.params),
@@ -81,228 +71,81 @@ def cuda_module(module: tvm.IRModule, target: Target, compiler: Compiler | None,
     )
 
 
-def _array_type(ty: relax.TensorType) -> ArrayType:
-    return ArrayType(tuple(map(int, ty.shape.values)), str(ty.dtype))
-
-
-def _workspaces(function: tirx.PrimFunc) -> list[ir.Var]:
-    """The buffers that a host function allocates."""
-    return [allocation.buffer for allocation in find(function.body, tirx.AllocBuffer)]
-
-
-class _Constants:
-    """A table of constants in the device's memory."""
-
-    def __init__(self, slot: int) -> None:
-        self._slot = slot
-        self._offsets: dict[bytes, int] = {}
-        self.content = bytearray()
-
-    def copy(self, target: Address, value: bytes) -> Copy:
-        """The step that writes a constant to an address."""
-        if value not in self._offsets:
-            self._offsets[value] = len(self.content)
-            self.content += value.ljust(_CONSTANT_BYTES, b"\0")
-        return Copy(target, Address(self._slot, self._offsets[value]), len(value))
-
-
-class _NotAffineError(Exception):
-    """An expression that is not affine in the indices of loops, so that these have to be unrolled."""
-
-
-class _HostFunction:
-    """Reads a host function for one call of it.
+class _Order:
+    """Orders and joins steps.
 
     Args:
-        function: the function.
-        arguments: the addresses of its parameters and of what it allocates.
-        texts: its kernels.
-        constants: the table to which constants are added.
+        joiner: joins launches.
+        written: for each kernel the positions of the parameters that it may write.
     """
 
-    def __init__(
-        self,
-        function: tirx.PrimFunc,
-        arguments: Sequence[Address],
-        texts: Mapping[str, cubins.KernelSource],
-        constants: _Constants,
-    ) -> None:
-        self._function = function
-        buffers = [*function.params, *_workspaces(function)]
-        self._addresses: dict[ir.Var, Address] = dict(zip(buffers, arguments, strict=True))
-        self._values: dict[ir.Var, ir.Expr] = {}
-        self._indices: list[ir.Var] = []  # of the enclosing loops that are not unrolled
-        self._texts = texts
-        self._constants = constants
-        self._analyzer = Analyzer()
+    def __init__(self, joiner: Joiner, written: Mapping[str, frozenset[int]]) -> None:
+        self._joiner = joiner
+        self._written = written
 
-    def steps(self) -> list[Step]:
-        """The steps of the function."""
-        return self._read(self._function.body)
+    def joined(
+        self, steps: Sequence[tuple[Step, frozenset[int]]], sizes: Mapping[int, int]
+    ) -> tuple[list[Step], dict[int, tuple[int, int]]]:
+        """Returns the joined steps, and when each slot is in use.
 
-    def _read(self, node: tirx.Stmt) -> list[Step]:
-        if isinstance(node, tirx.SeqStmt):
-            return [step for part in node.seq for step in self._read(part)]
-        if isinstance(node, tirx.DeclBuffer):
-            self._addresses[node.buffer] = self._address(node.data)
-            return []
-        if isinstance(node, tirx.AllocBuffer):
-            return []
-        if isinstance(node, tirx.Bind):
-            self._values[node.var] = self._value(node.value)
-            return []
-        if isinstance(node, tirx.AttrStmt):
-            return self._read(node.body)
-        if isinstance(node, tirx.For):
-            return self._loop(node)
-        if isinstance(node, tirx.While):
-            return [While(self._loaded(node.condition), tuple(self._read(node.body)))]
-        if isinstance(node, tirx.IfThenElse):
-            return self._branch(node)
-        if isinstance(node, tirx.BufferStore):
-            return [self._store(node)]
-        if isinstance(node, tirx.Evaluate):
-            return self._launch(node.value)
-        raise self._unknown(node)
+        Args:
+            steps: the steps, with the slots that the function of each may write.
+            sizes: the bytes of the slots that are intermediates.
+        """
+        found = [effects(step, self._written, writable) for step, writable in steps]
+        groups = self._groups([step for step, _ in steps], found, sizes)
+        result = [step for group in groups for step in self._of_group([steps[i] for i in group])]
+        return result, lifetimes(groups, found)
 
-    def _branch(self, node: tirx.IfThenElse) -> list[Step]:
-        """One of two statements, or one of several that a number in the device's memory selects."""
-        if not find(node.condition, ir.TensorLoad):
-            case = node.then_case if self._constant(node.condition) else node.else_case
-            return [] if case is None else self._read(case)
-        (load, *_) = find(node.condition, ir.TensorLoad)
-        index = self._loaded(load)
-        bounds = {int(bound) for test in self._tests(node, index) for bound in find(test, tirx.IntImm)}
-        if bounds and min(bounds) < 0:
-            raise self._unknown(node.condition)
-        cases = [tuple(self._case(node, index, value)) for value in range(max(bounds, default=0) + 2)]
-        while len(cases) > 2 and cases[-1] == cases[-2]:
-            cases.pop()
-        return [Branch(index, "int32" if str(load.ty) == "int32" else "bool", tuple(cases))]
+    def _groups(self, steps: Sequence[Step], found: Sequence[Effects], sizes: Mapping[int, int]) -> list[list[int]]:
+        kinds = list(map(self._joiner.kind, steps))
+        cost = lambda group: 1 if len(group) == 1 else len(self._joiner.parts([steps[i] for i in group]))
+        return fewest_launches(found, kinds, sizes, cost)
 
-    def _tests(self, node: tirx.Stmt | None, index: Address) -> Iterator[ir.Expr]:
-        """The conditions on a number that follow each other without a step in between."""
-        if self._is_test(node, index):
-            yield node.condition
-            yield from self._tests(node.then_case, index)
-            yield from self._tests(node.else_case, index)
-
-    def _is_test(self, node: tirx.Stmt | None, index: Address) -> bool:
-        if not isinstance(node, tirx.IfThenElse):
-            return False
-        loads = find(node.condition, ir.TensorLoad)
-        return bool(loads) and all(self._loaded(load) == index for load in loads)
-
-    def _case(self, node: tirx.Stmt | None, index: Address, value: int) -> list[Step]:
-        """The steps for one value of a number on which the first conditions depend."""
-        while self._is_test(node, index):
-            number = lambda load: tirx.const(value, str(load.ty))
-            chosen = self._constant(rewrite(node.condition, (ir.TensorLoad, number)))
-            node = node.then_case if chosen else node.else_case
-        return [] if node is None else self._read(node)
-
-    def _loaded(self, value: ir.Expr) -> Address:
-        """The address of a number in the device's memory; a bool is a byte."""
-        while isinstance(value, tirx.Cast):
-            value = value.value
-        if not isinstance(value, ir.TensorLoad):
-            raise self._unknown(value)
-        return self._element(value.source, value.indices)
-
-    def _element(self, buffer: ir.Var, indices: Sequence[ir.Expr]) -> Address:
-        """The address of an element of a buffer."""
-        position = 0
-        for index, size in zip(indices, buffer.shape, strict=True):
-            position = position * int(size) + self._constant(index)
-        address = self._addresses[buffer]
-        return Address(address.slot, address.offset + position * bytes_of(str(buffer.dtype)))
-
-    def _loop(self, node: tirx.For) -> list[Step]:
-        """A loop as one record; unrolled if something in it is not affine in its index."""
-        is_counted = not find(node.extent, ir.TensorLoad)
-        count = self._constant(node.extent) if is_counted else self._loaded(node.extent)
-        first = self._constant(node.min)
-        if not is_counted or count > 1:
-            values = dict(self._values)
-            self._indices.append(node.loop_var)
-            try:
-                self._values[node.loop_var] = node.loop_var + first
-                return [Repeat(count, tuple(self._read(node.body)))]
-            except _NotAffineError:
-                if not is_counted:
-                    raise self._unknown(node) from None
-                self._values = values
-            finally:
-                self._indices.pop()
-        steps = []
-        for i in range(first, first + count):
-            self._values[node.loop_var] = tirx.const(i, str(node.loop_var.ty))
-            steps += self._read(node.body)
-        return steps
-
-    def _launch(self, call: ir.Expr) -> list[Step]:
-        if isinstance(call, tirx.IntImm):
-            return []
-        if called(call) != "tirx.call_ffi_kernel":
-            raise self._unknown(call)
-        tags = list(map(str, call.attrs.launch_params))
-        end = len(call.args) - len(tags)
-        extents = {tag: self._constant(value) for tag, value in zip(tags, call.args[end:], strict=True)}
-        grid, block, cluster = (tuple(extents.pop(f"{kind}.{axis}", 1) for axis in "xyz") for kind in _KINDS)
-        shared = extents.pop(_SHARED_BYTES, 0)
-        if extents:
-            raise self._unknown(call)
-        kernel = self._texts[call.args[0].value].name
-        arguments = tuple(map(self._argument, call.args[1:end]))
-        return [Launch(kernel, grid, block, shared, arguments, cluster)]
-
-    def _argument(self, value: ir.Expr) -> Address | Scalar:
-        return self._address(value) if called(value) == "tirx.buffer_data" else self._scalar(value)
-
-    def _scalar(self, value: ir.Expr) -> Scalar:
-        """A number that is affine in the indices of the enclosing loops."""
-        value, dtype = self._value(value), str(value.ty)
-        if isinstance(value, tirx.IntImm | tirx.FloatImm):
-            return Scalar(dtype, int.from_bytes(_packed(value, dtype), "little"))
-        if not dtype.startswith(("int", "uint")):
-            raise _NotAffineError
-        terms = detect_linear_equation(value, self._indices)
-        numbers = [self._analyzer.simplify(term) for term in terms]
-        if not numbers or not all(isinstance(number, tirx.IntImm) for number in numbers):
-            raise _NotAffineError
-        *strides, first = map(int, numbers)
-        return Scalar(dtype, first % (1 << tvm.DataType(dtype).bits), tuple(strides))
-
-    def _store(self, node: tirx.BufferStore) -> Step:
-        """A number that the host writes to the device's memory."""
-        dtype = str(node.buffer.dtype)
-        value = self._value(node.value)
-        if not isinstance(value, tirx.IntImm | tirx.FloatImm):
-            raise _NotAffineError if self._indices else self._unknown(node)
-        return self._constants.copy(self._element(node.buffer, node.indices), _packed(value, dtype))
-
-    def _address(self, data: ir.Expr) -> Address:
-        """The address that a pointer to a buffer has."""
-        if called(data) != "tirx.buffer_data":
-            raise self._unknown(data)
-        return self._addresses[data.args[0]]
-
-    def _value(self, value: ir.Expr) -> ir.Expr:
-        """An expression of the indices of the enclosing loops."""
-        return self._analyzer.simplify(substitute(value, self._values))
-
-    def _constant(self, value: ir.Expr) -> int:
-        value = self._value(value)
-        if isinstance(value, tirx.IntImm):
-            return int(value)
-        raise _NotAffineError if self._indices else self._unknown(value)
-
-    def _unknown(self, node: Any) -> TargetError:
-        got = str(node).strip().splitlines()[-1]
-        return TargetError("compile", "the host of a GPU can only launch kernels and count steps", got=got)
+    def _of_group(self, group: Sequence[tuple[Step, frozenset[int]]]) -> list[Step]:
+        """The steps of independent ones of the same kind."""
+        if len(group) > 1:
+            return [self._joiner.joined(part) for part in self._joiner.parts([step for step, _ in group])]
+        ((step, writable),) = group
+        inside = lambda body: tuple(self.joined([(one, writable) for one in body], {})[0])
+        if isinstance(step, Repeat | While):
+            return [step._replace(body=inside(step.body))]
+        if isinstance(step, Branch):
+            return [step._replace(cases=tuple(map(inside, step.cases)))]
+        return [step]
 
 
-def _packed(value: ir.Expr, dtype: str) -> bytes:
-    """The bytes of a number of a dtype."""
-    number = int(value) if isinstance(value, tirx.IntImm) else float(value)
-    return np.asarray(number).astype(dtypes.canonical(dtype)).tobytes()
+def _kernels(steps: Sequence[Step]) -> list[str]:
+    """The names of the kernels that steps launch."""
+    names: list[str] = []
+    for step in steps:
+        if isinstance(step, Launch):
+            names.append(step.kernel)
+        elif isinstance(step, Repeat | While):
+            names += _kernels(step.body)
+        elif isinstance(step, Branch):
+            names += [name for case in step.cases for name in _kernels(case)]
+    return names
+
+
+def _placed(step: Step, table: Mapping[int, Address]) -> Step:
+    """A record with the addresses of the memory plan."""
+    at = lambda value: _sum(table[value.slot], value) if isinstance(value, Address) else value
+    inside = lambda body: tuple(_placed(one, table) for one in body)
+    if isinstance(step, Launch):
+        return step._replace(arguments=tuple(map(at, step.arguments)))
+    if isinstance(step, Copy):
+        return step._replace(target=at(step.target), source=at(step.source))
+    if isinstance(step, Repeat):
+        return step._replace(count=at(step.count), body=inside(step.body))
+    if isinstance(step, While):
+        return step._replace(condition=at(step.condition), body=inside(step.body))
+    return step._replace(index=at(step.index), cases=tuple(map(inside, step.cases)))
+
+
+def _sum(base: Address, address: Address) -> Address:
+    return Address(base.slot, base.offset + address.offset)
+
+
+def _array_type(ty: relax.TensorType) -> ArrayType:
+    return ArrayType(tuple(map(int, ty.shape.values)), str(ty.dtype))

@@ -68,15 +68,20 @@ def finished(kernels: tvm.IRModule) -> tvm.IRModule:
 
 def sources(kernels: tvm.IRModule, target: Target) -> dict[str, KernelSource]:
     """Returns the CUDA C++ of each kernel, by the name that host functions use."""
-    build = tvm.get_global_func("target.build.cuda")
     found = {}
-    with target:
-        for name, function in kernels.functions.items():
-            own = {ir.GlobalVar(PLACEHOLDER): function.with_attr("global_symbol", PLACEHOLDER)}
-            text = with_small_headers(str(build(tvm.IRModule(own), target).inspect_source("cuda")))
-            start = _FIRST_KERNEL.search(text).start()
-            found[name.name_hint] = KernelSource(_title(name.name_hint), text[:start], text[start:])
+    for name, function in kernels.functions.items():
+        text = source_of({PLACEHOLDER: function}, target)
+        start = _FIRST_KERNEL.search(text).start()
+        found[name.name_hint] = KernelSource(_title(name.name_hint), text[:start], text[start:])
     return found
+
+
+def source_of(kernels: Mapping[str, tirx.PrimFunc], target: Target) -> str:
+    """Returns the CUDA C++ of lowered kernels under these names."""
+    functions = {ir.GlobalVar(name): function.with_attr("global_symbol", name) for name, function in kernels.items()}
+    with target:
+        built = tvm.get_global_func("target.build.cuda")(tvm.IRModule(functions), target)
+    return with_small_headers(str(built.inspect_source("cuda")))
 
 
 def with_small_headers(source: str) -> str:

@@ -1,0 +1,77 @@
+"""Effects of steps: the memory that they read and write, from the code of kernels."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import NamedTuple
+
+from tvm import ir, tirx
+
+from tvmfun.lower.tir.walk import called, find
+from tvmfun.runtime.cuda_module import Branch, Copy, Launch, Repeat, Step, While
+from tvmfun.runtime.plan import Address
+
+
+class Effects(NamedTuple):
+    """The slots of the memory that a step reads and writes; a slot that is written may be read too."""
+
+    reads: frozenset[int]
+    writes: frozenset[int]
+
+
+def written_parameters(kernel: tirx.PrimFunc) -> frozenset[int]:
+    """Returns the positions of the parameters that a kernel may write.
+
+    A pointer that is passed to a device function counts as written.
+    """
+    sources: dict[ir.Var, ir.Var] = {}
+    for declaration in find(kernel.body, tirx.DeclBuffer):
+        data = declaration.data
+        while called(data) == "tirx.buffer_data":
+            data = data.args[0]
+        sources[declaration.buffer] = data
+    written = {store.buffer for store in find(kernel.body, tirx.BufferStore)}
+    for call in find(kernel.body, ir.Call):
+        if called(call) == "tirx.address_of":
+            written.add(call.args[0].source)
+        elif called(call) != "tirx.buffer_data":
+            written.update(argument.args[0] for argument in call.args if called(argument) == "tirx.buffer_data")
+
+    def origin(buffer: ir.Var) -> ir.Var:
+        while buffer in sources:
+            buffer = sources[buffer]
+        return buffer
+
+    origins = {origin(buffer) for buffer in written}
+    return frozenset(i for i, parameter in enumerate(kernel.params) if parameter in origins)
+
+
+def effects(step: Step, written: Mapping[str, frozenset[int]], writable: frozenset[int]) -> Effects:
+    """Returns the effects of a step.
+
+    Args:
+        step: the step.
+        written: for each kernel the positions of the parameters that it may write.
+        writable: the slots that the function of the step may write.
+    """
+    if isinstance(step, Launch):
+        slots = {i: argument.slot for i, argument in enumerate(step.arguments) if isinstance(argument, Address)}
+        writes = writable.intersection(slots[i] for i in written[step.kernel] if i in slots)
+        return Effects(frozenset(slots.values()), writes)
+    if isinstance(step, Copy):
+        return Effects(frozenset([step.source.slot]), frozenset([step.target.slot]))
+    if isinstance(step, Repeat):
+        bodies, number = [step.body], step.count
+    elif isinstance(step, While):
+        bodies, number = [step.body], step.condition
+    else:
+        assert isinstance(step, Branch)
+        bodies, number = list(step.cases), step.index
+    inner = union(effects(one, written, writable) for body in bodies for one in body)
+    return Effects(inner.reads | {number.slot}, inner.writes) if isinstance(number, Address) else inner
+
+
+def union(parts: Iterable[Effects]) -> Effects:
+    """The effects of several steps."""
+    parts = list(parts)
+    return Effects(frozenset().union(*(p.reads for p in parts)), frozenset().union(*(p.writes for p in parts)))

@@ -1,0 +1,255 @@
+"""Host functions as records: launches of kernels, loops and branches around them, and numbers that they write."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import tvm
+from tvm import ir, tirx
+from tvm.sym import Analyzer, detect_linear_equation
+
+from tvmfun import dtypes
+from tvmfun.errors import TargetError
+from tvmfun.lower.codegen.cuda.cubins import KernelSource
+from tvmfun.lower.tir.build import substitute
+from tvmfun.lower.tir.walk import called, find, rewrite
+from tvmfun.runtime.cuda_module import Branch, Copy, Launch, Repeat, Scalar, Step, While, bytes_of
+from tvmfun.runtime.plan import Address
+
+#: The slot of the constants until the memory plan decides how many slots come before.
+CONSTANTS = -1
+
+# The launch parameter that is not a number of threads: the bytes of dynamic shared memory.
+_SHARED_BYTES = "tirx.use_dyn_shared_memory"
+_KINDS = ("blockIdx", "threadIdx", "clusterCtaIdx")
+
+# Numbers that host functions write are read from a table of constants, aligned for any dtype.
+_CONSTANT_BYTES = 16
+
+
+def workspaces(function: tirx.PrimFunc) -> list[ir.Var]:
+    """The buffers that a host function allocates."""
+    return [allocation.buffer for allocation in find(function.body, tirx.AllocBuffer)]
+
+
+class Constants:
+    """A table of constants in the device's memory, which has the slot :data:`CONSTANTS`."""
+
+    def __init__(self) -> None:
+        self._offsets: dict[bytes, int] = {}
+        self.content = bytearray()
+
+    def address(self, value: bytes) -> Address:
+        """The address of a constant."""
+        if value not in self._offsets:
+            self._offsets[value] = len(self.content)
+            self.content += value.ljust(_CONSTANT_BYTES, b"\0")
+        return Address(CONSTANTS, self._offsets[value])
+
+    def copy(self, target: Address, value: bytes) -> Copy:
+        """The step that writes a constant to an address."""
+        return Copy(target, self.address(value), len(value))
+
+
+class _NotAffineError(Exception):
+    """An expression that is not affine in the indices of loops, so that these have to be unrolled."""
+
+
+class HostFunction:
+    """Reads a host function for one call of it.
+
+    Args:
+        function: the function.
+        arguments: the addresses of its parameters and of what it allocates.
+        texts: its kernels.
+        constants: the table to which constants are added.
+    """
+
+    def __init__(
+        self,
+        function: tirx.PrimFunc,
+        arguments: Sequence[Address],
+        texts: Mapping[str, KernelSource],
+        constants: Constants,
+    ) -> None:
+        self._function = function
+        buffers = [*function.params, *workspaces(function)]
+        self._addresses: dict[ir.Var, Address] = dict(zip(buffers, arguments, strict=True))
+        self._values: dict[ir.Var, ir.Expr] = {}
+        self._indices: list[ir.Var] = []  # of the enclosing loops that are not unrolled
+        self._texts = texts
+        self._constants = constants
+        self._analyzer = Analyzer()
+
+    def steps(self) -> list[Step]:
+        """The steps of the function."""
+        return self._read(self._function.body)
+
+    def _read(self, node: tirx.Stmt) -> list[Step]:
+        if isinstance(node, tirx.SeqStmt):
+            return [step for part in node.seq for step in self._read(part)]
+        if isinstance(node, tirx.DeclBuffer):
+            self._addresses[node.buffer] = self._address(node.data)
+            return []
+        if isinstance(node, tirx.AllocBuffer):
+            return []
+        if isinstance(node, tirx.Bind):
+            self._values[node.var] = self._value(node.value)
+            return []
+        if isinstance(node, tirx.AttrStmt):
+            return self._read(node.body)
+        if isinstance(node, tirx.For):
+            return self._loop(node)
+        if isinstance(node, tirx.While):
+            return [While(self._loaded(node.condition), tuple(self._read(node.body)))]
+        if isinstance(node, tirx.IfThenElse):
+            return self._branch(node)
+        if isinstance(node, tirx.BufferStore):
+            return [self._store(node)]
+        if isinstance(node, tirx.Evaluate):
+            return self._launch(node.value)
+        raise self._unknown(node)
+
+    def _branch(self, node: tirx.IfThenElse) -> list[Step]:
+        """One of two statements, or one of several that a number in the device's memory selects."""
+        if not find(node.condition, ir.TensorLoad):
+            case = node.then_case if self._constant(node.condition) else node.else_case
+            return [] if case is None else self._read(case)
+        (load, *_) = find(node.condition, ir.TensorLoad)
+        index = self._loaded(load)
+        bounds = {int(bound) for test in self._tests(node, index) for bound in find(test, tirx.IntImm)}
+        if bounds and min(bounds) < 0:
+            raise self._unknown(node.condition)
+        cases = [tuple(self._case(node, index, value)) for value in range(max(bounds, default=0) + 2)]
+        while len(cases) > 2 and cases[-1] == cases[-2]:
+            cases.pop()
+        return [Branch(index, "int32" if str(load.ty) == "int32" else "bool", tuple(cases))]
+
+    def _tests(self, node: tirx.Stmt | None, index: Address) -> Iterator[ir.Expr]:
+        """The conditions on a number that follow each other without a step in between."""
+        if self._is_test(node, index):
+            yield node.condition
+            yield from self._tests(node.then_case, index)
+            yield from self._tests(node.else_case, index)
+
+    def _is_test(self, node: tirx.Stmt | None, index: Address) -> bool:
+        if not isinstance(node, tirx.IfThenElse):
+            return False
+        loads = find(node.condition, ir.TensorLoad)
+        return bool(loads) and all(self._loaded(load) == index for load in loads)
+
+    def _case(self, node: tirx.Stmt | None, index: Address, value: int) -> list[Step]:
+        """The steps for one value of a number on which the first conditions depend."""
+        while self._is_test(node, index):
+            number = lambda load: tirx.const(value, str(load.ty))
+            chosen = self._constant(rewrite(node.condition, (ir.TensorLoad, number)))
+            node = node.then_case if chosen else node.else_case
+        return [] if node is None else self._read(node)
+
+    def _loaded(self, value: ir.Expr) -> Address:
+        """The address of a number in the device's memory; a bool is a byte."""
+        while isinstance(value, tirx.Cast):
+            value = value.value
+        if not isinstance(value, ir.TensorLoad):
+            raise self._unknown(value)
+        return self._element(value.source, value.indices)
+
+    def _element(self, buffer: ir.Var, indices: Sequence[ir.Expr]) -> Address:
+        """The address of an element of a buffer."""
+        position = 0
+        for index, size in zip(indices, buffer.shape, strict=True):
+            position = position * int(size) + self._constant(index)
+        address = self._addresses[buffer]
+        return Address(address.slot, address.offset + position * bytes_of(str(buffer.dtype)))
+
+    def _loop(self, node: tirx.For) -> list[Step]:
+        """A loop as one record; unrolled if something in it is not affine in its index."""
+        is_counted = not find(node.extent, ir.TensorLoad)
+        count = self._constant(node.extent) if is_counted else self._loaded(node.extent)
+        first = self._constant(node.min)
+        if not is_counted or count > 1:
+            values = dict(self._values)
+            self._indices.append(node.loop_var)
+            try:
+                self._values[node.loop_var] = node.loop_var + first
+                return [Repeat(count, tuple(self._read(node.body)))]
+            except _NotAffineError:
+                if not is_counted:
+                    raise self._unknown(node) from None
+                self._values = values
+            finally:
+                self._indices.pop()
+        steps = []
+        for i in range(first, first + count):
+            self._values[node.loop_var] = tirx.const(i, str(node.loop_var.ty))
+            steps += self._read(node.body)
+        return steps
+
+    def _launch(self, call: ir.Expr) -> list[Step]:
+        if isinstance(call, tirx.IntImm):
+            return []
+        if called(call) != "tirx.call_ffi_kernel":
+            raise self._unknown(call)
+        tags = list(map(str, call.attrs.launch_params))
+        end = len(call.args) - len(tags)
+        extents = {tag: self._constant(value) for tag, value in zip(tags, call.args[end:], strict=True)}
+        grid, block, cluster = (tuple(extents.pop(f"{kind}.{axis}", 1) for axis in "xyz") for kind in _KINDS)
+        shared = extents.pop(_SHARED_BYTES, 0)
+        if extents:
+            raise self._unknown(call)
+        kernel = self._texts[call.args[0].value].name
+        arguments = tuple(map(self._argument, call.args[1:end]))
+        return [Launch(kernel, grid, block, shared, arguments, cluster)]
+
+    def _argument(self, value: ir.Expr) -> Address | Scalar:
+        return self._address(value) if called(value) == "tirx.buffer_data" else self._scalar(value)
+
+    def _scalar(self, value: ir.Expr) -> Scalar:
+        """A number that is affine in the indices of the enclosing loops."""
+        value, dtype = self._value(value), str(value.ty)
+        if isinstance(value, tirx.IntImm | tirx.FloatImm):
+            return Scalar(dtype, int.from_bytes(_packed(value, dtype), "little"))
+        if not dtype.startswith(("int", "uint")):
+            raise _NotAffineError
+        terms = detect_linear_equation(value, self._indices)
+        numbers = [self._analyzer.simplify(term) for term in terms]
+        if not numbers or not all(isinstance(number, tirx.IntImm) for number in numbers):
+            raise _NotAffineError
+        *strides, first = map(int, numbers)
+        return Scalar(dtype, first % (1 << tvm.DataType(dtype).bits), tuple(strides))
+
+    def _store(self, node: tirx.BufferStore) -> Step:
+        """A number that the host writes to the device's memory."""
+        dtype = str(node.buffer.dtype)
+        value = self._value(node.value)
+        if not isinstance(value, tirx.IntImm | tirx.FloatImm):
+            raise _NotAffineError if self._indices else self._unknown(node)
+        return self._constants.copy(self._element(node.buffer, node.indices), _packed(value, dtype))
+
+    def _address(self, data: ir.Expr) -> Address:
+        """The address that a pointer to a buffer has."""
+        if called(data) != "tirx.buffer_data":
+            raise self._unknown(data)
+        return self._addresses[data.args[0]]
+
+    def _value(self, value: ir.Expr) -> ir.Expr:
+        """An expression of the indices of the enclosing loops."""
+        return self._analyzer.simplify(substitute(value, self._values))
+
+    def _constant(self, value: ir.Expr) -> int:
+        value = self._value(value)
+        if isinstance(value, tirx.IntImm):
+            return int(value)
+        raise _NotAffineError if self._indices else self._unknown(value)
+
+    def _unknown(self, node: Any) -> TargetError:
+        got = str(node).strip().splitlines()[-1]
+        return TargetError("compile", "the host of a GPU can only launch kernels and count steps", got=got)
+
+
+def _packed(value: ir.Expr, dtype: str) -> bytes:
+    """The bytes of a number of a dtype."""
+    number = int(value) if isinstance(value, tirx.IntImm) else float(value)
+    return np.asarray(number).astype(dtypes.canonical(dtype)).tobytes()
