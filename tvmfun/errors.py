@@ -129,6 +129,13 @@ class TargetError(TvmfunError, RuntimeError):
     """A device or compilation target that this machine or this TVM cannot serve."""
 
 
+class ExportError(TvmfunError, RuntimeError):
+    """A function that cannot be exported, or an exported one that cannot be loaded or run."""
+
+    #: Of an exported function: a name of ``tvmfun_status`` in ``step.h``, such as ``"DAMAGED_FILE"``.
+    status: str = ""
+
+
 class ProgramError(TvmfunError, ValueError):
     """A Program whose IR is not well formed, or holds an op the registry does not know."""
 

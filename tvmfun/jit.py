@@ -11,7 +11,7 @@ from operator import attrgetter
 from typing import Any, NamedTuple
 
 from tvmfun import tree
-from tvmfun.arguments import ArgumentSelector, static_key, with_static
+from tvmfun.arguments import ArgumentSelector, argument_names, static_key, with_static
 from tvmfun.core import dims
 from tvmfun.core import trace as tracing
 from tvmfun.core.array import DeviceArray, ShapeDtype
@@ -212,7 +212,8 @@ class Jitted(Immutable):
         leaves, structure = self._flattener((args, kwargs))
         signature = self._with_dynamic_sizes(self._signature(leaves, structure, static))
         donated = self._donated_leaves(structure, static)
-        return Lowered(self._program(signature), self._target or targets.host(), donated)
+        names = argument_names(self._fun, structure, static)
+        return Lowered(self._program(signature), self._target or targets.host(), donated, names)
 
     def _traced(self, leaves: Sequence[Any], structure: tree.Structure, static: tuple) -> PyTree:
         """Adds the equations of the function to the current trace."""

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import json
+import os
+from collections.abc import Mapping, Sequence
 from functools import cached_property
+from typing import Any
 
 from tvm.target import Target
 
@@ -11,6 +14,7 @@ from tvmfun.core.program import Immutable, Program
 from tvmfun.core.trace import Tracer
 from tvmfun.errors import ArgumentError, ConcretizationError, TargetError
 from tvmfun.execute import LoadedProgram, as_device_array, input_positions, moved
+from tvmfun.export import writer
 from tvmfun.lower import cache
 from tvmfun.lower.cost_analysis import CostAnalysis, cost_analysis
 from tvmfun.lower.tuning.database import ACTIVE, using
@@ -24,10 +28,16 @@ from tvmfun.typing import PyTree
 class Lowered(Immutable):
     """A traced function, ready to be compiled; made by ``jit(f).lower(...)``."""
 
-    def __init__(self, program: Program, target: Target, donated: Sequence[int] = ()) -> None:
+    def __init__(
+        self, program: Program, target: Target, donated: Sequence[int] = (), names: Sequence[str] = ()
+    ) -> None:
         self.program = program
         self.target = target
         self.donated = donated
+        self._names = names
+
+    def __reduce__(self) -> Any:
+        return _lowered, (self.program, str(self.target), self.donated, self._names)
 
     def as_text(self, dialect: str = "program") -> str:
         """The Program as text: its equations, or (``dialect="relax"``) the Relax function as TVMScript."""
@@ -37,18 +47,32 @@ class Lowered(Immutable):
 
     def compile(self) -> Compiled:
         """Generates code."""
-        return Compiled(self.program, self.target, self.donated)
+        return Compiled(self.program, self.target, self.donated, self._names)
+
+
+def _lowered(program: Program, target: str, donated: Sequence[int], names: Sequence[str]) -> Lowered:
+    """The lowered function of a pickle."""
+    return Lowered(program, Target(json.loads(target)), donated, names)
 
 
 class Compiled(Immutable):
-    """A compiled function, for arguments of exactly the types it was lowered for; made by ``Lowered.compile()``."""
+    """A compiled function, for arguments of exactly the types it was lowered for; made by ``Lowered.compile()``.
 
-    def __init__(self, program: Program, target: Target, donated: Sequence[int] = ()) -> None:
+    A pickle has the Program; it is compiled again where it is loaded, or read from the disk cache there.
+    """
+
+    def __init__(
+        self, program: Program, target: Target, donated: Sequence[int] = (), names: Sequence[str] = ()
+    ) -> None:
         self.program = program
         self.target = target
         self.donated = donated
+        self._names = names
         self._tuning = ACTIVE.database
         self.executable = cache.compile_program(program, target, input_positions(program, donated))
+
+    def __reduce__(self) -> Any:
+        return _compiled, (self.program, str(self.target), self.donated, self._names)
 
     def as_text(self) -> str:
         """The scheduled kernels and the function that calls them, as TVMScript.
@@ -117,6 +141,42 @@ class Compiled(Immutable):
             positions = input_positions(self.program, self.donated)
             return profile(self.program, self.target, positions, [*loaded.captured, *arrays])
 
+    def export(
+        self,
+        path: str | os.PathLike[str],
+        *,
+        targets: Sequence[Any] | None = None,
+        values: Mapping[str, PyTree] | None = None,
+        compiler: str | Sequence[str] | None = None,
+    ) -> None:
+        """Writes it as a shared library with a C ABI, which needs libc, libm and POSIX threads, but not TVM or Python.
+
+        :func:`tvmfun.export.load` runs it from Python, ``tvmfun/step.hpp`` from C++.
+
+        Args:
+            path: the file to write; an existing one is replaced.
+            targets: CPUs of one architecture to compile for, instead of its own target: the names of processors, such
+                as ``"x86-64-v3"``, or targets as of ``jit``. The library has the code of all, and runs that of the
+                first one that the processor can run.
+            values: initial values for arguments, by name, to be stored in the library.
+            compiler: the command of a C compiler, such as ``"gcc"``; by default ``CC``, or what is found for the
+                architecture.
+
+        Raises:
+            ExportError: for a GPU, where sizes are dynamic, or without a C compiler.
+            TreeError: if an initial value has another structure than its argument.
+            OSError: if the file cannot be written.
+
+        >>> import tvmfun
+        >>> x = tvmfun.ShapeDtype((2, 3), "float32")
+        >>> compiled = tvmfun.jit(lambda x: 2 * x).lower(x).compile()
+        >>> compiled.export("twice.so", targets=["x86-64-v4", "x86-64-v3", "x86-64-v2"])  # doctest: +SKIP
+        """
+        chosen = [self.target] if targets is None else targets
+        with using(self._tuning):
+            positions = input_positions(self.program, self.donated)
+            writer.write(self.program, chosen, positions, self._names, path, values or {}, compiler)
+
     def __call__(self, *args: PyTree, **kwargs: PyTree) -> PyTree:
         """Runs it.
 
@@ -141,3 +201,8 @@ class Compiled(Immutable):
         # Loaded at the first call, because compiling for a device does not need the device.
         with using(self._tuning):
             return LoadedProgram(self.program, self.target, self.donated)
+
+
+def _compiled(program: Program, target: str, donated: Sequence[int], names: Sequence[str]) -> Compiled:
+    """The compiled function of a pickle."""
+    return _lowered(program, target, donated, names).compile()

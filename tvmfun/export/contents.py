@@ -1,0 +1,208 @@
+"""The generated C file of an exported library: its signature, its machine code by target, and the bytes it holds."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from tvmfun import dtypes
+from tvmfun.export.features import Feature
+from tvmfun.export.loader import ALIGNMENT, DTYPES
+from tvmfun.runtime.plan import Plan
+
+_CODES = {name: code for code, name in DTYPES.items()}
+
+
+@dataclass(frozen=True)
+class Leaf:
+    """An array among the arguments or results.
+
+    Args:
+        name: its name.
+        shape: its shape.
+        dtype: its dtype.
+        partner: of an argument, the result that is written over it; of a result, that argument; -1 if there is none.
+        donated: whether it is a donated argument.
+        initial: its initial value, or None.
+    """
+
+    name: str
+    shape: tuple[int, ...]
+    dtype: np.dtype
+    partner: int = -1
+    donated: bool = False
+    initial: np.ndarray | None = field(default=None, compare=False)
+
+    @property
+    def nbytes(self) -> int:
+        """The size in bytes."""
+        return math.prod(self.shape) * self.dtype.itemsize
+
+    def entry(self) -> dict[str, Any]:
+        """The entry in the manifest."""
+        return {
+            "name": self.name,
+            "shape": list(self.shape),
+            "dtype": dtypes.NAMES[self.dtype],
+            "partner": self.partner,
+            "donated": self.donated,
+            "has_value": self.initial is not None,
+        }
+
+
+@dataclass(frozen=True)
+class Variant:
+    """Machine code for one target.
+
+    Args:
+        target: the target, for people.
+        features: what it needs of the processor.
+        symbol: the name of ``main``.
+        plan: the layout of its table of addresses.
+    """
+
+    target: str
+    features: dict[str, Feature]
+    symbol: str
+    plan: Plan
+
+    def entry(self) -> dict[str, Any]:
+        """The entry in the manifest."""
+        analysis = self.plan.analysis
+        sizes = {"temporaries": analysis.temporaries, "workspaces": analysis.workspaces}
+        return {"target": self.target, "features": list(self.features), **sizes}
+
+
+class Contents:
+    """The contents of a library.
+
+    Args:
+        name: the name of the function.
+        inputs: its arguments.
+        outputs: its results.
+        variants: the machine code, the most demanding first.
+        constants: arrays that the function closes over.
+        manifest: the manifest, as JSON.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        inputs: Sequence[Leaf],
+        outputs: Sequence[Leaf],
+        variants: Sequence[Variant],
+        constants: Sequence[np.ndarray],
+        manifest: bytes,
+    ) -> None:
+        self._name = name
+        self._inputs, self._outputs, self._variants = inputs, outputs, variants
+        self._payload = _Payload()
+        self._manifest = manifest
+        self._manifest_offset = self._payload.add(self._manifest)
+        self._constants = [self._payload.add_array(array) for array in constants]
+        self._initial = [None if leaf.initial is None else self._payload.add_array(leaf.initial) for leaf in inputs]
+
+    def write(self, folder: Path) -> Path:
+        """Writes the C file, and the bytes that it includes, into a folder; returns the path of the first."""
+        payload, source = folder / "payload.bin", folder / "contents.c"
+        payload.write_bytes(self._payload.content)
+        source.write_text("\n".join(self._lines(payload)))
+        return source
+
+    def _lines(self, payload: Path) -> list[str]:
+        variants = [_variant_entry(i, variant) for i, variant in enumerate(self._variants)]
+        return [
+            '#include "internal.h"',
+            # The assembler includes the bytes: compilers take minutes for megabytes of text.
+            '__asm__(".section .rodata\\n"',
+            f'        ".balign {ALIGNMENT}\\ntvmfun_payload:\\n"',
+            f'        ".incbin \\"{payload}\\"\\n.previous\\n");',
+            'extern const char tvmfun_payload[] __attribute__((visibility("hidden")));',
+            *_leaf_lines("inputs", self._inputs, self._initial),
+            *_leaf_lines("outputs", self._outputs, [None] * len(self._outputs)),
+            *(line for i, variant in enumerate(self._variants) for line in _variant_lines(i, variant)),
+            f"static const struct variant variants[] = {_braces(variants)};",
+            f"static const void *const constants[] = {_braces([*map(_address, self._constants), '0'])};",
+            "const struct contents tvmfun_contents = {",
+            f"  {{{_text(self._name)}, inputs, outputs, {len(self._inputs)}, {len(self._outputs)}}},",
+            f"  variants, {len(self._variants)}, constants, {len(self._constants)},",
+            f"  {_address(self._manifest_offset)}, {len(self._manifest)}}};",
+            "",
+        ]
+
+
+def _leaf_lines(name: str, leaves: Sequence[Leaf], initial: Sequence[int | None]) -> list[str]:
+    """The array of leaves, after those of their shapes."""
+    shapes = [f"static const int64_t {name}_{i}[] = {_numbers(leaf.shape)};" for i, leaf in enumerate(leaves)]
+    entries = [
+        f"{{{_text(leaf.name)}, {name}_{i}, {len(leaf.shape)}, {_CODES[dtypes.NAMES[leaf.dtype]]}, {leaf.nbytes}u, "
+        f"{leaf.partner}, {int(leaf.donated)}, {_address(offset)}}}"
+        for i, (leaf, offset) in enumerate(zip(leaves, initial, strict=True))
+    ]
+    return [*shapes, f"static const tvmfun_leaf {name}[] = {_braces([*entries, '{0}'])};"]
+
+
+def _variant_lines(i: int, variant: Variant) -> list[str]:
+    """The arrays of a variant, and the declaration of its ``main``."""
+    features = [
+        f"{{{_text(name)}, {', '.join(f'{number}u' for number in feature)}}}"
+        for name, feature in variant.features.items()
+    ]
+    return [
+        f"int {variant.symbol}(void *, struct value *, int32_t, struct value *);",
+        f"static const uint64_t fresh_{i}[] = {_numbers(variant.plan.fresh)};",
+        f"static const int32_t slots_{i}[] = {_numbers(variant.plan.results)};",
+        f"static const struct feature features_{i}[] = {_braces([*features, '{0}'])};",
+    ]
+
+
+def _variant_entry(i: int, variant: Variant) -> str:
+    plan = variant.plan
+    return (
+        f"{{{_text(variant.target)}, features_{i}, {len(variant.features)}, {variant.symbol}, "
+        f"fresh_{i}, {len(plan.fresh)}, slots_{i}, {plan.analysis.temporaries}u, {plan.analysis.workspaces}u}}"
+    )
+
+
+class _Payload:
+    """Bytes that the library includes, each piece aligned like a buffer and followed by a zero."""
+
+    def __init__(self) -> None:
+        self.content = bytearray()
+
+    def add(self, piece: bytes) -> int:
+        """Adds a piece and returns its offset."""
+        self.content += b"\0" * (-len(self.content) % ALIGNMENT)
+        offset = len(self.content)
+        self.content += piece + b"\0"
+        return offset
+
+    def add_array(self, array: np.ndarray) -> int:
+        """Adds the elements of an array."""
+        return self.add(np.ascontiguousarray(array).tobytes())
+
+
+def _address(offset: int | None) -> str:
+    return "0" if offset is None else f"tvmfun_payload + {offset}"
+
+
+def _numbers(numbers: Sequence[int]) -> str:
+    return f"{{{', '.join([*map(str, numbers), '0'])}}}"  # C has no empty arrays
+
+
+def _braces(items: Sequence[str]) -> str:
+    """An initializer with one item per line."""
+    return "{\n  " + ",\n  ".join(items) + "}"
+
+
+def _text(text: str) -> str:
+    """A C string literal. Octal escapes end after three digits; hexadecimal ones would take the digits that follow."""
+    escaped = "".join(
+        chr(byte) if 32 <= byte < 127 and chr(byte) not in '"\\?' else f"\\{byte:03o}" for byte in text.encode()
+    )
+    return f'"{escaped}"'

@@ -1,0 +1,403 @@
+/* The functions of the C ABI: they check what they are called with, and lay out the table of addresses of a run. */
+#ifndef _GNU_SOURCE
+#define _GNU_SOURCE
+#endif
+#include <sched.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "internal.h"
+
+#define MOST_THREADS 4096
+
+static const tvmfun_signature *const signature = &tvmfun_contents.signature;
+static _Thread_local char last_message[512];
+
+__attribute__((format(printf, 2, 3))) static tvmfun_status fail(tvmfun_status status, const char *format, ...) {
+  va_list values;
+  va_start(values, format);
+  vsnprintf(last_message, sizeof last_message, format, values);
+  va_end(values);
+  return status;
+}
+
+static tvmfun_status no_memory(uint64_t nbytes) {
+  return fail(TVMFUN_OUT_OF_MEMORY, "there is no memory for %llu bytes", (unsigned long long)nbytes);
+}
+
+/* -- the machine code for this processor ------------------------------------------------------------------------- */
+
+static const struct feature *missing(const struct variant *variant) {
+  for (int32_t i = 0; i < variant->feature_count; i++) {
+    if (!tvmfun_has_feature(&variant->features[i])) {
+      return &variant->features[i];
+    }
+  }
+  return NULL;
+}
+
+static tvmfun_status choose(const struct variant **chosen) {
+  const struct feature *lacking = NULL;
+  for (int32_t i = 0; i < tvmfun_contents.variant_count; i++) {
+    *chosen = &tvmfun_contents.variants[i];
+    lacking = missing(*chosen);
+    if (!lacking) {
+      return TVMFUN_OK;
+    }
+  }
+  return fail(TVMFUN_MISSING_FEATURE, "the code for %s needs %s, which this processor lacks", (*chosen)->target,
+              lacking->name);
+}
+
+static tvmfun_status plan(tvmfun_plan *plan) {
+  const struct variant *variant;
+  if (!plan) {
+    return fail(TVMFUN_BAD_ARGUMENT, "plan is NULL");
+  }
+  tvmfun_status status = choose(&variant);
+  if (status) {
+    return status;
+  }
+  *plan = (tvmfun_plan){variant->target, 0, 0, variant->temporaries, variant->workspaces};
+  for (int32_t i = 0; i < signature->input_count; i++) {
+    plan->arguments += signature->inputs[i].nbytes;
+  }
+  for (int32_t i = 0; i < signature->output_count; i++) {
+    plan->results += signature->outputs[i].partner < 0 ? signature->outputs[i].nbytes : 0;
+  }
+  return TVMFUN_OK;
+}
+
+/* -- runs -------------------------------------------------------------------------------------------------------- */
+
+/* The number of the result that the caller has a buffer for in a piece of new memory, or -1. */
+static int32_t result_in(const struct variant *variant, int32_t slot) {
+  for (int32_t i = 0; i < signature->output_count; i++) {
+    if (variant->slots[i] == slot && signature->outputs[i].partner < 0) {
+      return i;
+    }
+  }
+  return -1;
+}
+
+static int32_t first_fresh(void) { return tvmfun_contents.constant_count + signature->input_count; }
+
+static void free_run(struct run *run) {
+  if (!run) {
+    return;
+  }
+  for (int32_t i = 0; i < run->step->threads; i++) {
+    tvmfun_free_workspaces(&run->lanes[i]);
+  }
+  for (int32_t i = 0; run->scratch && i < run->step->variant->fresh_count; i++) {
+    free(run->scratch[i]);
+  }
+  free(run->scratch);
+  free(run->temporaries);
+  free(run->table);
+  free(run->buffers);
+  free(run);
+}
+
+static struct run *new_run(struct tvmfun_step *step) {
+  const struct variant *variant = step->variant;
+  size_t leaves = (size_t)signature->input_count + (size_t)signature->output_count;
+  size_t slots = (size_t)first_fresh() + (size_t)variant->fresh_count + 1;
+  struct run *run = calloc(1, sizeof(struct run) + sizeof(struct lane) * (size_t)step->threads);
+  if (!run) {
+    return NULL;
+  }
+  run->step = step;
+  for (int32_t i = 0; i < step->threads; i++) {
+    run->lanes[i].run = run;
+  }
+  run->table = calloc(slots, sizeof *run->table);
+  run->buffers = calloc(leaves + 1, sizeof *run->buffers);
+  run->scratch = calloc((size_t)variant->fresh_count + 1, sizeof *run->scratch);
+  run->temporaries = tvmfun_allocate(variant->temporaries);
+  int is_complete = run->table && run->buffers && run->scratch && run->temporaries;
+  for (int32_t i = 0; is_complete && i < variant->fresh_count; i++) {
+    if (result_in(variant, first_fresh() + i) < 0) {
+      run->scratch[i] = tvmfun_allocate(variant->fresh[i]);
+      is_complete = run->scratch[i] != NULL;
+    }
+  }
+  if (!is_complete) {
+    free_run(run);
+    return NULL;
+  }
+  for (int32_t i = 0; i < tvmfun_contents.constant_count; i++) {
+    run->table[i] = (uint64_t)(uintptr_t)tvmfun_contents.constants[i];
+  }
+  run->table[slots - 1] = (uint64_t)(uintptr_t)run->temporaries;
+  return run;
+}
+
+static void lock(struct tvmfun_step *step) {
+  while (atomic_flag_test_and_set_explicit(&step->lock, memory_order_acquire)) {
+    sched_yield();
+  }
+}
+
+static void unlock(struct tvmfun_step *step) { atomic_flag_clear_explicit(&step->lock, memory_order_release); }
+
+static struct run *take_run(struct tvmfun_step *step) {
+  lock(step);
+  struct run *run = step->idle;
+  if (run) {
+    step->idle = run->next;
+  }
+  unlock(step);
+  return run ? run : new_run(step);
+}
+
+static void put_back(struct run *run) {
+  struct tvmfun_step *step = run->step;
+  lock(step);
+  run->next = step->idle;
+  step->idle = run;
+  unlock(step);
+}
+
+/* -- checks ------------------------------------------------------------------------------------------------------ */
+
+static const tvmfun_leaf *leaf_of(int32_t i) {
+  return i < signature->input_count ? &signature->inputs[i] : &signature->outputs[i - signature->input_count];
+}
+
+static tvmfun_status check_buffer(const tvmfun_leaf *leaf, const tvmfun_buffer *buffer) {
+  if (buffer->dtype != leaf->dtype) {
+    return fail(TVMFUN_WRONG_DTYPE, "%s must have the dtype %d of tvmfun_dtype, got %d", leaf->name, (int)leaf->dtype,
+                (int)buffer->dtype);
+  }
+  if (buffer->nbytes != leaf->nbytes) {
+    return fail(TVMFUN_WRONG_SIZE, "%s must have %llu bytes, got %llu", leaf->name, (unsigned long long)leaf->nbytes,
+                (unsigned long long)buffer->nbytes);
+  }
+  if (!leaf->nbytes) {
+    return TVMFUN_OK;
+  }
+  if (!buffer->data) {
+    return fail(TVMFUN_BAD_ARGUMENT, "%s must have data, got NULL", leaf->name);
+  }
+  if ((uintptr_t)buffer->data % TVMFUN_ALIGNMENT) {
+    return fail(TVMFUN_MISALIGNED, "%s must begin at a multiple of %d, got %p", leaf->name, TVMFUN_ALIGNMENT,
+                buffer->data);
+  }
+  return TVMFUN_OK;
+}
+
+struct interval {
+  uintptr_t first, end;
+  int32_t leaf;
+  int is_written;
+};
+
+static int by_address(const void *left, const void *right) {
+  const struct interval *a = left, *b = right;
+  return a->first < b->first ? -1 : a->first > b->first;
+}
+
+/* Only memory that nothing is written to may be in several buffers. */
+static tvmfun_status check_overlaps(const tvmfun_buffer *buffers, int32_t count) {
+  struct interval *intervals = malloc(sizeof(struct interval) * ((size_t)count + 1));
+  if (!intervals) {
+    return no_memory(sizeof(struct interval) * (uint64_t)count);
+  }
+  int32_t n = 0;
+  for (int32_t i = 0; i < count; i++) {
+    int is_result = i >= signature->input_count;
+    const tvmfun_leaf *leaf = leaf_of(i);
+    if (leaf->nbytes && !(is_result && leaf->partner >= 0)) {
+      uintptr_t first = (uintptr_t)buffers[i].data;
+      intervals[n++] = (struct interval){first, first + leaf->nbytes, i, is_result || leaf->donated};
+    }
+  }
+  qsort(intervals, (size_t)n, sizeof *intervals, by_address);
+  tvmfun_status status = TVMFUN_OK;
+  struct interval any = {0, 0, 0, 0}, written = {0, 0, 0, 1};
+  for (int32_t i = 0; i < n && !status; i++) {
+    const struct interval *other = intervals[i].is_written ? &any : &written;
+    if (intervals[i].first < other->end) {
+      status = fail(TVMFUN_OVERLAP, "%s and %s overlap, and one of them is written", leaf_of(other->leaf)->name,
+                    leaf_of(intervals[i].leaf)->name);
+    }
+    if (intervals[i].end > any.end) {
+      any = intervals[i];
+    }
+    if (intervals[i].is_written && intervals[i].end > written.end) {
+      written = intervals[i];
+    }
+  }
+  free(intervals);
+  return status;
+}
+
+/* Copies the buffers into the run and checks them, unless they are those of its last run. */
+static tvmfun_status accept(struct run *run, const tvmfun_buffer *inputs, const tvmfun_buffer *outputs) {
+  int32_t arguments = signature->input_count, results = signature->output_count, changes = 0;
+  for (int32_t i = 0; i < arguments + results; i++) {
+    tvmfun_buffer buffer = i < arguments ? inputs[i] : outputs[i - arguments];
+    const tvmfun_leaf *leaf = leaf_of(i);
+    if (i >= arguments && leaf->partner >= 0) {
+      if (!buffer.data) {
+        buffer.data = inputs[leaf->partner].data;
+      } else if (leaf->nbytes && buffer.data != inputs[leaf->partner].data) {
+        return fail(TVMFUN_BAD_ARGUMENT, "%s is written over %s: its data must be the same, or NULL", leaf->name,
+                    signature->inputs[leaf->partner].name);
+      }
+    }
+    tvmfun_buffer *last = &run->buffers[i];
+    if (last->data == buffer.data && last->nbytes == buffer.nbytes && last->dtype == buffer.dtype) {
+      continue;
+    }
+    tvmfun_status status = check_buffer(leaf, &buffer);
+    *last = (tvmfun_buffer){0}; /* so that a wrong one is never taken for right */
+    if (status) {
+      return status;
+    }
+    *last = buffer;
+    changes++;
+  }
+  tvmfun_status status = changes ? check_overlaps(run->buffers, arguments + results) : TVMFUN_OK;
+  if (status) {
+    memset(run->buffers, 0, sizeof *run->buffers * (size_t)(arguments + results));
+  }
+  return status;
+}
+
+/* -- the ABI ----------------------------------------------------------------------------------------------------- */
+
+static const tvmfun_signature *get_signature(void) { return signature; }
+
+static const char *get_manifest(uint64_t *nbytes) {
+  if (nbytes) {
+    *nbytes = tvmfun_contents.manifest_bytes;
+  }
+  return tvmfun_contents.manifest;
+}
+
+static const char *get_message(void) { return last_message; }
+
+static int32_t cpu_count(void) {
+  cpu_set_t cpus;
+  long count = sched_getaffinity(0, sizeof cpus, &cpus) ? sysconf(_SC_NPROCESSORS_ONLN) : CPU_COUNT(&cpus);
+  return count < 1 ? 1 : count > MOST_THREADS ? MOST_THREADS : (int32_t)count;
+}
+
+static void destroy(struct tvmfun_step *step) {
+  if (!step) {
+    return;
+  }
+  tvmfun_pool_destroy(step->pool);
+  for (struct run *run = step->idle, *next; run; run = next) {
+    next = run->next;
+    free_run(run);
+  }
+  free(step);
+}
+
+static tvmfun_status create(const tvmfun_options *options, struct tvmfun_step **created) {
+  tvmfun_options chosen = options ? *options : (tvmfun_options){0};
+  if (!created) {
+    return fail(TVMFUN_BAD_ARGUMENT, "step is NULL");
+  }
+  *created = NULL;
+  if (chosen.threads < 0 || chosen.threads > MOST_THREADS) {
+    return fail(TVMFUN_BAD_ARGUMENT, "threads must be from 0 to %d, got %d", MOST_THREADS, (int)chosen.threads);
+  }
+  const struct variant *variant;
+  tvmfun_status status = choose(&variant);
+  if (status) {
+    return status;
+  }
+  struct tvmfun_step *step = calloc(1, sizeof *step);
+  if (!step) {
+    return no_memory(sizeof *step);
+  }
+  step->variant = variant;
+  step->threads = chosen.threads ? chosen.threads : cpu_count();
+  step->parallel_for = chosen.parallel_for;
+  step->parallel_context = chosen.parallel_context;
+  atomic_flag_clear(&step->lock);
+  if (!chosen.parallel_for) {
+    step->pool = tvmfun_pool_create(step->threads);
+    step->parallel_for = tvmfun_pool_for;
+    step->parallel_context = step->pool;
+  }
+  struct run *run = chosen.parallel_for || step->pool ? new_run(step) : NULL;
+  if (!run) {
+    destroy(step);
+    return no_memory(variant->temporaries);
+  }
+  put_back(run);
+  *created = step;
+  return TVMFUN_OK;
+}
+
+static void fill_table(struct run *run) {
+  const struct variant *variant = run->step->variant;
+  static _Alignas(TVMFUN_ALIGNMENT) char nothing[TVMFUN_ALIGNMENT]; /* for arrays without elements */
+  uint64_t *slots = run->table + tvmfun_contents.constant_count;
+  for (int32_t i = 0; i < signature->input_count; i++) {
+    void *data = signature->inputs[i].nbytes ? run->buffers[i].data : nothing;
+    *slots++ = (uint64_t)(uintptr_t)data;
+  }
+  for (int32_t i = 0; i < variant->fresh_count; i++) {
+    int32_t result = run->scratch[i] ? -1 : result_in(variant, first_fresh() + i);
+    void *data = result < 0 ? run->scratch[i] : run->buffers[signature->input_count + result].data;
+    *slots++ = (uint64_t)(uintptr_t)(data ? data : nothing);
+  }
+}
+
+/* Copies results to where the caller wants them, if they were computed elsewhere: those that go over arguments last,
+ * because an argument can be a result as well. */
+static void copy_results(struct run *run) {
+  for (int over_arguments = 0; over_arguments < 2; over_arguments++) {
+    for (int32_t i = 0; i < signature->output_count; i++) {
+      const tvmfun_leaf *leaf = &signature->outputs[i];
+      const void *source = (const void *)(uintptr_t)run->table[run->step->variant->slots[i]];
+      void *target = run->buffers[signature->input_count + i].data;
+      if (leaf->nbytes && source != target && (leaf->partner >= 0) == over_arguments) {
+        memcpy(target, source, leaf->nbytes);
+      }
+    }
+  }
+}
+
+static tvmfun_status run_step(struct tvmfun_step *step, const tvmfun_buffer *inputs, int32_t input_count,
+                              const tvmfun_buffer *outputs, int32_t output_count) {
+  if (!step || (!inputs && input_count) || (!outputs && output_count)) {
+    return fail(TVMFUN_BAD_ARGUMENT, "%s is NULL", !step ? "step" : !inputs && input_count ? "inputs" : "outputs");
+  }
+  if (input_count != signature->input_count || output_count != signature->output_count) {
+    return fail(TVMFUN_BAD_ARGUMENT, "%s takes %d buffers and writes %d, got %d and %d", signature->name,
+                (int)signature->input_count, (int)signature->output_count, (int)input_count, (int)output_count);
+  }
+  struct run *run = take_run(step);
+  if (!run) {
+    return no_memory(step->variant->temporaries);
+  }
+  tvmfun_status status = accept(run, inputs, outputs);
+  if (!status) {
+    fill_table(run);
+    if (tvmfun_call(run)) {
+      status = run->lanes[0].is_out_of_memory ? TVMFUN_OUT_OF_MEMORY : TVMFUN_KERNEL_FAILED;
+      fail(status, "%s", run->lanes[0].error[0] ? run->lanes[0].error : "a kernel failed");
+    } else {
+      copy_results(run);
+    }
+  }
+  put_back(run);
+  return status;
+}
+
+__attribute__((visibility("default"))) const tvmfun_api *tvmfun_get_api(void) {
+  static const tvmfun_api api = {
+      TVMFUN_ABI_VERSION, get_signature, get_manifest, plan, create, run_step, destroy, get_message,
+  };
+  return &api;
+}
