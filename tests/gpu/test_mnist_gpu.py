@@ -1,4 +1,4 @@
-"""MNIST on a GPU, step by step beside the CPU. Run by ``nox -s gpu`` on a machine that has one."""
+"""MNIST on a GPU, step by step beside the CPU. Run by ``nox -s gpu_library`` on a machine that has one."""
 
 from functools import partial
 

@@ -1,0 +1,266 @@
+"""A prediction of training steps on a GPU, kernel by kernel, on a machine without one: ``python -m gpu.predict``.
+
+A kernel takes the larger of two times: its bytes at the memory's bandwidth, and its operations at the rate of the units
+that do them. A launch takes a constant on top. Rates are those of data sheets times what good kernels reach. This is a
+lower bound that says where a step's time must go, not a measurement: kernels that reach less are not known to it.
+
+The *ideal* bytes are those of a step in which everything but products is fused: each product reads its operands and
+writes its result once, and each argument and result of the step passes once.
+"""
+
+from __future__ import annotations
+
+import argparse
+from collections import defaultdict
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from bench.ours import Ours
+from tvm import tirx
+
+import tvmfun
+from gpu.steps import TIMED
+from tvmfun.core.cost import flops, running
+from tvmfun.core.inline import inlined
+from tvmfun.core.program import Atom, Equation, Program, Variable
+from tvmfun.execute import input_positions
+from tvmfun.lower import pipeline
+from tvmfun.lower import target as targets
+from tvmfun.lower.codegen.cuda.launches import cuda_module
+from tvmfun.lower.codegen.relax_module import ScheduledKernel
+from tvmfun.lower.cost_analysis import moved_by
+from tvmfun.lower.fusion.kernel import Kernel
+from tvmfun.lower.tir.build import nbytes
+from tvmfun.lower.tir.walk import find
+from tvmfun.ops.dot import TENSORFLOAT32
+from tvmfun.ops.pointwise import astype
+
+SM_90A = targets.resolve({"kind": "cuda", "arch": "sm_90a"})
+
+
+@dataclass(frozen=True)
+class Gpu:
+    """The rates of a GPU, per second.
+
+    Args:
+        name: the product.
+        memory: the bytes that its memory moves.
+        rates: the operations of its units by the numbers that they multiply; dense, not sparse.
+    """
+
+    name: str
+    memory: float
+    rates: dict[str, float]
+
+
+_HOPPER = {"half": 989e12, "tensorfloat32": 494e12, "float32": 67e12}
+#: Source: NVIDIA, "H100 Tensor Core GPU" and "H200 Tensor Core GPU" data sheets, SXM, without sparsity.
+GPUS = {gpu.name: gpu for gpu in (Gpu("H100", 3.35e12, _HOPPER), Gpu("H200", 4.8e12, _HOPPER))}
+
+#: What good kernels reach of the memory's bandwidth, and of the tensor cores with ``mma.sync``.
+_OF_MEMORY, _OF_UNITS = 0.85, 0.6
+#: The time from one launch of a graph to the next one that waits for it.
+_LAUNCH = 1.5e-6
+
+
+@dataclass
+class Row:
+    """Calls of kernels of one name and rule.
+
+    Args:
+        calls: how many there are.
+        bytes: what they move.
+        flops: their floating-point operations.
+        seconds: their time, without launches.
+    """
+
+    calls: int = 0
+    bytes: float = 0
+    flops: float = 0
+    seconds: float = 0
+
+
+@dataclass
+class Prediction:
+    """A step.
+
+    Args:
+        name: the step.
+        rows: its kernels, by rule and name.
+        launches: the launches that remain when independent ones are joined.
+        ideal: the ideal bytes.
+    """
+
+    name: str
+    rows: dict[tuple[str, str], Row] = field(default_factory=lambda: defaultdict(Row))
+    launches: int = 0
+    ideal: float = 0
+
+    @property
+    def bytes(self) -> float:
+        """The bytes that all kernels move."""
+        return sum(row.bytes for row in self.rows.values())
+
+    @property
+    def flops(self) -> float:
+        """The floating-point operations of all kernels."""
+        return sum(row.flops for row in self.rows.values())
+
+    @property
+    def seconds(self) -> float:
+        """The time of the step."""
+        return sum(row.seconds for row in self.rows.values()) + _LAUNCH * self.launches
+
+
+def predict(name: str, gpu: Gpu) -> Prediction:
+    """Returns the prediction of one of the timed steps."""
+    runner = Ours(TIMED[name])
+    carry, batch = runner.types()
+    lowered = tvmfun.jit(runner.run.__wrapped__, donate_argnums=0, target=SM_90A).lower(carry, batch)
+    donated = input_positions(lowered.program, lowered.donated)
+    program = inlined(lowered.program, "cuda")
+    module = cuda_module(pipeline.scheduled_module(program, SM_90A, donated), SM_90A, None, "it is not run")
+    scheduled = {one.kernel.text: one for one in pipeline.scheduled_kernels(program, SM_90A, donated)}
+    result = Prediction(name, launches=len(list(module.launches())), ideal=ideal_bytes(program))
+    for kernel, in_place in pipeline.fused_kernels(program, SM_90A, donated):
+        if not kernel.is_view and kernel.text in scheduled:
+            row = result.rows[scheduled[kernel.text].rule, kernel.name]
+            moved = moved_by(kernel, in_place, SM_90A) + _parts(scheduled[kernel.text])
+            row.calls += 1
+            row.bytes += moved
+            row.flops += sum(map(flops, kernel.equations))
+            row.seconds += _seconds(kernel, moved, gpu)
+    return result
+
+
+def _parts(scheduled: ScheduledKernel) -> int:
+    """The bytes that a kernel stores for its own later launches and reads again, such as those of a split product."""
+    if scheduled.kernel.is_control:
+        return 0
+    root = scheduled.function.body.block
+    own = (node.buffer for node in find(scheduled.function.body, tirx.AllocBuffer))
+    return sum(2 * nbytes(buffer) for buffer in (*root.alloc_buffers, *own) if buffer.scope() == "global")
+
+
+def _seconds(kernel: Kernel, moved: float, gpu: Gpu) -> float:
+    """The time of a kernel that moves so many bytes; that of a loop is the sum over its steps."""
+    first = kernel.equations[0]
+    if first.op.runs is not None:
+        return running(first, lambda program: _seconds_of(program, gpu))
+    units = gpu.rates["float32"]
+    converted = {equation.outputs[0]: equation.inputs[0] for equation in kernel.equations if equation.op is astype}
+    products = [equation for equation in kernel.equations if equation.op.kind == "contraction"]
+    kinds = [_units(product, [converted.get(atom, atom) for atom in product.inputs]) for product in products]
+    if kinds:
+        units = min(gpu.rates[kind] for kind in kinds)
+    return max(moved / (gpu.memory * _OF_MEMORY), sum(map(flops, kernel.equations)) / (units * _OF_UNITS))
+
+
+def _seconds_of(program: Program, gpu: Gpu) -> float:
+    """The time of one step of a loop, whose state is written in place."""
+    kernels = pipeline.fused_kernels(program, SM_90A, range(len(program.inputs)))
+    moved = ((kernel, moved_by(kernel, in_place, SM_90A)) for kernel, in_place in kernels)
+    return sum(_seconds(kernel, count, gpu) for kernel, count in moved)
+
+
+def _units(product: Equation, read: Sequence[Atom]) -> str:
+    """The numbers that a product multiplies, where these are what it reads, before conversions that widen."""
+    if all(atom.aval.dtype.itemsize == 2 for atom in read):
+        return "half"
+    return TENSORFLOAT32 if product.params.get("precision") == TENSORFLOAT32 else "float32"
+
+
+def ideal_bytes(program: Program) -> float:
+    """The bytes of a step in which everything but products is fused: of products, and of arguments and results.
+
+    Of a table only the rows count that are looked up or updated.
+    """
+    program = pipeline.rewritten(program, SM_90A)
+    readers = defaultdict(list)
+    makers = {out: equation for equation in program.equations for out in equation.outputs}
+    for equation in program.equations:
+        for atom in equation.inputs:
+            readers[atom].append(equation)
+    inputs = sum(_bytes_picked(atom, readers[atom]) for atom in program.inputs)
+    made = {atom: makers.get(atom) for atom in program.outputs}
+    return inputs + sum(_bytes_made(*pair) for pair in made.items()) + _bytes_of_products(program)
+
+
+def _bytes_of_products(program: Program) -> float:
+    total = 0
+    for equation in program.equations:
+        if equation.op.runs is not None:
+            total += running(equation, _bytes_of_products)
+        elif equation.op.kind == "contraction":
+            total += sum(atom.aval.nbytes for atom in (*equation.inputs, *equation.outputs))
+    return total
+
+
+def _bytes_picked(argument: Variable, readers: Sequence[Equation]) -> float:
+    """The bytes of an argument that its readers need, apart from products, which count by themselves."""
+    others = [equation for equation in readers if equation.op.kind != "contraction"]
+    if not all(equation.op.kind == "injective" or _is_update(equation, argument) for equation in others):
+        return argument.aval.nbytes
+    picked = (equation.outputs[0].aval.size for equation in others if equation.op.kind == "injective")
+    return min(argument.aval.nbytes, sum(picked) * argument.aval.dtype.itemsize)
+
+
+def _bytes_made(result: Atom, maker: Equation | None) -> float:
+    """The bytes of a result that are written: those of an update, where it is one."""
+    if maker is None or maker.op.overwrites is None:
+        return 0 if maker is None else result.aval.nbytes
+    return min(result.aval.nbytes, 2 * maker.inputs[-1].aval.nbytes)
+
+
+def _is_update(equation: Equation, argument: Variable) -> bool:
+    position = equation.op.overwrites
+    return position is not None and equation.inputs[position] is argument
+
+
+# -- the tables --------------------------------------------------------------------------------------------------------
+
+
+def _line(*cells: object) -> str:
+    return f"| {' | '.join(map(str, cells))} |"
+
+
+def _table(*head: str) -> list[str]:
+    return [_line(*head), _line(*("---" for _ in head))]
+
+
+def summary(predictions: Sequence[Prediction], gpu: Gpu) -> str:
+    """A table of steps in Markdown."""
+    lines = _table("step", "kernels", "launches", "GB", "ideal GB", "ratio", "Tflop", f"predicted ms, {gpu.name}")
+    for found in predictions:
+        calls = sum(row.calls for row in found.rows.values())
+        ratio = f"{found.bytes / found.ideal:.2f}"
+        times = f"{found.bytes / 1e9:.3f}", f"{found.ideal / 1e9:.3f}", ratio, f"{found.flops / 1e12:.3f}"
+        lines.append(_line(found.name, calls, found.launches, *times, f"{found.seconds * 1e3:.2f}"))
+    return "\n".join(lines)
+
+
+def kernels(found: Prediction, most: int) -> str:
+    """A table of the kernels of a step that take longest, in Markdown."""
+    lines = _table("us", "calls", "MB", "Gflop", "rule", "kernel")
+    for (rule, name), row in sorted(found.rows.items(), key=lambda item: -item[1].seconds)[:most]:
+        numbers = f"{row.seconds * 1e6:.1f}", row.calls, f"{row.bytes / 1e6:.1f}", f"{row.flops / 1e9:.1f}"
+        lines.append(_line(*numbers, rule, f"`{name}`"))
+    return "\n".join(lines)
+
+
+def main(*arguments: str) -> None:
+    """Prints the tables of steps."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--gpu", choices=GPUS, default="H200")
+    parser.add_argument("--steps", nargs="*", metavar="NAME", default=list(TIMED), help="; ".join(TIMED))
+    parser.add_argument("--kernels", type=int, default=12, help="how many kernels of each step are listed")
+    options = parser.parse_args(arguments or None)
+    found = []
+    for name in options.steps:
+        found.append(predict(name, GPUS[options.gpu]))
+        print(f"{name}\n\n{kernels(found[-1], options.kernels)}\n", flush=True)
+    print(summary(found, GPUS[options.gpu]))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,158 @@
+"""What is compared with the CPU on a GPU: every op, its derivatives, and programs in which kernels meet."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from functools import cache, partial
+from typing import Any, NamedTuple
+
+import numpy as np
+from op_cases import CASES
+
+import tvmfun
+import tvmfun.numpy as tnp
+from tvmfun import dtypes, lax, nn, random
+from tvmfun.core.op import REGISTRY
+
+
+class Comparison(NamedTuple):
+    """A function, its arguments, and whether its results have to be the CPU's to the last bit."""
+
+    name: str
+    function: Callable
+    arguments: tuple[np.ndarray, ...]
+    is_exact: bool = False
+
+
+@cache
+def comparisons() -> dict[str, Comparison]:
+    """All of them, by name."""
+    return {one.name: one for one in (*_ops(), *_derivatives(), *_programs())}
+
+
+def _narrow(value: np.ndarray) -> np.ndarray:
+    return value.astype(np.float32) if value.dtype == np.float64 else value
+
+
+def _ops() -> Iterator[Comparison]:
+    for name, cases in CASES.items():
+        for i, case in enumerate(cases):
+            call = lambda *arguments, op=REGISTRY[name], params=case.params: op(*arguments, **params)
+            yield Comparison(f"{name}-{i}", call, case.arguments, case.exact)
+        if any(x.dtype == np.float64 for x in cases[0].arguments) and name != "bitcast":
+            call = lambda *arguments, op=REGISTRY[name], params=cases[0].params: op(*arguments, **params)
+            yield Comparison(f"{name}-0 in float32", call, tuple(map(_narrow, cases[0].arguments)))
+
+
+def _pulled(function: Callable, *x: Any) -> Any:
+    """The cotangents of ``x`` for cotangents that depend on it."""
+    results, pull = tvmfun.vjp(function, *x)
+    return pull([tnp.cos(y) for y in results])
+
+
+def _derivatives() -> Iterator[Comparison]:
+    """The derivatives to second order of the first case of each op, in float64."""
+    for name, (case, *_) in CASES.items():
+        op = REGISTRY[name]
+        floats = [i for i, x in enumerate(case.arguments) if x.dtype == np.float64]
+        if not (case.order and op.vjp and floats):
+            continue
+
+        def of_floats(*values: Any, op=op, case=case, floats=floats) -> list:
+            full: list[Any] = list(map(tnp.asarray, case.arguments))
+            for i, value in zip(floats, values, strict=True):
+                full[i] = value
+            results = op(*full, **case.params)
+            results = results if isinstance(results, tuple) else (results,)
+            return [result for result in results if dtypes.is_float(result.dtype)]
+
+        def derivatives(*values: Any, of_floats=of_floats, is_twice=case.order > 1) -> Any:
+            first = partial(_pulled, of_floats)
+            tangents = tuple(tnp.sin(3 * value) for value in values)
+            return tvmfun.jvp(first if is_twice else of_floats, values, tangents)
+
+        values = tuple(case.arguments[i] for i in floats)
+        if tvmfun.eval_shape(of_floats, *values):
+            yield Comparison(f"{name}: derivatives", derivatives, values)
+
+
+def _draw(*shape: int, seed: int = 0, dtype: str = "float32") -> np.ndarray:
+    return np.random.default_rng(seed).normal(size=shape).astype(dtype)
+
+
+def _products() -> Iterator[Comparison]:
+    """Products of odd and even sizes, in each dtype, transposed, batched and with many terms."""
+    shapes = {
+        "tails": ((93, 141), (141, 75)),
+        "even": ((128, 256), (256, 192)),
+        "many terms": ((16, 8200), (8200, 24)),
+        "batched": ((5, 33, 40), (5, 40, 65)),
+        "vector": ((300, 129), (129,)),
+    }
+    for name, (left, right) in shapes.items():
+        x, y = _draw(*left), _draw(*right, seed=1)
+        for dtype in ("float32", "tensorfloat32", "bfloat16", "float16", "int8"):
+            if dtype == "int8":
+                x, y = (10 * x).astype(np.int8), (10 * y).astype(np.int8)
+                call: Callable = lambda x, y: lax.dot(x, y, preferred_element_type="int32") if x.ndim == 2 else x @ y
+            elif dtype == "tensorfloat32":
+                call = lambda x, y: tnp.matmul(x, y, precision="tensorfloat32")
+            else:
+                call = lambda x, y, dtype=dtype: x.astype(dtype) @ y.astype(dtype)
+            yield Comparison(f"product, {name}, {dtype}", call, (x, y), dtype == "int8")
+    x, y = _draw(70, 90), _draw(70, 50, seed=1)
+    yield Comparison("product, transposed left", lambda x, y: x.T @ y, (x, y))
+    yield Comparison("product, transposed right", lambda x, y: x @ y.T, (_draw(70, 90), _draw(50, 90)))
+    gelu = lambda x, w, b: nn.functional.gelu(x @ w + b) + x[:, :1]
+    yield Comparison("product, epilogue", gelu, (_draw(65, 33), _draw(33, 130), _draw(130)))
+
+
+def _convolution(x: Any, w: Any, stride: int = 1) -> Any:
+    numbers = ("NHWC", "HWIO", "NHWC")
+    return lax.conv_general_dilated(x, w, (stride, stride), "SAME", dimension_numbers=numbers)
+
+
+def _networks() -> Iterator[Comparison]:
+    """Parts of networks with their gradients."""
+    images, kernels = _draw(2, 17, 15, 24), _draw(3, 3, 24, 40, seed=1) * 0.1
+    for stride in (1, 2):
+        loss = lambda x, w, stride=stride: tnp.sum(tnp.sin(_convolution(x, w, stride)))
+        yield Comparison(f"convolution, stride {stride}", tvmfun.value_and_grad(loss, (0, 1)), (images, kernels))
+    q, k, v = (_draw(2, 70, 4, 32, seed=i) for i in range(3))
+    for name, options in {"": {}, ", causal": {"is_causal": True}}.items():
+        for dtype in ("float32", "bfloat16"):
+
+            def attend(q: Any, k: Any, v: Any, options: Any = options, dtype: str = dtype) -> Any:
+                q, k, v = (x.astype(dtype) for x in (q, k, v))
+                mixed = nn.functional.dot_product_attention(q, k, v, **options)
+                return tnp.sum(tnp.sin(mixed.astype("float32")))
+
+            yield Comparison(f"attention, {dtype}{name}", tvmfun.value_and_grad(attend, (0, 1, 2)), (q, k, v))
+    logits, labels = _draw(40, 3001), np.arange(40, dtype=np.int32) * 7
+    entropy = lambda x, y: tnp.mean(nn.losses.softmax_cross_entropy_with_integer_labels(x, y))
+    yield Comparison("cross-entropy", tvmfun.value_and_grad(entropy), (logits, labels))
+    norm = lambda x, s: tnp.sum(tnp.cos((x - x.mean(1, keepdims=True)) * lax.rsqrt(x.var(1, keepdims=True) + 1e-5) * s))
+    yield Comparison("layer norm", tvmfun.value_and_grad(norm, (0, 1)), (_draw(37, 770), _draw(770)))
+
+    def recurrent(w: Any, h: Any, xs: Any) -> Any:
+        return tnp.mean(lax.scan(lambda h, x: (tnp.tanh(h @ w + x),) * 2, h, xs)[1] ** 2)
+
+    yield Comparison("scan", tvmfun.value_and_grad(recurrent), (_draw(60, 60) * 0.1, _draw(9, 60), _draw(12, 9, 60)))
+
+
+def _programs() -> Iterator[Comparison]:
+    yield from _products()
+    yield from _networks()
+    key = np.asarray([1, 7], np.uint32)
+    yield Comparison("bits", lambda key: random.bits(key, (1001,)), (key,), True)
+    yield Comparison("normal", lambda key: random.normal(key, (513,)), (key,))
+    yield Comparison("permutation", lambda key: random.permutation(key, 300), (key,), True)
+    rows = np.asarray([0, 5, 0, 299, 7, 5], np.int32)
+    scatter = lambda x, i, y: (x.at[i].add(y), x[i], x.at[i].max(y))
+    yield Comparison("rows", scatter, (_draw(300, 65), rows, _draw(6, 65, seed=2)))
+    yield Comparison("sort", lambda x: (tnp.sort(x), tnp.argsort(x), tnp.cumsum(x, 1)), (_draw(5, 700),))
+    until = lambda x: lax.while_loop(lambda c: tnp.sum(c) < 30.0, lambda c: c + tnp.tanh(c) ** 2, x)
+    yield Comparison("while", until, (np.linspace(0.1, 1, 7, dtype=np.float32),))
+    branch = lambda i, x: lax.switch(i, [tnp.sin, tnp.cos, lambda x: x * 2], x)
+    yield Comparison("switch", branch, (np.asarray(2, np.int32), _draw(9)))
+    yield Comparison("no elements", lambda x, y: (x @ y, tnp.sum(x), x[:0] + 1), (_draw(3, 0), _draw(0, 4)))
