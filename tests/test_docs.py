@@ -18,10 +18,10 @@ FLAGS = doctest.ELLIPSIS | doctest.NORMALIZE_WHITESPACE
 APART = ("add_an_op.md",)
 
 
-def blocks(page: Path) -> Iterator[tuple[int, str]]:
-    """The Python blocks of a page, each with the number of lines before it."""
+def blocks(page: Path, language: str = "python") -> Iterator[tuple[int, str]]:
+    """The blocks of a page in a language, each with the number of lines before it."""
     text = page.read_text()
-    for match in re.finditer(r"^```python\n(.*?)^```$", text, flags=re.DOTALL | re.MULTILINE):
+    for match in re.finditer(rf"^```{language}\n(.*?)^```$", text, flags=re.DOTALL | re.MULTILINE):
         yield text.count("\n", 0, match.start(1)), match.group(1)
 
 

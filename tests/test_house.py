@@ -20,13 +20,14 @@ LAYERS = """
     arguments core tree_flattener tree_util
     dynamic ops reference typing
     checkpoints lower numpy
-    execute flatten_util image profiling sparse
+    execute export flatten_util image profiling sparse
     stages transforms
     jit
     checks lax tune
     random
     data nn scipy
-    interop metrics optim
+    metrics optim
+    interop
     models
     __main__ loops
 """
