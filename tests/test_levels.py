@@ -77,6 +77,7 @@ def test_what_is_named_is_run(run):
     assert run("--level", "quick", "test_some.py")[0] == 4
 
 
-def test_a_quick_mark_that_names_no_case_is_an_error(run, tmp_path):
+@pytest.mark.parametrize("workers", [(), ("-n", "2")])
+def test_a_quick_mark_that_names_no_case_is_an_error(run, tmp_path, workers):
     (tmp_path / "test_some.py").write_text(TESTS.replace("a-*", "c-*"))
-    assert "no case has the id of a quick mark: test_some.py::test_cases: 'c-*'" in run(status=4)[1]
+    assert "no case has the id of a quick mark: test_some.py::test_cases: 'c-*'" in run(*workers, status=4)[1]

@@ -28,9 +28,8 @@ def target(mcpu, triple=X86):
 
 
 HOST = Machine.of(targets.host())
-# The targets that this machine can run: each has other instructions than the one before.
+# Each has other instructions than the one before.
 NAMES = ("znver5", "cascadelake", "skylake-avx512", "alderlake", "x86-64-v3", "x86-64")
-RUNNABLE = [name for name in NAMES if Machine.of(target(name)).features <= HOST.features]
 
 
 def dot(x, y, wide=None, transposed=(False, False)):
@@ -173,10 +172,13 @@ def test_integers_are_exact(sizes, transposed, left, right):
     np.testing.assert_array_equal(result, (x.astype("int64") @ y.astype("int64")).astype("int32"))
 
 
-@pytest.mark.quick("(33, 67, 50)-cascadelake")
-@pytest.mark.parametrize("mcpu", RUNNABLE)
+@pytest.mark.quick("(33, 67, 50)-cascadelake", "(33, 67, 50)-x86-64-v3")
+@pytest.mark.parametrize("mcpu", NAMES)
 @pytest.mark.parametrize("sizes", [(64, 64, 96), (33, 67, 50), (100, 1030, 35), (3, 200, 300)], ids=str)
 def test_each_kind_of_instruction_computes_the_same(mcpu, sizes):
+    missing = Machine.of(target(mcpu)).features - HOST.features
+    if missing:
+        pytest.skip(f"this processor has no {', '.join(sorted(missing))}")
     rng = np.random.default_rng(0)
     for left, right, wide in DTYPES:
         draw = normal if left == BFLOAT16 else any_integer

@@ -22,7 +22,7 @@ import pytest
 _LEFT_OUT = pytest.StashKey[int]()
 _RUN = pytest.StashKey[int]()
 # The attributes of xdist's workers that hold the same.
-_LEVEL_OF_WORKER, _COUNTS_OF_WORKER = "tvmfun_level", "tvmfun_counts"
+_LEVEL_OF_WORKER, _COUNTS_OF_WORKER, _ERROR_OF_WORKER = "tvmfun_level", "tvmfun_counts", "tvmfun_error"
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -90,7 +90,12 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     if is_quick and config.args_source is not pytest.Config.ArgsSource.ARGS:
         unmatched = _unmatched(items)
         if unmatched:
-            raise pytest.UsageError(f"no case has the id of a quick mark: {', '.join(unmatched)}")
+            message = f"no case has the id of a quick mark: {', '.join(unmatched)}"
+            if not hasattr(config, "workeroutput"):
+                raise pytest.UsageError(message)
+            # xdist shows no error of a worker's collection.
+            config.workeroutput[_ERROR_OF_WORKER] = message
+            items.clear()
     slow = [item for item in items if item.get_closest_marker("slow")] if is_quick else []
     if slow:
         left_out = set(slow)
@@ -107,8 +112,11 @@ def pytest_sessionfinish(session: pytest.Session) -> None:
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_testnodedown(node: Any) -> None:
+    output = getattr(node, "workeroutput", {})
+    if _ERROR_OF_WORKER in output:
+        pytest.exit(output[_ERROR_OF_WORKER], pytest.ExitCode.USAGE_ERROR)
     # Each worker collects all tests.
-    counts = getattr(node, "workeroutput", {}).get(_COUNTS_OF_WORKER)
+    counts = output.get(_COUNTS_OF_WORKER)
     if counts:
         node.config.stash[_LEFT_OUT], node.config.stash[_RUN] = counts
 
