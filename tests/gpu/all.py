@@ -73,7 +73,7 @@ def _arrays(content: bytes, kinds: Sequence[ArrayType]) -> Iterator[bytes]:
 
 
 def difference(got: np.ndarray, expected: np.ndarray, kind: ArrayType, is_exact: bool) -> float:
-    """How far results are from the expected ones, in units of what is allowed; above 1 is wrong."""
+    """The distance of results from the expected ones, in units of what is allowed; above 1 is wrong."""
     tolerance = TOLERANCES.get(kind.dtype)
     if tolerance is None or is_exact:
         same = np.array_equal(got, expected, equal_nan=expected.dtype.kind == "f")
@@ -219,7 +219,7 @@ class Run:
         return self.each("timed", peers, 0.8)
 
     def sanitizer(self) -> dict[str, Any]:
-        """What compute-sanitizer says about a sample of functions."""
+        """The reports of compute-sanitizer about a sample of functions."""
         tool = shutil.which("compute-sanitizer") or "/usr/local/cuda/bin/compute-sanitizer"
         if not Path(tool).exists():
             self.left_out.append("sanitizer: there is no compute-sanitizer")

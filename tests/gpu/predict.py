@@ -57,7 +57,7 @@ _HOPPER = {"half": 989e12, "tensorfloat32": 494e12, "float32": 67e12}
 #: Source: NVIDIA, "H100 Tensor Core GPU" and "H200 Tensor Core GPU" data sheets, SXM, without sparsity.
 GPUS = {gpu.name: gpu for gpu in (Gpu("H100", 3.35e12, _HOPPER), Gpu("H200", 4.8e12, _HOPPER))}
 
-#: What good kernels reach of the memory's bandwidth, and of the tensor cores with ``mma.sync``.
+#: The shares that good kernels reach of the memory's bandwidth, and of the tensor cores with ``mma.sync``.
 _OF_MEMORY, _OF_UNITS = 0.85, 0.6
 #: The time from one launch of a graph to the next one that waits for it.
 _LAUNCH = 1.5e-6

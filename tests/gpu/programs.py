@@ -1,4 +1,4 @@
-"""What is compared with the CPU on a GPU: every op, its derivatives, and programs in which kernels meet."""
+"""Functions that are compared with the CPU on a GPU: ops, their derivatives, and programs in which kernels meet."""
 
 from __future__ import annotations
 

@@ -69,7 +69,7 @@ def _write_conv(array: np.ndarray) -> np.ndarray:
     return np.moveaxis(array, (-1, -2), (0, 1))
 
 
-# How to read each layout, and how to write it.
+# The reader and the writer of each layout.
 _LAYOUTS = {"same": (np.asarray, np.asarray), "linear": (np.transpose, np.transpose), "conv": (_read_conv, _write_conv)}
 
 

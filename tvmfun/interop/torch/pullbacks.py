@@ -117,7 +117,7 @@ def _split(program: Program, avals: tuple[ShapeDtype, ...], wanted: tuple[bool, 
 
 
 def _sources(early: Program, outputs: int, first: int) -> tuple[tuple[tuple[str, int], ...], list[Any]]:
-    """What each residual is, and the residuals that are neither inputs nor outputs."""
+    """The source of each residual, and the residuals that are neither inputs nor outputs."""
     known: dict[Any, tuple[str, int]] = {}
     for i, atom in enumerate(early.outputs[:outputs]):
         if isinstance(atom, Variable):

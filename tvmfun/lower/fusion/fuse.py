@@ -35,7 +35,7 @@ _WIDENINGS = {"bfloat16": "float32", "float16": "float32", "int8": "int32", "uin
 
 @dataclass(frozen=True)
 class Style:
-    """What fusion has to know about a target.
+    """Properties of a target that fusion depends on.
 
     Args:
         widens: the dtypes of operands that products convert while they read them.

@@ -15,7 +15,7 @@ from tvmfun.lower.codegen.cuda.effects import Effects
 #: Groups of positions: steps that may become one, in an order in which the groups can run.
 Order = list[list[int]]
 
-# How many positions ahead large steps are considered: few, because what they read is still in the L2 cache.
+# The positions ahead at which large steps are considered: few, because what they read is still in the L2 cache.
 _WINDOWS = (64, 16, 4, 1)
 # Steps that use less memory may run at any time.
 _LARGE = 1 << 21

@@ -28,7 +28,7 @@ _FEW_BLOCKS = 264
 # The limits of a joined kernel: 4,096 bytes of parameters, its kernels, and their static shared memory.
 _MOST_WORDS, _MOST_KERNELS, _MOST_SHARED = 512, 32, 24 << 10
 
-# What a kernel may not mention if its blocks are to get other numbers.
+# Names by which a kernel depends on the whole grid: its blocks cannot get other numbers.
 _OF_THE_GRID = re.compile(
     r"blockIdx\.[yz]|gridDim|blockDim|cluster|cooperative_groups|griddepcontrol|grid_constant|setmaxnreg"
 )

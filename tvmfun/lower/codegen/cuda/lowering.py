@@ -12,7 +12,7 @@ from tvm.target import Target
 from tvmfun.lower.codegen.cuda.constants import with_plain_constants
 from tvmfun.lower.codegen.cuda.cubins import PLACEHOLDER, KernelSource
 
-# Where the kernels begin in a source that TVM writes.
+# The line before the kernels in a source that TVM writes.
 _FIRST_KERNEL = re.compile(r'^extern "C" ', re.MULTILINE)
 
 

@@ -49,11 +49,11 @@ def schedule(function: tirx.PrimFunc, target: Target) -> tirx.PrimFunc | None:
 
 
 def tiling(kind: str, format: str, width: int, arch: str, is_plain: bool = True) -> Tiling:
-    """How a kernel is cut into blocks: the largest tiles whose shared memory fits.
+    """The division of a kernel into blocks: the largest tiles whose shared memory fits.
 
     Args:
         kind: the kernel, one of :data:`ARGUMENTS`.
-        format: what is multiplied.
+        format: the format of the factors.
         width: the elements of a head.
         arch: the architecture.
         is_plain: whether scores depend on no bias or mask.
@@ -74,7 +74,7 @@ class _Kernels:
     Args:
         settings: its parameters.
         sizes: the sizes of its arguments.
-        format: what is multiplied.
+        format: the format of the factors.
         arch: the architecture.
         buffers: its arguments that are always there, and its results, by name.
         options: its other arguments by name.

@@ -11,7 +11,7 @@ from tvmfun.lower.schedule.gpu.primitives import definition
 #: The formats of factors, and the head sizes that their instructions need to be multiples of.
 UNITS = {"float16": 16, "bfloat16": 16, "tf32": 16, "float32": 32}
 
-# Where the registers of mma.sync are; ``SCORE`` and ``SUM`` number those of scores and of sums.
+# The positions of the registers of mma.sync; ``SCORE`` and ``SUM`` number those of scores and of sums.
 _TENSOR_CORES = """
   static constexpr int R = 2 * M, C = COLUMNS / 4, D = DEPTH / 4, LANES = 4, NEIGHBOURS = 2;
   static __device__ __forceinline__ int row(int r) {

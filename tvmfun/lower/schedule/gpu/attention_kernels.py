@@ -39,15 +39,15 @@ class Sizes:
 
 @dataclass(frozen=True)
 class Tiling:
-    """How a kernel is cut into blocks.
+    """The division of a kernel into blocks.
 
     Args:
-        format: what is multiplied: ``float16``, ``bfloat16``, ``tf32`` or ``float32``.
+        format: the format of the factors: ``float16``, ``bfloat16``, ``tf32`` or ``float32``.
         width: the elements of a head.
         row_tiles: the tiles of 16 rows that a warp holds.
         warps: the warps of a block.
         columns: the rows of the other side that a tile has.
-        held: how many matrices a block holds rows of.
+        held: the number of matrices that a block holds rows of.
     """
 
     format: str
@@ -115,7 +115,7 @@ def device_function(
         kind: one of :data:`ARGUMENTS`.
         settings: the parameters of the op.
         sizes: the sizes of its arguments.
-        tiling: how it is cut into blocks.
+        tiling: its division into blocks.
         optional: the shapes of the optional arguments by name.
     """
     names = (*ARGUMENTS[kind], *optional)

@@ -22,7 +22,7 @@ class MainLoop:
         rows, columns, depth: the sizes of the tiles.
         warp_rows, warp_columns: the part of the result that a warp computes.
         left_by_term, right_by_term: whether the terms of one row (column) are neighbours in shared memory.
-        stages: how many pairs of tiles are in shared memory.
+        stages: the number of pairs of tiles in shared memory.
     """
 
     dtype: str

@@ -24,7 +24,7 @@ _MIN_COPY = 4
 
 @dataclass(frozen=True)
 class Reading:
-    """How an operand is read.
+    """The way in which an operand is read.
 
     Args:
         by_term: whether neighbouring threads read neighbouring terms of the sum, rather than neighbouring rows.
@@ -56,7 +56,7 @@ def reading(operand: Operand, product: Product) -> Reading:
 
 
 def _along(axes: Sequence[Axis], operand: Operand, product: Product) -> tuple[int, int]:
-    """How many loads are contiguous along the last of these axes, and the widest vector of all loads."""
+    """The number of loads that are contiguous along the last of these axes, and the widest vector of all loads."""
     if not axes:
         return 0, 1
     accesses = build.accesses(operand.value)
@@ -82,7 +82,7 @@ class TileLoader:
     Args:
         operand: the operand.
         product: the product.
-        reading: how it is read.
+        reading: the way in which it is read.
         rows: the rows of the tile.
         depth: the terms of the tile.
         threads: the threads of the block.
@@ -108,7 +108,7 @@ class TileLoader:
 
     @property
     def count(self) -> int:
-        """How many vectors each thread moves."""
+        """The number of vectors that each thread moves."""
         return build.ceil_div(self.rows * self.depth, self.width * self.threads)
 
     @property
