@@ -59,24 +59,15 @@ def _mean(x: Any, dim: Any = None, keepdim: bool = False, *, dtype: str | None =
     return _reduced(x, dim, keepdim, lambda y, axes: tnp.mean(_cast(y, dtype), axis=axes, keepdims=True))
 
 
-@aten.reads("amax", layouts=True)
-def _amax(x: Any, dim: Any = None, keepdim: bool = False) -> Any:
-    return _reduced(x, dim, keepdim, lambda y, axes: tnp.max(y, axis=axes, keepdims=True))
+def _plain(reduce: Callable) -> Callable:
+    def function(x: Any, dim: Any = None, keepdim: bool = False) -> Any:
+        return _reduced(x, dim, keepdim, lambda y, axes: reduce(y, axis=axes, keepdims=True))
+
+    return function
 
 
-@aten.reads("amin", layouts=True)
-def _amin(x: Any, dim: Any = None, keepdim: bool = False) -> Any:
-    return _reduced(x, dim, keepdim, lambda y, axes: tnp.min(y, axis=axes, keepdims=True))
-
-
-@aten.reads("any", layouts=True)
-def _any(x: Any, dim: Any = None, keepdim: bool = False) -> Any:
-    return _reduced(x, dim, keepdim, lambda y, axes: tnp.any(y, axis=axes, keepdims=True))
-
-
-@aten.reads("all", layouts=True)
-def _all(x: Any, dim: Any = None, keepdim: bool = False) -> Any:
-    return _reduced(x, dim, keepdim, lambda y, axes: tnp.all(y, axis=axes, keepdims=True))
+for _name, _function in {"amax": tnp.max, "amin": tnp.min, "any": tnp.any, "all": tnp.all}.items():
+    aten.reads(_name, layouts=True)(_plain(_function))
 
 
 @aten.reads("prod")
