@@ -159,6 +159,7 @@ def _constants(settings: Settings, sizes: Sizes, tiling: Tiling, optional: dict[
         "COLUMNS": tiling.columns,
         "DEPTH": tiling.depth,
         "LENGTH": tiling.length,
+        "HELD": tiling.held,
         "VECTOR": math.gcd(16 // tiling.element_bytes, sizes.width),
         "BEFORE": before,
         "AFTER": after,
@@ -329,9 +330,8 @@ _COMMON = """
   }
 """
 
-_FORWARD = """
-  __device__ __forceinline__ void forward(int block, char* shared, const Element* query, const Element* key,
-                                          const Element* value, float* result, float* log_sums) const {
+# The beginning of a kernel that holds queries: its rows, and the copies of tiles of keys and values.
+_HOLDS_QUERIES = """\
     constexpr int TILES = (QUERIES + ROWS - 1) / ROWS, TILE = COLUMNS * LENGTH;
     // Causal queries at the end see most keys, so they begin first.
     const int tile = CAUSAL ? TILES - 1 - block % TILES : block % TILES, first = tile * ROWS;
@@ -340,7 +340,7 @@ _FORWARD = """
     const Element* keys = of_key(key, x.example, group);
     const Element* values = of_key(value, x.example, group);
     Element* held = (Element*)shared;
-    Element* streamed = held + ROWS * LENGTH;
+    Element* streamed = held + HELD * ROWS * LENGTH;
     int begin, end;
     see(x, first, last, begin, end);
     load<ROWS, HEADS * WIDTH>(held, of_query(query, x.example, x.head), first, QUERIES);
@@ -351,6 +351,15 @@ _FORWARD = """
       }
       tvmfun_copies_commit();
     };
+"""
+
+_FORWARD = (
+    """
+  __device__ __forceinline__ void forward(int block, char* shared, const Element* query, const Element* key,
+                                          const Element* value, float* result, float* log_sums) const {
+"""
+    + _HOLDS_QUERIES
+    + """\
     float sums[R * D], largest[R], weight[R];
     clear<R * D>(sums);
     clear<R>(weight);
@@ -408,31 +417,18 @@ _FORWARD = """
     }
   }
 """
+)
 
-_QUERIES = """
+_QUERIES = (
+    """
   __device__ __forceinline__ void queries(int block, char* shared, const Element* query, const Element* key,
                                           const Element* value, const Element* cotangent, const float* log_sums,
                                           const float* dots, float* d_query) const {
-    constexpr int TILES = (QUERIES + ROWS - 1) / ROWS, TILE = COLUMNS * LENGTH;
-    const int tile = CAUSAL ? TILES - 1 - block % TILES : block % TILES, first = tile * ROWS;
-    const Head x = at(block / TILES / HEADS, block / TILES % HEADS);
-    const int last = min(first + ROWS, QUERIES) - 1, group = x.head / (HEADS / GROUPS);
-    const Element* keys = of_key(key, x.example, group);
-    const Element* values = of_key(value, x.example, group);
-    Element* held = (Element*)shared;
+"""
+    + _HOLDS_QUERIES
+    + """\
     Element* held_cotangent = held + ROWS * LENGTH;
-    Element* streamed = held + 2 * ROWS * LENGTH;
-    int begin, end;
-    see(x, first, last, begin, end);
-    load<ROWS, HEADS * WIDTH>(held, of_query(query, x.example, x.head), first, QUERIES);
     load<ROWS, HEADS * WIDTH>(held_cotangent, of_query(cotangent, x.example, x.head), first, QUERIES);
-    const auto stream = [&](int s, int stage) {
-      if (s < end) {
-        load<COLUMNS, GROUPS * WIDTH>(streamed + stage * 2 * TILE, keys, s, KEYS);
-        load<COLUMNS, GROUPS * WIDTH>(streamed + stage * 2 * TILE + TILE, values, s, KEYS);
-      }
-      tvmfun_copies_commit();
-    };
     float sums[R * D], log_sum[R], dot[R];
     clear<R * D>(sums);
 #pragma unroll
@@ -472,6 +468,7 @@ _QUERIES = """
         store<HEADS * WIDTH>(of_query(d_query, x.example, x.head), sums, r, first + row(r), 1.0f);
   }
 """
+)
 
 _KEYS = """
   __device__ __forceinline__ void keys(int block, char* shared, const Element* query, const Element* key,
@@ -482,7 +479,7 @@ _KEYS = """
     const int example = block / TILES / GROUPS, group = block / TILES % GROUPS;
     Element* held = (Element*)shared;
     Element* held_value = held + ROWS * LENGTH;
-    Element* streamed = held + 2 * ROWS * LENGTH;
+    Element* streamed = held + HELD * ROWS * LENGTH;
     float* numbers = (float*)(streamed + 4 * TILE);
     Head x = at(example, group * MEMBERS);
     int begin, end;
