@@ -22,14 +22,12 @@ from typing import Any
 import numpy as np
 from bench.case import Case
 from bench.ours import Ours
+from support.gpu_modules import module_of
 
 import tvmfun
 from gpu import steps
 from gpu.programs import Comparison, comparisons
 from tvmfun import tree
-from tvmfun.core.inline import inlined
-from tvmfun.execute import input_positions
-from tvmfun.lower import pipeline
 
 ARCH = "sm_90a"
 #: The steps whose losses are compared.
@@ -42,8 +40,7 @@ Entry = tuple[dict[str, bytes], dict[str, Any]]
 def compiled(name: str, function: Callable, arguments: Sequence[Any], arch: str, donate: Any = ()) -> Entry:
     """The function as a module for a GPU, packed, and the arrays that it captures, which are its first arguments."""
     lowered = tvmfun.jit(function, donate_argnums=donate, target={"kind": "cuda", "arch": arch}).lower(*arguments)
-    program = inlined(lowered.program, "cuda")
-    module = pipeline.build_for_cuda(program, lowered.target, input_positions(lowered.program, lowered.donated))
+    module = module_of(lowered)
     module.check_code()
     captured = lowered.program.captured
     return {name: module.pack(), f"{name}.captured": _packed(captured)}, {f"{name}.captured": len(captured)}

@@ -3,12 +3,9 @@
 from collections import Counter
 
 import pytest
+from support.gpu_modules import gpu_module
 from support.steps import FULL, SMALL
 
-import tvmfun
-from tvmfun.core.inline import inlined
-from tvmfun.execute import input_positions
-from tvmfun.lower import pipeline
 from tvmfun.lower.codegen.cuda import compilers
 from tvmfun.runtime.cuda_module import Branch, CudaModule, Launch, Repeat, While
 
@@ -41,9 +38,7 @@ MOST_OF_FULL = {
 
 def compiled(make, arch: str = "sm_90a") -> CudaModule:
     step, types = make()
-    lowered = tvmfun.jit(step, donate_argnums=0, target={"kind": "cuda", "arch": arch}).lower(*types)
-    donated = input_positions(lowered.program, lowered.donated)
-    return pipeline.build_for_cuda(inlined(lowered.program, "cuda"), lowered.target, donated)
+    return gpu_module(step, *types, arch=arch, donate_argnums=0)
 
 
 def launches(steps):

@@ -5,14 +5,11 @@ from functools import partial
 import mnist
 import numpy as np
 import pytest
-from support.serial_gpu import SM_90
+from support.gpu_modules import gpu_module
 
 import tvmfun
 import tvmfun.numpy as tnp
 from tvmfun import ShapeDtype, errors, nn, random
-from tvmfun.core.inline import inlined
-from tvmfun.lower import pipeline
-from tvmfun.lower import target as targets
 from tvmfun.lower.codegen.cuda import compilers
 from tvmfun.runtime.cuda_module import Launch
 
@@ -25,8 +22,7 @@ def test_the_mnist_step_takes_few_launches(monkeypatch):
     optimizer = mnist.make_optimizer(1.0, 0.7, 62)
     state = tvmfun.eval_shape(partial(mnist.start, optimizer), random.key(0))
     images, labels = ShapeDtype((64, 28, 28, 1), "float32"), ShapeDtype((64,), "int32")
-    program = tvmfun.jit(partial(mnist.train_step, optimizer)).lower(state, images, labels).program
-    module = pipeline.build_for_cuda(inlined(program, "cuda"), targets.resolve(SM_90))
+    module = gpu_module(partial(mnist.train_step, optimizer), state, images, labels)
     launches = [step for step in module.launches() if isinstance(step, Launch)]
     assert len(launches) <= 25
     assert not [launch for launch in launches if np.prod(launch.grid) * launch.threads == 1]
@@ -51,6 +47,6 @@ def every_family(x, at, new):
 @pytest.mark.parametrize("dtype", ["float32", "float16", "bfloat16", "float64", "int32", "int8"])
 def test_schedules_become_machine_code_without_spills(dtype):
     arguments = ShapeDtype((300, 1000), dtype), ShapeDtype((300,), "int32"), ShapeDtype((300, 1000), dtype)
-    module = pipeline.build_for_cuda(inlined(tvmfun.trace(every_family)(*arguments), "cuda"), targets.resolve(SM_90))
+    module = gpu_module(every_family, *arguments)
     for cubin in module.cubins:
         assert all(usage.spills == 0 and usage.registers <= 64 for usage in cubin.usage), cubin.kernels

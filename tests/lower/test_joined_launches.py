@@ -5,20 +5,16 @@ import random as pyrandom
 import numpy as np
 import pytest
 from support.cuda_emulator import GXX
+from support.gpu_modules import gpu_module
 
 import tvmfun
 import tvmfun.numpy as tnp
 from tvmfun import ShapeDtype, lax, optim, random
-from tvmfun.core.inline import inlined
-from tvmfun.lower import pipeline
-from tvmfun.lower import target as targets
 from tvmfun.lower.codegen.cuda import compilers
 from tvmfun.lower.codegen.cuda.effects import Effects
 from tvmfun.lower.codegen.cuda.horizontal import fewest_launches, lifetimes
 from tvmfun.lower.codegen.cuda.joined import Joiner
 from tvmfun.runtime.cuda_module import Copy, Launch
-
-SM_90 = targets.resolve({"kind": "cuda", "arch": "sm_90"})
 
 
 @pytest.fixture
@@ -36,10 +32,6 @@ def machine(monkeypatch):
 def no_compiler(monkeypatch):
     monkeypatch.setattr(compilers, "_libraries", lambda: iter(()))
     monkeypatch.setattr(compilers, "_nvccs", lambda: iter(()))
-
-
-def module_of(function, *types, donated=()):
-    return pipeline.build_for_cuda(inlined(tvmfun.trace(function)(*types)), SM_90, donated)
 
 
 def draw(*shape, seed=0, dtype=np.float32):
@@ -104,7 +96,7 @@ def launches(module):
 def test_constants_are_read_where_they_are(no_compiler):
     # An array of one number is an argument of the scatter.
     ranks = lambda i, x: tnp.zeros(8, "float32").at[i].set(x)
-    module = module_of(ranks, ShapeDtype((3,), "int32"), ShapeDtype((3,), "float32"))
+    module = gpu_module(ranks, ShapeDtype((3,), "int32"), ShapeDtype((3,), "float32"))
     assert not [step for step in module.launches() if isinstance(step, Copy)]
     slots = {argument.slot for launch in launches(module) for argument in launch.arguments if hasattr(argument, "slot")}
     assert module.constants_slot in slots
@@ -141,8 +133,7 @@ def test_all_leaves_of_an_optimizer_are_few_launches(leaves, no_compiler):
 
     params = [ShapeDtype((17 * (i % 5) + 3, 64), "float32") for i in range(leaves)]
     state = tvmfun.eval_shape(optimizer.init, params)
-    lowered = tvmfun.jit(update, target=SM_90, donate_argnums=(0, 1)).lower(params, state, params)
-    module = pipeline.build_for_cuda(inlined(lowered.program), SM_90, range(3 * leaves + 1))
+    module = gpu_module(update, params, state, params, donate_argnums=(0, 1))
     assert len(launches(module)) <= (6 if leaves == 8 else 12)
     assert module.plan.analysis.aliased >= 3 * sum(leaf.nbytes for leaf in params)
     # The norm is the only thing that is not written over the state.
