@@ -161,27 +161,29 @@ class Run:
         """The time that is left."""
         return self._end - time.monotonic()
 
-    def each(self, kind: str, call: Callable[[str, dict[str, Any]], Any], share: float = 1.0) -> dict[str, Any]:
+    def each(
+        self, stage: str, kind: str, call: Callable[[str, dict[str, Any]], Any], share: float = 1.0
+    ) -> dict[str, Any]:
         """The results of a call for the entries of a kind, as far as a share of the time that is left allows."""
         end = time.monotonic() + share * self.seconds_left
         results = {}
         for name, about in self.bundle.entries(kind):
             if time.monotonic() > end:
-                self.left_out.append(f"{call.__name__}: {name}")
+                self.left_out.append(f"{stage}: {name}")
                 continue
             try:
                 results[name] = call(name, about)
             except Exception as error:
-                self.errors[f"{call.__name__}: {name}"] = "".join(traceback.format_exception(error, limit=-4))
+                self.errors[f"{stage}: {name}"] = "".join(traceback.format_exception(error, limit=-4))
         return results
 
     def comparison(self) -> dict[str, float]:
         """Differences of functions."""
-        return self.each("comparison", lambda name, about: compare(self.bundle, name, about), 0.4)
+        return self.each("comparison", "comparison", lambda name, about: compare(self.bundle, name, about), 0.4)
 
     def trained(self) -> dict[str, float]:
         """Differences of losses."""
-        return self.each("trained", lambda name, about: train(self.bundle, name, about), 0.4)
+        return self.each("trained", "trained", lambda name, about: train(self.bundle, name, about), 0.4)
 
     def timed(self) -> dict[str, Any]:
         """The milliseconds and the bytes of steps."""
@@ -193,7 +195,7 @@ class Run:
             launches = sum(1 for _ in training.step.module.launches())
             return {"ms": milliseconds, "bytes": analysis.peak, "launches": launches, "flop": about["flop"]}
 
-        return self.each("timed", timed, 0.4)
+        return self.each("timed", "timed", timed, 0.4)
 
     def profile(self) -> dict[str, Any]:
         """The microseconds of each kernel of steps."""
@@ -203,7 +205,7 @@ class Run:
             training.loss()
             return timing.profile(training.step, [*training.step.captured, *training.carry, *training.batch])
 
-        return self.each("timed", profiled, 0.7)
+        return self.each("profile", "timed", profiled, 0.7)
 
     def peers(self) -> dict[str, Any]:
         """The milliseconds of the same steps in PyTorch and JAX, each in a process of its own."""
@@ -216,7 +218,7 @@ class Run:
                 raise RuntimeError(done.stderr[-2000:])
             return json.loads(done.stdout.splitlines()[-1])
 
-        return self.each("timed", peers, 0.8)
+        return self.each("peers", "timed", peers, 0.8)
 
     def sanitizer(self) -> dict[str, Any]:
         """The reports of compute-sanitizer about a sample of functions."""
