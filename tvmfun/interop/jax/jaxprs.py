@@ -257,7 +257,9 @@ def _in_jax(equation: Any) -> Callable:
 
 
 def _is_real(aval: Any) -> bool:
-    return (not is_key(aval) and np.issubdtype(np.dtype(aval.dtype), np.inexact)) or str(aval.dtype) == "bfloat16"
+    if is_key(aval):
+        return False
+    return str(aval.dtype) == "bfloat16" or np.issubdtype(np.dtype(aval.dtype), np.inexact)
 
 
 _CALLS: dict[str, Callable[[Any, list[Any]], Sequence[Any]]] = {

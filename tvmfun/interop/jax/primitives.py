@@ -132,38 +132,30 @@ def _mode(mode: Any) -> Any:
     return None if mode is None else lax.GatherScatterMode[mode.name]
 
 
-def _integer_pow(x: Array, y: int) -> Array:
-    return lax.integer_pow(x, y)
-
-
-def _random_bits(key: Array, bit_width: int, shape: tuple[int, ...]) -> Array:
-    draw = lambda key: random.bits(key, shape, f"uint{bit_width}")
-    return _of_keys(draw, key)
-
-
-def _random_split(key: Array, shape: tuple[int, ...]) -> Array:
-    return _of_keys(lambda key: random.split(key, shape), key)
-
-
-def _of_keys(function: Callable, keys: Array) -> Array:
-    """A function of a key, of each key of an array of keys, whose last axis has the words."""
-    for _ in range(keys.ndim - 1):
+def _each(function: Callable, axes: int, *operands: Array) -> Array:
+    """Applies a function at every index of the leading axes of its operands."""
+    for _ in range(axes):
         function = vmap(function)
-    return function(keys)
+    return function(*operands)
+
+
+# The last axis of an array of keys has their words.
+
+
+def _random_bits(keys: Array, bit_width: int, shape: tuple[int, ...]) -> Array:
+    return _each(lambda key: random.bits(key, shape, f"uint{bit_width}"), keys.ndim - 1, keys)
+
+
+def _random_split(keys: Array, shape: tuple[int, ...]) -> Array:
+    return _each(lambda key: random.split(key, shape), keys.ndim - 1, keys)
 
 
 def _fold_in(keys: Array, data: Array) -> Array:
-    function: Callable = random.fold_in
-    for _ in range(keys.ndim - 1):
-        function = vmap(function)
-    return function(keys, data)
+    return _each(random.fold_in, keys.ndim - 1, keys, data)
 
 
 def _seed(seeds: Array, impl: Any) -> Array:
-    function: Callable = random.PRNGKey
-    for _ in range(seeds.ndim):
-        function = vmap(function)
-    return function(seeds)
+    return _each(random.PRNGKey, seeds.ndim, seeds)
 
 
 def _svd(x: Array, *, full_matrices: bool, compute_uv: bool, **params: Any) -> Any:
@@ -211,7 +203,7 @@ RULES: dict[str, Rule] = {
     "erf_inv": lax.erf_inv,
     "expand_dims": lambda x, dimensions: lax.expand_dims(x, dimensions),
     "gather": _gather,
-    "integer_pow": _integer_pow,
+    "integer_pow": lax.integer_pow,
     "iota": lambda dtype, shape, dimension, **params: lax.broadcasted_iota(str(dtype), shape, dimension),
     "householder_product": linalg.householder_product,
     "lu": lambda x, **params: linalg.lu(x),
