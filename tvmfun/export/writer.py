@@ -89,7 +89,9 @@ def _resolved(target: Any) -> Any:
         target = {"kind": "llvm", "mcpu": target, "num-cores": cpu_count()}
     resolved = lowering.resolve(target)
     if not lowering.is_cpu(resolved):
-        raise ExportError("export", "only code for CPUs can be exported", got=resolved.kind.name, hint="target=None")  # type: ignore
+        raise ExportError(
+            "export", "only code for CPUs can be exported", got=lowering.platform(resolved), hint="target=None"
+        )
     return resolved
 
 

@@ -61,8 +61,10 @@ class _Scores:
         return x.reshape(*x.shape[:2], -1, self.shared, x.shape[3]).sum(3)
 
 
-def _attention(*arrays: np.ndarray, **params: Any) -> tuple[np.ndarray, np.ndarray]:
-    own = _Scores(*arrays[:3], arrays[3:], **params)  # type: ignore
+def _attention(
+    query: np.ndarray, key: np.ndarray, value: np.ndarray, *others: np.ndarray, **params: Any
+) -> tuple[np.ndarray, np.ndarray]:
+    own = _Scores(query, key, value, others, **params)
     largest = own.scores.max(-1, initial=-np.inf)
     largest = np.where(np.isneginf(largest), 0, largest)
     exponentials = np.exp(own.scores - largest[..., None])
@@ -72,9 +74,17 @@ def _attention(*arrays: np.ndarray, **params: Any) -> tuple[np.ndarray, np.ndarr
     return np.einsum("bnts,bsnh->btnh", weights, own.value), log_sums
 
 
-def _gradients(*arrays: np.ndarray, **params: Any) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    own = _Scores(*arrays[:3], arrays[6:], **params)  # type: ignore
-    g, log_sums, dots = arrays[3:6]
+def _gradients(
+    query: np.ndarray,
+    key: np.ndarray,
+    value: np.ndarray,
+    g: np.ndarray,
+    log_sums: np.ndarray,
+    dots: np.ndarray,
+    *others: np.ndarray,
+    **params: Any,
+) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    own = _Scores(query, key, value, others, **params)
     weights = np.exp(own.scores - log_sums[..., None])
     slopes = np.einsum("btnh,bsnh->bnts", g, own.value) * own.factors - dots.transpose(0, 2, 1)[..., None]
     slopes = weights * slopes

@@ -148,13 +148,13 @@ def test_the_layer_is_that_of_the_cpu(wrap, always_long):
     given = [x.astype("float32") for x in arrays(20, 20, 4, 2, 24)[:3]]
     given = [np.asarray(tnp.asarray(x, "bfloat16")) for x in given] if wrap == "bfloat16 arrays" else given
     settings = {"is_causal": True, "dropout_rate": 0.2, "dropout_key": keys_of.key(7)}
-    run = lambda *x: value_and_gradients(*x, **settings)  # type: ignore
-    if wrap == "vmap":
-        each = keys_of.split(keys_of.key(5), 2)
+    each = keys_of.split(keys_of.key(5), 2)
 
-        def run(query, key, value):
-            own = lambda q, v, k: value_and_gradients(q[None], key[:1], v[None], **{**settings, "dropout_key": k})
-            return tvmfun.vmap(own)(query, value, each)
+    def run(query, key, value):
+        if wrap != "vmap":
+            return value_and_gradients(query, key, value, **settings)
+        own = lambda q, v, k: value_and_gradients(q[None], key[:1], v[None], **{**settings, "dropout_key": k})
+        return tvmfun.vmap(own)(query, value, each)
 
     ours = tvmfun.amp(run, {"amp": "bfloat16", "tf32": "tensorfloat32"}[wrap]) if wrap in ("amp", "tf32") else run
     results, rules = emulate(ours, *given, orders=1)

@@ -11,7 +11,7 @@ from tvmfun.core.leaf import abstract
 from tvmfun.errors import ArgumentError, DtypeError, ProgramError, ShapeError, TreeError
 from tvmfun.interop.torch.exported import export
 from tvmfun.interop.torch.graphs import Graph
-from tvmfun.interop.torch.parameters import canonical_names, flat, nested, split_module, to_array
+from tvmfun.interop.torch.parameters import canonical_names, flat, nested, split_module, to_array, to_arrays
 from tvmfun.interop.torch.tensors import dtype_name
 from tvmfun.typing import Key, PyTree
 
@@ -95,7 +95,7 @@ def from_torch(
         return _plain(_unflatten(user, out_spec)), nested(new_state)
 
     function.__name__ = function.__qualname__ = type(module).__name__
-    return function, *(nested({name: to_array(x) for name, x in part.items()}) for part in (params, state))  # type: ignore
+    return function, to_arrays(params), to_arrays(state)
 
 
 def _placeholders(program: Any, tensors: dict[str, Any], canonical: dict[int, str], kept: Any) -> list[Placeholder]:

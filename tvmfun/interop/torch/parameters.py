@@ -78,6 +78,11 @@ def to_array(tensor: Any) -> Any:
     return tnp.asarray(tensor.detach().contiguous())
 
 
+def to_arrays(tensors: Mapping[str, Any]) -> dict[str, Any]:
+    """A tree of dicts of copies from tensors by dotted names."""
+    return nested({name: to_array(tensor) for name, tensor in tensors.items()})
+
+
 def params_of(module: Any) -> tuple[dict[str, Any], dict[str, Any]]:
     """Returns the parameters and the state of a module, as :func:`from_torch` does, without reading its code.
 
@@ -90,7 +95,7 @@ def params_of(module: Any) -> tuple[dict[str, Any], dict[str, Any]]:
         with its first name.
     """
     params, state = split_module(module)
-    return tuple(nested({name: to_array(x) for name, x in part.items()}) for part in (params, state))  # type: ignore
+    return to_arrays(params), to_arrays(state)
 
 
 def to_state_dict(module: Any, params: PyTree, state: PyTree) -> dict[str, Any]:

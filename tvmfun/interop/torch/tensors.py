@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from typing import Any
+from typing import Any, cast
 
 import tvm
 
@@ -64,7 +64,9 @@ def borrowed(tensor: Any) -> Array:
         tensor = tensor.resolve_neg().contiguous()
     if tensor.data_ptr() % _ALIGNMENT:
         tensor = tensor.clone()
-    return on_device(tvm.runtime.from_dlpack(tensor), aval_of(tensor))  # type: ignore
+    # TVM annotates the result as the base class of its tensors.
+    elements = cast(tvm.runtime.Tensor, tvm.runtime.from_dlpack(tensor))
+    return on_device(elements, aval_of(tensor))
 
 
 def owned(results: Iterable[Any], others: Sequence[Any]) -> list[Any]:

@@ -35,7 +35,10 @@ def gpu_attention_gradients(
 ) -> tuple:
     """The cotangents of query, key, value and bias, from the results of :func:`gpu_attention`."""
     if not _stores_no_scores(inputs):
-        return vjp(lambda *floats: direct_attention(settings, AttentionInputs(*floats, *inputs[4:])), *inputs[:4])[1](g)  # type: ignore
+        of_floats = lambda query, key, value, bias: direct_attention(
+            settings, inputs._replace(query=query, key=key, value=value, bias=bias)
+        )
+        return vjp(of_floats, *inputs[:4])[1](g)
     query, key, value, bias = inputs[:4]
     options, params = _parameters(settings, inputs)
     dots = tnp.sum(result * g, axis=-1)

@@ -47,7 +47,8 @@ def _normalized_batch(x: Any, weight: Any, bias: Any, eps: float) -> tuple[Any, 
     stored = channels_last(x)
     centred, mean, var, inverse = _statistics(stored, tuple(range(stored.ndim - 1)), eps)
     y = _affine(centred * inverse, weight, bias).astype(x.dtype)
-    return _like(y, x), *(tnp.reshape(part, (-1,)) for part in (mean, var, inverse))  # type: ignore
+    mean, var, inverse = (tnp.reshape(part, (-1,)) for part in (mean, var, inverse))
+    return _like(y, x), mean, var, inverse
 
 
 @aten.reads("_native_batch_norm_legit_functional", layouts=True)

@@ -48,8 +48,8 @@ def _max_positions(rank: int) -> Callable:
     def positions(
         x: Any, size: Any, stride: Any = (), padding: Any = 0, dilation: Any = 1, ceil_mode: bool = False
     ) -> Any:
-        options = (_sizes(v, rank) for v in (size, stride, padding, dilation))
-        return _spatial(lambda images: _maxima(images, *options, ceil_mode)[1], x, rank)  # type: ignore
+        size, stride, padding, dilation = (_sizes(v, rank) for v in (size, stride, padding, dilation))
+        return _spatial(lambda images: _maxima(images, size, stride, padding, dilation, ceil_mode)[1], x, rank)
 
     return positions
 
