@@ -8,9 +8,11 @@ from collections.abc import Mapping
 import tvm
 from tvm import ir, s_tir, tirx
 from tvm.target import Target
+from tvm.tirx import AllocBuffer, Stmt
 
 from tvmfun.lower.codegen.cuda.constants import with_plain_constants
 from tvmfun.lower.codegen.cuda.cubins import PLACEHOLDER, KernelSource
+from tvmfun.lower.tir.walk import rewrite
 
 # The line before the kernels in a source that TVM writes.
 _FIRST_KERNEL = re.compile(r'^extern "C" ', re.MULTILINE)
@@ -62,8 +64,21 @@ def finished(kernels: tvm.IRModule) -> tvm.IRModule:
         tirx.transform.StmtSimplify(),
         tirx.transform.LowerIntrin(),
         with_plain_constants,
+        _without_empty_memory,
     ]
     return tvm.transform.Sequential(passes)(kernels)
+
+
+@tvm.transform.module_pass(opt_level=0, name="tvmfun.WithoutEmptyMemory")
+def _without_empty_memory(module: tvm.IRModule, context: tvm.transform.PassContext) -> tvm.IRModule:
+    """Removes allocations that were compacted to no elements, as of loops that never run: CUDA C++ cannot have them."""
+    functions = {name: f.with_body(rewrite(f.body, (AllocBuffer, _filled))) for name, f in module.functions.items()}
+    return tvm.IRModule(functions, attrs=module.attrs)
+
+
+def _filled(allocation: AllocBuffer) -> Stmt:
+    is_empty = any(isinstance(size, tirx.IntImm) and size.value == 0 for size in allocation.buffer.shape)
+    return tirx.Evaluate(0) if is_empty else allocation
 
 
 def sources(kernels: tvm.IRModule, target: Target) -> dict[str, KernelSource]:
