@@ -248,7 +248,7 @@ def test_decompositions_of_small_matrices_become_machine_code(n):
 
 ALL_CASES = [(name, case) for name, cases in CASES.items() for case in cases]
 # Long loops over arrays of a thread, which the compiler unrolls for half a minute.
-SLOW_TO_COMPILE = {"argsort", "svd"}
+SLOW_TO_COMPILE = {"svd"}
 PARTS = {
     "some": [case for case in ALL_CASES[::40] if case[0] not in SLOW_TO_COMPILE],
     **{str(i): ALL_CASES[i : i + 60] for i in range(0, len(ALL_CASES), 60)},

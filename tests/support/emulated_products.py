@@ -105,7 +105,7 @@ def emulate(
         else:
             one = Scheduled(kernel, schedule(kernel.prim_func(), target))
             rules.append(one.rule)
-            if one.rule in ("product", "attention"):
+            if one.rule in ("product", "attention", "sort", "scan"):
                 results = _emulated(one, arguments, target, orders)
             else:
                 results = call(kernel.prim_func().with_attr("global_symbol", "main"), arguments, shapes, kernel)

@@ -21,6 +21,8 @@ from tvmfun.ops.tir import block, prim_func
 # Rows up to this length are sorted by insertion.
 _SHORT = 48
 _DIGITS = 256
+#: The attribute of a function that sorts rows, by which GPUs have one of their own.
+ARGSORT = "tvmfun.argsort"
 
 
 def _argsort_shape(x: ShapeDtype) -> ShapeDtype:
@@ -65,7 +67,7 @@ def _argsort(x: ShapeDtype) -> tirx.PrimFunc:
         values = lambda row, i: sort_key(sources[0][(*row, i)])
         block("sort", sources, result, rows, lambda row: sort(values, row, result, n, _key_bits(x.dtype)))
 
-    return prim_func([x], _argsort_shape(x), write)
+    return prim_func([x], _argsort_shape(x), write).with_attr(ARGSORT, True)
 
 
 def _sort_short(values: Any, row: tuple, order: tirx.Buffer, n: int, bits: int) -> None:
