@@ -83,7 +83,7 @@ def _taps(where: np.ndarray, n: int, method: str, alpha: float, exclude: bool) -
     return [(np.clip(p, 0, n - 1), w) for p, w in zip(indices, weights, strict=True)]
 
 
-def _resize(
+def resize(
     x: Any,
     size: tuple,
     *,
@@ -121,14 +121,14 @@ def _resize(
     return from_channels_first(tnp.astype(work, result.dtype), layout)
 
 
-reads("relax.image.resize2d")(_resize)
-reads("relax.image.resize3d")(_resize)
+reads("relax.image.resize2d")(resize)
+reads("relax.image.resize3d")(resize)
 
 # -- grids -------------------------------------------------------------------------------------------------------------
 
 
 @reads("relax.image.affine_grid")
-def _affine_grid(theta: Any, size: tuple, *, align_corners: bool) -> Any:
+def affine_grid(theta: Any, size: tuple, *, align_corners: bool) -> Any:
     rank = len(size)
     if align_corners and 1 in size:
         raise refuse("relax.image.affine_grid", "a single pixel cannot be at both corners", size)
@@ -156,7 +156,7 @@ def _reflected(where: Any, n: int, align_corners: bool) -> Any:
 
 
 @reads("relax.image.grid_sample")
-def _grid_sample(x: Any, grid: Any, *, method: str, layout: str, padding_mode: str, align_corners: bool) -> Any:
+def grid_sample(x: Any, grid: Any, *, method: str, layout: str, padding_mode: str, align_corners: bool) -> Any:
     sizes = x.shape[2:]
     rank = len(sizes)
 

@@ -37,7 +37,7 @@ def _grid(shape: tuple) -> list:
     return [lax.broadcasted_iota("int32", shape, axis) for axis in range(len(shape))]
 
 
-def _elements(indices: Any, axis: int) -> tuple:
+def elements(indices: Any, axis: int) -> tuple:
     """Index arrays that replace the index along one axis by ``indices``."""
     positions = _grid(indices.shape)
     positions[axis] = indices
@@ -46,10 +46,10 @@ def _elements(indices: Any, axis: int) -> tuple:
 
 @reads("relax.gather_elements")
 def _gather_elements(x: Any, indices: Any, *, axis: int) -> Any:
-    return x[_elements(indices, axis % x.ndim)]
+    return x[elements(indices, axis % x.ndim)]
 
 
-def _points(indices: Any, batch_dims: int = 0) -> tuple:
+def points(indices: Any, batch_dims: int = 0) -> tuple:
     """Index arrays from the vectors along the last axis."""
     lead = _grid(indices.shape[:-1])[:batch_dims]
     return (*lead, *(indices[..., i] for i in range(indices.shape[-1])))
@@ -57,7 +57,7 @@ def _points(indices: Any, batch_dims: int = 0) -> tuple:
 
 @reads("relax.gather_nd")
 def _gather_nd(x: Any, indices: Any, *, batch_dims: int) -> Any:
-    return x[_points(indices, batch_dims)]
+    return x[points(indices, batch_dims)]
 
 
 @reads("relax.index_tensor")
@@ -65,7 +65,7 @@ def _index_tensor(x: Any, indices: tuple) -> Any:
     return x[tuple(indices)]
 
 
-def _combined(x: Any, indices: tuple, updates: Any, reduction: str) -> Any:
+def combined(x: Any, indices: tuple, updates: Any, reduction: str) -> Any:
     here = x.at[indices]
     if reduction == "mean":
         # The mean of the old element and the update; with repeated indices TVM's result depends on their order.
@@ -77,17 +77,17 @@ def _combined(x: Any, indices: tuple, updates: Any, reduction: str) -> Any:
 @reads("relax.index_put")
 def _index_put(x: Any, indices: Any, values: Any, *, accumulate: bool) -> Any:
     positions = indices if isinstance(indices, tuple) else (indices,)
-    return _combined(x, positions, values, "add" if accumulate else "update")
+    return combined(x, positions, values, "add" if accumulate else "update")
 
 
 @reads("relax.scatter_elements")
 def _scatter_elements(x: Any, indices: Any, updates: Any, *, axis: int, reduction: str) -> Any:
-    return _combined(x, _elements(indices, axis % x.ndim), updates, reduction)
+    return combined(x, elements(indices, axis % x.ndim), updates, reduction)
 
 
 @reads("relax.scatter_nd")
 def _scatter_nd(x: Any, indices: Any, updates: Any, *, reduction: str) -> Any:
-    return _combined(x, _points(indices), updates, reduction)
+    return combined(x, points(indices), updates, reduction)
 
 
 @reads("relax.slice_scatter")
@@ -98,14 +98,14 @@ def _slice_scatter(x: Any, source: Any, start: int, end: int, step: int, *, axis
 
 
 @reads("relax.reverse_sequence")
-def _reverse_sequence(x: Any, lengths: Any, *, seq_axis: int, batch_axis: int) -> Any:
+def reverse_sequence(x: Any, lengths: Any, *, seq_axis: int, batch_axis: int) -> Any:
     seq_axis, batch_axis = seq_axis % x.ndim, batch_axis % x.ndim
     size = x.shape[seq_axis]
     shape = [1] * x.ndim
     shape[batch_axis] = x.shape[batch_axis]
     lengths = tnp.reshape(tnp.clip(tnp.astype(lengths, "int32"), 0, size), tuple(shape))
     indices = lax.broadcasted_iota("int32", x.shape, seq_axis)
-    return x[_elements(tnp.where(indices < lengths, lengths - 1 - indices, indices), seq_axis)]
+    return x[elements(tnp.where(indices < lengths, lengths - 1 - indices, indices), seq_axis)]
 
 
 @reads("relax.one_hot", "none: the arguments are not floats")

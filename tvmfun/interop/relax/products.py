@@ -55,7 +55,7 @@ def _conv(
     )
 
 
-def _conv_transpose(
+def conv_transpose(
     x: Any,
     kernel: Any,
     *,
@@ -95,5 +95,5 @@ def _conv_transpose(
 
 
 for _rank in (1, 2, 3):
-    for _name, _function in ((f"conv{_rank}d", _conv), (f"conv{_rank}d_transpose", _conv_transpose)):
+    for _name, _function in ((f"conv{_rank}d", _conv), (f"conv{_rank}d_transpose", conv_transpose)):
         TRANSLATIONS[f"relax.nn.{_name}"] = Translation(f"relax.nn.{_name}", _function)

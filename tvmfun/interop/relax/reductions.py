@@ -46,7 +46,7 @@ def _median(x: Any, *, axis: tuple | None, result: Any) -> Any:
     return tnp.reshape(value, result[0].shape), tnp.reshape(middle, result[1].shape)
 
 
-def _accumulated(function: Callable, start: int, x: Any, axis: int | None, exclusive: bool, dtype: Any) -> Any:
+def accumulated(function: Callable, start: int, x: Any, axis: int | None, exclusive: bool, dtype: Any) -> Any:
     x = tnp.astype(tnp.ravel(x) if axis is None else x, dtype)
     along = 0 if axis is None else axis % x.ndim
     if exclusive:
@@ -57,12 +57,12 @@ def _accumulated(function: Callable, start: int, x: Any, axis: int | None, exclu
 
 @reads("relax.cumsum")
 def _cumsum(x: Any, *, axis: int | None, exclusive: bool, result: ShapeDtype) -> Any:
-    return _accumulated(tnp.cumsum, 0, x, axis, exclusive, result.dtype)
+    return accumulated(tnp.cumsum, 0, x, axis, exclusive, result.dtype)
 
 
 @reads("relax.cumprod")
 def _cumprod(x: Any, *, axis: int | None, exclusive: bool, result: ShapeDtype) -> Any:
-    return _accumulated(tnp.cumprod, 1, x, axis, exclusive, result.dtype)
+    return accumulated(tnp.cumprod, 1, x, axis, exclusive, result.dtype)
 
 
 @reads("relax.sort")
