@@ -46,7 +46,11 @@ PROBABILITIES = (floats(3, 4, low=0.1, high=0.9), floats(3, 4, seed=1, low=0.1, 
 case("nn.cross_entropy", PROBABILITIES, lambda p, t: -(p.log() * t).sum() / 3)
 case("nn.cross_entropy_with_logits", PROBABILITIES, lambda p, t: -(p * t).sum() / 3)
 TARGETS = np.array([1, 3, 0], "int64")
-case("nn.nll_loss", (ONE, TARGETS, floats(4, low=0.5, high=1.0)), lambda x, t, w: -(x[range(3), t] * w[t]).sum() / w[t].sum())
+case(
+    "nn.nll_loss",
+    (ONE, TARGETS, floats(4, low=0.5, high=1.0)),
+    lambda x, t, w: -(x[range(3), t] * w[t]).sum() / w[t].sum(),
+)
 case(
     "nn.nll_loss",
     (ONE, TARGETS, floats(4, low=0.5, high=1.0)),

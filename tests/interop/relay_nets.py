@@ -107,7 +107,8 @@ def lenet() -> Net:
 LSTM = """#[version = "0.0.5"]
 def @main(%x: Tensor[(3, 5, 4), float32], %h: Tensor[(3, 6), float32], %c: Tensor[(3, 6), float32],
     %i2h_weight: Tensor[(24, 4), float32], %i2h_bias: Tensor[(24), float32], %h2h_weight: Tensor[(24, 6), float32],
-    %h2h_bias: Tensor[(24), float32]) -> (Tensor[(3, 3, 6), float32], (Tensor[(3, 6), float32], Tensor[(3, 6), float32])) {
+    %h2h_bias: Tensor[(24), float32])
+    -> (Tensor[(3, 3, 6), float32], (Tensor[(3, 6), float32], Tensor[(3, 6), float32])) {
   let %step = fn (%row: Tensor[(3, 4), float32], %state: (Tensor[(3, 6), float32], Tensor[(3, 6), float32])) {
     @cell(%row, %state, %i2h_weight, %i2h_bias, %h2h_weight, %h2h_bias)
   };

@@ -129,6 +129,7 @@ reads("relax.image.resize3d")(resize)
 
 @reads("relax.image.affine_grid")
 def affine_grid(theta: Any, size: tuple, *, align_corners: bool) -> Any:
+    """The coordinates of pixels after affine maps, between -1 and 1, with the axes batch, coordinate and pixel."""
     rank = len(size)
     if align_corners and 1 in size:
         raise refuse("relax.image.affine_grid", "a single pixel cannot be at both corners", size)
@@ -157,6 +158,7 @@ def _reflected(where: Any, n: int, align_corners: bool) -> Any:
 
 @reads("relax.image.grid_sample")
 def grid_sample(x: Any, grid: Any, *, method: str, layout: str, padding_mode: str, align_corners: bool) -> Any:
+    """The pixels at the coordinates of a grid, interpolated."""
     sizes = x.shape[2:]
     rank = len(sizes)
 

@@ -66,6 +66,7 @@ def _index_tensor(x: Any, indices: tuple) -> Any:
 
 
 def combined(x: Any, indices: tuple, updates: Any, reduction: str) -> Any:
+    """The array with updates combined with its elements at indices."""
     here = x.at[indices]
     if reduction == "mean":
         # The mean of the old element and the update; with repeated indices TVM's result depends on their order.
@@ -99,6 +100,7 @@ def _slice_scatter(x: Any, source: Any, start: int, end: int, step: int, *, axis
 
 @reads("relax.reverse_sequence")
 def reverse_sequence(x: Any, lengths: Any, *, seq_axis: int, batch_axis: int) -> Any:
+    """The array with the beginning of each sequence reversed, of a length per example."""
     seq_axis, batch_axis = seq_axis % x.ndim, batch_axis % x.ndim
     size = x.shape[seq_axis]
     shape = [1] * x.ndim

@@ -47,6 +47,7 @@ def _median(x: Any, *, axis: tuple | None, result: Any) -> Any:
 
 
 def accumulated(function: Callable, start: int, x: Any, axis: int | None, exclusive: bool, dtype: Any) -> Any:
+    """Sums or products along an axis, or of all elements; ``start`` and all but the last one if exclusive."""
     x = tnp.astype(tnp.ravel(x) if axis is None else x, dtype)
     along = 0 if axis is None else axis % x.ndim
     if exclusive:

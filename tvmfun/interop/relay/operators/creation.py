@@ -66,7 +66,7 @@ def _arange(
 
 @relay.reads("one_hot", mixed=True)
 def _one_hot(
-    indices: Any, on_value: Any, off_value: Any, *, depth: int, axis: int = -1, dtype: DType | None = None
+    indices: Any, on_value: Any, off_value: Any, *, depth: int = 1, axis: int = -1, dtype: DType | None = None
 ) -> Any:
     axis = axis_of("one_hot", axis, indices.ndim + 1)
     check_sizes("one_hot", (depth,), LONGEST_AXIS * 64)

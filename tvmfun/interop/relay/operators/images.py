@@ -6,6 +6,8 @@ import math
 from collections.abc import Callable
 from typing import Any
 
+import numpy as np
+
 from tvmfun.core.array import ShapeDtype
 from tvmfun.interop.relax import image
 from tvmfun.interop.relay.operators.layouts import check_layout
@@ -50,7 +52,7 @@ def _resized(
         cubic_alpha=alpha,
         cubic_exclude=exclude,
         extrapolation_value=extrapolation,
-        result=ShapeDtype(shape, out_dtype or x.dtype),
+        result=ShapeDtype(shape, np.dtype(out_dtype or x.dtype)),
     )
 
 

@@ -66,12 +66,12 @@ def _scatter_elements(x: Any, indices: Any, updates: Any, *, axis: int = 0, redu
 
 
 @relay.reads("scatter", mixed=True)
-def _scatter(x: Any, indices: Any, updates: Any, *, axis: int) -> Any:
+def _scatter(x: Any, indices: Any, updates: Any, *, axis: int = 0) -> Any:
     return _scatter_elements(x, indices, updates, axis=axis)
 
 
 @relay.reads("scatter_add", mixed=True)
-def _scatter_add(x: Any, indices: Any, updates: Any, *, axis: int) -> Any:
+def _scatter_add(x: Any, indices: Any, updates: Any, *, axis: int = 0) -> Any:
     return _scatter_elements(x, indices, updates, axis=axis, reduction="add")
 
 

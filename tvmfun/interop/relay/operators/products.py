@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+import numpy as np
+
 import tvmfun.numpy as tnp
 from tvmfun import lax
 from tvmfun.core.array import ShapeDtype
@@ -174,7 +176,7 @@ def _transposed_convolution(rank: int) -> Callable:
             data_layout=data_layout,
             kernel_layout=f"IO{letters}",
             out_layout=out_layout or data_layout,
-            result=ShapeDtype((), out_dtype or x.dtype),
+            result=ShapeDtype((), np.dtype(out_dtype or x.dtype)),
         )
 
     return conv

@@ -288,7 +288,7 @@ def _space_to_depth(x: Any, *, block_size: int = 1, layout: str = "NCHW", mode: 
 
 
 @relay.reads("nn.space_to_batch_nd")
-def _space_to_batch(x: Any, *, block_shape: Ints, paddings: Pairs, pad_value: float = 0.0) -> Any:
+def _space_to_batch(x: Any, *, block_shape: Ints = (1, 1), paddings: Pairs, pad_value: float = 0.0) -> Any:
     rank = len(block_shape)
     rest = x.ndim - 1 - rank
     if len(paddings) != rank or rest < 0 or any(block < 1 for block in block_shape):
@@ -306,7 +306,7 @@ def _space_to_batch(x: Any, *, block_shape: Ints, paddings: Pairs, pad_value: fl
 
 
 @relay.reads("nn.batch_to_space_nd")
-def _batch_to_space(x: Any, *, block_shape: Ints, crops: Pairs) -> Any:
+def _batch_to_space(x: Any, *, block_shape: Ints = (1, 1), crops: Pairs) -> Any:
     rank, blocks = len(block_shape), math.prod(block_shape)
     if len(crops) != rank or x.ndim < 1 + rank or any(block < 1 for block in block_shape):
         raise refuse("nn.batch_to_space_nd", "there must be a positive block and a crop per axis", block_shape)
