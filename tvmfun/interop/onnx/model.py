@@ -1,0 +1,67 @@
+"""Reading of ONNX files, without trust in what they contain."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Any
+
+from tvmfun.errors import ArgumentTypeError, ProgramError
+from tvmfun.interop.onnx.nodes import Graph, Scope, versions
+
+#: The newest version of the format, ``ModelProto.ir_version``.
+_NEWEST_FORMAT = 15
+
+
+def load(model: Any) -> tuple[Any, Path | None]:
+    """Returns a ``ModelProto`` and the folder of its file, which is None without a file.
+
+    Args:
+        model: a path, the bytes of a file, or a ``ModelProto``.
+
+    Raises:
+        ProgramError: if there is no such file, or it is not ONNX's.
+    """
+    from google.protobuf.message import DecodeError
+    from onnx import ModelProto
+
+    if isinstance(model, ModelProto):
+        return model, None
+    folder = None
+    if isinstance(model, (str, os.PathLike)):
+        path = Path(model)
+        try:
+            model = path.read_bytes()
+        except (OSError, ValueError) as error:
+            raise ProgramError("from_onnx", "the file cannot be read", got=str(error)) from error
+        folder = path.parent
+    if not isinstance(model, bytes):
+        hint = "a path, bytes or a ModelProto"
+        raise ArgumentTypeError("from_onnx", "the model must be one of ONNX", got=type(model).__name__, hint=hint)
+    try:
+        return ModelProto.FromString(model), folder
+    except (DecodeError, RuntimeError, UnicodeDecodeError, ValueError) as error:
+        raise ProgramError("from_onnx", "the file is not an ONNX model, or is damaged", got=str(error)) from error
+
+
+def main_graph(proto: Any, folder: Path | None) -> Graph:
+    """The graph of a model, whose operators all have translations.
+
+    Raises:
+        ProgramError: if the model is not well formed, or has operators without a translation: all are named.
+    """
+    if not proto.HasField("graph"):
+        raise ProgramError("from_onnx", "a model must have a graph", got="none")
+    if not 0 < proto.ir_version <= _NEWEST_FORMAT:
+        got = f"version {proto.ir_version}"
+        raise ProgramError("from_onnx", f"the format must have a version up to {_NEWEST_FORMAT}", got=got)
+    functions = {(f.domain, f.name, f.overload): f for f in proto.functions}
+    scope = Scope(versions(proto.opset_import), functions, folder)
+    try:
+        graph = Graph.of_graph(proto.graph, scope)
+    except (RecursionError, MemoryError, UnicodeDecodeError) as error:
+        raise ProgramError("from_onnx", "the model cannot be read", got=str(error)) from error
+    if scope.missing:
+        got = ", ".join(sorted(scope.missing))
+        raise ProgramError("from_onnx", "all operators must have a translation or be functions", got=got)
+    return graph
