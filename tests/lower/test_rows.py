@@ -111,7 +111,8 @@ def test_random_programs(steps, seed):
             values.append(steps[rng.integers(0, len(steps))](a, b))
         return values[-6:]
 
-    x = np.random.default_rng(seed).normal(size=(32, 24)).astype("float32")
+    # Values grow to 30,000, and small ones are their differences: in float32 nothing of these would be right.
+    x = np.random.default_rng(seed).normal(size=(32, 24))
     program = tvmfun.trace(random_program)(x)
     merged = merge_rows(fuse(program), program.outputs)
     assert len(merged) < len(fuse(program))
@@ -121,7 +122,7 @@ def test_random_programs(steps, seed):
         known.update(kernel.outputs)
     one_by_one = program.evaluate([*program.captured, tnp.asarray(x)])
     for got, expected in zip(program(x), one_by_one, strict=True):
-        np.testing.assert_allclose(got, expected, rtol=2e-3, atol=1e-3)
+        np.testing.assert_allclose(got, expected, rtol=1e-8, atol=1e-8)
 
 
 def test_a_cross_entropy_and_its_gradient_store_no_probabilities():

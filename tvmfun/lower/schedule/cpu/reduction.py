@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from typing import NamedTuple, TypeVar
 
+from tvm import tirx
 from tvm.tirx import AllocBuffer, Buffer, BufferStore, IfThenElse, Stmt
 
 from tvmfun.core import dims
@@ -13,9 +15,11 @@ from tvmfun.lower.schedule.stages import Stage, accumulator
 from tvmfun.lower.tir import build
 from tvmfun.lower.tir.build import Axis, Env, Expr
 
+_Into = TypeVar("_Into")
+
 WIDE = 4  # vectors accumulated side by side, to hide the latency of one addition
 LEAST_LANES = 4  # the fewest lanes of a vector that is shortened to stay within a group of channels
-BLOCK = 512  # terms added up before they are added to the total, which limits the rounding error of long sums
+BLOCK = 128  # terms added up before they are added to the total, which limits the rounding error of long sums
 
 
 def emit_reduction(stage: Stage, env: Env, prefix: int, machine: Machine, tasks: int) -> Stmt:
@@ -84,49 +88,88 @@ def _column_tile(stage: Stage, env: Env, last: Axis, parts: Sequence[tuple[int, 
         init = build.cast(stage.init, dtype)
         return lanes(buffers, lambda i, acc, k, env: BufferStore(acc, init, [k]), env)
 
-    def accumulate(buffers: Sequence[Buffer], axes: Sequence[Axis], env: Env) -> Stmt:
+    def add(env: Env, into: Sequence[Buffer]) -> Stmt:
         def term(i: int, acc: Buffer, k: Expr, env: Env) -> Stmt:
             value = build.cast(build.substitute(stage.value, env), dtype)
             return BufferStore(acc, stage.combine(acc[k], value), [k])
 
-        return build.nest(axes, env, lambda env: lanes(buffers, term, env))
+        return lanes(into, term, env)
 
-    def finish(buffers: Sequence[Buffer]) -> Stmt:
-        return lanes(buffers, lambda i, acc, k, env: stage.store(env, build.cast(acc[k], stage.dtype)), env)
+    def joined(make: Callable[[Sequence[Buffer]], Stmt], into: Sequence[Buffer]) -> Stmt:
+        part = registers("part")
+        join = lambda i, acc, k, env: BufferStore(acc, stage.combine(acc[k], part[i][k]), [k])
+        return build.seq(*map(AllocBuffer, part), clear(part), make(part), lanes(into, join, env))
 
     total = registers("total")
-    allocate = [AllocBuffer(buffer) for buffer in total]
-    outer, inner = _split(stage.reduce)
-    if not outer:
-        return build.seq(*allocate, clear(total), accumulate(total, inner, env), finish(total))
-    part = registers("part")
-
-    def block(env: Env) -> Stmt:
-        def join(i: int, acc: Buffer, k: Expr, env: Env) -> Stmt:
-            return BufferStore(acc, stage.combine(acc[k], part[i][k]), [k])
-
-        fresh = [AllocBuffer(buffer) for buffer in part]
-        return build.seq(*fresh, clear(part), accumulate(part, inner, env), lanes(total, join, env))
-
-    return build.seq(*allocate, clear(total), build.nest(outer, env, block), finish(total))
+    finish = lanes(total, lambda i, acc, k, env: stage.store(env, build.cast(acc[k], stage.dtype)), env)
+    sums = _added_up(stage.reduce, env, 1, total, add, joined)
+    return build.seq(*map(AllocBuffer, total), clear(total), sums, finish)
 
 
-def _split(axes: Sequence[Axis], terms: int = 1) -> tuple[list[Axis], list[Axis]]:
-    """Splits reduced axes of ``terms`` terms per point into loops over blocks and loops within about BLOCK terms."""
-    if terms * build.points(axes) <= 2 * BLOCK:
-        return [], list(axes)
-    inner: list[Axis] = []
-    for axis in reversed(axes):
-        if terms * build.points([*inner, axis]) > BLOCK and (inner or terms > 1):
-            break
-        inner.insert(0, axis)
-    return list(axes[: len(axes) - len(inner)]), inner
+def _added_up(
+    axes: Sequence[Axis],
+    env: Env,
+    terms: int,
+    into: _Into,
+    add: Callable[[Env, _Into], Stmt],
+    joined: Callable[[Callable[[_Into], Stmt], _Into], Stmt],
+) -> Stmt:
+    """Loops over reduced axes, in blocks of about BLOCK terms, in blocks of about BLOCK blocks, and so on.
+
+    A sum of ``n`` terms, one after the other, has a rounding error of up to ``n / 2`` units in the last digit.
+
+    Args:
+        axes: the axes.
+        env: the variables of enclosing loops.
+        terms: the number of terms of each point.
+        into: the totals to add to.
+        add: adds the terms of a point to totals.
+        joined: computes totals of their own, and adds them to others.
+    """
+    if not axes:
+        return add(env, into)
+    head, *rest = axes
+    inner = terms * build.points(rest)
+    is_block = inner > BLOCK
+
+    def one(i: Expr, into: _Into) -> Stmt:
+        sums = lambda part: _added_up(rest, {**env, head.var: i}, terms, part, add, joined)
+        return joined(sums, into) if is_block else sums(into)
+
+    def run(first: Expr | int, count: int, into: _Into) -> Stmt:
+        weight = 1 if is_block else inner
+        if count * weight <= 2 * BLOCK:
+            return build.loop(head, count, lambda i: one(i + first, into))
+        size = max(1, BLOCK // weight)
+        while count // size > 2 * BLOCK:
+            size *= BLOCK
+        blocks, left = divmod(count, size)
+        block = lambda b: joined(lambda part: run(b * size + first, size, part), into)
+        return build.seq(build.loop(head, blocks, block), run(blocks * size + first, left, into) if left else None)
+
+    bound = head.bound(env)
+    if isinstance(bound, int):
+        return run(0, bound, into)
+    if isinstance(bound, dims.Dim) or inner * dims.typical(head.extent) <= 2 * BLOCK:
+        return build.loop(head, bound, lambda i: one(i, into))
+    size = max(1, BLOCK // inner)
+    within = lambda b: (
+        lambda part: build.loop(head, tirx.min(size, bound - b * size), lambda i: one(b * size + i, part))
+    )
+    return build.loop(head, build.ceil_div(bound, size), lambda b: joined(within(b), into))
 
 
 def _rows(stage: Stage, env: Env, prefix: int, machine: Machine, tasks: int) -> Stmt:
     """The last reduced axis in the lanes of vector registers, combined across lanes at the end."""
     row = _Row(stage, machine)
     return build.parallel_nest(list(stage.space[prefix:]), env, row.emit, tasks)
+
+
+class _Totals(NamedTuple):
+    """Running totals: vectors, and a scalar for the elements that fill none."""
+
+    vectors: Buffer
+    scalar: Buffer
 
 
 class _Row:
@@ -138,9 +181,13 @@ class _Row:
         self.lanes = machine.lanes(self.dtype)
         *self.outer, self.last = stage.reduce
         self.init = build.cast(stage.init, self.dtype)
-        self.total = build.scratch([1], self.dtype, "total")
         self.wide = max(1, min(WIDE, build.points([self.last]) // self.lanes))
-        self.acc = build.scratch([self.wide, self.lanes], self.dtype, "acc")
+        self.totals = self._new_totals("acc", "total")
+        self.total = self.totals.scalar
+
+    def _new_totals(self, vectors: str, scalar: str) -> _Totals:
+        shape = [self.wide, self.lanes]
+        return _Totals(build.scratch(shape, self.dtype, vectors), build.scratch([1], self.dtype, scalar))
 
     def emit(self, env: Env) -> Stmt:
         """The statements for one element: initialize, accumulate, combine lanes, store."""
@@ -157,39 +204,50 @@ class _Row:
         """Fewer terms than lanes: computed as one vector, added one by one."""
         terms = build.scratch([self.last.extent], self.dtype, "terms")
 
-        def add(env: Env) -> Stmt:
+        def add(env: Env, into: Buffer) -> Stmt:
             fill = self._lanes(self.last.extent, lambda k: BufferStore(terms, self._term(env, k), [k]))
-            fold = build.unrolled(self.last, self.last.extent, lambda k: self._add(self.total, [0], terms[k]))
+            fold = build.unrolled(self.last, self.last.extent, lambda k: self._add(into, [0], terms[k]))
             return build.seq(AllocBuffer(terms), fill, fold)
 
-        return build.nest(self.outer, env, add)
+        def joined(make: Callable[[Buffer], Stmt], into: Buffer) -> Stmt:
+            part = build.scratch([1], self.dtype, "part")
+            clear, join = BufferStore(part, self.init, [0]), self._add(into, [0], part[0])
+            return build.seq(AllocBuffer(part), clear, make(part), join)
+
+        return _added_up(self.outer, env, self.last.extent, self.total, add, joined)
 
     def _add_long(self, env: Env) -> Stmt:
         """Several vectors of partial totals, combined at the end."""
-        acc, lanes = self.acc, self.lanes
+        acc, lanes = self.totals.vectors, self.lanes
         clear = self._each(lambda j, k: BufferStore(acc, self.init, [j, k]))
         steps = [self._lanes(lanes, lambda k, j=j: self._add(acc, [0, k], acc[j, k])) for j in range(1, self.wide)]
         while lanes > 1:
             lanes //= 2
             steps.append(self._lanes(lanes, lambda k, half=lanes: self._add(acc, [0, k], acc[0, k + half])))
-        blocks, inner = _split(self.outer, max(1, build.points([self.last]) // (self.wide * self.lanes)))
-        sweeps = lambda env, into: build.nest(inner, env, lambda env: self._sweep(env, into))
-        in_blocks = lambda env: self._joined(lambda part: sweeps(env, part))
-        sweep = build.nest(blocks, env, in_blocks) if blocks else sweeps(env, acc)
+        rounds, rest = divmod(build.points([self.last]), self.wide * self.lanes)
+        terms = max(1, rounds + rest % self.lanes)
+        sweep = _added_up(self.outer, env, terms, self.totals, self._sweep, self._joined)
         return build.seq(AllocBuffer(acc), clear, sweep, *steps, self._add(self.total, [0], acc[0, 0]))
 
-    def _joined(self, add: Callable[[Buffer], Stmt]) -> Stmt:
-        """A block of terms: added up separately, and then added to the partial totals."""
-        part = build.scratch([self.wide, self.lanes], self.dtype, "part")
-        clear = self._each(lambda j, k: BufferStore(part, self.init, [j, k]))
-        join = self._each(lambda j, k: self._add(self.acc, [j, k], part[j, k]))
-        return build.seq(AllocBuffer(part), clear, add(part), join)
+    def _joined(self, make: Callable[[_Totals], Stmt], into: _Totals) -> Stmt:
+        """A block of terms: added up separately, and then added to other totals."""
+        part = self._new_totals("part", "rest")
+        clear = self._each(lambda j, k: BufferStore(part.vectors, self.init, [j, k]))
+        join = self._each(lambda j, k: self._add(into.vectors, [j, k], part.vectors[j, k]))
+        return build.seq(
+            *map(AllocBuffer, part),
+            clear,
+            BufferStore(part.scalar, self.init, [0]),
+            make(part),
+            join,
+            self._add(into.scalar, [0], part.scalar[0]),
+        )
 
     def _each(self, make: Callable[[Expr, Expr], Stmt]) -> Stmt:
         """A statement for each of the partial totals."""
         return build.unrolled(self.last, self.wide, lambda j: self._lanes(self.lanes, lambda k: make(j, k)))
 
-    def _sweep(self, env: Env, into: Buffer) -> Stmt:
+    def _sweep(self, env: Env, into: _Totals) -> Stmt:
         """One pass along the last axis: rounds of several vectors, then single vectors, then elements."""
         bound = self.last.bound(env)
         step = self.wide * self.lanes
@@ -200,37 +258,32 @@ class _Row:
             vectors = (bound - done) // self.lanes
             single = build.loop(self.last, vectors, lambda i: self._vectors(env, done + i * self.lanes, 1, into))
             done = bound // self.lanes * self.lanes
-            return build.seq(body, single, self._elements(env, build.index(self.last, done), bound - done))
+            return build.seq(body, single, self._elements(env, build.index(self.last, done), bound - done, into))
         if not isinstance(bound, int):
-            return build.seq(body, self._elements(env, done, bound - done))
+            return build.seq(body, self._elements(env, done, bound - done, into))
         whole, tail = divmod(bound - done, self.lanes)
         single = self._vectors(env, build.index(self.last, done), whole, into) if whole else None
-        rest = self._elements(env, build.index(self.last, bound - tail), tail) if tail else None
+        rest = self._elements(env, build.index(self.last, bound - tail), tail, into) if tail else None
         return build.seq(body, single, rest)
 
-    def _rounds(self, env: Env, rounds: Expr | int, into: Buffer) -> Stmt:
-        """Rounds of several vectors, in blocks if there are many."""
+    def _rounds(self, env: Env, rounds: Expr | int, into: _Totals) -> Stmt:
+        """Rounds of several vectors."""
         step = self.wide * self.lanes
-        some = lambda first, count, into: build.loop(
-            self.last, count, lambda i: self._vectors(env, (i + first) * step, self.wide, into)
-        )
-        if not isinstance(rounds, int) or rounds <= 2 * BLOCK:
-            return some(0, rounds, into)
-        blocks, rest = divmod(rounds, BLOCK)
-        block = lambda b: self._joined(lambda part: some(b * BLOCK, BLOCK, part))
-        return build.seq(build.loop(self.last, blocks, block), some(blocks * BLOCK, rest, into))
+        axis = Axis.fresh(self.last, self.last.extent // step, None if isinstance(rounds, int | dims.Dim) else rounds)
+        add = lambda env, into: self._vectors(env, env[axis.var] * step, self.wide, into)
+        return _added_up([axis], env, 1, into, add, self._joined)
 
-    def _vectors(self, env: Env, start: Expr, count: int, into: Buffer) -> Stmt:
+    def _vectors(self, env: Env, start: Expr, count: int, into: _Totals) -> Stmt:
         def one(j: Expr) -> Stmt:
             def lane(k: Expr) -> Stmt:
-                return self._add(into, [j, k], self._term(env, start + j * self.lanes + k))
+                return self._add(into.vectors, [j, k], self._term(env, start + j * self.lanes + k))
 
             return self._lanes(self.lanes, lane)
 
         return build.unrolled(self.last, count, one)
 
-    def _elements(self, env: Env, start: Expr, count: Expr | int) -> Stmt:
-        return build.loop(self.last, count, lambda i: self._add(self.total, [0], self._term(env, start + i)))
+    def _elements(self, env: Env, start: Expr, count: Expr | int, into: _Totals) -> Stmt:
+        return build.loop(self.last, count, lambda i: self._add(into.scalar, [0], self._term(env, start + i)))
 
     def _term(self, env: Env, position: Expr) -> Expr:
         value = build.substitute(self.stage.value, {**env, self.last.var: position})
