@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
+from functools import partial
 from itertools import product
 
 import numpy as np
@@ -16,8 +17,8 @@ from tvmfun.core.op import Op
 from tvmfun.core.program import Literal, Program
 from tvmfun.core.trace import unsimplified
 from tvmfun.errors import DtypeError
+from tvmfun.ops import index, reduce, shape
 from tvmfun.ops import pointwise as pw
-from tvmfun.ops import reduce, shape
 from tvmfun.ops.dot import dot_general
 
 SPECIAL = np.asarray([np.nan, np.inf, -np.inf, 0.0, -0.0, 1.0, -3.0, 0.5], np.float32)
@@ -28,6 +29,8 @@ S = np.asarray(-0.0, np.float32)
 N = WHOLE[1:7].reshape(2, 3)
 ONE, ZERO, MINUS_ZERO = np.float32(1), np.float32(0), np.float32(-0.0)
 UNIT, NOTHING = np.int32(1), np.int32(0)
+COUNTED = partial(shape.iota, shape=(1, 2), axis=1, dtype="int32")
+ROWS = partial(shape.iota, shape=(2, 1), axis=0, dtype="int32")
 
 
 def traced(function: Callable, *arguments: np.ndarray) -> Program:
@@ -345,6 +348,44 @@ RULES = {
         "f = astype(e, dtype='float32'); g = subtract(d, f); h = add(g, a); return h",
         "b = add(5.0:float32, a); return b",
     ),
+    "a sum of negations": (
+        lambda x: summed(1)(pw.negative(x)),
+        (X,),
+        "b = negative(a); c = sum(b, axis=(1,)); return c",
+        "b = sum(a, axis=(1,)); c = negative(b); d = add(c, 0.0:float32); return d",
+    ),
+    "a sum of a number and zeros": (
+        lambda v, i: summed(1)(pw.where(pw.equal(COUNTED(), like(3, 1)(i)), like(3, 1)(v), ZERO)),
+        (V, np.asarray([1, 2, -1], np.int32)),
+        "c = iota(shape=(1, 2), axis=1, dtype='int32'); d = reshape(b, shape=(3, 1)); e = equal(c, d); "
+        "f = reshape(a, shape=(3, 1)); g = where(e, f, 0.0:float32); h = sum(g, axis=(1,)); return h",
+        "c = reshape(b, shape=(3, 1)); d = reshape(a, shape=(3, 1)); e = greater_equal(c, 0:int32); "
+        "f = less(c, 2:int32); g = bitwise_and(e, f); h = where(g, d, 0.0:float32); i = reshape(h, shape=(3,)); "
+        "j = add(i, 0.0:float32); return j",
+    ),
+    "an index that is not negative": (
+        lambda x: pw.where(pw.less(to(2, 2)(COUNTED()), NOTHING), x[:, :2], x[:, 1:]),
+        (X,),
+        "b = iota(shape=(1, 2), axis=1, dtype='int32'); c = broadcast_to(b, shape=(2, 2)); d = less(c, 0:int32); "
+        "e = slice(a, start=(0, 0), stop=(2, 2), step=(1, 1)); f = slice(a, start=(0, 1), stop=(2, 3), step=(1, 1)); "
+        "g = where(d, e, f); return g",
+        "b = slice(a, start=(0, 1), stop=(2, 3), step=(1, 1)); return b",
+    ),
+    "an element of each row": (
+        lambda x, i: index.gather(x, shape.concat(ROWS(), like(2, 1)(i), axis=1), mode="fill"),
+        (X, np.asarray([2, 3], np.int32)),
+        "c = iota(shape=(2, 1), axis=0, dtype='int32'); d = reshape(b, shape=(2, 1)); e = concat(c, d, axis=1); "
+        "f = gather(a, e, mode='fill'); return f",
+        "c = reshape(b, shape=(2, 1)); d = gather(a, c, mode='fill', batch=1); return d",
+    ),
+    "an element of each reshaped row": (
+        lambda x, i: index.gather(like(6, 2)(x), like(6, 1, 1)(i), mode="clip", batch=1),
+        (SPECIAL[np.arange(12) % 8].reshape(2, 3, 2), N),
+        "c = reshape(a, shape=(6, 2)); d = reshape(b, shape=(6, 1, 1)); "
+        "e = gather(c, d, mode='clip', batch=1); return e",
+        "c = reshape(b, shape=(2, 3, 1, 1)); d = gather(a, c, mode='clip', batch=2); "
+        "e = reshape(d, shape=(6, 1)); return e",
+    ),
 }
 
 
@@ -376,6 +417,16 @@ KEPT = {
     "a shift": padded((1, 0), (-1, 0)),
     "an overflow": lambda x: pw.less(cast("int32")(np.float32(3e9)), np.int32(0)),
     "a NaN": lambda x: pw.subtract(np.float32(np.inf), np.float32(np.inf)),
+    "rows in another order": lambda x: index.gather(
+        x, shape.concat(pw.subtract(UNIT, ROWS()), ROWS(), axis=1), mode="clip"
+    ),
+    "an index of fewer rows": lambda x: index.gather(
+        x, shape.concat(shape.iota(shape=(1, 1), axis=0, dtype="int32"), ROWS()[:1], axis=1), mode="clip"
+    ),
+    "a sum of numbers among which one is chosen": lambda x: summed(1)(
+        pw.where(pw.equal(COUNTED(), UNIT), x[:, :2], ZERO)
+    ),
+    "an index that wraps around": lambda x: pw.less(shape.iota(shape=(200,), axis=0, dtype="int8"), np.int8(0)),
     "half precision": lambda x: pw.add(np.float16(1), np.float16(1e-4)),
 }
 

@@ -257,13 +257,14 @@ def gathered(
         return ops.gather(x, indices, mode=mode, batch=batch)
     if fill_value is None:
         fill_value = missing(x.dtype)
-    taken = ops.gather(x, indices, mode="fill", batch=batch)
-    if isinstance(fill_value, int) and fill_value == 0:
+    sizes = x.shape[batch : batch + len(positions)]
+    is_zero = isinstance(fill_value, int) and fill_value == 0
+    # Elements that are selected below are inside, unless there are none.
+    mode = "fill" if is_zero or dims.is_dynamic(sizes) or 0 in sizes else "in_bounds"
+    taken = ops.gather(x, indices, mode=mode, batch=batch)
+    if is_zero:
         return taken
-    here = [
-        logical_and(p >= 0, p < size)
-        for p, size in zip(positions, x.shape[batch : batch + len(positions)], strict=True)
-    ]
+    here = [logical_and(p >= 0, p < size) for p, size in zip(positions, sizes, strict=True)]
     inside = functools.reduce(logical_and, here)
     inside = reshape(inside, shape + (1,) * (taken.ndim - len(shape)))
     return where(inside, taken, convert("index", fill_value, x.dtype))

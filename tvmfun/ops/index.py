@@ -20,11 +20,11 @@ from tvmfun.core.array import Array, ShapeDtype
 from tvmfun.core.derivative import zeros
 from tvmfun.core.expressions import dtype_name, plain
 from tvmfun.core.op import Op, register
-from tvmfun.core.trace import argument
+from tvmfun.core.trace import argument, producer
 from tvmfun.errors import ArgumentError, DtypeError, ShapeError
 from tvmfun.ops import pointwise as pw
 from tvmfun.ops import shape as shapes
-from tvmfun.ops.simplify import made_by, number
+from tvmfun.ops.simplify import index_axis, made_by, number
 from tvmfun.ops.tir import block, prim_func
 
 Ints = tuple[int, ...]
@@ -143,11 +143,45 @@ def _gather_batch(batched: tuple[bool, ...], x: Array, indices: Array, *, mode: 
     return shapes.move_axis(taken, indices.ndim - 1, 0)
 
 
+def _gather_simplify(x: Any, indices: Any, *, mode: str, batch: int = 0) -> Any:
+    """``x[arange(n), i]`` takes from each row: an index that counts the rows is an axis in common."""
+    if batch and made_by(x, "reshape"):
+        return _from_reshaped(argument(x, 0), x, indices, mode, batch)
+    equation = producer(indices)
+    if equation is None or equation.op is not shapes.concat or equation.params["axis"] != indices.ndim - 1:
+        return None
+    rows, *columns = (argument(indices, k) for k in range(len(equation.inputs)))
+    counts = batch < indices.ndim - 1 and rows.shape[-1] == 1 and index_axis(rows) == batch
+    if not counts or rows.shape[batch] != x.shape[batch]:
+        return None
+    return gather(x, shapes.concat(*columns, axis=indices.ndim - 1), mode=mode, batch=batch + 1)
+
+
+def _from_reshaped(inner: Any, x: Any, indices: Any, mode: str, batch: int) -> Any:
+    """Takes from an array of reshaped rows by taking from the rows and reshaping the elements, which are fewer."""
+    common = np.ndim(inner) - (x.ndim - batch)
+    if common < 1 or dims.is_dynamic((*inner.shape, *indices.shape)) or inner.shape[common:] != x.shape[batch:]:
+        return None
+    lead, depth = indices.shape[batch:-1], indices.shape[-1]
+    indices = shapes.reshape(indices, shape=(*inner.shape[:common], *lead, depth))
+    taken = gather(inner, indices, mode=mode, batch=common)
+    return shapes.reshape(taken, shape=(*x.shape[:batch], *lead, *x.shape[batch + depth :]))
+
+
 #: ``gather(x, indices, mode=, batch=0)``: the last axis of ``indices`` addresses the axes of ``x`` that follow the
 #: first ``batch`` ones, which both have in common. Indices outside the array are clamped (mode ``clip``), read 0
 #: (``fill``), or are promised not to occur (``in_bounds``): then they are clamped, too, but get no cotangent.
 gather = register(
-    Op("gather", "injective", _gather_shape, _gather, (_gather_vjp, None), inexpensive=False, batch=_gather_batch)
+    Op(
+        "gather",
+        "injective",
+        _gather_shape,
+        _gather,
+        (_gather_vjp, None),
+        inexpensive=False,
+        batch=_gather_batch,
+        simplify=_gather_simplify,
+    )
 )
 
 # -- scatter: x combined with updates at indices ---------------------------------------------------------------

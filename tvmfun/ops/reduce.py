@@ -21,7 +21,7 @@ from tvmfun.errors import DtypeError, ShapeError
 from tvmfun.ops import formula
 from tvmfun.ops import pointwise as pw
 from tvmfun.ops import shape as shapes
-from tvmfun.ops.simplify import as_result, made_by
+from tvmfun.ops.simplify import as_result, index_axis, is_number, made_by
 
 Ints = tuple[int, ...]
 
@@ -158,6 +158,11 @@ def _reduce_simplify(op: Op, x: Any, axis: Ints) -> Any:
     if (op is sum or op is prod) and any(not dims.is_dynamic(x.shape[i]) and x.shape[i] == 0 for i in axis):
         # The compiler would fail where it divides by the 0 that it then sees.
         return as_result(x.dtype.type(0 if op is sum else 1), op.shape(x.aval, axis=axis))
+    if op is sum and dtypes.is_float(x.dtype):
+        if made_by(x, "negative"):
+            return _never_negative_zero(-sum(argument(x, 0), axis=axis))
+        if (one := _one_of_each(x, axis)) is not None:
+            return _never_negative_zero(one)
     if not made_by(x, "broadcast_to"):
         return None
     inner = argument(x, 0)
@@ -173,8 +178,33 @@ def _reduce_simplify(op: Op, x: Any, axis: Ints) -> Any:
     if op is sum and single:
         result = result * np.asarray(count).astype(x.dtype)[()]
         if not rest and dtypes.is_float(x.dtype):
-            result = result + 0  # a sum is never -0
+            result = _never_negative_zero(result)
     return shapes.broadcast_to(result, shape=tuple(n for i, n in enumerate(x.shape) if i not in axis))
+
+
+def _never_negative_zero(x: Any) -> Any:
+    """A value as the sum that it is: those of zeros are never -0."""
+    return x + 0
+
+
+def _one_of_each(x: Any, axis: Ints) -> Any:
+    """The sum of ``where(iota == index, value, 0)``, the derivative of taking an element: the value, or 0 outside."""
+    if len(axis) != 1 or not made_by(x, "where") or not is_number(argument(x, 2), 0):
+        return None
+    condition, value, (along,) = argument(x, 0), argument(x, 1), axis
+    if not made_by(condition, "equal"):
+        return None
+    counter, index = argument(condition, 0), argument(condition, 1)
+    counted, size = index_axis(counter), x.shape[along]
+    if counted is None or counted + x.ndim - counter.ndim != along or dims.is_dynamic(x.shape):
+        return None
+    varies = lambda y: np.ndim(y) >= x.ndim - along and np.shape(y)[along - x.ndim] != 1
+    if varies(index) or varies(value) or size > np.iinfo(index.dtype).max:
+        return None
+    inside = (index >= pw.constant(0, index)) & (index < pw.constant(size, index))
+    one = pw.where(inside, value, pw.constant(0, x))
+    kept = tuple(1 if i == along else n for i, n in enumerate(x.shape))
+    return shapes.reshape(shapes.broadcast_to(one, shape=kept), shape=kept[:along] + kept[along + 1 :])
 
 
 def _is_counted(count: Any, dtype: np.dtype) -> bool:

@@ -83,6 +83,29 @@ def by_numpy(function: Callable[..., np.generic]) -> Exact:
     return exact
 
 
+def index_axis(value: Any) -> int | None:
+    """The axis along which ``value`` counts 0, 1, 2, ...; None if it is not known to do so."""
+    equation = producer(value)
+    if equation is None:
+        return None
+    name, params, shape = equation.op.name, equation.params, np.shape(value)
+    if name == "iota":
+        size, dtype = shape[params["axis"]], value.dtype
+        counts = dtypes.is_integer(dtype) and isinstance(size, int) and size - 1 <= np.iinfo(dtype).max
+        return params["axis"] if counts else None
+    if name not in ("reshape", "broadcast_to"):
+        return None
+    inner = argument(value, 0)
+    axis, sizes = index_axis(inner), np.shape(inner)
+    if axis is None or sizes[axis] == 1:
+        return None
+    if name == "broadcast_to":
+        return axis + len(shape) - len(sizes)
+    same_order = [size for size in sizes if size != 1] == [size for size in shape if size != 1]
+    before = sum(size != 1 for size in sizes[:axis])
+    return [i for i, size in enumerate(shape) if size != 1][before] if same_order else None
+
+
 def _aval(value: Any) -> ShapeDtype:
     return Literal(value).aval if isinstance(value, np.generic) else value.aval
 

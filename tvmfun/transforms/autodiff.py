@@ -17,6 +17,7 @@ from tvmfun.core.leaf import abstract, abstract_leaves
 from tvmfun.core.program import Program
 from tvmfun.errors import ArgumentError, DtypeError, GradientError, ShapeError
 from tvmfun.ops import pointwise
+from tvmfun.ops.cancelling_maxima import without_cancelling_maxima
 from tvmfun.transforms.staging import as_arrays, staged
 from tvmfun.typing import ArrayLike, PyTree
 
@@ -113,8 +114,8 @@ def replaced(args: Sequence[PyTree], indices: Sequence[int], values: Sequence[Py
 
 
 def _trace(fun: Callable, leaves: Sequence[Any], name: str) -> Program:
-    """Traces a function of leaves as positional arguments."""
-    return trace_leaves(fun, [abstract(leaf, name) for leaf in leaves], name)
+    """Traces a function of leaves as positional arguments, to be differentiated."""
+    return without_cancelling_maxima(trace_leaves(fun, [abstract(leaf, name) for leaf in leaves], name))
 
 
 def _instantiate_zeros(values: Sequence[Any], like: Sequence[Any]) -> list[Any]:

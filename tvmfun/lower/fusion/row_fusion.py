@@ -106,12 +106,18 @@ class _Cluster:
         self.rows = _rows(kernel) if self.rows is None else self.rows
 
     def set_aside(self, kernel: Kernel) -> None:
-        """Sets a kernel aside."""
-        if (self.computed | self.computed_after).intersection(kernel.inputs):
-            self.after.append(kernel)
-            self.computed_after.update(kernel.outputs)
-        else:
+        """Sets a kernel aside; results that need nothing of the cluster are computed before it, for later members."""
+        needed = self.computed | self.computed_after
+        if not needed.intersection(kernel.inputs):
             self.before.append(kernel)
+            return
+        early = _independent_outputs(kernel, needed)
+        late = tuple(out for out in kernel.outputs if out not in early)
+        if early:
+            self.before.append(_restricted(kernel, early, ()))
+            kernel = _restricted(kernel, late, early)
+        self.after.append(kernel)
+        self.computed_after.update(late)
 
     def merged(self, readers: dict[Atom, set[int]]) -> list[Kernel]:
         """The members as one kernel and the views that others need, between the kernels set aside."""
@@ -132,6 +138,27 @@ class _Cluster:
         ]
         inputs = dict.fromkeys(a for kernel in self.members.values() for a in kernel.inputs if a not in self.computed)
         return [Kernel(tuple(_in_order(self.equations.values())), tuple(inputs), tuple(outputs)), *views]
+
+
+def _independent_outputs(kernel: Kernel, values: set[Variable]) -> tuple[Variable, ...]:
+    """The results of a kernel that do not depend on any of the values."""
+    depending: set[Atom] = set(values)
+    for equation in kernel.equations:
+        if not depending.isdisjoint(equation.inputs):
+            depending.update(equation.outputs)
+    return tuple(out for out in kernel.outputs if out not in depending)
+
+
+def _restricted(kernel: Kernel, outputs: tuple[Variable, ...], known: Sequence[Variable]) -> Kernel:
+    """The part of a kernel that computes some of its results, from its inputs and from known results."""
+    live: set[Atom] = set(outputs)
+    equations: list[Equation] = []
+    for equation in reversed(kernel.equations):
+        if not live.isdisjoint(equation.outputs) and not set(known).issuperset(equation.outputs):
+            equations.append(equation)
+            live.update(equation.inputs)
+    inputs = tuple(atom for atom in (*kernel.inputs, *known) if atom in live)
+    return Kernel(tuple(reversed(equations)), inputs, outputs)
 
 
 def _in_order(equations: Iterable[Equation]) -> list[Equation]:

@@ -16,20 +16,34 @@ from tvmfun.errors import DtypeError
 from tvmfun.ops.formula import is_float, is_nan
 from tvmfun.ops.pointwise.broadcasting import broadcast_shapes
 from tvmfun.ops.pointwise.registration import FLOATS, constant, pointwise
-from tvmfun.ops.simplify import by_numpy, number, same
+from tvmfun.ops.simplify import by_numpy, index_axis, is_number, number, same
 
 __all__ = ["equal", "greater", "greater_equal", "isfinite", "isnan", "less", "less_equal", "not_equal", "where"]
 
 
-def _comparison(name: str, formula: Callable, spelling: Callable, exact: Callable) -> Op:
-    """Registers a comparison; one of bools compares 0 and 1, as LLVM has no vectors of bools to compare."""
+def _comparison(name: str, formula: Callable, spelling: Callable, exact: Callable, of_index: bool | None = None) -> Op:
+    """Registers a comparison; one of bools compares 0 and 1, as LLVM has no vectors of bools to compare.
+
+    ``of_index`` is the result for an index and 0, if it is always the same.
+    """
 
     def compare(x: Any, y: Any) -> Any:
         if dtype_name(x) == "bool":
             x, y = x.astype("int8"), y.astype("int8")
         return formula(x, y)
 
-    return pointwise(name, compare, domain=dtypes.ALL, result=dtypes.bool_, spelling=spelling, exact=by_numpy(exact))
+    def simplify(x: Any, y: Any) -> Any:
+        return np.bool_(of_index) if is_number(y, 0) and index_axis(x) is not None else None
+
+    return pointwise(
+        name,
+        compare,
+        domain=dtypes.ALL,
+        result=dtypes.bool_,
+        spelling=spelling,
+        simplify=None if of_index is None else simplify,
+        exact=by_numpy(exact),
+    )
 
 
 def _equal(x: Any, y: Any) -> Any:
@@ -44,10 +58,12 @@ def differ(x: Any, y: Any) -> Any:
 
 equal = _comparison("equal", _equal, relax.op.equal, np.equal)
 not_equal = _comparison("not_equal", differ, relax.op.not_equal, np.not_equal)
-less = _comparison("less", lambda x, y: x < y, relax.op.less, np.less)
+less = _comparison("less", lambda x, y: x < y, relax.op.less, np.less, of_index=False)
 less_equal = _comparison("less_equal", lambda x, y: x <= y, relax.op.less_equal, np.less_equal)
 greater = _comparison("greater", lambda x, y: x > y, relax.op.greater, np.greater)
-greater_equal = _comparison("greater_equal", lambda x, y: x >= y, relax.op.greater_equal, np.greater_equal)
+greater_equal = _comparison(
+    "greater_equal", lambda x, y: x >= y, relax.op.greater_equal, np.greater_equal, of_index=True
+)
 
 isnan = pointwise("isnan", is_nan, domain=FLOATS, result=dtypes.bool_, spelling=relax.op.isnan)
 
