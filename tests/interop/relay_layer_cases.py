@@ -248,6 +248,12 @@ case(
     'scale_h=2f, scale_w=2f, method="bilinear", align_corners=True',
 )
 case(
+    "image.resize2d",
+    FLOATS,
+    lambda x: x[:, :, :1, :1],
+    'size=[1, 1], coordinate_transformation_mode="align_corners"',
+)
+case(
     "nn.upsampling3d",
     VOLUME.astype("float32"),
     lambda x: F.interpolate(x, scale_factor=2, mode="trilinear"),

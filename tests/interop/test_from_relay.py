@@ -10,11 +10,14 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-from interop.relay_nets import NETS, Net  # noqa: E402
+from interop.relay_nets import NETS, Net, normalized  # noqa: E402
+from support.relay_text import HEADER, Writer  # noqa: E402
 
 import tvmfun  # noqa: E402
 import tvmfun.numpy as tnp  # noqa: E402
-from tvmfun import tree  # noqa: E402
+from tvmfun import optim, random, tree  # noqa: E402
+from tvmfun.counters import counted  # noqa: E402
+from tvmfun.errors import ProgramError  # noqa: E402
 from tvmfun.interop.relay import from_relay  # noqa: E402
 from tvmfun.interop.relay.coverage import updated  # noqa: E402
 
@@ -26,8 +29,8 @@ def torch_gradients(net: Net, seed: int = 9) -> tuple[list, list, dict[str, np.n
     params = {name: torch.from_numpy(value).requires_grad_() for name, value in net.params.items()}
     inputs = [torch.from_numpy(value) for value in net.inputs]
     results = tree.leaves(net.oracle(params, *inputs))
-    random = np.random.default_rng(seed)
-    cotangents = [random.normal(size=tuple(x.shape)).astype(x.detach().numpy().dtype) for x in results]
+    draw = np.random.default_rng(seed)
+    cotangents = [draw.normal(size=tuple(x.shape)).astype(x.detach().numpy().dtype) for x in results]
     loss = sum((x * torch.from_numpy(c)).sum() for x, c in zip(results, cotangents, strict=True))
     gradients = torch.autograd.grad(loss, list(params.values()), allow_unused=True)
     found = {name: g.numpy() for name, g in zip(params, gradients, strict=True) if g is not None}
@@ -68,3 +71,107 @@ def test_networks_and_their_gradients_are_those_of_torch(name: str):
 def test_the_page_has_the_table():
     page = (Path(__file__).parents[2] / "docs" / "interop.md").read_text()
     assert page == updated(page), "run: python -m tvmfun.interop.relay docs/interop.md"
+
+
+# -- training and transforms -------------------------------------------------------------------------------------------
+
+
+@pytest.mark.slow
+def test_ten_steps_of_training_are_those_of_torch():
+    """Batch statistics in training, moving ones afterwards."""
+    w = Writer()
+    x = w.op("nn.conv2d", w.input("data", 8, 2, 6, 6), w.param("kernel", 4, 2, 3, 3), padding=[1, 1, 1, 1])
+    x = w.op("nn.relu", normalized(w, x, "bn", 4))
+    text = w.text(w.op("nn.dense", w.op("nn.batch_flatten", w.op("nn.global_avg_pool2d", x)), w.param("fc", 3, 4)))
+    function, params = from_relay(text, w.params, train=True)
+    module = torch.nn.Sequential(
+        torch.nn.Conv2d(2, 4, 3, padding=1, bias=False),
+        torch.nn.BatchNorm2d(4),
+        torch.nn.ReLU(),
+        torch.nn.AdaptiveAvgPool2d(1),
+        torch.nn.Flatten(),
+        torch.nn.Linear(4, 3, bias=False),
+    ).double()
+    names = {"kernel": "0.weight", "bn_gamma": "1.weight", "bn_beta": "1.bias", "fc": "5.weight"}
+    names |= {"bn_mean": "1.running_mean", "bn_var": "1.running_var"}
+    module.load_state_dict({to: torch.tensor(w.params[name]) for name, to in names.items()}, strict=False)
+    ours, theirs = optim.sgd(0.1, momentum=0.9), torch.optim.SGD(module.parameters(), 0.1, momentum=0.9)
+
+    @tvmfun.jit
+    def step(params: Any, memory: Any, x: Any, y: Any) -> Any:
+        def loss(params: Any) -> Any:
+            result, new = function(params, x)
+            return tnp.mean((result - y) ** 2), new
+
+        (value, new), gradient = tvmfun.value_and_grad(loss, has_aux=True)(params)
+        updates, memory = ours.update(gradient, memory, new)
+        return optim.apply_updates(new, updates), memory, value
+
+    memory, draw = ours.init(params), np.random.default_rng(0)
+    for _ in range(10):
+        x, y = draw.normal(size=(8, 2, 6, 6)), draw.normal(size=(8, 3))
+        params, memory, value = step(params, memory, x, y)
+        theirs.zero_grad()
+        loss = torch.nn.functional.mse_loss(module(torch.tensor(x)), torch.tensor(y))
+        loss.backward()
+        theirs.step()
+        np.testing.assert_allclose(float(value), loss.item(), rtol=1e-9)
+    state = module.state_dict()
+    for name, to in names.items():
+        np.testing.assert_allclose(np.asarray(params[name]), state[to].numpy(), rtol=1e-9, err_msg=name)
+    evaluate, _ = from_relay(text, w.params)
+    np.testing.assert_allclose(evaluate(params, x), module.eval()(torch.tensor(x)).detach().numpy(), rtol=1e-9)
+
+
+@pytest.mark.slow
+def test_dropouts_draw_from_the_key():
+    net = NETS["bert"]()
+    function, params = from_relay(net.text, net.params, train=True)
+    run = tvmfun.jit(lambda key: function(params, *net.inputs, key=key)[0])
+    first, again, other = (np.asarray(run(random.key(seed))) for seed in (0, 0, 1))
+    np.testing.assert_array_equal(first, again)
+    assert np.abs(first - other).max() > 1e-3
+    with pytest.raises(ProgramError, match="the function needs a key for dropout"):
+        function(params, *net.inputs)
+
+
+def test_dropout_keeps_the_mean_and_returns_its_mask():
+    text = f"{HEADER}def @main(%x: Tensor[(10000), float64]) {{ nn.dropout(%x, rate=0.25f) }}"
+    function, _ = from_relay(text, train=True)
+    (y, mask), new = function({}, np.ones(10000), key=random.key(0))
+    assert new == {}
+    np.testing.assert_array_equal(np.asarray(y), np.asarray(mask) / 0.75)
+    assert abs(np.asarray(y).mean() - 1) < 0.03
+
+
+@pytest.mark.slow
+def test_batches_of_any_size_share_one_compilation():
+    net = NETS["mlp"]()
+    function, params = from_relay(net.text, net.params)
+    gradient = tvmfun.grad(lambda params, x: tnp.mean(function(params, x)[:, 0]))
+    step = tvmfun.jit(gradient, dynamic_shapes={"x": {0: "batch"}})
+    xs = [np.random.default_rng(n).normal(size=(n, 1, 28, 28)).astype("float32") for n in (1, 3, 8)]
+    with counted() as events:
+        found = [step(params, x) for x in xs]
+    assert events.compiles + events.loads == 1
+    for x, ours in zip(xs, found, strict=True):
+        wanted = tvmfun.jit(gradient)(params, x)
+        np.testing.assert_allclose(ours["fc1_weight"], np.asarray(wanted["fc1_weight"]), rtol=1e-4, atol=1e-6)
+
+
+@pytest.mark.slow
+def test_vmap_over_parameters_and_inputs():
+    net = NETS["lstm"]()
+    function, _ = from_relay(net.text, net.params)
+    many = {name: np.stack([value, 2 * value]) for name, value in net.params.items()}
+    batched = tvmfun.jit(tvmfun.vmap(lambda params: function(params, *net.inputs)[1][0]))(many)
+    for i in range(2):
+        own = function({name: value[i] for name, value in many.items()}, *net.inputs)[1][0]
+        np.testing.assert_allclose(np.asarray(batched)[i], np.asarray(own), rtol=1e-5, atol=1e-6)
+
+
+def test_second_derivatives():
+    text = f"{HEADER}def @main(%x: float64) {{ let %f = fn (%y: float64) {{ exp(multiply(%y, %x)) }}; %f(%x) }}"
+    function, _ = from_relay(text)
+    second = tvmfun.grad(tvmfun.grad(lambda x: function({}, x)))(np.float64(0.3))
+    np.testing.assert_allclose(float(second), (2 + 4 * 0.09) * np.exp(0.09), rtol=1e-12)

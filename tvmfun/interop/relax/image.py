@@ -27,7 +27,7 @@ def _coordinates(n: int, m: int, mode: str, begin: float, end: float) -> np.ndar
             return np.zeros(1, np.float32)
         return (indices + one / 2) * scale - one / 2
     if mode == "align_corners":
-        return np.float32(n - 1) / np.float32(m - 1) * indices
+        return np.float32(n - 1) / np.float32(max(m - 1, 1)) * indices
     if mode == "asymmetric":
         return scale * indices
     if mode == "tf_half_pixel_for_nn":

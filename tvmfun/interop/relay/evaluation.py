@@ -19,7 +19,7 @@ from tvmfun.interop.relay.source import Source
 from tvmfun.typing import Key
 
 #: The most calls of operators and functions: small functions that call each other can ask for any number.
-MOST_CALLS = 100_000
+MOST_CALLS = 50_000
 #: The most arrays in a tuple, and levels of tuples in it; tuples that share their fields can be as large as they want.
 MOST_FIELDS, MOST_LEVELS = 4096, 16
 

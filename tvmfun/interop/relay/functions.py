@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 import tvmfun.numpy as tnp
+from tvmfun.core.array import Array
 from tvmfun.core.leaf import abstract
 from tvmfun.errors import ArgumentError, DtypeError, ShapeError, TreeError
 from tvmfun.interop.relay import syntax
@@ -108,6 +109,8 @@ def _checked(value: Any, parameter: syntax.Parameter, type: syntax.Type) -> Any:
         raise ShapeError("from_relay", f"{name} must be {type}", got=repr(aval))
     if aval.dtype.name == type.dtype:
         return tnp.asarray(value)
+    if aval.weak and not isinstance(value, Array):
+        return tnp.asarray(value, dtype=type.dtype)
     if aval.weak or (np.issubdtype(aval.dtype, np.integer) and "int" in type.dtype):
         return tnp.astype(tnp.asarray(value), type.dtype)
     raise DtypeError("from_relay", f"{name} must be {type}", got=repr(aval), hint=f"x.astype({type.dtype!r})")

@@ -39,6 +39,8 @@ def _resized(
     if len(size) != rank or (roi and len(roi) not in (0, 2 * rank)):
         raise refuse(where, f"there must be a size for each of {rank} axes", size)
     check_sizes(where, size, LONGEST_AXIS)
+    if 0 in (*size, *(n for n, letter in zip(x.shape, layout, strict=True) if letter not in "NC")):
+        raise refuse(where, "sizes must be positive", size)
     spatial = iter(size)
     shape = tuple(x.shape[i] if letter in "NC" else next(spatial) for i, letter in enumerate(layout))
     return image.resize(
