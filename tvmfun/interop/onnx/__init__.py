@@ -5,7 +5,8 @@
 
 from tvmfun.boundary import publish
 from tvmfun.interop.onnx.functions import OnnxFunction, Value, from_onnx
+from tvmfun.interop.onnx.writer import to_onnx
 
-__all__ = ["OnnxFunction", "Value", "from_onnx"]
+__all__ = ["OnnxFunction", "Value", "from_onnx", "to_onnx"]
 
 publish(globals())

@@ -10,6 +10,8 @@ from functools import cache
 from typing import Any
 
 from tvmfun.interop.onnx.operators import TRANSLATIONS
+from tvmfun.interop.onnx.writing import SPELLINGS
+from tvmfun.interop.onnx.writing.builder import LEFT_OUT as NOT_WRITTEN
 
 BEGIN = "<!-- Written by `python -m tvmfun.interop.onnx docs/interop.md`. -->"
 END = "<!-- The end of what was written about ONNX. -->"
@@ -145,6 +147,8 @@ def markdown() -> str:
     lines += ["", f"ONNX's own definitions as functions of these are read for {defined}.", ""]
     lines += ["Left out of ONNX's own domain:", "", "| Operator | Why |", "| --- | --- |"]
     lines += [f"| `{name}` | {reason} |" for name, reason in sorted(LEFT_OUT.items())]
+    lines += ["", f"`to_onnx` writes {len(SPELLINGS)} ops. Left out:", "", "| Op | Why |", "| --- | --- |"]
+    lines += [f"| `{name}` | {reason} |" for name, reason in sorted(NOT_WRITTEN.items())]
     return "\n".join([*lines, "", END])
 
 
