@@ -5,9 +5,10 @@ A loop program goes along the axis, in parallel over the others.
 
 from __future__ import annotations
 
+import json
 import math
 from collections.abc import Callable
-from dataclasses import replace
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 from tvm import tirx
@@ -31,9 +32,40 @@ _WIDTH = 32
 Step = Callable[[Any, Any, list], Any]
 
 
-def _walk(inputs: tuple[ShapeDtype, ...], output: ShapeDtype, axis: int, reverse: bool, start: Callable[[int], Step]):
-    """A loop program along ``axis``; ``start(width)`` allocates the accumulators of the columns of a strip."""
-    shape = output.shape
+#: The attribute of a function with its scan, by which GPUs have a program of their own.
+SCAN = "tvmfun.scan"
+
+
+@dataclass(frozen=True)
+class Scan:
+    """An op of this module.
+
+    Args:
+        op: its name.
+        axis: the axis it goes along.
+        reverse: whether it begins at the end of the axis.
+        largest: whether ``cumulative_place`` looks for the largest elements.
+    """
+
+    op: str
+    axis: int
+    reverse: bool
+    largest: bool = False
+
+    @property
+    def text(self) -> str:
+        """The scan as the attribute of a function."""
+        return json.dumps(asdict(self))
+
+    @classmethod
+    def of_text(cls, text: str) -> Scan:
+        """The inverse of :attr:`text`."""
+        return cls(**json.loads(text))
+
+
+def _walk(inputs: tuple[ShapeDtype, ...], output: ShapeDtype, scan: Scan, start: Callable[[int], Step]):
+    """The loop program of a scan; ``start(width)`` allocates the accumulators of the columns of a strip."""
+    shape, axis, reverse = output.shape, scan.axis, scan.reverse
     n, rest = shape[axis], shape[axis + 1 :]
 
     def write(sources, result):
@@ -54,7 +86,7 @@ def _walk(inputs: tuple[ShapeDtype, ...], output: ShapeDtype, axis: int, reverse
                 body = lambda point, first=first, width=width: strip(point, first, width)
                 block("walk", sources, result, (*shape[:axis], *rest[:-1], count), body)
 
-    return prim_func(inputs, output, write)
+    return prim_func(inputs, output, write).with_attr(SCAN, scan.text)
 
 
 def _accumulators(width: int, dtype: str, value: Any) -> tirx.Buffer:
@@ -97,7 +129,7 @@ def _cumulative(name: str, combine: Callable, identity: Callable[[str], Any], vj
 
             return step
 
-        return _walk((x,), x, axis, reverse, start)
+        return _walk((x,), x, Scan(name, axis, reverse), start)
 
     def batch(batched: tuple[bool, ...], x: Array, *, axis: int, reverse: bool) -> Array:
         return op(x, axis=axis + 1, reverse=reverse)
@@ -141,7 +173,7 @@ def _recurrence(a: ShapeDtype, b: ShapeDtype, *, axis: int, reverse: bool) -> ti
 
         return step
 
-    return _walk((a, b), b, axis, reverse, start)
+    return _walk((a, b), b, Scan("linear_recurrence", axis, reverse), start)
 
 
 def _recurrence_vjp_factor(g: Array, out: Array, a: Array, b: Array, *, axis: int, reverse: bool) -> Array:
@@ -250,7 +282,8 @@ def _place(x: ShapeDtype, *, axis: int, reverse: bool, largest: bool) -> tirx.Pr
 
         return step
 
-    return _walk((x,), _place_shape(x, axis=axis, reverse=reverse, largest=largest), axis, reverse, start)
+    output = _place_shape(x, axis=axis, reverse=reverse, largest=largest)
+    return _walk((x,), output, Scan("cumulative_place", axis, reverse, largest), start)
 
 
 def _place_batch(batched: tuple[bool, ...], x: Array, *, axis: int, reverse: bool, largest: bool) -> Array:

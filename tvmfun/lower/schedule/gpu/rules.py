@@ -17,7 +17,7 @@ from tvm.target import Target
 
 from tvmfun import dtypes
 from tvmfun.errors import PerformanceWarning, TargetError
-from tvmfun.lower.schedule.gpu import attention, contraction, dlight, fallback, sort, staged
+from tvmfun.lower.schedule.gpu import attention, contraction, dlight, fallback, scan, sort, staged
 from tvmfun.lower.tir.walk import called, find, rewrite
 
 #: Each returns the kernel with its loops bound and the attribute ``tvmfun.rule``; None if it does not take the kernel.
@@ -25,6 +25,7 @@ Rule = Callable[[tirx.PrimFunc, Target], tirx.PrimFunc | None]
 RULES: tuple[Rule, ...] = (
     attention.schedule,
     sort.schedule,
+    scan.schedule,
     contraction.schedule,
     staged.schedule,
     dlight.schedule,
