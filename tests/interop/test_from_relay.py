@@ -11,7 +11,7 @@ import pytest
 torch = pytest.importorskip("torch")
 
 from interop.relay_nets import NETS, Net, normalized  # noqa: E402
-from support.relay_text import HEADER, Writer  # noqa: E402
+from support.relay_text import HEADER, Writer, metadata  # noqa: E402
 
 import tvmfun  # noqa: E402
 import tvmfun.numpy as tnp  # noqa: E402
@@ -175,3 +175,74 @@ def test_second_derivatives():
     function, _ = from_relay(text)
     second = tvmfun.grad(tvmfun.grad(lambda x: function({}, x)))(np.float64(0.3))
     np.testing.assert_allclose(float(second), (2 + 4 * 0.09) * np.exp(0.09), rtol=1e-12)
+
+
+# -- layouts -----------------------------------------------------------------------------------------------------------
+
+#: What follows a convolution `%0` of shape (2, 3, 4, 5), whose result is stored with its channels last.
+AFTER = {
+    "subtract(%0, %c)": lambda y, c: y - c,
+    "subtract(%c, %0)": lambda y, c: c - y,
+    "multiply(%0, reshape(%c, newshape=[1, 3, 1, 1]))": lambda y, c: y * c,
+    "add(%0, meta[relay.Constant][0])": lambda y, c: y + torch.arange(5.0),
+    "maximum(%0, expand_dims(expand_dims(%0, axis=0), axis=0))": lambda y, c: torch.maximum(y, y[None, None]),
+    "where(%0 > 0f, %0, 0.5f)": lambda y, c: torch.where(y > 0, y, 0.5),
+    "clip(cast(cast(%0, dtype=\"float64\"), dtype=\"float32\"), a_min=-1f, a_max=1f)": lambda y, c: y.clamp(-1, 1),
+    "nn.leaky_relu(%0)": lambda y, c: torch.where(y > 0, y, y / 4),
+    "nn.bias_add(%0, squeeze(%c))": lambda y, c: y + c,
+    "nn.prelu(%0, squeeze(%c))": lambda y, c: torch.where(y > 0, y, y * c),
+    "nn.bias_add(%0, meta[relay.Constant][0], axis=3)": lambda y, c: y + torch.arange(5.0),
+    "concatenate((%0, exp(%0)), axis=1)": lambda y, c: torch.cat([y, y.exp()], 1),
+    "concatenate((%0, exp(%0)), axis=-1)": lambda y, c: torch.cat([y, y.exp()], 3),
+    "concatenate((%0, transpose(%0, axes=[0, 1, 2, 3])), axis=2)": lambda y, c: torch.cat([y, y], 2),
+    "mean(%0, axis=[2, 3])": lambda y, c: y.mean((2, 3)),
+    "max(%0, axis=[2, 3], keepdims=True)": lambda y, c: y.amax((2, 3), keepdim=True),
+    "sum(%0, axis=[-1])": lambda y, c: y.sum(3),
+    "sum(%0, axis=[3], exclude=True)": lambda y, c: y.sum((0, 1, 2)),
+    "sum(%0)": lambda y, c: y.sum(),
+    "nn.softmax(%0, axis=1)": lambda y, c: y.softmax(1),
+    "reshape(%0, newshape=[0, -1])": lambda y, c: y.flatten(1),
+    "strided_slice(%0, begin=[1], end=[3], axes=[1])": lambda y, c: y[:, 1:3],
+    "nn.pad(%0, pad_width=[[0, 0], [1, 0], [0, 2], [3, 0]])": (
+        lambda y, c: torch.nn.functional.pad(y, (3, 0, 0, 2, 1, 0))
+    ),
+    'nn.pad(%0, pad_width=[[0, 0], [0, 0], [1, 1], [2, 0]], pad_mode="edge")': (
+        lambda y, c: torch.nn.functional.pad(y, (2, 0, 1, 1), mode="replicate")
+    ),
+    "nn.max_pool2d(%0, pool_size=[2, 2])": lambda y, c: torch.nn.functional.max_pool2d(y, 2, 1),
+    'nn.max_pool2d(%0, pool_size=[2, 2], out_layout="NHWC")': (
+        lambda y, c: torch.nn.functional.max_pool2d(y, 2, 1).permute(0, 2, 3, 1)
+    ),
+    'nn.global_avg_pool2d(%0, layout="NHWC")': lambda y, c: y.mean((1, 2), keepdim=True),
+    "nn.conv2d(%0, %0)": lambda y, c: torch.nn.functional.conv2d(y, y),
+    "if (sum(%0) > 0f) { exp(%0) } else { %0 }": lambda y, c: y.exp() if y.sum() > 0 else y,
+    "let %y: Tensor[(2, 3, 4, 5), float32] = exp(%0); (%y, %0).0": lambda y, c: y.exp(),
+    "fn (%y: Tensor[(2, 3, ?, 5), float32]) { nn.dropout(%y).0 }(%0)": lambda y, c: y,
+}  # fmt: skip
+
+
+@pytest.mark.quick("reshape(%0*", "concatenate((%0, exp(%0)), axis=1)")
+@pytest.mark.parametrize("body", AFTER)
+def test_results_of_convolutions_in_either_order_of_the_axes(body: str):
+    random = np.random.default_rng(0)
+    x, c = random.normal(size=(2, 3, 4, 5)).astype("float32"), random.normal(size=(3, 1, 1)).astype("float32")
+    conv = "%0 = nn.conv2d(%x, %k, groups=3, channels=3)"
+    arguments = "%x: Tensor[(2, 3, 4, 5), float32], %k: Tensor[(3, 1, 1, 1), float32], %c: Tensor[(3, 1, 1), float32]"
+    text = f"{HEADER}def @main({arguments}) {{ {conv}; {body} }}\n{metadata(np.arange(5, dtype='float32'))}"
+    function, _ = from_relay(text)
+    kernel = np.array([1.0, -2.0, 0.5], "float32").reshape(3, 1, 1, 1)
+    tensors = [torch.tensor(value, requires_grad=True) for value in (x, c)]
+    wanted = AFTER[body](tensors[0] * torch.tensor(kernel.reshape(3, 1, 1)), tensors[1])
+    found, pull = tvmfun.vjp(lambda x, c: function({}, x, kernel, c), x, c)
+    assert_close(found, wanted.detach().numpy())
+    cotangent = random.normal(size=tuple(wanted.shape)).astype("float32")
+    theirs = torch.autograd.grad(wanted, tensors, torch.tensor(cotangent), allow_unused=True)
+    for ours, own in zip(pull(cotangent), theirs, strict=True):
+        assert_close(ours, np.zeros(ours.shape, "float32") if own is None else own.numpy())
+
+
+def test_a_network_moves_its_images_once():
+    net = NETS["resnet"]()
+    function, params = from_relay(net.text, net.params)
+    moved = [e for e in tvmfun.trace(function)(params, *net.inputs).equations if e.op.name == "permute_dims"]
+    assert sum(e.params["axes"] == (0, 2, 3, 1) for e in moved) == 1

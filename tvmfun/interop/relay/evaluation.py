@@ -12,6 +12,7 @@ import tvmfun.numpy as tnp
 from tvmfun import lax, random
 from tvmfun.core.array import Array
 from tvmfun.errors import ArgumentError, ProgramError, TvmfunError
+from tvmfun.interop.layouts import ChannelsLast, channels_first
 from tvmfun.interop.relay import syntax
 from tvmfun.interop.relay.metadata import Metadata
 from tvmfun.interop.relay.operators import TRANSLATIONS, Translation, check_sizes, read_attributes, reason_left_out
@@ -44,7 +45,7 @@ def made_tuple(values: Sequence[Any]) -> Fields:
 
 def plain(value: Any) -> Any:
     """A value with Python's tuples, for functions that take trees."""
-    return tuple(map(plain, value)) if isinstance(value, tuple) else tnp.asarray(value)
+    return tuple(map(plain, value)) if isinstance(value, tuple) else tnp.asarray(channels_first(value))
 
 
 def from_plain(value: Any) -> Any:
@@ -187,7 +188,7 @@ class Evaluation:
 
     def conditional(self, node: syntax.If, scope: Scope) -> Any:
         """The result of a branch; of the one that is chosen, if the condition is known."""
-        condition = self.value(node.condition, scope)
+        condition = channels_first(self.value(node.condition, scope))
         if isinstance(condition, np.generic | np.ndarray) and condition.shape == () and condition.dtype == np.bool_:
             return self.block(node.then if condition else node.otherwise, scope)
         if not isinstance(condition, Array) or condition.shape or condition.dtype.name != "bool":
@@ -268,7 +269,7 @@ class Evaluation:
             self.check_arguments(row, arguments)
             attributes = read_attributes(row, self.resolved(row, node.attributes))
             context = (self,) if row.contextual else ()
-            result = row.function(*context, *map(_operand, arguments), **attributes)
+            result = row.function(*context, *(_operand(argument, row.layouts) for argument in arguments), **attributes)
         except TvmfunError as error:
             if isinstance(error, ProgramError):
                 raise
@@ -308,7 +309,7 @@ class Evaluation:
         """The result of an operator as a value of the program."""
         if isinstance(value, tuple | list):
             return self.tuple(offset, [self.result(offset, name, item) for item in value])
-        if not isinstance(value, Array | np.ndarray | np.generic):
+        if not isinstance(value, Array | ChannelsLast | np.ndarray | np.generic):
             value = tnp.asarray(value)
         try:
             check_sizes(name, value.shape)
@@ -334,9 +335,13 @@ def _leaves(values: Sequence[Any]) -> list[Any]:
     return leaves
 
 
-def _operand(value: Any) -> Any:
-    """An argument of a translation: arrays of the program, and NumPy's where the value is written in the text."""
-    return tuple(map(_operand, value)) if isinstance(value, Fields) else value
+def _operand(value: Any, layouts: bool) -> Any:
+    """An argument of a translation: arrays, and NumPy's without axes where the value is written in the text."""
+    if isinstance(value, Fields):
+        return tuple(_operand(item, layouts) for item in value)
+    if layouts and isinstance(value, np.ndarray) and value.ndim:
+        return tnp.asarray(value)
+    return value if layouts else channels_first(value)
 
 
 def _noun(value: Any) -> str:

@@ -8,8 +8,8 @@ from typing import Any
 
 from tvmfun.core.trace import trace
 from tvmfun.errors import TvmfunError
+from tvmfun.interop.layouts import channels_first
 from tvmfun.interop.torch.aten import translation_of
-from tvmfun.interop.torch.aten.layouts import channels_first
 from tvmfun.interop.torch.exported import decompositions
 from tvmfun.interop.torch.graphs import Graph, call_operator, is_operator, mapped, operator_name
 from tvmfun.interop.torch.tensors import aval_of, borrowed, dtype_name, owned, to_tensor

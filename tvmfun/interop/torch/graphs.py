@@ -14,8 +14,8 @@ from tvmfun import random
 from tvmfun.core import dims
 from tvmfun.core.array import Array
 from tvmfun.errors import ArgumentError, ProgramError, TvmfunError
+from tvmfun.interop.layouts import ChannelsLast, channels_first
 from tvmfun.interop.torch.aten import ASSERTIONS, translation_of
-from tvmfun.interop.torch.aten.layouts import ChannelsLast, channels_first
 from tvmfun.interop.torch.tensors import dtype_name
 from tvmfun.typing import Key
 

@@ -6,6 +6,7 @@ from typing import Any
 
 import tvmfun.numpy as tnp
 from tvmfun import dtypes, lax
+from tvmfun.interop.layouts import pointwise
 from tvmfun.interop.relay.operators.table import DType, Family, Unread, as_dtype, axis_of
 from tvmfun.nn import functional as nnf
 
@@ -98,12 +99,12 @@ relay.maps(
 # -- values that pass through ------------------------------------------------------------------------------------------
 
 
-@relay.reads("copy", "annotation.checkpoint", "annotation.stop_fusion")
+@relay.reads("copy", "annotation.checkpoint", "annotation.stop_fusion", layouts=True)
 def _copy(x: Any) -> Any:
     return x
 
 
-@relay.reads("device_copy")
+@relay.reads("device_copy", layouts=True)
 def _device_copy(
     x: Any,
     *,
@@ -115,14 +116,14 @@ def _device_copy(
     return x
 
 
-@relay.reads("on_device")
+@relay.reads("on_device", layouts=True)
 def _on_device(
     x: Any, *, virtual_device: Unread = None, constrain_body: Unread = None, constrain_result: Unread = None
 ) -> Any:
     return x
 
 
-@relay.reads("annotation.compiler_begin", "annotation.compiler_end")
+@relay.reads("annotation.compiler_begin", "annotation.compiler_end", layouts=True)
 def _compiler(x: Any, *, compiler: Unread = None) -> Any:
     return x
 
@@ -130,7 +131,8 @@ def _compiler(x: Any, *, compiler: Unread = None) -> Any:
 # -- conversions and choices -------------------------------------------------------------------------------------------
 
 
-@relay.reads("cast")
+@relay.reads("cast", layouts=True)
+@pointwise
 def _cast(x: Any, *, dtype: DType) -> Any:
     return as_dtype(x, dtype)
 
@@ -145,7 +147,8 @@ def _reinterpret(x: Any, *, dtype: DType) -> Any:
     return lax.bitcast_convert_type(x, dtype)
 
 
-@relay.reads("clip")
+@relay.reads("clip", layouts=True)
+@pointwise
 def _clip(x: Any, *, a_min: float, a_max: float) -> Any:
     if dtypes.is_float(x.dtype):
         return tnp.clip(x, a_min, a_max)
@@ -153,7 +156,8 @@ def _clip(x: Any, *, a_min: float, a_max: float) -> Any:
     return tnp.clip(x, max(int(info.min), int(max(a_min, info.min))), int(min(a_max, info.max)))
 
 
-@relay.reads("where", mixed=True)
+@relay.reads("where", mixed=True, layouts=True)
+@pointwise
 def _where(condition: Any, x: Any, y: Any) -> Any:
     return tnp.where(condition if condition.dtype.name == "bool" else condition != 0, x, y)
 
@@ -161,15 +165,20 @@ def _where(condition: Any, x: Any, y: Any) -> Any:
 # -- activations -------------------------------------------------------------------------------------------------------
 
 
-@relay.reads("nn.leaky_relu")
+@relay.reads("nn.leaky_relu", layouts=True)
+@pointwise
 def _leaky_relu(x: Any, *, alpha: float = 0.25) -> Any:
     return tnp.where(x > 0, x, x * alpha)
 
 
-@relay.reads("nn.prelu")
+def _along(name: str, parameter: Any, axis: int, x: Any) -> Any:
+    """A parameter with one axis, with axes that broadcast it along an axis of ``x``."""
+    return tnp.reshape(parameter, (*parameter.shape, *(1,) * (x.ndim - axis_of(name, axis, x.ndim) - 1)))
+
+
+@relay.reads("nn.prelu", layouts=True)
 def _prelu(x: Any, slope: Any, *, axis: int = 1) -> Any:
-    after = x.ndim - axis_of("nn.prelu", axis, x.ndim) - 1
-    return tnp.where(x > 0, x, x * tnp.reshape(slope, (-1, *(1,) * after)))
+    return pointwise(lambda x, slope: tnp.where(x > 0, x, x * slope))(x, _along("nn.prelu", slope, axis, x))
 
 
 @relay.reads("nn.softmax", "nn.fast_softmax")
@@ -182,7 +191,6 @@ def _log_softmax(x: Any, *, axis: int = -1) -> Any:
     return nnf.log_softmax(x, axis)
 
 
-@relay.reads("nn.bias_add")
+@relay.reads("nn.bias_add", layouts=True)
 def _bias_add(x: Any, bias: Any, *, axis: int = 1) -> Any:
-    after = x.ndim - axis_of("nn.bias_add", axis, x.ndim) - 1
-    return x + tnp.reshape(bias, (*bias.shape, *(1,) * after))
+    return pointwise(tnp.add)(x, _along("nn.bias_add", bias, axis, x))

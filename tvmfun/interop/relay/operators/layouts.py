@@ -1,9 +1,14 @@
-"""Orders of axes, which Relay writes with letters, and paddings of spatial axes."""
+"""Orders of axes, which Relay writes with letters, and paddings of spatial axes.
+
+Windows are computed with the axes (batch, *spatial, channels), in whatever order the array has them.
+"""
 
 from __future__ import annotations
 
 from typing import Any
 
+import tvmfun.numpy as tnp
+from tvmfun.interop.layouts import ChannelsLast, channels_first, channels_last
 from tvmfun.interop.relay.operators.table import Ints, refuse
 
 #: The largest padding of one side.
@@ -29,3 +34,19 @@ def sides(where: str, padding: Ints, rank: int) -> list[tuple[int, int]]:
     padding = padding * rank if len(padding) == 1 and rank > 1 else padding
     low, high = padding[:rank], padding[-rank:]
     return list(zip(low, high, strict=True))
+
+
+def stored(x: Any, layout: str) -> Any:
+    """The array as (batch, *spatial, channels), with the spatial axes in the order of the layout."""
+    if layout.startswith("NC"):
+        return channels_last(x)
+    spatial = [axis for axis, letter in enumerate(layout) if letter not in "NC"]
+    return tnp.permute_dims(channels_first(x), (layout.index("N"), *spatial, layout.index("C")))
+
+
+def laid_out(y: Any, layout: str, out_layout: str) -> Any:
+    """A result of (batch, *spatial, channels), whose spatial axes are those of ``layout``, in ``out_layout``."""
+    letters = ["N", *(letter for letter in layout if letter not in "NC"), "C"]
+    if out_layout == f"NC{''.join(letters[1:-1])}":
+        return ChannelsLast(y)
+    return tnp.permute_dims(y, [letters.index(letter) for letter in out_layout])

@@ -7,6 +7,7 @@ from typing import Any
 
 import tvmfun.numpy as tnp
 from tvmfun import lax, random
+from tvmfun.interop.layouts import ChannelsLast, stored_axis
 from tvmfun.interop.relax import layers
 from tvmfun.interop.relay.operators.table import Context, Family, Ints, axis_of, refuse
 
@@ -40,7 +41,7 @@ def _standardized(x: Any, axes: tuple[int, ...], epsilon: float) -> Any:
     return (x - mean) * lax.rsqrt(variance + epsilon)
 
 
-@relay.reads("nn.batch_norm", mixed=True, contextual=True)
+@relay.reads("nn.batch_norm", mixed=True, contextual=True, layouts=True)
 def _batch_norm(
     context: Context,
     x: Any,
@@ -56,6 +57,10 @@ def _batch_norm(
 ) -> Any:
     """The normalized array, and the moving mean and variance; in training these are new, and not used."""
     axis = axis_of("nn.batch_norm", axis, x.ndim)
+    if isinstance(x, ChannelsLast):
+        options = {"axis": stored_axis(axis, x.ndim), "epsilon": epsilon, "center": center, "scale": scale}
+        y, *statistics = _batch_norm(context, x.stored, gamma, beta, moving_mean, moving_var, **options)
+        return ChannelsLast(y), *statistics
     wide = _wide(x)
     if context.train:
         others = tuple(one for one in range(x.ndim) if one != axis)
@@ -134,11 +139,13 @@ def _lrn(x: Any, *, size: int = 5, axis: int = 1, bias: float = 2.0, alpha: floa
     return x / (bias + sum(parts[1:], parts[0]) * (alpha / size)) ** beta
 
 
-@relay.reads("nn.dropout", contextual=True)
+@relay.reads("nn.dropout", contextual=True, layouts=True)
 def _dropout(context: Context, x: Any, *, rate: float = 0.5) -> Any:
     """The array with elements dropped while training, and the mask of what is kept."""
     if not 0 <= rate <= 1:
         raise refuse("nn.dropout", "the rate must be between 0 and 1", rate)
+    if isinstance(x, ChannelsLast):
+        return tuple(map(ChannelsLast, _dropout(context, x.stored, rate=rate)))
     if not context.train or rate == 0:
         return tnp.asarray(x), tnp.ones_like(x)
     mask = tnp.astype(random.bernoulli(context.key(), 1 - rate, x.shape), x.dtype)

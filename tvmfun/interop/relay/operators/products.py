@@ -10,8 +10,9 @@ import numpy as np
 import tvmfun.numpy as tnp
 from tvmfun import lax
 from tvmfun.core.array import ShapeDtype
+from tvmfun.interop.layouts import channels_first
 from tvmfun.interop.relax.products import conv_transpose
-from tvmfun.interop.relay.operators.layouts import check_layout, sides
+from tvmfun.interop.relay.operators.layouts import check_layout, laid_out, sides, stored
 from tvmfun.interop.relay.operators.table import DType, Family, Ints, as_dtype, refuse
 from tvmfun.transforms import vjp
 
@@ -110,6 +111,7 @@ def _convolution(rank: int) -> Callable:
         out_dtype: DType | None = None,
     ) -> Any:
         check_layout(name, data_layout, f"NC{spatial}", x)
+        kernel = channels_first(kernel)
         check_layout(name, kernel_layout, f"OI{spatial}", kernel)
         check_layout(name, out_layout or data_layout, f"NC{spatial}", x)
         kernel = _kernel(name, kernel, kernel_layout, x.shape[data_layout.index("C")], groups, False)
@@ -118,16 +120,17 @@ def _convolution(rank: int) -> Callable:
         kernel_letters = "".join(letter for letter in kernel_layout if letter not in "OI")
         if letters != kernel_letters:
             raise refuse(name, "the layouts must have the spatial axes in one order", f"{data_layout}, {kernel_layout}")
-        return lax.conv_general_dilated(
-            x,
+        y = lax.conv_general_dilated(
+            stored(x, data_layout),
             kernel,
             _per_axis(name, "strides", strides, rank),
             sides(name, padding, rank),
             rhs_dilation=_per_axis(name, "dilation", dilation, rank),
-            dimension_numbers=(data_layout, f"OI{letters}", out_layout or data_layout),
+            dimension_numbers=(f"N{letters}C", f"OI{letters}", f"N{letters}C"),
             feature_group_count=groups,
             preferred_element_type=out_dtype,
         )
+        return laid_out(y, data_layout, out_layout or data_layout)
 
     return conv
 
@@ -155,6 +158,7 @@ def _transposed_convolution(rank: int) -> Callable:
         out_dtype: DType | None = None,
     ) -> Any:
         check_layout(name, data_layout, f"NC{spatial}", x)
+        kernel = channels_first(kernel)
         check_layout(name, kernel_layout, f"OI{spatial}", kernel)
         check_layout(name, out_layout or data_layout, f"NC{spatial}", x)
         layout = f"IO{spatial}" if rank == 3 and kernel_layout == default else kernel_layout
@@ -165,26 +169,27 @@ def _transposed_convolution(rank: int) -> Callable:
             raise refuse(name, f"output_padding must have {rank} sizes", output_padding)
         pads = sides(name, padding, rank)
         letters = "".join(letter for letter in layout if letter not in "OI")
-        return conv_transpose(
-            x,
+        y = conv_transpose(
+            stored(x, data_layout),
             kernel,
             strides=_per_axis(name, "strides", strides, rank),
             padding=(*(low for low, _ in pads), *(high for _, high in pads)),
             output_padding=extra,
             dilation=_per_axis(name, "dilation", dilation, rank),
             groups=groups,
-            data_layout=data_layout,
+            data_layout=f"N{letters}C",
             kernel_layout=f"IO{letters}",
-            out_layout=out_layout or data_layout,
+            out_layout=f"N{letters}C",
             result=ShapeDtype((), np.dtype(out_dtype or x.dtype)),
         )
+        return laid_out(y, data_layout, out_layout or data_layout)
 
     return conv
 
 
 for _rank in (1, 2, 3):
-    relay.reads(f"nn.conv{_rank}d")(_convolution(_rank))
-    relay.reads(f"nn.conv{_rank}d_transpose")(_transposed_convolution(_rank))
+    relay.reads(f"nn.conv{_rank}d", layouts=True)(_convolution(_rank))
+    relay.reads(f"nn.conv{_rank}d_transpose", layouts=True)(_transposed_convolution(_rank))
 
 
 @relay.reads("nn.conv2d_backward_weight")
@@ -219,5 +224,5 @@ def _conv2d_backward_weight(
     layouts = {"data_layout": kernel_layout, "kernel_layout": out_layout, "out_layout": data_layout}
     conv = _convolution(2)
     zeros = tnp.zeros(tuple(sizes[letter] for letter in out_layout), x.dtype)
-    _, pull = vjp(lambda kernel: conv(x, kernel, **geometry, **layouts), zeros)
+    _, pull = vjp(lambda kernel: channels_first(conv(x, kernel, **geometry, **layouts)), zeros)
     return as_dtype(pull(gradient)[0], out_dtype)

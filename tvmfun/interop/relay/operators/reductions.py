@@ -7,6 +7,7 @@ from collections.abc import Callable
 from typing import Any
 
 import tvmfun.numpy as tnp
+from tvmfun.interop.layouts import ChannelsLast, channels_first, stored_axis
 from tvmfun.interop.relax.reductions import accumulated
 from tvmfun.interop.relay.operators.table import DType, Family, Ints, as_dtype, axis_of
 from tvmfun.nn import functional as nnf
@@ -25,6 +26,12 @@ def _axes(where: str, axis: Ints | None, exclude: bool, ndim: int) -> tuple[int,
 def _reduction(name: str, function: Callable) -> Callable:
     def reduced(x: Any, *, axis: Ints | None = None, keepdims: bool = False, exclude: bool = False) -> Any:
         axes = _axes(name, axis, exclude, x.ndim)
+        if isinstance(x, ChannelsLast):
+            # Batch and channels stay next to each other, as in the means of images.
+            if 0 in axes or 1 in axes or not axes:
+                return reduced(channels_first(x), axis=axes, keepdims=keepdims)
+            y = reduced(x.stored, axis=tuple(stored_axis(one, x.ndim) for one in axes), keepdims=keepdims)
+            return ChannelsLast(y) if y.ndim > 2 else y
         return as_dtype(function(x, axis=axes, keepdims=keepdims), x.dtype.name) if axes else tnp.asarray(x)
 
     return reduced
@@ -40,7 +47,7 @@ for _name, _function in (
     ("prod", tnp.prod),
     ("sum", tnp.sum),
 ):
-    relay.reads(_name)(_reduction(_name, _function))
+    relay.reads(_name, layouts=True)(_reduction(_name, _function))
 
 
 @relay.reads("variance")

@@ -7,6 +7,7 @@ from typing import Any
 
 import tvmfun.numpy as tnp
 from tvmfun import lax
+from tvmfun.interop.layouts import ChannelsLast, channels_first, stored_axis
 from tvmfun.interop.relax import indexing
 from tvmfun.interop.relay.operators.table import (
     DType,
@@ -136,9 +137,13 @@ def _collapse_sum_like(x: Any, like: Any) -> Any:
 # -- joining, splitting, repeating -------------------------------------------------------------------------------------
 
 
-@relay.reads("concatenate")
+@relay.reads("concatenate", layouts=True)
 def _concatenate(arrays: tuple, *, axis: int = 0) -> Any:
-    return tnp.concat([tnp.asarray(x) for x in arrays], axis=axis)
+    if arrays and all(isinstance(x, ChannelsLast) for x in arrays):
+        ndim = arrays[0].ndim
+        along = stored_axis(axis_of("concatenate", axis, ndim), ndim)
+        return ChannelsLast(tnp.concat([x.stored for x in arrays], axis=along))
+    return tnp.concat([tnp.asarray(channels_first(x)) for x in arrays], axis=axis)
 
 
 @relay.reads("stack")
@@ -228,19 +233,21 @@ def _widths(where: str, x: Any, widths: tuple) -> tuple:
     return widths
 
 
-@relay.reads("nn.pad", mixed=True)
+@relay.reads("nn.pad", mixed=True, layouts=True)
 def _pad(x: Any, value: Any = None, *, pad_width: Pairs, pad_value: float = 0.0, pad_mode: str = "constant") -> Any:
     """Padding with a number, which was an attribute until 2020 and is an argument since, or with elements."""
     if len(pad_width) != x.ndim or any(len(pair) != 2 for pair in pad_width):
         raise refuse("nn.pad", f"pad_width must have a pair for each of {x.ndim} axes", pad_width)
     if pad_mode == "constant":
         check_sizes("nn.pad", tuple(abs(side) for pair in pad_width for side in pair if side))
-        fill = pad_value if value is None else value
-        fill = tnp.asarray(fill).astype(x.dtype)
-        return lax.pad(x, fill, [(low, high, 0) for low, high in pad_width])
+        fill = tnp.asarray(pad_value if value is None else value).astype(x.dtype)
+        widths = [(low, high, 0) for low, high in pad_width]
+        if isinstance(x, ChannelsLast):
+            return ChannelsLast(lax.pad(x.stored, fill, [widths[0], *widths[2:], widths[1]]))
+        return lax.pad(x, fill, widths)
     if pad_mode not in ("edge", "reflect"):
         raise refuse("nn.pad", "pad_mode must be constant, edge or reflect", pad_mode)
-    return tnp.pad(x, _widths("nn.pad", x, pad_width), mode=pad_mode)
+    return tnp.pad(channels_first(x), _widths("nn.pad", x, pad_width), mode=pad_mode)
 
 
 @relay.reads("nn.mirror_pad")

@@ -10,6 +10,7 @@ from typing import Any, NamedTuple, Protocol, TypeAlias
 import tvmfun.numpy as tnp
 from tvmfun import dtypes
 from tvmfun.errors import ArgumentError
+from tvmfun.interop.layouts import pointwise
 
 #: The types of attributes: the annotations of a translation's keyword-only parameters.
 Ints: TypeAlias = tuple[int, ...]
@@ -69,6 +70,7 @@ class Translation:
         arguments: the least and the largest number of arguments.
         mixed: whether arguments may differ in dtype.
         contextual: whether the function takes a :class:`Context` first.
+        layouts: whether it takes and returns arrays that are stored with their channels last.
     """
 
     name: str
@@ -78,6 +80,7 @@ class Translation:
     arguments: tuple[int, int]
     mixed: bool = False
     contextual: bool = False
+    layouts: bool = False
 
 
 #: Every translation by the operator's name.
@@ -94,7 +97,9 @@ class Family:
     def __init__(self, module: str) -> None:
         self.name = module.rpartition(".")[2]
 
-    def reads(self, *names: str, mixed: bool = False, contextual: bool = False) -> Callable[[Callable], Callable]:
+    def reads(
+        self, *names: str, mixed: bool = False, contextual: bool = False, layouts: bool = False
+    ) -> Callable[[Callable], Callable]:
         """A decorator that adds a function as the translation of operators; see :class:`Translation`."""
 
         def add(function: Callable) -> Callable:
@@ -106,7 +111,7 @@ class Family:
             least = sum(p.default is p.empty for p in positional)
             for name in names:
                 TRANSLATIONS[name] = Translation(
-                    name, self.name, function, attributes, (least, len(positional)), mixed, contextual
+                    name, self.name, function, attributes, (least, len(positional)), mixed, contextual, layouts
                 )
             return function
 
@@ -115,7 +120,8 @@ class Family:
     def maps(self, functions: Mapping[str, Callable], operands: int) -> None:
         """Adds functions of ``operands`` arrays without attributes."""
         for name, function in functions.items():
-            TRANSLATIONS[name] = Translation(name, self.name, function, {}, (operands, operands))
+            arguments = (operands, operands)
+            TRANSLATIONS[name] = Translation(name, self.name, pointwise(function), {}, arguments, layouts=True)
 
 
 # -- values of attributes ----------------------------------------------------------------------------------------------

@@ -7,7 +7,8 @@ from typing import Any
 
 import tvmfun.numpy as tnp
 from tvmfun import dtypes, lax
-from tvmfun.interop.torch.aten.table import Family, pointwise
+from tvmfun.interop.layouts import pointwise
+from tvmfun.interop.torch.aten.table import Family
 from tvmfun.nn import functional as nnf
 
 aten = Family(__name__)

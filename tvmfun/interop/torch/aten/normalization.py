@@ -7,7 +7,7 @@ from typing import Any
 
 import tvmfun.numpy as tnp
 from tvmfun import lax
-from tvmfun.interop.torch.aten.layouts import ChannelsLast, channels_last
+from tvmfun.interop.layouts import ChannelsLast, channels_last
 from tvmfun.interop.torch.aten.reductions import count_of
 from tvmfun.interop.torch.aten.table import Family
 from tvmfun.nn import functional as nnf

@@ -9,7 +9,7 @@ from typing import Any
 import tvmfun.numpy as tnp
 from tvmfun import dtypes, lax
 from tvmfun.errors import ProgramError
-from tvmfun.interop.torch.aten.layouts import ChannelsLast, channels_first, channels_last
+from tvmfun.interop.layouts import ChannelsLast, channels_first, channels_last
 from tvmfun.interop.torch.aten.table import Family
 from tvmfun.nn import functional as nnf
 from tvmfun.transforms import vjp

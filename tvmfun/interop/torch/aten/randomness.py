@@ -7,7 +7,7 @@ from typing import Any, TypeAlias
 
 import tvmfun.numpy as tnp
 from tvmfun import random
-from tvmfun.interop.torch.aten.layouts import ChannelsLast
+from tvmfun.interop.layouts import ChannelsLast
 from tvmfun.interop.torch.aten.table import Family
 
 aten = Family(__name__)

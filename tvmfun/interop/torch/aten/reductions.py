@@ -9,7 +9,7 @@ from typing import Any
 import tvmfun.numpy as tnp
 from tvmfun import dtypes
 from tvmfun.core import dims
-from tvmfun.interop.torch.aten.layouts import ChannelsLast, channels_first, stored_axis
+from tvmfun.interop.layouts import ChannelsLast, channels_first, stored_axis
 from tvmfun.interop.torch.aten.table import Family
 from tvmfun.nn import functional as nnf
 

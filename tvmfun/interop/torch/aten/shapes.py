@@ -10,7 +10,7 @@ import numpy as np
 
 import tvmfun.numpy as tnp
 from tvmfun.core import dims
-from tvmfun.interop.torch.aten.layouts import ChannelsLast, channels_last, stored_axis
+from tvmfun.interop.layouts import ChannelsLast, channels_last, stored_axis
 from tvmfun.interop.torch.aten.table import Family
 
 aten = Family(__name__)

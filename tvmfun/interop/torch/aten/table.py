@@ -8,11 +8,9 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import wraps
 from typing import Any
 
-from tvmfun.core.array import Array
-from tvmfun.interop.torch.aten.layouts import ChannelsLast, broadcast_last, channels_first
+from tvmfun.interop.layouts import pointwise
 
 
 @dataclass(frozen=True)
@@ -81,21 +79,3 @@ class Family:
 def translation_of(name: str) -> Translation | None:
     """The row for an operator such as ``"add.Tensor"``, if there is one."""
     return TRANSLATIONS.get(name) or TRANSLATIONS.get(name.partition(".")[0])
-
-
-def pointwise(function: Callable) -> Callable:
-    """A function of operands that broadcast, for arrays in either layout."""
-
-    @wraps(function)
-    def apply(*operands: Any, **options: Any) -> Any:
-        ndims = [x.ndim for x in (*operands, *options.values()) if isinstance(x, ChannelsLast)]
-        if not ndims:
-            return function(*operands, **options)
-        widest = max(x.ndim for x in (*operands, *options.values()) if isinstance(x, ChannelsLast | Array))
-        if widest != ndims[0]:  # it broadcasts to more axes than a batch of images has
-            return function(*map(channels_first, operands), **{key: channels_first(x) for key, x in options.items()})
-        stored = (broadcast_last(x, widest) for x in operands)
-        result = function(*stored, **{key: broadcast_last(x, widest) for key, x in options.items()})
-        return tuple(map(ChannelsLast, result)) if isinstance(result, tuple) else ChannelsLast(result)
-
-    return apply

@@ -12,7 +12,7 @@ import numpy as np
 import tvmfun.numpy as tnp
 from tvmfun import dtypes
 from tvmfun.errors import ProgramError
-from tvmfun.interop.torch.aten.layouts import ChannelsLast, channels_first, channels_last
+from tvmfun.interop.layouts import ChannelsLast, channels_first, channels_last
 from tvmfun.interop.torch.aten.table import Family
 from tvmfun.nn import functional as nnf
 from tvmfun.transforms import vjp
