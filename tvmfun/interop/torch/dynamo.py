@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from functools import cache
 from typing import Any
 
@@ -54,7 +54,7 @@ def _autograd() -> Callable:
 def _compile(graph_module: Any, example_inputs: Sequence[Any]) -> Callable:
     """A graph with each of its parts that can be translated replaced by a compiled function."""
     import torch
-    from functorch.compile import make_boxed_func
+    from functorch import compile as functorch
     from torch.fx.passes.infra.partitioner import CapabilityBasedPartitioner
 
     partitioner = CapabilityBasedPartitioner(graph_module, _support_class()(), allows_single_node_partition=True)
@@ -65,10 +65,10 @@ def _compile(graph_module: Any, example_inputs: Sequence[Any]) -> Callable:
             setattr(fused, name, _part_class()(part))
     fused.recompile()
     # Dynamo must not capture what runs in here.
-    return make_boxed_func(torch.compiler.disable(fused.forward))
+    return functorch.make_boxed_func(torch.compiler.disable(fused.forward))
 
 
-def _is_worth_a_call(nodes: Sequence[Any]) -> bool:
+def _is_worth_a_call(nodes: Iterable[Any]) -> bool:
     return any(operator_name(node.target).partition(".")[0] not in _MOVES for node in nodes)
 
 
