@@ -27,6 +27,7 @@ legalization computes bfloat16 in float32, and leaves out the rounding between t
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from typing import Any
 
@@ -108,7 +109,9 @@ def wrapping(formula: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def is_nan(x: Any) -> Any:
-    """Whether a float is NaN, by its bits."""
+    """Whether a float is NaN, by its bits; known of a constant."""
+    if isinstance(x, tirx.FloatImm):
+        return tirx.const(math.isnan(x.value), "bool")
     if dtype_name(x) in _HALF:
         x = tirx.Cast("float32", x)
     uint, magnitude, infinity = {
