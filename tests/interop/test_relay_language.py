@@ -139,6 +139,36 @@ def test_branches_depend_on_data_and_are_differentiated():
     np.testing.assert_allclose(batched, [(X * X).sum(), np.exp(-X).sum()], rtol=1e-6)
 
 
+def test_constants_can_be_parameters():
+    arrays = (np.ones((2, 3), "float32"), np.array([0, 1], "int32"), np.float32(2), np.zeros(2, "float32"))
+    body = "add(nn.dense(%x, meta[relay.Constant][0]), multiply(meta[relay.Constant][3], meta[relay.Constant][2]))"
+    text = main(f"take({body}, meta[relay.Constant][1], axis=1)", "%x: Tensor[(4, 3), float32]") + metadata(*arrays)
+    function, params = from_relay(text, constants=True)
+    assert list(params) == ["constant0", "constant3"]
+    x = np.ones((4, 3), "float32")
+    gradient = tvmfun.grad(lambda params: tnp.sum(function(params, x)))(params)
+    np.testing.assert_array_equal(gradient["constant0"], np.full((2, 3), 4.0))
+    np.testing.assert_array_equal(gradient["constant3"], [8, 8])
+    np.testing.assert_array_equal(function(params, x), from_relay(text)[0]({}, x))
+    with pytest.raises(ArgumentError, match="an argument has the name of a constant, got %constant0"):
+        from_relay(
+            main("add(%constant0, meta[relay.Constant][0])", "%constant0: float32") + metadata(X), constants=True
+        )
+    with pytest.raises(ShapeError, match=r"%constant3 must be Tensor\[\(2\), float32\]"):
+        function({**params, "constant3": np.zeros(3, "float32")}, x)
+
+
+def test_statistics_that_are_constants_are_updated():
+    arrays = tuple(np.full(3, value, "float32") for value in (1.0, 0.0, 0.0, 1.0))
+    statistics = ", ".join(f"meta[relay.Constant][{i}]" for i in range(4))
+    text = main(f"nn.batch_norm(%x, {statistics}).0", "%x: Tensor[(?, 3), float32]") + metadata(*arrays)
+    function, params = from_relay(text, train=True, constants=True)
+    x = np.random.default_rng(0).normal(size=(8, 3)).astype("float32")
+    _, new = function(params, x)
+    np.testing.assert_allclose(new["constant2"], 0.1 * x.mean(0), rtol=1e-5)
+    np.testing.assert_allclose(new["constant3"], 0.9 + 0.1 * x.var(0, ddof=1), rtol=1e-5)
+
+
 # -- files of parameters -----------------------------------------------------------------------------------------------
 
 ARRAYS = {

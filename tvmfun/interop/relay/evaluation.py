@@ -14,7 +14,7 @@ from tvmfun.core.array import Array
 from tvmfun.errors import ArgumentError, ProgramError, TvmfunError
 from tvmfun.interop.layouts import ChannelsLast, channels_first
 from tvmfun.interop.relay import syntax
-from tvmfun.interop.relay.metadata import Metadata
+from tvmfun.interop.relay.metadata import CONSTANT, Metadata
 from tvmfun.interop.relay.operators import TRANSLATIONS, Translation, check_sizes, read_attributes, reason_left_out
 from tvmfun.interop.relay.source import Source
 from tvmfun.typing import Key
@@ -102,6 +102,8 @@ class Evaluation:
         #: New values of parameters by name, and the names of parameters by the identity of their values.
         self.updates: dict[str, Any] = {}
         self.parameters: dict[int, str] = {}
+        #: Values of constants that are parameters, by index.
+        self.constants: dict[int, Any] = {}
 
     # -- what operators ask for ----------------------------------------------------------------------------------------
 
@@ -142,7 +144,8 @@ class Evaluation:
             case syntax.Constant(value=value):
                 return value
             case syntax.Meta(offset=offset, key=key, index=index):
-                return self.metadata.constant(key, index, offset)
+                constant = self.constants.get(index) if key == CONSTANT else None
+                return self.metadata.constant(key, index, offset) if constant is None else constant
             case syntax.Global(name=name):
                 return Closure(self.program.functions[name], None)
             case syntax.Function():

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 import tvmfun.numpy as tnp
+from tvmfun import dtypes
 from tvmfun.core.array import Array
 from tvmfun.core.leaf import abstract
 from tvmfun.errors import ArgumentError, DtypeError, ShapeError, TreeError
@@ -20,7 +21,12 @@ from tvmfun.typing import ArrayLike, Key, PyTree
 
 
 def from_relay(
-    text: str, params: Mapping[str, ArrayLike] | None = None, function: str = "main", *, train: bool = False
+    text: str,
+    params: Mapping[str, ArrayLike] | None = None,
+    function: str = "main",
+    *,
+    train: bool = False,
+    constants: bool = False,
 ) -> tuple[Callable[..., Any], dict[str, Any]]:
     """Converts a program in Relay's text format to a function of its parameters.
 
@@ -31,6 +37,8 @@ def from_relay(
         params: values of arguments by name, such as :func:`load_params` returns; they become the parameters.
         function: the function of the module to convert.
         train: whether to train: batch normalizations use the batch's statistics, and dropouts drop.
+        constants: whether constants in the metadata are parameters, too, if they are floats and have axes:
+            ``meta[relay.Constant][0]`` is ``params["constant0"]``. Programs with bound parameters have them there.
 
     Returns:
         ``(function, params)``. ``params`` is a dict by name. ``function(params, *inputs, key=None)`` takes the other
@@ -63,11 +71,15 @@ def from_relay(
         if name not in names:
             raise ArgumentError("from_relay", f"@{function} has no argument of this name", got=f"%{name}")
     inputs = [parameter for parameter in main.parameters if parameter.name not in given]
+    own = _constants(program, metadata, names) if constants else {}
 
     def run(params: PyTree, *args: Any, key: Key | None = None, **named: Any) -> Any:
-        values = _arguments(given.keys(), params, inputs, args, named)
+        values = _arguments([*given, *own], params, inputs, args, named)
         evaluation = Evaluation(program, source, metadata, train, key)
-        arguments = [_checked(values[parameter.name], parameter, parameter.type) for parameter in main.parameters]
+        for name, (index, type, _) in own.items():
+            evaluation.constants[index] = _checked(values[name], name, type)
+            evaluation.parameters[id(evaluation.constants[index])] = name
+        arguments = [_checked(values[p.name], p.name, p.type) for p in main.parameters]
         for parameter, argument in zip(main.parameters, arguments, strict=True):
             if parameter.name in given:
                 evaluation.parameters[id(argument)] = parameter.name
@@ -75,7 +87,21 @@ def from_relay(
         return (result, {**params, **evaluation.updates}) if train else result
 
     run.__name__ = run.__qualname__ = function
-    return run, {name: _checked(value, names[name], names[name].type) for name, value in given.items()}
+    leaves = {name: _checked(value, name, names[name].type) for name, value in given.items()}
+    return run, leaves | {name: value for name, (_, _, value) in own.items()}
+
+
+def _constants(program: syntax.Module, metadata: Metadata, names: Mapping) -> dict[str, tuple[int, Any, Any]]:
+    """The constants that become parameters by name: each has an index, a type and a value."""
+    found = {}
+    for meta in sorted(program.constants, key=lambda meta: meta.index):
+        value = metadata.constant(meta.key, meta.index, meta.offset)
+        if value.ndim and dtypes.is_float(value.dtype):
+            name = f"constant{meta.index}"
+            if name in names:
+                raise ArgumentError("from_relay", "an argument has the name of a constant", got=f"%{name}")
+            found[name] = meta.index, syntax.TensorType(value.shape, value.dtype.name), value
+    return found
 
 
 def _arguments(held: Any, params: PyTree, inputs: list[syntax.Parameter], args: tuple, named: dict) -> dict[str, Any]:
@@ -91,26 +117,25 @@ def _arguments(held: Any, params: PyTree, inputs: list[syntax.Parameter], args: 
     return {**params, **values, **named}
 
 
-def _checked(value: Any, parameter: syntax.Parameter, type: syntax.Type) -> Any:
+def _checked(value: Any, name: str, type: syntax.Type) -> Any:
     """An argument of the type that is written."""
-    name = f"%{parameter.name}"
     if isinstance(type, syntax.TupleType):
         if not isinstance(value, tuple | list) or len(value) != len(type.fields):
-            raise TreeError("from_relay", f"{name} must be a tuple of {len(type.fields)}", got=repr(value)[:60])
-        return made_tuple([_checked(item, parameter, own) for item, own in zip(value, type.fields, strict=True)])
+            raise TreeError("from_relay", f"%{name} must be a tuple of {len(type.fields)}", got=repr(value)[:60])
+        return made_tuple([_checked(item, name, own) for item, own in zip(value, type.fields, strict=True)])
     if type is None:
         return (
-            made_tuple([_checked(item, parameter, None) for item in value])
+            made_tuple([_checked(item, name, None) for item in value])
             if isinstance(value, tuple | list)
             else tnp.asarray(value)
         )
     aval = abstract(value, "from_relay")
     if not fits(type, aval.shape, type.dtype):
-        raise ShapeError("from_relay", f"{name} must be {type}", got=repr(aval))
+        raise ShapeError("from_relay", f"%{name} must be {type}", got=repr(aval))
     if aval.dtype.name == type.dtype:
         return tnp.asarray(value)
     if aval.weak and not isinstance(value, Array):
         return tnp.asarray(value, dtype=type.dtype)
     if aval.weak or (np.issubdtype(aval.dtype, np.integer) and "int" in type.dtype):
         return tnp.astype(tnp.asarray(value), type.dtype)
-    raise DtypeError("from_relay", f"{name} must be {type}", got=repr(aval), hint=f"x.astype({type.dtype!r})")
+    raise DtypeError("from_relay", f"%{name} must be {type}", got=repr(aval), hint=f"x.astype({type.dtype!r})")

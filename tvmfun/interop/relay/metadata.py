@@ -19,7 +19,8 @@ from tvmfun.errors import ProgramError
 from tvmfun.interop.relay.params import Reader
 from tvmfun.interop.relay.source import Source
 
-_CONSTANT = "relay.Constant"
+#: The only kind of objects that are read.
+CONSTANT = "relay.Constant"
 
 
 class Metadata:
@@ -54,8 +55,8 @@ class Metadata:
         Raises:
             ProgramError: if it is not a constant, is not in the section, or is damaged.
         """
-        if key != _CONSTANT:
-            what = f"of the metadata section only {_CONSTANT} is read"
+        if key != CONSTANT:
+            what = f"of the metadata section only {CONSTANT} is read"
             raise self.source.error(offset, what, got=f"meta[{key[:40]}][{index}]")
         if index not in self._constants:
             try:
@@ -89,7 +90,7 @@ class Metadata:
     @staticmethod
     def _followed(nodes: list, root: int, index: int, entries: Callable, data: Callable) -> str:
         """The array of a constant, from the map at the root by the list of constants."""
-        members = nodes[entries(nodes, nodes[root])[_CONSTANT]]["data"]
+        members = nodes[entries(nodes, nodes[root])[CONSTANT]]["data"]
         found = data(nodes, nodes[_natural(members[index])])
         if not isinstance(found, str):
             raise TypeError
@@ -110,7 +111,7 @@ def _old_entries(nodes: list, root: dict) -> dict[str, int]:
 
 
 def _old_data(arrays: list, node: dict) -> Any:
-    if node["type_key"] != _CONSTANT:
+    if node["type_key"] != CONSTANT:
         raise ValueError
     return arrays[_natural(node["attrs"]["data"])]
 
@@ -122,7 +123,7 @@ def _new_entries(nodes: list, root: dict) -> dict[str, int]:
 
 
 def _new_data(nodes: list, node: dict) -> Any:
-    if node["type"] != _CONSTANT:
+    if node["type"] != CONSTANT:
         raise ValueError
     tensor = nodes[_natural(node["data"]["data"])]
     return tensor["data"]

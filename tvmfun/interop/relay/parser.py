@@ -82,6 +82,8 @@ class _Parser:
         #: The calls of functions of the module, by the function that they are in.
         self.calls: dict[str, dict[str, int]] = {}
         self.function_name = ""
+        #: The objects of the metadata section that are expressions.
+        self.constants: dict[tuple[str, int], syntax.Meta] = {}
 
     # -- tokens --------------------------------------------------------------------------------------------------------
 
@@ -160,7 +162,7 @@ class _Parser:
         elif not self.is_next("end"):
             raise self.unexpected("a function")
         self.check_calls(functions)
-        return syntax.Module(functions, metadata)
+        return syntax.Module(functions, metadata, tuple(self.constants.values()))
 
     def version(self) -> None:
         """Reads the version of the format."""
@@ -409,7 +411,8 @@ class _Parser:
             self.calls[self.function_name].setdefault(name, token.offset)
             return syntax.Global(token.offset, name)
         if token.kind == "meta":
-            return self.meta(self.take())
+            meta = self.meta(self.take())
+            return self.constants.setdefault((meta.key, meta.index), meta)
         if token.kind == "(":
             return self.parenthesized()
         if token.kind == "{":

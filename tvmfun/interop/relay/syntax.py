@@ -155,7 +155,14 @@ Expr: TypeAlias = Constant | Meta | Variable | Global | Operator | Tuple | Item 
 
 @dataclass(frozen=True, slots=True)
 class Module:
-    """The functions of a text by name, and the offset of its metadata section if it has one."""
+    """The functions of a text.
+
+    Args:
+        functions: by name.
+        metadata: the offset of the metadata section; None if there is none.
+        constants: the objects of the section that are used, each once.
+    """
 
     functions: Mapping[str, Function]
     metadata: int | None
+    constants: tuple[Meta, ...]

@@ -54,6 +54,13 @@ def _gather_nd(x: Any, indices: Any, *, batch_dims: int = 0, index_rank: int | N
     return x[points(tnp.moveaxis(tnp.asarray(indices), 0, -1), batch_dims)]
 
 
+@relay.reads("adv_index", mixed=True)
+def _adv_index(arrays: tuple) -> Any:
+    """The first array at the others, which broadcast, as indices of its first axes."""
+    x, *indices = arrays
+    return tnp.asarray(x)[tuple(tnp.asarray(index) for index in indices)]
+
+
 _REDUCTIONS = ("update", "add", "mul", "min", "max", "mean")
 
 
