@@ -275,6 +275,12 @@ case(
 )
 case("strided_slice", CUBE, lambda x: x.flip(2)[:, :, 0:3], "begin=[-1], end=[0], strides=[-1], axes=[2]")
 case("strided_slice", CUBE, lambda x: x[:, 1:3, 1:], 'begin=[0, 1, 1], end=[-1, 2, -1], slice_mode="size"')
+case(
+    "strided_slice",
+    CUBE,
+    lambda x: x.flip(2),
+    "begin=[9223372036854775807i64], end=[-9223372036854775807i64], strides=[-1], axes=[2]",
+)
 case("slice_like", (CUBE, floats(1, 2, 9)), lambda x, y: x[:1, :2] + 0 * y.sum(), "axes=[0, 1]")
 case("slice_like", (CUBE, floats(1, 2, 3)), lambda x, y: x[:1, :2, :3] + 0 * y.sum())
 case("nn.pad", ONE, lambda x: F.pad(x, (1, 2, 0, 1), value=3.0), "pad_width=[[0, 1], [1, 2]]", after="3f64")

@@ -159,6 +159,38 @@ def test_batches_of_any_size_share_one_compilation():
         np.testing.assert_allclose(ours["fc1_weight"], np.asarray(wanted["fc1_weight"]), rtol=1e-4, atol=1e-6)
 
 
+#: Calls with an axis of any size.
+DYNAMIC = [
+    "nn.batch_norm(%x, %g, %g, %g, %g).0",
+    "mean(%x, axis=[0])",
+    "nn.cross_entropy(%x, %x)",
+    'shape_of(%x, dtype="int64")',
+    'ndarray_size(%x, dtype="int32")',
+    "reshape(%x, newshape=[0, -4, 3, 1])",
+    "reshape(%x, newshape=[-3])",
+    "nn.avg_pool1d(expand_dims(%x, axis=0), pool_size=[2], padding=[1, 1])",
+    "strided_slice(%x, begin=[0, 1], end=[2147483647, 3])",
+    "variance(%x, mean(%x, axis=[0], keepdims=True), axis=[0])",
+    "argmax(%x, axis=[0, 1])",
+    "concatenate((%x, %x), axis=0)",
+    "collapse_sum_like(%x, sum(%x, axis=[0]))",
+    'sequence_mask(%x, cast(%g, dtype="int32"), axis=0)',
+    "tile(%x, reps=[2, 1])",
+]
+
+
+@pytest.mark.quick("argmax*")
+@pytest.mark.parametrize("body", DYNAMIC)
+def test_operators_with_dynamic_sizes(body: str):
+    text = f"{HEADER}def @main(%x: Tensor[(?, 3), float32], %g: Tensor[(3), float32]) {{ {body} }}"
+    function, _ = from_relay(text, train=True)
+    x = np.abs(np.random.default_rng(0).normal(size=(5, 3))).astype("float32") + np.float32(0.1)
+    run = lambda x: tree.leaves(function({}, x, np.ones(3, "float32"))[0])
+    found = tvmfun.jit(run, dynamic_shapes={"x": {0: "b"}})(x)
+    for ours, wanted in zip(found, run(x), strict=True):
+        np.testing.assert_allclose(ours, np.asarray(wanted), rtol=1e-5)
+
+
 @pytest.mark.slow
 def test_vmap_over_parameters_and_inputs():
     net = NETS["lstm"]()

@@ -210,8 +210,13 @@ def _strided_slice(
         elif step == 0:
             raise refuse(where, "a stride must not be 0", strides)
         else:
-            spans[axis] = slice(first, last, step)
+            spans[axis] = slice(_limit(first, step < 0), _limit(last, step > 0), step)
     return x[tuple(spans)]
+
+
+def _limit(index: int, is_upper: bool) -> int | None:
+    """An index of a slice, which is open where importers write the limits of int32 or int64 for any size."""
+    return None if (index >= 2**31 - 1 if is_upper else index <= -(2**31)) else index
 
 
 @relay.reads("slice_like", mixed=True)
