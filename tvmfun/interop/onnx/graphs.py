@@ -61,8 +61,8 @@ class Run:
         """Counts a node, and refuses a model that is too long when written out."""
         self.nodes += 1
         if self.nodes > MOST_NODES:
-            got = "more: functions that call functions, or long loops"
-            raise ProgramError("from_onnx", f"a model must evaluate at most {MOST_NODES} nodes", got=got)
+            got = "more, with the steps of loops"
+            raise ProgramError("from_onnx", f"a model must have at most {MOST_NODES} nodes", got=got)
 
 
 @dataclass

@@ -14,8 +14,8 @@ from tvmfun.interop.onnx.operators import Translation, translation_of
 from tvmfun.interop.onnx.operators.table import full_name
 from tvmfun.interop.onnx.tensors import sparse_to_numpy, to_numpy
 
-#: The most nodes that a model may have, and may evaluate once its functions and loops are written out.
-MOST_NODES = 1_000_000
+#: The most nodes that a model may have once its functions, and loops where they must be, are written out.
+MOST_NODES = 200_000
 
 
 @dataclass(frozen=True)
@@ -44,22 +44,15 @@ class Scope:
     missing: set[str] = field(default_factory=set)
     open: list[tuple[str, str, str]] = field(default_factory=list)
     read: dict[tuple[str, str, str], Graph] = field(default_factory=dict)
-    nodes: list[int] = field(default_factory=lambda: [0])
 
     def of_function(self, proto: Any) -> Scope:
         """The scope of a function's body, which has versions of its own."""
         opsets = self.opsets | versions(proto.opset_import)
-        return Scope(opsets, self.functions, self.folder, self.missing, self.open, self.read, self.nodes)
+        return Scope(opsets, self.functions, self.folder, self.missing, self.open, self.read)
 
     def version(self, domain: str) -> int:
         """The version of the operators of a domain."""
         return self.opsets.get("" if domain == "ai.onnx" else domain, 1)
-
-    def count(self) -> None:
-        """Counts a node, and refuses too many of them."""
-        self.nodes[0] += 1
-        if self.nodes[0] > MOST_NODES:
-            raise ProgramError("from_onnx", f"a model must have at most {MOST_NODES} nodes", got="more")
 
 
 class Node:
@@ -72,7 +65,6 @@ class Node:
     """
 
     def __init__(self, proto: Any, scope: Scope, outer: Collection[str]) -> None:
-        scope.count()
         self.proto = proto
         self.operator = full_name(proto.domain, proto.op_type)
         self.inputs: tuple[str, ...] = tuple(proto.input)
@@ -98,6 +90,11 @@ class Node:
     def graphs(self) -> Iterator[Graph]:
         """The graphs among the attributes."""
         return (value for value in self.attributes.values() if isinstance(value, Graph))
+
+    @property
+    def size(self) -> int:
+        """The number of nodes that the node stands for."""
+        return 1 + sum(graph.size for graph in self.graphs) + (self.body.size if self.body else 0)
 
     def uses(self) -> set[str]:
         """The names whose values the node reads, also those that graphs inside of it read."""
@@ -222,6 +219,11 @@ class Graph:
                 self.captured.add(name)
         #: The nodes that the outputs depend on.
         self.nodes = reached(nodes, self.outputs)
+        #: The number of nodes once functions are written out.
+        self.size = sum(node.size for node in self.nodes)
+        if self.size > MOST_NODES:
+            got = f"{self.size}, with those of functions"
+            raise ProgramError("from_onnx", f"a model must have at most {MOST_NODES} nodes", got=got)
 
     @classmethod
     def of_graph(cls, proto: Any, scope: Scope, outer: Collection[str] = ()) -> Graph:

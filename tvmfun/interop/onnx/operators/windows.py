@@ -6,15 +6,19 @@ import itertools
 import math
 from collections.abc import Callable, Sequence
 from functools import reduce
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
 import tvmfun.numpy as tnp
-from tvmfun import dtypes
+from tvmfun import dtypes, lax
 from tvmfun.errors import ArgumentError
 from tvmfun.interop.onnx.operators.shapes import ints
 from tvmfun.interop.onnx.operators.table import Family
+from tvmfun.interop.onnx.tensors import lifted
+
+if TYPE_CHECKING:
+    from tvmfun.interop.onnx.graphs import Call
 
 onnx = Family(__name__)
 
@@ -108,43 +112,41 @@ class Geometry(NamedTuple):
         return result
 
 
-def _padded(x: Any, geometry: Geometry, fill: Any) -> Any:
-    return tnp.pad(x, [(0, 0), (0, 0), *geometry.reach], constant_values=fill)
-
-
 def _combined(x: Any, geometry: Geometry, fill: Any, combine: Callable) -> Any:
-    """The elements of each window combined; the windows' elements are read one after the other."""
-    padded = _padded(x, geometry, fill)
-    parts = [padded[where] for where in geometry.slices()]
-    result = parts[0]
-    for part in parts[1:]:
-        result = combine(result, part)
-    return result
+    """The elements of each window combined, with a value that changes nothing around the array."""
+    pads, fill = geometry.reach, np.asarray(fill, x.dtype)
+    if any(side >= k for pair, k in zip(pads, geometry.window, strict=True) for side in pair):
+        x = tnp.pad(x, [(0, 0), (0, 0), *pads], constant_values=fill.item())
+        pads = ((0, 0),) * geometry.rank
+    g, around = geometry, [(0, 0), (0, 0), *pads]
+    window, strides, dilation = ((1, 1, *part) for part in (g.window, g.strides, g.dilations))
+    return lax.reduce_window(x, fill, combine, window, strides, around, window_dilation=dilation)
 
 
 def _least(dtype: np.dtype) -> Any:
     return -math.inf if dtypes.is_float(dtype) else int(tnp.iinfo(dtype).min)
 
 
-@onnx.reads("MaxPool")
-def _max_pool(x: Any, *, storage_order: int = 0, **options: Any) -> Any:
-    """The maxima of windows, and their positions in the flattened array."""
+@onnx.reads("MaxPool", context=True)
+def _max_pool(call: Call, x: Any, *, storage_order: int = 0, **options: Any) -> Any:
+    """The maxima of windows, and, if a node asks for them, their positions in the flattened array."""
+    x = lifted(x)
     geometry = Geometry.of(x.shape, options)
-    padded = _padded(x, geometry, _least(x.dtype))
-    spatial = geometry.sizes
-    numbers = np.arange(math.prod(x.shape), dtype=np.int64)
+    if len(call.node.outputs) < 2 or not call.node.outputs[1]:
+        return _combined(x, geometry, _least(x.dtype), lax.max)
+    around = [(0, 0), (0, 0), *geometry.reach]
+    padded = tnp.pad(x, around, constant_values=_least(x.dtype))
+    numbers = tnp.arange(math.prod(x.shape), dtype="int64")
     if storage_order:
-        numbers = numbers.reshape(*x.shape[:2], *spatial[::-1]).transpose(0, 1, *range(x.ndim - 1, 1, -1))
-    numbers = numbers.reshape(x.shape)
-    numbers = np.pad(numbers, [(0, 0), (0, 0), *geometry.reach], constant_values=-1)
-    places = geometry.slices()
-    best, where = padded[places[0]], numbers[places[0]]
-    where = tnp.asarray(where)
-    for place in places[1:]:
+        order = (0, 1, *range(x.ndim - 1, 1, -1))
+        numbers = tnp.permute_dims(tnp.reshape(numbers, (*x.shape[:2], *geometry.sizes[::-1])), order)
+    numbers = tnp.pad(tnp.reshape(numbers, x.shape), around, constant_values=-1)
+    first, *rest = geometry.slices()
+    best, where = padded[first], numbers[first]
+    for place in rest:
         part = padded[place]
         # A later maximum replaces the padding, which is never one.
-        is_more = (part > best) | (where < 0)
-        where = tnp.where(is_more, tnp.asarray(numbers[place]), where)
+        where = tnp.where((part > best) | (where < 0), numbers[place], where)
         best = tnp.maximum(best, part)
     return best, where
 
@@ -153,7 +155,7 @@ def _max_pool(x: Any, *, storage_order: int = 0, **options: Any) -> Any:
 def _average_pool(x: Any, *, count_include_pad: int = 0, **options: Any) -> Any:
     """The means of windows: of their elements in the array, or of those in the padding that was asked for, too."""
     g = Geometry.of(x.shape, options)
-    total = _combined(x, g, 0, tnp.add)
+    total = _combined(x, g, 0, lax.add)
     counts = np.ones(g.counts)
     axes = zip(g.sizes, g.counts, g.window, g.strides, g.dilations, g.pads, strict=True)
     for axis, (n, m, k, s, d, (low, high)) in enumerate(axes):
@@ -166,7 +168,7 @@ def _average_pool(x: Any, *, count_include_pad: int = 0, **options: Any) -> Any:
 
 @onnx.reads("LpPool")
 def _lp_pool(x: Any, *, p: int = 2, **options: Any) -> Any:
-    return _combined(tnp.abs(x) ** p, Geometry.of(x.shape, options), 0, tnp.add) ** (1.0 / p)
+    return _combined(tnp.abs(x) ** p, Geometry.of(x.shape, options), 0, lax.add) ** (1.0 / p)
 
 
 @onnx.reads("GlobalAveragePool")
