@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import random
 import re
@@ -230,6 +231,14 @@ def test_damaged_files_of_parameters_raise_our_errors(kind: str, count: int):
 def test_whole_texts_are_read(text: str):
     with limits():
         read(text)
+
+
+@pytest.mark.parametrize(
+    "body", ["%x" + ".0" * 10000, "%x" + "()" * 10000, "%x" + " + %x" * 10000, "-" * 10000 + "1", "%x" + "; %x" * 10000]
+)
+def test_long_chains_take_no_more_than_linear_time(body: str):
+    with limits(), contextlib.suppress(TvmfunError):
+        read(f"{HEADER}def @main(%x: float32) {{ {body} }}")
 
 
 @pytest.mark.slow

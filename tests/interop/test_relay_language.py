@@ -107,6 +107,13 @@ def test_names_with_dots_and_devices():
     assert float(first) == 2
 
 
+def test_names_that_end_with_numbers():
+    text = main("let %y.0.1 = exp(%x.1);\n  (%y.0.1, %x.1, %x.0).0", "%x.1: float32, %x: (float32, float32)")
+    np.testing.assert_allclose(from_relay(text)[0]({}, 0.5, (2.0, 3.0)), np.exp(0.5), rtol=1e-6)
+    function, params = from_relay(main("negative(%input.1)", "%input.1: float32"), {"input.1": 2.0})
+    assert float(function(params)) == -2
+
+
 def test_numbers_are_as_precise_as_the_type_that_is_written():
     assert float(value(main("%x", "%x: float64"), 0.3)) == 0.3
 

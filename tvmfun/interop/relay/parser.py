@@ -17,6 +17,8 @@ from tvmfun.interop.relay.tokens import VERSION, Token, tokenize
 
 #: How deep expressions may be nested; each level takes a few frames of Python's stack.
 DEEPEST = 64
+#: The most numbers at the end of a name, such as ``%input.1``.
+MOST_NUMBERS = 4
 #: The largest size of an axis.
 LARGEST = 2**31 - 1
 
@@ -236,8 +238,8 @@ class _Parser:
 
     def parameter(self) -> syntax.Parameter:
         """A parameter with its type, and perhaps the device that it is on."""
-        token = self.expect("local")
-        name = token.text[1:]
+        token = self.token
+        name = self.new_name()
         if name in self.scopes[-1]:
             raise self.source.error(token.offset, "two parameters have the same name", got=token.text)
         if self.is_next("{"):
@@ -325,6 +327,16 @@ class _Parser:
         self.scopes[-1][name] = self.count
         return self.count
 
+    def new_name(self) -> str:
+        """A name that is being bound; names from PyTorch may end with numbers, such as ``%input.1``."""
+        name = self.expect("local").text[1:]
+        for _ in range(MOST_NUMBERS):
+            if not self.is_next("."):
+                break
+            self.take()
+            name += f".{self.expect('number').text}"
+        return name
+
     def block(self) -> syntax.Block:
         """Bindings and a result between braces."""
         offset = self.expect("{").offset
@@ -342,7 +354,7 @@ class _Parser:
             type, name = None, ""
             if self.is_word("let"):
                 self.take()
-                name = self.expect("local").text[1:]
+                name = self.new_name()
                 if self.is_next("{"):
                     self.take()
                     self.attributes()
@@ -439,15 +451,25 @@ class _Parser:
             raise self.unexpected("an expression")
 
     def variable(self, token: Token) -> syntax.Variable:
-        """A name that is bound."""
+        """A name that is bound; ``%input.1`` is a field of ``%input`` unless there is a name like that."""
         name = token.text[1:]
-        for scope in reversed(self.scopes):
-            if name in scope:
-                return syntax.Variable(token.offset, scope[name])
-        what = "the name is not bound"
+        number, end = self.bound(name), self.next
+        for _ in range(MOST_NUMBERS):
+            if self.tokens[end].kind != "." or self.tokens[end + 1].kind != "number":
+                break
+            name, end = f"{name}.{self.tokens[end + 1].text}", end + 2
+            if (found := self.bound(name)) is not None:
+                number, self.next = found, end
+        if number is not None:
+            return syntax.Variable(token.offset, number)
+        what, name = "the name is not bound", token.text[1:]
         if name in self.open:
             what = "recursion is not read: a Program has loops of known operators only"
         raise self.source.error(token.offset, what, got=token.text[:40])
+
+    def bound(self, name: str) -> int | None:
+        """The number of a name in the innermost scope that has it."""
+        return next((scope[name] for scope in reversed(self.scopes) if name in scope), None)
 
     def parenthesized(self) -> syntax.Expr:
         """A tuple, or an expression in parentheses, which may begin with bindings."""
