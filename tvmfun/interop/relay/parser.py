@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
-import math
 import re
-from collections.abc import Callable
-from typing import Any, TypeVar
+from typing import Any
 
 import numpy as np
 
 from tvmfun import dtypes
 from tvmfun.errors import ProgramError
 from tvmfun.interop.relay import syntax
+from tvmfun.interop.relay.cursor import Cursor
 from tvmfun.interop.relay.source import Source
-from tvmfun.interop.relay.tokens import VERSION, Token, tokenize
+from tvmfun.interop.relay.tokens import VERSION, Token
 
 #: How deep expressions may be nested; each level takes a few frames of Python's stack.
 DEEPEST = 64
@@ -49,10 +48,7 @@ _BINARY = {
     "==": (0, "equal"),
     "!=": (0, "not_equal"),
 }
-_NUMBER = re.compile(r"(?P<digits>inf|nan|[^fiu]+)(?P<kind>[fiu]?)(?P<bits>\d*)")
 _META = re.compile(r"meta\[(?P<key>.*)\]\[(?P<index>\d+)\]")
-
-_T = TypeVar("_T")
 
 
 def parse(source: Source) -> syntax.Module:
@@ -68,13 +64,11 @@ def parse(source: Source) -> syntax.Module:
         raise ProgramError("from_relay", "expressions are nested too deeply for the stack") from None
 
 
-class _Parser:
+class _Parser(Cursor):
     """Reads tokens one by one; names are resolved while they are read."""
 
     def __init__(self, source: Source) -> None:
-        self.source = source
-        self.tokens = tokenize(source)
-        self.next = 0
+        super().__init__(source)
         self.depth = 0
         self.count = 0
         self.scopes: list[dict[str, int]] = [{}]
@@ -86,56 +80,6 @@ class _Parser:
         self.function_name = ""
         #: The objects of the metadata section that are expressions.
         self.constants: dict[tuple[str, int], syntax.Meta] = {}
-
-    # -- tokens --------------------------------------------------------------------------------------------------------
-
-    @property
-    def token(self) -> Token:
-        """The next token."""
-        return self.tokens[self.next]
-
-    def is_next(self, *kinds: str) -> bool:
-        """Whether the next token is of one of these kinds."""
-        return self.token.kind in kinds
-
-    def is_word(self, word: str) -> bool:
-        """Whether the next token is this word."""
-        return self.token.kind == "name" and self.token.text == word
-
-    def take(self) -> Token:
-        """The next token, which is read."""
-        token = self.token
-        self.next += token.kind != "end"
-        return token
-
-    def expect(self, kind: str) -> Token:
-        """The next token, which must be of this kind."""
-        if self.token.kind != kind:
-            raise self.unexpected(kind if not kind.isalpha() else f"a {kind}")
-        return self.take()
-
-    def word(self, word: str) -> Token:
-        """The next token, which must be this word."""
-        if not self.is_word(word):
-            raise self.unexpected(word)
-        return self.take()
-
-    def unexpected(self, wanted: str) -> ProgramError:
-        """The error for a token that should be another one."""
-        got = self.token.text if len(self.token.text) <= 40 else f"{self.token.text[:40]}..."
-        return self.source.error(self.token.offset, f"{wanted} should be here", got=got)
-
-    def listed(self, begin: str, end: str, read: Callable[[], _T]) -> list[_T]:
-        """What stands between two signs, separated by commas; a comma may precede the last sign."""
-        self.expect(begin)
-        items = []
-        while not self.is_next(end):
-            items.append(read())
-            if not self.is_next(","):
-                break
-            self.take()
-        self.expect(end)
-        return items
 
     # -- modules -------------------------------------------------------------------------------------------------------
 
@@ -508,52 +452,7 @@ class _Parser:
             raise self.source.error(token.offset, "this is not an object of the metadata section", got=token.text[:40])
         return syntax.Meta(token.offset, match["key"], int(match["index"]))
 
-    # -- numbers and attributes ----------------------------------------------------------------------------------------
-
-    def signed(self, read: Callable[[Token, int], Any]) -> Any:
-        """A number with its sign, which ``read`` makes of both."""
-        sign = 1
-        while self.is_next("-"):
-            self.take()
-            sign = -sign
-        return read(self.expect("number"), sign)
-
-    def number(self, token: Token, sign: int) -> Any:
-        """A NumPy scalar: ``1`` is int32, ``1i64`` int64, ``1f`` float32 and ``1f64`` float64."""
-        match = _NUMBER.fullmatch(token.text) if len(token.text) <= 64 else None
-        if match is None:
-            raise self.source.error(token.offset, "the number is too long", got=f"{token.text[:40]}...")
-        digits, kind, bits = match["digits"], match["kind"], match["bits"]
-        if not kind and not digits.isdigit():
-            kind = "f"
-        name = {"": "int", "i": "int", "u": "uint", "f": "float"}[kind] + (bits or "32")
-        if name not in dtypes.NAMES.values() or (kind in ("i", "u") and not digits.isdigit()):
-            raise self.source.error(token.offset, "this is not a number of a known type", got=token.text)
-        if kind == "f":
-            with np.errstate(over="ignore"):
-                return np.dtype(name).type(sign * float(digits))
-        value = sign * int(digits)
-        if not bits and not -(2**31) <= value < 2**31:
-            name = "int64"
-        info = np.iinfo(name)
-        if not info.min <= value <= info.max:
-            raise self.source.error(token.offset, f"the integer does not fit {name}", got=token.text)
-        return np.dtype(name).type(value)
-
-    def attribute_number(self, token: Token, sign: int) -> int | float:
-        """A number of Python; TVM prints attributes of double precision as ``0.1f``."""
-        value = self.number(token, sign)
-        if isinstance(value, np.integer):
-            return int(value)
-        if math.isnan(value):
-            raise self.source.error(token.offset, "an attribute must not be NaN")
-        return sign * float(token.text.partition("f")[0] if token.text[0].isdigit() else "inf")
-
-    def index(self, token: Token) -> int:
-        """The index of a field."""
-        if not token.text.isdigit() or len(token.text) > 9:
-            raise self.source.error(token.offset, "the index of a field must be an integer", got=token.text[:40])
-        return int(token.text)
+    # -- attributes ----------------------------------------------------------------------------------------------------
 
     def at_attribute(self) -> bool:
         """Whether an attribute follows: a name and an equals sign."""
