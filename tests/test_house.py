@@ -18,9 +18,9 @@ LAYERS = """
     tree_difference
     tree
     arguments core tree_flattener tree_util
-    dynamic ops reference typing
+    dynamic manifest ops reference typing
     checkpoints lower numpy
-    execute export flatten_util image profiling sparse
+    execute export flatten_util image profiling program_text sparse
     stages transforms
     jit
     checks lax tune

@@ -12,13 +12,15 @@ from tvm.target import Target
 
 from tvmfun.core.program import Immutable, Program
 from tvmfun.core.trace import Tracer
-from tvmfun.errors import ArgumentError, ConcretizationError, TargetError
+from tvmfun.errors import ArgumentError, ConcretizationError, ProgramError, TargetError
 from tvmfun.execute import LoadedProgram, as_device_array, input_positions, moved
 from tvmfun.export import writer
 from tvmfun.lower import cache
 from tvmfun.lower.cost_analysis import CostAnalysis, cost_analysis
+from tvmfun.lower.target import from_json
 from tvmfun.lower.tuning.database import ACTIVE, using
 from tvmfun.profiling import Profile, profile
+from tvmfun.program_text import files
 from tvmfun.runtime.cuda.executable import CudaExecutable
 from tvmfun.runtime.executables import Executable, NativeExecutable
 from tvmfun.runtime.plan import MemoryAnalysis
@@ -44,6 +46,49 @@ class Lowered(Immutable):
         if dialect not in ("program", "relax"):
             raise ArgumentError("as_text", "the dialect must be 'program' or 'relax'", got=repr(dialect))
         return self.program.text if dialect == "program" else self.program.function.script()
+
+    def save(self, path: str | os.PathLike[str]) -> None:
+        """Writes the Program, its target and what is donated into a text file, as :meth:`tvmfun.Program.save`.
+
+        Calls that hold Python functions, such as custom derivatives, are replaced by what they compute.
+
+        Args:
+            path: the file to write or replace.
+
+        Raises:
+            ProgramError: if arguments or results are of a class that cannot be found by its name.
+            OSError: if the file cannot be written.
+        """
+        more = {"target": json.loads(str(self.target)), "names": list(self._names)}
+        files.save(self.program, path, inline=True, arguments=self._names, donated=self.donated, more=more)
+
+    @classmethod
+    def load(cls, path: str | os.PathLike[str], *, allow_edits: bool = False) -> Lowered:
+        """Reads a lowered function that :meth:`save` wrote; nothing of the file is run.
+
+        Args:
+            path: the file.
+            allow_edits: whether the text may have been edited, so that it has another checksum.
+
+        Raises:
+            ProgramError: if it is truncated, altered, of another format, or a Program that was not lowered.
+            TargetError: if TVM cannot make a target of its target.
+            OSError: if it cannot be read.
+        """
+        try:
+            program, manifest = files.load(path, allow_edits)
+            described, names = manifest.get("target"), manifest.get("names")
+            if not isinstance(described, dict) or not isinstance(names, list):
+                what = f"{path} has a Program that was not lowered"
+                raise ProgramError("Lowered.load", what, got="no target", hint="tvmfun.Program.load")
+            count = sum(group.num_children for group in program.in_tree.children())
+            if len(names) != count or not all(isinstance(name, str) for name in names):
+                raise ProgramError("Lowered.load", f"there must be names of {count} arguments", got=repr(names))
+        except ProgramError as error:
+            error.rename("Lowered.load")
+            raise
+        donated = [i for i, leaf in enumerate(manifest["inputs"]) if leaf["donated"] is True]
+        return cls(program, from_json(described), donated, names)
 
     def compile(self) -> Compiled:
         """Generates code."""

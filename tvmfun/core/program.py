@@ -7,6 +7,7 @@ functions that were written elsewhere (``interop/relax``).
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from functools import cached_property
@@ -297,6 +298,50 @@ class Program(Immutable):
             defined.update(equation.outputs)
         check_well_formed(self)
         return self
+
+    # -- files ---------------------------------------------------------------------------------------------
+
+    def save(self, path: str | os.PathLike[str], *, inline: bool = False) -> None:
+        """Writes the Program into a text file, which people can read and compare, and another process can load.
+
+        Arrays that it captured are in ``path`` + ``.safetensors``.
+
+        Args:
+            path: the file to write or replace.
+            inline: whether to replace calls that hold Python functions, such as custom derivatives, by the equations of
+                what they compute.
+
+        Raises:
+            ProgramError: if it has such a call, or arguments or results of a class that cannot be found by its name.
+            OSError: if the file cannot be written.
+
+        >>> import tempfile, tvmfun
+        >>> program = tvmfun.trace(lambda x: x * 2.0)(tvmfun.ShapeDtype((3,), "float32"))
+        >>> with tempfile.TemporaryDirectory() as folder:
+        ...     program.save(f"{folder}/twice.program")
+        ...     Program.load(f"{folder}/twice.program") == program
+        True
+        """
+        from tvmfun.program_text.files import save
+
+        save(self, path, inline=inline)
+
+    @classmethod
+    def load(cls, path: str | os.PathLike[str], *, allow_edits: bool = False) -> Program:
+        """Reads a Program that :meth:`save` wrote; nothing of the file is run.
+
+        Args:
+            path: the file.
+            allow_edits: whether the text may have been edited, so that it has another checksum.
+
+        Raises:
+            ProgramError: if it is truncated, altered, or of another format, or has an op or class that is not here; the
+                message has the line.
+            OSError: if it cannot be read.
+        """
+        from tvmfun.program_text.files import load
+
+        return load(path, allow_edits).program
 
     # -- text ----------------------------------------------------------------------------------------------
 

@@ -13,6 +13,7 @@ import numpy as np
 from tvmfun import dtypes
 from tvmfun.export.features import Feature
 from tvmfun.export.loader import ALIGNMENT, DTYPES
+from tvmfun.manifest.entries import leaf_entry
 from tvmfun.runtime.plan import Plan
 
 _CODES = {name: code for code, name in DTYPES.items()}
@@ -45,14 +46,8 @@ class Leaf:
 
     def entry(self) -> dict[str, Any]:
         """The entry in the manifest."""
-        return {
-            "name": self.name,
-            "shape": list(self.shape),
-            "dtype": dtypes.NAMES[self.dtype],
-            "partner": self.partner,
-            "donated": self.donated,
-            "has_value": self.initial is not None,
-        }
+        entry = leaf_entry(self.name, self.shape, self.dtype, donated=self.donated)
+        return {**entry, "partner": self.partner, "has_value": self.initial is not None}
 
 
 @dataclass(frozen=True)

@@ -9,7 +9,6 @@ import shutil
 import tempfile
 from collections.abc import Mapping, Sequence
 from hashlib import sha256
-from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
@@ -23,11 +22,12 @@ from tvmfun.export.contents import Contents, Leaf, Variant
 from tvmfun.export.features import FEATURES, required
 from tvmfun.export.loader import ABI_VERSION, EXTENT, MAGIC
 from tvmfun.export.toolchain import Toolchain
-from tvmfun.export.trees import described, leaf_names, result_names
 from tvmfun.files import atomic_write
 from tvmfun.lower import cache, machine
 from tvmfun.lower import target as lowering
 from tvmfun.lower.codegen.native import NativeModule
+from tvmfun.manifest.entries import versions
+from tvmfun.manifest.trees import described, leaf_names, result_names
 from tvmfun.threads import cpu_count
 from tvmfun.typing import PyTree
 
@@ -125,7 +125,7 @@ def _manifest(
     entries = {
         "abi_version": ABI_VERSION,
         "name": program.name,
-        "versions": {package: _version(package) for package in ("tvmfun", "apache-tvm")},
+        "versions": versions(),
         "architecture": architecture,
         "variants": [variant.entry() for variant in variants],
         "inputs": [leaf.entry() for leaf in inputs],
@@ -199,13 +199,6 @@ def _initial_values(
 
 def _numpy(array: Any) -> np.ndarray:
     return array.numpy() if isinstance(array, DeviceArray) else np.asarray(array)
-
-
-def _version(package: str) -> str:
-    try:
-        return version(package)
-    except PackageNotFoundError:  # run from a source tree that is not installed
-        return "source"
 
 
 def _finish(library: Path, manifest: bytes, path: Path) -> None:

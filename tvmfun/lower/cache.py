@@ -12,7 +12,6 @@ import os
 import time
 from collections import OrderedDict
 from collections.abc import Mapping, Sequence
-from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from threading import RLock
 
@@ -30,6 +29,7 @@ from tvmfun.lower.codegen.native import NativeModule
 from tvmfun.lower.compile_log import compiling, stage
 from tvmfun.lower.machine import Machine
 from tvmfun.lower.tuning import database
+from tvmfun.manifest.entries import package_version
 from tvmfun.runtime.cuda.executable import CudaExecutable
 from tvmfun.runtime.cuda_module import CudaModule
 from tvmfun.runtime.devices import device_of
@@ -113,13 +113,6 @@ def clear_caches() -> None:
         kernel_cache.clear_cache()
 
 
-def _version() -> str:
-    try:
-        return version("tvmfun")
-    except PackageNotFoundError:  # run from a source tree that is not installed
-        return "source"
-
-
 def _sources_digest() -> str:
     """A hash of the sources of lowering and op records, which may change between releases."""
     root = Path(__file__).parents[1]
@@ -135,7 +128,7 @@ _VERSIONS: list[str] = []
 
 def _key(program: Program, target: Target, donated: Sequence[int]) -> str:
     if not _VERSIONS:
-        _VERSIONS.append(f"{tvm.__version__} {_version()} {_sources_digest()}")
+        _VERSIONS.append(f"{tvm.__version__} {package_version('tvmfun')} {_sources_digest()}")
     caches = str(Machine.of(target).caches) if targets.is_cpu(target) else ""
     parts = (
         program.text,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 from functools import cache
 from typing import Any
 
@@ -16,6 +17,14 @@ from tvmfun.runtime import devices
 from tvmfun.threads import cpu_count
 
 _KINDS = ("llvm", "cuda")
+# Attributes of a target from a file; others could be any option of LLVM.
+_SAVED = frozenset(
+    (
+        *("kind", "tag", "keys", "host", "libs", "num-cores", "mcpu", "mtriple", "mattr", "mabi", "mfloat-abi"),
+        *("opt-level", "vector-width", "arch", "max_num_threads", "max_threads_per_block", "thread_warp_size"),
+        *("max_shared_memory_per_block", "registers_per_block", "l2_cache_size_bytes"),
+    )
+)
 
 
 @cache
@@ -73,6 +82,21 @@ def resolve(target: Any = None) -> Target:
     if mcpu and "mtriple" not in resolved.attrs and mcpu not in _processors():
         raise TargetError("target", "LLVM knows no such processor", got=repr(mcpu), hint=f"{host().attrs['mcpu']!r}")
     return resolved if resolved.kind.name == "llvm" else Target(resolved, host())
+
+
+def from_json(described: Mapping[str, Any]) -> Target:
+    """The target of a file, as ``str`` wrote it.
+
+    Raises:
+        TargetError: if it has other attributes than those of CPUs and GPUs, or TVM cannot make a target of it.
+    """
+    host = described.get("host", {})
+    unknown = [name for part in (described, host) for name in part if name not in _SAVED]
+    if unknown or "host" in host:
+        what = "a saved target must not have this attribute"
+        raise TargetError("target", what, got=", ".join(unknown) or "a host of a host")
+    resolve(dict(described))
+    return Target(dict(described))
 
 
 @cache
