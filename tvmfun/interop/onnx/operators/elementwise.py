@@ -84,7 +84,7 @@ def _power(x: Any, y: Any) -> Any:
 for _name, _function in {
     "Add": tnp.add,
     "And": tnp.logical_and,
-    "Div": lax.div,
+    "Div": lax.div,  # integers towards zero
     "Equal": tnp.equal,
     "Greater": tnp.greater,
     "Less": tnp.less,
@@ -95,13 +95,6 @@ for _name, _function in {
     "Xor": tnp.logical_xor,
 }.items():
     onnx.reads(_name)(_binary(_function))
-
-
-@onnx.reads("Div")
-def _div(x: Any, y: Any, *, broadcast: int = 0, axis: int | None = None, consumed_inputs: Any = None) -> Any:
-    """Integers are divided towards zero."""
-    y = _aligned(y, x, broadcast, axis)
-    return x / y if dtypes.is_float(x.dtype) else lax.div(*tnp.broadcast_arrays(x, y))
 
 
 @onnx.reads("Mod")

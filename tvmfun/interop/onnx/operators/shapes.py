@@ -59,9 +59,6 @@ def _constant_of_shape(shape: np.ndarray, *, value: np.ndarray | None = None) ->
 @onnx.reads("Reshape", static=(1,), bits=True)
 def _reshape(x: Any, shape: Any, *, allowzero: int = 0, consumed_inputs: Any = None) -> Any:
     sizes = [x.shape[i] if n == 0 and not allowzero else n for i, n in enumerate(ints(shape))]
-    if -1 in sizes and 0 in sizes:
-        others = math.prod(n for n in sizes if n > 0)
-        sizes[sizes.index(-1)] = 0 if 0 in sizes else math.prod(x.shape) // others
     return tnp.reshape(x, tuple(sizes))
 
 
