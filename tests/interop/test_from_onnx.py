@@ -383,7 +383,7 @@ def test_what_is_not_read_is_named(proto, match):
 
 
 def exported(module, x):
-    """What the older exporter of PyTorch writes, in training mode."""
+    """Models of the older exporter of PyTorch, in training mode."""
     import torch
 
     file = io.BytesIO()

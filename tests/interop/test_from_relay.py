@@ -211,7 +211,7 @@ def test_second_derivatives():
 
 # -- layouts -----------------------------------------------------------------------------------------------------------
 
-#: What follows a convolution `%0` of shape (2, 3, 4, 5), whose result is stored with its channels last.
+#: Operators after a convolution `%0` of shape (2, 3, 4, 5), whose result is stored with its channels last.
 AFTER = {
     "subtract(%0, %c)": lambda y, c: y - c,
     "subtract(%c, %0)": lambda y, c: c - y,

@@ -29,7 +29,7 @@ _Axes = tuple[int | None, ...]
 
 
 class _Dependence(NamedTuple):
-    """How a value depends on the maximum: its power, and for each axis the axis of the maximum, None if it has none."""
+    """The dependence of a value on the maximum: its power, and for each axis the axis of the maximum, or None."""
 
     is_factor: bool
     power: float

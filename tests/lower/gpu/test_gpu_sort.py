@@ -75,7 +75,7 @@ def test_sequences_with_a_structure(values):
 
 
 def uses(x, w):
-    """What is made of sorts: values, the largest ones, both directions, other axes, a gradient, a batch of sorts."""
+    """Functions made of sorts: values, the largest ones, both directions, other axes, a gradient, a batch of sorts."""
     top = lax.top_k(x, 3)
     gradient = tvmfun.grad(lambda x: tnp.sum(tnp.sort(x, axis=0) * w))(x)
     return tnp.sort(x), tnp.argsort(x, 0, descending=True), *top, gradient, tvmfun.vmap(tnp.sort)(w)

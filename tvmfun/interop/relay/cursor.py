@@ -68,7 +68,7 @@ class Cursor:
         return self.source.error(self.token.offset, f"{wanted} should be here", got=got)
 
     def listed(self, begin: str, end: str, read: Callable[[], _T]) -> list[_T]:
-        """What stands between two signs, separated by commas; a comma may precede the last sign."""
+        """Reads a list between two signs, separated by commas; a comma may precede the last sign."""
         self.expect(begin)
         items = []
         while not self.is_next(end):

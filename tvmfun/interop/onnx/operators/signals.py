@@ -141,7 +141,7 @@ def _tf_idf(
     pool_strings: Sequence[str] | None = None,
     weights: Sequence[float] | None = None,
 ) -> Any:
-    """How often each n-gram of a list is in a sequence, also with elements left out between its own."""
+    """Counts of n-grams in sequences, also with elements left out between their own."""
     if pool_int64s is None:
         raise ProgramError("from_onnx", "only arrays of numbers are read", got="n-grams of strings")
     rows = x if x.ndim == 2 else x[None]

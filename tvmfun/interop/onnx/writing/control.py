@@ -15,7 +15,7 @@ from tvmfun.interop.onnx.writing.builder import Builder, Value, spells
 
 @spells("custom_vjp_call", "custom_jvp_call", "checkpoint")
 def _call(b: Builder, *xs: Value, program: Program, **params: Any) -> list[str]:
-    """What is called is written in its place."""
+    """Calls, as the operators of their Programs."""
     return b.program(program, xs)
 
 

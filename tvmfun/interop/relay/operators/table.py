@@ -28,7 +28,7 @@ LONGEST_AXIS = 2**20
 
 
 class Context(Protocol):
-    """What an operator may need besides its arguments."""
+    """Options of the conversion that an operator may need, besides its arguments."""
 
     train: bool
 
