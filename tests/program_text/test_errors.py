@@ -54,6 +54,11 @@ def test_a_text_is_read():
         (START + "b: float32[] = sum(a, axis=__import__('os'))\n return b}", "expected a value, got '__import__'"),
         (START + "b: float32[] = sum(a, axis=function('os:system'))\n return b}", "there is no function of this name"),
         (START + "b: float32[] = sum(a, axis=dtype('object'))\n return b}", "there is no dtype of this name"),
+        (
+            "program f(a: float32[4], b: float32[9]) {\n"
+            "c: int32[9] = window_argmax(a, b, window=(2,), stride=(2,), padding=((0, 0),))\n return c}",
+            r"line 2: window_argmax: there must be one element per window, \(2,\), got float32\[9\]",
+        ),
         (START + "return a", "line 2: expected '}', got the end of the text"),
         (START + "return a}\nx", "line 3: expected the end of the text, got 'x'"),
         (START + "return a, 300:int8}", "expected a value of the dtype int8, got 300"),

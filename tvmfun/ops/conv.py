@@ -365,8 +365,16 @@ def _offset(indices: list, window: Ints) -> Any:
     return shapes.ravel_index(tuple(indices), window)
 
 
+def _require_windows(name: str, x: ShapeDtype, windows: ShapeDtype, params: dict[str, Any]) -> None:
+    """Checks that an argument has one element per window of ``x``; kernels would read beyond a smaller one."""
+    expected = _window_shape(x, **params).shape
+    if windows.shape != expected:
+        raise ShapeError(name, f"there must be one element per window, {expected}", got=repr(windows))
+
+
 def _window_argmax_shape(x: ShapeDtype, out: ShapeDtype, **params: Any) -> ShapeDtype:
     _require_numbers("window_argmax", x)
+    _require_windows("window_argmax", x, out, params)
     return ShapeDtype(out.shape, dtypes.int32)
 
 
@@ -408,6 +416,8 @@ window_argmax = _window_op("window_argmax", "injective", _window_argmax_shape, _
 
 def _window_put_shape(g: ShapeDtype, offset: ShapeDtype, *, size: Ints, **params: Any) -> ShapeDtype:
     _require_numbers("window_put", g)
+    _require_windows("window_put", ShapeDtype(size, g.dtype), offset, params)
+    _require_windows("window_put", ShapeDtype(size, g.dtype), g, params)
     return ShapeDtype(size, g.dtype)
 
 
@@ -448,6 +458,7 @@ window_put = _window_op("window_put", "reduction", _window_put_shape, _window_pu
 
 
 def _window_take_shape(x: ShapeDtype, offset: ShapeDtype, **params: Any) -> ShapeDtype:
+    _require_windows("window_take", x, offset, params)
     return ShapeDtype(offset.shape, x.dtype)
 
 
