@@ -13,7 +13,7 @@ from support.cuda_emulator import GXX
 
 import tvmfun
 import tvmfun.numpy as tnp
-from tvmfun import errors, lax, nn, random
+from tvmfun import errors, lax, nn, optim, random
 from tvmfun.lower.codegen.cuda import compilers
 
 if GXX is None:
@@ -69,6 +69,45 @@ def test_the_mnist_step_has_the_losses_of_the_cpu_and_one_graph(machine):
     assert machine.calls("cuGraphLaunch") == 4
     assert machine.calls("cuGraphInstantiateWithFlags") == 1
     assert machine.calls("cuLaunchKernelEx") == 0
+
+
+def scaled_step(optimizer, params, opt_state, scale, x, y):
+    """A step in float16 that is skipped, and halves the scale, after an overflow."""
+    loss_fn = tvmfun.amp(lambda params: tnp.mean((tnp.tanh(x @ params["w"]) @ params["v"] - y) ** 2), "float16")
+    loss, grads = tvmfun.value_and_grad(lambda params: scale.scale(loss_fn(params)))(params)
+    grads = scale.unscale(grads)
+    is_finite = optim.all_finite(grads)
+    updates, new_state = optimizer.update(grads, opt_state, params)
+    new = optim.apply_updates(params, updates), new_state
+    params, opt_state = optim.select_tree(is_finite, new, (params, opt_state))
+    return params, opt_state, scale.adjust(is_finite), scale.unscale(loss)
+
+
+def scaled_run(device, steps):
+    optimizer = optim.adamw(0.01)
+    params = {"w": draw(12, 20, seed=1), "v": draw(20, 3, seed=2)}
+    state = tvmfun.device_put((params, optimizer.init(params), optim.DynamicLossScale(2.0**18)), device)
+    batch = tvmfun.device_put((draw(8, 12), draw(8, 3, seed=3)), device)
+    step = tvmfun.jit(partial(scaled_step, optimizer), donate_argnums=(0, 1, 2))
+    scales = []
+    for _ in range(steps):
+        *state, loss = step(*state, *batch)
+        scales.append(state[2].scale_factor + 0)
+    return state, scales, loss
+
+
+@pytest.mark.slow
+def test_the_loss_scale_is_decided_on_the_device(machine):
+    """Steps that overflow and steps that do not are the same graph, and the host waits for nothing."""
+    state, scales, loss = scaled_run("cuda", 6)
+    assert machine.calls("cuStreamSynchronize") == machine.calls("cuCtxSynchronize") == 0
+    assert machine.calls("cuGraphLaunch") == 6 and machine.calls("cuGraphInstantiateWithFlags") <= 2
+    scales = [float(scale) for scale in scales]
+    assert scales[0] == 2.0**17 and scales[-1] == scales[-2] < scales[0]
+    cpu_state, cpu_scales, cpu_loss = scaled_run("cpu", 6)
+    assert scales == [float(scale) for scale in cpu_scales]
+    assert_agree(*([np.asarray(x) for x in tvmfun.tree.leaves(s)] for s in (state, cpu_state)), rtol=2e-2, atol=2e-3)
+    np.testing.assert_allclose(float(loss), float(cpu_loss), rtol=1e-2)
 
 
 def recurrent_loss(w, h, xs):
