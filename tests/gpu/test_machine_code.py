@@ -3,6 +3,7 @@
 from collections import Counter
 
 import pytest
+from gpu.programs import comparisons
 from support.gpu_modules import gpu_module
 from support.steps import FULL, SMALL
 
@@ -94,3 +95,19 @@ def test_few_launches_at_the_sizes_of_benchmarks(name, no_compiler):
     module = compiled(FULL[name])
     assert len(list(launches(module.steps))) <= MOST_OF_FULL[name]
     assert len(module.pack()) < 1 << 20  # loops are not unrolled in the file
+
+
+DERIVATIVES = [name for name in comparisons() if name.endswith(": derivatives")]
+_TOGETHER = 12
+
+
+@needs_compiler
+@pytest.mark.slow
+@pytest.mark.parametrize("first", range(0, len(DERIVATIVES), _TOGETHER))
+def test_derivatives_of_every_op(first):
+    """First and second derivatives in float64, those of several ops in one module."""
+    some = [comparisons()[name] for name in DERIVATIVES[first : first + _TOGETHER]]
+    apply = lambda *groups: [one.function(*group) for one, group in zip(some, groups, strict=True)]
+    module = gpu_module(apply, *(one.arguments for one in some))
+    module.check_code()
+    assert module.cubins

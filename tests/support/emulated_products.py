@@ -178,6 +178,11 @@ def resources(source: str, arch: str, directory: Path) -> list[Resources]:
     return [Resources(registers, stores + loads, stack) for stack, stores, loads, registers in found]
 
 
+def cubin(source: str, arch: str, directory: Path) -> Path:
+    """The file with the machine code that nvcc makes of CUDA source."""
+    return _compile(source, arch, directory, "-cubin")[0]
+
+
 def _compile(source: str, arch: str, directory: Path, *options: str) -> tuple[Path, str]:
     file, result = directory / "kernels.cu", directory / "kernels.out"
     file.write_text(source)
