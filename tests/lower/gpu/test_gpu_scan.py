@@ -45,7 +45,9 @@ def check(name, arrays, orders=2, **params):
     wide = [x.astype("float64") for x in arrays] if is_sum else arrays
     expected = np.asarray(tvmfun.jit(run)(*wide))
     if is_sum:
-        bound = TOLERANCE[str(ours.dtype)] * max(1.0, np.abs(expected[np.isfinite(expected)]).max(initial=0))
+        largest = np.abs(expected[np.isfinite(expected)]).max(initial=1)
+        # Rounding errors of products add up.
+        bound = TOLERANCE[str(ours.dtype)] * largest * (25 if name == "cumprod" else 1)
         np.testing.assert_allclose(ours.astype("float64"), expected, rtol=0, atol=bound)
     else:
         assert ours.dtype == expected.dtype
@@ -169,7 +171,7 @@ def test_chunks_cover_the_axis(outer, length):
     for inner in (1, 3, 64):
         cut = Tiling(Scan("cumsum", 1, False), outer, length, inner, "float32")
         assert cut.chunk * (cut.chunks - 1) < length <= cut.chunk * cut.chunks
-        assert cut.by_column or cut.chunk % (cut.team * cut.items) == 0
+        assert cut.by_column or cut.chunk % cut.team == 0
         assert cut.threads % cut.team == 0 and cut.threads % 32 == 0
 
 

@@ -17,7 +17,9 @@ import numpy as np
 from tvmfun import dtypes
 from tvmfun.ops.cumulative import Scan
 
-#: The threads of a block of columns, or of short rows.
+# The neighbours that a thread has of a tile.
+_ITEMS = 4
+# The threads of a block of columns, or of short rows.
 _THREADS, _WARP = 256, 32
 # The most threads for a row: many where there are few rows.
 _MOST_THREADS = 1024
@@ -110,18 +112,13 @@ class Tiling:
         return self.outer * self.inner
 
     @property
-    def items(self) -> int:
-        """The neighbours that a thread has of a tile."""
-        return 4 if self.length <= 4 * _MOST_THREADS else 8
-
-    @property
     def team(self) -> int:
         """The threads for a row, a power of two."""
         if self.by_column:
             return 1
         most = _MOST_THREADS if self.tasks < _TEAMS // 2 and self._most_chunks < 2 else _THREADS
         team = 1
-        while team < most and team * self.items < self.length:
+        while team < most and team * _ITEMS < self.length:
             team *= 2
         return team
 
@@ -141,7 +138,7 @@ class Tiling:
     @property
     def chunk(self) -> int:
         """The elements of a chunk: whole tiles."""
-        tile = 1 if self.by_column else self.team * self.items
+        tile = 1 if self.by_column else self.team * _ITEMS
         return -(-self.length // (max(1, self._most_chunks) * tile)) * tile
 
     @property
@@ -218,7 +215,7 @@ def _definitions(tiling: Tiling) -> Iterator[str]:
         "INNER": tiling.inner,
         "TEAM": tiling.team,
         "THREADS": tiling.threads,
-        "ITEMS": tiling.items,
+        "ITEMS": _ITEMS,
         "CHUNK": tiling.chunk,
         "CHUNKS": tiling.chunks,
         "UNROLL": 4 if tiling.state_bytes <= 8 else 2,
@@ -385,14 +382,13 @@ _STRUCT = """
   }
   template <bool STORES>
   __device__ __forceinline__ void rows(int block) const {
-    const int team = block * (THREADS / TEAM) + threadIdx.x / TEAM, chunk = team % CHUNKS;
-    const long long task = team / CHUNKS;
+    const int team = block * (THREADS / TEAM) + threadIdx.x / TEAM, chunk = team % CHUNKS, task = team / CHUNKS;
     const int end = task < TASKS ? min(N, (chunk + 1) * CHUNK) : 0;
     State carry = STORES && CHUNKS > 1 && task < TASKS ? before(task, chunk) : identity();
     // Teams without a row take part in the exchanges of their warp.
 #pragma unroll 1
-    for (int begin = chunk * CHUNK; begin < (chunk + 1) * CHUNK; begin += TEAM * ITEMS) {
-      const int own = begin + threadIdx.x % TEAM * ITEMS;
+    for (int tile = 0; tile < CHUNK / (TEAM * ITEMS); ++tile) {
+      const int begin = chunk * CHUNK + tile * TEAM * ITEMS, own = begin + threadIdx.x % TEAM * ITEMS;
       State states[ITEMS], sum = identity(), total;
 #pragma unroll
       for (int k = 0; k < ITEMS; ++k) states[k] = own + k < end ? at(task, own + k) : identity();
