@@ -148,6 +148,20 @@ def edited(saved, tmp_path):
     return edit
 
 
+@pytest.mark.parametrize(
+    ("old", "new"),
+    [("stride=(1,)", "stride=(2147483648,)"), ("padding=((0, 0),)", "padding=((0, -7),)"), ("groups=1", "groups=3")],
+)
+def test_windows_outside_of_an_array_are_refused(old, new):
+    convolve = lambda w, x: lax.conv_general_dilated(x, w, (1,), "VALID", dimension_numbers=("NWC", "WIO", "NWC")).sum()
+    kernel, images = tvmfun.ShapeDtype((3, 2, 4), "float32"), tvmfun.ShapeDtype((5, 9, 2), "float32")
+    text = tvmfun.trace(tvmfun.grad(convolve))(kernel, images).text
+    head, op, rest = text.partition("= conv_kernel_gradient(")
+    assert old in rest.splitlines()[0]
+    with pytest.raises(ProgramError, match="there are only|do not fit"):
+        read(head + op + rest.replace(old, new, 1))
+
+
 def test_damaged_files(saved, edited, tmp_path):
     path = edited("relu", "tanh")
     with pytest.raises(ProgramError, match=r"not a complete saved Program, got another checksum.*allow_edits=True"):

@@ -205,9 +205,19 @@ conv = register(
 # -- conv_kernel_gradient: bilinear in the array and the cotangent, so conv and it are closed under derivatives --
 
 
-def _kernel_gradient_shape(x: ShapeDtype, g: ShapeDtype, *, kernel: Ints, groups: int, **params: Any) -> ShapeDtype:
+def _kernel_gradient_shape(
+    x: ShapeDtype, g: ShapeDtype, *, kernel: Ints, stride, padding, dilation, kernel_dilation, groups
+) -> ShapeDtype:
     if x.dtype != g.dtype or not dtypes.is_float(x.dtype):
         raise DtypeError("conv_kernel_gradient", "both arrays must have one float dtype", got=f"{x} and {g}")
+    if not x.ndim == g.ndim == len(kernel) + 2 or x.shape[0] != g.shape[0]:
+        what = "the arrays are (batch, *spatial, channels), with one batch and the rank of the kernel"
+        raise ShapeError("conv_kernel_gradient", what, got=f"{x}, {g} and {kernel}")
+    if x.shape[-1] % groups or g.shape[-1] % groups:
+        raise ShapeError("conv_kernel_gradient", f"the channels do not fit {groups} group(s)", got=f"{x} and {g}")
+    sizes = _output_sizes(x.shape[1:-1], kernel, stride, padding, dilation, kernel_dilation)
+    if not dims.is_dynamic((*sizes, *g.shape)) and any(n > most for n, most in zip(g.shape[1:-1], sizes, strict=True)):
+        raise ShapeError("conv_kernel_gradient", f"there are only {sizes} windows", got=f"{x} and {g}")
     return ShapeDtype((*kernel, x.shape[-1] // groups, g.shape[-1]), x.dtype)
 
 
