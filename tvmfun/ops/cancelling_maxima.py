@@ -20,6 +20,7 @@ from typing import Any, NamedTuple
 
 from tvmfun.core import dims
 from tvmfun.core.derivative import is_float
+from tvmfun.core.op import Op
 from tvmfun.core.program import Atom, Equation, Literal, Program, Variable
 from tvmfun.ops import index, reduce
 from tvmfun.ops import pointwise as pw
@@ -76,7 +77,7 @@ def _cancels(program: Program, i: int) -> bool:
     for equation in program.equations[i + 1 :]:
         if known.keys().isdisjoint(equation.inputs) or not any(map(is_float, equation.outputs)):
             continue
-        rule = _RULES.get(equation.op.name)
+        rule = _RULES.get(equation.op)
         if rule is None:
             return False
         try:
@@ -121,8 +122,8 @@ def _number(atom: Atom) -> float | None:
 def _sum(sign: float) -> _Rule:
     """Sums: the powers of terms add up; a sum of factors is one if both have the same power."""
 
-    def rule(equation: Equation, given: list[_Dependence | None]) -> _Dependence | None:
-        x, y = given
+    def rule(equation: Equation, dependences: list[_Dependence | None]) -> _Dependence | None:
+        x, y = dependences
         if x is not None and y is not None:
             axes = _joined(equation, x, y)
             if x.is_factor != y.is_factor or (x.is_factor and x.power != y.power):
@@ -148,8 +149,8 @@ def _with_one(
 def _product(sign: float) -> _Rule:
     """Products: the powers of factors add up; a number multiplies the power of a term."""
 
-    def rule(equation: Equation, given: list[_Dependence | None]) -> _Dependence | None:
-        x, y = given
+    def rule(equation: Equation, dependences: list[_Dependence | None]) -> _Dependence | None:
+        x, y = dependences
         if x is not None and y is not None:
             if not (x.is_factor and y.is_factor):
                 raise _UnknownError
@@ -164,35 +165,35 @@ def _product(sign: float) -> _Rule:
     return rule
 
 
-def _exp(equation: Equation, given: list[_Dependence | None]) -> _Dependence | None:
-    (x,) = given
+def _exp(equation: Equation, dependences: list[_Dependence | None]) -> _Dependence | None:
+    (x,) = dependences
     assert x is not None
     if x.is_factor:
         raise _UnknownError
     return x._replace(is_factor=True)
 
 
-def _log(equation: Equation, given: list[_Dependence | None]) -> _Dependence | None:
-    (x,) = given
+def _log(equation: Equation, dependences: list[_Dependence | None]) -> _Dependence | None:
+    (x,) = dependences
     assert x is not None
     if not x.is_factor:
         raise _UnknownError
     return x._replace(is_factor=False)
 
 
-def _negative(equation: Equation, given: list[_Dependence | None]) -> _Dependence | None:
-    (x,) = given
+def _negative(equation: Equation, dependences: list[_Dependence | None]) -> _Dependence | None:
+    (x,) = dependences
     assert x is not None
     return x if x.is_factor else x._replace(power=-x.power)
 
 
-def _same(equation: Equation, given: list[_Dependence | None]) -> _Dependence | None:
-    return given[0]
+def _same(equation: Equation, dependences: list[_Dependence | None]) -> _Dependence | None:
+    return dependences[0]
 
 
-def _where(equation: Equation, given: list[_Dependence | None]) -> _Dependence | None:
+def _where(equation: Equation, dependences: list[_Dependence | None]) -> _Dependence | None:
     """Selections: NaN and infinities stay as they are when a term is added to them, and 0, too, times a factor."""
-    _, x, y = given
+    _, x, y = dependences
     if x is not None and y is not None:
         axes = _joined(equation, x, y)
         if (x.is_factor, x.power) != (y.is_factor, y.power):
@@ -209,8 +210,8 @@ def _where(equation: Equation, given: list[_Dependence | None]) -> _Dependence |
 def _reduced(scale: Callable[[int], float]) -> _Rule:
     """Reductions over axes along which the maximum is constant; ``scale`` is what a number of equal terms becomes."""
 
-    def rule(equation: Equation, given: list[_Dependence | None]) -> _Dependence | None:
-        (x,) = given
+    def rule(equation: Equation, dependences: list[_Dependence | None]) -> _Dependence | None:
+        (x,) = dependences
         assert x is not None
         sizes, over = _sizes(equation.inputs[0]), equation.params["axis"]
         if any(x.axes[i] is not None for i in over):
@@ -221,9 +222,9 @@ def _reduced(scale: Callable[[int], float]) -> _Rule:
     return rule
 
 
-def _reshape(equation: Equation, given: list[_Dependence | None]) -> _Dependence | None:
+def _reshape(equation: Equation, dependences: list[_Dependence | None]) -> _Dependence | None:
     """Reshapes that add and remove axes of size 1."""
-    (x,) = given
+    (x,) = dependences
     assert x is not None
     sizes, shape = _sizes(equation.inputs[0]), equation.params["shape"]
     if [size for size in sizes if size != 1] != [size for size in shape if size != 1]:
@@ -232,21 +233,21 @@ def _reshape(equation: Equation, given: list[_Dependence | None]) -> _Dependence
     return x._replace(axes=tuple(None if size == 1 else next(kept) for size in shape))
 
 
-def _broadcast_to(equation: Equation, given: list[_Dependence | None]) -> _Dependence | None:
-    (x,) = given
+def _broadcast_to(equation: Equation, dependences: list[_Dependence | None]) -> _Dependence | None:
+    (x,) = dependences
     assert x is not None
     return x._replace(axes=_repeated(x, equation.inputs[0], len(equation.params["shape"])))
 
 
-def _permute_dims(equation: Equation, given: list[_Dependence | None]) -> _Dependence | None:
-    (x,) = given
+def _permute_dims(equation: Equation, dependences: list[_Dependence | None]) -> _Dependence | None:
+    (x,) = dependences
     assert x is not None
     return x._replace(axes=tuple(x.axes[axis] for axis in equation.params["axes"]))
 
 
-def _gather(equation: Equation, given: list[_Dependence | None]) -> _Dependence | None:
+def _gather(equation: Equation, dependences: list[_Dependence | None]) -> _Dependence | None:
     """Elements along axes along which the maximum is constant; a 0 that is read outside the array is a factor only."""
-    x = given[0]
+    x = dependences[0]
     assert x is not None
     batch, indices = equation.params["batch"], _sizes(equation.inputs[1])
     depth = indices[-1]
@@ -257,25 +258,22 @@ def _gather(equation: Equation, given: list[_Dependence | None]) -> _Dependence 
     return x._replace(axes=(*x.axes[:batch], *(None for _ in indices[batch:-1]), *x.axes[batch + depth :]))
 
 
-_RULES: dict[str, _Rule] = {
-    op.name: rule
-    for op, rule in (
-        (pw.add, _sum(1.0)),
-        (pw.subtract, _sum(-1.0)),
-        (pw.multiply, _product(1.0)),
-        (pw.divide, _product(-1.0)),
-        (pw.negative, _negative),
-        (pw.exp, _exp),
-        (pw.log, _log),
-        (pw.where, _where),
-        (pw.astype, _same),
-        (pw.stop_gradient, lambda equation, given: None),
-        (reduce.sum, _reduced(float)),
-        (reduce.max, _reduced(lambda count: 1.0)),
-        (reduce.min, _reduced(lambda count: 1.0)),
-        (shapes.reshape, _reshape),
-        (shapes.broadcast_to, _broadcast_to),
-        (shapes.permute_dims, _permute_dims),
-        (index.gather, _gather),
-    )
+_RULES: dict[Op, _Rule] = {
+    pw.add: _sum(1.0),
+    pw.subtract: _sum(-1.0),
+    pw.multiply: _product(1.0),
+    pw.divide: _product(-1.0),
+    pw.negative: _negative,
+    pw.exp: _exp,
+    pw.log: _log,
+    pw.where: _where,
+    pw.astype: _same,
+    pw.stop_gradient: lambda equation, dependences: None,
+    reduce.sum: _reduced(float),
+    reduce.max: _reduced(lambda count: 1.0),
+    reduce.min: _reduced(lambda count: 1.0),
+    shapes.reshape: _reshape,
+    shapes.broadcast_to: _broadcast_to,
+    shapes.permute_dims: _permute_dims,
+    index.gather: _gather,
 }
