@@ -6,6 +6,10 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
+import pytest
+
+pytest.importorskip("onnx")
+
 from onnx.backend.base import Backend, BackendRep
 
 import tvmfun
