@@ -95,6 +95,17 @@ def _cancels(program: Program, i: int) -> bool:
 _Rule = Callable[[Equation, list[_Dependence | None]], _Dependence | None]
 
 
+def _of_first(rule: Callable[[Equation, _Dependence], _Dependence]) -> _Rule:
+    """The rule of an op whose first argument alone has a derivative, as a function of its dependence."""
+
+    def of_all(equation: Equation, dependences: list[_Dependence | None]) -> _Dependence | None:
+        (x, *_) = dependences
+        assert x is not None  # rules are asked where an argument depends on the maximum
+        return rule(equation, x)
+
+    return of_all
+
+
 def _sizes(atom: Atom) -> tuple[int, ...]:
     if dims.is_dynamic(atom.aval.shape):
         raise _UnknownError
@@ -165,30 +176,23 @@ def _product(sign: float) -> _Rule:
     return rule
 
 
-def _exp(equation: Equation, dependences: list[_Dependence | None]) -> _Dependence | None:
-    (x,) = dependences
-    assert x is not None
+@_of_first
+def _exp(equation: Equation, x: _Dependence) -> _Dependence:
     if x.is_factor:
         raise _UnknownError
     return x._replace(is_factor=True)
 
 
-def _log(equation: Equation, dependences: list[_Dependence | None]) -> _Dependence | None:
-    (x,) = dependences
-    assert x is not None
+@_of_first
+def _log(equation: Equation, x: _Dependence) -> _Dependence:
     if not x.is_factor:
         raise _UnknownError
     return x._replace(is_factor=False)
 
 
-def _negative(equation: Equation, dependences: list[_Dependence | None]) -> _Dependence | None:
-    (x,) = dependences
-    assert x is not None
+@_of_first
+def _negative(equation: Equation, x: _Dependence) -> _Dependence:
     return x if x.is_factor else x._replace(power=-x.power)
-
-
-def _same(equation: Equation, dependences: list[_Dependence | None]) -> _Dependence | None:
-    return dependences[0]
 
 
 def _where(equation: Equation, dependences: list[_Dependence | None]) -> _Dependence | None:
@@ -210,9 +214,8 @@ def _where(equation: Equation, dependences: list[_Dependence | None]) -> _Depend
 def _reduced(scale: Callable[[int], float]) -> _Rule:
     """Reductions over axes along which the maximum is constant; ``scale`` is what a number of equal terms becomes."""
 
-    def rule(equation: Equation, dependences: list[_Dependence | None]) -> _Dependence | None:
-        (x,) = dependences
-        assert x is not None
+    @_of_first
+    def rule(equation: Equation, x: _Dependence) -> _Dependence:
         sizes, over = _sizes(equation.inputs[0]), equation.params["axis"]
         if any(x.axes[i] is not None for i in over):
             raise _UnknownError
@@ -222,10 +225,9 @@ def _reduced(scale: Callable[[int], float]) -> _Rule:
     return rule
 
 
-def _reshape(equation: Equation, dependences: list[_Dependence | None]) -> _Dependence | None:
+@_of_first
+def _reshape(equation: Equation, x: _Dependence) -> _Dependence:
     """Reshapes that add and remove axes of size 1."""
-    (x,) = dependences
-    assert x is not None
     sizes, shape = _sizes(equation.inputs[0]), equation.params["shape"]
     if [size for size in sizes if size != 1] != [size for size in shape if size != 1]:
         raise _UnknownError
@@ -233,22 +235,19 @@ def _reshape(equation: Equation, dependences: list[_Dependence | None]) -> _Depe
     return x._replace(axes=tuple(None if size == 1 else next(kept) for size in shape))
 
 
-def _broadcast_to(equation: Equation, dependences: list[_Dependence | None]) -> _Dependence | None:
-    (x,) = dependences
-    assert x is not None
+@_of_first
+def _broadcast_to(equation: Equation, x: _Dependence) -> _Dependence:
     return x._replace(axes=_repeated(x, equation.inputs[0], len(equation.params["shape"])))
 
 
-def _permute_dims(equation: Equation, dependences: list[_Dependence | None]) -> _Dependence | None:
-    (x,) = dependences
-    assert x is not None
+@_of_first
+def _permute_dims(equation: Equation, x: _Dependence) -> _Dependence:
     return x._replace(axes=tuple(x.axes[axis] for axis in equation.params["axes"]))
 
 
-def _gather(equation: Equation, dependences: list[_Dependence | None]) -> _Dependence | None:
+@_of_first
+def _gather(equation: Equation, x: _Dependence) -> _Dependence:
     """Elements along axes along which the maximum is constant; a 0 that is read outside the array is a factor only."""
-    x = dependences[0]
-    assert x is not None
     batch, indices = equation.params["batch"], _sizes(equation.inputs[1])
     depth = indices[-1]
     if any(axis is not None for axis in x.axes[batch : batch + depth]):
@@ -267,7 +266,7 @@ _RULES: dict[Op, _Rule] = {
     pw.exp: _exp,
     pw.log: _log,
     pw.where: _where,
-    pw.astype: _same,
+    pw.astype: lambda equation, dependences: dependences[0],
     pw.stop_gradient: lambda equation, dependences: None,
     reduce.sum: _reduced(float),
     reduce.max: _reduced(lambda count: 1.0),

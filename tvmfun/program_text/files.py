@@ -63,7 +63,7 @@ def save(
     writer = Writer()
     text = writer.write(program, with_trees=False)
     arrays = {str(i): array.concrete("Program.save").numpy() for i, array in enumerate(writer.arrays)}
-    # What can be read is what is saved: limits and names are checked before a file is replaced.
+    # Only a text that reads back is saved: limits and names are checked before a file is replaced.
     if Reader(text, writer.arrays).read((program.in_tree, program.out_tree)).text != program.text:
         raise ProgramError("Program.save", "the Program has values that its text does not have", got=program.name)
     manifest = {

@@ -41,7 +41,7 @@ def _launches(tiling: Tiling, elements: Buffer, order: Buffer) -> Stmt:
     keys = [tirx.decl_buffer(shape, tiling.key, name=f"keys{i}") for i in range(min(rounds, 2))]
     orders = [order, *(tirx.decl_buffer(shape, "int32", name="positions") for _ in range(min(rounds, 1)))]
     temporary = [*keys, *orders[1:]]
-    # What is sorted after each round.
+    # The arrays that are sorted after each round.
     sorted_runs = [[keys[i % 2], orders[(rounds - i) % 2]] for i in range(rounds)] + [[order]]
 
     def step(name: str, blocks: int, buffers: list[Buffer], *numbers: int) -> Stmt:
