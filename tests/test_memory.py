@@ -16,8 +16,8 @@ from bench.memory import ENVIRONMENT, grown
 import tvmfun
 import tvmfun.numpy as tnp
 from tvmfun import ShapeDtype, errors, jit, lax, optim
-from tvmfun.lower.codegen.workspaces import kept
 from tvmfun.runtime import memory
+from tvmfun.runtime.workspaces import kept
 
 TRANSFORM = optim.adam(1e-3)
 

@@ -42,12 +42,14 @@ from tvmfun.lower import target as targets
 from tvmfun.lower.tuning.database import ACTIVE
 from tvmfun.runtime import devices
 from tvmfun.runtime.cuda.devices import device_at
-from tvmfun.runtime.executables import items_at
+from tvmfun.runtime.executables import DynamicExecutable, items_at
 from tvmfun.runtime.memory import clear_memory
 from tvmfun.typing import ArrayLike, PyTree
 
 CPU = tvm.cpu()
 _ADDRESS = attrgetter("address")
+# A Program of dynamic sizes keeps what it computed for so many sets of them.
+_SIZES_KEPT = 1024
 
 
 # -- Programs ------------------------------------------------------------------------------------------------------
@@ -124,6 +126,7 @@ class LoadedProgram:
         executable = cache.compile_program(program, target, input_positions(program, donated))
         is_other = device is not None and device.dlpack_device_type() == executable.device.dlpack_device_type()
         self.executable = executable.at(device) if is_other else executable
+        self._run: Any = self.executable
         self.device = self.executable.device
         if not devices.exists(self.device):
             raise TargetError(
@@ -135,15 +138,24 @@ class LoadedProgram:
         self.unflatten = program.out_tree.unflatten
         self.aliases = list(_aliases(program, donated))
         self.sizes: dict[str, int] = {}
+        self._at: dict[tuple[int, ...], LoadedProgram] = {}
 
     def at(self, sizes: dict[str, int]) -> LoadedProgram:
         """Returns this Program for arguments of these dynamic sizes."""
         if not sizes:
             return self
+        key = tuple(sizes.values())
+        if key in self._at:
+            return self._at[key]
         cache.check_sizes(self.program, sizes)
         loaded = copy(self)
         loaded.sizes = sizes
+        if isinstance(self.executable, DynamicExecutable):
+            loaded._run = self.executable.at_sizes(sizes)
         loaded.out_avals = tuple(interned(replace(a, shape=dims.at(a.shape, sizes))) for a in self.out_avals)
+        if len(self._at) >= _SIZES_KEPT:
+            self._at.clear()
+        self._at[key] = loaded
         return loaded
 
     def __call__(self, arrays: list[DeviceArray], addresses: list[int]) -> list[DeviceArray]:
@@ -167,7 +179,7 @@ class LoadedProgram:
         if captured:
             inputs, arrays, addresses = self.captured + inputs, self.captured + arrays, captured + addresses
         try:
-            memories, out_addresses = self.executable(arrays, addresses, self.out_avals)
+            memories, out_addresses = self._run(arrays, addresses, self.out_avals)
         except BaseException as error:
             restore(copied)
             if isinstance(error, DeviceError) and error.kernel:

@@ -10,6 +10,7 @@ from typing import Any
 
 from tvm.target import Target
 
+from tvmfun.core import dims
 from tvmfun.core.program import Immutable, Program
 from tvmfun.core.trace import Tracer
 from tvmfun.errors import ArgumentError, ConcretizationError, ProgramError, TargetError
@@ -23,7 +24,7 @@ from tvmfun.profiling import Profile, profile
 from tvmfun.program_text import files
 from tvmfun.runtime.cuda.executable import CudaExecutable
 from tvmfun.runtime.executables import Executable, NativeExecutable
-from tvmfun.runtime.plan import MemoryAnalysis
+from tvmfun.runtime.plan import DynamicPlan, MemoryAnalysis
 from tvmfun.typing import PyTree
 
 
@@ -129,11 +130,16 @@ class Compiled(Immutable):
         missing = isinstance(self.executable, CudaExecutable) and self.executable.module.missing
         return f"# not compiled to machine code: {missing}\n{text}" if missing else text
 
-    def memory_analysis(self) -> MemoryAnalysis:
+    def memory_analysis(self, sizes: Mapping[str, int] | None = None) -> MemoryAnalysis:
         """The memory of a call in bytes, from the memory plan.
 
+        Args:
+            sizes: the dynamic sizes, by name.
+
         Raises:
-            TargetError: where sizes are dynamic.
+            ArgumentError: if other sizes are given than the function has, or one is out of its bounds.
+            ShapeError: if an array would have too many elements.
+            TargetError: where sizes are dynamic on a GPU.
 
         Source: follows ``jax.stages.Compiled.memory_analysis``.
 
@@ -142,10 +148,20 @@ class Compiled(Immutable):
         >>> w, x = tvmfun.ShapeDtype((64, 8), "float32"), tvmfun.ShapeDtype((32, 64), "float32")
         >>> step.lower(w, x).compile().memory_analysis()
         MemoryAnalysis(arguments=10240, outputs=0, aliased=2048, temporaries=1024, workspaces=...)
+
+        Of a function with a dynamic batch, for one of its sizes:
+
+        >>> w, x = tvmfun.ShapeDtype((64, 8), "float32"), tvmfun.ShapeDtype(("b", 64), "float32")
+        >>> step.lower(w, x).compile().memory_analysis({"b": 16})
+        MemoryAnalysis(arguments=6144, outputs=0, aliased=2048, temporaries=512, workspaces=...)
         """
         if isinstance(self.executable, Executable):
-            raise TargetError("memory_analysis", "memory is planned ahead only for static sizes")
-        return self.executable.plan.analysis
+            raise TargetError("memory_analysis", "on a GPU, memory is planned ahead only for static sizes")
+        sizes = sizes or {}
+        dims.check_values("memory_analysis", self.program.sizes, sizes)
+        cache.check_sizes(self.program, sizes)
+        plan = self.executable.plan
+        return (plan.at(sizes)[0] if isinstance(plan, DynamicPlan) else plan).analysis
 
     def cost_analysis(self) -> CostAnalysis:
         """Counts the floating-point operations of a call, and the bytes that its kernels read and write.

@@ -68,14 +68,14 @@ def test_random_indices_in_compiled_kernels_are_those_of_python(seed: int):
         function = tirx.PrimFunc([numbers, result], body).with_attrs({"s_tir": True, "global_symbol": f"f{i}"})
         functions[ir.GlobalVar(f"f{i}")] = function
         cases.append((f"f{i}", index, sizes))
-    module = native.compiled(target, functions, pointers=False)
+    module = native.compiled(target, functions)
     numbers = tvm.runtime.tensor(np.arange(-OFFSET, LENGTH - OFFSET, dtype=np.int32))
     for name, index, sizes in cases:
         expected = [[value(index, {"x": i, "y": j}) for j in range(sizes[1])] for i in range(sizes[0])]
         if np.abs(expected).max() >= OFFSET:
             continue
         result = tvm.runtime.empty(sizes, "int32")
-        module[name](numbers, result)
+        module[name](numbers.data_ptr(), result.data_ptr())
         np.testing.assert_array_equal(result.numpy(), expected, str(index))
 
 

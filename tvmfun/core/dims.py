@@ -462,6 +462,15 @@ def at(value: Any, sizes: Mapping[str, Any]) -> Any:
     return total
 
 
+def postfix(size: Any) -> int | str:
+    """A size as an integer, or as a formula in postfix notation.
+
+    >>> postfix(4 * Dim("b") + 1)
+    '4 b * 1 +'
+    """
+    return polynomials.postfix(size.polynomial) if isinstance(size, Dim) else int(size)
+
+
 def typical(value: Any) -> Any:
     """A representative number for a size, where only speed depends on it."""
     chosen = {atom.name: int(min(max(_TYPICAL, atom.low), atom.high)) for atom in _names_in((value,))}
@@ -511,6 +520,27 @@ def solve(
             what = f"{axis.format(name_of(i))} must be {pattern} with {because}"
             raise ShapeError(where, what, got=str(got), hint="equal sizes")
     return values
+
+
+def check_values(where: str, names: Mapping[str, Dim], values: Mapping[str, Any]) -> None:
+    """Checks values that a user gives for named sizes.
+
+    Args:
+        where: the function, for errors.
+        names: the named sizes.
+        values: the values.
+
+    Raises:
+        ArgumentError: if there are others, or one is not an integer within its bounds.
+    """
+    if set(values) != set(names):
+        wanted = ", ".join(names) or "no sizes"
+        got = ", ".join(map(str, values)) or "none"
+        raise ArgumentError(where, f"it takes values for the dynamic sizes: {wanted}", got=got)
+    for name, value in values.items():
+        (atom,) = _names_in((names[name],))
+        if not _is_int(value) or not atom.low <= value <= atom.high:
+            raise ArgumentError(where, f"{name} is {described(atom)}", got=repr(value))
 
 
 def as_array(size: Dim) -> Any:

@@ -88,6 +88,18 @@ def text(polynomial: Polynomial) -> str:
     return result or "0"
 
 
+def postfix(polynomial: Polynomial) -> str:
+    """A polynomial in postfix notation."""
+    result: list[str] = []
+    for monomial, factor in polynomial:
+        factors = [str(factor)] if factor != 1 or not monomial else []
+        for atom in monomial:
+            factors.append(atom.name if isinstance(atom, Name) else " ".join([*map(postfix, atom), "//"]))
+        term = " ".join([factors[0], *(f"{part} *" for part in factors[1:])])
+        result.append(f"{term} +" if result else term)
+    return " ".join(result) or "0"
+
+
 def _normal(terms: Mapping[Monomial, int]) -> Polynomial:
     return tuple(sorted(((m, c) for m, c in terms.items() if c), key=lambda term: _order(term[0])))
 

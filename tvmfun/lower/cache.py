@@ -33,12 +33,11 @@ from tvmfun.manifest.entries import package_version
 from tvmfun.runtime.cuda.executable import CudaExecutable
 from tvmfun.runtime.cuda_module import CudaModule
 from tvmfun.runtime.devices import device_of
-from tvmfun.runtime.executables import Executable, NativeExecutable
-from tvmfun.runtime.plan import Plan
+from tvmfun.runtime.plan import DynamicPlan, Plan
 
 # Executables take about a megabyte each.
 _KEPT = 512
-_EXECUTABLES: OrderedDict[str, Executable | NativeExecutable | CudaExecutable] = OrderedDict()
+_EXECUTABLES: OrderedDict[str, disk_cache.Stored | CudaExecutable] = OrderedDict()
 # TVM's compiler is not thread-safe, and two threads must not compile the same Program twice.
 _LOCK = RLock()
 # Held across a fork: the child must not inherit a half-finished compilation, or a lock that nobody releases.
@@ -50,7 +49,7 @@ atexit.register(_LOCK.acquire, timeout=30)
 
 def compile_program(
     program: Program, target: Target, donated: Sequence[int] = ()
-) -> Executable | NativeExecutable | CudaExecutable:
+) -> disk_cache.Stored | CudaExecutable:
     """Returns the Program compiled for ``target``: from this process, from disk, or anew.
 
     Args:
@@ -70,11 +69,10 @@ def compile_program(
             _EXECUTABLES.move_to_end(key)
             return _EXECUTABLES[key]
         if targets.is_cpu(target) or program.sizes:
-            native = not program.sizes
-            executable = disk_cache.load(key, target, native)
+            executable = disk_cache.load(key, target, _form(program, target))
             if executable is None:
                 with compiling(program.name):
-                    executable = _build(program, target, donated, key, native)
+                    executable = _build(program, target, donated, key)
         else:
             executable = CudaExecutable(
                 _cuda_module(program, target, donated, key), donated, program.name, device_of(target)
@@ -85,8 +83,10 @@ def compile_program(
         return executable
 
 
-def native_module(program: Program, target: Target, donated: Sequence[int] = ()) -> tuple[NativeModule, Plan]:
-    """Returns the Program, of static sizes, compiled for a CPU but not loaded, and the layout of its table."""
+def native_module(
+    program: Program, target: Target, donated: Sequence[int] = ()
+) -> tuple[NativeModule, Plan | DynamicPlan]:
+    """Returns the Program compiled for a CPU but not loaded, and the layout of its table."""
     with _LOCK:
         return pipeline.build(inlined(program, targets.platform(target)), target, donated)
 
@@ -95,8 +95,11 @@ def check_sizes(program: Program, sizes: Mapping[str, int]) -> None:
     """Checks that kernels with dynamic sizes can index all values of a Program by 32-bit integers.
 
     Raises:
-        ShapeError: if a value has too many elements.
+        ShapeError: if a size or the number of elements of a value is too large.
     """
+    for name, size in sizes.items():
+        if size >= 2**31:
+            raise ShapeError(program.name, "a size must be less than 2**31", got=f"{name} = {size}")
     variables = (*program.inputs, *(out for equation in program.equations for out in equation.outputs))
     for aval in dict.fromkeys(variable.aval for variable in variables):
         if dims.at(aval.size, sizes) >= 2**31:
@@ -142,17 +145,25 @@ def _key(program: Program, target: Target, donated: Sequence[int]) -> str:
     return hashlib.sha256("\n".join(parts).encode()).hexdigest()
 
 
-def _build(
-    program: Program, target: Target, donated: Sequence[int], key: str, native: bool
-) -> Executable | NativeExecutable:
+def _form(program: Program, target: Target) -> disk_cache.Form:
+    """The form of the plan of a native ``main``; None for TVM's virtual machine.
+
+    It runs dynamic sizes on GPUs: launches there are planned with their addresses and grids at compile time.
+    """
+    if not program.sizes:
+        return Plan
+    return DynamicPlan if targets.is_cpu(target) else None
+
+
+def _build(program: Program, target: Target, donated: Sequence[int], key: str) -> disk_cache.Stored:
     started = time.perf_counter()
     plan = None
-    if native:
+    if _form(program, target):
         built, plan = pipeline.build(program, target, donated)
         export, load = built.export, built.load
     else:
         module = pipeline.scheduled_module(program, target, donated)
-        built = pipeline.build_for_vm(module, target, dynamic=bool(program.sizes))
+        built = pipeline.build_for_vm(module, target)
         export, load = built.export_library, lambda: built.mod
     counters.compiles += 1
     with stage("machine code"):

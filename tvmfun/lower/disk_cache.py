@@ -15,7 +15,7 @@ import struct
 import warnings
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, TypeAlias, TypeVar
 
 import tvm
 from tvm.target import Target
@@ -24,11 +24,16 @@ from tvmfun.counters import counters
 from tvmfun.errors import ArgumentError, PerformanceWarning
 from tvmfun.files import UntrustedError, atomic_write, check_directory, read_trusted
 from tvmfun.runtime.devices import device_of
-from tvmfun.runtime.executables import Executable, NativeExecutable
-from tvmfun.runtime.plan import Plan
+from tvmfun.runtime.executables import DynamicExecutable, Executable, NativeExecutable
+from tvmfun.runtime.plan import DynamicPlan, Plan
 from tvmfun.threads import pooled
 
 _T = TypeVar("_T")
+
+#: An executable that can be stored.
+Stored: TypeAlias = NativeExecutable | DynamicExecutable | Executable
+#: The form of a native executable's plan; None for TVM's virtual machine.
+Form: TypeAlias = type[Plan] | type[DynamicPlan] | None
 
 # After the library's bytes: its plan, the length of the plan in bytes, and the checksum of everything before.
 _SIZE = struct.Struct("<Q")
@@ -67,17 +72,15 @@ def least_seconds() -> float:
         raise ArgumentError("TVMFUN_CACHE_MIN_SECONDS", "it must be a number", got=repr(text)) from None
 
 
-def load(key: str, target: Target, native: bool) -> Executable | NativeExecutable | None:
+def load(key: str, target: Target, form: Form) -> Stored | None:
     """Returns the stored executable of a key; None if there is none that can be trusted."""
-    executable = _trusted(f"{key}.so", lambda path: _load(path, target, native))
+    executable = _trusted(f"{key}.so", lambda path: _load(path, target, form))
     if executable is not None:
         counters.loads += 1
     return executable
 
 
-def store(
-    export: Callable[[str], None], plan: Plan | None, key: str, target: Target
-) -> Executable | NativeExecutable | None:
+def store(export: Callable[[str], None], plan: Plan | DynamicPlan | None, key: str, target: Target) -> Stored | None:
     """Writes a module to disk and reads it back; None if there is no directory or linker for it."""
     path = _path(f"{key}.so")
     if path is None or not has_linker():
@@ -91,7 +94,7 @@ def store(
             content = partial.read_bytes()
             partial.write_bytes(content + _trailer(content, plan))
             partial.chmod(0o700)
-        return _load(path, target, plan is not None)
+        return _load(path, target, type(plan) if plan else None)
     except (OSError, RuntimeError, UntrustedError):
         return None  # a full or read-only disk must not stop a computation
 
@@ -143,8 +146,10 @@ def _undamaged(path: Path) -> bytes | None:
     return content if hashlib.sha256(content).digest() == checksum else None
 
 
-def executable(module: Any, plan: Plan | None, target: Target) -> Executable | NativeExecutable:
+def executable(module: Any, plan: Plan | DynamicPlan | None, target: Target) -> Stored:
     """The executable of a loaded module, which has a plan if it is native."""
+    if isinstance(plan, DynamicPlan):
+        return DynamicExecutable(module, plan)
     return NativeExecutable(module, plan) if plan else Executable(module, device_of(target))
 
 
@@ -175,13 +180,13 @@ def _refuse(path: Path | None, why: str) -> None:
     )
 
 
-def _trailer(content: bytes, plan: Plan | None) -> bytes:
+def _trailer(content: bytes, plan: Plan | DynamicPlan | None) -> bytes:
     text = plan.text.encode() if plan else b""
     trailer = text + _SIZE.pack(len(text))
     return trailer + hashlib.sha256(content + trailer).digest()
 
 
-def _load(path: Path, target: Target, native: bool) -> Executable | NativeExecutable | None:
+def _load(path: Path, target: Target, form: Form) -> Stored | None:
     """Reads a stored executable; None if it is damaged or of another form.
 
     Raises:
@@ -193,10 +198,10 @@ def _load(path: Path, target: Target, native: bool) -> Executable | NativeExecut
             return None
         end = len(content) - _SIZE.size
         text = content[end - _SIZE.unpack_from(content, end)[0] : end]
-        plan = Plan.parse(text.decode()) if native else None
+        plan = form.parse(text.decode()) if form else None
         with pooled():
             module = _library(content, path)
-            module.get_function("main" if native else "vm_load_executable")  # is there one?
+            module.get_function("main" if form else "vm_load_executable")  # is there one?
             return executable(module, plan, target)
     except (OSError, RuntimeError, AttributeError, ValueError, KeyError, TypeError, struct.error):
         return None

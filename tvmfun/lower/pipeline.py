@@ -29,7 +29,8 @@ from tvmfun.lower.rewrite.half_attention import narrow_attention
 from tvmfun.lower.rewrite.loop_panels import with_panels
 from tvmfun.lower.rewrite.scatter_updates import sparse_updates
 from tvmfun.runtime.cuda_module import CudaModule
-from tvmfun.runtime.plan import Plan
+from tvmfun.runtime.plan import DynamicPlan, Plan
+from tvmfun.runtime.workspaces import kept_by_threads
 
 
 def rewritten(program: Program, target: Target) -> Program:
@@ -72,22 +73,27 @@ def scheduled_kernels(program: Program, target: Target, donated: Collection[int]
     return _scheduled(program, target, donated)[1].kernels
 
 
-def build(program: Program, target: Target, donated: Collection[int] = ()) -> tuple[NativeModule, Plan]:
-    """All stages, for a CPU and static sizes; :func:`build_for_vm` does the last ones otherwise."""
+def build(program: Program, target: Target, donated: Collection[int] = ()) -> tuple[NativeModule, Plan | DynamicPlan]:
+    """All stages, for a CPU."""
     module, plan, _ = build_with_steps(program, target, donated)
     return module, plan
 
 
 def build_with_steps(
     program: Program, target: Target, donated: Collection[int] = (), is_timed: bool = False
-) -> tuple[NativeModule, Plan, list[Step]]:
+) -> tuple[NativeModule, Plan | DynamicPlan, list[Step]]:
     """The same, and the kernels in the order in which they are called; ``main`` may read a clock between them."""
     kernels = Kernels(target)  # compiles the first ones while others are still being scheduled
     module, builder = _scheduled(program, target, donated, kernels.add)
     with stage("lowering"):
-        plan, steps = plan_memory(module["main"])
-        native = NativeModule(kernels, steps, plan.block + 1, target, is_timed)
-    return native, replace(plan, analysis=replace(plan.analysis, workspaces=native.workspaces)), builder.steps
+        plan, steps = plan_memory(module["main"], list(program.sizes), builder.axes)
+        native = NativeModule(kernels, steps, plan.slots, target, is_timed)
+    if isinstance(plan, DynamicPlan):
+        plan = replace(plan, allocations=native.allocations, threads=native.threads)
+    else:
+        workspaces = kept_by_threads(native.allocations, native.threads)
+        plan = replace(plan, analysis=replace(plan.analysis, workspaces=workspaces))
+    return native, plan, builder.steps
 
 
 def build_for_cuda(program: Program, target: Target, donated: Collection[int] = ()) -> CudaModule:

@@ -1,9 +1,9 @@
-"""Compiled modules that are called with arrays: native ones, and those for TVM's virtual machine."""
+"""Compiled modules that are called with arrays: native ones, and those for TVM's virtual machine on GPUs."""
 
 from __future__ import annotations
 
 from array import array
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from itertools import repeat
 from operator import attrgetter, itemgetter
 from typing import Any
@@ -17,11 +17,13 @@ from tvmfun.errors import TargetError
 from tvmfun.runtime.memory import (
     Memory,
     ResultBuffers,
+    Scratch,
     is_out_of_memory,
     out_of_memory,
     result_buffers,
     without_gil_release,
 )
+from tvmfun.runtime.plan import DynamicPlan, Plan
 
 _CPU: Any = tvm.cpu()
 _MEMORY, _ADDRESS = attrgetter("memory"), attrgetter("address")
@@ -36,20 +38,25 @@ class NativeExecutable:
 
     Args:
         module: compiled, or loaded from disk.
-        plan: the layout of the table: a ``Plan`` of the lowering.
+        plan: the layout of the table.
+        of: what it shares with executables for other sizes.
+        words: the values of the slots after that of the block of intermediates.
     """
 
     device = _CPU
 
-    def __init__(self, module: Any, plan: Any) -> None:
+    def __init__(self, module: Any, plan: Plan, of: DynamicExecutable | None = None, words: Sequence[int] = ()) -> None:
         self.module = module
         self.plan = plan
         self._main: Any = None
+        self._words = words
         self._results = items_at(plan.results)
         self._reuses_inputs = any(slot < plan.inputs for slot in plan.results)
-        self._buffers = list(result_buffers(plan.fresh))
+        nbytes = plan.analysis.temporaries
         # Each running call has its own block of intermediates, so that any number of threads may call.
-        self._temporaries = ResultBuffers([plan.analysis.temporaries])
+        self._temporaries = Scratch(nbytes, of.idle) if of else ResultBuffers([nbytes])
+        shared = of.buffers if of else []
+        self._buffers = [*shared, *result_buffers(plan.fresh[of.plan.static_fresh if of else 0 :])]
 
     def at(self, device: Any) -> NativeExecutable:
         """Returns this executable, because there is one CPU."""
@@ -71,6 +78,7 @@ class NativeExecutable:
                 owners += [memory] * len(buffers.offsets)
         block = self._temporaries.take()
         table.append(block[1])
+        table += self._words
         try:
             words = array("Q", table)
         except OverflowError:
@@ -93,6 +101,34 @@ class NativeExecutable:
         return self._main
 
 
+class DynamicExecutable:
+    """A compiled ``main`` for arguments of all sizes.
+
+    Args:
+        module: compiled, or loaded from disk.
+        plan: the layout of the table.
+    """
+
+    device = _CPU
+
+    def __init__(self, module: Any, plan: DynamicPlan) -> None:
+        self.module = module
+        self.plan = plan
+        #: Memory for the results of static size.
+        self.buffers = list(result_buffers([size for size in plan.fresh if isinstance(size, int)]))
+        #: Blocks for intermediates that no call uses.
+        self.idle: list[tuple[Memory, int]] = []
+
+    def at(self, device: Any) -> DynamicExecutable:
+        """Returns this executable, because there is one CPU."""
+        return self
+
+    def at_sizes(self, sizes: Mapping[str, int]) -> NativeExecutable:
+        """Returns the executable for these sizes."""
+        plan, words = self.plan.at(sizes)
+        return NativeExecutable(self.module, plan, self, words)
+
+
 def items_at(indices: Sequence[int]) -> Callable[[Sequence[Any]], Sequence[Any]]:
     """A function that returns the items of a list at these indices."""
     if len(indices) > 1 and list(indices) != list(range(indices[0], indices[0] + len(indices))):
@@ -101,7 +137,7 @@ def items_at(indices: Sequence[int]) -> Callable[[Sequence[Any]], Sequence[Any]]
 
 
 class Executable:
-    """A module for TVM's virtual machine: for dynamic sizes.
+    """A module for TVM's virtual machine: for dynamic sizes on a GPU.
 
     Args:
         module: compiled, or loaded from disk.

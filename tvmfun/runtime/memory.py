@@ -209,8 +209,39 @@ class ResultBuffers:
         self._unused.append(taken)
 
 
+class Scratch:
+    """Memory for intermediates whose size differs between calls.
+
+    Calls that run at the same time have a block each, which grows to the most that was needed, and is then kept.
+
+    Args:
+        nbytes: the bytes that a call needs.
+        idle: the blocks that no call uses; calls with other sizes share them.
+    """
+
+    def __init__(self, nbytes: int, idle: list[tuple[Memory, int]]) -> None:
+        self._nbytes = max(nbytes, _LARGE)
+        self._idle = idle
+
+    def take(self) -> tuple[Memory, int]:
+        """Unused memory and its address."""
+        try:
+            block = self._idle.pop()
+            if isinstance(block[0], _LargeMemory) and block[0].nbytes >= self._nbytes:
+                return block
+            del block  # freed before the larger one is allocated
+        except IndexError:
+            pass
+        memory = _LargeMemory(tvm_ffi.Shape((self._nbytes,)))
+        return memory, memory.address
+
+    def put_back(self, taken: tuple[Memory, int]) -> None:
+        """Makes memory that :meth:`take` returned available to the next call."""
+        self._idle.append(taken)
+
+
 def result_buffers(sizes: Sequence[int]) -> Iterator[ResultBuffers]:
-    """Groups results into buffers; their sizes are in ascending order."""
+    """Groups results into buffers, neighbours together: their sizes should be in ascending order."""
     together: list[int] = []
     for size in sizes:
         if together and (size > _SMALL or sum(together) + len(together) * _ALIGNMENT + size > _COMMON):

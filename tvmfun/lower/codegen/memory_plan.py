@@ -11,10 +11,11 @@ import numpy as np
 from tvm import ir, relax
 
 from tvmfun import dtypes
-from tvmfun.runtime.plan import Address, MemoryAnalysis, Plan
-
-# The alignment of buffers in the block: a multiple of cache lines, and that of CUDA's allocations.
-_ALIGNMENT = 256
+from tvmfun.core import dims
+from tvmfun.core.dims import Dim
+from tvmfun.core.expressions import to_size
+from tvmfun.runtime.offsets import Lifetime, assign_offsets
+from tvmfun.runtime.plan import Address, DynamicPlan, MemoryAnalysis, Plan, Size
 
 
 class Call(NamedTuple):
@@ -22,12 +23,12 @@ class Call(NamedTuple):
 
     Args:
         kernel: the name of its function.
-        arguments: the addresses of its parameters.
+        arguments: the addresses of its parameters, and the dynamic sizes among them.
         written: the slots of those that it may write.
     """
 
     kernel: str
-    arguments: list[Address]
+    arguments: list[Any]
     written: frozenset[int] = frozenset()
 
 
@@ -42,29 +43,44 @@ class Store(NamedTuple):
 class _Buffer:
     """A piece of memory that is in use from its first to its last binding."""
 
-    size: int
+    size: Any
     first: int
     last: int
-    offset: int = 0
+
+    @property
+    def lifetime(self) -> Lifetime:
+        """The bindings that use it."""
+        return Lifetime(self.first, self.last)
 
 
-def plan_memory(main: relax.Function) -> tuple[Plan, list[Call | Store]]:
+def plan_memory(
+    main: relax.Function, names: Sequence[str] = (), axes: Mapping[str, Dim] | None = None
+) -> tuple[Plan | DynamicPlan, list[Call | Store]]:
     """Decides the address of every value of ``main``.
 
     Args:
-        main: calls kernels with ``call_tir`` and ``call_tir_inplace``; all its shapes are static.
+        main: calls kernels with ``call_tir`` and ``call_tir_inplace``.
+        names: those of the dynamic sizes.
+        axes: what the sizes of axes that have names of their own in ``main`` are.
 
     Returns:
         The plan, and the steps of the native ``main``.
     """
-    values = Values(main)
-    plan, address_of = values.plan()
+    values = Values(main, axes=axes)
+    plan, address_of = values.dynamic_plan(names) if names else values.plan()
     steps: list[Call | Store] = []
     for step in values.steps:
         if isinstance(step, Store):
             steps.append(step._replace(address=address_of[step.address.slot]))
-        else:
-            steps.append(step._replace(arguments=[address_of[argument.slot] for argument in step.arguments]))
+            continue
+        arguments: list[Address | Size] = []
+        for argument in step.arguments:
+            if isinstance(argument, Dim):
+                assert isinstance(plan, DynamicPlan) and argument.name
+                arguments.append(Size(plan.size_slot(argument.name)))
+            else:
+                arguments.append(address_of[argument.slot])
+        steps.append(step._replace(arguments=arguments))
     return plan, steps
 
 
@@ -75,24 +91,31 @@ class Values:
     and of results.
 
     Args:
-        main: calls kernels with ``call_tir`` and ``call_tir_inplace``; all its shapes are static.
+        main: calls kernels with ``call_tir`` and ``call_tir_inplace``.
         workspaces: for kernels that get memory only for themselves the bytes of each piece. Their addresses are the
             last arguments of a call.
+        axes: what the sizes of axes that have names of their own in ``main`` are.
     """
 
-    def __init__(self, main: relax.Function, workspaces: Mapping[str, Sequence[int]] | None = None) -> None:
+    def __init__(
+        self,
+        main: relax.Function,
+        workspaces: Mapping[str, Sequence[int]] | None = None,
+        axes: Mapping[str, Dim] | None = None,
+    ) -> None:
         self._workspaces = workspaces or {}
+        self._axes = axes or {}
         self._owners: dict[ir.Var, Any] = {parameter: i for i, parameter in enumerate(main.params)}
         self._buffers: list[_Buffer] = []
         self._constants: list[tuple[int, Store]] = []
         self._calls: list[tuple[int, Call]] = []
-        self._aliased: dict[int, int] = {}
+        self._aliased: dict[int, Any] = {}
         self._inputs = len(main.params)
         bindings = [binding for block in main.body.blocks for binding in block.bindings]
         for i, binding in enumerate(bindings):
             self._read(i, binding)
         self._results = [self._owner(len(bindings), field) for field in main.body.body.fields]
-        self._arguments = sum(_nbytes(parameter.ty) for parameter in main.params)
+        self._arguments = sum(self._nbytes(parameter.ty) for parameter in main.params)
 
     @property
     def steps(self) -> list[Call | Store]:
@@ -127,14 +150,44 @@ class Values:
         if uses is not None:
             used = {slot: uses[slot] for slot in intermediates if slot in uses}
             intermediates = {slot: _Buffer(buffers[slot].size, *pair) for slot, pair in used.items()}
-        temporaries = _assign_offsets(list(intermediates.values()))
-        addresses = {i: Address(i) for i in range(self._inputs)}
-        addresses |= {slot: Address(self._inputs + k) for k, slot in enumerate(fresh)}
+        pieces = intermediates.values()
+        offsets, temporaries = assign_offsets([b.size for b in pieces], [b.lifetime for b in pieces])
         block = self._inputs + len(fresh)
-        addresses |= {slot: Address(block, buffer.offset) for slot, buffer in intermediates.items()}
+        addresses = self._addresses(fresh)
+        addresses |= {slot: Address(block, offset) for slot, offset in zip(intermediates, offsets, strict=True)}
         sizes = tuple(buffers[slot].size for slot in fresh)
         analysis = MemoryAnalysis(self._arguments, sum(sizes), sum(self._aliased.values()), temporaries)
         return Plan(self._inputs, sizes, tuple(addresses[slot].slot for slot in self._results), analysis), addresses
+
+    def dynamic_plan(self, names: Sequence[str]) -> tuple[DynamicPlan, dict[int, Address]]:
+        """Gives every slot an address, whose offset is computed where the sizes are known.
+
+        Args:
+            names: those of the dynamic sizes.
+        """
+        buffers = dict(enumerate(self._buffers, self._inputs))
+        kept = [slot for slot in dict.fromkeys(self._results) if slot in buffers]
+        order = lambda slot: (isinstance(buffers[slot].size, Dim), dims.typical(buffers[slot].size))
+        fresh = sorted(kept, key=order)
+        intermediates = {slot: buffer for slot, buffer in buffers.items() if slot not in kept}
+        addresses = self._addresses(fresh)
+        plan = DynamicPlan(
+            tuple(names),
+            self._inputs,
+            tuple(dims.postfix(buffers[slot].size) for slot in fresh),
+            tuple(addresses[slot].slot for slot in self._results),
+            tuple(dims.postfix(buffer.size) for buffer in intermediates.values()),
+            tuple(buffer.lifetime for buffer in intermediates.values()),
+            dims.postfix(self._arguments),
+            dims.postfix(sum(self._aliased.values())),
+        )
+        addresses |= {slot: Address(plan.block, 0, plan.offset_slot(k)) for k, slot in enumerate(intermediates)}
+        return plan, addresses
+
+    def _addresses(self, fresh: Sequence[int]) -> dict[int, Address]:
+        """The addresses of the inputs, and of the slots that are new memory for results."""
+        slots = [*range(self._inputs), *fresh]
+        return {slot: Address(k) for k, slot in enumerate(slots)}
 
     def _read(self, i: int, binding: relax.VarBinding) -> None:
         """Records the memory of a binding's value, and the use of its arguments."""
@@ -142,27 +195,37 @@ class Values:
         if isinstance(value, relax.TupleGetItem):
             self._owners[var] = self._owners[value.tuple_value][value.index]
         elif _is_kernel(value):
-            arguments = [self._owner(i, argument) for argument in value.args[1].fields]
+            arguments = [self._argument(i, argument) for argument in value.args[1].fields]
             results: list[int] = []
             passed = list(arguments)
             for ty, source in zip(_types(var), _sources(value), strict=True):
                 if source is None:
-                    results.append(self._new(i, _nbytes(ty)))
+                    results.append(self._new(i, self._nbytes(ty)))
                     passed.append(results[-1])
                 else:
                     results.append(arguments[source])
                     if arguments[source] < self._inputs:
-                        self._aliased[arguments[source]] = _nbytes(ty)
+                        self._aliased[arguments[source]] = self._nbytes(ty)
             name = value.args[0].name_hint
             own = [self._new(i, size) for size in self._workspaces.get(name, ())]
-            self._calls.append((i, Call(name, list(map(Address, [*passed, *own])), frozenset([*results, *own]))))
+            addresses = [slot if isinstance(slot, Dim) else Address(slot) for slot in (*passed, *own)]
+            self._calls.append((i, Call(name, addresses, frozenset([*results, *own]))))
             self._owners[var] = results if isinstance(var.ty, relax.TupleType) else results[0]
         elif value.op.name == "relax.reshape":
             self._owners[var] = self._owner(i, value.args[0])
         else:  # memory of no bytes
-            self._owners[var] = self._new(i, _nbytes(var.ty))
+            self._owners[var] = self._new(i, self._nbytes(var.ty))
 
-    def _new(self, i: int, size: int) -> int:
+    def _nbytes(self, ty: relax.TensorType) -> Any:
+        """The bytes of an array: an integer or a Dim."""
+        shape = dims.at(tuple(map(to_size, ty.shape.values)), self._axes)
+        return math.prod(shape) * dtypes.canonical(str(ty.dtype)).itemsize
+
+    def _argument(self, i: int, value: relax.Expr) -> Any:
+        """The slot of an argument of the binding at ``i``, or the dynamic size that it is."""
+        return dims.at(to_size(value), self._axes) if isinstance(value.ty, ir.PrimType) else self._owner(i, value)
+
+    def _new(self, i: int, size: Any) -> int:
         """The slot of a buffer of a size for the binding at ``i``."""
         self._buffers.append(_Buffer(size, i, i))
         return self._inputs + len(self._buffers) - 1
@@ -170,7 +233,7 @@ class Values:
     def _owner(self, i: int, value: relax.Expr) -> int:
         """The slot of a value that the binding at ``i`` uses."""
         if isinstance(value, ir.GenericConst):
-            slot = self._new(i, _nbytes(value.ty))
+            slot = self._new(i, self._nbytes(value.ty))
             self._constants.append((i, Store(Address(slot), _bits(value))))
             return slot
         owner = self._owners[value]
@@ -199,30 +262,3 @@ def _sources(value: relax.Call) -> list[int | None]:
         results = value.ty_args[0]
         return [None] * (len(results.fields) if isinstance(results, relax.TupleType) else 1)
     return [i if i >= 0 else None for i in map(int, value.attrs.inplace_indices)]
-
-
-def _nbytes(ty: relax.TensorType) -> int:
-    return math.prod(map(int, ty.shape.values)) * dtypes.canonical(str(ty.dtype)).itemsize
-
-
-def _assign_offsets(buffers: list[_Buffer]) -> int:
-    """Gives each buffer an offset, so that those in use at the same time do not overlap; returns the total size.
-
-    The largest buffers come first, each at the lowest offset where it fits.
-    Source: Pisarchyk and Lee, Efficient Memory Management for Deep Neural Net Inference, 2020 ("greedy by size").
-    """
-    count, total = 0, 0
-    first, last, begin, end = np.zeros((4, len(buffers)), np.int64)
-    for buffer in sorted(buffers, key=lambda buffer: -buffer.size):
-        size = -(-buffer.size // _ALIGNMENT) * _ALIGNMENT
-        busy = np.nonzero((first[:count] <= buffer.last) & (last[:count] >= buffer.first))[0]
-        order = busy[np.argsort(begin[busy], kind="stable")]
-        # The gaps between neighbours: from the largest end so far to the next beginning.
-        ends = np.maximum.accumulate(np.concatenate([[0], end[order]]))
-        gaps = np.concatenate([begin[order], [np.iinfo(np.int64).max]]) - ends
-        buffer.offset = int(ends[np.argmax(gaps >= size)])
-        first[count], last[count], begin[count], end[count] = (
-            buffer.first, buffer.last, buffer.offset, buffer.offset + size
-        )  # fmt: skip
-        count, total = count + 1, max(total, buffer.offset + size)
-    return total

@@ -15,16 +15,26 @@ from tvm import ir, s_tir, tirx
 from tvm.support import cc
 from tvm.target import Target
 
+from tvmfun.core import dims
 from tvmfun.lower import target as targets
 from tvmfun.lower.codegen.memory_plan import Call, Store
 from tvmfun.lower.codegen.strip import stripped
-from tvmfun.lower.codegen.workspaces import Event, events, expanded, workspaces
+from tvmfun.lower.codegen.workspaces import Event, events, expanded, thread_count
 from tvmfun.lower.tir.build import buffer, seq
-from tvmfun.lower.tir.calling_convention import Stack, called_functions, forwarded, forwarding, is_packed, packed
+from tvmfun.lower.tir.calling_convention import (
+    Stack,
+    called_functions,
+    forwarded,
+    forwarding,
+    has_sizes,
+    is_packed,
+    packed,
+)
 from tvmfun.lower.tir.narrow_stores import protect_narrow_stores
 from tvmfun.lower.tir.quotients import protect_quotients, reveal_constants
 from tvmfun.lower.tir.walk import find
-from tvmfun.runtime.plan import Address
+from tvmfun.runtime.plan import Address, Size
+from tvmfun.runtime.workspaces import Allocation
 from tvmfun.threads import cpu_count, pooled
 
 # Kernels per LLVM module, and the fewest that justify a separate module and thread.
@@ -130,8 +140,12 @@ class NativeModule:
         self._target_of_callers = Target({**target.export(), **options})
         allocated = [*(part.allocated for part in parts), own]
         order = expanded({name: events for by_name in allocated for name, events in by_name.items()}, "main")
-        #: The bytes of workspaces that kernels allocate while they run, in all threads.
-        self.workspaces = workspaces(order, target)
+        #: The workspaces of kernels, in the order in which they are allocated and freed.
+        self.allocations: tuple[Allocation, ...] = tuple(
+            None if event is None else (dims.postfix(event[0]), event[1]) for event in order
+        )
+        #: The number of threads that kernels use.
+        self.threads = thread_count(target)
 
     def load(self) -> Any:
         """Returns the module with ``main``; machine code for this machine is generated at once, in threads."""
@@ -180,9 +194,9 @@ def _in_threads(function: Callable, *arguments: Sequence) -> list:
         return list(pool.map(function, *arguments))
 
 
-def compiled(target: Target, functions: dict, pointers: bool = True) -> Any:
-    """Returns an LLVM module of scheduled functions, which take ``pointers``, or tensors for the virtual machine."""
-    return _built(target, _lowered(target, functions, pointers)[0])
+def compiled(target: Target, functions: dict) -> Any:
+    """Returns an LLVM module of scheduled functions."""
+    return _built(target, _lowered(target, functions)[0])
 
 
 def _compiled(target: Target, functions: dict) -> tuple[Any, dict[str, list[Event]]]:
@@ -191,12 +205,16 @@ def _compiled(target: Target, functions: dict) -> tuple[Any, dict[str, list[Even
     return _built(target, module), allocated
 
 
-def _lowered(target: Target, functions: dict, pointers: bool = True) -> tuple[tvm.IRModule, dict[str, list[Event]]]:
+def _lowered(target: Target, functions: dict) -> tuple[tvm.IRModule, dict[str, list[Event]]]:
     """The lowered functions, and the workspace events of each."""
     target = llvm_options(target)
     with target, tvm.transform.PassContext(opt_level=3):
-        module = _lowering(pointers)(tirx.transform.BindTarget(target.with_host(target))(tvm.IRModule(functions)))
-    return module, events(module, functions, target) if pointers else {}  # sizes are dynamic otherwise
+        loops = _LOOPS(tirx.transform.BindTarget(target.with_host(target))(tvm.IRModule(functions)))
+        module = _LOWERING(loops)
+    # Workspaces of dynamic sizes are expressions, which later passes rewrite.
+    dynamic = {name: function for name, function in functions.items() if has_sizes(function)}
+    static = {name: function for name, function in functions.items() if name not in dynamic}
+    return module, {**events(module, static, target), **events(loops, dynamic, target)}
 
 
 def _with_forwarding(target: Target, module: tvm.IRModule) -> tvm.IRModule:
@@ -240,45 +258,6 @@ def llvm_options(target: Target) -> Target:
         features = [name for name in map(str, options.get("mattr", ())) if name[1:] not in _SHORT_VECTORS]
         options["mattr"] = [*features, *(f"-{name}" for name in _SHORT_VECTORS)]
     return Target(options)
-
-
-def _lowering(pointers: bool) -> tvm.transform.Pass:
-    """The passes of ``tvm.s_tir.pipeline`` that scheduled kernels for the CPU need, in its order.
-
-    Left out are passes for GPUs and accelerators, and those that do not change our kernels, or do nothing that LLVM
-    does not do as well: hoisting, partitioning and removal of loops. Two others must not run.
-    ``CompactBufferAllocation`` computes bounds of buffers, which exceed int32 with dynamic sizes. ``StorageRewrite``
-    merges accumulators with buffers that must be in memory, so that they would not become registers.
-    """
-    return tvm.transform.Sequential(
-        [
-            # Blocks become loops around buffers that are declared where they are needed.
-            s_tir.transform.LowerInitBlock(),
-            s_tir.transform.PlanAndUpdateBufferAllocationLocation(),
-            s_tir.transform.ConvertBlocksToOpaque(),
-            s_tir.transform.LowerMatchBuffer(),
-            # Before vectorization, which leftover conditions of splits would prevent.
-            s_tir.transform.StmtSimplify(),
-            s_tir.transform.LowerOpaqueBlock(),
-            _protect,
-            tirx.transform.FlattenBuffer(),
-            tirx.transform.BF16ComputeLegalize(),
-            tirx.transform.NarrowDataType(32),
-            tirx.transform.VectorizeLoop(True),
-            tirx.transform.UnrollLoop(),
-            s_tir.transform.RenormalizeSplitPattern(),
-            tirx.transform.StmtSimplify(),
-            _reveal_constants,
-            # A select evaluates both sides; unsafe ones become branches.
-            s_tir.transform.RewriteUnsafeSelect(),
-            _share_formulas,
-            *([_make_packed] if pointers else []),
-            tirx.transform.MakePackedAPI(),
-            tirx.transform.BF16StorageLegalize(),
-            tirx.transform.LowerTVMBuiltin(),
-            tirx.transform.LowerIntrin(),
-        ]
-    )
 
 
 @tvm.transform.module_pass(opt_level=0, name="tvmfun.Protect")
@@ -326,12 +305,58 @@ def _make_packed(module: tvm.IRModule, context: tvm.transform.PassContext) -> tv
     )
 
 
+# The passes of ``tvm.s_tir.pipeline`` that scheduled kernels for the CPU need, in its order.
+#
+# Left out are passes for GPUs and accelerators, and those that do not change our kernels, or do nothing that LLVM does
+# not do as well: hoisting, partitioning and removal of loops. Two others must not run. ``CompactBufferAllocation``
+# computes bounds of buffers, which exceed int32 with dynamic sizes. ``StorageRewrite`` merges accumulators with buffers
+# that must be in memory, so that they would not become registers.
+_LOOPS = tvm.transform.Sequential(
+    [
+        # Blocks become loops around buffers that are declared where they are needed.
+        s_tir.transform.LowerInitBlock(),
+        s_tir.transform.PlanAndUpdateBufferAllocationLocation(),
+        s_tir.transform.ConvertBlocksToOpaque(),
+        s_tir.transform.LowerMatchBuffer(),
+        # Before vectorization, which leftover conditions of splits would prevent.
+        s_tir.transform.StmtSimplify(),
+        s_tir.transform.LowerOpaqueBlock(),
+    ]
+)
+_LOWERING = tvm.transform.Sequential(
+    [
+        _protect,
+        tirx.transform.FlattenBuffer(),
+        tirx.transform.BF16ComputeLegalize(),
+        tirx.transform.NarrowDataType(32),
+        tirx.transform.VectorizeLoop(True),
+        tirx.transform.UnrollLoop(),
+        s_tir.transform.RenormalizeSplitPattern(),
+        tirx.transform.StmtSimplify(),
+        _reveal_constants,
+        # A select evaluates both sides; unsafe ones become branches.
+        s_tir.transform.RewriteUnsafeSelect(),
+        _share_formulas,
+        _make_packed,
+        tirx.transform.MakePackedAPI(),
+        tirx.transform.BF16StorageLegalize(),
+        tirx.transform.LowerTVMBuiltin(),
+        tirx.transform.LowerIntrin(),
+    ]
+)
+
+
 def _main(steps: Sequence[Call | Store], slots: int, is_timed: bool) -> tirx.PrimFunc:
     """The ``main`` that runs the steps, and may read a clock between them."""
     table = tirx.decl_buffer((slots + is_timed,), _ADDRESS, name="table", data_alignment=_ADDRESS_BYTES)
-    pointer = lambda address: tirx.handle_add_byte_offset(
-        tirx.reinterpret("handle", table[address.slot]), address.offset
-    )
+
+    def pointer(address: Address) -> tirx.Expr:
+        start = table[address.slot] if address.offset_slot is None else table[address.slot] + table[address.offset_slot]
+        return tirx.handle_add_byte_offset(tirx.reinterpret("handle", start), address.offset)
+
+    def argument(value: Address | Size) -> tirx.Expr:
+        return tirx.Cast("int64", table[value.slot]) if isinstance(value, Size) else pointer(value)
+
     stack = Stack()
     read_clock = lambda i: tirx.Evaluate(
         tirx.call_extern("int32", "clock_gettime", _MONOTONIC, pointer(Address(slots, TIMESPEC_BYTES * i)))
@@ -347,7 +372,7 @@ def _main(steps: Sequence[Call | Store], slots: int, is_timed: bool) -> tirx.Pri
                 tirx.BufferStore(constant, tirx.const(int(step.bits), constant.dtype), []),
             ]
         else:
-            body.append(stack.call(step.kernel, list(map(pointer, step.arguments))))
+            body.append(stack.call(step.kernel, list(map(argument, step.arguments))))
             calls += 1
             if is_timed:
                 body.append(read_clock(calls))

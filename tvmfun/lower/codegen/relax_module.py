@@ -94,6 +94,11 @@ class ModuleBuilder:
         self._axes = {size: Dim(f"{name}_axis", min=0) for name, size in forms.items()}
         self._sizes = {name: dims.solve_linear(size, self._axes[size]) for name, size in forms.items()}
 
+    @property
+    def axes(self) -> dict[str, Dim]:
+        """The sizes of the axes that have a name of their own, by that name."""
+        return {str(axis.name): size for size, axis in self._axes.items()}
+
     def build(self, kernels: Sequence[tuple[Kernel, InPlace]]) -> tvm.IRModule:
         """Returns the module.
 

@@ -2,41 +2,29 @@
 
 from __future__ import annotations
 
-from bisect import bisect_left, insort
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
 
 import tvm
 from tvm import ir, tirx
 from tvm.s_tir import SBlock
 from tvm.target import Target
 
+from tvmfun import dtypes
+from tvmfun.core.expressions import to_size
 from tvmfun.lower.tir.build import nbytes
 from tvmfun.lower.tir.calling_convention import called_functions
 from tvmfun.lower.tir.walk import find
+from tvmfun.runtime.workspaces import Allocation
 
-# As in TVM's runtime: smaller allocations are on the stack, others are rounded up to pages.
+# As in TVM's runtime: smaller allocations are on the stack.
 _SMALLEST = 1024
-_PAGE = 4096
 _ALLOCATE = "tirx.TVMBackendAllocWorkspace"
 
 
-# ``(bytes, threads)`` for an allocation; None frees the most recent one.
-Allocation = tuple[int, int] | None
-# The same, or ``(name, threads)`` for the call of a kernel.
-Event = tuple[int | str, int] | None
-
-
-def workspaces(order: Iterable[Allocation], target: Target) -> int:
-    """Returns the bytes that the threads of one caller keep for kernels that allocate in this order.
-
-    Each thread has a pool, which grows to the most bytes in use at a time and never shrinks.
-
-    Args:
-        order: the allocations and frees of the kernels.
-        target: a CPU.
-    """
-    events = list(order)
-    return sum(kept(events, thread) for thread in range(_threads(target)))
+# An allocation, whose bytes are a Dim where sizes are dynamic, a free, or ``(name, threads)`` for the call of a kernel.
+Event = tuple[Any, int] | None
 
 
 def expanded(events: Mapping[str, Sequence[Event]], name: str, at_work: int = 1) -> Iterator[Allocation]:
@@ -62,16 +50,17 @@ def events(module: tvm.IRModule, functions: Mapping[ir.GlobalVar, tirx.PrimFunc]
     """Lists the allocations and calls of each kernel, by name.
 
     Args:
-        module: the lowered kernels.
-        functions: the kernels before lowering, of static sizes.
+        module: the lowered kernels; those of dynamic sizes before allocations become calls.
+        functions: the kernels before lowering.
         target: a CPU.
     """
     names = {name.name_hint for name, function in functions.items() if _may_allocate(function)}
     bodies = {name.name_hint: function.body for name, function in module.functions.items() if name.name_hint in names}
-    return {name: list(_events(body, _threads(target))) for name, body in bodies.items()}
+    return {name: list(_events(body, thread_count(target))) for name, body in bodies.items()}
 
 
-def _threads(target: Target) -> int:
+def thread_count(target: Target) -> int:
+    """The number of threads that kernels use."""
     return int(target.attrs.get("num-cores", 1))
 
 
@@ -80,8 +69,17 @@ def _may_allocate(function: tirx.PrimFunc) -> bool:
         return True
     buffers = [buffer for block in find(function.body, SBlock) for buffer in block.alloc_buffers]
     buffers += [stmt.buffer for stmt in find(function.body, tirx.AllocBuffer)]
-    static = (buffer for buffer in buffers if all(isinstance(size, tirx.IntImm) for size in buffer.shape))
-    return any(nbytes(buffer) >= _SMALLEST for buffer in static)
+    return any(_is_allocated(buffer) for buffer in buffers)
+
+
+def _is_allocated(buffer: tirx.Buffer) -> bool:
+    """Whether a buffer is not on the stack."""
+    return not all(isinstance(size, tirx.IntImm) for size in buffer.shape) or nbytes(buffer) >= _SMALLEST
+
+
+def _bytes_of(buffer: tirx.Buffer) -> Any:
+    """The bytes of a buffer: an integer or a Dim."""
+    return math.prod(map(to_size, buffer.shape)) * dtypes.canonical(str(buffer.dtype)).itemsize
 
 
 def _events(stmt: tirx.Stmt, threads: int, at_work: int = 1) -> Iterator[Event]:
@@ -93,6 +91,9 @@ def _events(stmt: tirx.Stmt, threads: int, at_work: int = 1) -> Iterator[Event]:
             if isinstance(call, ir.Call) and call.op.name == _ALLOCATE:
                 allocated += 1
                 yield int(call.args[2]), at_work
+            elif isinstance(part, tirx.AllocBuffer) and _is_allocated(part.buffer):
+                allocated += 1
+                yield _bytes_of(part.buffer), at_work
             yield from _events(part, threads, at_work)
         yield from [None] * allocated
     elif isinstance(stmt, tirx.For):
@@ -114,27 +115,3 @@ def _at_work(extent: tirx.Expr, threads: int) -> int:
         return threads
     share = -(-int(extent) // threads)
     return -(-int(extent) // share) if share else 0
-
-
-def kept(events: Iterable[Allocation], thread: int) -> int:
-    """The final bytes in a thread's pool, which returns the smallest piece that fits, or enlarges the largest one."""
-    idle: list[int] = []
-    in_use: list[int | None] = []
-    for event in events:
-        if event is None:
-            piece = in_use.pop()
-            if piece is not None:
-                insort(idle, piece)
-            continue
-        size, at_work = event
-        if thread >= at_work:
-            in_use.append(None)
-            continue
-        size = -(-size // _PAGE) * _PAGE
-        position = bisect_left(idle, size)
-        if position < len(idle):
-            size = idle.pop(position)
-        elif idle:
-            idle.pop()
-        in_use.append(size)
-    return sum(idle)

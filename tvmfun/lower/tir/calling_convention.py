@@ -1,4 +1,4 @@
-"""The calling convention of compiled functions: TVM's FFI, with addresses as arguments on the caller's stack.
+"""The calling convention of compiled functions: TVM's FFI, with addresses and sizes as arguments on the caller's stack.
 
 A call names a symbol. In a library the linker resolves it. In memory, where LLVM modules are not linked, it is a
 function made by :func:`forwarding`, which looks the callee up through the FFI once.
@@ -34,7 +34,7 @@ class Stack:
         self._most = 0
 
     def call(self, name: str, arguments: Sequence[tirx.Expr]) -> tirx.Stmt:
-        """The statement that calls a function with these addresses."""
+        """The statement that calls a function with these addresses and integers of 64 bits."""
         count = len(arguments)
         self._most = max(self._most, count)
         slots = [tirx.tvm_struct_set(self._pointer, i, _VALUE, address) for i, address in enumerate(arguments)]
@@ -66,7 +66,7 @@ def called_functions(value: tirx.Stmt | tirx.Expr) -> list[tuple[str, int]]:
 
 
 def packed(function: tirx.PrimFunc) -> tirx.PrimFunc:
-    """A function of buffers with this calling convention.
+    """A function of buffers and dynamic sizes with this calling convention.
 
     TVM's ``MakePackedAPI`` passes tensors, and checks the type of each one in every call. That is more code than most
     kernels have, and our callers know the types.
@@ -74,14 +74,18 @@ def packed(function: tirx.PrimFunc) -> tirx.PrimFunc:
     name = str(function.attrs["global_symbol"])
     parameters = _parameters()
     arguments = parameters[1]
-    buffers = []
+    sizes, buffers = [], []
     for i, parameter in enumerate(function.params):
+        if _is_size(parameter):
+            number = tirx.tvm_struct_get(arguments, i, _VALUE, ir.PrimType("int64"))
+            sizes.append(tirx.Bind(parameter, tirx.Cast(parameter.ty, number)))
+            continue
         pointer = ir.PointerType(parameter.ty.dtype, "global")
         value = tirx.tvm_struct_get(arguments, i, _VALUE, arguments.ty)
         buffers.append(tirx.DeclBuffer(parameter, data=tirx.reinterpret(pointer, value)))
     # The body becomes a separate function, because only parameters can be marked noalias.
     body = tirx.AttrStmt(0, "compute_scope", ir.StringImm(f"{name}_compute_"), function.body)
-    body = tirx.SeqStmt([*buffers, body, tirx.Return(_integer(0))])
+    body = tirx.SeqStmt([*sizes, *buffers, body, tirx.Return(_integer(0))])
     # Large buffers of the body are allocated on this device.
     body = tirx.AttrStmt("default", "device_type", _integer(_CPU), body)
     body = tirx.AttrStmt("default", "device_id", _integer(0), body)
@@ -112,6 +116,15 @@ def forwarded(body: tirx.Stmt, local: Container[str]) -> tirx.Stmt:
         return tirx.call_extern("int32", _FORWARDING_PREFIX + name, *arguments)
 
     return rewrite(body, (ir.Call, forward))
+
+
+def has_sizes(function: tirx.PrimFunc) -> bool:
+    """Whether a function of buffers takes dynamic sizes."""
+    return not is_packed(function) and any(map(_is_size, function.params))
+
+
+def _is_size(parameter: tirx.Var) -> bool:
+    return isinstance(parameter.ty, ir.PrimType)
 
 
 def is_packed(function: tirx.PrimFunc) -> bool:
