@@ -64,6 +64,7 @@ def chain(x, w):
     return hidden - tnp.mean(hidden, axis=0), tnp.sum(hidden @ hidden.T), x.shape[0]
 
 
+@pytest.mark.slow
 def test_a_plan_is_that_of_static_sizes():
     dynamic = lowered(chain, ("b", 24), (24, 40))
     assert isinstance(dynamic.executable, DynamicExecutable)
@@ -81,6 +82,7 @@ def test_a_plan_is_text():
     assert [plan.at({"b": b}) for b in (1, 9)] == [DynamicPlan.parse(plan.text).at({"b": b}) for b in (1, 9)]
 
 
+@pytest.mark.slow
 def test_intermediates_of_different_sizes_do_not_overlap():
     def function(x, y):
         p, q = tnp.sort(x), tnp.sort(y)
@@ -184,6 +186,7 @@ def scanned(w, xs):
     return lax.scan(step, tnp.zeros(xs.shape[1:]), xs)
 
 
+@pytest.mark.quick("both")
 @pytest.mark.parametrize("axes", [{0: "t"}, {1: "b"}, {0: "t", 1: "b"}], ids=["length", "batch", "both"])
 def test_a_scan(axes):
     w = floats(4, 4)
@@ -225,6 +228,7 @@ def test_no_elements():
     assert analysis.arguments == w.nbytes
 
 
+@pytest.mark.slow
 def test_several_sizes_and_expressions_of_them():
     def function(x, y, z):
         joined = tnp.concat([x, y])
@@ -262,6 +266,7 @@ def test_calls_of_different_sizes_share_memory():
     assert block[0].nbytes == max(1 << 20, compiled.memory_analysis({"b": 700}).temporaries)
 
 
+@pytest.mark.slow
 def test_threads_of_different_sizes():
     step = lambda w, x: (w - 0.1 * grad(lambda w: tnp.mean(tnp.tanh(x @ w) ** 2))(w), tnp.sort(x, axis=0))
     dynamic, static = jit(step, donate_argnums=0, dynamic_shapes=(None, B)), jit(step)
