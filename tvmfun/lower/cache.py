@@ -11,7 +11,8 @@ import hashlib
 import os
 import time
 from collections import OrderedDict
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from threading import RLock
 
@@ -22,7 +23,7 @@ from tvmfun.core import dims
 from tvmfun.core.inline import inlined
 from tvmfun.core.program import Program
 from tvmfun.counters import counters
-from tvmfun.errors import DimensionError, ShapeError, TargetError
+from tvmfun.errors import DimensionError, ShapeError, TargetError, TvmfunError
 from tvmfun.lower import disk_cache, kernel_cache, pipeline
 from tvmfun.lower import target as targets
 from tvmfun.lower.codegen.native import NativeModule
@@ -35,6 +36,8 @@ from tvmfun.runtime.cuda_module import CudaModule
 from tvmfun.runtime.devices import device_of
 from tvmfun.runtime.plan import DynamicPlan, Plan
 
+# Elements of an array that kernels of dynamic sizes cannot index, which use 32-bit integers.
+_MOST_INDEXED = 2**31
 # Executables take about a megabyte each.
 _KEPT = 512
 _EXECUTABLES: OrderedDict[str, disk_cache.Stored | CudaExecutable] = OrderedDict()
@@ -71,7 +74,7 @@ def compile_program(
         if targets.is_cpu(target) or program.sizes:
             executable = disk_cache.load(key, target, _form(program, target))
             if executable is None:
-                with compiling(program.name):
+                with compiling(program.name), _explaining_large_arrays(program):
                     executable = _build(program, target, donated, key)
         else:
             executable = CudaExecutable(
@@ -102,11 +105,27 @@ def check_sizes(program: Program, sizes: Mapping[str, int]) -> None:
             raise ShapeError(program.name, "a size must be less than 2**31", got=f"{name} = {size}")
     variables = (*program.inputs, *(out for equation in program.equations for out in equation.outputs))
     for aval in dict.fromkeys(variable.aval for variable in variables):
-        if dims.at(aval.size, sizes) >= 2**31:
+        if dims.at(aval.size, sizes) >= _MOST_INDEXED:
             values = ", ".join(f"{name} = {size}" for name, size in sizes.items())
             raise ShapeError(
                 program.name, f"{aval} must have less than 2**31 elements", got=values, hint="smaller sizes"
             )
+
+
+@contextmanager
+def _explaining_large_arrays(program: Program) -> Iterator[None]:
+    """Makes an error of TVM about an array that 32-bit integers cannot index one of this library."""
+    try:
+        yield
+    except TvmfunError:
+        raise
+    except Exception as error:
+        variables = (*program.inputs, *(out for equation in program.equations for out in equation.outputs))
+        large = [v.aval for v in variables if dims.typical(v.aval.size) >= _MOST_INDEXED]
+        if not large:
+            raise
+        what = f"no kernel of this Program can index arrays of {_MOST_INDEXED:,} or more elements"
+        raise ShapeError(program.name, what, got=str(large[0]), hint="smaller arrays") from error
 
 
 def clear_caches() -> None:

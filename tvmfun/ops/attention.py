@@ -24,7 +24,7 @@ import math
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from functools import reduce
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 from tvm import tirx
@@ -34,7 +34,7 @@ from tvmfun import dtypes
 from tvmfun.core.array import Array, ShapeDtype
 from tvmfun.core.batching import repeat
 from tvmfun.core.op import Op, register
-from tvmfun.errors import DtypeError, ShapeError
+from tvmfun.errors import ArgumentError, DtypeError, ShapeError
 from tvmfun.ops import shape as shapes
 from tvmfun.ops.bits import threefry_block
 from tvmfun.ops.tir import block, prim_func
@@ -104,12 +104,34 @@ def broadcasting_index(aval: ShapeDtype | tirx.Buffer, index: Sequence[Any]) -> 
 
 # -- shapes ------------------------------------------------------------------------------------------------------------
 
+_KINDS: dict[str, Callable[[np.dtype], bool]] = {
+    "bias": dtypes.is_float,
+    "mask": lambda dtype: dtype == dtypes.bool_,
+    "query_lengths": dtypes.is_integer,
+    "key_lengths": dtypes.is_integer,
+    "dropout_key": lambda dtype: dtype == dtypes.uint32,
+}
+
+
+def _check_settings(name: str, settings: Settings) -> None:
+    if settings.optional != tuple(option for option in OPTIONAL if option in settings.optional):
+        what = f"optional arguments are {', '.join(OPTIONAL)}, in this order"
+        raise ArgumentError(name, what, got=str(settings.optional))
+    if not 0 <= settings.rate < 1 or (settings.rate and "dropout_key" not in settings.optional):
+        raise ArgumentError(name, "the rate must be from 0 to below 1, and needs a key", got=str(settings.rate))
+
 
 def _check(name: str, settings: Settings, avals: Sequence[ShapeDtype]) -> None:
+    _check_settings(name, settings)
+    if len(avals) != settings.required + len(settings.optional):
+        what = f"there must be {settings.required} arguments and {len(settings.optional)} optional ones"
+        raise ShapeError(name, what, got=str(len(avals)))
     query, key, value = avals[:3]
     floats = avals[: 4 if settings.gradients else 3]
     if any(aval.dtype != query.dtype for aval in floats) or not dtypes.is_float(query.dtype):
         raise DtypeError(name, "the factors must be floats of one dtype", got=", ".join(map(str, floats)))
+    if query.ndim != 4 or key.ndim != 4:
+        raise ShapeError(name, "queries and keys must have 4 axes", got=f"{query} and {key}")
     batch, length, heads, width = query.shape
     if key.shape != value.shape or (key.shape[0], key.shape[3]) != (batch, width) or heads % key.shape[2]:
         raise ShapeError(name, "queries, keys and values must fit", got=", ".join(map(str, avals[:3])))
@@ -118,6 +140,8 @@ def _check(name: str, settings: Settings, avals: Sequence[ShapeDtype]) -> None:
         if [aval.shape for aval in avals[3:6]] != expected:
             got = ", ".join(map(str, avals[3:6]))
             raise ShapeError(name, "the cotangent, log-sums and dot products must fit the queries", got=got)
+        if any(aval.dtype != _wide(query) for aval in avals[4:6]):
+            raise DtypeError(name, "log-sums and dot products must not be of half precision", got=str(avals[4]))
     scores = (batch, heads, length, key.shape[1])
     for option, aval in settings.named(avals).items():
         if option in ("bias", "mask"):
@@ -128,20 +152,38 @@ def _check(name: str, settings: Settings, avals: Sequence[ShapeDtype]) -> None:
             fits = aval.shape == (batch,)
         if not fits:
             raise ShapeError(name, f"{option} must fit scores of shape {scores}", got=str(aval))
+        if not _KINDS[option](aval.dtype):
+            raise DtypeError(name, f"{option} cannot have this dtype", got=str(aval))
 
 
 def _wide(aval: ShapeDtype) -> Any:
     return aval.dtype if aval.dtype == dtypes.float64 else dtypes.float32
 
 
-def _attention_shape(*avals: ShapeDtype, **params: Any) -> tuple[ShapeDtype, ShapeDtype]:
-    _check("attention", Settings(False, **params), avals)
+def _attention_shape(
+    *avals: ShapeDtype,
+    optional: tuple[str, ...] = (),
+    causal: bool = False,
+    window: tuple[int, int] | None = None,
+    rate: float = 0.0,
+    scale: float = 1.0,
+    precision: Literal["tensorfloat32"] | None = None,
+) -> tuple[ShapeDtype, ShapeDtype]:
+    _check("attention", Settings(False, optional, causal, window, rate, scale, precision), avals)
     batch, length, heads, _ = avals[0].shape
     return ShapeDtype(avals[0].shape, _wide(avals[0])), ShapeDtype((batch, heads, length), _wide(avals[0]))
 
 
-def _gradients_shape(*avals: ShapeDtype, **params: Any) -> tuple[ShapeDtype, ShapeDtype, ShapeDtype]:
-    _check("attention_gradients", Settings(True, **params), avals)
+def _gradients_shape(
+    *avals: ShapeDtype,
+    optional: tuple[str, ...] = (),
+    causal: bool = False,
+    window: tuple[int, int] | None = None,
+    rate: float = 0.0,
+    scale: float = 1.0,
+    precision: Literal["tensorfloat32"] | None = None,
+) -> tuple[ShapeDtype, ShapeDtype, ShapeDtype]:
+    _check("attention_gradients", Settings(True, optional, causal, window, rate, scale, precision), avals)
     return tuple(ShapeDtype(aval.shape, _wide(aval)) for aval in avals[:3])  # type: ignore[return-value]
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Literal
 
 from tvm import tirx
 from tvm.script.ir_builder import tirx as T
@@ -11,6 +11,7 @@ from tvmfun import dtypes
 from tvmfun.core.array import Array, ShapeDtype
 from tvmfun.core.op import Op, register
 from tvmfun.errors import DtypeError, ShapeError
+from tvmfun.ops.parameters import Sizes
 from tvmfun.ops.shape import ravel_index, repeat_unbatched
 from tvmfun.ops.tir import block, prim_func
 
@@ -18,7 +19,9 @@ _ROTATIONS = ((13, 15, 26, 6), (17, 29, 16, 24))
 _PARITY = 0x1BD11BDA
 
 
-def _threefry_shape(key: ShapeDtype, base: ShapeDtype, *, shape: tuple[int, ...], word: str) -> ShapeDtype:
+def _threefry_shape(
+    key: ShapeDtype, base: ShapeDtype, *, shape: Sizes, word: Literal["first", "second", "xor"]
+) -> ShapeDtype:
     if key.dtype != dtypes.uint32 or base.dtype != dtypes.uint32:
         raise DtypeError(
             "threefry2x32", "keys and counters are uint32", got=f"{key} and {base}", hint="tvmfun.random.key(seed)"

@@ -57,10 +57,6 @@ class Rule:
         raise ProgramError("pickle", what, got=repr(self), hint="the Program of the gradient")
 
 
-def _shape(*avals: ShapeDtype, program: Program, **params: Any) -> tuple:
-    return program.out_avals
-
-
 def _program(platform: Platform, *, program: Program, **params: Any) -> Program:
     return program
 
@@ -109,6 +105,10 @@ def _refuse_captured(name: str, active: Sequence[bool], captured: int) -> None:
             got="a closure",
             hint="passing the value as an argument",
         )
+
+
+def _vjp_shape(*avals: ShapeDtype, program: Program, forward: Rule, backward: Rule, captured: int) -> tuple:
+    return program.out_avals
 
 
 def _vjp_pullback(active, *args, program, forward, backward, captured):
@@ -170,7 +170,7 @@ custom_vjp_call = register(
     Op(
         "custom_vjp_call",
         "call",
-        _shape,
+        _vjp_shape,
         _program,
         batch=_vjp_batch,
         pullback=_vjp_pullback,
@@ -180,6 +180,10 @@ custom_vjp_call = register(
 )
 
 # -- custom_jvp --------------------------------------------------------------------------------------------------------
+
+
+def _jvp_shape(*avals: ShapeDtype, program: Program, rule: Rule, captured: int) -> tuple:
+    return program.out_avals
 
 
 def _jvp_pushforward(args, tangents, *, program, rule, captured):
@@ -233,7 +237,7 @@ custom_jvp_call = register(
     Op(
         "custom_jvp_call",
         "call",
-        _shape,
+        _jvp_shape,
         _program,
         batch=_jvp_batch,
         pullback=_jvp_pullback,
@@ -246,6 +250,10 @@ custom_jvp_call = register(
 
 #: Which results of a checkpointed function are kept for the backward pass.
 Policy = Callable[[Equation], bool]
+
+
+def _checkpoint_shape(*avals: ShapeDtype, program: Program, policy: Policy | None) -> tuple:
+    return program.out_avals
 
 
 def _checkpoint_pullback(active, *args, program, policy):
@@ -318,7 +326,7 @@ checkpoint = register(
     Op(
         "checkpoint",
         "call",
-        _shape,
+        _checkpoint_shape,
         _program,
         batch=_checkpoint_batch,
         pullback=_checkpoint_pullback,
@@ -329,6 +337,10 @@ checkpoint = register(
 )
 
 # -- platform_call -----------------------------------------------------------------------------------------------------
+
+
+def _platform_shape(*avals: ShapeDtype, cpu: Program, cuda: Program) -> tuple:
+    return cpu.out_avals
 
 
 def _platform_batch(batched: tuple[bool, ...], *args: Any, cpu: Program, cuda: Program) -> tuple:
@@ -344,7 +356,7 @@ platform_call = register(
     Op(
         "platform_call",
         "call",
-        lambda *avals, cpu, cuda: cpu.out_avals,
+        _platform_shape,
         lambda platform, *, cpu, cuda: cuda if platform == "cuda" else cpu,
         batch=_platform_batch,
         runs=lambda *, cpu, cuda: [[(cpu, 1)]],
@@ -390,7 +402,10 @@ barrier = register(
     )
 )
 
+
+def _name_shape(x: ShapeDtype, *, name: str) -> ShapeDtype:
+    return x
+
+
 #: ``name(x, name=)``: ``x``, with a name that checkpoint policies refer to.
-name = pw.pointwise(
-    "name", lambda x, *, name: x, (lambda g, o, x, *, name: g,), shape=lambda x, *, name: x, flops=nothing
-)
+name = pw.pointwise("name", lambda x, *, name: x, (lambda g, o, x, *, name: g,), shape=_name_shape, flops=nothing)

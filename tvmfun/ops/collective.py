@@ -18,6 +18,7 @@ from tvmfun.errors import ProgramError, ShapeError
 from tvmfun.ops import pointwise as pw
 from tvmfun.ops import reduce as reductions
 from tvmfun.ops import shape as shapes
+from tvmfun.ops.parameters import Size, check_axes
 
 Names = tuple[str, ...]
 
@@ -26,7 +27,7 @@ def _unbound(platform: Platform, *, axis_names: Names, **params: Any) -> Program
     raise ProgramError(
         "compile",
         "a collective can only be compiled where its axis is known",
-        got=f"an axis named {axis_names[0]!r}",
+        got=f"an axis named {' and '.join(map(repr, axis_names))}",
         hint="vmap(f, axis_name=...)",
     )
 
@@ -38,6 +39,10 @@ def _collective(name: str, shape: Callable, over: Callable, vjp: Callable | None
 
 def _without_name(axis_names: Names, axis_name: str) -> Names:
     return tuple(name for name in axis_names if name != axis_name)
+
+
+def _same_shape(x: ShapeDtype, *, axis_names: Names) -> ShapeDtype:
+    return x
 
 
 # -- psum, pmax, pmin --------------------------------------------------------------------------------------------------
@@ -61,7 +66,7 @@ def _times(x: Any, size: Any) -> Any:
 #: ``psum(x, axis_names=)``: the sum over all examples of the named axes; each gets the same.
 psum = _collective(
     "psum",
-    lambda x, *, axis_names: x,
+    _same_shape,
     _reducing("psum", reductions.sum, _times),
     lambda g, o, x, *, axis_names: psum(g, axis_names=axis_names),
     lambda batched, x, *, axis_names: psum(x, axis_names=axis_names),
@@ -70,7 +75,7 @@ psum = _collective(
 #: ``pmax(x, axis_names=)``: the maximum over all examples of the named axes.
 pmax = _collective(
     "pmax",
-    lambda x, *, axis_names: x,
+    _same_shape,
     _reducing("pmax", reductions.max, lambda x, size: x),
     None,
     lambda batched, x, *, axis_names: pmax(x, axis_names=axis_names),
@@ -78,7 +83,7 @@ pmax = _collective(
 #: ``pmin(x, axis_names=)``: the minimum over all examples of the named axes.
 pmin = _collective(
     "pmin",
-    lambda x, *, axis_names: x,
+    _same_shape,
     _reducing("pmin", reductions.min, lambda x, size: x),
     None,
     lambda batched, x, *, axis_names: pmin(x, axis_names=axis_names),
@@ -88,19 +93,22 @@ _by_name = {"psum": psum, "pmax": pmax, "pmin": pmin}
 # -- axis_index --------------------------------------------------------------------------------------------------------
 
 
+def _index_shape(*, axis_names: Names) -> ShapeDtype:
+    return ShapeDtype((), dtypes.int32)
+
+
 def _index_over(axis_name: str, size: Any, batched: tuple, *, axis_names: Names) -> Any:
     return shapes.iota(shape=(size,), axis=0, dtype="int32")
 
 
 #: ``axis_index(axis_names=)``: the position of the example along the named axis.
-axis_index = register(
-    Op("axis_index", "call", lambda *, axis_names: ShapeDtype((), dtypes.int32), _unbound, over_axis=_index_over)
-)
+axis_index = register(Op("axis_index", "call", _index_shape, _unbound, over_axis=_index_over))
 
 # -- all_gather, psum_scatter ------------------------------------------------------------------------------------------
 
 
-def _gather_shape(x: ShapeDtype, *, axis_names: Names, size: Any, axis: int, tiled: bool) -> ShapeDtype:
+def _gather_shape(x: ShapeDtype, *, axis_names: Names, size: Size, axis: int, tiled: bool) -> ShapeDtype:
+    check_axes("all_gather", ShapeDtype(x.shape if tiled else (size, *x.shape), x.dtype), (axis,))
     if tiled:
         return replace(x, shape=(*x.shape[:axis], x.shape[axis] * size, *x.shape[axis + 1 :]))
     return replace(x, shape=(*x.shape[:axis], size, *x.shape[axis:]))
@@ -124,7 +132,8 @@ all_gather = _collective(
 )
 
 
-def _scatter_shape(x: ShapeDtype, *, axis_names: Names, size: Any, axis: int, tiled: bool) -> ShapeDtype:
+def _scatter_shape(x: ShapeDtype, *, axis_names: Names, size: Size, axis: int, tiled: bool) -> ShapeDtype:
+    check_axes("psum_scatter", x, (axis,))
     whole = x.shape[axis]
     if whole % size if tiled else whole != size:
         what = "divisible by" if tiled else "equal to"
@@ -153,6 +162,10 @@ psum_scatter = _collective(
 # -- ppermute, all_to_all ----------------------------------------------------------------------------------------------
 
 
+def _permute_shape(x: ShapeDtype, *, axis_names: Names, perm: tuple[tuple[int, int], ...]) -> ShapeDtype:
+    return x
+
+
 def _permute_over(axis_name, size, batched, x, *, axis_names, perm):
     x = x if batched[0] else repeat(x, size)
     source = {target: origin for origin, target in perm}
@@ -169,7 +182,7 @@ def _permute_over(axis_name, size, batched, x, *, axis_names, perm):
 #: ``ppermute(x, axis_names=, perm=)``: each example sends its value on, by pairs ``(from, to)``; the others get zeros.
 ppermute = _collective(
     "ppermute",
-    lambda x, *, axis_names, perm: x,
+    _permute_shape,
     _permute_over,
     lambda g, o, x, *, axis_names, perm: ppermute(
         g, axis_names=axis_names, perm=tuple((target, origin) for origin, target in perm)
@@ -178,7 +191,9 @@ ppermute = _collective(
 )
 
 
-def _exchange_shape(x: ShapeDtype, *, axis_names: Names, size: Any, split: int, concat: int) -> ShapeDtype:
+def _exchange_shape(x: ShapeDtype, *, axis_names: Names, size: Size, split: int, concat: int) -> ShapeDtype:
+    check_axes("all_to_all", x, (split,))
+    check_axes("all_to_all", x, (concat,))
     if x.shape[split] % size:
         raise ShapeError("all_to_all", f"axis {split} must be divisible by the number of examples", got=f"{x}, {size}")
     sizes = list(x.shape)

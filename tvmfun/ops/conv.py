@@ -21,9 +21,7 @@ from tvmfun.errors import DtypeError, ShapeError
 from tvmfun.ops import formula
 from tvmfun.ops import pointwise as pw
 from tvmfun.ops import shape as shapes
-
-Ints = tuple[int, ...]
-Padding = tuple[tuple[int, int], ...]
+from tvmfun.ops.parameters import Ints, Margins, Sizes, check_strides
 
 
 def _span(size: int, dilation: int) -> int:
@@ -31,7 +29,7 @@ def _span(size: int, dilation: int) -> int:
     return dims.maximum(0, (size - 1) * dilation + 1)
 
 
-def _output_sizes(spatial: Ints, kernel: Ints, stride: Ints, padding: Padding, dilation: Ints, kernel_dilation: Ints):
+def _output_sizes(spatial: Ints, kernel: Ints, stride: Ints, padding: Margins, dilation: Ints, kernel_dilation: Ints):
     sizes = []
     for n, k, s, (low, high), d, kd in zip(spatial, kernel, stride, padding, dilation, kernel_dilation, strict=True):
         room = _span(n, d) + low + high - _span(k, kd)
@@ -39,11 +37,22 @@ def _output_sizes(spatial: Ints, kernel: Ints, stride: Ints, padding: Padding, d
     return tuple(sizes)
 
 
-def _has_margins(padding: Padding) -> bool:
+def _check_windows(
+    name: str, spatial: Ints, stride: Ints, padding: Margins, dilation: Ints, kernel_dilation: Ints, groups: int
+) -> None:
+    """Raises for windows that do not move, holes of negative size, and margins that cut off more than there is."""
+    check_strides(name, "strides, dilations and groups", (*stride, *dilation, *kernel_dilation, groups))
+    padded = [_span(n, d) + low + high for n, d, (low, high) in zip(spatial, dilation, padding, strict=True)]
+    if any(not dims.is_dynamic(size) and not 0 <= size < 2**31 for size in padded):
+        what = "negative padding must not exceed the axis, and an axis with padding must be below 2**31"
+        raise ShapeError(name, what, got=f"{spatial} to {tuple(padded)}")
+
+
+def _has_margins(padding: Margins) -> bool:
     return any(pair != (0, 0) for pair in padding)
 
 
-def _with_margins(x: te.Tensor, padding: Padding, dilation: Ints) -> te.Tensor:
+def _with_margins(x: te.Tensor, padding: Margins, dilation: Ints) -> te.Tensor:
     """``x`` with zeros around and between its spatial elements; negative padding crops."""
     if not _has_margins(padding) and all(d == 1 for d in dilation):
         return x
@@ -93,13 +102,23 @@ def _no_results(rule: Callable[..., ShapeDtype], batched: tuple[bool, ...], args
 # -- conv ------------------------------------------------------------------------------------------------------
 
 
-def _conv_shape(x: ShapeDtype, w: ShapeDtype, *, stride, padding, dilation, kernel_dilation, groups) -> ShapeDtype:
+def _conv_shape(
+    x: ShapeDtype,
+    w: ShapeDtype,
+    *,
+    stride: Ints,
+    padding: Margins,
+    dilation: Ints,
+    kernel_dilation: Ints,
+    groups: int,
+) -> ShapeDtype:
     if x.dtype != w.dtype or not dtypes.is_float(x.dtype):
         raise DtypeError("conv", "the array and the kernel must have one float dtype", got=f"{x} and {w}")
     if x.ndim != w.ndim or x.ndim < 3:
         raise ShapeError(
             "conv", "the array is (batch, *spatial, channels), the kernel (*spatial, in, out)", got=f"{x}, {w}"
         )
+    _check_windows("conv", x.shape[1:-1], stride, padding, dilation, kernel_dilation, groups)
     if x.shape[-1] != w.shape[-2] * groups or w.shape[-1] % groups:
         raise ShapeError(
             "conv",
@@ -206,13 +225,22 @@ conv = register(
 
 
 def _kernel_gradient_shape(
-    x: ShapeDtype, g: ShapeDtype, *, kernel: Ints, stride, padding, dilation, kernel_dilation, groups
+    x: ShapeDtype,
+    g: ShapeDtype,
+    *,
+    kernel: Ints,
+    stride: Ints,
+    padding: Margins,
+    dilation: Ints,
+    kernel_dilation: Ints,
+    groups: int,
 ) -> ShapeDtype:
     if x.dtype != g.dtype or not dtypes.is_float(x.dtype):
         raise DtypeError("conv_kernel_gradient", "both arrays must have one float dtype", got=f"{x} and {g}")
     if not x.ndim == g.ndim == len(kernel) + 2 or x.shape[0] != g.shape[0]:
         what = "the arrays are (batch, *spatial, channels), with one batch and the rank of the kernel"
         raise ShapeError("conv_kernel_gradient", what, got=f"{x}, {g} and {kernel}")
+    _check_windows("conv_kernel_gradient", x.shape[1:-1], stride, padding, dilation, kernel_dilation, groups)
     if x.shape[-1] % groups or g.shape[-1] % groups:
         raise ShapeError("conv_kernel_gradient", f"the channels do not fit {groups} group(s)", got=f"{x} and {g}")
     sizes = _output_sizes(x.shape[1:-1], kernel, stride, padding, dilation, kernel_dilation)
@@ -278,7 +306,7 @@ conv_kernel_gradient = register(
 # -- pooling ---------------------------------------------------------------------------------------------------
 
 
-def _window_sizes(x: ShapeDtype | te.Tensor, window: Ints, stride: Ints, padding: Padding) -> Ints:
+def _window_sizes(x: ShapeDtype | te.Tensor, window: Ints, stride: Ints, padding: Margins) -> Ints:
     shape = plain(tuple(x.shape))
     ones = (1,) * len(shape)
     return _output_sizes(shape, window, stride, padding, ones, ones)
@@ -289,14 +317,15 @@ def _require_numbers(name: str, x: ShapeDtype) -> None:
         raise DtypeError(name, "bool has no such reduction", got=repr(x), hint="x.astype('int32')")
 
 
-def _window_shape(x: ShapeDtype, *, window: Ints, stride: Ints, padding: Padding) -> ShapeDtype:
+def _window_shape(x: ShapeDtype, *, window: Ints, stride: Ints, padding: Margins) -> ShapeDtype:
     if not len(window) == len(stride) == len(padding) == x.ndim:
         raise ShapeError("reduce_window", "there must be one window size, stride and padding per axis", got=repr(x))
     _require_numbers("reduce_window", x)
+    check_strides("reduce_window", "windows and strides", (*window, *stride))
     return ShapeDtype(_window_sizes(x, window, stride, padding), x.dtype)
 
 
-def _window_elements(x: te.Tensor, fill: Any, window: Ints, stride: Ints, padding: Padding):
+def _window_elements(x: te.Tensor, fill: Any, window: Ints, stride: Ints, padding: Margins):
     """The reduce axes of a window and the function from output and window indices to the element there."""
     low, high = (tuple(p[side] for p in padding) for side in (0, 1))
     axes = {i: te.reduce_axis((0, k), f"k{i}") for i, k in enumerate(window) if k > 1}
@@ -313,7 +342,7 @@ def _window_op(
 ) -> Op:
     """Registers an op on windows. For batching, the batch is one more axis, with windows of one element."""
 
-    def batch(batched: tuple[bool, ...], *args: Array, window: Ints, stride: Ints, padding: Padding, **params) -> Array:
+    def batch(batched: tuple[bool, ...], *args: Array, window: Ints, stride: Ints, padding: Margins, **params) -> Array:
         full = shapes.repeat_unbatched(batched, args)
         if "size" in params:
             params["size"] = (full[0].shape[0], *params["size"])
@@ -323,7 +352,7 @@ def _window_op(
     return op
 
 
-def _window_max(x: te.Tensor, *, window: Ints, stride: Ints, padding: Padding) -> te.Tensor:
+def _window_max(x: te.Tensor, *, window: Ints, stride: Ints, padding: Margins) -> te.Tensor:
     from tvmfun.ops.reduce import lowest, max_element
 
     axes, element = _window_elements(x, lowest(dtype_name(x)), window, stride, padding)
@@ -336,14 +365,14 @@ def _window_max_vjp(g: Array, out: Array, x: Array, **params: Any) -> Array:
     return window_put(g, window_argmax(x, out, **params), size=x.shape, **params)
 
 
-def _window_sum(x: te.Tensor, *, window: Ints, stride: Ints, padding: Padding) -> te.Tensor:
+def _window_sum(x: te.Tensor, *, window: Ints, stride: Ints, padding: Margins) -> te.Tensor:
     axes, element = _window_elements(x, tirx.const(0, dtype_name(x)), window, stride, padding)
     sizes = _window_sizes(x, window, stride, padding)
     reduced = list(axes.values())
     return te.compute(sizes, lambda *i: te.sum(element(*i), axis=reduced) if reduced else element(*i))
 
 
-def _window_sum_vjp(g: Array, out: Array, x: Array, *, window: Ints, stride: Ints, padding: Padding) -> Array:
+def _window_sum_vjp(g: Array, out: Array, x: Array, *, window: Ints, stride: Ints, padding: Margins) -> Array:
     """Every element gets the cotangents of the windows it is in: a window sum over the spread-out cotangent."""
     low = tuple(k - 1 - p[0] for k, p in zip(window, padding, strict=True))
     interior = tuple(s - 1 for s in stride)
@@ -375,20 +404,32 @@ def _offset(indices: list, window: Ints) -> Any:
     return shapes.ravel_index(tuple(indices), window)
 
 
-def _require_windows(name: str, x: ShapeDtype, windows: ShapeDtype, params: dict[str, Any]) -> None:
+def _require_windows(
+    name: str, x: ShapeDtype, windows: ShapeDtype, window: Ints, stride: Ints, padding: Margins
+) -> None:
     """Checks that an argument has one element per window of ``x``; kernels would read beyond a smaller one."""
-    expected = _window_shape(x, **params).shape
+    expected = _window_shape(x, window=window, stride=stride, padding=padding).shape
     if windows.shape != expected:
         raise ShapeError(name, f"there must be one element per window, {expected}", got=repr(windows))
 
 
-def _window_argmax_shape(x: ShapeDtype, out: ShapeDtype, **params: Any) -> ShapeDtype:
-    _require_numbers("window_argmax", x)
-    _require_windows("window_argmax", x, out, params)
+def _require_one_dtype(name: str, x: ShapeDtype, y: ShapeDtype) -> None:
+    if x.dtype != y.dtype:
+        raise DtypeError(name, "both arrays must have one dtype", got=f"{x} and {y}")
+
+
+def _require_offsets(name: str, offset: ShapeDtype, window: Ints) -> None:
+    if offset.dtype != dtypes.int32 or math.prod(window) >= 2**31:
+        raise DtypeError(name, "offsets in windows are int32", got=f"{offset} for windows of {window}")
+
+
+def _window_argmax_shape(x: ShapeDtype, out: ShapeDtype, *, window: Ints, stride: Ints, padding: Margins) -> ShapeDtype:
+    _require_one_dtype("window_argmax", x, out)
+    _require_windows("window_argmax", x, out, window, stride, padding)
     return ShapeDtype(out.shape, dtypes.int32)
 
 
-def _window_argmax(x: te.Tensor, out: te.Tensor, *, window: Ints, stride: Ints, padding: Padding) -> te.Tensor:
+def _window_argmax(x: te.Tensor, out: te.Tensor, *, window: Ints, stride: Ints, padding: Margins) -> te.Tensor:
     low = tuple(p[0] for p in padding)
     nowhere = tirx.const(math.prod(window), "int32")
     shape = plain(tuple(x.shape))
@@ -424,14 +465,16 @@ def _window_argmax(x: te.Tensor, out: te.Tensor, *, window: Ints, stride: Ints, 
 window_argmax = _window_op("window_argmax", "injective", _window_argmax_shape, _window_argmax)
 
 
-def _window_put_shape(g: ShapeDtype, offset: ShapeDtype, *, size: Ints, **params: Any) -> ShapeDtype:
-    _require_numbers("window_put", g)
-    _require_windows("window_put", ShapeDtype(size, g.dtype), offset, params)
-    _require_windows("window_put", ShapeDtype(size, g.dtype), g, params)
+def _window_put_shape(
+    g: ShapeDtype, offset: ShapeDtype, *, size: Sizes, window: Ints, stride: Ints, padding: Margins
+) -> ShapeDtype:
+    _require_offsets("window_put", offset, window)
+    for windows in (offset, g):
+        _require_windows("window_put", ShapeDtype(size, g.dtype), windows, window, stride, padding)
     return ShapeDtype(size, g.dtype)
 
 
-def _window_put(g: te.Tensor, offset: te.Tensor, *, size: Ints, window: Ints, stride: Ints, padding: Padding):
+def _window_put(g: te.Tensor, offset: te.Tensor, *, size: Ints, window: Ints, stride: Ints, padding: Margins):
     """For each element, the sum of ``g`` over the windows whose offset points at it."""
     counts = [-(-k // s) for k, s in zip(window, stride, strict=True)]
     axes = {i: te.reduce_axis((0, c), f"j{i}") for i, c in enumerate(counts) if c > 1}
@@ -467,12 +510,15 @@ def _window_put_vjp(c: Array, out: Array, g: Array, offset: Array, *, size: Ints
 window_put = _window_op("window_put", "reduction", _window_put_shape, _window_put, (_window_put_vjp, None))
 
 
-def _window_take_shape(x: ShapeDtype, offset: ShapeDtype, **params: Any) -> ShapeDtype:
-    _require_windows("window_take", x, offset, params)
+def _window_take_shape(
+    x: ShapeDtype, offset: ShapeDtype, *, window: Ints, stride: Ints, padding: Margins
+) -> ShapeDtype:
+    _require_offsets("window_take", offset, window)
+    _require_windows("window_take", x, offset, window, stride, padding)
     return ShapeDtype(offset.shape, x.dtype)
 
 
-def _window_take(x: te.Tensor, offset: te.Tensor, *, window: Ints, stride: Ints, padding: Padding) -> te.Tensor:
+def _window_take(x: te.Tensor, offset: te.Tensor, *, window: Ints, stride: Ints, padding: Margins) -> te.Tensor:
     shape = plain(tuple(x.shape))
 
     def element(*at):
@@ -480,6 +526,8 @@ def _window_take(x: te.Tensor, offset: te.Tensor, *, window: Ints, stride: Ints,
         positions = [i * s + o - low for i, s, o, (low, _) in zip(at, stride, offsets, padding, strict=True)]
         return x(*(tirx.max(tirx.min(p, n - 1), 0) for p, n in zip(positions, shape, strict=True)))
 
+    if 0 in shape:  # all windows are of padding
+        return te.compute(offset.shape, lambda *at: tirx.const(0, dtype_name(x)))
     return te.compute(offset.shape, element)
 
 

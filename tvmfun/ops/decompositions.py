@@ -24,9 +24,8 @@ from tvmfun.ops import formula, index
 from tvmfun.ops import pointwise as pw
 from tvmfun.ops import shape as shapes
 from tvmfun.ops.dot import dot_general
+from tvmfun.ops.parameters import Ints
 from tvmfun.ops.tir import block, prim_func
-
-Ints = tuple[int, ...]
 
 # -- matrices as arrays: what derivative rules are written with ------------------------------------------------
 
@@ -141,7 +140,7 @@ def strips(size: int) -> list[tuple[int, int, int]]:
 # -- triangular_solve ------------------------------------------------------------------------------------------
 
 
-def _solve_shape(a: ShapeDtype, b: ShapeDtype, **params: bool) -> ShapeDtype:
+def _solve_shape(a: ShapeDtype, b: ShapeDtype, *, lower: bool, transpose_a: bool, unit_diagonal: bool) -> ShapeDtype:
     check_matrix("triangular_solve", a, b)
     check_square("triangular_solve", a)
     if a.shape[-1] != b.shape[-2]:

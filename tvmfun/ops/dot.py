@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 from tvm import te
@@ -16,9 +16,8 @@ from tvmfun.core.op import Op, register
 from tvmfun.core.trace import argument, producer
 from tvmfun.errors import DtypeError, ShapeError
 from tvmfun.ops import shape as shapes
+from tvmfun.ops.parameters import Ints, check_axes
 from tvmfun.ops.simplify import as_result, made_by
-
-Ints = tuple[int, ...]
 
 #: The parameter ``precision`` of products whose factors may be rounded to 11 bits; without it they are exact.
 TENSORFLOAT32 = "tensorfloat32"
@@ -29,8 +28,15 @@ def _free(ndim: int, batch: Ints, contract: Ints) -> Ints:
 
 
 def _dot_shape(
-    x: ShapeDtype, y: ShapeDtype, *, contract: tuple[Ints, Ints], batch: tuple[Ints, Ints], precision: str | None = None
+    x: ShapeDtype,
+    y: ShapeDtype,
+    *,
+    contract: tuple[Ints, Ints],
+    batch: tuple[Ints, Ints],
+    precision: Literal["tensorfloat32"] | None = None,
 ) -> ShapeDtype:
+    for side, factor in enumerate((x, y)):
+        check_axes("dot_general", factor, (*contract[side], *batch[side]))
     if x.dtype != y.dtype or x.dtype == dtypes.bool_:
         raise DtypeError("dot_general", "both arrays must have one numeric dtype", got=f"{x} and {y}")
     for left, right in (contract, batch):

@@ -13,7 +13,8 @@ from tvmfun.core.expressions import dtype_name, plain
 from tvmfun.core.op import Op, register
 from tvmfun.errors import DtypeError, ShapeError
 from tvmfun.ops import shape as shapes
-from tvmfun.ops.index import Ints, check_indices, clamp, is_inside, no_elements, signed_index
+from tvmfun.ops.index import check_indices, clamp, is_inside, no_elements, signed_index
+from tvmfun.ops.parameters import Ints, Sizes
 
 
 def _check_starts(name: str, x: ShapeDtype, starts: tuple[ShapeDtype, ...], sizes: Ints) -> Ints:
@@ -37,7 +38,7 @@ def _begins(starts: tuple[te.Tensor, ...], at: tuple, shape: Ints, sizes: Ints) 
     ]
 
 
-def _dynamic_slice_shape(x: ShapeDtype, *starts: ShapeDtype, sizes: Ints) -> ShapeDtype:
+def _dynamic_slice_shape(x: ShapeDtype, *starts: ShapeDtype, sizes: Sizes) -> ShapeDtype:
     batch = _check_starts("dynamic_slice", x, starts, sizes)
     return replace(x, shape=(*batch, *sizes), weak=False)
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import replace
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 from tvm import te, tirx
@@ -24,10 +24,9 @@ from tvmfun.core.trace import argument, producer
 from tvmfun.errors import ArgumentError, DtypeError, ShapeError
 from tvmfun.ops import pointwise as pw
 from tvmfun.ops import shape as shapes
+from tvmfun.ops.parameters import Ints, Sizes
 from tvmfun.ops.simplify import index_axis, made_by, number
 from tvmfun.ops.tir import block, prim_func
-
-Ints = tuple[int, ...]
 
 
 def check_indices(name: str, indices: ShapeDtype) -> None:
@@ -65,13 +64,22 @@ def no_elements(shape: Ints, dtype: str) -> te.Tensor:
 # -- gather: x[indices[..., 0], indices[..., 1], ...] ----------------------------------------------------------
 
 
-def _gather_shape(x: ShapeDtype, indices: ShapeDtype, *, mode: str, batch: int = 0) -> ShapeDtype:
-    check_indices("gather", indices)
-    depth = indices.shape[-1]
-    if batch + depth > x.ndim:
-        raise ShapeError("gather", f"{depth} indices are too many", got=repr(x))
-    if x.shape[:batch] != indices.shape[:-1][:batch]:
-        raise ShapeError("gather", f"the first {batch} axes must agree", got=f"{x} and {indices}")
+def _depth(name: str, x: ShapeDtype, indices: ShapeDtype, batch: int) -> int:
+    """The number of axes that indices address, after checking that these and the axes in common are there."""
+    check_indices(name, indices)
+    depth = indices.shape[-1] if indices.ndim else None
+    if type(depth) is not int or not 0 <= batch < indices.ndim or batch + depth > x.ndim:
+        got = f"{indices} for {x}"
+        raise ShapeError(name, f"the last axis of the indices must number axes after the first {batch}", got=got)
+    if x.shape[:batch] != indices.shape[:batch]:
+        raise ShapeError(name, f"the first {batch} axes must agree", got=f"{x} and {indices}")
+    return depth
+
+
+def _gather_shape(
+    x: ShapeDtype, indices: ShapeDtype, *, mode: Literal["clip", "fill", "in_bounds"], batch: int = 0
+) -> ShapeDtype:
+    depth = _depth("gather", x, indices, batch)
     if mode != "fill" and 0 in x.shape[batch : batch + depth] and 0 not in indices.shape[:-1]:
         raise ShapeError("gather", "there is nothing to take from an axis of size 0", got=repr(x))
     return replace(x, shape=indices.shape[:-1] + x.shape[batch + depth :], weak=False)
@@ -203,18 +211,15 @@ def _scatter_shape(
     mode: str,
     batch: int = 0,
     unique: bool = False,
-    size: Ints | None = None,
+    size: Sizes | None = None,
 ) -> ShapeDtype:
-    check_indices("scatter", indices)
     if mode not in _COMBINE:
         raise ArgumentError("scatter", f"the mode is one of {', '.join(_COMBINE)}", got=repr(mode))
     if size is not None:
         if x.shape:
             raise ShapeError("scatter", "the value that fills an array must be a scalar", got=repr(x))
         x = replace(x, shape=size)
-    depth = indices.shape[-1]
-    if x.shape[:batch] != indices.shape[:-1][:batch]:
-        raise ShapeError("scatter", f"the first {batch} axes must agree", got=f"{x} and {indices}")
+    depth = _depth("scatter", x, indices, batch)
     expected = indices.shape[:-1] + x.shape[batch + depth :]
     if updates.shape != expected:
         raise ShapeError("scatter", f"the updates must have shape {expected}", got=repr(updates))

@@ -21,9 +21,8 @@ from tvmfun.errors import DtypeError, ShapeError
 from tvmfun.ops import formula
 from tvmfun.ops import pointwise as pw
 from tvmfun.ops import shape as shapes
+from tvmfun.ops.parameters import Ints, check_axes
 from tvmfun.ops.simplify import as_result, index_axis, is_number, made_by
-
-Ints = tuple[int, ...]
 
 
 def _with_unit_axes(shape: Ints, axis: Ints) -> Ints:
@@ -38,8 +37,7 @@ def spread(x: Array, shape: Ints, axis: Ints) -> Array:
 
 def _shape(name: str, needs_elements: bool) -> Callable[..., ShapeDtype]:
     def rule(x: ShapeDtype, *, axis: Ints) -> ShapeDtype:
-        if len(set(axis)) != len(axis) or any(not 0 <= i < x.ndim for i in axis):
-            raise ShapeError(name, f"{axis} are not axes of the argument", got=repr(x))
+        check_axes(name, x, axis)
         if x.dtype == dtypes.bool_:
             raise DtypeError(name, "bool has no such reduction", got=repr(x), hint="x.astype('int32')")
         if needs_elements and any(x.shape[i] == 0 for i in axis):
@@ -223,10 +221,16 @@ min = _reduction("min", min_element, _extremum_vjp, relax.op.min, True)
 # -- argmax, argmin --------------------------------------------------------------------------------------------
 
 
+# TVM's analysis of the loops around a pair of index and value does not end where 32 bits overflow.
+_LONGEST = 2**30
+
+
 def _arg_shape(name: str) -> Callable[..., ShapeDtype]:
     def rule(x: ShapeDtype, *, axis: int) -> ShapeDtype:
         if not 0 <= axis < x.ndim or x.shape[axis] == 0:
             raise ShapeError(name, f"there are no elements along axis {axis}", got=repr(x))
+        if not dims.is_dynamic(x.shape[axis]) and x.shape[axis] > _LONGEST:
+            raise ShapeError(name, f"an axis must not have more than {_LONGEST:,} elements", got=repr(x))
         return ShapeDtype(x.shape[:axis] + x.shape[axis + 1 :], dtypes.int32)
 
     return rule

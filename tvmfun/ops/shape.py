@@ -18,11 +18,10 @@ from tvmfun.core.expressions import dtype_name, plain
 from tvmfun.core.op import Op, register
 from tvmfun.core.relax import Spelling
 from tvmfun.core.trace import argument, producer
-from tvmfun.errors import ShapeError
+from tvmfun.errors import DtypeError, ShapeError
 from tvmfun.ops import formula, pointwise
+from tvmfun.ops.parameters import Dtype, Ints, Size, Sizes, check_axes, check_strides
 from tvmfun.ops.simplify import made_by
-
-Ints = tuple[int, ...]
 
 
 def _with_shape_argument(name: str) -> Spelling:
@@ -48,7 +47,7 @@ def repeat_unbatched(batched: tuple[bool, ...], args: tuple[Array, ...]) -> list
 # -- reshape ---------------------------------------------------------------------------------------------------
 
 
-def _reshape_shape(x: ShapeDtype, *, shape: Ints) -> ShapeDtype:
+def _reshape_shape(x: ShapeDtype, *, shape: Sizes) -> ShapeDtype:
     if math.prod(shape) != x.size:
         raise ShapeError(
             "reshape",
@@ -152,7 +151,7 @@ reshape = register(
 # -- broadcast_to ----------------------------------------------------------------------------------------------
 
 
-def _broadcast_shape(x: ShapeDtype, *, shape: Ints) -> ShapeDtype:
+def _broadcast_shape(x: ShapeDtype, *, shape: Sizes) -> ShapeDtype:
     if pointwise.broadcast_shapes("broadcast_to", [x.shape, shape]) != tuple(shape):
         raise ShapeError("broadcast_to", f"the shape does not broadcast to {shape}", got=repr(x))
     return replace(x, shape=shape)
@@ -247,7 +246,7 @@ def move_axis(x: Array, source: int, target: int) -> Array:
 # -- slice and pad: each other's transposes --------------------------------------------------------------------
 
 
-def _slice_shape(x: ShapeDtype, *, start: Ints, stop: Ints, step: Ints) -> ShapeDtype:
+def _slice_shape(x: ShapeDtype, *, start: Sizes, stop: Sizes, step: Ints) -> ShapeDtype:
     sizes = []
     for size, first, last, stride in zip(x.shape, start, stop, step, strict=True):
         if not (0 <= first <= size and 0 <= last <= size and stride > 0):
@@ -259,7 +258,9 @@ def _slice_shape(x: ShapeDtype, *, start: Ints, stop: Ints, step: Ints) -> Shape
 def _slice(x: te.Tensor, *, start: Ints, stop: Ints, step: Ints) -> te.Tensor:
     spans = zip(start, stop, step, strict=True)
     sizes = [dims.maximum(0, -(-(last - first) // stride)) for first, last, stride in spans]
-    positions = lambda i: (first + j * stride for first, j, stride in zip(start, i, step, strict=True))
+    # A step to the second of one element may be too large for the type of an index.
+    steps = [stride if size not in (0, 1) else 1 for size, stride in zip(sizes, step, strict=True)]
+    positions = lambda i: (first + j * stride for first, j, stride in zip(start, i, steps, strict=True))
     return te.compute(sizes, lambda *i: x(*positions(i)))
 
 
@@ -288,11 +289,12 @@ def _padded_sizes(shape: Ints, low: Ints, high: Ints, interior: Ints) -> Ints:
     return tuple(below + span + above for below, span, above in zip(low, spans, high, strict=True))
 
 
-def _pad_shape(x: ShapeDtype, value: ShapeDtype, *, low: Ints, high: Ints, interior: Ints) -> ShapeDtype:
+def _pad_shape(x: ShapeDtype, value: ShapeDtype, *, low: Sizes, high: Sizes, interior: Ints) -> ShapeDtype:
     if value.shape or value.dtype != x.dtype:
         raise ShapeError("pad", f"the padding value must be one {x.dtype}", got=repr(value))
     sizes = _padded_sizes(x.shape, low, high, interior)
-    if any(size < 0 for size in sizes) or any(inner < 0 for inner in interior):
+    check_strides("pad", "the distances of elements", tuple(inner + 1 for inner in interior))
+    if any(size < 0 for size in sizes):
         raise ShapeError("pad", "negative padding must not exceed the axis", got=f"{x} to {sizes}")
     return replace(x, shape=sizes)
 
@@ -384,6 +386,11 @@ pad = register(
 # -- flip ------------------------------------------------------------------------------------------------------
 
 
+def _flip_shape(x: ShapeDtype, *, axes: Ints) -> ShapeDtype:
+    check_axes("flip", x, axes)
+    return x
+
+
 def _flip_simplify(x: Any, *, axes: Ints) -> Any:
     if not axes:
         return x
@@ -397,7 +404,7 @@ flip = register(
     Op(
         "flip",
         "injective",
-        lambda x, *, axes: x,
+        _flip_shape,
         lambda x, *, axes: te.compute(
             x.shape,
             lambda *i: x(
@@ -414,6 +421,7 @@ flip = register(
 
 
 def _concat_shape(*xs: ShapeDtype, axis: int) -> ShapeDtype:
+    check_axes("concat", xs[0], (axis,))
     rest = [(x.shape[:axis], x.shape[axis + 1 :], x.dtype) for x in xs]
     if any(other != rest[0] for other in rest):
         raise ShapeError(
@@ -479,8 +487,12 @@ concat = register(
 # -- iota ------------------------------------------------------------------------------------------------------
 
 
-def _iota_shape(*, shape: Ints, axis: int, dtype: str) -> ShapeDtype:
-    return ShapeDtype(shape, dtypes.canonical(dtype))
+def _iota_shape(*, shape: Sizes, axis: int, dtype: Dtype) -> ShapeDtype:
+    result = ShapeDtype(shape, dtypes.canonical(dtype))
+    check_axes("iota", result, (axis,))
+    if result.dtype == dtypes.bool_:
+        raise DtypeError("iota", "indices are numbers", got=dtype)
+    return result
 
 
 def _iota(*, shape: Ints, axis: int, dtype: str) -> te.Tensor:
@@ -500,7 +512,7 @@ iota = register(
 # -- dim_size --------------------------------------------------------------------------------------------------
 
 
-def _dim_size_shape(*, size: int, dtype: str) -> ShapeDtype:
+def _dim_size_shape(*, size: Size, dtype: Dtype) -> ShapeDtype:
     return ShapeDtype((), dtypes.canonical(dtype), weak=True)
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 from tvm import tirx
@@ -127,10 +127,12 @@ def _sort_long(values: Any, row: tuple, order: tirx.Buffer, n: int, bits: int) -
 argsort = register(Op("argsort", "opaque", _argsort_shape, _argsort, (None,), batch=lambda batched, x: argsort(x)))
 
 
-def _searchsorted_shape(x: ShapeDtype, values: ShapeDtype, *, side: str, batch: int = 0) -> ShapeDtype:
+def _searchsorted_shape(
+    x: ShapeDtype, values: ShapeDtype, *, side: Literal["left", "right"], batch: int = 0
+) -> ShapeDtype:
     if x.dtype != values.dtype:
         raise DtypeError("searchsorted", "both arrays must have one dtype", got=f"{x} and {values}")
-    if x.ndim != batch + 1 or x.shape[:batch] != values.shape[:batch]:
+    if batch < 0 or x.ndim != batch + 1 or x.shape[:batch] != values.shape[:batch]:
         raise ShapeError(
             "searchsorted", f"there must be a row for each index of the first {batch} axes", got=f"{x} and {values}"
         )

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from tvmfun import dtypes
+from tvmfun.core import dims
 from tvmfun.core.array import ShapeDtype
 from tvmfun.core.inline import subprograms
 from tvmfun.core.program import Equation, Program
@@ -47,13 +48,13 @@ def _check_loop(
     consts: int,
     carry: int,
 ) -> None:
-    if type(counted) is not bool or type(reverse) is not bool or type(consts) is not int or type(carry) is not int:
-        raise _wrong("the roles of the operands must be a bool and integers", repr((counted, reverse, consts, carry)))
     if min(consts, carry) < 0 or counted + consts + carry > len(avals):
         raise _wrong(f"{len(avals)} operands cannot have these roles", repr((counted, consts, carry)))
     operands = LoopOperands.split(avals, counted=counted, consts=consts, carry=carry)
     if counted and (operands.count[0].shape or not dtypes.is_integer(operands.count[0].dtype)):
         raise _wrong("the number of steps must be an integer", str(operands.count[0]))
+    if length is not None and not dims.is_dynamic(length) and not 0 <= length < 2**31:
+        raise _wrong("the length of a loop must be from 0 to below 2**31", str(length))
     if length is None and (operands.xs or len(body.outputs) > carry or (cond is None and not counted)):
         raise _wrong("a loop of unlimited length cannot have rows", "None for the length")
     if any(x.shape[:1] != (length,) for x in operands.xs):

@@ -14,6 +14,7 @@ from tvmfun.core.op import REGISTRY, Op
 from tvmfun.core.program import Atom, Equation, Program, Variable
 from tvmfun.errors import ProgramError, TvmfunError
 from tvmfun.manifest.trees import restored
+from tvmfun.ops.parameters import check_parameters
 from tvmfun.program_text.nested import check_programs
 from tvmfun.program_text.sizes import Sizes, read_bounds
 from tvmfun.program_text.tokens import END, Tokens
@@ -312,6 +313,7 @@ def check_types(equation: Equation) -> None:
     parameters = _parameters(equation.op)
     if parameters is not None:
         parameters.bind(*equation.inputs, **equation.params)
+    check_parameters(equation.op.name, equation.op.shape, equation.params)
     rules = equation.op.vjp
     if isinstance(rules, tuple) and len(rules) != len(equation.inputs):
         raise ProgramError("Program.load", f"it takes {len(rules)} arguments", got=str(len(equation.inputs)))

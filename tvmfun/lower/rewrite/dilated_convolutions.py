@@ -8,6 +8,7 @@ array without zeros with that part.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import replace
 from functools import reduce
@@ -24,6 +25,9 @@ from tvmfun.ops import shape as shapes
 from tvmfun.ops.conv import conv
 
 Ints = tuple[int, ...]
+
+# Each phase is a convolution to compile; with more of them than this, the zeros are cheaper.
+_MOST_PHASES = 1024
 
 
 def split_dilated_convolutions(program: Program) -> Program:
@@ -45,6 +49,7 @@ def _is_dilated(equation: Equation) -> bool:
         return False
     params, (x, w) = equation.params, (atom.aval for atom in equation.inputs)
     simple = all(s == kd == 1 for s, kd in zip(params["stride"], params["kernel_dilation"], strict=True))
+    simple = simple and math.prod(params["dilation"]) <= _MOST_PHASES
     sizes = (*x.shape, *w.shape, *equation.outputs[0].aval.shape)
     return simple and not dims.is_dynamic(sizes) and 0 not in sizes and any(d > 1 for d in params["dilation"])
 

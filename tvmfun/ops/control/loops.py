@@ -18,13 +18,22 @@ from tvmfun.ops import shape as shapes
 from tvmfun.ops.control.closed_programs import batched_outputs, select, stacked, strong
 from tvmfun.ops.control.loop_derivatives import loop_pullback, loop_pushforward
 from tvmfun.ops.control.operands import LoopOperands, fixpoint, run_loop
+from tvmfun.ops.parameters import Size
 from tvmfun.ops.tir import sequence
 
 _INT = ShapeDtype((), dtypes.int32)
 
 
-def _loop_shape(*avals: ShapeDtype, body: Program, cond: Program | None, length: Any, **params: Any) -> tuple:
-    carry = params["carry"]
+def _loop_shape(
+    *avals: ShapeDtype,
+    body: Program,
+    cond: Program | None,
+    length: Size | None,
+    reverse: bool,
+    counted: bool,
+    consts: int,
+    carry: int,
+) -> tuple:
     outs = strong(body.out_avals)
     steps = (_INT,) if cond is not None and length is not None else ()
     return (*outs[:carry], *(stacked(aval, length) for aval in outs[carry:]), *steps)

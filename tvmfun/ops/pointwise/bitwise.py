@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import wraps
 from typing import Any
 
 import numpy as np
@@ -18,7 +19,10 @@ __all__ = ["bitwise_and", "bitwise_not", "bitwise_or", "bitwise_xor", "left_shif
 
 
 def _bitwise(name: str, on_bits: Callable, on_bools: Callable, spelling: Callable) -> Op:
-    formula = lambda *xs: on_bools(*xs) if dtype_name(xs[0]) == "bool" else on_bits(*xs)
+    @wraps(on_bits)
+    def formula(*xs: Any) -> Any:
+        return on_bools(*xs) if dtype_name(xs[0]) == "bool" else on_bits(*xs)
+
     return pointwise(name, formula, domain=(dtypes.bool_, *INTEGERS), spelling=spelling)
 
 

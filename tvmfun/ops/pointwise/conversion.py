@@ -14,6 +14,7 @@ from tvmfun.core.op import nothing
 from tvmfun.core.relax import Spelling
 from tvmfun.errors import DtypeError
 from tvmfun.ops.formula import is_float, opaque, rounded_bits, zero
+from tvmfun.ops.parameters import Dtype
 from tvmfun.ops.pointwise.comparison import differ
 from tvmfun.ops.pointwise.registration import pointwise
 from tvmfun.ops.simplify import cast
@@ -21,7 +22,7 @@ from tvmfun.ops.simplify import cast
 __all__ = ["astype", "bitcast", "stop_gradient"]
 
 
-def _astype_shape(x: ShapeDtype, *, dtype: str) -> ShapeDtype:
+def _astype_shape(x: ShapeDtype, *, dtype: Dtype) -> ShapeDtype:
     return ShapeDtype(x.shape, dtypes.canonical(dtype))
 
 
@@ -70,7 +71,7 @@ astype = pointwise(
 )
 
 
-def _bitcast_shape(x: ShapeDtype, *, dtype: str) -> ShapeDtype:
+def _bitcast_shape(x: ShapeDtype, *, dtype: Dtype) -> ShapeDtype:
     result = dtypes.canonical(dtype)
     if result.itemsize != x.dtype.itemsize or dtypes.bool_ in (x.dtype, result):
         raise DtypeError("bitcast", "both dtypes must have the same number of bits", got=f"{x.dtype} to {result}")

@@ -11,13 +11,13 @@ from typing import Any
 
 from tvm import relax, tirx
 
-from tvmfun.core.array import Array
+from tvmfun.core.array import Array, ShapeDtype
 from tvmfun.core.expressions import dtype_name
 from tvmfun.ops import formula
 from tvmfun.ops.formula import compute_in_float32, libm, one
 from tvmfun.ops.pointwise.arithmetic import abs, one_minus_square
 from tvmfun.ops.pointwise.comparison import equal, where
-from tvmfun.ops.pointwise.registration import constant, float_function, float_shape, pointwise
+from tvmfun.ops.pointwise.registration import constant, float_function, pointwise, require_float
 
 __all__ = [
     "acos",
@@ -125,6 +125,11 @@ def _power_vjp_exponent(g: Array, out: Array, x: Array, y: Array) -> Array:
 power = float_function("power", tirx.power, _power_vjp_base, _power_vjp_exponent, spelling=relax.op.power)
 
 
+def _integer_power_shape(x: ShapeDtype, *, exponent: int) -> ShapeDtype:
+    require_float("integer_power", x)
+    return x
+
+
 def _integer_power(x: Any, *, exponent: int) -> Any:
     factor, result = x, None
     n = -exponent if exponent < 0 else exponent
@@ -145,7 +150,7 @@ integer_power = pointwise(
     "integer_power",
     lambda x, *, exponent: compute_in_float32(lambda y: _integer_power(y, exponent=exponent))(x),
     (lambda g, o, x, *, exponent: g * (exponent * integer_power(x, exponent=exponent - 1)),),
-    shape=float_shape("integer_power"),
+    shape=_integer_power_shape,
 )
 
 

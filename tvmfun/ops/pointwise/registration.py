@@ -17,7 +17,7 @@ from tvmfun.ops.formula import compute_in_float32
 from tvmfun.ops.pointwise.broadcasting import broadcast_shapes, sum_to, with_equal_ranks
 from tvmfun.ops.simplify import Exact, pointwise_rule
 
-__all__ = ["FLOATS", "INTEGERS", "NUMBERS", "constant", "float_function", "float_shape", "pointwise"]
+__all__ = ["FLOATS", "INTEGERS", "NUMBERS", "constant", "float_function", "pointwise", "require_float"]
 
 NUMBERS = dtypes.INTEGERS + dtypes.FLOATS
 FLOATS = dtypes.FLOATS
@@ -113,15 +113,10 @@ def float_function(
     )
 
 
-def float_shape(name: str) -> Callable[..., ShapeDtype]:
-    """The shape rule of a function of one float with parameters."""
-
-    def rule(x: ShapeDtype, **params: int) -> ShapeDtype:
-        if x.dtype not in FLOATS:
-            raise DtypeError(name, "the argument must be a float", got=repr(x), hint="x.astype('float32')")
-        return x
-
-    return rule
+def require_float(name: str, x: ShapeDtype) -> None:
+    """Raises unless the argument is a float."""
+    if x.dtype not in FLOATS:
+        raise DtypeError(name, "the argument must be a float", got=repr(x), hint="x.astype('float32')")
 
 
 def _shape_rule(name: str, domain: Sequence[np.dtype], result: np.dtype | None) -> Callable[..., ShapeDtype]:

@@ -8,10 +8,12 @@ from typing import Any
 
 from tvm import relax, tirx
 
+from tvmfun.core.array import ShapeDtype
 from tvmfun.core.expressions import dtype_name
+from tvmfun.errors import ArgumentError
 from tvmfun.ops.formula import libm, one, opaque
 from tvmfun.ops.pointwise.elementary import exp
-from tvmfun.ops.pointwise.registration import float_function, float_shape, pointwise
+from tvmfun.ops.pointwise.registration import float_function, pointwise, require_float
 
 __all__ = ["erf", "erf_inv", "erfc", "lgamma", "polygamma"]
 
@@ -66,6 +68,17 @@ _BERNOULLI = (
 )  # fmt: skip
 
 
+# The factors of higher orders leave the range of float64.
+_HIGHEST_ORDER = 100
+
+
+def _polygamma_shape(x: ShapeDtype, *, order: int) -> ShapeDtype:
+    require_float("polygamma", x)
+    if not 0 <= order <= _HIGHEST_ORDER:
+        raise ArgumentError("polygamma", f"the order must be from 0 to {_HIGHEST_ORDER}", got=str(order))
+    return x
+
+
 def _polygamma(x: Any, *, order: int) -> Any:
     dtype = dtype_name(x)
     if dtype != "float64":  # in float32 the sums would cancel near the zeros
@@ -115,6 +128,6 @@ polygamma = pointwise(
     "polygamma",
     _polygamma,
     (lambda g, o, x, *, order: g * polygamma(x, order=order + 1),),
-    shape=float_shape("polygamma"),
+    shape=_polygamma_shape,
     inexpensive=False,
 )
