@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from typing import Any
 
@@ -23,6 +24,21 @@ def flops(equation: Equation) -> Any:
 def program_flops(program: Program) -> Any:
     """The floating-point operations of all equations of a Program."""
     return sum(map(flops, program.equations))
+
+
+def work(program: Program) -> Any:
+    """The element operations of a Program: of each equation its flops, or its operands' and results' elements if more.
+
+    It is infinite where equations run Programs, because a loop may have any number of steps.
+    """
+    return sum(map(_equation_work, program.equations))
+
+
+def _equation_work(equation: Equation) -> Any:
+    if equation.op.runs is not None:
+        return math.inf
+    elements = sum(value.aval.size for value in (*equation.inputs, *equation.outputs))
+    return max(elements, flops(equation), key=typical)
 
 
 def running(equation: Equation, cost: Callable[[Program], Any]) -> Any:

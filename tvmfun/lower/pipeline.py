@@ -9,6 +9,7 @@ import tvm
 from tvm import tirx
 from tvm.target import Target
 
+from tvmfun.core.cost import work
 from tvmfun.core.program import Program
 from tvmfun.lower import kernel_cache
 from tvmfun.lower import target as targets
@@ -31,6 +32,9 @@ from tvmfun.lower.rewrite.scatter_updates import sparse_updates
 from tvmfun.runtime.cuda_module import CudaModule
 from tvmfun.runtime.plan import DynamicPlan, Plan
 from tvmfun.runtime.workspaces import kept_by_threads
+
+# Element operations that take less time than the call of a compiled function, also without LLVM's optimizations.
+_LITTLE_WORK = 8192
 
 
 def rewritten(program: Program, target: Target) -> Program:
@@ -83,7 +87,7 @@ def build_with_steps(
     program: Program, target: Target, donated: Collection[int] = (), is_timed: bool = False
 ) -> tuple[NativeModule, Plan | DynamicPlan, list[Step]]:
     """The same, and the kernels in the order in which they are called; ``main`` may read a clock between them."""
-    kernels = Kernels(target)  # compiles the first ones while others are still being scheduled
+    kernels = Kernels(target, work(program) > _LITTLE_WORK)  # compiles the first while others are being scheduled
     module, builder = _scheduled(program, target, donated, kernels.add)
     with stage("lowering"):
         plan, steps = plan_memory(module["main"], list(program.sizes), builder.axes)

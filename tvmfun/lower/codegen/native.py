@@ -18,7 +18,7 @@ from tvm.target import Target
 from tvmfun.core import dims
 from tvmfun.lower import target as targets
 from tvmfun.lower.codegen.memory_plan import Call, Store
-from tvmfun.lower.codegen.strip import stripped
+from tvmfun.lower.codegen.strip import can_strip, stripped
 from tvmfun.lower.codegen.workspaces import Event, events, expanded, thread_count
 from tvmfun.lower.tir.build import buffer, seq
 from tvmfun.lower.tir.calling_convention import (
@@ -45,6 +45,9 @@ _FEW_STEPS = 32
 # Most kernels have some dozen stores, but the body of a loop has those of all its kernels.
 _FEW_STORES = 200
 
+# LLVM's level of optimization, as targets call it.
+_OPT_LEVEL = "opt-level"
+
 _HAS_PROTECTED_QUOTIENTS = "tvmfun.has_protected_quotients"
 
 # The dtype and size of addresses in the table.
@@ -59,10 +62,12 @@ class Kernels:
 
     Args:
         target: a CPU.
+        optimized: whether LLVM optimizes them. They compute the same, but LLVM may fuse other products and sums.
     """
 
-    def __init__(self, target: Target) -> None:
+    def __init__(self, target: Target, optimized: bool = True) -> None:
         self._target = target
+        self.optimized = optimized
         # Options for LLVM's command line are global.
         self._threads = 1 if target.attrs.get("cl-opt") else cpu_count()
         self._pool: ThreadPoolExecutor | None = None
@@ -82,7 +87,7 @@ class Kernels:
 
     def _start(self, part: dict[ir.GlobalVar, tirx.PrimFunc]) -> None:
         self._pool = self._pool or ThreadPoolExecutor(self._threads)
-        self._parts.append((next(iter(part)).name_hint, self._pool.submit(_compiled, self._target, part)))
+        self._parts.append((next(iter(part)).name_hint, self._pool.submit(_compiled, self._target, part, self.optimized)))
 
     @property
     def is_small(self) -> bool:
@@ -125,6 +130,7 @@ class NativeModule:
         self, kernels: Kernels, steps: Sequence[Call | Store], slots: int, target: Target, is_timed: bool = False
     ) -> None:
         self._target = target
+        self._optimized = kernels.optimized
         # A separate module takes LLVM some milliseconds.
         is_joined = kernels.is_small and len(steps) <= _FEW_STEPS
         parts = [] if is_joined else kernels.finish()
@@ -136,7 +142,7 @@ class NativeModule:
         self._callers, own = _lowered(target, callers)
         self._names = [*(part.name for part in parts), "main"]
         # Callers contain nothing but calls, so optimizing them does not pay.
-        options = {} if is_joined else {"opt-level": 0}
+        options = {} if is_joined else {_OPT_LEVEL: 0}
         self._target_of_callers = Target({**target.export(), **options})
         allocated = [*(part.allocated for part in parts), own]
         order = expanded({name: events for by_name in allocated for name, events in by_name.items()}, "main")
@@ -150,7 +156,7 @@ class NativeModule:
     def load(self) -> Any:
         """Returns the module with ``main``; machine code for this machine is generated at once, in threads."""
         target = self._target_of_callers
-        modules = [*self._parts, _built(target, _with_forwarding(target, self._callers))]
+        modules = [*self._parts, _built(target, _with_forwarding(target, self._callers), self._optimized)]
         for module in self._parts:
             modules[-1].import_module(module)
         if "mtriple" not in self._target.attrs:
@@ -166,7 +172,7 @@ class NativeModule:
     @contextmanager
     def object_files(self) -> Iterator[list[str]]:
         """Yields the paths of object files, with machine code that is generated in threads."""
-        modules = [*self._parts, _built(self._target_of_callers, self._callers)]
+        modules = [*self._parts, _built(self._target_of_callers, self._callers, self._optimized)]
         with _object_files(len(modules)) as files:
             _in_threads(lambda module, file: module.write_to_file(file, "o"), modules, files)
             yield files
@@ -199,10 +205,10 @@ def compiled(target: Target, functions: dict) -> Any:
     return _built(target, _lowered(target, functions)[0])
 
 
-def _compiled(target: Target, functions: dict) -> tuple[Any, dict[str, list[Event]]]:
+def _compiled(target: Target, functions: dict, optimized: bool) -> tuple[Any, dict[str, list[Event]]]:
     """The LLVM module, and the workspace events of each function."""
     module, allocated = _lowered(target, functions)
-    return _built(target, module), allocated
+    return _built(target, module, optimized), allocated
 
 
 def _lowered(target: Target, functions: dict) -> tuple[tvm.IRModule, dict[str, list[Event]]]:
@@ -230,12 +236,19 @@ def _with_forwarding(target: Target, module: tvm.IRModule) -> tvm.IRModule:
     return tvm.IRModule({**functions, **_lowered(target, others)[0].functions}, attrs=module.attrs)
 
 
-def _built(target: Target, module: tvm.IRModule) -> Any:
+def _built(target: Target, module: tvm.IRModule, optimized: bool = True) -> Any:
     """The LLVM module of lowered functions."""
-    target = llvm_options(target)
-    with target:
-        built = tvm.get_global_func("target.build.llvm")(module, target)
+    # A level that the user has chosen stays.
+    if not optimized and _OPT_LEVEL not in target.attrs and can_strip():
+        built = _llvm_module(Target({**llvm_options(target).export(), _OPT_LEVEL: 0}), module)
+        return stripped(built, opt_level=2)
+    built = _llvm_module(llvm_options(target), module)
     return stripped(built) if len(module.functions) <= _FEW_KERNELS else built
+
+
+def _llvm_module(target: Target, module: tvm.IRModule) -> Any:
+    with target:
+        return tvm.get_global_func("target.build.llvm")(module, target)
 
 
 # Features that make LLVM use shorter vectors than the processor has. With them LLVM 22 never finishes some kernels: its
@@ -253,7 +266,7 @@ def llvm_options(target: Target) -> Target:
     """
     options: dict[str, Any] = dict(target.export())
     # LLVM's highest level takes a third longer, and its code is no faster, because kernels have scheduled loops.
-    options.setdefault("opt-level", 2)
+    options.setdefault(_OPT_LEVEL, 2)
     if targets.is_x86(target):
         features = [name for name in map(str, options.get("mattr", ())) if name[1:] not in _SHORT_VECTORS]
         options["mattr"] = [*features, *(f"-{name}" for name in _SHORT_VECTORS)]

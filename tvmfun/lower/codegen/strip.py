@@ -1,4 +1,4 @@
-"""Removal of unused parts of LLVM modules: the float16 conversions of TVM, and debug information."""
+"""Edits of the text of LLVM modules: without TVM's float16 conversions and debug information, at another level."""
 
 from __future__ import annotations
 
@@ -18,24 +18,38 @@ _REFERENCES = [
     (re.compile(r", !dbg !\d+"), ""),
     (re.compile(r" !dbg !\d+ \{"), " {"),
 ]
+# The module's metadata has the target, as JSON.
+_OPT_LEVEL = re.compile(r'(!"tvm_target", !"[^\n]*\\22opt-level\\22:)\d')
 _UNIT = re.compile(r"llvm\.dbg\.cu = !\{[^}]*\}")
 
 
-def stripped(module: Any) -> Any:
+def can_strip() -> bool:
+    """Whether the system has files in memory, through which the text of modules goes."""
+    return hasattr(os, "memfd_create")
+
+
+def stripped(module: Any, opt_level: int | None = None) -> Any:
     """Returns the LLVM module without float16 conversions, if it does not compute in float16, and debug information.
 
     They take LLVM longer than a small kernel. A large module is not worth it, since its text is printed and read.
+
+    Args:
+        module: the LLVM module.
+        opt_level: the level at which machine code is generated, if another than that at which the module was built.
     """
-    if not hasattr(os, "memfd_create"):
+    if not can_strip():
         return module
     text = module.inspect_source("ll")
     without_conversions = _CONVERSIONS.sub("", text)
     if "half" not in without_conversions or not _USES_HALF.search(without_conversions):
         text = without_conversions
+    text = _without_debug_information(text)
+    if opt_level is not None:
+        text = _OPT_LEVEL.sub(rf"\g<1>{opt_level}", text, count=1)
     number = os.memfd_create("module.ll")
     try:
         with open(number, "w", closefd=False) as file:
-            file.write(_without_debug_information(text))
+            file.write(text)
         return tvm.get_global_func("ffi.Module.load_from_file.ll")(f"/proc/self/fd/{number}", "ll")
     finally:
         os.close(number)

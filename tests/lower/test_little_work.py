@@ -1,0 +1,111 @@
+"""Programs of little work: machine code without LLVM's optimizations, which computes the same."""
+
+import math
+
+import numpy as np
+import pytest
+from op_cases import CASES, Case
+
+import tvmfun
+import tvmfun.numpy as tnp
+from tvmfun import lax
+from tvmfun.core.cost import work
+from tvmfun.core.op import REGISTRY, Op
+from tvmfun.lower import pipeline
+from tvmfun.lower import target as targets
+from tvmfun.lower.codegen import native
+
+X = np.random.default_rng(0).normal(size=(6, 7)).astype("float32")
+
+
+def leaves(function, arguments, limit, monkeypatch) -> list[np.ndarray]:
+    """The results of a function that is compiled anew, optimized if its work exceeds the limit."""
+    monkeypatch.setattr(pipeline, "_LITTLE_WORK", limit)
+    tvmfun.clear_caches()
+    return [np.asarray(leaf) for leaf in tvmfun.tree.leaves(tvmfun.jit(function)(*arguments))]
+
+
+def assert_same(function, arguments, monkeypatch):
+    quickly = leaves(function, arguments, math.inf, monkeypatch)
+    optimized = leaves(function, arguments, -1, monkeypatch)
+    for ours, reference in zip(quickly, optimized, strict=True):
+        # LLVM may choose others among the products and sums that become one instruction and are rounded once.
+        tolerance = {"float32": 2e-6, "float64": 1e-14}.get(reference.dtype.name, 0)
+        np.testing.assert_allclose(ours, reference, tolerance * 10, tolerance)
+
+
+def is_often(op: Op, index: int) -> bool:
+    return index == 0 and (op.kind != "pointwise" or op.name in ("exp", "lgamma", "remainder", "select", "astype"))
+
+
+@pytest.mark.parametrize(
+    ("op", "case"),
+    [
+        pytest.param(
+            REGISTRY[name], case, id=f"{name}-{i}", marks=[] if is_often(REGISTRY[name], i) else [pytest.mark.slow]
+        )
+        for name in CASES
+        for i, case in enumerate(CASES[name])
+    ],
+)
+def test_ops(op: Op, case: Case, monkeypatch):
+    assert_same(lambda *arguments: op(*arguments, **case.params), case.arguments, monkeypatch)
+
+
+PROGRAMS = {
+    "float16": lambda x: tnp.exp(x.astype("float16")) @ x.T.astype("float16"),
+    "bfloat16": lambda x: tnp.tanh(x.astype("bfloat16")) * 3,
+    "bool": lambda x: tnp.cumsum(x > 0, axis=1),
+    "int8": lambda x: (x * 100).astype("int8") // 3,
+    "no elements": lambda x: x[:0] + 1,
+    "several kernels": lambda x: (tnp.linalg.solve(x[:, :6] + 9 * tnp.eye(6, dtype="float32"), x), tnp.sort(x), x @ x.T),
+    "gradient": tvmfun.grad(lambda x: tnp.sum(tnp.tanh(x @ x.T) * tnp.max(x, axis=1))),
+    "random": lambda x: tvmfun.random.normal(tvmfun.random.key(0), x.shape) + x,
+}
+
+
+@pytest.mark.parametrize("name", PROGRAMS)
+def test_programs(name, monkeypatch):
+    assert_same(PROGRAMS[name], (X,), monkeypatch)
+
+
+def source(function, x, target=None):
+    module, _ = pipeline.build(tvmfun.trace(function)(x), target or targets.host())
+    return module.load().inspect_source("ll")
+
+
+def test_large_arrays_are_optimized_and_small_ones_generate_code_at_the_same_level():
+    small, large = (source(lambda x: tnp.exp(x), np.ones(n, "float32")) for n in (100, 10_000))
+    level = r"\22opt-level\22:2"
+    assert level in small and level in large
+    # LLVM's optimizer infers these attributes; code generation does not.
+    assert "captures(none)" in large and "captures(none)" not in small
+    assert "half" not in small and "dbg" not in small
+
+
+def test_a_level_of_the_target_is_kept():
+    target = targets.host()
+    chosen = type(target)({**target.export(), "opt-level": 3})
+    # TVM does not write its own default.
+    assert "opt-level" not in source(lambda x: tnp.exp(x), np.ones(10, "float32"), chosen)
+
+
+def test_systems_without_files_in_memory(monkeypatch):
+    monkeypatch.setattr(native, "can_strip", lambda: False)
+    assert "captures(none)" in source(lambda x: tnp.exp(x), np.ones(11, "float32"))
+
+
+@pytest.mark.parametrize(
+    ("function", "expected"),
+    [
+        (lambda x: x + 1, 85),
+        (lambda x: x.astype("int32") + 1, 84 + 85),
+        (lambda x: x @ x.T, 2 * 6 * 6 * 7),
+        (lambda x: lax.fori_loop(0, 3, lambda i, x: x + 1, x), math.inf),
+        (lambda x: lax.while_loop(lambda x: x[0, 0] < 0, lambda x: x + 1, x), math.inf),
+        (lambda x: lax.cond(x[0, 0] > 0, lambda x: x, lambda x: -x, x), math.inf),
+    ],
+    ids=["add", "integers", "product", "counted", "while", "cond"],
+)
+def test_work(function, expected):
+    assert work(tvmfun.trace(function)(X)) == expected
