@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from functools import wraps
 from typing import Any, TypeVar
 
-from tvmfun.core.array import Array
+import numpy as np
+
+from tvmfun.core.array import Array, is_on_cpu
 from tvmfun.core.derivative import zeros
 from tvmfun.core.interpreter import is_tracing
 from tvmfun.errors import GradientError
 from tvmfun.jit import jit
 from tvmfun.ops import calls, control, pointwise
+from tvmfun.ops.shape import reshape
 from tvmfun.ops.simplify import is_number
 
 _F = TypeVar("_F", bound=Callable)
@@ -32,6 +36,39 @@ def compiled(*static: str) -> Callable[[_F], _F]:
         @wraps(fun)
         def call(*args: Any, **kwargs: Any) -> Any:
             return (fun if is_tracing() else jitted)(*args, **kwargs)
+
+        return call  # type: ignore[return-value]
+
+    return decorate
+
+
+def compiled_for_all_shapes(*static: str) -> Callable[[_F], _F]:
+    """A decorator like ``compiled("shape", ...)`` for draws: one module makes arrays of every shape.
+
+    Functions ``(key, *numbers, shape=)`` are meant whose elements depend on the key, the numbers and their index in
+    row-major order alone. With a shape of each parameter a model would take seconds to make.
+
+    Args:
+        static: names of arguments that are not arrays, other than ``shape``.
+    """
+
+    def decorate(fun: _F) -> _F:
+        of_a_shape = compiled("shape", *static)(fun)
+
+        def of_a_size(row: Array, *args: Any, **options: Any) -> Array:
+            return fun(*args, shape=row.shape[:1], **options)
+
+        of_a_size.__name__ = fun.__name__
+        of_any_size = jit(of_a_size, static_argnames=static, dynamic_shapes={"row": {0: "size"}})
+
+        @wraps(fun)
+        def call(key: Array, *numbers: Any, shape: tuple, **options: Any) -> Any:
+            is_flat = not is_tracing() and key.ndim == 1 and is_on_cpu(key) and not any(map(np.ndim, numbers))
+            if not is_flat or not 0 < math.prod(shape) < 2**31:
+                return of_a_shape(key, *numbers, shape=shape, **options)
+            # The size of an axis of an argument that has no elements.
+            row = np.empty((math.prod(shape), 0), np.int8)
+            return reshape(of_any_size(row, key, *numbers, **options), shape=shape)
 
         return call  # type: ignore[return-value]
 

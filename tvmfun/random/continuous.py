@@ -10,7 +10,7 @@ from tvmfun import dtypes
 from tvmfun import numpy as tnp
 from tvmfun.core.array import Array
 from tvmfun.errors import ArgumentError
-from tvmfun.lax.staging import compiled
+from tvmfun.lax.staging import compiled, compiled_for_all_shapes
 from tvmfun.numpy.creation import Shape, as_shape
 from tvmfun.random.discrete import rademacher
 from tvmfun.random.keys import split
@@ -73,7 +73,7 @@ def exponential(key: Key, shape: Shape = (), dtype: DTypeLike = "float32") -> Ar
     return exponential_of(key, shape=shape, dtype=dtype)
 
 
-@compiled("shape", "dtype")
+@compiled_for_all_shapes("dtype")
 def exponential_of(key: Array, *, shape: tuple, dtype: np.dtype) -> Array:
     """Exponential numbers of a key, or of each key in an array of keys, whose axes come first."""
     return -tnp.log1p(-uniform_of(key, dtype.type(0), dtype.type(1), shape=shape, dtype=dtype))
@@ -90,7 +90,7 @@ def laplace(key: Key, shape: Shape = (), dtype: DTypeLike = "float32") -> Array:
     return _laplace(key, shape=shape, dtype=dtype)
 
 
-@compiled("shape", "dtype")
+@compiled_for_all_shapes("dtype")
 def _laplace(key: Array, *, shape: tuple, dtype: np.dtype) -> Array:
     u = uniform(key, shape, dtype, -1.0 + float(tnp.finfo(dtype).eps) / 2, 1.0)
     return tnp.sign(u) * tnp.log1p(-tnp.abs(u))
@@ -107,7 +107,7 @@ def logistic(key: Key, shape: Shape = (), dtype: DTypeLike = "float32") -> Array
     return _logistic(key, shape=shape, dtype=dtype)
 
 
-@compiled("shape", "dtype")
+@compiled_for_all_shapes("dtype")
 def _logistic(key: Array, *, shape: tuple, dtype: np.dtype) -> Array:
     u = uniform(key, shape, dtype, float(tnp.finfo(dtype).tiny), 1.0)
     return tnp.log(u) - tnp.log1p(-u)
@@ -124,7 +124,7 @@ def cauchy(key: Key, shape: Shape = (), dtype: DTypeLike = "float32") -> Array:
     return _cauchy(key, shape=shape, dtype=dtype)
 
 
-@compiled("shape", "dtype")
+@compiled_for_all_shapes("dtype")
 def _cauchy(key: Array, *, shape: tuple, dtype: np.dtype) -> Array:
     u = uniform(key, shape, dtype, float(tnp.finfo(dtype).eps), 1.0)
     return tnp.tan(math.pi * (u - 0.5))

@@ -10,7 +10,7 @@ import numpy as np
 from tvmfun import lax
 from tvmfun import numpy as tnp
 from tvmfun.core.array import Array
-from tvmfun.lax.staging import compiled
+from tvmfun.lax.staging import compiled_for_all_shapes
 from tvmfun.numpy.creation import Shape, as_shape
 from tvmfun.random.keys import check_key
 from tvmfun.random.uniforms import bound, float_dtype, float_request, rounded, uniform
@@ -28,7 +28,7 @@ def normal(key: Key, shape: Shape = (), dtype: DTypeLike = "float32") -> Array:
     return _normal(key, shape=shape, dtype=dtype)
 
 
-@compiled("shape", "dtype")
+@compiled_for_all_shapes("dtype")
 def _normal(key: Array, *, shape: tuple, dtype: np.dtype) -> Array:
     low = np.nextafter(dtype.type(-1), dtype.type(0), dtype=dtype)
     return normal_of(uniform(key, shape, dtype, low, 1.0))
@@ -70,7 +70,7 @@ def truncated_normal(
     return _truncated_normal(key, *ends, shape=sizes, dtype=dtype)
 
 
-@compiled("shape", "dtype")
+@compiled_for_all_shapes("dtype")
 def _truncated_normal(key: Array, *ends: Any, shape: tuple, dtype: np.dtype) -> Array:
     root = dtype.type(math.sqrt(2))
     scaled = (rounded(tnp.asarray(tnp.divide(end, root))) for end in ends)

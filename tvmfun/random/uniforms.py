@@ -11,7 +11,7 @@ from tvmfun import numpy as tnp
 from tvmfun.core.array import Array
 from tvmfun.core.leaf import abstract
 from tvmfun.errors import DtypeError, ShapeError
-from tvmfun.lax.staging import compiled
+from tvmfun.lax.staging import compiled_for_all_shapes
 from tvmfun.numpy.creation import Shape, as_shape
 from tvmfun.ops.pointwise import broadcast_shapes
 from tvmfun.random.keys import blocks, check_key, split
@@ -88,7 +88,7 @@ def uniform(
     return result
 
 
-@compiled("shape", "dtype")
+@compiled_for_all_shapes("dtype")
 def uniform_of(key: Array, low: ArrayLike, high: ArrayLike, *, shape: tuple, dtype: np.dtype) -> Array:
     """Floats uniform between ``low`` and ``high`` of a key, or of each of many keys, whose axes come first."""
     mantissa, uint = MANTISSA[dtype], UINTS[dtype.itemsize]
