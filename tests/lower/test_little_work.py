@@ -58,7 +58,11 @@ PROGRAMS = {
     "bool": lambda x: tnp.cumsum(x > 0, axis=1),
     "int8": lambda x: (x * 100).astype("int8") // 3,
     "no elements": lambda x: x[:0] + 1,
-    "several kernels": lambda x: (tnp.linalg.solve(x[:, :6] + 9 * tnp.eye(6, dtype="float32"), x), tnp.sort(x), x @ x.T),
+    "several kernels": lambda x: (
+        tnp.linalg.solve(x[:, :6] + 9 * tnp.eye(6, dtype="float32"), x),
+        tnp.sort(x),
+        x @ x.T,
+    ),
     "gradient": tvmfun.grad(lambda x: tnp.sum(tnp.tanh(x @ x.T) * tnp.max(x, axis=1))),
     "random": lambda x: tvmfun.random.normal(tvmfun.random.key(0), x.shape) + x,
 }

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from functools import wraps
+from functools import lru_cache, wraps
 from typing import Any, TypeVar
 
 import numpy as np
 
-from tvmfun.core.array import Array, is_on_cpu
+from tvmfun.core.array import Array, DeviceArray, device_array, is_on_cpu
 from tvmfun.core.derivative import zeros
 from tvmfun.core.interpreter import is_tracing
 from tvmfun.errors import GradientError
@@ -42,11 +42,18 @@ def compiled(*static: str) -> Callable[[_F], _F]:
     return decorate
 
 
+@lru_cache(maxsize=256)
+def _no_elements(size: int) -> Array:
+    """An array without elements, whose first axis tells a compiled function a size."""
+    return device_array(np.empty((size, 0), np.int8))
+
+
 def compiled_for_all_shapes(*static: str) -> Callable[[_F], _F]:
     """A decorator like ``compiled("shape", ...)`` for draws: one module makes arrays of every shape.
 
-    Functions ``(key, *numbers, shape=)`` are meant whose elements depend on the key, the numbers and their index in
-    row-major order alone. With a shape of each parameter a model would take seconds to make.
+    Functions ``(key, *numbers, shape=)`` are meant whose elements, numbers or rows, depend on the key, the numbers and
+    their index in row-major order alone. A model has parameters of many shapes, and with a module for each it would
+    take seconds to make.
 
     Args:
         static: names of arguments that are not arrays, other than ``shape``.
@@ -63,12 +70,11 @@ def compiled_for_all_shapes(*static: str) -> Callable[[_F], _F]:
 
         @wraps(fun)
         def call(key: Array, *numbers: Any, shape: tuple, **options: Any) -> Any:
-            is_flat = not is_tracing() and key.ndim == 1 and is_on_cpu(key) and not any(map(np.ndim, numbers))
-            if not is_flat or not 0 < math.prod(shape) < 2**31:
+            is_one_key = isinstance(key, DeviceArray) and key.ndim == 1 and is_on_cpu(key)
+            if is_tracing() or not is_one_key or any(map(np.ndim, numbers)) or not 0 < math.prod(shape) < 2**31:
                 return of_a_shape(key, *numbers, shape=shape, **options)
-            # The size of an axis of an argument that has no elements.
-            row = np.empty((math.prod(shape), 0), np.int8)
-            return reshape(of_any_size(row, key, *numbers, **options), shape=shape)
+            result = of_any_size(_no_elements(math.prod(shape)), key, *numbers, **options)
+            return reshape(result, shape=(*shape, *result.shape[1:]))
 
         return call  # type: ignore[return-value]
 

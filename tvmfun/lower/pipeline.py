@@ -87,7 +87,8 @@ def build_with_steps(
     program: Program, target: Target, donated: Collection[int] = (), is_timed: bool = False
 ) -> tuple[NativeModule, Plan | DynamicPlan, list[Step]]:
     """The same, and the kernels in the order in which they are called; ``main`` may read a clock between them."""
-    kernels = Kernels(target, work(program) > _LITTLE_WORK)  # compiles the first while others are being scheduled
+    is_optimized = bool(program.sizes) or work(program) > _LITTLE_WORK
+    kernels = Kernels(target, is_optimized)  # compiles the first ones while others are still being scheduled
     module, builder = _scheduled(program, target, donated, kernels.add)
     with stage("lowering"):
         plan, steps = plan_memory(module["main"], list(program.sizes), builder.axes)

@@ -23,6 +23,7 @@ from tvmfun.boundary import publish
 from tvmfun.core.array import Array
 from tvmfun.errors import ArgumentError, DtypeError, ShapeError
 from tvmfun.jit import jit
+from tvmfun.lax.staging import compiled_for_all_shapes
 from tvmfun.names import missing as _missing
 from tvmfun.numpy.creation import Shape, as_shape
 from tvmfun.typing import DTypeLike, Key
@@ -387,7 +388,7 @@ def _scaled(
 
 
 # Compiled as a whole: op by op, each new shape would compile every op of the generator.
-@partial(jit, static_argnames=("distribution", "shape", "dtype", "lower", "upper"))
+@compiled_for_all_shapes("distribution", "dtype", "lower", "upper")
 def _draw(
     key: Key,
     scale: Any,

@@ -82,7 +82,7 @@ def _sample(keys: Array, a: Array, dtype: np.dtype, log_space: bool) -> Array:
     """One sample, or its logarithm, for each key and each element of ``a``, vectors."""
     low = np.nextafter(dtype.type(-1), dtype.type(0), dtype=dtype)
     draw = lambda keys, low: uniform_of(keys, low, dtype.type(1), shape=(), dtype=dtype)
-    pick = lambda keys, count: tnp.unstack(split_each(keys, (count,)), axis=1)
+    pick = lambda keys, count: tnp.unstack(split_each(keys, shape=(count,)), axis=1)
     # Parameters below 1 are boosted: a sample for a + 1 times a power of a uniform number is one for a.
     is_large = a >= 1
     d = tnp.where(is_large, a, a + 1) - 1.0 / 3.0

@@ -11,6 +11,7 @@ from tvmfun import numpy as tnp
 from tvmfun.core.array import Array
 from tvmfun.core.leaf import abstract
 from tvmfun.errors import ArgumentError, DtypeError, ShapeError
+from tvmfun.lax.staging import compiled_for_all_shapes
 from tvmfun.numpy.creation import Shape, as_shape
 from tvmfun.ops.bits import threefry2x32
 from tvmfun.typing import ArrayLike, Key
@@ -96,10 +97,11 @@ def split(key: Key, num: Shape = 2) -> Array:
     Array([1797259609, 2579123966], dtype=uint32)
     """
     key = check_key("split", key)
-    return split_each(key, as_shape("split", num))
+    return split_each(key, shape=as_shape("split", num))
 
 
-def split_each(key: Array, shape: tuple[int, ...]) -> Array:
+@compiled_for_all_shapes()
+def split_each(key: Array, *, shape: tuple[int, ...]) -> Array:
     """New keys of a key, or of each key in an array of keys."""
     return tnp.stack([blocks(key, shape, "first"), blocks(key, shape, "second")], axis=-1)
 

@@ -31,7 +31,12 @@ def bits(key: Key, shape: Shape = (), dtype: DTypeLike = "uint32") -> Array:
     dtype = dtypes.canonical(dtype)
     if dtype not in dtypes.UNSIGNED:
         raise DtypeError("bits", "the dtype must be an unsigned integer", got=dtypes.NAMES[dtype])
-    return bits_of(key, as_shape("bits", shape), dtype)
+    return _bits(key, shape=as_shape("bits", shape), dtype=dtype)
+
+
+@compiled_for_all_shapes("dtype")
+def _bits(key: Array, *, shape: tuple[int, ...], dtype: np.dtype) -> Array:
+    return bits_of(key, shape, dtype)
 
 
 def bits_of(key: Array, shape: tuple[int, ...], dtype: np.dtype) -> Array:

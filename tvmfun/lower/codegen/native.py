@@ -87,7 +87,9 @@ class Kernels:
 
     def _start(self, part: dict[ir.GlobalVar, tirx.PrimFunc]) -> None:
         self._pool = self._pool or ThreadPoolExecutor(self._threads)
-        self._parts.append((next(iter(part)).name_hint, self._pool.submit(_compiled, self._target, part, self.optimized)))
+        self._parts.append(
+            (next(iter(part)).name_hint, self._pool.submit(_compiled, self._target, part, self.optimized))
+        )
 
     @property
     def is_small(self) -> bool:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import math
 from collections.abc import Callable
-from functools import cache, partial, wraps
+from functools import cache, wraps
 from typing import Any, TypeVar
 
 import numpy as np
@@ -13,8 +13,8 @@ import numpy as np
 from tvmfun import dtypes, random, tree
 from tvmfun.core.array import Array, ShapeDtype
 from tvmfun.errors import ArgumentError, DtypeError, ImmutableError, ShapeError
-from tvmfun.jit import jit
 from tvmfun.nn.init import Initializer
+from tvmfun.numpy.creation import Shape
 from tvmfun.typing import DType, DTypeLike, Key
 
 __all__ = ["check_positive", "float_dtype", "initial_parameters", "layer", "with_fields"]
@@ -137,27 +137,15 @@ def initial_parameters(
 ) -> tuple[Array, Array | None]:
     """Draws the weight and the bias of a layer, uniform within ``1 / sqrt(fan_in)`` unless there are initializers."""
     dtype = float_dtype(where, dtype)
-    drawn = {"weight": weight_init is None, "bias": bias and bias_init is None}
-    weight, bias_array = _draw_parameters(key, shape=shape, fan_in=fan_in, dtype=dtype, **drawn)
-    if weight_init is not None:
-        weight = weight_init(random.split(key)[0], shape, dtype)
-    if bias and bias_init is not None:
-        bias_array = bias_init(random.split(key)[1], shape[-1:], dtype)
+    bound = 1 / math.sqrt(fan_in)
+
+    def uniform(key: Key, shape: Shape, dtype: Any = dtype) -> Array:
+        return random.uniform(key, shape, dtype, -bound, bound)
+
+    keys = random.split(key)
+    weight = (weight_init or uniform)(keys[0], shape, dtype)
+    bias_array = (bias_init or uniform)(keys[1], shape[-1:], dtype) if bias else None
     for name, array, expected in (("weight", weight, shape), ("bias", bias_array, shape[-1:])):
         if array is not None and array.shape != expected:
             raise ShapeError(where, f"the initializer must make a {name} of shape {expected}", got=str(array.shape))
     return weight, bias_array
-
-
-# Compiled as a whole: op by op, each new shape would compile every op of the generator.
-@partial(jit, static_argnames=("shape", "fan_in", "weight", "bias", "dtype"))
-def _draw_parameters(
-    key: Key, *, shape: tuple[int, ...], fan_in: int, weight: bool, bias: bool, dtype: DType
-) -> tuple[Any, Array | None]:
-    bound = 1 / math.sqrt(fan_in)
-    keys = random.split(key)
-    shapes = (shape if weight else None, shape[-1:] if bias else None)
-    draws = [
-        None if s is None else random.uniform(k, s, dtype, -bound, bound) for k, s in zip(keys, shapes, strict=True)
-    ]
-    return draws[0], draws[1]
