@@ -14,7 +14,8 @@ from hypothesis import strategies as st
 import tvmfun
 import tvmfun.numpy as tnp
 from tvmfun import checkpoints, jit, optim, tree
-from tvmfun.errors import DonatedArrayError
+from tvmfun.counters import counted
+from tvmfun.errors import DonatedArrayError, ShapeError
 
 
 def address(array) -> int:
@@ -365,3 +366,33 @@ def test_the_error_says_where_an_array_went():
     compiled(given, 1.0)
     with pytest.raises(DonatedArrayError, match=r"donated to step as argument 0\['w'\]"):
         print(given["w"])
+
+
+class TestViews:
+    """A new shape outside of compiled functions is one more view of the same memory."""
+
+    def test_nothing_is_compiled_or_copied(self):
+        x = tnp.arange(12.0)
+        with counted() as events:
+            y = x.reshape(3, 4).reshape(2, 6)
+        assert (events.compiles, events.loads, events.calls) == (0, 0, 0)
+        assert y.address == x.address
+        np.testing.assert_array_equal(np.asarray(y), np.arange(12.0).reshape(2, 6))
+        with pytest.raises(ShapeError):
+            x.reshape(5)
+
+    @pytest.mark.parametrize("which", [0, 1])
+    def test_donating_one_leaves_the_other(self, which):
+        x = tnp.arange(12.0)
+        both = [x, x.reshape(3, 4)]
+        double = tvmfun.jit(lambda a: a * 2, donate_argnums=0)
+        doubled = double(both[which])
+        assert both[which].is_deleted()
+        np.testing.assert_array_equal(np.asarray(both[1 - which]).reshape(-1), np.arange(12.0))
+        np.testing.assert_array_equal(np.asarray(doubled).reshape(-1), 2 * np.arange(12.0))
+
+    def test_of_a_deleted_array(self):
+        x = tnp.arange(3.0)
+        x.delete()
+        with pytest.raises(DonatedArrayError):
+            x.reshape(3, 1)
