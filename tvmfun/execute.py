@@ -330,9 +330,10 @@ def _run_op(op: Op, args: tuple, params: dict) -> Any:
 
 def _view(op: Op, array: DeviceArray, params: dict) -> DeviceArray:
     """The elements of an array with the shape that an op gives them, in the same memory."""
-    address = array.held()
-    array.shared = address
-    result = DeviceArray(array.memory, address, interned(op.shape(array.aval, **params)))
+    aval = op.shape(array.aval, **params)
+    assert isinstance(aval, ShapeDtype)  # a view is one result
+    array.shared = address = array.held()
+    result = DeviceArray(array.memory, address, interned(aval))
     result.shared = address
     return result
 
