@@ -224,7 +224,7 @@ class Compiled(Immutable):
                 architecture.
 
         Raises:
-            ExportError: for a GPU, where sizes are dynamic, or without a C compiler.
+            ExportError: for a GPU, or without a C compiler.
             TreeError: if an initial value has another structure than its argument.
             OSError: if the file cannot be written.
 

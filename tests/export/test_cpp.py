@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import shutil
 import struct
-import subprocess
 import sys
 from functools import partial
 from pathlib import Path
@@ -14,30 +13,14 @@ import numpy as np
 import pytest
 import test_docs
 from safetensors.numpy import load_file, save_file
+from support.cpp import CHECKED, compiled, printed
 
 import tvmfun
 from tvmfun import checkpoints, random
-from tvmfun.export import CMAKE, INCLUDE
+from tvmfun.export import CMAKE
 
 ROOT = Path(__file__).parents[2]
 pytestmark = pytest.mark.skipif(not shutil.which("g++"), reason="there is no C++ compiler")
-CHECKED = ("-fsanitize=address,undefined", "-fno-sanitize-recover=all", "-g")
-
-
-def compiled(source: str, folder: Path, *options: str) -> Path:
-    path = folder / "program.cpp"
-    path.write_text(source)
-    warnings = ["-Wall", "-Wextra", "-Wconversion", "-Wshadow", "-Werror"]
-    command = ["g++", "-std=c++17", *warnings, f"-I{INCLUDE}", *options, path, "-o", folder / "program", "-ldl"]
-    subprocess.run(command, check=True)
-    return folder / "program"
-
-
-def printed(*command) -> str:
-    process = subprocess.run(list(map(str, command)), capture_output=True, text=True)
-    assert process.returncode == 0, process.stderr
-    return process.stdout
-
 
 # -- the page ----------------------------------------------------------------------------------------------------------
 

@@ -36,12 +36,6 @@ def step(library):
 # -- exports -----------------------------------------------------------------------------------------------------------
 
 
-def test_dynamic_sizes_are_refused(tmp_path):
-    compiled = tvmfun.jit(tnp.sum, dynamic_shapes=[{0: "n"}]).lower(X).compile()
-    with pytest.raises(ExportError, match=r"dynamic sizes run on TVM's virtual machine.*got n\. Try one library"):
-        compiled.export(tmp_path / "f.so")
-
-
 @pytest.mark.parametrize(
     ("options", "message"),
     [
@@ -181,6 +175,11 @@ def test_wrong_buffers(raw, case):
         assert loader._STATUSES[status] == case.split()[0] and message
         assert wrong.x.tolist() == before
     assert raw.run(right.inputs, right.outputs)[0] == 0
+
+
+def test_buffers_of_zeros(raw):
+    status, message = raw.run([(None, 0, 0)] * 3, [(None, 0, 0)] * 2)
+    assert loader._STATUSES[status] == "WRONG_DTYPE" and "x must have the dtype" in message
 
 
 def test_null_pointers(raw):

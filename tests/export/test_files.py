@@ -107,10 +107,10 @@ def test_forged_manifests(library, tmp_path, case):
 
 def test_other_versions_and_extents(library, tmp_path):
     content, path = library.read_bytes(), tmp_path / "forged.so"
-    path.write_bytes(with_manifest(content, b'{"abi_version":2}'))
+    path.write_bytes(with_manifest(content, b'{"abi_version":3}'))
     with pytest.raises(ExportError, match="another version of the ABI than 1, got 2"):
         load(path)
-    deep = b'{"abi_version":1,"inputs":' + b"[" * 100_000
+    deep = b'{"abi_version":2,"inputs":' + b"[" * 100_000
     for forged in (with_manifest(content, deep), finished(content, loader.EXTENT.pack(2**63, 2**63))):
         path.write_bytes(forged)
         with pytest.raises(ExportError) as raised:

@@ -7,10 +7,10 @@
 from pathlib import Path
 
 from tvmfun.boundary import publish as _publish
-from tvmfun.export.loader import LeafInfo, Step, load, read_manifest
+from tvmfun.export.loader import LeafInfo, SizeInfo, Step, load, read_manifest
 from tvmfun.names import missing as _missing
 
-__all__ = ["CMAKE", "INCLUDE", "LeafInfo", "Step", "load", "read_manifest"]
+__all__ = ["CMAKE", "INCLUDE", "LeafInfo", "SizeInfo", "Step", "load", "read_manifest"]
 
 #: The directory of the headers for C and C++.
 INCLUDE = Path(__file__).parent / "include"

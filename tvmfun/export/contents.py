@@ -11,10 +11,12 @@ from typing import Any
 import numpy as np
 
 from tvmfun import dtypes
+from tvmfun.core import dims
+from tvmfun.export.dynamic_contents import Formulas, plan_lines, shape_lines, static_axes
 from tvmfun.export.features import Feature
-from tvmfun.export.loader import ALIGNMENT, DTYPES
+from tvmfun.export.loader import ALIGNMENT, DTYPES, SizeInfo
 from tvmfun.manifest.entries import leaf_entry
-from tvmfun.runtime.plan import Plan
+from tvmfun.runtime.plan import DynamicPlan, Plan
 
 _CODES = {name: code for code, name in DTYPES.items()}
 
@@ -33,7 +35,7 @@ class Leaf:
     """
 
     name: str
-    shape: tuple[int, ...]
+    shape: tuple[Any, ...]
     dtype: np.dtype
     partner: int = -1
     donated: bool = False
@@ -41,8 +43,8 @@ class Leaf:
 
     @property
     def nbytes(self) -> int:
-        """The size in bytes."""
-        return math.prod(self.shape) * self.dtype.itemsize
+        """The size in bytes; 0 where sizes are dynamic."""
+        return 0 if dims.is_dynamic(self.shape) else math.prod(self.shape) * self.dtype.itemsize
 
     def entry(self) -> dict[str, Any]:
         """The entry in the manifest."""
@@ -64,13 +66,15 @@ class Variant:
     target: str
     features: dict[str, Feature]
     symbol: str
-    plan: Plan
+    plan: Plan | DynamicPlan
 
     def entry(self) -> dict[str, Any]:
         """The entry in the manifest."""
+        entry = {"target": self.target, "features": list(self.features)}
+        if isinstance(self.plan, DynamicPlan):
+            return entry
         analysis = self.plan.analysis
-        sizes = {"temporaries": analysis.temporaries, "workspaces": analysis.workspaces}
-        return {"target": self.target, "features": list(self.features), **sizes}
+        return {**entry, "temporaries": analysis.temporaries, "workspaces": analysis.workspaces}
 
 
 class Contents:
@@ -83,6 +87,8 @@ class Contents:
         variants: the machine code, the most demanding first.
         constants: arrays that the function closes over.
         manifest: the manifest, as JSON.
+        sizes: its dynamic sizes.
+        counts: the numbers of elements of its values that depend on sizes.
     """
 
     def __init__(
@@ -93,8 +99,11 @@ class Contents:
         variants: Sequence[Variant],
         constants: Sequence[np.ndarray],
         manifest: bytes,
+        sizes: Sequence[SizeInfo] = (),
+        counts: Sequence[Any] = (),
     ) -> None:
         self._name = name
+        self._sizes, self._counts = sizes, counts
         self._inputs, self._outputs, self._variants = inputs, outputs, variants
         self._payload = _Payload()
         self._manifest = manifest
@@ -111,6 +120,13 @@ class Contents:
 
     def _lines(self, payload: Path) -> list[str]:
         variants = [_variant_entry(i, variant) for i, variant in enumerate(self._variants)]
+        formulas = Formulas([size.name for size in self._sizes])
+        shapes = [leaf.shape for leaf in (*self._inputs, *self._outputs)] if self._sizes else []
+        dynamic = [
+            *shape_lines(shapes, self._counts, formulas),
+            *(line for i, variant in enumerate(self._variants) for line in _variant_lines(i, variant, formulas)),
+        ]
+        sizes = [f"{{{_text(size.name)}, {size.min}, {size.max}}}" for size in self._sizes]
         return [
             '#include "internal.h"',
             # The assembler includes the bytes: compilers take minutes for megabytes of text.
@@ -120,20 +136,26 @@ class Contents:
             'extern const char tvmfun_payload[] __attribute__((visibility("hidden")));',
             *_leaf_lines("inputs", self._inputs, self._initial),
             *_leaf_lines("outputs", self._outputs, [None] * len(self._outputs)),
-            *(line for i, variant in enumerate(self._variants) for line in _variant_lines(i, variant)),
+            *formulas.lines(),
+            *dynamic,
+            f"static const tvmfun_size sizes[] = {_braces([*sizes, '{0}'])};",
             f"static const struct variant variants[] = {_braces(variants)};",
             f"static const void *const constants[] = {_braces([*map(_address, self._constants), '0'])};",
             "const struct contents tvmfun_contents = {",
-            f"  {{{_text(self._name)}, inputs, outputs, {len(self._inputs)}, {len(self._outputs)}}},",
+            f"  {{{_text(self._name)}, inputs, outputs, {len(self._inputs)}, {len(self._outputs)}, "
+            f"sizes, {len(self._sizes)}}},",
             f"  variants, {len(self._variants)}, constants, {len(self._constants)},",
-            f"  {_address(self._manifest_offset)}, {len(self._manifest)}}};",
+            f"  {_address(self._manifest_offset)}, {len(self._manifest)},",
+            f"  {{axes, counts, {sum(map(len, shapes))}, {len(self._counts)}}}}};",
             "",
         ]
 
 
 def _leaf_lines(name: str, leaves: Sequence[Leaf], initial: Sequence[int | None]) -> list[str]:
     """The array of leaves, after those of their shapes."""
-    shapes = [f"static const int64_t {name}_{i}[] = {_numbers(leaf.shape)};" for i, leaf in enumerate(leaves)]
+    shapes = [
+        f"static const int64_t {name}_{i}[] = {_numbers(static_axes(leaf.shape))};" for i, leaf in enumerate(leaves)
+    ]
     entries = [
         f"{{{_text(leaf.name)}, {name}_{i}, {len(leaf.shape)}, {_CODES[dtypes.NAMES[leaf.dtype]]}, {leaf.nbytes}u, "
         f"{leaf.partner}, {int(leaf.donated)}, {_address(offset)}}}"
@@ -142,15 +164,20 @@ def _leaf_lines(name: str, leaves: Sequence[Leaf], initial: Sequence[int | None]
     return [*shapes, f"static const tvmfun_leaf {name}[] = {_braces([*entries, '{0}'])};"]
 
 
-def _variant_lines(i: int, variant: Variant) -> list[str]:
+def _variant_lines(i: int, variant: Variant, formulas: Formulas) -> list[str]:
     """The arrays of a variant, and the declaration of its ``main``."""
     features = [
         f"{{{_text(name)}, {', '.join(f'{number}u' for number in feature)}}}"
         for name, feature in variant.features.items()
     ]
+    if isinstance(variant.plan, DynamicPlan):
+        fresh, lines = (), plan_lines(i, variant.plan, formulas)
+    else:
+        fresh, lines = variant.plan.fresh, []
     return [
+        *lines,
         f"int {variant.symbol}(void *, struct value *, int32_t, struct value *);",
-        f"static const uint64_t fresh_{i}[] = {_numbers(variant.plan.fresh)};",
+        f"static const uint64_t fresh_{i}[] = {_numbers(fresh)};",
         f"static const int32_t slots_{i}[] = {_numbers(variant.plan.results)};",
         f"static const struct feature features_{i}[] = {_braces([*features, '{0}'])};",
     ]
@@ -158,9 +185,13 @@ def _variant_lines(i: int, variant: Variant) -> list[str]:
 
 def _variant_entry(i: int, variant: Variant) -> str:
     plan = variant.plan
+    if isinstance(plan, DynamicPlan):
+        rest = f"0, 0, &dynamic_{i}"
+    else:
+        rest = f"{plan.analysis.temporaries}u, {plan.analysis.workspaces}u, 0"
     return (
         f"{{{_text(variant.target)}, features_{i}, {len(variant.features)}, {variant.symbol}, "
-        f"fresh_{i}, {len(plan.fresh)}, slots_{i}, {plan.analysis.temporaries}u, {plan.analysis.workspaces}u}}"
+        f"fresh_{i}, {len(plan.fresh)}, slots_{i}, {rest}}}"
     )
 
 

@@ -42,9 +42,9 @@ else:
             super().__init__(f"[{where}] {what}" + f", got {got}" * bool(got) + "." + f" Try {hint}." * bool(hint))
 
 
-__all__ = ["LeafInfo", "Step", "load", "read_manifest"]
+__all__ = ["LeafInfo", "SizeInfo", "Step", "load", "read_manifest"]
 
-ABI_VERSION = 1
+ABI_VERSION = 2
 #: Buffers begin at multiples of so many bytes.
 ALIGNMENT = 64
 _INTEGERS = ("int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64")
@@ -65,6 +65,11 @@ _STATUSES = (
     "WRONG_ARCHITECTURE",
     "WRONG_VERSION",
 )
+
+#: The largest dynamic size: kernels index with 32 bits.
+MOST_SIZE = 2**31 - 1
+# A step remembers the shapes for so many sets of sizes.
+_SHAPES_KEPT = 1024
 
 # At the end of the file: the offset and size of the manifest, the checksum of everything before it, and a mark.
 EXTENT = struct.Struct("<QQ")
@@ -136,6 +141,9 @@ def _check_manifest(manifest: Mapping[str, Any]) -> None:
             raise ValueError(f"another number of leaves than {len(leaves)} in {tree}")
         if not all(-1 <= leaf.partner < len(manifest[others]) for leaf in leaves):
             raise ValueError("a partner that there is not")
+    axes = {(i, axis) for i, entry in enumerate(manifest["inputs"]) for axis in range(len(entry["shape"]))}
+    if not all((size.input, size.axis) in axes and size.factor > 0 for size in map(_size, manifest["sizes"])):
+        raise ValueError("a size of an axis that there is not")
     positional, by_name = manifest["arguments"]["tuple"]
     if "tuple" not in positional or "dict" not in by_name or not isinstance(manifest["name"], str):
         raise ValueError("arguments of another form")
@@ -186,6 +194,10 @@ class _Leaf(ctypes.Structure):
     )
 
 
+class _Size(ctypes.Structure):
+    _fields_ = (("name", ctypes.c_char_p), ("min", ctypes.c_int64), ("max", ctypes.c_int64))
+
+
 class _Signature(ctypes.Structure):
     _fields_ = (
         ("name", ctypes.c_char_p),
@@ -193,6 +205,8 @@ class _Signature(ctypes.Structure):
         ("outputs", ctypes.POINTER(_Leaf)),
         ("input_count", ctypes.c_int32),
         ("output_count", ctypes.c_int32),
+        ("sizes", ctypes.POINTER(_Size)),
+        ("size_count", ctypes.c_int32),
     )
 
 
@@ -204,6 +218,7 @@ class _Plan(ctypes.Structure):
 
 
 _Status, _Pointer = ctypes.c_int, ctypes.c_void_p
+_SIZES = (ctypes.POINTER(ctypes.c_int64), ctypes.c_int32)
 
 
 class _Api(ctypes.Structure):
@@ -216,10 +231,45 @@ class _Api(ctypes.Structure):
         ("run", ctypes.CFUNCTYPE(_Status, _Pointer, _Pointer, ctypes.c_int32, _Pointer, ctypes.c_int32)),
         ("destroy", ctypes.CFUNCTYPE(None, _Pointer)),
         ("message", ctypes.CFUNCTYPE(ctypes.c_char_p)),
+        ("shapes", ctypes.CFUNCTYPE(_Status, *_SIZES, ctypes.POINTER(ctypes.c_int64))),
+        ("plan_for", ctypes.CFUNCTYPE(_Status, *_SIZES, ctypes.POINTER(_Plan))),
+        (
+            "run_for",
+            ctypes.CFUNCTYPE(_Status, _Pointer, *_SIZES, _Pointer, ctypes.c_int32, _Pointer, ctypes.c_int32),
+        ),
     )
 
 
 # -- steps -------------------------------------------------------------------------------------------------------------
+
+
+class SizeInfo(NamedTuple):
+    """A dynamic size of an exported function.
+
+    Args:
+        name: its name.
+        min: the smallest value.
+        max: the largest value.
+        input: the position of the argument that shows it.
+        axis: the axis of this argument.
+        factor: the axis has this many times the size,
+        term: and so many more elements.
+    """
+
+    name: str
+    min: int
+    max: int
+    input: int
+    axis: int
+    factor: int
+    term: int
+
+
+def _size(entry: Mapping[str, Any]) -> SizeInfo:
+    name, *numbers = (entry[field] for field in SizeInfo._fields)
+    if not isinstance(name, str) or not all(type(number) is int for number in numbers):
+        raise ValueError(f"the size {entry}")
+    return SizeInfo(name, *numbers)
 
 
 class LeafInfo(NamedTuple):
@@ -227,22 +277,32 @@ class LeafInfo(NamedTuple):
 
     Args:
         name: its name: of an argument ``"state.model.weight"``, of a result ``"[0].model.weight"``.
-        shape: its shape.
+        shape: its shape; dynamic sizes are text, such as ``"2*b"``.
         dtype: the name of its dtype.
         donated: whether it is an argument whose memory is used for results.
         partner: the position of the result that is written over it, or of the argument it is written over; or -1.
     """
 
     name: str
-    shape: tuple[int, ...]
+    shape: tuple[int | str, ...]
     dtype: str
     donated: bool
     partner: int
 
     @property
+    def is_dynamic(self) -> bool:
+        """Whether the shape has dynamic sizes."""
+        return any(isinstance(size, str) for size in self.shape)
+
+    @property
     def nbytes(self) -> int:
-        """The size in bytes."""
-        return math.prod(self.shape) * _numpy_dtype(self.dtype).itemsize
+        """The size in bytes; 0 where it is dynamic."""
+        if self.is_dynamic:
+            return 0
+        return math.prod(map(int, self.shape)) * _numpy_dtype(self.dtype).itemsize
+
+
+_Shapes = list[tuple[int, ...]]
 
 
 def _numpy_dtype(name: str) -> np.dtype:
@@ -257,8 +317,11 @@ def _numpy_dtype(name: str) -> np.dtype:
 
 def _leaf(entry: Mapping[str, Any]) -> LeafInfo:
     shape, dtype, partner = tuple(entry["shape"]), entry["dtype"], entry["partner"]
-    if not all(type(number) is int for number in (*shape, partner)) or min(shape, default=0) < 0 or dtype not in _CODES:
+    static = [size for size in shape if not isinstance(size, str)]
+    if not all(type(number) is int for number in (*static, partner)) or min(static, default=0) < 0:
         raise ValueError(f"the array {entry}")
+    if dtype not in _CODES:
+        raise ValueError(f"the dtype {dtype!r}")
     return LeafInfo(str(entry["name"]), shape, dtype, bool(entry["donated"]), partner)
 
 
@@ -298,6 +361,9 @@ class Step:
         #: The leaves of the arguments and of the result, in order.
         self.inputs: list[LeafInfo] = list(map(_leaf, manifest["inputs"]))
         self.outputs: list[LeafInfo] = list(map(_leaf, manifest["outputs"]))
+        #: The dynamic sizes.
+        self.sizes: list[SizeInfo] = list(map(_size, manifest["sizes"]))
+        self._shapes: dict[tuple[int, ...], tuple[_Shapes, _Shapes]] = {}
         self._owned: WeakValueDictionary[int, np.ndarray] = WeakValueDictionary()
         self._step = _Pointer()
         try:
@@ -315,6 +381,9 @@ class Step:
     def _fits_manifest(self) -> bool:
         """Whether the library has the leaves of the manifest."""
         signature = self._api.signature().contents
+        names = [signature.sizes[i].name.decode() for i in range(signature.size_count)]
+        if names != [size.name for size in self.sizes]:
+            return False
         theirs = (signature.inputs, signature.input_count), (signature.outputs, signature.output_count)
         return all(
             [(leaf.nbytes, leaf.dtype) for leaf in leaves[:count]]
@@ -328,9 +397,18 @@ class Step:
 
     @property
     def plan(self) -> dict[str, Any]:
-        """The target of the code that runs here, and the bytes of a call by use."""
+        """The target of the code that runs here, and the bytes of a call by use; see :meth:`plan_for`."""
+        return self.plan_for()
+
+    def plan_for(self, **sizes: int) -> dict[str, Any]:
+        """The target of the code that runs here, and the bytes of a call with these dynamic sizes by use."""
+        wanted = [size.name for size in self.sizes]
+        if sorted(sizes) != sorted(wanted):
+            what = f"it takes the dynamic sizes: {', '.join(wanted) or 'none'}"
+            raise _error("BAD_ARGUMENT", what, ", ".join(sizes) or "none", where=self.name)
         plan = _Plan()
-        self._check(self._api.plan(ctypes.byref(plan)), self.name)
+        values = self._numbers([sizes[name] for name in wanted])
+        self._check(self._api.plan_for(values, len(values), ctypes.byref(plan)), self.name)
         values = {name: getattr(plan, name) for name, *_ in _Plan._fields_}
         return {**values, "target": plan.target.decode()}
 
@@ -341,7 +419,8 @@ class Step:
         for i, info in enumerate(self.inputs):
             if leaves[i].initial:
                 content = ctypes.string_at(leaves[i].initial, info.nbytes)
-                found[info.name] = np.frombuffer(content, _numpy_dtype(info.dtype)).reshape(info.shape).copy()
+                shape = [int(size) for size in info.shape]
+                found[info.name] = np.frombuffer(content, _numpy_dtype(info.dtype)).reshape(shape).copy()
         return found
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
@@ -374,36 +453,91 @@ class Step:
         if len(arrays) != len(self.inputs):
             raise _error("BAD_ARGUMENT", f"it takes {len(self.inputs)} arrays", str(len(arrays)), where=self.name)
         counts = Counter(map(id, arrays))
+        values = [self._value(info, value) for info, value in zip(self.inputs, arrays, strict=True)]
+        sizes = self._solve(values)
+        in_shapes, out_shapes = self._shapes_for(sizes)
         given = [
-            self._argument(info, value, counts[id(value)] == 1) for info, value in zip(self.inputs, arrays, strict=True)
+            self._argument(info, shape, array, sizes, counts[id(value)] == 1)
+            for info, shape, array, value in zip(self.inputs, in_shapes, values, arrays, strict=True)
         ]
         results = [
-            given[info.partner] if info.partner >= 0 else _empty(info.shape, _numpy_dtype(info.dtype))
-            for info in self.outputs
+            given[info.partner] if info.partner >= 0 else _empty(shape, _numpy_dtype(info.dtype))
+            for info, shape in zip(self.outputs, out_shapes, strict=True)
         ]
         inputs, outputs = _buffers(self.inputs, given), _buffers(self.outputs, results)
-        self._check(self._api.run(self._step, inputs, len(inputs), outputs, len(outputs)), self.name)
+        numbers = self._numbers(sizes)
+        status = self._api.run_for(self._step, numbers, len(numbers), inputs, len(inputs), outputs, len(outputs))
+        self._check(status, self.name)
         # New objects, so that one that has been donated is not donated again.
         results = [array.view() for array in results]
         self._owned.update((id(array), array) for array in results)
         return results
 
-    def _argument(self, info: LeafInfo, value: Any, is_single: bool) -> np.ndarray:
-        """An aligned array of the right type, which may be overwritten if it is donated."""
+    def _value(self, info: LeafInfo, value: Any) -> np.ndarray:
+        """An argument as an array of the right dtype and rank."""
         dtype = _numpy_dtype(info.dtype)
         array = self._number(info, value, dtype) if type(value) in (bool, int, float) else np.asarray(value)
         if array.dtype != dtype:
             raise _error("WRONG_DTYPE", f"{info.name} must have the dtype {dtype}", str(array.dtype), where=self.name)
-        if array.shape != info.shape:
-            what = f"{info.name} must have the shape {info.shape}"
-            raise _error("WRONG_SIZE", what, str(array.shape), where=self.name)
+        if array.ndim != len(info.shape):
+            raise self._wrong_shape(info, array)
+        return array
+
+    def _wrong_shape(self, info: LeafInfo, array: np.ndarray, because: str = "") -> ExportError:
+        wanted = str(info.shape).replace("'", "")
+        return _error(
+            "WRONG_SIZE", f"{info.name} must have the shape {wanted}{because}", str(array.shape), where=self.name
+        )
+
+    def _solve(self, values: Sequence[np.ndarray]) -> tuple[int, ...]:
+        """The dynamic sizes for which arguments have their shapes."""
+        found = []
+        for size in self.sizes:
+            number, rest = divmod(values[size.input].shape[size.axis] - size.term, size.factor)
+            if rest:
+                raise self._wrong_shape(self.inputs[size.input], values[size.input], f" for an integer {size.name}")
+            found.append(number)
+        return tuple(found)
+
+    def _shapes_for(self, sizes: tuple[int, ...]) -> tuple[_Shapes, _Shapes]:
+        """The shapes of arguments and results for these sizes."""
+        if sizes not in self._shapes:
+            ranks = [len(info.shape) for info in (*self.inputs, *self.outputs)]
+            axes = (ctypes.c_int64 * (sum(ranks) + 1))()
+            numbers = self._numbers(sizes)
+            self._check(self._api.shapes(numbers, len(numbers), axes), self.name)
+            rest = iter(axes)
+            shapes = [tuple(next(rest) for _ in range(rank)) for rank in ranks]
+            if len(self._shapes) >= _SHAPES_KEPT:
+                self._shapes.clear()
+            self._shapes[sizes] = shapes[: len(self.inputs)], shapes[len(self.inputs) :]
+        return self._shapes[sizes]
+
+    def _numbers(self, sizes: Sequence[int]) -> Any:
+        """Sizes as an array of C."""
+        largest = max(map(abs, map(int, sizes)), default=0)
+        if largest > MOST_SIZE:
+            raise _error("WRONG_SIZE", f"sizes must be at most {MOST_SIZE}", str(largest), where=self.name)
+        return (ctypes.c_int64 * len(sizes))(*sizes)
+
+    def _argument(
+        self, info: LeafInfo, shape: tuple[int, ...], array: np.ndarray, sizes: tuple[int, ...], is_single: bool
+    ) -> np.ndarray:
+        """An aligned array of the right type, which may be overwritten if it is donated."""
+        if array.shape != shape:
+            pairs = zip(self.sizes, sizes, strict=True)
+            known = " and ".join(
+                f"{size.name} = {value} from axis {size.axis} of {self.inputs[size.input].name}"
+                for size, value in pairs
+            )
+            raise self._wrong_shape(info, array, f" with {known}" if info.is_dynamic else "")
         if not info.donated:
             is_free = array.flags.c_contiguous
         else:
             is_free = self._owned.pop(id(array), None) is array and is_single and _base_references(array) == _ONE_VIEW
         if is_free and array.ctypes.data % ALIGNMENT == 0:
             return array
-        copy = _empty(info.shape, dtype)
+        copy = _empty(shape, array.dtype)
         copy[...] = array
         return copy
 

@@ -16,7 +16,7 @@ from tvmfun.errors import ExportError
 _HERE = Path(__file__).parent
 #: The directory of the headers, for ``-I``.
 INCLUDE = _HERE / "include"
-_SOURCES = ("step.c", "kernels.c", "pool.c", "processor.c")
+_SOURCES = ("step.c", "sizes.c", "kernels.c", "pool.c", "processor.c")
 _OPTIONS = ("-std=c11", "-O2", "-fPIC", "-fvisibility=hidden", "-D_GNU_SOURCE")
 # Object files by the compiler's command and the name of the source.
 _COMPILED: dict[tuple[str, ...], bytes] = {}

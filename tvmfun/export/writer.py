@@ -15,12 +15,14 @@ from typing import Any
 import numpy as np
 
 from tvmfun import tree
+from tvmfun.core import dims
 from tvmfun.core.array import DeviceArray
 from tvmfun.core.program import Program
 from tvmfun.errors import ExportError
 from tvmfun.export.contents import Contents, Leaf, Variant
+from tvmfun.export.dynamic_contents import element_counts, size_infos
 from tvmfun.export.features import FEATURES, required
-from tvmfun.export.loader import ABI_VERSION, EXTENT, MAGIC
+from tvmfun.export.loader import ABI_VERSION, EXTENT, MAGIC, SizeInfo
 from tvmfun.export.toolchain import Toolchain
 from tvmfun.files import atomic_write
 from tvmfun.lower import cache, machine
@@ -55,9 +57,6 @@ def write(
         compiler: the command of a C compiler.
     """
     targets = list(map(_resolved, targets))
-    if program.sizes:
-        what = "dynamic sizes run on TVM's virtual machine, which a library does not have"
-        raise ExportError("export", what, got=", ".join(program.sizes), hint="one library for each size")
     architecture = _architecture(targets)
     initial = _initial_values(program.in_tree, arguments, values)
     toolchain = Toolchain(architecture, architecture != platform.machine(), compiler)
@@ -75,9 +74,12 @@ def write(
             for target, symbol, (_, plan) in zip(targets, symbols, modules, strict=True)
         ]
         inputs, outputs = _leaves(program, leaf_names(program.in_tree, arguments), variants, donated, initial)
-        manifest = _manifest(program, architecture, variants, inputs, outputs)
+        sizes = size_infos(program)
+        manifest = _manifest(program, architecture, variants, inputs, outputs, sizes)
         constants = [_numpy(array) for array in program.captured]
-        contents = Contents(program.name, inputs, outputs, variants, constants, manifest)
+        contents = Contents(
+            program.name, inputs, outputs, variants, constants, manifest, sizes, element_counts(program)
+        )
         library = folder / "library.so"
         toolchain.link([toolchain.compile(contents.write(folder)), *toolchain.runtime(folder), *objects], library)
         _finish(library, manifest, Path(path))
@@ -119,7 +121,12 @@ def _objects(toolchain: Toolchain, module: NativeModule, folder: Path, symbol: s
 
 
 def _manifest(
-    program: Program, architecture: str, variants: Sequence[Variant], inputs: Sequence[Leaf], outputs: Sequence[Leaf]
+    program: Program,
+    architecture: str,
+    variants: Sequence[Variant],
+    inputs: Sequence[Leaf],
+    outputs: Sequence[Leaf],
+    sizes: Sequence[SizeInfo],
 ) -> bytes:
     """The manifest as JSON."""
     entries = {
@@ -130,6 +137,7 @@ def _manifest(
         "variants": [variant.entry() for variant in variants],
         "inputs": [leaf.entry() for leaf in inputs],
         "outputs": [leaf.entry() for leaf in outputs],
+        "sizes": [size._asdict() for size in sizes],
         "arguments": described(program.in_tree),
         "results": described(program.out_tree),
     }
@@ -159,6 +167,8 @@ def _leaves(
                 what = "the targets write results over different arguments"
                 raise ExportError("export", what, got=variant.target, hint="one library for each target")
     for name, aval in zip(names, program.in_avals, strict=True):
+        if name in values and dims.is_dynamic(aval.shape):
+            raise ExportError("export", f"an initial value must have a static size, unlike {name}", got=repr(aval))
         if name in values and (values[name].shape, values[name].dtype) != (aval.shape, aval.dtype):
             got = f"{values[name].dtype}{list(values[name].shape)}"
             raise ExportError("export", f"the value of {name} must be {aval}", got=got)

@@ -91,7 +91,7 @@ def build_with_steps(
     kernels = Kernels(target, is_optimized)  # compiles the first ones while others are still being scheduled
     module, builder = _scheduled(program, target, donated, kernels.add)
     with stage("lowering"):
-        plan, steps = plan_memory(module["main"], list(program.sizes), builder.axes)
+        plan, steps = plan_memory(module["main"], list(program.sizes))
         native = NativeModule(kernels, steps, plan.slots, target, is_timed)
     if isinstance(plan, DynamicPlan):
         plan = replace(plan, allocations=native.allocations, threads=native.threads)

@@ -6,6 +6,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
+#include "sizes.h"
 #include "tvmfun/step.h"
 
 /* -- contents.c, which is generated ------------------------------------------------------------------------------ */
@@ -41,6 +42,7 @@ struct variant {
   int32_t fresh_count;
   const int32_t *slots; /* for each result the slot of its address */
   uint64_t temporaries, workspaces;
+  const struct dynamic_plan *dynamic; /* instead of fresh and these bytes; NULL if all sizes are static */
 };
 
 struct contents {
@@ -51,9 +53,16 @@ struct contents {
   int32_t constant_count;
   const char *manifest;
   uint64_t manifest_bytes;
+  struct dynamic_shapes shapes;
 };
 
 extern const struct contents tvmfun_contents;
+
+/* -- step.c ------------------------------------------------------------------------------------------------------ */
+
+/* Keeps a message for this thread, and returns the status. */
+__attribute__((format(printf, 2, 3))) tvmfun_status tvmfun_fail(tvmfun_status status, const char *format, ...);
+tvmfun_status tvmfun_no_memory(uint64_t nbytes);
 
 /* -- processor.c ------------------------------------------------------------------------------------------------- */
 
@@ -91,12 +100,20 @@ struct lane {
   char error[256];
 };
 
+/* Memory that grows to the most that was needed. */
+struct memory {
+  void *data;
+  uint64_t nbytes;
+};
+
 /* One run at a time; others have their own. */
 struct run {
   struct tvmfun_step *step;
   struct run *next; /* among those that are idle */
-  void *temporaries;
-  void **scratch;   /* for each piece of new memory that no result of the caller takes: its own */
+  struct layout *layout;
+  int is_ready; /* whether the memory is that of the layout */
+  struct memory temporaries;
+  struct memory *scratch; /* for each piece of new memory that no result of the caller takes: its own */
   uint64_t *table;
   tvmfun_buffer *buffers; /* those of the last run that were right: arguments, then results */
   struct lane lanes[];

@@ -16,7 +16,7 @@
 static const tvmfun_signature *const signature = &tvmfun_contents.signature;
 static _Thread_local char last_message[512];
 
-__attribute__((format(printf, 2, 3))) static tvmfun_status fail(tvmfun_status status, const char *format, ...) {
+tvmfun_status tvmfun_fail(tvmfun_status status, const char *format, ...) {
   va_list values;
   va_start(values, format);
   vsnprintf(last_message, sizeof last_message, format, values);
@@ -24,8 +24,8 @@ __attribute__((format(printf, 2, 3))) static tvmfun_status fail(tvmfun_status st
   return status;
 }
 
-static tvmfun_status no_memory(uint64_t nbytes) {
-  return fail(TVMFUN_OUT_OF_MEMORY, "there is no memory for %llu bytes", (unsigned long long)nbytes);
+tvmfun_status tvmfun_no_memory(uint64_t nbytes) {
+  return tvmfun_fail(TVMFUN_OUT_OF_MEMORY, "there is no memory for %llu bytes", (unsigned long long)nbytes);
 }
 
 /* -- the machine code for this processor ------------------------------------------------------------------------- */
@@ -48,27 +48,46 @@ static tvmfun_status choose(const struct variant **chosen) {
       return TVMFUN_OK;
     }
   }
-  return fail(TVMFUN_MISSING_FEATURE, "the code for %s needs %s, which this processor lacks", (*chosen)->target,
+  return tvmfun_fail(TVMFUN_MISSING_FEATURE, "the code for %s needs %s, which this processor lacks", (*chosen)->target,
               lacking->name);
 }
 
-static tvmfun_status plan(tvmfun_plan *plan) {
+static tvmfun_status plan_for(const int64_t *sizes, int32_t size_count, tvmfun_plan *plan) {
   const struct variant *variant;
   if (!plan) {
-    return fail(TVMFUN_BAD_ARGUMENT, "plan is NULL");
+    return tvmfun_fail(TVMFUN_BAD_ARGUMENT, "plan is NULL");
   }
   tvmfun_status status = choose(&variant);
   if (status) {
     return status;
   }
-  *plan = (tvmfun_plan){variant->target, 0, 0, variant->temporaries, variant->workspaces};
-  for (int32_t i = 0; i < signature->input_count; i++) {
-    plan->arguments += signature->inputs[i].nbytes;
+  status = tvmfun_check_sizes(sizes, size_count);
+  if (status) {
+    return status;
   }
-  for (int32_t i = 0; i < signature->output_count; i++) {
-    plan->results += signature->outputs[i].partner < 0 ? signature->outputs[i].nbytes : 0;
+  struct layout *layout = tvmfun_layout_create(variant);
+  status = layout ? tvmfun_layout_compute(layout, sizes) : tvmfun_no_memory(sizeof *layout);
+  if (!status) {
+    *plan = (tvmfun_plan){variant->target, 0, 0, layout->temporaries, layout->workspaces};
+    for (int32_t i = 0; i < signature->input_count; i++) {
+      plan->arguments += layout->signature.inputs[i].nbytes;
+    }
+    for (int32_t i = 0; i < signature->output_count; i++) {
+      plan->results += signature->outputs[i].partner < 0 ? layout->signature.outputs[i].nbytes : 0;
+    }
   }
-  return TVMFUN_OK;
+  tvmfun_layout_destroy(layout);
+  return status;
+}
+
+static tvmfun_status plan(tvmfun_plan *plan) { return plan_for(NULL, 0, plan); }
+
+static tvmfun_status shapes(const int64_t *sizes, int32_t size_count, int64_t *axes) {
+  if (!axes) {
+    return tvmfun_fail(TVMFUN_BAD_ARGUMENT, "axes is NULL");
+  }
+  tvmfun_status status = tvmfun_check_sizes(sizes, size_count);
+  return status ? status : tvmfun_compute_axes(sizes, axes);
 }
 
 /* -- runs -------------------------------------------------------------------------------------------------------- */
@@ -85,6 +104,9 @@ static int32_t result_in(const struct variant *variant, int32_t slot) {
 
 static int32_t first_fresh(void) { return tvmfun_contents.constant_count + signature->input_count; }
 
+/* The slot of the block of intermediates. Sizes and the offsets of intermediates of dynamic size follow. */
+static int32_t block_slot(const struct variant *variant) { return first_fresh() + variant->fresh_count; }
+
 static void free_run(struct run *run) {
   if (!run) {
     return;
@@ -93,10 +115,11 @@ static void free_run(struct run *run) {
     tvmfun_free_workspaces(&run->lanes[i]);
   }
   for (int32_t i = 0; run->scratch && i < run->step->variant->fresh_count; i++) {
-    free(run->scratch[i]);
+    free(run->scratch[i].data);
   }
   free(run->scratch);
-  free(run->temporaries);
+  free(run->temporaries.data);
+  tvmfun_layout_destroy(run->layout);
   free(run->table);
   free(run->buffers);
   free(run);
@@ -105,7 +128,8 @@ static void free_run(struct run *run) {
 static struct run *new_run(struct tvmfun_step *step) {
   const struct variant *variant = step->variant;
   size_t leaves = (size_t)signature->input_count + (size_t)signature->output_count;
-  size_t slots = (size_t)first_fresh() + (size_t)variant->fresh_count + 1;
+  size_t buffers = variant->dynamic ? (size_t)variant->dynamic->buffer_count : 0;
+  size_t slots = (size_t)block_slot(variant) + 1 + (size_t)signature->size_count + buffers;
   struct run *run = calloc(1, sizeof(struct run) + sizeof(struct lane) * (size_t)step->threads);
   if (!run) {
     return NULL;
@@ -117,23 +141,57 @@ static struct run *new_run(struct tvmfun_step *step) {
   run->table = calloc(slots, sizeof *run->table);
   run->buffers = calloc(leaves + 1, sizeof *run->buffers);
   run->scratch = calloc((size_t)variant->fresh_count + 1, sizeof *run->scratch);
-  run->temporaries = tvmfun_allocate(variant->temporaries);
-  int is_complete = run->table && run->buffers && run->scratch && run->temporaries;
-  for (int32_t i = 0; is_complete && i < variant->fresh_count; i++) {
-    if (result_in(variant, first_fresh() + i) < 0) {
-      run->scratch[i] = tvmfun_allocate(variant->fresh[i]);
-      is_complete = run->scratch[i] != NULL;
-    }
-  }
-  if (!is_complete) {
+  run->layout = tvmfun_layout_create(variant);
+  if (!run->table || !run->buffers || !run->scratch || !run->layout) {
     free_run(run);
     return NULL;
   }
   for (int32_t i = 0; i < tvmfun_contents.constant_count; i++) {
     run->table[i] = (uint64_t)(uintptr_t)tvmfun_contents.constants[i];
   }
-  run->table[slots - 1] = (uint64_t)(uintptr_t)run->temporaries;
   return run;
+}
+
+static tvmfun_status grow(struct memory *memory, uint64_t nbytes) {
+  if (!memory->data || memory->nbytes < nbytes) {
+    free(memory->data);
+    memory->data = tvmfun_allocate(nbytes);
+    memory->nbytes = memory->data ? nbytes : 0;
+  }
+  return memory->data ? TVMFUN_OK : tvmfun_no_memory(nbytes);
+}
+
+/* Lays out and allocates the memory of a run for these sizes, unless it has it. */
+static tvmfun_status prepare(struct run *run, const int64_t *sizes) {
+  const struct variant *variant = run->step->variant;
+  struct layout *layout = run->layout;
+  size_t leaves = (size_t)signature->input_count + (size_t)signature->output_count;
+  size_t size_bytes = sizeof *sizes * (size_t)signature->size_count;
+  if (run->is_ready && (!size_bytes || !memcmp(layout->sizes, sizes, size_bytes))) {
+    return TVMFUN_OK;
+  }
+  run->is_ready = 0;
+  memset(run->buffers, 0, sizeof *run->buffers * leaves); /* they were right for other sizes */
+  tvmfun_status status = tvmfun_layout_compute(layout, sizes);
+  status = status ? status : grow(&run->temporaries, layout->temporaries);
+  for (int32_t i = 0; !status && i < variant->fresh_count; i++) {
+    if (result_in(variant, first_fresh() + i) < 0) {
+      status = grow(&run->scratch[i], layout->fresh[i]);
+    }
+  }
+  if (status) {
+    return status;
+  }
+  uint64_t *slots = run->table + block_slot(variant);
+  *slots++ = (uint64_t)(uintptr_t)run->temporaries.data;
+  for (int32_t i = 0; i < signature->size_count; i++) {
+    *slots++ = (uint64_t)sizes[i];
+  }
+  if (variant->dynamic) {
+    memcpy(slots, layout->offsets, sizeof *slots * (size_t)variant->dynamic->buffer_count);
+  }
+  run->is_ready = 1;
+  return TVMFUN_OK;
 }
 
 static void lock(struct tvmfun_step *step) {
@@ -164,28 +222,28 @@ static void put_back(struct run *run) {
 
 /* -- checks ------------------------------------------------------------------------------------------------------ */
 
-static const tvmfun_leaf *leaf_of(int32_t i) {
+static const tvmfun_leaf *leaf_of(const tvmfun_signature *signature, int32_t i) {
   return i < signature->input_count ? &signature->inputs[i] : &signature->outputs[i - signature->input_count];
 }
 
 static tvmfun_status check_buffer(const tvmfun_leaf *leaf, const tvmfun_buffer *buffer) {
   if (buffer->dtype != leaf->dtype) {
-    return fail(TVMFUN_WRONG_DTYPE, "%s must have the dtype %d of tvmfun_dtype, got %d", leaf->name, (int)leaf->dtype,
-                (int)buffer->dtype);
+    return tvmfun_fail(TVMFUN_WRONG_DTYPE, "%s must have the dtype %d of tvmfun_dtype, got %d", leaf->name,
+                       (int)leaf->dtype, (int)buffer->dtype);
   }
   if (buffer->nbytes != leaf->nbytes) {
-    return fail(TVMFUN_WRONG_SIZE, "%s must have %llu bytes, got %llu", leaf->name, (unsigned long long)leaf->nbytes,
-                (unsigned long long)buffer->nbytes);
+    return tvmfun_fail(TVMFUN_WRONG_SIZE, "%s must have %llu bytes, got %llu", leaf->name,
+                       (unsigned long long)leaf->nbytes, (unsigned long long)buffer->nbytes);
   }
   if (!leaf->nbytes) {
     return TVMFUN_OK;
   }
   if (!buffer->data) {
-    return fail(TVMFUN_BAD_ARGUMENT, "%s must have data, got NULL", leaf->name);
+    return tvmfun_fail(TVMFUN_BAD_ARGUMENT, "%s must have data, got NULL", leaf->name);
   }
   if ((uintptr_t)buffer->data % TVMFUN_ALIGNMENT) {
-    return fail(TVMFUN_MISALIGNED, "%s must begin at a multiple of %d, got %p", leaf->name, TVMFUN_ALIGNMENT,
-                buffer->data);
+    return tvmfun_fail(TVMFUN_MISALIGNED, "%s must begin at a multiple of %d, got %p", leaf->name, TVMFUN_ALIGNMENT,
+                       buffer->data);
   }
   return TVMFUN_OK;
 }
@@ -202,15 +260,15 @@ static int by_address(const void *left, const void *right) {
 }
 
 /* Only memory that nothing is written to may be in several buffers. */
-static tvmfun_status check_overlaps(const tvmfun_buffer *buffers, int32_t count) {
+static tvmfun_status check_overlaps(const tvmfun_signature *signature, const tvmfun_buffer *buffers, int32_t count) {
   struct interval *intervals = malloc(sizeof(struct interval) * ((size_t)count + 1));
   if (!intervals) {
-    return no_memory(sizeof(struct interval) * (uint64_t)count);
+    return tvmfun_no_memory(sizeof(struct interval) * (uint64_t)count);
   }
   int32_t n = 0;
   for (int32_t i = 0; i < count; i++) {
     int is_result = i >= signature->input_count;
-    const tvmfun_leaf *leaf = leaf_of(i);
+    const tvmfun_leaf *leaf = leaf_of(signature, i);
     if (leaf->nbytes && !(is_result && leaf->partner >= 0)) {
       uintptr_t first = (uintptr_t)buffers[i].data;
       intervals[n++] = (struct interval){first, first + leaf->nbytes, i, is_result || leaf->donated};
@@ -222,8 +280,9 @@ static tvmfun_status check_overlaps(const tvmfun_buffer *buffers, int32_t count)
   for (int32_t i = 0; i < n && !status; i++) {
     const struct interval *other = intervals[i].is_written ? &any : &written;
     if (intervals[i].first < other->end) {
-      status = fail(TVMFUN_OVERLAP, "%s and %s overlap, and one of them is written", leaf_of(other->leaf)->name,
-                    leaf_of(intervals[i].leaf)->name);
+      const char *first = leaf_of(signature, other->leaf)->name;
+      status = tvmfun_fail(TVMFUN_OVERLAP, "%s and %s overlap, and one of them is written", first,
+                           leaf_of(signature, intervals[i].leaf)->name);
     }
     if (intervals[i].end > any.end) {
       any = intervals[i];
@@ -238,20 +297,22 @@ static tvmfun_status check_overlaps(const tvmfun_buffer *buffers, int32_t count)
 
 /* Copies the buffers into the run and checks them, unless they are those of its last run. */
 static tvmfun_status accept(struct run *run, const tvmfun_buffer *inputs, const tvmfun_buffer *outputs) {
+  const tvmfun_signature *signature = &run->layout->signature; /* with the bytes for the sizes of this run */
   int32_t arguments = signature->input_count, results = signature->output_count, changes = 0;
   for (int32_t i = 0; i < arguments + results; i++) {
     tvmfun_buffer buffer = i < arguments ? inputs[i] : outputs[i - arguments];
-    const tvmfun_leaf *leaf = leaf_of(i);
+    const tvmfun_leaf *leaf = leaf_of(signature, i);
     if (i >= arguments && leaf->partner >= 0) {
       if (!buffer.data) {
         buffer.data = inputs[leaf->partner].data;
       } else if (leaf->nbytes && buffer.data != inputs[leaf->partner].data) {
-        return fail(TVMFUN_BAD_ARGUMENT, "%s is written over %s: its data must be the same, or NULL", leaf->name,
-                    signature->inputs[leaf->partner].name);
+        return tvmfun_fail(TVMFUN_BAD_ARGUMENT, "%s is written over %s: its data must be the same, or NULL", leaf->name,
+                           signature->inputs[leaf->partner].name);
       }
     }
     tvmfun_buffer *last = &run->buffers[i];
-    if (last->data == buffer.data && last->nbytes == buffer.nbytes && last->dtype == buffer.dtype) {
+    /* No dtype is 0, unlike that of a buffer that was wrong, or that there was none of. */
+    if (buffer.dtype && last->data == buffer.data && last->nbytes == buffer.nbytes && last->dtype == buffer.dtype) {
       continue;
     }
     tvmfun_status status = check_buffer(leaf, &buffer);
@@ -262,7 +323,7 @@ static tvmfun_status accept(struct run *run, const tvmfun_buffer *inputs, const 
     *last = buffer;
     changes++;
   }
-  tvmfun_status status = changes ? check_overlaps(run->buffers, arguments + results) : TVMFUN_OK;
+  tvmfun_status status = changes ? check_overlaps(signature, run->buffers, arguments + results) : TVMFUN_OK;
   if (status) {
     memset(run->buffers, 0, sizeof *run->buffers * (size_t)(arguments + results));
   }
@@ -303,11 +364,11 @@ static void destroy(struct tvmfun_step *step) {
 static tvmfun_status create(const tvmfun_options *options, struct tvmfun_step **created) {
   tvmfun_options chosen = options ? *options : (tvmfun_options){0};
   if (!created) {
-    return fail(TVMFUN_BAD_ARGUMENT, "step is NULL");
+    return tvmfun_fail(TVMFUN_BAD_ARGUMENT, "step is NULL");
   }
   *created = NULL;
   if (chosen.threads < 0 || chosen.threads > MOST_THREADS) {
-    return fail(TVMFUN_BAD_ARGUMENT, "threads must be from 0 to %d, got %d", MOST_THREADS, (int)chosen.threads);
+    return tvmfun_fail(TVMFUN_BAD_ARGUMENT, "threads must be from 0 to %d, got %d", MOST_THREADS, (int)chosen.threads);
   }
   const struct variant *variant;
   tvmfun_status status = choose(&variant);
@@ -316,7 +377,7 @@ static tvmfun_status create(const tvmfun_options *options, struct tvmfun_step **
   }
   struct tvmfun_step *step = calloc(1, sizeof *step);
   if (!step) {
-    return no_memory(sizeof *step);
+    return tvmfun_no_memory(sizeof *step);
   }
   step->variant = variant;
   step->threads = chosen.threads ? chosen.threads : cpu_count();
@@ -331,14 +392,20 @@ static tvmfun_status create(const tvmfun_options *options, struct tvmfun_step **
   struct run *run = chosen.parallel_for || step->pool ? new_run(step) : NULL;
   if (!run) {
     destroy(step);
-    return no_memory(variant->temporaries);
+    return tvmfun_no_memory(variant->temporaries);
   }
   put_back(run);
+  status = variant->dynamic ? TVMFUN_OK : prepare(run, NULL);
+  if (status) {
+    destroy(step);
+    return status;
+  }
   *created = step;
   return TVMFUN_OK;
 }
 
 static void fill_table(struct run *run) {
+  const tvmfun_signature *signature = &run->layout->signature;
   const struct variant *variant = run->step->variant;
   static _Alignas(TVMFUN_ALIGNMENT) char nothing[TVMFUN_ALIGNMENT]; /* for arrays without elements */
   uint64_t *slots = run->table + tvmfun_contents.constant_count;
@@ -347,8 +414,8 @@ static void fill_table(struct run *run) {
     *slots++ = (uint64_t)(uintptr_t)data;
   }
   for (int32_t i = 0; i < variant->fresh_count; i++) {
-    int32_t result = run->scratch[i] ? -1 : result_in(variant, first_fresh() + i);
-    void *data = result < 0 ? run->scratch[i] : run->buffers[signature->input_count + result].data;
+    int32_t result = run->scratch[i].data ? -1 : result_in(variant, first_fresh() + i);
+    void *data = result < 0 ? run->scratch[i].data : run->buffers[signature->input_count + result].data;
     *slots++ = (uint64_t)(uintptr_t)(data ? data : nothing);
   }
 }
@@ -356,6 +423,7 @@ static void fill_table(struct run *run) {
 /* Copies results to where the caller wants them, if they were computed elsewhere: those that go over arguments last,
  * because an argument can be a result as well. */
 static void copy_results(struct run *run) {
+  const tvmfun_signature *signature = &run->layout->signature;
   for (int over_arguments = 0; over_arguments < 2; over_arguments++) {
     for (int32_t i = 0; i < signature->output_count; i++) {
       const tvmfun_leaf *leaf = &signature->outputs[i];
@@ -368,25 +436,32 @@ static void copy_results(struct run *run) {
   }
 }
 
-static tvmfun_status run_step(struct tvmfun_step *step, const tvmfun_buffer *inputs, int32_t input_count,
-                              const tvmfun_buffer *outputs, int32_t output_count) {
+static tvmfun_status run_for(struct tvmfun_step *step, const int64_t *sizes, int32_t size_count,
+                             const tvmfun_buffer *inputs, int32_t input_count, const tvmfun_buffer *outputs,
+                             int32_t output_count) {
   if (!step || (!inputs && input_count) || (!outputs && output_count)) {
-    return fail(TVMFUN_BAD_ARGUMENT, "%s is NULL", !step ? "step" : !inputs && input_count ? "inputs" : "outputs");
+    const char *null = !step ? "step" : !inputs && input_count ? "inputs" : "outputs";
+    return tvmfun_fail(TVMFUN_BAD_ARGUMENT, "%s is NULL", null);
   }
   if (input_count != signature->input_count || output_count != signature->output_count) {
-    return fail(TVMFUN_BAD_ARGUMENT, "%s takes %d buffers and writes %d, got %d and %d", signature->name,
-                (int)signature->input_count, (int)signature->output_count, (int)input_count, (int)output_count);
+    return tvmfun_fail(TVMFUN_BAD_ARGUMENT, "%s takes %d buffers and writes %d, got %d and %d", signature->name,
+                       (int)signature->input_count, (int)signature->output_count, (int)input_count, (int)output_count);
+  }
+  tvmfun_status status = tvmfun_check_sizes(sizes, size_count);
+  if (status) {
+    return status;
   }
   struct run *run = take_run(step);
   if (!run) {
-    return no_memory(step->variant->temporaries);
+    return tvmfun_no_memory(step->variant->temporaries);
   }
-  tvmfun_status status = accept(run, inputs, outputs);
+  status = prepare(run, sizes);
+  status = status ? status : accept(run, inputs, outputs);
   if (!status) {
     fill_table(run);
     if (tvmfun_call(run)) {
       status = run->lanes[0].is_out_of_memory ? TVMFUN_OUT_OF_MEMORY : TVMFUN_KERNEL_FAILED;
-      fail(status, "%s", run->lanes[0].error[0] ? run->lanes[0].error : "a kernel failed");
+      tvmfun_fail(status, "%s", run->lanes[0].error[0] ? run->lanes[0].error : "a kernel failed");
     } else {
       copy_results(run);
     }
@@ -395,9 +470,15 @@ static tvmfun_status run_step(struct tvmfun_step *step, const tvmfun_buffer *inp
   return status;
 }
 
+static tvmfun_status run_step(struct tvmfun_step *step, const tvmfun_buffer *inputs, int32_t input_count,
+                              const tvmfun_buffer *outputs, int32_t output_count) {
+  return run_for(step, NULL, 0, inputs, input_count, outputs, output_count);
+}
+
 __attribute__((visibility("default"))) const tvmfun_api *tvmfun_get_api(void) {
   static const tvmfun_api api = {
-      TVMFUN_ABI_VERSION, get_signature, get_manifest, plan, create, run_step, destroy, get_message,
+      TVMFUN_ABI_VERSION, get_signature, get_manifest, plan,     create,  run_step,
+      destroy,            get_message,   shapes,       plan_for, run_for,
   };
   return &api;
 }

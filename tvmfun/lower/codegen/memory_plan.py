@@ -53,20 +53,17 @@ class _Buffer:
         return Lifetime(self.first, self.last)
 
 
-def plan_memory(
-    main: relax.Function, names: Sequence[str] = (), axes: Mapping[str, Dim] | None = None
-) -> tuple[Plan | DynamicPlan, list[Call | Store]]:
+def plan_memory(main: relax.Function, names: Sequence[str] = ()) -> tuple[Plan | DynamicPlan, list[Call | Store]]:
     """Decides the address of every value of ``main``.
 
     Args:
         main: calls kernels with ``call_tir`` and ``call_tir_inplace``.
         names: those of the dynamic sizes.
-        axes: what the sizes of axes that have names of their own in ``main`` are.
 
     Returns:
         The plan, and the steps of the native ``main``.
     """
-    values = Values(main, axes=axes)
+    values = Values(main)
     plan, address_of = values.dynamic_plan(names) if names else values.plan()
     steps: list[Call | Store] = []
     for step in values.steps:
@@ -94,17 +91,10 @@ class Values:
         main: calls kernels with ``call_tir`` and ``call_tir_inplace``.
         workspaces: for kernels that get memory only for themselves the bytes of each piece. Their addresses are the
             last arguments of a call.
-        axes: what the sizes of axes that have names of their own in ``main`` are.
     """
 
-    def __init__(
-        self,
-        main: relax.Function,
-        workspaces: Mapping[str, Sequence[int]] | None = None,
-        axes: Mapping[str, Dim] | None = None,
-    ) -> None:
+    def __init__(self, main: relax.Function, workspaces: Mapping[str, Sequence[int]] | None = None) -> None:
         self._workspaces = workspaces or {}
-        self._axes = axes or {}
         self._owners: dict[ir.Var, Any] = {parameter: i for i, parameter in enumerate(main.params)}
         self._buffers: list[_Buffer] = []
         self._constants: list[tuple[int, Store]] = []
@@ -115,7 +105,7 @@ class Values:
         for i, binding in enumerate(bindings):
             self._read(i, binding)
         self._results = [self._owner(len(bindings), field) for field in main.body.body.fields]
-        self._arguments = sum(self._nbytes(parameter.ty) for parameter in main.params)
+        self._arguments = sum(_nbytes(parameter.ty) for parameter in main.params)
 
     @property
     def steps(self) -> list[Call | Store]:
@@ -200,12 +190,12 @@ class Values:
             passed = list(arguments)
             for ty, source in zip(_types(var), _sources(value), strict=True):
                 if source is None:
-                    results.append(self._new(i, self._nbytes(ty)))
+                    results.append(self._new(i, _nbytes(ty)))
                     passed.append(results[-1])
                 else:
                     results.append(arguments[source])
                     if arguments[source] < self._inputs:
-                        self._aliased[arguments[source]] = self._nbytes(ty)
+                        self._aliased[arguments[source]] = _nbytes(ty)
             name = value.args[0].name_hint
             own = [self._new(i, size) for size in self._workspaces.get(name, ())]
             addresses = [slot if isinstance(slot, Dim) else Address(slot) for slot in (*passed, *own)]
@@ -214,16 +204,11 @@ class Values:
         elif value.op.name == "relax.reshape":
             self._owners[var] = self._owner(i, value.args[0])
         else:  # memory of no bytes
-            self._owners[var] = self._new(i, self._nbytes(var.ty))
-
-    def _nbytes(self, ty: relax.TensorType) -> Any:
-        """The bytes of an array: an integer or a Dim."""
-        shape = dims.at(tuple(map(to_size, ty.shape.values)), self._axes)
-        return math.prod(shape) * dtypes.canonical(str(ty.dtype)).itemsize
+            self._owners[var] = self._new(i, _nbytes(var.ty))
 
     def _argument(self, i: int, value: relax.Expr) -> Any:
         """The slot of an argument of the binding at ``i``, or the dynamic size that it is."""
-        return dims.at(to_size(value), self._axes) if isinstance(value.ty, ir.PrimType) else self._owner(i, value)
+        return to_size(value) if isinstance(value.ty, ir.PrimType) else self._owner(i, value)
 
     def _new(self, i: int, size: Any) -> int:
         """The slot of a buffer of a size for the binding at ``i``."""
@@ -233,7 +218,7 @@ class Values:
     def _owner(self, i: int, value: relax.Expr) -> int:
         """The slot of a value that the binding at ``i`` uses."""
         if isinstance(value, ir.GenericConst):
-            slot = self._new(i, self._nbytes(value.ty))
+            slot = self._new(i, _nbytes(value.ty))
             self._constants.append((i, Store(Address(slot), _bits(value))))
             return slot
         owner = self._owners[value]
@@ -262,3 +247,8 @@ def _sources(value: relax.Call) -> list[int | None]:
         results = value.ty_args[0]
         return [None] * (len(results.fields) if isinstance(results, relax.TupleType) else 1)
     return [i if i >= 0 else None for i in map(int, value.attrs.inplace_indices)]
+
+
+def _nbytes(ty: relax.TensorType) -> Any:
+    """The bytes of an array: an integer or a Dim."""
+    return math.prod(map(to_size, ty.shape.values)) * dtypes.canonical(str(ty.dtype)).itemsize

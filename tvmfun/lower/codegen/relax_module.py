@@ -88,16 +88,12 @@ class ModuleBuilder:
         # Kernels with dynamic sizes, and those of GPUs, have a calling convention without calls of other functions.
         is_dynamic = any(dims.is_dynamic(variable.aval.shape) for variable in program.inputs)
         self._may_call = targets.is_cpu(target) and not is_dynamic
-        # Relax infers a size b only from an axis of size b. An axis of size 4*b gets a name, and b becomes a quotient.
-        known = dims.known(variable.aval.shape for variable in program.inputs)
+        # TVM's virtual machine finds a size b only in an axis of size b. An axis of size 4*b gets a name, and b becomes
+        # a quotient.
+        known = {} if targets.is_cpu(target) else dims.known(variable.aval.shape for variable in program.inputs)
         forms = {name: size for name, size in known.items() if size.name is None}
-        self._axes = {size: Dim(f"{name}_axis", min=0) for name, size in forms.items()}
+        self._axes = {size: Dim(f"{name}_axis", min=int(size.bounds[0])) for name, size in forms.items()}
         self._sizes = {name: dims.solve_linear(size, self._axes[size]) for name, size in forms.items()}
-
-    @property
-    def axes(self) -> dict[str, Dim]:
-        """The sizes of the axes that have a name of their own, by that name."""
-        return {str(axis.name): size for size, axis in self._axes.items()}
 
     def build(self, kernels: Sequence[tuple[Kernel, InPlace]]) -> tvm.IRModule:
         """Returns the module.

@@ -12,7 +12,7 @@
 extern "C" {
 #endif
 
-#define TVMFUN_ABI_VERSION 1
+#define TVMFUN_ABI_VERSION 2
 
 /* Buffers with elements begin at a multiple of so many bytes. */
 #define TVMFUN_ALIGNMENT 64
@@ -20,7 +20,7 @@ extern "C" {
 typedef enum tvmfun_status {
   TVMFUN_OK = 0,
   TVMFUN_BAD_ARGUMENT = 1,       /* a null pointer, a wrong number of buffers, or an option out of range */
-  TVMFUN_WRONG_SIZE = 2,         /* a buffer does not have the bytes of its leaf */
+  TVMFUN_WRONG_SIZE = 2,         /* a buffer does not have the bytes of its leaf, or a dynamic size is out of bounds */
   TVMFUN_WRONG_DTYPE = 3,        /* a buffer says that it has other elements than its leaf */
   TVMFUN_MISALIGNED = 4,         /* a buffer does not begin at a multiple of TVMFUN_ALIGNMENT */
   TVMFUN_OVERLAP = 5,            /* a buffer that is written overlaps another one */
@@ -52,10 +52,10 @@ typedef enum tvmfun_dtype {
 /* An array among the arguments or results. Elements are contiguous, in C order, in the machine's byte order. */
 typedef struct tvmfun_leaf {
   const char *name;     /* for arguments "state.model.weight", for results "[0].model.weight" */
-  const int64_t *shape; /* ndim sizes */
+  const int64_t *shape; /* ndim sizes; -1 where they are dynamic */
   int32_t ndim;
-  int32_t dtype; /* a tvmfun_dtype */
-  uint64_t nbytes;
+  int32_t dtype;   /* a tvmfun_dtype */
+  uint64_t nbytes; /* 0 where sizes are dynamic */
   /* An argument: the result that is written over it, or -1. A result: the argument it is written over, or -1. */
   int32_t partner;
   /* An argument: 1 if it was donated, so that its contents are undefined after a run, unless it has a partner. */
@@ -64,12 +64,20 @@ typedef struct tvmfun_leaf {
   const void *initial;
 } tvmfun_leaf;
 
+/* A dynamic size, such as that of a batch: compiled code runs for all its values. */
+typedef struct tvmfun_size {
+  const char *name;
+  int64_t min, max;
+} tvmfun_size;
+
 typedef struct tvmfun_signature {
   const char *name; /* of the function */
   const tvmfun_leaf *inputs;
   const tvmfun_leaf *outputs;
   int32_t input_count;
   int32_t output_count;
+  const tvmfun_size *sizes;
+  int32_t size_count;
 } tvmfun_signature;
 
 /* What a step runs, and the bytes it allocates: the sum is known before the first run. */
@@ -107,7 +115,7 @@ typedef struct tvmfun_api {
   const tvmfun_signature *(*signature)(void);
   /* The manifest: JSON, of so many bytes. */
   const char *(*manifest)(uint64_t *nbytes);
-  /* Fails where create would. */
+  /* Fails where create would. That of a function of dynamic sizes is plan_for. */
   tvmfun_status (*plan)(tvmfun_plan *plan);
   /* Chooses the machine code for this processor, and makes a step; NULL for the default options. */
   tvmfun_status (*create)(const tvmfun_options *options, tvmfun_step **step);
@@ -120,6 +128,14 @@ typedef struct tvmfun_api {
   void (*destroy)(tvmfun_step *step);
   /* The message of the last error in this thread: what went wrong, and with which leaf. */
   const char *(*message)(void);
+  /* Writes the sizes of all axes of all leaves, arguments first, one leaf after the other. Dynamic sizes are numbers in
+   * the order of the signature. They are checked: their bounds, and that no array has 2**31 elements or more. */
+  tvmfun_status (*shapes)(const int64_t *sizes, int32_t size_count, int64_t *axes);
+  /* The same as plan and run for these dynamic sizes. Buffers have the bytes of the shapes for them. Memory grows to what
+   * the largest sizes so far needed. A run that has the sizes of an earlier one plans nothing anew. */
+  tvmfun_status (*plan_for)(const int64_t *sizes, int32_t size_count, tvmfun_plan *plan);
+  tvmfun_status (*run_for)(tvmfun_step *step, const int64_t *sizes, int32_t size_count, const tvmfun_buffer *inputs,
+                           int32_t input_count, const tvmfun_buffer *outputs, int32_t output_count);
 } tvmfun_api;
 
 #if defined(__GNUC__)
