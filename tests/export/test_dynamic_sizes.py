@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import shutil
+import subprocess
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -16,7 +17,10 @@ import tvmfun
 import tvmfun.numpy as tnp
 from tvmfun import Dim, ShapeDtype, lax
 from tvmfun.errors import ExportError
-from tvmfun.export import load, loader, read_manifest
+from tvmfun.export import INCLUDE, load, loader, read_manifest
+from tvmfun.export.dynamic_contents import Formulas, plan_lines, shape_lines
+from tvmfun.runtime.offsets import Lifetime
+from tvmfun.runtime.plan import DynamicPlan
 
 RNG = np.random.default_rng(7)
 BATCHES = (64, 64, 33, 1, 0, 64)
@@ -227,6 +231,73 @@ def test_the_abi_checks_sizes(library):
     leaf = signature.inputs[signature.input_count - 1]
     assert (leaf.shape[0], leaf.nbytes, signature.size_count) == (-1, 0, 1)
     api.destroy(step)
+
+
+LAYOUTS = """
+#include <stdio.h>
+#include "internal.h"
+%s
+static const struct variant variant = {"", 0, 0, 0, 0, FRESH, 0, 0, 0, &dynamic_0};
+static const tvmfun_size sizes[] = {{"a", 0, 1000}, {"b", 0, 1000}};
+const struct contents tvmfun_contents = {{"f", 0, 0, 0, 0, sizes, 2}, &variant, 1, 0, 0, 0, 0, {axes, counts, 0, 0}};
+
+tvmfun_status tvmfun_fail(tvmfun_status status, const char *format, ...) { return (void)format, status; }
+tvmfun_status tvmfun_no_memory(uint64_t nbytes) { return (void)nbytes, TVMFUN_OUT_OF_MEMORY; }
+
+int main(void) {
+  long long a, b;
+  struct layout *layout = tvmfun_layout_create(&variant);
+  while (scanf("%%lld %%lld", &a, &b) == 2) {
+    int64_t values[] = {a, b};
+    if (tvmfun_layout_compute(layout, values)) return 1;
+    printf("%%llu %%llu", (unsigned long long)layout->temporaries, (unsigned long long)layout->workspaces);
+    for (int i = 0; i < FRESH; i++) printf(" %%llu", (unsigned long long)layout->fresh[i]);
+    for (int i = 0; i < dynamic_0.buffer_count; i++) printf(" %%llu", (unsigned long long)layout->offsets[i]);
+    puts("");
+  }
+  tvmfun_layout_destroy(layout);
+  return 0;
+}
+"""
+
+
+def random_plan(rng) -> DynamicPlan:
+    formulas = [0, 64, 1000, "a 4 *", "b 400 *", "a b * 4 *", "a 3 + 2 // 256 *", "a 4 * b 256 * +"]
+    draw = lambda count: tuple(formulas[i] for i in rng.integers(len(formulas), size=count))
+    starts = rng.integers(60, size=60)
+    lifetimes = [Lifetime(int(start), int(start + rng.integers(12))) for start in starts]
+    events, open_ones = [], 0
+    for size in draw(60):
+        for _ in range(rng.integers(open_ones + 1)):
+            events.append(None)
+            open_ones -= 1
+        events.append((size, int(rng.integers(1, 4))))
+        open_ones += 1
+    events += [None] * open_ones
+    return DynamicPlan(("a", "b"), 0, draw(5), (), draw(60), tuple(lifetimes), 0, 0, tuple(events), 3)
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(not shutil.which("gcc"), reason="there is no gcc")
+def test_libraries_plan_as_python_does(tmp_path):
+    rng = np.random.default_rng(0)
+    values = [(0, 0), (1, 1), *rng.integers(0, 300, (40, 2)).tolist()]
+    library = Path(loader.__file__).parent / "library"
+    for _ in range(8):
+        plan, formulas = random_plan(rng), Formulas(("a", "b"))
+        lines = [*plan_lines(0, plan, formulas), *shape_lines([], [], formulas)]
+        text = "\n".join([f"#define FRESH {len(plan.fresh)}", *formulas.lines(), *lines])
+        (tmp_path / "program.c").write_text(LAYOUTS % text)
+        command = ["gcc", "-std=c11", "-D_GNU_SOURCE", "-Wall", "-Wextra", "-Werror", *CHECKED, f"-I{INCLUDE}"]
+        sources = [f"-I{library}", tmp_path / "program.c", library / "sizes.c", "-o", tmp_path / "program"]
+        subprocess.run([*command, *sources], check=True)
+        given = "\n".join(f"{a} {b}" for a, b in values)
+        process = subprocess.run([tmp_path / "program"], input=given, capture_output=True, text=True, check=True)
+        for (a, b), line in zip(values, process.stdout.splitlines(), strict=True):
+            expected, words = plan.at({"a": a, "b": b})
+            analysis = expected.analysis
+            numbers = [analysis.temporaries, analysis.workspaces, *expected.fresh, *words[2:]]
+            assert list(map(int, line.split())) == numbers
 
 
 TRAIN = """

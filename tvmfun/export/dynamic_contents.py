@@ -59,19 +59,17 @@ class Formulas:
 def size_infos(program: Program) -> list[SizeInfo]:
     """The dynamic sizes of a Program, with the axis of an argument from which a caller finds each."""
     known = dims.known(aval.shape for aval in program.in_avals)
-    axes = {}
+    axes: dict[Dim, tuple[int, int]] = {}
     for i, aval in enumerate(program.in_avals):
         for axis, size in enumerate(aval.shape):
             if isinstance(size, Dim):
                 axes.setdefault(size, (i, axis))
     infos = []
-    for name, dim in program.sizes.items():
-        if known.get(name) not in axes:
-            what = f"the size {name} must be the size of an axis of an argument"
-            raise ExportError("export", what, got="one of captured arrays only")
+    for name, dim in dims.names(*(aval.shape for aval in program.in_avals)).items():
         low, high = dim.bounds
         _, factor, term = dims.linear(known[name])  # type: ignore[misc]  # it is linear
-        infos.append(SizeInfo(name, int(low), int(min(high, MOST_SIZE)), *axes[known[name]], factor, term))
+        position, axis = axes[known[name]]
+        infos.append(SizeInfo(name, int(low), int(min(high, MOST_SIZE)), position, axis, factor, term))
     return infos
 
 
