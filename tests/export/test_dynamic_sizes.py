@@ -89,6 +89,12 @@ def test_every_step_is_equal_to_the_bit(jitted, library):
         assert their_rest[1].shape == (len(x), 3)
 
 
+def test_the_first_batch_has_no_elements(jitted, library):
+    x, labels = floats(0, 6), np.zeros(0, "int32")
+    ours = jitted(tvmfun.tree.map(tnp.array, STATE), x, labels)
+    assert bits(load(library)(tvmfun.tree.map(np.array, STATE), x, labels)) == bits(ours)
+
+
 def test_memory_is_that_of_jit(jitted, library):
     compiled, step = jitted.lower(STATE, *batches()[0]).compile(), load(library)
     for b in (0, 1, 33, 5000):

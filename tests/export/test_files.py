@@ -79,9 +79,14 @@ def test_two_thousand_damaged_files(library, tmp_path):
     check_damaged_files(library, tmp_path, 2000)
 
 
+SIZE = {"name": "b", "min": 1, "max": 9, "input": 0, "axis": 0, "factor": 1, "term": 0}
 FORGED = {
     "no object": [],
     "no version": {"abi_version": None},
+    "no sizes": {"sizes": None},
+    "a size of no axis": {"sizes": [{**SIZE, "axis": 1}]},
+    "a size of no argument": {"sizes": [{**SIZE, "input": 7}]},
+    "a size that is none of the library's": {"sizes": [SIZE]},
     "no leaves": {"inputs": 3},
     "too few leaves": {"inputs": []},
     "a wrong dtype": {"outputs": [{"name": "", "shape": [1], "dtype": "object", "donated": 0, "partner": -1}] * 2},
@@ -108,7 +113,7 @@ def test_forged_manifests(library, tmp_path, case):
 def test_other_versions_and_extents(library, tmp_path):
     content, path = library.read_bytes(), tmp_path / "forged.so"
     path.write_bytes(with_manifest(content, b'{"abi_version":3}'))
-    with pytest.raises(ExportError, match="another version of the ABI than 1, got 2"):
+    with pytest.raises(ExportError, match="another version of the ABI than 2, got 3"):
         load(path)
     deep = b'{"abi_version":2,"inputs":' + b"[" * 100_000
     for forged in (with_manifest(content, deep), finished(content, loader.EXTENT.pack(2**63, 2**63))):

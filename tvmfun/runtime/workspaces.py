@@ -40,7 +40,7 @@ def kept(events: Iterable[Allocation], thread: int) -> int:
         if thread >= at_work:
             in_use.append(None)
             continue
-        size = -(-size // _PAGE) * _PAGE
+        size = max(1, -(-size // _PAGE)) * _PAGE
         position = bisect_left(idle, size)
         if position < len(idle):
             size = idle.pop(position)

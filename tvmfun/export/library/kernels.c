@@ -72,7 +72,7 @@ static void *allocate_workspace(int device, int number, uint64_t nbytes, int cod
   if (!piece) {
     piece = new_piece(lane);
   }
-  if (piece && piece->nbytes < nbytes) {
+  if (piece && (!piece->memory || piece->nbytes < nbytes)) {
     free(piece->memory);
     piece->memory = tvmfun_allocate(nbytes);
     piece->nbytes = piece->memory ? nbytes : 0;

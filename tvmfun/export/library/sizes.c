@@ -158,7 +158,8 @@ static uint64_t kept(const struct dynamic_plan *plan, const uint64_t *nbytes, in
     uint64_t piece;
     if (plan->allocations[i].nbytes) {
       int32_t k = 0;
-      piece = thread < plan->allocations[i].threads ? (nbytes[i] + PAGE - 1) / PAGE * PAGE : UINT64_MAX;
+      uint64_t pages = nbytes[i] ? (nbytes[i] + PAGE - 1) / PAGE : 1;
+      piece = thread < plan->allocations[i].threads ? pages * PAGE : UINT64_MAX;
       while (k < idle_count && idle[k] < piece) {
         k++;
       }
