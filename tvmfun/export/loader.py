@@ -51,20 +51,9 @@ _INTEGERS = ("int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "ui
 #: The names of ``tvmfun_dtype`` by number.
 DTYPES = dict(enumerate(("bool", *_INTEGERS, "float16", "bfloat16", "float32", "float64"), start=1))
 _CODES = {name: code for code, name in DTYPES.items()}
-_STATUSES = (
-    "OK",
-    "BAD_ARGUMENT",
-    "WRONG_SIZE",
-    "WRONG_DTYPE",
-    "MISALIGNED",
-    "OVERLAP",
-    "OUT_OF_MEMORY",
-    "KERNEL_FAILED",
-    "MISSING_FEATURE",
-    "DAMAGED_FILE",
-    "WRONG_ARCHITECTURE",
-    "WRONG_VERSION",
-)
+# The names of ``tvmfun_status`` by number.
+_OF_CALLS = ("OK", "BAD_ARGUMENT", "WRONG_SIZE", "WRONG_DTYPE", "MISALIGNED", "OVERLAP", "OUT_OF_MEMORY")
+_STATUSES = (*_OF_CALLS, "KERNEL_FAILED", "MISSING_FEATURE", "DAMAGED_FILE", "WRONG_ARCHITECTURE", "WRONG_VERSION")
 
 #: The largest dynamic size: kernels index with 32 bits.
 MOST_SIZE = 2**31 - 1
@@ -174,22 +163,16 @@ class _Buffer(ctypes.Structure):
 
 
 class _Options(ctypes.Structure):
-    _fields_ = (
-        ("threads", ctypes.c_int32),
-        ("parallel_for", ctypes.c_void_p),
-        ("parallel_context", ctypes.c_void_p),
-    )
+    _fields_ = (("threads", ctypes.c_int32), ("parallel_for", ctypes.c_void_p), ("parallel_context", ctypes.c_void_p))
 
 
 class _Leaf(ctypes.Structure):
     _fields_ = (
         ("name", ctypes.c_char_p),
         ("shape", ctypes.POINTER(ctypes.c_int64)),
-        ("ndim", ctypes.c_int32),
-        ("dtype", ctypes.c_int32),
+        *((name, ctypes.c_int32) for name in ("ndim", "dtype")),
         ("nbytes", ctypes.c_uint64),
-        ("partner", ctypes.c_int32),
-        ("donated", ctypes.c_int32),
+        *((name, ctypes.c_int32) for name in ("partner", "donated")),
         ("initial", ctypes.c_void_p),
     )
 
@@ -201,10 +184,8 @@ class _Size(ctypes.Structure):
 class _Signature(ctypes.Structure):
     _fields_ = (
         ("name", ctypes.c_char_p),
-        ("inputs", ctypes.POINTER(_Leaf)),
-        ("outputs", ctypes.POINTER(_Leaf)),
-        ("input_count", ctypes.c_int32),
-        ("output_count", ctypes.c_int32),
+        *((name, ctypes.POINTER(_Leaf)) for name in ("inputs", "outputs")),
+        *((name, ctypes.c_int32) for name in ("input_count", "output_count")),
         ("sizes", ctypes.POINTER(_Size)),
         ("size_count", ctypes.c_int32),
     )
@@ -219,6 +200,7 @@ class _Plan(ctypes.Structure):
 
 _Status, _Pointer = ctypes.c_int, ctypes.c_void_p
 _SIZES = (ctypes.POINTER(ctypes.c_int64), ctypes.c_int32)
+_BUFFERS = (_Pointer, ctypes.c_int32) * 2
 
 
 class _Api(ctypes.Structure):
@@ -228,15 +210,12 @@ class _Api(ctypes.Structure):
         ("manifest", ctypes.CFUNCTYPE(_Pointer, ctypes.POINTER(ctypes.c_uint64))),
         ("plan", ctypes.CFUNCTYPE(_Status, ctypes.POINTER(_Plan))),
         ("create", ctypes.CFUNCTYPE(_Status, ctypes.POINTER(_Options), ctypes.POINTER(_Pointer))),
-        ("run", ctypes.CFUNCTYPE(_Status, _Pointer, _Pointer, ctypes.c_int32, _Pointer, ctypes.c_int32)),
+        ("run", ctypes.CFUNCTYPE(_Status, _Pointer, *_BUFFERS)),
         ("destroy", ctypes.CFUNCTYPE(None, _Pointer)),
         ("message", ctypes.CFUNCTYPE(ctypes.c_char_p)),
         ("shapes", ctypes.CFUNCTYPE(_Status, *_SIZES, ctypes.POINTER(ctypes.c_int64))),
         ("plan_for", ctypes.CFUNCTYPE(_Status, *_SIZES, ctypes.POINTER(_Plan))),
-        (
-            "run_for",
-            ctypes.CFUNCTYPE(_Status, _Pointer, *_SIZES, _Pointer, ctypes.c_int32, _Pointer, ctypes.c_int32),
-        ),
+        ("run_for", ctypes.CFUNCTYPE(_Status, _Pointer, *_SIZES, *_BUFFERS)),
     )
 
 
@@ -297,9 +276,7 @@ class LeafInfo(NamedTuple):
     @property
     def nbytes(self) -> int:
         """The size in bytes; 0 where it is dynamic."""
-        if self.is_dynamic:
-            return 0
-        return math.prod(map(int, self.shape)) * _numpy_dtype(self.dtype).itemsize
+        return 0 if self.is_dynamic else math.prod(map(int, self.shape)) * _numpy_dtype(self.dtype).itemsize
 
 
 _Shapes = list[tuple[int, ...]]
@@ -318,10 +295,12 @@ def _numpy_dtype(name: str) -> np.dtype:
 def _leaf(entry: Mapping[str, Any]) -> LeafInfo:
     shape, dtype, partner = tuple(entry["shape"]), entry["dtype"], entry["partner"]
     static = [size for size in shape if not isinstance(size, str)]
-    if not all(type(number) is int for number in (*static, partner)) or min(static, default=0) < 0:
+    if (
+        not all(type(number) is int for number in (*static, partner))
+        or min(static, default=0) < 0
+        or dtype not in _CODES
+    ):
         raise ValueError(f"the array {entry}")
-    if dtype not in _CODES:
-        raise ValueError(f"the dtype {dtype!r}")
     return LeafInfo(str(entry["name"]), shape, dtype, bool(entry["donated"]), partner)
 
 
@@ -382,10 +361,8 @@ class Step:
         """Whether the library has the leaves of the manifest."""
         signature = self._api.signature().contents
         names = [signature.sizes[i].name.decode() for i in range(signature.size_count)]
-        if names != [size.name for size in self.sizes]:
-            return False
         theirs = (signature.inputs, signature.input_count), (signature.outputs, signature.output_count)
-        return all(
+        return names == [size.name for size in self.sizes] and all(
             [(leaf.nbytes, leaf.dtype) for leaf in leaves[:count]]
             == [(info.nbytes, _CODES[info.dtype]) for info in ours]
             for (leaves, count), ours in zip(theirs, (self.inputs, self.outputs), strict=True)
@@ -434,9 +411,8 @@ class Step:
         tree = self.manifest["arguments"]["tuple"]
         expected = [key for key, _ in tree[1]["dict"]]
         if len(args) != len(tree[0]["tuple"]) or sorted(names) != sorted(expected):
-            what = f"it takes {len(tree[0]['tuple'])} positional arguments" + f" and {', '.join(expected)}" * bool(
-                expected
-            )
+            also = f" and {', '.join(expected)}" if expected else ""
+            what = f"it takes {len(tree[0]['tuple'])} positional arguments{also}"
             raise _error("BAD_ARGUMENT", what, f"{len(args)} and {', '.join(names) or 'none'}", where=self.name)
         for key, (node, value) in enumerate(zip(tree[0]["tuple"], args, strict=True)):
             self._flatten(node, value, f"argument {key}", arrays)
@@ -464,10 +440,8 @@ class Step:
             given[info.partner] if info.partner >= 0 else _empty(shape, _numpy_dtype(info.dtype))
             for info, shape in zip(self.outputs, out_shapes, strict=True)
         ]
-        inputs, outputs = _buffers(self.inputs, given), _buffers(self.outputs, results)
-        numbers = self._numbers(sizes)
-        status = self._api.run_for(self._step, numbers, len(numbers), inputs, len(inputs), outputs, len(outputs))
-        self._check(status, self.name)
+        leaves = (_buffers(self.inputs, given), len(given), _buffers(self.outputs, results), len(results))
+        self._check(self._api.run_for(self._step, self._numbers(sizes), len(sizes), *leaves), self.name)
         # New objects, so that one that has been donated is not donated again.
         results = [array.view() for array in results]
         self._owned.update((id(array), array) for array in results)
@@ -485,9 +459,8 @@ class Step:
 
     def _wrong_shape(self, info: LeafInfo, array: np.ndarray, because: str = "") -> ExportError:
         wanted = str(info.shape).replace("'", "")
-        return _error(
-            "WRONG_SIZE", f"{info.name} must have the shape {wanted}{because}", str(array.shape), where=self.name
-        )
+        what = f"{info.name} must have the shape {wanted}{because}"
+        return _error("WRONG_SIZE", what, str(array.shape), where=self.name)
 
     def _solve(self, values: Sequence[np.ndarray]) -> tuple[int, ...]:
         """The dynamic sizes for which arguments have their shapes."""
@@ -504,8 +477,7 @@ class Step:
         if sizes not in self._shapes:
             ranks = [len(info.shape) for info in (*self.inputs, *self.outputs)]
             axes = (ctypes.c_int64 * (sum(ranks) + 1))()
-            numbers = self._numbers(sizes)
-            self._check(self._api.shapes(numbers, len(numbers), axes), self.name)
+            self._check(self._api.shapes(self._numbers(sizes), len(sizes), axes), self.name)
             rest = iter(axes)
             shapes = [tuple(next(rest) for _ in range(rank)) for rank in ranks]
             if len(self._shapes) >= _SHAPES_KEPT:
@@ -515,8 +487,7 @@ class Step:
 
     def _numbers(self, sizes: Sequence[int]) -> Any:
         """Sizes as an array of C."""
-        largest = max(map(abs, map(int, sizes)), default=0)
-        if largest > MOST_SIZE:
+        if (largest := max(map(abs, sizes), default=0)) > MOST_SIZE:
             raise _error("WRONG_SIZE", f"sizes must be at most {MOST_SIZE}", str(largest), where=self.name)
         return (ctypes.c_int64 * len(sizes))(*sizes)
 
@@ -526,11 +497,8 @@ class Step:
         """An aligned array of the right type, which may be overwritten if it is donated."""
         if array.shape != shape:
             pairs = zip(self.sizes, sizes, strict=True)
-            known = " and ".join(
-                f"{size.name} = {value} from axis {size.axis} of {self.inputs[size.input].name}"
-                for size, value in pairs
-            )
-            raise self._wrong_shape(info, array, f" with {known}" if info.is_dynamic else "")
+            known = [f"{size.name} = {n} from axis {size.axis} of {self.inputs[size.input].name}" for size, n in pairs]
+            raise self._wrong_shape(info, array, f" with {' and '.join(known)}" if info.is_dynamic else "")
         if not info.donated:
             is_free = array.flags.c_contiguous
         else:
