@@ -212,19 +212,21 @@ class Compiled(Immutable):
     ) -> None:
         """Writes it as a shared library with a C ABI, which needs libc, libm and POSIX threads, but not TVM or Python.
 
-        :func:`tvmfun.export.load` runs it from Python, ``tvmfun/step.hpp`` from C++.
+        :func:`tvmfun.export.load` runs it from Python, ``tvmfun/step.hpp`` from C++. A library for GPUs needs NVIDIA's
+        driver where it runs; ``tvmfun/cuda.hpp`` runs it from C++.
 
         Args:
             path: the file to write; an existing one is replaced.
             targets: CPUs of one architecture to compile for, instead of its own target: the names of processors, such
                 as ``"x86-64-v3"``, or targets as of ``jit``. The library has the code of all, and runs that of the
-                first one that the processor can run.
+                first one that the processor can run. Or GPUs of several architectures, such as
+                ``{"kind": "cuda", "arch": "sm_90a"}``.
             values: initial values for arguments, by name, to be stored in the library.
             compiler: the command of a C compiler, such as ``"gcc"``; by default ``CC``, or what is found for the
                 architecture.
 
         Raises:
-            ExportError: for a GPU, or without a C compiler.
+            ExportError: without a C compiler; for a GPU, without a compiler of CUDA or where sizes are dynamic.
             TreeError: if an initial value has another structure than its argument.
             OSError: if the file cannot be written.
 

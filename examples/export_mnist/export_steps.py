@@ -34,7 +34,9 @@ def main(arguments: list[str] | None = None) -> None:
     parser.add_argument("--steps-per-epoch", type=int, default=937, help="after these, the learning rate falls")
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--targets", nargs="*", help="processors, such as x86-64-v3; by default this one")
+    parser.add_argument("--cuda", metavar="ARCH", help="a GPU instead, such as sm_90a")
     options = parser.parse_args(arguments)
+    targets = [{"kind": "cuda", "arch": options.cuda}] if options.cuda else options.targets
 
     images = lambda size: np.zeros((size, 28, 28, 1), "float32")
     labels = np.zeros(options.batch_size, "int32")
@@ -44,9 +46,9 @@ def main(arguments: list[str] | None = None) -> None:
 
     options.folder.mkdir(parents=True, exist_ok=True)
     compiled = step.lower(state, images(options.batch_size), labels).compile()
-    compiled.export(options.folder / "step.so", targets=options.targets)
+    compiled.export(options.folder / "step.so", targets=targets)
     compiled = tvmfun.jit(predict).lower(state.model, images(TEST_BATCH)).compile()
-    compiled.export(options.folder / "predict.so", targets=options.targets)
+    compiled.export(options.folder / "predict.so", targets=targets)
     checkpoints.save(options.folder / "start.safetensors", state)
 
 

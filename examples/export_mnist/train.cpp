@@ -1,7 +1,8 @@
 // Trains MNIST with a step that Python exported. There is no Python in this program.
 //
-//   train FOLDER DATA [--epochs N] [--seed N] [--save FILE] [--resume FILE] [--losses FILE]
+//   train FOLDER DATA [--device cpu|cuda] [--epochs N] [--seed N] [--save FILE] [--resume FILE] [--losses FILE]
 //
+// The device is that which the step was exported for.
 // FOLDER has what export_steps.py wrote, DATA the four IDX files of MNIST. Each epoch prints the mean loss and the accuracy
 // on the test images. --save writes the state after each epoch, and the number of epochs in a file
 // beside it; --resume goes on from there. --losses writes the bits of every loss.
@@ -10,6 +11,7 @@
 #include <numeric>
 #include <random>
 
+#include "tvmfun/cuda.hpp"
 #include "tvmfun/safetensors.hpp"
 #include "tvmfun/step.hpp"
 
@@ -46,7 +48,7 @@ Data read_data(const std::string& folder, const std::string& part) {
 }
 
 // Normalized as in mnist_data.py.
-void copy_images(const Data& data, const std::size_t* order, std::size_t count, tvmfun::Span<float> images) {
+void copy_images(const Data& data, const std::size_t* order, std::size_t count, std::vector<float>& images) {
   static const std::vector<float> values = [] {
     std::vector<float> table(256);
     for (int i = 0; i < 256; i++) {
@@ -72,20 +74,73 @@ std::vector<std::size_t> shuffled(std::size_t size, unsigned seed) {
   return order;
 }
 
-double accuracy(tvmfun::Call& predict, const tvmfun::Call& training, const Data& data) {
-  for (const tvmfun::Array& leaf : training.arguments("state.model")) {
-    tvmfun::Array copy = predict.argument("model" + leaf.name());
-    std::memcpy(copy.data(), leaf.data(), leaf.nbytes());
+// A step on the CPU.
+struct Cpu {
+  tvmfun::Call call;
+
+  explicit Cpu(const std::string& path) : call(tvmfun::Step(path)) {}
+
+  std::vector<tvmfun::Array> get(const std::string& prefix) const { return call.arguments(prefix); }
+
+  void set(const std::string& prefix, const std::vector<tvmfun::Array>& arrays) {
+    for (const tvmfun::Array& array : arrays) {
+      tvmfun::Array own = call.argument(prefix + array.name());
+      if (own.data() != array.data()) {
+        std::memcpy(own.data(), array.data(), own.nbytes());
+      }
+    }
   }
+
+  template <class T>
+  void set(const std::string& name, const std::vector<T>& elements) {
+    std::copy(elements.begin(), elements.end(), call.argument(name).as<T>().begin());
+  }
+
+  template <class T>
+  std::vector<T> result(const std::string& name) const {
+    auto elements = call.result(name).as<T>();
+    return {elements.begin(), elements.end()};
+  }
+};
+
+// A step on a GPU, with copies of what get() returned last.
+struct Cuda {
+  tvmfun::CudaCall call;
+  tvmfun::HostCopies copies = call.download("nothing");
+
+  explicit Cuda(const std::string& path) : call(tvmfun::CudaStep(path)) {}
+
+  const std::vector<tvmfun::Array>& get(const std::string& prefix) {
+    copies = call.download(prefix);
+    return copies.arrays();
+  }
+
+  void set(const std::string& prefix, const std::vector<tvmfun::Array>& arrays) { call.upload(prefix, arrays); }
+
+  template <class T>
+  void set(const std::string& name, const std::vector<T>& elements) {
+    call.argument(name).upload(elements);
+  }
+
+  template <class T>
+  std::vector<T> result(const std::string& name) const {
+    return call.result(name).download<T>();
+  }
+};
+
+template <class Device>
+double accuracy(Device& predict, Device& training, const Data& data) {
+  predict.set("model", training.get("state.model"));
   std::vector<std::size_t> order(data.size());
   std::iota(order.begin(), order.end(), std::size_t{0});
-  auto images = predict.argument("images").as<float>();
+  std::vector<float> images(predict.call.argument("images").nbytes() / sizeof(float));
   std::size_t batch = images.size() / pixels, correct = 0;
   for (std::size_t first = 0; first < data.size(); first += batch) {
     std::size_t count = std::min(batch, data.size() - first);
     copy_images(data, &order[first], count, images);
-    predict.run();
-    auto digits = predict.result("result").as<std::int32_t>();
+    predict.set("images", images);
+    predict.call.run();
+    auto digits = predict.template result<std::int32_t>("result");
     for (std::size_t i = 0; i < count; i++) {
       correct += digits[i] == data.labels[first + i];
     }
@@ -94,7 +149,7 @@ double accuracy(tvmfun::Call& predict, const tvmfun::Call& training, const Data&
 }
 
 struct Options {
-  std::string folder, data, save, resume, losses;
+  std::string folder, data, device = "cpu", save, resume, losses;
   int epochs = 1;
   unsigned seed = 1;
 };
@@ -113,6 +168,8 @@ Options parse(int count, char** words) {
     }
     if (word == "--epochs") {
       options.epochs = std::stoi(words[i]);
+    } else if (word == "--device") {
+      options.device = words[i];
     } else if (word == "--seed") {
       options.seed = static_cast<unsigned>(std::stoul(words[i]));
     } else if (word == "--save") {
@@ -125,8 +182,8 @@ Options parse(int count, char** words) {
       throw std::runtime_error("there is no option " + word);
     }
   }
-  if (positional.size() != 2) {
-    throw std::runtime_error("usage: train FOLDER DATA [--epochs N] [--seed N] [--save FILE] [--resume FILE]");
+  if (positional.size() != 2 || (options.device != "cpu" && options.device != "cuda")) {
+    throw std::runtime_error("usage: train FOLDER DATA [--device cpu|cuda] [--epochs N] [--save FILE] [--resume FILE]");
   }
   options.folder = positional[0];
   options.data = positional[1];
@@ -141,16 +198,18 @@ int epochs_of(const std::string& path) {
   return epochs;
 }
 
+template <class Device>
 void train(const Options& options) {
   Data training = read_data(options.data, "train"), test = read_data(options.data, "t10k");
-  tvmfun::Call step{tvmfun::Step(options.folder + "/step.so")};
-  tvmfun::Call predict{tvmfun::Step(options.folder + "/predict.so")};
+  Device step(options.folder + "/step.so"), predict(options.folder + "/predict.so");
   bool is_new = options.resume.empty();
-  tvmfun::load_safetensors(is_new ? options.folder + "/start.safetensors" : options.resume, step.arguments("state"));
+  const auto& state = step.get("state");
+  tvmfun::load_safetensors(is_new ? options.folder + "/start.safetensors" : options.resume, state);
+  step.set("state", state);
 
   std::FILE* losses = options.losses.empty() ? nullptr : std::fopen(options.losses.c_str(), "wb");
-  auto labels = step.argument("labels").as<std::int32_t>();
-  auto images = step.argument("images").as<float>();
+  std::vector<std::int32_t> labels(step.call.argument("labels").nbytes() / sizeof(std::int32_t));
+  std::vector<float> images(step.call.argument("images").nbytes() / sizeof(float));
   std::size_t batch = labels.size(), steps = training.size() / batch;
   for (int epoch = is_new ? 0 : epochs_of(options.resume); epoch < options.epochs; epoch++) {
     std::vector<std::size_t> order = shuffled(training.size(), options.seed + static_cast<unsigned>(epoch));
@@ -161,9 +220,11 @@ void train(const Options& options) {
       for (std::size_t j = 0; j < batch; j++) {
         labels[j] = training.labels[chosen[j]];
       }
-      step.run();
-      float loss = step.result("[1]").as<float>()[0];
-      step.feed("[0]", "state");
+      step.set("images", images);
+      step.set("labels", labels);
+      step.call.run();
+      float loss = step.template result<float>("[1]")[0];
+      step.call.feed("[0]", "state");
       total += loss;
       if (losses) {
         std::fwrite(&loss, sizeof loss, 1, losses);
@@ -173,7 +234,7 @@ void train(const Options& options) {
                 100 * accuracy(predict, step, test));
     std::fflush(stdout);
     if (!options.save.empty()) {
-      tvmfun::save_safetensors(options.save, step.arguments("state"));
+      tvmfun::save_safetensors(options.save, step.get("state"));
       std::ofstream(options.save + ".epochs") << epoch + 1 << "\n";
     }
   }
@@ -186,7 +247,8 @@ void train(const Options& options) {
 
 int main(int count, char** words) {
   try {
-    train(parse(count, words));
+    Options options = parse(count, words);
+    options.device == "cuda" ? train<Cuda>(options) : train<Cpu>(options);
     return 0;
   } catch (const std::exception& error) {
     std::cerr << error.what() << "\n";

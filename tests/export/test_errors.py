@@ -39,7 +39,7 @@ def step(library):
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"targets": [{"kind": "cuda", "arch": "sm_90"}]}, "only code for CPUs can be exported, got cuda"),
+        ({"targets": ["x86-64-v3", {"kind": "cuda", "arch": "sm_90"}]}, "for CPUs or for GPUs, got cpu and cuda"),
         ({"targets": []}, "the targets must have one architecture, got none"),
         ({"targets": ["x86-64-v3", {"kind": "llvm", "mtriple": "aarch64-linux-gnu"}]}, "got aarch64, x86_64"),
         ({"targets": [{"kind": "llvm", "mtriple": "riscv64-linux-gnu"}]}, "must be x86_64 or aarch64, got riscv64"),
@@ -180,6 +180,15 @@ def test_wrong_buffers(raw, case):
 def test_buffers_of_zeros(raw):
     status, message = raw.run([(None, 0, 0)] * 3, [(None, 0, 0)] * 2)
     assert loader._STATUSES[status] == "WRONG_DTYPE" and "x must have the dtype" in message
+
+
+def test_another_error_does_not_hide_an_overlap(raw):
+    buffers = Buffers()
+    assert raw.run(buffers.inputs, buffers.outputs)[0] == 0
+    buffers.inputs[1] = buffers.inputs[0]
+    wrong_partner = [buffer(buffers.y), buffers.outputs[1]]
+    for outputs, status in ((wrong_partner, "BAD_ARGUMENT"), (buffers.outputs, "OVERLAP")):
+        assert loader._STATUSES[raw.run(buffers.inputs, outputs)[0]] == status
 
 
 def test_null_pointers(raw):

@@ -1,7 +1,8 @@
 """Exported functions: compiled functions, such as whole training steps, as shared libraries without TVM or Python.
 
-``Compiled.export`` writes a library, and :func:`load` runs it with NumPy alone. C and C++ programs include
-``tvmfun/step.h`` or ``tvmfun/step.hpp`` from :data:`INCLUDE`; :data:`CMAKE` has the package for CMake.
+``Compiled.export`` writes a library, and :func:`load` runs one for CPUs with NumPy alone. C and C++ programs include
+``tvmfun/step.h`` or ``tvmfun/step.hpp`` from :data:`INCLUDE`, and for GPUs ``tvmfun/cuda.h`` or ``tvmfun/cuda.hpp``;
+:data:`CMAKE` has the package for CMake.
 """
 
 from pathlib import Path

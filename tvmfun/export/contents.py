@@ -6,15 +6,16 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 
 from tvmfun import dtypes
 from tvmfun.core import dims
+from tvmfun.export.c_source import Payload, address, braces, numbers, text
 from tvmfun.export.dynamic_contents import Formulas, plan_lines, shape_lines, static_axes
 from tvmfun.export.features import Feature
-from tvmfun.export.loader import ALIGNMENT, DTYPES, SizeInfo
+from tvmfun.export.loader import DTYPES, SizeInfo
 from tvmfun.manifest.entries import leaf_entry
 from tvmfun.runtime.plan import DynamicPlan, Plan
 
@@ -67,6 +68,7 @@ class Variant:
     features: dict[str, Feature]
     symbol: str
     plan: Plan | DynamicPlan
+    platform: ClassVar[str] = "cpu"
 
     def entry(self) -> dict[str, Any]:
         """The entry in the manifest."""
@@ -105,7 +107,7 @@ class Contents:
         self._name = name
         self._sizes, self._counts = sizes, counts
         self._inputs, self._outputs, self._variants = inputs, outputs, variants
-        self._payload = _Payload()
+        self._payload = Payload()
         self._manifest = manifest
         self._manifest_offset = self._payload.add(self._manifest)
         self._constants = [self._payload.add_array(array) for array in constants]
@@ -113,12 +115,11 @@ class Contents:
 
     def write(self, folder: Path) -> Path:
         """Writes the C file, and the bytes that it includes, into a folder; returns the path of the first."""
-        payload, source = folder / "payload.bin", folder / "contents.c"
-        payload.write_bytes(self._payload.content)
-        source.write_text("\n".join(self._lines(payload)))
+        source = folder / "contents.c"
+        source.write_text("\n".join(self._lines(folder)))
         return source
 
-    def _lines(self, payload: Path) -> list[str]:
+    def _lines(self, folder: Path) -> list[str]:
         variants = [_variant_entry(i, variant) for i, variant in enumerate(self._variants)]
         formulas = Formulas([size.name for size in self._sizes])
         shapes = [leaf.shape for leaf in (*self._inputs, *self._outputs)] if self._sizes else []
@@ -126,48 +127,44 @@ class Contents:
             *shape_lines(shapes, self._counts, formulas),
             *(line for i, variant in enumerate(self._variants) for line in _variant_lines(i, variant, formulas)),
         ]
-        sizes = [f"{{{_text(size.name)}, {size.min}, {size.max}}}" for size in self._sizes]
+        sizes = [f"{{{text(size.name)}, {size.min}, {size.max}}}" for size in self._sizes]
         return [
             '#include "internal.h"',
-            # The assembler includes the bytes: compilers take minutes for megabytes of text.
-            '__asm__(".section .rodata\\n"',
-            f'        ".balign {ALIGNMENT}\\ntvmfun_payload:\\n"',
-            f'        ".incbin \\"{payload}\\"\\n.previous\\n");',
-            'extern const char tvmfun_payload[] __attribute__((visibility("hidden")));',
-            *_leaf_lines("inputs", self._inputs, self._initial),
-            *_leaf_lines("outputs", self._outputs, [None] * len(self._outputs)),
+            *self._payload.write(folder / "payload.bin"),
+            *leaf_lines("inputs", self._inputs, self._initial),
+            *leaf_lines("outputs", self._outputs, [None] * len(self._outputs)),
             *formulas.lines(),
             *dynamic,
-            f"static const tvmfun_size sizes[] = {_braces([*sizes, '{0}'])};",
-            f"static const struct variant variants[] = {_braces(variants)};",
-            f"static const void *const constants[] = {_braces([*map(_address, self._constants), '0'])};",
+            f"static const tvmfun_size sizes[] = {braces([*sizes, '{0}'])};",
+            f"static const struct variant variants[] = {braces(variants)};",
+            f"static const void *const constants[] = {braces([*map(address, self._constants), '0'])};",
             "const struct contents tvmfun_contents = {",
-            f"  {{{_text(self._name)}, inputs, outputs, {len(self._inputs)}, {len(self._outputs)}, "
+            f"  {{{text(self._name)}, inputs, outputs, {len(self._inputs)}, {len(self._outputs)}, "
             f"sizes, {len(self._sizes)}}},",
             f"  variants, {len(self._variants)}, constants, {len(self._constants)},",
-            f"  {_address(self._manifest_offset)}, {len(self._manifest)},",
+            f"  {address(self._manifest_offset)}, {len(self._manifest)},",
             f"  {{axes, counts, {sum(map(len, shapes))}, {len(self._counts)}}}}};",
             "",
         ]
 
 
-def _leaf_lines(name: str, leaves: Sequence[Leaf], initial: Sequence[int | None]) -> list[str]:
+def leaf_lines(name: str, leaves: Sequence[Leaf], initial: Sequence[int | None]) -> list[str]:
     """The array of leaves, after those of their shapes."""
     shapes = [
-        f"static const int64_t {name}_{i}[] = {_numbers(static_axes(leaf.shape))};" for i, leaf in enumerate(leaves)
+        f"static const int64_t {name}_{i}[] = {numbers(static_axes(leaf.shape))};" for i, leaf in enumerate(leaves)
     ]
     entries = [
-        f"{{{_text(leaf.name)}, {name}_{i}, {len(leaf.shape)}, {_CODES[dtypes.NAMES[leaf.dtype]]}, {leaf.nbytes}u, "
-        f"{leaf.partner}, {int(leaf.donated)}, {_address(offset)}}}"
+        f"{{{text(leaf.name)}, {name}_{i}, {len(leaf.shape)}, {_CODES[dtypes.NAMES[leaf.dtype]]}, {leaf.nbytes}u, "
+        f"{leaf.partner}, {int(leaf.donated)}, {address(offset)}}}"
         for i, (leaf, offset) in enumerate(zip(leaves, initial, strict=True))
     ]
-    return [*shapes, f"static const tvmfun_leaf {name}[] = {_braces([*entries, '{0}'])};"]
+    return [*shapes, f"static const tvmfun_leaf {name}[] = {braces([*entries, '{0}'])};"]
 
 
 def _variant_lines(i: int, variant: Variant, formulas: Formulas) -> list[str]:
     """The arrays of a variant, and the declaration of its ``main``."""
     features = [
-        f"{{{_text(name)}, {', '.join(f'{number}u' for number in feature)}}}"
+        f"{{{text(name)}, {', '.join(f'{number}u' for number in feature)}}}"
         for name, feature in variant.features.items()
     ]
     if isinstance(variant.plan, DynamicPlan):
@@ -177,9 +174,9 @@ def _variant_lines(i: int, variant: Variant, formulas: Formulas) -> list[str]:
     return [
         *lines,
         f"int {variant.symbol}(void *, struct value *, int32_t, struct value *);",
-        f"static const uint64_t fresh_{i}[] = {_numbers(fresh)};",
-        f"static const int32_t slots_{i}[] = {_numbers(variant.plan.results)};",
-        f"static const struct feature features_{i}[] = {_braces([*features, '{0}'])};",
+        f"static const uint64_t fresh_{i}[] = {numbers(fresh)};",
+        f"static const int32_t slots_{i}[] = {numbers(variant.plan.results)};",
+        f"static const struct feature features_{i}[] = {braces([*features, '{0}'])};",
     ]
 
 
@@ -190,45 +187,6 @@ def _variant_entry(i: int, variant: Variant) -> str:
     else:
         rest = f"{plan.analysis.temporaries}u, {plan.analysis.workspaces}u, 0"
     return (
-        f"{{{_text(variant.target)}, features_{i}, {len(variant.features)}, {variant.symbol}, "
+        f"{{{text(variant.target)}, features_{i}, {len(variant.features)}, {variant.symbol}, "
         f"fresh_{i}, {len(plan.fresh)}, slots_{i}, {rest}}}"
     )
-
-
-class _Payload:
-    """Bytes that the library includes, each piece aligned like a buffer and followed by a zero."""
-
-    def __init__(self) -> None:
-        self.content = bytearray()
-
-    def add(self, piece: bytes) -> int:
-        """Adds a piece and returns its offset."""
-        self.content += b"\0" * (-len(self.content) % ALIGNMENT)
-        offset = len(self.content)
-        self.content += piece + b"\0"
-        return offset
-
-    def add_array(self, array: np.ndarray) -> int:
-        """Adds the elements of an array."""
-        return self.add(np.ascontiguousarray(array).tobytes())
-
-
-def _address(offset: int | None) -> str:
-    return "0" if offset is None else f"tvmfun_payload + {offset}"
-
-
-def _numbers(numbers: Sequence[int]) -> str:
-    return f"{{{', '.join([*map(str, numbers), '0'])}}}"  # C has no empty arrays
-
-
-def _braces(items: Sequence[str]) -> str:
-    """An initializer with one item per line."""
-    return "{\n  " + ",\n  ".join(items) + "}"
-
-
-def _text(text: str) -> str:
-    """A C string literal. Octal escapes end after three digits; hexadecimal ones would take the digits that follow."""
-    escaped = "".join(
-        chr(byte) if 32 <= byte < 127 and chr(byte) not in '"\\?' else f"\\{byte:03o}" for byte in text.encode()
-    )
-    return f'"{escaped}"'

@@ -320,6 +320,9 @@ def load(path: str | os.PathLike[str], *, threads: int = 0) -> Step:
     if architecture != platform.machine():
         what = f"{path} is for another architecture than {platform.machine()}"
         raise _error("WRONG_ARCHITECTURE", what, architecture, "exporting it with targets=[...]")
+    if manifest.get("platform", "cpu") != "cpu":
+        what = f"{path} is for GPUs, and runs in C and C++ programs"
+        raise _error("WRONG_ARCHITECTURE", what, manifest["platform"], "tvmfun/cuda.hpp, or exporting it for CPUs")
     return Step(path, manifest, threads)
 
 

@@ -16,13 +16,16 @@ from tvmfun.errors import ExportError
 _HERE = Path(__file__).parent
 #: The directory of the headers, for ``-I``.
 INCLUDE = _HERE / "include"
-_SOURCES = ("step.c", "sizes.c", "kernels.c", "pool.c", "processor.c")
+#: The files of every library for CPUs, in ``library``.
+FOR_CPUS = ("step.c", "sizes.c", "buffers.c", "kernels.c", "pool.c", "processor.c")
+#: The files of every library for NVIDIA's GPUs.
+FOR_CUDA = ("cuda_step.c", "buffers.c", "cuda_launches.c", "cuda_driver.c")
 _OPTIONS = ("-std=c11", "-O2", "-fPIC", "-fvisibility=hidden", "-D_GNU_SOURCE")
 # Object files by the compiler's command and the name of the source.
 _COMPILED: dict[tuple[str, ...], bytes] = {}
 # The variables of kernels, which the library's own definitions replace.
 _VARIABLES = "__TVM*", "__tvm_ffi__library_ctx"
-_EXPORTED = "{ global: tvmfun_get_api; local: *; };"
+_EXPORTED = "{ global: tvmfun_get_api; tvmfun_get_cuda_api; local: *; };"
 
 
 class Toolchain:
@@ -50,10 +53,10 @@ class Toolchain:
         """Compiles a C file beside it."""
         return self._compile(source, source.with_suffix(".o"))
 
-    def runtime(self, folder: Path) -> list[Path]:
-        """The object files that every library has; a process compiles them once."""
+    def runtime(self, folder: Path, sources: Sequence[str]) -> list[Path]:
+        """The object files of sources in ``library``; a process compiles them once."""
         objects = []
-        for name in _SOURCES:
+        for name in sources:
             compiled = folder / f"{Path(name).stem}.o"
             key = (*self._command, name)
             if key not in _COMPILED:
@@ -71,11 +74,11 @@ class Toolchain:
         return joined
 
     def link(self, objects: Sequence[Path], library: Path) -> None:
-        """Makes a shared library that exports nothing but its table of functions."""
+        """Makes a shared library that exports nothing but its tables of functions."""
         script = library.with_suffix(".map")
         script.write_text(_EXPORTED)
         options = ["-shared", "-static-libgcc", "-Wl,--version-script", f"-Wl,{script}", "-Wl,-s", "-Wl,-z,defs"]
-        self._run([*options, "-o", str(library), *map(str, objects), "-lm", "-lpthread"], "linked")
+        self._run([*options, "-o", str(library), *map(str, objects), "-lm", "-lpthread", "-ldl"], "linked")
 
     def _compile(self, source: Path, compiled: Path) -> Path:
         include = [f"-I{INCLUDE}", f"-I{_HERE / 'library'}"]

@@ -20,20 +20,24 @@ from tvmfun.core.array import DeviceArray
 from tvmfun.core.program import Program
 from tvmfun.errors import ExportError
 from tvmfun.export.contents import Contents, Leaf, Variant
+from tvmfun.export.cuda_contents import CudaContents, CudaVariant
 from tvmfun.export.dynamic_contents import element_counts, size_infos
 from tvmfun.export.features import FEATURES, required
 from tvmfun.export.loader import ABI_VERSION, EXTENT, MAGIC, SizeInfo
-from tvmfun.export.toolchain import Toolchain
+from tvmfun.export.toolchain import FOR_CPUS, FOR_CUDA, Toolchain
 from tvmfun.files import atomic_write
 from tvmfun.lower import cache, machine
 from tvmfun.lower import target as lowering
 from tvmfun.lower.codegen.native import NativeModule
 from tvmfun.manifest.entries import versions
 from tvmfun.manifest.trees import described, leaf_names, result_names
+from tvmfun.runtime.cuda.executable import CudaExecutable
 from tvmfun.threads import cpu_count
 from tvmfun.typing import PyTree
 
 _MAIN = "__tvm_ffi_main"
+
+Variants = Sequence[Variant] | Sequence[CudaVariant]
 
 
 def write(
@@ -49,7 +53,7 @@ def write(
 
     Args:
         program: the Program.
-        targets: CPUs of one architecture, or names of processors.
+        targets: CPUs of one architecture, or names of processors; or GPUs.
         donated: the positions of inputs that may be overwritten.
         arguments: the names of the arguments.
         path: the file to write or replace.
@@ -57,49 +61,90 @@ def write(
         compiler: the command of a C compiler.
     """
     targets = list(map(_resolved, targets))
+    is_for_gpus = _is_for_gpus(targets)
+    if is_for_gpus and program.sizes:
+        what = "dynamic sizes run on TVM's virtual machine on GPUs, which a library does not have"
+        raise ExportError("export", what, got=", ".join(program.sizes), hint="one library for each size")
     architecture = _architecture(targets)
     initial = _initial_values(program.in_tree, arguments, values)
     toolchain = Toolchain(architecture, architecture != platform.machine(), compiler)
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
-        modules = [cache.native_module(program, target, donated) for target in targets]
-        symbols = [_MAIN] if len(targets) == 1 else [f"tvmfun_main_{i}" for i in range(len(targets))]
-        objects = [
-            file
-            for symbol, (module, _) in zip(symbols, modules, strict=True)
-            for file in _objects(toolchain, module, folder, symbol)
-        ]
-        variants = [
-            Variant(_described(target), required(architecture, machine.llvm_features(target)), symbol, plan)
-            for target, symbol, (_, plan) in zip(targets, symbols, modules, strict=True)
-        ]
+        variants: Any
+        if is_for_gpus:
+            variants, objects = _code_for_gpus(program, targets, donated), toolchain.runtime(folder, FOR_CUDA)
+        else:
+            variants, objects = _code_for_cpus(program, targets, donated, toolchain, folder)
+            objects += toolchain.runtime(folder, FOR_CPUS)
         inputs, outputs = _leaves(program, leaf_names(program.in_tree, arguments), variants, donated, initial)
         sizes = size_infos(program)
         manifest = _manifest(program, architecture, variants, inputs, outputs, sizes)
         constants = [_numpy(array) for array in program.captured]
-        contents = Contents(
-            program.name, inputs, outputs, variants, constants, manifest, sizes, element_counts(program)
-        )
+        if is_for_gpus:
+            contents = CudaContents(program.name, inputs, outputs, variants, constants, manifest)
+        else:
+            counts = element_counts(program)
+            contents = Contents(program.name, inputs, outputs, variants, constants, manifest, sizes, counts)
         library = folder / "library.so"
-        toolchain.link([toolchain.compile(contents.write(folder)), *toolchain.runtime(folder), *objects], library)
+        toolchain.link([toolchain.compile(contents.write(folder)), *objects], library)
         _finish(library, manifest, Path(path))
+
+
+def _code_for_cpus(
+    program: Program, targets: Sequence[Any], donated: Sequence[int], toolchain: Toolchain, folder: Path
+) -> tuple[list[Variant], list[Path]]:
+    """The variants of a library for CPUs, and their object files."""
+    modules = [cache.native_module(program, target, donated) for target in targets]
+    symbols = [_MAIN] if len(targets) == 1 else [f"tvmfun_main_{i}" for i in range(len(targets))]
+    objects = [
+        file
+        for symbol, (module, _) in zip(symbols, modules, strict=True)
+        for file in _objects(toolchain, module, folder, symbol)
+    ]
+    variants = [
+        Variant(
+            _described(target), required(lowering.architecture(target), machine.llvm_features(target)), symbol, plan
+        )
+        for target, symbol, (_, plan) in zip(targets, symbols, modules, strict=True)
+    ]
+    return variants, objects
+
+
+def _code_for_gpus(program: Program, targets: Sequence[Any], donated: Sequence[int]) -> list[CudaVariant]:
+    """The variants of a library for GPUs."""
+    variants = []
+    for target in targets:
+        executable = cache.compile_program(program, target, donated)
+        assert isinstance(executable, CudaExecutable)  # as sizes are static
+        if executable.module.missing:
+            what, hint = (
+                "the kernels were not compiled to machine code",
+                'pip install "tvmfun[cuda]", and compiling again',
+            )
+            raise ExportError("export", what, got=executable.module.missing, hint=hint)
+        variants.append(CudaVariant(executable.module))
+    return variants
 
 
 def _resolved(target: Any) -> Any:
     """The target, or this machine's number of threads on the processor of this name."""
     if isinstance(target, str) and target not in ("llvm", "cpu", "cuda"):
         target = {"kind": "llvm", "mcpu": target, "num-cores": cpu_count()}
-    resolved = lowering.resolve(target)
-    if not lowering.is_cpu(resolved):
-        raise ExportError(
-            "export", "only code for CPUs can be exported", got=lowering.platform(resolved), hint="target=None"
-        )
-    return resolved
+    return lowering.resolve(target)
+
+
+def _is_for_gpus(targets: Sequence[Any]) -> bool:
+    """Whether the targets are GPUs."""
+    platforms = sorted(set(map(lowering.platform, targets)))
+    if len(platforms) > 1:
+        what, hint = "a library is for CPUs or for GPUs", "one library for each"
+        raise ExportError("export", what, got=" and ".join(platforms), hint=hint)
+    return platforms == ["cuda"]
 
 
 def _architecture(targets: Sequence[Any]) -> str:
-    """The one architecture of all targets."""
-    found = {lowering.architecture(target) for target in targets}
+    """The one architecture of all targets; of GPUs, that of the host."""
+    found = {lowering.architecture(target if lowering.is_cpu(target) else target.host) for target in targets}
     if len(found) != 1:
         raise ExportError("export", "the targets must have one architecture", got=", ".join(sorted(found)) or "none")
     (architecture,) = found
@@ -123,7 +168,7 @@ def _objects(toolchain: Toolchain, module: NativeModule, folder: Path, symbol: s
 def _manifest(
     program: Program,
     architecture: str,
-    variants: Sequence[Variant],
+    variants: Variants,
     inputs: Sequence[Leaf],
     outputs: Sequence[Leaf],
     sizes: Sequence[SizeInfo],
@@ -134,6 +179,7 @@ def _manifest(
         "name": program.name,
         "versions": versions(),
         "architecture": architecture,
+        "platform": variants[0].platform,
         "variants": [variant.entry() for variant in variants],
         "inputs": [leaf.entry() for leaf in inputs],
         "outputs": [leaf.entry() for leaf in outputs],
@@ -147,7 +193,7 @@ def _manifest(
 def _leaves(
     program: Program,
     names: Sequence[str],
-    variants: Sequence[Variant],
+    variants: Variants,
     donated: Sequence[int],
     values: Mapping[str, np.ndarray],
 ) -> tuple[list[Leaf], list[Leaf]]:

@@ -33,8 +33,15 @@ using Run = const char* (*)(void (*)(void**), void**, unsigned, unsigned, unsign
                             uint64_t);
 
 struct Context { int device; };
-struct Module { Context* context; Run run; Kernel* kernels; };
+struct Module;
 struct Function { Module* module; Kernel kernel; size_t shared_limit = 48 << 10; };
+struct Module {
+  Context* context;
+  void* library;
+  Run run;
+  Kernel* kernels;
+  std::vector<std::unique_ptr<Function>> functions;
+};
 struct Stream { Context* context; std::deque<std::function<void()>> pending; uint64_t submitted = 0, done = 0; };
 struct Event { Stream* stream = nullptr; uint64_t at = 0; };
 
@@ -54,24 +61,33 @@ struct Allocation { size_t bytes; int device; };
 
 struct State {
   std::recursive_mutex mutex;
-  int devices = 2, version = 13000;
+  int devices = 2, version = 13000, major = 9, minor = 0;
   size_t limit = size_t(1) << 30, used[8] = {};
   uint64_t seed = 0;
   std::map<char*, Allocation> allocations;
   std::vector<std::unique_ptr<Stream>> streams;
   std::map<std::string, uint64_t> calls;
   std::map<std::string, std::pair<int, int>> failures;  // a code, and after how many calls
+  uint64_t total = 0, failing = ~uint64_t(0);  // calls of all functions, and which one fails
+  int failing_code = 0;
+  std::string failed;
+  int live = 0;  // what was made and not freed: contexts, modules, streams, events, memory, graphs
   int sticky = 0;
   std::string message;
   Context contexts[8];
 };
 State& state() { static State* one = new State; return *one; }  // never destroyed
 thread_local Context* current = nullptr;
+thread_local std::vector<Context*> beneath;
 
 // The first thing in every function: counts it, and fails if a test or an earlier kernel says so.
 int entered(const char* name) {
   State& s = state();
   s.calls[name]++;
+  if (s.total++ == s.failing) {
+    s.failed = name;
+    return s.failing_code;
+  }
   auto failure = s.failures.find(name);
   if (failure != s.failures.end() && failure->second.second-- <= 0) {
     int code = failure->second.first;
@@ -231,10 +247,22 @@ void emulated_reset(int devices, size_t limit, uint64_t seed) {
   state().failures.clear();
   state().calls.clear();
   state().message.clear();
+  beneath.clear();
+  state().total = 0, state().failing = ~uint64_t(0), state().live = 0;
+  state().version = 13000, state().major = 9, state().minor = 0;
 }
 void emulated_fail(const char* name, int code, int after) { state().failures[name] = {code, after}; }
 uint64_t emulated_calls(const char* name) { return state().calls[name]; }
 size_t emulated_used(int device) { return state().used[device]; }
+void emulated_fail_call(uint64_t index, int code) {
+  state().failing = state().total + index, state().failing_code = code, state().failed.clear();
+}
+const char* emulated_failed() { return state().failed.c_str(); }  // the function, or "" if there were fewer calls
+int emulated_live() { return state().live; }
+int emulated_depth() { return (int)beneath.size(); }
+void emulated_is(int version, int major, int minor) {
+  state().version = version, state().major = major, state().minor = minor;
+}
 const char* emulated_message() { return state().message.c_str(); }
 
 // -- devices and contexts ---------------------------------------------------------------------------------------------
@@ -257,8 +285,8 @@ int cuDeviceGetAttribute(int* value, int attribute, int) {
     case 10: *value = 32; break;         // threads of a warp
     case 12: *value = 65536; break;      // registers of a block
     case 16: *value = 132; break;        // multiprocessors
-    case 75: *value = 9; break;          // compute capability
-    case 76: *value = 0; break;
+    case 75: *value = state().major; break;  // compute capability
+    case 76: *value = state().minor; break;
     case 97: *value = 227 << 10; break;  // shared memory of a block that asks for it
     default: return INVALID_VALUE;
   }
@@ -268,6 +296,22 @@ int cuDevicePrimaryCtxRetain(Context** context, int device) {
   ENTER
   *context = &state().contexts[device];
   (*context)->device = device;
+  state().live++;
+  return SUCCESS;
+}
+int cuDevicePrimaryCtxRelease_v2(int) { ENTER state().live--; return SUCCESS; }
+int cuCtxPushCurrent_v2(Context* context) {
+  ENTER
+  beneath.push_back(current);
+  current = context;
+  return SUCCESS;
+}
+int cuCtxPopCurrent_v2(Context** context) {
+  ENTER
+  NEEDS(!beneath.empty(), INVALID_CONTEXT)
+  *context = current;
+  current = beneath.back();
+  beneath.pop_back();
   return SUCCESS;
 }
 int cuCtxSetCurrent(Context* context) { ENTER current = context; return SUCCESS; }
@@ -306,14 +350,25 @@ int cuModuleLoadData(Module** module, const void* image) {
   void* library = is_written ? dlopen(path, RTLD_NOW | RTLD_LOCAL) : nullptr;
   unlink(path);
   NEEDS(library, INVALID_IMAGE)
-  *module = new Module{current, (Run)dlsym(library, "emulated_launch"), (Kernel*)dlsym(library, "emulated_kernels")};
+  *module = new Module{current, library, (Run)dlsym(library, "emulated_launch"),
+                       (Kernel*)dlsym(library, "emulated_kernels"), {}};
+  state().live++;
+  return SUCCESS;
+}
+int cuModuleUnload(Module* module) {
+  ENTER
+  drain_all();
+  dlclose(module->library);
+  delete module;
+  state().live--;
   return SUCCESS;
 }
 int cuModuleGetFunction(Function** function, Module* module, const char* name) {
   ENTER
   for (Kernel* kernel = module->kernels; kernel->name; kernel++)
     if (!strcmp(kernel->name, name)) {
-      *function = new Function{module, *kernel};
+      module->functions.push_back(std::make_unique<Function>(Function{module, *kernel}));
+      *function = module->functions.back().get();
       return SUCCESS;
     }
   return NOT_FOUND;
@@ -339,6 +394,7 @@ int cuMemAlloc_v2(char** address, size_t bytes) {
   memset(*address, 0xff, bytes);
   state().allocations[*address] = {bytes, current->device};
   used += bytes;
+  state().live++;
   return SUCCESS;
 }
 int cuMemFree_v2(char* address) {
@@ -351,6 +407,20 @@ int cuMemFree_v2(char* address) {
   memset(address, 0xff, found->second.bytes);
   state().allocations.erase(found);
   free(address);
+  state().live--;
+  return SUCCESS;
+}
+int cuPointerGetAttribute(void* value, int attribute, const void* address) {
+  ENTER
+  auto* found = allocation_of(address);
+  NEEDS(found && (attribute == 2 || attribute == 9), INVALID_VALUE)
+  *(int*)value = attribute == 2 ? 2 : found->second.device;  // memory of a device, and which
+  return SUCCESS;
+}
+int cuMemsetD8Async(char* to, unsigned char value, size_t bytes, Stream* stream) {
+  ENTER
+  NEEDS(is_inside(to, bytes), INVALID_VALUE)
+  submit(stream, [=] { memset(to, value, bytes); });
   return SUCCESS;
 }
 int cuMemGetInfo_v2(size_t* available, size_t* total) {
@@ -372,6 +442,13 @@ int cuMemcpyDtoHAsync_v2(void* to, const char* from, size_t bytes, Stream* strea
   NEEDS(is_inside(from, bytes), INVALID_VALUE)
   submit(stream, [=] { memcpy(to, from, bytes); });
   return SUCCESS;
+}
+int cuMemcpyDtoH_v2(void* to, const char* from, size_t bytes) {
+  ENTER
+  NEEDS(is_inside(from, bytes), INVALID_VALUE)
+  drain_all();
+  memcpy(to, from, bytes);
+  return state().sticky;
 }
 int cuMemcpyDtoDAsync_v2(char* to, char* from, size_t bytes, Stream* stream) {
   ENTER
@@ -398,6 +475,13 @@ int cuStreamCreate(Stream** stream, unsigned) {
   state().streams.push_back(std::make_unique<Stream>());
   *stream = state().streams.back().get();
   (*stream)->context = current;
+  state().live++;
+  return SUCCESS;
+}
+int cuStreamDestroy_v2(Stream* stream) {
+  ENTER
+  drain(stream);  // it stays, since events may know it
+  state().live--;
   return SUCCESS;
 }
 int cuStreamSynchronize(Stream* stream) {
@@ -415,7 +499,13 @@ int cuEventCreate(Event** event, unsigned) {
   ENTER
   NEEDS(current, INVALID_CONTEXT)
   *event = new Event;
+  state().live++;
   return SUCCESS;
+}
+int cuEventSynchronize(Event* event) {
+  ENTER
+  if (event->stream) run_until(event->stream, event->at);
+  return state().sticky;
 }
 int cuEventRecord(Event* event, Stream* stream) {
   ENTER
@@ -425,6 +515,7 @@ int cuEventRecord(Event* event, Stream* stream) {
 int cuEventDestroy_v2(Event* event) {
   ENTER
   delete event;
+  state().live--;
   return SUCCESS;
 }
 
@@ -444,11 +535,13 @@ int cuLaunchKernelEx(const Config* config, Function* function, void** parameters
 int cuGraphCreate(Graph** graph, unsigned) {
   ENTER
   *graph = new Graph;
+  state().live++;
   return SUCCESS;
 }
 int cuGraphDestroy(Graph* graph) {
   ENTER
   delete graph;
+  state().live--;
   return SUCCESS;
 }
 static Node* added(Graph* graph, Launch launch, Node* const* dependencies, size_t count) {
@@ -476,6 +569,7 @@ int cuGraphAddMemcpyNode(Node** node, Graph* graph, Node* const* after, size_t c
 int cuGraphInstantiateWithFlags(Exec** exec, Graph* graph, unsigned long long) {
   ENTER
   *exec = new Exec;
+  state().live++;
   for (auto& node : graph->nodes) {
     (*exec)->index[node.get()] = (*exec)->launches.size();
     (*exec)->launches.push_back(node->launch);
@@ -507,6 +601,7 @@ int cuGraphLaunch(Exec* exec, Stream* stream) {
 int cuGraphExecDestroy(Exec* exec) {
   ENTER
   delete exec;
+  state().live--;
   return SUCCESS;
 }
 

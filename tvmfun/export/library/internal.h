@@ -6,6 +6,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
+#include "buffers.h"
 #include "sizes.h"
 #include "tvmfun/step.h"
 
@@ -57,12 +58,6 @@ struct contents {
 };
 
 extern const struct contents tvmfun_contents;
-
-/* -- step.c ------------------------------------------------------------------------------------------------------ */
-
-/* Keeps a message for this thread, and returns the status. */
-__attribute__((format(printf, 2, 3))) tvmfun_status tvmfun_fail(tvmfun_status status, const char *format, ...);
-tvmfun_status tvmfun_no_memory(uint64_t nbytes);
 
 /* -- processor.c ------------------------------------------------------------------------------------------------- */
 

@@ -1,10 +1,8 @@
-/* The functions of the C ABI: they check what they are called with, and lay out the table of addresses of a run. */
+/* The functions of the C ABI for CPUs: they choose the machine code, and lay out the table of addresses of a run. */
 #ifndef _GNU_SOURCE
 #define _GNU_SOURCE
 #endif
 #include <sched.h>
-#include <stdarg.h>
-#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
@@ -14,19 +12,6 @@
 #define MOST_THREADS 4096
 
 static const tvmfun_signature *const signature = &tvmfun_contents.signature;
-static _Thread_local char last_message[512];
-
-tvmfun_status tvmfun_fail(tvmfun_status status, const char *format, ...) {
-  va_list values;
-  va_start(values, format);
-  vsnprintf(last_message, sizeof last_message, format, values);
-  va_end(values);
-  return status;
-}
-
-tvmfun_status tvmfun_no_memory(uint64_t nbytes) {
-  return tvmfun_fail(TVMFUN_OUT_OF_MEMORY, "there is no memory for %llu bytes", (unsigned long long)nbytes);
-}
 
 /* -- the machine code for this processor ------------------------------------------------------------------------- */
 
@@ -220,116 +205,6 @@ static void put_back(struct run *run) {
   unlock(step);
 }
 
-/* -- checks ------------------------------------------------------------------------------------------------------ */
-
-static const tvmfun_leaf *leaf_of(const tvmfun_signature *signature, int32_t i) {
-  return i < signature->input_count ? &signature->inputs[i] : &signature->outputs[i - signature->input_count];
-}
-
-static tvmfun_status check_buffer(const tvmfun_leaf *leaf, const tvmfun_buffer *buffer) {
-  if (buffer->dtype != leaf->dtype) {
-    return tvmfun_fail(TVMFUN_WRONG_DTYPE, "%s must have the dtype %d of tvmfun_dtype, got %d", leaf->name,
-                       (int)leaf->dtype, (int)buffer->dtype);
-  }
-  if (buffer->nbytes != leaf->nbytes) {
-    return tvmfun_fail(TVMFUN_WRONG_SIZE, "%s must have %llu bytes, got %llu", leaf->name,
-                       (unsigned long long)leaf->nbytes, (unsigned long long)buffer->nbytes);
-  }
-  if (!leaf->nbytes) {
-    return TVMFUN_OK;
-  }
-  if (!buffer->data) {
-    return tvmfun_fail(TVMFUN_BAD_ARGUMENT, "%s must have data, got NULL", leaf->name);
-  }
-  if ((uintptr_t)buffer->data % TVMFUN_ALIGNMENT) {
-    return tvmfun_fail(TVMFUN_MISALIGNED, "%s must begin at a multiple of %d, got %p", leaf->name, TVMFUN_ALIGNMENT,
-                       buffer->data);
-  }
-  return TVMFUN_OK;
-}
-
-struct interval {
-  uintptr_t first, end;
-  int32_t leaf;
-  int is_written;
-};
-
-static int by_address(const void *left, const void *right) {
-  const struct interval *a = left, *b = right;
-  return a->first < b->first ? -1 : a->first > b->first;
-}
-
-/* Only memory that nothing is written to may be in several buffers. */
-static tvmfun_status check_overlaps(const tvmfun_signature *signature, const tvmfun_buffer *buffers, int32_t count) {
-  struct interval *intervals = malloc(sizeof(struct interval) * ((size_t)count + 1));
-  if (!intervals) {
-    return tvmfun_no_memory(sizeof(struct interval) * (uint64_t)count);
-  }
-  int32_t n = 0;
-  for (int32_t i = 0; i < count; i++) {
-    int is_result = i >= signature->input_count;
-    const tvmfun_leaf *leaf = leaf_of(signature, i);
-    if (leaf->nbytes && !(is_result && leaf->partner >= 0)) {
-      uintptr_t first = (uintptr_t)buffers[i].data;
-      intervals[n++] = (struct interval){first, first + leaf->nbytes, i, is_result || leaf->donated};
-    }
-  }
-  qsort(intervals, (size_t)n, sizeof *intervals, by_address);
-  tvmfun_status status = TVMFUN_OK;
-  struct interval any = {0, 0, 0, 0}, written = {0, 0, 0, 1};
-  for (int32_t i = 0; i < n && !status; i++) {
-    const struct interval *other = intervals[i].is_written ? &any : &written;
-    if (intervals[i].first < other->end) {
-      const char *first = leaf_of(signature, other->leaf)->name;
-      status = tvmfun_fail(TVMFUN_OVERLAP, "%s and %s overlap, and one of them is written", first,
-                           leaf_of(signature, intervals[i].leaf)->name);
-    }
-    if (intervals[i].end > any.end) {
-      any = intervals[i];
-    }
-    if (intervals[i].is_written && intervals[i].end > written.end) {
-      written = intervals[i];
-    }
-  }
-  free(intervals);
-  return status;
-}
-
-/* Copies the buffers into the run and checks them, unless they are those of its last run. */
-static tvmfun_status accept(struct run *run, const tvmfun_buffer *inputs, const tvmfun_buffer *outputs) {
-  const tvmfun_signature *signature = &run->layout->signature; /* with the bytes for the sizes of this run */
-  int32_t arguments = signature->input_count, results = signature->output_count, changes = 0;
-  for (int32_t i = 0; i < arguments + results; i++) {
-    tvmfun_buffer buffer = i < arguments ? inputs[i] : outputs[i - arguments];
-    const tvmfun_leaf *leaf = leaf_of(signature, i);
-    if (i >= arguments && leaf->partner >= 0) {
-      if (!buffer.data) {
-        buffer.data = inputs[leaf->partner].data;
-      } else if (leaf->nbytes && buffer.data != inputs[leaf->partner].data) {
-        return tvmfun_fail(TVMFUN_BAD_ARGUMENT, "%s is written over %s: its data must be the same, or NULL", leaf->name,
-                           signature->inputs[leaf->partner].name);
-      }
-    }
-    tvmfun_buffer *last = &run->buffers[i];
-    /* No dtype is 0, unlike that of a buffer that was wrong, or that there was none of. */
-    if (buffer.dtype && last->data == buffer.data && last->nbytes == buffer.nbytes && last->dtype == buffer.dtype) {
-      continue;
-    }
-    tvmfun_status status = check_buffer(leaf, &buffer);
-    *last = (tvmfun_buffer){0}; /* so that a wrong one is never taken for right */
-    if (status) {
-      return status;
-    }
-    *last = buffer;
-    changes++;
-  }
-  tvmfun_status status = changes ? check_overlaps(signature, run->buffers, arguments + results) : TVMFUN_OK;
-  if (status) {
-    memset(run->buffers, 0, sizeof *run->buffers * (size_t)(arguments + results));
-  }
-  return status;
-}
-
 /* -- the ABI ----------------------------------------------------------------------------------------------------- */
 
 static const tvmfun_signature *get_signature(void) { return signature; }
@@ -340,8 +215,6 @@ static const char *get_manifest(uint64_t *nbytes) {
   }
   return tvmfun_contents.manifest;
 }
-
-static const char *get_message(void) { return last_message; }
 
 static int32_t cpu_count(void) {
   cpu_set_t cpus;
@@ -439,15 +312,8 @@ static void copy_results(struct run *run) {
 static tvmfun_status run_for(struct tvmfun_step *step, const int64_t *sizes, int32_t size_count,
                              const tvmfun_buffer *inputs, int32_t input_count, const tvmfun_buffer *outputs,
                              int32_t output_count) {
-  if (!step || (!inputs && input_count) || (!outputs && output_count)) {
-    const char *null = !step ? "step" : !inputs && input_count ? "inputs" : "outputs";
-    return tvmfun_fail(TVMFUN_BAD_ARGUMENT, "%s is NULL", null);
-  }
-  if (input_count != signature->input_count || output_count != signature->output_count) {
-    return tvmfun_fail(TVMFUN_BAD_ARGUMENT, "%s takes %d buffers and writes %d, got %d and %d", signature->name,
-                       (int)signature->input_count, (int)signature->output_count, (int)input_count, (int)output_count);
-  }
-  tvmfun_status status = tvmfun_check_sizes(sizes, size_count);
+  tvmfun_status status = tvmfun_check_counts(signature, step, inputs, input_count, outputs, output_count);
+  status = status ? status : tvmfun_check_sizes(sizes, size_count);
   if (status) {
     return status;
   }
@@ -456,7 +322,9 @@ static tvmfun_status run_for(struct tvmfun_step *step, const int64_t *sizes, int
     return tvmfun_no_memory(step->variant->temporaries);
   }
   status = prepare(run, sizes);
-  status = status ? status : accept(run, inputs, outputs);
+  if (!status) { /* with the bytes for the sizes of this run */
+    status = tvmfun_accept(&run->layout->signature, run->buffers, inputs, outputs, NULL, NULL);
+  }
   if (!status) {
     fill_table(run);
     if (tvmfun_call(run)) {
@@ -478,7 +346,7 @@ static tvmfun_status run_step(struct tvmfun_step *step, const tvmfun_buffer *inp
 __attribute__((visibility("default"))) const tvmfun_api *tvmfun_get_api(void) {
   static const tvmfun_api api = {
       TVMFUN_ABI_VERSION, get_signature, get_manifest, plan,     create,  run_step,
-      destroy,            get_message,   shapes,       plan_for, run_for,
+      destroy,            tvmfun_message,   shapes,       plan_for, run_for,
   };
   return &api;
 }

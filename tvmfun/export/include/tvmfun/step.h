@@ -30,7 +30,10 @@ typedef enum tvmfun_status {
   /* The loaders return these, before they run anything of the file. */
   TVMFUN_DAMAGED_FILE = 9,       /* truncated or altered, or not such a library at all */
   TVMFUN_WRONG_ARCHITECTURE = 10,
-  TVMFUN_WRONG_VERSION = 11      /* the library has another TVMFUN_ABI_VERSION */
+  TVMFUN_WRONG_VERSION = 11,     /* the library has another TVMFUN_ABI_VERSION */
+  /* Of functions for GPUs, see cuda.h. Code for other GPUs than this one is a WRONG_ARCHITECTURE. */
+  TVMFUN_NO_DEVICE = 12,         /* there is no GPU, or no driver that is new enough */
+  TVMFUN_DEVICE_FAILED = 13      /* a function of the driver failed */
 } tvmfun_status;
 
 typedef enum tvmfun_dtype {

@@ -1,0 +1,461 @@
+"""Functions that are exported for GPUs, run by C++ programs on emulated ones, with the results of the CPU."""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+if not shutil.which("g++"):
+    pytest.skip("there is no C++ compiler", allow_module_level=True)
+
+from safetensors.numpy import save_file
+from support import exported
+from support.emulated_export import CHECKED, CONTROLS, RUN, TARGET, compiled, export, printed
+
+import tvmfun
+import tvmfun.numpy as tnp
+from tvmfun import checkpoints, lax, nn, optim, random
+from tvmfun.errors import ExportError
+from tvmfun.export import INCLUDE, load, read_manifest
+
+
+def draw(*shape, seed=0):
+    return np.random.default_rng(seed).normal(size=shape).astype(np.float32)
+
+
+def until_30(x, **options):
+    return lax.while_loop(lambda c: tnp.sum(c) < 30.0, lambda c: c + tnp.tanh(c) ** 2, x, **options)
+
+
+def rows(x, count):
+    """A loop whose count and indices are on the GPU."""
+    return lax.fori_loop(0, count, lambda i, x: x.at[i].add(i * 2.0), x)
+
+
+BRANCHES = [lambda x: x + 1, lambda x: x * 2, tnp.sin, lambda x: x - 1]
+PROGRAMS = {
+    "softmax": (lambda x, w: nn.functional.softmax(x @ w), draw(5, 7), draw(7, 9)),
+    "scan": (lambda w, xs: lax.scan(lambda h, x: (tnp.tanh(h @ w + x),) * 2, xs[0], xs), draw(6, 6), draw(5, 2, 6)),
+    "indices": (lambda x: lax.fori_loop(0, 5, lambda i, x: x.at[i].add(i * 2.0), x), draw(6, 3)),
+    "keys": (lambda key: (random.normal(key, (40,)), random.permutation(key, 9)), random.key(3)),
+    "views": (lambda x: (x, x.reshape(4, 3), x + 1), draw(3, 4)),
+    "no elements": (lambda x, y: (x @ y, tnp.sum(x), x[:0] + 1), draw(3, 0), draw(0, 4)),
+    "constants": (lambda x: (x + tnp.asarray(draw(4, seed=1)), tnp.full((3,), 2), True), draw(4)),
+    "while": (until_30, draw(40)),
+    "bounded": (tvmfun.grad(lambda x: tnp.sum(until_30(x, max_steps=12) ** 2)), draw(40)),
+    "count": (rows, draw(6, 3), np.int32(4)),
+    "switch": (lambda i, x: [lax.switch(i + k, BRANCHES, x) for k in (-9, 0, 1, 9)], np.int32(1), draw(40)),
+    "cond in scan": (
+        lambda x: lax.scan(lambda c, y: (lax.cond(y > 0, BRANCHES[0], BRANCHES[1], c), c), 1.0, x), draw(6),
+    ),
+    "two results": (lambda x: (tnp.sort(x) + 1,) * 2, draw(9)),
+}  # fmt: skip
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", PROGRAMS)
+def test_programs_have_the_results_of_the_cpu(name, tmp_path):
+    function, *arguments = PROGRAMS[name]
+    export(function, arguments, tmp_path / "f.so")
+    names = [leaf["name"] for leaf in read_manifest(tmp_path / "f.so")["inputs"]]
+    leaves = [np.asarray(leaf) for leaf in tvmfun.tree.leaves(arguments)]
+    save_file(dict(zip(names, leaves, strict=True)), tmp_path / "arguments")
+    counts = printed(compiled(RUN), tmp_path / "f.so", tmp_path / "arguments", tmp_path / "results", 4).split()
+    assert counts[-1] == "0"
+    content = (tmp_path / "results").read_bytes()
+    for leaf in map(np.asarray, tvmfun.tree.leaves(tvmfun.jit(function)(*arguments))):
+        ours = np.frombuffer(content[: leaf.nbytes], leaf.dtype).reshape(leaf.shape)
+        np.testing.assert_allclose(ours, leaf, rtol=1e-5, atol=1e-5)
+        content = content[leaf.nbytes :]
+    assert not content
+
+
+# -- training ----------------------------------------------------------------------------------------------------------
+
+
+def loss_fn(params, key, x, labels):
+    hidden = nn.functional.relu((x + random.normal(key, x.shape)) @ params["hidden"]["w"] + params["hidden"]["b"])
+    return tnp.mean(nn.losses.softmax_cross_entropy_with_integer_labels(hidden @ params["out"][0], labels))
+
+
+def train_step(state, x, labels):
+    """Two updates in a loop: with random numbers, and a branch that depends on the data."""
+
+    def update(state, _):
+        key, next_key = random.split(state.key)
+        loss, grads = tvmfun.value_and_grad(loss_fn)(state.params, key, x, labels)
+        grads = lax.cond(loss > 1.0, lambda g: g, lambda g: tvmfun.tree.map(lambda a: a * 0.5, g), grads)
+        updates, opt_state = exported.OPTIMIZER.update(grads, state.opt_state, state.params)
+        return exported.State(optim.apply_updates(state.params, updates), opt_state, next_key), loss
+
+    return lax.scan(update, state, None, length=2)
+
+
+TRAIN = (
+    CONTROLS
+    + """
+// train LIBRARY START END COUNT: prints the losses.
+int main(int, char** words) {
+  {
+    tvmfun::CudaCall call{tvmfun::CudaStep(words[1])};
+    tvmfun::HostCopies state = call.download("state");
+    tvmfun::load_safetensors(words[2], state.arrays());
+    call.upload("state", state.arrays());
+    std::vector<float> x(32 * 8);
+    std::vector<std::int32_t> labels(32);
+    for (int i = 0; i < std::atoi(words[4]); i++) {
+      for (std::size_t j = 0; j < x.size(); j++) {
+        x[j] = static_cast<float>((j * 7 + static_cast<std::size_t>(i)) % 11) - 5.0f;
+        labels[j / 8] = static_cast<std::int32_t>((j / 8 + static_cast<std::size_t>(i)) % 3);
+      }
+      call.argument("x").upload(x);
+      call.argument("labels").upload(labels);
+      call.run();
+      for (float loss : call.result("[1]").download<float>()) {
+        std::printf("%a ", static_cast<double>(loss));
+      }
+      call.feed("[0]", "state");
+    }
+    tvmfun::save_safetensors(words[3], call.download("state").arrays());
+  }
+  std::printf("%d", live());
+}
+"""
+)
+
+
+@pytest.mark.slow
+def test_a_training_step_with_loops_branches_keys_and_donation(tmp_path):
+    state = tvmfun.jit(exported.start)(random.key(0))
+    export(train_step, (state, *exported.batch()), tmp_path / "step.so", donate=0)
+    checkpoints.save(tmp_path / "start", state)
+    words = printed(compiled(TRAIN, *CHECKED), tmp_path / "step.so", tmp_path / "start", tmp_path / "end", 6)
+    *losses, alive = words.split()
+    j = np.arange(32 * 8)
+    train, expected = tvmfun.jit(train_step), []
+    for i in range(6):
+        x = ((j * 7 + i) % 11 - 5).astype("float32").reshape(32, 8)
+        state, of_step = train(state, x, ((np.arange(32) + i) % 3).astype("int32"))
+        expected += np.asarray(of_step).tolist()
+    np.testing.assert_allclose(list(map(float.fromhex, losses)), expected, rtol=1e-4)
+    ours = checkpoints.load(tmp_path / "end", like=tvmfun.tree.map(np.asarray, state))
+    for left, right in zip(tvmfun.tree.leaves(ours), tvmfun.tree.leaves(state), strict=True):
+        np.testing.assert_allclose(left, np.asarray(right), rtol=1e-3, atol=1e-5)
+    assert alive == "0"
+
+
+# -- graphs and streams ------------------------------------------------------------------------------------------------
+
+
+def chain(w, x):
+    for _ in range(4):
+        w = tnp.sort(w) + x
+    return w
+
+
+@pytest.mark.slow
+def test_addresses_that_come_again_are_a_graph(tmp_path):
+    export(chain, (draw(40), draw(40)), tmp_path / "f.so")
+    save_file({"w": draw(40), "x": draw(40)}, tmp_path / "arguments")
+    counts = printed(compiled(RUN), tmp_path / "f.so", tmp_path / "arguments", tmp_path / "results", 6).split()
+    graphs, replays, launches, alive = map(int, counts)
+    assert (graphs, replays, alive) == (1, 5, 0)
+    assert launches > 1  # those of the first run
+
+
+STREAMS = (
+    CONTROLS
+    + """
+#include <thread>
+
+// Runs one step in streams and in threads at once, each with its own memory.
+int main(int, char** words) {
+  control<void(int, std::size_t, std::uint64_t)>("emulated_reset")(2, std::size_t{1} << 30, 3);
+  tvmfun_cuda_options second;
+  second.device = 1;
+  tvmfun::CudaStep shared(words[1], second);
+  auto call = [&](int i, bool own_stream) {
+    void *context = nullptr, *stream = nullptr;
+    control<int(void**, int)>("cuDevicePrimaryCtxRetain")(&context, 1);
+    control<int(void*)>("cuCtxPushCurrent_v2")(context);
+    if (own_stream) {
+      control<int(void**, unsigned)>("cuStreamCreate")(&stream, 0);
+    }
+    std::vector<float> w(40, static_cast<float>(i)), x(40, 1.0f), y(40);
+    tvmfun::DeviceBuffer on_gpu[] = {{shared, 160}, {shared, 160}, {shared, 160}};
+    on_gpu[0].upload(w.data(), 160);
+    on_gpu[1].upload(x.data(), 160);
+    shared.synchronize();
+    tvmfun_buffer buffers[3];
+    for (int k = 0; k < 3; k++) {
+      buffers[k] = {on_gpu[k].data(), 160, TVMFUN_FLOAT32};
+    }
+    for (int k = 0; k < 5; k++) {
+      shared.run(buffers, 2, buffers + 2, 1, stream);
+    }
+    shared.synchronize(stream);
+    on_gpu[2].download(y.data(), 160);
+    bool is_right = true;
+    for (float value : y) {
+      is_right = is_right && value == static_cast<float>(i + 4);
+    }
+    std::printf("%d", is_right);
+  };
+  call(1, true);
+  call(2, false);
+  std::vector<std::thread> threads;
+  for (int i = 0; i < 6; i++) {
+    threads.emplace_back(call, 10 * i, i % 2);
+  }
+  for (std::thread& thread : threads) {
+    thread.join();
+  }
+}
+"""
+)
+
+
+@pytest.mark.slow
+def test_streams_threads_and_another_gpu(tmp_path):
+    export(chain, (draw(40), draw(40)), tmp_path / "f.so")
+    assert printed(compiled(STREAMS, *CHECKED, "-pthread"), tmp_path / "f.so") == "1" * 8
+
+
+# -- errors ------------------------------------------------------------------------------------------------------------
+
+
+def step(state, x):
+    """Two updates whose number of iterations depends on the data, with an array that the function closes over."""
+    state = lax.fori_loop(0, 2, lambda i, w: w - 0.1 * tnp.sort(w * x) * i, state)
+    return until_30(tnp.abs(state)) + tnp.asarray(draw(40, seed=5)), tnp.sum(state)
+
+
+STATUSES = (
+    CONTROLS
+    + """
+template <class Function>
+void attempt(Function function) {
+  try {
+    function();
+    std::puts("0");
+  } catch (const tvmfun::Error& error) {
+    std::printf("%d %s\\n", error.status(), error.what());
+  }
+}
+
+int main(int count, char** words) {
+  for (int i = 1; i < count; i++) {
+    attempt([&] { tvmfun::CudaStep step(words[i]); });
+  }
+}
+"""
+)
+
+
+@pytest.fixture(scope="module")
+def library(tmp_path_factory):
+    path = tmp_path_factory.mktemp("export") / "step.so"
+    export(step, (draw(40), draw(40, seed=1)), path, values={"x": draw(40, seed=1)})
+    return path
+
+
+def statuses(*words, **variables):
+    lines = printed(compiled(STATUSES, *CHECKED), *words, **variables).splitlines()
+    return [(int(line.split(" ")[0]), line.partition(" ")[2]) for line in lines]
+
+
+@pytest.mark.slow
+def test_damaged_libraries(library, tmp_path):
+    content, rng = library.read_bytes(), np.random.default_rng(1)
+    damaged = [tmp_path / f"{i}.so" for i in range(300)]
+    for i, path in enumerate(damaged):
+        changed = bytearray(content[: rng.integers(len(content))] if i % 2 else content)
+        if not i % 2:
+            changed[rng.integers(len(content))] ^= 1 << rng.integers(8)
+        path.write_bytes(changed)
+    found = statuses(*damaged, library)
+    assert [status for status, _ in found] == [9] * len(damaged) + [0]
+
+
+@pytest.mark.slow
+def test_machines_that_lack_something(library, tmp_path):
+    if not tvmfun.devices("cuda"):
+        ((status, message),) = statuses(library, LD_LIBRARY_PATH="")
+        assert status == 12 and message.startswith("NVIDIA's driver is not installed: libcuda.so.1: ")
+    (tmp_path / "old.c").write_text("int cuInit(unsigned f) { return f; } int cuGetErrorName(void) { return 1; }")
+    subprocess.run(["gcc", "-shared", "-fPIC", "-o", tmp_path / "libcuda.so.1", tmp_path / "old.c"], check=True)
+    ((status, message),) = statuses(library, LD_LIBRARY_PATH=str(tmp_path))
+    assert status == 12 and "too old: it lacks cuDriverGetVersion" in message
+
+
+def test_libraries_of_the_other_kind(library, tmp_path):
+    tvmfun.jit(lambda x: x + 1).lower(draw(3)).compile().export(tmp_path / "cpu.so")
+    ((status, message),) = statuses(tmp_path / "cpu.so")
+    assert (status, message) == (10, "<lambda> has no code for GPUs: Step runs it")
+    assert read_manifest(library)["platform"] == "cuda"
+    with pytest.raises(ExportError, match="is for GPUs, and runs in C and C\\+\\+ programs, got cuda") as raised:
+        load(library)
+    assert raised.value.status == "WRONG_ARCHITECTURE"
+
+
+MISUSE = (
+    STATUSES.partition("int main")[0]
+    + """
+int main(int, char** words) {
+  auto is = control<void(int, int, int)>("emulated_is");
+  auto reset = control<void(int, std::size_t, std::uint64_t)>("emulated_reset");
+  auto load = [&] { tvmfun::CudaStep step(words[1]); };
+  std::size_t memory = std::size_t{1} << 30;
+  attempt([&] { tvmfun::Step step(words[1]); });
+  reset(0, memory, 0);
+  attempt(load);
+  reset(2, 1000, 0);
+  attempt(load);
+  reset(2, memory, 0);
+  is(11080, 9, 0);
+  attempt(load);
+  for (int minor : {0, 6}) {
+    is(13000, 8, minor);
+    tvmfun::CudaStep step(words[1]);
+    std::printf("%s\\n", step.plan().target);
+  }
+  for (int major : {7, 9, 10}) {
+    is(13000, major, major == 9);
+    attempt(load);
+  }
+  is(13000, 9, 0);
+  for (int device : {-1, 2}) {
+    tvmfun_cuda_options options;
+    options.device = device;
+    attempt([&] { tvmfun::CudaStep step(words[1], options); });
+  }
+  tvmfun_cuda_options second;
+  second.device = 1;
+  tvmfun::CudaStep step(words[1]), other(words[1], second);
+  std::printf("%s\\n", step.plan().target);
+  tvmfun::DeviceBuffer state(step, 224), x(step, 160), result(step, 160), sum(step, 4), elsewhere(other, 160);
+  alignas(64) float host[40];
+  auto buffer = [](void* data, std::size_t nbytes = 160, std::int32_t dtype = TVMFUN_FLOAT32, std::size_t offset = 0) {
+    return tvmfun_buffer{static_cast<char*>(data) + offset, nbytes, dtype};
+  };
+  auto run = [&](tvmfun_buffer argument, tvmfun_buffer first, std::int32_t count = 2) {
+    attempt([&] {
+      tvmfun_buffer inputs[] = {argument, buffer(x.data())}, outputs[] = {first, buffer(sum.data(), 4)};
+      step.run(inputs, count, outputs, 2);
+      step.synchronize();
+    });
+  };
+  tvmfun_buffer right = buffer(state.data()), out = buffer(result.data());
+  run(right, out);
+  run(buffer(state.data(), 156), out);
+  run(buffer(state.data(), 160, TVMFUN_INT32), out);
+  run(buffer(state.data(), 160, TVMFUN_FLOAT32, 4), out);
+  run({nullptr, 160, TVMFUN_FLOAT32}, out);
+  run(buffer(host), out);
+  run(buffer(elsewhere.data()), out);
+  run(right, right);
+  run(right, out, 1);
+  run(right, out);
+  tvmfun::CudaCall call(step);
+  attempt([&] { call.argument("w"); });
+  attempt([&] { call.argument("x").download<double>(); });
+  attempt([&] { call.argument("x").upload(std::vector<float>(39)); });
+  attempt([&] { state.upload(host, 160); });
+  attempt([&] { call.feed("[1]", "x"); });
+  std::printf("%d\\n", call.argument("x").download<float>()[1] == call.argument("x").download<float>()[1]);
+}
+"""
+)
+
+
+@pytest.mark.slow
+def test_misuse_and_other_gpus(tmp_path):
+    targets = [TARGET, {"kind": "cuda", "arch": "sm_80"}]
+    export(step, (draw(40), draw(40, seed=1)), tmp_path / "f.so", targets=targets, values={"x": draw(40, seed=1)})
+    lines = printed(compiled(MISUSE, *CHECKED), tmp_path / "f.so").splitlines()
+    expected = [
+        "10 step is for GPUs: CudaStep runs it",
+        "12 NVIDIA's driver finds no GPU",
+        "6 GPU 0 has no memory for ",
+        "12 NVIDIA's driver is too old: it is for CUDA 11.8, 12.0 is needed",
+        "sm_80 (cuda)",
+        "sm_80 (cuda)",
+        "10 the code is for sm_90a (cuda), sm_80 (cuda), but GPU 0 has the compute capability 7.0",
+        "10 the code is for sm_90a (cuda), sm_80 (cuda), but GPU 0 has the compute capability 9.1",
+        "10 the code is for sm_90a (cuda), sm_80 (cuda), but GPU 0 has the compute capability 10.0",
+        "1 device must be from 0 to 1, got -1",
+        "1 device must be from 0 to 1, got 2",
+        "sm_90a (cuda)",
+        "0",
+        "2 state must have 160 bytes, got 156",
+        "3 state must have the dtype 12 of tvmfun_dtype, got 4",
+        "4 state must begin at a multiple of 64, got ",
+        "1 state must have data, got NULL",
+        "1 state must be memory of GPU 0, got an address of the host",
+        "1 state must be memory of GPU 0, got that of GPU 1",
+        "5 ",
+        "1 step takes 2 buffers and writes 2, got 1 and 2",
+        "0",
+        "1 there is no argument w",
+        "3 x has the dtype float32",
+        "2 x has 40 elements, got 39",
+        "2 the buffer has 224 bytes, got 160",
+        "2 cannot feed [1] to x: they have different types",
+        "1",
+    ]
+    assert len(lines) == len(expected)
+    for line, start in zip(lines, expected, strict=True):
+        assert line.startswith(start)
+
+
+# -- the driver's header -----------------------------------------------------------------------------------------------
+
+HEADER = Path("/usr/local/cuda/include/cuda.h")
+STRUCTURES = {
+    "CUDA_KERNEL_NODE_PARAMS_v2": ("cuda_kernel_node", {"func": "function", "gridDimX": "grid", "ctx": "context"}),
+    "CUlaunchConfig": (
+        "cuda_config",
+        {"sharedMemBytes": "shared_bytes", "hStream": "stream", "numAttrs": "attribute_count"},
+    ),
+    "CUlaunchAttribute": ("cuda_attribute", {"value": "value"}),
+    "CUDA_MEMCPY3D": (
+        "cuda_copy_node",
+        {
+            "srcDevice": "source",
+            "srcPitch": "source_pitch",
+            "dstMemoryType": "kind",
+            "dstDevice": "target",
+            "Depth": "depth",
+        },
+    ),
+}
+CONSTANTS = {
+    "CUDA_ERROR_INVALID_VALUE": "CUDA_INVALID_VALUE",
+    "CUDA_ERROR_OUT_OF_MEMORY": "CUDA_OUT_OF_MEMORY",
+    "CUDA_ERROR_NO_BINARY_FOR_GPU": "CUDA_NO_CODE",
+    "CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR": "CUDA_MAJOR",
+    "CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR": "CUDA_MINOR",
+    "CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES": "CUDA_DYNAMIC_SHARED_BYTES",
+    "CU_LAUNCH_ATTRIBUTE_CLUSTER_DIMENSION": "CUDA_CLUSTER",
+    "CU_POINTER_ATTRIBUTE_MEMORY_TYPE": "CUDA_MEMORY_KIND",
+    "CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL": "CUDA_MEMORY_DEVICE",
+    "CU_MEMORYTYPE_DEVICE": "CUDA_DEVICE_MEMORY",
+    "CU_EVENT_DISABLE_TIMING": "CUDA_WITHOUT_TIME",
+}
+
+
+@pytest.mark.skipif(not HEADER.exists(), reason="there is no cuda.h")
+def test_structures_and_numbers_are_those_of_the_header(tmp_path):
+    lines = ["#include <cuda.h>", "#include <stddef.h>", '#include "cuda_driver.h"']
+    for theirs, (ours, fields) in STRUCTURES.items():
+        pairs = [(f"sizeof(struct {ours})", f"sizeof({theirs})")]
+        pairs += [(f"offsetof(struct {ours}, {own})", f"offsetof({theirs}, {name})") for name, own in fields.items()]
+        lines += [f'_Static_assert({left} == {right}, "{theirs}");' for left, right in pairs]
+    lines += [f'_Static_assert((int){theirs} == (int){ours}, "{theirs}");' for theirs, ours in CONSTANTS.items()]
+    (tmp_path / "layout.c").write_text("\n".join(lines))
+    include = [f"-I{HEADER.parent}", f"-I{INCLUDE}", f"-I{INCLUDE.parent / 'library'}"]
+    subprocess.run(["gcc", "-std=c11", *include, "-c", tmp_path / "layout.c", "-o", tmp_path / "layout.o"], check=True)

@@ -1,0 +1,134 @@
+/* NVIDIA's driver: its functions, which are looked up in libcuda.so.1 at run time, and the types they need. */
+#ifndef TVMFUN_CUDA_DRIVER_H
+#define TVMFUN_CUDA_DRIVER_H
+
+#include <stddef.h>
+#include <stdint.h>
+
+#include "tvmfun/step.h"
+
+typedef struct CUctx_st *CUcontext;
+typedef struct CUmod_st *CUmodule;
+typedef struct CUfunc_st *CUfunction;
+typedef struct CUstream_st *CUstream;
+typedef struct CUevent_st *CUevent;
+typedef struct CUgraph_st *CUgraph;
+typedef struct CUgraphNode_st *CUgraphNode;
+typedef struct CUgraphExec_st *CUgraphExec;
+typedef unsigned long long CUdeviceptr;
+
+/* CUDA_KERNEL_NODE_PARAMS_v2 */
+struct cuda_kernel_node {
+  CUfunction function;
+  unsigned grid[3], block[3], shared_bytes;
+  void **parameters, **extra;
+  void *kernel;
+  CUcontext context;
+};
+
+/* CUlaunchAttribute: its value has 64 bytes, of which a cluster's sizes are the first 12. */
+struct cuda_attribute {
+  int id;
+  char padding[4];
+  unsigned value[16];
+};
+
+/* CUlaunchConfig */
+struct cuda_config {
+  unsigned grid[3], block[3], shared_bytes;
+  CUstream stream;
+  struct cuda_attribute *attributes;
+  unsigned attribute_count;
+};
+
+/* CUDA_MEMCPY3D_v2 */
+struct cuda_copy_node {
+  size_t source_x, source_y, source_z, source_level;
+  int source_kind;
+  const void *source_host;
+  CUdeviceptr source;
+  void *source_array, *reserved0;
+  size_t source_pitch, source_height;
+  size_t x, y, z, level;
+  int kind;
+  void *host;
+  CUdeviceptr target;
+  void *array, *reserved1;
+  size_t pitch, target_height;
+  size_t width, height, depth;
+};
+
+enum {
+  CUDA_INVALID_VALUE = 1,
+  CUDA_OUT_OF_MEMORY = 2,
+  CUDA_NO_DEVICE = 100,
+  CUDA_NO_CODE = 209,
+  CUDA_MAJOR = 75, /* attributes of devices: the compute capability */
+  CUDA_MINOR = 76,
+  CUDA_DYNAMIC_SHARED_BYTES = 8,  /* of kernels */
+  CUDA_CLUSTER = 4,               /* of launches */
+  CUDA_MEMORY_KIND = 2,           /* of pointers */
+  CUDA_MEMORY_DEVICE = 9,
+  CUDA_DEVICE_MEMORY = 2,         /* a kind of memory */
+  CUDA_WITHOUT_TIME = 2           /* of events */
+};
+
+/* Every function that is called, with its parameters. */
+#define CUDA_FUNCTIONS(F)                                                                          \
+  F(cuGetErrorName, (int code, const char **name))                                                 \
+  F(cuInit, (unsigned flags))                                                                      \
+  F(cuDriverGetVersion, (int *version))                                                            \
+  F(cuDeviceGetCount, (int *count))                                                                \
+  F(cuDeviceGet, (int *device, int number))                                                        \
+  F(cuDeviceGetAttribute, (int *value, int attribute, int device))                                 \
+  F(cuDevicePrimaryCtxRetain, (CUcontext *context, int device))                                    \
+  F(cuDevicePrimaryCtxRelease_v2, (int device))                                                    \
+  F(cuCtxPushCurrent_v2, (CUcontext context))                                                      \
+  F(cuCtxPopCurrent_v2, (CUcontext *context))                                                      \
+  F(cuModuleLoadData, (CUmodule *module, const void *image))                                       \
+  F(cuModuleUnload, (CUmodule module))                                                             \
+  F(cuModuleGetFunction, (CUfunction *function, CUmodule module, const char *name))                \
+  F(cuFuncSetAttribute, (CUfunction function, int attribute, int value))                           \
+  F(cuMemAlloc_v2, (CUdeviceptr *address, size_t nbytes))                                          \
+  F(cuMemFree_v2, (CUdeviceptr address))                                                           \
+  F(cuMemsetD8Async, (CUdeviceptr target, unsigned char value, size_t nbytes, CUstream stream))    \
+  F(cuMemcpyHtoDAsync_v2, (CUdeviceptr target, const void *source, size_t nbytes, CUstream stream)) \
+  F(cuMemcpyDtoHAsync_v2, (void *target, CUdeviceptr source, size_t nbytes, CUstream stream))      \
+  F(cuMemcpyDtoH_v2, (void *target, CUdeviceptr source, size_t nbytes))                            \
+  F(cuMemcpyDtoDAsync_v2, (CUdeviceptr target, CUdeviceptr source, size_t nbytes, CUstream stream)) \
+  F(cuPointerGetAttribute, (void *value, int attribute, CUdeviceptr address))                      \
+  F(cuStreamCreate, (CUstream *stream, unsigned flags))                                            \
+  F(cuStreamDestroy_v2, (CUstream stream))                                                         \
+  F(cuStreamSynchronize, (CUstream stream))                                                        \
+  F(cuStreamWaitEvent, (CUstream stream, CUevent event, unsigned flags))                           \
+  F(cuEventCreate, (CUevent *event, unsigned flags))                                               \
+  F(cuEventRecord, (CUevent event, CUstream stream))                                               \
+  F(cuEventSynchronize, (CUevent event))                                                           \
+  F(cuEventDestroy_v2, (CUevent event))                                                            \
+  F(cuLaunchKernelEx, (const struct cuda_config *config, CUfunction function, void **parameters, void **extra)) \
+  F(cuGraphCreate, (CUgraph *graph, unsigned flags))                                               \
+  F(cuGraphDestroy, (CUgraph graph))                                                               \
+  F(cuGraphAddKernelNode_v2, (CUgraphNode *node, CUgraph graph, const CUgraphNode *after, size_t count, \
+                              const struct cuda_kernel_node *parameters))                          \
+  F(cuGraphKernelNodeSetAttribute, (CUgraphNode node, int attribute, const void *value))           \
+  F(cuGraphAddMemcpyNode, (CUgraphNode *node, CUgraph graph, const CUgraphNode *after, size_t count, \
+                           const struct cuda_copy_node *parameters, CUcontext context))            \
+  F(cuGraphInstantiateWithFlags, (CUgraphExec *exec, CUgraph graph, unsigned long long flags))     \
+  F(cuGraphLaunch, (CUgraphExec exec, CUstream stream))                                            \
+  F(cuGraphExecDestroy, (CUgraphExec exec))
+
+struct cuda_driver {
+#define CUDA_MEMBER(name, parameters) int(*name) parameters;
+  CUDA_FUNCTIONS(CUDA_MEMBER)
+#undef CUDA_MEMBER
+};
+
+extern struct cuda_driver tvmfun_driver;
+
+/* Opens the driver, unless it is open. */
+tvmfun_status tvmfun_open_driver(void);
+
+/* TVMFUN_OK for the driver's code 0; otherwise the message says what failed. Memory has its own status. */
+tvmfun_status tvmfun_cuda_check(int code, tvmfun_status status, const char *what, const char *name);
+
+#endif
