@@ -7,12 +7,14 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tvm import tirx
 
 import tvmfun
 import tvmfun.numpy as tnp
 from tvmfun import Dim, ShapeDtype, errors, grad, jit, lax
-from tvmfun.core import dims
+from tvmfun.core import dims, expressions
 from tvmfun.counters import counted
+from tvmfun.lower.codegen import workspaces
 from tvmfun.runtime.executables import DynamicExecutable
 from tvmfun.runtime.formulas import evaluate
 from tvmfun.runtime.plan import DynamicPlan
@@ -38,21 +40,15 @@ def lowered(function, *shapes, **options):
 # -- formulas and plans ------------------------------------------------------------------------------------------------
 
 SIZES = st.sampled_from([Dim("a"), Dim("b"), 1, 2, 3, 7])
-FORMULAS = st.recursive(
-    SIZES,
-    lambda inner: st.tuples(st.sampled_from("+-*/"), inner, inner).map(
-        lambda t: {
-            "+": lambda: t[1] + t[2],
-            "-": lambda: t[1] - t[2],
-            "*": lambda: t[1] * t[2],
-            "/": lambda: t[1] // 3,
-        }[t[0]]()
-    ),
-    max_leaves=6,
-)
 
 
-@given(FORMULAS, st.integers(0, 50), st.integers(0, 50))
+def combined(inner):
+    """Sums, differences, products and quotients of formulas."""
+    operations = [lambda x, y: x + y, lambda x, y: x - y, lambda x, y: x * y, lambda x, y: x // 3]
+    return st.builds(lambda operation, x, y: operation(x, y), st.sampled_from(operations), inner, inner)
+
+
+@given(st.recursive(SIZES, combined, max_leaves=6), st.integers(0, 50), st.integers(0, 50))
 @settings(max_examples=100)
 def test_formulas_have_the_values_of_their_sizes(size, a, b):
     sizes = {"a": a, "b": b}
@@ -94,6 +90,15 @@ def test_intermediates_of_different_sizes_do_not_overlap():
         product, merged = compiled(x, y)
         np.testing.assert_array_equal(np.asarray(merged), np.sort(np.concatenate([x, y])))
         np.testing.assert_allclose(float(product), x.sum() * y.sum(), rtol=1e-3, atol=1e-3)
+
+
+def test_a_workspace_whose_size_depends_on_a_loop_counts_as_the_largest():
+    rows, b = tirx.Var("rows", "int32"), expressions.of_size(Dim("b"))
+    block = tirx.decl_buffer((tirx.min(tirx.const(64, "int32"), rows), 1000), "float32")
+    whole = tirx.decl_buffer((b, 2 * b + 1), "float64")
+    body = tirx.SeqStmt([tirx.AllocBuffer(block), tirx.AllocBuffer(whole), tirx.Evaluate(0)])
+    found = list(workspaces._events(body, 2))
+    assert found == [(256_000, 1), ((2 * Dim("b") + 1) * Dim("b") * 8, 1), None, None]
 
 
 @pytest.mark.parametrize(

@@ -9,10 +9,12 @@ from typing import Any
 import tvm
 from tvm import ir, tirx
 from tvm.s_tir import SBlock
+from tvm.sym import Analyzer
 from tvm.target import Target
 
 from tvmfun import dtypes
 from tvmfun.core.expressions import to_size
+from tvmfun.errors import ShapeError
 from tvmfun.lower.tir.build import nbytes
 from tvmfun.lower.tir.calling_convention import called_functions
 from tvmfun.lower.tir.walk import find
@@ -79,7 +81,16 @@ def _is_allocated(buffer: tirx.Buffer) -> bool:
 
 def _bytes_of(buffer: tirx.Buffer) -> Any:
     """The bytes of a buffer: an integer or a Dim."""
-    return math.prod(map(to_size, buffer.shape)) * dtypes.canonical(str(buffer.dtype)).itemsize
+    return math.prod(map(_at_most, buffer.shape)) * dtypes.canonical(str(buffer.dtype)).itemsize
+
+
+def _at_most(size: tirx.Expr) -> Any:
+    """A size; where it depends on a loop, such as that of the last block of rows, the largest it may be."""
+    try:
+        return to_size(size)
+    except ShapeError:
+        bound = int(Analyzer().const_int_bound(size).max_value)
+        return bound if bound < 2**31 else 0  # no kernel has one without a bound, and this is only for a report
 
 
 def _events(stmt: tirx.Stmt, threads: int, at_work: int = 1) -> Iterator[Event]:
