@@ -13,12 +13,12 @@ if not shutil.which("g++"):
     pytest.skip("there is no C++ compiler", allow_module_level=True)
 
 from safetensors.numpy import save_file
-from support import exported
 from support.emulated_export import CHECKED, CONTROLS, RUN, TARGET, compiled, export, printed
+from support.exported_gpu import check_training
 
 import tvmfun
 import tvmfun.numpy as tnp
-from tvmfun import checkpoints, lax, nn, optim, random
+from tvmfun import lax, nn, random
 from tvmfun.errors import ExportError
 from tvmfun.export import INCLUDE, load, read_manifest
 
@@ -77,75 +77,9 @@ def test_programs_have_the_results_of_the_cpu(name, tmp_path):
 # -- training ----------------------------------------------------------------------------------------------------------
 
 
-def loss_fn(params, key, x, labels):
-    hidden = nn.functional.relu((x + random.normal(key, x.shape)) @ params["hidden"]["w"] + params["hidden"]["b"])
-    return tnp.mean(nn.losses.softmax_cross_entropy_with_integer_labels(hidden @ params["out"][0], labels))
-
-
-def train_step(state, x, labels):
-    """Two updates in a loop: with random numbers, and a branch that depends on the data."""
-
-    def update(state, _):
-        key, next_key = random.split(state.key)
-        loss, grads = tvmfun.value_and_grad(loss_fn)(state.params, key, x, labels)
-        grads = lax.cond(loss > 1.0, lambda g: g, lambda g: tvmfun.tree.map(lambda a: a * 0.5, g), grads)
-        updates, opt_state = exported.OPTIMIZER.update(grads, state.opt_state, state.params)
-        return exported.State(optim.apply_updates(state.params, updates), opt_state, next_key), loss
-
-    return lax.scan(update, state, None, length=2)
-
-
-TRAIN = (
-    CONTROLS
-    + """
-// train LIBRARY START END COUNT: prints the losses.
-int main(int, char** words) {
-  {
-    tvmfun::CudaCall call{tvmfun::CudaStep(words[1])};
-    tvmfun::HostCopies state = call.download("state");
-    tvmfun::load_safetensors(words[2], state.arrays());
-    call.upload("state", state.arrays());
-    std::vector<float> x(32 * 8);
-    std::vector<std::int32_t> labels(32);
-    for (int i = 0; i < std::atoi(words[4]); i++) {
-      for (std::size_t j = 0; j < x.size(); j++) {
-        x[j] = static_cast<float>((j * 7 + static_cast<std::size_t>(i)) % 11) - 5.0f;
-        labels[j / 8] = static_cast<std::int32_t>((j / 8 + static_cast<std::size_t>(i)) % 3);
-      }
-      call.argument("x").upload(x);
-      call.argument("labels").upload(labels);
-      call.run();
-      for (float loss : call.result("[1]").download<float>()) {
-        std::printf("%a ", static_cast<double>(loss));
-      }
-      call.feed("[0]", "state");
-    }
-    tvmfun::save_safetensors(words[3], call.download("state").arrays());
-  }
-  std::printf("%d", live());
-}
-"""
-)
-
-
 @pytest.mark.slow
 def test_a_training_step_with_loops_branches_keys_and_donation(tmp_path):
-    state = tvmfun.jit(exported.start)(random.key(0))
-    export(train_step, (state, *exported.batch()), tmp_path / "step.so", donate=0)
-    checkpoints.save(tmp_path / "start", state)
-    words = printed(compiled(TRAIN, *CHECKED), tmp_path / "step.so", tmp_path / "start", tmp_path / "end", 6)
-    *losses, alive = words.split()
-    j = np.arange(32 * 8)
-    train, expected = tvmfun.jit(train_step), []
-    for i in range(6):
-        x = ((j * 7 + i) % 11 - 5).astype("float32").reshape(32, 8)
-        state, of_step = train(state, x, ((np.arange(32) + i) % 3).astype("int32"))
-        expected += np.asarray(of_step).tolist()
-    np.testing.assert_allclose(list(map(float.fromhex, losses)), expected, rtol=1e-4)
-    ours = checkpoints.load(tmp_path / "end", like=tvmfun.tree.map(np.asarray, state))
-    for left, right in zip(tvmfun.tree.leaves(ours), tvmfun.tree.leaves(state), strict=True):
-        np.testing.assert_allclose(left, np.asarray(right), rtol=1e-3, atol=1e-5)
-    assert alive == "0"
+    check_training(export, printed, tmp_path)
 
 
 # -- graphs and streams ------------------------------------------------------------------------------------------------
@@ -336,7 +270,8 @@ int main(int, char** words) {
   tvmfun_cuda_options second;
   second.device = 1;
   tvmfun::CudaStep step(words[1]), other(words[1], second);
-  std::printf("%s\\n", step.plan().target);
+  tvmfun_plan plan = step.plan();
+  std::printf("%s %d\\n", plan.target, plan.arguments == 320 && plan.results == 164 && plan.workspaces >= 160);
   tvmfun::DeviceBuffer state(step, 224), x(step, 160), result(step, 160), sum(step, 4), elsewhere(other, 160);
   alignas(64) float host[40];
   auto buffer = [](void* data, std::size_t nbytes = 160, std::int32_t dtype = TVMFUN_FLOAT32, std::size_t offset = 0) {
@@ -389,7 +324,7 @@ def test_misuse_and_other_gpus(tmp_path):
         "10 the code is for sm_90a (cuda), sm_80 (cuda), but GPU 0 has the compute capability 10.0",
         "1 device must be from 0 to 1, got -1",
         "1 device must be from 0 to 1, got 2",
-        "sm_90a (cuda)",
+        "sm_90a (cuda) 1",
         "0",
         "2 state must have 160 bytes, got 156",
         "3 state must have the dtype 12 of tvmfun_dtype, got 4",
@@ -410,6 +345,85 @@ def test_misuse_and_other_gpus(tmp_path):
     assert len(lines) == len(expected)
     for line, start in zip(lines, expected, strict=True):
         assert line.startswith(start)
+
+
+FAULTS = (
+    CONTROLS
+    + """
+// faults LIBRARY CODE: makes each call of the driver fail in turn; prints the functions with the statuses of the step.
+int main(int, char** words) {
+  void* library = dlopen(words[1], RTLD_NOW);  // once, since checking a file takes time
+  auto api = reinterpret_cast<const tvmfun_api* (*)()>(dlsym(library, "tvmfun_get_api"))();
+  auto cuda = reinterpret_cast<const tvmfun_cuda_api* (*)()>(dlsym(library, "tvmfun_get_cuda_api"))();
+  auto reset = control<void(int, std::size_t, std::uint64_t)>("emulated_reset");
+  auto failed = control<const char*()>("emulated_failed");
+  std::vector<float> state(40, 0.5f), expected;
+  for (unsigned long i = 0;; i++) {
+    reset(1, std::size_t{1} << 30, 0);
+    control<void(std::uint64_t, int)>("emulated_fail_call")(i, std::atoi(words[2]));
+    int status = 0;
+    try {
+      tvmfun::CudaCall call{tvmfun::CudaStep(api, cuda)};
+      for (int k = 0; k < 4 || (status && k < 5); k++) {  // after a failure, a run that is right
+        try {
+          call.argument("state").upload(state);
+          call.run();
+          call.synchronize();
+        } catch (const tvmfun::Error& error) {
+          status = error.status();
+        }
+      }
+      std::vector<float> found = call.result("result").download<float>();
+      expected = expected.empty() ? found : expected;
+      if (found != expected) {
+        std::printf("wrong ");
+      }
+    } catch (const tvmfun::Error& error) {
+      status = error.status();
+    }
+    std::printf("%s %d %d %d\\n", *failed() ? failed() : "none", status, live(), control<int()>("emulated_depth")());
+    if (!*failed()) {
+      return 0;
+    }
+  }
+}
+"""
+)
+# Functions that free something: an error of theirs is nobody's, and what they should have freed stays.
+FREEING = ("Destroy", "Free", "Unload", "Release", "PopCurrent")
+
+
+@pytest.fixture(scope="module")
+def small_library(tmp_path_factory):
+    """A loop that depends on data, two launches that become a graph, and an array that the function closes over."""
+    path = tmp_path_factory.mktemp("export") / "small.so"
+    function = lambda state: lax.while_loop(
+        lambda c: tnp.sum(c) < 30.0, lambda c: tnp.sort(c) + tnp.asarray(draw(40)) ** 2, state
+    )
+    export(function, (draw(40),), path)
+    return path
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("code", "meant"), [(2, {6}), (719, {7, 12, 13})])
+def test_each_call_of_the_driver_that_fails(small_library, code, meant):
+    # What the failing function should have freed is not ours; live() counts the rest.
+    options = {"ASAN_OPTIONS": "detect_leaks=0"}
+    lines = printed(compiled(FAULTS, *CHECKED), small_library, code, **options).splitlines()
+    assert lines[-1] == "none 0 0 0"
+    assert len(lines) > 50
+    names = set()
+    for line in lines[:-1]:
+        name, status, alive, depth = line.split()
+        names.add(name)
+        if any(part in name for part in FREEING):
+            assert int(status) in {0, *meant} and int(alive) <= 1 and int(depth) <= 1, line
+        elif status == "0":  # in destroy: a wait, or everything is left to the context that cannot be used
+            assert name in ("cuEventSynchronize", "cuStreamSynchronize", "cuCtxPushCurrent_v2"), line
+        else:
+            assert int(status) in meant and (alive, depth) == ("0", "0"), line
+    assert {"cuModuleLoadData", "cuMemAlloc_v2", "cuMemcpyDtoHAsync_v2", "cuEventRecord"} <= names
+    assert {"cuGraphLaunch", "cuGraphAddKernelNode_v2", "cuGraphInstantiateWithFlags"} <= names
 
 
 # -- the driver's header -----------------------------------------------------------------------------------------------

@@ -508,7 +508,13 @@ static tvmfun_status plan(tvmfun_plan *plan) {
   if (status) {
     return status;
   }
-  *plan = (tvmfun_plan){variant->target, 0, 0, variant->temporaries, 0};
+  struct tvmfun_step *step = new_step(variant, device); /* which the GPU does not know */
+  if (!step) {
+    return tvmfun_no_memory(sizeof *step);
+  }
+  uint64_t others = lay_out(step, 0) - variant->temporaries;
+  destroy(step);
+  *plan = (tvmfun_plan){variant->target, 0, 0, variant->temporaries, others};
   for (int32_t i = 0; i < signature->input_count; i++) {
     plan->arguments += signature->inputs[i].nbytes;
   }

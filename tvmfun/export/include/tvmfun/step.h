@@ -89,7 +89,8 @@ typedef struct tvmfun_plan {
   uint64_t arguments;   /* of the caller's buffers */
   uint64_t results;     /* of the caller's buffers that are not written over arguments */
   uint64_t temporaries; /* one block for each run at a time */
-  uint64_t workspaces;  /* of kernels, in all threads of the target; for each run at a time */
+  uint64_t workspaces;  /* of kernels, in all threads of the target; for each run at a time;
+                         * on GPUs constants and all other memory of a step */
 } tvmfun_plan;
 
 typedef struct tvmfun_buffer {
