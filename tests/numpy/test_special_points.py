@@ -101,6 +101,9 @@ def test_pseudoinverses_have_derivatives_where_singular_values_are_equal(x: np.n
     check(lambda x: tnp.linalg.lstsq(x, SIDES[: x.shape[0]])[0], [x], tolerance=1e-5)
     inverses = tvmfun.vmap(tnp.linalg.pinv)(np.stack([x, 2 * x]))
     np.testing.assert_allclose(inverses, np.linalg.pinv(np.stack([x, 2 * x])), atol=1e-12)
+    slope = tvmfun.grad(lambda x, cutoff: tnp.linalg.pinv(x, cutoff).sum())
+    expected = tvmfun.grad(lambda x: tnp.linalg.pinv(x).sum())(x)
+    np.testing.assert_allclose(slope(x, np.float64(1e-9)), expected, atol=1e-12)
 
 
 VALUES = (

@@ -56,6 +56,7 @@ def test_a_crash_and_a_hang_are_seen(monkeypatch: pytest.MonkeyPatch):
         ("a: float32[3]", "float32[3] = sin(a, x=1)", "does not take these arguments"),
         ("a: float32[3]", "float32[3] = polygamma(a, order=-1)", "the order must be from 0"),
         ("a: float32[3]", "float32[3] = polygamma(a, order=10000)", "the order must be from 0"),
+        ("a: float32[3]", "float32[3] = integer_power(a, exponent=1099511627776)", "must be at most 1024"),
         ("a: float32[9], b: int32[2,1]", "float32[2,9] = gather(a, b, mode='fill', batch=-1)", "axes after the first"),
         ("a: float32[9], b: int32[2,1]", "float32[2] = gather(a, b, mode='none')", "the parameter mode is of another"),
         (

@@ -157,14 +157,20 @@ def pinv(a: NestedArrayLike, rtol: Any = None, hermitian: bool = False, *, rcond
 
 def _pseudoinverse(x: Array, rtol: Any, scale: int) -> Array:
     """The Moore-Penrose inverse, with singular values up to a cutoff as zero."""
+    fixed = rtol
+    # A cutoff that may be traced is an operand of the call: its rule runs in another trace.
+    operands = [rtol] if isinstance(rtol, Array) else []
 
-    def value(x: Array) -> Array:
+    def value(x: Array, *cutoff: Array) -> Array:
+        rtol = cutoff[0] if cutoff else fixed
         u, s, vh = svd(x, full_matrices=False)
         large = greater(s, _cutoff(x, s, rtol, scale))
         inverse = where(large, reciprocal(where(large, s, 1)), 0)
         return matmul(matrix_transpose(vh) * expand_dims(inverse, -2), matrix_transpose(u))
 
-    def moved(x: Array, dx: Array) -> list[Array]:
+    def moved(x: Array, *rest: Array) -> list[Array]:
+        cutoff, dx = rest[: len(operands)], rest[len(operands)]
+        rtol = cutoff[0] if cutoff else fixed
         # Golub and Pereyra, "The Differentiation of Pseudo-Inverses and Nonlinear Least Squares Problems Whose
         # Variables Separate" (1973). Through the decomposition it would be wrong where singular values are equal.
         inverse, turned = _pseudoinverse(x, rtol, scale), matrix_transpose(dx)
@@ -173,10 +179,10 @@ def _pseudoinverse(x: Array, rtol: Any, scale: int) -> Array:
         return [inverse, left + right - inverse @ dx @ inverse]
 
     if not is_tracing():
-        return value(x)
-    program, captured = control.closed(value, [x.aval], "pinv")
+        return value(x, *operands)
+    program, captured = control.closed(value, [x.aval, *(operand.aval for operand in operands)], "pinv")
     rule = calls.Rule(moved)
-    return calls.custom_jvp_call(*captured, x, program=program, rule=rule, captured=len(captured))[0]
+    return calls.custom_jvp_call(*captured, x, *operands, program=program, rule=rule, captured=len(captured))[0]
 
 
 def lstsq(

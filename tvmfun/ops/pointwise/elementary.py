@@ -13,6 +13,7 @@ from tvm import relax, tirx
 
 from tvmfun.core.array import Array, ShapeDtype
 from tvmfun.core.expressions import dtype_name
+from tvmfun.errors import ArgumentError
 from tvmfun.ops import formula
 from tvmfun.ops.formula import compute_in_float32, libm, one
 from tvmfun.ops.pointwise.arithmetic import abs, one_minus_square
@@ -125,8 +126,15 @@ def _power_vjp_exponent(g: Array, out: Array, x: Array, y: Array) -> Array:
 power = float_function("power", tirx.power, _power_vjp_base, _power_vjp_exponent, spelling=relax.op.power)
 
 
+# The formula has as many terms: TVM compares and prints shared factors as often as they are used.
+_LARGEST_EXPONENT = 1024
+
+
 def _integer_power_shape(x: ShapeDtype, *, exponent: int) -> ShapeDtype:
     require_float("integer_power", x)
+    if not -_LARGEST_EXPONENT <= exponent <= _LARGEST_EXPONENT:
+        what = f"the magnitude of the exponent must be at most {_LARGEST_EXPONENT}"
+        raise ArgumentError("integer_power", what, got=str(exponent), hint="power")
     return x
 
 

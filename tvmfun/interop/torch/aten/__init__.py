@@ -3,6 +3,7 @@
 from tvmfun.interop.torch.aten import (
     elementwise,
     indexing,
+    linalg,
     normalization,
     products,
     randomness,
@@ -18,6 +19,7 @@ __all__ = [
     "Translation",
     "elementwise",
     "indexing",
+    "linalg",
     "normalization",
     "products",
     "randomness",

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from typing import Any
 
 import tvmfun.numpy as tnp
-from tvmfun import dtypes
+from tvmfun import dtypes, lax
 from tvmfun.core import dims
 from tvmfun.interop.layouts import ChannelsLast, channels_first, stored_axis
 from tvmfun.interop.torch.aten.table import Family
@@ -235,6 +235,55 @@ def _median(x: Any, dim: int | None = None, keepdim: bool = False) -> Any:
     middle, last = (order[(*lead, slice(i, i + 1))] for i in ((x.shape[dim] + 1) // 2 - 1, x.shape[dim] - 1))
     at = tnp.where(tnp.isnan(tnp.take_along_axis(x, last, axis=dim)), last, middle)
     return _picked(x, at, dim, keepdim)
+
+
+@aten.reads("nanmedian")
+def _nanmedian(x: Any, dim: int | None = None, keepdim: bool = False) -> Any:
+    """The lower of the two middle elements that are numbers."""
+    rows = tnp.ravel(x) if dim is None else x
+    if not rows.ndim:
+        return x if dim is None else (x, tnp.zeros((), "int64"))
+    axis = -1 if dim is None else dim
+    count = tnp.sum(~tnp.isnan(rows), axis=axis, keepdims=True)
+    order = tnp.argsort(rows, axis=axis)
+    at = tnp.take_along_axis(order, tnp.maximum((count + 1) // 2 - 1, 0), axis=axis)
+    values, at = _picked(rows, at, axis, keepdim if dim is not None else False)
+    return values if dim is None else (values, at)
+
+
+@aten.reads("mode")
+def _mode(x: Any, dim: int = -1, keepdim: bool = False) -> Any:
+    """The smallest of the most frequent elements, and the position of its last occurrence."""
+    if not x.ndim:
+        return x, tnp.zeros((), "int64")
+    rows = tnp.moveaxis(x, dim, -1)
+    ordered, order = tnp.sort(rows, axis=-1), tnp.argsort(rows, axis=-1)
+    # How many there are of an element is how far its run has come at its last one.
+    begins = tnp.concatenate([tnp.ones_like(ordered[..., :1], "bool"), ordered[..., 1:] != ordered[..., :-1]], axis=-1)
+    position = tnp.arange(rows.shape[-1])
+    length = position - lax.cummax(tnp.where(begins, position, 0), axis=x.ndim - 1)
+    last = tnp.argmax(length, axis=-1, keepdims=True)
+    at = tnp.moveaxis(tnp.take_along_axis(order, last, axis=-1), -1, dim)
+    return _picked(x, at, dim, keepdim)
+
+
+def _running_extremum(function: Callable, reach: Callable) -> Callable:
+    def run(x: Any, dim: int) -> Any:
+        """The extrema so far, and the position of the last element that is one."""
+        if not x.ndim:
+            return x, tnp.zeros((), "int64")
+        axis = dim % x.ndim
+        position = tnp.arange(x.shape[axis]).reshape(tuple(-1 if i == axis else 1 for i in range(x.ndim)))
+        extremum = lax.stop_gradient(function(x, axis=axis))
+        attains = (x == extremum) | tnp.isnan(x) if dtypes.is_float(x.dtype) else x == extremum
+        at = reach(tnp.where(attains, tnp.broadcast_to(position, x.shape), 0), axis=axis)
+        return tnp.take_along_axis(x, at, axis=axis), at
+
+    return run
+
+
+aten.reads("cummax")(_running_extremum(lax.cummax, lax.cummax))
+aten.reads("cummin")(_running_extremum(lax.cummin, lax.cummax))
 
 
 def _running(function: Callable) -> Callable:

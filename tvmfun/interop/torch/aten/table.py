@@ -38,12 +38,13 @@ class Translation:
 #: Every translation by the operator's name.
 TRANSLATIONS: dict[str, Translation] = {}
 
-#: Operators that compute nothing: assertions about what ``torch.export`` has seen, and about sizes.
+#: Operators that compute nothing: assertions about what ``torch.export`` has seen, about sizes, and of LAPACK.
 ASSERTIONS = frozenset(
     {
         "_assert_async",
         "_assert_scalar",
         "_assert_tensor_metadata",
+        "_linalg_check_errors",
         "sym_constrain_range",
         "sym_constrain_range_for_size",
     }
