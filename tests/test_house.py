@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 from collections.abc import Iterable, Iterator
+from functools import cache
 from graphlib import CycleError, TopologicalSorter
 from pathlib import Path
 
@@ -49,7 +50,13 @@ def module_name(path: Path) -> str:
     return ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
 
 
-MODULES = {module_name(path): ast.parse(path.read_text()) for path in sorted((ROOT / "tvmfun").rglob("*.py"))}
+MODULES = {module_name(path): path for path in sorted((ROOT / "tvmfun").rglob("*.py"))}
+
+
+# Parsing them all takes seconds, which not every worker has to spend when it collects tests.
+@cache
+def parsed(module: str) -> ast.Module:
+    return ast.parse(MODULES[module].read_text())
 
 
 def at_import(body: Iterable[ast.stmt]) -> Iterator[ast.stmt]:
@@ -74,7 +81,10 @@ def imported(statements: Iterable[ast.AST]) -> set[str]:
     return {name for name in names if name in MODULES}
 
 
-IMPORTS = {name: imported(at_import(module.body)) - {name} for name, module in MODULES.items()}
+@cache
+def imports() -> dict[str, set[str]]:
+    """The modules that each module imports when it is imported."""
+    return {name: imported(at_import(parsed(name).body)) - {name} for name in MODULES}
 
 
 def room(module: str) -> str:
@@ -89,7 +99,7 @@ def test_every_room_has_a_layer():
 def test_rooms_import_rooms_of_lower_layers():
     wrong = [
         f"{name} imports {other}"
-        for name, others in IMPORTS.items()
+        for name, others in imports().items()
         for other in sorted(others)
         if room(name) and room(other) and room(name) != room(other) and LAYER[room(other)] >= LAYER[room(name)]
     ]
@@ -100,15 +110,15 @@ def test_rooms_import_rooms_of_lower_layers():
 def test_rooms_that_never_see_each_other(name: str, other: str):
     wrong = [
         module
-        for module, tree in MODULES.items()
-        if room(module) == name and any(room(one) == other for one in imported(ast.walk(tree)))
+        for module in MODULES
+        if room(module) == name and any(room(one) == other for one in imported(ast.walk(parsed(module))))
     ]
     assert wrong == []
 
 
 def test_no_import_circle():
     try:
-        TopologicalSorter(IMPORTS).prepare()
+        TopologicalSorter(imports()).prepare()
     except CycleError as error:
         pytest.fail(" -> ".join(error.args[1]))
 
@@ -120,6 +130,6 @@ def test_files_are_short():
 
 
 def test_few_hooks():
-    functions = (node for tree in MODULES.values() for node in ast.walk(tree) if isinstance(node, ast.FunctionDef))
+    functions = (node for name in MODULES for node in ast.walk(parsed(name)) if isinstance(node, ast.FunctionDef))
     hooks = [function.name for function in functions if function.name.startswith("install_")]
     assert len(hooks) <= MOST_HOOKS, hooks

@@ -1,5 +1,7 @@
 """Estimated densities against JAX and SciPy."""
 
+from functools import cache
+
 import jax
 import jax.scipy.stats
 import numpy as np
@@ -95,7 +97,11 @@ def test_derivatives():
     derivatives.check(lambda x, low: gaussian_kde(x).integrate_box_1d(low, 1.0), (x, points[0]), order=1)
 
 
-KDE, PLANE = gaussian_kde(SAMPLES["numbers"]), gaussian_kde(SAMPLES["vectors"])
+@cache
+def density(of: str) -> gaussian_kde:
+    return gaussian_kde(SAMPLES[of])
+
+
 WRONG = {
     "gaussian_kde": [
         (ShapeError, "several elements", lambda: gaussian_kde(np.ones(1))),
@@ -104,14 +110,16 @@ WRONG = {
         (ArgumentError, "bw_method must be", lambda: gaussian_kde(SAMPLES["numbers"], "scot")),
         (ArgumentError, "bw_method must be", lambda: gaussian_kde(SAMPLES["numbers"], np.ones(3))),
     ],
-    "evaluate": [(ShapeError, "vectors of 2 elements", lambda: PLANE.evaluate(np.ones((3, 4))))],
-    "logpdf": [(ShapeError, "vectors of 2 elements", lambda: PLANE.logpdf(1.0))],
-    "integrate_gaussian": [(ShapeError, "2 elements", lambda: PLANE.integrate_gaussian(np.ones(2), 1.0))],
+    "evaluate": [(ShapeError, "vectors of 2 elements", lambda: density("vectors").evaluate(np.ones((3, 4))))],
+    "logpdf": [(ShapeError, "vectors of 2 elements", lambda: density("vectors").logpdf(1.0))],
+    "integrate_gaussian": [(ShapeError, "2 elements", lambda: density("vectors").integrate_gaussian(np.ones(2), 1.0))],
     "integrate_box_1d": [
-        (ShapeError, "one dimension", lambda: PLANE.integrate_box_1d(0, 1)),
-        (ShapeError, "one dimension", lambda: KDE.integrate_box_1d(np.zeros(2), 1)),
+        (ShapeError, "one dimension", lambda: density("vectors").integrate_box_1d(0, 1)),
+        (ShapeError, "one dimension", lambda: density("numbers").integrate_box_1d(np.zeros(2), 1)),
     ],
-    "integrate_kde": [(ShapeError, "same number of dimensions", lambda: KDE.integrate_kde(PLANE))],
+    "integrate_kde": [
+        (ShapeError, "same number of dimensions", lambda: density("numbers").integrate_kde(density("vectors")))
+    ],
 }
 
 
