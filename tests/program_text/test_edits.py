@@ -90,6 +90,12 @@ def test_a_crash_and_a_hang_are_seen(monkeypatch: pytest.MonkeyPatch):
             "float32[3] = checkpoint(a, program=program f(a: float32[3]) {return a})",
             "its parameters are program, policy",
         ),
+        (
+            "a: float64[b,5,4,2], c: float64[b,3,3,3]",
+            "float64[4,2,2,3] = conv_kernel_gradient(a, c, kernel=(4, 2), stride=(1, 1), padding=((0, 0), (0, 0)), "
+            "dilation=(1, 1), kernel_dilation=(1, 1), groups=1)",
+            "there are only",
+        ),
         ("a: int32[2147483647]", "int32[] = argmin(a, axis=0)", "must not have more than 1,073,741,824"),
         (
             "a: float32[1,5,1], w: float32[3,1,1]",

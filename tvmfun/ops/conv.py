@@ -244,7 +244,7 @@ def _kernel_gradient_shape(
     if x.shape[-1] % groups or g.shape[-1] % groups:
         raise ShapeError("conv_kernel_gradient", f"the channels do not fit {groups} group(s)", got=f"{x} and {g}")
     sizes = _output_sizes(x.shape[1:-1], kernel, stride, padding, dilation, kernel_dilation)
-    if not dims.is_dynamic((*sizes, *g.shape)) and any(n > most for n, most in zip(g.shape[1:-1], sizes, strict=True)):
+    if not all(dims.always_le(n, most) for n, most in zip(g.shape[1:-1], sizes, strict=True)):
         raise ShapeError("conv_kernel_gradient", f"there are only {sizes} windows", got=f"{x} and {g}")
     return ShapeDtype((*kernel, x.shape[-1] // groups, g.shape[-1]), x.dtype)
 
