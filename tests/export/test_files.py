@@ -17,6 +17,7 @@ import tvmfun.numpy as tnp
 from tvmfun import lax, random
 from tvmfun.errors import ExportError
 from tvmfun.export import INCLUDE, load, loader, read_manifest
+from tvmfun.manifest import container
 
 X = np.arange(32, dtype="float32")
 
@@ -262,3 +263,9 @@ def test_arm_in_an_emulator(tmp_path):
     found, content = np.frombuffer((tmp_path / "out").read_bytes(), "float32"), compiled(key, tnp.asarray(x))
     expected = np.concatenate([np.asarray(array).ravel() for array in content])
     np.testing.assert_allclose(found, expected, rtol=1e-4, atol=1e-4)
+
+
+def test_the_loader_reads_the_container_of_the_disk_cache(library):
+    """It is one format; the loader, which imports nothing of tvmfun, has constants of its own."""
+    assert (loader.MAGIC, loader.EXTENT.format) == (container.MAGIC, container.EXTENT.format)
+    assert container.opened(library.read_bytes())[1] == read_manifest(library)

@@ -1,10 +1,8 @@
 """The compile cache: in this process, on disk, shared, damaged."""
 
-import hashlib
 import os
 import shutil
 import signal
-import struct
 import subprocess
 import sys
 import textwrap
@@ -20,6 +18,7 @@ import tvmfun.numpy as tnp
 from tvmfun import errors, files
 from tvmfun.counters import counted
 from tvmfun.lower import disk_cache
+from tvmfun.manifest import container
 
 needs_linker = pytest.mark.skipif(not shutil.which("g++"), reason="storing a module needs a C++ compiler to link it")
 PROGRAM = textwrap.dedent(
@@ -168,13 +167,11 @@ def test_another_process_has_the_same_results_and_the_same_plan(tmp_path):
 def test_what_was_stored_in_another_form_is_compiled_again(tmp_path):
     expected = run_step(tmp_path)
     (entry,) = tmp_path.glob("*.so")
-    whole = entry.read_bytes()[: -disk_cache._CHECKSUM_BYTES]
-    (size,) = struct.unpack("<Q", whole[-8:])
-    library, plan = whole[: -8 - size], whole[-8 - size : -8]
-    assert b'"fresh"' in plan
-    others = (plan.replace(b'"fresh"', b'"other"'), b"")
-    for content in (library, *(library + other + struct.pack("<Q", len(other)) for other in others)):
-        entry.write_bytes(content + hashlib.sha256(content).digest())
+    library, manifest = container.opened(entry.read_bytes())
+    assert '"fresh"' in manifest["plan"]
+    plans = ({"plan": manifest["plan"].replace('"fresh"', '"other"')}, {"plan": None}, {"name": "0.so"})
+    for content in (library, *(container.sealed(library, {**manifest, **plan}) for plan in plans)):
+        entry.write_bytes(content)
         assert run_step(tmp_path) == expected
 
 
@@ -308,11 +305,9 @@ class TestWhoWroteIt:
         source = tmp_path / "other.c"
         source.write_text("int other(void) { return 0; }")
         subprocess.run(["g++", "-shared", "-fPIC", "-o", tmp_path / "other.so", source], check=True)
-        stored = entry.read_bytes()[: -disk_cache._CHECKSUM_BYTES]
-        (size,) = struct.unpack("<Q", stored[-8:])
-        content = (tmp_path / "other.so").read_bytes() + stored[-8 - size :]
+        manifest = container.opened(entry.read_bytes())[1]
         entry.unlink()
-        entry.write_bytes(content + hashlib.sha256(content).digest())
+        entry.write_bytes(container.sealed((tmp_path / "other.so").read_bytes(), manifest))
         entry.chmod(0o700)
         assert compiled_in(cache) == (1, 0)
         assert compiled_in(cache) == (0, 1)

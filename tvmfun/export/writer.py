@@ -8,7 +8,6 @@ import platform
 import shutil
 import tempfile
 from collections.abc import Mapping, Sequence
-from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
@@ -23,12 +22,13 @@ from tvmfun.export.contents import Contents, Leaf, Variant
 from tvmfun.export.cuda_contents import CudaContents, CudaVariant
 from tvmfun.export.dynamic_contents import element_counts, size_infos
 from tvmfun.export.features import FEATURES, required
-from tvmfun.export.loader import ABI_VERSION, EXTENT, MAGIC, SizeInfo
+from tvmfun.export.loader import ABI_VERSION, SizeInfo
 from tvmfun.export.toolchain import FOR_CPUS, FOR_CUDA, Toolchain
 from tvmfun.files import atomic_write
 from tvmfun.lower import cache, machine
 from tvmfun.lower import target as lowering
 from tvmfun.lower.codegen.native import NativeModule
+from tvmfun.manifest.container import sealed
 from tvmfun.manifest.entries import versions
 from tvmfun.manifest.trees import described, leaf_names, result_names
 from tvmfun.runtime.cuda.executable import CudaExecutable
@@ -258,10 +258,7 @@ def _numpy(array: Any) -> np.ndarray:
 
 
 def _finish(library: Path, manifest: bytes, path: Path) -> None:
-    """Appends the trailer, and gives the file its name."""
-    content = library.read_bytes()
-    content += EXTENT.pack(content.find(manifest), len(manifest))
-    content += sha256(content).digest() + MAGIC
+    """Makes a container of the library, and gives the file its name."""
     with atomic_write(path) as partial:
-        partial.write_bytes(content)
+        partial.write_bytes(sealed(library.read_bytes(), manifest))
         partial.chmod(0o755)

@@ -1,17 +1,16 @@
 """Compiled Programs on disk, and the machine code of single kernels for GPUs.
 
-Programs are shared libraries named by a key of :mod:`tvmfun.lower.cache`. A checksum at the end of each file detects
-damage. Entries get their names when they are complete, so that any number of processes can share a directory. Linking
-needs a C compiler; without one nothing is stored.
+Programs are shared libraries named by a key of :mod:`tvmfun.lower.cache`. Files are containers, as exported libraries
+are (:mod:`tvmfun.manifest.container`): the manifest has the plan, and a checksum detects damage. Entries get their
+names when they are complete, so that any number of processes can share a directory. Linking needs a C compiler;
+without one nothing is stored.
 """
 
 from __future__ import annotations
 
-import hashlib
 import itertools
 import os
 import shutil
-import struct
 import warnings
 from collections.abc import Callable
 from pathlib import Path
@@ -23,6 +22,8 @@ from tvm.target import Target
 from tvmfun.counters import counters
 from tvmfun.errors import ArgumentError, PerformanceWarning
 from tvmfun.files import UntrustedError, atomic_write, check_directory, read_trusted
+from tvmfun.manifest.container import opened, sealed
+from tvmfun.manifest.entries import versions
 from tvmfun.runtime.devices import device_of
 from tvmfun.runtime.executables import DynamicExecutable, Executable, NativeExecutable
 from tvmfun.runtime.plan import DynamicPlan, Plan
@@ -34,10 +35,6 @@ _T = TypeVar("_T")
 Stored: TypeAlias = NativeExecutable | DynamicExecutable | Executable
 #: The form of a native executable's plan; None for TVM's virtual machine.
 Form: TypeAlias = type[Plan] | type[DynamicPlan] | None
-
-# After the library's bytes: its plan, the length of the plan in bytes, and the checksum of everything before.
-_SIZE = struct.Struct("<Q")
-_CHECKSUM_BYTES = 32
 
 # The directories and files about which there was a warning.
 _REFUSED: set[str] = set()
@@ -91,8 +88,7 @@ def store(export: Callable[[str], None], plan: Plan | DynamicPlan | None, key: s
             return None
         with atomic_write(path) as partial:
             export(str(partial))
-            content = partial.read_bytes()
-            partial.write_bytes(content + _trailer(content, plan))
+            partial.write_bytes(sealed(partial.read_bytes(), _manifest(path.name, target, plan)))
             partial.chmod(0o700)
         return _load(path, target, type(plan) if plan else None)
     except (OSError, RuntimeError, UntrustedError):
@@ -101,7 +97,8 @@ def store(export: Callable[[str], None], plan: Plan | DynamicPlan | None, key: s
 
 def load_bytes(name: str) -> bytes | None:
     """Returns what :func:`store_bytes` stored under a name; None if there is nothing that can be trusted."""
-    return _trusted(name, _undamaged)
+    found = _trusted(name, _undamaged)
+    return found[0] if found else None
 
 
 def _trusted(name: str, read: Callable[[Path], _T | None]) -> _T | None:
@@ -130,20 +127,23 @@ def store_bytes(name: str, content: bytes) -> None:
         directory.mkdir(0o700, parents=True, exist_ok=True)
         if _is_ours(directory):
             with atomic_write(directory / name) as partial:
-                partial.write_bytes(content + hashlib.sha256(content).digest())
+                partial.write_bytes(sealed(content, _manifest(name)))
                 partial.chmod(0o600)
     except OSError:
         pass  # a full or read-only disk must not stop a computation
 
 
-def _undamaged(path: Path) -> bytes | None:
-    """The content of a file before its checksum; None if they do not agree.
+def _undamaged(path: Path) -> tuple[bytes, dict[str, Any]] | None:
+    """The content of a file, and its manifest; None if it is damaged, or was stored under another name.
 
     Raises:
         UntrustedError: if others may have written it.
     """
-    content, checksum = (whole := read_trusted(path))[:-_CHECKSUM_BYTES], whole[-_CHECKSUM_BYTES:]
-    return content if hashlib.sha256(content).digest() == checksum else None
+    try:
+        content, manifest = opened(read_trusted(path))
+    except ValueError:
+        return None
+    return (content, manifest) if manifest.get("name") == path.name else None
 
 
 def executable(module: Any, plan: Plan | DynamicPlan | None, target: Target) -> Stored:
@@ -180,10 +180,10 @@ def _refuse(path: Path | None, why: str) -> None:
     )
 
 
-def _trailer(content: bytes, plan: Plan | DynamicPlan | None) -> bytes:
-    text = plan.text.encode() if plan else b""
-    trailer = text + _SIZE.pack(len(text))
-    return trailer + hashlib.sha256(content + trailer).digest()
+def _manifest(name: str, target: Target | None = None, plan: Plan | DynamicPlan | None = None) -> dict[str, Any]:
+    """The manifest of a stored file: like that of an export, without the signature, which is a part of the name."""
+    code = {"targets": [{"target": str(target)}], "plan": plan.text if plan else None} if target else {}
+    return {"name": name, "versions": versions(), **code}
 
 
 def _load(path: Path, target: Target, form: Form) -> Stored | None:
@@ -193,17 +193,16 @@ def _load(path: Path, target: Target, form: Form) -> Stored | None:
         UntrustedError: if others may have written it.
     """
     try:
-        content = _undamaged(path)
-        if content is None:  # loading a damaged library can crash the process
+        found = _undamaged(path)
+        if found is None:  # loading a damaged library can crash the process
             return None
-        end = len(content) - _SIZE.size
-        text = content[end - _SIZE.unpack_from(content, end)[0] : end]
-        plan = form.parse(text.decode()) if form else None
+        content, manifest = found
+        plan = form.parse(manifest["plan"]) if form else None
         with pooled():
             module = _library(content, path)
             module.get_function("main" if form else "vm_load_executable")  # is there one?
             return executable(module, plan, target)
-    except (OSError, RuntimeError, AttributeError, ValueError, KeyError, TypeError, struct.error):
+    except (OSError, RuntimeError, AttributeError, ValueError, KeyError, TypeError):
         return None
 
 
