@@ -9,6 +9,7 @@ import mnist
 import numpy as np
 import pytest
 import tvm
+from support import exported
 from support.cuda_emulator import GXX
 
 import tvmfun
@@ -186,6 +187,9 @@ CONTROL_FLOW = {
     "steps": (lambda n, x: lax.fori_loop(0, n, lambda i, x: x * i + 1.0, x), np.int32(3), draw(40)),
     "cond-scan": (
         lambda x: lax.scan(lambda c, y: (lax.cond(y > 0, BRANCHES[0], BRANCHES[1], c), c), 1.0, x), draw(6),
+    ),
+    "dropout": (
+        lambda key, *batch: exported.train_step(exported.start(key), *batch), random.key(3), *exported.batch(),
     ),
 }  # fmt: skip
 

@@ -12,7 +12,7 @@ from tvm.tirx import AllocBuffer, Stmt
 
 from tvmfun.lower.codegen.cuda.constants import with_plain_constants
 from tvmfun.lower.codegen.cuda.cubins import PLACEHOLDER, KernelSource
-from tvmfun.lower.tir.walk import rewrite
+from tvmfun.lower.tir.walk import called, rewrite
 
 # The line before the kernels in a source that TVM writes.
 _FIRST_KERNEL = re.compile(r'^extern "C" ', re.MULTILINE)
@@ -45,6 +45,18 @@ def split_for_tensors(
             tirx.transform.LowerIntrin(),
         ]
         return tvm.transform.Sequential(passes)(host), finished(device)
+
+
+@tvm.transform.module_pass(opt_level=0, name="tvmfun.AddressesOfBools")
+def _addresses_of_bools(module: tvm.IRModule, context: tvm.transform.PassContext) -> tvm.IRModule:
+    """Addresses of memory where ``FlattenBuffer``, which keeps bools as bytes, made them those of a cast value."""
+    functions = {name: f.with_body(rewrite(f.body, (ir.Call, _of_memory))) for name, f in module.functions.items()}
+    return tvm.IRModule(functions, attrs=module.attrs)
+
+
+def _of_memory(call: ir.Call) -> ir.Call:
+    is_cast = called(call) == "tirx.address_of" and isinstance(call.args[0], tirx.Cast)
+    return tirx.address_of(call.args[0].value) if is_cast else call
 
 
 def _parts(module: tvm.IRModule) -> tuple[tvm.IRModule, tvm.IRModule]:
@@ -139,6 +151,7 @@ def _splitting() -> tvm.transform.Pass:
             s_tir.transform.TransformMmaBufferLayout(),
             s_tir.transform.LowerOpaqueBlock(),
             tirx.transform.FlattenBuffer(),
+            _addresses_of_bools,
             tirx.transform.BF16ComputeLegalize(),
             tirx.transform.NarrowDataType(32),
             s_tir.transform.LoopPartition(),
