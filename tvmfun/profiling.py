@@ -25,6 +25,7 @@ from tvmfun.lower import pipeline
 from tvmfun.lower.codegen.native import TIMESPEC_BYTES
 from tvmfun.lower.codegen.relax_module import Step
 from tvmfun.lower.cost_analysis import moved_by
+from tvmfun.runtime.plan import Plan
 
 # A profile takes at least so many runs, and up to so many while they take less than this.
 _FEWEST_RUNS, _MOST_RUNS, _SECONDS = 5, 200, 1.0
@@ -162,6 +163,7 @@ def _timed(
     The bytes of the inputs are copied before each run, because donated ones are overwritten.
     """
     built, plan, steps = pipeline.build_with_steps(program, target, donated, is_timed=True)
+    assert isinstance(plan, Plan)  # as sizes are static
     module = built.load()
     called = [step for step in steps if step.name is not None]
     memory = [_memory(size) for size in (*map(len, contents), *plan.fresh, plan.analysis.temporaries)]

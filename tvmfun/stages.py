@@ -159,6 +159,7 @@ class Compiled(Immutable):
             raise TargetError("memory_analysis", "on a GPU, memory is planned ahead only for static sizes")
         sizes = sizes or {}
         dims.check_values("memory_analysis", self.program.sizes, sizes)
+        sizes = {name: int(size) for name, size in sizes.items()}  # not NumPy's, which overflow
         cache.check_sizes(self.program, sizes)
         plan = self.executable.plan
         return (plan.at(sizes)[0] if isinstance(plan, DynamicPlan) else plan).analysis

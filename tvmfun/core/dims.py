@@ -543,6 +543,35 @@ def check_values(where: str, names: Mapping[str, Dim], values: Mapping[str, Any]
             raise ArgumentError(where, f"{name} is {described(atom)}", got=repr(value))
 
 
+def with_quotients(size: Any) -> list[Any]:
+    """A size, and the dividends and divisors of all quotients in it.
+
+    >>> b = Dim("b")
+    >>> with_quotients(b * b // 2)
+    [b*b // 2, b*b, 2]
+    """
+    found = [size]
+    for monomial, _ in _polynomial_of(size):
+        for atom in monomial:
+            if not isinstance(atom, Name):
+                found += [part for side in atom for part in with_quotients(of_polynomial(side))]
+    return found
+
+
+def may_be_long(size: Any) -> bool:
+    """Whether computing a size may exceed int32 although the named sizes in it do not.
+
+    >>> may_be_long(Dim("b") - 1), may_be_long(Dim("b") * 2)
+    (False, True)
+    """
+    return any(_is_long(_polynomial_of(part)) for part in with_quotients(size))
+
+
+def _is_long(polynomial: Polynomial) -> bool:
+    terms = [(monomial, factor) for monomial, factor in polynomial if monomial]
+    return len(terms) > 1 or any(len(monomial) > 1 or factor != 1 for monomial, factor in terms)
+
+
 def as_array(size: Dim) -> Any:
     """The value of a size as a 0-d int32 array with a weak dtype, like that of a Python integer."""
     from tvmfun.core.op import REGISTRY

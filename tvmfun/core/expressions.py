@@ -30,17 +30,22 @@ def _variable(name: Name, dtype: str) -> ir.Var:
 
 
 def of_size(size: Any, dtype: str = "int32") -> Any:
-    """The expression of a size; anything but a Dim as it is."""
+    """The expression of a size; anything but a Dim as it is.
+
+    In float64 it is exact as long as the size is less than 2**53, also where it exceeds int32.
+    """
     if not isinstance(size, Dim):
         return size
+    is_float = dtype == "float64"
     total = None
     for monomial, factor in sorted(size.polynomial, key=lambda term: term[1] < 0):
         product = None if abs(factor) == 1 and monomial else tirx.const(abs(factor), dtype)
         for atom in monomial:
             if isinstance(atom, Name):
-                part = _variable(atom, dtype)
+                part = tirx.Cast(dtype, _variable(atom, "int32")) if is_float else _variable(atom, dtype)
             else:
-                part = tirx.floordiv(*(_constant(of_size(of_polynomial(side), dtype), dtype) for side in atom))
+                dividend, divisor = (_constant(of_size(of_polynomial(side), dtype), dtype) for side in atom)
+                part = tirx.floor(dividend / divisor) if is_float else tirx.floordiv(dividend, divisor)
             product = part if product is None else product * part
         if total is None:
             total = product if factor > 0 else product * tirx.const(-1, dtype)  # type: ignore[operator]
@@ -57,7 +62,7 @@ def scalar(size: Any, dtype: str) -> Any:
     """A size as a scalar of any dtype in a kernel."""
     if not isinstance(size, Dim):
         return tirx.const(size, dtype)
-    return of_size(size) if dtype == "int32" else tirx.Cast(dtype, of_size(size))
+    return of_size(size, dtype) if dtype in ("int32", "float64") else tirx.Cast(dtype, of_size(size))
 
 
 def to_size(value: Any, foreign: bool = False) -> Any:

@@ -15,6 +15,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from threading import RLock
+from typing import Any
 
 import tvm
 from tvm.target import Target
@@ -98,18 +99,33 @@ def check_sizes(program: Program, sizes: Mapping[str, int]) -> None:
     """Checks that kernels with dynamic sizes can index all values of a Program by 32-bit integers.
 
     Raises:
-        ShapeError: if a size or the number of elements of a value is too large.
+        ShapeError: if a size, the number of elements of a value, or an integer computed from sizes is too large.
     """
     for name, size in sizes.items():
         if size >= 2**31:
             raise ShapeError(program.name, "a size must be less than 2**31", got=f"{name} = {size}")
+    got = ", ".join(f"{name} = {size}" for name, size in sizes.items())
     variables = (*program.inputs, *(out for equation in program.equations for out in equation.outputs))
     for aval in dict.fromkeys(variable.aval for variable in variables):
         if dims.at(aval.size, sizes) >= _MOST_INDEXED:
-            values = ", ".join(f"{name} = {size}" for name, size in sizes.items())
-            raise ShapeError(
-                program.name, f"{aval} must have less than 2**31 elements", got=values, hint="smaller sizes"
-            )
+            raise ShapeError(program.name, f"{aval} must have less than 2**31 elements", got=got, hint="smaller sizes")
+    for size in sizes_as_integers(program):
+        if not -(2**31) <= dims.at(size, sizes) < 2**31:
+            what = f"{size} = {dims.at(size, sizes)}, which is computed as an int32, must be less than 2**31"
+            raise ShapeError(program.name, what, got=got, hint="arithmetic with floats, such as 1.0 * x.shape[0]")
+
+
+def sizes_as_integers(program: Program) -> set[Any]:
+    """The sizes whose values a Program computes as int32, also in loops and branches."""
+    found: set[Any] = set()
+    for equation in program.equations:
+        if equation.op.name == "dim_size" and equation.params["dtype"] == "int32":
+            found.update(dims.with_quotients(equation.params["size"]))
+        elif equation.op.runs is not None:
+            for alternative in equation.op.runs(**equation.params):
+                for inner, _ in alternative:
+                    found |= sizes_as_integers(inner)
+    return found
 
 
 @contextmanager

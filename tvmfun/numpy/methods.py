@@ -127,9 +127,9 @@ def _round(self: Array, decimals: int | None = None) -> Array:
     return round(self, decimals or 0)
 
 
-def _reshape(self: Array, *shape: Any) -> Array:
-    """Returns the elements, in row-major order, in another shape, given as a tuple or as integers."""
-    return reshape(self, shape[0] if len(shape) == 1 else shape)
+def _reshape(self: Array, *shape: Any, order: str = "C") -> Array:
+    """Returns the elements in another shape, given as a tuple or as integers: ``numpy.reshape``."""
+    return reshape(self, shape[0] if len(shape) == 1 else shape, order)
 
 
 def _transpose(self: Array, *axes: Any) -> Array:

@@ -14,7 +14,7 @@ from tvm import relax, te, tirx
 from tvmfun import dtypes
 from tvmfun.core import dims
 from tvmfun.core.array import Array, ShapeDtype
-from tvmfun.core.expressions import dtype_name, plain
+from tvmfun.core.expressions import dtype_name, plain, scalar
 from tvmfun.core.op import Op, register
 from tvmfun.core.relax import Spelling
 from tvmfun.core.trace import argument, producer
@@ -522,6 +522,6 @@ dim_size = register(
         "dim_size",
         "injective",
         _dim_size_shape,
-        lambda *, size, dtype: te.compute((), lambda: tirx.Cast(dtype, tirx.convert(size))),
+        lambda *, size, dtype: te.compute((), lambda: scalar(size, dtype)),
     )
 )

@@ -87,6 +87,9 @@ def from_torch(
     out_spec, names = program.call_spec.out_spec, tuple(kwargs)
 
     def function(params: PyTree, state: PyTree, *args: Any, key: Key | None = None, **kwargs: Any) -> Any:
+        if not isinstance(params, Mapping) or not isinstance(state, Mapping):
+            got = f"{type(params).__name__} and {type(state).__name__}"
+            raise TreeError("from_torch", "the first arguments are params and state, which are dicts", got=got)
         held = flat(params) | flat(state)
         results = graph(_inputs(placeholders, held, _arguments(args, kwargs, names, len(example_args))), key)
         news = {name: x for name, x, kind in zip(written, results, outputs, strict=True) if kind == "BUFFER_MUTATION"}

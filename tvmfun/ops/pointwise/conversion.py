@@ -9,15 +9,17 @@ from tvm import relax, tirx
 
 from tvmfun import dtypes
 from tvmfun.core.array import Array, ShapeDtype
+from tvmfun.core.dims import may_be_long
 from tvmfun.core.expressions import dtype_name
-from tvmfun.core.op import nothing
+from tvmfun.core.op import REGISTRY, nothing
 from tvmfun.core.relax import Spelling
+from tvmfun.core.trace import producer
 from tvmfun.errors import DtypeError
 from tvmfun.ops.formula import is_float, opaque, rounded_bits, zero
 from tvmfun.ops.parameters import Dtype
 from tvmfun.ops.pointwise.comparison import differ
 from tvmfun.ops.pointwise.registration import pointwise
-from tvmfun.ops.simplify import cast
+from tvmfun.ops.simplify import cast, made_by
 
 __all__ = ["astype", "bitcast", "stop_gradient"]
 
@@ -55,6 +57,18 @@ def _astype_exact(x: np.generic, *, dtype: str) -> np.generic | None:
     return None if x.dtype == dtype else cast(x, dtype=dtype)
 
 
+def _astype_simplify(x: Any, *, dtype: str) -> Any:
+    if isinstance(x, Array) and x.dtype == dtype:
+        return x
+    # A size is a Python integer of any length, for which int32 may be too small.
+    if made_by(x, "dim_size") and x.dtype == dtypes.int32 and dtypes.is_float(dtypes.canonical(dtype)):
+        equation = producer(x)
+        assert equation is not None
+        if may_be_long(equation.params["size"]):
+            return astype(REGISTRY["dim_size"](size=equation.params["size"], dtype="float64"), dtype=dtype)
+    return None
+
+
 astype = pointwise(
     "astype",
     _astype,
@@ -65,7 +79,7 @@ astype = pointwise(
         lambda exprs, params: relax.op.astype(*exprs, params["dtype"]),
         lambda call: (list(call.args), {"dtype": str(call.attrs.dtype)}),
     ),
-    simplify=lambda x, *, dtype: x if isinstance(x, Array) and x.dtype == dtype else None,
+    simplify=_astype_simplify,
     exact=_astype_exact,
     flops=nothing,
 )
