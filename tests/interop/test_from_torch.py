@@ -378,6 +378,8 @@ def test_other_shapes_and_dtypes_than_the_examples_are_errors():
         function(params, state, np.zeros((4, 3), "float64"))
     with pytest.raises(TreeError, match="must have 'weight'"):
         function({"bias": params["bias"]}, state, np.zeros((4, 3), "float32"))
+    with pytest.raises(TreeError, match="first arguments are params and state, which are dicts, got dict and ndarray"):
+        function(params, np.zeros((4, 3), "float32"))
 
 
 # -- transforms --------------------------------------------------------------------------------------------------------

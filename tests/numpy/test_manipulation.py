@@ -102,6 +102,13 @@ def test_keywords_of_the_array_api():
     assert tnp.permute_dims(X, axes=(1, 0, 2)).shape == tnp.moveaxis(X, source=0, destination=1).shape == (3, 2, 4)
 
 
+@pytest.mark.parametrize("order", ["C", "F"])
+def test_the_method_reshape_has_an_order(order):
+    for shape in ((6, 4), (-1,)):
+        np.testing.assert_array_equal(tnp.asarray(X).reshape(*shape, order=order), X.reshape(*shape, order=order))
+        np.testing.assert_array_equal(tnp.asarray(X).reshape(shape, order=order), X.reshape(shape, order=order))
+
+
 @pytest.mark.parametrize("mode", ["edge", "reflect", "symmetric", "wrap"])
 def test_pad_with_elements(mode):
     widths = ((1, 2), (0, 0), (5, 0))

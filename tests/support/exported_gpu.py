@@ -1,4 +1,4 @@
-"""A training step for GPUs with loops, branches, keys and donation, and a C++ program that trains with it."""
+"""A C++ program that trains on a GPU, with the training step of exported libraries for CPUs."""
 
 from __future__ import annotations
 
@@ -8,29 +8,9 @@ from pathlib import Path
 import numpy as np
 
 import tvmfun
-import tvmfun.numpy as tnp
 from support import exported
 from support.emulated_export import CHECKED, CONTROLS, compiled
-from tvmfun import checkpoints, lax, nn, optim, random
-
-
-def loss_fn(params, key, x, labels):
-    hidden = nn.functional.relu((x + random.normal(key, x.shape)) @ params["hidden"]["w"] + params["hidden"]["b"])
-    return tnp.mean(nn.losses.softmax_cross_entropy_with_integer_labels(hidden @ params["out"][0], labels))
-
-
-def train_step(state, x, labels):
-    """Two updates in a loop: with random numbers, and a branch that depends on the data."""
-
-    def update(state, _):
-        key, next_key = random.split(state.key)
-        loss, grads = tvmfun.value_and_grad(loss_fn)(state.params, key, x, labels)
-        grads = lax.cond(loss > 1.0, lambda g: g, lambda g: tvmfun.tree.map(lambda a: a * 0.5, g), grads)
-        updates, opt_state = exported.OPTIMIZER.update(grads, state.opt_state, state.params)
-        return exported.State(optim.apply_updates(state.params, updates), opt_state, next_key), loss
-
-    return lax.scan(update, state, None, length=2)
-
+from tvmfun import checkpoints, random
 
 TRAIN = (
     CONTROLS
@@ -74,12 +54,12 @@ def check_training(export: Callable, printed: Callable, folder: Path) -> None:
         folder: for files.
     """
     state = tvmfun.jit(exported.start)(random.key(0))
-    export(train_step, (state, *exported.batch()), folder / "step.so", donate=0)
+    export(exported.train_step, (state, *exported.batch()), folder / "step.so", donate=0)
     checkpoints.save(folder / "start", state)
     words = printed(compiled(TRAIN, *CHECKED), folder / "step.so", folder / "start", folder / "end", 6)
     *losses, alive = words.split()
     j = np.arange(32 * 8)
-    train, expected = tvmfun.jit(train_step), []
+    train, expected = tvmfun.jit(exported.train_step), []
     for i in range(6):
         x = ((j * 7 + i) % 11 - 5).astype("float32").reshape(32, 8)
         state, of_step = train(state, x, ((np.arange(32) + i) % 3).astype("int32"))
