@@ -21,6 +21,7 @@ LEFT_OUT: dict[str, str] = {
     "_pdist_forward": "`torch.cdist(x, x)` has all distances",
     "masked_scatter": "which element goes where depends on data",
     "nonzero": _DATA,
+    "resize_": "what new elements hold is not defined",
     "sym_storage_offset": "arrays have no storage of which they are a part",
 }
 
