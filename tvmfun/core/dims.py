@@ -548,7 +548,7 @@ def with_quotients(size: Any) -> list[Any]:
 
     >>> b = Dim("b")
     >>> with_quotients(b * b // 2)
-    [b*b // 2, b*b, 2]
+    [(b*b) // 2, b*b, 2]
     """
     found = [size]
     for monomial, _ in _polynomial_of(size):
