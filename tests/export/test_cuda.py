@@ -407,7 +407,7 @@ def small_library(tmp_path_factory):
 @pytest.mark.slow
 @pytest.mark.parametrize(("code", "meant"), [(2, {6}), (719, {7, 12, 13})])
 def test_each_call_of_the_driver_that_fails(small_library, code, meant):
-    # What the failing function should have freed is not ours; live() counts the rest.
+    # Memory that the failing function should have freed is not ours; live() counts the rest.
     options = {"ASAN_OPTIONS": "detect_leaks=0"}
     lines = printed(compiled(FAULTS, *CHECKED), small_library, code, **options).splitlines()
     assert lines[-1] == "none 0 0 0"

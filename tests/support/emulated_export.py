@@ -96,7 +96,7 @@ def environment() -> dict[str, str]:
 
 
 def printed(*command: Any, **variables: str) -> str:
-    """What a program prints that finds the emulated driver, and must not fail."""
+    """Runs a program that finds the emulated driver and must not fail; returns its output."""
     words = list(map(str, command))
     process = subprocess.run(words, capture_output=True, text=True, env={**environment(), **variables})
     assert process.returncode == 0, process.stdout + process.stderr

@@ -1,4 +1,4 @@
-"""What the generated C file of a library has for dynamic sizes: formulas, and the plans that are computed from them."""
+"""The parts of a library's generated C file for dynamic sizes: formulas, and the plans that are computed from them."""
 
 from __future__ import annotations
 
