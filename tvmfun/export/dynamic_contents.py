@@ -10,7 +10,7 @@ from tvmfun.core.dims import Dim
 from tvmfun.core.program import Program
 from tvmfun.errors import ExportError
 from tvmfun.export.loader import MOST_SIZE, SizeInfo
-from tvmfun.lower.cache import sizes_as_integers
+from tvmfun.lower.cache import sizes_as_integers, types_of_values
 from tvmfun.runtime.formulas import Formula
 from tvmfun.runtime.plan import DynamicPlan
 
@@ -76,8 +76,7 @@ def size_infos(program: Program) -> list[SizeInfo]:
 
 def element_counts(program: Program) -> list[Any]:
     """The numbers of elements of all values of a Program that depend on sizes, and integers computed from sizes."""
-    variables = (*program.inputs, *(out for equation in program.equations for out in equation.outputs))
-    counts = [variable.aval.size for variable in variables]
+    counts = [aval.size for aval in types_of_values(program)]
     return [size for size in dict.fromkeys([*counts, *sizes_as_integers(program)]) if isinstance(size, Dim)]
 
 

@@ -21,6 +21,7 @@ import tvm
 from tvm.target import Target
 
 from tvmfun.core import dims
+from tvmfun.core.array import ShapeDtype
 from tvmfun.core.inline import inlined
 from tvmfun.core.program import Program
 from tvmfun.counters import counters
@@ -105,14 +106,19 @@ def check_sizes(program: Program, sizes: Mapping[str, int]) -> None:
         if size >= 2**31:
             raise ShapeError(program.name, "a size must be less than 2**31", got=f"{name} = {size}")
     got = ", ".join(f"{name} = {size}" for name, size in sizes.items())
-    variables = (*program.inputs, *(out for equation in program.equations for out in equation.outputs))
-    for aval in dict.fromkeys(variable.aval for variable in variables):
+    for aval in types_of_values(program):
         if dims.at(aval.size, sizes) >= _MOST_INDEXED:
             raise ShapeError(program.name, f"{aval} must have less than 2**31 elements", got=got, hint="smaller sizes")
     for size in sizes_as_integers(program):
         if not -(2**31) <= dims.at(size, sizes) < 2**31:
             what = f"{size} = {dims.at(size, sizes)}, which is computed as an int32, must be less than 2**31"
             raise ShapeError(program.name, what, got=got, hint="arithmetic with floats, such as 1.0 * x.shape[0]")
+
+
+def types_of_values(program: Program) -> list[ShapeDtype]:
+    """The types of all values of a Program, each once, without those inside of loops and branches."""
+    variables = (*program.inputs, *(out for equation in program.equations for out in equation.outputs))
+    return list(dict.fromkeys(variable.aval for variable in variables))
 
 
 def sizes_as_integers(program: Program) -> set[Any]:
@@ -136,8 +142,7 @@ def _explaining_large_arrays(program: Program) -> Iterator[None]:
     except TvmfunError:
         raise
     except Exception as error:
-        variables = (*program.inputs, *(out for equation in program.equations for out in equation.outputs))
-        large = [v.aval for v in variables if dims.typical(v.aval.size) >= _MOST_INDEXED]
+        large = [aval for aval in types_of_values(program) if dims.typical(aval.size) >= _MOST_INDEXED]
         if not large:
             raise
         what = f"no kernel of this Program can index arrays of {_MOST_INDEXED:,} or more elements"
