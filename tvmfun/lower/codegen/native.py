@@ -22,6 +22,7 @@ from tvmfun.lower.codegen.strip import can_strip, stripped
 from tvmfun.lower.codegen.workspaces import Event, events, expanded, thread_count
 from tvmfun.lower.tir.build import buffer, seq
 from tvmfun.lower.tir.calling_convention import (
+    NO_ALIAS,
     Stack,
     called_functions,
     forwarded,
@@ -30,6 +31,7 @@ from tvmfun.lower.tir.calling_convention import (
     is_packed,
     packed,
 )
+from tvmfun.lower.tir.held_values import hold, release
 from tvmfun.lower.tir.narrow_stores import protect_narrow_stores
 from tvmfun.lower.tir.quotients import protect_quotients, reveal_constants
 from tvmfun.lower.tir.walk import find
@@ -141,7 +143,7 @@ class NativeModule:
             kernels.waiting if is_joined else kernels.callers
         )
         # Not yet built: calls of other modules differ between a library and modules in memory.
-        self._callers, own = _lowered(target, callers)
+        self._callers, own = _lowered(target, callers, self._optimized)
         self._names = [*(part.name for part in parts), "main"]
         # Callers contain nothing but calls, so optimizing them does not pay.
         options = {} if is_joined else {_OPT_LEVEL: 0}
@@ -209,13 +211,16 @@ def compiled(target: Target, functions: dict) -> Any:
 
 def _compiled(target: Target, functions: dict, optimized: bool) -> tuple[Any, dict[str, list[Event]]]:
     """The LLVM module, and the workspace events of each function."""
-    module, allocated = _lowered(target, functions)
+    module, allocated = _lowered(target, functions, optimized)
     return _built(target, module, optimized), allocated
 
 
-def _lowered(target: Target, functions: dict) -> tuple[tvm.IRModule, dict[str, list[Event]]]:
+def _lowered(target: Target, functions: dict, optimized: bool = True) -> tuple[tvm.IRModule, dict[str, list[Event]]]:
     """The lowered functions, and the workspace events of each."""
     target = llvm_options(target)
+    if not optimized:
+        # Each would be two functions for LLVM, and only its optimizer gains by that.
+        functions = {name: function.with_attr(NO_ALIAS, False) for name, function in functions.items()}
     with target, tvm.transform.PassContext(opt_level=3):
         loops = _LOOPS(tirx.transform.BindTarget(target.with_host(target))(tvm.IRModule(functions)))
         module = _LOWERING(loops)
@@ -300,6 +305,17 @@ def _reveal_constants(module: tvm.IRModule, context: tvm.transform.PassContext) 
     return tvm.IRModule({name: reveal(function) for name, function in module.functions.items()}, attrs=module.attrs)
 
 
+def _of_bodies(name: str, change: Callable[[tirx.Stmt], tirx.Stmt]) -> tvm.transform.Pass:
+    """The pass that changes the body of every function."""
+
+    @tvm.transform.module_pass(opt_level=0, name=name)
+    def changed(module: tvm.IRModule, context: tvm.transform.PassContext) -> tvm.IRModule:
+        functions = {name: function.with_body(change(function.body)) for name, function in module.functions.items()}
+        return tvm.IRModule(functions, attrs=module.attrs)
+
+    return changed
+
+
 @tvm.transform.module_pass(opt_level=0, name="tvmfun.ShareFormulas")
 def _share_formulas(module: tvm.IRModule, context: tvm.transform.PassContext) -> tvm.IRModule:
     """Computes common subexpressions once, because LLVM takes longer to find them in large inlined formulas.
@@ -328,6 +344,7 @@ def _make_packed(module: tvm.IRModule, context: tvm.transform.PassContext) -> tv
 # that must be in memory, so that they would not become registers.
 _LOOPS = tvm.transform.Sequential(
     [
+        _of_bodies("tvmfun.Hold", hold),
         # Blocks become loops around buffers that are declared where they are needed.
         s_tir.transform.LowerInitBlock(),
         s_tir.transform.PlanAndUpdateBufferAllocationLocation(),
@@ -348,6 +365,7 @@ _LOWERING = tvm.transform.Sequential(
         tirx.transform.UnrollLoop(),
         s_tir.transform.RenormalizeSplitPattern(),
         tirx.transform.StmtSimplify(),
+        _of_bodies("tvmfun.Release", release),
         _reveal_constants,
         # A select evaluates both sides; unsafe ones become branches.
         s_tir.transform.RewriteUnsafeSelect(),
@@ -392,4 +410,4 @@ def _main(steps: Sequence[Call | Store], slots: int, is_timed: bool) -> tirx.Pri
             if is_timed:
                 body.append(read_clock(calls))
     function = tirx.PrimFunc([table], stack.around(seq(*body)))
-    return function.with_attrs({"global_symbol": "main", "s_tir": True, "tirx.noalias": True})
+    return function.with_attrs({"global_symbol": "main", "s_tir": True})

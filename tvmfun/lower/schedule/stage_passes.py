@@ -50,7 +50,7 @@ def _can_inline(stages: Sequence[AnyStage], position: int, temps: Sequence[Buffe
     if sum(b.same_as(producer.output) for b in written_by(stages)) != 1:
         return False
     sources = [load.source for load in producer.reads()]
-    points, last = 0, position
+    points, last, readers = 0, position, []
     for later in range(position + 1, len(stages)):
         stage = stages[later]
         reads = reads_of(stage, producer.output)
@@ -60,10 +60,10 @@ def _can_inline(stages: Sequence[AnyStage], position: int, temps: Sequence[Buffe
             return False
         points += len(reads) * build.points(stage.domain)
         last = later
+        readers.append(stage)
     between = written_by(stages[position + 1 : last])
     if any(contains(between, source) for source in sources):
         return False
-    readers = [stage for stage in stages[position + 1 :] if reads_of(stage, producer.output)]
     reuse = points / max(1, build.points(producer.space))
     if is_view(producer.value) or reuse <= 1:
         return True

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 
 import tvm_ffi
 from tvm import ir, tirx
@@ -66,7 +67,16 @@ class Stage:
 
     def reads(self) -> list[ir.TensorLoad]:
         """All loads of the stage and its epilogues."""
+        return self._loads
+
+    @cached_property
+    def _loads(self) -> list[ir.TensorLoad]:
         return build.loads(self.value) + [load for stage in self.epilogues for load in stage.reads()]
+
+    @cached_property
+    def sources(self) -> frozenset[Buffer]:
+        """The buffers that the stage and its epilogues read."""
+        return frozenset(load.source for load in self._loads)
 
     def store(self, env: Env, result: Expr) -> Stmt:
         """The statement that stores ``result`` and the results of the epilogues at the point ``env``."""
@@ -368,6 +378,8 @@ def reads_of(stage: AnyStage, buffer: Buffer) -> list[ir.TensorLoad]:
     """The loads of a buffer in a stage."""
     if isinstance(stage, Opaque) and contains(stage.buffers, buffer):
         return stage.reads() or [None]
+    if isinstance(stage, Stage) and buffer not in stage.sources:
+        return []
     return [load for load in stage.reads() if load.source.same_as(buffer)]
 
 

@@ -1,0 +1,42 @@
+"""Bindings that TVM's passes keep, instead of replacing variables by their formulas.
+
+``StmtSimplify`` replaces a bound variable by its value wherever it is used, if evaluating that has no effect. Formulas
+of transcendental functions use intermediate results several times, also in other intermediate results, so their trees
+grow exponentially: of the time to compile ``exp``, the passes took half. A value that may read memory is not
+substituted, and the operator here, which returns its operand, pretends to do that.
+"""
+
+from __future__ import annotations
+
+import tvm
+from tvm import ir, tirx
+
+from tvmfun.lower.tir.walk import called, rewrite
+
+_NAME = "tirx.tvmfun_held"
+# ``CallEffectKind::kReadState``: not pure, but without consequences for other expressions.
+_READS_STATE = 2
+# A later registration wins.
+_LEVEL = 10
+
+tvm.get_global_func("ir.RegisterOp")(_NAME, "Returns its operand, and pretends to read memory.")
+tvm.get_global_func("ir.RegisterOpAttr")(_NAME, "TCallEffectKind", _READS_STATE, _LEVEL)
+tvm.get_global_func("ir.RegisterOpAttr")(_NAME, "TVectorizable", True, _LEVEL)
+_HELD = ir.Op.get(_NAME)
+
+
+def hold(body: tirx.Stmt) -> tirx.Stmt:
+    """Returns the statement with bindings of floats that simplification keeps."""
+    return rewrite(body, (tirx.Bind, _held))
+
+
+def release(body: tirx.Stmt) -> tirx.Stmt:
+    """Returns the statement with plain bindings."""
+    return rewrite(body, (ir.Call, lambda call: call.args[0] if called(call) == _NAME else call))
+
+
+def _held(binding: tirx.Bind) -> tirx.Bind:
+    value = binding.value
+    if not str(value.ty).startswith("float"):
+        return binding
+    return tirx.Bind(binding.var, ir.Call(_HELD, [value], ret_ty=value.ty))
