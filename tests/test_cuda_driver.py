@@ -9,23 +9,28 @@ import pytest
 from support.cuda_emulator import GXX
 
 from tvmfun import errors
-from tvmfun.runtime.cuda import devices, driver, launcher
+from tvmfun.runtime.cuda import devices, driver, launcher, nodes
 
 HEADER = Path("/usr/local/cuda/include/cuda.h")
 STRUCTURES = {
     "CUDA_KERNEL_NODE_PARAMS_v2": (
-        launcher.KernelNode,
+        nodes.KernelNode,
         "func gridDimX blockDimX sharedMemBytes kernelParams extra kern ctx",
     ),
-    "CUlaunchConfig": (launcher.LaunchConfig, "gridDimX blockDimX sharedMemBytes hStream attrs numAttrs"),
-    "CUlaunchAttribute": (launcher.LaunchAttribute, "id pad value"),
+    "CUlaunchConfig": (nodes.LaunchConfig, "gridDimX blockDimX sharedMemBytes hStream attrs numAttrs"),
+    "CUlaunchAttribute": (nodes.LaunchAttribute, "id pad value"),
+    "CUgraphNodeParams": (
+        nodes.ConditionalNode,
+        "type reserved0 conditional.handle conditional.type conditional.size conditional.phGraph_out conditional.ctx",
+    ),
     "CUDA_MEMCPY3D": (
-        launcher.MemoryCopy,
+        nodes.MemoryCopy,
         "srcXInBytes srcY srcZ srcLOD srcMemoryType srcHost srcDevice srcArray reserved0 srcPitch srcHeight "
         "dstXInBytes dstY dstZ dstLOD dstMemoryType dstHost dstDevice dstArray reserved1 dstPitch dstHeight "
         "WidthInBytes Height Depth",
     ),
 }
+_PADDING = ("unused", "reserved2")
 CONSTANTS = {
     "CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR": devices._MAJOR,
     "CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR": devices._MINOR,
@@ -35,8 +40,12 @@ CONSTANTS = {
     "CU_DEVICE_ATTRIBUTE_WARP_SIZE": devices._WARP_SIZE,
     "CU_EVENT_DISABLE_TIMING": devices._WITHOUT_TIME,
     "CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES": launcher._DYNAMIC_SHARED_BYTES,
-    "CU_LAUNCH_ATTRIBUTE_CLUSTER_DIMENSION": launcher._CLUSTER,
-    "CU_MEMORYTYPE_DEVICE": launcher._DEVICE_MEMORY,
+    "CU_LAUNCH_ATTRIBUTE_CLUSTER_DIMENSION": nodes._CLUSTER,
+    "CU_MEMORYTYPE_DEVICE": nodes._DEVICE_MEMORY,
+    "CU_GRAPH_NODE_TYPE_CONDITIONAL": nodes._CONDITIONAL,
+    "CU_GRAPH_COND_TYPE_IF": nodes._IF,
+    "CU_GRAPH_COND_TYPE_WHILE": nodes._WHILE,
+    "CU_GRAPH_COND_TYPE_SWITCH": nodes._SWITCH,
     "CUDA_ERROR_OUT_OF_MEMORY": driver.OUT_OF_MEMORY,
 }
 
@@ -61,7 +70,7 @@ def test_structures_and_numbers_are_those_of_the_header(tmp_path):
     numbers = list(map(int, subprocess.run([tmp_path / "layout"], capture_output=True, check=True).stdout.split()))
     expected = []
     for structure, fields in STRUCTURES.values():
-        own = [getattr(structure, name).offset for name, *_ in structure._fields_]
+        own = [getattr(structure, name).offset for name, *_ in structure._fields_ if name not in _PADDING]
         assert len(own) == len(fields.split())
         expected += [ctypes.sizeof(structure), *own]
     assert numbers == [*expected, *CONSTANTS.values()]
@@ -70,7 +79,7 @@ def test_structures_and_numbers_are_those_of_the_header(tmp_path):
 @pytest.mark.skipif(not HEADER.exists(), reason="there is no cuda.h")
 def test_functions_have_the_names_and_counts_of_parameters_of_the_header():
     text = re.sub(r"/\*.*?\*/", "", HEADER.read_text(), flags=re.DOTALL)
-    for name, types in driver._FUNCTIONS.items():
+    for name, types in (driver._FUNCTIONS | driver._OF_CONDITIONS).items():
         plain = re.sub(r"_v\d$|WithFlags$", "", name)
         if plain != name:
             assert re.search(rf"#define {plain}\s+(__CUDA_API_\w+\()?{name}\b", text), name

@@ -47,7 +47,6 @@ def module(*steps):
 STEPS = (
     LOOP,
     Copy(Address(2), Address(4, 256), 64),
-    Repeat(Address(0, 8), (launch("f", Address(1)),)),
     While(Address(1), (launch("h", Scalar("float32", 0x3F800000)),)),
     Branch(Address(1), "bool", ((), (launch("f", Address(0), threads=1)._replace(cluster=(2, 1, 1)),))),
 )
@@ -66,7 +65,7 @@ def test_loops_are_unrolled_with_their_indices():
 
 def test_launches_that_depend_on_data_have_no_list():
     with pytest.raises(errors.TargetError, match="must not depend on data, got While"):
-        list(module(STEPS[3]).launches())
+        list(module(STEPS[2]).launches())
 
 
 def test_a_file_holds_everything(tmp_path):
@@ -97,7 +96,7 @@ CONTENT = module(*STEPS).pack()
     [
         (b"", "is not a compiled module for a GPU"),
         (b"\x7fELF" + CONTENT[4:], "is not a compiled module for a GPU"),
-        (CONTENT[:8] + struct.pack("<I", 7) + CONTENT[12:], "must have version 2, got version 7"),
+        (CONTENT[:8] + struct.pack("<I", 7) + CONTENT[12:], "must have version 3, got version 7"),
         (CONTENT[:-1], "must have"),
         (CONTENT[:40], "is not a compiled module"),
         (CONTENT[:-300] + b"X" + CONTENT[-299:], "is damaged"),

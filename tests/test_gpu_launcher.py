@@ -201,6 +201,83 @@ def test_control_flow_that_depends_on_data(name, machine):
     assert_agree(*on_both(function, *arguments), rtol=1e-5, atol=1e-5)
 
 
+def nested(w, n, x):
+    """A scan over branches, one of which has a loop of up to ``n`` steps with a branch of several cases inside."""
+
+    def step(state, y):
+        i, x = state
+        case = lambda c: lax.switch(c[0] + i, BRANCHES, c[1])
+        loop = lambda x: lax.while_loop(lambda c: c[0] < n, lambda c: (c[0] + 1, tnp.cos(case(c))), (0, x))[1]
+        x = lax.cond(y > 0, loop, lambda x: x, x)
+        return (i + 1, x), tnp.max(x)
+
+    (_, y), largest = lax.scan(step, (0, x), w)
+    return w + y, n + 1, largest
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("version", [13000, 12040, 12020])
+def test_loops_and_branches_in_each_other_are_one_graph(version, machine):
+    """Also if there are no steps, and with other data than when the graph was made; older drivers ask the host."""
+    machine.is_version(version)
+    step, cpu = tvmfun.jit(nested, donate_argnums=(0, 1)), tvmfun.jit(nested)
+    x = draw(4, seed=2)
+    state, on_device = (draw(4), np.int32(0)), tvmfun.device_put(x, "cuda")
+    w, n = tvmfun.device_put(state, "cuda")
+    for _ in range(3):
+        w, n, largest = step(w, n, on_device)
+        if version > 12020:
+            assert machine.calls("cuMemcpyDtoHAsync_v2") == machine.calls("cuStreamSynchronize") == 0
+    for _ in range(3):
+        *state, expected = cpu(*state, x)
+    assert_agree(*([np.asarray(leaf) for leaf in t] for t in ((w, n, largest), (*state, expected))), rtol=1e-5)
+    if version > 12020:
+        assert machine.calls("cuGraphInstantiateWithFlags") <= 2 and machine.calls("cuGraphLaunch") == 3
+
+
+@pytest.mark.quick
+def test_a_skipped_step_is_decided_on_the_device(machine):
+    """``apply_if_finite`` is a branch of the graph; gradients that are not finite change nothing but the counts."""
+    optimizer = optim.apply_if_finite(optim.adam(0.1), 3)
+
+    def step(params, state, x):
+        updates, state = optimizer.update(tvmfun.grad(lambda w: tnp.sum(tnp.sqrt(w * x)))(params), state, params)
+        return optim.apply_updates(params, updates), state
+
+    def run(device):
+        params = tvmfun.device_put(np.abs(draw(8)) + 1, device)
+        state = tvmfun.device_put(optimizer.init(params), device)
+        batches = tvmfun.device_put([np.full(8, x, np.float32) for x in (1.0, 2.0, -1.0, 3.0)], device)
+        jitted = tvmfun.jit(step, donate_argnums=(0, 1))
+        for x in batches:
+            params, state = jitted(params, state, x)
+        return params, state
+
+    results = run("cuda")
+    assert machine.calls("cuMemcpyDtoHAsync_v2") == machine.calls("cuStreamSynchronize") == 0
+    assert machine.calls("cuGraphLaunch") == 4
+    gpu, cpu = ([np.asarray(leaf) for leaf in tvmfun.tree.leaves(tree)] for tree in (results, run("cpu")))
+    assert_agree(gpu, cpu, rtol=1e-5)
+    assert int(results[1].total_notfinite) == 1
+
+
+@pytest.mark.slow
+def test_a_driver_that_cannot_link_conditions_asks_the_host(machine):
+    x = tvmfun.device_put(draw(40), "cuda")
+    compiled = tvmfun.jit(until_30, target={"kind": "cuda", "arch": "sm_90a"}).lower(draw(40)).compile()
+    machine.fail("cuModuleLoadData", 218, after=len({cubin.image for cubin in compiled.executable.module.cubins}) - 1)
+    y = compiled(x)
+    assert machine.calls("cuMemcpyDtoHAsync_v2") > 0
+    np.testing.assert_allclose(np.asarray(y), np.asarray(tvmfun.jit(until_30)(draw(40))), rtol=1e-5)
+
+
+@pytest.mark.slow
+def test_a_condition_that_fails_is_named(machine):
+    machine.fail("cuGraphAddNode_v2", 701)
+    with pytest.raises(errors.DeviceError, match=r"\[until_30\] the kernel loop failed, got CUDA_ERROR_LAUNCH"):
+        tvmfun.jit(until_30)(tvmfun.device_put(draw(40), "cuda"))
+
+
 # -- addresses and graphs ----------------------------------------------------------------------------------------------
 
 

@@ -46,7 +46,7 @@ def launches(steps):
     """The launches and copies of a step, with counted loops unrolled, and all branches."""
     for step in steps:
         if isinstance(step, Repeat | While):
-            count = step.count if isinstance(step, Repeat) and isinstance(step.count, int) else 1
+            count = step.count if isinstance(step, Repeat) else 1
             yield from list(launches(step.body)) * count
         elif isinstance(step, Branch):
             for case in step.cases:

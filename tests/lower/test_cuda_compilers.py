@@ -10,7 +10,7 @@ import tvmfun.numpy as tnp
 from tvmfun import ShapeDtype, errors
 from tvmfun.lower import pipeline
 from tvmfun.lower import target as targets
-from tvmfun.lower.codegen.cuda import compilers, cubins
+from tvmfun.lower.codegen.cuda import compilers, conditions, cubins
 from tvmfun.lower.codegen.cuda.compilers import Image, Options
 from tvmfun.runtime.cuda_module import Usage
 
@@ -160,6 +160,14 @@ def test_kernels_become_machine_code(arch):
 def test_an_architecture_that_the_compiler_does_not_know(arch, message):
     with pytest.raises(errors.TargetError, match=message):
         cubins.compiled([source()], compilers.find_compiler(), Options(arch))
+
+
+@needs_compiler
+@pytest.mark.parametrize("arch", ["sm_80", "sm_90a", "sm_100"])
+def test_the_kernel_that_sets_conditions_leaves_a_function_to_the_driver(arch):
+    (cubin,) = cubins.compiled([conditions.CONDITION], compilers.find_compiler(), Options(arch))
+    assert cubin.kernels == (conditions.CONDITION.name,) and not cubin.usage[0].spills
+    assert b"\0cudaGraphSetConditional\0" in cubin.image
 
 
 @needs_compiler

@@ -114,13 +114,13 @@ class _Grouping:
 
 def _is_static(step: Step) -> bool:
     if isinstance(step, Repeat):
-        return isinstance(step.count, int) and all(map(_is_static, step.body))
+        return all(map(_is_static, step.body))
     return isinstance(step, Launch | Copy)
 
 
 def _node_count(step: Step) -> int:
     """The launches and copies of a step that depends on no data."""
-    if isinstance(step, Repeat) and isinstance(step.count, int):
+    if isinstance(step, Repeat):
         return max(step.count, 0) * sum(map(_node_count, step.body))
     return 1
 
@@ -269,8 +269,7 @@ class _Tables:
             case Copy(target, source, nbytes):
                 return f"{{CUDA_COPY, .copy = {{{_pair(target)}, {_pair(source)}, {nbytes}u}}}}"
             case Repeat(count, body):
-                number, counter = (count, Address(0)) if isinstance(count, int) else (-1, count)
-                return f"{{CUDA_REPEAT, .repeat = {{{number}, {_pair(counter)}, {self._sequence(body)}}}}}"
+                return f"{{CUDA_REPEAT, .repeat = {{{count}, {self._sequence(body)}}}}}"
             case While(condition, body):
                 return f"{{CUDA_WHILE, .loop = {{{_pair(condition)}, {self._sequence(body)}}}}}"
             case Branch(index, dtype, cases):

@@ -92,9 +92,9 @@ class Copy(NamedTuple):
 
 
 class Repeat(NamedTuple):
-    """Steps that run ``count`` times. With an address the count is an int32 in the device's memory; negative is 0."""
+    """Steps that run ``count`` times."""
 
-    count: int | Address
+    count: int
     body: tuple[Step, ...]
 
 
@@ -192,6 +192,8 @@ class CudaModule:
         inputs: the types of the arguments, one per slot from 0 on.
         results: the types of the results, whose slots are ``plan.results``.
         missing: why there is no machine code, where the module was made without a compiler; empty if there is.
+        condition: the kernel that tells a conditional node of a graph what to run; empty without loops and branches
+            that depend on data. Drivers that lack such nodes cannot load it.
     """
 
     arch: str
@@ -203,6 +205,7 @@ class CudaModule:
     inputs: tuple[ArrayType, ...]
     results: tuple[ArrayType, ...]
     missing: str = ""
+    condition: str = ""
 
     @property
     def constants_slot(self) -> int:
@@ -254,6 +257,7 @@ class CudaModule:
             "inputs": self.inputs,
             "results": self.results,
             "missing": self.missing,
+            "condition": self.condition,
         }
         text = json.dumps(header, separators=(",", ":")).encode()
         parts = [_LENGTH.pack(len(text)), text, *(cubin.image for cubin in self.cubins), self.constants]
@@ -299,10 +303,11 @@ class CudaModule:
             tuple(ArrayType(tuple(shape), dtype) for shape, dtype in header["inputs"]),
             tuple(ArrayType(tuple(shape), dtype) for shape, dtype in header["results"]),
             header["missing"],
+            header["condition"],
         )
 
 
-_MAGIC, _VERSION = b"TVMFUNCU", 2
+_MAGIC, _VERSION = b"TVMFUNCU", 3
 _HEAD, _LENGTH = struct.Struct("<8sIQ32s"), struct.Struct("<Q")
 _RECORDS = {record.__name__: record for record in (Address, Scalar, Launch, Copy, Repeat, While, Branch)}
 
@@ -334,7 +339,7 @@ def _unrolled(steps: Sequence[Step], indices: tuple[int, ...]) -> Iterator[Launc
             yield step._replace(arguments=tuple(arguments))
         elif isinstance(step, Copy):
             yield step
-        elif isinstance(step, Repeat) and isinstance(step.count, int):
+        elif isinstance(step, Repeat):
             for i in range(step.count):
                 yield from _unrolled(step.body, (*indices, i))
         else:

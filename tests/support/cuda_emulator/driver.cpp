@@ -1,5 +1,6 @@
 // The functions of NVIDIA's driver that the launcher calls, on the CPU. Modules are shared libraries of the emulator.
 // Streams run as late as the driver may: when something waits for them. Tests can make any function fail.
+#include <algorithm>
 #include <cstddef>
 #include <cstdint>
 #include <cstdio>
@@ -20,7 +21,7 @@ namespace {
 
 enum { SUCCESS = 0, INVALID_VALUE = 1, OUT_OF_MEMORY = 2, INVALID_DEVICE = 101, INVALID_IMAGE = 200,
        INVALID_CONTEXT = 201, INVALID_HANDLE = 400, NOT_FOUND = 500, ILLEGAL_ADDRESS = 700,
-       OUT_OF_RESOURCES = 701, LAUNCH_FAILED = 719 };
+       OUT_OF_RESOURCES = 701, LAUNCH_FAILED = 719, NOT_SUPPORTED = 801 };
 
 struct Kernel {
   const char* name;
@@ -45,17 +46,30 @@ struct Module {
 struct Stream { Context* context; std::deque<std::function<void()>> pending; uint64_t submitted = 0, done = 0; };
 struct Event { Stream* stream = nullptr; uint64_t at = 0; };
 
+struct Graph;
 struct Launch {
-  Function* function = nullptr;  // null: a copy
+  Function* function = nullptr;  // null: a copy, or a conditional node
   unsigned sizes[6];
   size_t shared;
   std::vector<std::vector<char>> arguments;
   char *to, *from;
   size_t bytes;
+  int kind = -1;  // of a conditional node: IF, WHILE, SWITCH
+  uint64_t condition = 0;
+  std::vector<std::shared_ptr<struct Prepared>> bodies;
 };
-struct Node { Launch launch; std::vector<Node*> dependencies; };
-struct Graph { std::vector<std::unique_ptr<Node>> nodes; };
-struct Exec { std::map<Node*, size_t> index; std::vector<Launch> launches; std::vector<std::vector<size_t>> after; };
+struct Node { Launch launch; std::vector<Node*> dependencies; std::vector<std::unique_ptr<Graph>> bodies;
+              std::vector<Graph*> addresses; };
+struct Graph {
+  std::vector<std::unique_ptr<Node>> nodes;
+  Graph* parent = nullptr;
+  std::vector<uint64_t> unused;  // conditions that no node has
+  bool has_conditions = false, is_instantiated = false;
+};
+struct Prepared { std::map<Node*, size_t> index; std::vector<Launch> launches; std::vector<std::vector<size_t>> after; };
+struct Exec : Prepared {};
+enum { IF, WHILE, SWITCH };
+struct Condition { Graph* graph; uint64_t value; bool is_known, is_current; };
 
 struct Allocation { size_t bytes; int device; };
 
@@ -74,6 +88,8 @@ struct State {
   int live = 0;  // what was made and not freed: contexts, modules, streams, events, memory, graphs
   int sticky = 0;
   std::string message;
+  std::map<uint64_t, Condition> conditions;
+  uint64_t next_condition = 1000;
   Context contexts[8];
 };
 State& state() { static State* one = new State; return *one; }  // never destroyed
@@ -119,8 +135,30 @@ void fail(int code, const std::string& message) {
   if (!state().sticky) state().sticky = code, state().message = message;
 }
 
+void run_graph(const Prepared& prepared);
+
+// What kernels call; a condition can only be set while its graph runs.
+void set_condition(unsigned long long handle, unsigned value) {
+  auto found = state().conditions.find(handle);
+  if (found == state().conditions.end() || !found->second.is_current)
+    return fail(ILLEGAL_ADDRESS, "a condition that no running graph has");
+  found->second.value = value, found->second.is_known = true;
+}
+
+void execute_conditional(const Launch& launch) {
+  Condition& condition = state().conditions.at(launch.condition);
+  for (bool again = true; again && !state().sticky;) {
+    if (!condition.is_known) return fail(LAUNCH_FAILED, "a condition that no kernel has set");
+    uint64_t value = condition.value;
+    again = launch.kind == WHILE && value;
+    if (launch.kind == SWITCH ? value < launch.bodies.size() : value != 0)
+      run_graph(*launch.bodies[launch.kind == SWITCH ? value : 0]);
+  }
+}
+
 void execute(const Launch& launch) {
   if (state().sticky) return;
+  if (launch.kind >= 0) return execute_conditional(launch);
   if (!launch.function) {
     if (!is_inside(launch.to, launch.bytes) || !is_inside(launch.from, launch.bytes))
       return fail(ILLEGAL_ADDRESS, "a copy outside of any allocation");
@@ -180,7 +218,8 @@ Launch launch_of(Function* function, const unsigned* sizes, size_t shared, void*
 }
 
 // The nodes in an order that their dependencies allow.
-void run_graph(const std::vector<Launch>& launches, const std::vector<std::vector<size_t>>& after) {
+void run_graph(const Prepared& prepared) {
+  auto& [_, launches, after] = prepared;
   std::vector<char> done(launches.size());
   uint64_t random = state().seed * 0x9e3779b97f4a7c15 + 1;
   for (size_t left = launches.size(); left;) {
@@ -218,6 +257,17 @@ struct Copy3D {  // CUDA_MEMCPY3D_v2
   void *array, *reserved1;
   size_t pitch, target_height, width, height, depth;
 };
+
+struct ConditionalParameters {  // CUgraphNodeParams with CUDA_CONDITIONAL_NODE_PARAMS
+  int type, reserved0[3];
+  uint64_t handle;
+  unsigned kind, size;
+  Graph** graphs;
+  Context* context;
+  char unused[200];
+  long long reserved2;
+};
+static_assert(sizeof(ConditionalParameters) == 256);
 
 struct Attribute { int id; char pad[4]; union { char bytes[64]; unsigned cluster[3]; }; };
 struct Config {  // CUlaunchConfig
@@ -328,7 +378,7 @@ int cuGetErrorName(int code, const char** name) {
       {INVALID_CONTEXT, "CUDA_ERROR_INVALID_CONTEXT"},   {INVALID_HANDLE, "CUDA_ERROR_INVALID_HANDLE"},
       {NOT_FOUND, "CUDA_ERROR_NOT_FOUND"},               {ILLEGAL_ADDRESS, "CUDA_ERROR_ILLEGAL_ADDRESS"},
       {OUT_OF_RESOURCES, "CUDA_ERROR_LAUNCH_OUT_OF_RESOURCES"}, {LAUNCH_FAILED, "CUDA_ERROR_LAUNCH_FAILED"},
-      {209, "CUDA_ERROR_NO_BINARY_FOR_GPU"},             {100, "CUDA_ERROR_NO_DEVICE"}};
+      {NOT_SUPPORTED, "CUDA_ERROR_NOT_SUPPORTED"},       {209, "CUDA_ERROR_NO_BINARY_FOR_GPU"},             {100, "CUDA_ERROR_NO_DEVICE"}};
   auto found = names.find(code);
   *name = found == names.end() ? nullptr : found->second;
   return *name ? SUCCESS : INVALID_VALUE;
@@ -350,6 +400,7 @@ int cuModuleLoadData(Module** module, const void* image) {
   void* library = is_written ? dlopen(path, RTLD_NOW | RTLD_LOCAL) : nullptr;
   unlink(path);
   NEEDS(library, INVALID_IMAGE)
+  *(void (**)(unsigned long long, unsigned))dlsym(library, "emulated_set_condition") = set_condition;
   *module = new Module{current, library, (Run)dlsym(library, "emulated_launch"),
                        (Kernel*)dlsym(library, "emulated_kernels"), {}};
   state().live++;
@@ -551,6 +602,65 @@ static Node* added(Graph* graph, Launch launch, Node* const* dependencies, size_
   node->dependencies.assign(dependencies, dependencies + count);
   return node;
 }
+int cuGraphConditionalHandleCreate(uint64_t* handle, Graph* graph, Context* context, unsigned, unsigned flags) {
+  ENTER
+  NEEDS(state().version >= 12030, NOT_SUPPORTED)
+  NEEDS(context == current && !flags, INVALID_VALUE)
+  *handle = state().next_condition++;
+  state().conditions[*handle] = {graph, 0, false, false};
+  graph->unused.push_back(*handle);
+  return SUCCESS;
+}
+int cuGraphAddNode_v2(Node** node, Graph* graph, Node* const* after, const void* edges, size_t count,
+                      ConditionalParameters* p) {
+  ENTER
+  NEEDS(state().version >= 12030, NOT_SUPPORTED)
+  NEEDS(p->type == 13 && !edges && !p->reserved0[0] && !p->reserved2 && p->context == current, INVALID_VALUE)
+  NEEDS(p->kind == SWITCH ? p->size && state().version >= 12080 : p->kind <= WHILE && p->size == 1, INVALID_VALUE)
+  auto condition = state().conditions.find(p->handle);
+  NEEDS(condition != state().conditions.end(), INVALID_VALUE)
+  auto& unused = condition->second.graph->unused;
+  auto used = std::find(unused.begin(), unused.end(), p->handle);
+  NEEDS(condition->second.graph == graph && used != unused.end(), INVALID_VALUE)
+  unused.erase(used);
+  Launch launch{};
+  launch.kind = (int)p->kind, launch.condition = p->handle;
+  *node = added(graph, std::move(launch), after, count);
+  for (unsigned i = 0; i < p->size; i++) {
+    (*node)->bodies.push_back(std::make_unique<Graph>());
+    (*node)->bodies.back()->parent = graph;
+    (*node)->addresses.push_back((*node)->bodies.back().get());
+  }
+  p->graphs = (*node)->addresses.data();
+  for (; graph; graph = graph->parent) graph->has_conditions = true;
+  return SUCCESS;
+}
+static int prepare(const Graph& graph, Prepared& into) {
+  NEEDS(graph.unused.empty(), INVALID_VALUE)
+  for (auto& node : graph.nodes) {
+    into.index[node.get()] = into.launches.size();
+    into.launches.push_back(node->launch);
+    into.after.emplace_back();
+    for (Node* other : node->dependencies) {
+      auto found = into.index.find(other);
+      NEEDS(found != into.index.end(), INVALID_VALUE)
+      into.after.back().push_back(found->second);
+    }
+    for (auto& body : node->bodies) {
+      into.launches.back().bodies.push_back(std::make_shared<Prepared>());
+      if (int code = prepare(*body, *into.launches.back().bodies.back())) return code;
+    }
+  }
+  return SUCCESS;
+}
+// The conditions of a graph can be set while it runs.
+static void mark_conditions(const Prepared& prepared, bool is_current) {
+  for (auto& launch : prepared.launches) {
+    if (launch.kind >= 0) state().conditions[launch.condition].is_current = is_current;
+    if (launch.kind >= 0 && is_current) state().conditions[launch.condition].is_known = false;
+    for (auto& body : launch.bodies) mark_conditions(*body, is_current);
+  }
+}
 int cuGraphAddKernelNode_v2(Node** node, Graph* graph, Node* const* after, size_t count, const KernelParameters* p) {
   ENTER
   NEEDS(p->function, INVALID_VALUE)
@@ -568,14 +678,12 @@ int cuGraphAddMemcpyNode(Node** node, Graph* graph, Node* const* after, size_t c
 }
 int cuGraphInstantiateWithFlags(Exec** exec, Graph* graph, unsigned long long) {
   ENTER
-  *exec = new Exec;
+  NEEDS(!graph->parent && !(graph->has_conditions && graph->is_instantiated), INVALID_VALUE)
+  auto made = std::make_unique<Exec>();
+  if (int code = prepare(*graph, *made)) return code;
+  graph->is_instantiated = true;
+  *exec = made.release();
   state().live++;
-  for (auto& node : graph->nodes) {
-    (*exec)->index[node.get()] = (*exec)->launches.size();
-    (*exec)->launches.push_back(node->launch);
-    (*exec)->after.emplace_back();
-    for (Node* other : node->dependencies) (*exec)->after.back().push_back((*exec)->index.at(other));
-  }
   return SUCCESS;
 }
 int cuGraphExecKernelNodeSetParams_v2(Exec* exec, Node* node, const KernelParameters* p) {
@@ -595,7 +703,11 @@ int cuGraphExecMemcpyNodeSetParams(Exec* exec, Node* node, const Copy3D* copy, C
 int cuGraphLaunch(Exec* exec, Stream* stream) {
   ENTER
   // What is launched does not change when the graph does.
-  submit(stream, [launches = exec->launches, after = exec->after] { run_graph(launches, after); });
+  submit(stream, [prepared = (Prepared)*exec] {
+    mark_conditions(prepared, true);
+    run_graph(prepared);
+    mark_conditions(prepared, false);
+  });
   return SUCCESS;
 }
 int cuGraphExecDestroy(Exec* exec) {

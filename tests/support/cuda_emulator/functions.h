@@ -42,6 +42,14 @@ inline void __nanosleep(unsigned) {}
 [[noreturn]] inline void __trap(EMULATOR_LINE) { emulator::fail(line, "__trap"); }
 inline unsigned __activemask() { return emulator::alive_lanes(emulator::state.current / 32); }
 
+// -- graphs -----------------------------------------------------------------------------------------------------------
+
+// The emulated driver sets it.
+extern "C" { inline void (*emulated_set_condition)(unsigned long long, unsigned) __attribute__((used)) = nullptr; }
+extern "C" inline void cudaGraphSetConditional(unsigned long long handle, unsigned value) {
+  emulated_set_condition(handle, value);
+}
+
 // -- exchanges within a warp ------------------------------------------------------------------------------------------
 
 namespace emulator {

@@ -56,6 +56,11 @@ class Machine:
         """Makes a call of a function of the driver fail, after as many that do not."""
         self._library.emulated_fail(function.encode(), code, after)
 
+    def is_version(self, version: int) -> None:
+        """Makes the driver one for this version of CUDA, such as 12040 for 12.4."""
+        self._library.emulated_is(version, 9, 0)
+        cuda_driver.use(str(driver_path()))
+
     def calls(self, function: str) -> int:
         """How often a function of the driver was called."""
         return self._library.emulated_calls(function.encode())

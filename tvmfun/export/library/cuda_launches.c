@@ -160,14 +160,9 @@ static tvmfun_status read_number(struct walk *walk, struct cuda_address address,
 }
 
 static tvmfun_status repeat(struct walk *walk, const struct cuda_repeat *loop) {
-  int64_t count = loop->count;
   tvmfun_status status = TVMFUN_OK;
-  if (count < 0) {
-    status = read_number(walk, loop->counter, 4);
-    count = walk->step->number;
-  }
   int32_t depth = walk->depth++;
-  for (int64_t i = 0; i < count && !status; i++) {
+  for (int64_t i = 0; i < loop->count && !status; i++) {
     walk->step->indices[depth] = (uint64_t)i;
     status = run_sequence(walk, &loop->body);
   }

@@ -46,8 +46,7 @@ struct cuda_sequence {
 
 /* A counted loop, whose index numbers in its body may follow. */
 struct cuda_repeat {
-  int64_t count;               /* -1: an int32 in the GPU's memory; if that is negative, no iteration */
-  struct cuda_address counter;
+  int64_t count;
   struct cuda_sequence body;
 };
 

@@ -22,6 +22,7 @@ from tvmfun.ops.parameters import Size
 from tvmfun.ops.tir import sequence
 
 _INT = ShapeDtype((), dtypes.int32)
+_BOOL = ShapeDtype((), dtypes.bool_)
 
 
 def _loop_shape(
@@ -59,6 +60,8 @@ def _loop(host: Any, inputs: list, outputs: list, *, body, cond, length, reverse
         x_rows, y_rows = ([buffer.row(i) for buffer in stack] for stack in (xs, ys))
         return host.run(body, [*consts, *state, *x_rows], [*state, *y_rows])
 
+    if cond is None and count and host.is_on_device:
+        return sequence([*statements, _counted_on_device(host, count[0], step, body, reverse)])
     if cond is None:
         extent = count[0].load() if count else host.size(length)
         run = lambda i: sequence(step(extent - 1 - i if reverse else i))
@@ -82,6 +85,17 @@ def _loop(host: Any, inputs: list, outputs: list, *, body, cond, length, reverse
     iteration = sequence([*step(steps.load()), increment, *again])
     loop = host.while_loop(bounded, iteration, body)
     return sequence([*statements, steps.store(tirx.const(0, "int32")), *test, loop])
+
+
+def _counted_on_device(host: Any, count: Any, step: Any, body: Program, reverse: bool) -> tirx.Stmt:
+    """A loop of as many steps as a number in the device's memory, where kernels count, because the host cannot."""
+    index, going = host.new(_INT), host.new(_BOOL)
+    begin = trace_leaves(lambda n: [n > 0], [_INT], "begin")
+    advance = trace_leaves(lambda i, n: [i + 1, i + 1 < n], [_INT, _INT], "advance")
+    i = count.load() - 1 - index.load() if reverse else index.load()
+    iteration = sequence([*step(i), *host.run(advance, [index, count], [index, going])])
+    start = [host.fill(index, 0), *host.run(begin, [count], [going])]
+    return sequence([*start, host.while_loop(going.load(), iteration, body)])
 
 
 # -- batching ----------------------------------------------------------------------------------------------------------

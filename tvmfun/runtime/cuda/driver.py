@@ -6,6 +6,7 @@ import ctypes
 import os
 import sys
 from collections.abc import Callable
+from functools import cached_property
 from threading import Lock
 from typing import Any
 
@@ -15,7 +16,8 @@ from tvmfun.errors import DeviceError, OutOfMemoryError, TargetError, TvmfunErro
 _OLDEST = 12000
 
 OUT_OF_MEMORY = 2
-_NO_CODE = {200, 209, 218, 300}  # images that the driver refuses
+#: Images that the driver refuses.
+NO_CODE = {200, 209, 218, 300, 302}
 
 _POINTER, _INT, _UINT, _SIZE = ctypes.c_void_p, ctypes.c_int, ctypes.c_uint, ctypes.c_size_t
 _ADDRESS, _OUT = ctypes.c_uint64, ctypes.c_void_p
@@ -60,6 +62,13 @@ _FUNCTIONS: dict[str, tuple[Any, ...]] = {
     "cuGraphExecDestroy": (_POINTER,),
 }
 
+# Conditional nodes, within which there may be others, and those with more than one body.
+_CONDITIONS, _SWITCHES = 12040, 12080
+_OF_CONDITIONS: dict[str, tuple[Any, ...]] = {
+    "cuGraphConditionalHandleCreate": (_OUT, _POINTER, _POINTER, _UINT, _UINT),
+    "cuGraphAddNode_v2": (_OUT, _POINTER, _POINTER, _POINTER, _SIZE, _POINTER),
+}
+
 # These return at once, and releasing the GIL, which another thread may then hold for milliseconds, costs more.
 _QUICK = {
     "cuCtxSetCurrent", "cuEventRecord", "cuStreamWaitEvent", "cuLaunchKernelEx", "cuGraphLaunch",
@@ -93,7 +102,7 @@ class DriverError(Exception):
         if self.code == OUT_OF_MEMORY:
             hint = hint or "smaller arrays, or donated ones; memory_analysis() of a compiled function for its bytes"
             return OutOfMemoryError(where, f"the GPU has no memory for {what}", got=str(self), hint=hint)
-        if self.code in _NO_CODE:
+        if self.code in NO_CODE:
             hint = "the arch of that GPU in the target, or a newer driver"
             return TargetError(where, "the driver cannot load the machine code", got=str(self), hint=hint)
         return DeviceError(where, what, got=str(self), hint=hint)
@@ -117,10 +126,27 @@ class Driver:
             hint = "a driver of CUDA 12 or newer"
             raise TargetError("cuda", "the driver is too old", got=f"one without {missing[0]}", hint=hint)
         self._error_name = slow.cuGetErrorName
-        for name, types in _FUNCTIONS.items():
+        found = {name: types for name, types in _OF_CONDITIONS.items() if hasattr(slow, name)}
+        for name, types in (_FUNCTIONS | found).items():
             function = getattr(quick if name in _QUICK else slow, name)
             function.argtypes = types
             setattr(self, name, self._checked(name, function))
+        self._lacks = _OF_CONDITIONS.keys() - found.keys()
+
+    @cached_property
+    def version(self) -> int:
+        """The version of CUDA that it is for, such as 12040 for 12.4."""
+        return self.integer("cuDriverGetVersion")
+
+    @property
+    def has_conditions(self) -> bool:
+        """Whether graphs can have conditional nodes, also within each other."""
+        return self.version >= _CONDITIONS and not self._lacks
+
+    @property
+    def has_switches(self) -> bool:
+        """Whether conditional nodes can have several bodies, one of which a number selects."""
+        return self.has_conditions and self.version >= _SWITCHES
 
     def __getattr__(self, name: str) -> Callable[..., None]:
         raise AttributeError(name)  # for type checkers: the functions are attributes of the instance
@@ -188,7 +214,7 @@ def _load(path: str) -> Driver | TargetError:
     try:
         loaded = Driver(path)
         loaded.cuInit(0)
-        version = loaded.integer("cuDriverGetVersion")
+        version = loaded.version
     except OSError as error:
         return TargetError("cuda", "NVIDIA's driver is not installed", got=str(error), hint=hint)
     except DriverError as error:

@@ -1,22 +1,36 @@
-"""Runs compiled modules: each stretch of launches that depend on no data is one graph per set of addresses.
+"""Runs compiled modules: each stretch of launches is one graph per set of addresses, with its loops and branches.
 
 Other addresses than before make another graph, up to a limit; after that, and where few launches use the addresses that
 differ and these come for the first time, the arguments of an existing graph are changed. So a training step whose state
 is donated has one graph, and one whose state alternates between two sets of buffers has two.
+
+Loops and branches that depend on data are conditional nodes. Where the driver lacks these, there is a graph per body,
+and the host reads what decides.
 """
 
 from __future__ import annotations
 
 import ctypes
-import os
 from collections import OrderedDict, deque
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 from tvmfun.errors import DeviceError, TargetError
 from tvmfun.runtime.cuda.devices import Block, Device, Stream
-from tvmfun.runtime.cuda.driver import DriverError
-from tvmfun.runtime.cuda_module import Branch, Copy, CudaModule, Launch, Repeat, Scalar, Step, While
+from tvmfun.runtime.cuda.driver import NO_CODE, DriverError
+from tvmfun.runtime.cuda.nodes import (
+    AtStepError,
+    Chain,
+    ControlNode,
+    CopyNode,
+    LaunchNode,
+    Node,
+    blocks,
+    condition_of,
+    launch_each,
+    read_number,
+)
+from tvmfun.runtime.cuda_module import Branch, Copy, CudaModule, Launch, Repeat, Step, While
 
 # The graphs of a stretch that are kept, by addresses.
 _GRAPHS_KEPT = 8
@@ -26,58 +40,8 @@ _MOST_NODES = 50_000
 _FEW_CHANGES = 0.25
 
 # Numbers of the driver's interface.
-_DYNAMIC_SHARED_BYTES, _CLUSTER, _DEVICE_MEMORY = 8, 4, 2
+_DYNAMIC_SHARED_BYTES = 8
 _LARGE_SHARED = 48 << 10
-
-
-class KernelNode(ctypes.Structure):
-    """``CUDA_KERNEL_NODE_PARAMS_v2``."""
-
-    _fields_ = (
-        ("function", ctypes.c_void_p),
-        ("grid", ctypes.c_uint * 3),
-        ("block", ctypes.c_uint * 3),
-        ("shared_bytes", ctypes.c_uint),
-        ("parameters", ctypes.c_void_p),
-        ("extra", ctypes.c_void_p),
-        ("kernel", ctypes.c_void_p),
-        ("context", ctypes.c_void_p),
-    )
-
-
-class LaunchAttribute(ctypes.Structure):
-    """``CUlaunchAttribute``: its value has 64 bytes, of which a cluster's sizes are the first 12."""
-
-    _fields_ = (("id", ctypes.c_uint), ("padding", ctypes.c_char * 4), ("value", ctypes.c_uint * 16))
-
-
-class LaunchConfig(ctypes.Structure):
-    """``CUlaunchConfig``."""
-
-    _fields_ = (
-        ("grid", ctypes.c_uint * 3),
-        ("block", ctypes.c_uint * 3),
-        ("shared_bytes", ctypes.c_uint),
-        ("stream", ctypes.c_void_p),
-        ("attributes", ctypes.c_void_p),
-        ("count", ctypes.c_uint),
-    )
-
-
-class MemoryCopy(ctypes.Structure):
-    """``CUDA_MEMCPY3D_v2``."""
-
-    _fields_ = (
-        ("source_x", ctypes.c_size_t), ("source_y", ctypes.c_size_t), ("source_z", ctypes.c_size_t),
-        ("source_level", ctypes.c_size_t), ("source_kind", ctypes.c_uint), ("source_host", ctypes.c_void_p),
-        ("source", ctypes.c_uint64), ("source_array", ctypes.c_void_p), ("reserved0", ctypes.c_void_p),
-        ("source_pitch", ctypes.c_size_t), ("source_height", ctypes.c_size_t),
-        ("x", ctypes.c_size_t), ("y", ctypes.c_size_t), ("z", ctypes.c_size_t),
-        ("level", ctypes.c_size_t), ("kind", ctypes.c_uint), ("host", ctypes.c_void_p),
-        ("target", ctypes.c_uint64), ("array", ctypes.c_void_p), ("reserved1", ctypes.c_void_p),
-        ("pitch", ctypes.c_size_t), ("target_height", ctypes.c_size_t),
-        ("width", ctypes.c_size_t), ("height", ctypes.c_size_t), ("depth", ctypes.c_size_t),
-    )  # fmt: skip
 
 
 class Launcher:
@@ -100,12 +64,16 @@ class Launcher:
         device.activate()
         try:
             self._functions = _functions(module, device)
+            self._condition = _condition(module, device)
         except DriverError as error:
             raise error.as_user_error(name, "the machine code cannot be loaded") from None
         self._constants = Block(device.stream(), len(module.constants), "constants", name)
         if module.constants:
             upload(self._constants, module.constants)
         self._instances: dict[Stream, _Instance] = {}
+
+    def _instance(self, stream: Stream) -> _Instance:
+        return _Instance(self.module, self._functions, self._condition, stream)
 
     def run(self, stream: Stream, table: list[int]) -> None:
         """Starts a call.
@@ -120,7 +88,7 @@ class Launcher:
         """
         instance = self._instances.get(stream)
         if instance is None:
-            self._instances[stream] = instance = _Instance(self.module, self._functions, stream)
+            self._instances[stream] = instance = self._instance(stream)
         table.append(stream.arena(self.module.plan.analysis.temporaries))
         self._constants.read_on(stream)
         table.append(self._constants.address)
@@ -131,7 +99,7 @@ class Launcher:
         except DriverError as error:
             hint = "CUDA_LAUNCH_BLOCKING=1, which names the kernel of a failure that is noticed later"
             failed = error.as_user_error(self.name, f"the GPU failed, in {stream.latest} or before", hint)
-            if isinstance(error.__cause__, _AtStepError) and isinstance(failed, DeviceError):
+            if isinstance(error.__cause__, AtStepError) and isinstance(failed, DeviceError):
                 failed.kernel = str(error.__cause__)
                 failed.what, failed.hint = f"the kernel {failed.kernel} failed", "compute-sanitizer"
                 failed.rename(self.name)
@@ -153,6 +121,8 @@ def _functions(module: CudaModule, device: Device) -> dict[str, int]:
     """The handles of all kernels."""
     driver, loaded, functions = device.driver, {}, {}
     for cubin in module.cubins:
+        if module.condition in cubin.kernels:
+            continue  # it is for some drivers only
         if cubin.image not in loaded:
             loaded[cubin.image] = driver.handle("cuModuleLoadData", cubin.image)
         for name in cubin.kernels:
@@ -168,44 +138,60 @@ def _functions(module: CudaModule, device: Device) -> dict[str, int]:
     return functions
 
 
-def _launches(steps: Sequence[Step]) -> Any:
+def _condition(module: CudaModule, device: Device) -> int:
+    """The handle of the kernel that sets conditions; 0 if the host has to read them."""
+    driver = device.driver
+    if not module.condition or not driver.has_conditions:
+        return 0
+    (image,) = (cubin.image for cubin in module.cubins if module.condition in cubin.kernels)
+    try:
+        return driver.handle("cuModuleGetFunction", driver.handle("cuModuleLoadData", image), module.condition.encode())
+    except DriverError as error:
+        if error.code not in NO_CODE:
+            raise
+        return 0  # a driver that cannot link the function which sets a condition
+
+
+def _bodies(step: Repeat | While | Branch) -> Sequence[Sequence[Step]]:
+    return step.cases if isinstance(step, Branch) else [step.body]
+
+
+def _launches(steps: Sequence[Step]) -> Iterator[Launch]:
     for step in steps:
         if isinstance(step, Launch):
             yield step
-        elif isinstance(step, Repeat | While):
-            yield from _launches(step.body)
-        elif isinstance(step, Branch):
-            for case in step.cases:
-                yield from _launches(case)
-
-
-class _AtStepError(Exception):
-    """The kernel that failed."""
+        elif not isinstance(step, Copy):
+            for body in _bodies(step):
+                yield from _launches(body)
 
 
 class _Instance:
-    """The steps of a module on one stream: stretches of launches, and loops of the host around them."""
+    """The steps of a module on one stream: stretches, and loops of the host around them.
 
-    def __init__(self, module: CudaModule, functions: dict[str, int], stream: Stream) -> None:
+    Args:
+        module: the module.
+        functions: the handles of its kernels.
+        condition: the kernel that sets conditions; 0 if the host reads them.
+        stream: the stream.
+    """
+
+    def __init__(self, module: CudaModule, functions: dict[str, int], condition: int, stream: Stream) -> None:
         self._functions = functions
+        self._condition = condition
         self._stream = stream
         self._parts = self._read(module.steps, ())
 
     def _read(self, steps: Sequence[Step], indices: tuple[int, ...]) -> list[Any]:
-        """Stretches, and loops and branches whose steps are such lists; counted loops are unrolled."""
+        """Stretches, and loops and branches of the host with such lists; counted loops are unrolled."""
         parts: list[Any] = []
         for step in steps:
-            if isinstance(step, Repeat) and isinstance(step.count, int):
+            if isinstance(step, Repeat):
                 inner = [part for i in range(step.count) for part in self._read(step.body, (*indices, i))]
-            elif isinstance(step, Repeat):
-                follows = any(_follows(launch, len(indices)) for launch in _launches(step.body))
-                inner = [(step, _Iterations(self, step, indices, follows))]
-            elif isinstance(step, While):
-                inner = [(step, [self._read(step.body, indices)])]
-            elif isinstance(step, Branch):
-                inner = [(step, [self._read(case, indices) for case in step.cases])]
-            else:
+            elif isinstance(step, Launch | Copy):
                 inner = [_Stretch(self._stream, [self._node(step, indices)])]
+            else:
+                bodies = [self._read(body, indices) for body in _bodies(step)]
+                inner = [self._control(step, bodies) if self._condition else (step, bodies)]
             for part in inner:
                 if isinstance(part, _Stretch) and parts and isinstance(parts[-1], _Stretch):
                     parts[-1].extend(part)
@@ -213,10 +199,15 @@ class _Instance:
                     parts.append(part)
         return parts
 
-    def _node(self, step: Launch | Copy, indices: tuple[int, ...]) -> Any:
+    def _control(self, step: While | Branch, bodies: Sequence[Sequence[_Stretch]]) -> _Stretch:
+        """A loop or a branch in a graph; each body is a stretch, or empty."""
+        nodes = [[node for stretch in body for node in stretch.nodes] for body in bodies]
+        return _Stretch(self._stream, [ControlNode(step, nodes, self._condition)])
+
+    def _node(self, step: Launch | Copy, indices: tuple[int, ...]) -> Node:
         if isinstance(step, Copy):
-            return _CopyNode(step, self._stream.device)
-        return _LaunchNode(step, indices, self._functions[step.kernel])
+            return CopyNode(step, self._stream.device)
+        return LaunchNode(step, indices, self._functions[step.kernel])
 
     def run(self, table: list[int]) -> None:
         self._run(self._parts, table)
@@ -228,83 +219,39 @@ class _Instance:
                 continue
             step, bodies = part
             if isinstance(step, While):
-                while self._number(step.condition, table, 1):
+                while self._number(step, table):
                     self._run(bodies[0], table)
-            elif isinstance(step, Repeat):
-                assert not isinstance(step.count, int)
-                for i in range(self._number(step.count, table, 4)):
-                    self._run(bodies[i], table)
             else:
-                index = self._number(step.index, table, 1 if step.dtype == "bool" else 4)
-                self._run(bodies[min(max(index, 0), len(bodies) - 1)], table)
+                self._run(bodies[min(max(self._number(step, table), 0), len(bodies) - 1)], table)
 
-    def _number(self, address: Any, table: list[int], nbytes: int) -> int:
-        """A number in the device's memory, once the stream has computed it."""
-        content = (ctypes.c_char * nbytes)()
-        driver, source = self._stream.device.driver, table[address.slot] + address.offset
-        driver.cuMemcpyDtoHAsync_v2(content, source, nbytes, self._stream.handle)
-        driver.cuStreamSynchronize(self._stream.handle)
-        return int.from_bytes(content.raw, "little", signed=nbytes > 1)
-
-
-class _Iterations:
-    """The bodies of a loop whose count is on the GPU, read when they are needed.
-
-    Args:
-        instance: reads them.
-        step: the loop.
-        indices: those of the enclosing loops.
-        differ: whether kernels get the index of the loop, so that each iteration has launches of its own.
-    """
-
-    def __init__(self, instance: _Instance, step: Repeat, indices: tuple[int, ...], differ: bool) -> None:
-        self._read = lambda i: instance._read(step.body, (*indices, i))
-        self._differ = differ
-        self._bodies: list[list[Any]] = []
-
-    def __getitem__(self, i: int) -> list[Any]:
-        i = i if self._differ else 0
-        while len(self._bodies) <= i:
-            self._bodies.append(self._read(len(self._bodies)))
-        return self._bodies[i]
-
-
-def _follows(launch: Launch, depth: int) -> bool:
-    return any(isinstance(arg, Scalar) and any(arg.strides[depth : depth + 1]) for arg in launch.arguments)
+    def _number(self, step: While | Branch, table: list[int]) -> int:
+        """The number that decides what runs next."""
+        address, nbytes = condition_of(step)
+        return read_number(table[address.slot] + address.offset, nbytes, self._stream)
 
 
 class _Stretch:
-    """Launches and copies that depend on no data: graphs, by addresses."""
+    """Nodes that the host launches together: graphs, by addresses."""
 
-    def __init__(self, stream: Stream, nodes: list[Any]) -> None:
+    def __init__(self, stream: Stream, nodes: list[Node]) -> None:
         self._stream = stream
-        self._nodes = nodes
+        self.nodes = nodes
+        self._size = sum(node.size for node in nodes)
         self._graphs: OrderedDict[tuple[int, ...], _Graph] = OrderedDict()
         # Addresses that come again get a graph of their own.
         self._missed: deque[tuple[int, ...]] = deque(maxlen=2 * _GRAPHS_KEPT)
 
     def extend(self, other: _Stretch) -> None:
         """Appends the nodes of another stretch."""
-        self._nodes += other._nodes
+        self.nodes += other.nodes
+        self._size += other._size
 
     def run(self, table: list[int]) -> None:
         """Starts all launches at these addresses."""
-        if os.environ.get("CUDA_LAUNCH_BLOCKING", "0") not in ("", "0"):
-            self._one_by_one(table, is_blocking=True)
-        elif len(self._nodes) == 1 or len(self._nodes) > _MOST_NODES:
-            self._one_by_one(table, is_blocking=False)
+        if self._size == 1 or self._size > _MOST_NODES or blocks():
+            launch_each(self.nodes, table, self._stream)
         else:
             self._stream.device.driver.cuGraphLaunch(self._graph(table).exec, self._stream.handle)
-
-    def _one_by_one(self, table: list[int], is_blocking: bool) -> None:
-        for node in self._nodes:
-            try:
-                node.place(table)
-                node.launch(self._stream)
-                if is_blocking:
-                    self._stream.device.driver.cuStreamSynchronize(self._stream.handle)
-            except DriverError as error:
-                raise error from _AtStepError(node.name)
 
     def _graph(self, table: list[int]) -> _Graph:
         """A graph with these addresses, from now on the latest."""
@@ -317,17 +264,21 @@ class _Stretch:
         if self._graphs:
             latest = next(reversed(self._graphs))
             changed = self._changed(latest, table)
-            if key not in self._missed and len(changed) <= _FEW_CHANGES * len(self._nodes):
+            is_few = len(changed) <= _FEW_CHANGES * len(self.nodes)
+            if key not in self._missed and is_few and self._may_change(changed):
                 graph = self._graphs.pop(latest)
             elif len(self._graphs) >= _GRAPHS_KEPT:
                 oldest, graph = self._graphs.popitem(last=False)
                 changed = self._changed(oldest, table)
+                graph = graph if self._may_change(changed) else None
         if graph is None:
-            graph = _Graph(self._stream.device, self._nodes, table)
+            graph = _Graph(self._stream.device, self.nodes, table)
         else:
             for i in changed:
-                self._nodes[i].place(table)
-                self._nodes[i].change(graph.exec, graph.handles[i], self._stream.device)
+                node = self.nodes[i]
+                assert not isinstance(node, ControlNode)
+                node.place(table)
+                node.change(graph.exec, graph.handles[i], self._stream.device)
         self._graphs[key] = graph
         self._missed.append(key)
         return graph
@@ -335,28 +286,22 @@ class _Stretch:
     def _changed(self, key: tuple[int, ...], table: list[int]) -> list[int]:
         """The nodes that use a slot whose address differs."""
         slots = {slot for slot, (old, new) in enumerate(zip(key, table, strict=True)) if old != new}
-        return [i for i, node in enumerate(self._nodes) if not slots.isdisjoint(node.slots)]
+        return [i for i, node in enumerate(self.nodes) if not slots.isdisjoint(node.slots)]
+
+    def _may_change(self, changed: Sequence[int]) -> bool:
+        """Whether the driver can change these nodes of a prepared graph; it cannot where they have bodies."""
+        return not any(isinstance(self.nodes[i], ControlNode) for i in changed)
 
 
 class _Graph:
     """A graph that the driver has prepared for a device, whose launches run one after the other."""
 
-    def __init__(self, device: Device, nodes: Sequence[Any], table: list[int]) -> None:
+    def __init__(self, device: Device, nodes: Sequence[Node], table: list[int]) -> None:
         self._device = device
-        driver = device.driver
-        self._graph = driver.handle("cuGraphCreate", 0)
+        self._graph = device.driver.handle("cuGraphCreate", 0)
         self.exec = 0
-        self.handles: list[int] = []
-        previous = (ctypes.c_void_p * 1)()
-        for node in nodes:
-            node.place(table)
-            try:
-                handle = node.add(self._graph, previous, len(self.handles) > 0, device)
-            except DriverError as error:
-                raise error from _AtStepError(node.name)
-            self.handles.append(handle)
-            previous[0] = handle
-        self.exec = driver.handle("cuGraphInstantiateWithFlags", self._graph, 0)
+        self.handles = Chain(device, self._graph).extend(nodes, table)
+        self.exec = device.driver.handle("cuGraphInstantiateWithFlags", self._graph, 0)
 
     def __del__(self) -> None:
         driver = self._device.driver
@@ -366,86 +311,3 @@ class _Graph:
             driver.cuGraphDestroy(self._graph)
         except DriverError:
             pass  # the device failed, or the process ends
-
-
-class _LaunchNode:
-    """A launch, with memory for the values of its arguments."""
-
-    def __init__(self, launch: Launch, indices: tuple[int, ...], function: int) -> None:
-        self.name = launch.kernel
-        arguments = [arg.at(indices) if isinstance(arg, Scalar) else arg for arg in launch.arguments]
-        self._addresses = [(i, arg.slot, arg.offset) for i, arg in enumerate(arguments) if not isinstance(arg, Scalar)]
-        self.slots = frozenset(slot for _, slot, _ in self._addresses)
-        self._values = (ctypes.c_uint64 * max(1, len(arguments)))()
-        for i, arg in enumerate(arguments):
-            if isinstance(arg, Scalar):
-                self._values[i] = int.from_bytes(arg.pack(), "little")
-        first = ctypes.addressof(self._values)
-        count = 1 if launch.is_packed else len(arguments)
-        self._pointers = (ctypes.c_void_p * max(1, count))(*(first + 8 * i for i in range(count)))
-        grid, block = (ctypes.c_uint * 3)(*launch.grid), (ctypes.c_uint * 3)(*launch.block)
-        pointers = ctypes.addressof(self._pointers)
-        self._node = KernelNode(function, grid, block, launch.shared_bytes, pointers, None, None, None)
-        self._function = function
-        self._config = LaunchConfig(grid, block, launch.shared_bytes, None, None, 0)
-        self._attribute = None
-        if launch.cluster != (1, 1, 1):
-            self._attribute = LaunchAttribute(_CLUSTER, b"", (ctypes.c_uint * 16)(*launch.cluster))
-            self._config.attributes, self._config.count = ctypes.addressof(self._attribute), 1
-
-    def place(self, table: list[int]) -> None:
-        """Sets the arguments that are addresses."""
-        values = self._values
-        for i, slot, offset in self._addresses:
-            values[i] = table[slot] + offset
-
-    def launch(self, stream: Stream) -> None:
-        """Launches it without a graph."""
-        self._config.stream = stream.handle
-        stream.device.driver.cuLaunchKernelEx(ctypes.byref(self._config), self._function, self._pointers, None)
-
-    def add(self, graph: int, previous: Any, count: int, device: Device) -> int:
-        """Adds it to a graph, after the previous one if there is one."""
-        driver = device.driver
-        handle = driver.handle("cuGraphAddKernelNode_v2", graph, previous, count, ctypes.byref(self._node))
-        if self._attribute is not None:
-            driver.cuGraphKernelNodeSetAttribute(handle, _CLUSTER, self._attribute.value)
-        return handle
-
-    def change(self, exec: int, handle: int, device: Device) -> None:
-        """Changes the arguments in a prepared graph."""
-        device.driver.cuGraphExecKernelNodeSetParams_v2(exec, handle, ctypes.byref(self._node))
-
-
-class _CopyNode:
-    """A copy within the device's memory."""
-
-    name = "copy"
-
-    def __init__(self, copy: Copy, device: Device) -> None:
-        self._copy = copy
-        self._context = device.context
-        self.slots = frozenset((copy.target.slot, copy.source.slot))
-        self._node = MemoryCopy(
-            source_kind=_DEVICE_MEMORY, kind=_DEVICE_MEMORY, width=copy.nbytes, height=1, depth=1,
-            source_pitch=copy.nbytes, pitch=copy.nbytes, source_height=1, target_height=1,
-        )  # fmt: skip
-
-    def place(self, table: list[int]) -> None:
-        """Sets the addresses."""
-        target, source, _ = self._copy
-        self._node.target, self._node.source = table[target.slot] + target.offset, table[source.slot] + source.offset
-
-    def launch(self, stream: Stream) -> None:
-        """Copies without a graph."""
-        driver, node = stream.device.driver, self._node
-        driver.cuMemcpyDtoDAsync_v2(node.target, node.source, self._copy.nbytes, stream.handle)
-
-    def add(self, graph: int, previous: Any, count: int, device: Device) -> int:
-        """Adds it to a graph, after the previous one if there is one."""
-        node, driver = ctypes.byref(self._node), device.driver
-        return driver.handle("cuGraphAddMemcpyNode", graph, previous, count, node, self._context)
-
-    def change(self, exec: int, handle: int, device: Device) -> None:
-        """Changes the addresses in a prepared graph."""
-        device.driver.cuGraphExecMemcpyNodeSetParams(exec, handle, ctypes.byref(self._node), self._context)

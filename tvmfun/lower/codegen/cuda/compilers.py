@@ -235,6 +235,9 @@ _NUMBERS = {
 @cache
 def _nvrtc(library: Path) -> Nvrtc:
     try:
+        # It opens its builtins by name, which finds them outside of the system's folders only if they are loaded.
+        for builtins in library.resolve().parent.glob("libnvrtc-builtins.so*"):
+            ctypes.CDLL(str(builtins))
         return Nvrtc(ctypes.CDLL(str(library)))
     except OSError as error:
         raise TargetError("compile", "NVRTC cannot be loaded", got=str(error), hint=_INSTALL) from None

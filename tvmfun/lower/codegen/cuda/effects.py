@@ -60,15 +60,12 @@ def effects(step: Step, written: Mapping[str, frozenset[int]], writable: frozens
         return Effects(frozenset(slots.values()), writes)
     if isinstance(step, Copy):
         return Effects(frozenset([step.source.slot]), frozenset([step.target.slot]))
-    if isinstance(step, Repeat):
-        bodies, number = [step.body], step.count
-    elif isinstance(step, While):
-        bodies, number = [step.body], step.condition
-    else:
-        assert isinstance(step, Branch)
-        bodies, number = list(step.cases), step.index
+    bodies = step.cases if isinstance(step, Branch) else [step.body]
     inner = union(effects(one, written, writable) for body in bodies for one in body)
-    return Effects(inner.reads | {number.slot}, inner.writes) if isinstance(number, Address) else inner
+    if isinstance(step, Repeat):
+        return inner
+    number = step.condition if isinstance(step, While) else step.index
+    return Effects(inner.reads | {number.slot}, inner.writes)
 
 
 def union(parts: Iterable[Effects]) -> Effects:

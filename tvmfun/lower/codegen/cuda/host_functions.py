@@ -166,18 +166,14 @@ class HostFunction:
 
     def _loop(self, node: tirx.For) -> list[Step]:
         """A loop as one record; unrolled if something in it is not affine in its index."""
-        is_counted = not find(node.extent, ir.TensorLoad)
-        count = self._constant(node.extent) if is_counted else self._loaded(node.extent)
-        first = self._constant(node.min)
-        if not is_counted or count > 1:
+        count, first = self._constant(node.extent), self._constant(node.min)
+        if count > 1:
             values = dict(self._values)
             self._indices.append(node.loop_var)
             try:
                 self._values[node.loop_var] = node.loop_var + first
                 return [Repeat(count, tuple(self._read(node.body)))]
             except _NotAffineError:
-                if not is_counted:
-                    raise self._unknown(node) from None
                 self._values = values
             finally:
                 self._indices.pop()

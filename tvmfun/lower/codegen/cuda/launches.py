@@ -10,6 +10,7 @@ from tvm.target import Target
 
 from tvmfun.lower.codegen.cuda import cubins, lowering
 from tvmfun.lower.codegen.cuda.compilers import Compiler, options_of
+from tvmfun.lower.codegen.cuda.conditions import CONDITION
 from tvmfun.lower.codegen.cuda.effects import Effects, effects, written_parameters
 from tvmfun.lower.codegen.cuda.horizontal import fewest_launches, lifetimes
 from tvmfun.lower.codegen.cuda.host_functions import CONSTANTS, Constants, HostFunction, workspaces
@@ -57,7 +58,9 @@ def cuda_module(module: tvm.IRModule, target: Target, compiler: Compiler | None,
     plan, planned = values.plan({slot: use for slot, use in uses.items() if slot not in of_constants})
     table = {CONSTANTS: Address(plan.block + 1), **planned}
     table.update((slot, _sum(table[CONSTANTS], address)) for slot, address in of_constants.items())
-    used = dict.fromkeys(joiner.sources[name] for name in _kernels(joined))
+    used = [*dict.fromkeys(joiner.sources[name] for name in _kernels(joined))]
+    condition = CONDITION.name if _depends_on_data(joined) else ""
+    used += [CONDITION] if condition else []
     return CudaModule(
         options.arch,
         compiler.version if compiler else "",
@@ -68,6 +71,7 @@ def cuda_module(module: tvm.IRModule, target: Target, compiler: Compiler | None,
         tuple(_array_type(parameter.ty) for parameter in main.params),
         tuple(_array_type(ty) for ty in main.ret_ty.fields),
         missing,
+        condition,
     )
 
 
@@ -128,6 +132,13 @@ def _kernels(steps: Sequence[Step]) -> list[str]:
     return names
 
 
+def _depends_on_data(steps: Sequence[Step]) -> bool:
+    """Whether a number in the device's memory decides what is launched."""
+    return any(
+        isinstance(step, While | Branch) or (isinstance(step, Repeat) and _depends_on_data(step.body)) for step in steps
+    )
+
+
 def _placed(step: Step, table: Mapping[int, Address]) -> Step:
     """A record with the addresses of the memory plan."""
     at = lambda value: _sum(table[value.slot], value) if isinstance(value, Address) else value
@@ -137,7 +148,7 @@ def _placed(step: Step, table: Mapping[int, Address]) -> Step:
     if isinstance(step, Copy):
         return step._replace(target=at(step.target), source=at(step.source))
     if isinstance(step, Repeat):
-        return step._replace(count=at(step.count), body=inside(step.body))
+        return step._replace(body=inside(step.body))
     if isinstance(step, While):
         return step._replace(condition=at(step.condition), body=inside(step.body))
     return step._replace(index=at(step.index), cases=tuple(map(inside, step.cases)))
