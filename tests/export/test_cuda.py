@@ -74,6 +74,28 @@ def test_programs_have_the_results_of_the_cpu(name, tmp_path):
     assert not content
 
 
+def nested(n, x):
+    """A loop of ``n`` steps over a branch without a step in one case and a branch of four."""
+
+    def step(i, x):
+        x = lax.cond(x[0] > 0, lambda x: lax.switch(i + 1, BRANCHES, x), lambda x: x, x)
+        return tnp.cos(x) - 0.5
+
+    return lax.fori_loop(0, n, step, x)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("version", ["13000", "12040", "12020"])
+def test_control_flow_is_a_part_of_the_graph(version, tmp_path):
+    export(nested, (np.int32(4), draw(40)), tmp_path / "f.so")
+    save_file({"n": np.asarray(5, np.int32), "x": draw(40)}, tmp_path / "arguments")
+    command = (compiled(RUN), tmp_path / "f.so", tmp_path / "arguments", tmp_path / "results", 4)
+    graphs, replays, _, alive = map(int, printed(*command, EMULATED_VERSION=version).split())
+    assert alive == 0 and ((graphs, replays) == (1, 3)) == (version != "12020")
+    result = np.frombuffer((tmp_path / "results").read_bytes(), np.float32)
+    np.testing.assert_allclose(result, np.asarray(tvmfun.jit(nested)(np.int32(5), draw(40))), rtol=1e-5)
+
+
 # -- training ----------------------------------------------------------------------------------------------------------
 
 
@@ -423,7 +445,7 @@ def test_each_call_of_the_driver_that_fails(small_library, code, meant):
         else:
             assert int(status) in meant and (alive, depth) == ("0", "0"), line
     assert {"cuModuleLoadData", "cuMemAlloc_v2", "cuMemcpyDtoHAsync_v2", "cuEventRecord"} <= names
-    assert {"cuGraphLaunch", "cuGraphAddKernelNode_v2", "cuGraphInstantiateWithFlags"} <= names
+    assert {"cuGraphLaunch", "cuGraphAddKernelNode_v2", "cuGraphAddNode_v2", "cuGraphInstantiateWithFlags"} <= names
 
 
 # -- the driver's header -----------------------------------------------------------------------------------------------
@@ -436,6 +458,16 @@ STRUCTURES = {
         {"sharedMemBytes": "shared_bytes", "hStream": "stream", "numAttrs": "attribute_count"},
     ),
     "CUlaunchAttribute": ("cuda_attribute", {"value": "value"}),
+    "CUgraphNodeParams": (
+        "cuda_conditional_node",
+        {
+            "conditional.handle": "condition",
+            "conditional.type": "kind",
+            "conditional.size": "body_count",
+            "conditional.phGraph_out": "bodies",
+            "conditional.ctx": "context",
+        },
+    ),
     "CUDA_MEMCPY3D": (
         "cuda_copy_node",
         {
@@ -451,6 +483,13 @@ CONSTANTS = {
     "CUDA_ERROR_INVALID_VALUE": "CUDA_INVALID_VALUE",
     "CUDA_ERROR_OUT_OF_MEMORY": "CUDA_OUT_OF_MEMORY",
     "CUDA_ERROR_NO_BINARY_FOR_GPU": "CUDA_NO_CODE",
+    "CUDA_ERROR_INVALID_IMAGE": "CUDA_BAD_IMAGE",
+    "CUDA_ERROR_INVALID_PTX": "CUDA_BAD_PTX",
+    "CUDA_ERROR_SHARED_OBJECT_SYMBOL_NOT_FOUND": "CUDA_NO_SYMBOL",
+    "CU_GRAPH_NODE_TYPE_CONDITIONAL": "CUDA_CONDITIONAL",
+    "CU_GRAPH_COND_TYPE_IF": "CUDA_IF",
+    "CU_GRAPH_COND_TYPE_WHILE": "CUDA_LOOP",
+    "CU_GRAPH_COND_TYPE_SWITCH": "CUDA_SWITCH",
     "CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR": "CUDA_MAJOR",
     "CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR": "CUDA_MINOR",
     "CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES": "CUDA_DYNAMIC_SHARED_BYTES",

@@ -119,10 +119,12 @@ def _is_static(step: Step) -> bool:
 
 
 def _node_count(step: Step) -> int:
-    """The launches and copies of a step that depends on no data."""
+    """The launches and copies of a step, with those of all cases of a branch."""
     if isinstance(step, Repeat):
         return max(step.count, 0) * sum(map(_node_count, step.body))
-    return 1
+    if isinstance(step, Branch):
+        return 1 + sum(_node_count(one) for case in step.cases for one in case)
+    return 1 + sum(map(_node_count, step.body)) if isinstance(step, While) else 1
 
 
 def _follows(launch: Launch, depth: int) -> bool:
@@ -216,6 +218,10 @@ class _Tables:
         shared: dict[str, int] = {}
         for launch in launches:
             shared[launch.kernel] = max(shared.get(launch.kernel, 0), launch.shared_bytes)
+        is_graph = bool(module.condition) and sum(map(_node_count, module.steps)) <= _MOST_NODES
+        self._condition = len(shared) if is_graph else -1
+        if is_graph:
+            shared[module.condition] = 0
         self._kernels = {name: number for number, name in enumerate(shared)}
         images: dict[bytes, int] = {}  # a cubin may be that of several kernels
         image_of = {
@@ -240,8 +246,8 @@ class _Tables:
         fits = "CUDA_EXACT" if arch.endswith("a") else "CUDA_SAME_MAJOR"
         return (
             f"{{{text(target)}, {number // 10}, {number % 10}, {fits}, {self._images}, {self._image_count}, "
-            f"{self._kernel_table}, {len(self._kernels)}, {self._operations}, {self._graphs}, {self._depth}, "
-            f"{self._most_arguments}, {self._fresh}, {len(plan.fresh)}, {self._slots}, "
+            f"{self._kernel_table}, {len(self._kernels)}, {self._condition}, {self._operations}, {self._graphs}, "
+            f"{self._depth}, {self._most_arguments}, {self._fresh}, {len(plan.fresh)}, {self._slots}, "
             f"{plan.analysis.temporaries}u, {self._constants}, {len(self._module.constants)}u}}"
         )
 

@@ -73,9 +73,15 @@ struct Condition { Graph* graph; uint64_t value; bool is_known, is_current; };
 
 struct Allocation { size_t bytes; int device; };
 
+// That of the environment, for programs without controls.
+int version_of_driver() {
+  const char* version = getenv("EMULATED_VERSION");
+  return version ? atoi(version) : 13000;
+}
+
 struct State {
   std::recursive_mutex mutex;
-  int devices = 2, version = 13000, major = 9, minor = 0;
+  int devices = 2, version = version_of_driver(), major = 9, minor = 0;
   size_t limit = size_t(1) << 30, used[8] = {};
   uint64_t seed = 0;
   std::map<char*, Allocation> allocations;
@@ -299,7 +305,7 @@ void emulated_reset(int devices, size_t limit, uint64_t seed) {
   state().message.clear();
   beneath.clear();
   state().total = 0, state().failing = ~uint64_t(0), state().live = 0;
-  state().version = 13000, state().major = 9, state().minor = 0;
+  state().version = version_of_driver(), state().major = 9, state().minor = 0;
 }
 void emulated_fail(const char* name, int code, int after) { state().failures[name] = {code, after}; }
 uint64_t emulated_calls(const char* name) { return state().calls[name]; }
@@ -378,7 +384,8 @@ int cuGetErrorName(int code, const char** name) {
       {INVALID_CONTEXT, "CUDA_ERROR_INVALID_CONTEXT"},   {INVALID_HANDLE, "CUDA_ERROR_INVALID_HANDLE"},
       {NOT_FOUND, "CUDA_ERROR_NOT_FOUND"},               {ILLEGAL_ADDRESS, "CUDA_ERROR_ILLEGAL_ADDRESS"},
       {OUT_OF_RESOURCES, "CUDA_ERROR_LAUNCH_OUT_OF_RESOURCES"}, {LAUNCH_FAILED, "CUDA_ERROR_LAUNCH_FAILED"},
-      {NOT_SUPPORTED, "CUDA_ERROR_NOT_SUPPORTED"},       {209, "CUDA_ERROR_NO_BINARY_FOR_GPU"},             {100, "CUDA_ERROR_NO_DEVICE"}};
+      {NOT_SUPPORTED, "CUDA_ERROR_NOT_SUPPORTED"},
+      {209, "CUDA_ERROR_NO_BINARY_FOR_GPU"},             {100, "CUDA_ERROR_NO_DEVICE"}};
   auto found = names.find(code);
   *name = found == names.end() ? nullptr : found->second;
   return *name ? SUCCESS : INVALID_VALUE;

@@ -7,8 +7,11 @@
 
 #include "buffers.h"
 
-/* The first with all of the functions. */
+/* The first with all of the functions but the new ones, with conditional nodes within each other, and with those of
+ * several bodies. */
 #define OLDEST 12000
+#define CONDITIONS 12040
+#define SWITCHES 12080
 
 struct cuda_driver tvmfun_driver;
 
@@ -28,8 +31,22 @@ static tvmfun_status look_up(void) {
   }
   CUDA_FUNCTIONS(LOOK_UP)
 #undef LOOK_UP
+#define LOOK_UP_NEW(name, parameters)                      \
+  {                                                        \
+    void *found = dlsym(library, #name);                   \
+    memcpy(&tvmfun_driver.name, &found, sizeof found);     \
+  }
+  CUDA_NEW_FUNCTIONS(LOOK_UP_NEW)
+#undef LOOK_UP_NEW
   return TVMFUN_OK;
 }
+
+int tvmfun_has_conditions(void) {
+  return tvmfun_driver.version >= CONDITIONS && tvmfun_driver.cuGraphConditionalHandleCreate &&
+         tvmfun_driver.cuGraphAddNode_v2;
+}
+
+int tvmfun_has_switches(void) { return tvmfun_has_conditions() && tvmfun_driver.version >= SWITCHES; }
 
 static tvmfun_status open_driver(void) {
   if (!library) {
@@ -51,6 +68,7 @@ static tvmfun_status open_driver(void) {
     status = tvmfun_fail(TVMFUN_NO_DEVICE, "NVIDIA's driver is too old: it is for CUDA %d.%d, 12.0 is needed",
                          version / 1000, version % 1000 / 10);
   }
+  tvmfun_driver.version = version;
   return status;
 }
 

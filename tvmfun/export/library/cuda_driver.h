@@ -58,11 +58,26 @@ struct cuda_copy_node {
   size_t width, height, depth;
 };
 
+/* CUgraphNodeParams with CUDA_CONDITIONAL_NODE_PARAMS */
+struct cuda_conditional_node {
+  int type, reserved0[3];
+  uint64_t condition;
+  int kind;
+  unsigned body_count;
+  CUgraph *bodies; /* set by the driver */
+  CUcontext context;
+  char unused[200];
+  long long reserved2;
+};
+
 enum {
   CUDA_INVALID_VALUE = 1,
   CUDA_OUT_OF_MEMORY = 2,
   CUDA_NO_DEVICE = 100,
+  CUDA_BAD_IMAGE = 200,
   CUDA_NO_CODE = 209,
+  CUDA_BAD_PTX = 218,
+  CUDA_NO_SYMBOL = 302,
   CUDA_MAJOR = 75, /* attributes of devices: the compute capability */
   CUDA_MINOR = 76,
   CUDA_DYNAMIC_SHARED_BYTES = 8,  /* of kernels */
@@ -70,7 +85,11 @@ enum {
   CUDA_MEMORY_KIND = 2,           /* of pointers */
   CUDA_MEMORY_DEVICE = 9,
   CUDA_DEVICE_MEMORY = 2,         /* a kind of memory */
-  CUDA_WITHOUT_TIME = 2           /* of events */
+  CUDA_WITHOUT_TIME = 2,          /* of events */
+  CUDA_CONDITIONAL = 13,          /* a kind of node, and its kinds */
+  CUDA_IF = 0,
+  CUDA_LOOP = 1,
+  CUDA_SWITCH = 2
 };
 
 /* Every function that is called, with its parameters. */
@@ -117,13 +136,27 @@ enum {
   F(cuGraphLaunch, (CUgraphExec exec, CUstream stream))                                            \
   F(cuGraphExecDestroy, (CUgraphExec exec))
 
+/* Functions that older drivers lack. */
+#define CUDA_NEW_FUNCTIONS(F)                                                                      \
+  F(cuGraphConditionalHandleCreate, (uint64_t *condition, CUgraph graph, CUcontext context, unsigned value, \
+                                     unsigned flags))                                              \
+  F(cuGraphAddNode_v2, (CUgraphNode *node, CUgraph graph, const CUgraphNode *after, const void *edges, size_t count, \
+                        struct cuda_conditional_node *parameters))
+
 struct cuda_driver {
+  int version; /* such as 12040 for CUDA 12.4 */
 #define CUDA_MEMBER(name, parameters) int(*name) parameters;
   CUDA_FUNCTIONS(CUDA_MEMBER)
+  CUDA_NEW_FUNCTIONS(CUDA_MEMBER)
 #undef CUDA_MEMBER
 };
 
 extern struct cuda_driver tvmfun_driver;
+
+/* Whether graphs can have conditional nodes, also within each other. */
+int tvmfun_has_conditions(void);
+/* Whether conditional nodes can have several bodies, one of which a number selects. */
+int tvmfun_has_switches(void);
 
 /* Opens the driver, unless it is open. */
 tvmfun_status tvmfun_open_driver(void);

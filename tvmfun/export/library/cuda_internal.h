@@ -22,7 +22,7 @@ struct tvmfun_step {
   int device;
   CUcontext context; /* the device's primary one; NULL until it is retained */
   CUmodule *modules;
-  CUfunction *functions; /* of kernels */
+  CUfunction *functions; /* of kernels; NULL for the one that sets conditions if the host reads them */
   CUstream stream;       /* its own */
   CUevent done;          /* after the latest run */
   CUdeviceptr memory;    /* constants, new memory that no result of the caller takes, and the block of intermediates */
@@ -33,7 +33,7 @@ struct tvmfun_step {
   CUstream latest;      /* where the latest run is */
   tvmfun_buffer *buffers; /* those of the last run that were right: arguments, then results */
   uint64_t *table;
-  struct cuda_graph *graphs; /* CUDA_GRAPHS_KEPT for each stretch */
+  struct cuda_graph *graphs; /* CUDA_GRAPHS_KEPT for each stretch, and for all operations together */
   uint64_t runs;
   uint64_t *indices, *values; /* of loops, and of the arguments of a launch */
   void **parameters;          /* the addresses of the values */
@@ -44,6 +44,8 @@ struct tvmfun_step {
 int32_t tvmfun_cuda_slots(const struct cuda_variant *variant);
 /* Starts what the variant launches, with the addresses in the table; the lock is held and the context is current. */
 tvmfun_status tvmfun_cuda_launch(struct tvmfun_step *step, CUstream stream);
+/* The stretches of a variant and all of its operations together, which each have graphs. */
+int32_t tvmfun_cuda_graph_sets(const struct cuda_variant *variant);
 void tvmfun_cuda_free_graphs(struct tvmfun_step *step);
 
 #endif

@@ -1,5 +1,6 @@
-/* Runs the operations of a call: stretches that depend on no data are graphs, by addresses, and the host reads the
- * numbers that loops and branches depend on. */
+/* Runs the operations of a call as one graph, by addresses, in which conditional nodes are the loops and branches that
+ * depend on data. Where the driver lacks these, the stretches between are graphs, and the host reads the numbers. */
+#include <stdlib.h>
 #include <string.h>
 
 #include "buffers.h"
@@ -12,6 +13,7 @@ struct walk {
   CUgraph graph; /* NULL: into the stream */
   CUgraphNode last;
   int32_t depth; /* the number of loops around */
+  int is_whole;  /* all operations are one graph, or launched one by one */
 };
 
 static tvmfun_status run_sequence(struct walk *walk, const struct cuda_sequence *sequence);
@@ -90,8 +92,10 @@ static void free_graph(struct cuda_graph *graph) {
   graph->used = 0;
 }
 
+int32_t tvmfun_cuda_graph_sets(const struct cuda_variant *variant) { return variant->stretch_count + 1; }
+
 void tvmfun_cuda_free_graphs(struct tvmfun_step *step) {
-  for (int32_t i = 0; step->graphs && i < step->variant->stretch_count * CUDA_GRAPHS_KEPT; i++) {
+  for (int32_t i = 0; step->graphs && i < tvmfun_cuda_graph_sets(step->variant) * CUDA_GRAPHS_KEPT; i++) {
     free_graph(&step->graphs[i]);
   }
 }
@@ -111,7 +115,7 @@ static struct cuda_graph *graph_of(struct tvmfun_step *step, int32_t stretch) {
 }
 
 static tvmfun_status make_graph(struct walk *walk, struct cuda_graph *graph, const struct cuda_stretch *stretch) {
-  struct walk into = {walk->step, NULL, NULL, NULL, walk->depth};
+  struct walk into = {walk->step, NULL, NULL, NULL, walk->depth, walk->is_whole};
   const char *what = "a graph";
   tvmfun_status status =
       tvmfun_cuda_check(tvmfun_driver.cuGraphCreate(&into.graph, 0), TVMFUN_KERNEL_FAILED, what, "cuGraphCreate");
@@ -130,7 +134,7 @@ static tvmfun_status make_graph(struct walk *walk, struct cuda_graph *graph, con
 /* Addresses that come for the first time may not come again: their launches are made one by one. */
 static tvmfun_status run_stretch(struct walk *walk, const struct cuda_stretch *stretch) {
   struct tvmfun_step *step = walk->step;
-  if (stretch->number < 0) {
+  if (stretch->number < 0 || (walk->is_whole && stretch->number < step->variant->stretch_count)) {
     return run_sequence(walk, &stretch->body);
   }
   struct cuda_graph *graph = graph_of(step, stretch->number);
@@ -143,6 +147,118 @@ static tvmfun_status run_stretch(struct walk *walk, const struct cuda_stretch *s
   return status ? status
                 : tvmfun_cuda_check(tvmfun_driver.cuGraphLaunch(graph->exec, walk->stream), TVMFUN_KERNEL_FAILED,
                                     "a graph", "cuGraphLaunch");
+}
+
+/* -- conditional nodes -------------------------------------------------------------------------------------------- */
+
+static tvmfun_status check_condition(int code, const char *name) {
+  return tvmfun_cuda_check(code, TVMFUN_KERNEL_FAILED, "a loop or a branch of a graph", name);
+}
+
+static tvmfun_status new_condition(struct walk *walk, uint64_t *condition) {
+  return check_condition(
+      tvmfun_driver.cuGraphConditionalHandleCreate(condition, walk->graph, walk->step->context, 0, 0),
+      "cuGraphConditionalHandleCreate");
+}
+
+/* Adds the kernel that sets a condition to a number of 1 byte or 4, limited to the range from 0 to `last`; or, where
+ * `chosen` is not negative, to whether it is this number. */
+static tvmfun_status set_condition(struct walk *walk, uint64_t condition, struct cuda_address number, int32_t nbytes,
+                                   int32_t last, int32_t chosen) {
+  struct tvmfun_step *step = walk->step;
+  uint64_t address = address_of(walk, number);
+  int32_t is_byte = nbytes == 1;
+  void *parameters[] = {&condition, &address, &is_byte, &last, &chosen};
+  struct cuda_kernel_node node = {step->functions[step->variant->condition], {1, 1, 1}, {1, 1, 1}, 0, parameters,
+                                  NULL, NULL, NULL};
+  CUgraphNode previous = walk->last;
+  return check_condition(
+      tvmfun_driver.cuGraphAddKernelNode_v2(&walk->last, walk->graph, &previous, previous ? 1 : 0, &node),
+      "cuGraphAddKernelNode");
+}
+
+/* Adds a conditional node; the driver's array of its bodies is valid as long as the graph. */
+static tvmfun_status add_conditional(struct walk *walk, uint64_t condition, int kind, int32_t body_count,
+                                     CUgraph **bodies) {
+  struct cuda_conditional_node node = {.type = CUDA_CONDITIONAL, .condition = condition, .kind = kind,
+                                       .body_count = (unsigned)body_count, .context = walk->step->context};
+  CUgraphNode previous = walk->last;
+  int code =
+      tvmfun_driver.cuGraphAddNode_v2(&walk->last, walk->graph, &previous, NULL, previous ? 1 : 0, &node);
+  *bodies = node.bodies;
+  return check_condition(code, "cuGraphAddNode");
+}
+
+static struct walk into_body(const struct walk *walk, CUgraph graph) {
+  return (struct walk){walk->step, NULL, graph, NULL, walk->depth, walk->is_whole};
+}
+
+static tvmfun_status add_while(struct walk *walk, const struct cuda_while *loop) {
+  uint64_t condition = 0;
+  CUgraph *bodies = NULL;
+  tvmfun_status status = new_condition(walk, &condition);
+  status = status ? status : set_condition(walk, condition, loop->condition, 1, 1, -1);
+  status = status ? status : add_conditional(walk, condition, CUDA_LOOP, 1, &bodies);
+  if (status) {
+    return status;
+  }
+  struct walk body = into_body(walk, bodies[0]);
+  status = run_sequence(&body, &loop->body);
+  return status ? status : set_condition(&body, condition, loop->condition, 1, 1, -1);
+}
+
+/* Adds a node with a body for each case, none of which is empty. */
+static tvmfun_status add_switch(struct walk *walk, const struct cuda_branch *branch) {
+  uint64_t condition = 0;
+  CUgraph *bodies = NULL;
+  tvmfun_status status = new_condition(walk, &condition);
+  status = status ? status : set_condition(walk, condition, branch->index, branch->nbytes, branch->case_count - 1, -1);
+  status = status ? status : add_conditional(walk, condition, CUDA_SWITCH, branch->case_count, &bodies);
+  for (int32_t i = 0; i < branch->case_count && !status; i++) {
+    struct walk body = into_body(walk, bodies[i]);
+    status = run_sequence(&body, &branch->cases[i]);
+  }
+  return status;
+}
+
+/* Adds a node for each case. All conditions are set before the first case, which may overwrite the number. */
+static tvmfun_status add_cases(struct walk *walk, const struct cuda_branch *branch, uint64_t *conditions) {
+  tvmfun_status status = TVMFUN_OK;
+  for (int32_t i = 0; i < branch->case_count && !status; i++) {
+    if (branch->cases[i].count) {
+      status = new_condition(walk, &conditions[i]);
+      status = status ? status
+                      : set_condition(walk, conditions[i], branch->index, branch->nbytes, branch->case_count - 1, i);
+    }
+  }
+  for (int32_t i = 0; i < branch->case_count && !status; i++) {
+    if (branch->cases[i].count) {
+      CUgraph *bodies = NULL;
+      status = add_conditional(walk, conditions[i], CUDA_IF, 1, &bodies);
+      if (!status) {
+        struct walk body = into_body(walk, bodies[0]);
+        status = run_sequence(&body, &branch->cases[i]);
+      }
+    }
+  }
+  return status;
+}
+
+static tvmfun_status add_branch(struct walk *walk, const struct cuda_branch *branch) {
+  int has_empty = branch->case_count < 2;
+  for (int32_t i = 0; i < branch->case_count; i++) {
+    has_empty |= !branch->cases[i].count;
+  }
+  if (!has_empty && tvmfun_has_switches()) {
+    return add_switch(walk, branch);
+  }
+  uint64_t *conditions = calloc((size_t)branch->case_count + 1, sizeof *conditions);
+  if (!conditions) {
+    return tvmfun_no_memory(sizeof *conditions);
+  }
+  tvmfun_status status = add_cases(walk, branch, conditions);
+  free(conditions);
+  return status;
 }
 
 /* -- loops and branches ------------------------------------------------------------------------------------------ */
@@ -171,6 +287,9 @@ static tvmfun_status repeat(struct walk *walk, const struct cuda_repeat *loop) {
 }
 
 static tvmfun_status run_while(struct walk *walk, const struct cuda_while *loop) {
+  if (walk->graph) {
+    return add_while(walk, loop);
+  }
   for (;;) {
     tvmfun_status status = read_number(walk, loop->condition, 1);
     if (status || !walk->step->number) {
@@ -184,6 +303,9 @@ static tvmfun_status run_while(struct walk *walk, const struct cuda_while *loop)
 }
 
 static tvmfun_status branch(struct walk *walk, const struct cuda_branch *branch) {
+  if (walk->graph) {
+    return add_branch(walk, branch);
+  }
   tvmfun_status status = read_number(walk, branch->index, (size_t)branch->nbytes);
   if (status) {
     return status;
@@ -209,6 +331,12 @@ static tvmfun_status run_sequence(struct walk *walk, const struct cuda_sequence 
 }
 
 tvmfun_status tvmfun_cuda_launch(struct tvmfun_step *step, CUstream stream) {
-  struct walk walk = {step, stream, NULL, NULL, 0};
-  return run_sequence(&walk, &step->variant->operations);
+  const struct cuda_variant *variant = step->variant;
+  struct walk walk = {step, stream, NULL, NULL, 0, 0};
+  if (variant->condition < 0 || !step->functions[variant->condition]) {
+    return run_sequence(&walk, &variant->operations);
+  }
+  walk.is_whole = 1;
+  struct cuda_stretch all = {variant->stretch_count, variant->operations};
+  return run_stretch(&walk, &all);
 }

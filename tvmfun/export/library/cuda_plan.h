@@ -64,7 +64,8 @@ struct cuda_branch {
   const struct cuda_sequence *cases;
 };
 
-/* Launches, copies and counted loops that depend on no data. */
+/* Operations that become a graph: launches, copies and counted loops that depend on no data; loops and branches as well
+ * where the driver has conditional nodes. */
 struct cuda_stretch {
   int32_t number; /* among those that become graphs; -1: always launched one by one */
   struct cuda_sequence body;
@@ -97,6 +98,7 @@ struct cuda_variant {
   int32_t image_count;
   const struct cuda_kernel *kernels;
   int32_t kernel_count;
+  int32_t condition; /* the kernel that tells a conditional node what to run, or -1; it is the last, as is its image */
   struct cuda_sequence operations;
   int32_t stretch_count, depth, most_arguments; /* the graphs, nested loops, and arguments of a launch */
   const uint64_t *fresh; /* the bytes of each piece of new memory */

@@ -156,7 +156,7 @@ static void destroy(struct tvmfun_step *step) {
   if (step->context) {
     tvmfun_driver.cuDevicePrimaryCtxRelease_v2(step->device);
   }
-  for (int32_t i = 0; step->graphs && i < step->variant->stretch_count * CUDA_GRAPHS_KEPT; i++) {
+  for (int32_t i = 0; step->graphs && i < tvmfun_cuda_graph_sets(step->variant) * CUDA_GRAPHS_KEPT; i++) {
     free(step->graphs[i].table);
   }
   free(step->graphs);
@@ -179,7 +179,7 @@ static struct tvmfun_step *new_step(const struct cuda_variant *variant, int devi
     return NULL;
   }
   size_t slots = (size_t)tvmfun_cuda_slots(variant), arguments = (size_t)variant->most_arguments + 1;
-  size_t graphs = (size_t)variant->stretch_count * CUDA_GRAPHS_KEPT;
+  size_t graphs = (size_t)tvmfun_cuda_graph_sets(variant) * CUDA_GRAPHS_KEPT;
   step->variant = variant;
   step->device = device;
   pthread_mutex_init(&step->lock, NULL);
@@ -208,14 +208,34 @@ static struct tvmfun_step *new_step(const struct cuda_variant *variant, int devi
   return step;
 }
 
+/* Loads the kernel that sets conditions, if the driver has conditional nodes and can link it. */
+static tvmfun_status load_condition(struct tvmfun_step *step) {
+  const struct cuda_variant *variant = step->variant;
+  if (variant->condition < 0 || !tvmfun_has_conditions()) {
+    return TVMFUN_OK;
+  }
+  const struct cuda_kernel *kernel = &variant->kernels[variant->condition];
+  CUmodule *module = &step->modules[kernel->image];
+  int code = tvmfun_driver.cuModuleLoadData(module, variant->images[kernel->image]);
+  if (code == CUDA_NO_CODE || code == CUDA_BAD_IMAGE || code == CUDA_BAD_PTX || code == CUDA_NO_SYMBOL) {
+    *module = NULL;
+    return TVMFUN_OK;
+  }
+  return failed(code ? code : tvmfun_driver.cuModuleGetFunction(&step->functions[variant->condition], *module,
+                                                                kernel->name),
+                kernel->name, "cuModuleGetFunction");
+}
+
 static tvmfun_status load_kernels(struct tvmfun_step *step) {
   const struct cuda_variant *variant = step->variant;
+  int32_t kernel_count = variant->condition < 0 ? variant->kernel_count : variant->condition;
+  int32_t image_count = variant->condition < 0 ? variant->image_count : variant->kernels[variant->condition].image;
   tvmfun_status status = TVMFUN_OK;
-  for (int32_t i = 0; i < variant->image_count && !status; i++) {
+  for (int32_t i = 0; i < image_count && !status; i++) {
     status = failed(tvmfun_driver.cuModuleLoadData(&step->modules[i], variant->images[i]), "loading the machine code",
                     "cuModuleLoadData");
   }
-  for (int32_t i = 0; i < variant->kernel_count && !status; i++) {
+  for (int32_t i = 0; i < kernel_count && !status; i++) {
     const struct cuda_kernel *kernel = &variant->kernels[i];
     CUfunction *function = &step->functions[i];
     status = failed(tvmfun_driver.cuModuleGetFunction(function, step->modules[kernel->image], kernel->name),
@@ -225,7 +245,7 @@ static tvmfun_status load_kernels(struct tvmfun_step *step) {
                       kernel->name, "cuFuncSetAttribute");
     }
   }
-  return status;
+  return status ? status : load_condition(step);
 }
 
 static tvmfun_status upload_piece(struct tvmfun_step *step, uint64_t address, const void *data, uint64_t nbytes) {
