@@ -39,7 +39,7 @@ from tvmfun.runtime.plan import Address, Size
 from tvmfun.runtime.workspaces import Allocation
 from tvmfun.threads import cpu_count, pooled
 
-# Kernels per LLVM module, and the fewest that justify a separate module and thread.
+# Kernels per LLVM module, and the most that do not justify a separate module and thread if LLVM optimizes them.
 _KERNELS_OF_A_PART, _FEW_KERNELS = 12, 4
 # Up to this many steps, ``main`` is compiled together with its kernels if these are in one module.
 _FEW_STEPS = 32
@@ -70,6 +70,8 @@ class Kernels:
     def __init__(self, target: Target, optimized: bool = True) -> None:
         self._target = target
         self.optimized = optimized
+        # Without the optimizer, a module takes longer than the kernels in it.
+        self._few = _FEW_KERNELS if optimized else _KERNELS_OF_A_PART
         # Options for LLVM's command line are global.
         self._threads = 1 if target.attrs.get("cl-opt") else cpu_count()
         self._pool: ThreadPoolExecutor | None = None
@@ -96,14 +98,14 @@ class Kernels:
     @property
     def is_small(self) -> bool:
         """Whether all kernels fit one module, and none calls others."""
-        return not self._parts and not self.callers and len(self.waiting) <= _FEW_KERNELS
+        return not self._parts and not self.callers and len(self.waiting) <= self._few
 
     def finish(self) -> list[_Part]:
         """Returns the modules of all kernels that call no others."""
         if not self._parts and not self.waiting:
             return []
         items = list(self.waiting.items())
-        count = min(self._threads, -(-len(items) // _FEW_KERNELS))
+        count = min(self._threads, -(-len(items) // self._few))
         for i in range(count):
             self._start(dict(items[i::count]))
         with self._pool:  # type: ignore[union-attr]  # it has been started
