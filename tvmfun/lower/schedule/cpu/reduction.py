@@ -19,7 +19,7 @@ _Into = TypeVar("_Into")
 
 WIDE = 4  # vectors accumulated side by side, to hide the latency of one addition
 LEAST_LANES = 4  # the fewest lanes of a vector that is shortened to stay within a group of channels
-BLOCK = 128  # terms added up before they are added to the total, which limits the rounding error of long sums
+BLOCK = 32  # terms added up before they are added to the total, which limits the rounding error of long sums
 
 
 def emit_reduction(stage: Stage, env: Env, prefix: int, machine: Machine, tasks: int) -> Stmt:
