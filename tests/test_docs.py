@@ -47,11 +47,13 @@ def pages() -> list[Path]:
     return [page for page in sorted(DOCS.rglob("*.md")) if any(blocks(page))]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("page", [pytest.param(p, id=p.stem) for p in pages() if p.name not in APART])
 def test_page(page: Path):
     run(page)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", APART)
 def test_page_in_a_process_of_its_own(name: str):
     process = subprocess.run([sys.executable, __file__, DOCS / name], capture_output=True, text=True)

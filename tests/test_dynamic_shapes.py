@@ -68,7 +68,7 @@ def mlp_step(optimizer, params, state, batch):
     return optim.apply_updates(params, updates), state, loss
 
 
-@pytest.mark.quick("adamw")
+@pytest.mark.slow
 @pytest.mark.parametrize("make", [optim.adamw, optim.sgd])
 def test_a_step_of_a_small_network(make):
     optimizer = make(1e-2)

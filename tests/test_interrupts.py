@@ -131,7 +131,7 @@ def results(request):
     return json.loads(done.stdout.splitlines()[-1])
 
 
-@pytest.mark.quick("1-parallel kernels")
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "name",
     ["parallel kernels", "serial kernels", "until a condition", "at most so often", "scalars", "a loop in a loop"],
@@ -141,6 +141,7 @@ def test_a_signal_ends_a_loop(results, name):
     assert outcomes == ["KeyboardInterrupt", "Alarm 10"] and is_right_afterwards
 
 
+@pytest.mark.slow
 def test_a_handler_may_compute(results):
     assert results["a handler that computes"] == "ended" and results["handled"] == [256.0] and results["same"]
 

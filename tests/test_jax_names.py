@@ -208,7 +208,7 @@ def test_resize(antialias):
     np.testing.assert_allclose(found, expected, rtol=1e-4, atol=1e-4)
 
 
-@pytest.mark.quick("bicubic")
+@pytest.mark.slow
 @pytest.mark.parametrize("method", METHODS[1:])
 def test_scale_and_translate(method):
     scale, translation = np.array([1.3, 0.6], "float32"), np.array([0.7, -1.2], "float32")
@@ -371,6 +371,7 @@ def test_closure_convert_hoists_what_is_differentiated():
     assert program(tvmfun) == program(jax) == [4.0, 12.0]
 
 
+@pytest.mark.slow
 def test_scopes_are_in_errors():
     with tvmfun.debug_nans(), pytest.raises(FloatingPointError, match=r"\(in layers/log\)"):
         tvmfun.jit(tvmfun.named_call(lambda x: _log(x), name="layers"))(-1.0)

@@ -529,7 +529,7 @@ def test_torch_in_either_order(first):
     subprocess.run([sys.executable, "-c", code], check=True)
 
 
-@pytest.mark.quick("two")
+@pytest.mark.slow
 @pytest.mark.parametrize("value", ["0", "two", "-1"])
 def test_a_wrong_number_of_threads(value):
     code = "import tvmfun"

@@ -72,6 +72,7 @@ def test_exported_functions(tmp_path):
         step(np.ones(50_000, "float32"))
 
 
+@pytest.mark.slow
 def test_memory_is_reported_for_numpys_integers():
     compiled = jit(lambda x: x @ x.T, dynamic_shapes={"x": ("a", "b")}).lower(ShapeDtype((4, 5), "float32")).compile()
     sizes = {"a": 100, "b": 90}

@@ -63,6 +63,7 @@ def measured():
     return {"workspaces": plan.workspaces, "planned": plan.peak, "measured": grown(make, call)}
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(not Path("/proc/self/clear_refs").exists(), reason="Linux tells the peak of a process")
 def test_the_plan_is_what_a_step_takes():
     folders = [Path(__file__).parent, Path(tvmfun.__file__).parents[1]]
@@ -179,7 +180,7 @@ class TestNoMemory:
         monkeypatch.setattr(memory, "_allocate", picky)
         np.testing.assert_array_equal(jit(lambda x: tnp.concatenate([x, x]) + 1)(x), np.ones(2 << 20))
 
-    @pytest.mark.quick("tnp.sort(x.reshape(-1))")
+    @pytest.mark.slow
     @pytest.mark.skipif(sys.platform != "linux", reason="the limit is Linux's")
     @pytest.mark.parametrize("function", ["tnp.sort(x.reshape(-1))", "lax.top_k(x, 3)[0]"])
     def test_of_workspaces(self, function):

@@ -78,6 +78,7 @@ def test_the_confusion_matrix_and_what_is_made_of_it(seed):
         np.testing.assert_allclose(metrics.f1_score(matrix)[k], 2 * p * r / (p + r) if hits else 0, rtol=1e-6)
 
 
+@pytest.mark.slow
 def test_what_is_no_class_is_left_out_of_the_confusion_matrix():
     guesses = np.asarray([0, 1, -1, 2, 1, 5], "int64")
     labels = np.asarray([0, -1, 0, 1, 2, 2**40], "int64")

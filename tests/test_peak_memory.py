@@ -92,7 +92,7 @@ def test_microbatches_keep_one_gradient():
     assert found.temporaries <= PARAMETERS * 1.4
 
 
-@pytest.mark.quick("0")
+@pytest.mark.slow
 @pytest.mark.parametrize("emitted", [0, 1])
 def test_a_branch_that_updates_in_place_computes_the_same(emitted):
     optimizer = optim.MultiSteps(optim.adam(0.1), 2)

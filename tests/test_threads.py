@@ -92,6 +92,7 @@ def test_no_thread_leaves_the_cpus_of_the_process():
     assert run(cpus=tuple(cpus))["cpus"] == [cpus] * 2
 
 
+@pytest.mark.slow
 def test_idle_threads_sleep():
     assert run(threads=2)["idle"] < 0.05
 
@@ -143,6 +144,7 @@ class TestOnePool:
     X = np.random.default_rng(0).normal(size=(256, 256)).astype("float32")
     square = staticmethod(tvmfun.jit(lambda x: x @ x))
 
+    @pytest.mark.slow
     @pytest.mark.parametrize("count", [400, pytest.param(6_000, marks=pytest.mark.slow)])
     def test_short_threads(self, count):
         """They leave no thread running, and take no longer than one that does everything."""
@@ -275,7 +277,7 @@ class TestTheEnd:
         print("done")
     """
 
-    @pytest.mark.quick("read")
+    @pytest.mark.slow
     @pytest.mark.parametrize("activity", ["call", "read", "work", "build"])
     def test_of_a_process_with_daemons(self, activity):
         command = [sys.executable, "-c", self.CODE, activity, "0.4"]

@@ -29,6 +29,7 @@ def run(seed: int, count: int, directory: Path) -> list[dict]:
     return [line for line in lines if "raw" in line]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("seed", "count"), [(0, 1), pytest.param(1, 5, marks=pytest.mark.slow), pytest.param(2, 5, marks=pytest.mark.slow)]
 )

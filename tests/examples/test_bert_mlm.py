@@ -33,6 +33,7 @@ def masked(batch):
     return result
 
 
+@pytest.mark.slow
 def test_masks_cover_whole_words():
     batch = RULE(random.key(0), TEXT)
     tokens = np.array(batch.tokens)
@@ -68,6 +69,7 @@ def test_masks_depend_on_the_key_alone():
     assert (masked(one) != masked(other)).any(1).mean() > 0.99
 
 
+@pytest.mark.slow
 def test_half_of_the_second_passages_come_from_elsewhere():
     batch = PAIRS(random.key(0), TEXT)
     assert batch.tokens.shape == batch.segments.shape == (400, 63)

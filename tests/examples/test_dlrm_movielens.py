@@ -58,6 +58,7 @@ def test_a_step_is_compiled_once_and_changes_only_the_rows_of_its_batch(optimize
         assert (old[others] == new[others]).all() and (old[seen] != new[seen]).any()
 
 
+@pytest.mark.slow
 def test_padding_does_not_count():
     model = DLRM.create(DLRMConfig((9, 7), 3, 4, (5,), (5,)), random.key(0))
     examples = Examples(

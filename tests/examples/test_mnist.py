@@ -48,6 +48,7 @@ def test_the_whole_step_is_one_call_and_parameters_stay_on_the_device(data):
     assert np.isfinite(float(loss))
 
 
+@pytest.mark.slow
 def test_the_same_seed_gives_the_same_bits_and_resume_goes_on(train, tmp_path, capsys):
     whole = train("--epochs", 2)
     assert_identical(whole, train("--epochs", 2))

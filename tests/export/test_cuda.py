@@ -248,6 +248,7 @@ def test_machines_that_lack_something(library, tmp_path):
     assert status == 12 and "too old: it lacks cuDriverGetVersion" in message
 
 
+@pytest.mark.slow
 def test_libraries_of_the_other_kind(library, tmp_path):
     tvmfun.jit(lambda x: x + 1).lower(draw(3)).compile().export(tmp_path / "cpu.so")
     ((status, message),) = statuses(tmp_path / "cpu.so")

@@ -79,6 +79,7 @@ def exported(function, path: Path, *specs, **options):
 # -- Python ------------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_every_step_is_equal_to_the_bit(jitted, library):
     step = load(library)
     ours, theirs = tvmfun.tree.map(tnp.array, STATE), tvmfun.tree.map(np.array, STATE)

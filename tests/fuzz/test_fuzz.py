@@ -38,6 +38,7 @@ def test_both_libraries_have_all_names():
     assert set(jax_names()) == set(own_names())
 
 
+@pytest.mark.slow
 def test_every_check_is_asked():
     x = np.array([0.5, -1.0, 2.0])
     for check in CHECKS:

@@ -131,6 +131,7 @@ def test_tuples_and_shapes_bound_to_variables_are_read():
     np.testing.assert_array_equal(tree.leaves(read(call, x)(x))[0], expected)
 
 
+@pytest.mark.slow
 def test_a_branch_may_hold_arrays_and_translations():
     from tvm.script import relax as R
 
@@ -187,7 +188,7 @@ DIFFERENTIABLE = [c for c in FIRST if c[1].order]
 VARIANTS = [c for c in ALL if c[1].order]
 
 
-@pytest.mark.quick("cumsum..nn.conv3d")
+@pytest.mark.slow
 @pytest.mark.parametrize("cases", groups(DIFFERENTIABLE) + groups(VARIANTS, pytest.mark.slow))
 def test_derivatives_are_finite_differences(cases: Sequence[Named]):
     """Along one direction per case; and the transpose is the transpose, case by case."""

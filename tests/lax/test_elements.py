@@ -134,6 +134,7 @@ def test_rounding():
     agree(lambda lax, x: (lax.round(x), lax.round(x, lax.RoundingMethod.TO_NEAREST_EVEN)), x, derivatives=False)
 
 
+@pytest.mark.slow
 def test_selection():
     x, y, z = RNG.normal(size=(3, 4, 5))
     mask = RNG.integers(0, 2, (4, 5)).astype(bool)

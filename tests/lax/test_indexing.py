@@ -50,7 +50,7 @@ def test_places_in_one_array():
     agree(lambda lax, x, u, s: lax.dynamic_update_slice(x, u, s), x, -data(2, 2), start)
 
 
-@pytest.mark.quick("2--1")
+@pytest.mark.slow
 @pytest.mark.parametrize("axis", [0, 1, -1])
 @pytest.mark.parametrize("place", [0, 2, -1, 7])
 def test_along_one_axis(axis, place):

@@ -144,7 +144,7 @@ def test_full_svd(shape):
 SQUARE = [(4, 4), (2, 3, 3), (1, 1), (2, 2), (9, 9)]
 
 
-@pytest.mark.quick("4x4")
+@pytest.mark.slow
 @pytest.mark.parametrize("shape", [*SQUARE, (2, 0, 3, 3)])
 def test_reductions(shape):
     x = matrices(*shape)
@@ -154,7 +154,7 @@ def test_reductions(shape):
     finite_differences(linalg.hessenberg, (x,))
 
 
-@pytest.mark.quick("float32-2x3x3")
+@pytest.mark.slow
 @pytest.mark.parametrize("shape", [*SQUARE, (2, 0, 0), (12, 12), (0, 3, 3)])
 @pytest.mark.parametrize("dtype", ["float64", "float32"])
 def test_schur(shape, dtype):
@@ -189,7 +189,7 @@ def test_schur_of_hard_matrices():
     assert np.isnan(linalg.schur(np.full((3, 3), np.nan))[0]).all()
 
 
-@pytest.mark.quick("3x1")
+@pytest.mark.slow
 @pytest.mark.parametrize("shape", [(4, 4), (2, 5, 3), (3, 1), (4, 0), (0, 4, 2)])
 def test_products_of_reflections(shape):
     h, taus = (np.asarray(x) for x in tvmfun.numpy.linalg.qr(matrices(*shape), mode="raw"))
@@ -205,6 +205,7 @@ def test_products_of_reflections(shape):
     finite_differences(linalg.householder_product, (h, taus))
 
 
+@pytest.mark.slow
 def test_raw_qr():
     for shape in ((4, 4), (2, 5, 3), (3, 5), (3, 0)):
         x = matrices(*shape)
@@ -214,7 +215,7 @@ def test_raw_qr():
             np.testing.assert_allclose(ours, theirs, atol=1e-12)
 
 
-@pytest.mark.quick("3x5")
+@pytest.mark.slow
 @pytest.mark.parametrize("shape", [(4, 4), (2, 5, 3), (3, 5), (1, 1), (3, 0)])
 def test_pivoted_qr(shape):
     x = matrices(*shape)
@@ -223,7 +224,7 @@ def test_pivoted_qr(shape):
     finite_differences(lambda x: linalg.qr(x, pivoting=True, full_matrices=False)[:2], (x,), order=1)
 
 
-@pytest.mark.quick("2-2")
+@pytest.mark.slow
 @pytest.mark.parametrize("lead", [(), (2,)])
 @pytest.mark.parametrize("size", [1, 2, 6])
 def test_tridiagonal_solve(lead, size):
@@ -255,7 +256,7 @@ def test_symmetric_product():
     np.testing.assert_allclose(linalg.symmetric_product(a, c), a @ np.swapaxes(a, -1, -2), rtol=1e-12)
 
 
-@pytest.mark.quick("1x1")
+@pytest.mark.slow
 @pytest.mark.parametrize("shape", [(4, 4), (6, 3), (1, 1)])
 def test_qdwh(shape):
     x = matrices(*shape)

@@ -41,7 +41,7 @@ def test_reduce_precision():
     assert float(tvmfun.grad(lambda x: lax.reduce_precision(x, 5, 2) * 3)(1.3)) == 3.0
 
 
-@pytest.mark.quick("float32-2e-06")
+@pytest.mark.slow
 @pytest.mark.parametrize(("dtype", "tol"), [("float32", 2e-6), ("float64", 1e-13)])
 def test_bessel_functions(dtype, tol):
     special = pytest.importorskip("scipy.special")

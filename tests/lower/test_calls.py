@@ -112,7 +112,7 @@ WAYS = {
 }
 
 
-@pytest.mark.quick("gradient")
+@pytest.mark.slow
 @pytest.mark.parametrize("way", WAYS)
 def test_a_long_body_computes_what_it_does_without_a_loop(way):
     layers = weights(3, dtype="float64")
@@ -184,7 +184,7 @@ def nothing(xs):
 LOOPS = [rows, backwards, parallel, while_larger, branches, nested, scattered, swapped, same_rows, flags, nothing]
 
 
-@pytest.mark.quick("bfloat16")
+@pytest.mark.slow
 @pytest.mark.parametrize("dtype", ["float32", "float64", "bfloat16", "float16"])
 def test_calls_compute_what_kernels_put_inline_do(monkeypatch, all_calls, dtype):
     xs = tvmfun.device_put(RNG.normal(size=(8, 7))).astype(dtype)
@@ -246,6 +246,7 @@ def analysis(function, *arguments):
     return tvmfun.jit(function).lower(*arguments).compile().memory_analysis()
 
 
+@pytest.mark.slow
 def test_a_longer_body_needs_no_more_memory():
     x = np.ones((64, 64), "float32")
     few, many = (analysis(steps, weights(n, 64), x) for n in (2, 8))

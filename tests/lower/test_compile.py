@@ -365,6 +365,7 @@ class TestInterrupts:
         return False
 
     # Hypothesis measures garbage collections, and ignores the interrupt of one.
+    @pytest.mark.slow
     @pytest.mark.filterwarnings("ignore:.*gc_callback:pytest.PytestUnraisableExceptionWarning")
     @pytest.mark.parametrize("count", [12, pytest.param(100, marks=pytest.mark.slow)])
     def test_at_any_time(self, seconds, count):

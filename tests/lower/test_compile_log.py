@@ -46,6 +46,7 @@ def test_a_compilation_that_fails(caplog):
     assert caplog.messages == ["compiling broken"] and compile_log._STAGES.seconds is None
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("value", "shown"), [("compile", "tvmfun: compiled"), ("all", "ArgumentError: [TVMFUN_LOG]")])
 def test_the_variable(value, shown):
     code = "import numpy, tvmfun; tvmfun.jit(lambda x: x * 2)(numpy.ones(3, 'float32'))"

@@ -219,7 +219,7 @@ def products_and_masks(x, w, b, mask, rows):
     return results
 
 
-@pytest.mark.quick("float32")
+@pytest.mark.slow
 @needs_compiler
 @pytest.mark.parametrize(
     "dtype",
@@ -255,6 +255,7 @@ PARTS = {
 }
 
 
+@pytest.mark.slow
 @needs_compiler
 @pytest.mark.parametrize("part", ["some", *(pytest.param(i, marks=pytest.mark.slow) for i in PARTS if i != "some")])
 def test_ops_become_machine_code(part):

@@ -35,6 +35,7 @@ extern "C" __global__ void __launch_bounds__(256) total(float* out, const float*
 """
 
 
+@pytest.mark.slow
 def test_a_sum_by_shuffles_and_shared_memory():
     x, out = np.random.default_rng(0).normal(size=1000).astype(np.float32), np.zeros(1, np.float32)
     run(SUM, "total", 1, 256, 0, [out, x, 1000])
@@ -131,6 +132,7 @@ extern "C" __global__ void product(float* c, const float* a, const float* b) {
 """
 
 
+@pytest.mark.slow
 def test_products_of_tf32_have_ten_bits():
     draw = np.random.default_rng(0)
     a, b = (draw.normal(size=shape).astype(np.float32) for shape in ((16, 8), (8, 8)))

@@ -191,7 +191,7 @@ def scanned(w, xs):
     return lax.scan(step, tnp.zeros(xs.shape[1:]), xs)
 
 
-@pytest.mark.quick("both")
+@pytest.mark.slow
 @pytest.mark.parametrize("axes", [{0: "t"}, {1: "b"}, {0: "t", 1: "b"}], ids=["length", "batch", "both"])
 def test_a_scan(axes):
     w = floats(4, 4)
@@ -263,6 +263,7 @@ def test_a_size_that_no_axis_has():
 # -- threads and caches ------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_calls_of_different_sizes_share_memory():
     compiled = lowered(lambda x: tnp.sort(tnp.sort(x, axis=0) @ x.T, axis=1), ("b", 300))
     for b in (200, 3, 700, 50):
@@ -295,6 +296,7 @@ def test_threads_of_different_sizes():
     assert not failures
 
 
+@pytest.mark.slow
 def test_another_process_loads_the_plan(tmp_path, monkeypatch):
     monkeypatch.setenv("TVMFUN_CACHE_DIR", str(tmp_path))
     monkeypatch.setenv("TVMFUN_CACHE_MIN_SECONDS", "0")

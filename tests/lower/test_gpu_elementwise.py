@@ -54,7 +54,7 @@ def test_dynamic_sizes(size):
 TRANSPOSED = {"even": (32, 64), "uneven": (33, 70), "batch": (5, 40, 100), "four": (3, 20, 2, 65)}
 
 
-@pytest.mark.quick("float32-uneven")
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "shape", [(32, 64), (33, 70), (5, 40, 100), (3, 20, 2, 65)], ids=["even", "uneven", "batch", "four"]
 )

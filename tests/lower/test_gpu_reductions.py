@@ -33,7 +33,7 @@ SHAPES = {
 }
 
 
-@pytest.mark.quick("float32-uneven", "bfloat16-columns")
+@pytest.mark.slow
 @pytest.mark.parametrize("shape", SHAPES)
 @pytest.mark.parametrize("dtype", ["float32", "float16", "bfloat16", "int32", "bool", "float64"])
 def test_reductions(dtype, shape):
@@ -50,7 +50,7 @@ def test_reductions(dtype, shape):
     works_in_parallel(check(function, x), at_least=0 if 1 in shape else 1)
 
 
-@pytest.mark.quick("float32-uneven")
+@pytest.mark.slow
 @pytest.mark.parametrize("shape", ["row", "wide", "short", "uneven", "columns", "middle", "one"])
 @pytest.mark.parametrize("dtype", ["float32", "float16", "bfloat16", "int32", "bool", "uint8"])
 def test_positions_of_extrema(dtype, shape):
@@ -62,7 +62,7 @@ def test_positions_of_extrema(dtype, shape):
     works_in_parallel(outcome)
 
 
-@pytest.mark.quick("1")
+@pytest.mark.slow
 @pytest.mark.parametrize("axis", [0, 1])
 def test_nan_and_infinities(axis):
     x = values((70, 65), "float32")

@@ -44,6 +44,7 @@ def test_updates_of_rows_are_combined_in_order(mode, dtype, sizes):
         np.testing.assert_array_equal(outcome.results[0], expected)
 
 
+@pytest.mark.slow
 def test_all_updates_of_one_row():
     at = np.full(600, 3, "int32")
     is_parallel(

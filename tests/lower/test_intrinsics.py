@@ -159,7 +159,7 @@ OTHERS = {
 }
 
 
-@pytest.mark.quick("exp-float32")
+@pytest.mark.slow
 @pytest.mark.parametrize(("name", "dtype"), list(product(EXPANDED, ["float32", "float16", "bfloat16"])))
 def test_beside_what_does_not_become_vectors(name, dtype):
     function = EXPANDED[name]

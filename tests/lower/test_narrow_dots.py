@@ -101,6 +101,7 @@ def test_the_innermost_loop_multiplies_words_and_stores_nothing(kind, transposed
     assert not any(line.startswith(("vpinsr", "vpextr", "vpmov", "vcvt")) for line in hot)
 
 
+@pytest.mark.slow
 def test_convolutions_of_bfloat16_and_their_gradients_use_it():
     def conv(x, w):
         return lax.conv_general_dilated(x, w, (1, 1), "SAME", dimension_numbers=("NHWC", "HWIO", "NHWC"))
@@ -172,7 +173,7 @@ def test_integers_are_exact(sizes, transposed, left, right):
     np.testing.assert_array_equal(result, (x.astype("int64") @ y.astype("int64")).astype("int32"))
 
 
-@pytest.mark.quick("(33, 67, 50)-cascadelake", "(33, 67, 50)-x86-64-v3")
+@pytest.mark.slow
 @pytest.mark.parametrize("mcpu", NAMES)
 @pytest.mark.parametrize("sizes", [(64, 64, 96), (33, 67, 50), (100, 1030, 35), (3, 200, 300)], ids=str)
 def test_each_kind_of_instruction_computes_the_same(mcpu, sizes):
@@ -236,7 +237,7 @@ def test_batches_and_what_follows_are_one_kernel():
     assert (abs(result - np.asarray(theirs).astype("float32")) <= 2.0**-6 * (scale + 1)).all()
 
 
-@pytest.mark.quick("int8")
+@pytest.mark.slow
 @pytest.mark.parametrize("left", [BFLOAT16, "int8"])
 def test_long_sums_are_cut_in_pieces(left):
     """Few results and many terms: pieces in parallel, and their sum."""
@@ -271,7 +272,7 @@ def test_sizes_known_at_call_time_alone(left, transposed):
             np.testing.assert_array_equal(result, (x.astype("int64") @ y.astype("int64")).astype("int32"))
 
 
-@pytest.mark.quick("2-5-8")
+@pytest.mark.slow
 @pytest.mark.parametrize("stride, channels, size", [(1, 32, 12), (2, 32, 13), (1, 3, 9), (2, 5, 8)])
 def test_convolutions_and_gradients_in_bfloat16(stride, channels, size):
     rng = np.random.default_rng(0)

@@ -76,6 +76,7 @@ def test_results_do_not_depend_on_the_number_of_parts(parts):
     assert bits(results[0]) == bits(results[1]) == bits(results[2])
 
 
+@pytest.mark.slow
 def test_parts_are_not_smaller_than_worth_a_thread(monkeypatch):
     monkeypatch.setattr(native, "cpu_count", lambda: 64)
     kernels = len(pipeline.scheduled_module(tvmfun.trace(chain)(X), targets.host()).functions) - 1
@@ -138,7 +139,7 @@ def test_nothing_to_compute():
     assert bits(run(module.load(), plan)) == [X.tobytes()]
 
 
-@pytest.mark.quick("1")
+@pytest.mark.slow
 @needs_linker
 @pytest.mark.parametrize("count", [1, 3])
 def test_a_shared_library_of_several_parts(parts, tmp_path, count):

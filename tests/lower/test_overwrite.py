@@ -177,6 +177,7 @@ def test_a_carry_over_itself(context: str, dtype: str):
     check(tvmfun.jit(run)([arguments(shape, dtype) for _, _, shape in cases()]), dtype)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("context", "dtype"), marked(["donated"]))
 def test_a_result_over_a_donated_argument(context: str, dtype: str):
     step = tvmfun.jit(

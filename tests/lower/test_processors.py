@@ -28,6 +28,7 @@ TARGETS = {
 QUICK = ("x86-64-v4",)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "name", [pytest.param(name, marks=[] if name in QUICK else [pytest.mark.slow]) for name in TARGETS]
 )

@@ -97,7 +97,7 @@ NUMBERS = [
 ]
 
 
-@pytest.mark.quick("steps0-0")
+@pytest.mark.slow
 # In the seventh a kernel computes again what the kernel before it reads.
 @pytest.mark.parametrize(
     ("steps", "seed"), [*((STEPS, seed) for seed in (*range(6), 125)), *((STEPS + NUMBERS, seed) for seed in range(6))]

@@ -56,7 +56,7 @@ def test_any_convolution_with_holes(data):
     np.testing.assert_allclose(ours(x, w), expected, rtol=1e-12, atol=1e-12)
 
 
-@pytest.mark.quick("3-2-7")
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("kernel", "stride", "size"),
     [(1, 2, 8), (2, 2, 7), (3, 2, 7), (3, 2, 8), (3, 3, 8), (5, 2, 8), (5, 3, 7), (2, 3, 8)],

@@ -208,6 +208,7 @@ def test_a_schedule_that_is_not_surely_faster_is_not_kept(monkeypatch):
     assert [message["kind"] for message in messages] == ["ready", "done"]
 
 
+@pytest.mark.slow
 def test_a_known_schedule_is_tried_first(record, monkeypatch):
     (one,) = scheduled(convolution, X, W)
     monkeypatch.setattr(worker.Bench, "times", lambda bench, module: (3.0, 1.5, True))
@@ -352,6 +353,7 @@ def test_a_database_works_in_another_process(found, tmp_path):
     assert np.load(paths[2]).tobytes() == here.tobytes()
 
 
+@pytest.mark.slow
 def test_a_jitted_function_is_compiled_with_and_without(found):
     folder, _ = found
     step = jit(convolution)

@@ -70,7 +70,7 @@ def bert():
     return model, lambda model, **settings: tnp.sum(model(TOKENS, **settings).words ** 2)
 
 
-@pytest.mark.quick("gpt2")
+@pytest.mark.slow
 @pytest.mark.parametrize("make", [gpt2, bert])
 def test_checkpoints_change_nothing(make):
     model, loss = make()
@@ -81,7 +81,7 @@ def test_checkpoints_change_nothing(make):
         np.testing.assert_allclose(a, b, rtol=2e-4, atol=1e-5)
 
 
-@pytest.mark.quick("gpt2")
+@pytest.mark.slow
 @pytest.mark.parametrize("make", [gpt2, bert])
 def test_dropout_draws_from_the_key(make):
     model, loss = make()
@@ -92,6 +92,7 @@ def test_dropout_draws_from_the_key(make):
         loss(model, train=True)
 
 
+@pytest.mark.slow
 def test_without_dropout_training_needs_no_key():
     model = GPT2.create(GPT2Config(20, 12, 16, 2, 2, dropout=0.0), KEY)
     np.testing.assert_array_equal(model(TOKENS, train=True), model(TOKENS))

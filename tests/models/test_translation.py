@@ -66,6 +66,7 @@ def test_one_beam_is_a_greedy_search(model):
     np.testing.assert_array_equal(found.tokens[:, 0], tokens)
 
 
+@pytest.mark.slow
 def test_errors(model):
     settings = {"begin_token": BEGIN, "end_token": END}
     with pytest.raises(ArgumentError, match="beams must be from 1 to 6"):

@@ -134,6 +134,7 @@ def test_apply():
     np.testing.assert_allclose(tvmfun.jit(lambda x, m: x.at[m].apply(tnp.sin))(X, X > 1), np.where(X > 1, np.sin(X), X))
 
 
+@pytest.mark.slow
 def test_traced_masks():
     for name in ("set", "add", "multiply", "min", "max", "divide", "power"):
         got = tvmfun.jit(lambda x, mask, n=name: getattr(x.at[mask], n)(2.0))(X, X > 1)

@@ -199,6 +199,7 @@ def test_from_dlpack():
         tnp.from_dlpack(REAL, copy=False)
 
 
+@pytest.mark.slow
 def test_methods():
     x = tnp.asarray(REAL)
     for name in ("cumsum", "cumprod", "ptp", "sum", "mean", "argsort", "diagonal", "trace", "nonzero", "copy", "ravel"):

@@ -213,7 +213,7 @@ def test_shifts_by_any_count(dtype):
         np.testing.assert_array_equal(tnp.bitwise_right_shift(x, n), jax.numpy.right_shift(x, n))
 
 
-@pytest.mark.quick("int32")
+@pytest.mark.slow
 @pytest.mark.parametrize("dtype", ["int8", "uint8", "int32", "int64"])
 def test_integer_powers(dtype):
     info = np.iinfo(dtype)

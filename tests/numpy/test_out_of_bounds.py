@@ -131,7 +131,7 @@ def test_a_function_is_applied_as_often_as_a_place_is_named():
     np.testing.assert_array_equal(batched, [[7, 2, 3, 4, 5], [1, 5, 7, 4, 5]])
 
 
-@pytest.mark.quick("min")
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["min", "max"])
 def test_extrema_leave_the_gradient_of_other_elements(name: str):
     x = np.asarray([np.inf, 2.0, np.nan, 4.0, -np.inf], "float32")

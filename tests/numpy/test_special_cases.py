@@ -153,7 +153,7 @@ def test_hypot_does_not_overflow():
     np.testing.assert_allclose(tnp.hypot(3e-320, np.float64(4e-320)), 5e-320, rtol=1e-3)
 
 
-@pytest.mark.quick("float32")
+@pytest.mark.slow
 @pytest.mark.parametrize("dtype", ["float16", "bfloat16", "float32", "float64"])
 def test_the_next_float(dtype):
     kind = tnp.asarray(0, dtype).dtype.type

@@ -112,7 +112,7 @@ def arguments_of(node) -> list[np.ndarray]:
     return [x for part in parts if isinstance(part, tuple) and name != "number" for x in arguments_of(part)]
 
 
-@pytest.mark.quick("float32")
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", ["float32", "int32"])
 @settings(max_examples=50)
 @given(data=st.data())

@@ -203,6 +203,7 @@ def test_apply_if_finite_drops_what_is_not_finite(values):
     np.testing.assert_allclose(params[optim], params[optax], rtol=1e-6)
 
 
+@pytest.mark.slow
 def test_multi_steps_skips_what_is_not_finite():
     for o in (optim, optax):
         optimizer = o.MultiSteps(o.sgd(1.0), 2, should_skip_update_fn=o.skip_not_finite)

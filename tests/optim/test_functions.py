@@ -103,7 +103,7 @@ def test_projections_and_their_derivatives_are_those_of_optax():
                 np.testing.assert_allclose(a, b, rtol=1e-11, atol=1e-12, err_msg=name)
 
 
-@pytest.mark.quick("1")
+@pytest.mark.slow
 @pytest.mark.parametrize("size", [1, 7])
 def test_the_simplex_is_projected_onto_itself(size):
     rng = np.random.default_rng(size)
@@ -191,7 +191,7 @@ def test_matrix_inverse_pth_root_explains_mistakes():
         optim.matrix_inverse_pth_root(np.ones((2, 3)), 2)
 
 
-@pytest.mark.quick("()")
+@pytest.mark.slow
 @pytest.mark.parametrize("columns", [(), (3,)])
 def test_nnls(columns):
     rng = np.random.default_rng(1)
@@ -408,7 +408,7 @@ DIFFERENTIABLE = {
 }
 
 
-@pytest.mark.quick("lbfgs")
+@pytest.mark.slow
 @pytest.mark.parametrize("name", DIFFERENTIABLE)
 def test_training_has_derivatives(name):
     optimizer = DIFFERENTIABLE[name]()

@@ -74,7 +74,7 @@ def test_second_names():
         optim.transforms.no_such_name
 
 
-@pytest.mark.quick("1x1")
+@pytest.mark.slow
 @pytest.mark.parametrize("shape", [(1, 1), (4, 4), (3, 7), (7, 3), (6, 6), (1, 5)])
 def test_assignment_is_that_of_optax(shape):
     costs = np.random.default_rng(shape[0]).normal(size=(3, *shape)).astype("float32")
@@ -98,7 +98,7 @@ def test_assignment_of_nothing_and_of_integers():
         optim.assignment.hungarian_algorithm(np.zeros(3))
 
 
-@pytest.mark.quick("True-Gumbel")
+@pytest.mark.slow
 @pytest.mark.parametrize("noise", ["Gumbel", "Normal"])
 @pytest.mark.parametrize("use_baseline", [True, False])
 def test_perturbations_are_those_of_optax(noise, use_baseline):

@@ -56,6 +56,7 @@ def _assert_close(actual: np.ndarray, expected: np.ndarray, tolerance: float) ->
     assert difference(actual, expected) <= tolerance
 
 
+@pytest.mark.slow
 def test_trajectories_are_optax_trajectories():
     cases = {name: Case(make, SHAPES) for name, make in OPTIMIZERS.items()}
     with x64():
@@ -289,7 +290,7 @@ SCHEDULES = {
 COUNTS = [*range(40), 1000, 2**24 + 1, 2**31 - 1]
 
 
-@pytest.mark.quick("int32-1e-06")
+@pytest.mark.slow
 @pytest.mark.parametrize(("dtype", "tolerance"), [("int32", 1e-6), ("int64", 1e-12)])
 def test_schedules_are_optax_schedules(dtype, tolerance):
     def values(library):

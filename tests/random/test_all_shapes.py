@@ -29,7 +29,7 @@ DRAWS = {
 }
 
 
-@pytest.mark.quick("bits", "uniform", "truncated normal", "keys")
+@pytest.mark.slow
 @pytest.mark.parametrize("name", DRAWS)
 def test_bits_are_those_of_a_compiled_function(name):
     draw = DRAWS[name]

@@ -102,7 +102,7 @@ DOUBLE = [
 ]
 
 
-@pytest.mark.quick("binomial--")
+@pytest.mark.slow
 @pytest.mark.parametrize(("name", "args", "kwargs"), DOUBLE, ids=lambda x: x if isinstance(x, str) else "")
 def test_numbers_in_other_dtypes_are_those_of_jax(name, args, kwargs):
     kwargs = {"dtype": "float64"} | kwargs
@@ -148,7 +148,7 @@ CONTINUOUS = {
 }
 
 
-@pytest.mark.quick("small gamma")
+@pytest.mark.slow
 @pytest.mark.parametrize("name", CONTINUOUS)
 def test_samples_have_the_distribution(name):
     sample, parameters, distribution = CONTINUOUS[name]
@@ -165,7 +165,7 @@ DISCRETE = {
 }
 
 
-@pytest.mark.quick("large binomial")
+@pytest.mark.slow
 @pytest.mark.parametrize("name", DISCRETE)
 def test_counts_have_the_distribution(name):
     sample, parameters, distribution = DISCRETE[name]
@@ -176,7 +176,7 @@ def test_counts_have_the_distribution(name):
     assert stats.chisquare(observed, expected).pvalue > 1e-3
 
 
-@pytest.mark.quick("svd")
+@pytest.mark.slow
 @pytest.mark.parametrize("method", ["cholesky", "eigh", "svd"])
 def test_normal_vectors_have_the_covariance(method):
     x = np.asarray(random.multivariate_normal(random.key(5), np.ones(2), COV, (20_000,), method=method), np.float64)
@@ -200,7 +200,7 @@ def test_frequencies_of_choices():
         assert sorted(indices.tolist()) == list(range(9))
 
 
-@pytest.mark.quick("bfloat16")
+@pytest.mark.slow
 @pytest.mark.parametrize("dtype", ["bfloat16", "float16"])
 def test_half_precision(dtype):
     k = random.key(2)
@@ -226,7 +226,7 @@ DERIVATIVES = {
 }
 
 
-@pytest.mark.quick("t")
+@pytest.mark.slow
 @pytest.mark.parametrize("name", DERIVATIVES)
 def test_derivatives_are_those_of_jax(name):
     sample = DERIVATIVES[name]

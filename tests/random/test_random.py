@@ -209,7 +209,7 @@ def test_bernoulli_of_arrays(keys, jax):
         random.bernoulli(keys[0], p, (4,))
 
 
-@pytest.mark.quick("int8")
+@pytest.mark.slow
 @pytest.mark.parametrize("dtype", [str(d) for d in dtypes.INTEGERS])
 def test_randint(dtype, keys, jax):
     info = np.iinfo(dtype)
@@ -305,7 +305,7 @@ def test_half_precision_rounds_as_jax_does(keys, jax):
         )
 
 
-@pytest.mark.quick("int8", "uint32")
+@pytest.mark.quick("uint32")
 @pytest.mark.parametrize("dtype", ["int8", "uint8", "int32", "uint32", "int64", "uint64"])
 def test_randint_between_arrays(dtype, keys, jax):
     key, theirs = keys

@@ -29,7 +29,7 @@ def places(count: int, *lead: int) -> np.ndarray:
     return inside
 
 
-@pytest.mark.quick("float64-two axes")
+@pytest.mark.slow
 @pytest.mark.parametrize("grid", GRIDS)
 @pytest.mark.parametrize("dtype", ["float64", "float32"])
 def test_values(grid, dtype):

@@ -45,7 +45,7 @@ OPTIONS = {
 }
 
 
-@pytest.mark.quick("float64-vectors")
+@pytest.mark.slow
 @pytest.mark.parametrize("sample", SAMPLES)
 @pytest.mark.parametrize("dtype", ["float64", "float32"])
 def test_values(sample, dtype):

@@ -106,6 +106,7 @@ def test_qr_with_pivoting(shape):
             np.testing.assert_allclose(q[0] @ r, x[:, np.asarray(p, int)], rtol=1e-10)
 
 
+@pytest.mark.slow
 def test_products_with_q():
     for a in (W, W.T, A):
         rank = min(a.shape)
@@ -195,7 +196,7 @@ def test_batches():
     np.testing.assert_allclose(p @ lower @ upper, many, atol=1e-12)
 
 
-@pytest.mark.quick("expm")
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["solve", "expm", "sqrtm", "polar", "cho", "sylvester"])
 def test_derivatives(name):
     functions = {

@@ -33,7 +33,7 @@ def test_convolutions(mode):
         np.testing.assert_allclose(getattr(signal, name)(IMAGE, FILTER, mode), expected, rtol=1e-10, atol=1e-12)
 
 
-@pytest.mark.quick("0")
+@pytest.mark.slow
 @pytest.mark.parametrize("axis", [0, 1])
 def test_trends(axis):
     for kwargs in ({}, {"type": "constant"}, {"bp": 2}, {"bp": [1, 3]}):

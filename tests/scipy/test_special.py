@@ -168,7 +168,7 @@ X = np.asarray([[1000.0, -1000.0, 2.0], [-INF, -INF, -INF], [0.5, INF, 1.0]])
 FACTORS = np.asarray([[1.0, 2.0, 0.0], [1.0, 1.0, 1.0], [-1.0, 0.0, 3.0]])
 
 
-@pytest.mark.quick("False-0x1")
+@pytest.mark.slow
 @pytest.mark.parametrize("axis", [None, 0, 1, (0, 1)])
 @pytest.mark.parametrize("keepdims", [False, True])
 def test_logsumexp(axis, keepdims):
@@ -193,7 +193,7 @@ SMOOTH = {
 }  # fmt: skip
 
 
-@pytest.mark.quick("beta")
+@pytest.mark.slow
 @pytest.mark.parametrize("name", SMOOTH)
 def test_derivatives_to_order_two(name):
     derivatives.check(getattr(special, name), SMOOTH[name], tolerance=1e-5)

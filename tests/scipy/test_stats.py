@@ -150,7 +150,7 @@ def test_derivatives_outside_of_the_support_are_finite():
 SAMPLES = np.asarray([[3.0, 1.0, 2.0, 2.0], [5.0, 5.0, 5.0, 1.0], [0.0, -1.0, 2.0, 7.0]])
 
 
-@pytest.mark.quick("None-dense", "None-ordinal", "None-max")
+@pytest.mark.quick("None-dense", "None-ordinal")
 @pytest.mark.parametrize("method", ["average", "min", "max", "dense", "ordinal"])
 @pytest.mark.parametrize("axis", [None, 0, 1, -1])
 def test_ranks(method, axis):

@@ -1,6 +1,7 @@
 """Levels of a test run: ``quick`` leaves out slow tests, ``all`` runs every test; the last line counts them.
 
-A test is slow if it is marked ``slow``, or if it is a case of a test marked ``quick`` that the mark does not name::
+A test is slow if it is marked ``slow``, if it is a doctest, or if it is a case of a test marked ``quick`` that the mark
+does not name::
 
     @pytest.mark.quick("float64-*", "*-max")
     @pytest.mark.parametrize(...)
@@ -64,6 +65,9 @@ def _id(item: Any) -> str:
 
 def pytest_itemcollected(item: pytest.Item) -> None:
     patterns = _quick_cases(item)
+    if isinstance(item, pytest.DoctestItem):
+        # What a docstring shows, tests cover.
+        item.add_marker(pytest.mark.slow)
     if patterns and not any(fnmatchcase(_id(item), pattern) for pattern in patterns):
         item.add_marker(pytest.mark.slow)
 

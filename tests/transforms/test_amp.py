@@ -253,6 +253,7 @@ def test_forward_mode_and_second_derivatives():
     close(tvmfun.jvp(amp(f), (w,), (w,)), tvmfun.jvp(f, (w,), (w,)), 0.05)
 
 
+@pytest.mark.quick("12")
 @pytest.mark.parametrize("length", [12, 1030])  # written out, and block by block
 def test_attention(length: int):
     q = reals(1, length, 1, 8)

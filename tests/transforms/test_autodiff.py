@@ -270,6 +270,7 @@ def test_a_direction_needs_a_float():
         jvp(lambda x: x * 2, (3,), (1,))
 
 
+@pytest.mark.slow
 def test_results_that_are_constants_within_a_trace():
     # The derivative of floor is 0 without an equation, so the result of the inner pull is no tracer.
     def slope(c, x):

@@ -82,7 +82,7 @@ def in_loop(m):
     return lambda w, x: m.np.sum(m.lax.scan(lambda h, _: (f(w @ h), h), x, None, length=3)[1] ** 2)
 
 
-@pytest.mark.quick("by_vjp")
+@pytest.mark.slow
 @pytest.mark.parametrize("function", [by_vjp, by_jvp, by_jvps, in_loop], ids=lambda f: f.__name__)
 def test_custom_rules(function):
     x = X[0]
@@ -148,7 +148,7 @@ def checkpointed(m, **options):
     return lambda w, x: m.np.sum(one(w, one(w, x)) ** 2)
 
 
-@pytest.mark.quick("everything")
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "policy",
     [None, policies.dots_saveable, policies.everything_saveable, policies.dots_with_no_batch_dims_saveable],

@@ -149,6 +149,7 @@ def test_what_is_not_used_is_not_computed():
     assert (loop.params["carry"], loop.params["consts"]) == (1, 0)
 
 
+@pytest.mark.slow
 def test_what_the_condition_needs_is_computed():
     def until_large(x: Any) -> Any:
         cond = lambda c: (c[0] < 10) & (c[2] < 5)

@@ -124,6 +124,7 @@ def test_the_forward_pass_is_not_computed_twice(program):
     assert counts["gather"] <= 2
 
 
+@pytest.mark.slow
 def test_a_lstm_keeps_its_gates_and_multiplies_for_the_weight_after_the_loop():
     width, batch, length = 8, 4, 6
 

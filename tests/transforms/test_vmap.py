@@ -96,7 +96,7 @@ COLLECTIVES = {
 }
 
 
-@pytest.mark.quick("pshuffle")
+@pytest.mark.slow
 @pytest.mark.parametrize("name", COLLECTIVES)
 def test_collectives(name):
     f = COLLECTIVES[name]
@@ -348,6 +348,7 @@ def test_an_imported_program_keeps_its_loops():
         np.testing.assert_allclose(tvmfun.jacrev(lambda x: program(x)[0])(x), expected, rtol=1e-12)
 
 
+@pytest.mark.slow
 def test_an_imported_if_is_a_branch():
     from tvm.script import relax as R
 

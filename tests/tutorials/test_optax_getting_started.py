@@ -1,5 +1,6 @@
 """The first steps with optax: a linear model, a loss by itself, and the loop around an optimizer."""
 
+import pytest
 from support.tutorials import compare
 
 
@@ -46,5 +47,6 @@ def program(jax, jnp, random, optax):
     }
 
 
+@pytest.mark.slow
 def test_program():
     compare(program, rtol=1e-4)

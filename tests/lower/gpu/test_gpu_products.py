@@ -62,6 +62,7 @@ def test_vectors_and_matrices_without_terms(dtype):
         check(LAYOUTS[layout], *factors(layout, *sizes, dtype), orders=1)
 
 
+@pytest.mark.slow
 @needs_gxx
 @pytest.mark.parametrize("dtype", ["bfloat16", pytest.param("float32", marks=pytest.mark.slow)])
 def test_a_product_with_an_epilogue(dtype):
@@ -223,6 +224,7 @@ def test_a_whole_step_in_tensorfloat32():
     assert all("tvmfun_tf32_" in product.function.script() for product in products)
 
 
+@pytest.mark.slow
 @needs_nvcc
 def test_tensorfloat32_is_multiplied_by_tensor_cores(tmp_path):
     specs = [ShapeDtype((64, 64), "float32")] * 2

@@ -87,8 +87,8 @@ def test_ops(name, shape, reverse):
     )
 
 
+@pytest.mark.slow
 @needs_gxx
-@pytest.mark.quick("cumprod-int8", "cumsum-bfloat16", "cumulative_place-uint64", "cumlogsumexp-float64")
 @pytest.mark.parametrize(
     ("name", "dtype"),
     [
@@ -105,6 +105,7 @@ def test_dtypes(name, dtype):
     check(name, operands(name, (3, 203), dtype), axis=1, reverse=True)
 
 
+@pytest.mark.slow
 @needs_gxx
 @pytest.mark.parametrize("name", [name for name in OPS if name != "linear_recurrence"])
 def test_special_values(name):
@@ -115,6 +116,7 @@ def test_special_values(name):
     np.testing.assert_allclose(ours, np.asarray(tvmfun.jit(run)(rows)), rtol=1e-6)
 
 
+@pytest.mark.slow
 @needs_gxx
 @pytest.mark.parametrize("length", [40, 3000])
 def test_partial_products_out_of_range(length):

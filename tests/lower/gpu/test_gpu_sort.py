@@ -34,8 +34,8 @@ def order(x):
     return np.argsort(wide, axis=-1, kind="stable")
 
 
+@pytest.mark.slow
 @needs_gxx
-@pytest.mark.quick("float32", "float16", "int64", "bool")
 @pytest.mark.parametrize("dtype", DTYPES)
 def test_dtypes(dtype):
     x = elements((3, 201), dtype)

@@ -118,7 +118,7 @@ def test_values_and_gradients(name, way):
         np.testing.assert_allclose(np.asarray(ours), theirs, rtol=1e-10, atol=1e-11)
 
 
-@pytest.mark.quick("in blocks")
+@pytest.mark.slow
 def test_jaxs_function(way):
     given = arrays("float32")
     settings = CASES["lengths"][0]
@@ -128,7 +128,7 @@ def test_jaxs_function(way):
     assert ours.dtype == np.float32
 
 
-@pytest.mark.quick("3-130-2")
+@pytest.mark.slow
 @pytest.mark.parametrize(("length", "keys", "heads"), [(1, 1, 1), (17, 3, 1), (3, 130, 2)])
 def test_odd_sizes(length, keys, heads, monkeypatch):
     blocks(monkeypatch)
@@ -149,14 +149,14 @@ def test_nothing(shape):
     assert not np.asarray(g).any()
 
 
-@pytest.mark.quick("in blocks")
+@pytest.mark.slow
 def test_without_a_batch(way):
     query, key, value = arrays()
     one = dot_product_attention(query[0], key[0], value[0], mask=MASK[0])
     np.testing.assert_allclose(one, np.asarray(dot_product_attention(query, key, value, mask=MASK))[0], atol=1e-14)
 
 
-@pytest.mark.quick("written out")
+@pytest.mark.slow
 def test_a_row_that_is_masked_out_gets_the_mean(way):
     query, key, value = arrays("float32")
     everywhere = dot_product_attention(query, key, value, bias=np.full((1, 1, 1, S), -np.inf, "float32"))
@@ -164,7 +164,7 @@ def test_a_row_that_is_masked_out_gets_the_mean(way):
     np.testing.assert_allclose(np.asarray(everywhere), np.broadcast_to(mean, query.shape), rtol=1e-5, atol=1e-6)
 
 
-@pytest.mark.quick("in blocks-bfloat16-*")
+@pytest.mark.slow
 @pytest.mark.parametrize(("dtype", "tolerance"), [("float16", 2e-3), ("bfloat16", 2e-2)])
 def test_narrow_floats(dtype, tolerance, way):
     given = [tnp.asarray(x, dtype=dtype) for x in arrays("float32")]
@@ -180,7 +180,7 @@ def test_narrow_floats(dtype, tolerance, way):
 # -- dropout ---------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.quick("in blocks")
+@pytest.mark.slow
 def test_dropout(way):
     """Both implementations drop weights by one ``bernoulli`` mask, forwards and backwards."""
     rate, key = 0.25, random.key(3)
@@ -222,7 +222,7 @@ def test_second_derivatives_and_forward_mode(monkeypatch, platform):
         np.testing.assert_allclose(np.asarray(a), b, rtol=1e-9, atol=1e-10)
 
 
-@pytest.mark.quick("in blocks")
+@pytest.mark.slow
 def test_vmap(way):
     query, key, value = arrays()
     counts = np.asarray([40, 7], "int32")
@@ -241,7 +241,7 @@ def test_vmap(way):
         np.testing.assert_allclose(np.asarray(a), b, rtol=1e-10, atol=1e-11)
 
 
-@pytest.mark.quick("written out")
+@pytest.mark.slow
 def test_dynamic_batch(way):
     run = tvmfun.jit(lambda *a: dot_product_attention(*a, is_causal=True), dynamic_shapes=({0: "b"},) * 3)
     for batch in (1, 3):
@@ -263,7 +263,7 @@ def sizes(program):
                 yield from sizes(inner)
 
 
-@pytest.mark.quick("True")
+@pytest.mark.slow
 @pytest.mark.parametrize("causal", [False, True])
 def test_memory_grows_with_the_length(causal):
     width, taken = 2 * 16, []

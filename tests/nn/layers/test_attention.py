@@ -137,7 +137,7 @@ CASES = {
 }
 
 
-@pytest.mark.quick("grouped, rotary, causal")
+@pytest.mark.slow
 @pytest.mark.parametrize("name", CASES)
 def test_formula(name):
     settings, ours, visible = CASES[name]
@@ -232,6 +232,7 @@ def steps(decode, cache, x):
     return tnp.moveaxis(ys, 0, 1), cache
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("settings", "window"), [({}, None), ({"num_kv_heads": K, "rotary": nn.RotaryEmbedding(HEAD)}, 2)]
 )

@@ -80,7 +80,7 @@ def test_plain_loops(name):
         np.testing.assert_allclose(np.asarray(got), np.asarray(want), rtol=1e-12, atol=1e-13)
 
 
-@pytest.mark.quick("GRU")
+@pytest.mark.slow
 @pytest.mark.parametrize("name", LAYERS)
 def test_cells_are_the_steps_of_layers_and_batches_need_not_be(name):
     layer, x = LAYERS[name](F, H, key=random.key(0)), normal(B, T, F, dtype="float32")
@@ -141,6 +141,7 @@ def test_dropout_is_between_layers():
         layer(x)
 
 
+@pytest.mark.slow
 def test_dtypes():
     layer = nn.LSTM(F, H, key=random.key(0))
     y, (h, c) = layer(normal(B, T, F))
