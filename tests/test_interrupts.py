@@ -146,15 +146,18 @@ def test_a_handler_may_compute(results):
     assert results["a handler that computes"] == "ended" and results["handled"] == [256.0] and results["same"]
 
 
+@pytest.mark.slow
 def test_a_signal_ends_a_chain_of_kernels(results):
     outcome, share, seconds = results["main"]
     if seconds > 0.3:  # it hears ten times a second
         assert outcome == "KeyboardInterrupt" and share < 0.9
 
 
+@pytest.mark.slow
 def test_an_interrupted_call_leaves_no_memory_behind(results):
     assert results["grown"] < 2 << 20
 
 
+@pytest.mark.slow
 def test_what_an_interrupted_call_was_given_is_gone_and_other_threads_go_on(results):
     assert results["donated"] == "KeyboardInterrupt" and results["gone"] and results["other thread"]

@@ -299,6 +299,7 @@ def test_threads_that_share_a_function():
 
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="there is no fork")
+@pytest.mark.quick("0")
 @pytest.mark.parametrize("idle", [0, 0.2])
 def test_a_call_after_a_fork(idle):
     code = """if True:

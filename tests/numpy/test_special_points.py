@@ -94,7 +94,7 @@ SQUARE, TALL = np.eye(3), np.linalg.qr(np.random.default_rng(0).normal(size=(4, 
 SIDES = np.asarray([1.0, -2.0, 0.5, 3.0])
 
 
-@pytest.mark.quick("pair")
+@pytest.mark.slow
 @pytest.mark.parametrize("x", [SQUARE, np.diag([1.0, 1.0, 2.0]), TALL, TALL.T], ids=["eye", "pair", "tall", "wide"])
 def test_pseudoinverses_have_derivatives_where_singular_values_are_equal(x: np.ndarray):
     check(tnp.linalg.pinv, [x], tolerance=1e-5)

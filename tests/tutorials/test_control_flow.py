@@ -2,6 +2,7 @@
 
 from functools import partial
 
+import pytest
 from support.tutorials import compare
 
 
@@ -75,5 +76,6 @@ def program(jax, jnp, lax):
     }
 
 
+@pytest.mark.slow
 def test_program():
     compare(program)

@@ -91,7 +91,7 @@ CASES = {
 
 
 @needs_gxx
-@pytest.mark.quick("bfloat16-odd")
+@pytest.mark.slow
 @pytest.mark.parametrize("name", CASES)
 def test_kernels_are_the_formula(name):
     format, optional, params, *own = CASES[name]
