@@ -25,7 +25,7 @@ LAYERS = """
     stages transforms
     jit
     checks lax tune
-    random
+    calibration random
     data nn scipy
     metrics optim
     interop

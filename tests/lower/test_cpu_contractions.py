@@ -26,7 +26,7 @@ from tvm import te, tirx
 from tvm.target import Target
 
 from tvmfun.lower import machine
-from tvmfun.lower.schedule.cpu.contraction import keeps_panels_in_l2, match, plan
+from tvmfun.lower.schedule.cpu.contraction import match, plan
 from tvmfun.lower.schedule.cpu.rules import schedule
 from tvmfun.lower.schedule.stages import parse
 
@@ -250,14 +250,14 @@ def test_tiles_fit_registers_and_caches(monkeypatch, mcpu):
     monkeypatch.setattr(machine, "system_processor", lambda: "another")
     triple = "aarch64-linux-gnu" if mcpu.startswith("neoverse") else "x86_64-linux-gnu"
     target = Target({"kind": "llvm", "mcpu": mcpu, "mtriple": triple, "num-cores": 2})
-    processor = machine._machine.__wrapped__(str(target))
+    processor = machine._machine.__wrapped__(str(target), None)
     (stage,), _ = parse(te.create_prim_func(list(matmul(1024, 1024, 1024)[0])))
     tiling = plan(match(stage), processor)
     depth = math.prod(axis.extent for axis in tiling.inner)
     assert (tiling.rows, tiling.columns, depth) == TILES[mcpu]
     vectors = tiling.columns // tiling.lanes
     assert tiling.rows * vectors + vectors + 1 <= processor.registers
-    level = 2 if keeps_panels_in_l2(processor) else 1
+    level = processor.settings.panel_level
     assert 4 * depth * (tiling.columns + (tiling.rows if level == 1 else 0)) <= processor.cache_bytes(level)
 
 
@@ -265,7 +265,7 @@ def test_tiles_fit_registers_and_caches(monkeypatch, mcpu):
 @pytest.mark.parametrize("mcpu", ["znver5", "graniterapids"])
 def test_panels_have_nearly_equal_widths(monkeypatch, mcpu, columns):
     monkeypatch.setattr(machine, "system_processor", lambda: "another")
-    processor = machine._machine.__wrapped__(str(Target({"kind": "llvm", "mcpu": mcpu, "num-cores": 2})))
+    processor = machine._machine.__wrapped__(str(Target({"kind": "llvm", "mcpu": mcpu, "num-cores": 2})), None)
     (stage,), _ = parse(te.create_prim_func(list(matmul(64, columns, 32)[0])))
     tiling = plan(match(stage), processor)
     vectors, panels = -(-columns // tiling.lanes), -(-columns // tiling.columns)

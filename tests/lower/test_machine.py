@@ -178,7 +178,7 @@ def test_the_share_of_a_cache():
 @is_x86
 def test_processors_by_name(monkeypatch, mcpu, vectors, sizes):
     monkeypatch.setattr(machine, "system_processor", lambda: "another")
-    found = machine._machine.__wrapped__(str(Target({"kind": "llvm", "mcpu": mcpu, "num-cores": 2})))
+    found = machine._machine.__wrapped__(str(Target({"kind": "llvm", "mcpu": mcpu, "num-cores": 2})), None)
     assert (found.registers, found.vector_bytes) == vectors
     assert tuple(cache.nbytes >> 10 for cache in found.caches) == sizes
 

@@ -24,14 +24,10 @@ TARGETS = {
     "znver5-short-vectors": {"mcpu": "znver5", "mattr": ["+prefer-256-bit"]},
     "aarch64": {"mtriple": "aarch64-linux-gnu", "mcpu": "neoverse-n1"},
 }
-# The others prefer the same vectors, or have the same instructions, as one of these.
-QUICK = ("x86-64-v4",)
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    "name", [pytest.param(name, marks=[] if name in QUICK else [pytest.mark.slow]) for name in TARGETS]
-)
+@pytest.mark.parametrize("name", TARGETS)
 def test_llvm_finishes_the_kernels_of_every_op(name: str):
     target = {"kind": "llvm", "num-cores": 2, **TARGETS[name]}
     command = [sys.executable, str(SCRIPT), json.dumps(target)]

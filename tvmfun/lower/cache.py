@@ -172,12 +172,12 @@ _VERSIONS: list[str] = []
 def _key(program: Program, target: Target, donated: Sequence[int]) -> str:
     if not _VERSIONS:
         _VERSIONS.append(f"{tvm.__version__} {package_version('tvmfun')} {_sources_digest()}")
-    caches = str(Machine.of(target).caches) if targets.is_cpu(target) else ""
+    machine = str(Machine.of(target)) if targets.is_cpu(target) else ""
     parts = (
         program.text,
         str(target),
         str(target.host),
-        caches,
+        machine,
         str(tuple(donated)),
         _VERSIONS[0],
         database.ACTIVE.key,

@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 from collections import OrderedDict
+from typing import Any
 
 from tvm import tirx
 from tvm.target import Target
 
+from tvmfun.lower import target as targets
 from tvmfun.lower.fusion.in_place import InPlace
 from tvmfun.lower.fusion.kernel import Kernel
+from tvmfun.lower.machine import Machine
 from tvmfun.lower.schedule import schedule, schedule_in_place
 from tvmfun.lower.schedule.control_ops import function as control
 from tvmfun.lower.tuning import database
 
-_KERNELS: OrderedDict[tuple[str, str, InPlace, database.Record | None, bool], tirx.PrimFunc | None] = OrderedDict()
+_KERNELS: OrderedDict[tuple[Any, ...], tirx.PrimFunc | None] = OrderedDict()
 _KERNELS_KEPT = 4096
 
 
@@ -31,7 +34,8 @@ def scheduled(
     """
     # A tuned schedule writes in an order of its own, which kernels that share memory or loops cannot rely on.
     record = database.find(kernel.text, target) if may_be_tuned and not in_place else None
-    key = (kernel.text, str(target), in_place, record, calls and kernel.is_control)
+    settings = Machine.of(target).settings if targets.is_cpu(target) else None
+    key = (kernel.text, str(target), settings, in_place, record, calls and kernel.is_control)
     if key not in _KERNELS:
         _KERNELS[key] = _new(kernel, target, in_place, record, calls)
         if len(_KERNELS) > _KERNELS_KEPT:

@@ -5,16 +5,17 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Iterator, Set
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
+from hashlib import sha256
 from pathlib import Path
 from typing import NamedTuple
 
 import tvm
 from tvm.target import Target
 
-# Work (in scalar operations) below which waking the thread pool costs more than it saves.
-SERIAL_WORK = 1 << 15
+from tvmfun.lower.settings import DEFAULT, Settings, derived, measured
+from tvmfun.manifest.entries import package_version
 
 # Features that determine the width of vectors, and instructions for products of narrow numbers.
 FEATURES = ("avx512bf16", "avx512vnni", "avxvnni", "avx512bw", "avx512f", "avx2", "sse2")
@@ -107,12 +108,14 @@ class Machine:
         cores: the number of threads that kernels may use.
         features: the features of ``FEATURES`` that it has, by LLVM's names.
         caches: the data caches of a core, from the first level on.
+        settings: what schedules choose by the machine.
 
     >>> print(Machine.of(Target({"kind": "llvm", "mcpu": "graniterapids", "num-cores": 2})))
     vectors   32 of 64 bytes
     threads   2
     features  avx2 avx512bf16 avx512bw avx512f avx512vnni avxvnni sse2
     caches    L1 48 KiB, L2 2048 KiB
+    settings  panel_level 2, serial_work 32768, tasks_per_core 8, winograd_channels 32
     """
 
     vector_bytes: int
@@ -120,14 +123,16 @@ class Machine:
     cores: int
     features: frozenset[str] = frozenset()
     caches: tuple[Cache, ...] = (Cache(1, _UNKNOWN[0]), Cache(2, _UNKNOWN[1]))
+    settings: Settings = DEFAULT
 
     @classmethod
     def of(cls, target: Target) -> Machine:
         """Returns the machine of a target; unknown processors are assumed to have 128-bit vectors.
 
-        The caches of this machine are read from the system, those of others are looked up by LLVM's name.
+        The caches of this machine are read from the system, and its settings may have been measured; those of others
+        are looked up by LLVM's name, and derived.
         """
-        return _machine(str(target))
+        return _machine(str(target), measured(description()) if is_here(target) else None)
 
     def __str__(self) -> str:
         shared = lambda cache: f" for {cache.cpus} CPUs" if cache.cpus > 1 else ""
@@ -136,6 +141,7 @@ class Machine:
             "threads": self.cores,
             "features": " ".join(sorted(self.features)),
             "caches": ", ".join(f"L{cache.level} {cache.nbytes >> 10} KiB{shared(cache)}" for cache in self.caches),
+            "settings": self.settings,
         }
         return "\n".join(f"{name:10}{value}" for name, value in lines.items())
 
@@ -155,23 +161,34 @@ class Machine:
         return max(1, self.vector_bytes * 8 // tvm.DataType(dtype).bits)
 
 
+def is_here(target: Target) -> bool:
+    """Whether a CPU target is this machine, with any number of threads."""
+    return "mtriple" not in target.attrs and str(target.attrs.get("mcpu", "")) == system_processor()
+
+
 @cache
-def _machine(text: str) -> Machine:
+def _machine(text: str, chosen: Settings | None) -> Machine:
     """The machine of a target, given as text; cached, because LLVM takes long to name its features."""
     target = Target(text)
     cores = int(target.attrs.get("num-cores", 0)) or os.cpu_count() or 1
     mcpu = str(target.attrs.get("mcpu", ""))
-    is_here = "mtriple" not in target.attrs and mcpu == system_processor()
-    caches = system_caches() if is_here else ()
+    caches = system_caches() if is_here(target) else ()
     if not caches:
         caches = tuple(Cache(level, size) for level, size in enumerate(_CACHES_OF.get(mcpu, _UNKNOWN), 1))
+    width, registers, features = _vectors(target)
+    found = Machine(width, registers, cores, features, caches)
+    return replace(found, settings=chosen or derived(registers, found.cache_bytes(1), found.cache_bytes(2)))
+
+
+def _vectors(target: Target) -> tuple[int, int, frozenset[str]]:
+    """The bytes of a vector, the number of vector registers, and the features of ``FEATURES``."""
     if "x86_64" not in str(target.attrs.get("mtriple", "x86_64")):
-        return Machine(16, 32, cores, frozenset(), caches)
+        return 16, 32, frozenset()
     features = llvm_features(target).intersection(FEATURES)
     for feature, width, registers in (("avx512f", 64, 32), ("avx2", 32, 16)):
         if feature in features:
-            return Machine(width, registers, cores, features, caches)
-    return Machine(16, 16, cores, features, caches)
+            return width, registers, features
+    return 16, 16, features
 
 
 # -- the system --------------------------------------------------------------------------------------------------------
@@ -205,6 +222,20 @@ def lacking(features: Set[str], flags: frozenset[str]) -> list[str]:
     """Returns which of LLVM's features a processor lacks that has ``flags``; none if the kernel gives no flags."""
     absent = {feature for flag, feature in _FLAGS.items() if flag not in flags}
     return sorted(features & absent) if flags else []
+
+
+@cache
+def description() -> str:
+    """Returns what a measurement of this machine depends on: the processor, its caches, and versions.
+
+    Not the number of threads, because results are the same for any.
+    """
+    found = re.search(r"^model name\s*:\s*(.*)$", _read(Path("/proc/cpuinfo")), re.MULTILINE)
+    caches = " ".join(f"L{cache.level}:{cache.nbytes}/{cache.cpus}" for cache in system_caches())
+    flags = sha256(" ".join(sorted(system_flags())).encode()).hexdigest()[:16]
+    names = (found[1] if found else "", system_processor(), f"flags {flags}", caches)
+    versions = f"TVM {tvm.__version__}", f"tvmfun {package_version('tvmfun')}"
+    return ", ".join((*filter(None, names), *versions))
 
 
 @cache

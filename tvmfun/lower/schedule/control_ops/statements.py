@@ -25,7 +25,7 @@ from tvmfun.lower import target as targets
 from tvmfun.lower.fusion.fuse import CPU, GPU, fuse
 from tvmfun.lower.fusion.in_place import InPlace, Overwrite, can_be_in_place
 from tvmfun.lower.fusion.kernel import Kernel
-from tvmfun.lower.machine import SERIAL_WORK, Machine
+from tvmfun.lower.machine import Machine
 from tvmfun.lower.schedule.control_ops import liveness, signals
 from tvmfun.lower.schedule.control_ops.buffer_refs import BufferPool, BufferRef, is_same, redirected, with_bits
 from tvmfun.lower.tir.build import buffer, constant, nbytes, substitute
@@ -170,9 +170,10 @@ class StatementBuilder:
         """Whether there is enough work for all cores, evenly distributed."""
         if self.is_serial or not targets.is_cpu(self.target):
             return False
-        steps, cores = dims.typical(length), Machine.of(self.target).cores
+        steps, machine = dims.typical(length), Machine.of(self.target)
+        cores = machine.cores
         even = steps >= 4 * cores or (steps >= cores and steps % cores == 0)
-        return cores > 1 and even and steps * _work(program) >= SERIAL_WORK
+        return cores > 1 and even and steps * _work(program) >= machine.settings.serial_work
 
     def _in_one_thread(self, make: Callable[[], tirx.Stmt]) -> tuple[tirx.Stmt, list[tirx.Buffer]]:
         """The statement that ``make`` writes for one core, and its buffers."""

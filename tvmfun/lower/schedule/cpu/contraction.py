@@ -22,13 +22,9 @@ from tvmfun.lower.schedule.stages import Stage, accumulator
 from tvmfun.lower.tir import build, intrinsics
 from tvmfun.lower.tir.build import Axis, Env, Expr, Size, volume
 
-# The share of the L1 cache that a panel of the right operand takes, beside rows of the left one.
-NEAR_SHARE = 5 / 6
-# With a smaller L1 cache than this, or an L2 cache of ``LARGE_CACHE_BYTES``, a panel takes a share of L2, and tiles
-# have twice the columns: sums are stored and loaded between fewer blocks of terms. docs/decisions/0035-machine.md has
-# the measurements.
-NEAR_CACHE_BYTES, FAR_CACHE_BYTES, LARGE_CACHE_BYTES = 48 << 10, 1 << 20, 2 << 20
-FAR_SHARE = 5 / 16
+# The share of the cache that a panel of the right operand takes, beside rows of the left one. For L2, tiles have twice
+# the columns: sums are stored and loaded between fewer blocks of terms.
+_SHARES = {1: 5 / 6, 2: 5 / 16}
 
 # The most rows of a register tile; a buffer of more vectors is not allocated on the stack.
 MAX_ROWS = 14
@@ -108,7 +104,7 @@ def plan(contraction: Contraction, machine: Machine) -> Tiling:
     lanes = machine.lanes(dtype)
     # With few rows, a tile needs more columns to keep both FMA units busy. Some registers hold the operands.
     few = 6
-    is_far = keeps_panels_in_l2(machine)
+    is_far = machine.settings.panel_level == 2
     if contraction.dot is not None and not reads_several(contraction.right):
         few = FEW_ROWS_OF_WORDS
     wide = 4 if is_far or build.points([contraction.row]) <= few else 2
@@ -125,16 +121,9 @@ def plan(contraction: Contraction, machine: Machine) -> Tiling:
 
 def most_terms(columns: int, dtype: str, machine: Machine) -> int:
     """The most terms of a block: a panel of so many columns fits its share of a cache."""
-    is_far = keeps_panels_in_l2(machine)
-    panel = FAR_SHARE * machine.cache_bytes(2) if is_far else NEAR_SHARE * machine.cache_bytes(1)
+    level = machine.settings.panel_level
+    panel = _SHARES[level] * machine.cache_bytes(level)
     return max(1, int(panel) * 8 // (columns * build.bits(dtype)))
-
-
-def keeps_panels_in_l2(machine: Machine) -> bool:
-    """Whether panels are for the L2 cache, and registers for tiles of four vectors a row."""
-    near, far = machine.cache_bytes(1), machine.cache_bytes(2)
-    needed = LARGE_CACHE_BYTES if near >= NEAR_CACHE_BYTES else FAR_CACHE_BYTES
-    return machine.registers >= 32 and far >= needed
 
 
 def _tile_size(extent: Size, most: int, least: int) -> int:

@@ -17,7 +17,7 @@ from tvm.tirx import AllocBuffer, Buffer, Stmt
 
 from tvmfun.core import dims
 from tvmfun.errors import PerformanceWarning
-from tvmfun.lower.machine import SERIAL_WORK, Machine
+from tvmfun.lower.machine import Machine
 from tvmfun.lower.schedule.cpu.block import emit_block, is_straight
 from tvmfun.lower.schedule.cpu.contraction import emit_contraction, match, tile_count
 from tvmfun.lower.schedule.cpu.elementwise import emit_maps
@@ -50,7 +50,6 @@ __all__ = ["schedule", "schedule_in_place"]
 RULE = "tvmfun.rule"
 #: The names of the rules for kernels other than control flow.
 RULES = ("fallback", "winograd", "contraction", "window", "reduction", "scalar", "elementwise")
-TASKS_PER_CORE = 8
 
 # Rough costs in additions: the inverse of a multiplication's in a register tile, a function call's, and that of one
 # point of a block that branches or loops.
@@ -195,7 +194,8 @@ def _root(body: Stmt, temps: Sequence[Buffer]) -> Stmt:
 def _emit(group: Group, private: Sequence[Buffer], machine: Machine) -> Stmt:
     """The loops of one group; intermediates in ``private`` need not outlive an iteration."""
     work = sum(_work(stage) for stage in group.stages)
-    tasks = 1 if work < SERIAL_WORK or machine.cores == 1 else machine.cores * TASKS_PER_CORE
+    settings = machine.settings
+    tasks = 1 if work < settings.serial_work or machine.cores == 1 else machine.cores * settings.tasks_per_core
     if len(group.stages) == 1:
         return _emit_stage(group.stages[0], {}, 0, machine, tasks)
     if is_pointwise(group):

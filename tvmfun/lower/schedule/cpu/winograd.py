@@ -37,7 +37,6 @@ BLOCK_BYTES = 1 << 20
 DEPTHS = range(64, 321)
 # With fewer patches, the transform of the kernel costs more than it saves.
 MIN_PATCHES = 96
-MIN_CHANNELS = 32
 
 
 @dataclass(frozen=True)
@@ -141,7 +140,7 @@ def _match(stage: AnyStage, machine: Machine) -> Winograd | None:
         return None
     if axes.down.extent != TAPS or axes.across.extent != TAPS or axes.row.extent % OUT or axes.column.extent % OUT:
         return None
-    if min(axes.channel.extent, axes.feature.extent) < MIN_CHANNELS:
+    if min(axes.channel.extent, axes.feature.extent) < machine.settings.winograd_channels:
         return None
     if axes.channel.extent % machine.lanes("float32") or axes.feature.extent % machine.tile_columns("float32"):
         return None
