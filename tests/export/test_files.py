@@ -172,6 +172,17 @@ def test_a_missing_feature(tmp_path):
 
 
 @needs_x86
+def test_tiles_need_a_processor_and_a_system_that_have_them(tmp_path):
+    compiled = tvmfun.jit(lambda x: x + 1).lower(X).compile()
+    compiled.export(tmp_path / "f.so", targets=[{"kind": "llvm", "mcpu": "x86-64-v2", "mattr": ["+amx-bf16"]}])
+    if "amx-tile" in supported():
+        assert load(tmp_path / "f.so")(X).tolist() == (X + 1).tolist()
+    else:
+        with pytest.raises(ExportError, match=r"needs amx-bf16, which this processor lacks"):
+            load(tmp_path / "f.so")
+
+
+@needs_x86
 @pytest.mark.slow
 @pytest.mark.parametrize("name", ["x86-64-v4", "x86-64-v3", "x86-64-v2", "x86-64"])
 def test_generic_processors(tmp_path, name):

@@ -62,13 +62,13 @@ def features(mcpu):
 @is_x86
 def test_instructions_come_from_the_system_and_not_from_the_model(monkeypatch):
     added = machine.corrections(features("rocketlake"), GRANITE_RAPIDS)
-    assert added == ["+avx512bf16", "+avxvnni"]
+    assert added == ["+amx-tile", "+amx-bf16", "+amx-int8", "+avx512bf16", "+avxvnni"]
     assert "avx512bf16" not in features("rocketlake")
     monkeypatch.setattr(machine, "system_processor", lambda: "rocketlake")
     monkeypatch.setattr(machine, "system_flags", lambda: GRANITE_RAPIDS)
     target = targets.host.__wrapped__()
     assert list(map(str, target.attrs["mattr"])) == added
-    assert Machine.of(target).features >= {"avx512bf16", "avx512vnni", "avx512f"}
+    assert Machine.of(target).features >= {"amx-bf16", "amx-int8", "avx512bf16", "avx512vnni", "avx512f"}
 
 
 @is_x86

@@ -48,7 +48,7 @@ def assembly(function, *specs, on):
 CHOSEN = {
     "znver5": ("vdpbf16ps", "vpdpbusd", "vpdpbusd", "vpdpwssd", "vpdpwssd"),
     "znver4": ("vdpbf16ps", "vpdpbusd", "vpdpbusd", "vpdpwssd", "vpdpwssd"),
-    "sapphirerapids": ("vdpbf16ps", "vpdpbusd", "vpdpbusd", "vpdpwssd", "vpdpwssd"),
+    "sapphirerapids": ("tdpbf16ps", "tdpbusd", "tdpbssd", "tdpbuud", "vpdpwssd"),
     "cascadelake": ("vfmadd", "vpdpbusd", "vpdpbusd", "vpdpwssd", "vpdpwssd"),
     "skylake-avx512": ("vfmadd", "vpmaddwd", "vpmaddwd", "vpmaddwd", "vpmaddwd"),
     "alderlake": ("vfmadd", "vpdpbusd", "vpdpbusd", "vpdpwssd", "vpdpwssd"),
@@ -71,7 +71,7 @@ def test_the_target_decides_which_instruction_multiplies(mcpu):
     for (x, y, wide), expected in zip(DTYPES, CHOSEN[mcpu], strict=True):
         specs = ShapeDtype((128, 256), x), ShapeDtype((256, 192), y)
         code = assembly(lambda x, y, wide=wide: dot(x, y, wide), *specs, on=target(mcpu))
-        found = set(re.findall(r"\b(vdpbf16ps|vpdpbusd|vpdpwssd|v?pmaddwd)\b", code))
+        found = set(re.findall(r"\b([tv]dpbf16ps|vpdpbusd|tdpb[su]{2}d|vpdpwssd|v?pmaddwd)\b", code))
         assert found <= {expected, *({"vpmaddwd"} if expected == "vpdpwssd" else ())}, (x, y)
         assert expected in code
 

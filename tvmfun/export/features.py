@@ -74,6 +74,7 @@ _X86 = {
     "amx-int8": Feature(7, 0, _EDX, 25, _TILES),
     "avxvnni": Feature(7, 1, _EAX, 4, _YMM),
     "avx512bf16": Feature(7, 1, _EAX, 5, _ZMM),
+    "amx-fp16": Feature(7, 1, _EAX, 21, _TILES),
     "avxifma": Feature(7, 1, _EAX, 23, _YMM),
     "avxvnniint8": Feature(7, 1, _EDX, 4, _YMM),
     "avxneconvert": Feature(7, 1, _EDX, 5, _YMM),

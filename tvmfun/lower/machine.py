@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import os
 import re
 from collections.abc import Iterator, Set
@@ -18,7 +19,10 @@ from tvmfun.lower.settings import DEFAULT, Settings, derived, measured
 from tvmfun.manifest.entries import package_version
 
 # Features that determine the width of vectors, and instructions for products of narrow numbers.
-FEATURES = ("avx512bf16", "avx512vnni", "avxvnni", "avx512bw", "avx512f", "avx2", "sse2")
+FEATURES = (
+    *("amx-bf16", "amx-fp16", "amx-int8"),
+    *("avx512bf16", "avx512vnni", "avxvnni", "avx512bw", "avx512f", "avx2", "sse2"),
+)
 
 # LLVM's features by the kernel's names for them. The kernel lists those that the processor reports (CPUID) and whose
 # registers the system saves (XCR0).
@@ -53,6 +57,7 @@ _FLAGS = {
     "amx_tile": "amx-tile",
     "amx_bf16": "amx-bf16",
     "amx_int8": "amx-int8",
+    "amx_fp16": "amx-fp16",
     "gfni": "gfni",
     "vaes": "vaes",
     "vpclmulqdq": "vpclmulqdq",
@@ -64,10 +69,12 @@ _FLAGS = {
     "i8mm": "i8mm",
 }
 # Of the features that LLVM's name of the processor lacks, those that schedules use.
-_USED = ("avx512bf16", "avx512vnni", "avxvnni")
+_USED = ("amx-tile", "amx-bf16", "amx-fp16", "amx-int8", "avx512bf16", "avx512vnni", "avxvnni")
 
 _SYSTEM = Path("/sys/devices/system/cpu")
 _SIZES = {"K": 10, "M": 20, "G": 30}
+# arch_prctl(ARCH_REQ_XCOMP_PERM, XFEATURE_XTILE_DATA), by their numbers on x86-64.
+_REQUEST_OF_TILES = (158, 0x1023, 18)
 # The numbers by which glibc's ``sysconf`` knows the sizes of the data caches.
 _SYSCONF = (188, 191, 194)
 
@@ -113,7 +120,7 @@ class Machine:
     >>> print(Machine.of(Target({"kind": "llvm", "mcpu": "graniterapids", "num-cores": 2})))
     vectors   32 of 64 bytes
     threads   2
-    features  avx2 avx512bf16 avx512bw avx512f avx512vnni avxvnni sse2
+    features  amx-bf16 amx-fp16 amx-int8 avx2 avx512bf16 avx512bw avx512f avx512vnni avxvnni sse2
     caches    L1 48 KiB, L2 2048 KiB
     settings  panel_level 2, serial_work 32768, tasks_per_core 8, winograd_channels 32
     """
@@ -240,9 +247,21 @@ def description() -> str:
 
 @cache
 def system_flags() -> frozenset[str]:
-    """Returns the kernel's names of the processor's features, or none where it does not list them."""
+    """Returns the kernel's names of the features that this process may use, or none where it does not list them."""
     match = re.search(r"^(?:flags|Features)\s*:(.*)$", _read(Path("/proc/cpuinfo")), re.MULTILINE)
-    return frozenset(match[1].split()) if match else frozenset()
+    flags = frozenset(match[1].split()) if match else frozenset()
+    if "amx_tile" in flags and not may_use_tiles():
+        flags = frozenset(flag for flag in flags if not flag.startswith("amx"))
+    return flags
+
+
+@cache
+def may_use_tiles() -> bool:
+    """Asks Linux for the tiles of AMX, which it saves only for processes that did; returns whether it agrees."""
+    try:
+        return ctypes.CDLL(None).syscall(*_REQUEST_OF_TILES) == 0
+    except (OSError, AttributeError, TypeError):
+        return False
 
 
 @cache

@@ -1,9 +1,14 @@
 /* The features of the processor that this runs on. */
+#ifndef _GNU_SOURCE
+#define _GNU_SOURCE
+#endif
 #include "internal.h"
 
 #if defined(__x86_64__)
 
 #include <cpuid.h>
+#include <sys/syscall.h>
+#include <unistd.h>
 
 /* XGETBV by its bytes: the intrinsic needs an option of the compiler. */
 static uint32_t saved_state(void) {
@@ -12,7 +17,11 @@ static uint32_t saved_state(void) {
   return low;
 }
 
+/* Whether Linux saves the tiles of AMX for this process, which it does on request: ARCH_REQ_XCOMP_PERM. */
+static int may_use_tiles(void) { return syscall(SYS_arch_prctl, 0x1023, 18) == 0; }
+
 int tvmfun_has_feature(const struct feature *feature) {
+  const uint32_t tiles = 1u << 18;
   uint32_t words[4] = {0, 0, 0, 0};
   if (feature->state) {
     const uint32_t saves_extended_state = 1u << 27;
@@ -22,7 +31,7 @@ int tvmfun_has_feature(const struct feature *feature) {
     }
   }
   return __get_cpuid_count(feature->leaf, feature->subleaf, &words[0], &words[1], &words[2], &words[3]) &&
-         (words[feature->word] >> feature->bit & 1u);
+         (words[feature->word] >> feature->bit & 1u) && (!(feature->state & tiles) || may_use_tiles());
 }
 
 #else

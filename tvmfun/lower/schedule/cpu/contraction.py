@@ -11,15 +11,14 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from tvm import ir, tirx
-from tvm.tirx import AllocBuffer, Buffer, BufferStore, IfThenElse, Stmt
+from tvm import tirx
 
-from tvmfun.core import dims, expressions
+from tvmfun.core import dims
 from tvmfun.lower.machine import Machine
-from tvmfun.lower.schedule.cpu.packed_dots import WORD, Dot, factors
-from tvmfun.lower.schedule.cpu.transpose import is_row_readable, ramp, read_row, reads_several, transpose_tile
+from tvmfun.lower.schedule.cpu.dots import TILE_ROWS, TILE_WORDS, WORD, Dot, TileDot, factors
+from tvmfun.lower.schedule.cpu.transpose import reads_several
 from tvmfun.lower.schedule.stages import Stage, accumulator
-from tvmfun.lower.tir import build, intrinsics
+from tvmfun.lower.tir import build
 from tvmfun.lower.tir.build import Axis, Env, Expr, Size, volume
 
 # The share of the cache that a panel of the right operand takes, beside rows of the left one. For L2, tiles have twice
@@ -31,10 +30,6 @@ MAX_ROWS = 14
 
 # Up to this many rows, panels of packed words are two cache lines wide, which increases memory bandwidth.
 FEW_ROWS_OF_WORDS = 16
-
-# Rows of the right operand with a larger stride are packed if they are used again: they would compete for the same
-# cache sets.
-FAR_BYTES = 1 << 10
 
 
 @dataclass(frozen=True)
@@ -72,21 +67,6 @@ def match(stage: Stage) -> Contraction | None:
 
 
 @dataclass(frozen=True)
-class Panel:
-    """Columns that are computed together: ``width`` from ``start`` on, of which ``valid`` exist (None: all)."""
-
-    start: Expr
-    width: int
-    valid: Size | None = None
-
-    def size(self, begin: int, lanes: int) -> Expr | int:
-        """The number of columns in the vector at ``begin``."""
-        if self.valid is None:
-            return min(lanes, self.width - begin)
-        return tirx.max(tirx.min(expressions.scalar(self.valid - begin, "int32"), lanes), 0)
-
-
-@dataclass(frozen=True)
 class Tiling:
     """Sizes of the register tile and of the blocks of the reduced axes."""
 
@@ -102,6 +82,8 @@ def plan(contraction: Contraction, machine: Machine) -> Tiling:
     """Chooses the sizes of the register tile and of the blocks of reduced axes."""
     dtype = accumulator(contraction.stage.dtype)
     lanes = machine.lanes(dtype)
+    if isinstance(contraction.dot, TileDot):
+        return _blocks_of_tiles(contraction, machine)
     # With few rows, a tile needs more columns to keep both FMA units busy. Some registers hold the operands.
     few = 6
     is_far = machine.settings.panel_level == 2
@@ -117,6 +99,15 @@ def plan(contraction: Contraction, machine: Machine) -> Tiling:
     rows = _tile_size(contraction.row.extent, most, least)
     outer, inner, env = _block_reduction(contraction.stage.reduce, most_terms(vectors * lanes, dtype, machine))
     return Tiling(rows, vectors * lanes, lanes, outer, inner, env)
+
+
+def _blocks_of_tiles(contraction: Contraction, machine: Machine) -> Tiling:
+    """Blocks of two by two tiles of AMX, or of fewer; the words of an instruction are the last reduced axis."""
+    lanes = TILE_WORDS
+    columns = lanes * min(2, build.ceil_div(build.points([contraction.column]), lanes))
+    rows = _tile_size(contraction.row.extent, 2 * TILE_ROWS, 2 * TILE_ROWS - 4)
+    outer, inner, env = _block_reduction(contraction.stage.reduce, most_terms(columns, WORD, machine))
+    return Tiling(rows, columns, lanes, outer, inner, env)
 
 
 def most_terms(columns: int, dtype: str, machine: Machine) -> int:
@@ -167,397 +158,3 @@ def tile_count(contraction: Contraction, machine: Machine) -> Size:
     row, column = contraction.row, contraction.column
     others = [axis for axis in contraction.stage.space if axis not in (row, column)]
     return volume(others) * build.ceil_div(row.extent, tiling.rows) * build.ceil_div(column.extent, tiling.columns)
-
-
-def emit_contraction(contraction: Contraction, env: Env, prefix: int, machine: Machine, tasks: int) -> Stmt:
-    """The loop nest of a contraction whose first ``prefix`` axes are bound in ``env``."""
-    tiling = plan(contraction, machine)
-    nest = _Emitter(contraction, tiling, prefix, tasks, machine.cores).emit(env)
-    return nest if contraction.dot is None else contraction.dot.with_definition(nest, tiling.lanes)
-
-
-class _Emitter:
-    """Builds one contraction's loops, from the tasks inwards to the register tile."""
-
-    def __init__(self, contraction: Contraction, tiling: Tiling, prefix: int, tasks: int, cores: int) -> None:
-        self.contraction, self.tiling = contraction, tiling
-        self.tasks, self.cores = tasks, cores
-        self.stage, self.row, self.column = contraction.stage, contraction.row, contraction.column
-        self.dtype = accumulator(self.stage.dtype)
-        self.dot = contraction.dot
-        self.term = self.dtype if self.dot is None else WORD
-        # The initial sums of a panel, if they are not 0.
-        self.start: Buffer | None = None
-        free = [a for a in self.stage.space[prefix:] if a is not self.row and a is not self.column]
-        # Batch axes and further axes of the right operand, then further axes of the left operand.
-        self.around = [axis for axis in free if build.uses(contraction.right, axis.var)]
-        self.beside = [axis for axis in free if axis not in self.around]
-        self.panels = Axis.fresh(self.column, build.ceil_div(self.column.extent, tiling.columns))
-        full = self.row.extent // tiling.rows
-        usual = max(1, dims.typical(full))
-        # Blocks of rows that share a panel pack it again each.
-        before = [*self.around, *self.beside, *([self.panels] if self._splits_columns_first() else [])]
-        wanted = max(1, tasks // build.points(before))
-        self.per_block = build.ceil_div(usual, min(usual, wanted))
-        if isinstance(full, int):
-            self.blocks = Axis.fresh(self.row, build.ceil_div(full, self.per_block))
-        else:  # one more, for the remainder
-            self.blocks = Axis.fresh(self.row, full // self.per_block + 1)
-        self.taken = self._choose_tasks()
-        if self.blocks not in self.taken:
-            self.blocks = Axis.fresh(self.row, 1)
-        self.blocked = bool(tiling.outer)
-        self.is_heavy = any(intrinsics.is_heavy(epilogue.value) for epilogue in self.stage.epilogues)
-        # If the number of blocks is dynamic, tiles start from the sums of earlier blocks instead of adding them later.
-        self.carries = self.blocked and not isinstance(volume(tiling.outer), int)
-        # Between blocks of the reduced axes the sums are stored in the output, or in a wider buffer if it is narrow.
-        self.partial = self.stage.output
-        if self.blocked and self.dtype != self.stage.dtype:
-            self.partial = build.scratch(self.stage.output.shape, self.dtype, "partial")
-
-    def emit(self, env: Env) -> Stmt:
-        """All loops, the outer ones parallel."""
-        taken = self.taken
-        around = [axis for axis in self.around if axis not in taken]
-        beside = [axis for axis in self.beside if axis not in taken]
-        panels = [] if self.panels in taken else [self.panels]
-
-        def task(env: Env) -> Stmt:
-            return build.nest([*around, *panels], env, lambda env: self._panels(env, beside))
-
-        body = build.parallel_nest(taken, env, task, build.points(taken) if self.tasks > 1 else 1)
-        if self.partial.same_as(self.stage.output):
-            return body
-        return build.seq(AllocBuffer(self.partial), body)
-
-    def _splits_columns_first(self) -> bool:
-        """Whether the right operand is the larger one."""
-        return build.points([self.column]) >= build.points([*self.beside, self.row])
-
-    def _choose_tasks(self) -> list[Axis]:
-        """The axes to run in parallel: as many as give enough tasks, those that split the larger operand first."""
-        along = [*self.beside, self.blocks]
-        if self._splits_columns_first():
-            axes = [*self.around, self.panels, *along]
-        else:
-            axes = [*self.around, *along, self.panels]
-        taken: list[Axis] = []
-        for axis in axes:
-            size = build.points(taken)
-            if size >= self.tasks or (size > 1 and size % self.cores == 0):
-                break
-            taken.append(axis)
-        return taken
-
-    def _panels(self, env: Env, beside: Sequence[Axis]) -> Stmt:
-        """The panel of columns at ``env``; the last one may be narrower."""
-        size = self.tiling.columns
-        full, tail = divmod(self.column.extent, size)
-        start = env[self.panels.var] * size
-        if tail == 0:
-            return self._panel(env, Panel(start, size), beside)
-        if full == 0:
-            return self._panel(env, Panel(start, tail), beside)
-        last = Panel(start, tail) if isinstance(tail, int) else Panel(start, size, tail)
-        whole, part = (self._panel(env, panel, beside) for panel in (Panel(start, size), last))
-        return IfThenElse(env[self.panels.var] < full, whole, part)
-
-    def _panel(self, env: Env, panel: Panel, beside: Sequence[Axis]) -> Stmt:
-        """All rows of one panel, for one block of the reduced axes after the other."""
-        tiling, width = self.tiling, panel.width
-        pads = width % tiling.lanes != 0 or panel.valid is not None
-        rows = tiling.rows * dims.typical(self.blocks.extent)
-        reuse = build.points(beside) * build.ceil_div(build.points([self.row]), rows)
-        packed = None
-        if pads or self._wants_packing(reuse):
-            padded = -(-width // tiling.lanes) * tiling.lanes
-            packed = build.scratch([volume(tiling.inner), padded], self.term, "panel")
-            if self.dot is not None and self.dot.shifted:
-                self.start = build.scratch([padded], self.dtype, "start")
-
-        def block(env: Env) -> Stmt:
-            rows = build.nest(beside, env, lambda env: self._rows(env, panel, packed))
-            if packed is None:
-                return rows
-            pack = self._pack(env, panel, packed)
-            if self.start is not None:
-                pack = build.seq(pack, AllocBuffer(self.start), self._correct(env, self.dot, packed, self.start))
-            return build.seq(AllocBuffer(packed), pack, rows)
-
-        return build.nest(tiling.outer, env, block)
-
-    def _wants_packing(self, reuse: int) -> bool:
-        """Whether the right operand is slow to read unpacked: strided, converted, or with rows far apart."""
-        right = self.contraction.right
-        if not isinstance(right, ir.TensorLoad) or str(right.ty) != self.term or self.dot is not None:
-            return True
-        domain = self.stage.domain
-        # Only within a panel: panels themselves may be apart.
-        size = self.tiling.columns
-        inner = Axis.fresh(self.column, max(1, size - 1))
-        split = {self.column.var: self.panels.var * size + inner.var}
-        indices = [build.substitute(index, split) for index in right.indices]
-        if build.stride(right.source, indices, inner, [*domain, self.panels, inner]) != 1:
-            return True
-        if not self.tiling.inner or reuse < 4:
-            return False
-        step = build.stride(right.source, right.indices, self.stage.reduce[-1], domain)
-        return step is None or dims.typical(step) * build.bits(self.dtype) // 8 > FAR_BYTES
-
-    def _right(self, env: Env) -> Expr:
-        return build.cast(self._operand(self.contraction.right, env), self.term)
-
-    def _left(self, env: Env) -> Expr:
-        return build.cast(self._operand(self.contraction.left, env), self.term)
-
-    def _operand(self, value: Expr, env: Env) -> Expr:
-        """An operand at the point of the loops, which split the reduced axes into blocks."""
-        reduce = {var: build.substitute(at, env) for var, at in self.tiling.reduce_env.items()}
-        return build.substitute(value, {**env, **reduce})
-
-    def _pack(self, env: Env, panel: Panel, packed: Buffer) -> Stmt:
-        """Copies the panel to contiguous memory, padded with zeros to whole vectors."""
-        if self._packs_transposed(panel):
-            return self._pack_transposed(env, panel, packed)
-        lanes, start, width = self.tiling.lanes, panel.start, panel.width
-
-        def line(env: Env) -> Stmt:
-            depth = build.flatten(self.tiling.inner, env)
-
-            def store(begin: int, k: Expr, value: Expr) -> Stmt:
-                return BufferStore(packed, value, [depth, begin + k])
-
-            def element(k: Expr) -> Stmt:
-                right = self._right({**env, self.column.var: start + k})
-                return store(0, k, tirx.if_then_else(k < panel.valid, right, build.zero(self.term)))
-
-            def vector(begin: int, size: int) -> Stmt:
-                copy = self._along_columns()(
-                    self.column,
-                    size,
-                    lambda k: store(begin, k, self._right({**env, self.column.var: start + begin + k})),
-                )
-                if size == lanes:
-                    return copy
-                fill = build.vectorized(
-                    self.column, lanes - size, lambda k: store(begin + size, k, build.zero(self.term))
-                )
-                return build.seq(copy, fill)
-
-            if panel.valid is not None:
-                return build.loop(self.column, width, element)
-            return build.seq(*(vector(begin, min(lanes, width - begin)) for begin in range(0, width, lanes)))
-
-        return build.nest(self.tiling.inner, env, line)
-
-    def _correct(self, env: Env, dot: Dot, packed: Buffer, start: Buffer) -> Stmt:
-        """Computes the initial sums of a panel: minus the products with the shift of the left terms."""
-        lanes = self.tiling.lanes
-        vectors = [ramp(build.index(self.column, begin), lanes) for begin in range(0, int(start.shape[0]), lanes)]
-        zeros, offset = (tirx.Broadcast(value, lanes) for value in (build.zero(self.dtype), dot.offset))
-
-        def line(env: Env) -> Stmt:
-            depth = build.flatten(self.tiling.inner, env)
-            add = lambda at: dot.add(start[at], offset, packed[depth, at], lanes)
-            return build.seq(*(BufferStore(start, add(at), [at]) for at in vectors))
-
-        clear = (BufferStore(start, zeros, [at]) for at in vectors)
-        # In int64, because signed overflow is undefined in LLVM.
-        wide = tirx.Broadcast(build.zero("int64"), lanes)
-        negated = lambda at: tirx.Cast(str(zeros.ty), wide - tirx.Cast(str(wide.ty), start[at]))
-        negate = (BufferStore(start, negated(at), [at]) for at in vectors)
-        return build.seq(*clear, build.nest(self.tiling.inner, env, line), *negate)
-
-    def _along_columns(self):
-        """The builder of loops over columns; vectors that are read as one word cannot be lanes of another vector."""
-        return build.loop if reads_several(self.contraction.right) else build.vectorized
-
-    def _packs_transposed(self, panel: Panel) -> bool:
-        """Whether the right operand is contiguous along the innermost reduced axis, and the panel has whole tiles."""
-        right, stage, lanes = self.contraction.right, self.stage, self.tiling.lanes
-        if not self.tiling.inner or panel.width % lanes or self.tiling.inner[-1].extent < lanes:
-            return False
-        if panel.valid is not None:
-            return False
-        return str(right.ty) == self.term and is_row_readable(right, stage.reduce[-1], stage.domain)
-
-    def _pack_transposed(self, env: Env, panel: Panel, packed: Buffer) -> Stmt:
-        """Packs square tiles, transposed in registers, and the remaining rows one element at a time."""
-        *outer, last = self.tiling.inner
-        lanes, start, width = self.tiling.lanes, panel.start, panel.width
-
-        def at(env: Env, begin, position: Expr) -> Env:
-            env = {**env, self.column.var: start + begin, last.var: position}
-            return {**env, **{var: build.substitute(to, env) for var, to in self.tiling.reduce_env.items()}}
-
-        def tile(env: Env, begin: int, position: Expr) -> Stmt:
-            def write(line: int, vector: Expr) -> Stmt:
-                depth = build.flatten(self.tiling.inner, {**env, last.var: position + line})
-                return BufferStore(packed, vector, [depth, ramp(build.index(last, begin), lanes)])
-
-            def read(line: int) -> Expr:
-                return read_row(self.contraction.right, at(env, begin + line, position), lanes)
-
-            return transpose_tile(read, write, lanes, self.term)
-
-        def line(env: Env, position: Expr) -> Stmt:
-            depth = build.flatten(self.tiling.inner, {**env, last.var: position})
-
-            def element(k: Expr) -> Stmt:
-                value = build.substitute(self.contraction.right, at(env, k, position))
-                return BufferStore(packed, value, [depth, k])
-
-            return build.loop(last, width, element)
-
-        def lines(env: Env) -> Stmt:
-            bound = last.bound(env)
-            whole = bound // lanes
-
-            def tiles(i: Expr) -> Stmt:
-                return build.seq(*(tile(env, begin, i * lanes) for begin in range(0, width, lanes)))
-
-            rest = bound - whole * lanes
-            tail = None
-            if not isinstance(rest, int) or rest:
-                tail = build.loop(last, rest, lambda i: line(env, whole * lanes + i))
-            return build.seq(build.loop(last, whole, tiles), tail)
-
-        return build.nest(outer, env, lines)
-
-    def _rows(self, env: Env, panel: Panel, packed: Buffer | None) -> Stmt:
-        """The register tiles of one block of rows in one panel."""
-        rows = self.tiling.rows
-        full, tail = divmod(self.row.extent, rows)
-        per_block = build.ceil_div(full, self.blocks.extent) if isinstance(full, int) else self.per_block
-        block = env.get(self.blocks.var, build.index(self.row, 0))
-        count = full if self.blocks.extent == 1 else build.minimum(per_block, full - block * per_block)
-
-        def tile(i: Expr) -> Stmt:
-            return self._tile(env, (block * per_block + i) * rows, rows, panel, packed)
-
-        body = build.loop(self.row, count, tile)
-        if tail == 0:
-            return body
-        if isinstance(tail, int):
-            rest = self._tile(env, build.index(self.row, full * rows), tail, panel, packed)
-        else:
-            rest = self._fewer_rows(env, panel, packed)
-        if self.blocks.extent != 1:
-            rest = IfThenElse(block == self.blocks.extent - 1, rest, None)
-        return build.seq(body, rest)
-
-    def _fewer_rows(self, env: Env, panel: Panel, packed: Buffer | None) -> Stmt:
-        """The remainder of a dynamic number of rows, in tiles of a half, a quarter, ... of the rows."""
-        extent, rows = self.row.extent, self.tiling.rows
-        tiles = []
-        while rows > 1:
-            left, rows = extent % rows, rows // 2
-            tile = self._tile(env, build.index(self.row, extent - left), rows, panel, packed)
-            tiles.append(IfThenElse(build.index(self.row, left) >= rows, tile, None))
-        return build.seq(*tiles)
-
-    def _tile(self, env: Env, top: Expr, rows: int, panel: Panel, packed: Buffer | None) -> Stmt:
-        """One register tile: initialize, accumulate over the reduced axes, write back."""
-        lanes, start, width = self.tiling.lanes, panel.start, panel.width
-        begins = range(0, width, lanes)
-        accs = [build.scratch([rows, lanes], self.dtype, "acc") for _ in begins]
-
-        def each(make) -> Stmt:
-            def of_row(i: Expr) -> Stmt:
-                return build.seq(*(make(i, begin, acc) for begin, acc in zip(begins, accs, strict=True)))
-
-            return build.unrolled(self.row, rows, of_row)
-
-        def lane(make, size: int = lanes) -> Stmt:
-            return build.vectorized(self.column, size, make)
-
-        def first(begin: int, k: Expr) -> Expr:
-            return build.zero(self.dtype) if self.start is None else self.start[begin + k]
-
-        clear = each(lambda i, begin, acc: lane(lambda k: BufferStore(acc, first(begin, k), [i, k])))
-
-        def load(i: Expr, begin: int, acc: Buffer) -> Stmt:
-            def partial_sum(k: Expr) -> Stmt:
-                at = {**env, self.row.var: top + i, self.column.var: start + begin + k}
-                return BufferStore(acc, self._partial_sum(at), [i, k])
-
-            return self._columns(panel.size(begin, lanes), partial_sum)
-
-        if self.carries:
-            later = build.flatten(self.tiling.outer, env) != 0
-            clear = build.seq(clear, IfThenElse(later, each(load), None))
-
-        def update(env: Env) -> Stmt:
-            def multiply(i: Expr, begin: int, acc: Buffer) -> Stmt:
-                left = self._left({**env, self.row.var: top + i})
-                if self.dot is not None and packed is not None:
-                    right = packed[build.flatten(self.tiling.inner, env), ramp(build.index(self.column, begin), lanes)]
-                    whole = [i, ramp(build.index(self.row, 0), lanes)]
-                    total = self.dot.add(acc[whole[0], whole[1]], tirx.Broadcast(left, lanes), right, lanes)
-                    return BufferStore(acc, total, whole)
-
-                def one(k: Expr) -> Stmt:
-                    if packed is None:
-                        right = self._right({**env, self.column.var: start + begin + k})
-                    else:
-                        right = packed[build.flatten(self.tiling.inner, env), begin + k]
-                    return BufferStore(acc, acc[i, k] + left * right, [i, k])
-
-                return lane(one)
-
-            return each(multiply)
-
-        def write(i: Expr, begin: int, acc: Buffer) -> Stmt:
-            size = panel.size(begin, lanes)
-            at = {**env, self.row.var: top + i}
-            if not any(acc is own for own in accs) or (isinstance(size, int) and size == lanes):
-                return self._write_back(at, start + begin, size, lambda k: acc[i, k])
-            # A partial vector is copied to memory first, so that the accumulators stay in registers.
-            spill = build.scratch([lanes], self.dtype, "spill")
-            copy = lane(lambda k: BufferStore(spill, acc[i, k], [k]))
-            return build.seq(AllocBuffer(spill), copy, self._write_back(at, start + begin, size, lambda k: spill[k]))
-
-        def finish() -> Stmt:
-            if not self.is_heavy:
-                return each(write)
-            # A heavy epilogue runs in a loop on spilled rows; unrolled, it would overflow the instruction cache.
-            spilled = [build.scratch([rows, lanes], self.dtype, "spilled") for _ in begins]
-            to = dict(zip(begins, spilled, strict=True))
-            copy = each(lambda i, begin, acc: lane(lambda k: BufferStore(to[begin], acc[i, k], [i, k])))
-            one = lambda i: build.seq(*(write(i, *pair) for pair in zip(begins, spilled, strict=True)))
-            return build.seq(*map(AllocBuffer, spilled), copy, build.loop(self.row, rows, one))
-
-        loops = build.nest(self.tiling.inner, env, update)
-        return build.seq(*map(AllocBuffer, accs), clear, loops, finish())
-
-    def _columns(self, size: Expr | int, make) -> Stmt:
-        """A loop over the columns of one vector of the tile."""
-        return (build.vectorized if isinstance(size, int) else build.loop)(self.column, size, make)
-
-    def _write_back(self, env: Env, begin: Expr, size: Expr | int, acc) -> Stmt:
-        """Stores a vector of sums: final ones with their epilogues, others as partial sums."""
-
-        def final(k: Expr, carried: bool) -> Stmt:
-            at = {**env, self.column.var: begin + k}
-            total = self._partial_sum(at) + acc(k) if carried else acc(k)
-            return self.stage.store(at, build.cast(total, self.stage.dtype))
-
-        def rest(k: Expr, carried: bool) -> Stmt:
-            at = {**env, self.column.var: begin + k}
-            total = self._partial_sum(at) + acc(k) if carried else acc(k)
-            return BufferStore(self.partial, total, self.stage.at(at))
-
-        def vector(make, carried: bool) -> Stmt:
-            return self._columns(size, lambda k: make(k, carried))
-
-        if not self.blocked:
-            return vector(final, False)
-        block = build.flatten(self.tiling.outer, env)
-        last = volume(self.tiling.outer) - 1
-        if self.carries:
-            return IfThenElse(block == last, vector(final, False), vector(rest, False))
-        later = IfThenElse(block == last, vector(final, True), vector(rest, True))
-        return IfThenElse(block == 0, vector(rest, False), later)
-
-    def _partial_sum(self, env: Env) -> Expr:
-        return self.partial[tuple(self.stage.at(env))]

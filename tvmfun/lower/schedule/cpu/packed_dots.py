@@ -12,162 +12,21 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
 from tvm import ir, tirx
-from tvm.tirx import AttrStmt, Stmt
 
 from tvmfun.core import dims, expressions
 from tvmfun.lower.machine import Machine
+from tvmfun.lower.schedule.cpu.dots import DOTS, FEWEST, WORD, WORD_BITS, Dot, TileDot
 from tvmfun.lower.schedule.cpu.transpose import ramp
 from tvmfun.lower.schedule.reduction_passes import MIN_REUSE
 from tvmfun.lower.schedule.stages import Stage
 from tvmfun.lower.tir import build
 from tvmfun.lower.tir.build import Axis, Expr, Size
-from tvmfun.lower.tir.walk import called
-
-WORD = "uint32"
-WORD_BITS = 32
 
 # The most terms, padding of the last word included, per actual term.
 MAX_WASTE = 1.5
 
 # The largest copy of an operand, relative to the arrays that it reads.
 MAX_COPY = 2
-
-PREFIX = "tvmfun_"
-
-
-@dataclass(frozen=True)
-class Dot:
-    """An instruction that adds the products of the terms in two packed words to each lane of a vector.
-
-    Args:
-        name: its name in generated functions.
-        left, right: the dtypes of the terms, which determine how many fit a word.
-        result: the dtype of the sums.
-        vectors: by vector width in bytes, the required processor feature and LLVM's name of the instruction.
-        adds: whether it adds to a sum; if not, it only adds the products of a word.
-        shifted: whether 128 is added to the left terms, which are signed where the instruction takes unsigned ones.
-    """
-
-    name: str
-    left: str
-    right: str
-    result: str
-    vectors: dict[int, tuple[str, str]]
-    adds: bool = True
-    shifted: bool = False
-
-    @property
-    def bits(self) -> int:
-        """The bits of a term."""
-        return build.bits(self.left)
-
-    @property
-    def depth(self) -> int:
-        """The number of terms in a word."""
-        return WORD_BITS // self.bits
-
-    @property
-    def offset(self) -> Expr:
-        """The shift of the left terms, as a word."""
-        return tirx.const(sum(1 << (self.bits * (i + 1) - 1) for i in range(self.depth)), WORD)
-
-    def runs_on(self, machine: Machine) -> bool:
-        """Whether the processor has the instruction for its widest vectors."""
-        return self.vectors.get(machine.vector_bytes, ("none",))[0] in machine.features
-
-    def takes(self, left: str, right: str, result: str) -> bool:
-        """Whether operands of these dtypes can be its terms."""
-        sides = ((left, "int8" if self.shifted else self.left), (right, self.right))
-        return result == self.result and all(own in (term, *_WITHIN.get(term, ())) for own, term in sides)
-
-    def is_term(self, dtype: str, is_left: bool) -> bool:
-        """Whether numbers of a dtype are terms without a conversion."""
-        return build.bits(dtype) == self.bits and not (is_left and self.shifted)
-
-    def term(self, value: Expr, is_left: bool) -> Expr:
-        """A number as the bits of a term."""
-        wide = self.left if is_left else self.right
-        if build.bits(str(value.ty)) < self.bits:
-            value = build.cast(value, wide)
-        bits = f"uint{self.bits}"
-        value = build.bits_read(value)
-        value = value if str(value.ty) == bits else tirx.reinterpret(bits, value)
-        return value ^ tirx.const(1 << (self.bits - 1), bits) if is_left and self.shifted else value
-
-    def word(self, terms: Sequence[Expr]) -> Expr:
-        """The word of these terms, the first in the lowest bits."""
-        total = build.cast(terms[0], WORD)
-        for i, term in enumerate(terms[1:], 1):
-            total = total | build.cast(term, WORD) << tirx.const(i * self.bits, WORD)
-        return total
-
-    def value(self, left: Expr, right: Expr) -> Expr:
-        """The sum of the products of two words, as an expression that :func:`factors` recognizes."""
-        return tirx.call_pure_extern(self.result, PREFIX + self.name, left, right)
-
-    def add(self, total: Expr, left: Expr, right: Expr, lanes: int) -> Expr:
-        """The instruction on vectors, valid inside :meth:`with_definition`."""
-        return tirx.call_pure_extern(f"{self.result}x{lanes}", PREFIX + self.name, total, left, right)
-
-    def with_definition(self, stmt: Stmt, lanes: int) -> Stmt:
-        """The statement with the definition, in LLVM, of the function that it calls; TVM lacks vectors of bfloat."""
-        sums = f"<{lanes} x {_LLVM.get(self.result, 'i32')}>"
-        words, terms = f"<{lanes} x i32>", f"<{lanes * self.depth} x {_LLVM.get(self.left, f'i{self.bits}')}>"
-        _, intrinsic = self.vectors[lanes * WORD_BITS // 8]
-        total = f"{sums} %total, " if self.adds else ""
-        text = f"""
-define linkonce_odr {sums} @{PREFIX}{self.name}({sums} %total, {words} %left, {words} %right) alwaysinline {{
-  %x = bitcast {words} %left to {terms}
-  %y = bitcast {words} %right to {terms}
-  %dot = call {sums} @{intrinsic}({total}{terms} %x, {terms} %y)
-  {"" if self.adds else f"%sum = add {sums} %total, %dot"}
-  ret {sums} {"%dot" if self.adds else "%sum"}
-}}
-declare {sums} @{intrinsic}({f"{sums}, " if self.adds else ""}{terms}, {terms})
-"""
-        return AttrStmt(tirx.const(0, "int32"), "pragma_import_llvm", ir.StringImm(text), stmt)
-
-
-_LLVM = {"float32": "float", "bfloat16": "bfloat"}
-
-# Dtypes whose numbers can all be represented in another one.
-_WITHIN = {"int16": ("int8", "uint8")}
-
-_BF16 = {64: ("avx512bf16", "llvm.x86.avx512bf16.dpbf16ps.512")}
-_QUADS = {
-    32: ("avxvnni", "llvm.x86.avx512.vpdpbusd.256"),
-    64: ("avx512vnni", "llvm.x86.avx512.vpdpbusd.512"),
-}
-_ADDED_PAIRS = {
-    32: ("avxvnni", "llvm.x86.avx512.vpdpwssd.256"),
-    64: ("avx512vnni", "llvm.x86.avx512.vpdpwssd.512"),
-}
-_PAIRS = {
-    16: ("sse2", "llvm.x86.sse2.pmadd.wd"),
-    32: ("avx2", "llvm.x86.avx2.pmadd.wd"),
-    64: ("avx512bw", "llvm.x86.avx512.pmaddw.d.512"),
-}
-
-# The fastest first. Integer instructions are exact modulo 2**32.
-DOTS = (
-    Dot("dpbf16ps", "bfloat16", "bfloat16", "float32", _BF16),
-    Dot("dpbusd", "uint8", "int8", "int32", _QUADS),
-    Dot("dpbusd_shifted", "uint8", "int8", "int32", _QUADS, shifted=True),
-    Dot("dpwssd", "int16", "int16", "int32", _ADDED_PAIRS),
-    Dot("pmaddwd", "int16", "int16", "int32", _PAIRS, adds=False),
-)
-_BY_NAME = {PREFIX + dot.name: dot for dot in DOTS}
-
-
-def factors(value: Expr) -> tuple[Expr, Expr, Dot | None] | None:
-    """The operands of a product, and the instruction if they are packed words."""
-    if isinstance(value, tirx.Mul):
-        return value.a, value.b, None
-    if called(value) == "tirx.call_pure_extern":
-        name, *words = value.args
-        dot = _BY_NAME.get(name.value)
-        return None if dot is None else (*words, dot)
-    return None
 
 
 def with_words(
@@ -189,28 +48,55 @@ def with_words(
         return None
     if any(load.source.same_as(buffer) for side in sides for load in build.loads(side) for buffer in promoted):
         return None
+    free = contraction.row, contraction.column
     for dot in DOTS:
         if not dot.runs_on(machine) or not dot.takes(*(str(side.ty) for side in sides), stage.dtype):
             continue
         if dot.shifted and not all(isinstance(axis.extent, int) for axis in stage.reduce):
             continue
-        found = [packed for axis in reversed(stage.reduce) if (packed := _packed(stage, dot, axis, *sides))]
+        if isinstance(dot, TileDot) and any(build.points([axis]) < FEWEST for axis in free):
+            continue
+        found = [packed for axis in reversed(stage.reduce) if (packed := _packed(stage, dot, axis, free[0], *sides))]
         if found:
             return min(found, key=lambda packed: packed[0])[1:]
     return None
 
 
-def _packed(stage: Stage, dot: Dot, axis: Axis, left: Expr, right: Expr) -> tuple[int, list[Stage], Stage] | None:
+def _packed(
+    stage: Stage, dot: Dot, axis: Axis, row: Axis, left: Expr, right: Expr
+) -> tuple[int, list[Stage], Stage] | None:
     """The number of words to copy, the stages that copy them, and the contraction."""
     packing = _Packing(stage, dot, axis)
     sides = packing.operand(left, True), packing.operand(right, False)
     useful = packing.waste <= MAX_WASTE and dims.always_le(1, packing.words.extent)
     if not useful or sides[0] is None or sides[1] is None:
         return None
-    reduce = tuple(packing.words if other is axis else other for other in stage.reduce)
-    narrow = replace(stage, reduce=reduce, value=dot.value(*(side.word for side in sides)))
-    copies = [side.copy for side in sides if side.copy is not None]
-    return sum(side.cost for side in sides), copies, narrow
+    value = dot.value(*(side.word for side in sides))
+    others = [other for other in stage.reduce if other is not axis]
+    if not isinstance(dot, TileDot):
+        reduce = tuple(packing.words if other is axis else other for other in stage.reduce)
+    elif packing.span < FEWEST or row_stride(sides[0].word, row, stage.domain) is None:
+        return None
+    else:  # the words of an instruction are the last axis, so that they follow one another in a panel
+        steps, within = Axis.fresh(axis, packing.steps), Axis.fresh(axis, packing.span)
+        value = build.substitute(value, {packing.words.var: steps.var * packing.span + within.var})
+        reduce = (*others, steps, within)
+    copies = [copy for side in sides for copy in side.copies]
+    return sum(side.cost for side in sides), copies, replace(stage, reduce=reduce, value=value)
+
+
+def row_stride(word: Expr, row: Axis, domain: Sequence[Axis]) -> Size | None:
+    """The bytes from a packed word in memory to that of the next row, or None if that varies."""
+    load = first_load(word)
+    step = build.stride(load.source, load.indices, row, domain)
+    return None if step is None else step * build.bits(str(load.source.dtype)) // 8
+
+
+def first_load(word: Expr) -> ir.TensorLoad:
+    """The load of the first term of a packed word in memory, or of the word itself."""
+    load = build.bits_read(word)
+    *outer, last = load.indices
+    return load.source[(*outer, last.base if isinstance(last, tirx.Ramp) else last)]
 
 
 def _narrow(value: Expr) -> Expr | None:
@@ -249,15 +135,15 @@ def _arrays(stage: Stage, value: Expr):
 
 @dataclass(frozen=True)
 class _Words:
-    """A word of an operand as an expression, and the stage that copies the words, if one is needed."""
+    """A word of an operand as an expression, and the stages that copy the words, if any are needed."""
 
     word: Expr
-    copy: Stage | None = None
+    copies: tuple[Stage, ...] = ()
 
     @property
     def cost(self) -> int:
         """The number of words to copy."""
-        return 0 if self.copy is None else build.points(self.copy.space) * build.bits(self.copy.dtype) // WORD_BITS
+        return sum(build.points(copy.space) * build.bits(copy.dtype) // WORD_BITS for copy in self.copies)
 
 
 class _Packing:
@@ -265,8 +151,11 @@ class _Packing:
 
     def __init__(self, stage: Stage, dot: Dot, axis: Axis) -> None:
         self.stage, self.dot, self.axis = stage, dot, axis
-        self.words = Axis.fresh(axis, build.ceil_div(axis.extent, dot.depth))
-        self.is_even = isinstance(axis.extent, int) and axis.extent % dot.depth == 0
+        words = build.ceil_div(axis.extent, dot.depth)
+        self.span = dot.span(words)
+        self.steps = build.ceil_div(words, self.span)
+        self.words = Axis.fresh(axis, self.steps * self.span)
+        self.is_even = isinstance(axis.extent, int) and self.words.extent * dot.depth == axis.extent
 
     @property
     def waste(self) -> float:
@@ -293,14 +182,16 @@ class _Packing:
             yield _Words(self._packed_word(array.buffer, array.index))
         elif is_left or (is_last and array.buffer is not None):
             copy = self._copy(array, dim, is_left)
-            if build.points(self.stage.domain) >= MIN_REUSE * build.points(copy.space):
-                index = array.index
-                word = (
-                    self._packed_word(copy.output, index)
-                    if is_last
-                    else copy.output[_replace_item(index, dim, self.words.var)]
-                )
-                yield _Words(word, copy)
+            if build.points(self.stage.domain) < MIN_REUSE * build.points(copy.space):
+                return
+            index = _replace_item(array.index, dim, self.words.var)
+            if is_last:
+                yield _Words(self._packed_word(copy.output, array.index), (copy,))
+            elif isinstance(dot, TileDot):  # whose left rows are contiguous
+                turned = _with_last(copy, dim)
+                yield _Words(turned.output[_moved_last(index, dim)], (copy, turned))
+            else:
+                yield _Words(copy.output[index], (copy,))
 
     def _packed_word(self, buffer: tirx.Buffer, index: Sequence[Expr]) -> Expr:
         """A word of terms that are contiguous in memory."""
@@ -334,3 +225,18 @@ class _Packing:
 def _replace_item(items: Sequence, dim: int, item) -> tuple:
     """The items with the one at a position replaced."""
     return (*items[:dim], item, *items[dim + 1 :])
+
+
+def _moved_last(items: Sequence, dim: int) -> tuple:
+    """The items with the one at a position moved to the end."""
+    return (*items[:dim], *items[dim + 1 :], items[dim])
+
+
+def _with_last(copy: Stage, dim: int) -> Stage:
+    """The stage that copies the result of another one, with a dimension moved to the end."""
+    axes = {axis.var: Axis.fresh(axis, axis.extent) for axis in copy.space}
+    at = tuple(axes[index].var if index in axes else index for index in copy.index)
+    sizes = tuple(map(expressions.to_size, copy.output.shape))
+    buffer = build.buffer(_moved_last(sizes, dim), copy.dtype, f"{copy.name}_rows")
+    space = tuple(axis for axis in _moved_last(tuple(axes.get(index) for index in copy.index), dim) if axis is not None)
+    return Stage(buffer.name, space, (), buffer, _moved_last(at, dim), copy.output[at])

@@ -19,11 +19,14 @@ from tvmfun.core import dims
 from tvmfun.errors import PerformanceWarning
 from tvmfun.lower.machine import Machine
 from tvmfun.lower.schedule.cpu.block import emit_block, is_straight
-from tvmfun.lower.schedule.cpu.contraction import emit_contraction, match, tile_count
+from tvmfun.lower.schedule.cpu.contraction import match, tile_count
+from tvmfun.lower.schedule.cpu.contraction_loops import emit_contraction
+from tvmfun.lower.schedule.cpu.dots import TileDot
 from tvmfun.lower.schedule.cpu.elementwise import emit_maps
 from tvmfun.lower.schedule.cpu.fallback import parallelize
 from tvmfun.lower.schedule.cpu.packed_dots import with_words
 from tvmfun.lower.schedule.cpu.reduction import emit_reduction
+from tvmfun.lower.schedule.cpu.tile_loops import emit_tiles
 from tvmfun.lower.schedule.cpu.winograd import Winograd, apply_winograd, emit_winograd
 from tvmfun.lower.schedule.groups import Group, is_pointwise, may_overwrite, private_outputs, share_loops, shrink
 from tvmfun.lower.schedule.reduction_passes import (
@@ -107,7 +110,7 @@ def _schedule(func: tirx.PrimFunc, machine: Machine, in_place: Sequence[tuple[Bu
     stages = [stage for stage in stages if not any(is_copy(stage, *pair) for pair in in_place)]
     stages = inline_maps(stages, temps)
     stages, temps = store_truth_as_numbers(stages, temps)
-    if "avx512bf16" in machine.features:
+    if not machine.features.isdisjoint(("avx512bf16", "amx-bf16")):
         stages, temps = store_factors_as_bits(stages, temps, match)
     stages = small_first(stages)
     stages = attach_epilogues(stages, temps)
@@ -228,7 +231,8 @@ def _emit_stage(stage: AnyStage, env: Env, prefix: int, machine: Machine, tasks:
         return emit_maps([stage], env, prefix, machine, tasks)
     contraction = match(stage)
     if contraction is not None:
-        return emit_contraction(contraction, env, prefix, machine, tasks)
+        emit = emit_tiles if isinstance(contraction.dot, TileDot) else emit_contraction
+        return emit(contraction, env, prefix, machine, tasks)
     return emit_reduction(stage, env, prefix, machine, tasks)
 
 

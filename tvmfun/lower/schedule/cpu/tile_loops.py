@@ -1,0 +1,140 @@
+"""The loops of contractions by AMX: blocks of two by two tiles, whose sums are stored to memory and read from there.
+
+The tiles are configured at the start of each task and released at its end, so that they hold nothing when other code
+runs on the thread. Where fewer rows remain, the configuration has fewer for that block only.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from tvm import tirx
+from tvm.tirx import AllocBuffer, Buffer, BufferStore, IfThenElse, Stmt
+
+from tvmfun.core import expressions
+from tvmfun.lower.machine import Machine
+from tvmfun.lower.schedule.cpu.contraction import Contraction, plan
+from tvmfun.lower.schedule.cpu.contraction_loops import ContractionLoops, Panel
+from tvmfun.lower.schedule.cpu.dots import TILE_ROWS, WORD_BITS, TileDot
+from tvmfun.lower.schedule.cpu.packed_dots import first_load, row_stride
+from tvmfun.lower.tir import build
+from tvmfun.lower.tir.build import Env, Expr, Size
+
+_WORD_BYTES = WORD_BITS // 8
+
+
+def emit_tiles(contraction: Contraction, env: Env, prefix: int, machine: Machine, tasks: int) -> Stmt:
+    """The loop nest of a contraction by AMX whose first ``prefix`` axes are bound in ``env``."""
+    loops = TileLoops(contraction, contraction.dot, prefix, tasks, machine)
+    nest = loops.emit(env)
+    return loops.instruction.with_definitions(nest, sorted(loops.shapes))
+
+
+class TileLoops(ContractionLoops):
+    """Builds one contraction's loops, from the tasks inwards to the blocks of tiles."""
+
+    def __init__(self, contraction: Contraction, dot: TileDot, prefix: int, tasks: int, machine: Machine) -> None:
+        super().__init__(contraction, plan(contraction, machine), prefix, tasks, machine.cores)
+        self.instruction = dot
+        self.span = self.stage.reduce[-1].extent
+        #: The numbers of tiles along rows and columns of the blocks.
+        self.shapes: set[tuple[int, int]] = set()
+        self.sums = build.scratch([self.tiling.rows, self.tiling.columns], self.dtype, "sums")
+        stride = row_stride(contraction.left, self.row, self.stage.domain)
+        self.left_stride = expressions.scalar(stride, "int32")
+
+    def task(self, body: Stmt) -> Stmt:
+        """Configures the tiles of the thread, and releases them."""
+        begin, end = self._configure(self.tiling.rows), self.instruction.call("release", None)
+        return build.seq(AllocBuffer(self.sums), begin, body, end)
+
+    def _configure(self, rows: Size) -> Stmt:
+        """Configures the tiles for blocks of so many rows."""
+        count = build.ceil_div(rows, _tiles_of(rows)) if isinstance(rows, int) else rows
+        return self.instruction.call("configure", None, _int32(count), _int32(self.span))
+
+    def fewer_rows(self, env: Env, count: Size, panel: Panel, packed: Buffer | None) -> Stmt:
+        """The rows that are left: one block of them or, of a dynamic number, one tile of 16 and one of the others."""
+        block = lambda count, rows: self.tile(env, build.index(self.row, self.row.extent - count), rows, panel, packed)
+        again = self._configure(self.tiling.rows)
+        if isinstance(count, int):
+            return build.seq(self._configure(count), block(count, count), again)
+        rest = count % TILE_ROWS
+        whole = IfThenElse(build.index(self.row, count) >= TILE_ROWS, block(count, TILE_ROWS), None)
+        part = build.seq(self._configure(rest), block(rest, rest), again)
+        return build.seq(whole, IfThenElse(build.index(self.row, rest) > 0, part, None))
+
+    def tile(self, env: Env, top: Expr, rows: Size, panel: Panel, packed: Buffer | None) -> Stmt:
+        """One block of tiles: clear, multiply and add over the reduced axes, store to memory, write back."""
+        assert packed is not None  # packed words always are
+        width = int(packed.shape[1])
+        down, across = _tiles_of(rows), width // self.tiling.lanes
+        shape = (down, across)
+        self.shapes.add(shape)
+        second = _int32(rows - build.ceil_div(rows, 2) if down == 2 else 0)
+        sums = self.sums
+        memory = (_address(sums, 0, 0), _int32(self.tiling.columns * _WORD_BYTES), second)
+        begins = range(0, panel.width, self.tiling.lanes)
+
+        def call(function: str, *arguments: Expr) -> Stmt:
+            return self.instruction.call(function, shape, *arguments)
+
+        def each(make: Callable[[Env, Expr, int, Expr | int], Stmt]) -> Stmt:
+            """Statements for each vector of sums of a row."""
+
+            def of_row(i: Expr) -> Stmt:
+                at = {**env, self.row.var: top + i}
+                return build.seq(*(make(at, i, begin, panel.size(begin, self.tiling.lanes)) for begin in begins))
+
+            return build.loop(self.row, rows if isinstance(rows, int) else build.index(self.row, rows), of_row)
+
+        def load(at: Env, i: Expr, begin: int, size: Expr | int) -> Stmt:
+            def partial_sum(k: Expr) -> Stmt:
+                total = self.partial_sum({**at, self.column.var: panel.start + begin + k})
+                return BufferStore(sums, total, [i, begin + k])
+
+            return self.columns_of(size, partial_sum)
+
+        def write(at: Env, i: Expr, begin: int, size: Expr | int) -> Stmt:
+            return self.write_back(at, panel.start + begin, size, lambda k: sums[i, begin + k])
+
+        start = call("clear")
+        if self.carries:
+            later = build.flatten(self.tiling.outer, env) != 0
+            start = IfThenElse(later, build.seq(each(load), call("load", *memory)), start)
+
+        def add(env: Env) -> Stmt:
+            *_, steps, within = (None, *self.tiling.inner)
+            first = {**env, within.var: build.index(within, 0)}
+            count: Size = 1
+            if steps is not None:
+                first[steps.var] = build.index(steps, 0)
+                count = steps.bound(env)
+            left = first_load(self.operand(self.contraction.left, {**first, self.row.var: top}))
+            depth = build.flatten(self.tiling.inner, first)
+            return call(
+                "add",
+                tirx.address_of(left),
+                self.left_stride,
+                second,
+                _address(packed, depth, 0),
+                _int32(width * _WORD_BYTES),
+                _int32(self.span),
+                _int32(count),
+            )
+
+        multiply = build.nest(self.tiling.inner[:-2], env, add)
+        return build.seq(start, multiply, call("store", *memory), each(write))
+
+
+def _tiles_of(rows: Size) -> int:
+    """The number of tiles along the rows of a block."""
+    return 2 if isinstance(rows, int) and rows > TILE_ROWS else 1
+
+
+def _int32(value: Size | Expr) -> Expr:
+    return build.cast(value, "int32") if hasattr(value, "ty") else expressions.scalar(value, "int32")
+
+
+def _address(buffer: Buffer, *indices: Expr | int) -> Expr:
+    return tirx.address_of(buffer[indices])
