@@ -301,6 +301,85 @@ def test_each_thread_configures_its_own_tiles(amx):
         check(*result)
 
 
+# -- float32 as two bfloat16 -------------------------------------------------------------------------------------------
+
+
+def high(ns, x, y):
+    return ns.numpy.matmul(x, y, precision="high")
+
+
+def close(result, x, y):
+    """Whether a product of rounded factors keeps 16 bits, where bfloat16 keeps 8."""
+    x, y = x.astype("float64"), y.astype("float64")
+    return (abs(np.asarray(result) - x @ y) <= 2.0**-16 * (abs(x) @ abs(y))).all()
+
+
+def matrices(*shapes):
+    rng = np.random.default_rng(0)
+    return [rng.standard_normal(shape).astype("float32") for shape in shapes]
+
+
+ROUNDED = {"high": 512, lax.Precision.HIGH: 512, "tensorfloat32": 512}
+EXACT = {"highest": 512, None: 512, "high": 128}
+
+
+@pytest.mark.parametrize("precision, size", [*ROUNDED.items(), *EXACT.items()], ids=str)
+def test_high_precision_is_products_of_bfloat16_where_these_are_faster(precision, size):
+    specs = [ShapeDtype((size, size), "float32")] * 2
+    product = lambda x, y: tnp.matmul(x, y, precision=precision)
+    code = assembly(product, *specs, on=XEON)
+    assert ("tdpbf16ps" in code) == (ROUNDED.get(precision) == size) == ("vfmadd" not in code)
+    vectors = tvmfun.jit(product, target=target("znver4")).lower(*specs).compile().as_text()
+    assert "bfloat16" not in vectors
+
+
+@needs_emulator
+def test_high_precision_keeps_sixteen_bits(amx):
+    x, y = matrices((300, 200), (200, 260))
+    result = tvmfun.jit(lambda x, y: high(tvmfun, x, y))(x, y)
+    assert close(result, x, y)
+    assert not close(tvmfun.jit(lambda x, y: dot(x.astype(BFLOAT16), y.astype(BFLOAT16), "float32"))(x, y), x, y)
+
+
+@needs_emulator
+def test_high_precision_of_infinities_and_the_largest_floats(amx):
+    x, y = matrices((256, 128), (128, 256))
+    x[3, 5], x[4, 5], x[7, 7], y[9, 9] = np.inf, -np.inf, np.nan, np.inf
+    x[11], y[:, 13] = 0, 1e-3
+    x[11, 2] = np.finfo("float32").max
+    with np.errstate(all="ignore"):
+        expected = x @ y
+    result = np.asarray(tvmfun.jit(lambda x, y: high(tvmfun, x, y))(x, y))
+    finite = np.isfinite(expected)
+    np.testing.assert_array_equal(np.isnan(result), np.isnan(expected))
+    np.testing.assert_array_equal(result[np.isinf(expected)], expected[np.isinf(expected)])
+    np.testing.assert_allclose(result[finite], expected[finite], rtol=1e-3, atol=1e-3)
+    np.testing.assert_allclose(result[11, 13], expected[11, 13], rtol=1e-4)
+
+
+@needs_emulator
+@pytest.mark.slow
+def test_high_precision_in_loops_batches_derivatives_and_dynamic_sizes(amx):
+    x, w = matrices((2, 256, 256), (256, 256))
+    w /= 16
+
+    def loss(ns, x, w):
+        return (ns.lax.fori_loop(0, 2, lambda i, x: ns.numpy.tanh(high(ns, x, w)), x) ** 2).sum()
+
+    def pieces(ns):
+        along = lambda w, t: ns.jvp(ns.grad(lambda w: loss(ns, x[0], w)), (w,), (t,))[1]
+        return lambda x, w: (ns.vmap(lambda x: loss(ns, x, w))(x), along(w, w))
+
+    ours, before = tvmfun.jit(pieces(tvmfun))(x, w), amx("multiply")
+    assert before > 0
+    for one, other in zip(ours, pieces(jax)(x, w), strict=True):
+        np.testing.assert_allclose(one, other, rtol=1e-3, atol=1e-4 * abs(np.asarray(other)).max())
+    run = tvmfun.jit(lambda x, w: high(tvmfun, x, w), dynamic_shapes=({0: Dim("n", min=256)}, {}))
+    for count in (256, 273, 300):
+        (left,) = matrices((count, 256))
+        assert close(run(left, w), left, w)
+
+
 # -- processors that have no tiles -------------------------------------------------------------------------------------
 
 

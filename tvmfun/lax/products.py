@@ -31,7 +31,7 @@ def dot_general(
         lhs: the left array.
         rhs: the right array, of the same dtype after promotion.
         dimension_numbers: ``((lhs_contracting, rhs_contracting), (lhs_batch, rhs_batch))``.
-        precision: ``"tensorfloat32"`` lets GPUs round float32 factors to tf32; see :class:`tvmfun.lax.Precision`.
+        precision: ``"high"`` allows float32 factors to be rounded to 11 bits; see :class:`tvmfun.lax.Precision`.
         preferred_element_type: the dtype to multiply, to sum and to return in; ``None`` for that of the arrays, where
             half precision is summed in float32 and rounded once. Narrow arrays are read as they are: int8 for sums in
             int32, which wrap around, bfloat16 for sums in float32. Both may then have different dtypes.

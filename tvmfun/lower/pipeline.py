@@ -29,6 +29,7 @@ from tvmfun.lower.rewrite.dilated_convolutions import split_dilated_convolutions
 from tvmfun.lower.rewrite.half_attention import narrow_attention
 from tvmfun.lower.rewrite.loop_panels import with_panels
 from tvmfun.lower.rewrite.scatter_updates import sparse_updates
+from tvmfun.lower.rewrite.split_products import split_products
 from tvmfun.runtime.cuda_module import CudaModule
 from tvmfun.runtime.plan import DynamicPlan, Plan
 from tvmfun.runtime.workspaces import kept_by_threads
@@ -43,6 +44,7 @@ def rewritten(program: Program, target: Target) -> Program:
     program = split_dilated_convolutions(program)
     if targets.is_cpu(target):
         program = sink_updates(program)
+        program = split_products(program, target)
         program = with_panels(program, target)
     else:
         program = narrow_attention(program)

@@ -41,10 +41,12 @@ __all__ = [
 
 
 class Precision(enum.Enum):
-    """The precision of products of float32 arrays on GPUs.
+    """The precision of products of float32 arrays.
 
-    ``HIGH`` allows factors to be rounded to the 11 bits of tf32, which tensor cores multiply; sums are in float32. With
-    the others, and on CPUs, products are exact float32. The default is exact, too, unlike that of JAX.
+    ``HIGH`` allows factors to be rounded to 11 bits; sums are in float32. GPUs round them to tf32, which tensor cores
+    multiply. CPUs with AMX compute large products as three of bfloat16, which keeps 16 bits; numbers below about 1e-35
+    lose some of these. With the others, and on other CPUs, products are exact float32. The default is exact, too,
+    unlike that of JAX.
 
     >>> Precision("highest") is Precision.HIGHEST
     True
@@ -55,7 +57,7 @@ class Precision(enum.Enum):
     HIGHEST = "highest"
 
 
-# JAX's names that allow tf32; formats of fewer bits, too: results are at least as precise as asked for.
+# JAX's names that allow 11 bits; formats of fewer bits, too: results are at least as precise as asked for.
 _TENSORFLOAT32 = {Precision.HIGH, "high", "tensorfloat32", "bfloat16", "fastest"}
 
 #: JAX's strings: the members, their synonyms, and the formats of the factors on accelerators.
@@ -129,7 +131,7 @@ def matmul(
     Args:
         a: the left array.
         b: the right array.
-        precision: ``"tensorfloat32"`` lets GPUs round float32 factors to tf32; see :class:`Precision`.
+        precision: ``"high"`` allows float32 factors to be rounded to 11 bits; see :class:`Precision`.
         preferred_element_type: the dtype to multiply, to sum and to return in; by default that of the operands.
 
     Raises:
@@ -183,7 +185,7 @@ def tensordot(
         a: the left array.
         b: the right array.
         axes: how many, the last of ``a`` and the first of ``b``; or the axes of each, ``((0, 1), (1, 0))``.
-        precision: ``"tensorfloat32"`` lets GPUs round float32 factors to tf32; see :class:`Precision`.
+        precision: ``"high"`` allows float32 factors to be rounded to 11 bits; see :class:`Precision`.
         preferred_element_type: the dtype to multiply, to sum and to return in; by default that of the operands.
     """
     a, b = factors("tensordot", a, b, precision=precision, preferred_element_type=preferred_element_type)
@@ -328,7 +330,7 @@ def einsum(
         out: must be None: arrays are immutable.
         optimize: how to find the order of the products: a strategy of ``opt_einsum`` (``"auto"``, ``"optimal"``,
             ``"greedy"``, ...), a list of pairs, or False for one from left to right.
-        precision: ``"tensorfloat32"`` lets GPUs round float32 factors to tf32; see :class:`Precision`.
+        precision: ``"high"`` allows float32 factors to be rounded to 11 bits; see :class:`Precision`.
         preferred_element_type: the dtype to multiply, to sum and to return in; by default that of the operands.
 
     Raises:

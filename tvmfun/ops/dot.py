@@ -144,7 +144,7 @@ def _dot_flops(out: ShapeDtype, x: ShapeDtype, y: ShapeDtype, *, contract: tuple
 
 #: ``dot_general(x, y, contract=, batch=)``: sums products over the paired axes ``contract``, for each index of the
 #: paired axes ``batch``. The result has the batch axes first, then the other axes of ``x``, then those of ``y``.
-#: ``precision="tensorfloat32"`` allows a GPU to round factors in float32 to 11 bits; the sums are in float32.
+#: ``precision="tensorfloat32"`` allows factors in float32 to be rounded to 11 bits; the sums are in float32.
 dot_general = register(
     Op(
         "dot_general",

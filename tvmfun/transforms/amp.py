@@ -32,8 +32,9 @@ class PrecisionPolicy:
     Args:
         dtype: ``"bfloat16"``, which has the range of float32 but 8 bits of precision, or ``"float16"``, which has 11
             but overflows beyond 65504 and needs a loss scale, such as :class:`tvmfun.optim.DynamicLossScale`. Or
-            ``"tensorfloat32"``: arrays stay in float32, and tensor cores of GPUs round the factors of products to 11
-            bits; on CPUs, and in convolutions, that changes nothing.
+            ``"tensorfloat32"``: arrays stay in float32, and the factors of products may be rounded to 11 bits, by
+            tensor cores of GPUs and by CPUs with AMX (see :class:`tvmfun.lax.Precision`); in convolutions, and on
+            other CPUs, that changes nothing.
         only_products: whether products alone read half precision, and return float32. Otherwise their results, and
             values computed from them, stay in half precision up to the next op that needs float32: sums and
             normalizations, exponentials, logarithms and the like.

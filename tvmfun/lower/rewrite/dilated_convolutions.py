@@ -15,11 +15,10 @@ from functools import reduce
 from itertools import product
 from typing import Any
 
-from tvmfun import tree
 from tvmfun.core import dims
 from tvmfun.core.array import Array
-from tvmfun.core.program import Equation, Literal, Program, Variable
-from tvmfun.core.trace import trace_flat
+from tvmfun.core.program import Equation, Program
+from tvmfun.lower.rewrite.equations import composed
 from tvmfun.ops import pointwise as pw
 from tvmfun.ops import shape as shapes
 from tvmfun.ops.conv import conv
@@ -57,18 +56,7 @@ def _is_dilated(equation: Equation) -> bool:
 def _phases(equation: Equation) -> list[Equation]:
     """The equations that compute the phases of a dilated convolution."""
     shape = equation.outputs[0].aval.shape
-    avals = [atom.aval for atom in equation.inputs]
-    convolve = lambda x, w: _convolved(x, w, shape, **equation.params)
-    traced = trace_flat(convolve, avals, tree.structure((tuple(avals), {})), "phases")
-    known: dict[Variable, Any] = dict(zip(traced.inputs, equation.inputs, strict=True))
-    known[traced.outputs[0]] = equation.outputs[0]  # type: ignore[index]  # not a constant
-    use = lambda atom: atom if isinstance(atom, Literal) else known.get(atom, atom)
-    return [
-        each._replace(
-            inputs=tuple(map(use, each.inputs)), outputs=tuple(map(use, each.outputs)), source=equation.source
-        )
-        for each in traced.equations
-    ]
+    return composed(equation, lambda x, w: _convolved(x, w, shape, **equation.params))
 
 
 def _convolved(

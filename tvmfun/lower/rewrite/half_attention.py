@@ -9,12 +9,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import replace
-from typing import Any
 
 import numpy as np
 
 from tvmfun import dtypes
 from tvmfun.core.program import Atom, Equation, Literal, Program, Variable
+from tvmfun.lower.rewrite.equations import with_inner
 from tvmfun.ops import pointwise as pw
 from tvmfun.ops.attention import attention, attention_gradients
 
@@ -33,20 +33,10 @@ def narrow_attention(program: Program) -> Program:
         if equation.op in (attention, attention_gradients):
             equations += _narrowed(equation, producers)
         else:
-            params = {name: _inside(value) for name, value in equation.params.items()}
-            changed = any(params[name] is not value for name, value in equation.params.items())
-            equations.append(equation._replace(params=params) if changed else equation)
+            equations.append(with_inner(equation, narrow_attention))
     if all(new is old for new, old in zip(equations, program.equations, strict=False)):
         return program
     return replace(program, equations=tuple(equations)).without_dead_code()
-
-
-def _inside(value: Any) -> Any:
-    if isinstance(value, Program):
-        return narrow_attention(value)
-    if isinstance(value, tuple) and any(isinstance(item, Program) for item in value):
-        return tuple([_inside(item) for item in value])
-    return value
 
 
 def _narrowed(equation: Equation, producers: Mapping[Atom, Equation]) -> list[Equation]:

@@ -46,7 +46,7 @@ def multi_dot(arrays: Sequence[Any], *, precision: Any = None) -> Array:
 
     Args:
         arrays: the matrices.
-        precision: ``"tensorfloat32"`` lets GPUs round float32 factors to tf32; see :class:`tvmfun.lax.Precision`.
+        precision: ``"high"`` allows float32 factors to be rounded to 11 bits; see :class:`tvmfun.lax.Precision`.
 
     >>> multi_dot([[1, 2], [[1, 0], [0, 1]], [3, 4]])
     Array(11, dtype=int32)
