@@ -30,10 +30,15 @@ def why_none() -> str:
     return "" if GCC else "there is no gcc"
 
 
-def target(cores: int = 2, *without: str) -> Target:
-    """This processor with AMX, but for the features in ``without``."""
+def is_needless() -> bool:
+    """Whether the processor has AMX itself."""
+    return "amx_tile" in machine.system_flags()
+
+
+def target(cores: int = 2) -> Target:
+    """This processor with AMX."""
     host = targets.host()
-    features = [f"+{name}" for name in ("amx-tile", "amx-bf16", "amx-int8", "amx-fp16") if name not in without]
+    features = ["+amx-tile", "+amx-bf16", "+amx-int8", "+amx-fp16"]
     own = [str(feature) for feature in host.attrs.get("mattr", ())]
     return Target({"kind": "llvm", "mcpu": str(host.attrs["mcpu"]), "mattr": [*own, *features], "num-cores": cores})
 
