@@ -11,6 +11,7 @@ import ml_dtypes
 import numpy as np
 import pytest
 from lower.test_hot_kernels import basic_blocks
+from lower.test_machine import GRANITE_RAPIDS
 from lower.test_narrow_dots import LAYOUTS, any_integer, assembly, bound, dot, normal, pair, target
 from support import amx_emulator
 
@@ -405,6 +406,27 @@ def test_tiles_need_the_permission_of_the_system(monkeypatch):
     x = np.ones((32, 64), BFLOAT16)
     with pytest.raises(errors.TargetError, match="instructions that this processor lacks, got amx-bf16.*amx-tile"):
         tvmfun.jit(lambda x: x @ x.T, target=amx_emulator.target(cores=3))(x)
+
+
+@pytest.mark.skipif(not targets.is_x86(targets.host()), reason="names instructions of x86 processors")
+@pytest.mark.parametrize("has_float16", [True, False])
+def test_tiles_of_float16_are_found_although_linux_does_not_list_them(monkeypatch, has_float16):
+    found = {"amx-tile", "amx-bf16", "amx-int8"} | ({"amx-fp16"} if has_float16 else set())
+    monkeypatch.setattr(machine, "_read", lambda path: f"flags : {' '.join(GRANITE_RAPIDS)}")
+    monkeypatch.setattr(machine, "may_use_tiles", lambda: True)
+    monkeypatch.setattr(machine, "features_by_cpuid", lambda: found)
+    flags = machine.system_flags.__wrapped__()
+    assert "amx_fp16" not in GRANITE_RAPIDS and GRANITE_RAPIDS <= flags
+    monkeypatch.setattr(machine, "system_processor", lambda: "graniterapids")
+    monkeypatch.setattr(machine, "system_flags", lambda: flags)
+    assert ("amx-fp16" in machine.Machine.of(targets.host.__wrapped__()).features) == has_float16
+    assert machine.lacking(machine.llvm_features(XEON), flags) == ([] if has_float16 else ["amx-fp16"])
+
+
+@pytest.mark.skipif(not targets.is_x86(targets.host()), reason="names instructions of x86 processors")
+def test_llvm_finds_what_linux_lists():
+    listed = machine.llvm_features(targets.host()) & {"sse4.2", "avx2", "fma", "avx512f", "avx512bf16", "amx-tile"}
+    assert listed <= machine.features_by_cpuid()
 
 
 def test_linux_is_asked_once_per_process():

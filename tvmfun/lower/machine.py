@@ -68,6 +68,8 @@ _FLAGS = {
     "bf16": "bf16",
     "i8mm": "i8mm",
 }
+# Of these, what Linux knows by name but does not list; LLVM asks the processor for it (CPUID and XCR0).
+_UNLISTED = ("amx_fp16",)
 # Of the features that LLVM's name of the processor lacks, those that schedules use.
 _USED = ("amx-tile", "amx-bf16", "amx-fp16", "amx-int8", "avx512bf16", "avx512vnni", "avxvnni")
 
@@ -250,9 +252,18 @@ def system_flags() -> frozenset[str]:
     """Returns the kernel's names of the features that this process may use, or none where it does not list them."""
     match = re.search(r"^(?:flags|Features)\s*:(.*)$", _read(Path("/proc/cpuinfo")), re.MULTILINE)
     flags = frozenset(match[1].split()) if match else frozenset()
-    if "amx_tile" in flags and not may_use_tiles():
-        flags = frozenset(flag for flag in flags if not flag.startswith("amx"))
-    return flags
+    if "amx_tile" not in flags:
+        return flags
+    if not may_use_tiles():
+        return frozenset(flag for flag in flags if not flag.startswith("amx"))
+    return flags.union(flag for flag in _UNLISTED if _FLAGS[flag] in features_by_cpuid())
+
+
+@cache
+def features_by_cpuid() -> frozenset[str]:
+    """Returns LLVM's features of this processor, as LLVM finds them."""
+    found = tvm.get_global_func("tvm.codegen.llvm.GetHostCPUFeatures")()
+    return frozenset(str(name) for name, value in found.items() if value)
 
 
 @cache
