@@ -94,7 +94,7 @@ def bench(session: nox.Session) -> None:
     """The timed comparisons; run them on an otherwise idle machine."""
     install(session, "test,interop")
     # PyTorch's compiler logs so much that capturing it would be timed, too.
-    options = ["-o", "python_files=bench_*.py", "-o", "norecursedirs=", "-s", "-p", "no:logging"]
+    options = ["-o", "python_files=bench_*.py", "-o", "norecursedirs=.hypothesis", "-s", "-p", "no:logging"]
     session.run("pytest", *options, "tests/bench", *session.posargs)
 
 
