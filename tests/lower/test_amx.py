@@ -416,7 +416,7 @@ def test_tiles_of_float16_are_found_although_linux_does_not_list_them(monkeypatc
     monkeypatch.setattr(machine, "may_use_tiles", lambda: True)
     monkeypatch.setattr(machine, "features_by_cpuid", lambda: found)
     flags = machine.system_flags.__wrapped__()
-    assert "amx_fp16" not in GRANITE_RAPIDS and GRANITE_RAPIDS <= flags
+    assert "amx_fp16" not in GRANITE_RAPIDS and flags >= GRANITE_RAPIDS
     monkeypatch.setattr(machine, "system_processor", lambda: "graniterapids")
     monkeypatch.setattr(machine, "system_flags", lambda: flags)
     assert ("amx-fp16" in machine.Machine.of(targets.host.__wrapped__()).features) == has_float16
