@@ -261,6 +261,15 @@ def test_tiles_fit_registers_and_caches(monkeypatch, mcpu):
     assert 4 * depth * (tiling.columns + (tiling.rows if level == 1 else 0)) <= processor.cache_bytes(level)
 
 
+@pytest.mark.parametrize("mcpu", ["znver4", "znver5", "graniterapids"])
+@pytest.mark.parametrize("rows", [32, 64, 128])
+def test_little_products_have_tiles_without_a_remainder(monkeypatch, mcpu, rows):
+    monkeypatch.setattr(machine, "system_processor", lambda: "another")
+    processor = machine._machine.__wrapped__(str(Target({"kind": "llvm", "mcpu": mcpu, "num-cores": 2})), None)
+    (stage,), _ = parse(te.create_prim_func(list(matmul(rows, 784, 512)[0])))
+    assert rows % plan(match(stage), processor).rows == 0
+
+
 @pytest.mark.parametrize("columns", [48, 96, 160, 302, 330])
 @pytest.mark.parametrize("mcpu", ["znver5", "graniterapids"])
 def test_panels_have_nearly_equal_widths(monkeypatch, mcpu, columns):

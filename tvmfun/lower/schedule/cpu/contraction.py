@@ -28,6 +28,9 @@ _SHARES = {1: 5 / 6, 2: 5 / 16}
 # The most rows of a register tile; a buffer of more vectors is not allocated on the stack.
 MAX_ROWS = 14
 
+# Multiplications, a fraction of a millisecond, up to which compiling matters more than the last percents of speed.
+LITTLE_WORK = 1 << 26
+
 # Up to this many rows, panels of packed words are two cache lines wide, which increases memory bandwidth.
 FEW_ROWS_OF_WORDS = 16
 
@@ -94,10 +97,13 @@ def plan(contraction: Contraction, machine: Machine) -> Tiling:
     vectors = build.ceil_div(build.points([contraction.column]), lanes)
     vectors = build.ceil_div(vectors, build.ceil_div(vectors, wide))
     most = min(max(1, (machine.registers - 4) // vectors - 1), MAX_ROWS)
-    # A wide tile of fewer rows multiplies each vector of its panel too rarely.
-    least = most - 1 if is_far and vectors == wide else most // 2 + 1
+    # A wide tile of fewer rows multiplies each vector of its panel too rarely. Where that takes little time, tiles without
+    # a remainder are better: the code for the remainder is as long as that for the tiles.
+    stage = contraction.stage
+    is_long = build.points([*stage.space, *stage.reduce]) > LITTLE_WORK
+    least = most - 1 if is_far and vectors == wide and is_long else most // 2 + 1
     rows = _tile_size(contraction.row.extent, most, least)
-    outer, inner, env = _block_reduction(contraction.stage.reduce, most_terms(vectors * lanes, dtype, machine))
+    outer, inner, env = _block_reduction(stage.reduce, most_terms(vectors * lanes, dtype, machine))
     return Tiling(rows, vectors * lanes, lanes, outer, inner, env)
 
 
