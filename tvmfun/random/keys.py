@@ -107,10 +107,22 @@ def split_each(key: Array, *, shape: tuple[int, ...]) -> Array:
 
 
 def fold_in(key: Key, data: ArrayLike) -> Array:
-    """Returns a new key that depends on the key and the low 32 bits of an integer, such as a step number."""
+    """Returns a new key that depends on the key and an integer, such as a step number.
+
+    Args:
+        key: the key.
+        data: the integer; of an array of 64 bits, the low 32.
+
+    Raises:
+        DtypeError: if it is not one integer.
+        ArgumentError: if it is a Python number outside of ``0 <= data < 2**32``.
+    """
     key = check_key("fold_in", key)
     if isinstance(data, int):
-        data = np.uint32(data & 0xFFFFFFFF)
+        if not 0 <= data < 2**32:
+            # Its low bits would give the key of another number.
+            raise ArgumentError("fold_in", "the data must be a number of 32 bits, without a sign", got=repr(data))
+        data = np.uint32(data)
     aval = abstract(data, "fold_in")
     if not dtypes.is_integer(aval.dtype) or aval.shape:
         raise DtypeError("fold_in", "the data must be one integer", got=repr(aval))
