@@ -97,8 +97,8 @@ def plan(contraction: Contraction, machine: Machine) -> Tiling:
     vectors = build.ceil_div(build.points([contraction.column]), lanes)
     vectors = build.ceil_div(vectors, build.ceil_div(vectors, wide))
     most = min(max(1, (machine.registers - 4) // vectors - 1), MAX_ROWS)
-    # A wide tile of fewer rows multiplies each vector of its panel too rarely. Where that takes little time, tiles without
-    # a remainder are better: the code for the remainder is as long as that for the tiles.
+    # A wide tile of fewer rows multiplies each vector of its panel too rarely. Where that takes little time, tiles
+    # without a remainder are better: the code for the remainder is as long as that for the tiles.
     stage = contraction.stage
     is_long = build.points([*stage.space, *stage.reduce]) > LITTLE_WORK
     least = most - 1 if is_far and vectors == wide and is_long else most // 2 + 1
