@@ -18,6 +18,7 @@ from support import amx_emulator
 import tvmfun
 import tvmfun.numpy as tnp
 from tvmfun import Dim, ShapeDtype, errors, lax, nn
+from tvmfun.export import features, load
 from tvmfun.lower import machine
 from tvmfun.lower import target as targets
 
@@ -307,6 +308,20 @@ def test_each_thread_configures_its_own_tiles(amx):
     assert len(results) == 18
     for result in results:
         check(*result)
+
+
+@needs_emulator
+@pytest.mark.slow
+def test_exported_libraries_compute_by_tiles_on_their_own_threads(amx, monkeypatch, tmp_path):
+    """Emulated, they ask the processor for all features but AMX, which it would deny."""
+    if amx("multiply") < math.inf:
+        known = {name: bit for name, bit in features.FEATURES["x86_64"].items() if not name.startswith("amx")}
+        monkeypatch.setitem(features.FEATURES, "x86_64", known)
+    given, x, y = pair(np.random.default_rng(0), (100, 130, 165), (False, False), (BFLOAT16, BFLOAT16), normal)
+    compiled = tvmfun.jit(lambda x, y: dot(x, y, "float32")).lower(*given).compile()
+    compiled.export(tmp_path / "product.so")
+    for threads in (1, 2):
+        check(load(tmp_path / "product.so", threads=threads)(*given), x, y)
 
 
 # -- float32 as two bfloat16 -------------------------------------------------------------------------------------------
