@@ -85,6 +85,17 @@ def test_tiles_fit_the_caches_of_the_processor():
         assert "tvmfun_tdpbf16ps_2x2_add" in text
 
 
+@pytest.mark.parametrize("columns, across", [(16, 1), (40, 3), (64, 4), (80, 3), (512, 4)])
+def test_few_rows_are_blocks_of_more_columns(columns, across):
+    """One left tile and up to four right ones, which load less for each product."""
+    specs = ShapeDtype((16, 4096), BFLOAT16), ShapeDtype((4096, columns), BFLOAT16)
+    code = assembly(tnp.matmul, *specs, on=XEON)
+    count = lambda block, name: sum(line.startswith(name) for line in block)
+    counts = {(count(block, "tdpbf16ps"), count(block, "tileloadd")) for block in basic_blocks(code)}
+    products, loads = max(counts)
+    assert products * (across + 1) == loads * across > 0
+
+
 def test_short_products_use_vectors():
     for shapes in (((4, 512), (512, 512)), ((512, 512), (512, 4)), ((512, 8), (8, 512))):
         specs = (ShapeDtype(shape, BFLOAT16) for shape in shapes)
@@ -122,7 +133,7 @@ def check(result, x, y):
         assert (abs(np.asarray(result).astype("float64") - x @ y) <= bound(x, y, 0)).all()
 
 
-SIZES = [(64, 64, 96), (33, 67, 50), (100, 130, 35), (16, 66, 16), (8, 1030, 9), (31, 40, 47), (129, 34, 17)]
+SIZES = [(64, 64, 96), (33, 67, 50), (100, 130, 35), (16, 66, 180), (8, 1030, 9), (31, 40, 47), (129, 34, 17)]
 
 
 @needs_emulator

@@ -108,9 +108,11 @@ def plan(contraction: Contraction, machine: Machine) -> Tiling:
 
 
 def _blocks_of_tiles(contraction: Contraction, machine: Machine) -> Tiling:
-    """Blocks of two by two tiles of AMX, or of fewer; the words of an instruction are the last reduced axis."""
+    """Blocks of two by two tiles of AMX, or one by four; the words of an instruction are the last reduced axis."""
     lanes = TILE_WORDS
-    columns = lanes * min(2, build.ceil_div(build.points([contraction.column]), lanes))
+    is_low = isinstance(contraction.row.extent, int) and contraction.row.extent <= TILE_ROWS
+    tiles = build.ceil_div(build.points([contraction.column]), lanes)
+    columns = lanes * build.ceil_div(tiles, build.ceil_div(tiles, 4 if is_low else 2))
     rows = _tile_size(contraction.row.extent, 2 * TILE_ROWS, 2 * TILE_ROWS - 4)
     outer, inner, env = _block_reduction(contraction.stage.reduce, most_terms(columns, WORD, machine))
     return Tiling(rows, columns, lanes, outer, inner, env)

@@ -212,31 +212,38 @@ declare void @llvm.memset.p0.i64(ptr, i8, i64, i1)
 """
 
 
+def _next_tiles(first: str, across: int) -> str:
+    """The addresses of the tiles to the right of the first one of a row, whose name ends in 0."""
+    return "".join(f"  {first}{j} = getelementptr i8, ptr {first}0, i64 {64 * j}\n" for j in range(1, across))
+
+
 def _block(multiply: str, down: int, across: int) -> str:
     """The functions of a block of tiles: start at zero or at sums in memory, multiply and add, and store the sums.
 
     The second tile along the rows starts ``%second`` rows after the first; they may overlap.
     """
-    sums = [(2 * i + j, i, j) for i in range(down) for j in range(across)]
-    corners = [f"%c{i}{j}" for _, i, j in sums]
-    at = [f"(${n},${len(sums)},1)" for n in range(len(sums))]
-    clear = _assembly([f"tilezero %tmm{k}" for k, _, _ in sums])
-    load = [f"tileloadd {memory}, %tmm{k}" for memory, (k, _, _) in zip(at, sums, strict=True)]
-    store = [f"tilestored %tmm{k}, {memory}" for memory, (k, _, _) in zip(at, sums, strict=True)]
+    places = [(i, j) for i in range(down) for j in range(across)]
+    corners = [f"%c{i}{j}" for i, j in places]
+    at = [f"(${n},${len(places)},1)" for n in range(len(places))]
+    clear = _assembly([f"tilezero %tmm{k}" for k in range(len(places))])
+    load = [f"tileloadd {memory}, %tmm{k}" for k, memory in enumerate(at)]
+    store = [f"tilestored %tmm{k}, {memory}" for k, memory in enumerate(at)]
     addresses = """  %step = sext i32 %stride to i64
   %rows = sext i32 %second to i64
   %below = mul i64 %rows, %step
   %c10 = getelementptr i8, ptr %c00, i64 %below
-  %c01 = getelementptr i8, ptr %c00, i64 64
-  %c11 = getelementptr i8, ptr %c10, i64 64
 """
+    addresses += "".join(_next_tiles(f"%c{i}", across) for i in range(down))
+    lefts, rights = [f"%a{i}" for i in range(down)], [f"%b{j}" for j in range(across)]
+    operands = [*lefts, *rights, "%a_step", "%b_step"]
     add = []
-    for i in range(down):
-        add.append(f"tileloadd (${i},$4,1), %tmm{_LEFT + i}")
-        for j in range(across):
-            if i == 0:
-                add.append(f"tileloadd (${2 + j},$5,1), %tmm{_RIGHT + j}")
-            add.append(f"{multiply} %tmm{_RIGHT + j}, %tmm{_LEFT + i}, %tmm{2 * i + j}")
+    for k, (i, j) in enumerate(places):
+        left, right = _LEFT + i, _RIGHT + j % 2  # more than two right ones take turns: one product reads each
+        if j == 0:
+            add.append(f"tileloadd (${i},${down + across},1), %tmm{left}")
+        if i == 0:
+            add.append(f"tileloadd (${down + j},${down + across + 1},1), %tmm{right}")
+        add.append(f"{multiply} %tmm{right}, %tmm{left}, %tmm{k}")
     name = f"{PREFIX}{multiply}_{down}x{across}"
     return f"""
 define linkonce_odr i32 @{name}_clear() alwaysinline {{
@@ -264,8 +271,7 @@ loop:
   %a0 = phi ptr [%a, %entry], [%a_next, %loop]
   %b0 = phi ptr [%b, %entry], [%b_next, %loop]
   %a1 = getelementptr i8, ptr %a0, i64 %below
-  %b1 = getelementptr i8, ptr %b0, i64 64
-{_assembly(add, "%a0", "%a1", "%b0", "%b1", "%a_step", "%b_step")}  %a_next = getelementptr i8, ptr %a0, i64 %along
+{_next_tiles("%b", across)}{_assembly(add, *operands)}  %a_next = getelementptr i8, ptr %a0, i64 %along
   %b_next = getelementptr i8, ptr %b0, i64 %deeper
   %next = add i32 %i, 1
   %more = icmp slt i32 %next, %steps

@@ -1,4 +1,4 @@
-"""The loops of contractions by AMX: blocks of two by two tiles, whose sums are stored to memory and read from there.
+"""The loops of contractions by AMX: blocks of up to four tiles, whose sums are stored to memory and read from there.
 
 The tiles are configured at the start of each task and released at its end, so that they hold nothing when other code
 runs on the thread. Where fewer rows remain, the configuration has fewer for that block only.
