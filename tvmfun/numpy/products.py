@@ -75,7 +75,7 @@ def check_precision(name: str, precision: Any) -> None:
     pair = precision if isinstance(precision, tuple | list) and len(precision) == 2 else (precision,)
     for one in pair:
         if not (one is None or isinstance(one, Precision) or (isinstance(one, str) and one.lower() in _NAMES)):
-            hint = 'None for exact float32, or "tensorfloat32"'
+            hint = 'None for exact float32, or "high"'
             raise ArgumentError(name, f"the precision is one of {', '.join(sorted(_NAMES))}", got=repr(one), hint=hint)
 
 
