@@ -105,7 +105,7 @@ def test_epilogues_with_masks_and_several_results(dtype):
 @pytest.mark.slow
 @pytest.mark.parametrize("tile", tiles.shapes("bfloat16", "sm_80"), ids=lambda tile: f"{tile.rows}x{tile.columns}")
 def test_every_tile_of_tensor_cores(tile, monkeypatch):
-    monkeypatch.setattr(tiles, "choose", lambda dtype, sizes, arch: (tile, 1))
+    monkeypatch.setattr(tiles, "choose", lambda *_: (tile, 1))
     for layout in ("nt", "tn"):
         sizes = tile.rows + 8, tile.columns + 16, 3 * tile.depth + 8
         check(LAYOUTS[layout], *factors(layout, *sizes, "bfloat16"), orders=1)
@@ -115,7 +115,7 @@ def test_every_tile_of_tensor_cores(tile, monkeypatch):
 @pytest.mark.slow
 @pytest.mark.parametrize("tile", tiles.shapes("float32", "sm_80"), ids=lambda tile: f"{tile.rows}x{tile.columns}")
 def test_every_tile_without_tensor_cores(tile, monkeypatch):
-    monkeypatch.setattr(tiles, "choose", lambda dtype, sizes, arch: (tile, 1))
+    monkeypatch.setattr(tiles, "choose", lambda *_: (tile, 1))
     for layout in ("nt", "tn"):
         sizes = tile.rows + 8, tile.columns + 16, 3 * tile.depth + 8
         check(LAYOUTS[layout], *factors(layout, *sizes, "float32"), orders=1)
@@ -151,7 +151,7 @@ def test_convolutions_and_their_gradients_are_products(kind, channels, dtype):
 @pytest.mark.parametrize("splits", [2, 5])
 def test_partial_sums_of_ranges_of_the_terms(splits, dtype, monkeypatch):
     tile = tiles.shapes(dtype, "sm_80")[-1]
-    monkeypatch.setattr(tiles, "choose", lambda dtype, sizes, arch: (tile, splits))
+    monkeypatch.setattr(tiles, "choose", lambda *_: (tile, splits))
     layer = lambda x, w, b: nn.functional.relu(tnp.swapaxes(x, 1, 2) @ w + b[:, None])
     arrays = [random(*shape, dtype=dtype) for shape in ((2, 700, 37), (2, 700, 44), (37,))]
     check(layer, *arrays)

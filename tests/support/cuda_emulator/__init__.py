@@ -2,7 +2,8 @@
 
 The threads of a block take turns in an order drawn from a seed, so a missing barrier gives another result. So does
 reading shared memory that nobody has written, which is filled with something else for every order. There are
-shuffles, votes, atomics, static and dynamic shared memory, and inline PTX: ``mma.sync``, ``ldmatrix``, ``cp.async``.
+shuffles, votes, atomics, static and dynamic shared memory, and inline PTX: ``mma.sync``, ``ldmatrix``, ``cp.async``,
+``wgmma`` with matrix descriptors. Products in the background run any time until a warp waits for them.
 """
 
 from __future__ import annotations
@@ -48,7 +49,7 @@ def _folder() -> tempfile.TemporaryDirectory:
     folder = tempfile.TemporaryDirectory(prefix="emulated")
     for header in FOLDER.glob("*.h"):
         shutil.copy(header, folder.name)
-    subprocess.run([str(GXX), *_OPTIONS, "-x", "c++-header", f"{folder.name}/instructions.h"], check=True)
+    subprocess.run([str(GXX), *_OPTIONS, "-x", "c++-header", f"{folder.name}/warpgroups.h"], check=True)
     return folder
 
 

@@ -9,6 +9,7 @@
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
+#include <functional>
 #include <mutex>
 #include <string>
 #include <utility>
@@ -44,6 +45,24 @@ struct Thread {
   int line = 0;
   int group = 0;
   std::vector<Copy> copies;
+  std::vector<std::pair<size_t, size_t>> hidden;  // words of shared memory, see State
+};
+
+struct Products {  // of a warp in the background, by wgmma
+  struct Pending {
+    int group;
+    std::function<void()> run;
+  };
+  std::vector<Pending> pending;
+  int group = 0;
+  bool is_fenced = false;
+  std::vector<std::pair<uint64_t, uint64_t>> issued;
+
+  void run(int end) {  // those of earlier groups than `end`
+    size_t count = 0;
+    while (count < pending.size() && pending[count].group < end) pending[count++].run();
+    pending.erase(pending.begin(), pending.begin() + count);
+  }
 };
 
 using Complete = void (*)(void** payloads, unsigned lanes);
@@ -69,6 +88,10 @@ struct State {
   std::vector<std::vector<int>> ready;  // by warp
   std::vector<int> turn, order;
   std::vector<std::vector<Exchange>> warps;
+  std::vector<Products> products;  // by warp
+  // Of each word of shared memory: 0, or one more than the thread that has copied to it without making that visible to
+  // the async proxy.
+  std::vector<uint16_t> hidden;
   Barrier barriers[kBarriers];
   int current = 0, count = 0, alive = 0;
   bool stale = true;
@@ -224,6 +247,17 @@ inline void arrive(int id, int count, int line) {  // without waiting
 inline void perform(const Copy& copy) {
   memcpy(copy.to, copy.from, copy.bytes);
   memset((char*)copy.to + copy.bytes, 0, copy.zeros);
+  size_t first = ((char*)copy.to - state.shared) / 4, end = first + (copy.bytes + copy.zeros) / 4;
+  std::fill(state.hidden.begin() + first, state.hidden.begin() + end, state.current + 1);
+  state.threads[state.current].hidden.push_back({first, end});
+}
+
+inline void fence_async_proxy() {
+  auto& own = state.threads[state.current].hidden;
+  for (auto [first, end] : own)
+    for (size_t i = first; i < end; i++)
+      if (state.hidden[i] == state.current + 1) state.hidden[i] = 0;
+  own.clear();
 }
 
 inline void copy_async(void* to, const void* from, size_t size, size_t used, int line) {
@@ -349,6 +383,8 @@ inline void start_block() {
   state.static_end = (state.dynamic_bytes + 1023) / 1024 * 1024;
   forget(state.shared, state.dynamic_bytes);
   state.warps.assign((state.count + 31) / 32, {});
+  state.products.assign(state.warps.size(), {});
+  state.hidden.assign(kShared / 4, 0);
   for (auto& barrier : state.barriers) barrier.clear();
   state.ready.assign(state.warps.size(), {});
   state.turn.clear();
@@ -360,6 +396,7 @@ inline void start_block() {
     Thread& thread = state.threads[i];
     thread.done = false;
     thread.group = 0;
+    thread.hidden.clear();
     thread.index = dim3(i % blockDim.x, i / blockDim.x % blockDim.y, i / (blockDim.x * blockDim.y));
     wake(i);
   }
@@ -394,11 +431,24 @@ inline int next_thread() {
   return thread;
 }
 
+// Whether the block has waited for all products, and the warps of each warpgroup have begun the same ones.
+inline bool products_are_complete() {
+  for (size_t warp = 0; warp < state.products.size(); warp++) {
+    auto& products = state.products[warp];
+    bool is_same = products.issued == state.products[warp / 4 * 4].issued;
+    if (products.pending.empty() && is_same) continue;
+    state.error = "warp " + std::to_string(warp) +
+                  (is_same ? " does not wait for its last wgmma" : " multiplies others than its warpgroup by wgmma");
+    return false;
+  }
+  return true;
+}
+
 __attribute__((noinline)) static bool run_block() {
   start_block();
   if (_setjmp(state.scheduler) == 2) return false;
   for (int thread; (thread = next_thread()) >= 0;) resume(thread);
-  if (!state.alive) return true;
+  if (!state.alive) return products_are_complete();
   for (state.current = 0; state.threads[state.current].done;) state.current++;
   const Thread& thread = state.threads[state.current];
   if (!_setjmp(state.scheduler))

@@ -46,7 +46,7 @@ def translate(source: str, kernels: Sequence[str] = ()) -> str:
         "unsigned gz, unsigned bx, unsigned by, unsigned bz, size_t shared, uint64_t seed) {\n"
         "  return emulator::launch(entry, parameters, {gx, gy, gz}, {bx, by, bz}, shared, seed);\n}\n"
     )
-    return f'#include "instructions.h"\n#line 1 "kernels.cu"\n{source}\n{table}\n{launch}'
+    return f'#include "warpgroups.h"\n#line 1 "kernels.cu"\n{source}\n{table}\n{launch}'
 
 
 def _shared(match: re.Match) -> str:
@@ -194,6 +194,7 @@ def _address(argument: str, operand) -> str:
 
 _COMPARISONS = {"eq": "==", "ne": "!=", "lt": "<", "le": "<=", "gt": ">", "ge": ">="}
 _BINARY = {"add": "+", "sub": "-", "and": "&", "or": "|", "xor": "^", "shl": "<<", "shr": ">>"}
+_FORMATS = {"tf32": "Tf32", "f16": "F16", "bf16": "Bf16"}
 _APPROXIMATE = {
     "tanh": "tanhf", "ex2": "exp2f", "lg2": "log2f", "rcp": "__frcp_rn", "rsqrt": "rsqrtf", "sqrt": "sqrtf",
     "sin": "sinf", "cos": "cosf",
@@ -206,8 +207,12 @@ def _instruction(name: str, values: list, line: int) -> str:
     """C++ for one instruction; ``KeyError`` if the emulator does not know it."""
     parts = name.split(".")
     kind = parts[0]
+    if name.startswith("fence.proxy.async"):
+        return "emulator::fence_async_proxy();"
     if kind in _WITHOUT_EFFECT:
         return ""
+    if kind == "wgmma":
+        return _wgmma(name, parts, values, line)
     if kind == "mma":
         return _mma(name, parts, values, line)
     if kind == "ldmatrix":
@@ -257,16 +262,34 @@ def _instruction(name: str, values: list, line: int) -> str:
 
 def _mma(name: str, parts: list[str], values: list, line: int) -> str:
     shape = re.search(r"m16n8k(\d+)", name)
-    formats = {"tf32": "Tf32", "f16": "F16", "bf16": "Bf16"}
     if shape is None or "row.col" not in name or parts[-4] != "f32" or parts[-1] != "f32" or parts[-3] != parts[-2]:
         raise KeyError(name)
     d, a, b, c = values
-    product = f"emulator::Product<emulator::{formats[parts[-2]]}, {shape[1]}> p;"
+    product = f"emulator::Product<emulator::{_FORMATS[parts[-2]]}, {shape[1]}> p;"
     moves = [
         f"p.{field}[{i}] = {v};" for field, group in zip("abc", (a, b, c), strict=True) for i, v in enumerate(group)
     ]
     results = [f"{v} = p.d[{i}];" for i, v in enumerate(d)]
     return " ".join([product, *moves, f"p.multiply({line});", *results])
+
+
+def _wgmma(name: str, parts: list[str], values: list, line: int) -> str:
+    if parts[1] == "fence":
+        return f"emulator::group_fence({line});"
+    if parts[1] == "commit_group":
+        return f"emulator::group_commit({line});"
+    if parts[1] == "wait_group":
+        return f"emulator::group_wait({values[0]}, {line});"
+    shape = re.search(r"m64n(\d+)k(\d+)\.f32\.(bf16|f16|tf32)\.\3$", name)
+    if shape is None or isinstance(values[1], list) or values[4:6] != ["1", "1"]:
+        raise KeyError(name)
+    sums, a, b, adds = values[:4]
+    if len(sums) != int(shape[1]) // 2:
+        raise ValueError(f"line {line}: {name} has {shape[1]} / 2 sums per thread, got {len(sums)}")
+    by_rows = ", ".join(f"({flag}) != 0" for flag in (values[6:] or ["0", "0"]))
+    product = f"emulator::GroupProduct<emulator::{_FORMATS[shape[3]]}, {shape[1]}>"
+    addresses = ", ".join(f"&{value}" for value in sums)
+    return f"{product} p{{{{{a}}}, {{{b}}}, ({adds}) != 0, {by_rows}, {line}, {{{addresses}}}}}; p.multiply();"
 
 
 def _access(kind: str, parts: list[str], values: list, line: int) -> str:

@@ -69,23 +69,15 @@ class _Kernel:
     @classmethod
     def of(cls, product: Product, temps: list[Buffer], arch: str, format: str) -> _Kernel:
         """Chooses the tiles and how they are read, for factors that are multiplied as ``format``."""
-        tile, splits = tiles.choose(format, product.sizes, arch)
-        readings = [operands.reading(side, product) for side in (product.left, product.right)]
-        by_term = [reading.by_term and format != "float32" for reading in readings]
-        loop = MainLoop(
-            format, tile.rows, tile.columns, tile.depth, tile.warp_rows, tile.warp_columns, *by_term, tile.stages
-        )
+        sides = product.left, product.right
+        readings = [operands.reading(side, product) for side in sides]
+        left_by_term, right_by_term = (reading.by_term and format != "float32" for reading in readings)
+        tile, splits = tiles.choose(format, product.sizes, arch, (left_by_term, right_by_term))
+        loop = tile.loop(format, left_by_term, right_by_term)
         thread, block = ir.Var("thread", _INT), ir.Var("block", _INT)
         loaders = [
-            TileLoader(side, product, reading, size, loop.depth, loop.threads, thread, flag, length)
-            for side, reading, size, flag, length in zip(
-                (product.left, product.right),
-                readings,
-                (loop.rows, loop.columns),
-                by_term,
-                (loop.left_length, loop.right_length),
-                strict=True,
-            )
+            TileLoader(side, product, reading, loop.threads, thread, layout, loop.needs_rounded)
+            for side, reading, layout in zip(sides, readings, (loop.left, loop.right), strict=True)
         ]
         return cls(product, loop, *loaders, Epilogue(product, temps), thread, block, splits)
 
@@ -154,20 +146,21 @@ class _Kernel:
     def _tile(self, env: Env, row: Expr, column: Expr, split: Expr, results: Callable[[Buffer], Stmt]) -> Stmt:
         """The result's tile at ``row`` and ``column``, summed over one range of the terms."""
         loop = self.loop
-        shared = tirx.decl_buffer((loop.shared_bytes,), "uint8", name="shared", scope="shared.dyn")
+        shared = tirx.decl_buffer(
+            (loop.shared_bytes,), "uint8", name="shared", scope="shared.dyn", data_alignment=loop.alignment
+        )
         sums, sums_allocation = vectors.private(loop.sums, "float32", "sums")
         terms = volume(self.product.reduce)
         steps = build.ceil_div(build.ceil_div(terms, loop.depth), self.splits)
         begins = split * (steps * loop.depth) if self.splits > 1 else tirx.const(0, _INT)
-        sides = ((self.left, row, 0), (self.right, column, loop.left_bytes))
+        sides = ((self.left, row, 0), (self.right, column, loop.left.nbytes))
         registers = [loader.registers() for loader, _, _ in sides]
-        stage_bytes = loop.left_bytes + loop.right_bytes
         end: Expr = tirx.const(terms, _INT)
         if self.splits > 1:
             end = tirx.min(end, begins + steps * loop.depth)
 
         def stage(step: Expr) -> Expr:
-            return tirx.floormod(step, loop.stages) * stage_bytes
+            return tirx.floormod(step, loop.stages) * loop.stage_bytes
 
         def begin(step: Expr) -> Stmt:
             """Copies, or computes in registers, the tiles of a step."""
@@ -190,22 +183,24 @@ class _Kernel:
             return build.seq(*stores) if stores else None
 
         commit = call("tvmfun_copies_commit")
-        ahead = min(loop.stages - 1, steps)
+        ahead = min(loop.ahead, steps)
         first = [build.seq(begin(tirx.const(i, _INT)), finish(tirx.const(i, _INT)), commit) for i in range(ahead)]
-        first += [commit] * (loop.stages - 1 - ahead)
+        first += [commit] * (loop.ahead - ahead)
         step = ir.Var("step", _INT)
-        following = step + (loop.stages - 1)
+        following = step + loop.ahead
         is_needed = following < steps
         multiply = call(
             f"{loop.name}_multiply",
             address(sums, 0),
             address(shared, stage(step)),
-            address(shared, stage(step) + loop.left_bytes),
+            address(shared, stage(step) + loop.left.nbytes),
             source=loop.source,
         )
         stored = finish(following)
+        in_background = lambda *stmts: stmts if loop.is_asynchronous else ()
         body = build.seq(
-            call(f"tvmfun_copies_wait<{loop.stages - 2}>"),
+            call(f"tvmfun_copies_wait<{loop.ahead - 1}>"),
+            *in_background(call("tvmfun_publish")),
             call("tvmfun_barrier"),
             tirx.IfThenElse(is_needed, begin(following), None),
             commit,
@@ -220,6 +215,7 @@ class _Kernel:
             *first,
             tirx.For(step, 0, steps, tirx.ForKind.SERIAL, body),
             call("tvmfun_copies_wait<0>"),
+            *in_background(call(f"{loop.name}_finish", address(sums, 0), source=loop.source)),
             call("tvmfun_barrier"),
             call(f"{loop.name}_spill", address(shared, 0), address(sums, 0), source=loop.source),
             call("tvmfun_barrier"),

@@ -9,7 +9,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import cached_property
+from typing import ClassVar
 
+from tvmfun.lower.schedule.gpu.layouts import Layout, Padded
 from tvmfun.lower.schedule.gpu.primitives import definition
 
 
@@ -20,7 +22,7 @@ class MainLoop:
     Args:
         dtype: the dtype of the elements: ``float16``, ``bfloat16``, ``tf32`` or ``float32``.
         rows, columns, depth: the sizes of the tiles.
-        warp_rows, warp_columns: the part of the result that a warp computes.
+        team_rows, team_columns: the part of the result that a team of ``team`` threads computes.
         left_by_term, right_by_term: whether the terms of one row (column) are neighbours in shared memory.
         stages: the number of pairs of tiles in shared memory.
     """
@@ -29,58 +31,70 @@ class MainLoop:
     rows: int
     columns: int
     depth: int
-    warp_rows: int
-    warp_columns: int
+    team_rows: int
+    team_columns: int
     left_by_term: bool
     right_by_term: bool
     stages: int
+    #: The threads that multiply together: those of a warp.
+    team: ClassVar[int] = 32
+    #: Whether multiplications go on in the background. Then tiles have to be made visible to what reads them, the
+    #: products of a step may be unfinished when the next one begins, and `source` defines ``NAME_finish(sums)``.
+    is_asynchronous: ClassVar[bool] = False
+
+    @property
+    def needs_rounded(self) -> bool:
+        """Whether factors have to be rounded to the dtype before they are in shared memory."""
+        return False
 
     @property
     def threads(self) -> int:
         """The threads of a block."""
-        return 32 * (self.rows // self.warp_rows) * (self.columns // self.warp_columns)
+        return self.team * self.teams * (self.columns // self.team_columns)
+
+    @property
+    def teams(self) -> int:
+        """The teams beneath each other."""
+        return self.rows // self.team_rows
 
     @property
     def sums(self) -> int:
         """The sums that a thread holds."""
-        return self.warp_rows * self.warp_columns // 32
+        return self.team_rows * self.team_columns // self.team
 
     @property
     def element_bytes(self) -> int:
         """The size of an element in shared memory."""
         return 2 if self.dtype in ("float16", "bfloat16") else 4
 
-    @property
-    def padding(self) -> int:
-        """Elements after each row in shared memory, so that the lanes of a warp read from different banks."""
-        return 16 // self.element_bytes
+    def layout(self, rows: int, by_term: bool) -> Layout:
+        """The layout of a tile of ``rows`` rows in shared memory."""
+        raise NotImplementedError
 
-    def row_length(self, size: int, by_term: bool) -> int:
-        """The distance of neighbouring rows of a tile in shared memory, in elements."""
-        if by_term:
-            return self.depth + self.padding
-        # Lanes read 4 rows of 8 neighbours each.
-        return size + (8 if self.dtype == "tf32" else self.padding)
+    @cached_property
+    def left(self) -> Layout:
+        """The layout of the left tile."""
+        return self.layout(self.rows, self.left_by_term)
 
-    @property
-    def left_length(self) -> int:
-        """The distance of neighbouring rows of the left tile."""
-        return self.row_length(self.rows, self.left_by_term)
+    @cached_property
+    def right(self) -> Layout:
+        """The layout of the right tile."""
+        return self.layout(self.columns, self.right_by_term)
 
     @property
-    def right_length(self) -> int:
-        """The distance of neighbouring rows of the right tile."""
-        return self.row_length(self.columns, self.right_by_term)
+    def stage_bytes(self) -> int:
+        """The size of a pair of tiles in shared memory."""
+        return self.left.nbytes + self.right.nbytes
 
     @property
-    def left_bytes(self) -> int:
-        """The size of the left tile in shared memory."""
-        return self.left_length * (self.rows if self.left_by_term else self.depth) * self.element_bytes
+    def ahead(self) -> int:
+        """The pairs of tiles that may be on their way while others are multiplied."""
+        return self.stages - (2 if self.is_asynchronous else 1)
 
     @property
-    def right_bytes(self) -> int:
-        """The size of the right tile in shared memory."""
-        return self.right_length * (self.columns if self.right_by_term else self.depth) * self.element_bytes
+    def alignment(self) -> int:
+        """The alignment of shared memory, in bytes."""
+        return max(self.left.alignment, self.right.alignment)
 
     @property
     def result_length(self) -> int:
@@ -90,38 +104,85 @@ class MainLoop:
     @property
     def shared_bytes(self) -> int:
         """Shared memory of a block: the tiles, and afterwards the result."""
-        return max(self.stages * (self.left_bytes + self.right_bytes), self.rows * self.result_length * 4)
+        return max(self.stages * self.stage_bytes, self.rows * self.result_length * 4)
 
-    @cached_property
+    @property
     def name(self) -> str:
         """A name for its device functions."""
         layout = "".join("k" if flag else "m" for flag in (self.left_by_term, self.right_by_term))
-        sizes = (self.rows, self.columns, self.depth, self.warp_rows, self.warp_columns)
+        sizes = (self.rows, self.columns, self.depth, self.team_rows, self.team_columns)
         return f"tvmfun_{self.dtype}_{'x'.join(map(str, sizes))}_{layout}"
+
+    @property
+    def primitives(self) -> list[str]:
+        """The device functions that it calls."""
+        return []
+
+    @property
+    def functions(self) -> str:
+        """The CUDA C++ of its own functions."""
+        raise NotImplementedError
 
     @property
     def source(self) -> str:
         """The definitions of ``NAME_multiply(sums, left, right)`` and ``NAME_spill(result, sums)``."""
-        functions = _simt(self) if self.dtype == "float32" else _mma(self)
-        needed = "".join(definition(name) for name in _primitives(self))
-        return f"{needed}#ifndef {self.name}\n#define {self.name}{functions}#endif\n"
+        needed = "".join(definition(name) for name in self.primitives)
+        return f"{needed}#ifndef {self.name}\n#define {self.name}{self.functions}#endif\n"
 
 
-def _primitives(loop: MainLoop) -> list[str]:
-    """The device functions that a main loop calls."""
-    if loop.dtype == "float32":
-        return []
-    loads = ["tvmfun_ldmatrix", "tvmfun_ldmatrix_transposed"]
-    return [*loads, f"tvmfun_mma_{loop.dtype}", *(["tvmfun_tf32"] if loop.dtype == "tf32" else [])]
+@dataclass(frozen=True)
+class Warps(MainLoop):
+    """A main loop whose warps read padded tiles from shared memory to registers."""
+
+    def layout(self, rows: int, by_term: bool) -> Padded:
+        """The layout of a tile of ``rows`` rows in shared memory."""
+        padding = 16 // self.element_bytes
+        if self.dtype == "tf32" and not by_term:
+            padding = 8  # lanes read 4 rows of 8 neighbours each
+        return Padded(rows, self.depth, self.element_bytes, by_term, padding)
+
+    @property
+    def left_length(self) -> int:
+        """The distance of neighbouring lines of the left tile."""
+        return self.layout(self.rows, self.left_by_term).length
+
+    @property
+    def right_length(self) -> int:
+        """The distance of neighbouring lines of the right tile."""
+        return self.layout(self.columns, self.right_by_term).length
 
 
-def _mma(loop: MainLoop) -> str:
+@dataclass(frozen=True)
+class TensorCores(Warps):
     """Warps that multiply by ``mma.sync``."""
+
+    @property
+    def primitives(self) -> list[str]:
+        """The device functions that it calls."""
+        loads = ["tvmfun_ldmatrix", "tvmfun_ldmatrix_transposed"]
+        return [*loads, f"tvmfun_mma_{self.dtype}", *(["tvmfun_tf32"] if self.dtype == "tf32" else [])]
+
+    @property
+    def functions(self) -> str:
+        """The CUDA C++ of its own functions."""
+        return _mma(self)
+
+
+@dataclass(frozen=True)
+class Simt(Warps):
+    """Threads that multiply 8 x 8 (or fewer) float32 numbers by fused multiply-add, in groups of four neighbours."""
+
+    @property
+    def functions(self) -> str:
+        """The CUDA C++ of its own functions."""
+        return _simt(self)
+
+
+def _mma(loop: TensorCores) -> str:
     half = loop.element_bytes == 2
     element = "unsigned short" if half else "unsigned"
     step = 16 if half else 8  # terms of one instruction
-    row_tiles, column_tiles = loop.warp_rows // 16, loop.warp_columns // 8
-    warps = loop.rows // loop.warp_rows
+    row_tiles, column_tiles = loop.team_rows // 16, loop.team_columns // 8
     load_left = _left_fragment(loop, half)
     load_right = _right_fragment(loop, half)
     rounded = "" if half else _ROUNDED.format(row_tiles=row_tiles, column_tiles=column_tiles)
@@ -130,7 +191,8 @@ __device__ __forceinline__ void {loop.name}_multiply(float* sums, const void* le
   const {element}* left = (const {element}*)left_tile;
   const {element}* right = (const {element}*)right_tile;
   const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
-  const int first_row = warp % {warps} * {loop.warp_rows}, first_column = warp / {warps} * {loop.warp_columns};
+  const int first_row = warp % {loop.teams} * {loop.team_rows};
+  const int first_column = warp / {loop.teams} * {loop.team_columns};
 #pragma unroll
   for (int k = 0; k < {loop.depth}; k += {step}) {{
     unsigned a[{row_tiles}][4], b[{column_tiles}][2];
@@ -151,17 +213,27 @@ __device__ __forceinline__ void {loop.name}_multiply(float* sums, const void* le
       for (int j = 0; j < {column_tiles}; ++j) tvmfun_mma_{loop.dtype}(sums + (i * {column_tiles} + j) * 4, a[i], b[j]);
   }}
 }}
-__device__ __forceinline__ void {loop.name}_spill(void* result_tile, const float* sums) {{
-  const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
-  const int row = warp % {warps} * {loop.warp_rows} + lane / 4;
-  const int column = warp / {warps} * {loop.warp_columns} + lane % 4 * 2;
-  float* result = (float*)result_tile + row * {loop.result_length} + column;
+{spill_of_fragments(loop)}"""
+
+
+def spill_of_fragments(loop: MainLoop) -> str:
+    """The function that moves sums to shared memory from where tensor cores leave them.
+
+    A warp of the team has 16 rows of each of its fragments, and a lane two neighbours in every eight columns.
+    """
+    fragment_rows = loop.team // 2
+    row_tiles, column_tiles = loop.team_rows // fragment_rows, loop.team_columns // 8
+    return f"""__device__ __forceinline__ void {loop.name}_spill(void* result_tile, const float* sums) {{
+  const int lane = threadIdx.x % 32, team = threadIdx.x / {loop.team};
+  const int first_row = team % {loop.teams} * {loop.team_rows} + threadIdx.x % {loop.team} / 32 * 16;
+  const int column = team / {loop.teams} * {loop.team_columns} + lane % 4 * 2;
+  float* result = (float*)result_tile + (first_row + lane / 4) * {loop.result_length} + column;
 #pragma unroll
   for (int i = 0; i < {row_tiles}; ++i)
 #pragma unroll
     for (int j = 0; j < {column_tiles}; ++j) {{
       const float* sum = sums + (i * {column_tiles} + j) * 4;
-      float* at = result + i * {16 * loop.result_length} + j * 8;
+      float* at = result + i * {fragment_rows * loop.result_length} + j * 8;
       *(float2*)at = make_float2(sum[0], sum[1]);
       *(float2*)(at + {8 * loop.result_length}) = make_float2(sum[2], sum[3]);
     }}
@@ -179,7 +251,7 @@ _ROUNDED = """#pragma unroll
       for (int e = 0; e < 2; ++e) b[j][e] = tvmfun_tf32(b[j][e]);"""
 
 
-def _left_fragment(loop: MainLoop, half: bool) -> str:
+def _left_fragment(loop: TensorCores, half: bool) -> str:
     length = loop.left_length
     if loop.left_by_term:  # rows of 16 bytes: the lower and the upper 8 rows, then the following terms
         columns = 8 if half else 4
@@ -191,7 +263,7 @@ def _left_fragment(loop: MainLoop, half: bool) -> str:
       a[i][0] = at[0]; a[i][1] = at[8]; a[i][2] = at[{4 * length}]; a[i][3] = at[{4 * length} + 8];"""
 
 
-def _right_fragment(loop: MainLoop, half: bool) -> str:
+def _right_fragment(loop: TensorCores, half: bool) -> str:
     """The fragments of two neighbouring groups of 8 columns."""
     length = loop.right_length
     if loop.right_by_term:
@@ -205,16 +277,14 @@ def _right_fragment(loop: MainLoop, half: bool) -> str:
       b[j][0] = at[0]; b[j][1] = at[{4 * length}]; b[j + 1][0] = at[8]; b[j + 1][1] = at[{4 * length} + 8];"""
 
 
-def _simt(loop: MainLoop) -> str:
-    """Threads that multiply 8 x 8 (or fewer) float32 numbers by fused multiply-add, in groups of four neighbours."""
-    groups = [max(1, size) for size in (loop.warp_rows // 16, loop.warp_columns // 32)]
+def _simt(loop: Simt) -> str:
+    groups = [max(1, size) for size in (loop.team_rows // 16, loop.team_columns // 32)]
     row_groups, column_groups = groups
-    warps = loop.rows // loop.warp_rows
     return f"""
 __device__ __forceinline__ void {loop.name}_multiply(float* sums, const void* left_tile, const void* right_tile) {{
   const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
-  const float* left = (const float*)left_tile + warp % {warps} * {loop.warp_rows} + lane / 8 * 4;
-  const float* right = (const float*)right_tile + warp / {warps} * {loop.warp_columns} + lane % 8 * 4;
+  const float* left = (const float*)left_tile + warp % {loop.teams} * {loop.team_rows} + lane / 8 * 4;
+  const float* right = (const float*)right_tile + warp / {loop.teams} * {loop.team_columns} + lane % 8 * 4;
 #pragma unroll
   for (int k = 0; k < {loop.depth}; ++k) {{
     float4 a[{row_groups}], b[{column_groups}];
@@ -237,8 +307,8 @@ __device__ __forceinline__ void {loop.name}_multiply(float* sums, const void* le
 }}
 __device__ __forceinline__ void {loop.name}_spill(void* result_tile, const float* sums) {{
   const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
-  const int row = warp % {warps} * {loop.warp_rows} + lane / 8 * 4;
-  const int column = warp / {warps} * {loop.warp_columns} + lane % 8 * 4;
+  const int row = warp % {loop.teams} * {loop.team_rows} + lane / 8 * 4;
+  const int column = warp / {loop.teams} * {loop.team_columns} + lane % 8 * 4;
   float* result = (float*)result_tile + row * {loop.result_length} + column;
 #pragma unroll
   for (int i = 0; i < {row_groups}; ++i)

@@ -13,6 +13,8 @@ from tvm import ir, tirx
 from tvm.tirx import Buffer, Stmt
 
 from tvmfun.lower.schedule.gpu import vectors
+from tvmfun.lower.schedule.gpu.layouts import Layout
+from tvmfun.lower.schedule.gpu.primitives import definition
 from tvmfun.lower.schedule.gpu.products import Operand, Product
 from tvmfun.lower.schedule.gpu.vectors import address, call
 from tvmfun.lower.tir import build
@@ -20,6 +22,7 @@ from tvmfun.lower.tir.build import Axis, Env, Expr, volume
 
 # The fewest bytes of an asynchronous copy.
 _MIN_COPY = 4
+_ROUNDING = definition("tvmfun_tf32") + definition("tvmfun_store_tf32")
 
 
 @dataclass(frozen=True)
@@ -83,39 +86,35 @@ class TileLoader:
         operand: the operand.
         product: the product.
         reading: the way in which it is read.
-        rows: the rows of the tile.
-        depth: the terms of the tile.
         threads: the threads of the block.
         thread: the index of this one.
-        by_term: whether the terms of a row are neighbours in shared memory.
-        length: the distance of rows in shared memory, in elements.
+        layout: where its elements are in shared memory.
+        is_rounded: whether float32 numbers are rounded to tf32 on the way.
     """
 
     operand: Operand
     product: Product
     reading: Reading
-    rows: int
-    depth: int
     threads: int
     thread: Expr
-    by_term: bool
-    length: int
+    layout: Layout
+    is_rounded: bool = False
 
     @property
     def width(self) -> int:
         """The neighbours that a thread moves at once: one, if they are not neighbours in shared memory."""
-        return self.reading.width if self.reading.by_term == self.by_term else 1
+        return self.reading.width if self.reading.by_term == self.layout.by_term else 1
 
     @property
     def count(self) -> int:
         """The number of vectors that each thread moves."""
-        return build.ceil_div(self.rows * self.depth, self.width * self.threads)
+        return build.ceil_div(self.layout.rows * self.layout.depth, self.width * self.threads)
 
     @property
     def is_asynchronous(self) -> bool:
         """Whether elements are copied without passing through registers."""
         bytes_each = self.width * vectors.size_of(self.operand.dtype)
-        return self.reading.source is not None and bytes_each >= _MIN_COPY
+        return self.reading.source is not None and bytes_each >= _MIN_COPY and not self.is_rounded
 
     def registers(self) -> tuple[Buffer, Stmt] | None:
         """The elements that a thread computes before it stores them, and their allocation."""
@@ -134,21 +133,20 @@ class TileLoader:
             shared: shared memory, in bytes.
             start: where the tile begins in it.
         """
-        load, stmts = self.reading.source, []
-        bytes_each = self.width * vectors.size_of(self.operand.dtype)
+        stmts = []
         for i in range(self.count):
             at, exists, target = self._vector(i, env, first_row, first_term, end, start)
-            if self.reading.condition is not None:
-                exists = tirx.And(exists, build.substitute(self.reading.condition, at))
-            indices = [build.substitute(index, at) for index in load.indices]
-            copy = call(
-                f"tvmfun_copy<{bytes_each}>",
-                address(shared, target),
-                address(load.source, *indices),
-                exists,
-            )
-            stmts.append(self._if_in_tile(i, copy))
+            stmts.append(self._if_in_tile(i, self._moved("tvmfun_copy", address(shared, target), at, exists)))
         return build.seq(*stmts)
+
+    def _moved(self, function: str, to: Expr, at: Env, exists: Expr) -> Stmt:
+        """The call that moves a vector of an operand that is stored as it is multiplied, or zeros."""
+        load = self.reading.source
+        if self.reading.condition is not None:
+            exists = tirx.And(exists, build.substitute(self.reading.condition, at))
+        indices = [build.substitute(index, at) for index in load.indices]
+        bytes_each = self.width * vectors.size_of(self.operand.dtype)
+        return call(f"{function}<{bytes_each}>", to, address(load.source, *indices), exists)
 
     def compute(self, env: Env, first_row: Expr, first_term: Expr, end: Expr, registers: Buffer) -> Stmt:
         """The elements of a tile in registers; zeros outside of the array."""
@@ -156,6 +154,9 @@ class TileLoader:
         axes = self.product.reduce if self.reading.by_term else self.operand.rows
         for i in range(self.count):
             at, exists, _ = self._vector(i, env, first_row, first_term, end, tirx.const(0, "int32"))
+            if self.is_rounded and self.reading.source is not None:
+                stmts.append(self._moved("tvmfun_fetch", address(registers, i * self.width), at, exists))
+                continue
             for lane in range(self.width):
                 here = {**at, axes[-1].var: at[axes[-1].var] + lane} if axes else at
                 value = tirx.if_then_else(
@@ -171,32 +172,36 @@ class TileLoader:
         for i in range(self.count):
             _, _, target = self._vector(i, {}, zero, zero, zero, start)
             source = address(registers, i * self.width)
-            move = vectors.move(address(shared, target), source, self.width, self.operand.dtype)
+            to = address(shared, target)
+            if self.is_rounded:
+                bytes_each = self.width * vectors.size_of(self.operand.dtype)
+                move = call(f"tvmfun_store_tf32<{bytes_each}>", to, source, source=_ROUNDING)
+            else:
+                move = vectors.move(to, source, self.width, self.operand.dtype)
             stmts.append(self._if_in_tile(i, move))
         return build.seq(*stmts)
 
     def _vector(self, i: int, env: Env, first_row, first_term, end, start) -> tuple[Env, Expr, Expr]:
         """The position of a thread's vector, whether it is in the array, and its address in shared memory."""
         row, term = self._in_tile(i)
-        by_term = (row * self.length + term) if self.by_term else (term * self.length + row)
         m, k = first_row + row, first_term + term
         at = {**env, **build.unflatten(self.operand.rows, m), **build.unflatten(self.product.reduce, k)}
         exists: Expr = k < end
         if self.operand.rows:
             exists = tirx.And(m < volume(self.operand.rows), exists)
-        return at, exists, start + by_term * vectors.size_of(self.operand.dtype)
+        return at, exists, start + self.layout.offset(row, term)
 
     def _in_tile(self, i: int) -> tuple[Expr, Expr]:
         """The row and the term of a vector in the tile."""
         vector = self.thread + i * self.threads
         if self.reading.by_term:
-            per_row = self.depth // self.width
+            per_row = self.layout.depth // self.width
             return tirx.floordiv(vector, per_row), tirx.floormod(vector, per_row) * self.width
-        per_term = self.rows // self.width
+        per_term = self.layout.rows // self.width
         return tirx.floormod(vector, per_term) * self.width, tirx.floordiv(vector, per_term)
 
     def _if_in_tile(self, i: int, stmt: Stmt) -> Stmt:
-        total = self.rows * self.depth // self.width
+        total = self.layout.rows * self.layout.depth // self.width
         if (i + 1) * self.threads <= total:
             return stmt
         return tirx.IfThenElse(self.thread + i * self.threads < total, stmt, None)

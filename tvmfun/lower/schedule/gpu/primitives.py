@@ -30,6 +30,43 @@ __device__ __forceinline__ void tvmfun_copies_wait() {
   asm volatile("cp.async.wait_group %0;" ::"n"(PENDING) : "memory");
 }
 """,
+    "tvmfun_publish": r"""
+// Makes what this thread has written to shared memory visible to the async proxy, from which wgmma reads.
+__device__ __forceinline__ void tvmfun_publish() { asm volatile("fence.proxy.async.shared::cta;" ::: "memory"); }
+""",
+    "tvmfun_hold": r"""
+// Keeps SIZE sums in the registers that products in the background add to.
+template <int SIZE>
+__device__ __forceinline__ void tvmfun_hold(float* sums) {
+#pragma unroll
+  for (int i = 0; i < SIZE; ++i) asm volatile("" : "+f"(sums[i])::"memory");
+}
+""",
+    "tvmfun_products_begin": r"""
+// Lets the following wgmma of a warpgroup use registers that others wrote.
+__device__ __forceinline__ void tvmfun_products_begin() { asm volatile("wgmma.fence.sync.aligned;" ::: "memory"); }
+""",
+    "tvmfun_products_commit": r"""
+__device__ __forceinline__ void tvmfun_products_commit() {
+  asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory");
+}
+""",
+    "tvmfun_products_wait": r"""
+// Waits until at most PENDING groups of products of this warp are under way.
+template <int PENDING>
+__device__ __forceinline__ void tvmfun_products_wait() {
+  asm volatile("wgmma.wait_group.sync.aligned %0;" ::"n"(PENDING) : "memory");
+}
+""",
+    "tvmfun_matrix": r"""
+// The descriptor of a matrix in shared memory, of lines of 128 bytes with exchanged chunks.
+template <int LEADING, int STRIDE>
+__device__ __forceinline__ unsigned long long tvmfun_matrix(const void* start) {
+  unsigned address = (unsigned)__cvta_generic_to_shared(start);
+  const unsigned long long layout = 1ull << 62 | (unsigned long long)(STRIDE >> 4) << 32 | (LEADING >> 4) << 16;
+  return layout | (address & 0x3ffff) >> 4;
+}
+""",
     "tvmfun_ldmatrix": r"""
 // Four 8x8 matrices of 16-bit numbers from the rows whose addresses the lanes hold.
 __device__ __forceinline__ void tvmfun_ldmatrix(unsigned* r, const void* row) {
@@ -108,6 +145,33 @@ template <int SIZE>
 __device__ __forceinline__ void tvmfun_clear(float* sums) {
 #pragma unroll
   for (int i = 0; i < SIZE; ++i) sums[i] = 0.0f;
+}
+""",
+    "tvmfun_fetch": r"""
+// Reads BYTES (4, 8 or 16) from global memory to registers, or sets them to zero.
+template <int BYTES>
+__device__ __forceinline__ void tvmfun_fetch(void* to, const void* from, bool exists) {
+  uint4 value = make_uint4(0, 0, 0, 0);
+  if (exists) {
+    if (BYTES == 16) value = *(const uint4*)from;
+    if (BYTES == 8) *(uint2*)&value = *(const uint2*)from;
+    if (BYTES == 4) value.x = *(const unsigned*)from;
+  }
+  if (BYTES == 16) *(uint4*)to = value;
+  if (BYTES == 8) *(uint2*)to = *(uint2*)&value;
+  if (BYTES == 4) *(unsigned*)to = value.x;
+}
+""",
+    "tvmfun_store_tf32": r"""
+// Stores BYTES of float32 numbers in shared memory, rounded to tf32.
+template <int BYTES>
+__device__ __forceinline__ void tvmfun_store_tf32(void* to, const void* from) {
+  unsigned rounded[BYTES / 4];
+#pragma unroll
+  for (int i = 0; i < BYTES / 4; ++i) rounded[i] = tvmfun_tf32(((const unsigned*)from)[i]);
+  if (BYTES == 16) *(uint4*)to = make_uint4(rounded[0], rounded[1], rounded[2 % (BYTES / 4)], rounded[3 % (BYTES / 4)]);
+  if (BYTES == 8) *(uint2*)to = make_uint2(rounded[0], rounded[1 % (BYTES / 4)]);
+  if (BYTES == 4) *(unsigned*)to = rounded[0];
 }
 """,
     "tvmfun_move": r"""

@@ -3,12 +3,23 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cache
 
-from tvmfun.lower.schedule.gpu.mainloops import MainLoop
+from tvmfun.lower.schedule.gpu.mainloops import MainLoop, Simt, TensorCores
+from tvmfun.lower.schedule.gpu.warpgroups import Warpgroups
 
-# rows, columns, depth in bytes, warp rows, warp columns, stages
+# rows, columns, depth in bytes, rows and columns of a team, stages
+_WARPGROUPS = (
+    (128, 256, 128, 64, 256, 4),
+    (256, 128, 128, 128, 128, 4),
+    (128, 192, 128, 64, 192, 4),
+    (128, 128, 128, 64, 128, 5),
+    (64, 256, 128, 64, 256, 4),
+    (128, 64, 128, 64, 64, 5),
+    (64, 128, 128, 64, 128, 5),
+    (64, 64, 128, 64, 64, 6),
+)
 _TENSOR_CORES = (
     (128, 256, 64, 64, 64, 3),
     (256, 128, 64, 64, 64, 3),
@@ -50,36 +61,49 @@ class Machine:
         processors: streaming multiprocessors.
         bandwidth: bytes of global memory per second.
         rates: operations per second by dtype, all processors together.
+        warpgroup_rates: the same by ``wgmma``.
     """
 
     processors: int
     bandwidth: float
     rates: dict[str, float]
+    warpgroup_rates: dict[str, float] = field(default_factory=dict)
 
 
 _RATES = {
     "sm_80": Machine(108, 1.9e12, {"float16": 312e12, "bfloat16": 312e12, "tf32": 156e12, "float32": 19e12}),
-    # Speeds that mma.sync reaches on these; wgmma would be faster.
-    "sm_90": Machine(132, 3.9e12, {"float16": 620e12, "bfloat16": 620e12, "tf32": 310e12, "float32": 60e12}),
+    # Speeds that mma.sync reaches on these, and three quarters of the data sheet's for wgmma.
+    "sm_90": Machine(
+        132,
+        3.9e12,
+        {"float16": 620e12, "bfloat16": 620e12, "tf32": 310e12, "float32": 60e12},
+        {"float16": 740e12, "bfloat16": 740e12, "tf32": 370e12},
+    ),
     "sm_100": Machine(148, 7e12, {"float16": 620e12, "bfloat16": 620e12, "tf32": 310e12, "float32": 70e12}),
 }
 
 
 @dataclass(frozen=True)
 class Tile:
-    """The sizes of a block's tiles; ``depth`` in terms."""
+    """The sizes of a block's tiles, ``depth`` in terms, and the main loop that multiplies them."""
 
+    kind: type[MainLoop]
     rows: int
     columns: int
     depth: int
-    warp_rows: int
-    warp_columns: int
+    team_rows: int
+    team_columns: int
     stages: int
+
+    def loop(self, dtype: str, left_by_term: bool, right_by_term: bool) -> MainLoop:
+        """The main loop for operands of a dtype, whose terms are neighbours or not."""
+        sizes = (self.rows, self.columns, self.depth, self.team_rows, self.team_columns)
+        return self.kind(dtype, *sizes, left_by_term, right_by_term, self.stages)
 
     @property
     def threads(self) -> int:
         """The threads of a block."""
-        return 32 * (self.rows // self.warp_rows) * (self.columns // self.warp_columns)
+        return self.kind.team * (self.rows // self.team_rows) * (self.columns // self.team_columns)
 
 
 def machine(arch: str) -> Machine:
@@ -100,17 +124,24 @@ def most_shared(arch: str) -> int:
 
 def shared_bytes(tile: Tile, dtype: str) -> int:
     """The shared memory that a block needs at most, whatever the layout of the operands."""
-    sizes = (tile.rows, tile.columns, tile.depth, tile.warp_rows, tile.warp_columns)
     layouts = [(False, False)] if dtype == "float32" else [(True, True), (True, False), (False, True), (False, False)]
-    return max(MainLoop(dtype, *sizes, *layout, tile.stages).shared_bytes for layout in layouts)
+    return max(tile.loop(dtype, *layout).shared_bytes for layout in layouts)
 
 
 @cache
-def shapes(dtype: str, arch: str) -> list[Tile]:
-    """The tile shapes for a dtype that fit the shared memory of a block."""
+def shapes(dtype: str, arch: str, by_term: tuple[bool, bool] = (True, True)) -> list[Tile]:
+    """The tile shapes for a dtype that fit the shared memory of a block.
+
+    Args:
+        dtype: the dtype of the elements.
+        arch: the architecture. Only sm_90a has wgmma.
+        by_term: whether the terms of the left and the right operand are neighbours, which wgmma of tf32 needs.
+    """
     size = 2 if dtype in ("float16", "bfloat16") else 4
-    table = _SIMT if dtype == "float32" else _TENSOR_CORES
-    tiles = [Tile(m, n, depth // size, wm, wn, stages) for m, n, depth, wm, wn, stages in table]
+    tables = [(Simt, _SIMT)] if dtype == "float32" else [(TensorCores, _TENSOR_CORES)]
+    if arch == "sm_90a" and dtype != "float32" and (dtype != "tf32" or all(by_term)):
+        tables.insert(0, (Warpgroups, _WARPGROUPS))
+    tiles = [Tile(kind, m, n, depth // size, *rest) for kind, table in tables for m, n, depth, *rest in table]
     return [tile for tile in tiles if shared_bytes(tile, dtype) <= most_shared(arch)]
 
 
@@ -125,12 +156,14 @@ def predicted_seconds(tile: Tile, dtype: str, sizes: tuple[int, int, int, int], 
     processor = machine(arch)
     size = 2 if dtype in ("float16", "bfloat16") else 4
     blocks = splits * batch * math.ceil(rows / tile.rows) * math.ceil(columns / tile.columns)
-    steps = math.ceil(math.ceil(terms / tile.depth) / splits) + tile.stages  # the pipeline fills first
-    # Shared memory feeds a warp's fragments: the larger its tile, the more each element is used.
-    reuse = tile.warp_rows * tile.warp_columns / (tile.warp_rows + tile.warp_columns)
+    # The pipeline fills first, as long as it takes memory to answer: steps of 64 bytes, whatever the depth is.
+    steps = math.ceil(math.ceil(terms / tile.depth) / splits) + tile.stages * 64 / (tile.depth * size)
+    # Shared memory feeds a team's fragments: the larger its tile, the more each element is used.
+    reuse = tile.team_rows * tile.team_columns / (tile.team_rows + tile.team_columns)
     efficiency = min(1.0, reuse / 21) * min(1.0, (tile.threads * 2) / 256)
     work = 2 * tile.rows * tile.columns * tile.depth
-    compute = work / (processor.rates[dtype] / processor.processors * efficiency)
+    rates = processor.warpgroup_rates if tile.kind is Warpgroups else processor.rates
+    compute = work / (rates[dtype] / processor.processors * efficiency)
     traffic = (tile.rows + tile.columns) * tile.depth * size / (2.5 * processor.bandwidth / processor.processors)
     waves = max(1.0, blocks / processor.processors)
     waves = math.ceil(waves) if waves < 8 else waves
@@ -140,11 +173,13 @@ def predicted_seconds(tile: Tile, dtype: str, sizes: tuple[int, int, int, int], 
     return max(unique, waves * (steps * max(compute, traffic, 3e-8) + epilogue)) + again
 
 
-def choose(dtype: str, sizes: tuple[int, int, int, int], arch: str) -> tuple[Tile, int]:
+def choose(
+    dtype: str, sizes: tuple[int, int, int, int], arch: str, by_term: tuple[bool, bool] = (True, True)
+) -> tuple[Tile, int]:
     """The shape, and the number of ranges of the terms, with the shortest predicted time."""
     options = [
         (tile, splits)
-        for tile in shapes(dtype, arch)
+        for tile in shapes(dtype, arch, by_term)
         for splits in (1, 2, 4, 8, 16, 32)
         if splits == 1 or sizes[3] >= splits * _FEWEST_STEPS * tile.depth
     ]

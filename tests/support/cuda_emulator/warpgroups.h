@@ -1,0 +1,117 @@
+// Products of warpgroups, which read both factors from shared memory in the background.
+// Source of the layouts: the PTX ISA manual, sections on wgmma.mma_async and its matrix descriptors.
+#pragma once
+#include "instructions.h"
+
+namespace emulator {
+
+// A matrix in shared memory, as a descriptor of 64 bits says.
+struct MatrixDescriptor {
+  uint64_t bits;
+
+  uint64_t start() const { return (bits & 0x3fff) << 4; }
+  uint64_t leading() const { return (bits >> 16 & 0x3fff) << 4; }
+  uint64_t stride() const { return (bits >> 32 & 0x3fff) << 4; }
+  int base() const { return bits >> 49 & 7; }
+  // The 16-byte chunks of a row that are swizzled together: none, or those of 128, 64 or 32 bytes.
+  int chunks() const { return bits >> 62 ? 16 >> (bits >> 62) : 1; }
+
+  void check(int line) const {
+    // A pattern of 8 rows begins where the bits of the address that are mixed into others are 0.
+    if (base() || (chunks() > 1 && start() >> 7 & (chunks() - 1)))
+      fail(line, "a swizzled matrix begins at a multiple of %d bytes, got 0x%llx", chunks() * 128,
+           (unsigned long long)start());
+  }
+
+  // The address of an element: row `i` and term `k`, of `bytes`; rows are neighbours, or terms.
+  uint64_t at(int i, int k, int bytes, bool rows_are_neighbours) const {
+    int along = (rows_are_neighbours ? i : k) * bytes, across = rows_are_neighbours ? k : i;
+    uint64_t chunk = along / 16, row = across % 8 * 16 * chunks(), group = across / 8, address = start() + along % 16;
+    if (chunks() == 1)
+      address += row + (rows_are_neighbours ? chunk * stride() + group * leading() : chunk * leading() + group * stride());
+    else if (rows_are_neighbours)
+      address += row + chunk % chunks() * 16 + chunk / chunks() * leading() + group * stride();
+    else
+      address += row + chunk * 16 + group * stride();
+    return address ^ (address >> 7 & (chunks() - 1)) << 4;
+  }
+};
+
+template <class Type>
+float element(const MatrixDescriptor& matrix, int i, int k, bool rows_are_neighbours, int line) {
+  constexpr int bytes = 4 / Type::per_register;
+  uint64_t address = matrix.at(i, k, bytes, rows_are_neighbours);
+  if (address / 4 < kShared / 4 && state.hidden[address / 4])
+    fail(line, "wgmma reads 0x%llx, copied by thread %d without a fence.proxy.async before the barrier",
+         (unsigned long long)address, state.hidden[address / 4] - 1);
+  uint32_t word = 0;
+  memcpy(&word, shared_at(address, line), bytes);
+  return Type::at(word, 0);
+}
+
+// sums += a b, for a of 64 x k and b of k x n numbers; a warp has 16 of the rows.
+template <class Type, int n>
+struct GroupProduct {
+  static constexpr int k = 16 / (2 / Type::per_register);
+  MatrixDescriptor a, b;
+  bool adds, a_by_rows, b_by_rows;
+  int line;
+  float* sums[n / 2];
+
+  static void complete(void** payloads, unsigned lanes) {
+    if (lanes != ~0u) fail(0, "wgmma needs all lanes of a warp, got 0x%x", lanes);
+    std::vector<GroupProduct> own;
+    for (int lane = 0; lane < 32; lane++) own.push_back(*(GroupProduct*)payloads[lane]);
+    auto& first = own[0];
+    for (auto& other : own)
+      if (other.a.bits != first.a.bits || other.b.bits != first.b.bits)
+        fail(first.line, "wgmma with descriptors that differ between the lanes of a warp");
+    auto& products = state.products[state.current / 32];
+    if (!products.is_fenced) fail(first.line, "wgmma without a wgmma.fence before");
+    first.a.check(first.line), first.b.check(first.line);
+    products.issued.push_back({first.a.bits, first.b.bits});
+    int warp = state.current / 32 % 4;
+    products.pending.push_back({products.group, [own, warp] { run(own, warp); }});
+    // Until the warp waits for it, a product may or may not have run, after those before it.
+    if (state.seed == 1 || (state.seed && draw() & 1)) products.run(products.group + 1);
+  }
+
+  static void run(const std::vector<GroupProduct>& own, int warp) {
+    const auto& first = own[0];
+    float a[16][k], b[k][n];
+    for (int t = 0; t < k; t++) {
+      for (int i = 0; i < 16; i++) a[i][t] = element<Type>(first.a, warp * 16 + i, t, first.a_by_rows, first.line);
+      for (int j = 0; j < n; j++) b[t][j] = element<Type>(first.b, j, t, first.b_by_rows, first.line);
+    }
+    for (int lane = 0; lane < 32; lane++)
+      for (int i = 0; i < n / 2; i++) {
+        int row = lane / 4 + i / 2 % 2 * 8, column = i / 4 * 8 + lane % 4 * 2 + i % 2;
+        float sum = first.adds ? *own[lane].sums[i] : 0;
+        for (int t = 0; t < k; t++) sum = fmaf(a[row][t], b[t][column], sum);
+        *own[lane].sums[i] = sum;
+      }
+  }
+  void multiply() { exchange(~0u, this, complete, "wgmma.mma_async", line); }
+};
+
+inline void group_fence(int line) {
+  exchange(~0u, nullptr, [](void**, unsigned) { state.products[state.current / 32].is_fenced = true; }, "wgmma.fence",
+           line);
+}
+
+inline void group_commit(int line) {
+  exchange(~0u, nullptr, [](void**, unsigned) { state.products[state.current / 32].group++; }, "wgmma.commit_group",
+           line);
+}
+
+inline void group_wait(int pending, int line) {
+  exchange(
+      ~0u, &pending,
+      [](void** payloads, unsigned) {
+        auto& products = state.products[state.current / 32];
+        products.run(products.group - *(int*)payloads[0]);
+      },
+      "wgmma.wait_group", line);
+}
+
+}  // namespace emulator
