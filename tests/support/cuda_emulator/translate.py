@@ -281,15 +281,20 @@ def _wgmma(name: str, parts: list[str], values: list, line: int) -> str:
     if parts[1] == "wait_group":
         return f"emulator::group_wait({values[0]}, {line});"
     shape = re.search(r"m64n(\d+)k(\d+)\.f32\.(bf16|f16|tf32)\.\3$", name)
-    if shape is None or isinstance(values[1], list) or values[4:6] != ["1", "1"]:
+    if shape is None or values[4:6] != ["1", "1"]:
         raise KeyError(name)
     sums, a, b, adds = values[:4]
     if len(sums) != int(shape[1]) // 2:
         raise ValueError(f"line {line}: {name} has {shape[1]} / 2 sums per thread, got {len(sums)}")
-    by_rows = ", ".join(f"({flag}) != 0" for flag in (values[6:] or ["0", "0"]))
+    words, flags = [], values[6:] or ["0", "0"]
+    if isinstance(a, list):
+        words, flags, a = a, ["0", *flags], "0"
+    by_rows = ", ".join(f"({flag}) != 0" for flag in flags[-2:])
     product = f"emulator::GroupProduct<emulator::{_FORMATS[shape[3]]}, {shape[1]}>"
     addresses = ", ".join(f"&{value}" for value in sums)
-    return f"{product} p{{{{{a}}}, {{{b}}}, ({adds}) != 0, {by_rows}, {line}, {{{addresses}}}}}; p.multiply();"
+    held = f"{str(bool(words)).lower()}, {{{', '.join(words)}}}"
+    fields = f"{{{a}}}, {{{b}}}, ({adds}) != 0, {by_rows}, {line}, {{{addresses}}}, {held}"
+    return f"{product} p{{{fields}}}; p.multiply();"
 
 
 def _access(kind: str, parts: list[str], values: list, line: int) -> str:

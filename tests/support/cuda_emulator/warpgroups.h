@@ -57,6 +57,8 @@ struct GroupProduct {
   bool adds, a_by_rows, b_by_rows;
   int line;
   float* sums[n / 2];
+  bool a_is_held;
+  uint32_t words[4];  // of a, if threads hold it: as the left factor of mma.sync, by 16 rows of a warp
 
   static void complete(void** payloads, unsigned lanes) {
     if (lanes != ~0u) fail(0, "wgmma needs all lanes of a warp, got 0x%x", lanes);
@@ -68,7 +70,8 @@ struct GroupProduct {
         fail(first.line, "wgmma with descriptors that differ between the lanes of a warp");
     auto& products = state.products[state.current / 32];
     if (!products.is_fenced) fail(first.line, "wgmma without a wgmma.fence before");
-    first.a.check(first.line), first.b.check(first.line);
+    if (!first.a_is_held) first.a.check(first.line);
+    first.b.check(first.line);
     products.issued.push_back({first.a.bits, first.b.bits});
     int warp = state.current / 32 % 4;
     products.pending.push_back({products.group, [own, warp] { run(own, warp); }});
@@ -80,9 +83,16 @@ struct GroupProduct {
     const auto& first = own[0];
     float a[16][k], b[k][n];
     for (int t = 0; t < k; t++) {
-      for (int i = 0; i < 16; i++) a[i][t] = element<Type>(first.a, warp * 16 + i, t, first.a_by_rows, first.line);
+      for (int i = 0; i < 16 && !first.a_is_held; i++)
+        a[i][t] = element<Type>(first.a, warp * 16 + i, t, first.a_by_rows, first.line);
       for (int j = 0; j < n; j++) b[t][j] = element<Type>(first.b, j, t, first.b_by_rows, first.line);
     }
+    constexpr int per_word = Type::per_register;
+    for (int lane = 0; lane < 32 && first.a_is_held; lane++)
+      for (int i = 0; i < 4 * per_word; i++) {
+        int word = i / per_word, within = i % per_word;
+        a[lane / 4 + word % 2 * 8][(lane % 4 + word / 2 * 4) * per_word + within] = Type::at(own[lane].words[word], within);
+      }
     for (int lane = 0; lane < 32; lane++)
       for (int i = 0; i < n / 2; i++) {
         int row = lane / 4 + i / 2 % 2 * 8, column = i / 4 * 8 + lane % 4 * 2 + i % 2;

@@ -25,6 +25,12 @@ from tvmfun.ops.dot import TENSORFLOAT32
 _MANY_ROWS, _MANY_WARPS = ((2, 4, 64),), ((1, 8, 64),)
 _NARROW = ((1, 4, 64), (1, 4, 32), (1, 2, 32), (1, 2, 16))
 _WIDE = ((1, 4, 32), (1, 2, 32), (1, 2, 16))
+# The same of warpgroups, by whether heads have more than 64 elements.
+_WARPGROUPS = {
+    "forward": ((1, 8, 128), (1, 8, 64)),
+    "queries": ((1, 8, 64), (1, 4, 64)),
+    "keys": ((1, 8, 64), (1, 4, 32)),
+}
 
 
 def schedule(function: tirx.PrimFunc, target: Target) -> tirx.PrimFunc | None:
@@ -58,12 +64,16 @@ def tiling(kind: str, format: str, width: int, arch: str, is_plain: bool = True)
         arch: the architecture.
         is_plain: whether scores depend on no bias or mask.
     """
+    held = 1 if kind == "forward" else 2
+    # Rows of 64 elements are filled up with zeros: of other heads that would be more than mma.sync takes longer.
+    if arch == "sm_90a" and format in HALF and width % 64 in (0, *range(33, 64)):
+        return Tiling(format, width, *_WARPGROUPS[kind][width > 64], held, warpgroups=True)
     shapes = _NARROW if width <= 64 and (kind == "forward" or is_plain) else _WIDE
     if kind == "forward" and width <= 64 and is_plain:
         shapes = _MANY_ROWS + shapes
     if kind == "forward" and width > 64 and format in HALF:
         shapes = _MANY_WARPS + shapes
-    options = [Tiling(format, width, *shape, held=1 if kind == "forward" else 2) for shape in shapes]
+    options = [Tiling(format, width, *shape, held) for shape in shapes]
     return next((one for one in options if one.shared_bytes <= tiles.most_shared(arch)), options[-1])
 
 
@@ -107,7 +117,9 @@ class _Kernels:
         code = device_function(kind, self.settings, sizes, cut, shapes)
         buffers = [*(self.buffers[name] for name in ARGUMENTS[kind]), *self.options.values()]
         pointers = [address(buffer, *[0] * len(buffer.shape)) for buffer in buffers]
-        shared = tirx.decl_buffer((cut.shared_bytes,), "uint8", name="shared", scope="shared.dyn")
+        shared = tirx.decl_buffer(
+            (cut.shared_bytes,), "uint8", name="shared", scope="shared.dyn", data_alignment=cut.alignment
+        )
 
         def body(block: Expr, thread: Expr) -> Stmt:
             call = vectors.call(code.name, block, address(shared, 0), *pointers, source=code.source)

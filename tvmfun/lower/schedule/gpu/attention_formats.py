@@ -7,16 +7,28 @@ scores ``D`` elements of each row. Where these are depends on the instruction; `
 from __future__ import annotations
 
 from tvmfun.lower.schedule.gpu.primitives import definition
+from tvmfun.lower.schedule.gpu.warpgroups import instruction
 
 #: The formats of factors, and the head sizes that their instructions need to be multiples of.
 UNITS = {"float16": 16, "bfloat16": 16, "tf32": 16, "float32": 32}
 
-# The positions of the registers of mma.sync; ``SCORE`` and ``SUM`` number those of scores and of sums.
-_TENSOR_CORES = """
-  static constexpr int R = 2 * M, C = COLUMNS / 4, D = DEPTH / 4, LANES = 4, NEIGHBOURS = 2;
+# Rows in shared memory are padded, and read by the warps that copied or stored them.
+_PADDED = """
+  template <int COUNT>
+  static __device__ __forceinline__ int place(int row, int d) { return row * LENGTH + d; }
+  static __device__ __forceinline__ void publish() {}
+"""
+
+# The rows of a thread with mma.sync.
+_ROWS = """
   static __device__ __forceinline__ int row(int r) {
     return threadIdx.x / 32 * (16 * M) + r / 2 * 16 + r % 2 * 8 + threadIdx.x % 32 / 4;
   }
+"""
+
+# The positions of the registers of tensor cores; ``score`` and ``sum`` number those of scores and of sums.
+_TENSOR_CORES = """
+  static constexpr int R = 2 * M, C = COLUMNS / 4, D = DEPTH / 4, LANES = 4, NEIGHBOURS = 2;
   static __device__ __forceinline__ int column(int c) { return c / 2 * 8 + threadIdx.x % 4 * 2 + c % 2; }
   static __device__ __forceinline__ int depth(int d) { return column(d); }
   static constexpr __device__ int within(int r, int c, int tiles) {
@@ -26,11 +38,14 @@ _TENSOR_CORES = """
   static constexpr __device__ int sum(int r, int d) { return within(r, d, DEPTH / 8); }
 """
 
-_HALF = """
+_PAIR = """
   static __device__ __forceinline__ unsigned pair(float low, float high) {
     auto both = @PAIR@(low, high);
     return *(unsigned*)&both;
   }
+"""
+
+_HALF = """
   // scores += held * streamed^T
   static __device__ __forceinline__ void multiply(float* scores, const Element* held, const Element* streamed) {
     const int lane = threadIdx.x % 32, first = threadIdx.x / 32 * (16 * M);
@@ -192,19 +207,90 @@ _FLOAT32 = """
 """
 
 
-def functions(format: str) -> str:
-    """The members of a struct that multiply, for factors of a format."""
+# A warpgroup holds 64 rows of each tile of rows. Tiles are those of `layouts.Swizzled`: lines of 64 elements.
+_WARPGROUPS = """
+  template <int COUNT>
+  static __device__ __forceinline__ int place(int row, int d) {
+    return d / 64 * (COUNT * 64) + row * 64 + (d % 64 / 8 ^ row % 8) * 8 + d % 8;
+  }
+  static __device__ __forceinline__ void publish() { tvmfun_publish(); }
+  static __device__ __forceinline__ int row(int r) {
+    return threadIdx.x / 128 * (64 * M) + r / 2 * 64 + threadIdx.x % 128 / 32 * 16 + r % 2 * 8 + threadIdx.x % 32 / 4;
+  }
+  // scores += held * streamed^T
+  static __device__ __forceinline__ void multiply(float* scores, const Element* held, const Element* streamed) {
+    const int group = __shfl_sync(0xffffffffu, threadIdx.x / 128, 0);
+    const unsigned long long a = tvmfun_matrix<16, 1024>(held + group * (64 * 64 * M));
+    const unsigned long long b = tvmfun_matrix<16, 1024>(streamed);
+    tvmfun_hold<R * C>(scores);
+    tvmfun_products_begin();
+#pragma unroll
+    for (int k = 0; k < DEPTH; k += 16)
+#pragma unroll
+      for (int i = 0; i < M; ++i)
+        @SCORES@(scores + i * (COLUMNS / 2), a + k / 64 * (ROWS * 8) + i * 512 + k % 64 / 8,
+                 b + k / 64 * (COLUMNS * 8) + k % 64 / 8);
+    tvmfun_products_commit();
+    tvmfun_products_wait<0>();
+    tvmfun_hold<R * C>(scores);
+  }
+  // sums += weights * streamed. The registers of two neighbouring results are those of one left operand.
+  static __device__ __forceinline__ void accumulate(float* sums, const float* weights, const Element* streamed) {
+    const unsigned long long b = tvmfun_matrix<COLUMNS * 128, 1024>(streamed);
+    unsigned a[R * C / 2];
+#pragma unroll
+    for (int i = 0; i < R * C / 2; ++i) a[i] = pair(weights[2 * i], weights[2 * i + 1]);
+    tvmfun_hold_words<R * C / 2>(a);
+    tvmfun_hold<R * D>(sums);
+    tvmfun_products_begin();
+#pragma unroll
+    for (int k = 0; k < COLUMNS; k += 16)
+#pragma unroll
+      for (int i = 0; i < M; ++i)
+        @SUMS@(sums + i * (DEPTH / 2), a + i * (COLUMNS / 4) + k / 4, b + k * 8);
+    tvmfun_products_commit();
+    tvmfun_products_wait<0>();
+    tvmfun_hold<R * D>(sums);
+  }
+"""
+
+
+def functions(format: str, columns: int, depth: int, warpgroups: bool) -> str:
+    """The members of a struct that multiply.
+
+    Args:
+        format: the format of factors.
+        columns: the rows of a tile that passes through shared memory.
+        depth: the elements of its rows.
+        warpgroups: whether to multiply by ``wgmma``.
+    """
     if format == "float32":
-        return _FLOAT32
+        return _PADDED + _FLOAT32
     if format == "tf32":
-        return _TENSOR_CORES + _TF32
-    pair = {"float16": "__floats2half2_rn", "bfloat16": "__floats2bfloat162_rn"}[format]
-    return _TENSOR_CORES + _HALF.replace("@PAIR@", pair).replace("@FORMAT@", format)
+        return _PADDED + _ROWS + _TENSOR_CORES + _TF32
+    pair = _PAIR.replace("@PAIR@", {"float16": "__floats2half2_rn", "bfloat16": "__floats2bfloat162_rn"}[format])
+    if warpgroups:
+        scores, sums = (_instruction_name(format, *sizes) for sizes in ((columns, False), (depth, True)))
+        return _TENSOR_CORES + pair + _WARPGROUPS.replace("@SCORES@", scores).replace("@SUMS@", sums)
+    return _PADDED + _ROWS + _TENSOR_CORES + pair + _HALF.replace("@FORMAT@", format)
 
 
-def definitions(format: str) -> str:
-    """The definitions of the device functions that they call."""
+def definitions(format: str, columns: int, depth: int, warpgroups: bool) -> str:
+    """The definitions of the device functions that they call; the arguments are those of :func:`functions`."""
     if format == "float32":
         return ""
-    names = ["tvmfun_ldmatrix", "tvmfun_ldmatrix_transposed", f"tvmfun_mma_{format}"]
-    return "".join(map(definition, [*names, *(["tvmfun_tf32"] if format == "tf32" else [])]))
+    if not warpgroups:
+        names = ["tvmfun_ldmatrix", "tvmfun_ldmatrix_transposed", f"tvmfun_mma_{format}"]
+        return "".join(map(definition, [*names, *(["tvmfun_tf32"] if format == "tf32" else [])]))
+    names = ["publish", "matrix", "hold", "hold_words", "products_begin", "products_commit", "products_wait"]
+    parts = [definition(f"tvmfun_{name}") for name in names]
+    for size, weights in ((columns, False), (depth, True)):
+        name = _instruction_name(format, size, weights)
+        source = instruction(name, format, size, None if weights else False, weights)
+        parts.append(f"#ifndef {name}_defined\n#define {name}_defined{source}\n#endif\n")
+    return "".join(parts)
+
+
+def _instruction_name(format: str, columns: int, weights: bool) -> str:
+    """The name of the function of an instruction, of scores or of sums by weights in registers."""
+    return f"tvmfun_attention_{'sums' if weights else 'scores'}_{format}_{columns}"

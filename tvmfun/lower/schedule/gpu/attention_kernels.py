@@ -12,6 +12,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from tvmfun.lower.schedule.gpu.attention_formats import UNITS, definitions, functions
+from tvmfun.lower.schedule.gpu.layouts import Swizzled
 from tvmfun.lower.schedule.gpu.primitives import definition
 from tvmfun.ops.attention import Settings, kept_below
 
@@ -48,6 +49,7 @@ class Tiling:
         warps: the warps of a block.
         columns: the rows of the other side that a tile has.
         held: the number of matrices that a block holds rows of.
+        warpgroups: whether warpgroups multiply by ``wgmma``, of rows in chunks of 64 elements.
     """
 
     format: str
@@ -56,6 +58,7 @@ class Tiling:
     warps: int
     columns: int
     held: int
+    warpgroups: bool = False
 
     @property
     def threads(self) -> int:
@@ -75,12 +78,23 @@ class Tiling:
     @property
     def depth(self) -> int:
         """The elements of a head, padded with zeros to what the instructions need."""
-        return math.ceil(self.width / UNITS[self.format]) * UNITS[self.format]
+        unit = 64 if self.warpgroups else UNITS[self.format]
+        return math.ceil(self.width / unit) * unit
 
     @property
     def length(self) -> int:
         """The distance of rows in shared memory, such that lanes read from different banks."""
-        return self.depth + 16 // self.element_bytes
+        return self.depth + (0 if self.warpgroups else 16 // self.element_bytes)
+
+    @property
+    def factors(self) -> tuple[str, int, int, bool]:
+        """The arguments of :func:`attention_formats.functions`."""
+        return self.format, self.columns, self.depth, self.warpgroups
+
+    @property
+    def alignment(self) -> int:
+        """The alignment of shared memory, in bytes."""
+        return Swizzled.alignment if self.warpgroups else 16
 
     @property
     def held_bytes(self) -> int:
@@ -122,13 +136,13 @@ def device_function(
     element = "unsigned short" if tiling.element_bytes == 2 else "float"
     members = [f"  typedef {element} Element;", *_constants(settings, sizes, tiling, optional)]
     members += [f"  const {of}* {name};" for name, of in _POINTERS.items()]
-    struct = "\n".join(members) + functions(tiling.format) + _COMMON + _KERNELS[kind]
+    struct = "\n".join(members) + functions(*tiling.factors) + _COMMON + _KERNELS[kind]
     name = f"tvmfun_attention_{kind}_{hashlib.sha256(struct.encode()).hexdigest()[:12]}"
     parameters = ", ".join(["int block", "void* shared", *(f"const void* {name}" for name in names)])
     given = "\n".join(f"  self.{name} = (const {_POINTERS[name]}*){name};" for name in optional)
     pointers = ", ".join(_cast(kind, name) for name in ARGUMENTS[kind])
     needed = ("tvmfun_copy", "tvmfun_copies_commit", "tvmfun_copies_wait", "tvmfun_move", "tvmfun_threefry")
-    source = f"""{"".join(map(definition, needed))}{definitions(tiling.format)}#ifndef {name}_defined
+    source = f"""{"".join(map(definition, needed))}{definitions(*tiling.factors)}#ifndef {name}_defined
 #define {name}_defined
 struct {name}_struct {{
 {struct}}};
@@ -299,9 +313,9 @@ _COMMON = """
       const bool exists = first + row < rows && d < WIDTH;
       const Element* at = exists ? from + (long long)(first + row) * STRIDE + d : from;
       if constexpr (VECTOR * sizeof(Element) >= 4) {
-        tvmfun_copy<VECTOR * sizeof(Element)>(tile + row * LENGTH + d, at, exists);
+        tvmfun_copy<VECTOR * sizeof(Element)>(tile + place<COUNT>(row, d), at, exists);
       } else {
-        tile[row * LENGTH + d] = exists ? *at : (Element)0;
+        tile[place<COUNT>(row, d)] = exists ? *at : (Element)0;
       }
     }
   }
@@ -368,6 +382,7 @@ _FORWARD = (
     stream(begin, 0);
     for (int s = begin, stage = 0; s < end; s += COLUMNS, stage ^= 1) {
       tvmfun_copies_wait<0>();
+      publish();
       __syncthreads();
       stream(s + COLUMNS, stage ^ 1);
       unsigned kept[WORDS];
@@ -440,6 +455,7 @@ _QUERIES = (
     stream(begin, 0);
     for (int s = begin, stage = 0; s < end; s += COLUMNS, stage ^= 1) {
       tvmfun_copies_wait<0>();
+      publish();
       __syncthreads();
       stream(s + COLUMNS, stage ^ 1);
       const Element* tile_of_keys = streamed + stage * 2 * TILE;
@@ -510,6 +526,7 @@ _KEYS = """
     stream(0, 0);
     for (int i = 0, stage = 0; i < tiles * MEMBERS; ++i, stage ^= 1) {
       tvmfun_copies_wait<0>();
+      publish();
       __syncthreads();
       stream(i + 1, stage ^ 1);
       x = at(example, group * MEMBERS + i / tiles);

@@ -42,6 +42,13 @@ __device__ __forceinline__ void tvmfun_hold(float* sums) {
   for (int i = 0; i < SIZE; ++i) asm volatile("" : "+f"(sums[i])::"memory");
 }
 """,
+    "tvmfun_hold_words": r"""
+template <int SIZE>
+__device__ __forceinline__ void tvmfun_hold_words(unsigned* words) {
+#pragma unroll
+  for (int i = 0; i < SIZE; ++i) asm volatile("" : "+r"(words[i])::"memory");
+}
+""",
     "tvmfun_products_begin": r"""
 // Lets the following wgmma of a warpgroup use registers that others wrote.
 __device__ __forceinline__ void tvmfun_products_begin() { asm volatile("wgmma.fence.sync.aligned;" ::: "memory"); }

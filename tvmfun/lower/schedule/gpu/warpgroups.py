@@ -59,16 +59,18 @@ class Warpgroups(MainLoop):
             for k in range(0, self.depth, TERM_BYTES // self.element_bytes)
             for i in range(self.team_rows // ROWS)
         )
-        return f"""
-{self._step()}
+        step = instruction(
+            f"{self.name}_step", self.dtype, self.team_columns, not self.left_by_term, not self.right_by_term
+        )
+        return f"""{step}
 __device__ __forceinline__ void {self.name}_multiply(float* sums, const void* left_tile, const void* right_tile) {{
   // Descriptors are in uniform registers: the same number in all lanes of a warp.
   const int team = __shfl_sync(0xffffffffu, threadIdx.x / {self.team}, 0);
   const char* first_row = (const char*)left_tile + team % {self.teams} * {left.start(self.team_rows, 0)};
   const char* first_column =
       (const char*)right_tile + team / {self.teams} * {right.start(self.team_columns, 0)};
-  const unsigned long long left = {_matrix(left)}(first_row);
-  const unsigned long long right = {_matrix(right)}(first_column);
+  const unsigned long long left = {matrix(left)}(first_row);
+  const unsigned long long right = {matrix(right)}(first_column);
   tvmfun_hold<{self.sums}>(sums);
   tvmfun_products_begin();
 {products}
@@ -81,26 +83,40 @@ __device__ __forceinline__ void {self.name}_finish(float* sums) {{
 }}
 {spill_of_fragments(self)}"""
 
-    def _step(self) -> str:
-        """The function of one instruction: 64 rows, the columns of the team, and 32 bytes of terms."""
-        count = self.team_columns // 2
-        terms = TERM_BYTES // self.element_bytes
-        kind = _PTX_NAMES[self.dtype]
-        transposed = "" if self.dtype == "tf32" else f", {int(not self.left_by_term)}, {int(not self.right_by_term)}"
-        lines = [range(i, min(i + 8, count)) for i in range(0, count, 8)]
-        registers = ', "\n               "'.join(", ".join(f"%{i}" for i in line) for line in lines)
-        operands = ",\n                 ".join(", ".join(f'"+f"(d[{i}])' for i in line) for line in lines)
-        return f"""// d += a b, with {ROWS} x {terms} and {terms} x {self.team_columns} numbers in shared memory.
-__device__ __forceinline__ void {self.name}_step(float* d, unsigned long long a, unsigned long long b) {{
+
+def instruction(name: str, dtype: str, columns: int, left_rows: bool | None, right_rows: bool) -> str:
+    """The function ``name(d, a, b)`` of one instruction: ``d += a b``, with 64 rows and 32 bytes of terms.
+
+    Args:
+        name: its name.
+        dtype: the dtype of the factors.
+        columns: the columns, a multiple of 8 up to 256.
+        left_rows: whether rows of ``a`` are neighbours in shared memory; None if ``a`` is four registers.
+        right_rows: whether columns of ``b`` are neighbours in shared memory.
+    """
+    count, terms, kind = columns // 2, TERM_BYTES // (4 if dtype == "tf32" else 2), _PTX_NAMES[dtype]
+    lines = [range(i, min(i + 8, count)) for i in range(0, count, 8)]
+    registers = ', "\n               "'.join(", ".join(f"%{i}" for i in line) for line in lines)
+    operands = ",\n                 ".join(", ".join(f'"+f"(d[{i}])' for i in line) for line in lines)
+    majors = [] if dtype == "tf32" else [flag for flag in (left_rows, right_rows) if flag is not None]
+    flags = "".join(f", {int(flag)}" for flag in majors)
+    if left_rows is None:
+        of, inputs = "const unsigned*", [f'"r"(a[{i}])' for i in range(4)]
+        left = "{" + ", ".join(f"%{count + i}" for i in range(4)) + "}"
+    else:
+        of, left, inputs = "unsigned long long", f"%{count}", ['"l"(a)']
+    return f"""
+// d += a b, with {ROWS} x {terms} and {terms} x {columns} numbers.
+__device__ __forceinline__ void {name}(float* d, {of} a, unsigned long long b) {{
   asm volatile("{{ .reg .pred adds; setp.ne.b32 adds, 1, 0; "
-               "wgmma.mma_async.sync.aligned.m{ROWS}n{self.team_columns}k{terms}.f32.{kind}.{kind} {{"
-               "{registers}}}, %{count}, %{count + 1}, adds, 1, 1{transposed}; }}"
+               "wgmma.mma_async.sync.aligned.m{ROWS}n{columns}k{terms}.f32.{kind}.{kind} {{"
+               "{registers}}}, {left}, %{count + len(inputs)}, adds, 1, 1{flags}; }}"
                : {operands}
-               : "l"(a), "l"(b));
+               : {", ".join(inputs)}, "l"(b));
 }}"""
 
 
-def _matrix(layout: Swizzled) -> str:
+def matrix(layout: Swizzled) -> str:
     """The function that makes a descriptor of a matrix: the distances of groups of neighbours and of eight lines.
 
     Where terms are neighbours, an instruction has one group of them.
