@@ -15,7 +15,7 @@ UNITS = {"float16": 16, "bfloat16": 16, "tf32": 16, "float32": 32}
 # Rows in shared memory are padded, and read by the warps that copied or stored them.
 _PADDED = """
   template <int COUNT>
-  static __device__ __forceinline__ int place(int row, int d) { return row * LENGTH + d; }
+  static __device__ __forceinline__ int offset(int row, int d) { return row * LENGTH + d; }
   static __device__ __forceinline__ void publish() {}
 """
 
@@ -210,7 +210,7 @@ _FLOAT32 = """
 # A warpgroup holds 64 rows of each tile of rows. Tiles are those of `layouts.Swizzled`: lines of 64 elements.
 _WARPGROUPS = """
   template <int COUNT>
-  static __device__ __forceinline__ int place(int row, int d) {
+  static __device__ __forceinline__ int offset(int row, int d) {
     return d / 64 * (COUNT * 64) + row * 64 + (d % 64 / 8 ^ row % 8) * 8 + d % 8;
   }
   static __device__ __forceinline__ void publish() { tvmfun_publish(); }

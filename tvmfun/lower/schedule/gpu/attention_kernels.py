@@ -313,9 +313,9 @@ _COMMON = """
       const bool exists = first + row < rows && d < WIDTH;
       const Element* at = exists ? from + (long long)(first + row) * STRIDE + d : from;
       if constexpr (VECTOR * sizeof(Element) >= 4) {
-        tvmfun_copy<VECTOR * sizeof(Element)>(tile + place<COUNT>(row, d), at, exists);
+        tvmfun_copy<VECTOR * sizeof(Element)>(tile + offset<COUNT>(row, d), at, exists);
       } else {
-        tile[place<COUNT>(row, d)] = exists ? *at : (Element)0;
+        tile[offset<COUNT>(row, d)] = exists ? *at : (Element)0;
       }
     }
   }
