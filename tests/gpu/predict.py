@@ -149,8 +149,11 @@ def _seconds(kernel: Kernel, moved: float, gpu: Gpu) -> float:
         return running(first, lambda program: _seconds_of(program, gpu))
     units = gpu.rates["float32"]
     converted = {equation.outputs[0]: equation.inputs[0] for equation in kernel.equations if equation.op is astype}
-    products = [equation for equation in kernel.equations if equation.op.kind == "contraction"]
-    kinds = [_units(product, [converted.get(atom, atom) for atom in product.inputs]) for product in products]
+    products = [equation for equation in kernel.equations if equation.op.kind == "contraction" or equation.op.factors]
+    kinds = [
+        _units(product, [converted.get(atom, atom) for atom in product.inputs[: product.op.factors or None]])
+        for product in products
+    ]
     if kinds:
         units = min(gpu.rates[kind] for kind in kinds)
     return max(moved / (gpu.memory * _OF_MEMORY), sum(map(flops, kernel.equations)) / (units * _OF_UNITS))

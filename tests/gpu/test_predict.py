@@ -32,6 +32,8 @@ STEPS = {
     "DLRM, tensorfloat32": (0.1, 40, 1.5),
     "BERT-base, 32 x 128, tensorfloat32": (15, 450, 2.2),
     "BERT-base, 32 x 128, bfloat16": (11.5, 450, 2.0),
+    # Its attention alone would take more at the rate of float32.
+    "GPT-2 124M, 8 x 1024, bfloat16": (25, 300, 2.4),
 }
 
 
