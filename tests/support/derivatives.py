@@ -29,19 +29,19 @@ def check(function: Callable, arguments: Sequence[np.ndarray], order: int = 2, t
     """Compares jvp with central differences and vjp with jvp, and for order 2 does so for the vjp itself."""
     arguments = tree.map(lambda x: np.asarray(x, np.float64), tuple(arguments))
     direction = like(arguments, seed=order)
-    compiled = tvmfun.jit(function)
 
+    # One Program for every point, since a second one would be compiled, too.
     @tvmfun.jit
-    def both(arguments, direction, cotangent):
-        _, pull = tvmfun.vjp(function, *arguments)
-        return tvmfun.jvp(function, arguments, direction)[1], pull(cotangent)
+    def evaluate(arguments, direction, cotangent):
+        value, pull = tvmfun.vjp(function, *arguments)
+        return value, tvmfun.jvp(function, arguments, direction)[1], pull(cotangent)
 
+    cotangent = like(tvmfun.eval_shape(function, *arguments), seed=order + 10)
     moved = [tree.map(lambda x, d, s=sign: x + s * EPSILON * d, arguments, direction) for sign in (1, -1)]
-    ahead, behind = (compiled(*point) for point in moved)
+    ahead, behind = (evaluate(point, direction, cotangent)[0] for point in moved)
     numerical = tree.map(lambda a, b: (np.asarray(a) - np.asarray(b)) / (2 * EPSILON), ahead, behind)
 
-    cotangent = like(ahead, seed=order + 10)
-    tangent, pulled = both(arguments, direction, cotangent)
+    _, tangent, pulled = evaluate(arguments, direction, cotangent)
     scale = 1 + max((float(np.abs(n).max()) for n in tree.leaves(numerical) if np.size(n)), default=0.0)
     for expected, got in zip(tree.leaves(numerical), tree.leaves(tangent), strict=True):
         np.testing.assert_allclose(np.asarray(got), expected, rtol=0, atol=tolerance * scale)
