@@ -47,9 +47,11 @@ class _Kernel(ctypes.Structure):
 def _folder() -> tempfile.TemporaryDirectory:
     """A directory for libraries, with the emulator compiled ahead, which takes longer than most kernels."""
     folder = tempfile.TemporaryDirectory(prefix="emulated")
-    for header in FOLDER.glob("*.h"):
-        shutil.copy(header, folder.name)
+    for file in (*FOLDER.glob("*.h"), FOLDER / "threads.cpp"):
+        shutil.copy(file, folder.name)
     subprocess.run([str(GXX), *_OPTIONS, "-x", "c++-header", f"{folder.name}/warpgroups.h"], check=True)
+    threads = f"{folder.name}/threads"
+    subprocess.run([str(GXX), *_OPTIONS, "-c", "-o", f"{threads}.o", f"{threads}.cpp"], check=True)
     return folder
 
 
@@ -64,7 +66,7 @@ def compiled(source: str, kernels: tuple[str, ...] = ()) -> Path:
     name = hashlib.sha256(repr((source, kernels)).encode()).hexdigest()[:24]
     code, library = (Path(_folder().name) / f"{name}.{ending}" for ending in ("cpp", "so"))
     code.write_text(translate(source, kernels))
-    command = [str(GXX), *_OPTIONS, "-shared", "-o", str(library), str(code)]
+    command = [str(GXX), *_OPTIONS, "-shared", "-o", str(library), str(code), f"{_folder().name}/threads.o"]
     done = subprocess.run(command, capture_output=True, text=True)
     if done.returncode:
         raise ValueError(f"g++ refuses the kernels: {done.stderr[:4000]}")

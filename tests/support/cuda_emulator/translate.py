@@ -41,12 +41,7 @@ def translate(source: str, kernels: Sequence[str] = ()) -> str:
     names = [*((name, bound) for name, bound in bounds.items()), *((name, "1024") for name in kernels)]
     rows = [f'emulator::kernel<&{name}>("{name}", {bound}, &{name}),' for name, bound in names]
     table = "\n".join(['extern "C" {', "emulator::Kernel emulated_kernels[] = {", *rows, "{}", "};", "}"])
-    launch = (
-        'extern "C" const char* emulated_launch(void (*entry)(void**), void** parameters, unsigned gx, unsigned gy, '
-        "unsigned gz, unsigned bx, unsigned by, unsigned bz, size_t shared, uint64_t seed) {\n"
-        "  return emulator::launch(entry, parameters, {gx, gy, gz}, {bx, by, bz}, shared, seed);\n}\n"
-    )
-    return f'#include "warpgroups.h"\n#line 1 "kernels.cu"\n{source}\n{table}\n{launch}'
+    return f'#include "warpgroups.h"\n#line 1 "kernels.cu"\n{source}\n{table}\n'
 
 
 def _shared(match: re.Match) -> str:
