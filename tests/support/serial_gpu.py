@@ -34,6 +34,8 @@ from tvmfun.lower.tir.quotients import protect_quotients
 from tvmfun.lower.tir.walk import called, find, rewrite
 
 SM_90 = {"kind": "cuda", "arch": "sm_90"}
+# Each function runs once, which takes less time than LLVM's optimizer.
+_UNOPTIMIZED = tvm.target.Target({"kind": "llvm", "opt-level": 0})
 _SHUFFLES = (
     "tirx.tvm_warp_shuffle",
     "tirx.tvm_warp_shuffle_xor",
@@ -286,7 +288,7 @@ def run(
 
 def call(function: tirx.PrimFunc, arguments: list, shapes: list, kernel: Kernel) -> list[np.ndarray]:
     """The results of a function for the CPU."""
-    compiled = tvm.compile(function, target=tvm.target.Target("llvm"))
+    compiled = tvm.compile(function, target=_UNOPTIMIZED)
     # Elements that are not written must show, so the outputs begin as something unlikely.
     outputs = [_tensor(np.full(s, 77).astype(o.aval.dtype)) for s, o in zip(shapes, kernel.outputs, strict=True)]
     tensors = [argument if isinstance(argument, int) else _tensor(argument) for argument in arguments]
