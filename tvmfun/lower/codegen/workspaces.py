@@ -15,13 +15,11 @@ from tvm.target import Target
 from tvmfun import dtypes
 from tvmfun.core.expressions import to_size
 from tvmfun.errors import ShapeError
-from tvmfun.lower.tir.build import nbytes
+from tvmfun.lower.tir.build import LAUNCH_POINT, is_on_stack
 from tvmfun.lower.tir.calling_convention import called_functions
 from tvmfun.lower.tir.walk import find
 from tvmfun.runtime.workspaces import Allocation
 
-# As in TVM's runtime: smaller allocations are on the stack.
-_SMALLEST = 1024
 _ALLOCATE = "tirx.TVMBackendAllocWorkspace"
 
 
@@ -71,12 +69,7 @@ def _may_allocate(function: tirx.PrimFunc) -> bool:
         return True
     buffers = [buffer for block in find(function.body, SBlock) for buffer in block.alloc_buffers]
     buffers += [stmt.buffer for stmt in find(function.body, tirx.AllocBuffer)]
-    return any(_is_allocated(buffer) for buffer in buffers)
-
-
-def _is_allocated(buffer: tirx.Buffer) -> bool:
-    """Whether a buffer is not on the stack."""
-    return not all(isinstance(size, tirx.IntImm) for size in buffer.shape) or nbytes(buffer) >= _SMALLEST
+    return not all(map(is_on_stack, buffers))
 
 
 def _bytes_of(buffer: tirx.Buffer) -> Any:
@@ -102,7 +95,7 @@ def _events(stmt: tirx.Stmt, threads: int, at_work: int = 1) -> Iterator[Event]:
             if isinstance(call, ir.Call) and call.op.name == _ALLOCATE:
                 allocated += 1
                 yield int(call.args[2]), at_work
-            elif isinstance(part, tirx.AllocBuffer) and _is_allocated(part.buffer):
+            elif isinstance(part, tirx.AllocBuffer) and not is_on_stack(part.buffer):
                 allocated += 1
                 yield _bytes_of(part.buffer), at_work
             yield from _events(part, threads, at_work)
@@ -111,7 +104,9 @@ def _events(stmt: tirx.Stmt, threads: int, at_work: int = 1) -> Iterator[Event]:
         if stmt.kind == tirx.ForKind.PARALLEL:
             at_work = _at_work(stmt.extent, threads)
         yield from _events(stmt.body, threads, at_work)
-    elif isinstance(stmt, tirx.AttrStmt | tirx.While):
+    elif isinstance(stmt, tirx.AttrStmt):
+        yield from _events(stmt.body, threads, threads if stmt.attr_key == LAUNCH_POINT else at_work)
+    elif isinstance(stmt, tirx.While):
         yield from _events(stmt.body, threads, at_work)
     elif isinstance(stmt, tirx.IfThenElse):
         yield from ((name, at_work) for name, _ in called_functions(stmt.condition))

@@ -12,6 +12,7 @@ import tvm
 from tvm import ir, tirx
 from tvm.sym import Analyzer
 from tvm.tirx import (
+    AttrStmt,
     Buffer,
     BufferStore,
     Cast,
@@ -33,6 +34,11 @@ Expr = Any
 Env = dict[Any, Expr]
 # An integer, or a Dim if it is known at call time only.
 Size = Any
+
+# As in TVM's runtime: smaller allocations are on the stack.
+WORKSPACE_BYTES = 1024
+# A statement that every thread runs, up to its share of the parallel loop inside.
+LAUNCH_POINT = "pragma_parallel_launch_point"
 
 
 @dataclass(frozen=True, eq=False)
@@ -213,6 +219,18 @@ def parallel_nest(axes: Sequence[Axis], env: Env, body: Callable[[Env], Stmt], t
     return loop(axes[0], size, task, ForKind.PARALLEL)
 
 
+def once_per_thread(allocations: Sequence[Stmt], loops: Stmt) -> Stmt:
+    """Loops with allocations before them; each thread of a parallel loop makes its own, and not one per iteration.
+
+    The runtime takes 60 ns to find memory and free it, a tenth of the time of a softmax over 1024 numbers.
+    """
+    if not allocations:
+        return loops
+    body = seq(*allocations, loops)
+    is_parallel = isinstance(loops, For) and loops.kind == ForKind.PARALLEL
+    return AttrStmt(0, LAUNCH_POINT, 1, body) if is_parallel else body
+
+
 def unflatten(axes: Sequence[Axis], index: Expr) -> Env:
     """The position on each axis of the point with row-major index ``index``."""
     env: Env = {}
@@ -275,6 +293,11 @@ def scratch(shape: Sequence[Size], dtype: str, name: str) -> Buffer:
     the thread's workspace. (Those of scope "local" would always do so.)
     """
     return buffer(shape, dtype, name)
+
+
+def is_on_stack(buffer: Buffer) -> bool:
+    """Whether TVM puts a private buffer on the stack."""
+    return all(isinstance(size, tirx.IntImm) for size in buffer.shape) and nbytes(buffer) < WORKSPACE_BYTES
 
 
 def bits(dtype: str) -> int:

@@ -204,16 +204,16 @@ def _emit(group: Group, private: Sequence[Buffer], machine: Machine) -> Stmt:
     if is_pointwise(group):
         return emit_maps(group.stages, {}, 0, machine, tasks, private)
     shared = group.stages[0].space[: group.prefix]
-    small = []
+    on_stack, in_workspace = [], []
     for buffer in private:
         group, scratch = shrink(group, buffer)
-        small.append(AllocBuffer(scratch))
+        (on_stack if build.is_on_stack(scratch) else in_workspace).append(AllocBuffer(scratch))
 
     def body(env: Env) -> Stmt:
         bound = ((stage, _bind(stage, shared, env)) for stage in group.stages)
-        return build.seq(*small, *(_emit_stage(s, own, group.prefix, machine, 1) for s, own in bound))
+        return build.seq(*on_stack, *(_emit_stage(s, own, group.prefix, machine, 1) for s, own in bound))
 
-    return build.parallel_nest(shared, {}, body, tasks)
+    return build.once_per_thread(in_workspace, build.parallel_nest(shared, {}, body, tasks))
 
 
 def _bind(stage: Stage, shared: Sequence[Axis], env: Env) -> Env:
