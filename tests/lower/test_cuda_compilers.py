@@ -28,11 +28,13 @@ class Recorder:
     """A compiler whose machine code is the kernel's name."""
 
     def __init__(self, version="recorder 1", is_slow_to_start=False):
-        self.version, self.is_slow_to_start, self.units = version, is_slow_to_start, []
+        self.version, self.is_slow_to_start = version, is_slow_to_start
+        self.units, self.sources = [], []
 
     def compile(self, source, kernels, options):
         assert all(source.count(f"void {kernel}(") == 1 for kernel in kernels)
         self.units.append(list(kernels))
+        self.sources.append(source)
         return [Image(kernel.encode(), Usage(8, 0, 0, 0)) for kernel in kernels]
 
 
@@ -237,6 +239,30 @@ def test_the_disk_keeps_kernels(monkeypatch, tmp_path):
     file.write_bytes(file.read_bytes()[:-1] + b"?")
     assert cubins.compiled([source()], again, SM_90A) == [image]  # damaged, so it is compiled again
     assert len(again.units) == 1
+
+
+def test_kernels_share_sources_if_what_is_before_them_agrees(monkeypatch):
+    monkeypatch.setattr(cubins, "cpu_count", lambda: 1)
+    define = lambda name, value: f"#ifndef tvmfun_{name}\n#define tvmfun_{name}\nint {name} = {value};\n#endif\n"
+    preludes = {
+        "some lines": "// a\n// c\n",
+        "all lines": f"// a\n// b\n// c\n{define('one', 1)}",
+        "two definitions": f"// a\n{define('two', 2)}\n{define('one', 1)}{define('two', 2)}",
+        "another meaning": f"// b\n{define('one', 3)}",
+        "another order": "// c\n// a\n",
+    }
+    kernels = [source(title=title.replace(" ", "_"), prelude=prelude) for title, prelude in preludes.items()]
+    compiler = Recorder(is_slow_to_start=True)
+    cubins.compiled(kernels, compiler, SM_90A)
+    together = [{name.rpartition("_")[0] for name in unit} for unit in compiler.units]
+    assert sorted(map(sorted, together)) == [
+        ["all_lines", "some_lines", "two_definitions"],
+        ["another_meaning"],
+        ["another_order"],
+    ]
+    (text,) = (text for text in compiler.sources if "all_lines" in text)
+    assert text.startswith("// a\n// b\n// c\n")
+    assert [text.count(f"int {name} =") for name in ("one", "two")] == [1, 1]
 
 
 def test_kernels_share_sources_if_the_compiler_is_slow_to_start(monkeypatch):

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import hashlib
 import json
+import re
 import struct
 from collections import OrderedDict
 from collections.abc import Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import cached_property
-from itertools import groupby
 
 from tvmfun.lower import disk_cache
 from tvmfun.lower.codegen.cuda.compilers import Compiler, Image, Options
@@ -32,7 +32,7 @@ class KernelSource:
 
     Args:
         title: what it does, for its name.
-        prelude: includes and definitions, which kernels with the same prelude can share.
+        prelude: includes and definitions.
         body: the kernel, named :data:`PLACEHOLDER`.
     """
 
@@ -62,11 +62,11 @@ def compiled(sources: Iterable[KernelSource], compiler: Compiler, options: Optio
     images = {key: _stored(key) for key in by_key}
     missing = {key: by_key[key] for key, image in images.items() if image is None}
     units = _units(list(missing.values()), compiler)
-    compile_unit = lambda unit: compiler.compile(_joined(unit), [source.name for source in unit], options)
+    compile_unit = lambda unit: compiler.compile(unit[0], [source.name for source in unit[1]], options)
     with ThreadPoolExecutor(max(1, min(len(units), cpu_count()))) as pool:
         new = {
             source.name: image
-            for unit, made in zip(units, pool.map(compile_unit, units), strict=True)
+            for (_, unit), made in zip(units, pool.map(compile_unit, units), strict=True)
             for source, image in zip(unit, made, strict=True)
         }
     for key, source in missing.items():
@@ -95,20 +95,68 @@ def clear_cache() -> None:
     _IMAGES.clear()
 
 
-def _units(sources: Sequence[KernelSource], compiler: Compiler) -> list[list[KernelSource]]:
-    """Groups kernels into sources: one each, or as many as there are cores for each prelude."""
+# Definitions that kernels bring with them stand after what TVM writes before a kernel, guarded by their names.
+_GUARD = re.compile(r"^#ifndef (tvmfun_\w+)\n#define \1$", re.MULTILINE)
+
+
+class _Group:
+    """Kernels that one source can hold.
+
+    The lines before them are those of the first one, which has every line of the others. Guards let a definition appear
+    once, so a name must mean the same to all.
+    """
+
+    def __init__(self, header: str) -> None:
+        self.header = header
+        self.definitions: dict[str, str] = {}
+        self.kernels: list[KernelSource] = []
+
+    def takes(self, header: str, definitions: dict[str, str]) -> bool:
+        """Whether a kernel with these lines and definitions before it is the same in a source of this group."""
+        is_equal = all(self.definitions.get(name, text) == text for name, text in definitions.items())
+        return is_equal and (header == self.header or _has_lines(self.header, header))
+
+    def source(self, kernels: Sequence[KernelSource]) -> str:
+        """The source of some of its kernels."""
+        needed = {name: text for kernel in kernels for name, text in _parts(kernel.prelude)[1].items()}
+        return "\n".join([self.header, *needed.values(), *(kernel.text for kernel in kernels)])
+
+
+def _parts(prelude: str) -> tuple[str, dict[str, str]]:
+    """Splits a prelude into the lines that are not guarded, and definitions by name."""
+    guards = list(_GUARD.finditer(prelude))
+    bounds = [*(guard.start() for guard in guards), len(prelude)]
+    definitions: dict[str, str] = {}
+    for guard, end in zip(guards, bounds[1:], strict=True):
+        definitions.setdefault(guard[1], prelude[guard.start() : end].strip())
+    return prelude[: bounds[0]], definitions
+
+
+def _has_lines(text: str, others: str) -> bool:
+    """Whether a text has the lines of another one in their order."""
+    lines = iter(text.splitlines())
+    return all(line in lines for line in others.splitlines())
+
+
+def _units(sources: Sequence[KernelSource], compiler: Compiler) -> list[tuple[str, list[KernelSource]]]:
+    """Texts for the compiler, and the kernels in them: one each, or as many texts as there are cores."""
     if not compiler.is_slow_to_start:
-        return [[source] for source in sources]
+        return [(f"{source.prelude}\n{source.text}", [source]) for source in sources]
+    groups: list[_Group] = []
+    for source in sorted(sources, key=lambda source: -len(_parts(source.prelude)[0])):
+        header, definitions = _parts(source.prelude)
+        group = next((group for group in groups if group.takes(header, definitions)), None)
+        if group is None:
+            group = _Group(header)
+            groups.append(group)
+        group.definitions.update(definitions)
+        group.kernels.append(source)
     units = []
-    for _, group in groupby(sorted(sources, key=lambda source: source.prelude), key=lambda source: source.prelude):
-        kernels = sorted(group, key=lambda source: -len(source.body))
+    for group in groups:
+        kernels = sorted(group.kernels, key=lambda source: -len(source.body))
         count = max(1, min(cpu_count(), len(kernels) // _FEWEST_KERNELS))
-        units += [kernels[i::count] for i in range(count)]
+        units += [(group.source(kernels[i::count]), kernels[i::count]) for i in range(count)]
     return units
-
-
-def _joined(unit: Sequence[KernelSource]) -> str:
-    return "\n".join([unit[0].prelude, *(source.text for source in unit)])
 
 
 # -- the cache -----------------------------------------------------------------------------------------------------
