@@ -241,6 +241,85 @@ class Run:
     launches: list[list[Launch]] = field(default_factory=list)
 
 
+class _Emulation:
+    """A function scheduled for a GPU, with its kernels compiled for the CPU, for each order of the threads of a block.
+
+    They are one module, since a module takes longer than the kernels in it.
+    """
+
+    def __init__(self, function: Callable, arrays: Sequence[Any], specs: Sequence[Any], foreign: bool) -> None:
+        self._target = targets.resolve(SM_90)
+        avals = specs or [ShapeDtype(np.shape(array), np.asarray(array).dtype) for array in arrays]
+        traced = tvmfun.trace(function)(*avals)
+        self._program = inlined(traced, "cuda")
+        values = map(np.asarray, (*traced.captured, *arrays))
+        self._inputs: dict[Any, Any] = dict(zip(self._program.inputs, values, strict=True))
+        self._foreign = foreign
+        self._kernels = [kernel for kernel, _ in pipeline.fused_kernels(self._program, self._target)]
+        self._scheduled = [None if self._is_free(kernel) else self._schedule(kernel) for kernel in self._kernels]
+        self._sizes = self._actual_sizes()
+        self._module: Any = None
+
+    def _actual_sizes(self) -> dict[str, int]:
+        return {
+            size.name: actual
+            for variable, value in self._inputs.items()
+            for size, actual in zip(variable.aval.shape, value.shape, strict=True)
+            if isinstance(size, dims.Dim) and size.name
+        }
+
+    def _is_free(self, kernel: Kernel) -> bool:
+        """Whether a kernel has nothing to compute."""
+        return kernel.is_view or all(0 in out.aval.shape for out in kernel.outputs)
+
+    def _schedule(self, kernel: Kernel) -> tirx.PrimFunc:
+        scheduled = schedule(kernel.prim_func(), self._target)
+        assert self._foreign or is_ours(scheduled), f"{kernel.name} is scheduled by {scheduled.attrs['tvmfun.rule']}"
+        return scheduled
+
+    def compile(self, *orders: bool) -> _Emulation:
+        """Compiles the kernels for orders of the threads: whether they are reversed."""
+        functions = {
+            _symbol(i, reverse): on_cpu(scheduled, reverse) if is_ours(scheduled) else self._kernels[i].prim_func()
+            for reverse in orders
+            for i, scheduled in enumerate(self._scheduled)
+            if scheduled is not None
+        }
+        self._module = _compiled(functions) if functions else None
+        return self
+
+    def run(self, reverse: bool) -> Run:
+        """Executes the kernels in one of the compiled orders."""
+        values = dict(self._inputs)
+        outcome = Run([])
+        for i, (kernel, scheduled) in enumerate(zip(self._kernels, self._scheduled, strict=True)):
+            shapes = [tuple(map(self._number, out.aval.shape)) for out in kernel.outputs]
+            arguments = [atom.value if isinstance(atom, Literal) else values[atom] for atom in kernel.inputs]
+            if scheduled is not None:
+                outcome.rules.append(str(scheduled.attrs["tvmfun.rule"]))
+                outcome.launches.append(launches(scheduled))
+            if all(0 in shape for shape in shapes):
+                results = [np.zeros(s, out.aval.dtype) for s, out in zip(shapes, kernel.outputs, strict=True)]
+            elif scheduled is None:
+                results = [arguments[0].reshape(shapes[0])]
+            else:
+                sizes = map(self._number, kernel.sizes)
+                results = _called(
+                    self._module[_symbol(i, reverse)], [*map(np.asarray, arguments), *sizes], shapes, kernel
+                )
+            values.update(zip(kernel.outputs, results, strict=True))
+        outputs = self._program.outputs
+        outcome.results = [atom.value if isinstance(atom, Literal) else values[atom] for atom in outputs]
+        return outcome
+
+    def _number(self, size: Any) -> int:
+        return size if isinstance(size, int) else int(dims.at(size, self._sizes))
+
+
+def _symbol(number: int, reverse: bool) -> str:
+    return f"kernel{number}_{'reverse' if reverse else 'forward'}"
+
+
 def run(
     function: Callable, *arrays: Any, specs: Sequence[Any] = (), reverse: bool = False, foreign: bool = False
 ) -> Run:
@@ -253,46 +332,24 @@ def run(
         reverse: whether the threads of a block run in reverse order.
         foreign: whether kernels that no schedule of tvmfun takes, such as products, are executed unscheduled.
     """
-    target = targets.resolve(SM_90)
-    avals = specs or [ShapeDtype(np.shape(array), np.asarray(array).dtype) for array in arrays]
-    traced = tvmfun.trace(function)(*avals)
-    program = inlined(traced, "cuda")
-    values: dict[Any, Any] = dict(zip(program.inputs, map(np.asarray, (*traced.captured, *arrays)), strict=True))
-    sizes: dict[str, int] = {}
-    for variable in program.inputs:
-        for size, actual in zip(variable.aval.shape, values[variable].shape, strict=True):
-            if isinstance(size, dims.Dim) and size.name:
-                sizes[size.name] = actual
-    outcome = Run([])
-    number = lambda size: size if isinstance(size, int) else int(dims.at(size, sizes))
-    for kernel, _ in pipeline.fused_kernels(program, target):
-        shapes = [tuple(map(number, out.aval.shape)) for out in kernel.outputs]
-        arguments = [atom.value if isinstance(atom, Literal) else values[atom] for atom in kernel.inputs]
-        if all(0 in shape for shape in shapes):
-            results = [np.zeros(s, out.aval.dtype) for s, out in zip(shapes, kernel.outputs, strict=True)]
-        elif kernel.is_view:
-            results = [arguments[0].reshape(shapes[0])]
-        else:
-            scheduled = schedule(kernel.prim_func(), target)
-            rule = str(scheduled.attrs["tvmfun.rule"])
-            outcome.rules.append(rule)
-            outcome.launches.append(launches(scheduled))
-            assert foreign or is_ours(scheduled), f"{kernel.name} is scheduled by {rule}"
-            plain = kernel.prim_func().with_attr("global_symbol", "main")
-            serial = on_cpu(scheduled, reverse) if is_ours(scheduled) else plain
-            results = call(serial, [*map(np.asarray, arguments), *map(number, kernel.sizes)], shapes, kernel)
-        values.update(zip(kernel.outputs, results, strict=True))
-    outcome.results = [atom.value if isinstance(atom, Literal) else values[atom] for atom in program.outputs]
-    return outcome
+    return _Emulation(function, arrays, specs, foreign).compile(reverse).run(reverse)
 
 
 def call(function: tirx.PrimFunc, arguments: list, shapes: list, kernel: Kernel) -> list[np.ndarray]:
     """The results of a function for the CPU."""
-    compiled = tvm.compile(function, target=_UNOPTIMIZED)
+    return _called(_compiled({"main": function})["main"], arguments, shapes, kernel)
+
+
+def _compiled(functions: dict[str, tirx.PrimFunc]) -> Any:
+    named = {ir.GlobalVar(name): function.with_attr("global_symbol", name) for name, function in functions.items()}
+    return tvm.compile(tvm.IRModule(named), target=_UNOPTIMIZED)
+
+
+def _called(function: Callable, arguments: list, shapes: list, kernel: Kernel) -> list[np.ndarray]:
     # Elements that are not written must show, so the outputs begin as something unlikely.
     outputs = [_tensor(np.full(s, 77).astype(o.aval.dtype)) for s, o in zip(shapes, kernel.outputs, strict=True)]
     tensors = [argument if isinstance(argument, int) else _tensor(argument) for argument in arguments]
-    compiled["main"](*tensors, *outputs)
+    function(*tensors, *outputs)
     return [out.numpy().astype(o.aval.dtype, copy=False) for out, o in zip(outputs, kernel.outputs, strict=True)]
 
 
@@ -314,11 +371,12 @@ def values(shape: tuple, dtype: str, seed: int = 0) -> np.ndarray:
 TOLERANCE = {"float16": 2e-3, "bfloat16": 1e-2, "float32": 1e-5, "float64": 1e-12}
 
 
-def check(function: Callable, *arrays: Any, **options: Any) -> Run:
+def check(function: Callable, *arrays: Any, specs: Sequence[Any] = (), foreign: bool = False) -> Run:
     """Compares the emulated results, with the threads in both orders, to those for the CPU."""
     expected = [np.asarray(leaf) for leaf in tvmfun.tree.leaves(tvmfun.jit(function)(*arrays))]
+    emulation = _Emulation(function, arrays, specs, foreign).compile(False, True)
     for reverse in (False, True):
-        outcome = run(function, *arrays, reverse=reverse, **options)
+        outcome = emulation.run(reverse)
         for ours, theirs in zip(outcome.results, expected, strict=True):
             assert (ours.dtype, ours.shape) == (theirs.dtype, theirs.shape)
             if dtypes.is_float(theirs.dtype):
