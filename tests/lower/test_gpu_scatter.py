@@ -81,7 +81,9 @@ def test_a_donated_array_is_updated_in_place():
 
 
 @pytest.mark.slow
-def test_blocks_of_any_form():
+def test_blocks_of_any_form(monkeypatch):
+    # Random bits as a block of their own: a device function is C++, which LLVM does not compile.
+    monkeypatch.setattr("tvmfun.lower.fusion.fuse.on_device", lambda equation: equation)
     key = np.asarray(random.key(3))
     is_parallel(check(lambda key: random.bits(key, (1000,)), key))
     is_parallel(check(lambda key: random.normal(key, (33, 5)), key))
