@@ -26,6 +26,7 @@ from tvmfun.lower.fusion.kernel import Kernel
 from tvmfun.lower.fusion.row_fusion import merge_rows
 from tvmfun.lower.rewrite.branch_updates import sink_updates
 from tvmfun.lower.rewrite.dilated_convolutions import split_dilated_convolutions
+from tvmfun.lower.rewrite.early_conversions import convert_early
 from tvmfun.lower.rewrite.half_attention import narrow_attention
 from tvmfun.lower.rewrite.loop_panels import with_panels
 from tvmfun.lower.rewrite.scatter_updates import sparse_updates
@@ -48,6 +49,7 @@ def rewritten(program: Program, target: Target) -> Program:
         program = with_panels(program, target)
     else:
         program = narrow_attention(program)
+        program = convert_early(program)
     return program
 
 
