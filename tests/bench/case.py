@@ -16,13 +16,17 @@ Tree = dict[str, Any]
 
 @dataclass(frozen=True)
 class Namespace:
-    """The modules that a functional model is written against, and what it does to the operands of products."""
+    """The modules that a functional model is written against, and what it does to the operands of products.
+
+    ``attention_drops`` tells whether ``nn.dot_product_attention`` has dropout.
+    """
 
     np: Any
     lax: Any
     nn: Any
     random: Any
     operand: Callable[[Any], Any] = lambda x: x
+    attention_drops: bool = False
 
 
 @dataclass(frozen=True)

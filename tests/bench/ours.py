@@ -14,7 +14,7 @@ import tvmfun.numpy
 from tvmfun import optim, random
 from tvmfun.nn import functional
 
-OURS = Namespace(tvmfun.numpy, tvmfun.lax, functional, random)
+OURS = Namespace(tvmfun.numpy, tvmfun.lax, functional, random, attention_drops=True)
 
 
 class Ours(Functional):

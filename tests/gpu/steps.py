@@ -14,7 +14,7 @@ _SMALL = {"layers": 2, "width": 128, "heads": 4, "vocabulary": 512, "length": 48
 
 
 def _transformer(name: str, sizes: transformer.Sizes) -> Case:
-    return transformer.case(name, replace(sizes, is_fused=sizes.causal))
+    return transformer.case(name, replace(sizes, is_fused=True))
 
 
 _TIMED = [

@@ -37,7 +37,7 @@ from tvmfun.errors import GradientError, ProgramError
 from tvmfun.ops import pointwise as pw
 from tvmfun.ops import reduce as reductions
 from tvmfun.ops.control import closed
-from tvmfun.ops.control.branches import closed_branches
+from tvmfun.ops.control.branches import closed_branches, pruned_branches, pull_back, push_forward
 
 
 @dataclass(frozen=True)
@@ -350,8 +350,26 @@ def _platform_batch(batched: tuple[bool, ...], *args: Any, cpu: Program, cuda: P
     return platform_call(*captured, *args, cpu=cpu, cuda=cuda)
 
 
+def _call_on_platform(programs: Sequence[Program], *operands: Any) -> tuple:
+    cpu, cuda = programs
+    return platform_call(*operands, cpu=cpu, cuda=cuda)
+
+
+def _platform_pullback(active, *args, cpu, cuda):
+    return pull_back(_call_on_platform, active, args, (cpu, cuda))
+
+
+def _platform_pushforward(args, tangents, *, cpu, cuda):
+    return push_forward(_call_on_platform, args, tangents, (cpu, cuda))
+
+
+def _platform_prune(used, *, cpu, cuda):
+    inputs, (cpu, cuda) = pruned_branches((cpu, cuda), used)
+    return indices_of(inputs), indices_of(used), {"cpu": cpu, "cuda": cuda}
+
+
 #: ``platform_call(*args, cpu=, cuda=)``: two closed Programs that compute the same, of which lowering inlines the one
-#: for its target. It has no derivative: the Programs may be those of a ``custom_vjp_call``.
+#: for its target. Each is differentiated in its own way, and returns zeros for the residuals of the other.
 platform_call = register(
     Op(
         "platform_call",
@@ -359,6 +377,9 @@ platform_call = register(
         _platform_shape,
         lambda platform, *, cpu, cuda: cuda if platform == "cuda" else cpu,
         batch=_platform_batch,
+        pullback=_platform_pullback,
+        pushforward=_platform_pushforward,
+        prune=_platform_prune,
         runs=lambda *, cpu, cuda: [[(cpu, 1)]],
     )
 )

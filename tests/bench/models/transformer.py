@@ -94,9 +94,10 @@ def loss(sizes):
 
         def attention(x, i):
             split = lambda name: dense(x, f"{name}{i}").reshape(sizes.batch, sizes.length, sizes.heads, head)
-            if sizes.is_fused:
+            if sizes.is_fused and (keys is None or ns.attention_drops):
                 q, k, v = (ns.operand(split(name)) for name in "qkv")
-                mixed = single(nn.dot_product_attention(q, k, v, is_causal=sizes.causal))
+                options = {} if keys is None else {"dropout_rate": sizes.rate, "dropout_key": next(keys)}
+                mixed = single(nn.dot_product_attention(q, k, v, is_causal=sizes.causal, **options))
                 return drop(dense(mixed.reshape(x.shape), f"o{i}"))
             scores = einsum("bqhd,bkhd->bhqk", split("q"), split("k")) * head**-0.5
             if sizes.causal:

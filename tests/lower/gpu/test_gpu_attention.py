@@ -19,8 +19,7 @@ from tvmfun.lower import target as targets
 from tvmfun.lower.rewrite.half_attention import narrow_attention
 from tvmfun.lower.schedule.gpu import tiles
 from tvmfun.lower.schedule.gpu.attention import tiling
-from tvmfun.nn.functional import attention as lengths_of_blocks
-from tvmfun.nn.functional import dot_product_attention
+from tvmfun.nn.functional import dot_product_attention, gpu_attention
 from tvmfun.ops.attention import attention, attention_gradients
 from tvmfun.transforms.amp import PrecisionPolicy
 
@@ -139,15 +138,14 @@ def value_and_gradients(query, key, value, **settings):
 
 
 @pytest.fixture
-def always_long(monkeypatch):
-    for name in ("_MANY_SCORES", "_MANY_MASKED_SCORES"):
-        monkeypatch.setattr(lengths_of_blocks, name, 1)
+def always_tiled(monkeypatch):
+    monkeypatch.setattr(gpu_attention, "_LEAST_LENGTH", 1)
 
 
 @needs_gxx
 @pytest.mark.slow
 @pytest.mark.parametrize("wrap", ["plain", "bfloat16 arrays", "amp", "tf32", "vmap"])
-def test_the_layer_is_that_of_the_cpu(wrap, always_long):
+def test_the_layer_is_that_of_the_cpu(wrap, always_tiled):
     """The values and gradients of a causal layer with dropout, emulated, and those in float64 on the CPU."""
     given = [x.astype("float32") for x in arrays(20, 20, 4, 2, 24)[:3]]
     given = [np.asarray(tnp.asarray(x, "bfloat16")) for x in given] if wrap == "bfloat16 arrays" else given
@@ -172,7 +170,7 @@ def test_the_layer_is_that_of_the_cpu(wrap, always_long):
 
 @needs_gxx
 @pytest.mark.slow
-def test_the_launcher_runs_it(always_long):
+def test_the_launcher_runs_it(always_tiled):
     """Compiled for an emulated GPU and launched as a graph, in which both kernels of the gradient are one launch."""
     from support.cuda_emulator.gpu import emulated_gpus
 
@@ -194,8 +192,9 @@ def ops(program):
             yield from ops(inner)
 
 
-def test_no_loop_is_left_on_a_gpu():
-    spec = ShapeDtype((1, 1024, 2, 64), "float32")
+@pytest.mark.parametrize("length", [48, 1024])
+def test_no_loop_is_left_on_a_gpu(length):
+    spec = ShapeDtype((1, length, 2, 64), "float32")
     run = lambda *x: value_and_gradients(*x, is_causal=True)
     names = [equation.op.name for equation in ops(inlined(tvmfun.trace(run)(spec, spec, spec), "cuda"))]
     assert "loop" not in names and names.count("attention") == names.count("attention_gradients") == 1
@@ -203,9 +202,11 @@ def test_no_loop_is_left_on_a_gpu():
     assert rules.count("attention") == 2 and len(rules) <= 8
 
 
-@pytest.mark.parametrize(("dtype", "width"), [("float64", 64), ("float32", 136)])
-def test_others_use_the_direct_formula(dtype, width):
-    spec = ShapeDtype((1, 1024, 1, width), dtype)
+@pytest.mark.parametrize(
+    ("dtype", "length", "width"), [("float64", 1024, 64), ("float32", 1024, 136), ("float32", 16, 64)]
+)
+def test_others_use_the_direct_formula(dtype, length, width):
+    spec = ShapeDtype((1, length, 1, width), dtype)
     run = lambda *x: value_and_gradients(*x, is_causal=True)
     names = {equation.op.name for equation in ops(inlined(tvmfun.trace(run)(spec, spec, spec), "cuda"))}
     assert "dot_general" in names and not {"loop", "attention"} & names
@@ -233,8 +234,7 @@ def test_factors_in_half_precision(way, wrap):
         factors = {str(atom.aval.dtype) for atom in equation.inputs[: equation.op.factors]}
         assert factors == {"float32" if way == "float32" else "bfloat16"}
         assert {str(out.aval.dtype) for out in equation.outputs} == {"float32"}
-        # The rounded queries of amp are scaled before they are rounded.
-        assert equation.params["scale"] == (0.125 if way == "arrays" else 1)
+        assert equation.params["scale"] == 0.125
 
 
 # -- machine code ------------------------------------------------------------------------------------------------------

@@ -11,7 +11,7 @@ import tvmfun.numpy as tnp
 from tvmfun import random
 from tvmfun.core.inline import inlined
 from tvmfun.errors import ArgumentError, DtypeError, ShapeError
-from tvmfun.nn.functional import attention, blockwise_attention, dot_product_attention, gpu_attention
+from tvmfun.nn.functional import attention, blockwise_attention, dot_product_attention
 
 jax = pytest.importorskip("jax")
 jnp = jax.numpy
@@ -32,8 +32,8 @@ def way(request, monkeypatch):
 
 
 def for_gpus(monkeypatch):
-    monkeypatch.setattr(blockwise_attention, "on_platform", lambda cpu, cuda, *args: cuda(*args))
-    monkeypatch.setattr(gpu_attention, "_stores_no_scores", lambda inputs: True)
+    monkeypatch.setattr(attention, "on_platform", lambda cpu, cuda, *args: cuda(*args))
+    monkeypatch.setattr(attention, "has_gpu_kernel", lambda inputs: bool(inputs.query.size))
 
 
 def blocks(monkeypatch, on=True):

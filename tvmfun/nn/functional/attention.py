@@ -8,6 +8,8 @@ from tvmfun.core.array import Array
 from tvmfun.errors import ArgumentError, DtypeError, ShapeError
 from tvmfun.nn.functional.blockwise_attention import blockwise_attention
 from tvmfun.nn.functional.direct_attention import AttentionInputs, AttentionSettings, direct_attention
+from tvmfun.nn.functional.gpu_attention import gpu_attention, has_gpu_kernel
+from tvmfun.ops.calls import on_platform
 from tvmfun.typing import ArrayLike, Key
 
 __all__ = ["dot_product_attention"]
@@ -98,14 +100,26 @@ def dot_product_attention(
     scale = tnp.astype(scale, wide) if isinstance(scale, Array) else wide.type(scale)
     if not inputs.key.shape[1]:
         return tnp.zeros(shape, dtype)
-    if _is_long(settings, inputs):
-        result = blockwise_attention(settings, inputs._replace(query=inputs.query * scale))
-    else:
-        result = direct_attention(settings, inputs, scale)
+    result = _attention(settings, inputs, scale)
     if inputs.query_lengths is not None:
         is_query = tnp.arange(query.shape[1])[:, None, None] < inputs.query_lengths.reshape(-1, 1, 1, 1)
         result = tnp.where(is_query, result, tnp.zeros_like(result))
     return tnp.astype(result, dtype).reshape(shape)
+
+
+def _attention(settings: AttentionSettings, inputs: AttentionInputs, scale: ArrayLike) -> Array:
+    def blockwise(inputs: AttentionInputs) -> Array:
+        return blockwise_attention(settings, inputs._replace(query=inputs.query * scale))
+
+    def direct(inputs: AttentionInputs) -> Array:
+        return direct_attention(settings, inputs, scale)
+
+    def tiled(inputs: AttentionInputs) -> Array:
+        return gpu_attention(settings, inputs, scale)
+
+    cpu = blockwise if _is_long(settings, inputs) else direct
+    gpu = tiled if has_gpu_kernel(inputs) else direct
+    return cpu(inputs) if gpu is cpu else on_platform(cpu, gpu, inputs)
 
 
 def _is_long(settings: AttentionSettings, inputs: AttentionInputs) -> bool:

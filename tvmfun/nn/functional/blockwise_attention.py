@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
@@ -19,11 +19,10 @@ from tvmfun.nn.functional.direct_attention import (
     direct_attention,
     lowest_score,
 )
-from tvmfun.nn.functional.gpu_attention import gpu_attention, gpu_attention_gradients
+from tvmfun.nn.functional.recomputing_attention import recomputing_attention
 from tvmfun.ops.attention import kept_below
 from tvmfun.ops.bits import threefry2x32
-from tvmfun.ops.calls import barrier, on_platform
-from tvmfun.transforms import custom_vjp, vjp
+from tvmfun.ops.calls import barrier
 
 __all__ = ["blockwise_attention"]
 
@@ -39,63 +38,16 @@ def blockwise_attention(settings: AttentionSettings, inputs: AttentionInputs) ->
     The backward pass recomputes the scores block by block. Second derivatives are those of the direct formula.
     """
 
-    @custom_vjp
-    def attention(query: Array, key: Array, value: Array, bias: Array | None, others: tuple) -> tuple[Array, Array]:
-        def blocks(inputs: AttentionInputs) -> tuple[Array, Array]:
-            return _Blocks(settings, inputs).forward()
+    def forward(inputs: AttentionInputs) -> tuple[Array, Array]:
+        return _Blocks(settings, inputs).forward()
 
-        def gpu(inputs: AttentionInputs) -> tuple[Array, Array]:
-            result, log_sums = gpu_attention(settings, inputs)
-            return result, _Blocks(settings, inputs).by_blocks(log_sums)
+    def backward(inputs: AttentionInputs, result: Array, log_sums: Array, g: Array) -> tuple:
+        return _Blocks(settings, inputs).backward(result, log_sums, g)
 
-        return on_platform(blocks, gpu, AttentionInputs(query, key, value, bias, *others))
+    def formula(inputs: AttentionInputs) -> Array:
+        return direct_attention(settings, inputs)
 
-    def attention_forward(*parts: Any) -> tuple[tuple[Array, Array], tuple]:
-        results = attention(*parts)
-        return results, (parts, *results)
-
-    def attention_backward(residuals: tuple, gs: tuple[Array, Array]) -> tuple:
-        parts, result, log_sums = residuals
-        return (*gradients(*parts, result, log_sums, gs[0]), None)
-
-    attention.defvjp(attention_forward, attention_backward)
-
-    @custom_vjp
-    def gradients(
-        query: Array,
-        key: Array,
-        value: Array,
-        bias: Array | None,
-        others: tuple,
-        result: Array,
-        log_sums: Array,
-        g: Array,
-    ) -> tuple:
-        inputs = AttentionInputs(query, key, value, bias, *others)
-
-        def blocks(inputs: AttentionInputs, result: Array, log_sums: Array, g: Array) -> tuple:
-            return _Blocks(settings, inputs).backward(result, log_sums, g)
-
-        def gpu(inputs: AttentionInputs, result: Array, log_sums: Array, g: Array) -> tuple:
-            log_sums = _Blocks(settings, inputs).by_head(log_sums)
-            return gpu_attention_gradients(settings, inputs, result, log_sums, g)
-
-        return on_platform(blocks, gpu, inputs, result, log_sums, g)
-
-    def gradients_forward(*parts: Any) -> tuple[Any, tuple]:
-        return gradients(*parts), (parts[:4], parts[4], parts[7])
-
-    def gradients_backward(residuals: tuple, gs: tuple) -> tuple:
-        floats, others, g = residuals
-
-        def direct_gradients(floats: tuple, g: Array) -> tuple:
-            return vjp(lambda *floats: direct_attention(settings, AttentionInputs(*floats, *others)), *floats)[1](g)
-
-        d_floats, d_g = vjp(direct_gradients, floats, g)[1](gs)
-        return (*d_floats, None, None, None, d_g)
-
-    gradients.defvjp(gradients_forward, gradients_backward)
-    return attention(*inputs[:4], tuple(inputs[4:]))[0]
+    return recomputing_attention(inputs, forward, backward, formula)
 
 
 class _Block(NamedTuple):
@@ -414,15 +366,6 @@ class _Blocks:
         x = x.reshape(self.batch, groups, self.heads // groups, blocks, self.rows, self.width)
         x = tnp.permute_dims(x, (0, 3, 4, 1, 2, 5)).reshape(self.batch, blocks * self.rows, self.heads, self.width)
         return x[:, : self.length]
-
-    def by_blocks(self, x: Array) -> Array:
-        """Turns (batch, heads, length) into (key heads, blocks, rows), as :meth:`query_blocks` does."""
-        x = tnp.pad(x, ((0, 0), (0, 0), (0, self.padded[0] - self.length)))
-        return x.reshape(self.batch * self.groups, -1, self.rows)
-
-    def by_head(self, x: Array) -> Array:
-        """The inverse of :meth:`by_blocks`."""
-        return x.reshape(self.batch, self.heads, -1)[:, :, : self.length]
 
     def key_blocks(self, x: Array) -> Array:
         """Turns (batch, length, heads, width) into (heads, blocks, columns, width)."""

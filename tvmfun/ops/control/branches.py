@@ -62,9 +62,23 @@ def closed_branches(functions: Sequence[Callable], avals: Sequence[ShapeDtype], 
     return tuple(branches), captured
 
 
-def _switch_pullback(active, index, *operands, branches):
-    """Forwards, the branch taken also returns what its derivative needs; the others return zeros for it."""
-    live, (first, *_) = active[1:], branches
+def pull_back(
+    call: Callable[..., Any], live: Sequence[bool], operands: Sequence[Any], branches: Sequence[Program]
+) -> tuple[tuple, Callable]:
+    """Reverse mode through a call of one of several Programs.
+
+    Forwards, the branch taken also returns the residuals of its derivative; the others return zeros for them.
+
+    Args:
+        call: ``(branches, *operands) -> results``.
+        live: the operands to differentiate with respect to.
+        operands: the arguments.
+        branches: the closed Programs.
+
+    Returns:
+        The results, and a function from their cotangents to those of the operands.
+    """
+    first = branches[0]
     live_out = [any(flags) for flags in zip(*(influenced(branch, live) for branch in branches), strict=True)]
     parts = [split_derivative(branch, live, live_out, [True] * len(operands)) for branch in branches]
     visible = len(first.outputs)
@@ -81,7 +95,7 @@ def _switch_pullback(active, index, *operands, branches):
     programs, captured = closed_branches(
         [forwards(k) for k in range(len(parts))], [*map(abstract, operands)], first.name
     )
-    results = switch(index, *captured, *operands, branches=programs)
+    results = call(programs, *captured, *operands)
     saved = iter(results[visible:])
     # The values that each branch kept; only those of the branch taken are not zeros.
     kept = [[next(saved) for _ in part.kept] for part in parts]
@@ -107,16 +121,25 @@ def _switch_pullback(active, index, *operands, branches):
 
         functions = [backwards(k) for k in range(len(parts))]
         programs, captured = closed_branches(functions, [*map(abstract, values)], f"{first.name}_backward")
-        of_operand = dict(zip(wanted, switch(index, *captured, *values, branches=programs), strict=True))
-        return [None, *map(of_operand.get, range(len(operands)))]
+        of_operand = dict(zip(wanted, call(programs, *captured, *values), strict=True))
+        return [of_operand.get(i) for i in range(len(operands))]
 
     return tuple(results[:visible]), pull
 
 
-def _switch_pushforward(operands, tangents, *, branches):
-    index, *values = operands
-    flags = [t is not None for t in tangents[1:]]
-    moving = [t for t in tangents[1:] if t is not None]
+def push_forward(
+    call: Callable[..., Any], values: Sequence[Any], tangents: Sequence[Any], branches: Sequence[Program]
+) -> tuple[tuple, list]:
+    """Forward mode through a call of one of several Programs: the results, and their tangents.
+
+    Args:
+        call: ``(branches, *operands) -> results``.
+        values: the operands.
+        tangents: their tangents; None is a zero, also in the result.
+        branches: the closed Programs.
+    """
+    flags = [t is not None for t in tangents]
+    moving = [t for t in tangents if t is not None]
     live_out = [any(f) for f in zip(*(influenced(branch, flags) for branch in branches), strict=True)]
 
     def with_tangents(branch: Program) -> Callable:
@@ -130,10 +153,23 @@ def _switch_pushforward(operands, tangents, *, branches):
 
     types = [abstract(x) for x in (*values, *moving)]
     programs, more = closed_branches([with_tangents(branch) for branch in branches], types, branches[0].name)
-    results = switch(index, *more, *values, *moving, branches=programs)
+    results = call(programs, *more, *values, *moving)
     count = len(branches[0].outputs)
     it = iter(results[count:])
     return tuple(results[:count]), [next(it) if flag else None for flag in live_out]
+
+
+def _with_index(index: Any) -> Callable[..., Any]:
+    return lambda branches, *operands: switch(index, *operands, branches=branches)
+
+
+def _switch_pullback(active, index, *operands, branches):
+    results, pull = pull_back(_with_index(index), active[1:], operands, branches)
+    return results, lambda gs: [None, *pull(gs)]
+
+
+def _switch_pushforward(operands, tangents, *, branches):
+    return push_forward(_with_index(operands[0]), operands[1:], tangents[1:], branches)
 
 
 def _switch_batch(batched, index, *operands, branches):
@@ -171,9 +207,14 @@ def _switch_batch(batched, index, *operands, branches):
     return tuple(results)
 
 
-def _switch_prune(used, *, branches):
+def pruned_branches(branches: Sequence[Program], used: Sequence[bool]) -> tuple[list[bool], tuple[Program, ...]]:
+    """Flags of the inputs that used outputs of any branch depend on, and the branches with these alone."""
     inputs = [any(flags) for flags in zip(*(needed_inputs(branch, used) for branch in branches), strict=True)]
-    kept = tuple(restricted(branch, inputs, used) for branch in branches)
+    return inputs, tuple(restricted(branch, inputs, used) for branch in branches)
+
+
+def _switch_prune(used, *, branches):
+    inputs, kept = pruned_branches(branches, used)
     return [0, *indices_of(inputs, 1)], indices_of(used), {"branches": kept}
 
 
