@@ -10,10 +10,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import replace
 
-import numpy as np
-
 from tvmfun import dtypes
-from tvmfun.core.program import Atom, Equation, Literal, Program, Variable
+from tvmfun.core.program import Atom, Equation, Program, Variable
 from tvmfun.lower.rewrite.equations import with_inner
 from tvmfun.ops import pointwise as pw
 from tvmfun.ops.attention import attention, attention_gradients
@@ -41,21 +39,17 @@ def narrow_attention(program: Program) -> Program:
 
 def _narrowed(equation: Equation, producers: Mapping[Atom, Equation]) -> list[Equation]:
     """The attention with factors in half precision, after a conversion of its cotangent if that has another type."""
-    scaled_query, *rest = equation.inputs[: equation.op.factors]
-    query, scale = _unscaled(scaled_query, producers)
-    narrow = [_unconverted(atom, producers) for atom in (query, *rest)]
-    if narrow[0] is None:
-        narrow[0], scale = _unconverted(scaled_query, producers), 1.0
+    factors = equation.inputs[: equation.op.factors]
+    narrow = [_unconverted(atom, producers) for atom in factors]
     if None in narrow[:3] or len({atom.aval.dtype for atom in narrow[:3]}) != 1:
         return [equation]
     before: list[Equation] = []
     if len(narrow) > 3 and (narrow[3] is None or narrow[3].aval.dtype != narrow[0].aval.dtype):
         dtype = narrow[0].aval.dtype
-        narrow[3] = Variable(replace(rest[2].aval, dtype=dtype))
+        narrow[3] = Variable(replace(factors[3].aval, dtype=dtype))
         convert = {"dtype": dtypes.NAMES[dtype]}
-        before = [Equation(pw.astype, (rest[2],), convert, (narrow[3],), equation.source)]
-    params = {**equation.params, "scale": equation.params["scale"] * scale}
-    return [*before, equation._replace(inputs=(*narrow, *equation.inputs[len(narrow) :]), params=params)]
+        before = [Equation(pw.astype, (factors[3],), convert, (narrow[3],), equation.source)]
+    return [*before, equation._replace(inputs=(*narrow, *equation.inputs[len(narrow) :]))]
 
 
 def _unconverted(atom: Atom, producers: Mapping[Atom, Equation]) -> Atom | None:
@@ -64,13 +58,3 @@ def _unconverted(atom: Atom, producers: Mapping[Atom, Equation]) -> Atom | None:
     if equation is None or equation.op is not pw.astype or atom.aval.dtype != dtypes.float32:
         return None
     return equation.inputs[0] if equation.inputs[0].aval.dtype in _HALF else None
-
-
-def _unscaled(atom: Atom, producers: Mapping[Atom, Equation]) -> tuple[Atom, float]:
-    """The array of which a value is a multiple, and the factor."""
-    equation = producers.get(atom)
-    if equation is not None and equation.op is pw.multiply:
-        for one, other in (equation.inputs, equation.inputs[::-1]):
-            if isinstance(other, Literal) and np.isfinite(other.value) and one.aval.shape == atom.aval.shape:
-                return one, float(other.value)
-    return atom, 1.0
