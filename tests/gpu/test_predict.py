@@ -30,8 +30,8 @@ def test_ideal_bytes_are_those_of_products_arguments_and_results():
 STEPS = {
     "MNIST CNN, tensorfloat32": (0.25, 30, 2.0),
     "DLRM, tensorfloat32": (0.1, 40, 1.5),
-    "BERT-base, 32 x 128, tensorfloat32": (15, 450, 2.2),
-    "BERT-base, 32 x 128, bfloat16": (11.5, 450, 2.0),
+    "BERT-base, 32 x 128, tensorfloat32": (13.5, 270, 2.4),
+    "BERT-base, 32 x 128, bfloat16": (10, 270, 2.1),
     # Its attention alone would take more at the rate of float32.
     "GPT-2 124M, 8 x 1024, bfloat16": (25, 300, 2.4),
 }

@@ -76,6 +76,8 @@ def test_bytes_are_what_kernels_read_and_write():
 def test_of_tables_only_what_is_looked_up_or_written_counts():
     rows = np.arange(5)
     assert cost(lambda table: table[rows], (10**6, 16)).bytes == 2 * 4 * 5 * 16 + 4 * 5
+    # Also behind element operations in the same kernel.
+    assert cost(lambda table: (2 * tnp.exp(table))[rows], (10**6, 16)).bytes == 2 * 4 * 5 * 16 + 4 * 5
     update = lambda table, new: table.at[rows].add(new)
     donated = cost(update, (10**6, 16), (5, 16), donate_argnums=0)
     assert donated == CostAnalysis(flops=5 * 16, bytes=2 * 4 * 5 * 16 + 4 * 5)

@@ -74,16 +74,21 @@ def moved_by(kernel: Kernel, in_place: InPlace, target: Target) -> Any:
         # Only the updated elements are written, as many as there are updates.
         others = sum(_bytes(atom) for i, atom in enumerate(first.inputs) if i != first.op.overwrites)
         return others + _bytes(first.inputs[-1])
-    return sum(_bytes_read(kernel, atom) for atom in kernel.inputs) + sum(map(_bytes, kernel.outputs))
+    read = _elements_read(kernel)
+    inputs = sum(read[atom] * atom.aval.dtype.itemsize for atom in kernel.inputs)
+    return inputs + sum(map(_bytes, kernel.outputs))
 
 
-def _bytes_read(kernel: Kernel, atom: Atom) -> Any:
-    """The bytes of an input that a kernel reads: at most those of the elements that it picks."""
-    readers = [equation for equation in kernel.equations if atom in equation.inputs]
-    if any(equation.op.kind != "injective" for equation in readers):
-        return _bytes(atom)
-    picked = sum(equation.outputs[0].aval.size for equation in readers) * atom.aval.dtype.itemsize
-    return min(_bytes(atom), picked, key=typical)
+def _elements_read(kernel: Kernel) -> dict[Atom, Any]:
+    """The elements of each value that a kernel reads: some of those in which it looks up, all of the others."""
+    read: dict[Atom, Any] = {atom: atom.aval.size for atom in kernel.outputs}
+    for equation in reversed(kernel.equations):
+        wanted = max((read.get(out, 0) for out in equation.outputs), key=typical)
+        for atom in dict.fromkeys(equation.inputs):
+            size = atom.aval.size
+            more = min(size, wanted, key=typical) if equation.op.kind in ("pointwise", "injective") else size
+            read[atom] = min(size, read.get(atom, 0) + more, key=typical)
+    return read
 
 
 def _bytes(atom: Atom) -> Any:
