@@ -57,6 +57,15 @@ def nothing(monkeypatch, tmp_path):
     return tmp_path
 
 
+@needs_compiler
+def test_infinity():
+    """It is in math.h, which NVRTC does not have."""
+    least = "static constexpr double LEAST = -(double)INFINITY;\n"
+    body = "x[threadIdx.x] = x[threadIdx.x] == -INFINITY ? (float)LEAST : INFINITY;"
+    (cubin,) = cubins.compiled([source(body, prelude=least)], compilers.find_compiler(), SM_90A)
+    assert cubin.image.startswith(b"\x7fELF")
+
+
 # -- what is missing ---------------------------------------------------------------------------------------------------
 
 

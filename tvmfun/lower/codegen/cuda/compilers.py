@@ -278,6 +278,8 @@ class Nvrtc:
         """The machine code, and what the assembler reports."""
         _check_arch(options.arch, self._archs, self.version)
         flags = [f"--gpu-architecture={options.arch}", "--std=c++17", "-w", "-default-device", "--device-int128"]
+        # NVRTC has no math.h, and no builtin function for it.
+        flags += ["-DINFINITY=__builtin_bit_cast(float,0x7f800000)"]
         flags += [f"-I{path}" for path in include_directories()] + ["--ptxas-options=-v"]
         flags += ["--use_fast_math"] if options.fast_math else []
         encoded = [flag.encode() for flag in flags]
