@@ -27,6 +27,7 @@ from tvm.target import Target
 
 from tvmfun.lower import machine
 from tvmfun.lower.schedule.cpu.contraction import match, plan
+from tvmfun.lower.schedule.cpu.contraction_loops import ContractionLoops
 from tvmfun.lower.schedule.cpu.rules import schedule
 from tvmfun.lower.schedule.stages import parse
 
@@ -137,6 +138,59 @@ def test_batched_matmul(transposed):
     x, y = random((6, 20, 30)), random(tuple(int(s) for s in b.shape), seed=1)
     right = wide(y).transpose(0, 2, 1) if transposed else wide(y)
     check((a, b, c), (x, y), [wide(x) @ right], "contraction")
+
+
+@pytest.fixture
+def small_caches(monkeypatch):
+    """Caches of which a few hundred rows fill L2, and an array of 160 KiB does not fit the last one."""
+    sizes = {1: 4 << 10, 2: 64 << 10, 3: 128 << 10}
+    monkeypatch.setattr(machine.Machine, "cache_bytes", lambda self, level: sizes[level])
+
+
+def _blocks_of_rows(tensors, cores):
+    function = te.create_prim_func(list(tensors))
+    target = Target({**HOST.export(), "num-cores": cores})
+    (stage,), _ = parse(function)
+    processor = machine.Machine.of(target)
+    contraction = match(stage)
+    return ContractionLoops(contraction, plan(contraction, processor), 0, 16 if cores > 1 else 1, processor), target
+
+
+@pytest.mark.parametrize("cores", [1, 2])
+@pytest.mark.parametrize("m,n,k", [(1400, 300, 40), (1403, 301, 90), (2003, 2500, 40)])
+def test_rows_of_a_strided_operand_stay_in_the_cache(small_caches, cores, m, n, k):
+    tensors, inputs, reference = matmul(m, n, k, "tn")
+    loops, target = _blocks_of_rows(tensors, cores)
+    assert 128 * 4 * k // 2 <= loops.per_block * loops.tiling.rows * 4 * k <= (64 << 10)
+    assert loops.blocks in loops.taken
+    check(tensors, inputs, [reference], "contraction", target)
+    a, b, c = tensors
+    bias = placeholder((n,), name="bias")
+    biased = te.compute((m, n), lambda i, j: c[i, j] * te.exp(bias[j]) + bias[j], "biased")
+    v = random((n,), seed=3)
+    check((a, b, bias, c, biased), (*inputs, v), [reference, reference * np.exp(v) + v], "contraction", target)
+
+
+@pytest.mark.parametrize("cores", [1, 2])
+def test_rows_of_a_strided_operand_in_batches(small_caches, cores):
+    """Two batches, two axes of rows and two of terms; the last panel is narrower."""
+    a, b = placeholder((2, 8, 5, 3, 1100), name="a"), placeholder((2, 8, 5, 210), name="b")
+    r, s = te.reduce_axis((0, 8), "r"), te.reduce_axis((0, 5), "s")
+    c = te.compute((2, 3, 1100, 210), lambda g, h, i, j: te.sum(a[g, r, s, h, i] * b[g, r, s, j], axis=[r, s]), "c")
+    loops, target = _blocks_of_rows((a, b, c), cores)
+    assert loops.blocks in loops.taken and loops.per_block * loops.tiling.rows < 1100
+    x, y = random((2, 8, 5, 3, 1100)), random((2, 8, 5, 210), seed=1)
+    check((a, b, c), (x, y), [np.einsum("grshi,grsj->ghij", wide(x), wide(y))], "contraction", target)
+
+
+@pytest.mark.parametrize(
+    "m,n,k,layout",
+    [(1400, 60, 40, "tn"), (1400, 300, 40, "nn"), (700, 300, 40, "tn"), (1400, 300, 400, "tn")],
+    ids=["few panels", "contiguous terms", "small", "long rows"],
+)
+def test_rows_that_need_no_blocks(small_caches, m, n, k, layout):
+    loops, _ = _blocks_of_rows(matmul(m, n, k, layout)[0], 1)
+    assert loops.taken == []
 
 
 def test_several_free_and_reduced_axes():

@@ -297,7 +297,12 @@ def scratch(shape: Sequence[Size], dtype: str, name: str) -> Buffer:
 
 def is_on_stack(buffer: Buffer) -> bool:
     """Whether TVM puts a private buffer on the stack."""
-    return all(isinstance(size, tirx.IntImm) for size in buffer.shape) and nbytes(buffer) < WORKSPACE_BYTES
+    return is_static(buffer) and nbytes(buffer) < WORKSPACE_BYTES
+
+
+def is_static(buffer: Buffer) -> bool:
+    """Whether a buffer has no dynamic size."""
+    return all(isinstance(size, tirx.IntImm) for size in buffer.shape)
 
 
 def bits(dtype: str) -> int:

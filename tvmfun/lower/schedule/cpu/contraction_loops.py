@@ -21,6 +21,12 @@ from tvmfun.lower.tir.build import Axis, Env, Expr, Size, volume
 # cache sets.
 FAR_BYTES = 1 << 10
 
+# The share of the L2 cache that rows of a strided left operand take while panels go by, and the fewest rows for which
+# packing the panels again pays.
+_SHARE_OF_ROWS, _FEWEST_ROWS = 3 / 4, 128
+# Fewer panels read the left operand too rarely.
+_FEW_PANELS = 4
+
 
 @dataclass(frozen=True)
 class Panel:
@@ -40,16 +46,16 @@ class Panel:
 def emit_contraction(contraction: Contraction, env: Env, prefix: int, machine: Machine, tasks: int) -> Stmt:
     """The loop nest of a contraction whose first ``prefix`` axes are bound in ``env``."""
     tiling = plan(contraction, machine)
-    nest = ContractionLoops(contraction, tiling, prefix, tasks, machine.cores).emit(env)
+    nest = ContractionLoops(contraction, tiling, prefix, tasks, machine).emit(env)
     return nest if contraction.dot is None else contraction.dot.with_definition(nest, tiling.lanes)
 
 
 class ContractionLoops:
     """Builds one contraction's loops, from the tasks inwards to the register tile."""
 
-    def __init__(self, contraction: Contraction, tiling: Tiling, prefix: int, tasks: int, cores: int) -> None:
+    def __init__(self, contraction: Contraction, tiling: Tiling, prefix: int, tasks: int, machine: Machine) -> None:
         self.contraction, self.tiling = contraction, tiling
-        self.tasks, self.cores = tasks, cores
+        self.tasks, self.machine = tasks, machine
         self.stage, self.row, self.column = contraction.stage, contraction.row, contraction.column
         self.dtype = accumulator(self.stage.dtype)
         self.dot = contraction.dot
@@ -67,11 +73,16 @@ class ContractionLoops:
         before = [*self.around, *self.beside, *([self.panels] if self._splits_columns_first() else [])]
         wanted = max(1, tasks // build.points(before))
         self.per_block = build.ceil_div(usual, min(usual, wanted))
+        most = self._tiles_in_cache()
+        if most is not None:
+            self.per_block = min(self.per_block, most)
         if isinstance(full, int):
             self.blocks = Axis.fresh(self.row, build.ceil_div(full, self.per_block))
         else:  # one more, for the remainder
             self.blocks = Axis.fresh(self.row, full // self.per_block + 1)
         self.taken = self._choose_tasks()
+        if most is not None:
+            self.taken = [*(axis for axis in self.taken if axis not in (self.blocks, self.panels)), self.blocks]
         if self.blocks not in self.taken:
             self.blocks = Axis.fresh(self.row, 1)
         self.blocked = bool(tiling.outer)
@@ -102,6 +113,24 @@ class ContractionLoops:
         """What a thread runs for one task."""
         return body
 
+    def _tiles_in_cache(self) -> int | None:
+        """The most tiles of rows whose left elements stay in L2 for all panels; None if that does not matter.
+
+        The elements of a row that are apart are not prefetched, so reading them from memory for each panel is slow.
+        """
+        left, tiling = self.contraction.left, self.tiling
+        if not isinstance(left, ir.TensorLoad) or not build.is_static(left.source):
+            return None
+        panels = build.ceil_div(build.points([self.column]), tiling.columns)
+        if panels < _FEW_PANELS or build.nbytes(left.source) <= self.machine.cache_bytes(3):
+            return None
+        item = build.bits(str(left.source.dtype)) // 8
+        step = build.stride(left.source, left.indices, self.stage.reduce[-1], self.stage.domain)
+        if step is not None and dims.typical(step) * item <= FAR_BYTES:
+            return None
+        rows = int(_SHARE_OF_ROWS * self.machine.cache_bytes(2)) // (build.points(self.stage.reduce) * item)
+        return rows // tiling.rows if rows >= _FEWEST_ROWS else None
+
     def _splits_columns_first(self) -> bool:
         """Whether the right operand is the larger one."""
         return build.points([self.column]) >= build.points([*self.beside, self.row])
@@ -116,7 +145,7 @@ class ContractionLoops:
         taken: list[Axis] = []
         for axis in axes:
             size = build.points(taken)
-            if size >= self.tasks or (size > 1 and size % self.cores == 0):
+            if size >= self.tasks or (size > 1 and size % self.machine.cores == 0):
                 break
             taken.append(axis)
         return taken

@@ -34,7 +34,7 @@ class TileLoops(ContractionLoops):
     """Builds one contraction's loops, from the tasks inwards to the blocks of tiles."""
 
     def __init__(self, contraction: Contraction, dot: TileDot, prefix: int, tasks: int, machine: Machine) -> None:
-        super().__init__(contraction, plan(contraction, machine), prefix, tasks, machine.cores)
+        super().__init__(contraction, plan(contraction, machine), prefix, tasks, machine)
         self.instruction = dot
         self.span = self.stage.reduce[-1].extent
         #: The numbers of tiles along rows and columns of the blocks.

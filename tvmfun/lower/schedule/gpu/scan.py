@@ -24,7 +24,7 @@ from tvmfun.ops.cumulative import SCAN, Scan
 def schedule(function: tirx.PrimFunc, target: Target) -> tirx.PrimFunc | None:
     """Returns the kernel of a cumulative op with its launches; None if it is not one, or has dynamic sizes."""
     text = function.attrs.get(SCAN) if function.attrs else None
-    if text is None or not all(isinstance(param, Buffer) and _is_static(param) for param in function.params):
+    if text is None or not all(isinstance(param, Buffer) and build.is_static(param) for param in function.params):
         return None
     scan, shape = Scan.of_text(str(text)), [int(size) for size in function.params[0].shape]
     dtype = str(function.params[0].dtype)
@@ -34,10 +34,6 @@ def schedule(function: tirx.PrimFunc, target: Target) -> tirx.PrimFunc | None:
     body = _launches(Tiling(scan, outer, shape[scan.axis], inner, dtype), list(function.params))
     root = SBlockRealize([], tirx.const(True), SBlock([], [], [], "root", body))
     return function.with_body(root).with_attr("tvmfun.rule", "scan")
-
-
-def _is_static(buffer: Buffer) -> bool:
-    return all(isinstance(size, tirx.IntImm) for size in buffer.shape)
 
 
 def _launches(tiling: Tiling, params: list[Buffer]) -> Stmt:
