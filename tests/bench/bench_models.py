@@ -14,7 +14,8 @@ from bench.memory import in_a_new_process
 from bench.models import dlrm, lstm, mlp, mnist_cnn, resnet, transformer
 from bench.ours import Ours
 
-CASES = [mlp.CASE, mnist_cnn.CASE, resnet.CASE, lstm.CASE, dlrm.CASE, *transformer.CASES]
+IN_BFLOAT16 = replace(mnist_cnn.CASE, name="MNIST CNN, bfloat16", precision="bfloat16")
+CASES = [mlp.CASE, mnist_cnn.CASE, IN_BFLOAT16, resnet.CASE, lstm.CASE, dlrm.CASE, *transformer.CASES]
 # With a batch of any size.
 BATCHED = {
     "ResNet-18": resnet.case,
