@@ -163,6 +163,12 @@ MICROS = [
         lambda rows, g: torch.ops.aten.embedding_dense_backward(g, rows, 30000, -1, False),
     ),
     *map(total, range(3)),
+    Micro(
+        "sum over rows of w x + b, 4096 x 1024",
+        ((4096, 1024), (4096,), (4096,)),
+        lambda ns, x, w, b: ns.np.sum(w[:, None] * x + w[:, None] * b[:, None], axis=0),
+        lambda x, w, b: (w[:, None] * x + w[:, None] * b[:, None]).sum(0),
+    ),
 ]
 
 

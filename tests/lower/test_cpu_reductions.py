@@ -11,6 +11,8 @@ from support.te_kernels import HOST, check, compile_te, matmul, placeholder, ran
 from tvm import te, tirx, topi
 
 from tvmfun.lower.schedule.cpu.rules import schedule
+from tvmfun.lower.schedule.reduction_passes import along_reduced_axis
+from tvmfun.lower.schedule.stages import parse
 
 REDUCTIONS = [
     ((64 * 24 * 24, 64), (0,)),
@@ -163,6 +165,29 @@ def test_batch_statistics_then_normalise():
     value = random((500, 33))
     reference = (wide(value) - wide(value).mean(0)) / wide(value).std(0)
     check((x, mean, var, out), (value,), [wide(value).mean(0), wide(value).var(0), reference], "reduction")
+
+
+@pytest.mark.parametrize("name", ["sum", "max"])
+@pytest.mark.parametrize("shape", [(37, 130), (4, 33, 70)])
+@pytest.mark.parametrize("leading", [True, False], ids=["over rows", "within rows"])
+def test_an_array_decides_about_lanes_not_the_factors_of_its_rows(leading, shape, name):
+    """Four vectors are contiguous along one axis, and one array along the other."""
+    *axes, width = shape
+    along = tuple(axes) if leading else (width,)
+    x, factors = placeholder(shape, name="x"), [placeholder(along, name=f"w{i}") for i in range(4)]
+    of = lambda w, at: w(*(at[:-1] if leading else at[-1:]))
+    formula = lambda *at: of(factors[0], at) * x(*at) * of(factors[1], at) + of(factors[2], at) - of(factors[3], at)
+    combine, numpy = (te.sum, np.sum) if name == "sum" else (te.max, np.max)
+    reduced = [te.reduce_axis((0, size), f"k{i}") for i, size in enumerate(axes if leading else [width])]
+    out = tuple([width] if leading else axes)
+    index = (lambda at: (*reduced, *at)) if leading else (lambda at: (*at, *reduced))
+    result = te.compute(out, lambda *at: combine(formula(*index(at)), axis=reduced), "result")
+    (stage,), _ = parse(te.create_prim_func([x, *factors, result]))
+    assert along_reduced_axis(stage) == (not leading)
+    y, vectors = random(shape), [random(along, seed=i) for i in range(1, 5)]
+    w = [wide(v)[..., None] if leading else wide(v) for v in vectors]
+    reference = numpy(w[0] * wide(y) * w[1] + w[2] - w[3], axis=tuple(range(len(axes))) if leading else -1)
+    check((x, *factors, result), (y, *vectors), [reference], "reduction")
 
 
 @pytest.mark.parametrize("shape,axis", [((1 << 21,), 0), ((1 << 18, 4), 0), ((2, 1 << 20), 1)])

@@ -22,13 +22,18 @@ MIN_REUSE = 4
 
 
 def along_reduced_axis(stage: Stage, prefix: int = 0) -> bool:
-    """Whether more loads are contiguous in the last reduced axis than in the last remaining one."""
+    """Whether loads are rather contiguous in the last reduced axis than in the last remaining one.
+
+    Each counts by the elements that it reads: an array decides, and not the factors of its rows.
+    """
     if len(stage.space) == prefix:
         return True
+    loads = build.loads(stage.value)
+    sizes = [build.points([axis for axis in stage.domain if build.uses(load, axis.var)]) for load in loads]
 
     def score(axis: Axis) -> int:
-        strides = [build.stride(load.source, load.indices, axis, stage.domain) for load in build.loads(stage.value)]
-        return sum(1 for step in strides if step == 1) * 2 - sum(1 for step in strides if step not in (0, 1))
+        strides = [build.stride(load.source, load.indices, axis, stage.domain) for load in loads]
+        return sum(size * (2 if step == 1 else -1) for size, step in zip(sizes, strides, strict=True) if step != 0)
 
     rows, columns = score(stage.reduce[-1]), score(stage.space[-1])
     return rows > columns or rows == columns < 0
