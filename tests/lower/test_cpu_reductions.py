@@ -170,7 +170,7 @@ def test_batch_statistics_then_normalise():
 @pytest.mark.parametrize("name", ["sum", "max"])
 @pytest.mark.parametrize("shape", [(37, 130), (4, 33, 70)])
 @pytest.mark.parametrize("leading", [True, False], ids=["over rows", "within rows"])
-def test_an_array_decides_about_lanes_not_the_factors_of_its_rows(leading, shape, name):
+def test_lanes_go_where_no_load_is_a_gather(leading, shape, name):
     """Four vectors are contiguous along one axis, and one array along the other."""
     *axes, width = shape
     along = tuple(axes) if leading else (width,)

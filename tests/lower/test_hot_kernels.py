@@ -120,9 +120,9 @@ def test_training_steps_are_scheduled_as_intended(name, mcpu, monkeypatch):
     pytest.importorskip("torch")  # the models have a version for it
     pytest.importorskip("optax")
     from bench.bench_models import CASES
-    from bench.frameworks import Ours
+    from bench.ours import Ours
 
-    assert [case.name for case in CASES] == [*FAST, *LARGE]
+    assert [case.name for case in CASES if case.precision == "float32"] == [*FAST, *LARGE]
     runner = Ours(next(case for case in CASES if case.name == name))
     program = inlined(runner.run.lower(*runner.types()).program)
     scheduled = []

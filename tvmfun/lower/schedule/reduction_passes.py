@@ -22,21 +22,21 @@ MIN_REUSE = 4
 
 
 def along_reduced_axis(stage: Stage, prefix: int = 0) -> bool:
-    """Whether loads are rather contiguous in the last reduced axis than in the last remaining one.
+    """Whether lanes along the last reduced axis need fewer gathers than lanes along the last remaining one.
 
-    Each counts by the elements that it reads: an array decides, and not the factors of its rows.
+    A load that is contiguous along the lanes is a vector, one that does not depend on them is broadcast, and any other
+    is a gather. With equally many gathers, more vectors decide.
     """
     if len(stage.space) == prefix:
         return True
     loads = build.loads(stage.value)
-    sizes = [build.points([axis for axis in stage.domain if build.uses(load, axis.var)]) for load in loads]
 
-    def score(axis: Axis) -> int:
+    def cost(axis: Axis) -> tuple[int, int]:
         strides = [build.stride(load.source, load.indices, axis, stage.domain) for load in loads]
-        return sum(size * (2 if step == 1 else -1) for size, step in zip(sizes, strides, strict=True) if step != 0)
+        return sum(step not in (0, 1) for step in strides), -strides.count(1)
 
-    rows, columns = score(stage.reduce[-1]), score(stage.space[-1])
-    return rows > columns or rows == columns < 0
+    rows, columns = cost(stage.reduce[-1]), cost(stage.space[-1])
+    return rows < columns or (rows == columns and rows[0] > 0 and rows[1] == 0)
 
 
 def merge_reduced_axes(stage: Stage) -> Stage:
