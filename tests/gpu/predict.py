@@ -1,8 +1,9 @@
 """A prediction of training steps on a GPU, kernel by kernel, on a machine without one: ``python -m gpu.predict``.
 
 A kernel takes the larger of two times: its bytes at the memory's bandwidth, and its operations at the rate of the units
-that do them. A launch takes a constant on top. Rates are those of data sheets times what good kernels reach. This is a
-lower bound that says where a step's time must go, not a measurement: kernels that reach less are not known to it.
+that it was scheduled for. A launch takes a constant on top. Rates are those of data sheets times shares that are
+assumed: those of products are the ones by which schedules choose tiles. This is a lower bound that says where a step's
+time must go, not a measurement: kernels that reach less are not known to it.
 
 The *ideal* bytes are those of a step in which everything but products is fused: each product reads its operands and
 writes its result once, and each argument and result of the step passes once.
@@ -24,43 +25,45 @@ from tvmfun.core.cost import flops, running
 from tvmfun.core.inline import inlined
 from tvmfun.core.program import Atom, Equation, Program, Variable
 from tvmfun.execute import input_positions
-from tvmfun.lower import pipeline
+from tvmfun.lower import kernel_cache, pipeline
 from tvmfun.lower import target as targets
 from tvmfun.lower.codegen.cuda.launches import cuda_module
-from tvmfun.lower.codegen.relax_module import ScheduledKernel
 from tvmfun.lower.cost_analysis import moved_by
+from tvmfun.lower.fusion.in_place import InPlace
 from tvmfun.lower.fusion.kernel import Kernel
+from tvmfun.lower.schedule.gpu import tiles
 from tvmfun.lower.tir.build import nbytes
 from tvmfun.lower.tir.walk import find
-from tvmfun.ops.dot import TENSORFLOAT32
-from tvmfun.ops.pointwise import astype
 
 SM_90A = targets.resolve({"kind": "cuda", "arch": "sm_90a"})
 
 
 @dataclass(frozen=True)
 class Gpu:
-    """The rates of a GPU, per second.
+    """A GPU of the architecture sm_90a.
 
     Args:
         name: the product.
-        memory: the bytes that its memory moves.
-        rates: the operations of its units by the numbers that they multiply; dense, not sparse.
+        memory: the bytes that its memory moves per second.
     """
 
     name: str
     memory: float
-    rates: dict[str, float]
+
+    def seconds(self, moved: float, operations: float, units: str) -> float:
+        """The larger of the times of so many bytes, and of operations by such units (:data:`tiles.UNITS`)."""
+        return max(moved / (self.memory * _OF_MEMORY), operations / tiles.reached(units, "sm_90a"))
 
 
-_HOPPER = {"half": 989e12, "tensorfloat32": 494e12, "float32": 67e12}
-#: Source: NVIDIA, "H100 Tensor Core GPU" and "H200 Tensor Core GPU" data sheets, SXM, without sparsity.
-GPUS = {gpu.name: gpu for gpu in (Gpu("H100", 3.35e12, _HOPPER), Gpu("H200", 4.8e12, _HOPPER))}
+#: Source: NVIDIA, "H100 Tensor Core GPU" and "H200 Tensor Core GPU" data sheets, SXM.
+GPUS = {gpu.name: gpu for gpu in (Gpu("H100", 3.35e12), Gpu("H200", 4.8e12))}
 
-#: The shares that good kernels reach of the memory's bandwidth, and of the tensor cores with ``mma.sync``.
-_OF_MEMORY, _OF_UNITS = 0.85, 0.6
+#: The share of the memory's bandwidth that kernels are assumed to reach; those of the units are in :mod:`tiles`.
+_OF_MEMORY = 0.85
 #: The time from one launch of a graph to the next one that waits for it.
 _LAUNCH = 1.5e-6
+#: The units of whatever is not a product.
+_FMA = "fma float32"
 
 
 @dataclass
@@ -120,57 +123,52 @@ def predict(name: str, gpu: Gpu) -> Prediction:
     donated = input_positions(lowered.program, lowered.donated)
     program = inlined(lowered.program, "cuda")
     module = cuda_module(pipeline.scheduled_module(program, SM_90A, donated), SM_90A, None, "it is not run")
-    scheduled = {one.kernel.text: one for one in pipeline.scheduled_kernels(program, SM_90A, donated)}
     result = Prediction(name, launches=len(list(module.launches())), ideal=ideal_bytes(program))
     for kernel, in_place in pipeline.fused_kernels(program, SM_90A, donated):
-        if not kernel.is_view and kernel.text in scheduled:
-            row = result.rows[scheduled[kernel.text].rule, kernel.name]
-            moved = moved_by(kernel, in_place, SM_90A) + _parts(scheduled[kernel.text])
+        if not kernel.is_view:
+            function = _function(kernel, in_place)
+            row = result.rows[str(function.attrs["tvmfun.rule"]), kernel.name]
             row.calls += 1
-            row.bytes += moved
+            row.bytes += _moved(kernel, in_place)
             row.flops += sum(map(flops, kernel.equations))
-            row.seconds += _seconds(kernel, moved, gpu)
+            row.seconds += _seconds(kernel, in_place, gpu)
     return result
 
 
-def _parts(scheduled: ScheduledKernel) -> int:
-    """The bytes that a kernel stores for its own later launches and reads again, such as those of a split product."""
-    if scheduled.kernel.is_control:
-        return 0
-    root = scheduled.function.body.block
-    own = (node.buffer for node in find(scheduled.function.body, tirx.AllocBuffer))
-    return sum(2 * nbytes(buffer) for buffer in (*root.alloc_buffers, *own) if buffer.scope() == "global")
+def _function(kernel: Kernel, in_place: InPlace) -> tirx.PrimFunc:
+    """The scheduled kernel."""
+    function = kernel_cache.scheduled(kernel, SM_90A, in_place) if in_place else None
+    return function or kernel_cache.scheduled(kernel, SM_90A)
 
 
-def _seconds(kernel: Kernel, moved: float, gpu: Gpu) -> float:
-    """The time of a kernel that moves so many bytes; that of a loop is the sum over its steps."""
+def _moved(kernel: Kernel, in_place: InPlace) -> float:
+    """The bytes that a kernel moves, with those that it stores for its own later launches and reads again.
+
+    Such are the partial sums of a split product.
+    """
     first = kernel.equations[0]
     if first.op.runs is not None:
-        return running(first, lambda program: _seconds_of(program, gpu))
-    units = gpu.rates["float32"]
-    converted = {equation.outputs[0]: equation.inputs[0] for equation in kernel.equations if equation.op is astype}
-    products = [equation for equation in kernel.equations if equation.op.kind == "contraction" or equation.op.factors]
-    kinds = [
-        _units(product, [converted.get(atom, atom) for atom in product.inputs[: product.op.factors or None]])
-        for product in products
-    ]
-    if kinds:
-        units = min(gpu.rates[kind] for kind in kinds)
-    return max(moved / (gpu.memory * _OF_MEMORY), sum(map(flops, kernel.equations)) / (units * _OF_UNITS))
+        return running(first, lambda program: sum(_moved(*one) for one in _kernels_of_step(program)))
+    function = _function(kernel, in_place)
+    own = [node.buffer for node in find(function.body, tirx.AllocBuffer)]
+    own += function.body.block.alloc_buffers
+    parts = sum(2 * nbytes(buffer) for buffer in own if buffer.scope() == "global")
+    return moved_by(kernel, in_place, SM_90A) + parts
 
 
-def _seconds_of(program: Program, gpu: Gpu) -> float:
-    """The time of one step of a loop, whose state is written in place."""
+def _seconds(kernel: Kernel, in_place: InPlace, gpu: Gpu) -> float:
+    """The time of a kernel; that of a loop is the sum over its steps."""
+    first = kernel.equations[0]
+    if first.op.runs is not None:
+        return running(first, lambda program: sum(_seconds(*one, gpu) for one in _kernels_of_step(program)))
+    units = _function(kernel, in_place).attrs.get(tiles.UNITS, _FMA)
+    return gpu.seconds(_moved(kernel, in_place), sum(map(flops, kernel.equations)), str(units))
+
+
+def _kernels_of_step(program: Program) -> list[tuple[Kernel, InPlace]]:
+    """The kernels of one step of a loop, whose state is written in place."""
     kernels = pipeline.fused_kernels(program, SM_90A, range(len(program.inputs)))
-    moved = ((kernel, moved_by(kernel, in_place, SM_90A)) for kernel, in_place in kernels)
-    return sum(_seconds(kernel, count, gpu) for kernel, count in moved)
-
-
-def _units(product: Equation, read: Sequence[Atom]) -> str:
-    """The numbers that a product multiplies, where these are what it reads, before conversions that widen."""
-    if all(atom.aval.dtype.itemsize == 2 for atom in read):
-        return "half"
-    return TENSORFLOAT32 if product.params.get("precision") == TENSORFLOAT32 else "float32"
+    return [(kernel, in_place) for kernel, in_place in kernels if not kernel.is_view]
 
 
 def ideal_bytes(program: Program) -> float:

@@ -13,8 +13,10 @@ from tvm.tirx import Buffer, Stmt
 from tvmfun.lower.schedule.gpu import tiles, vectors
 from tvmfun.lower.schedule.gpu.attention_kernels import ARGUMENTS, RESULTS, Sizes, Tiling, device_function
 from tvmfun.lower.schedule.gpu.launch import launch
+from tvmfun.lower.schedule.gpu.mainloops import Simt, TensorCores
 from tvmfun.lower.schedule.gpu.products import HALF
 from tvmfun.lower.schedule.gpu.vectors import address
+from tvmfun.lower.schedule.gpu.warpgroups import Warpgroups
 from tvmfun.lower.tir import build
 from tvmfun.lower.tir.build import Expr
 from tvmfun.ops.attention import ATTRIBUTE, WIDEST_HEAD, Settings
@@ -49,9 +51,10 @@ def schedule(function: tirx.PrimFunc, target: Target) -> tirx.PrimFunc | None:
     if dtype == "float64" or not 0 < width <= WIDEST_HEAD:
         return None
     format = "tf32" if dtype == "float32" and settings.precision == TENSORFLOAT32 else dtype
-    body = _Kernels.of(function.params, settings, sizes, format, arch).emit()
-    root = SBlockRealize([], tirx.const(True), SBlock([], [], [], "root", body))
-    return function.with_body(root).with_attr("tvmfun.rule", "attention")
+    kernels = _Kernels.of(function.params, settings, sizes, format, arch)
+    root = SBlockRealize([], tirx.const(True), SBlock([], [], [], "root", kernels.emit()))
+    function = function.with_body(root).with_attr("tvmfun.rule", "attention")
+    return function.with_attr(tiles.UNITS, f"{kernels.instruction} {format}")
 
 
 def tiling(kind: str, format: str, width: int, arch: str, is_plain: bool = True) -> Tiling:
@@ -105,6 +108,15 @@ class _Kernels:
         names = (*ARGUMENTS["keys"][: settings.required], *results)
         buffers = dict(zip(names, (*params[: settings.required], *params[inputs:]), strict=True))
         return cls(settings, sizes, format, arch, buffers, settings.named(params[:inputs]))
+
+    @property
+    def instruction(self) -> str:
+        """The instruction that multiplies, the same in all launches."""
+        if self.format == "float32":
+            return Simt.instruction
+        is_plain = not {"bias", "mask"}.intersection(self.options)
+        has_warpgroups = tiling("forward", self.format, self.sizes.width, self.arch, is_plain).warpgroups
+        return (Warpgroups if has_warpgroups else TensorCores).instruction
 
     def emit(self) -> Stmt:
         """The launches: one for the result; or one for the cotangents of queries, and one for those of keys."""

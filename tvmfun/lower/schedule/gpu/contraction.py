@@ -50,7 +50,8 @@ def schedule(function: tirx.PrimFunc, target: Target) -> tirx.PrimFunc | None:
     reduced = function.attrs.get("tvmfun.precision") == TENSORFLOAT32
     kernel = _Kernel.of(product, temps, arch, product.dtype if product.dtype in HALF or not reduced else "tf32")
     body = SBlockRealize([], tirx.const(True), SBlock([], [], [], "root", kernel.emit()))
-    return function.with_body(body).with_attr("tvmfun.rule", "product")
+    units = f"{kernel.loop.instruction} {kernel.loop.dtype}"
+    return function.with_body(body).with_attr("tvmfun.rule", "product").with_attr(tiles.UNITS, units)
 
 
 @dataclass(frozen=True, eq=False)

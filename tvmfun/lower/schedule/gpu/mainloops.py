@@ -38,6 +38,8 @@ class MainLoop:
     stages: int
     #: The threads that multiply together: those of a warp.
     team: ClassVar[int] = 32
+    #: The instruction that multiplies, whose rate :mod:`tiles` knows.
+    instruction: ClassVar[str]
     #: Whether multiplications go on in the background. Then tiles have to be made visible to what reads them, the
     #: products of a step may be unfinished when the next one begins, and `source` defines ``NAME_finish(sums)``.
     is_asynchronous: ClassVar[bool] = False
@@ -156,6 +158,8 @@ class Warps(MainLoop):
 class TensorCores(Warps):
     """Warps that multiply by ``mma.sync``."""
 
+    instruction: ClassVar[str] = "mma.sync"
+
     @property
     def primitives(self) -> list[str]:
         """The device functions that it calls."""
@@ -171,6 +175,8 @@ class TensorCores(Warps):
 @dataclass(frozen=True)
 class Simt(Warps):
     """Threads that multiply 8 x 8 (or fewer) float32 numbers by fused multiply-add, in groups of four neighbours."""
+
+    instruction: ClassVar[str] = "fma"
 
     @property
     def functions(self) -> str:

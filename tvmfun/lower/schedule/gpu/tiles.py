@@ -44,6 +44,8 @@ _SIMT = (
 )
 
 
+#: The attribute of a function that multiplies by a main loop: its instruction and the dtype of its factors.
+UNITS = "tvmfun.units"
 # A range of the terms has at least so many steps.
 _FEWEST_STEPS = 4
 # Seconds of another launch in a graph.
@@ -60,26 +62,36 @@ class Machine:
     Args:
         processors: streaming multiprocessors.
         bandwidth: bytes of global memory per second.
-        rates: operations per second by dtype, all processors together.
-        warpgroup_rates: the same by ``wgmma``.
+        rates: operations per second of all processors together, by instruction and dtype: what good kernels reach.
+        peaks: the same by dtype as its data sheet has it; none where a rate is known without one.
     """
 
     processors: int
     bandwidth: float
-    rates: dict[str, float]
-    warpgroup_rates: dict[str, float] = field(default_factory=dict)
+    rates: dict[str, dict[str, float]]
+    peaks: dict[str, float] = field(default_factory=dict)
+
+
+# The shares of a data sheet's rates that kernels of each instruction are assumed to reach; they are not measured.
+_SHARES = {"wgmma": 0.75, "mma.sync": 0.625, "fma": 0.75}
+# Source: NVIDIA, "H100 Tensor Core GPU" and "H200 Tensor Core GPU" data sheets, SXM, without sparsity.
+_HOPPER = {"float16": 989e12, "bfloat16": 989e12, "tf32": 494e12, "float32": 67e12}
+
+
+def _of_peaks(processors: int, bandwidth: float, peaks: dict[str, float]) -> Machine:
+    rates = {name: {dtype: share * peak for dtype, peak in peaks.items()} for name, share in _SHARES.items()}
+    return Machine(processors, bandwidth, rates, peaks)
+
+
+def _of_rates(processors: int, bandwidth: float, half: float, single: float) -> Machine:
+    tensor_cores = {"float16": half, "bfloat16": half, "tf32": half / 2}
+    return Machine(processors, bandwidth, {"mma.sync": tensor_cores, "fma": {"float32": single}})
 
 
 _RATES = {
-    "sm_80": Machine(108, 1.9e12, {"float16": 312e12, "bfloat16": 312e12, "tf32": 156e12, "float32": 19e12}),
-    # Speeds that mma.sync reaches on these, and three quarters of the data sheet's for wgmma.
-    "sm_90": Machine(
-        132,
-        3.9e12,
-        {"float16": 620e12, "bfloat16": 620e12, "tf32": 310e12, "float32": 60e12},
-        {"float16": 740e12, "bfloat16": 740e12, "tf32": 370e12},
-    ),
-    "sm_100": Machine(148, 7e12, {"float16": 620e12, "bfloat16": 620e12, "tf32": 310e12, "float32": 70e12}),
+    "sm_80": _of_rates(108, 1.9e12, 312e12, 19e12),
+    "sm_90": _of_peaks(132, 3.9e12, _HOPPER),
+    "sm_100": _of_rates(148, 7e12, 620e12, 70e12),
 }
 
 
@@ -104,6 +116,12 @@ class Tile:
     def threads(self) -> int:
         """The threads of a block."""
         return self.kind.team * (self.rows // self.team_rows) * (self.columns // self.team_columns)
+
+
+def reached(units: str, arch: str) -> float:
+    """The operations per second that a function whose attribute is :data:`UNITS` is assumed to reach."""
+    instruction, dtype = units.split()
+    return machine(arch).rates[instruction][dtype]
 
 
 def machine(arch: str) -> Machine:
@@ -162,8 +180,7 @@ def predicted_seconds(tile: Tile, dtype: str, sizes: tuple[int, int, int, int], 
     reuse = tile.team_rows * tile.team_columns / (tile.team_rows + tile.team_columns)
     efficiency = min(1.0, reuse / 21) * min(1.0, (tile.threads * 2) / 256)
     work = 2 * tile.rows * tile.columns * tile.depth
-    rates = processor.warpgroup_rates if tile.kind is Warpgroups else processor.rates
-    compute = work / (rates[dtype] / processor.processors * efficiency)
+    compute = work / (processor.rates[tile.kind.instruction][dtype] / processor.processors * efficiency)
     traffic = (tile.rows + tile.columns) * tile.depth * size / (2.5 * processor.bandwidth / processor.processors)
     waves = max(1.0, blocks / processor.processors)
     waves = math.ceil(waves) if waves < 8 else waves

@@ -26,6 +26,7 @@ class Warpgroups(MainLoop):
     """
 
     team: ClassVar[int] = 128
+    instruction: ClassVar[str] = "wgmma"
     is_asynchronous: ClassVar[bool] = True
 
     @property
