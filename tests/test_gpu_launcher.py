@@ -115,12 +115,21 @@ def recurrent_loss(w, h, xs):
     return tnp.mean(lax.scan(lambda h, x: (tnp.tanh(h @ w + x),) * 2, h, xs)[1] ** 2)
 
 
+def stored_steps(h, weights):
+    def step(h, w):
+        y = h @ w
+        return tnp.tanh(y), (y, 2 * y)
+
+    return lax.scan(step, h, weights)
+
+
 PROGRAMS = {
     # The partial sums are vectors of four columns.
     "split": (lambda x, w: (x * x).T @ (w * w), draw(3000, 9), draw(3000, 32)),
     "softmax": (lambda x, w: nn.functional.softmax(x @ w), draw(5, 7), draw(7, 9)),
     "grad": (tvmfun.value_and_grad(lambda w, x: tnp.mean(nn.functional.gelu(x @ w) ** 2)), draw(4, 6), draw(3, 4)),
     "scan": (tvmfun.value_and_grad(recurrent_loss), draw(6, 6), draw(2, 6), draw(5, 2, 6)),
+    "loop of epilogues": (stored_steps, draw(4, 8), draw(3, 8, 8)),
     "vmap": (tvmfun.vmap(lambda x, y: tnp.sort(x) @ y, in_axes=(0, None)), draw(4, 9), draw(9)),
     "keys": (lambda key: (random.normal(key, (40,)), random.permutation(key, 9)), random.key(3)),
     "views": (lambda x: (x, x.reshape(4, 3), x + 1), draw(3, 4)),
@@ -293,6 +302,25 @@ def test_donated_arrays_are_overwritten(machine):
     np.testing.assert_allclose(np.asarray(w), expected, rtol=1e-5)
     with pytest.raises(errors.DonatedArrayError):
         np.asarray(old)
+
+
+@pytest.mark.slow
+def test_a_product_writes_its_update_over_the_state(machine):
+    def step(state, x, y):
+        w, mean = state
+        grad = x.T @ tnp.tanh(x @ w - y)
+        mean = 0.9 * mean + grad
+        return w - 0.1 * mean, mean
+
+    arrays = draw(8, 12), draw(8, 12, seed=1)
+    x, y = draw(20, 8, seed=2), draw(20, 12, seed=3)
+    run = tvmfun.jit(step, donate_argnums=0)
+    gpu, cpu = (tvmfun.device_put(arrays, device) for device in ("cuda", "cpu"))
+    addresses = [array.address + 0 for array in gpu]
+    for _ in range(3):
+        gpu, cpu = (run(state, *tvmfun.device_put((x, y), state[0].device)) for state in (gpu, cpu))
+        assert [array.address for array in gpu] == addresses
+    assert_agree(map(np.asarray, gpu), map(np.asarray, cpu), rtol=1e-4, atol=1e-5)
 
 
 @pytest.mark.slow

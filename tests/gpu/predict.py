@@ -29,6 +29,7 @@ from tvmfun.lower import kernel_cache, pipeline
 from tvmfun.lower import target as targets
 from tvmfun.lower.codegen.cuda.launches import cuda_module
 from tvmfun.lower.cost_analysis import moved_by
+from tvmfun.lower.fusion.fuse import fuse, style
 from tvmfun.lower.fusion.in_place import InPlace
 from tvmfun.lower.fusion.kernel import Kernel
 from tvmfun.lower.schedule.gpu import tiles
@@ -166,9 +167,8 @@ def _seconds(kernel: Kernel, in_place: InPlace, gpu: Gpu) -> float:
 
 
 def _kernels_of_step(program: Program) -> list[tuple[Kernel, InPlace]]:
-    """The kernels of one step of a loop, whose state is written in place."""
-    kernels = pipeline.fused_kernels(program, SM_90A, range(len(program.inputs)))
-    return [(kernel, in_place) for kernel, in_place in kernels if not kernel.is_view]
+    """The kernels of one step of a loop."""
+    return [(kernel, ()) for kernel in fuse(program, style(SM_90A)) if not kernel.is_view]
 
 
 def ideal_bytes(program: Program) -> float:

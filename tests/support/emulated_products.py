@@ -24,6 +24,7 @@ from tvmfun.lower import pipeline
 from tvmfun.lower import target as targets
 from tvmfun.lower.fusion.kernel import Kernel
 from tvmfun.lower.schedule import schedule
+from tvmfun.lower.tir import build
 from tvmfun.lower.tir.walk import find
 
 NVCC = shutil.which("nvcc")
@@ -113,7 +114,17 @@ def emulate(
     return [np.asarray(a.value if isinstance(a, Literal) else values[a]) for a in program.outputs], rules
 
 
+def _with_names(function: tirx.PrimFunc) -> tirx.PrimFunc:
+    """The function with another name for each parameter, by which the parameters of its launches are known."""
+    body, params = function.body, []
+    for i, param in enumerate(function.params):
+        params.append(tirx.decl_buffer(param.shape, str(param.dtype), name=f"p{i}"))
+        body = build.replace_accesses(body, param, params[-1], list)
+    return tirx.PrimFunc(params, body, function.ret_type, function.attrs)
+
+
 def _emulated(one: Scheduled, arguments: Sequence[np.ndarray], target: tvm.target.Target, orders: int) -> list:
+    one = one._replace(function=_with_names(one.function))
     outputs = [np.full(out.aval.shape, 77).astype(out.aval.dtype) for out in one.kernel.outputs]
     arrays = [np.array(array, order="C") for array in (*arguments, *outputs)]
     by_name = {f"{param.name}_ptr": array for param, array in zip(one.function.params, arrays, strict=True)}

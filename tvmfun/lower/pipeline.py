@@ -20,7 +20,7 @@ from tvmfun.lower.codegen.native import Kernels, NativeModule
 from tvmfun.lower.codegen.relax_module import ModuleBuilder, ScheduledKernel, Step
 from tvmfun.lower.codegen.vm import build_for_vm as build_for_vm
 from tvmfun.lower.compile_log import stage
-from tvmfun.lower.fusion.fuse import CPU, GPU, fuse
+from tvmfun.lower.fusion.fuse import fuse, style
 from tvmfun.lower.fusion.in_place import InPlace, plan_in_place
 from tvmfun.lower.fusion.kernel import Kernel
 from tvmfun.lower.fusion.row_fusion import merge_rows
@@ -55,7 +55,7 @@ def rewritten(program: Program, target: Target) -> Program:
 
 def fused(program: Program, target: Target) -> list[Kernel]:
     """Stage 2, Program to kernels: groups equations into functions."""
-    kernels = fuse(program, CPU if targets.is_cpu(target) else GPU)
+    kernels = fuse(program, style(target))
     return merge_rows(kernels, program.outputs)
 
 

@@ -126,6 +126,11 @@ def is_x86(target: Target) -> bool:
     return architecture(target) == "x86_64"
 
 
+def number(arch: str) -> int:
+    """The number of a GPU architecture: 90 of ``sm_90a``."""
+    return int("".join(c for c in arch.removeprefix("sm_") if c.isdecimal()) or 0)
+
+
 @cache
 def _host_triple() -> str:
     return str(tvm.get_global_func("target.llvm_get_system_triple")())

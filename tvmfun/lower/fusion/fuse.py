@@ -7,13 +7,17 @@ costs little recomputation. Reshapes never join a kernel, because they are views
 from __future__ import annotations
 
 from collections.abc import Collection
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from graphlib import TopologicalSorter
 from heapq import heapify, heappop, heappush
 
+from tvm.target import Target
+
 from tvmfun import dtypes
+from tvmfun.core import dims
 from tvmfun.core.dims import typical
 from tvmfun.core.program import Atom, Literal, Program, Variable
+from tvmfun.lower import target as targets
 from tvmfun.lower.fusion.device_bits import on_device
 from tvmfun.lower.fusion.kernel import Kernel
 from tvmfun.ops.control import switch
@@ -29,6 +33,8 @@ _MAX_EXPANSION = 400
 _CLOSED = ("opaque", "control")
 # The most times that a kernel computes each element of an expensive equation.
 _MAX_RECOMPUTE = 2
+# Functions of a few dozen instructions on GPUs.
+_SHORT = ("exp", "expm1", "log", "log1p", "tanh", "sigmoid", "erf", "sqrt", "rsqrt", "power")
 # Conversions that products apply while they read operands, by what they read.
 _WIDENINGS = {"bfloat16": "float32", "float16": "float32", "int8": "int32", "uint8": "int32", "int16": "int32"}
 
@@ -40,15 +46,26 @@ class Style:
     Args:
         widens: the dtypes of operands that products convert while they read them.
         is_gpu: whether independent kernels run at once, so that sums of several arrays should not wait for each other,
-            and random bits can be computed where they are used.
+            and random bits can be computed where they are used. Functions such as exp cost less than their results'
+            way through memory.
+        has_epilogues: whether products store several results that are computed from their sums.
     """
 
     widens: Collection[str]
     is_gpu: bool
+    has_epilogues: bool = False
 
 
 PLAIN = Style((), is_gpu=False)
-CPU, GPU = Style(tuple(_WIDENINGS), is_gpu=False), Style(("bfloat16", "float16"), is_gpu=True)
+CPU = Style(tuple(_WIDENINGS), is_gpu=False)
+GPU = Style(("bfloat16", "float16"), is_gpu=True, has_epilogues=True)
+
+
+def style(target: Target) -> Style:
+    """The style of a target. Our schedules of products on GPUs begin with sm_80."""
+    if targets.is_cpu(target):
+        return CPU
+    return replace(GPU, has_epilogues=targets.number(str(target.attrs.get("arch", ""))) >= 80)
 
 
 @dataclass(eq=False)
@@ -161,7 +178,8 @@ class _Fusion:
         """
         op = self.equations[i].op
         readers = len(around) + (i in self.returned)
-        if op.kind != "pointwise" or not self.is_inexpensive(i) or readers < 2:
+        is_short = self.style.is_gpu and op.name in _SHORT and self.nbytes(i) <= 4 * self.size(i)
+        if op.kind != "pointwise" or not (is_short or self.is_inexpensive(i)) or readers < 2:
             return around, False
         takers = [group for group in around if self.accepts(group, i)]
         along = [group for group in takers if self.writes_along(group, i)]
@@ -171,7 +189,11 @@ class _Fusion:
         cost = {id(group): self.new_reads(group, i) for group in takers}
         if len(takers) == readers > 1:
             stored = min(cost.values()) + readers * self.nbytes(i)
-            chosen = takers if sum(cost.values()) < stored else [g for g in takers if cost[id(g)] == 0]
+            # What an equation reads may turn out to be computed by a map as well, so GPUs prefer to recompute.
+            cores = [self.equations[group.core].op.kind for group in takers if group.core is not None]
+            prefers = self.style.is_gpu and "reduction" not in cores
+            is_less = sum(cost.values()) < stored + prefers
+            chosen = takers if is_less else [g for g in takers if cost[id(g)] == 0]
         else:
             chosen = [group for group in takers if cost[id(group)] == 0]
         if len(chosen) == len(around) == 1:
@@ -206,19 +228,39 @@ class _Fusion:
         return False
 
     def joins_as_core(self, i: int, around: list[_Group]) -> bool:
-        """Makes a reduction or contraction the core of the group with all pointwise work on its result."""
+        """Makes a reduction or contraction the core of the group with all pointwise work on its result.
+
+        Products of GPUs may have one of several groups, and store their own result for the others.
+        """
+        if self.style.has_epilogues and self.is_product(i):
+            for group in around:
+                waits = (self.reaches(other, group) for other in around if other is not group)
+                if self.writes_along(group, i) and self.has_room(group) and not any(waits):
+                    group.core = i
+                    self.add(i, group)
+                    return True
+            return False
         if len(around) != 1 or i in self.returned:
             return False
         (group,) = around
-        pure = group.core is None and not group.closed and group.domain == self.shape(i)
-        same_index = all(self.is_pointwise_over(group.domain, user) for user in self.users[i])
-        if not (pure and same_index and self.has_room(group) and len(self.outputs(group)) == 1):
+        has_room = self.has_room(group) and len(self.outputs(group)) == 1
+        if not (self.writes_along(group, i) and has_room):
             return False
         if self.style.is_gpu and self.shape(i) == () and self.reads_others(group, i):
             return False
         group.core = i
         self.add(i, group)
         return True
+
+    def is_product(self, i: int) -> bool:
+        """Whether the equation is a product of matrices of floats, of static sizes, with rows and columns."""
+        equation = self.equations[i]
+        if equation.op is not dot_general or dims.is_dynamic(self.shape(i)):
+            return False
+        dtype = equation.outputs[0].aval.dtype
+        shared, contracted = (len(equation.params[name][0]) for name in ("batch", "contract"))
+        has_free = all(atom.aval.ndim > shared + contracted for atom in equation.inputs)
+        return has_free and dtypes.is_float(dtype) and dtype.itemsize <= 4 and self.size(i) > 0
 
     def reads_others(self, group: _Group, i: int) -> bool:
         """Whether a group reads results of other groups than ``i``, for which it would have to wait."""

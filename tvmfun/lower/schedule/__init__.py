@@ -40,5 +40,5 @@ def schedule_in_place(
     pairs = [(params[source], params[output]) for source, output in in_place]
     if targets.is_cpu(target):
         return cpu_rules.schedule_in_place(function, target, pairs)
-    scheduled = gpu_rules.schedule_in_place(function, pairs)
+    scheduled = gpu_rules.schedule_in_place(function, target, pairs)
     return scheduled and scheduled.with_body(protect_quotients(scheduled.body))

@@ -22,7 +22,7 @@ from tvmfun.core.array import ShapeDtype
 from tvmfun.core.inline import subprograms
 from tvmfun.core.program import Atom, Equation, Literal, Program, Variable
 from tvmfun.lower import target as targets
-from tvmfun.lower.fusion.fuse import CPU, GPU, fuse
+from tvmfun.lower.fusion.fuse import fuse, style
 from tvmfun.lower.fusion.in_place import InPlace, Overwrite, can_be_in_place
 from tvmfun.lower.fusion.kernel import Kernel
 from tvmfun.lower.machine import Machine
@@ -82,7 +82,7 @@ class StatementBuilder:
     def _kernels(self, program: Program) -> list[Kernel]:
         """The kernels of a Program; it is kept alive, so that its ``id`` stays unique."""
         if id(program) not in self._fused:
-            self._fused[id(program)] = program, fuse(program, CPU if targets.is_cpu(self.target) else GPU)
+            self._fused[id(program)] = program, fuse(program, style(self.target))
         return self._fused[id(program)][1]
 
     def scheduled(self, kernel: Kernel) -> tirx.PrimFunc:

@@ -17,6 +17,7 @@ from tvmfun.lower.schedule.gpu.mainloops import Simt, TensorCores
 from tvmfun.lower.schedule.gpu.products import HALF
 from tvmfun.lower.schedule.gpu.vectors import address
 from tvmfun.lower.schedule.gpu.warpgroups import Warpgroups
+from tvmfun.lower.target import number
 from tvmfun.lower.tir import build
 from tvmfun.lower.tir.build import Expr
 from tvmfun.ops.attention import ATTRIBUTE, WIDEST_HEAD, Settings
@@ -39,7 +40,7 @@ def schedule(function: tirx.PrimFunc, target: Target) -> tirx.PrimFunc | None:
     """Returns the kernel of an attention of float32 or half precision with its launches; None if it is not one."""
     text = function.attrs.get(ATTRIBUTE) if function.attrs else None
     arch = str(target.attrs.get("arch", ""))
-    if text is None or tiles.number(arch) < 80:
+    if text is None or number(arch) < 80:
         return None
     settings = Settings.of_text(str(text))
     query, key, *_ = function.params

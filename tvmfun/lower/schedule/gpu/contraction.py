@@ -8,7 +8,7 @@ neighbouring elements.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from tvm import ir, tirx
@@ -25,6 +25,7 @@ from tvmfun.lower.schedule.gpu.results import Epilogue
 from tvmfun.lower.schedule.gpu.vectors import address, call
 from tvmfun.lower.schedule.stage_passes import inline_maps
 from tvmfun.lower.schedule.stages import parse, without_empty
+from tvmfun.lower.target import number
 from tvmfun.lower.tir import build
 from tvmfun.lower.tir.build import Env, Expr, volume
 from tvmfun.ops.dot import TENSORFLOAT32
@@ -40,8 +41,22 @@ def schedule(function: tirx.PrimFunc, target: Target) -> tirx.PrimFunc | None:
     Products of float16 and of bfloat16 use tensor cores, which sum in float32; so do those of float32 whose attribute
     ``tvmfun.precision`` allows tf32. The others are exact.
     """
+    return schedule_in_place(function, target, ())
+
+
+def schedule_in_place(
+    function: tirx.PrimFunc, target: Target, in_place: Sequence[tuple[Buffer, Buffer]]
+) -> tirx.PrimFunc | None:
+    """The same with some outputs written over inputs instead of being parameters.
+
+    Args:
+        function: the kernel.
+        target: the target.
+        in_place: inputs, and the outputs to write over them. Each element of such an input is read only where the
+            same element of its output is computed, which stores all of its results last.
+    """
     arch = str(target.attrs.get("arch", ""))
-    if tiles.number(arch) < 80:
+    if number(arch) < 80:
         return None  # asynchronous copies and most formats of tensor cores begin there
     stages, temps = parse(function)
     product = match(with_epilogues(inline_maps(without_empty(stages), temps), temps))
@@ -49,9 +64,14 @@ def schedule(function: tirx.PrimFunc, target: Target) -> tirx.PrimFunc | None:
         return None
     reduced = function.attrs.get("tvmfun.precision") == TENSORFLOAT32
     kernel = _Kernel.of(product, temps, arch, product.dtype if product.dtype in HALF or not reduced else "tf32")
-    body = SBlockRealize([], tirx.const(True), SBlock([], [], [], "root", kernel.emit()))
+    emitted, params = kernel.emit(), list(function.params)
+    for source, output in in_place:
+        emitted = build.replace_accesses(emitted, output, source, list)
+        params = [param for param in params if not param.same_as(output)]
+    body = SBlockRealize([], tirx.const(True), SBlock([], [], [], "root", emitted))
+    function = tirx.PrimFunc(params, body, function.ret_type, function.attrs)
     units = f"{kernel.loop.instruction} {kernel.loop.dtype}"
-    return function.with_body(body).with_attr("tvmfun.rule", "product").with_attr(tiles.UNITS, units)
+    return function.with_attr("tvmfun.rule", "product").with_attr(tiles.UNITS, units)
 
 
 @dataclass(frozen=True, eq=False)

@@ -68,7 +68,7 @@ class Epilogue:
         return math.gcd(most, axis.extent, max(widths))
 
     def emit(self, env: Env, row: Expr, column: Expr, fill: Callable[[Buffer], Stmt]) -> Stmt:
-        """The statements for ``width`` neighbours.
+        """The statements for ``width`` neighbours. Results are stored last, as they may be written over what is read.
 
         Args:
             env: the position on the batch axes.
@@ -82,6 +82,7 @@ class Epilogue:
         lanes = [{**at, last: at[last] + lane} for lane in range(self.width)]
         held, allocation = vectors.private(self.width, "float32", "sums")
         stmts: list[Stmt] = [allocation, fill(held)]
+        stores: list[Stmt] = []
         results: dict[Buffer, Buffer] = {self.maps[0].output: held}
         fetched: list[tuple[ir.TensorLoad, Buffer]] = []
         for own in self.maps:
@@ -93,8 +94,8 @@ class Epilogue:
                     value = build.substitute(_with_registers(own.value, lane, results, fetched), here)
                     stmts.append(tirx.BufferStore(results[own.output], value, [lane]))
             if contains(self.stored, own.output):
-                stmts += self._stores(own, lanes, results[own.output])
-        return build.seq(*stmts)
+                stores += self._stores(own, lanes, results[own.output])
+        return build.seq(*stmts, *stores)
 
     def _stores(self, own: Map, lanes: Sequence[Env], values: Buffer) -> list[Stmt]:
         """The stores of one result, as vectors if its neighbours are neighbours in memory."""

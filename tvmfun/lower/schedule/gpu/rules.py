@@ -58,16 +58,19 @@ def _apply(rule: Rule, function: tirx.PrimFunc, target: Target) -> tirx.PrimFunc
 
 
 def schedule_in_place(
-    function: tirx.PrimFunc, in_place: Sequence[tuple[tirx.Buffer, tirx.Buffer]]
+    function: tirx.PrimFunc, target: Target, in_place: Sequence[tuple[tirx.Buffer, tirx.Buffer]]
 ) -> tirx.PrimFunc | None:
     """Returns the kernel with some outputs written over inputs instead of being parameters, or None.
 
     Args:
         function: the kernel.
+        target: the target.
         in_place: inputs, and the outputs to write over them. Each element of such an input is read only where the
             same element of its output is computed.
     """
-    scheduled = staged.schedule_in_place(_with_constants(function), in_place)
+    function = _with_constants(function)
+    product = contraction.schedule_in_place(function, target, in_place)
+    scheduled = product or staged.schedule_in_place(function, in_place)
     return scheduled and scheduled.with_attr("tirx.is_scheduled", True)
 
 

@@ -8,6 +8,7 @@ from functools import cache
 
 from tvmfun.lower.schedule.gpu.mainloops import MainLoop, Simt, TensorCores
 from tvmfun.lower.schedule.gpu.warpgroups import Warpgroups
+from tvmfun.lower.target import number
 
 # rows, columns, depth in bytes, rows and columns of a team, stages
 _WARPGROUPS = (
@@ -128,11 +129,6 @@ def machine(arch: str) -> Machine:
     """The processor of the newest known architecture that is not newer than ``arch``."""
     known = [name for name in _RATES if number(name) <= number(arch)]
     return _RATES[known[-1] if known else "sm_80"]
-
-
-def number(arch: str) -> int:
-    """The number of an architecture: 90 of ``sm_90a``."""
-    return int("".join(c for c in arch.removeprefix("sm_") if c.isdecimal()) or 0)
 
 
 def most_shared(arch: str) -> int:

@@ -1,0 +1,125 @@
+"""Products of GPUs that store several results: what is computed from their sums, and updates written over inputs."""
+
+import numpy as np
+import pytest
+from support.emulated_products import check, emulate, needs_gxx, needs_nvcc, product_of, resources, scheduled
+
+import tvmfun
+import tvmfun.numpy as tnp
+from tvmfun import ShapeDtype, nn
+from tvmfun.core.inline import inlined
+from tvmfun.lower import kernel_cache, pipeline
+from tvmfun.lower import target as targets
+from tvmfun.lower.schedule.gpu import tiles
+
+
+def random(*shape, dtype="float32", seed=0):
+    return np.random.default_rng([seed, *shape]).standard_normal(shape).astype(dtype)
+
+
+def feed(x, w, b, v):
+    return nn.functional.gelu(x @ w + b) @ v
+
+
+def gradients(x, w, b, v, g):
+    y, pull = tvmfun.vjp(feed, x, w, b, v)
+    return y, *pull(g)
+
+
+def arguments(rows=40, width=24, inner=48):
+    return [random(*shape) for shape in ((rows, width), (width, inner), (inner,), (inner, width), (rows, width))]
+
+
+@needs_gxx
+@pytest.mark.slow
+@pytest.mark.parametrize("sizes", [(40, 24, 48), (37, 17, 29), (1, 24, 48), (33, 24, 1)])
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+def test_activations_and_their_derivatives_are_epilogues(dtype, sizes):
+    run = gradients if dtype == "float32" else tvmfun.amp(gradients, dtype)
+    rules = check(run, *arguments(*sizes), orders=1, tolerance=2e-5 if dtype == "float32" else 3e-2)
+    if 1 not in sizes:
+        # Forward two, backward four; the others convert factors, and sum the bias' gradient.
+        assert rules.count("product") == 6
+        assert rules.count("elementwise") <= (0 if dtype == "float32" else 5)
+
+
+@pytest.mark.slow
+def test_no_function_of_a_product_is_stored_twice():
+    """The derivative computes tanh again: reading it would cost more than computing it."""
+    target = targets.resolve({"kind": "cuda", "arch": "sm_90a"})
+    types = [ShapeDtype(x.shape, x.dtype) for x in arguments(256, 64, 512)]
+    program = inlined(tvmfun.trace(tvmfun.amp(gradients))(*types), "cuda")
+    kernels = [kernel for kernel, _ in pipeline.fused_kernels(program, target)]
+    first = next(one for one in kernels if any(equation.op.kind == "contraction" for equation in one.equations))
+    # The sums, which the derivative reads, and the activations, which the second product reads.
+    assert [str(out.aval.dtype) for out in first.outputs] == ["float32", "bfloat16"]
+
+
+@needs_gxx
+@pytest.mark.slow
+def test_second_derivatives_of_epilogues():
+    x, w, b, v, g = arguments(9, 8, 12)
+    loss = lambda w: tnp.sum(tnp.sin(feed(x, w, b, v)) * g)
+    check(lambda w, t: tvmfun.jvp(tvmfun.grad(loss), (w,), (t,)), w, random(8, 12, seed=5), orders=1, tolerance=1e-4)
+
+
+@needs_gxx
+@pytest.mark.slow
+@pytest.mark.parametrize("special", [np.nan, np.inf, -np.inf])
+def test_special_values_pass_through_epilogues(special):
+    x, w, b, *_ = arguments()
+    x[3, 2], b[5] = special, special
+    layer = lambda x, w, b: (nn.functional.gelu(x @ w + b), tnp.where(x @ w > 0, x @ w, -1.0))
+    results, _ = emulate(layer, x, w, b, orders=1)
+    for ours, theirs in zip(results, tvmfun.jit(layer)(x, w, b), strict=True):
+        np.testing.assert_allclose(ours, np.asarray(theirs), rtol=2e-5, atol=2e-5)
+
+
+@needs_gxx
+@pytest.mark.slow
+@pytest.mark.parametrize("splits", [1, 3])
+def test_partial_sums_with_several_results(splits, monkeypatch):
+    tile = tiles.shapes("float32", "sm_80")[-1]
+    monkeypatch.setattr(tiles, "choose", lambda *_: (tile, splits))
+
+    def layer(x, w):
+        y = x @ w
+        return y, tnp.tanh(y) * 2, y > 0, y.astype("bfloat16")
+
+    check(layer, random(37, 400), random(400, 44), orders=1)
+
+
+def adam(x, g, w, m, v):
+    """The update of a weight by Adam, whose gradient is a product."""
+    grad = x.T @ g
+    m, v = 0.9 * m + 0.1 * grad, 0.99 * v + 0.01 * grad**2
+    return w - 0.1 * m / (tnp.sqrt(v) + 1e-6), m, v
+
+
+def adam_arguments(rows=72, inputs=40, outputs=24):
+    weights = [random(inputs, outputs, seed=i) for i in range(3)]
+    return [random(rows, inputs), random(rows, outputs), *weights[:2], np.abs(weights[2])]
+
+
+@pytest.mark.slow
+def test_an_update_is_written_over_the_state_by_the_product():
+    target = targets.resolve({"kind": "cuda", "arch": "sm_90a"})
+    types = [ShapeDtype(x.shape, x.dtype) for x in adam_arguments()]
+    program = inlined(tvmfun.trace(adam)(*types), "cuda")
+    ((kernel, in_place),) = [pair for pair in pipeline.fused_kernels(program, target, (2, 3, 4)) if not pair[0].is_view]
+    function = kernel_cache.scheduled(kernel, target, in_place)
+    assert len(in_place) == 3 and function.attrs["tvmfun.rule"] == "product"
+    assert len(function.params) == 5  # results have no memory of their own
+
+
+@needs_nvcc
+@pytest.mark.slow
+@pytest.mark.parametrize("arch", ["sm_80", "sm_90a", "sm_100"])
+def test_epilogues_spill_no_registers(arch, tmp_path):
+    target = targets.resolve({"kind": "cuda", "arch": arch})
+    for function in (gradients, tvmfun.amp(gradients, "bfloat16")):
+        for one in scheduled(function, *arguments(512, 256, 512), arch=arch):
+            if one.rule == "product":
+                assert all(use.spilled_bytes == 0 for use in resources(one.source(target), arch, tmp_path))
+    _, source = product_of(adam, *adam_arguments(512, 256, 384), arch=arch)
+    assert all(use.spilled_bytes == 0 for use in resources(source, arch, tmp_path))
