@@ -37,7 +37,7 @@ def inline_maps(stages: list[AnyStage], temps: Sequence[Buffer]) -> list[AnyStag
     while position < len(stages):
         if _can_inline(stages, position, temps):
             producer = stages.pop(position)
-            stages = [_inline_into(stage, producer) for stage in stages]
+            stages = [inline_into(stage, producer) for stage in stages]
         else:
             position += 1
     return stages
@@ -78,7 +78,7 @@ def _is_cheap(value: Expr) -> bool:
     return not costly and len(build.loads(value)) <= CHEAP_LOADS
 
 
-def _inline_into(stage: AnyStage, producer: Stage) -> AnyStage:
+def inline_into(stage: AnyStage, producer: Stage) -> AnyStage:
     if not isinstance(stage, Stage) or not reads_of(stage, producer.output):
         return stage
 

@@ -19,10 +19,11 @@ from tvmfun.lower.schedule.gpu.elementwise import unconditional_loads
 from tvmfun.lower.schedule.gpu.launch import THREADS, WARP, block_count, launch, registers
 from tvmfun.lower.schedule.gpu.reducers import Reducer
 from tvmfun.lower.schedule.groups import Group
+from tvmfun.lower.schedule.stage_passes import inline_into
 from tvmfun.lower.schedule.stages import Stage, contains, is_map, reads_of, same_extents
 from tvmfun.lower.tir import build
 from tvmfun.lower.tir.build import Axis, Env, Expr, Size, volume
-from tvmfun.lower.tir.walk import rewrite
+from tvmfun.lower.tir.walk import called, find, rewrite
 
 #: The most elements of an array that a thread keeps in registers, and the most arrays of which it keeps some.
 _MOST_KEPT = 16
@@ -56,6 +57,11 @@ def team_size(rows: Size, length: Size) -> int:
     return threads
 
 
+def is_device_function(call: ir.Call) -> bool:
+    """Whether a call is one of CUDA C++, such as that of random bits."""
+    return called(call) == "tirx.cuda.func_call"
+
+
 class _Rows:
     """The launch of one group."""
 
@@ -72,11 +78,28 @@ class _Rows:
         if isinstance(self.rows, int):
             while self.per_block > 1 and self.per_block * self.team > WARP and self.rows <= self.per_block // 2:
                 self.per_block //= 2
+        self.stages = self._recomputed(self.stages)
         self.known: dict[Buffer, Buffer] = {}  # buffers whose elements the threads that need them have in registers
 
     def rest(self, stage: Stage) -> list[Axis]:
         """The axes of a stage within a row."""
         return [*stage.space[self.prefix :], *stage.reduce]
+
+    def _recomputed(self, stages: Sequence[Stage]) -> list[Stage]:
+        """The stages without private maps that registers cannot hold: their readers compute them again.
+
+        Storing them would write and read the row once more, which the readers find in a cache.
+        """
+        result: list[Stage] = []
+        stages = list(stages)
+        for i in range(len(stages)):
+            stage = stages[i]
+            is_private = contains(self.private, stage.output) and is_map(stage) and bool(self.rest(stage))
+            if is_private and not self.fits(stage) and not any(map(is_device_function, find(stage.value, ir.Call))):
+                stages = [*stages[: i + 1], *(inline_into(other, stage) for other in stages[i + 1 :])]
+            else:
+                result.append(stage)
+        return result
 
     # -- what is kept in registers -----------------------------------------------------------------------------
 
