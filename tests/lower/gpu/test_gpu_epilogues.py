@@ -38,9 +38,9 @@ def test_activations_and_their_derivatives_are_epilogues(dtype, sizes):
     run = gradients if dtype == "float32" else tvmfun.amp(gradients, dtype)
     rules = check(run, *arguments(*sizes), orders=1, tolerance=2e-5 if dtype == "float32" else 3e-2)
     if 1 not in sizes:
-        # Forward two, backward four; the others convert factors, and sum the bias' gradient.
+        # Forward two, backward four, one of which sums the bias' gradient; the others convert factors.
         assert rules.count("product") == 6
-        assert rules.count("elementwise") <= (0 if dtype == "float32" else 5)
+        assert set(rules) <= {"product"} if dtype == "float32" else rules.count("elementwise") == len(rules) - 6 <= 5
 
 
 @pytest.mark.slow
@@ -89,6 +89,55 @@ def test_partial_sums_with_several_results(splits, monkeypatch):
     check(layer, random(37, 400), random(400, 44), orders=1)
 
 
+def bias_gradient(g, w, h):
+    """What flows back through a rectified layer, and its sums over the examples."""
+    back = tnp.where(h > 0, g @ w.T, 0)
+    return back, tnp.sum(back, tuple(range(back.ndim - 1)))
+
+
+def bias_arguments(*rows, inner=72, width=24):
+    return random(*rows, width), random(inner, width), random(*rows, inner, seed=1)
+
+
+@needs_gxx
+@pytest.mark.slow
+@pytest.mark.parametrize("arch", ["sm_80", "sm_90a"])
+@pytest.mark.parametrize("rows", [(300,), (3, 37), (2, 128), (1,), (129,)])
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+def test_sums_of_columns_are_part_of_products(dtype, rows, arch):
+    run = bias_gradient if dtype == "float32" else tvmfun.amp(bias_gradient, dtype)
+    tolerance = 2e-5 if dtype == "float32" else 3e-2
+    rules = check(run, *bias_arguments(*rows), arch=arch, orders=1, tolerance=tolerance)
+    assert "columns" not in rules or rows == (1,)
+
+
+@needs_gxx
+@pytest.mark.slow
+@pytest.mark.parametrize("tile", range(0, 12, 3))
+def test_sums_of_columns_of_other_tiles(tile, monkeypatch):
+    tile = tiles.shapes("tf32", "sm_80")[tile]
+    monkeypatch.setattr(tiles, "choose", lambda *_: (tile, 1))
+    run = tvmfun.amp(bias_gradient, "tensorfloat32")
+    arrays = bias_arguments(tile.rows + 5, inner=tile.columns + 3)
+    check(run, *arrays, orders=1, tolerance=4e-3)
+
+
+@needs_gxx
+@pytest.mark.slow
+def test_sums_of_columns_in_programs():
+    g, w, h = bias_arguments(40)
+    arrays = np.stack([g, g]), w, np.stack([h, -h])
+    check(tvmfun.vmap(bias_gradient, in_axes=(0, None, 0)), *arrays, orders=1)
+    check(bias_gradient, g[:0], w, h[:0], orders=1)
+    # Both sums of one product, and one of a sum that is read again.
+    twice = lambda g, w: (tnp.sum(g @ w.T, 0), tnp.sum(tnp.abs(g @ w.T), 0))
+    check(twice, g, w, orders=1, tolerance=1e-4)
+    check(lambda g, w: g @ w.T - tnp.sum(g @ w.T, 0) / len(g), g, w, orders=1, tolerance=1e-4)
+    g[7, 3], h[7] = np.nan, 1
+    results, _ = emulate(bias_gradient, g, w, h, orders=1)
+    assert np.isnan(results[1]).all() and np.isnan(results[0]).sum() == w.shape[0]
+
+
 def adam(x, g, w, m, v):
     """The update of a weight by Adam, whose gradient is a product."""
     grad = x.T @ g
@@ -117,8 +166,8 @@ def test_an_update_is_written_over_the_state_by_the_product():
 @pytest.mark.parametrize("arch", ["sm_80", "sm_90a", "sm_100"])
 def test_epilogues_spill_no_registers(arch, tmp_path):
     target = targets.resolve({"kind": "cuda", "arch": arch})
-    for function in (gradients, tvmfun.amp(gradients, "bfloat16")):
-        for one in scheduled(function, *arguments(512, 256, 512), arch=arch):
+    for precision in ("tensorfloat32", "bfloat16"):
+        for one in scheduled(tvmfun.amp(gradients, precision), *arguments(512, 256, 512), arch=arch):
             if one.rule == "product":
                 assert all(use.spilled_bytes == 0 for use in resources(one.source(target), arch, tmp_path))
     _, source = product_of(adam, *adam_arguments(512, 256, 384), arch=arch)

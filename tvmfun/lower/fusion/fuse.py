@@ -23,6 +23,7 @@ from tvmfun.lower.fusion.kernel import Kernel
 from tvmfun.ops.control import switch
 from tvmfun.ops.dot import dot_general
 from tvmfun.ops.pointwise import astype
+from tvmfun.ops.reduce import sum as sum_op
 from tvmfun.ops.shape import pad
 
 # Larger kernels save no more memory traffic, and take long to compile.
@@ -101,6 +102,8 @@ class _Fusion:
     def run(self) -> list[Kernel]:
         for i in reversed(range(len(self.equations))):
             self.assign(i)
+        if self.style.has_epilogues:
+            self.attach_column_sums()
         self.drop_barriers()
         groups = dict.fromkeys(group for homes in self.homes for group in homes)
         return [self.kernel(group) for group in self.ordered(list(groups))]
@@ -251,6 +254,29 @@ class _Fusion:
         group.core = i
         self.add(i, group)
         return True
+
+    def attach_column_sums(self) -> None:
+        """Makes sums over the rows of what products compute, such as gradients of biases, part of the products."""
+        summed: set[int] = set()
+        for i, equation in enumerate(self.equations):
+            source = self.producer.get(equation.inputs[0]) if equation.op is sum_op else None
+            if source is None or [group.members for group in self.homes[i]] != [[i]] or not self.homes[source]:
+                continue
+            group = self.homes[source][-1]
+            if group.core is None or group.core in summed or not self.is_product(group.core):
+                continue
+            if self.sums_columns(i, group.core) and self.has_room(group):
+                self.homes[i][0].members = []
+                self.homes[i] = [group]
+                group.members.append(i)
+                summed.add(group.core)
+
+    def sums_columns(self, i: int, core: int) -> bool:
+        """Whether a sum reduces the rows of a product of two matrices."""
+        product, source = self.equations[core], self.equations[i].inputs[0].aval
+        rows = product.inputs[0].aval.ndim - len(product.params["contract"][0])
+        is_plain = not product.params["batch"][0] and source.dtype == dtypes.float32
+        return is_plain and source.shape == self.shape(core) and self.equations[i].params["axis"] == (*range(rows),)
 
     def is_product(self, i: int) -> bool:
         """Whether the equation is a product of matrices of floats, of static sizes, with rows and columns."""

@@ -10,6 +10,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 
 from tvm import ir, tirx
 from tvm.s_tir import SBlock, SBlockRealize
@@ -17,10 +18,11 @@ from tvm.target import Target
 from tvm.tirx import Buffer, Stmt
 
 from tvmfun.lower.schedule.gpu import operands, tiles, vectors
+from tvmfun.lower.schedule.gpu.columns import emit_columns
 from tvmfun.lower.schedule.gpu.launch import over_points
 from tvmfun.lower.schedule.gpu.mainloops import MainLoop
 from tvmfun.lower.schedule.gpu.operands import TileLoader
-from tvmfun.lower.schedule.gpu.products import HALF, Product, match, with_epilogues
+from tvmfun.lower.schedule.gpu.products import HALF, ColumnSum, Product, match, with_epilogues, without_column_sums
 from tvmfun.lower.schedule.gpu.results import Epilogue
 from tvmfun.lower.schedule.gpu.vectors import address, call
 from tvmfun.lower.schedule.stage_passes import inline_maps
@@ -59,11 +61,14 @@ def schedule_in_place(
     if number(arch) < 80:
         return None  # asynchronous copies and most formats of tensor cores begin there
     stages, temps = parse(function)
-    product = match(with_epilogues(inline_maps(without_empty(stages), temps), temps))
-    if product is None or not (product.left.rows and product.right.rows):
+    stages, sums = without_column_sums(inline_maps(without_empty(stages), temps))
+    temps = [*temps, *(one.terms.output for one in sums)]
+    product = match(with_epilogues(stages, temps))
+    if product is None or not (product.left.rows and product.right.rows) or len(sums) > 1:
         return None
     reduced = function.attrs.get("tvmfun.precision") == TENSORFLOAT32
-    kernel = _Kernel.of(product, temps, arch, product.dtype if product.dtype in HALF or not reduced else "tf32")
+    format = product.dtype if product.dtype in HALF or not reduced else "tf32"
+    kernel = _Kernel.of(product, temps, arch, format, next(iter(sums), None))
     emitted, params = kernel.emit(), list(function.params)
     for source, output in in_place:
         emitted = build.replace_accesses(emitted, output, source, list)
@@ -86,28 +91,45 @@ class _Kernel:
     thread: ir.Var
     block: ir.Var
     splits: int
+    sum: ColumnSum | None
 
     @classmethod
-    def of(cls, product: Product, temps: list[Buffer], arch: str, format: str) -> _Kernel:
-        """Chooses the tiles and how they are read, for factors that are multiplied as ``format``."""
+    def of(cls, product: Product, temps: list[Buffer], arch: str, format: str, sum: ColumnSum | None) -> _Kernel:
+        """Chooses the tiles and how they are read, for factors that are multiplied as ``format``.
+
+        A sum of columns is one of whole tiles, not of partial sums.
+        """
         sides = product.left, product.right
         readings = [operands.reading(side, product) for side in sides]
         left_by_term, right_by_term = (reading.by_term and format != "float32" for reading in readings)
-        tile, splits = tiles.choose(format, product.sizes, arch, (left_by_term, right_by_term))
+        most = 32 if sum is None else 1
+        tile, splits = tiles.choose(format, product.sizes, arch, (left_by_term, right_by_term), most)
         loop = tile.loop(format, left_by_term, right_by_term)
         thread, block = ir.Var("thread", _INT), ir.Var("block", _INT)
         loaders = [
             TileLoader(side, product, reading, loop.threads, thread, layout, loop.needs_rounded)
             for side, reading, layout in zip(sides, readings, (loop.left, loop.right), strict=True)
         ]
-        return cls(product, loop, *loaders, Epilogue(product, temps), thread, block, splits)
+        return cls(product, loop, *loaders, Epilogue(product, temps), thread, block, splits, sum)
 
     def emit(self) -> Stmt:
-        """The launches: one; or one for partial sums over ranges of the terms, and one that adds them."""
+        """The launches: one; or one for partial sums over ranges of the terms, and one that adds them.
+
+        A sum of columns has a launch that adds those of all tiles beneath each other.
+        """
+        if self.sum is not None:
+            parts = self._sums_of_tiles
+            return build.seq(tirx.AllocBuffer(parts), self._launch(None), emit_columns(self.sum.over(parts)))
         if self.splits == 1:
             return self._launch(None)
         partials = tirx.decl_buffer((self.splits, *self.product.sizes[:3]), "float32", name="partials")
         return build.seq(tirx.AllocBuffer(partials), self._launch(partials), self._sum(partials))
+
+    @cached_property
+    def _sums_of_tiles(self) -> Buffer:
+        """The sums of columns over the rows of each tile."""
+        _, rows, columns, _ = self.product.sizes
+        return tirx.decl_buffer((build.ceil_div(rows, self.loop.rows), columns), "float32", name="column_sums")
 
     def _sum(self, partials: Buffer) -> Stmt:
         """The launch that adds partial sums, in order, and applies the epilogue."""
@@ -247,10 +269,32 @@ class _Kernel:
         """The epilogue of a tile whose sums are in shared memory."""
 
         def body(row: Expr, column: Expr, sums: Expr) -> Stmt:
-            fill = lambda held: vectors.move(address(held, 0), sums, self.epilogue.width, "float32")
-            return self.epilogue.emit(env, row, column, fill)
+            move = lambda to, source: vectors.move(to, source, self.epilogue.width, "float32")
+            fill = lambda held: move(address(held, 0), sums)
+            if self.sum is None:
+                return self.epilogue.emit(env, row, column, fill)
+            # The terms of a sum of columns take the positions of the sums that they come of.
+            keep = {self.sum.terms.output: lambda held: move(sums, address(held, 0))}
+            return self.epilogue.emit(env, row, column, fill, keep)
 
-        return self._over_tile(first_row, first_column, shared, self.epilogue.width, body)
+        stores = self._over_tile(first_row, first_column, shared, self.epilogue.width, body)
+        if self.sum is None:
+            return stores
+        return build.seq(stores, call("tvmfun_barrier"), self._sum_columns(first_row, first_column, shared))
+
+    def _sum_columns(self, first_row: Expr, first_column: Expr, shared: Buffer) -> Stmt:
+        """Stores the sums of a tile's columns, whose terms are in shared memory."""
+        _, rows, columns, _ = self.product.sizes
+        parts = self._sums_of_tiles
+        count = tirx.min(tirx.const(self.loop.rows, _INT), rows - first_row)
+        stmts = [vectors.whole(parts, *(int(size) - 1 for size in parts.shape))]
+        for start in range(0, self.loop.columns, self.loop.threads):
+            column = self.thread + start
+            to = address(parts, tirx.floordiv(first_row, self.loop.rows), first_column + column)
+            add = call("tvmfun_sum_column", to, address(shared, column * 4), count, self.loop.result_length)
+            exists = tirx.And(column < self.loop.columns, first_column + column < columns)
+            stmts.append(tirx.IfThenElse(exists, add, None))
+        return build.seq(*stmts)
 
     def _store_partials(
         self, partials: Buffer, at: tuple[Expr, Expr], first_row: Expr, first_column: Expr, shared: Buffer

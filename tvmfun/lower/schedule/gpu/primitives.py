@@ -143,6 +143,20 @@ __device__ __forceinline__ unsigned tvmfun_threefry(unsigned first, unsigned sec
   return x ^ y;
 }
 """,
+    "tvmfun_sum_column": r"""
+// Stores the sum of a column of a tile whose rows are `length` numbers apart, four independent sums at a time.
+__device__ __forceinline__ void tvmfun_sum_column(void* to, const void* tile, int rows, int length) {
+  const float* column = (const float*)tile;
+  float sums[4] = {0.0f, 0.0f, 0.0f, 0.0f};
+  int row = 0;
+  for (; row + 4 <= rows; row += 4) {
+#pragma unroll
+    for (int i = 0; i < 4; ++i) sums[i] += column[(row + i) * length];
+  }
+  for (; row < rows; ++row) sums[0] += column[row * length];
+  *(float*)to = (sums[0] + sums[1]) + (sums[2] + sums[3]);
+}
+""",
     "tvmfun_barrier": r"""
 __device__ __forceinline__ void tvmfun_barrier() { __syncthreads(); }
 """,

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from types import MappingProxyType
 
 import tvm_ffi
 from tvm import ir, tirx
@@ -67,7 +68,14 @@ class Epilogue:
         widths = [vectors.contiguous_width(access, axis, domain) or 1 for access in stores]
         return math.gcd(most, axis.extent, max(widths))
 
-    def emit(self, env: Env, row: Expr, column: Expr, fill: Callable[[Buffer], Stmt]) -> Stmt:
+    def emit(
+        self,
+        env: Env,
+        row: Expr,
+        column: Expr,
+        fill: Callable[[Buffer], Stmt],
+        keep: Mapping[Buffer, Callable[[Buffer], Stmt]] = MappingProxyType({}),
+    ) -> Stmt:
         """The statements for ``width`` neighbours. Results are stored last, as they may be written over what is read.
 
         Args:
@@ -75,6 +83,7 @@ class Epilogue:
             row: the row of the matrix.
             column: the first column.
             fill: the statement that writes their sums to registers.
+            keep: for results of maps, a statement that reads their registers.
         """
         columns = self.product.right.rows
         at = {**env, **build.unflatten(self.product.left.rows, row), **build.unflatten(columns, column)}
@@ -95,6 +104,8 @@ class Epilogue:
                     stmts.append(tirx.BufferStore(results[own.output], value, [lane]))
             if contains(self.stored, own.output):
                 stores += self._stores(own, lanes, results[own.output])
+            if own.output in keep:
+                stores.append(keep[own.output](results[own.output]))
         return build.seq(*stmts, *stores)
 
     def _stores(self, own: Map, lanes: Sequence[Env], values: Buffer) -> list[Stmt]:
