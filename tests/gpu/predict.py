@@ -5,8 +5,7 @@ that it was scheduled for. A launch takes a constant on top. Rates are those of 
 assumed: those of products are the ones by which schedules choose tiles. This is a lower bound that says where a step's
 time must go, not a measurement: kernels that reach less are not known to it.
 
-The *ideal* bytes are those of a step in which everything but products is fused: each product reads its operands and
-writes its result once, and each argument and result of the step passes once.
+The *ideal* bytes are those of :mod:`gpu.ideal`.
 """
 
 from __future__ import annotations
@@ -20,10 +19,11 @@ from bench.ours import Ours
 from tvm import tirx
 
 import tvmfun
+from gpu.ideal import ideal_bytes
 from gpu.steps import TIMED
 from tvmfun.core.cost import flops, running
 from tvmfun.core.inline import inlined
-from tvmfun.core.program import Atom, Equation, Program, Variable
+from tvmfun.core.program import Program
 from tvmfun.execute import input_positions
 from tvmfun.lower import kernel_cache, pipeline
 from tvmfun.lower import target as targets
@@ -124,7 +124,8 @@ def predict(name: str, gpu: Gpu) -> Prediction:
     donated = input_positions(lowered.program, lowered.donated)
     program = inlined(lowered.program, "cuda")
     module = cuda_module(pipeline.scheduled_module(program, SM_90A, donated), SM_90A, None, "it is not run")
-    result = Prediction(name, launches=len(list(module.launches())), ideal=ideal_bytes(program))
+    ideal = ideal_bytes(pipeline.rewritten(program, SM_90A))
+    result = Prediction(name, launches=len(list(module.launches())), ideal=ideal)
     for kernel, in_place in pipeline.fused_kernels(program, SM_90A, donated):
         if not kernel.is_view:
             function = _function(kernel, in_place)
@@ -169,53 +170,6 @@ def _seconds(kernel: Kernel, in_place: InPlace, gpu: Gpu) -> float:
 def _kernels_of_step(program: Program) -> list[tuple[Kernel, InPlace]]:
     """The kernels of one step of a loop."""
     return [(kernel, ()) for kernel in fuse(program, style(SM_90A)) if not kernel.is_view]
-
-
-def ideal_bytes(program: Program) -> float:
-    """The bytes of a step in which everything but products is fused: of products, and of arguments and results.
-
-    Of a table only the rows count that are looked up or updated.
-    """
-    program = pipeline.rewritten(program, SM_90A)
-    readers = defaultdict(list)
-    makers = {out: equation for equation in program.equations for out in equation.outputs}
-    for equation in program.equations:
-        for atom in equation.inputs:
-            readers[atom].append(equation)
-    inputs = sum(_bytes_picked(atom, readers[atom]) for atom in program.inputs)
-    made = {atom: makers.get(atom) for atom in program.outputs}
-    return inputs + sum(_bytes_made(*pair) for pair in made.items()) + _bytes_of_products(program)
-
-
-def _bytes_of_products(program: Program) -> float:
-    total = 0
-    for equation in program.equations:
-        if equation.op.runs is not None:
-            total += running(equation, _bytes_of_products)
-        elif equation.op.kind == "contraction":
-            total += sum(atom.aval.nbytes for atom in (*equation.inputs, *equation.outputs))
-    return total
-
-
-def _bytes_picked(argument: Variable, readers: Sequence[Equation]) -> float:
-    """The bytes of an argument that its readers need, apart from products, which count by themselves."""
-    others = [equation for equation in readers if equation.op.kind != "contraction"]
-    if not all(equation.op.kind == "injective" or _is_update(equation, argument) for equation in others):
-        return argument.aval.nbytes
-    picked = (equation.outputs[0].aval.size for equation in others if equation.op.kind == "injective")
-    return min(argument.aval.nbytes, sum(picked) * argument.aval.dtype.itemsize)
-
-
-def _bytes_made(result: Atom, maker: Equation | None) -> float:
-    """The bytes of a result that are written: those of an update, where it is one."""
-    if maker is None or maker.op.overwrites is None:
-        return 0 if maker is None else result.aval.nbytes
-    return min(result.aval.nbytes, 2 * maker.inputs[-1].aval.nbytes)
-
-
-def _is_update(equation: Equation, argument: Variable) -> bool:
-    position = equation.op.overwrites
-    return position is not None and equation.inputs[position] is argument
 
 
 # -- the tables --------------------------------------------------------------------------------------------------------

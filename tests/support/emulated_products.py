@@ -155,7 +155,11 @@ def _shared_bytes(nest: tirx.Stmt) -> int:
 
 
 def _workspace(function: tirx.PrimFunc, name: str) -> np.ndarray:
-    (buffer,) = (node.buffer for node in find(function.body, tirx.AllocBuffer) if node.buffer.name == name)
+    (buffer,) = (
+        node.buffer
+        for node in find(function.body, tirx.AllocBuffer)
+        if node.buffer.name == name and node.buffer.scope() == "global"
+    )
     return np.full(_nbytes(buffer), 0xFF, np.uint8)
 
 

@@ -6,7 +6,7 @@ from support.emulated_products import check, emulate, needs_gxx, needs_nvcc, pro
 
 import tvmfun
 import tvmfun.numpy as tnp
-from tvmfun import ShapeDtype, nn
+from tvmfun import ShapeDtype, lax, nn
 from tvmfun.core.inline import inlined
 from tvmfun.lower import kernel_cache, pipeline
 from tvmfun.lower import target as targets
@@ -120,6 +120,38 @@ def test_sums_of_columns_of_other_tiles(tile, monkeypatch):
     run = tvmfun.amp(bias_gradient, "tensorfloat32")
     arrays = bias_arguments(tile.rows + 5, inner=tile.columns + 3)
     check(run, *arrays, orders=1, tolerance=4e-3)
+
+
+@needs_gxx
+@pytest.mark.slow
+@pytest.mark.parametrize("rows", [40, 37])
+def test_sums_of_columns_of_partial_sums(rows, monkeypatch):
+    tile = tiles.shapes("float32", "sm_80")[-1]
+    monkeypatch.setattr(tiles, "choose", lambda *_: (tile, 3))
+    check(bias_gradient, *bias_arguments(rows, inner=44, width=300), orders=1)
+
+
+def convolution_statistics(x, w, s):
+    """A convolution with its batch statistics, and the gradients."""
+
+    def normalized(x, w, s):
+        y = lax.conv_general_dilated(x, w, (1, 1), "SAME", dimension_numbers=("NHWC", "HWIO", "NHWC"))
+        mean = tnp.mean(y, (0, 1, 2))
+        centred = y - mean
+        return nn.functional.relu(centred * lax.rsqrt(tnp.mean(centred**2, (0, 1, 2)) + 1e-3) * s), mean
+
+    (y, mean), pull = tvmfun.vjp(normalized, x, w, s)
+    return y, mean, *pull((tnp.sin(y), mean))
+
+
+@needs_gxx
+@pytest.mark.slow
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+def test_batch_statistics_are_sums_of_convolutions(dtype):
+    run = convolution_statistics if dtype == "float32" else tvmfun.amp(convolution_statistics, dtype)
+    arrays = random(2, 9, 7, 8), random(3, 3, 8, 20), random(20)
+    rules = check(run, *arrays, orders=1, tolerance=2e-4 if dtype == "float32" else 6e-2)
+    assert rules.count("product") == 3
 
 
 @needs_gxx

@@ -21,15 +21,18 @@ from tvmfun.lower import target as targets
 from tvmfun.lower.fusion.device_bits import on_device
 from tvmfun.lower.fusion.kernel import Kernel
 from tvmfun.ops.control import switch
+from tvmfun.ops.conv import conv
 from tvmfun.ops.dot import dot_general
 from tvmfun.ops.pointwise import astype
 from tvmfun.ops.reduce import sum as sum_op
-from tvmfun.ops.shape import pad
+from tvmfun.ops.shape import flip, pad, permute_dims
 
 # Larger kernels save no more memory traffic, and take long to compile.
 MAX_EQUATIONS = 48
 # The most copies of a shared subexpression in a kernel once everything is inlined.
 _MAX_EXPANSION = 400
+# Changes of layout that loaders of products follow, in which neighbours stay neighbours along some axis.
+_TURNS = (flip, permute_dims)
 # Kinds of ops that form a kernel each.
 _CLOSED = ("opaque", "control")
 # The most times that a kernel computes each element of an expensive equation.
@@ -272,20 +275,30 @@ class _Fusion:
                 summed.add(group.core)
 
     def sums_columns(self, i: int, core: int) -> bool:
-        """Whether a sum reduces the rows of a product of two matrices."""
+        """Whether a sum reduces the rows of a product of two matrices, or the positions of a convolution."""
         product, source = self.equations[core], self.equations[i].inputs[0].aval
-        rows = product.inputs[0].aval.ndim - len(product.params["contract"][0])
-        is_plain = not product.params["batch"][0] and source.dtype == dtypes.float32
-        return is_plain and source.shape == self.shape(core) and self.equations[i].params["axis"] == (*range(rows),)
+        rows = source.ndim - 1
+        if product.op is dot_general:
+            rows = product.inputs[0].aval.ndim - len(product.params["contract"][0])
+            if product.params["batch"][0]:
+                return False
+        is_sum = source.dtype == dtypes.float32 and self.equations[i].params["axis"] == (*range(rows),)
+        return is_sum and source.shape == self.shape(core)
 
     def is_product(self, i: int) -> bool:
-        """Whether the equation is a product of matrices of floats, of static sizes, with rows and columns."""
+        """Whether the equation is a product of matrices of floats, of static sizes, with rows and columns.
+
+        Convolutions without groups are such products.
+        """
         equation = self.equations[i]
-        if equation.op is not dot_general or dims.is_dynamic(self.shape(i)):
+        if equation.op not in (dot_general, conv) or dims.is_dynamic(tuple(a.aval.shape for a in equation.inputs)):
             return False
         dtype = equation.outputs[0].aval.dtype
-        shared, contracted = (len(equation.params[name][0]) for name in ("batch", "contract"))
-        has_free = all(atom.aval.ndim > shared + contracted for atom in equation.inputs)
+        if equation.op is conv:
+            has_free = equation.params["groups"] == 1
+        else:
+            shared, contracted = (len(equation.params[name][0]) for name in ("batch", "contract"))
+            has_free = all(atom.aval.ndim > shared + contracted for atom in equation.inputs)
         return has_free and dtypes.is_float(dtype) and dtype.itemsize <= 4 and self.size(i) > 0
 
     def reads_others(self, group: _Group, i: int) -> bool:
@@ -302,7 +315,7 @@ class _Fusion:
             if group not in self.homes[user]:
                 continue
             op = self.equations[user].op
-            if op.kind == "contraction" and not (op is dot_general and self.is_widening(i)):
+            if op.kind == "contraction" and not (op is dot_general and self.is_widening(i)) and not self.turns(i, user):
                 return False
             if self.feeds_core(group, user) and any(self.equations[j].op is dot_general for j in self.users[user]):
                 return False  # products read arrays
@@ -317,6 +330,11 @@ class _Fusion:
     def is_inexpensive(self, i: int) -> bool:
         """Whether an element may be computed more than once."""
         return self.equations[i].op.is_inexpensive(self.equations[i].outputs[0].aval.dtype)
+
+    def turns(self, i: int, user: int) -> bool:
+        """Whether the equation changes the layout of a kernel that a convolution of a GPU reads wherever it is."""
+        is_kernel = self.equations[user].op is conv and self.equations[user].inputs[0] not in self.equations[i].outputs
+        return self.style.has_epilogues and is_kernel and self.is_product(user) and self.equations[i].op in _TURNS
 
     def is_widening(self, i: int) -> bool:
         """Whether the equation is a conversion of narrow numbers that a product applies while it reads them."""

@@ -79,6 +79,7 @@ def _is_cheap(value: Expr) -> bool:
 
 
 def inline_into(stage: AnyStage, producer: Stage) -> AnyStage:
+    """The stage with the formula of a map instead of loads of its output."""
     if not isinstance(stage, Stage) or not reads_of(stage, producer.output):
         return stage
 

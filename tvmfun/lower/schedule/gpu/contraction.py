@@ -62,8 +62,7 @@ def schedule_in_place(
         return None  # asynchronous copies and most formats of tensor cores begin there
     stages, temps = parse(function)
     stages, sums = without_column_sums(inline_maps(without_empty(stages), temps))
-    temps = [*temps, *(one.terms.output for one in sums)]
-    product = match(with_epilogues(stages, temps))
+    product = match(with_epilogues(stages, [*temps, *(one.terms.output for one in sums)]))
     if product is None or not (product.left.rows and product.right.rows) or len(sums) > 1:
         return None
     reduced = function.attrs.get("tvmfun.precision") == TENSORFLOAT32
@@ -95,35 +94,36 @@ class _Kernel:
 
     @classmethod
     def of(cls, product: Product, temps: list[Buffer], arch: str, format: str, sum: ColumnSum | None) -> _Kernel:
-        """Chooses the tiles and how they are read, for factors that are multiplied as ``format``.
-
-        A sum of columns is one of whole tiles, not of partial sums.
-        """
+        """Chooses the tiles and how they are read, for factors that are multiplied as ``format``."""
         sides = product.left, product.right
         readings = [operands.reading(side, product) for side in sides]
         left_by_term, right_by_term = (reading.by_term and format != "float32" for reading in readings)
-        most = 32 if sum is None else 1
-        tile, splits = tiles.choose(format, product.sizes, arch, (left_by_term, right_by_term), most)
+        tile, splits = tiles.choose(format, product.sizes, arch, (left_by_term, right_by_term))
         loop = tile.loop(format, left_by_term, right_by_term)
         thread, block = ir.Var("thread", _INT), ir.Var("block", _INT)
         loaders = [
             TileLoader(side, product, reading, loop.threads, thread, layout, loop.needs_rounded)
             for side, reading, layout in zip(sides, readings, (loop.left, loop.right), strict=True)
         ]
+        if sum is not None and splits == 1:
+            temps = [*temps, sum.terms.output]
         return cls(product, loop, *loaders, Epilogue(product, temps), thread, block, splits, sum)
 
     def emit(self) -> Stmt:
         """The launches: one; or one for partial sums over ranges of the terms, and one that adds them.
 
-        A sum of columns has a launch that adds those of all tiles beneath each other.
+        A sum of columns has a launch that adds those of all tiles beneath each other, or the terms of partial sums.
         """
-        if self.sum is not None:
-            parts = self._sums_of_tiles
-            return build.seq(tirx.AllocBuffer(parts), self._launch(None), emit_columns(self.sum.over(parts)))
         if self.splits == 1:
-            return self._launch(None)
+            if self.sum is None:
+                return self._launch(None)
+            parts = self._sums_of_tiles
+            return build.seq(tirx.AllocBuffer(parts), self._launch(None), emit_columns(self.sum.over_tiles(parts)))
         partials = tirx.decl_buffer((self.splits, *self.product.sizes[:3]), "float32", name="partials")
-        return build.seq(tirx.AllocBuffer(partials), self._launch(partials), self._sum(partials))
+        added = [tirx.AllocBuffer(partials), self._launch(partials), self._sum(partials)]
+        if self.sum is None:
+            return build.seq(*added)
+        return build.seq(tirx.AllocBuffer(self.sum.terms.output), *added, emit_columns(self.sum.over_terms))
 
     @cached_property
     def _sums_of_tiles(self) -> Buffer:

@@ -141,7 +141,12 @@ class ColumnSum:
     stage: Stage
     terms: Stage
 
-    def over(self, parts: Buffer) -> Stage:
+    @property
+    def over_terms(self) -> Stage:
+        """The sum of stored terms."""
+        return replace(self.stage, value=self.terms.output[self.terms.index])
+
+    def over_tiles(self, parts: Buffer) -> Stage:
         """The sum of ``parts``, the sums of tiles of rows by tile and column."""
         tile = Axis.fresh(self.stage.reduce[0], int(parts.shape[0]))
         column = build.flatten(self.stage.space, {axis.var: axis.var for axis in self.stage.space})

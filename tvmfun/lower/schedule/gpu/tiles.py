@@ -187,13 +187,13 @@ def predicted_seconds(tile: Tile, dtype: str, sizes: tuple[int, int, int, int], 
 
 
 def choose(
-    dtype: str, sizes: tuple[int, int, int, int], arch: str, by_term: tuple[bool, bool] = (True, True), most: int = 32
+    dtype: str, sizes: tuple[int, int, int, int], arch: str, by_term: tuple[bool, bool] = (True, True)
 ) -> tuple[Tile, int]:
-    """The shape, and the number of ranges of the terms up to ``most``, with the shortest predicted time."""
+    """The shape, and the number of ranges of the terms, with the shortest predicted time."""
     options = [
         (tile, splits)
         for tile in shapes(dtype, arch, by_term)
-        for splits in (1, 2, 4, 8, 16, 32)[: most.bit_length()]
+        for splits in (1, 2, 4, 8, 16, 32)
         if splits == 1 or sizes[3] >= splits * _FEWEST_STEPS * tile.depth
     ]
     return min(options, key=lambda option: predicted_seconds(option[0], dtype, sizes, arch, option[1]))
