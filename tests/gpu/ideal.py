@@ -14,8 +14,8 @@ and what runs between them. The list assumes that
 - operands of products that are computed are written once;
 - arguments are read once per pass that needs them, results are written once; of tables only the rows count that are
   looked up or updated;
-- a loop does this in each step, where maps read its state and its rows of stacks from the chip, and reads and writes its
-  stacks once.
+- a loop does this in each step, where maps read its state and its rows of stacks from the chip, and reads and writes
+  its stacks once.
 
 A *level* numbers what has to happen one after another: products make even levels, passes over rows odd ones. All maps
 of a level that read an array are one pass.

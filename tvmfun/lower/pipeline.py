@@ -28,6 +28,7 @@ from tvmfun.lower.rewrite.branch_updates import sink_updates
 from tvmfun.lower.rewrite.dilated_convolutions import split_dilated_convolutions
 from tvmfun.lower.rewrite.early_conversions import convert_early
 from tvmfun.lower.rewrite.half_attention import narrow_attention
+from tvmfun.lower.rewrite.loop_conversions import convert_outside_loops
 from tvmfun.lower.rewrite.loop_panels import with_panels
 from tvmfun.lower.rewrite.scatter_updates import sparse_updates
 from tvmfun.lower.rewrite.split_products import split_products
@@ -50,6 +51,7 @@ def rewritten(program: Program, target: Target) -> Program:
     else:
         program = narrow_attention(program)
         program = convert_early(program)
+        program = convert_outside_loops(program)
     return program
 
 

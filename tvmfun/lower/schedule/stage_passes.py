@@ -30,12 +30,18 @@ CHEAP_LOADS = 6
 SHORT_ROW = 16
 
 
-def inline_maps(stages: list[AnyStage], temps: Sequence[Buffer]) -> list[AnyStage]:
-    """Substitutes intermediate maps into their readers where that repeats no expensive work."""
+def inline_maps(stages: list[AnyStage], temps: Sequence[Buffer], branches: bool = False) -> list[AnyStage]:
+    """Substitutes intermediate maps into their readers where that repeats no expensive work.
+
+    Args:
+        stages: the stages in order.
+        temps: the intermediates.
+        branches: whether a branch, such as a part of a concatenation, reads each element of an intermediate once.
+    """
     stages = list(stages)
     position = 0
     while position < len(stages):
-        if _can_inline(stages, position, temps):
+        if _can_inline(stages, position, temps, branches):
             producer = stages.pop(position)
             stages = [inline_into(stage, producer) for stage in stages]
         else:
@@ -43,7 +49,7 @@ def inline_maps(stages: list[AnyStage], temps: Sequence[Buffer]) -> list[AnyStag
     return stages
 
 
-def _can_inline(stages: Sequence[AnyStage], position: int, temps: Sequence[Buffer]) -> bool:
+def _can_inline(stages: Sequence[AnyStage], position: int, temps: Sequence[Buffer], branches: bool) -> bool:
     producer = stages[position]
     if not is_map(producer) or not contains(temps, producer.output):
         return False
@@ -58,7 +64,11 @@ def _can_inline(stages: Sequence[AnyStage], position: int, temps: Sequence[Buffe
             continue
         if not isinstance(stage, Stage):
             return False
-        points += len(reads) * build.points(stage.domain)
+        domain = build.points(stage.domain)
+        always = unconditional_loads(stage.value) if branches else reads
+        if len(reads) == 1 and not any(load.same_as(reads[0]) for load in always):
+            domain = min(domain, build.points(producer.space))
+        points += len(reads) * domain
         last = later
         readers.append(stage)
     between = written_by(stages[position + 1 : last])
@@ -76,6 +86,13 @@ def _is_cheap(value: Expr) -> bool:
     # A call without variables, such as the bits of a constant, is a constant.
     costly = any(not isinstance(node, ir.Call) or build.variables(node) for node in candidates)
     return not costly and len(build.loads(value)) <= CHEAP_LOADS
+
+
+def unconditional_loads(value: Expr) -> list[ir.TensorLoad]:
+    """The loads that are evaluated whatever the conditions of ``if_then_else`` are."""
+    choices = [node for node in find(value, ir.Call) if build.is_choice(node)]
+    guarded = [load for node in choices for part in node.args[1:] for load in build.loads(part)]
+    return [load for load in build.loads(value) if not any(load.same_as(other) for other in guarded)]
 
 
 def inline_into(stage: AnyStage, producer: Stage) -> AnyStage:

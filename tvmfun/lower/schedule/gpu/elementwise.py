@@ -16,10 +16,11 @@ from tvm.tirx import AllocBuffer, Buffer, BufferStore, IfThenElse, Stmt
 
 from tvmfun.core import dims
 from tvmfun.lower.schedule.gpu.launch import over_points, registers
+from tvmfun.lower.schedule.stage_passes import unconditional_loads
 from tvmfun.lower.schedule.stages import Stage, contains, fusable
 from tvmfun.lower.tir import build
 from tvmfun.lower.tir.build import Axis, Env, Expr, volume
-from tvmfun.lower.tir.walk import find, rewrite
+from tvmfun.lower.tir.walk import rewrite
 
 VECTOR_BYTES = 16
 MOST_LANES = 8
@@ -97,13 +98,6 @@ def _vector_loads(
 def _in_terms_of(value, stage: Stage, lead: Stage):
     """The value with the leading stage's names for the axes."""
     return build.substitute(value, {a.var: b.var for a, b in zip(stage.space, lead.space, strict=True)})
-
-
-def unconditional_loads(value: Expr) -> list[ir.TensorLoad]:
-    """The loads that are evaluated whatever the conditions of ``if_then_else`` are."""
-    choices = [node for node in find(value, ir.Call) if build.is_choice(node)]
-    guarded = [load for node in choices for part in node.args[1:] for load in build.loads(part)]
-    return [load for load in build.loads(value) if not any(load.same_as(other) for other in guarded)]
 
 
 def starts_at_multiple(load: ir.TensorLoad, inner: Sequence[Axis], domain: Sequence[Axis], width: int) -> bool:

@@ -15,11 +15,10 @@ from tvm import ir, tirx
 from tvm.tirx import AllocBuffer, Buffer, BufferStore, ForKind, IfThenElse, Stmt
 
 from tvmfun.core import dims
-from tvmfun.lower.schedule.gpu.elementwise import unconditional_loads
 from tvmfun.lower.schedule.gpu.launch import THREADS, WARP, block_count, launch, registers
 from tvmfun.lower.schedule.gpu.reducers import Reducer
 from tvmfun.lower.schedule.groups import Group
-from tvmfun.lower.schedule.stage_passes import inline_into
+from tvmfun.lower.schedule.stage_passes import inline_into, unconditional_loads
 from tvmfun.lower.schedule.stages import Stage, contains, is_map, reads_of, same_extents
 from tvmfun.lower.tir import build
 from tvmfun.lower.tir.build import Axis, Env, Expr, Size, volume

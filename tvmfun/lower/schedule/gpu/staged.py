@@ -51,7 +51,7 @@ def schedule_in_place(function: tirx.PrimFunc, in_place: Sequence[tuple[Buffer, 
         return None
     stages = without_empty(stages)
     stages = [stage for stage in stages if not any(is_copy(stage, *pair) for pair in in_place)]
-    stages = attach_epilogues(small_first(inline_maps(stages, temps)), temps)
+    stages = attach_epilogues(small_first(inline_maps(stages, temps, branches=True)), temps)
     if any(match(stage) for stage in stages):
         return None
     stages, temps = _prepare(stages, temps)

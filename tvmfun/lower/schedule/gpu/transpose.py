@@ -10,8 +10,8 @@ from tvm import ir, tirx
 from tvm.tirx import AllocBuffer, BufferStore, IfThenElse, Stmt
 
 from tvmfun.core import dims
-from tvmfun.lower.schedule.gpu.elementwise import unconditional_loads
 from tvmfun.lower.schedule.gpu.launch import barrier, launch, shared
+from tvmfun.lower.schedule.stage_passes import unconditional_loads
 from tvmfun.lower.schedule.stages import Stage
 from tvmfun.lower.tir import build
 from tvmfun.lower.tir.build import Axis, Env, Expr, volume
