@@ -3,7 +3,9 @@
 A kernel takes the larger of two times: its bytes at the memory's bandwidth, and its operations at the rate of the units
 that it was scheduled for. A launch takes a constant on top. Rates are those of data sheets times shares that are
 assumed: those of products are the ones by which schedules choose tiles. This is a lower bound that says where a step's
-time must go, not a measurement: kernels that reach less are not known to it.
+time must go, not a measurement: kernels that reach less are not known to it. Products fill the tensor cores while the
+memory works for other blocks, but only as far as blocks are not in step; so there is a second sum, in which nothing
+overlaps.
 
 The *ideal* bytes are those of :mod:`gpu.ideal`.
 """
@@ -51,9 +53,9 @@ class Gpu:
     name: str
     memory: float
 
-    def seconds(self, moved: float, operations: float, units: str) -> float:
-        """The larger of the times of so many bytes, and of operations by such units (:data:`tiles.UNITS`)."""
-        return max(moved / (self.memory * _OF_MEMORY), operations / tiles.reached(units, "sm_90a"))
+    def times(self, moved: float, operations: float, units: str) -> tuple[float, float]:
+        """The seconds of so many bytes, and of operations by such units (:data:`tiles.UNITS`)."""
+        return moved / (self.memory * _OF_MEMORY), operations / tiles.reached(units, "sm_90a")
 
 
 #: Source: NVIDIA, "H100 Tensor Core GPU" and "H200 Tensor Core GPU" data sheets, SXM.
@@ -76,12 +78,14 @@ class Row:
         bytes: what they move.
         flops: their floating-point operations.
         seconds: their time, without launches.
+        apart: the same if no byte moves while they compute.
     """
 
     calls: int = 0
     bytes: float = 0
     flops: float = 0
     seconds: float = 0
+    apart: float = 0
 
 
 @dataclass
@@ -115,6 +119,11 @@ class Prediction:
         """The time of the step."""
         return sum(row.seconds for row in self.rows.values()) + _LAUNCH * self.launches
 
+    @property
+    def apart(self) -> float:
+        """The time of the step if no kernel moved bytes while it computes."""
+        return sum(row.apart for row in self.rows.values()) + _LAUNCH * self.launches
+
 
 def predict(name: str, gpu: Gpu) -> Prediction:
     """Returns the prediction of one of the timed steps."""
@@ -133,7 +142,9 @@ def predict(name: str, gpu: Gpu) -> Prediction:
             row.calls += 1
             row.bytes += _moved(kernel, in_place)
             row.flops += sum(map(flops, kernel.equations))
-            row.seconds += _seconds(kernel, in_place, gpu)
+            times = _times(kernel, in_place, gpu)
+            row.seconds += sum(map(max, times))
+            row.apart += sum(map(sum, times))
     return result
 
 
@@ -158,13 +169,22 @@ def _moved(kernel: Kernel, in_place: InPlace) -> float:
     return moved_by(kernel, in_place, SM_90A) + parts
 
 
-def _seconds(kernel: Kernel, in_place: InPlace, gpu: Gpu) -> float:
-    """The time of a kernel; that of a loop is the sum over its steps."""
+def _times(kernel: Kernel, in_place: InPlace, gpu: Gpu) -> list[tuple[float, float]]:
+    """The times of a kernel, for its bytes and for its operations; of a loop those of all of its steps."""
     first = kernel.equations[0]
     if first.op.runs is not None:
-        return running(first, lambda program: sum(_seconds(*one, gpu) for one in _kernels_of_step(program)))
+        alternatives = (
+            [
+                time
+                for program, count in programs
+                for one in _kernels_of_step(program)
+                for time in _times(*one, gpu) * count
+            ]
+            for programs in first.op.runs(**first.params)
+        )
+        return max(alternatives, key=lambda times: sum(map(max, times)))
     units = _function(kernel, in_place).attrs.get(tiles.UNITS, _FMA)
-    return gpu.seconds(_moved(kernel, in_place), sum(map(flops, kernel.equations)), str(units))
+    return [gpu.times(_moved(kernel, in_place), sum(map(flops, kernel.equations)), str(units))]
 
 
 def _kernels_of_step(program: Program) -> list[tuple[Kernel, InPlace]]:
@@ -185,12 +205,14 @@ def _table(*head: str) -> list[str]:
 
 def summary(predictions: Sequence[Prediction], gpu: Gpu) -> str:
     """A table of steps in Markdown."""
-    lines = _table("step", "kernels", "launches", "GB", "ideal GB", "ratio", "Tflop", f"predicted ms, {gpu.name}")
+    lines = _table("step", "kernels", "launches", "GB", "ideal GB", "ratio", "Tflop", f"ms, {gpu.name}", "no overlap")
     for found in predictions:
         calls = sum(row.calls for row in found.rows.values())
         ratio = f"{found.bytes / found.ideal:.2f}"
         times = f"{found.bytes / 1e9:.3f}", f"{found.ideal / 1e9:.3f}", ratio, f"{found.flops / 1e12:.3f}"
-        lines.append(_line(found.name, calls, found.launches, *times, f"{found.seconds * 1e3:.2f}"))
+        lines.append(
+            _line(found.name, calls, found.launches, *times, f"{found.seconds * 1e3:.2f}", f"{found.apart * 1e3:.2f}")
+        )
     return "\n".join(lines)
 
 

@@ -58,7 +58,7 @@ def rewritten(program: Program, target: Target) -> Program:
 def fused(program: Program, target: Target) -> list[Kernel]:
     """Stage 2, Program to kernels: groups equations into functions."""
     kernels = fuse(program, style(target))
-    return merge_rows(kernels, program.outputs)
+    return merge_rows(kernels, program.outputs, is_gpu=not targets.is_cpu(target))
 
 
 def fused_kernels(program: Program, target: Target, donated: Collection[int] = ()) -> list[tuple[Kernel, InPlace]]:

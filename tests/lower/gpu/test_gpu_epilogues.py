@@ -204,3 +204,24 @@ def test_epilogues_spill_no_registers(arch, tmp_path):
                 assert all(use.spilled_bytes == 0 for use in resources(one.source(target), arch, tmp_path))
     _, source = product_of(adam, *adam_arguments(512, 256, 384), arch=arch)
     assert all(use.spilled_bytes == 0 for use in resources(source, arch, tmp_path))
+
+
+@pytest.mark.slow
+def test_the_gradient_of_a_cross_entropy_reads_logits_once_more_at_most():
+    """A sum of the gradient's columns, for a bias, is set aside from the rows of the softmax."""
+
+    def loss(w, b, x, y):
+        logits = x @ w + b
+        return tnp.mean(nn.losses.softmax_cross_entropy_with_integer_labels(logits, y))
+
+    target = targets.resolve({"kind": "cuda", "arch": "sm_90a"})
+    rows, width, words = 512, 64, 20_000
+    types = [ShapeDtype(shape, "float32") for shape in ((width, words), (words,), (rows, width))]
+    step = tvmfun.grad(tvmfun.amp(loss), (0, 1, 2))
+    program = inlined(tvmfun.trace(step)(*types, ShapeDtype((rows,), "int32")), "cuda")
+    kernels = [kernel for kernel, _ in pipeline.fused_kernels(program, target) if not kernel.is_view]
+    logits = next(out for kernel in kernels for out in kernel.outputs if out.aval.shape == (rows, words))
+    readers = [kernel for kernel in kernels if logits in kernel.inputs]
+    # One makes the gradient, one sums its columns, and one looks up what the loss is made of.
+    assert len(readers) <= 3 and str(logits.aval.dtype) == "float32"
+    assert sum(out.aval.shape == (rows, words) for kernel in readers for out in kernel.outputs) == 1

@@ -20,14 +20,17 @@ from tvmfun.ops.shape import broadcast_to, iota, reshape
 # Fewer rows do not keep the cores busy, and longer rows do not stay in the cache.
 _MIN_ROWS = 16
 _MAX_ROW = 1 << 16
+# The part of a cluster's largest array that a kernel may compute which is set aside.
+_LITTLE = 256
 
 
-def merge_rows(kernels: Sequence[Kernel], returned: Sequence[Atom]) -> list[Kernel]:
+def merge_rows(kernels: Sequence[Kernel], returned: Sequence[Atom], is_gpu: bool = False) -> list[Kernel]:
     """Merges neighbouring kernels in which each row depends only on the same row of the kernels before.
 
     Args:
         kernels: in an order in which they can run.
         returned: the outputs of the Program.
+        is_gpu: whether kernels run on a GPU, where sums of a row's gradient over columns do not end a merger.
 
     Returns:
         Kernels with the same results, in an order in which they can run.
@@ -39,14 +42,14 @@ def merge_rows(kernels: Sequence[Kernel], returned: Sequence[Atom]) -> list[Kern
     for atom in returned:
         readers.setdefault(atom, set()).add(len(kernels))
     result: list[Kernel] = []
-    cluster = _Cluster()
+    cluster = _Cluster(is_gpu)
     for i, kernel in enumerate(kernels):
         if not cluster.accepts(kernel):
             if cluster.may_set_aside(kernel):
                 cluster.set_aside(kernel)
                 continue
             result += cluster.merged(readers)
-            cluster = _Cluster()
+            cluster = _Cluster(is_gpu)
             if not cluster.accepts(kernel):
                 result.append(kernel)
                 continue
@@ -61,6 +64,7 @@ class _Cluster:
     Those set aside run before the merged kernel if they do not need it, and after it otherwise.
     """
 
+    is_gpu: bool
     members: dict[int, Kernel] = field(default_factory=dict)
     equations: dict[int, Equation] = field(default_factory=dict)
     computed: set[Variable] = field(default_factory=set)
@@ -91,11 +95,14 @@ class _Cluster:
     def may_set_aside(self, kernel: Kernel) -> bool:
         """Whether later kernels may become members although this one does not: one with at most a number per row.
 
-        The labels and the mean of a cross-entropy are such kernels, between the softmax and its gradient.
+        The labels and the mean of a cross-entropy are such kernels, between the softmax and its gradient; on GPUs so
+        are sums of the gradient's columns.
         """
         if self.rows is None:
             return False
-        small = all(typical(out.aval.size) <= typical(math.prod(self.rows)) for out in kernel.outputs)
+        largest = max(typical(out.aval.size) for one in self.equations.values() for out in one.outputs)
+        most = max(typical(math.prod(self.rows)), largest // _LITTLE if self.is_gpu else 0)
+        small = all(typical(out.aval.size) <= most for out in kernel.outputs)
         return small and all(equation.op.kind not in ("contraction", "control") for equation in kernel.equations)
 
     def add(self, i: int, kernel: Kernel) -> None:
