@@ -67,6 +67,7 @@ class _Levels:
         self.sums: list[tuple[frozenset[Variable], int]] = []
         self.others: float = 0
         self.makers = {out: equation for equation in program.equations for out in equation.outputs}
+        self.numbers = {variable: i for i, variable in enumerate((*program.inputs, *self.makers))}
 
     def bytes(self) -> float:
         """The sum of all reads and writes."""
@@ -133,10 +134,12 @@ class _Levels:
 
     def _narrow(self, atom: Variable) -> Variable:
         while (equation := self.makers.get(atom)) is not None:
-            (source, *_) = equation.inputs or (None,)
+            source = next(iter(equation.inputs), None)
+            if not isinstance(source, Variable):
+                break
             is_layout = equation.op.view or equation.op.name in ("permute_dims", "flip", "pad", "broadcast_to")
             widens = equation.op is astype and source.aval.dtype.itemsize <= atom.aval.dtype.itemsize
-            if not isinstance(source, Variable) or not (is_layout or widens):
+            if not (is_layout or widens):
                 break
             atom = source
         return atom
@@ -197,5 +200,5 @@ class _Levels:
     def _not_at_hand(self, sources: Iterable[Variable], level: int) -> list[Variable]:
         """The arrays without the largest of those that the pass of a level makes itself."""
         own = [source for source in sources if self.born.get(source) == level]
-        at_hand = max(own, key=lambda atom: atom.aval.nbytes, default=None)
+        at_hand = max(own, key=lambda atom: (atom.aval.nbytes, self.numbers[atom]), default=None)
         return [source for source in sources if source is not at_hand]

@@ -151,7 +151,9 @@ def predict(name: str, gpu: Gpu) -> Prediction:
 def _function(kernel: Kernel, in_place: InPlace) -> tirx.PrimFunc:
     """The scheduled kernel."""
     function = kernel_cache.scheduled(kernel, SM_90A, in_place) if in_place else None
-    return function or kernel_cache.scheduled(kernel, SM_90A)
+    function = function or kernel_cache.scheduled(kernel, SM_90A)
+    assert function is not None
+    return function
 
 
 def _moved(kernel: Kernel, in_place: InPlace) -> float:

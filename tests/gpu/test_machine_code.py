@@ -16,13 +16,13 @@ needs_compiler = pytest.mark.skipif(compilers.why_none() is not None, reason="th
 #: loops whose number of steps depends on data as one step.
 MOST_LAUNCHES = {
     "mnist": 25,
-    "bert": 85,
-    "bert-bfloat16": 90,
-    "gpt2": 85,
-    "gpt2-bfloat16": 90,
+    "bert": 70,
+    "bert-bfloat16": 70,
+    "gpt2": 60,
+    "gpt2-bfloat16": 60,
     "lstm": 140,
     "dlrm": 30,
-    "resnet": 105,
+    "resnet": 95,
 }
 #: The same for the sizes of benchmarks.
 MOST_OF_FULL = {
