@@ -189,7 +189,7 @@ def test_an_update_is_written_over_the_state_by_the_product():
     program = inlined(tvmfun.trace(adam)(*types), "cuda")
     ((kernel, in_place),) = [pair for pair in pipeline.fused_kernels(program, target, (2, 3, 4)) if not pair[0].is_view]
     function = kernel_cache.scheduled(kernel, target, in_place)
-    assert len(in_place) == 3 and function.attrs["tvmfun.rule"] == "product"
+    assert function is not None and len(in_place) == 3 and function.attrs["tvmfun.rule"] == "product"
     assert len(function.params) == 5  # results have no memory of their own
 
 
