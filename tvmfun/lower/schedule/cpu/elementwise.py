@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
+from itertools import pairwise
 
 import tvm_ffi
 from tvm import ir, tirx
@@ -15,9 +17,10 @@ from tvmfun.lower.schedule.cpu.transpose import rows as registers
 from tvmfun.lower.schedule.stages import Stage, fusable
 from tvmfun.lower.tir import build
 from tvmfun.lower.tir.build import Axis, Env, Expr, volume
-from tvmfun.lower.tir.walk import rewrite
+from tvmfun.lower.tir.walk import find, rewrite
 
 CHUNK = 64  # vectors per task along a long contiguous axis
+_MOST_CUTS = 3  # each costs a loop nest
 
 
 def emit_maps(
@@ -37,6 +40,9 @@ def emit_maps(
     if not axes:
         return _point(stages, env, private)
     if len(stages) == 1:
+        pieces = _pieces(stages[0], axes[-1], machine)
+        if pieces:
+            return build.seq(*(emit_maps([piece], env, prefix, machine, tasks, private) for piece in pieces))
         across = _transposed_load(stages[0], axes, machine)
         if across is not None:
             tiles = _emit_transpose(stages[0], env, axes, across, machine, tasks)
@@ -45,6 +51,43 @@ def emit_maps(
                 return tiles
             return IfThenElse(small, _emit_along(stages, env, axes, machine, tasks, private), tiles)
     return _emit_along(stages, env, axes, machine, tasks, private)
+
+
+def _pieces(stage: Stage, last: Axis, machine: Machine) -> list[Stage]:
+    """The parts of a map between constants with which it compares the last index; none if it needs no cut.
+
+    Where the cases of an ``if_then_else`` meet within a vector, as in a concatenation, each lane would be a branch.
+    """
+    if not isinstance(last.extent, int) or stage.epilogues:
+        return []
+    bounds = {bound for node in find(stage.value, ir.Call) if (bound := _bound(node, last)) is not None}
+    cuts = sorted(bound for bound in bounds if 0 < bound < last.extent)
+    if not any(cut % machine.lanes(stage.dtype) for cut in cuts) or len(cuts) > _MOST_CUTS:
+        return []
+    return [_piece(stage, last, *ends) for ends in pairwise([0, *cuts, last.extent])]
+
+
+def _bound(value: Expr, axis: Axis) -> int | None:
+    """The constant with which a choice compares an axis."""
+    condition = value.args[0] if build.is_choice(value) else None
+    is_bound = isinstance(condition, tirx.LT) and condition.a.same_as(axis.var) and isinstance(condition.b, tirx.IntImm)
+    return int(condition.b) if is_bound else None
+
+
+def _piece(stage: Stage, last: Axis, start: int, end: int) -> Stage:
+    """The part of a map for indices along the last axis from ``start`` to ``end``, in which choices are made."""
+
+    def choose(value: Expr) -> Expr:
+        bound = _bound(value, last)
+        if bound is None or start < bound < end:
+            return value
+        return value.args[1] if end <= bound else value.args[2]
+
+    axis = Axis.fresh(last, end - start)
+    env = {last.var: axis.var + start}
+    index = tuple(build.substitute(at, env) for at in stage.index)
+    value = build.substitute(rewrite(stage.value, (ir.Call, choose)), env)
+    return replace(stage, space=(*stage.space[:-1], axis), index=index, value=value)
 
 
 def _emit_along(

@@ -1,0 +1,87 @@
+"""Maps that are cut where an index is compared with a constant, such as at the ends of concatenated parts."""
+
+import numpy as np
+import pytest
+
+import tvmfun
+import tvmfun.numpy as tnp
+from tvmfun import lax
+from tvmfun.lower import pipeline
+from tvmfun.lower import target as targets
+from tvmfun.lower.tir.build import is_choice
+from tvmfun.lower.tir.walk import find
+
+RNG = np.random.default_rng(0)
+
+
+def array(*shape, dtype="float32"):
+    return (100 * RNG.standard_normal(shape)).astype(dtype)
+
+
+def choices(f, *args):
+    """The number of branches of the scheduled kernels."""
+    from tvm import ir
+
+    program = tvmfun.trace(f)(*args)
+    kernels = pipeline.scheduled_kernels(program, targets.host())
+    return sum(is_choice(call) for kernel in kernels for call in find(kernel.function.body, ir.Call))
+
+
+@pytest.mark.parametrize("shape", [(5, 40), (300, 77), (3, 5, 4099), (2, 1, 19)], ids=str)
+@pytest.mark.parametrize("shift", [3, -1])
+def test_roll(shape, shift):
+    x = array(*shape)
+    f = lambda x: tnp.roll(x, shift, axis=-1)
+    assert choices(f, x) == 0
+    np.testing.assert_array_equal(tvmfun.jit(f)(x), np.roll(x, shift, -1))
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64", "int32", "int8", "bool", "float16"])
+def test_concatenation_of_parts_of_odd_widths(dtype):
+    parts = [array(30, width, dtype=dtype) for width in (13, 1, 50)]
+    f = lambda *parts: tnp.concatenate(parts, axis=1)
+    np.testing.assert_array_equal(tvmfun.jit(f)(*parts), np.concatenate(parts, 1))
+
+
+def test_more_parts_than_are_worth_a_loop():
+    parts = [array(7, width) for width in (3, 5, 7, 9, 11, 13)]
+    f = lambda *parts: tnp.concatenate(parts, axis=1)
+    np.testing.assert_array_equal(tvmfun.jit(f)(*parts), np.concatenate(parts, 1))
+
+
+def test_what_is_computed_from_the_parts():
+    x, y = array(200, 45), array(200, 22)
+    f = lambda x, y: tnp.concatenate([x * 2, tnp.abs(y)], axis=1).T + 1
+    np.testing.assert_allclose(tvmfun.jit(f)(x, y), np.concatenate([x * 2, abs(y)], 1).T + 1, rtol=1e-6)
+
+
+def test_derivatives_batches_and_loops():
+    x, y = array(6, 20), array(6, 13)
+
+    def f(x, y):
+        step = lambda carry, _: (tnp.roll(carry, 5, axis=1), None)
+        joined = tnp.concatenate([x, y], axis=1)
+        return lax.scan(step, joined, None, length=3)[0]
+
+    expected = np.roll(np.concatenate([x, y], 1), 15, 1)
+    np.testing.assert_array_equal(tvmfun.jit(f)(x, y), expected)
+    batched = tvmfun.vmap(f)(np.stack([x, 2 * x]), np.stack([y, 3 * y]))
+    np.testing.assert_array_equal(batched[0], expected)
+    weights = array(6, 33)
+    gradients = tvmfun.grad(lambda x, y: tnp.sum(f(x, y) * weights), (0, 1))(x, y)
+    back = np.roll(weights, -15, 1)
+    np.testing.assert_allclose(gradients[0], back[:, :20], rtol=1e-6)
+    np.testing.assert_allclose(gradients[1], back[:, 20:], rtol=1e-6)
+
+
+def test_donated_arrays_stay_apart():
+    x = array(50, 70)
+    f = tvmfun.jit(lambda x: tnp.roll(x, 3, axis=1), donate_argnums=0)
+    np.testing.assert_array_equal(f(tvmfun.device_put(x)), np.roll(x, 3, 1))
+
+
+def test_a_batch_of_any_size():
+    f = tvmfun.jit(lambda x: tnp.roll(x, 3, axis=1), dynamic_shapes={"x": {0: "b"}})
+    for rows in (1, 4, 300):
+        x = array(rows, 45)
+        np.testing.assert_array_equal(f(x), np.roll(x, 3, 1))
