@@ -90,7 +90,7 @@ def test_partial_sums_with_several_results(splits, monkeypatch):
 
 
 def bias_gradient(g, w, h):
-    """What flows back through a rectified layer, and its sums over the examples."""
+    """The cotangent of a rectified layer, and its sums over the examples."""
     back = tnp.where(h > 0, g @ w.T, 0)
     return back, tnp.sum(back, tuple(range(back.ndim - 1)))
 

@@ -195,7 +195,7 @@ class _Fusion:
         cost = {id(group): self.new_reads(group, i) for group in takers}
         if len(takers) == readers > 1:
             stored = min(cost.values()) + readers * self.nbytes(i)
-            # What an equation reads may turn out to be computed by a map as well, so GPUs prefer to recompute.
+            # Maps may turn out to compute the operands, too, so GPUs prefer to recompute.
             cores = [self.equations[group.core].op.kind for group in takers if group.core is not None]
             prefers = self.style.is_gpu and "reduction" not in cores
             is_less = sum(cost.values()) < stored + prefers
