@@ -193,6 +193,17 @@ def test_rows_that_need_no_blocks(small_caches, m, n, k, layout):
     assert loops.taken == []
 
 
+def test_small_products_of_a_large_batch_need_no_blocks(small_caches):
+    """Their panels stay tasks, however large all left operands are together."""
+    a, b = placeholder((30, 40, 270), name="a"), placeholder((30, 40, 300), name="b")
+    r = te.reduce_axis((0, 40), "r")
+    c = te.compute((30, 270, 300), lambda g, i, j: te.sum(a[g, r, i] * b[g, r, j], axis=r), "c")
+    loops, target = _blocks_of_rows((a, b, c), 2)
+    assert loops.blocks not in loops.taken
+    x, y = random((30, 40, 270)), random((30, 40, 300), seed=1)
+    check((a, b, c), (x, y), [np.einsum("gri,grj->gij", wide(x), wide(y))], "contraction", target)
+
+
 def test_several_free_and_reduced_axes():
     a, b = placeholder((3, 7, 5, 4), name="a"), placeholder((5, 4, 6, 9), name="b")
     r, s = te.reduce_axis((0, 5), "r"), te.reduce_axis((0, 4), "s")

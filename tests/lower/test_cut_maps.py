@@ -2,6 +2,7 @@
 
 import numpy as np
 import pytest
+from tvm import ir
 
 import tvmfun
 import tvmfun.numpy as tnp
@@ -20,8 +21,6 @@ def array(*shape, dtype="float32"):
 
 def choices(f, *args):
     """The number of branches of the scheduled kernels."""
-    from tvm import ir
-
     program = tvmfun.trace(f)(*args)
     kernels = pipeline.scheduled_kernels(program, targets.host())
     return sum(is_choice(call) for kernel in kernels for call in find(kernel.function.body, ir.Call))

@@ -122,13 +122,16 @@ class ContractionLoops:
         if not isinstance(left, ir.TensorLoad) or not build.is_static(left.source):
             return None
         panels = build.ceil_div(build.points([self.column]), tiling.columns)
-        if panels < _FEW_PANELS or build.nbytes(left.source) <= self.machine.cache_bytes(3):
-            return None
         item = build.bits(str(left.source.dtype)) // 8
+        of_row = build.points(self.stage.reduce) * item
+        # What the panels of one batch read; the windows of a convolution overlap.
+        left_bytes = min(build.points([*self.beside, self.row]) * of_row, build.nbytes(left.source))
+        if panels < _FEW_PANELS or left_bytes <= self.machine.cache_bytes(3):
+            return None
         step = build.stride(left.source, left.indices, self.stage.reduce[-1], self.stage.domain)
         if step is not None and dims.typical(step) * item <= FAR_BYTES:
             return None
-        rows = int(_SHARE_OF_ROWS * self.machine.cache_bytes(2)) // (build.points(self.stage.reduce) * item)
+        rows = int(_SHARE_OF_ROWS * self.machine.cache_bytes(2)) // of_row
         return rows // tiling.rows if rows >= _FEWEST_ROWS else None
 
     def _splits_columns_first(self) -> bool:
