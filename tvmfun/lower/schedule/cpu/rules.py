@@ -24,6 +24,7 @@ from tvmfun.lower.schedule.cpu.contraction_loops import emit_contraction
 from tvmfun.lower.schedule.cpu.dots import TileDot
 from tvmfun.lower.schedule.cpu.elementwise import emit_maps
 from tvmfun.lower.schedule.cpu.fallback import parallelize
+from tvmfun.lower.schedule.cpu.few_columns import emit_few_columns, has_few_columns, is_packed, with_packed_columns
 from tvmfun.lower.schedule.cpu.packed_dots import with_words
 from tvmfun.lower.schedule.cpu.reduction import emit_reduction
 from tvmfun.lower.schedule.cpu.tile_loops import emit_tiles
@@ -164,6 +165,8 @@ def _prepare_reduction(stage: Stage, machine: Machine, promoted: Sequence[Buffer
     before: list[Stage] = []
     if contraction is None:
         stage = merge_reduced_axes(stage)
+    elif has_few_columns(contraction, machine):
+        return list(with_packed_columns(stage, contraction, machine))
     else:
         before, stage = with_words(stage, contraction, machine, promoted) or hoist_operands(stage, contraction)
     pieces = split_reduction(stage, _independent_tasks(stage, machine), _work(stage), f"{stage.name}_part")
@@ -231,6 +234,8 @@ def _emit_stage(stage: AnyStage, env: Env, prefix: int, machine: Machine, tasks:
         return emit_maps([stage], env, prefix, machine, tasks)
     contraction = match(stage)
     if contraction is not None:
+        if has_few_columns(contraction, machine) and is_packed(contraction, machine):
+            return emit_few_columns(contraction, env, prefix, machine, tasks)
         emit = emit_tiles if isinstance(contraction.dot, TileDot) else emit_contraction
         return emit(contraction, env, prefix, machine, tasks)
     return emit_reduction(stage, env, prefix, machine, tasks)

@@ -1,0 +1,141 @@
+"""Products with few columns, whose vectors run along the reduced axis."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from lower.test_hot_kernels import basic_blocks, modules, operands
+
+import tvmfun
+import tvmfun.numpy as tnp
+from tvmfun import ShapeDtype, lax
+from tvmfun.lower import target as targets
+from tvmfun.lower.machine import Machine
+
+RNG = np.random.default_rng(0)
+LANES = Machine.of(targets.host()).lanes("float32")
+
+
+def normal(*shape, dtype="float32"):
+    return RNG.standard_normal(shape).astype(dtype)
+
+
+def assert_product(got, x, w, bias=0.0):
+    x, w = x.astype("float64"), w.astype("float64")
+    terms, eps = x.shape[-1], np.finfo(got.dtype).eps
+    bound = np.sqrt(terms) * eps * (abs(x) @ abs(w)) + 4 * eps * abs(bias)
+    assert (abs(np.asarray(got, "float64") - (x @ w + bias)) <= bound).all()
+
+
+def is_along_terms(compiled):
+    """Whether the machine code fetches the rows of the next tile."""
+    return any("prefetcht0" in module.inspect_source("asm") for module in modules(compiled.executable.module))
+
+
+# Rows and terms that tiles, blocks and vectors do not divide; rows enough for 16 tiles of 8.
+@pytest.mark.quick("1001-1023-3", "1024-1024-8")
+@pytest.mark.parametrize(
+    ("rows", "terms", "columns"),
+    [(1024, 1024, 8), (1001, 1023, 3), (1003, 600, 5), (515, 4099, 2), (128, 8192, 7), (129, 70001, 4), (640, 512, 8)],
+    ids=lambda n: str(n),
+)
+@pytest.mark.parametrize("is_transposed", [False, True], ids=["", "transposed"])
+def test_sizes(rows, terms, columns, is_transposed):
+    x, w = normal(rows, terms), normal(terms, columns)
+    f = tvmfun.jit((lambda x, w: x @ w.T) if is_transposed else (lambda x, w: x @ w))
+    compiled = f.lower(x, w.T.copy() if is_transposed else w).compile()
+    if LANES == 16:
+        assert is_along_terms(compiled)
+    assert_product(np.asarray(compiled(x, w.T.copy() if is_transposed else w)), x, w)
+
+
+def test_float64():
+    x, w = normal(640, 1030, dtype="float64"), normal(1030, 4, dtype="float64")
+    assert_product(np.asarray(tvmfun.jit(lambda x, w: x @ w)(x, w)), x, w)
+
+
+def test_infinities_stay_in_their_row_and_column():
+    x, w = normal(640, 1025), normal(1025, 4)
+    x[3, 0], x[5, 1024], w[7, 2] = np.inf, np.nan, -np.inf
+    with np.errstate(invalid="ignore"):
+        expected = x @ w
+    got = np.asarray(tvmfun.jit(lambda x, w: x @ w)(x, w))
+    np.testing.assert_array_equal(np.isnan(got), np.isnan(expected))
+    np.testing.assert_array_equal(np.isinf(got), np.isinf(expected))
+
+
+def test_epilogue_is_written_over_a_donated_array():
+    x, w, y = normal(700, 1025), normal(1025, 6), normal(700, 6)
+    f = tvmfun.jit(lambda y, x, w: y + x @ w, donate_argnums=0)
+    donated = tvmfun.device_put(y)
+    got = np.asarray(f(donated, x, w))
+    assert donated.is_deleted()
+    assert_product(got, x, w, y)
+
+
+def test_batches():
+    x, w = normal(3, 300, 1025), normal(3, 1025, 5)
+    for got in (tvmfun.jit(lambda x, w: x @ w)(x, w), tvmfun.jit(tvmfun.vmap(lambda x, w: x @ w))(x, w)):
+        assert_product(np.asarray(got), x, w)
+    shared = np.asarray(tvmfun.jit(tvmfun.vmap(lambda x, w: x @ w, in_axes=(0, None)))(x, w[0]))
+    assert_product(shared, x, w[0])
+
+
+def test_in_a_loop():
+    x, w = normal(4, 256, 1030), normal(1030, 5)
+
+    def run(x, w):
+        return lax.scan(lambda carry, x: (carry + (x @ w).sum(0), x @ (w + carry)), tnp.zeros(5), x)
+
+    carry, ys = tvmfun.jit(run)(x, w)
+    total = np.zeros(5)
+    for i, y in enumerate(np.asarray(ys)):
+        np.testing.assert_allclose(y, x[i] @ (w + total), rtol=1e-3, atol=0.05)
+        total = total + (x[i].astype("float64") @ w).sum(0)
+    np.testing.assert_allclose(np.asarray(carry), total, rtol=1e-4, atol=1e-2)
+
+
+def test_derivatives():
+    x, w = normal(512, 520, dtype="float64"), normal(520, 3, dtype="float64")
+    loss = lambda w: tnp.tanh(tnp.asarray(x) @ w * 0.05).sum()
+    gradient = np.asarray(tvmfun.jit(tvmfun.grad(loss))(w))
+    y = np.tanh(x @ w * 0.05)
+    np.testing.assert_allclose(gradient, 0.05 * x.T @ (1 - y * y), rtol=1e-10)
+    product = np.asarray(tvmfun.jit(lambda w, v: tvmfun.jvp(tvmfun.grad(loss), (w,), (v,))[1])(w, w))
+    np.testing.assert_allclose(product, 0.0025 * x.T @ (-2 * y * (1 - y * y) * (x @ w)), rtol=1e-9, atol=1e-9)
+
+
+def test_results_do_not_depend_on_threads():
+    x, w = normal(1001, 1025), normal(1025, 6)
+    one, two = (
+        np.asarray(tvmfun.jit(lambda x, w: x @ w, target={"kind": "llvm", "mcpu": MCPU, "num-cores": cores})(x, w))
+        for cores in (1, 2)
+    )
+    np.testing.assert_array_equal(one, two)
+
+
+MCPU = str(targets.host().attrs["mcpu"])
+
+
+@pytest.mark.parametrize(
+    ("mcpu", "columns"), [("x86-64-v3", 4), ("x86-64-v3", 2), ("znver5", 8), ("skylake-avx512", 5)]
+)
+def test_sums_stay_in_registers(mcpu, columns):
+    target = targets.resolve({"kind": "llvm", "mcpu": mcpu, "mtriple": "x86_64-linux-gnu", "num-cores": 2})
+    f = tvmfun.jit(lambda x, w: x @ w, target=target)
+    compiled = f.lower(ShapeDtype((1024, 1024), "float32"), ShapeDtype((1024, columns), "float32")).compile()
+    text = "\n".join(module.inspect_source("asm") for module in modules(compiled.executable.module))
+    hot = max(basic_blocks(text), key=lambda block: sum("vfmadd" in line for line in block))
+    assert sum("vfmadd" in line for line in hot) >= 2 * columns
+    assert not any("(%rsp)" in line for line in hot if operands(line))
+
+
+def test_others_keep_their_tiles():
+    few_terms = tvmfun.jit(lambda x, w: x @ w).lower(
+        ShapeDtype((4096, 256), "float32"), ShapeDtype((256, 8), "float32")
+    )
+    many_columns = tvmfun.jit(lambda x, w: x @ w).lower(
+        ShapeDtype((1024, 1024), "float32"), ShapeDtype((1024, 16), "float32")
+    )
+    assert not is_along_terms(few_terms.compile())
+    assert not is_along_terms(many_columns.compile())
