@@ -165,8 +165,8 @@ class Machine:
 
     def lanes(self, dtype: str) -> int:
         """The number of elements of a dtype in one vector."""
-        if dtype == "bfloat16":  # TVM cannot broadcast one; LLVM vectorizes the scalar loop
-            return 1
+        if dtype == "bfloat16":  # computed in float32
+            dtype = "float32"
         return max(1, self.vector_bytes * 8 // tvm.DataType(dtype).bits)
 
 

@@ -34,7 +34,7 @@ from tvmfun.lower.tir.calling_convention import (
 from tvmfun.lower.tir.held_values import hold, release
 from tvmfun.lower.tir.narrow_stores import protect_narrow_stores
 from tvmfun.lower.tir.quotients import protect_quotients, reveal_constants
-from tvmfun.lower.tir.walk import find
+from tvmfun.lower.tir.walk import find, rewrite
 from tvmfun.runtime.plan import Address, Size
 from tvmfun.runtime.workspaces import Allocation
 from tvmfun.threads import cpu_count, pooled
@@ -318,6 +318,23 @@ def _of_bodies(name: str, change: Callable[[tirx.Stmt], tirx.Stmt]) -> tvm.trans
     return changed
 
 
+@tvm.transform.module_pass(opt_level=0, name="tvmfun.RepeatBits")
+def _repeat_bits(module: tvm.IRModule, context: tvm.transform.PassContext) -> tvm.IRModule:
+    """Repeats the bits of bfloat16 numbers along vectors, because TVM cannot store a repeated bfloat16."""
+
+    def bits(repeated: tirx.Broadcast) -> Any:
+        if str(repeated.value.ty) != "bfloat16":
+            return repeated
+        return tirx.reinterpret(repeated.ty, tirx.Broadcast(tirx.reinterpret("uint16", repeated.value), repeated.lanes))
+
+    def repeat(function: tirx.PrimFunc) -> tirx.PrimFunc:
+        if all(str(param.dtype) != "bfloat16" for param in function.params if tirx.is_buffer_var(param)):
+            return function
+        return function.with_body(rewrite(function.body, (tirx.Broadcast, bits)))
+
+    return tvm.IRModule({name: repeat(function) for name, function in module.functions.items()}, attrs=module.attrs)
+
+
 @tvm.transform.module_pass(opt_level=0, name="tvmfun.ShareFormulas")
 def _share_formulas(module: tvm.IRModule, context: tvm.transform.PassContext) -> tvm.IRModule:
     """Computes common subexpressions once, because LLVM takes longer to find them in large inlined formulas.
@@ -364,6 +381,7 @@ _LOWERING = tvm.transform.Sequential(
         tirx.transform.BF16ComputeLegalize(),
         tirx.transform.NarrowDataType(32),
         tirx.transform.VectorizeLoop(True),
+        _repeat_bits,
         tirx.transform.UnrollLoop(),
         s_tir.transform.RenormalizeSplitPattern(),
         tirx.transform.StmtSimplify(),
