@@ -141,7 +141,8 @@ class Machine:
         The caches of this machine are read from the system, and its settings may have been measured; those of others
         are looked up by LLVM's name, and derived.
         """
-        return _machine(str(target), measured(description()) if is_here(target) else None)
+        here = is_here(target)
+        return _machine(str(target), here, measured(description()) if here else None)
 
     def __str__(self) -> str:
         shared = lambda cache: f" for {cache.cpus} CPUs" if cache.cpus > 1 else ""
@@ -176,12 +177,12 @@ def is_here(target: Target) -> bool:
 
 
 @cache
-def _machine(text: str, chosen: Settings | None) -> Machine:
+def _machine(text: str, here: bool, chosen: Settings | None) -> Machine:
     """The machine of a target, given as text; cached, because LLVM takes long to name its features."""
     target = Target(text)
     cores = int(target.attrs.get("num-cores", 0)) or os.cpu_count() or 1
     mcpu = str(target.attrs.get("mcpu", ""))
-    caches = system_caches() if is_here(target) else ()
+    caches = system_caches() if here else ()
     if not caches:
         caches = tuple(Cache(level, size) for level, size in enumerate(_CACHES_OF.get(mcpu, _UNKNOWN), 1))
     width, registers, features = _vectors(target)

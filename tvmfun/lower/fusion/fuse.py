@@ -184,7 +184,8 @@ class _Fusion:
         """
         op = self.equations[i].op
         readers = len(around) + (i in self.returned)
-        is_short = self.style.is_gpu and op.name in _SHORT and self.nbytes(i) <= 4 * self.size(i)
+        # A number is read for free.
+        is_short = self.style.is_gpu and op.name in _SHORT and self.size(i) > 1 and self.nbytes(i) <= 4 * self.size(i)
         if op.kind != "pointwise" or not (is_short or self.is_inexpensive(i)) or readers < 2:
             return around, False
         takers = [group for group in around if self.accepts(group, i)]
