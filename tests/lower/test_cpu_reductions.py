@@ -10,9 +10,11 @@ import tvm
 from support.te_kernels import HOST, check, compile_te, matmul, placeholder, random, run, wide
 from tvm import te, tirx, topi
 
+from tvmfun.lower.machine import Machine
 from tvmfun.lower.schedule.cpu.rules import schedule
 from tvmfun.lower.schedule.reduction_passes import along_reduced_axis
 from tvmfun.lower.schedule.stages import parse
+from tvmfun.lower.tir.walk import find
 
 REDUCTIONS = [
     ((64 * 24 * 24, 64), (0,)),
@@ -212,3 +214,28 @@ def test_results_do_not_depend_on_cores(threads):
         results = [run(compile_te(tensors, t)[1], arrays, [(shape, "float32")])[0] for t in (one, target, target)]
         np.testing.assert_array_equal(results[0], results[1])
         np.testing.assert_array_equal(results[1], results[2])
+
+
+@pytest.mark.parametrize(
+    ("shape", "axis", "vectors"),
+    [
+        ((2048, 2048), 0, 16),
+        ((64, 256, 256), 1, 16),
+        ((4096, 768), 0, 6),  # 48 vectors, in 8 tiles
+        ((2048, 2000), 0, 5),  # 125 vectors
+        ((512, 512), 0, 4),  # little
+        ((4096, 1072), 0, 4),  # 67 vectors, a prime
+    ],
+)
+@pytest.mark.parametrize("name", ["sum", "max"])
+def test_wide_tiles_read_long_pieces_of_rows(shape, axis, vectors, name):
+    if Machine.of(HOST).lanes("float32") != 16:
+        pytest.skip("counts vectors of 16 numbers")
+    x = placeholder(shape)
+    out = getattr(topi, name)(x, axis=axis)
+    scheduled = schedule(te.create_prim_func([x, out]), tvm.target.Target({**HOST.export(), "num-cores": 2}))
+    loops = find(scheduled.body, tirx.For)
+    inner = [loop for loop in loops if loop.kind == tirx.ForKind.SERIAL and len(find(loop.body, tirx.For)) > 1]
+    assert max(len(find(loop.body, tirx.BufferStore)) for loop in inner[:1]) == vectors
+    value = random(shape)
+    check((x, out), (value,), [getattr(np, name)(wide(value), axis=axis)], "reduction")

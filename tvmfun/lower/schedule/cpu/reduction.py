@@ -18,6 +18,7 @@ from tvmfun.lower.tir.build import Axis, Env, Expr
 _Into = TypeVar("_Into")
 
 WIDE = 4  # vectors accumulated side by side, to hide the latency of one addition
+WIDEST, LONG, LIGHT_LOADS, TASKS_PER_CORE = 16, 1 << 20, 2, 4  # of tiles of columns: see ``_vectors_of_tile``
 LEAST_LANES = 4  # the fewest lanes of a vector that is shortened to stay within a group of channels
 BLOCK = 32  # terms added up before they are added to the total, which limits the rounding error of long sums
 
@@ -34,7 +35,7 @@ def _columns(stage: Stage, env: Env, prefix: int, machine: Machine, tasks: int) 
     *outer, last = stage.space[prefix:]
     lanes = _lanes_of_one_group(stage, machine.lanes(accumulator(stage.dtype)))
     static = isinstance(last.extent, int)
-    tile = lanes * min(WIDE, max(1, last.extent // lanes)) if static else lanes
+    tile = lanes * _vectors_of_tile(stage, prefix, lanes, machine) if static else lanes
     full, tail = divmod(last.extent, tile)
     tiles = Axis.fresh(last, build.ceil_div(last.extent, tile))
 
@@ -57,6 +58,22 @@ def _columns(stage: Stage, env: Env, prefix: int, machine: Machine, tasks: int) 
         return IfThenElse(env[tiles.var] < full, piece(env, tile), rest(env))
 
     return build.parallel_nest([*outer, tiles], env, body, tasks)
+
+
+def _vectors_of_tile(stage: Stage, prefix: int, lanes: int, machine: Machine) -> int:
+    """The vectors of a tile of columns.
+
+    A wide tile reads longer pieces of each row: at 2 KB between rows the prefetcher follows no column. It is not worth
+    its code where little is summed, or much is computed.
+    """
+    vectors = stage.space[-1].extent // lanes
+    usual = min(WIDE, max(1, vectors))
+    is_light = len(build.loads(stage.value)) <= LIGHT_LOADS and not build.count_calls(stage.value)
+    if build.points(stage.domain) < LONG or vectors <= WIDE:
+        return usual
+    columns = build.points(stage.space[prefix:]) // lanes
+    fits = lambda size: vectors % size == 0 and (prefix or columns // size >= TASKS_PER_CORE * machine.cores)
+    return next(filter(fits, range(WIDEST if is_light else WIDEST // 2, WIDE, -1)), usual)
 
 
 def _lanes_of_one_group(stage: Stage, lanes: int) -> int:
@@ -181,7 +198,10 @@ class _Row:
         self.lanes = machine.lanes(self.dtype)
         *self.outer, self.last = stage.reduce
         self.init = build.cast(stage.init, self.dtype)
-        self.wide = max(1, min(WIDE, build.points([self.last]) // self.lanes))
+        vectors = build.points([self.last]) // self.lanes
+        # A maximum that keeps NaN takes longer than an addition.
+        is_slow = stage.combine not in (tirx.Add, tirx.Mul, tirx.Max, tirx.Min)
+        self.wide = 2 * WIDE if is_slow and vectors >= 8 * WIDE else max(1, min(WIDE, vectors))
         self.totals = self._new_totals("acc", "total")
         self.total = self.totals.scalar
 
