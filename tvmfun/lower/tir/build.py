@@ -178,6 +178,13 @@ def seq(*stmts: Stmt | None) -> Stmt:
     return sequence([stmt for stmt in stmts if stmt is not None])
 
 
+def prefetch(load: ir.TensorLoad) -> Stmt:
+    """Fetches the cache line of an element, which need not exist, to read it later."""
+    is_read, locality, is_data = (tirx.const(value, "int32") for value in (0, 3, 1))
+    arguments = (tirx.address_of(load), is_read, locality, is_data)
+    return tirx.Evaluate(tirx.call_llvm_intrin("void", "llvm.prefetch.p0", *arguments))
+
+
 def loop(like: Axis, extent, body: Callable[[Expr], Stmt], kind: ForKind = ForKind.SERIAL) -> Stmt:
     """A loop from 0 to ``extent`` with a new variable; the body alone for a single iteration."""
     if isinstance(extent, int) and extent == 1 and kind != ForKind.PARALLEL:

@@ -159,9 +159,7 @@ class _FewColumns:
     def _prefetch(self, env: Env, i: int, start: Expr) -> Stmt:
         """Fetches a cache line of a row of the next tile: the hardware would begin anew at each row."""
         at = {**env, self.row.var: env[self.row.var] + i, self.terms.var: start}
-        address = tirx.address_of(build.substitute(self.contraction.left, at))
-        is_read, locality, is_data = (tirx.const(value, "int32") for value in (0, 3, 1))
-        return tirx.Evaluate(tirx.call_llvm_intrin("void", "llvm.prefetch.p0", address, is_read, locality, is_data))
+        return build.prefetch(build.substitute(self.contraction.left, at))
 
     def _finish(self, env: Env, i: int, sums: Sequence[Buffer]) -> Stmt:
         """Adds up the lanes of a row's sums and the terms that fill no vector, and stores the results."""
