@@ -311,11 +311,10 @@ TILES = {
 
 
 @pytest.mark.parametrize("mcpu", TILES)
-def test_tiles_fit_registers_and_caches(monkeypatch, mcpu):
-    monkeypatch.setattr(machine, "system_processor", lambda: "another")
+def test_tiles_fit_registers_and_caches(mcpu):
     triple = "aarch64-linux-gnu" if mcpu.startswith("neoverse") else "x86_64-linux-gnu"
     target = Target({"kind": "llvm", "mcpu": mcpu, "mtriple": triple, "num-cores": 2})
-    processor = machine._machine.__wrapped__(str(target), None)
+    processor = machine._machine.__wrapped__(str(target), False, None)
     (stage,), _ = parse(te.create_prim_func(list(matmul(1024, 1024, 1024)[0])))
     tiling = plan(match(stage), processor)
     depth = math.prod(axis.extent for axis in tiling.inner)
@@ -328,18 +327,16 @@ def test_tiles_fit_registers_and_caches(monkeypatch, mcpu):
 
 @pytest.mark.parametrize("mcpu", ["znver4", "znver5", "graniterapids"])
 @pytest.mark.parametrize("rows", [32, 64, 128])
-def test_little_products_have_tiles_without_a_remainder(monkeypatch, mcpu, rows):
-    monkeypatch.setattr(machine, "system_processor", lambda: "another")
-    processor = machine._machine.__wrapped__(str(Target({"kind": "llvm", "mcpu": mcpu, "num-cores": 2})), None)
+def test_little_products_have_tiles_without_a_remainder(mcpu, rows):
+    processor = machine._machine.__wrapped__(str(Target({"kind": "llvm", "mcpu": mcpu, "num-cores": 2})), False, None)
     (stage,), _ = parse(te.create_prim_func(list(matmul(rows, 784, 512)[0])))
     assert rows % plan(match(stage), processor).rows == 0
 
 
 @pytest.mark.parametrize("columns", [48, 96, 160, 302, 330])
 @pytest.mark.parametrize("mcpu", ["znver5", "graniterapids"])
-def test_panels_have_nearly_equal_widths(monkeypatch, mcpu, columns):
-    monkeypatch.setattr(machine, "system_processor", lambda: "another")
-    processor = machine._machine.__wrapped__(str(Target({"kind": "llvm", "mcpu": mcpu, "num-cores": 2})), None)
+def test_panels_have_nearly_equal_widths(mcpu, columns):
+    processor = machine._machine.__wrapped__(str(Target({"kind": "llvm", "mcpu": mcpu, "num-cores": 2})), False, None)
     (stage,), _ = parse(te.create_prim_func(list(matmul(64, columns, 32)[0])))
     tiling = plan(match(stage), processor)
     vectors, panels = -(-columns // tiling.lanes), -(-columns // tiling.columns)

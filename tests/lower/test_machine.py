@@ -176,9 +176,8 @@ def test_the_share_of_a_cache():
     ],
 )
 @is_x86
-def test_processors_by_name(monkeypatch, mcpu, vectors, sizes):
-    monkeypatch.setattr(machine, "system_processor", lambda: "another")
-    found = machine._machine.__wrapped__(str(Target({"kind": "llvm", "mcpu": mcpu, "num-cores": 2})), None)
+def test_processors_by_name(mcpu, vectors, sizes):
+    found = machine._machine.__wrapped__(str(Target({"kind": "llvm", "mcpu": mcpu, "num-cores": 2})), False, None)
     assert (found.registers, found.vector_bytes) == vectors
     assert tuple(cache.nbytes >> 10 for cache in found.caches) == sizes
 
