@@ -33,13 +33,13 @@ def is_along_terms(compiled):
 
 
 # Rows and terms that tiles, blocks and vectors do not divide; rows enough for 16 tiles of 8.
-@pytest.mark.quick("1001-1023-3", "1024-1024-8")
+@pytest.mark.quick("plain-1001-1023-3", "plain-1024-1024-8")
 @pytest.mark.parametrize(
     ("rows", "terms", "columns"),
     [(1024, 1024, 8), (1001, 1023, 3), (1003, 600, 5), (515, 4099, 2), (128, 8192, 7), (129, 70001, 4), (640, 512, 8)],
     ids=lambda n: str(n),
 )
-@pytest.mark.parametrize("is_transposed", [False, True], ids=["", "transposed"])
+@pytest.mark.parametrize("is_transposed", [False, True], ids=["plain", "transposed"])
 def test_sizes(rows, terms, columns, is_transposed):
     x, w = normal(rows, terms), normal(terms, columns)
     f = tvmfun.jit((lambda x, w: x @ w.T) if is_transposed else (lambda x, w: x @ w))
