@@ -16,6 +16,7 @@ from tvmfun.ops.conv import conv, conv_kernel_gradient
 
 LAYOUT = ("NHWC", "HWIO", "NHWC")
 ONE = (1, 1)
+SAME = ((1, 1), (1, 1))
 
 
 def convolve(x, w, padding=((1, 1), (1, 1)), **params):
@@ -179,9 +180,46 @@ def test_the_gradients_of_networks_use_it(images, size, channels, features):
     assert rules(lambda x, g: kernel_gradient(x, g, ((1, 1), (1, 1))), x, g) == {"winograd"}
 
 
-def test_an_update_joins_the_gradient():
-    x, w = operands(8, 16, 16, 32, 32)
-    g = np.random.default_rng(1).normal(size=(8, 16, 16, 32)).astype("float32")
+# Sums in eight parts, of two blocks each or of several with a margin, and one sum: too few patches, too large sums.
+PARTS = pytest.mark.parametrize(
+    ("images", "size", "channels", "features"),
+    [(16, 16, 32, 64), (16, 24, 48, 32), (8, 16, 32, 32), (16, 16, 128, 128)],
+)
+
+
+@pytest.mark.quick("16-16-32-64")
+@PARTS
+def test_a_gradient_in_parts_has_the_same_bits_with_any_number_of_cores(images, size, channels, features):
+    x, _ = operands(images, size, size, channels, features)
+    g = np.random.default_rng(1).normal(size=(images, size, size, features)).astype("float32")
+
+    def gradient(cores):
+        target = tvm.target.Target({"kind": "llvm", "mcpu": "haswell", "num-cores": cores})
+        compute = lambda x, g: kernel_gradient(x, g, SAME)
+        assert rules(compute, x, g, target=target) == {"winograd"}
+        return np.asarray(jit(compute, target=target)(x, g))
+
+    one = gradient(1)
+    close(one, exact_gradient(x, g, SAME))
+    for cores in (2, 4):
+        np.testing.assert_array_equal(gradient(cores), one)
+    close(gradient(3), one)
+
+
+@pytest.mark.slow
+@PARTS
+def test_a_gradient_in_parts_in_a_loop(images, size, channels, features):
+    x, w = operands(images, size, size, channels, features)
+    g = np.random.default_rng(1).normal(size=(images, size, size, features)).astype("float32")
+    step = lambda i, w: w - 0.1 * kernel_gradient(x, g, SAME)
+    run = jit(lambda w: tvmfun.lax.fori_loop(0, 3, step, w), donate_argnums=0)
+    close(run(tnp.asarray(w)), w - 0.3 * exact_gradient(x, g, SAME))
+
+
+@pytest.mark.parametrize("images", [8, 16])  # in one part, in eight
+def test_an_update_joins_the_gradient(images):
+    x, w = operands(images, 16, 16, 32, 32)
+    g = np.random.default_rng(1).normal(size=(images, 16, 16, 32)).astype("float32")
     step = lambda w, x, g: w - 0.1 * kernel_gradient(x, g, ((1, 1), (1, 1)))
     assert rules(step, w, x, g) == {"winograd"}
     close(jit(step, donate_argnums=0)(tnp.asarray(w), x, g), w - 0.1 * exact_gradient(x, g, ((1, 1), (1, 1))))

@@ -36,6 +36,9 @@ POSITIONS = PATCH * PATCH
 PATCHES = range(24, 97)
 BLOCK_BYTES = 1 << 20
 DEPTHS = range(64, 321)
+# Parts of a kernel gradient, each with its own sums. Their number is fixed, so that rounding does not depend on the
+# cores. A part has at least so many blocks, and its sums have at most so many bytes, half of an L2 cache.
+PARTS, BLOCKS_OF_A_PART, SUM_BYTES = 8, 2, 1 << 19
 # With fewer patches, the transform of the kernel costs more than it saves.
 MIN_PATCHES = 96
 
@@ -76,6 +79,7 @@ class Winograd:
         array: the load of the array.
         other: the load of the kernel or the cotangent.
         block: the number of patches to transform at a time.
+        parts: for a gradient, the number of parts that are added up independently; with one, all threads share blocks.
         margin: the map that pads the array, if there is one.
     """
 
@@ -84,6 +88,7 @@ class Winograd:
     array: ir.TensorLoad
     other: ir.TensorLoad
     block: int
+    parts: int = 1
     margin: Stage | None = None
 
     @property
@@ -146,8 +151,16 @@ def _match(stage: AnyStage, machine: Machine) -> Winograd | None:
     if axes.channel.extent % machine.lanes("float32") or axes.feature.extent % machine.tile_columns("float32"):
         return None
     patches = build.points(axes.tiles)
-    block = _block(axes, patches, machine) if axes.row in stage.space else _depth(patches, machine)
-    return None if block is None or patches < MIN_PATCHES else Winograd(stage, axes, array, other, block)
+    if patches < MIN_PATCHES:
+        return None
+    parts = 1
+    if axes.row in stage.space:
+        block = _block(axes, patches, machine)
+    elif (depth := _depth_of_parts(axes, patches, machine)) is not None:
+        block, parts = depth, PARTS
+    else:
+        block = _depth(patches, machine)
+    return None if block is None else Winograd(stage, axes, array, other, block, parts)
 
 
 def _readings(stage: Stage) -> Iterator[Axes]:
@@ -169,8 +182,24 @@ def _reads_at(load: ir.TensorLoad, expected: Sequence[Expr]) -> bool:
 def _block(axes: Axes, patches: int, machine: Machine) -> int | None:
     """The number of patches to transform at a time, such that all cores have equally many blocks."""
     fitting = [n for n in PATCHES if patches % n == 0 and patches // n % machine.cores == 0]
-    nbytes = POSITIONS * (axes.channel.extent + axes.feature.extent) * build.bits("float32") // 8
+    nbytes = _patch_bytes(axes)
     return max((n for n in fitting if n * nbytes <= BLOCK_BYTES), default=min(fitting, default=None))
+
+
+def _patch_bytes(axes: Axes) -> int:
+    """The bytes of a transformed patch, of its channels and its features."""
+    return POSITIONS * (axes.channel.extent + axes.feature.extent) * build.bits("float32") // 8
+
+
+def _depth_of_parts(axes: Axes, patches: int, machine: Machine) -> int | None:
+    """The number of patches to add up at a time, if parts of the gradient can be added up independently."""
+    sums = POSITIONS * axes.channel.extent * axes.feature.extent * build.bits("float32") // 8
+    if sums > SUM_BYTES or PARTS % machine.cores:
+        return None
+    most = most_terms(machine.tile_columns("float32"), "float32", machine)
+    most = min(most, (BLOCK_BYTES - sums) // _patch_bytes(axes))
+    fitting = [n for n in DEPTHS if patches % (n * PARTS) == 0 and patches // (n * PARTS) >= BLOCKS_OF_A_PART]
+    return max((n for n in fitting if n <= most), default=None)
 
 
 def _depth(patches: int, machine: Machine) -> int | None:
@@ -338,30 +367,43 @@ class _Convolution(_Emitter):
 
 
 class _KernelGradient(_Emitter):
-    """A gradient: all cores transform a block of patches and tiles of the cotangent, multiply and add up.
+    """A gradient: blocks of patches and tiles of the cotangent are transformed, multiplied and added up.
 
-    The transforms are those of F(3x3, 2x2): tiles of the cotangent take the role of kernels, with 3x3 results.
+    Each part of the blocks has its own sums, because a core waits when it writes what another has read. Where sums are
+    large or blocks few, all threads work on one block after the other instead. The transforms are those of F(3x3, 2x2):
+    tiles of the cotangent take the role of kernels, with 3x3 results.
     """
 
     def __init__(self, plan: Winograd, machine: Machine, tasks: int) -> None:
         super().__init__(plan, machine, tasks)
         shape = [POSITIONS, self.features // self.width, self.block + 1, self.width]
         self.cotangents = build.buffer(shape, "float32", "cotangents")
-        self.products = build.buffer([POSITIONS, self.channels, self.features], "float32", "products")
+        self.parts = Axis.fresh(self.axes.row, plan.parts)
+        self.sums = build.buffer([plan.parts, POSITIONS, self.channels, self.features], "float32", "sums")
+        self.blocks = Axis.fresh(self.axes.row, self.blocks.extent // plan.parts)
+        # Within a part there is one thread.
+        self.inner_tasks = 1 if plan.parts > 1 else tasks
 
     def emit(self) -> Stmt:
         """The loops of the whole stage."""
         patch = Axis.fresh(self.axes.row, self.block)
+        buffers = [AllocBuffer(self.patches), AllocBuffer(self.cotangents)]
 
         def block(env: Env) -> Stmt:
+            number = env[self.parts.var] * self.blocks.extent + env[self.blocks.var]
+
             def transform(inner: Env) -> Stmt:
                 both = lambda i, at: build.seq(self.patch(i, at), self._cotangent(i, at))
-                return self.at(env[self.blocks.var], inner[patch.var], both)
+                return self.at(number, inner[patch.var], both)
 
-            return build.seq(build.parallel_nest([patch], env, transform, self.tasks), self._multiply(env))
+            return build.seq(build.parallel_nest([patch], env, transform, self.inner_tasks), self._multiply(env))
 
-        buffers = map(AllocBuffer, (self.patches, self.cotangents, self.products))
-        return build.seq(*buffers, build.nest([self.blocks], {}, block), self._results())
+        part = lambda env: build.nest([self.blocks], env, block)
+        if self.plan.parts == 1:
+            loops = build.seq(*buffers, part({self.parts.var: build.index(self.parts, 0)}))
+        else:
+            loops = build.once_per_thread(buffers, build.parallel_nest([self.parts], {}, part, self.tasks))
+        return build.seq(AllocBuffer(self.sums), loops, self._results())
 
     def _cotangent(self, i: Expr, at: Env) -> Stmt:
         """G g G^T of a tile of the cotangent."""
@@ -387,19 +429,17 @@ class _KernelGradient(_Emitter):
         patch = Axis.fresh(self.axes.row, self.block)
         left = self.patches[position.var, patch.var, channel.var]
         right = self.cotangents[position.var, panel.var, patch.var, column.var]
-        space, index = (
-            (position, panel, channel, column),
-            (position.var, channel.var, panel.var * self.width + column.var),
-        )
+        space = (position, panel, channel, column)
+        index = (env[self.parts.var], position.var, channel.var, panel.var * self.width + column.var)
         multiply = lambda output, **options: _product(
-            space, (patch,), output, index, left * right, self.machine, self.tasks, **options
+            space, (patch,), output, index, left * right, self.machine, self.inner_tasks, **options
         )
         if self.blocks.extent == 1:
-            return multiply(self.products)
-        fresh = build.buffer(self.products.shape, "float32", "fresh")
-        total = fresh[index] + self.products[index]
-        add = Stage("total", space, (), self.products, index, total)
-        first = multiply(self.products)
+            return multiply(self.sums)
+        fresh = build.buffer(self.sums.shape, "float32", "fresh")
+        total = fresh[index] + self.sums[index]
+        add = Stage("total", space, (), self.sums, index, total)
+        first = multiply(self.sums)
         return IfThenElse(env[self.blocks.var] == 0, first, multiply(fresh, epilogues=(add,), keep=False))
 
     def _results(self) -> Stmt:
@@ -408,7 +448,10 @@ class _KernelGradient(_Emitter):
 
         def vector(env: Env, begin: Expr) -> Stmt:
             def load(a: int, b: int, k: Expr) -> Expr:
-                return self.products[a * PATCH + b, env[channel.var], begin + k]
+                value = self.sums[0, a * PATCH + b, env[channel.var], begin + k]
+                for part in range(1, self.plan.parts):
+                    value = value + self.sums[part, a * PATCH + b, env[channel.var], begin + k]
+                return value
 
             def write(a: int, b: int, k: Expr, value: Expr) -> Stmt:
                 return self.stage.store({**env, **self.offset(a, b), feature.var: begin + k}, value)
