@@ -19,13 +19,13 @@ ONE = (1, 1)
 SAME = ((1, 1), (1, 1))
 
 
-def convolve(x, w, padding=((1, 1), (1, 1)), **params):
+def convolve(x, w, padding=SAME, **params):
     return conv(
         x, w, **{"stride": ONE, "dilation": ONE, "kernel_dilation": ONE, "groups": 1, **params}, padding=padding
     )
 
 
-def exact(x, w, padding=((1, 1), (1, 1))):
+def exact(x, w, padding=SAME):
     with jax.enable_x64(True):
         y = jax.lax.conv_general_dilated(
             x.astype("float64"), w.astype("float64"), ONE, padding, dimension_numbers=LAYOUT, precision="highest"
@@ -177,7 +177,7 @@ def test_the_gradient_for_the_kernel(images, rows, columns, channels, features, 
 )
 def test_the_gradients_of_networks_use_it(images, size, channels, features):
     x, g = (tvmfun.ShapeDtype((images, size, size, n), "float32") for n in (channels, features))
-    assert rules(lambda x, g: kernel_gradient(x, g, ((1, 1), (1, 1))), x, g) == {"winograd"}
+    assert rules(lambda x, g: kernel_gradient(x, g, SAME), x, g) == {"winograd"}
 
 
 # Sums in eight parts, of two blocks each or of several with a margin, and one sum: too few patches, too large sums.
@@ -220,9 +220,9 @@ def test_a_gradient_in_parts_in_a_loop(images, size, channels, features):
 def test_an_update_joins_the_gradient(images):
     x, w = operands(images, 16, 16, 32, 32)
     g = np.random.default_rng(1).normal(size=(images, 16, 16, 32)).astype("float32")
-    step = lambda w, x, g: w - 0.1 * kernel_gradient(x, g, ((1, 1), (1, 1)))
+    step = lambda w, x, g: w - 0.1 * kernel_gradient(x, g, SAME)
     assert rules(step, w, x, g) == {"winograd"}
-    close(jit(step, donate_argnums=0)(tnp.asarray(w), x, g), w - 0.1 * exact_gradient(x, g, ((1, 1), (1, 1))))
+    close(jit(step, donate_argnums=0)(tnp.asarray(w), x, g), w - 0.1 * exact_gradient(x, g, SAME))
 
 
 def test_the_gradient_for_the_images():
@@ -241,8 +241,8 @@ def test_narrower_vectors(mcpu):
     x, w = operands(8, 16, 16, 32, 32)
     assert rules(convolve, x, w, target=target) == {"winograd"}
     close(jit(convolve, target=target)(x, w), exact(x, w))
-    gradient = jit(lambda x, g: kernel_gradient(x, g, ((1, 1), (1, 1))), target=target)
-    close(gradient(x, x), exact_gradient(x, x, ((1, 1), (1, 1))))
+    gradient = jit(lambda x, g: kernel_gradient(x, g, SAME), target=target)
+    close(gradient(x, x), exact_gradient(x, x, SAME))
 
 
 def test_it_is_reproducible():

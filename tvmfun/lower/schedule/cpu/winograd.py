@@ -15,7 +15,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from functools import reduce
 from itertools import product
+from operator import add
 from typing import Any
 
 import tvm_ffi
@@ -153,13 +155,10 @@ def _match(stage: AnyStage, machine: Machine) -> Winograd | None:
     patches = build.points(axes.tiles)
     if patches < MIN_PATCHES:
         return None
-    parts = 1
     if axes.row in stage.space:
-        block = _block(axes, patches, machine)
-    elif (depth := _depth_of_parts(axes, patches, machine)) is not None:
-        block, parts = depth, PARTS
+        block, parts = _block(axes, patches, machine), 1
     else:
-        block = _depth(patches, machine)
+        block, parts = _depth(axes, patches, machine)
     return None if block is None else Winograd(stage, axes, array, other, block, parts)
 
 
@@ -191,21 +190,18 @@ def _patch_bytes(axes: Axes) -> int:
     return POSITIONS * (axes.channel.extent + axes.feature.extent) * build.bits("float32") // 8
 
 
-def _depth_of_parts(axes: Axes, patches: int, machine: Machine) -> int | None:
-    """The number of patches to add up at a time, if parts of the gradient can be added up independently."""
+def _depth(axes: Axes, patches: int, machine: Machine) -> tuple[int | None, int]:
+    """The number of patches of a gradient to add up at a time, at most one block of a contraction, and of parts."""
+    most = most_terms(machine.tile_columns("float32"), "float32", machine)
+    depths = [n for n in DEPTHS if patches % n == 0 and n <= most]
     sums = POSITIONS * axes.channel.extent * axes.feature.extent * build.bits("float32") // 8
-    if sums > SUM_BYTES or PARTS % machine.cores:
-        return None
-    most = most_terms(machine.tile_columns("float32"), "float32", machine)
-    most = min(most, (BLOCK_BYTES - sums) // _patch_bytes(axes))
-    fitting = [n for n in DEPTHS if patches % (n * PARTS) == 0 and patches // (n * PARTS) >= BLOCKS_OF_A_PART]
-    return max((n for n in fitting if n <= most), default=None)
-
-
-def _depth(patches: int, machine: Machine) -> int | None:
-    """The number of patches of a gradient to add up at a time: at most one block of a contraction."""
-    most = most_terms(machine.tile_columns("float32"), "float32", machine)
-    return max((n for n in DEPTHS if patches % n == 0 and n <= most), default=None)
+    if sums <= SUM_BYTES and PARTS % machine.cores == 0:
+        most_in_cache = (BLOCK_BYTES - sums) // _patch_bytes(axes)
+        blocks = {n: patches // n for n in depths if n <= most_in_cache}
+        fitting = [n for n, count in blocks.items() if count % PARTS == 0 and count // PARTS >= BLOCKS_OF_A_PART]
+        if fitting:
+            return max(fitting), PARTS
+    return max(depths, default=None), 1
 
 
 def emit_winograd(plan: Winograd, machine: Machine, tasks: int) -> Stmt:
@@ -399,11 +395,8 @@ class _KernelGradient(_Emitter):
             return build.seq(build.parallel_nest([patch], env, transform, self.inner_tasks), self._multiply(env))
 
         part = lambda env: build.nest([self.blocks], env, block)
-        if self.plan.parts == 1:
-            loops = build.seq(*buffers, part({self.parts.var: build.index(self.parts, 0)}))
-        else:
-            loops = build.once_per_thread(buffers, build.parallel_nest([self.parts], {}, part, self.tasks))
-        return build.seq(AllocBuffer(self.sums), loops, self._results())
+        parts = build.parallel_nest([self.parts], {}, part, self.tasks)
+        return build.seq(AllocBuffer(self.sums), build.once_per_thread(buffers, parts), self._results())
 
     def _cotangent(self, i: Expr, at: Env) -> Stmt:
         """G g G^T of a tile of the cotangent."""
@@ -438,9 +431,9 @@ class _KernelGradient(_Emitter):
             return multiply(self.sums)
         fresh = build.buffer(self.sums.shape, "float32", "fresh")
         total = fresh[index] + self.sums[index]
-        add = Stage("total", space, (), self.sums, index, total)
+        accumulate = Stage("total", space, (), self.sums, index, total)
         first = multiply(self.sums)
-        return IfThenElse(env[self.blocks.var] == 0, first, multiply(fresh, epilogues=(add,), keep=False))
+        return IfThenElse(env[self.blocks.var] == 0, first, multiply(fresh, epilogues=(accumulate,), keep=False))
 
     def _results(self) -> Stmt:
         """A^T m A, channel by channel, and the epilogues."""
@@ -448,10 +441,8 @@ class _KernelGradient(_Emitter):
 
         def vector(env: Env, begin: Expr) -> Stmt:
             def load(a: int, b: int, k: Expr) -> Expr:
-                value = self.sums[0, a * PATCH + b, env[channel.var], begin + k]
-                for part in range(1, self.plan.parts):
-                    value = value + self.sums[part, a * PATCH + b, env[channel.var], begin + k]
-                return value
+                sums = [self.sums[part, a * PATCH + b, env[channel.var], begin + k] for part in range(self.plan.parts)]
+                return reduce(add, sums)
 
             def write(a: int, b: int, k: Expr, value: Expr) -> Stmt:
                 return self.stage.store({**env, **self.offset(a, b), feature.var: begin + k}, value)
