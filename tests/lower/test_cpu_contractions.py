@@ -193,6 +193,33 @@ def test_rows_that_need_no_blocks(small_caches, m, n, k, layout):
     assert loops.taken == []
 
 
+@pytest.mark.parametrize(
+    "m,n,k,panels_first,blocks",
+    [
+        (1024, 768, 96, True, 1),
+        (1024, 509, 70, True, 1),
+        (400, 1100, 40, True, 1),
+        # The last of ten panels is narrower, so each is two tasks; of five panels, each is four.
+        (1023, 300, 40, True, 2),
+        (700, 260, 40, True, 2),
+        # Panels of many rows are packed once for some of them.
+        (4096, 768, 16, False, 16),
+        # Near rows of the right operand need no packing.
+        (1024, 256, 40, False, 16),
+    ],
+)
+def test_panels_of_few_rows_are_packed_once(m, n, k, panels_first, blocks):
+    tensors, inputs, reference = matmul(m, n, k, "nn")
+    target = Target({"kind": "llvm", "mcpu": "znver5", "num-cores": 2})
+    (stage,), _ = parse(te.create_prim_func(list(tensors)))
+    processor = machine.Machine.of(target)
+    contraction = match(stage)
+    loops = ContractionLoops(contraction, plan(contraction, processor), 0, 16, processor)
+    assert (loops.taken[0] is loops.panels) == panels_first
+    assert loops.blocks.extent == blocks
+    check(tensors, inputs, [reference], "contraction", Target({**HOST.export(), "num-cores": 2}))
+
+
 def test_small_products_of_a_large_batch_need_no_blocks(small_caches):
     """Their panels stay tasks, however large all left operands are together."""
     a, b = placeholder((30, 40, 270), name="a"), placeholder((30, 40, 300), name="b")

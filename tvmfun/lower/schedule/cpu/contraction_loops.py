@@ -24,6 +24,9 @@ FAR_BYTES = 1 << 10
 # The share of the L2 cache that rows of a strided left operand take while panels go by, and the fewest rows for which
 # packing the panels again pays.
 _SHARE_OF_ROWS, _FEWEST_ROWS = 3 / 4, 128
+# Of a left operand with fewer rows per task, tasks are panels with all rows: to pack a panel takes as long as its product
+# with six rows, and with thirty if it packs words.
+_FEW_ROWS = 192
 # Fewer panels read the left operand too rarely.
 _FEW_PANELS = 4
 
@@ -71,7 +74,7 @@ class ContractionLoops:
         usual = max(1, dims.typical(full))
         # Blocks of rows that share a panel pack it again each.
         before = [*self.around, *self.beside, *([self.panels] if self._splits_columns_first() else [])]
-        wanted = max(1, tasks // build.points(before))
+        wanted = build.ceil_div(tasks, max(1, build.points(before)))
         self.per_block = build.ceil_div(usual, min(usual, wanted))
         most = self._tiles_in_cache()
         if most is not None:
@@ -135,8 +138,12 @@ class ContractionLoops:
         return rows // tiling.rows if rows >= _FEWEST_ROWS else None
 
     def _splits_columns_first(self) -> bool:
-        """Whether the right operand is the larger one."""
-        return build.points([self.column]) >= build.points([*self.beside, self.row])
+        """Whether the right operand is the larger one, or blocks of rows would pack its panels too often."""
+        rows = build.points([*self.beside, self.row])
+        if build.points([self.column]) >= rows:
+            return True
+        blocks = self.tasks // max(1, build.points(self.around))
+        return rows < _FEW_ROWS * blocks and self._wants_packing(rows // self.tiling.rows)
 
     def _choose_tasks(self) -> list[Axis]:
         """The axes to run in parallel: as many as give enough tasks, those that split the larger operand first."""
@@ -148,7 +155,9 @@ class ContractionLoops:
         taken: list[Axis] = []
         for axis in axes:
             size = build.points(taken)
-            if size >= self.tasks or (size > 1 and size % self.machine.cores == 0):
+            # The last panel may be narrower than the others.
+            is_even = self.panels not in taken or self.column.extent % self.tiling.columns == 0
+            if size >= self.tasks or (size > 1 and size % self.machine.cores == 0 and is_even):
                 break
             taken.append(axis)
         return taken
