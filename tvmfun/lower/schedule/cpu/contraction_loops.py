@@ -24,9 +24,10 @@ FAR_BYTES = 1 << 10
 # The share of the L2 cache that rows of a strided left operand take while panels go by, and the fewest rows for which
 # packing the panels again pays.
 _SHARE_OF_ROWS, _FEWEST_ROWS = 3 / 4, 128
-# Of a left operand with fewer rows per task, tasks are panels with all rows: to pack a panel takes as long as its product
-# with six rows, and with thirty if it packs words.
-_FEW_ROWS = 192
+# Of a left operand with fewer rows per task, tasks are panels with all rows, by the level of the cache for a panel. To
+# pack one takes as long as its product with six rows, and with thirty if it packs words. But with many rows, sums of
+# a panel between blocks of terms leave the L2 cache.
+_FEW_ROWS = {1: 96, 2: 192}
 # Fewer panels read the left operand too rarely.
 _FEW_PANELS = 4
 
@@ -143,7 +144,7 @@ class ContractionLoops:
         if build.points([self.column]) >= rows:
             return True
         blocks = self.tasks // max(1, build.points(self.around))
-        return rows < _FEW_ROWS * blocks and self._wants_packing(rows // self.tiling.rows)
+        return rows < _FEW_ROWS[self.machine.settings.panel_level] * blocks and self._wants_packing(rows // self.tiling.rows)
 
     def _choose_tasks(self) -> list[Axis]:
         """The axes to run in parallel: as many as give enough tasks, those that split the larger operand first."""
