@@ -144,6 +144,8 @@ def test_batched_matmul(transposed):
 def small_caches(monkeypatch):
     """Caches of which a few hundred rows fill L2, and an array of 160 KiB does not fit the last one."""
     sizes = {1: 4 << 10, 2: 64 << 10, 3: 128 << 10}
+    # Settings that are derived from these sizes are for these tests only.
+    monkeypatch.setattr(machine, "_machine", machine._machine.__wrapped__)
     monkeypatch.setattr(machine.Machine, "cache_bytes", lambda self, level: sizes[level])
 
 

@@ -144,7 +144,8 @@ class ContractionLoops:
         if build.points([self.column]) >= rows:
             return True
         blocks = self.tasks // max(1, build.points(self.around))
-        return rows < _FEW_ROWS[self.machine.settings.panel_level] * blocks and self._wants_packing(rows // self.tiling.rows)
+        few = _FEW_ROWS[self.machine.settings.panel_level] * blocks
+        return rows < few and self._wants_packing(rows // self.tiling.rows)
 
     def _choose_tasks(self) -> list[Axis]:
         """The axes to run in parallel: as many as give enough tasks, those that split the larger operand first."""
