@@ -17,10 +17,11 @@ hypothesis.settings.load_profile("fixed")
 
 pytest_plugins = ["support.levels"]
 
-# Each xdist worker has its own TVM thread pool; together they should fill the machine once.
+# Each xdist worker has its own pool of threads. Together they should fill the machine once, but one thread per worker
+# would hide what parallel loops do to each other.
 _workers = int(os.environ.get("PYTEST_XDIST_WORKER_COUNT", "1"))
 if _workers > 1:
-    os.environ.setdefault("TVMFUN_NUM_THREADS", str(max(1, (os.cpu_count() or 1) // _workers)))
+    os.environ.setdefault("TVMFUN_NUM_THREADS", str(max(2, (os.cpu_count() or 1) // _workers)))
 _MOST_RESIDENT = 3 << 30
 
 
