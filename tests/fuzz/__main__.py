@@ -1,8 +1,9 @@
 """Runs the programs of many seeds: ``python -m fuzz --seeds 0:100 --x64``.
 
 Each line of output is a program that differs, or that a rule explains; the last one counts. With ``--shrink``, programs
-that differ are made small, and written as tests into the folder ``--tests``. A crash is found by ``--isolated``, which
-runs seeds in child processes and says which seed ended one.
+that differ are made small, and written as tests into the folder ``--tests``. Programs of odd seeds run in parallel
+loops, however little these do. A crash is found by ``--isolated``, which runs seeds in child processes and says which
+seed ended one.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ import os
 import subprocess
 import sys
 import time
+from contextlib import nullcontext
 from pathlib import Path
 
 _PER_CHILD, _SECONDS = 50, 300
@@ -40,8 +42,9 @@ def main() -> int:
 
 def _here(seeds: range, options: argparse.Namespace) -> collections.Counter:
     os.environ.setdefault("TVMFUN_CACHE_DIR", "")
-    os.environ.setdefault("TVMFUN_NUM_THREADS", "1")
+    os.environ.setdefault("TVMFUN_NUM_THREADS", "2")
     import jax
+    from support.parallel import parallel_loops
 
     import tvmfun
     from fuzz import asked, compare, grammar, shrink
@@ -60,7 +63,9 @@ def _here(seeds: range, options: argparse.Namespace) -> collections.Counter:
             continue
         if options.show:
             print(case.text(), case.check, flush=True)
-        seen = compare.compare(case)
+        loops = parallel_loops if seed % 2 else nullcontext
+        with loops():
+            seen = compare.compare(case)
         if seen is None:
             report["alike"] += 1
         elif seen.because:
@@ -71,7 +76,8 @@ def _here(seeds: range, options: argparse.Namespace) -> collections.Counter:
             about = {"seed": seed, "check": case.check, "what": seen.what, "because": seen.because}
             if seen.because is None and options.shrink:
                 faulthandler.dump_traceback_later(4 * _SECONDS, exit=True)
-                case = shrink.shrink(case, most=options.shrink)
+                with loops():
+                    case = shrink.shrink(case, most=options.shrink)
                 about["program"] = case.text()
                 if options.tests:
                     options.tests.mkdir(parents=True, exist_ok=True)

@@ -7,10 +7,12 @@ call applies to its own result, so that an element that is computed twice, or re
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from contextlib import nullcontext
 from typing import Any
 
 import numpy as np
 import pytest
+from support.parallel import parallel_loops
 
 import tvmfun
 import tvmfun.numpy as tnp
@@ -145,6 +147,8 @@ CONTEXTS: dict[str, Callable[[Form], Callable]] = {
     "mapped": _mapped,
 }
 DTYPES = ("float32", "int32", "float64", "int8")
+# With these dtypes loops run in parallel, which they otherwise do for larger arrays only.
+PARALLEL = ("int32", "float64")
 QUICK = {("donated", "int8")}
 
 
@@ -158,6 +162,11 @@ def arguments(shape: tuple[int, int], dtype: str) -> tuple[np.ndarray, np.ndarra
 def marked(contexts: Any) -> list:
     pairs = [(context, dtype) for context in contexts for dtype in DTYPES]
     return [pytest.param(*pair, marks=[] if pair in QUICK else [pytest.mark.slow]) for pair in pairs]
+
+
+def loops(dtype: str) -> Any:
+    """The context in which the tests of a dtype compile."""
+    return parallel_loops() if dtype in PARALLEL else nullcontext()
 
 
 def check(results: list, dtype: str) -> None:
@@ -174,7 +183,9 @@ def check(results: list, dtype: str) -> None:
 @pytest.mark.parametrize(("context", "dtype"), marked(CONTEXTS))
 def test_a_carry_over_itself(context: str, dtype: str):
     run = lambda pairs: [CONTEXTS[context](form)(c, y) for (_, form, _), (c, y) in zip(cases(), pairs, strict=True)]
-    check(tvmfun.jit(run)([arguments(shape, dtype) for _, _, shape in cases()]), dtype)
+    with loops(dtype):
+        results = tvmfun.jit(run)([arguments(shape, dtype) for _, _, shape in cases()])
+    check(results, dtype)
 
 
 @pytest.mark.slow
@@ -186,6 +197,7 @@ def test_a_result_over_a_donated_argument(context: str, dtype: str):
     )
     pairs = [arguments(shape, dtype) for _, _, shape in cases()]
     state, ys = [tnp.asarray(c) for c, _ in pairs], [tnp.asarray(y) for _, y in pairs]
-    for _ in range(STEPS):
-        state = step(state, ys)
+    with loops(dtype):
+        for _ in range(STEPS):
+            state = step(state, ys)
     check(state, dtype)
