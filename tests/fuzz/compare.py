@@ -189,8 +189,8 @@ def _sloped(case: Case, got: list[np.ndarray], tolerance: float) -> Difference |
     error = _SLOPE_TOLERANCE + tolerance
     if _in_double(case) is not None or (what := contradicted(case, got, error)) is None:
         return None
-    # At several ties at a time, a derivative need not be among the slopes along a line; steps are lost in the rounding of
-    # a sum with huge numbers; reads out of bounds have no derivative.
+    # At several ties at a time, a derivative need not be among the slopes along a line; steps are lost in the rounding
+    # of a sum with huge numbers; reads out of bounds have no derivative.
     others = _without_ties(case), _with_arguments(case, lambda x: np.where(np.abs(x) < _HUGE, x, 0.37)), _inside(case)
     return Difference(what) if all(contradicted(other, found(other), error) for other in others) else None
 
