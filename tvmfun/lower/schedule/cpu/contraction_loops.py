@@ -292,7 +292,8 @@ class ContractionLoops:
         right, stage, lanes = self.contraction.right, self.stage, self.tiling.lanes
         if not self.tiling.inner or panel.width % lanes or self.tiling.inner[-1].extent < lanes:
             return False
-        if panel.valid is not None:
+        # A square tile of narrower elements does not fit the registers.
+        if panel.valid is not None or build.bits(self.term) < 32:
             return False
         return str(right.ty) == self.term and is_row_readable(right, stage.reduce[-1], stage.domain)
 

@@ -12,7 +12,16 @@ from tvm.tirx import AllocBuffer, Buffer, BufferStore, IfThenElse, Stmt
 
 from tvmfun.core import dims
 from tvmfun.lower.machine import Machine
-from tvmfun.lower.schedule.cpu.transpose import is_row_readable, ramp, read_row, transpose_tile
+from tvmfun.lower.schedule.cpu.transpose import (
+    from_tile,
+    in_tile,
+    is_row_readable,
+    ramp,
+    read_row,
+    tile_dtype,
+    tile_lanes,
+    transpose_tile,
+)
 from tvmfun.lower.schedule.cpu.transpose import rows as registers
 from tvmfun.lower.schedule.stages import Stage, fusable
 from tvmfun.lower.tir import build
@@ -46,7 +55,7 @@ def emit_maps(
         across = _transposed_load(stages[0], axes, machine)
         if across is not None:
             tiles = _emit_transpose(stages[0], env, axes, across, machine, tasks)
-            small = _too_small([across[1], axes[-1]], machine.lanes(str(across[0].ty)))
+            small = _too_small([across[1], axes[-1]], tile_lanes(str(across[0].ty), machine))
             if small is None:
                 return tiles
             return IfThenElse(small, _emit_along(stages, env, axes, machine, tasks, private), tiles)
@@ -140,7 +149,7 @@ def _transposed_load(stage: Stage, axes: Sequence[Axis], machine: Machine) -> tu
     ]
     if len(crosswise) != 1 or len(axes) < 2:
         return None
-    lanes = machine.lanes(str(crosswise[0].ty))
+    lanes = tile_lanes(str(crosswise[0].ty), machine)
     for axis in axes[:-1]:
         fits = all(dims.bounds(a.extent)[1] >= lanes for a in (axis, last))
         if fits and is_row_readable(crosswise[0], axis, stage.space):
@@ -165,7 +174,8 @@ def _emit_transpose(
     """Square tiles: read along one axis, transposed in registers, written along the other."""
     load, axis = across
     last = axes[-1]
-    lanes = machine.lanes(str(load.ty))
+    dtype = str(load.ty)
+    lanes, kept = tile_lanes(dtype, machine), tile_dtype(dtype)
     others = [a for a in axes if a is not axis and a is not last]
     rows, columns = (Axis.fresh(a, build.ceil_div(a.extent, lanes)) for a in (axis, last))
 
@@ -173,10 +183,10 @@ def _emit_transpose(
         # The last tiles overlap those before them, so that every tile is whole.
         top = build.minimum(env[rows.var] * lanes, axis.extent - lanes)
         left = build.minimum(env[columns.var] * lanes, last.extent - lanes)
-        turned = registers(lanes, str(load.ty), "turned")
+        turned = registers(lanes, kept, "turned")
 
         def read(row: int) -> Expr:
-            return read_row(load, {**env, axis.var: top, last.var: left + row}, lanes)
+            return in_tile(read_row(load, {**env, axis.var: top, last.var: left + row}, lanes), dtype, lanes)
 
         def keep(row: int, vector: Expr) -> Stmt:
             return BufferStore(turned[row], vector, [ramp(tirx.const(0, "int32"), lanes)])
@@ -185,13 +195,14 @@ def _emit_transpose(
             def lane(k: Expr) -> Stmt:
                 here = {**env, axis.var: top + row, last.var: left + k}
                 # Not the loads of the same buffer at other indices, as in x + x.T.
-                turn = lambda other: turned[row][k] if tvm_ffi.structural_equal(other, load) else other
+                element = from_tile(turned[row][k], dtype)
+                turn = lambda other: element if tvm_ffi.structural_equal(other, load) else other
                 value = rewrite(stage.value, (ir.TensorLoad, turn))
                 return stage.store(here, build.substitute(value, here))
 
             return build.vectorized(last, lanes, lane)
 
-        turn = transpose_tile(read, keep, lanes, str(load.ty))
+        turn = transpose_tile(read, keep, lanes, kept)
         return build.seq(*map(AllocBuffer, turned), turn, *map(write, range(lanes)))
 
     return build.parallel_nest([*others, rows, columns], env, tile, tasks)

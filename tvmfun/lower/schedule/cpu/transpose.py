@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 from tvm import ir, tirx
 from tvm.tirx import AllocBuffer, Buffer, BufferStore, Stmt
 
+from tvmfun.lower.machine import Machine
 from tvmfun.lower.tir import build
 from tvmfun.lower.tir.build import Axis, Env, Expr
 
@@ -16,9 +17,6 @@ def is_row_readable(value: Expr, axis: Axis, domain: Sequence[Axis]) -> bool:
 
     The value must be an element, a converted element, or the bits of several neighbours as one number.
     """
-    # A square tile of narrower elements does not fit the registers.
-    if build.bits(str(value.ty)) < 32:
-        return False
     load, parts = _loaded(value)
     if not isinstance(load, ir.TensorLoad) or not load.indices:
         return False
@@ -37,6 +35,32 @@ def read_row(value: Expr, env: Env, lanes: int) -> Expr:
     if isinstance(value, tirx.Cast):
         return tirx.Cast(dtype, vector)
     return vector if parts == 1 else tirx.reinterpret(dtype, vector)
+
+
+def tile_lanes(dtype: str, machine: Machine) -> int:
+    """The rows and columns of a tile: as many as float32 has if elements are narrower, so that rows fit the registers."""
+    return min(machine.lanes(dtype), machine.lanes("float32"))
+
+
+def tile_dtype(dtype: str) -> str:
+    """The dtype of the rows of a tile: that of the bits where TVM has no vectors of a dtype, or none to shuffle."""
+    bits = build.bits(dtype)
+    return f"uint{max(bits, 8)}" if bits < 32 and not dtype.startswith(("int", "uint")) else dtype
+
+
+def in_tile(vector: Expr, dtype: str, lanes: int) -> Expr:
+    """A vector of so many elements of a dtype as a row of a tile."""
+    kept = f"{tile_dtype(dtype)}x{lanes}"
+    if dtype == "bool":
+        return tirx.Cast(kept, vector)
+    return vector if tile_dtype(dtype) == dtype else tirx.reinterpret(kept, vector)
+
+
+def from_tile(element: Expr, dtype: str) -> Expr:
+    """An element of a tile as a number of the dtype."""
+    if dtype == "bool":
+        return build.cast(element, "bool")
+    return element if tile_dtype(dtype) == dtype else tirx.reinterpret(dtype, element)
 
 
 def reads_several(value: Expr) -> bool:
