@@ -36,7 +36,7 @@ def drawn(shape: tuple[int, ...], dtype) -> np.ndarray:
     """Any bits, those of NaN too; a bool is 0 or 1."""
     rng = np.random.default_rng(sum(shape))
     dtype = np.dtype(dtype)
-    if dtype == bool:
+    if dtype.kind == "b":
         return rng.random(shape) > 0.5
     return rng.integers(0, 256, (*shape, dtype.itemsize), np.uint8).view(dtype).reshape(shape)
 

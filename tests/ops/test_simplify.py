@@ -140,6 +140,17 @@ RULES = {
         "e = dot_general(c, d, contract=((0,), (1,)), batch=((), ())); return e",
         "c = dot_general(a, b, contract=((1,), (0,)), batch=((), ())); return c",
     ),
+    "dot_general of arrays that are converted after they are permuted": (
+        lambda x, n: dot_general(
+            cast("float64")(turned(1, 0)(x)), cast("float64")(turned(1, 0)(n)), contract=((0,), (1,)), batch=((), ())
+        ),
+        (N[:, :2], N[:, 1:]),
+        "c = permute_dims(a, axes=(1, 0)); d = astype(c, dtype='float64'); "
+        "e = permute_dims(b, axes=(1, 0)); f = astype(e, dtype='float64'); "
+        "g = dot_general(d, f, contract=((0,), (1,)), batch=((), ())); return g",
+        "c = astype(a, dtype='float64'); d = astype(b, dtype='float64'); "
+        "e = dot_general(c, d, contract=((1,), (0,)), batch=((), ())); return e",
+    ),
     "dot_general of an array with two free axes permuted": (
         lambda n: dot_general(turned(1, 0, 2)(like(2, 3, 1)(n)), to(1)(UNIT), contract=((2,), (0,)), batch=((), ())),
         (N,),

@@ -17,6 +17,7 @@ from tvmfun.core.trace import argument, producer
 from tvmfun.errors import DtypeError, ShapeError
 from tvmfun.ops import shape as shapes
 from tvmfun.ops.parameters import Ints, check_axes
+from tvmfun.ops.pointwise.conversion import astype
 from tvmfun.ops.simplify import as_result, made_by
 
 #: The parameter ``precision`` of products whose factors may be rounded to 11 bits; without it they are exact.
@@ -99,18 +100,22 @@ def _dot_vjp(side: int, g: Array, out: Array, x: Array, y: Array, *, contract, b
 def _dot_simplify(x: Array, y: Array, *, contract, batch, **precision: Any) -> Array | None:
     """Permuted factors are read without the permutation, if that keeps the order of the axes of the result.
 
-    Sums of no products are zeros.
+    So are those that are converted after it. Sums of no products are zeros.
     """
     if any(not dims.is_dynamic(x.shape[axis]) and x.shape[axis] == 0 for axis in contract[0]):
         return as_result(x.dtype.type(0), _dot_shape(x.aval, y.aval, contract=contract, batch=batch))
     for side, factor in enumerate((x, y)):
-        if not made_by(factor, "permute_dims"):
+        permuted = argument(factor, 0) if made_by(factor, "astype") else factor
+        if not made_by(permuted, "permute_dims"):
             continue
-        order = producer(factor).params["axes"]
+        order = producer(permuted).params["axes"]
         free = [order[axis] for axis in _free(factor.ndim, batch[side], contract[side])]
         if free != sorted(free):
             continue
-        factors = (argument(x, 0), y) if side == 0 else (x, argument(y, 0))
+        own = argument(permuted, 0)
+        if permuted is not factor:
+            own = astype(own, dtype=factor.dtype)
+        factors = (own, y) if side == 0 else (x, own)
         contract, batch = (
             tuple(tuple(order[a] for a in axes) if i == side else axes for i, axes in enumerate(pair))
             for pair in (contract, batch)

@@ -38,7 +38,7 @@ def read_row(value: Expr, env: Env, lanes: int) -> Expr:
 
 
 def tile_lanes(dtype: str, machine: Machine) -> int:
-    """The rows and columns of a tile: as many as float32 has if elements are narrower, so that rows fit the registers."""
+    """The side of a square tile: that of float32 if elements are narrower, so that all rows fit the registers."""
     return min(machine.lanes(dtype), machine.lanes("float32"))
 
 
