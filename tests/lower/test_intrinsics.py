@@ -5,6 +5,7 @@ import os
 os.environ.setdefault("TVM_NUM_THREADS", "2")
 
 import math
+import sys
 from itertools import product
 
 import numpy as np
@@ -66,6 +67,34 @@ def test_error_bound(name):
     assert (difference / unit)[normal].max() <= ULPS[name]
 
 
+#: The bounds in double precision.
+DOUBLE_ULPS = {"exp": 0.8, "log": 1, "log1p": 3, "tanh": 3, "sigmoid": 3}
+
+
+@pytest.mark.skipif(np.finfo(np.longdouble).nmant < 63, reason="there are no wider numbers to compare with")
+@pytest.mark.parametrize("name", DOUBLE_ULPS)
+def test_error_bound_in_double_precision(name):
+    rng = np.random.default_rng(0)
+    sizes = [1e-300, 1e-12, 1e-5, 0.01, 0.1, 0.5, 1, 3, 10, 100, 600]
+    usual = rng.standard_normal(1 << 15) * rng.choice(sizes, 1 << 15)
+    values = np.concatenate([usual, 1 + rng.standard_normal(1 << 13) * 1e-7])
+    values = np.clip({"log": np.abs, "log1p": lambda x: np.maximum(x, -0.999)}.get(name, np.asarray)(values), -700, 700)
+    exact = REFERENCES[name](values.astype(np.longdouble))
+    unit = np.spacing(np.maximum(np.abs(exact.astype("float64")), sys.float_info.min))
+    assert (np.abs(evaluate(name, values, "float64") - exact) / unit).max() <= DOUBLE_ULPS[name]
+
+
+@pytest.mark.parametrize("name", DOUBLE_ULPS)
+def test_special_values_in_double_precision(name):
+    least, most = sys.float_info.min, sys.float_info.max
+    values = [0, -0.0, np.inf, -np.inf, np.nan, 5e-324, -5e-324, 1e-310, least, -least, most, -most, 1, -1, -2, 0.625]
+    # The last results of exp that are no subnormal number, no 0 and not infinite, and the next ones.
+    values = np.array([*values, -708.396, -708.397, -745.13, -745.14, 709.782, 709.783, 1e-20, -1e-20])
+    exact, result = reference(name, values), evaluate(name, values, "float64")
+    np.testing.assert_allclose(result, exact, rtol=6e-16, atol=5e-324)
+    np.testing.assert_array_equal(np.signbit(result[exact == 0]), np.signbit(exact[exact == 0]))
+
+
 @pytest.mark.parametrize("name", REFERENCES)
 def test_special_values(name):
     values = np.array(
@@ -85,10 +114,11 @@ def test_narrow_floats_are_computed_in_float32(name):
     np.testing.assert_allclose(evaluate(name, values, "float16"), exact, rtol=2e-3)
 
 
-def test_float64_stays_with_libm():
+def test_float64_stays_with_libm_where_there_is_no_formula():
     x = te.placeholder((4,), dtype="float64", name="x")
-    func = te.create_prim_func([x, te.compute((4,), lambda i: tirx.exp(x[i]))])
-    assert "T.exp(" in intrinsics.expand(func).script()
+    func = te.create_prim_func([x, te.compute((4,), lambda i: tirx.erf(x[i]) + tirx.exp(x[i]))])
+    text = intrinsics.expand(func).script()
+    assert "T.erf(" in text and "T.exp(" not in text
 
 
 @pytest.mark.parametrize("dtype", ["float16", "float32", "float64"])

@@ -8,7 +8,10 @@ Infinities, NaN, zeros and subnormal numbers give the same results as in C.
 
 from __future__ import annotations
 
+import math
+import sys
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import tvm
@@ -28,14 +31,14 @@ Name = Callable[[Expr], Expr]
 
 def is_heavy(value: Expr) -> bool:
     """Whether an expression contains a call that expands to many instructions."""
-    return any(called(call) in FUNCTIONS for call in find(value, ir.Call))
+    return any(_function(call) in FUNCTIONS for call in find(value, ir.Call))
 
 
 def expand(func: tirx.PrimFunc) -> tirx.PrimFunc:
     """Returns the function with vectorizable arithmetic instead of calls on floats in its stores.
 
-    Half precision is computed in float32 and rounded. Calls on float64 stay, and so do calls in a branch of
-    ``if_then_else``, whose arguments may only be evaluated when that branch is taken.
+    Half precision is computed in float32 and rounded. Calls on float64 stay unless they are of :data:`IN_DOUBLE`, and
+    so do calls in a branch of ``if_then_else``, whose arguments may only be evaluated when that branch is taken.
     """
     func = vectorize_remainders(func)
     func = func.with_body(rewrite(func.body, (tirx.NE, _expand_inequality), (ir.Call, _expand_is_nan)))
@@ -137,7 +140,7 @@ def _expand_store(store: BufferStore, lanes: int, lane: Expr, registers: list[St
         for known, result in results:
             if tvm_ffi.structural_equal(known, call):
                 return result
-        argument = call.args[0]
+        argument = call.args[-1]
         if several and not isinstance(argument, ir.TensorLoad):
             argument = keep(argument)
         result = _expand_call(call, argument, name)
@@ -159,7 +162,14 @@ def _parts_lanes(call: ir.Call) -> bool:
 
 
 def _is_expandable(call: ir.Call) -> bool:
-    return called(call) in FUNCTIONS and str(call.ty) in ("float32", "float16", "bfloat16")
+    dtype = str(call.ty)
+    return _function(call) in (IN_DOUBLE if dtype == "float64" else FUNCTIONS) and dtype in FLOATS
+
+
+def _function(call: ir.Call) -> str | None:
+    """The intrinsic that a call is of, also one of libm's function of that name."""
+    name = called(call)
+    return f"tirx.{call.args[0].value}" if name == "tirx.call_pure_extern" else name
 
 
 def _guarded_calls(calls: Sequence[ir.Call]) -> set[ir.Call]:
@@ -169,55 +179,82 @@ def _guarded_calls(calls: Sequence[ir.Call]) -> set[ir.Call]:
 
 
 def _expand_call(call: ir.Call, argument: Expr, name: Name) -> Expr:
-    result = FUNCTIONS[call.op.name](name(_cast("float32", argument)), name)
-    return _cast(str(call.ty), name(result))
+    dtype = str(call.ty)
+    result = FUNCTIONS[_function(call)](name(argument if dtype == "float64" else _cast("float32", argument)), name)
+    return _cast(dtype, name(result))
 
 
 def exp(x: Expr, name: Name) -> Expr:
-    """e**x, within 1.01 ulp."""
+    """e**x, within 1.01 ulp; in double precision within 0.8."""
+    own = _FORMATS[str(x.ty)]
+    number = own.number
     # At the bounds the result is already 0 or infinite. NaN reaches ``kept``, but not ``safe``, which is converted to
     # an integer. Arithmetic on subnormal numbers is slow, and masks produce many, so results of 0 are selected.
-    kept = name(tirx.Select(x > _f(89.5), _f(89.5), tirx.Select(x < _f(-104.0), _f(0.0), x)))
-    safe = tirx.Select(x >= _f(-104.0), tirx.Select(x < _f(89.5), x, _f(89.5)), _f(0.0))
-    n = name(tirx.floor(safe * _f(1.44269504088896341) + _f(0.5)))
-    r = name(kept - n * _f(LN2_HIGH) - n * _f(LN2_LOW))
-    # Two factors, because 2**k alone leaves the range of float32 before the result does.
+    least, most = map(number, own.exp_bounds)
+    kept = name(tirx.Select(x > most, most, tirx.Select(x < least, number(0.0), x)))
+    safe = tirx.Select(x >= least, tirx.Select(x < most, x, most), number(0.0))
+    n = name(tirx.floor(safe * number(LOG2_E) + number(0.5)))
+    r = name(kept - n * number(own.ln2[0]) - n * number(own.ln2[1]))
+    # Two factors, because 2**k alone leaves the range before the result does.
     k = name(_cast("int32", n))
     half = name(tirx.shift_right(k, _i(1)))
-    result = (_horner(r, EXP) * r * r + r + _f(1.0)) * _power_of_two(half) * _power_of_two(k - half)
-    return tirx.Select(x < _f(-104.0), _f(0.0), result)
+    rest = name(_horner(r, own.exp) * r * r)
+    if own.dtype == "float64":  # adds what the rounding of 1 + r lost
+        near = name(own.as_computed(r + number(1.0), name))
+        total = near + (number(1.0) - near + r + rest)
+    else:
+        total = rest + r + number(1.0)
+    result = total * own.power_of_two(half) * own.power_of_two(k - half)
+    return tirx.Select(x < least, number(0.0), result)
 
 
 def log(x: Expr, name: Name) -> Expr:
     """The natural logarithm, within 1 ulp."""
-    tiny = x < _f(1.17549435e-38)
-    bits = name(tirx.reinterpret("int32", name(tirx.Select(tiny, x * _f(8388608.0), x))))
+    own = _FORMATS[str(x.ty)]
+    number, integer, shift = own.number, own.integer, own.integer(own.fraction)
+    tiny = x < number(own.least)
+    bits = name(tirx.reinterpret(own.bits, name(tirx.Select(tiny, x * number(2.0**own.fraction), x))))
     # x = 2**k * m with m in [sqrt(1/2), sqrt(2)), and r = m - 1.
-    exponent = name(tirx.shift_right(bits - _i(0x3F3504F3), _i(23)))
-    k = name(_cast("float32", exponent) + tirx.Select(tiny, _f(-23.0), _f(0.0)))
-    r = name(tirx.reinterpret("float32", name(bits - tirx.shift_left(exponent, _i(23)))) - _f(1.0))
+    exponent = name(tirx.shift_right(bits - integer(own.root_half), shift))
+    k = name(_cast(own.dtype, _cast("int32", exponent)) + tirx.Select(tiny, number(-own.fraction), number(0.0)))
+    r = name(tirx.reinterpret(own.dtype, name(bits - tirx.shift_left(exponent, shift))) - number(1.0))
     square = name(r * r)
-    tail = r * square * _horner(r, LOG) + k * _f(LN2_LOW) - _f(0.5) * square
-    result = tirx.Select(x == _f(0.0), _f(float("-inf")), r + tail + k * _f(LN2_HIGH))
-    result = tirx.Select(x < _f(0.0), _f(float("nan")), result)
+    tail = r * square * own.log(r) + k * number(own.ln2[1]) - number(0.5) * square
+    result = tirx.Select(x == number(0.0), number(float("-inf")), r + tail + k * number(own.ln2[0]))
+    result = tirx.Select(x < number(0.0), number(float("nan")), result)
     # Infinity and NaN are returned as they are: NaN fails every comparison.
-    return tirx.Select(x < _f(float("inf")), result, x)
+    return tirx.Select(x < number(float("inf")), result, x)
 
 
 def log1p(x: Expr, name: Name) -> Expr:
     """log(1 + x) without the rounding of 1 + x, within 3 ulp."""
-    # Through its bits, so that TVM does not simplify u - 1 to x.
-    u = tirx.reinterpret("float32", name(tirx.reinterpret("int32", x + _f(1.0))))
-    exact = tirx.any(u == _f(1.0), u == _f(float("inf")))
-    return tirx.Select(exact, x, name(log(u, name)) * (x / (u - _f(1.0))))
+    own = _FORMATS[str(x.ty)]
+    one = own.number(1.0)
+    u = name(own.as_computed(x + one, name))
+    exact = tirx.any(u == one, u == own.number(float("inf")))
+    return tirx.Select(exact, x, name(log(u, name)) * (x / (u - one)))
 
 
 def tanh(x: Expr, name: Name) -> Expr:
-    """The hyperbolic tangent, within 5 ulp."""
+    """The hyperbolic tangent, within 5 ulp; in double precision within 3."""
+    if str(x.ty) == "float64":
+        return _tanh_double(x, name)
     near_zero = tirx.all(x > _f(-4e-4), x < _f(4e-4))
     result = tirx.Select(near_zero, x, _odd_rational(x, 7.90531110763549805, TANH, name))
     # The rational function ends just below 1.
     return tirx.Select(x > _f(9.0), _f(1.0), tirx.Select(x < _f(-9.0), _f(-1.0), result))
+
+
+def _tanh_double(x: Expr, name: Name) -> Expr:
+    """Near zero x + x**3 * p(x**2) / q(x**2), and elsewhere 1 - 2 / (exp(2 * |x|) + 1) with the sign of x."""
+    number = _FORMATS["float64"].number
+    size = name(tirx.Select(x < number(0.0), number(0.0) - x, x))
+    square = name(tirx.Select(size < number(0.625), x * x, number(0.0)))
+    ratio = _horner(square, TANH_DOUBLE[0]) / _horner(square, TANH_DOUBLE[1])
+    near = tirx.Select(square == number(0.0), x, x + x * square * ratio)
+    far = name(number(1.0) - number(2.0) / (exp(name(size + size), name) + number(1.0)))
+    # NaN fails the comparison.
+    return tirx.Select(size >= number(0.625), tirx.Select(x < number(0.0), number(0.0) - far, far), near)
 
 
 def erf(x: Expr, name: Name) -> Expr:
@@ -227,7 +264,8 @@ def erf(x: Expr, name: Name) -> Expr:
 
 def sigmoid(x: Expr, name: Name) -> Expr:
     """1 / (1 + exp(-x)), within 3 ulp where that is a normal number."""
-    return _f(1.0) / (_f(1.0) + exp(name(_f(0.0) - x), name))
+    number = _FORMATS[str(x.ty)].number
+    return number(1.0) / (number(1.0) + exp(name(number(0.0) - x), name))
 
 
 def _odd_rational(x: Expr, bound: float, tables: tuple[Sequence[float], Sequence[float]], name: Name) -> Expr:
@@ -238,15 +276,12 @@ def _odd_rational(x: Expr, bound: float, tables: tuple[Sequence[float], Sequence
     return kept * _horner(square, numerator) / _horner(square, denominator)
 
 
-def _power_of_two(k: Expr) -> Expr:
-    return tirx.reinterpret("float32", tirx.shift_left(k + _i(127), _i(23)))
-
-
 def _horner(x: Expr, coefficients: Sequence[float]) -> Expr:
     """The polynomial with these coefficients, highest power first."""
-    total = _f(coefficients[0])
+    number = _FORMATS[str(x.ty)].number
+    total = number(coefficients[0])
     for coefficient in coefficients[1:]:
-        total = total * x + _f(coefficient)
+        total = total * x + number(coefficient)
     return total
 
 
@@ -271,10 +306,11 @@ VECTORS = ("tirx.reinterpret",)
 
 FLOATS = ("float16", "bfloat16", "float32", "float64")
 
-# log(2) in two parts; the product of the first with any exponent is exact.
-LN2_HIGH, LN2_LOW = 0.693359375, -2.12194440e-4
+LOG2_E = 1.44269504088896341
 
-# exp and log: Cephes (S. Moshier), single precision. tanh and erf: the rational functions of Eigen and XLA.
+# exp and log: Cephes (S. Moshier), single precision; log and tanh in double precision, too. exp in double precision:
+# the Taylor series, whose rest is below 1e-18 for |r| < log(2) / 2. tanh and erf: the rational functions of Eigen and
+# XLA.
 EXP = (1.9875691500e-4, 1.3981999507e-3, 8.3334519073e-3, 4.1665795894e-2, 1.6666665459e-1, 5.0000001201e-1)
 LOG = (
     7.0376836292e-2,
@@ -287,6 +323,25 @@ LOG = (
     -2.4999993993e-1,
     3.3333331174e-1,
 )
+EXP_DOUBLE = tuple(1 / math.factorial(n) for n in range(14, 1, -1))
+LOG_DOUBLE = (
+    (
+        1.01875663804580931796e-4,
+        4.97494994976747001425e-1,
+        4.70579119878881725854,
+        1.44989225341610930846e1,
+        1.79368678507819816313e1,
+        7.70838733755885391666,
+    ),
+    (
+        1.0,
+        1.12873587189167450590e1,
+        4.52279145837532221105e1,
+        8.29875266912776603211e1,
+        7.11544750618563894466e1,
+        2.31251620126765340583e1,
+    ),
+)
 TANH = (
     (
         -2.76076847742355e-16,
@@ -298,6 +353,10 @@ TANH = (
         4.89352455891786e-03,
     ),
     (1.19825839466702e-06, 1.18534705686654e-04, 2.26843463243900e-03, 4.89352518554385e-03),
+)
+TANH_DOUBLE = (
+    (-9.64399179425052238628e-1, -9.92877231001918586564e1, -1.61468768441708447952e3),
+    (1.0, 1.12811678491632931402e2, 2.23548839060100448583e3, 4.84406305325125486048e3),
 )
 ERF = (
     (
@@ -318,6 +377,77 @@ ERF = (
     ),
 )
 
+
+@dataclass(frozen=True)
+class _Format:
+    """A floating-point format, and the constants of ``exp`` and ``log`` in it.
+
+    Args:
+        dtype, bits: its name, and that of the integer of as many bits.
+        fraction: the bits of the fraction.
+        bias: what is added to exponents.
+        least: the smallest normal number.
+        root_half: the bits of the square root of 1/2.
+        exp_bounds: below the first, ``exp`` is 0, and above the second infinite.
+        ln2: log(2) in two parts; the product of the first with any exponent is exact.
+        exp: the coefficients of (exp(r) - 1 - r) / r**2.
+        log: the function (log(1 + r) - r + r**2 / 2) / r**3.
+    """
+
+    dtype: str
+    bits: str
+    fraction: int
+    bias: int
+    least: float
+    root_half: int
+    exp_bounds: tuple[float, float]
+    ln2: tuple[float, float]
+    exp: Sequence[float]
+    log: Callable[[Expr], Expr]
+
+    def number(self, value: float) -> Expr:
+        return tirx.const(value, self.dtype)
+
+    def integer(self, value: int) -> Expr:
+        return tirx.const(value, self.bits)
+
+    def as_computed(self, value: Expr, name: Name) -> Expr:
+        """A rounded value as its bits, so that TVM does not simplify what depends on it as if it were exact."""
+        return tirx.reinterpret(self.dtype, name(tirx.reinterpret(self.bits, value)))
+
+    def power_of_two(self, k: Expr) -> Expr:
+        """2**k, for an int32 in the range of exponents."""
+        wide = _cast(self.bits, k + _i(self.bias))
+        return tirx.reinterpret(self.dtype, tirx.shift_left(wide, self.integer(self.fraction)))
+
+
+_FORMATS = {
+    "float32": _Format(
+        dtype="float32",
+        bits="int32",
+        fraction=23,
+        bias=127,
+        least=1.17549435e-38,
+        root_half=0x3F3504F3,
+        exp_bounds=(-104.0, 89.5),
+        ln2=(0.693359375, -2.12194440e-4),
+        exp=EXP,
+        log=lambda r: _horner(r, LOG),
+    ),
+    "float64": _Format(
+        dtype="float64",
+        bits="int64",
+        fraction=52,
+        bias=1023,
+        least=sys.float_info.min,
+        root_half=0x3FE6A09E667F3BCD,
+        exp_bounds=(-746.0, 710.0),
+        ln2=(float.fromhex("0x1.62e42feep-1"), float.fromhex("0x1.a39ef35793c76p-33")),
+        exp=EXP_DOUBLE,
+        log=lambda r: _horner(r, LOG_DOUBLE[0]) / _horner(r, LOG_DOUBLE[1]),
+    ),
+}
+
 FUNCTIONS: dict[str, Callable[[Expr, Name], Expr]] = {
     "tirx.exp": exp,
     "tirx.log": log,
@@ -326,3 +456,6 @@ FUNCTIONS: dict[str, Callable[[Expr, Name], Expr]] = {
     "tirx.erf": erf,
     "tirx.sigmoid": sigmoid,
 }
+
+#: What is also expanded in double precision, within the same bounds; the others are functions of libm.
+IN_DOUBLE = ("tirx.exp", "tirx.log", "tirx.log1p", "tirx.tanh", "tirx.sigmoid")
