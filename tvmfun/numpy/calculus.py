@@ -201,6 +201,11 @@ def gradient(f: Any, *varargs: Any, axis: Any = None, edge_order: int | None = N
     return results[0] if len(results) == 1 else results
 
 
+def _as_coordinates(x: Array, y: Array) -> Array:
+    """The coordinates of float values as floats: differences of integers may overflow."""
+    return x if dtypes.is_float(x.dtype) else astype(x, y.dtype)
+
+
 def _slope(x: Array, axis: int, spacing: Any) -> Array:
     rows = moveaxis(x, axis, -1)
     if rows.shape[-1] < 2:
@@ -213,7 +218,7 @@ def _slope(x: Array, axis: int, spacing: Any) -> Array:
         spacing = asarray(spacing)
         if spacing.shape != rows.shape[-1:]:
             raise ShapeError("gradient", f"there must be {rows.shape[-1]} coordinates", got=repr(spacing.aval))
-        widths = diff(spacing)
+        widths = diff(_as_coordinates(spacing, x))
         before, after = widths[:-1], widths[1:]
         slopes = steps / widths
         inner = (slopes[..., :-1] * after + slopes[..., 1:] * before) / (before + after)
@@ -238,6 +243,6 @@ def trapezoid(y: NestedArrayLike, x: NestedArrayLike | None = None, dx: Any = 1.
         y = astype(y, dtypes.DEFAULT_FLOAT)
     y = moveaxis(y, axis, -1)
     if x is not None:
-        x = asarray(x)
+        x = _as_coordinates(asarray(x), y)
         dx = diff(x if x.ndim == 1 else moveaxis(x, axis, -1))
     return multiply(sum(multiply(y[..., 1:] + y[..., :-1], dx), -1), 0.5)

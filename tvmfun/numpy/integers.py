@@ -152,7 +152,7 @@ def gcd(x1: NestedArrayLike, x2: NestedArrayLike) -> Array:
         ),
         (ops.abs(x1), ops.abs(x2)),
     )
-    return pair[0]
+    return ops.abs(pair[0])  # the size of the least integer is negative, and so may be remainders
 
 
 def lcm(x1: NestedArrayLike, x2: NestedArrayLike) -> Array:

@@ -145,7 +145,7 @@ def unwrap(p: NestedArrayLike, discont: Any = None, axis: int = -1, period: floa
     >>> unwrap([0.0, 3.0, -3.0])
     Array([0.       , 3.       , 3.2831855], dtype=float32)
     """
-    p = asarray(p)
+    (p,) = arrays("unwrap", p, floating=True)
     axis = normalize_axis("unwrap", axis, p.ndim)
     if not p.shape[axis]:
         return p

@@ -1,0 +1,54 @@
+"""Functions of integers whose sums, differences or products do not fit their dtype, against exact arithmetic."""
+
+import math
+
+import numpy as np
+import pytest
+
+import tvmfun.numpy as tnp
+
+ARRAYS = {
+    "uint8": np.array([200, 100, 90, 255], "uint8"),
+    "int8": np.array([-128, 127, -100, 5], "int8"),
+    "int32": np.array([2**31 - 1, -(2**31), 5, 2**31 - 3], "int32"),
+}
+VALUES = np.array([1.0, 2.0, 4.0, 3.0], "float32")
+
+
+@pytest.fixture(params=ARRAYS)
+def x(request):
+    return ARRAYS[request.param]
+
+
+def close(result, expected):
+    np.testing.assert_allclose(np.asarray(result), expected, rtol=1e-5)
+
+
+def test_coordinates(x):
+    close(tnp.trapezoid(VALUES, x), np.trapezoid(VALUES.astype("float64"), x.astype("float64")))
+    close(tnp.gradient(VALUES, x), np.gradient(VALUES.astype("float64"), x.astype("float64")))
+
+
+def test_angles():
+    for name in ("uint8", "int8"):
+        x = ARRAYS[name]
+        close(tnp.unwrap(x), np.unwrap(x.astype("float64")))
+        close(tnp.unwrap(x, period=360), np.unwrap(x.astype("float64"), period=360))
+
+
+def test_coefficients():
+    for name in ("uint8", "int8"):
+        x = ARRAYS[name]
+        result = tnp.polyder(x, 2)
+        assert result.dtype == np.int32
+        np.testing.assert_array_equal(np.asarray(result), np.polyder(x.astype("int64"), 2))
+
+
+def test_divisors():
+    least = -(2**31)
+    pairs = [(5, least), (least, 5), (least, 6), (least, 0), (0, least), (12, least), (-12, 18), (2**31 - 1, least)]
+    a, b = np.array(pairs, "int32").T
+    expected = [math.gcd(*map(int, pair)) for pair in pairs]
+    # 2**31 does not fit.
+    expected = np.where(np.array(expected) == 2**31, least, expected)
+    np.testing.assert_array_equal(np.asarray(tnp.gcd(a, b)), expected)
