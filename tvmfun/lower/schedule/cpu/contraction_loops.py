@@ -25,8 +25,8 @@ FAR_BYTES = 1 << 10
 # packing the panels again pays.
 _SHARE_OF_ROWS, _FEWEST_ROWS = 3 / 4, 128
 # Of a left operand with fewer rows per task, tasks are panels with all rows, by the level of the cache for a panel. To
-# pack one takes as long as its product with six rows, and with thirty if it packs words. But with many rows, sums of
-# a panel between blocks of terms leave the L2 cache.
+# pack one takes as long as its product with eight rows, and with fourteen if it packs words of int8. But with many
+# rows, sums of a panel between blocks of terms leave the L2 cache.
 _FEW_ROWS = {1: 96, 2: 192}
 # Fewer panels read the left operand too rarely.
 _FEW_PANELS = 4
