@@ -2,8 +2,8 @@
 
 LLVM cannot vectorize a call of ``expf``, so softmax, GELU or dropout would spend their time in scalar code.
 :func:`expand` replaces the calls by polynomials and rational functions of range-reduced arguments. Each function
-states its error bound in units in the last place (ulp), measured against float64 over random bit patterns.
-Infinities, NaN, zeros and subnormal numbers give the same results as in C.
+states its error bound in units in the last place (ulp), measured over random numbers against float64, and in double
+precision against numbers of 80 bits. Infinities, NaN, zeros and subnormal numbers give the same results as in C.
 """
 
 from __future__ import annotations
