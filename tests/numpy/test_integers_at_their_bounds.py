@@ -44,6 +44,13 @@ def test_coefficients():
         np.testing.assert_array_equal(np.asarray(result), np.polyder(x.astype("int64"), 2))
 
 
+def test_coefficients_of_wide_integers_stay_integers():
+    for dtype in ("uint32", "int64", "uint64"):
+        x = np.array([2**31 + 1, 5, 7], dtype)
+        result = tnp.polyder(x[1:])
+        assert result.dtype == x.dtype and np.asarray(result) == [5]
+
+
 def test_divisors():
     least = -(2**31)
     pairs = [(5, least), (least, 5), (least, 6), (least, 0), (0, least), (12, least), (-12, 18), (2**31 - 1, least)]

@@ -137,7 +137,7 @@ def polyder(p: NestedArrayLike, m: int = 1) -> Array:
     if m < 0:
         raise ArgumentError("polyder", "the order of the derivative must not be negative", got=str(m))
     # The products of narrow integers may not fit these.
-    kind = p.dtype if dtypes.is_float(p.dtype) else dtypes.result_type(p.dtype, np.int32)
+    kind = p.dtype if dtypes.is_float(p.dtype) or p.dtype.itemsize >= 4 else np.dtype("int32")
     for _ in range(m):
         p = multiply(p[:-1], np.arange(p.size - 1, 0, -1).astype(kind)) if p.size > 1 else zeros((0,), kind)
     return p
