@@ -8,7 +8,19 @@ os.environ.setdefault("TVM_NUM_THREADS", "2")
 import numpy as np
 import pytest
 import tvm
-from support.te_kernels import HOST, TARGETS, check, matmul, padded, padded_array, placeholder, random, wide, zero
+from support.te_kernels import (
+    HOST,
+    TARGETS,
+    build,
+    check,
+    matmul,
+    padded,
+    padded_array,
+    placeholder,
+    random,
+    wide,
+    zero,
+)
 from tvm import te, tirx, topi
 from tvm.script.ir_builder import IRBuilder
 from tvm.script.ir_builder import tirx as T
@@ -169,7 +181,7 @@ def loop_block(inputs, output, ordered, spatial, body):
 
 def run_block(func, inputs, output):
     scheduled = schedule(func, HOST)
-    kernel = tvm.compile(tvm.IRModule({"main": scheduled}), target=HOST)["main"]
+    kernel = build(scheduled)
     arrays = [tvm.runtime.tensor(array) for array in (*inputs, output)]
     kernel(*arrays)
     return scheduled.attrs[RULE], arrays[-1].numpy()

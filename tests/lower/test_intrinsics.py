@@ -1,9 +1,5 @@
 """The vectorizable transcendental functions: their error bounds, special values and narrow types."""
 
-import os
-
-os.environ.setdefault("TVM_NUM_THREADS", "2")
-
 import math
 import sys
 from itertools import product
@@ -11,6 +7,7 @@ from itertools import product
 import numpy as np
 import pytest
 import tvm
+from support.te_kernels import build
 from tvm import te, tirx
 
 import tvmfun.numpy as tnp
@@ -36,7 +33,7 @@ def evaluate(name, values, dtype="float32"):
     target = tvm.target.Target({"kind": "llvm", "mcpu": tvm.target.codegen.llvm_get_system_cpu()})
     func = schedule(te.create_prim_func([x, out]), target)
     assert f"T.{name}(" not in func.script()
-    kernel = tvm.compile(func, target=target)["main"]
+    kernel = build(func, target)
     result = tvm.runtime.tensor(np.zeros_like(values))
     kernel(tvm.runtime.tensor(values), result)
     return result.numpy()
@@ -126,7 +123,7 @@ def test_nan_is_recognised(dtype):
     x = te.placeholder((21,), dtype=dtype, name="x")
     out = te.compute((21,), lambda i: tirx.Select(tirx.isnan(x[i]), tirx.const(1, dtype), x[i]))
     target = tvm.target.Target({"kind": "llvm"})
-    kernel = tvm.compile(schedule(te.create_prim_func([x, out]), target), target=target)["main"]
+    kernel = build(schedule(te.create_prim_func([x, out]), target), target)
     values = np.arange(21).astype(dtype)
     values[[2, 7, 8]] = np.nan, np.inf, -np.inf
     result = tvm.runtime.tensor(np.zeros_like(values))
@@ -150,7 +147,7 @@ def test_functions_of_one_argument_in_several_statements():
     both = te.compute((8, 128), lambda i, j: tirx.exp(x[i, j]) + tirx.sigmoid(x[i, j]) + tirx.log(total[i]))
     more = te.compute((8, 128), lambda i, j: tirx.exp(x[i, j]) * tirx.tanh(tirx.exp(x[i, j])))
     target = tvm.target.Target({"kind": "llvm"})
-    kernel = tvm.compile(schedule(te.create_prim_func([x, both, more]), target), target=target)["main"]
+    kernel = build(schedule(te.create_prim_func([x, both, more]), target), target)
     values = np.linspace(-3, 3, 8 * 128, dtype="float32").reshape(8, 128)
     results = [tvm.runtime.tensor(np.zeros_like(values)) for _ in range(2)]
     kernel(tvm.runtime.tensor(values), *results)

@@ -41,14 +41,18 @@ def zero(dtype="float32"):
 
 
 def compile_te(tensors, target=HOST):
-    """Schedule and build the function of `tensors`, inputs first, as the library does; returns its rule and a call."""
+    """Schedule and build the function of `tensors`, inputs first; returns its rule and a call."""
     func = schedule(te.create_prim_func(list(tensors)), target)
-    rule = func.attrs[RULE]
-    if rule == "fallback":  # what TE calls extern has offsets, which TVM's passes bind, and ours do not know
-        return rule, tvm.compile(tvm.IRModule({"main": func}), target=target)["main"]
+    return func.attrs[RULE], build(func, target)
+
+
+def build(func, target=HOST):
+    """Build a scheduled function of static sizes as the library does; returns a call of it with TVM's tensors."""
+    if func.attrs[RULE] == "fallback":  # TE's externs have offsets, which only TVM's passes bind
+        return tvm.compile(tvm.IRModule({"main": func}), target=target)["main"]
     module = native.compiled(target, {ir.GlobalVar("kernel"): func.with_attr("global_symbol", "kernel")})
     kernel = module.get_function("kernel")
-    return rule, lambda *arrays: kernel(*(ctypes.c_void_p(array.data_ptr()) for array in arrays))
+    return lambda *arrays: kernel(*(ctypes.c_void_p(array.data_ptr()) for array in arrays))
 
 
 def run(kernel, inputs, outputs):

@@ -9,7 +9,6 @@ precision against numbers of 80 bits. Infinities, NaN, zeros and subnormal numbe
 from __future__ import annotations
 
 import math
-import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -212,7 +211,7 @@ def log(x: Expr, name: Name) -> Expr:
     """The natural logarithm, within 1 ulp."""
     own = _FORMATS[str(x.ty)]
     number, integer, shift = own.number, own.integer, own.integer(own.fraction)
-    tiny = x < number(own.least)
+    tiny = x < number(2.0 ** (1 - own.bias))
     bits = name(tirx.reinterpret(own.bits, name(tirx.Select(tiny, x * number(2.0**own.fraction), x))))
     # x = 2**k * m with m in [sqrt(1/2), sqrt(2)), and r = m - 1.
     exponent = name(tirx.shift_right(bits - integer(own.root_half), shift))
@@ -386,7 +385,6 @@ class _Format:
         dtype, bits: its name, and that of the integer of as many bits.
         fraction: the bits of the fraction.
         bias: what is added to exponents.
-        least: the smallest normal number.
         root_half: the bits of the square root of 1/2.
         exp_bounds: below the first, ``exp`` is 0, and above the second infinite.
         ln2: log(2) in two parts; the product of the first with any exponent is exact.
@@ -398,7 +396,6 @@ class _Format:
     bits: str
     fraction: int
     bias: int
-    least: float
     root_half: int
     exp_bounds: tuple[float, float]
     ln2: tuple[float, float]
@@ -427,7 +424,6 @@ _FORMATS = {
         bits="int32",
         fraction=23,
         bias=127,
-        least=1.17549435e-38,
         root_half=0x3F3504F3,
         exp_bounds=(-104.0, 89.5),
         ln2=(0.693359375, -2.12194440e-4),
@@ -439,7 +435,6 @@ _FORMATS = {
         bits="int64",
         fraction=52,
         bias=1023,
-        least=sys.float_info.min,
         root_half=0x3FE6A09E667F3BCD,
         exp_bounds=(-746.0, 710.0),
         ln2=(float.fromhex("0x1.62e42feep-1"), float.fromhex("0x1.a39ef35793c76p-33")),
@@ -457,5 +452,5 @@ FUNCTIONS: dict[str, Callable[[Expr, Name], Expr]] = {
     "tirx.sigmoid": sigmoid,
 }
 
-#: What is also expanded in double precision, within the same bounds; the others are functions of libm.
+#: What is expanded in double precision, too; the others are functions of libm there.
 IN_DOUBLE = ("tirx.exp", "tirx.log", "tirx.log1p", "tirx.tanh", "tirx.sigmoid")

@@ -74,8 +74,9 @@ class ContractionLoops:
         full = self.row.extent // tiling.rows
         usual = max(1, dims.typical(full))
         # Blocks of rows that share a panel pack it again each.
-        before = [*self.around, *self.beside, *([self.panels] if self._splits_columns_first() else [])]
-        wanted = build.ceil_div(tasks, max(1, build.points(before)))
+        self.columns_first = self._splits_columns_first()
+        before = [*self.around, *self.beside, *([self.panels] if self.columns_first else [])]
+        wanted = build.ceil_div(tasks, build.points(before))
         self.per_block = build.ceil_div(usual, min(usual, wanted))
         most = self._tiles_in_cache()
         if most is not None:
@@ -143,17 +144,14 @@ class ContractionLoops:
         rows = build.points([*self.beside, self.row])
         if build.points([self.column]) >= rows:
             return True
-        blocks = self.tasks // max(1, build.points(self.around))
+        blocks = self.tasks // build.points(self.around)
         few = _FEW_ROWS[self.machine.settings.panel_level] * blocks
         return rows < few and self._wants_packing(rows // self.tiling.rows)
 
     def _choose_tasks(self) -> list[Axis]:
         """The axes to run in parallel: as many as give enough tasks, those that split the larger operand first."""
         along = [*self.beside, self.blocks]
-        if self._splits_columns_first():
-            axes = [*self.around, self.panels, *along]
-        else:
-            axes = [*self.around, *along, self.panels]
+        axes = [*self.around, self.panels, *along] if self.columns_first else [*self.around, *along, self.panels]
         taken: list[Axis] = []
         for axis in axes:
             size = build.points(taken)
