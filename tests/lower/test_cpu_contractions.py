@@ -27,7 +27,7 @@ from tvm.target import Target
 
 from tvmfun.lower import machine
 from tvmfun.lower.schedule.cpu.contraction import match, plan
-from tvmfun.lower.schedule.cpu.contraction_loops import ContractionLoops
+from tvmfun.lower.schedule.cpu.contraction_loops import ContractionLoops, StreamedLoops
 from tvmfun.lower.schedule.cpu.rules import schedule
 from tvmfun.lower.schedule.stages import parse
 
@@ -155,7 +155,9 @@ def _blocks_of_rows(tensors, cores):
     (stage,), _ = parse(function)
     processor = machine.Machine.of(target)
     contraction = match(stage)
-    return ContractionLoops(contraction, plan(contraction, processor), 0, 16 if cores > 1 else 1, processor), target
+    tiling = plan(contraction, processor)
+    kind = StreamedLoops if tiling.streamed else ContractionLoops
+    return kind(contraction, tiling, 0, 16 if cores > 1 else 1, processor), target
 
 
 @pytest.mark.parametrize("cores", [1, 2])
@@ -220,6 +222,46 @@ def test_panels_of_few_rows_are_packed_once(m, n, k, panels_first, blocks):
     assert (loops.taken[0] is loops.panels) == panels_first
     assert loops.blocks.extent == blocks
     check(tensors, inputs, [reference], "contraction", Target({**HOST.export(), "num-cores": 2}))
+
+
+@pytest.mark.parametrize("cores", [1, 2])
+@pytest.mark.parametrize(
+    "m,n,k",
+    [(2, 2048, 40), (8, 4096, 32), (8, 4099, 70), (13, 1030, 65), (14, 700, 33), (31, 5000, 100), (32, 640, 64)],
+)
+def test_few_rows_stream_a_large_right_operand(small_caches, cores, m, n, k):
+    """Columns and terms in whole blocks or not, one tile of rows or several, and with epilogues."""
+    tensors, inputs, reference = matmul(m, n, k)
+    loops, target = _blocks_of_rows(tensors, cores)
+    assert loops.tiling.streamed and math.prod(axis.extent for axis in loops.tiling.inner) <= 32
+    check(tensors, inputs, [reference], "contraction", target)
+    a, b, c = tensors
+    bias = placeholder((n,), name="bias")
+    biased = te.compute((m, n), lambda i, j: te.exp(c[i, j] * 0.125) + bias[j], "biased")
+    v = random((n,), seed=3)
+    check((a, b, bias, c, biased), (*inputs, v), [reference, np.exp(reference / 8) + v], "contraction", target)
+
+
+@pytest.mark.parametrize("cores", [1, 2])
+def test_streamed_operands_of_several_axes(small_caches, cores):
+    """Two batches, two axes of rows and two of terms, of which a block has some of the last."""
+    a, b = placeholder((2, 3, 4, 5, 37), name="a"), placeholder((2, 5, 37, 401), name="b")
+    r, s = te.reduce_axis((0, 5), "r"), te.reduce_axis((0, 37), "s")
+    c = te.compute((2, 3, 4, 401), lambda g, h, i, j: te.sum(a[g, h, i, r, s] * b[g, r, s, j], axis=[r, s]), "c")
+    loops, target = _blocks_of_rows((a, b, c), cores)
+    assert loops.tiling.streamed
+    x, y = random((2, 3, 4, 5, 37)), random((2, 5, 37, 401), seed=1)
+    check((a, b, c), (x, y), [np.einsum("ghirs,grsj->ghij", wide(x), wide(y))], "contraction", target)
+
+
+@pytest.mark.parametrize(
+    "m,n,k,layout",
+    [(8, 4096, 32, "nt"), (8, 128, 300, "nn"), (8, 200, 40, "nn"), (33, 640, 64, "nn")],
+    ids=["contiguous terms", "short rows", "small", "many rows"],
+)
+def test_other_right_operands_are_not_streamed(small_caches, m, n, k, layout):
+    loops, _ = _blocks_of_rows(matmul(m, n, k, layout)[0], 2)
+    assert not loops.tiling.streamed
 
 
 def test_small_products_of_a_large_batch_need_no_blocks(small_caches):

@@ -11,7 +11,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from tvm import tirx
+from tvm import ir, tirx
 
 from tvmfun.core import dims
 from tvmfun.lower.machine import Machine
@@ -30,6 +30,12 @@ MAX_ROWS = 14
 
 # Multiplications, a fraction of a millisecond, up to which compiling matters more than the last percents of speed.
 LITTLE_WORK = 1 << 26
+
+# A right operand that is larger than L2 is read in blocks of so many rows, as long as a task, if the left one has few
+# rows: the prefetcher follows that many rows, but no column. The sums stay in memory between blocks.
+_STREAMED_TERMS, _STREAMED_ROWS = 32, 32
+# Rows of the right operand with a larger stride compete for the same cache sets, and are packed if they are used again.
+FAR_BYTES = 1 << 10
 
 # Up to this many rows, panels of packed words are two cache lines wide, which increases memory bandwidth.
 FEW_ROWS_OF_WORDS = 16
@@ -79,6 +85,7 @@ class Tiling:
     outer: tuple[Axis, ...]  # loops over blocks of the reduced axes
     inner: tuple[Axis, ...]  # loops within a block
     reduce_env: Env  # the reduced axes in terms of the two
+    streamed: bool = False  # whether all panels of a task go by within a block
 
 
 def plan(contraction: Contraction, machine: Machine) -> Tiling:
@@ -87,9 +94,10 @@ def plan(contraction: Contraction, machine: Machine) -> Tiling:
     lanes = machine.lanes(dtype)
     if isinstance(contraction.dot, TileDot):
         return _blocks_of_tiles(contraction, machine)
+    is_streamed = _is_streamed(contraction, machine)
     # With few rows, a tile needs more columns to keep both FMA units busy. Some registers hold the operands.
     few = 6
-    is_far = machine.settings.panel_level == 2
+    is_far = machine.settings.panel_level == 2 and not is_streamed
     if contraction.dot is not None and not reads_several(contraction.right):
         few = FEW_ROWS_OF_WORDS
     wide = 4 if is_far or build.points([contraction.row]) <= few else 2
@@ -103,8 +111,24 @@ def plan(contraction: Contraction, machine: Machine) -> Tiling:
     is_long = build.points([*stage.space, *stage.reduce]) > LITTLE_WORK
     least = most - 1 if is_far and vectors == wide and is_long else most // 2 + 1
     rows = _tile_size(contraction.row.extent, most, least)
-    outer, inner, env = _block_reduction(stage.reduce, most_terms(vectors * lanes, dtype, machine))
-    return Tiling(rows, vectors * lanes, lanes, outer, inner, env)
+    terms = _STREAMED_TERMS if is_streamed else most_terms(vectors * lanes, dtype, machine)
+    return Tiling(rows, vectors * lanes, lanes, *_block_reduction(stage.reduce, terms), is_streamed)
+
+
+def _is_streamed(contraction: Contraction, machine: Machine) -> bool:
+    """Whether few rows multiply a right operand that is larger than L2 and has long rows."""
+    right, stage, column = contraction.right, contraction.stage, contraction.column
+    axes = [*stage.space, *stage.reduce]
+    if contraction.dot is not None or not isinstance(right, ir.TensorLoad) or not stage.reduce:
+        return False
+    if not all(isinstance(axis.extent, int) and axis.limit is None for axis in axes):
+        return False
+    rows = build.points([axis for axis in stage.space if not build.uses(right, axis.var)])
+    nbytes = build.points([*stage.reduce, column]) * build.bits(str(right.ty)) // 8
+    if rows > _STREAMED_ROWS or nbytes <= machine.cache_bytes(2):
+        return False
+    step, along = (build.stride(right.source, right.indices, axis, axes) for axis in (column, stage.reduce[-1]))
+    return step == 1 and along is not None and along * build.bits(str(right.ty)) // 8 > FAR_BYTES
 
 
 def _blocks_of_tiles(contraction: Contraction, machine: Machine) -> Tiling:

@@ -10,16 +10,12 @@ from tvm.tirx import AllocBuffer, Buffer, BufferStore, IfThenElse, Stmt
 
 from tvmfun.core import dims, expressions
 from tvmfun.lower.machine import Machine
-from tvmfun.lower.schedule.cpu.contraction import Contraction, Tiling, plan
+from tvmfun.lower.schedule.cpu.contraction import FAR_BYTES, Contraction, Tiling, plan
 from tvmfun.lower.schedule.cpu.dots import WORD, Dot
 from tvmfun.lower.schedule.cpu.transpose import is_row_readable, ramp, read_row, reads_several, transpose_tile
 from tvmfun.lower.schedule.stages import accumulator
 from tvmfun.lower.tir import build, intrinsics
 from tvmfun.lower.tir.build import Axis, Env, Expr, Size, volume
-
-# Rows of the right operand with a larger stride are packed if they are used again: they would compete for the same
-# cache sets.
-FAR_BYTES = 1 << 10
 
 # The share of the L2 cache that rows of a strided left operand take while panels go by, and the fewest rows for which
 # packing the panels again pays.
@@ -50,7 +46,8 @@ class Panel:
 def emit_contraction(contraction: Contraction, env: Env, prefix: int, machine: Machine, tasks: int) -> Stmt:
     """The loop nest of a contraction whose first ``prefix`` axes are bound in ``env``."""
     tiling = plan(contraction, machine)
-    nest = ContractionLoops(contraction, tiling, prefix, tasks, machine).emit(env)
+    kind = StreamedLoops if tiling.streamed else ContractionLoops
+    nest = kind(contraction, tiling, prefix, tasks, machine).emit(env)
     return nest if contraction.dot is None else contraction.dot.with_definition(nest, tiling.lanes)
 
 
@@ -109,10 +106,11 @@ class ContractionLoops:
         def task(env: Env) -> Stmt:
             return self.task(build.nest([*around, *panels], env, lambda env: self._panels(env, beside)))
 
-        body = build.parallel_nest(taken, env, task, build.points(taken) if self.tasks > 1 else 1)
-        if self.partial.same_as(self.stage.output):
-            return body
-        return build.seq(AllocBuffer(self.partial), body)
+        return self._with_partial(build.parallel_nest(taken, env, task, build.points(taken) if self.tasks > 1 else 1))
+
+    def _with_partial(self, body: Stmt) -> Stmt:
+        """The loops, with the buffer of sums of earlier blocks if that is not the output."""
+        return body if self.partial.same_as(self.stage.output) else build.seq(AllocBuffer(self.partial), body)
 
     def task(self, body: Stmt) -> Stmt:
         """What a thread runs for one task."""
@@ -177,6 +175,10 @@ class ContractionLoops:
 
     def _panel(self, env: Env, panel: Panel, beside: Sequence[Axis]) -> Stmt:
         """All rows of one panel, for one block of the reduced axes after the other."""
+        return build.nest(self.tiling.outer, env, lambda env: self._block(env, panel, beside))
+
+    def _block(self, env: Env, panel: Panel, beside: Sequence[Axis]) -> Stmt:
+        """All rows of one panel, for one block of the reduced axes."""
         tiling, width = self.tiling, panel.width
         pads = width % tiling.lanes != 0 or panel.valid is not None
         rows = tiling.rows * dims.typical(self.blocks.extent)
@@ -188,16 +190,13 @@ class ContractionLoops:
             if self.dot is not None and self.dot.shifted:
                 self.start = build.scratch([padded], self.dtype, "start")
 
-        def block(env: Env) -> Stmt:
-            rows = build.nest(beside, env, lambda env: self._rows(env, panel, packed))
-            if packed is None:
-                return rows
-            pack = self._pack(env, panel, packed)
-            if self.start is not None:
-                pack = build.seq(pack, AllocBuffer(self.start), self._correct(env, self.dot, packed, self.start))
-            return build.seq(AllocBuffer(packed), pack, rows)
-
-        return build.nest(tiling.outer, env, block)
+        all_rows = build.nest(beside, env, lambda env: self._rows(env, panel, packed))
+        if packed is None:
+            return all_rows
+        pack = self._pack(env, panel, packed)
+        if self.start is not None:
+            pack = build.seq(pack, AllocBuffer(self.start), self._correct(env, self.dot, packed, self.start))
+        return build.seq(AllocBuffer(packed), pack, all_rows)
 
     def _wants_packing(self, reuse: int) -> bool:
         """Whether the right operand is slow to read unpacked: strided, converted, or with rows far apart."""
@@ -475,3 +474,44 @@ class ContractionLoops:
     def partial_sum(self, env: Env) -> Expr:
         """The sum of earlier blocks of the reduced axes."""
         return self.partial[tuple(self.stage.at(env))]
+
+
+class StreamedLoops(ContractionLoops):
+    """Loops in which a task has a strip of panels: for each block of terms, all rows of all panels.
+
+    So each row of the right operand is read along the strip. The sums of the strip stay in L2 between blocks.
+    """
+
+    # The fewest bytes of a row in a strip: two pages, at whose ends the prefetcher begins anew.
+    _LENGTH = 8 << 10
+
+    def emit(self, env: Env) -> Stmt:
+        """All loops, the outer ones parallel."""
+        panels, cores = self.panels.extent, self.machine.cores
+        batch = build.points(self.around)
+        most = self.column.extent * build.bits(self.dtype) // 8 // self._LENGTH // cores * cores
+        wanted = min(build.ceil_div(self.tasks, batch), max(most, build.ceil_div(cores, batch)))
+        size = build.ceil_div(panels, wanted)
+        strips = Axis.fresh(self.column, build.ceil_div(panels, size))
+        self.blocks = Axis.fresh(self.row, 1)
+
+        def task(env: Env) -> Stmt:
+            return build.nest(self.tiling.outer, env, strip)
+
+        def strip(env: Env) -> Stmt:
+            first = env[strips.var] * size
+            count = size if panels % size == 0 else build.minimum(size, panels - first)
+            return build.loop(
+                self.column, count, lambda i: self._panels({**env, self.panels.var: first + i}, self.beside)
+            )
+
+        axes = [*self.around, strips]
+        return self._with_partial(build.parallel_nest(axes, env, task, build.points(axes) if self.tasks > 1 else 1))
+
+    def _panel(self, env: Env, panel: Panel, beside: Sequence[Axis]) -> Stmt:
+        """All rows of one panel, for the block of the reduced axes at ``env``."""
+        return self._block(env, panel, beside)
+
+    def _wants_packing(self, reuse: int) -> bool:
+        """Whether the right operand cannot be read in vectors; the rows of a block stay in L1."""
+        return super()._wants_packing(1)
