@@ -81,10 +81,11 @@ def hoist_operands(stage: Stage, contraction) -> tuple[list[Stage], Stage]:
 
 
 def split_reduction(stage: Stage, tasks: int, work: int, name: str) -> tuple[Stage, Stage] | None:
-    """Cuts a long reduction with few tasks into a fixed number of partial ones and their sum, in order."""
+    """Cuts a long reduction with few tasks into as many partial ones as give enough, and their sum, in order."""
     if not stage.reduce or tasks >= MIN_TASKS or work < SPLIT_WORK:
         return None
-    return cut_reduction(stage, MAX_CHUNKS, name)
+    wanted = build.ceil_div(MAX_CHUNKS, max(1, tasks))
+    return cut_reduction(stage, 1 << (wanted - 1).bit_length(), name)
 
 
 def cut_reduction(stage: Stage, most: int, name: str) -> tuple[Stage, Stage] | None:
