@@ -76,13 +76,23 @@ def test_the_innermost_loop_loads_tiles_and_multiplies_them(instruction, transpo
     assert not re.search(r"\b(vdpbf16ps|vpdp\w+|vpmaddwd|vfmadd\w+)\b", code)
 
 
-def test_tiles_fit_the_caches_of_the_processor():
-    """Panels of 32 columns are as deep as they fit the L2 cache; a longer sum is cut."""
-    for depth, blocks in ((4096, 1), (20_480, 2)):
-        specs = ShapeDtype((512, depth), BFLOAT16), ShapeDtype((depth, 512), BFLOAT16)
-        text = tvmfun.jit(tnp.matmul, target=XEON).lower(*specs).compile().as_text()
-        assert f"panel = T.alloc_buffer(({depth // 2 // blocks}, 32)" in text
-        assert "tvmfun_tdpbf16ps_2x2_add" in text
+@pytest.mark.parametrize(
+    "rows, depth, columns, blocks, length",
+    [
+        (512, 768, 3072, 4, 384),
+        (512, 4096, 512, 4, 512),
+        (512, 4096, 96, 3, 512),
+        (512, 320, 448, 1, 160),
+        (512, 4096, 64, 1, 512),
+        (16, 1024, 4096, 1, 512),
+    ],
+)
+def test_panels_of_tiles_fit_the_caches_of_the_processor(rows, depth, columns, blocks, length):
+    """Up to four blocks of 32 columns read the same 64 KB of rows; two cores have equally many panels."""
+    specs = ShapeDtype((rows, depth), BFLOAT16), ShapeDtype((depth, columns), BFLOAT16)
+    text = tvmfun.jit(tnp.matmul, target=XEON).lower(*specs).compile().as_text()
+    assert f"panel = T.alloc_buffer(({blocks}, {length}, {32 if rows > 16 else 64})" in text
+    assert f"tvmfun_tdpbf16ps_{'2x2' if rows > 16 else '1x4'}_add" in text
 
 
 @pytest.mark.parametrize("columns, across", [(16, 1), (40, 3), (64, 4), (80, 3), (512, 4)])

@@ -27,9 +27,11 @@ from tvm.target import Target
 
 from tvmfun.lower import machine
 from tvmfun.lower.schedule.cpu.contraction import match, plan
-from tvmfun.lower.schedule.cpu.contraction_loops import ContractionLoops, StreamedLoops
+from tvmfun.lower.schedule.cpu.contraction_loops import ContractionLoops
+from tvmfun.lower.schedule.cpu.emit import loops_of
 from tvmfun.lower.schedule.cpu.rules import schedule
 from tvmfun.lower.schedule.stages import parse
+from tvmfun.lower.settings import Settings, using
 
 
 @pytest.mark.quick("13-33-7-nt", "2-2-2-tt", "13-33-7-tt", "13-33-7-tn")
@@ -155,9 +157,7 @@ def _blocks_of_rows(tensors, cores):
     (stage,), _ = parse(function)
     processor = machine.Machine.of(target)
     contraction = match(stage)
-    tiling = plan(contraction, processor)
-    kind = StreamedLoops if tiling.streamed else ContractionLoops
-    return kind(contraction, tiling, 0, 16 if cores > 1 else 1, processor), target
+    return loops_of(contraction, 0, processor, 16 if cores > 1 else 1), target
 
 
 @pytest.mark.parametrize("cores", [1, 2])
@@ -252,6 +252,85 @@ def test_streamed_operands_of_several_axes(small_caches, cores):
     assert loops.tiling.streamed
     x, y = random((2, 3, 4, 5, 37)), random((2, 5, 37, 401), seed=1)
     check((a, b, c), (x, y), [np.einsum("ghirs,grsj->ghij", wide(x), wide(y))], "contraction", target)
+
+
+XEON = Target({"kind": "llvm", "mcpu": "graniterapids", "num-cores": 2})
+
+
+def _transposed_rows(tensors, cores):
+    """The loops and the target of a contraction that transposes rows, on this processor with the settings of a Xeon."""
+    (stage,), _ = parse(te.create_prim_func(list(tensors)))
+    contraction, target = match(stage), Target({**HOST.export(), "num-cores": cores})
+    loops = loops_of(contraction, 0, machine.Machine.of(target), 16 if cores > 1 else 1)
+    assert loops.tiling.packs_rows
+    return loops, target
+
+
+@pytest.fixture
+def deep_panels(monkeypatch):
+    """Panels that fit L2, and tiles that are as wide as on processors that prefer these; all products are large."""
+    if machine.Machine.of(HOST).registers < 32:
+        pytest.skip("wide tiles need 32 registers")
+    monkeypatch.setattr("tvmfun.lower.schedule.cpu.contraction.LITTLE_WORK", 0)
+    with using(Settings(panel_level=2)):
+        yield
+
+
+@pytest.mark.parametrize("cores", [1, 2, 3])
+@pytest.mark.parametrize(
+    "m,n,k",
+    [(16, 160, 129), (17, 161, 300), (100, 333, 600), (250, 170, 1025), (1030, 200, 530), (48, 1000, 2048)],
+)
+def test_rows_with_strided_terms_are_transposed(deep_panels, cores, m, n, k):
+    """Rows, columns and terms in whole tiles and blocks or not, with and without epilogues."""
+    tensors, inputs, reference = matmul(m, n, k, "tn")
+    _, target = _transposed_rows(tensors, cores)
+    check(tensors, inputs, [reference], "contraction", target)
+    a, b, c = tensors
+    bias = placeholder((n,), name="bias")
+    biased = te.compute((m, n), lambda i, j: te.exp(c[i, j] * (1 / k)) + bias[j], "biased")
+    v = random((n,), seed=3)
+    check((a, b, bias, c, biased), (*inputs, v), [reference, np.exp(reference / k) + v], "contraction", target)
+
+
+@pytest.mark.parametrize("cores", [1, 2])
+@pytest.mark.parametrize("terms", [16, 37, 700])
+def test_transposed_rows_of_several_axes(deep_panels, cores, terms):
+    """Two batches, two axes of rows and two of terms; the block of the second axis of rows has a remainder."""
+    a, b = placeholder((2, 9, terms, 3, 50), name="a"), placeholder((2, 9, terms, 165), name="b")
+    r, s = te.reduce_axis((0, 9), "r"), te.reduce_axis((0, terms), "s")
+    c = te.compute((2, 3, 50, 165), lambda g, h, i, j: te.sum(a[g, r, s, h, i] * b[g, r, s, j], axis=[r, s]), "c")
+    _, target = _transposed_rows((a, b, c), cores)
+    x, y = random((2, 9, terms, 3, 50)), random((2, 9, terms, 165), seed=1)
+    check((a, b, c), (x, y), [np.einsum("grshi,grsj->ghij", wide(x), wide(y))], "contraction", target)
+
+
+def test_each_block_of_transposed_rows_fits_l2(deep_panels):
+    (stage,), _ = parse(te.create_prim_func(list(matmul(8192, 384, 2048, "tn")[0])))
+    processor = machine._machine.__wrapped__(str(XEON), False, None)
+    loops = loops_of(match(stage), 0, processor, 16)
+    loops.emit({})
+    assert loops.tiling.packs_rows and math.prod(map(int, loops.transposed.shape)) * 4 <= (1 << 20) + (80 << 10)
+    assert loops.blocks.extent * loops.per_block * 6 >= 8192 - 5
+
+
+@pytest.mark.parametrize(
+    "m,n,k,layout",
+    [
+        (256, 384, 2048, "nn"),
+        (256, 384, 128, "tn"),
+        (256, 150, 2048, "tn"),
+        (12, 384, 2048, "tn"),
+        (256, 384, 2048, "nt"),
+    ],
+    ids=["neighbouring terms", "few terms", "few columns", "few rows", "both"],
+)
+def test_other_rows_are_not_transposed(deep_panels, m, n, k, layout):
+    (stage,), _ = parse(te.create_prim_func(list(matmul(m, n, k, layout)[0])))
+    tiling = plan(match(stage), machine.Machine.of(HOST))
+    assert not tiling.packs_rows
+    # Without a copy, the lines of so many terms stay in L1.
+    assert n != 150 or math.prod(axis.extent for axis in tiling.inner) <= 128
 
 
 @pytest.mark.parametrize(
@@ -408,7 +487,7 @@ def test_little_products_have_tiles_without_a_remainder(mcpu, rows):
 @pytest.mark.parametrize("mcpu", ["znver5", "graniterapids"])
 def test_panels_have_nearly_equal_widths(mcpu, columns):
     processor = machine._machine.__wrapped__(str(Target({"kind": "llvm", "mcpu": mcpu, "num-cores": 2})), False, None)
-    (stage,), _ = parse(te.create_prim_func(list(matmul(64, columns, 32)[0])))
+    (stage,), _ = parse(te.create_prim_func(list(matmul(192, columns, 32)[0])))
     tiling = plan(match(stage), processor)
     vectors, panels = -(-columns // tiling.lanes), -(-columns // tiling.columns)
     assert panels == -(-vectors // (4 if mcpu == "graniterapids" else 2))

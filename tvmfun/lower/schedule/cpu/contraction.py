@@ -16,7 +16,7 @@ from tvm import ir, tirx
 from tvmfun.core import dims
 from tvmfun.lower.machine import Machine
 from tvmfun.lower.schedule.cpu.dots import TILE_ROWS, TILE_WORDS, WORD, Dot, TileDot, factors
-from tvmfun.lower.schedule.cpu.transpose import reads_several
+from tvmfun.lower.schedule.cpu.transpose import is_row_readable, reads_several
 from tvmfun.lower.schedule.stages import Stage, accumulator
 from tvmfun.lower.tir import build
 from tvmfun.lower.tir.build import Axis, Env, Expr, Size, volume
@@ -34,8 +34,18 @@ LITTLE_WORK = 1 << 26
 # A right operand that is larger than L2 is read in blocks of so many rows, as long as a task, if the left one has few
 # rows: the prefetcher follows that many rows, but no column. The sums stay in memory between blocks.
 _STREAMED_TERMS, _STREAMED_ROWS = 32, 32
-# Rows of the right operand with a larger stride compete for the same cache sets, and are packed if they are used again.
+# With panels in L2, up to so many rows have high tiles of two vectors instead of wide ones of four, which read less of
+# the left operand.
+_SHORT_ROWS = 128
+# The most terms of a block if those of the left operand are not neighbours. To transpose rows takes as long as their
+# product with some 50 columns; of less than three times as many, blocks are so short that L1 keeps a line of each term.
+_TRANSPOSED_TERMS, _TRANSPOSED_COLUMNS, _STRIDED_TERMS = 512, 160, 128
+# Rows of the right operand with a larger stride compete for the same sets of a cache, and are packed if used again.
 FAR_BYTES = 1 << 10
+
+# The most blocks of tiles in a panel of AMX, and the most words of its columns: the rows of the left operand that all
+# blocks read have 64 KB then. Both are measured: docs/decisions/0050-amx.md.
+_BLOCKS_OF_TILES, _DEEPEST_TILES = 4, 512
 
 # Up to this many rows, panels of packed words are two cache lines wide, which increases memory bandwidth.
 FEW_ROWS_OF_WORDS = 16
@@ -86,6 +96,7 @@ class Tiling:
     inner: tuple[Axis, ...]  # loops within a block
     reduce_env: Env  # the reduced axes in terms of the two
     streamed: bool = False  # whether all panels of a task go by within a block
+    packs_rows: bool = False  # whether rows of the left operand are packed, too
 
 
 def plan(contraction: Contraction, machine: Machine) -> Tiling:
@@ -93,11 +104,13 @@ def plan(contraction: Contraction, machine: Machine) -> Tiling:
     dtype = accumulator(contraction.stage.dtype)
     lanes = machine.lanes(dtype)
     if isinstance(contraction.dot, TileDot):
-        return _blocks_of_tiles(contraction, machine)
+        return _panels_of_tiles(contraction, machine)
     is_streamed = _is_streamed(contraction, machine)
     # With few rows, a tile needs more columns to keep both FMA units busy. Some registers hold the operands.
     few = 6
     is_far = machine.settings.panel_level == 2 and not is_streamed
+    is_strided = is_far and _has_strided_terms(contraction, lanes)
+    is_far = is_far and (is_strided or not _has_short_panels(contraction))
     if contraction.dot is not None and not reads_several(contraction.right):
         few = FEW_ROWS_OF_WORDS
     wide = 4 if is_far or build.points([contraction.row]) <= few else 2
@@ -112,34 +125,84 @@ def plan(contraction: Contraction, machine: Machine) -> Tiling:
     least = most - 1 if is_far and vectors == wide and is_long else most // 2 + 1
     rows = _tile_size(contraction.row.extent, most, least)
     terms = _STREAMED_TERMS if is_streamed else most_terms(vectors * lanes, dtype, machine)
-    return Tiling(rows, vectors * lanes, lanes, *_block_reduction(stage.reduce, terms), is_streamed)
+    packs_rows = is_strided and is_long and build.points([contraction.column]) >= _TRANSPOSED_COLUMNS
+    if is_strided:
+        terms = min(terms, _TRANSPOSED_TERMS if packs_rows else _STRIDED_TERMS)
+    return Tiling(rows, vectors * lanes, lanes, *_block_reduction(stage.reduce, terms), is_streamed, packs_rows)
 
 
 def _is_streamed(contraction: Contraction, machine: Machine) -> bool:
     """Whether few rows multiply a right operand that is larger than L2 and has long rows."""
     right, stage, column = contraction.right, contraction.stage, contraction.column
     axes = [*stage.space, *stage.reduce]
-    if contraction.dot is not None or not isinstance(right, ir.TensorLoad) or not stage.reduce:
+    if contraction.dot is not None or not isinstance(right, ir.TensorLoad):
         return False
     if not all(isinstance(axis.extent, int) and axis.limit is None for axis in axes):
         return False
     rows = build.points([axis for axis in stage.space if not build.uses(right, axis.var)])
     nbytes = build.points([*stage.reduce, column]) * build.bits(str(right.ty)) // 8
-    if rows > _STREAMED_ROWS or nbytes <= machine.cache_bytes(2):
+    if rows > _STREAMED_ROWS or nbytes < machine.cache_bytes(2):
         return False
-    step, along = (build.stride(right.source, right.indices, axis, axes) for axis in (column, stage.reduce[-1]))
-    return step == 1 and along is not None and along * build.bits(str(right.ty)) // 8 > FAR_BYTES
+    step = build.stride(right.source, right.indices, column, axes)
+    return step == 1 and _has_far_rows(contraction)
 
 
-def _blocks_of_tiles(contraction: Contraction, machine: Machine) -> Tiling:
-    """Blocks of two by two tiles of AMX, or one by four; the words of an instruction are the last reduced axis."""
+def _has_strided_terms(contraction: Contraction, lanes: int) -> bool:
+    """Whether neighbouring rows of the left operand are vectors, and more than ``_STRIDED_TERMS`` terms are not."""
+    left, stage, row = contraction.left, contraction.stage, contraction.row
+    axes = [row, *stage.reduce]
+    if contraction.dot is not None or not all(isinstance(axis.extent, int) and axis.limit is None for axis in axes):
+        return False
+    if not stage.keep:  # there is no memory for the sums of a block
+        return False
+    if min(row.extent, stage.reduce[-1].extent) < lanes or volume(stage.reduce) <= _STRIDED_TERMS:
+        return False
+    return is_row_readable(left, row, [*stage.space, *stage.reduce])
+
+
+def _has_short_panels(contraction: Contraction) -> bool:
+    """Whether so few rows read a packed panel that high tiles, which read it less often, pay more than wide ones."""
+    rows = [axis for axis in contraction.stage.space if not build.uses(contraction.right, axis.var)]
+    return build.points(rows) <= _SHORT_ROWS and _has_far_rows(contraction)
+
+
+def _has_far_rows(contraction: Contraction) -> bool:
+    """Whether the rows of the right operand are more than ``FAR_BYTES`` apart."""
+    right, stage = contraction.right, contraction.stage
+    if not isinstance(right, ir.TensorLoad) or not stage.reduce:
+        return False
+    step = build.stride(right.source, right.indices, stage.reduce[-1], [*stage.space, *stage.reduce])
+    return step is not None and dims.typical(step) * build.bits(str(right.ty)) // 8 > FAR_BYTES
+
+
+def _panels_of_tiles(contraction: Contraction, machine: Machine) -> Tiling:
+    """Panels of several blocks of two by two tiles of AMX, or of a block of one by four.
+
+    All blocks of a panel read the same rows of the left operand in turn, which stay near. The words of an instruction
+    are the last reduced axis.
+    """
     lanes = TILE_WORDS
-    is_low = isinstance(contraction.row.extent, int) and contraction.row.extent <= TILE_ROWS
-    tiles = build.ceil_div(build.points([contraction.column]), lanes)
-    columns = lanes * build.ceil_div(tiles, build.ceil_div(tiles, 4 if is_low else 2))
+    columns = lanes * tiles_across(contraction.row.extent, build.points([contraction.column]))
+    blocks = build.ceil_div(build.points([contraction.column]), columns)
+    most = 1 if is_low(contraction.row.extent) else min(_BLOCKS_OF_TILES, blocks)
+    # As many panels as cores, or a multiple, of nearly equal width.
+    equal = (size for size in range(most, 0, -1) if blocks % size == 0 or blocks >= 4 * size)
+    even = (size for size in equal if build.ceil_div(blocks, size) % machine.cores == 0)
+    columns *= next(even, build.ceil_div(blocks, build.ceil_div(blocks, most)))
     rows = _tile_size(contraction.row.extent, 2 * TILE_ROWS, 2 * TILE_ROWS - 4)
-    outer, inner, env = _block_reduction(contraction.stage.reduce, most_terms(columns, WORD, machine))
-    return Tiling(rows, columns, lanes, outer, inner, env)
+    words = min(_DEEPEST_TILES, most_terms(columns, WORD, machine))
+    return Tiling(rows, columns, lanes, *_block_reduction(contraction.stage.reduce, words))
+
+
+def is_low(rows: Size) -> bool:
+    """Whether so many rows are at most one tile of AMX."""
+    return isinstance(rows, int) and rows <= TILE_ROWS
+
+
+def tiles_across(rows: Size, columns: int) -> int:
+    """The number of tiles along the columns of a block: two, or up to four if there is one along the rows."""
+    tiles = build.ceil_div(columns, TILE_WORDS)
+    return build.ceil_div(tiles, build.ceil_div(tiles, 4 if is_low(rows) else 2))
 
 
 def most_terms(columns: int, dtype: str, machine: Machine) -> int:

@@ -10,7 +10,7 @@ from tvm.tirx import AllocBuffer, Buffer, BufferStore, IfThenElse, Stmt
 
 from tvmfun.core import dims, expressions
 from tvmfun.lower.machine import Machine
-from tvmfun.lower.schedule.cpu.contraction import FAR_BYTES, Contraction, Tiling, plan
+from tvmfun.lower.schedule.cpu.contraction import FAR_BYTES, Contraction, Tiling
 from tvmfun.lower.schedule.cpu.dots import WORD, Dot
 from tvmfun.lower.schedule.cpu.transpose import is_row_readable, ramp, read_row, reads_several, transpose_tile
 from tvmfun.lower.schedule.stages import accumulator
@@ -34,21 +34,15 @@ class Panel:
 
     start: Expr
     width: int
-    valid: Size | None = None
+    valid: Size | Expr | None = None
 
     def size(self, begin: int, lanes: int) -> Expr | int:
         """The number of columns in the vector at ``begin``."""
         if self.valid is None:
             return min(lanes, self.width - begin)
-        return tirx.max(tirx.min(expressions.scalar(self.valid - begin, "int32"), lanes), 0)
-
-
-def emit_contraction(contraction: Contraction, env: Env, prefix: int, machine: Machine, tasks: int) -> Stmt:
-    """The loop nest of a contraction whose first ``prefix`` axes are bound in ``env``."""
-    tiling = plan(contraction, machine)
-    kind = StreamedLoops if tiling.streamed else ContractionLoops
-    nest = kind(contraction, tiling, prefix, tasks, machine).emit(env)
-    return nest if contraction.dot is None else contraction.dot.with_definition(nest, tiling.lanes)
+        rest = self.valid - begin
+        rest = rest if isinstance(rest, ir.Expr) else expressions.scalar(rest, "int32")
+        return tirx.max(tirx.min(rest, lanes), 0)
 
 
 class ContractionLoops:
@@ -104,11 +98,11 @@ class ContractionLoops:
         panels = [] if self.panels in taken else [self.panels]
 
         def task(env: Env) -> Stmt:
-            return self.task(build.nest([*around, *panels], env, lambda env: self._panels(env, beside)))
+            return self.task(build.nest([*around, *panels], env, lambda env: self.each_panel(env, beside)))
 
-        return self._with_partial(build.parallel_nest(taken, env, task, build.points(taken) if self.tasks > 1 else 1))
+        return self.with_partial(build.parallel_nest(taken, env, task, build.points(taken) if self.tasks > 1 else 1))
 
-    def _with_partial(self, body: Stmt) -> Stmt:
+    def with_partial(self, body: Stmt) -> Stmt:
         """The loops, with the buffer of sums of earlier blocks if that is not the output."""
         return body if self.partial.same_as(self.stage.output) else build.seq(AllocBuffer(self.partial), body)
 
@@ -143,8 +137,11 @@ class ContractionLoops:
         if build.points([self.column]) >= rows:
             return True
         blocks = self.tasks // build.points(self.around)
-        few = _FEW_ROWS[self.machine.settings.panel_level] * blocks
-        return rows < few and self._wants_packing(rows // self.tiling.rows)
+        return rows < self.few_rows() * blocks and self.wants_packing(rows // self.tiling.rows)
+
+    def few_rows(self) -> int:
+        """The number of rows of a task below which panels are packed once rather than by each task."""
+        return _FEW_ROWS[self.machine.settings.panel_level]
 
     def _choose_tasks(self) -> list[Axis]:
         """The axes to run in parallel: as many as give enough tasks, those that split the larger operand first."""
@@ -160,33 +157,33 @@ class ContractionLoops:
             taken.append(axis)
         return taken
 
-    def _panels(self, env: Env, beside: Sequence[Axis]) -> Stmt:
+    def each_panel(self, env: Env, beside: Sequence[Axis]) -> Stmt:
         """The panel of columns at ``env``; the last one may be narrower."""
         size = self.tiling.columns
         full, tail = divmod(self.column.extent, size)
         start = env[self.panels.var] * size
         if tail == 0:
-            return self._panel(env, Panel(start, size), beside)
+            return self.panel(env, Panel(start, size), beside)
         if full == 0:
-            return self._panel(env, Panel(start, tail), beside)
+            return self.panel(env, Panel(start, tail), beside)
         last = Panel(start, tail) if isinstance(tail, int) else Panel(start, size, tail)
-        whole, part = (self._panel(env, panel, beside) for panel in (Panel(start, size), last))
+        whole, part = (self.panel(env, panel, beside) for panel in (Panel(start, size), last))
         return IfThenElse(env[self.panels.var] < full, whole, part)
 
-    def _panel(self, env: Env, panel: Panel, beside: Sequence[Axis]) -> Stmt:
+    def panel(self, env: Env, panel: Panel, beside: Sequence[Axis]) -> Stmt:
         """All rows of one panel, for one block of the reduced axes after the other."""
-        return build.nest(self.tiling.outer, env, lambda env: self._block(env, panel, beside))
+        return build.nest(self.tiling.outer, env, lambda env: self.block(env, panel, beside))
 
-    def _block(self, env: Env, panel: Panel, beside: Sequence[Axis]) -> Stmt:
+    def block(self, env: Env, panel: Panel, beside: Sequence[Axis]) -> Stmt:
         """All rows of one panel, for one block of the reduced axes."""
         tiling, width = self.tiling, panel.width
         pads = width % tiling.lanes != 0 or panel.valid is not None
         rows = tiling.rows * dims.typical(self.blocks.extent)
         reuse = build.points(beside) * build.ceil_div(build.points([self.row]), rows)
         packed = None
-        if pads or self._wants_packing(reuse):
+        if pads or self.wants_packing(reuse):
             padded = -(-width // tiling.lanes) * tiling.lanes
-            packed = build.scratch([volume(tiling.inner), padded], self.term, "panel")
+            packed = self.panel_buffer(padded)
             if self.dot is not None and self.dot.shifted:
                 self.start = build.scratch([padded], self.dtype, "start")
 
@@ -198,7 +195,15 @@ class ContractionLoops:
             pack = build.seq(pack, AllocBuffer(self.start), self._correct(env, self.dot, packed, self.start))
         return build.seq(AllocBuffer(packed), pack, all_rows)
 
-    def _wants_packing(self, reuse: int) -> bool:
+    def panel_buffer(self, columns: int) -> Buffer:
+        """The buffer of a packed panel."""
+        return build.scratch([volume(self.tiling.inner), columns], self.term, "panel")
+
+    def packed_at(self, depth: Expr | Size, column: Expr) -> list:
+        """The indices of an element, or of a vector of neighbouring columns, in the packed panel."""
+        return [depth, column]
+
+    def wants_packing(self, reuse: int) -> bool:
         """Whether the right operand is slow to read unpacked: strided, converted, or with rows far apart."""
         right = self.contraction.right
         if not isinstance(right, ir.TensorLoad) or str(right.ty) != self.term or self.dot is not None:
@@ -219,7 +224,8 @@ class ContractionLoops:
     def _right(self, env: Env) -> Expr:
         return build.cast(self.operand(self.contraction.right, env), self.term)
 
-    def _left(self, env: Env) -> Expr:
+    def left(self, env: Env) -> Expr:
+        """The left operand at the point of the loops, as a term."""
         return build.cast(self.operand(self.contraction.left, env), self.term)
 
     def operand(self, value: Expr, env: Env) -> Expr:
@@ -237,7 +243,7 @@ class ContractionLoops:
             depth = build.flatten(self.tiling.inner, env)
 
             def store(begin: int, k: Expr, value: Expr) -> Stmt:
-                return BufferStore(packed, value, [depth, begin + k])
+                return BufferStore(packed, value, self.packed_at(depth, begin + k))
 
             def element(k: Expr) -> Stmt:
                 right = self._right({**env, self.column.var: start + k})
@@ -306,7 +312,7 @@ class ContractionLoops:
         def tile(env: Env, begin: int, position: Expr) -> Stmt:
             def write(line: int, vector: Expr) -> Stmt:
                 depth = build.flatten(self.tiling.inner, {**env, last.var: position + line})
-                return BufferStore(packed, vector, [depth, ramp(build.index(last, begin), lanes)])
+                return BufferStore(packed, vector, self.packed_at(depth, ramp(build.index(last, begin), lanes)))
 
             def read(line: int) -> Expr:
                 return read_row(self.contraction.right, at(env, begin + line, position), lanes)
@@ -318,7 +324,7 @@ class ContractionLoops:
 
             def element(k: Expr) -> Stmt:
                 value = build.substitute(self.contraction.right, at(env, k, position))
-                return BufferStore(packed, value, [depth, k])
+                return BufferStore(packed, value, self.packed_at(depth, k))
 
             return build.loop(last, width, element)
 
@@ -401,7 +407,7 @@ class ContractionLoops:
 
         def update(env: Env) -> Stmt:
             def multiply(i: Expr, begin: int, acc: Buffer) -> Stmt:
-                left = self._left({**env, self.row.var: top + i})
+                left = self.left({**env, self.row.var: top + i})
                 if self.dot is not None and packed is not None:
                     right = packed[build.flatten(self.tiling.inner, env), ramp(build.index(self.column, begin), lanes)]
                     whole = [i, ramp(build.index(self.row, 0), lanes)]
@@ -474,44 +480,3 @@ class ContractionLoops:
     def partial_sum(self, env: Env) -> Expr:
         """The sum of earlier blocks of the reduced axes."""
         return self.partial[tuple(self.stage.at(env))]
-
-
-class StreamedLoops(ContractionLoops):
-    """Loops in which a task has a strip of panels: for each block of terms, all rows of all panels.
-
-    So each row of the right operand is read along the strip. The sums of the strip stay in L2 between blocks.
-    """
-
-    # The fewest bytes of a row in a strip: two pages, at whose ends the prefetcher begins anew.
-    _LENGTH = 8 << 10
-
-    def emit(self, env: Env) -> Stmt:
-        """All loops, the outer ones parallel."""
-        panels, cores = self.panels.extent, self.machine.cores
-        batch = build.points(self.around)
-        most = self.column.extent * build.bits(self.dtype) // 8 // self._LENGTH // cores * cores
-        wanted = min(build.ceil_div(self.tasks, batch), max(most, build.ceil_div(cores, batch)))
-        size = build.ceil_div(panels, wanted)
-        strips = Axis.fresh(self.column, build.ceil_div(panels, size))
-        self.blocks = Axis.fresh(self.row, 1)
-
-        def task(env: Env) -> Stmt:
-            return build.nest(self.tiling.outer, env, strip)
-
-        def strip(env: Env) -> Stmt:
-            first = env[strips.var] * size
-            count = size if panels % size == 0 else build.minimum(size, panels - first)
-            return build.loop(
-                self.column, count, lambda i: self._panels({**env, self.panels.var: first + i}, self.beside)
-            )
-
-        axes = [*self.around, strips]
-        return self._with_partial(build.parallel_nest(axes, env, task, build.points(axes) if self.tasks > 1 else 1))
-
-    def _panel(self, env: Env, panel: Panel, beside: Sequence[Axis]) -> Stmt:
-        """All rows of one panel, for the block of the reduced axes at ``env``."""
-        return self._block(env, panel, beside)
-
-    def _wants_packing(self, reuse: int) -> bool:
-        """Whether the right operand cannot be read in vectors; the rows of a block stay in L1."""
-        return super()._wants_packing(1)

@@ -20,14 +20,12 @@ from tvmfun.errors import PerformanceWarning
 from tvmfun.lower.machine import Machine
 from tvmfun.lower.schedule.cpu.block import emit_block, is_straight
 from tvmfun.lower.schedule.cpu.contraction import match, tile_count
-from tvmfun.lower.schedule.cpu.contraction_loops import emit_contraction
-from tvmfun.lower.schedule.cpu.dots import TileDot
 from tvmfun.lower.schedule.cpu.elementwise import emit_maps
+from tvmfun.lower.schedule.cpu.emit import emit_contraction
 from tvmfun.lower.schedule.cpu.fallback import parallelize
 from tvmfun.lower.schedule.cpu.few_columns import emit_few_columns, has_few_columns, is_packed, with_packed_columns
 from tvmfun.lower.schedule.cpu.packed_dots import with_words
 from tvmfun.lower.schedule.cpu.reduction import emit_reduction
-from tvmfun.lower.schedule.cpu.tile_loops import emit_tiles
 from tvmfun.lower.schedule.cpu.winograd import Winograd, apply_winograd, emit_winograd
 from tvmfun.lower.schedule.groups import Group, is_pointwise, may_overwrite, private_outputs, share_loops, shrink
 from tvmfun.lower.schedule.reduction_passes import (
@@ -236,8 +234,7 @@ def _emit_stage(stage: AnyStage, env: Env, prefix: int, machine: Machine, tasks:
     if contraction is not None:
         if has_few_columns(contraction, machine) and is_packed(contraction, machine):
             return emit_few_columns(contraction, env, prefix, machine, tasks)
-        emit = emit_tiles if isinstance(contraction.dot, TileDot) else emit_contraction
-        return emit(contraction, env, prefix, machine, tasks)
+        return emit_contraction(contraction, env, prefix, machine, tasks)
     return emit_reduction(stage, env, prefix, machine, tasks)
 
 

@@ -13,14 +13,17 @@ from tvm.tirx import AllocBuffer, Buffer, BufferStore, IfThenElse, Stmt
 
 from tvmfun.core import expressions
 from tvmfun.lower.machine import Machine
-from tvmfun.lower.schedule.cpu.contraction import Contraction, plan
+from tvmfun.lower.schedule.cpu.contraction import Contraction, plan, tiles_across
 from tvmfun.lower.schedule.cpu.contraction_loops import ContractionLoops, Panel
 from tvmfun.lower.schedule.cpu.dots import TILE_ROWS, WORD_BITS, TileDot
 from tvmfun.lower.schedule.cpu.packed_dots import first_load, row_stride
 from tvmfun.lower.tir import build
-from tvmfun.lower.tir.build import Env, Expr, Size
+from tvmfun.lower.tir.build import Env, Expr, Size, volume
 
 _WORD_BYTES = WORD_BITS // 8
+
+# To pack a panel takes as long as its product with some 80 rows.
+_FEW_ROWS = 768
 
 
 def emit_tiles(contraction: Contraction, env: Env, prefix: int, machine: Machine, tasks: int) -> Stmt:
@@ -39,7 +42,9 @@ class TileLoops(ContractionLoops):
         self.span = self.stage.reduce[-1].extent
         #: The numbers of tiles along rows and columns of the blocks.
         self.shapes: set[tuple[int, int]] = set()
-        self.sums = build.scratch([self.tiling.rows, self.tiling.columns], self.dtype, "sums")
+        #: The columns of a block.
+        self.width = self.tiling.lanes * tiles_across(self.row.extent, self.tiling.columns)
+        self.sums = build.scratch([self.tiling.rows, self.width], self.dtype, "sums")
         stride = row_stride(contraction.left, self.row, self.stage.domain)
         self.left_stride = expressions.scalar(stride, "int32")
 
@@ -64,16 +69,50 @@ class TileLoops(ContractionLoops):
         part = build.seq(self._configure(rest), block(rest, rest), again)
         return build.seq(whole, IfThenElse(build.index(self.row, rest) > 0, part, None))
 
+    def few_rows(self) -> int:
+        """The number of rows of a task below which panels are packed once rather than by each task."""
+        return _FEW_ROWS
+
+    def panel_buffer(self, columns: int) -> Buffer:
+        """The buffer of a packed panel: for each block, its columns by depth."""
+        width = min(self.width, columns)
+        shape = [build.ceil_div(columns, width), volume(self.tiling.inner), width]
+        return build.scratch(shape, self.term, "panel")
+
+    def packed_at(self, depth: Expr | Size, column: Expr) -> list:
+        """The indices of an element, or of a vector of neighbouring columns, in the packed panel."""
+        if isinstance(column, tirx.Ramp):
+            return [column.base // self.width, depth, tirx.Ramp(column.base % self.width, column.stride, column.lanes)]
+        return [column // self.width, depth, column % self.width]
+
     def tile(self, env: Env, top: Expr, rows: Size, panel: Panel, packed: Buffer | None) -> Stmt:
-        """One block of tiles: clear, multiply and add over the reduced axes, store to memory, write back."""
+        """The blocks of tiles of some rows of a panel."""
         assert packed is not None  # packed words always are
-        width = int(packed.shape[1])
-        down, across = _tiles_of(rows), width // self.tiling.lanes
+        whole, rest = divmod(panel.width, self.width)
+        if panel.valid is not None:
+            whole = expressions.scalar(build.ceil_div(panel.valid, self.width), "int32")
+
+        def block(i: Expr) -> Stmt:
+            valid = None
+            if panel.valid is not None:
+                valid = expressions.scalar(panel.valid, "int32") - i * self.width
+            return self._tiles(env, top, rows, Panel(panel.start + i * self.width, self.width, valid), packed, i)
+
+        blocks = build.loop(self.column, whole, block) if panel.valid is not None or whole else None
+        if not rest:
+            return blocks
+        last = Panel(panel.start + whole * self.width, rest)
+        return build.seq(blocks, self._tiles(env, top, rows, last, packed, build.index(self.column, whole)))
+
+    def _tiles(self, env: Env, top: Expr, rows: Size, panel: Panel, packed: Buffer, number: Expr) -> Stmt:
+        """One block of tiles: clear, multiply and add over the reduced axes, store to memory, write back."""
+        down, across = _tiles_of(rows), build.ceil_div(panel.width, self.tiling.lanes)
+        width = int(packed.shape[-1])
         shape = (down, across)
         self.shapes.add(shape)
         second = _int32(rows - build.ceil_div(rows, 2) if down == 2 else 0)
         sums = self.sums
-        memory = (_address(sums, 0, 0), _int32(self.tiling.columns * _WORD_BYTES), second)
+        memory = (_address(sums, 0, 0), _int32(self.width * _WORD_BYTES), second)
         begins = range(0, panel.width, self.tiling.lanes)
 
         def call(function: str, *arguments: Expr) -> Stmt:
@@ -117,7 +156,7 @@ class TileLoops(ContractionLoops):
                 tirx.address_of(left),
                 self.left_stride,
                 second,
-                _address(packed, depth, 0),
+                _address(packed, number, depth, 0),
                 _int32(width * _WORD_BYTES),
                 _int32(self.span),
                 _int32(count),

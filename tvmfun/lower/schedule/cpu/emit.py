@@ -1,0 +1,29 @@
+"""The loop nest of a contraction, by its instruction and by where its operands are in memory."""
+
+from __future__ import annotations
+
+from tvm.tirx import Stmt
+
+from tvmfun.lower.machine import Machine
+from tvmfun.lower.schedule.cpu.contraction import Contraction, plan
+from tvmfun.lower.schedule.cpu.contraction_loops import ContractionLoops
+from tvmfun.lower.schedule.cpu.dots import TileDot
+from tvmfun.lower.schedule.cpu.far_operands import PackedRowsLoops, StreamedLoops
+from tvmfun.lower.schedule.cpu.tile_loops import emit_tiles
+from tvmfun.lower.tir.build import Env
+
+
+def loops_of(contraction: Contraction, prefix: int, machine: Machine, tasks: int) -> ContractionLoops:
+    """The loops of a contraction without tiles of AMX, of which the first ``prefix`` axes are bound elsewhere."""
+    tiling = plan(contraction, machine)
+    kind = StreamedLoops if tiling.streamed else PackedRowsLoops if tiling.packs_rows else ContractionLoops
+    return kind(contraction, tiling, prefix, tasks, machine)
+
+
+def emit_contraction(contraction: Contraction, env: Env, prefix: int, machine: Machine, tasks: int) -> Stmt:
+    """The loop nest of a contraction whose first ``prefix`` axes are bound in ``env``."""
+    if isinstance(contraction.dot, TileDot):
+        return emit_tiles(contraction, env, prefix, machine, tasks)
+    loops = loops_of(contraction, prefix, machine, tasks)
+    nest = loops.emit(env)
+    return nest if contraction.dot is None else contraction.dot.with_definition(nest, loops.tiling.lanes)

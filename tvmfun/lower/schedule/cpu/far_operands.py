@@ -1,0 +1,140 @@
+"""The loops of contractions of which an operand has its rows or terms far apart in memory.
+
+The prefetcher follows a few rows, but neither columns nor terms that are more than a page apart; and what is apart by a
+power of two competes for the same sets of a cache.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from tvm import tirx
+from tvm.tirx import AllocBuffer, BufferStore, Stmt
+
+from tvmfun.lower.schedule.cpu.contraction_loops import ContractionLoops, Panel
+from tvmfun.lower.schedule.cpu.transpose import ramp, read_row, transpose_tile
+from tvmfun.lower.tir import build
+from tvmfun.lower.tir.build import Axis, Env, Expr, volume
+
+
+class StreamedLoops(ContractionLoops):
+    """Loops in which a task has a strip of panels: for each block of terms, all rows of all panels.
+
+    So each row of the right operand is read along the strip. The sums of the strip stay in L2 between blocks.
+    """
+
+    # The fewest bytes of a row in a strip: two pages, at whose ends the prefetcher begins anew.
+    _LENGTH = 8 << 10
+
+    def emit(self, env: Env) -> Stmt:
+        """All loops, the outer ones parallel."""
+        panels, cores = self.panels.extent, self.machine.cores
+        batch = build.points(self.around)
+        most = self.column.extent * build.bits(self.dtype) // 8 // self._LENGTH // cores * cores
+        wanted = min(build.ceil_div(self.tasks, batch), max(most, build.ceil_div(cores, batch)))
+        size = build.ceil_div(panels, wanted)
+        strips = Axis.fresh(self.column, build.ceil_div(panels, size))
+        self.blocks = Axis.fresh(self.row, 1)
+
+        def task(env: Env) -> Stmt:
+            return build.nest(self.tiling.outer, env, strip)
+
+        def strip(env: Env) -> Stmt:
+            first = env[strips.var] * size
+            count = size if panels % size == 0 else build.minimum(size, panels - first)
+            return build.loop(
+                self.column, count, lambda i: self.each_panel({**env, self.panels.var: first + i}, self.beside)
+            )
+
+        axes = [*self.around, strips]
+        return self.with_partial(build.parallel_nest(axes, env, task, build.points(axes) if self.tasks > 1 else 1))
+
+    def panel(self, env: Env, panel: Panel, beside: Sequence[Axis]) -> Stmt:
+        """All rows of one panel, for the block of the reduced axes at ``env``."""
+        return self.block(env, panel, beside)
+
+    def wants_packing(self, reuse: int) -> bool:
+        """Whether the right operand cannot be read in vectors; the rows of a block stay in L1."""
+        return super().wants_packing(1)
+
+
+class PackedRowsLoops(ContractionLoops):
+    """Loops in which a task has a block of rows of the left operand: it is transposed for each block of terms.
+
+    All panels of columns read the transposed rows, which L2 holds.
+    """
+
+    # The share of L2 for the rows of a block. Of fewer rows there is one block per core: each packs all panels again.
+    _SHARE, _FEW_ROWS = 1 / 2, 128
+    # The rows and terms of a block begin after so many: the last tiles may begin before the block.
+    _BEFORE = 16
+
+    def emit(self, env: Env) -> Stmt:
+        """All loops, the outer ones parallel."""
+        rows, terms = self.tiling.rows, volume(self.tiling.inner)
+        full, tail = divmod(self.row.extent, rows)
+        around = [*self.around, *self.beside]
+        most = int(self._SHARE * self.machine.cache_bytes(2)) // (terms * build.bits(self.term) // 8) // rows
+        cores = self.machine.cores
+        tasks = 2 * cores if self.row.extent >= 2 * cores * self._FEW_ROWS else cores
+        wanted = 1 if self.tasks == 1 else min(build.ceil_div(tasks, build.points(around)), max(1, full))
+        self.per_block = build.ceil_div(full, max(wanted, build.ceil_div(full, max(1, most))))
+        self.blocks = Axis.fresh(self.row, build.ceil_div(full, self.per_block))
+        whole = build.ceil_div(self.per_block * rows + tail, self._BEFORE) * self._BEFORE
+        shape = [self._BEFORE + whole, self._BEFORE + terms]
+        self.transposed = build.scratch(shape, self.term, "rows")
+
+        def task(env: Env) -> Stmt:
+            return build.seq(AllocBuffer(self.transposed), build.nest(self.tiling.outer, env, block))
+
+        def block(env: Env) -> Stmt:
+            panels = build.nest([self.panels], env, lambda env: self.each_panel(env, []))
+            return build.seq(self._transpose(env), panels)
+
+        axes = [*around, self.blocks]
+        return self.with_partial(build.parallel_nest(axes, env, task, build.points(axes) if self.tasks > 1 else 1))
+
+    def panel(self, env: Env, panel: Panel, beside: Sequence[Axis]) -> Stmt:
+        """All rows of one panel, for the block of the reduced axes at ``env``."""
+        return self.block(env, panel, beside)
+
+    def left(self, env: Env) -> Expr:
+        """The left operand at the point of the loops, from the transposed rows."""
+        row = env[self.row.var] - self._top(env) + self._BEFORE
+        return self.transposed[row, build.flatten(self.tiling.inner, env) + self._BEFORE]
+
+    def _top(self, env: Env) -> Expr:
+        """The first row of a block."""
+        return env[self.blocks.var] * (self.per_block * self.tiling.rows)
+
+    def _transpose(self, env: Env) -> Stmt:
+        """Transposes the rows of a block, in square tiles."""
+        *outer, last = self.tiling.inner
+        lanes, extent = self.tiling.lanes, self.row.extent
+        top, per_block = self._top(env), self.per_block * self.tiling.rows
+        count = extent if self.blocks.extent == 1 else build.minimum(per_block, extent - top)
+        if extent % self.tiling.rows and self.blocks.extent > 1:  # the last block has the remainder, too
+            count = tirx.if_then_else(env[self.blocks.var] == self.blocks.extent - 1, extent - top, count)
+
+        def tile(env: Env, row: Expr, term: Expr) -> Stmt:
+            depth = build.flatten(self.tiling.inner, {**env, last.var: term}) + self._BEFORE
+
+            def read(line: int) -> Expr:
+                at = {**env, self.row.var: row, last.var: term + line}
+                at |= {var: build.substitute(to, at) for var, to in self.tiling.reduce_env.items()}
+                return build.cast(read_row(self.contraction.left, at, lanes), f"{self.term}x{lanes}")
+
+            def write(line: int, vector: Expr) -> Stmt:
+                return BufferStore(self.transposed, vector, [row - top + (self._BEFORE + line), ramp(depth, lanes)])
+
+            return transpose_tile(read, write, lanes, self.term)
+
+        def tiles(env: Env) -> Stmt:
+            # The last tiles begin early instead of having fewer rows or terms.
+            bound = last.bound(env)
+            term = lambda j: build.minimum(j * lanes, bound - lanes)
+            row = lambda i: build.minimum(top + i * lanes, extent - lanes)
+            along = lambda i: build.loop(last, build.ceil_div(bound, lanes), lambda j: tile(env, row(i), term(j)))
+            return build.loop(self.row, build.ceil_div(count, lanes), along)
+
+        return build.nest(outer, env, tiles)
