@@ -38,8 +38,8 @@ _STREAMED_TERMS, _STREAMED_ROWS = 32, 32
 # the left operand.
 _SHORT_ROWS = 128
 # The most terms of a block if those of the left operand are not neighbours. To transpose rows takes as long as their
-# product with some 50 columns; of less than three times as many, blocks are so short that L1 keeps a line of each term.
-_TRANSPOSED_TERMS, _TRANSPOSED_COLUMNS, _STRIDED_TERMS = 512, 160, 128
+# product with some 50 columns; of fewer than 64, blocks are so short that L1 keeps a line of each term.
+_TRANSPOSED_TERMS, _TRANSPOSED_COLUMNS, _STRIDED_TERMS = 512, 64, 128
 # Rows of the right operand with a larger stride compete for the same sets of a cache, and are packed if used again.
 FAR_BYTES = 1 << 10
 
@@ -155,13 +155,18 @@ def _has_strided_terms(contraction: Contraction, lanes: int) -> bool:
         return False
     if not stage.keep:  # there is no memory for the sums of a block
         return False
-    if min(row.extent, stage.reduce[-1].extent) < lanes or volume(stage.reduce) <= _STRIDED_TERMS:
+    if row.extent < lanes or volume(stage.reduce) <= _STRIDED_TERMS:
         return False
     return is_row_readable(left, row, [*stage.space, *stage.reduce])
 
 
 def _has_short_panels(contraction: Contraction) -> bool:
-    """Whether so few rows read a packed panel that high tiles, which read it less often, pay more than wide ones."""
+    """Whether high tiles of two vectors, which read a panel less often, pay more than wide ones.
+
+    So it is if few rows read a panel, and if the right operand has been packed in panels of two vectors before.
+    """
+    if build.divisors(contraction.right, contraction.column.var):
+        return True
     rows = [axis for axis in contraction.stage.space if not build.uses(contraction.right, axis.var)]
     return build.points(rows) <= _SHORT_ROWS and _has_far_rows(contraction)
 

@@ -109,32 +109,28 @@ class PackedRowsLoops(ContractionLoops):
 
     def _transpose(self, env: Env) -> Stmt:
         """Transposes the rows of a block, in square tiles."""
-        *outer, last = self.tiling.inner
+        first, *others = inner = self.tiling.inner
         lanes, extent = self.tiling.lanes, self.row.extent
         top, per_block = self._top(env), self.per_block * self.tiling.rows
         count = extent if self.blocks.extent == 1 else build.minimum(per_block, extent - top)
         if extent % self.tiling.rows and self.blocks.extent > 1:  # the last block has the remainder, too
             count = tirx.if_then_else(env[self.blocks.var] == self.blocks.extent - 1, extent - top, count)
+        terms = first.bound(env) * volume(others)
 
-        def tile(env: Env, row: Expr, term: Expr) -> Stmt:
-            depth = build.flatten(self.tiling.inner, {**env, last.var: term}) + self._BEFORE
-
+        def tile(row: Expr, term: Expr) -> Stmt:
             def read(line: int) -> Expr:
-                at = {**env, self.row.var: row, last.var: term + line}
+                at = {**env, self.row.var: row, **build.unflatten(inner, term + line)}
                 at |= {var: build.substitute(to, at) for var, to in self.tiling.reduce_env.items()}
                 return build.cast(read_row(self.contraction.left, at, lanes), f"{self.term}x{lanes}")
 
             def write(line: int, vector: Expr) -> Stmt:
-                return BufferStore(self.transposed, vector, [row - top + (self._BEFORE + line), ramp(depth, lanes)])
+                at = [row - top + (self._BEFORE + line), ramp(term + self._BEFORE, lanes)]
+                return BufferStore(self.transposed, vector, at)
 
             return transpose_tile(read, write, lanes, self.term)
 
-        def tiles(env: Env) -> Stmt:
-            # The last tiles begin early instead of having fewer rows or terms.
-            bound = last.bound(env)
-            term = lambda j: build.minimum(j * lanes, bound - lanes)
-            row = lambda i: build.minimum(top + i * lanes, extent - lanes)
-            along = lambda i: build.loop(last, build.ceil_div(bound, lanes), lambda j: tile(env, row(i), term(j)))
-            return build.loop(self.row, build.ceil_div(count, lanes), along)
-
-        return build.nest(outer, env, tiles)
+        # The last tiles begin early instead of having fewer rows or terms.
+        row = lambda i: build.minimum(top + i * lanes, extent - lanes)
+        term = lambda j: build.minimum(j * lanes, terms - lanes)
+        along = lambda i: build.loop(first, build.ceil_div(terms, lanes), lambda j: tile(row(i), term(j)))
+        return build.loop(self.row, build.ceil_div(count, lanes), along)
