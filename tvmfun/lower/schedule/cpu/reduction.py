@@ -82,45 +82,59 @@ def _lanes_of_one_group(stage: Stage, lanes: int) -> int:
     return min([lanes, *(size for size in groups if size >= LEAST_LANES and lanes % size == 0)])
 
 
+class _Part(NamedTuple):
+    """Totals of neighbouring columns, at most a vector, from ``begin`` on in a tile."""
+
+    begin: int
+    width: int
+    totals: Buffer
+
+
 def _column_tile(stage: Stage, env: Env, last: Axis, parts: Sequence[tuple[int, int]]) -> Stmt:
+    """The reductions of a tile of columns, which has parts of some begin and width.
+
+    Of a block of terms, four vectors of columns are added up at a time: the prefetcher follows the rows of a block, and
+    finds them along the whole tile.
+    """
     dtype = accumulator(stage.dtype)
     start = env[last.var]
 
-    def lanes(buffers: Sequence[Buffer], make: Callable[[int, Buffer, Expr, Env], Stmt], env: Env) -> Stmt:
-        return build.seq(
-            *(
-                build.vectorized(
-                    last,
-                    width,
-                    lambda k, i=i, begin=begin: make(i, buffers[i], k, {**env, last.var: start + begin + k}),
-                )
-                for i, (begin, width) in enumerate(parts)
-            )
-        )
+    def lanes(into: Sequence[_Part], make: Callable[[_Part, Expr, Env], Stmt], env: Env) -> Stmt:
+        at = lambda part, k: {**env, last.var: start + part.begin + k}
+        each = lambda part: build.vectorized(last, part.width, lambda k: make(part, k, at(part, k)))
+        return build.seq(*map(each, into))
 
-    def registers(name: str) -> list[Buffer]:
-        return [build.scratch([width], dtype, name) for _, width in parts]
+    def registers(name: str, parts: Sequence[tuple[int, int]]) -> list[_Part]:
+        return [_Part(begin, width, build.scratch([width], dtype, name)) for begin, width in parts]
 
-    def clear(buffers: Sequence[Buffer]) -> Stmt:
+    def clear(into: Sequence[_Part]) -> Stmt:
         init = build.cast(stage.init, dtype)
-        return lanes(buffers, lambda i, acc, k, env: BufferStore(acc, init, [k]), env)
+        allocated = [AllocBuffer(part.totals) for part in into]
+        return build.seq(*allocated, lanes(into, lambda part, k, env: BufferStore(part.totals, init, [k]), env))
 
-    def add(env: Env, into: Sequence[Buffer]) -> Stmt:
-        def term(i: int, acc: Buffer, k: Expr, env: Env) -> Stmt:
+    def add(env: Env, into: Sequence[_Part]) -> Stmt:
+        def term(part: _Part, k: Expr, env: Env) -> Stmt:
             value = build.cast(build.substitute(stage.value, env), dtype)
-            return BufferStore(acc, stage.combine(acc[k], value), [k])
+            return BufferStore(part.totals, stage.combine(part.totals[k], value), [k])
 
         return lanes(into, term, env)
 
-    def joined(make: Callable[[Sequence[Buffer]], Stmt], into: Sequence[Buffer]) -> Stmt:
-        part = registers("part")
-        join = lambda i, acc, k, env: BufferStore(acc, stage.combine(acc[k], part[i][k]), [k])
-        return build.seq(*map(AllocBuffer, part), clear(part), make(part), lanes(into, join, env))
+    def joined(make: Callable[[Sequence[_Part]], Stmt], into: Sequence[_Part], terms: int) -> Stmt:
+        size = WIDE if terms <= 2 * BLOCK else len(into)
+        blocks = []
+        for begin in range(0, len(into), size):
+            group = into[begin : begin + size]
+            own = registers("part", [part[:2] for part in group])
+            of = {part.begin: part.totals for part in own}
+            combine = lambda part, k, _, of=of: BufferStore(
+                part.totals, stage.combine(part.totals[k], of[part.begin][k]), [k]
+            )
+            blocks.append(build.seq(clear(own), make(own), lanes(group, combine, env)))
+        return build.seq(*blocks)
 
-    total = registers("total")
-    finish = lanes(total, lambda i, acc, k, env: stage.store(env, build.cast(acc[k], stage.dtype)), env)
-    sums = _added_up(stage.reduce, env, 1, total, add, joined)
-    return build.seq(*map(AllocBuffer, total), clear(total), sums, finish)
+    total = registers("total", parts)
+    store = lambda part, k, env: stage.store(env, build.cast(part.totals[k], stage.dtype))
+    return build.seq(clear(total), _added_up(stage.reduce, env, 1, total, add, joined), lanes(total, store, env))
 
 
 def _added_up(
@@ -129,7 +143,7 @@ def _added_up(
     terms: int,
     into: _Into,
     add: Callable[[Env, _Into], Stmt],
-    joined: Callable[[Callable[[_Into], Stmt], _Into], Stmt],
+    joined: Callable[[Callable[[_Into], Stmt], _Into, int], Stmt],
 ) -> Stmt:
     """Loops over reduced axes, in blocks of about BLOCK terms, in blocks of about BLOCK blocks, and so on.
 
@@ -141,7 +155,7 @@ def _added_up(
         terms: the number of terms of each point.
         into: the totals to add to.
         add: adds the terms of a point to totals.
-        joined: computes totals of their own, and adds them to others.
+        joined: computes totals of their own, of so many terms, and adds them to others.
     """
     if not axes:
         return add(env, into)
@@ -151,7 +165,7 @@ def _added_up(
 
     def one(i: Expr, into: _Into) -> Stmt:
         sums = lambda part: _added_up(rest, {**env, head.var: i}, terms, part, add, joined)
-        return joined(sums, into) if is_block else sums(into)
+        return joined(sums, into, inner) if is_block else sums(into)
 
     def run(first: Expr | int, count: int, into: _Into) -> Stmt:
         weight = 1 if is_block else inner
@@ -161,7 +175,7 @@ def _added_up(
         while count // size > 2 * BLOCK:
             size *= BLOCK
         blocks, left = divmod(count, size)
-        block = lambda b: joined(lambda part: run(b * size + first, size, part), into)
+        block = lambda b: joined(lambda part: run(b * size + first, size, part), into, size * inner)
         return build.seq(build.loop(head, blocks, block), run(blocks * size + first, left, into) if left else None)
 
     bound = head.bound(env)
@@ -173,7 +187,7 @@ def _added_up(
     within = lambda b: (
         lambda part: build.loop(head, tirx.min(size, bound - b * size), lambda i: one(b * size + i, part))
     )
-    return build.loop(head, build.ceil_div(bound, size), lambda b: joined(within(b), into))
+    return build.loop(head, build.ceil_div(bound, size), lambda b: joined(within(b), into, size * inner))
 
 
 def _rows(stage: Stage, env: Env, prefix: int, machine: Machine, tasks: int) -> Stmt:
@@ -229,7 +243,7 @@ class _Row:
             fold = build.unrolled(self.last, self.last.extent, lambda k: self._add(into, [0], terms[k]))
             return build.seq(AllocBuffer(terms), fill, fold)
 
-        def joined(make: Callable[[Buffer], Stmt], into: Buffer) -> Stmt:
+        def joined(make: Callable[[Buffer], Stmt], into: Buffer, _terms: int) -> Stmt:
             part = build.scratch([1], self.dtype, "part")
             clear, join = BufferStore(part, self.init, [0]), self._add(into, [0], part[0])
             return build.seq(AllocBuffer(part), clear, make(part), join)
@@ -249,7 +263,7 @@ class _Row:
         sweep = _added_up(self.outer, env, terms, self.totals, self._sweep, self._joined)
         return build.seq(AllocBuffer(acc), clear, sweep, *steps, self._add(self.total, [0], acc[0, 0]))
 
-    def _joined(self, make: Callable[[_Totals], Stmt], into: _Totals) -> Stmt:
+    def _joined(self, make: Callable[[_Totals], Stmt], into: _Totals, _terms: int) -> Stmt:
         """A block of terms: added up separately, and then added to other totals."""
         part = self._new_totals("part", "rest")
         clear = self._each(lambda j, k: BufferStore(part.vectors, self.init, [j, k]))
