@@ -38,8 +38,9 @@ _STREAMED_TERMS, _STREAMED_ROWS = 32, 32
 # the left operand.
 _SHORT_ROWS = 128
 # The most terms of a block if those of the left operand are not neighbours. To transpose rows takes as long as their
-# product with some 50 columns; of fewer than 64, blocks are so short that L1 keeps a line of each term.
-_TRANSPOSED_TERMS, _TRANSPOSED_COLUMNS, _STRIDED_TERMS = 512, 64, 128
+# product with some 50 columns; of fewer than 64, blocks are so short that L1 keeps a line of each term, which it does of
+# some hundred terms in any case.
+_TRANSPOSED_TERMS, _TRANSPOSED_COLUMNS, _STRIDED_TERMS, _NEAR_TERMS = 512, 64, 128, 320
 # Rows of the right operand with a larger stride compete for the same sets of a cache, and are packed if used again.
 FAR_BYTES = 1 << 10
 
@@ -148,14 +149,12 @@ def _is_streamed(contraction: Contraction, machine: Machine) -> bool:
 
 
 def _has_strided_terms(contraction: Contraction, lanes: int) -> bool:
-    """Whether neighbouring rows of the left operand are vectors, and more than ``_STRIDED_TERMS`` terms are not."""
+    """Whether neighbouring rows of the left operand are vectors, and more than ``_NEAR_TERMS`` terms are not."""
     left, stage, row = contraction.left, contraction.stage, contraction.row
     axes = [row, *stage.reduce]
     if contraction.dot is not None or not all(isinstance(axis.extent, int) and axis.limit is None for axis in axes):
         return False
-    if not stage.keep:  # there is no memory for the sums of a block
-        return False
-    if row.extent < lanes or volume(stage.reduce) <= _STRIDED_TERMS:
+    if row.extent < lanes or volume(stage.reduce) <= _NEAR_TERMS:
         return False
     return is_row_readable(left, row, [*stage.space, *stage.reduce])
 
