@@ -76,7 +76,7 @@ def test_batches_by_vmap(kinds):
 
 
 def test_first_and_second_derivatives(kinds):
-    x, w, v = draw(380, 40), draw(40, 72, seed=1), draw(40, 72, seed=2)
+    x, w, v = draw(380, 100), draw(100, 132, seed=1), draw(100, 132, seed=2)
 
     def product(library, np_):
         def both(x, w, v):
