@@ -38,8 +38,8 @@ _STREAMED_TERMS, _STREAMED_ROWS = 32, 32
 # the left operand.
 _SHORT_ROWS = 128
 # The most terms of a block if those of the left operand are not neighbours. To transpose rows takes as long as their
-# product with some 50 columns; of fewer than 64, blocks are so short that L1 keeps a line of each term, which it does of
-# some hundred terms in any case.
+# product with some 50 columns; of fewer than 64, blocks are so short that L1 keeps a line of each term. It does so
+# anyway if there are no more than some hundred terms.
 _TRANSPOSED_TERMS, _TRANSPOSED_COLUMNS, _STRIDED_TERMS, _NEAR_TERMS = 512, 64, 128, 320
 # Rows of the right operand with a larger stride compete for the same sets of a cache, and are packed if used again.
 FAR_BYTES = 1 << 10

@@ -219,7 +219,10 @@ class ContractionLoops:
         if not self.tiling.inner or reuse < 4:
             return False
         step = build.stride(right.source, right.indices, self.stage.reduce[-1], domain)
-        return step is None or dims.typical(step) * build.bits(self.dtype) // 8 > FAR_BYTES
+        # Of a deep panel even near rows would compete for the same sets of L1 and L2, unless they are the panel's own.
+        is_deep = self.machine.settings.panel_level == 2
+        near = size if is_deep else FAR_BYTES * 8 // build.bits(self.dtype)
+        return step is None or dims.typical(step) > near
 
     def _right(self, env: Env) -> Expr:
         return build.cast(self.operand(self.contraction.right, env), self.term)

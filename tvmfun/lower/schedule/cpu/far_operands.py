@@ -132,5 +132,5 @@ class PackedRowsLoops(ContractionLoops):
         # The last tiles begin early instead of having fewer rows or terms.
         row = lambda i: build.minimum(top + i * lanes, extent - lanes)
         term = lambda j: build.minimum(j * lanes, terms - lanes)
-        along = lambda i: build.loop(first, build.ceil_div(terms, lanes), lambda j: tile(row(i), term(j)))
-        return build.loop(self.row, build.ceil_div(count, lanes), along)
+        down = lambda j: build.loop(self.row, build.ceil_div(count, lanes), lambda i: tile(row(i), term(j)))
+        return build.loop(first, build.ceil_div(terms, lanes), down)
