@@ -343,6 +343,23 @@ def test_other_right_operands_are_not_streamed(small_caches, m, n, k, layout):
     assert not loops.tiling.streamed
 
 
+@pytest.mark.parametrize(
+    "mcpu,n,reuse,packs",
+    [
+        ("graniterapids", 256, 4, True),  # rows that are 1 KB apart
+        ("graniterapids", 96, 4, True),
+        ("graniterapids", 256, 3, False),
+        ("graniterapids", 64, 9, False),  # the rows of the panel are all there are
+        ("znver5", 256, 9, False),
+        ("znver5", 272, 4, True),
+    ],
+)
+def test_deep_panels_are_packed_of_near_rows_too(mcpu, n, reuse, packs):
+    (stage,), _ = parse(te.create_prim_func(list(matmul(1024, n, 512)[0])))
+    processor = machine._machine.__wrapped__(str(Target({"kind": "llvm", "mcpu": mcpu, "num-cores": 2})), False, None)
+    assert loops_of(match(stage), 0, processor, 16).wants_packing(reuse) == packs
+
+
 def test_small_products_of_a_large_batch_need_no_blocks(small_caches):
     """Their panels stay tasks, however large all left operands are together."""
     a, b = placeholder((30, 40, 270), name="a"), placeholder((30, 40, 300), name="b")

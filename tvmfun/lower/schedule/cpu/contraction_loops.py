@@ -312,10 +312,10 @@ class ContractionLoops:
             env = {**env, self.column.var: start + begin, last.var: position}
             return {**env, **{var: build.substitute(to, env) for var, to in self.tiling.reduce_env.items()}}
 
-        def tile(env: Env, begin: int, position: Expr) -> Stmt:
+        def tile(env: Env, begin: Expr, position: Expr) -> Stmt:
             def write(line: int, vector: Expr) -> Stmt:
                 depth = build.flatten(self.tiling.inner, {**env, last.var: position + line})
-                return BufferStore(packed, vector, self.packed_at(depth, ramp(build.index(last, begin), lanes)))
+                return BufferStore(packed, vector, self.packed_at(depth, ramp(begin, lanes)))
 
             def read(line: int) -> Expr:
                 return read_row(self.contraction.right, at(env, begin + line, position), lanes)
@@ -336,7 +336,7 @@ class ContractionLoops:
             whole = bound // lanes
 
             def tiles(i: Expr) -> Stmt:
-                return build.seq(*(tile(env, begin, i * lanes) for begin in range(0, width, lanes)))
+                return build.loop(self.column, width // lanes, lambda j: tile(env, j * lanes, i * lanes))
 
             rest = bound - whole * lanes
             tail = None
