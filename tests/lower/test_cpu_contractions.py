@@ -262,7 +262,7 @@ def _transposed_rows(tensors, cores):
     (stage,), _ = parse(te.create_prim_func(list(tensors)))
     contraction, target = match(stage), Target({**HOST.export(), "num-cores": cores})
     loops = loops_of(contraction, 0, machine.Machine.of(target), 16 if cores > 1 else 1)
-    assert loops.tiling.packs_rows
+    assert loops.tiling.transposes_rows
     return loops, target
 
 
@@ -310,7 +310,7 @@ def test_each_block_of_transposed_rows_fits_l2(deep_panels):
     processor = machine._machine.__wrapped__(str(XEON), False, None)
     loops = loops_of(match(stage), 0, processor, 16)
     loops.emit({})
-    assert loops.tiling.packs_rows and math.prod(map(int, loops.transposed.shape)) * 4 <= (1 << 20) + (80 << 10)
+    assert loops.tiling.transposes_rows and math.prod(map(int, loops.transposed.shape)) * 4 <= (1 << 20) + (80 << 10)
     assert loops.blocks.extent * loops.per_block * 6 >= 8192 - 5
 
 
@@ -328,7 +328,7 @@ def test_each_block_of_transposed_rows_fits_l2(deep_panels):
 def test_other_rows_are_not_transposed(deep_panels, m, n, k, layout):
     (stage,), _ = parse(te.create_prim_func(list(matmul(m, n, k, layout)[0])))
     tiling = plan(match(stage), machine.Machine.of(HOST))
-    assert not tiling.packs_rows
+    assert not tiling.transposes_rows
     # Without a copy, the lines of so many terms stay in L1.
     assert n != 63 or math.prod(axis.extent for axis in tiling.inner) <= 128
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import jax
 import jax.numpy as jnp
+import ml_dtypes
 import numpy as np
 import pytest
 
@@ -64,7 +65,7 @@ def test_updates_in_loops_are_written_over_their_arguments(kinds, sizes):
     close(step(tnp.asarray(w), x), expected)
     once = tvmfun.jit(lambda w, x: descend(tnp, w, x), donate_argnums=0)
     close(once(tnp.asarray(w), x), descend(np, w, x))
-    assert "PackedRowsLoops" in kinds
+    assert "TransposedRowsLoops" in kinds
 
 
 def test_batches_by_vmap(kinds):
@@ -72,7 +73,7 @@ def test_batches_by_vmap(kinds):
     expected = np.swapaxes(x, 1, 2) @ y
     close(tvmfun.jit(tvmfun.vmap(lambda x, y: x.T @ y))(x, y), expected)
     close(tvmfun.jit(tvmfun.vmap(lambda x, y: x.T @ y, in_axes=(0, None)))(x, y[0]), np.swapaxes(x, 1, 2) @ y[0])
-    assert "PackedRowsLoops" in kinds
+    assert "TransposedRowsLoops" in kinds
 
 
 def test_first_and_second_derivatives(kinds):
@@ -86,7 +87,7 @@ def test_first_and_second_derivatives(kinds):
         return both
 
     close(tvmfun.jit(product(tvmfun, tnp))(x, w, v), jax.jit(product(jax, jnp))(x, w, v), 1e-4)
-    assert "PackedRowsLoops" in kinds
+    assert "TransposedRowsLoops" in kinds
 
 
 @pytest.mark.parametrize("dtype", ["float16", "float64", "int32"])
@@ -100,6 +101,15 @@ def test_other_dtypes(kinds, dtype):
     np.testing.assert_allclose(np.asarray(result).astype("float64"), expected, rtol=tolerance, atol=tolerance * 400)
 
 
+@pytest.mark.parametrize("dtype", [ml_dtypes.bfloat16, np.float16], ids=["bfloat16", "float16"])
+def test_narrow_floats_without_instructions_for_them(kinds, dtype):
+    x, y = draw(400, 70).astype(dtype), draw(400, 90, seed=1).astype(dtype)
+    product = lambda x, y: tnp.matmul(x.T, y, preferred_element_type="float32")
+    result = tvmfun.jit(product, target={"kind": "llvm", "mcpu": "skylake-avx512", "num-cores": 2})(x, y)
+    close(result, x.astype("float32").T @ y.astype("float32"))
+    assert kinds == ["TransposedRowsLoops"]
+
+
 def test_windows_with_strides_and_dilation(kinds):
     image, kernel = draw(4, 24, 24, 32), draw(3, 3, 32, 64, seed=1)
 
@@ -110,7 +120,7 @@ def test_windows_with_strides_and_dilation(kinds):
         return library.grad(lambda w: np_.sum(np_.sin(convolve(w))))
 
     close(tvmfun.jit(gradient(tvmfun, lax, tnp))(kernel), jax.jit(gradient(jax, jax.lax, jnp))(kernel), 1e-4)
-    assert "PackedRowsLoops" in kinds
+    assert "TransposedRowsLoops" in kinds
 
 
 @pytest.mark.parametrize("rows", [2, 7, 32])

@@ -97,7 +97,7 @@ class Tiling:
     inner: tuple[Axis, ...]  # loops within a block
     reduce_env: Env  # the reduced axes in terms of the two
     streamed: bool = False  # whether all panels of a task go by within a block
-    packs_rows: bool = False  # whether rows of the left operand are packed, too
+    transposes_rows: bool = False  # whether a task transposes its rows of the left operand
 
 
 def plan(contraction: Contraction, machine: Machine) -> Tiling:
@@ -126,10 +126,10 @@ def plan(contraction: Contraction, machine: Machine) -> Tiling:
     least = most - 1 if is_far and vectors == wide and is_long else most // 2 + 1
     rows = _tile_size(contraction.row.extent, most, least)
     terms = _STREAMED_TERMS if is_streamed else most_terms(vectors * lanes, dtype, machine)
-    packs_rows = is_strided and is_long and build.points([contraction.column]) >= _TRANSPOSED_COLUMNS
+    transposes_rows = is_strided and is_long and build.points([contraction.column]) >= _TRANSPOSED_COLUMNS
     if is_strided:
-        terms = min(terms, _TRANSPOSED_TERMS if packs_rows else _STRIDED_TERMS)
-    return Tiling(rows, vectors * lanes, lanes, *_block_reduction(stage.reduce, terms), is_streamed, packs_rows)
+        terms = min(terms, _TRANSPOSED_TERMS if transposes_rows else _STRIDED_TERMS)
+    return Tiling(rows, vectors * lanes, lanes, *_block_reduction(stage.reduce, terms), is_streamed, transposes_rows)
 
 
 def _is_streamed(contraction: Contraction, machine: Machine) -> bool:

@@ -8,7 +8,7 @@ from tvmfun.lower.machine import Machine
 from tvmfun.lower.schedule.cpu.contraction import Contraction, plan
 from tvmfun.lower.schedule.cpu.contraction_loops import ContractionLoops
 from tvmfun.lower.schedule.cpu.dots import TileDot
-from tvmfun.lower.schedule.cpu.far_operands import PackedRowsLoops, StreamedLoops
+from tvmfun.lower.schedule.cpu.far_operands import StreamedLoops, TransposedRowsLoops
 from tvmfun.lower.schedule.cpu.tile_loops import emit_tiles
 from tvmfun.lower.tir.build import Env
 
@@ -16,7 +16,7 @@ from tvmfun.lower.tir.build import Env
 def loops_of(contraction: Contraction, prefix: int, machine: Machine, tasks: int) -> ContractionLoops:
     """The loops of a contraction without tiles of AMX, of which the first ``prefix`` axes are bound elsewhere."""
     tiling = plan(contraction, machine)
-    kind = StreamedLoops if tiling.streamed else PackedRowsLoops if tiling.packs_rows else ContractionLoops
+    kind = StreamedLoops if tiling.streamed else TransposedRowsLoops if tiling.transposes_rows else ContractionLoops
     return kind(contraction, tiling, prefix, tasks, machine)
 
 

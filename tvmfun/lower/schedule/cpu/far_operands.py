@@ -58,7 +58,7 @@ class StreamedLoops(ContractionLoops):
         return super().wants_packing(1)
 
 
-class PackedRowsLoops(ContractionLoops):
+class TransposedRowsLoops(ContractionLoops):
     """Loops in which a task has a block of rows of the left operand: it is transposed for each block of terms.
 
     All panels of columns read the transposed rows, which L2 holds.
