@@ -109,12 +109,12 @@ def plan(contraction: Contraction, machine: Machine) -> Tiling:
     is_streamed = _is_streamed(contraction, machine)
     # With few rows, a tile needs more columns to keep both FMA units busy. Some registers hold the operands.
     few = 6
-    is_far = machine.settings.panel_level == 2 and not is_streamed
-    is_strided = is_far and _has_strided_terms(contraction, lanes)
-    is_far = is_far and (is_strided or not _has_short_panels(contraction))
+    is_deep = machine.settings.panel_level == 2 and not is_streamed
+    is_strided = is_deep and _has_strided_terms(contraction, lanes)
+    is_wide = is_deep and (is_strided or not _has_short_panels(contraction))
     if contraction.dot is not None and not reads_several(contraction.right):
         few = FEW_ROWS_OF_WORDS
-    wide = 4 if is_far or build.points([contraction.row]) <= few else 2
+    wide = 4 if is_wide or build.points([contraction.row]) <= few else 2
     # Panels of nearly equal width, so that tasks take equally long.
     vectors = build.ceil_div(build.points([contraction.column]), lanes)
     vectors = build.ceil_div(vectors, build.ceil_div(vectors, wide))
@@ -123,7 +123,7 @@ def plan(contraction: Contraction, machine: Machine) -> Tiling:
     # without a remainder are better: the code for the remainder is as long as that for the tiles.
     stage = contraction.stage
     is_long = build.points([*stage.space, *stage.reduce]) > LITTLE_WORK
-    least = most - 1 if is_far and vectors == wide and is_long else most // 2 + 1
+    least = most - 1 if is_wide and vectors == wide and is_long else most // 2 + 1
     rows = _tile_size(contraction.row.extent, most, least)
     terms = _STREAMED_TERMS if is_streamed else most_terms(vectors * lanes, dtype, machine)
     transposes_rows = is_strided and is_long and build.points([contraction.column]) >= _TRANSPOSED_COLUMNS

@@ -163,18 +163,19 @@ class ContractionLoops:
         full, tail = divmod(self.column.extent, size)
         start = env[self.panels.var] * size
         if tail == 0:
-            return self.panel(env, Panel(start, size), beside)
+            return self._panel(env, Panel(start, size), beside)
         if full == 0:
-            return self.panel(env, Panel(start, tail), beside)
+            return self._panel(env, Panel(start, tail), beside)
         last = Panel(start, tail) if isinstance(tail, int) else Panel(start, size, tail)
-        whole, part = (self.panel(env, panel, beside) for panel in (Panel(start, size), last))
+        whole, part = (self._panel(env, panel, beside) for panel in (Panel(start, size), last))
         return IfThenElse(env[self.panels.var] < full, whole, part)
 
-    def panel(self, env: Env, panel: Panel, beside: Sequence[Axis]) -> Stmt:
-        """All rows of one panel, for one block of the reduced axes after the other."""
-        return build.nest(self.tiling.outer, env, lambda env: self.block(env, panel, beside))
+    def _panel(self, env: Env, panel: Panel, beside: Sequence[Axis]) -> Stmt:
+        """All rows of one panel, for one block of the reduced axes after the other, or for the one at ``env``."""
+        outer = [axis for axis in self.tiling.outer if axis.var not in env]
+        return build.nest(outer, env, lambda env: self._block(env, panel, beside))
 
-    def block(self, env: Env, panel: Panel, beside: Sequence[Axis]) -> Stmt:
+    def _block(self, env: Env, panel: Panel, beside: Sequence[Axis]) -> Stmt:
         """All rows of one panel, for one block of the reduced axes."""
         tiling, width = self.tiling, panel.width
         pads = width % tiling.lanes != 0 or panel.valid is not None

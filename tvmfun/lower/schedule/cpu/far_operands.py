@@ -6,12 +6,10 @@ power of two competes for the same sets of a cache.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 from tvm import tirx
 from tvm.tirx import AllocBuffer, BufferStore, Stmt
 
-from tvmfun.lower.schedule.cpu.contraction_loops import ContractionLoops, Panel
+from tvmfun.lower.schedule.cpu.contraction_loops import ContractionLoops
 from tvmfun.lower.schedule.cpu.transpose import ramp, read_row, transpose_tile
 from tvmfun.lower.tir import build
 from tvmfun.lower.tir.build import Axis, Env, Expr, volume
@@ -42,16 +40,11 @@ class StreamedLoops(ContractionLoops):
         def strip(env: Env) -> Stmt:
             first = env[strips.var] * size
             count = size if panels % size == 0 else build.minimum(size, panels - first)
-            return build.loop(
-                self.column, count, lambda i: self.each_panel({**env, self.panels.var: first + i}, self.beside)
-            )
+            panel = lambda i: self.each_panel({**env, self.panels.var: first + i}, self.beside)
+            return build.loop(self.column, count, panel)
 
         axes = [*self.around, strips]
         return self.with_partial(build.parallel_nest(axes, env, task, build.points(axes) if self.tasks > 1 else 1))
-
-    def panel(self, env: Env, panel: Panel, beside: Sequence[Axis]) -> Stmt:
-        """All rows of one panel, for the block of the reduced axes at ``env``."""
-        return self.block(env, panel, beside)
 
     def wants_packing(self, reuse: int) -> bool:
         """Whether the right operand cannot be read in vectors; the rows of a block stay in L1."""
@@ -93,10 +86,6 @@ class TransposedRowsLoops(ContractionLoops):
 
         axes = [*around, self.blocks]
         return self.with_partial(build.parallel_nest(axes, env, task, build.points(axes) if self.tasks > 1 else 1))
-
-    def panel(self, env: Env, panel: Panel, beside: Sequence[Axis]) -> Stmt:
-        """All rows of one panel, for the block of the reduced axes at ``env``."""
-        return self.block(env, panel, beside)
 
     def left(self, env: Env) -> Expr:
         """The left operand at the point of the loops, from the transposed rows."""
