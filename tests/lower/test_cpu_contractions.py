@@ -151,6 +151,11 @@ def small_caches(monkeypatch):
     monkeypatch.setattr(machine.Machine, "cache_bytes", lambda self, level: sizes[level])
 
 
+def _processor(mcpu):
+    """A processor with two cores by LLVM's name, with the caches that are known of it, whatever is set for this one."""
+    return machine._machine.__wrapped__(str(Target({"kind": "llvm", "mcpu": mcpu, "num-cores": 2})), False, None)
+
+
 def _blocks_of_rows(tensors, cores):
     function = te.create_prim_func(list(tensors))
     target = Target({**HOST.export(), "num-cores": cores})
@@ -254,18 +259,6 @@ def test_streamed_operands_of_several_axes(small_caches, cores):
     check((a, b, c), (x, y), [np.einsum("ghirs,grsj->ghij", wide(x), wide(y))], "contraction", target)
 
 
-XEON = Target({"kind": "llvm", "mcpu": "graniterapids", "num-cores": 2})
-
-
-def _transposed_rows(tensors, cores):
-    """The loops and the target of a contraction that transposes rows, on this processor with the settings of a Xeon."""
-    (stage,), _ = parse(te.create_prim_func(list(tensors)))
-    contraction, target = match(stage), Target({**HOST.export(), "num-cores": cores})
-    loops = loops_of(contraction, 0, machine.Machine.of(target), 16 if cores > 1 else 1)
-    assert loops.tiling.transposes_rows
-    return loops, target
-
-
 @pytest.fixture
 def deep_panels(monkeypatch):
     """Panels that fit L2, and tiles that are as wide as on processors that prefer these; all products are large."""
@@ -284,7 +277,8 @@ def deep_panels(monkeypatch):
 def test_rows_with_strided_terms_are_transposed(deep_panels, cores, m, n, k):
     """Rows, columns and terms in whole tiles and blocks or not, with and without epilogues."""
     tensors, inputs, reference = matmul(m, n, k, "tn")
-    _, target = _transposed_rows(tensors, cores)
+    loops, target = _blocks_of_rows(tensors, cores)
+    assert loops.tiling.transposes_rows
     check(tensors, inputs, [reference], "contraction", target)
     a, b, c = tensors
     bias = placeholder((n,), name="bias")
@@ -300,16 +294,15 @@ def test_transposed_rows_of_several_axes(deep_panels, cores, terms):
     a, b = placeholder((2, 9, terms, 3, 50), name="a"), placeholder((2, 9, terms, 165), name="b")
     r, s = te.reduce_axis((0, 9), "r"), te.reduce_axis((0, terms), "s")
     c = te.compute((2, 3, 50, 165), lambda g, h, i, j: te.sum(a[g, r, s, h, i] * b[g, r, s, j], axis=[r, s]), "c")
-    _, target = _transposed_rows((a, b, c), cores)
+    loops, target = _blocks_of_rows((a, b, c), cores)
+    assert loops.tiling.transposes_rows
     x, y = random((2, 9, terms, 3, 50)), random((2, 9, terms, 165), seed=1)
     check((a, b, c), (x, y), [np.einsum("grshi,grsj->ghij", wide(x), wide(y))], "contraction", target)
 
 
 def test_each_block_of_transposed_rows_fits_l2(deep_panels):
     (stage,), _ = parse(te.create_prim_func(list(matmul(8192, 384, 2048, "tn")[0])))
-    processor = machine._machine.__wrapped__(str(XEON), False, None)
-    loops = loops_of(match(stage), 0, processor, 16)
-    loops.emit({})
+    loops = loops_of(match(stage), 0, _processor("graniterapids"), 16)
     assert loops.tiling.transposes_rows and math.prod(map(int, loops.transposed.shape)) * 4 <= (1 << 20) + (80 << 10)
     assert loops.blocks.extent * loops.per_block * 6 >= 8192 - 5
 
@@ -356,7 +349,7 @@ def test_other_right_operands_are_not_streamed(small_caches, m, n, k, layout):
 )
 def test_deep_panels_are_packed_of_near_rows_too(mcpu, n, reuse, packs):
     (stage,), _ = parse(te.create_prim_func(list(matmul(1024, n, 512)[0])))
-    processor = machine._machine.__wrapped__(str(Target({"kind": "llvm", "mcpu": mcpu, "num-cores": 2})), False, None)
+    processor = _processor(mcpu)
     assert loops_of(match(stage), 0, processor, 16).wants_packing(reuse) == packs
 
 
@@ -495,7 +488,7 @@ def test_tiles_fit_registers_and_caches(mcpu):
 @pytest.mark.parametrize("mcpu", ["znver4", "znver5", "graniterapids"])
 @pytest.mark.parametrize("rows", [32, 64, 128])
 def test_little_products_have_tiles_without_a_remainder(mcpu, rows):
-    processor = machine._machine.__wrapped__(str(Target({"kind": "llvm", "mcpu": mcpu, "num-cores": 2})), False, None)
+    processor = _processor(mcpu)
     (stage,), _ = parse(te.create_prim_func(list(matmul(rows, 784, 512)[0])))
     assert rows % plan(match(stage), processor).rows == 0
 
@@ -503,7 +496,7 @@ def test_little_products_have_tiles_without_a_remainder(mcpu, rows):
 @pytest.mark.parametrize("columns", [48, 96, 160, 302, 330])
 @pytest.mark.parametrize("mcpu", ["znver5", "graniterapids"])
 def test_panels_have_nearly_equal_widths(mcpu, columns):
-    processor = machine._machine.__wrapped__(str(Target({"kind": "llvm", "mcpu": mcpu, "num-cores": 2})), False, None)
+    processor = _processor(mcpu)
     (stage,), _ = parse(te.create_prim_func(list(matmul(192, columns, 32)[0])))
     tiling = plan(match(stage), processor)
     vectors, panels = -(-columns // tiling.lanes), -(-columns // tiling.columns)

@@ -188,7 +188,7 @@ def _panels_of_tiles(contraction: Contraction, machine: Machine) -> Tiling:
     lanes = TILE_WORDS
     columns = lanes * tiles_across(contraction.row.extent, build.points([contraction.column]))
     blocks = build.ceil_div(build.points([contraction.column]), columns)
-    most = 1 if is_low(contraction.row.extent) else min(_BLOCKS_OF_TILES, blocks)
+    most = 1 if _is_low(contraction.row.extent) else min(_BLOCKS_OF_TILES, blocks)
     # As many panels as cores, or a multiple, of nearly equal width.
     equal = (size for size in range(most, 0, -1) if blocks % size == 0 or blocks >= 4 * size)
     even = (size for size in equal if build.ceil_div(blocks, size) % machine.cores == 0)
@@ -198,7 +198,7 @@ def _panels_of_tiles(contraction: Contraction, machine: Machine) -> Tiling:
     return Tiling(rows, columns, lanes, *_block_reduction(contraction.stage.reduce, words))
 
 
-def is_low(rows: Size) -> bool:
+def _is_low(rows: Size) -> bool:
     """Whether so many rows are at most one tile of AMX."""
     return isinstance(rows, int) and rows <= TILE_ROWS
 
@@ -206,7 +206,7 @@ def is_low(rows: Size) -> bool:
 def tiles_across(rows: Size, columns: int) -> int:
     """The number of tiles along the columns of a block: two, or up to four if there is one along the rows."""
     tiles = build.ceil_div(columns, TILE_WORDS)
-    return build.ceil_div(tiles, build.ceil_div(tiles, 4 if is_low(rows) else 2))
+    return build.ceil_div(tiles, build.ceil_div(tiles, 4 if _is_low(rows) else 2))
 
 
 def most_terms(columns: int, dtype: str, machine: Machine) -> int:

@@ -62,12 +62,24 @@ class ContractionLoops:
         self.around = [axis for axis in free if build.uses(contraction.right, axis.var)]
         self.beside = [axis for axis in free if axis not in self.around]
         self.panels = Axis.fresh(self.column, build.ceil_div(self.column.extent, tiling.columns))
-        full = self.row.extent // tiling.rows
+        self.divide()
+        self.blocked = bool(tiling.outer)
+        self.is_heavy = any(intrinsics.is_heavy(epilogue.value) for epilogue in self.stage.epilogues)
+        # If the number of blocks is dynamic, tiles start from the sums of earlier blocks instead of adding them later.
+        self.carries = self.blocked and not isinstance(volume(tiling.outer), int)
+        # Between blocks of the reduced axes the sums are stored in the output, or in a wider buffer if it is narrow.
+        self.partial = self.stage.output
+        if self.blocked and self.dtype != self.stage.dtype:
+            self.partial = build.scratch(self.stage.output.shape, self.dtype, "partial")
+
+    def divide(self) -> None:
+        """Divides rows and panels into tasks, and the rows of a task into tiles."""
+        full = self.row.extent // self.tiling.rows
         usual = max(1, dims.typical(full))
         # Blocks of rows that share a panel pack it again each.
         self.columns_first = self._splits_columns_first()
         before = [*self.around, *self.beside, *([self.panels] if self.columns_first else [])]
-        wanted = build.ceil_div(tasks, build.points(before))
+        wanted = build.ceil_div(self.tasks, build.points(before))
         self.per_block = build.ceil_div(usual, min(usual, wanted))
         most = self._tiles_in_cache()
         if most is not None:
@@ -81,14 +93,6 @@ class ContractionLoops:
             self.taken = [*(axis for axis in self.taken if axis not in (self.blocks, self.panels)), self.blocks]
         if self.blocks not in self.taken:
             self.blocks = Axis.fresh(self.row, 1)
-        self.blocked = bool(tiling.outer)
-        self.is_heavy = any(intrinsics.is_heavy(epilogue.value) for epilogue in self.stage.epilogues)
-        # If the number of blocks is dynamic, tiles start from the sums of earlier blocks instead of adding them later.
-        self.carries = self.blocked and not isinstance(volume(tiling.outer), int)
-        # Between blocks of the reduced axes the sums are stored in the output, or in a wider buffer if it is narrow.
-        self.partial = self.stage.output
-        if self.blocked and self.dtype != self.stage.dtype:
-            self.partial = build.scratch(self.stage.output.shape, self.dtype, "partial")
 
     def emit(self, env: Env) -> Stmt:
         """All loops, the outer ones parallel."""

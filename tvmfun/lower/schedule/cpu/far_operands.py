@@ -24,26 +24,29 @@ class StreamedLoops(ContractionLoops):
     # The fewest bytes of a row in a strip: two pages, at whose ends the prefetcher begins anew.
     _LENGTH = 8 << 10
 
-    def emit(self, env: Env) -> Stmt:
-        """All loops, the outer ones parallel."""
-        panels, cores = self.panels.extent, self.machine.cores
-        batch = build.points(self.around)
+    def divide(self) -> None:
+        """Divides the panels into strips."""
+        panels, cores, batch = self.panels.extent, self.machine.cores, build.points(self.around)
         most = self.column.extent * build.bits(self.dtype) // 8 // self._LENGTH // cores * cores
         wanted = min(build.ceil_div(self.tasks, batch), max(most, build.ceil_div(cores, batch)))
-        size = build.ceil_div(panels, wanted)
-        strips = Axis.fresh(self.column, build.ceil_div(panels, size))
+        self.size = build.ceil_div(panels, wanted)
+        self.strips = Axis.fresh(self.column, build.ceil_div(panels, self.size))
         self.blocks = Axis.fresh(self.row, 1)
+
+    def emit(self, env: Env) -> Stmt:
+        """All loops, the outer ones parallel."""
+        panels, size = self.panels.extent, self.size
 
         def task(env: Env) -> Stmt:
             return build.nest(self.tiling.outer, env, strip)
 
         def strip(env: Env) -> Stmt:
-            first = env[strips.var] * size
+            first = env[self.strips.var] * size
             count = size if panels % size == 0 else build.minimum(size, panels - first)
             panel = lambda i: self.each_panel({**env, self.panels.var: first + i}, self.beside)
             return build.loop(self.column, count, panel)
 
-        axes = [*self.around, strips]
+        axes = [*self.around, self.strips]
         return self.with_partial(build.parallel_nest(axes, env, task, build.points(axes) if self.tasks > 1 else 1))
 
     def wants_packing(self, reuse: int) -> bool:
@@ -62,20 +65,23 @@ class TransposedRowsLoops(ContractionLoops):
     # The rows and terms of a block begin after so many: the last tiles may begin before the block.
     _BEFORE = 16
 
-    def emit(self, env: Env) -> Stmt:
-        """All loops, the outer ones parallel."""
+    def divide(self) -> None:
+        """Divides the rows into blocks."""
         rows, terms = self.tiling.rows, volume(self.tiling.inner)
         full, tail = divmod(self.row.extent, rows)
-        around = [*self.around, *self.beside]
+        batch = build.points([*self.around, *self.beside])
         most = int(self._SHARE * self.machine.cache_bytes(2)) // (terms * build.bits(self.term) // 8) // rows
         cores = self.machine.cores
         tasks = 2 * cores if self.row.extent >= 2 * cores * self._FEW_ROWS else cores
-        wanted = 1 if self.tasks == 1 else min(build.ceil_div(tasks, build.points(around)), max(1, full))
+        wanted = 1 if self.tasks == 1 else min(build.ceil_div(tasks, batch), max(1, full))
         self.per_block = build.ceil_div(full, max(wanted, build.ceil_div(full, max(1, most))))
         self.blocks = Axis.fresh(self.row, build.ceil_div(full, self.per_block))
         whole = build.ceil_div(self.per_block * rows + tail, self._BEFORE) * self._BEFORE
         shape = [self._BEFORE + whole, self._BEFORE + terms]
         self.transposed = build.scratch(shape, self.term, "rows")
+
+    def emit(self, env: Env) -> Stmt:
+        """All loops, the outer ones parallel."""
 
         def task(env: Env) -> Stmt:
             return build.seq(AllocBuffer(self.transposed), build.nest(self.tiling.outer, env, block))
@@ -84,7 +90,7 @@ class TransposedRowsLoops(ContractionLoops):
             panels = build.nest([self.panels], env, lambda env: self.each_panel(env, []))
             return build.seq(self._transpose(env), panels)
 
-        axes = [*around, self.blocks]
+        axes = [*self.around, *self.beside, self.blocks]
         return self.with_partial(build.parallel_nest(axes, env, task, build.points(axes) if self.tasks > 1 else 1))
 
     def left(self, env: Env) -> Expr:
