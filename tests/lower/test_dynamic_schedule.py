@@ -10,8 +10,10 @@ from hypothesis import strategies as st
 from tvm import te, tirx
 
 import tvmfun
+import tvmfun.numpy as tnp
 from tvmfun import Dim, ShapeDtype
 from tvmfun.core import dims, expressions
+from tvmfun.lower.codegen import native
 from tvmfun.lower.fusion.fuse import fuse
 from tvmfun.lower.schedule.cpu.rules import RULE, schedule
 from tvmfun.ops import conv, index
@@ -148,7 +150,7 @@ def test_reduction(dynamic, shape, axes):
 
 
 @pytest.mark.quick("shape4", "shape1", "shape0")
-@pytest.mark.parametrize("shape", [(B,), (B, 16), (B, 10), (3, B), (B, M), (4, B, 3)])
+@pytest.mark.parametrize("shape", [(B,), (B, 16), (B, 10), (3, B), (B, M), (4, B, 3), (2, B, M), (B, M, 5)])
 def test_map(shape):
     x = placeholder(*shape)
     kernel = Kernel([x], te.compute(shape, lambda *i: te.exp(x(*i)) + tirx.const(1, "float32"), name="y"))
@@ -158,6 +160,42 @@ def test_map(shape):
         value = random(*dims.at(shape, sizes)) / 4
         got = kernel(value, **{name: sizes[name] for name in kernel.sizes})
         np.testing.assert_allclose(got, np.exp(value.astype("float64")) + 1, rtol=1e-5)
+
+
+@pytest.mark.parametrize("shape", [(3, B, 4), (B, M), (2, B, M), (B, M, 5)])
+def test_vectors_of_a_map_are_contiguous(shape):
+    double = lambda x: x * 2
+    (function,) = kernels(double, (shape, "float64"))
+    functions = {tvm.ir.GlobalVar("double"): function.with_attr("global_symbol", "double")}
+    built = native.compiled(tvm.target.Target(TARGETS["host"]), functions)
+    assert "extractelement" not in built.inspect_source("ll")
+
+
+@pytest.mark.parametrize(
+    "function",
+    [
+        lambda x, y: (x * y, x - y),  # two results and one operand that is repeated
+        lambda x, y: tnp.exp(x[:, ::-1, ::-1]) * y,
+        lambda x, y: tnp.where(x > y, x, y[::-1]) + x[:, :, :1],
+        lambda x, y: tnp.concatenate([x, x * 2], axis=1) + tnp.ones((1, 1, 1)),
+        lambda x, y: tvmfun.vmap(lambda r: r.at[1:].add(y[1:]))(x),
+        lambda x, y: tvmfun.grad(lambda x: (x**3 * y).sum())(x),
+        lambda x, y: tvmfun.lax.fori_loop(0, 3, lambda i, c: c * y + 1, x),
+    ],
+)
+@pytest.mark.parametrize("last", ["m", 4])
+def test_maps_over_joined_axes_are_those_of_static_sizes(function, last):
+    specs = [ShapeDtype(shape, "float64") for shape in ((3, "b", last), ("b", last))]
+    compiled = tvmfun.jit(function).lower(*specs).compile()
+    for b, m in ((1, 1), (2, 4), (7, 4), (33, 4), (600, 4)):
+        arguments = [np.random.default_rng(b).normal(size=shape) for shape in ((3, b, 4), (b, 4))]
+        if last == "m":
+            arguments = [x[..., :m] for x in arguments]
+        elif m != 4:
+            continue
+        got, expected = (tvmfun.tree.leaves(f(*arguments)) for f in (compiled, tvmfun.jit(function)))
+        for ours, static in zip(got, expected, strict=True):
+            np.testing.assert_allclose(ours, static, rtol=1e-13, atol=1e-13)
 
 
 @pytest.mark.parametrize("shape", [(B, 40), (40, B), (B, M), (3, B, 20)])

@@ -426,6 +426,26 @@ def fusable(stages: Sequence[Stage], axes: Sequence[Axis]) -> int:
     return count
 
 
+def indices_at(stages: Sequence[Stage], inner: Sequence[Axis], position: Expr) -> Env:
+    """The indices of the point with a row-major number, on axes over which all accesses are contiguous.
+
+    Where axes after the first are dynamic, quotients and remainders of the number would not cancel, and each lane of
+    a vector would be an access of its own, which takes LLVM up to a minute. There the number itself is the index on the
+    last axis, if all offsets are linear.
+    """
+    is_dynamic = not all(isinstance(axis.extent, int) for axis in inner[1:])
+    if is_dynamic and all(_is_linear(stage, len(inner)) for stage in stages):
+        return {**{axis.var: build.index(axis, 0) for axis in inner[:-1]}, inner[-1].var: position}
+    return build.unflatten(inner, position)
+
+
+def _is_linear(stage: Stage, count: int) -> bool:
+    """Whether the offsets of all accesses are linear in the last axes of the stage."""
+    axes = stage.space[len(stage.space) - count :]
+    accesses = [*build.accesses(stage.value), (stage.output, stage.index)]
+    return all(build.is_linear(index, axes) for _, indices in accesses for index in indices)
+
+
 def _walks_as_one(stage: Stage, outer: int) -> bool:
     first, second = stage.space[outer], stage.space[outer + 1]
     accesses = [*build.accesses(stage.value), (stage.output, stage.index)]

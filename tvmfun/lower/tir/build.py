@@ -340,6 +340,21 @@ def is_only_in_indices(value, axes: Sequence[Axis]) -> bool:
     return not any(uses(bare, axis.var) for axis in axes)
 
 
+def is_linear(index: Expr, axes: Sequence[Axis]) -> bool:
+    """Whether an index is a sum of multiples of the axes and of what does not depend on them.
+
+    >>> i, j = (Axis(ir.Var(name, ir.PrimType("int32")), 8) for name in "ij")
+    >>> is_linear(4 * i.var + j.var, [i, j]), is_linear(4 * i.var + j.var % 4, [i, j]), is_linear(j.var % 4, [i])
+    (True, False, True)
+    """
+    used = any(uses(index, axis.var) for axis in axes)
+    if not used or isinstance(index, ir.Var):
+        return True
+    if isinstance(index, tirx.Mul) and all(any(uses(x, a.var) for a in axes) for x in (index.a, index.b)):
+        return False
+    return isinstance(index, tirx.Add | tirx.Sub | tirx.Mul) and all(is_linear(x, axes) for x in (index.a, index.b))
+
+
 def is_choice(value: Expr) -> bool:
     """Whether an expression is an ``if_then_else``."""
     return called(value) == "prim.if_then_else"

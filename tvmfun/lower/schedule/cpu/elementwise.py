@@ -23,7 +23,7 @@ from tvmfun.lower.schedule.cpu.transpose import (
     transpose_tile,
 )
 from tvmfun.lower.schedule.cpu.transpose import rows as registers
-from tvmfun.lower.schedule.stages import Stage, fusable
+from tvmfun.lower.schedule.stages import Stage, fusable, indices_at
 from tvmfun.lower.tir import build
 from tvmfun.lower.tir.build import Axis, Env, Expr, volume
 from tvmfun.lower.tir.walk import find, rewrite
@@ -112,7 +112,7 @@ def _emit_along(
 
     def vector(env: Env, position: Expr, width: int) -> Stmt:
         def lane(k: Expr, make: Callable[[Env], Stmt]) -> Stmt:
-            return make({**env, **build.unflatten(inner, position + k)})
+            return make({**env, **indices_at(stages, inner, position + k)})
 
         return _vector(stages, inner[0], width, lane, private)
 

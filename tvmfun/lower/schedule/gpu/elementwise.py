@@ -17,7 +17,7 @@ from tvm.tirx import AllocBuffer, Buffer, BufferStore, IfThenElse, Stmt
 from tvmfun.core import dims
 from tvmfun.lower.schedule.gpu.launch import over_points, registers
 from tvmfun.lower.schedule.stage_passes import unconditional_loads
-from tvmfun.lower.schedule.stages import Stage, contains, fusable
+from tvmfun.lower.schedule.stages import Stage, contains, fusable, indices_at
 from tvmfun.lower.tir import build
 from tvmfun.lower.tir.build import Axis, Env, Expr, volume
 from tvmfun.lower.tir.walk import rewrite
@@ -45,7 +45,7 @@ def emit_maps(stages: Sequence[Stage], private: Sequence[Buffer] = ()) -> Stmt:
         env = build.unflatten([*outer, number], point)
 
         def vector(start: Expr, width: int) -> Stmt:
-            at = lambda k: {**env, **build.unflatten(inner, start + k)}
+            at = lambda k: {**env, **indices_at(stages, inner, start + k)}
             return _Vector(stages, private, _vector_loads(stages, outer, inner, width), inner[-1], width).emit(at)
 
         start = env[number.var] * lanes
