@@ -24,6 +24,9 @@ from tvmfun import dtypes, errors
 from tvmfun import numpy as tnp
 from tvmfun.core.op import REGISTRY
 
+# Dispatch does not depend on the dtype, and schedules for dynamic sizes on the width of its elements alone.
+EAGER = ("bool", "int32", "bfloat16", "float64")
+DYNAMIC = ("bool", "int8", "int32", "int64", "bfloat16", "float32", "float64")
 TOLERANCES = {"bfloat16": 4e-2, "float16": 5e-3, "float32": 2e-4}
 #: What has float results and no derivative.
 NOT_DIFFERENTIABLE = {"bitcast"}
@@ -87,13 +90,15 @@ class Comparison:
             compute = jax.jit(lambda *args: (*self.whole(jax, jnp.cos, theirs, *args[:2]), jax.vmap(theirs)(*args[2])))
             value, moved, batched = compute(*jax.tree.map(self.widened, (arguments, tangents, stacked)))
 
-        self.agree("eager", parts(ours(*map(tnp.asarray, arguments))), value, expected)
+        if dtypes.NAMES[self.dtype] in EAGER:
+            self.agree("eager", parts(ours(*map(tnp.asarray, arguments))), value, expected)
         both = lambda *args: (*self.whole(tvmfun, tnp.cos, ours, *args[:2]), tvmfun.vmap(ours)(*args[2]))
         got = tvmfun.jit(both)(arguments, tangents, stacked)
         self.agree("jit", got[0], value, expected)
         self.agree_on_derivatives("", got[1], moved)
         self.agree("vmap", parts(got[2]), parts(batched), None)
-        self.dynamic(params, arguments, tangents, value, moved)
+        if dtypes.NAMES[self.dtype] in DYNAMIC:
+            self.dynamic(params, arguments, tangents, value, moved)
 
     def widened(self, x: np.ndarray) -> Any:
         """The expected values: half precision is computed in float32, so that only our error counts."""
