@@ -22,6 +22,7 @@ from tvmfun.core.inline import inlined
 from tvmfun.core.program import Literal
 from tvmfun.lower import pipeline
 from tvmfun.lower import target as targets
+from tvmfun.lower.codegen.cuda.cubins import KernelSource, grouped
 from tvmfun.lower.fusion.kernel import Kernel
 from tvmfun.lower.schedule import schedule
 from tvmfun.lower.tir import build
@@ -184,13 +185,36 @@ def ptx(source: str, arch: str, directory: Path) -> str:
     return result.read_text()
 
 
-def resources(source: str, arch: str, directory: Path) -> list[Resources]:
-    """The resources of each kernel of CUDA source on an architecture."""
-    _, report = _compile(source, arch, directory, "-cubin", "-Xptxas", "-v")
-    pattern = r"(\d+) bytes stack frame, (\d+) bytes spill stores, (\d+) bytes spill loads\s.*?Used (\d+) registers"
-    found = [tuple(map(int, groups)) for groups in re.findall(pattern, report, re.DOTALL)]
-    assert found, report
-    return [Resources(registers, stores + loads, stack) for stack, stores, loads, registers in found]
+def resources(sources: Sequence[str], arch: str, directory: Path) -> list[list[Resources]]:
+    """The resources of the kernels of each CUDA source on an architecture."""
+    reports = {}
+    for text in _together(sources):
+        _, report = _compile(text, arch, directory, "-cubin", "-Xptxas", "-v")
+        for part in report.split("Compiling entry function '")[1:]:
+            stack, stores, loads, registers = map(int, _RESOURCES.search(part).groups())  # type: ignore[union-attr]
+            reports[part.split("'")[0]] = Resources(registers, stores + loads, stack)
+    found = [[used for name, used in reports.items() if name.startswith(_prefix(i))] for i in range(len(sources))]
+    assert all(found), reports
+    return found
+
+
+_RESOURCES = re.compile(
+    r"(\d+) bytes stack frame, (\d+) bytes spill stores, (\d+) bytes spill loads\s.*?Used (\d+) registers", re.DOTALL
+)
+
+
+def _prefix(number: int) -> str:
+    return f"source{number}_"
+
+
+def _together(sources: Sequence[str]) -> list[str]:
+    """The kernels of all sources in few texts, under new names: the headers take nvcc longer than most kernels."""
+    kernels = []
+    for i, source in enumerate(sources):
+        start = source.index('extern "C" ')
+        text = re.sub(r"\bmain_kernel", f"{_prefix(i)}kernel", source[start:])
+        kernels.append(KernelSource(f"source{i}", source[:start], text))
+    return [group.source(group.kernels) for group in grouped(kernels)]
 
 
 def cubin(source: str, arch: str, directory: Path) -> Path:

@@ -282,12 +282,12 @@ COMPILED = {
 @needs_nvcc
 @pytest.mark.slow
 @pytest.mark.parametrize("arch", ["sm_80", "sm_90a", "sm_100"])
-@pytest.mark.parametrize("name", COMPILED)
-def test_no_register_is_spilled(name, arch, tmp_path):
-    for source in kernels(*COMPILED[name], arch):
-        for used in resources(source, arch, tmp_path):
-            assert (used.spilled_bytes, used.stack_bytes) == (0, 0)
-            assert used.registers <= 255
+def test_no_register_is_spilled(arch, tmp_path):
+    sources = {(name, i): text for name, case in COMPILED.items() for i, text in enumerate(kernels(*case, arch))}
+    for case, found in zip(sources, resources(list(sources.values()), arch, tmp_path), strict=True):
+        for used in found:
+            assert (used.spilled_bytes, used.stack_bytes) == (0, 0), case
+            assert used.registers <= 255, case
 
 
 @pytest.mark.parametrize("arch", ["sm_80", "sm_86", "sm_90a", "sm_100"])

@@ -243,16 +243,17 @@ SIZES = {"large": (4096, 3072, 768), "odd": (1000, 130, 70), "few rows": (16, 10
 @needs_nvcc
 @pytest.mark.slow
 @pytest.mark.parametrize("arch", ARCHITECTURES)
-@pytest.mark.parametrize("dtype", ["bfloat16", "float16", "float32", "tf32"])
-@pytest.mark.parametrize("sizes", SIZES)
-def test_products_need_no_memory_for_registers(sizes, dtype, arch, tmp_path):
-    m, n, k = SIZES[sizes]
-    precision = "tensorfloat32" if dtype == "tf32" else None
-    specs = [ShapeDtype(shape, "float32" if precision else dtype) for shape in ((m, k), (k, n), (n,))]
-    layer = lambda x, w, b: nn.functional.gelu(tnp.matmul(x, w, precision=precision) + b)
-    _, source = product_of(layer, *specs, arch=arch)
-    for used in resources(source, arch, tmp_path):
-        assert (used.spilled_bytes, used.stack_bytes) == (0, 0)
+def test_products_need_no_memory_for_registers(arch, tmp_path):
+    sources = {}
+    for dtype in ("bfloat16", "float16", "float32", "tf32"):
+        precision = "tensorfloat32" if dtype == "tf32" else None
+        layer = lambda x, w, b, precision=precision: nn.functional.gelu(tnp.matmul(x, w, precision=precision) + b)
+        for sizes, (m, n, k) in SIZES.items():
+            specs = [ShapeDtype(shape, "float32" if precision else dtype) for shape in ((m, k), (k, n), (n,))]
+            sources[dtype, sizes] = product_of(layer, *specs, arch=arch)[1]
+    for case, kernels in zip(sources, resources(list(sources.values()), arch, tmp_path), strict=True):
+        for used in kernels:
+            assert (used.spilled_bytes, used.stack_bytes) == (0, 0), case
 
 
 @needs_nvcc

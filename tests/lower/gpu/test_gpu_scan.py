@@ -180,13 +180,17 @@ def test_chunks_cover_the_axis(outer, length):
 @needs_nvcc
 @pytest.mark.slow
 @pytest.mark.parametrize("arch", ["sm_80", "sm_90a", "sm_100"])
-@pytest.mark.parametrize("name", OPS)
-def test_no_register_is_spilled(name, arch, tmp_path):
-    for dtype in ("float16", "float64") if name != "cummax" else ("int8", "int64"):
-        for shape, axis in (((700, 5), 1), ((500, 4000), 1), ((100000,), 0), ((70, 2000, 64), 1)):
-            run = lambda *x, axis=axis: REGISTRY[name](*x, **OPS[name], axis=axis, reverse=False)
-            arrays = [np.zeros(shape, dtype)] * (2 if name == "linear_recurrence" else 1)
-            for one in scheduled(run, *arrays, arch=arch):
-                for used in resources(one.source(targets.resolve({**SM_90, "arch": arch})), arch, tmp_path):
-                    assert (used.spilled_bytes, used.stack_bytes) == (0, 0), (dtype, shape)
-                    assert used.registers <= 128
+def test_no_register_is_spilled(arch, tmp_path):
+    cases, sources = [], []
+    for name in OPS:
+        for dtype in ("float16", "float64") if name != "cummax" else ("int8", "int64"):
+            for shape, axis in (((700, 5), 1), ((500, 4000), 1), ((100000,), 0), ((70, 2000, 64), 1)):
+                run = lambda *x, name=name, axis=axis: REGISTRY[name](*x, **OPS[name], axis=axis, reverse=False)
+                types = [ShapeDtype(shape, dtype)] * (2 if name == "linear_recurrence" else 1)
+                for one in scheduled(run, *types, arch=arch):
+                    cases.append((name, dtype, shape))
+                    sources.append(one.source(targets.resolve({**SM_90, "arch": arch})))
+    for case, kernels in zip(cases, resources(sources, arch, tmp_path), strict=True):
+        for used in kernels:
+            assert (used.spilled_bytes, used.stack_bytes) == (0, 0), case
+            assert used.registers <= 128, case

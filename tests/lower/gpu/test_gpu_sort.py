@@ -105,8 +105,12 @@ def test_the_number_of_launches(monkeypatch):
 @pytest.mark.parametrize("arch", ["sm_80", "sm_90a", "sm_100"])
 @pytest.mark.parametrize("dtype", ["float16", "float32", "int64"])
 def test_no_register_is_spilled(dtype, arch, tmp_path):
-    for shape in ((1000, 5), (8, 4096), (2, 10000)):
-        for one in scheduled(lambda x: argsort(x), np.zeros(shape, dtype), arch=arch):
-            for used in resources(one.source(targets.resolve({**SM_90, "arch": arch})), arch, tmp_path):
-                assert (used.spilled_bytes, used.stack_bytes) == (0, 0)
-                assert used.registers <= 64
+    sources = [
+        one.source(targets.resolve({**SM_90, "arch": arch}))
+        for shape in ((1000, 5), (8, 4096), (2, 10000))
+        for one in scheduled(lambda x: argsort(x), ShapeDtype(shape, dtype), arch=arch)
+    ]
+    for kernels in resources(sources, arch, tmp_path):
+        for used in kernels:
+            assert (used.spilled_bytes, used.stack_bytes) == (0, 0)
+            assert used.registers <= 64

@@ -99,7 +99,7 @@ def clear_cache() -> None:
 _GUARD = re.compile(r"^#ifndef (tvmfun_\w+)\n#define \1$", re.MULTILINE)
 
 
-class _Group:
+class Group:
     """Kernels that one source can hold.
 
     The lines before them are those of the first one, which has every line of the others. Guards let a definition appear
@@ -142,21 +142,26 @@ def _units(sources: Sequence[KernelSource], compiler: Compiler) -> list[tuple[st
     """Texts for the compiler, and the kernels in them: one each, or as many texts as there are cores."""
     if not compiler.is_slow_to_start:
         return [(f"{source.prelude}\n{source.text}", [source]) for source in sources]
-    groups: list[_Group] = []
-    for source in sorted(sources, key=lambda source: -len(_parts(source.prelude)[0])):
-        header, definitions = _parts(source.prelude)
-        group = next((group for group in groups if group.takes(header, definitions)), None)
-        if group is None:
-            group = _Group(header)
-            groups.append(group)
-        group.definitions.update(definitions)
-        group.kernels.append(source)
     units = []
-    for group in groups:
+    for group in grouped(sources):
         kernels = sorted(group.kernels, key=lambda source: -len(source.body))
         count = max(1, min(cpu_count(), len(kernels) // _FEWEST_KERNELS))
         units += [(group.source(kernels[i::count]), kernels[i::count]) for i in range(count)]
     return units
+
+
+def grouped(sources: Iterable[KernelSource]) -> list[Group]:
+    """Returns few groups that have all kernels."""
+    groups: list[Group] = []
+    for source in sorted(sources, key=lambda source: -len(_parts(source.prelude)[0])):
+        header, definitions = _parts(source.prelude)
+        group = next((group for group in groups if group.takes(header, definitions)), None)
+        if group is None:
+            group = Group(header)
+            groups.append(group)
+        group.definitions.update(definitions)
+        group.kernels.append(source)
+    return groups
 
 
 # -- the cache -----------------------------------------------------------------------------------------------------
