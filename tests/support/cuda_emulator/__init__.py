@@ -25,6 +25,8 @@ from support.cuda_emulator.translate import translate
 FOLDER = Path(__file__).parent
 GXX = shutil.which("g++")
 _OPTIONS = ["-O1", "-fPIC", "-march=native", "-fno-strict-aliasing", "-w", "-std=c++20", "-U_FORTIFY_SOURCE"]
+# It takes half the time of the default linker.
+_LINKER = ["-fuse-ld=gold"] if shutil.which("ld.gold") else []
 # Written before and after every array: NaN as a float, and -1 as an integer.
 _MARGIN, _POISON = 4096, 0xFF
 
@@ -66,7 +68,7 @@ def compiled(source: str, kernels: tuple[str, ...] = ()) -> Path:
     name = hashlib.sha256(repr((source, kernels)).encode()).hexdigest()[:24]
     code, library = (Path(_folder().name) / f"{name}.{ending}" for ending in ("cpp", "so"))
     code.write_text(translate(source, kernels))
-    command = [str(GXX), *_OPTIONS, "-shared", "-o", str(library), str(code), f"{_folder().name}/threads.o"]
+    command = [str(GXX), *_OPTIONS, *_LINKER, "-shared", "-o", str(library), str(code), f"{_folder().name}/threads.o"]
     done = subprocess.run(command, capture_output=True, text=True)
     if done.returncode:
         raise ValueError(f"g++ refuses the kernels: {done.stderr[:4000]}")

@@ -1,6 +1,5 @@
 // CUDA's keywords and device functions: barriers, exchanges within a warp, atomics, bits and mathematics.
 #pragma once
-#include <algorithm>
 #include "threads.h"
 #include "types.h"
 
@@ -108,10 +107,10 @@ unsigned voted(unsigned mask, unsigned value, Combine, const char* what, int lin
   };
 EMULATOR_COMBINE(Ballot, b ? 1u << lane : 0, a | (b ? 1u << lane : 0))
 EMULATOR_COMBINE(Sum, b, a + b)
-EMULATOR_COMBINE(Least, b, std::min(a, b))
-EMULATOR_COMBINE(Most, b, std::max(a, b))
-EMULATOR_COMBINE(LeastSigned, b, (unsigned)std::min((int)a, (int)b))
-EMULATOR_COMBINE(MostSigned, b, (unsigned)std::max((int)a, (int)b))
+EMULATOR_COMBINE(Least, b, a < b ? a : b)
+EMULATOR_COMBINE(Most, b, a > b ? a : b)
+EMULATOR_COMBINE(LeastSigned, b, (int)a < (int)b ? a : b)
+EMULATOR_COMBINE(MostSigned, b, (int)a > (int)b ? a : b)
 EMULATOR_COMBINE(And, b, a & b)
 EMULATOR_COMBINE(Or, b, a | b)
 EMULATOR_COMBINE(Xor, b, a ^ b)

@@ -2,10 +2,15 @@
 #include "threads.h"
 
 #include <sys/mman.h>
+#include <ucontext.h>
 
 #include <algorithm>
+#include <csetjmp>
 #include <cstdarg>
 #include <cstdio>
+#include <mutex>
+#include <string>
+#include <vector>
 
 dim3 threadIdx, blockIdx, blockDim, gridDim;
 
@@ -13,10 +18,93 @@ namespace emulator {
 
 State state;
 
-void forget(void* memory, size_t bytes) { memset(memory, state.seed ? 0x3b + (int)state.seed : 0xff, bytes); }
+struct Copy {  // of cp.async, until the thread waits for its group
+  void* to;
+  const void* from;
+  size_t bytes, zeros;
+  int group;
+};
+
+struct Thread {
+  ucontext_t start;
+  jmp_buf point;
+  bool started = false, done = true;
+  dim3 index;
+  const char* waits_for = nullptr;
+  int line = 0;
+  int group = 0;
+  std::vector<Copy> copies;
+  std::vector<std::pair<size_t, size_t>> hidden;  // words of shared memory, see State
+};
+
+struct Products {  // of a warp in the background, by wgmma
+  struct Pending {
+    int group, warp;
+    Multiply multiply;
+    std::vector<char> factors;
+  };
+  std::vector<Pending> pending;
+  int group = 0;
+  bool is_fenced = false;
+  std::vector<std::pair<uint64_t, uint64_t>> issued;
+
+  void run(int end) {  // those of earlier groups than `end`
+    size_t count = 0;
+    for (; count < pending.size() && pending[count].group < end; count++)
+      pending[count].multiply(pending[count].factors.data(), pending[count].warp);
+    pending.erase(pending.begin(), pending.begin() + count);
+  }
+};
+
+struct Exchange {  // of the lanes of a warp
+  unsigned mask, arrived = 0;
+  Complete complete;
+  const char* what;
+  int line;
+  void* payloads[32];
+};
+
+struct Barrier {
+  int line = 0, count = 0;
+  std::vector<int> waiting;
+  void clear() { line = count = 0, waiting.clear(); }
+};
+
+struct Machine {
+  std::mutex mutex;
+  jmp_buf scheduler;
+  std::vector<Thread> threads;
+  std::vector<std::vector<int>> ready;  // by warp
+  std::vector<int> turn, order;
+  std::vector<std::vector<Exchange>> warps;
+  std::vector<Products> products;  // by warp
+  std::vector<uint16_t> hidden;  // see State
+  bool is_hidden = false;  // whether one of them may not be 0
+  Barrier barriers[kBarriers];
+  int count = 0, alive = 0;
+  bool stale = true;
+  uint64_t seed = 0, drawn = 0;
+  void* memory = nullptr;  // with the shared memory
+  char* stacks = nullptr;
+  size_t dynamic_bytes = 0, static_end = 0;
+  std::vector<std::pair<const void*, char*>> arrays;  // static shared memory, by declaration
+  void (*entry)(void**) = nullptr;
+  void** parameters = nullptr;
+  std::string error;
+};
+static Machine machine;
+
+static uint64_t draw() {  // splitmix64
+  uint64_t x = machine.drawn += 0x9e3779b97f4a7c15;
+  x = (x ^ x >> 30) * 0xbf58476d1ce4e5b9;
+  x = (x ^ x >> 27) * 0x94d049bb133111eb;
+  return x ^ x >> 31;
+}
+
+void forget(void* memory, size_t bytes) { memset(memory, machine.seed ? 0x3b + (int)machine.seed : 0xff, bytes); }
 
 __attribute__((noinline)) static void to_scheduler() {
-  if (!_setjmp(state.threads[state.current].point)) _longjmp(state.scheduler, 1);
+  if (!_setjmp(machine.threads[state.current].point)) _longjmp(machine.scheduler, 1);
 }
 
 [[noreturn]] void fail(int line, const char* format, ...) {
@@ -25,16 +113,16 @@ __attribute__((noinline)) static void to_scheduler() {
   va_start(arguments, format);
   vsnprintf(text, sizeof text, format, arguments);
   va_end(arguments);
-  const Thread& thread = state.threads[state.current];
+  const Thread& thread = machine.threads[state.current];
   char where[160];
   snprintf(where, sizeof where, "line %d, thread (%u, %u, %u) of block (%u, %u, %u): ", line, thread.index.x,
            thread.index.y, thread.index.z, blockIdx.x, blockIdx.y, blockIdx.z);
-  state.error = std::string(where) + text;
-  _longjmp(state.scheduler, 2);
+  machine.error = std::string(where) + text;
+  _longjmp(machine.scheduler, 2);
 }
 
 void wait(const char* what, int line) {
-  Thread& thread = state.threads[state.current];
+  Thread& thread = machine.threads[state.current];
   thread.waits_for = what;
   thread.line = line;
   to_scheduler();
@@ -42,21 +130,21 @@ void wait(const char* what, int line) {
 }
 
 void wake(int thread) {
-  state.threads[thread].waits_for = nullptr;
-  state.ready[thread / 32].push_back(thread);
+  machine.threads[thread].waits_for = nullptr;
+  machine.ready[thread / 32].push_back(thread);
 }
 
 unsigned alive_lanes(int warp) {
   unsigned lanes = 0;
-  for (int i = 0; i < 32 && warp * 32 + i < state.count; i++)
-    if (!state.threads[warp * 32 + i].done) lanes |= 1u << i;
+  for (int i = 0; i < 32 && warp * 32 + i < machine.count; i++)
+    if (!machine.threads[warp * 32 + i].done) lanes |= 1u << i;
   return lanes;
 }
 
 // Completes the exchanges of a warp that all of their living lanes have arrived at; the caller is not woken.
 bool complete_exchanges(int warp, int caller) {
   bool is_done = false;
-  auto& exchanges = state.warps[warp];
+  auto& exchanges = machine.warps[warp];
   unsigned alive = alive_lanes(warp);
   for (size_t i = 0; i < exchanges.size();) {
     Exchange exchange = exchanges[i];
@@ -81,7 +169,7 @@ void exchange(unsigned mask, void* payload, Complete complete, const char* what,
   int warp = state.current / 32, me = lane();
   if (!(mask >> me & 1)) fail(line, "%s with the mask 0x%x, which lacks the calling lane %d", what, mask, me);
   Exchange* found = nullptr;
-  for (auto& other : state.warps[warp]) {
+  for (auto& other : machine.warps[warp]) {
     if (other.mask == mask)
       found = &other;
     else if (other.mask & mask)
@@ -89,8 +177,8 @@ void exchange(unsigned mask, void* payload, Complete complete, const char* what,
            other.mask, other.line);
   }
   if (!found) {
-    state.warps[warp].push_back({mask, 0, complete, what, line, {}});
-    found = &state.warps[warp].back();
+    machine.warps[warp].push_back({mask, 0, complete, what, line, {}});
+    found = &machine.warps[warp].back();
   }
   if (found->complete != complete || found->line != line)
     fail(line, "%s, while other lanes of the warp are at %s at line %d", what, found->what, found->line);
@@ -100,7 +188,7 @@ void exchange(unsigned mask, void* payload, Complete complete, const char* what,
 }
 
 bool complete_barrier(Barrier& barrier, int caller) {
-  int expected = barrier.count ? barrier.count : state.alive;
+  int expected = barrier.count ? barrier.count : machine.alive;
   if (barrier.waiting.empty() || (int)barrier.waiting.size() < expected) return false;
   bool is_done = false;
   std::vector<int> waiting;
@@ -116,7 +204,7 @@ bool complete_barrier(Barrier& barrier, int caller) {
 
 void barrier(int id, int count, int line) {
   if (id < 0 || id >= kBarriers) fail(line, "there are %d barriers, got %d", kBarriers, id);
-  Barrier& barrier = state.barriers[id];
+  Barrier& barrier = machine.barriers[id];
   if (barrier.waiting.empty())
     barrier.line = line, barrier.count = count;
   else if (!id && barrier.line != line)
@@ -128,50 +216,51 @@ void barrier(int id, int count, int line) {
 }
 
 void arrive(int id, int count, int line) {
-  Barrier& barrier = state.barriers[id];
+  Barrier& barrier = machine.barriers[id];
   if (barrier.waiting.empty()) barrier.line = line, barrier.count = count;
-  barrier.waiting.push_back(state.count);  // a thread that is nobody
+  barrier.waiting.push_back(machine.count);  // a thread that is nobody
   if ((int)barrier.waiting.size() < barrier.count) return;
   std::vector<int> waiting;
   waiting.swap(barrier.waiting);
   barrier.clear();
   for (int thread : waiting)
-    if (thread < state.count) wake(thread);
+    if (thread < machine.count) wake(thread);
 }
 
 void perform(const Copy& copy) {
   memcpy(copy.to, copy.from, copy.bytes);
   memset((char*)copy.to + copy.bytes, 0, copy.zeros);
   size_t first = ((char*)copy.to - state.shared) / 4, end = first + (copy.bytes + copy.zeros) / 4;
-  std::fill(state.hidden.begin() + first, state.hidden.begin() + end, state.current + 1);
-  state.threads[state.current].hidden.push_back({first, end});
+  machine.is_hidden = true;
+  std::fill(machine.hidden.begin() + first, machine.hidden.begin() + end, state.current + 1);
+  machine.threads[state.current].hidden.push_back({first, end});
 }
 
 void fence_async_proxy() {
-  auto& own = state.threads[state.current].hidden;
+  auto& own = machine.threads[state.current].hidden;
   for (auto [first, end] : own)
     for (size_t i = first; i < end; i++)
-      if (state.hidden[i] == state.current + 1) state.hidden[i] = 0;
+      if (machine.hidden[i] == state.current + 1) machine.hidden[i] = 0;
   own.clear();
 }
 
 void copy_async(void* to, const void* from, size_t size, size_t used, int line) {
   if ((size != 4 && size != 8 && size != 16) || (uintptr_t)to % size || (used && (uintptr_t)from % size))
     fail(line, "cp.async copies 4, 8 or 16 aligned bytes, got %zu from %p to %p", size, from, to);
-  Thread& thread = state.threads[state.current];
+  Thread& thread = machine.threads[state.current];
   used = used < size ? used : size;
   Copy copy{to, from, used, size - used, thread.group};
   // Until the thread waits for it, a copy may or may not have happened: none, all, then some.
-  if (state.seed == 1 || (state.seed && draw() & 1))
+  if (machine.seed == 1 || (machine.seed && draw() & 1))
     perform(copy);
   else
     thread.copies.push_back(copy);
 }
 
-void commit_group() { state.threads[state.current].group++; }
+void commit_group() { machine.threads[state.current].group++; }
 
 void wait_group(int pending) {
-  Thread& thread = state.threads[state.current];
+  Thread& thread = machine.threads[state.current];
   int end = pending < 0 ? thread.group + 1 : thread.group - pending;
   std::vector<Copy> kept;
   for (auto& copy : thread.copies)
@@ -182,16 +271,45 @@ void wait_group(int pending) {
   thread.copies.swap(kept);
 }
 
+bool products_are_fenced() { return machine.products[state.current / 32].is_fenced; }
+
+void begin_product(uint64_t a, uint64_t b, Multiply multiply, const void* factors, size_t bytes) {
+  Products& products = machine.products[state.current / 32];
+  products.issued.push_back({a, b});
+  std::vector<char> own((const char*)factors, (const char*)factors + bytes);
+  products.pending.push_back({products.group, state.current / 32 % 4, multiply, std::move(own)});
+  // Until the warp waits for it, a product may or may not have run, after those before it.
+  if (machine.seed == 1 || (machine.seed && draw() & 1)) products.run(products.group + 1);
+}
+
+void group_fence(int line) {
+  auto complete = [](void**, unsigned) { machine.products[state.current / 32].is_fenced = true; };
+  exchange(~0u, nullptr, complete, "wgmma.fence", line);
+}
+
+void group_commit(int line) {
+  auto complete = [](void**, unsigned) { machine.products[state.current / 32].group++; };
+  exchange(~0u, nullptr, complete, "wgmma.commit_group", line);
+}
+
+void group_wait(int pending, int line) {
+  auto complete = [](void** payloads, unsigned) {
+    Products& products = machine.products[state.current / 32];
+    products.run(products.group - *(int*)payloads[0]);
+  };
+  exchange(~0u, &pending, complete, "wgmma.wait_group", line);
+}
+
 char* static_shared(const void* key, size_t bytes, size_t alignment) {
-  for (auto& [known, address] : state.arrays)
+  for (auto& [known, address] : machine.arrays)
     if (known == key) return address;
-  size_t begin = (state.static_end + alignment - 1) / alignment * alignment;
-  state.static_end = begin + bytes;
-  size_t used = state.static_end - (state.dynamic_bytes + 1023) / 1024 * 1024;
-  if (used > kStaticShared || state.static_end > kShared) fail(0, "a block has no %zu bytes of shared memory", used);
+  size_t begin = (machine.static_end + alignment - 1) / alignment * alignment;
+  machine.static_end = begin + bytes;
+  size_t used = machine.static_end - (machine.dynamic_bytes + 1023) / 1024 * 1024;
+  if (used > kStaticShared || machine.static_end > kShared) fail(0, "a block has no %zu bytes of shared memory", used);
   char* address = state.shared + begin;
   forget(address, bytes);
-  state.arrays.push_back({key, address});
+  machine.arrays.push_back({key, address});
   return address;
 }
 
@@ -203,14 +321,14 @@ uint32_t shared_offset(const void* address) {
 
 static void run_thread() {
   for (;;) {
-    state.entry(state.parameters);
-    Thread& thread = state.threads[state.current];
+    machine.entry(machine.parameters);
+    Thread& thread = machine.threads[state.current];
     thread.done = true;
-    state.alive--;
+    machine.alive--;
     for (auto& copy : thread.copies) perform(copy);
     thread.copies.clear();
     complete_exchanges(state.current / 32, -1);
-    for (auto& barrier : state.barriers)
+    for (auto& barrier : machine.barriers)
       if (!barrier.count) complete_barrier(barrier, -1);
     to_scheduler();
   }
@@ -218,36 +336,36 @@ static void run_thread() {
 
 void prepare(int count) {
   if (!state.shared) {
-    state.memory = mmap(nullptr, kShared + 1024, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-    state.shared = (char*)(((uintptr_t)state.memory + 1023) / 1024 * 1024);
-    auto* stacks = state.stacks = (char*)mmap(nullptr, kThreads * (kStack + kGuard), PROT_READ | PROT_WRITE,
+    machine.memory = mmap(nullptr, kShared + 1024, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    state.shared = (char*)(((uintptr_t)machine.memory + 1023) / 1024 * 1024);
+    auto* stacks = machine.stacks = (char*)mmap(nullptr, count * (kStack + kGuard), PROT_READ | PROT_WRITE,
                                MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
-    state.threads.resize(kThreads);
-    for (int i = 0; i < kThreads; i++) {
+    machine.threads.resize(count);
+    for (int i = 0; i < count; i++) {
       char* stack = stacks + i * (kStack + kGuard);
       mprotect(stack, kGuard, PROT_NONE);
-      state.threads[i].start.uc_stack = {stack + kGuard, 0, kStack};
+      machine.threads[i].start.uc_stack = {stack + kGuard, 0, kStack};
     }
   }
-  if (state.stale)
-    for (auto& thread : state.threads) thread.started = false, thread.copies.clear();
-  state.stale = false;
-  state.count = count;
+  if (machine.stale)
+    for (auto& thread : machine.threads) thread.started = false, thread.copies.clear();
+  machine.stale = false;
+  machine.count = count;
 }
 
 // Unmaps all memory after a launch: each guard is a mapping, and a process may have about 65,000.
 struct Released {
   ~Released() {
     if (!state.shared) return;
-    munmap(state.memory, kShared + 1024);
-    munmap(state.stacks, kThreads * (kStack + kGuard));
+    munmap(machine.memory, kShared + 1024);
+    munmap(machine.stacks, machine.count * (kStack + kGuard));
     state.shared = nullptr;
-    state.threads.clear();
+    machine.threads.clear();
   }
 };
 
 void resume(int number) {
-  Thread& thread = state.threads[number];
+  Thread& thread = machine.threads[number];
   state.current = number;
   threadIdx = thread.index;
   if (thread.started) _longjmp(thread.point, 1);
@@ -266,21 +384,23 @@ void mix(std::vector<T>& items) {
 }
 
 void start_block() {
-  state.arrays.clear();
-  state.static_end = (state.dynamic_bytes + 1023) / 1024 * 1024;
-  forget(state.shared, state.dynamic_bytes);
-  state.warps.assign((state.count + 31) / 32, {});
-  state.products.assign(state.warps.size(), {});
-  state.hidden.assign(kShared / 4, 0);
-  for (auto& barrier : state.barriers) barrier.clear();
-  state.ready.assign(state.warps.size(), {});
-  state.turn.clear();
-  state.order.clear();
-  for (int i = (int)state.warps.size(); i--;) state.order.push_back(i);
-  if (state.seed > 1) mix(state.order);
-  state.alive = state.count;
-  for (int i = 0; i < state.count; i++) {
-    Thread& thread = state.threads[i];
+  machine.arrays.clear();
+  machine.static_end = (machine.dynamic_bytes + 1023) / 1024 * 1024;
+  forget(state.shared, machine.dynamic_bytes);
+  machine.warps.assign((machine.count + 31) / 32, {});
+  machine.products.assign(machine.warps.size(), {});
+  if (machine.is_hidden || machine.hidden.empty()) machine.hidden.assign(kShared / 4, 0);
+  machine.is_hidden = false;
+  state.hidden = machine.hidden.data();
+  for (auto& barrier : machine.barriers) barrier.clear();
+  machine.ready.assign(machine.warps.size(), {});
+  machine.turn.clear();
+  machine.order.clear();
+  for (int i = (int)machine.warps.size(); i--;) machine.order.push_back(i);
+  if (machine.seed > 1) mix(machine.order);
+  machine.alive = machine.count;
+  for (int i = 0; i < machine.count; i++) {
+    Thread& thread = machine.threads[i];
     thread.done = false;
     thread.group = 0;
     thread.hidden.clear();
@@ -291,9 +411,9 @@ void start_block() {
 
 // The thread to continue, or -1.
 int next_thread() {
-  if (state.seed % 2) {  // one warp is ahead of all others as far as barriers allow: the last one, or any
-    for (int warp : state.order) {
-      auto& ready = state.ready[warp];
+  if (machine.seed % 2) {  // one warp is ahead of all others as far as barriers allow: the last one, or any
+    for (int warp : machine.order) {
+      auto& ready = machine.ready[warp];
       if (ready.empty()) continue;
       std::swap(ready.back(), ready[draw() % ready.size()]);
       int thread = ready.back();
@@ -302,29 +422,29 @@ int next_thread() {
     }
     return -1;
   }
-  if (state.turn.empty()) {
-    for (auto& ready : state.ready) {
-      state.turn.insert(state.turn.end(), ready.begin(), ready.end());
+  if (machine.turn.empty()) {
+    for (auto& ready : machine.ready) {
+      machine.turn.insert(machine.turn.end(), ready.begin(), ready.end());
       ready.clear();
     }
-    if (state.turn.empty()) return -1;
-    if (state.seed)
-      mix(state.turn);
+    if (machine.turn.empty()) return -1;
+    if (machine.seed)
+      mix(machine.turn);
     else
-      std::reverse(state.turn.begin(), state.turn.end());
+      std::reverse(machine.turn.begin(), machine.turn.end());
   }
-  int thread = state.turn.back();
-  state.turn.pop_back();
+  int thread = machine.turn.back();
+  machine.turn.pop_back();
   return thread;
 }
 
 // Whether the block has waited for all products, and the warps of each warpgroup have begun the same ones.
 bool products_are_complete() {
-  for (size_t warp = 0; warp < state.products.size(); warp++) {
-    auto& products = state.products[warp];
-    bool is_same = products.issued == state.products[warp / 4 * 4].issued;
+  for (size_t warp = 0; warp < machine.products.size(); warp++) {
+    auto& products = machine.products[warp];
+    bool is_same = products.issued == machine.products[warp / 4 * 4].issued;
     if (products.pending.empty() && is_same) continue;
-    state.error = "warp " + std::to_string(warp) +
+    machine.error = "warp " + std::to_string(warp) +
                   (is_same ? " does not wait for its last wgmma" : " multiplies others than its warpgroup by wgmma");
     return false;
   }
@@ -333,41 +453,41 @@ bool products_are_complete() {
 
 __attribute__((noinline)) static bool run_block() {
   start_block();
-  if (_setjmp(state.scheduler) == 2) return false;
+  if (_setjmp(machine.scheduler) == 2) return false;
   for (int thread; (thread = next_thread()) >= 0;) resume(thread);
-  if (!state.alive) return products_are_complete();
-  for (state.current = 0; state.threads[state.current].done;) state.current++;
-  const Thread& thread = state.threads[state.current];
-  if (!_setjmp(state.scheduler))
+  if (!machine.alive) return products_are_complete();
+  for (state.current = 0; machine.threads[state.current].done;) state.current++;
+  const Thread& thread = machine.threads[state.current];
+  if (!_setjmp(machine.scheduler))
     fail(thread.line, "waits forever for %s that other threads do not reach; %d threads wait",
-         thread.waits_for ? thread.waits_for : "something", state.alive);
+         thread.waits_for ? thread.waits_for : "something", machine.alive);
   return false;
 }
 
 // Runs all blocks; a seed other than 0 shuffles blocks and threads. Returns an error or null.
 static const char* launch(void (*entry)(void**), void** parameters, dim3 grid, dim3 block, size_t shared,
                           uint64_t seed) {
-  std::lock_guard<std::mutex> guard(state.mutex);
+  std::lock_guard<std::mutex> guard(machine.mutex);
   Released released;
   uint64_t count = (uint64_t)block.x * block.y * block.z, blocks = (uint64_t)grid.x * grid.y * grid.z;
-  state.error.clear();
+  machine.error.clear();
   if (!count || count > kThreads || !blocks || grid.y > 65535 || grid.z > 65535 || shared > kShared) {
-    state.error = "the launch has a size that no GPU has: " + std::to_string(blocks) + " blocks of " +
+    machine.error = "the launch has a size that no GPU has: " + std::to_string(blocks) + " blocks of " +
                   std::to_string(count) + " threads with " + std::to_string(shared) + " bytes";
-    return state.error.c_str();
+    return machine.error.c_str();
   }
   prepare((int)count);
   gridDim = grid, blockDim = block;
-  state.dynamic_bytes = shared, state.entry = entry, state.parameters = parameters;
-  state.seed = state.drawn = seed;
+  machine.dynamic_bytes = shared, machine.entry = entry, machine.parameters = parameters;
+  machine.seed = machine.drawn = seed;
   std::vector<uint64_t> order(blocks);
   for (uint64_t i = 0; i < blocks; i++) order[i] = i;
   if (seed) mix(order);
   for (uint64_t i : order) {
     blockIdx = dim3(i % grid.x, i / grid.x % grid.y, i / ((uint64_t)grid.x * grid.y));
     if (!run_block()) {
-      state.stale = true;
-      return state.error.c_str();
+      machine.stale = true;
+      return machine.error.c_str();
     }
   }
   return nullptr;

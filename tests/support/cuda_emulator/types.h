@@ -1,5 +1,8 @@
 // CUDA's vector types, and half and bfloat16 numbers that are computed in float32 and rounded.
 #pragma once
+#include <cstddef>
+// Each kernel would instantiate the special functions of C++17.
+#undef _GLIBCXX_USE_STD_SPEC_FUNCS
 #include <cmath>
 #include <cstdint>
 #include <cstring>

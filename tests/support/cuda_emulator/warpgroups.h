@@ -62,24 +62,20 @@ struct GroupProduct {
 
   static void complete(void** payloads, unsigned lanes) {
     if (lanes != ~0u) fail(0, "wgmma needs all lanes of a warp, got 0x%x", lanes);
-    std::vector<GroupProduct> own;
-    for (int lane = 0; lane < 32; lane++) own.push_back(*(GroupProduct*)payloads[lane]);
+    GroupProduct own[32];
+    for (int lane = 0; lane < 32; lane++) own[lane] = *(GroupProduct*)payloads[lane];
     auto& first = own[0];
     for (auto& other : own)
       if (other.a.bits != first.a.bits || other.b.bits != first.b.bits)
         fail(first.line, "wgmma with descriptors that differ between the lanes of a warp");
-    auto& products = state.products[state.current / 32];
-    if (!products.is_fenced) fail(first.line, "wgmma without a wgmma.fence before");
+    if (!products_are_fenced()) fail(first.line, "wgmma without a wgmma.fence before");
     if (!first.a_is_held) first.a.check(first.line);
     first.b.check(first.line);
-    products.issued.push_back({first.a.bits, first.b.bits});
-    int warp = state.current / 32 % 4;
-    products.pending.push_back({products.group, [own, warp] { run(own, warp); }});
-    // Until the warp waits for it, a product may or may not have run, after those before it.
-    if (state.seed == 1 || (state.seed && draw() & 1)) products.run(products.group + 1);
+    begin_product(first.a.bits, first.b.bits, run, own, sizeof own);
   }
 
-  static void run(const std::vector<GroupProduct>& own, int warp) {
+  static void run(const void* factors, int warp) {
+    const auto* own = (const GroupProduct*)factors;
     const auto& first = own[0];
     float a[16][k], b[k][n];
     for (int t = 0; t < k; t++) {
@@ -103,25 +99,5 @@ struct GroupProduct {
   }
   void multiply() { exchange(~0u, this, complete, "wgmma.mma_async", line); }
 };
-
-inline void group_fence(int line) {
-  exchange(~0u, nullptr, [](void**, unsigned) { state.products[state.current / 32].is_fenced = true; }, "wgmma.fence",
-           line);
-}
-
-inline void group_commit(int line) {
-  exchange(~0u, nullptr, [](void**, unsigned) { state.products[state.current / 32].group++; }, "wgmma.commit_group",
-           line);
-}
-
-inline void group_wait(int pending, int line) {
-  exchange(
-      ~0u, &pending,
-      [](void** payloads, unsigned) {
-        auto& products = state.products[state.current / 32];
-        products.run(products.group - *(int*)payloads[0]);
-      },
-      "wgmma.wait_group", line);
-}
 
 }  // namespace emulator
