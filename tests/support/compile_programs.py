@@ -1,7 +1,7 @@
-"""Compile test programs for a processor, as a script: ``compile_programs.py TARGET``, a JSON dictionary.
+"""Compile test programs for processors, as a script: ``compile_programs.py TARGETS``, JSON dictionaries by name.
 
-Each line of the output names the programs of the LLVM module that is compiled next, so that whoever reads it can tell
-which of them LLVM does not finish. The last line is ``done``.
+Each line of the output names a processor and the programs of the LLVM module that is compiled next for it, so that
+whoever reads it can tell which of them LLVM does not finish. The last line is ``done``.
 """
 
 from __future__ import annotations
@@ -25,6 +25,8 @@ from tvmfun.lower import target as targets
 from tvmfun.lower.codegen import native
 
 _KERNELS_PER_MODULE = 24
+# The cases of an op are divided among the processors in so many parts; every processor has one of each op.
+_PARTS = 3
 
 
 def _count_above(dtype: str) -> Callable:
@@ -32,37 +34,38 @@ def _count_above(dtype: str) -> Callable:
     return lambda a, b, c, t: tnp.sum((tnp.concatenate([a, b, c]) > t).astype(dtype))
 
 
-def programs() -> Iterator[tuple[str, tvmfun.Program]]:
-    """The test programs by name: every case of the table of ops, and some that fuse ops."""
+def programs() -> Iterator[list[tuple[str, tvmfun.Program]]]:
+    """The test programs with their names, in groups: the cases of each op of the table, and some that fuse ops."""
     for name, cases in CASES.items():
-        for i, case in enumerate(cases):
-            call = lambda *arguments, op=REGISTRY[name], case=case: op(*arguments, **case.params)
-            yield f"{name}-{i}", tvmfun.trace(call)(*case.arguments)
+        calls = [lambda *arguments, op=REGISTRY[name], case=case: op(*arguments, **case.params) for case in cases]
+        traced = [tvmfun.trace(call)(*case.arguments) for call, case in zip(calls, cases, strict=True)]
+        yield [(f"{name}-{i}", program) for i, program in enumerate(traced)]
     for dtype in ("float64", "float32", "float16", "int32", "int8"):
+        counts = []
         for sizes in ((12, 1, 12), (3, 4, 70), (64, 1, 64)):
             arrays = [tvmfun.ShapeDtype(shape, dtype) for shape in (*((n,) for n in sizes), ())]
             for counter in ("int32", "float32"):
                 program = tvmfun.trace(_count_above(counter))(*arrays)
-                yield f"count_above-{dtype}-{counter}-{sum(sizes)}", program
+                counts.append((f"count_above-{dtype}-{counter}-{sum(sizes)}", program))
+        yield counts
     rows = np.zeros((37, 21), np.float32)
-    yield "softmax", tvmfun.trace(lambda x: tnp.exp(x) / tnp.sum(tnp.exp(x), axis=1, keepdims=True))(rows)
-    yield "masked_mean", tvmfun.trace(lambda x: tnp.mean(tnp.where(x > 0, x, 0)[::-1], axis=0))(rows)
+    yield [("softmax", tvmfun.trace(lambda x: tnp.exp(x) / tnp.sum(tnp.exp(x), axis=1, keepdims=True))(rows))]
+    yield [("masked_mean", tvmfun.trace(lambda x: tnp.mean(tnp.where(x > 0, x, 0)[::-1], axis=0))(rows))]
 
 
-def main() -> None:
-    """Compile all, telling what comes next."""
-    target = targets.resolve(json.loads(sys.argv[1]))
+def compile_all(processor: str, target: tvm.target.Target, chosen: list[tuple[str, tvmfun.Program]]) -> None:
+    """Compile programs for a processor, telling what comes next."""
     names: list[str] = []
     functions: dict[tvm.ir.GlobalVar, tvm.tirx.PrimFunc] = {}
 
     def compile_module() -> None:
-        print(*names, flush=True)
+        print(f"{processor}:", *names, flush=True)
         if functions:
             native.compiled(target, functions).inspect_source("asm")
         names.clear()
         functions.clear()
 
-    for name, program in programs():
+    for name, program in chosen:
         names.append(name)
         for kernel in pipeline.scheduled_kernels(program, target):
             symbol = f"kernel_{len(functions)}"
@@ -70,6 +73,14 @@ def main() -> None:
         if len(functions) >= _KERNELS_PER_MODULE:
             compile_module()
     compile_module()
+
+
+def main() -> None:
+    """Compile a part of the programs for each processor: each program for a third of them, and each group for all."""
+    groups = list(programs())
+    for number, (processor, target) in enumerate(json.loads(sys.argv[1]).items()):
+        parts = [group[number % min(len(group), _PARTS) :: _PARTS] for group in groups if group]
+        compile_all(processor, targets.resolve(target), [program for part in parts for program in part])
     print("done", flush=True)
 
 
