@@ -173,24 +173,34 @@ def test_integers_are_exact(sizes, transposed, left, right):
     np.testing.assert_array_equal(result, (x.astype("int64") @ y.astype("int64")).astype("int32"))
 
 
+SIZES_OF_ALL = [(64, 64, 96), (33, 67, 50), (100, 1030, 35), (3, 200, 300)]
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("mcpu", NAMES)
-@pytest.mark.parametrize("sizes", [(64, 64, 96), (33, 67, 50), (100, 1030, 35), (3, 200, 300)], ids=str)
+@pytest.mark.parametrize("sizes", SIZES_OF_ALL, ids=str)
 def test_each_kind_of_instruction_computes_the_same(mcpu, sizes):
     missing = Machine.of(target(mcpu)).features - HOST.features
     if missing:
         pytest.skip(f"this processor has no {', '.join(sorted(missing))}")
     rng = np.random.default_rng(0)
-    for left, right, wide in DTYPES:
-        draw = normal if left == BFLOAT16 else any_integer
-        for transposed in LAYOUTS:
-            given, x, y = pair(rng, sizes, transposed, (left, right), draw)
-            result = tvmfun.jit(lambda x, y: dot(x, y, wide, transposed), target=target(mcpu))(*given)  # noqa: B023
-            if left == BFLOAT16:
-                x, y = x.astype("float64"), y.astype("float64")
-                assert (abs(result - x @ y) <= bound(x, y, 0)).all()
-            else:
-                np.testing.assert_array_equal(result, (x.astype("int64") @ y.astype("int64")).astype("int32"))
+    # Each pair of dtypes meets every layout on each processor, and for each of the sizes.
+    first = NAMES.index(mcpu) + SIZES_OF_ALL.index(sizes)
+    cases = [(*dtypes, LAYOUTS[(first + i) % 4]) for i, dtypes in enumerate(DTYPES)]
+    pairs = [
+        pair(rng, sizes, transposed, (left, right), normal if left == BFLOAT16 else any_integer)
+        for left, right, _, transposed in cases
+    ]
+    products = lambda given: [
+        dot(x, y, wide, turned) for (x, y), (_, _, wide, turned) in zip(given, cases, strict=True)
+    ]
+    results = tvmfun.jit(products, target=target(mcpu))([given for given, _, _ in pairs])
+    for (left, *_), (_, x, y), result in zip(cases, pairs, results, strict=True):
+        if left == BFLOAT16:
+            x, y = x.astype("float64"), y.astype("float64")
+            assert (abs(result - x @ y) <= bound(x, y, 0)).all()
+        else:
+            np.testing.assert_array_equal(result, (x.astype("int64") @ y.astype("int64")).astype("int32"))
 
 
 def test_sums_of_the_largest_bytes_wrap_around():
