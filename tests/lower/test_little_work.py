@@ -1,6 +1,7 @@
 """Programs of little work: machine code without LLVM's optimizations, which computes the same."""
 
 import math
+from collections import OrderedDict
 
 import numpy as np
 import pytest
@@ -11,45 +12,52 @@ import tvmfun.numpy as tnp
 from tvmfun import lax
 from tvmfun.core.cost import work
 from tvmfun.core.op import REGISTRY, Op
-from tvmfun.lower import pipeline
+from tvmfun.lower import cache, pipeline
 from tvmfun.lower import target as targets
 from tvmfun.lower.codegen import native
 
 X = np.random.default_rng(0).normal(size=(6, 7)).astype("float32")
 
 
-def leaves(function, arguments, limit, monkeypatch) -> list[np.ndarray]:
-    """The results of a function that is compiled anew, optimized if its work exceeds the limit."""
+def leaves(function, arguments, limit, monkeypatch) -> dict[str, np.ndarray]:
+    """The results of a function that is compiled anew, optimized if its work exceeds the limit, by their places."""
     monkeypatch.setattr(pipeline, "_LITTLE_WORK", limit)
-    tvmfun.clear_caches()
-    return [np.asarray(leaf) for leaf in tvmfun.tree.leaves(tvmfun.jit(function)(*arguments))]
+    monkeypatch.setattr(cache, "_EXECUTABLES", OrderedDict())
+    results = tvmfun.tree_util.tree_leaves_with_path(tvmfun.jit(function)(*arguments))
+    return {tvmfun.tree_util.keystr(path): np.asarray(leaf) for path, leaf in results}
 
 
 def assert_same(function, arguments, monkeypatch):
     quickly = leaves(function, arguments, math.inf, monkeypatch)
     optimized = leaves(function, arguments, -1, monkeypatch)
-    for ours, reference in zip(quickly, optimized, strict=True):
+    for place, reference in optimized.items():
         # LLVM may choose others among the products and sums that become one instruction and are rounded once.
         tolerance = {"float32": 2e-6, "float64": 1e-14}.get(reference.dtype.name, 0)
-        np.testing.assert_allclose(ours, reference, tolerance * 10, tolerance)
+        np.testing.assert_allclose(quickly[place], reference, tolerance * 10, tolerance, err_msg=place)
 
 
 def is_often(op: Op, index: int) -> bool:
     return index == 0 and (op.kind != "pointwise" or op.name in ("exp", "lgamma", "remainder", "select", "astype"))
 
 
+EVERY = [(REGISTRY[name], i, case) for name in CASES for i, case in enumerate(CASES[name])]
+OFTEN = [(op, i, case) for op, i, case in EVERY if is_often(op, i)]
+OTHERS = [(op, i, case) for op, i, case in EVERY if not is_often(op, i)]
+
+
 @pytest.mark.parametrize(
-    ("op", "case"),
+    "cases",
     [
-        pytest.param(
-            REGISTRY[name], case, id=f"{name}-{i}", marks=[] if is_often(REGISTRY[name], i) else [pytest.mark.slow]
-        )
-        for name in CASES
-        for i, case in enumerate(CASES[name])
+        *(pytest.param(OFTEN[i::4], id=f"often-{i}") for i in range(4)),
+        *(pytest.param(OTHERS[i::16], id=f"others-{i}", marks=pytest.mark.slow) for i in range(16)),
     ],
 )
-def test_ops(op: Op, case: Case, monkeypatch):
-    assert_same(lambda *arguments: op(*arguments, **case.params), case.arguments, monkeypatch)
+def test_ops(cases: list[tuple[Op, int, Case]], monkeypatch):
+    """Some dozen ops in one Program."""
+    run = lambda given: {
+        f"{op.name}-{i}": op(*arguments, **case.params) for (op, i, case), arguments in zip(cases, given, strict=True)
+    }
+    assert_same(run, ([case.arguments for *_, case in cases],), monkeypatch)
 
 
 PROGRAMS = {
