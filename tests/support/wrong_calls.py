@@ -1,5 +1,6 @@
-"""Call public functions with wrong arguments, as a script: ``wrong_calls.py SEED COUNT [MODULE ...]``.
+"""Call public functions with wrong arguments, as a script: ``wrong_calls.py SEED COUNT HOW [MODULE ...]``.
 
+``HOW`` is ``compiled``, or ``evaluated``: then NumPy computes what most calls return, and little must be compiled.
 Arguments are drawn by the names of the parameters, most of them right, so that code deep inside is reached, and one
 or more wrong. Each line of the output is JSON: the call that comes next, so that whoever reads it knows what ended the
 process, or what a call raised that is neither an error of the library nor one of Python about the signature.
@@ -30,7 +31,12 @@ import tvmfun
 import tvmfun.data
 import tvmfun.numpy as tnp
 import tvmfun.optim
+from tvmfun.core.inline import inlined
+from tvmfun.core.program import Program
 from tvmfun.errors import TvmfunError
+from tvmfun.execute import CPU, as_device_array
+from tvmfun.lower import cache
+from tvmfun.reference import evaluate
 
 MODULES = (
     "numpy", "numpy.linalg", "lax", "lax.linalg", "nn", "nn.functional", "nn.losses", "nn.init", "optim", "optim.tree",
@@ -39,6 +45,8 @@ MODULES = (
     "tree", "tree_util", "flatten_util", "image", "data", "checkpoints",
 )  # fmt: skip
 SECONDS = 120
+# Elements of an array.
+MANY = 10_000
 
 
 @tvmfun.tree.register_dataclass
@@ -234,10 +242,37 @@ def attempt(r: random.Random, text: str, function: Callable, args: list, kwargs:
     return None
 
 
+class Evaluated:
+    """An executable that evaluates a Program with NumPy."""
+
+    device = CPU
+
+    def __init__(self, program: Program) -> None:
+        self.program = program
+
+    def at(self, device: Any) -> Evaluated:
+        return self
+
+    def __call__(self, arrays: list, addresses: list[int], avals: Any) -> tuple[list, list[int]]:
+        results = [as_device_array(result) for result in evaluate(self.program, list(map(np.asarray, arrays)))]
+        return [result.memory for result in results], [result.address for result in results]
+
+
+def is_little(program: Program) -> bool:
+    """Whether NumPy evaluates a Program in no time: it has no loops, and no large arrays, for which memory may end."""
+    equations = inlined(program).equations
+    return all(e.op.kind != "control" and all(out.aval.size < MANY for out in e.outputs) for e in equations)
+
+
 def main() -> None:
-    seed, count, *modules = sys.argv[1:]
+    seed, count, how, *modules = sys.argv[1:]
     warnings.simplefilter("ignore")
     np.seterr(all="ignore")
+    if how == "evaluated":
+        compiled = cache.compile_program
+        cache.compile_program = lambda program, *options: (
+            Evaluated(program) if is_little(program) else compiled(program, *options)
+        )
     for module in modules or MODULES:
         for name, function in public(importlib.import_module(f"tvmfun.{module}")):
             r = random.Random(f"{seed} {module} {name}")
