@@ -106,7 +106,7 @@ def in_contexts() -> Iterator[Any]:
 
 
 @pytest.mark.quick("*-alone-float32", "*-0-*-float32")
-@pytest.mark.parametrize(("function", "shapes", "context", "dtype", "is_donated"), in_contexts())
+@pytest.mark.parametrize(("function", "shapes", "context", "dtype", "is_donated"), [*in_contexts()])
 def test_kernels_are_right_in_every_context(
     function: Function, shapes: tuple, context: str, dtype: str, is_donated: bool
 ):
