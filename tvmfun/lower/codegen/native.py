@@ -31,7 +31,7 @@ from tvmfun.lower.tir.calling_convention import (
     is_packed,
     packed,
 )
-from tvmfun.lower.tir.held_values import hold, release
+from tvmfun.lower.tir.held_values import hold, release, through_memory
 from tvmfun.lower.tir.narrow_stores import protect_narrow_stores
 from tvmfun.lower.tir.quotients import protect_quotients, reveal_constants
 from tvmfun.lower.tir.walk import find, rewrite
@@ -394,7 +394,11 @@ _LOWERING = tvm.transform.Sequential(
         tirx.transform.MakePackedAPI(),
         tirx.transform.BF16StorageLegalize(),
         tirx.transform.LowerTVMBuiltin(),
+        # Each condition of a select is simplified, with variables replaced by their values.
+        _of_bodies("tvmfun.Hold", hold),
         tirx.transform.LowerIntrin(),
+        _of_bodies("tvmfun.Release", release),
+        _of_bodies("tvmfun.ThroughMemory", through_memory),
     ]
 )
 

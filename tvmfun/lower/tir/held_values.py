@@ -35,6 +35,25 @@ def release(body: tirx.Stmt) -> tirx.Stmt:
     return rewrite(body, (ir.Call, lambda call: call.args[0] if called(call) == _NAME else call))
 
 
+def through_memory(body: tirx.Stmt) -> tirx.Stmt:
+    """Returns the statement with formulas of floats that are stored and loaded again, which LLVM undoes.
+
+    TVM's code generator simplifies the value of each binding, also with variables replaced by their values.
+    """
+    return rewrite(body, (tirx.Bind, _through_memory))
+
+
+def _through_memory(binding: tirx.Bind) -> tirx.Stmt:
+    value = binding.value
+    dtype, _, lanes = str(value.ty).partition("x")
+    if not dtype.startswith("float") or isinstance(value, ir.TensorLoad):
+        return binding
+    buffer = tirx.decl_buffer([int(lanes or 1)], dtype, name=binding.var.name)
+    index = [tirx.Ramp(0, 1, int(lanes)) if lanes else 0]
+    store = tirx.BufferStore(buffer, value, index)
+    return tirx.SeqStmt([tirx.AllocBuffer(buffer), store, tirx.Bind(binding.var, tirx.BufferLoad(buffer, index))])
+
+
 def _held(binding: tirx.Bind) -> tirx.Bind:
     value = binding.value
     if not str(value.ty).startswith("float"):
