@@ -225,6 +225,20 @@ class TestOnePool:
         environment = os.environ | {"TVMFUN_NUM_THREADS": "2"}
         subprocess.run([sys.executable, "-W", "ignore", "-c", code], env=environment, check=True, timeout=120)
 
+    def test_tvms_table_does_not_grow(self, monkeypatch):
+        pool, entered = threads._the_pool(), []
+        register = pool._register
+        monkeypatch.setattr(pool, "_register", lambda *entry: entered.append(entry) or register(*entry))
+        for i in range(3):
+            tvmfun.jit(lambda x, i=i: tnp.tanh(x @ x) * i + i)(self.X)
+            tvmfun.jit(lambda x, i=i: x * i + i)(self.X[:1])
+            tvmfun.jit(lambda x, i=i: [tnp.sort(x[: i + k]) for k in range(1, 14)])(self.X)
+            tvmfun.jit(lambda x, i=i: lax.fori_loop(0, i, lambda _, c: tnp.tanh(c @ x), x))(self.X)
+        rows = tvmfun.jit(lambda x: x + 1, dynamic_shapes=({0: "b"},))
+        for count in range(1, 5):
+            rows(self.X[:count])
+        assert entered == []
+
     def test_modules_of_others_keep_the_pool_of_tvm(self):
         a, b = (tirx.decl_buffer((64,), name=name) for name in "ab")
         i = tirx.Var("i", "int32")

@@ -6,8 +6,8 @@ import atexit
 import ctypes
 import os
 import tempfile
-from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from collections.abc import Iterable, Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from functools import cache
 from pathlib import Path
 from threading import RLock, main_thread
@@ -57,6 +57,10 @@ def _number(variable: str, least: int) -> int:
 
 # The functions of TVM's runtime that modules look up when they are loaded, and that the pool replaces.
 _REPLACED = "TVMBackendParallelLaunch", "TVMBackendAllocWorkspace", "TVMBackendFreeWorkspace"
+_VARIABLES = [f"__{name}" for name in _REPLACED]
+#: New names of the variables of modules for these functions: TVM's table of variables only grows, and a module looks up
+#: every entry, so the pool is entered once, under names of its own. Names are edited in files in memory.
+OWN_VARIABLES = {name: name.replace("TVM", "tvmfun") for name in _VARIABLES} if hasattr(os, "memfd_create") else {}
 
 
 class _Pool:
@@ -86,18 +90,20 @@ class _Pool:
         if hasattr(os, "register_at_fork"):
             os.register_at_fork(after_in_child=module["forget"])
         atexit.register(module["leave"])
+        if OWN_VARIABLES:
+            self._enter(OWN_VARIABLES.values(), self._ours)
 
     def install(self) -> None:
         """Makes modules that are loaded from now on use this pool."""
-        self._use(self._ours)
+        self._enter(_VARIABLES, self._ours)
 
     def uninstall(self) -> None:
         """Makes modules that are loaded from now on use TVM's pool."""
-        self._use(self._theirs)
+        self._enter(_VARIABLES, self._theirs)
 
-    def _use(self, addresses: list[int]) -> None:
-        for name, address in zip(_REPLACED, addresses, strict=True):
-            self._register(f"__{name}".encode(), address)
+    def _enter(self, variables: Iterable[str], addresses: list[int]) -> None:
+        for name, address in zip(variables, addresses, strict=True):
+            self._register(name.encode(), address)
 
 
 def _address(function: Any) -> int:
@@ -138,6 +144,15 @@ def pooled() -> Iterator[None]:
             yield
         finally:
             pool.uninstall()
+
+
+def loading() -> AbstractContextManager:
+    """Returns the context in which modules that were compiled for this process find the shared pool."""
+    if not OWN_VARIABLES:
+        return pooled()
+    with _LOADING:
+        _the_pool()
+    return nullcontext()
 
 
 def load(module: Any) -> None:

@@ -91,9 +91,9 @@ def compile_program(
 def native_module(
     program: Program, target: Target, donated: Sequence[int] = ()
 ) -> tuple[NativeModule, Plan | DynamicPlan]:
-    """Returns the Program compiled for a CPU but not loaded, and the layout of its table."""
+    """Returns the Program compiled for a CPU and other processes, and the layout of its table."""
     with _LOCK:
-        return pipeline.build(inlined(program, targets.platform(target)), target, donated)
+        return pipeline.build(inlined(program, targets.platform(target)), target, donated, exported=True)
 
 
 def check_sizes(program: Program, sizes: Mapping[str, int]) -> None:
@@ -211,7 +211,7 @@ def _build(program: Program, target: Target, donated: Sequence[int], key: str) -
             stored = disk_cache.store(export, plan, key, target)
             if stored is not None:
                 return stored
-        return disk_cache.executable(load(), plan, target)
+        return disk_cache.executable(load(), plan, target, is_loaded=plan is not None and built.is_generated)
 
 
 def _cuda_module(program: Program, target: Target, donated: Sequence[int], key: str) -> CudaModule:

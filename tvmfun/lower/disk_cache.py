@@ -27,7 +27,7 @@ from tvmfun.manifest.entries import versions
 from tvmfun.runtime.devices import device_of
 from tvmfun.runtime.executables import DynamicExecutable, Executable, NativeExecutable
 from tvmfun.runtime.plan import DynamicPlan, Plan
-from tvmfun.threads import pooled
+from tvmfun.threads import loading, pooled
 
 _T = TypeVar("_T")
 
@@ -146,11 +146,11 @@ def _undamaged(path: Path) -> tuple[bytes, dict[str, Any]] | None:
     return (content, manifest) if manifest.get("name") == path.name else None
 
 
-def executable(module: Any, plan: Plan | DynamicPlan | None, target: Target) -> Stored:
-    """The executable of a loaded module, which has a plan if it is native."""
+def executable(module: Any, plan: Plan | DynamicPlan | None, target: Target, is_loaded: bool = False) -> Stored:
+    """The executable of a module, which has a plan if it is native, and may have been loaded for the shared pool."""
     if isinstance(plan, DynamicPlan):
-        return DynamicExecutable(module, plan)
-    return NativeExecutable(module, plan) if plan else Executable(module, device_of(target))
+        return DynamicExecutable(module, plan, is_loaded)
+    return NativeExecutable(module, plan, is_loaded) if plan else Executable(module, device_of(target))
 
 
 def _path(name: str) -> Path | None:
@@ -198,10 +198,10 @@ def _load(path: Path, target: Target, form: Form) -> Stored | None:
             return None
         content, manifest = found
         plan = form.parse(manifest["plan"]) if form else None
-        with pooled():
+        with loading() if form else pooled():
             module = _library(content, path)
             module.get_function("main" if form else "vm_load_executable")  # is there one?
-            return executable(module, plan, target)
+            return executable(module, plan, target, is_loaded=True)
     except (OSError, RuntimeError, AttributeError, ValueError, KeyError, TypeError):
         return None
 

@@ -83,18 +83,24 @@ def scheduled_kernels(program: Program, target: Target, donated: Collection[int]
     return _scheduled(program, target, donated)[1].kernels
 
 
-def build(program: Program, target: Target, donated: Collection[int] = ()) -> tuple[NativeModule, Plan | DynamicPlan]:
-    """All stages, for a CPU."""
-    module, plan, _ = build_with_steps(program, target, donated)
+def build(
+    program: Program, target: Target, donated: Collection[int] = (), exported: bool = False
+) -> tuple[NativeModule, Plan | DynamicPlan]:
+    """All stages, for a CPU; an exported module is for other processes."""
+    module, plan, _ = build_with_steps(program, target, donated, exported=exported)
     return module, plan
 
 
 def build_with_steps(
-    program: Program, target: Target, donated: Collection[int] = (), is_timed: bool = False
+    program: Program,
+    target: Target,
+    donated: Collection[int] = (),
+    is_timed: bool = False,
+    exported: bool = False,
 ) -> tuple[NativeModule, Plan | DynamicPlan, list[Step]]:
     """The same, and the kernels in the order in which they are called; ``main`` may read a clock between them."""
     is_optimized = bool(program.sizes) or work(program) > _LITTLE_WORK
-    kernels = Kernels(target, is_optimized)  # compiles the first ones while others are still being scheduled
+    kernels = Kernels(target, is_optimized, exported)  # compiles the first ones while others are still being scheduled
     module, builder = _scheduled(program, target, donated, kernels.add)
     with stage("lowering"):
         plan, steps = plan_memory(module["main"], list(program.sizes))

@@ -37,17 +37,26 @@ class NativeExecutable:
     """A compiled ``main`` that takes a table of addresses.
 
     Args:
-        module: compiled, or loaded from disk.
+        module: compiled, or read from disk.
         plan: the layout of the table.
+        is_loaded: whether the module has been loaded for the shared pool.
         of: what it shares with executables for other sizes.
         words: the values of the slots after that of the block of intermediates.
     """
 
     device = _CPU
 
-    def __init__(self, module: Any, plan: Plan, of: DynamicExecutable | None = None, words: Sequence[int] = ()) -> None:
+    def __init__(
+        self,
+        module: Any,
+        plan: Plan,
+        is_loaded: bool = False,
+        of: DynamicExecutable | None = None,
+        words: Sequence[int] = (),
+    ) -> None:
         self.module = module
         self.plan = plan
+        self._is_loaded = is_loaded
         self._main: Any = None
         self._words = words
         self._results = items_at(plan.results)
@@ -96,7 +105,8 @@ class NativeExecutable:
         return self._results(owners), self._results(table)
 
     def _load(self) -> Any:
-        threads.load(self.module)
+        if not self._is_loaded:
+            threads.load(self.module)
         self._main = self.module["main"]
         return self._main
 
@@ -105,15 +115,17 @@ class DynamicExecutable:
     """A compiled ``main`` for arguments of all sizes.
 
     Args:
-        module: compiled, or loaded from disk.
+        module: compiled, or read from disk.
         plan: the layout of the table.
+        is_loaded: whether the module has been loaded for the shared pool.
     """
 
     device = _CPU
 
-    def __init__(self, module: Any, plan: DynamicPlan) -> None:
+    def __init__(self, module: Any, plan: DynamicPlan, is_loaded: bool = False) -> None:
         self.module = module
         self.plan = plan
+        self._is_loaded = is_loaded
         #: Memory for the results of static size.
         self.buffers = list(result_buffers([size for size in plan.fresh if isinstance(size, int)]))
         #: Blocks for intermediates that no call uses.
@@ -126,7 +138,10 @@ class DynamicExecutable:
     def at_sizes(self, sizes: Mapping[str, int]) -> NativeExecutable:
         """Returns the executable for these sizes."""
         plan, words = self.plan.at(sizes)
-        return NativeExecutable(self.module, plan, self, words)
+        if not self._is_loaded:
+            threads.load(self.module)
+            self._is_loaded = True
+        return NativeExecutable(self.module, plan, True, self, words)
 
 
 def items_at(indices: Sequence[int]) -> Callable[[Sequence[Any]], Sequence[Any]]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
 from tempfile import TemporaryDirectory
@@ -37,7 +37,7 @@ from tvmfun.lower.tir.quotients import protect_quotients, reveal_constants
 from tvmfun.lower.tir.walk import find, rewrite
 from tvmfun.runtime.plan import Address, Size
 from tvmfun.runtime.workspaces import Allocation
-from tvmfun.threads import cpu_count, pooled
+from tvmfun.threads import OWN_VARIABLES, cpu_count, loading
 
 # Kernels per LLVM module, and the most that do not justify a separate module and thread if LLVM optimizes them.
 _KERNELS_OF_A_PART, _FEW_KERNELS = 12, 4
@@ -65,11 +65,13 @@ class Kernels:
     Args:
         target: a CPU.
         optimized: whether LLVM optimizes them. They compute the same, but LLVM may fuse other products and sums.
+        exported: whether they are not for this process, whose pool of threads they use otherwise.
     """
 
-    def __init__(self, target: Target, optimized: bool = True) -> None:
+    def __init__(self, target: Target, optimized: bool = True, exported: bool = False) -> None:
         self._target = target
         self.optimized = optimized
+        self.names = {} if exported else OWN_VARIABLES
         # Without the optimizer, a module takes longer than the kernels in it.
         self._few = _FEW_KERNELS if optimized else _KERNELS_OF_A_PART
         # Options for LLVM's command line are global.
@@ -92,7 +94,7 @@ class Kernels:
     def _start(self, part: dict[ir.GlobalVar, tirx.PrimFunc]) -> None:
         self._pool = self._pool or ThreadPoolExecutor(self._threads)
         self._parts.append(
-            (next(iter(part)).name_hint, self._pool.submit(_compiled, self._target, part, self.optimized))
+            (next(iter(part)).name_hint, self._pool.submit(_compiled, self._target, part, self.optimized, self.names))
         )
 
     @property
@@ -136,7 +138,7 @@ class NativeModule:
         self, kernels: Kernels, steps: Sequence[Call | Store], slots: int, target: Target, is_timed: bool = False
     ) -> None:
         self._target = target
-        self._optimized = kernels.optimized
+        self._optimized, self._names_of_variables = kernels.optimized, kernels.names
         # A separate module takes LLVM some milliseconds.
         is_joined = kernels.is_small and len(steps) <= _FEW_STEPS
         parts = [] if is_joined else kernels.finish()
@@ -158,15 +160,16 @@ class NativeModule:
         )
         #: The number of threads that kernels use.
         self.threads = thread_count(target)
+        #: Whether :meth:`load` generates machine code: only for this machine.
+        self.is_generated = "mtriple" not in target.attrs
 
     def load(self) -> Any:
         """Returns the module with ``main``; machine code for this machine is generated at once, in threads."""
-        target = self._target_of_callers
-        modules = [*self._parts, _built(target, _with_forwarding(target, self._callers), self._optimized)]
+        modules = [*self._parts, self._built_callers(_with_forwarding(self._target_of_callers, self._callers))]
         for module in self._parts:
             modules[-1].import_module(module)
-        if "mtriple" not in self._target.attrs:
-            with pooled():
+        if self.is_generated:
+            with loading():
                 _in_threads(lambda module, name: module.get_function(name), modules, self._names)
         return modules[-1]
 
@@ -178,10 +181,13 @@ class NativeModule:
     @contextmanager
     def object_files(self) -> Iterator[list[str]]:
         """Yields the paths of object files, with machine code that is generated in threads."""
-        modules = [*self._parts, _built(self._target_of_callers, self._callers, self._optimized)]
+        modules = [*self._parts, self._built_callers(self._callers)]
         with _object_files(len(modules)) as files:
             _in_threads(lambda module, file: module.write_to_file(file, "o"), modules, files)
             yield files
+
+    def _built_callers(self, callers: tvm.IRModule) -> Any:
+        return _built(self._target_of_callers, callers, self._optimized, self._names_of_variables)
 
 
 @contextmanager
@@ -211,10 +217,12 @@ def compiled(target: Target, functions: dict) -> Any:
     return _built(target, _lowered(target, functions)[0])
 
 
-def _compiled(target: Target, functions: dict, optimized: bool) -> tuple[Any, dict[str, list[Event]]]:
+def _compiled(
+    target: Target, functions: dict, optimized: bool, names: Mapping[str, str]
+) -> tuple[Any, dict[str, list[Event]]]:
     """The LLVM module, and the workspace events of each function."""
     module, allocated = _lowered(target, functions, optimized)
-    return _built(target, module, optimized), allocated
+    return _built(target, module, optimized, names), allocated
 
 
 def _lowered(target: Target, functions: dict, optimized: bool = True) -> tuple[tvm.IRModule, dict[str, list[Event]]]:
@@ -245,14 +253,13 @@ def _with_forwarding(target: Target, module: tvm.IRModule) -> tvm.IRModule:
     return tvm.IRModule({**functions, **_lowered(target, others)[0].functions}, attrs=module.attrs)
 
 
-def _built(target: Target, module: tvm.IRModule, optimized: bool = True) -> Any:
-    """The LLVM module of lowered functions."""
+def _built(target: Target, module: tvm.IRModule, optimized: bool = True, names: Mapping[str, str] | None = None) -> Any:
+    """The LLVM module of lowered functions, with new names of variables."""
     # A level that the user has chosen stays.
-    if not optimized and _OPT_LEVEL not in target.attrs and can_strip():
-        built = _llvm_module(Target({**llvm_options(target).export(), _OPT_LEVEL: 0}), module)
-        return stripped(built, opt_level=2)
-    built = _llvm_module(llvm_options(target), module)
-    return stripped(built) if len(module.functions) <= _FEW_KERNELS else built
+    if optimized or _OPT_LEVEL in target.attrs or not can_strip():
+        return stripped(_llvm_module(llvm_options(target), module), names=names)
+    built = _llvm_module(Target({**llvm_options(target).export(), _OPT_LEVEL: 0}), module)
+    return stripped(built, opt_level=2, names=names)
 
 
 def _llvm_module(target: Target, module: tvm.IRModule) -> Any:

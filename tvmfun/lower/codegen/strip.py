@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+from collections.abc import Mapping
 from typing import Any
 
 import tvm
@@ -28,14 +29,15 @@ def can_strip() -> bool:
     return hasattr(os, "memfd_create")
 
 
-def stripped(module: Any, opt_level: int | None = None) -> Any:
+def stripped(module: Any, opt_level: int | None = None, names: Mapping[str, str] | None = None) -> Any:
     """Returns the LLVM module without float16 conversions, if it does not compute in float16, and debug information.
 
-    They take LLVM longer than a small kernel. A large module is not worth it, since its text is printed and read.
+    They take LLVM longer than a small kernel, and longer than to print and read the text of large ones.
 
     Args:
         module: the LLVM module.
         opt_level: the level at which machine code is generated, if another than that at which the module was built.
+        names: new names of variables and functions.
     """
     if not can_strip():
         return module
@@ -46,6 +48,8 @@ def stripped(module: Any, opt_level: int | None = None) -> Any:
     text = _without_debug_information(text)
     if opt_level is not None:
         text = _OPT_LEVEL.sub(rf"\g<1>{opt_level}", text, count=1)
+    for old, new in (names or {}).items():
+        text = text.replace(old, new)
     number = os.memfd_create("module.ll")
     try:
         with open(number, "w", closefd=False) as file:
