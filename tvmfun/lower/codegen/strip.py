@@ -9,6 +9,8 @@ from typing import Any
 
 import tvm
 
+from tvmfun.lower.tir.held_values import MEMORY
+
 # TVM adds these two functions, of 25 blocks, to every module. LLVM calls them on processors without such instructions.
 _CONVERSIONS = re.compile(r"^define weak [^\n]*@__(?:truncsfhf2|extendhfsf2)\(.*?^}\n", re.DOTALL | re.MULTILINE)
 _USES_HALF = re.compile(r"^(?!declare ).*\bhalf\b", re.MULTILINE)
@@ -21,6 +23,11 @@ _REFERENCES = [
 ]
 # The module's metadata has the target, as JSON.
 _OPT_LEVEL = re.compile(r'(!"tvm_target", !"[^\n]*\\22opt-level\\22:)\d')
+# A formula that is stored and loaded at once. The addresses stay, because unnamed values are numbered.
+_THROUGH_MEMORY = re.compile(
+    rf"( +%\S+ = getelementptr [^\n]*ptr %{MEMORY}\d*,[^\n]*\n) +store (<\d+ x \w+>|\w+) ([^\n]+?), ptr %[^\n]*\n"
+    r"( +%\S+ = getelementptr [^\n]*\n +%\S+ = )load [^\n]*\n"
+)
 _UNIT = re.compile(r"llvm\.dbg\.cu = !\{[^}]*\}")
 
 
@@ -48,6 +55,8 @@ def stripped(module: Any, opt_level: int | None = None, names: Mapping[str, str]
     text = _without_debug_information(text)
     if opt_level is not None:
         text = _OPT_LEVEL.sub(rf"\g<1>{opt_level}", text, count=1)
+        # No optimizer does it, and a product and a sum are fused only if no memory is between them.
+        text = _THROUGH_MEMORY.sub(r"\1\4bitcast \2 \3 to \2\n", text)
     for old, new in (names or {}).items():
         text = text.replace(old, new)
     number = os.memfd_create("module.ll")

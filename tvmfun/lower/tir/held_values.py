@@ -13,6 +13,8 @@ from tvm import ir, tirx
 
 from tvmfun.lower.tir.walk import called, rewrite
 
+#: The name of the memory through which formulas go.
+MEMORY = "tvmfun_formula"
 _NAME = "tirx.tvmfun_held"
 # ``CallEffectKind::kReadState``: not pure, but without consequences for other expressions.
 _READS_STATE = 2
@@ -36,9 +38,10 @@ def release(body: tirx.Stmt) -> tirx.Stmt:
 
 
 def through_memory(body: tirx.Stmt) -> tirx.Stmt:
-    """Returns the statement with formulas of floats that are stored and loaded again, which LLVM undoes.
+    """Returns the statement with formulas of floats that are stored and loaded again.
 
-    TVM's code generator simplifies the value of each binding, also with variables replaced by their values.
+    TVM's code generator simplifies the value of each binding, also with variables replaced by their values. LLVM's
+    optimizer makes registers of such memory; without it, ``codegen.strip`` does.
     """
     return rewrite(body, (tirx.Bind, _through_memory))
 
@@ -48,7 +51,7 @@ def _through_memory(binding: tirx.Bind) -> tirx.Stmt:
     dtype, _, lanes = str(value.ty).partition("x")
     if not dtype.startswith("float") or isinstance(value, ir.TensorLoad):
         return binding
-    buffer = tirx.decl_buffer([int(lanes or 1)], dtype, name=binding.var.name)
+    buffer = tirx.decl_buffer([int(lanes or 1)], dtype, name=MEMORY)
     index = [tirx.Ramp(0, 1, int(lanes)) if lanes else 0]
     store = tirx.BufferStore(buffer, value, index)
     return tirx.SeqStmt([tirx.AllocBuffer(buffer), store, tirx.Bind(binding.var, tirx.BufferLoad(buffer, index))])
