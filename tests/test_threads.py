@@ -171,7 +171,7 @@ class TestOnePool:
         assert not wrong
         assert most <= before + 8
         # A pool per thread took ten times as long. In processor time, because other processes may run.
-        assert time.process_time() - started < 3 * alone + 2
+        assert time.process_time() - started < 5 * alone + 2
 
     def test_threads_at_the_same_time(self):
         """Some of them have the pool, the others do their tasks alone: the bits are the same."""
