@@ -1,4 +1,4 @@
-"""Edits of the text of LLVM modules: without TVM's float16 conversions and debug information, at another level."""
+"""Edits of the text of LLVM modules: less of TVM's code and debug information, another level, names of variables."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def can_strip() -> bool:
 def stripped(module: Any, opt_level: int | None = None, names: Mapping[str, str] | None = None) -> Any:
     """Returns the LLVM module without float16 conversions, if it does not compute in float16, and debug information.
 
-    They take LLVM longer than a small kernel, and longer than to print and read the text of large ones.
+    Both take LLVM longer than a small kernel, and longer than to print and read the text of large ones.
 
     Args:
         module: the LLVM module.
