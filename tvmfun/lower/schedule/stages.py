@@ -442,13 +442,16 @@ def indices_at(stages: Sequence[Stage], inner: Sequence[Axis], position: Expr) -
 def _is_linear(stage: Stage, count: int) -> bool:
     """Whether the offsets of all accesses are linear in the last axes of the stage."""
     axes = stage.space[len(stage.space) - count :]
-    accesses = [*build.accesses(stage.value), (stage.output, stage.index)]
-    return all(build.is_linear(index, axes) for _, indices in accesses for index in indices)
+    return all(build.is_linear(index, axes) for _, indices in _accesses(stage) for index in indices)
 
 
 def _walks_as_one(stage: Stage, outer: int) -> bool:
     first, second = stage.space[outer], stage.space[outer + 1]
-    accesses = [*build.accesses(stage.value), (stage.output, stage.index)]
     return build.is_only_in_indices(stage.value, (first, second)) and all(
-        build.walks_as_one(access, first, second, stage.space) for access in accesses
+        build.walks_as_one(access, first, second, stage.space) for access in _accesses(stage)
     )
+
+
+def _accesses(stage: Stage) -> list[tuple[Buffer, Sequence[Expr]]]:
+    """The buffer and the indices of each load, and of the result."""
+    return [*build.accesses(stage.value), (stage.output, stage.index)]
