@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 import tvm
-from tvm import ir, tirx
+from tvm import ir, s_tir, tirx
 from tvm.ir import StringImm
 from tvm.s_tir.stmt import SBlock, SBlockRealize
 from tvm.tirx import AllocBuffer, BufferStore, For, ForKind, IfThenElse, SeqStmt, Stmt
@@ -27,15 +27,39 @@ from tvmfun.core.inline import inlined
 from tvmfun.core.program import Literal
 from tvmfun.lower import pipeline
 from tvmfun.lower import target as targets
+from tvmfun.lower.codegen import native
 from tvmfun.lower.fusion.kernel import Kernel
 from tvmfun.lower.schedule import schedule
 from tvmfun.lower.tir import build
+from tvmfun.lower.tir.calling_convention import NO_ALIAS, packed
 from tvmfun.lower.tir.quotients import protect_quotients
 from tvmfun.lower.tir.walk import called, find, rewrite
 
 SM_90 = {"kind": "cuda", "arch": "sm_90"}
 # Each function runs once, which takes less time than LLVM's optimizer.
 _UNOPTIMIZED = tvm.target.Target({"kind": "llvm", "opt-level": 0})
+# What LLVM needs of the library's passes for CPUs: those that simplify take longer than it needs for code that they would
+# have made shorter.
+_FLATTENING = tvm.transform.Sequential(
+    [
+        s_tir.transform.LowerInitBlock(),
+        s_tir.transform.PlanAndUpdateBufferAllocationLocation(),
+        s_tir.transform.ConvertBlocksToOpaque(),
+        s_tir.transform.LowerMatchBuffer(),
+        s_tir.transform.LowerOpaqueBlock(),
+        tirx.transform.FlattenBuffer(),
+        tirx.transform.BF16ComputeLegalize(),
+        tirx.transform.NarrowDataType(32),
+    ]
+)
+_LOWERING = tvm.transform.Sequential(
+    [
+        tirx.transform.MakePackedAPI(),
+        tirx.transform.BF16StorageLegalize(),
+        tirx.transform.LowerTVMBuiltin(),
+        tirx.transform.LowerIntrin(),
+    ]
+)
 _SHUFFLES = (
     "tirx.tvm_warp_shuffle",
     "tirx.tvm_warp_shuffle_xor",
@@ -341,15 +365,22 @@ def call(function: tirx.PrimFunc, arguments: list, shapes: list, kernel: Kernel)
 
 
 def _compiled(functions: dict[str, tirx.PrimFunc]) -> Any:
-    named = {ir.GlobalVar(name): function.with_attr("global_symbol", name) for name, function in functions.items()}
-    return tvm.compile(tvm.IRModule(named), target=_UNOPTIMIZED)
+    target = native.llvm_options(_UNOPTIMIZED)
+    named = {
+        ir.GlobalVar(name): function.with_attrs({"global_symbol": name, NO_ALIAS: False})
+        for name, function in functions.items()
+    }
+    with target, tvm.transform.PassContext(opt_level=3):
+        flat = _FLATTENING(tirx.transform.BindTarget(target.with_host(target))(tvm.IRModule(named)))
+        module = _LOWERING(tvm.IRModule({name: packed(function) for name, function in flat.functions.items()}))
+        return tvm.get_global_func("target.build.llvm")(module, target)
 
 
 def _called(function: Callable, arguments: list, shapes: list, kernel: Kernel) -> list[np.ndarray]:
     # Elements that are not written must show, so the outputs begin as something unlikely.
     outputs = [_tensor(np.full(s, 77).astype(o.aval.dtype)) for s, o in zip(shapes, kernel.outputs, strict=True)]
     tensors = [argument if isinstance(argument, int) else _tensor(argument) for argument in arguments]
-    function(*tensors, *outputs)
+    function(*(x if isinstance(x, int) else x.data_ptr() for x in (*tensors, *outputs)))
     return [out.numpy().astype(o.aval.dtype, copy=False) for out, o in zip(outputs, kernel.outputs, strict=True)]
 
 
