@@ -20,7 +20,6 @@ class Case(NamedTuple):
         oracle: NumPy's answers, one per call, where TVM's are not to be trusted; see the comment at the case.
         tolerance: how far values may be apart, relatively and absolutely.
         order: 0 where there are no derivatives to check: the function jumps, or the result is not a float.
-        dear: whether the case takes many seconds to compile.
     """
 
     inputs: tuple[np.ndarray, ...]
@@ -28,7 +27,6 @@ class Case(NamedTuple):
     oracle: Callable[..., Sequence[Any]] | None = None
     tolerance: float = 2e-5
     order: int = 1
-    dear: bool = False
 
 
 def floats(*shape: int, low: float = -2.0, high: float = 2.0, seed: int = 0) -> np.ndarray:
@@ -671,7 +669,6 @@ CASES["image.resize2d"] = [
             _near("asymmetric", "", (8, 10)),
             lambda x: image.resize2d(x, (5, 6), method="nearest_neighbor", **_crop),
         ],
-        dear=True,
     ),
 ]
 CASES["image.resize3d"] = [
@@ -685,9 +682,8 @@ CASES["image.resize3d"] = [
             # TVM does not extrapolate along the first axis: this region leaves the array along the last.
             lambda x: image.resize3d(x, (4, 3, 3), **{**_crop, "roi": (0.1, 0.1, 0.2, 1.2, 0.8, 0.9)}),
         ],
-        dear=True,
     ),
-    Case((floats(1, 3, 4, 5, 2),), [lambda x: image.resize3d(x, (2, 3, 7), layout="NDHWC")], dear=True),
+    Case((floats(1, 3, 4, 5, 2),), [lambda x: image.resize3d(x, (2, 3, 7), layout="NDHWC")]),
 ]
 CASES["image.affine_grid"] = [
     Case((floats(2, 2, 3),), [lambda x, c=c: image.affine_grid(x, (3, 4), c) for c in (False, True)]),
@@ -702,8 +698,7 @@ _samples = [
     for c in (True, False)
 ]
 CASES["image.grid_sample"] = [
-    Case((floats(2, 2, 4, 5), _grid), [_samples[i] for i in (0, 5, 8)], tolerance=1e-4),
-    Case((floats(2, 2, 4, 5), _grid), _samples, tolerance=1e-4, dear=True),
+    Case((floats(2, 2, 4, 5), _grid), _samples, tolerance=1e-4),
     Case(
         (floats(1, 2, 3, 4, 5), floats(1, 3, 2, 3, 2, low=-1.4, high=1.3, seed=9)),
         [
@@ -712,7 +707,6 @@ CASES["image.grid_sample"] = [
             for p in _paddings
         ],
         tolerance=1e-4,
-        dear=True,
     ),
 ]
 _rois = np.asarray([[1.3, 0.45, 6.6, 5.2], [0.1, 2.3, 4.9, 9.8]], "float32")
@@ -731,17 +725,12 @@ CASES["vision.roi_align"] = [
             lambda x, r: vision.roi_align(x, _regions(r), 2, 0.5, 3, True),
             lambda x, r: vision.roi_align(x, _regions(r), 2, 1.0, 2, mode="max"),
         ],
-        dear=True,
     ),
-    Case(
-        (floats(2, 6, 7, 2), _rois),
-        [lambda x, r: vision.roi_align(x, _regions(r), 2, 1.0, 1, layout="NHWC")],
-        dear=True,
-    ),
+    Case((floats(2, 6, 7, 2), _rois), [lambda x, r: vision.roi_align(x, _regions(r), 2, 1.0, 1, layout="NHWC")]),
 ]
 CASES["vision.roi_pool"] = [
     Case((floats(2, 2, 6, 7), _rois), [lambda x, r: vision.roi_pool(x, _regions(r), (2, 3), 0.8)]),
-    Case((floats(2, 2, 6, 7), _rois), [lambda x, r: vision.roi_pool(x, _regions(r), 3, 1.7)], dear=True),
+    Case((floats(2, 2, 6, 7), _rois), [lambda x, r: vision.roi_pool(x, _regions(r), 3, 1.7)]),
 ]
 _detections = floats(2, 3, 4), floats(2, 16), np.abs(floats(1, 4, 4))
 CASES["vision.multibox_transform_loc"] = [
@@ -752,7 +741,6 @@ CASES["vision.multibox_transform_loc"] = [
             lambda s, o, a: vision.multibox_transform_loc(s, o, a, True, 0.3, (0.1, 0.1, 0.2, 0.2), False),
             lambda s, o, a: vision.multibox_transform_loc(s, o, a, apply_softmax=False),
         ],
-        dear=True,
     ),
 ]
 _boxes = np.stack([ints(2, 6, low=-1, high=3, seed=4) + np.float32(0.5), floats(2, 6, low=0, high=1, seed=5)], -1)
@@ -781,6 +769,5 @@ CASES["vision.non_max_suppression"] = [
             _nms(iou_threshold=0.6, soft_nms_sigma=0.4, score_threshold=0.15, force_suppress=True),
             _nms(iou_threshold=0.9, soft_nms_sigma=0.4, score_threshold=0.15, return_indices=False, id_index=-1),
         ],
-        dear=True,
     ),
 ]
