@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import fcntl
+import functools
 import importlib.util
 import json
 import math
@@ -278,6 +279,7 @@ def describe(task: Task, amp: str) -> Speed:
     return Speed(task.unit, task.units, cost.flops, peak)
 
 
+@functools.cache
 def peak_flops(dtype: str) -> float:
     """Returns the operations per second of a large product of matrices on this machine."""
     x, size = tnp.ones((2048, 2048), dtype), 2048
