@@ -1,3 +1,4 @@
+import ctypes
 import gc
 import importlib.metadata
 import os
@@ -78,6 +79,9 @@ def modest_memory():
     if "jax" in sys.modules:
         sys.modules["jax"].clear_caches()
     gc.collect()
+    # glibc keeps what was freed; above the limit for good, the caches would be dropped after every module.
+    if trim := getattr(ctypes.CDLL(None), "malloc_trim", None):
+        trim(0)
 
 
 def _resident() -> int:
