@@ -26,11 +26,14 @@ def like(values, seed: int):
 
 
 def check(function: Callable, arguments: Sequence[np.ndarray], order: int = 2, tolerance: float = 1e-6) -> None:
-    """Compares jvp with central differences and vjp with jvp, and for order 2 does so for the vjp itself."""
+    """Compares jvp with central differences and vjp with jvp, and for order 2 those of the vjp, too, in one Program."""
     arguments = tree.map(lambda x: np.asarray(x, np.float64), tuple(arguments))
+    for i in range(1, order):
+        # A cotangent of its own, so that the cotangent's influence is differentiated too.
+        arguments = (like(tvmfun.eval_shape(function, *arguments), seed=i + 10), *arguments)
+        function = _with_vjp(function)
     direction = like(arguments, seed=order)
 
-    # One Program for every point, since a second one would be compiled, too.
     @tvmfun.jit
     def evaluate(arguments, direction, cotangent):
         value, pull = tvmfun.vjp(function, *arguments)
@@ -40,16 +43,29 @@ def check(function: Callable, arguments: Sequence[np.ndarray], order: int = 2, t
     moved = [tree.map(lambda x, d, s=sign: x + s * EPSILON * d, arguments, direction) for sign in (1, -1)]
     ahead, behind = (evaluate(point, direction, cotangent)[0] for point in moved)
     numerical = tree.map(lambda a, b: (np.asarray(a) - np.asarray(b)) / (2 * EPSILON), ahead, behind)
-
     _, tangent, pulled = evaluate(arguments, direction, cotangent)
-    scale = 1 + max((float(np.abs(n).max()) for n in tree.leaves(numerical) if np.size(n)), default=0.0)
-    for expected, got in zip(tree.leaves(numerical), tree.leaves(tangent), strict=True):
-        np.testing.assert_allclose(np.asarray(got), expected, rtol=0, atol=tolerance * scale)
 
     np.testing.assert_allclose(dot(pulled, direction), dot(cotangent, tangent), rtol=1e-9, atol=1e-9)
-    if order > 1:
-        # A cotangent of its own, so that the cotangent's influence is differentiated too.
-        check(lambda c, *x: tvmfun.vjp(function, *x)[1](c), (cotangent, *arguments), order - 1, 10 * tolerance)
+    for i in range(order - 1, -1, -1):
+        # Each vjp is less exact than what it is of.
+        (numerical, of_vjp), (tangent, got) = (numerical, tangent) if i else ((None, numerical), (None, tangent))
+        _compare(got, of_vjp, tolerance * 10**i)
+
+
+def _with_vjp(function: Callable) -> Callable:
+    """The function of a cotangent and the arguments that returns the value and the arguments' cotangents."""
+
+    def both(cotangent, *arguments):
+        value, pull = tvmfun.vjp(function, *arguments)
+        return value, pull(cotangent)
+
+    return both
+
+
+def _compare(got, numerical, tolerance: float) -> None:
+    scale = 1 + max((float(np.abs(n).max()) for n in tree.leaves(numerical) if np.size(n)), default=0.0)
+    for ours, expected in zip(tree.leaves(got), tree.leaves(numerical), strict=True):
+        np.testing.assert_allclose(np.asarray(ours), expected, rtol=0, atol=tolerance * scale)
 
 
 def orders(module: Any, numpy: Any, function: Callable, order: int) -> Callable:
