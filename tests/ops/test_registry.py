@@ -99,7 +99,7 @@ def test_derivatives_to_order_two(op: Op, case: Case):
             full[i] = value
         return op(*map(tvmfun.numpy.asarray, full), **case.params)
 
-    result = outputs(of_floats(*(case.arguments[i] for i in floats)))
+    result = outputs(tvmfun.eval_shape(of_floats, *(case.arguments[i] for i in floats)))
     if not any(dtypes.is_float(part.dtype) for part in result):
         pytest.skip("the result is not a float")
     # Pointwise formulas do not depend on the shape: the second order once is enough.
