@@ -60,11 +60,7 @@ def seed_of_the_name(request: pytest.FixtureRequest) -> None:
 
 
 @pytest.hookimpl(trylast=True)
-def pytest_collection_finish(session: pytest.Session) -> None:
-    # Processes that tests start compile the sources once, also where Python is told to leave no bytecode in the tree.
-    cache = getattr(session.config, "cache", None)
-    if cache is not None and os.environ.pop("PYTHONDONTWRITEBYTECODE", ""):
-        os.environ["PYTHONPYCACHEPREFIX"] = str(cache.mkdir("bytecode"))
+def pytest_collection_finish() -> None:
     # Imported modules stay alive; scanning them for garbage took a sixth of the time, and scanning what tests make, of
     # which little is garbage, a twentieth.
     gc.freeze()

@@ -27,13 +27,13 @@ def pytest_terminal_summary(terminalreporter: Any, config: pytest.Config) -> Non
     for kind in ("passed", "failed"):
         for report in terminalreporter.stats.get(kind, ()):
             checked = dict(getattr(report, "user_properties", ())).get("against_jax")
-            if report.when != "call" or checked is None:
+            if report.when != "call":
                 continue
-            name, dtype, forms, *refusals = checked
-            letters = "".join(letter for form, letter in FORMS.items() if forms.get(form))
-            table.setdefault(name, {})[dtype] = "!" if report.failed else letters or "-"
-            for text in refusals:
-                notes.setdefault(text.split(", got")[0], []).append(dtype)
+            for name, dtype, forms, *refusals in checked or ():
+                letters = "".join(letter for form, letter in FORMS.items() if forms.get(form))
+                table.setdefault(name, {})[dtype] = "!" if report.failed else letters or "-"
+                for text in refusals:
+                    notes.setdefault(text.split(", got")[0], []).append(dtype)
     if not table:
         return
     write = terminalreporter.write_line

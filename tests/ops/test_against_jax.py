@@ -5,7 +5,7 @@ A table of checked and refused cases is printed after the tests.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import jax
@@ -61,16 +61,14 @@ def derivatives_of(module: Any, cos: Callable, call: Callable, arguments: Any, t
 
 
 class Comparison:
-    """One op with one dtype: the calls that are drawn, and in which forms they agreed."""
+    """A drawn call of one op with one dtype, and in which forms the results agreed."""
 
-    def __init__(self, name: str, dtype: np.dtype) -> None:
+    def __init__(self, name: str, dtype: np.dtype, draw: Draw) -> None:
         self.op, self.oracle, self.dtype = REGISTRY[name], ORACLES[name], dtype
         self.forms: dict[str, int] = {}
         self.refusal = ""
         self.static: set[str] = set()
-
-    def __call__(self, draw: Draw) -> None:
-        arguments, params = self.oracle.call(draw)
+        arguments, params = self.arguments, self.params = self.oracle.call(draw)
         try:
             self.op.shape(*(tvmfun.ShapeDtype(x.shape, x.dtype) for x in arguments), **params)
         except errors.DtypeError as error:
@@ -78,32 +76,45 @@ class Comparison:
             with pytest.raises(errors.DtypeError):
                 self.op(*map(tnp.asarray, arguments), **params)
             return
-        ours = lambda *xs: self.oracle.view(self.op(*xs, **params))
-        theirs = lambda *xs: self.oracle.view(self.oracle.function(*xs, **params))
-        tangents = [derivatives.like(arguments[i], seed=i).astype(arguments[i].dtype) for i in floats(arguments)]
-        stacked = [np.stack([x, x / x.dtype.type(2) if dtypes.is_float(x.dtype) else x]) for x in arguments]
+        self.ours = lambda *xs: self.oracle.view(self.op(*xs, **params))
+        self.theirs = lambda *xs: self.oracle.view(self.oracle.function(*xs, **params))
+        self.tangents = [derivatives.like(arguments[i], seed=i).astype(arguments[i].dtype) for i in floats(arguments)]
+        self.stacked = [np.stack([x, x / x.dtype.type(2) if dtypes.is_float(x.dtype) else x]) for x in arguments]
+        self.avals = parts(jax.eval_shape(self.theirs, *map(jnp.asarray, arguments)))
+        results = [part for part in self.avals if dtypes.is_float(np.dtype(part.dtype))]
+        self.differentiable = bool(self.tangents and results) and self.op.name not in NOT_DIFFERENTIABLE
 
-        with oracle.x64():
-            expected = parts(jax.eval_shape(theirs, *map(jnp.asarray, arguments)))
-            results = [part for part in expected if dtypes.is_float(np.dtype(part.dtype))]
-            self.differentiable = bool(tangents and results) and self.op.name not in NOT_DIFFERENTIABLE
-            compute = jax.jit(lambda *args: (*self.whole(jax, jnp.cos, theirs, *args[:2]), jax.vmap(theirs)(*args[2])))
-            value, moved, batched = compute(*jax.tree.map(self.widened, (arguments, tangents, stacked)))
+    @property
+    def inputs(self) -> tuple:
+        return self.arguments, self.tangents, self.stacked
 
+    @property
+    def widened_inputs(self) -> tuple:
+        return tuple([self.widened(x) for x in part] for part in self.inputs)
+
+    def of_jax(self, arguments: Any, tangents: Any, stacked: Any) -> tuple:
+        """The value, the derivatives and the batched value."""
+        return (*self.whole(jax, jnp.cos, self.theirs, arguments, tangents), jax.vmap(self.theirs)(*stacked))
+
+    def of_ours(self, arguments: Any, tangents: Any, stacked: Any) -> tuple:
+        """The same, here."""
+        return (*self.whole(tvmfun, tnp.cos, self.ours, arguments, tangents), tvmfun.vmap(self.ours)(*stacked))
+
+    def check(self, got: tuple, expected: tuple) -> None:
+        """Compares the results, eager ones, and those of a dynamic axis."""
+        value, moved, batched = expected
         if dtypes.NAMES[self.dtype] in EAGER:
-            self.agree("eager", parts(ours(*map(tnp.asarray, arguments))), value, expected)
-        both = lambda *args: (*self.whole(tvmfun, tnp.cos, ours, *args[:2]), tvmfun.vmap(ours)(*args[2]))
-        got = tvmfun.jit(both)(arguments, tangents, stacked)
-        self.agree("jit", got[0], value, expected)
+            self.agree("eager", parts(self.ours(*map(tnp.asarray, self.arguments))), value, self.avals)
+        self.agree("jit", got[0], value, self.avals)
         self.agree_on_derivatives("", got[1], moved)
         self.agree("vmap", parts(got[2]), parts(batched), None)
         if dtypes.NAMES[self.dtype] in DYNAMIC:
-            self.dynamic(params, arguments, tangents, value, moved)
+            self.dynamic(self.params, self.arguments, self.tangents, value, moved)
 
-    def widened(self, x: np.ndarray) -> Any:
+    def widened(self, x: np.ndarray) -> np.ndarray:
         """The expected values: half precision is computed in float32, so that only our error counts."""
         half = self.dtype.itemsize == 2 and dtypes.is_float(self.dtype) and self.op.name != "bitcast"
-        return jnp.asarray(x, jnp.float32) if half and x.dtype == self.dtype else jnp.asarray(x)
+        return x.astype(np.float32) if half and x.dtype == self.dtype else x
 
     def whole(self, module: Any, cos: Callable, call: Callable, arguments: Any, tangents: Any) -> tuple:
         moved = derivatives_of(module, cos, call, arguments, tangents) if self.differentiable else ()
@@ -115,16 +126,17 @@ class Comparison:
             self.agree(f"{form}vjp", got[1], expected[1], None)
 
     def agree(self, form: str, got: tuple, expected: tuple, avals: tuple | None) -> None:
+        where = f"{dtypes.NAMES[self.dtype]} {form}"
         for x, y, aval in zip(got, expected, avals or expected, strict=True):
-            assert x.shape == y.shape, form
+            assert x.shape == y.shape, where
             kinds = np.dtype(x.dtype).kind, np.dtype(aval.dtype).kind
             if avals is not None:  # JAX's integers may be wider than ours
-                assert x.dtype == aval.dtype or kinds == ("i", "i"), form
+                assert x.dtype == aval.dtype or kinds == ("i", "i"), where
             reference = np.asarray(y, np.float64)
             finite = np.abs(reference[np.isfinite(reference)])
             tolerance = TOLERANCES.get(dtypes.NAMES[self.dtype], 1e-9) if dtypes.is_float(np.dtype(x.dtype)) else 0
             scale = tolerance * max(1.0, finite.max(initial=0.0))
-            np.testing.assert_allclose(np.asarray(x, np.float64), reference, tolerance, scale, err_msg=form)
+            np.testing.assert_allclose(np.asarray(x, np.float64), reference, tolerance, scale, err_msg=where)
         self.forms[form] = self.forms.get(form, 0) + 1
 
     def dynamic(self, params: dict, arguments: tuple, tangents: list, value: tuple, moved: tuple) -> None:
@@ -163,17 +175,34 @@ def drawn(check: Callable[[Draw], None], dtype: np.dtype, examples: int, plain: 
     run()
 
 
-EVERY = [pytest.param(name, dtype, id=f"{name}-{dtype}") for name in ORACLES for dtype in dtypes.ALL]
+def compared(name: str, chosen: Sequence[np.dtype]) -> list[Comparison]:
+    """The comparisons of an op with some dtypes; all that are not refused are one Program, which compiles sooner."""
+    found: list[Comparison] = []
+    with oracle.x64():
+        for dtype in chosen:
+            add = lambda draw, dtype=dtype: found.append(Comparison(name, dtype, draw))
+            drawn(add, dtype, examples=1, plain=dtype != np.float64)
+        active = [one for one in found if not one.refusal]
+        of_all = lambda calls: lambda inputs: [call(*given) for call, given in zip(calls, inputs, strict=True)]
+        expected = jax.jit(of_all([one.of_jax for one in active]))([one.widened_inputs for one in active])
+    got = tvmfun.jit(of_all([one.of_ours for one in active]))([one.inputs for one in active])
+    for one, *results in zip(active, got, expected, strict=True):
+        one.check(*results)
+    return found
+
+
+# Every op in double precision, and one op of each kind with every dtype, is quick.
+FLOAT64 = [np.dtype("float64")]
+OTHERS = [dtype for dtype in dtypes.ALL if dtype != np.float64]
 
 
 @pytest.mark.quick("*-float64", "add-*", "sum-*", "scatter-*", "dot_general-*")
-# Every op in double precision, and one op of each kind with every dtype.
-@pytest.mark.parametrize(("name", "dtype"), EVERY)
-def test_agrees_with_jax(name: str, dtype: np.dtype, record_property: Callable):
-    comparison = Comparison(name, dtype)
-    drawn(comparison, dtype, examples=1, plain=dtype != np.float64)
-    refusals = [comparison.refusal] if comparison.refusal else sorted(comparison.static)[:1]
-    record_property("against_jax", (name, dtypes.NAMES[dtype], comparison.forms, *refusals))
+@pytest.mark.parametrize("chosen", [FLOAT64, OTHERS], ids=["float64", "others"])
+@pytest.mark.parametrize("name", ORACLES)
+def test_agrees_with_jax(name: str, chosen: list[np.dtype], record_property: Callable):
+    refusals = lambda one: [one.refusal] if one.refusal else sorted(one.static)[:1]
+    rows = [(name, dtypes.NAMES[one.dtype], one.forms, *refusals(one)) for one in compared(name, chosen)]
+    record_property("against_jax", rows)
 
 
 #: Ops whose derivative finite differences cannot check: rounding to few digits, and `stop_gradient`.

@@ -119,62 +119,85 @@ def arguments_of(rows):
     return rng.normal(size=2), rng.normal(size=(rows, 2))
 
 
-def made(m, loop, wrapper, transform):
-    return TRANSFORMS[transform](m, lambda h, xs: LOOPS[loop](m, WRAPPERS[wrapper], h, xs))
+def made(m, loop, wrapper, transforms=tuple(TRANSFORMS)):
+    """The function of all results of some transforms, by name; in one Program they share what they have in common."""
+    function = lambda h, xs: LOOPS[loop](m, WRAPPERS[wrapper], h, xs)
+    return lambda h, xs: {name: TRANSFORMS[name](m, function)(h, xs) for name in transforms}
 
 
 @functools.cache
-def expected(loop, wrapper, transform, rows):
+def expected(loop, wrapper, rows):
     """JAX's results."""
     with oracle.x64():
-        results = jax.jit(made(Theirs, loop, wrapper, transform))(*arguments_of(rows))
-        return list(map(np.asarray, jax.tree_util.tree_leaves(results)))
+        results = jax.jit(made(Theirs, loop, wrapper))(*arguments_of(rows))
+        return jax.tree.map(np.asarray, results)
 
 
-def check(function, loop, wrapper, transform, rows):
-    """Compares a function's results for so many rows with JAX's."""
-    theirs = expected(SAME_LOOPS.get(loop, loop), SAME_WRAPPERS.get(wrapper, wrapper), transform, rows)
-    for got, want in zip(tree.leaves(function(*arguments_of(rows))), theirs, strict=True):
-        np.testing.assert_allclose(np.asarray(got), want, rtol=1e-9, atol=1e-11)
+def check(results, loop, wrapper, rows):
+    """Compares results by the names of their transforms with JAX's."""
+    theirs = expected(SAME_LOOPS.get(loop, loop), SAME_WRAPPERS.get(wrapper, wrapper), rows)
+    for name, result in results.items():
+        for got, want in zip(tree.leaves(result), jax.tree.leaves(theirs[name]), strict=True):
+            np.testing.assert_allclose(np.asarray(got), want, rtol=1e-9, atol=1e-11, err_msg=name)
 
 
-@pytest.mark.quick(
-    "scan-plain-gradient",
-    "scan-checkpoint-gradient of the gradient",
-    "reverse-checkpoint-tangent of the gradient",
-    "unrolled-checkpoint twice-gradient",
-    "partly unrolled-keeping products-gradient of the tangent",
-    "fori-vmap-batched second gradient",
-    "fori-checkpoint-gradient",
-    "map-checkpoint before-second gradient, batched inside",
-    "map-jit-gradient of the gradient",
-    "cond-jit-gradient",
-    "cond-checkpoint-gradient of the gradient",
-    "cond-checkpoint-batched second gradient",
-    "nested-plain-gradient of the gradient",
-    "nested-keeping products-gradient",
+@pytest.mark.parametrize(
+    ("loop", "wrapper", "transform", "rows"),
+    [
+        ("scan", "plain", "gradient", 3),
+        ("scan", "checkpoint", "gradient of the gradient", 3),
+        ("reverse", "checkpoint", "tangent of the gradient", 3),
+        ("unrolled", "checkpoint twice", "gradient", 3),
+        ("unrolled", "jit", "gradient", 1),
+        ("partly unrolled", "keeping products", "gradient of the tangent", 3),
+        ("partly unrolled", "checkpoint", "gradient", 0),
+        ("fori", "vmap", "batched second gradient", 3),
+        ("fori", "checkpoint", "gradient", 3),
+        ("map", "checkpoint before", "second gradient, batched inside", 3),
+        ("map", "jit", "gradient of the gradient", 3),
+        ("map", "checkpoint twice", "gradient of the tangent", 1),
+        ("cond", "jit", "gradient", 3),
+        ("cond", "checkpoint", "gradient of the gradient", 3),
+        ("cond", "checkpoint", "batched second gradient", 3),
+        ("nested", "plain", "gradient of the gradient", 3),
+        ("nested", "keeping products", "gradient", 3),
+    ],
 )
-@pytest.mark.parametrize(("loop", "wrapper", "transform"), list(product(LOOPS, WRAPPERS, TRANSFORMS)))
-def test_loops(loop, wrapper, transform):
-    check(tvmfun.jit(made(Ours, loop, wrapper, transform)), loop, wrapper, transform, rows=3)
+def test_one_transform(loop, wrapper, transform, rows):
+    check(tvmfun.jit(made(Ours, loop, wrapper, [transform]))(*arguments_of(rows)), loop, wrapper, rows)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("wrapper", WRAPPERS)
+@pytest.mark.parametrize("loop", LOOPS)
+def test_loops(loop, wrapper):
+    check(tvmfun.jit(made(Ours, loop, wrapper))(*arguments_of(3)), loop, wrapper, rows=3)
 
 
 # No row can be taken from none, in JAX as here.
 SCANS = [loop for loop in LOOPS if loop != "fori"]
 
 
-@pytest.mark.quick(
-    "unrolled-jit-gradient-1", "partly unrolled-checkpoint-gradient-0", "map-checkpoint twice-gradient of the tangent-1"
+@pytest.mark.slow
+@pytest.mark.parametrize("rows", [0, 1])
+@pytest.mark.parametrize("wrapper", WRAPPERS)
+@pytest.mark.parametrize("loop", SCANS)
+def test_few_rows(loop, wrapper, rows):
+    check(tvmfun.jit(made(Ours, loop, wrapper))(*arguments_of(rows)), loop, wrapper, rows)
+
+
+@pytest.mark.parametrize(
+    ("loop", "wrapper", "transforms"),
+    [
+        ("map", "checkpoint", ["tangent of the gradient"]),
+        *(
+            pytest.param(loop, wrapper, [*TRANSFORMS], marks=pytest.mark.slow, id=f"{loop}-{wrapper}")
+            for loop, wrapper in product(SCANS, ("plain", "checkpoint"))
+        ),
+    ],
 )
-@pytest.mark.parametrize(("loop", "wrapper", "transform", "rows"), list(product(SCANS, WRAPPERS, TRANSFORMS, (0, 1))))
-def test_few_rows(loop, wrapper, transform, rows):
-    check(tvmfun.jit(made(Ours, loop, wrapper, transform)), loop, wrapper, transform, rows)
-
-
-@pytest.mark.quick("map-checkpoint-tangent of the gradient")
-@pytest.mark.parametrize(("loop", "wrapper", "transform"), list(product(SCANS, ("plain", "checkpoint"), TRANSFORMS)))
-def test_rows_of_a_dynamic_number(loop, wrapper, transform):
-    function = made(Ours, loop, wrapper, transform)
+def test_rows_of_a_dynamic_number(loop, wrapper, transforms):
+    function = made(Ours, loop, wrapper, transforms)
     dynamic = tvmfun.jit(function, dynamic_shapes=(None, {0: tvmfun.Dim("n", min=0)}))
     for rows in (0, 1, 3):
-        check(dynamic, loop, wrapper, transform, rows)
+        check(dynamic(*arguments_of(rows)), loop, wrapper, rows)
