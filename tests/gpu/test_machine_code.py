@@ -12,8 +12,8 @@ from tvmfun.runtime.cuda_module import Branch, CudaModule, Launch, Repeat, While
 
 needs_compiler = pytest.mark.skipif(compilers.why_none() is not None, reason="there is no compiler of CUDA")
 
-#: The most launches and copies of a step on sm_90a; better schedules lower them. Branches count as all of their cases, and
-#: loops whose number of steps depends on data as one step.
+#: The most launches and copies of a step on sm_90a; better schedules lower them. Branches count as all of their cases,
+#: and loops whose number of steps depends on data as one step.
 MOST_LAUNCHES = {
     "mnist": 25,
     "bert": 70,
