@@ -95,6 +95,20 @@ def test_panels_of_tiles_fit_the_caches_of_the_processor(rows, depth, columns, b
     assert f"tvmfun_tdpbf16ps_{'2x2' if rows > 16 else '1x4'}_add" in text
 
 
+def test_padded_rows_are_whole_cache_lines_if_that_is_little():
+    """A length of 257 words is padded to 272, 16 in each instruction; one of 33 to 33, 11 in each."""
+    for depth, line in ((514, 16 * 17), (66, 33)):
+        specs = ShapeDtype((512, depth), BFLOAT16), ShapeDtype((depth, 512), BFLOAT16)
+        text = tvmfun.jit(tnp.matmul, target=XEON).lower(*specs).compile().as_text()
+        assert f"panel = T.alloc_buffer((4, {line}, 32)" in text
+
+
+def test_panels_of_nearly_equal_width_are_packed_once():
+    specs = ShapeDtype((512, 512), BFLOAT16), ShapeDtype((512, 509), BFLOAT16)
+    text = tvmfun.jit(tnp.matmul, target=XEON).lower(*specs).compile().as_text()
+    assert "for v_i1 in T.parallel(4)" in text
+
+
 @pytest.mark.parametrize("columns, across", [(16, 1), (40, 3), (64, 4), (80, 3), (512, 4)])
 def test_few_rows_are_blocks_of_more_columns(columns, across):
     """One left tile and up to four right ones, which load less for each product."""
@@ -143,7 +157,16 @@ def check(result, x, y):
         assert (abs(np.asarray(result).astype("float64") - x @ y) <= bound(x, y, 0)).all()
 
 
-SIZES = [(64, 64, 96), (33, 67, 50), (100, 130, 35), (16, 66, 180), (8, 1030, 9), (31, 40, 47), (129, 34, 17)]
+SIZES = [
+    (64, 64, 96),
+    (33, 67, 50),
+    (100, 130, 35),
+    (16, 66, 180),
+    (8, 1030, 9),
+    (31, 40, 47),
+    (129, 34, 17),
+    (70, 517, 253),
+]
 
 
 @needs_emulator

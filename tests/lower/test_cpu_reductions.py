@@ -7,9 +7,10 @@ os.environ.setdefault("TVM_NUM_THREADS", "2")
 import numpy as np
 import pytest
 import tvm
-from support.te_kernels import HOST, check, compile_te, matmul, placeholder, random, run, wide
+from support.te_kernels import HOST, build, check, compile_te, matmul, placeholder, random, run, wide
 from tvm import te, tirx, topi
 
+import tvmfun
 from tvmfun.lower.machine import Machine
 from tvmfun.lower.schedule.cpu.rules import schedule
 from tvmfun.lower.schedule.reduction_passes import along_reduced_axis
@@ -219,7 +220,6 @@ def test_results_do_not_depend_on_cores(threads):
 @pytest.mark.parametrize(
     ("shape", "axis", "vectors"),
     [
-        ((2048, 2048), 0, 16),
         ((64, 256, 256), 1, 16),
         ((4096, 768), 0, 6),  # 48 vectors, in 8 tiles
         ((2048, 2000), 0, 5),  # 125 vectors
@@ -242,3 +242,39 @@ def test_wide_tiles_read_long_pieces_of_rows(shape, axis, vectors, name):
     assert max(len(find(loop.body, tirx.BufferStore)) for loop in inner) == min(vectors, 4)
     value = random(shape)
     check((x, out), (value,), [getattr(np, name)(wide(value), axis=axis)], "reduction")
+
+
+@pytest.mark.quick("sum-float32-4096x1024-0-512", "max-int32-3x1000x2048-1-1024")
+@pytest.mark.parametrize(
+    ("shape", "axes", "width"),
+    [
+        ((4096, 1024), (0,), 512),
+        ((3, 1000, 2048), (1,), 1024),
+        ((40, 30, 2048), (0, 1), 1024),
+        ((65, 1 << 15), (0,), 4096),  # the first block of terms, and one more
+        ((2000, 1024), (0,), 512),
+    ],
+)
+@pytest.mark.parametrize("dtype", ["float32", "int32"])
+@pytest.mark.parametrize("name", ["sum", "max"])
+def test_strips_of_columns_have_the_bits_of_tiles(shape, axes, width, dtype, name):
+    x, value = placeholder(shape, dtype), random(shape, dtype)
+    out = getattr(topi, name)(x, axis=list(axes))
+    kind = [(tuple(map(int, out.shape)), dtype)]
+    results = {}
+    for cores in (1, 2):
+        target = tvm.target.Target({**HOST.export(), "num-cores": cores})
+        scheduled = schedule(te.create_prim_func([x, out]), target)
+        widths = [int(node.buffer.shape[0]) for node in find(scheduled.body, tirx.AllocBuffer)]
+        assert (width in widths) == (cores == 2)
+        (results[cores],) = run(build(scheduled, target), [value], kind)
+    np.testing.assert_array_equal(results[1], results[2])
+    reference = getattr(np, name)(wide(value), axis=axes)
+    np.testing.assert_allclose(results[2], reference, rtol=0, atol=2e-6 * np.abs(reference).max())
+
+
+def test_a_row_times_a_matrix_that_is_not_in_the_cache():
+    x, y, bias = random((1, 2048)), random((2048, 2048), seed=1), random((2048,), seed=2)
+    compiled = tvmfun.jit(lambda x, y, b: tvmfun.numpy.tanh(x @ y / 64) + b, target={"kind": "llvm", "num-cores": 2})
+    expected = np.tanh(wide(x) @ wide(y) / 64) + bias
+    np.testing.assert_allclose(compiled(x, y, bias), expected, rtol=0, atol=2e-6)

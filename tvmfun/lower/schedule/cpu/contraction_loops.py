@@ -24,6 +24,8 @@ _SHARE_OF_ROWS, _FEWEST_ROWS = 3 / 4, 128
 # pack one takes as long as its product with eight rows, and with fourteen if it packs words of int8. But with many
 # rows, sums of a panel between blocks of terms leave the L2 cache.
 _FEW_ROWS = {1: 96, 2: 192}
+# The least width of a panel that takes about as long as the others, relative to theirs.
+_EVEN = 7 / 8
 # Fewer panels read the left operand too rarely.
 _FEW_PANELS = 4
 
@@ -154,12 +156,16 @@ class ContractionLoops:
         taken: list[Axis] = []
         for axis in axes:
             size = build.points(taken)
-            # The last panel may be narrower than the others.
-            is_even = self.panels not in taken or self.column.extent % self.tiling.columns == 0
+            is_even = self.panels not in taken or self._has_even_panels()
             if size >= self.tasks or (size > 1 and size % self.machine.cores == 0 and is_even):
                 break
             taken.append(axis)
         return taken
+
+    def _has_even_panels(self) -> bool:
+        """Whether the last panel is about as wide as the others."""
+        tail = self.column.extent % self.tiling.columns
+        return isinstance(tail, int) and (tail == 0 or tail >= _EVEN * self.tiling.columns)
 
     def each_panel(self, env: Env, beside: Sequence[Axis]) -> Stmt:
         """The panel of columns at ``env``; the last one may be narrower."""

@@ -123,6 +123,9 @@ declare {sums} @{intrinsic}({f"{sums}, " if self.adds else ""}{terms}, {terms})
 # The rows of a tile of AMX, and the words of a row.
 TILE_ROWS = TILE_WORDS = 16
 
+# The most words of padded rows, relative to those of the factor.
+_MOST_PADDING = 1.25
+
 # Fewer rows, columns or words leave most of a tile empty, and vectors take less time.
 FEWEST = 8
 
@@ -136,11 +139,16 @@ class TileDot(Dot):
     """
 
     def span(self, words: Size) -> int:
-        """The words of a left row: as many as a tile holds, or nearly, so that little or no padding is needed."""
-        if not isinstance(words, int):
+        """The words of a left row: as many as a tile holds, or nearly, so that little or no padding is needed.
+
+        An instruction takes as long for fewer. Rows that are padded anyway are whole cache lines, if that is little.
+        """
+        if not isinstance(words, int) or not words:
             return TILE_WORDS
-        even = (span for span in range(TILE_WORDS, TILE_WORDS // 2, -1) if words % span == 0)
-        return next(even, build.ceil_div(words, build.ceil_div(words, TILE_WORDS)) if words else TILE_WORDS)
+        even = next((span for span in range(TILE_WORDS, TILE_WORDS // 2, -1) if words % span == 0), None)
+        steps = build.ceil_div(words, TILE_WORDS)
+        is_little = steps * TILE_WORDS <= _MOST_PADDING * words
+        return even or (TILE_WORDS if is_little else build.ceil_div(words, steps))
 
     def with_definitions(self, stmt: Stmt, shapes: Sequence[tuple[int, int]]) -> Stmt:
         """The statement with the definitions, in LLVM, of the functions that it calls.

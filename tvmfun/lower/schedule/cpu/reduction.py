@@ -20,6 +20,7 @@ _Into = TypeVar("_Into")
 WIDE = 4  # vectors accumulated side by side, to hide the latency of one addition
 WIDEST, LONG, LIGHT_LOADS, TASKS_PER_CORE = 16, 1 << 20, 2, 4  # of tiles of columns: see ``_vectors_of_tile``
 LEAST_LANES = 4  # the fewest lanes of a vector that is shortened to stay within a group of channels
+STRIP = 2 << 10, 16 << 10  # the bytes of a strip of columns, see ``_strips``
 BLOCK = 32  # terms added up before they are added to the total, which limits the rounding error of long sums
 
 
@@ -34,6 +35,12 @@ def _columns(stage: Stage, env: Env, prefix: int, machine: Machine, tasks: int) 
     """Neighbouring outputs in the lanes of vector registers, reduced axes in serial loops."""
     *outer, last = stage.space[prefix:]
     lanes = _lanes_of_one_group(stage, machine.lanes(accumulator(stage.dtype)))
+    strips = None if prefix or tasks == 1 else _strips(stage, lanes, machine)
+    if strips:
+        strip = Axis.fresh(last, strips)
+        width = last.extent // strips
+        whole = lambda env: _column_strip(stage, {**env, last.var: env[strip.var] * width}, last, width, lanes)
+        return build.parallel_nest([*outer, strip], env, whole, tasks)
     static = isinstance(last.extent, int)
     tile = lanes * _vectors_of_tile(stage, prefix, lanes, machine) if static else lanes
     full, tail = divmod(last.extent, tile)
@@ -74,6 +81,27 @@ def _vectors_of_tile(stage: Stage, prefix: int, lanes: int, machine: Machine) ->
     columns = build.points(stage.space[prefix:]) // lanes
     fits = lambda size: vectors % size == 0 and (prefix or columns // size >= TASKS_PER_CORE * machine.cores)
     return next(filter(fits, range(WIDEST if is_light else WIDEST // 2, WIDE, -1)), usual)
+
+
+def _strips(stage: Stage, lanes: int, machine: Machine) -> int | None:
+    """The number of strips of columns, if strips are read sooner than tiles: long rows that are not in L2.
+
+    The prefetcher follows a row for a whole strip. The totals of a strip stay in L1.
+    """
+    last, value = stage.space[-1], stage.value
+    is_fixed = all(isinstance(axis.extent, int) and axis.limit is None for axis in stage.domain)
+    if not is_fixed or build.count_calls(value) or len(build.loads(value)) > LIGHT_LOADS:
+        return None
+    read = lambda load: build.points([axis for axis in stage.domain if build.uses(load, axis.var)])
+    far = [x for x in build.loads(value) if read(x) * build.bits(str(x.ty)) // 8 >= machine.cache_bytes(2)]
+    if len(far) != 1 or build.points(stage.reduce) <= 2 * BLOCK:
+        return None
+    row = [build.stride(far[0].source, far[0].indices, axis, stage.domain) for axis in (last, stage.reduce[-1])]
+    item = build.bits(str(far[0].ty)) // 8
+    if row[0] != 1 or row[1] is None or row[1] < last.extent or build.bits(accumulator(stage.dtype)) // 8 != item:
+        return None
+    fits = lambda n: last.extent % (n * lanes * WIDE) == 0 and STRIP[0] <= last.extent // n * item <= STRIP[1]
+    return next(filter(fits, range(machine.cores, last.extent // (lanes * WIDE) + 1, machine.cores)), None)
 
 
 def _lanes_of_one_group(stage: Stage, lanes: int) -> int:
@@ -135,6 +163,61 @@ def _column_tile(stage: Stage, env: Env, last: Axis, parts: Sequence[tuple[int, 
     total = registers("total", parts)
     store = lambda part, k, env: stage.store(env, build.cast(part.totals[k], stage.dtype))
     return build.seq(clear(total), _added_up(stage.reduce, env, 1, total, add, joined), lanes(total, store, env))
+
+
+def _column_strip(stage: Stage, env: Env, last: Axis, width: int, lanes: int) -> Stmt:
+    """The reductions of a strip of columns: of a block of terms, four vectors at a time along the whole strip."""
+    dtype = accumulator(stage.dtype)
+    panel = WIDE * lanes
+    init = build.cast(stage.init, dtype)
+
+    def vectors(make: Callable[[Expr], Stmt], count: int) -> Stmt:
+        """A statement for each vector, made from its lanes."""
+        return build.seq(*(build.vectorized(last, lanes, lambda k, v=v: make(v * lanes + k)) for v in range(count)))
+
+    def along(make: Callable[[Expr], Stmt]) -> Stmt:
+        """A statement for each vector of the strip."""
+        return build.loop(last, width // panel, lambda i: vectors(lambda k: make(i * panel + k), WIDE))
+
+    def term(into: Buffer, at: Expr, begin: Expr | int, env: Env) -> Stmt:
+        value = build.substitute(stage.value, {**env, last.var: env[last.var] + begin + at})
+        return BufferStore(into, stage.combine(into[at], build.cast(value, dtype)), [at])
+
+    def add(env: Env, into: tuple[Buffer, Expr | None]) -> Stmt:
+        totals, begin = into
+        if begin is None:
+            return along(lambda k: term(totals, k, 0, env))
+        return vectors(lambda k: term(totals, k, begin, env), WIDE)
+
+    def joined(make: Callable[[tuple], Stmt], into: tuple[Buffer, Expr | None], terms: int) -> Stmt:
+        totals, begin = into
+        join = lambda part, at: BufferStore(totals, stage.combine(totals[at[0]], part[at[1]]), [at[0]])
+        if begin is None and terms <= 2 * BLOCK:
+
+            def one(i: Expr) -> Stmt:
+                part = build.scratch([panel], dtype, "part")
+                clear = vectors(lambda k: BufferStore(part, init, [k]), WIDE)
+                return build.seq(
+                    AllocBuffer(part),
+                    clear,
+                    make((part, i * panel)),
+                    vectors(lambda k: join(part, (i * panel + k, k)), WIDE),
+                )
+
+            return build.loop(last, width // panel, one)
+        part = build.scratch([panel if begin is not None else width], dtype, "part")
+        each = along if begin is None else lambda make: vectors(make, WIDE)
+        clear = each(lambda k: BufferStore(part, init, [k]))
+        return build.seq(AllocBuffer(part), clear, make((part, begin)), each(lambda k: join(part, (k, k))))
+
+    totals = build.scratch([width], dtype, "totals")
+    store = lambda k: stage.store({**env, last.var: env[last.var] + k}, build.cast(totals[k], stage.dtype))
+    return build.seq(
+        AllocBuffer(totals),
+        along(lambda k: BufferStore(totals, init, [k])),
+        _added_up(stage.reduce, env, 1, (totals, None), add, joined),
+        along(store),
+    )
 
 
 def _added_up(
