@@ -96,9 +96,10 @@ def _strips(stage: Stage, lanes: int, machine: Machine) -> int | None:
     far = [x for x in build.loads(value) if read(x) * build.bits(str(x.ty)) // 8 >= machine.cache_bytes(2)]
     if len(far) != 1 or build.points(stage.reduce) <= 2 * BLOCK:
         return None
-    row = [build.stride(far[0].source, far[0].indices, axis, stage.domain) for axis in (last, stage.reduce[-1])]
-    item = build.bits(str(far[0].ty)) // 8
-    if row[0] != 1 or row[1] is None or row[1] < last.extent or build.bits(accumulator(stage.dtype)) // 8 != item:
+    stride = lambda axis: build.stride(far[0].source, far[0].indices, axis, stage.domain)
+    pitch, item = stride(stage.reduce[-1]), build.bits(str(far[0].ty)) // 8
+    is_row = stride(last) == 1 and pitch is not None and pitch >= last.extent
+    if not is_row or build.bits(accumulator(stage.dtype)) // 8 != item:
         return None
     fits = lambda n: last.extent % (n * lanes * WIDE) == 0 and STRIP[0] <= last.extent // n * item <= STRIP[1]
     return next(filter(fits, range(machine.cores, last.extent // (lanes * WIDE) + 1, machine.cores)), None)
