@@ -278,3 +278,27 @@ def test_a_row_times_a_matrix_that_is_not_in_the_cache():
     compiled = tvmfun.jit(lambda x, y, b: tvmfun.numpy.tanh(x @ y / 64) + b, target={"kind": "llvm", "num-cores": 2})
     expected = np.tanh(wide(x) @ wide(y) / 64) + bias
     np.testing.assert_allclose(compiled(x, y, bias), expected, rtol=0, atol=2e-6)
+
+
+@pytest.mark.slow
+def test_strips_in_loops_gradients_batches_and_donating_calls():
+    v, w = random((1, 2048)), random((2048, 2048), seed=1) / 45
+    layer, exact = lambda v, w: tvmfun.numpy.tanh(v @ w), wide(v)
+    for _ in range(3):
+        exact = np.tanh(exact @ wide(w))
+    looped = tvmfun.jit(lambda v, w: tvmfun.lax.fori_loop(0, 3, lambda i, v: layer(v, w), v))(v, w)
+    np.testing.assert_allclose(looped, exact, rtol=0, atol=1e-5)
+    step, state = tvmfun.jit(layer, donate_argnums=0), tvmfun.numpy.asarray(v)
+    for _ in range(3):
+        state = step(state, w)
+    np.testing.assert_array_equal(state, looped)
+    once = np.tanh(wide(v) @ wide(w))
+    batched = tvmfun.jit(tvmfun.vmap(layer, (0, None)))(np.stack([v, v / 2]), w)
+    np.testing.assert_allclose(batched[0], once, rtol=0, atol=1e-5)
+    of_v, of_w = tvmfun.jit(tvmfun.grad(lambda v, w: tvmfun.numpy.sum(layer(v, w)), argnums=(0, 1)))(v, w)
+    np.testing.assert_allclose(of_v, (1 - once**2) @ wide(w).T, rtol=0, atol=1e-4)
+    np.testing.assert_allclose(of_w, wide(v).T @ (1 - once**2), rtol=0, atol=1e-5)
+    rows = np.random.default_rng(0).integers(0, 2048, 3000)
+    summed = tvmfun.jit(lambda w, rows: (tvmfun.numpy.sum(w[rows], 0), tvmfun.numpy.sum(w[::-1, :1024], 0)))(w, rows)
+    for ours, expected in zip(summed, (wide(w)[rows].sum(0), wide(w)[:, :1024].sum(0)), strict=True):
+        np.testing.assert_allclose(ours, expected, rtol=0, atol=1e-5)
