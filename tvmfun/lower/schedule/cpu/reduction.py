@@ -172,13 +172,13 @@ def _column_strip(stage: Stage, env: Env, last: Axis, width: int, lanes: int) ->
     panel = WIDE * lanes
     init = build.cast(stage.init, dtype)
 
-    def vectors(make: Callable[[Expr], Stmt], count: int) -> Stmt:
-        """A statement for each vector, made from its lanes."""
-        return build.seq(*(build.vectorized(last, lanes, lambda k, v=v: make(v * lanes + k)) for v in range(count)))
+    def vectors(make: Callable[[Expr], Stmt]) -> Stmt:
+        """A statement for each vector of a panel, made from its lanes."""
+        return build.seq(*(build.vectorized(last, lanes, lambda k, v=v: make(v * lanes + k)) for v in range(WIDE)))
 
     def along(make: Callable[[Expr], Stmt]) -> Stmt:
         """A statement for each vector of the strip."""
-        return build.loop(last, width // panel, lambda i: vectors(lambda k: make(i * panel + k), WIDE))
+        return build.loop(last, width // panel, lambda i: vectors(lambda k: make(i * panel + k)))
 
     def term(into: Buffer, at: Expr, begin: Expr | int, env: Env) -> Stmt:
         value = build.substitute(stage.value, {**env, last.var: env[last.var] + begin + at})
@@ -188,28 +188,24 @@ def _column_strip(stage: Stage, env: Env, last: Axis, width: int, lanes: int) ->
         totals, begin = into
         if begin is None:
             return along(lambda k: term(totals, k, 0, env))
-        return vectors(lambda k: term(totals, k, begin, env), WIDE)
+        return vectors(lambda k: term(totals, k, begin, env))
 
     def joined(make: Callable[[tuple], Stmt], into: tuple[Buffer, Expr | None], terms: int) -> Stmt:
-        totals, begin = into
-        join = lambda part, at: BufferStore(totals, stage.combine(totals[at[0]], part[at[1]]), [at[0]])
-        if begin is None and terms <= 2 * BLOCK:
+        totals, _ = into  # of the strip: a block is not divided again
+        join = lambda part, at, k: BufferStore(totals, stage.combine(totals[at], part[k]), [at])
+        clear = lambda part: lambda k: BufferStore(part, init, [k])
+        if terms > 2 * BLOCK:
+            part = build.scratch([width], dtype, "part")
+            return build.seq(
+                AllocBuffer(part), along(clear(part)), make((part, None)), along(lambda k: join(part, k, k))
+            )
 
-            def one(i: Expr) -> Stmt:
-                part = build.scratch([panel], dtype, "part")
-                clear = vectors(lambda k: BufferStore(part, init, [k]), WIDE)
-                return build.seq(
-                    AllocBuffer(part),
-                    clear,
-                    make((part, i * panel)),
-                    vectors(lambda k: join(part, (i * panel + k, k)), WIDE),
-                )
+        def one(i: Expr) -> Stmt:
+            part, begin = build.scratch([panel], dtype, "part"), i * panel
+            add_to_strip = vectors(lambda k: join(part, begin + k, k))
+            return build.seq(AllocBuffer(part), vectors(clear(part)), make((part, begin)), add_to_strip)
 
-            return build.loop(last, width // panel, one)
-        part = build.scratch([panel if begin is not None else width], dtype, "part")
-        each = along if begin is None else lambda make: vectors(make, WIDE)
-        clear = each(lambda k: BufferStore(part, init, [k]))
-        return build.seq(AllocBuffer(part), clear, make((part, begin)), each(lambda k: join(part, (k, k))))
+        return build.loop(last, width // panel, one)
 
     totals = build.scratch([width], dtype, "totals")
     store = lambda k: stage.store({**env, last.var: env[last.var] + k}, build.cast(totals[k], stage.dtype))
