@@ -38,8 +38,8 @@ from tvmfun.lower.tir.walk import called, find, rewrite
 SM_90 = {"kind": "cuda", "arch": "sm_90"}
 # Each function runs once, which takes less time than LLVM's optimizer.
 _UNOPTIMIZED = tvm.target.Target({"kind": "llvm", "opt-level": 0})
-# The passes for CPUs that LLVM needs. The others, which simplify, take longer than LLVM does for the code that they would
-# have made shorter.
+# The passes for CPUs that LLVM needs. The others, which simplify, take longer than LLVM does for the code that they
+# would have made shorter.
 _FLATTENING = tvm.transform.Sequential(
     [
         s_tir.transform.LowerInitBlock(),
