@@ -109,7 +109,7 @@ class Comparison:
         self.agree_on_derivatives("", got[1], moved)
         self.agree("vmap", parts(got[2]), parts(batched), None)
         if dtypes.NAMES[self.dtype] in DYNAMIC:
-            self.dynamic(self.params, self.arguments, self.tangents, value, moved)
+            self.dynamic(value, moved)
 
     def widened(self, x: np.ndarray) -> np.ndarray:
         """The expected values: half precision is computed in float32, so that only our error counts."""
@@ -139,8 +139,9 @@ class Comparison:
             np.testing.assert_allclose(np.asarray(x, np.float64), reference, tolerance, scale, err_msg=where)
         self.forms[form] = self.forms.get(form, 0) + 1
 
-    def dynamic(self, params: dict, arguments: tuple, tangents: list, value: tuple, moved: tuple) -> None:
+    def dynamic(self, value: tuple, moved: tuple) -> None:
         """The same with a dynamic axis, if there is one for which a program can be written."""
+        arguments, params = self.arguments, self.params
         case = Case(lambda: None, arguments, params)
         if not can_be_dynamic(case):
             return
@@ -151,7 +152,7 @@ class Comparison:
             return self.whole(tvmfun, tnp.cos, of, args[: len(arguments)], args[len(arguments) :])
 
         for axes, named in variants(case):
-            full = Case(case.reference, (*arguments, *tangents), params)
+            full = Case(case.reference, (*arguments, *self.tangents), params)
             try:
                 program = traced(call, full, [*axes, *(axes[i] for i in places)], named)
                 compiled = tvmfun.jit(program).lower(*program.in_avals).compile()

@@ -64,6 +64,7 @@ def _with_vjp(function: Callable) -> Callable:
 
 
 def _compare(got, numerical, tolerance: float) -> None:
+    """Compares trees within a tolerance, relative to the largest element and at least to 1."""
     scale = 1 + max((float(np.abs(n).max()) for n in tree.leaves(numerical) if np.size(n)), default=0.0)
     for ours, expected in zip(tree.leaves(got), tree.leaves(numerical), strict=True):
         np.testing.assert_allclose(np.asarray(ours), expected, rtol=0, atol=tolerance * scale)

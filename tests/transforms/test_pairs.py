@@ -126,16 +126,16 @@ def made(m, loop, wrapper, transforms=tuple(TRANSFORMS)):
 
 
 @functools.cache
-def expected(loop, wrapper, rows):
+def expected(loop, wrapper, transforms, rows):
     """JAX's results."""
     with oracle.x64():
-        results = jax.jit(made(Theirs, loop, wrapper))(*arguments_of(rows))
+        results = jax.jit(made(Theirs, loop, wrapper, transforms))(*arguments_of(rows))
         return jax.tree.map(np.asarray, results)
 
 
 def check(results, loop, wrapper, rows):
     """Compares results by the names of their transforms with JAX's."""
-    theirs = expected(SAME_LOOPS.get(loop, loop), SAME_WRAPPERS.get(wrapper, wrapper), rows)
+    theirs = expected(SAME_LOOPS.get(loop, loop), SAME_WRAPPERS.get(wrapper, wrapper), tuple(results), rows)
     for name, result in results.items():
         for got, want in zip(tree.leaves(result), jax.tree.leaves(theirs[name]), strict=True):
             np.testing.assert_allclose(np.asarray(got), want, rtol=1e-9, atol=1e-11, err_msg=name)
