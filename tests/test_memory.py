@@ -154,6 +154,90 @@ class TestLargeResults:
             list(pool.map(work, range(4)))
 
 
+class TestSmallResults:
+    """Memory of the latest small results is used again, but never while anything refers to it."""
+
+    add = staticmethod(jit(lambda x, k: x + k))
+    both = staticmethod(jit(lambda x: (x + 1, x - 1)))
+    double = staticmethod(jit(lambda x: 2 * x, donate_argnums=0))
+
+    @pytest.mark.parametrize("count", [2_000, 8_192])
+    def test_a_loop_allocates_nothing(self, count, monkeypatch):
+        x = tnp.zeros(count)
+        for _ in range(6):
+            x = self.add(x, 1)
+        allocations = []
+        allocate = memory._allocate
+        monkeypatch.setattr(memory, "_allocate", lambda *args: allocations.append(args) or allocate(*args))
+        one = tnp.ones(())  # a number would be copied into memory of its own
+        self.add(x, one)
+        allocations.clear()
+        for _ in range(8):
+            x = self.add(x, one)
+        assert not allocations
+        np.testing.assert_array_equal(x, np.full(count, 14))
+
+    @pytest.mark.parametrize("count", [1, 100, 256, 257, 4_257, 8_192, 8_193])
+    def test_what_is_kept_stays(self, count):
+        """Results kept for random times: as they are, seen by others, reshaped, and donated."""
+        rng = np.random.default_rng(count)
+        x = np.arange(count, dtype="float32")
+        kept = [(tnp.asarray(x), x)]
+        for k in range(300):
+            array, value = kept[rng.integers(len(kept))]
+            match rng.integers(6):
+                case 0 | 1:
+                    kept.append((self.add(array, np.float32(k)), value + np.float32(k)))
+                case 2:
+                    kept += zip(self.both(array), (value + 1, value - 1), strict=True)
+                case 3:
+                    kept.append((self.double(self.add(array, np.float32(1))), 2 * (value + 1)))
+                case 4:
+                    kept.append((array.reshape(count, 1).reshape(count), value))
+                case 5:
+                    view = np.asarray(self.add(array, np.float32(2)))
+                    kept.append((tnp.asarray(view), value + 2))
+            del array
+            while len(kept) > rng.integers(1, 12):
+                del kept[rng.integers(len(kept))]
+            for array, value in kept:
+                array.read(lambda elements, value=value: np.testing.assert_array_equal(elements, value))
+
+    def test_a_donated_result_is_overwritten(self):
+        x = tnp.zeros(4_257)
+        for _ in range(8):
+            x = self.add(x, 1)
+            address = int(str(x.address))  # another object: who refers to an address is a reader
+            x = self.double(x)
+            assert x.address == address
+
+    @pytest.mark.parametrize("look", [np.asarray, np.from_dlpack, lambda y: y.tensor])
+    def test_what_somebody_sees_is_not_used(self, look):
+        x = tnp.arange(4_257.0)
+        views = [look(self.add(x, float(k))) for k in range(12)]
+        for k, view in enumerate(views):
+            np.testing.assert_array_equal(view.numpy() if hasattr(view, "numpy") else view, np.arange(4_257) + k)
+
+    def test_threads(self):
+        x = tnp.arange(4_257.0)
+
+        def work(i):
+            y = x
+            for _ in range(200):
+                y = self.add(y, i)
+            return y
+
+        arguments = [tnp.asarray(float(i)) for i in range(6)]
+        with ThreadPoolExecutor(6) as pool:
+            for i, y in enumerate(pool.map(work, arguments)):
+                np.testing.assert_array_equal(y, np.arange(4_257) + 200 * i)
+
+    def test_all_is_given_back(self):
+        self.add(tnp.zeros(4_257), 1)
+        memory.clear_memory()
+        assert not any(memory._BLOCKS_BY_SIZE.values())
+
+
 class TestNoMemory:
     """An allocation that is too large raises an error with its bytes, and leaks nothing."""
 

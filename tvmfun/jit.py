@@ -34,7 +34,7 @@ from tvmfun.execute import (
 from tvmfun.lower import target as targets
 from tvmfun.lower.tuning.database import ACTIVE
 from tvmfun.stages import Lowered
-from tvmfun.tree_flattener import Flattener
+from tvmfun.tree_flattener import Flattener, expectation, nothing
 from tvmfun.typing import PyTree
 
 _AVAL, _ADDRESS = attrgetter("aval"), attrgetter("address")
@@ -115,7 +115,10 @@ class CallSignature(NamedTuple):
 
 
 class _CacheEntry(NamedTuple):
-    """A call signature with the target's properties, laid out for comparison, and the compiled Program."""
+    """A call signature with the target's properties, laid out for comparison, and the compiled Program.
+
+    ``expect`` returns the arrays and addresses of arguments with this signature, and None for most others.
+    """
 
     structure: tree.Structure
     static: tuple
@@ -123,6 +126,7 @@ class _CacheEntry(NamedTuple):
     device: Any
     tuning: str
     loaded: LoadedProgram
+    expect: Callable[[PyTree], tuple[list, list[int]] | None]
 
 
 # The latest entries are compared one by one, which is faster than a hash.
@@ -170,18 +174,30 @@ class Jitted(Immutable):
         static: tuple = ()
         if self._has_static:
             args, kwargs, static = self._static.split(args, kwargs)
-        leaves, structure = self._flattener((args, kwargs))
+        arguments = args, kwargs
         if STACK.interpreters[-1] is not EVALUATOR:  # inlined `is_tracing`
-            return self._traced(leaves, structure, static)
+            return self._traced(*self._flattener(arguments), static)
+        key = static_key(static) if static else ()
+        for entry in self._entries:
+            if (taken := entry.expect(arguments)) and entry.static == key and entry.tuning == ACTIVE.key:
+                loaded, (arrays, addresses) = entry.loaded, taken
+                break
+        else:
+            loaded, arrays, addresses = self._prepared(arguments, static, key)
+        outputs = loaded(arrays, addresses)
+        return outputs[0] if loaded.single else loaded.unflatten(outputs)
+
+    def _prepared(self, arguments: PyTree, static: tuple, key: tuple) -> tuple[LoadedProgram, list, list[int]]:
+        """Returns the compiled Program for any arguments, and these as arrays with their addresses."""
+        leaves, structure = self._flattener(arguments)
         try:
             avals, addresses = list(map(_AVAL, leaves)), list(map(_ADDRESS, leaves))
         except AttributeError:  # numbers, arrays of other libraries, and donated arrays
-            arguments, leaves = leaves, self._arrays(leaves, structure)
+            given, leaves = leaves, self._arrays(leaves, structure)
             avals, addresses = list(map(_AVAL, leaves)), addresses_of(leaves)
             if addresses and min(addresses) < 0:
-                leaves = on_one_device(leaves, arguments)
+                leaves = on_one_device(leaves, given)
                 addresses = addresses_of(leaves)
-        key = static_key(static) if static else ()
         device = leaves[0].device if addresses and addresses[0] < 0 else CPU
         for entry in self._entries:
             if (
@@ -194,11 +210,9 @@ class Jitted(Immutable):
                 break
         else:
             entry = self._entry(leaves, CallSignature(structure, static, tuple(avals)), device)
-        arrays = leaves
         if self._target:
-            arrays, addresses = moved(leaves, entry.loaded)
-        outputs = entry.loaded(arrays, addresses)
-        return entry.loaded.unflatten(outputs)
+            leaves, addresses = moved(leaves, entry.loaded)
+        return entry.loaded, leaves, addresses
 
     def __get__(self, instance: Any, owner: type | None = None) -> Any:
         # A jitted method: bind `self` like a function.
@@ -260,7 +274,10 @@ class Jitted(Immutable):
         """Returns the cache entry of a call, from now on the first."""
         structure, static, avals = signature
         loaded = self._load(arrays, signature, device)
-        entry = _CacheEntry(structure, static_key(static), list(avals), device, ACTIVE.key, loaded)
+        # Arrays for a GPU, or for a target, may have to be moved.
+        is_direct = device is CPU and not self._target
+        expect = expectation(structure, avals) if is_direct else nothing
+        entry = _CacheEntry(structure, static_key(static), list(avals), device, ACTIVE.key, loaded, expect)
         self._entries = (entry, *self._entries[: _ENTRIES_KEPT - 1])
         return entry
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 import operator
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from optree import PyTreeKind
@@ -18,8 +18,9 @@ _SEQUENCE_KINDS = (PyTreeKind.LIST, PyTreeKind.TUPLE, PyTreeKind.NAMEDTUPLE)
 class Flattener:
     """:func:`flatten` with a cache of structures: for a caller whose trees have the same few structures.
 
-    For each structure it generates a Python function that checks for just this structure while it takes the leaves, and
-    returns None for any other tree: several times faster than a general traversal. Equal structures are one object.
+    For each structure that it meets again it generates a Python function that checks for just this structure while it
+    takes the leaves, and returns None for any other tree: several times faster than a general traversal. Equal
+    structures are one object.
 
     >>> flatten_arguments = Flattener()
     >>> flatten_arguments({"w": [1, 2], "b": None})
@@ -32,6 +33,7 @@ class Flattener:
     _KEPT = 4
 
     def __init__(self) -> None:
+        self._met: tuple[Structure, ...] = ()
         self._known: tuple[tuple[Structure, Callable[[Any], list[Any] | None]], ...] = ()
 
     def __call__(self, tree: Any) -> tuple[list[Any], Structure]:
@@ -41,17 +43,34 @@ class Flattener:
             if leaves is not None:
                 return leaves, structure
         leaves, structure = flatten(tree)
-        if len(self._known) < self._KEPT and all(structure != known for known, _ in self._known):
-            expect = _expectation(structure)
-            if expect is not None:
-                self._known = (*self._known, (structure, expect))
+        for met in self._met:
+            if structure == met:
+                self._expect(met)
+                return leaves, met
+        if len(self._met) < self._KEPT:
+            self._met = (*self._met, structure)
         return leaves, structure
 
+    def _expect(self, structure: Structure) -> None:
+        """Generates the function for a structure, once."""
+        if all(structure is not known for known, _ in self._known):
+            self._known = (*self._known, (structure, expectation(structure)))
 
-def _expectation(structure: Structure) -> Callable[[Any], list[Any] | None] | None:
+
+def nothing(tree: Any) -> None:
+    """Returns None for any tree."""
+
+
+def expectation(structure: Structure, avals: Sequence[Any] | None = None) -> Callable[[Any], Any]:
     """Generates a function that returns the leaves of a tree of this structure, and None for another tree.
 
-    Returns None for structures with containers other than dicts, lists, tuples, named tuples and our dataclasses.
+    The function always returns None if the structure has containers other than dicts, lists, tuples, named tuples and
+    our dataclasses.
+
+    Args:
+        structure: the structure.
+        avals: the types of the leaves, if they are arrays on the CPU. The function then returns the leaves and their
+            addresses, and None for arrays of other types and for donated ones.
     """
     lines: list[str] = []
     leaves: list[str] = []
@@ -88,10 +107,18 @@ def _expectation(structure: Structure) -> Callable[[Any], list[Any] | None] | No
                 test += f" or {constant(operator.attrgetter(*static))}({node}) != {wanted}"
             taken = f"{targets} = {constant(operator.attrgetter(*fields))}({node})" if size else ""
         elif kind != PyTreeKind.NONE:
-            return None
+            return nothing
         lines += [f"if {test}: return None", taken]
         unvisited += reversed(list(zip(parts, children, strict=True)))
-    lines += [f"leaves = [{', '.join(leaves)}]", "return leaves if leaf_types.issuperset(map(type, leaves)) else None"]
+    if avals is None:
+        lines += [f"leaves = [{', '.join(leaves)}]"]
+        lines += ["return leaves if leaf_types.issuperset(map(type, leaves)) else None"]
+    else:
+        types = "".join(f"{leaf}.aval, " for leaf in leaves)
+        lines += [f"if ({types}) != {constant(tuple(avals))}: return None"]
+        # The first decides on the device of the others; addresses elsewhere than on the CPU are negative.
+        lines += [f"if {leaf}.address < 0: return None" for leaf in leaves[:1]]
+        lines += [f"return [{', '.join(leaves)}], [{', '.join(f'{leaf}.address' for leaf in leaves)}]"]
     # Errors, such as a missing key, are left to `flatten` to report.
     body = "\n".join(f"  {line}" for line in lines)
     exec(f"def expect(tree):\n try:\n{body}\n except Exception:\n  return None", names)

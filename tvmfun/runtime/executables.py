@@ -66,6 +66,9 @@ class NativeExecutable:
         self._temporaries = Scratch(nbytes, of.idle) if of else ResultBuffers([nbytes])
         shared = of.buffers if of else []
         self._buffers = [*shared, *result_buffers(plan.fresh[of.plan.static_fresh if of else 0 :])]
+        # The usual case of a small function.
+        is_only = list(plan.results) == [plan.inputs] and not (nbytes or words)
+        self._only = self._buffers[0] if is_only else None
 
     def at(self, device: Any) -> NativeExecutable:
         """Returns this executable, because there is one CPU."""
@@ -74,7 +77,10 @@ class NativeExecutable:
     def __call__(self, arrays: Sequence[Any], addresses: list[int], avals: Sequence[Any]) -> Results:
         """Runs ``main`` on arrays at these addresses; returns the memory and the address of each result."""
         counters.calls += 1
-        main = self._main or self._load()
+        if self._only is not None:
+            memory, start = self._only.take()
+            self._run([*addresses, start, 0])
+            return (memory,), (start,)
         owners: list[Any] = list(map(_MEMORY, arrays)) if self._reuses_inputs else [None] * len(arrays)
         table = addresses.copy()
         for buffers in self._buffers:
@@ -89,20 +95,25 @@ class NativeExecutable:
         table.append(block[1])
         table += self._words
         try:
+            self._run(table)
+        finally:
+            self._temporaries.put_back(block)
+        return self._results(owners), self._results(table)
+
+    def _run(self, table: list[int]) -> None:
+        """Runs ``main`` on a table of addresses."""
+        main = self._main or self._load()
+        try:
             words = array("Q", table)
+            main(words.buffer_info()[0])
         except OverflowError:
             raise TargetError(
                 "jit", "all arrays must be on the CPU", got="one that is elsewhere", hint="tvmfun.device_put(tree)"
             ) from None
-        try:
-            main(words.buffer_info()[0])
         except (MemoryError, RuntimeError) as error:
             if is_out_of_memory(error):
                 raise out_of_memory(self.plan.analysis.workspaces, "the workspaces of kernels") from None
             raise
-        finally:
-            self._temporaries.put_back(block)
-        return self._results(owners), self._results(table)
 
     def _load(self) -> Any:
         if not self._is_loaded:

@@ -5,9 +5,12 @@ from __future__ import annotations
 import ctypes
 import mmap
 import sys
+from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from itertools import accumulate
+from sys import getrefcount
 from typing import Any
+from weakref import WeakValueDictionary
 
 import tvm
 import tvm_ffi
@@ -167,15 +170,29 @@ class _LargeMemory(Memory):
             self.pool.put(self.nbytes, self._tensor)
 
 
-def clear_memory() -> None:
-    """Returns the pool of free blocks to the system."""
-    _POOL.blocks.clear()
-
-
 # Small results share blocks, because an allocation costs more than everything else about a small result. The blocks
 # are small, too: one result that is kept keeps its whole block.
 _SMALL, _COMMON = 1024, 4096
 _ALIGNMENT = 64
+# The latest blocks of a size serve again. Four are enough for a loop with three results of this size alive.
+_RECYCLED, _LATEST = 32 << 10, 4
+_Blocks = deque[tuple[Memory, int]]
+_BLOCKS_BY_SIZE: WeakValueDictionary[int, _Blocks] = WeakValueDictionary()
+
+
+def _references(block: tuple[Memory, int]) -> int:
+    """The number of references to the memory of a block, among them that of the block."""
+    return getrefcount(block[0])
+
+
+_UNUSED = _references((Memory(tvm.runtime.empty((1,), "uint8")), 0))
+
+
+def clear_memory() -> None:
+    """Returns the pool of free blocks to the system."""
+    _POOL.blocks.clear()
+    for blocks in list(_BLOCKS_BY_SIZE.values()):
+        blocks.clear()
 
 
 class ResultBuffers:
@@ -192,17 +209,34 @@ class ResultBuffers:
         self._slots = [ends[-1] * i for i in range(1, calls)]
         self._shape = tvm_ffi.Shape((ends[-1] * calls,))
         self._unused: list[tuple[Memory, int]] = []
+        self._latest = _BLOCKS_BY_SIZE.setdefault(self._shape[0], _Blocks()) if self._shape[0] <= _RECYCLED else None
 
     def take(self) -> tuple[Memory, int]:
         """Unused memory and the address of the slot in it."""
         try:
             return self._unused.pop()
         except IndexError:
-            memory = _LargeMemory(self._shape) if self._shape[0] >= _LARGE else Memory(_new_bytes(self._shape))
-            address = memory.address
+            memory, address = self._block()
             if self._slots:
                 self._unused += [(memory, address + start) for start in self._slots]
-            return memory, address
+            # A new integer for each result, whose references are its readers.
+            return memory, address + 0
+
+    def _block(self) -> tuple[Memory, int]:
+        """A block that stores no array, and its address."""
+        latest = self._latest
+        if latest is None:
+            memory = _LargeMemory(self._shape) if self._shape[0] >= _LARGE else Memory(_new_bytes(self._shape))
+            return memory, memory.address
+        try:
+            block = latest.popleft() if len(latest) >= _LATEST else None
+        except IndexError:  # other threads were faster
+            block = None
+        if block is None or _references(block) != _UNUSED or block[0].is_seen:
+            memory = Memory(_new_bytes(self._shape))
+            block = memory, memory.address
+        latest.append(block)
+        return block
 
     def put_back(self, taken: tuple[Memory, int]) -> None:
         """Makes memory that :meth:`take` returned available to the next call."""
