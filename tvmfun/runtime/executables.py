@@ -66,9 +66,9 @@ class NativeExecutable:
         self._temporaries = Scratch(nbytes, of.idle) if of else ResultBuffers([nbytes])
         shared = of.buffers if of else []
         self._buffers = [*shared, *result_buffers(plan.fresh[of.plan.static_fresh if of else 0 :])]
-        # The usual case of a small function.
-        is_only = list(plan.results) == [plan.inputs] and not (nbytes or words)
-        self._only = self._buffers[0] if is_only else None
+        # Small functions have one result in new memory and no intermediates: less is asked at each call.
+        is_small = plan.results == (plan.inputs,) and not (nbytes or words)
+        self._only = self._buffers[0] if is_small else None
 
     def at(self, device: Any) -> NativeExecutable:
         """Returns this executable, because there is one CPU."""
