@@ -10,6 +10,7 @@ import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
 from functools import cache
+from itertools import pairwise
 from pathlib import Path
 
 import numpy as np
@@ -138,6 +139,84 @@ def test_equal_steps_give_equal_bits():
 
 def threads_of_this_process() -> int:
     return len(os.listdir("/proc/self/task"))
+
+
+# Notes the affinities that threads get, in the order of the calls.
+PLACED = """
+import ctypes, json, os, sys, time
+gap, cpus = json.loads(sys.argv[1])
+os.sched_setaffinity(0, cpus)
+import numpy as np
+import tvmfun
+from tvmfun import threads
+libc, noted = ctypes.CDLL(None), []
+kind = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.c_void_p, ctypes.c_size_t, ctypes.POINTER(ctypes.c_uint8))
+
+def real(name):
+    function = getattr(libc, name)
+    function.argtypes = ctypes.c_void_p, ctypes.c_size_t, ctypes.POINTER(ctypes.c_uint8)
+    return function
+
+def place(thread, size, mask):
+    bits = sum(mask[i] << 8 * i for i in range(size))
+    noted.append((thread, [cpu for cpu in range(8 * size) if bits >> cpu & 1]))
+    return real("pthread_setaffinity_np")(thread, size, mask)
+
+here = ctypes.CFUNCTYPE(ctypes.c_int)(lambda: cpus[0])
+placing = kind(place)
+threads._affinity_functions = lambda library: [
+    ctypes.cast(function, ctypes.c_void_p).value for function in (here, real("pthread_getaffinity_np"), placing)
+]
+x = np.random.default_rng(0).normal(size=(384, 384)).astype("float32")
+square = tvmfun.jit(lambda x: x @ x)
+for _ in range(4):
+    result = np.asarray(square(x))
+    assert abs(result - x.astype("float64") @ x).max() < 1e-3
+    time.sleep(gap)
+square(x)
+time.sleep(0.3)
+names = {thread: i for i, thread in enumerate(dict.fromkeys(thread for thread, _ in noted))}
+print(json.dumps({
+    "noted": [(names[thread], given) for thread, given in noted],
+    "after": [sorted(os.sched_getaffinity(int(thread))) for thread in os.listdir("/proc/self/task")],
+}))
+"""
+
+
+class TestWhereWorkersWake:
+    """Linux may wake a worker on its caller's CPU though others are idle: loops then take as long as on one CPU."""
+
+    def run(self, cpus, count, gap=0.3):
+        variables = os.environ | {"TVMFUN_NUM_THREADS": str(count), "TVM_THREAD_POOL_SPIN_COUNT": "100"}
+        command = [sys.executable, "-c", PLACED, json.dumps([gap, cpus])]
+        done = subprocess.run(command, env=variables, capture_output=True, text=True, timeout=300)
+        assert done.returncode == 0, done.stderr
+        return json.loads(done.stdout)
+
+    @pytest.mark.slow
+    @pytest.mark.parametrize("count", [2, 4, 40])
+    def test_on_other_cpus_than_the_caller(self, count):
+        cpus = sorted(os.sched_getaffinity(0))
+        said = self.run(cpus, count)
+        by_worker: dict[int, list] = {}
+        for worker, given in said["noted"]:
+            by_worker.setdefault(worker, []).append(given)
+        # Only so many are placed, and some may not have slept. Each may use all CPUs again when it runs.
+        assert 1 <= len(by_worker) <= min(count - 1, 32)
+        for masks in by_worker.values():
+            assert masks[0] == cpus[1:] and masks[-1] == cpus
+            assert all(mask in (cpus, cpus[1:]) for mask in masks)
+            assert [cpus, cpus] not in map(list, pairwise(masks))
+        assert all(affinity == cpus for affinity in said["after"])
+
+    @pytest.mark.slow
+    def test_not_where_there_is_one_cpu(self):
+        cpu = max(os.sched_getaffinity(0))
+        said = self.run([cpu], 3)
+        assert said["noted"] == [] and all(affinity == [cpu] for affinity in said["after"])
+
+    def test_a_library_without_affinities(self):
+        assert threads._affinity_functions(object()) == [0, 0, 0]
 
 
 class TestOnePool:

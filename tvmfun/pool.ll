@@ -2,7 +2,8 @@
 ;
 ; A parallel loop is `count` tasks of one function. The caller puts them up and takes part itself; whoever is free takes
 ; the next one. While the pool is at work for one caller, another does its tasks alone, which costs less than taking
-; turns, and cannot wait for itself. Workers that find nothing yield the processor for a while, and then sleep.
+; turns, and cannot wait for itself. Workers that find nothing yield the processor for a while, and then sleep. They are
+; woken on other CPUs than the caller's.
 
 %group = type { ptr, i32 } ; TVMParallelGroupEnv: for barriers, which our loops do not have, and the number of tasks
 
@@ -23,6 +24,15 @@
 @spins = internal global i32 0
 @mutex = internal global [256 x i8] zeroinitializer, align 64
 @wake = internal global [256 x i8] zeroinitializer, align 64
+
+; The thread of a worker, whether it sleeps, whether its affinity lacks the CPU of a caller, and its affinity without that.
+; The flags change under the mutex. There are 32; all further workers share the last, which nobody reads.
+%worker = type { ptr, i8, i8, i1024 }
+@workers = internal global [33 x %worker] zeroinitializer, align 64
+; Functions of the C library: the CPU of this thread, and the affinity of a thread. Null where there are none.
+@current_cpu = internal global ptr null
+@get_affinity = internal global ptr null
+@set_affinity = internal global ptr null
 
 ; Functions of TVM's FFI, which is not linked with this.
 @move_from_raised = internal global ptr null
@@ -66,6 +76,8 @@ declare ptr @_ZSt13set_terminatePFvvE(ptr)
 declare i32 @__gxx_personality_v0(...)
 declare ptr @__cxa_begin_catch(ptr)
 declare void @__cxa_end_catch()
+declare i32 @llvm.umin.i32(i32, i32)
+declare void @llvm.memset.p0.i64(ptr, i8, i64, i1)
 
 define internal i1 @has_tasks(i64 %ticket) {
   %taken = and i64 %ticket, 65535
@@ -136,8 +148,95 @@ note:
   ret void
 }
 
-define internal ptr @worker(ptr %nothing) {
+define internal ptr @worker_at(i32 %i) {
+  %slot = call i32 @llvm.umin.i32(i32 %i, i32 32)
+  %worker = getelementptr [33 x %worker], ptr @workers, i32 0, i32 %slot
+  ret ptr %worker
+}
+
+; Takes the caller's CPU out of the affinities of sleeping workers, who put it back when they run. Linux often wakes a
+; thread on the CPU of the one that wakes it though others are idle, since those of a virtual machine seem taken; then
+; the two share one CPU for 10 milliseconds.
+define internal void @avoid_cpu_of_caller() {
 begin:
+  %others = alloca i1024, align 64
+  %current = load ptr, ptr @current_cpu
+  %get = load ptr, ptr @get_affinity
+  %set = load ptr, ptr @set_affinity
+  %is_unknown = icmp eq ptr %current, null
+  br i1 %is_unknown, label %done, label %first
+first:
+  %cpu = call i32 %current()
+  %is_far = icmp ugt i32 %cpu, 1023
+  %cpu_wide = zext i32 %cpu to i1024
+  %bit = shl i1024 1, %cpu_wide
+  %mask = xor i1024 %bit, -1
+  %threads = load i32, ptr @threads
+  %workers = sub i32 %threads, 1
+  %few = call i32 @llvm.umin.i32(i32 %workers, i32 32)
+  %count = select i1 %is_far, i32 0, i32 %few
+  br label %next
+next:
+  %i = phi i32 [ 0, %first ], [ %i_next, %rest ]
+  %more = icmp ult i32 %i, %count
+  br i1 %more, label %look, label %done
+look:
+  %self = call ptr @worker_at(i32 %i)
+  %thread = load ptr, ptr %self
+  %asleep_at = getelementptr %worker, ptr %self, i32 0, i32 1
+  %avoids_at = getelementptr %worker, ptr %self, i32 0, i32 2
+  %affinity_at = getelementptr %worker, ptr %self, i32 0, i32 3
+  %asleep = load i8, ptr %asleep_at
+  %is_asleep = icmp ne i8 %asleep, 0
+  br i1 %is_asleep, label %ask, label %rest
+ask:
+  ; It has not run since the last time, if its affinity lacks a CPU already.
+  %avoids = load i8, ptr %avoids_at
+  %is_known = icmp ne i8 %avoids, 0
+  br i1 %is_known, label %reduce, label %learn
+learn:
+  store i1024 0, ptr %affinity_at
+  %got = call i32 %get(ptr %thread, i64 128, ptr %affinity_at)
+  %has = icmp eq i32 %got, 0
+  br i1 %has, label %reduce, label %rest
+reduce:
+  %affinity = load i1024, ptr %affinity_at
+  %reduced = and i1024 %affinity, %mask
+  store i1024 %reduced, ptr %others
+  %is_empty = icmp eq i1024 %reduced, 0
+  br i1 %is_empty, label %rest, label %avoid
+avoid:
+  %code = call i32 %set(ptr %thread, i64 128, ptr %others)
+  store i8 1, ptr %avoids_at
+  br label %rest
+rest:
+  %i_next = add i32 %i, 1
+  br label %next
+done:
+  ret void
+}
+
+; A worker that runs may use all of its CPUs again.
+define internal void @restore_affinity(ptr %self) {
+begin:
+  %avoids_at = getelementptr %worker, ptr %self, i32 0, i32 2
+  %avoids = load i8, ptr %avoids_at
+  %is_reduced = icmp ne i8 %avoids, 0
+  br i1 %is_reduced, label %restore, label %done
+restore:
+  store i8 0, ptr %avoids_at
+  %thread = load ptr, ptr %self
+  %affinity_at = getelementptr %worker, ptr %self, i32 0, i32 3
+  %set = load ptr, ptr @set_affinity
+  %code = call i32 %set(ptr %thread, i64 128, ptr %affinity_at)
+  br label %done
+done:
+  ret void
+}
+
+define internal ptr @worker(ptr %self) {
+begin:
+  %asleep_at = getelementptr %worker, ptr %self, i32 0, i32 1
   %spins = load i32, ptr @spins
   br label %spin
 spin:
@@ -165,7 +264,10 @@ asleep:
   %has_now = call i1 @has_tasks(i64 %now)
   br i1 %has_now, label %awake, label %wait
 wait:
+  store i8 1, ptr %asleep_at
   %waited = call i32 @pthread_cond_wait(ptr @wake, ptr @mutex)
+  store i8 0, ptr %asleep_at
+  call void @restore_affinity(ptr %self)
   br label %asleep
 awake:
   %asleep_before = atomicrmw sub ptr @sleeping, i32 1 seq_cst, align 4
@@ -176,7 +278,6 @@ awake:
 ; Where a thread cannot be started, the others do its work.
 define internal void @start() {
 begin:
-  %thread = alloca ptr
   %threads = load i32, ptr @threads
   %mutex = call i32 @pthread_mutex_init(ptr @mutex, ptr null)
   %wake = call i32 @pthread_cond_init(ptr @wake, ptr null)
@@ -184,11 +285,13 @@ begin:
   br label %next
 next:
   %i = phi i32 [ 1, %begin ], [ %i_next, %started ]
-  %code = call i32 @pthread_create(ptr %thread, ptr null, ptr @worker, ptr null)
+  %at = sub i32 %i, 1
+  %self = call ptr @worker_at(i32 %at)
+  %code = call i32 @pthread_create(ptr %self, ptr null, ptr @worker, ptr %self)
   %is_there = icmp eq i32 %code, 0
   br i1 %is_there, label %detach, label %done
 detach:
-  %id = load ptr, ptr %thread
+  %id = load ptr, ptr %self
   %detached = call i32 @pthread_detach(ptr %id)
   br label %started
 started:
@@ -394,6 +497,7 @@ put_up:
   br i1 %nobody, label %take_part, label %call
 call:
   %locked = call i32 @pthread_mutex_lock(ptr @mutex)
+  call void @avoid_cpu_of_caller()
   %called = call i32 @pthread_cond_broadcast(ptr @wake)
   %unlocked = call i32 @pthread_mutex_unlock(ptr @mutex)
   br label %take_part
@@ -466,6 +570,12 @@ define i32 @__tvm_ffi_configure(ptr %self, ptr %arguments, i32 %count, ptr %resu
   store i64 %allocate, ptr @allocate
   %free = call i64 @argument(ptr %arguments, i32 9)
   store i64 %free, ptr @free
+  %current = call i64 @argument(ptr %arguments, i32 10)
+  store i64 %current, ptr @current_cpu
+  %get_affinity = call i64 @argument(ptr %arguments, i32 11)
+  store i64 %get_affinity, ptr @get_affinity
+  %set_affinity = call i64 @argument(ptr %arguments, i32 12)
+  store i64 %set_affinity, ptr @set_affinity
   ret i32 0
 }
 
@@ -490,6 +600,7 @@ define i32 @__tvm_ffi_forget(ptr %self, ptr %arguments, i32 %count, ptr %result)
   store i32 0, ptr @sleeping
   store i32 0, ptr @has_failed
   store ptr null, ptr @error
+  call void @llvm.memset.p0.i64(ptr @workers, i8 0, i64 ptrtoint (ptr getelementptr ([33 x %worker], ptr null, i32 1) to i64), i1 false)
   store i32 0, ptr @is_running
   store i32 0, ptr @held_count
   store i32 0, ptr @held_before

@@ -85,6 +85,7 @@ class _Pool:
             *(_address(getattr(functions, f"TVMFFI{name}")) for name in names),
             main_thread().ident,
             *self._theirs[1:],
+            *_affinity_functions(runtime),
         )
         self._ours = [module["function"](i) for i in range(len(_REPLACED))]
         if hasattr(os, "register_at_fork"):
@@ -104,6 +105,13 @@ class _Pool:
     def _enter(self, variables: Iterable[str], addresses: list[int]) -> None:
         for name, address in zip(variables, addresses, strict=True):
             self._register(name.encode(), address)
+
+
+def _affinity_functions(library: Any) -> list[int]:
+    """The addresses of the functions with which the pool wakes workers on other CPUs; zeros where there are none."""
+    names = "sched_getcpu", "pthread_getaffinity_np", "pthread_setaffinity_np"
+    functions = [getattr(library, name, None) for name in names]
+    return [_address(function) for function in functions] if all(functions) else [0] * len(names)
 
 
 def _address(function: Any) -> int:

@@ -11,6 +11,7 @@ from tvmfun.export import INCLUDE
 
 PROGRAM = """
 #include <pthread.h>
+#include <sched.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <sys/wait.h>
@@ -23,7 +24,14 @@ struct loop {
   int ran[TASKS];
 };
 
-static void task(void *argument, int32_t i) { ((struct loop *)argument)->ran[i]++; }
+static cpu_set_t all;
+
+static void task(void *argument, int32_t i) {
+  cpu_set_t mine;
+  /* A worker is woken on other CPUs than its caller's, and may use all of them again. */
+  if (sched_getaffinity(0, sizeof mine, &mine) || !CPU_EQUAL(&mine, &all)) abort();
+  ((struct loop *)argument)->ran[i]++;
+}
 
 static void *call(void *argument) {
   struct pool *pool = argument;
@@ -47,6 +55,7 @@ static void *call(void *argument) {
 }
 
 int main(void) {
+  sched_getaffinity(0, sizeof all, &all);
   for (int round = 0; round < 5; round++) {
     struct pool *pool = tvmfun_pool_create(round + 1);
     pthread_t callers[CALLERS];

@@ -1,7 +1,8 @@
 /* A pool of threads for parallel loops.
  *
  * A loop is published as a number of tasks; its caller and the workers take one after the other. So no caller waits
- * for a worker that the system has not scheduled yet. Idle workers yield for a while, then sleep.
+ * for a worker that the system has not scheduled yet. Idle workers yield for a while, then sleep. They are woken on
+ * other CPUs than the caller's.
  */
 #include <pthread.h>
 #include <sched.h>
@@ -12,8 +13,21 @@
 
 /* How often an idle worker yields before it sleeps: about 5 milliseconds. */
 #define SPINS 10000
+/* More workers would take longer to place than that is worth. */
+#define MOST_PLACED 32
 
 typedef void (*task_function)(void *argument, int32_t i);
+
+struct worker {
+  struct pool *pool;
+  pthread_t thread;
+#ifdef __linux__
+  /* These change under the pool's mutex. */
+  int is_asleep;
+  int avoids_cpu;     /* its affinity lacks the CPU of a caller */
+  cpu_set_t affinity; /* without that */
+#endif
+};
 
 struct pool {
   /* Bits 32 to 63: the number of the loop; 16 to 31: its tasks; 0 to 15: how many have been taken. One word, so that
@@ -29,7 +43,7 @@ struct pool {
   pthread_cond_t wake;
   int32_t threads, started;
   pid_t process; /* threads are not copied by a fork */
-  pthread_t workers[];
+  struct worker workers[];
 };
 
 static int has_tasks(uint64_t ticket) { return (ticket & 0xffff) < (ticket >> 16 & 0xffff); }
@@ -49,19 +63,60 @@ static void work(struct pool *pool) {
   }
 }
 
-static void sleep_until_called(struct pool *pool) {
+#ifdef __linux__
+/* Takes the caller's CPU out of the affinities of sleeping workers, who put it back when they run. Linux often wakes a
+ * thread on the CPU of the one that wakes it though others are idle, since those of a virtual machine seem taken; then
+ * the two share one CPU for 10 milliseconds. */
+static void avoid_cpu_of_caller(struct pool *pool) {
+  int cpu = sched_getcpu();
+  for (int32_t i = 0; cpu >= 0 && i < pool->started && i < MOST_PLACED; i++) {
+    struct worker *worker = &pool->workers[i];
+    if (!worker->is_asleep) {
+      continue;
+    }
+    /* If its affinity lacks a CPU already, it has not run since the last time. */
+    if (!worker->avoids_cpu &&
+        pthread_getaffinity_np(worker->thread, sizeof worker->affinity, &worker->affinity)) {
+      continue;
+    }
+    cpu_set_t others = worker->affinity;
+    CPU_CLR((size_t)cpu, &others);
+    if (CPU_COUNT(&others)) {
+      worker->avoids_cpu = !pthread_setaffinity_np(worker->thread, sizeof others, &others) || worker->avoids_cpu;
+    }
+  }
+}
+
+static void wait_for_call(struct worker *worker) {
+  worker->is_asleep = 1;
+  pthread_cond_wait(&worker->pool->wake, &worker->pool->mutex);
+  worker->is_asleep = 0;
+  if (worker->avoids_cpu) {
+    worker->avoids_cpu = 0;
+    pthread_setaffinity_np(worker->thread, sizeof worker->affinity, &worker->affinity);
+  }
+}
+#else
+static void avoid_cpu_of_caller(struct pool *pool) { (void)pool; }
+
+static void wait_for_call(struct worker *worker) { pthread_cond_wait(&worker->pool->wake, &worker->pool->mutex); }
+#endif
+
+static void sleep_until_called(struct worker *worker) {
+  struct pool *pool = worker->pool;
   /* A caller looks at `sleeping` after it has published tasks, and a sleeper at the tasks after it has counted itself. */
   pthread_mutex_lock(&pool->mutex);
   atomic_fetch_add(&pool->sleeping, 1);
   while (!has_tasks(atomic_load(&pool->ticket)) && !atomic_load(&pool->is_ending)) {
-    pthread_cond_wait(&pool->wake, &pool->mutex);
+    wait_for_call(worker);
   }
   atomic_fetch_sub(&pool->sleeping, 1);
   pthread_mutex_unlock(&pool->mutex);
 }
 
-static void *worker(void *argument) {
-  struct pool *pool = argument;
+static void *run_worker(void *argument) {
+  struct worker *worker = argument;
+  struct pool *pool = worker->pool;
   int32_t spins = 0;
   while (!atomic_load(&pool->is_ending)) {
     if (has_tasks(atomic_load(&pool->ticket))) {
@@ -70,7 +125,7 @@ static void *worker(void *argument) {
     } else if (spins++ < SPINS) {
       sched_yield();
     } else {
-      sleep_until_called(pool);
+      sleep_until_called(worker);
       spins = 0;
     }
   }
@@ -79,12 +134,13 @@ static void *worker(void *argument) {
 
 static void wake_all(struct pool *pool) {
   pthread_mutex_lock(&pool->mutex);
+  avoid_cpu_of_caller(pool);
   pthread_cond_broadcast(&pool->wake);
   pthread_mutex_unlock(&pool->mutex);
 }
 
 struct pool *tvmfun_pool_create(int32_t threads) {
-  size_t nbytes = sizeof(struct pool) + sizeof(pthread_t) * (size_t)threads;
+  size_t nbytes = sizeof(struct pool) + sizeof(struct worker) * (size_t)threads;
   struct pool *pool = NULL;
   if (posix_memalign((void **)&pool, 64, nbytes)) {
     return NULL;
@@ -112,7 +168,7 @@ void tvmfun_pool_destroy(struct pool *pool) {
     atomic_store(&pool->is_ending, 1);
     wake_all(pool);
     for (int32_t i = 0; i < pool->started; i++) {
-      pthread_join(pool->workers[i], NULL);
+      pthread_join(pool->workers[i].thread, NULL);
     }
     pthread_cond_destroy(&pool->wake);
     pthread_mutex_destroy(&pool->mutex);
@@ -128,8 +184,12 @@ void tvmfun_pool_release(struct pool *pool) { atomic_flag_clear(&pool->is_taken)
 
 /* Where a thread cannot be started, the others do its tasks. */
 static void start(struct pool *pool) {
-  while (pool->started < pool->threads - 1 &&
-         !pthread_create(&pool->workers[pool->started], NULL, worker, pool)) {
+  while (pool->started < pool->threads - 1) {
+    struct worker *worker = &pool->workers[pool->started];
+    *worker = (struct worker){.pool = pool};
+    if (pthread_create(&worker->thread, NULL, run_worker, worker)) {
+      return;
+    }
     pool->started++;
   }
 }
