@@ -569,10 +569,3 @@ def test_a_machine_without_a_compiler_says_so_when_it_runs(machine):
     assert "threadIdx.x" in compiled.as_text() and compiled.memory_analysis().outputs == draw(30).nbytes
     with pytest.raises(errors.TargetError, match="not compiled to machine code, got .*needs a compiler of CUDA"):
         compiled(draw(30))
-
-
-@pytest.mark.slow
-def test_dynamic_sizes_need_tvms_runtime(machine):
-    x = tvmfun.device_put(draw(30), "cuda")
-    with pytest.raises(errors.TargetError, match="dynamic sizes on a GPU need TVM's runtime for CUDA"):
-        tvmfun.jit(lambda x: x + 1, dynamic_shapes=({0: "n"},))(x)

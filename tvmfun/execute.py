@@ -42,6 +42,7 @@ from tvmfun.lower import target as targets
 from tvmfun.lower.tuning.database import ACTIVE
 from tvmfun.runtime import devices
 from tvmfun.runtime.cuda.devices import device_at
+from tvmfun.runtime.cuda.executable import DynamicCudaExecutable
 from tvmfun.runtime.executables import DynamicExecutable, items_at
 from tvmfun.runtime.memory import clear_memory
 from tvmfun.typing import ArrayLike, PyTree
@@ -150,7 +151,7 @@ class LoadedProgram:
         cache.check_sizes(self.program, sizes)
         loaded = copy(self)
         loaded.sizes = sizes
-        if isinstance(self.executable, DynamicExecutable):
+        if isinstance(self.executable, DynamicExecutable | DynamicCudaExecutable):
             loaded._run = self.executable.at_sizes(sizes)
         loaded.out_avals = tuple(interned(replace(a, shape=dims.at(a.shape, sizes))) for a in self.out_avals)
         if len(self._at) >= _SIZES_KEPT:

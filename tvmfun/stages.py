@@ -22,8 +22,8 @@ from tvmfun.lower.target import from_json
 from tvmfun.lower.tuning.database import ACTIVE, using
 from tvmfun.profiling import Profile, profile
 from tvmfun.program_text import files
-from tvmfun.runtime.cuda.executable import CudaExecutable
-from tvmfun.runtime.executables import Executable, NativeExecutable
+from tvmfun.runtime.cuda.executable import CudaExecutable, DynamicCudaExecutable
+from tvmfun.runtime.executables import NativeExecutable
 from tvmfun.runtime.plan import DynamicPlan, MemoryAnalysis
 from tvmfun.typing import PyTree
 
@@ -127,7 +127,8 @@ class Compiled(Immutable):
         """
         with using(self._tuning):
             text = cache.text(self.program, self.target, input_positions(self.program, self.donated))
-        missing = isinstance(self.executable, CudaExecutable) and self.executable.module.missing
+        is_for_gpu = isinstance(self.executable, CudaExecutable | DynamicCudaExecutable)
+        missing = is_for_gpu and self.executable.module.missing
         return f"# not compiled to machine code: {missing}\n{text}" if missing else text
 
     def memory_analysis(self, sizes: Mapping[str, int] | None = None) -> MemoryAnalysis:
@@ -139,7 +140,6 @@ class Compiled(Immutable):
         Raises:
             ArgumentError: if other sizes are given than the function has, or one is out of its bounds.
             ShapeError: if an array would have too many elements.
-            TargetError: where sizes are dynamic on a GPU.
 
         Source: follows ``jax.stages.Compiled.memory_analysis``.
 
@@ -155,8 +155,6 @@ class Compiled(Immutable):
         >>> step.lower(w, x).compile().memory_analysis({"b": 16})
         MemoryAnalysis(arguments=6144, outputs=0, aliased=2048, temporaries=512, workspaces=...)
         """
-        if isinstance(self.executable, Executable):
-            raise TargetError("memory_analysis", "on a GPU, memory is planned ahead only for static sizes")
         sizes = sizes or {}
         dims.check_values("memory_analysis", self.program.sizes, sizes)
         sizes = {name: int(size) for name, size in sizes.items()}  # not NumPy's, which overflow

@@ -13,7 +13,7 @@ from tvmfun import ShapeDtype, errors, lax, nn, random
 from tvmfun.core.op import REGISTRY
 from tvmfun.lower import pipeline
 from tvmfun.lower import target as targets
-from tvmfun.lower.codegen.cuda import compilers, tensor_functions
+from tvmfun.lower.codegen.cuda import compilers
 from tvmfun.runtime.cuda_module import Launch
 
 SM_90 = {"kind": "cuda", "arch": "sm_90"}
@@ -77,12 +77,6 @@ def test_a_loop_stays_a_loop_around_launches():
     text = lowered.compile().as_text()
     assert "for i in range(10)" in text
     assert "threadIdx.x" in text
-
-
-def test_a_condition_in_the_memory_of_the_device_needs_static_sizes():
-    count = tvmfun.jit(lambda x: lax.while_loop(lambda x: x.sum() < 3.0, lambda x: x + 1.0, x), target=SM_90)
-    with pytest.raises(errors.TargetError, match="depends on data needs static sizes on a GPU"):
-        count.lower(ShapeDtype(("b",), "float32")).compile()
 
 
 @pytest.mark.quick("<lambda>0", "<lambda>4", "<lambda>1")
@@ -154,29 +148,6 @@ def check_machine_code(program):
     kernels = {name for cubin in module.cubins for name in cubin.kernels}
     assert {step.kernel for step in module.launches() if isinstance(step, Launch)} <= kernels
     assert all(cubin.image[:4] == b"\x7fELF" for cubin in module.cubins)
-
-
-@pytest.mark.parametrize("has_compiler", [True, False])
-def test_modules_of_dynamic_sizes_become_machine_code(monkeypatch, has_compiler):
-    sources = []
-
-    class Recorder:
-        version = "recorder"
-
-        def compile_together(self, source, options):
-            sources.append((source, options))
-            return b"code"
-
-    monkeypatch.setattr(tensor_functions, "find_compiler", Recorder)
-    monkeypatch.setattr(
-        tensor_functions, "why_none", lambda: None if has_compiler else errors.TargetError("compile", "")
-    )
-    target = {"kind": "cuda", "arch": "sm_90a", "libs": ["fast-math"]}
-    function = lambda x: tnp.exp(x) + lax.bitcast_convert_type(tnp.arange(1, dtype="int32"), "float32")
-    compiled = tvmfun.jit(function, target=target).lower(ShapeDtype(("b", 1), "float32")).compile()
-    assert "blockIdx.x" in compiled.as_text()
-    assert [options for _, options in sources] == [compilers.Options("sm_90a", fast_math=True)] * has_compiler
-    assert all("expf(" in source and "*)(&(0" not in source for source, _ in sources)
 
 
 @pytest.mark.slow

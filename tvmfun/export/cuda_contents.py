@@ -37,7 +37,7 @@ class CudaVariant:
     @property
     def plan(self) -> Plan:
         """The layout of the table of addresses."""
-        return self.module.plan
+        return self.module.static_plan
 
     def entry(self) -> dict[str, Any]:
         """The entry in the manifest."""
@@ -241,7 +241,7 @@ class _Tables:
 
     def entry(self, target: str) -> str:
         """The initializer of the variant."""
-        arch, plan = self._module.arch.removeprefix("sm_"), self._module.plan
+        arch, plan = self._module.arch.removeprefix("sm_"), self._module.static_plan
         number = int(arch.rstrip("af"))
         fits = "CUDA_EXACT" if arch.endswith("a") else "CUDA_SAME_MAJOR"
         return (

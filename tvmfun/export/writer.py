@@ -63,7 +63,7 @@ def write(
     targets = list(map(_resolved, targets))
     is_for_gpus = _is_for_gpus(targets)
     if is_for_gpus and program.sizes:
-        what = "dynamic sizes run on TVM's virtual machine on GPUs, which a library does not have"
+        what = "a library for GPUs has static sizes"
         raise ExportError("export", what, got=", ".join(program.sizes), hint="one library for each size")
     architecture = _architecture(targets)
     initial = _initial_values(program.in_tree, arguments, values)

@@ -15,7 +15,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from threading import RLock
-from typing import Any
+from typing import Any, TypeAlias
 
 import tvm
 from tvm.target import Target
@@ -33,7 +33,7 @@ from tvmfun.lower.compile_log import compiling, stage
 from tvmfun.lower.machine import Machine
 from tvmfun.lower.tuning import database
 from tvmfun.manifest.entries import package_version
-from tvmfun.runtime.cuda.executable import CudaExecutable
+from tvmfun.runtime.cuda.executable import CudaExecutable, DynamicCudaExecutable
 from tvmfun.runtime.cuda_module import CudaModule
 from tvmfun.runtime.devices import device_of
 from tvmfun.runtime.plan import DynamicPlan, Plan
@@ -42,7 +42,9 @@ from tvmfun.runtime.plan import DynamicPlan, Plan
 _MOST_INDEXED = 2**31
 # Executables take about a megabyte each.
 _KEPT = 512
-_EXECUTABLES: OrderedDict[str, disk_cache.Stored | CudaExecutable] = OrderedDict()
+#: A compiled Program.
+Executable: TypeAlias = disk_cache.Stored | CudaExecutable | DynamicCudaExecutable
+_EXECUTABLES: OrderedDict[str, Executable] = OrderedDict()
 # TVM's compiler is not thread-safe, and two threads must not compile the same Program twice.
 _LOCK = RLock()
 # Held across a fork: the child must not inherit a half-finished compilation, or a lock that nobody releases.
@@ -52,9 +54,7 @@ if hasattr(os, "register_at_fork"):
 atexit.register(_LOCK.acquire, timeout=30)
 
 
-def compile_program(
-    program: Program, target: Target, donated: Sequence[int] = ()
-) -> disk_cache.Stored | CudaExecutable:
+def compile_program(program: Program, target: Target, donated: Sequence[int] = ()) -> Executable:
     """Returns the Program compiled for ``target``: from this process, from disk, or anew.
 
     Args:
@@ -73,15 +73,15 @@ def compile_program(
         if key in _EXECUTABLES:
             _EXECUTABLES.move_to_end(key)
             return _EXECUTABLES[key]
-        if targets.is_cpu(target) or program.sizes:
-            executable = disk_cache.load(key, target, _form(program, target))
+        if targets.is_cpu(target):
+            executable = disk_cache.load(key, DynamicPlan if program.sizes else Plan)
             if executable is None:
                 with compiling(program.name), _explaining_large_arrays(program):
                     executable = _build(program, target, donated, key)
         else:
-            executable = CudaExecutable(
-                _cuda_module(program, target, donated, key), donated, program.name, device_of(target)
-            )
+            form = DynamicCudaExecutable if program.sizes else CudaExecutable
+            module = _cuda_module(program, target, donated, key)
+            executable = form(module, donated, program.name, device_of(target))
         _EXECUTABLES[key] = executable
         if len(_EXECUTABLES) > _KEPT:
             _EXECUTABLES.popitem(last=False)
@@ -185,33 +185,16 @@ def _key(program: Program, target: Target, donated: Sequence[int]) -> str:
     return hashlib.sha256("\n".join(parts).encode()).hexdigest()
 
 
-def _form(program: Program, target: Target) -> disk_cache.Form:
-    """The form of the plan of a native ``main``; None for TVM's virtual machine.
-
-    It runs dynamic sizes on GPUs: launches there are planned with their addresses and grids at compile time.
-    """
-    if not program.sizes:
-        return Plan
-    return DynamicPlan if targets.is_cpu(target) else None
-
-
 def _build(program: Program, target: Target, donated: Sequence[int], key: str) -> disk_cache.Stored:
     started = time.perf_counter()
-    plan = None
-    if _form(program, target):
-        built, plan = pipeline.build(program, target, donated)
-        export, load = built.export, built.load
-    else:
-        module = pipeline.scheduled_module(program, target, donated)
-        built = pipeline.build_for_vm(module, target)
-        export, load = built.export_library, lambda: built.mod
+    built, plan = pipeline.build(program, target, donated)
     counters.compiles += 1
     with stage("machine code"):
         if time.perf_counter() - started >= disk_cache.least_seconds():
-            stored = disk_cache.store(export, plan, key, target)
+            stored = disk_cache.store(built.export, plan, key, target)
             if stored is not None:
                 return stored
-        return disk_cache.executable(load(), plan, target, is_loaded=plan is not None and built.is_generated)
+        return disk_cache.executable(built.load(), plan, is_loaded=built.is_generated)
 
 
 def _cuda_module(program: Program, target: Target, donated: Sequence[int], key: str) -> CudaModule:
@@ -226,7 +209,7 @@ def _cuda_module(program: Program, target: Target, donated: Sequence[int], key: 
         except TargetError:
             pass  # of another version: it is compiled again
     started = time.perf_counter()
-    with compiling(program.name):
+    with compiling(program.name), _explaining_large_arrays(program):
         module = pipeline.build_for_cuda(program, target, donated)
     counters.compiles += 1
     if not module.missing and time.perf_counter() - started >= disk_cache.least_seconds():

@@ -24,17 +24,16 @@ from tvmfun.errors import ArgumentError, PerformanceWarning
 from tvmfun.files import UntrustedError, atomic_write, check_directory, read_trusted
 from tvmfun.manifest.container import opened, sealed
 from tvmfun.manifest.entries import versions
-from tvmfun.runtime.devices import device_of
-from tvmfun.runtime.executables import DynamicExecutable, Executable, NativeExecutable
+from tvmfun.runtime.executables import DynamicExecutable, NativeExecutable
 from tvmfun.runtime.plan import DynamicPlan, Plan
-from tvmfun.threads import loading, pooled
+from tvmfun.threads import loading
 
 _T = TypeVar("_T")
 
 #: An executable that can be stored.
-Stored: TypeAlias = NativeExecutable | DynamicExecutable | Executable
-#: The form of a native executable's plan; None for TVM's virtual machine.
-Form: TypeAlias = type[Plan] | type[DynamicPlan] | None
+Stored: TypeAlias = NativeExecutable | DynamicExecutable
+#: The form of an executable's plan.
+Form: TypeAlias = type[Plan] | type[DynamicPlan]
 
 # The directories and files about which there was a warning.
 _REFUSED: set[str] = set()
@@ -69,15 +68,15 @@ def least_seconds() -> float:
         raise ArgumentError("TVMFUN_CACHE_MIN_SECONDS", "it must be a number", got=repr(text)) from None
 
 
-def load(key: str, target: Target, form: Form) -> Stored | None:
+def load(key: str, form: Form) -> Stored | None:
     """Returns the stored executable of a key; None if there is none that can be trusted."""
-    executable = _trusted(f"{key}.so", lambda path: _load(path, target, form))
+    executable = _trusted(f"{key}.so", lambda path: _load(path, form))
     if executable is not None:
         counters.loads += 1
     return executable
 
 
-def store(export: Callable[[str], None], plan: Plan | DynamicPlan | None, key: str, target: Target) -> Stored | None:
+def store(export: Callable[[str], None], plan: Plan | DynamicPlan, key: str, target: Target) -> Stored | None:
     """Writes a module to disk and reads it back; None if there is no directory or linker for it."""
     path = _path(f"{key}.so")
     if path is None or not has_linker():
@@ -90,7 +89,7 @@ def store(export: Callable[[str], None], plan: Plan | DynamicPlan | None, key: s
             export(str(partial))
             partial.write_bytes(sealed(partial.read_bytes(), _manifest(path.name, target, plan)))
             partial.chmod(0o700)
-        return _load(path, target, type(plan) if plan else None)
+        return _load(path, type(plan))
     except (OSError, RuntimeError, UntrustedError):
         return None  # a full or read-only disk must not stop a computation
 
@@ -146,11 +145,10 @@ def _undamaged(path: Path) -> tuple[bytes, dict[str, Any]] | None:
     return (content, manifest) if manifest.get("name") == path.name else None
 
 
-def executable(module: Any, plan: Plan | DynamicPlan | None, target: Target, is_loaded: bool = False) -> Stored:
-    """The executable of a module, which has a plan if it is native, and may have been loaded for the shared pool."""
-    if isinstance(plan, DynamicPlan):
-        return DynamicExecutable(module, plan, is_loaded)
-    return NativeExecutable(module, plan, is_loaded) if plan else Executable(module, device_of(target))
+def executable(module: Any, plan: Plan | DynamicPlan, is_loaded: bool = False) -> Stored:
+    """The executable of a module, which may have been loaded for the shared pool."""
+    form = DynamicExecutable if isinstance(plan, DynamicPlan) else NativeExecutable
+    return form(module, plan, is_loaded)  # type: ignore[arg-type]
 
 
 def _path(name: str) -> Path | None:
@@ -186,7 +184,7 @@ def _manifest(name: str, target: Target | None = None, plan: Plan | DynamicPlan 
     return {"name": name, "versions": versions(), **code}
 
 
-def _load(path: Path, target: Target, form: Form) -> Stored | None:
+def _load(path: Path, form: Form) -> Stored | None:
     """Reads a stored executable; None if it is damaged or of another form.
 
     Raises:
@@ -197,11 +195,11 @@ def _load(path: Path, target: Target, form: Form) -> Stored | None:
         if found is None:  # loading a damaged library can crash the process
             return None
         content, manifest = found
-        plan = form.parse(manifest["plan"]) if form else None
-        with loading() if form else pooled():
+        plan = form.parse(manifest["plan"])
+        with loading():
             module = _library(content, path)
-            module.get_function("main" if form else "vm_load_executable")  # is there one?
-            return executable(module, plan, target, is_loaded=True)
+            module.get_function("main")  # is there one?
+            return executable(module, plan, is_loaded=True)
     except (OSError, RuntimeError, AttributeError, ValueError, KeyError, TypeError):
         return None
 

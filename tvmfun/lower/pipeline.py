@@ -18,7 +18,6 @@ from tvmfun.lower.codegen.cuda.launches import cuda_module
 from tvmfun.lower.codegen.memory_plan import plan_memory
 from tvmfun.lower.codegen.native import Kernels, NativeModule
 from tvmfun.lower.codegen.relax_module import ModuleBuilder, ScheduledKernel, Step
-from tvmfun.lower.codegen.vm import build_for_vm as build_for_vm
 from tvmfun.lower.compile_log import stage
 from tvmfun.lower.fusion.fuse import fuse, style
 from tvmfun.lower.fusion.in_place import InPlace, plan_in_place
@@ -114,7 +113,7 @@ def build_with_steps(
 
 
 def build_for_cuda(program: Program, target: Target, donated: Collection[int] = ()) -> CudaModule:
-    """All stages, for a GPU and static sizes.
+    """All stages, for a GPU.
 
     Where there is no compiler of CUDA, the module has the launches but no machine code, and says why.
 
@@ -123,9 +122,8 @@ def build_for_cuda(program: Program, target: Target, donated: Collection[int] = 
     """
     why = compilers.why_none()
     compiler = None if why else compilers.find_compiler()
-    return cuda_module(
-        scheduled_module(program, target, donated), target, compiler, (why.got or why.what) if why else ""
-    )
+    missing = (why.got or why.what) if why else ""
+    return cuda_module(scheduled_module(program, target, donated), target, compiler, missing, list(program.sizes))
 
 
 def _scheduled(

@@ -4,6 +4,9 @@ Nothing here needs TVM or a GPU. A *step* is one of the records :class:`Launch`,
 :class:`While` and :class:`Branch`; a launcher runs the steps of a :class:`CudaModule` in order. Addresses are slots of
 a table, as for CPUs (:class:`~tvmfun.runtime.plan.Plan`): the inputs, new memory for results, the block of
 intermediates, and after it the constants.
+
+Where sizes are dynamic, the numbers of records are formulas of them, and :meth:`CudaModule.at` returns the module for
+some sizes.
 """
 
 from __future__ import annotations
@@ -13,16 +16,17 @@ import json
 import math
 import re
 import struct
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from tvmfun.errors import TargetError
 from tvmfun.files import atomic_write
-from tvmfun.runtime.plan import Address, Plan
+from tvmfun.runtime.formulas import Formula, evaluate
+from tvmfun.runtime.plan import Address, DynamicPlan, Plan
 
-#: Sizes along x, y and z.
+#: Sizes along x, y and z; where sizes are dynamic, formulas.
 Extent = tuple[int, int, int]
 
 
@@ -182,6 +186,9 @@ def bytes_of(dtype: str) -> int:
 class CudaModule:
     """A compiled Program: machine code, the steps of a call, and the layout of its memory.
 
+    Where sizes are dynamic, the plan is a :class:`~tvmfun.runtime.plan.DynamicPlan`, and grids, numbers, counts and
+    shapes may be formulas.
+
     Args:
         arch: the architecture, with its suffix, such as ``"sm_90a"``.
         compiler: what made the machine code, such as ``"nvcc 13.0.88"``.
@@ -200,7 +207,7 @@ class CudaModule:
     compiler: str
     cubins: tuple[Cubin, ...]
     steps: tuple[Step, ...]
-    plan: Plan
+    plan: Plan | DynamicPlan
     constants: bytes
     inputs: tuple[ArrayType, ...]
     results: tuple[ArrayType, ...]
@@ -211,6 +218,30 @@ class CudaModule:
     def constants_slot(self) -> int:
         """The slot of the constants: the one after the block of intermediates."""
         return self.plan.block + 1
+
+    @property
+    def static_plan(self) -> Plan:
+        """The plan of a module of static sizes, or for some sizes."""
+        assert isinstance(self.plan, Plan)
+        return self.plan
+
+    def at(self, sizes: Mapping[str, int]) -> CudaModule:
+        """Returns the module for these dynamic sizes, without launches that have nothing to do."""
+        assert isinstance(self.plan, DynamicPlan)
+        plan, words = self.plan.at(sizes)
+        first_word = self.plan.block + 1
+
+        def number(formula: Formula) -> int:
+            return evaluate(formula, sizes)
+
+        def place(address: Address) -> Address:
+            if address.offset_slot is None:
+                return address
+            return Address(address.slot, address.offset + words[address.offset_slot - first_word])
+
+        shaped = lambda types: tuple(ArrayType(tuple(map(number, shape)), dtype) for shape, dtype in types)
+        steps = _evaluated(self.steps, number, place)
+        return replace(self, steps=steps, plan=plan, inputs=shaped(self.inputs), results=shaped(self.results))
 
     def launches(self) -> Iterator[Launch | Copy]:
         """The launches and copies of a call in order, with counted loops unrolled.
@@ -253,6 +284,7 @@ class CudaModule:
             "cubins": [[len(cubin.image), cubin.kernels, cubin.usage] for cubin in self.cubins],
             "steps": _to_json(self.steps),
             "plan": self.plan.text,
+            "is_dynamic": isinstance(self.plan, DynamicPlan),
             "constants": len(self.constants),
             "inputs": self.inputs,
             "results": self.results,
@@ -298,7 +330,7 @@ class CudaModule:
             header["compiler"],
             tuple(cubins),
             _steps(header["steps"]),
-            Plan.parse(header["plan"]),
+            (DynamicPlan if header["is_dynamic"] else Plan).parse(header["plan"]),
             rest[end:],
             tuple(ArrayType(tuple(shape), dtype) for shape, dtype in header["inputs"]),
             tuple(ArrayType(tuple(shape), dtype) for shape, dtype in header["results"]),
@@ -307,7 +339,7 @@ class CudaModule:
         )
 
 
-_MAGIC, _VERSION = b"TVMFUNCU", 3
+_MAGIC, _VERSION = b"TVMFUNCU", 4
 _HEAD, _LENGTH = struct.Struct("<8sIQ32s"), struct.Struct("<Q")
 _RECORDS = {record.__name__: record for record in (Address, Scalar, Launch, Copy, Repeat, While, Branch)}
 
@@ -330,6 +362,42 @@ def _from_json(value: Any) -> Any:
 
 def _steps(value: Any) -> tuple[Step, ...]:
     return _from_json(value)
+
+
+def _evaluated(
+    steps: Sequence[Step], number: Callable[[Formula], int], place: Callable[[Address], Address]
+) -> tuple[Step, ...]:
+    """Records with numbers in place of formulas, without those that do nothing.
+
+    Args:
+        steps: the records.
+        number: evaluates a formula.
+        place: returns an address whose offset is not in a slot.
+    """
+    inside = lambda body: _evaluated(body, number, place)
+
+    def argument(value: Address | Scalar) -> Address | Scalar:
+        if isinstance(value, Address):
+            return place(value)
+        return Scalar(value.dtype, number(value.bits), tuple(map(number, value.strides)))
+
+    found: list[Step] = []
+    for step in steps:
+        if isinstance(step, Launch):
+            x, y, z = map(number, step.grid)
+            if min(x, y, z) > 0:
+                shared, arguments = number(step.shared_bytes), tuple(map(argument, step.arguments))
+                found.append(step._replace(grid=(x, y, z), shared_bytes=shared, arguments=arguments))
+        elif isinstance(step, Copy):
+            found.append(Copy(place(step.target), place(step.source), number(step.nbytes)))
+        elif isinstance(step, Repeat):
+            if (count := number(step.count)) > 0:
+                found.append(Repeat(count, inside(step.body)))
+        elif isinstance(step, While):
+            found.append(While(place(step.condition), inside(step.body)))
+        else:
+            found.append(Branch(place(step.index), step.dtype, tuple(map(inside, step.cases))))
+    return tuple(found)
 
 
 def _unrolled(steps: Sequence[Step], indices: tuple[int, ...]) -> Iterator[Launch | Copy]:

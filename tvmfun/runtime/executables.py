@@ -1,15 +1,13 @@
-"""Compiled modules that are called with arrays: native ones, and those for TVM's virtual machine on GPUs."""
+"""Compiled native modules that are called with arrays."""
 
 from __future__ import annotations
 
 from array import array
 from collections.abc import Callable, Mapping, Sequence
-from itertools import repeat
 from operator import attrgetter, itemgetter
 from typing import Any
 
 import tvm
-from tvm.runtime.vm import VirtualMachine
 
 from tvmfun import threads
 from tvmfun.counters import counters
@@ -21,13 +19,11 @@ from tvmfun.runtime.memory import (
     is_out_of_memory,
     out_of_memory,
     result_buffers,
-    without_gil_release,
 )
 from tvmfun.runtime.plan import DynamicPlan, Plan
 
 _CPU: Any = tvm.cpu()
-_MEMORY, _ADDRESS = attrgetter("memory"), attrgetter("address")
-_item = without_gil_release("ffi.ArrayGetItem")
+_MEMORY = attrgetter("memory")
 
 #: The memory and the address of each result.
 Results = tuple[Sequence[Memory], Sequence[int]]
@@ -160,48 +156,3 @@ def items_at(indices: Sequence[int]) -> Callable[[Sequence[Any]], Sequence[Any]]
     if len(indices) > 1 and list(indices) != list(range(indices[0], indices[0] + len(indices))):
         return itemgetter(*indices)
     return itemgetter(slice(indices[0], indices[0] + len(indices)) if indices else slice(0))
-
-
-class Executable:
-    """A module for TVM's virtual machine: for dynamic sizes on a GPU.
-
-    Args:
-        module: compiled, or loaded from disk.
-        device: where it runs; it need not exist until the first call.
-    """
-
-    def __init__(self, module: Any, device: Any) -> None:
-        self.module = module
-        self.device = device
-        # A virtual machine has one stack and runs one call at a time: each call takes an idle one, so that any
-        # number of threads may call. A call that fails drops its machine.
-        self._idle: list[Any] = []
-
-    def at(self, device: Any) -> Executable:
-        """Returns the same module for another device."""
-        return self if device == self.device else Executable(self.module, device)
-
-    def __call__(self, arrays: Sequence[Any], addresses: list[int], avals: Sequence[Any]) -> Results:
-        """Runs ``main`` on arrays; returns the memory and the address of each result, of the types ``avals``."""
-        counters.calls += 1
-        try:
-            main = self._idle.pop()
-        except IndexError:
-            main = self._load()
-        try:
-            results = main(*[array.tensor_at(address) for array, address in zip(arrays, addresses, strict=True)])
-        except (MemoryError, RuntimeError) as error:
-            if is_out_of_memory(error):
-                raise out_of_memory(sum(aval.nbytes for aval in avals), "results and workspaces") from None
-            raise
-        self._idle.append(main)
-        memories = list(map(Memory, map(_item, repeat(results), range(len(results))), avals))
-        return memories, list(map(_ADDRESS, memories))
-
-    def _load(self) -> Any:
-        if self.device != _CPU and not tvm.get_global_func("device_api.cuda", allow_missing=True):
-            hint = "static sizes, or libcudart.so, which TVM's runtime for CUDA needs"
-            raise TargetError("jit", "dynamic sizes on a GPU need TVM's runtime for CUDA", hint=hint)
-        threads.load(self.module)
-        devices: Any = [self.device] if self.device == _CPU else [self.device, _CPU]
-        return VirtualMachine(self.module, devices)["main"]

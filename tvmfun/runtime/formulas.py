@@ -9,8 +9,10 @@ from typing import TypeAlias
 #: An integer, or sizes, integers and operators with spaces between them, such as ``"b 4 * 1 +"``.
 Formula: TypeAlias = int | str
 
-#: The operators; ``//`` rounds down, and its divisor is positive.
+#: The operators of sizes; ``//`` rounds down, and its divisor is positive.
 OPERATORS: dict[str, Callable[[int, int], int]] = {"+": operator.add, "*": operator.mul, "//": operator.floordiv}
+#: The operators that launches on GPUs have besides: the smaller and the larger one.
+_ALL_OPERATORS = {**OPERATORS, "<": min, ">": max}
 
 
 def evaluate(formula: Formula, sizes: Mapping[str, int]) -> int:
@@ -23,9 +25,9 @@ def evaluate(formula: Formula, sizes: Mapping[str, int]) -> int:
         return formula
     stack: list[int] = []
     for token in formula.split():
-        if token in OPERATORS:
+        if token in _ALL_OPERATORS:
             right = stack.pop()
-            stack.append(OPERATORS[token](stack.pop(), right))
+            stack.append(_ALL_OPERATORS[token](stack.pop(), right))
         else:
             stack.append(sizes[token] if token in sizes else int(token))
     (value,) = stack

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -14,6 +14,7 @@ from tvmfun import dtypes
 from tvmfun.core import dims
 from tvmfun.core.dims import Dim
 from tvmfun.core.expressions import to_size
+from tvmfun.runtime.formulas import Formula
 from tvmfun.runtime.offsets import Lifetime, assign_offsets
 from tvmfun.runtime.plan import Address, DynamicPlan, MemoryAnalysis, Plan, Size
 
@@ -89,12 +90,15 @@ class Values:
 
     Args:
         main: calls kernels with ``call_tir`` and ``call_tir_inplace``.
-        workspaces: for kernels that get memory only for themselves the bytes of each piece. Their addresses are the
-            last arguments of a call.
+        workspaces: for the name of a kernel and the arguments of a call (slots, and dynamic sizes) the bytes of each
+            piece of memory that the kernel gets for itself, or their formulas. The addresses of these pieces are the
+            last arguments of the call.
     """
 
-    def __init__(self, main: relax.Function, workspaces: Mapping[str, Sequence[int]] | None = None) -> None:
-        self._workspaces = workspaces or {}
+    def __init__(
+        self, main: relax.Function, workspaces: Callable[[str, Sequence[Any]], Sequence[Any]] = lambda name, args: ()
+    ) -> None:
+        self._workspaces = workspaces
         self._owners: dict[ir.Var, Any] = {parameter: i for i, parameter in enumerate(main.params)}
         self._buffers: list[_Buffer] = []
         self._constants: list[tuple[int, Store]] = []
@@ -149,24 +153,28 @@ class Values:
         analysis = MemoryAnalysis(self._arguments, sum(sizes), sum(self._aliased.values()), temporaries)
         return Plan(self._inputs, sizes, tuple(addresses[slot].slot for slot in self._results), analysis), addresses
 
-    def dynamic_plan(self, names: Sequence[str]) -> tuple[DynamicPlan, dict[int, Address]]:
+    def dynamic_plan(
+        self, names: Sequence[str], constants: Collection[int] = ()
+    ) -> tuple[DynamicPlan, dict[int, Address]]:
         """Gives every slot an address, whose offset is computed where the sizes are known.
 
         Args:
             names: those of the dynamic sizes.
+            constants: the slots that need no memory, because they are stored elsewhere.
         """
         buffers = dict(enumerate(self._buffers, self._inputs))
         kept = [slot for slot in dict.fromkeys(self._results) if slot in buffers]
         order = lambda slot: (isinstance(buffers[slot].size, Dim), dims.typical(buffers[slot].size))
         fresh = sorted(kept, key=order)
-        intermediates = {slot: buffer for slot, buffer in buffers.items() if slot not in kept}
+        elsewhere = {*kept, *constants}
+        intermediates = {slot: buffer for slot, buffer in buffers.items() if slot not in elsewhere}
         addresses = self._addresses(fresh)
         plan = DynamicPlan(
             tuple(names),
             self._inputs,
             tuple(dims.postfix(buffers[slot].size) for slot in fresh),
             tuple(addresses[slot].slot for slot in self._results),
-            tuple(dims.postfix(buffer.size) for buffer in intermediates.values()),
+            tuple(_formula(buffer.size) for buffer in intermediates.values()),
             tuple(buffer.lifetime for buffer in intermediates.values()),
             dims.postfix(self._arguments),
             dims.postfix(sum(self._aliased.values())),
@@ -197,7 +205,7 @@ class Values:
                     if arguments[source] < self._inputs:
                         self._aliased[arguments[source]] = _nbytes(ty)
             name = value.args[0].name_hint
-            own = [self._new(i, size) for size in self._workspaces.get(name, ())]
+            own = [self._new(i, size) for size in self._workspaces(name, passed)]
             addresses = [slot if isinstance(slot, Dim) else Address(slot) for slot in (*passed, *own)]
             self._calls.append((i, Call(name, addresses, frozenset([*results, *own]))))
             self._owners[var] = results if isinstance(var.ty, relax.TupleType) else results[0]
@@ -225,6 +233,11 @@ class Values:
         if owner >= self._inputs:
             self._buffers[owner - self._inputs].last = i
         return owner
+
+
+def _formula(size: Any) -> Formula:
+    """The formula of a number of bytes, which may be one already."""
+    return size if isinstance(size, str) else dims.postfix(size)
 
 
 def _bits(constant: ir.GenericConst) -> np.integer:

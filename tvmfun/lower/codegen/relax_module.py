@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import replace
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import tvm
 from tvm import relax, tirx
@@ -12,8 +11,6 @@ from tvm.target import Target
 
 from tvmfun import dtypes
 from tvmfun.core import dims
-from tvmfun.core.array import ShapeDtype
-from tvmfun.core.dims import Dim
 from tvmfun.core.program import Atom, Literal, Program, Variable
 from tvmfun.core.relax import in_relax, relax_constant, tensor_type
 from tvmfun.lower import target as targets
@@ -88,12 +85,6 @@ class ModuleBuilder:
         # Kernels with dynamic sizes, and those of GPUs, have a calling convention without calls of other functions.
         is_dynamic = any(dims.is_dynamic(variable.aval.shape) for variable in program.inputs)
         self._may_call = targets.is_cpu(target) and not is_dynamic
-        # TVM's virtual machine finds a size b only in an axis of size b. An axis of size 4*b gets a name, and b becomes
-        # a quotient.
-        known = {} if targets.is_cpu(target) else dims.known(variable.aval.shape for variable in program.inputs)
-        forms = {name: size for name, size in known.items() if size.name is None}
-        self._axes = {size: Dim(f"{name}_axis", min=int(size.bounds[0])) for name, size in forms.items()}
-        self._sizes = {name: dims.solve_linear(size, self._axes[size]) for name, size in forms.items()}
 
     def build(self, kernels: Sequence[tuple[Kernel, InPlace]]) -> tvm.IRModule:
         """Returns the module.
@@ -102,10 +93,8 @@ class ModuleBuilder:
             kernels: in the order of the calls, with the results to write over inputs.
         """
         parameters = []
-        axes = dict(self._axes)
         for i, variable in enumerate(self.program.inputs):
-            shape = tuple(axes.pop(size, size) for size in variable.aval.shape)
-            self._values[variable] = relax.Var(f"a{i}", self._type(replace(variable.aval, shape=shape)))
+            self._values[variable] = relax.Var(f"a{i}", tensor_type(variable.aval))
             parameters.append(self._values[variable])
         for kernel, in_place in kernels:
             if all(out.aval.size == 0 for out in kernel.outputs):
@@ -126,22 +115,22 @@ class ModuleBuilder:
     def _add_empty(self, kernel: Kernel) -> None:
         """Results without elements: memory of no bytes, which no kernel has to write."""
         for out in kernel.outputs:
-            shape = relax.ShapeExpr(self._in_relax(out.aval.shape))
+            shape = relax.ShapeExpr(in_relax(out.aval.shape))
             memory = relax.op.builtin.alloc_tensor(shape, dtypes.NAMES[out.aval.dtype], 0)
-            self._values[out] = self._bind(memory, self._type(out.aval))
+            self._values[out] = self._bind(memory, tensor_type(out.aval))
         self.steps.append(Step(kernel))
 
     def _add_view(self, kernel: Kernel) -> None:
         (out,) = kernel.outputs
-        shape = self._in_relax(out.aval.shape)
+        shape = in_relax(out.aval.shape)
         value = relax.op.reshape(self._value(kernel.equations[0].inputs[0]), shape)
-        self._values[out] = self._bind(value, self._type(out.aval))
+        self._values[out] = self._bind(value, tensor_type(out.aval))
         self.steps.append(Step(kernel))
 
     def _add_call(self, kernel: Kernel, in_place: InPlace) -> None:
-        types = [self._type(out.aval) for out in kernel.outputs]
+        types = [tensor_type(out.aval) for out in kernel.outputs]
         result_type = relax.TupleType(types) if len(types) > 1 else types[0]
-        arguments = relax.Tuple([*map(self._value, kernel.inputs), *self._in_relax(kernel.sizes)])
+        arguments = relax.Tuple([*map(self._value, kernel.inputs), *in_relax(kernel.sizes)])
         in_place = tuple(pair for pair in in_place if kernel.inputs[pair.input] not in self._moved)
         function = self._function(kernel, in_place) if in_place else None
         if function is None:
@@ -184,13 +173,6 @@ class ModuleBuilder:
         return var
 
     # -- Relax -------------------------------------------------------------------------------------------------
-
-    def _in_relax(self, value: Any) -> Any:
-        """Sizes as expressions of those that Relax knows."""
-        return in_relax(dims.at(value, self._sizes))
-
-    def _type(self, aval: ShapeDtype) -> relax.Type:
-        return tensor_type(replace(aval, shape=dims.at(aval.shape, self._sizes)))
 
     def _value(self, atom: Atom) -> relax.Expr:
         return relax_constant(atom.value) if isinstance(atom, Literal) else self._values[atom]

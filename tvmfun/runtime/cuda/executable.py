@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from threading import Lock
 from typing import Any
 
@@ -26,11 +26,15 @@ class CudaExecutable:
         donated: the positions of inputs that may be overwritten.
         name: the name of the Program, for errors.
         device: the device.
+        code: the handles of machine code that the device has, which executables for other sizes share.
     """
 
-    def __init__(self, module: CudaModule, donated: Sequence[int], name: str, device: Any) -> None:
+    def __init__(
+        self, module: CudaModule, donated: Sequence[int], name: str, device: Any, code: dict[bytes, int] | None = None
+    ) -> None:
         self.module = module
-        self.plan = module.plan
+        self.plan = module.static_plan
+        self._code = {} if code is None else code
         self.device = device
         self._donated = frozenset(donated)
         self._name = name
@@ -87,5 +91,34 @@ class CudaExecutable:
         with self._lock:
             if self._launcher is None:
                 self.module.check_code()
-                self._launcher = Launcher(self.module, gpu, self._name)
+                self._launcher = Launcher(self.module, gpu, self._name, self._code)
             return self._launcher
+
+
+class DynamicCudaExecutable:
+    """A compiled module for arguments of all sizes, on a device.
+
+    Args:
+        module: compiled, or loaded from disk; its records have formulas.
+        donated: the positions of inputs that may be overwritten.
+        name: the name of the Program, for errors.
+        device: the device.
+    """
+
+    def __init__(self, module: CudaModule, donated: Sequence[int], name: str, device: Any) -> None:
+        self.module = module
+        self.plan = module.plan
+        self.device = device
+        self._donated = donated
+        self._name = name
+        self._code: dict[bytes, int] = {}
+
+    def at(self, device: Any) -> DynamicCudaExecutable:
+        """Returns the same module for another device."""
+        if device == self.device:
+            return self
+        return DynamicCudaExecutable(self.module, self._donated, self._name, device)
+
+    def at_sizes(self, sizes: Mapping[str, int]) -> CudaExecutable:
+        """Returns the executable for these sizes."""
+        return CudaExecutable(self.module.at(sizes), self._donated, self._name, self.device, self._code)

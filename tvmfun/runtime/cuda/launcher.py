@@ -51,19 +51,21 @@ class Launcher:
         module: the module.
         device: the device.
         name: the name of the Program, for errors.
+        code: the handles of machine code that was loaded before; it gets what is loaded now.
 
     Raises:
         TargetError: if the driver cannot load the machine code.
         OutOfMemoryError: if there is no memory for the constants.
     """
 
-    def __init__(self, module: CudaModule, device: Device, name: str) -> None:
+    def __init__(self, module: CudaModule, device: Device, name: str, code: dict[bytes, int] | None = None) -> None:
         self.module = module
+        self.plan = module.static_plan
         self.device = device
         self.name = name
         device.activate()
         try:
-            self._functions = _functions(module, device)
+            self._functions = _functions(module, device, {} if code is None else code)
             self._condition = _condition(module, device)
         except DriverError as error:
             raise error.as_user_error(name, "the machine code cannot be loaded") from None
@@ -89,7 +91,7 @@ class Launcher:
         instance = self._instances.get(stream)
         if instance is None:
             self._instances[stream] = instance = self._instance(stream)
-        table.append(stream.arena(self.module.plan.analysis.temporaries))
+        table.append(stream.arena(self.plan.analysis.temporaries))
         self._constants.read_on(stream)
         table.append(self._constants.address)
         stream.latest = self.name
@@ -117,16 +119,16 @@ def upload(block: Block, content: bytes | memoryview | ctypes.Array) -> None:
     stream.count += 1
 
 
-def _functions(module: CudaModule, device: Device) -> dict[str, int]:
+def _functions(module: CudaModule, device: Device, code: dict[bytes, int]) -> dict[str, int]:
     """The handles of all kernels."""
-    driver, loaded, functions = device.driver, {}, {}
+    driver, functions = device.driver, {}
     for cubin in module.cubins:
         if module.condition in cubin.kernels:
             continue  # it is for some drivers only
-        if cubin.image not in loaded:
-            loaded[cubin.image] = driver.handle("cuModuleLoadData", cubin.image)
+        if cubin.image not in code:
+            code[cubin.image] = driver.handle("cuModuleLoadData", cubin.image)
         for name in cubin.kernels:
-            functions[name] = driver.handle("cuModuleGetFunction", loaded[cubin.image], name.encode())
+            functions[name] = driver.handle("cuModuleGetFunction", code[cubin.image], name.encode())
     shared: dict[str, int] = {}
     for launch in _launches(module.steps):
         if launch.kernel not in functions:

@@ -68,10 +68,6 @@ class Compiler(Protocol):
         """
         ...
 
-    def compile_together(self, source: str, options: Options) -> bytes:
-        """Returns one piece of machine code of all kernels of a source; it raises the same."""
-        ...
-
 
 def options_of(target: Target) -> Options:
     """The options for a target.
@@ -270,10 +266,6 @@ class Nvrtc:
         content, log = self._compile(source, options)
         return [Image(content, usage) for usage in _usages(log, kernels, self.version)]
 
-    def compile_together(self, source: str, options: Options) -> bytes:
-        """Returns one piece of machine code of all kernels of a source."""
-        return self._compile(source, options)[0]
-
     def _compile(self, source: str, options: Options) -> tuple[bytes, str]:
         """The machine code, and what the assembler reports."""
         _check_arch(options.arch, self._archs, self.version)
@@ -348,11 +340,6 @@ class Nvcc:
         with TemporaryDirectory() as folder:
             parts = entries(self._compile(Path(folder), source, options, "ptx").read_text())
             return [self._assembled(Path(folder), kernel, parts.get(kernel, ""), options) for kernel in kernels]
-
-    def compile_together(self, source: str, options: Options) -> bytes:
-        """Returns one piece of machine code of all kernels of a source."""
-        with TemporaryDirectory() as folder:
-            return self._compile(Path(folder), source, options, "cubin").read_bytes()
 
     def _compile(self, folder: Path, source: str, options: Options, kind: str) -> Path:
         """Compiles a source to a file of a kind, ``"ptx"`` or ``"cubin"``."""

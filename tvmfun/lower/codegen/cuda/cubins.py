@@ -75,21 +75,6 @@ def compiled(sources: Iterable[KernelSource], compiler: Compiler, options: Optio
     return [Cubin(images[key].content, (source.name,), (images[key].usage,)) for key, source in by_key.items()]
 
 
-def compiled_together(source: str, compiler: Compiler, options: Options) -> bytes:
-    """Returns one piece of machine code of all kernels of a source.
-
-    Raises:
-        TargetError: if the compiler refuses something.
-    """
-    parts = (source, *map(str, options), compiler.version)
-    key = hashlib.sha256("\0".join(parts).encode()).hexdigest()
-    image = _stored(key)
-    if image is None:
-        image = Image(compiler.compile_together(source, options), Usage(0, 0, 0, 0))
-        _store(key, image)
-    return image.content
-
-
 def clear_cache() -> None:
     """Forgets the machine code in this process; the disk cache stays."""
     _IMAGES.clear()

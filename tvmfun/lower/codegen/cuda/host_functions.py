@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
@@ -11,11 +12,15 @@ from tvm import ir, tirx
 from tvm.sym import Analyzer, detect_linear_equation
 
 from tvmfun import dtypes
-from tvmfun.errors import TargetError
+from tvmfun.core import dims
+from tvmfun.core.dims import Dim
+from tvmfun.core.expressions import of_size, to_size
+from tvmfun.errors import ShapeError, TargetError
 from tvmfun.lower.codegen.cuda.cubins import KernelSource
 from tvmfun.lower.tir.build import substitute
 from tvmfun.lower.tir.walk import called, find, rewrite
 from tvmfun.runtime.cuda_module import Branch, Copy, Launch, Repeat, Scalar, Step, While, bytes_of
+from tvmfun.runtime.formulas import Formula
 from tvmfun.runtime.plan import Address
 
 #: The slot of the constants until the memory plan decides how many slots come before.
@@ -29,9 +34,34 @@ _KINDS = ("blockIdx", "threadIdx", "clusterCtaIdx")
 _CONSTANT_BYTES = 16
 
 
-def workspaces(function: tirx.PrimFunc) -> list[ir.Var]:
+def workspace_bytes(function: tirx.PrimFunc, arguments: Sequence[Any]) -> list[Formula]:
+    """The bytes of each buffer that a host function allocates, for a call with these arguments.
+
+    Args:
+        function: the function.
+        arguments: slots, or addresses, and dynamic sizes.
+    """
+    sizes = _sizes(function, arguments)
+    return [_bytes_of(buffer, sizes) for buffer in _workspaces(function)]
+
+
+def _workspaces(function: tirx.PrimFunc) -> list[ir.Var]:
     """The buffers that a host function allocates."""
     return [allocation.buffer for allocation in find(function.body, tirx.AllocBuffer)]
+
+
+def _sizes(function: tirx.PrimFunc, arguments: Sequence[Any]) -> dict[ir.Var, ir.Expr]:
+    """The expressions of parameters that are dynamic sizes."""
+    given = zip(function.params, arguments, strict=False)
+    return {parameter: of_size(value) for parameter, value in given if isinstance(value, Dim)}
+
+
+def _bytes_of(buffer: ir.Var, sizes: Mapping[ir.Var, ir.Expr]) -> Formula:
+    count = math.prod(substitute(size, sizes) for size in buffer.shape)
+    number = formula(Analyzer().simplify(count * bytes_of(str(buffer.dtype)))) if buffer.shape else 0
+    if number is None:
+        raise _unknown(buffer)
+    return number
 
 
 class Constants:
@@ -62,7 +92,7 @@ class HostFunction:
 
     Args:
         function: the function.
-        arguments: the addresses of its parameters and of what it allocates.
+        arguments: its arguments, which are addresses and dynamic sizes, and the addresses of what it allocates.
         texts: its kernels.
         constants: the table to which constants are added.
     """
@@ -70,14 +100,14 @@ class HostFunction:
     def __init__(
         self,
         function: tirx.PrimFunc,
-        arguments: Sequence[Address],
+        arguments: Sequence[Address | Dim],
         texts: Mapping[str, KernelSource],
         constants: Constants,
     ) -> None:
         self._function = function
-        buffers = [*function.params, *workspaces(function)]
-        self._addresses: dict[ir.Var, Address] = dict(zip(buffers, arguments, strict=True))
-        self._values: dict[ir.Var, ir.Expr] = {}
+        given = zip([*function.params, *_workspaces(function)], arguments, strict=True)
+        self._addresses: dict[ir.Var, Address] = {var: value for var, value in given if isinstance(value, Address)}
+        self._values: dict[ir.Var, ir.Expr] = _sizes(function, arguments)
         self._indices: list[ir.Var] = []  # of the enclosing loops that are not unrolled
         self._texts = texts
         self._constants = constants
@@ -110,7 +140,7 @@ class HostFunction:
             return [self._store(node)]
         if isinstance(node, tirx.Evaluate):
             return self._launch(node.value)
-        raise self._unknown(node)
+        raise _unknown(node)
 
     def _branch(self, node: tirx.IfThenElse) -> list[Step]:
         """One of two statements, or one of several that a number in the device's memory selects."""
@@ -121,7 +151,7 @@ class HostFunction:
         index = self._loaded(load)
         bounds = {int(bound) for test in self._tests(node, index) for bound in find(test, tirx.IntImm)}
         if bounds and min(bounds) < 0:
-            raise self._unknown(node.condition)
+            raise _unknown(node.condition)
         cases = [tuple(self._case(node, index, value)) for value in range(max(bounds, default=0) + 2)]
         while len(cases) > 2 and cases[-1] == cases[-2]:
             cases.pop()
@@ -153,21 +183,21 @@ class HostFunction:
         while isinstance(value, tirx.Cast):
             value = value.value
         if not isinstance(value, ir.TensorLoad):
-            raise self._unknown(value)
+            raise _unknown(value)
         return self._element(value.source, value.indices)
 
     def _element(self, buffer: ir.Var, indices: Sequence[ir.Expr]) -> Address:
         """The address of an element of a buffer."""
         position = 0
         for index, size in zip(indices, buffer.shape, strict=True):
-            position = position * int(size) + self._constant(index)
+            position = position * self._constant(size) + self._constant(index)
         address = self._addresses[buffer]
         return Address(address.slot, address.offset + position * bytes_of(str(buffer.dtype)))
 
     def _loop(self, node: tirx.For) -> list[Step]:
         """A loop as one record; unrolled if something in it is not affine in its index."""
-        count, first = self._constant(node.extent), self._constant(node.min)
-        if count > 1:
+        count, first = self._number(node.extent), self._constant(node.min)
+        if isinstance(count, str) or count > 1:
             values = dict(self._values)
             self._indices.append(node.loop_var)
             try:
@@ -177,6 +207,8 @@ class HostFunction:
                 self._values = values
             finally:
                 self._indices.pop()
+        if isinstance(count, str):  # it cannot be unrolled
+            raise _NotAffineError if self._indices else _unknown(node.extent)
         steps = []
         for i in range(first, first + count):
             self._values[node.loop_var] = tirx.const(i, str(node.loop_var.ty))
@@ -187,14 +219,14 @@ class HostFunction:
         if isinstance(call, tirx.IntImm):
             return []
         if called(call) != "tirx.call_ffi_kernel":
-            raise self._unknown(call)
+            raise _unknown(call)
         tags = list(map(str, call.attrs.launch_params))
         end = len(call.args) - len(tags)
-        extents = {tag: self._constant(value) for tag, value in zip(tags, call.args[end:], strict=True)}
+        extents = {tag: self._number(value) for tag, value in zip(tags, call.args[end:], strict=True)}
         grid, block, cluster = (tuple(extents.pop(f"{kind}.{axis}", 1) for axis in "xyz") for kind in _KINDS)
         shared = extents.pop(_SHARED_BYTES, 0)
         if extents:
-            raise self._unknown(call)
+            raise _unknown(call)
         kernel = self._texts[call.args[0].value].name
         arguments = tuple(map(self._argument, call.args[1:end]))
         return [Launch(kernel, grid, block, shared, arguments, cluster)]
@@ -210,39 +242,79 @@ class HostFunction:
         if not dtype.startswith(("int", "uint")):
             raise _NotAffineError
         terms = detect_linear_equation(value, self._indices)
-        numbers = [self._analyzer.simplify(term) for term in terms]
-        if not numbers or not all(isinstance(number, tirx.IntImm) for number in numbers):
+        numbers = [formula(self._analyzer.simplify(term)) for term in terms]
+        if not numbers or None in numbers:
             raise _NotAffineError
-        *strides, first = map(int, numbers)
-        return Scalar(dtype, first % (1 << tvm.DataType(dtype).bits), tuple(strides))
+        *strides, first = numbers
+        bits = first % (1 << tvm.DataType(dtype).bits) if isinstance(first, int) else first
+        return Scalar(dtype, bits, tuple(strides))
 
     def _store(self, node: tirx.BufferStore) -> Step:
         """A number that the host writes to the device's memory."""
         dtype = str(node.buffer.dtype)
         value = self._value(node.value)
         if not isinstance(value, tirx.IntImm | tirx.FloatImm):
-            raise _NotAffineError if self._indices else self._unknown(node)
+            raise _NotAffineError if self._indices else _unknown(node)
         return self._constants.copy(self._element(node.buffer, node.indices), _packed(value, dtype))
 
     def _address(self, data: ir.Expr) -> Address:
         """The address that a pointer to a buffer has."""
         if called(data) != "tirx.buffer_data":
-            raise self._unknown(data)
+            raise _unknown(data)
         return self._addresses[data.args[0]]
 
     def _value(self, value: ir.Expr) -> ir.Expr:
         """An expression of the indices of the enclosing loops."""
         return self._analyzer.simplify(substitute(value, self._values))
 
+    def _number(self, value: ir.Expr) -> Formula:
+        """The integer that an expression is, or its formula of dynamic sizes."""
+        number = formula(self._value(value))
+        if number is None:
+            raise _NotAffineError if self._indices else _unknown(value)
+        return number
+
     def _constant(self, value: ir.Expr) -> int:
         value = self._value(value)
         if isinstance(value, tirx.IntImm):
             return int(value)
-        raise _NotAffineError if self._indices else self._unknown(value)
+        raise _NotAffineError if self._indices else _unknown(value)
 
-    def _unknown(self, node: Any) -> TargetError:
-        got = str(node).strip().splitlines()[-1]
-        return TargetError("compile", "the host of a GPU can only launch kernels and count steps", got=got)
+
+def _unknown(node: Any) -> TargetError:
+    got = str(node).strip().splitlines()[-1]
+    return TargetError("compile", "the host of a GPU can only launch kernels and count steps", got=got)
+
+
+def formula(value: ir.Expr) -> Formula | None:
+    """The formula of an integer expression of dynamic sizes; None if it has none."""
+    if isinstance(value, tirx.IntImm):
+        return int(value)
+    if isinstance(value, ir.Var):
+        try:
+            return dims.postfix(to_size(value))
+        except ShapeError:
+            return None
+    if isinstance(value, tirx.Cast) and str(value.ty).startswith("int"):
+        return formula(value.value)
+    if called(value) == "tirx.reinterpret" and called(value.args[0]) == "tirx.reinterpret":
+        inner = value.args[0].args[0]
+        return formula(inner) if inner.ty == value.ty else None
+    if not isinstance(value, tuple(_FORMULAS)):
+        return None
+    left, right = formula(value.a), formula(value.b)
+    return None if left is None or right is None else _FORMULAS[type(value)].format(left, right)
+
+
+_FORMULAS = {
+    tirx.Add: "{0} {1} +",
+    tirx.Sub: "{0} {1} -1 * +",
+    tirx.Mul: "{0} {1} *",
+    tirx.FloorDiv: "{0} {1} //",
+    tirx.FloorMod: "{0} {0} {1} // {1} * -1 * +",
+    tirx.Min: "{0} {1} <",
+    tirx.Max: "{0} {1} >",
+}
 
 
 def _packed(value: ir.Expr, dtype: str) -> bytes:

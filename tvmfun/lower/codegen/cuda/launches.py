@@ -8,27 +8,31 @@ import tvm
 from tvm import relax, tirx
 from tvm.target import Target
 
+from tvmfun.core import dims
+from tvmfun.core.expressions import to_size
 from tvmfun.lower.codegen.cuda import cubins, lowering
 from tvmfun.lower.codegen.cuda.compilers import Compiler, options_of
 from tvmfun.lower.codegen.cuda.conditions import CONDITION
 from tvmfun.lower.codegen.cuda.effects import Effects, effects, written_parameters
 from tvmfun.lower.codegen.cuda.horizontal import fewest_launches, lifetimes
-from tvmfun.lower.codegen.cuda.host_functions import CONSTANTS, Constants, HostFunction, workspaces
+from tvmfun.lower.codegen.cuda.host_functions import CONSTANTS, Constants, HostFunction, workspace_bytes
 from tvmfun.lower.codegen.cuda.joined import Joiner
 from tvmfun.lower.codegen.memory_plan import Store, Values
-from tvmfun.lower.tir.build import nbytes
 from tvmfun.runtime.cuda_module import ArrayType, Branch, Copy, CudaModule, Launch, Repeat, Step, While
 from tvmfun.runtime.plan import Address
 
 
-def cuda_module(module: tvm.IRModule, target: Target, compiler: Compiler | None, missing: str = "") -> CudaModule:
+def cuda_module(
+    module: tvm.IRModule, target: Target, compiler: Compiler | None, missing: str = "", sizes: Sequence[str] = ()
+) -> CudaModule:
     """Returns the machine code of a module, and the launches of a call.
 
     Args:
-        module: scheduled functions of static sizes, and the Relax function ``main`` that calls them.
+        module: scheduled functions, and the Relax function ``main`` that calls them.
         target: a GPU.
         compiler: makes the machine code; None for the launches alone.
         missing: why there is no compiler.
+        sizes: the names of the dynamic sizes. With some, launches are not joined: what fits together depends on them.
 
     Raises:
         TargetError: if the target has no architecture, or the compiler refuses something.
@@ -36,10 +40,10 @@ def cuda_module(module: tvm.IRModule, target: Target, compiler: Compiler | None,
     options = options_of(target)
     main = module["main"]
     functions = {name: f for name, f in module.functions.items() if isinstance(f, tirx.PrimFunc)}
-    host, kernels = lowering.split(functions, target)
+    host, kernels = lowering.split(functions, target, bool(sizes))
     texts = lowering.sources(kernels, target)
     hosts = {name.name_hint: function for name, function in host.functions.items()}
-    values = Values(main, {name: list(map(nbytes, workspaces(function))) for name, function in hosts.items()})
+    values = Values(main, lambda name, arguments: workspace_bytes(hosts[name], arguments))
     constants = Constants()
     of_constants: dict[int, Address] = {}
     steps: list[tuple[Step, frozenset[int]]] = []
@@ -54,8 +58,12 @@ def cuda_module(module: tvm.IRModule, target: Target, compiler: Compiler | None,
     code = {texts[name.name_hint].name: function for name, function in kernels.functions.items()}
     joiner = Joiner(code, {source.name: source for source in texts.values()}, target)
     order = _Order(joiner, {name: written_parameters(function) for name, function in code.items()})
-    joined, uses = order.joined(steps, values.sizes)
-    plan, planned = values.plan({slot: use for slot, use in uses.items() if slot not in of_constants})
+    if sizes:
+        joined = [step for step, _ in steps]
+        plan, planned = values.dynamic_plan(sizes, of_constants)
+    else:
+        joined, uses = order.joined(steps, values.sizes)
+        plan, planned = values.plan({slot: use for slot, use in uses.items() if slot not in of_constants})
     table = {CONSTANTS: Address(plan.block + 1), **planned}
     table.update((slot, _sum(table[CONSTANTS], address)) for slot, address in of_constants.items())
     used = [*dict.fromkeys(joiner.sources[name] for name in _kernels(joined))]
@@ -69,7 +77,7 @@ def cuda_module(module: tvm.IRModule, target: Target, compiler: Compiler | None,
         plan,
         bytes(constants.content),
         tuple(_array_type(parameter.ty) for parameter in main.params),
-        tuple(_array_type(ty) for ty in main.ret_ty.fields),
+        tuple(_array_type(result.ty) for result in main.body.body.fields),
         missing,
         condition,
     )
@@ -155,8 +163,8 @@ def _placed(step: Step, table: Mapping[int, Address]) -> Step:
 
 
 def _sum(base: Address, address: Address) -> Address:
-    return Address(base.slot, base.offset + address.offset)
+    return Address(base.slot, base.offset + address.offset, base.offset_slot)
 
 
 def _array_type(ty: relax.TensorType) -> ArrayType:
-    return ArrayType(tuple(map(int, ty.shape.values)), str(ty.dtype))
+    return ArrayType(tuple(dims.postfix(to_size(size)) for size in ty.shape.values), str(ty.dtype))

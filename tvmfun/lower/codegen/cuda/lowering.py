@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
+from typing import Any
 
 import tvm
 from tvm import ir, s_tir, tirx
 from tvm.target import Target
 from tvm.tirx import AllocBuffer, Stmt
 
+from tvmfun.errors import TargetError
 from tvmfun.lower.codegen.cuda.constants import with_plain_constants
 from tvmfun.lower.codegen.cuda.cubins import PLACEHOLDER, KernelSource
 from tvmfun.lower.tir.walk import called, rewrite
@@ -18,40 +20,42 @@ from tvmfun.lower.tir.walk import called, rewrite
 _FIRST_KERNEL = re.compile(r'^extern "C" ', re.MULTILINE)
 
 
-def split(functions: Mapping[ir.GlobalVar, tirx.PrimFunc], target: Target) -> tuple[tvm.IRModule, tvm.IRModule]:
+def split(
+    functions: Mapping[ir.GlobalVar, tirx.PrimFunc], target: Target, is_dynamic: bool = False
+) -> tuple[tvm.IRModule, tvm.IRModule]:
     """Returns host functions that launch kernels with ``call_ffi_kernel``, and the kernels, both lowered.
 
     Args:
         functions: scheduled functions.
         target: a GPU, with a host.
+        is_dynamic: whether they have dynamic sizes.
+
+    Raises:
+        TargetError: if a pass of TVM fails at dynamic sizes.
     """
     with target, tvm.transform.PassContext(opt_level=3):
-        module = _splitting()(tirx.transform.BindTarget(target)(tvm.IRModule(dict(functions))))
-        host, device = _parts(module)
+        module = tirx.transform.BindTarget(target)(tvm.IRModule(dict(functions)))
+        try:
+            host, device = _parts(_splitting(is_dynamic)(module))
+        except tvm.error.InternalError as error:
+            if not is_dynamic:
+                raise
+            got = str(error).strip().splitlines()[0][:100]
+            what = "a pass of TVM cannot lower these dynamic sizes for a GPU"
+            raise TargetError("compile", what, got=got, hint="static sizes of all axes but the first") from error
         return host, finished(device)
 
 
-def split_for_tensors(
-    functions: Mapping[ir.GlobalVar, tirx.PrimFunc], target: Target
-) -> tuple[tvm.IRModule, tvm.IRModule]:
-    """The same with host functions of tensors, as the virtual machine calls them, that are ready to be compiled."""
-    with target, tvm.transform.PassContext(opt_level=3):
-        module = tirx.transform.BindTarget(target)(tvm.IRModule(dict(functions)))
-        host, device = _parts(tirx.transform.MakePackedAPI()(_splitting()(module)))
-        passes = [
-            tirx.transform.FP8StorageLegalize(),
-            tirx.transform.BF16StorageLegalize(),
-            tirx.transform.LowerTVMBuiltin(),
-            tirx.transform.LowerIntrin(),
-        ]
-        return tvm.transform.Sequential(passes)(host), finished(device)
+def _with_bodies(module: tvm.IRModule, rule: tuple[Any, Any]) -> tvm.IRModule:
+    """The module with a rule applied to the bodies of its functions."""
+    functions = {name: function.with_body(rewrite(function.body, rule)) for name, function in module.functions.items()}
+    return tvm.IRModule(functions, attrs=module.attrs)
 
 
 @tvm.transform.module_pass(opt_level=0, name="tvmfun.AddressesOfBools")
 def _addresses_of_bools(module: tvm.IRModule, context: tvm.transform.PassContext) -> tvm.IRModule:
     """Addresses of memory where ``FlattenBuffer``, which keeps bools as bytes, made them those of a cast value."""
-    functions = {name: f.with_body(rewrite(f.body, (ir.Call, _of_memory))) for name, f in module.functions.items()}
-    return tvm.IRModule(functions, attrs=module.attrs)
+    return _with_bodies(module, (ir.Call, _of_memory))
 
 
 def _of_memory(call: ir.Call) -> ir.Call:
@@ -84,8 +88,7 @@ def finished(kernels: tvm.IRModule) -> tvm.IRModule:
 @tvm.transform.module_pass(opt_level=0, name="tvmfun.WithoutEmptyMemory")
 def _without_empty_memory(module: tvm.IRModule, context: tvm.transform.PassContext) -> tvm.IRModule:
     """Removes allocations that were compacted to no elements, as of loops that never run: CUDA C++ cannot have them."""
-    functions = {name: f.with_body(rewrite(f.body, (AllocBuffer, _filled))) for name, f in module.functions.items()}
-    return tvm.IRModule(functions, attrs=module.attrs)
+    return _with_bodies(module, (AllocBuffer, _filled))
 
 
 def _filled(allocation: AllocBuffer) -> Stmt:
@@ -129,8 +132,11 @@ def _title(name: str) -> str:
     return re.sub(r"(_\d+)?_kernel(_\d+)?$", "", name)
 
 
-def _splitting() -> tvm.transform.Pass:
-    """The passes of ``tvm.s_tir.pipeline`` that kernels for GPUs need, in its order, up to the split."""
+def _splitting(is_dynamic: bool) -> tvm.transform.Pass:
+    """The passes of ``tvm.s_tir.pipeline`` that kernels for GPUs need, in its order, up to the split.
+
+    With dynamic sizes, hosts should compute nothing: common expressions are left to the compiler of CUDA.
+    """
     return tvm.transform.Sequential(
         [
             s_tir.transform.CanonicalizeLoop(),
@@ -165,7 +171,7 @@ def _splitting() -> tvm.transform.Pass:
             tirx.transform.StmtSimplify(),
             tirx.transform.RemoveNoOp(),
             s_tir.transform.RewriteUnsafeSelect(),
-            tirx.transform.CommonSubexprElim(),
+            *([] if is_dynamic else [tirx.transform.CommonSubexprElim()]),
             tirx.transform.FP8ComputeLegalize(),
             tirx.transform.AnnotateEntryFunc(),
             s_tir.transform.ThreadSync("shared"),
