@@ -37,10 +37,15 @@ STEPS = 50
 Entry = tuple[dict[str, bytes], dict[str, Any]]
 
 
-def compiled(name: str, function: Callable, arguments: Sequence[Any], arch: str, donate: Any = ()) -> Entry:
-    """The function as a module for a GPU, packed, and the arrays that it captures, which are its first arguments."""
-    lowered = tvmfun.jit(function, donate_argnums=donate, target={"kind": "cuda", "arch": arch}).lower(*arguments)
+def compiled(name: str, function: Callable, arguments: Sequence[Any], arch: str, **options: Any) -> Entry:
+    """The function as a module for a GPU, packed, and the arrays that it captures, which are its first arguments.
+
+    Where it has dynamic sizes, the module is that for the sizes of the arguments.
+    """
+    lowered = tvmfun.jit(function, target={"kind": "cuda", "arch": arch}, **options).lower(*arguments)
     module = module_of(lowered)
+    if lowered.program.sizes:
+        module = module.at(lowered.program.solve(list(map(tvmfun.typeof, tree.leaves(arguments)))))
     module.check_code()
     captured = lowered.program.captured
     return {name: module.pack(), f"{name}.captured": _packed(captured)}, {f"{name}.captured": len(captured)}
@@ -53,7 +58,8 @@ def _packed(values: Any) -> bytes:
 def compared(comparison: Comparison, arch: str) -> Entry:
     """A function beside the CPU's results."""
     function = comparison.function
-    files, about = compiled("module", function, comparison.arguments, arch)
+    dynamic = {"dynamic_shapes": comparison.dynamic_shapes} if comparison.dynamic_shapes else {}
+    files, about = compiled("module", function, comparison.arguments, arch, **dynamic)
     files |= {"arguments": _packed(comparison.arguments)}
     files |= {"expected": _packed(tvmfun.jit(function)(*comparison.arguments))}
     return files, {**about, "kind": "comparison", "exact": comparison.is_exact}
@@ -68,7 +74,7 @@ def stepped(case: Case, arch: str, kind: str) -> Entry:
     runner = Ours(case)
     carry, batch = runner.types()
     step = runner.run.__wrapped__
-    files, about = compiled("step", step, (carry, batch), arch, donate=0)
+    files, about = compiled("step", step, (carry, batch), arch, donate_argnums=0)
     start, about_start = compiled("start", partial(_start, runner), carry[:2], arch)
     about |= {**about_start, "kind": kind, "precision": case.precision, "flop": case.flop}
     if kind == "trained":

@@ -16,18 +16,27 @@ from tvmfun.core.op import REGISTRY
 
 
 class Comparison(NamedTuple):
-    """A function, its arguments, and whether its results have to be the CPU's to the last bit."""
+    """A function to compare.
+
+    Args:
+        name: its name.
+        function: the function.
+        arguments: its arguments.
+        is_exact: whether its results have to be the CPU's to the last bit.
+        dynamic_shapes: the axes of dynamic size, as ``jit`` has them.
+    """
 
     name: str
     function: Callable
     arguments: tuple[np.ndarray, ...]
     is_exact: bool = False
+    dynamic_shapes: tuple = ()
 
 
 @cache
 def comparisons() -> dict[str, Comparison]:
     """All of them, by name."""
-    return {one.name: one for one in (*_ops(), *_derivatives(), *_programs())}
+    return {one.name: one for one in (*_ops(), *_derivatives(), *_programs(), *_dynamic())}
 
 
 def _narrow(value: np.ndarray) -> np.ndarray:
@@ -156,3 +165,21 @@ def _programs() -> Iterator[Comparison]:
     branch = lambda i, x: lax.switch(i, [tnp.sin, tnp.cos, lambda x: x * 2], x)
     yield Comparison("switch", branch, (np.asarray(2, np.int32), _draw(9)))
     yield Comparison("no elements", lambda x, y: (x @ y, tnp.sum(x), x[:0] + 1), (_draw(3, 0), _draw(0, 4)))
+
+
+def _dynamic() -> Iterator[Comparison]:
+    """Programs that are compiled for all sizes."""
+    both, first = {0: "b", 1: "n"}, {0: "b"}
+    sums = lambda x: (tnp.exp(x) * x.shape[0], x.sum(0), nn.functional.softmax(x), tnp.mean(x))
+    yield Comparison("dynamic: sums", sums, (_draw(130, 70),), dynamic_shapes=(both,))
+    loss = lambda w, x: tnp.mean(nn.functional.gelu(x @ w) ** 2)
+    yield Comparison(
+        "dynamic: step", tvmfun.value_and_grad(loss), (_draw(40, 24), _draw(97, 40)), dynamic_shapes=(None, first)
+    )
+    loop = lambda w, xs: lax.scan(lambda h, x: (tnp.tanh(h @ w + x),) * 2, tnp.zeros(xs.shape[1:]), xs)
+    yield Comparison("dynamic: scan", loop, (_draw(16, 16) / 8, _draw(9, 5, 16)), dynamic_shapes=(None, both))
+    until = lambda x: lax.while_loop(lambda c: tnp.sum(c * c) < 90.0, lambda c: 1.5 * c + tnp.sum(c) / c.shape[0], x)
+    yield Comparison("dynamic: while", until, (np.linspace(0.1, 1, 7, dtype=np.float32),), dynamic_shapes=(first,))
+    images, kernel = _draw(3, 12, 10, 6), _draw(3, 3, 6, 16, seed=1) * 0.1
+    gradient = tvmfun.value_and_grad(lambda w, x: tnp.sum(tnp.sin(_convolution(x, w))))
+    yield Comparison("dynamic: convolution", gradient, (kernel, images), dynamic_shapes=(None, first))

@@ -23,7 +23,7 @@ from gpu import bundle, report, steps, timing
 
 pytestmark = [pytest.mark.interop, pytest.mark.slow]
 
-NAMES = ["tanh-0", "dot_general: derivatives", "bits", "rows", "no elements", "switch"]
+NAMES = ["tanh-0", "dot_general: derivatives", "bits", "rows", "no elements", "switch", "dynamic: step"]
 
 
 @pytest.fixture(scope="module")
