@@ -14,6 +14,7 @@ from support.cuda_emulator import GXX
 import tvmfun
 import tvmfun.numpy as tnp
 from tvmfun import Dim, ShapeDtype, errors, lax, nn, optim, random
+from tvmfun.core.inline import inlined
 from tvmfun.lower import pipeline
 from tvmfun.lower import target as targets
 from tvmfun.runtime.cuda_module import CudaModule
@@ -114,6 +115,80 @@ def test_the_results_are_those_of_the_cpu(name, machine):
             assert_agree(gpu, step(*tvmfun.device_put(arguments, "cpu")), rtol=rtol, atol=atol)
     # One module for the GPU, one for the CPU, and a few for what makes arguments.
     assert events.compiles <= 5
+
+
+def gelu_of_product(x, w):
+    return nn.functional.gelu(x @ w.T) + 1
+
+
+def with_column_sums(x, w, g):
+    y = (x @ w) * g
+    return y, tnp.sum(y, axis=0)
+
+
+def attention_step(*arguments, **options):
+    """The sum of sines of an attention, and its gradients."""
+    attention = lambda q, k, v, **given: nn.functional.dot_product_attention(q, k, v, **options, **given)
+    loss = lambda q, k, v, given: tnp.sum(tnp.sin(attention(q, k, v, **given)))
+    q, k, v, *given = arguments
+    return tvmfun.value_and_grad(loss, argnums=(0, 1, 2))(q, k, v, *(given or [{}]))
+
+
+def factors(b, length=33, heads=4, width=16):
+    return [draw(b, length, heads, width, seed=i) for i in range(3)]
+
+
+TF32 = {"precision": "tensorfloat32"}
+#: The same, with the rule that schedules products.
+TILED = {
+    "rows": ("product", gelu_of_product, (X, None), lambda b: [draw(b, 48), draw(40, 48)]),
+    "terms": ("product", lambda x, g: x.T @ g, (X, X), lambda b: [draw(b, 41), draw(b, 47)]),
+    "batch": ("product", lambda x, y: x @ y, (X, X), lambda b: [draw(b, 7, 40), draw(b, 40, 48)]),
+    "ranges of terms": ("product", lambda x, y: x.reshape(-1, 9).T @ y.reshape(-1, 12), (X, X),
+                        lambda b: [draw(b, 300, 9), draw(b, 300, 12)]),
+    "ranges of static terms": ("product", lambda x, w: nn.functional.relu(x @ w + 1), (X, None),
+                               lambda b: [draw(b, 700), draw(700, 12)]),
+    "column sums": ("product", with_column_sums, (X, None, X), lambda b: [draw(b, 24), draw(24, 32), draw(b, 32)]),
+    "two sizes": ("product", lambda x, y: tnp.einsum("bij,bkj->bik", x, y), ({0: "b", 1: "n"}, X),
+                  lambda b: [draw(b, b % 4 + 1, 24), draw(b, 16, 24)]),
+    "convolution": ("product", tvmfun.value_and_grad(
+        lambda w, x: tnp.sum(tnp.sin(nn.functional.conv2d(x, w, padding="SAME"))), argnums=(0, 1)), (None, X),
+        lambda b: [draw(3, 3, 8, 16) * 0.2, draw(b, 6, 5, 8)]),
+    "tf32 rows": ("product", lambda x, w: tnp.matmul(x, w, **TF32), (X, None), lambda b: [draw(b, 40), draw(40, 48)]),
+    "tf32 terms": ("product", lambda x, g: tnp.matmul(x.T, g, **TF32), (X, X), lambda b: [draw(b, 40), draw(b, 48)]),
+    "bfloat16 rows": ("product", tvmfun.amp(gelu_of_product), (X, None), lambda b: [draw(b, 64), draw(128, 64)]),
+    "float16 terms": ("product", tvmfun.amp(lambda x, g: x.T @ g, "float16"), (X, X),
+                      lambda b: [draw(b, 64), draw(b, 128)]),
+    "warpgroups": ("product", tvmfun.amp(lambda x, w: x.reshape(-1, 64) @ w), (X, None),
+                   lambda b: [draw(b, 32, 64), draw(64, 256)]),
+    "causal": ("attention", partial(attention_step, is_causal=True), (X,) * 3, factors),
+    "dropout": ("attention", lambda q, k, v, key: attention_step(q, k, v, {"dropout_key": key}, dropout_rate=0.3),
+                (X, X, X, None), lambda b: [*factors(b), random.key(b)]),
+    "mask": ("attention", lambda q, k, v, mask: attention_step(q, k, v, {"mask": mask}), (X,) * 4,
+             lambda b: [*factors(b), draw(b, 1, 1, 33, seed=9) > -1]),
+    "lengths": ("attention", lambda q, k, v, n: attention_step(q, k, v, {"key_value_seq_lengths": n}), (X,) * 4,
+                lambda b: [*factors(b), np.arange(1, b + 1, dtype=np.int32) % 33]),
+    "groups": ("attention", attention_step, (X,) * 3,
+               lambda b: [draw(b, 40, 4, 16), *(draw(b, 33, 2, 16, seed=i) for i in (1, 2))]),
+    "bfloat16 attention": ("attention", tvmfun.amp(partial(attention_step, is_causal=True)), (X,) * 3,
+                           lambda b: factors(b, 64, 2, 64)),
+}  # fmt: skip
+
+
+@pytest.mark.quick("terms", "causal")
+@pytest.mark.filterwarnings("error")
+@pytest.mark.parametrize("name", TILED)
+def test_products_and_attention_are_tiled(name, machine):
+    rule, function, axes, make = TILED[name]
+    step = tvmfun.jit(function, dynamic_shapes=axes)
+    program = inlined(step.lower(*make(3)).program, "cuda")
+    rules = [kernel.rule for kernel in pipeline.scheduled_kernels(program, targets.resolve(SM_90))]
+    assert rule in rules and "fallback" not in rules and "contraction" not in rules
+    is_narrow = any(word in name for word in ("float16", "warpgroups"))
+    rtol, atol = (2e-2, 2e-2) if is_narrow else (1e-2, 2e-2) if "tf32" in name else (2e-4, 2e-4)
+    for b in (1, 5, 2) if rule == "attention" else (1, 5, 33, 130):
+        arguments = make(b)
+        assert_agree(step(*tvmfun.device_put(arguments, "cuda")), step(*arguments), rtol=rtol, atol=atol)
 
 
 @pytest.mark.slow

@@ -31,6 +31,7 @@ from tvm import tirx
 from tvm.script.ir_builder import tirx as T
 
 from tvmfun import dtypes
+from tvmfun.core import dims
 from tvmfun.core.array import Array, ShapeDtype
 from tvmfun.core.batching import repeat
 from tvmfun.core.op import Op, register
@@ -246,7 +247,7 @@ class _Loops:
         if not self.settings.rate:
             return self.number(1)
         keys = self.options["dropout_key"]
-        per_key = max(1, self.batch // max(1, int(keys.shape[0])))
+        per_key = dims.maximum(1, self.batch // max(1, int(keys.shape[0])))
         wide = lambda number: tirx.Cast("uint64", number)
         row = wide(tirx.indexmod(b, per_key) * self.heads + n) * wide(self.length) + wide(t)
         which = tirx.indexdiv(b, per_key)

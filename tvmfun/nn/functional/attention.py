@@ -42,8 +42,8 @@ def dot_product_attention(
 
     Long sequences, on GPUs those from 32 queries and keys on, are computed block by block: neither the function nor its
     gradients store the T x S scores. The exceptions are the gradient of a bias with as many elements, forward mode, and
-    second derivatives; on GPUs also float64, dynamic sizes, and heads of more than 128 elements. Scores are summed in
-    float32 or wider. Where query, key and value are in half precision, GPUs round the weights to it, too.
+    second derivatives; on GPUs also float64, dynamic lengths, and heads of more than 128 elements. Scores are summed
+    in float32 or wider. Where query, key and value are in half precision, GPUs round the weights to it, too.
 
     Args:
         query: floats of shape (B, T, N, H): batch, length, heads, elements; or without the batch.

@@ -23,7 +23,7 @@ _LEAST_LENGTH = 32
 def has_gpu_kernel(inputs: AttentionInputs) -> bool:
     """Whether :func:`gpu_attention` serves the arguments, and is faster than the direct formula."""
     query, key = inputs[:2]
-    if dims.is_dynamic((*query.shape, *key.shape)) or query.dtype != dtypes.float32 or not inputs.query.size:
+    if dims.is_dynamic((*query.shape[1:], *key.shape[1:])) or query.dtype != dtypes.float32 or inputs.query.size == 0:
         return False
     return 0 < query.shape[3] <= WIDEST_HEAD and min(query.shape[1], key.shape[1]) >= _LEAST_LENGTH
 

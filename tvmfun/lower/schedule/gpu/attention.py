@@ -5,13 +5,21 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from tvm import tirx
+from tvm import ir, tirx
 from tvm.s_tir import SBlock, SBlockRealize
 from tvm.target import Target
 from tvm.tirx import Buffer, Stmt
 
+from tvmfun.core.expressions import to_size
 from tvmfun.lower.schedule.gpu import tiles, vectors
-from tvmfun.lower.schedule.gpu.attention_kernels import ARGUMENTS, RESULTS, Sizes, Tiling, device_function
+from tvmfun.lower.schedule.gpu.attention_kernels import (
+    ARGUMENTS,
+    RESULTS,
+    Sizes,
+    Tiling,
+    device_function,
+    examples_per_key,
+)
 from tvmfun.lower.schedule.gpu.launch import launch
 from tvmfun.lower.schedule.gpu.mainloops import Simt, TensorCores
 from tvmfun.lower.schedule.gpu.products import HALF
@@ -43,16 +51,22 @@ def schedule(function: tirx.PrimFunc, target: Target) -> tirx.PrimFunc | None:
     if text is None or number(arch) < 80:
         return None
     settings = Settings.of_text(str(text))
-    query, key, *_ = function.params
-    if not all(isinstance(size, tirx.IntImm) for size in (*query.shape, *key.shape)):
+    # Where the batch is dynamic, its size is a parameter, too.
+    buffers = [parameter for parameter in function.params if not isinstance(parameter.ty, ir.PrimType)]
+    query, key, *_ = buffers
+    batch, length, heads, width = map(to_size, query.shape)
+    _, keys, groups, _ = map(to_size, key.shape)
+    if not all(isinstance(size, int) for size in (length, keys, heads, groups, width)):
         return None
-    batch, length, heads, width = map(int, query.shape)
-    sizes = Sizes(batch, length, int(key.shape[1]), heads, int(key.shape[2]), width)
+    sizes = Sizes(batch, length, keys, heads, groups, width)
     dtype = str(query.dtype)
     if dtype == "float64" or not 0 < width <= WIDEST_HEAD:
         return None
     format = "tf32" if dtype == "float32" and settings.precision == TENSORFLOAT32 else dtype
-    kernels = _Kernels.of(function.params, settings, sizes, format, arch)
+    kernels = _Kernels.of(buffers, settings, sizes, format, arch)
+    dropout_key = kernels.options.get("dropout_key")
+    if dropout_key is not None and examples_per_key(sizes, to_size(dropout_key.shape[0])) is None:
+        return None
     root = SBlockRealize([], tirx.const(True), SBlock([], [], [], "root", kernels.emit()))
     function = function.with_body(root).with_attr("tvmfun.rule", "attention")
     return function.with_attr(tiles.UNITS, f"{kernels.instruction} {format}")
@@ -126,7 +140,7 @@ class _Kernels:
     def _launch(self, kind: str) -> Stmt:
         sizes, is_plain = self.sizes, not {"bias", "mask"}.intersection(self.options)
         cut = tiling(kind, self.format, sizes.width, self.arch, is_plain)
-        shapes = {name: tuple(map(int, buffer.shape)) for name, buffer in self.options.items()}
+        shapes = {name: tuple(map(to_size, buffer.shape)) for name, buffer in self.options.items()}
         code = device_function(kind, self.settings, sizes, cut, shapes)
         buffers = [*(self.buffers[name] for name in ARGUMENTS[kind]), *self.options.values()]
         pointers = [address(buffer, *[0] * len(buffer.shape)) for buffer in buffers]

@@ -10,6 +10,7 @@ import hashlib
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import Any
 
 from tvmfun.lower.schedule.gpu.attention_formats import UNITS, definitions, functions
 from tvmfun.lower.schedule.gpu.layouts import Swizzled
@@ -26,11 +27,15 @@ ARGUMENTS = {
 }
 
 
+# At least as many as any batch has.
+_ALL_EXAMPLES = 2**31 - 1
+
+
 @dataclass(frozen=True)
 class Sizes:
-    """The sizes of an attention: examples, queries, keys, their heads, and elements of a head."""
+    """The sizes of an attention: examples (maybe dynamic), queries, keys, their heads, and elements of a head."""
 
-    batch: int
+    batch: Any
     length: int
     keys: int
     heads: int
@@ -177,7 +182,7 @@ def _constants(settings: Settings, sizes: Sizes, tiling: Tiling, optional: dict[
         "VECTOR": math.gcd(16 // tiling.element_bytes, sizes.width),
         "BEFORE": before,
         "AFTER": after,
-        "EXAMPLES_PER_KEY": sizes.batch // optional.get("dropout_key", (1,))[0],
+        "EXAMPLES_PER_KEY": examples_per_key(sizes, optional.get("dropout_key", (1,))[0]),
         "KEPT": kept_below(settings.rate),
     }
     yield from (f"  static constexpr int {name} = {value};" for name, value in ints.items())
@@ -192,6 +197,14 @@ def _constants(settings: Settings, sizes: Sizes, tiling: Tiling, optional: dict[
             # Within a head, 32 bits are fewer registers.
             of = "int" if axis in ("QUERY", "KEY") and sizes.length * sizes.keys < 1 << 31 else "long long"
             yield f"  static constexpr {of} {name.upper()}_PER_{axis} = {stride};"
+
+
+def examples_per_key(sizes: Sizes, keys: Any) -> int | None:
+    """The examples that each of some keys of dropout is for; None if that is not known."""
+    examples = sizes.batch // keys
+    if isinstance(examples, int):
+        return examples
+    return _ALL_EXAMPLES if isinstance(keys, int) and keys == 1 else None
 
 
 # The optional arguments, and what their pointers point to.

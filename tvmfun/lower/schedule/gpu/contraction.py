@@ -17,6 +17,8 @@ from tvm.s_tir import SBlock, SBlockRealize
 from tvm.target import Target
 from tvm.tirx import Buffer, Stmt
 
+from tvmfun.core import dims
+from tvmfun.core.expressions import of_size
 from tvmfun.lower.schedule.gpu import operands, tiles, vectors
 from tvmfun.lower.schedule.gpu.columns import emit_columns
 from tvmfun.lower.schedule.gpu.launch import over_points
@@ -98,7 +100,7 @@ class _Kernel:
         sides = product.left, product.right
         readings = [operands.reading(side, product) for side in sides]
         left_by_term, right_by_term = (reading.by_term and format != "float32" for reading in readings)
-        tile, splits = tiles.choose(format, product.sizes, arch, (left_by_term, right_by_term))
+        tile, splits = tiles.choose(format, dims.typical(product.sizes), arch, (left_by_term, right_by_term))
         loop = tile.loop(format, left_by_term, right_by_term)
         thread, block = ir.Var("thread", _INT), ir.Var("block", _INT)
         loaders = [
@@ -119,7 +121,7 @@ class _Kernel:
                 return self._launch(None)
             parts = self._sums_of_tiles
             return build.seq(tirx.AllocBuffer(parts), self._launch(None), emit_columns(self.sum.over_tiles(parts)))
-        partials = tirx.decl_buffer((self.splits, *self.product.sizes[:3]), "float32", name="partials")
+        partials = build.buffer((self.splits, *self.product.sizes[:3]), "float32", "partials")
         added = [tirx.AllocBuffer(partials), self._launch(partials), self._sum(partials)]
         if self.sum is None:
             return build.seq(*added)
@@ -129,7 +131,7 @@ class _Kernel:
     def _sums_of_tiles(self) -> Buffer:
         """The sums of columns over the rows of each tile."""
         _, rows, columns, _ = self.product.sizes
-        return tirx.decl_buffer((build.ceil_div(rows, self.loop.rows), columns), "float32", name="column_sums")
+        return build.buffer((build.ceil_div(rows, self.loop.rows), columns), "float32", "column_sums")
 
     def _sum(self, partials: Buffer) -> Stmt:
         """The launch that adds partial sums, in order, and applies the epilogue."""
@@ -151,7 +153,7 @@ class _Kernel:
                 loop = tirx.For(split, 1, self.splits - 1, tirx.ForKind.SERIAL, build.seq(load(part, split), *added))
                 return build.seq(allocation, load(held, tirx.const(0, _INT)), loop)
 
-            last = vectors.whole(partials, *(size - 1 for size in (self.splits, batch, rows, columns)))
+            last = vectors.whole(partials, *(size - 1 for size in partials.shape))
             return build.seq(last, self.epilogue.emit(build.unflatten(self.product.batch, matrix), row, column, fill))
 
         return over_points(batch * rows * columns // width, point)
@@ -167,7 +169,8 @@ class _Kernel:
         # Blocks with neighbouring indices run together: groups of rows, and in each all columns.
         group = tirx.floordiv(tile, _GROUP * column_tiles)
         inside = tirx.floormod(tile, _GROUP * column_tiles)
-        height = tirx.min(tirx.const(_GROUP, _INT), row_tiles - group * _GROUP) if row_tiles % _GROUP else _GROUP
+        is_whole = isinstance(row_tiles, int) and row_tiles % _GROUP == 0
+        height = _GROUP if is_whole else tirx.min(tirx.const(_GROUP, _INT), row_tiles - group * _GROUP)
         row = (group * _GROUP + tirx.floormod(inside, height)) * self.loop.rows
         column = tirx.floordiv(inside, height) * self.loop.columns
         env = build.unflatten(self.product.batch, matrix)
@@ -198,7 +201,7 @@ class _Kernel:
         begins = split * (steps * loop.depth) if self.splits > 1 else tirx.const(0, _INT)
         sides = ((self.left, row, 0), (self.right, column, loop.left.nbytes))
         registers = [loader.registers() for loader, _, _ in sides]
-        end: Expr = tirx.const(terms, _INT)
+        end: Expr = tirx.const(terms, _INT) if isinstance(terms, int) else of_size(terms)
         if self.splits > 1:
             end = tirx.min(end, begins + steps * loop.depth)
 
@@ -226,9 +229,12 @@ class _Kernel:
             return build.seq(*stores) if stores else None
 
         commit = call("tvmfun_copies_commit")
-        ahead = min(loop.ahead, steps)
-        first = [build.seq(begin(tirx.const(i, _INT)), finish(tirx.const(i, _INT)), commit) for i in range(ahead)]
-        first += [commit] * (loop.ahead - ahead)
+        first = []
+        for i in range(loop.ahead):
+            start = build.seq(begin(tirx.const(i, _INT)), finish(tirx.const(i, _INT)))
+            if not isinstance(steps, int):
+                start = tirx.IfThenElse(tirx.const(i, _INT) < steps, start, None)
+            first += [start, commit] if not isinstance(steps, int) or i < steps else [commit]
         step = ir.Var("step", _INT)
         following = step + loop.ahead
         is_needed = following < steps
@@ -287,7 +293,7 @@ class _Kernel:
         _, rows, columns, _ = self.product.sizes
         parts = self._sums_of_tiles
         count = tirx.min(tirx.const(self.loop.rows, _INT), rows - first_row)
-        stmts = [vectors.whole(parts, *(int(size) - 1 for size in parts.shape))]
+        stmts = [vectors.whole(parts, *(size - 1 for size in parts.shape))]
         for start in range(0, self.loop.columns, self.loop.threads):
             column = self.thread + start
             to = address(parts, tirx.floordiv(first_row, self.loop.rows), first_column + column)

@@ -8,9 +8,10 @@ from dataclasses import dataclass, replace
 from tvm import ir, tirx
 from tvm.tirx import Buffer
 
+from tvmfun.core.expressions import to_size
 from tvmfun.lower.schedule.stages import AnyStage, Stage, contains, is_aligned, is_map, reads_of, same_extents
 from tvmfun.lower.tir import build
-from tvmfun.lower.tir.build import Axis, Expr, volume
+from tvmfun.lower.tir.build import Axis, Expr, Size, volume
 
 HALF = ("float16", "bfloat16")
 
@@ -41,7 +42,7 @@ class Product:
     reduce: tuple[Axis, ...]
 
     @property
-    def sizes(self) -> tuple[int, int, int, int]:
+    def sizes(self) -> tuple[Size, Size, int, Size]:
         """The numbers of matrices, rows, columns and terms."""
         return tuple(map(volume, (self.batch, self.left.rows, self.right.rows, self.reduce)))  # type: ignore[return-value]
 
@@ -57,12 +58,13 @@ class Product:
 
 
 def match(stage: Stage | None) -> Product | None:
-    """The product of matrices of floats that a stage is; None if it is not one, or has no terms or dynamic sizes."""
+    """The product of matrices of floats that a stage is; None if it is not one, or has no terms.
+
+    All but the number of columns may be dynamic.
+    """
     if stage is None or stage.combine is not tirx.Add or stage.dtype != "float32":
         return None
-    if not isinstance(stage.value, tirx.Mul) or not all(isinstance(axis.extent, int) for axis in stage.domain):
-        return None
-    if volume(stage.domain) == 0:
+    if not isinstance(stage.value, tirx.Mul) or volume(stage.domain) == 0:
         return None
     left, right = stage.value.a, stage.value.b
     if not (build.loads(left) and build.loads(right)):
@@ -75,6 +77,8 @@ def match(stage: Stage | None) -> Product | None:
     for axis in stage.space:
         in_left, in_right = (build.uses(side, axis.var) for side in (left, right))
         (rows if in_left and not in_right else columns if in_right and not in_left else batch).append(axis)
+    if not all(isinstance(axis.extent, int) for axis in columns):
+        return None
     narrow = [_narrowed(side) for side in (left, right)]
     dtypes = {dtype for _, dtype in narrow}
     if len(dtypes) == 1 and dtypes <= set(HALF):
@@ -148,7 +152,7 @@ class ColumnSum:
 
     def over_tiles(self, parts: Buffer) -> Stage:
         """The sum of ``parts``, the sums of tiles of rows by tile and column."""
-        tile = Axis.fresh(self.stage.reduce[0], int(parts.shape[0]))
+        tile = Axis.fresh(self.stage.reduce[0], to_size(parts.shape[0]))
         column = build.flatten(self.stage.space, {axis.var: axis.var for axis in self.stage.space})
         return replace(self.stage, reduce=(tile,), value=parts[tile.var, column])
 

@@ -37,7 +37,7 @@ def contiguous_width(access: Access, axis: Axis, domain: Sequence[Axis]) -> int:
     start = Analyzer().simplify(
         build.substitute(build.offset(buffer, indices), {other.var: build.index(other, 0) for other in domain})
     )
-    if any(not isinstance(stride, int) for stride in others) or not isinstance(start, tirx.IntImm):
+    if any(not isinstance(size, int) for size in (axis.extent, *others)) or not isinstance(start, tirx.IntImm):
         return 1
     most = VECTOR_BYTES // size_of(str(buffer.dtype))
     return math.gcd(most, axis.extent, int(start), *others)
@@ -75,7 +75,7 @@ def allocated(buffer: Buffer, size: int) -> Stmt:
     return build.seq(tirx.AllocBuffer(buffer), whole(buffer, size - 1))
 
 
-def whole(buffer: Buffer, *last: int) -> Stmt:
+def whole(buffer: Buffer, *last: Expr | int) -> Stmt:
     """Mentions the last element of a buffer: TVM would shrink it to the elements that it sees in use.
 
     Of a vector that it moves by its address, it sees the first one.
