@@ -6,17 +6,21 @@ import threading
 from functools import partial
 from itertools import product
 
-import mnist
 import numpy as np
 import pytest
+import tvm
+from op_cases import CASES
+from op_cases.dynamic import can_be_dynamic, grown, traced, variants
 from support.cuda_emulator import GXX
 
 import tvmfun
 import tvmfun.numpy as tnp
 from tvmfun import Dim, ShapeDtype, errors, lax, nn, optim, random
 from tvmfun.core.inline import inlined
+from tvmfun.core.op import REGISTRY
 from tvmfun.lower import pipeline
 from tvmfun.lower import target as targets
+from tvmfun.lower.codegen.cuda import lowering
 from tvmfun.runtime.cuda_module import CudaModule
 
 if GXX is None:
@@ -148,6 +152,8 @@ TILED = {
                         lambda b: [draw(b, 300, 9), draw(b, 300, 12)]),
     "ranges of static terms": ("product", lambda x, w: nn.functional.relu(x @ w + 1), (X, None),
                                lambda b: [draw(b, 700), draw(700, 12)]),
+    "normalized": ("product", lambda x, w: nn.functional.softmax(x @ w) * w[0], (X, None),
+                   lambda b: [draw(b, 64), draw(64, 9)]),
     "column sums": ("product", with_column_sums, (X, None, X), lambda b: [draw(b, 24), draw(24, 32), draw(b, 32)]),
     "two sizes": ("product", lambda x, y: tnp.einsum("bij,bkj->bik", x, y), ({0: "b", 1: "n"}, X),
                   lambda b: [draw(b, b % 4 + 1, 24), draw(b, 16, 24)]),
@@ -186,7 +192,7 @@ def test_products_and_attention_are_tiled(name, machine):
     assert rule in rules and "fallback" not in rules and "contraction" not in rules
     is_narrow = any(word in name for word in ("float16", "warpgroups"))
     rtol, atol = (2e-2, 2e-2) if is_narrow else (1e-2, 2e-2) if "tf32" in name else (2e-4, 2e-4)
-    for b in (1, 5, 2) if rule == "attention" else (1, 5, 33, 130):
+    for b in (1, 5, 2) if rule == "attention" or name == "convolution" else (1, 5, 33, 130):
         arguments = make(b)
         assert_agree(step(*tvmfun.device_put(arguments, "cuda")), step(*arguments), rtol=rtol, atol=atol)
 
@@ -232,22 +238,6 @@ def test_training_with_batches_of_many_sizes_in_place(machine):
             losses[device].append(float(loss))
     np.testing.assert_allclose(losses["cuda"], losses["cpu"], rtol=2e-4)
     assert len(set(addresses)) == 1
-
-
-@pytest.mark.slow
-def test_the_mnist_step(machine):
-    optimizer = mnist.make_optimizer(1.0, 0.7, 3)
-    batch = ({0: "b"}, {0: "b"})
-    step = tvmfun.jit(partial(mnist.train_step, optimizer), donate_argnums=0, dynamic_shapes=(None, *batch))
-    losses = {}
-    for device in ("cuda", "cpu"):
-        state = tvmfun.device_put(tvmfun.jit(partial(mnist.start, optimizer))(random.key(1)), device)
-        losses[device] = []
-        for b in (2, 1):
-            arguments = draw(b, 28, 28, 1, seed=b), np.arange(b, dtype=np.int32)
-            state, loss = step(state, *tvmfun.device_put(arguments, device))
-            losses[device].append(float(loss))
-    np.testing.assert_allclose(losses["cuda"], losses["cpu"], rtol=1e-5)
 
 
 @pytest.mark.slow
@@ -326,14 +316,39 @@ def test_wrong_sizes(machine):
         step(x, y)
 
 
-def test_what_tvm_cannot_lower():
-    """The gradient of a strided convolution divides the indices of a padded image by sums of quotients."""
-    convolution = lambda x, w: lax.conv_general_dilated(
-        x, w, (2, 1), "SAME", dimension_numbers=("NHWC", "HWIO", "NHWC")
-    )
-    gradient = tvmfun.grad(lambda x, w: tnp.sum(tnp.sin(convolution(x, w))), argnums=(0, 1))
-    types = ShapeDtype(("b", "h", 33, 3), "float32"), ShapeDtype((3, 3, 3, 8), "float32")
-    with pytest.raises(errors.TargetError, match="cannot lower these dynamic sizes for a GPU, got .*Try static sizes"):
-        tvmfun.jit(gradient, target=SM_90).lower(*types).compile()
-    types = ShapeDtype(("b", 9, 33, 3), "float32"), ShapeDtype((3, 3, 3, 8), "float32")
-    assert "blockIdx.x" in tvmfun.jit(gradient, target=SM_90).lower(*types).compile().as_text()
+def test_what_tvm_cannot_lower(monkeypatch):
+    """An internal error of a pass is one of dynamic sizes if there are some."""
+
+    def fail(is_dynamic):
+        @tvm.transform.module_pass(opt_level=0)
+        def check(module, context):
+            raise tvm.error.InternalError("Check failed: (CanProveDivisible(factor, divisor)) is false")
+
+        return check
+
+    monkeypatch.setattr(lowering, "_splitting", fail)
+    with pytest.raises(
+        errors.TargetError, match="cannot lower these dynamic sizes for a GPU, got Check failed.*Try static"
+    ):
+        module_of(lambda x: x + 1, ShapeDtype(("b",), "float32"))
+    with pytest.raises(tvm.error.InternalError):
+        module_of(lambda x: x + 1, ShapeDtype((3,), "float32"))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "name", [name for name in CASES if REGISTRY[name].kind != "pointwise" and any(map(can_be_dynamic, CASES[name]))]
+)
+def test_every_op(name, machine):
+    for case in filter(can_be_dynamic, CASES[name]):
+        for places, params in variants(case):
+            try:
+                program = traced(REGISTRY[name], case, places, params)
+                on_cpu = tvmfun.jit(program).lower(*program.in_avals).compile()
+            except errors.TvmfunError:  # tests of dynamic sizes on CPUs say which
+                continue
+            on_gpu = tvmfun.jit(program, target=SM_90).lower(*program.in_avals).compile()
+            for n in (1, case.arguments[0].shape[0], 11):
+                arguments = grown(case, places, n)
+                assert_agree(on_gpu(*arguments), on_cpu(*arguments), rtol=1e-5, atol=1e-6)
+            return

@@ -133,7 +133,7 @@ def test_gradients_of_extrema():
 @pytest.mark.parametrize("size", [1, 5, 300])
 def test_dynamic_sizes(size):
     spec = lambda *shape: ShapeDtype(shape, "float32")
-    x, w = values((size, 64), "float32"), values((64, 9), "float32")
+    x = values((size, 64), "float32")
     functions = [
         lambda x: tnp.sum(x, axis=1),
         lambda x: tnp.sum(x, axis=0),
@@ -144,7 +144,6 @@ def test_dynamic_sizes(size):
     ]
     for function in functions:
         works_in_parallel(check(function, x, specs=[spec("b", 64)]), at_least=0)
-    check(lambda x, w: layer_norm(x @ w, w[0], w[1]), x, w, specs=[spec("b", 64), spec(64, 9)], foreign=True)
 
 
 def test_a_mean_of_many_elements_takes_two_launches():
