@@ -215,6 +215,37 @@ class TestWhereWorkersWake:
         said = self.run([cpu], 3)
         assert said["noted"] == [] and all(affinity == [cpu] for affinity in said["after"])
 
+    @pytest.mark.slow
+    def test_an_affinity_that_is_set_meanwhile_stays(self):
+        """On a busy machine a worker runs long after it was woken: its affinity is its own again before."""
+        code = """if True:
+            import os, subprocess, sys, threading, time
+            import numpy as np
+            import tvmfun
+            x = np.ones((700, 700), "float32")
+            f = tvmfun.jit(lambda x: x * 2 + x @ x)
+            f(x)
+            cpus, lost = os.sched_getaffinity(0), 0
+            busy = [subprocess.Popen([sys.executable, "-c", "while True: pass"]) for _ in cpus]
+            tasks = list(map(int, os.listdir("/proc/self/task")))
+            for _ in range(60):
+                caller = threading.Thread(target=f, args=(x,))
+                time.sleep(0.004)
+                caller.start()
+                for task in tasks:
+                    os.sched_setaffinity(task, {min(cpus)})
+                caller.join()
+                time.sleep(0.003)
+                lost += any(os.sched_getaffinity(task) != {min(cpus)} for task in tasks)
+                for task in tasks:
+                    os.sched_setaffinity(task, cpus)
+            for process in busy:
+                process.kill()
+            assert lost < 10, lost
+        """
+        variables = os.environ | {"TVMFUN_NUM_THREADS": "2", "TVM_THREAD_POOL_SPIN_COUNT": "10"}
+        subprocess.run([sys.executable, "-c", code], env=variables, check=True, timeout=300)
+
     def test_a_library_without_affinities(self):
         assert threads._affinity_functions(object()) == [0, 0, 0]
 

@@ -25,8 +25,8 @@
 @mutex = internal global [256 x i8] zeroinitializer, align 64
 @wake = internal global [256 x i8] zeroinitializer, align 64
 
-; The thread of a worker, whether it sleeps, whether its affinity lacks the CPU of a caller, and its affinity without that.
-; The flags change under the mutex. There are 32; all further workers share the last, which nobody reads.
+; The thread of a worker, whether it sleeps, which changes under the mutex, whether its affinity lacks the CPU of the caller,
+; and its affinity without that. There are 32; all further workers share the last, which nobody reads.
 %worker = type { ptr, i8, i8, i1024 }
 @workers = internal global [33 x %worker] zeroinitializer, align 64
 ; Functions of the C library: the CPU of this thread, and the affinity of a thread. Null where there are none.
@@ -154,9 +154,9 @@ define internal ptr @worker_at(i32 %i) {
   ret ptr %worker
 }
 
-; Takes the caller's CPU out of the affinities of sleeping workers, who put it back when they run. Linux often wakes a
-; thread on the CPU of the one that wakes it though others are idle, since those of a virtual machine seem taken; then
-; the two share one CPU for 10 milliseconds.
+; Takes the caller's CPU out of the affinities of sleeping workers until they have been woken. Linux often wakes a thread on
+; the CPU of the one that wakes it though others are idle, since those of a virtual machine seem taken; then the two share
+; one CPU for 10 milliseconds.
 define internal void @avoid_cpu_of_caller() {
 begin:
   %others = alloca i1024, align 64
@@ -190,11 +190,6 @@ look:
   %is_asleep = icmp ne i8 %asleep, 0
   br i1 %is_asleep, label %ask, label %rest
 ask:
-  ; It has not run since the last time, if its affinity lacks a CPU already.
-  %avoids = load i8, ptr %avoids_at
-  %is_known = icmp ne i8 %avoids, 0
-  br i1 %is_known, label %reduce, label %learn
-learn:
   store i1024 0, ptr %affinity_at
   %got = call i32 %get(ptr %thread, i64 128, ptr %affinity_at)
   %has = icmp eq i32 %got, 0
@@ -216,20 +211,33 @@ done:
   ret void
 }
 
-; A worker that runs may use all of its CPUs again.
-define internal void @restore_affinity(ptr %self) {
+; Undoes that: a worker that has been woken stays on its CPU, but may use all of them.
+define internal void @restore_affinities() {
 begin:
+  %set = load ptr, ptr @set_affinity
+  %threads = load i32, ptr @threads
+  %workers = sub i32 %threads, 1
+  %count = call i32 @llvm.umin.i32(i32 %workers, i32 32)
+  br label %next
+next:
+  %i = phi i32 [ 0, %begin ], [ %i_next, %rest ]
+  %more = icmp ult i32 %i, %count
+  br i1 %more, label %look, label %done
+look:
+  %self = call ptr @worker_at(i32 %i)
   %avoids_at = getelementptr %worker, ptr %self, i32 0, i32 2
   %avoids = load i8, ptr %avoids_at
   %is_reduced = icmp ne i8 %avoids, 0
-  br i1 %is_reduced, label %restore, label %done
+  br i1 %is_reduced, label %restore, label %rest
 restore:
   store i8 0, ptr %avoids_at
   %thread = load ptr, ptr %self
   %affinity_at = getelementptr %worker, ptr %self, i32 0, i32 3
-  %set = load ptr, ptr @set_affinity
   %code = call i32 %set(ptr %thread, i64 128, ptr %affinity_at)
-  br label %done
+  br label %rest
+rest:
+  %i_next = add i32 %i, 1
+  br label %next
 done:
   ret void
 }
@@ -267,7 +275,6 @@ wait:
   store i8 1, ptr %asleep_at
   %waited = call i32 @pthread_cond_wait(ptr @wake, ptr @mutex)
   store i8 0, ptr %asleep_at
-  call void @restore_affinity(ptr %self)
   br label %asleep
 awake:
   %asleep_before = atomicrmw sub ptr @sleeping, i32 1 seq_cst, align 4
@@ -500,6 +507,8 @@ call:
   call void @avoid_cpu_of_caller()
   %called = call i32 @pthread_cond_broadcast(ptr @wake)
   %unlocked = call i32 @pthread_mutex_unlock(ptr @mutex)
+  ; Only now: a worker may have waited for the mutex.
+  call void @restore_affinities()
   br label %take_part
 take_part:
   call void @work()

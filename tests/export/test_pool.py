@@ -10,6 +10,7 @@ import pytest
 from tvmfun.export import INCLUDE
 
 PROGRAM = """
+#include <dirent.h>
 #include <pthread.h>
 #include <sched.h>
 #include <stdio.h>
@@ -24,13 +25,17 @@ struct loop {
   int ran[TASKS];
 };
 
-static cpu_set_t all;
+static void task(void *argument, int32_t i) { ((struct loop *)argument)->ran[i]++; }
 
-static void task(void *argument, int32_t i) {
-  cpu_set_t mine;
-  /* A worker is woken on other CPUs than its caller's, and may use all of them again. */
-  if (sched_getaffinity(0, sizeof mine, &mine) || !CPU_EQUAL(&mine, &all)) abort();
-  ((struct loop *)argument)->ran[i]++;
+/* Workers are woken on other CPUs than their caller's, and may use all of them again. */
+static void check_affinities(const cpu_set_t *all) {
+  DIR *threads = opendir("/proc/self/task");
+  for (struct dirent *entry; threads && (entry = readdir(threads));) {
+    cpu_set_t own;
+    int thread = atoi(entry->d_name);
+    if (thread && !sched_getaffinity(thread, sizeof own, &own) && !CPU_EQUAL(&own, all)) abort();
+  }
+  if (threads) closedir(threads);
 }
 
 static void *call(void *argument) {
@@ -55,6 +60,7 @@ static void *call(void *argument) {
 }
 
 int main(void) {
+  cpu_set_t all;
   sched_getaffinity(0, sizeof all, &all);
   for (int round = 0; round < 5; round++) {
     struct pool *pool = tvmfun_pool_create(round + 1);
@@ -67,6 +73,7 @@ int main(void) {
       together += (long)result;
     }
     if (!together) return 1;
+    check_affinities(&all);
     pid_t child = fork();
     if (!child) {
       int is_refused = !tvmfun_pool_take(pool); /* its threads are not here */

@@ -22,9 +22,8 @@ struct worker {
   struct pool *pool;
   pthread_t thread;
 #ifdef __linux__
-  /* These change under the pool's mutex. */
-  int is_asleep;
-  int avoids_cpu;     /* its affinity lacks the CPU of a caller */
+  int is_asleep;      /* changes under the pool's mutex */
+  int avoids_cpu;     /* its affinity lacks the CPU of the caller */
   cpu_set_t affinity; /* without that */
 #endif
 };
@@ -64,42 +63,44 @@ static void work(struct pool *pool) {
 }
 
 #ifdef __linux__
-/* Takes the caller's CPU out of the affinities of sleeping workers, who put it back when they run. Linux often wakes a
+/* Takes the caller's CPU out of the affinities of sleeping workers until they have been woken. Linux often wakes a
  * thread on the CPU of the one that wakes it though others are idle, since those of a virtual machine seem taken; then
  * the two share one CPU for 10 milliseconds. */
 static void avoid_cpu_of_caller(struct pool *pool) {
   int cpu = sched_getcpu();
   for (int32_t i = 0; cpu >= 0 && i < pool->started && i < MOST_PLACED; i++) {
     struct worker *worker = &pool->workers[i];
-    if (!worker->is_asleep) {
-      continue;
-    }
-    /* If its affinity lacks a CPU already, it has not run since the last time. */
-    if (!worker->avoids_cpu &&
+    if (!worker->is_asleep ||
         pthread_getaffinity_np(worker->thread, sizeof worker->affinity, &worker->affinity)) {
       continue;
     }
     cpu_set_t others = worker->affinity;
     CPU_CLR((size_t)cpu, &others);
-    if (CPU_COUNT(&others)) {
-      worker->avoids_cpu = !pthread_setaffinity_np(worker->thread, sizeof others, &others) || worker->avoids_cpu;
+    worker->avoids_cpu = CPU_COUNT(&others) && !pthread_setaffinity_np(worker->thread, sizeof others, &others);
+  }
+}
+
+/* Undoes that: a worker that has been woken stays on its CPU, but may use all of them. */
+static void restore_affinities(struct pool *pool) {
+  for (int32_t i = 0; i < pool->started && i < MOST_PLACED; i++) {
+    struct worker *worker = &pool->workers[i];
+    if (worker->avoids_cpu) {
+      worker->avoids_cpu = 0;
+      pthread_setaffinity_np(worker->thread, sizeof worker->affinity, &worker->affinity);
     }
   }
 }
 
-static void wait_for_call(struct worker *worker) {
-  worker->is_asleep = 1;
-  pthread_cond_wait(&worker->pool->wake, &worker->pool->mutex);
-  worker->is_asleep = 0;
-  if (worker->avoids_cpu) {
-    worker->avoids_cpu = 0;
-    pthread_setaffinity_np(worker->thread, sizeof worker->affinity, &worker->affinity);
-  }
-}
+static void set_asleep(struct worker *worker, int is_asleep) { worker->is_asleep = is_asleep; }
 #else
 static void avoid_cpu_of_caller(struct pool *pool) { (void)pool; }
 
-static void wait_for_call(struct worker *worker) { pthread_cond_wait(&worker->pool->wake, &worker->pool->mutex); }
+static void restore_affinities(struct pool *pool) { (void)pool; }
+
+static void set_asleep(struct worker *worker, int is_asleep) {
+  (void)worker;
+  (void)is_asleep;
+}
 #endif
 
 static void sleep_until_called(struct worker *worker) {
@@ -108,7 +109,9 @@ static void sleep_until_called(struct worker *worker) {
   pthread_mutex_lock(&pool->mutex);
   atomic_fetch_add(&pool->sleeping, 1);
   while (!has_tasks(atomic_load(&pool->ticket)) && !atomic_load(&pool->is_ending)) {
-    wait_for_call(worker);
+    set_asleep(worker, 1);
+    pthread_cond_wait(&pool->wake, &pool->mutex);
+    set_asleep(worker, 0);
   }
   atomic_fetch_sub(&pool->sleeping, 1);
   pthread_mutex_unlock(&pool->mutex);
@@ -137,6 +140,7 @@ static void wake_all(struct pool *pool) {
   avoid_cpu_of_caller(pool);
   pthread_cond_broadcast(&pool->wake);
   pthread_mutex_unlock(&pool->mutex);
+  restore_affinities(pool); /* only now: a worker may have waited for the mutex */
 }
 
 struct pool *tvmfun_pool_create(int32_t threads) {
