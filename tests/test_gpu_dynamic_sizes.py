@@ -98,6 +98,8 @@ PROGRAMS = {
     "convolution": (lambda x: lax.conv_general_dilated(x, tnp.asarray(draw(3, 3, 2, 4, seed=5)), (1, 1), "SAME",
                     dimension_numbers=("NHWC", "HWIO", "NHWC")), [X], lambda b, n: [draw(b, 6, 5, 2)]),
     "16 bits": (tvmfun.amp(mean_of_squares), [None, X], lambda b, n: [W, draw(b, 5)]),
+    "int8": (lambda x, y: lax.dot(x, y, preferred_element_type="int32"), [X, None],
+             lambda b, n: [(20 * draw(b, 16)).astype(np.int8), (20 * draw(16, 8)).astype(np.int8)]),
     "views": (lambda x: (x, x.reshape(-1), x + 1), [X], lambda b, n: [draw(b, 4)]),
     "constants": (lambda x: (tnp.full((3,), 2), True, x.shape[0] * 1.5, tnp.arange(x.shape[0])), [X],
                   lambda b, n: [draw(b)]),

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Sequence
 
-_INCLUDE = re.compile(r'^[ \t]*#[ \t]*include[ \t]*[<"](?:cuda|mma|math_constants|cooperative)[^>"]*[>"]', re.MULTILINE)
+_INCLUDE = re.compile(r'^[ \t]*#[ \t]*include[ \t]*[<"](?:cuda|mma|math_constants|cooperative|sm_61)[^>"]*[>"]', re.MULTILINE)
 _COMMENT = re.compile(r"//[^\n]*|/\*.*?\*/", re.DOTALL)
 _ALIGNED = r"(?:(?:alignas|__align__)\s*\(\s*(\w+)\s*\)\s*)?"
 _SHARED = re.compile(
@@ -190,6 +190,7 @@ def _address(argument: str, operand) -> str:
 _COMPARISONS = {"eq": "==", "ne": "!=", "lt": "<", "le": "<=", "gt": ">", "ge": ">="}
 _BINARY = {"add": "+", "sub": "-", "and": "&", "or": "|", "xor": "^", "shl": "<<", "shr": ">>"}
 _FORMATS = {"tf32": "Tf32", "f16": "F16", "bf16": "Bf16"}
+_BYTES = {"s32": "int8_t", "u32": "uint8_t"}
 _APPROXIMATE = {
     "tanh": "tanhf", "ex2": "exp2f", "lg2": "log2f", "rcp": "__frcp_rn", "rsqrt": "rsqrtf", "sqrt": "sqrtf",
     "sin": "sinf", "cos": "cosf",
@@ -210,6 +211,11 @@ def _instruction(name: str, values: list, line: int) -> str:
         return _wgmma(name, parts, values, line)
     if kind == "mma":
         return _mma(name, parts, values, line)
+    if kind == "dp4a":
+        to, left, right, start = values
+        left, right = (f"({_BYTES[of]})({word} >> 8 * byte)" for of, word in zip(parts[1:], (left, right), strict=True))
+        loop = f"for (int byte = 0; byte < 4; byte++) sum += (int){left} * (int){right};"
+        return f"int sum = (int){start}; {loop} {to} = sum;"
     if kind == "ldmatrix":
         count, transposed = int(parts[parts.index("m8n8") + 1][1:]), str("trans" in parts).lower()
         loads = " ".join(f"{value} = m.words[{i}];" for i, value in enumerate(values[0]))
