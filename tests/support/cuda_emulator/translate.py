@@ -5,7 +5,8 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Sequence
 
-_INCLUDE = re.compile(r'^[ \t]*#[ \t]*include[ \t]*[<"](?:cuda|mma|math_constants|cooperative|sm_61)[^>"]*[>"]', re.MULTILINE)
+_INCLUDED = "cuda|mma|math_constants|cooperative|sm_61"
+_INCLUDE = re.compile(rf'^[ \t]*#[ \t]*include[ \t]*[<"](?:{_INCLUDED})[^>"]*[>"]', re.MULTILINE)
 _COMMENT = re.compile(r"//[^\n]*|/\*.*?\*/", re.DOTALL)
 _ALIGNED = r"(?:(?:alignas|__align__)\s*\(\s*(\w+)\s*\)\s*)?"
 _SHARED = re.compile(
