@@ -57,8 +57,8 @@ def _sizes(function: tirx.PrimFunc, arguments: Sequence[Any]) -> dict[ir.Var, ir
 
 
 def _bytes_of(buffer: ir.Var, sizes: Mapping[ir.Var, ir.Expr]) -> Formula:
-    count = math.prod(substitute(size, sizes) for size in buffer.shape)
-    number = formula(Analyzer().simplify(count * bytes_of(str(buffer.dtype)))) if buffer.shape else 0
+    item = tirx.const(bytes_of(str(buffer.dtype)), "int64")
+    number = formula(Analyzer().simplify(math.prod((substitute(size, sizes) for size in buffer.shape), start=item)))
     if number is None:
         raise _unknown(buffer)
     return number
