@@ -21,8 +21,8 @@ typedef void (*task_function)(void *argument, int32_t i);
 struct worker {
   struct pool *pool;
   pthread_t thread;
+  int is_asleep; /* changes under the pool's mutex */
 #ifdef __linux__
-  int is_asleep;      /* changes under the pool's mutex */
   int avoids_cpu;     /* its affinity lacks the CPU of the caller */
   cpu_set_t affinity; /* without that */
 #endif
@@ -90,17 +90,10 @@ static void restore_affinities(struct pool *pool) {
     }
   }
 }
-
-static void set_asleep(struct worker *worker, int is_asleep) { worker->is_asleep = is_asleep; }
 #else
 static void avoid_cpu_of_caller(struct pool *pool) { (void)pool; }
 
 static void restore_affinities(struct pool *pool) { (void)pool; }
-
-static void set_asleep(struct worker *worker, int is_asleep) {
-  (void)worker;
-  (void)is_asleep;
-}
 #endif
 
 static void sleep_until_called(struct worker *worker) {
@@ -109,9 +102,9 @@ static void sleep_until_called(struct worker *worker) {
   pthread_mutex_lock(&pool->mutex);
   atomic_fetch_add(&pool->sleeping, 1);
   while (!has_tasks(atomic_load(&pool->ticket)) && !atomic_load(&pool->is_ending)) {
-    set_asleep(worker, 1);
+    worker->is_asleep = 1;
     pthread_cond_wait(&pool->wake, &pool->mutex);
-    set_asleep(worker, 0);
+    worker->is_asleep = 0;
   }
   atomic_fetch_sub(&pool->sleeping, 1);
   pthread_mutex_unlock(&pool->mutex);
