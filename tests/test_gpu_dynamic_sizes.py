@@ -12,6 +12,7 @@ import tvm
 from op_cases import CASES
 from op_cases.dynamic import can_be_dynamic, grown, traced, variants
 from support.cuda_emulator import GXX
+from support.results import assert_agree, draw
 
 import tvmfun
 import tvmfun.numpy as tnp
@@ -39,20 +40,6 @@ def machine(monkeypatch):
     monkeypatch.setenv("TVMFUN_CACHE_DIR", "")
     with emulated_gpus(seed=3) as machine:
         yield machine
-
-
-def draw(*shape, seed=0):
-    return np.random.default_rng(seed).normal(size=shape).astype(np.float32)
-
-
-def leaves(tree):
-    return [np.asarray(leaf) for leaf in tvmfun.tree.leaves(tree)]
-
-
-def assert_agree(gpu, cpu, **options):
-    for one, other in zip(leaves(gpu), leaves(cpu), strict=True):
-        assert (one.shape, one.dtype) == (other.shape, other.dtype)
-        np.testing.assert_allclose(one, other, **options)
 
 
 def mean_of_squares(w, x):

@@ -11,6 +11,7 @@ import pytest
 import tvm
 from support import exported
 from support.cuda_emulator import GXX
+from support.results import assert_agree, draw
 
 import tvmfun
 import tvmfun.numpy as tnp
@@ -30,23 +31,12 @@ def machine(monkeypatch):
         yield machine
 
 
-def draw(*shape, seed=0):
-    return np.random.default_rng(seed).normal(size=shape).astype(np.float32)
-
-
 def on_both(function, *arguments, **options):
     """The results on the GPU, and those on the CPU, as NumPy arrays."""
     gpu = tvmfun.jit(function, **options)(*tvmfun.device_put(arguments, "cuda"))
     assert all(leaf.device == tvmfun.devices("cuda")[0] for leaf in tvmfun.tree.leaves(gpu))
     cpu = tvmfun.jit(function, **options)(*tvmfun.device_put(arguments, "cpu"))
     return [[np.asarray(leaf) for leaf in tvmfun.tree.leaves(tree)] for tree in (gpu, cpu)]
-
-
-def assert_agree(gpu, cpu, **options):
-    for one, other in zip(gpu, cpu, strict=True):
-        assert one.shape == other.shape
-        assert one.dtype == other.dtype
-        np.testing.assert_allclose(one, other, **options)
 
 
 # -- whole programs ----------------------------------------------------------------------------------------------------
@@ -322,7 +312,7 @@ def test_a_product_writes_its_update_over_the_state(machine):
     for _ in range(3):
         gpu, cpu = (run(state, *tvmfun.device_put((x, y), state[0].device)) for state in (gpu, cpu))
         assert [array.address for array in gpu] == addresses
-    assert_agree(map(np.asarray, gpu), map(np.asarray, cpu), rtol=1e-4, atol=1e-5)
+    assert_agree(gpu, cpu, rtol=1e-4, atol=1e-5)
 
 
 @pytest.mark.slow
