@@ -5,11 +5,12 @@ from __future__ import annotations
 import inspect
 import itertools
 import operator
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Hashable, Iterable
 from typing import Any
 
 from tvmfun import tree
 from tvmfun.errors import ArgumentError
+from tvmfun.exact_keys import exact_key
 
 
 def _several(value: Any) -> tuple:
@@ -131,14 +132,12 @@ def with_static(fun: Callable, static: tuple) -> Callable:
     return rest_only
 
 
-def static_key(static: tuple) -> tuple:
-    """Returns the cache key of static arguments, with their types, because 1 == 1.0 == True.
+def static_key(static: tuple) -> Hashable:
+    """Returns the exact key of static arguments.
 
     Raises:
         ArgumentError: if one cannot be hashed.
     """
-    if not static:
-        return ()
     for key, value in static:
         try:
             hash(value)
@@ -149,4 +148,4 @@ def static_key(static: tuple) -> tuple:
                 got=type(value).__name__,
                 hint="a tuple instead of a list, or passing it as an array",
             ) from None
-    return static, tuple(type(value) for _, value in static)
+    return exact_key(static)

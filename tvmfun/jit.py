@@ -5,7 +5,7 @@ from __future__ import annotations
 import inspect
 import sys
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Hashable, Sequence
 from functools import partial, update_wrapper
 from operator import attrgetter
 from typing import Any, NamedTuple
@@ -21,6 +21,7 @@ from tvmfun.core.program import Immutable, Program
 from tvmfun.core.trace import Tracer, trace_flat
 from tvmfun.dynamic import DynamicShapes
 from tvmfun.errors import ArgumentError, DtypeError
+from tvmfun.exact_keys import same_structure, structure_key
 from tvmfun.execute import (
     CPU,
     LoadedProgram,
@@ -111,7 +112,7 @@ class CallSignature(NamedTuple):
 
     def key(self) -> tuple:
         """The signature as the key of a dictionary."""
-        return (self.structure, *static_key(self.static), self.avals)
+        return self.structure, structure_key(self.structure), static_key(self.static), self.avals
 
 
 class _CacheEntry(NamedTuple):
@@ -121,13 +122,15 @@ class _CacheEntry(NamedTuple):
     """
 
     structure: tree.Structure
-    static: tuple
+    static: Hashable
     avals: list[ShapeDtype]
     device: Any
     tuning: str
     loaded: LoadedProgram
     expect: Callable[[PyTree], tuple[list, list[int]] | None]
 
+
+_NO_STATIC = static_key(())
 
 # The latest entries are compared one by one, which is faster than a hash.
 _ENTRIES_KEPT = 4
@@ -177,7 +180,7 @@ class Jitted(Immutable):
         arguments = args, kwargs
         if STACK.interpreters[-1] is not EVALUATOR:  # inlined `is_tracing`
             return self._traced(*self._flattener(arguments), static)
-        key = static_key(static) if static else ()
+        key = static_key(static) if static else _NO_STATIC
         for entry in self._entries:
             if (taken := entry.expect(arguments)) and entry.static == key and entry.tuning == ACTIVE.key:
                 loaded, (arrays, addresses) = entry.loaded, taken
@@ -187,7 +190,7 @@ class Jitted(Immutable):
         outputs = loaded(arrays, addresses)
         return outputs[0] if loaded.single else loaded.unflatten(outputs)
 
-    def _prepared(self, arguments: PyTree, static: tuple, key: tuple) -> tuple[LoadedProgram, list, list[int]]:
+    def _prepared(self, arguments: PyTree, static: tuple, key: Hashable) -> tuple[LoadedProgram, list, list[int]]:
         """Returns the compiled Program for any arguments, and these as arrays with their addresses."""
         leaves, structure = self._flattener(arguments)
         try:
@@ -202,7 +205,7 @@ class Jitted(Immutable):
         for entry in self._entries:
             if (
                 entry.avals == avals
-                and (entry.structure is structure or entry.structure == structure)
+                and same_structure(entry.structure, structure)
                 and entry.static == key
                 and (entry.device is device or entry.device == device)
                 and entry.tuning == ACTIVE.key

@@ -362,7 +362,8 @@ def register_dataclass(
     """Makes a dataclass a container whose children are its fields; works as a decorator, too.
 
     Unflattening calls neither ``__init__`` nor ``__post_init__``. Static fields belong to the structure: they are
-    compared with ``==`` and must be hashable.
+    compared with ``==`` and must be hashable. A compiled function tells apart values that are equal but compute
+    something else, such as 2 and 2.0.
 
     Args:
         cls: a dataclass.
@@ -532,11 +533,13 @@ def _adopt_jax_nodes(leaves: list[Any], is_leaf: _IsLeaf) -> bool:
 
 
 def _register_jax_node(cls: type, jax_tree: Any) -> None:
-    def flatten_node(node: Any) -> tuple[list, Any, list]:
+    def flatten_node(node: Any) -> tuple[list, tuple, list]:
         children, treedef = jax_tree.tree_flatten_with_path(node, is_leaf=lambda part: part is not node)
-        return [child for _, child in children], treedef, [path[0] for path, _ in children]
+        _, static = treedef.node_data()
+        return [child for _, child in children], (treedef, static), [path[0] for path, _ in children]
 
-    def unflatten_node(treedef: Any, children: Iterable[Any]) -> Any:
+    def unflatten_node(data: Any, children: Iterable[Any]) -> Any:
+        treedef, _ = data
         return jax_tree.tree_unflatten(treedef, children)
 
     register(cls, flatten_node, unflatten_node, path_entry_type=OwnKeyEntry)

@@ -10,6 +10,7 @@ from typing import Any
 from optree import PyTreeKind
 from optree import PyTreeSpec as Structure
 
+from tvmfun.exact_keys import exact_key, same_structure
 from tvmfun.tree import dataclass_fields, flatten, leaf_types
 
 _SEQUENCE_KINDS = (PyTreeKind.LIST, PyTreeKind.TUPLE, PyTreeKind.NAMEDTUPLE)
@@ -20,7 +21,7 @@ class Flattener:
 
     For each structure that it meets again it generates a Python function that checks for just this structure while it
     takes the leaves, and returns None for any other tree: several times faster than a general traversal. Equal
-    structures are one object.
+    structures that hold the same static data (:func:`exact_key`) are one object.
 
     >>> flatten_arguments = Flattener()
     >>> flatten_arguments({"w": [1, 2], "b": None})
@@ -44,7 +45,7 @@ class Flattener:
                 return leaves, structure
         leaves, structure = flatten(tree)
         for met in self._met:
-            if structure == met:
+            if same_structure(structure, met):
                 self._expect(met)
                 return leaves, met
         if len(self._met) < self._KEPT:
@@ -74,7 +75,7 @@ def expectation(structure: Structure, avals: Sequence[Any] | None = None) -> Cal
     """
     lines: list[str] = []
     leaves: list[str] = []
-    names: dict[str, Any] = {"leaf_types": leaf_types}
+    names: dict[str, Any] = {"leaf_types": leaf_types, "exact_key": exact_key}
     numbers = itertools.count()
 
     def constant(value: Any) -> str:
@@ -97,14 +98,17 @@ def expectation(structure: Structure, avals: Sequence[Any] | None = None) -> Cal
             taken = f"[{targets}] = {node}"
         elif kind == PyTreeKind.DICT:
             test += f" or len({node}) != {size}"
+            if not all(type(key) is str for key in part.entries()):
+                test += f" or exact_key(set({node})) != {constant(exact_key(set(part.entries())))}"
             taken = f"{targets} = {constant(operator.itemgetter(*part.entries()))}({node})" if size else ""
         elif part.type in dataclass_fields:
             fields, static = dataclass_fields[part.type]
             if static:
                 level: Any = part.one_level()
                 values = level.walk(range(size), lambda kind, metadata, children: [value for _, value in metadata])
-                wanted = constant(tuple(values) if len(values) > 1 else values[0])
-                test += f" or {constant(operator.attrgetter(*static))}({node}) != {wanted}"
+                for name, value in zip(static, values, strict=True):
+                    test += f" or {node}.{name} is not {constant(value)}"
+                    test += f" and exact_key({node}.{name}) != {constant(exact_key(value))}"
             taken = f"{targets} = {constant(operator.attrgetter(*fields))}({node})" if size else ""
         elif kind != PyTreeKind.NONE:
             return nothing

@@ -15,6 +15,7 @@ import optree
 from tvmfun import tree
 from tvmfun.boundary import publish
 from tvmfun.errors import ArgumentError, TreeError
+from tvmfun.exact_keys import StaticData
 from tvmfun.key_paths import DictKey, FlattenedIndexKey, GetAttrKey, OwnKeyEntry, SequenceKey, keystr
 from tvmfun.names import missing as _missing
 from tvmfun.tree import KeyPath, register_dataclass
@@ -74,27 +75,6 @@ __all__ = [
 _T = TypeVar("_T", bound=type)
 
 
-class _Static:
-    """The static data of a node, hashable also if the data are not, because structures are hashed."""
-
-    __slots__ = ("value",)
-
-    def __init__(self, value: Any) -> None:
-        self.value = value
-
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, _Static) and bool(self.value == other.value)
-
-    def __hash__(self) -> int:
-        try:
-            return hash(self.value)
-        except TypeError:
-            return hash(type(self.value))
-
-    def __repr__(self) -> str:
-        return repr(self.value)
-
-
 def _register(where: str, cls: type, flatten: Callable, unflatten: Callable, entry: type) -> None:
     if not isinstance(cls, type):
         raise ArgumentError(where, "the first argument must be a class", got=repr(cls))
@@ -137,7 +117,7 @@ def register_pytree_node(
 
     def flatten(node: Any) -> tuple:
         children, static = flatten_func(node)
-        return list(children), _Static(static)
+        return list(children), StaticData(static)
 
     def flatten_with_keys(node: Any) -> tuple:
         pairs, static = flatten_with_keys_func(node)  # type: ignore[misc]  # called if there is one
@@ -145,7 +125,7 @@ def register_pytree_node(
         for key, child in pairs:
             keys.append(key)
             children.append(child)
-        return children, _Static(static), keys
+        return children, StaticData(static), keys
 
     unflatten = lambda static, children: unflatten_func(static.value, tuple(children))
     if flatten_with_keys_func is None:

@@ -1,0 +1,86 @@
+"""Keys by which compiled functions tell static values apart: 2 and 2.0 are equal, but what they compute is not."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Hashable
+from functools import cache
+from typing import Any
+
+import numpy as np
+from optree import PyTreeSpec as Structure
+
+# Equal values of one of these types are the same value.
+_PLAIN: frozenset[type] = frozenset({str, int, bool, bytes, type(None), type})
+
+
+class StaticData:
+    """The static data of a node, hashable also if the data are not, because structures are hashed."""
+
+    __slots__ = ("value",)
+
+    def __init__(self, value: Any) -> None:
+        self.value = value
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, StaticData) and bool(self.value == other.value)
+
+    def __hash__(self) -> int:
+        try:
+            return hash(self.value)
+        except TypeError:
+            return hash(type(self.value))
+
+    def __repr__(self) -> str:
+        return repr(self.value)
+
+
+def exact_key(value: Any) -> Hashable:
+    """Returns a key that is equal for equal values of one type whose zeros have one sign.
+
+    Elements of tuples, lists, sets and dictionaries, and fields of dataclasses, are told apart in the same way.
+
+    >>> exact_key(2) == exact_key(2.0), exact_key((0.0,)) == exact_key((-0.0,)), exact_key("a") == exact_key("a")
+    (False, False, True)
+    """
+    kind = type(value)
+    if kind in _PLAIN:
+        return kind, value
+    if isinstance(value, float):
+        return kind, float.hex(value)
+    if isinstance(value, complex):
+        return kind, value.real.hex(), value.imag.hex()
+    if isinstance(value, np.generic):
+        return kind, value.dtype, value.tobytes()
+    if isinstance(value, tuple | list):
+        return kind, tuple(map(exact_key, value))
+    if isinstance(value, frozenset | set):
+        return kind, frozenset(map(exact_key, value))
+    if isinstance(value, dict):
+        return kind, tuple([(exact_key(name), exact_key(part)) for name, part in value.items()])
+    if isinstance(value, StaticData):
+        return exact_key(value.value)
+    return kind, StaticData(value), tuple([exact_key(getattr(value, name)) for name in _fields(kind)])
+
+
+@cache
+def _fields(kind: type) -> list[str]:
+    """The fields that decide whether two values are equal, if this is a dataclass."""
+    return [field.name for field in dataclasses.fields(kind) if field.compare] if dataclasses.is_dataclass(kind) else []
+
+
+def structure_key(structure: Structure) -> tuple[Hashable, ...]:
+    """Returns the exact keys of what a structure holds besides its nodes: static data, and keys that are not text."""
+    found: list[Hashable] = []
+
+    def visit(_: Any, data: Any, __: Any) -> None:
+        if data is not None and not (type(data) is list and all(type(key) is str for key in data)):
+            found.append(exact_key(data))
+
+    structure.walk(range(structure.num_leaves), visit)
+    return tuple(found)
+
+
+def same_structure(first: Structure, second: Structure) -> bool:
+    """Returns whether two structures are equal and hold the same static data and keys."""
+    return first is second or (first == second and structure_key(first) == structure_key(second))
