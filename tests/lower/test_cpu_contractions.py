@@ -264,7 +264,8 @@ def deep_panels(monkeypatch):
     """Panels that fit L2, and tiles that are as wide as on processors that prefer these; all products are large."""
     if machine.Machine.of(HOST).registers < 32:
         pytest.skip("wide tiles need 32 registers")
-    monkeypatch.setattr("tvmfun.lower.schedule.cpu.contraction.LITTLE_WORK", 0)
+    for name in ("LITTLE_WORK", "_TRANSPOSED_WORK"):
+        monkeypatch.setattr(f"tvmfun.lower.schedule.cpu.contraction.{name}", 0)
     with using(Settings(panel_level=2)):
         yield
 
@@ -272,7 +273,16 @@ def deep_panels(monkeypatch):
 @pytest.mark.parametrize("cores", [1, 2, 3])
 @pytest.mark.parametrize(
     "m,n,k",
-    [(16, 160, 321), (17, 161, 400), (100, 333, 600), (250, 170, 1025), (1030, 200, 530), (48, 1000, 2048)],
+    [
+        (16, 16, 33),
+        (40, 17, 64),
+        (16, 160, 321),
+        (17, 161, 400),
+        (100, 333, 600),
+        (250, 170, 1025),
+        (1030, 200, 530),
+        (48, 1000, 2048),
+    ],
 )
 def test_rows_with_strided_terms_are_transposed(deep_panels, cores, m, n, k):
     """Rows, columns and terms in whole tiles and blocks or not, with and without epilogues."""
@@ -300,6 +310,58 @@ def test_transposed_rows_of_several_axes(deep_panels, cores, terms):
     check((a, b, c), (x, y), [np.einsum("grshi,grsj->ghij", wide(x), wide(y))], "contraction", target)
 
 
+@pytest.mark.parametrize("cores", [1, 2, 3])
+@pytest.mark.parametrize(
+    "m,n,k,layout,size",
+    [
+        (132, 384, 70, "nn", 6),
+        (149, 385, 64, "nt", 6),  # a last panel of one column, and fewer rows
+        (150, 459, 33, "nn", 6),  # a group of six and one of two, of which one is narrower
+        (130, 333, 1100, "nn", 2),
+        (27, 200, 5000, "nt", 1),  # blocks of terms
+        (2001, 130, 40, "nt", 3),  # blocks of rows
+    ],
+)
+def test_panels_in_groups(deep_panels, monkeypatch, cores, m, n, k, layout, size):
+    """With and without epilogues that read the output's rows, its columns and both."""
+    share = 5 / 16 * (2 << 20) / machine.Machine.of(HOST).cache_bytes(2)
+    monkeypatch.setattr("tvmfun.lower.schedule.cpu.contraction._SHARES", {2: share})  # as of 2 MB
+    tensors, inputs, reference = matmul(m, n, k, layout)
+    loops, target = _blocks_of_rows(tensors, cores)
+    assert loops.member.extent == size if cores == 1 else loops.member.extent <= size
+    check(tensors, inputs, [reference], "contraction", target)
+    a, b, c = tensors
+    columns, both = placeholder((n,), name="columns"), placeholder((m, n), name="both")
+    result = te.compute((m, n), lambda i, j: te.exp(c[i, j] * (1 / k)) * both[i, j] + columns[j], "result")
+    v, w = random((n,), seed=3), random((m, n), seed=4)
+    expected = np.exp(reference / k) * w + v
+    check((a, b, columns, both, c, result), (*inputs, v, w), [reference, expected], "contraction", target)
+
+
+@pytest.mark.parametrize("cores", [1, 2])
+def test_groups_of_panels_beside_batches_and_rows(deep_panels, cores):
+    """Two batches, two axes of rows, of which one has a remainder, and two of terms."""
+    a, b = placeholder((2, 3, 140, 5, 13), name="a"), placeholder((2, 5, 13, 401), name="b")
+    r, s = te.reduce_axis((0, 5), "r"), te.reduce_axis((0, 13), "s")
+    c = te.compute((2, 3, 140, 401), lambda g, h, i, j: te.sum(a[g, h, i, r, s] * b[g, r, s, j], axis=[r, s]), "c")
+    loops, target = _blocks_of_rows((a, b, c), cores)
+    assert loops.member.extent > 1
+    x, y = random((2, 3, 140, 5, 13)), random((2, 5, 13, 401), seed=1)
+    check((a, b, c), (x, y), [np.einsum("ghirs,grsj->ghij", wide(x), wide(y))], "contraction", target)
+
+
+@pytest.mark.parametrize(
+    "panels,others,cores,size", [(24, 1, 2, 6), (6, 1, 2, 3), (8, 1, 2, 4), (24, 1, 16, 2), (5, 2, 2, 5)]
+)
+def test_no_thread_has_more_panels_because_of_groups(deep_panels, panels, others, cores, size):
+    """Rows of 600, so that tasks are panels, of 64 columns each, and ``others`` batches."""
+    a, b = placeholder((others, 600, 96), name="a"), placeholder((others, 96, 64 * panels), name="b")
+    k = te.reduce_axis((0, 96), "k")
+    c = te.compute((others, 600, 64 * panels), lambda g, i, j: te.sum(a[g, i, k] * b[g, k, j], axis=[k]), "c")
+    loops, _ = _blocks_of_rows((a, b, c), cores)
+    assert loops.member.extent == size and loops.panels.extent == math.ceil(panels / size)
+
+
 def test_each_block_of_transposed_rows_fits_l2(deep_panels):
     (stage,), _ = parse(te.create_prim_func(list(matmul(8192, 384, 2048, "tn")[0])))
     loops = loops_of(match(stage), 0, _processor("graniterapids"), 16)
@@ -311,8 +373,8 @@ def test_each_block_of_transposed_rows_fits_l2(deep_panels):
     "m,n,k,layout",
     [
         (256, 384, 2048, "nn"),
-        (256, 384, 320, "tn"),
-        (256, 63, 2048, "tn"),
+        (256, 384, 32, "tn"),
+        (256, 15, 2048, "tn"),
         (12, 384, 2048, "tn"),
         (256, 384, 2048, "nt"),
     ],
@@ -323,7 +385,7 @@ def test_other_rows_are_not_transposed(deep_panels, m, n, k, layout):
     tiling = plan(match(stage), machine.Machine.of(HOST))
     assert not tiling.transposes_rows
     # Without a copy, the lines of so many terms stay in L1.
-    assert n != 63 or math.prod(axis.extent for axis in tiling.inner) <= 128
+    assert n != 15 or math.prod(axis.extent for axis in tiling.inner) <= 128
 
 
 @pytest.mark.parametrize(

@@ -37,10 +37,13 @@ _STREAMED_TERMS, _STREAMED_ROWS = 32, 32
 # With panels in L2, up to so many rows have high tiles of two vectors instead of wide ones of four, which read less of
 # the left operand.
 _SHORT_ROWS = 128
-# The most terms of a block if those of the left operand are not neighbours. To transpose rows takes as long as their
-# product with some 50 columns; of fewer than 64, blocks are so short that L1 keeps a line of each term. It does so
-# anyway if there are no more than some hundred terms.
-_TRANSPOSED_TERMS, _TRANSPOSED_COLUMNS, _STRIDED_TERMS, _NEAR_TERMS = 512, 64, 128, 320
+# Rows of the left operand whose terms are not neighbours are transposed, in blocks of so many terms at most, if there are
+# more terms than this and more work. It takes as long as the product with some 50 columns, but to read a few elements of
+# each line takes longer. Where rows would be transposed anew for each panel, there must be as many columns.
+_TRANSPOSED_TERMS, _FEW_TERMS, _TRANSPOSED_WORK = 512, 32, 1 << 21
+_TRANSPOSED_COLUMNS, _TRANSPOSED_AGAIN = 16, 64
+# Otherwise blocks of more than ``_NEAR_TERMS`` have so many terms that L1 keeps a line of each.
+_STRIDED_TERMS, _NEAR_TERMS = 128, 320
 # Rows of the right operand with a larger stride compete for the same sets of a cache, and are packed if used again.
 FAR_BYTES = 1 << 10
 
@@ -98,6 +101,7 @@ class Tiling:
     reduce_env: Env  # the reduced axes in terms of the two
     streamed: bool = False  # whether all panels of a task go by within a block
     transposes_rows: bool = False  # whether a task transposes its rows of the left operand
+    grouped: bool = False  # whether a tile of rows meets several panels before the next one
 
 
 def plan(contraction: Contraction, machine: Machine) -> Tiling:
@@ -111,7 +115,9 @@ def plan(contraction: Contraction, machine: Machine) -> Tiling:
     few = 6
     is_deep = machine.settings.panel_level == 2 and not is_streamed
     is_strided = is_deep and _has_strided_terms(contraction, lanes)
-    is_wide = is_deep and (is_strided or not _has_short_panels(contraction))
+    transposes_rows = is_strided and _gains_by_transposing(contraction)
+    is_strided = is_strided and volume(contraction.stage.reduce) > _NEAR_TERMS
+    is_wide = is_deep and (transposes_rows or is_strided or not _has_short_panels(contraction))
     if contraction.dot is not None and not reads_several(contraction.right):
         few = FEW_ROWS_OF_WORDS
     wide = 4 if is_wide or build.points([contraction.row]) <= few else 2
@@ -126,10 +132,12 @@ def plan(contraction: Contraction, machine: Machine) -> Tiling:
     least = most - 1 if is_wide and vectors == wide and is_long else most // 2 + 1
     rows = _tile_size(contraction.row.extent, most, least)
     terms = _STREAMED_TERMS if is_streamed else most_terms(vectors * lanes, dtype, machine)
-    transposes_rows = is_strided and is_long and build.points([contraction.column]) >= _TRANSPOSED_COLUMNS
-    if is_strided:
+    if transposes_rows or is_strided:
         terms = min(terms, _TRANSPOSED_TERMS if transposes_rows else _STRIDED_TERMS)
-    return Tiling(rows, vectors * lanes, lanes, *_block_reduction(stage.reduce, terms), is_streamed, transposes_rows)
+    blocks = _block_reduction(stage.reduce, terms)
+    axes = [contraction.row, contraction.column, *stage.reduce]
+    grouped = is_deep and contraction.dot is None and all(isinstance(axis.extent, int) for axis in axes)
+    return Tiling(rows, vectors * lanes, lanes, *blocks, is_streamed, transposes_rows, grouped)
 
 
 def _is_streamed(contraction: Contraction, machine: Machine) -> bool:
@@ -149,14 +157,22 @@ def _is_streamed(contraction: Contraction, machine: Machine) -> bool:
 
 
 def _has_strided_terms(contraction: Contraction, lanes: int) -> bool:
-    """Whether neighbouring rows of the left operand are vectors, and more than ``_NEAR_TERMS`` terms are not."""
+    """Whether neighbouring rows of the left operand are vectors, and its terms are not."""
     left, stage, row = contraction.left, contraction.stage, contraction.row
     axes = [row, *stage.reduce]
     if contraction.dot is not None or not all(isinstance(axis.extent, int) and axis.limit is None for axis in axes):
         return False
-    if row.extent < lanes or volume(stage.reduce) <= _NEAR_TERMS:
+    return row.extent >= lanes and is_row_readable(left, row, [*stage.space, *stage.reduce])
+
+
+def _gains_by_transposing(contraction: Contraction) -> bool:
+    """Whether to transpose the rows of the left operand takes less time than to read them along its terms."""
+    stage, column = contraction.stage, contraction.column
+    work = build.points([*stage.space, *stage.reduce])
+    if work <= _TRANSPOSED_WORK or volume(stage.reduce) <= _FEW_TERMS:
         return False
-    return is_row_readable(left, row, [*stage.space, *stage.reduce])
+    is_once = all(build.uses(contraction.left, axis.var) for axis in stage.space if axis is not column)
+    return build.points([column]) >= (_TRANSPOSED_COLUMNS if is_once else _TRANSPOSED_AGAIN)
 
 
 def _has_short_panels(contraction: Contraction) -> bool:

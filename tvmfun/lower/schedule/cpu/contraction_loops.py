@@ -173,19 +173,19 @@ class ContractionLoops:
         full, tail = divmod(self.column.extent, size)
         start = env[self.panels.var] * size
         if tail == 0:
-            return self._panel(env, Panel(start, size), beside)
+            return self.panel(env, Panel(start, size), beside)
         if full == 0:
-            return self._panel(env, Panel(start, tail), beside)
+            return self.panel(env, Panel(start, tail), beside)
         last = Panel(start, tail) if isinstance(tail, int) else Panel(start, size, tail)
-        whole, part = (self._panel(env, panel, beside) for panel in (Panel(start, size), last))
+        whole, part = (self.panel(env, panel, beside) for panel in (Panel(start, size), last))
         return IfThenElse(env[self.panels.var] < full, whole, part)
 
-    def _panel(self, env: Env, panel: Panel, beside: Sequence[Axis]) -> Stmt:
+    def panel(self, env: Env, panel: Panel, beside: Sequence[Axis]) -> Stmt:
         """All rows of one panel, for one block of the reduced axes after the other, or for the one at ``env``."""
         outer = [axis for axis in self.tiling.outer if axis.var not in env]
-        return build.nest(outer, env, lambda env: self._block(env, panel, beside))
+        return build.nest(outer, env, lambda env: self.block_of_terms(env, panel, beside))
 
-    def _block(self, env: Env, panel: Panel, beside: Sequence[Axis]) -> Stmt:
+    def block_of_terms(self, env: Env, panel: Panel, beside: Sequence[Axis]) -> Stmt:
         """All rows of one panel, for one block of the reduced axes."""
         tiling, width = self.tiling, panel.width
         pads = width % tiling.lanes != 0 or panel.valid is not None
@@ -198,10 +198,10 @@ class ContractionLoops:
             if self.dot is not None and self.dot.shifted:
                 self.start = build.scratch([padded], self.dtype, "start")
 
-        all_rows = build.nest(beside, env, lambda env: self._rows(env, panel, packed))
+        all_rows = build.nest(beside, env, lambda env: self.each_tile(env, panel, packed))
         if packed is None:
             return all_rows
-        pack = self._pack(env, panel, packed)
+        pack = self.pack(env, panel, packed)
         if self.start is not None:
             pack = build.seq(pack, AllocBuffer(self.start), self._correct(env, self.dot, packed, self.start))
         return build.seq(AllocBuffer(packed), pack, all_rows)
@@ -213,6 +213,10 @@ class ContractionLoops:
     def packed_at(self, depth: Expr | Size, column: Expr) -> list:
         """The indices of an element, or of a vector of neighbouring columns, in the packed panel."""
         return [depth, column]
+
+    def depth(self, env: Env) -> Expr | Size:
+        """The row of the packed panel at the point of the loops."""
+        return build.flatten(self.tiling.inner, env)
 
     def wants_packing(self, reuse: int) -> bool:
         """Whether the right operand is slow to read unpacked: strided, converted, or with rows far apart."""
@@ -247,14 +251,14 @@ class ContractionLoops:
         reduce = {var: build.substitute(at, env) for var, at in self.tiling.reduce_env.items()}
         return build.substitute(value, {**env, **reduce})
 
-    def _pack(self, env: Env, panel: Panel, packed: Buffer) -> Stmt:
+    def pack(self, env: Env, panel: Panel, packed: Buffer) -> Stmt:
         """Copies the panel to contiguous memory, padded with zeros to whole vectors."""
         if self._packs_transposed(panel):
             return self._pack_transposed(env, panel, packed)
         lanes, start, width = self.tiling.lanes, panel.start, panel.width
 
         def line(env: Env) -> Stmt:
-            depth = build.flatten(self.tiling.inner, env)
+            depth = self.depth(env)
 
             def store(begin: int, k: Expr, value: Expr) -> Stmt:
                 return BufferStore(packed, value, self.packed_at(depth, begin + k))
@@ -325,7 +329,7 @@ class ContractionLoops:
 
         def tile(env: Env, begin: Expr, position: Expr) -> Stmt:
             def write(line: int, vector: Expr) -> Stmt:
-                depth = build.flatten(self.tiling.inner, {**env, last.var: position + line})
+                depth = self.depth({**env, last.var: position + line})
                 return BufferStore(packed, vector, self.packed_at(depth, ramp(begin, lanes)))
 
             def read(line: int) -> Expr:
@@ -334,7 +338,7 @@ class ContractionLoops:
             return transpose_tile(read, write, lanes, self.term)
 
         def line(env: Env, position: Expr) -> Stmt:
-            depth = build.flatten(self.tiling.inner, {**env, last.var: position})
+            depth = self.depth({**env, last.var: position})
 
             def element(k: Expr) -> Stmt:
                 value = build.substitute(self.contraction.right, at(env, k, position))
@@ -357,7 +361,7 @@ class ContractionLoops:
 
         return build.nest(outer, env, lines)
 
-    def _rows(self, env: Env, panel: Panel, packed: Buffer | None) -> Stmt:
+    def each_tile(self, env: Env, panel: Panel, packed: Buffer | None) -> Stmt:
         """The register tiles of one block of rows in one panel."""
         rows = self.tiling.rows
         full, tail = divmod(self.row.extent, rows)
@@ -423,7 +427,7 @@ class ContractionLoops:
             def multiply(i: Expr, begin: int, acc: Buffer) -> Stmt:
                 left = self.left({**env, self.row.var: top + i})
                 if self.dot is not None and packed is not None:
-                    right = packed[build.flatten(self.tiling.inner, env), ramp(build.index(self.column, begin), lanes)]
+                    right = packed[self.depth(env), ramp(build.index(self.column, begin), lanes)]
                     whole = [i, ramp(build.index(self.row, 0), lanes)]
                     total = self.dot.add(acc[whole[0], whole[1]], tirx.Broadcast(left, lanes), right, lanes)
                     return BufferStore(acc, total, whole)
@@ -432,7 +436,7 @@ class ContractionLoops:
                     if packed is None:
                         right = self._right({**env, self.column.var: start + begin + k})
                     else:
-                        right = packed[build.flatten(self.tiling.inner, env), begin + k]
+                        right = packed[self.depth(env), begin + k]
                     return BufferStore(acc, acc[i, k] + left * right, [i, k])
 
                 return lane(one)

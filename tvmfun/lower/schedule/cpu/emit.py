@@ -9,6 +9,7 @@ from tvmfun.lower.schedule.cpu.contraction import Contraction, plan
 from tvmfun.lower.schedule.cpu.contraction_loops import ContractionLoops
 from tvmfun.lower.schedule.cpu.dots import TileDot
 from tvmfun.lower.schedule.cpu.far_operands import StreamedLoops, TransposedRowsLoops
+from tvmfun.lower.schedule.cpu.grouped_panels import GroupedLoops
 from tvmfun.lower.schedule.cpu.tile_loops import emit_tiles
 from tvmfun.lower.tir.build import Env
 
@@ -16,7 +17,13 @@ from tvmfun.lower.tir.build import Env
 def loops_of(contraction: Contraction, prefix: int, machine: Machine, tasks: int) -> ContractionLoops:
     """The loops of a contraction without tiles of AMX, of which the first ``prefix`` axes are bound elsewhere."""
     tiling = plan(contraction, machine)
-    kind = StreamedLoops if tiling.streamed else TransposedRowsLoops if tiling.transposes_rows else ContractionLoops
+    kind = ContractionLoops
+    if tiling.streamed:
+        kind = StreamedLoops
+    elif tiling.transposes_rows:
+        kind = TransposedRowsLoops
+    elif tiling.grouped:
+        kind = GroupedLoops
     return kind(contraction, tiling, prefix, tasks, machine)
 
 
