@@ -350,6 +350,34 @@ def test_groups_of_panels_beside_batches_and_rows(deep_panels, cores):
     check((a, b, c), (x, y), [np.einsum("ghirs,grsj->ghij", wide(x), wide(y))], "contraction", target)
 
 
+@pytest.mark.parametrize("cores", [1, 2])
+@pytest.mark.parametrize(
+    "m,n,k,layout",
+    [
+        (4100, 40, 256, "nn"),
+        (4099, 130, 250, "nt"),  # terms that fill no line, and columns that fill no vector
+        (16400, 64, 64, "nn"),
+        (1100, 64, 1024, "nn"),
+    ],
+)
+def test_rows_are_fetched_before_they_are_read(deep_panels, cores, m, n, k, layout):
+    """The last tile fetches rows that do not exist, or has fewer rows."""
+    tensors, inputs, reference = matmul(m, n, k, layout)
+    loops, target = _blocks_of_rows(tensors, cores)
+    assert loops.line == 16
+    assert "llvm.prefetch" in str(schedule(te.create_prim_func(list(tensors)), target))
+    check(tensors, inputs, [reference], "contraction", target)
+
+
+@pytest.mark.parametrize(
+    "m,n,k",
+    [(100, 64, 256), (4100, 640, 256), (1100, 64, 1030), (20000, 64, 30)],
+    ids=["near", "wide", "long", "short"],
+)
+def test_rows_that_are_not_fetched_before(deep_panels, m, n, k):
+    assert _blocks_of_rows(matmul(m, n, k)[0], 2)[0].line is None
+
+
 @pytest.mark.parametrize(
     "panels,others,cores,size", [(24, 1, 2, 6), (6, 1, 2, 3), (8, 1, 2, 4), (24, 1, 16, 2), (5, 2, 2, 5)]
 )

@@ -15,8 +15,8 @@ from tvmfun.typing import ArrayLike, Key
 __all__ = ["dot_product_attention"]
 
 # The scores per head from which recomputing them is cheaper than storing them; fewer where most are masked.
-_MANY_SCORES = 1024 * 1024
-_MANY_MASKED_SCORES = 512 * 512
+_MANY_SCORES = 512 * 512
+_MANY_MASKED_SCORES = 256 * 256
 
 
 def dot_product_attention(

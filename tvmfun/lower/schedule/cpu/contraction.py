@@ -34,12 +34,9 @@ LITTLE_WORK = 1 << 26
 # A right operand that is larger than L2 is read in blocks of so many rows, as long as a task, if the left one has few
 # rows: the prefetcher follows that many rows, but no column. The sums stay in memory between blocks.
 _STREAMED_TERMS, _STREAMED_ROWS = 32, 32
-# With panels in L2, up to so many rows have high tiles of two vectors instead of wide ones of four, which read less of
-# the left operand.
-_SHORT_ROWS = 128
-# Rows of the left operand whose terms are not neighbours are transposed, in blocks of so many terms at most, if there are
-# more terms than this and more work. It takes as long as the product with some 50 columns, but to read a few elements of
-# each line takes longer. Where rows would be transposed anew for each panel, there must be as many columns.
+# Rows of the left operand whose terms are not neighbours are transposed, in blocks of so many terms at most, if there
+# are more terms than this and more work. That takes as long as the product with some 50 columns, but to read a few
+# elements of each line takes longer. Where rows would be transposed anew for each panel, there must be more columns.
 _TRANSPOSED_TERMS, _FEW_TERMS, _TRANSPOSED_WORK = 512, 32, 1 << 21
 _TRANSPOSED_COLUMNS, _TRANSPOSED_AGAIN = 16, 64
 # Otherwise blocks of more than ``_NEAR_TERMS`` have so many terms that L1 keeps a line of each.
@@ -117,7 +114,8 @@ def plan(contraction: Contraction, machine: Machine) -> Tiling:
     is_strided = is_deep and _has_strided_terms(contraction, lanes)
     transposes_rows = is_strided and _gains_by_transposing(contraction)
     is_strided = is_strided and volume(contraction.stage.reduce) > _NEAR_TERMS
-    is_wide = is_deep and (transposes_rows or is_strided or not _has_short_panels(contraction))
+    # A right operand that has been packed before has panels of two vectors.
+    is_wide = is_deep and not build.divisors(contraction.right, contraction.column.var)
     if contraction.dot is not None and not reads_several(contraction.right):
         few = FEW_ROWS_OF_WORDS
     wide = 4 if is_wide or build.points([contraction.row]) <= few else 2
@@ -173,17 +171,6 @@ def _gains_by_transposing(contraction: Contraction) -> bool:
         return False
     is_once = all(build.uses(contraction.left, axis.var) for axis in stage.space if axis is not column)
     return build.points([column]) >= (_TRANSPOSED_COLUMNS if is_once else _TRANSPOSED_AGAIN)
-
-
-def _has_short_panels(contraction: Contraction) -> bool:
-    """Whether high tiles of two vectors, which read a panel less often, pay more than wide ones.
-
-    So it is if few rows read a panel, and if the right operand has been packed in panels of two vectors before.
-    """
-    if build.divisors(contraction.right, contraction.column.var):
-        return True
-    rows = [axis for axis in contraction.stage.space if not build.uses(contraction.right, axis.var)]
-    return build.points(rows) <= _SHORT_ROWS and _has_far_rows(contraction)
 
 
 def _has_far_rows(contraction: Contraction) -> bool:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from tvm import ir, tirx
@@ -253,38 +253,33 @@ class ContractionLoops:
 
     def pack(self, env: Env, panel: Panel, packed: Buffer) -> Stmt:
         """Copies the panel to contiguous memory, padded with zeros to whole vectors."""
-        if self._packs_transposed(panel):
+        if self.packs_transposed(panel):
             return self._pack_transposed(env, panel, packed)
+        return build.nest(self.tiling.inner, env, lambda env: self.pack_term(env, panel, packed))
+
+    def pack_term(self, env: Env, panel: Panel, packed: Buffer) -> Stmt:
+        """Copies the elements of one term."""
         lanes, start, width = self.tiling.lanes, panel.start, panel.width
+        depth = self.depth(env)
 
-        def line(env: Env) -> Stmt:
-            depth = self.depth(env)
+        def store(begin: int, k: Expr, value: Expr) -> Stmt:
+            return BufferStore(packed, value, self.packed_at(depth, begin + k))
 
-            def store(begin: int, k: Expr, value: Expr) -> Stmt:
-                return BufferStore(packed, value, self.packed_at(depth, begin + k))
+        def element(k: Expr) -> Stmt:
+            right = self._right({**env, self.column.var: start + k})
+            return store(0, k, tirx.if_then_else(k < panel.valid, right, build.zero(self.term)))
 
-            def element(k: Expr) -> Stmt:
-                right = self._right({**env, self.column.var: start + k})
-                return store(0, k, tirx.if_then_else(k < panel.valid, right, build.zero(self.term)))
+        def vector(begin: int, size: int) -> Stmt:
+            right = lambda k: self._right({**env, self.column.var: start + begin + k})
+            copy = self._along_columns()(self.column, size, lambda k: store(begin, k, right(k)))
+            if size == lanes:
+                return copy
+            zero = lambda k: store(begin + size, k, build.zero(self.term))
+            return build.seq(copy, build.vectorized(self.column, lanes - size, zero))
 
-            def vector(begin: int, size: int) -> Stmt:
-                copy = self._along_columns()(
-                    self.column,
-                    size,
-                    lambda k: store(begin, k, self._right({**env, self.column.var: start + begin + k})),
-                )
-                if size == lanes:
-                    return copy
-                fill = build.vectorized(
-                    self.column, lanes - size, lambda k: store(begin + size, k, build.zero(self.term))
-                )
-                return build.seq(copy, fill)
-
-            if panel.valid is not None:
-                return build.loop(self.column, width, element)
-            return build.seq(*(vector(begin, min(lanes, width - begin)) for begin in range(0, width, lanes)))
-
-        return build.nest(self.tiling.inner, env, line)
+        if panel.valid is not None:
+            return build.loop(self.column, width, element)
+        return build.seq(*(vector(begin, min(lanes, width - begin)) for begin in range(0, width, lanes)))
 
     def _correct(self, env: Env, dot: Dot, packed: Buffer, start: Buffer) -> Stmt:
         """Computes the initial sums of a panel: minus the products with the shift of the left terms."""
@@ -308,7 +303,7 @@ class ContractionLoops:
         """The builder of loops over columns; vectors that are read as one word cannot be lanes of another vector."""
         return build.loop if reads_several(self.contraction.right) else build.vectorized
 
-    def _packs_transposed(self, panel: Panel) -> bool:
+    def packs_transposed(self, panel: Panel) -> bool:
         """Whether the right operand is contiguous along the innermost reduced axis, and the panel has whole tiles."""
         right, stage, lanes = self.contraction.right, self.stage, self.tiling.lanes
         if not self.tiling.inner or panel.width % lanes or self.tiling.inner[-1].extent < lanes:
@@ -350,14 +345,15 @@ class ContractionLoops:
             bound = last.bound(env)
             whole = bound // lanes
 
-            def tiles(i: Expr) -> Stmt:
-                return build.loop(self.column, width // lanes, lambda j: tile(env, j * lanes, i * lanes))
+            # The prefetcher follows the rows of a tile along the terms.
+            def tiles(j: Expr) -> Stmt:
+                return build.loop(last, whole, lambda i: tile(env, j * lanes, i * lanes))
 
             rest = bound - whole * lanes
             tail = None
             if not isinstance(rest, int) or rest:
                 tail = build.loop(last, rest, lambda i: line(env, whole * lanes + i))
-            return build.seq(build.loop(last, whole, tiles), tail)
+            return build.seq(build.loop(self.column, width // lanes, tiles), tail)
 
         return build.nest(outer, env, lines)
 
@@ -463,8 +459,12 @@ class ContractionLoops:
             one = lambda i: build.seq(*(write(i, *pair) for pair in zip(begins, spilled, strict=True)))
             return build.seq(*map(AllocBuffer, spilled), copy, build.loop(self.row, rows, one))
 
-        loops = build.nest(self.tiling.inner, env, update)
+        loops = self.over_terms(env, top, rows, update)
         return build.seq(*map(AllocBuffer, accs), clear, loops, finish())
+
+    def over_terms(self, env: Env, top: Expr, rows: int, update: Callable[[Env], Stmt]) -> Stmt:
+        """The loops of a tile over a block of terms."""
+        return build.nest(self.tiling.inner, env, update)
 
     def columns_of(self, size: Expr | int, make) -> Stmt:
         """A loop over the columns of one vector of the tile."""

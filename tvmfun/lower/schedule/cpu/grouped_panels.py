@@ -4,14 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
+from tvm import ir
 from tvm.tirx import AllocBuffer, Buffer, IfThenElse, Stmt
 
-from tvmfun.lower.schedule.cpu.contraction import most_terms
+from tvmfun.lower.schedule.cpu.contraction import LITTLE_WORK, most_terms
 from tvmfun.lower.schedule.cpu.contraction_loops import ContractionLoops, Panel
 from tvmfun.lower.tir import build
 from tvmfun.lower.tir.build import Axis, Env, Expr, volume
 
-
+_LINE_BITS, _LINES_OF_A_PAGE = 64 * 8, 64
+# More panels read the rows of a tile so long that nothing is gained by fetching them earlier.
+_FEW_PANELS = 4
 # How much more than without groups the last thread to finish may have to do: groups gain at least as much.
 _UNEVEN = 17 / 16
 
@@ -34,6 +37,7 @@ class GroupedLoops(ContractionLoops):
         groups = Axis.fresh(self.column, build.ceil_div(self.panels.extent, self.member.extent))
         self.taken = [groups if axis is self.panels else axis for axis in self.taken]
         self.panels = groups
+        self.line = self._line()
 
     def _size(self) -> int:
         """The most panels of a group with which the last thread to finish has about as many as without groups."""
@@ -50,6 +54,23 @@ class GroupedLoops(ContractionLoops):
 
         return max(size for size in range(1, max(1, most) + 1) if longest(size) <= _UNEVEN * longest(1))
 
+    def _line(self) -> int | None:
+        """The number of terms in a cache line of the left operand, if its rows are fetched before they are read.
+
+        It pays if there are more rows than L2 holds, none longer than a page, and few panels read them.
+        """
+        left, inner = self.contraction.left, self.tiling.inner
+        if not isinstance(left, ir.TensorLoad) or not inner or not build.is_static(left.source):
+            return None
+        if self.member.extent > _FEW_PANELS or build.nbytes(left.source) <= self.machine.cache_bytes(2):
+            return None
+        line = _LINE_BITS // build.bits(str(left.source.dtype))
+        step = build.stride(left.source, left.indices, self.stage.reduce[-1], self.stage.domain)
+        if step != 1 or inner[-1].limit is not None or not 2 <= inner[-1].extent / line <= _LINES_OF_A_PAGE:
+            return None
+        is_long = build.points([*self.stage.space, *self.stage.reduce]) > LITTLE_WORK
+        return line if is_long or inner[-1].extent % line == 0 else None
+
     def each_panel(self, env: Env, beside: Sequence[Axis]) -> Stmt:
         """The group of panels at ``env``."""
         if self.member.extent == 1:
@@ -63,7 +84,11 @@ class GroupedLoops(ContractionLoops):
             return super().block_of_terms(env, panel, beside)
         shape = [self.member.extent * volume(self.tiling.inner), self.tiling.columns]
         packed = build.scratch(shape, self.term, "panels")
-        pack = self._each_member(env, lambda env, panel: self.pack(env, panel, packed))
+        if self.packs_transposed(panel):
+            pack = self._each_member(env, lambda env, panel: self.pack(env, panel, packed))
+        else:  # term by term, so that rows of the right operand are read along all panels
+            members = lambda env: self._each_member(env, lambda env, panel: self.pack_term(env, panel, packed))
+            pack = build.nest(self.tiling.inner, env, members)
         rows = build.nest(beside, env, lambda env: self.each_tile(env, panel, packed))
         return build.seq(AllocBuffer(packed), pack, rows)
 
@@ -78,6 +103,33 @@ class GroupedLoops(ContractionLoops):
         if self.member.extent == 1:
             return tile(env, top, rows, panel, packed)
         return self._each_member(env, lambda env, panel: tile(env, top, rows, panel, packed))
+
+    def over_terms(self, env: Env, top: Expr, rows: int, update: Callable[[Env], Stmt]) -> Stmt:
+        """The loops of a tile over a block of terms, which fetch the rows of the next tile, a part of them per panel.
+
+        Of each row the prefetcher would begin anew.
+        """
+        if self.line is None or rows != self.tiling.rows:
+            return super().over_terms(env, top, rows, update)
+        *outer, last = self.tiling.inner
+        whole, rest = divmod(last.extent, self.line)
+        size = self.member.extent
+        count = build.ceil_div(rows, size)
+        first = top + rows if size == 1 else top + rows + env[self.member.var] * count
+
+        def terms(env: Env, begin: Expr, length: int) -> Stmt:
+            return build.loop(last, length, lambda i: update({**env, last.var: begin + i}))
+
+        def of_line(env: Env, i: Expr) -> Stmt:
+            begin = i * self.line
+            rows = (build.prefetch(self.left({**env, self.row.var: first + k, last.var: begin})) for k in range(count))
+            return build.seq(*rows, terms(env, begin, self.line))
+
+        def lines(env: Env) -> Stmt:
+            tail = terms(env, build.index(last, whole * self.line), rest) if rest else None
+            return build.seq(build.loop(last, whole, lambda i: of_line(env, i)), tail)
+
+        return build.nest(outer, env, lines)
 
     def _each_member(self, env: Env, make: Callable[[Env, Panel], Stmt]) -> Stmt:
         """A loop over the panels of a group; the last panel of all may be narrower."""
