@@ -317,7 +317,8 @@ def test_transposed_rows_of_several_axes(deep_panels, cores, terms):
         (132, 384, 70, "nn", 6),
         (149, 385, 64, "nt", 6),  # a last panel of one column, and fewer rows
         (150, 459, 33, "nn", 6),  # a group of six and one of two, of which one is narrower
-        (130, 333, 1100, "nn", 2),
+        (130, 333, 1100, "nt", 2),
+        (130, 333, 1100, "nn", 6),  # three blocks of terms
         (27, 200, 5000, "nt", 1),  # blocks of terms
         (2001, 130, 40, "nt", 3),  # blocks of rows
     ],
@@ -550,12 +551,12 @@ def test_convolution_weight_gradient(n, size, ci, co):
 #: Rows and columns of the register tile of a product of 1024 x 1024 float32, and terms of a panel, by LLVM's name.
 TILES = {
     "znver3": (4, 16, 342),
-    "znver4": (6, 64, 1024),
+    "znver4": (6, 64, 342),
     "znver5": (8, 32, 256),
-    "skylake-avx512": (6, 64, 1024),
+    "skylake-avx512": (6, 64, 342),
     "icelake-server": (8, 32, 256),
-    "sapphirerapids": (6, 64, 1024),
-    "graniterapids": (6, 64, 1024),
+    "sapphirerapids": (6, 64, 342),
+    "graniterapids": (6, 64, 342),
     "neoverse-n1": (8, 8, 1024),
 }
 

@@ -41,6 +41,10 @@ _TRANSPOSED_TERMS, _FEW_TERMS, _TRANSPOSED_WORK = 512, 32, 1 << 21
 _TRANSPOSED_COLUMNS, _TRANSPOSED_AGAIN = 16, 64
 # Otherwise blocks of more than ``_NEAR_TERMS`` have so many terms that L1 keeps a line of each.
 _STRIDED_TERMS, _NEAR_TERMS = 128, 320
+# The panels that a tile of rows meets before the next tile does: products are fastest with so many, and slower again
+# with twice as many. Of up to so many rows, blocks have so few terms that the panels of a group fit L2 together, but at
+# least so many that few sums are stored and loaded between blocks.
+PANELS_OF_A_GROUP, _ROWS_OF_A_GROUP, _TERMS_OF_A_GROUP = 6, 1024, 384
 # Rows of the right operand with a larger stride compete for the same sets of a cache, and are packed if used again.
 FAR_BYTES = 1 << 10
 
@@ -132,9 +136,12 @@ def plan(contraction: Contraction, machine: Machine) -> Tiling:
     terms = _STREAMED_TERMS if is_streamed else most_terms(vectors * lanes, dtype, machine)
     if transposes_rows or is_strided:
         terms = min(terms, _TRANSPOSED_TERMS if transposes_rows else _STRIDED_TERMS)
-    blocks = _block_reduction(stage.reduce, terms)
     axes = [contraction.row, contraction.column, *stage.reduce]
     grouped = is_deep and contraction.dot is None and all(isinstance(axis.extent, int) for axis in axes)
+    if grouped and is_wide and not transposes_rows and _gains_by_long_rows(contraction):
+        panels = min(PANELS_OF_A_GROUP, build.ceil_div(build.points([contraction.column]), vectors * lanes))
+        terms = min(terms, max(_TERMS_OF_A_GROUP, most_terms(vectors * lanes * panels, dtype, machine)))
+    blocks = _block_reduction(stage.reduce, terms)
     return Tiling(rows, vectors * lanes, lanes, *blocks, is_streamed, transposes_rows, grouped)
 
 
@@ -171,6 +178,18 @@ def _gains_by_transposing(contraction: Contraction) -> bool:
         return False
     is_once = all(build.uses(contraction.left, axis.var) for axis in stage.space if axis is not column)
     return build.points([column]) >= (_TRANSPOSED_COLUMNS if is_once else _TRANSPOSED_AGAIN)
+
+
+def _gains_by_long_rows(contraction: Contraction) -> bool:
+    """Whether to pack a group of panels of few terms, row by row, takes less time than one panel of many.
+
+    So it does if few rows multiply what is packed, and a row of the right operand is contiguous.
+    """
+    right, stage = contraction.right, contraction.stage
+    rows = [axis for axis in stage.space if not build.uses(right, axis.var)]
+    if build.points(rows) > _ROWS_OF_A_GROUP or not isinstance(right, ir.TensorLoad):
+        return False
+    return build.stride(right.source, right.indices, contraction.column, [*stage.space, *stage.reduce]) == 1
 
 
 def _has_far_rows(contraction: Contraction) -> bool:

@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from tvm import ir
 from tvm.tirx import AllocBuffer, Buffer, IfThenElse, Stmt
 
-from tvmfun.lower.schedule.cpu.contraction import LITTLE_WORK, most_terms
+from tvmfun.lower.schedule.cpu.contraction import LITTLE_WORK, PANELS_OF_A_GROUP, most_terms
 from tvmfun.lower.schedule.cpu.contraction_loops import ContractionLoops, Panel
 from tvmfun.lower.tir import build
 from tvmfun.lower.tir.build import Axis, Env, Expr, volume
@@ -27,9 +27,6 @@ class GroupedLoops(ContractionLoops):
     the left operand stay in L1 meanwhile.
     """
 
-    # Products are fastest with so many, and with twice as many slower again: docs/decisions/0035-machine.md.
-    _MOST = 6
-
     def divide(self) -> None:
         """Divides rows and groups of panels into tasks."""
         super().divide()
@@ -44,7 +41,7 @@ class GroupedLoops(ContractionLoops):
         terms, panels, cores = volume(self.tiling.inner), self.panels.extent, self.machine.cores
         if not self.wants_packing(self.row.extent // self.tiling.rows):
             return 1
-        most = min(self._MOST, panels, most_terms(self.tiling.columns, self.term, self.machine) // terms)
+        most = min(PANELS_OF_A_GROUP, panels, most_terms(self.tiling.columns, self.term, self.machine) // terms)
         if self.panels not in self.taken:
             return max(1, most)
         others = build.points(self.taken) // panels
