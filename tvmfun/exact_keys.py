@@ -10,6 +10,8 @@ from typing import Any
 import numpy as np
 from optree import PyTreeSpec as Structure
 
+# The file of the code that ``dataclasses`` generates.
+_GENERATED = "<string>"
 # Equal values of one of these types are the same value.
 _PLAIN: frozenset[type] = frozenset({str, int, bool, bytes, type(None), type})
 
@@ -23,7 +25,7 @@ class StaticData:
         self.value = value
 
     def __eq__(self, other: object) -> bool:
-        return isinstance(other, StaticData) and bool(self.value == other.value)
+        return isinstance(other, StaticData) and (self.value is other.value or bool(self.value == other.value))
 
     def __hash__(self) -> int:
         try:
@@ -38,7 +40,8 @@ class StaticData:
 def exact_key(value: Any) -> Hashable:
     """Returns a key that is equal for equal values of one type whose zeros have one sign.
 
-    Elements of tuples, lists, sets and dictionaries, and fields of dataclasses, are told apart in the same way.
+    Elements of tuples, lists, sets and dictionaries, and fields of dataclasses, are told apart in the same way. Classes
+    with an ``==`` of their own decide by it.
 
     >>> exact_key(2) == exact_key(2.0), exact_key((0.0,)) == exact_key((-0.0,)), exact_key("a") == exact_key("a")
     (False, False, True)
@@ -46,27 +49,31 @@ def exact_key(value: Any) -> Hashable:
     kind = type(value)
     if kind in _PLAIN:
         return kind, value
-    if isinstance(value, float):
-        return kind, float.hex(value)
-    if isinstance(value, complex):
-        return kind, value.real.hex(), value.imag.hex()
-    if isinstance(value, np.generic):
-        return kind, value.dtype, value.tobytes()
-    if isinstance(value, tuple | list):
-        return kind, tuple(map(exact_key, value))
-    if isinstance(value, frozenset | set):
-        return kind, frozenset(map(exact_key, value))
-    if isinstance(value, dict):
-        return kind, tuple([(exact_key(name), exact_key(part)) for name, part in value.items()])
     if isinstance(value, StaticData):
         return exact_key(value.value)
-    return kind, StaticData(value), tuple([exact_key(getattr(value, name)) for name in _fields(kind)])
+    if isinstance(value, np.generic):
+        return kind, value.dtype, value.tobytes()
+    comparison = kind.__eq__
+    if comparison is float.__eq__:
+        return kind, float.hex(value)
+    if comparison is complex.__eq__:
+        return kind, value.real.hex(), value.imag.hex()
+    if comparison is tuple.__eq__ or comparison is list.__eq__:
+        return kind, tuple(map(exact_key, value))
+    if comparison is frozenset.__eq__ or comparison is set.__eq__:
+        return kind, frozenset(map(exact_key, value))
+    if comparison is dict.__eq__:
+        return kind, tuple([(exact_key(name), exact_key(part)) for name, part in value.items()])
+    return kind, StaticData(value), tuple([exact_key(getattr(value, name)) for name in _compared_fields(kind)])
 
 
 @cache
-def _fields(kind: type) -> list[str]:
-    """The fields that decide whether two values are equal, if this is a dataclass."""
-    return [field.name for field in dataclasses.fields(kind) if field.compare] if dataclasses.is_dataclass(kind) else []
+def _compared_fields(kind: type) -> list[str]:
+    """The fields by which a dataclass compares; none if it is not a dataclass or has an ``==`` of its own."""
+    code = getattr(kind.__eq__, "__code__", None)
+    if not dataclasses.is_dataclass(kind) or code is None or code.co_filename != _GENERATED:
+        return []
+    return [field.name for field in dataclasses.fields(kind) if field.compare]
 
 
 def structure_key(structure: Structure) -> tuple[Hashable, ...]:

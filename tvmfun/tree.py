@@ -454,7 +454,11 @@ def register_dataclass(
 
 
 def check_same_structure(
-    where: str, expected: Any, got: Any, names: tuple[str, str] = ("the first tree", "the second tree")
+    where: str,
+    expected: Any,
+    got: Any,
+    names: tuple[str, str] = ("the first tree", "the second tree"),
+    exact: bool = False,
 ) -> None:
     """Checks that two trees have the same structure.
 
@@ -463,6 +467,7 @@ def check_same_structure(
         expected: a tree or a structure.
         got: a tree or a structure.
         names: what to call ``expected`` and ``got`` in the message.
+        exact: whether 2 and 2.0 differ where they are static data or keys.
 
     Raises:
         TreeError: if they differ; the message names the first key path at which they do.
@@ -473,7 +478,7 @@ def check_same_structure(
     tvmfun.errors.TreeError: [update] the updates must have the tree structure of the params: dict with the
     keys 'b', 'w' at the root, got dict with the keys 'w'. Try adding ['b'].
     """
-    _check(where, _as_structure(expected), _as_structure(got), names, prefix=False)
+    _check(where, _as_structure(expected), _as_structure(got), names, prefix=False, exact=exact)
 
 
 # -- comparing structures ---
@@ -497,8 +502,10 @@ def _columns(
     return columns
 
 
-def _check(where: str, expected: Structure, got: Structure, names: tuple[str, str], prefix: bool) -> None:
-    difference = first_difference(expected, got, Path(), prefix)
+def _check(
+    where: str, expected: Structure, got: Structure, names: tuple[str, str], prefix: bool, exact: bool = False
+) -> None:
+    difference = first_difference(expected, got, Path(), prefix, exact)
     if difference:
         path, this, that, hint = difference
         what = f"{names[1]} must have the tree structure of {names[0]}: {this} at {path_text(path)}"

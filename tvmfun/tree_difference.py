@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections import OrderedDict, defaultdict, deque
+from operator import eq
 from typing import Any
 
 from optree import PyTreeAccessor as Path
 from optree import PyTreeSpec as Structure
 
+from tvmfun.exact_keys import same_structure
 from tvmfun.key_paths import keystr
 
 _MAPPINGS = (dict, OrderedDict, defaultdict)
@@ -15,10 +17,19 @@ _SEQUENCES = (list, tuple, deque)
 
 
 def first_difference(
-    expected: Structure, got: Structure, path: Path, prefix: bool
+    expected: Structure, got: Structure, path: Path, prefix: bool, exact: bool = False
 ) -> tuple[Path, str, str, str] | None:
-    """The first path at which two structures differ, descriptions of both nodes there, and a hint."""
-    if expected == got or (prefix and expected.is_leaf()):
+    """The first path at which two structures differ, descriptions of both nodes there, and a hint.
+
+    Args:
+        expected: a structure.
+        got: a structure.
+        path: where in a larger tree they are.
+        prefix: whether ``got`` may have subtrees where ``expected`` has leaves.
+        exact: whether static data and keys must have equal types as well, and zeros of one sign.
+    """
+    is_same = same_structure if exact else eq
+    if is_same(expected, got) or (prefix and expected.is_leaf()):
         return None
     here = (path, _describe(expected), _describe(got))
     mappings = prefix and expected.type in _MAPPINGS and got.type in _MAPPINGS
@@ -34,10 +45,10 @@ def first_difference(
         if key not in ours:
             return (*here, f"removing {keystr(path + entry)}")
     for key, (entry, child) in ours.items():
-        difference = first_difference(child, theirs[key][1], path + entry, prefix)
+        difference = first_difference(child, theirs[key][1], path + entry, prefix, exact)
         if difference:
             return difference
-    if mappings or expected.one_level() == got.one_level():
+    if mappings or is_same(expected.one_level(), got.one_level()):
         return None
     return path, _describe_static(expected), _describe_static(got), "equal static data in both trees"
 

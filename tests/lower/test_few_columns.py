@@ -132,9 +132,7 @@ def test_sums_stay_in_registers(mcpu, columns):
 
 def test_others_keep_their_tiles():
     """Of so few rows that they stay in L2: others fetch them, too."""
-    few_terms = tvmfun.jit(lambda x, w: x @ w).lower(
-        ShapeDtype((512, 256), "float32"), ShapeDtype((256, 8), "float32")
-    )
+    few_terms = tvmfun.jit(lambda x, w: x @ w).lower(ShapeDtype((512, 256), "float32"), ShapeDtype((256, 8), "float32"))
     many_columns = tvmfun.jit(lambda x, w: x @ w).lower(
         ShapeDtype((128, 1024), "float32"), ShapeDtype((1024, 16), "float32")
     )

@@ -23,8 +23,8 @@ from tvmfun.core.dims import Dim
 from tvmfun.core.interpreter import STACK
 from tvmfun.core.leaf import abstract, argument_name
 from tvmfun.core.op import Op
-from tvmfun.errors import DtypeError, ProgramError, ShapeError, TreeError
-from tvmfun.exact_keys import structure_key
+from tvmfun.errors import DtypeError, ProgramError, ShapeError
+from tvmfun.exact_keys import same_structure
 
 if TYPE_CHECKING:
     import tvm
@@ -157,12 +157,9 @@ class Program(Immutable):
     def check_arguments(self, args: tuple, kwargs: dict) -> list[Any]:
         """Returns the leaves of the arguments; raises unless they have the types the Program was traced for."""
         leaves, structure = tree.flatten((args, kwargs))
-        if structure != self.in_tree:
+        if not same_structure(structure, self.in_tree):
             names = ("the arguments it was traced with", "these arguments")
-            tree.check_same_structure(self.name, self.in_tree, structure, names)
-        if structure_key(structure) != structure_key(self.in_tree):
-            what = "static data and keys must be what they were when it was traced, of the same types"
-            raise TreeError(self.name, what, got=repr(structure), hint="lowering it again")
+            tree.check_same_structure(self.name, self.in_tree, structure, names, exact=True)
         for i, (leaf, aval) in enumerate(zip(leaves, self.in_avals, strict=True)):
             got = abstract(leaf, self.name)
             fits = len(got.shape) == aval.ndim and all(

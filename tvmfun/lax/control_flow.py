@@ -126,8 +126,7 @@ def _traced_step(
     for _ in range(3):
         program = trace_leaves(step, [*(x.aval for x in start), *rows], name)
         carry_tree, *_ = program.out_tree.children()
-        if carry_tree != init_tree:
-            tree.check_same_structure(where, init_tree, carry_tree, ("the first carry", "the next carry"))
+        tree.check_same_structure(where, init_tree, carry_tree, ("the first carry", "the next carry"), exact=True)
         got = program.out_avals[: len(start)]
         adapted = [
             tnp.astype(x, aval.dtype)
@@ -399,9 +398,8 @@ def _branch(where: str, index: Any, functions: Sequence[Callable], names: Sequen
     programs = [trace_leaves(lambda *x, f=f: f(*tree.unflatten(structure, x)), avals, where) for f in functions]
     first, *others = programs
     for name, other in zip(names[1:], others, strict=True):
-        if other.out_tree != first.out_tree:
-            results = (f"the result of {names[0]}", f"the result of {name}")
-            tree.check_same_structure(where, first.out_tree, other.out_tree, results)
+        results = (f"the result of {names[0]}", f"the result of {name}")
+        tree.check_same_structure(where, first.out_tree, other.out_tree, results, exact=True)
     wanted = [_common(where, names, avals) for avals in zip(*(p.out_avals for p in programs), strict=True)]
     closed = [control.closing(_with_dtypes(where, program, wanted)) for program in programs]
     functions = [lambda *x, p=p, c=c: p.evaluate([*c, *x]) for p, c in closed]

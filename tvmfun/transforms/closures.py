@@ -94,7 +94,9 @@ def closure_convert(fun: Callable, *example_args: PyTree) -> tuple[Callable, lis
     def converted(*args: PyTree) -> PyTree:
         inputs, arrays = args[: len(example_args)], args[len(example_args) :]
         values, got = tree.flatten(inputs)
-        tree.check_same_structure("closure_convert", structure, got, ("the example arguments", "the arguments"))
+        tree.check_same_structure(
+            "closure_convert", structure, got, ("the example arguments", "the arguments"), exact=True
+        )
         return tree.unflatten(traced.out_tree, program.evaluate([*arrays, *values]))
 
     return converted, list(captured)

@@ -51,7 +51,7 @@ class Stacked:
             what = "layers with a state cannot be stacked"
             raise ArgumentError("Stacked", what, got=type(layers[0]).__name__, hint="nn.Sequential")
         for i, part in enumerate(layers):
-            tree.check_same_structure("Stacked", layers[0], part, ("the first layer", f"layer {i}"))
+            tree.check_same_structure("Stacked", layers[0], part, ("the first layer", f"layer {i}"), exact=True)
         self.layer = tree.map(lambda *leaves: tnp.stack(leaves), *layers)
         self.count = len(layers)
         self.checkpoint = checkpoint
