@@ -114,7 +114,7 @@ def test_a_compiled_stage_refuses_an_equal_value(position):
 @pytest.mark.parametrize(
     "value",
     [float("nan"), np.float32("nan"), (1, (2.0, "a")), Config("a", 2.0), frozenset([1, "a"]), np.dtype("int8"), int],
-    ids=repr,
+    ids=["nan", "float32", "tuple", "dataclass", "set", "dtype", "type"],
 )
 def test_another_object_of_the_same_value_is_not_traced_again(value):
     traced = []
@@ -207,7 +207,7 @@ def tagged(base):
 BUILTIN = [(int, 3), (float, 1.0), (complex, 1j), (str, "a"), (tuple, (1, 2)), (list, []), (frozenset, [1]), (dict, {})]
 
 
-@pytest.mark.parametrize(("base", "content"), BUILTIN)
+@pytest.mark.parametrize(("base", "content"), BUILTIN, ids=[base.__name__ for base, _ in BUILTIN])
 def test_builtin_classes_with_a_comparison_of_their_own(base, content):
     kind = tagged(base)
     f = jit(lambda x, value: x * value.tag, static_argnums=1)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import OrderedDict, defaultdict, deque
+from collections.abc import Callable
 from operator import eq
 from typing import Any
 
@@ -28,7 +29,7 @@ def first_difference(
         prefix: whether ``got`` may have subtrees where ``expected`` has leaves.
         exact: whether static data and keys must have equal types as well, and zeros of one sign.
     """
-    is_same = same_structure if exact else eq
+    is_same: Callable[[Any, Any], bool] = same_structure if exact else eq
     if is_same(expected, got) or (prefix and expected.is_leaf()):
         return None
     here = (path, _describe(expected), _describe(got))
