@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections import OrderedDict, defaultdict, deque
-from collections.abc import Callable
 from operator import eq
 from typing import Any
 
@@ -29,7 +28,7 @@ def first_difference(
         prefix: whether ``got`` may have subtrees where ``expected`` has leaves.
         exact: whether static data and keys must have equal types as well, and zeros of one sign.
     """
-    is_same: Callable[[Any, Any], bool] = same_structure if exact else eq
+    is_same = same_structure if exact else eq
     if is_same(expected, got) or (prefix and expected.is_leaf()):
         return None
     here = (path, _describe(expected), _describe(got))
@@ -49,7 +48,8 @@ def first_difference(
         difference = first_difference(child, theirs[key][1], path + entry, prefix, exact)
         if difference:
             return difference
-    if mappings or is_same(expected.one_level(), got.one_level()):
+    ours_alone, theirs_alone = expected.one_level(), got.one_level()
+    if mappings or ours_alone is None or theirs_alone is None or is_same(ours_alone, theirs_alone):
         return None
     return path, _describe_static(expected), _describe_static(got), "equal static data in both trees"
 
