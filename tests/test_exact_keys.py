@@ -229,6 +229,7 @@ def test_branches_and_carries_with_other_static_data_are_refused():
 
 def test_structures_with_the_same_static_data():
     assert same_structure(tree.structure({1: 2, "a": 3}), tree.structure({"a": 3, 1: 2}))
+    assert exact_key({"a": 1, "b": 2.0}) == exact_key({"b": 2.0, "a": 1}) != exact_key({"a": 1, "b": 2})
     assert same_structure(tree.structure(deque([1], maxlen=2)), tree.structure(deque([2], maxlen=2)))
     assert not same_structure(tree.structure({1: 2}), tree.structure({True: 2}))
     assert not same_structure(tree.structure(Scaled(1, (0.0,))), tree.structure(Scaled(1, (-0.0,))))

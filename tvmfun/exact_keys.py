@@ -63,7 +63,7 @@ def exact_key(value: Any) -> Hashable:
     if comparison is frozenset.__eq__ or comparison is set.__eq__:
         return kind, frozenset(map(exact_key, value))
     if comparison is dict.__eq__:
-        return kind, tuple([(exact_key(name), exact_key(part)) for name, part in value.items()])
+        return kind, frozenset([(exact_key(name), exact_key(part)) for name, part in value.items()])
     return kind, StaticData(value), tuple([exact_key(getattr(value, name)) for name in _compared_fields(kind)])
 
 
