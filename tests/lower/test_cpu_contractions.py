@@ -165,6 +165,17 @@ def _blocks_of_rows(tensors, cores):
     return loops_of(contraction, 0, processor, 16 if cores > 1 else 1), target
 
 
+def check_with_epilogue(tensors, inputs, reference, scale, target):
+    """Checks a product alone, and with an epilogue that is not linear and reads a row."""
+    check(tensors, inputs, [reference], "contraction", target)
+    a, b, c = tensors
+    m, n = reference.shape
+    bias = placeholder((n,), name="bias")
+    biased = te.compute((m, n), lambda i, j: te.exp(c[i, j] * (1 / scale)) + bias[j], "biased")
+    v = random((n,), seed=3)
+    check((a, b, bias, c, biased), (*inputs, v), [reference, np.exp(reference / scale) + v], "contraction", target)
+
+
 @pytest.mark.parametrize("cores", [1, 2])
 @pytest.mark.parametrize("m,n,k", [(1400, 300, 40), (1403, 301, 90), (2003, 2500, 40)])
 def test_rows_of_a_strided_operand_stay_in_the_cache(small_caches, cores, m, n, k):
@@ -239,12 +250,7 @@ def test_few_rows_stream_a_large_right_operand(small_caches, cores, m, n, k):
     tensors, inputs, reference = matmul(m, n, k)
     loops, target = _blocks_of_rows(tensors, cores)
     assert loops.tiling.streamed and math.prod(axis.extent for axis in loops.tiling.inner) <= 32
-    check(tensors, inputs, [reference], "contraction", target)
-    a, b, c = tensors
-    bias = placeholder((n,), name="bias")
-    biased = te.compute((m, n), lambda i, j: te.exp(c[i, j] * 0.125) + bias[j], "biased")
-    v = random((n,), seed=3)
-    check((a, b, bias, c, biased), (*inputs, v), [reference, np.exp(reference / 8) + v], "contraction", target)
+    check_with_epilogue(tensors, inputs, reference, 8, target)
 
 
 @pytest.mark.parametrize("cores", [1, 2])
@@ -289,12 +295,7 @@ def test_rows_with_strided_terms_are_transposed(deep_panels, cores, m, n, k):
     tensors, inputs, reference = matmul(m, n, k, "tn")
     loops, target = _blocks_of_rows(tensors, cores)
     assert loops.tiling.transposes_rows
-    check(tensors, inputs, [reference], "contraction", target)
-    a, b, c = tensors
-    bias = placeholder((n,), name="bias")
-    biased = te.compute((m, n), lambda i, j: te.exp(c[i, j] * (1 / k)) + bias[j], "biased")
-    v = random((n,), seed=3)
-    check((a, b, bias, c, biased), (*inputs, v), [reference, np.exp(reference / k) + v], "contraction", target)
+    check_with_epilogue(tensors, inputs, reference, k, target)
 
 
 @pytest.mark.parametrize("cores", [1, 2])
