@@ -31,7 +31,7 @@ from tvmfun.lower.tir.calling_convention import (
     is_packed,
     packed,
 )
-from tvmfun.lower.tir.held_values import hold, release, through_memory
+from tvmfun.lower.tir.held_values import hold, is_float, release, through_memory
 from tvmfun.lower.tir.narrow_stores import protect_narrow_stores
 from tvmfun.lower.tir.quotients import protect_quotients, reveal_constants
 from tvmfun.lower.tir.walk import find, rewrite
@@ -51,6 +51,9 @@ _FEW_STORES = 200
 _OPT_LEVEL = "opt-level"
 
 _HAS_PROTECTED_QUOTIENTS = "tvmfun.has_protected_quotients"
+_HOLDS_FORMULAS = "tvmfun.holds_formulas"
+# Rules whose kernels are products with little index arithmetic per operation.
+_PRODUCTS = ("contraction", "winograd")
 
 # The dtype and size of addresses in the table.
 _ADDRESS, _ADDRESS_BYTES = "uint64", 8
@@ -233,7 +236,7 @@ def _lowered(target: Target, functions: dict, optimized: bool = True) -> tuple[t
         functions = {name: function.with_attr(NO_ALIAS, False) for name, function in functions.items()}
     with target, tvm.transform.PassContext(opt_level=3):
         loops = _LOOPS(tirx.transform.BindTarget(target.with_host(target))(tvm.IRModule(functions)))
-        module = _LOWERING(loops)
+        module = _LOWERING[optimized](loops)
     # Workspaces of dynamic sizes are expressions, which later passes rewrite.
     dynamic = {name: function for name, function in functions.items() if has_sizes(function)}
     static = {name: function for name, function in functions.items() if name not in dynamic}
@@ -289,44 +292,40 @@ def llvm_options(target: Target) -> Target:
     return Target(options)
 
 
-@tvm.transform.module_pass(opt_level=0, name="tvmfun.Protect")
-def _protect(module: tvm.IRModule, context: tvm.transform.PassContext) -> tvm.IRModule:
-    """Keeps ``FlattenBuffer`` from simplifying index quotients wrongly, and LLVM from storing past an array."""
-
-    def protect(function: tirx.PrimFunc) -> tirx.PrimFunc:
-        body = protect_quotients(function.body)
-        if not body.same_as(function.body):
-            function = function.with_attr(_HAS_PROTECTED_QUOTIENTS, True)
-        return function.with_body(protect_narrow_stores(body))
-
-    return tvm.IRModule({name: protect(function) for name, function in module.functions.items()}, attrs=module.attrs)
-
-
-@tvm.transform.module_pass(opt_level=0, name="tvmfun.RevealConstants")
-def _reveal_constants(module: tvm.IRModule, context: tvm.transform.PassContext) -> tvm.IRModule:
-    """Undoes the protection of operands that loops of one step have made constant."""
-
-    def reveal(function: tirx.PrimFunc) -> tirx.PrimFunc:
-        if _HAS_PROTECTED_QUOTIENTS not in function.attrs:
-            return function
-        return function.without_attr(_HAS_PROTECTED_QUOTIENTS).with_body(reveal_constants(function.body))
-
-    return tvm.IRModule({name: reveal(function) for name, function in module.functions.items()}, attrs=module.attrs)
-
-
-def _of_bodies(name: str, change: Callable[[tirx.Stmt], tirx.Stmt]) -> tvm.transform.Pass:
-    """The pass that changes the body of every function."""
+def _of_functions(name: str, change: Callable[[tirx.PrimFunc], tirx.PrimFunc]) -> tvm.transform.Pass:
+    """The pass that changes every function."""
 
     @tvm.transform.module_pass(opt_level=0, name=name)
     def changed(module: tvm.IRModule, context: tvm.transform.PassContext) -> tvm.IRModule:
-        functions = {name: function.with_body(change(function.body)) for name, function in module.functions.items()}
-        return tvm.IRModule(functions, attrs=module.attrs)
+        return tvm.IRModule({name: change(function) for name, function in module.functions.items()}, attrs=module.attrs)
 
     return changed
 
 
-@tvm.transform.module_pass(opt_level=0, name="tvmfun.RepeatBits")
-def _repeat_bits(module: tvm.IRModule, context: tvm.transform.PassContext) -> tvm.IRModule:
+def _of_bodies(name: str, change: Callable[[tirx.Stmt], tirx.Stmt], mark: str | None = None) -> tvm.transform.Pass:
+    """The pass that changes the body of every function; those whose body becomes another one get the mark."""
+
+    def changed(function: tirx.PrimFunc) -> tirx.PrimFunc:
+        body = change(function.body)
+        if body.same_as(function.body):
+            return function
+        return (function.with_attr(mark, True) if mark else function).with_body(body)
+
+    return _of_functions(name, changed)
+
+
+def _undoing(name: str, change: Callable[[tirx.Stmt], tirx.Stmt], mark: str) -> tvm.transform.Pass:
+    """The pass that changes the bodies of functions with the mark, and removes it."""
+
+    def changed(function: tirx.PrimFunc) -> tirx.PrimFunc:
+        if mark not in function.attrs:
+            return function
+        return function.without_attr(mark).with_body(change(function.body))
+
+    return _of_functions(name, changed)
+
+
+def _with_repeated_bits(function: tirx.PrimFunc) -> tirx.PrimFunc:
     """Repeats the bits of bfloat16 numbers along vectors, because TVM cannot store a repeated bfloat16."""
 
     def bits(repeated: tirx.Broadcast) -> Any:
@@ -334,33 +333,36 @@ def _repeat_bits(module: tvm.IRModule, context: tvm.transform.PassContext) -> tv
             return repeated
         return tirx.reinterpret(repeated.ty, tirx.Broadcast(tirx.reinterpret("uint16", repeated.value), repeated.lanes))
 
-    def repeat(function: tirx.PrimFunc) -> tirx.PrimFunc:
-        if all(str(param.dtype) != "bfloat16" for param in function.params if tirx.is_buffer_var(param)):
-            return function
-        return function.with_body(rewrite(function.body, (tirx.Broadcast, bits)))
-
-    return tvm.IRModule({name: repeat(function) for name, function in module.functions.items()}, attrs=module.attrs)
+    if all(str(param.dtype) != "bfloat16" for param in function.params if tirx.is_buffer_var(param)):
+        return function
+    return function.with_body(rewrite(function.body, (tirx.Broadcast, bits)))
 
 
-@tvm.transform.module_pass(opt_level=0, name="tvmfun.ShareFormulas")
-def _share_formulas(module: tvm.IRModule, context: tvm.transform.PassContext) -> tvm.IRModule:
-    """Computes common subexpressions once, because LLVM takes longer to find them in large inlined formulas.
+def _sharing(optimized: bool) -> tvm.transform.Pass:
+    """The pass that computes common subexpressions once: LLVM takes longer to find them in large inlined formulas.
 
-    TVM's pass takes quadratic time, so it skips functions of many stores, such as long loop bodies.
+    TVM's pass takes quadratic time, so it skips functions of many stores, such as long loop bodies. In products without
+    formulas all that is common is index arithmetic. LLVM's optimizer finds that as well, and is faster without shared
+    indices: it makes ``or`` of sums of which one addend has low bits alone, and then takes long to widen them to 64 bits.
     """
-    small = {name: f for name, f in module.functions.items() if len(find(f.body, tirx.BufferStore)) <= _FEW_STORES}
-    shared = tirx.transform.CommonSubexprElim()(tvm.IRModule(small, attrs=module.attrs)).functions if small else {}
-    return tvm.IRModule({**module.functions, **shared}, attrs=module.attrs)
+
+    def gains(function: tirx.PrimFunc) -> bool:
+        if len(find(function.body, tirx.BufferStore)) > _FEW_STORES:
+            return False
+        is_product = str(function.attrs.get("tvmfun.rule")) in _PRODUCTS
+        return not (optimized and is_product) or any(map(is_float, find(function.body, tirx.Bind)))
+
+    @tvm.transform.module_pass(opt_level=0, name="tvmfun.ShareFormulas")
+    def share(module: tvm.IRModule, context: tvm.transform.PassContext) -> tvm.IRModule:
+        some = {name: function for name, function in module.functions.items() if gains(function)}
+        shared = tirx.transform.CommonSubexprElim()(tvm.IRModule(some, attrs=module.attrs)).functions if some else {}
+        return tvm.IRModule({**module.functions, **shared}, attrs=module.attrs)
+
+    return share
 
 
-@tvm.transform.module_pass(opt_level=0, name="tvmfun.MakePacked")
-def _make_packed(module: tvm.IRModule, context: tvm.transform.PassContext) -> tvm.IRModule:
-    """Gives functions of buffers the calling convention of kernels."""
-    return tvm.IRModule(
-        {name: function if is_packed(function) else packed(function) for name, function in module.functions.items()},
-        attrs=module.attrs,
-    )
-
+_HOLD = _of_bodies("tvmfun.Hold", hold, _HOLDS_FORMULAS)
+_RELEASE = _undoing("tvmfun.Release", release, _HOLDS_FORMULAS)
 
 # The passes of ``tvm.s_tir.pipeline`` that scheduled kernels for the CPU need, in its order.
 #
@@ -370,7 +372,7 @@ def _make_packed(module: tvm.IRModule, context: tvm.transform.PassContext) -> tv
 # that must be in memory, so that they would not become registers.
 _LOOPS = tvm.transform.Sequential(
     [
-        _of_bodies("tvmfun.Hold", hold),
+        _HOLD,
         # Blocks become loops around buffers that are declared where they are needed.
         s_tir.transform.LowerInitBlock(),
         s_tir.transform.PlanAndUpdateBufferAllocationLocation(),
@@ -381,33 +383,40 @@ _LOOPS = tvm.transform.Sequential(
         s_tir.transform.LowerOpaqueBlock(),
     ]
 )
-_LOWERING = tvm.transform.Sequential(
-    [
-        _protect,
-        tirx.transform.FlattenBuffer(),
-        tirx.transform.BF16ComputeLegalize(),
-        tirx.transform.NarrowDataType(32),
-        tirx.transform.VectorizeLoop(True),
-        _repeat_bits,
-        tirx.transform.UnrollLoop(),
-        s_tir.transform.RenormalizeSplitPattern(),
-        tirx.transform.StmtSimplify(),
-        _of_bodies("tvmfun.Release", release),
-        _reveal_constants,
-        # A select evaluates both sides; unsafe ones become branches.
-        s_tir.transform.RewriteUnsafeSelect(),
-        _share_formulas,
-        _make_packed,
-        tirx.transform.MakePackedAPI(),
-        tirx.transform.BF16StorageLegalize(),
-        tirx.transform.LowerTVMBuiltin(),
-        # Each condition of a select is simplified, with variables replaced by their values.
-        _of_bodies("tvmfun.Hold", hold),
-        tirx.transform.LowerIntrin(),
-        _of_bodies("tvmfun.Release", release),
-        _of_bodies("tvmfun.ThroughMemory", through_memory),
-    ]
-)
+_SHARE = {optimized: _sharing(optimized) for optimized in (False, True)}
+_LOWERING = {
+    optimized: tvm.transform.Sequential(
+        [
+            # ``FlattenBuffer`` simplifies index quotients wrongly, and LLVM stores past arrays of narrow elements.
+            _of_bodies("tvmfun.ProtectQuotients", protect_quotients, _HAS_PROTECTED_QUOTIENTS),
+            _of_bodies("tvmfun.ProtectNarrowStores", protect_narrow_stores),
+            tirx.transform.FlattenBuffer(),
+            tirx.transform.BF16ComputeLegalize(),
+            tirx.transform.NarrowDataType(32),
+            tirx.transform.VectorizeLoop(True),
+            _of_functions("tvmfun.RepeatBits", _with_repeated_bits),
+            tirx.transform.UnrollLoop(),
+            s_tir.transform.RenormalizeSplitPattern(),
+            tirx.transform.StmtSimplify(),
+            _RELEASE,
+            _undoing("tvmfun.RevealConstants", reveal_constants, _HAS_PROTECTED_QUOTIENTS),
+            # A select evaluates both sides; unsafe ones become branches.
+            s_tir.transform.RewriteUnsafeSelect(),
+            share,
+            # The calling convention of kernels.
+            _of_functions("tvmfun.MakePacked", lambda function: function if is_packed(function) else packed(function)),
+            tirx.transform.MakePackedAPI(),
+            tirx.transform.BF16StorageLegalize(),
+            tirx.transform.LowerTVMBuiltin(),
+            # Each condition of a select is simplified, with variables replaced by their values.
+            _HOLD,
+            tirx.transform.LowerIntrin(),
+            _RELEASE,
+            _of_bodies("tvmfun.ThroughMemory", through_memory),
+        ]
+    )
+    for optimized, share in _SHARE.items()
+}
 
 
 def _main(steps: Sequence[Call | Store], slots: int, is_timed: bool) -> tirx.PrimFunc:

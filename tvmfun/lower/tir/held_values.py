@@ -11,7 +11,7 @@ from __future__ import annotations
 import tvm
 from tvm import ir, tirx
 
-from tvmfun.lower.tir.walk import called, rewrite
+from tvmfun.lower.tir.walk import called, find, rewrite
 
 #: The name of the memory through which formulas go.
 MEMORY = "tvmfun_formula"
@@ -28,8 +28,8 @@ _HELD = ir.Op.get(_NAME)
 
 
 def hold(body: tirx.Stmt) -> tirx.Stmt:
-    """Returns the statement with bindings of floats that simplification keeps."""
-    return rewrite(body, (tirx.Bind, _held))
+    """Returns the statement with bindings of floats that simplification keeps; the same if it has none."""
+    return rewrite(body, (tirx.Bind, _held)) if any(map(is_float, find(body, tirx.Bind))) else body
 
 
 def release(body: tirx.Stmt) -> tirx.Stmt:
@@ -43,14 +43,23 @@ def through_memory(body: tirx.Stmt) -> tirx.Stmt:
     TVM's code generator simplifies the value of each binding, also with variables replaced by their values. LLVM's
     optimizer makes registers of such memory; without it, ``codegen.strip`` does.
     """
-    return rewrite(body, (tirx.Bind, _through_memory))
+    return rewrite(body, (tirx.Bind, _through_memory)) if any(map(_is_formula, find(body, tirx.Bind))) else body
+
+
+def is_float(binding: tirx.Bind) -> bool:
+    """Whether a float is bound."""
+    return str(binding.value.ty).startswith("float")
+
+
+def _is_formula(binding: tirx.Bind) -> bool:
+    return is_float(binding) and not isinstance(binding.value, ir.TensorLoad)
 
 
 def _through_memory(binding: tirx.Bind) -> tirx.Stmt:
+    if not _is_formula(binding):
+        return binding
     value = binding.value
     dtype, _, lanes = str(value.ty).partition("x")
-    if not dtype.startswith("float") or isinstance(value, ir.TensorLoad):
-        return binding
     buffer = tirx.decl_buffer([int(lanes or 1)], dtype, name=MEMORY)
     index = [tirx.Ramp(0, 1, int(lanes)) if lanes else 0]
     store = tirx.BufferStore(buffer, value, index)
@@ -58,7 +67,7 @@ def _through_memory(binding: tirx.Bind) -> tirx.Stmt:
 
 
 def _held(binding: tirx.Bind) -> tirx.Bind:
-    value = binding.value
-    if not str(value.ty).startswith("float"):
+    if not is_float(binding):
         return binding
+    value = binding.value
     return tirx.Bind(binding.var, ir.Call(_HELD, [value], ret_ty=value.ty))

@@ -8,12 +8,16 @@ Vectors that our schedules make are not affected.
 
 from __future__ import annotations
 
+from functools import cache
+
 from tvm import DataType, tirx
 
 from tvmfun.lower.tir.walk import find, rewrite
 
 #: Below this trip count LLVM vectorizes with masks instead of a remainder loop.
 _STEPS = 16
+
+_parsed = cache(DataType)
 
 
 def protect_narrow_stores(body: tirx.Stmt) -> tirx.Stmt:
@@ -38,10 +42,10 @@ def _has_truncation(loop: tirx.For) -> bool:
 
 def _truncates(store: tirx.BufferStore) -> bool:
     """Whether a store may truncate a value computed in a wider type."""
-    dtype = DataType(str(store.value.ty))
+    dtype = _parsed(str(store.value.ty))
     if dtype.lanes > 1 or dtype.bits > 32:
         return False
-    return dtype.bits < 32 or any(DataType(str(cast.value.ty)).bits > 32 for cast in find(store.value, tirx.Cast))
+    return dtype.bits < 32 or any(_parsed(str(cast.value.ty)).bits > 32 for cast in find(store.value, tirx.Cast))
 
 
 def _marked(loop: tirx.For) -> tirx.For:

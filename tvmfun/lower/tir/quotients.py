@@ -28,7 +28,8 @@ def protect_quotients(body: tirx.Stmt) -> tirx.Stmt:
     Args:
         body: a statement whose indices need no further simplification.
     """
-    if not any(map(_descends, find(body, tirx.FloorDiv, tirx.FloorMod))) and not _cancels_anywhere(body):
+    quotients = find(body, tirx.FloorDiv, tirx.FloorMod)
+    if not quotients or not (any(map(_descends, quotients)) or _cancels_anywhere(body)):
         return body
     quotient = lambda kind: lambda node: kind(_hidden(node.a), node.b) if _descends(node) else node
     body = rewrite(body, (tirx.FloorDiv, quotient(tirx.FloorDiv)), (tirx.FloorMod, quotient(tirx.FloorMod)))
@@ -62,8 +63,15 @@ def _descends(quotient: tirx.FloorDiv | tirx.FloorMod) -> bool:
 
 
 def _cancels_anywhere(body: tirx.Stmt) -> bool:
-    accesses = find(body, ir.TensorLoad, tirx.BufferStore)
-    return any(_cancels(index) for access in accesses for index in access.indices)
+    follows_quotient = False  # only then an access can have one in its indices
+    for node in find(body, tirx.FloorDiv, tirx.FloorMod, ir.TensorLoad, tirx.BufferStore):
+        if isinstance(node, tirx.FloorDiv | tirx.FloorMod):
+            follows_quotient = True
+        elif follows_quotient:
+            if any(map(_cancels, node.indices)):
+                return True
+            follows_quotient = not isinstance(node, tirx.BufferStore)
+    return False
 
 
 def _cancels(index: Expr) -> bool:

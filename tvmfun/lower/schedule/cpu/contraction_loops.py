@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 
 from tvm import ir, tirx
 from tvm.tirx import AllocBuffer, Buffer, BufferStore, IfThenElse, Stmt
@@ -73,6 +74,8 @@ class ContractionLoops:
         self.partial = self.stage.output
         if self.blocked and self.dtype != self.stage.dtype:
             self.partial = build.scratch(self.stage.output.shape, self.dtype, "partial")
+        # Whether final sums are stored as those of the blocks before.
+        self.ends_like_others = not self.stage.epilogues and self.partial.same_as(self.stage.output)
 
     def divide(self) -> None:
         """Divides rows and panels into tasks, and the rows of a task into tiles."""
@@ -415,9 +418,11 @@ class ContractionLoops:
 
             return self.columns_of(panel.size(begin, lanes), partial_sum)
 
+        later = None
         if self.carries:
-            later = build.flatten(self.tiling.outer, env) != 0
-            clear = build.seq(clear, IfThenElse(later, each(load), None))
+            clear = build.seq(clear, IfThenElse(self.block_number(env) != 0, each(load), None))
+        elif self.blocked:
+            later = self.block_number(env) != 0
 
         def update(env: Env) -> Stmt:
             def multiply(i: Expr, begin: int, acc: Buffer) -> Stmt:
@@ -439,28 +444,52 @@ class ContractionLoops:
 
             return each(multiply)
 
-        def write(i: Expr, begin: int, acc: Buffer) -> Stmt:
+        def is_whole(begin: int) -> bool:
+            size = panel.size(begin, lanes)
+            return isinstance(size, int) and size == lanes
+
+        def add(i: Expr, begin: int, sums: Callable[[Expr], Expr]) -> Stmt:
+            """Adds the sums of earlier blocks to those of a vector."""
+
+            def element(k: Expr) -> Stmt:
+                at = {**env, self.row.var: top + i, self.column.var: start + begin + k}
+                own = sums(k)
+                return BufferStore(own.source, self.partial_sum(at) + own, own.indices)
+
+            return self.columns_of(panel.size(begin, lanes), element)
+
+        def write(ends: bool, i: Expr, begin: int, acc: Buffer) -> Stmt:
             size = panel.size(begin, lanes)
             at = {**env, self.row.var: top + i}
-            if not any(acc is own for own in accs) or (isinstance(size, int) and size == lanes):
-                return self.write_back(at, start + begin, size, lambda k: acc[i, k])
+            if not any(acc is own for own in accs) or is_whole(begin):
+                return self.write_back(at, start + begin, size, lambda k: acc[i, k], ends)
             # A partial vector is copied to memory first, so that the accumulators stay in registers.
             spill = build.scratch([lanes], self.dtype, "spill")
             copy = lane(lambda k: BufferStore(spill, acc[i, k], [k]))
-            return build.seq(AllocBuffer(spill), copy, self.write_back(at, start + begin, size, lambda k: spill[k]))
+            more = IfThenElse(later, add(i, begin, lambda k: spill[k]), None) if later is not None else None
+            store = self.write_back(at, start + begin, size, lambda k: spill[k], ends)
+            return build.seq(AllocBuffer(spill), copy, more, store)
 
         def finish() -> Stmt:
             if not self.is_heavy:
-                return each(write)
+                return self.by_end(env, lambda ends: each(partial(write, ends)))
             # A heavy epilogue runs in a loop on spilled rows; unrolled, it would overflow the instruction cache.
             spilled = [build.scratch([rows, lanes], self.dtype, "spilled") for _ in begins]
             to = dict(zip(begins, spilled, strict=True))
             copy = each(lambda i, begin, acc: lane(lambda k: BufferStore(to[begin], acc[i, k], [i, k])))
-            one = lambda i: build.seq(*(write(i, *pair) for pair in zip(begins, spilled, strict=True)))
-            return build.seq(*map(AllocBuffer, spilled), copy, build.loop(self.row, rows, one))
+
+            def of_rows(ends: bool) -> Stmt:
+                pairs = list(zip(begins, spilled, strict=True))
+                return build.loop(self.row, rows, lambda i: build.seq(*(write(ends, i, *pair) for pair in pairs)))
+
+            return build.seq(*map(AllocBuffer, spilled), copy, self.by_end(env, of_rows))
 
         loops = self.over_terms(env, top, rows, update)
-        return build.seq(*map(AllocBuffer, accs), clear, loops, finish())
+        earlier = None
+        if later is not None and any(map(is_whole, begins)):
+            one = lambda i, begin, acc: add(i, begin, lambda k: acc[i, k]) if is_whole(begin) else None
+            earlier = IfThenElse(later, each(one), None)
+        return build.seq(*map(AllocBuffer, accs), clear, loops, earlier, finish())
 
     def over_terms(self, env: Env, top: Expr, rows: int, update: Callable[[Env], Stmt]) -> Stmt:
         """The loops of a tile over a block of terms."""
@@ -470,30 +499,27 @@ class ContractionLoops:
         """A loop over the columns of one vector of the tile."""
         return (build.vectorized if isinstance(size, int) else build.loop)(self.column, size, make)
 
-    def write_back(self, env: Env, begin: Expr, size: Expr | int, acc) -> Stmt:
+    def block_number(self, env: Env) -> Expr | Size:
+        """The number of the block of the reduced axes at ``env``."""
+        return build.flatten(self.tiling.outer, env)
+
+    def by_end(self, env: Env, write: Callable[[bool], Stmt]) -> Stmt:
+        """What ``write`` makes of a tile, by whether its sums are final: one branch per tile, not one per vector."""
+        if not self.blocked or self.ends_like_others:
+            return write(True)
+        last = volume(self.tiling.outer) - 1
+        return IfThenElse(self.block_number(env) == last, write(True), write(False))
+
+    def write_back(self, env: Env, begin: Expr, size: Expr | int, total, ends: bool) -> Stmt:
         """Stores a vector of sums: final ones with their epilogues, others as partial sums."""
 
-        def final(k: Expr, carried: bool) -> Stmt:
+        def element(k: Expr) -> Stmt:
             at = {**env, self.column.var: begin + k}
-            total = self.partial_sum(at) + acc(k) if carried else acc(k)
-            return self.stage.store(at, build.cast(total, self.stage.dtype))
+            if ends:
+                return self.stage.store(at, build.cast(total(k), self.stage.dtype))
+            return BufferStore(self.partial, total(k), self.stage.at(at))
 
-        def rest(k: Expr, carried: bool) -> Stmt:
-            at = {**env, self.column.var: begin + k}
-            total = self.partial_sum(at) + acc(k) if carried else acc(k)
-            return BufferStore(self.partial, total, self.stage.at(at))
-
-        def vector(make, carried: bool) -> Stmt:
-            return self.columns_of(size, lambda k: make(k, carried))
-
-        if not self.blocked:
-            return vector(final, False)
-        block = build.flatten(self.tiling.outer, env)
-        last = volume(self.tiling.outer) - 1
-        if self.carries:
-            return IfThenElse(block == last, vector(final, False), vector(rest, False))
-        later = IfThenElse(block == last, vector(final, True), vector(rest, True))
-        return IfThenElse(block == 0, vector(rest, False), later)
+        return self.columns_of(size, element)
 
     def partial_sum(self, env: Env) -> Expr:
         """The sum of earlier blocks of the reduced axes."""

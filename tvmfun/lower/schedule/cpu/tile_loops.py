@@ -7,6 +7,7 @@ runs on the thread. Where fewer rows remain, the configuration has fewer for tha
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 
 from tvm import tirx
 from tvm.tirx import AllocBuffer, Buffer, BufferStore, IfThenElse, Stmt
@@ -134,12 +135,20 @@ class TileLoops(ContractionLoops):
 
             return self.columns_of(size, partial_sum)
 
-        def write(at: Env, i: Expr, begin: int, size: Expr | int) -> Stmt:
-            return self.write_back(at, panel.start + begin, size, lambda k: sums[i, begin + k])
+        def write(adds: bool, ends: bool) -> Stmt:
+            def vector(at: Env, i: Expr, begin: int, size: Expr | int) -> Stmt:
+                def total(k: Expr) -> Expr:
+                    own = sums[i, begin + k]
+                    whole = {**at, self.column.var: panel.start + begin + k}
+                    return self.partial_sum(whole) + own if adds else own
+
+                return self.write_back(at, panel.start + begin, size, total, ends)
+
+            return each(vector)
 
         start = call("clear")
         if self.carries:
-            later = build.flatten(self.tiling.outer, env) != 0
+            later = self.block_number(env) != 0
             start = IfThenElse(later, build.seq(each(load), call("load", *memory)), start)
 
         def add(env: Env) -> Stmt:
@@ -163,7 +172,11 @@ class TileLoops(ContractionLoops):
             )
 
         multiply = build.nest(self.tiling.inner[:-2], env, add)
-        return build.seq(start, multiply, call("store", *memory), each(write))
+        adds = self.blocked and not self.carries
+        written = self.by_end(env, partial(write, adds))
+        if adds:
+            written = IfThenElse(self.block_number(env) == 0, write(False, False), written)
+        return build.seq(start, multiply, call("store", *memory), written)
 
 
 def _tiles_of(rows: Size) -> int:
