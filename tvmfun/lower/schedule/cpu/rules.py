@@ -166,7 +166,10 @@ def _prepare_reduction(stage: Stage, machine: Machine, promoted: Sequence[Buffer
     elif has_few_columns(contraction, machine):
         return list(with_packed_columns(stage, contraction, machine))
     else:
-        before, stage = with_words(stage, contraction, machine, promoted) or hoist_operands(stage, contraction)
+        packed = with_words(stage, contraction, machine, promoted)
+        before, stage = packed or hoist_operands(stage, contraction)
+        if packed is None and all(isinstance(axis.extent, int) for axis in stage.reduce):
+            stage = merge_reduced_axes(stage)
     pieces = split_reduction(stage, _independent_tasks(stage, machine), _work(stage), f"{stage.name}_part")
     return [*before, *(pieces or (stage,))]
 
