@@ -130,6 +130,11 @@ def divisors(value, var: ir.Var) -> list[int]:
     return [int(node.b) for node in quotients if isinstance(node.b, tirx.IntImm) and uses(node.a, var)]
 
 
+def operation_count(value) -> int:
+    """The number of sums, products, quotients and calls in an expression, with those in its indices."""
+    return len(find(value, tirx.Add, tirx.Sub, tirx.Mul, tirx.Div, ir.Call))
+
+
 def count_calls(value) -> int:
     """The number of function calls in an expression or statement."""
     return len(find(value, ir.Call))
