@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import cache
 
 from tvm import ir, tirx
 from tvm.tirx import AllocBuffer, Buffer, BufferStore, Stmt
@@ -96,29 +97,25 @@ def transpose_tile(read: Callable[[int], Expr], write: Callable[[int, Expr], Stm
     The rows pass through local buffers, which become registers.
     """
     whole = [ramp(tirx.const(0, "int32"), lanes)]
-    tile = rows(lanes, dtype, "tile")
-    stmts: list[Stmt] = list(map(AllocBuffer, tile))
+    tile, following = rows(lanes, dtype, "tile"), rows(lanes, dtype, "tile")
+    stmts: list[Stmt] = list(map(AllocBuffer, [*tile, *following]))
     stmts += [BufferStore(row, read(i), whole) for i, row in enumerate(tile)]
     step = lanes // 2
     while step:
-        following = rows(lanes, dtype, "tile")
-        stmts += map(AllocBuffer, following)
         for upper in (row for row in range(lanes) if not row & step):
             lower = upper + step
             pair = [tile[upper][whole[0]], tile[lower][whole[0]]]
-            for row, order in ((upper, _upper(step, lanes)), (lower, _lower(step, lanes))):
-                mixed = tirx.Shuffle(pair, [tirx.const(c, "int32") for c in order])
-                stmts.append(BufferStore(following[row], mixed, whole))
-        tile = following
+            for row, order in zip((upper, lower), _orders(step, lanes), strict=True):
+                stmts.append(BufferStore(following[row], tirx.Shuffle(pair, order), whole))
+        tile, following = following, tile
         step //= 2
     stmts += [write(i, row[whole[0]]) for i, row in enumerate(tile)]
     return build.seq(*stmts)
 
 
-def _upper(step: int, lanes: int) -> list[int]:
-    """The shuffle for the upper of two concatenated rows: the first of each two blocks."""
-    return [c if not c & step else lanes + c - step for c in range(lanes)]
-
-
-def _lower(step: int, lanes: int) -> list[int]:
-    return [c + step if not c & step else lanes + c for c in range(lanes)]
+@cache
+def _orders(step: int, lanes: int) -> tuple[list[Expr], list[Expr]]:
+    """The elements of two concatenated rows that the upper and the lower row get: of each two blocks one."""
+    upper = [c if not c & step else lanes + c - step for c in range(lanes)]
+    lower = [c + step if not c & step else lanes + c for c in range(lanes)]
+    return [tirx.const(c, "int32") for c in upper], [tirx.const(c, "int32") for c in lower]
