@@ -29,7 +29,8 @@ from tvmfun.lower import machine
 from tvmfun.lower.schedule.cpu.contraction import match, plan
 from tvmfun.lower.schedule.cpu.contraction_loops import ContractionLoops
 from tvmfun.lower.schedule.cpu.emit import loops_of
-from tvmfun.lower.schedule.cpu.rules import schedule
+from tvmfun.lower.schedule.cpu.far_operands import TransposedRowsLoops
+from tvmfun.lower.schedule.cpu.rules import _prepare, schedule
 from tvmfun.lower.schedule.stages import parse
 from tvmfun.lower.settings import Settings, using
 
@@ -338,6 +339,64 @@ def test_panels_in_groups(deep_panels, monkeypatch, cores, m, n, k, layout, size
     v, w = random((n,), seed=3), random((m, n), seed=4)
     expected = np.exp(reference / k) * w + v
     check((a, b, columns, both, c, result), (*inputs, v, w), [reference, expected], "contraction", target)
+
+
+@pytest.mark.parametrize(
+    "m,n,k,cores,strips",
+    [
+        (70, 1040, 300, 1, 1),
+        (70, 1040, 300, 2, 2),
+        (70, 1030, 300, 2, 2),
+        (70, 800, 300, 2, 1),  # 13 panels, of which one thread would have seven
+        (67, 2500, 260, 3, 3),
+        (48, 1040, 300, 2, 1),
+        (300, 260, 128, 2, 1),
+    ],
+)
+def test_strips_of_panels_for_transposed_rows(deep_panels, m, n, k, cores, strips):
+    """Few rows are transposed for each strip of panels, so that each panel is packed once."""
+    tensors, inputs, reference = matmul(m, n, k, "tn")
+    loops, target = _blocks_of_rows(tensors, cores)
+    assert isinstance(loops, TransposedRowsLoops)
+    assert loops.strips.extent == strips and (strips == 1 or loops.blocks.extent == 1)
+    check_with_epilogue(tensors, inputs, reference, k, target)
+
+
+@pytest.mark.parametrize("cores", [1, 2])
+def test_strips_of_panels_in_batches(deep_panels, cores):
+    a, b = placeholder((1, 130, 2, 70), name="a"), placeholder((1, 130, 2, 1000), name="b")
+    r, s = te.reduce_axis((0, 130), "r"), te.reduce_axis((0, 2), "s")
+    c = te.compute((1, 70, 1000), lambda g, i, j: te.sum(a[g, r, s, i] * b[g, r, s, j], axis=[r, s]), "c")
+    x, y = random((1, 130, 2, 70)), random((1, 130, 2, 1000), seed=1)
+    target = Target({**HOST.export(), "num-cores": cores})
+    check((a, b, c), (x, y), [np.einsum("grsi,grsj->gij", wide(x), wide(y))], "contraction", target)
+
+
+@pytest.mark.parametrize(
+    "left,right,formula,loops",
+    [
+        ((6, 50, 20), (6, 50, 30), "rsi,rsj->ij", 1),
+        ((2, 3, 5, 20), (2, 3, 5, 30), "rsti,rstj->ij", 1),
+        ((20, 6, 50), (6, 50, 30), "irs,rsj->ij", 1),
+        ((50, 6, 20), (6, 50, 30), "sri,rsj->ij", 2),
+        ((6, 20, 50), (6, 50, 30), "ris,rsj->ij", 2),
+    ],
+)
+def test_reduced_axes_are_joined_where_both_operands_walk_on(left, right, formula, loops):
+    a, b = placeholder(left, name="a"), placeholder(right, name="b")
+    first, second = formula.split("->")[0].split(",")
+    axes = {name: te.reduce_axis((0, right[second.index(name)]), name) for name in second if name != "j"}
+
+    def term(i, j):
+        at = {**axes, "i": i, "j": j}
+        return te.sum(a[tuple(at[x] for x in first)] * b[tuple(at[x] for x in second)], axis=list(axes.values()))
+
+    c = te.compute((20, 30), term, "c")
+    (stage,), temps = parse(te.create_prim_func([a, b, c]))
+    ((prepared,), _) = _prepare([stage], temps, machine.Machine.of(HOST))
+    assert len(prepared.reduce) == loops
+    x, y = random(left), random(right, seed=1)
+    check((a, b, c), (x, y), [np.einsum(formula, wide(x), wide(y))], "contraction")
 
 
 @pytest.mark.parametrize("cores", [1, 2])

@@ -342,8 +342,8 @@ def _sharing(optimized: bool) -> tvm.transform.Pass:
     """The pass that computes common subexpressions once: LLVM takes longer to find them in large inlined formulas.
 
     TVM's pass takes quadratic time, so it skips functions of many stores, such as long loop bodies. In products without
-    formulas all that is common is index arithmetic. LLVM's optimizer finds that as well, and is faster without shared
-    indices: it makes ``or`` of sums of which one addend has low bits alone, and then takes long to widen them to 64 bits.
+    formulas all that is common is index arithmetic. LLVM's optimizer shares that as well, and takes longer if it is
+    shared already: bound sums whose low bits do not overlap become ``or``, of which it cannot tell that they do not wrap.
     """
 
     def gains(function: tirx.PrimFunc) -> bool:

@@ -27,8 +27,8 @@ _SHARE_OF_ROWS, _FEWEST_ROWS = 3 / 4, 128
 _FEW_ROWS = {1: 96, 2: 192}
 # The least width of a panel that takes about as long as the others, relative to theirs.
 _EVEN = 7 / 8
-# An epilogue of so many operations per element is repeated in a loop over the rows of a tile: it runs as fast, and takes
-# up to a quarter less time to compile.
+# An epilogue of so many operations per element runs in a loop over the rows of a tile, which is as fast as unrolled and
+# takes up to a quarter less time to compile.
 _MANY_OPERATIONS = 16
 # Fewer panels read the left operand too rarely.
 _FEW_PANELS = 4

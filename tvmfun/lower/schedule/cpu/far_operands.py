@@ -55,26 +55,40 @@ class StreamedLoops(ContractionLoops):
 
 
 class TransposedRowsLoops(ContractionLoops):
-    """Loops in which a task has a block of rows of the left operand: it is transposed for each block of terms.
+    """Loops in which a task has a block of rows of the left operand, or all: it is transposed for each block of terms.
 
-    All panels of columns read the transposed rows, which L2 holds.
+    All panels of columns, or a strip of them, read the transposed rows, which L2 holds.
     """
 
-    # The share of L2 for the rows of a block. Of fewer rows there is one block per core: each packs all panels again.
+    # The share of L2 for the rows of a block. Of fewer rows there is one block per core.
     _SHARE, _FEW_ROWS = 1 / 2, 128
+    # If panels are divided, the fewest rows, and how much more than on average the last thread may have to do.
+    _FEWEST_ROWS, _UNEVEN = 64, 17 / 16
     # The rows and terms of a block begin after so many: the last tiles may begin before the block.
     _BEFORE = 16
 
     def divide(self) -> None:
-        """Divides the rows into blocks."""
-        rows, terms = self.tiling.rows, volume(self.tiling.inner)
+        """Divides the rows into blocks, or the panels into strips: if these are wider, and L2 holds all rows.
+
+        Each block of rows packs all panels, and for each strip all rows are transposed, which takes about as long for a
+        row as packing does for a column.
+        """
+        rows, terms, panels = self.tiling.rows, volume(self.tiling.inner), self.panels.extent
         full, tail = divmod(self.row.extent, rows)
         batch = build.points([*self.around, *self.beside])
         most = int(self._SHARE * self.machine.cache_bytes(2)) // (terms * build.bits(self.term) // 8) // rows
         cores = self.machine.cores
-        tasks = 2 * cores if self.row.extent >= 2 * cores * self._FEW_ROWS else cores
-        wanted = 1 if self.tasks == 1 else min(build.ceil_div(tasks, batch), max(1, full))
-        self.per_block = build.ceil_div(full, max(wanted, build.ceil_div(full, max(1, most))))
+        is_wide = self.column.extent > self.row.extent
+        # More tasks end more evenly, but each packs all panels again.
+        tasks = cores if is_wide or self.row.extent < 2 * cores * self._FEW_ROWS else 2 * cores
+        wanted = 1 if self.tasks == 1 else build.ceil_div(tasks, batch)
+        self.size = build.ceil_div(panels, min(wanted, panels))
+        is_even = self.size * wanted <= self._UNEVEN * panels
+        if not (is_wide and is_even and self.row.extent >= self._FEWEST_ROWS and full <= most):
+            self.size = panels
+        self.strips = Axis.fresh(self.column, build.ceil_div(panels, self.size))
+        blocks = 1 if self.strips.extent > 1 else min(wanted, max(1, full))
+        self.per_block = build.ceil_div(full, max(blocks, build.ceil_div(full, max(1, most))))
         self.blocks = Axis.fresh(self.row, build.ceil_div(full, self.per_block))
         whole = build.ceil_div(self.per_block * rows + tail, self._BEFORE) * self._BEFORE
         shape = [self._BEFORE + whole, self._BEFORE + terms]
@@ -82,15 +96,18 @@ class TransposedRowsLoops(ContractionLoops):
 
     def emit(self, env: Env) -> Stmt:
         """All loops, the outer ones parallel."""
+        panels, size = self.panels.extent, self.size
 
         def task(env: Env) -> Stmt:
             return build.seq(AllocBuffer(self.transposed), build.nest(self.tiling.outer, env, block))
 
         def block(env: Env) -> Stmt:
-            panels = build.nest([self.panels], env, lambda env: self.each_panel(env, []))
-            return build.seq(self._transpose(env), panels)
+            first = env[self.strips.var] * size
+            count = size if panels % size == 0 else build.minimum(size, panels - first)
+            panel = lambda i: self.each_panel({**env, self.panels.var: first + i}, [])
+            return build.seq(self._transpose(env), build.loop(self.column, count, panel))
 
-        axes = [*self.around, *self.beside, self.blocks]
+        axes = [*self.around, *self.beside, self.blocks, self.strips]
         return self.with_partial(build.parallel_nest(axes, env, task, build.points(axes) if self.tasks > 1 else 1))
 
     def left(self, env: Env) -> Expr:
