@@ -343,7 +343,7 @@ def _sharing(optimized: bool) -> tvm.transform.Pass:
 
     TVM's pass takes quadratic time, so it skips functions of many stores, such as long loop bodies. In products without
     formulas all that is common is index arithmetic. LLVM's optimizer shares that as well, and takes longer if it is
-    shared already: bound sums whose low bits do not overlap become ``or``, of which it cannot tell that they do not wrap.
+    shared already: bound sums whose low bits do not overlap become ``or``, which it cannot tell from sums that wrap.
     """
 
     def gains(function: tirx.PrimFunc) -> bool:
