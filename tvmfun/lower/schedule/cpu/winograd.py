@@ -15,9 +15,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from functools import reduce
+from functools import partial
 from itertools import product
-from operator import add
 from typing import Any
 
 import tvm_ffi
@@ -27,6 +26,7 @@ from tvm.tirx import AllocBuffer, Buffer, BufferStore, IfThenElse, Stmt
 from tvmfun.lower.machine import Machine
 from tvmfun.lower.schedule.cpu.contraction import match, most_terms
 from tvmfun.lower.schedule.cpu.emit import emit_contraction
+from tvmfun.lower.schedule.cpu.transpose import ramp
 from tvmfun.lower.schedule.stages import AnyStage, Stage, is_map
 from tvmfun.lower.tir import build
 from tvmfun.lower.tir.build import Axis, Env, Expr
@@ -265,36 +265,76 @@ class _Emitter:
         """A loop over vectors along an axis."""
         return build.loop(axis, axis.extent // self.lanes, lambda i: make(i * self.lanes))
 
+    def vectors_of_panels(self, make: Callable[[Expr, Expr, Expr], Stmt]) -> Stmt:
+        """A loop over vectors of features; ``make`` gets the first feature, its panel and its column in that."""
+        per_panel = self.width // self.lanes
+
+        def vector(i: Expr) -> Stmt:
+            # Bound to variables: a quotient in each of many indices takes long to simplify.
+            panel, column = (ir.Var(name, i.ty) for name in ("panel", "column"))
+            binds = (tirx.Bind(panel, i // per_panel), tirx.Bind(column, i % per_panel * self.lanes))
+            return build.seq(*binds, make(i * self.lanes, panel, column))
+
+        return build.loop(self.axes.feature, self.features // self.lanes, vector)
+
     def transformed(
         self,
         size: int,
         load: Callable[[int, int, Expr], Expr],
         line: Callable[[Sequence[Expr]], list[Expr]],
         write: Callable[[int, int, Expr, Expr], Stmt],
+        more: tuple[int, Callable[[Expr, int, int, Expr], Expr]] | None = None,
     ) -> Stmt:
-        """Transforms the vectors of a square along its columns and then along its rows, in registers."""
+        """Transforms the vectors of a square along its columns and then along its rows, in registers.
+
+        Args:
+            size: the side of the square.
+            load: the element at a position and lane.
+            line: the transform of a column or row.
+            write: the statement that stores a result at a position and lane.
+            more: a number of further squares and their elements, which are added first.
+        """
         lane = lambda make: build.vectorized(self.axes.feature, self.lanes, make)
-        register = lambda: build.scratch([self.lanes], "float32", "line")
+        whole = ramp(build.index(self.axes.feature, 0), self.lanes)
+        allocations: list[Stmt] = []
+
+        def register() -> Buffer:
+            buffer = build.scratch([self.lanes], "float32", "line")
+            allocations.append(AllocBuffer(buffer))
+            return buffer
+
         square = [[register() for _ in range(size)] for _ in range(size)]
-        count = len(line([build.zero("float32")] * size))
-        half = [[register() for _ in range(size)] for _ in range(count)]
-        allocations = [AllocBuffer(buffer) for row in (*square, *half) for buffer in row]
+        positions = list(product(range(size), repeat=2))
+        fill = [lane(lambda k, a=a, b=b: BufferStore(square[a][b], load(a, b, k), [k])) for a, b in positions]
+        if more is not None:
+            count, addend = more
 
-        def down(a: int, b: int, k: Expr) -> Expr:
-            return line([row[b][k] for row in square])[a]
+            def added(i: Expr) -> Stmt:
+                def one(a: int, b: int, k: Expr) -> Stmt:
+                    return BufferStore(square[a][b], square[a][b][k] + addend(i, a, b, k), [k])
 
-        def across(a: int, b: int, k: Expr) -> Expr:
-            return line([buffer[k] for buffer in half[a]])[b]
+                return build.seq(*(lane(lambda k, a=a, b=b: one(a, b, k)) for a, b in positions))
 
-        fill = [
-            lane(lambda k, a=a, b=b: BufferStore(square[a][b], load(a, b, k), [k]))
-            for a, b in product(range(size), repeat=2)
+            fill.append(build.loop(self.axes.row, count, added))
+        turn: list[Stmt] = []
+
+        def turned(buffers: Sequence[Buffer]) -> list[Buffer]:
+            """The registers of a transformed column; those that it leaves as they are stay."""
+            vectors = [buffer[whole] for buffer in buffers]
+            results = []
+            for value in line(vectors):
+                same = next((buffer for buffer, vector in zip(buffers, vectors, strict=True) if vector is value), None)
+                if same is None:
+                    same = register()
+                    turn.append(BufferStore(same, value, [whole]))
+                results.append(same)
+            return results
+
+        half = list(zip(*(turned([row[b] for row in square]) for b in range(size)), strict=True))
+        across = lambda a, b, k: line([buffer[k] for buffer in half[a]])[b]
+        store = [
+            lane(lambda k, a=a, b=b: write(a, b, k, across(a, b, k))) for a, b in product(range(len(half)), repeat=2)
         ]
-        turn = [
-            lane(lambda k, a=a, b=b: BufferStore(half[a][b], down(a, b, k), [k]))
-            for a, b in product(range(count), range(size))
-        ]
-        store = [lane(lambda k, a=a, b=b: write(a, b, k, across(a, b, k))) for a, b in product(range(count), repeat=2)]
         return build.seq(*allocations, *fill, *turn, *store)
 
 
@@ -323,17 +363,16 @@ class _Convolution(_Emitter):
         """G w G^T, channel by channel."""
         channel, feature = self.axes.channel, self.axes.feature
 
-        def vector(env: Env, begin: Expr) -> Stmt:
+        def vector(env: Env, begin: Expr, panel: Expr, column: Expr) -> Stmt:
             def load(a: int, b: int, k: Expr) -> Expr:
                 return build.substitute(self.plan.other, {**env, **self.offset(a, b), feature.var: begin + k})
 
             def write(a: int, b: int, k: Expr, value: Expr) -> Stmt:
-                where = [a * PATCH + b, begin // self.width, env[channel.var], begin % self.width + k]
-                return BufferStore(self.kernel, value, where)
+                return BufferStore(self.kernel, value, [a * PATCH + b, panel, env[channel.var], column + k])
 
             return self.transformed(TAPS, load, _kernel_line, write)
 
-        body = lambda env: self.vectors(feature, lambda begin: vector(env, begin))
+        body = lambda env: self.vectors_of_panels(partial(vector, env))
         return build.parallel_nest([channel], {}, body, self.tasks)
 
     def _multiply(self) -> Stmt:
@@ -402,18 +441,17 @@ class _KernelGradient(_Emitter):
         """G g G^T of a tile of the cotangent."""
         row, column, feature = (axis.var for axis in (self.axes.row, self.axes.column, self.axes.feature))
 
-        def vector(begin: Expr) -> Stmt:
+        def vector(begin: Expr, panel: Expr, first: Expr) -> Stmt:
             def load(a: int, b: int, k: Expr) -> Expr:
                 here = {**at, row: at[row] + a, column: at[column] + b, feature: begin + k}
                 return build.substitute(self.plan.other, here)
 
             def write(a: int, b: int, k: Expr, value: Expr) -> Stmt:
-                where = [a * PATCH + b, begin // self.width, i, begin % self.width + k]
-                return BufferStore(self.cotangents, value, where)
+                return BufferStore(self.cotangents, value, [a * PATCH + b, panel, i, first + k])
 
             return self.transformed(OUT, load, _cotangent_line, write)
 
-        return self.vectors(self.axes.feature, vector)
+        return self.vectors_of_panels(vector)
 
     def _multiply(self, env: Env) -> Stmt:
         """For each position, the product of patches and cotangents, stored for the first block and then added."""
@@ -440,14 +478,14 @@ class _KernelGradient(_Emitter):
         channel, feature = self.axes.channel, self.axes.feature
 
         def vector(env: Env, begin: Expr) -> Stmt:
-            def load(a: int, b: int, k: Expr) -> Expr:
-                sums = [self.sums[part, a * PATCH + b, env[channel.var], begin + k] for part in range(self.plan.parts)]
-                return reduce(add, sums)
+            def sums(part: Expr | int, a: int, b: int, k: Expr) -> Expr:
+                return self.sums[part, a * PATCH + b, env[channel.var], begin + k]
 
             def write(a: int, b: int, k: Expr, value: Expr) -> Stmt:
                 return self.stage.store({**env, **self.offset(a, b), feature.var: begin + k}, value)
 
-            return self.transformed(PATCH, load, _gradient_line, write)
+            others = (self.plan.parts - 1, lambda i, a, b, k: sums(i + 1, a, b, k)) if self.plan.parts > 1 else None
+            return self.transformed(PATCH, partial(sums, 0), _gradient_line, write, others)
 
         body = lambda env: self.vectors(feature, lambda begin: vector(env, begin))
         return build.parallel_nest([channel], {}, body, self.tasks)
