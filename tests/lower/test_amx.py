@@ -21,6 +21,7 @@ from tvmfun import Dim, ShapeDtype, errors, lax, nn
 from tvmfun.export import features, load
 from tvmfun.lower import machine
 from tvmfun.lower import target as targets
+from tvmfun.lower.settings import Settings, using
 
 BFLOAT16 = "bfloat16"
 XEON = target("graniterapids")
@@ -93,6 +94,18 @@ def test_panels_of_tiles_fit_the_caches_of_the_processor(rows, depth, columns, b
     text = tvmfun.jit(tnp.matmul, target=XEON).lower(*specs).compile().as_text()
     assert f"panel = T.alloc_buffer(({blocks}, {length}, {32 if rows > 16 else 64})" in text
     assert f"tvmfun_tdpbf16ps_{'2x2' if rows > 16 else '1x4'}_add" in text
+
+
+def test_a_block_of_terms_has_at_least_those_of_one_instruction(amx, monkeypatch):
+    """Also in a panel that the first-level cache cannot hold."""
+    monkeypatch.setattr(
+        machine.Machine, "cache_bytes", lambda self, level: {1: 4 << 10, 2: 64 << 10, 3: 256 << 10}[level]
+    )
+    rng = np.random.default_rng(0)
+    x, y = rng.integers(-128, 128, (200, 150)).astype("int8"), rng.integers(-128, 128, (150, 400)).astype("int8")
+    with using(Settings(panel_level=1)):
+        result = tvmfun.jit(lambda x, y: tnp.matmul(x.astype("int32"), y.astype("int32")))(x, y)
+    np.testing.assert_array_equal(result, x.astype("int32") @ y.astype("int32"))
 
 
 def test_padded_rows_are_whole_cache_lines_if_that_is_little():

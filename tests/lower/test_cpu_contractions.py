@@ -111,6 +111,17 @@ def test_expensive_prologue_is_not_repeated():
     assert scheduled.script().count("T.exp(") <= 2  # whole vectors, and the rest of a row
 
 
+@pytest.mark.parametrize("rows", [2, 3, 4, 5, 7, 8, 9])
+def test_operands_computed_in_the_loop_over_a_batch(rows):
+    """The batch is longer than the rows, and the factor that does not depend on them is kept for one batch only."""
+    a, b = placeholder((48, rows, 7), name="a"), placeholder((48, 5, 7), name="b")
+    k = te.reduce_axis((0, 7), "k")
+    right = te.compute((48, 5, 7), lambda g, j, k: te.exp(b[g, j, k]), "right")
+    c = te.compute((48, rows, 5), lambda g, i, j: te.sum(a[g, i, k] * right[g, j, k], axis=k), "c")
+    x, y = random((48, rows, 7)), random((48, 5, 7), seed=1)
+    check((a, b, c), (x, y), [np.einsum("gik,gjk->gij", wide(x), np.exp(wide(y)))], "contraction")
+
+
 def test_operands_written_inside_the_sum_are_computed_once():
     a, b = placeholder((64, 50), name="a"), placeholder((50, 64), name="b")
     r = te.reduce_axis((0, 50), "k")

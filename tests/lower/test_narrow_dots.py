@@ -247,6 +247,19 @@ def test_batches_and_what_follows_are_one_kernel():
     assert (abs(result - np.asarray(theirs).astype("float32")) <= 2.0**-6 * (scale + 1)).all()
 
 
+@pytest.mark.parametrize("rows", [3, 7, 9])
+@pytest.mark.parametrize("left", [BFLOAT16, "float16", "int8", "uint8"])
+def test_batches_of_fewer_rows_than_batches(left, rows):
+    """Scores of attention with few queries and an odd width: each batch has its own packed keys."""
+    rng = np.random.default_rng(0)
+    draw, wide = (any_integer, "int32") if left in INTEGERS else (normal, "float32")
+    x, y = draw(rng, (3, 16, rows, 7), left), draw(rng, (3, 16, 5, 7), left)
+    scores = lambda x, y: lax.dot_general(x, y, (((3,), (3,)), ((0, 1), (0, 1))), preferred_element_type=wide)
+    result = np.asarray(tvmfun.jit(scores)(x, y)).astype("float64")
+    x, y = x.astype("float64"), np.swapaxes(y.astype("float64"), 2, 3)
+    assert (abs(result - x @ y) <= (0 if left in INTEGERS else 1e-5 * (abs(x) @ abs(y)))).all()
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("left", [BFLOAT16, "int8"])
 def test_long_sums_are_cut_in_pieces(left):

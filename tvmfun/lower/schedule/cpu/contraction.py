@@ -68,8 +68,15 @@ class Contraction:
     dot: Dot | None
 
 
-def match(stage: Stage) -> Contraction | None:
-    """The contraction that a stage is, if it is a sum of products with a free axis in both operands."""
+def match(stage: Stage, prefix: int = 0) -> Contraction | None:
+    """The contraction that a stage is, if it is a sum of products with a free axis in both operands.
+
+    Args:
+        stage: the stage.
+        prefix: the number of its first axes that loops around it have bound. A batch is one of them if the loops share it
+            with a stage that computes an operand: they keep that operand for one batch only, so it does not depend on the
+            axis any more, and the axis looks like one of rows.
+    """
     if not isinstance(stage, Stage) or stage.combine is not tirx.Add:
         return None
     product = factors(stage.value)
@@ -83,7 +90,7 @@ def match(stage: Stage) -> Contraction | None:
         a, b = b, a
     if build.uses(a, column.var) or not build.uses(b, column.var) or not build.loads(a):
         return None
-    rows = [axis for axis in stage.space[:-1] if build.uses(a, axis.var) and not build.uses(b, axis.var)]
+    rows = [axis for axis in stage.space[prefix:-1] if build.uses(a, axis.var) and not build.uses(b, axis.var)]
     if not rows:
         return None
     row = max(reversed(rows), key=lambda axis: min(build.points([axis]), 8))
@@ -216,7 +223,7 @@ def _panels_of_tiles(contraction: Contraction, machine: Machine) -> Tiling:
     even = (size for size in equal if build.ceil_div(blocks, size) % machine.cores == 0)
     columns *= next(even, build.ceil_div(blocks, build.ceil_div(blocks, most)))
     rows = _tile_size(contraction.row.extent, 2 * TILE_ROWS, 2 * TILE_ROWS - 4)
-    words = min(_DEEPEST_TILES, most_terms(columns, WORD, machine))
+    words = max(TILE_WORDS, min(_DEEPEST_TILES, most_terms(columns, WORD, machine)))
     return Tiling(rows, columns, lanes, *_block_reduction(contraction.stage.reduce, words))
 
 

@@ -233,7 +233,7 @@ def _emit_stage(stage: AnyStage, env: Env, prefix: int, machine: Machine, tasks:
         return emit_winograd(stage, machine, tasks)
     if stage.combine is None:
         return emit_maps([stage], env, prefix, machine, tasks)
-    contraction = match(stage)
+    contraction = match(stage, prefix)
     if contraction is not None:
         if has_few_columns(contraction, machine) and is_packed(contraction, machine):
             return emit_few_columns(contraction, env, prefix, machine, tasks)
