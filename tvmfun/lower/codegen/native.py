@@ -297,7 +297,7 @@ def _of_functions(name: str, change: Callable[[tirx.PrimFunc], tirx.PrimFunc]) -
 
     @tvm.transform.module_pass(opt_level=0, name=name)
     def changed(module: tvm.IRModule, context: tvm.transform.PassContext) -> tvm.IRModule:
-        return tvm.IRModule({name: change(function) for name, function in module.functions.items()}, attrs=module.attrs)
+        return tvm.IRModule({key: change(function) for key, function in module.functions.items()}, attrs=module.attrs)
 
     return changed
 
@@ -343,10 +343,12 @@ def _sharing(optimized: bool) -> tvm.transform.Pass:
 
     TVM's pass takes quadratic time, so it skips functions of many stores, such as long loop bodies. In products without
     formulas all that is common is index arithmetic. LLVM's optimizer shares that as well, and takes longer if it is
-    shared already: bound sums whose low bits do not overlap become ``or``, which it cannot tell from sums that wrap.
+    shared already: sums that are bound become ``or`` where their bits do not overlap, and then it takes long to prove
+    that the index does not wrap around.
     """
 
     def gains(function: tirx.PrimFunc) -> bool:
+        """Whether sharing takes less time than it saves."""
         if len(find(function.body, tirx.BufferStore)) > _FEW_STORES:
             return False
         is_product = str(function.attrs.get("tvmfun.rule")) in _PRODUCTS

@@ -28,7 +28,7 @@ _HELD = ir.Op.get(_NAME)
 
 
 def hold(body: tirx.Stmt) -> tirx.Stmt:
-    """Returns the statement with bindings of floats that simplification keeps; the same if it has none."""
+    """Returns the statement with bindings of floats that simplification keeps; the statement itself if it has none."""
     return rewrite(body, (tirx.Bind, _held)) if any(map(is_float, find(body, tirx.Bind))) else body
 
 

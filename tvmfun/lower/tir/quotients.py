@@ -63,7 +63,8 @@ def _descends(quotient: tirx.FloorDiv | tirx.FloorMod) -> bool:
 
 
 def _cancels_anywhere(body: tirx.Stmt) -> bool:
-    follows_quotient = False  # only then an access can have one in its indices
+    # Operands come before what uses them, so an access without a quotient before it has none in its indices.
+    follows_quotient = False
     for node in find(body, tirx.FloorDiv, tirx.FloorMod, ir.TensorLoad, tirx.BufferStore):
         if isinstance(node, tirx.FloorDiv | tirx.FloorMod):
             follows_quotient = True

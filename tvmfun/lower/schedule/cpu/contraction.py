@@ -73,9 +73,9 @@ def match(stage: Stage, prefix: int = 0) -> Contraction | None:
 
     Args:
         stage: the stage.
-        prefix: the number of its first axes that loops around it have bound. A batch is one of them if the loops share it
-            with a stage that computes an operand: they keep that operand for one batch only, so it does not depend on the
-            axis any more, and the axis looks like one of rows.
+        prefix: the number of its first axes that loops around it have bound, which never are axes of the tile. If these
+            loops also compute an operand, they keep it for one batch at a time. Then it no longer depends on the axis
+            of the batch, which thus looks like an axis of rows.
     """
     if not isinstance(stage, Stage) or stage.combine is not tirx.Add:
         return None

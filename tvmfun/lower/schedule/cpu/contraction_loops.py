@@ -70,7 +70,8 @@ class ContractionLoops:
         self.panels = Axis.fresh(self.column, build.ceil_div(self.column.extent, tiling.columns))
         self.divide()
         self.blocked = bool(tiling.outer)
-        self.is_heavy = any(
+        # Unrolled, heavy epilogues could overflow the instruction cache, and long ones take long to compile.
+        self.loops_over_rows = any(
             intrinsics.is_heavy(epilogue.value) or build.operation_count(epilogue.value) >= _MANY_OPERATIONS
             for epilogue in self.stage.epilogues
         )
@@ -80,7 +81,7 @@ class ContractionLoops:
         self.partial = self.stage.output
         if self.blocked and self.dtype != self.stage.dtype:
             self.partial = build.scratch(self.stage.output.shape, self.dtype, "partial")
-        # Whether final sums are stored as those of the blocks before.
+        # Whether final sums are stored in the same way as those of earlier blocks.
         self.ends_like_others = not self.stage.epilogues and self.partial.same_as(self.stage.output)
 
     def divide(self) -> None:
@@ -424,11 +425,11 @@ class ContractionLoops:
 
             return self.columns_of(panel.size(begin, lanes), partial_sum)
 
-        later = None
+        # Whether there are sums of earlier blocks, and whether they are added to those of this one.
+        later = self.block_number(env) != 0 if self.blocked else None
+        adds = None if self.carries else later
         if self.carries:
-            clear = build.seq(clear, IfThenElse(self.block_number(env) != 0, each(load), None))
-        elif self.blocked:
-            later = self.block_number(env) != 0
+            clear = build.seq(clear, IfThenElse(later, each(load), None))
 
         def update(env: Env) -> Stmt:
             def multiply(i: Expr, begin: int, acc: Buffer) -> Stmt:
@@ -455,7 +456,7 @@ class ContractionLoops:
             return isinstance(size, int) and size == lanes
 
         def add(i: Expr, begin: int, sums: Callable[[Expr], Expr]) -> Stmt:
-            """Adds the sums of earlier blocks to those of a vector."""
+            """Adds the sums of earlier blocks to those of a vector, which ``sums`` loads."""
 
             def element(k: Expr) -> Stmt:
                 at = {**env, self.row.var: top + i, self.column.var: start + begin + k}
@@ -464,10 +465,10 @@ class ContractionLoops:
 
             return self.columns_of(panel.size(begin, lanes), element)
 
-        def write(ends: bool, i: Expr, begin: int, acc: Buffer) -> Stmt:
+        def write(is_final: bool, i: Expr, begin: int, acc: Buffer) -> Stmt:
             size = panel.size(begin, lanes)
             at = {**env, self.row.var: top + i}
-            write_back = lambda sums: self.write_back(at, start + begin, size, sums, ends)
+            write_back = lambda sums: self.write_back(at, start + begin, size, sums, is_final)
             if is_whole(begin):
                 return write_back(lambda k: acc[i, k])
             sums, copies = lambda k: acc[i, k], []
@@ -476,28 +477,29 @@ class ContractionLoops:
                 spill = build.scratch([lanes], self.dtype, "spill")
                 copies = [AllocBuffer(spill), lane(lambda k: BufferStore(spill, acc[i, k], [k]))]
                 sums = lambda k: spill[k]
-            more = IfThenElse(later, add(i, begin, sums), None) if later is not None else None
-            return build.seq(*copies, more, write_back(sums))
+            earlier = IfThenElse(adds, add(i, begin, sums), None) if adds is not None else None
+            return build.seq(*copies, earlier, write_back(sums))
 
         def finish() -> Stmt:
-            if not self.is_heavy:
-                return self.by_end(env, lambda ends: each(partial(write, ends)))
-            # A heavy epilogue runs in a loop on spilled rows; unrolled, it could overflow the instruction cache.
+            if not self.loops_over_rows:
+                return self.by_end(env, lambda is_final: each(partial(write, is_final)))
+            # The epilogue runs in a loop on spilled rows.
             spilled = [build.scratch([rows, lanes], self.dtype, "spilled") for _ in begins]
             to = dict(zip(begins, spilled, strict=True))
             copy = each(lambda i, begin, acc: lane(lambda k: BufferStore(to[begin], acc[i, k], [i, k])))
 
-            def of_rows(ends: bool) -> Stmt:
+            def of_rows(is_final: bool) -> Stmt:
                 pairs = list(zip(begins, spilled, strict=True))
-                return build.loop(self.row, rows, lambda i: build.seq(*(write(ends, i, *pair) for pair in pairs)))
+                return build.loop(self.row, rows, lambda i: build.seq(*(write(is_final, i, *pair) for pair in pairs)))
 
             return build.seq(*map(AllocBuffer, spilled), copy, self.by_end(env, of_rows))
 
         loops = self.over_terms(env, top, rows, update)
+        # Whole vectors of sums are added up in registers, with one branch for the tile; partial ones in memory.
         earlier = None
-        if later is not None and any(map(is_whole, begins)):
+        if adds is not None and any(map(is_whole, begins)):
             one = lambda i, begin, acc: add(i, begin, lambda k: acc[i, k]) if is_whole(begin) else None
-            earlier = IfThenElse(later, each(one), None)
+            earlier = IfThenElse(adds, each(one), None)
         return build.seq(*map(AllocBuffer, accs), clear, loops, earlier, finish())
 
     def over_terms(self, env: Env, top: Expr, rows: int, update: Callable[[Env], Stmt]) -> Stmt:
@@ -513,18 +515,18 @@ class ContractionLoops:
         return build.flatten(self.tiling.outer, env)
 
     def by_end(self, env: Env, write: Callable[[bool], Stmt]) -> Stmt:
-        """What ``write`` makes of a tile, by whether its sums are final: one branch per tile, not one per vector."""
+        """The statements of ``write(is_final)``: those for final sums in the last block of terms, the others before."""
         if not self.blocked or self.ends_like_others:
             return write(True)
         last = volume(self.tiling.outer) - 1
         return IfThenElse(self.block_number(env) == last, write(True), write(False))
 
-    def write_back(self, env: Env, begin: Expr, size: Expr | int, total, ends: bool) -> Stmt:
+    def write_back(self, env: Env, begin: Expr, size: Expr | int, total, is_final: bool) -> Stmt:
         """Stores a vector of sums: final ones with their epilogues, others as partial sums."""
 
         def element(k: Expr) -> Stmt:
             at = {**env, self.column.var: begin + k}
-            if ends:
+            if is_final:
                 return self.stage.store(at, build.cast(total(k), self.stage.dtype))
             return BufferStore(self.partial, total(k), self.stage.at(at))
 

@@ -60,18 +60,18 @@ class TransposedRowsLoops(ContractionLoops):
     All panels of columns, or a strip of them, read the transposed rows, which L2 holds.
     """
 
-    # The share of L2 for the rows of a block. Of fewer rows there is one block per core.
-    _SHARE, _FEW_ROWS = 1 / 2, 128
-    # If panels are divided, the fewest rows, and how much more than on average the last thread may have to do.
-    _FEWEST_ROWS, _UNEVEN = 64, 17 / 16
+    # The share of L2 for the rows of a block, and the fewest rows of a task if there are two per core.
+    _SHARE, _ROWS_OF_A_TASK = 1 / 2, 128
+    # Strips of panels: the fewest rows, and how much more than the average the last thread to finish may have to do.
+    _ROWS_OF_A_STRIP, _UNEVEN = 64, 17 / 16
     # The rows and terms of a block begin after so many: the last tiles may begin before the block.
     _BEFORE = 16
 
     def divide(self) -> None:
-        """Divides the rows into blocks, or the panels into strips: if these are wider, and L2 holds all rows.
+        """Divides the panels into strips if there are more columns than rows, and L2 holds all rows; else the rows.
 
-        Each block of rows packs all panels, and for each strip all rows are transposed, which takes about as long for a
-        row as packing does for a column.
+        For each block of rows all panels are packed, and for each strip all rows are transposed. A row takes about as
+        long as a column.
         """
         rows, terms, panels = self.tiling.rows, volume(self.tiling.inner), self.panels.extent
         full, tail = divmod(self.row.extent, rows)
@@ -80,11 +80,11 @@ class TransposedRowsLoops(ContractionLoops):
         cores = self.machine.cores
         is_wide = self.column.extent > self.row.extent
         # More tasks end more evenly, but each packs all panels again.
-        tasks = cores if is_wide or self.row.extent < 2 * cores * self._FEW_ROWS else 2 * cores
+        tasks = cores if is_wide or self.row.extent < 2 * cores * self._ROWS_OF_A_TASK else 2 * cores
         wanted = 1 if self.tasks == 1 else build.ceil_div(tasks, batch)
         self.size = build.ceil_div(panels, min(wanted, panels))
         is_even = self.size * wanted <= self._UNEVEN * panels
-        if not (is_wide and is_even and self.row.extent >= self._FEWEST_ROWS and full <= most):
+        if not (is_wide and is_even and self.row.extent >= self._ROWS_OF_A_STRIP and full <= most):
             self.size = panels
         self.strips = Axis.fresh(self.column, build.ceil_div(panels, self.size))
         blocks = 1 if self.strips.extent > 1 else min(wanted, max(1, full))

@@ -168,6 +168,7 @@ def _prepare_reduction(stage: Stage, machine: Machine, promoted: Sequence[Buffer
     else:
         packed = with_words(stage, contraction, machine, promoted)
         before, stage = packed or hoist_operands(stage, contraction)
+        # Packed words are an axis of their own, and quotients by dynamic sizes would stay in the indices.
         if packed is None and all(isinstance(axis.extent, int) for axis in stage.reduce):
             stage = merge_reduced_axes(stage)
     pieces = split_reduction(stage, _independent_tasks(stage, machine), _work(stage), f"{stage.name}_part")

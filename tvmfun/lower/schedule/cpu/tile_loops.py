@@ -135,14 +135,14 @@ class TileLoops(ContractionLoops):
 
             return self.columns_of(size, partial_sum)
 
-        def write(adds: bool, ends: bool) -> Stmt:
+        def write(adds: bool, is_final: bool) -> Stmt:
             def vector(at: Env, i: Expr, begin: int, size: Expr | int) -> Stmt:
                 def total(k: Expr) -> Expr:
                     own = sums[i, begin + k]
                     whole = {**at, self.column.var: panel.start + begin + k}
                     return self.partial_sum(whole) + own if adds else own
 
-                return self.write_back(at, panel.start + begin, size, total, ends)
+                return self.write_back(at, panel.start + begin, size, total, is_final)
 
             return each(vector)
 
@@ -174,8 +174,9 @@ class TileLoops(ContractionLoops):
         multiply = build.nest(self.tiling.inner[:-2], env, add)
         adds = self.blocked and not self.carries
         written = self.by_end(env, partial(write, adds))
-        if adds:
-            written = IfThenElse(self.block_number(env) == 0, write(False, False), written)
+        if adds:  # and there are at least two blocks, so that the first is not the last
+            first = write(adds=False, is_final=False)
+            written = IfThenElse(self.block_number(env) == 0, first, written)
         return build.seq(start, multiply, call("store", *memory), written)
 
 

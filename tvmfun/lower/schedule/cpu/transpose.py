@@ -114,8 +114,8 @@ def transpose_tile(read: Callable[[int], Expr], write: Callable[[int, Expr], Stm
 
 
 @cache
-def _orders(step: int, lanes: int) -> tuple[list[Expr], list[Expr]]:
-    """The elements of two concatenated rows that the upper and the lower row get: of each two blocks one."""
+def _orders(step: int, lanes: int) -> tuple[tuple[Expr, ...], tuple[Expr, ...]]:
+    """Which elements of two concatenated rows the upper and the lower one get: the even and the odd blocks."""
     upper = [c if not c & step else lanes + c - step for c in range(lanes)]
     lower = [c + step if not c & step else lanes + c for c in range(lanes)]
-    return [tirx.const(c, "int32") for c in upper], [tirx.const(c, "int32") for c in lower]
+    return tuple(tirx.const(c, "int32") for c in upper), tuple(tirx.const(c, "int32") for c in lower)
