@@ -6,6 +6,8 @@ power of two competes for the same sets of a cache.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from tvm import tirx
 from tvm.tirx import AllocBuffer, BufferStore, Stmt
 
@@ -15,7 +17,22 @@ from tvmfun.lower.tir import build
 from tvmfun.lower.tir.build import Axis, Env, Expr, volume
 
 
-class StreamedLoops(ContractionLoops):
+class _Strips(ContractionLoops):
+    """Loops whose tasks may have strips of ``size`` panels each."""
+
+    strips: Axis
+    size: int
+
+    def strip(self, env: Env, beside: Sequence[Axis]) -> Stmt:
+        """The panels of the strip at ``env``; the last one may have fewer."""
+        panels, size = self.panels.extent, self.size
+        first = env[self.strips.var] * size
+        count = size if panels % size == 0 else build.minimum(size, panels - first)
+        panel = lambda i: self.each_panel({**env, self.panels.var: first + i}, beside)
+        return build.loop(self.column, count, panel)
+
+
+class StreamedLoops(_Strips):
     """Loops in which a task has a strip of panels: for each block of terms, all rows of all panels.
 
     So each row of the right operand is read along the strip. The sums of the strip stay in L2 between blocks.
@@ -35,16 +52,9 @@ class StreamedLoops(ContractionLoops):
 
     def emit(self, env: Env) -> Stmt:
         """All loops, the outer ones parallel."""
-        panels, size = self.panels.extent, self.size
 
         def task(env: Env) -> Stmt:
-            return build.nest(self.tiling.outer, env, strip)
-
-        def strip(env: Env) -> Stmt:
-            first = env[self.strips.var] * size
-            count = size if panels % size == 0 else build.minimum(size, panels - first)
-            panel = lambda i: self.each_panel({**env, self.panels.var: first + i}, self.beside)
-            return build.loop(self.column, count, panel)
+            return build.nest(self.tiling.outer, env, lambda env: self.strip(env, self.beside))
 
         axes = [*self.around, self.strips]
         return self.with_partial(build.parallel_nest(axes, env, task, build.points(axes) if self.tasks > 1 else 1))
@@ -54,7 +64,7 @@ class StreamedLoops(ContractionLoops):
         return super().wants_packing(1)
 
 
-class TransposedRowsLoops(ContractionLoops):
+class TransposedRowsLoops(_Strips):
     """Loops in which a task has a block of rows of the left operand, or all: it is transposed for each block of terms.
 
     All panels of columns, or a strip of them, read the transposed rows, which L2 holds.
@@ -96,16 +106,10 @@ class TransposedRowsLoops(ContractionLoops):
 
     def emit(self, env: Env) -> Stmt:
         """All loops, the outer ones parallel."""
-        panels, size = self.panels.extent, self.size
 
         def task(env: Env) -> Stmt:
+            block = lambda env: build.seq(self._transpose(env), self.strip(env, []))
             return build.seq(AllocBuffer(self.transposed), build.nest(self.tiling.outer, env, block))
-
-        def block(env: Env) -> Stmt:
-            first = env[self.strips.var] * size
-            count = size if panels % size == 0 else build.minimum(size, panels - first)
-            panel = lambda i: self.each_panel({**env, self.panels.var: first + i}, [])
-            return build.seq(self._transpose(env), build.loop(self.column, count, panel))
 
         axes = [*self.around, *self.beside, self.blocks, self.strips]
         return self.with_partial(build.parallel_nest(axes, env, task, build.points(axes) if self.tasks > 1 else 1))
