@@ -1,4 +1,4 @@
-"""Atomic writes of files, and checks that no other user can have written them."""
+"""Atomic writes of files, checks that no other user can have written them, and files in memory."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import os
 import stat
 import tempfile
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from functools import cache
 from pathlib import Path
 
@@ -24,6 +24,23 @@ def atomic_write(path: Path) -> Iterator[Path]:
         partial = Path(folder, path.name)
         yield partial
         partial.replace(path)
+
+
+@contextmanager
+def files_in_memory(count: int, suffix: str) -> Iterator[list[str]]:
+    """Yields the paths of new files, in memory if the system has such files.
+
+    On a full disk LLVM would end the process.
+    """
+    if not hasattr(os, "memfd_create"):
+        with tempfile.TemporaryDirectory() as folder:
+            yield [f"{folder}/{i}{suffix}" for i in range(count)]
+        return
+    with ExitStack() as opened:
+        numbers = [os.memfd_create(f"{i}{suffix}") for i in range(count)]
+        for number in numbers:
+            opened.callback(os.close, number)
+        yield [f"/proc/{os.getpid()}/fd/{number}" for number in numbers]
 
 
 class UntrustedError(Exception):

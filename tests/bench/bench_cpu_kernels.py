@@ -11,9 +11,8 @@ os.environ.setdefault("TVM_NUM_THREADS", str(len(os.sched_getaffinity(0))))
 import numpy as np
 import pytest
 import tvm
+from support.te_kernels import compile_te
 from tvm import te, tirx
-
-from tvmfun.lower.schedule.cpu.rules import schedule
 
 torch = pytest.importorskip("torch")
 
@@ -34,8 +33,7 @@ def best(call, repeats=30):
 
 def build(inputs, outputs):
     """The compiled kernel of some te tensors as a call without arguments."""
-    func = schedule(te.create_prim_func([*inputs, *outputs]), TARGET)
-    kernel = tvm.compile(tvm.IRModule({"main": func}), target=TARGET)["main"]
+    _, kernel = compile_te([*inputs, *outputs], TARGET)
     rng = np.random.default_rng(0)
     arrays = [rng.random([int(size) for size in t.shape], dtype="float32") for t in (*inputs, *outputs)]
     tensors = [tvm.runtime.tensor(array) for array in arrays]

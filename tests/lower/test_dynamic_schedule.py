@@ -1,5 +1,6 @@
 """CPU schedules of kernels with dynamic sizes, against NumPy in float64: every rule, several processors and sizes."""
 
+import ctypes
 import itertools
 
 import numpy as np
@@ -7,7 +8,7 @@ import pytest
 import tvm
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tvm import te, tirx
+from tvm import ir, te, tirx
 
 import tvmfun
 import tvmfun.numpy as tnp
@@ -43,15 +44,16 @@ class Kernel:
         where = tvm.target.Target(TARGETS[target])
         self.func = schedule(func, where)
         self.rule = self.func.attrs[RULE]
-        skipped = tvm.transform.PassContext(disabled_pass=["s_tir.CompactBufferAllocation"])
-        with skipped:
-            self.run = tvm.compile(tvm.IRModule({"main": self.func}), target=where)["main"]
+        module = native.compiled(where, {ir.GlobalVar("kernel"): self.func.with_attr("global_symbol", "kernel")})
+        self.run = module.get_function("kernel")
 
     def __call__(self, *arrays: np.ndarray, **sizes: int) -> np.ndarray:
         shape = [dims.at(expressions.to_size(size), sizes) for size in self.output.shape]
         # Wrong stores must show, so the output starts out as something unlikely.
         out = tvm.runtime.tensor(np.full(shape, 77).astype(str(self.output.dtype)))
-        self.run(*map(tvm.runtime.tensor, arrays), *(sizes[name] for name in self.sizes), out)
+        tensors = list(map(tvm.runtime.tensor, arrays))
+        pointer = lambda tensor: ctypes.c_void_p(tensor.data_ptr())
+        self.run(*map(pointer, tensors), *(sizes[name] for name in self.sizes), pointer(out))
         return out.numpy()
 
 

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import os
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import ExitStack, contextmanager
-from tempfile import TemporaryDirectory
+from contextlib import contextmanager
 from typing import Any, NamedTuple
 
 import tvm
@@ -16,9 +14,10 @@ from tvm.support import cc
 from tvm.target import Target
 
 from tvmfun.core import dims
+from tvmfun.files import files_in_memory
 from tvmfun.lower import target as targets
 from tvmfun.lower.codegen.memory_plan import Call, Store
-from tvmfun.lower.codegen.strip import can_strip, stripped
+from tvmfun.lower.codegen.strip import stripped
 from tvmfun.lower.codegen.workspaces import Event, events, expanded, thread_count
 from tvmfun.lower.tir.build import buffer, seq
 from tvmfun.lower.tir.calling_convention import (
@@ -185,26 +184,12 @@ class NativeModule:
     def object_files(self) -> Iterator[list[str]]:
         """Yields the paths of object files, with machine code that is generated in threads."""
         modules = [*self._parts, self._built_callers(self._callers)]
-        with _object_files(len(modules)) as files:
+        with files_in_memory(len(modules), ".o") as files:
             _in_threads(lambda module, file: module.write_to_file(file, "o"), modules, files)
             yield files
 
     def _built_callers(self, callers: tvm.IRModule) -> Any:
         return _built(self._target_of_callers, callers, self._optimized, self._names_of_variables)
-
-
-@contextmanager
-def _object_files(count: int) -> Iterator[list[str]]:
-    """Paths of object files, in memory if the system has such files: on a full disk LLVM would end the process."""
-    if not hasattr(os, "memfd_create"):
-        with TemporaryDirectory() as folder:
-            yield [f"{folder}/{i}.o" for i in range(count)]
-        return
-    with ExitStack() as opened:
-        numbers = [os.memfd_create(f"{i}.o") for i in range(count)]
-        for number in numbers:
-            opened.callback(os.close, number)
-        yield [f"/proc/{os.getpid()}/fd/{number}" for number in numbers]
 
 
 def _in_threads(function: Callable, *arguments: Sequence) -> list:
@@ -259,7 +244,7 @@ def _with_forwarding(target: Target, module: tvm.IRModule) -> tvm.IRModule:
 def _built(target: Target, module: tvm.IRModule, optimized: bool = True, names: Mapping[str, str] | None = None) -> Any:
     """The LLVM module of lowered functions, with new names of variables."""
     # A level that the user has chosen stays.
-    if optimized or _OPT_LEVEL in target.attrs or not can_strip():
+    if optimized or _OPT_LEVEL in target.attrs:
         return stripped(_llvm_module(llvm_options(target), module), names=names)
     built = _llvm_module(Target({**llvm_options(target).export(), _OPT_LEVEL: 0}), module)
     return stripped(built, opt_level=2, names=names)

@@ -1,15 +1,17 @@
-"""Edits of the text of LLVM modules: less of TVM's code and debug information, another level, names of variables."""
+"""Edits of the text of LLVM modules: micro-kernels, less of TVM's code, another level, names of variables."""
 
 from __future__ import annotations
 
-import os
 import re
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
 import tvm
 
+from tvmfun.files import files_in_memory
 from tvmfun.lower.tir.held_values import MEMORY
+from tvmfun.lower.tir.micro_kernels import with_definitions
 
 # TVM adds these two functions, of 25 blocks, to every module. LLVM calls them on processors without such instructions.
 _CONVERSIONS = re.compile(r"^define weak [^\n]*@__(?:truncsfhf2|extendhfsf2)\(.*?^}\n", re.DOTALL | re.MULTILINE)
@@ -31,41 +33,31 @@ _THROUGH_MEMORY = re.compile(
 _UNIT = re.compile(r"llvm\.dbg\.cu = !\{[^}]*\}")
 
 
-def can_strip() -> bool:
-    """Whether the system has files in memory, through which the text of modules goes."""
-    return hasattr(os, "memfd_create")
-
-
 def stripped(module: Any, opt_level: int | None = None, names: Mapping[str, str] | None = None) -> Any:
-    """Returns the LLVM module without float16 conversions, if it does not compute in float16, and debug information.
+    """Returns the LLVM module without debug information and float16 conversions, but with the micro-kernels it calls.
 
-    Both take LLVM longer than a small kernel, and longer than to print and read the text of large ones.
+    The former, which modules that do not compute in float16 do without, take LLVM longer than a small kernel, and
+    longer than to print and read the text of large ones.
 
     Args:
         module: the LLVM module.
         opt_level: the level at which machine code is generated, if another than that at which the module was built.
         names: new names of variables and functions.
     """
-    if not can_strip():
-        return module
     text = module.inspect_source("ll")
     without_conversions = _CONVERSIONS.sub("", text)
     if "half" not in without_conversions or not _USES_HALF.search(without_conversions):
         text = without_conversions
-    text = _without_debug_information(text)
+    text = with_definitions(_without_debug_information(text))
     if opt_level is not None:
         text = _OPT_LEVEL.sub(rf"\g<1>{opt_level}", text, count=1)
         # No optimizer does it, and a product and a sum are fused only if no memory is between them.
         text = _THROUGH_MEMORY.sub(r"\1\4bitcast \2 \3 to \2\n", text)
     for old, new in (names or {}).items():
         text = text.replace(old, new)
-    number = os.memfd_create("module.ll")
-    try:
-        with open(number, "w", closefd=False) as file:
-            file.write(text)
-        return tvm.get_global_func("ffi.Module.load_from_file.ll")(f"/proc/self/fd/{number}", "ll")
-    finally:
-        os.close(number)
+    with files_in_memory(1, ".ll") as (path,):
+        Path(path).write_text(text)
+        return tvm.get_global_func("ffi.Module.load_from_file.ll")(path, "ll")
 
 
 def _without_debug_information(text: str) -> str:

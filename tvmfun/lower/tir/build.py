@@ -280,6 +280,11 @@ def index(like: Axis, value: Size) -> Expr:
     return expressions.scalar(value, str(like.var.ty))
 
 
+def is_later(number: Expr) -> Expr:
+    """Whether the number of an iteration is not that of the first one."""
+    return tirx.NE(number, tirx.const(0, str(number.ty)))
+
+
 def minimum(a, b) -> Expr:
     """The smaller of two index expressions."""
     return tirx.min(a, b)

@@ -36,7 +36,10 @@ def writes_once(stmt: Stmt, output: Buffer, repeats: frozenset[ir.Var] = frozens
         # A clamped index can repeat across iterations.
         is_clamped = any(find(index, tirx.Min, tirx.Max) for index in stmt.indices if isinstance(index, ir.Expr))
         return not is_clamped and all(any(build.uses(index, var) for index in stmt.indices) for var in repeats)
-    return not any(store.buffer.same_as(output) for store in find(stmt, BufferStore))
+    # A function that gets the address may store elements several times.
+    loads = find(stmt, ir.TensorLoad) if isinstance(stmt, tirx.Evaluate) else []
+    written = [*(store.buffer for store in find(stmt, BufferStore)), *(load.source for load in loads)]
+    return not any(buffer.same_as(output) for buffer in written)
 
 
 def _fixes(condition: ir.Expr, var: ir.Var) -> bool:

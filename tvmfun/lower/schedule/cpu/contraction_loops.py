@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from functools import partial
 
 from tvm import ir, tirx
 from tvm.tirx import AllocBuffer, Buffer, BufferStore, IfThenElse, Stmt
@@ -13,10 +12,13 @@ from tvmfun.core import dims, expressions
 from tvmfun.lower.machine import Machine
 from tvmfun.lower.schedule.cpu.contraction import FAR_BYTES, Contraction, Tiling
 from tvmfun.lower.schedule.cpu.dots import WORD, Dot
+from tvmfun.lower.schedule.cpu.product_tiles import ProductTile, Steps, product_tiles, steps_of
+from tvmfun.lower.schedule.cpu.register_tiles import RegisterTile
 from tvmfun.lower.schedule.cpu.transpose import is_row_readable, ramp, read_row, reads_several, transpose_tile
 from tvmfun.lower.schedule.stages import accumulator
 from tvmfun.lower.tir import build, intrinsics
 from tvmfun.lower.tir.build import Axis, Env, Expr, Size, volume
+from tvmfun.lower.tir.micro_kernels import Next, RowsCopy
 
 # The share of the L2 cache that rows of a strided left operand take while panels go by, and the fewest rows for which
 # packing the panels again pays.
@@ -52,10 +54,26 @@ class Panel:
 
 
 class ContractionLoops:
-    """Builds one contraction's loops, from the tasks inwards to the register tile."""
+    """Builds one contraction's loops, from the tasks inwards to the register tile.
 
-    def __init__(self, contraction: Contraction, tiling: Tiling, prefix: int, tasks: int, machine: Machine) -> None:
-        self.contraction, self.tiling = contraction, tiling
+    Args:
+        contraction, tiling: what is computed, and the sizes of the tiles.
+        prefix: the number of leading axes that loops around it have bound.
+        tasks: the least number of tasks, if possible.
+        machine: the processor.
+        later: whether the output has sums already, to which these are added; not with epilogues.
+    """
+
+    def __init__(
+        self,
+        contraction: Contraction,
+        tiling: Tiling,
+        prefix: int,
+        tasks: int,
+        machine: Machine,
+        later: Expr | None = None,
+    ) -> None:
+        self.contraction, self.tiling, self.later = contraction, tiling, later
         self.tasks, self.machine = tasks, machine
         self.stage, self.row, self.column = contraction.stage, contraction.row, contraction.column
         self.dtype = accumulator(self.stage.dtype)
@@ -81,8 +99,8 @@ class ContractionLoops:
         self.partial = self.stage.output
         if self.blocked and self.dtype != self.stage.dtype:
             self.partial = build.scratch(self.stage.output.shape, self.dtype, "partial")
-        # Whether final sums are stored in the same way as those of earlier blocks.
-        self.ends_like_others = not self.stage.epilogues and self.partial.same_as(self.stage.output)
+        # Whether final sums are stored as they are, in the same way as those of earlier blocks.
+        self.stores_sums = not self.stage.epilogues and self.dtype == self.stage.dtype
 
     def divide(self) -> None:
         """Divides rows and panels into tasks, and the rows of a task into tiles."""
@@ -249,7 +267,8 @@ class ContractionLoops:
         near = size if is_deep else FAR_BYTES * 8 // build.bits(self.dtype)
         return step is None or dims.typical(step) > near
 
-    def _right(self, env: Env) -> Expr:
+    def right(self, env: Env) -> Expr:
+        """The right operand at the point of the loops, as a term."""
         return build.cast(self.operand(self.contraction.right, env), self.term)
 
     def left(self, env: Env) -> Expr:
@@ -265,7 +284,32 @@ class ContractionLoops:
         """Copies the panel to contiguous memory, padded with zeros to whole vectors."""
         if self.packs_transposed(panel):
             return self._pack_transposed(env, panel, packed)
-        return build.nest(self.tiling.inner, env, lambda env: self.pack_term(env, panel, packed))
+        return self._copy_rows(env, panel, packed) or build.nest(
+            self.tiling.inner, env, lambda env: self.pack_term(env, panel, packed)
+        )
+
+    def _copy_rows(self, env: Env, panel: Panel, packed: Buffer) -> Stmt | None:
+        """Copies rows of the right operand by a micro-kernel; None if they are converted, or not contiguous."""
+        if panel.valid is not None or not self.tiling.inner:
+            return None
+        *outer, last = self.tiling.inner
+        column = Axis.fresh(self.column, panel.width)
+        domain = [*self.tiling.inner, column]
+        here = {**env, **{axis.var: axis.var for axis in self.tiling.inner}, self.column.var: panel.start + column.var}
+        right, result = self.right(here), packed[tuple(self.packed_at(self.depth(here), column.var))]
+        if not isinstance(right, ir.TensorLoad) or build.stride(right.source, right.indices, column, domain) != 1:
+            return None
+        steps = [build.stride(load.source, load.indices, last, domain) for load in (result, right)]
+        if not all(isinstance(step, int) for step in steps):
+            return None
+
+        def copy(env: Env) -> Stmt:
+            first = {**env, last.var: build.index(last, 0), column.var: build.index(column, 0)}
+            to, source = (build.substitute(load, first) for load in (result, right))
+            function = RowsCopy(build.bits(self.term), panel.width, self.tiling.lanes)
+            return function.call(to, steps[0], source, steps[1], last.bound(env))
+
+        return build.nest(outer, env, copy)
 
     def pack_term(self, env: Env, panel: Panel, packed: Buffer) -> Stmt:
         """Copies the elements of one term."""
@@ -276,11 +320,11 @@ class ContractionLoops:
             return BufferStore(packed, value, self.packed_at(depth, begin + k))
 
         def element(k: Expr) -> Stmt:
-            right = self._right({**env, self.column.var: start + k})
+            right = self.right({**env, self.column.var: start + k})
             return store(0, k, tirx.if_then_else(k < panel.valid, right, build.zero(self.term)))
 
         def vector(begin: int, size: int) -> Stmt:
-            right = lambda k: self._right({**env, self.column.var: start + begin + k})
+            right = lambda k: self.right({**env, self.column.var: start + begin + k})
             copy = self._along_columns()(self.column, size, lambda k: store(begin, k, right(k)))
             if size == lanes:
                 return copy
@@ -375,16 +419,27 @@ class ContractionLoops:
         block = env.get(self.blocks.var, build.index(self.row, 0))
         count = full if self.blocks.extent == 1 else build.minimum(per_block, full - block * per_block)
 
-        def tile(i: Expr) -> Stmt:
-            return self.tile(env, (block * per_block + i) * rows, rows, panel, packed)
-
-        body = build.loop(self.row, count, tile)
+        body = self.tiles(env, block * (per_block * rows), count, panel, packed)
         if tail == 0:
             return body
         rest = self.fewer_rows(env, tail, panel, packed)
         if self.blocks.extent != 1:
             rest = IfThenElse(block == self.blocks.extent - 1, rest, None)
         return build.seq(body, rest)
+
+    def tiles(self, env: Env, top: Expr, count: Size | Expr, panel: Panel, packed: Buffer | None) -> Stmt:
+        """The tiles of a panel below one another, from the row ``top`` on."""
+        rows = self.tiling.rows
+        steps = self.steps(env, rows, panel, packed)
+        if steps is None or not isinstance(self.row.extent, int):
+            return build.loop(self.row, count, lambda i: self.tile(env, top + i * rows, rows, panel, packed))
+        tile = lambda i: ProductTile(self, steps, env, top + i * rows, rows, panel, packed)
+        following = Next(rows * steps.left_row, 0, rows * (steps.sums_row or 0))
+        return product_tiles(self, env, tile, count, following)
+
+    def steps(self, env: Env, rows: int, panel: Panel, packed: Buffer | None) -> Steps | None:
+        """The steps of tiles that a micro-kernel computes; None if it does not."""
+        return None if panel.valid is not None or self.fetches_ahead(rows) else steps_of(self, env, packed)
 
     def fewer_rows(self, env: Env, count: Size, panel: Panel, packed: Buffer | None) -> Stmt:
         """The rows that are left; a dynamic number in tiles of a half, a quarter, ... of the rows."""
@@ -399,108 +454,16 @@ class ContractionLoops:
         return build.seq(*tiles)
 
     def tile(self, env: Env, top: Expr, rows: int, panel: Panel, packed: Buffer | None) -> Stmt:
-        """One register tile: initialize, accumulate over the reduced axes, write back."""
-        lanes, start, width = self.tiling.lanes, panel.start, panel.width
-        begins = range(0, width, lanes)
-        accs = [build.scratch([rows, lanes], self.dtype, "acc") for _ in begins]
+        """One register tile."""
+        steps = self.steps(env, rows, panel, packed)
+        if steps is None:
+            return RegisterTile(self, env, top, rows, panel, packed).emit()
+        tile = ProductTile(self, steps, env, top, rows, panel, packed)
+        return product_tiles(self, env, lambda i: tile, 1, Next(0, 0, 0))
 
-        def each(make) -> Stmt:
-            def of_row(i: Expr) -> Stmt:
-                return build.seq(*(make(i, begin, acc) for begin, acc in zip(begins, accs, strict=True)))
-
-            return build.unrolled(self.row, rows, of_row)
-
-        def lane(make, size: int = lanes) -> Stmt:
-            return build.vectorized(self.column, size, make)
-
-        def first(begin: int, k: Expr) -> Expr:
-            return build.zero(self.dtype) if self.start is None else self.start[begin + k]
-
-        clear = each(lambda i, begin, acc: lane(lambda k: BufferStore(acc, first(begin, k), [i, k])))
-
-        def load(i: Expr, begin: int, acc: Buffer) -> Stmt:
-            def partial_sum(k: Expr) -> Stmt:
-                at = {**env, self.row.var: top + i, self.column.var: start + begin + k}
-                return BufferStore(acc, self.partial_sum(at), [i, k])
-
-            return self.columns_of(panel.size(begin, lanes), partial_sum)
-
-        # Whether there are sums of earlier blocks, and whether they are added to those of this one.
-        later = self.block_number(env) != 0 if self.blocked else None
-        adds = None if self.carries else later
-        if self.carries:
-            clear = build.seq(clear, IfThenElse(later, each(load), None))
-
-        def update(env: Env) -> Stmt:
-            def multiply(i: Expr, begin: int, acc: Buffer) -> Stmt:
-                left = self.left({**env, self.row.var: top + i})
-                if self.dot is not None and packed is not None:
-                    right = packed[self.depth(env), ramp(build.index(self.column, begin), lanes)]
-                    whole = [i, ramp(build.index(self.row, 0), lanes)]
-                    total = self.dot.add(acc[whole[0], whole[1]], tirx.Broadcast(left, lanes), right, lanes)
-                    return BufferStore(acc, total, whole)
-
-                def one(k: Expr) -> Stmt:
-                    if packed is None:
-                        right = self._right({**env, self.column.var: start + begin + k})
-                    else:
-                        right = packed[self.depth(env), begin + k]
-                    return BufferStore(acc, acc[i, k] + left * right, [i, k])
-
-                return lane(one)
-
-            return each(multiply)
-
-        def is_whole(begin: int) -> bool:
-            size = panel.size(begin, lanes)
-            return isinstance(size, int) and size == lanes
-
-        def add(i: Expr, begin: int, sums: Callable[[Expr], Expr]) -> Stmt:
-            """Adds the sums of earlier blocks to those of a vector, which ``sums`` loads."""
-
-            def element(k: Expr) -> Stmt:
-                at = {**env, self.row.var: top + i, self.column.var: start + begin + k}
-                own = sums(k)
-                return BufferStore(own.source, self.partial_sum(at) + own, own.indices)
-
-            return self.columns_of(panel.size(begin, lanes), element)
-
-        def write(is_final: bool, i: Expr, begin: int, acc: Buffer) -> Stmt:
-            size = panel.size(begin, lanes)
-            at = {**env, self.row.var: top + i}
-            write_back = lambda sums: self.write_back(at, start + begin, size, sums, is_final)
-            if is_whole(begin):
-                return write_back(lambda k: acc[i, k])
-            sums, copies = lambda k: acc[i, k], []
-            if any(acc is own for own in accs):
-                # A partial vector is copied to memory first, so that the accumulators stay in registers.
-                spill = build.scratch([lanes], self.dtype, "spill")
-                copies = [AllocBuffer(spill), lane(lambda k: BufferStore(spill, acc[i, k], [k]))]
-                sums = lambda k: spill[k]
-            earlier = IfThenElse(adds, add(i, begin, sums), None) if adds is not None else None
-            return build.seq(*copies, earlier, write_back(sums))
-
-        def finish() -> Stmt:
-            if not self.loops_over_rows:
-                return self.by_end(env, lambda is_final: each(partial(write, is_final)))
-            # The epilogue runs in a loop on spilled rows.
-            spilled = [build.scratch([rows, lanes], self.dtype, "spilled") for _ in begins]
-            to = dict(zip(begins, spilled, strict=True))
-            copy = each(lambda i, begin, acc: lane(lambda k: BufferStore(to[begin], acc[i, k], [i, k])))
-
-            def of_rows(is_final: bool) -> Stmt:
-                pairs = list(zip(begins, spilled, strict=True))
-                return build.loop(self.row, rows, lambda i: build.seq(*(write(is_final, i, *pair) for pair in pairs)))
-
-            return build.seq(*map(AllocBuffer, spilled), copy, self.by_end(env, of_rows))
-
-        loops = self.over_terms(env, top, rows, update)
-        # Whole vectors of sums are added up in registers, with one branch for the tile; partial ones in memory.
-        earlier = None
-        if adds is not None and any(map(is_whole, begins)):
-            one = lambda i, begin, acc: add(i, begin, lambda k: acc[i, k]) if is_whole(begin) else None
-            earlier = IfThenElse(adds, each(one), None)
-        return build.seq(*map(AllocBuffer, accs), clear, loops, earlier, finish())
+    def fetches_ahead(self, rows: int) -> bool:
+        """Whether the loops of a tile of so many rows fetch the rows of the next one."""
+        return False
 
     def over_terms(self, env: Env, top: Expr, rows: int, update: Callable[[Env], Stmt]) -> Stmt:
         """The loops of a tile over a block of terms."""
@@ -514,12 +477,22 @@ class ContractionLoops:
         """The number of the block of the reduced axes at ``env``."""
         return build.flatten(self.tiling.outer, env)
 
+    def has_earlier_sums(self, env: Env) -> Expr | None:
+        """Whether there are sums of earlier blocks; None if there never are."""
+        later = build.is_later(self.block_number(env)) if self.blocked else None
+        if later is None or self.later is None:
+            return self.later if later is None else later
+        return tirx.any(self.later, later)
+
+    def is_last_block(self, env: Env) -> Expr:
+        """Whether the block of the reduced axes at ``env`` is the last one."""
+        return self.block_number(env) == volume(self.tiling.outer) - 1
+
     def by_end(self, env: Env, write: Callable[[bool], Stmt]) -> Stmt:
         """The statements of ``write(is_final)``: those for final sums in the last block of terms, the others before."""
-        if not self.blocked or self.ends_like_others:
+        if not self.blocked or self.stores_sums:
             return write(True)
-        last = volume(self.tiling.outer) - 1
-        return IfThenElse(self.block_number(env) == last, write(True), write(False))
+        return IfThenElse(self.is_last_block(env), write(True), write(False))
 
     def write_back(self, env: Env, begin: Expr, size: Expr | int, total, is_final: bool) -> Stmt:
         """Stores a vector of sums: final ones with their epilogues, others as partial sums."""

@@ -20,7 +20,8 @@ from tvmfun.lower.schedule.cpu.transpose import (
     read_row,
     tile_dtype,
     tile_lanes,
-    transpose_tile,
+    transpose_in_memory,
+    transpose_rows,
 )
 from tvmfun.lower.schedule.cpu.transpose import rows as registers
 from tvmfun.lower.schedule.stages import Stage, fusable, indices_at
@@ -178,11 +179,16 @@ def _emit_transpose(
     lanes, kept = tile_lanes(dtype, machine), tile_dtype(dtype)
     others = [a for a in axes if a is not axis and a is not last]
     rows, columns = (Axis.fresh(a, build.ceil_div(a.extent, lanes)) for a in (axis, last))
+    # A part of a row that is written at once is contiguous.
+    is_moved = not stage.epilogues and tvm_ffi.structural_equal(stage.value, load)
+    is_moved = is_moved and build.stride(stage.output, stage.index, last, stage.space) == 1
 
     def tile(env: Env) -> Stmt:
         # The last tiles overlap those before them, so that every tile is whole.
         top = build.minimum(env[rows.var] * lanes, axis.extent - lanes)
         left = build.minimum(env[columns.var] * lanes, last.extent - lanes)
+        if is_moved and (moved := _moved(stage, {**env, axis.var: top, last.var: left}, load, axis, last, lanes)):
+            return moved
         turned = registers(lanes, kept, "turned")
 
         def read(row: int) -> Expr:
@@ -202,10 +208,18 @@ def _emit_transpose(
 
             return build.vectorized(last, lanes, lane)
 
-        turn = transpose_tile(read, keep, lanes, kept)
+        turn = transpose_rows(read, keep, lanes, kept)
         return build.seq(*map(AllocBuffer, turned), turn, *map(write, range(lanes)))
 
     return build.parallel_nest([*others, rows, columns], env, tile, tasks)
+
+
+def _moved(stage: Stage, at: Env, load: ir.TensorLoad, axis: Axis, last: Axis, lanes: int) -> Stmt | None:
+    """The transpose of the tile that begins at ``at`` without any operation, if a micro-kernel can do it."""
+    row = ir.Var("row", ir.PrimType("int32"))
+    source = build.substitute(load, {**at, last.var: at[last.var] + row})
+    result = stage.output[tuple(stage.at({**at, axis.var: at[axis.var] + row}))]
+    return transpose_in_memory(source, result, row, lanes)
 
 
 def _vector(

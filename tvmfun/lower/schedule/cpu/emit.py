@@ -11,10 +11,12 @@ from tvmfun.lower.schedule.cpu.dots import TileDot
 from tvmfun.lower.schedule.cpu.far_operands import StreamedLoops, TransposedRowsLoops
 from tvmfun.lower.schedule.cpu.grouped_panels import GroupedLoops
 from tvmfun.lower.schedule.cpu.tile_loops import emit_tiles
-from tvmfun.lower.tir.build import Env
+from tvmfun.lower.tir.build import Env, Expr
 
 
-def loops_of(contraction: Contraction, prefix: int, machine: Machine, tasks: int) -> ContractionLoops:
+def loops_of(
+    contraction: Contraction, prefix: int, machine: Machine, tasks: int, later: Expr | None = None
+) -> ContractionLoops:
     """The loops of a contraction without tiles of AMX, of which the first ``prefix`` axes are bound elsewhere."""
     tiling = plan(contraction, machine)
     kind = ContractionLoops
@@ -24,13 +26,18 @@ def loops_of(contraction: Contraction, prefix: int, machine: Machine, tasks: int
         kind = TransposedRowsLoops
     elif tiling.grouped:
         kind = GroupedLoops
-    return kind(contraction, tiling, prefix, tasks, machine)
+    return kind(contraction, tiling, prefix, tasks, machine, later)
 
 
-def emit_contraction(contraction: Contraction, env: Env, prefix: int, machine: Machine, tasks: int) -> Stmt:
-    """The loop nest of a contraction whose first ``prefix`` axes are bound in ``env``."""
+def emit_contraction(
+    contraction: Contraction, env: Env, prefix: int, machine: Machine, tasks: int, later: Expr | None = None
+) -> Stmt:
+    """The loop nest of a contraction whose first ``prefix`` axes are bound in ``env``.
+
+    If ``later`` holds, its sums are added to those in the output.
+    """
     if isinstance(contraction.dot, TileDot):
         return emit_tiles(contraction, env, prefix, machine, tasks)
-    loops = loops_of(contraction, prefix, machine, tasks)
+    loops = loops_of(contraction, prefix, machine, tasks, later)
     nest = loops.emit(env)
     return nest if contraction.dot is None else contraction.dot.with_definition(nest, loops.tiling.lanes)

@@ -9,8 +9,10 @@ from tvm.tirx import AllocBuffer, Buffer, IfThenElse, Stmt
 
 from tvmfun.lower.schedule.cpu.contraction import LITTLE_WORK, PANELS_OF_A_GROUP, most_terms
 from tvmfun.lower.schedule.cpu.contraction_loops import ContractionLoops, Panel
+from tvmfun.lower.schedule.cpu.product_tiles import ProductTile, product_tiles
 from tvmfun.lower.tir import build
-from tvmfun.lower.tir.build import Axis, Env, Expr, volume
+from tvmfun.lower.tir.build import Axis, Env, Expr, Size, volume
+from tvmfun.lower.tir.micro_kernels import Next
 
 _LINE_BITS, _LINES_OF_A_PAGE = 64 * 8, 64
 # More panels read the rows of a tile so long that nothing is gained by fetching them earlier.
@@ -94,19 +96,41 @@ class GroupedLoops(ContractionLoops):
         depth = super().depth(env)
         return depth if self.member.extent == 1 else env[self.member.var] * volume(self.tiling.inner) + depth
 
+    def tiles(self, env: Env, top: Expr, count: Size | Expr, panel: Panel, packed: Buffer | None) -> Stmt:
+        """The tiles below one another, in all panels of the group."""
+        if self.member.extent == 1:
+            return super().tiles(env, top, count, panel, packed)
+        rows = self.tiling.rows
+        return build.loop(self.row, count, lambda i: self.tile(env, top + i * rows, rows, panel, packed))
+
     def tile(self, env: Env, top: Expr, rows: int, panel: Panel, packed: Buffer | None) -> Stmt:
         """The tiles of some rows in all panels of the group."""
         tile = super().tile
         if self.member.extent == 1:
             return tile(env, top, rows, panel, packed)
-        return self._each_member(env, lambda env, panel: tile(env, top, rows, panel, packed))
+
+        def tiles(env: Env, count: Size | Expr, panel: Callable[[Expr], Panel]) -> Stmt:
+            first = build.index(self.column, 0)
+            steps = self.steps({**env, self.member.var: first}, rows, panel(first), packed)
+            if steps is None:
+                one = lambda i: tile({**env, self.member.var: i}, top, rows, panel(i), packed)
+                return build.loop(self.column, count, one)
+            one = lambda i: ProductTile(self, steps, {**env, self.member.var: i}, top, rows, panel(i), packed)
+            columns = self.tiling.columns
+            return product_tiles(self, env, one, count, Next(0, volume(self.tiling.inner) * columns, columns))
+
+        return self._each_member(env, lambda env, panel: tile(env, top, rows, panel, packed), tiles)
+
+    def fetches_ahead(self, rows: int) -> bool:
+        """Whether the loops of a tile of so many rows fetch the rows of the next one."""
+        return self.line is not None and rows == self.tiling.rows
 
     def over_terms(self, env: Env, top: Expr, rows: int, update: Callable[[Env], Stmt]) -> Stmt:
         """The loops of a tile over a block of terms, which fetch the rows of the next tile, a part of them per panel.
 
         Of each row the prefetcher would begin anew.
         """
-        if self.line is None or rows != self.tiling.rows:
+        if not self.fetches_ahead(rows):
             return super().over_terms(env, top, rows, update)
         *outer, last = self.tiling.inner
         whole, rest = divmod(last.extent, self.line)
@@ -128,16 +152,32 @@ class GroupedLoops(ContractionLoops):
 
         return build.nest(outer, env, lines)
 
-    def _each_member(self, env: Env, make: Callable[[Env, Panel], Stmt]) -> Stmt:
-        """A loop over the panels of a group; the last panel of all may be narrower."""
+    def _each_member(
+        self,
+        env: Env,
+        make: Callable[[Env, Panel], Stmt],
+        several: Callable[[Env, Size | Expr, Callable[[Expr], Panel]], Stmt] | None = None,
+    ) -> Stmt:
+        """A loop over the panels of a group; the last panel of all may be narrower.
+
+        Args:
+            env: the indices of the loops.
+            make: returns the statement for a panel.
+            several: returns the statement for so many whole panels, which are a function of their number; by default it
+                is a loop.
+        """
         columns, size, group = self.tiling.columns, self.member.extent, env[self.panels.var]
         full, tail = divmod(self.column.extent, columns)
-        count = size if full == size * self.panels.extent else build.minimum(size, full - group * size)
-
-        def member(i: Expr) -> Stmt:
-            return make({**env, self.member.var: i}, Panel((group * size + i) * columns, columns))
-
-        loop = build.loop(self.column, count, member) if full else None
+        is_full = full == size * self.panels.extent
+        count = size if is_full else build.minimum(size, full - group * size)
+        panel = lambda i: Panel((group * size + i) * columns, columns)
+        loop = None
+        if full and several is None:
+            loop = build.loop(self.column, count, lambda i: make({**env, self.member.var: i}, panel(i)))
+        elif full:
+            loop = several(env, count, panel)
+            # The last group may have the narrower panel only.
+            loop = loop if full > size * (self.panels.extent - 1) else IfThenElse(count > 0, loop, None)
         if not tail:
             return build.seq(loop)
         start = build.index(self.column, full * columns)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from functools import cache
+from typing import Any
 
 from tvm import ir, tirx
 from tvm.tirx import AllocBuffer, Buffer, BufferStore, Stmt
@@ -11,6 +12,7 @@ from tvm.tirx import AllocBuffer, Buffer, BufferStore, Stmt
 from tvmfun.lower.machine import Machine
 from tvmfun.lower.tir import build
 from tvmfun.lower.tir.build import Axis, Env, Expr
+from tvmfun.lower.tir.micro_kernels import TileTranspose, exchange
 
 
 def is_row_readable(value: Expr, axis: Axis, domain: Sequence[Axis]) -> bool:
@@ -80,6 +82,12 @@ def _first(index: Expr) -> Expr:
     return index.base if isinstance(index, tirx.Ramp) else index
 
 
+def _first_of(source: Buffer, indices: Sequence[Expr]) -> ir.TensorLoad:
+    """The load of the first element of a vector."""
+    *outer, last = indices
+    return source[(*outer, _first(last))]
+
+
 def ramp(start: Expr, lanes: int) -> Expr:
     """The indices start, start + 1, ..."""
     return tirx.Ramp(start, tirx.const(1, str(start.ty)), lanes)
@@ -90,8 +98,46 @@ def rows(lanes: int, dtype: str, name: str) -> list[Buffer]:
     return [build.scratch([lanes], dtype, name) for _ in range(lanes)]
 
 
-def transpose_tile(read: Callable[[int], Expr], write: Callable[[int, Expr], Stmt], lanes: int, dtype: str) -> Stmt:
-    """The statements that transpose ``lanes`` vectors.
+def transpose_tile(read: Callable[[Any], Expr], write: Callable[[Any, Expr], Stmt], lanes: int, dtype: str) -> Stmt:
+    """The statements that transpose ``lanes`` vectors in memory, by a micro-kernel if they are at equal distances.
+
+    Args:
+        read: returns the vector of a row, an integer or an expression.
+        write: returns the statement that stores the vector of a row.
+        lanes: the number of rows and of lanes.
+        dtype: the dtype of the elements.
+    """
+    row = ir.Var("row", ir.PrimType("int32"))
+    source, stored = read(row), write(row, tirx.Broadcast(build.zero(dtype), lanes))
+    moved = None
+    if isinstance(source, ir.TensorLoad) and isinstance(stored, BufferStore):
+        first, result = _first_of(source.source, source.indices), _first_of(stored.buffer, stored.indices)
+        moved = transpose_in_memory(first, result, row, lanes)
+    return transpose_rows(read, write, lanes, dtype) if moved is None else moved
+
+
+def transpose_in_memory(source: ir.TensorLoad, result: ir.TensorLoad, row: ir.Var, lanes: int) -> Stmt | None:
+    """The call that transposes a square tile, of which loads read the first elements of the rows.
+
+    Args:
+        source: the first element of a row of the tile; the others follow it in memory.
+        result: the same for the transpose.
+        row: the number of the row, in both.
+        lanes: the number of rows.
+
+    Returns:
+        The statement; None if the rows are not at equal distances, or if their numbers would be converted.
+    """
+    axis = Axis(row, lanes)
+    steps = [build.stride(load.source, load.indices, axis, [axis]) for load in (source, result)]
+    if str(source.ty) != str(result.ty) or str(source.ty) == "bool" or not all(isinstance(step, int) for step in steps):
+        return None
+    source, result = (build.substitute(load, {row: build.index(axis, 0)}) for load in (source, result))
+    return TileTranspose(build.bits(str(source.ty)), lanes).call(result, steps[1], source, steps[0])
+
+
+def transpose_rows(read: Callable[[int], Expr], write: Callable[[int, Expr], Stmt], lanes: int, dtype: str) -> Stmt:
+    """The statements that transpose ``lanes`` vectors in registers.
 
     Each step exchanges off-diagonal blocks of half the size of the previous step's, with two shuffles per pair of rows.
     The rows pass through local buffers, which become registers.
@@ -114,8 +160,6 @@ def transpose_tile(read: Callable[[int], Expr], write: Callable[[int, Expr], Stm
 
 
 @cache
-def _orders(step: int, lanes: int) -> tuple[tuple[Expr, ...], tuple[Expr, ...]]:
-    """Which elements of two concatenated rows the upper and the lower one get: the even and the odd blocks."""
-    upper = [c if not c & step else lanes + c - step for c in range(lanes)]
-    lower = [c + step if not c & step else lanes + c for c in range(lanes)]
-    return tuple(tirx.const(c, "int32") for c in upper), tuple(tirx.const(c, "int32") for c in lower)
+def _orders(step: int, lanes: int) -> list[tuple[Expr, ...]]:
+    """The orders of :func:`~tvmfun.lower.tir.micro_kernels.exchange` as expressions."""
+    return [tuple(tirx.const(lane, "int32") for lane in order) for order in exchange(step, lanes)]

@@ -17,11 +17,10 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from itertools import product
-from typing import Any
 
 import tvm_ffi
 from tvm import ir, tirx
-from tvm.tirx import AllocBuffer, Buffer, BufferStore, IfThenElse, Stmt
+from tvm.tirx import AllocBuffer, Buffer, BufferStore, Stmt
 
 from tvmfun.lower.machine import Machine
 from tvmfun.lower.schedule.cpu.contraction import match, most_terms
@@ -462,16 +461,8 @@ class _KernelGradient(_Emitter):
         right = self.cotangents[position.var, panel.var, patch.var, column.var]
         space = (position, panel, channel, column)
         index = (env[self.parts.var], position.var, channel.var, panel.var * self.width + column.var)
-        multiply = lambda output, **options: _product(
-            space, (patch,), output, index, left * right, self.machine, self.inner_tasks, **options
-        )
-        if self.blocks.extent == 1:
-            return multiply(self.sums)
-        fresh = build.buffer(self.sums.shape, "float32", "fresh")
-        total = fresh[index] + self.sums[index]
-        accumulate = Stage("total", space, (), self.sums, index, total)
-        first = multiply(self.sums)
-        return IfThenElse(env[self.blocks.var] == 0, first, multiply(fresh, epilogues=(accumulate,), keep=False))
+        later = None if self.blocks.extent == 1 else build.is_later(env[self.blocks.var])
+        return _product(space, (patch,), self.sums, index, left * right, self.machine, self.inner_tasks, later)
 
     def _results(self) -> Stmt:
         """A^T m A, channel by channel, and the epilogues."""
@@ -499,11 +490,11 @@ def _product(
     value: Expr,
     machine: Machine,
     tasks: int,
-    **options: Any,
+    later: Expr | None = None,
 ) -> Stmt:
-    """The loops of a product of matrices."""
-    stage = Stage("product", space, reduce, output, index, value, tirx.Add, build.zero("float32"), **options)
-    return emit_contraction(match(stage), {}, 0, machine, tasks)  # type: ignore[arg-type]  # it is one
+    """The loops of a product of matrices, which is added to the output if ``later`` holds."""
+    stage = Stage("product", space, reduce, output, index, value, tirx.Add, build.zero("float32"))
+    return emit_contraction(match(stage), {}, 0, machine, tasks, later)  # type: ignore[arg-type]  # it is one
 
 
 def _kernel_line(g: Sequence[Expr]) -> list[Expr]:

@@ -1,0 +1,146 @@
+"""Micro-kernels: which tiles they compute, their names, and numbers for every form of their loops and stores."""
+
+import numpy as np
+import pytest
+from tvm import ir
+
+import tvmfun
+import tvmfun.numpy as tnp
+from tvmfun import Dim, ShapeDtype, lax, tree
+from tvmfun.core.inline import inlined
+from tvmfun.lower import kernel_cache, pipeline
+from tvmfun.lower import target as targets
+from tvmfun.lower.schedule.cpu import product_tiles
+from tvmfun.lower.tir.micro_kernels import PREFIX, Next, RowsCopy, Terms, TileProduct, TileTranspose, with_definitions
+from tvmfun.lower.tir.walk import called, find
+from tvmfun.reference import evaluate
+
+FUNCTIONS = [
+    TileProduct(32, 6, 64, 16, 1280, 320, True, (Terms(0, 1, 64),), 8, Next(7680, 0, 1920)),
+    TileProduct(32, 3, 33, 8, -7, 5, False, (Terms(0, 10, 0), Terms(3, -1, 33))),
+    TileProduct(64, 1, 8, 8, 0, None, False, (Terms(0, 1, 8),)),
+    TileTranspose(16, 16),
+    RowsCopy(64, 11, 8),
+]
+
+
+@pytest.mark.parametrize("function", FUNCTIONS, ids=lambda function: type(function).__name__)
+def test_a_name_says_all(function):
+    fields = function.name.removeprefix(PREFIX).split(".")
+    assert type(function).of_name(fields[1:]) == function
+    declared = f"declare i32 @{function.name}(ptr)\n!0 = !{{}}"
+    assert function.definition() in with_definitions(declared)
+
+
+def test_a_module_without_them_stays():
+    assert with_definitions("declare i32 @tvmfun_other(ptr)") == "declare i32 @tvmfun_other(ptr)"
+
+
+def used(function, *arguments) -> set[str]:
+    """The kinds of the micro-kernels in the kernels of a function."""
+    target = targets.host()
+    program = inlined(tvmfun.trace(function)(*(ShapeDtype(x.shape, x.dtype) for x in arguments)), "cpu")
+    kernels = [pair for pair in pipeline.fused_kernels(program, target) if not pair[0].is_view]
+    calls = [
+        call for kernel, in_place in kernels
+        for call in find(kernel_cache.scheduled(kernel, target, in_place).body, ir.Call)
+    ]  # fmt: skip
+    names = [str(call.args[0].value) for call in calls if called(call) == "tirx.call_extern"]
+    return {name.removeprefix(PREFIX).split(".")[0] for name in names if name.startswith(PREFIX)}
+
+
+def convolved(x, w):
+    return lax.conv_general_dilated(x, w, (1, 1), "VALID", dimension_numbers=("NHWC", "HWIO", "NHWC"))
+
+
+def flat(x, y):
+    """A product over two axes that are apart in one factor."""
+    return tnp.einsum("iabj,abk->ijk", x, y)
+
+
+CASES = {
+    "whole tiles": (lambda x, y: x @ y, (24, 40), (40, 64), {"product"}),
+    "parts of vectors and fewer rows": (lambda x, y: x @ y, (29, 40), (40, 77), {"product"}),
+    "copied rows": (lambda x, y: x @ y, (29, 40), (40, 13), {"product", "copy"}),
+    "one row": (lambda x, y: x @ y, (1, 40), (40, 77), set()),
+    "one column more than a panel": (lambda x, y: x @ y, (50, 40), (40, 65), {"product"}),
+    "blocks of terms": (lambda x, y: x @ y, (29, 3001), (3001, 77), {"product"}),
+    "blocks of terms and an epilogue": (lambda x, y: tnp.tanh(x @ y / 64), (29, 3001), (3001, 77), {"product"}),
+    "an epilogue": (lambda x, y: tnp.maximum(x @ y, 1) + y[0], (29, 40), (40, 77), {"product"}),
+    "two results": (lambda x, y: (x @ y, x @ y + 1), (29, 40), (40, 77), {"product"}),
+    "many panels": (lambda x, y: x @ y, (300, 64), (64, 700), {"product"}),
+    "many panels and an epilogue": (lambda x, y: x @ y + y[0], (300, 200), (200, 700), {"product"}),
+    "transposed rows": (lambda x, y: x.T @ y, (500, 300), (500, 200), {"product", "transpose"}),
+    "transposed columns": (lambda x, y: x @ y.T, (70, 200), (90, 200), {"product", "transpose"}),
+    "rows backwards": (lambda x, y: x[::-1] @ y, (29, 40), (40, 77), {"product"}),
+    "terms backwards": (lambda x, y: x[:, ::-1] @ y[::-1], (29, 40), (40, 77), {"product"}),
+    "terms apart": (flat, (5, 6, 7, 30), (6, 7, 70), {"product"}),
+    "a convolution": (convolved, (2, 9, 11, 12), (3, 3, 12, 20), {"product"}),
+    "a batch": (lambda x, y: x @ y, (6, 20, 30), (6, 30, 40), {"product"}),
+    "a transpose": (lambda x, y: (x.T, y), (60, 50), (3,), {"transpose"}),
+    "a transpose and a sum": (lambda x, y: x.T + y, (60, 50), (50, 60), set()),
+}
+
+
+def numbers(*shape, dtype="float32"):
+    return np.random.default_rng(len(shape)).integers(-4, 5, shape).astype(dtype)
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+@pytest.mark.parametrize("name", CASES)
+def test_numbers(name, dtype):
+    function, *shapes, kinds = CASES[name]
+    arguments = [numbers(*shape, dtype=dtype) for shape in shapes]
+    assert kinds <= used(function, *arguments)
+    expected = evaluate(tvmfun.trace(function)(*arguments), arguments)
+    # Integers are exact, in whatever order they are added.
+    for got, wanted in zip(tree.leaves(tvmfun.jit(function)(*arguments)), expected, strict=True):
+        np.testing.assert_allclose(got, wanted, rtol=2e-6, atol=2e-6)
+
+
+@pytest.mark.parametrize("columns", [384, 394, 768, 778, 1100])
+@pytest.mark.parametrize("rows", [13, 300])
+def test_the_last_of_a_group_of_panels(rows, columns):
+    x, y = numbers(rows, 70), numbers(70, columns)
+    np.testing.assert_array_equal(tvmfun.jit(lambda x, y: x @ y)(x, y), x @ y)
+    np.testing.assert_array_equal(tvmfun.jit(lambda x, y: x @ y - y[1])(x, y), x @ y - y[1])
+
+
+def test_rows_of_a_dynamic_number():
+    rows = Dim("m", min=0)
+    product = tvmfun.jit(lambda x, y: (x @ y, x @ y + 1), dynamic_shapes=({0: rows}, None))
+    y = numbers(70, 90)
+    for m in (0, 1, 5, 13, 64, 101):
+        x = numbers(m, 70)
+        for got, wanted in zip(product(x, y), (x @ y, x @ y + 1), strict=True):
+            np.testing.assert_array_equal(got, wanted)
+
+
+def test_products_in_loops_over_themselves():
+    x, y = numbers(48, 48) % 2, np.eye(48, dtype="float32")[::-1].copy()
+    step = lambda i, x: (x @ y).T + (x.T @ y) - x
+    expected = x
+    for i in range(5):
+        expected = step(i, expected)
+    loop = tvmfun.jit(lambda x: lax.fori_loop(0, 5, step, x), donate_argnums=0)
+    np.testing.assert_array_equal(loop(tnp.asarray(x)), expected)
+    mapped = tvmfun.jit(lambda x: lax.map(lambda x: lax.fori_loop(0, 5, step, x), x))
+    np.testing.assert_array_equal(mapped(np.stack([x, x + 1]))[0], expected)
+
+
+@pytest.mark.parametrize("share", [0.0, 1e9])
+def test_fetching_ahead_changes_no_bits(share, monkeypatch):
+    rng = np.random.default_rng(0)
+    x, y = rng.normal(size=(29, 3001)).astype("float32"), rng.normal(size=(3001, 77)).astype("float32")
+    multiply = lambda: np.asarray(tvmfun.jit(lambda x, y: x @ y)(x, y))
+    expected = multiply()
+    tvmfun.clear_caches()
+    kernel_cache.clear_cache()
+    monkeypatch.setattr(product_tiles, "_SHARE_OF_PANEL", share)
+    np.testing.assert_array_equal(multiply(), expected)
+
+
+def test_systems_without_files_in_memory(monkeypatch):
+    monkeypatch.delattr("os.memfd_create", raising=False)
+    x = numbers(29, 41)
+    np.testing.assert_array_equal(tvmfun.jit(lambda x: x @ x.T)(x), x @ x.T)

@@ -1,0 +1,190 @@
+"""Register tiles of contractions whose sums a micro-kernel computes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from tvm import ir
+from tvm.tirx import AllocBuffer, Buffer, IfThenElse, Stmt
+
+from tvmfun.lower.tir import build
+from tvmfun.lower.tir.build import Axis, Env, Expr, Size, volume
+from tvmfun.lower.tir.micro_kernels import Next, Terms, TileProduct
+
+if TYPE_CHECKING:
+    from tvmfun.lower.schedule.cpu.contraction_loops import ContractionLoops, Panel
+
+# The prefetcher of the first cache does not keep up with a panel in the second one, so its rows are fetched so many
+# steps before they are read, if it takes more than this share of the first.
+_STEPS_AHEAD, _SHARE_OF_PANEL = 8, 3 / 4
+# Of up to so many terms, an epilogue takes up to a tenth less time on sums in registers than on the stack. That matters
+# for more multiplications, a tenth of a millisecond, than compiling does.
+_FEW_TERMS, _LITTLE_WORK = 96, 1 << 22
+
+
+@dataclass(frozen=True)
+class Steps:
+    """The elements from one row or term to the next, constants of the loops of a contraction.
+
+    Args:
+        left_row: from one row of the left factor to the next.
+        sums_row: from one row of the sums to the next; None if their columns are not contiguous.
+        terms: the loops over the terms.
+        scale: the steps of the outermost of them per step of the outermost axis.
+    """
+
+    left_row: int
+    sums_row: int | None
+    terms: tuple[Terms, ...]
+    scale: int
+
+
+def steps_of(loops: ContractionLoops, env: Env, packed: Buffer | None) -> Steps | None:
+    """The steps of a contraction of floats; None if they vary, or if a factor is not an array in memory."""
+    inner, row, column = loops.tiling.inner, loops.row, loops.column
+    if loops.dot is not None or loops.carries or loops.dtype not in ("float32", "float64"):
+        return None
+    if any(axis.limit is not None for axis in (*inner[1:], row, column)) or _gains_by_registers(loops):
+        return None
+    domain = [*inner, row, column]
+    here = {**env, **{axis.var: axis.var for axis in domain}}
+    left, right, sums = loops.left(here), _right(loops, here, packed), loops.partial_sum(here)
+    if any(not isinstance(load, ir.TensorLoad) or str(load.ty) != loops.dtype for load in (left, right)):
+        return None
+    terms: list[Terms] = []  # the innermost first
+    for axis in reversed(inner):
+        near, far = _step(left, axis, domain), _step(right, axis, domain)
+        if near is None or far is None or not isinstance(axis.extent, int):
+            return None
+        one = Terms(axis.extent, near, far)
+        if terms and (near, far) == (terms[-1].count * terms[-1].left, terms[-1].count * terms[-1].right):
+            within = terms.pop()
+            one = Terms(axis.extent * within.count, within.left, within.right)
+        terms.append(one)
+    left_row, sums_row = _step(left, row, domain), _step(sums, row, domain)
+    if left_row is None or _step(right, column, domain) != 1 or _step(right, row, domain) != 0:
+        return None
+    outermost = terms.pop() if terms else Terms(1, 0, 0)
+    scale = outermost.count // inner[0].extent if inner else 1
+    loops_over_terms = (Terms(0, outermost.left, outermost.right), *reversed(terms))
+    return Steps(left_row, sums_row if _step(sums, column, domain) == 1 else None, loops_over_terms, scale)
+
+
+def _gains_by_registers(loops: ContractionLoops) -> bool:
+    """Whether epilogues take so much of the time that sums should stay in registers for them."""
+    stage = loops.stage
+    is_little = build.points([*stage.space, *stage.reduce]) <= _LITTLE_WORK
+    return not loops.stores_sums and volume(loops.tiling.inner) <= _FEW_TERMS and not is_little
+
+
+def _right(loops: ContractionLoops, env: Env, packed: Buffer | None) -> Expr:
+    """The right factor at the point of the loops."""
+    if packed is None:
+        return loops.right(env)
+    return packed[tuple(loops.packed_at(loops.depth(env), env[loops.column.var]))]
+
+
+def _step(load: ir.TensorLoad, axis: Axis, domain: Sequence[Axis]) -> int | None:
+    """The elements from one step of an axis to the next, if they are a constant."""
+    size = build.stride(load.source, load.indices, axis, domain)
+    return size if isinstance(size, int) else None
+
+
+def product_tiles(
+    loops: ContractionLoops, env: Env, tile: Callable[[Expr], ProductTile], count: Size | Expr, following: Next
+) -> Stmt:
+    """Several tiles.
+
+    Args:
+        loops: the loops around them.
+        env: the indices of the loops.
+        tile: returns a tile from its number.
+        count: the number of tiles, at least one.
+        following: how each begins after the one before.
+    """
+    first = tile(build.index(loops.row, 0))
+    many = (count, following) if not isinstance(count, int) or count > 1 else ()
+    each = lambda: build.loop(loops.row, count, lambda i: tile(i).with_epilogues())
+    if loops.stores_sums:
+        return first.to_memory(*many)
+    if not loops.blocked:
+        return each()
+    return IfThenElse(loops.is_last_block(env), each(), first.to_memory(*many))
+
+
+class ProductTile:
+    """The tile of some rows of a panel: a micro-kernel stores the sums to the output or, for epilogues, on the stack.
+
+    Args:
+        loops: the loops around it.
+        steps: the constants of the loops.
+        env: the indices of the loops.
+        top: the first row.
+        rows: the number of rows.
+        panel: the columns.
+        packed: the packed columns of the right factor; None if the factor is read where it is.
+    """
+
+    def __init__(
+        self, loops: ContractionLoops, steps: Steps, env: Env, top: Expr, rows: int, panel: Panel, packed: Buffer | None
+    ) -> None:
+        self.loops, self.steps, self.env, self.top, self.rows, self.panel = loops, steps, env, top, rows, panel
+        self.lanes, self.bits, inner = loops.tiling.lanes, build.bits(loops.dtype), loops.tiling.inner
+        start = {**env, **{axis.var: build.index(axis, 0) for axis in inner}, loops.row.var: top}
+        #: The indices of the first element.
+        self.first = {**start, loops.column.var: panel.start}
+        self.left = loops.left(self.first)
+        # A packed panel begins at its own column 0.
+        own = self.first if packed is None else {**start, loops.column.var: build.index(loops.column, 0)}
+        self.right = _right(loops, own, packed)
+        self.count = inner[0].bound(env) * steps.scale if inner else 1
+        is_far = volume(inner) * loops.tiling.columns * self.bits // 8 > _SHARE_OF_PANEL * loops.machine.cache_bytes(1)
+        self.ahead = _STEPS_AHEAD if is_far else 0
+
+    def to_memory(self, count: Size | Expr = 1, following: Next | None = None) -> Stmt:
+        """Stores the sums to the output, or adds them to those of earlier blocks there, for so many tiles."""
+        adds = self.loops.has_earlier_sums(self.env)
+        product = self._product(self.panel.width, self.steps.sums_row, adds is not None, following)
+        return product.call([self.loops.partial_sum(self.first)], self.left, self.right, self.count, adds, count)
+
+    def with_epilogues(self) -> Stmt:
+        """Stores the sums on the stack, and from there row by row what the epilogues make of them."""
+        loops, lanes, start = self.loops, self.lanes, self.panel.start
+        begins = range(0, self.panel.width, lanes)
+        vectors = [build.scratch([self.rows, lanes], loops.dtype, "sums") for _ in begins]
+        product = self._product(len(vectors) * lanes)
+        call = product.call([vector[0, 0] for vector in vectors], self.left, self.right, self.count)
+
+        def of_vector(i: Expr, begin: int, vector: Buffer) -> Stmt:
+            at = {**self.env, loops.row.var: self.top + i}
+
+            def total(k: Expr) -> Expr:
+                if not loops.blocked:
+                    return vector[i, k]
+                return loops.partial_sum({**at, loops.column.var: start + begin + k}) + vector[i, k]
+
+            size = self.panel.size(begin, lanes)
+            return loops.write_back(at, start + begin, size, total, is_final=True)
+
+        pairs = list(zip(begins, vectors, strict=True))
+        of_row = lambda i: build.seq(*(of_vector(i, *pair) for pair in pairs))
+        return build.seq(*map(AllocBuffer, vectors), call, build.loop(loops.row, self.rows, of_row))
+
+    def _product(
+        self, columns: int, sums_row: int | None = None, adds: bool = False, following: Next | None = None
+    ) -> TileProduct:
+        """The micro-kernel."""
+        return TileProduct(
+            bits=self.bits,
+            rows=self.rows,
+            columns=columns,
+            lanes=self.lanes,
+            left_row=self.steps.left_row,
+            sums_row=sums_row,
+            adds=adds,
+            terms=self.steps.terms,
+            ahead=self.ahead,
+            following=following,
+        )

@@ -1,0 +1,454 @@
+"""Micro-kernels: functions in LLVM's own language for the innermost work of matrix products.
+
+They are written as LLVM's optimizer would leave them, and become machine code together with the kernels that call them,
+past TVM's passes and that optimizer. Of the time that a product takes to compile, most would go into the unrolled rows
+of its tiles. A name holds all that a function depends on, so kernels of a module with the same tile share it.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import asdict, astuple, dataclass
+
+from tvm import tirx
+from tvm.tirx import Stmt
+
+from tvmfun.lower.tir import build
+from tvmfun.lower.tir.build import Expr, Size
+
+PREFIX = "tvmfun.micro."
+
+_LLVM = {32: "float", 64: "double"}
+_FETCH = "llvm.prefetch.p0"
+_DECLARATION = re.compile(rf"^declare [^\n]*@({re.escape(PREFIX)}[\w.-]+)\([^\n]*\n", re.MULTILINE)
+
+
+@dataclass(frozen=True)
+class Terms:
+    """A loop over terms of a sum: its steps, and the elements from one step to the next in both factors.
+
+    The outermost loop has its steps as an argument of the function, and ``count`` 0.
+    """
+
+    count: int
+    left: int
+    right: int
+
+
+@dataclass(frozen=True)
+class Next:
+    """How a tile begins after the one before: the elements between both factors and between the sums."""
+
+    left: int
+    right: int
+    sums: int
+
+
+@dataclass(frozen=True)
+class TileProduct:
+    """The product of some rows and columns: ``sums[i, j] = sum(left[i, k] * right[k, j] for k in terms)``.
+
+    Args:
+        bits: the size of an element, a float, in bits.
+        rows, columns: the shape of the tile.
+        lanes: the elements of a vector. The right factor has whole vectors of columns.
+        left_row: the elements from one row of the left factor to the next.
+        sums_row: the same for the sums, which are stored to memory; None if each vector of columns has memory of its
+            own, with rows of one vector.
+        adds: whether the function may add to the sums in memory instead.
+        terms: the loops over the terms, the outermost first.
+        ahead: the steps of the innermost loop by which rows of the right factor are fetched before they are read.
+        following: how each of several tiles begins, whose number is an argument of the function; None if there is one.
+    """
+
+    bits: int
+    rows: int
+    columns: int
+    lanes: int
+    left_row: int
+    sums_row: int | None
+    adds: bool
+    terms: tuple[Terms, ...]
+    ahead: int = 0
+    following: Next | None = None
+
+    @property
+    def vectors(self) -> int:
+        """The number of vectors in a row of the tile."""
+        return build.ceil_div(self.columns, self.lanes)
+
+    @property
+    def name(self) -> str:
+        """The name of the function."""
+        terms = _joined(map(astuple, self.terms))
+        shape = f"{self.bits}.{self.rows}.{self.columns}.{self.lanes}.{self.left_row}"
+        sums_row = "" if self.sums_row is None else self.sums_row
+        following = "" if self.following is None else _joined([astuple(self.following)])
+        return f"{PREFIX}product.{shape}.{sums_row}.{int(self.adds)}.{terms}.{self.ahead}.{following}"
+
+    @classmethod
+    def of_name(cls, fields: Sequence[str]) -> TileProduct:
+        """The function of a name, from the fields after its kind."""
+        *shape, sums_row, adds, terms, ahead, following = fields
+        own_row = int(sums_row) if sums_row else None
+        loops = tuple(Terms(*numbers) for numbers in _split(terms))
+        after = next((Next(*numbers) for numbers in _split(following)), None)
+        return cls(*map(int, shape), own_row, adds == "1", loops, int(ahead), after)
+
+    def call(
+        self,
+        sums: Sequence[Expr],
+        left: Expr,
+        right: Expr,
+        count: Size,
+        adds: Expr | None = None,
+        tiles: Size = 1,
+    ) -> Stmt:
+        """The call of the function.
+
+        Args:
+            sums: the load of the first element of the tile, or of each vector of columns.
+            left: the load of the first element of the left factor.
+            right: the load of the first element of the right factor.
+            count: the steps of the outermost loop.
+            adds: whether to add to the sums in memory, if the function may.
+            tiles: the number of tiles.
+        """
+        numbers = [_number(count, "int32"), *([_number(adds, "int32")] if self.adds else [])]
+        numbers += [] if self.following is None else [_number(tiles, "int32")]
+        return _call(self.name, *map(tirx.address_of, (*sums, left, right)), *numbers)
+
+    def definition(self) -> str:
+        """The function."""
+        return _Product(self).text()
+
+
+@dataclass(frozen=True)
+class TileTranspose:
+    """The transpose of a square tile: ``result[j, i] = source[i, j]``; the steps between rows are arguments."""
+
+    bits: int
+    lanes: int
+
+    @property
+    def name(self) -> str:
+        """The name of the function."""
+        return f"{PREFIX}transpose.{self.bits}.{self.lanes}"
+
+    @classmethod
+    def of_name(cls, fields: Sequence[str]) -> TileTranspose:
+        """The function of a name, from the fields after its kind."""
+        return cls(*map(int, fields))
+
+    def call(self, result: Expr, result_row: Size, source: Expr, source_row: Size) -> Stmt:
+        """The call of the function, with the loads of both first elements and the elements from row to row."""
+        item = self.bits // 8
+        steps = (_number(row * item, "int64") for row in (result_row, source_row))
+        return _call(self.name, tirx.address_of(result), tirx.address_of(source), *steps)
+
+    def definition(self) -> str:
+        """The function: each step exchanges off-diagonal blocks of half the size of the previous step's."""
+        vector, lanes = f"<{self.lanes} x i{self.bits}>", range(self.lanes)
+        lines = []
+        for i in lanes:
+            lines += [
+                _moved(f"source{i}", f"source{i - 1}" if i else "source", "%source.row" if i else 0),
+                f"  %tile{i} = load {vector}, ptr %source{i}, align {self.bits // 8}",
+            ]
+        names = [f"tile{i}" for i in lanes]
+        step = self.lanes // 2
+        while step:
+            following = [f"row{i}.{step}" for i in lanes]
+            for upper in (row for row in lanes if not row & step):
+                pair = f"{vector} %{names[upper]}, {vector} %{names[upper + step]}"
+                for row, order in zip((upper, upper + step), exchange(step, self.lanes), strict=True):
+                    lines.append(f"  %{following[row]} = shufflevector {pair}, {_order(order)}")
+            names, step = following, step // 2
+        for i in lanes:
+            lines += [
+                _moved(f"result{i}", f"result{i - 1}" if i else "result", "%result.row" if i else 0),
+                f"  store {vector} %{names[i]}, ptr %result{i}, align {self.bits // 8}",
+            ]
+        parameters = "ptr %result, ptr %source, i64 %result.row, i64 %source.row"
+        return _function(self.name, parameters, "\n".join(["entry:", *lines, "  ret i32 0"]))
+
+
+@dataclass(frozen=True)
+class RowsCopy:
+    """A copy of parts of rows, padded with zeros to whole vectors; the number of rows and their steps are arguments."""
+
+    bits: int
+    columns: int
+    lanes: int
+
+    @property
+    def name(self) -> str:
+        """The name of the function."""
+        return f"{PREFIX}copy.{self.bits}.{self.columns}.{self.lanes}"
+
+    @classmethod
+    def of_name(cls, fields: Sequence[str]) -> RowsCopy:
+        """The function of a name, from the fields after its kind."""
+        return cls(*map(int, fields))
+
+    def call(self, result: Expr, result_row: Size, source: Expr, source_row: Size, count: Size) -> Stmt:
+        """The call of the function, with the loads of both first elements and the elements from row to row."""
+        item = self.bits // 8
+        steps = (_number(row * item, "int64") for row in (result_row, source_row))
+        return _call(self.name, tirx.address_of(result), tirx.address_of(source), *steps, _number(count, "int32"))
+
+    def definition(self) -> str:
+        """The function."""
+        item = self.bits // 8
+        vector = f"<{self.lanes} x i{self.bits}>"
+        lines = ["entry:", "  br label %loop", "loop:", "  %i = phi i32 [0, %entry], [%next, %loop]"]
+        for side in ("result", "source"):
+            lines.append(f"  %{side}.at = phi ptr [%{side}, %entry], [%{side}.next, %loop]")
+        for j, begin in enumerate(range(0, self.columns, self.lanes)):
+            size = min(self.lanes, self.columns - begin)
+            part = f"<{size} x i{self.bits}>"
+            lines.append(_moved(f"source{j}", "source.at", begin * item))
+            lines.append(f"  %part{j} = load {part}, ptr %source{j}, align {item}")
+            if size < self.lanes:
+                order = _order([*range(size), *[size] * (self.lanes - size)])
+                lines.append(f"  %whole{j} = shufflevector {part} %part{j}, {part} zeroinitializer, {order}")
+            lines.append(_moved(f"result{j}", "result.at", begin * item))
+            lines.append(
+                f"  store {vector} %{'whole' if size < self.lanes else 'part'}{j}, ptr %result{j}, align {item}"
+            )
+        lines += [_moved(f"{side}.next", f"{side}.at", f"%{side}.row") for side in ("result", "source")]
+        lines += ["  %next = add nuw nsw i32 %i, 1", "  %more = icmp slt i32 %next, %count"]
+        lines += ["  br i1 %more, label %loop, label %end", "end:", "  ret i32 0"]
+        return _function(
+            self.name, "ptr %result, ptr %source, i64 %result.row, i64 %source.row, i32 %count", "\n".join(lines)
+        )
+
+
+def exchange(step: int, lanes: int) -> tuple[tuple[int, ...], tuple[int, ...]]:
+    """Which elements of two concatenated rows the upper and the lower one get: the even and the odd blocks.
+
+    >>> exchange(1, 4)
+    ((0, 4, 2, 6), (1, 5, 3, 7))
+    """
+    upper = (c if not c & step else lanes + c - step for c in range(lanes))
+    lower = (c + step if not c & step else lanes + c for c in range(lanes))
+    return tuple(upper), tuple(lower)
+
+
+_KINDS: dict[str, Callable[[Sequence[str]], TileProduct | TileTranspose | RowsCopy]] = {
+    "copy": RowsCopy.of_name,
+    "product": TileProduct.of_name,
+    "transpose": TileTranspose.of_name,
+}
+
+
+def with_definitions(text: str) -> str:
+    """The text of an LLVM module with the definitions of the micro-kernels that it declares."""
+    if PREFIX not in text:
+        return text
+    intrinsics: set[str] = set()
+
+    def definition(declared: re.Match) -> str:
+        kind, *fields = declared[1].removeprefix(PREFIX).split(".")
+        function = _KINDS[kind](fields).definition()
+        intrinsics.update(re.findall(r"@(llvm\.[\w.]+)", function))
+        return function
+
+    defined = _DECLARATION.sub(definition, text)
+    missing = (name for name in sorted(intrinsics) if f"@{name}(" not in text)
+    return _before_metadata(defined, "".join(map(_declared_intrinsic, missing)))
+
+
+def _before_metadata(text: str, addition: str) -> str:
+    functions, metadata = text.split("\n!", 1)
+    return f"{functions}\n{addition}\n!{metadata}"
+
+
+def _declared_intrinsic(name: str) -> str:
+    if name == _FETCH:
+        return f"declare void @{name}(ptr, i32, i32, i32)\n"
+    lanes, bits = map(int, re.findall(r"\d+", name))
+    vector = f"<{lanes} x {_LLVM[bits]}>"
+    return f"declare {vector} @{name}({vector}, {vector}, {vector})\n"
+
+
+class _Product:
+    """Writes the function of a product: loops around one step, in which each element of a column meets all rows.
+
+    The sums after a step are ``%new{k}``, and those at the start of a step of loop ``l`` are ``%sum{l}.{k}``.
+    """
+
+    def __init__(self, product: TileProduct) -> None:
+        self.product = product
+        self.item, self.type = product.bits // 8, _LLVM[product.bits]
+        self.vector = f"<{product.lanes} x {self.type}>"
+        self.all = range(product.rows * product.vectors)
+        self.last = len(product.terms) - 1
+
+    def text(self) -> str:
+        """The definition."""
+        product = self.product
+        sums = ["sums"] if product.sums_row is not None else [f"sums{j}" for j in range(product.vectors)]
+        pointers = [*sums, "left", "right"]
+        moves = self._moves()
+        parameters = ", ".join(f"ptr %{name}.first" if name in moves else f"ptr %{name}" for name in pointers)
+        parameters += ", i32 %count"
+        lines = ["entry:", "  br label %tile", "tile:"]
+        if moves:
+            lines.append("  %number = phi i32 [0, %entry], [%number.next, %tile.end]")
+            lines += [f"  %{name} = phi ptr [%{name}.first, %entry], [%{name}.next, %tile.end]" for name in moves]
+        lines += ["  br label %loop0", *self._heads(), *self._step(), *self._ends()]
+        if product.adds:
+            parameters += ", i32 %adds"
+            lines += ["  %is.later = icmp ne i32 %adds, 0", "  br i1 %is.later, label %later, label %store", "later:"]
+            lines += [*self._added(), "  br label %store", "store:"]
+            lines += [f"  %all{k} = phi {self.vector} [%new{k}, %end0], [%both{k}, %later]" for k in self.all]
+        lines += self._stored()
+        if moves:
+            parameters += ", i32 %tiles"
+            lines += ["  br label %tile.end", "tile.end:", "  %number.next = add nuw nsw i32 %number, 1"]
+            lines += [_moved(f"{name}.next", name, offset) for name, offset in moves.items()]
+            lines += ["  %more.tiles = icmp slt i32 %number.next, %tiles"]
+            lines += ["  br i1 %more.tiles, label %tile, label %done", "done:"]
+        return _function(product.name, parameters, "\n".join([*lines, "  ret i32 0"]))
+
+    def _moves(self) -> dict[str, int]:
+        """The bytes by which pointers move from one tile to the next, if there are several."""
+        following = self.product.following
+        if following is None:
+            return {}
+        return {name: step * self.item for name, step in asdict(following).items()}
+
+    def _heads(self) -> list[str]:
+        """The starts of all loops."""
+        lines = []
+        for loop in range(self.last + 1):
+            before = f"loop{loop - 1}" if loop else "tile"
+            lines.append(f"loop{loop}:")
+            lines.append(self._phi(loop, "i32", "step", "0", before))
+            for side in ("left", "right"):
+                lines.append(self._phi(loop, "ptr", side, f"%{side}.{loop - 1}" if loop else f"%{side}", before))
+            for k in self.all:
+                start = f"%sum{loop - 1}.{k}" if loop else "zeroinitializer"
+                lines.append(f"  %sum{loop}.{k} = phi {self.vector} [{start}, %{before}], [%new{k}, %next{loop}]")
+            if loop < self.last:
+                lines.append(f"  br label %loop{loop + 1}")
+        return lines
+
+    def _phi(self, loop: int, kind: str, name: str, start: str, before: str) -> str:
+        return f"  %{name}.{loop} = phi {kind} [{start}, %{before}], [%{name}.{loop}.next, %next{loop}]"
+
+    def _step(self) -> list[str]:
+        """The products of one term."""
+        product, lanes, last = self.product, self.product.lanes, self.last
+        lines = []
+        for j in range(product.vectors):
+            lines.append(_moved(f"right.at{j}", f"right.{last}", j * lanes * self.item))
+            lines.append(f"  %factor{j} = load {self.vector}, ptr %right.at{j}, align {self.item}")
+            if product.ahead:
+                distance = product.ahead * product.terms[-1].right * self.item
+                lines += _fetch(f"right.ahead{j}", f"right.at{j}", distance)
+        for i in range(product.rows):
+            lines += [
+                _moved(f"left.at{i}", f"left.{last}", i * product.left_row * self.item),
+                f"  %element{i} = load {self.type}, ptr %left.at{i}, align {self.item}",
+                f"  %lane{i} = insertelement {self.vector} poison, {self.type} %element{i}, i64 0",
+                f"  %row{i} = shufflevector {self.vector} %lane{i}, {self.vector} poison, {_order([0] * lanes)}",
+            ]
+            for j in range(product.vectors):
+                k = i * product.vectors + j
+                factors = (f"{self.vector} %{name}" for name in (f"row{i}", f"factor{j}", f"sum{last}.{k}"))
+                lines.append(
+                    f"  %new{k} = call {self.vector} @llvm.fmuladd.v{lanes}f{product.bits}({', '.join(factors)})"
+                )
+        return [*lines, f"  br label %next{last}"]
+
+    def _ends(self) -> list[str]:
+        """The ends of all loops, from the innermost outwards."""
+        lines = []
+        for loop in range(self.last, -1, -1):
+            terms = self.product.terms[loop]
+            lines += [
+                f"next{loop}:",
+                f"  %step.{loop}.next = add nuw nsw i32 %step.{loop}, 1",
+                _moved(f"left.{loop}.next", f"left.{loop}", terms.left * self.item),
+                _moved(f"right.{loop}.next", f"right.{loop}", terms.right * self.item),
+                f"  %more.{loop} = icmp slt i32 %step.{loop}.next, {terms.count if loop else '%count'}",
+                f"  br i1 %more.{loop}, label %loop{loop}, label %end{loop}",
+                f"end{loop}:",
+                *([f"  br label %next{loop - 1}"] if loop else []),
+            ]
+        return lines
+
+    def _at(self, k: int) -> tuple[str, int, int]:
+        """The pointer and the offset in bytes of the sums of a vector, and how many of them there are."""
+        product = self.product
+        i, j = divmod(k, product.vectors)
+        if product.sums_row is None:
+            return f"sums{j}", i * product.lanes * self.item, product.lanes
+        size = min(product.lanes, product.columns - j * product.lanes)
+        return "sums", (i * product.sums_row + j * product.lanes) * self.item, size
+
+    def _added(self) -> list[str]:
+        """The sums with those in memory."""
+        lines, lanes = [], self.product.lanes
+        for k in self.all:
+            pointer, offset, size = self._at(k)
+            part = f"<{size} x {self.type}>"
+            lines.append(_moved(f"earlier.at{k}", pointer, offset))
+            lines.append(f"  %earlier{k} = load {part}, ptr %earlier.at{k}, align {self.item}")
+            if size < lanes:
+                order = _order([*range(size), *[0] * (lanes - size)])
+                lines.append(f"  %padded{k} = shufflevector {part} %earlier{k}, {part} poison, {order}")
+            name = "padded" if size < lanes else "earlier"
+            lines.append(f"  %both{k} = fadd {self.vector} %{name}{k}, %new{k}")
+        return lines
+
+    def _stored(self) -> list[str]:
+        lines = []
+        for k in self.all:
+            pointer, offset, size = self._at(k)
+            part, value = f"<{size} x {self.type}>", f"%{'all' if self.product.adds else 'new'}{k}"
+            lines.append(_moved(f"sums.at{k}", pointer, offset))
+            if size < self.product.lanes:
+                order = _order(range(size))
+                lines.append(f"  %part{k} = shufflevector {self.vector} {value}, {self.vector} poison, {order}")
+                value = f"%part{k}"
+            lines.append(f"  store {part} {value}, ptr %sums.at{k}, align {self.item}")
+        return lines
+
+
+def _joined(groups: Iterable[Sequence[int]]) -> str:
+    return "__".join("_".join(str(int(number)) for number in group) for group in groups)
+
+
+def _split(text: str) -> list[list[int]]:
+    return [[*map(int, group.split("_"))] for group in text.split("__") if group]
+
+
+def _call(name: str, *arguments: Expr) -> Stmt:
+    return tirx.Evaluate(tirx.call_extern("int32", name, *arguments))
+
+
+def _number(value: Size | Expr, dtype: str) -> Expr:
+    return tirx.const(value, dtype) if isinstance(value, int) else build.cast(value, dtype)
+
+
+def _function(name: str, parameters: str, body: str) -> str:
+    return f"define internal i32 @{name}({parameters}) noinline nounwind {{\n{body}\n}}\n"
+
+
+def _moved(name: str, pointer: str, offset: int | str) -> str:
+    """The line that adds bytes to a pointer."""
+    return f"  %{name} = getelementptr i8, ptr %{pointer}, i64 {offset}"
+
+
+def _fetch(name: str, pointer: str, offset: int) -> list[str]:
+    """The lines that fetch the cache line at a pointer and an offset in bytes, which need not exist."""
+    return [_moved(name, pointer, offset), f"  call void @{_FETCH}(ptr %{name}, i32 0, i32 3, i32 1)"]
+
+
+def _order(lanes: Sequence[int]) -> str:
+    """The lanes of a shuffle."""
+    return f"<{len(lanes)} x i32> <{', '.join(f'i32 {lane}' for lane in lanes)}>"
