@@ -3,6 +3,7 @@
 import math
 import os
 from collections import OrderedDict
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -105,6 +106,23 @@ def test_a_level_of_the_target_is_kept():
 def test_systems_without_files_in_memory(monkeypatch):
     monkeypatch.delattr(os, "memfd_create")
     assert "captures(none)" not in source(lambda x: tnp.exp(x), np.ones(11, "float32"))
+
+
+@pytest.mark.skipif(not os.path.exists("/proc/self/statm"), reason="resident memory is read from Linux's files")
+@pytest.mark.parametrize("limit", [0, math.inf])
+def test_workspaces_are_freed(limit, monkeypatch):
+    """Packed columns of a factor, 10 KB."""
+    monkeypatch.setattr(pipeline, "_LITTLE_WORK", limit)
+    monkeypatch.setattr(cache, "_EXECUTABLES", OrderedDict())
+    product = tvmfun.jit(lambda x, y: x @ y)
+    x, y = tnp.ones((37, 50)), tnp.ones((50, 37))
+    resident = lambda: int(Path("/proc/self/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
+    for _ in range(100):
+        product(x, y)
+    before = resident()
+    for _ in range(2000):
+        product(x, y)
+    assert resident() - before < 4 << 20
 
 
 @pytest.mark.parametrize(

@@ -26,6 +26,9 @@ _ARGUMENT_BYTES = 16
 #: The attribute of functions whose arguments do not share memory, which lets LLVM reorder loads and stores.
 NO_ALIAS = "tirx.noalias"
 
+# An attribute that TVM does not know.
+_SCOPE = "tvmfun.scope", 1
+
 _integer = partial(tirx.IntImm, "int32")
 
 
@@ -86,10 +89,10 @@ def packed(function: tirx.PrimFunc) -> tirx.PrimFunc:
         pointer = ir.PointerType(parameter.ty.dtype, "global")
         value = tirx.tvm_struct_get(arguments, i, _VALUE, arguments.ty)
         buffers.append(tirx.DeclBuffer(parameter, data=tirx.reinterpret(pointer, value)))
-    body = function.body
-    if int(function.attrs.get(NO_ALIAS, 0)):
-        # The body becomes a separate function, because only parameters can be marked noalias.
-        body = tirx.AttrStmt(0, "compute_scope", ir.StringImm(f"{name}_compute_"), body)
+    # The body is a scope, at whose end its workspaces are freed: before the return. If its buffers share no memory, it
+    # becomes a separate function, because only parameters can be marked noalias.
+    scope = ("compute_scope", ir.StringImm(f"{name}_compute_")) if int(function.attrs.get(NO_ALIAS, 0)) else _SCOPE
+    body = tirx.AttrStmt(0, *scope, function.body)
     body = tirx.SeqStmt([*sizes, *buffers, body, tirx.Return(_integer(0))])
     # Large buffers of the body are allocated on this device.
     body = tirx.AttrStmt("default", "device_type", _integer(_CPU), body)
