@@ -130,7 +130,7 @@ def test_workspaces_are_freed(limit, monkeypatch):
     [
         (lambda x: x + 1, 85),
         (lambda x: x.astype("int32") + 1, 84 + 85),
-        (lambda x: x @ x.T, 2 * 6 * 6 * 7),
+        (lambda x: x @ x.T, 2 * 6 * 7 + 6 * 6),
         (lambda x: lax.fori_loop(0, 3, lambda i, x: x + 1, x), math.inf),
         (lambda x: lax.while_loop(lambda x: x[0, 0] < 0, lambda x: x + 1, x), math.inf),
         (lambda x: lax.cond(x[0, 0] > 0, lambda x: x, lambda x: -x, x), math.inf),

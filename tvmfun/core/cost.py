@@ -6,9 +6,14 @@ import math
 from collections.abc import Callable
 from typing import Any
 
+import numpy as np
+
 from tvmfun import dtypes
 from tvmfun.core.dims import typical
 from tvmfun.core.program import Equation, Program
+
+_OF_MICRO_KERNELS = (np.dtype("float32"), np.dtype("float64"))
+_FLOPS_AS_ONE = 64
 
 
 def flops(equation: Equation) -> Any:
@@ -29,6 +34,7 @@ def program_flops(program: Program) -> Any:
 def work(program: Program) -> Any:
     """The element operations of a Program: of each equation its flops, or its operands' and results' elements if more.
 
+    Some dozen flops of a product count as one, because its innermost loops are micro-kernels, which need no optimizer.
     It is infinite where equations run Programs, because a loop may have any number of steps.
     """
     return sum(map(_equation_work, program.equations))
@@ -37,8 +43,10 @@ def work(program: Program) -> Any:
 def _equation_work(equation: Equation) -> Any:
     if equation.op.runs is not None:
         return math.inf
-    elements = sum(value.aval.size for value in (*equation.inputs, *equation.outputs))
-    return max(elements, flops(equation), key=typical)
+    avals = [value.aval for value in (*equation.inputs, *equation.outputs)]
+    is_in_micro_kernels = equation.op.kind == "contraction" and all(aval.dtype in _OF_MICRO_KERNELS for aval in avals)
+    operations = flops(equation) // (_FLOPS_AS_ONE if is_in_micro_kernels else 1)
+    return max(sum(aval.size for aval in avals), operations, key=typical)
 
 
 def running(equation: Equation, cost: Callable[[Program], Any]) -> Any:
