@@ -54,6 +54,11 @@ def updated(optimizer, updates, params, given=None):
 
 W = {"w": X, "b": {"c": X}}
 MESSAGES = {
+    "an array as an option of a comparison of trees": (
+        ArgumentError,
+        r"^\[check_same_structure\] exact must be True or False, got ndarray",
+        lambda: tree.check_same_structure("f", X, X, exact=X),
+    ),
     "another function's name": (
         ShapeError,
         r"^\[softmax\] an array with 2 axes has no such axis, got axis 5",

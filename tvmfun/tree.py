@@ -471,6 +471,7 @@ def check_same_structure(
 
     Raises:
         TreeError: if they differ; the message names the first key path at which they do.
+        ArgumentError: if an option is of another type.
 
     >>> check_same_structure("update", {"w": 1, "b": 2}, {"w": 1}, ("the params", "the updates"))
     Traceback (most recent call last):
@@ -478,6 +479,10 @@ def check_same_structure(
     tvmfun.errors.TreeError: [update] the updates must have the tree structure of the params: dict with the
     keys 'b', 'w' at the root, got dict with the keys 'w'. Try adding ['b'].
     """
+    if not isinstance(exact, bool):
+        raise ArgumentError("check_same_structure", "exact must be True or False", got=type(exact).__name__)
+    if not (isinstance(names, tuple) and len(names) == 2 and all(isinstance(name, str) for name in names)):
+        raise ArgumentError("check_same_structure", "names must be two strings", got=type(names).__name__)
     _check(where, _as_structure(expected), _as_structure(got), names, prefix=False, exact=exact)
 
 
