@@ -106,16 +106,17 @@ def product_tiles(
     """
     first = tile(build.index(loops.row, 0))
     many = (count, following) if not isinstance(count, int) or count > 1 else ()
-    each = lambda: build.loop(loops.row, count, lambda i: tile(i).with_epilogues())
     if loops.stores_sums:
         return first.to_memory(*many)
-    if not loops.blocked:
-        return each()
-    return IfThenElse(loops.is_last_block(env), each(), first.to_memory(*many))
+    # One buffer for all rows would be too large for the stack, but a loop over vectors has less code than each of them.
+    sums = build.scratch([first.rows, first.padded], loops.dtype, "sums") if loops.loops_over_rows else None
+    each = build.loop(loops.row, count, lambda i: tile(i).with_epilogues(sums))
+    stmt = IfThenElse(loops.is_last_block(env), each, first.to_memory(*many)) if loops.blocked else each
+    return stmt if sums is None else build.seq(AllocBuffer(sums), stmt)
 
 
 class ProductTile:
-    """The tile of some rows of a panel: a micro-kernel stores the sums to the output or, for epilogues, on the stack.
+    """The tile of some rows of a panel: a micro-kernel stores the sums to the output or where epilogues read them.
 
     Args:
         loops: the loops around it.
@@ -132,6 +133,8 @@ class ProductTile:
     ) -> None:
         self.loops, self.steps, self.env, self.top, self.rows, self.panel = loops, steps, env, top, rows, panel
         self.lanes, self.bits, inner = loops.tiling.lanes, build.bits(loops.dtype), loops.tiling.inner
+        #: The columns, in whole vectors.
+        self.padded = build.ceil_div(panel.width, self.lanes) * self.lanes
         start = {**env, **{axis.var: build.index(axis, 0) for axis in inner}, loops.row.var: top}
         #: The indices of the first element.
         self.first = {**start, loops.column.var: panel.start}
@@ -149,28 +152,42 @@ class ProductTile:
         product = self._product(self.panel.width, self.steps.sums_row, adds is not None, following)
         return product.call([self.loops.partial_sum(self.first)], self.left, self.right, self.count, adds, count)
 
-    def with_epilogues(self) -> Stmt:
-        """Stores the sums on the stack, and from there row by row what the epilogues make of them."""
-        loops, lanes, start = self.loops, self.lanes, self.panel.start
-        begins = range(0, self.panel.width, lanes)
-        vectors = [build.scratch([self.rows, lanes], loops.dtype, "sums") for _ in begins]
-        product = self._product(len(vectors) * lanes)
+    def with_epilogues(self, sums: Buffer | None) -> Stmt:
+        """Stores the sums to a buffer, or on the stack, and from there row by row what the epilogues make of them."""
+        lanes, width = self.lanes, self.panel.width
+        if sums is not None:
+            product = self._product(self.padded, self.padded)
+            call = product.call([sums[0, 0]], self.left, self.right, self.count)
+            whole, rest = divmod(width, lanes)
+
+            def of_vectors(i: Expr) -> Stmt:
+                one = lambda j: self._write(i, j * lanes, lanes, lambda k: sums[i, j * lanes + k])
+                end = self._write(i, whole * lanes, rest, lambda k: sums[i, whole * lanes + k]) if rest else None
+                return build.seq(build.loop(self.loops.column, whole, one) if whole else None, end)
+
+            return build.seq(call, build.loop(self.loops.row, self.rows, of_vectors))
+        begins = range(0, width, lanes)
+        vectors = [build.scratch([self.rows, lanes], self.loops.dtype, "sums") for _ in begins]
+        product = self._product(self.padded)
         call = product.call([vector[0, 0] for vector in vectors], self.left, self.right, self.count)
+        sizes = [min(lanes, width - begin) for begin in begins]
 
-        def of_vector(i: Expr, begin: int, vector: Buffer) -> Stmt:
-            at = {**self.env, loops.row.var: self.top + i}
+        def of_row(i: Expr) -> Stmt:
+            parts = zip(begins, sizes, vectors, strict=True)
+            write = lambda begin, size, vector: self._write(i, begin, size, lambda k: vector[i, k])
+            return build.seq(*(write(*part) for part in parts))
 
-            def total(k: Expr) -> Expr:
-                if not loops.blocked:
-                    return vector[i, k]
-                return loops.partial_sum({**at, loops.column.var: start + begin + k}) + vector[i, k]
+        return build.seq(*map(AllocBuffer, vectors), call, build.loop(self.loops.row, self.rows, of_row))
 
-            size = self.panel.size(begin, lanes)
-            return loops.write_back(at, start + begin, size, total, is_final=True)
+    def _write(self, i: Expr, begin: Expr | int, size: int, own: Callable[[Expr], Expr]) -> Stmt:
+        """Writes what the epilogues make of the sums of a vector of a row, added to those of earlier blocks."""
+        loops, start = self.loops, self.panel.start + begin
+        at = {**self.env, loops.row.var: self.top + i}
 
-        pairs = list(zip(begins, vectors, strict=True))
-        of_row = lambda i: build.seq(*(of_vector(i, *pair) for pair in pairs))
-        return build.seq(*map(AllocBuffer, vectors), call, build.loop(loops.row, self.rows, of_row))
+        def total(k: Expr) -> Expr:
+            return loops.partial_sum({**at, loops.column.var: start + k}) + own(k) if loops.blocked else own(k)
+
+        return loops.write_back(at, start, size, total, is_final=True)
 
     def _product(
         self, columns: int, sums_row: int | None = None, adds: bool = False, following: Next | None = None
