@@ -40,11 +40,9 @@ def used(function, *arguments) -> set[str]:
     """The kinds of the micro-kernels in the kernels of a function."""
     target = targets.host()
     program = inlined(tvmfun.trace(function)(*(ShapeDtype(x.shape, x.dtype) for x in arguments)), "cpu")
-    kernels = [pair for pair in pipeline.fused_kernels(program, target) if not pair[0].is_view]
-    calls = [
-        call for kernel, in_place in kernels
-        for call in find(kernel_cache.scheduled(kernel, target, in_place).body, ir.Call)
-    ]  # fmt: skip
+    pairs = [pair for pair in pipeline.fused_kernels(program, target) if not pair[0].is_view]
+    functions = [function for pair in pairs if (function := kernel_cache.scheduled(pair[0], target, pair[1]))]
+    calls = [call for function in functions for call in find(function.body, ir.Call)]
     names = [str(call.args[0].value) for call in calls if called(call) == "tirx.call_extern"]
     return {name.removeprefix(PREFIX).split(".")[0] for name in names if name.startswith(PREFIX)}
 

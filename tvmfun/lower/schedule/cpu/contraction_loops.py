@@ -434,7 +434,7 @@ class ContractionLoops:
         if steps is None or not isinstance(self.row.extent, int):
             return build.loop(self.row, count, lambda i: self.tile(env, top + i * rows, rows, panel, packed))
         tile = lambda i: ProductTile(self, steps, env, top + i * rows, rows, panel, packed)
-        following = Next(rows * steps.left_row, 0, rows * (steps.sums_row or 0))
+        following = Next(rows * steps.left_row, 0, rows * steps.sums_row)
         return product_tiles(self, env, tile, count, following)
 
     def steps(self, env: Env, rows: int, panel: Panel, packed: Buffer | None) -> Steps | None:

@@ -30,13 +30,13 @@ class Steps:
 
     Args:
         left_row: from one row of the left factor to the next.
-        sums_row: from one row of the sums to the next; None if their columns are not contiguous.
+        sums_row: from one row of the sums to the next.
         terms: the loops over the terms.
         scale: the steps of the outermost of them per step of the outermost axis.
     """
 
     left_row: int
-    sums_row: int | None
+    sums_row: int
     terms: tuple[Terms, ...]
     scale: int
 
@@ -64,12 +64,13 @@ def steps_of(loops: ContractionLoops, env: Env, packed: Buffer | None) -> Steps 
             one = Terms(axis.extent * within.count, within.left, within.right)
         terms.append(one)
     left_row, sums_row = _step(left, row, domain), _step(sums, row, domain)
-    if left_row is None or _step(right, column, domain) != 1 or _step(right, row, domain) != 0:
+    are_contiguous = _step(right, column, domain) == 1 == _step(sums, column, domain)
+    if left_row is None or sums_row is None or not are_contiguous or _step(right, row, domain) != 0:
         return None
     outermost = terms.pop() if terms else Terms(1, 0, 0)
     scale = outermost.count // inner[0].extent if inner else 1
     loops_over_terms = (Terms(0, outermost.left, outermost.right), *reversed(terms))
-    return Steps(left_row, sums_row if _step(sums, column, domain) == 1 else None, loops_over_terms, scale)
+    return Steps(left_row, sums_row, loops_over_terms, scale)
 
 
 def _gains_by_registers(loops: ContractionLoops) -> bool:
