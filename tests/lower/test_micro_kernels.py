@@ -114,6 +114,38 @@ def test_rows_of_a_dynamic_number():
             np.testing.assert_array_equal(got, wanted)
 
 
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+def test_columns_of_a_dynamic_number(dtype):
+    """The distance of rows of the output is not known."""
+    columns = Dim("n", min=1)
+    right = tvmfun.jit(lambda x, y: x @ y.T, dynamic_shapes=(None, {0: columns}))
+    left = tvmfun.jit(lambda x, y: (x @ y, x @ y + 1), dynamic_shapes=(None, {1: columns}))
+    for m, k in ((7, 40), (3, 600), (72, 4), (20, 18)):
+        x = numbers(m, k, dtype=dtype)
+        for n in (1, 7, 36, 64, 101):
+            y = numbers(n, k, dtype=dtype)
+            np.testing.assert_array_equal(right(x, y), x @ y.T)
+            for got, wanted in zip(left(x, y.T.copy()), (x @ y.T, x @ y.T + 1), strict=True):
+                np.testing.assert_array_equal(got, wanted)
+
+
+def test_attention_of_a_dynamic_length():
+    def attend(x, w):
+        q = (x @ w).reshape(*x.shape[:2], 3, 8)
+        weights = tnp.exp(tnp.einsum("bthd,bshd->bhts", q, q) / 8)
+        return tnp.einsum("bhts,bshd->bthd", weights, q)
+
+    w = np.random.default_rng(0).normal(size=(16, 24)).astype("float32") / 4
+    length = Dim("t", min=1)
+    dynamic = tvmfun.jit(attend, dynamic_shapes=({1: length}, None))
+    gradient = tvmfun.jit(tvmfun.grad(lambda w, x: tnp.sum(attend(x, w) ** 2)), dynamic_shapes=(None, {1: length}))
+    for t in (1, 5, 17, 64, 70):
+        x = np.random.default_rng(t).normal(size=(2, t, 16)).astype("float32") / 4
+        np.testing.assert_allclose(dynamic(x, w), tvmfun.jit(attend)(x, w), rtol=2e-5, atol=2e-5)
+        static = tvmfun.jit(tvmfun.grad(lambda w, x: tnp.sum(attend(x, w) ** 2)))
+        np.testing.assert_allclose(gradient(w, x), static(w, x), rtol=2e-4, atol=2e-4)
+
+
 def test_products_in_loops_over_themselves():
     x, y = numbers(48, 48) % 2, np.eye(48, dtype="float32")[::-1].copy()
     step = lambda i, x: (x @ y).T + (x.T @ y) - x

@@ -34,8 +34,9 @@ def program_flops(program: Program) -> Any:
 def work(program: Program) -> Any:
     """The element operations of a Program: of each equation its flops, or its operands' and results' elements if more.
 
-    Some dozen flops of a product count as one, because its innermost loops are micro-kernels, which need no optimizer.
-    It is infinite where equations run Programs, because a loop may have any number of steps.
+    64 flops of a product of floats count as one: most of their innermost loops are micro-kernels, which need no
+    optimizer, and the others read each operand a few times at most. It is infinite where equations run Programs,
+    because a loop may have any number of steps.
     """
     return sum(map(_equation_work, program.equations))
 
@@ -44,8 +45,8 @@ def _equation_work(equation: Equation) -> Any:
     if equation.op.runs is not None:
         return math.inf
     avals = [value.aval for value in (*equation.inputs, *equation.outputs)]
-    is_in_micro_kernels = equation.op.kind == "contraction" and all(aval.dtype in _OF_MICRO_KERNELS for aval in avals)
-    operations = flops(equation) // (_FLOPS_AS_ONE if is_in_micro_kernels else 1)
+    is_product = equation.op.kind == "contraction" and all(aval.dtype in _OF_MICRO_KERNELS for aval in avals)
+    operations = flops(equation) // (_FLOPS_AS_ONE if is_product else 1)
     return max(sum(aval.size for aval in avals), operations, key=typical)
 
 

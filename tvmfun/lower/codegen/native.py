@@ -17,7 +17,7 @@ from tvmfun.core import dims
 from tvmfun.files import files_in_memory
 from tvmfun.lower import target as targets
 from tvmfun.lower.codegen.memory_plan import Call, Store
-from tvmfun.lower.codegen.strip import stripped
+from tvmfun.lower.codegen.module_text import edited
 from tvmfun.lower.codegen.workspaces import Event, events, expanded, thread_count
 from tvmfun.lower.tir.build import buffer, seq
 from tvmfun.lower.tir.calling_convention import (
@@ -245,9 +245,9 @@ def _built(target: Target, module: tvm.IRModule, optimized: bool = True, names: 
     """The LLVM module of lowered functions, with new names of variables."""
     # A level that the user has chosen stays.
     if optimized or _OPT_LEVEL in target.attrs:
-        return stripped(_llvm_module(llvm_options(target), module), names=names)
+        return edited(_llvm_module(llvm_options(target), module), names=names)
     built = _llvm_module(Target({**llvm_options(target).export(), _OPT_LEVEL: 0}), module)
-    return stripped(built, opt_level=2, names=names)
+    return edited(built, opt_level=2, names=names)
 
 
 def _llvm_module(target: Target, module: tvm.IRModule) -> Any:

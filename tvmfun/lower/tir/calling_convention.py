@@ -26,7 +26,7 @@ _ARGUMENT_BYTES = 16
 #: The attribute of functions whose arguments do not share memory, which lets LLVM reorder loads and stores.
 NO_ALIAS = "tirx.noalias"
 
-# An attribute that TVM does not know.
+# An attribute that TVM does not know makes a statement a scope: workspaces are freed at its end.
 _SCOPE = "tvmfun.scope", 1
 
 _integer = partial(tirx.IntImm, "int32")

@@ -41,7 +41,7 @@ def through_memory(body: tirx.Stmt) -> tirx.Stmt:
     """Returns the statement with formulas of floats that are stored and loaded again.
 
     TVM's code generator simplifies the value of each binding, also with variables replaced by their values. LLVM's
-    optimizer makes registers of such memory; without it, ``codegen.strip`` does.
+    optimizer makes registers of such memory; without it, ``codegen.module_text`` does.
     """
     return rewrite(body, (tirx.Bind, _through_memory)) if any(map(_is_formula, find(body, tirx.Bind))) else body
 

@@ -115,6 +115,9 @@ class TileProduct:
             adds: whether to add to the sums in memory, if the function may.
             tiles: the number of tiles.
         """
+        separate = self.sums_row is None
+        if len(sums) != (self.vectors if separate else 1) or (separate and (self.adds or self.following is not None)):
+            raise AssertionError(f"{self.name}: {len(sums)} addresses of sums")
         numbers = [_number(count, "int32"), *([_number(adds, "int32")] if self.adds else [])]
         numbers += [] if self.following is None else [_number(tiles, "int32")]
         return _call(self.name, *map(tirx.address_of, (*sums, left, right)), *numbers)
@@ -153,7 +156,7 @@ class TileTranspose:
         lines = []
         for i in lanes:
             lines += [
-                _moved(f"source{i}", f"source{i - 1}" if i else "source", "%source.row" if i else 0),
+                _offset(f"source{i}", f"source{i - 1}" if i else "source", "%source.row" if i else 0),
                 f"  %tile{i} = load {vector}, ptr %source{i}, align {self.bits // 8}",
             ]
         names = [f"tile{i}" for i in lanes]
@@ -167,7 +170,7 @@ class TileTranspose:
             names, step = following, step // 2
         for i in lanes:
             lines += [
-                _moved(f"result{i}", f"result{i - 1}" if i else "result", "%result.row" if i else 0),
+                _offset(f"result{i}", f"result{i - 1}" if i else "result", "%result.row" if i else 0),
                 f"  store {vector} %{names[i]}, ptr %result{i}, align {self.bits // 8}",
             ]
         parameters = "ptr %result, ptr %source, i64 %result.row, i64 %source.row"
@@ -208,16 +211,16 @@ class RowsCopy:
         for j, begin in enumerate(range(0, self.columns, self.lanes)):
             size = min(self.lanes, self.columns - begin)
             part = f"<{size} x i{self.bits}>"
-            lines.append(_moved(f"source{j}", "source.at", begin * item))
+            lines.append(_offset(f"source{j}", "source.at", begin * item))
             lines.append(f"  %part{j} = load {part}, ptr %source{j}, align {item}")
             if size < self.lanes:
                 order = _order([*range(size), *[size] * (self.lanes - size)])
                 lines.append(f"  %whole{j} = shufflevector {part} %part{j}, {part} zeroinitializer, {order}")
-            lines.append(_moved(f"result{j}", "result.at", begin * item))
+            lines.append(_offset(f"result{j}", "result.at", begin * item))
             lines.append(
                 f"  store {vector} %{'whole' if size < self.lanes else 'part'}{j}, ptr %result{j}, align {item}"
             )
-        lines += [_moved(f"{side}.next", f"{side}.at", f"%{side}.row") for side in ("result", "source")]
+        lines += [_offset(f"{side}.next", f"{side}.at", f"%{side}.row") for side in ("result", "source")]
         lines += ["  %next = add nuw nsw i32 %i, 1", "  %more = icmp slt i32 %next, %count"]
         lines += ["  br i1 %more, label %loop, label %end", "end:", "  ret i32 0"]
         return _function(
@@ -308,7 +311,7 @@ class _Product:
         if moves:
             parameters += ", i32 %tiles"
             lines += ["  br label %tile.end", "tile.end:", "  %number.next = add nuw nsw i32 %number, 1"]
-            lines += [_moved(f"{name}.next", name, offset) for name, offset in moves.items()]
+            lines += [_offset(f"{name}.next", name, offset) for name, offset in moves.items()]
             lines += ["  %more.tiles = icmp slt i32 %number.next, %tiles"]
             lines += ["  br i1 %more.tiles, label %tile, label %done", "done:"]
         return _function(product.name, parameters, "\n".join([*lines, "  ret i32 0"]))
@@ -344,14 +347,14 @@ class _Product:
         product, lanes, last = self.product, self.product.lanes, self.last
         lines = []
         for j in range(product.vectors):
-            lines.append(_moved(f"right.at{j}", f"right.{last}", j * lanes * self.item))
+            lines.append(_offset(f"right.at{j}", f"right.{last}", j * lanes * self.item))
             lines.append(f"  %factor{j} = load {self.vector}, ptr %right.at{j}, align {self.item}")
             if product.ahead:
                 distance = product.ahead * product.terms[-1].right * self.item
                 lines += _fetch(f"right.ahead{j}", f"right.at{j}", distance)
         for i in range(product.rows):
             lines += [
-                _moved(f"left.at{i}", f"left.{last}", i * product.left_row * self.item),
+                _offset(f"left.at{i}", f"left.{last}", i * product.left_row * self.item),
                 f"  %element{i} = load {self.type}, ptr %left.at{i}, align {self.item}",
                 f"  %lane{i} = insertelement {self.vector} poison, {self.type} %element{i}, i64 0",
                 f"  %row{i} = shufflevector {self.vector} %lane{i}, {self.vector} poison, {_order([0] * lanes)}",
@@ -372,8 +375,8 @@ class _Product:
             lines += [
                 f"next{loop}:",
                 f"  %step.{loop}.next = add nuw nsw i32 %step.{loop}, 1",
-                _moved(f"left.{loop}.next", f"left.{loop}", terms.left * self.item),
-                _moved(f"right.{loop}.next", f"right.{loop}", terms.right * self.item),
+                _offset(f"left.{loop}.next", f"left.{loop}", terms.left * self.item),
+                _offset(f"right.{loop}.next", f"right.{loop}", terms.right * self.item),
                 f"  %more.{loop} = icmp slt i32 %step.{loop}.next, {terms.count if loop else '%count'}",
                 f"  br i1 %more.{loop}, label %loop{loop}, label %end{loop}",
                 f"end{loop}:",
@@ -396,7 +399,7 @@ class _Product:
         for k in self.all:
             pointer, offset, size = self._at(k)
             part = f"<{size} x {self.type}>"
-            lines.append(_moved(f"earlier.at{k}", pointer, offset))
+            lines.append(_offset(f"earlier.at{k}", pointer, offset))
             lines.append(f"  %earlier{k} = load {part}, ptr %earlier.at{k}, align {self.item}")
             if size < lanes:
                 order = _order([*range(size), *[0] * (lanes - size)])
@@ -410,7 +413,7 @@ class _Product:
         for k in self.all:
             pointer, offset, size = self._at(k)
             part, value = f"<{size} x {self.type}>", f"%{'all' if self.product.adds else 'new'}{k}"
-            lines.append(_moved(f"sums.at{k}", pointer, offset))
+            lines.append(_offset(f"sums.at{k}", pointer, offset))
             if size < self.product.lanes:
                 order = _order(range(size))
                 lines.append(f"  %part{k} = shufflevector {self.vector} {value}, {self.vector} poison, {order}")
@@ -439,14 +442,14 @@ def _function(name: str, parameters: str, body: str) -> str:
     return f"define internal i32 @{name}({parameters}) noinline nounwind {{\n{body}\n}}\n"
 
 
-def _moved(name: str, pointer: str, offset: int | str) -> str:
+def _offset(name: str, pointer: str, offset: int | str) -> str:
     """The line that adds bytes to a pointer."""
     return f"  %{name} = getelementptr i8, ptr %{pointer}, i64 {offset}"
 
 
 def _fetch(name: str, pointer: str, offset: int) -> list[str]:
     """The lines that fetch the cache line at a pointer and an offset in bytes, which need not exist."""
-    return [_moved(name, pointer, offset), f"  call void @{_FETCH}(ptr %{name}, i32 0, i32 3, i32 1)"]
+    return [_offset(name, pointer, offset), f"  call void @{_FETCH}(ptr %{name}, i32 0, i32 3, i32 1)"]
 
 
 def _order(lanes: Sequence[int]) -> str:

@@ -459,7 +459,7 @@ class ContractionLoops:
         if steps is None:
             return RegisterTile(self, env, top, rows, panel, packed).emit()
         tile = ProductTile(self, steps, env, top, rows, panel, packed)
-        return product_tiles(self, env, lambda i: tile, 1, Next(0, 0, 0))
+        return product_tiles(self, env, lambda i: tile)
 
     def fetches_ahead(self, rows: int) -> bool:
         """Whether the loops of a tile of so many rows fetch the rows of the next one."""

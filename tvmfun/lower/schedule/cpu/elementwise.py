@@ -187,7 +187,9 @@ def _emit_transpose(
         # The last tiles overlap those before them, so that every tile is whole.
         top = build.minimum(env[rows.var] * lanes, axis.extent - lanes)
         left = build.minimum(env[columns.var] * lanes, last.extent - lanes)
-        if is_moved and (moved := _moved(stage, {**env, axis.var: top, last.var: left}, load, axis, last, lanes)):
+        if is_moved and (
+            moved := _transposed_in_memory(stage, {**env, axis.var: top, last.var: left}, load, axis, last, lanes)
+        ):
             return moved
         turned = registers(lanes, kept, "turned")
 
@@ -214,7 +216,9 @@ def _emit_transpose(
     return build.parallel_nest([*others, rows, columns], env, tile, tasks)
 
 
-def _moved(stage: Stage, at: Env, load: ir.TensorLoad, axis: Axis, last: Axis, lanes: int) -> Stmt | None:
+def _transposed_in_memory(
+    stage: Stage, at: Env, load: ir.TensorLoad, axis: Axis, last: Axis, lanes: int
+) -> Stmt | None:
     """The transpose of the tile that begins at ``at`` without any operation, if a micro-kernel can do it."""
     row = ir.Var("row", ir.PrimType("int32"))
     source = build.substitute(load, {**at, last.var: at[last.var] + row})

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 _STEPS_AHEAD, _SHARE_OF_PANEL = 8, 3 / 4
 # Of up to so many terms, an epilogue takes up to a tenth less time on sums in registers than on the stack. That matters
 # for more multiplications, a tenth of a millisecond, than compiling does.
-_FEW_TERMS, _LITTLE_WORK = 96, 1 << 22
+_FEW_TERMS, _SHORT_PRODUCT = 96, 1 << 22
 
 
 @dataclass(frozen=True)
@@ -42,7 +42,11 @@ class Steps:
 
 
 def steps_of(loops: ContractionLoops, env: Env, packed: Buffer | None) -> Steps | None:
-    """The steps of a contraction of floats; None if they vary, or if a factor is not an array in memory."""
+    """The steps of a contraction of floats in arrays, if a micro-kernel computes its tiles.
+
+    It does not, and the result is None, if steps vary or depend on dynamic sizes, those between the sums included, if a
+    factor is computed or converted as it is read, or if epilogues gain by sums in registers.
+    """
     inner, row, column = loops.tiling.inner, loops.row, loops.column
     if loops.dot is not None or loops.carries or loops.dtype not in ("float32", "float64"):
         return None
@@ -76,7 +80,7 @@ def steps_of(loops: ContractionLoops, env: Env, packed: Buffer | None) -> Steps 
 def _gains_by_registers(loops: ContractionLoops) -> bool:
     """Whether epilogues take so much of the time that sums should stay in registers for them."""
     stage = loops.stage
-    is_little = build.points([*stage.space, *stage.reduce]) <= _LITTLE_WORK
+    is_little = build.points([*stage.space, *stage.reduce]) <= _SHORT_PRODUCT
     return not loops.stores_sums and volume(loops.tiling.inner) <= _FEW_TERMS and not is_little
 
 
@@ -94,16 +98,20 @@ def _step(load: ir.TensorLoad, axis: Axis, domain: Sequence[Axis]) -> int | None
 
 
 def product_tiles(
-    loops: ContractionLoops, env: Env, tile: Callable[[Expr], ProductTile], count: Size | Expr, following: Next
+    loops: ContractionLoops,
+    env: Env,
+    tile: Callable[[Expr], ProductTile],
+    count: Size | Expr = 1,
+    following: Next | None = None,
 ) -> Stmt:
-    """Several tiles.
+    """One tile, or several.
 
     Args:
         loops: the loops around them.
         env: the indices of the loops.
         tile: returns a tile from its number.
         count: the number of tiles, at least one.
-        following: how each begins after the one before.
+        following: how each begins after the one before, if there are several.
     """
     first = tile(build.index(loops.row, 0))
     many = (count, following) if not isinstance(count, int) or count > 1 else ()

@@ -126,7 +126,8 @@ def transpose_in_memory(source: ir.TensorLoad, result: ir.TensorLoad, row: ir.Va
         lanes: the number of rows.
 
     Returns:
-        The statement; None if the rows are not at equal distances, or if their numbers would be converted.
+        The statement; None if the rows are not at equal distances, if their numbers would be converted, or for bool,
+        which is another type in registers than in memory.
     """
     axis = Axis(row, lanes)
     steps = [build.stride(load.source, load.indices, axis, [axis]) for load in (source, result)]

@@ -33,7 +33,7 @@ _THROUGH_MEMORY = re.compile(
 _UNIT = re.compile(r"llvm\.dbg\.cu = !\{[^}]*\}")
 
 
-def stripped(module: Any, opt_level: int | None = None, names: Mapping[str, str] | None = None) -> Any:
+def edited(module: Any, opt_level: int | None = None, names: Mapping[str, str] | None = None) -> Any:
     """Returns the LLVM module without debug information and float16 conversions, but with the micro-kernels it calls.
 
     The former, which modules that do not compute in float16 do without, take LLVM longer than a small kernel, and
