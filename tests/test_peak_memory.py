@@ -84,7 +84,7 @@ def test_accumulated_gradients_and_the_optimizers_state_are_updated_in_place():
     # Neither the gradient nor the updates: less than one step of the optimizer alone.
     single = analysis(tvmfun.grad(loss), optim.adam(0.1))
     assert found.temporaries + found.workspaces <= single.temporaries + single.workspaces
-    # What kernels pack depends on the caches of the machine.
+    # The sizes of packed panels depend on the caches of the machine.
     assert single.temporaries < PARAMETERS / 2
 
 
