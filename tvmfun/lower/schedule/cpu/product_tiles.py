@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 from tvm import ir
 from tvm.tirx import AllocBuffer, Buffer, IfThenElse, Stmt
 
+from tvmfun.lower.schedule.cpu.tile import Tile
 from tvmfun.lower.tir import build
 from tvmfun.lower.tir.build import Axis, Env, Expr, Size, volume
 from tvmfun.lower.tir.micro_kernels import Next, Terms, TileProduct
@@ -124,24 +125,14 @@ def product_tiles(
     return stmt if sums is None else build.seq(AllocBuffer(sums), stmt)
 
 
-class ProductTile:
-    """The tile of some rows of a panel: a micro-kernel stores the sums to the output or where epilogues read them.
-
-    Args:
-        loops: the loops around it.
-        steps: the constants of the loops.
-        env: the indices of the loops.
-        top: the first row.
-        rows: the number of rows.
-        panel: the columns.
-        packed: the packed columns of the right factor; None if the factor is read where it is.
-    """
+class ProductTile(Tile):
+    """A tile of which a micro-kernel stores the sums to the output, or where epilogues read them."""
 
     def __init__(
         self, loops: ContractionLoops, steps: Steps, env: Env, top: Expr, rows: int, panel: Panel, packed: Buffer | None
     ) -> None:
-        self.loops, self.steps, self.env, self.top, self.rows, self.panel = loops, steps, env, top, rows, panel
-        self.lanes, self.bits, inner = loops.tiling.lanes, build.bits(loops.dtype), loops.tiling.inner
+        super().__init__(loops, env, top, rows, panel, packed)
+        self.steps, self.bits, inner = steps, build.bits(loops.dtype), loops.tiling.inner
         #: The columns, in whole vectors.
         self.padded = build.ceil_div(panel.width, self.lanes) * self.lanes
         start = {**env, **{axis.var: build.index(axis, 0) for axis in inner}, loops.row.var: top}

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 from tvm import tirx
 from tvm.tirx import AllocBuffer, Buffer, BufferStore, IfThenElse, Stmt
 
+from tvmfun.lower.schedule.cpu.tile import Tile
 from tvmfun.lower.schedule.cpu.transpose import ramp
 from tvmfun.lower.tir import build
 from tvmfun.lower.tir.build import Env, Expr
@@ -17,23 +18,14 @@ if TYPE_CHECKING:
     from tvmfun.lower.schedule.cpu.contraction_loops import ContractionLoops, Panel
 
 
-class RegisterTile:
-    """The tile of some rows of a panel: initialize, accumulate over the reduced axes, write back.
-
-    Args:
-        loops: the loops around it.
-        env: the indices of the loops.
-        top: the first row.
-        rows: the number of rows.
-        panel: the columns.
-        packed: the packed columns of the right factor; None if the factor is read where it is.
-    """
+class RegisterTile(Tile):
+    """A tile of any factors, terms and epilogues: initialize, accumulate over the reduced axes, write back."""
 
     def __init__(
         self, loops: ContractionLoops, env: Env, top: Expr, rows: int, panel: Panel, packed: Buffer | None
     ) -> None:
-        self.loops, self.env, self.top, self.rows, self.panel, self.packed = loops, env, top, rows, panel, packed
-        self.lanes, self.dtype, self.row, self.column = loops.tiling.lanes, loops.dtype, loops.row, loops.column
+        super().__init__(loops, env, top, rows, panel, packed)
+        self.dtype, self.row, self.column = loops.dtype, loops.row, loops.column
         self.begins = range(0, panel.width, self.lanes)
         self.accumulators = [build.scratch([rows, self.lanes], self.dtype, "acc") for _ in self.begins]
         #: Whether there are sums of earlier blocks, and whether they are added to those of this one.
