@@ -10,6 +10,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import asdict, astuple, dataclass
+from typing import Any, ClassVar
 
 from tvm import tirx
 from tvm.tirx import Stmt
@@ -127,28 +128,45 @@ class TileProduct:
         return _Product(self).text()
 
 
+class _Move:
+    """A function that moves elements between rows of two arrays, whose steps are arguments; its fields are integers."""
+
+    bits: int
+    kind: ClassVar[str]
+
+    @property
+    def name(self) -> str:
+        """The name of the function."""
+        return f"{PREFIX}{self.kind}.{'.'.join(map(str, astuple(self)))}"  # type: ignore[call-overload]  # a dataclass
+
+    @classmethod
+    def of_name(cls, fields: Sequence[str]) -> Any:
+        """The function of a name, from the fields after its kind."""
+        return cls(*map(int, fields))
+
+    def call(self, result: Expr, result_row: Size, source: Expr, source_row: Size, *counts: Size) -> Stmt:
+        """The call of the function.
+
+        Args:
+            result: the load of the first element of the result.
+            result_row: the elements from one row of the result to the next.
+            source: the load of the first element of the source.
+            source_row: the same for the source.
+            counts: the number of rows, if it is an argument.
+        """
+        steps = (_number(row * (self.bits // 8), "int64") for row in (result_row, source_row))
+        addresses = (tirx.address_of(result), tirx.address_of(source))
+        return _call(self.name, *addresses, *steps, *(_number(count, "int32") for count in counts))
+
+
 @dataclass(frozen=True)
-class TileTranspose:
+class TileTranspose(_Move):
     """The transpose of a square tile: ``result[j, i] = source[i, j]``; the steps between rows are arguments."""
 
     bits: int
     lanes: int
 
-    @property
-    def name(self) -> str:
-        """The name of the function."""
-        return f"{PREFIX}transpose.{self.bits}.{self.lanes}"
-
-    @classmethod
-    def of_name(cls, fields: Sequence[str]) -> TileTranspose:
-        """The function of a name, from the fields after its kind."""
-        return cls(*map(int, fields))
-
-    def call(self, result: Expr, result_row: Size, source: Expr, source_row: Size) -> Stmt:
-        """The call of the function, with the loads of both first elements and the elements from row to row."""
-        item = self.bits // 8
-        steps = (_number(row * item, "int64") for row in (result_row, source_row))
-        return _call(self.name, tirx.address_of(result), tirx.address_of(source), *steps)
+    kind: ClassVar[str] = "transpose"
 
     def definition(self) -> str:
         """The function: each step exchanges off-diagonal blocks of half the size of the previous step's."""
@@ -178,28 +196,14 @@ class TileTranspose:
 
 
 @dataclass(frozen=True)
-class RowsCopy:
+class RowsCopy(_Move):
     """A copy of parts of rows, padded with zeros to whole vectors; the number of rows and their steps are arguments."""
 
     bits: int
     columns: int
     lanes: int
 
-    @property
-    def name(self) -> str:
-        """The name of the function."""
-        return f"{PREFIX}copy.{self.bits}.{self.columns}.{self.lanes}"
-
-    @classmethod
-    def of_name(cls, fields: Sequence[str]) -> RowsCopy:
-        """The function of a name, from the fields after its kind."""
-        return cls(*map(int, fields))
-
-    def call(self, result: Expr, result_row: Size, source: Expr, source_row: Size, count: Size) -> Stmt:
-        """The call of the function, with the loads of both first elements and the elements from row to row."""
-        item = self.bits // 8
-        steps = (_number(row * item, "int64") for row in (result_row, source_row))
-        return _call(self.name, tirx.address_of(result), tirx.address_of(source), *steps, _number(count, "int32"))
+    kind: ClassVar[str] = "copy"
 
     def definition(self) -> str:
         """The function."""
