@@ -66,12 +66,12 @@ def _cancels_anywhere(body: tirx.Stmt) -> bool:
     # Operands come before what uses them, so an access without a quotient before it has none in its indices.
     follows_quotient = False
     for node in find(body, tirx.FloorDiv, tirx.FloorMod, ir.TensorLoad, tirx.BufferStore):
-        if isinstance(node, tirx.FloorDiv | tirx.FloorMod):
+        if type(node) in (tirx.FloorDiv, tirx.FloorMod):
             follows_quotient = True
         elif follows_quotient:
             if any(map(_cancels, node.indices)):
                 return True
-            follows_quotient = not isinstance(node, tirx.BufferStore)
+            follows_quotient = type(node) is not tirx.BufferStore
     return False
 
 
@@ -88,17 +88,18 @@ def _cancels(index: Expr) -> bool:
 
 def _terms(value: Expr, sign: int = 1) -> list[tuple[Expr, int]]:
     """The summands that are not constant, each with the sign of its coefficient."""
-    if isinstance(value, tirx.IntImm):
+    kind = type(value)  # these classes have no subclasses, and ``isinstance`` takes longer than the rest
+    if kind is tirx.IntImm:
         return []
-    if isinstance(value, tirx.Add):
+    if kind is tirx.Add:
         return _terms(value.a, sign) + _terms(value.b, sign)
-    if isinstance(value, tirx.Sub):
+    if kind is tirx.Sub:
         return _terms(value.a, sign) + _terms(value.b, -sign)
-    if isinstance(value, tirx.Mul):
+    if kind is tirx.Mul:
         for factor, other in ((value.a, value.b), (value.b, value.a)):
-            if isinstance(factor, tirx.IntImm):
+            if type(factor) is tirx.IntImm:
                 return _terms(other, sign if factor.value > 0 else -sign)
-    if isinstance(value, tirx.Cast):
+    if kind is tirx.Cast:
         return _terms(value.value, sign)
     return [(value, sign)]
 

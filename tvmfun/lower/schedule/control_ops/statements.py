@@ -205,18 +205,11 @@ class StatementBuilder:
     def run(self, program: Program, inputs: Sequence[BufferRef], outputs: Sequence[BufferRef]) -> list[tirx.Stmt]:
         """The kernels of a closed Program; ``outputs`` may share memory with ``inputs``, which is overwritten last."""
         kernels = self._kernels(program)
-        refs: dict[Variable, BufferRef] = dict(zip(program.inputs, inputs, strict=True))
-        in_place: dict[int, InPlace] = {}
         # Control flow selects rows of its arguments, so their first axis must be that of the buffer.
         stacked = {atom for kernel in kernels if kernel.is_control for atom in (*kernel.inputs, *kernel.outputs)}
         views = self._views(kernels, stacked)
-        for atom, target in zip(program.outputs, outputs, strict=True):
-            if (
-                isinstance(atom, Variable)
-                and atom not in refs
-                and self._may_write(atom, target, program, inputs, kernels, views, in_place)
-            ):
-                refs[atom] = target
+        final, in_place = self._final_memory(program, inputs, outputs, kernels, views)
+        refs: dict[Variable, BufferRef] = {**dict(zip(program.inputs, inputs, strict=True)), **final}
         states = liveness.states(program, kernels)
         memory = BufferPool(self.new, liveness.last_use(program, kernels, states, views))
         statements: list[tirx.Stmt] = []
@@ -248,47 +241,56 @@ class StatementBuilder:
                 views[out] = views.get(source, source)
         return views
 
-    def _may_write(
+    def _final_memory(
         self,
-        atom: Variable,
-        target: BufferRef,
         program: Program,
         inputs: Sequence[BufferRef],
+        outputs: Sequence[BufferRef],
         kernels: Sequence[Kernel],
         views: Mapping[Variable, Variable],
-        in_place: dict[int, InPlace],
-    ) -> bool:
-        """Whether a kernel may write a result to its final memory, because the old value is not read afterwards.
+    ) -> tuple[dict[Variable, BufferRef], dict[int, InPlace]]:
+        """The results that kernels may write to their final memory, because the old value is not read afterwards.
 
-        Results that need a schedule which writes them over inputs are added to ``in_place``.
+        Also returns, for each kernel that needs a schedule for it, what it writes over its inputs.
         """
-        old = {v for v, ref in zip(program.inputs, inputs, strict=True) if ref.buffer.same_as(target.buffer)}
-        if not old:
-            return True
-        old.update(view for view, shown in views.items() if shown in old)
-        if atom in old or not old.isdisjoint(program.outputs):
-            return False
-        writer = next(i for i, kernel in enumerate(kernels) if atom in kernel.outputs)
-        readers = [i for i, kernel in enumerate(kernels) if not old.isdisjoint(kernel.inputs)]
-        if any(i > writer for i in readers):
-            return False
-        if writer not in readers:
-            return True
-        known = in_place.get(writer, ())
-        if pair := self._in_step(kernels[writer], old, atom, known):
-            in_place[writer] = (*known, pair)
-            return True
-        return not known and self._reads_before(kernels[writer], old, atom)
+        final: dict[Variable, BufferRef] = {}
+        # Results of kernels that read the old value, and the variables that hold it.
+        updates: dict[int, dict[Variable, tuple[BufferRef, set[Variable]]]] = {}
+        for atom, target in zip(program.outputs, outputs, strict=True):
+            if not isinstance(atom, Variable) or atom in program.inputs or atom in final:
+                continue
+            old = {v for v, ref in zip(program.inputs, inputs, strict=True) if ref.buffer.same_as(target.buffer)}
+            if not old:
+                final[atom] = target
+                continue
+            old.update(view for view, shown in views.items() if shown in old)
+            if atom in old or not old.isdisjoint(program.outputs):
+                continue
+            writer = next(i for i, kernel in enumerate(kernels) if atom in kernel.outputs)
+            last = max((i for i, kernel in enumerate(kernels) if not old.isdisjoint(kernel.inputs)), default=-1)
+            if last < writer:
+                final[atom] = target
+            elif last == writer:
+                updates.setdefault(writer, {}).setdefault(atom, (target, old))
+        in_place: dict[int, InPlace] = {}
+        for i, updated in updates.items():
+            results = {atom: update for atom, update in updated.items() if atom not in final}
+            pairs = {atom: _pair(kernels[i], old, atom) for atom, (_, old) in results.items()}
+            in_place[i] = self._schedulable(kernels[i], [pair for pair in pairs.values() if pair])
+            for atom, (target, old) in results.items():
+                if pairs[atom] in in_place[i] or not in_place[i] and self._reads_before(kernels[i], old, atom):
+                    final[atom] = target
+        return final, in_place
 
-    def _in_step(self, kernel: Kernel, read: set[Variable], written: Variable, known: InPlace) -> Overwrite | None:
-        """An input and the result that the kernel can be scheduled to write over it, in addition to ``known`` ones."""
-        sources = [i for i, atom in enumerate(kernel.inputs) if atom in read]
-        if len(sources) != 1 or kernel.is_control or _is_scatter(kernel):
-            return None
-        if not kernel.reads_in_step(kernel.inputs[sources[0]]):
-            return None
-        pair = Overwrite(sources[0], kernel.outputs.index(written))
-        return None if self._schedule(kernel, self.target, (*known, pair)) is None else pair
+    def _schedulable(self, kernel: Kernel, pairs: Sequence[Overwrite]) -> InPlace:
+        """The pairs, or those of them, with which the kernel has a schedule; each one is made only to find out."""
+        if not pairs or self._schedule(kernel, self.target, tuple(pairs)) is not None:
+            return tuple(pairs)
+        found: InPlace = ()
+        for pair in pairs:
+            if self._schedule(kernel, self.target, (*found, pair)) is not None:
+                found = (*found, pair)
+        return found
 
     def _reads_before(self, kernel: Kernel, read: set[Variable], written: Variable) -> bool:
         """Whether the kernel reads each element before it writes the one at the same index, and writes it once."""
@@ -456,6 +458,15 @@ def _while(condition: Any, body: tirx.Stmt) -> tirx.Stmt:
     """
     once = tirx.For(_index("once"), 0, 1, tirx.ForKind.SERIAL, body, None, {_SCOPE: True})
     return tirx.While(condition, once)
+
+
+def _pair(kernel: Kernel, read: set[Variable], written: Variable) -> Overwrite | None:
+    """A result, and the only input among ``read`` if the kernel reads its elements where it computes those results."""
+    sources = [i for i, atom in enumerate(kernel.inputs) if atom in read]
+    if len(sources) != 1 or kernel.is_control or _is_scatter(kernel):
+        return None
+    is_in_step = kernel.reads_in_step(kernel.inputs[sources[0]])
+    return Overwrite(sources[0], kernel.outputs.index(written)) if is_in_step else None
 
 
 def _is_scatter(kernel: Kernel) -> bool:
