@@ -11,6 +11,8 @@ from support.te_kernels import HOST, check, matmul, placeholder, random, wide
 from tvm import te
 from tvm.target import Target
 
+import tvmfun
+import tvmfun.numpy as tnp
 from tvmfun.lower import machine
 from tvmfun.lower.schedule.cpu.contraction import match, plan
 from tvmfun.lower.schedule.cpu.contraction_loops import ContractionLoops
@@ -149,8 +151,8 @@ def deep_panels(monkeypatch):
     """Panels that fit L2, and tiles that are as wide as on processors that prefer these; all products are large."""
     if machine.Machine.of(HOST).registers < 32:
         pytest.skip("wide tiles need 32 registers")
-    for name in ("LITTLE_WORK", "_TRANSPOSED_WORK"):
-        monkeypatch.setattr(f"tvmfun.lower.schedule.cpu.contraction.{name}", 0)
+    for name in ("grouped_panels._LITTLE_WORK", "contraction._TRANSPOSED_WORK"):
+        monkeypatch.setattr(f"tvmfun.lower.schedule.cpu.{name}", 0)
     with using(Settings(panel_level=2)):
         yield
 
@@ -207,6 +209,7 @@ def test_panels_in_groups(deep_panels, monkeypatch, cores, m, n, k, layout, size
     """With and without epilogues that read the output's rows, its columns and both."""
     share = 5 / 16 * (2 << 20) / machine.Machine.of(HOST).cache_bytes(2)
     monkeypatch.setattr("tvmfun.lower.schedule.cpu.contraction._SHARES", {2: share})  # as of 2 MB
+    monkeypatch.setattr("tvmfun.lower.schedule.cpu.contraction._ROWS_TO_PACK", {1 << 20: 0})
     tensors, inputs, reference = matmul(m, n, k, layout)
     loops, target = _blocks_of_rows(tensors, cores)
     assert loops.member.extent == size if cores == 1 else loops.member.extent <= size
@@ -310,7 +313,7 @@ def test_rows_are_fetched_before_they_are_read(deep_panels, cores, m, n, k, layo
 
 @pytest.mark.parametrize(
     "m,n,k",
-    [(100, 64, 256), (4100, 640, 256), (1100, 64, 1030), (20000, 64, 30)],
+    [(200, 64, 256), (4100, 640, 256), (1100, 64, 1030), (20000, 64, 30)],
     ids=["near", "wide", "long", "short"],
 )
 def test_rows_that_are_not_fetched_before(deep_panels, m, n, k):
@@ -423,12 +426,61 @@ def test_tiles_fit_registers_and_caches(mcpu):
     assert 4 * depth * (tiling.columns + (tiling.rows if level == 1 else 0)) <= processor.cache_bytes(level)
 
 
-@pytest.mark.parametrize("mcpu", ["znver4", "znver5", "graniterapids"])
-@pytest.mark.parametrize("rows", [32, 64, 128])
-def test_little_products_have_tiles_without_a_remainder(mcpu, rows):
-    processor = _processor(mcpu)
-    (stage,), _ = parse(te.create_prim_func(list(matmul(rows, 784, 512)[0])))
-    assert rows % plan(match(stage), processor).rows == 0
+@pytest.mark.parametrize("mcpu", ["sapphirerapids", "graniterapids"])
+@pytest.mark.parametrize(
+    "m,n,unpacked,tile",
+    [
+        (16, 512, True, (6, 64)),
+        (191, 512, True, (6, 64)),
+        (192, 512, False, (6, 64)),
+        (95, 1024, True, (8, 48)),
+        (96, 1024, False, (6, 64)),
+        (31, 3000, True, (8, 48)),
+        (32, 3000, False, (6, 64)),
+        (5, 1024, True, (5, 64)),
+    ],
+)
+def test_panels_are_packed_for_many_rows(mcpu, m, n, unpacked, tile):
+    (stage,), _ = parse(te.create_prim_func(list(matmul(m, n, 100)[0])))
+    tiling = plan(match(stage), _processor(mcpu))
+    assert (tiling.unpacked, (tiling.rows, tiling.columns)) == (unpacked, tile)
+
+
+@pytest.mark.parametrize("cores", [1, 2])
+@pytest.mark.parametrize("m,n,k", [(16, 512, 100), (24, 100, 130), (95, 1024, 90), (33, 1000, 1030), (170, 65, 2049)])
+def test_few_rows_read_the_right_operand_where_it_is(deep_panels, cores, m, n, k):
+    """Columns in whole vectors or not, terms in one block or several, with and without epilogues."""
+    tensors, inputs, reference = matmul(m, n, k)
+    loops, target = _blocks_of_rows(tensors, cores)
+    assert loops.tiling.unpacked
+    if n % loops.tiling.lanes == 0:
+        assert "panel" not in str(schedule(te.create_prim_func(list(tensors)), target))
+    check_with_epilogue(tensors, inputs, reference, k, target)
+
+
+@pytest.mark.parametrize("cores", [1, 2])
+def test_few_rows_of_batches_and_several_axes(deep_panels, cores):
+    """Two batches, two axes of rows and two of terms, whose rows are equally far apart."""
+    a, b = placeholder((2, 3, 14, 5, 13), name="a"), placeholder((2, 5, 13, 401), name="b")
+    r, s = te.reduce_axis((0, 5), "r"), te.reduce_axis((0, 13), "s")
+    c = te.compute((2, 3, 14, 401), lambda g, h, i, j: te.sum(a[g, h, i, r, s] * b[g, r, s, j], axis=[r, s]), "c")
+    loops, target = _blocks_of_rows((a, b, c), cores)
+    assert loops.tiling.unpacked
+    x, y = random((2, 3, 14, 5, 13)), random((2, 5, 13, 401), seed=1)
+    check((a, b, c), (x, y), [np.einsum("ghirs,grsj->ghij", wide(x), wide(y))], "contraction", target)
+
+
+@pytest.mark.parametrize("formula", ["i,rj->ij", "ir,sj->ij"], ids=["no terms of the left", "terms of each"])
+def test_right_operands_without_rows_apart(deep_panels, formula):
+    """Terms over which an operand does not vary, and a matrix that is read from its last row to its first."""
+    left, right = formula.split("->")[0].split(",")
+    sizes = {"i": 7, "j": 90, "r": 40, "s": 30}
+    x, y = (random(tuple(sizes[n] for n in names), seed=len(names)) for names in (left, right))
+    product = tvmfun.jit(lambda x, y: tnp.einsum(formula, x, y[::-1]))
+    np.testing.assert_allclose(product(x, y), np.einsum(formula, x, y[::-1]), rtol=2e-4, atol=2e-4)
+    flipped = tvmfun.jit(lambda x, y: x @ y[::-1])
+    x = random((20, y.shape[0]))
+    np.testing.assert_allclose(flipped(x, y), x @ y[::-1], rtol=2e-4, atol=2e-4)
 
 
 @pytest.mark.parametrize("columns", [48, 96, 160, 302, 330])

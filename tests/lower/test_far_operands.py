@@ -32,7 +32,7 @@ def kinds(request, monkeypatch):
 
     original = emit.loops_of
     monkeypatch.setattr(emit, "loops_of", loops_of)
-    monkeypatch.setattr("tvmfun.lower.schedule.cpu.contraction.LITTLE_WORK", 0)
+    monkeypatch.setattr("tvmfun.lower.schedule.cpu.grouped_panels._LITTLE_WORK", 0)
     monkeypatch.setattr(machine, "_machine", machine._machine.__wrapped__)
     monkeypatch.setattr(machine.Machine, "cache_bytes", lambda self, level: CACHES[level])
     with using(Settings(panel_level=2, serial_work=request.param)):
@@ -129,7 +129,7 @@ def test_windows_with_strides_and_dilation(kinds):
 
 @pytest.mark.parametrize("rows", [2, 7, 32])
 def test_recurrences_stream_their_matrix(kinds, rows):
-    w, h = draw(300, 300), draw(rows, 300, seed=1)
+    w, h = draw(1100, 1100), draw(rows, 1100, seed=1)
     step = tvmfun.jit(
         lambda w, h: lax.scan(lambda h, _: (tnp.tanh(h @ w), h[:, 0]), h, None, length=4), donate_argnums=1
     )

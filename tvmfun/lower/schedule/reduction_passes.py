@@ -12,11 +12,11 @@ from tvmfun.lower.schedule.stages import Stage, accumulator, is_view
 from tvmfun.lower.tir import build
 from tvmfun.lower.tir.build import Axis, Env
 
-# A reduction of at least SPLIT_WORK with fewer independent tasks than MIN_TASKS is cut in pieces. Both are fixed, so
-# that results do not depend on the number of threads.
+# A reduction of at least SPLIT_WORK with fewer independent tasks than MIN_TASKS is cut in pieces, one of at least half as
+# many only if it is long. All are fixed, so that results do not depend on the number of threads.
 MIN_TASKS = 16
 MAX_CHUNKS = 32
-SPLIT_WORK = 1 << 16
+SPLIT_WORK, _LONG_WORK = 1 << 16, 1 << 23
 # Operands that are used at least this often are computed in advance.
 MIN_REUSE = 4
 
@@ -82,7 +82,8 @@ def hoist_operands(stage: Stage, contraction) -> tuple[list[Stage], Stage]:
 
 def split_reduction(stage: Stage, tasks: int, work: int, name: str) -> tuple[Stage, Stage] | None:
     """Cuts a long reduction with few tasks into as many partial ones as give enough, and their sum, in order."""
-    if not stage.reduce or tasks >= MIN_TASKS or work < SPLIT_WORK:
+    least = SPLIT_WORK if tasks < MIN_TASKS // 2 else _LONG_WORK
+    if not stage.reduce or tasks >= MIN_TASKS or work < least:
         return None
     wanted = build.ceil_div(MAX_CHUNKS, max(1, tasks))
     return cut_reduction(stage, 1 << (wanted - 1).bit_length(), name)

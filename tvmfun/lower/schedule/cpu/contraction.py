@@ -28,12 +28,14 @@ _SHARES = {1: 5 / 6, 2: 5 / 16}
 # The most rows of a register tile; a buffer of more vectors is not allocated on the stack.
 MAX_ROWS = 14
 
-# Multiplications, a fraction of a millisecond, up to which compiling matters more than the last percents of speed.
-LITTLE_WORK = 1 << 26
+# Multiplications, a tenth of a millisecond, up to which compiling matters more than the last percents of speed.
+_LITTLE_WORK = 1 << 24
 
 # A right operand that is larger than L2 is read in blocks of so many rows, as long as a task, if the left one has few
 # rows: the prefetcher follows that many rows, but no column. The sums stay in memory between blocks.
 _STREAMED_TERMS, _STREAMED_ROWS = 32, 32
+# So it is if its rows are more bytes apart, by the level of the cache for a panel.
+_STREAMED_BYTES = {1: 1 << 10, 2: 4 << 10}
 # Rows of the left operand whose terms are not neighbours are transposed, in blocks of so many terms at most, if there
 # are more terms than this and more work. That takes as long as the product with some 50 columns, but to read a few
 # elements of each line takes longer. Where rows would be transposed anew for each panel, there must be more columns.
@@ -47,6 +49,11 @@ _STRIDED_TERMS, _NEAR_TERMS = 128, 320
 PANELS_OF_A_GROUP, _ROWS_OF_A_GROUP, _TERMS_OF_A_GROUP = 6, 1024, 384
 # Rows of the right operand with a larger stride compete for the same sets of a cache, and are packed if used again.
 FAR_BYTES = 1 << 10
+# But where panels are for L2, to pack one takes longer than to read its rows, up to so many bytes apart, for fewer rows
+# of the left one than these. Rows apart by a power of two share few sets of L2, so blocks have so few terms that their
+# whole rows would take half of it. From another distance on, panels of three vectors take less time.
+_ROWS_TO_PACK = {2 << 10: 192, 4 << 10: 96}
+_ROWS_TO_PACK_FAR, _NARROW_BYTES = 32, 3 << 10
 
 # The most blocks of tiles in a panel of AMX, and the most words of its columns: the rows of the left operand that all
 # blocks read have 64 KB then. Both are measured: docs/decisions/0050-amx.md.
@@ -110,6 +117,7 @@ class Tiling:
     streamed: bool = False  # whether all panels of a task go by within a block
     transposes_rows: bool = False  # whether a task transposes its rows of the left operand
     grouped: bool = False  # whether a tile of rows meets several panels before the next one
+    unpacked: bool = False  # whether so few rows multiply the right operand that it is read where it is
 
 
 def plan(contraction: Contraction, machine: Machine) -> Tiling:
@@ -130,26 +138,33 @@ def plan(contraction: Contraction, machine: Machine) -> Tiling:
     if contraction.dot is not None and not reads_several(contraction.right):
         few = FEW_ROWS_OF_WORDS
     wide = 4 if is_wide or build.points([contraction.row]) <= few else 2
+    unpacked = is_wide and not transposes_rows and _has_few_rows(contraction)
+    distance = dims.typical(_bytes_between_rows(contraction)) if unpacked else 0
+    if distance >= _NARROW_BYTES and build.points([contraction.row]) > few:
+        wide = 3
     # Panels of nearly equal width, so that tasks take equally long.
     vectors = build.ceil_div(build.points([contraction.column]), lanes)
     vectors = build.ceil_div(vectors, build.ceil_div(vectors, wide))
     most = min(max(1, (machine.registers - 4) // vectors - 1), MAX_ROWS)
     # A wide tile of fewer rows multiplies each vector of its panel too rarely. Where that takes little time, tiles
-    # without a remainder are better: the code for the remainder is as long as that for the tiles.
+    # without a remainder are better: the code of the epilogues for the remainder is as long as that for the tiles.
     stage = contraction.stage
-    is_long = build.points([*stage.space, *stage.reduce]) > LITTLE_WORK
-    least = most - 1 if is_wide and vectors == wide and is_long else most // 2 + 1
+    is_little = bool(stage.epilogues) and build.points([*stage.space, *stage.reduce]) <= _LITTLE_WORK
+    least = most - 1 if is_wide and vectors == wide and not is_little else most // 2 + 1
     rows = _tile_size(contraction.row.extent, most, least)
     terms = _STREAMED_TERMS if is_streamed else most_terms(vectors * lanes, dtype, machine)
     if transposes_rows or is_strided:
         terms = min(terms, _TRANSPOSED_TERMS if transposes_rows else _STRIDED_TERMS)
+    if unpacked:
+        terms = min(terms, max(_STREAMED_TERMS, machine.cache_bytes(2) // (2 * distance)))
     axes = [contraction.row, contraction.column, *stage.reduce]
-    grouped = is_deep and contraction.dot is None and all(isinstance(axis.extent, int) for axis in axes)
+    grouped = is_deep and not unpacked and contraction.dot is None
+    grouped = grouped and all(isinstance(axis.extent, int) for axis in axes)
     if grouped and is_wide and not transposes_rows and _gains_by_long_rows(contraction):
         panels = min(PANELS_OF_A_GROUP, build.ceil_div(build.points([contraction.column]), vectors * lanes))
         terms = min(terms, max(_TERMS_OF_A_GROUP, most_terms(vectors * lanes * panels, dtype, machine)))
     blocks = _block_reduction(stage.reduce, terms)
-    return Tiling(rows, vectors * lanes, lanes, *blocks, is_streamed, transposes_rows, grouped)
+    return Tiling(rows, vectors * lanes, lanes, *blocks, is_streamed, transposes_rows, grouped, unpacked)
 
 
 def _is_streamed(contraction: Contraction, machine: Machine) -> bool:
@@ -160,12 +175,12 @@ def _is_streamed(contraction: Contraction, machine: Machine) -> bool:
         return False
     if not all(isinstance(axis.extent, int) and axis.limit is None for axis in axes):
         return False
-    rows = build.points([axis for axis in stage.space if not build.uses(right, axis.var)])
     nbytes = build.points([*stage.reduce, column]) * build.bits(str(right.ty)) // 8
-    if rows > _STREAMED_ROWS or nbytes < machine.cache_bytes(2):
+    if _rows_of(contraction) > _STREAMED_ROWS or nbytes < machine.cache_bytes(2):
         return False
-    step = build.stride(right.source, right.indices, column, axes)
-    return step == 1 and _has_far_rows(contraction)
+    distance = _bytes_between_rows(contraction)
+    far = _STREAMED_BYTES[machine.settings.panel_level]
+    return distance is not None and dims.typical(distance) > far and _has_contiguous_rows(contraction)
 
 
 def _has_strided_terms(contraction: Contraction, lanes: int) -> bool:
@@ -192,20 +207,40 @@ def _gains_by_long_rows(contraction: Contraction) -> bool:
 
     So it does if few rows multiply what is packed, and a row of the right operand is contiguous.
     """
+    return _rows_of(contraction) <= _ROWS_OF_A_GROUP and _has_contiguous_rows(contraction)
+
+
+def _has_few_rows(contraction: Contraction) -> bool:
+    """Whether too few rows multiply the right operand to pack it for them."""
+    right, distance = contraction.right, _bytes_between_rows(contraction)
+    if contraction.dot is not None or str(right.ty) != accumulator(contraction.stage.dtype):
+        return False
+    if distance is None or dims.typical(distance) <= 0 or not _has_contiguous_rows(contraction):
+        return False
+    limits = (rows for nbytes, rows in _ROWS_TO_PACK.items() if dims.typical(distance) <= nbytes)
+    return _rows_of(contraction) < next(limits, _ROWS_TO_PACK_FAR)
+
+
+def _rows_of(contraction: Contraction) -> int:
+    """The number of rows that multiply one right operand."""
+    return build.points([axis for axis in contraction.stage.space if not build.uses(contraction.right, axis.var)])
+
+
+def _has_contiguous_rows(contraction: Contraction) -> bool:
+    """Whether a row of the right operand is contiguous."""
     right, stage = contraction.right, contraction.stage
-    rows = [axis for axis in stage.space if not build.uses(right, axis.var)]
-    if build.points(rows) > _ROWS_OF_A_GROUP or not isinstance(right, ir.TensorLoad):
+    if not isinstance(right, ir.TensorLoad):
         return False
     return build.stride(right.source, right.indices, contraction.column, [*stage.space, *stage.reduce]) == 1
 
 
-def _has_far_rows(contraction: Contraction) -> bool:
-    """Whether the rows of the right operand are more than ``FAR_BYTES`` apart."""
+def _bytes_between_rows(contraction: Contraction) -> Size | None:
+    """The bytes from one row of the right operand to the next; None if they vary, or it is no array."""
     right, stage = contraction.right, contraction.stage
     if not isinstance(right, ir.TensorLoad) or not stage.reduce:
-        return False
+        return None
     step = build.stride(right.source, right.indices, stage.reduce[-1], [*stage.space, *stage.reduce])
-    return step is not None and dims.typical(step) * build.bits(str(right.ty)) // 8 > FAR_BYTES
+    return None if step is None else step * build.bits(str(right.ty)) // 8
 
 
 def _panels_of_tiles(contraction: Contraction, machine: Machine) -> Tiling:

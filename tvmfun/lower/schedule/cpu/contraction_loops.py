@@ -259,7 +259,7 @@ class ContractionLoops:
         indices = [build.substitute(index, split) for index in right.indices]
         if build.stride(right.source, indices, inner, [*domain, self.panels, inner]) != 1:
             return True
-        if not self.tiling.inner or reuse < 4:
+        if not self.tiling.inner or self.tiling.unpacked or reuse < 4:
             return False
         step = build.stride(right.source, right.indices, self.stage.reduce[-1], domain)
         # Of a deep panel even near rows would compete for the same sets of L1 and L2, unless they are the panel's own.

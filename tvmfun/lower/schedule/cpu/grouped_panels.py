@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from tvm import ir
 from tvm.tirx import AllocBuffer, Buffer, IfThenElse, Stmt
 
-from tvmfun.lower.schedule.cpu.contraction import LITTLE_WORK, PANELS_OF_A_GROUP, most_terms
+from tvmfun.lower.schedule.cpu.contraction import PANELS_OF_A_GROUP, most_terms
 from tvmfun.lower.schedule.cpu.contraction_loops import ContractionLoops, Panel
 from tvmfun.lower.schedule.cpu.product_tiles import ProductTile, product_tiles
 from tvmfun.lower.tir import build
@@ -15,6 +15,8 @@ from tvmfun.lower.tir.build import Axis, Env, Expr, Size, volume
 from tvmfun.lower.tir.micro_kernels import Next
 
 _LINE_BITS, _LINES_OF_A_PAGE = 64 * 8, 64
+# Multiplications, a fraction of a millisecond, up to which compiling matters more than the last percents of speed.
+_LITTLE_WORK = 1 << 26
 # More panels read the rows of a tile so long that nothing is gained by fetching them earlier.
 _FEW_PANELS = 4
 # How much more than without groups the last thread to finish may have to do: groups gain at least as much.
@@ -67,7 +69,7 @@ class GroupedLoops(ContractionLoops):
         step = build.stride(left.source, left.indices, self.stage.reduce[-1], self.stage.domain)
         if step != 1 or inner[-1].limit is not None or not 2 <= inner[-1].extent / line <= _LINES_OF_A_PAGE:
             return None
-        is_long = build.points([*self.stage.space, *self.stage.reduce]) > LITTLE_WORK
+        is_long = build.points([*self.stage.space, *self.stage.reduce]) > _LITTLE_WORK
         return line if is_long or inner[-1].extent % line == 0 else None
 
     def each_panel(self, env: Env, beside: Sequence[Axis]) -> Stmt:
