@@ -2,6 +2,7 @@
 
 import numpy as np
 import pytest
+from support.run_texts import outcomes
 from tvm import ir
 
 import tvmfun
@@ -16,9 +17,9 @@ from tvmfun.lower.tir.walk import called, find
 from tvmfun.reference import evaluate
 
 FUNCTIONS = [
-    TileProduct(32, 6, 64, 16, 1280, 320, True, (Terms(0, 1, 64),), 8, Next(7680, 0, 1920)),
-    TileProduct(32, 3, 33, 8, -7, 5, False, (Terms(0, 10, 0), Terms(3, -1, 33))),
-    TileProduct(64, 1, 8, 8, 0, None, False, (Terms(0, 1, 8),)),
+    TileProduct(32, 6, 64, 16, 64, 1280, 320, True, (Terms(0, 1, 64),), 8, Next(7680, 0, 1920)),
+    TileProduct(32, 3, 33, 8, 33, -7, 5, False, (Terms(0, 10, 0), Terms(3, -1, 33))),
+    TileProduct(64, 1, 8, 8, 8, 0, None, False, (Terms(0, 1, 8),)),
     TileTranspose(16, 16),
     RowsCopy(64, 11, 8),
 ]
@@ -59,7 +60,8 @@ def flat(x, y):
 CASES = {
     "whole tiles": (lambda x, y: x @ y, (24, 40), (40, 64), {"product"}),
     "parts of vectors and fewer rows": (lambda x, y: x @ y, (29, 40), (40, 77), {"product"}),
-    "copied rows": (lambda x, y: x @ y, (29, 40), (40, 13), {"product", "copy"}),
+    "few columns": (lambda x, y: x @ y, (29, 40), (40, 13), {"product"}),
+    "copied rows": (lambda x, y: x @ y, (300, 40), (40, 13), {"product", "copy"}),
     "one row": (lambda x, y: x @ y, (1, 40), (40, 77), set()),
     "one column more than a panel": (lambda x, y: x @ y, (50, 40), (40, 65), {"product"}),
     "blocks of terms": (lambda x, y: x @ y, (29, 3001), (3001, 77), {"product"}),
@@ -94,6 +96,13 @@ def test_numbers(name, dtype):
     # Integers are exact, in whatever order they are added.
     for got, wanted in zip(tree.leaves(tvmfun.jit(function)(*arguments)), expected, strict=True):
         np.testing.assert_allclose(got, wanted, rtol=2e-6, atol=2e-6)
+
+
+@pytest.mark.parametrize("function", [lambda x, y: x @ y, lambda x, y: tnp.tanh(x @ y)], ids=["plain", "epilogue"])
+@pytest.mark.parametrize("columns", [9, 15, 33, 65, 127])
+def test_parts_of_vectors_are_read_within_the_array(function, columns):
+    program = tvmfun.trace(function)(ShapeDtype((23, 64), "float32"), ShapeDtype((64, columns), "float32"))
+    assert [one.outcome for one in outcomes([program.text])] == ["ran"]
 
 
 @pytest.mark.parametrize("columns", [384, 394, 768, 778, 1100])

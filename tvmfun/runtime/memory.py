@@ -175,7 +175,7 @@ class _LargeMemory(Memory):
 _SMALL, _COMMON = 1024, 4096
 _ALIGNMENT = 64
 # The latest blocks of a size serve again. Four are enough for a loop with three results of this size alive.
-_RECYCLED, _LATEST = 32 << 10, 4
+_RECYCLED, _LATEST = 256 << 10, 4
 _Blocks = deque[tuple[Memory, int]]
 _BLOCKS_BY_SIZE: WeakValueDictionary[int, _Blocks] = WeakValueDictionary()
 
@@ -213,14 +213,16 @@ class ResultBuffers:
 
     def take(self) -> tuple[Memory, int]:
         """Unused memory and the address of the slot in it."""
-        try:
-            return self._unused.pop()
-        except IndexError:
-            memory, address = self._block()
-            if self._slots:
-                self._unused += [(memory, address + start) for start in self._slots]
-            # A new integer for each result, whose references are its readers.
-            return memory, address + 0
+        if self._unused:
+            try:
+                return self._unused.pop()
+            except IndexError:
+                pass  # another thread was faster
+        memory, address = self._block()
+        if self._slots:
+            self._unused += [(memory, address + start) for start in self._slots]
+        # A new integer for each result, whose references are its readers.
+        return memory, address + 0
 
     def _block(self) -> tuple[Memory, int]:
         """A block that stores no array, and its address."""

@@ -21,7 +21,7 @@ from tvmfun.lower.tir.build import Expr, Size
 PREFIX = "tvmfun.micro."
 
 _LLVM = {32: "float", 64: "double"}
-_FETCH = "llvm.prefetch.p0"
+_FETCH, _MASKED = "llvm.prefetch.p0", "llvm.masked.load"
 _DECLARATION = re.compile(rf"^declare [^\n]*@({re.escape(PREFIX)}[\w.-]+)\([^\n]*\n", re.MULTILINE)
 
 
@@ -53,7 +53,8 @@ class TileProduct:
     Args:
         bits: the size of an element, a float, in bits.
         rows, columns: the shape of the tile.
-        lanes: the elements of a vector. The right factor has whole vectors of columns.
+        lanes: the elements of a vector.
+        right_columns: the columns that the right factor has in memory, with padding; others are 0.
         left_row: the elements from one row of the left factor to the next.
         sums_row: the same for the sums, which are stored to memory; None if each vector of columns has memory of its
             own, with rows of one vector.
@@ -67,6 +68,7 @@ class TileProduct:
     rows: int
     columns: int
     lanes: int
+    right_columns: int
     left_row: int
     sums_row: int | None
     adds: bool
@@ -83,7 +85,7 @@ class TileProduct:
     def name(self) -> str:
         """The name of the function."""
         terms = _joined(map(astuple, self.terms))
-        shape = f"{self.bits}.{self.rows}.{self.columns}.{self.lanes}.{self.left_row}"
+        shape = f"{self.bits}.{self.rows}.{self.columns}.{self.lanes}.{self.right_columns}.{self.left_row}"
         sums_row = "" if self.sums_row is None else self.sums_row
         following = "" if self.following is None else _joined([astuple(self.following)])
         return f"{PREFIX}product.{shape}.{sums_row}.{int(self.adds)}.{terms}.{self.ahead}.{following}"
@@ -275,8 +277,10 @@ def _before_metadata(text: str, addition: str) -> str:
 def _declared_intrinsic(name: str) -> str:
     if name == _FETCH:
         return f"declare void @{name}(ptr, i32, i32, i32)\n"
-    lanes, bits = map(int, re.findall(r"\d+", name))
+    lanes, bits = map(int, re.findall(r"\d+", name)[:2])
     vector = f"<{lanes} x {_LLVM[bits]}>"
+    if name.startswith(_MASKED):
+        return f"declare {vector} @{name}(ptr, <{lanes} x i1>, {vector})\n"
     return f"declare {vector} @{name}({vector}, {vector}, {vector})\n"
 
 
@@ -352,7 +356,7 @@ class _Product:
         lines = []
         for j in range(product.vectors):
             lines.append(_offset(f"right.at{j}", f"right.{last}", j * lanes * self.item))
-            lines.append(f"  %factor{j} = load {self.vector}, ptr %right.at{j}, align {self.item}")
+            lines.append(f"  %factor{j} = {self._load(f'%right.at{j}', product.right_columns - j * lanes)}")
             if product.ahead:
                 distance = product.ahead * product.terms[-1].right * self.item
                 lines += _fetch(f"right.ahead{j}", f"right.at{j}", distance)
@@ -370,6 +374,15 @@ class _Product:
                     f"  %new{k} = call {self.vector} @llvm.fmuladd.v{lanes}f{product.bits}({', '.join(factors)})"
                 )
         return [*lines, f"  br label %next{last}"]
+
+    def _load(self, pointer: str, size: int) -> str:
+        """The load of a vector, of which only some elements may exist."""
+        lanes, item = self.product.lanes, self.item
+        if size >= lanes:
+            return f"load {self.vector}, ptr {pointer}, align {item}"
+        mask = f"<{lanes} x i1> <{', '.join(f'i1 {int(lane < size)}' for lane in range(lanes))}>"
+        arguments = f"ptr align {item} {pointer}, {mask}, {self.vector} zeroinitializer"
+        return f"call {self.vector} @{_MASKED}.v{lanes}f{self.product.bits}.p0({arguments})"
 
     def _ends(self) -> list[str]:
         """The ends of all loops, from the innermost outwards."""

@@ -217,6 +217,8 @@ class ContractionLoops:
         """All rows of one panel, for one block of the reduced axes."""
         tiling, width = self.tiling, panel.width
         pads = width % tiling.lanes != 0 or panel.valid is not None
+        if pads and tiling.unpacked:  # micro-kernels can read part of a vector
+            pads = self.steps(env, tiling.rows, panel, None) is None
         rows = tiling.rows * dims.typical(self.blocks.extent)
         reuse = build.points(beside) * build.ceil_div(build.points([self.row]), rows)
         packed = None

@@ -198,6 +198,7 @@ class ProductTile(Tile):
             rows=self.rows,
             columns=columns,
             lanes=self.lanes,
+            right_columns=self.panel.width if self.packed is None else self.padded,
             left_row=self.steps.left_row,
             sums_row=sums_row,
             adds=adds,
