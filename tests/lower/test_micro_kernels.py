@@ -98,11 +98,13 @@ def test_numbers(name, dtype):
         np.testing.assert_allclose(got, wanted, rtol=2e-6, atol=2e-6)
 
 
-@pytest.mark.parametrize("function", [lambda x, y: x @ y, lambda x, y: tnp.tanh(x @ y)], ids=["plain", "epilogue"])
-@pytest.mark.parametrize("columns", [9, 15, 33, 65, 127])
-def test_parts_of_vectors_are_read_within_the_array(function, columns):
-    program = tvmfun.trace(function)(ShapeDtype((23, 64), "float32"), ShapeDtype((64, columns), "float32"))
-    assert [one.outcome for one in outcomes([program.text])] == ["ran"]
+def test_parts_of_vectors_are_read_within_the_array():
+    def text(function, columns):
+        return tvmfun.trace(function)(ShapeDtype((23, 64), "float32"), ShapeDtype((64, columns), "float32")).text
+
+    functions = (lambda x, y: x @ y, lambda x, y: tnp.tanh(x @ y))
+    texts = [text(function, columns) for function in functions for columns in (9, 15, 33, 65, 127)]
+    assert {one.outcome for one in outcomes(texts)} == {"ran"}
 
 
 @pytest.mark.parametrize("columns", [384, 394, 768, 778, 1100])
